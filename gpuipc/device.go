@@ -1,0 +1,180 @@
+package gpuipc
+
+import (
+	"context"
+	"os"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+)
+
+// DType and Transition are the kernels' types, named here for users of Device.
+type (
+	DType      = kernel.DType
+	Transition = kernel.Transition
+)
+
+// Extent is a run of bytes inside one region.
+type Extent struct {
+	Off int64
+	Len int64
+}
+
+// Access says what the client that maps an exported region may do with it.
+type Access uint8
+
+// ClientReads regions are written by the daemon only, and no client can write
+// them by any path. ClientWrites regions are written by one client.
+const (
+	ClientReads  Access = 1
+	ClientWrites Access = 2
+)
+
+// HugePages says whether a host region asks for huge pages.
+type HugePages uint8
+
+// HugeAuto takes huge pages where the kernel offers them and works without.
+const (
+	HugeAuto HugePages = iota
+	HugeNever
+	HugeRequire
+)
+
+// RegionSpec asks a device for a region.
+type RegionSpec struct {
+	Name   string // for /proc and logs
+	Bytes  int64  // rounded up to the device's page granularity
+	Access Access
+	Huge   HugePages
+}
+
+// Handle is what crosses the process border to let a client map a region. The
+// receiver of a Handle owns File and closes it.
+type Handle struct {
+	File  *os.File
+	Bytes int64
+}
+
+// Region is one exported (or imported) run of device memory. Its address is
+// private to the device: users speak of it by Ref only.
+type Region interface {
+	Bytes() int64
+	// Export makes a new handle for a client.
+	Export() (Handle, error)
+	// Resident reports how many bytes are backed by memory now.
+	Resident() (int64, error)
+	// Close unmaps the region. Invariant: no operation of the device that uses
+	// the region is running; the owner drains first.
+	Close() error
+}
+
+// Ref names one linear object inside a region: its extents in order. The zero
+// Ref is "absent".
+type Ref struct {
+	Region  Region
+	Extents []Extent
+}
+
+// Description says what a device is.
+type Description struct {
+	Kind     string   // "host"
+	Name     string   // processor or GPU name
+	Features []string // instruction sets or capabilities in use, such as "avx2"
+}
+
+// Device owns memory and the kernels that run on it. Everything above gpuipc
+// works with any Device. All methods are safe for concurrent use; calls with a
+// context stop early between chunks of at most a few milliseconds when the
+// context ends, and have finished with all memory when they return.
+type Device interface {
+	Describe() Description
+	NewRegion(RegionSpec) (Region, error)
+	// Import maps memory that a client owns, for reading and writing. It takes
+	// over h.File whatever it returns. Memory that its owner could shrink
+	// under us is refused with ErrInvalid.
+	Import(h Handle) (Region, error)
+
+	// CopyDigests copies src to dst (equal length) chunk by chunk and stores the
+	// digest of each chunk of the *destination*; len(digests) must be
+	// Chunks(length).
+	CopyDigests(ctx context.Context, dst, src Ref, digests []uint64) error
+	// Digests stores the digest of each chunk of src.
+	Digests(ctx context.Context, src Ref, digests []uint64) error
+	// Load copies src into host memory, Store copies host memory to dst.
+	Load(ctx context.Context, dst []byte, src Ref) error
+	Store(ctx context.Context, dst Ref, src []byte) error
+
+	Compose(ctx context.Context, job *ComposeJob) error
+	Rotate(ctx context.Context, job *RotateJob) error
+
+	Close() error
+}
+
+// ComposeJob moves a running state over a list of steps, all heads of one layer
+// in one pass: state = T*state + S for each step (HYPIC Eq. 6).
+type ComposeJob struct {
+	Transition Transition
+	Heads      int
+	DK, DV     int
+	From       Ref // F32 [Heads, DK, DV]; absent = zero state
+	Steps      []ComposeStep
+	Out        Ref // F32 [Heads, DK, DV]; may equal From; absent = not wanted
+}
+
+// ComposeStep is one segment or seam. T and S are both present or both absent;
+// without them the step changes nothing and only Before is written.
+type ComposeStep struct {
+	T     Ref // Scalar [Heads] F32; Diagonal [Heads, DK]; Dense [Heads, DK, DK]
+	TType DType
+	S     Ref // [Heads, DK, DV]
+	SType DType
+	// Before, when present, receives the F32 state before this step.
+	Before Ref
+	// Rotation, when set, turns S on its key axis before it is added (HYPIC
+	// Eq. 7; scalar transitions only).
+	Rotation *Rotation
+}
+
+// Rotation is one rotary turn, the same for every row it is applied to.
+type Rotation struct {
+	Dims        int  // leading dimensions that turn; even
+	Interleaved bool // pairs (2i, 2i+1); false = pairs (i, i+Dims/2)
+	Cos, Sin    []float32
+}
+
+// RotateJob copies rows of [heads, dim] elements to their destination and turns
+// their leading dimensions on the way. Source rows are contiguous.
+type RotateJob struct {
+	Rows  int
+	Heads int
+	Dim   int
+	Type  DType
+	Src   Ref // [Rows, Heads, Dim]
+	// Turn is the rotation of every row; nil = plain copy. With PerRow set, row
+	// i is turned by position Position+i of frequencies InvFreq instead.
+	Turn   *Rotation
+	PerRow *RowRotation
+	Dst    Scatter
+}
+
+// RowRotation turns row i by the angles (Position+i)*InvFreq.
+type RowRotation struct {
+	Dims        int
+	Interleaved bool
+	Position    int
+	InvFreq     []float64 // len Dims/2
+}
+
+// Scatter is where rows go: densely into Rows when that is present, else into
+// the blocks of an engine's table.
+type Scatter struct {
+	Rows Ref // [Rows, Heads, Dim] contiguous
+
+	Region      Region
+	Base        int64    // byte offset of block 0 in the region
+	Blocks      []uint32 // block table, in token order
+	BlockTokens int
+	FirstToken  int   // index in the table of the token that row 0 becomes
+	BlockStride int64 // bytes
+	TokenStride int64 // bytes
+	HeadStride  int64 // bytes
+}

@@ -1,0 +1,189 @@
+// Package profile describes what a model's reusable state is: which layers keep
+// which tensors, how many bytes they take, what identifies them and which keys
+// name a segment of them.
+//
+// It is pure: no clock, lock, I/O or logging, and it imports nothing of ours,
+// so that every other package may import it. All functions are safe for
+// concurrent use once a Profile has been built; a Profile is immutable.
+package profile
+
+// Kind says what one decoder layer keeps for the tokens it has seen.
+type Kind uint8
+
+// The layer kinds. KindNone is a layer without cached state (an MLP-only layer).
+const (
+	KindNone   Kind = iota
+	KindFull        // softmax attention over all earlier tokens
+	KindMLA         // multi-head latent attention: one latent row and one rope key row per token
+	KindWindow      // softmax attention over the last Window tokens
+	KindLinear      // linear attention: a recurrent state, no per-token rows
+)
+
+// Transition is the algebraic form of a linear layer's per-token transition
+// operator (HYPIC Table 1); products of operators keep their form.
+type Transition uint8
+
+// The transition forms and what T stores per value head.
+const (
+	TransitionNone Transition = iota
+	Scalar                    // one number
+	Diagonal                  // KeyDim numbers
+	Dense                     // KeyDim x KeyDim, acts from the left
+)
+
+// Family is a linear-attention variant.
+type Family uint8
+
+// The linear-attention families of HYPIC Table 1, and Mamba1.
+const (
+	FamilyNone Family = iota
+	RetNet
+	Lightning
+	Mamba2
+	GLA
+	Mamba1 // heads = channels, KeyDim = state size N, ValueDim = 1
+	DeltaNet
+	GDN
+	KDA
+)
+
+// DType is an element type of stored tensors.
+type DType uint8
+
+// The stored element types. The numbers are part of the canonical bytes and of
+// the wire protocol.
+const (
+	F32  DType = 1
+	F16  DType = 2
+	BF16 DType = 3
+)
+
+// KeyStorage says at which position stored keys were rotated.
+type KeyStorage uint8
+
+// AtZero keys carry the rotation of their local position in the whole segment,
+// so one rotation by R(start) places them; Unrotated keys carry none.
+const (
+	AtZero    KeyStorage = 1
+	Unrotated KeyStorage = 2
+)
+
+// Rope describes rotary position embedding. The zero value is "no rope".
+type Rope struct {
+	Dims        int       // leading dimensions of each head that rotate; 0 = none
+	Theta       float64   // base; frequency i is Theta^(-2i/Dims) unless InvFreq is set
+	Interleaved bool      // pairs (2i, 2i+1); false = NeoX, pairs (i, i+Dims/2)
+	InvFreq     []float64 // explicit inverse frequencies of scaled rope, len Dims/2; nil = from Theta
+}
+
+// Attention describes the per-token rows of a full, window or MLA layer. For
+// MLA: KVHeads is 1, KeyDim the rope key's size, ValueDim the latent's rank, and
+// rows are replicated over TP ranks.
+type Attention struct {
+	KVHeads  int // over all TP ranks; fewer heads than ranks are replicated
+	KeyDim   int
+	ValueDim int
+	Window   int // tokens, KindWindow only
+	DType    DType
+	Keys     KeyStorage
+	Rope     Rope
+}
+
+// Conv describes the causal depthwise convolution in front of a linear layer.
+// The zero value is "none". Its tail is the last Kernel-1 inputs, row-major
+// [Kernel-1, sum(Channels)].
+type Conv struct {
+	Kernel   int
+	Channels []int // sizes of the groups that TP splits one by one, such as q, k, v
+	DType    DType
+}
+
+// Linear describes a linear-attention layer. T and S are kept per value head:
+// S is [ValueHeads, KeyDim, ValueDim], T by Transition, acting from the left.
+type Linear struct {
+	Family          Family
+	KeyHeads        int
+	ValueHeads      int
+	KeyDim          int
+	ValueDim        int
+	StateDType      DType // S of segments; running states are always F32
+	TransitionDType DType // T of diagonal and dense families; scalar T is always F32
+	Conv            Conv
+	Rope            Rope      // rope inside the linear layer; scalar families only
+	Slopes          []float64 // fixed per-head decay exponents as the engine uses them; nil = none
+}
+
+// Layer is one decoder layer.
+type Layer struct {
+	Kind      Kind
+	Attention Attention // KindFull, KindMLA, KindWindow
+	Linear    Linear    // KindLinear
+}
+
+// Identity is everything that defines the values of cached state. Its canonical
+// bytes are hashed into the fingerprint; two engines share segments exactly if
+// their identities are equal.
+type Identity struct {
+	Model     string   // name, for people; hashed too
+	Weights   [32]byte // digest of the weights; all zero = unknown = refused
+	Adapter   string   // adapter (LoRA) name and digest; empty = none
+	Tokenizer string   // name or digest
+	TPSize    int      // tensor-parallel ranks, at least 1
+	Layers    []Layer
+}
+
+// Fingerprint is the SHA-256 of an identity's canonical bytes.
+type Fingerprint [32]byte
+
+// SegmentKey names a segment of one profile and tenant by its content.
+type SegmentKey [32]byte
+
+// PrefixHash names the first p tokens of a prompt for one profile and tenant.
+type PrefixHash [32]byte
+
+// Role says where in a prompt a segment was captured to stand.
+type Role uint8
+
+// RoleFirst is a leading segment, kept whole and never recomputed. RoleMid is
+// any other: only its interior is kept and its ends are recomputed at the seams.
+const (
+	RoleFirst Role = 1
+	RoleMid   Role = 2
+)
+
+// SegmentSpec is the geometry of a segment.
+type SegmentSpec struct {
+	Role   Role
+	Head   int // tokens excluded at the start; 0 for RoleFirst
+	Tail   int // tokens excluded at the end; 0 for RoleFirst
+	Tokens int // whole length n
+}
+
+// PartKind is one tensor of a segment or checkpoint.
+type PartKind uint8
+
+// The part kinds. The numbers are part of the wire protocol.
+const (
+	PartT    PartKind = 1 // transition
+	PartS    PartKind = 2 // end-state (segment) or running state (checkpoint)
+	PartConv PartKind = 3 // last Kernel-1 convolution inputs
+	PartK    PartKind = 4 // keys, or the rope key rows of MLA: [tokens, heads, KeyDim]
+	PartV    PartKind = 5 // values, or the latent rows of MLA: [tokens, heads, ValueDim]
+)
+
+// Part is one tensor inside the linear byte space of a segment or checkpoint of
+// one rank. Parts are ordered by layer, then kind, and never overlap.
+type Part struct {
+	Layer int
+	Kind  PartKind
+	DType DType
+	Shape [3]int // unused trailing dimensions are 1
+	Off   int64  // bytes, a multiple of PartAlign
+	Len   int64  // bytes
+}
+
+// Layout is the byte layout of one rank's share of a segment or checkpoint.
+type Layout struct {
+	Parts []Part
+	Bytes int64 // total, a multiple of PartAlign
+}
