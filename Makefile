@@ -1,0 +1,70 @@
+# Everything a person or the continuous integration runs. `make` lists the targets.
+# Nothing here needs root, a GPU or the network, module and tool downloads apart.
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+DATE    := $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
+GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
+
+FUZZTIME  ?= 30s
+BENCHTIME ?= 1s
+IMAGE     ?= localhost/spliced:dev
+
+# Modules of their own, so that what only tests and generators need stays out of go.mod.
+MODULES := $(patsubst %/go.mod,%,$(wildcard scripts/*/go.mod docker/*/go.mod))
+
+# golangci-lint is pinned here and nowhere else; .golangci.yml says what it runs.
+LINT_VERSION := v2.15.0
+LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test race lint fuzz bench generate image clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## static binaries bin/spliced and bin/splicectl
+	$(GOBUILD) -o bin/spliced ./daemon/cmd/spliced
+	$(GOBUILD) -o bin/splicectl ./api/cmd/splicectl
+
+demo: build ## RAG requests in three ways: full recompute, prefix cache, spliced
+	bin/splicectl demo
+
+test: ## vet and all tests, then all tests again with the race detector
+	go vet ./...
+	go test ./...
+	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && go vet ./... && go test ./...) || exit 1; done
+	$(MAKE) --no-print-directory race
+
+race: ## all tests with the race detector, long ones shortened
+	go test -race -short ./...
+
+lint: $(LINT) ## the linters of .golangci.yml, and a vet of what arm64 compiles
+	$(LINT) run ./...
+	GOARCH=arm64 go vet ./...
+
+$(LINT):
+	mkdir -p $(@D)
+	GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	mv $(@D)/golangci-lint $@
+
+fuzz: ## every fuzz target for FUZZTIME each
+	@go list -f '{{.Dir}}' ./... | while read -r dir; do \
+	  grep -hoE '^func Fuzz[A-Za-z0-9_]*' "$$dir"/*_test.go 2>/dev/null | cut -c6- | while read -r f; do \
+	    echo "-- $$f in $$dir"; (cd "$$dir" && go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) .) || exit 1; done || exit 1; done
+
+bench: build ## Go benchmarks, then the rows of `splicectl bench`
+	go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
+	bin/splicectl bench --suite quick
+
+generate: ## rewrite generated files; leaves a clean tree when nothing changed
+	go generate ./...
+	@for m in $(MODULES); do (cd $$m && go generate ./...) || exit 1; done
+
+image: ## container image, with buildah
+	buildah bud --isolation chroot --timestamp 0 -t $(IMAGE) \
+	  --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -f docker/Dockerfile .
+
+clean: ## remove what the targets built
+	rm -rf bin dist
