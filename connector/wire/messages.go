@@ -397,6 +397,9 @@ type CancelReply struct{ Outcomes []uint8 }
 // ReleaseRequest gives leases back: segments, checkpoints and slots alike.
 type ReleaseRequest struct{ Leases []uint64 }
 
+// StatsRequest has an empty body.
+type StatsRequest struct{}
+
 // StatsReply lists counters and gauges by name, in a stable order.
 type StatsReply struct {
 	Names  []string

@@ -1,0 +1,179 @@
+package wire
+
+import (
+	"math/rand/v2"
+)
+
+func sampleHeader(op Op, kind Kind) Header {
+	h := Header{Kind: kind, Op: op, Request: 0x0102030405060700 + uint64(op), Tenant: 3}
+	if op != OpHello {
+		h.Epoch = 0xa1a2a3a4a5a6a7a8
+	}
+	if kind == Request {
+		h.Deadline = 50_000
+	}
+	return h
+}
+
+// numbers is what fills sample messages: from a seed, or the same every time.
+type numbers struct{ *rand.Rand }
+
+func (g numbers) hash() (h [32]byte) {
+	for i := range h {
+		h[i] = byte(g.Uint32())
+	}
+	return h
+}
+
+func (g numbers) hashes(n int) [][32]byte { return fill(n, g.hash) }
+func (g numbers) u64s(n int) []uint64     { return fill(n, g.Uint64) }
+func (g numbers) u32s(n int) []uint32     { return fill(n, g.Uint32) }
+func (g numbers) u16s(n int) []uint16     { return fill(n, func() uint16 { return uint16(g.Uint32()) }) }
+func (g numbers) u8s(n int) []uint8       { return fill(n, func() uint8 { return uint8(g.Uint32()) }) }
+
+// fill returns nil for no elements, as decoding does.
+func fill[T any](n int, next func() T) []T {
+	var v []T
+	for range n {
+		v = append(v, next())
+	}
+	return v
+}
+
+// split returns n counts and their sum.
+func (g numbers) split(n int) (counts []uint32, total int) {
+	counts = fill(n, func() uint32 { return g.Uint32N(4) })
+	for _, c := range counts {
+		total += int(c)
+	}
+	return counts, total
+}
+
+func (g numbers) plan(n int) Plan {
+	return Plan{
+		Begin: g.Uint32(), End: g.Uint32(),
+		Kinds: g.u8s(n), Leases: g.u64s(n), Starts: g.u32s(n), Counts: g.u32s(n), Inputs: g.u64s(n),
+	}
+}
+
+func (g numbers) rotate(n int) RotateRequest {
+	return RotateRequest{
+		Profile: g.Uint32(), Rank: 1, Layer: AllLayers, Dest: DestMemory, Memory: 4, From: FromCheckpoint,
+		FromLease: g.Uint64(), Into: g.Uint64(), Plan: g.plan(n), Blocks: g.u32s(2*n + 1),
+	}
+}
+
+// sample is the message whose golden frame is kept.
+func sample(op Op, kind Kind) Message {
+	return numbers{rand.New(rand.NewPCG(uint64(op), uint64(kind)))}.message(op, kind, 3)
+}
+
+// message returns a message with n rows.
+func (g numbers) message(op Op, kind Kind, n int) Message {
+	if kind == Request {
+		return g.request(op, n)
+	}
+	return g.reply(op, n)
+}
+
+func (g numbers) request(op Op, n int) Message {
+	switch op {
+	case OpHello:
+		m := &HelloRequest{MinVersion: 1, MaxVersion: 2, Features: g.Uint64(), Client: "vllm 0.11", StagingBytes: 64 << 20, SlotBytes: 32 << 20}
+		for range n {
+			m.Tenants = append(m.Tenants, TenantName{Name: "tenant-é"[:g.IntN(9)], Token: "secret"[:g.IntN(7)]})
+		}
+		return m
+	case OpProfile:
+		m := &ProfileRequest{
+			Identity: g.u8s(7 * n), BlockTokens: 16, Connector: "spliced-vllm", Engine: "vLLM 0.11.2",
+			ProbeTokens: 256, SegmentBytes: g.Uint64(), CheckpointBytes: g.Uint64(), MemoryBytes: g.Uint64(),
+		}
+		for range n {
+			m.Memory = append(m.Memory, MemoryLayer{
+				Layer: g.Uint32(), KBase: g.Uint64(), VBase: g.Uint64(), BlockStride: g.Uint64(),
+				KTokenStride: g.Uint64(), KHeadStride: g.Uint64(), VTokenStride: g.Uint64(), VHeadStride: g.Uint64(),
+			})
+		}
+		return m
+	case OpMatch:
+		return &MatchRequest{Profile: 9, Accept: AcceptExact | AcceptSpliced, Positions: g.u32s(n), Prefixes: g.hashes(n), Keys: g.hashes(n + 1)}
+	case OpAcquire:
+		return &AcquireRequest{Profile: 9, Rank: 1, TTLMs: 30_000, Digests: 1, Keys: g.hashes(n)}
+	case OpReserve:
+		return &ReserveRequest{Profile: 9, Rank: 1, Keys: g.hashes(n), Roles: g.u8s(n), Heads: g.u32s(n), Tails: g.u32s(n), Tokens: g.u32s(n), TokenOff: g.u64s(n)}
+	case OpCommit:
+		counts, total := g.split(n)
+		return &CommitRequest{Level: 0, Reservations: g.u64s(n), Parts: g.u32s(n), ChunkFirst: g.u32s(n), ChunkCount: counts, StagingOff: g.u64s(n), Digest: g.u64s(total)}
+	case OpAbort:
+		return &AbortRequest{Reservations: g.u64s(n)}
+	case OpCompose:
+		return &ComposeRequest{Profile: 9, Rank: 1, Layer: 12, From: FromSlot, FromLease: g.Uint64(), FromOff: g.Uint64(), Into: g.Uint64(), Plan: g.plan(n)}
+	case OpRotate:
+		m := g.rotate(n)
+		return &m
+	case OpAssemble:
+		return &AssembleRequest{g.rotate(n)}
+	case OpSave:
+		return &SaveRequest{Profile: 9, Rank: 1, Kind: AcceptSpliced, Hashes: g.hashes(n), Tokens: g.u32s(n), Parents: g.hashes(n)}
+	case OpLoad:
+		return &LoadRequest{Profile: 9, Rank: 1, Accept: AcceptExact, TTLMs: 30_000, Digests: 1, Hash: g.hash()}
+	case OpCancel:
+		return &CancelRequest{Requests: g.u64s(n)}
+	case OpRelease:
+		return &ReleaseRequest{Leases: g.u64s(n)}
+	default:
+		return &StatsRequest{}
+	}
+}
+
+func (g numbers) reply(op Op, n int) Message {
+	switch op {
+	case OpHello:
+		m := &HelloReply{
+			Version: 1, Features: g.Uint64(), Connection: g.Uint64(), BootEpoch: g.Uint64(),
+			ArenaBytes: 4 << 30, SlotBytes: 32 << 20, StagingBytes: 64 << 20, MaxFrame: MaxFrame, MaxInFlight: 64, Server: "spliced 0.1",
+		}
+		for range n {
+			m.Tenants = append(m.Tenants, TenantGrant{ID: g.Uint32(), Salt: append([]byte{}, g.u8s(g.IntN(20))...)})
+		}
+		return m
+	case OpProfile:
+		return &ProfileReply{Profile: 9, Memory: 4, Fingerprint: g.hash()}
+	case OpMatch:
+		return &MatchReply{PrefixTokens: 4096, PrefixIndex: 2, PrefixFlags: AcceptExact, PrefixReason: ReasonFlagOnly, Status: g.u8s(n), Tier: g.u8s(n), Reason: g.u8s(n), Tokens: g.u32s(n)}
+	case OpAcquire:
+		extents, e := g.split(n)
+		digests, d := g.split(n)
+		return &AcquireReply{
+			Codes: g.u16s(n), Leases: g.u64s(n), Bytes: g.u64s(n), Begins: g.u32s(n), Tokens: g.u32s(n),
+			ExtentCount: extents, ExtentOff: g.u64s(e), ExtentLen: g.u64s(e), DigestCount: digests, Digest: g.u64s(d),
+		}
+	case OpReserve, OpSave:
+		return &ReserveReply{Codes: g.u16s(n), Reservations: g.u64s(n), Bytes: g.u64s(n)}
+	case OpCommit:
+		return &CommitReply{Codes: g.u16s(n), Published: g.u8s(n)}
+	case OpAbort, OpRelease:
+		return &CodesReply{Codes: g.u16s(n)}
+	case OpCompose:
+		return &ComposeReply{Lease: g.Uint64(), Off: g.Uint64(), Bytes: g.Uint64()}
+	case OpRotate, OpAssemble:
+		return &RotateReply{Lease: g.Uint64(), Off: g.Uint64(), Bytes: g.Uint64(), Rows: g.Uint32()}
+	case OpLoad:
+		extents, e := g.split(n)
+		digests, d := g.split(n)
+		return &LoadReply{
+			Lease: g.Uint64(), Kind: AcceptExact, Tokens: 8192, NodeBegin: g.u32s(n), NodeEnd: g.u32s(n),
+			ExtentCount: extents, ExtentOff: g.u64s(e), ExtentLen: g.u64s(e), DigestCount: digests, Digest: g.u64s(d),
+		}
+	case OpCancel:
+		return &CancelReply{Outcomes: g.u8s(n)}
+	default:
+		m := &StatsReply{}
+		for i := range n {
+			m.Names = append(m.Names, "counter"[:i%8])
+			m.Values = append(m.Values, g.Float64())
+		}
+		return m
+	}
+}
