@@ -1,0 +1,171 @@
+// Package policytest holds the conformance suite that every eviction policy
+// passes before a pool may use it.
+package policytest
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/policy"
+)
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func always(policy.ID) bool { return true }
+
+// Conformance checks what package tiering relies on, for any order of eviction.
+func Conformance(t *testing.T, newPolicy func() policy.Eviction) {
+	t.Run("empty has no victim", func(t *testing.T) {
+		p := newPolicy()
+		if id, ok := p.Victim(always); ok || p.Len() != 0 {
+			t.Fatalf("empty policy: victim %d, %v, length %d", id, ok, p.Len())
+		}
+	})
+	t.Run("unknown ids are ignored", func(t *testing.T) { unknownIDs(t, newPolicy()) })
+	t.Run("insert of a held id is a use", func(t *testing.T) { insertTwice(t, newPolicy()) })
+	t.Run("one object is the victim", func(t *testing.T) { single(t, newPolicy()) })
+	t.Run("nothing evictable means no victim", func(t *testing.T) { noneEvictable(t, newPolicy()) })
+	t.Run("drains every object once", func(t *testing.T) { drain(t, newPolicy()) })
+	t.Run("clock may step back", func(t *testing.T) { clockBack(t, newPolicy()) })
+	for seed := range uint64(20) {
+		t.Run("random operations agree with a set", func(t *testing.T) { random(t, newPolicy, seed) })
+	}
+}
+
+func unknownIDs(t *testing.T, p policy.Eviction) {
+	p.Insert(1, policy.Item{Bytes: 1}, epoch)
+	p.Touch(2, epoch)
+	p.Remove(2)
+	if id, ok := p.Victim(always); !ok || id != 1 || p.Len() != 1 {
+		t.Fatalf("victim %d, %v, length %d; want 1, true, 1", id, ok, p.Len())
+	}
+	p.Remove(1)
+	p.Remove(1)
+	if p.Len() != 0 {
+		t.Fatalf("length %d after removing the only object twice", p.Len())
+	}
+}
+
+func insertTwice(t *testing.T, p policy.Eviction) {
+	p.Insert(1, policy.Item{Bytes: 1}, epoch)
+	p.Insert(1, policy.Item{Bytes: 2}, epoch.Add(time.Second))
+	if p.Len() != 1 {
+		t.Fatalf("length %d after inserting one id twice", p.Len())
+	}
+	p.Remove(1)
+	if _, ok := p.Victim(always); ok || p.Len() != 0 {
+		t.Fatal("an id inserted twice stayed behind its removal")
+	}
+}
+
+func single(t *testing.T, p policy.Eviction) {
+	p.Insert(7, policy.Item{Bytes: 1 << 40, Tokens: 1 << 30, Tenant: 3}, epoch)
+	for range 3 {
+		if id, ok := p.Victim(always); !ok || id != 7 {
+			t.Fatalf("victim %d, %v; want 7", id, ok)
+		}
+	}
+	if p.Len() != 1 {
+		t.Fatalf("Victim changed the length to %d", p.Len())
+	}
+}
+
+func noneEvictable(t *testing.T, p policy.Eviction) {
+	for id := range policy.ID(10) {
+		p.Insert(id, policy.Item{Bytes: 1}, epoch)
+	}
+	asked := map[policy.ID]bool{}
+	if id, ok := p.Victim(func(id policy.ID) bool { asked[id] = true; return false }); ok {
+		t.Fatalf("victim %d although nothing may leave", id)
+	}
+	if len(asked) != 10 {
+		t.Fatalf("asked about %d objects of 10 before giving up", len(asked))
+	}
+	for want := range policy.ID(10) {
+		if id, ok := p.Victim(func(id policy.ID) bool { return id == want }); !ok || id != want {
+			t.Fatalf("victim %d, %v where only %d may leave", id, ok, want)
+		}
+	}
+}
+
+func drain(t *testing.T, p policy.Eviction) {
+	const n = 200
+	for id := range policy.ID(n) {
+		p.Insert(id, policy.Item{Bytes: int64(id%7 + 1), Tokens: int(id % 5)}, epoch.Add(time.Duration(id)))
+	}
+	seen := map[policy.ID]bool{}
+	for range n {
+		id, ok := p.Victim(always)
+		if !ok || seen[id] {
+			t.Fatalf("victim %d, %v after %d of %d", id, ok, len(seen), n)
+		}
+		seen[id] = true
+		p.Remove(id)
+	}
+	if _, ok := p.Victim(always); ok || p.Len() != 0 {
+		t.Fatalf("length %d after draining", p.Len())
+	}
+}
+
+func clockBack(t *testing.T, p policy.Eviction) {
+	p.Insert(1, policy.Item{Bytes: 1}, epoch)
+	p.Insert(2, policy.Item{Bytes: 1}, epoch.Add(-time.Hour))
+	p.Touch(1, epoch.Add(-2*time.Hour))
+	id, ok := p.Victim(always)
+	if !ok || id != 1 && id != 2 {
+		t.Fatalf("victim %d, %v", id, ok)
+	}
+}
+
+// random runs one script against the policy and a plain set, and against a
+// second instance: the same calls must give the same victims.
+func random(t *testing.T, newPolicy func() policy.Eviction, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	p, twin := newPolicy(), newPolicy()
+	var held []policy.ID
+	now := epoch
+	for step := range 2000 {
+		now = now.Add(time.Duration(rng.IntN(1000)) * time.Millisecond)
+		id := policy.ID(rng.IntN(100))
+		at := slices.Index(held, id)
+		switch rng.IntN(4) {
+		case 0:
+			it := policy.Item{Bytes: rng.Int64N(1000) + 1, Tokens: rng.IntN(100), Tenant: uint32(rng.IntN(3))}
+			p.Insert(id, it, now)
+			twin.Insert(id, it, now)
+			if at < 0 {
+				held = append(held, id)
+			}
+		case 1:
+			p.Touch(id, now)
+			twin.Touch(id, now)
+		case 2:
+			p.Remove(id)
+			twin.Remove(id)
+			if at >= 0 {
+				held = slices.Delete(held, at, at+1)
+			}
+		case 3:
+			odd := policy.ID(rng.IntN(3))
+			may := func(id policy.ID) bool {
+				if !slices.Contains(held, id) {
+					t.Fatalf("seed %d step %d: asked about %d, which is not held", seed, step, id)
+				}
+				return id%3 != odd
+			}
+			got, ok := p.Victim(may)
+			other, otherOK := twin.Victim(may)
+			if got != other || ok != otherOK {
+				t.Fatalf("seed %d step %d: twins chose %d, %v and %d, %v", seed, step, got, ok, other, otherOK)
+			}
+			if ok && !may(got) || ok != slices.ContainsFunc(held, may) {
+				t.Fatalf("seed %d step %d: victim %d, %v of %v", seed, step, got, ok, held)
+			}
+		}
+		if p.Len() != len(held) {
+			t.Fatalf("seed %d step %d: length %d, want %d", seed, step, p.Len(), len(held))
+		}
+	}
+}
