@@ -1,0 +1,314 @@
+package seqpacket
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The kinds of failure. Other errors are system call errors of a connection
+// that cannot be used further.
+var (
+	// ErrClosed: closed here, closed by the peer, or the peer is gone. An empty
+	// message counts as closing, since a reader cannot tell the two apart.
+	ErrClosed = errors.New("connection closed")
+	// ErrTimeout: nothing was received or sent in time; the connection is fine.
+	ErrTimeout = errors.New("timed out")
+	// ErrTruncated: the message did not fit the buffer; its rest is lost.
+	ErrTruncated = errors.New("message truncated")
+	// ErrDescriptors: more descriptors, or other control data, than allowed.
+	ErrDescriptors = errors.New("unexpected control data")
+)
+
+// MaxDescriptors is how many descriptors one message may carry.
+const MaxDescriptors = 8
+
+// Conn is one end of a connection.
+type Conn struct {
+	fd   int
+	gate gate
+
+	recvTimeout atomic.Int64 // as set on fd, in ns; 0 = none
+}
+
+// New takes over fd, a connected SOCK_SEQPACKET socket, and makes it blocking
+// and close-on-exec.
+func New(fd int) (*Conn, error) {
+	unix.CloseOnExec(fd)
+	if err := unix.SetNonblock(fd, false); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("descriptor %d: %w", fd, err)
+	}
+	c := &Conn{fd: fd}
+	c.gate.users.Store(1)
+	return c, nil
+}
+
+// Dial connects to path. A full backlog makes it wait for at most timeout (0 =
+// no bound).
+func Dial(path string, timeout time.Duration) (*Conn, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	c, err := New(fd)
+	if err != nil {
+		return nil, err
+	}
+	// connect on a unix socket honours the send time-out.
+	if err := c.SetSendTimeout(timeout); err != nil {
+		c.Close()
+		return nil, err
+	}
+	for {
+		err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+		if err != unix.EINTR {
+			break
+		}
+	}
+	if err == nil {
+		err = c.SetSendTimeout(0)
+	}
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("connect %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Pair returns two connected ends.
+func Pair() (a, b *Conn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	if a, err = New(fds[0]); err != nil {
+		unix.Close(fds[1])
+		return nil, nil, err
+	}
+	if b, err = New(fds[1]); err != nil {
+		a.Close()
+		return nil, nil, err
+	}
+	return a, b, nil
+}
+
+// Fd returns the descriptor for socket options; it is valid until Close.
+func (c *Conn) Fd() int { return c.fd }
+
+func (c *Conn) leave() {
+	if c.gate.leave() {
+		unix.Close(c.fd)
+	}
+}
+
+// Close ends the connection; calls that are blocked in it return ErrClosed.
+// Calls after the first do nothing.
+func (c *Conn) Close() error {
+	if c.gate.shut.Swap(true) {
+		return nil
+	}
+	err := unix.Shutdown(c.fd, unix.SHUT_RDWR)
+	if err == unix.ENOTCONN {
+		err = nil
+	}
+	c.leave()
+	return err
+}
+
+// Send sends one message; fds, if any, are duplicated into the peer and stay
+// the caller's. A full socket buffer makes it wait for the send time-out.
+func (c *Conn) Send(frame []byte, fds []int) error {
+	if len(frame) == 0 {
+		return errors.New("send: empty message")
+	}
+	if len(fds) > MaxDescriptors {
+		return fmt.Errorf("send: %d descriptors, most %d: %w", len(fds), MaxDescriptors, ErrDescriptors)
+	}
+	if !c.gate.enter() {
+		return ErrClosed
+	}
+	defer c.leave()
+	for {
+		var errno unix.Errno
+		if len(fds) == 0 {
+			_, _, errno = unix.Syscall6(unix.SYS_SENDTO, uintptr(c.fd), uintptr(unsafe.Pointer(&frame[0])),
+				uintptr(len(frame)), unix.MSG_NOSIGNAL, 0, 0)
+		} else {
+			errno = c.sendRights(frame, fds)
+		}
+		if errno != unix.EINTR {
+			return sendError(errno)
+		}
+	}
+}
+
+func (c *Conn) sendRights(frame []byte, fds []int) unix.Errno {
+	err := unix.Sendmsg(c.fd, frame, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
+	errno, _ := err.(unix.Errno)
+	return errno
+}
+
+func sendError(errno unix.Errno) error {
+	switch errno {
+	case 0:
+		return nil
+	case unix.EAGAIN:
+		return ErrTimeout
+	case unix.EPIPE, unix.ECONNRESET, unix.ENOTCONN, unix.ECONNREFUSED:
+		return ErrClosed
+	default:
+		return fmt.Errorf("send: %w", errno)
+	}
+}
+
+// Recv receives one message into buf and the descriptors it carried, all
+// close-on-exec. On ErrTruncated buf holds the first len(buf) bytes; with every
+// error the descriptors have been closed.
+func (c *Conn) Recv(buf []byte) (n int, fds []int, err error) {
+	if len(buf) == 0 {
+		return 0, nil, errors.New("recv: empty buffer")
+	}
+	if !c.gate.enter() {
+		return 0, nil, ErrClosed
+	}
+	defer c.leave()
+	var control [controlBytes]byte
+	iov := unix.Iovec{Base: &buf[0]}
+	iov.SetLen(len(buf))
+	msg := unix.Msghdr{Iov: &iov, Control: &control[0]}
+	msg.SetIovlen(1)
+	var got uintptr
+	for {
+		msg.SetControllen(controlBytes)
+		var errno unix.Errno
+		got, _, errno = unix.Syscall(unix.SYS_RECVMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&msg)), unix.MSG_CMSG_CLOEXEC)
+		if errno == 0 {
+			break
+		}
+		if errno != unix.EINTR {
+			return 0, nil, recvError(errno)
+		}
+		// A signal: the kernel starts the time-out afresh, which signals that
+		// come at a steady pace could make endless. Let the caller, who knows
+		// its deadline, decide.
+		if c.recvTimeout.Load() != 0 {
+			return 0, nil, ErrTimeout
+		}
+	}
+	if msg.Controllen > 0 {
+		if fds, err = rights(slices.Clone(control[:msg.Controllen])); err != nil {
+			return int(got), nil, err
+		}
+	}
+	switch {
+	case got == 0:
+		err = ErrClosed
+	case msg.Flags&unix.MSG_CTRUNC != 0:
+		err = fmt.Errorf("recv: more than %d descriptors: %w", MaxDescriptors, ErrDescriptors)
+	case msg.Flags&unix.MSG_TRUNC != 0:
+		err = fmt.Errorf("recv: more than %d bytes: %w", len(buf), ErrTruncated)
+	}
+	if err != nil {
+		CloseAll(fds)
+		fds = nil
+	}
+	return int(got), fds, err
+}
+
+// controlBytes is the room for one SCM_RIGHTS of MaxDescriptors: a header of 16
+// bytes and 4 bytes for each, a multiple of 8. The kernel drops what is over.
+const controlBytes = 16 + 4*MaxDescriptors
+
+func recvError(errno unix.Errno) error {
+	switch errno {
+	case unix.EAGAIN:
+		return ErrTimeout
+	case unix.ECONNRESET, unix.ENOTCONN:
+		return ErrClosed
+	default:
+		return fmt.Errorf("recv: %w", errno)
+	}
+}
+
+// rights takes the descriptors out of control data; nothing else is allowed.
+func rights(control []byte) (fds []int, err error) {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return nil, fmt.Errorf("recv: %v: %w", err, ErrDescriptors)
+	}
+	for i := range messages {
+		got, bad := unix.ParseUnixRights(&messages[i])
+		if bad != nil {
+			err = fmt.Errorf("recv: control message of type %d: %w", messages[i].Header.Type, ErrDescriptors)
+			continue
+		}
+		fds = append(fds, got...)
+	}
+	if err != nil {
+		CloseAll(fds)
+		return nil, err
+	}
+	return fds, nil
+}
+
+// SetRecvTimeout bounds each later Recv, 0 = no bound. A call may end early
+// with ErrTimeout, and up to a timer tick (4 ms at most) late. Setting the value
+// that is already set costs no system call.
+func (c *Conn) SetRecvTimeout(d time.Duration) error {
+	if c.recvTimeout.Load() == int64(d) {
+		return nil
+	}
+	if err := c.setTimeout(unix.SO_RCVTIMEO, d); err != nil {
+		return err
+	}
+	c.recvTimeout.Store(int64(d))
+	return nil
+}
+
+// SetSendTimeout bounds each later Send, 0 = no bound.
+func (c *Conn) SetSendTimeout(d time.Duration) error { return c.setTimeout(unix.SO_SNDTIMEO, d) }
+
+func (c *Conn) setTimeout(option int, d time.Duration) error {
+	if !c.gate.enter() {
+		return ErrClosed
+	}
+	defer c.leave()
+	if d < 0 || d > 0 && d < time.Microsecond {
+		d = time.Microsecond // 0 would mean for ever
+	}
+	tv := unix.NsecToTimeval(int64(d))
+	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, option, &tv); err != nil {
+		return fmt.Errorf("time-out %v: %w", d, err)
+	}
+	return nil
+}
+
+// AwaitHangup blocks until the peer closed or is gone, or until Close. It does
+// not read, and messages do not wake it.
+func (c *Conn) AwaitHangup() error {
+	if !c.gate.enter() {
+		return ErrClosed
+	}
+	defer c.leave()
+	fds := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLRDHUP}}
+	for {
+		if _, err := unix.Poll(fds, -1); err == nil {
+			return nil
+		} else if err != unix.EINTR {
+			return fmt.Errorf("poll: %w", err)
+		}
+	}
+}
+
+// CloseAll closes descriptors that nobody wants.
+func CloseAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}

@@ -1,0 +1,349 @@
+package seqpacket
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// openDescriptors counts this process's descriptors.
+func openDescriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// keepsDescriptors fails the test if it ends with more descriptors.
+func keepsDescriptors(t *testing.T) {
+	t.Helper()
+	before := openDescriptors(t)
+	t.Cleanup(func() {
+		if after := openDescriptors(t); after != before {
+			t.Errorf("%d descriptors before, %d after", before, after)
+		}
+	})
+}
+
+func pair(t *testing.T) (a, b *Conn) {
+	t.Helper()
+	keepsDescriptors(t)
+	a, b, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close(); b.Close() })
+	return a, b
+}
+
+// memory returns a descriptor of a file that holds text.
+func memory(t *testing.T, text string) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Pwrite(fd, []byte(text), 0); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+func TestMessagesKeepTheirBoundaries(t *testing.T) {
+	a, b := pair(t)
+	for _, want := range []string{"one", strings.Repeat("x", 128<<10), "three"} {
+		if err := a.Send([]byte(want), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	buf := make([]byte, 128<<10)
+	for _, want := range []int{3, 128 << 10, 5} {
+		n, fds, err := b.Recv(buf)
+		if err != nil || n != want || fds != nil {
+			t.Fatalf("%d bytes, %v, %v, want %d", n, fds, err, want)
+		}
+	}
+}
+
+func TestDescriptorsArriveCloseOnExecInOrder(t *testing.T) {
+	a, b := pair(t)
+	sent := []int{memory(t, "arena"), memory(t, "slots"), memory(t, "staging")}
+	err := a.Send([]byte("hello"), sent)
+	CloseAll(sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, fds, err := b.Recv(make([]byte, 64))
+	if err != nil || n != 5 || len(fds) != 3 {
+		t.Fatalf("%d bytes, %d descriptors, %v", n, len(fds), err)
+	}
+	defer CloseAll(fds)
+	for i, want := range []string{"arena", "slots", "staging"} {
+		got := make([]byte, 16)
+		n, err := unix.Pread(fds[i], got, 0)
+		if err != nil || string(got[:n]) != want {
+			t.Errorf("descriptor %d holds %q, %v, want %q", i, got[:n], err, want)
+		}
+		if flags, err := unix.FcntlInt(uintptr(fds[i]), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+			t.Errorf("descriptor %d: flags %#x, %v", i, flags, err)
+		}
+	}
+}
+
+func TestTooManyDescriptorsAreClosed(t *testing.T) {
+	a, b := pair(t)
+	fd := memory(t, "x")
+	defer unix.Close(fd)
+	many := make([]int, MaxDescriptors+4)
+	for i := range many {
+		many[i] = fd
+	}
+	if err := a.Send([]byte("x"), many); !errors.Is(err, ErrDescriptors) {
+		t.Fatalf("send: %v", err)
+	}
+	if err := unix.Sendmsg(a.Fd(), []byte("x"), unix.UnixRights(many...), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	before := openDescriptors(t)
+	n, fds, err := b.Recv(make([]byte, 64))
+	if n != 1 || fds != nil || !errors.Is(err, ErrDescriptors) {
+		t.Fatalf("%d bytes, %v, %v", n, fds, err)
+	}
+	if after := openDescriptors(t); after != before {
+		t.Fatalf("%d descriptors before, %d after", before, after)
+	}
+}
+
+func TestTruncatedMessageClosesItsDescriptors(t *testing.T) {
+	a, b := pair(t)
+	fd := memory(t, "x")
+	defer unix.Close(fd)
+	if err := a.Send([]byte("0123456789"), []int{fd}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Send([]byte("next"), nil); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 4)
+	n, fds, err := b.Recv(buf)
+	if !errors.Is(err, ErrTruncated) || fds != nil || n != 4 || string(buf) != "0123" {
+		t.Fatalf("%d bytes %q, %v, %v", n, buf, fds, err)
+	}
+	if n, _, err := b.Recv(buf); err != nil || string(buf[:n]) != "next" {
+		t.Fatalf("%q, %v", buf[:n], err)
+	}
+}
+
+func TestRecvTimesOutAndGoesOn(t *testing.T) {
+	a, b := pair(t)
+	if err := b.SetRecvTimeout(time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 8)
+	if _, _, err := b.Recv(buf); !errors.Is(err, ErrTimeout) {
+		t.Fatalf("got %v", err)
+	}
+	if err := a.Send([]byte("late"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, err := b.Recv(buf); err != nil || string(buf[:n]) != "late" {
+		t.Fatalf("%q, %v", buf[:n], err)
+	}
+}
+
+func TestSendTimesOutWhenNobodyReads(t *testing.T) {
+	a, _ := pair(t)
+	if err := a.SetSendTimeout(time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	frame := make([]byte, 64<<10)
+	for range 1000 {
+		if err := a.Send(frame, nil); err != nil {
+			if !errors.Is(err, ErrTimeout) {
+				t.Fatalf("got %v", err)
+			}
+			return
+		}
+	}
+	t.Fatal("1000 messages fit")
+}
+
+func TestPeerGone(t *testing.T) {
+	a, b := pair(t)
+	if err := a.Send([]byte("last"), nil); err != nil {
+		t.Fatal(err)
+	}
+	a.Close()
+	buf := make([]byte, 8)
+	if n, _, err := b.Recv(buf); err != nil || string(buf[:n]) != "last" {
+		t.Fatalf("%q, %v", buf[:n], err)
+	}
+	if _, _, err := b.Recv(buf); !errors.Is(err, ErrClosed) {
+		t.Fatalf("recv: %v", err)
+	}
+	if err := b.Send([]byte("x"), nil); !errors.Is(err, ErrClosed) {
+		t.Fatalf("send: %v", err)
+	}
+	if err := b.AwaitHangup(); err != nil {
+		t.Fatalf("hangup: %v", err)
+	}
+}
+
+func TestCloseWakesBlockedCalls(t *testing.T) {
+	a, b := pair(t)
+	errs := make(chan error, 2)
+	go func() {
+		_, _, err := b.Recv(make([]byte, 8))
+		errs <- err
+	}()
+	go func() { errs <- b.AwaitHangup() }()
+	// The message takes the reader into and out of the kernel at least once.
+	if err := a.Send([]byte("x"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-errs; err != nil {
+		t.Fatalf("first message: %v", err)
+	}
+	go func() {
+		_, _, err := b.Recv(make([]byte, 8))
+		errs <- err
+	}()
+	b.Close()
+	for range 2 {
+		if err := <-errs; err != nil && !errors.Is(err, ErrClosed) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	if err := b.Send([]byte("x"), nil); !errors.Is(err, ErrClosed) {
+		t.Fatalf("send: %v", err)
+	}
+	if _, _, err := b.Recv(make([]byte, 8)); !errors.Is(err, ErrClosed) {
+		t.Fatalf("recv: %v", err)
+	}
+}
+
+// TestCloseRace closes connections while calls come and go: under -race, and
+// with descriptors counted, a number closed twice or never would show.
+func TestCloseRace(t *testing.T) {
+	keepsDescriptors(t)
+	for range 200 {
+		a, b, err := Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				buf := make([]byte, 8)
+				for {
+					if _, _, err := b.Recv(buf); err != nil {
+						return
+					}
+				}
+			})
+			wg.Go(func() {
+				for a.Send([]byte("x"), nil) == nil {
+				}
+			})
+		}
+		wg.Go(func() { b.Close() })
+		wg.Go(func() { b.Close(); a.Close() })
+		wg.Wait()
+	}
+}
+
+func TestDialAndListen(t *testing.T) {
+	keepsDescriptors(t)
+	path := filepath.Join(t.TempDir(), "s")
+	if _, err := Dial(path, time.Second); !errors.Is(err, unix.ENOENT) {
+		t.Fatalf("dial nothing: %v", err)
+	}
+	l, err := Listen(path, 0o660, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o660 {
+		t.Fatalf("mode %v, %v", st.Mode(), err)
+	}
+	if _, err := Listen(path, 0o660, 4); !errors.Is(err, unix.EADDRINUSE) {
+		t.Fatalf("listen twice: %v", err)
+	}
+	accepted := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			err = c.Send([]byte("welcome"), nil)
+			c.Close()
+		}
+		accepted <- err
+	}()
+	c, err := Dial(path, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	buf := make([]byte, 16)
+	if n, _, err := c.Recv(buf); err != nil || !bytes.Equal(buf[:n], []byte("welcome")) {
+		t.Fatalf("%q, %v", buf[:n], err)
+	}
+	if err := <-accepted; err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, err := l.Accept()
+		accepted <- err
+	}()
+	l.Close()
+	if err := <-accepted; !errors.Is(err, ErrClosed) {
+		t.Fatalf("accept after close: %v", err)
+	}
+	if _, err := Dial(path, time.Second); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Fatalf("dial closed: %v", err)
+	}
+}
+
+func TestFullBacklogBoundsDial(t *testing.T) {
+	keepsDescriptors(t)
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := Listen(path, 0o660, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for range 4 {
+		c, err := Dial(path, 5*time.Millisecond)
+		if err != nil {
+			if !errors.Is(err, unix.EAGAIN) {
+				t.Fatalf("got %v", err)
+			}
+			return
+		}
+		defer c.Close()
+	}
+	t.Fatal("a backlog of 0 took 4 connections")
+}
+
+func TestRoundTripDoesNotAllocate(t *testing.T) {
+	a, b := pair(t)
+	buf := make([]byte, 64)
+	n := testing.AllocsPerRun(100, func() {
+		if err := a.Send(buf, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := b.Recv(buf); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if n != 0 {
+		t.Fatalf("%v allocations", n)
+	}
+}
