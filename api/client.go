@@ -1,0 +1,212 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxAnswerBytes bounds what a client reads: the largest page takes about 1 MiB.
+const maxAnswerBytes = 64 << 20
+
+// Client reads the admin REST of one node. Errors of the server are *Problem;
+// a node that does not answer is ErrUnavailable. Safe for concurrent use.
+type Client struct {
+	base  string
+	token string
+	http  *http.Client
+}
+
+// NewClient makes a client of target: "unix:/path/to/admin.sock", or an
+// "http://host:port" URL. Nothing is dialled before the first call. The token,
+// when not empty, is sent with every request.
+func NewClient(target, token string) (*Client, error) {
+	transport := &http.Transport{MaxIdleConns: 4, IdleConnTimeout: 10 * time.Second}
+	c := &Client{token: token, http: &http.Client{Transport: transport, Timeout: time.Minute}}
+	if path, ok := strings.CutPrefix(target, "unix:"); ok && path != "" {
+		var d net.Dialer
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return d.DialContext(ctx, "unix", path)
+		}
+		c.base = "http://localhost"
+		return c, nil
+	}
+	u, err := url.Parse(target)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" {
+		return nil, fmt.Errorf("admin target %q is neither unix:PATH nor an http URL: %w", target, ErrInvalid)
+	}
+	c.base = strings.TrimSuffix(u.String(), "/")
+	return c, nil
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Status is the state of the process.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	return fetch[Status](ctx, c, "/api/v1/status", nil)
+}
+
+// Ready answers what the readiness probe sees. An unready node is a Health with
+// HealthUnavailable, not an error.
+func (c *Client) Ready(ctx context.Context) (Health, error) {
+	return fetch[Health](ctx, c, "/readyz", url.Values{"verbose": {"true"}})
+}
+
+// Profiles lists the registered identities.
+func (c *Client) Profiles(ctx context.Context) ([]Profile, error) {
+	p, err := fetch[Page[Profile]](ctx, c, "/api/v1/profiles", nil)
+	return p.Items, err
+}
+
+// Pools lists the memory budgets.
+func (c *Client) Pools(ctx context.Context) ([]Pool, error) {
+	p, err := fetch[Page[Pool]](ctx, c, "/api/v1/pools", nil)
+	return p.Items, err
+}
+
+// Connections lists the attached clients.
+func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
+	p, err := fetch[Page[Connection]](ctx, c, "/api/v1/connections", nil)
+	return p.Items, err
+}
+
+// Counters lists counters and gauges.
+func (c *Client) Counters(ctx context.Context) ([]Counter, error) {
+	p, err := fetch[Page[Counter]](ctx, c, "/api/v1/stats", nil)
+	return p.Items, err
+}
+
+// Segments walks all segments that pass the query, page by page of q.Limit (0 =
+// DefaultLimit). The walk ends after the first error.
+func (c *Client) Segments(ctx context.Context, q SegmentQuery) iter.Seq2[Segment, error] {
+	v := queryOf(q.Tenant, q.Profile, q.After, q.Limit)
+	if q.Prefix != "" {
+		v.Set("key_prefix", q.Prefix)
+	}
+	return walk[Segment](ctx, c, "/api/v1/segments", v)
+}
+
+// Checkpoints walks all checkpoints that pass the query, as Segments does.
+func (c *Client) Checkpoints(ctx context.Context, q CheckpointQuery) iter.Seq2[Checkpoint, error] {
+	return walk[Checkpoint](ctx, c, "/api/v1/checkpoints", queryOf(q.Tenant, q.Profile, q.After, q.Limit))
+}
+
+// Segment answers one segment with its parts.
+func (c *Client) Segment(ctx context.Context, key Digest) (SegmentDetail, error) {
+	return fetch[SegmentDetail](ctx, c, "/api/v1/segments/"+key.String(), nil)
+}
+
+// Remove evicts a segment, or with dry only says what would go.
+func (c *Client) Remove(ctx context.Context, key Digest, dry bool) (Removal, error) {
+	var r Removal
+	v := url.Values{"dry_run": {strconv.FormatBool(dry)}}
+	err := c.do(ctx, http.MethodDelete, "/api/v1/segments/"+key.String(), v, &r)
+	return r, err
+}
+
+func queryOf(tenant string, profile *uint32, after *Digest, limit int) url.Values {
+	v := url.Values{}
+	if tenant != "" {
+		v.Set("tenant", tenant)
+	}
+	if profile != nil {
+		v.Set("profile", strconv.FormatUint(uint64(*profile), 10))
+	}
+	if after != nil {
+		v.Set("cursor", after.String())
+	}
+	if limit > 0 {
+		v.Set("limit", strconv.Itoa(limit))
+	}
+	return v
+}
+
+func walk[T any](ctx context.Context, c *Client, path string, v url.Values) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for {
+			page, err := fetch[Page[T]](ctx, c, path, v)
+			if err != nil {
+				var none T
+				yield(none, err)
+				return
+			}
+			for _, item := range page.Items {
+				if !yield(item, nil) {
+					return
+				}
+			}
+			if page.Next == "" {
+				return
+			}
+			v.Set("cursor", page.Next)
+		}
+	}
+}
+
+func fetch[T any](ctx context.Context, c *Client, path string, v url.Values) (T, error) {
+	var out T
+	err := c.do(ctx, http.MethodGet, path, v, &out)
+	return out, err
+}
+
+func (c *Client) do(ctx context.Context, method, path string, v url.Values, out any) error {
+	target := c.base + path
+	if len(v) > 0 {
+		target += "?" + v.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, nil)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w: %w", method, path, err, ErrInvalid)
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("%s %s: %w: %w", method, path, err, ErrUnavailable)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
+	if err == nil && len(body) > maxAnswerBytes {
+		err = fmt.Errorf("answer has more than %d bytes", maxAnswerBytes)
+	}
+	if err == nil {
+		err = decodeAnswer(res, body, out)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	return nil
+}
+
+func decodeAnswer(res *http.Response, body []byte, out any) error {
+	media, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	if err != nil {
+		return fmt.Errorf("status %d without a content type", res.StatusCode)
+	}
+	switch media {
+	case "application/json":
+		return json.Unmarshal(body, out)
+	case "application/problem+json":
+		var p Problem
+		if err := json.Unmarshal(body, &p); err != nil {
+			return errors.Join(fmt.Errorf("status %d with a broken problem", res.StatusCode), err)
+		}
+		return &p
+	}
+	return fmt.Errorf("status %d with %q: not the admin API of spliced", res.StatusCode, media)
+}

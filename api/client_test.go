@@ -1,0 +1,102 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+)
+
+func TestClientWalksAllPagesInOrder(t *testing.T) {
+	f := newFake(25)
+	s := serve(t, f, nil)
+	c := s.client(t, s.tcp, "")
+	for _, limit := range []int{0, 1, 7, 25, 1000} {
+		var got []Segment
+		for seg, err := range c.Segments(t.Context(), SegmentQuery{Limit: limit}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, seg)
+		}
+		if len(got) != len(f.segments) {
+			t.Fatalf("limit %d: %d segments, want %d", limit, len(got), len(f.segments))
+		}
+		for i := range got {
+			if got[i] != f.segments[i] {
+				t.Fatalf("limit %d: segment %d is %+v", limit, i, got[i])
+			}
+		}
+	}
+	one := uint32(1)
+	n := 0
+	for seg, err := range c.Segments(t.Context(), SegmentQuery{Tenant: "b", Profile: &one, Prefix: "000", Limit: 2}) {
+		if err != nil || seg.Tenant != "b" {
+			t.Fatalf("%+v, %v", seg, err)
+		}
+		n++
+	}
+	if n != 8 { // odd keys below 0x10
+		t.Errorf("%d segments pass the filters, want 8", n)
+	}
+	var kinds []string
+	for cp, err := range c.Checkpoints(t.Context(), CheckpointQuery{Limit: 1}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		kinds = append(kinds, cp.Kind)
+	}
+	if len(kinds) != 2 || kinds[1] != "spliced" {
+		t.Errorf("checkpoints: %v", kinds)
+	}
+}
+
+func TestClientErrorsKeepTheirKind(t *testing.T) {
+	f := newFake(1)
+	f.busy = f.segments[0].Key
+	s := serve(t, f, nil)
+	c := s.client(t, "unix:"+s.unix, "")
+	if _, err := c.Segment(t.Context(), Digest{9}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("missing segment: %v", err)
+	}
+	if _, err := c.Remove(t.Context(), f.busy, false); !errors.Is(err, ErrBusy) {
+		t.Errorf("busy segment: %v", err)
+	}
+	var p *Problem
+	for _, err := range c.Segments(t.Context(), SegmentQuery{Limit: MaxLimit + 1}) {
+		if !errors.Is(err, ErrInvalid) || !errors.As(err, &p) || len(p.Errors) != 1 {
+			t.Errorf("bad limit: %v", err)
+		}
+	}
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Status(t.Context()); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("stopped node: %v", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Status(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("ended context: %v", err)
+	}
+}
+
+func TestClientRefusesOtherServersAndBadTargets(t *testing.T) {
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	c, err := NewClient(other.URL, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var p *Problem
+	if _, err := c.Status(t.Context()); err == nil || errors.As(err, &p) {
+		t.Errorf("another server: %v", err)
+	}
+	for _, target := range []string{"", "unix:", "ftp://x", "localhost:1", "http://"} {
+		if _, err := NewClient(target, ""); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%q: %v", target, err)
+		}
+	}
+}

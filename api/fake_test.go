@@ -1,0 +1,168 @@
+package api
+
+import (
+	"context"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+)
+
+// fakeNode holds what a test put in. Its fields are not changed while served.
+type fakeNode struct {
+	status   Status
+	segments []Segment // ascending by key
+	removed  chan Digest
+	busy     Digest // Remove and Segment answer ErrBusy for this key
+	hang     chan struct{}
+	entered  chan struct{}
+}
+
+var longAgo = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+func newFake(n int) *fakeNode {
+	f := &fakeNode{removed: make(chan Digest, 16), status: Status{
+		Ready: true, Alive: true, Node: "node-1", Version: "v1", BootEpoch: 1 << 60, Started: longAgo,
+		Socket: "/run/spliced/spliced.sock", Device: "host: test", Features: []string{"avx2"},
+		Checks: []Check{{Name: "huge_pages", State: CheckDegraded, Detail: "none"}, {Name: "seals", State: CheckOK}},
+	}}
+	for i := range n {
+		f.segments = append(f.segments, Segment{
+			Key: Digest{0: byte(i >> 8), 1: byte(i), 2: 0xee}, Profile: uint32(i % 2), Model: "m", Tenant: []string{"a", "b"}[i%2],
+			State: "published", Tier: "dram", Role: "mid", Tokens: 512, Interior: 496, Bytes: 1 << 20,
+			Publisher: "test", Created: longAgo, LastUsed: longAgo,
+		})
+	}
+	return f
+}
+
+func (f *fakeNode) Status() Status {
+	if f.hang != nil {
+		f.entered <- struct{}{}
+		<-f.hang
+	}
+	return f.status
+}
+
+func (f *fakeNode) Profiles() []Profile {
+	return []Profile{{ID: 1, Model: "m", TPSize: 1, Layers: 4, LinearLayers: 3, AttentionLayers: 1, Engines: []string{"e 1"}}}
+}
+
+func (f *fakeNode) Pools() []Pool {
+	return []Pool{
+		{Name: "public", Tier: "dram", CapacityBytes: 1 << 30, PageBytes: 1 << 16, Tenants: []TenantPool{{Tenant: "a", UsedBytes: 1}}},
+		{Name: "private", Tier: "dram"},
+	}
+}
+
+func (f *fakeNode) Connections() []Connection {
+	return []Connection{{ID: 1, Client: "c", Tenants: []string{"a"}, Profiles: []uint32{1}, Since: longAgo}, {ID: 2}}
+}
+
+func (f *fakeNode) Counters() []Counter { return []Counter{{Name: "hits", Value: 1.5}} }
+
+func (f *fakeNode) Segments(q SegmentQuery) ([]Segment, error) {
+	var out []Segment
+	for _, s := range f.segments {
+		if q.After != nil && slices.Compare(s.Key[:], q.After[:]) <= 0 || !q.Match(s.Key, s.Tenant, s.Profile) {
+			continue
+		}
+		if out = append(out, s); len(out) == q.Limit {
+			break
+		}
+	}
+	return out, nil
+}
+
+func (f *fakeNode) Segment(key Digest) (SegmentDetail, error) {
+	for _, s := range f.segments {
+		if s.Key == key {
+			return SegmentDetail{Segment: s, HeadExcluded: 8, TailExcluded: 8, Extents: 2, Parts: []SegmentPart{
+				{Layer: 1, Kind: "s", DType: "f32", Shape: []int{2, 4, 8}, Bytes: 256},
+			}}, nil
+		}
+	}
+	return SegmentDetail{}, ErrNotFound
+}
+
+func (f *fakeNode) Checkpoints(q CheckpointQuery) ([]Checkpoint, error) {
+	parent := Digest{1}
+	all := []Checkpoint{
+		{Hash: Digest{1}, Model: "m", Tenant: "a", Kind: "exact", Tokens: 64, Rows: 64, Children: 1, Created: longAgo, LastUsed: longAgo},
+		{Hash: Digest{2}, Parent: &parent, Model: "m", Tenant: "a", Kind: "spliced", Tokens: 128, Rows: 64, Created: longAgo, LastUsed: longAgo},
+	}
+	if q.After != nil && *q.After == (Digest{1}) {
+		all = all[1:]
+	}
+	return all[:min(len(all), q.Limit)], nil
+}
+
+func (f *fakeNode) Remove(key Digest) error {
+	if key == f.busy {
+		return ErrBusy
+	}
+	f.removed <- key
+	return nil
+}
+
+// served is a running server with both kinds of listener.
+type served struct {
+	tcp  string // http://127.0.0.1:port
+	unix string // path of the trusted socket
+	stop func() error
+}
+
+func serve(t *testing.T, f *fakeNode, change func(*Options)) *served {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "spliced_test_value", Help: "One."}))
+	o := Options{Node: f, Catalogue: f, Metrics: registry, Log: zerolog.Nop()}
+	if change != nil {
+		change(&o)
+	}
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := t.TempDir() + "/admin.sock"
+	own, err := ListenUnix(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx, Listener{Listener: own, Trusted: true}, Listener{Listener: tcp}) }()
+	stopped := false
+	out := &served{tcp: "http://" + tcp.Addr().String(), unix: path}
+	out.stop = func() error {
+		if stopped {
+			return nil
+		}
+		stopped = true
+		cancel()
+		return <-done
+	}
+	t.Cleanup(func() {
+		if err := out.stop(); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	return out
+}
+
+func (s *served) client(t *testing.T, target, token string) *Client {
+	t.Helper()
+	c, err := NewClient(target, token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}

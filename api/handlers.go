@@ -1,0 +1,217 @@
+package api
+
+import (
+	"fmt"
+
+	"github.com/valyala/fasthttp"
+)
+
+// Health states.
+const (
+	HealthOK          = "ok"
+	HealthDegraded    = "degraded"
+	HealthUnavailable = "unavailable"
+)
+
+// Health answers the probes. Degraded is still 200: trouble of the cache must
+// not take the engine's pod out of service.
+type Health struct {
+	Status   string   `json:"status"`
+	Degraded []string `json:"degraded"`
+	Checks   []Check  `json:"checks,omitempty"` // with ?verbose
+}
+
+// Page is one page of a listing. Next is the cursor of the page after it, absent
+// on the last one.
+type Page[T any] struct {
+	Items []T    `json:"items"`
+	Next  string `json:"next,omitempty"`
+}
+
+// Removal answers DELETE of a segment.
+type Removal struct {
+	Segment Segment `json:"segment"` // as it was before
+	DryRun  bool    `json:"dry_run"`
+}
+
+func (s *Server) live(ctx *fasthttp.RequestCtx, _ string) error {
+	if err := noParams(ctx); err != nil {
+		return err
+	}
+	h := Health{Status: HealthOK, Degraded: []string{}}
+	if !s.node.Status().Alive {
+		h.Status = HealthUnavailable
+		ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
+	}
+	return writeJSON(ctx, h)
+}
+
+func (s *Server) ready(ctx *fasthttp.RequestCtx, _ string) error {
+	p := paramsOf(ctx)
+	verbose := p.flag("verbose")
+	if err := p.done(); err != nil {
+		return err
+	}
+	st := s.node.Status()
+	h := Health{Status: HealthOK, Degraded: []string{}}
+	for _, c := range st.Checks {
+		if c.State != CheckOK {
+			h.Status = HealthDegraded
+			h.Degraded = append(h.Degraded, c.Name)
+		}
+	}
+	if verbose {
+		h.Checks = st.Checks
+	}
+	if !st.Ready {
+		h.Status = HealthUnavailable
+		ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
+	}
+	return writeJSON(ctx, h)
+}
+
+func (s *Server) scrape(ctx *fasthttp.RequestCtx, _ string) error {
+	s.metrics(ctx)
+	return nil
+}
+
+func (s *Server) document(ctx *fasthttp.RequestCtx, _ string) error {
+	ctx.SetContentType("application/json")
+	ctx.SetBody(openAPI)
+	return nil
+}
+
+func (s *Server) status(ctx *fasthttp.RequestCtx, _ string) error {
+	if err := noParams(ctx); err != nil {
+		return err
+	}
+	st := s.node.Status()
+	st.Features = orEmpty(st.Features)
+	st.Checks = orEmpty(st.Checks)
+	return writeJSON(ctx, st)
+}
+
+func (s *Server) listProfiles(ctx *fasthttp.RequestCtx, _ string) error {
+	return listAll(ctx, s.node.Profiles)
+}
+
+func (s *Server) listPools(ctx *fasthttp.RequestCtx, _ string) error {
+	return listAll(ctx, func() []Pool {
+		pools := s.node.Pools()
+		for i := range pools {
+			pools[i].Tenants = orEmpty(pools[i].Tenants)
+		}
+		return pools
+	})
+}
+
+func (s *Server) listConnections(ctx *fasthttp.RequestCtx, _ string) error {
+	return listAll(ctx, func() []Connection {
+		conns := s.node.Connections()
+		for i := range conns {
+			conns[i].Tenants = orEmpty(conns[i].Tenants)
+			conns[i].Profiles = orEmpty(conns[i].Profiles)
+		}
+		return conns
+	})
+}
+
+func (s *Server) listCounters(ctx *fasthttp.RequestCtx, _ string) error {
+	return listAll(ctx, s.node.Counters)
+}
+
+// listAll answers a listing that its owner bounds: profiles, pools, connections
+// and counters are few.
+func listAll[T any](ctx *fasthttp.RequestCtx, list func() []T) error {
+	if err := noParams(ctx); err != nil {
+		return err
+	}
+	return writeJSON(ctx, Page[T]{Items: orEmpty(list())})
+}
+
+func (s *Server) listSegments(ctx *fasthttp.RequestCtx, _ string) error {
+	p := paramsOf(ctx)
+	q := SegmentQuery{Tenant: p.name("tenant"), Profile: p.profile(), Prefix: p.prefix(), After: p.cursor(), Limit: p.limit()}
+	if err := p.done(); err != nil {
+		return err
+	}
+	limit := q.Limit
+	q.Limit++ // one more tells whether there is a next page
+	items, err := s.catalogue.Segments(q)
+	if err != nil {
+		return fmt.Errorf("list segments: %w", err)
+	}
+	return writeJSON(ctx, pageOf(items, limit, func(s *Segment) Digest { return s.Key }))
+}
+
+func (s *Server) listCheckpoints(ctx *fasthttp.RequestCtx, _ string) error {
+	p := paramsOf(ctx)
+	q := CheckpointQuery{Tenant: p.name("tenant"), Profile: p.profile(), After: p.cursor(), Limit: p.limit()}
+	if err := p.done(); err != nil {
+		return err
+	}
+	limit := q.Limit
+	q.Limit++
+	items, err := s.catalogue.Checkpoints(q)
+	if err != nil {
+		return fmt.Errorf("list checkpoints: %w", err)
+	}
+	return writeJSON(ctx, pageOf(items, limit, func(c *Checkpoint) Digest { return c.Hash }))
+}
+
+func (s *Server) getSegment(ctx *fasthttp.RequestCtx, arg string) error {
+	key, err := keyOf(arg)
+	if err != nil {
+		return err
+	}
+	if err := noParams(ctx); err != nil {
+		return err
+	}
+	d, err := s.catalogue.Segment(key)
+	if err != nil {
+		return fmt.Errorf("segment %s: %w", key, err)
+	}
+	d.Parts = orEmpty(d.Parts)
+	return writeJSON(ctx, d)
+}
+
+func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
+	key, err := keyOf(arg)
+	if err != nil {
+		return err
+	}
+	p := paramsOf(ctx)
+	dry := p.flag("dry_run")
+	if err := p.done(); err != nil {
+		return err
+	}
+	d, err := s.catalogue.Segment(key)
+	if err == nil && !dry {
+		err = s.catalogue.Remove(key)
+	}
+	if err != nil {
+		return fmt.Errorf("remove segment %s: %w", key, err)
+	}
+	if !dry {
+		s.log.Info().Str("segment", key.String()).Int64("bytes", d.Bytes).Msg("segment removed by an operator")
+	}
+	return writeJSON(ctx, Removal{Segment: d.Segment, DryRun: dry})
+}
+
+// pageOf cuts the one item too many that was asked for.
+func pageOf[T any](items []T, limit int, key func(*T) Digest) Page[T] {
+	page := Page[T]{Items: orEmpty(items)}
+	if len(items) > limit {
+		page.Items = items[:limit]
+		page.Next = key(&items[limit-1]).String()
+	}
+	return page
+}
+
+// orEmpty makes JSON say [] and not null.
+func orEmpty[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}

@@ -1,0 +1,181 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// document is the part of OpenAPI 3.1 that the test walks.
+type document struct {
+	OpenAPI    string
+	Paths      map[string]map[string]operation
+	Components struct{ Schemas map[string]any }
+}
+
+type operation struct {
+	OperationID string
+	Parameters  []struct {
+		Name, In string
+		Schema   map[string]any
+	}
+	Responses map[string]struct {
+		Content map[string]struct{ Schema map[string]any }
+	}
+}
+
+func readDocument(t *testing.T) document {
+	t.Helper()
+	var d document
+	if err := json.Unmarshal(openAPI, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestDocumentNamesExactlyTheOperationsServed(t *testing.T) {
+	d := readDocument(t)
+	if d.OpenAPI != "3.1.0" {
+		t.Errorf("openapi %q", d.OpenAPI)
+	}
+	documented := map[string]string{}
+	for path, methods := range d.Paths {
+		for method, op := range methods {
+			documented[strings.ToUpper(method)+" "+path] = op.OperationID
+		}
+	}
+	served := map[string]string{}
+	for _, r := range allRoutes() {
+		served[r.method+" "+r.path] = r.id
+	}
+	if !maps.Equal(documented, served) {
+		t.Errorf("document: %v\nserver: %v", documented, served)
+	}
+}
+
+// call is one request with the status it must get.
+type call struct {
+	path, query string
+	status      int
+}
+
+// callsOf makes requests of an operation that reach each documented status.
+func callsOf(path string, op operation, held, missing Digest) []call {
+	good := strings.ReplaceAll(path, "{key}", held.String())
+	calls := []call{{good, "", 200}}
+	if strings.Contains(path, "{key}") {
+		calls = append(calls, call{strings.ReplaceAll(path, "{key}", missing.String()), "", 404},
+			call{strings.ReplaceAll(path, "{key}", "zz"), "", 400})
+	}
+	if _, ok := op.Responses["400"]; ok {
+		calls = append(calls, call{good, "no_such_parameter=1", 400})
+	}
+	samples := map[string][2]string{ // good, bad
+		"tenant": {"a", ""}, "profile": {"1", "-1"}, "key_prefix": {"00", "xy"}, "cursor": {Digest{}.String(), "!"},
+		"limit": {"1", "1001"}, "verbose": {"true", "maybe"}, "dry_run": {"true", "2"},
+	}
+	for _, p := range op.Parameters {
+		if p.In == "query" {
+			s := samples[p.Name]
+			calls = append(calls, call{good, p.Name + "=" + s[0], 200}, call{good, p.Name + "=" + s[1], 400},
+				call{good, p.Name + "=" + s[0] + "&" + p.Name + "=" + s[0], 400})
+		}
+	}
+	return calls
+}
+
+func TestEveryOperationAnswersAsDocumented(t *testing.T) {
+	d := readDocument(t)
+	f := newFake(3)
+	f.removed = make(chan Digest, 100)
+	s := serve(t, f, nil)
+	httpc := unixHTTP(t, s.unix)
+	c := &checker{schemas: d.Components.Schemas, seen: map[string]bool{}}
+	for path, methods := range d.Paths {
+		for method, op := range methods {
+			for _, call := range callsOf(path, op, f.segments[0].Key, Digest{9}) {
+				name := fmt.Sprintf("%s %s?%s", op.OperationID, call.path, call.query)
+				status, media, body := request(t, httpc, strings.ToUpper(method), "http://localhost"+call.path+"?"+call.query)
+				if status != call.status {
+					t.Errorf("%s: status %d, want %d: %s", name, status, call.status, body)
+					continue
+				}
+				if err := answers(c, op, status, media, body); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+	}
+	for name, s := range d.Components.Schemas {
+		properties, _ := s.(map[string]any)["properties"].(map[string]any)
+		for p := range properties {
+			if !c.seen[name+"."+p] {
+				t.Errorf("%s.%s is documented and was never answered", name, p)
+			}
+		}
+	}
+}
+
+func answers(c *checker, op operation, status int, media string, body []byte) error {
+	response, ok := op.Responses[fmt.Sprint(status)]
+	if !ok {
+		return fmt.Errorf("status %d is not documented", status)
+	}
+	content, ok := response.Content[media]
+	if !ok {
+		return fmt.Errorf("%s is not documented for %d", media, status)
+	}
+	if media == "text/plain" {
+		return nil
+	}
+	var v any
+	if err := json.Unmarshal(body, &v); err != nil {
+		return err
+	}
+	return c.check(op.OperationID, content.Schema, v)
+}
+
+func unixHTTP(t *testing.T, path string) *http.Client {
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr}
+}
+
+func request(t *testing.T, c *http.Client, method, url string, headers ...string) (int, string, []byte) {
+	t.Helper()
+	req, err := http.NewRequest(method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for h := range slices.Chunk(headers, 2) {
+		if h[0] == "Host" {
+			req.Host = h[1]
+			continue
+		}
+		req.Header.Set(h[0], h[1])
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	media, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	if err != nil && len(body) > 0 {
+		t.Fatalf("%s %s: content type: %v", method, url, err)
+	}
+	return res.StatusCode, media, body
+}

@@ -1,0 +1,149 @@
+package api
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+)
+
+// Page sizes of listings.
+const (
+	DefaultLimit = 100
+	MaxLimit     = 1000
+)
+
+// params reads query parameters and gathers everything that is wrong with them,
+// so that one answer names all mistakes.
+type params struct {
+	args *fasthttp.Args
+	seen []string
+	bad  []Violation
+}
+
+func (p *params) refuse(name, format string, a ...any) {
+	p.bad = append(p.bad, Violation{Parameter: name, Detail: fmt.Sprintf(format, a...)})
+}
+
+// text returns the value of name; given twice is refused, since two readers
+// could disagree about which one counts.
+func (p *params) text(name string) (string, bool) {
+	p.seen = append(p.seen, name)
+	values := p.args.PeekMulti(name)
+	if len(values) == 0 {
+		return "", false
+	}
+	if len(values) > 1 {
+		p.refuse(name, "given %d times", len(values))
+		return "", false
+	}
+	return string(values[0]), true
+}
+
+func (p *params) flag(name string) bool {
+	v, ok := p.text(name)
+	switch {
+	case !ok:
+		return false
+	case v == "" || v == "true" || v == "1":
+		return true
+	case v == "false" || v == "0":
+		return false
+	}
+	p.refuse(name, "%q is neither true nor false", v)
+	return false
+}
+
+func (p *params) name(name string) string {
+	v, ok := p.text(name)
+	if ok && (v == "" || len(v) > 128) {
+		p.refuse(name, "has %d bytes, want 1 to 128", len(v))
+		return ""
+	}
+	return v
+}
+
+func (p *params) limit() int {
+	v, ok := p.text("limit")
+	if !ok {
+		return DefaultLimit
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 || n > MaxLimit {
+		p.refuse("limit", "%q is not a number from 1 to %d", v, MaxLimit)
+		return DefaultLimit
+	}
+	return n
+}
+
+func (p *params) profile() *uint32 {
+	v, ok := p.text("profile")
+	if !ok {
+		return nil
+	}
+	n, err := strconv.ParseUint(v, 10, 32)
+	if err != nil {
+		p.refuse("profile", "%q is not a profile id", v)
+		return nil
+	}
+	id := uint32(n)
+	return &id
+}
+
+func (p *params) prefix() string {
+	v, ok := p.text("key_prefix")
+	if !ok {
+		return ""
+	}
+	v = strings.ToLower(v)
+	if v == "" || len(v) > 64 || strings.Trim(v, "0123456789abcdef") != "" {
+		p.refuse("key_prefix", "%q is not 1 to 64 hex digits", v)
+		return ""
+	}
+	return v
+}
+
+func (p *params) cursor() *Digest {
+	v, ok := p.text("cursor")
+	if !ok {
+		return nil
+	}
+	var d Digest
+	if err := d.UnmarshalText([]byte(v)); err != nil {
+		p.refuse("cursor", "not a cursor of this listing: %v", err)
+		return nil
+	}
+	return &d
+}
+
+// done refuses parameters that nobody asked for and reports all violations.
+func (p *params) done() error {
+	unknown := map[string]bool{}
+	for key := range p.args.All() {
+		unknown[string(key)] = true
+	}
+	for _, name := range p.seen {
+		delete(unknown, name)
+	}
+	for name := range unknown {
+		p.refuse(name, "unknown parameter")
+	}
+	if len(p.bad) == 0 {
+		return nil
+	}
+	problem := newProblem(fasthttp.StatusBadRequest, CodeInvalid, fmt.Sprintf("%d bad parameters", len(p.bad)))
+	problem.Errors = p.bad
+	return problem
+}
+
+// keyOf reads a key that is part of the path.
+func keyOf(text string) (Digest, error) {
+	var d Digest
+	if err := d.UnmarshalText([]byte(text)); err != nil {
+		p := newProblem(fasthttp.StatusBadRequest, CodeInvalid, "bad segment key")
+		p.Errors = []Violation{{Parameter: "key", Detail: err.Error()}}
+		return d, p
+	}
+	return d, nil
+}

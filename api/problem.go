@@ -1,0 +1,121 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+)
+
+// Codes of problems, stable for scripts; one code always has the same status.
+const (
+	CodeInvalid          = "invalid"            // 400
+	CodeUnauthorized     = "unauthorized"       // 401
+	CodeForbiddenHost    = "forbidden_host"     // 403: Host or Origin of another site
+	CodeReadOnly         = "read_only"          // 403: this listener does not change things
+	CodeNotFound         = "not_found"          // 404
+	CodeMethodNotAllowed = "method_not_allowed" // 405
+	CodeTimeout          = "timeout"            // 408: the request came too slowly
+	CodeBusy             = "busy"               // 409
+	CodeTooLarge         = "too_large"          // 413, 431
+	CodeInternal         = "internal"           // 500
+	CodeUnavailable      = "unavailable"        // 503
+)
+
+// Problem is an RFC 9457 problem. It is also the error that Client returns:
+// errors.Is finds ErrInvalid, ErrNotFound, ErrBusy and ErrUnavailable in it.
+type Problem struct {
+	Type   string      `json:"type"` // always about:blank, so Title is the status text
+	Title  string      `json:"title"`
+	Status int         `json:"status"`
+	Detail string      `json:"detail,omitempty"`
+	Code   string      `json:"code"`
+	Errors []Violation `json:"errors,omitempty"` // every bad parameter of the request
+}
+
+// Violation is one bad parameter.
+type Violation struct {
+	Parameter string `json:"parameter"`
+	Detail    string `json:"detail"`
+}
+
+// Error implements error.
+func (p *Problem) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d %s", p.Status, p.Code)
+	if p.Detail != "" {
+		b.WriteString(": " + p.Detail)
+	}
+	for _, v := range p.Errors {
+		fmt.Fprintf(&b, "; %s: %s", v.Parameter, v.Detail)
+	}
+	return b.String()
+}
+
+// Unwrap gives the sentinel of the code, nil for those without.
+func (p *Problem) Unwrap() error {
+	switch p.Code {
+	case CodeInvalid:
+		return ErrInvalid
+	case CodeNotFound:
+		return ErrNotFound
+	case CodeBusy:
+		return ErrBusy
+	case CodeUnavailable:
+		return ErrUnavailable
+	}
+	return nil
+}
+
+func newProblem(status int, code, detail string) *Problem {
+	return &Problem{Type: "about:blank", Title: fasthttp.StatusMessage(status), Status: status, Code: code, Detail: detail}
+}
+
+// problemOf is the one place where kinds of errors become HTTP statuses.
+func problemOf(err error) *Problem {
+	var p *Problem
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.Is(err, ErrInvalid):
+		return newProblem(fasthttp.StatusBadRequest, CodeInvalid, err.Error())
+	case errors.Is(err, ErrNotFound):
+		return newProblem(fasthttp.StatusNotFound, CodeNotFound, err.Error())
+	case errors.Is(err, ErrBusy):
+		return newProblem(fasthttp.StatusConflict, CodeBusy, err.Error())
+	case errors.Is(err, ErrUnavailable):
+		return newProblem(fasthttp.StatusServiceUnavailable, CodeUnavailable, err.Error())
+	}
+	return newProblem(fasthttp.StatusInternalServerError, CodeInternal, err.Error())
+}
+
+func writeProblem(ctx *fasthttp.RequestCtx, p *Problem) {
+	body, err := json.Marshal(p)
+	if err != nil { // strings and ints only: cannot happen
+		panic(fmt.Sprintf("api: problem does not encode: %v", err))
+	}
+	ctx.Response.ResetBody()
+	ctx.SetStatusCode(p.Status)
+	ctx.SetContentType("application/problem+json")
+	ctx.SetBody(body)
+}
+
+// readProblem answers requests that could not be read at all.
+func readProblem(ctx *fasthttp.RequestCtx, err error) {
+	var small *fasthttp.ErrSmallBuffer
+	var slow interface{ Timeout() bool }
+	p := newProblem(fasthttp.StatusBadRequest, CodeInvalid, "not a readable HTTP/1.1 request")
+	switch {
+	case errors.As(err, &small):
+		p = newProblem(fasthttp.StatusRequestHeaderFieldsTooLarge, CodeTooLarge,
+			fmt.Sprintf("request line and headers take more than %d bytes", maxHeaderBytes))
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		p = newProblem(fasthttp.StatusRequestEntityTooLarge, CodeTooLarge,
+			fmt.Sprintf("request body takes more than %d bytes", maxBodyBytes))
+	case errors.As(err, &slow) && slow.Timeout():
+		p = newProblem(fasthttp.StatusRequestTimeout, CodeTimeout, "the request did not arrive in time")
+	}
+	writeProblem(ctx, p)
+}

@@ -1,0 +1,100 @@
+package api
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+)
+
+// openAPI is the contract of every path below; a test compares the two.
+//
+//go:embed openapi.json
+var openAPI []byte
+
+// route is one operation of the OpenAPI document.
+type route struct {
+	method string
+	path   string // a trailing {key} is one path segment
+	id     string // operationId
+	writes bool
+	handle func(s *Server, ctx *fasthttp.RequestCtx, arg string) error
+}
+
+func allRoutes() []route {
+	const get, del = fasthttp.MethodGet, fasthttp.MethodDelete
+	return []route{
+		{get, "/livez", "getLive", false, (*Server).live},
+		{get, "/readyz", "getReady", false, (*Server).ready},
+		{get, "/healthz", "getHealth", false, (*Server).ready},
+		{get, "/metrics", "getMetrics", false, (*Server).scrape},
+		{get, "/openapi.json", "getOpenAPI", false, (*Server).document},
+		{get, "/api/v1/status", "getStatus", false, (*Server).status},
+		{get, "/api/v1/profiles", "listProfiles", false, (*Server).listProfiles},
+		{get, "/api/v1/segments", "listSegments", false, (*Server).listSegments},
+		{get, "/api/v1/segments/{key}", "getSegment", false, (*Server).getSegment},
+		{del, "/api/v1/segments/{key}", "removeSegment", true, (*Server).removeSegment},
+		{get, "/api/v1/checkpoints", "listCheckpoints", false, (*Server).listCheckpoints},
+		{get, "/api/v1/pools", "listPools", false, (*Server).listPools},
+		{get, "/api/v1/connections", "listConnections", false, (*Server).listConnections},
+		{get, "/api/v1/stats", "listCounters", false, (*Server).listCounters},
+	}
+}
+
+// methodTable holds the routes of one path.
+type methodTable map[string]route
+
+func (m methodTable) allow() string {
+	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
+}
+
+// routeTable finds routes by path: exact ones, and those with one trailing
+// argument by what stands before it.
+type routeTable struct {
+	exact  map[string]methodTable
+	prefix map[string]methodTable
+}
+
+func newRouteTable() routeTable {
+	t := routeTable{exact: map[string]methodTable{}, prefix: map[string]methodTable{}}
+	for _, r := range allRoutes() {
+		table, path := t.exact, r.path
+		if before, ok := strings.CutSuffix(path, "{key}"); ok {
+			table, path = t.prefix, before
+		}
+		if table[path] == nil {
+			table[path] = methodTable{}
+		}
+		table[path][r.method] = r
+	}
+	return t
+}
+
+func (t routeTable) find(path string) (methodTable, string, bool) {
+	if m, ok := t.exact[path]; ok {
+		return m, "", true
+	}
+	cut := strings.LastIndexByte(path, '/') + 1
+	m, ok := t.prefix[path[:cut]]
+	return m, path[cut:], ok && cut < len(path)
+}
+
+// writeJSON answers with v, which is made of plain data.
+func writeJSON(ctx *fasthttp.RequestCtx, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	ctx.SetContentType("application/json")
+	ctx.SetBody(body)
+	return nil
+}
+
+func paramsOf(ctx *fasthttp.RequestCtx) *params { return &params{args: ctx.QueryArgs()} }
+
+// noParams refuses any query parameter.
+func noParams(ctx *fasthttp.RequestCtx) error { return paramsOf(ctx).done() }

@@ -1,0 +1,181 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rs/zerolog"
+	"github.com/valyala/fasthttp"
+	"github.com/valyala/fasthttp/fasthttpadaptor"
+)
+
+// Bounds of one server. Guessed, with room: the largest honest request is a GET
+// with a cursor, the busiest client a Prometheus with a few people beside it.
+const (
+	maxConnections = 128 // per listener
+	maxHeaderBytes = 8 << 10
+	maxBodyBytes   = 4 << 10
+	readTimeout    = 5 * time.Second // headers and body of one request
+	writeTimeout   = 30 * time.Second
+	idleTimeout    = 60 * time.Second
+	drainTimeout   = 5 * time.Second // how long Run waits for answers in progress
+	closeTimeout   = time.Second     // and then, with their connections closed
+	maxScrapes     = 4               // of /metrics at once
+)
+
+// Options configure a Server. Node, Catalogue and Metrics are required.
+type Options struct {
+	Node      Node
+	Catalogue Catalogue
+	Metrics   prometheus.Gatherer
+	Log       zerolog.Logger
+	// Token lets a bearer of it change things over listeners that are not
+	// trusted; empty = nobody can. At least 16 bytes.
+	Token string
+	// Hosts are further names a browser may call this node by, beside
+	// localhost and address literals. Without port.
+	Hosts []string
+}
+
+// Validate lists every bad setting at once.
+func (o *Options) Validate() error {
+	var bad []error
+	if o.Node == nil || o.Catalogue == nil || o.Metrics == nil {
+		bad = append(bad, errors.New("Node, Catalogue and Metrics are required"))
+	}
+	if o.Token != "" && len(o.Token) < 16 {
+		bad = append(bad, fmt.Errorf("token has %d bytes, want at least 16", len(o.Token)))
+	}
+	for _, h := range o.Hosts {
+		if h == "" || h != hostname(h) {
+			bad = append(bad, fmt.Errorf("host %q is not a lower-case name without port", h))
+		}
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("api options: %w: %w", errors.Join(bad...), ErrInvalid)
+	}
+	return nil
+}
+
+// Listener is where a server accepts. On a trusted one things may be changed
+// and the process profiled: it must be one that only its owner can connect to.
+type Listener struct {
+	net.Listener
+	Trusted bool
+}
+
+// Server answers the admin REST. All fields but those of mu are fixed after New.
+type Server struct {
+	node      Node
+	catalogue Catalogue
+	log       zerolog.Logger
+	token     *[sha256.Size]byte
+	hosts     map[string]bool
+	metrics   fasthttp.RequestHandler
+	profiling fasthttp.RequestHandler
+	routes    routeTable
+
+	// stopping ends when Run does; long answers watch it.
+	stopping context.Context
+	stop     context.CancelFunc
+
+	refused atomic.Uint64
+
+	mu struct {
+		sync.Mutex
+		conns map[net.Conn]struct{}
+	}
+}
+
+// New builds a server; nothing runs before Run.
+func New(o Options) (*Server, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{node: o.Node, catalogue: o.Catalogue, log: o.Log, hosts: map[string]bool{}}
+	if o.Token != "" {
+		sum := sha256.Sum256([]byte(o.Token))
+		s.token = &sum
+	}
+	for _, h := range o.Hosts {
+		s.hosts[h] = true
+	}
+	s.metrics = fasthttpadaptor.NewFastHTTPHandler(promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{
+		MaxRequestsInFlight: maxScrapes, ErrorHandling: promhttp.ContinueOnError,
+	}))
+	s.stopping, s.stop = context.WithCancel(context.Background())
+	s.profiling = fasthttpadaptor.NewFastHTTPHandlerFunc(s.profile)
+	s.routes = newRouteTable()
+	s.mu.conns = map[net.Conn]struct{}{}
+	return s, nil
+}
+
+// Refused counts connections closed because a listener had its bound of them.
+func (s *Server) Refused() uint64 { return s.refused.Load() }
+
+// handler answers every request of listeners of one kind.
+func (s *Server) handler(trusted bool) fasthttp.RequestHandler {
+	return func(ctx *fasthttp.RequestCtx) {
+		defer s.finish(ctx)
+		if !trusted {
+			if p := s.guardHost(ctx); p != nil {
+				writeProblem(ctx, p)
+				return
+			}
+		}
+		if err := s.dispatch(ctx, trusted); err != nil {
+			writeProblem(ctx, problemOf(err))
+		}
+	}
+}
+
+// finish sets what every answer carries, and turns a panic into a 500: a mistake
+// in a page for people must not take the engines' cache down.
+func (s *Server) finish(ctx *fasthttp.RequestCtx) {
+	if r := recover(); r != nil {
+		s.log.Error().Str("path", string(ctx.Path())).Interface("panic", r).Stack().Msg("admin request failed")
+		writeProblem(ctx, newProblem(fasthttp.StatusInternalServerError, CodeInternal, "the request failed; the log says more"))
+	}
+	h := &ctx.Response.Header
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	if s.stopping.Err() != nil {
+		ctx.SetConnectionClose()
+	}
+}
+
+func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
+	path := string(ctx.Path())
+	if strings.HasPrefix(path, profilingPath) && trusted {
+		s.profiling(ctx)
+		return nil
+	}
+	methods, arg, ok := s.routes.find(path)
+	if !ok {
+		return newProblem(fasthttp.StatusNotFound, CodeNotFound, fmt.Sprintf("no such path: %.100s", path))
+	}
+	method := string(ctx.Method())
+	if method == fasthttp.MethodHead {
+		method = fasthttp.MethodGet // fasthttp leaves the body out
+	}
+	r, ok := methods[method]
+	if !ok {
+		ctx.Response.Header.Set("Allow", methods.allow())
+		return newProblem(fasthttp.StatusMethodNotAllowed, CodeMethodNotAllowed, fmt.Sprintf("%.20s is not served here", method))
+	}
+	if r.writes {
+		if p := s.guardWrite(ctx, trusted); p != nil {
+			return p
+		}
+	}
+	return r.handle(s, ctx, arg)
+}
