@@ -1,0 +1,161 @@
+package refengine
+
+import "math"
+
+func (m *Model[F]) attentionLayer(w *walk[F], i int, l *layer[F]) error {
+	m.project(w, l.normIn, l.attn.in, l.attn.cols)
+	k, v, err := w.around.rows(i, w.end)
+	if err != nil {
+		return err
+	}
+	m.place(w, l.attn, k, v)
+	m.attend(w, k, v)
+	m.gatedOutput(w, l.attn)
+	return nil
+}
+
+// place normalises and turns queries and keys, and writes the rows' keys and
+// values at their positions.
+func (m *Model[F]) place(w *walk[F], l *attention[F], k, v []F) {
+	a := m.cfg.Attention
+	queries, row := a.Heads*a.HeadDim, m.rowSize()
+	q := sized(&w.mixed, w.rows*queries)
+	cos, sin := m.attnRope.upTo(w.end)
+	half := a.Rope.Dims / 2
+	scale := F(1 / math.Sqrt(float64(a.HeadDim)))
+	for _, span := range w.spans {
+		m.eachRows(span.hi-span.lo, func(lo, hi int) {
+			for r := span.lo + lo; r < span.lo+hi; r++ {
+				pos := span.pos + r - span.lo
+				in := w.in[r*l.cols:][:l.cols]
+				c, s := cos[pos*half:][:half], sin[pos*half:][:half]
+				for h := range a.Heads {
+					x := q[r*queries+h*a.HeadDim:][:a.HeadDim]
+					rmsNorm(x, in[h*a.HeadDim:], l.normQ, m.cfg.Eps)
+					turn(x, c, s, a.Rope.Interleaved)
+					for j := range x {
+						x[j] *= scale
+					}
+				}
+				for h := range a.KVHeads {
+					x := k[pos*row+h*a.HeadDim:][:a.HeadDim]
+					rmsNorm(x, in[queries+h*a.HeadDim:], l.normK, m.cfg.Eps)
+					turn(x, c, s, a.Rope.Interleaved)
+				}
+				copy(v[pos*row:][:row], in[queries+row:])
+				m.roundRows(k[pos*row:][:row])
+				m.roundRows(v[pos*row:][:row])
+			}
+		})
+	}
+}
+
+// queryBlock and keyBlock bound one piece of attention: its scores stay in the
+// second-level cache. Key blocks lie at fixed positions, so that a row meets
+// them in the same way whatever rows share its block.
+const (
+	queryBlock = 64
+	keyBlock   = 256
+)
+
+// attend computes causal softmax attention of every row over all positions up
+// to its own, with one pass over the keys (running maximum and sum).
+func (m *Model[F]) attend(w *walk[F], k, v []F) {
+	a := m.cfg.Attention
+	out := sized(&w.heads, w.rows*a.Heads*a.HeadDim)
+	clear(out)
+	var blocks []rowSpan
+	for _, s := range w.spans {
+		for lo := s.lo; lo < s.hi; lo += queryBlock {
+			blocks = append(blocks, rowSpan{lo, min(lo+queryBlock, s.hi), s.pos + lo - s.lo})
+		}
+	}
+	m.each(len(blocks)*a.Heads, func(i int) {
+		// Longest blocks first: the workers end together.
+		m.attendBlock(w, blocks[len(blocks)-1-i/a.Heads], i%a.Heads, k, v)
+	})
+}
+
+func (m *Model[F]) attendBlock(w *walk[F], b rowSpan, h int, k, v []F) {
+	a := m.cfg.Attention
+	dim, stride, row := a.HeadDim, a.Heads*a.HeadDim, m.rowSize()
+	kv := h / (a.Heads / a.KVHeads) * dim
+	n := b.hi - b.lo
+	q, out := w.mixed[b.lo*stride+h*dim:], w.heads[b.lo*stride+h*dim:]
+	scores := make([]F, n*keyBlock)
+	top, total := make([]F, n), make([]F, n)
+	for i := range top {
+		top[i] = F(math.Inf(-1))
+	}
+	for j0 := 0; j0 < b.pos+n; j0 += keyBlock {
+		cols := min(keyBlock, b.pos+n-j0)
+		clear(scores)
+		productT(scores, keyBlock, q, stride, k[j0*row+kv:], row, n, cols, dim)
+		for i := range n {
+			seen := min(cols, b.pos+i+1-j0) // keys of this block the row may see
+			s := scores[i*keyBlock:][:cols]
+			if seen <= 0 {
+				clear(s)
+				continue
+			}
+			clear(s[seen:])
+			softmaxStep(s[:seen], &top[i], &total[i], out[i*stride:][:dim])
+		}
+		product(out, stride, scores, keyBlock, v[j0*row+kv:], row, n, dim, cols)
+	}
+	for i := range n {
+		inv := 1 / total[i]
+		o := out[i*stride:][:dim]
+		for j := range o {
+			o[j] *= inv
+		}
+	}
+}
+
+// softmaxStep turns a row's scores into weights relative to the running maximum
+// and brings its running sum and output to that maximum.
+func softmaxStep[F Float](s []F, top, total *F, out []F) {
+	peak := *top
+	for _, x := range s {
+		if x > peak {
+			peak = x
+		}
+	}
+	if peak > *top {
+		fade := [1]F{*top - peak}
+		exponential(fade[:])
+		for j := range out {
+			out[j] *= fade[0]
+		}
+		*total *= fade[0]
+		*top = peak
+	}
+	for j := range s {
+		s[j] -= peak
+	}
+	exponential(s)
+	sum := *total
+	for _, x := range s {
+		sum += x
+	}
+	*total = sum
+}
+
+// gatedOutput adds o_proj(heads * sigmoid(gate)) to the residual stream.
+func (m *Model[F]) gatedOutput(w *walk[F], l *attention[F]) {
+	a, d := m.cfg.Attention, m.cfg.Dim
+	n := a.Heads * a.HeadDim
+	m.eachRows(w.rows, func(lo, hi int) {
+		if a.Gate {
+			gate := make([]F, n)
+			for r := lo; r < hi; r++ {
+				copy(gate, w.in[r*l.cols+n+2*m.rowSize():])
+				sigmoid(gate)
+				for j, g := range gate {
+					w.heads[r*n+j] *= g
+				}
+			}
+		}
+		product(w.hidden[lo*d:], d, w.heads[lo*n:], n, l.out, d, hi-lo, d, n)
+	})
+}

@@ -1,0 +1,63 @@
+package refengine
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Segment is what a token span leaves for reuse, in full precision: for linear
+// layers (T, S) of the interior and its last Kernel-1 convolution inputs, for
+// attention layers the interior's keys, turned to their position in the whole
+// segment, and values.
+type Segment[F Float] struct {
+	Spec   profile.SegmentSpec
+	Layers []SegmentLayer[F]
+}
+
+// SegmentLayer is one layer of a Segment.
+type SegmentLayer[F Float] struct {
+	Tuple[F]
+	Conv []F
+	K, V []F
+}
+
+// Capture runs tokens alone - from position 0, zero states and an empty
+// convolution, attention inside only - and keeps what spec names. So the result
+// is a function of the weights, the tokens and the spec.
+func (m *Model[F]) Capture(tokens []uint32, spec profile.SegmentSpec) (*Segment[F], error) {
+	if spec.Tokens != len(tokens) {
+		return nil, fmt.Errorf("capture of %d tokens as a segment of %d: %w", len(tokens), spec.Tokens, ErrInvalid)
+	}
+	begin, end := spec.Head, spec.Tokens-spec.Tail
+	back := max(m.cfg.Linear.Kernel-1, 0)
+	if end-begin < max(1, back) {
+		return nil, fmt.Errorf("interior [%d, %d) of %d tokens is too short: %w", begin, end, len(tokens), ErrInvalid)
+	}
+	out := &Segment[F]{Spec: spec, Layers: make([]SegmentLayer[F], len(m.layers))}
+	st := m.NewState()
+	w := m.continuing(st, len(tokens))
+	w.tap = func(layer int, w *walk[F]) {
+		m.captureLinear(&out.Layers[layer], w, m.layers[layer].linear, begin, end)
+	}
+	if _, err := m.run(w, tokens); err != nil {
+		return nil, err
+	}
+	row := m.rowSize()
+	for i, kind := range m.cfg.Layers {
+		if kind == profile.KindFull {
+			out.Layers[i].K = st.Layers[i].K[begin*row : end*row]
+			out.Layers[i].V = st.Layers[i].V[begin*row : end*row]
+		}
+	}
+	return out, nil
+}
+
+func (m *Model[F]) captureLinear(out *SegmentLayer[F], w *walk[F], l *linear[F], begin, end int) {
+	out.Tuple = m.newTuple()
+	m.each(m.cfg.Linear.ValueHeads, func(h int) { m.tupleHead(w, l, out.Tuple, h, begin, end) })
+	c := m.cfg.Linear.convChannels()
+	for t := end - max(m.cfg.Linear.Kernel-1, 0); t < end; t++ {
+		out.Conv = append(out.Conv, w.in[t*l.cols:][:c]...)
+	}
+}

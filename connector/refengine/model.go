@@ -1,0 +1,250 @@
+package refengine
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Model is a set of weights laid out for computing in F.
+type Model[F Float] struct {
+	cfg      Config
+	identity profile.Identity
+	layers   []layer[F]
+	embed    []F // [Vocab, Dim]
+	norm     []F // [Dim]
+	head     []F // [Dim, Vocab]
+	attnRope *turns[F]
+	linRope  *turns[F]
+	workers  int
+	spare    sync.Pool // *workspace[F]
+}
+
+// layer is one decoder layer; exactly one of linear and attn is set. Projections
+// are [in, out].
+type layer[F Float] struct {
+	normIn, normMLP []F
+	linear          *linear[F]
+	attn            *attention[F]
+	gateUp          []F // [Dim, 2*Hidden], gate then up
+	down            []F // [Hidden, Dim]
+}
+
+// linear holds a linear-attention layer. Columns of the input projection are
+// q | k | v | z | beta | gate, heads in order.
+type linear[F Float] struct {
+	in    []F // [Dim, cols]
+	cols  int
+	conv  []F       // [Kernel, channels]
+	rate  []float64 // exp(A_log) per value head
+	bias  []float64 // dt_bias
+	fixed []F       // exp(-slope) per value head
+	norm  []F       // [ValueDim]
+	out   []F       // [ValueHeads*ValueDim, Dim]
+}
+
+// attention holds a full-attention layer. Columns of the input projection are
+// q | k | v | gate.
+type attention[F Float] struct {
+	in           []F // [Dim, cols]
+	cols         int
+	normQ, normK []F // [HeadDim]
+	out          []F // [Heads*HeadDim, Dim]
+}
+
+// New lays weights out for computing.
+func New[F Float](w *Weights) (*Model[F], error) {
+	c := w.Config
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	for _, s := range c.tensors() {
+		if _, ok := w.index[s.name]; !ok {
+			return nil, fmt.Errorf("model %q has no tensor %s: %w", c.Name, s.name, ErrInvalid)
+		}
+	}
+	m := &Model[F]{
+		cfg:      c,
+		identity: c.Identity(w.Digest(), w.slopes()),
+		embed:    convert[F](w.data("model.embed_tokens.weight")),
+		norm:     centred[F](w.data("model.norm.weight")),
+		head:     transposed[F](w.data("lm_head.weight"), c.Vocab, c.Dim),
+		attnRope: newTurns[F](c.Attention.Rope),
+		linRope:  newTurns[F](c.Linear.Rope),
+		workers:  runtime.GOMAXPROCS(0),
+	}
+	m.spare.New = func() any { return new(workspace[F]) }
+	for i, kind := range c.Layers {
+		p := fmt.Sprintf("model.layers.%d.", i)
+		l := layer[F]{
+			normIn:  centred[F](w.data(p + "input_layernorm.weight")),
+			normMLP: centred[F](w.data(p + "post_attention_layernorm.weight")),
+			gateUp: besides(c.Dim, part[F]{w.data(p + "mlp.gate_proj.weight"), identityRows(c.Hidden)},
+				part[F]{w.data(p + "mlp.up_proj.weight"), identityRows(c.Hidden)}),
+			down: transposed[F](w.data(p+"mlp.down_proj.weight"), c.Dim, c.Hidden),
+		}
+		if kind == profile.KindLinear {
+			l.linear = buildLinear[F](w, p+"linear_attn.")
+		} else {
+			l.attn = buildAttention[F](w, p+"self_attn.")
+		}
+		m.layers = append(m.layers, l)
+	}
+	return m, nil
+}
+
+// Config is the model's shape.
+func (m *Model[F]) Config() Config { return m.cfg }
+
+// Identity describes the model's reusable state.
+func (m *Model[F]) Identity() profile.Identity { return m.identity }
+
+func buildLinear[F Float](w *Weights, p string) *linear[F] {
+	c := w.Config
+	l := c.Linear
+	q, k, v, z, b, a := l.projectionRows()
+	qkvz := w.data(p + "in_proj_qkvz.weight")
+	parts := []part[F]{{qkvz, q}, {qkvz, k}, {qkvz, v}, {qkvz, z}}
+	if l.Family == profile.GDN {
+		ba := w.data(p + "in_proj_ba.weight")
+		parts = append(parts, part[F]{ba, b}, part[F]{ba, a})
+	} else {
+		if n := l.betas(); n > 0 {
+			parts = append(parts, part[F]{w.data(p + "in_proj_b.weight"), identityRows(n)})
+		}
+		if n := l.gates(); n > 0 {
+			parts = append(parts, part[F]{w.data(p + "in_proj_a.weight"), identityRows(n)})
+		}
+	}
+	out := &linear[F]{
+		in:   besides(c.Dim, parts...),
+		cols: l.convChannels() + l.ValueHeads*l.ValueDim + l.betas() + l.gates(),
+		norm: convert[F](w.data(p + "norm.weight")),
+		out:  transposed[F](w.data(p+"out_proj.weight"), c.Dim, l.ValueHeads*l.ValueDim),
+	}
+	if l.gates() > 0 {
+		for _, x := range w.data(p + "A_log") {
+			out.rate = append(out.rate, math.Exp(float64(x)))
+		}
+		out.bias = convert[float64](w.data(p + "dt_bias"))
+	}
+	if l.slopes() {
+		for _, s := range w.data(p + "slopes") {
+			out.fixed = append(out.fixed, F(math.Exp(-float64(s))))
+		}
+	}
+	if l.Kernel > 0 {
+		out.conv = transposed[F](w.data(p+"conv1d.weight"), l.convChannels(), l.Kernel)
+	}
+	return out
+}
+
+// projectionRows lists, for q, k, v, z of in_proj_qkvz and b, a of in_proj_ba,
+// the rows of the file tensor in head order: the file groups rows by key head.
+func (l LinearConfig) projectionRows() (q, k, v, z, b, a []int) {
+	perKey := l.ValueHeads / l.KeyHeads
+	width := perKey * l.ValueDim
+	run := func(list []int, start, n int) []int {
+		for i := range n {
+			list = append(list, start+i)
+		}
+		return list
+	}
+	for h := range l.KeyHeads {
+		at := h * (2*l.KeyDim + 2*width)
+		q = run(q, at, l.KeyDim)
+		k = run(k, at+l.KeyDim, l.KeyDim)
+		v = run(v, at+2*l.KeyDim, width)
+		z = run(z, at+2*l.KeyDim+width, width)
+		b = run(b, h*2*perKey, perKey)
+		a = run(a, h*2*perKey+perKey, perKey)
+	}
+	return q, k, v, z, b, a
+}
+
+func buildAttention[F Float](w *Weights, p string) *attention[F] {
+	c, a := w.Config, w.Config.Attention
+	qg := w.data(p + "q_proj.weight")
+	queries, gates := identityRows(a.Heads*a.HeadDim), []int(nil)
+	if a.Gate {
+		queries = queries[:0]
+		for h := range a.Heads {
+			for i := range a.HeadDim {
+				queries = append(queries, 2*h*a.HeadDim+i)
+				gates = append(gates, (2*h+1)*a.HeadDim+i)
+			}
+		}
+	}
+	kv := identityRows(a.KVHeads * a.HeadDim)
+	return &attention[F]{
+		in: besides(c.Dim, part[F]{qg, queries}, part[F]{w.data(p + "k_proj.weight"), kv},
+			part[F]{w.data(p + "v_proj.weight"), kv}, part[F]{qg, gates}),
+		cols:  len(queries) + 2*len(kv) + len(gates),
+		normQ: centred[F](w.data(p + "q_norm.weight")),
+		normK: centred[F](w.data(p + "k_norm.weight")),
+		out:   transposed[F](w.data(p+"o_proj.weight"), c.Dim, a.Heads*a.HeadDim),
+	}
+}
+
+func convert[F Float](x []float32) []F {
+	out := make([]F, len(x))
+	for i, v := range x {
+		out[i] = F(v)
+	}
+	return out
+}
+
+// centred turns a norm weight kept as an offset from one into a factor.
+func centred[F Float](x []float32) []F {
+	out := convert[F](x)
+	for i := range out {
+		out[i]++
+	}
+	return out
+}
+
+func transposed[F Float](x []float32, rows, cols int) []F {
+	out := make([]F, len(x))
+	for r := range rows {
+		for c := range cols {
+			out[c*rows+r] = F(x[r*cols+c])
+		}
+	}
+	return out
+}
+
+// part is some rows of a file tensor [out, in].
+type part[F Float] struct {
+	data []float32
+	rows []int
+}
+
+// besides puts the rows of all parts side by side as columns: [in, sum of rows].
+func besides[F Float](in int, parts ...part[F]) []F {
+	cols := 0
+	for _, p := range parts {
+		cols += len(p.rows)
+	}
+	out := make([]F, in*cols)
+	at := 0
+	for _, p := range parts {
+		for _, r := range p.rows {
+			for i := range in {
+				out[i*cols+at] = F(p.data[r*in+i])
+			}
+			at++
+		}
+	}
+	return out
+}
+
+func identityRows(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}

@@ -1,0 +1,113 @@
+package refengine
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Placed is one segment of a prompt, in order. Held says that the cache holds it
+// and the plan may use it.
+type Placed struct {
+	Spec profile.SegmentSpec
+	Held bool
+}
+
+// Span is one run of a plan: the interior of segment Segment, or, with
+// Segment < 0, tokens to recompute. Start is a prompt position.
+type Span struct {
+	Segment int
+	Start   int
+	Count   int
+}
+
+// Plan covers the tokens [Begin, End) of a prompt exactly once. Its last span
+// is recomputed: the query.
+type Plan struct {
+	Begin int
+	End   int
+	Spans []Span
+}
+
+// MakePlan lays segments and a query behind the first begin tokens. Between two
+// segments, the tail of the left and the head of the right are one recomputed
+// span; a leading segment and what lies before begin hold their own tails; a
+// segment that is not held is recomputed whole (DESIGN: seams; HYPIC §4.3).
+func MakePlan(begin int, segments []Placed, query int) (Plan, error) {
+	p := Plan{Begin: begin}
+	at := begin
+	recompute := func(n int) {
+		if n == 0 {
+			return
+		}
+		if last := len(p.Spans) - 1; last >= 0 && p.Spans[last].Segment < 0 {
+			p.Spans[last].Count += n
+		} else {
+			p.Spans = append(p.Spans, Span{Segment: -1, Start: at, Count: n})
+		}
+		at += n
+	}
+	for i, s := range segments {
+		n := s.Spec.Tokens
+		if !s.Held {
+			recompute(n)
+			continue
+		}
+		inside := n - s.Spec.Head - s.Spec.Tail
+		if s.Spec.Role == profile.RoleFirst && at != 0 {
+			return Plan{}, fmt.Errorf("segment %d leads its prompt but stands at %d: %w", i, at, ErrInvalid)
+		}
+		if inside <= 0 {
+			return Plan{}, fmt.Errorf("segment %d of %d tokens has no interior: %w", i, n, ErrInvalid)
+		}
+		recompute(s.Spec.Head)
+		p.Spans = append(p.Spans, Span{Segment: i, Start: at, Count: inside})
+		at += inside
+		recompute(s.Spec.Tail)
+	}
+	if query <= 0 {
+		return Plan{}, fmt.Errorf("no query after %d tokens: %w", at, ErrInvalid)
+	}
+	recompute(query)
+	p.End = at
+	return p, nil
+}
+
+// Check says whether the plan covers [Begin, End) exactly once and ends with a
+// recomputed span.
+func (p Plan) Check() error {
+	at := p.Begin
+	for i, s := range p.Spans {
+		if s.Start != at || s.Count <= 0 {
+			return fmt.Errorf("span %d covers [%d, %d), expected it to begin at %d: %w", i, s.Start, s.Start+s.Count, at, ErrInvalid)
+		}
+		at += s.Count
+	}
+	if at != p.End || len(p.Spans) == 0 || p.Spans[len(p.Spans)-1].Segment >= 0 {
+		return fmt.Errorf("plan ends at %d with %d spans, expected a recomputed span up to %d: %w", at, len(p.Spans), p.End, ErrInvalid)
+	}
+	return nil
+}
+
+// Recomputed lists the plan's recomputed spans in order.
+func (p Plan) Recomputed() []Span {
+	var out []Span
+	for _, s := range p.Spans {
+		if s.Segment < 0 {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// Counts are the tokens that the plan takes from segments and recomputes.
+func (p Plan) Counts() (cached, recomputed int) {
+	for _, s := range p.Spans {
+		if s.Segment < 0 {
+			recomputed += s.Count
+		} else {
+			cached += s.Count
+		}
+	}
+	return cached, recomputed
+}

@@ -1,0 +1,67 @@
+package refengine
+
+import "fmt"
+
+// Source holds what a plan reuses and moves running states over it. A splice
+// asks it layer by layer, in order; a span index counts the plan's recomputed
+// spans.
+type Source[F Float] interface {
+	// Left is the last Kernel-1 convolution inputs before a recomputed span.
+	Left(layer, span int) ([]F, error)
+	// States gives the running state before each recomputed span, given the
+	// spans' own tuples (all but the last). The caller may change them.
+	States(layer int, own []Tuple[F]) ([][]F, error)
+	// Rows writes the rows of positions [0, Begin) and of the plan's segments,
+	// keys turned to their positions, into k and v [End, KVHeads, HeadDim].
+	Rows(layer int, k, v []F) error
+}
+
+// spliced is the surroundings of a splice.
+type spliced[F Float] struct {
+	m   *Model[F]
+	src Source[F]
+	out *State[F]
+}
+
+func (s spliced[F]) left(layer, span int) ([]F, error) { return s.src.Left(layer, span) }
+
+func (s spliced[F]) states(layer int, own []Tuple[F]) ([][]F, error) {
+	return s.src.States(layer, own)
+}
+
+func (s spliced[F]) rows(layer, end int) (k, v []F, err error) {
+	n := end * s.m.rowSize()
+	// Room for some decoded tokens behind the prompt.
+	k, v = make([]F, n, n+n/16), make([]F, n, n+n/16)
+	l := &s.out.Layers[layer]
+	l.K, l.V = k, v
+	return k, v, s.src.Rows(layer, k, v)
+}
+
+func (s spliced[F]) leave(layer int, state, conv []F) {
+	s.out.Layers[layer].S, s.out.Layers[layer].Conv = state, conv
+}
+
+// Splice runs a plan over prompt, whose tokens [plan.Begin, plan.End) the plan
+// covers: the recomputed spans walk through all layers, everything else comes
+// from src (HYPIC §4.2, §4.3). It returns the logits after the last token and
+// the state to decode from.
+func (m *Model[F]) Splice(plan Plan, prompt []uint32, src Source[F]) (logits []F, st *State[F], err error) {
+	if err := plan.Check(); err != nil {
+		return nil, nil, err
+	}
+	if len(prompt) != plan.End {
+		return nil, nil, fmt.Errorf("prompt of %d tokens, plan ends at %d: %w", len(prompt), plan.End, ErrInvalid)
+	}
+	st = &State[F]{Tokens: plan.End, Layers: make([]LayerState[F], len(m.layers))}
+	w := &walk[F]{around: spliced[F]{m, src, st}}
+	var tokens []uint32
+	for _, s := range plan.Recomputed() {
+		w.spans = append(w.spans, rowSpan{len(tokens), len(tokens) + s.Count, s.Start})
+		tokens = append(tokens, prompt[s.Start:s.Start+s.Count]...)
+	}
+	if logits, err = m.run(w, tokens); err != nil {
+		return nil, nil, err
+	}
+	return logits, st, nil
+}

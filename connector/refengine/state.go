@@ -1,0 +1,54 @@
+package refengine
+
+import "github.com/spliced-kv/spliced/policy/profile"
+
+// State is everything a request keeps after its first Tokens tokens. The
+// per-layer slices are the request's own.
+type State[F Float] struct {
+	Tokens int
+	Layers []LayerState[F]
+}
+
+// LayerState is one layer of a State: S [ValueHeads, KeyDim, ValueDim] and Conv
+// [Kernel-1, channels] for linear layers, K and V [Tokens, KVHeads, HeadDim],
+// keys rotated to their positions, for attention layers.
+type LayerState[F Float] struct{ S, Conv, K, V []F }
+
+// NewState is the state before the first token.
+func (m *Model[F]) NewState() *State[F] {
+	s := &State[F]{Layers: make([]LayerState[F], len(m.layers))}
+	for i, kind := range m.cfg.Layers {
+		if kind == profile.KindLinear {
+			s.Layers[i].S = make([]F, m.stateSize())
+			s.Layers[i].Conv = make([]F, m.convSize())
+		}
+	}
+	return s
+}
+
+// Clone copies a state.
+func (s *State[F]) Clone() *State[F] {
+	c := &State[F]{Tokens: s.Tokens, Layers: make([]LayerState[F], len(s.Layers))}
+	for i, l := range s.Layers {
+		c.Layers[i] = LayerState[F]{
+			S: append([]F(nil), l.S...), Conv: append([]F(nil), l.Conv...),
+			K: append([]F(nil), l.K...), V: append([]F(nil), l.V...),
+		}
+	}
+	return c
+}
+
+func (m *Model[F]) stateSize() int {
+	l := m.cfg.Linear
+	return l.ValueHeads * l.KeyDim * l.ValueDim
+}
+
+func (m *Model[F]) convSize() int {
+	if m.cfg.Linear.Kernel == 0 {
+		return 0
+	}
+	return (m.cfg.Linear.Kernel - 1) * m.cfg.Linear.convChannels()
+}
+
+// rowSize is the number of elements of one token's keys, or values.
+func (m *Model[F]) rowSize() int { return m.cfg.Attention.KVHeads * m.cfg.Attention.HeadDim }
