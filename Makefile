@@ -62,8 +62,8 @@ generate: ## rewrite generated files; leaves a clean tree when nothing changed
 	go generate ./...
 	@for m in $(MODULES); do (cd $$m && go generate ./...) || exit 1; done
 
-image: ## container image, with buildah
-	buildah bud --isolation chroot --timestamp 0 -t $(IMAGE) \
+image: build ## container image of the binaries, with buildah
+	buildah bud --isolation chroot --timestamp 0 --target prebuilt -t $(IMAGE) \
 	  --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -f docker/Dockerfile .
 
 clean: ## remove what the targets built

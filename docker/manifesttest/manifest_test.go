@@ -1,0 +1,181 @@
+package manifesttest
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+	"sigs.k8s.io/yaml"
+)
+
+// overheadBytes is what the sidecar needs beside its arena: staging and slots of
+// the clients and the process itself.
+const overheadBytes = 1 << 30
+
+func sidecar(t *testing.T) *corev1.Pod {
+	t.Helper()
+	text, err := os.ReadFile("../sidecar.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod, err := decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+func decode(text []byte) (*corev1.Pod, error) {
+	var pod corev1.Pod
+	if err := yaml.UnmarshalStrict(text, &pod); err != nil {
+		return nil, err
+	}
+	if pod.APIVersion != "v1" || pod.Kind != "Pod" {
+		return nil, fmt.Errorf("%s %s is not a v1 Pod", pod.APIVersion, pod.Kind)
+	}
+	return &pod, nil
+}
+
+// violations of Pod Security "restricted", newest version.
+func violations(t *testing.T, pod *corev1.Pod) []string {
+	t.Helper()
+	e, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	level := api.LevelVersion{Level: api.LevelRestricted, Version: api.LatestVersion()}
+	for _, r := range e.EvaluatePod(level, &pod.ObjectMeta, &pod.Spec) {
+		if !r.Allowed {
+			out = append(out, r.ForbiddenReason+": "+r.ForbiddenDetail)
+		}
+	}
+	return out
+}
+
+func TestDecodingIsStrict(t *testing.T) {
+	for name, text := range map[string]string{
+		"unknown field": "apiVersion: v1\nkind: Pod\nspec: {containerz: []}",
+		"wrong type":    "apiVersion: v1\nkind: Pod\nspec: {enableServiceLinks: maybe}",
+		"given twice":   "apiVersion: v1\nkind: Pod\nkind: Pod",
+		"another kind":  "apiVersion: v1\nkind: Service",
+	} {
+		if _, err := decode([]byte(text)); err == nil {
+			t.Errorf("%s: decoded", name)
+		}
+	}
+}
+
+func TestSidecarIsRestricted(t *testing.T) {
+	pod := sidecar(t)
+	if got := violations(t, pod); len(got) > 0 {
+		t.Errorf("restricted: %s", strings.Join(got, "; "))
+	}
+	// The check itself must be able to fail.
+	pod.Spec.HostIPC = true
+	pod.Spec.InitContainers[0].SecurityContext.Capabilities.Add = []corev1.Capability{"IPC_LOCK"}
+	if got := violations(t, pod); len(got) != 2 {
+		t.Errorf("a worse pod has %d violations: %q", len(got), got)
+	}
+}
+
+func TestSidecarIsNativeAndUnprivileged(t *testing.T) {
+	pod := sidecar(t)
+	c := pod.Spec.InitContainers[0]
+	if c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
+		t.Error("restartPolicy Always is what makes it a sidecar that starts before the engine and ends after it")
+	}
+	if pod.Spec.AutomountServiceAccountToken == nil || *pod.Spec.AutomountServiceAccountToken {
+		t.Error("no token of the cluster is needed")
+	}
+	if ro := c.SecurityContext.ReadOnlyRootFilesystem; ro == nil || !*ro {
+		t.Error("the root file system can be read-only")
+	}
+}
+
+func TestSocketDirectoryIsShared(t *testing.T) {
+	pod := sidecar(t)
+	c, engine := pod.Spec.InitContainers[0], pod.Spec.Containers[0]
+	socket := argument(t, c.Args, "socket")
+	dir := socket[:strings.LastIndexByte(socket, '/')]
+	volumes := map[string]string{}
+	for _, mounts := range [][]corev1.VolumeMount{c.VolumeMounts, engine.VolumeMounts} {
+		for _, m := range mounts {
+			// The directory, never the file: a restarted daemon makes a new one.
+			if m.MountPath == dir && m.SubPath == "" {
+				volumes[m.Name] += "+"
+			}
+		}
+	}
+	i := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return volumes[v.Name] == "++" })
+	if i < 0 || pod.Spec.Volumes[i].EmptyDir == nil {
+		t.Fatalf("no emptyDir is mounted at %s by both: %v", dir, volumes)
+	}
+	if !slices.Contains(engine.Env, corev1.EnvVar{Name: "SPLICED_SOCKET", Value: socket}) {
+		t.Errorf("the engine is not told %s", socket)
+	}
+	if pod.Spec.SecurityContext.FSGroup == nil {
+		t.Error("without fsGroup an engine of another uid cannot connect")
+	}
+}
+
+func TestProbesAskPathsThatAreServed(t *testing.T) {
+	text, err := os.ReadFile("../../api/openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document struct {
+		Paths map[string]map[string]any
+	}
+	if err := json.Unmarshal(text, &document); err != nil {
+		t.Fatal(err)
+	}
+	c := sidecar(t).Spec.InitContainers[0]
+	port := argument(t, c.Args, "http")
+	port = port[strings.LastIndexByte(port, ':')+1:]
+	probes := map[string]*corev1.Probe{"/healthz": c.StartupProbe, "/livez": c.LivenessProbe, "/readyz": c.ReadinessProbe}
+	for path, probe := range probes {
+		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path {
+			t.Errorf("%s: probe is %+v", path, probe)
+			continue
+		}
+		if document.Paths[path]["get"] == nil {
+			t.Errorf("%s is not in the API", path)
+		}
+		i := slices.IndexFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == probe.HTTPGet.Port.String() })
+		if i < 0 || fmt.Sprint(c.Ports[i].ContainerPort) != port {
+			t.Errorf("%s: port %s is not the one served, %s", path, probe.HTTPGet.Port.String(), port)
+		}
+	}
+}
+
+func TestMemoryHoldsTheArena(t *testing.T) {
+	c := sidecar(t).Spec.InitContainers[0]
+	arena := resource.MustParse(strings.TrimSuffix(argument(t, c.Args, "arena"), "B"))
+	limit, request := c.Resources.Limits.Memory(), c.Resources.Requests.Memory()
+	if limit.Value() < arena.Value()+overheadBytes {
+		t.Errorf("limit %s cannot hold the arena of %s and %d bytes more", limit, &arena, overheadBytes)
+	}
+	if request.Cmp(*limit) != 0 {
+		t.Errorf("request %s, limit %s: an arena fills up, so less than all of it is no request", request, limit)
+	}
+}
+
+// argument finds -name=value.
+func argument(t *testing.T, args []string, name string) string {
+	t.Helper()
+	for _, a := range args {
+		if v, ok := strings.CutPrefix(a, "-"+name+"="); ok {
+			return v
+		}
+	}
+	t.Fatalf("no -%s among %q", name, args)
+	return ""
+}
