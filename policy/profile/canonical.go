@@ -1,0 +1,254 @@
+package profile
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// Canonical bytes, version 1, little-endian:
+//
+//	"SPLPROF" u8 version
+//	str model | 32 B weights | str adapter | str tokenizer | u32 tp size | u32 layers
+//	per layer: u8 kind, then
+//	  full, MLA, window: u32 kv heads, key dim, value dim, window | u8 dtype, u8 key storage | rope
+//	  linear: u8 family | u32 key heads, value heads, key dim, value dim | u8 state, u8 transition dtype
+//	          | u32 kernel, u8 groups, groups x u32, u8 dtype | rope | u32 slopes, slopes x f64
+//	rope: u32 dims | f64 theta | u8 interleaved | u32 n, n x f64
+//	str:  u32 length | bytes
+//
+// Two identities are equal exactly if their canonical bytes are.
+const (
+	canonicalMagic   = "SPLPROF"
+	canonicalVersion = 1
+)
+
+func appendCanonical(b []byte, id *Identity) []byte {
+	b = append(b, canonicalMagic...)
+	b = append(b, canonicalVersion)
+	b = appendString(b, id.Model)
+	b = append(b, id.Weights[:]...)
+	b = appendString(b, id.Adapter)
+	b = appendString(b, id.Tokenizer)
+	b = appendInts(b, id.TPSize, len(id.Layers))
+	for i := range id.Layers {
+		l := &id.Layers[i]
+		b = append(b, byte(l.Kind))
+		switch l.Kind {
+		case KindFull, KindMLA, KindWindow:
+			b = l.Attention.appendCanonical(b)
+		case KindLinear:
+			b = l.Linear.appendCanonical(b)
+		}
+	}
+	return b
+}
+
+func (a *Attention) appendCanonical(b []byte) []byte {
+	b = appendInts(b, a.KVHeads, a.KeyDim, a.ValueDim, a.Window)
+	b = append(b, byte(a.DType), byte(a.Keys))
+	return a.Rope.appendCanonical(b)
+}
+
+func (l *Linear) appendCanonical(b []byte) []byte {
+	b = append(b, byte(l.Family))
+	b = appendInts(b, l.KeyHeads, l.ValueHeads, l.KeyDim, l.ValueDim)
+	b = append(b, byte(l.StateDType), byte(l.TransitionDType))
+	b = appendInts(b, l.Conv.Kernel)
+	b = append(b, byte(len(l.Conv.Channels)))
+	b = appendInts(b, l.Conv.Channels...)
+	b = append(b, byte(l.Conv.DType))
+	b = l.Rope.appendCanonical(b)
+	return appendFloats(b, l.Slopes)
+}
+
+func (r *Rope) appendCanonical(b []byte) []byte {
+	b = appendInts(b, r.Dims)
+	b = binary.LittleEndian.AppendUint64(b, math.Float64bits(r.Theta))
+	var interleaved byte
+	if r.Interleaved {
+		interleaved = 1
+	}
+	b = append(b, interleaved)
+	return appendFloats(b, r.InvFreq)
+}
+
+func appendString(b []byte, s string) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(s)))
+	return append(b, s...)
+}
+
+func appendInts(b []byte, vs ...int) []byte {
+	for _, v := range vs {
+		b = binary.LittleEndian.AppendUint32(b, uint32(v))
+	}
+	return b
+}
+
+func appendFloats(b []byte, vs []float64) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(vs)))
+	for _, v := range vs {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(v))
+	}
+	return b
+}
+
+// Parse reads canonical bytes and validates what they say. It is strict: an
+// unknown version or number, trailing bytes and bytes that another encoding of
+// the same identity would use are ErrInvalid.
+func Parse(canonical []byte) (*Profile, error) {
+	if len(canonical) > MaxCanonicalBytes {
+		return nil, fmt.Errorf("canonical bytes: %d, at most %d: %w", len(canonical), MaxCanonicalBytes, ErrInvalid)
+	}
+	r := reader{rest: canonical}
+	id := r.identity()
+	if r.bad == "" && len(r.rest) != 0 {
+		r.fail("%d bytes behind the last layer", len(r.rest))
+	}
+	if r.bad != "" {
+		return nil, fmt.Errorf("canonical bytes, offset %d: %s: %w", len(canonical)-len(r.rest), r.bad, ErrInvalid)
+	}
+	p, err := New(id)
+	if err != nil {
+		return nil, err
+	}
+	if string(p.canonical) != string(canonical) {
+		return nil, fmt.Errorf("canonical bytes: not in canonical form: %w", ErrInvalid)
+	}
+	return p, nil
+}
+
+// reader consumes canonical bytes; after the first problem everything it
+// returns is zero.
+type reader struct {
+	rest []byte
+	bad  string
+}
+
+func (r *reader) fail(format string, args ...any) {
+	if r.bad == "" {
+		r.bad = fmt.Sprintf(format, args...)
+	}
+}
+
+func (r *reader) take(n int) []byte {
+	if r.bad != "" || n > len(r.rest) {
+		r.fail("ends %d bytes early", n-len(r.rest))
+		return make([]byte, min(n, 64))
+	}
+	b := r.rest[:n]
+	r.rest = r.rest[n:]
+	return b
+}
+
+func (r *reader) byte() byte { return r.take(1)[0] }
+
+func (r *reader) int() int { return int(binary.LittleEndian.Uint32(r.take(4))) }
+
+func (r *reader) float() float64 {
+	return math.Float64frombits(binary.LittleEndian.Uint64(r.take(8)))
+}
+
+// count reads a length whose items take size bytes each, and refuses one that
+// the rest cannot hold, so that it may be used to allocate.
+func (r *reader) count(size int) int {
+	n := r.int()
+	if r.bad == "" && n > len(r.rest)/size {
+		r.fail("%d items of %d bytes in %d bytes", n, size, len(r.rest))
+	}
+	if r.bad != "" {
+		return 0
+	}
+	return n
+}
+
+func (r *reader) string() string {
+	n := r.count(1)
+	if r.bad != "" {
+		return ""
+	}
+	return string(r.take(n))
+}
+
+func (r *reader) floats() []float64 {
+	n := r.count(8)
+	if n == 0 {
+		return nil
+	}
+	vs := make([]float64, n)
+	for i := range vs {
+		vs[i] = r.float()
+	}
+	return vs
+}
+
+func (r *reader) identity() (id Identity) {
+	if magic := r.take(len(canonicalMagic)); r.bad == "" && string(magic) != canonicalMagic {
+		r.fail("not a profile")
+	}
+	if v := r.byte(); r.bad == "" && v != canonicalVersion {
+		r.fail("version %d, want %d", v, canonicalVersion)
+	}
+	id.Model = r.string()
+	if w := r.take(32); r.bad == "" {
+		id.Weights = [32]byte(w)
+	}
+	id.Adapter = r.string()
+	id.Tokenizer = r.string()
+	id.TPSize = r.int()
+	n := r.count(1)
+	if n > MaxLayers {
+		r.fail("%d layers, at most %d", n, MaxLayers)
+		return id
+	}
+	id.Layers = make([]Layer, n)
+	for i := range id.Layers {
+		r.layer(&id.Layers[i])
+	}
+	return id
+}
+
+func (r *reader) layer(l *Layer) {
+	l.Kind = Kind(r.byte())
+	switch l.Kind {
+	case KindNone:
+	case KindFull, KindMLA, KindWindow:
+		l.Attention = Attention{
+			KVHeads: r.int(), KeyDim: r.int(), ValueDim: r.int(), Window: r.int(),
+			DType: DType(r.byte()), Keys: KeyStorage(r.byte()), Rope: r.rope(),
+		}
+	case KindLinear:
+		r.linear(&l.Linear)
+	default:
+		r.fail("kind %d is unknown", l.Kind)
+	}
+}
+
+func (r *reader) linear(l *Linear) {
+	l.Family = Family(r.byte())
+	l.KeyHeads, l.ValueHeads, l.KeyDim, l.ValueDim = r.int(), r.int(), r.int(), r.int()
+	l.StateDType, l.TransitionDType = DType(r.byte()), DType(r.byte())
+	l.Conv.Kernel = r.int()
+	if groups := int(r.byte()); groups > 0 && r.bad == "" {
+		l.Conv.Channels = make([]int, groups)
+		for i := range l.Conv.Channels {
+			l.Conv.Channels[i] = r.int()
+		}
+	}
+	l.Conv.DType = DType(r.byte())
+	l.Rope = r.rope()
+	l.Slopes = r.floats()
+}
+
+func (r *reader) rope() Rope {
+	p := Rope{Dims: r.int(), Theta: r.float()}
+	switch b := r.byte(); b {
+	case 0:
+	case 1:
+		p.Interleaved = true
+	default:
+		r.fail("flag %d, want 0 or 1", b)
+	}
+	p.InvFreq = r.floats()
+	return p
+}

@@ -1,0 +1,157 @@
+package profile
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"hash"
+)
+
+// HeadExclusion is how many leading tokens of a RoleMid segment are left out of
+// its interior when seams are w tokens wide: at least what the convolutions
+// look back on (HYPIC §4.2-4.3).
+func (p *Profile) HeadExclusion(w int) int { return max(w, p.headMin) }
+
+// FirstSpec is the geometry of a leading segment, which is kept whole.
+func FirstSpec(tokens int) SegmentSpec { return SegmentSpec{Role: RoleFirst, Tokens: tokens} }
+
+// MidSpec is the geometry of any other segment at seam width w. It reports
+// false when nothing worth keeping is left: the interior must hold a token and
+// all inputs of the convolution tail.
+func (p *Profile) MidSpec(tokens, w int) (SegmentSpec, bool) {
+	s := SegmentSpec{Role: RoleMid, Head: p.HeadExclusion(w), Tail: w, Tokens: tokens}
+	return s, p.CheckSpec(s) == nil
+}
+
+// Interior is the part of the segment that is kept: its first token and how
+// many there are.
+func (s SegmentSpec) Interior() (begin, count int) {
+	return s.Head, s.Tokens - s.Head - s.Tail
+}
+
+// CheckSpec tells whether segments of this geometry may be kept.
+func (p *Profile) CheckSpec(s SegmentSpec) error {
+	var low int
+	switch {
+	case s.Tokens < 1 || s.Tokens > MaxTokens:
+		return fmt.Errorf("segment of %d tokens, want 1 to %d: %w", s.Tokens, MaxTokens, ErrInvalid)
+	case s.Role == RoleFirst:
+		if s.Head != 0 || s.Tail != 0 {
+			return fmt.Errorf("first segment with %d and %d tokens excluded: %w", s.Head, s.Tail, ErrInvalid)
+		}
+		low = 1
+	case s.Role == RoleMid:
+		if s.Tail < 0 || s.Head < p.HeadExclusion(s.Tail) || s.Head > MaxTokens || s.Tail > MaxTokens {
+			return fmt.Errorf("segment with %d head and %d tail tokens excluded, want a head of at least %d: %w",
+				s.Head, s.Tail, p.HeadExclusion(max(s.Tail, 0)), ErrInvalid)
+		}
+		low = max(1, p.headMin)
+	default:
+		return fmt.Errorf("segment role %d is unknown: %w", s.Role, ErrInvalid)
+	}
+	if _, n := s.Interior(); n < low {
+		return fmt.Errorf("segment of %d tokens has an interior of %d, want at least %d: %w", s.Tokens, n, low, ErrInvalid)
+	}
+	return nil
+}
+
+// SegmentKey names a segment: SHA-256 over fingerprint, u32 length and bytes of
+// the tenant salt, u8 role, u32 head, u32 tail and the token ids as u32, all
+// little-endian. len(tokens) must be s.Tokens.
+func (p *Profile) SegmentKey(salt []byte, s SegmentSpec, tokens []uint32) SegmentKey {
+	h := newTokenHash()
+	h.buf = append(h.buf, p.fingerprint[:]...)
+	h.buf = binary.LittleEndian.AppendUint32(h.buf, uint32(len(salt)))
+	h.write(salt)
+	h.buf = append(h.buf, byte(s.Role))
+	h.buf = binary.LittleEndian.AppendUint32(h.buf, uint32(s.Head))
+	h.buf = binary.LittleEndian.AppendUint32(h.buf, uint32(s.Tail))
+	h.tokens(tokens)
+	return h.sum()
+}
+
+// PrefixHashes names the leading tokens of a prompt, at each of the given
+// ascending positions, in one pass:
+//
+//	H(0)   = SHA-256("spliced prefix\0" | fingerprint | u32 salt length | salt | u32 blockTokens)
+//	H(i+1) = SHA-256(H(i) | token ids of block i)
+//	hash of the first p tokens = SHA-256(H(p/blockTokens) | token ids behind that block | u32 p)
+//
+// Positions out of order or beyond the tokens get the zero hash, which names
+// nothing.
+func (p *Profile) PrefixHashes(salt []byte, blockTokens int, tokens []uint32, positions []int) []PrefixHash {
+	out := make([]PrefixHash, len(positions))
+	if blockTokens < 1 {
+		return out
+	}
+	h := newTokenHash()
+	h.write([]byte("spliced prefix\x00"))
+	h.write(p.fingerprint[:])
+	h.buf = binary.LittleEndian.AppendUint32(h.buf, uint32(len(salt)))
+	h.write(salt)
+	h.buf = binary.LittleEndian.AppendUint32(h.buf, uint32(blockTokens))
+	chain, done := h.sum(), 0
+	last := -1
+	for i, pos := range positions {
+		if pos <= last || pos > len(tokens) {
+			continue
+		}
+		last = pos
+		for done+blockTokens <= pos {
+			h.reset()
+			h.write(chain[:])
+			h.tokens(tokens[done : done+blockTokens])
+			chain = h.sum()
+			done += blockTokens
+		}
+		h.reset()
+		h.write(chain[:])
+		h.tokens(tokens[done:pos])
+		h.buf = binary.LittleEndian.AppendUint32(h.buf, uint32(pos))
+		out[i] = PrefixHash(h.sum())
+	}
+	return out
+}
+
+// tokenHash feeds SHA-256 through one buffer, so that hashing allocates the
+// same whatever the number of tokens.
+type tokenHash struct {
+	sha hash.Hash
+	buf []byte
+}
+
+const tokenHashBuffer = 4096
+
+func newTokenHash() *tokenHash {
+	return &tokenHash{sha: sha256.New(), buf: make([]byte, 0, tokenHashBuffer)}
+}
+
+func (h *tokenHash) reset() {
+	h.sha.Reset()
+	h.buf = h.buf[:0]
+}
+
+func (h *tokenHash) write(b []byte) {
+	h.flush()
+	h.sha.Write(b)
+}
+
+func (h *tokenHash) flush() {
+	h.sha.Write(h.buf)
+	h.buf = h.buf[:0]
+}
+
+func (h *tokenHash) tokens(ids []uint32) {
+	for _, id := range ids {
+		if cap(h.buf)-len(h.buf) < 4 {
+			h.flush()
+		}
+		h.buf = binary.LittleEndian.AppendUint32(h.buf, id)
+	}
+}
+
+func (h *tokenHash) sum() (out [32]byte) {
+	h.flush()
+	h.sha.Sum(out[:0])
+	return out
+}

@@ -1,0 +1,155 @@
+package profile
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Profile is a validated identity with what follows from it. It is immutable
+// and safe for concurrent use.
+type Profile struct {
+	id          Identity
+	canonical   []byte
+	fingerprint Fingerprint
+	linear      []int
+	attention   []int
+	headMin     int // largest convolution kernel minus one
+}
+
+// New validates id and derives its fingerprint. The error wraps ErrInvalid and
+// lists every problem found.
+func New(id Identity) (*Profile, error) {
+	id = id.clone()
+	if err := id.validate(); err != nil {
+		return nil, err
+	}
+	p := &Profile{id: id, canonical: appendCanonical(nil, &id)}
+	if len(p.canonical) > MaxCanonicalBytes {
+		return nil, fmt.Errorf("canonical bytes: %d, at most %d: %w", len(p.canonical), MaxCanonicalBytes, ErrInvalid)
+	}
+	p.fingerprint = sha256.Sum256(p.canonical)
+	for i := range id.Layers {
+		switch l := &id.Layers[i]; l.Kind {
+		case KindLinear:
+			p.linear = append(p.linear, i)
+			p.headMin = max(p.headMin, l.Linear.Conv.rows())
+		case KindFull, KindMLA, KindWindow:
+			p.attention = append(p.attention, i)
+		}
+	}
+	return p, nil
+}
+
+// Identity returns a copy of what the profile was made from.
+func (p *Profile) Identity() Identity { return p.id.clone() }
+
+// Canonical is the byte form of the identity that is hashed and that travels to
+// the daemon. The caller must not change it.
+func (p *Profile) Canonical() []byte { return p.canonical }
+
+// Fingerprint is the SHA-256 of the canonical bytes.
+func (p *Profile) Fingerprint() Fingerprint { return p.fingerprint }
+
+// TPSize is the number of tensor-parallel ranks.
+func (p *Profile) TPSize() int { return p.id.TPSize }
+
+// Layers is the number of decoder layers.
+func (p *Profile) Layers() int { return len(p.id.Layers) }
+
+// Layer returns layer i, to be read only.
+func (p *Profile) Layer(i int) *Layer { return &p.id.Layers[i] }
+
+// LinearLayers lists the indexes of the linear-attention layers, in order. The
+// caller must not change it.
+func (p *Profile) LinearLayers() []int { return p.linear }
+
+// AttentionLayers lists the indexes of the full, MLA and window layers, in
+// order. The caller must not change it.
+func (p *Profile) AttentionLayers() []int { return p.attention }
+
+// RankHeads is the number of key and value heads of a linear layer on one rank.
+func (p *Profile) RankHeads(layer int) (keyHeads, valueHeads int) {
+	l := &p.id.Layers[layer].Linear
+	return max(1, l.KeyHeads/p.id.TPSize), l.ValueHeads / p.id.TPSize
+}
+
+// RankKVHeads is the number of key-value heads of an attention layer on one
+// rank. Fewer heads than ranks are replicated, and so are the rows of MLA.
+func (p *Profile) RankKVHeads(layer int) int {
+	return max(1, p.id.Layers[layer].Attention.KVHeads/p.id.TPSize)
+}
+
+// InvFreq is the inverse frequencies of a layer's rope, one per rotated pair;
+// nil when the layer has none.
+func (p *Profile) InvFreq(layer int) []float64 {
+	r := p.Rope(layer)
+	switch {
+	case r.Dims == 0:
+		return nil
+	case r.InvFreq != nil:
+		return slices.Clone(r.InvFreq)
+	}
+	f := make([]float64, r.Dims/2)
+	for i := range f {
+		f[i] = math.Pow(r.Theta, -2*float64(i)/float64(r.Dims))
+	}
+	return f
+}
+
+// Rope is the rotary embedding of a layer, of whichever kind; the zero Rope for
+// none.
+func (p *Profile) Rope(layer int) Rope {
+	switch l := &p.id.Layers[layer]; l.Kind {
+	case KindLinear:
+		return l.Linear.Rope
+	case KindNone:
+		return Rope{}
+	default:
+		return l.Attention.Rope
+	}
+}
+
+// Size is the number of bytes of one element, 0 for an unknown type.
+func (d DType) Size() int {
+	switch d {
+	case F32:
+		return 4
+	case F16, BF16:
+		return 2
+	}
+	return 0
+}
+
+// Transition is the form of the layer's transition operator.
+func (l *Linear) Transition() Transition { return l.Family.Transition() }
+
+// Transition is the form of the family's transition operator (HYPIC Table 1).
+func (f Family) Transition() Transition {
+	switch f {
+	case RetNet, Lightning, Mamba2:
+		return Scalar
+	case GLA, Mamba1:
+		return Diagonal
+	case DeltaNet, GDN, KDA:
+		return Dense
+	}
+	return TransitionNone
+}
+
+// rows is the number of inputs that the convolution looks back on.
+func (c *Conv) rows() int { return max(0, c.Kernel-1) }
+
+func (id *Identity) clone() Identity {
+	c := *id
+	c.Layers = slices.Clone(id.Layers)
+	for i := range c.Layers {
+		l := &c.Layers[i]
+		l.Attention.Rope.InvFreq = slices.Clone(l.Attention.Rope.InvFreq)
+		l.Linear.Rope.InvFreq = slices.Clone(l.Linear.Rope.InvFreq)
+		l.Linear.Conv.Channels = slices.Clone(l.Linear.Conv.Channels)
+		l.Linear.Slopes = slices.Clone(l.Linear.Slopes)
+	}
+	return c
+}

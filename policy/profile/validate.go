@@ -1,0 +1,164 @@
+package profile
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// ErrInvalid marks an identity, segment or encoding that can never be right.
+var ErrInvalid = errors.New("invalid profile")
+
+// Bounds on identities, so that a hostile peer cannot make sizes overflow or
+// allocations grow. They are guesses with room to spare over today's models.
+const (
+	MaxLayers         = 4096
+	MaxHeads          = 1 << 16
+	MaxDim            = 1 << 16
+	MaxTPSize         = 1024
+	MaxTokens         = 1 << 24 // of one segment or checkpoint edge
+	MaxCanonicalBytes = 96 << 10
+	maxName           = 1 << 10
+	maxConvKernel     = 64
+	maxConvGroups     = 8
+)
+
+// problems collects everything that is wrong before answering.
+type problems []error
+
+func (ps *problems) add(format string, args ...any) {
+	*ps = append(*ps, fmt.Errorf(format, args...))
+}
+
+func (ps *problems) check(ok bool, format string, args ...any) {
+	if !ok {
+		ps.add(format, args...)
+	}
+}
+
+func (id *Identity) validate() error {
+	var ps problems
+	ps.check(id.Model != "", "model: no name")
+	for _, n := range []struct{ field, value string }{
+		{"model", id.Model}, {"adapter", id.Adapter}, {"tokenizer", id.Tokenizer},
+	} {
+		ps.check(len(n.value) <= maxName, "%s: %d bytes, at most %d", n.field, len(n.value), maxName)
+	}
+	ps.check(id.Weights != [32]byte{}, "weights: digest unknown")
+	ps.check(id.TPSize >= 1 && id.TPSize <= MaxTPSize, "tp size: %d, want 1 to %d", id.TPSize, MaxTPSize)
+	ps.check(len(id.Layers) >= 1 && len(id.Layers) <= MaxLayers, "layers: %d, want 1 to %d", len(id.Layers), MaxLayers)
+	if id.TPSize >= 1 && len(id.Layers) <= MaxLayers {
+		for i := range id.Layers {
+			id.Layers[i].validate(i, id.TPSize, &ps)
+		}
+	}
+	if len(ps) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrInvalid, errors.Join(ps...))
+}
+
+func (l *Layer) validate(i, tp int, ps *problems) {
+	at := fmt.Sprintf("layer %d", i)
+	switch l.Kind {
+	case KindNone:
+	case KindFull, KindMLA, KindWindow:
+		l.Attention.validate(at, l.Kind, tp, ps)
+	case KindLinear:
+		l.Linear.validate(at, tp, ps)
+	default:
+		ps.add("%s: kind %d is unknown", at, l.Kind)
+	}
+}
+
+func (a *Attention) validate(at string, kind Kind, tp int, ps *problems) {
+	checkRange(ps, at+": key-value heads", a.KVHeads, 1, MaxHeads)
+	checkRange(ps, at+": value dim", a.ValueDim, 1, MaxDim)
+	checkRange(ps, at+": key dim", a.KeyDim, 1, MaxDim)
+	ps.check(a.DType.Size() > 0, "%s: element type %d is unknown", at, a.DType)
+	ps.check(a.Keys == AtZero || a.Keys == Unrotated, "%s: key storage %d is unknown", at, a.Keys)
+	if kind == KindMLA {
+		ps.check(a.KVHeads == 1, "%s: MLA has one latent row a token, not %d", at, a.KVHeads)
+	} else {
+		checkSplit(ps, at+": key-value heads", a.KVHeads, tp)
+	}
+	if kind == KindWindow {
+		checkRange(ps, at+": window", a.Window, 1, MaxTokens)
+	} else {
+		ps.check(a.Window == 0, "%s: window %d on a layer without one", at, a.Window)
+	}
+	a.Rope.validate(at, a.KeyDim, ps)
+}
+
+func (l *Linear) validate(at string, tp int, ps *problems) {
+	form := l.Family.Transition()
+	ps.check(form != TransitionNone, "%s: linear family %d has no kernels", at, l.Family)
+	checkRange(ps, at+": key heads", l.KeyHeads, 1, MaxHeads)
+	checkRange(ps, at+": value heads", l.ValueHeads, 1, MaxHeads)
+	checkRange(ps, at+": key dim", l.KeyDim, 1, MaxDim)
+	checkRange(ps, at+": value dim", l.ValueDim, 1, MaxDim)
+	if l.KeyHeads >= 1 {
+		ps.check(l.ValueHeads%l.KeyHeads == 0, "%s: %d value heads are no multiple of %d key heads", at, l.ValueHeads, l.KeyHeads)
+	}
+	checkSplit(ps, at+": key heads", l.KeyHeads, tp)
+	ps.check(l.ValueHeads%tp == 0, "%s: %d value heads over %d ranks", at, l.ValueHeads, tp)
+	ps.check(l.StateDType.Size() > 0, "%s: state type %d is unknown", at, l.StateDType)
+	ps.check(l.TransitionDType.Size() > 0, "%s: transition type %d is unknown", at, l.TransitionDType)
+	ps.check(form != Scalar || l.TransitionDType == F32, "%s: scalar transitions are kept in F32", at)
+	ps.check(l.Family != Mamba1 || l.ValueDim == 1, "%s: Mamba1 heads are channels with value dim 1, not %d", at, l.ValueDim)
+	ps.check(l.Rope.Dims == 0 || form == Scalar,
+		"%s: rope inside a linear layer commutes with scalar transitions only", at)
+	l.Rope.validate(at, l.KeyDim, ps)
+	l.Conv.validate(at, tp, ps)
+	ps.check(len(l.Slopes) == 0 || len(l.Slopes) == l.ValueHeads, "%s: %d slopes for %d value heads", at, len(l.Slopes), l.ValueHeads)
+	ps.check(allFinite(l.Slopes), "%s: a slope is not a finite number", at)
+}
+
+func (c *Conv) validate(at string, tp int, ps *problems) {
+	if c.Kernel == 0 && len(c.Channels) == 0 {
+		ps.check(c.DType == 0, "%s: convolution type without a convolution", at)
+		return
+	}
+	checkRange(ps, at+": convolution kernel", c.Kernel, 1, maxConvKernel)
+	checkRange(ps, at+": convolution groups", len(c.Channels), 1, maxConvGroups)
+	ps.check(c.DType.Size() > 0, "%s: convolution type %d is unknown", at, c.DType)
+	for g, n := range c.Channels {
+		checkRange(ps, fmt.Sprintf("%s: convolution group %d", at, g), n, 1, MaxHeads*16)
+		ps.check(n%tp == 0, "%s: convolution group %d of %d channels over %d ranks", at, g, n, tp)
+	}
+}
+
+func (r *Rope) validate(at string, dim int, ps *problems) {
+	if r.Dims == 0 {
+		ps.check(r.Theta == 0 && !r.Interleaved && len(r.InvFreq) == 0, "%s: rope parameters without rotated dimensions", at)
+		return
+	}
+	ps.check(r.Dims > 0 && r.Dims%2 == 0 && r.Dims <= dim, "%s: rope turns %d of %d dimensions, want an even number", at, r.Dims, dim)
+	if r.InvFreq != nil {
+		ps.check(len(r.InvFreq) == r.Dims/2, "%s: %d inverse frequencies for %d rotated dimensions", at, len(r.InvFreq), r.Dims)
+		ps.check(allFinite(r.InvFreq), "%s: an inverse frequency is not a finite number", at)
+		return
+	}
+	ps.check(r.Theta > 0 && !math.IsInf(r.Theta, 0), "%s: rope theta %g", at, r.Theta)
+}
+
+func checkRange(ps *problems, what string, v, low, high int) {
+	ps.check(v >= low && v <= high, "%s: %d, want %d to %d", what, v, low, high)
+}
+
+// checkSplit accepts heads that divide over ranks, and fewer heads than ranks
+// when each can be replicated the same number of times.
+func checkSplit(ps *problems, what string, heads, tp int) {
+	if heads >= 1 {
+		ps.check(heads%tp == 0 || tp%heads == 0, "%s: %d over %d ranks", what, heads, tp)
+	}
+}
+
+func allFinite(vs []float64) bool {
+	for _, v := range vs {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return false
+		}
+	}
+	return true
+}
