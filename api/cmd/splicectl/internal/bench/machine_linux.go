@@ -1,0 +1,55 @@
+package bench
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Machine names the processor, its number of cores, memory, kernel and compiler.
+func Machine() string {
+	var u unix.Utsname
+	release := "unknown kernel"
+	if unix.Uname(&u) == nil {
+		release = "Linux " + unix.ByteSliceToString(u.Release[:])
+	}
+	var info unix.Sysinfo_t
+	memory := ""
+	if unix.Sysinfo(&info) == nil {
+		memory = fmt.Sprintf(", %.0f GiB", float64(info.Totalram)*float64(info.Unit)/(1<<30))
+	}
+	return fmt.Sprintf("%s, %d cores%s, %s, %s %s", processor(), runtime.NumCPU(), memory, release, runtime.Version(), runtime.GOARCH)
+}
+
+func processor() string {
+	f, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return "unknown processor"
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if name, value, ok := strings.Cut(s.Text(), ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return "unknown processor"
+}
+
+// residentBytes of a process, from its status in /proc.
+func residentBytes(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		var kib int64
+		if n, _ := fmt.Sscanf(line, "VmRSS: %d kB", &kib); n == 1 {
+			return kib << 10, nil
+		}
+	}
+	return 0, fmt.Errorf("no VmRSS in /proc/%d/status", pid)
+}

@@ -1,0 +1,223 @@
+// Package child runs a temporary spliced beside its caller: found next to the
+// caller's program or in PATH, on sockets in a directory of its own, gone when
+// the caller is done or dies.
+package child
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+)
+
+// Bounds of waiting for a daemon.
+const (
+	readyTimeout = 20 * time.Second
+	stopTimeout  = 10 * time.Second
+	readyPoll    = time.Millisecond
+)
+
+// Options say which daemon to run. The zero value runs one with its defaults.
+type Options struct {
+	Binary string   // path; empty = Find
+	Dir    string   // for sockets; empty = a new temporary one, removed by Stop
+	Args   []string // further flags of spliced
+	Log    io.Writer
+}
+
+// Daemon is a running spliced of ours. Its methods are for one goroutine.
+type Daemon struct {
+	Socket string        // for engines
+	Admin  string        // admin socket
+	Ready  time.Duration // from start of the process to the first served answer
+
+	options Options
+	dir     string
+	owned   bool // dir is ours to remove
+	client  *api.Client
+
+	cmd    *exec.Cmd
+	exited chan struct{} // closed once cmd.Wait returned
+	tail   *tailBuffer
+}
+
+// Find looks for the spliced program next to ours, then in PATH.
+func Find() (string, error) {
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), "spliced")
+		if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return beside, nil
+		}
+	}
+	path, err := exec.LookPath("spliced")
+	if err != nil {
+		return "", errors.New("spliced is neither next to this program nor in PATH; `make build` builds both")
+	}
+	return path, nil
+}
+
+// Start runs a daemon and waits until it is ready.
+func Start(ctx context.Context, o Options) (*Daemon, error) {
+	d := &Daemon{options: o, dir: o.Dir}
+	var err error
+	if d.options.Binary == "" {
+		if d.options.Binary, err = Find(); err != nil {
+			return nil, err
+		}
+	}
+	if d.dir == "" {
+		if d.dir, err = os.MkdirTemp("", "spliced-"); err != nil {
+			return nil, fmt.Errorf("directory for sockets: %w", err)
+		}
+		d.owned = true
+	}
+	d.Socket, d.Admin = filepath.Join(d.dir, "spliced.sock"), filepath.Join(d.dir, "admin.sock")
+	if d.client, err = api.NewClient("unix:"+d.Admin, ""); err != nil {
+		return nil, errors.Join(err, d.clean())
+	}
+	if err := d.launch(ctx); err != nil {
+		return nil, errors.Join(err, d.clean())
+	}
+	return d, nil
+}
+
+// API is a client of the daemon's admin socket, good across restarts.
+func (d *Daemon) API() *api.Client { return d.client }
+
+// PID is the process id of the running daemon.
+func (d *Daemon) PID() int { return d.cmd.Process.Pid }
+
+// Kill ends the daemon as a crash would, and waits for its end.
+func (d *Daemon) Kill() error {
+	if err := d.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill spliced: %w", err)
+	}
+	<-d.exited
+	return nil
+}
+
+// Restart starts the daemon again after Kill, on the same sockets.
+func (d *Daemon) Restart(ctx context.Context) error { return d.launch(ctx) }
+
+// Stop asks the daemon to end, kills it when it does not, and removes what Start
+// made. It reports a daemon that did not end well.
+func (d *Daemon) Stop() error {
+	err := d.end()
+	d.client.Close()
+	return errors.Join(err, d.clean())
+}
+
+func (d *Daemon) end() error {
+	select {
+	case <-d.exited: // it was killed, or crashed
+		return nil
+	default:
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stop spliced: %w", err)
+	}
+	limit := time.NewTimer(stopTimeout)
+	defer limit.Stop()
+	select {
+	case <-d.exited:
+	case <-limit.C:
+		return errors.Join(fmt.Errorf("spliced did not end within %s of SIGTERM", stopTimeout), d.Kill())
+	}
+	if !d.cmd.ProcessState.Success() {
+		return fmt.Errorf("spliced ended with %s%s", d.cmd.ProcessState, d.tail.text())
+	}
+	return nil
+}
+
+func (d *Daemon) clean() error {
+	if !d.owned {
+		return nil
+	}
+	return os.RemoveAll(d.dir)
+}
+
+func (d *Daemon) launch(ctx context.Context) error {
+	args := append([]string{"-socket", d.Socket, "-admin-socket", d.Admin, "-http", "off", "-log-level", "warn"}, d.options.Args...)
+	d.tail = &tailBuffer{}
+	d.cmd = exec.Command(d.options.Binary, args...)
+	d.cmd.Stdout, d.cmd.Stderr = d.tail, d.tail
+	if d.options.Log != nil {
+		w := io.MultiWriter(d.tail, d.options.Log)
+		d.cmd.Stdout, d.cmd.Stderr = w, w
+	}
+	// A killed caller must not leave a daemon behind. A process group of its own
+	// keeps the terminal's interrupt for the caller, who then stops the daemon.
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	begin := time.Now()
+	if err := d.cmd.Start(); err != nil {
+		return fmt.Errorf("start spliced: %w", err)
+	}
+	d.exited = make(chan struct{})
+	go func(cmd *exec.Cmd, exited chan struct{}) {
+		// How it ended is read from ProcessState by whoever wanted it to.
+		_ = cmd.Wait()
+		close(exited)
+	}(d.cmd, d.exited)
+	if err := d.await(ctx); err != nil {
+		return errors.Join(err, d.Kill())
+	}
+	d.Ready = time.Since(begin)
+	return nil
+}
+
+// await polls until the daemon says that it serves engines.
+func (d *Daemon) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	for {
+		h, err := d.client.Ready(ctx)
+		if err == nil && h.Status != api.HealthUnavailable {
+			return nil
+		}
+		select {
+		case <-d.exited:
+			return fmt.Errorf("spliced ended while starting (%s)%s", d.cmd.ProcessState, d.tail.text())
+		case <-ctx.Done():
+			return fmt.Errorf("spliced was not ready: %w%s", ctx.Err(), d.tail.text())
+		case <-tick.C:
+		}
+	}
+}
+
+// tailBuffer keeps the last bytes written to it, for error texts.
+type tailBuffer struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+const tailBytes = 4 << 10
+
+func (t *tailBuffer) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - tailBytes; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tailBuffer) text() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.buf) == 0 {
+		return ""
+	}
+	return ":\n" + string(bytes.TrimSpace(t.buf))
+}

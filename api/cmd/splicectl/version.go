@@ -1,0 +1,32 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"runtime"
+)
+
+func versionCommand() command {
+	return command{
+		name: "version", synopsis: "[flags]",
+		summary:  "Print what this program was built from",
+		examples: []string{"", "--json"},
+		setup: func(*flag.FlagSet) func(context.Context, *call) error {
+			return func(_ context.Context, c *call) error {
+				if len(c.args) > 0 {
+					return usagef("takes no arguments, got %q", c.args)
+				}
+				if c.json {
+					return printJSON(c.stdout, map[string]string{
+						"version": version, "commit": commit, "date": date,
+						"go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
+					})
+				}
+				fmt.Fprintf(c.stdout, "splicectl %s (commit %s of %s, %s %s/%s)\n",
+					version, commit, date, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+				return nil
+			}
+		},
+	}
+}
