@@ -1,0 +1,110 @@
+package kernel
+
+import "fmt"
+
+// Step is one segment or seam of one head: state = T*state + S. Without T and S
+// it changes nothing and only Before is written.
+type Step struct {
+	T     []byte // Scalar: 1, Diagonal: dk, Dense: dk*dk numbers of TType
+	TType DType
+	S     []byte // [dk, dv] of SType
+	SType DType
+	// Before, when not nil, receives the state before this step, [dk, dv].
+	Before []float32
+	// Dims > 0 turns the first Dims rows of S by one angle per pair before S is
+	// added (HYPIC Eq. 7). Only Scalar transitions commute with a rotation, the
+	// others refuse it. Cos and Sin have Dims/2 entries.
+	Cos, Sin    []float32
+	Dims        int
+	Interleaved bool // pairs (2i, 2i+1); false: pairs (i, i+Dims/2)
+}
+
+// Scratch is working memory of Compose: one per worker, used by one call at a
+// time. It grows when a larger head comes. The zero value is ready.
+type Scratch struct {
+	t, s, a, b []float32
+}
+
+// NewScratch returns a Scratch with which heads up to [dk, dv] allocate nothing.
+func NewScratch(dk, dv int) *Scratch {
+	sc := new(Scratch)
+	sc.reserve(dk, dv)
+	return sc
+}
+
+// Compose moves one head's state [dk, dv] in place over all steps, in order
+// (HYPIC Eq. 6), in F32. T and S are read once and the state stays in cache.
+// Slices may be misaligned; state and Before must not overlap anything else.
+// Wrong lengths panic. A nil sc allocates.
+//
+// Scalar and Diagonal results are the same bits on every processor. Dense ones
+// differ in the rounding of each multiply-add.
+func Compose(tr Transition, dk, dv int, state []float32, steps []Step, sc *Scratch) {
+	if dk < 0 || dv < 0 || len(state) != dk*dv {
+		panic(fmt.Sprintf("kernel: compose a state of %d numbers as [%d, %d]", len(state), dk, dv))
+	}
+	for i := range steps {
+		steps[i].check(tr, dk, dv)
+	}
+	if sc == nil {
+		sc = new(Scratch)
+	}
+	if dk*dv == 0 {
+		return
+	}
+	sc.reserve(dk, dv)
+	compose(tr, dk, dv, state, steps, sc)
+}
+
+// count is the number of elements of a head's T.
+func (tr Transition) count(dk int) int {
+	switch tr {
+	case Scalar:
+		return 1
+	case Diagonal:
+		return dk
+	case Dense:
+		return dk * dk
+	}
+	return -1
+}
+
+func (s *Step) empty() bool { return len(s.T) == 0 && len(s.S) == 0 }
+
+func (s *Step) check(tr Transition, dk, dv int) {
+	if s.Before != nil && len(s.Before) != dk*dv {
+		panic(fmt.Sprintf("kernel: state before a step has %d numbers, want [%d, %d]", len(s.Before), dk, dv))
+	}
+	if s.empty() {
+		return
+	}
+	n := tr.count(dk)
+	if n < 0 || s.TType.Size() == 0 || len(s.T) != n*s.TType.Size() {
+		panic(fmt.Sprintf("kernel: transition %d of type %d has %d bytes for dk=%d", tr, s.TType, len(s.T), dk))
+	}
+	if s.SType.Size() == 0 || len(s.S) != dk*dv*s.SType.Size() {
+		panic(fmt.Sprintf("kernel: end-state of type %d has %d bytes, want [%d, %d]", s.SType, len(s.S), dk, dv))
+	}
+	if s.Dims == 0 {
+		return
+	}
+	if tr != Scalar {
+		panic(fmt.Sprintf("kernel: rotation does not commute with transition %d", tr))
+	}
+	checkTurn(Turn{Dims: s.Dims, Cos: s.Cos, Sin: s.Sin}, dk, 1)
+}
+
+func (sc *Scratch) reserve(dk, dv int) {
+	panels := dk * ((dv + panelWidth - 1) / panelWidth * panelWidth)
+	grow(&sc.t, dk*dk)
+	grow(&sc.s, panels)
+	grow(&sc.a, panels)
+	grow(&sc.b, panels)
+}
+
+func grow(b *[]float32, n int) {
+	if cap(*b) < n {
+		*b = make([]float32, n)
+	}
+	*b = (*b)[:cap(*b)]
+}

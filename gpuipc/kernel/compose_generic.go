@@ -1,0 +1,52 @@
+package kernel
+
+// panelWidth is the widest run of columns that a dense kernel works on.
+const panelWidth = 32
+
+func composeGeneric(tr Transition, dk, dv int, state []float32, steps []Step, sc *Scratch) {
+	for i := range steps {
+		st := &steps[i]
+		if st.Before != nil {
+			copy(st.Before, state)
+		}
+		if st.empty() {
+			continue
+		}
+		t, s := sc.t[:tr.count(dk)], sc.s[:dk*dv]
+		toF32Generic(t, st.T, st.TType)
+		toF32Generic(s, st.S, st.SType)
+		switch tr {
+		case Scalar:
+			turnStateGeneric(s, dv, st)
+			scaleAddGeneric(state, t[0], s)
+		case Diagonal:
+			for r := range dk {
+				scaleAddGeneric(state[r*dv:][:dv], t[r], s[r*dv:])
+			}
+		case Dense:
+			gemmGeneric(s, dv, t, dk, state, dv, dk, dv, dk)
+			copy(state, s)
+		}
+	}
+}
+
+// scaleAddGeneric is y = a*y + s. The conversion of the product forbids fusing,
+// so that every processor computes the same bits.
+func scaleAddGeneric(y []float32, a float32, s []float32) {
+	s = s[:len(y)]
+	for i, v := range y {
+		y[i] = float32(a*v) + s[i]
+	}
+}
+
+// turnStateGeneric turns the leading rows of s [dk, dv], row pair by row pair.
+func turnStateGeneric(s []float32, dv int, st *Step) {
+	for i := range st.Dims / 2 {
+		p, q := pair(i, st.Dims, st.Interleaved)
+		x, y := s[p*dv:][:dv], s[q*dv:][:dv]
+		c, n := st.Cos[i], st.Sin[i]
+		for j := range x {
+			x[j], y[j] = turnPair(x[j], y[j], c, n)
+		}
+	}
+}

@@ -1,0 +1,398 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+var transitions = []Transition{Scalar, Diagonal, Dense}
+
+func (tr Transition) name() string { return [...]string{"none", "scalar", "diagonal", "dense"}[tr] }
+
+// plan is steps with the same numbers in float64.
+type plan struct {
+	tr     Transition
+	dk, dv int
+	start  []float32
+	steps  []Step
+	t, s   [][]float64
+}
+
+func newPlan(t testing.TB, r *rand.Rand, tr Transition, dk, dv, n int, tt, st DType) *plan {
+	p := &plan{tr: tr, dk: dk, dv: dv, start: make([]float32, dk*dv)}
+	normal(r, p.start, 1)
+	for i := range n {
+		var step Step
+		var tv, sv []float64
+		if i%4 != 3 { // every fourth is a seam that only reads the state
+			T, S := make([]float32, tr.count(dk)), make([]float32, dk*dv)
+			normal(r, T, 1/math.Sqrt(float64(len(T)/max(dk, 1)+1)))
+			normal(r, S, 1)
+			step.TType, step.SType = tt, st
+			if tr == Scalar {
+				step.TType = F32
+			}
+			step.T, tv = encode(t, T, step.TType)
+			step.S, sv = encode(t, S, st)
+		}
+		p.steps, p.t, p.s = append(p.steps, step), append(p.t, tv), append(p.s, sv)
+	}
+	return p
+}
+
+// turnAll gives every step a rotation of S.
+func (p *plan) turnAll(r *rand.Rand, dims int, interleaved bool) {
+	for i := range p.steps {
+		st := &p.steps[i]
+		st.Dims, st.Interleaved = dims, interleaved
+		st.Cos, st.Sin = make([]float32, dims/2), make([]float32, dims/2)
+		for j := range st.Cos {
+			sin, cos := math.Sincos(r.Float64() * 100)
+			st.Cos[j], st.Sin[j] = float32(cos), float32(sin)
+		}
+	}
+}
+
+// oracle is the composition in float64, the states before each step, and a bound
+// on what F32 arithmetic may differ from it, number by number.
+func (p *plan) oracle() (state, bound []float64, before [][]float64) {
+	dk, dv := p.dk, p.dv
+	state, bound = make([]float64, dk*dv), make([]float64, dk*dv)
+	for i, v := range p.start {
+		state[i] = float64(v)
+	}
+	for n := range p.steps {
+		before = append(before, append([]float64(nil), state...))
+		if p.steps[n].empty() {
+			continue
+		}
+		next, nextBound := turned64(&p.steps[n], p.s[n], dv)
+		for i := range dk {
+			for j := range dv {
+				size := math.Abs(next[i*dv+j])
+				for k := range dk {
+					c := p.entry(n, i, k)
+					if c == 0 {
+						continue
+					}
+					next[i*dv+j] += c * state[k*dv+j]
+					size += math.Abs(c * state[k*dv+j])
+					nextBound[i*dv+j] += math.Abs(c) * bound[k*dv+j]
+				}
+				nextBound[i*dv+j] += float64(dk+1) * unit * size
+			}
+		}
+		state, bound = next, nextBound
+	}
+	return state, bound, before
+}
+
+// entry is T[i,k] of step n, whatever the form.
+func (p *plan) entry(n, i, k int) float64 {
+	switch {
+	case p.tr == Dense:
+		return p.t[n][i*p.dk+k]
+	case i != k:
+		return 0
+	case p.tr == Diagonal:
+		return p.t[n][i]
+	}
+	return p.t[n][0]
+}
+
+func turned64(st *Step, s []float64, dv int) (out, bound []float64) {
+	out, bound = append([]float64(nil), s...), make([]float64, len(s))
+	for i := range st.Dims / 2 {
+		a, b := pair(i, st.Dims, st.Interleaved)
+		c, n := float64(st.Cos[i]), float64(st.Sin[i])
+		for j := range dv {
+			x, y := s[a*dv+j], s[b*dv+j]
+			out[a*dv+j], out[b*dv+j] = x*c-y*n, y*c+x*n
+			bound[a*dv+j] = 3 * unit * (math.Abs(x) + math.Abs(y))
+			bound[b*dv+j] = bound[a*dv+j]
+		}
+	}
+	return out, bound
+}
+
+// run composes on guarded memory, asking for the state before every step.
+func (p *plan) run(t testing.TB, f func(Transition, int, int, []float32, []Step, *Scratch)) (state []float32, before [][]float32) {
+	t.Helper()
+	state, ok := guardedF32(t, len(p.start))
+	copy(state, p.start)
+	checks := []func(){ok}
+	steps := append([]Step(nil), p.steps...)
+	for i := range steps {
+		b, ok := guardedF32(t, len(state))
+		steps[i].Before, checks = b, append(checks, ok)
+		before = append(before, b)
+	}
+	f(p.tr, p.dk, p.dv, state, steps, NewScratch(p.dk, p.dv))
+	for _, ok := range checks {
+		ok()
+	}
+	return state, before
+}
+
+func within(t testing.TB, what string, got []float32, want, bound []float64) {
+	t.Helper()
+	for i := range want {
+		if d := math.Abs(float64(got[i]) - want[i]); !(d <= bound[i]) {
+			t.Fatalf("%s: number %d is %v, want %v within %.2g", what, i, got[i], want[i], bound[i])
+		}
+	}
+}
+
+func (p *plan) verify(t *testing.T, what string) {
+	t.Helper()
+	want, bound, _ := p.oracle()
+	state, before := p.run(t, Compose)
+	within(t, what, state, want, bound)
+	plain, plainBefore := p.run(t, composeGeneric)
+	within(t, what+" generic", plain, want, bound)
+	for i := range before {
+		if p.tr != Dense {
+			wantSame(t, fmt.Sprintf("%s: before step %d", what, i), before[i], plainBefore[i])
+			continue
+		}
+		q := *p
+		q.steps = q.steps[:i]
+		w, b, _ := q.oracle()
+		within(t, fmt.Sprintf("%s: before step %d", what, i), before[i], w, b)
+	}
+	if p.tr != Dense {
+		wantSame(t, what, state, plain)
+	}
+}
+
+func TestComposeAgreesWithFloat64(t *testing.T) {
+	r := rng(t)
+	shapes := [][2]int{{1, 1}, {128, 128}, {64, 64}, {16, 1}, {1, 130}, {130, 1}, {128, 40}, {6, 16}, {12, 32}, {13, 33}}
+	for range 24 {
+		shapes = append(shapes, [2]int{1 + r.IntN(130), 1 + r.IntN(130)})
+	}
+	if testing.Short() {
+		shapes = shapes[3:14]
+	}
+	eachISA(t, func(t *testing.T) {
+		for i, d := range shapes {
+			for _, tr := range transitions {
+				tt, st := dtypes[i%3], dtypes[(i+i/3)%3]
+				p := newPlan(t, r, tr, d[0], d[1], 1+i%5, tt, st)
+				p.verify(t, fmt.Sprintf("%s [%d,%d] T %s S %s, %d steps", tr.name(), d[0], d[1], tt.name(), st.name(), len(p.steps)))
+			}
+		}
+	})
+}
+
+func TestComposeEveryType(t *testing.T) {
+	r := rng(t)
+	eachISA(t, func(t *testing.T) {
+		for _, tr := range transitions {
+			for _, tt := range dtypes {
+				for _, st := range dtypes {
+					newPlan(t, r, tr, 29, 51, 2, tt, st).verify(t, tr.name()+" T "+tt.name()+" S "+st.name())
+				}
+			}
+		}
+	})
+}
+
+func TestComposeTurnsEndStates(t *testing.T) {
+	r := rng(t)
+	eachISA(t, func(t *testing.T) {
+		for i, d := range [][3]int{{128, 128, 64}, {128, 128, 128}, {10, 7, 10}, {65, 33, 18}, {4, 1, 2}} {
+			for _, st := range dtypes {
+				for _, interleaved := range []bool{false, true} {
+					p := newPlan(t, r, Scalar, d[0], d[1], 2+i, F32, st)
+					p.turnAll(r, d[2], interleaved)
+					p.verify(t, fmt.Sprintf("%v %s interleaved=%v", d, st.name(), interleaved))
+				}
+			}
+		}
+	})
+}
+
+func TestComposeOfNothing(t *testing.T) {
+	eachISA(t, func(t *testing.T) {
+		for _, tr := range transitions {
+			Compose(tr, 0, 0, nil, nil, nil)
+			Compose(tr, 0, 5, nil, []Step{{}}, nil)
+			state := []float32{1, 2, 3, 4}
+			Compose(tr, 2, 2, state, nil, nil)
+			before := make([]float32, 4)
+			Compose(tr, 2, 2, state, []Step{{Before: before}}, nil)
+			wantSame(t, "state", state, []float32{1, 2, 3, 4})
+			wantSame(t, "before", before, state)
+		}
+	})
+}
+
+func TestComposeCarriesNaNAndInf(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	eachISA(t, func(t *testing.T) {
+		for _, tr := range transitions {
+			const dk, dv = 9, 37
+			T, S := make([]float32, tr.count(dk)), make([]float32, dk*dv)
+			state := make([]float32, dk*dv)
+			for i := range T {
+				T[i] = 1
+			}
+			for i := range state {
+				state[i] = 2
+			}
+			S[5], S[6], state[40] = nan, -inf, inf
+			tb, _ := encode(t, T, F32)
+			sb, _ := encode(t, S, F16)
+			want := append([]float32(nil), state...)
+			step := []Step{{T: tb, TType: F32, S: sb, SType: F16}}
+			Compose(tr, dk, dv, state, step, nil)
+			composeGeneric(tr, dk, dv, want, step, NewScratch(dk, dv))
+			wantSame(t, tr.name(), state, want)
+			if state[5] == state[5] || state[6] != -inf || state[40] != inf {
+				t.Errorf("%s: %v %v %v", tr.name(), state[5], state[6], state[40])
+			}
+		}
+	})
+}
+
+func TestComposeRefusesWrongSizes(t *testing.T) {
+	f32 := func(n int) []byte { return make([]byte, 4*n) }
+	try := func(what string, tr Transition, n int, s Step) {
+		t.Helper()
+		wantPanic(t, what, func() { Compose(tr, 2, 3, make([]float32, n), []Step{s}, nil) })
+	}
+	try("short state", Scalar, 5, Step{})
+	try("short before", Scalar, 6, Step{Before: make([]float32, 5)})
+	try("no T", Scalar, 6, Step{S: f32(6), SType: F32})
+	try("no S", Dense, 6, Step{T: f32(4), TType: F32})
+	try("T of another form", Dense, 6, Step{T: f32(2), TType: F32, S: f32(6), SType: F32})
+	try("T of another type", Dense, 6, Step{T: f32(4), TType: F16, S: f32(6), SType: F32})
+	try("short S", Diagonal, 6, Step{T: f32(2), TType: F32, S: f32(5), SType: F32})
+	try("unknown type", Scalar, 6, Step{T: f32(1), TType: F32, S: f32(6), SType: 7})
+	try("unknown transition", 9, 6, Step{T: f32(1), TType: F32, S: f32(6), SType: F32})
+	turn := Step{T: f32(2), TType: F32, S: f32(6), SType: F32, Dims: 2, Cos: []float32{1}, Sin: []float32{0}}
+	try("turn with a diagonal", Diagonal, 6, turn)
+	turn.T, turn.Dims = f32(1), 4
+	try("turn of too many rows", Scalar, 6, turn)
+}
+
+// HYPIC Table 2: what naive addition forgets of the first segment's decay is
+// 1 - gamma^|C2|; composing forgets nothing.
+func TestNaiveAdditionErrsAsHYPICTable2Says(t *testing.T) {
+	digits := map[[2]int]string{
+		{5, 256}: "1.000", {5, 512}: "1.000", {5, 1024}: "1.000",
+		{7, 256}: "0.866", {7, 512}: "0.982", {7, 1024}: "1.000",
+		{10, 256}: "0.221", {10, 512}: "0.394", {10, 1024}: "0.632",
+	}
+	r := rng(t)
+	eachISA(t, func(t *testing.T) {
+		for at, want := range digits {
+			const dk, dv = 16, 24
+			gamma := 1 - math.Ldexp(1, -at[0])
+			t2 := math.Pow(gamma, float64(at[1]))
+			s1, s2 := make([]float32, dk*dv), make([]float32, dk*dv)
+			normal(r, s1, 1)
+			normal(r, s2, 1)
+			tb, _ := encode(t, []float32{float32(t2)}, F32)
+			sb, _ := encode(t, s2, F32)
+			state := append([]float32(nil), s1...)
+			Compose(Scalar, dk, dv, state, []Step{{T: tb, TType: F32, S: sb, SType: F32}}, nil)
+			var naive, composed, size float64
+			for i := range state {
+				exact := t2*float64(s1[i]) + float64(s2[i])
+				naive += math.Pow(float64(s1[i])+float64(s2[i])-exact, 2)
+				composed += math.Pow(float64(state[i])-exact, 2)
+				size += math.Pow(float64(s1[i]), 2)
+			}
+			if got := fmt.Sprintf("%.3f", math.Sqrt(naive/size)); got != want {
+				t.Errorf("gamma 1-2^-%d, %d tokens: naive addition errs by %s, want %s", at[0], at[1], got, want)
+			}
+			if rel := math.Sqrt(composed / size); rel > 1e-7*4 {
+				t.Errorf("gamma 1-2^-%d, %d tokens: composed state errs by %.2g", at[0], at[1], rel)
+			}
+		}
+	})
+}
+
+// (T3,S3)(T2,S2) is the segment (T3 T2, T3 S2 + S3): joining two segments first
+// and then applying them is the same as applying them in turn.
+func TestThreeSegmentsAssociate(t *testing.T) {
+	r := rng(t)
+	eachISA(t, func(t *testing.T) {
+		for _, tr := range transitions {
+			const dk, dv = 48, 80
+			p := newPlan(t, r, tr, dk, dv, 3, F32, F32)
+			inTurn, _ := p.run(t, Compose)
+
+			joined := append([]float32(nil), asF32(p.steps[1].S)...)
+			Compose(tr, dk, dv, joined, p.steps[2:], nil) // T3 S2 + S3
+			product := joinTransitions(tr, dk, asF32(p.steps[2].T), asF32(p.steps[1].T))
+			tb, _ := encode(t, product, F32)
+			sb, _ := encode(t, joined, F32)
+			state := append([]float32(nil), p.start...)
+			Compose(tr, dk, dv, state, []Step{p.steps[0], {T: tb, TType: F32, S: sb, SType: F32}}, nil)
+
+			var diff, size float64
+			for i := range state {
+				diff += math.Pow(float64(state[i]-inTurn[i]), 2)
+				size += math.Pow(float64(inTurn[i]), 2)
+			}
+			if rel := math.Sqrt(diff / size); rel > 1e-6 {
+				t.Errorf("%s: differs by %.2g", tr.name(), rel)
+			}
+		}
+	})
+}
+
+func asF32(b []byte) []float32 {
+	v := make([]float32, len(b)/4)
+	toF32Generic(v, b, F32)
+	return v
+}
+
+func joinTransitions(tr Transition, dk int, later, earlier []float32) []float32 {
+	out := make([]float32, len(later))
+	if tr == Dense {
+		gemmGeneric(out, dk, later, dk, earlier, dk, dk, dk, dk)
+		return out
+	}
+	for i := range out {
+		out[i] = later[i] * earlier[i]
+	}
+	return out
+}
+
+func TestComposeDoesNotAllocate(t *testing.T) {
+	r := rng(t)
+	eachISA(t, func(t *testing.T) {
+		for _, tr := range transitions {
+			p := newPlan(t, r, tr, 61, 70, 4, F16, BF16)
+			if tr == Scalar {
+				p.turnAll(r, 60, true)
+			}
+			sc := NewScratch(p.dk, p.dv)
+			state := append([]float32(nil), p.start...)
+			if n := testing.AllocsPerRun(20, func() { Compose(tr, p.dk, p.dv, state, p.steps, sc) }); n != 0 {
+				t.Errorf("%s: %v allocations", tr.name(), n)
+			}
+		}
+	})
+}
+
+func FuzzCompose(f *testing.F) {
+	f.Add(uint64(1), uint8(1), uint8(20), uint8(33), uint8(3), uint8(1))
+	f.Add(uint64(2), uint8(2), uint8(1), uint8(7), uint8(0), uint8(5))
+	f.Add(uint64(3), uint8(0), uint8(64), uint8(16), uint8(2), uint8(8))
+	f.Fuzz(func(t *testing.T, seed uint64, form, dk, dv, n, types uint8) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		tr := transitions[form%3]
+		p := newPlan(t, r, tr, 1+int(dk%70), 1+int(dv%70), int(n%6), dtypes[types%3], dtypes[types/3%3])
+		if tr == Scalar {
+			p.turnAll(r, 2*(p.dk/2), types%2 == 0)
+		}
+		p.verify(t, fmt.Sprintf("seed %d", seed))
+	})
+}

@@ -1,0 +1,55 @@
+package kernel
+
+func rotateRowsGeneric(dst, src []byte, g grid, turn Turn) {
+	size := g.headBytes()
+	for r := range g.rows {
+		for h := range g.heads {
+			rotateHeadGeneric(dst[r*g.rowStride+h*g.headStride:][:size], src[(r*g.heads+h)*size:][:size], g.dt, turn)
+		}
+	}
+}
+
+func rotateRowsAtGeneric(dst, src []byte, g grid, turn Turn) {
+	for r := range g.rows {
+		one := g
+		one.rows = 1
+		rotateRowsGeneric(dst[r*g.rowStride:], src[r*g.rowBytes():], one, turn.row(r))
+	}
+}
+
+// row is the turn of row r of a turn per row.
+func (t Turn) row(r int) Turn {
+	half := t.Dims / 2
+	t.Cos, t.Sin = t.Cos[r*half:][:half], t.Sin[r*half:][:half]
+	return t
+}
+
+func rotateHeadGeneric(dst, src []byte, dt DType, turn Turn) {
+	done := turn.Dims * dt.Size()
+	turnPairsGeneric(dst, src, dt, turn, 0)
+	copy(dst[done:], src[done:])
+}
+
+// turnPairsGeneric turns the pairs of one head from number first on.
+func turnPairsGeneric(dst, src []byte, dt DType, turn Turn, first int) {
+	for i := first; i < turn.Dims/2; i++ {
+		p, q := pair(i, turn.Dims, turn.Interleaved)
+		x, y := turnPair(loadGeneric(src, dt, p), loadGeneric(src, dt, q), turn.Cos[i], turn.Sin[i])
+		storeGeneric(dst, dt, p, x)
+		storeGeneric(dst, dt, q, y)
+	}
+}
+
+// pair tells which two dimensions turn together.
+func pair(i, dims int, interleaved bool) (int, int) {
+	if interleaved {
+		return 2 * i, 2*i + 1
+	}
+	return i, i + dims/2
+}
+
+// turnPair rounds each product (the conversions forbid fusing), so that keys come
+// out as the same bits on every processor.
+func turnPair(x, y, c, s float32) (float32, float32) {
+	return float32(x*c) - float32(y*s), float32(y*c) + float32(x*s)
+}
