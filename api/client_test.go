@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 )
 
@@ -40,15 +41,22 @@ func TestClientWalksAllPagesInOrder(t *testing.T) {
 	if n != 8 { // odd keys below 0x10
 		t.Errorf("%d segments pass the filters, want 8", n)
 	}
-	var kinds []string
-	for cp, err := range c.Checkpoints(t.Context(), CheckpointQuery{Limit: 1}) {
-		if err != nil {
-			t.Fatal(err)
+}
+
+func TestCheckpointsOfOneHashAreNotLostBetweenPages(t *testing.T) {
+	s := serve(t, newFake(0), nil)
+	c := s.client(t, s.tcp, "")
+	for limit := 1; limit <= 3; limit++ {
+		var kinds []string
+		for cp, err := range c.Checkpoints(t.Context(), CheckpointQuery{Limit: limit}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			kinds = append(kinds, cp.Kind)
 		}
-		kinds = append(kinds, cp.Kind)
-	}
-	if len(kinds) != 2 || kinds[1] != "spliced" {
-		t.Errorf("checkpoints: %v", kinds)
+		if !slices.Equal(kinds, []string{"exact", "spliced", "exact"}) {
+			t.Errorf("limit %d: %v", limit, kinds)
+		}
 	}
 }
 

@@ -94,10 +94,17 @@ func (f *fakeNode) Checkpoints(q CheckpointQuery) ([]Checkpoint, error) {
 		{Hash: Digest{1}, Model: "m", Tenant: "a", Kind: "exact", Tokens: 64, Rows: 64, Children: 1, Created: longAgo, LastUsed: longAgo},
 		{Hash: Digest{2}, Parent: &parent, Model: "m", Tenant: "a", Kind: "spliced", Tokens: 128, Rows: 64, Created: longAgo, LastUsed: longAgo},
 	}
-	if q.After != nil && *q.After == (Digest{1}) {
-		all = all[1:]
+	twin := all[1]
+	twin.Kind = "exact"
+	all = append(all, twin)
+	if q.After != nil {
+		all = slices.DeleteFunc(all, func(c Checkpoint) bool { return slices.Compare(c.Hash[:], q.After[:]) <= 0 })
 	}
-	return all[:min(len(all), q.Limit)], nil
+	n := min(len(all), q.Limit)
+	for 0 < n && n < len(all) && all[n].Hash == all[n-1].Hash {
+		n++
+	}
+	return all[:n], nil
 }
 
 func (f *fakeNode) Remove(key Digest) error {

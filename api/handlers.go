@@ -198,13 +198,18 @@ func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
 	return writeJSON(ctx, Removal{Segment: d.Segment, DryRun: dry})
 }
 
-// pageOf cuts the one item too many that was asked for.
+// pageOf cuts the one item too many that was asked for. Items of one key stay
+// together, since the cursor continues after that key.
 func pageOf[T any](items []T, limit int, key func(*T) Digest) Page[T] {
 	page := Page[T]{Items: orEmpty(items)}
-	if len(items) > limit {
-		page.Items = items[:limit]
-		page.Next = key(&items[limit-1]).String()
+	if len(items) <= limit {
+		return page
 	}
+	last := key(&items[limit-1])
+	for limit < len(items) && key(&items[limit]) == last {
+		limit++
+	}
+	page.Items, page.Next = items[:limit], last.String()
 	return page
 }
 

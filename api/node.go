@@ -30,7 +30,8 @@ type Node interface {
 
 // Catalogue pages through what is held. Both listings are in ascending order of
 // key, so that a cursor (the last key of the page before) stays meaningful while
-// objects come and go. The server has bounded Limit to [1, MaxLimit].
+// objects come and go. Limit is 2 to MaxLimit+1; an answer may be longer by the
+// other checkpoints (an exact and a spliced one) that share the last hash.
 type Catalogue interface {
 	Segments(SegmentQuery) ([]Segment, error)
 	// Segment answers one segment with its parts; ErrNotFound when not held.
