@@ -22,6 +22,7 @@ type Profile struct {
 // lists every problem found.
 func New(id Identity) (*Profile, error) {
 	id = id.clone()
+	id.normalise()
 	if err := id.validate(); err != nil {
 		return nil, err
 	}
@@ -140,6 +141,28 @@ func (f Family) Transition() Transition {
 
 // rows is the number of inputs that the convolution looks back on.
 func (c *Conv) rows() int { return max(0, c.Kernel-1) }
+
+// normalise clears what a layer's kind does not use, so that equal canonical
+// bytes mean equal identities.
+func (id *Identity) normalise() {
+	for i := range id.Layers {
+		l := &id.Layers[i]
+		if l.Kind != KindLinear {
+			l.Linear = Linear{}
+		}
+		if l.Kind == KindNone || l.Kind == KindLinear {
+			l.Attention = Attention{}
+		}
+		for _, f := range []*[]float64{&l.Attention.Rope.InvFreq, &l.Linear.Rope.InvFreq, &l.Linear.Slopes} {
+			if len(*f) == 0 {
+				*f = nil
+			}
+		}
+		if len(l.Linear.Conv.Channels) == 0 {
+			l.Linear.Conv.Channels = nil
+		}
+	}
+}
 
 func (id *Identity) clone() Identity {
 	c := *id

@@ -71,7 +71,7 @@ const (
 // Rope describes rotary position embedding. The zero value is "no rope".
 type Rope struct {
 	Dims        int       // leading dimensions of each head that rotate; 0 = none
-	Theta       float64   // base; frequency i is Theta^(-2i/Dims) unless InvFreq is set
+	Theta       float64   // base; frequency i is Theta^(-2i/Dims) unless InvFreq is set, then 0
 	Interleaved bool      // pairs (2i, 2i+1); false = NeoX, pairs (i, i+Dims/2)
 	InvFreq     []float64 // explicit inverse frequencies of scaled rope, len Dims/2; nil = from Theta
 }
@@ -94,7 +94,7 @@ type Attention struct {
 // [Kernel-1, sum(Channels)].
 type Conv struct {
 	Kernel   int
-	Channels []int // sizes of the groups that TP splits one by one, such as q, k, v
+	Channels []int // sizes of the groups that TP splits one by one, such as q, k, v; summed over ranks where they hold replicas
 	DType    DType
 }
 
@@ -110,7 +110,7 @@ type Linear struct {
 	TransitionDType DType // T of diagonal and dense families; scalar T is always F32
 	Conv            Conv
 	Rope            Rope      // rope inside the linear layer; scalar families only
-	Slopes          []float64 // fixed per-head decay exponents as the engine uses them; nil = none
+	Slopes          []float64 // RetNet and Lightning: fixed decay exponents as the engine uses them, one per value head; else nil
 }
 
 // Layer is one decoder layer.

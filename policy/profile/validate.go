@@ -19,6 +19,8 @@ const (
 	MaxTokens         = 1 << 24 // of one segment or checkpoint edge
 	MaxCanonicalBytes = 96 << 10
 	maxName           = 1 << 10
+	maxRowElements    = 1 << 22 // of one token in one attention layer
+	maxStateElements  = 1 << 32 // of one linear layer
 	maxConvKernel     = 64
 	maxConvGroups     = 8
 )
@@ -75,6 +77,7 @@ func (a *Attention) validate(at string, kind Kind, tp int, ps *problems) {
 	checkRange(ps, at+": key-value heads", a.KVHeads, 1, MaxHeads)
 	checkRange(ps, at+": value dim", a.ValueDim, 1, MaxDim)
 	checkRange(ps, at+": key dim", a.KeyDim, 1, MaxDim)
+	ps.check(a.KVHeads*(a.KeyDim+a.ValueDim) <= maxRowElements, "%s: more than %d elements a token", at, maxRowElements)
 	ps.check(a.DType.Size() > 0, "%s: element type %d is unknown", at, a.DType)
 	ps.check(a.Keys == AtZero || a.Keys == Unrotated, "%s: key storage %d is unknown", at, a.Keys)
 	if kind == KindMLA {
@@ -97,6 +100,10 @@ func (l *Linear) validate(at string, tp int, ps *problems) {
 	checkRange(ps, at+": value heads", l.ValueHeads, 1, MaxHeads)
 	checkRange(ps, at+": key dim", l.KeyDim, 1, MaxDim)
 	checkRange(ps, at+": value dim", l.ValueDim, 1, MaxDim)
+	if max(l.ValueHeads, l.KeyDim, l.ValueDim) <= MaxDim {
+		ps.check(l.ValueHeads*l.KeyDim*max(l.KeyDim, l.ValueDim) <= maxStateElements,
+			"%s: more than %d elements of state", at, maxStateElements)
+	}
 	if l.KeyHeads >= 1 {
 		ps.check(l.ValueHeads%l.KeyHeads == 0, "%s: %d value heads are no multiple of %d key heads", at, l.ValueHeads, l.KeyHeads)
 	}

@@ -1,0 +1,238 @@
+package profile
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"sort"
+)
+
+// ConfigOptions says what a Hugging Face config.json does not. Zero values take
+// the default beside each field.
+type ConfigOptions struct {
+	Model           string   // the config's model_type
+	Weights         [32]byte // required by New
+	TPSize          int      // 1
+	KVDType         DType    // BF16
+	ConvDType       DType    // BF16
+	StateDType      DType    // F32
+	TransitionDType DType    // F16; scalar transitions are always F32
+}
+
+// FromConfig reads the Hugging Face config.json of a known architecture. Decay
+// slopes and explicit weights stay unset: they come from the engine. Errors wrap
+// ErrInvalid and name every missing or unusable field.
+func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
+	f := fields{problems: &problems{}}
+	if err := json.Unmarshal(configJSON, &f.values); err != nil {
+		return Identity{}, fmt.Errorf("config: %w: %w", ErrInvalid, err)
+	}
+	modelType := f.text("model_type")
+	read, known := architectures[modelType]
+	if !known && len(*f.problems) == 0 {
+		f.problems.add("model_type %q is not known, want one of %q", modelType, knownArchitectures())
+	}
+	o.fill(modelType)
+	id := Identity{Model: o.Model, Weights: o.Weights, TPSize: o.TPSize}
+	if known {
+		if text, nested := f.object("text_config"); nested {
+			f = text
+		}
+		if n := f.number("num_hidden_layers"); n < 1 || n > MaxLayers {
+			f.problems.add("num_hidden_layers: %d, want 1 to %d", n, MaxLayers)
+		} else {
+			id.Layers = read(&f, &o, n)
+		}
+	}
+	if len(*f.problems) > 0 {
+		return Identity{}, fmt.Errorf("config: %w: %w", ErrInvalid, errors.Join(*f.problems...))
+	}
+	return id, nil
+}
+
+// architectures maps model_type to what reads its layers.
+var architectures = map[string]func(f *fields, o *ConfigOptions, layers int) []Layer{
+	"qwen3_next":         readQwen3Next,
+	"qwen3_5":            readQwen3Next,
+	"qwen3_5_text":       readQwen3Next,
+	"qwen3_5_moe":        readQwen3Next,
+	"qwen3_5_moe_text":   readQwen3Next,
+	"kimi_linear":        readKimiLinear,
+	"bailing_moe_linear": readBailingLinear,
+	"minimax_m1":         readMiniMaxM1,
+	"nemotron_h":         readNemotronH,
+	"granitemoehybrid":   readGraniteHybrid,
+	"jamba":              readJamba,
+	"llama":              readPlain,
+	"mistral":            readPlain,
+	"qwen2":              readPlain,
+	"qwen3":              readPlain,
+}
+
+func knownArchitectures() []string {
+	names := make([]string, 0, len(architectures))
+	for n := range architectures {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return names
+}
+
+func (o *ConfigOptions) fill(modelType string) {
+	if o.Model == "" {
+		o.Model = modelType
+	}
+	o.TPSize = max(o.TPSize, 1)
+	setDefault(&o.KVDType, BF16)
+	setDefault(&o.ConvDType, BF16)
+	setDefault(&o.StateDType, F32)
+	setDefault(&o.TransitionDType, F16)
+}
+
+func setDefault(d *DType, v DType) {
+	if *d == 0 {
+		*d = v
+	}
+}
+
+// fields reads named JSON values and notes every one that is missing or of
+// another type.
+type fields struct {
+	values   map[string]json.RawMessage
+	problems *problems
+}
+
+func (f *fields) has(name string) bool {
+	v, ok := f.values[name]
+	return ok && string(v) != "null"
+}
+
+func (f *fields) read(name string, into any) bool {
+	if !f.has(name) {
+		f.problems.add("%s: missing", name)
+		return false
+	}
+	if err := json.Unmarshal(f.values[name], into); err != nil {
+		f.problems.add("%s: %w", name, err)
+		return false
+	}
+	return true
+}
+
+func (f *fields) text(name string) (v string)     { f.read(name, &v); return v }
+func (f *fields) number(name string) (v int)      { f.read(name, &v); return v }
+func (f *fields) numbers(name string) (v []int)   { f.read(name, &v); return v }
+func (f *fields) texts(name string) (v []string)  { f.read(name, &v); return v }
+func (f *fields) real(name string) (v float64)    { f.read(name, &v); return v }
+func (f *fields) flag(name string, v bool) bool   { f.optional(name, &v); return v }
+func (f *fields) numberOr(name string, v int) int { f.optional(name, &v); return v }
+
+func (f *fields) optional(name string, into any) {
+	if f.has(name) {
+		f.read(name, into)
+	}
+}
+
+func (f *fields) object(name string) (fields, bool) {
+	o := fields{problems: f.problems}
+	if !f.has(name) {
+		return o, false
+	}
+	return o, f.read(name, &o.values)
+}
+
+// headDim is head_dim, or the hidden size over the heads where a config leaves
+// it out.
+func (f *fields) headDim() int {
+	if f.has("head_dim") {
+		return f.number("head_dim")
+	}
+	hidden, heads := f.number("hidden_size"), f.number("num_attention_heads")
+	if heads < 1 || hidden%heads != 0 {
+		f.problems.add("head_dim: missing, and hidden_size %d over %d heads does not tell", hidden, heads)
+		return 1
+	}
+	return hidden / heads
+}
+
+// attention reads plain grouped-query attention of the given head size.
+func (f *fields) attention(o *ConfigOptions, dim int, rope Rope) Layer {
+	heads := f.numberOr("num_key_value_heads", 0)
+	if heads == 0 {
+		heads = f.number("num_attention_heads")
+	}
+	return Layer{Kind: KindFull, Attention: Attention{
+		KVHeads: heads, KeyDim: dim, ValueDim: dim, DType: o.KVDType, Keys: AtZero, Rope: rope,
+	}}
+}
+
+// rope reads NeoX rotary embedding over the given share of dim, from
+// rope_parameters or from the older top-level fields.
+func (f *fields) rope(dim int) Rope {
+	src := *f
+	if p, nested := f.object("rope_parameters"); nested {
+		src = p
+	}
+	theta := 1e4
+	if src.has("rope_theta") {
+		theta = src.real("rope_theta")
+	} else {
+		f.optional("rope_theta", &theta)
+	}
+	factor := 1.0
+	if src.has("partial_rotary_factor") {
+		factor = src.real("partial_rotary_factor")
+	} else {
+		f.optional("partial_rotary_factor", &factor)
+	}
+	r := Rope{Dims: int(math.Round(float64(dim) * factor)), Theta: theta}
+	if f.has("rotary_dim") {
+		r.Dims = f.number("rotary_dim")
+	}
+	if scaling, scaled := f.object("rope_scaling"); scaled {
+		src = scaling
+	}
+	src.scale(&r)
+	return r
+}
+
+// scale applies the rope scalings that change frequencies only.
+func (f *fields) scale(r *Rope) {
+	kind := "default"
+	f.optional("type", &kind)
+	f.optional("rope_type", &kind)
+	switch kind {
+	case "default":
+	case "linear":
+		factor := f.real("factor")
+		f.rescale(r, func(freq float64) float64 { return freq / factor })
+	case "llama3":
+		factor, low, high := f.real("factor"), f.real("low_freq_factor"), f.real("high_freq_factor")
+		context := f.real("original_max_position_embeddings")
+		f.rescale(r, func(freq float64) float64 { return llama3Frequency(freq, factor, low, high, context) })
+	default:
+		f.problems.add("rope scaling %q is not supported, want default, linear or llama3", kind)
+	}
+}
+
+func (f *fields) rescale(r *Rope, turn func(float64) float64) {
+	r.InvFreq = make([]float64, r.Dims/2)
+	for i := range r.InvFreq {
+		r.InvFreq[i] = turn(math.Pow(r.Theta, -2*float64(i)/float64(r.Dims)))
+	}
+}
+
+// llama3Frequency keeps short wavelengths, divides long ones and blends those
+// between.
+func llama3Frequency(freq, factor, low, high, context float64) float64 {
+	turns := context * freq / (2 * math.Pi)
+	switch {
+	case turns < low:
+		return freq / factor
+	case turns > high:
+		return freq
+	}
+	blend := (turns - low) / (high - low)
+	return (1-blend)*freq/factor + blend*freq
+}

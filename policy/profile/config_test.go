@@ -1,0 +1,169 @@
+package profile
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func loadConfig(t *testing.T, name string) *Profile {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "config", name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := FromConfig(text, ConfigOptions{Weights: [32]byte{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := New(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// The published shapes of these models give these sizes by hand: S in F32, T in
+// F16 (scalar T in F32), convolution tails and rows in BF16, one rank.
+func TestConfigsOfKnownModelsGiveTheirSizes(t *testing.T) {
+	for _, m := range []struct {
+		name               string
+		linear, attention  int
+		kv                 int64   // bytes a token
+		state, trans, conv float64 // MiB
+		breakEven          int64
+	}{
+		{"qwen3-next-80b-a3b", 36, 12, 24576, 72, 36, 1.69, 4608},
+		{"qwen3.5-35b-a3b", 30, 10, 20480, 60, 30, 1.41, 4608},
+		{"qwen3.5-122b-a10b", 36, 12, 24576, 144, 72, 2.53, 9216},
+		{"kimi-linear-48b-a3b", 20, 7, 8064, 40, 20, 1.41, 7802},
+		{"ring-mini-linear-2.0", 16, 4, 8192, 16, 0.001, 0, 2048},
+		{"ring-flash-linear-2.0", 28, 4, 8192, 56, 0.003, 0, 7168},
+		{"minimax-m1", 70, 10, 40960, 280, 0.017, 0, 7168},
+		{"nemotron-h-8b", 24, 4, 16384, 96, 0.012, 1.41, 6145},
+		{"granite-4.0-h-350m", 28, 4, 4096, 21, 0.005, 0.29, 5377},
+		{"granite-4.0-h-small", 36, 4, 16384, 144, 0.018, 1.74, 9217},
+		// One F16 factor for every channel and state element; the weight A and
+		// the summed time steps would take 0.875 MiB, a form not built yet.
+		{"jamba-1.5-mini", 28, 4, 16384, 14, 7, 1.31, 1344},
+		{"llama-3.1-8b", 0, 32, 131072, 0, 0, 0, 0},
+		{"mistral-7b-v0.1", 0, 32, 131072, 0, 0, 0, 0},
+		{"qwen2-7b", 0, 28, 57344, 0, 0, 0, 0},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			p := loadConfig(t, m.name)
+			r := p.Report(512)
+			if len(p.LinearLayers()) != m.linear || len(p.AttentionLayers()) != m.attention {
+				t.Errorf("layers: %d linear, %d attention", len(p.LinearLayers()), len(p.AttentionLayers()))
+			}
+			if r.KVBytesPerToken != m.kv || r.KVBytes != 512*m.kv {
+				t.Errorf("keys and values: %d B a token, %d B", r.KVBytesPerToken, r.KVBytes)
+			}
+			checkMebibytes(t, "S", r.StateBytes, m.state)
+			checkMebibytes(t, "T", r.TransitionBytes, m.trans)
+			checkMebibytes(t, "conv", r.ConvBytes, m.conv)
+			if r.BreakEvenTokens != m.breakEven {
+				t.Errorf("break-even: %d tokens, want %d", r.BreakEvenTokens, m.breakEven)
+			}
+			var text strings.Builder
+			if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), "break-even") {
+				t.Errorf("report: %v\n%s", err, &text)
+			}
+		})
+	}
+}
+
+func checkMebibytes(t *testing.T, what string, bytes int64, want float64) {
+	t.Helper()
+	half := 0.005
+	if want < 0.1 {
+		half = 0.0005
+	}
+	if got := float64(bytes) / (1 << 20); math.Abs(got-want) > half {
+		t.Errorf("%s: %.4f MiB, want %.3f", what, got, want)
+	}
+}
+
+func TestConfigTellsRopeAndWindow(t *testing.T) {
+	qwen := loadConfig(t, "qwen3.5-35b-a3b")
+	if r := qwen.Rope(3); r.Dims != 64 || r.Theta != 1e7 || r.Interleaved {
+		t.Errorf("qwen3.5 rope: %+v", r)
+	}
+	if r := qwen.Rope(0); r.Dims != 0 {
+		t.Errorf("qwen3.5 turns keys inside a linear layer: %+v", r)
+	}
+	if r := loadConfig(t, "ring-mini-linear-2.0").Rope(0); r.Dims != 64 {
+		t.Errorf("ring does not turn keys inside linear layers: %+v", r)
+	}
+	if r := loadConfig(t, "minimax-m1").Rope(7); r.Dims != 64 {
+		t.Errorf("minimax rope: %+v", r)
+	}
+	if a := loadConfig(t, "mistral-7b-v0.1").Layer(0); a.Kind != KindWindow || a.Attention.Window != 4096 {
+		t.Errorf("mistral window: %+v", a)
+	}
+	if a := loadConfig(t, "qwen2-7b").Layer(0); a.Kind != KindFull {
+		t.Errorf("qwen2 with its window off: %+v", a)
+	}
+	freq := loadConfig(t, "llama-3.1-8b").InvFreq(0)
+	last := math.Pow(5e5, -126.0/128)
+	if freq[0] != 1 || math.Abs(freq[63]-last/8) > 1e-18 {
+		t.Errorf("llama3 scaling: first %g, last %g, want 1 and %g", freq[0], freq[63], last/8)
+	}
+}
+
+func TestConfigsThatCannotBeReadAreRefusedByName(t *testing.T) {
+	for _, c := range []struct{ name, config, want string }{
+		{"not json", `{`, "unexpected end"},
+		{"unknown model", `{"model_type":"perceptron"}`, `"perceptron" is not known`},
+		{"no model", `{}`, "model_type: missing"},
+		{"missing fields", `{"model_type":"qwen3_next","num_hidden_layers":4}`, "linear_num_key_heads: missing"},
+		{"second missing field too", `{"model_type":"qwen3_next","num_hidden_layers":4}`, "linear_conv_kernel_dim: missing"},
+		{"wrong type", `{"model_type":"llama","num_hidden_layers":"many"}`, "num_hidden_layers"},
+		{"absurd layers", `{"model_type":"llama","num_hidden_layers":1000000000}`, "want 1 to 4096"},
+		{"negative layers", `{"model_type":"llama","num_hidden_layers":-1}`, "want 1 to 4096"},
+		{"short list", `{"model_type":"minimax_m1","num_hidden_layers":2,"head_dim":128,"num_attention_heads":8,"attn_type_list":[0]}`, "1 entries for 2 layers"},
+		{"odd pattern", `{"model_type":"nemotron_h","num_hidden_layers":1,"hybrid_override_pattern":"X"}`, `'X' at layer 0`},
+		{"yarn", `{"model_type":"llama","num_hidden_layers":1,"head_dim":64,"num_attention_heads":8,"rope_scaling":{"rope_type":"yarn","factor":4}}`, `"yarn" is not supported`},
+		{"head dim unknown", `{"model_type":"llama","num_hidden_layers":1,"hidden_size":100,"num_attention_heads":3}`, "head_dim: missing"},
+		{"zero period", `{"model_type":"jamba","num_hidden_layers":2,"attn_layer_period":0}`, "attn_layer_period: 0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := FromConfig([]byte(c.config), ConfigOptions{})
+			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func FuzzFromConfig(f *testing.F) {
+	names, err := filepath.Glob("testdata/config/*.json")
+	if err != nil || len(names) == 0 {
+		f.Fatal("no configs: ", err)
+	}
+	for _, n := range names {
+		text, err := os.ReadFile(n)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		id, err := FromConfig(text, ConfigOptions{Weights: [32]byte{1}})
+		if err != nil {
+			if !errors.Is(err, ErrInvalid) {
+				t.Fatalf("%v is not ErrInvalid", err)
+			}
+			return
+		}
+		if p, err := New(id); err == nil {
+			if _, err := json.Marshal(p.Report(512)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,255 @@
+package profile
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"slices"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/golden.json")
+
+func testTokens(n int) []uint32 {
+	out := make([]uint32, n)
+	for i := range out {
+		out[i] = uint32(i*2654435761 + 7)
+	}
+	return out
+}
+
+// golden is read by every client that computes keys.
+type golden struct {
+	Canonical   string         `json:"canonical"`
+	Fingerprint string         `json:"fingerprint"`
+	Segments    []goldenKey    `json:"segments"`
+	Prefixes    []goldenPrefix `json:"prefixes"`
+}
+
+type goldenKey struct {
+	Salt   string   `json:"salt"` // hexadecimal
+	Role   int      `json:"role"`
+	Head   int      `json:"head"`
+	Tail   int      `json:"tail"`
+	Tokens []uint32 `json:"tokens"`
+	Key    string   `json:"key"`
+}
+
+type goldenPrefix struct {
+	Salt        string   `json:"salt"`
+	BlockTokens int      `json:"block_tokens"`
+	Tokens      []uint32 `json:"tokens"`
+	Positions   []int    `json:"positions"`
+	Hashes      []string `json:"hashes"`
+}
+
+func TestGoldenVectorsHold(t *testing.T) {
+	p, err := New(hybrid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fp := p.Fingerprint()
+	g := golden{Canonical: hex.EncodeToString(p.Canonical()), Fingerprint: hex.EncodeToString(fp[:])}
+	for _, salt := range []string{"", "tenant one"} {
+		mid, ok := p.MidSpec(20, 8)
+		if !ok {
+			t.Fatal("20 tokens have no interior")
+		}
+		for _, s := range []SegmentSpec{FirstSpec(3), mid} {
+			tokens := testTokens(s.Tokens)
+			key := p.SegmentKey([]byte(salt), s, tokens)
+			g.Segments = append(g.Segments, goldenKey{
+				hex.EncodeToString([]byte(salt)), int(s.Role), s.Head, s.Tail, tokens, hex.EncodeToString(key[:]),
+			})
+		}
+		prefix := goldenPrefix{hex.EncodeToString([]byte(salt)), 4, testTokens(11), []int{0, 3, 4, 8, 11}, nil}
+		for _, h := range p.PrefixHashes([]byte(salt), 4, prefix.Tokens, prefix.Positions) {
+			prefix.Hashes = append(prefix.Hashes, hex.EncodeToString(h[:]))
+		}
+		g.Prefixes = append(g.Prefixes, prefix)
+	}
+	got, err := json.MarshalIndent(g, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = append(got, '\n')
+	if *update {
+		if err := os.WriteFile("testdata/golden.json", got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile("testdata/golden.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != string(want) {
+		t.Error("keys changed; a change on purpose is recorded with -update, and forgets every stored segment")
+	}
+}
+
+// The key is written out here a second time, in the plainest way.
+func TestSegmentKeyIsTheHashItIsSaidToBe(t *testing.T) {
+	p, err := New(hybrid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fp := p.Fingerprint()
+	plain := append([]byte{}, fp[:]...)
+	plain = append(plain, 3, 0, 0, 0, 'a', 'b', 'c', byte(RoleMid), 8, 0, 0, 0, 9, 0, 0, 0)
+	tokens := testTokens(5000)
+	for _, id := range tokens {
+		plain = append(plain, byte(id), byte(id>>8), byte(id>>16), byte(id>>24))
+	}
+	if p.SegmentKey([]byte("abc"), SegmentSpec{RoleMid, 8, 9, 5000}, tokens) != sha256.Sum256(plain) {
+		t.Error("another hash")
+	}
+}
+
+func TestEverythingThatDefinesASegmentChangesItsKey(t *testing.T) {
+	id := hybrid()
+	p, err := New(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id.Layers[0].Linear.TransitionDType = F32
+	other, err := New(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := testTokens(40)
+	changed := slices.Clone(tokens)
+	changed[39]++
+	seen := map[SegmentKey]string{}
+	for name, key := range map[string]SegmentKey{
+		"plain":         p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40}, tokens),
+		"profile":       other.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40}, tokens),
+		"salt":          p.SegmentKey([]byte("t"), SegmentSpec{RoleMid, 8, 8, 40}, tokens),
+		"no salt":       p.SegmentKey(nil, SegmentSpec{RoleMid, 8, 8, 40}, tokens),
+		"role":          p.SegmentKey([]byte("s"), SegmentSpec{RoleFirst, 8, 8, 40}, tokens),
+		"head":          p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 9, 8, 40}, tokens),
+		"tail":          p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 9, 40}, tokens),
+		"shorter":       p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 39}, tokens[:39]),
+		"another token": p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40}, changed),
+	} {
+		if twin, dup := seen[key]; dup {
+			t.Errorf("%s and %s have one key", name, twin)
+		}
+		seen[key] = name
+	}
+}
+
+func TestPrefixHashDependsOnItsTokensOnly(t *testing.T) {
+	p, err := New(hybrid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := testTokens(100)
+	var all []int
+	for i := range 101 {
+		all = append(all, i)
+	}
+	whole := p.PrefixHashes([]byte("s"), 16, tokens, all)
+	seen := map[PrefixHash]bool{}
+	for i, h := range whole {
+		if seen[h] || h == (PrefixHash{}) {
+			t.Fatalf("hash at %d names something else too", i)
+		}
+		seen[h] = true
+		if alone := p.PrefixHashes([]byte("s"), 16, tokens[:i], []int{i}); alone[0] != h {
+			t.Fatalf("hash at %d depends on what follows or on the other positions", i)
+		}
+	}
+	if p.PrefixHashes([]byte("s"), 32, tokens, []int{64})[0] == whole[64] || p.PrefixHashes(nil, 16, tokens, []int{64})[0] == whole[64] {
+		t.Error("hash does not depend on block size and salt")
+	}
+	for i, h := range p.PrefixHashes(nil, 16, tokens, []int{50, 20, 101}) {
+		if (h == PrefixHash{}) != (i > 0) {
+			t.Errorf("position %d of an unordered list: %x", i, h)
+		}
+	}
+	if h := p.PrefixHashes(nil, 0, tokens, []int{5}); h[0] != (PrefixHash{}) {
+		t.Error("a block of no tokens names something")
+	}
+}
+
+func TestMidSegmentsNeedAnInterior(t *testing.T) {
+	p, err := New(hybrid()) // convolution kernel 4
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		tokens, w   int
+		begin, kept int
+		ok          bool
+	}{
+		{512, 8, 8, 496, true},
+		{512, 0, 3, 509, true}, // the convolution still looks back three tokens
+		{19, 8, 8, 3, true},
+		{18, 8, 8, 2, false}, // two tokens cannot give a tail of three inputs
+		{6, 0, 3, 3, true},
+		{5, 0, 3, 2, false},
+		{0, 0, 3, -3, false},
+	} {
+		s, ok := p.MidSpec(c.tokens, c.w)
+		if begin, n := s.Interior(); ok != c.ok || begin != c.begin || n != c.kept {
+			t.Errorf("%d tokens, w=%d: interior [%d, +%d), %v", c.tokens, c.w, begin, n, ok)
+		}
+	}
+	for _, s := range []SegmentSpec{
+		{RoleFirst, 1, 0, 10},
+		{RoleFirst, 0, 1, 10},
+		{RoleFirst, 0, 0, 0},
+		{RoleFirst, 0, 0, MaxTokens + 1},
+		{RoleMid, 2, 0, 100}, // convolution warm-up missing
+		{RoleMid, 7, 8, 100}, // head narrower than the seam
+		{RoleMid, 8, -1, 100},
+		{0, 0, 0, 10},
+		{3, 8, 8, 100},
+	} {
+		if err := p.CheckSpec(s); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+	if err := p.CheckSpec(FirstSpec(1)); err != nil {
+		t.Errorf("a first segment of one token: %v", err)
+	}
+}
+
+func TestKeysAllocateTheSameForAnyLength(t *testing.T) {
+	p, err := New(hybrid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := func(n int) float64 {
+		tokens := testTokens(n)
+		return testing.AllocsPerRun(20, func() { p.SegmentKey(nil, FirstSpec(n), tokens) })
+	}
+	if short, long := count(10), count(100_000); long > short {
+		t.Errorf("%v allocations for 10 tokens, %v for 100,000", short, long)
+	}
+}
+
+func BenchmarkSegmentKey(b *testing.B) {
+	p, err := New(hybrid())
+	if err != nil {
+		b.Fatal(err)
+	}
+	tokens := testTokens(2048)
+	b.Run("tokens=2048", func(b *testing.B) {
+		b.SetBytes(4 * 2048)
+		b.ReportAllocs()
+		for b.Loop() {
+			p.SegmentKey(nil, FirstSpec(2048), tokens)
+		}
+	})
+	plain := make([]byte, 4*2048)
+	b.Run("limit=sha256", func(b *testing.B) {
+		b.SetBytes(int64(len(plain)))
+		for b.Loop() {
+			sha256.Sum256(plain)
+		}
+	})
+}

@@ -1,0 +1,137 @@
+package profile
+
+import (
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math"
+	"text/tabwriter"
+)
+
+// Report says what segments of a profile cost, for one rank.
+type Report struct {
+	Model         string         `json:"model"`
+	Fingerprint   string         `json:"fingerprint"`
+	TPSize        int            `json:"tp_size"`
+	Layers        map[string]int `json:"layers"` // by kind, and linear ones by family
+	SegmentTokens int            `json:"segment_tokens"`
+	// Bytes of one segment, without padding; the first three do not depend on
+	// its length.
+	TransitionBytes int64 `json:"transition_bytes"`
+	StateBytes      int64 `json:"state_bytes"`
+	ConvBytes       int64 `json:"conv_bytes"`
+	KVBytes         int64 `json:"kv_bytes"`
+	SegmentBytes    int64 `json:"segment_bytes"` // as stored, padding included
+	CheckpointBytes int64 `json:"checkpoint_bytes"`
+	KVBytesPerToken int64 `json:"kv_bytes_per_token"`
+	// BreakEvenTokens is where keys and values take as many bytes as T and S:
+	// (TransitionBytes + StateBytes) / KVBytesPerToken, rounded. Shorter
+	// segments spend more on being movable than on their rows. 0 without
+	// attention layers.
+	BreakEvenTokens int64 `json:"break_even_tokens"`
+}
+
+// Report computes the costs of a segment whose interior has the given length.
+func (p *Profile) Report(segmentTokens int) Report {
+	r := Report{
+		Model: p.id.Model, Fingerprint: hex.EncodeToString(p.fingerprint[:]), TPSize: p.id.TPSize,
+		Layers: map[string]int{}, SegmentTokens: segmentTokens,
+		CheckpointBytes: p.CheckpointLayout(0).Bytes,
+	}
+	for i := range p.id.Layers {
+		l := &p.id.Layers[i]
+		r.Layers[l.Kind.String()]++
+		if l.Kind == KindLinear {
+			r.Layers[l.Linear.Family.String()]++
+		}
+	}
+	layout := p.SegmentLayout(segmentTokens)
+	r.SegmentBytes = layout.Bytes
+	for _, part := range layout.Parts {
+		switch part.Kind {
+		case PartT:
+			r.TransitionBytes += part.Len
+		case PartS:
+			r.StateBytes += part.Len
+		case PartConv:
+			r.ConvBytes += part.Len
+		case PartK, PartV:
+			r.KVBytes += part.Len
+		}
+	}
+	for _, part := range p.RowsLayout(AllLayers, 1).Parts {
+		r.KVBytesPerToken += part.Len
+	}
+	if r.KVBytesPerToken > 0 {
+		r.BreakEvenTokens = int64(math.Round(float64(r.TransitionBytes+r.StateBytes) / float64(r.KVBytesPerToken)))
+	}
+	return r
+}
+
+// WriteText prints the report for people.
+func (r Report) WriteText(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	row := func(name, format string, args ...any) {
+		_, _ = fmt.Fprintf(t, "%s\t"+format+"\n", append([]any{name}, args...)...) // a tabwriter reports at Flush
+	}
+	row("model", "%s", r.Model)
+	row("ranks", "%d (figures are for one)", r.TPSize)
+	for _, kind := range []Kind{KindLinear, KindFull, KindMLA, KindWindow, KindNone} {
+		if n := r.Layers[kind.String()]; n > 0 {
+			row(kind.String()+" layers", "%d", n)
+		}
+	}
+	for f := RetNet; f <= KDA; f++ {
+		if n := r.Layers[f.String()]; n > 0 {
+			row("  "+f.String(), "%d, %s transition", n, f.Transition())
+		}
+	}
+	row("segment of", "%d interior tokens", r.SegmentTokens)
+	row("  transitions T", "%s", mebibytes(r.TransitionBytes))
+	row("  end-states S", "%s", mebibytes(r.StateBytes))
+	row("  convolution tails", "%s", mebibytes(r.ConvBytes))
+	row("  keys and values", "%s", mebibytes(r.KVBytes))
+	row("  as stored", "%s", mebibytes(r.SegmentBytes))
+	row("keys and values", "%d B a token", r.KVBytesPerToken)
+	row("checkpoint", "%s and its keys and values", mebibytes(r.CheckpointBytes))
+	row("break-even", "%d tokens (where keys and values take as much as T and S)", r.BreakEvenTokens)
+	return t.Flush()
+}
+
+func mebibytes(n int64) string {
+	if n < 1<<20 {
+		return fmt.Sprintf("%.2f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%.2f MiB", float64(n)/(1<<20))
+}
+
+func (k Kind) String() string {
+	return name(int(k), "none", "full", "mla", "window", "linear")
+}
+
+func (f Family) String() string {
+	return name(int(f), "none", "retnet", "lightning", "mamba2", "gla", "mamba1", "deltanet", "gdn", "kda")
+}
+
+func (t Transition) String() string {
+	return name(int(t), "none", "scalar", "diagonal", "dense")
+}
+
+func (d DType) String() string {
+	return name(int(d), "none", "f32", "f16", "bf16")
+}
+
+func (k PartKind) String() string {
+	return name(int(k), "none", "T", "S", "conv", "K", "V")
+}
+
+func (r Role) String() string {
+	return name(int(r), "none", "first", "mid")
+}
+
+func name(i int, names ...string) string {
+	if i < len(names) {
+		return names[i]
+	}
+	return fmt.Sprintf("unknown(%d)", i)
+}
