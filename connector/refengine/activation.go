@@ -57,7 +57,7 @@ const (
 )
 
 // exp32 replaces every x by e^x with a relative error below 2e-7: range
-// reduction to |r| <= ln2/2, a degree 6 polynomial, and a scale by 2^n set in
+// reduction to |r| <= ln2/2, a degree 7 polynomial, and a scale by 2^n set in
 // the exponent bits. Results below the normal range are 0.
 func exp32(x []float32) {
 	for i, v := range x {
@@ -75,7 +75,8 @@ func exp32(x []float32) {
 		t := v*log2e + 12582912
 		n := t - 12582912
 		r := v - n*ln2Hi - n*ln2Lo
-		p := float32(1.3888889e-3)
+		p := float32(1.9841270e-4)
+		p = p*r + 1.3888889e-3
 		p = p*r + 8.3333333e-3
 		p = p*r + 4.1666667e-2
 		p = p*r + 1.6666667e-1

@@ -29,11 +29,11 @@ func (m *Model[F]) Capture(tokens []uint32, spec profile.SegmentSpec) (*Segment[
 	if spec.Tokens != len(tokens) {
 		return nil, fmt.Errorf("capture of %d tokens as a segment of %d: %w", len(tokens), spec.Tokens, ErrInvalid)
 	}
-	begin, end := spec.Head, spec.Tokens-spec.Tail
-	back := max(m.cfg.Linear.Kernel-1, 0)
-	if end-begin < max(1, back) {
-		return nil, fmt.Errorf("interior [%d, %d) of %d tokens is too short: %w", begin, end, len(tokens), ErrInvalid)
+	if err := m.prof.CheckSpec(spec); err != nil {
+		return nil, err
 	}
+	begin, n := spec.Interior()
+	end := begin + n
 	out := &Segment[F]{Spec: spec, Layers: make([]SegmentLayer[F], len(m.layers))}
 	st := m.NewState()
 	w := m.continuing(st, len(tokens))

@@ -64,9 +64,8 @@ func Exact() Storage {
 // convolution runs over.
 func (c LinearConfig) convChannels() int { return 2*c.KeyHeads*c.KeyDim + c.ValueHeads*c.ValueDim }
 
-func (c LinearConfig) delta() bool {
-	return c.Family == profile.DeltaNet || c.Family == profile.GDN || c.Family == profile.KDA
-}
+// delta says that writes correct what the state holds: the dense families.
+func (c LinearConfig) delta() bool { return c.Family.Transition() == profile.Dense }
 
 // betas and gates are the numbers per token of the two gate projections.
 func (c LinearConfig) betas() int {
@@ -90,20 +89,9 @@ func (c LinearConfig) slopes() bool {
 	return c.Family == profile.RetNet || c.Family == profile.Lightning
 }
 
-// Transition is the form of T for the family.
-func (c LinearConfig) Transition() profile.Transition {
-	switch {
-	case c.delta():
-		return profile.Dense
-	case c.Family == profile.GLA:
-		return profile.Diagonal
-	}
-	return profile.Scalar
-}
-
 // transitionSize is the number of elements of T of one value head.
 func (c LinearConfig) transitionSize() int {
-	switch c.Transition() {
+	switch c.Family.Transition() {
 	case profile.Dense:
 		return c.KeyDim * c.KeyDim
 	case profile.Diagonal:
@@ -198,8 +186,8 @@ func ropeProblems(r profile.Rope, dim int) []string {
 	return bad
 }
 
-// Identity describes the model's reusable state for the daemon.
-func (c Config) Identity(weights [32]byte, slopes [][]float64) profile.Identity {
+// identity describes the reusable state of a model of this shape.
+func (c Config) identity(weights [32]byte, slopes [][]float64) profile.Identity {
 	id := profile.Identity{Model: c.Name, Weights: weights, Tokenizer: "bytes", TPSize: 1}
 	for i, kind := range c.Layers {
 		layer := profile.Layer{Kind: kind}
@@ -222,6 +210,9 @@ func (c Config) linearLayer(slopes []float64) profile.Linear {
 	out := profile.Linear{
 		Family: l.Family, KeyHeads: l.KeyHeads, ValueHeads: l.ValueHeads, KeyDim: l.KeyDim, ValueDim: l.ValueDim,
 		StateDType: c.Storage.State, TransitionDType: c.Storage.Transition, Rope: l.Rope, Slopes: slopes,
+	}
+	if l.Family.Transition() == profile.Scalar {
+		out.TransitionDType = profile.F32
 	}
 	if l.Kernel > 0 {
 		out.Conv = profile.Conv{

@@ -2,7 +2,6 @@ package refengine
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -113,7 +112,7 @@ func (m *Model[F]) Compose(state []F, step Tuple[F]) {
 	c := m.cfg.Linear
 	size, n := c.KeyDim*c.ValueDim, c.transitionSize()
 	for h := range c.ValueHeads {
-		composeHead(c.Transition(), state[h*size:][:size], step.T[h*n:][:n], step.S[h*size:][:size], c.KeyDim, c.ValueDim)
+		composeHead(c.Family.Transition(), state[h*size:][:size], step.T[h*n:][:n], step.S[h*size:][:size], c.KeyDim, c.ValueDim)
 	}
 }
 
@@ -159,12 +158,4 @@ func (s *Held[F]) Rows(layer int, k, v []F) error {
 		}
 	}
 	return nil
-}
-
-func anglesAt[F Float](invFreq []float64, pos int) (cos, sin []F) {
-	for _, f := range invFreq {
-		s, c := math.Sincos(float64(pos) * f)
-		cos, sin = append(cos, F(c)), append(sin, F(s))
-	}
-	return cos, sin
 }

@@ -201,7 +201,7 @@ func (m *Model[F]) tupleHead(w *walk[F], l *linear[F], out Tuple[F], h, lo, hi i
 	size := c.KeyDim * c.ValueDim
 	in.run(out.S[h*size:][:size], c.KeyDim, c.ValueDim, nil, 0, scratch)
 	n := c.transitionSize()
-	in.cumulate(out.T[h*n:][:n], c.Transition(), c.KeyDim, scratch)
+	in.cumulate(out.T[h*n:][:n], c.Family.Transition(), c.KeyDim, scratch)
 }
 
 // recur runs every span from the state before it.

@@ -12,7 +12,7 @@ import (
 // Model is a set of weights laid out for computing in F.
 type Model[F Float] struct {
 	cfg      Config
-	identity profile.Identity
+	prof     *profile.Profile
 	layers   []layer[F]
 	embed    []F // [Vocab, Dim]
 	norm     []F // [Dim]
@@ -66,16 +66,19 @@ func New[F Float](w *Weights) (*Model[F], error) {
 			return nil, fmt.Errorf("model %q has no tensor %s: %w", c.Name, s.name, ErrInvalid)
 		}
 	}
-	m := &Model[F]{
-		cfg:      c,
-		identity: c.Identity(w.Digest(), w.slopes()),
-		embed:    convert[F](w.data("model.embed_tokens.weight")),
-		norm:     centred[F](w.data("model.norm.weight")),
-		head:     transposed[F](w.data("lm_head.weight"), c.Vocab, c.Dim),
-		attnRope: newTurns[F](c.Attention.Rope),
-		linRope:  newTurns[F](c.Linear.Rope),
-		workers:  runtime.GOMAXPROCS(0),
+	prof, err := profile.New(c.identity(w.Digest(), w.slopes()))
+	if err != nil {
+		return nil, err
 	}
+	m := &Model[F]{
+		cfg:     c,
+		prof:    prof,
+		embed:   convert[F](w.data("model.embed_tokens.weight")),
+		norm:    centred[F](w.data("model.norm.weight")),
+		head:    transposed[F](w.data("lm_head.weight"), c.Vocab, c.Dim),
+		workers: runtime.GOMAXPROCS(0),
+	}
+	m.linRope, m.attnRope = newTurns[F](profile.Rope{}, nil), newTurns[F](profile.Rope{}, nil)
 	m.spare.New = func() any { return new(workspace[F]) }
 	for i, kind := range c.Layers {
 		p := fmt.Sprintf("model.layers.%d.", i)
@@ -88,8 +91,10 @@ func New[F Float](w *Weights) (*Model[F], error) {
 		}
 		if kind == profile.KindLinear {
 			l.linear = buildLinear[F](w, p+"linear_attn.")
+			m.linRope = newTurns[F](c.Linear.Rope, prof.InvFreq(i))
 		} else {
 			l.attn = buildAttention[F](w, p+"self_attn.")
+			m.attnRope = newTurns[F](c.Attention.Rope, prof.InvFreq(i))
 		}
 		m.layers = append(m.layers, l)
 	}
@@ -99,8 +104,8 @@ func New[F Float](w *Weights) (*Model[F], error) {
 // Config is the model's shape.
 func (m *Model[F]) Config() Config { return m.cfg }
 
-// Identity describes the model's reusable state.
-func (m *Model[F]) Identity() profile.Identity { return m.identity }
+// Profile describes the model's reusable state.
+func (m *Model[F]) Profile() *profile.Profile { return m.prof }
 
 func buildLinear[F Float](w *Weights, p string) *linear[F] {
 	c := w.Config

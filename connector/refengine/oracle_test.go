@@ -103,7 +103,7 @@ func TestDeepSpliceEqualsRunningItsTokensOneByOne(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			c := tiny(f.family, f.rope, "LLFLLF")
 			m := build[float64](t, c)
-			p := newPrompt(c, 8, []int{21, 40, 33, 57}, 11)
+			p := newPrompt(m, 8, []int{21, 40, 33, 57}, 11)
 			p.placed[2].Held = false
 			segments := capture(t, m, p)
 			got, gotState := splice(t, m, p, segments)

@@ -53,7 +53,7 @@ func MakePlan(begin int, segments []Placed, query int) (Plan, error) {
 			recompute(n)
 			continue
 		}
-		inside := n - s.Spec.Head - s.Spec.Tail
+		_, inside := s.Spec.Interior()
 		if s.Spec.Role == profile.RoleFirst && at != 0 {
 			return Plan{}, fmt.Errorf("segment %d leads its prompt but stands at %d: %w", i, at, ErrInvalid)
 		}

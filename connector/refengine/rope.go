@@ -17,20 +17,8 @@ type turns[F Float] struct {
 	sin     []F
 }
 
-func newTurns[F Float](r profile.Rope) *turns[F] {
-	return &turns[F]{rope: r, invFreq: inverseFrequencies(r)}
-}
-
-// inverseFrequencies are the angles per position of a rope's pairs.
-func inverseFrequencies(r profile.Rope) []float64 {
-	if r.InvFreq != nil {
-		return r.InvFreq
-	}
-	f := make([]float64, r.Dims/2)
-	for i := range f {
-		f[i] = math.Pow(r.Theta, -2*float64(i)/float64(r.Dims))
-	}
-	return f
+func newTurns[F Float](r profile.Rope, invFreq []float64) *turns[F] {
+	return &turns[F]{rope: r, invFreq: invFreq}
 }
 
 // upTo returns the table for positions below end. Rows stay valid and unchanged.

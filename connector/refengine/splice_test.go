@@ -9,11 +9,6 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// seamed is the geometry of a segment in the middle of a prompt.
-func seamed(c Config, n, w int) profile.SegmentSpec {
-	return profile.SegmentSpec{Role: profile.RoleMid, Head: max(w, c.Linear.Kernel-1), Tail: w, Tokens: n}
-}
-
 // prompt is a leading segment, segments and a query.
 type prompt struct {
 	tokens   []uint32
@@ -24,15 +19,14 @@ type prompt struct {
 
 // newPrompt makes a prompt whose first segment leads it and whose others have
 // seams of w tokens.
-func newPrompt(c Config, w int, lengths []int, query int) prompt {
+func newPrompt[F Float](m *Model[F], w int, lengths []int, query int) prompt {
 	var p prompt
 	for i, n := range lengths {
 		s := text(uint64(100+i), n)
-		spec := profile.SegmentSpec{Role: profile.RoleFirst, Tokens: n}
+		spec, held := profile.FirstSpec(n), true
 		if i > 0 {
-			spec = seamed(c, n, w)
+			spec, held = m.Profile().MidSpec(n, w)
 		}
-		held := spec.Tokens-spec.Head-spec.Tail >= max(1, c.Linear.Kernel-1)
 		p.segments = append(p.segments, s)
 		p.placed = append(p.placed, Placed{Spec: spec, Held: held})
 		p.tokens = append(p.tokens, s...)
@@ -89,7 +83,7 @@ func TestSpliceOfOneLayerEqualsFullPrefill(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/w=%d", layers, f.name, w), func(t *testing.T) {
 					c := tiny(f.family, f.rope, layers)
 					m := build[float64](t, c)
-					p := newPrompt(c, w, []int{21, 40, 33, 57}, 11)
+					p := newPrompt(m, w, []int{21, 40, 33, 57}, 11)
 					logits, st := splice(t, m, p, capture(t, m, p))
 					full := m.NewState()
 					want := prefill(t, m, full, p.tokens)
@@ -107,7 +101,7 @@ func TestSpliceWithSeamsWiderThanSegmentsEqualsFullPrefill(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			c := tiny(f.family, f.rope, "LLFLF")
 			m := build[float64](t, c)
-			p := newPrompt(c, 40, []int{21, 40, 33, 37}, 11)
+			p := newPrompt(m, 40, []int{21, 40, 33, 37}, 11)
 			segments := capture(t, m, p)
 			if segments[0] == nil || segments[1] != nil || segments[2] != nil || segments[3] != nil {
 				t.Fatal("expected the leading segment alone to be cached")
@@ -131,7 +125,7 @@ func TestReuseOfTheFirstSegmentEqualsPrefixCaching(t *testing.T) {
 
 func firstSegment[F Float](t *testing.T, c Config) {
 	m := build[F](t, c)
-	p := newPrompt(c, 8, []int{70}, 19)
+	p := newPrompt(m, 8, []int{70}, 19)
 	logits, st := splice(t, m, p, capture(t, m, p))
 	checkpoint := m.NewState()
 	prefill(t, m, checkpoint, p.tokens[:70])
@@ -144,7 +138,7 @@ func firstSegment[F Float](t *testing.T, c Config) {
 func TestSpliceBehindACheckpoint(t *testing.T) {
 	c := tiny(profile.GDN, profile.Rope{}, "L")
 	m := build[float64](t, c)
-	p := newPrompt(c, 8, []int{50, 40}, 9)
+	p := newPrompt(m, 8, []int{50, 40}, 9)
 	segments := capture(t, m, p)
 	checkpoint := m.NewState()
 	prefill(t, m, checkpoint, p.tokens[:50])
@@ -172,7 +166,7 @@ func TestMissingMiddleSegmentIsRecomputedInContext(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			one := tiny(f.family, f.rope, "L")
 			m := build[float64](t, one)
-			p := newPrompt(one, 8, []int{21, 40, 33, 57}, 11)
+			p := newPrompt(m, 8, []int{21, 40, 33, 57}, 11)
 			p.placed[2].Held = false
 			plan := p.plan(t)
 			// The missing segment and the seams on both its sides are one span.
@@ -193,7 +187,7 @@ func TestMissingMiddleSegmentIsRecomputedInContext(t *testing.T) {
 func TestDecodeContinuesASplice(t *testing.T) {
 	c := tiny(profile.KDA, profile.Rope{}, "L")
 	m := build[float64](t, c)
-	p := newPrompt(c, 8, []int{21, 40, 33}, 11)
+	p := newPrompt(m, 8, []int{21, 40, 33}, 11)
 	logits, st := splice(t, m, p, capture(t, m, p))
 	got, err := m.Decode(st, logits, 12)
 	if err != nil {
@@ -210,7 +204,7 @@ func TestDecodeContinuesASplice(t *testing.T) {
 }
 
 func TestPlanRefusesWhatCannotBeRight(t *testing.T) {
-	first := Placed{Spec: profile.SegmentSpec{Role: profile.RoleFirst, Tokens: 10}, Held: true}
+	first := Placed{Spec: profile.FirstSpec(10), Held: true}
 	mid := Placed{Spec: profile.SegmentSpec{Role: profile.RoleMid, Head: 8, Tail: 8, Tokens: 16}, Held: true}
 	for name, make := range map[string]func() (Plan, error){
 		"no query":                 func() (Plan, error) { return MakePlan(0, []Placed{first}, 0) },

@@ -20,9 +20,7 @@ func TestWrongWaysAreSeen(t *testing.T) {
 		{"seam tokens counted twice", func(profile.Family, bool) bool { return true }, 0.03,
 			func(m *Model[float64], p prompt, segments []*Segment[float64]) {
 				for i, s := range segments[1:] {
-					spec := s.Spec
-					spec.Head, spec.Tail = 0, 0
-					whole, err := m.Capture(p.segments[i+1], spec)
+					whole, err := m.Capture(p.segments[i+1], profile.FirstSpec(s.Spec.Tokens))
 					if err != nil {
 						panic(err)
 					}
@@ -64,7 +62,7 @@ func TestWrongWaysAreSeen(t *testing.T) {
 			t.Run(way.name+"/"+f.name, func(t *testing.T) {
 				c := tiny(f.family, f.rope, "L")
 				m := build[float64](t, c)
-				p := newPrompt(c, 8, []int{21, 40, 33, 37}, 11)
+				p := newPrompt(m, 8, []int{21, 40, 33, 37}, 11)
 				full := m.NewState()
 				prefill(t, m, full, p.tokens)
 				segments := capture(t, m, p)
@@ -90,7 +88,7 @@ func unitTransitions(c LinearConfig, s *Segment[float64]) {
 		t := s.Layers[i].T
 		for j := range t {
 			t[j] = 1
-			if in := j % c.transitionSize(); c.Transition() == profile.Dense && in%(c.KeyDim+1) != 0 {
+			if in := j % c.transitionSize(); c.Family.Transition() == profile.Dense && in%(c.KeyDim+1) != 0 {
 				t[j] = 0
 			}
 		}
@@ -141,7 +139,7 @@ func (m *Model[F]) join(a, b Tuple[F]) Tuple[F] {
 	n := c.transitionSize()
 	for h := range c.ValueHeads {
 		at := out.T[h*n:][:n]
-		switch c.Transition() {
+		switch c.Family.Transition() {
 		case profile.Dense:
 			composeHead(profile.Dense, at, b.T[h*n:][:n], make([]F, n), c.KeyDim, c.KeyDim)
 		default:

@@ -1,0 +1,65 @@
+package refengine
+
+import "github.com/spliced-kv/spliced/policy/profile"
+
+// Memory is a Cache in this process: published bytes by key, never evicted.
+type Memory struct {
+	prof     *profile.Profile
+	segments map[profile.SegmentKey]PackedSegment
+}
+
+// NewMemory holds segments of one profile.
+func NewMemory(p *profile.Profile) *Memory {
+	return &Memory{prof: p, segments: map[profile.SegmentKey]PackedSegment{}}
+}
+
+// Key implements Cache, with no salt.
+func (c *Memory) Key(spec profile.SegmentSpec, tokens []uint32) profile.SegmentKey {
+	return c.prof.SegmentKey(nil, spec, tokens)
+}
+
+// Match implements Cache.
+func (c *Memory) Match(keys []profile.SegmentKey) ([]bool, error) {
+	held := make([]bool, len(keys))
+	for i, k := range keys {
+		_, held[i] = c.segments[k]
+	}
+	return held, nil
+}
+
+// Publish implements Cache.
+func (c *Memory) Publish(key profile.SegmentKey, _ []uint32, s *Segment[float32]) error {
+	if _, ok := c.segments[key]; !ok {
+		c.segments[key] = PackedSegment{Spec: s.Spec, Bytes: Pack(c.prof, s)}
+	}
+	return nil
+}
+
+// Acquire implements Cache.
+func (c *Memory) Acquire(keys []profile.SegmentKey, _ []profile.SegmentSpec) (Leases, []bool, error) {
+	held, err := c.Match(keys)
+	leased := make(memoryLeases, len(keys))
+	for i, k := range keys {
+		leased[i] = c.segments[k]
+	}
+	return leased, held, err
+}
+
+// Bytes returns a segment as it was published, to be read only.
+func (c *Memory) Bytes(key profile.SegmentKey) []byte { return c.segments[key].Bytes }
+
+// HeldBytes is the size of everything held.
+func (c *Memory) HeldBytes() (n int64) {
+	for _, s := range c.segments {
+		n += int64(len(s.Bytes))
+	}
+	return n
+}
+
+type memoryLeases []PackedSegment
+
+func (l memoryLeases) Source(m *Model[float32], plan Plan, from *State[float32]) (Source[float32], error) {
+	return NewPacked(m, plan, from, l)
+}
+
+func (memoryLeases) Release() {}

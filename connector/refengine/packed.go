@@ -1,0 +1,204 @@
+package refengine
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Pack lays a captured segment out as the profile says, rounded to its element
+// types: the bytes that are published.
+func Pack(p *profile.Profile, s *Segment[float32]) []byte {
+	_, n := s.Spec.Interior()
+	layout := p.SegmentLayout(n)
+	out := make([]byte, layout.Bytes)
+	for _, part := range layout.Parts {
+		kernel.FromF32(out[part.Off:part.Off+part.Len], s.Layers[part.Layer].part(part.Kind), kernel.DType(part.DType))
+	}
+	return out
+}
+
+func (l *SegmentLayer[F]) part(k profile.PartKind) []F {
+	switch k {
+	case profile.PartT:
+		return l.T
+	case profile.PartS:
+		return l.S
+	case profile.PartConv:
+		return l.Conv
+	case profile.PartK:
+		return l.K
+	case profile.PartV:
+		return l.V
+	}
+	return nil
+}
+
+// PackedSegment is the published form of a segment: its bytes by
+// profile.SegmentLayout. The bytes are only read.
+type PackedSegment struct {
+	Spec  profile.SegmentSpec
+	Bytes []byte
+}
+
+// Packed is a Source in this process over published bytes. It calls the kernels
+// that the daemon's device calls, in the same order on the same bytes, so a
+// splice through the daemon must equal one through Packed bit for bit.
+type Packed struct {
+	m        *Model[float32]
+	plan     Plan
+	from     *State[float32]
+	segments []PackedSegment
+	layouts  []profile.Layout // per segment
+}
+
+// NewPacked serves a plan from published segments, indexed as in the plan, and
+// the state of the tokens before plan.Begin (nil when that is 0).
+func NewPacked(m *Model[float32], plan Plan, from *State[float32], segments []PackedSegment) (*Packed, error) {
+	if err := plan.Check(); err != nil {
+		return nil, err
+	}
+	if from == nil {
+		from = m.NewState()
+	}
+	if from.Tokens != plan.Begin {
+		return nil, fmt.Errorf("state of %d tokens, plan begins at %d: %w", from.Tokens, plan.Begin, ErrInvalid)
+	}
+	layouts := make([]profile.Layout, len(segments))
+	for _, s := range plan.Spans {
+		if s.Segment < 0 {
+			continue
+		}
+		if s.Segment >= len(segments) || segments[s.Segment].Bytes == nil {
+			return nil, fmt.Errorf("plan uses segment %d, which is not given: %w", s.Segment, ErrInvalid)
+		}
+		seg := segments[s.Segment]
+		_, n := seg.Spec.Interior()
+		layouts[s.Segment] = m.prof.SegmentLayout(n)
+		if s.Count != n || int64(len(seg.Bytes)) != layouts[s.Segment].Bytes {
+			return nil, fmt.Errorf("segment %d has an interior of %d tokens in %d bytes, plan says %d: %w",
+				s.Segment, n, len(seg.Bytes), s.Count, ErrInvalid)
+		}
+	}
+	return &Packed{m: m, plan: plan, from: from, segments: segments, layouts: layouts}, nil
+}
+
+// part is the bytes of one part of a segment; the layer has it.
+func (s *Packed) part(segment, layer int, kind profile.PartKind) []byte {
+	l := &s.layouts[segment]
+	p := l.Parts[l.Find(layer, kind)]
+	return s.segments[segment].Bytes[p.Off:][:p.Len]
+}
+
+// Left implements Source.
+func (s *Packed) Left(layer, span int) ([]float32, error) {
+	segment := -1
+	for _, p := range s.plan.Spans {
+		if p.Segment >= 0 {
+			segment = p.Segment
+			continue
+		}
+		if span == 0 {
+			break
+		}
+		span--
+	}
+	if segment < 0 {
+		return s.from.Layers[layer].Conv, nil
+	}
+	tail := make([]float32, s.m.convSize())
+	if len(tail) > 0 {
+		kernel.ToF32(tail, s.part(segment, layer, profile.PartConv), kernel.DType(s.m.cfg.Storage.Conv))
+	}
+	return tail, nil
+}
+
+// States implements Source.
+func (s *Packed) States(layer int, own []Tuple[float32]) ([][]float32, error) {
+	c := s.m.cfg.Linear
+	size := c.KeyDim * c.ValueDim
+	before := make([][]float32, len(own)+1)
+	for i := range before {
+		before[i] = make([]float32, s.m.stateSize())
+	}
+	ownBytes := make([][2][]byte, len(own))
+	for i, o := range own {
+		ownBytes[i] = [2][]byte{f32Bytes(o.T), f32Bytes(o.S)}
+	}
+	s.m.each(c.ValueHeads, func(h int) {
+		state := append([]float32(nil), s.from.Layers[layer].S[h*size:][:size]...)
+		steps := make([]kernel.Step, 0, len(s.plan.Spans))
+		span := 0
+		for _, p := range s.plan.Spans {
+			if p.Segment >= 0 {
+				steps = append(steps, s.segmentStep(layer, h, p))
+				continue
+			}
+			step := kernel.Step{Before: before[span][h*size:][:size]}
+			if span < len(own) {
+				n := 4 * c.transitionSize()
+				step.T, step.TType = ownBytes[span][0][h*n:][:n], kernel.F32
+				step.S, step.SType = ownBytes[span][1][h*size*4:][:size*4], kernel.F32
+			}
+			steps = append(steps, step)
+			span++
+		}
+		kernel.Compose(kernel.Transition(c.Family.Transition()), c.KeyDim, c.ValueDim, state, steps, nil)
+	})
+	return before, nil
+}
+
+// segmentStep is one head's step over a segment's interior; its end-state turns
+// from the segment's anchor at 0 to its start (HYPIC Eq. 7).
+func (s *Packed) segmentStep(layer, h int, p Span) kernel.Step {
+	c, seg := s.m.cfg.Linear, s.segments[p.Segment]
+	l := s.m.prof.Layer(layer).Linear
+	n, size := c.transitionSize()*l.TransitionDType.Size(), c.KeyDim*c.ValueDim*l.StateDType.Size()
+	step := kernel.Step{
+		T: s.part(p.Segment, layer, profile.PartT)[h*n:][:n], TType: kernel.DType(l.TransitionDType),
+		S: s.part(p.Segment, layer, profile.PartS)[h*size:][:size], SType: kernel.DType(l.StateDType),
+	}
+	if c.Rope.Dims > 0 {
+		step.Dims, step.Interleaved = c.Rope.Dims, c.Rope.Interleaved
+		step.Cos, step.Sin = anglesAt[float32](s.m.linRope.invFreq, p.Start-seg.Spec.Head)
+	}
+	return step
+}
+
+// Rows implements Source.
+func (s *Packed) Rows(layer int, k, v []float32) error {
+	a, row := s.m.cfg.Attention, s.m.rowSize()
+	dt := kernel.DType(s.m.cfg.Storage.KV)
+	copy(k, s.from.Layers[layer].K)
+	copy(v, s.from.Layers[layer].V)
+	for _, p := range s.plan.Spans {
+		if p.Segment < 0 {
+			continue
+		}
+		seg := s.segments[p.Segment]
+		src := s.part(p.Segment, layer, profile.PartK)
+		turned := make([]byte, len(src))
+		cos, sin := anglesAt[float32](s.m.attnRope.invFreq, p.Start-seg.Spec.Head)
+		kernel.RotateRows(turned, row*dt.Size(), a.HeadDim*dt.Size(), src, dt, p.Count, a.KVHeads, a.HeadDim,
+			kernel.Turn{Dims: a.Rope.Dims, Interleaved: a.Rope.Interleaved, Cos: cos, Sin: sin})
+		kernel.ToF32(k[p.Start*row:][:p.Count*row], turned, dt)
+		kernel.ToF32(v[p.Start*row:][:p.Count*row], s.part(p.Segment, layer, profile.PartV), dt)
+	}
+	return nil
+}
+
+func f32Bytes(x []float32) []byte {
+	out := make([]byte, 4*len(x))
+	kernel.FromF32(out, x, kernel.F32)
+	return out
+}
+
+func anglesAt[F Float](invFreq []float64, pos int) (cos, sin []F) {
+	for _, f := range invFreq {
+		s, c := math.Sincos(float64(pos) * f)
+		cos, sin = append(cos, F(c)), append(sin, F(s))
+	}
+	return cos, sin
+}

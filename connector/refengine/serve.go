@@ -1,0 +1,157 @@
+package refengine
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Cache is where the segments of one model are held: Memory in this process, or
+// the daemon. A miss is no error; an error says that the cache cannot be used,
+// and the engine computes without it.
+type Cache interface {
+	// Key names a segment.
+	Key(spec profile.SegmentSpec, tokens []uint32) profile.SegmentKey
+	// Match says which segments are held now, without leasing them.
+	Match(keys []profile.SegmentKey) ([]bool, error)
+	// Publish offers a captured segment. Losing to another writer, or to a full
+	// pool, is not an error.
+	Publish(key profile.SegmentKey, tokens []uint32, s *Segment[float32]) error
+	// Acquire leases segments for reading; those not held any more come back as
+	// false and are recomputed.
+	Acquire(keys []profile.SegmentKey, specs []profile.SegmentSpec) (Leases, []bool, error)
+}
+
+// Leases are the segments that one request reads, indexed as they were acquired.
+type Leases interface {
+	// Source serves a plan from the leased segments and the state before
+	// plan.Begin (nil when that is 0).
+	Source(m *Model[float32], plan Plan, from *State[float32]) (Source[float32], error)
+	// Release gives the leases and everything the Source used back.
+	Release()
+}
+
+// Request is a prompt in parts. Segments keep their boundaries; what stands
+// before them is First, kept whole, or the tokens of Prefix.
+type Request struct {
+	Prefix []uint32 // tokens of From, computed before (not with First)
+	From   *State[float32]
+	First  []uint32   // leading segment
+	Mid    [][]uint32 // segments, placed one behind another
+	Query  []uint32
+	Seam   int // w: tokens recomputed on either side of a join
+}
+
+// Prompt is the request's tokens in order.
+func (r Request) Prompt() []uint32 {
+	out := append([]uint32(nil), r.Prefix...)
+	out = append(out, r.First...)
+	for _, s := range r.Mid {
+		out = append(out, s...)
+	}
+	return append(out, r.Query...)
+}
+
+// Result is what serving a request gave and cost. Tokens of the prompt are
+// either Reused or computed: captured tokens were run alone, recomputed ones in
+// context, so their sum may pass the prompt's length.
+type Result struct {
+	Logits     []float32
+	State      *State[float32]
+	Plan       Plan
+	Missed     int // segments that were not held when the request came
+	Captured   int // tokens run alone and published
+	Recomputed int // tokens run in context: seams, segments too short, query
+	Reused     int // tokens taken from segments that were held when the request came
+}
+
+// Serve answers a request with whatever the cache holds: match, run missing
+// segments alone and publish them, lease, splice.
+func Serve(m *Model[float32], c Cache, r Request) (*Result, error) {
+	segments, placed := r.place(m.prof)
+	keys := make([]profile.SegmentKey, len(segments))
+	specs := make([]profile.SegmentSpec, len(segments))
+	for i, s := range segments {
+		keys[i], specs[i] = c.Key(placed[i].Spec, s), placed[i].Spec
+	}
+	out := &Result{}
+	known, err := out.publishMissing(m, c, segments, placed, keys)
+	if err != nil {
+		return nil, err
+	}
+	leases, held, err := c.Acquire(keys, specs)
+	if err != nil {
+		return nil, err
+	}
+	defer leases.Release()
+	for i := range placed {
+		placed[i].Held = placed[i].Held && held[i]
+	}
+	if out.Plan, err = MakePlan(len(r.Prefix), placed, len(r.Query)); err != nil {
+		return nil, err
+	}
+	src, err := leases.Source(m, out.Plan, r.From)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range out.Plan.Spans {
+		switch {
+		case s.Segment < 0:
+			out.Recomputed += s.Count
+		case known[s.Segment]:
+			out.Reused += s.Count
+		}
+	}
+	out.Logits, out.State, err = m.Splice(out.Plan, r.Prompt(), src)
+	return out, err
+}
+
+// place gives every segment of a request its geometry. Held says that it is
+// worth keeping.
+func (r Request) place(p *profile.Profile) (segments [][]uint32, placed []Placed) {
+	if len(r.First) > 0 {
+		segments = append(segments, r.First)
+		spec := profile.FirstSpec(len(r.First))
+		placed = append(placed, Placed{Spec: spec, Held: p.CheckSpec(spec) == nil})
+	}
+	for _, s := range r.Mid {
+		segments = append(segments, s)
+		spec, ok := p.MidSpec(len(s), r.Seam)
+		placed = append(placed, Placed{Spec: spec, Held: ok})
+	}
+	return segments, placed
+}
+
+// publishMissing runs segments that are not held alone and publishes them. It
+// returns which segments were held before.
+func (out *Result) publishMissing(m *Model[float32], c Cache, segments [][]uint32, placed []Placed, keys []profile.SegmentKey) ([]bool, error) {
+	known, err := c.Match(keys)
+	if err != nil {
+		return nil, err
+	}
+	done := map[profile.SegmentKey]bool{}
+	for i, s := range segments {
+		if !placed[i].Held {
+			known[i] = false
+			continue
+		}
+		if known[i] {
+			continue
+		}
+		out.Missed++
+		if done[keys[i]] {
+			continue
+		}
+		captured, err := m.Capture(s, placed[i].Spec)
+		if err != nil {
+			return nil, fmt.Errorf("segment %d: %w", i, err)
+		}
+		if err := c.Publish(keys[i], s, captured); err != nil {
+			return nil, errors.Join(fmt.Errorf("publish segment %d", i), err)
+		}
+		done[keys[i]] = true
+		out.Captured += len(s)
+	}
+	return known, nil
+}
