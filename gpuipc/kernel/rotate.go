@@ -38,8 +38,8 @@ func RotateRowsAt(dst []byte, dstRowStride, dstHeadStride int, src []byte, dt DT
 
 // grid is the shape of the rows to move.
 type grid struct {
-	rows, heads, dim     int
-	dt                   DType
+	rows, heads, dim      int
+	dt                    DType
 	rowStride, headStride int // of dst, bytes
 }
 

@@ -1,0 +1,14 @@
+package gpuipc
+
+import "github.com/zeebo/xxh3"
+
+// ChunkBytes is the unit of digests: an object of n bytes has Chunks(n) chunks,
+// all of ChunkBytes but the last. Chunks follow the object, not its extents.
+const ChunkBytes = 1 << 20
+
+// Chunks is the number of chunks of an object of n bytes.
+func Chunks(n int64) int { return int((n + ChunkBytes - 1) / ChunkBytes) }
+
+// DigestBytes is the digest of one chunk: XXH3-64, seed 0. It guards against
+// damage and mistakes, not against someone who wants a collision.
+func DigestBytes(b []byte) uint64 { return xxh3.Hash(b) }

@@ -1,0 +1,114 @@
+package gpuipc
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+)
+
+// Options chooses and sets up a device. The zero value is the host device with
+// its defaults.
+type Options struct {
+	Host HostOptions
+}
+
+// HostOptions sets up the host device.
+type HostOptions struct {
+	// Workers bounds the goroutines that all operations of the device together
+	// may add to those of their callers, plus one; 0 = GOMAXPROCS, 1 = every
+	// operation runs in its caller alone.
+	Workers int
+	// Between is test instrumentation: when set, it is called before every
+	// chunk of an operation but its first, with the number of chunks started
+	// so far, from whichever goroutine works on it. It may block; the operation
+	// then stands still in its middle.
+	Between func(op Op, chunk int)
+}
+
+// Op names an operation of a Device, for instrumentation and messages.
+type Op uint8
+
+// The operations.
+const (
+	OpNewRegion Op = 1 + iota
+	OpImport
+	OpCopyDigests
+	OpDigests
+	OpLoad
+	OpStore
+	OpCompose
+	OpRotate
+)
+
+var opNames = [...]string{OpNewRegion: "new region", OpImport: "import", OpCopyDigests: "copy with digests",
+	OpDigests: "digests", OpLoad: "load", OpStore: "store", OpCompose: "compose", OpRotate: "rotate"}
+
+func (o Op) String() string {
+	if int(o) < len(opNames) && o != 0 {
+		return opNames[o]
+	}
+	return fmt.Sprintf("op %d", uint8(o))
+}
+
+// Open returns the device that o asks for.
+func Open(o Options) (Device, error) { return NewHost(o.Host) }
+
+// NewHost returns the host device: memory is memfds, kernels run on the CPU.
+func NewHost(o HostOptions) (Device, error) {
+	if o.Workers < 0 {
+		return nil, fmt.Errorf("host device: %d workers: %w", o.Workers, ErrInvalid)
+	}
+	if o.Workers == 0 {
+		o.Workers = runtime.GOMAXPROCS(0)
+	}
+	return &host{
+		between: o.Between,
+		workers: o.Workers,
+		extra:   make(chan struct{}, o.Workers-1),
+		scratch: sync.Pool{New: func() any { return new(scratch) }},
+	}, nil
+}
+
+// host is the Device of this machine's memory.
+type host struct {
+	between func(Op, int)
+	workers int
+	extra   chan struct{} // one token per goroutine beside the callers
+	scratch sync.Pool     // *scratch, one per working goroutine
+	regions atomic.Int64  // open ones
+}
+
+// Describe names the processor and the instruction sets in use.
+func (h *host) Describe() Description {
+	return Description{Kind: "host", Name: processorName(), Features: kernel.Features()}
+}
+
+// Close refuses while regions are open: their memory would have no owner.
+func (h *host) Close() error {
+	if n := h.regions.Load(); n != 0 {
+		return fmt.Errorf("close host device: %d regions are open: %w", n, ErrInvalid)
+	}
+	return nil
+}
+
+// processorName is for people; machines that do not tell are named by their
+// architecture.
+func processorName() string {
+	f, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOARCH
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if key, value, ok := bytes.Cut(lines.Bytes(), []byte(":")); ok && string(bytes.TrimSpace(key)) == "model name" {
+			return string(bytes.TrimSpace(value))
+		}
+	}
+	return runtime.GOARCH
+}

@@ -1,0 +1,81 @@
+package gpuipc
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+// MemoryLimit is the number of bytes that this process may hold at most: the
+// tightest memory.max on the way from its control group (version 2) to the
+// root, and the machine's memory. The second result is false when neither can
+// be read.
+func MemoryLimit() (int64, bool) {
+	limit, known := int64(math.MaxInt64), false
+	if kib, ok := memInfo("MemTotal:"); ok {
+		limit, known = kib<<10, true
+	}
+	for _, dir := range cgroupDirs() {
+		if n, ok := readNumber(filepath.Join(dir, "memory.max")); ok { // "max" is no number
+			limit, known = min(limit, n), true
+		}
+	}
+	return limit, known
+}
+
+// cgroupRoom is the smallest limit minus use over our control groups; false
+// when none has a limit.
+func cgroupRoom(limitFile, useFile string) (room int64, limited bool) {
+	room = math.MaxInt64
+	for _, dir := range cgroupDirs() {
+		if n, ok := readNumber(filepath.Join(dir, limitFile)); ok {
+			used, _ := readNumber(filepath.Join(dir, useFile))
+			room, limited = min(room, n-used), true
+		}
+	}
+	return room, limited
+}
+
+// cgroupDirs lists our version 2 control group and those above it. In a
+// container with its own control group namespace that is the root alone, which
+// then carries the container's limits.
+func cgroupDirs() []string {
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(b)) {
+		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
+		if !ok {
+			continue
+		}
+		var dirs []string
+		for path = filepath.Clean("/" + path); path != "/"; path = filepath.Dir(path) {
+			dirs = append(dirs, cgroupRoot+path)
+		}
+		return append(dirs, cgroupRoot)
+	}
+	return nil
+}
+
+// memInfo reads one line of /proc/meminfo, in KiB.
+func memInfo(key string) (int64, bool) {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) >= 2 && f[0] == key {
+			var n int64
+			for _, c := range f[1] {
+				n = n*10 + int64(c-'0')
+			}
+			return n, true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,54 @@
+package gpuipc
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Mapping is a client's view of a region of another process. It stays valid
+// when that process dies: the memory lives as long as someone maps it.
+type Mapping struct {
+	mem []byte
+}
+
+// Map maps the region behind h and takes over h.File whatever it returns.
+// Without writable the bytes fault on a write; a ClientReads region can only be
+// mapped so. Memory that could shrink under the mapping is refused with
+// ErrInvalid.
+func Map(h Handle, writable bool) (*Mapping, error) {
+	if h.File == nil {
+		return nil, fmt.Errorf("map: no descriptor: %w", ErrInvalid)
+	}
+	defer h.File.Close() // the mapping keeps the memory
+	if err := checkFixed(h.File, h.Bytes); err != nil {
+		return nil, fmt.Errorf("map: %w", err)
+	}
+	prot := unix.PROT_READ
+	if writable {
+		prot |= unix.PROT_WRITE
+	}
+	mem, err := mapShared(h.File, h.Bytes, prot)
+	switch {
+	case err == nil:
+		_ = unix.Madvise(mem, unix.MADV_DONTDUMP)
+		return &Mapping{mem: mem}, nil
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return nil, fmt.Errorf("map: %v; the region is for reading only: %w", err, ErrInvalid)
+	}
+	return nil, regionError("map", h.Bytes, err)
+}
+
+// Bytes is the whole region, valid until Close.
+func (m *Mapping) Bytes() []byte { return m.mem }
+
+// Close unmaps. Nothing may use Bytes any more; a second Close is ErrInvalid.
+func (m *Mapping) Close() error {
+	if m.mem == nil {
+		return fmt.Errorf("close mapping: closed already: %w", ErrInvalid)
+	}
+	mem := m.mem
+	m.mem = nil
+	return unix.Munmap(mem)
+}

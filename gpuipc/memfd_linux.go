@@ -1,0 +1,143 @@
+package gpuipc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Seals of regions that we make. A client that holds any descriptor of a region
+// can neither resize it nor add seals; of a ClientReads region it can also never
+// get a writable mapping, write(2) or punch a hole, not even through a
+// read-write re-open under /proc/self/fd. Our own mapping is older than the
+// seal and stays writable.
+//
+// The price: hole punching is refused to us too (and so is MADV_REMOVE), so
+// memory of a ClientReads region goes back to the system only with the region.
+const (
+	sealSize  = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	sealReads = sealSize | unix.F_SEAL_FUTURE_WRITE
+)
+
+const hugePageBytes = 2 << 20
+
+// createMemfd makes an unsealed memfd of size bytes.
+func createMemfd(name string, size int64, huge bool) (*os.File, error) {
+	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	if huge {
+		flags |= unix.MFD_HUGETLB | unix.MFD_HUGE_2MB
+	}
+	// Not executable where the kernel knows the flag (6.3); hardened systems
+	// refuse memfds without it (vm.memfd_noexec=2).
+	fd, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = unix.MemfdCreate(name, flags)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "memfd:"+name)
+	if err := unix.Ftruncate(fd, size); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("ftruncate to %d bytes: %w", size, err)
+	}
+	return f, nil
+}
+
+// mapShared maps the first size bytes of f.
+func mapShared(f *os.File, size int64, prot int) ([]byte, error) {
+	if size <= 0 || size != int64(int(size)) {
+		return nil, fmt.Errorf("map %d bytes: %w", size, ErrInvalid)
+	}
+	// NORESERVE: a large region reserves nothing, it is charged page by page.
+	mem, err := unix.Mmap(int(f.Fd()), 0, int(size), prot, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("mmap %d bytes: %w", size, err)
+	}
+	return mem, nil
+}
+
+// addSeals seals f.
+func addSeals(f *os.File, seals int) error {
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+		return fmt.Errorf("seal with %#x: %w", seals, err)
+	}
+	return nil
+}
+
+// checkFixed refuses memory whose owner could shrink it under a mapping: an
+// access past the new end would kill the process that maps it.
+func checkFixed(f *os.File, size int64) error {
+	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return fmt.Errorf("not a memfd that takes seals (%v); share memory made by memfd_create(MFD_ALLOW_SEALING): %w", err, ErrInvalid)
+	}
+	if seals&unix.F_SEAL_SHRINK == 0 {
+		return fmt.Errorf("memfd can still shrink (seals %#x); add F_SEAL_SHRINK with fcntl(F_ADD_SEALS) before sharing it: %w", seals, ErrInvalid)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return fmt.Errorf("fstat: %v: %w", err, ErrInvalid)
+	}
+	if st.Size != size {
+		return fmt.Errorf("memfd has %d bytes, its handle says %d: %w", st.Size, size, ErrInvalid)
+	}
+	return nil
+}
+
+// residentBytes is what f holds in memory, without walking it.
+func residentBytes(f *os.File) (int64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return 0, fmt.Errorf("fstat: %w", err)
+	}
+	return st.Blocks * 512, nil
+}
+
+// duplicate makes a descriptor for a client. Readers get a read-only open of
+// the same memory where /proc is mounted: the seal is what protects, this only
+// makes the client's mistakes fail early.
+func duplicate(f *os.File, name string, access Access) (*os.File, error) {
+	if access == ClientReads {
+		fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			return os.NewFile(uintptr(fd), name), nil
+		}
+	}
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate descriptor: %w", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// freeHugePages is the number of reserved 2 MiB pages that nobody has claimed,
+// within the hugetlb limit of our control group.
+func freeHugePages() int64 {
+	const dir = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
+	free, ok := readNumber(dir + "free_hugepages")
+	if !ok {
+		return 0
+	}
+	claimed, _ := readNumber(dir + "resv_hugepages")
+	free -= claimed
+	// A fault above the limit is a SIGBUS, not an error: stay below it.
+	if room, limited := cgroupRoom("hugetlb.2MB.max", "hugetlb.2MB.current"); limited {
+		free = min(free, room/hugePageBytes)
+	}
+	return max(free, 0)
+}
+
+// readNumber reads a file that holds one decimal number.
+func readNumber(path string) (int64, bool) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	return n, err == nil
+}

@@ -1,0 +1,205 @@
+package gpuipc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// hostRegion is a memfd mapped read-write by us, whoever made it.
+type hostRegion struct {
+	dev    *host
+	name   string
+	access Access
+	file   *os.File
+	mem    []byte
+
+	// users is the number of running operations; closedRegion once unmapped.
+	users atomic.Int64
+}
+
+const closedRegion = -1 << 62
+
+// NewRegion makes a memfd, maps it and seals it. The memory is not touched: a
+// page costs nothing before its first write. A region larger than what this
+// process may ever hold (MemoryLimit) is refused with ErrFull, since writing it
+// would end in a kill.
+//
+// HugeAuto takes pages that the operator reserved in hugetlbfs when the whole
+// region fits into the unclaimed ones, else it advises transparent huge pages,
+// which the kernel honours where shmem_enabled says so. HugeRequire accepts the
+// reserved ones only.
+func (h *host) NewRegion(spec RegionSpec) (Region, error) {
+	if err := checkSpec(&spec); err != nil {
+		return nil, err
+	}
+	if limit, ok := MemoryLimit(); ok && spec.Bytes > limit {
+		return nil, fmt.Errorf("region %s: %d bytes are more than the %d this process may hold: %w", spec.Name, spec.Bytes, limit, ErrFull)
+	}
+	r, err := h.newHugeRegion(spec)
+	if err != nil && spec.Huge == HugeRequire {
+		return nil, err
+	}
+	if r == nil {
+		if r, err = h.makeRegion(spec, roundUp(spec.Bytes, int64(os.Getpagesize())), false); err != nil {
+			return nil, err
+		}
+		if spec.Huge == HugeAuto {
+			// Advice only: kernels without it, or with shmem_enabled=never, use small pages.
+			_ = unix.Madvise(r.mem, unix.MADV_HUGEPAGE)
+		}
+	}
+	h.regions.Add(1)
+	return r, nil
+}
+
+func checkSpec(spec *RegionSpec) error {
+	switch {
+	case spec.Bytes <= 0 || spec.Bytes > 1<<46:
+		return fmt.Errorf("region %q of %d bytes: %w", spec.Name, spec.Bytes, ErrInvalid)
+	case spec.Access != ClientReads && spec.Access != ClientWrites:
+		return fmt.Errorf("region %q: access %d: %w", spec.Name, spec.Access, ErrInvalid)
+	case spec.Huge > HugeRequire:
+		return fmt.Errorf("region %q: huge pages %d: %w", spec.Name, spec.Huge, ErrInvalid)
+	case len(spec.Name) > 200 || strings.ContainsRune(spec.Name, 0):
+		return fmt.Errorf("region name %q: %w", spec.Name, ErrInvalid)
+	}
+	return nil
+}
+
+// newHugeRegion returns nil and why when the region does not get reserved pages.
+func (h *host) newHugeRegion(spec RegionSpec) (*hostRegion, error) {
+	if spec.Huge == HugeNever {
+		return nil, nil
+	}
+	size := roundUp(spec.Bytes, hugePageBytes)
+	if free := freeHugePages(); size/hugePageBytes > free {
+		return nil, fmt.Errorf("region %s: needs %d huge pages of 2 MiB, %d are reserved and free; raise vm.nr_hugepages: %w", spec.Name, size/hugePageBytes, free, ErrUnavailable)
+	}
+	r, err := h.makeRegion(spec, size, true)
+	if err != nil {
+		return nil, fmt.Errorf("huge pages: %w: %w", err, ErrUnavailable)
+	}
+	// The first page tells whether the control group lets us have any.
+	if err := unix.Madvise(r.mem[:hugePageBytes], unix.MADV_POPULATE_WRITE); err != nil && !errors.Is(err, unix.EINVAL) {
+		r.unmap()
+		return nil, fmt.Errorf("region %s: first huge page: %v: %w", spec.Name, err, ErrUnavailable)
+	}
+	return r, nil
+}
+
+// makeRegion maps before it seals: FUTURE_WRITE spares mappings that exist.
+func (h *host) makeRegion(spec RegionSpec, size int64, huge bool) (*hostRegion, error) {
+	f, err := createMemfd(spec.Name, size, huge)
+	if err != nil {
+		return nil, regionError(spec.Name, size, err)
+	}
+	mem, err := mapShared(f, size, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		f.Close()
+		return nil, regionError(spec.Name, size, err)
+	}
+	r := &hostRegion{dev: h, name: spec.Name, access: spec.Access, file: f, mem: mem}
+	seals := sealReads
+	if spec.Access == ClientWrites {
+		seals = sealSize
+	}
+	if err := addSeals(f, seals); err != nil {
+		r.unmap()
+		return nil, regionError(spec.Name, size, err)
+	}
+	// A crash dump must not carry gigabytes of cached prompts.
+	_ = unix.Madvise(mem, unix.MADV_DONTDUMP)
+	return r, nil
+}
+
+// regionError sorts what the kernel answered into our kinds.
+func regionError(name string, size int64, err error) error {
+	kind := ErrUnavailable
+	switch {
+	case errors.Is(err, ErrInvalid):
+		kind = ErrInvalid
+	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		kind = ErrFull
+	}
+	return fmt.Errorf("region %s of %d bytes: %v: %w", name, size, err, kind)
+}
+
+// Import maps a client's memfd for reading and writing. Holes that the owner
+// punches later read as zeros: they cost the owner its data and us nothing.
+func (h *host) Import(hd Handle) (Region, error) {
+	if hd.File == nil {
+		return nil, fmt.Errorf("import: no descriptor: %w", ErrInvalid)
+	}
+	if err := checkFixed(hd.File, hd.Bytes); err != nil {
+		hd.File.Close()
+		return nil, fmt.Errorf("import: %w", err)
+	}
+	mem, err := mapShared(hd.File, hd.Bytes, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		hd.File.Close()
+		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL) {
+			return nil, fmt.Errorf("import: %v; the descriptor must be open for reading and writing and not sealed against writes: %w", err, ErrInvalid)
+		}
+		return nil, regionError("import", hd.Bytes, err)
+	}
+	_ = unix.Madvise(mem, unix.MADV_DONTDUMP)
+	h.regions.Add(1)
+	return &hostRegion{dev: h, name: "import", access: ClientWrites, file: hd.File, mem: mem}, nil
+}
+
+func (r *hostRegion) Bytes() int64 { return int64(len(r.mem)) }
+
+func (r *hostRegion) Export() (Handle, error) {
+	if err := r.acquire(); err != nil {
+		return Handle{}, err
+	}
+	defer r.release()
+	f, err := duplicate(r.file, r.name, r.access)
+	if err != nil {
+		return Handle{}, regionError(r.name, r.Bytes(), err)
+	}
+	return Handle{File: f, Bytes: r.Bytes()}, nil
+}
+
+func (r *hostRegion) Resident() (int64, error) {
+	if err := r.acquire(); err != nil {
+		return 0, err
+	}
+	defer r.release()
+	return residentBytes(r.file)
+}
+
+// Close panics when an operation is still using the memory: going on would let
+// it write into whatever is mapped there next.
+func (r *hostRegion) Close() error {
+	if !r.users.CompareAndSwap(0, closedRegion) {
+		if n := r.users.Load(); n > 0 {
+			panic(fmt.Sprintf("gpuipc: close of region %s under %d running operations", r.name, n))
+		}
+		return fmt.Errorf("close region %s: closed already: %w", r.name, ErrInvalid)
+	}
+	r.dev.regions.Add(-1)
+	return r.unmap()
+}
+
+func (r *hostRegion) unmap() error {
+	return errors.Join(unix.Munmap(r.mem), r.file.Close())
+}
+
+// acquire keeps the mapping for one operation.
+func (r *hostRegion) acquire() error {
+	if r.users.Add(1) < 0 {
+		r.users.Add(-1)
+		return fmt.Errorf("region %s is closed: %w", r.name, ErrInvalid)
+	}
+	return nil
+}
+
+func (r *hostRegion) release() { r.users.Add(-1) }
+
+func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }

@@ -1,0 +1,200 @@
+package gpuipc
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+)
+
+// Rotate works in runs of rows that are one run of bytes at the source and have
+// one stride at the destination; rows cut by an extent's end go through scratch.
+// All bounds are checked before the first byte is written.
+func (h *host) Rotate(ctx context.Context, job *RotateJob) error {
+	a := access{host: h}
+	defer a.release()
+	r, err := a.rotator(job)
+	if err != nil {
+		return fmt.Errorf("%s: %w", OpRotate, err)
+	}
+	pieces := 0
+	if job.Rows > 0 {
+		pieces = (job.Rows-1)/r.pieceRows + 1
+	}
+	if err := h.run(ctx, OpRotate, pieces, true, r.piece); err != nil {
+		return fmt.Errorf("%s of %d rows: %w", OpRotate, job.Rows, err)
+	}
+	return nil
+}
+
+const (
+	// pieceBytes is the work between two looks at the context: 0.05 ms with
+	// AVX2, 0.3 ms in plain Go (measured).
+	pieceBytes = 512 << 10
+	// piecePairs bounds the sines and cosines of a piece, at 30 ns a pair.
+	piecePairs = 16 << 10
+)
+
+// rotator is a checked RotateJob.
+type rotator struct {
+	job       *RotateJob
+	src       memory
+	dense     memory // destination, when job.Dst.Rows is present
+	table     []byte // else the region of the block table
+	headBytes int64
+	rowBytes  int64
+	pieceRows int
+	turn      kernel.Turn // of every row; Dims 0 = plain copy
+}
+
+func (a *access) rotator(job *RotateJob) (*rotator, error) {
+	r := &rotator{job: job}
+	if err := r.shape(); err != nil {
+		return nil, err
+	}
+	var err error
+	n := int64(job.Rows) * r.rowBytes
+	if r.src, err = a.openExact("source", job.Src, job.Type.Size(), reads, n); err != nil {
+		return nil, err
+	}
+	if job.Dst.Region == nil {
+		r.dense, err = a.openExact("rows", job.Dst.Rows, job.Type.Size(), writes, n)
+		if err != nil {
+			return nil, err
+		}
+		return r, a.disjoint()
+	}
+	if !job.Dst.Rows.Absent() {
+		return nil, fmt.Errorf("both rows and a block table as destination: %w", ErrInvalid)
+	}
+	hr, err := a.region("block table", job.Dst.Region)
+	if err != nil {
+		return nil, err
+	}
+	r.table = hr.mem
+	return r, r.checkTable(a, hr)
+}
+
+// shape checks everything that needs no memory.
+func (r *rotator) shape() error {
+	const most = 1 << 24
+	j := r.job
+	if j.Rows < 0 || j.Rows > most || j.Heads <= 0 || j.Heads > most || j.Dim <= 0 || j.Dim > most || j.Heads > most/j.Dim {
+		return fmt.Errorf("%d rows of [%d, %d]: %w", j.Rows, j.Heads, j.Dim, ErrInvalid)
+	}
+	if j.Type.Size() == 0 {
+		return fmt.Errorf("element type %d: %w", j.Type, ErrInvalid)
+	}
+	r.headBytes = int64(j.Dim) * int64(j.Type.Size())
+	r.rowBytes = r.headBytes * int64(j.Heads)
+	r.pieceRows = int(max(1, pieceBytes/r.rowBytes))
+	if j.Turn != nil && j.PerRow != nil {
+		return fmt.Errorf("one turn for all rows and one for each: %w", ErrInvalid)
+	}
+	if t := j.Turn; t != nil {
+		r.turn = kernel.Turn{Dims: t.Dims, Interleaved: t.Interleaved, Cos: t.Cos, Sin: t.Sin}
+		return t.check(j.Dim)
+	}
+	if p := j.PerRow; p != nil {
+		if p.Dims < 0 || p.Dims%2 != 0 || p.Dims > j.Dim || len(p.InvFreq) != p.Dims/2 {
+			return fmt.Errorf("rotation of %d of %d dimensions with %d frequencies: %w", p.Dims, j.Dim, len(p.InvFreq), ErrInvalid)
+		}
+		r.turn = kernel.Turn{Dims: p.Dims, Interleaved: p.Interleaved}
+		r.pieceRows = max(1, min(r.pieceRows, piecePairs/max(1, p.Dims/2)))
+	}
+	return nil
+}
+
+// piece moves the rows of one piece.
+func (r *rotator) piece(w *worker, item int) error {
+	row := item * r.pieceRows
+	end := min(row+r.pieceRows, r.job.Rows)
+	for row < end {
+		src, n := r.source(w.scratch, row, end-row)
+		if r.table != nil {
+			n = r.toTable(w.scratch, row, n, src)
+		} else {
+			n = r.toRows(w.scratch, row, n, src)
+		}
+		row += n
+	}
+	return nil
+}
+
+// source is the run of at most n rows that begins at row.
+func (r *rotator) source(s *scratch, row, n int) (b []byte, rows int) {
+	off := int64(row) * r.rowBytes
+	b = r.src.run(off, int64(n)*r.rowBytes)
+	if rows = int(int64(len(b)) / r.rowBytes); rows > 0 {
+		return b[:int64(rows)*r.rowBytes], rows
+	}
+	return r.src.view(off, r.rowBytes, &s.row), 1
+}
+
+func (r *rotator) toRows(s *scratch, row, n int, src []byte) int {
+	off := int64(row) * r.rowBytes
+	dst := r.dense.run(off, int64(n)*r.rowBytes)
+	if n = min(n, int(int64(len(dst))/r.rowBytes)); n > 0 {
+		r.move(s, dst, r.rowBytes, r.headBytes, row, n, src)
+		return n
+	}
+	one := grown(&s.turned, int(r.rowBytes))
+	r.move(s, one, r.rowBytes, r.headBytes, row, 1, src)
+	r.dense.store(off, one)
+	return 1
+}
+
+// toTable goes as far as the block, and on into blocks that follow it in memory
+// with the same stride.
+func (r *rotator) toTable(s *scratch, row, n int, src []byte) int {
+	d := &r.job.Dst
+	token := d.FirstToken + row
+	i, in := token/d.BlockTokens, token%d.BlockTokens
+	rows := d.BlockTokens - in
+	if d.BlockStride == int64(d.BlockTokens)*d.TokenStride {
+		for k := i; rows < n && d.Blocks[k+1] == d.Blocks[k]+1; k++ {
+			rows += d.BlockTokens
+		}
+	}
+	n = min(n, rows)
+	off := d.Base + int64(d.Blocks[i])*d.BlockStride + int64(in)*d.TokenStride
+	r.move(s, r.table[off:], d.TokenStride, d.HeadStride, row, n, src)
+	return n
+}
+
+// move turns n rows from src to dst. A copy of whole rows is left to the
+// machine's own copy.
+func (r *rotator) move(s *scratch, dst []byte, rowStride, headStride int64, row, n int, src []byte) {
+	j := r.job
+	heads, dim, turn := j.Heads, j.Dim, r.turn
+	src = src[:int64(n)*r.rowBytes]
+	if turn.Dims == 0 && (headStride == r.headBytes || heads == 1) {
+		heads, dim = 1, heads*dim
+		if rowStride == r.rowBytes || n == 1 {
+			copy(dst, src)
+			return
+		}
+	}
+	if j.PerRow != nil && turn.Dims > 0 {
+		turn.Cos, turn.Sin = s.angles(j.PerRow, row, n)
+		kernel.RotateRowsAt(dst, int(rowStride), int(headStride), src, j.Type, n, heads, dim, turn)
+		return
+	}
+	kernel.RotateRows(dst, int(rowStride), int(headStride), src, j.Type, n, heads, dim, turn)
+}
+
+// angles are the cosines and sines of rows [row, row+n), [n, Dims/2] each. Angles
+// are formed in float64: at position 10^6 a float32 product is off by 0.03 rad.
+func (s *scratch) angles(p *RowRotation, row, n int) (cos, sin []float32) {
+	half := p.Dims / 2
+	cos, sin = grown(&s.cos, n*half), grown(&s.sin, n*half)
+	for i := range n {
+		position := float64(p.Position + row + i)
+		for k, f := range p.InvFreq {
+			sn, cs := math.Sincos(position * f)
+			cos[i*half+k], sin[i*half+k] = float32(cs), float32(sn)
+		}
+	}
+	return cos, sin
+}

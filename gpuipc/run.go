@@ -1,0 +1,103 @@
+package gpuipc
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+)
+
+// task is one operation cut into items that any worker may take. The caller's
+// goroutine works too, so an operation needs no other to make progress.
+type task struct {
+	host    *host
+	ctx     context.Context
+	op      Op
+	items   int
+	work    func(w *worker, item int) error
+	next    atomic.Int64 // items taken
+	started atomic.Int64 // chunks entered
+	failed  atomic.Bool
+	once    sync.Once
+	err     error // of the first failure; written once, read after all stopped
+}
+
+// worker is one goroutine's part in a task.
+type worker struct {
+	*task
+	*scratch
+}
+
+// run works through n items and returns when no goroutine works on them any
+// more, whatever happened. With wide set, free workers of the device join.
+func (h *host) run(ctx context.Context, op Op, n int, wide bool, work func(w *worker, item int) error) error {
+	t := &task{host: h, ctx: ctx, op: op, items: n, work: work}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var group sync.WaitGroup
+	for i := 1; wide && i < n && h.borrow(); i++ {
+		group.Go(func() {
+			defer h.giveBack()
+			t.loop()
+		})
+	}
+	t.loop()
+	group.Wait()
+	return t.err
+}
+
+func (h *host) borrow() bool {
+	select {
+	case h.extra <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (h *host) giveBack() { <-h.extra }
+
+func (t *task) loop() {
+	s := t.host.scratch.Get().(*scratch)
+	defer t.host.scratch.Put(s)
+	w := &worker{task: t, scratch: s}
+	err := guarded(func() error {
+		for {
+			item := int(t.next.Add(1)) - 1
+			if item >= t.items {
+				return nil
+			}
+			if err := w.chunk(); err != nil {
+				return err
+			}
+			if err := t.work(w, item); err != nil {
+				return err
+			}
+		}
+	})
+	if err != nil {
+		t.once.Do(func() { t.err = err })
+		t.failed.Store(true)
+	}
+}
+
+// chunk is called between pieces of at most a few milliseconds: it tells whether
+// the task should go on. The first piece of a task always may.
+func (t *task) chunk() error {
+	n := t.started.Add(1) - 1
+	if n == 0 {
+		return nil
+	}
+	if between := t.host.between; between != nil {
+		between(t.op, int(n))
+	}
+	if t.failed.Load() {
+		return errStopped
+	}
+	return t.ctx.Err()
+}
+
+// errStopped ends workers after another one failed; it never leaves a task,
+// since the failure was recorded first.
+var errStopped = errors.New("gpuipc: stopped")
