@@ -55,8 +55,14 @@ fuzz: ## every fuzz target for FUZZTIME each
 	    echo "-- $$f in $$dir"; (cd "$$dir" && go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) .) || exit 1; done || exit 1; done
 
 bench: build ## Go benchmarks, then the rows of `splicectl bench`
+	-$(MAKE) --no-print-directory bin/openblas-compose
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
 	bin/splicectl bench --suite quick
+
+# Only to compare with; without it, or without the library, that row is left out.
+bin/openblas-compose: scripts/openblas/compose.c
+	mkdir -p $(@D)
+	$(CC) -O3 -mavx2 -mfma -mf16c -o $@ $< -ldl
 
 generate: ## rewrite generated files; leaves a clean tree when nothing changed
 	go generate ./...

@@ -55,7 +55,7 @@ type call struct {
 
 func commands() []command {
 	return []command{
-		lsCommand(), inspectCommand(), statsCommand(), versionCommand(),
+		benchCommand(), profileCommand(), lsCommand(), inspectCommand(), statsCommand(), versionCommand(), echoCommand(),
 	}
 }
 
