@@ -18,11 +18,14 @@ type ConfigOptions struct {
 	ConvDType       DType    // BF16
 	StateDType      DType    // F32
 	TransitionDType DType    // F16; scalar transitions are always F32
+	// Slopes gives the decay exponents of a Lightning layer as the engine uses
+	// them, one per head; engines derive them by different formulas, so there
+	// is no default. Sizes do not depend on them.
+	Slopes func(layer, heads int) []float64
 }
 
-// FromConfig reads the Hugging Face config.json of a known architecture. Decay
-// slopes and explicit weights stay unset: they come from the engine. Errors wrap
-// ErrInvalid and name every missing or unusable field.
+// FromConfig reads the Hugging Face config.json of a known architecture. Errors
+// wrap ErrInvalid and name every missing or unusable field.
 func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 	f := fields{problems: &problems{}}
 	if err := json.Unmarshal(configJSON, &f.values); err != nil {
@@ -43,6 +46,7 @@ func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 			f.problems.add("num_hidden_layers: %d, want 1 to %d", n, MaxLayers)
 		} else {
 			id.Layers = read(&f, &o, n)
+			o.addSlopes(id.Layers, f.problems)
 		}
 	}
 	if len(*f.problems) > 0 {
@@ -88,6 +92,20 @@ func (o *ConfigOptions) fill(modelType string) {
 	setDefault(&o.ConvDType, BF16)
 	setDefault(&o.StateDType, F32)
 	setDefault(&o.TransitionDType, F16)
+}
+
+func (o *ConfigOptions) addSlopes(layers []Layer, ps *problems) {
+	for i := range layers {
+		l := &layers[i].Linear
+		if l.Family != Lightning || l.ValueHeads < 1 || l.ValueHeads > MaxHeads {
+			continue
+		}
+		if o.Slopes == nil {
+			ps.add("decay slopes: not in the config, they have to be given")
+			return
+		}
+		l.Slopes = o.Slopes(i, l.ValueHeads)
+	}
 }
 
 func setDefault(d *DType, v DType) {
@@ -190,6 +208,10 @@ func (f *fields) rope(dim int) Rope {
 	if f.has("rotary_dim") {
 		r.Dims = f.number("rotary_dim")
 	}
+	if r.Dims < 0 || r.Dims > MaxDim {
+		f.problems.add("rope turns %d dimensions, want 0 to %d", r.Dims, MaxDim)
+		return Rope{}
+	}
 	if scaling, scaled := f.object("rope_scaling"); scaled {
 		src = scaling
 	}
@@ -221,6 +243,7 @@ func (f *fields) rescale(r *Rope, turn func(float64) float64) {
 	for i := range r.InvFreq {
 		r.InvFreq[i] = turn(math.Pow(r.Theta, -2*float64(i)/float64(r.Dims)))
 	}
+	r.Theta = 0
 }
 
 // llama3Frequency keeps short wavelengths, divides long ones and blends those

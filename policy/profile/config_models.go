@@ -1,6 +1,9 @@
 package profile
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // readQwen3Next reads Qwen3-Next and Qwen3.5: gated delta rule with one
 // convolution over q, k and v, and gated full attention with partial rope.
@@ -10,15 +13,14 @@ func readQwen3Next(f *fields, o *ConfigOptions, n int) []Layer {
 	linear := Layer{Kind: KindLinear, Linear: Linear{
 		Family: GDN, KeyHeads: kh, ValueHeads: vh, KeyDim: dk, ValueDim: dv,
 		StateDType: o.StateDType, TransitionDType: o.TransitionDType,
-		Conv: Conv{Kernel: f.number("linear_conv_kernel_dim"), Channels: []int{kh * dk, kh * dk, vh * dv}, DType: o.ConvDType},
+		Conv: Conv{Kernel: f.number("linear_conv_kernel_dim"), Channels: []int{o.spread(kh) * dk, o.spread(kh) * dk, vh * dv}, DType: o.ConvDType},
 	}}
 	dim := f.headDim()
 	full := f.attention(o, dim, f.rope(dim))
 	if f.has("layer_types") {
 		return f.layersByName(n, map[string]Layer{"linear_attention": linear, "full_attention": full})
 	}
-	interval := f.numberOr("full_attention_interval", 4)
-	return everyNth(n, interval, linear, full)
+	return f.everyNth(n, "full_attention_interval", f.numberOr("full_attention_interval", 4), linear, full)
 }
 
 // readKimiLinear reads Kimi-Linear: KDA with three convolutions, and MLA that
@@ -70,11 +72,9 @@ func readBailingLinear(f *fields, o *ConfigOptions, n int) []Layer {
 	}
 	full := f.attention(o, dim, rope)
 	group := f.number("layer_group_size")
-	layers := everyNth(n, group, linear, full)
-	if group > 0 {
-		for i := n / group * group; i < n; i++ {
-			layers[i] = full // a last group that is not complete is full attention
-		}
+	layers := f.everyNth(n, "layer_group_size", group, linear, full)
+	for i := n - n%max(group, 1); i < len(layers); i++ {
+		layers[i] = full // a last group that is not complete is full attention
 	}
 	return layers
 }
@@ -158,6 +158,10 @@ func readGraniteHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	return f.layersByName(n, map[string]Layer{"mamba": linear, "attention": f.attention(o, dim, rope)})
 }
 
+// spread is how many key heads or groups the ranks hold together: fewer than
+// ranks are replicated.
+func (o *ConfigOptions) spread(heads int) int { return max(heads, o.TPSize) }
+
 type mamba2Sizes struct{ heads, dim, state, groups, kernel int }
 
 // mamba2 maps Mamba2 onto keys and values: B is the key of size state, x the
@@ -166,7 +170,7 @@ func mamba2(o *ConfigOptions, s mamba2Sizes) Layer {
 	return Layer{Kind: KindLinear, Linear: Linear{
 		Family: Mamba2, KeyHeads: s.groups, ValueHeads: s.heads, KeyDim: s.state, ValueDim: s.dim,
 		StateDType: o.StateDType, TransitionDType: F32,
-		Conv: Conv{Kernel: s.kernel, Channels: []int{s.heads * s.dim, s.groups * s.state, s.groups * s.state}, DType: o.ConvDType},
+		Conv: Conv{Kernel: s.kernel, Channels: []int{s.heads * s.dim, o.spread(s.groups) * s.state, o.spread(s.groups) * s.state}, DType: o.ConvDType},
 	}}
 }
 
@@ -195,12 +199,14 @@ func readJamba(f *fields, o *ConfigOptions, n int) []Layer {
 	return layers
 }
 
-// readPlain reads models without linear layers; sliding_window makes window
-// layers of all of them, or of those that layer_types names.
+// readPlain reads models without linear layers. sliding_window makes window
+// layers of those that layer_types names, of those from max_window_layers on, or
+// of all; the Qwen models have it off unless use_sliding_window is set.
 func readPlain(f *fields, o *ConfigOptions, n int) []Layer {
 	dim := f.headDim()
 	full := f.attention(o, dim, f.rope(dim))
-	if !f.has("sliding_window") || !f.flag("use_sliding_window", true) {
+	isOn := f.flag("use_sliding_window", !strings.HasPrefix(f.text("model_type"), "qwen"))
+	if !f.has("sliding_window") || !isOn {
 		return slices.Repeat([]Layer{full}, n)
 	}
 	window := full
@@ -208,7 +214,11 @@ func readPlain(f *fields, o *ConfigOptions, n int) []Layer {
 	if f.has("layer_types") {
 		return f.layersByName(n, map[string]Layer{"full_attention": full, "sliding_attention": window})
 	}
-	return slices.Repeat([]Layer{window}, n)
+	layers := slices.Repeat([]Layer{window}, n)
+	for i := range min(n, f.numberOr("max_window_layers", 0)) {
+		layers[i] = full
+	}
+	return layers
 }
 
 func (f *fields) layersByName(n int, kinds map[string]Layer) []Layer {
@@ -229,9 +239,13 @@ func (f *fields) layersByName(n int, kinds map[string]Layer) []Layer {
 }
 
 // everyNth makes the last layer of each group of n full, the others linear.
-func everyNth(layers, n int, linear, full Layer) []Layer {
+func (f *fields) everyNth(layers int, field string, n int, linear, full Layer) []Layer {
+	if n < 1 {
+		f.problems.add("%s: %d, want at least 1", field, n)
+		return nil
+	}
 	out := slices.Repeat([]Layer{linear}, layers)
-	for i := n - 1; n > 0 && i < layers; i += n {
+	for i := n - 1; i < layers; i += n {
 		out[i] = full
 	}
 	return out

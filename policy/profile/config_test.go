@@ -6,9 +6,12 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
+
+func flatSlopes(_, heads int) []float64 { return slices.Repeat([]float64{0.01}, heads) }
 
 func loadConfig(t *testing.T, name string) *Profile {
 	t.Helper()
@@ -16,7 +19,7 @@ func loadConfig(t *testing.T, name string) *Profile {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := FromConfig(text, ConfigOptions{Weights: [32]byte{1}})
+	id, err := FromConfig(text, ConfigOptions{Weights: [32]byte{1}, Slopes: flatSlopes})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,6 +111,30 @@ func TestConfigTellsRopeAndWindow(t *testing.T) {
 	if a := loadConfig(t, "qwen2-7b").Layer(0); a.Kind != KindFull {
 		t.Errorf("qwen2 with its window off: %+v", a)
 	}
+	text, err := os.ReadFile("testdata/config/qwen2-7b.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	on := strings.Replace(string(text), `"use_sliding_window": false`, `"use_sliding_window": true, "max_window_layers": 20`, 1)
+	id, err := FromConfig([]byte(on), ConfigOptions{})
+	if err != nil || id.Layers[19].Kind != KindFull || id.Layers[20].Kind != KindWindow {
+		t.Errorf("qwen2 with a window from layer 20 on: %v", err)
+	}
+	small := loadConfig(t, "granite-4.0-h-350m").Identity()
+	if c := small.Layers[0].Linear.Conv.Channels; c[1] != 128 {
+		t.Errorf("granite groups on one rank: %v", c)
+	}
+	text, err = os.ReadFile("testdata/config/granite-4.0-h-350m.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	split, err := FromConfig(text, ConfigOptions{Weights: [32]byte{1}, TPSize: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := New(split); err != nil || p.RankConvChannels(0) != 1536/2+2*128 {
+		t.Errorf("granite on two ranks: %v", err) // its one group is on both
+	}
 	freq := loadConfig(t, "llama-3.1-8b").InvFreq(0)
 	last := math.Pow(5e5, -126.0/128)
 	if freq[0] != 1 || math.Abs(freq[63]-last/8) > 1e-18 {
@@ -129,6 +156,10 @@ func TestConfigsThatCannotBeReadAreRefusedByName(t *testing.T) {
 		{"odd pattern", `{"model_type":"nemotron_h","num_hidden_layers":1,"hybrid_override_pattern":"X"}`, `'X' at layer 0`},
 		{"yarn", `{"model_type":"llama","num_hidden_layers":1,"head_dim":64,"num_attention_heads":8,"rope_scaling":{"rope_type":"yarn","factor":4}}`, `"yarn" is not supported`},
 		{"head dim unknown", `{"model_type":"llama","num_hidden_layers":1,"hidden_size":100,"num_attention_heads":3}`, "head_dim: missing"},
+		{"huge head with scaled rope", `{"model_type":"llama","num_hidden_layers":1,"head_dim":4000000000,"num_attention_heads":8,"rope_scaling":{"rope_type":"linear","factor":4}}`, "rope turns 4000000000"},
+		{"negative head with scaled rope", `{"model_type":"llama","num_hidden_layers":1,"head_dim":-64,"num_attention_heads":8,"rope_scaling":{"rope_type":"linear","factor":4}}`, "rope turns -64"},
+		{"no interval", `{"model_type":"qwen3_next","num_hidden_layers":4,"full_attention_interval":0}`, "full_attention_interval: 0"},
+		{"no slopes", `{"model_type":"bailing_moe_linear","num_hidden_layers":2,"layer_group_size":2,"head_dim":64,"num_attention_heads":8}`, "decay slopes"},
 		{"zero period", `{"model_type":"jamba","num_hidden_layers":2,"attn_layer_period":0}`, "attn_layer_period: 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -153,7 +184,7 @@ func FuzzFromConfig(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		id, err := FromConfig(text, ConfigOptions{Weights: [32]byte{1}})
+		id, err := FromConfig(text, ConfigOptions{Weights: [32]byte{1}, Slopes: flatSlopes})
 		if err != nil {
 			if !errors.Is(err, ErrInvalid) {
 				t.Fatalf("%v is not ErrInvalid", err)

@@ -41,9 +41,9 @@ func (p *Profile) CheckSpec(s SegmentSpec) error {
 		}
 		low = 1
 	case s.Role == RoleMid:
-		if s.Tail < 0 || s.Head < p.HeadExclusion(s.Tail) || s.Head > MaxTokens || s.Tail > MaxTokens {
+		if s.Tail < 0 || s.Head < p.headMin || s.Head > MaxTokens || s.Tail > MaxTokens {
 			return fmt.Errorf("segment with %d head and %d tail tokens excluded, want a head of at least %d: %w",
-				s.Head, s.Tail, p.HeadExclusion(max(s.Tail, 0)), ErrInvalid)
+				s.Head, s.Tail, p.headMin, ErrInvalid)
 		}
 		low = max(1, p.headMin)
 	default:
@@ -81,7 +81,7 @@ func (p *Profile) SegmentKey(salt []byte, s SegmentSpec, tokens []uint32) Segmen
 // nothing.
 func (p *Profile) PrefixHashes(salt []byte, blockTokens int, tokens []uint32, positions []int) []PrefixHash {
 	out := make([]PrefixHash, len(positions))
-	if blockTokens < 1 {
+	if blockTokens < 1 || blockTokens > MaxTokens {
 		return out
 	}
 	h := newTokenHash()
@@ -98,14 +98,12 @@ func (p *Profile) PrefixHashes(salt []byte, blockTokens int, tokens []uint32, po
 		}
 		last = pos
 		for done+blockTokens <= pos {
-			h.reset()
-			h.write(chain[:])
+			h.chain(&chain)
 			h.tokens(tokens[done : done+blockTokens])
 			chain = h.sum()
 			done += blockTokens
 		}
-		h.reset()
-		h.write(chain[:])
+		h.chain(&chain)
 		h.tokens(tokens[done:pos])
 		h.buf = binary.LittleEndian.AppendUint32(h.buf, uint32(pos))
 		out[i] = PrefixHash(h.sum())
@@ -116,19 +114,15 @@ func (p *Profile) PrefixHashes(salt []byte, blockTokens int, tokens []uint32, po
 // tokenHash feeds SHA-256 through one buffer, so that hashing allocates the
 // same whatever the number of tokens.
 type tokenHash struct {
-	sha hash.Hash
-	buf []byte
+	sha    hash.Hash
+	buf    []byte
+	digest [32]byte // here, not on the stack of sum, where it would escape each time
 }
 
 const tokenHashBuffer = 4096
 
 func newTokenHash() *tokenHash {
 	return &tokenHash{sha: sha256.New(), buf: make([]byte, 0, tokenHashBuffer)}
-}
-
-func (h *tokenHash) reset() {
-	h.sha.Reset()
-	h.buf = h.buf[:0]
 }
 
 func (h *tokenHash) write(b []byte) {
@@ -150,8 +144,14 @@ func (h *tokenHash) tokens(ids []uint32) {
 	}
 }
 
-func (h *tokenHash) sum() (out [32]byte) {
+func (h *tokenHash) sum() [32]byte {
 	h.flush()
-	h.sha.Sum(out[:0])
-	return out
+	h.sha.Sum(h.digest[:0])
+	return h.digest
+}
+
+// chain starts over from the sum so far.
+func (h *tokenHash) chain(sum *[32]byte) {
+	h.sha.Reset()
+	h.buf = append(h.buf[:0], sum[:]...)
 }

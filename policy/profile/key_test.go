@@ -204,7 +204,6 @@ func TestMidSegmentsNeedAnInterior(t *testing.T) {
 		{RoleFirst, 0, 0, 0},
 		{RoleFirst, 0, 0, MaxTokens + 1},
 		{RoleMid, 2, 0, 100}, // convolution warm-up missing
-		{RoleMid, 7, 8, 100}, // head narrower than the seam
 		{RoleMid, 8, -1, 100},
 		{0, 0, 0, 10},
 		{3, 8, 8, 100},
@@ -212,6 +211,9 @@ func TestMidSegmentsNeedAnInterior(t *testing.T) {
 		if err := p.CheckSpec(s); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v", s, err)
 		}
+	}
+	if err := p.CheckSpec(SegmentSpec{RoleMid, 4, 8, 100}); err != nil {
+		t.Errorf("a head narrower than the tail: %v", err)
 	}
 	if err := p.CheckSpec(FirstSpec(1)); err != nil {
 		t.Errorf("a first segment of one token: %v", err)
@@ -229,6 +231,20 @@ func TestKeysAllocateTheSameForAnyLength(t *testing.T) {
 	}
 	if short, long := count(10), count(100_000); long > short {
 		t.Errorf("%v allocations for 10 tokens, %v for 100,000", short, long)
+	}
+}
+
+func TestPrefixHashesAllocateTheSameForAnyLength(t *testing.T) {
+	p, err := New(hybrid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := func(n int) float64 {
+		tokens := testTokens(n)
+		return testing.AllocsPerRun(20, func() { p.PrefixHashes(nil, 16, tokens, []int{n}) })
+	}
+	if short, long := count(16), count(100_000); long > short {
+		t.Errorf("%v allocations for 16 tokens, %v for 100,000", short, long)
 	}
 }
 

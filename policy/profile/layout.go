@@ -123,7 +123,7 @@ func (p *Profile) addConv(b *layoutBuilder, i int) {
 
 func (p *Profile) addRows(b *layoutBuilder, i, rows int) {
 	a := &p.id.Layers[i].Attention
-	heads := p.RankKVHeads(i)
+	heads, rows := p.RankKVHeads(i), max(rows, 0)
 	b.add(i, PartK, a.DType, rows, heads, a.KeyDim)
 	b.add(i, PartV, a.DType, rows, heads, a.ValueDim)
 }

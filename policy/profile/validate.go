@@ -23,12 +23,19 @@ const (
 	maxStateElements  = 1 << 32 // of one linear layer
 	maxConvKernel     = 64
 	maxConvGroups     = 8
+	maxProblems       = 64
 )
 
 // problems collects everything that is wrong before answering.
 type problems []error
 
 func (ps *problems) add(format string, args ...any) {
+	if len(*ps) == maxProblems {
+		*ps = append(*ps, errors.New("and more"))
+	}
+	if len(*ps) > maxProblems {
+		return
+	}
 	*ps = append(*ps, fmt.Errorf(format, args...))
 }
 
@@ -117,7 +124,11 @@ func (l *Linear) validate(at string, tp int, ps *problems) {
 		"%s: rope inside a linear layer commutes with scalar transitions only", at)
 	l.Rope.validate(at, l.KeyDim, ps)
 	l.Conv.validate(at, tp, ps)
-	ps.check(len(l.Slopes) == 0 || len(l.Slopes) == l.ValueHeads, "%s: %d slopes for %d value heads", at, len(l.Slopes), l.ValueHeads)
+	slopes := 0
+	if l.Family == RetNet || l.Family == Lightning {
+		slopes = l.ValueHeads
+	}
+	ps.check(len(l.Slopes) == slopes, "%s: %d slopes for %d %s value heads, want %d", at, len(l.Slopes), l.ValueHeads, l.Family, slopes)
 	ps.check(allFinite(l.Slopes), "%s: a slope is not a finite number", at)
 }
 
@@ -144,6 +155,7 @@ func (r *Rope) validate(at string, dim int, ps *problems) {
 	if r.InvFreq != nil {
 		ps.check(len(r.InvFreq) == r.Dims/2, "%s: %d inverse frequencies for %d rotated dimensions", at, len(r.InvFreq), r.Dims)
 		ps.check(allFinite(r.InvFreq), "%s: an inverse frequency is not a finite number", at)
+		ps.check(r.Theta == 0, "%s: rope theta %g beside inverse frequencies", at, r.Theta)
 		return
 	}
 	ps.check(r.Theta > 0 && !math.IsInf(r.Theta, 0), "%s: rope theta %g", at, r.Theta)

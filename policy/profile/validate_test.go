@@ -41,7 +41,10 @@ func TestValidationNamesEveryProblem(t *testing.T) {
 		{"key storage", func(id *Identity) { id.Layers[1].Attention.Keys = 0 }, "key storage 0 is unknown"},
 		{"kernel without channels", func(id *Identity) { id.Layers[0].Linear.Conv.Channels = nil }, "convolution groups: 0"},
 		{"channels without kernel", func(id *Identity) { id.Layers[0].Linear.Conv.Kernel = 0 }, "convolution kernel: 0"},
-		{"slopes", func(id *Identity) { id.Layers[3].Linear.Slopes = []float64{1} }, "1 slopes for 4 value heads"},
+		{"slopes", func(id *Identity) { id.Layers[3].Linear.Slopes = []float64{1} }, "1 slopes for 4 lightning value heads"},
+		{"no slopes", func(id *Identity) { id.Layers[3].Linear.Slopes = nil }, "0 slopes for 4 lightning value heads"},
+		{"slopes of another family", func(id *Identity) { id.Layers[0].Linear.Slopes = []float64{1, 1, 1, 1} }, "4 slopes for 4 gdn value heads, want 0"},
+		{"theta and frequencies", func(id *Identity) { id.Layers[5].Attention.Rope.Theta = 5 }, "rope theta 5 beside"},
 		{"nan slope", func(id *Identity) { id.Layers[3].Linear.Slopes[2] = math.NaN() }, "a slope is not a finite number"},
 		{"absurd row", func(id *Identity) {
 			id.Layers[1].Attention.KVHeads, id.Layers[1].Attention.KeyDim = MaxHeads, MaxDim
@@ -59,6 +62,15 @@ func TestValidationNamesEveryProblem(t *testing.T) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})
+	}
+
+	many := hybrid()
+	many.Layers = make([]Layer, MaxLayers)
+	for i := range many.Layers {
+		many.Layers[i].Kind = 9
+	}
+	if _, err := New(many); err == nil || len(err.Error()) > 8<<10 {
+		t.Error("the list of problems has no bound")
 	}
 
 	id := hybrid()

@@ -56,9 +56,10 @@ func (f *profileFlags) run(c *call) error {
 	if err != nil {
 		return err
 	}
-	// Sizes do not depend on the weights, but a profile without a digest of
-	// them is refused; the file's own digest stands in.
+	// Sizes do not depend on weights and decay slopes, but a profile without
+	// them is refused; these stand in.
 	options.Weights = sha256.Sum256(text)
+	options.Slopes = func(_, heads int) []float64 { return make([]float64, heads) }
 	id, err := profile.FromConfig(text, options)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.args[0], err)
