@@ -1,0 +1,262 @@
+package tiering
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// SegmentFilter selects segments; zero fields select all.
+type SegmentFilter struct {
+	Tenant  *TenantID
+	Profile ProfileID
+	Prefix  string // lower-case hex digits that the key begins with
+}
+
+// SegmentInfo is one segment, published or being filled.
+type SegmentInfo struct {
+	Key       profile.SegmentKey
+	Profile   ProfileID
+	Model     string
+	Tenant    TenantID
+	Spec      profile.SegmentSpec
+	Published bool
+	Place     Place
+	Interior  int
+	Bytes     int64 // of layouts, over all ranks
+	Leases    int   // live and expired
+	Hits      uint64
+	Publisher string
+	Created   time.Time
+	LastUsed  time.Time
+}
+
+// SegmentDetail is a segment with the layout of each rank's share.
+type SegmentDetail struct {
+	SegmentInfo
+	Ranks   int
+	Layout  profile.Layout
+	Extents [][]gpuipc.Extent // by rank; must not be written
+	Tokens  []uint32          // token ids; must not be written
+}
+
+// CheckpointFilter selects checkpoints; zero fields select all.
+type CheckpointFilter struct {
+	Tenant  *TenantID
+	Profile ProfileID
+}
+
+// CheckpointInfo is one published or pending node of a private pool's tree.
+type CheckpointInfo struct {
+	Hash      profile.PrefixHash
+	Parent    profile.PrefixHash // zero = none
+	Kind      CheckpointKind
+	Profile   ProfileID
+	Model     string
+	Tenant    TenantID
+	Published bool
+	Begin     int // rows [Begin, Tokens) are held here
+	Tokens    int
+	Bytes     int64
+	Leases    int
+	Children  int
+	Publisher string
+	Created   time.Time
+	LastUsed  time.Time
+}
+
+// PoolInfo is one pool's account, in bytes of pages; Tenants is in bytes of
+// layouts.
+type PoolInfo struct {
+	Name             string
+	Place            Place
+	CapacityBytes    int64
+	UsedBytes        int64
+	PendingBytes     int64
+	LeasedBytes      int64
+	QuarantinedBytes int64
+	DemotingBytes    int64
+	PageBytes        int
+	Objects          int
+	Tenants          []TenantInfo
+}
+
+// TenantInfo is one tenant's share of a pool. The quota is over all pools.
+type TenantInfo struct {
+	ID         TenantID
+	Name       string
+	UsedBytes  int64
+	QuotaBytes int64 // 0 = none
+}
+
+// ProfileInfo is one registered profile.
+type ProfileInfo struct {
+	ID          ProfileID
+	Profile     *profile.Profile
+	Segments    int // published, of all tenants
+	Checkpoints int
+}
+
+// Segments lists up to limit segments in ascending order of key, beginning after
+// a key (nil = from the start). The lock is held for one 4096th of the catalogue
+// at a time, so that a page is not a snapshot: what comes or goes meanwhile may
+// or may not be in it.
+func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) []SegmentInfo {
+	var page []SegmentInfo
+	first := 0
+	if after != nil {
+		first = shardOf((*[32]byte)(after))
+	}
+	for shard := first; shard < shardCount && len(page) < limit; shard++ {
+		s.mu.Lock()
+		for _, o := range s.segments.sorted(shard, (*[32]byte)(after)) {
+			if len(page) < limit && f.match(o) {
+				page = append(page, s.segmentInfoLocked(o))
+			}
+		}
+		s.mu.Unlock()
+	}
+	return page
+}
+
+func (f *SegmentFilter) match(o *object) bool {
+	return (f.Tenant == nil || *f.Tenant == o.tenant.ID) && (f.Profile == 0 || f.Profile == o.profile.id) &&
+		hasHexPrefix(&o.key, f.Prefix)
+}
+
+// hasHexPrefix compares digit by digit, so that a filter over a large catalogue
+// makes no strings.
+func hasHexPrefix(key *[32]byte, digits string) bool {
+	if len(digits) > 2*len(key) {
+		return false
+	}
+	for i := range len(digits) {
+		nibble := key[i/2] >> 4
+		if i%2 == 1 {
+			nibble = key[i/2] & 15
+		}
+		if "0123456789abcdef"[nibble] != digits[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Store) segmentInfoLocked(o *object) SegmentInfo {
+	return SegmentInfo{
+		Key: o.key, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID, Spec: o.spec,
+		Published: o.published, Place: s.place, Interior: o.tokens(), Bytes: o.bytes, Leases: o.leases + o.expired,
+		Hits: o.hits, Publisher: o.publisher, Created: o.created, LastUsed: o.used,
+	}
+}
+
+// Segment answers one segment of any tenant.
+func (s *Store) Segment(key profile.SegmentKey) (SegmentDetail, bool) {
+	s.mu.Lock()
+	o := s.segments.find((*[32]byte)(&key))
+	if o == nil {
+		s.mu.Unlock()
+		return SegmentDetail{}, false
+	}
+	d := SegmentDetail{SegmentInfo: s.segmentInfoLocked(o), Ranks: len(o.shares), Tokens: o.ids}
+	for i := range o.shares {
+		d.Extents = append(d.Extents, o.shares[i].extents)
+	}
+	s.mu.Unlock()
+	d.Layout = o.layout().Layout
+	return d, true
+}
+
+// Checkpoints lists checkpoints like Segments, in ascending order of hash. A
+// page may be longer than limit: it always has all nodes of its last hash.
+func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit int) []CheckpointInfo {
+	var page []CheckpointInfo
+	first := 0
+	if after != nil {
+		first = shardOf((*[32]byte)(after))
+	}
+	for shard := first; shard < shardCount && len(page) < limit; shard++ {
+		s.mu.Lock()
+		for _, o := range s.checkpoints.sorted(shard, (*[32]byte)(after)) {
+			if len(page) >= limit {
+				break
+			}
+			for ; o != nil; o = o.sibling {
+				if (f.Tenant == nil || *f.Tenant == o.tenant.ID) && (f.Profile == 0 || f.Profile == o.profile.id) {
+					page = append(page, checkpointInfo(o))
+				}
+			}
+		}
+		s.mu.Unlock()
+	}
+	return page
+}
+
+func checkpointInfo(o *object) CheckpointInfo {
+	return CheckpointInfo{
+		Hash: o.key, Parent: o.parentKey(), Kind: o.kind, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID,
+		Published: o.published, Begin: o.begin, Tokens: o.end, Bytes: o.bytes, Leases: o.leases + o.expired,
+		Children: o.children, Publisher: o.publisher, Created: o.created, LastUsed: o.used,
+	}
+}
+
+// Pools answers the public and the private pool, in this order.
+func (s *Store) Pools() []PoolInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	infos := make([]PoolInfo, 0, poolCount)
+	for _, p := range s.pools {
+		info := PoolInfo{
+			Name: p.name, Place: s.place, CapacityBytes: p.budget, UsedBytes: p.used,
+			PendingBytes: p.bytes[classPending], LeasedBytes: p.bytes[classLeased],
+			QuarantinedBytes: p.bytes[classQuarantined], DemotingBytes: p.bytes[classDemoting],
+			PageBytes: s.cfg.PageBytes, Objects: p.objects,
+		}
+		for _, t := range s.tenants {
+			info.Tenants = append(info.Tenants, TenantInfo{t.ID, t.Name, t.used[p.number], t.QuotaBytes})
+		}
+		slices.SortFunc(info.Tenants, func(a, b TenantInfo) int { return int(a.ID) - int(b.ID) })
+		infos = append(infos, info)
+	}
+	return infos
+}
+
+// Profiles lists the registered profiles in order of their ids.
+func (s *Store) Profiles() []ProfileInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var infos []ProfileInfo
+	for _, p := range *s.profiles.Load() {
+		infos = append(infos, ProfileInfo{p.id, p.Profile, p.segments, p.checkpoints})
+	}
+	return infos
+}
+
+// Evict removes a segment of any tenant: no lookup finds it any more, and its
+// memory is free once the last lease on it ends. ErrGone when it is not held,
+// ErrBusy while it is being filled.
+func (s *Store) Evict(key profile.SegmentKey) error {
+	s.mu.Lock()
+	err := s.removeLocked(key)
+	s.mu.Unlock()
+	if err == nil && s.cfg.Lower != nil {
+		s.cfg.Lower.Remove(key)
+	}
+	return err
+}
+
+func (s *Store) removeLocked(key profile.SegmentKey) error {
+	o := s.segments.find((*[32]byte)(&key))
+	switch {
+	case o == nil:
+		return fmt.Errorf("segment %x: %w", key[:8], ErrGone)
+	case !o.published:
+		return fmt.Errorf("segment %x is being filled: %w", key[:8], ErrBusy)
+	}
+	s.unlinkLocked(o, ReasonRemoved)
+	s.counters.Removed++
+	return nil
+}

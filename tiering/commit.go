@@ -1,0 +1,148 @@
+package tiering
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// Commit copies chunks of one part into place and compares the digest of what
+// was written with the client's. The commit that completes the last rank
+// publishes the object. Commits of one reservation may run at once.
+//
+// A digest that does not match is ErrCorrupt and aborts the object for all
+// ranks, since nobody can say which other chunks were right; so does a failure
+// of the device. A chunk that came before, or that its part does not have, is
+// ErrInvalid and changes nothing. A commit that its context ended changes
+// nothing either and may be repeated. ErrGone: the reservation is not there any
+// more, or went away during the copy.
+func (c *Session) Commit(ctx context.Context, item CommitItem) (published bool, err error) {
+	s := c.store
+	s.mu.Lock()
+	w, err := c.beginCommitLocked(&item)
+	s.mu.Unlock()
+	if err != nil {
+		return false, err
+	}
+	defer s.running.Done()
+
+	got := make([]uint64, len(item.Digests))
+	err = s.dev.CopyDigests(ctx, w.dst, item.Src, got)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.endCommitLocked(ctx, w, &item, got, err)
+}
+
+// writing is a commit between its two critical sections.
+type writing struct {
+	filler *filler
+	fill   *fill
+	chunks []chunkState // those being written
+	first  int          // index of the first among all chunks of the share
+	dst    gpuipc.Ref
+}
+
+// beginCommitLocked checks a commit and marks its chunks, so that no other
+// commit writes them and their memory stays while the copy runs.
+func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
+	s := c.store
+	if err := c.openLocked(); err != nil {
+		return nil, err
+	}
+	f := c.fills[item.Reservation]
+	if f == nil {
+		return nil, fmt.Errorf("reservation %d: %w", item.Reservation, ErrGone)
+	}
+	o := f.object
+	l := o.fill.layout
+	if item.Part < 0 || item.Part >= len(l.Parts) {
+		return nil, fmt.Errorf("%s: part %d of %d: %w", o.name(), item.Part, len(l.Parts), ErrInvalid)
+	}
+	part := l.Parts[item.Part]
+	n, have := len(item.Digests), gpuipc.Chunks(part.Len)
+	if n == 0 || item.ChunkFirst < 0 || item.ChunkFirst > have-n {
+		return nil, fmt.Errorf("%s part %d: chunks [%d, +%d) of %d: %w", o.name(), item.Part, item.ChunkFirst, n, have, ErrInvalid)
+	}
+	off := int64(item.ChunkFirst) * gpuipc.ChunkBytes
+	length := min(int64(n)*gpuipc.ChunkBytes, part.Len-off)
+	if item.Src.Len() != length {
+		return nil, fmt.Errorf("%s part %d: %d bytes for chunks of %d: %w", o.name(), item.Part, item.Src.Len(), length, ErrInvalid)
+	}
+	first := l.first[item.Part] + item.ChunkFirst
+	chunks := f.chunks[first : first+n]
+	if i := slices.IndexFunc(chunks, func(st chunkState) bool { return st != chunkAbsent }); i >= 0 {
+		return nil, fmt.Errorf("%s part %d: chunk %d comes twice: %w", o.name(), item.Part, item.ChunkFirst+i, ErrInvalid)
+	}
+	setChunks(chunks, chunkCopying)
+	o.fill.copying++
+	s.running.Add(1)
+	return &writing{filler: f, fill: o.fill, chunks: chunks, first: first, dst: s.ref(&o.shares[f.rank]).Slice(part.Off+off, length)}, nil
+}
+
+// endCommitLocked settles a commit after its copy, whatever happened meanwhile.
+func (s *Store) endCommitLocked(ctx context.Context, w *writing, item *CommitItem, got []uint64, err error) (bool, error) {
+	o := w.filler.object
+	w.fill.copying--
+	if w.fill.dead {
+		if w.fill.copying == 0 {
+			o.fill = nil
+			s.settleLocked(o)
+		}
+		return false, fmt.Errorf("%s: aborted during a commit: %w", o.name(), ErrGone)
+	}
+	if err != nil {
+		return false, s.failCommitLocked(ctx, w, err)
+	}
+	if i := firstDifference(got, item.Digests); i >= 0 {
+		s.killLocked(o, causeCorrupt)
+		return false, fmt.Errorf("%s rank %d part %d chunk %d: digest %016x, its writer says %016x: %w",
+			o.name(), w.filler.rank, item.Part, item.ChunkFirst+i, got[i], item.Digests[i], ErrCorrupt)
+	}
+	copy(o.shares[w.filler.rank].digests[w.first:], got)
+	setChunks(w.chunks, chunkDone)
+	s.counters.CommittedChunks += uint64(len(got))
+	s.counters.CommittedBytes += uint64(w.dst.Len())
+	if w.filler.left -= len(got); w.filler.left > 0 {
+		return false, nil
+	}
+	if w.fill.left--; w.fill.left > 0 {
+		return false, nil
+	}
+	for i := range w.fill.ranks {
+		delete(w.fill.ranks[i].session.fills, w.fill.ranks[i].id)
+	}
+	s.publishLocked(o, s.cfg.Now())
+	s.counters.Published++
+	s.counters.PublishedBytes += uint64(o.bytes)
+	return true, nil
+}
+
+// failCommitLocked answers a copy that did not happen. What the context ended
+// may be tried again; anything else says that the memory cannot be trusted.
+func (s *Store) failCommitLocked(ctx context.Context, w *writing, err error) error {
+	o := w.filler.object
+	if ctx.Err() != nil {
+		setChunks(w.chunks, chunkAbsent)
+	} else {
+		s.killLocked(o, causeDevice)
+	}
+	return deviceError(fmt.Sprintf("%s: commit", o.name()), err)
+}
+
+func setChunks(chunks []chunkState, to chunkState) {
+	for i := range chunks {
+		chunks[i] = to
+	}
+}
+
+func firstDifference(a, b []uint64) int {
+	for i := range a {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,123 @@
+package tiering
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy"
+)
+
+// Tenant separates hits, not memory: its salt goes into every key, so tenants
+// never share an entry. Ids, names and salts are unique.
+type Tenant struct {
+	ID   TenantID
+	Name string
+	Salt []byte // any length; empty for at most one tenant
+	// QuotaBytes bounds what the tenant holds in all pools together, counted in
+	// bytes of layouts over all ranks (not in pages), pending objects included.
+	// 0 = no quota.
+	QuotaBytes int64
+}
+
+// Config opens a Store. The zero value of a field that is not marked required
+// takes the default that is named with it.
+type Config struct {
+	Device gpuipc.Device // required
+	Name   string        // of the region; "spliced-arena"
+
+	// Budgets of the pools in bytes, rounded down to whole pages. One may be 0.
+	PublicBytes  int64
+	PrivateBytes int64
+	// PageBytes is the grain of allocation: a power of two from 4 KiB to 16 MiB;
+	// 64 KiB (a guess: wastes at most one page per object and rank).
+	PageBytes int
+	Huge      gpuipc.HugePages
+
+	Tenants []Tenant // required, at least one
+
+	Eviction func() policy.Eviction // policy.NewLRU
+	Now      func() time.Time       // time.Now
+
+	LeaseTTL    time.Duration // when a query names none; 1 minute
+	MaxLeaseTTL time.Duration // longer wishes are cut; 1 hour
+	FillTTL     time.Duration // from reserve to the last commit; 5 minutes
+	SweepEvery  time.Duration // how often Run looks for expired ones; 1 second
+
+	MaxLeases       int // live and expired, per session; 16384
+	MaxReservations int // per session; 1024
+	MaxProfiles     int // 64
+	MaxChain        int // nodes from the root to a checkpoint; 256
+	MaxDeparted     int // keys whose end is remembered; 65536
+
+	Log   zerolog.Logger
+	Lower Tier // the next slower tier; nil = what leaves memory is evicted
+}
+
+const (
+	minPageBytes = 4 << 10
+	maxPageBytes = 16 << 20
+)
+
+// Validate lists every problem of the configuration at once.
+func (c *Config) Validate() error {
+	var bad []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			bad = append(bad, fmt.Errorf(format+": %w", append(args, ErrInvalid)...))
+		}
+	}
+	page := c.PageBytes
+	check(c.Device != nil, "no device")
+	check(page >= minPageBytes && page <= maxPageBytes && page&(page-1) == 0,
+		"page of %d bytes is not a power of two from %d to %d", page, minPageBytes, maxPageBytes)
+	check(c.PublicBytes >= 0 && c.PrivateBytes >= 0, "pools of %d and %d bytes", c.PublicBytes, c.PrivateBytes)
+	check(c.PublicBytes >= int64(page) || c.PrivateBytes >= int64(page),
+		"pools of %d and %d bytes: none holds a page of %d", c.PublicBytes, c.PrivateBytes, page)
+	check(c.LeaseTTL > 0 && c.LeaseTTL <= c.MaxLeaseTTL, "lease of %v, at most %v", c.LeaseTTL, c.MaxLeaseTTL)
+	check(c.FillTTL > 0 && c.SweepEvery > 0, "fill time %v, sweep every %v", c.FillTTL, c.SweepEvery)
+	check(c.MaxLeases > 0 && c.MaxReservations > 0 && c.MaxProfiles > 0 && c.MaxChain > 0 && c.MaxDeparted > 0,
+		"a bound is negative")
+	check(len(c.Tenants) > 0, "no tenant")
+	ids, names, salts := map[TenantID]bool{}, map[string]bool{}, map[string]bool{}
+	for _, t := range c.Tenants {
+		check(!ids[t.ID], "tenant %q: id %d is taken", t.Name, t.ID)
+		check(!names[t.Name], "tenant %q: name is taken", t.Name)
+		check(!salts[string(t.Salt)], "tenant %q: another tenant has its salt", t.Name)
+		check(t.QuotaBytes >= 0, "tenant %q: quota of %d bytes", t.Name, t.QuotaBytes)
+		ids[t.ID], names[t.Name], salts[string(t.Salt)] = true, true, true
+	}
+	return errors.Join(bad...)
+}
+
+// withDefaults fills what was left zero.
+func (c Config) withDefaults() Config {
+	setDefault(&c.Name, "spliced-arena")
+	setDefault(&c.PageBytes, 64<<10)
+	setDefault(&c.LeaseTTL, time.Minute)
+	setDefault(&c.MaxLeaseTTL, max(time.Hour, c.LeaseTTL))
+	setDefault(&c.FillTTL, 5*time.Minute)
+	setDefault(&c.SweepEvery, time.Second)
+	setDefault(&c.MaxLeases, 16384)
+	setDefault(&c.MaxReservations, 1024)
+	setDefault(&c.MaxProfiles, 64)
+	setDefault(&c.MaxChain, 256)
+	setDefault(&c.MaxDeparted, 65536)
+	if c.Eviction == nil {
+		c.Eviction = policy.NewLRU
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return c
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}

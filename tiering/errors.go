@@ -1,0 +1,16 @@
+package tiering
+
+import "errors"
+
+// The kinds of failure. Errors wrap one of them with the object and the number;
+// an operation that its context ended wraps the context's error instead.
+var (
+	ErrInvalid     = errors.New("tiering: invalid")     // the request can never be right
+	ErrBusy        = errors.New("tiering: busy")        // a bound is met; try later
+	ErrFull        = errors.New("tiering: full")        // no room after eviction
+	ErrQuota       = errors.New("tiering: over quota")  // the tenant's bytes are all in use
+	ErrGone        = errors.New("tiering: gone")        // no such lease or reservation, or not any more
+	ErrExists      = errors.New("tiering: exists")      // published, or being filled by this rank
+	ErrCorrupt     = errors.New("tiering: corrupt")     // bytes did not match their digest
+	ErrUnavailable = errors.New("tiering: unavailable") // the store is closing
+)

@@ -1,0 +1,276 @@
+package tiering
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// fill is the state of an object between its reservation and its publication.
+// Guarded by the store's lock; fields up to ranks are fixed.
+type fill struct {
+	layout *layout
+	until  time.Time
+	ranks  []filler // by rank; session is nil until the rank joins
+
+	left    int  // ranks that are not complete
+	copying int  // commits that write into the object's memory now
+	dead    bool // aborted; memory is free once copying is 0
+}
+
+// filler is one rank's share of a fill: a reservation.
+type filler struct {
+	id      ReservationID
+	object  *object
+	rank    int
+	session *Session
+	chunks  []chunkState // of all parts, in order
+	left    int          // chunks that are not done
+}
+
+type chunkState uint8
+
+const (
+	chunkAbsent chunkState = iota
+	chunkCopying
+	chunkDone
+)
+
+// cause says why a fill ended without publication.
+type cause uint8
+
+const (
+	causeAbort   cause = iota // its client said so
+	causeDeath                // a client of it went away
+	causeCorrupt              // a digest did not match
+	causeDevice               // the device failed
+	causeExpiry
+	causes
+)
+
+// Reserve asks for room for one rank's share of a segment. The key is computed
+// again from the tokens. All ranks share one reservation: the first to come
+// takes the memory of all, the others join. ErrExists when the segment is
+// published or this rank has a reservation already.
+func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
+	p, t, err := c.store.scope(q.Profile, q.Tenant, q.Rank)
+	if err != nil {
+		return Reservation{}, err
+	}
+	if err := p.CheckSpec(q.Spec); err != nil {
+		return Reservation{}, fmt.Errorf("segment %x: %w: %w", q.Key[:8], ErrInvalid, err)
+	}
+	if len(q.Tokens) != q.Spec.Tokens {
+		return Reservation{}, fmt.Errorf("segment %x: %d token ids for %d tokens: %w", q.Key[:8], len(q.Tokens), q.Spec.Tokens, ErrInvalid)
+	}
+	if key := p.SegmentKey(t.Salt, q.Spec, q.Tokens); key != q.Key {
+		return Reservation{}, fmt.Errorf("segment %x: its tokens have key %x: %w", q.Key[:8], key[:8], ErrInvalid)
+	}
+	begin, count := q.Spec.Interior()
+	o := &object{
+		key: q.Key, profile: p, tenant: t, pool: c.store.pools[publicPool],
+		spec: q.Spec, begin: begin, end: begin + count, depth: 1,
+	}
+	return c.place(o, q.Rank, q.Tokens)
+}
+
+// Save asks for room for one rank's share of a checkpoint, joined by the other
+// ranks like a segment. Exact and spliced checkpoints of one hash lie beside each
+// other. Parent names a published checkpoint of fewer tokens, an exact one for
+// an exact child, whose rows this one shares: only rows of tokens [parent,
+// Tokens) are stored. A parent that is not held is ErrGone.
+func (c *Session) Save(q *SaveQuery) (Reservation, error) {
+	s := c.store
+	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
+	if err != nil {
+		return Reservation{}, err
+	}
+	if q.Kind != Exact && q.Kind != Spliced {
+		return Reservation{}, fmt.Errorf("checkpoint %x: kind %d: %w", q.Hash[:8], q.Kind, ErrInvalid)
+	}
+	if q.Hash == (profile.PrefixHash{}) {
+		return Reservation{}, fmt.Errorf("checkpoint without a hash: %w", ErrInvalid)
+	}
+	if q.Tokens < 1 || q.Tokens > profile.MaxTokens {
+		return Reservation{}, fmt.Errorf("checkpoint %x: %d tokens: %w", q.Hash[:8], q.Tokens, ErrInvalid)
+	}
+	o := &object{
+		key: q.Hash, kind: q.Kind, profile: p, tenant: t, pool: s.pools[privatePool],
+		end: q.Tokens, depth: 1,
+	}
+	if q.Parent != (profile.PrefixHash{}) {
+		s.mu.Lock()
+		o.parent, err = s.parentLocked(q, p, t)
+		s.mu.Unlock()
+		if err != nil {
+			return Reservation{}, err
+		}
+		o.begin, o.depth = o.parent.end, o.parent.depth+1
+	}
+	return c.place(o, q.Rank, nil)
+}
+
+// parentLocked finds the node that a checkpoint extends.
+func (s *Store) parentLocked(q *SaveQuery, p *profileState, t *tenant) (*object, error) {
+	accept := q.Kind | Exact // an exact parent serves both kinds
+	parent, why := s.bestLocked((*[32]byte)(&q.Parent), accept, p, t)
+	switch {
+	case parent == nil && why == ReasonFlagOnly:
+		return nil, fmt.Errorf("checkpoint %x: exact, but its parent %x is spliced: %w", q.Hash[:8], q.Parent[:8], ErrInvalid)
+	case parent == nil:
+		return nil, fmt.Errorf("checkpoint %x: its parent %x is not held: %w", q.Hash[:8], q.Parent[:8], ErrGone)
+	case parent.end >= q.Tokens:
+		return nil, fmt.Errorf("checkpoint %x: %d tokens, its parent %x has %d: %w", q.Hash[:8], q.Tokens, q.Parent[:8], parent.end, ErrInvalid)
+	case parent.depth >= s.cfg.MaxChain:
+		return nil, fmt.Errorf("checkpoint %x: its parent is node %d of a chain: %w", q.Hash[:8], parent.depth, ErrInvalid)
+	}
+	return parent, nil
+}
+
+// place joins the reservation of a segment or checkpoint, or begins it with the
+// object o. With a lower tier the room may have to be asked for twice: what the
+// tier refuses is free at once.
+func (c *Session) place(o *object, rank int, tokens []uint32) (Reservation, error) {
+	s := c.store
+	l := o.layout()
+	o.shares = make([]share, o.profile.ranks)
+	o.bytes = l.Bytes * int64(o.profile.ranks)
+	o.pageBytes = s.pagesOf(l.Bytes) * int64(o.profile.ranks)
+	o.publisher = c.name
+	if l.Bytes == 0 {
+		return Reservation{}, fmt.Errorf("%s: its profile keeps no state: %w", o.name(), ErrInvalid)
+	}
+	for again := false; ; again = true {
+		now := s.cfg.Now()
+		s.mu.Lock()
+		f, leaving, err := c.placeLocked(o, rank, tokens, l, now)
+		s.mu.Unlock()
+		refused := s.offerLeaving(leaving)
+		if err == nil {
+			return Reservation{ID: f.id, Bytes: l.Bytes}, nil
+		}
+		if again || err != errLeaving || refused == 0 { //nolint:errorlint // never wrapped
+			return Reservation{}, err
+		}
+	}
+}
+
+func (c *Session) placeLocked(o *object, rank int, tokens []uint32, l *layout, now time.Time) (*filler, []*object, error) {
+	s := c.store
+	if err := c.openLocked(); err != nil {
+		return nil, nil, err
+	}
+	if len(c.fills) >= s.cfg.MaxReservations {
+		s.counters.RefusedBusy++
+		return nil, nil, fmt.Errorf("%s: session %q has %d reservations: %w", o.name(), c.name, len(c.fills), ErrBusy)
+	}
+	if known := s.sameLocked(o); known != nil {
+		f, err := c.joinLocked(known, o, rank)
+		return f, nil, err
+	}
+	leaving, err := s.beginLocked(o, tokens, l, now)
+	if err != nil {
+		return nil, leaving, err
+	}
+	f, err := c.joinLocked(o, o, rank)
+	return f, leaving, err
+}
+
+// sameLocked finds the object that o would be a second copy of.
+func (s *Store) sameLocked(o *object) *object {
+	if o.kind == 0 {
+		return s.segmentLocked(&o.key, o.profile, o.tenant)
+	}
+	return s.checkpointLocked(&o.key, o.kind, o.profile, o.tenant)
+}
+
+// beginLocked gives o its memory and makes it known as pending.
+func (s *Store) beginLocked(o *object, tokens []uint32, l *layout, now time.Time) ([]*object, error) {
+	if o.parent != nil {
+		// It was found under another critical section, and making room must
+		// not evict it.
+		if !o.parent.linked {
+			return nil, fmt.Errorf("%s: its parent has left: %w", o.name(), ErrGone)
+		}
+		o.parent.ops++
+		s.settleLocked(o.parent)
+		defer func() {
+			o.parent.ops--
+			s.settleLocked(o.parent)
+		}()
+	}
+	leaving, err := s.makeRoomLocked(o)
+	if err != nil {
+		s.refuseLocked(o, err)
+		return leaving, err
+	}
+	s.allocateLocked(o, l.Bytes)
+	o.ids = append([]uint32(nil), tokens...)
+	o.created, o.used = now, now
+	o.fill = &fill{layout: l, until: now.Add(s.cfg.FillTTL), ranks: make([]filler, o.profile.ranks), left: o.profile.ranks}
+	s.linkLocked(o)
+	s.counters.Reserved++
+	return leaving, nil
+}
+
+// joinLocked gives a rank its share of an object; want is what the rank asked
+// for.
+func (c *Session) joinLocked(o, want *object, rank int) (*filler, error) {
+	s := c.store
+	if o.fill == nil || o.fill.ranks[rank].session != nil {
+		s.counters.Exists++
+		return nil, fmt.Errorf("%s: %w", o.name(), ErrExists)
+	}
+	// Parents are compared by hash: an exact one may have come to stand beside
+	// a spliced one since the first rank asked.
+	if o.begin != want.begin || o.end != want.end || o.parentKey() != want.parentKey() {
+		return nil, fmt.Errorf("%s: rank %d asks for tokens [%d, %d), it is being filled with [%d, %d): %w",
+			o.name(), rank, want.begin, want.end, o.begin, o.end, ErrInvalid)
+	}
+	f := &o.fill.ranks[rank]
+	n := o.fill.layout.chunks()
+	*f = filler{id: ReservationID(s.leaseIDs.Add(1)), object: o, rank: rank, session: c, chunks: make([]chunkState, n), left: n}
+	o.shares[rank].digests = make([]uint64, n)
+	c.fills[f.id] = f
+	return f, nil
+}
+
+// Abort gives up a reservation, for all ranks. ErrGone when the session has no
+// such reservation.
+func (c *Session) Abort(id ReservationID) error {
+	s := c.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := c.fills[id]
+	if f == nil {
+		return fmt.Errorf("reservation %d: %w", id, ErrGone)
+	}
+	s.killLocked(f.object, causeAbort)
+	return nil
+}
+
+// killLocked ends a fill without publication: all its reservations are gone at
+// once, its memory when no commit writes into it any more.
+func (s *Store) killLocked(o *object, why cause) {
+	s.counters.Aborted[why]++
+	f := o.fill
+	f.dead = true
+	for i := range f.ranks {
+		if session := f.ranks[i].session; session != nil {
+			delete(session.fills, f.ranks[i].id)
+		}
+	}
+	if f.copying == 0 {
+		o.fill = nil
+	}
+	s.unlinkLocked(o, ReasonAborted)
+}
+
+// refuseLocked remembers and counts an object that found no room.
+func (s *Store) refuseLocked(o *object, err error) {
+	s.counters.refused(err)
+	s.departed.note(departure{
+		key: o.key, profile: o.profile.id, tenant: o.tenant.ID, reason: ReasonRefused, tokens: uint32(o.tokens()),
+	})
+}

@@ -1,0 +1,201 @@
+package tiering
+
+import (
+	"fmt"
+	"time"
+)
+
+// lease is one client's right to read one rank's share of an object. A lease on
+// a checkpoint covers the chain it extends. Guarded by the store's lock.
+type lease struct {
+	id      LeaseID
+	object  *object
+	rank    int
+	until   time.Time
+	expired bool
+}
+
+// Acquire leases segments, one row appended to dst per key. A segment that is
+// not held, or held for another tenant or profile, is a miss. The error is for
+// the query as a whole; nothing is leased then.
+func (c *Session) Acquire(q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
+	s := c.store
+	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
+	if err != nil {
+		return dst, err
+	}
+	now := s.cfg.Now()
+	for first := 0; first < len(q.Keys); first += matchRows {
+		keys := q.Keys[first:min(first+matchRows, len(q.Keys))]
+		s.mu.Lock()
+		err := c.openLocked()
+		for i := range keys {
+			if err != nil {
+				dst = append(dst, Acquired{Err: err})
+				continue
+			}
+			dst = append(dst, c.acquireLocked(&keys[i], q, p, t, now))
+		}
+		s.mu.Unlock()
+	}
+	return dst, nil
+}
+
+func (c *Session) acquireLocked(key *[32]byte, q *AcquireQuery, p *profileState, t *tenant, now time.Time) Acquired {
+	s := c.store
+	o := s.segmentLocked(key, p, t)
+	if o == nil {
+		why, _ := s.departed.why(key, p.id, t.ID)
+		s.counters.AcquireMisses++
+		return Acquired{Reason: why}
+	}
+	if o.fill != nil {
+		s.counters.AcquireMisses++
+		return Acquired{Reason: ReasonPending}
+	}
+	l, err := c.leaseLocked(o, q.Rank, q.TTL, now)
+	if err != nil {
+		return Acquired{Err: err}
+	}
+	s.counters.Acquired++
+	s.counters.AcquiredTokens += uint64(o.tokens())
+	sh := &o.shares[q.Rank]
+	row := Acquired{
+		Hit: true, Lease: l.id, Bytes: o.bytes / int64(len(o.shares)),
+		Begin: o.begin, Tokens: o.end - o.begin, Extents: sh.extents,
+	}
+	if q.Digests {
+		row.Digests = sh.digests
+	}
+	return row
+}
+
+// Load leases the checkpoint of a prefix hash, an exact one before a spliced
+// one, and answers the chain of nodes it is made of.
+func (c *Session) Load(q *LoadQuery) (Loaded, error) {
+	s := c.store
+	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
+	if err != nil {
+		return Loaded{}, err
+	}
+	if q.Accept == 0 || q.Accept&^(Exact|Spliced) != 0 {
+		return Loaded{}, fmt.Errorf("load: accepts kinds %#x: %w", q.Accept, ErrInvalid)
+	}
+	now := s.cfg.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := c.openLocked(); err != nil {
+		return Loaded{}, err
+	}
+	o, why := s.bestLocked((*[32]byte)(&q.Hash), q.Accept, p, t)
+	if o == nil {
+		if why == ReasonNone {
+			why, _ = s.departed.why((*[32]byte)(&q.Hash), p.id, t.ID)
+		}
+		s.counters.LoadMisses++
+		return Loaded{Reason: why}, nil
+	}
+	l, err := c.leaseLocked(o, q.Rank, q.TTL, now)
+	if err != nil {
+		return Loaded{}, err
+	}
+	s.counters.Loaded++
+	s.counters.LoadedTokens += uint64(o.end)
+	return Loaded{Hit: true, Lease: l.id, Kind: o.kind, Tokens: o.end, Nodes: chain(o, q.Rank, q.Digests)}, nil
+}
+
+// chain lists a checkpoint's nodes from the root. They are fixed while the last
+// one is held.
+func chain(o *object, rank int, digests bool) []LoadedNode {
+	nodes := make([]LoadedNode, o.depth)
+	for i := o.depth - 1; i >= 0; i-- {
+		nodes[i] = LoadedNode{Begin: o.begin, End: o.end, Extents: o.shares[rank].extents}
+		if digests {
+			nodes[i].Digests = o.shares[rank].digests
+		}
+		o = o.parent
+	}
+	return nodes
+}
+
+// leaseLocked makes a lease on a published object, which counts as a use.
+func (c *Session) leaseLocked(o *object, rank int, ttl time.Duration, now time.Time) (*lease, error) {
+	s := c.store
+	if len(c.leases) >= s.cfg.MaxLeases {
+		s.counters.RefusedBusy++
+		return nil, fmt.Errorf("%s: session %q has %d leases: %w", o.name(), c.name, len(c.leases), ErrBusy)
+	}
+	if ttl <= 0 {
+		ttl = s.cfg.LeaseTTL
+	}
+	l := &lease{id: s.NewLeaseID(), object: o, rank: rank, until: now.Add(min(ttl, s.cfg.MaxLeaseTTL))}
+	c.leases[l.id] = l
+	o.leases++
+	s.counters.Leases++
+	s.touchLocked(o, now)
+	s.settleLocked(o)
+	return l, nil
+}
+
+// Release gives a lease back, expired or not; the holder must not read the
+// memory any more. ErrGone when the session has no such lease.
+func (c *Session) Release(id LeaseID) error {
+	s := c.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := c.leases[id]
+	if l == nil {
+		return fmt.Errorf("lease %d: %w", id, ErrGone)
+	}
+	s.dropLeaseLocked(c, l)
+	return nil
+}
+
+func (s *Store) dropLeaseLocked(c *Session, l *lease) {
+	delete(c.leases, l.id)
+	if l.expired {
+		l.object.expired--
+		s.counters.Quarantined--
+	} else {
+		l.object.leases--
+		s.counters.Leases--
+	}
+	s.settleLocked(l.object)
+}
+
+// expireLocked quarantines a lease past its time: it is no right to anything
+// any more, but its holder may still be reading, so the memory stays.
+func (s *Store) expireLocked(l *lease, now time.Time) bool {
+	if l.expired || now.Before(l.until) {
+		return false
+	}
+	l.expired = true
+	l.object.leases--
+	l.object.expired++
+	s.counters.LeasesExpired++
+	s.counters.Leases--
+	s.counters.Quarantined++
+	s.settleLocked(l.object)
+	return true
+}
+
+// useLeaseLocked finds a live lease of this session for an operation. It does
+// not tell a lease of somebody else from none.
+func (c *Session) useLeaseLocked(id LeaseID, sc *planScope, now time.Time) (*lease, error) {
+	l := c.leases[id]
+	if l == nil {
+		return nil, fmt.Errorf("lease %d: %w", id, ErrGone)
+	}
+	c.store.expireLocked(l, now)
+	switch o := l.object; {
+	case l.expired:
+		return nil, fmt.Errorf("lease %d has expired: %w", id, ErrGone)
+	case o.tenant != sc.tenant:
+		return nil, fmt.Errorf("lease %d: %w", id, ErrGone)
+	case o.profile != sc.profile:
+		return nil, fmt.Errorf("lease %d is of profile %d, not %d: %w", id, o.profile.id, sc.profile.id, ErrInvalid)
+	case l.rank != sc.rank:
+		return nil, fmt.Errorf("lease %d is of rank %d, not %d: %w", id, l.rank, sc.rank, ErrInvalid)
+	}
+	return l, nil
+}

@@ -1,0 +1,128 @@
+package tiering
+
+import (
+	"fmt"
+	"slices"
+)
+
+// matchRows bounds one critical section of Match; longer questions take several.
+const matchRows = 512
+
+// Match answers the longest checkpoint of an accepted kind and the status of
+// each segment key. It does no I/O, takes no lease, does not count as a use, and
+// once dst has grown it allocates nothing.
+func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
+	p, err := s.profile(q.Profile)
+	if err != nil {
+		return err
+	}
+	t, err := s.tenant(q.Tenant)
+	if err != nil {
+		return err
+	}
+	if len(q.Positions) != len(q.Prefixes) {
+		return fmt.Errorf("match: %d positions for %d prefixes: %w", len(q.Positions), len(q.Prefixes), ErrInvalid)
+	}
+	for i := 1; i < len(q.Positions); i++ {
+		if q.Positions[i] <= q.Positions[i-1] {
+			return fmt.Errorf("match: position %d after %d: %w", q.Positions[i], q.Positions[i-1], ErrInvalid)
+		}
+	}
+	if q.Accept&^(Exact|Spliced) != 0 {
+		return fmt.Errorf("match: accepts kinds %#x: %w", q.Accept, ErrInvalid)
+	}
+	*dst = MatchResult{Segments: slices.Grow(dst.Segments[:0], len(q.Keys))[:len(q.Keys)]}
+	s.matchPrefix(q, dst, p, t)
+	s.matchSegments(q, dst, p, t)
+	return nil
+}
+
+func (s *Store) matchSegments(q *MatchQuery, dst *MatchResult, p *profileState, t *tenant) {
+	for first := 0; first < len(q.Keys); first += matchRows {
+		keys := q.Keys[first:min(first+matchRows, len(q.Keys))]
+		rows := dst.Segments[first : first+len(keys)]
+		s.mu.Lock()
+		for i := range keys {
+			rows[i] = s.statusLocked(&keys[i], p, t)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// statusLocked looks one segment up and counts the answer.
+func (s *Store) statusLocked(key *[32]byte, p *profileState, t *tenant) SegmentStatus {
+	o := s.segmentLocked(key, p, t)
+	switch {
+	case o == nil:
+		why, tokens := s.departed.why(key, p.id, t.ID)
+		s.counters.miss(why, tokens)
+		return SegmentStatus{Status: StatusMiss, Reason: why}
+	case o.fill != nil:
+		s.counters.miss(ReasonPending, uint32(o.tokens()))
+		return SegmentStatus{Status: StatusPending, Reason: ReasonPending}
+	}
+	s.counters.HitSegments++
+	s.counters.HitTokens += uint64(o.tokens())
+	return SegmentStatus{Status: StatusHit, Place: s.place, Tokens: uint32(o.tokens())}
+}
+
+// matchPrefix walks the prefixes from the longest down. The reason it gives for
+// the positions that were longer than the hit is the most telling one: a
+// checkpoint of another kind, one being filled, else what became of the longest.
+func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t *tenant) {
+	if q.Accept == 0 || len(q.Prefixes) == 0 {
+		return
+	}
+	missed := ReasonNone
+	for end := len(q.Prefixes); end > 0 && dst.PrefixTokens == 0; end -= matchRows {
+		s.mu.Lock()
+		for i := end - 1; i >= max(0, end-matchRows); i-- {
+			o, why := s.bestLocked(&q.Prefixes[i], q.Accept, p, t)
+			if o != nil && uint32(o.end) == q.Positions[i] {
+				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind = q.Positions[i], i, o.kind
+				break
+			}
+			if i == len(q.Prefixes)-1 && why == ReasonNone {
+				why, _ = s.departed.why(&q.Prefixes[i], p.id, t.ID)
+			}
+			missed = moreTelling(missed, why)
+		}
+		s.mu.Unlock()
+	}
+	dst.PrefixReason = missed
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if dst.PrefixTokens > 0 {
+		s.counters.PrefixHits++
+		s.counters.PrefixHitTokens += uint64(dst.PrefixTokens)
+	} else {
+		s.counters.PrefixMisses[missed]++
+	}
+}
+
+// bestLocked finds the published checkpoint of an accepted kind, exact before
+// spliced, or says what stands in its place: pending, another kind, none.
+func (s *Store) bestLocked(hash *[32]byte, accept CheckpointKind, p *profileState, t *tenant) (*object, Reason) {
+	var best *object
+	why := ReasonNone
+	for o := s.checkpoints.find(hash); o != nil; o = o.sibling {
+		switch {
+		case o.profile != p || o.tenant != t:
+		case o.fill != nil:
+			why = moreTelling(why, ReasonPending)
+		case o.kind&accept == 0:
+			why = moreTelling(why, ReasonFlagOnly)
+		case best == nil || o.kind < best.kind:
+			best = o
+		}
+	}
+	return best, why
+}
+
+func moreTelling(a, b Reason) Reason {
+	rank := [reasons]uint8{ReasonUnknown: 1, ReasonRefused: 2, ReasonAborted: 3, ReasonRemoved: 4, ReasonEvicted: 5, ReasonPending: 6, ReasonFlagOnly: 7}
+	if rank[b] > rank[a] {
+		return b
+	}
+	return a
+}

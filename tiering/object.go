@@ -1,0 +1,298 @@
+package tiering
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// object is a segment or a checkpoint, from its reservation until its memory is
+// free. Fields up to shares are fixed once it is linked, except shares' digests,
+// which are fixed once it is published; the rest is guarded by the store's lock.
+type object struct {
+	id        policy.ID
+	key       [32]byte
+	kind      CheckpointKind // 0 = segment
+	profile   *profileState
+	tenant    *tenant
+	pool      *pool
+	publisher string // session that began to fill it
+	created   time.Time
+
+	spec       profile.SegmentSpec // segments
+	ids        []uint32            // segments: token ids
+	begin, end int                 // segments: the interior; checkpoints: rows held here
+	parent     *object             // checkpoints
+	depth      int                 // checkpoints: nodes from the root, this one counted
+
+	bytes     int64 // of its layout, over all ranks
+	pageBytes int64 // in pages, over all ranks
+	shares    []share
+
+	fill      *fill // nil once published, or once dead and no copy runs
+	linked    bool  // a lookup finds it
+	published bool  // has been complete
+	demoting  bool  // a lower tier reads it
+	leases    int   // live
+	expired   int   // leases past their time whose holder has not let go
+	ops       int   // operations that read it now
+	children  int   // checkpoints that extend it, filling ones included
+	pins      int   // 1 unless idle, and 1 for each child with pins
+	class     class
+	used      time.Time
+	hits      uint64
+
+	sibling *object // next checkpoint with the same hash: other kind, profile or tenant
+}
+
+// share is one rank's part of an object.
+type share struct {
+	extents []gpuipc.Extent
+	digests []uint64
+}
+
+// class says why an object's memory is where it is; pools count bytes by it.
+type class uint8
+
+const (
+	classIdle        class = iota // published, nobody uses it: may be evicted
+	classPending                  // being filled, or dead while a copy still runs
+	classLeased                   // read under a live lease or by an operation
+	classQuarantined              // only expired leases, whose holders may still read
+	classDemoting                 // on its way to a lower tier
+	classes
+)
+
+func (o *object) classify() class {
+	switch {
+	case o.fill != nil:
+		return classPending
+	case o.leases+o.ops > 0:
+		return classLeased
+	case o.expired > 0:
+		return classQuarantined
+	case o.demoting:
+		return classDemoting
+	}
+	return classIdle
+}
+
+// tokens is what a hit saves: interior tokens, or all tokens covered.
+func (o *object) tokens() int {
+	if o.kind == 0 {
+		return o.end - o.begin
+	}
+	return o.end
+}
+
+// parentKey is zero for a root.
+func (o *object) parentKey() (key [32]byte) {
+	if o.parent != nil {
+		key = o.parent.key
+	}
+	return key
+}
+
+// layout is that of each rank's share.
+func (o *object) layout() *layout {
+	if o.kind == 0 {
+		return o.profile.layout(ofSegment, AllLayers, o.end-o.begin)
+	}
+	return o.profile.layout(ofCheckpoint, AllLayers, o.end-o.begin)
+}
+
+func (o *object) name() string {
+	switch o.kind {
+	case Exact:
+		return fmt.Sprintf("checkpoint %x", o.key[:8])
+	case Spliced:
+		return fmt.Sprintf("spliced checkpoint %x", o.key[:8])
+	}
+	return fmt.Sprintf("segment %x", o.key[:8])
+}
+
+// ref names a share's bytes to the device.
+func (s *Store) ref(sh *share) gpuipc.Ref {
+	return gpuipc.Ref{Region: s.arena, Extents: sh.extents}
+}
+
+// settleLocked brings the accounts up to date after a count of o changed, and
+// frees its memory when nothing holds it any more.
+func (s *Store) settleLocked(o *object) {
+	next := o.classify()
+	if next != o.class {
+		o.pool.bytes[o.class] -= o.pageBytes
+		o.pool.bytes[next] += o.pageBytes
+		if o.class == classIdle {
+			pinLocked(o, 1)
+		} else if next == classIdle {
+			pinLocked(o, -1)
+		}
+		o.class = next
+	}
+	if next == classIdle && !o.linked {
+		s.freeLocked(o)
+	}
+}
+
+// pinLocked adds to the pins of o and, where that pins or unpins it, of its
+// parents: a node cannot leave before those that extend it.
+func pinLocked(o *object, d int) {
+	for ; o != nil; o = o.parent {
+		was := o.pins
+		o.pins += d
+		if (was == 0) == (o.pins == 0) {
+			return
+		}
+		d = 1
+		if o.pins == 0 {
+			d = -1
+		}
+		o.pool.pinned += int64(d) * o.pageBytes
+		o.tenant.pinned += int64(d) * o.bytes
+	}
+}
+
+// linkLocked makes a new object, whose memory is allocated, known to lookups.
+func (s *Store) linkLocked(o *object) {
+	o.linked = true
+	if o.kind == 0 {
+		s.segments.put(&o.key, o)
+	} else {
+		o.sibling = s.checkpoints.find(&o.key)
+		s.checkpoints.put(&o.key, o)
+	}
+	o.pool.objects++
+	o.pool.bytes[classIdle] += o.pageBytes
+	o.pool.used += o.pageBytes
+	o.tenant.used[o.pool.number] += o.bytes
+	if o.parent != nil {
+		o.parent.children++
+	}
+	o.id = s.objects.add(o)
+	s.settleLocked(o)
+}
+
+// unlinkLocked hides an object from lookups and policies. Its memory is freed
+// now or by whoever lets go last.
+func (s *Store) unlinkLocked(o *object, why Reason) {
+	if o.children > 0 {
+		panic(fmt.Sprintf("tiering: %s leaves before its %d children", o.name(), o.children))
+	}
+	if o.kind == 0 {
+		s.segments.remove(&o.key)
+	} else {
+		s.unlinkSiblingLocked(o)
+	}
+	if o.published {
+		o.pool.evict.Remove(o.id)
+		if o.tenant.evict != nil {
+			o.tenant.evict.Remove(o.id)
+		}
+		o.countPublished(-1)
+	}
+	o.linked = false
+	s.departed.note(departure{
+		key: o.key, profile: o.profile.id, tenant: o.tenant.ID, reason: why, tokens: uint32(o.tokens()),
+	})
+	s.settleLocked(o)
+}
+
+func (s *Store) unlinkSiblingLocked(o *object) {
+	head := s.checkpoints.find(&o.key)
+	if head == o {
+		if o.sibling == nil {
+			s.checkpoints.remove(&o.key)
+		} else {
+			s.checkpoints.put(&o.key, o.sibling)
+		}
+		o.sibling = nil
+		return
+	}
+	for ; head != nil; head = head.sibling {
+		if head.sibling == o {
+			head.sibling, o.sibling = o.sibling, nil
+			return
+		}
+	}
+	panic(fmt.Sprintf("tiering: %s is not in the catalogue", o.name()))
+}
+
+func (o *object) countPublished(d int) {
+	if o.kind == 0 {
+		o.profile.segments += d
+	} else {
+		o.profile.checkpoints += d
+	}
+}
+
+// publishLocked ends the filling of a complete object.
+func (s *Store) publishLocked(o *object, now time.Time) {
+	o.fill, o.published, o.used = nil, true, now
+	it := policy.Item{Bytes: o.pageBytes, Tokens: o.tokens(), Tenant: uint32(o.tenant.ID)}
+	o.pool.evict.Insert(o.id, it, now)
+	if o.tenant.evict != nil {
+		o.tenant.evict.Insert(o.id, it, now)
+	}
+	o.countPublished(1)
+	s.settleLocked(o)
+}
+
+// touchLocked notes a use.
+func (s *Store) touchLocked(o *object, now time.Time) {
+	o.used = now
+	o.hits++
+	if !o.linked {
+		return
+	}
+	o.pool.evict.Touch(o.id, now)
+	if o.tenant.evict != nil {
+		o.tenant.evict.Touch(o.id, now)
+	}
+}
+
+func (s *Store) freeLocked(o *object) {
+	for i := range o.shares {
+		s.freePagesLocked(o.shares[i].extents)
+	}
+	o.pool.objects--
+	o.pool.bytes[classIdle] -= o.pageBytes
+	o.pool.used -= o.pageBytes
+	o.tenant.used[o.pool.number] -= o.bytes
+	if o.parent != nil {
+		o.parent.children--
+	}
+	s.objects.remove(o.id)
+}
+
+// objectTable gives objects the ids that policies know them by, and finds them
+// again without a map: the low half of an id is a place in the table, the high
+// half counts how often places were given, so that ids are never reused.
+type objectTable struct {
+	places []*object
+	free   []uint32
+	given  uint32
+}
+
+func (t *objectTable) add(o *object) policy.ID {
+	var at uint32
+	if n := len(t.free); n > 0 {
+		at, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		at = uint32(len(t.places))
+		t.places = append(t.places, nil)
+	}
+	t.places[at] = o
+	t.given++
+	return policy.ID(t.given)<<32 | policy.ID(at)
+}
+
+func (t *objectTable) get(id policy.ID) *object { return t.places[uint32(id)] }
+
+func (t *objectTable) remove(id policy.ID) {
+	t.places[uint32(id)] = nil
+	t.free = append(t.free, uint32(id))
+}

@@ -1,0 +1,194 @@
+package tiering
+
+import (
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// ProfileID numbers a registered profile for the life of a Store; 0 is none.
+type ProfileID uint32
+
+// TenantID numbers a tenant of the configuration.
+type TenantID uint32
+
+// LeaseID names a lease. Ids come from one sequence and are never reused.
+type LeaseID uint64
+
+// ReservationID names one rank's share of an object being filled.
+type ReservationID uint64
+
+// CheckpointKind says how a checkpoint's values were computed; as a set of bits
+// it says which kinds a request accepts.
+type CheckpointKind uint8
+
+// An Exact checkpoint is what full prefill gives; a Spliced one went through
+// the composition of segments.
+const (
+	Exact   CheckpointKind = 1
+	Spliced CheckpointKind = 2
+)
+
+// Status of a segment in a match.
+type Status uint8
+
+// The statuses. The numbers are those of the local protocol.
+const (
+	StatusMiss    Status = 0
+	StatusHit     Status = 1
+	StatusPending Status = 2 // somebody is filling it
+)
+
+// Place is the tier an object lies in.
+type Place uint8
+
+// The places. The numbers are those of the local protocol.
+const (
+	PlaceNone Place = 0
+	PlaceHBM  Place = 1
+	PlaceDRAM Place = 2
+	PlaceDisk Place = 3
+)
+
+// Reason says why a key is a miss.
+type Reason uint8
+
+// The reasons. The numbers are those of the local protocol. What became of a
+// key is remembered for a bounded number of keys, after that it is unknown.
+const (
+	ReasonNone     Reason = 0
+	ReasonUnknown  Reason = 1 // never seen, or too long ago
+	ReasonEvicted  Reason = 2
+	ReasonPending  Reason = 3
+	ReasonRemoved  Reason = 4 // by an operator
+	ReasonRefused  Reason = 5 // quota or room
+	ReasonAborted  Reason = 6 // its writer failed or went away
+	ReasonFlagOnly Reason = 7 // a checkpoint exists but not of an accepted kind
+
+	reasons = 8
+)
+
+// AllLayers asks Compose and Rotate for every layer they apply to.
+const AllLayers = -1
+
+// MatchQuery asks for the longest checkpoint and the status of segments.
+type MatchQuery struct {
+	Profile   ProfileID
+	Tenant    TenantID
+	Accept    CheckpointKind // bits; 0 = no checkpoint wanted
+	Positions []uint32       // ascending; tokens covered by each of Prefixes
+	Prefixes  [][32]byte     // profile.PrefixHash values
+	Keys      [][32]byte     // profile.SegmentKey values
+}
+
+// MatchResult answers a MatchQuery. Segments is reused by the next Match into
+// the same result.
+type MatchResult struct {
+	PrefixTokens uint32 // 0 = no checkpoint
+	PrefixIndex  int    // into Positions, when PrefixTokens > 0
+	PrefixKind   CheckpointKind
+	PrefixReason Reason // why no longer position hit; none when the longest one did
+	Segments     []SegmentStatus
+}
+
+// SegmentStatus is one row of a match.
+type SegmentStatus struct {
+	Status Status
+	Place  Place
+	Reason Reason
+	Tokens uint32 // interior tokens of a hit
+}
+
+// AcquireQuery leases segments for reading by one rank.
+type AcquireQuery struct {
+	Profile ProfileID
+	Tenant  TenantID
+	Rank    int
+	TTL     time.Duration // 0 = the store's default; longer than its maximum is cut
+	Digests bool
+	Keys    [][32]byte
+}
+
+// Acquired is one row of an Acquire: a hit, a miss with its reason, or an error
+// (ErrBusy: too many leases). Extents and Digests are shared and must not be
+// written; the memory stays unchanged until the lease is released.
+type Acquired struct {
+	Hit     bool
+	Reason  Reason
+	Err     error
+	Lease   LeaseID
+	Bytes   int64 // of this rank's layout
+	Begin   int   // first interior token, local to the segment
+	Tokens  int   // interior tokens
+	Extents []gpuipc.Extent
+	Digests []uint64 // of each chunk of each part, in order; nil unless asked for
+}
+
+// LoadQuery leases the checkpoint of a prefix hash.
+type LoadQuery struct {
+	Profile ProfileID
+	Tenant  TenantID
+	Rank    int
+	Accept  CheckpointKind
+	TTL     time.Duration
+	Digests bool
+	Hash    profile.PrefixHash
+}
+
+// Loaded answers a LoadQuery: the chain of nodes from the root to the
+// checkpoint, each laid out by profile.CheckpointLayout(End-Begin). States and
+// convolution tails are those of the last node.
+type Loaded struct {
+	Hit    bool
+	Reason Reason
+	Lease  LeaseID
+	Kind   CheckpointKind
+	Tokens int
+	Nodes  []LoadedNode
+}
+
+// LoadedNode is one node of a chain. Slices are shared as in Acquired.
+type LoadedNode struct {
+	Begin, End int
+	Extents    []gpuipc.Extent
+	Digests    []uint64
+}
+
+// ReserveQuery asks for room for one rank's share of a segment, or joins the
+// reservation that another rank began.
+type ReserveQuery struct {
+	Profile ProfileID
+	Tenant  TenantID
+	Rank    int
+	Key     profile.SegmentKey
+	Spec    profile.SegmentSpec
+	Tokens  []uint32 // all Spec.Tokens ids; copied
+}
+
+// SaveQuery asks for room for one rank's share of a checkpoint.
+type SaveQuery struct {
+	Profile ProfileID
+	Tenant  TenantID
+	Rank    int
+	Kind    CheckpointKind // Exact or Spliced
+	Hash    profile.PrefixHash
+	Tokens  int                // tokens covered
+	Parent  profile.PrefixHash // the checkpoint that this one extends; zero = none
+}
+
+// Reservation is one rank's share of an object being filled.
+type Reservation struct {
+	ID    ReservationID
+	Bytes int64 // of this rank's layout
+}
+
+// CommitItem hands over consecutive chunks of one part: gpuipc.ChunkBytes each,
+// the last one of a part shorter.
+type CommitItem struct {
+	Reservation ReservationID
+	Part        int // index into the layout's parts
+	ChunkFirst  int
+	Digests     []uint64   // the client's digest of each chunk
+	Src         gpuipc.Ref // exactly the bytes of these chunks
+}

@@ -1,0 +1,349 @@
+package tiering
+
+import (
+	"bytes"
+	"context"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+func TestSegmentIsReadAsItWasCommitted(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("writer")
+	p := b.mid(1, 64, 8)
+	b.wantMiss(p, ReasonUnknown)
+	b.publish(c, p)
+	b.wantHit(p)
+
+	row := b.acquire(b.NewSession("reader"), 0, p)
+	if !row.Hit || row.Begin != 8 || row.Tokens != 48 || row.Bytes != p.layout.Bytes {
+		t.Fatalf("acquired %+v", row)
+	}
+	got := b.load(gpuipc.Ref{Region: b.Arena(), Extents: row.Extents})
+	want := contentOf(p, 0)
+	for i, part := range p.layout.Parts {
+		if !bytes.Equal(got[part.Off:part.Off+part.Len], want[part.Off:part.Off+part.Len]) {
+			t.Fatalf("part %d differs", i)
+		}
+		if row.Digests[i] != gpuipc.DigestBytes(want[part.Off:part.Off+part.Len]) {
+			t.Fatalf("part %d: digest differs", i)
+		}
+	}
+	if len(row.Digests) != len(p.layout.Parts) || int64(len(got)) != p.layout.Bytes {
+		t.Fatalf("%d digests and %d bytes", len(row.Digests), len(got))
+	}
+}
+
+func TestSecondReservationIsToldExists(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c, d := b.NewSession("one"), b.NewSession("two")
+	p := b.mid(1, 64, 8)
+	r, err := c.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	_, err = d.Reserve(b.reserveQuery(p, 0))
+	b.wantErr(err, ErrExists)
+	_, err = c.Reserve(b.reserveQuery(p, 0))
+	b.wantErr(err, ErrExists)
+	b.wantMiss(p, ReasonPending)
+	b.commitAll(c, r, &p.layout, contentOf(p, 0))
+	_, err = d.Reserve(b.reserveQuery(p, 0))
+	b.wantErr(err, ErrExists)
+	if got := b.Counters().Exists; got != 3 {
+		t.Fatalf("%d refusals counted, want 3", got)
+	}
+}
+
+func TestReserveRefusesWhatItsTokensDoNotName(t *testing.T) {
+	b := newBench(t, hybrid(2))
+	c := b.NewSession("c")
+	good := b.mid(1, 64, 8)
+	for _, bad := range []struct {
+		name   string
+		change func(*ReserveQuery)
+	}{
+		{"another token", func(q *ReserveQuery) { q.Tokens = tokens(2, 64) }},
+		{"a token less", func(q *ReserveQuery) { q.Tokens = q.Tokens[:63] }},
+		{"another geometry", func(q *ReserveQuery) { q.Spec.Head = 9 }},
+		{"no interior", func(q *ReserveQuery) { q.Spec.Tail = 56 }},
+		{"head shorter than the seam", func(q *ReserveQuery) { q.Spec.Head = 2 }},
+		{"no such role", func(q *ReserveQuery) { q.Spec.Role = 7 }},
+		{"another key", func(q *ReserveQuery) { q.Key[0]++ }},
+		{"another tenant's key", func(q *ReserveQuery) { q.Tenant = tenantB }},
+		{"no such tenant", func(q *ReserveQuery) { q.Tenant = 9 }},
+		{"no such rank", func(q *ReserveQuery) { q.Rank = 2 }},
+		{"negative rank", func(q *ReserveQuery) { q.Rank = -1 }},
+		{"no such profile", func(q *ReserveQuery) { q.Profile = 9 }},
+	} {
+		t.Run(bad.name, func(t *testing.T) {
+			q := b.reserveQuery(good, 0)
+			bad.change(q)
+			_, err := c.Reserve(q)
+			b.wantErr(err, ErrInvalid)
+		})
+	}
+	b.wantUsed(0, 0)
+	b.wantMiss(good, ReasonUnknown)
+}
+
+func TestAnotherProfilesSegmentIsAMiss(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	other := hybrid(1)
+	other.Weights[1]++
+	q, err := profile.New(other)
+	b.must(err)
+	id, err := b.AddProfile(q)
+	b.must(err)
+	if id == b.id {
+		t.Fatal("two identities share an id")
+	}
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	var r MatchResult
+	b.must(b.Match(&MatchQuery{Profile: id, Tenant: tenantA, Keys: [][32]byte{p.key}}, &r))
+	if r.Segments[0] != (SegmentStatus{Status: StatusMiss, Reason: ReasonUnknown}) {
+		t.Fatalf("%+v", r.Segments[0])
+	}
+	rows, err := c.Acquire(&AcquireQuery{Profile: id, Tenant: tenantA, Keys: [][32]byte{p.key}}, nil)
+	b.must(err)
+	if rows[0].Hit || rows[0].Reason != ReasonUnknown || rows[0].Err != nil {
+		t.Fatalf("%+v", rows[0])
+	}
+}
+
+// A commit that cannot be right is told so and changes nothing: the segment can
+// still be completed.
+func TestWrongCommitIsInvalidAndChangesNothing(t *testing.T) {
+	b := newBench(t, wide(1))
+	c := b.NewSession("c")
+	p := b.piece(1, profile.FirstSpec(600)) // V: 3 chunks, the last of 0.34 MiB
+	data := contentOf(p, 0)
+	r, err := c.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	k, v := p.layout.Parts[0], p.layout.Parts[1]
+	whole := func(part profile.Part) []byte { return data[part.Off : part.Off+part.Len] }
+	chunk := func(i int) []byte {
+		d := whole(v)[i*gpuipc.ChunkBytes:]
+		return d[:min(len(d), gpuipc.ChunkBytes)]
+	}
+
+	_, err = c.Commit(b.ctx, b.item(r.ID, 1, 1, chunk(1)))
+	b.must(err)
+	bad := map[string]CommitItem{
+		"negative part":         b.item(r.ID, -1, 0, whole(k)),
+		"part past the last":    b.item(r.ID, 2, 0, whole(k)),
+		"short part":            b.item(r.ID, 0, 0, whole(k)[:k.Len-64]),
+		"long part":             b.item(r.ID, 0, 0, append(whole(k)[:k.Len:k.Len], 0)),
+		"wrong part":            b.item(r.ID, 0, 0, chunk(0)),
+		"chunk past the last":   b.item(r.ID, 1, 3, chunk(0)),
+		"negative chunk":        b.item(r.ID, 1, -1, chunk(0)),
+		"runs past the last":    b.item(r.ID, 1, 2, whole(v)[:2*gpuipc.ChunkBytes]),
+		"repeated chunk":        b.item(r.ID, 1, 1, chunk(1)),
+		"overlaps a chunk":      b.item(r.ID, 1, 0, whole(v)[:2*gpuipc.ChunkBytes]),
+		"digests short of data": {Reservation: r.ID, Part: 1, Digests: []uint64{1}, Src: b.stage(0, whole(v)[:2*gpuipc.ChunkBytes])},
+		"no digest":             {Reservation: r.ID, Part: 1, Src: b.stage(0, nil)},
+	}
+	for name, item := range bad {
+		t.Run(name, func(t *testing.T) {
+			_, err := c.Commit(b.ctx, item)
+			b.wantErr(err, ErrInvalid)
+		})
+	}
+	b.wantMiss(p, ReasonPending)
+
+	_, err = c.Commit(b.ctx, b.item(r.ID, 0, 0, whole(k)))
+	b.must(err)
+	_, err = c.Commit(b.ctx, b.item(r.ID, 1, 2, chunk(2)))
+	b.must(err)
+	b.wantMiss(p, ReasonPending) // one chunk is missing
+	published, err := c.Commit(b.ctx, b.item(r.ID, 1, 0, chunk(0)))
+	b.must(err)
+	if !published {
+		t.Fatal("not published although complete")
+	}
+	row := b.acquire(c, 0, p)
+	if got := b.load(gpuipc.Ref{Region: b.Arena(), Extents: row.Extents}); !bytes.Equal(got, data) {
+		t.Fatal("the segment's bytes are not those committed")
+	}
+	want := []uint64{gpuipc.DigestBytes(whole(k)), gpuipc.DigestBytes(chunk(0)), gpuipc.DigestBytes(chunk(1)), gpuipc.DigestBytes(chunk(2))}
+	if len(row.Digests) != 4 || firstDifference(row.Digests, want) >= 0 {
+		t.Fatalf("digests %x, want %x", row.Digests, want)
+	}
+	_, err = c.Commit(b.ctx, b.item(r.ID, 1, 0, chunk(0)))
+	b.wantErr(err, ErrGone)
+}
+
+func TestWrongDigestAbortsAllRanks(t *testing.T) {
+	b := newBench(t, hybrid(2))
+	c, d := b.NewSession("rank 0"), b.NewSession("rank 1")
+	p := b.mid(1, 64, 8)
+	r0, err := c.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	r1, err := d.Reserve(b.reserveQuery(p, 1))
+	b.must(err)
+	b.commitAll(c, r0, &p.layout, contentOf(p, 0))
+
+	part := p.layout.Parts[2]
+	item := b.item(r1.ID, 2, 0, contentOf(p, 1)[part.Off:part.Off+part.Len])
+	item.Digests[0] ^= 1
+	_, err = d.Commit(b.ctx, item)
+	b.wantErr(err, ErrCorrupt)
+	b.wantMiss(p, ReasonAborted)
+	b.wantUsed(0, 0)
+	b.wantErr(c.Abort(r0.ID), ErrGone)
+	b.wantErr(d.Abort(r1.ID), ErrGone)
+	if n := b.Counters().Aborted[causeCorrupt]; n != 1 {
+		t.Fatalf("%d corrupt counted", n)
+	}
+	b.publish(c, p) // and it can be tried again
+	b.wantHit(p)
+}
+
+func TestRanksPublishTogether(t *testing.T) {
+	b := newBench(t, hybrid(2))
+	c, d := b.NewSession("rank 0"), b.NewSession("rank 1")
+	p := b.mid(1, 64, 8)
+	r0, err := c.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	_, err = d.Reserve(b.reserveQuery(p, 0))
+	b.wantErr(err, ErrExists)
+	if b.commitAll(c, r0, &p.layout, contentOf(p, 0)) {
+		t.Fatal("published with one rank of two")
+	}
+	b.wantMiss(p, ReasonPending)
+	if row := b.acquire(c, 0, p); row.Hit || row.Reason != ReasonPending {
+		t.Fatalf("half a segment was leased: %+v", row)
+	}
+	r1, err := d.Reserve(b.reserveQuery(p, 1))
+	b.must(err)
+	b.wantMiss(p, ReasonPending)
+	if !b.commitAll(d, r1, &p.layout, contentOf(p, 1)) {
+		t.Fatal("not published by the last chunk of the last rank")
+	}
+	b.wantHit(p)
+	for rank := range 2 {
+		row := b.acquire(c, rank, p)
+		if got, want := b.load(gpuipc.Ref{Region: b.Arena(), Extents: row.Extents}), contentOf(p, rank); !bytes.Equal(got[:p.layout.Parts[0].Len], want[:p.layout.Parts[0].Len]) {
+			t.Fatalf("rank %d reads another rank's bytes", rank)
+		}
+	}
+	b.wantUsed(b.pagesFor(p.layout), 0)
+}
+
+// Whoever of two ranks goes away first, at whichever step, the other one is told
+// so and every byte comes back.
+func TestDeathOfOneRankAbortsAll(t *testing.T) {
+	ends := map[string]func(c *Session, r Reservation) error{
+		"close": func(c *Session, _ Reservation) error { c.Close(); return nil },
+		"abort": func(c *Session, r Reservation) error { return c.Abort(r.ID) },
+	}
+	for name, end := range ends {
+		for parts := range 4 {
+			b := newBench(t, hybrid(2))
+			c, d := b.NewSession("rank 0"), b.NewSession("rank 1")
+			p := b.mid(1, 64, 8)
+			r0, err := c.Reserve(b.reserveQuery(p, 0))
+			b.must(err)
+			var r1 Reservation
+			if parts > 0 {
+				r1, err = d.Reserve(b.reserveQuery(p, 1))
+				b.must(err)
+				b.commitAll(d, r1, &p.layout, contentOf(p, 1))
+			}
+			for i := range parts {
+				part := p.layout.Parts[i]
+				_, err := c.Commit(b.ctx, b.item(r0.ID, i, 0, contentOf(p, 0)[part.Off:part.Off+part.Len]))
+				b.must(err)
+			}
+			b.must(end(c, r0))
+			b.wantMiss(p, ReasonAborted)
+			b.wantUsed(0, 0)
+			if parts > 0 {
+				part := p.layout.Parts[0]
+				_, err := d.Commit(b.ctx, b.item(r1.ID, 0, 0, contentOf(p, 1)[:part.Len]))
+				b.wantErr(err, ErrGone)
+				b.wantErr(d.Abort(r1.ID), ErrGone)
+			}
+			if _, fills := d.Holdings(); fills != 0 {
+				t.Fatalf("%s after %d parts: the other rank still has %d reservations", name, parts, fills)
+			}
+		}
+	}
+}
+
+func TestFillThatTakesTooLongIsAborted(t *testing.T) {
+	b := newBench(t, hybrid(2))
+	c := b.NewSession("rank 0")
+	p := b.mid(1, 64, 8)
+	r0, err := c.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	b.commitAll(c, r0, &p.layout, contentOf(p, 0)) // rank 1 never comes
+	b.clock.advance(5*time.Minute - time.Nanosecond)
+	b.Sweep()
+	b.wantMiss(p, ReasonPending)
+	b.clock.advance(time.Nanosecond)
+	b.Sweep()
+	b.wantMiss(p, ReasonAborted)
+	b.wantUsed(0, 0)
+	b.wantErr(c.Abort(r0.ID), ErrGone)
+}
+
+func TestCanceledCommitMayBeRepeated(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	r, err := c.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	ctx, cancel := context.WithCancel(b.ctx)
+	cancel()
+	data := contentOf(p, 0)
+	_, err = c.Commit(ctx, b.item(r.ID, 0, 0, data[:p.layout.Parts[0].Len]))
+	b.wantErr(err, context.Canceled)
+	if !b.commitAll(c, r, &p.layout, data) {
+		t.Fatal("not published after the commit was repeated")
+	}
+}
+
+func TestReservationsOfASessionAreBounded(t *testing.T) {
+	b := newBench(t, hybrid(1), func(c *Config, _ *gpuipc.HostOptions) { c.MaxReservations = 2 })
+	c := b.NewSession("c")
+	first, err := c.Reserve(b.reserveQuery(b.mid(1, 64, 8), 0))
+	b.must(err)
+	_, err = c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0))
+	b.must(err)
+	_, err = c.Reserve(b.reserveQuery(b.mid(3, 64, 8), 0))
+	b.wantErr(err, ErrBusy)
+	_, err = b.NewSession("d").Reserve(b.reserveQuery(b.mid(3, 64, 8), 0))
+	b.must(err)
+	b.must(c.Abort(first.ID))
+	_, err = c.Reserve(b.reserveQuery(b.mid(4, 64, 8), 0))
+	b.must(err)
+}
+
+func TestTenantsDoNotSeeEachOther(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	if got := b.statusFor(tenantB, p); got != (SegmentStatus{Status: StatusMiss, Reason: ReasonUnknown}) {
+		t.Fatalf("tenant b sees %+v", got)
+	}
+	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantB, Keys: [][32]byte{p.key}}, nil)
+	b.must(err)
+	if rows[0].Hit || rows[0].Reason != ReasonUnknown {
+		t.Fatalf("tenant b leased %+v", rows[0])
+	}
+	same := b.pieceOf(tenantB, 1, p.spec)
+	b.publishFor(c, tenantB, same) // the same tokens are another key
+	if same.key == p.key {
+		t.Fatal("two tenants share a key")
+	}
+	b.must(b.Evict(p.key))
+	if got := b.statusFor(tenantB, p); got.Reason != ReasonUnknown {
+		t.Fatalf("tenant b is told that the key was %v", got.Reason)
+	}
+	b.wantMiss(p, ReasonRemoved)
+}

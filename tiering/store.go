@@ -1,0 +1,179 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy"
+)
+
+// Store is the catalogue and the memory behind it.
+type Store struct {
+	// Fixed after Open.
+	cfg     Config
+	dev     gpuipc.Device
+	place   Place
+	tenants map[TenantID]*tenant
+
+	profiles atomic.Pointer[[]*profileState] // replaced under mu, never changed
+	leaseIDs atomic.Uint64
+
+	running sync.WaitGroup // operations that touch memory; grows only under mu while open
+
+	mu          sync.Mutex
+	arena       gpuipc.Region
+	closed      bool
+	pages       *gpuipc.PageAllocator
+	pools       [poolCount]*pool
+	objects     objectTable
+	segments    *index[object]
+	checkpoints *index[object] // heads of lists of siblings
+	departed    *departures
+	sessions    map[*Session]struct{}
+	counters    Counters
+}
+
+// Open makes a store and its arena. Memory is touched only as it is used.
+func Open(cfg Config) (*Store, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	page := int64(cfg.PageBytes)
+	public, private := cfg.PublicBytes/page*page, cfg.PrivateBytes/page*page
+	arena, err := cfg.Device.NewRegion(gpuipc.RegionSpec{
+		Name: cfg.Name, Bytes: public + private, Access: gpuipc.ClientReads, Huge: cfg.Huge,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("arena of %d bytes: %w", public+private, err)
+	}
+	s := &Store{
+		cfg: cfg, dev: cfg.Device, arena: arena, place: PlaceHBM,
+		tenants:     map[TenantID]*tenant{},
+		pages:       gpuipc.NewPageAllocator(public+private, cfg.PageBytes),
+		segments:    newIndex[object](),
+		checkpoints: newIndex[object](),
+		departed:    newDepartures(cfg.MaxDeparted),
+		sessions:    map[*Session]struct{}{},
+	}
+	if cfg.Device.Describe().Kind == "host" {
+		s.place = PlaceDRAM
+	}
+	s.profiles.Store(&[]*profileState{})
+	s.pools[publicPool] = &pool{name: "public", number: publicPool, budget: public, evict: cfg.Eviction()}
+	s.pools[privatePool] = &pool{name: "private", number: privatePool, budget: private, evict: cfg.Eviction()}
+	for _, t := range cfg.Tenants {
+		s.tenants[t.ID] = newTenant(t, cfg.Eviction)
+	}
+	return s, nil
+}
+
+func newTenant(t Tenant, eviction func() policy.Eviction) *tenant {
+	state := &tenant{Tenant: t}
+	if t.QuotaBytes > 0 {
+		state.evict = eviction()
+	}
+	return state
+}
+
+// Arena is the region that extents of leases refer to.
+func (s *Store) Arena() gpuipc.Region { return s.arena }
+
+// NewLeaseID draws an id from the sequence of leases, for leases that the caller
+// keeps itself (slots): no id is ever given twice.
+func (s *Store) NewLeaseID() LeaseID { return LeaseID(s.leaseIDs.Add(1)) }
+
+// Run looks for leases and reservations past their time until ctx ends.
+func (s *Store) Run(ctx context.Context) error {
+	tick := time.NewTicker(s.cfg.SweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			s.Sweep()
+		}
+	}
+}
+
+// Close closes every session, waits for the operations that still touch memory
+// (their callers cancel them) and unmaps the arena. It is called once, after Run
+// has returned.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	open := make([]*Session, 0, len(s.sessions))
+	for session := range s.sessions {
+		open = append(open, session)
+	}
+	s.mu.Unlock()
+	for _, session := range open {
+		session.Close()
+	}
+	s.running.Wait()
+	if err := s.arena.Close(); err != nil {
+		return fmt.Errorf("close arena: %w", err)
+	}
+	return nil
+}
+
+// scope finds what every query names.
+func (s *Store) scope(p ProfileID, t TenantID, rank int) (*profileState, *tenant, error) {
+	ps, err := s.profile(p)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := ps.checkRank(rank); err != nil {
+		return nil, nil, err
+	}
+	tn, err := s.tenant(t)
+	return ps, tn, err
+}
+
+func (s *Store) tenant(id TenantID) (*tenant, error) {
+	t, ok := s.tenants[id]
+	if !ok {
+		return nil, fmt.Errorf("tenant %d is not configured: %w", id, ErrInvalid)
+	}
+	return t, nil
+}
+
+// segmentLocked finds a segment, published or being filled, if it belongs to
+// this profile and tenant.
+func (s *Store) segmentLocked(key *[32]byte, p *profileState, t *tenant) *object {
+	o := s.segments.find(key)
+	if o == nil || o.profile != p || o.tenant != t {
+		return nil
+	}
+	return o
+}
+
+// checkpointLocked finds the checkpoint of one kind.
+func (s *Store) checkpointLocked(hash *[32]byte, kind CheckpointKind, p *profileState, t *tenant) *object {
+	for o := s.checkpoints.find(hash); o != nil; o = o.sibling {
+		if o.profile == p && o.tenant == t && o.kind == kind {
+			return o
+		}
+	}
+	return nil
+}
+
+// deviceError gives an error of the device one of our kinds; what ended the
+// context stays visible.
+func deviceError(what string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%s: %w", what, err)
+	case errors.Is(err, gpuipc.ErrInvalid):
+		return fmt.Errorf("%s: %w: %w", what, ErrInvalid, err)
+	}
+	return fmt.Errorf("%s: %w: %w", what, ErrUnavailable, err)
+}

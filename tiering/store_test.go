@@ -1,0 +1,498 @@
+package tiering
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+const (
+	tenantA TenantID = 1
+	tenantB TenantID = 2
+)
+
+// hybrid is a small model with every kind of layer: twice as many value heads as
+// key heads, key dim unlike value dim, convolutions, rope inside a scalar layer.
+func hybrid(ranks int) profile.Identity {
+	return profile.Identity{
+		Model: "hybrid", Weights: [32]byte{1}, Tokenizer: "bytes", TPSize: ranks,
+		Layers: []profile.Layer{
+			{Kind: profile.KindLinear, Linear: profile.Linear{
+				Family: profile.GDN, KeyHeads: 2, ValueHeads: 4, KeyDim: 16, ValueDim: 8, StateDType: profile.F32, TransitionDType: profile.F16,
+				Conv: profile.Conv{Kernel: 4, Channels: []int{32, 32, 32}, DType: profile.BF16},
+			}},
+			{Kind: profile.KindFull, Attention: profile.Attention{
+				KVHeads: 2, KeyDim: 16, ValueDim: 12, DType: profile.F32, Keys: profile.AtZero, Rope: profile.Rope{Dims: 8, Theta: 1e4},
+			}},
+			{Kind: profile.KindNone},
+			{Kind: profile.KindLinear, Linear: profile.Linear{
+				Family: profile.Lightning, KeyHeads: 4, ValueHeads: 4, KeyDim: 8, ValueDim: 6, StateDType: profile.F32, TransitionDType: profile.F32,
+				Rope: profile.Rope{Dims: 8, Theta: 1e4, Interleaved: true}, Slopes: []float64{.1, .2, .3, .4},
+			}},
+			{Kind: profile.KindMLA, Attention: profile.Attention{
+				KVHeads: 1, KeyDim: 16, ValueDim: 64, DType: profile.F32, Keys: profile.AtZero, Rope: profile.Rope{Dims: 16, Theta: 1e4},
+			}},
+			{Kind: profile.KindWindow, Attention: profile.Attention{
+				KVHeads: 2, KeyDim: 16, ValueDim: 16, Window: 128, DType: profile.F32, Keys: profile.Unrotated, Rope: profile.Rope{Dims: 4, InvFreq: []float64{1, .5}},
+			}},
+			{Kind: profile.KindLinear, Linear: profile.Linear{
+				Family: profile.GLA, KeyHeads: 2, ValueHeads: 2, KeyDim: 8, ValueDim: 10, StateDType: profile.F32, TransitionDType: profile.F32,
+			}},
+			{Kind: profile.KindFull, Attention: profile.Attention{
+				KVHeads: 2, KeyDim: 8, ValueDim: 8, DType: profile.BF16, Keys: profile.AtZero,
+			}},
+		},
+	}
+}
+
+// wide is a model whose rows take more than one chunk.
+func wide(ranks int) profile.Identity {
+	return profile.Identity{
+		Model: "wide", Weights: [32]byte{2}, Tokenizer: "bytes", TPSize: ranks,
+		Layers: []profile.Layer{{Kind: profile.KindMLA, Attention: profile.Attention{
+			KVHeads: 1, KeyDim: 64, ValueDim: 1024, DType: profile.F32, Keys: profile.AtZero,
+		}}},
+	}
+}
+
+// clock is a time that tests move.
+type clock struct{ now time.Time }
+
+func newClock() *clock                   { return &clock{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
+func (c *clock) Now() time.Time          { return c.now }
+func (c *clock) advance(d time.Duration) { c.now = c.now.Add(d) }
+
+// bench is a store over the host device with one profile, and staging.
+type bench struct {
+	testing.TB
+	*Store
+	clock   *clock
+	dev     gpuipc.Device
+	profile *profile.Profile
+	id      ProfileID
+	staging gpuipc.Region
+	slots   gpuipc.Region
+	ctx     context.Context
+}
+
+type option func(*Config, *gpuipc.HostOptions)
+
+func newBench(t testing.TB, id profile.Identity, options ...option) *bench {
+	t.Helper()
+	b := &bench{TB: t, clock: newClock(), ctx: context.Background()}
+	cfg := Config{
+		PublicBytes: 8 << 20, PrivateBytes: 8 << 20, PageBytes: 4096, Now: b.clock.Now,
+		Tenants: []Tenant{{ID: tenantA, Name: "a", Salt: []byte("salt a")}, {ID: tenantB, Name: "b", Salt: []byte("salt b")}},
+	}
+	var host gpuipc.HostOptions
+	for _, o := range options {
+		o(&cfg, &host)
+	}
+	var err error
+	if b.dev, err = gpuipc.NewHost(host); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Device = b.dev
+	if b.Store, err = Open(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if b.profile, err = profile.New(id); err != nil {
+		t.Fatal(err)
+	}
+	if b.id, err = b.AddProfile(b.profile); err != nil {
+		t.Fatal(err)
+	}
+	b.staging = b.region("staging", 16<<20)
+	b.slots = b.region("slots", 16<<20)
+	t.Cleanup(func() {
+		b.audit()
+		if err := errors.Join(b.staging.Close(), b.slots.Close(), b.Store.Close(), b.dev.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+func (b *bench) region(name string, bytes int64) gpuipc.Region {
+	b.Helper()
+	r, err := b.dev.NewRegion(gpuipc.RegionSpec{Name: name, Bytes: bytes, Access: gpuipc.ClientWrites, Huge: gpuipc.HugeNever})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return r
+}
+
+func (b *bench) must(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) wantErr(err, want error) {
+	b.Helper()
+	if !errors.Is(err, want) {
+		b.Fatalf("error %v, want %v", err, want)
+	}
+}
+
+// stage writes bytes to staging and names them.
+func (b *bench) stage(off int64, data []byte) gpuipc.Ref {
+	b.Helper()
+	ref := gpuipc.Ref{Region: b.staging, Extents: []gpuipc.Extent{{Off: off, Len: int64(len(data))}}}
+	b.must(b.dev.Store(b.ctx, ref, data))
+	return ref
+}
+
+// slot names a fresh, zeroed run of the slots region.
+func (b *bench) slot(off, bytes int64) gpuipc.Ref {
+	b.Helper()
+	ref := gpuipc.Ref{Region: b.slots, Extents: []gpuipc.Extent{{Off: off, Len: bytes}}}
+	b.must(b.dev.Store(b.ctx, ref, make([]byte, bytes)))
+	return ref
+}
+
+func (b *bench) load(ref gpuipc.Ref) []byte {
+	b.Helper()
+	out := make([]byte, ref.Len())
+	b.must(b.dev.Load(b.ctx, out, ref))
+	return out
+}
+
+// tokens are n ids that depend on the seed.
+func tokens(seed, n int) []uint32 {
+	rng := rand.New(rand.NewPCG(uint64(seed), 7))
+	ids := make([]uint32, n)
+	for i := range ids {
+		ids[i] = rng.Uint32N(256)
+	}
+	return ids
+}
+
+// content is plausible values for every part of a layout: numbers in [-1, 1),
+// transitions in (0, 1).
+func content(l *profile.Layout, seed uint64) []byte {
+	rng := rand.New(rand.NewPCG(seed, 9))
+	out := make([]byte, l.Bytes)
+	for _, part := range l.Parts {
+		p := out[part.Off : part.Off+part.Len]
+		for i := 0; i < len(p); i += part.DType.Size() {
+			v := 2*rng.Float32() - 1
+			if part.Kind == profile.PartT {
+				v = rng.Float32() / 4
+			}
+			putFloat(p[i:], part.DType, v)
+		}
+	}
+	return out
+}
+
+func putFloat(p []byte, t profile.DType, v float32) {
+	switch t {
+	case profile.F32:
+		binary.LittleEndian.PutUint32(p, math.Float32bits(v))
+	case profile.BF16:
+		binary.LittleEndian.PutUint16(p, uint16(math.Float32bits(v)>>16))
+	case profile.F16:
+		bits := math.Float32bits(v)
+		exp := int(bits>>23&0xff) - 127 + 15
+		if exp <= 0 {
+			binary.LittleEndian.PutUint16(p, uint16(bits>>16&0x8000))
+			return
+		}
+		binary.LittleEndian.PutUint16(p, uint16(bits>>16&0x8000)|uint16(exp)<<10|uint16(bits>>13&0x3ff))
+	}
+}
+
+func getFloat(p []byte, t profile.DType) float64 {
+	switch t {
+	case profile.F32:
+		return float64(math.Float32frombits(binary.LittleEndian.Uint32(p)))
+	case profile.BF16:
+		return float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(p)) << 16))
+	}
+	h := binary.LittleEndian.Uint16(p)
+	v := math.Ldexp(1+float64(h&0x3ff)/1024, int(h>>10&31)-15)
+	if h>>10&31 == 0 {
+		v = math.Ldexp(float64(h&0x3ff), -24)
+	}
+	if h&0x8000 != 0 {
+		v = -v
+	}
+	return v
+}
+
+// part reads one part of a layout's bytes as numbers.
+func numbers(l *profile.Layout, data []byte, i int) []float64 {
+	part := l.Parts[i]
+	size := part.DType.Size()
+	out := make([]float64, part.Len/int64(size))
+	for k := range out {
+		out[k] = getFloat(data[int(part.Off)+k*size:], part.DType)
+	}
+	return out
+}
+
+// piece is one segment of the tests.
+type piece struct {
+	key    profile.SegmentKey
+	spec   profile.SegmentSpec
+	tokens []uint32
+	layout profile.Layout
+}
+
+func (b *bench) piece(seed int, spec profile.SegmentSpec) piece {
+	return b.pieceOf(tenantA, seed, spec)
+}
+
+func (b *bench) pieceOf(t TenantID, seed int, spec profile.SegmentSpec) piece {
+	ids := tokens(seed, spec.Tokens)
+	_, interior := spec.Interior()
+	return piece{
+		key: b.profile.SegmentKey(b.tenants[t].Salt, spec, ids), spec: spec, tokens: ids,
+		layout: b.profile.SegmentLayout(interior),
+	}
+}
+
+func (b *bench) mid(seed, n, w int) piece {
+	b.Helper()
+	spec, ok := b.profile.MidSpec(n, w)
+	if !ok {
+		b.Fatalf("no interior in %d tokens with seams of %d", n, w)
+	}
+	return b.piece(seed, spec)
+}
+
+func (b *bench) reserveQuery(p piece, rank int) *ReserveQuery {
+	return &ReserveQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Key: p.key, Spec: p.spec, Tokens: p.tokens}
+}
+
+// contentOf is what the tests publish as one rank's share of a segment.
+func contentOf(p piece, rank int) []byte {
+	return content(&p.layout, uint64(p.key[0])<<8|uint64(p.key[1])|uint64(rank)<<32)
+}
+
+// commitAll commits every chunk of a share, one part at a time.
+func (b *bench) commitAll(c *Session, r Reservation, l *profile.Layout, data []byte) (published bool) {
+	b.Helper()
+	for i, part := range l.Parts {
+		if part.Len == 0 {
+			continue
+		}
+		var err error
+		published, err = c.Commit(b.ctx, b.item(r.ID, i, 0, data[part.Off:part.Off+part.Len]))
+		b.must(err)
+	}
+	return published
+}
+
+// item stages bytes of a part from a chunk on, with their digests.
+func (b *bench) item(r ReservationID, part, chunk int, data []byte) CommitItem {
+	b.Helper()
+	item := CommitItem{Reservation: r, Part: part, ChunkFirst: chunk, Src: b.stage(0, data)}
+	for len(data) > 0 {
+		n := min(len(data), gpuipc.ChunkBytes)
+		item.Digests = append(item.Digests, gpuipc.DigestBytes(data[:n]))
+		data = data[n:]
+	}
+	return item
+}
+
+// publish fills a segment for all ranks through one session.
+func (b *bench) publish(c *Session, p piece) {
+	b.Helper()
+	b.publishFor(c, tenantA, p)
+}
+
+func (b *bench) publishFor(c *Session, t TenantID, p piece) {
+	b.Helper()
+	for rank := range b.profile.TPSize() {
+		q := b.reserveQuery(p, rank)
+		q.Tenant = t
+		r, err := c.Reserve(q)
+		b.must(err)
+		if published := b.commitAll(c, r, &p.layout, contentOf(p, rank)); published != (rank == b.profile.TPSize()-1) {
+			b.Fatalf("rank %d of %d: published %v", rank, b.profile.TPSize(), published)
+		}
+	}
+}
+
+func (b *bench) acquire(c *Session, rank int, p piece) Acquired {
+	b.Helper()
+	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Digests: true, Keys: [][32]byte{p.key}}, nil)
+	b.must(err)
+	b.must(rows[0].Err)
+	return rows[0]
+}
+
+func (b *bench) lease(c *Session, p piece) LeaseID {
+	b.Helper()
+	row := b.acquire(c, 0, p)
+	if !row.Hit {
+		b.Fatalf("segment %x is a miss: %v", p.key[:4], row.Reason)
+	}
+	return row.Lease
+}
+
+// status asks for one segment.
+func (b *bench) status(p piece) SegmentStatus { return b.statusFor(tenantA, p) }
+
+func (b *bench) statusFor(t TenantID, p piece) SegmentStatus {
+	b.Helper()
+	var r MatchResult
+	b.must(b.Match(&MatchQuery{Profile: b.id, Tenant: t, Keys: [][32]byte{p.key}}, &r))
+	return r.Segments[0]
+}
+
+func (b *bench) wantMiss(p piece, why Reason) {
+	b.Helper()
+	want := SegmentStatus{Status: StatusMiss, Reason: why}
+	if why == ReasonPending {
+		want.Status = StatusPending
+	}
+	if got := b.status(p); got != want {
+		b.Fatalf("segment %x: %+v, want %+v", p.key[:4], got, want)
+	}
+}
+
+func (b *bench) wantHit(p piece) {
+	b.Helper()
+	_, n := p.spec.Interior()
+	if got, want := b.status(p), (SegmentStatus{StatusHit, PlaceDRAM, ReasonNone, uint32(n)}); got != want {
+		b.Fatalf("segment %x: %+v, want %+v", p.key[:4], got, want)
+	}
+}
+
+// wantUsed checks how many bytes of pages each pool holds, and that pages and
+// accounts agree.
+func (b *bench) wantUsed(public, private int64) {
+	b.Helper()
+	b.audit()
+	pools := b.Pools()
+	if pools[0].UsedBytes != public || pools[1].UsedBytes != private {
+		b.Fatalf("pools use %d and %d bytes, want %d and %d", pools[0].UsedBytes, pools[1].UsedBytes, public, private)
+	}
+}
+
+// pagesFor is what objects with these layouts take.
+func (b *bench) pagesFor(layouts ...profile.Layout) (n int64) {
+	for _, l := range layouts {
+		n += b.pagesOf(l.Bytes) * int64(b.profile.TPSize())
+	}
+	return n
+}
+
+// audit recomputes every account from the objects themselves.
+func (b *bench) audit() {
+	b.Helper()
+	s := b.Store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.auditLocked(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (s *Store) auditLocked() error {
+	type account struct {
+		used, pinned int64
+		bytes        [classes]int64
+		objects, out int
+	}
+	var pools [poolCount]account
+	tenants := map[*tenant]*account{}
+	for _, t := range s.tenants {
+		tenants[t] = &account{}
+	}
+	children := map[*object]int{}
+	linked, evictable := 0, [poolCount]int{}
+	for _, o := range s.objects.places {
+		if o == nil {
+			continue
+		}
+		if o.class != o.classify() {
+			return fmt.Errorf("%s: class %d, should be %d", o.name(), o.class, o.classify())
+		}
+		if o.parent != nil {
+			children[o.parent]++
+		}
+		if o.linked {
+			linked++
+		}
+		if o.linked && o.published {
+			evictable[o.pool.number]++
+		}
+		pinned := o.class != classIdle
+		for _, other := range s.objects.places {
+			for up := other; up != nil && other.class != classIdle && other != o; up = up.parent {
+				pinned = pinned || up == o
+			}
+		}
+		if pinned != (o.pins > 0) {
+			return fmt.Errorf("%s: %d pins, pinned %v", o.name(), o.pins, pinned)
+		}
+		if !pinned && !o.linked {
+			return fmt.Errorf("%s: kept although nothing holds it", o.name())
+		}
+		for _, a := range []*account{&pools[o.pool.number], tenants[o.tenant]} {
+			size := o.pageBytes
+			if a == tenants[o.tenant] {
+				size = o.bytes
+			}
+			a.objects++
+			a.used += size
+			a.bytes[o.class] += size
+			if pinned {
+				a.pinned += size
+			}
+		}
+	}
+	for o, n := range children {
+		if o.children != n {
+			return fmt.Errorf("%s: %d children, counts %d", o.name(), n, o.children)
+		}
+	}
+	total := int64(0)
+	for i, p := range s.pools {
+		a := pools[i]
+		if p.used != a.used || p.pinned != a.pinned || p.bytes != a.bytes || p.objects != a.objects || p.used > p.budget {
+			return fmt.Errorf("pool %s: %+v, its objects give %+v", p.name, p, a)
+		}
+		if p.evict.Len() != evictable[i] {
+			return fmt.Errorf("pool %s: policy holds %d of %d", p.name, p.evict.Len(), evictable[i])
+		}
+		total += p.used
+	}
+	for t, a := range tenants {
+		if t.total() != a.used || t.pinned != a.pinned || t.leaving != a.bytes[classDemoting] {
+			return fmt.Errorf("tenant %s: %+v, its objects give %+v", t.Name, t, a)
+		}
+		if t.QuotaBytes > 0 && t.total() > t.QuotaBytes {
+			return fmt.Errorf("tenant %s: %d bytes over a quota of %d", t.Name, t.total(), t.QuotaBytes)
+		}
+	}
+	if got := s.pages.UsedBytes(); got != total {
+		return fmt.Errorf("%d bytes of pages in use, pools say %d", got, total)
+	}
+	listed := 0
+	for shard := range shardCount {
+		listed += len(s.segments.sorted(shard, nil))
+		for _, o := range s.checkpoints.sorted(shard, nil) {
+			for ; o != nil; o = o.sibling {
+				listed++
+			}
+		}
+	}
+	if listed != linked {
+		return fmt.Errorf("catalogue lists %d objects, %d are linked", listed, linked)
+	}
+	return nil
+}
