@@ -16,6 +16,12 @@ func rng(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(h, 1))
 }
 
+// runner is *testing.T or *testing.B.
+type runner[T any] interface {
+	testing.TB
+	Run(name string, f func(T)) bool
+}
+
 const guard = 64
 
 // guarded is n bytes at an odd address between guard bytes, and a check that

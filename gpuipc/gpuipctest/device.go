@@ -1,0 +1,218 @@
+package gpuipctest
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// Device passes every call on to another device, unless a rule says that it
+// fails or waits first. Regions are those of the inner device. Safe for
+// concurrent use.
+type Device struct {
+	gpuipc.Device
+
+	mu struct {
+		sync.Mutex
+		calls  map[gpuipc.Op]int // calls so far
+		chunks map[gpuipc.Op]int // chunk borders so far
+		onCall []rule
+		onMid  []rule
+	}
+}
+
+// rule is a thing to do once.
+type rule struct {
+	op gpuipc.Op
+	at int
+	do func() error
+}
+
+// Wrap returns a Device around d. Without HostDevice's hook it cannot stop
+// inside an operation.
+func Wrap(d gpuipc.Device) *Device {
+	w := &Device{Device: d}
+	w.mu.calls = map[gpuipc.Op]int{}
+	w.mu.chunks = map[gpuipc.Op]int{}
+	return w
+}
+
+// HostDevice opens a host device whose operations can also be stopped between
+// their chunks. It is closed when the test ends, after its regions must be.
+func HostDevice(t testing.TB, o gpuipc.HostOptions) *Device {
+	t.Helper()
+	w := Wrap(nil)
+	o.Between = func(op gpuipc.Op, _ int) { w.between(op) }
+	d, err := gpuipc.NewHost(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Device = d
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// Fail makes the n-th call of op from now on (1 = the next) return err and do
+// nothing.
+func (w *Device) Fail(op gpuipc.Op, n int, err error) {
+	w.addCall(op, n, func() error { return err })
+}
+
+// Stall makes the n-th call of op from now on wait before it touches anything.
+// Like a device that hangs, it does not look at its context while it waits.
+// The test's end releases it.
+func (w *Device) Stall(t testing.TB, op gpuipc.Op, n int) *Stall {
+	s := newStall(t)
+	w.addCall(op, n, s.wait)
+	return s
+}
+
+// StallInside makes an operation wait in its middle: at the n-th border between
+// two of op's chunks from now on, counted over all calls. It needs a device
+// from HostDevice.
+func (w *Device) StallInside(t testing.TB, op gpuipc.Op, n int) *Stall {
+	s := newStall(t)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.onMid = append(w.mu.onMid, rule{op, w.mu.chunks[op] + n, s.wait})
+	return s
+}
+
+// Calls is how often op was called so far, failed calls included.
+func (w *Device) Calls(op gpuipc.Op) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.calls[op]
+}
+
+func (w *Device) addCall(op gpuipc.Op, n int, do func() error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.onCall = append(w.mu.onCall, rule{op, w.mu.calls[op] + n, do})
+}
+
+// enter counts a call and does what was asked for it, outside the lock.
+func (w *Device) enter(op gpuipc.Op) error {
+	w.mu.Lock()
+	w.mu.calls[op]++
+	due := take(&w.mu.onCall, op, w.mu.calls[op])
+	w.mu.Unlock()
+	for _, r := range due {
+		if err := r.do(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *Device) between(op gpuipc.Op) {
+	w.mu.Lock()
+	w.mu.chunks[op]++
+	due := take(&w.mu.onMid, op, w.mu.chunks[op])
+	w.mu.Unlock()
+	for _, r := range due {
+		_ = r.do() // only stalls, which never fail
+	}
+}
+
+// take removes and returns the rules for count at of op.
+func take(rules *[]rule, op gpuipc.Op, at int) (due []rule) {
+	kept := (*rules)[:0]
+	for _, r := range *rules {
+		if r.op == op && r.at == at {
+			due = append(due, r)
+		} else {
+			kept = append(kept, r)
+		}
+	}
+	*rules = kept
+	return due
+}
+
+// Stall is a place where a goroutine stands still.
+type Stall struct {
+	reached chan struct{}
+	release chan struct{}
+	once    sync.Once
+}
+
+func newStall(t testing.TB) *Stall {
+	s := &Stall{reached: make(chan struct{}), release: make(chan struct{})}
+	t.Cleanup(s.Release)
+	return s
+}
+
+func (s *Stall) wait() error {
+	close(s.reached)
+	<-s.release
+	return nil
+}
+
+// Reached is closed once somebody stands there.
+func (s *Stall) Reached() <-chan struct{} { return s.reached }
+
+// Release lets it go on, or never stop. It may be called again.
+func (s *Stall) Release() { s.once.Do(func() { close(s.release) }) }
+
+func (w *Device) NewRegion(spec gpuipc.RegionSpec) (gpuipc.Region, error) {
+	if err := w.enter(gpuipc.OpNewRegion); err != nil {
+		return nil, err
+	}
+	return w.Device.NewRegion(spec)
+}
+
+func (w *Device) Import(h gpuipc.Handle) (gpuipc.Region, error) {
+	if err := w.enter(gpuipc.OpImport); err != nil {
+		h.File.Close()
+		return nil, err
+	}
+	return w.Device.Import(h)
+}
+
+func (w *Device) CopyDigests(ctx context.Context, dst, src gpuipc.Ref, digests []uint64) error {
+	if err := w.enter(gpuipc.OpCopyDigests); err != nil {
+		return err
+	}
+	return w.Device.CopyDigests(ctx, dst, src, digests)
+}
+
+func (w *Device) Digests(ctx context.Context, src gpuipc.Ref, digests []uint64) error {
+	if err := w.enter(gpuipc.OpDigests); err != nil {
+		return err
+	}
+	return w.Device.Digests(ctx, src, digests)
+}
+
+func (w *Device) Load(ctx context.Context, dst []byte, src gpuipc.Ref) error {
+	if err := w.enter(gpuipc.OpLoad); err != nil {
+		return err
+	}
+	return w.Device.Load(ctx, dst, src)
+}
+
+func (w *Device) Store(ctx context.Context, dst gpuipc.Ref, src []byte) error {
+	if err := w.enter(gpuipc.OpStore); err != nil {
+		return err
+	}
+	return w.Device.Store(ctx, dst, src)
+}
+
+func (w *Device) Compose(ctx context.Context, job *gpuipc.ComposeJob) error {
+	if err := w.enter(gpuipc.OpCompose); err != nil {
+		return err
+	}
+	return w.Device.Compose(ctx, job)
+}
+
+func (w *Device) Rotate(ctx context.Context, job *gpuipc.RotateJob) error {
+	if err := w.enter(gpuipc.OpRotate); err != nil {
+		return err
+	}
+	return w.Device.Rotate(ctx, job)
+}

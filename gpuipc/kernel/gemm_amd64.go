@@ -1,0 +1,127 @@
+package kernel
+
+import (
+	"sync"
+	"unsafe"
+)
+
+const (
+	// depth is how far along k a panel of B goes: 32 KiB of 32 columns stay in L1
+	// beside the rows of A that pass by. The results do not depend on it.
+	depth = 256
+	// edgeRows is how many rows of an incomplete panel are worked on at once.
+	edgeRows = 96
+	// directRows is from how many rows on packing B pays (measured).
+	directRows = 4
+)
+
+// product is the memory that one product needs beside its operands.
+type product struct {
+	panel [depth * panelWidth]float32
+	edge  [edgeRows * panelWidth]float32
+}
+
+var products = sync.Pool{New: func() any { return new(product) }}
+
+// matrix is row-major with ld numbers from row to row.
+type matrix struct {
+	v  []float32
+	ld int
+}
+
+func (m matrix) at(row, col int) *float32 { return &m.v[row*m.ld+col] }
+
+func gemm(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n, k int) {
+	if active == plainGo {
+		gemmGeneric(c, ldc, a, lda, b, ldb, m, n, k)
+		return
+	}
+	gemmTiled(active, matrix{c, ldc}, matrix{a, lda}, matrix{b, ldb}, m, n, k, false)
+}
+
+func gemmNT(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n, k int) {
+	if active == plainGo {
+		gemmNTGeneric(c, ldc, a, lda, b, ldb, m, n, k)
+		return
+	}
+	gemmTiled(active, matrix{c, ldc}, matrix{a, lda}, matrix{b, ldb}, m, n, k, true)
+}
+
+// gemmTiled takes B panel by panel. Every number of C passes through memory once
+// per depth, which does not change its bits.
+func gemmTiled(v isa, c, a, b matrix, m, n, k int, transposed bool) {
+	p := products.Get().(*product)
+	defer products.Put(p)
+	cols := v.cols()
+	for k0 := 0; k0 < k; k0 += depth {
+		kn := min(depth, k-k0)
+		for j := 0; j < n; j += cols {
+			jn := min(cols, n-j)
+			t := tile{a: a.at(0, k0), lda: 4 * a.ld, b: &p.panel[0], ldb: 4 * cols}
+			switch {
+			case transposed:
+				packTransposed(p.panel[:], cols, b, j, jn, k0, kn)
+			case jn < cols:
+				packEdge(p.panel[:], cols, b, k0, kn, j, jn)
+			case m < directRows:
+				t.b, t.ldb = b.at(k0, j), 4*b.ld
+			default:
+				v.pack(t.b, 4*cols, 0, b.at(k0, j), 4*b.ld, 0, kn, 1)
+			}
+			if jn < cols {
+				p.runEdge(v, t, c, m, kn, j, jn)
+				continue
+			}
+			t.c, t.ldc = (*byte)(unsafe.Pointer(c.at(0, j))), 4*c.ld
+			t.d, t.ldd = c.at(0, j), 4*c.ld
+			t.run(v, m, kn)
+		}
+	}
+}
+
+// packEdge copies rows of fewer columns than the panel has. What the others hold
+// from before is multiplied into columns that nobody reads.
+func packEdge(dst []float32, cols int, b matrix, row, rows, col, n int) {
+	for i := range rows {
+		copy(dst[i*cols:][:n], b.v[(row+i)*b.ld+col:][:n])
+	}
+}
+
+// packTransposed makes n rows of b from row on, columns col to col+k, a panel.
+func packTransposed(dst []float32, cols int, b matrix, row, n, col, k int) {
+	i := 0
+	for ; i+8 <= n && k >= 8; i += 8 {
+		transpose8AVX2(&dst[i], 4*cols, b.at(row+i, col), 4*b.ld, k/8)
+		for q := k &^ 7; q < k; q++ {
+			for r := range 8 {
+				dst[q*cols+i+r] = b.v[(row+i+r)*b.ld+col+q]
+			}
+		}
+	}
+	for ; i < n; i++ {
+		for q, v := range b.v[(row+i)*b.ld+col:][:k] {
+			dst[q*cols+i] = v
+		}
+	}
+}
+
+// runEdge works on fewer columns than a tile has, through a copy of C.
+func (p *product) runEdge(v isa, t tile, c matrix, m, k, col, n int) {
+	cols := v.cols()
+	t.c, t.ldc = (*byte)(unsafe.Pointer(&p.edge[0])), 4*cols
+	t.d, t.ldd = &p.edge[0], 4*cols
+	for i := 0; i < m; i += edgeRows {
+		rows := min(edgeRows, m-i)
+		for r := range rows {
+			copy(p.edge[r*cols:][:n], c.v[(i+r)*c.ld+col:][:n])
+		}
+		part := t
+		if i > 0 {
+			part.a = (*float32)(unsafe.Add(unsafe.Pointer(t.a), i*t.lda))
+		}
+		part.run(v, rows, k)
+		for r := range rows {
+			copy(c.v[(i+r)*c.ld+col:][:n], p.edge[r*cols:][:n])
+		}
+	}
+}
