@@ -21,6 +21,9 @@ type Profile struct {
 // New validates id and derives its fingerprint. The error wraps ErrInvalid and
 // lists every problem found.
 func New(id Identity) (*Profile, error) {
+	if err := id.checkLists(); err != nil {
+		return nil, err
+	}
 	id = id.clone()
 	id.normalise()
 	if err := id.validate(); err != nil {
@@ -141,6 +144,23 @@ func (f Family) Transition() Transition {
 
 // rows is the number of inputs that the convolution looks back on.
 func (c *Conv) rows() int { return max(0, c.Kernel-1) }
+
+// checkLists refuses identities whose canonical bytes would be too long, before
+// anything of their size is allocated: layers may share one list.
+func (id *Identity) checkLists() error {
+	if len(id.Layers) > MaxLayers {
+		return fmt.Errorf("layers: %d, want 1 to %d: %w", len(id.Layers), MaxLayers, ErrInvalid)
+	}
+	n := 0
+	for i := range id.Layers {
+		l := &id.Layers[i]
+		n += len(l.Attention.Rope.InvFreq) + len(l.Linear.Rope.InvFreq) + len(l.Linear.Slopes) + len(l.Linear.Conv.Channels)
+	}
+	if 8*n > 2*MaxCanonicalBytes {
+		return fmt.Errorf("layers: %d frequencies, slopes and channels, canonical bytes are at most %d: %w", n, MaxCanonicalBytes, ErrInvalid)
+	}
+	return nil
+}
 
 // normalise clears what a layer's kind does not use, so that equal canonical
 // bytes mean equal identities.
