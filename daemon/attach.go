@@ -1,0 +1,304 @@
+package daemon
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// Bounds of one connection that are not worth a setting; guesses with room.
+const (
+	maxBindings = 64      // profile requests of one connection
+	maxProbe    = 1 << 24 // tokens that an engine may state sizes for
+	minShare    = 64 * KiB
+)
+
+// protocol versions that this daemon speaks.
+const (
+	minVersion = wire.Version
+	maxVersion = wire.Version
+)
+
+// attachment is what hello and profile requests give a connection.
+type attachment struct {
+	// Fixed after hello.
+	client  string
+	tenants []uint32
+	names   []string
+	session *tiering.Session
+	slots   *slots
+	staging gpuipc.Region
+	// stagingBytes and slotBytes are as granted; a region may be longer.
+	stagingBytes int64
+	slotBytes    int64
+
+	mu struct {
+		sync.Mutex
+		bindings []binding
+	}
+}
+
+// binding is one profile request. Its memory id is its index plus one.
+type binding struct {
+	profile tiering.ProfileID
+	engine  string
+	memory  *tiering.Memory // nil = none
+}
+
+// hello answers version, tenants and memory, and attaches the connection.
+func (t *task) hello() (wire.Message, error) {
+	c, s := t.conn, t.conn.server
+	var m wire.HelloRequest
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	if m.MinVersion > maxVersion || m.MaxVersion < minVersion {
+		return nil, refuse(wire.Unsupported, "versions %d to %d, this daemon speaks %d to %d", m.MinVersion, m.MaxVersion, minVersion, maxVersion)
+	}
+	reply := &wire.HelloReply{
+		Version: maxVersion, Connection: c.id, BootEpoch: s.epoch,
+		ArenaBytes: uint64(s.store.Arena().Bytes()),
+		MaxFrame:   wire.MaxFrame, MaxInFlight: uint32(s.config.MaxInFlight), Server: s.title,
+	}
+	a := &attachment{client: m.Client}
+	for _, want := range m.Tenants {
+		granted, err := s.grant(want)
+		if err != nil {
+			return nil, err
+		}
+		a.tenants = append(a.tenants, uint32(granted.ID))
+		a.names = append(a.names, granted.Name)
+		reply.Tenants = append(reply.Tenants, wire.TenantGrant{ID: uint32(granted.ID), Salt: granted.Salt})
+	}
+	if err := a.open(s, c.id, &m); err != nil {
+		return nil, err
+	}
+	reply.StagingBytes, reply.SlotBytes = uint64(a.stagingBytes), uint64(a.slotBytes)
+	if err := t.export(s.store.Arena(), a.slots.region, a.staging); err != nil {
+		a.session.Close()
+		a.close(s)
+		return nil, err
+	}
+	c.attached.Store(a)
+	return reply, c.sock.SetRecvTimeout(0)
+}
+
+// grant checks one tenant's token. All tokens are compared, by digest, so that
+// time tells nothing about them.
+func (s *server) grant(want wire.TenantName) (*tiering.Tenant, error) {
+	name := want.Name
+	if name == "" {
+		name = defaultTenant
+	}
+	shown := sha256.Sum256([]byte(want.Token))
+	found := -1
+	for i := range s.tenants {
+		if s.tenants[i].Name == name && (s.open[i] || subtle.ConstantTimeCompare(shown[:], s.tokens[i][:]) == 1) {
+			found = i
+		}
+	}
+	if found < 0 {
+		return nil, refuse(wire.Denied, "tenant %q: unknown, or another token", name)
+	}
+	return &s.tenants[found], nil
+}
+
+// open makes the connection's regions, within the budget of all connections.
+func (a *attachment) open(s *server, id uint64, m *wire.HelloRequest) (err error) {
+	a.stagingBytes = wanted(m.StagingBytes, s.config.Staging, s.config.StagingMax)
+	a.slotBytes = wanted(m.SlotBytes, s.config.Slots, s.config.SlotsMax)
+	if err := s.lend(a.stagingBytes + a.slotBytes); err != nil {
+		return err
+	}
+	slotRegion, err := s.device.NewRegion(gpuipc.RegionSpec{
+		Name: fmt.Sprintf("spliced-slots-%d", id), Bytes: a.slotBytes, Access: gpuipc.ClientReads, Huge: gpuipc.HugeNever})
+	if err == nil {
+		a.staging, err = s.device.NewRegion(gpuipc.RegionSpec{
+			Name: fmt.Sprintf("spliced-staging-%d", id), Bytes: a.stagingBytes, Access: gpuipc.ClientWrites, Huge: gpuipc.HugeNever})
+		if err != nil {
+			err = errors.Join(err, slotRegion.Close())
+		}
+	}
+	if err != nil {
+		s.lend(-a.stagingBytes - a.slotBytes)
+		return err
+	}
+	a.slots = newSlots(slotRegion, int(s.config.PageBytes), s.config.MaxLeases)
+	a.session = s.store.NewSession(a.client)
+	return nil
+}
+
+// wanted bounds what a client asks for; 0 = the default.
+func wanted(bytes uint64, def, most Bytes) int64 {
+	if bytes == 0 {
+		return int64(def)
+	}
+	return int64(max(minShare, Bytes(min(bytes, uint64(most)))))
+}
+
+// export puts a descriptor of each region into the reply.
+func (t *task) export(regions ...gpuipc.Region) error {
+	for _, r := range regions {
+		h, err := r.Export()
+		if err != nil {
+			return err
+		}
+		t.send = append(t.send, h.File)
+	}
+	return nil
+}
+
+// close gives the memory back; nothing of the connection runs any more.
+func (a *attachment) close(s *server) {
+	regions := []gpuipc.Region{a.slots.region, a.staging}
+	for _, b := range a.mu.bindings {
+		if b.memory != nil {
+			regions = append(regions, b.memory.Region)
+		}
+	}
+	for _, r := range regions {
+		if err := r.Close(); err != nil {
+			s.log.Error().Err(err).Str("client", a.client).Msg("memory of a connection could not be unmapped")
+		}
+	}
+	s.lend(-a.stagingBytes - a.slotBytes)
+}
+
+// profile registers an identity and, with it, memory that the engine owns.
+func (t *task) profile() (wire.Message, error) {
+	s, m := t.conn.server, &t.scratch.profile
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	if (m.MemoryBytes > 0) != (len(t.received) == 1) || len(t.received) > 1 {
+		return nil, refuse(wire.Invalid, "%d descriptors with %d bytes of memory", len(t.received), m.MemoryBytes)
+	}
+	if t.at.bindingCount() >= maxBindings {
+		return nil, refuse(wire.Busy, "%d profile requests on one connection", maxBindings)
+	}
+	p, err := profile.Parse(m.Identity)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSizes(p, m); err != nil {
+		return nil, err
+	}
+	id, err := s.store.AddProfile(p)
+	if err != nil {
+		return nil, err
+	}
+	b := binding{profile: id, engine: m.Connector + " " + m.Engine}
+	if m.MemoryBytes > 0 {
+		if b.memory, err = t.importMemory(id, m); err != nil {
+			return nil, err
+		}
+	}
+	reply := &wire.ProfileReply{Profile: uint32(id), Fingerprint: p.Fingerprint()}
+	number := t.at.bind(b)
+	if b.memory != nil {
+		reply.Memory = number
+	}
+	return reply, nil
+}
+
+// checkSizes compares what the engine computed with what the identity says: two
+// programs that disagree about a layout must not share memory.
+func checkSizes(p *profile.Profile, m *wire.ProfileRequest) error {
+	if m.ProbeTokens > maxProbe {
+		return refuse(wire.Invalid, "sizes for %d tokens, most %d", m.ProbeTokens, maxProbe)
+	}
+	n := int(m.ProbeTokens)
+	if ours := uint64(p.SegmentLayout(n).Bytes); ours != m.SegmentBytes {
+		return refuse(wire.Invalid, "segment of %d interior tokens: the engine has %d bytes, the daemon %d", n, m.SegmentBytes, ours)
+	}
+	if ours := uint64(p.CheckpointLayout(n).Bytes); ours != m.CheckpointBytes {
+		return refuse(wire.Invalid, "checkpoint of %d rows: the engine has %d bytes, the daemon %d", n, m.CheckpointBytes, ours)
+	}
+	return nil
+}
+
+func (t *task) importMemory(id tiering.ProfileID, m *wire.ProfileRequest) (*tiering.Memory, error) {
+	if m.MemoryBytes > 1<<46 {
+		return nil, refuse(wire.Invalid, "memory of %d bytes", m.MemoryBytes)
+	}
+	layers := make([]tiering.MemoryLayer, len(m.Memory))
+	for i, l := range m.Memory {
+		layers[i] = tiering.MemoryLayer{
+			Layer: int(l.Layer), KBase: int64(l.KBase), VBase: int64(l.VBase), BlockStride: int64(l.BlockStride),
+			KTokenStride: int64(l.KTokenStride), KHeadStride: int64(l.KHeadStride),
+			VTokenStride: int64(l.VTokenStride), VHeadStride: int64(l.VHeadStride),
+		}
+	}
+	file := os.NewFile(uintptr(t.received[0]), "engine memory")
+	t.received = nil // Import owns it
+	region, err := t.conn.server.device.Import(gpuipc.Handle{File: file, Bytes: int64(m.MemoryBytes)})
+	if err != nil {
+		return nil, err
+	}
+	memory := &tiering.Memory{Region: region, BlockTokens: int(m.BlockTokens), Layers: layers}
+	if err := t.conn.server.store.CheckMemory(id, memory); err != nil {
+		return nil, errors.Join(err, region.Close())
+	}
+	return memory, nil
+}
+
+func (a *attachment) bindingCount() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.mu.bindings)
+}
+
+// bind returns the number of the binding.
+func (a *attachment) bind(b binding) uint32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	// The same again, as a client that is not sure sends it, needs no room.
+	if at := slices.Index(a.mu.bindings, b); at >= 0 {
+		return uint32(at + 1)
+	}
+	a.mu.bindings = append(a.mu.bindings, b)
+	return uint32(len(a.mu.bindings))
+}
+
+// use checks that the connection registered a profile.
+func (a *attachment) use(id uint32) (tiering.ProfileID, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.mu.bindings {
+		if a.mu.bindings[i].profile == tiering.ProfileID(id) {
+			return tiering.ProfileID(id), nil
+		}
+	}
+	return 0, refuse(wire.Invalid, "profile %d is not registered on this connection", id)
+}
+
+// memory returns registered engine memory.
+func (a *attachment) memory(number uint32, id tiering.ProfileID) (*tiering.Memory, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	i := int64(number) - 1
+	if i < 0 || i >= int64(len(a.mu.bindings)) || a.mu.bindings[i].memory == nil {
+		return nil, refuse(wire.Gone, "memory %d", number)
+	}
+	if b := &a.mu.bindings[i]; b.profile != id {
+		return nil, refuse(wire.Invalid, "memory %d belongs to profile %d, not %d", number, b.profile, id)
+	}
+	return a.mu.bindings[i].memory, nil
+}
+
+// staged names [off, off+bytes) of staging.
+func (a *attachment) staged(off uint64, bytes int64) (gpuipc.Ref, error) {
+	if bytes < 0 || off > uint64(a.stagingBytes) || bytes > a.stagingBytes-int64(off) {
+		return gpuipc.Ref{}, refuse(wire.Invalid, "[%d, +%d) is not inside the staging of %d bytes", off, bytes, a.stagingBytes)
+	}
+	return gpuipc.Ref{Region: a.staging, Extents: []gpuipc.Extent{{Off: int64(off), Len: bytes}}}, nil
+}

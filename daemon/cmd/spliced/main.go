@@ -1,0 +1,84 @@
+// Command spliced is the cache daemon of a node. Run it without arguments; -help
+// lists the settings.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/daemon"
+)
+
+// Set by the linker.
+var (
+	version = "unknown"
+	commit  = "unknown"
+	date    = "unknown"
+)
+
+// Exit codes: a bad configuration will not get better by starting again.
+const (
+	exitFailed = 1
+	exitConfig = 2
+)
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	config, invocation, err := daemon.LoadConfig(daemon.ProcessSources())
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "spliced:", err)
+		return exitConfig
+	case invocation.Version:
+		fmt.Printf("spliced %s (commit %s, %s, %s)\n", version, commit, date, runtime.Version())
+		return 0
+	}
+	log := newLog(&config, os.Stderr)
+	d, err := daemon.New(config, daemon.Parts{Log: log, Build: daemon.Build{Version: version, Commit: commit}})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "spliced:", err)
+		return exitConfig
+	}
+	if invocation.Check {
+		fmt.Println("the configuration is good")
+		return 0
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	// A second signal ends the process the hard way.
+	context.AfterFunc(ctx, stop)
+	if err := d.Run(ctx); err != nil {
+		log.Error().Err(err).Msg("spliced ends")
+		if errors.Is(err, daemon.ErrConfig) {
+			return exitConfig
+		}
+		return exitFailed
+	}
+	return 0
+}
+
+// newLog is called before the configuration is validated: a level that does not
+// parse logs everything until validation refuses it.
+func newLog(c *daemon.Config, w io.Writer) zerolog.Logger {
+	if c.LogFormat == "console" {
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339}
+	}
+	level, err := zerolog.ParseLevel(c.LogLevel)
+	if err != nil {
+		level = zerolog.TraceLevel
+	}
+	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+}

@@ -1,0 +1,82 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// refusal is an error that knows its code: what the daemon itself refuses.
+type refusal struct {
+	code wire.Code
+	text string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+func refuse(code wire.Code, format string, args ...any) error {
+	return &refusal{code: code, text: fmt.Sprintf(format, args...)}
+}
+
+// errStopping is the cause of contexts that the daemon's end has ended.
+var errStopping error = &refusal{code: wire.Unavailable, text: "the daemon is stopping"}
+
+// kinds is the one place where kinds of failure become wire codes. The first
+// match counts; an error that wraps none of them is a mistake of ours.
+var kinds = []struct {
+	err  error
+	code wire.Code
+}{
+	{wire.ErrVersion, wire.Unsupported},
+	{wire.ErrMalformed, wire.Invalid},
+	{tiering.ErrInvalid, wire.Invalid},
+	{tiering.ErrBusy, wire.Busy},
+	{tiering.ErrFull, wire.Full},
+	{tiering.ErrQuota, wire.Quota},
+	{tiering.ErrGone, wire.Gone},
+	{tiering.ErrExists, wire.Exists},
+	{tiering.ErrCorrupt, wire.Corrupt},
+	{tiering.ErrUnavailable, wire.Unavailable},
+	{gpuipc.ErrInvalid, wire.Invalid},
+	{gpuipc.ErrFull, wire.Full},
+	{gpuipc.ErrUnavailable, wire.Unavailable},
+	{profile.ErrInvalid, wire.Invalid},
+	{context.DeadlineExceeded, wire.Late},
+	{context.Canceled, wire.Canceled},
+}
+
+// codeOf answers an error; known is false when it is of no kind that a request
+// can cause.
+func codeOf(err error) (code wire.Code, known bool) {
+	if err == nil {
+		return wire.OK, true
+	}
+	if r, ok := errors.AsType[*refusal](err); ok {
+		return r.code, true
+	}
+	for _, k := range kinds {
+		if errors.Is(err, k.err) {
+			return k.code, true
+		}
+	}
+	return wire.Unavailable, false
+}
+
+// rowCode is codeOf for a row of a batch.
+func rowCode(err error) uint16 {
+	code, _ := codeOf(err)
+	return uint16(code)
+}
+
+// ended reports that ctx, not the work, is why a request failed, and the reason.
+func ended(ctx context.Context, err error) (error, bool) {
+	if ctx.Err() == nil || !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return err, false
+	}
+	return context.Cause(ctx), true
+}

@@ -1,0 +1,304 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+)
+
+// ErrConfig is wrapped by everything that is wrong with a configuration.
+var ErrConfig = errors.New("bad configuration")
+
+// off switches a listener off.
+const off = "off"
+
+// Config is all settings. settings() names each, with its unit, range and what
+// its zero value means; docs/configuration.md is written from there. The zero
+// Config is not valid: start from DefaultConfig or LoadConfig.
+type Config struct {
+	Socket      string
+	AllowUIDs   idList
+	AllowGIDs   idList
+	AdminSocket string
+	HTTP        string
+	HTTPHosts   nameList
+	TokenFile   string
+	Node        string
+
+	Arena            Bytes
+	Private          Bytes
+	PageBytes        Bytes
+	HugePages        string
+	Staging          Bytes
+	StagingMax       Bytes
+	Slots            Bytes
+	SlotsMax         Bytes
+	ConnectionMemory Bytes
+
+	MaxConnections  int
+	MaxInFlight     int
+	MaxLeases       int
+	MaxReservations int
+	Workers         int
+
+	RequestTimeout time.Duration
+	HelloTimeout   time.Duration
+	SendTimeout    time.Duration
+	DrainTimeout   time.Duration
+	LeaseTTL       time.Duration
+	MaxLeaseTTL    time.Duration
+	FillTTL        time.Duration
+
+	LogLevel  string
+	LogFormat string
+
+	Tenants []Tenant
+}
+
+// Tenant is one owner of cached state. Tenants stand in the YAML file only.
+type Tenant struct {
+	// Name is 1 to 256 bytes and unique. A client that asks for no tenant gets
+	// the one called "default".
+	Name string `yaml:"name"`
+	// Token is what a client must show, at most 1024 bytes; empty = nothing,
+	// every client that may connect may use the tenant.
+	Token string `yaml:"token"`
+	// TokenFile is read for the token instead; surrounding white space is cut.
+	TokenFile string `yaml:"token_file"`
+	// Salt separates this tenant's hits from others': it goes into every key.
+	// At most 256 bytes; empty allowed for one tenant. Daemons that shall share
+	// segments use the same salt.
+	Salt string `yaml:"salt"`
+	// Quota bounds the bytes of segments and checkpoints; 0 = no bound but the
+	// pools'.
+	Quota Bytes `yaml:"quota"`
+}
+
+// defaultTenant is who a client is when it does not say.
+const defaultTenant = "default"
+
+// DefaultConfig is the configuration of a daemon that was told nothing. Zero
+// memory sizes are filled in from the machine by Resolve.
+func DefaultConfig() Config {
+	return Config{
+		HTTP:            "127.0.0.1:9400",
+		PageBytes:       64 * KiB,
+		HugePages:       "auto",
+		Staging:         64 * MiB,
+		StagingMax:      1 * GiB,
+		Slots:           256 * MiB,
+		SlotsMax:        4 * GiB,
+		MaxConnections:  128,
+		MaxInFlight:     64,
+		MaxLeases:       65536,
+		MaxReservations: 4096,
+		RequestTimeout:  5 * time.Second,
+		HelloTimeout:    5 * time.Second,
+		SendTimeout:     time.Second,
+		DrainTimeout:    5 * time.Second,
+		LeaseTTL:        60 * time.Second,
+		MaxLeaseTTL:     10 * time.Minute,
+		FillTTL:         60 * time.Second,
+		LogLevel:        "info",
+		LogFormat:       "json",
+		Tenants:         []Tenant{{Name: defaultTenant}},
+	}
+}
+
+// Resolve fills in what was left to the machine. The shares are guesses that
+// leave a quarter of a default machine to everything else: a quarter for
+// segments, an eighth for checkpoints, and of what staging and slots could take
+// (pages are taken when touched) three eighths.
+func (c *Config) Resolve(m Machine) {
+	memory := m.MemoryBytes
+	if memory == 0 {
+		memory = 8 * GiB
+	}
+	if c.Arena == 0 {
+		c.Arena = min(4*GiB, roundDown(memory/4, c.PageBytes))
+	}
+	if c.Private == 0 {
+		c.Private = min(2*GiB, roundDown(memory/8, c.PageBytes))
+	}
+	if c.ConnectionMemory == 0 {
+		c.ConnectionMemory = memory / 8 * 3
+	}
+	if c.Workers == 0 {
+		c.Workers = max(1, m.CPUs)
+	}
+	if c.Node == "" {
+		c.Node = m.Host
+	}
+}
+
+func roundDown(n, unit Bytes) Bytes {
+	if unit <= 0 {
+		return n
+	}
+	return n / unit * unit
+}
+
+// Validate lists everything that is wrong with a resolved configuration.
+func (c *Config) Validate(m Machine) error {
+	v := &faults{}
+	c.checkSockets(v)
+	c.checkMemory(v, m)
+	v.between("max-connections", c.MaxConnections, 1, 4096)
+	v.between("max-in-flight", c.MaxInFlight, 1, 1024)
+	v.between("max-leases", c.MaxLeases, 1, 1<<20)
+	v.between("max-reservations", c.MaxReservations, 1, 1<<16)
+	v.between("workers", c.Workers, 1, 1024)
+	for _, t := range []struct {
+		name     string
+		d        time.Duration
+		low, top time.Duration
+	}{
+		{"request-timeout", c.RequestTimeout, time.Millisecond, time.Hour},
+		{"hello-timeout", c.HelloTimeout, 10 * time.Millisecond, time.Minute},
+		{"send-timeout", c.SendTimeout, time.Millisecond, time.Minute},
+		{"drain-timeout", c.DrainTimeout, 0, 10 * time.Minute},
+		{"lease-ttl", c.LeaseTTL, time.Second, 24 * time.Hour},
+		{"max-lease-ttl", c.MaxLeaseTTL, c.LeaseTTL, 24 * time.Hour},
+		{"fill-ttl", c.FillTTL, time.Second, 24 * time.Hour},
+	} {
+		if t.d < t.low || t.d > t.top {
+			v.add(t.name, "%v is not between %v and %v", t.d, t.low, t.top)
+		}
+	}
+	if level, err := zerolog.ParseLevel(c.LogLevel); err != nil || level < zerolog.TraceLevel || c.LogLevel == "" {
+		v.add("log-level", "%q is not one of trace, debug, info, warn, error, disabled", c.LogLevel)
+	}
+	v.oneOf("log-format", c.LogFormat, "json", "console")
+	c.checkTenants(v)
+	return v.err()
+}
+
+func (c *Config) checkSockets(v *faults) {
+	v.path("socket", c.Socket)
+	if c.AdminSocket != off {
+		v.path("admin-socket", c.AdminSocket)
+	}
+	if c.AdminSocket != "" && c.AdminSocket == c.Socket {
+		v.add("admin-socket", "%s is the engine socket", c.Socket)
+	}
+	if c.HTTP != off {
+		host, port, err := net.SplitHostPort(c.HTTP)
+		if n, bad := strconv.Atoi(port); err != nil || bad != nil || n < 0 || n > 65535 || strings.ContainsAny(host, "/ ") {
+			v.add("http", "%q is neither HOST:PORT nor off", c.HTTP)
+		}
+	}
+	for _, h := range c.HTTPHosts {
+		if h == "" || strings.ContainsAny(h, ":/ ") || strings.ToLower(h) != h {
+			v.add("http-hosts", "%q is not a lower-case host name without port", h)
+		}
+	}
+	if len(c.Node) == 0 || len(c.Node) > wire.MaxName {
+		v.add("node", "%d bytes, want 1 to %d", len(c.Node), wire.MaxName)
+	}
+}
+
+func (c *Config) checkMemory(v *faults, m Machine) {
+	page := c.PageBytes
+	if page < 4*KiB || page > 16*MiB || page&(page-1) != 0 {
+		v.add("page-bytes", "%v is not a power of two between 4KiB and 16MiB", page)
+		page = 4 * KiB
+	}
+	v.oneOf("huge-pages", c.HugePages, "auto", "never", "require")
+	for _, s := range []struct {
+		name     string
+		size     Bytes
+		low, top Bytes
+	}{
+		{"arena", c.Arena, page, 64 * TiB},
+		{"private", c.Private, page, 64 * TiB},
+		{"staging-max", c.StagingMax, 64 * KiB, TiB},
+		{"staging", c.Staging, 64 * KiB, c.StagingMax},
+		{"slots-max", c.SlotsMax, page, TiB},
+		{"slots", c.Slots, page, c.SlotsMax},
+		{"connection-memory", c.ConnectionMemory, c.Staging + c.Slots, 64 * TiB},
+	} {
+		if s.size < s.low || s.size > s.top {
+			v.add(s.name, "%v is not between %v and %v", s.size, s.low, s.top)
+		}
+	}
+	// Touching more than the limit gets us or the engine killed, at a time of
+	// the kernel's choosing; refusing at the start is kinder.
+	if total := c.Arena + c.Private; m.MemoryBytes > 0 && total > m.MemoryBytes {
+		v.add("arena", "%v with private %v is more than the %v that this process may use", c.Arena, c.Private, m.MemoryBytes)
+	}
+}
+
+func (c *Config) checkTenants(v *faults) {
+	if len(c.Tenants) == 0 || len(c.Tenants) > wire.MaxTenants {
+		v.add("tenants", "%d of them, want 1 to %d", len(c.Tenants), wire.MaxTenants)
+	}
+	names, salts := map[string]bool{}, map[string]string{}
+	for i, t := range c.Tenants {
+		at := fmt.Sprintf("tenants[%d]", i)
+		if len(t.Name) == 0 || len(t.Name) > wire.MaxName {
+			v.add(at, "name of %d bytes, want 1 to %d", len(t.Name), wire.MaxName)
+		}
+		if names[t.Name] {
+			v.add(at, "name %q appears twice", t.Name)
+		}
+		if other, ok := salts[t.Salt]; ok {
+			v.add(at, "%q has the salt of %q: they would share hits", t.Name, other)
+		}
+		names[t.Name], salts[t.Salt] = true, t.Name
+		if len(t.Salt) > wire.MaxSalt {
+			v.add(at, "salt of %d bytes, most %d", len(t.Salt), wire.MaxSalt)
+		}
+		if len(t.Token) > wire.MaxToken {
+			v.add(at, "token of %d bytes, most %d", len(t.Token), wire.MaxToken)
+		}
+		if t.Quota < 0 {
+			v.add(at, "quota %d is negative", int64(t.Quota))
+		}
+	}
+}
+
+// maxSocketPath is sun_path without its terminating zero.
+const maxSocketPath = 107
+
+// faults collects what is wrong.
+type faults struct{ list []error }
+
+func (v *faults) add(name, format string, args ...any) {
+	v.list = append(v.list, fmt.Errorf("%s: %s", name, fmt.Sprintf(format, args...)))
+}
+
+func (v *faults) between(name string, n, low, top int) {
+	if n < low || n > top {
+		v.add(name, "%d is not between %d and %d", n, low, top)
+	}
+}
+
+func (v *faults) oneOf(name, got string, want ...string) {
+	for _, w := range want {
+		if got == w {
+			return
+		}
+	}
+	v.add(name, "%q is not one of %s", got, strings.Join(want, ", "))
+}
+
+// path allows the empty path, which stands for a default.
+func (v *faults) path(name, path string) {
+	if len(path) > maxSocketPath-len(".lock") {
+		v.add(name, "path of %d bytes, most %d", len(path), maxSocketPath-len(".lock"))
+	}
+}
+
+func (v *faults) err() error {
+	if len(v.list) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrConfig, errors.Join(v.list...))
+}

@@ -1,0 +1,190 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+)
+
+// conn is one client. Its reader goroutine receives, answers short requests
+// itself and hands long ones to the queue; when it ends it takes everything of
+// the connection apart.
+//
+//	accepted --hello--> attached --end of file, death, drop, stop--> ending --drained--> closed
+//
+// Invariant: the client sees end of file only after the last operation of the
+// connection has let go of all memory, so that a client whose connection ended
+// may use its own memory again.
+type conn struct {
+	// Fixed after accept.
+	id     uint64
+	server *server
+	sock   *seqpacket.Conn
+	peer   peer
+	since  time.Time
+	ctx    context.Context // ends with the connection; its cause says why
+	cancel context.CancelCauseFunc
+
+	lane lane // guarded by queue.mu
+
+	attached atomic.Pointer[attachment] // set once, by hello
+	requests atomic.Uint64
+	flying   atomic.Int64 // requests in flight that were not answered yet
+	ending   atomic.Bool
+
+	work sync.WaitGroup // jobs that are in mu.jobs
+	mu   struct {
+		sync.Mutex
+		jobs    map[uint64]*job // in flight, by request id
+		cancels map[*cancellation]struct{}
+	}
+}
+
+func newConn(s *server, id uint64, sock *seqpacket.Conn, p peer, now time.Time) *conn {
+	c := &conn{id: id, server: s, sock: sock, peer: p, since: now}
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	c.mu.jobs = map[uint64]*job{}
+	c.mu.cancels = map[*cancellation]struct{}{}
+	return c
+}
+
+// errPeerLeft is the cause of contexts that a client's end has ended.
+var errPeerLeft error = &refusal{code: wire.Canceled, text: "the connection ended"}
+
+// peerGone is called by the watcher: nobody waits for an answer any more.
+func (c *conn) peerGone() {
+	c.drop(errPeerLeft)
+	// Both ways, unlike drop: a reader that waits to send must wake up too.
+	_ = unix.Shutdown(c.sock.Fd(), unix.SHUT_RDWR)
+}
+
+// drop ends the connection for a reason of ours. It only wakes the reader, which
+// does the rest. Shutting down the reading side alone keeps end of file from the
+// client until everything has drained.
+func (c *conn) drop(cause error) {
+	if c.ending.Swap(true) {
+		return
+	}
+	c.cancel(cause)
+	_ = unix.Shutdown(c.sock.Fd(), unix.SHUT_RD)
+}
+
+// serve is the reader: it returns when the connection has been closed and all
+// its memory given back.
+func (c *conn) serve() {
+	c.read()
+	c.drop(errPeerLeft)
+	c.close()
+}
+
+func (c *conn) read() {
+	// One buffer for the life of the connection: long requests copy their body.
+	buf := make([]byte, wire.MaxFrame)
+	s := &scratch{}
+	helloBy := c.since.Add(c.server.config.HelloTimeout)
+	if c.sock.SetRecvTimeout(c.server.config.HelloTimeout) != nil {
+		return
+	}
+	for {
+		n, fds, err := c.sock.Recv(buf)
+		now := time.Now()
+		if c.ending.Load() {
+			seqpacket.CloseAll(fds)
+			return
+		}
+		switch {
+		case err == nil:
+			if !c.handle(buf[:n], fds, now, s) {
+				return
+			}
+		case errors.Is(err, seqpacket.ErrTimeout):
+			// A signal may end a bounded wait early.
+			if c.attached.Load() == nil && !now.Before(helloBy) {
+				c.server.counts.dropped(dropHello)
+				return
+			}
+		case errors.Is(err, seqpacket.ErrTruncated), errors.Is(err, seqpacket.ErrDescriptors):
+			if !c.refuseFrame(buf[:n], err, s) {
+				return
+			}
+		default:
+			return
+		}
+	}
+}
+
+// refuseFrame answers a message that could not be received whole.
+func (c *conn) refuseFrame(frame []byte, err error, s *scratch) bool {
+	h, _, _ := wire.ParseHeader(frame)
+	c.replyError(&h, refuse(wire.Invalid, "%v", err), s)
+	return h != wire.Header{}
+}
+
+// send sends one reply. A client that does not read its replies is dropped: the
+// bound on waiting for it is SendTimeout, set on the socket.
+func (c *conn) send(frame []byte, fds []int) {
+	err := c.sock.Send(frame, fds)
+	switch {
+	case err == nil:
+	case errors.Is(err, seqpacket.ErrTimeout):
+		if !c.ending.Load() {
+			c.server.counts.dropped(dropSlow)
+		}
+		c.drop(errPeerLeft)
+	default:
+		c.drop(errPeerLeft)
+	}
+}
+
+func (c *conn) replyError(h *wire.Header, err error, s *scratch) {
+	code, known := codeOf(err)
+	if !known {
+		c.server.log.Error().Err(err).Str("op", h.Op.String()).Uint64("connection", c.id).Msg("request failed for no kind of reason")
+	}
+	reply := *h
+	reply.Code = code
+	c.server.counts.answered(h.Op, code)
+	s.out = wire.AppendError(s.out[:0], &reply, err.Error())
+	c.send(s.out, nil)
+}
+
+func (c *conn) reply(h *wire.Header, m wire.Message, fds []int, s *scratch) {
+	reply := *h
+	reply.Kind, reply.Code = wire.Reply, wire.OK
+	frame, err := wire.AppendFrame(s.out[:0], &reply, m)
+	if err != nil {
+		// Handlers bound what they answer.
+		panic("daemon: " + err.Error())
+	}
+	s.out = frame
+	c.server.counts.answered(h.Op, wire.OK)
+	c.send(frame, fds)
+}
+
+// close gives everything back. Leases and reservations go at once; memory that
+// running work may touch is unmapped when that work has ended.
+func (c *conn) close() {
+	c.server.unwatch(c)
+	a := c.attached.Load()
+	if a != nil {
+		a.session.Close()
+	}
+	c.dropCancels()
+	c.dropQueued()
+	c.work.Wait()
+	if a != nil {
+		a.close(c.server)
+	}
+	if c.peer.pidfd >= 0 {
+		unix.Close(c.peer.pidfd)
+	}
+	c.server.forget(c)
+	c.sock.Close()
+}

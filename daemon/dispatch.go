@@ -1,0 +1,196 @@
+package daemon
+
+import (
+	"context"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// task is one request while it is being answered.
+type task struct {
+	conn     *conn
+	at       *attachment // nil in hello
+	header   wire.Header
+	body     []byte
+	ctx      context.Context
+	scratch  *scratch
+	received []int      // descriptors; what is left is closed
+	send     []*os.File // to send along; closed afterwards
+}
+
+// scratch is what one goroutine reuses from request to request. Handlers return
+// messages that lie in it.
+type scratch struct {
+	out []byte
+
+	match        wire.MatchRequest
+	matchReply   wire.MatchReply
+	matchResult  tiering.MatchResult
+	acquire      wire.AcquireRequest
+	acquireReply wire.AcquireReply
+	acquired     []tiering.Acquired
+	reserve      wire.ReserveRequest
+	reserveReply wire.ReserveReply
+	commit       wire.CommitRequest
+	commitReply  wire.CommitReply
+	save         wire.SaveRequest
+	load         wire.LoadRequest
+	ids          wire.ReleaseRequest
+	abort        wire.AbortRequest
+	codes        wire.CodesReply
+	cancel       wire.CancelRequest
+	profile      wire.ProfileRequest
+	compose      wire.ComposeRequest
+	rotate       wire.RotateRequest
+	assemble     wire.AssembleRequest
+	spans        []tiering.Span
+	tokens       []uint32
+}
+
+// operation is how one op is served.
+type operation struct {
+	run func(*task) (wire.Message, error)
+	// long says whether a request goes to the queue; nil = never.
+	long func(*task) (bool, error)
+	// tenant: the header must name a tenant of the connection.
+	tenant bool
+	// closing: served while the daemon stops, since it ends things.
+	closing bool
+}
+
+var operations = [...]operation{
+	wire.OpHello:    {run: (*task).hello},
+	wire.OpProfile:  {run: (*task).profile},
+	wire.OpMatch:    {run: (*task).match, tenant: true},
+	wire.OpAcquire:  {run: (*task).acquire, tenant: true},
+	wire.OpReserve:  {run: (*task).reserve, long: (*task).reserveIsLong, tenant: true},
+	wire.OpCommit:   {run: (*task).commit, long: always},
+	wire.OpAbort:    {run: (*task).abort, closing: true},
+	wire.OpCompose:  {run: (*task).compose, long: always, tenant: true},
+	wire.OpRotate:   {run: (*task).rotate, long: always, tenant: true},
+	wire.OpAssemble: {run: (*task).assemble, long: always, tenant: true},
+	wire.OpSave:     {run: (*task).save, tenant: true},
+	wire.OpLoad:     {run: (*task).load, tenant: true},
+	wire.OpCancel:   {closing: true}, // handled apart: its answer may come later
+	wire.OpRelease:  {run: (*task).release, closing: true},
+	wire.OpStats:    {run: (*task).stats, closing: true},
+}
+
+func always(*task) (bool, error) { return true, nil }
+
+// handle answers one frame, or queues it. It returns false when the peer speaks
+// something else and the connection must end.
+func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) bool {
+	c.requests.Add(1)
+	h, body, err := wire.ParseHeader(frame)
+	if err == nil {
+		err = c.check(&h, fds)
+	}
+	if err != nil {
+		seqpacket.CloseAll(fds)
+		c.replyError(&h, err, s)
+		return h != wire.Header{}
+	}
+	t := task{conn: c, at: c.attached.Load(), header: h, body: body, ctx: c.ctx, scratch: s, received: fds}
+	if err := c.dispatch(&t, now); err != nil {
+		if t.ctx.Err() != nil {
+			err, _ = ended(t.ctx, err)
+		}
+		c.replyError(&h, err, s)
+	}
+	seqpacket.CloseAll(t.received)
+	closeFiles(t.send)
+	return true
+}
+
+// dispatch answers a request that has a good header, unless it returns an error
+// for the caller to answer.
+func (c *conn) dispatch(t *task, now time.Time) error {
+	op := &operations[t.header.Op]
+	if t.header.Op == wire.OpCancel {
+		return c.cancelRequests(t)
+	}
+	if op.long != nil {
+		long, err := op.long(t)
+		if err != nil {
+			return err
+		}
+		if long {
+			return c.start(&t.header, t.body, now)
+		}
+	}
+	m, err := op.run(t)
+	if err != nil {
+		return err
+	}
+	c.reply(&t.header, m, descriptors(t.send), t.scratch)
+	c.server.counts.took(t.header.Op, time.Since(now))
+	return nil
+}
+
+// check holds the rules of docs/protocol.md for every header.
+func (c *conn) check(h *wire.Header, fds []int) error {
+	at := c.attached.Load()
+	switch {
+	case h.Kind != wire.Request:
+		return refuse(wire.Invalid, "kind %d is not a request", h.Kind)
+	case !h.Op.Known():
+		return refuse(wire.Unsupported, "%v", h.Op)
+	case h.Request == 0:
+		return refuse(wire.Invalid, "request id 0")
+	case (h.Op == wire.OpHello) != (at == nil):
+		return refuse(wire.Invalid, "hello is the first request and only that")
+	case len(fds) > 0 && h.Op != wire.OpProfile:
+		return refuse(wire.Invalid, "%d descriptors with %v", len(fds), h.Op)
+	case h.Op == wire.OpHello:
+		return c.server.refuseStopping()
+	case h.Epoch != c.server.epoch:
+		return refuse(wire.Stale, "epoch %d, this daemon has %d", h.Epoch, c.server.epoch)
+	case c.isInFlight(h.Request):
+		return refuse(wire.Invalid, "request id %d is in flight", h.Request)
+	}
+	op := &operations[h.Op]
+	if (op.tenant || h.Tenant != 0) && !slices.Contains(at.tenants, h.Tenant) {
+		return refuse(wire.Denied, "tenant %d is not granted to this connection", h.Tenant)
+	}
+	if !op.closing {
+		return c.server.refuseStopping()
+	}
+	return nil
+}
+
+func (c *conn) isInFlight(request uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.mu.jobs[request]; ok {
+		return true
+	}
+	for w := range c.mu.cancels {
+		if w.header.Request == request {
+			return true
+		}
+	}
+	return false
+}
+
+func descriptors(files []*os.File) []int {
+	if len(files) == 0 {
+		return nil
+	}
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+	}
+	return fds
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}

@@ -1,0 +1,61 @@
+// Package daemon wires a node together: configuration, the engine socket, the
+// connections on it, the admin surface, and the order in which all of it starts
+// and stops. Only it and the two mains know flags, files, environment and other
+// state of the process. What segments and checkpoints mean is tiering's, how
+// memory is moved is gpuipc's, what bytes on the socket mean is connector/wire's.
+//
+// # Map of the system
+//
+//	 engine process                        spliced
+//	+-----------------+   seqpacket   +---------------------------------------------+
+//	| connector       |<------------->| daemon: one reader per connection           |
+//	|   wire codec    |   frames      |   short requests: answered by the reader    |
+//	|                 |               |   long ones: queue -> workers               |
+//	|   mappings      |               |        |                                    |
+//	|    arena (r)  <-----memfd----------- tiering: catalogue, leases, pools, plans |
+//	|    slots (r)  <-----memfd----------- daemon: slots of the connection          |
+//	|    staging (w) ----memfd-----------> tiering: commit copies and hashes        |
+//	|    its own    <-----memfd----------- gpuipc: rotate scatters into its blocks  |
+//	+-----------------+               |        |                                    |
+//	                                  |   gpuipc: regions, pages, kernels           |
+//	 people, Prometheus  --- http --->| api: admin REST (Node and Catalogue: view)  |
+//	                                  +---------------------------------------------+
+//
+// Files here: config, settings, load (where settings come from) · machine,
+// socket, peer, watch (the operating system) · server, conn, dispatch, job,
+// queue, cancel (a request's way) · attach, segments, compute, slots (what
+// requests do) · codes (errors to wire codes, the one place) · node, metrics,
+// counts (what people see) · daemon (start and stop).
+//
+// # Start and stop
+//
+// Start: configuration resolved and validated, device, store and its arena,
+// watcher, socket directory, lock, bind and listen, admin listeners, background
+// parts (watcher, lease sweep, admin REST, workers), accept, ready.
+//
+// Stop, on the end of Run's context or when a part fails: not ready; listener
+// closed and its path removed if it still is ours; accept ended; new requests
+// answered unavailable while running ones end, at most DrainTimeout; contexts of
+// what is left ended; each connection closed when its last operation has let go
+// of memory; workers, watcher, sweep and admin REST ended; store, device, lock.
+// Work that no context ends is waited for once more and then left: unmapping
+// under it would fault, so Run returns without closing store and device.
+//
+// # Locks
+//
+// A goroutine that holds one of these takes only later ones:
+//
+//	conn.mu  attachment.mu  slots.mu  queue.mu  server.mu  watcher.mu  tiering's
+//
+// In fact none is held while another is taken, but for slots.mu, under which a
+// lease id is drawn (an atomic of the store). None is held across I/O, an
+// operation of the device, a callback or a log line.
+//
+// # Who owns what
+//
+// The reader goroutine of a connection owns the connection: it alone takes it
+// apart. The attachment owns staging, slots and imported engine memory. A job is
+// owned by the queue, then by the worker that took it; whoever takes it out of
+// the queue answers it. Descriptors that arrive with a frame are closed by the
+// reader unless the device took them over.
+package daemon

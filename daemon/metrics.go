@@ -1,0 +1,187 @@
+package daemon
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// newRegistry holds everything that /metrics answers.
+func (d *Daemon) newRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), metrics{d})
+	for op := range d.server.counts.duration {
+		r.MustRegister(d.server.counts.duration[op])
+	}
+	return r
+}
+
+// metrics turns counters of the store and the server into Prometheus metrics
+// when they are asked for, so that counting costs nothing twice.
+type metrics struct{ d *Daemon }
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("spliced_"+name, help, labels, nil)
+}
+
+var (
+	buildInfo      = describe("build_info", "What was built.", "version", "commit")
+	capabilityInfo = describe("capability_info", "What the node can and cannot do.", "feature", "state")
+
+	tierCapacity = describe("tier_capacity_bytes", "Budget of a pool in a tier.", "tier", "pool")
+	tierUsed     = describe("tier_used_bytes", "Bytes in use by state: leased, pending (being filled), quarantined (lease expired, client still there), evictable.", "tier", "pool", "state")
+	poolObjects  = describe("pool_objects", "Segments (public) and checkpoints (private) held.", "tier", "pool")
+
+	lookupTokens     = describe("lookup_tokens_total", "Tokens asked for by match, as far as the size of a miss is known. A hit is counted in tokens.", "result")
+	lookups          = describe("lookups_total", "Segment keys asked for by match.", "result")
+	missTokens       = describe("miss_tokens_total", "Tokens of missed segments by reason, as far as their size is known.", "reason")
+	misses           = describe("misses_total", "Missed segments by reason.", "reason")
+	prefixHits       = describe("prefix_hits_total", "Matches that found a checkpoint.")
+	prefixHitTokens  = describe("prefix_hit_tokens_total", "Tokens covered by the checkpoints found.")
+	prefixMisses     = describe("prefix_misses_total", "Matches that found no checkpoint, by reason.", "reason")
+	avoided          = describe("prefill_tokens_avoided_total", "Tokens of segments and checkpoints that engines took leases on.")
+	evictions        = describe("evictions_total", "Objects evicted by reason.", "tier", "reason")
+	evictedBytes     = describe("evicted_bytes_total", "Bytes evicted.", "tier")
+	refusedObjects   = describe("admissions_refused_total", "Reservations refused by reason.", "reason")
+	published        = describe("published_total", "Objects published.")
+	publishedBytes   = describe("published_bytes_total", "Bytes published, over all ranks.")
+	aborted          = describe("aborted_total", "Fills that ended without publication, by reason.", "reason")
+	committedBytes   = describe("fetch_bytes_total", "Bytes copied between clients and tiers.", "tier", "direction")
+	leases           = describe("leases", "Live leases on segments and checkpoints.")
+	leasesExpired    = describe("lease_expired_total", "Leases that ended by time.")
+	leasesQuarantine = describe("leases_quarantined", "Expired leases whose memory waits for the client.")
+	kernels          = describe("kernels_total", "Requests computed by kind.", "kind")
+
+	sessions    = describe("engine_sessions", "Attached clients.")
+	connsTotal  = describe("connections_total", "Connections by what became of them at the door.", "result")
+	connsDrop   = describe("connections_dropped_total", "Connections ended by the daemon, by reason.", "reason")
+	requests    = describe("requests_total", "Answered requests.", "op", "code")
+	inFlight    = describe("requests_in_flight", "Requests on workers or waiting for one.")
+	queued      = describe("requests_queued", "Requests waiting for a worker.")
+	lentBytes   = describe("connection_memory_bytes", "Staging and slot bytes granted to connections (touched or not).")
+	bootSeconds = describe("start_time_seconds", "When this daemon started, since the epoch.")
+)
+
+// Describe implements prometheus.Collector.
+func (m metrics) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, ch) }
+
+// sink shortens the making of metrics.
+type sink chan<- prometheus.Metric
+
+func (s sink) count(d *prometheus.Desc, v uint64, labels ...string) {
+	s <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+}
+
+func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	s <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+// Collect implements prometheus.Collector.
+func (m metrics) Collect(ch chan<- prometheus.Metric) {
+	s := sink(ch)
+	s.gauge(buildInfo, 1, m.d.build.Version, m.d.build.Commit)
+	s.gauge(bootSeconds, float64(m.d.started.UnixMilli())/1e3)
+	for _, c := range m.d.checks() {
+		s.gauge(capabilityInfo, 1, c.Name, c.State)
+	}
+	for _, f := range m.d.device.Describe().Features {
+		s.gauge(capabilityInfo, 1, "device_"+f, "ok")
+	}
+	m.pools(s)
+	counters := m.d.store.Counters()
+	lookupMetrics(s, &counters)
+	storeMetrics(s, &counters)
+	m.serverMetrics(s)
+}
+
+func (m metrics) pools(s sink) {
+	for _, p := range m.d.store.Pools() {
+		tier := tierName(p.Place)
+		s.gauge(tierCapacity, float64(p.CapacityBytes), tier, p.Name)
+		s.gauge(tierUsed, float64(p.LeasedBytes), tier, p.Name, "leased")
+		s.gauge(tierUsed, float64(p.PendingBytes), tier, p.Name, "pending")
+		s.gauge(tierUsed, float64(p.QuarantinedBytes), tier, p.Name, "quarantined")
+		s.gauge(tierUsed, float64(p.UsedBytes-p.LeasedBytes-p.PendingBytes-p.QuarantinedBytes), tier, p.Name, "evictable")
+		s.gauge(poolObjects, float64(p.Objects), tier, p.Name)
+	}
+}
+
+func lookupMetrics(s sink, c *tiering.Counters) {
+	s.count(lookups, c.HitSegments, "dram")
+	s.count(lookupTokens, c.HitTokens, "dram")
+	var keys, tokens uint64
+	for why := range c.MissSegments {
+		reason := tiering.Reason(why)
+		if reason == tiering.ReasonNone || reason == tiering.ReasonFlagOnly {
+			continue // of checkpoints, or not at all
+		}
+		keys, tokens = keys+c.MissSegments[why], tokens+c.MissTokens[why]
+		s.count(misses, c.MissSegments[why], reason.String())
+		s.count(missTokens, c.MissTokens[why], reason.String())
+	}
+	s.count(lookups, keys, "miss")
+	s.count(lookupTokens, tokens, "miss")
+	s.count(prefixHits, c.PrefixHits)
+	s.count(prefixHitTokens, c.PrefixHitTokens)
+	for why, n := range c.PrefixMisses {
+		if tiering.Reason(why) != tiering.ReasonNone {
+			s.count(prefixMisses, n, tiering.Reason(why).String())
+		}
+	}
+	s.count(avoided, c.AcquiredTokens+c.LoadedTokens)
+}
+
+func storeMetrics(s sink, c *tiering.Counters) {
+	s.count(evictions, c.EvictedRoom, "dram", "room")
+	s.count(evictions, c.EvictedQuota, "dram", "quota")
+	s.count(evictions, c.Removed, "dram", "operator")
+	s.count(evictedBytes, c.EvictedBytes, "dram")
+	s.count(refusedObjects, c.RefusedFull, "full")
+	s.count(refusedObjects, c.RefusedQuota, "quota")
+	s.count(refusedObjects, c.RefusedBusy, "busy")
+	s.count(published, c.Published)
+	s.count(publishedBytes, c.PublishedBytes)
+	for i, name := range [...]string{"client", "death", "corrupt", "device", "expiry"} {
+		s.count(aborted, c.Aborted[i], name)
+	}
+	s.count(committedBytes, c.CommittedBytes, "dram", "in")
+	s.gauge(leases, float64(c.Leases))
+	s.gauge(leasesQuarantine, float64(c.Quarantined))
+	s.count(leasesExpired, c.LeasesExpired)
+	s.count(kernels, c.Composed, "compose")
+	s.count(kernels, c.Rotated, "rotate")
+	s.count(kernels, c.Assembled, "assemble")
+}
+
+func (m metrics) serverMetrics(s sink) {
+	server := m.d.server
+	attached := 0
+	for _, c := range server.list() {
+		if c.attached.Load() != nil {
+			attached++
+		}
+	}
+	s.gauge(sessions, float64(attached))
+	s.count(connsTotal, server.counts.accepted.Load(), "accepted")
+	for i := range server.counts.refusal {
+		s.count(connsTotal, server.counts.refusal[i].Load(), "refused_"+refusalNames[i])
+	}
+	for i := range server.counts.drop {
+		s.count(connsDrop, server.counts.drop[i].Load(), dropNames[i])
+	}
+	for op := range server.counts.answers {
+		for code := range server.counts.answers[op] {
+			if n := server.counts.answers[op][code].Load(); n > 0 {
+				s.count(requests, n, opName(op), wire.Code(code).String())
+			}
+		}
+	}
+	s.gauge(inFlight, float64(server.busy.Load()))
+	s.gauge(queued, float64(server.queue.length()))
+	server.mu.Lock()
+	lent := server.mu.lent
+	server.mu.Unlock()
+	s.gauge(lentBytes, float64(lent))
+}

@@ -1,0 +1,389 @@
+package daemon
+
+import (
+	"encoding/binary"
+	"math"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// scope reads what every request about cached state begins with.
+func (t *task) scope(profileID uint32) (tiering.ProfileID, tiering.TenantID, error) {
+	id, err := t.at.use(profileID)
+	return id, tiering.TenantID(t.header.Tenant), err
+}
+
+func (t *task) match() (wire.Message, error) {
+	s := t.scratch
+	m, r, out := &s.match, &s.matchResult, &s.matchReply
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	err = t.conn.server.store.Match(&tiering.MatchQuery{
+		Profile: id, Tenant: tenant, Accept: tiering.CheckpointKind(m.Accept),
+		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys,
+	}, r)
+	if err != nil {
+		return nil, err
+	}
+	*out = wire.MatchReply{
+		PrefixTokens: r.PrefixTokens, PrefixIndex: uint32(r.PrefixIndex),
+		PrefixFlags: uint8(r.PrefixKind), PrefixReason: uint8(r.PrefixReason),
+		Status: out.Status[:0], Tier: out.Tier[:0], Reason: out.Reason[:0], Tokens: out.Tokens[:0],
+	}
+	for i := range r.Segments {
+		row := &r.Segments[i]
+		out.Status = append(out.Status, uint8(row.Status))
+		out.Tier = append(out.Tier, uint8(row.Place))
+		out.Reason = append(out.Reason, uint8(row.Reason))
+		out.Tokens = append(out.Tokens, row.Tokens)
+	}
+	return out, nil
+}
+
+// acquireRowBytes is what one row takes beside its extents and digests, and
+// acquireFixed bounds counts and padding of the ten columns.
+const (
+	acquireRowBytes = 2 + 8 + 8 + 4 + 4 + 4 + 4
+	acquireFixed    = 10 * (8 + 7)
+)
+
+// room is what is left of a reply frame for extents and digests.
+type room struct{ bytes, extents, digests int }
+
+func newRoom(rows int) room {
+	return room{wire.MaxBody - acquireFixed - rows*acquireRowBytes, wire.MaxExtents, wire.MaxDigests}
+}
+
+func (r *room) take(extents, digests int) bool {
+	bytes := 16*extents + 8*digests
+	if bytes > r.bytes || extents > r.extents || digests > r.digests {
+		return false
+	}
+	r.bytes, r.extents, r.digests = r.bytes-bytes, r.extents-extents, r.digests-digests
+	return true
+}
+
+func (t *task) acquire() (wire.Message, error) {
+	s := t.scratch
+	m, out := &s.acquire, &s.acquireReply
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	s.acquired, err = t.at.session.Acquire(&tiering.AcquireQuery{
+		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), TTL: milliseconds(m.TTLMs),
+		Digests: m.Digests != 0, Keys: m.Keys,
+	}, s.acquired[:0])
+	if err != nil {
+		return nil, err
+	}
+	resetAcquire(out)
+	left := newRoom(len(s.acquired))
+	for i := range s.acquired {
+		row := &s.acquired[i]
+		code := acquireCode(row)
+		if row.Hit && !left.take(len(row.Extents), len(row.Digests)) {
+			code = wire.Busy
+			if alone := newRoom(1); !alone.take(len(row.Extents), len(row.Digests)) {
+				code = wire.Full
+			}
+			t.giveBack(row.Lease)
+			*row = tiering.Acquired{}
+		}
+		appendAcquired(out, code, row)
+	}
+	clear(s.acquired) // they point into the store
+	return out, nil
+}
+
+func acquireCode(row *tiering.Acquired) wire.Code {
+	switch {
+	case row.Err != nil:
+		return wire.Code(rowCode(row.Err))
+	case !row.Hit:
+		return wire.Miss
+	}
+	return wire.OK
+}
+
+func resetAcquire(out *wire.AcquireReply) {
+	*out = wire.AcquireReply{
+		Codes: out.Codes[:0], Leases: out.Leases[:0], Bytes: out.Bytes[:0], Begins: out.Begins[:0], Tokens: out.Tokens[:0],
+		ExtentCount: out.ExtentCount[:0], ExtentOff: out.ExtentOff[:0], ExtentLen: out.ExtentLen[:0],
+		DigestCount: out.DigestCount[:0], Digest: out.Digest[:0],
+	}
+}
+
+func appendAcquired(out *wire.AcquireReply, code wire.Code, row *tiering.Acquired) {
+	out.Codes = append(out.Codes, uint16(code))
+	out.Leases = append(out.Leases, uint64(row.Lease))
+	out.Bytes = append(out.Bytes, uint64(row.Bytes))
+	out.Begins = append(out.Begins, uint32(row.Begin))
+	out.Tokens = append(out.Tokens, uint32(row.Tokens))
+	out.ExtentCount = append(out.ExtentCount, uint32(len(row.Extents)))
+	for _, e := range row.Extents {
+		out.ExtentOff = append(out.ExtentOff, uint64(e.Off))
+		out.ExtentLen = append(out.ExtentLen, uint64(e.Len))
+	}
+	out.DigestCount = append(out.DigestCount, uint32(len(row.Digests)))
+	out.Digest = append(out.Digest, row.Digests...)
+}
+
+// giveBack releases a lease that its client will not hear of.
+func (t *task) giveBack(lease tiering.LeaseID) {
+	if err := t.at.session.Release(lease); err != nil && t.conn.ctx.Err() == nil {
+		t.conn.server.log.Error().Err(err).Uint64("lease", uint64(lease)).Msg("a fresh lease could not be given back")
+	}
+}
+
+// longReserve is how many token ids are hashed on the reader at most: about
+// 60 µs of SHA-256.
+const longReserve = 16 << 10
+
+func (t *task) reserveIsLong() (bool, error) {
+	m := &t.scratch.reserve
+	if err := m.Decode(t.body); err != nil {
+		return false, err
+	}
+	total := 0
+	for _, n := range m.Tokens {
+		total += int(n)
+	}
+	return total > longReserve, nil
+}
+
+func (t *task) reserve() (wire.Message, error) {
+	m, out := &t.scratch.reserve, &t.scratch.reserveReply
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	resetReserve(out)
+	for i := range m.Keys {
+		q := tiering.ReserveQuery{
+			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Key: m.Keys[i],
+			Spec: profile.SegmentSpec{
+				Role: profile.Role(m.Roles[i]), Head: int(m.Heads[i]), Tail: int(m.Tails[i]), Tokens: int(m.Tokens[i]),
+			},
+		}
+		var r tiering.Reservation
+		if q.Tokens, err = t.tokenIDs(m.TokenOff[i], m.Tokens[i]); err == nil {
+			r, err = t.at.session.Reserve(&q)
+		}
+		if t.ctx.Err() != nil {
+			return nil, t.undoReserve(r, err)
+		}
+		appendReserved(out, r, err)
+	}
+	return out, nil
+}
+
+// tokenIDs reads n little-endian ids from staging. They are copied before they
+// are looked at, since their writer may still write.
+func (t *task) tokenIDs(off uint64, n uint32) ([]uint32, error) {
+	src, err := t.at.staged(off, 4*int64(n))
+	if err != nil || n == 0 {
+		return nil, err
+	}
+	raw := make([]byte, 4*int(n))
+	if err := t.conn.server.device.Load(t.ctx, raw, src); err != nil {
+		return nil, err
+	}
+	ids := t.scratch.tokens[:0]
+	for ; len(raw) > 0; raw = raw[4:] {
+		ids = append(ids, binary.LittleEndian.Uint32(raw))
+	}
+	t.scratch.tokens = ids
+	return ids, nil
+}
+
+func resetReserve(out *wire.ReserveReply) {
+	*out = wire.ReserveReply{Codes: out.Codes[:0], Reservations: out.Reservations[:0], Bytes: out.Bytes[:0]}
+}
+
+func appendReserved(out *wire.ReserveReply, r tiering.Reservation, err error) {
+	if err != nil {
+		r = tiering.Reservation{}
+	}
+	out.Codes = append(out.Codes, rowCode(err))
+	out.Reservations = append(out.Reservations, uint64(r.ID))
+	out.Bytes = append(out.Bytes, uint64(r.Bytes))
+}
+
+// undoReserve aborts what a request that was ended had reserved so far.
+func (t *task) undoReserve(last tiering.Reservation, err error) error {
+	made := t.scratch.reserveReply.Reservations
+	if err == nil {
+		made = append(made, uint64(last.ID))
+	}
+	for _, id := range made {
+		// Gone is what we want of it, however it came about.
+		_ = t.at.session.Abort(tiering.ReservationID(id))
+	}
+	return t.ctx.Err()
+}
+
+func (t *task) save() (wire.Message, error) {
+	m, out := &t.scratch.save, &t.scratch.reserveReply
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	resetReserve(out)
+	for i := range m.Hashes {
+		r, err := t.at.session.Save(&tiering.SaveQuery{
+			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Kind: tiering.CheckpointKind(m.Kind),
+			Hash: m.Hashes[i], Tokens: int(m.Tokens[i]), Parent: m.Parents[i],
+		})
+		appendReserved(out, r, err)
+	}
+	return out, nil
+}
+
+func (t *task) commit() (wire.Message, error) {
+	m, out := &t.scratch.commit, &t.scratch.commitReply
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	if m.Level != 0 {
+		return nil, refuse(wire.Unsupported, "acknowledgement level %d: only memory (0) is kept", m.Level)
+	}
+	*out = wire.CommitReply{Codes: out.Codes[:0], Published: out.Published[:0]}
+	digests := m.Digest
+	for i := range m.Reservations {
+		n := m.ChunkCount[i]
+		published, err := t.commitRow(m, i, digests[:n])
+		if err != nil && t.ctx.Err() != nil {
+			return nil, err
+		}
+		digests = digests[n:]
+		out.Codes = append(out.Codes, rowCode(err))
+		out.Published = append(out.Published, oneIf(published))
+	}
+	return out, nil
+}
+
+func (t *task) commitRow(m *wire.CommitRequest, i int, digests []uint64) (published bool, err error) {
+	item := tiering.CommitItem{
+		Reservation: tiering.ReservationID(m.Reservations[i]),
+		Part:        int(m.Parts[i]), ChunkFirst: int(m.ChunkFirst[i]), Digests: digests,
+	}
+	bytes, err := t.at.session.ChunkSpan(item.Reservation, item.Part, item.ChunkFirst, len(digests))
+	if err != nil {
+		return false, err
+	}
+	if item.Src, err = t.at.staged(m.StagingOff[i], bytes); err != nil {
+		return false, err
+	}
+	return t.at.session.Commit(t.ctx, item)
+}
+
+func (t *task) abort() (wire.Message, error) {
+	m, out := &t.scratch.abort, &t.scratch.codes
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	out.Codes = out.Codes[:0]
+	for _, id := range m.Reservations {
+		out.Codes = append(out.Codes, rowCode(t.at.session.Abort(tiering.ReservationID(id))))
+	}
+	return out, nil
+}
+
+// release takes slots and leases of the store alike: both draw ids from one
+// sequence.
+func (t *task) release() (wire.Message, error) {
+	m, out := &t.scratch.ids, &t.scratch.codes
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	out.Codes = out.Codes[:0]
+	for _, id := range m.Leases {
+		var err error
+		if !t.at.slots.release(id) {
+			err = t.at.session.Release(tiering.LeaseID(id))
+		}
+		out.Codes = append(out.Codes, rowCode(err))
+	}
+	return out, nil
+}
+
+func (t *task) load() (wire.Message, error) {
+	m := &t.scratch.load
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	got, err := t.at.session.Load(&tiering.LoadQuery{
+		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tiering.CheckpointKind(m.Accept),
+		TTL: milliseconds(m.TTLMs), Digests: m.Digests != 0, Hash: m.Hash,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !got.Hit {
+		return nil, refuse(wire.Miss, "checkpoint %x: %v", m.Hash[:8], got.Reason)
+	}
+	out, fits := loadReply(&got)
+	if !fits {
+		t.giveBack(got.Lease)
+		return nil, refuse(wire.Full, "checkpoint %x: its %d nodes do not fit a frame", m.Hash[:8], len(got.Nodes))
+	}
+	return out, nil
+}
+
+func loadReply(got *tiering.Loaded) (*wire.LoadReply, bool) {
+	out := &wire.LoadReply{Lease: uint64(got.Lease), Kind: uint8(got.Kind), Tokens: uint32(got.Tokens)}
+	// A node's row is smaller than a row of acquire.
+	left := newRoom(len(got.Nodes))
+	if len(got.Nodes) > wire.MaxNodes {
+		return nil, false
+	}
+	for _, n := range got.Nodes {
+		if !left.take(len(n.Extents), len(n.Digests)) {
+			return nil, false
+		}
+		out.NodeBegin = append(out.NodeBegin, uint32(n.Begin))
+		out.NodeEnd = append(out.NodeEnd, uint32(n.End))
+		out.ExtentCount = append(out.ExtentCount, uint32(len(n.Extents)))
+		for _, e := range n.Extents {
+			out.ExtentOff = append(out.ExtentOff, uint64(e.Off))
+			out.ExtentLen = append(out.ExtentLen, uint64(e.Len))
+		}
+		out.DigestCount = append(out.DigestCount, uint32(len(n.Digests)))
+		out.Digest = append(out.Digest, n.Digests...)
+	}
+	return out, true
+}
+
+// rankOf keeps numbers that no profile has from wrapping.
+func rankOf(rank uint32) int { return int(min(rank, math.MaxInt32)) }
+
+func milliseconds(n uint32) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func oneIf(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}

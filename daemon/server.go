@@ -1,0 +1,269 @@
+package daemon
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// server accepts clients and holds what connections share. It owns its
+// connections and neither the store nor the device.
+type server struct {
+	// Fixed after newServer.
+	config  *Config
+	store   *tiering.Store
+	device  gpuipc.Device
+	log     zerolog.Logger
+	counts  *counts
+	epoch   uint64
+	title   string
+	tenants []tiering.Tenant
+	tokens  [][sha256.Size]byte // by tenant
+	open    []bool              // tenants without a token
+	queue   *queue
+	watcher *watcher
+
+	busy     atomic.Int64  // jobs in flight
+	stopping atomic.Bool   // new work is refused
+	idle     chan struct{} // capacity 1: busy came to 0 while stopping
+	closing  chan struct{} // closed when accept has to end
+
+	conns sync.WaitGroup
+	mu    struct {
+		sync.Mutex
+		conns map[uint64]*conn
+		last  uint64 // connection id
+		lent  int64  // bytes of staging and slots
+	}
+}
+
+func newServer(c *Config, store *tiering.Store, device gpuipc.Device, log zerolog.Logger, title string) (*server, error) {
+	s := &server{
+		config: c, store: store, device: device, log: log, title: title[:min(len(title), wire.MaxName)],
+		counts: newCounts(), epoch: newEpoch(), queue: newQueue(),
+		idle: make(chan struct{}, 1), closing: make(chan struct{}),
+	}
+	s.tenants = tenantsOf(c)
+	for _, t := range c.Tenants {
+		s.tokens = append(s.tokens, sha256.Sum256([]byte(t.Token)))
+		s.open = append(s.open, t.Token == "")
+	}
+	s.mu.conns = map[uint64]*conn{}
+	var err error
+	s.watcher, err = newWatcher()
+	return s, err
+}
+
+// tenantsOf numbers the tenants of the configuration from 1; 0 is none.
+func tenantsOf(c *Config) []tiering.Tenant {
+	var list []tiering.Tenant
+	for i, t := range c.Tenants {
+		list = append(list, tiering.Tenant{ID: tiering.TenantID(i + 1), Name: t.Name, Salt: []byte(t.Salt), QuotaBytes: int64(t.Quota)})
+	}
+	return list
+}
+
+// newEpoch draws the number that tells this start from all others; 0 is what a
+// client says that has none.
+func newEpoch() uint64 {
+	var b [8]byte
+	for {
+		rand.Read(b[:]) // never fails
+		if epoch := binary.LittleEndian.Uint64(b[:]); epoch != 0 {
+			return epoch
+		}
+	}
+}
+
+// acceptPause is how long accept waits when the process has no descriptors left.
+const acceptPause = 50 * time.Millisecond
+
+// accept serves connections of the listener until it is closed.
+func (s *server) accept(l *seqpacket.Listener, allow *allowList) error {
+	for {
+		sock, err := l.Accept()
+		switch {
+		case err == nil:
+			s.admit(sock, allow)
+		case errors.Is(err, seqpacket.ErrClosed):
+			return nil
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
+			s.counts.refused(refusedResources)
+			if !s.pause(acceptPause) {
+				return nil
+			}
+		default:
+			return err
+		}
+	}
+}
+
+func (s *server) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-s.closing:
+		return false
+	}
+}
+
+// admit makes a connection of an accepted socket, or says why not and closes it.
+func (s *server) admit(sock *seqpacket.Conn, allow *allowList) {
+	p, err := readPeer(sock.Fd())
+	if err != nil {
+		s.counts.refused(refusedResources)
+		sock.Close()
+		return
+	}
+	if err := sock.SetSendTimeout(s.config.SendTimeout); err == nil {
+		switch {
+		case !allow.allows(&p):
+			s.counts.refused(refusedPeer)
+			s.log.Warn().Uint32("uid", p.uid).Uint32("gid", p.gid).Msg("connection refused: not on the allow list")
+			turnAway(sock, refuse(wire.Denied, "user %d, group %d may not connect", p.uid, p.gid))
+		case s.register(sock, p):
+			return
+		default:
+			s.counts.refused(refusedBound)
+			turnAway(sock, refuse(wire.Busy, "%d connections, the most of this daemon", s.config.MaxConnections))
+		}
+	}
+	if p.pidfd >= 0 {
+		unix.Close(p.pidfd)
+	}
+	sock.Close()
+}
+
+// turnAway tells a peer why its connection ends, as an answer to the hello that
+// it has sent or will send.
+func turnAway(sock *seqpacket.Conn, err error) {
+	code, _ := codeOf(err)
+	// It is about to be closed: what became of the frame does not matter.
+	_ = sock.Send(wire.AppendError(nil, &wire.Header{Op: wire.OpHello, Code: code}, err.Error()), nil)
+}
+
+// register starts a connection; false when there are too many.
+func (s *server) register(sock *seqpacket.Conn, p peer) bool {
+	s.mu.Lock()
+	if len(s.mu.conns) >= s.config.MaxConnections {
+		s.mu.Unlock()
+		return false
+	}
+	s.mu.last++
+	c := newConn(s, s.mu.last, sock, p, time.Now())
+	s.mu.conns[c.id] = c
+	s.mu.Unlock()
+	s.counts.accepted.Add(1)
+	if err := s.watcher.add(c.id, sock.Fd(), p.pidfd, c.peerGone); err != nil {
+		// Without it the reader still sees end of file.
+		s.log.Error().Err(err).Msg("client cannot be watched")
+	}
+	s.conns.Go(c.serve)
+	return true
+}
+
+func (s *server) unwatch(c *conn) { s.watcher.remove(c.id, c.sock.Fd(), c.peer.pidfd) }
+
+func (s *server) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.conns, c.id)
+}
+
+// list returns the connections in order of their ids.
+func (s *server) list() []*conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	conns := make([]*conn, 0, len(s.mu.conns))
+	for _, c := range s.mu.conns {
+		conns = append(conns, c)
+	}
+	slices.SortFunc(conns, func(a, b *conn) int { return int(a.id) - int(b.id) })
+	return conns
+}
+
+// lend counts staging and slots against the bound of all connections; giving
+// back (a negative amount) never fails.
+func (s *server) lend(bytes int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if most := int64(s.config.ConnectionMemory); bytes > 0 && s.mu.lent+bytes > most {
+		return refuse(wire.Full, "%d bytes of staging and slots: %d of %d are lent", bytes, s.mu.lent, most)
+	}
+	s.mu.lent += bytes
+	return nil
+}
+
+func (s *server) refuseStopping() error {
+	if s.stopping.Load() {
+		return errStopping
+	}
+	return nil
+}
+
+// deadline is how long a request may take from its arrival.
+func (s *server) deadline(h *wire.Header) time.Duration {
+	if h.Deadline == 0 {
+		return s.config.RequestTimeout
+	}
+	return time.Duration(h.Deadline) * time.Microsecond
+}
+
+// jobDone counts a job out and tells stop when none is left.
+func (s *server) jobDone() {
+	if s.busy.Add(-1) == 0 && s.stopping.Load() {
+		select {
+		case s.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// errStuck: work that no context ends holds memory that a client may own.
+var errStuck = errors.New("work is stuck")
+
+// stop refuses new work, lets running work end within DrainTimeout, stops what
+// is left, and closes all connections. The listener has been closed before.
+func (s *server) stop() error {
+	close(s.closing)
+	s.stopping.Store(true)
+	limit := time.NewTimer(s.config.DrainTimeout)
+	defer limit.Stop()
+	for drained := false; !drained && s.busy.Load() > 0; {
+		select {
+		case <-s.idle:
+		case <-limit.C:
+			drained = true
+		}
+	}
+	for _, c := range s.list() {
+		c.drop(errStopping)
+	}
+	closed := make(chan struct{})
+	go func() { s.conns.Wait(); close(closed) }()
+	stuck := time.NewTimer(max(s.config.DrainTimeout, time.Second))
+	defer stuck.Stop()
+	select {
+	case <-closed:
+		return nil
+	case <-stuck.C:
+		// Unmapping under it would fault; the process is about to end anyway.
+		return fmt.Errorf("%d connections cannot be closed: %w", len(s.list()), errStuck)
+	}
+}

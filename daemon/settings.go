@@ -1,0 +1,150 @@
+package daemon
+
+import (
+	"flag"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// setting is one field of Config as a flag, an environment variable and a key
+// of the YAML file.
+type setting struct {
+	name  string     // of the flag: max-connections
+	value flag.Value // sets and prints the field
+	bound string     // unit and range, for people
+	zero  string     // what the zero or empty value means
+	about string
+}
+
+func (s *setting) env() string { return "SPLICED_" + strings.ToUpper(s.key()) }
+func (s *setting) key() string { return strings.ReplaceAll(s.name, "-", "_") }
+
+// settings lists the fields of c in the order of the reference.
+func (c *Config) settings() []setting {
+	return []setting{
+		{"socket", (*text)(&c.Socket), "path, at most 102 bytes", "the first of /run/spliced, $XDG_RUNTIME_DIR/spliced and /tmp/spliced-UID that can be made, and spliced.sock in it",
+			"Socket that engines connect to. A missing directory is made: mode 2770, the default ones below $XDG_RUNTIME_DIR and /tmp 0700."},
+		{"allow-uids", &c.AllowUIDs, "list of user ids", "see allow-gids",
+			"Users that may connect. Our own user and root always may."},
+		{"allow-gids", &c.AllowGIDs, "list of group ids", "with allow-uids empty too: members of the socket directory's group; else nobody by group",
+			"Groups whose members, primary or supplementary, may connect."},
+		{"admin-socket", (*text)(&c.AdminSocket), "path, at most 102 bytes, or off", "admin.sock beside the engine socket",
+			"Admin REST with mutations and profiling, mode 0600."},
+		{"http", (*text)(&c.HTTP), "HOST:PORT, or off", "not allowed",
+			"Admin REST, read only unless a token is set. Off loopback anybody who can reach the port can read it."},
+		{"http-hosts", &c.HTTPHosts, "list of lower-case host names", "only localhost and addresses",
+			"Names under which a browser may call the admin REST."},
+		{"token-file", (*text)(&c.TokenFile), "path of a file with at least 16 bytes", "no mutations over http",
+			"Bearer token that allows mutations over http."},
+		{"node", (*text)(&c.Node), "1 to 256 bytes", "the host's name",
+			"Name of this node in answers and logs."},
+
+		{"arena", &c.Arena, "bytes, one page to 64TiB", "a quarter of the memory limit, at most 4GiB",
+			"Public pool: segments. Refused at start when, with private, it exceeds the memory limit (cgroup and MemAvailable)."},
+		{"private", &c.Private, "bytes, one page to 64TiB", "an eighth of the memory limit, at most 2GiB",
+			"Private pool: checkpoints."},
+		{"page-bytes", &c.PageBytes, "bytes, a power of two, 4KiB to 16MiB", "not allowed",
+			"Allocation unit of both pools and of slots."},
+		{"huge-pages", (*text)(&c.HugePages), "auto, never or require", "not allowed",
+			"Whether the arena asks for huge pages."},
+		{"staging", &c.Staging, "bytes, 64KiB to staging-max", "not allowed",
+			"Staging memory of a connection that does not ask for a size. Taken when touched."},
+		{"staging-max", &c.StagingMax, "bytes, 64KiB to 1TiB", "not allowed",
+			"Most staging memory that one connection gets."},
+		{"slots", &c.Slots, "bytes, one page to slots-max", "not allowed",
+			"Slot memory of a connection that does not ask for a size. Taken when touched."},
+		{"slots-max", &c.SlotsMax, "bytes, one page to 1TiB", "not allowed",
+			"Most slot memory that one connection gets."},
+		{"connection-memory", &c.ConnectionMemory, "bytes, staging + slots to 64TiB", "three eighths of the memory limit",
+			"Bound on staging and slots of all connections together; beyond it a hello is answered full."},
+
+		{"max-connections", (*integer)(&c.MaxConnections), "1 to 4096", "not allowed",
+			"Connections at once; each takes one thread. One more is told busy and closed."},
+		{"max-in-flight", (*integer)(&c.MaxInFlight), "1 to 1024", "not allowed",
+			"Unanswered requests of one connection; one more is answered busy."},
+		{"max-leases", (*integer)(&c.MaxLeases), "1 to 1048576", "not allowed",
+			"Leases of one connection, slots included."},
+		{"max-reservations", (*integer)(&c.MaxReservations), "1 to 65536", "not allowed",
+			"Open reservations of one connection."},
+		{"workers", (*integer)(&c.Workers), "1 to 1024", "one per CPU",
+			"Threads that copy, compose and rotate."},
+
+		{"request-timeout", (*interval)(&c.RequestTimeout), "1ms to 1h", "not allowed",
+			"Deadline of a request that names none."},
+		{"hello-timeout", (*interval)(&c.HelloTimeout), "10ms to 1m", "not allowed",
+			"Time a new connection has for its hello."},
+		{"send-timeout", (*interval)(&c.SendTimeout), "1ms to 1m", "not allowed",
+			"How long a reply may wait for a client that does not read before the client is dropped."},
+		{"drain-timeout", (*interval)(&c.DrainTimeout), "0s to 10m", "running work is stopped at once",
+			"How long running work may go on when the daemon stops."},
+		{"lease-ttl", (*interval)(&c.LeaseTTL), "1s to 24h", "not allowed",
+			"Life of a lease whose request names none; a backstop, since leases end with their connection."},
+		{"max-lease-ttl", (*interval)(&c.MaxLeaseTTL), "lease-ttl to 24h", "not allowed",
+			"Longest life of a lease."},
+		{"fill-ttl", (*interval)(&c.FillTTL), "1s to 24h", "not allowed",
+			"Time from a reservation to its last commit."},
+
+		{"log-level", (*text)(&c.LogLevel), "trace, debug, info, warn, error or disabled", "not allowed",
+			"Least level that is logged, to standard error."},
+		{"log-format", (*text)(&c.LogFormat), "json or console", "not allowed",
+			"Form of log lines."},
+	}
+}
+
+// text, integer, interval, idList and nameList make fields flag.Values.
+type (
+	text     string
+	integer  int
+	interval time.Duration
+	idList   []uint32
+	nameList []string
+)
+
+func (t *text) String() string         { return string(*t) }
+func (t *text) Set(s string) error     { *t = text(s); return nil }
+func (i *integer) String() string      { return strconv.Itoa(int(*i)) }
+func (d *interval) String() string     { return time.Duration(*d).String() }
+func (l *nameList) String() string     { return strings.Join(*l, ",") }
+func (l *nameList) Set(s string) error { *l = splitList(s); return nil }
+
+func (i *integer) Set(s string) error {
+	n, err := strconv.Atoi(strings.TrimSpace(s))
+	if err == nil {
+		*i = integer(n)
+	}
+	return err
+}
+
+func (d *interval) Set(s string) error {
+	v, err := time.ParseDuration(strings.TrimSpace(s))
+	if err == nil {
+		*d = interval(v)
+	}
+	return err
+}
+
+func (l *idList) String() string {
+	var names []string
+	for _, id := range *l {
+		names = append(names, strconv.FormatUint(uint64(id), 10))
+	}
+	return strings.Join(names, ",")
+}
+
+func (l *idList) Set(s string) error {
+	var ids []uint32
+	for _, name := range splitList(s) {
+		id, err := strconv.ParseUint(name, 10, 32)
+		if err != nil {
+			return err
+		}
+		ids = append(ids, uint32(id))
+	}
+	*l = ids
+	return nil
+}
+
+func splitList(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+}
