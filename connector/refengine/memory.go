@@ -62,4 +62,6 @@ func (l memoryLeases) Source(m *Model[float32], plan Plan, from *State[float32])
 	return NewPacked(m, plan, from, l)
 }
 
+func (l memoryLeases) Packed(i int) PackedSegment { return l[i] }
+
 func (memoryLeases) Release() {}

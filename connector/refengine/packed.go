@@ -160,10 +160,8 @@ func (s *Packed) segmentStep(layer, h int, p Span) kernel.Step {
 		T: s.part(p.Segment, layer, profile.PartT)[h*n:][:n], TType: kernel.DType(l.TransitionDType),
 		S: s.part(p.Segment, layer, profile.PartS)[h*size:][:size], SType: kernel.DType(l.StateDType),
 	}
-	if c.Rope.Dims > 0 {
-		step.Dims, step.Interleaved = c.Rope.Dims, c.Rope.Interleaved
-		step.Cos, step.Sin = anglesAt[float32](s.m.linRope.invFreq, p.Start-seg.Spec.Head)
-	}
+	turn := turnBy(c.Rope, s.m.linRope.invFreq, p.Start-seg.Spec.Head)
+	step.Dims, step.Interleaved, step.Cos, step.Sin = turn.Dims, turn.Interleaved, turn.Cos, turn.Sin
 	return step
 }
 
@@ -180,9 +178,8 @@ func (s *Packed) Rows(layer int, k, v []float32) error {
 		seg := s.segments[p.Segment]
 		src := s.part(p.Segment, layer, profile.PartK)
 		turned := make([]byte, len(src))
-		cos, sin := anglesAt[float32](s.m.attnRope.invFreq, p.Start-seg.Spec.Head)
 		kernel.RotateRows(turned, row*dt.Size(), a.HeadDim*dt.Size(), src, dt, p.Count, a.KVHeads, a.HeadDim,
-			kernel.Turn{Dims: a.Rope.Dims, Interleaved: a.Rope.Interleaved, Cos: cos, Sin: sin})
+			turnBy(a.Rope, s.m.attnRope.invFreq, p.Start-seg.Spec.Head))
 		kernel.ToF32(k[p.Start*row:][:p.Count*row], turned, dt)
 		kernel.ToF32(v[p.Start*row:][:p.Count*row], s.part(p.Segment, layer, profile.PartV), dt)
 	}
@@ -193,6 +190,15 @@ func f32Bytes(x []float32) []byte {
 	out := make([]byte, 4*len(x))
 	kernel.FromF32(out, x, kernel.F32)
 	return out
+}
+
+// turnBy is the turn over a distance in tokens; over none it copies.
+func turnBy(r profile.Rope, invFreq []float64, distance int) kernel.Turn {
+	if r.Dims == 0 || distance == 0 {
+		return kernel.Turn{}
+	}
+	cos, sin := anglesAt[float32](invFreq, distance)
+	return kernel.Turn{Dims: r.Dims, Interleaved: r.Interleaved, Cos: cos, Sin: sin}
 }
 
 func anglesAt[F Float](invFreq []float64, pos int) (cos, sin []F) {

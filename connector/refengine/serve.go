@@ -28,6 +28,8 @@ type Leases interface {
 	// Source serves a plan from the leased segments and the state before
 	// plan.Begin (nil when that is 0).
 	Source(m *Model[float32], plan Plan, from *State[float32]) (Source[float32], error)
+	// Packed is the published form of segment i, valid until Release.
+	Packed(i int) PackedSegment
 	// Release gives the leases and everything the Source used back.
 	Release()
 }
@@ -60,15 +62,33 @@ type Result struct {
 	Logits     []float32
 	State      *State[float32]
 	Plan       Plan
-	Missed     int // segments that were not held when the request came
-	Captured   int // tokens run alone and published
-	Recomputed int // tokens run in context: seams, segments too short, query
-	Reused     int // tokens taken from segments that were held when the request came
+	Missed     int   // segments that were not held when the request came
+	Captured   int   // tokens run alone and published
+	Recomputed int   // tokens run in context: seams, segments too short, query
+	Reused     int   // tokens taken from segments that were held when the request came
+	Cache      error // why the cache could not be used; nil = it was
 }
 
 // Serve answers a request with whatever the cache holds: match, run missing
-// segments alone and publish them, lease, splice.
+// segments alone and publish them, lease, splice. A cache that fails on the way
+// costs its bounded wait: the prompt is then computed whole, and Result.Cache
+// says why.
 func Serve(m *Model[float32], c Cache, r Request) (*Result, error) {
+	out, err := reuse(m, c, r)
+	if err == nil || errors.Is(err, ErrInvalid) {
+		return out, err
+	}
+	plain := &Result{Cache: err, State: m.NewState()}
+	rest := r.Prompt()
+	if r.From != nil {
+		plain.State, rest = r.From.Clone(), rest[r.From.Tokens:]
+	}
+	plain.Recomputed = len(rest)
+	plain.Logits, err = m.Prefill(plain.State, rest)
+	return plain, err
+}
+
+func reuse(m *Model[float32], c Cache, r Request) (*Result, error) {
 	segments, placed := r.place(m.prof)
 	keys := make([]profile.SegmentKey, len(segments))
 	specs := make([]profile.SegmentSpec, len(segments))
@@ -148,7 +168,7 @@ func (out *Result) publishMissing(m *Model[float32], c Cache, segments [][]uint3
 			return nil, fmt.Errorf("segment %d: %w", i, err)
 		}
 		if err := c.Publish(keys[i], s, captured); err != nil {
-			return nil, errors.Join(fmt.Errorf("publish segment %d", i), err)
+			return nil, fmt.Errorf("publish segment %d: %w", i, err)
 		}
 		done[keys[i]] = true
 		out.Captured += len(s)
