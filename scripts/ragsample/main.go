@@ -102,7 +102,7 @@ func read(path string) ([]record, error) {
 // pick takes the first passage of each question until there are enough, cut to
 // its leading bytes, which must be plain ASCII so that no character is split.
 func pick(records []record) (sample, []string, error) {
-	s := sample{Source: "MuSiQue (Trivedi et al. 2022), CC BY 4.0, passages cut to 512 bytes; see ATTRIBUTION"}
+	s := sample{Source: "MuSiQue (Trivedi et al. 2022, CC BY 4.0), cut to 512 bytes; see ATTRIBUTION"}
 	var questions []string
 	seen := map[string]bool{}
 	for _, r := range records {

@@ -1,0 +1,179 @@
+package ragdemo
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Report is what a run measured. Means are over requests.
+type Report struct {
+	Model    string  `json:"model"`
+	Weights  string  `json:"weights"`
+	Source   string  `json:"source"`
+	Requests int     `json:"requests"`
+	Passages int     `json:"passages"`
+	Seam     int     `json:"seam_tokens"`
+	Cold     string  `json:"cold_means"`
+	Split    string  `json:"split_means"`
+	Seconds  float64 `json:"seconds"`
+	Ways     []Way   `json:"ways"`
+	Sentence string  `json:"sentence"`
+}
+
+// Way is one way to serve the requests. Cold and Warm are the same requests in
+// every way.
+type Way struct {
+	Name      string `json:"name"`
+	Cold      Group  `json:"cold"`
+	Warm      Group  `json:"warm"`
+	HeldBytes int64  `json:"held_bytes"` // by the daemon for this way, at the end
+}
+
+// Group is one way over the cold or the warm requests.
+type Group struct {
+	Requests        int     `json:"requests"`
+	PromptTokens    int     `json:"prompt_tokens"`
+	ComputedTokens  int     `json:"computed_tokens"`
+	TokenHitRate    float64 `json:"token_hit_rate"` // prompt tokens that were not computed for this request
+	TTFTp50         float64 `json:"ttft_p50_ms"`
+	TTFTp95         float64 `json:"ttft_p95_ms"`
+	OverFull        float64 `json:"speedup_over_full_p50"`
+	OverPrefix      float64 `json:"speedup_over_prefix_p50"`
+	First           Error   `json:"state_error_first_linear_layer"`
+	Deepest         Error   `json:"state_error_deepest_linear_layer"`
+	NextTokenAgrees float64 `json:"next_token_agreement"` // share; random weights, no measure of quality
+}
+
+// Error is a mean distance of the state after the prompt from full recompute.
+type Error struct {
+	Relative float64 `json:"relative"` // Frobenius
+	Degrees  float64 `json:"degrees"`
+}
+
+// What cold and warm mean, for people.
+const (
+	coldMeans  = "a segment (system prompt or passage) was not in the daemon's pool when the request came"
+	splitMeans = "warm: all of them were; cold and warm are the same requests in every way"
+)
+
+// deviation is one state's distance from the true one.
+type deviation struct{ relative, degrees float64 }
+
+func deviate(got, want []float32) deviation {
+	var dd, gg, ww, gw float64
+	for i, w := range want {
+		g, w := float64(got[i]), float64(w)
+		dd += (g - w) * (g - w)
+		gg += g * g
+		ww += w * w
+		gw += g * w
+	}
+	if gg == 0 || ww == 0 {
+		return deviation{math.Sqrt(dd), 0}
+	}
+	// The sine from the part of got that is across want: the cosine would lose
+	// angles below 1e-4 degrees to rounding.
+	across := math.Sqrt(max(0, gg-gw*gw/ww))
+	return deviation{math.Sqrt(dd / ww), math.Atan2(across, gw/math.Sqrt(ww)) * 180 / math.Pi}
+}
+
+func (r *runner) report(took time.Duration) (*Report, error) {
+	segments, checkpoints, err := r.store.HeldBytes()
+	if err != nil {
+		return nil, err
+	}
+	out := &Report{
+		Model:   r.m.Config().Name + ", " + describe(r.m.Profile()),
+		Weights: "random: times, counts and errors are real, answers are not",
+		Source:  r.sample.Source, Requests: r.opt.Requests, Passages: len(r.sample.Passages), Seam: r.opt.Seam,
+		Cold: coldMeans, Split: splitMeans, Seconds: took.Seconds(),
+	}
+	held := map[string]int64{WayPrefix: checkpoints, WaySpliced: segments, WayAdded: segments}
+	for _, name := range ways {
+		out.Ways = append(out.Ways, Way{
+			Name: name, Cold: r.group(name, true), Warm: r.group(name, false), HeldBytes: held[name],
+		})
+	}
+	out.compareWays()
+	out.Sentence = out.say()
+	return out, nil
+}
+
+func (r *runner) group(way string, cold bool) Group {
+	var g Group
+	var ttft []float64
+	reused := 0
+	for i, o := range r.done[way] {
+		if r.cold[i] != cold {
+			continue
+		}
+		g.Requests++
+		g.PromptTokens += r.tokens[i]
+		g.ComputedTokens += o.computed
+		reused += o.reused
+		ttft = append(ttft, float64(o.ttft)/float64(time.Millisecond))
+		g.First.add(o.first)
+		g.Deepest.add(o.deepest)
+		if o.agrees {
+			g.NextTokenAgrees++
+		}
+	}
+	if g.Requests == 0 {
+		return g
+	}
+	n := float64(g.Requests)
+	g.TokenHitRate = float64(reused) / float64(g.PromptTokens)
+	g.TTFTp50, g.TTFTp95 = percentile(ttft, 0.5), percentile(ttft, 0.95)
+	g.First.divide(n)
+	g.Deepest.divide(n)
+	g.NextTokenAgrees /= n
+	return g
+}
+
+func (e *Error) add(d deviation) {
+	e.Relative += d.relative
+	e.Degrees += d.degrees
+}
+
+func (e *Error) divide(n float64) {
+	e.Relative /= n
+	e.Degrees /= n
+}
+
+// percentile interpolates linearly between the sorted values.
+func percentile(x []float64, p float64) float64 {
+	x = slices.Sorted(slices.Values(x))
+	at := p * float64(len(x)-1)
+	i := int(at)
+	if i+1 >= len(x) {
+		return x[len(x)-1]
+	}
+	return x[i] + (at-float64(i))*(x[i+1]-x[i])
+}
+
+// Way returns a way by name.
+func (r *Report) Way(name string) *Way {
+	for i := range r.Ways {
+		if r.Ways[i].Name == name {
+			return &r.Ways[i]
+		}
+	}
+	return nil
+}
+
+func (r *Report) compareWays() {
+	full, prefix := *r.Way(WayFull), *r.Way(WayPrefix)
+	for i := range r.Ways {
+		w := &r.Ways[i]
+		w.Cold.OverFull, w.Cold.OverPrefix = ratio(full.Cold, w.Cold), ratio(prefix.Cold, w.Cold)
+		w.Warm.OverFull, w.Warm.OverPrefix = ratio(full.Warm, w.Warm), ratio(prefix.Warm, w.Warm)
+	}
+}
+
+func ratio(other, g Group) float64 {
+	if g.TTFTp50 == 0 {
+		return 0
+	}
+	return other.TTFTp50 / g.TTFTp50
+}

@@ -1,0 +1,209 @@
+package ragdemo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/refengine"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Store is where the demo keeps segments and prefix states: the daemon, or
+// memory in tests.
+type Store interface {
+	refengine.Cache
+	refengine.Prefixes
+	// HeldBytes are the bytes of segments and of checkpoints held for the model.
+	HeldBytes() (segments, checkpoints int64, err error)
+}
+
+// Options of a run. The zero value runs every request of the embedded sample.
+type Options struct {
+	Requests int     // how many; 0 = all
+	Seam     int     // w; 0 = 8
+	Sample   *Sample // nil = the embedded one
+	// Progress, when set, is called before each step from the running goroutine.
+	Progress func(Progress)
+}
+
+// Progress says which step comes next.
+type Progress struct {
+	Done, Total int // steps
+	Request     int // index
+	Way         string
+}
+
+// The ways, by their names in reports.
+const (
+	WayFull    = "full recompute"
+	WayPrefix  = "prefix caching"
+	WaySpliced = "spliced"
+	WayAdded   = "naive addition"
+)
+
+var ways = []string{WayFull, WayPrefix, WaySpliced, WayAdded}
+
+// outcome is one request done in one way.
+type outcome struct {
+	ttft             time.Duration
+	computed, reused int
+	first, deepest   deviation // from full recompute
+	agrees           bool      // next token
+}
+
+// Run measures all requests in all ways, one request after another, so that
+// drift of the machine touches all ways alike. It stops between steps when ctx
+// ends.
+func Run(ctx context.Context, m *refengine.Model[float32], store Store, o Options) (*Report, error) {
+	s := o.Sample
+	if s == nil {
+		var err error
+		if s, err = Embedded(); err != nil {
+			return nil, err
+		}
+	}
+	if o.Requests <= 0 || o.Requests > len(s.Requests) {
+		o.Requests = len(s.Requests)
+	}
+	if o.Seam == 0 {
+		o.Seam = 8
+	}
+	r := &runner{m: m, store: store, opt: o, sample: s, linear: m.Profile().LinearLayers()}
+	if len(r.linear) == 0 {
+		return nil, errors.New("ragdemo: the model has no linear layer")
+	}
+	began := time.Now()
+	if err := r.warmUp(); err != nil {
+		return nil, err
+	}
+	for i := range o.Requests {
+		if err := r.request(ctx, i); err != nil {
+			return nil, fmt.Errorf("request %d: %w", i, err)
+		}
+	}
+	return r.report(time.Since(began))
+}
+
+type runner struct {
+	m      *refengine.Model[float32]
+	store  Store
+	opt    Options
+	sample *Sample
+	linear []int
+	cold   []bool // per request
+	tokens []int  // per request: prompt length
+	done   map[string][]outcome
+	steps  int
+}
+
+// warmUp lets the allocator and the tables grow before anything is timed.
+func (r *runner) warmUp() error {
+	r.done = map[string][]outcome{}
+	all, _ := r.sample.prompt(0).whole()
+	_, err := r.m.Prefill(r.m.NewState(), all)
+	runtime.GC()
+	return err
+}
+
+func (r *runner) step(ctx context.Context, i int, way string) error {
+	if r.opt.Progress != nil {
+		r.opt.Progress(Progress{r.steps, r.opt.Requests * len(ways), i, way})
+	}
+	r.steps++
+	return ctx.Err()
+}
+
+// request serves one request in every way and compares with full recompute.
+func (r *runner) request(ctx context.Context, i int) error {
+	p := r.sample.prompt(i)
+	all, boundaries := p.whole()
+	r.tokens = append(r.tokens, len(all))
+
+	if err := r.step(ctx, i, WayFull); err != nil {
+		return err
+	}
+	full := r.m.NewState()
+	began := time.Now()
+	logits, err := r.m.Prefill(full, all)
+	if err != nil {
+		return err
+	}
+	truth := reference{full, refengine.Greedy(logits)}
+	r.add(WayFull, outcome{ttft: time.Since(began), computed: len(all), agrees: true})
+
+	if err := r.step(ctx, i, WayPrefix); err != nil {
+		return err
+	}
+	if err := r.prefix(all, boundaries, truth); err != nil {
+		return err
+	}
+	req := refengine.Request{First: p.first, Mid: p.passages, Query: p.query, Seam: r.opt.Seam}
+	if err := r.step(ctx, i, WaySpliced); err != nil {
+		return err
+	}
+	missed, err := r.serve(WaySpliced, r.store, req, truth)
+	if err != nil {
+		return err
+	}
+	r.cold = append(r.cold, missed > 0)
+	if err := r.step(ctx, i, WayAdded); err != nil {
+		return err
+	}
+	_, err = r.serve(WayAdded, refengine.Adding{Cache: r.store}, req, truth)
+	return err
+}
+
+func (r *runner) add(way string, o outcome) { r.done[way] = append(r.done[way], o) }
+
+// reference is what full recompute gave.
+type reference struct {
+	state *refengine.State[float32]
+	next  uint32
+}
+
+func (r *runner) prefix(all []uint32, boundaries []int, truth reference) error {
+	began := time.Now()
+	out, err := refengine.ServePrefix(r.m, r.store, all, boundaries)
+	ttft := time.Since(began)
+	if err != nil {
+		return err
+	}
+	if out.Cache != nil {
+		return fmt.Errorf("%s: %w", WayPrefix, out.Cache)
+	}
+	r.compare(WayPrefix, outcome{ttft: ttft, computed: out.Computed, reused: out.Reused}, out.Logits, out.State, truth)
+	if err := out.Keep(); err != nil {
+		return fmt.Errorf("%s: %w", WayPrefix, err)
+	}
+	return nil
+}
+
+func (r *runner) serve(way string, c refengine.Cache, req refengine.Request, truth reference) (missed int, err error) {
+	began := time.Now()
+	out, err := refengine.Serve(r.m, c, req)
+	ttft := time.Since(began)
+	if err != nil {
+		return 0, err
+	}
+	if out.Cache != nil {
+		return 0, fmt.Errorf("%s: %w", way, out.Cache)
+	}
+	o := outcome{ttft: ttft, computed: out.Captured + out.Recomputed, reused: out.Reused}
+	r.compare(way, o, out.Logits, out.State, truth)
+	return out.Missed, nil
+}
+
+func (r *runner) compare(way string, o outcome, logits []float32, st *refengine.State[float32], truth reference) {
+	at := func(layer int) deviation { return deviate(st.Layers[layer].S, truth.state.Layers[layer].S) }
+	o.first, o.deepest = at(r.linear[0]), at(r.linear[len(r.linear)-1])
+	o.agrees = refengine.Greedy(logits) == truth.next
+	r.add(way, o)
+}
+
+// describe counts the model's layers for people.
+func describe(p *profile.Profile) string {
+	return fmt.Sprintf("%d layers (%d linear, %d full attention)", p.Layers(), len(p.LinearLayers()), len(p.AttentionLayers()))
+}
