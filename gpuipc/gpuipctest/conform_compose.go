@@ -191,7 +191,7 @@ func (r *rig) runCompose(c *composeCase) {
 
 func testCompose(r *rig) {
 	r.fresh(1 << 20)
-	for range 200 {
+	for range r.rounds(200) {
 		r.next = 0
 		r.runCompose(r.randomCompose())
 	}
@@ -199,7 +199,7 @@ func testCompose(r *rig) {
 
 func testComposeInPlace(r *rig) {
 	r.fresh(1 << 20)
-	for range 50 {
+	for range r.rounds(50) {
 		r.next = 0
 		c := r.randomCompose()
 		if c.job.From.Absent() {

@@ -73,7 +73,7 @@ func testRegions(r *rig) {
 
 func testLoadStore(r *rig) {
 	r.fresh(3*gpuipc.ChunkBytes + 4096)
-	for range 50 {
+	for range r.rounds(50) {
 		r.next = 0
 		n := r.rng.Int64N(3 * gpuipc.ChunkBytes)
 		if r.rng.IntN(2) == 0 {

@@ -98,7 +98,7 @@ func (r *rig) runRotate(j *gpuipc.RotateJob, src []byte, at func(row, head int) 
 
 func testRotateRows(r *rig) {
 	r.fresh(1 << 18)
-	for range 200 {
+	for range r.rounds(200) {
 		r.next = 0
 		j, src := r.randomRotate()
 		rows := r.object(int64(len(src)), j.Type.Size())
@@ -144,7 +144,7 @@ func (r *rig) randomTable(j *gpuipc.RotateJob) {
 
 func testRotateTable(r *rig) {
 	r.fresh(1 << 20)
-	for range 300 {
+	for range r.rounds(300) {
 		r.next = 0
 		j, src := r.randomRotate()
 		r.randomTable(j)

@@ -80,6 +80,14 @@ func (r *rig) fresh(n int64) {
 	}
 }
 
+// rounds is n, less where tests are asked to be short.
+func (r *rig) rounds(n int) int {
+	if testing.Short() {
+		return n / 4
+	}
+	return n
+}
+
 func (r *rig) whole() gpuipc.Ref { return r.at(0, r.region.Bytes()) }
 
 func (r *rig) at(off, n int64) gpuipc.Ref {

@@ -1,0 +1,359 @@
+package gpuipc
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestALargeRegionIsReadyAtOnceAndHoldsNoMemory(t *testing.T) {
+	const size = 4 << 30
+	if limit, ok := MemoryLimit(); ok && limit < size {
+		t.Skipf("this machine may hold %d bytes", limit)
+	}
+	d := newTestHost(t, HostOptions{})
+	begin := time.Now()
+	r := newTestRegion(t, d, RegionSpec{Bytes: size, Access: ClientReads, Huge: HugeNever})
+	if took := time.Since(begin); took > 500*time.Millisecond {
+		t.Errorf("ready after %v", took)
+	}
+	if n, err := r.Resident(); err != nil || n != 0 {
+		t.Errorf("%d bytes resident, %v", n, err)
+	}
+	if err := d.Store(context.Background(), refOf(r, size-8192, 8192), make([]byte, 8192)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := r.Resident(); err != nil || n < 8192 || n > 4<<20 {
+		t.Errorf("%d bytes resident after writing 8192, %v", n, err)
+	}
+}
+
+func TestARegionLargerThanMemoryIsRefused(t *testing.T) {
+	limit, ok := MemoryLimit()
+	if !ok {
+		t.Skip("no memory limit known here")
+	}
+	d := newTestHost(t, HostOptions{})
+	if _, err := d.NewRegion(RegionSpec{Bytes: limit + 1, Access: ClientReads}); !errors.Is(err, ErrFull) {
+		t.Fatal(err)
+	}
+}
+
+func TestRequiredHugePagesAreThereOrRefused(t *testing.T) {
+	d := newTestHost(t, HostOptions{})
+	free := freeHugePages()
+	if _, err := d.NewRegion(RegionSpec{Bytes: (free + 1) * hugePageBytes, Access: ClientReads, Huge: HugeRequire}); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("with %d huge pages free: %v", free, err)
+	}
+	if free == 0 {
+		t.Skip("no huge pages are reserved here: only the refusal was tested")
+	}
+	r := newTestRegion(t, d, RegionSpec{Bytes: 5, Access: ClientReads, Huge: HugeRequire})
+	if r.Bytes() != hugePageBytes {
+		t.Errorf("%d bytes", r.Bytes())
+	}
+	if err := d.Store(context.Background(), refOf(r, 100, 3), []byte("abc")); err != nil {
+		t.Error(err)
+	}
+	m, err := Map(Handle{File: dupForTest(t, r), Bytes: r.Bytes()}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if string(m.Bytes()[100:103]) != "abc" {
+		t.Error("a client does not see a huge region's bytes")
+	}
+	if _, err := Map(Handle{File: dupForTest(t, r), Bytes: r.Bytes()}, true); !errors.Is(err, ErrInvalid) {
+		t.Errorf("map a readers' huge region for writing: %v", err)
+	}
+}
+
+// engineMemory is a memfd as an engine would make it.
+func engineMemory(t *testing.T, size int64, seals int) *os.File {
+	t.Helper()
+	f, err := createMemfd("engine", size, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seals != 0 {
+		if err := addSeals(f, seals); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+func TestImportTakesOnlyMemoryThatCannotShrink(t *testing.T) {
+	d := newTestHost(t, HostOptions{})
+	readOnly := func(t *testing.T) *os.File {
+		f := engineMemory(t, 8192, unix.F_SEAL_SHRINK)
+		defer f.Close()
+		r, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	plainFile := func(t *testing.T) *os.File {
+		f, err := os.Create(t.TempDir() + "/kv")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Truncate(8192); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	memfd := func(seals int) func(t *testing.T) *os.File {
+		return func(t *testing.T) *os.File { return engineMemory(t, 8192, seals) }
+	}
+	for _, c := range []struct {
+		name   string
+		file   func(t *testing.T) *os.File
+		bytes  int64
+		remedy string // part of the message; "" = accepted
+	}{
+		{"sealed against shrinking", memfd(unix.F_SEAL_SHRINK), 8192, ""},
+		{"sealed in size", memfd(sealSize), 8192, ""},
+		{"not sealed", memfd(0), 8192, "add F_SEAL_SHRINK"},
+		{"sealed against growing only", memfd(unix.F_SEAL_GROW), 8192, "add F_SEAL_SHRINK"},
+		{"sealed against writes", memfd(unix.F_SEAL_SHRINK | unix.F_SEAL_WRITE), 8192, "open for reading and writing"},
+		{"sealed against later writes", memfd(unix.F_SEAL_SHRINK | unix.F_SEAL_FUTURE_WRITE), 8192, "open for reading and writing"},
+		{"open for reading", readOnly, 8192, "open for reading and writing"},
+		{"larger than said", memfd(sealSize), 4096, "8192 bytes"},
+		{"smaller than said", memfd(sealSize), 16384, "8192 bytes"},
+		{"of no size", memfd(sealSize), 0, "8192 bytes"},
+		{"a file on a disk", plainFile, 8192, "memfd_create"},
+		{"a pipe", func(t *testing.T) *os.File { r, w, _ := os.Pipe(); w.Close(); return r }, 8192, "memfd_create"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := c.file(t)
+			r, err := d.Import(Handle{File: f, Bytes: c.bytes})
+			if c.remedy != "" {
+				if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.remedy) {
+					t.Errorf("answered %v", err)
+				}
+				if f.Close() == nil {
+					t.Error("the descriptor was not taken over")
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Store(context.Background(), refOf(r, 8000, 5), []byte("hello")); err != nil {
+				t.Error(err)
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestAnEngineSeesWhatIsWrittenIntoItsMemory(t *testing.T) {
+	d := newTestHost(t, HostOptions{})
+	f := engineMemory(t, 8192, unix.F_SEAL_SHRINK)
+	mine, err := mapShared(f, 8192, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mine)
+	r, err := d.Import(Handle{File: f, Bytes: 8192})
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(mine[100:], "engine")
+	got := make([]byte, 6)
+	if err := d.Load(context.Background(), got, refOf(r, 100, 6)); err != nil || string(got) != "engine" {
+		t.Errorf("loaded %q, %v", got, err)
+	}
+	if err := d.Store(context.Background(), refOf(r, 200, 7), []byte("spliced")); err != nil || string(mine[200:207]) != "spliced" {
+		t.Errorf("the engine sees %q, %v", mine[200:207], err)
+	}
+	// The engine may still punch holes: it loses its bytes, nobody else anything.
+	if err := unix.Madvise(mine[:4096], unix.MADV_REMOVE); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Load(context.Background(), got, refOf(r, 100, 6)); err != nil || !bytes.Equal(got, make([]byte, 6)) {
+		t.Errorf("loaded %q from a hole, %v", got, err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Import would never accept such memory; here it stands for a page that the
+// kernel cannot back.
+func TestAFaultFailsOneOperationOnly(t *testing.T) {
+	for _, workers := range []int{1, 3} {
+		t.Run(fmt.Sprintf("workers=%d", workers), func(t *testing.T) { faultEveryOperation(t, workers) })
+	}
+}
+
+func faultEveryOperation(t *testing.T, workers int) {
+	d := newTestHost(t, HostOptions{Workers: workers})
+	const n = 4 * ChunkBytes
+	f := engineMemory(t, n, 0)
+	mem, err := mapShared(f, n, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.regions.Add(1)
+	clipped := &hostRegion{dev: d, name: "clipped", access: ClientWrites, file: f, mem: mem}
+	defer clipped.Close()
+	good := newTestRegion(t, d, RegionSpec{Bytes: n, Access: ClientReads})
+	if err := otherProcess("clipper", f).Run(); err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	from, to := refOf(clipped, 0, n), refOf(good, 0, n)
+	compose := &ComposeJob{Transition: 3, Heads: 2, DK: 128, DV: 128, From: refOf(clipped, 8192, 128<<10), Out: refOf(good, 0, 128<<10),
+		Steps: []ComposeStep{{T: refOf(clipped, 1<<20, 128<<10), TType: 1, S: refOf(clipped, 2<<20, 128<<10), SType: 1}}}
+	table := Scatter{Region: clipped, Blocks: []uint32{0}, BlockTokens: 1 << 20, TokenStride: 256, HeadStride: 256}
+	turn := &Rotation{Dims: 128, Cos: make([]float32, 64), Sin: make([]float32, 64)}
+	for name, err := range map[string]error{
+		"copy":    d.CopyDigests(ctx, to, from, make([]uint64, 4)),
+		"digests": d.Digests(ctx, from, make([]uint64, 4)),
+		"store":   d.Store(ctx, from, make([]byte, n)),
+		"compose": d.Compose(ctx, compose),
+		"rotate":  d.Rotate(ctx, &RotateJob{Rows: 4096, Heads: 1, Dim: 128, Type: 2, Turn: turn, Src: refOf(good, 0, 1<<20), Dst: table}),
+	} {
+		if !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := d.Load(ctx, make([]byte, n), to); err != nil {
+		t.Errorf("the device is of no use any more: %v", err)
+	}
+}
+
+// serverRole makes a region, hands it over and waits to be killed.
+func serverRole() error {
+	d, err := NewHost(HostOptions{})
+	if err != nil {
+		return err
+	}
+	r, err := d.NewRegion(RegionSpec{Name: "arena", Bytes: 1 << 16, Access: ClientReads})
+	if err != nil {
+		return err
+	}
+	if err := d.Store(context.Background(), refOf(r, 5000, 10), []byte("still here")); err != nil {
+		return err
+	}
+	h, err := r.Export()
+	if err != nil {
+		return err
+	}
+	if err := unix.Sendmsg(3, []byte("!"), unix.UnixRights(int(h.File.Fd())), nil, 0); err != nil {
+		return err
+	}
+	_, err = bufio.NewReader(os.Stdin).ReadByte() // nothing ever comes
+	return err
+}
+
+func TestAMappingSurvivesTheDeathOfItsDaemon(t *testing.T) {
+	newTestHost(t, HostOptions{}) // counts descriptors and mappings
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "socket")
+	defer unix.Close(pair[0])
+	cmd := otherProcess("server", theirs)
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	theirs.Close()
+	oob := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := unix.Recvmsg(pair[0], make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil || len(messages) != 1 {
+		t.Fatalf("%d control messages, %v", len(messages), err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := Map(Handle{File: os.NewFile(uintptr(fds[0]), "arena"), Bytes: 1 << 16}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed, as wanted
+	if string(m.Bytes()[5000:5010]) != "still here" {
+		t.Errorf("the mapping holds %q", m.Bytes()[5000:5010])
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := m.Close(); !errors.Is(err, ErrInvalid) {
+		t.Errorf("second close: %v", err)
+	}
+}
+
+func TestMapRefusesWhatItCannotTrust(t *testing.T) {
+	d := newTestHost(t, HostOptions{})
+	r := newTestRegion(t, d, RegionSpec{Bytes: 8192, Access: ClientReads})
+	for name, c := range map[string]struct {
+		h        Handle
+		writable bool
+	}{
+		"nothing":           {Handle{Bytes: 4096}, false},
+		"readers' region":   {Handle{dupForTest(t, r), r.Bytes()}, true},
+		"wrong size":        {Handle{dupForTest(t, r), r.Bytes() + 4096}, false},
+		"memory can shrink": {Handle{engineMemory(t, 4096, 0), 4096}, false},
+	} {
+		m, err := Map(c.h, c.writable)
+		if !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			m.Close()
+		}
+	}
+}
+
+func TestClosingARegionInUsePanics(t *testing.T) {
+	var r *hostRegion
+	var panicked any
+	d := newTestHost(t, HostOptions{Workers: 1, Between: func(Op, int) {
+		defer func() { panicked = recover() }()
+		_ = r.Close()
+	}})
+	r = newTestRegion(t, d, RegionSpec{Bytes: 2 * ChunkBytes, Access: ClientReads})
+	if err := d.Digests(context.Background(), refOf(r, 0, 2*ChunkBytes), make([]uint64, 2)); err != nil {
+		t.Fatal(err)
+	}
+	if s, _ := panicked.(string); !strings.Contains(s, "under 1 running") {
+		t.Errorf("close answered %v", panicked)
+	}
+}
+
+func TestDescriptorsDoNotReachChildren(t *testing.T) {
+	d := newTestHost(t, HostOptions{})
+	for _, access := range []Access{ClientReads, ClientWrites} {
+		r := newTestRegion(t, d, RegionSpec{Bytes: 4096, Access: access})
+		for name, f := range map[string]*os.File{"region": r.file, "export": exported(t, r)} {
+			if flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+				t.Errorf("%s of access %d: flags %#x, %v", name, access, flags, err)
+			}
+		}
+	}
+}
