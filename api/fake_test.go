@@ -120,6 +120,8 @@ type served struct {
 	tcp  string // http://127.0.0.1:port
 	unix string // path of the trusted socket
 	stop func() error
+
+	server *Server
 }
 
 func serve(t *testing.T, f *fakeNode, change func(*Options)) *served {
@@ -147,7 +149,7 @@ func serve(t *testing.T, f *fakeNode, change func(*Options)) *served {
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx, Listener{Listener: own, Trusted: true}, Listener{Listener: tcp}) }()
 	stopped := false
-	out := &served{tcp: "http://" + tcp.Addr().String(), unix: path}
+	out := &served{tcp: "http://" + tcp.Addr().String(), unix: path, server: s}
 	out.stop = func() error {
 		if stopped {
 			return nil
