@@ -7,25 +7,30 @@ package kernel
 //go:noescape
 func peakFMAAVX2(rounds int)
 
-// tile6x16AVX2 is D = C + A*B for blocks of 6 rows below one another. Row strides in bytes.
+// tile6x16AVX2 computes t.count tiles, t.step* apart, each D = C + A*B.
 //
 //go:noescape
-func tile6x16AVX2(a *float32, lda int, b *float32, ldb int, c *byte, ldc int, d *float32, ldd int, k int, blocks int)
+func tile6x16AVX2(t *tile)
 
-// tile4x16AVX2 is D = C + A*B for blocks of 4 rows below one another. Row strides in bytes.
+// tile4x16AVX2 computes t.count tiles, t.step* apart, each D = C + A*B.
 //
 //go:noescape
-func tile4x16AVX2(a *float32, lda int, b *float32, ldb int, c *byte, ldc int, d *float32, ldd int, k int, blocks int)
+func tile4x16AVX2(t *tile)
 
-// tile2x16AVX2 is D = C + A*B for blocks of 2 rows below one another. Row strides in bytes.
+// tile2x16AVX2 computes t.count tiles, t.step* apart, each D = C + A*B.
 //
 //go:noescape
-func tile2x16AVX2(a *float32, lda int, b *float32, ldb int, c *byte, ldc int, d *float32, ldd int, k int, blocks int)
+func tile2x16AVX2(t *tile)
 
-// tile1x16AVX2 is D = C + A*B for blocks of 1 rows below one another. Row strides in bytes.
+// tile1x16AVX2 computes t.count tiles, t.step* apart, each D = C + A*B.
 //
 //go:noescape
-func tile1x16AVX2(a *float32, lda int, b *float32, ldb int, c *byte, ldc int, d *float32, ldd int, k int, blocks int)
+func tile1x16AVX2(t *tile)
+
+// tile6x16KeepAVX2 does the same and writes the rows of B that it reads to a panel, densely.
+//
+//go:noescape
+func tile6x16KeepAVX2(t *tile)
 
 // packAVX2 copies rows of panels runs of 16 numbers. Strides of both sides in bytes.
 //
@@ -36,3 +41,78 @@ func packAVX2(dst *float32, dstRow int, dstPanel int, src *float32, srcRow int, 
 //
 //go:noescape
 func transpose8AVX2(dst *float32, dstRow int, src *float32, srcRow int, blocks int)
+
+// widenF16AVX2 reads n numbers as F32.
+//
+//go:noescape
+func widenF16AVX2(dst *float32, src *byte, n int)
+
+// narrowF16AVX2 writes n F32 numbers, rounded to nearest even.
+//
+//go:noescape
+func narrowF16AVX2(dst *byte, src *float32, n int)
+
+// widenBF16AVX2 reads n numbers as F32.
+//
+//go:noescape
+func widenBF16AVX2(dst *float32, src *byte, n int)
+
+// narrowBF16AVX2 writes n F32 numbers, rounded to nearest even.
+//
+//go:noescape
+func narrowBF16AVX2(dst *byte, src *float32, n int)
+
+// scaleRowsF32AVX2 is y = t*y + s, row by row with a t for each.
+//
+//go:noescape
+func scaleRowsF32AVX2(y *float32, t *float32, s *byte, rows int, cols int)
+
+// scaleEachF32AVX2 is y = t*y + s, number by number.
+//
+//go:noescape
+func scaleEachF32AVX2(y *float32, t *float32, s *byte, n int)
+
+// scaleTurnedF32AVX2 is y = t*y + s for two rows, with the rows of s turned as a pair first.
+//
+//go:noescape
+func scaleTurnedF32AVX2(y0 *float32, y1 *float32, s0 *byte, s1 *byte, t float32, cos float32, sin float32, n int)
+
+// scaleRowsF16AVX2 is y = t*y + s, row by row with a t for each.
+//
+//go:noescape
+func scaleRowsF16AVX2(y *float32, t *float32, s *byte, rows int, cols int)
+
+// scaleEachF16AVX2 is y = t*y + s, number by number.
+//
+//go:noescape
+func scaleEachF16AVX2(y *float32, t *float32, s *byte, n int)
+
+// scaleTurnedF16AVX2 is y = t*y + s for two rows, with the rows of s turned as a pair first.
+//
+//go:noescape
+func scaleTurnedF16AVX2(y0 *float32, y1 *float32, s0 *byte, s1 *byte, t float32, cos float32, sin float32, n int)
+
+// scaleRowsBF16AVX2 is y = t*y + s, row by row with a t for each.
+//
+//go:noescape
+func scaleRowsBF16AVX2(y *float32, t *float32, s *byte, rows int, cols int)
+
+// scaleEachBF16AVX2 is y = t*y + s, number by number.
+//
+//go:noescape
+func scaleEachBF16AVX2(y *float32, t *float32, s *byte, n int)
+
+// scaleTurnedBF16AVX2 is y = t*y + s for two rows, with the rows of s turned as a pair first.
+//
+//go:noescape
+func scaleTurnedBF16AVX2(y0 *float32, y1 *float32, s0 *byte, s1 *byte, t float32, cos float32, sin float32, n int)
+
+// axpyAVX2 is y += a*x.
+//
+//go:noescape
+func axpyAVX2(y *float32, a float32, x *float32, n int)
+
+// dotAVX2 adds x*y in 32 sums.
+//
+//go:noescape
+func dotAVX2(x *float32, y *float32, n int) float32

@@ -38,303 +38,315 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile6x16AVX2(a *float32, lda int, b *float32, ldb int, c *byte, ldc int, d *float32, ldd int, k int, blocks int)
-// Requires: AVX, FMA3, MMX+
-TEXT ·tile6x16AVX2(SB), NOSPLIT, $0-80
-	MOVQ a+0(FP), AX
-	MOVQ lda+8(FP), CX
-	MOVQ c+32(FP), DX
-	MOVQ d+48(FP), BX
-	MOVQ blocks+72(FP), SI
+// func tile6x16AVX2(t *tile)
+// Requires: AVX, CMOV, FMA3, MMX+
+TEXT ·tile6x16AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+	MOVQ 16(AX), BX
+	MOVQ 24(AX), SI
+	MOVQ 48(AX), DI
+	MOVQ 128(AX), R8
 
-block:
-	MOVQ       ldc+40(FP), DI
-	VMOVUPS    (DX), Y0
-	VMOVUPS    32(DX), Y1
-	ADDQ       DI, DX
-	VMOVUPS    (DX), Y2
-	VMOVUPS    32(DX), Y3
-	ADDQ       DI, DX
-	VMOVUPS    (DX), Y4
-	VMOVUPS    32(DX), Y5
-	ADDQ       DI, DX
-	VMOVUPS    (DX), Y6
-	VMOVUPS    32(DX), Y7
-	ADDQ       DI, DX
-	VMOVUPS    (DX), Y8
-	VMOVUPS    32(DX), Y9
-	ADDQ       DI, DX
-	VMOVUPS    (DX), Y10
-	VMOVUPS    32(DX), Y11
-	ADDQ       DI, DX
-	MOVQ       DX, R8
-	PREFETCHT0 (R8)
-	ADDQ       DI, R8
-	PREFETCHT0 (R8)
-	ADDQ       DI, R8
-	PREFETCHT0 (R8)
-	ADDQ       DI, R8
-	PREFETCHT0 (R8)
-	ADDQ       DI, R8
-	PREFETCHT0 (R8)
-	ADDQ       DI, R8
-	PREFETCHT0 (R8)
-	ADDQ       DI, R8
-	MOVQ       b+16(FP), DI
-	MOVQ       ldb+24(FP), R8
-	MOVQ       k+64(FP), R9
-	MOVQ       AX, R10
-	LEAQ       (CX)(CX*2), R11
-	LEAQ       (R10)(R11*1), R11
-	CMPQ       R9, $0x04
+tile:
+	MOVQ       64(AX), R10
+	MOVQ       BX, R9
+	VMOVUPS    (R9), Y0
+	VMOVUPS    32(R9), Y1
+	ADDQ       R10, R9
+	VMOVUPS    (R9), Y2
+	VMOVUPS    32(R9), Y3
+	ADDQ       R10, R9
+	VMOVUPS    (R9), Y4
+	VMOVUPS    32(R9), Y5
+	ADDQ       R10, R9
+	VMOVUPS    (R9), Y6
+	VMOVUPS    32(R9), Y7
+	ADDQ       R10, R9
+	VMOVUPS    (R9), Y8
+	VMOVUPS    32(R9), Y9
+	ADDQ       R10, R9
+	VMOVUPS    (R9), Y10
+	VMOVUPS    32(R9), Y11
+	ADDQ       R10, R9
+	ADDQ       96(AX), BX
+	MOVQ       BX, R9
+	CMPQ       R8, $0x01
+	CMOVQEQ    40(AX), R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	MOVQ       DX, R9
+	MOVQ       CX, R10
+	LEAQ       (R10)(DI*2), R11
+	ADDQ       DI, R11
+	MOVQ       120(AX), R12
+	CMPQ       R12, $0x04
 	JLT        rest
 
 four:
-	VMOVUPS      (DI), Y12
-	VMOVUPS      32(DI), Y13
-	ADDQ         R8, DI
+	VMOVUPS      (R9), Y12
+	VMOVUPS      32(R9), Y13
+	ADDQ         56(AX), R9
 	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y12, Y14, Y0
 	VFMADD231PS  Y13, Y14, Y1
-	VBROADCASTSS (R10)(CX*1), Y14
+	VBROADCASTSS (R10)(DI*1), Y14
 	VFMADD231PS  Y12, Y14, Y2
 	VFMADD231PS  Y13, Y14, Y3
-	VBROADCASTSS (R10)(CX*2), Y14
+	VBROADCASTSS (R10)(DI*2), Y14
 	VFMADD231PS  Y12, Y14, Y4
 	VFMADD231PS  Y13, Y14, Y5
 	VBROADCASTSS (R11), Y14
 	VFMADD231PS  Y12, Y14, Y6
 	VFMADD231PS  Y13, Y14, Y7
-	VBROADCASTSS (R11)(CX*1), Y14
+	VBROADCASTSS (R11)(DI*1), Y14
 	VFMADD231PS  Y12, Y14, Y8
 	VFMADD231PS  Y13, Y14, Y9
-	VBROADCASTSS (R11)(CX*2), Y14
+	VBROADCASTSS (R11)(DI*2), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
-	VMOVUPS      (DI), Y12
-	VMOVUPS      32(DI), Y13
-	ADDQ         R8, DI
+	VMOVUPS      (R9), Y12
+	VMOVUPS      32(R9), Y13
+	ADDQ         56(AX), R9
 	VBROADCASTSS 4(R10), Y14
 	VFMADD231PS  Y12, Y14, Y0
 	VFMADD231PS  Y13, Y14, Y1
-	VBROADCASTSS 4(R10)(CX*1), Y14
+	VBROADCASTSS 4(R10)(DI*1), Y14
 	VFMADD231PS  Y12, Y14, Y2
 	VFMADD231PS  Y13, Y14, Y3
-	VBROADCASTSS 4(R10)(CX*2), Y14
+	VBROADCASTSS 4(R10)(DI*2), Y14
 	VFMADD231PS  Y12, Y14, Y4
 	VFMADD231PS  Y13, Y14, Y5
 	VBROADCASTSS 4(R11), Y14
 	VFMADD231PS  Y12, Y14, Y6
 	VFMADD231PS  Y13, Y14, Y7
-	VBROADCASTSS 4(R11)(CX*1), Y14
+	VBROADCASTSS 4(R11)(DI*1), Y14
 	VFMADD231PS  Y12, Y14, Y8
 	VFMADD231PS  Y13, Y14, Y9
-	VBROADCASTSS 4(R11)(CX*2), Y14
+	VBROADCASTSS 4(R11)(DI*2), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
-	VMOVUPS      (DI), Y12
-	VMOVUPS      32(DI), Y13
-	ADDQ         R8, DI
+	VMOVUPS      (R9), Y12
+	VMOVUPS      32(R9), Y13
+	ADDQ         56(AX), R9
 	VBROADCASTSS 8(R10), Y14
 	VFMADD231PS  Y12, Y14, Y0
 	VFMADD231PS  Y13, Y14, Y1
-	VBROADCASTSS 8(R10)(CX*1), Y14
+	VBROADCASTSS 8(R10)(DI*1), Y14
 	VFMADD231PS  Y12, Y14, Y2
 	VFMADD231PS  Y13, Y14, Y3
-	VBROADCASTSS 8(R10)(CX*2), Y14
+	VBROADCASTSS 8(R10)(DI*2), Y14
 	VFMADD231PS  Y12, Y14, Y4
 	VFMADD231PS  Y13, Y14, Y5
 	VBROADCASTSS 8(R11), Y14
 	VFMADD231PS  Y12, Y14, Y6
 	VFMADD231PS  Y13, Y14, Y7
-	VBROADCASTSS 8(R11)(CX*1), Y14
+	VBROADCASTSS 8(R11)(DI*1), Y14
 	VFMADD231PS  Y12, Y14, Y8
 	VFMADD231PS  Y13, Y14, Y9
-	VBROADCASTSS 8(R11)(CX*2), Y14
+	VBROADCASTSS 8(R11)(DI*2), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
-	VMOVUPS      (DI), Y12
-	VMOVUPS      32(DI), Y13
-	ADDQ         R8, DI
+	VMOVUPS      (R9), Y12
+	VMOVUPS      32(R9), Y13
+	ADDQ         56(AX), R9
 	VBROADCASTSS 12(R10), Y14
 	VFMADD231PS  Y12, Y14, Y0
 	VFMADD231PS  Y13, Y14, Y1
-	VBROADCASTSS 12(R10)(CX*1), Y14
+	VBROADCASTSS 12(R10)(DI*1), Y14
 	VFMADD231PS  Y12, Y14, Y2
 	VFMADD231PS  Y13, Y14, Y3
-	VBROADCASTSS 12(R10)(CX*2), Y14
+	VBROADCASTSS 12(R10)(DI*2), Y14
 	VFMADD231PS  Y12, Y14, Y4
 	VFMADD231PS  Y13, Y14, Y5
 	VBROADCASTSS 12(R11), Y14
 	VFMADD231PS  Y12, Y14, Y6
 	VFMADD231PS  Y13, Y14, Y7
-	VBROADCASTSS 12(R11)(CX*1), Y14
+	VBROADCASTSS 12(R11)(DI*1), Y14
 	VFMADD231PS  Y12, Y14, Y8
 	VFMADD231PS  Y13, Y14, Y9
-	VBROADCASTSS 12(R11)(CX*2), Y14
+	VBROADCASTSS 12(R11)(DI*2), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
 	ADDQ         $0x10, R10
 	ADDQ         $0x10, R11
-	SUBQ         $0x04, R9
-	CMPQ         R9, $0x04
+	SUBQ         $0x04, R12
+	CMPQ         R12, $0x04
 	JGE          four
 
 rest:
-	TESTQ R9, R9
+	TESTQ R12, R12
 	JZ    store
 
 one:
-	VMOVUPS      (DI), Y12
-	VMOVUPS      32(DI), Y13
-	ADDQ         R8, DI
+	VMOVUPS      (R9), Y12
+	VMOVUPS      32(R9), Y13
+	ADDQ         56(AX), R9
 	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y12, Y14, Y0
 	VFMADD231PS  Y13, Y14, Y1
-	VBROADCASTSS (R10)(CX*1), Y14
+	VBROADCASTSS (R10)(DI*1), Y14
 	VFMADD231PS  Y12, Y14, Y2
 	VFMADD231PS  Y13, Y14, Y3
-	VBROADCASTSS (R10)(CX*2), Y14
+	VBROADCASTSS (R10)(DI*2), Y14
 	VFMADD231PS  Y12, Y14, Y4
 	VFMADD231PS  Y13, Y14, Y5
 	VBROADCASTSS (R11), Y14
 	VFMADD231PS  Y12, Y14, Y6
 	VFMADD231PS  Y13, Y14, Y7
-	VBROADCASTSS (R11)(CX*1), Y14
+	VBROADCASTSS (R11)(DI*1), Y14
 	VFMADD231PS  Y12, Y14, Y8
 	VFMADD231PS  Y13, Y14, Y9
-	VBROADCASTSS (R11)(CX*2), Y14
+	VBROADCASTSS (R11)(DI*2), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
 	ADDQ         $0x04, R10
 	ADDQ         $0x04, R11
-	DECQ         R9
+	DECQ         R12
 	JNZ          one
 
 store:
-	MOVQ    ldd+56(FP), DI
-	VMOVUPS Y0, (BX)
-	VMOVUPS Y1, 32(BX)
-	ADDQ    DI, BX
-	VMOVUPS Y2, (BX)
-	VMOVUPS Y3, 32(BX)
-	ADDQ    DI, BX
-	VMOVUPS Y4, (BX)
-	VMOVUPS Y5, 32(BX)
-	ADDQ    DI, BX
-	VMOVUPS Y6, (BX)
-	VMOVUPS Y7, 32(BX)
-	ADDQ    DI, BX
-	VMOVUPS Y8, (BX)
-	VMOVUPS Y9, 32(BX)
-	ADDQ    DI, BX
-	VMOVUPS Y10, (BX)
-	VMOVUPS Y11, 32(BX)
-	ADDQ    DI, BX
-	IMUL3Q  $0x06, CX, DI
-	ADDQ    DI, AX
-	DECQ    SI
-	JNZ     block
+	MOVQ    72(AX), R10
+	MOVQ    SI, R9
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y2, (R9)
+	VMOVUPS Y3, 32(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y4, (R9)
+	VMOVUPS Y5, 32(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y6, (R9)
+	VMOVUPS Y7, 32(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y8, (R9)
+	VMOVUPS Y9, 32(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y10, (R9)
+	VMOVUPS Y11, 32(R9)
+	ADDQ    R10, R9
+	ADDQ    104(AX), SI
+	ADDQ    80(AX), CX
+	ADDQ    88(AX), DX
+	DECQ    R8
+	JNZ     tile
 	VZEROUPPER
 	RET
 
-// func tile4x16AVX2(a *float32, lda int, b *float32, ldb int, c *byte, ldc int, d *float32, ldd int, k int, blocks int)
-// Requires: AVX, FMA3, MMX+
-TEXT ·tile4x16AVX2(SB), NOSPLIT, $0-80
-	MOVQ a+0(FP), AX
-	MOVQ lda+8(FP), CX
-	MOVQ c+32(FP), DX
-	MOVQ d+48(FP), BX
-	MOVQ blocks+72(FP), SI
+// func tile4x16AVX2(t *tile)
+// Requires: AVX, CMOV, FMA3, MMX+
+TEXT ·tile4x16AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+	MOVQ 16(AX), BX
+	MOVQ 24(AX), SI
+	MOVQ 48(AX), DI
+	MOVQ 128(AX), R8
 
-block:
-	MOVQ       ldc+40(FP), DI
-	VMOVUPS    (DX), Y0
-	VMOVUPS    32(DX), Y1
-	ADDQ       DI, DX
-	VMOVUPS    (DX), Y2
-	VMOVUPS    32(DX), Y3
-	ADDQ       DI, DX
-	VMOVUPS    (DX), Y4
-	VMOVUPS    32(DX), Y5
-	ADDQ       DI, DX
-	VMOVUPS    (DX), Y6
-	VMOVUPS    32(DX), Y7
-	ADDQ       DI, DX
-	MOVQ       DX, R8
-	PREFETCHT0 (R8)
-	ADDQ       DI, R8
-	PREFETCHT0 (R8)
-	ADDQ       DI, R8
-	PREFETCHT0 (R8)
-	ADDQ       DI, R8
-	PREFETCHT0 (R8)
-	ADDQ       DI, R8
-	MOVQ       b+16(FP), DI
-	MOVQ       ldb+24(FP), R8
-	MOVQ       k+64(FP), R9
-	MOVQ       AX, R10
-	LEAQ       (CX)(CX*2), R11
-	LEAQ       (R10)(R11*1), R11
-	CMPQ       R9, $0x04
+tile:
+	MOVQ       64(AX), R10
+	MOVQ       BX, R9
+	VMOVUPS    (R9), Y0
+	VMOVUPS    32(R9), Y1
+	ADDQ       R10, R9
+	VMOVUPS    (R9), Y2
+	VMOVUPS    32(R9), Y3
+	ADDQ       R10, R9
+	VMOVUPS    (R9), Y4
+	VMOVUPS    32(R9), Y5
+	ADDQ       R10, R9
+	VMOVUPS    (R9), Y6
+	VMOVUPS    32(R9), Y7
+	ADDQ       R10, R9
+	ADDQ       96(AX), BX
+	MOVQ       BX, R9
+	CMPQ       R8, $0x01
+	CMOVQEQ    40(AX), R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	MOVQ       DX, R9
+	MOVQ       CX, R10
+	LEAQ       (R10)(DI*2), R11
+	ADDQ       DI, R11
+	MOVQ       120(AX), R12
+	CMPQ       R12, $0x04
 	JLT        rest
 
 four:
-	VMOVUPS      (DI), Y8
-	VMOVUPS      32(DI), Y9
-	ADDQ         R8, DI
+	VMOVUPS      (R9), Y8
+	VMOVUPS      32(R9), Y9
+	ADDQ         56(AX), R9
 	VBROADCASTSS (R10), Y10
 	VFMADD231PS  Y8, Y10, Y0
 	VFMADD231PS  Y9, Y10, Y1
-	VBROADCASTSS (R10)(CX*1), Y10
+	VBROADCASTSS (R10)(DI*1), Y10
 	VFMADD231PS  Y8, Y10, Y2
 	VFMADD231PS  Y9, Y10, Y3
-	VBROADCASTSS (R10)(CX*2), Y10
+	VBROADCASTSS (R10)(DI*2), Y10
 	VFMADD231PS  Y8, Y10, Y4
 	VFMADD231PS  Y9, Y10, Y5
 	VBROADCASTSS (R11), Y10
 	VFMADD231PS  Y8, Y10, Y6
 	VFMADD231PS  Y9, Y10, Y7
-	VMOVUPS      (DI), Y8
-	VMOVUPS      32(DI), Y9
-	ADDQ         R8, DI
+	VMOVUPS      (R9), Y8
+	VMOVUPS      32(R9), Y9
+	ADDQ         56(AX), R9
 	VBROADCASTSS 4(R10), Y10
 	VFMADD231PS  Y8, Y10, Y0
 	VFMADD231PS  Y9, Y10, Y1
-	VBROADCASTSS 4(R10)(CX*1), Y10
+	VBROADCASTSS 4(R10)(DI*1), Y10
 	VFMADD231PS  Y8, Y10, Y2
 	VFMADD231PS  Y9, Y10, Y3
-	VBROADCASTSS 4(R10)(CX*2), Y10
+	VBROADCASTSS 4(R10)(DI*2), Y10
 	VFMADD231PS  Y8, Y10, Y4
 	VFMADD231PS  Y9, Y10, Y5
 	VBROADCASTSS 4(R11), Y10
 	VFMADD231PS  Y8, Y10, Y6
 	VFMADD231PS  Y9, Y10, Y7
-	VMOVUPS      (DI), Y8
-	VMOVUPS      32(DI), Y9
-	ADDQ         R8, DI
+	VMOVUPS      (R9), Y8
+	VMOVUPS      32(R9), Y9
+	ADDQ         56(AX), R9
 	VBROADCASTSS 8(R10), Y10
 	VFMADD231PS  Y8, Y10, Y0
 	VFMADD231PS  Y9, Y10, Y1
-	VBROADCASTSS 8(R10)(CX*1), Y10
+	VBROADCASTSS 8(R10)(DI*1), Y10
 	VFMADD231PS  Y8, Y10, Y2
 	VFMADD231PS  Y9, Y10, Y3
-	VBROADCASTSS 8(R10)(CX*2), Y10
+	VBROADCASTSS 8(R10)(DI*2), Y10
 	VFMADD231PS  Y8, Y10, Y4
 	VFMADD231PS  Y9, Y10, Y5
 	VBROADCASTSS 8(R11), Y10
 	VFMADD231PS  Y8, Y10, Y6
 	VFMADD231PS  Y9, Y10, Y7
-	VMOVUPS      (DI), Y8
-	VMOVUPS      32(DI), Y9
-	ADDQ         R8, DI
+	VMOVUPS      (R9), Y8
+	VMOVUPS      32(R9), Y9
+	ADDQ         56(AX), R9
 	VBROADCASTSS 12(R10), Y10
 	VFMADD231PS  Y8, Y10, Y0
 	VFMADD231PS  Y9, Y10, Y1
-	VBROADCASTSS 12(R10)(CX*1), Y10
+	VBROADCASTSS 12(R10)(DI*1), Y10
 	VFMADD231PS  Y8, Y10, Y2
 	VFMADD231PS  Y9, Y10, Y3
-	VBROADCASTSS 12(R10)(CX*2), Y10
+	VBROADCASTSS 12(R10)(DI*2), Y10
 	VFMADD231PS  Y8, Y10, Y4
 	VFMADD231PS  Y9, Y10, Y5
 	VBROADCASTSS 12(R11), Y10
@@ -342,25 +354,25 @@ four:
 	VFMADD231PS  Y9, Y10, Y7
 	ADDQ         $0x10, R10
 	ADDQ         $0x10, R11
-	SUBQ         $0x04, R9
-	CMPQ         R9, $0x04
+	SUBQ         $0x04, R12
+	CMPQ         R12, $0x04
 	JGE          four
 
 rest:
-	TESTQ R9, R9
+	TESTQ R12, R12
 	JZ    store
 
 one:
-	VMOVUPS      (DI), Y8
-	VMOVUPS      32(DI), Y9
-	ADDQ         R8, DI
+	VMOVUPS      (R9), Y8
+	VMOVUPS      32(R9), Y9
+	ADDQ         56(AX), R9
 	VBROADCASTSS (R10), Y10
 	VFMADD231PS  Y8, Y10, Y0
 	VFMADD231PS  Y9, Y10, Y1
-	VBROADCASTSS (R10)(CX*1), Y10
+	VBROADCASTSS (R10)(DI*1), Y10
 	VFMADD231PS  Y8, Y10, Y2
 	VFMADD231PS  Y9, Y10, Y3
-	VBROADCASTSS (R10)(CX*2), Y10
+	VBROADCASTSS (R10)(DI*2), Y10
 	VFMADD231PS  Y8, Y10, Y4
 	VFMADD231PS  Y9, Y10, Y5
 	VBROADCASTSS (R11), Y10
@@ -368,212 +380,450 @@ one:
 	VFMADD231PS  Y9, Y10, Y7
 	ADDQ         $0x04, R10
 	ADDQ         $0x04, R11
-	DECQ         R9
+	DECQ         R12
 	JNZ          one
 
 store:
-	MOVQ    ldd+56(FP), DI
-	VMOVUPS Y0, (BX)
-	VMOVUPS Y1, 32(BX)
-	ADDQ    DI, BX
-	VMOVUPS Y2, (BX)
-	VMOVUPS Y3, 32(BX)
-	ADDQ    DI, BX
-	VMOVUPS Y4, (BX)
-	VMOVUPS Y5, 32(BX)
-	ADDQ    DI, BX
-	VMOVUPS Y6, (BX)
-	VMOVUPS Y7, 32(BX)
-	ADDQ    DI, BX
-	IMUL3Q  $0x04, CX, DI
-	ADDQ    DI, AX
-	DECQ    SI
-	JNZ     block
+	MOVQ    72(AX), R10
+	MOVQ    SI, R9
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y2, (R9)
+	VMOVUPS Y3, 32(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y4, (R9)
+	VMOVUPS Y5, 32(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y6, (R9)
+	VMOVUPS Y7, 32(R9)
+	ADDQ    R10, R9
+	ADDQ    104(AX), SI
+	ADDQ    80(AX), CX
+	ADDQ    88(AX), DX
+	DECQ    R8
+	JNZ     tile
 	VZEROUPPER
 	RET
 
-// func tile2x16AVX2(a *float32, lda int, b *float32, ldb int, c *byte, ldc int, d *float32, ldd int, k int, blocks int)
-// Requires: AVX, FMA3, MMX+
-TEXT ·tile2x16AVX2(SB), NOSPLIT, $0-80
-	MOVQ a+0(FP), AX
-	MOVQ lda+8(FP), CX
-	MOVQ c+32(FP), DX
-	MOVQ d+48(FP), BX
-	MOVQ blocks+72(FP), SI
+// func tile2x16AVX2(t *tile)
+// Requires: AVX, CMOV, FMA3, MMX+
+TEXT ·tile2x16AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+	MOVQ 16(AX), BX
+	MOVQ 24(AX), SI
+	MOVQ 48(AX), DI
+	MOVQ 128(AX), R8
 
-block:
-	MOVQ       ldc+40(FP), DI
-	VMOVUPS    (DX), Y0
-	VMOVUPS    32(DX), Y1
-	ADDQ       DI, DX
-	VMOVUPS    (DX), Y2
-	VMOVUPS    32(DX), Y3
-	ADDQ       DI, DX
-	MOVQ       DX, R8
-	PREFETCHT0 (R8)
-	ADDQ       DI, R8
-	PREFETCHT0 (R8)
-	ADDQ       DI, R8
-	MOVQ       b+16(FP), DI
-	MOVQ       ldb+24(FP), R8
-	MOVQ       k+64(FP), R9
-	MOVQ       AX, R10
-	CMPQ       R9, $0x04
+tile:
+	MOVQ       64(AX), R10
+	MOVQ       BX, R9
+	VMOVUPS    (R9), Y0
+	VMOVUPS    32(R9), Y1
+	ADDQ       R10, R9
+	VMOVUPS    (R9), Y2
+	VMOVUPS    32(R9), Y3
+	ADDQ       R10, R9
+	ADDQ       96(AX), BX
+	MOVQ       BX, R9
+	CMPQ       R8, $0x01
+	CMOVQEQ    40(AX), R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	MOVQ       DX, R9
+	MOVQ       CX, R10
+	MOVQ       120(AX), R11
+	CMPQ       R11, $0x04
 	JLT        rest
 
 four:
-	VMOVUPS      (DI), Y4
-	VMOVUPS      32(DI), Y5
-	ADDQ         R8, DI
+	VMOVUPS      (R9), Y4
+	VMOVUPS      32(R9), Y5
+	ADDQ         56(AX), R9
 	VBROADCASTSS (R10), Y6
 	VFMADD231PS  Y4, Y6, Y0
 	VFMADD231PS  Y5, Y6, Y1
-	VBROADCASTSS (R10)(CX*1), Y6
+	VBROADCASTSS (R10)(DI*1), Y6
 	VFMADD231PS  Y4, Y6, Y2
 	VFMADD231PS  Y5, Y6, Y3
-	VMOVUPS      (DI), Y4
-	VMOVUPS      32(DI), Y5
-	ADDQ         R8, DI
+	VMOVUPS      (R9), Y4
+	VMOVUPS      32(R9), Y5
+	ADDQ         56(AX), R9
 	VBROADCASTSS 4(R10), Y6
 	VFMADD231PS  Y4, Y6, Y0
 	VFMADD231PS  Y5, Y6, Y1
-	VBROADCASTSS 4(R10)(CX*1), Y6
+	VBROADCASTSS 4(R10)(DI*1), Y6
 	VFMADD231PS  Y4, Y6, Y2
 	VFMADD231PS  Y5, Y6, Y3
-	VMOVUPS      (DI), Y4
-	VMOVUPS      32(DI), Y5
-	ADDQ         R8, DI
+	VMOVUPS      (R9), Y4
+	VMOVUPS      32(R9), Y5
+	ADDQ         56(AX), R9
 	VBROADCASTSS 8(R10), Y6
 	VFMADD231PS  Y4, Y6, Y0
 	VFMADD231PS  Y5, Y6, Y1
-	VBROADCASTSS 8(R10)(CX*1), Y6
+	VBROADCASTSS 8(R10)(DI*1), Y6
 	VFMADD231PS  Y4, Y6, Y2
 	VFMADD231PS  Y5, Y6, Y3
-	VMOVUPS      (DI), Y4
-	VMOVUPS      32(DI), Y5
-	ADDQ         R8, DI
+	VMOVUPS      (R9), Y4
+	VMOVUPS      32(R9), Y5
+	ADDQ         56(AX), R9
 	VBROADCASTSS 12(R10), Y6
 	VFMADD231PS  Y4, Y6, Y0
 	VFMADD231PS  Y5, Y6, Y1
-	VBROADCASTSS 12(R10)(CX*1), Y6
+	VBROADCASTSS 12(R10)(DI*1), Y6
 	VFMADD231PS  Y4, Y6, Y2
 	VFMADD231PS  Y5, Y6, Y3
 	ADDQ         $0x10, R10
-	SUBQ         $0x04, R9
-	CMPQ         R9, $0x04
+	SUBQ         $0x04, R11
+	CMPQ         R11, $0x04
 	JGE          four
 
 rest:
-	TESTQ R9, R9
+	TESTQ R11, R11
 	JZ    store
 
 one:
-	VMOVUPS      (DI), Y4
-	VMOVUPS      32(DI), Y5
-	ADDQ         R8, DI
+	VMOVUPS      (R9), Y4
+	VMOVUPS      32(R9), Y5
+	ADDQ         56(AX), R9
 	VBROADCASTSS (R10), Y6
 	VFMADD231PS  Y4, Y6, Y0
 	VFMADD231PS  Y5, Y6, Y1
-	VBROADCASTSS (R10)(CX*1), Y6
+	VBROADCASTSS (R10)(DI*1), Y6
 	VFMADD231PS  Y4, Y6, Y2
 	VFMADD231PS  Y5, Y6, Y3
 	ADDQ         $0x04, R10
-	DECQ         R9
+	DECQ         R11
 	JNZ          one
 
 store:
-	MOVQ    ldd+56(FP), DI
-	VMOVUPS Y0, (BX)
-	VMOVUPS Y1, 32(BX)
-	ADDQ    DI, BX
-	VMOVUPS Y2, (BX)
-	VMOVUPS Y3, 32(BX)
-	ADDQ    DI, BX
-	IMUL3Q  $0x02, CX, DI
-	ADDQ    DI, AX
-	DECQ    SI
-	JNZ     block
+	MOVQ    72(AX), R10
+	MOVQ    SI, R9
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y2, (R9)
+	VMOVUPS Y3, 32(R9)
+	ADDQ    R10, R9
+	ADDQ    104(AX), SI
+	ADDQ    80(AX), CX
+	ADDQ    88(AX), DX
+	DECQ    R8
+	JNZ     tile
 	VZEROUPPER
 	RET
 
-// func tile1x16AVX2(a *float32, lda int, b *float32, ldb int, c *byte, ldc int, d *float32, ldd int, k int, blocks int)
-// Requires: AVX, FMA3, MMX+
-TEXT ·tile1x16AVX2(SB), NOSPLIT, $0-80
-	MOVQ a+0(FP), AX
-	MOVQ lda+8(FP), CX
-	MOVQ c+32(FP), DX
-	MOVQ d+48(FP), BX
-	MOVQ blocks+72(FP), SI
+// func tile1x16AVX2(t *tile)
+// Requires: AVX, CMOV, FMA3, MMX+
+TEXT ·tile1x16AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+	MOVQ 16(AX), BX
+	MOVQ 24(AX), SI
+	MOVQ 48(AX), DI
+	MOVQ 128(AX), DI
 
-block:
-	MOVQ       ldc+40(FP), DI
-	VMOVUPS    (DX), Y0
-	VMOVUPS    32(DX), Y1
-	ADDQ       DI, DX
-	MOVQ       DX, R8
+tile:
+	MOVQ       64(AX), R9
+	MOVQ       BX, R8
+	VMOVUPS    (R8), Y0
+	VMOVUPS    32(R8), Y1
+	ADDQ       R9, R8
+	ADDQ       96(AX), BX
+	MOVQ       BX, R8
+	CMPQ       DI, $0x01
+	CMOVQEQ    40(AX), R8
 	PREFETCHT0 (R8)
-	ADDQ       DI, R8
-	MOVQ       b+16(FP), DI
-	MOVQ       ldb+24(FP), R8
-	MOVQ       k+64(FP), R9
-	MOVQ       AX, R10
-	CMPQ       R9, $0x04
+	ADDQ       R9, R8
+	MOVQ       DX, R8
+	MOVQ       CX, R9
+	MOVQ       120(AX), R10
+	CMPQ       R10, $0x04
 	JLT        rest
 
 four:
-	VMOVUPS      (DI), Y2
-	VMOVUPS      32(DI), Y3
-	ADDQ         R8, DI
-	VBROADCASTSS (R10), Y4
+	VMOVUPS      (R8), Y2
+	VMOVUPS      32(R8), Y3
+	ADDQ         56(AX), R8
+	VBROADCASTSS (R9), Y4
 	VFMADD231PS  Y2, Y4, Y0
 	VFMADD231PS  Y3, Y4, Y1
-	VMOVUPS      (DI), Y2
-	VMOVUPS      32(DI), Y3
-	ADDQ         R8, DI
-	VBROADCASTSS 4(R10), Y4
+	VMOVUPS      (R8), Y2
+	VMOVUPS      32(R8), Y3
+	ADDQ         56(AX), R8
+	VBROADCASTSS 4(R9), Y4
 	VFMADD231PS  Y2, Y4, Y0
 	VFMADD231PS  Y3, Y4, Y1
-	VMOVUPS      (DI), Y2
-	VMOVUPS      32(DI), Y3
-	ADDQ         R8, DI
-	VBROADCASTSS 8(R10), Y4
+	VMOVUPS      (R8), Y2
+	VMOVUPS      32(R8), Y3
+	ADDQ         56(AX), R8
+	VBROADCASTSS 8(R9), Y4
 	VFMADD231PS  Y2, Y4, Y0
 	VFMADD231PS  Y3, Y4, Y1
-	VMOVUPS      (DI), Y2
-	VMOVUPS      32(DI), Y3
-	ADDQ         R8, DI
-	VBROADCASTSS 12(R10), Y4
+	VMOVUPS      (R8), Y2
+	VMOVUPS      32(R8), Y3
+	ADDQ         56(AX), R8
+	VBROADCASTSS 12(R9), Y4
 	VFMADD231PS  Y2, Y4, Y0
 	VFMADD231PS  Y3, Y4, Y1
-	ADDQ         $0x10, R10
-	SUBQ         $0x04, R9
-	CMPQ         R9, $0x04
+	ADDQ         $0x10, R9
+	SUBQ         $0x04, R10
+	CMPQ         R10, $0x04
 	JGE          four
 
 rest:
-	TESTQ R9, R9
+	TESTQ R10, R10
 	JZ    store
 
 one:
-	VMOVUPS      (DI), Y2
-	VMOVUPS      32(DI), Y3
-	ADDQ         R8, DI
-	VBROADCASTSS (R10), Y4
+	VMOVUPS      (R8), Y2
+	VMOVUPS      32(R8), Y3
+	ADDQ         56(AX), R8
+	VBROADCASTSS (R9), Y4
 	VFMADD231PS  Y2, Y4, Y0
 	VFMADD231PS  Y3, Y4, Y1
-	ADDQ         $0x04, R10
-	DECQ         R9
+	ADDQ         $0x04, R9
+	DECQ         R10
 	JNZ          one
 
 store:
-	MOVQ    ldd+56(FP), DI
-	VMOVUPS Y0, (BX)
-	VMOVUPS Y1, 32(BX)
-	ADDQ    DI, BX
-	IMUL3Q  $0x01, CX, DI
-	ADDQ    DI, AX
-	DECQ    SI
-	JNZ     block
+	MOVQ    72(AX), R9
+	MOVQ    SI, R8
+	VMOVUPS Y0, (R8)
+	VMOVUPS Y1, 32(R8)
+	ADDQ    R9, R8
+	ADDQ    104(AX), SI
+	ADDQ    80(AX), CX
+	ADDQ    88(AX), DX
+	DECQ    DI
+	JNZ     tile
+	VZEROUPPER
+	RET
+
+// func tile6x16KeepAVX2(t *tile)
+// Requires: AVX, CMOV, FMA3, MMX+
+TEXT ·tile6x16KeepAVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+	MOVQ 16(AX), BX
+	MOVQ 24(AX), SI
+	MOVQ 48(AX), DI
+	MOVQ 32(AX), R8
+	MOVQ 128(AX), R9
+
+tile:
+	MOVQ       64(AX), R11
+	MOVQ       BX, R10
+	VMOVUPS    (R10), Y0
+	VMOVUPS    32(R10), Y1
+	ADDQ       R11, R10
+	VMOVUPS    (R10), Y2
+	VMOVUPS    32(R10), Y3
+	ADDQ       R11, R10
+	VMOVUPS    (R10), Y4
+	VMOVUPS    32(R10), Y5
+	ADDQ       R11, R10
+	VMOVUPS    (R10), Y6
+	VMOVUPS    32(R10), Y7
+	ADDQ       R11, R10
+	VMOVUPS    (R10), Y8
+	VMOVUPS    32(R10), Y9
+	ADDQ       R11, R10
+	VMOVUPS    (R10), Y10
+	VMOVUPS    32(R10), Y11
+	ADDQ       R11, R10
+	ADDQ       96(AX), BX
+	MOVQ       BX, R10
+	CMPQ       R9, $0x01
+	CMOVQEQ    40(AX), R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	MOVQ       DX, R10
+	MOVQ       R8, R11
+	MOVQ       CX, R12
+	LEAQ       (R12)(DI*2), R13
+	ADDQ       DI, R13
+	MOVQ       120(AX), R14
+	CMPQ       R14, $0x04
+	JLT        rest
+
+four:
+	VMOVUPS      (R10), Y12
+	VMOVUPS      32(R10), Y13
+	VMOVUPS      Y12, (R11)
+	VMOVUPS      Y13, 32(R11)
+	ADDQ         56(AX), R10
+	VBROADCASTSS (R12), Y14
+	VFMADD231PS  Y12, Y14, Y0
+	VFMADD231PS  Y13, Y14, Y1
+	VBROADCASTSS (R12)(DI*1), Y14
+	VFMADD231PS  Y12, Y14, Y2
+	VFMADD231PS  Y13, Y14, Y3
+	VBROADCASTSS (R12)(DI*2), Y14
+	VFMADD231PS  Y12, Y14, Y4
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS (R13), Y14
+	VFMADD231PS  Y12, Y14, Y6
+	VFMADD231PS  Y13, Y14, Y7
+	VBROADCASTSS (R13)(DI*1), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS (R13)(DI*2), Y14
+	VFMADD231PS  Y12, Y14, Y10
+	VFMADD231PS  Y13, Y14, Y11
+	VMOVUPS      (R10), Y12
+	VMOVUPS      32(R10), Y13
+	VMOVUPS      Y12, 64(R11)
+	VMOVUPS      Y13, 96(R11)
+	ADDQ         56(AX), R10
+	VBROADCASTSS 4(R12), Y14
+	VFMADD231PS  Y12, Y14, Y0
+	VFMADD231PS  Y13, Y14, Y1
+	VBROADCASTSS 4(R12)(DI*1), Y14
+	VFMADD231PS  Y12, Y14, Y2
+	VFMADD231PS  Y13, Y14, Y3
+	VBROADCASTSS 4(R12)(DI*2), Y14
+	VFMADD231PS  Y12, Y14, Y4
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS 4(R13), Y14
+	VFMADD231PS  Y12, Y14, Y6
+	VFMADD231PS  Y13, Y14, Y7
+	VBROADCASTSS 4(R13)(DI*1), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS 4(R13)(DI*2), Y14
+	VFMADD231PS  Y12, Y14, Y10
+	VFMADD231PS  Y13, Y14, Y11
+	VMOVUPS      (R10), Y12
+	VMOVUPS      32(R10), Y13
+	VMOVUPS      Y12, 128(R11)
+	VMOVUPS      Y13, 160(R11)
+	ADDQ         56(AX), R10
+	VBROADCASTSS 8(R12), Y14
+	VFMADD231PS  Y12, Y14, Y0
+	VFMADD231PS  Y13, Y14, Y1
+	VBROADCASTSS 8(R12)(DI*1), Y14
+	VFMADD231PS  Y12, Y14, Y2
+	VFMADD231PS  Y13, Y14, Y3
+	VBROADCASTSS 8(R12)(DI*2), Y14
+	VFMADD231PS  Y12, Y14, Y4
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS 8(R13), Y14
+	VFMADD231PS  Y12, Y14, Y6
+	VFMADD231PS  Y13, Y14, Y7
+	VBROADCASTSS 8(R13)(DI*1), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS 8(R13)(DI*2), Y14
+	VFMADD231PS  Y12, Y14, Y10
+	VFMADD231PS  Y13, Y14, Y11
+	VMOVUPS      (R10), Y12
+	VMOVUPS      32(R10), Y13
+	VMOVUPS      Y12, 192(R11)
+	VMOVUPS      Y13, 224(R11)
+	ADDQ         56(AX), R10
+	VBROADCASTSS 12(R12), Y14
+	VFMADD231PS  Y12, Y14, Y0
+	VFMADD231PS  Y13, Y14, Y1
+	VBROADCASTSS 12(R12)(DI*1), Y14
+	VFMADD231PS  Y12, Y14, Y2
+	VFMADD231PS  Y13, Y14, Y3
+	VBROADCASTSS 12(R12)(DI*2), Y14
+	VFMADD231PS  Y12, Y14, Y4
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS 12(R13), Y14
+	VFMADD231PS  Y12, Y14, Y6
+	VFMADD231PS  Y13, Y14, Y7
+	VBROADCASTSS 12(R13)(DI*1), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS 12(R13)(DI*2), Y14
+	VFMADD231PS  Y12, Y14, Y10
+	VFMADD231PS  Y13, Y14, Y11
+	ADDQ         $0x10, R12
+	ADDQ         $0x10, R13
+	ADDQ         $+256, R11
+	SUBQ         $0x04, R14
+	CMPQ         R14, $0x04
+	JGE          four
+
+rest:
+	TESTQ R14, R14
+	JZ    store
+
+one:
+	VMOVUPS      (R10), Y12
+	VMOVUPS      32(R10), Y13
+	VMOVUPS      Y12, (R11)
+	VMOVUPS      Y13, 32(R11)
+	ADDQ         56(AX), R10
+	VBROADCASTSS (R12), Y14
+	VFMADD231PS  Y12, Y14, Y0
+	VFMADD231PS  Y13, Y14, Y1
+	VBROADCASTSS (R12)(DI*1), Y14
+	VFMADD231PS  Y12, Y14, Y2
+	VFMADD231PS  Y13, Y14, Y3
+	VBROADCASTSS (R12)(DI*2), Y14
+	VFMADD231PS  Y12, Y14, Y4
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS (R13), Y14
+	VFMADD231PS  Y12, Y14, Y6
+	VFMADD231PS  Y13, Y14, Y7
+	VBROADCASTSS (R13)(DI*1), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS (R13)(DI*2), Y14
+	VFMADD231PS  Y12, Y14, Y10
+	VFMADD231PS  Y13, Y14, Y11
+	ADDQ         $0x04, R12
+	ADDQ         $0x04, R13
+	ADDQ         $+64, R11
+	DECQ         R14
+	JNZ          one
+
+store:
+	MOVQ    72(AX), R11
+	MOVQ    SI, R10
+	VMOVUPS Y0, (R10)
+	VMOVUPS Y1, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	VMOVUPS Y3, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y4, (R10)
+	VMOVUPS Y5, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y6, (R10)
+	VMOVUPS Y7, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y8, (R10)
+	VMOVUPS Y9, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y10, (R10)
+	VMOVUPS Y11, 32(R10)
+	ADDQ    R11, R10
+	ADDQ    104(AX), SI
+	ADDQ    80(AX), CX
+	ADDQ    88(AX), DX
+	ADDQ    112(AX), R8
+	DECQ    R9
+	JNZ     tile
 	VZEROUPPER
 	RET
 
@@ -679,5 +929,910 @@ block:
 	ADDQ       $0x20, CX
 	DECQ       SI
 	JNZ        block
+	VZEROUPPER
+	RET
+
+// func widenF16AVX2(dst *float32, src *byte, n int)
+// Requires: AVX, F16C, MMX+
+TEXT ·widenF16AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+Many:
+	CMPQ       DX, $0x20
+	JLT        Single
+	PREFETCHT0 3072(CX)
+	VCVTPH2PS  (CX), Y0
+	VMOVUPS    Y0, (AX)
+	VCVTPH2PS  16(CX), Y0
+	VMOVUPS    Y0, 32(AX)
+	VCVTPH2PS  32(CX), Y0
+	VMOVUPS    Y0, 64(AX)
+	VCVTPH2PS  48(CX), Y0
+	VMOVUPS    Y0, 96(AX)
+	ADDQ       $+64, CX
+	ADDQ       $+128, AX
+	SUBQ       $0x20, DX
+	JMP        Many
+
+Single:
+	CMPQ       DX, $0x08
+	JLT        Rest
+	PREFETCHT0 3072(CX)
+	VCVTPH2PS  (CX), Y0
+	VMOVUPS    Y0, (AX)
+	ADDQ       $+16, CX
+	ADDQ       $+32, AX
+	SUBQ       $0x08, DX
+	JMP        Single
+
+Rest:
+	CMPQ      DX, $0x01
+	JLT       Done
+	MOVWLZX   (CX), BX
+	VMOVD     BX, X0
+	VCVTPH2PS X0, X0
+	VMOVSS    X0, (AX)
+	ADDQ      $+2, CX
+	ADDQ      $+4, AX
+	SUBQ      $0x01, DX
+	JMP       Rest
+
+Done:
+	VZEROUPPER
+	RET
+
+// func narrowF16AVX2(dst *byte, src *float32, n int)
+// Requires: AVX, F16C
+TEXT ·narrowF16AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+Many:
+	CMPQ      DX, $0x10
+	JLT       Single
+	VMOVUPS   (CX), Y0
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVDQU   X0, (AX)
+	VMOVUPS   32(CX), Y0
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVDQU   X0, 16(AX)
+	ADDQ      $+64, CX
+	ADDQ      $+32, AX
+	SUBQ      $0x10, DX
+	JMP       Many
+
+Single:
+	CMPQ      DX, $0x08
+	JLT       Rest
+	VMOVUPS   (CX), Y0
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVDQU   X0, (AX)
+	ADDQ      $+32, CX
+	ADDQ      $+16, AX
+	SUBQ      $0x08, DX
+	JMP       Single
+
+Rest:
+	CMPQ      DX, $0x01
+	JLT       Done
+	VMOVSS    (CX), X0
+	VCVTPS2PH $0x00, X0, X0
+	VPEXTRW   $0x00, X0, (AX)
+	ADDQ      $+4, CX
+	ADDQ      $+2, AX
+	SUBQ      $0x01, DX
+	JMP       Rest
+
+Done:
+	VZEROUPPER
+	RET
+
+// func widenBF16AVX2(dst *float32, src *byte, n int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·widenBF16AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+Many:
+	CMPQ       DX, $0x20
+	JLT        Single
+	PREFETCHT0 3072(CX)
+	VPMOVZXWD  (CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, (AX)
+	VPMOVZXWD  16(CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, 32(AX)
+	VPMOVZXWD  32(CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, 64(AX)
+	VPMOVZXWD  48(CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, 96(AX)
+	ADDQ       $+64, CX
+	ADDQ       $+128, AX
+	SUBQ       $0x20, DX
+	JMP        Many
+
+Single:
+	CMPQ       DX, $0x08
+	JLT        Rest
+	PREFETCHT0 3072(CX)
+	VPMOVZXWD  (CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, (AX)
+	ADDQ       $+16, CX
+	ADDQ       $+32, AX
+	SUBQ       $0x08, DX
+	JMP        Single
+
+Rest:
+	CMPQ    DX, $0x01
+	JLT     Done
+	MOVWLZX (CX), BX
+	SHLL    $0x10, BX
+	VMOVD   BX, X0
+	VMOVSS  X0, (AX)
+	ADDQ    $+2, CX
+	ADDQ    $+4, AX
+	SUBQ    $0x01, DX
+	JMP     Rest
+
+Done:
+	VZEROUPPER
+	RET
+
+// func narrowBF16AVX2(dst *byte, src *float32, n int)
+// Requires: AVX, AVX2
+TEXT ·narrowBF16AVX2(SB), NOSPLIT, $0-24
+	MOVQ     dst+0(FP), AX
+	MOVQ     src+8(FP), CX
+	MOVQ     n+16(FP), DX
+	VPCMPEQD Y0, Y0, Y0
+	VPSRLD   $0x11, Y0, Y1
+	VPSRLD   $0x1f, Y0, Y0
+	VPSLLD   $0x16, Y0, Y2
+
+Many:
+	CMPQ      DX, $0x10
+	JLT       Single
+	VMOVUPS   (CX), Y3
+	VPSRLD    $0x10, Y3, Y4
+	VCMPPS    $0x03, Y3, Y3, Y5
+	VPAND     Y0, Y4, Y4
+	VPADDD    Y1, Y4, Y4
+	VPADDD    Y3, Y4, Y4
+	VPOR      Y2, Y3, Y3
+	VBLENDVPS Y5, Y3, Y4, Y3
+	VPSRLD    $0x10, Y3, Y3
+	VPACKUSDW Y3, Y3, Y3
+	VPERMQ    $0x08, Y3, Y3
+	VMOVDQU   X3, (AX)
+	VMOVUPS   32(CX), Y3
+	VPSRLD    $0x10, Y3, Y4
+	VCMPPS    $0x03, Y3, Y3, Y5
+	VPAND     Y0, Y4, Y4
+	VPADDD    Y1, Y4, Y4
+	VPADDD    Y3, Y4, Y4
+	VPOR      Y2, Y3, Y3
+	VBLENDVPS Y5, Y3, Y4, Y3
+	VPSRLD    $0x10, Y3, Y3
+	VPACKUSDW Y3, Y3, Y3
+	VPERMQ    $0x08, Y3, Y3
+	VMOVDQU   X3, 16(AX)
+	ADDQ      $+64, CX
+	ADDQ      $+32, AX
+	SUBQ      $0x10, DX
+	JMP       Many
+
+Single:
+	CMPQ      DX, $0x08
+	JLT       Rest
+	VMOVUPS   (CX), Y3
+	VPSRLD    $0x10, Y3, Y4
+	VCMPPS    $0x03, Y3, Y3, Y5
+	VPAND     Y0, Y4, Y4
+	VPADDD    Y1, Y4, Y4
+	VPADDD    Y3, Y4, Y4
+	VPOR      Y2, Y3, Y3
+	VBLENDVPS Y5, Y3, Y4, Y3
+	VPSRLD    $0x10, Y3, Y3
+	VPACKUSDW Y3, Y3, Y3
+	VPERMQ    $0x08, Y3, Y3
+	VMOVDQU   X3, (AX)
+	ADDQ      $+32, CX
+	ADDQ      $+16, AX
+	SUBQ      $0x08, DX
+	JMP       Single
+
+Rest:
+	CMPQ      DX, $0x01
+	JLT       Done
+	VMOVSS    (CX), X3
+	VPSRLD    $0x10, X3, X4
+	VCMPPS    $0x03, X3, X3, X5
+	VPAND     X0, X4, X4
+	VPADDD    X1, X4, X4
+	VPADDD    X3, X4, X4
+	VPOR      X2, X3, X3
+	VBLENDVPS X5, X3, X4, X3
+	VPSRLD    $0x10, X3, X3
+	VPEXTRW   $0x00, X3, (AX)
+	ADDQ      $+4, CX
+	ADDQ      $+2, AX
+	SUBQ      $0x01, DX
+	JMP       Rest
+
+Done:
+	VZEROUPPER
+	RET
+
+// func scaleRowsF32AVX2(y *float32, t *float32, s *byte, rows int, cols int)
+// Requires: AVX
+TEXT ·scaleRowsF32AVX2(SB), NOSPLIT, $0-40
+	MOVQ y+0(FP), AX
+	MOVQ t+8(FP), CX
+	MOVQ s+16(FP), DX
+	MOVQ rows+24(FP), BX
+
+row:
+	MOVQ         cols+32(FP), SI
+	VBROADCASTSS (CX), Y0
+
+Many:
+	CMPQ    SI, $0x10
+	JLT     Single
+	VMOVUPS (AX), Y1
+	VMULPS  Y0, Y1, Y1
+	VMOVUPS (DX), Y2
+	VADDPS  Y2, Y1, Y1
+	VMOVUPS Y1, (AX)
+	VMOVUPS 32(AX), Y1
+	VMULPS  Y0, Y1, Y1
+	VMOVUPS 32(DX), Y2
+	VADDPS  Y2, Y1, Y1
+	VMOVUPS Y1, 32(AX)
+	ADDQ    $+64, AX
+	ADDQ    $+64, DX
+	SUBQ    $0x10, SI
+	JMP     Many
+
+Single:
+	CMPQ    SI, $0x08
+	JLT     Rest
+	VMOVUPS (AX), Y1
+	VMULPS  Y0, Y1, Y1
+	VMOVUPS (DX), Y2
+	VADDPS  Y2, Y1, Y1
+	VMOVUPS Y1, (AX)
+	ADDQ    $+32, AX
+	ADDQ    $+32, DX
+	SUBQ    $0x08, SI
+	JMP     Single
+
+Rest:
+	CMPQ   SI, $0x01
+	JLT    Done
+	VMOVSS (AX), X1
+	VMULPS X0, X1, X1
+	VMOVSS (DX), X2
+	VADDPS X2, X1, X1
+	VMOVSS X1, (AX)
+	ADDQ   $+4, AX
+	ADDQ   $+4, DX
+	SUBQ   $0x01, SI
+	JMP    Rest
+
+Done:
+	ADDQ $0x04, CX
+	DECQ BX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func scaleEachF32AVX2(y *float32, t *float32, s *byte, n int)
+// Requires: AVX
+TEXT ·scaleEachF32AVX2(SB), NOSPLIT, $0-32
+	MOVQ y+0(FP), AX
+	MOVQ t+8(FP), CX
+	MOVQ s+16(FP), DX
+	MOVQ n+24(FP), BX
+
+Single:
+	CMPQ    BX, $0x08
+	JLT     Rest
+	VMOVUPS (AX), Y0
+	VMOVUPS (CX), Y1
+	VMULPS  Y1, Y0, Y0
+	VMOVUPS (DX), Y1
+	VADDPS  Y1, Y0, Y0
+	VMOVUPS Y0, (AX)
+	ADDQ    $+32, AX
+	ADDQ    $+32, CX
+	ADDQ    $+32, DX
+	SUBQ    $0x08, BX
+	JMP     Single
+
+Rest:
+	CMPQ   BX, $0x01
+	JLT    Done
+	VMOVSS (AX), X0
+	VMOVSS (CX), X1
+	VMULPS X1, X0, X0
+	VMOVSS (DX), X1
+	VADDPS X1, X0, X0
+	VMOVSS X0, (AX)
+	ADDQ   $+4, AX
+	ADDQ   $+4, CX
+	ADDQ   $+4, DX
+	SUBQ   $0x01, BX
+	JMP    Rest
+
+Done:
+	VZEROUPPER
+	RET
+
+// func scaleTurnedF32AVX2(y0 *float32, y1 *float32, s0 *byte, s1 *byte, t float32, cos float32, sin float32, n int)
+// Requires: AVX
+TEXT ·scaleTurnedF32AVX2(SB), NOSPLIT, $0-56
+	MOVQ         y0+0(FP), AX
+	MOVQ         y1+8(FP), CX
+	MOVQ         s0+16(FP), DX
+	MOVQ         s1+24(FP), BX
+	MOVQ         n+48(FP), SI
+	VBROADCASTSS t+32(FP), Y0
+	VBROADCASTSS cos+36(FP), Y1
+	VBROADCASTSS sin+40(FP), Y2
+
+Single:
+	CMPQ    SI, $0x08
+	JLT     Rest
+	VMOVUPS (DX), Y3
+	VMOVUPS (BX), Y4
+	VMULPS  Y1, Y3, Y5
+	VMULPS  Y2, Y4, Y6
+	VMULPS  Y1, Y4, Y4
+	VMULPS  Y2, Y3, Y3
+	VSUBPS  Y6, Y5, Y5
+	VADDPS  Y3, Y4, Y4
+	VMOVUPS (AX), Y3
+	VMULPS  Y0, Y3, Y3
+	VADDPS  Y5, Y3, Y3
+	VMOVUPS Y3, (AX)
+	VMOVUPS (CX), Y3
+	VMULPS  Y0, Y3, Y3
+	VADDPS  Y4, Y3, Y3
+	VMOVUPS Y3, (CX)
+	ADDQ    $+32, AX
+	ADDQ    $+32, CX
+	ADDQ    $+32, DX
+	ADDQ    $+32, BX
+	SUBQ    $0x08, SI
+	JMP     Single
+
+Rest:
+	CMPQ   SI, $0x01
+	JLT    Done
+	VMOVSS (DX), X3
+	VMOVSS (BX), X4
+	VMULPS X1, X3, X5
+	VMULPS X2, X4, X6
+	VMULPS X1, X4, X4
+	VMULPS X2, X3, X3
+	VSUBPS X6, X5, X5
+	VADDPS X3, X4, X4
+	VMOVSS (AX), X3
+	VMULPS X0, X3, X3
+	VADDPS X5, X3, X3
+	VMOVSS X3, (AX)
+	VMOVSS (CX), X3
+	VMULPS X0, X3, X3
+	VADDPS X4, X3, X3
+	VMOVSS X3, (CX)
+	ADDQ   $+4, AX
+	ADDQ   $+4, CX
+	ADDQ   $+4, DX
+	ADDQ   $+4, BX
+	SUBQ   $0x01, SI
+	JMP    Rest
+
+Done:
+	VZEROUPPER
+	RET
+
+// func scaleRowsF16AVX2(y *float32, t *float32, s *byte, rows int, cols int)
+// Requires: AVX, F16C
+TEXT ·scaleRowsF16AVX2(SB), NOSPLIT, $0-40
+	MOVQ y+0(FP), AX
+	MOVQ t+8(FP), CX
+	MOVQ s+16(FP), DX
+	MOVQ rows+24(FP), BX
+
+row:
+	MOVQ         cols+32(FP), SI
+	VBROADCASTSS (CX), Y0
+
+Many:
+	CMPQ      SI, $0x10
+	JLT       Single
+	VMOVUPS   (AX), Y1
+	VMULPS    Y0, Y1, Y1
+	VCVTPH2PS (DX), Y2
+	VADDPS    Y2, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	VMOVUPS   32(AX), Y1
+	VMULPS    Y0, Y1, Y1
+	VCVTPH2PS 16(DX), Y2
+	VADDPS    Y2, Y1, Y1
+	VMOVUPS   Y1, 32(AX)
+	ADDQ      $+64, AX
+	ADDQ      $+32, DX
+	SUBQ      $0x10, SI
+	JMP       Many
+
+Single:
+	CMPQ      SI, $0x08
+	JLT       Rest
+	VMOVUPS   (AX), Y1
+	VMULPS    Y0, Y1, Y1
+	VCVTPH2PS (DX), Y2
+	VADDPS    Y2, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	ADDQ      $+32, AX
+	ADDQ      $+16, DX
+	SUBQ      $0x08, SI
+	JMP       Single
+
+Rest:
+	CMPQ      SI, $0x01
+	JLT       Done
+	VMOVSS    (AX), X1
+	VMULPS    X0, X1, X1
+	MOVWLZX   (DX), DI
+	VMOVD     DI, X2
+	VCVTPH2PS X2, X2
+	VADDPS    X2, X1, X1
+	VMOVSS    X1, (AX)
+	ADDQ      $+4, AX
+	ADDQ      $+2, DX
+	SUBQ      $0x01, SI
+	JMP       Rest
+
+Done:
+	ADDQ $0x04, CX
+	DECQ BX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func scaleEachF16AVX2(y *float32, t *float32, s *byte, n int)
+// Requires: AVX, F16C
+TEXT ·scaleEachF16AVX2(SB), NOSPLIT, $0-32
+	MOVQ y+0(FP), AX
+	MOVQ t+8(FP), CX
+	MOVQ s+16(FP), DX
+	MOVQ n+24(FP), BX
+
+Single:
+	CMPQ      BX, $0x08
+	JLT       Rest
+	VMOVUPS   (AX), Y0
+	VMOVUPS   (CX), Y1
+	VMULPS    Y1, Y0, Y0
+	VCVTPH2PS (DX), Y1
+	VADDPS    Y1, Y0, Y0
+	VMOVUPS   Y0, (AX)
+	ADDQ      $+32, AX
+	ADDQ      $+32, CX
+	ADDQ      $+16, DX
+	SUBQ      $0x08, BX
+	JMP       Single
+
+Rest:
+	CMPQ      BX, $0x01
+	JLT       Done
+	VMOVSS    (AX), X0
+	VMOVSS    (CX), X1
+	VMULPS    X1, X0, X0
+	MOVWLZX   (DX), SI
+	VMOVD     SI, X1
+	VCVTPH2PS X1, X1
+	VADDPS    X1, X0, X0
+	VMOVSS    X0, (AX)
+	ADDQ      $+4, AX
+	ADDQ      $+4, CX
+	ADDQ      $+2, DX
+	SUBQ      $0x01, BX
+	JMP       Rest
+
+Done:
+	VZEROUPPER
+	RET
+
+// func scaleTurnedF16AVX2(y0 *float32, y1 *float32, s0 *byte, s1 *byte, t float32, cos float32, sin float32, n int)
+// Requires: AVX, F16C
+TEXT ·scaleTurnedF16AVX2(SB), NOSPLIT, $0-56
+	MOVQ         y0+0(FP), AX
+	MOVQ         y1+8(FP), CX
+	MOVQ         s0+16(FP), DX
+	MOVQ         s1+24(FP), BX
+	MOVQ         n+48(FP), SI
+	VBROADCASTSS t+32(FP), Y0
+	VBROADCASTSS cos+36(FP), Y1
+	VBROADCASTSS sin+40(FP), Y2
+
+Single:
+	CMPQ      SI, $0x08
+	JLT       Rest
+	VCVTPH2PS (DX), Y3
+	VCVTPH2PS (BX), Y4
+	VMULPS    Y1, Y3, Y5
+	VMULPS    Y2, Y4, Y6
+	VMULPS    Y1, Y4, Y4
+	VMULPS    Y2, Y3, Y3
+	VSUBPS    Y6, Y5, Y5
+	VADDPS    Y3, Y4, Y4
+	VMOVUPS   (AX), Y3
+	VMULPS    Y0, Y3, Y3
+	VADDPS    Y5, Y3, Y3
+	VMOVUPS   Y3, (AX)
+	VMOVUPS   (CX), Y3
+	VMULPS    Y0, Y3, Y3
+	VADDPS    Y4, Y3, Y3
+	VMOVUPS   Y3, (CX)
+	ADDQ      $+32, AX
+	ADDQ      $+32, CX
+	ADDQ      $+16, DX
+	ADDQ      $+16, BX
+	SUBQ      $0x08, SI
+	JMP       Single
+
+Rest:
+	CMPQ      SI, $0x01
+	JLT       Done
+	MOVWLZX   (DX), DI
+	VMOVD     DI, X3
+	VCVTPH2PS X3, X3
+	MOVWLZX   (BX), DI
+	VMOVD     DI, X4
+	VCVTPH2PS X4, X4
+	VMULPS    X1, X3, X5
+	VMULPS    X2, X4, X6
+	VMULPS    X1, X4, X4
+	VMULPS    X2, X3, X3
+	VSUBPS    X6, X5, X5
+	VADDPS    X3, X4, X4
+	VMOVSS    (AX), X3
+	VMULPS    X0, X3, X3
+	VADDPS    X5, X3, X3
+	VMOVSS    X3, (AX)
+	VMOVSS    (CX), X3
+	VMULPS    X0, X3, X3
+	VADDPS    X4, X3, X3
+	VMOVSS    X3, (CX)
+	ADDQ      $+4, AX
+	ADDQ      $+4, CX
+	ADDQ      $+2, DX
+	ADDQ      $+2, BX
+	SUBQ      $0x01, SI
+	JMP       Rest
+
+Done:
+	VZEROUPPER
+	RET
+
+// func scaleRowsBF16AVX2(y *float32, t *float32, s *byte, rows int, cols int)
+// Requires: AVX, AVX2
+TEXT ·scaleRowsBF16AVX2(SB), NOSPLIT, $0-40
+	MOVQ y+0(FP), AX
+	MOVQ t+8(FP), CX
+	MOVQ s+16(FP), DX
+	MOVQ rows+24(FP), BX
+
+row:
+	MOVQ         cols+32(FP), SI
+	VBROADCASTSS (CX), Y0
+
+Many:
+	CMPQ      SI, $0x10
+	JLT       Single
+	VMOVUPS   (AX), Y1
+	VMULPS    Y0, Y1, Y1
+	VPMOVZXWD (DX), Y2
+	VPSLLD    $0x10, Y2, Y2
+	VADDPS    Y2, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	VMOVUPS   32(AX), Y1
+	VMULPS    Y0, Y1, Y1
+	VPMOVZXWD 16(DX), Y2
+	VPSLLD    $0x10, Y2, Y2
+	VADDPS    Y2, Y1, Y1
+	VMOVUPS   Y1, 32(AX)
+	ADDQ      $+64, AX
+	ADDQ      $+32, DX
+	SUBQ      $0x10, SI
+	JMP       Many
+
+Single:
+	CMPQ      SI, $0x08
+	JLT       Rest
+	VMOVUPS   (AX), Y1
+	VMULPS    Y0, Y1, Y1
+	VPMOVZXWD (DX), Y2
+	VPSLLD    $0x10, Y2, Y2
+	VADDPS    Y2, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	ADDQ      $+32, AX
+	ADDQ      $+16, DX
+	SUBQ      $0x08, SI
+	JMP       Single
+
+Rest:
+	CMPQ    SI, $0x01
+	JLT     Done
+	VMOVSS  (AX), X1
+	VMULPS  X0, X1, X1
+	MOVWLZX (DX), DI
+	SHLL    $0x10, DI
+	VMOVD   DI, X2
+	VADDPS  X2, X1, X1
+	VMOVSS  X1, (AX)
+	ADDQ    $+4, AX
+	ADDQ    $+2, DX
+	SUBQ    $0x01, SI
+	JMP     Rest
+
+Done:
+	ADDQ $0x04, CX
+	DECQ BX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func scaleEachBF16AVX2(y *float32, t *float32, s *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·scaleEachBF16AVX2(SB), NOSPLIT, $0-32
+	MOVQ y+0(FP), AX
+	MOVQ t+8(FP), CX
+	MOVQ s+16(FP), DX
+	MOVQ n+24(FP), BX
+
+Single:
+	CMPQ      BX, $0x08
+	JLT       Rest
+	VMOVUPS   (AX), Y0
+	VMOVUPS   (CX), Y1
+	VMULPS    Y1, Y0, Y0
+	VPMOVZXWD (DX), Y1
+	VPSLLD    $0x10, Y1, Y1
+	VADDPS    Y1, Y0, Y0
+	VMOVUPS   Y0, (AX)
+	ADDQ      $+32, AX
+	ADDQ      $+32, CX
+	ADDQ      $+16, DX
+	SUBQ      $0x08, BX
+	JMP       Single
+
+Rest:
+	CMPQ    BX, $0x01
+	JLT     Done
+	VMOVSS  (AX), X0
+	VMOVSS  (CX), X1
+	VMULPS  X1, X0, X0
+	MOVWLZX (DX), SI
+	SHLL    $0x10, SI
+	VMOVD   SI, X1
+	VADDPS  X1, X0, X0
+	VMOVSS  X0, (AX)
+	ADDQ    $+4, AX
+	ADDQ    $+4, CX
+	ADDQ    $+2, DX
+	SUBQ    $0x01, BX
+	JMP     Rest
+
+Done:
+	VZEROUPPER
+	RET
+
+// func scaleTurnedBF16AVX2(y0 *float32, y1 *float32, s0 *byte, s1 *byte, t float32, cos float32, sin float32, n int)
+// Requires: AVX, AVX2
+TEXT ·scaleTurnedBF16AVX2(SB), NOSPLIT, $0-56
+	MOVQ         y0+0(FP), AX
+	MOVQ         y1+8(FP), CX
+	MOVQ         s0+16(FP), DX
+	MOVQ         s1+24(FP), BX
+	MOVQ         n+48(FP), SI
+	VBROADCASTSS t+32(FP), Y0
+	VBROADCASTSS cos+36(FP), Y1
+	VBROADCASTSS sin+40(FP), Y2
+
+Single:
+	CMPQ      SI, $0x08
+	JLT       Rest
+	VPMOVZXWD (DX), Y3
+	VPSLLD    $0x10, Y3, Y3
+	VPMOVZXWD (BX), Y4
+	VPSLLD    $0x10, Y4, Y4
+	VMULPS    Y1, Y3, Y5
+	VMULPS    Y2, Y4, Y6
+	VMULPS    Y1, Y4, Y4
+	VMULPS    Y2, Y3, Y3
+	VSUBPS    Y6, Y5, Y5
+	VADDPS    Y3, Y4, Y4
+	VMOVUPS   (AX), Y3
+	VMULPS    Y0, Y3, Y3
+	VADDPS    Y5, Y3, Y3
+	VMOVUPS   Y3, (AX)
+	VMOVUPS   (CX), Y3
+	VMULPS    Y0, Y3, Y3
+	VADDPS    Y4, Y3, Y3
+	VMOVUPS   Y3, (CX)
+	ADDQ      $+32, AX
+	ADDQ      $+32, CX
+	ADDQ      $+16, DX
+	ADDQ      $+16, BX
+	SUBQ      $0x08, SI
+	JMP       Single
+
+Rest:
+	CMPQ    SI, $0x01
+	JLT     Done
+	MOVWLZX (DX), DI
+	SHLL    $0x10, DI
+	VMOVD   DI, X3
+	MOVWLZX (BX), DI
+	SHLL    $0x10, DI
+	VMOVD   DI, X4
+	VMULPS  X1, X3, X5
+	VMULPS  X2, X4, X6
+	VMULPS  X1, X4, X4
+	VMULPS  X2, X3, X3
+	VSUBPS  X6, X5, X5
+	VADDPS  X3, X4, X4
+	VMOVSS  (AX), X3
+	VMULPS  X0, X3, X3
+	VADDPS  X5, X3, X3
+	VMOVSS  X3, (AX)
+	VMOVSS  (CX), X3
+	VMULPS  X0, X3, X3
+	VADDPS  X4, X3, X3
+	VMOVSS  X3, (CX)
+	ADDQ    $+4, AX
+	ADDQ    $+4, CX
+	ADDQ    $+2, DX
+	ADDQ    $+2, BX
+	SUBQ    $0x01, SI
+	JMP     Rest
+
+Done:
+	VZEROUPPER
+	RET
+
+// func axpyAVX2(y *float32, a float32, x *float32, n int)
+// Requires: AVX, FMA3
+TEXT ·axpyAVX2(SB), NOSPLIT, $0-32
+	MOVQ         y+0(FP), AX
+	MOVQ         x+16(FP), CX
+	MOVQ         n+24(FP), DX
+	VBROADCASTSS a+8(FP), Y0
+
+Many:
+	CMPQ        DX, $0x20
+	JLT         Single
+	VMOVUPS     (AX), Y1
+	VMOVUPS     (CX), Y2
+	VFMADD231PS Y2, Y0, Y1
+	VMOVUPS     Y1, (AX)
+	VMOVUPS     32(AX), Y1
+	VMOVUPS     32(CX), Y2
+	VFMADD231PS Y2, Y0, Y1
+	VMOVUPS     Y1, 32(AX)
+	VMOVUPS     64(AX), Y1
+	VMOVUPS     64(CX), Y2
+	VFMADD231PS Y2, Y0, Y1
+	VMOVUPS     Y1, 64(AX)
+	VMOVUPS     96(AX), Y1
+	VMOVUPS     96(CX), Y2
+	VFMADD231PS Y2, Y0, Y1
+	VMOVUPS     Y1, 96(AX)
+	ADDQ        $+128, CX
+	ADDQ        $+128, AX
+	SUBQ        $0x20, DX
+	JMP         Many
+
+Single:
+	CMPQ        DX, $0x08
+	JLT         Rest
+	VMOVUPS     (AX), Y1
+	VMOVUPS     (CX), Y2
+	VFMADD231PS Y2, Y0, Y1
+	VMOVUPS     Y1, (AX)
+	ADDQ        $+32, CX
+	ADDQ        $+32, AX
+	SUBQ        $0x08, DX
+	JMP         Single
+
+Rest:
+	CMPQ        DX, $0x01
+	JLT         Done
+	VMOVSS      (AX), X1
+	VMOVSS      (CX), X2
+	VFMADD231PS X2, X0, X1
+	VMOVSS      X1, (AX)
+	ADDQ        $+4, CX
+	ADDQ        $+4, AX
+	SUBQ        $0x01, DX
+	JMP         Rest
+
+Done:
+	VZEROUPPER
+	RET
+
+// func dotAVX2(x *float32, y *float32, n int) float32
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·dotAVX2(SB), NOSPLIT, $0-28
+	MOVQ  x+0(FP), AX
+	MOVQ  y+8(FP), CX
+	MOVQ  n+16(FP), DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+
+Many:
+	CMPQ        DX, $0x20
+	JLT         Single
+	VMOVUPS     (AX), Y4
+	VMOVUPS     (CX), Y5
+	VFMADD231PS Y4, Y5, Y0
+	VMOVUPS     32(AX), Y4
+	VMOVUPS     32(CX), Y5
+	VFMADD231PS Y4, Y5, Y1
+	VMOVUPS     64(AX), Y4
+	VMOVUPS     64(CX), Y5
+	VFMADD231PS Y4, Y5, Y2
+	VMOVUPS     96(AX), Y4
+	VMOVUPS     96(CX), Y5
+	VFMADD231PS Y4, Y5, Y3
+	ADDQ        $+128, AX
+	ADDQ        $+128, CX
+	SUBQ        $0x20, DX
+	JMP         Many
+
+Single:
+	CMPQ        DX, $0x08
+	JLT         Rest
+	VMOVUPS     (AX), Y4
+	VMOVUPS     (CX), Y5
+	VFMADD231PS Y4, Y5, Y0
+	ADDQ        $+32, AX
+	ADDQ        $+32, CX
+	SUBQ        $0x08, DX
+	JMP         Single
+
+Rest:
+	CMPQ        DX, $0x01
+	JLT         Done
+	VMOVSS      (AX), X6
+	VMOVSS      (CX), X7
+	VFMADD231PS Y6, Y7, Y0
+	ADDQ        $+4, AX
+	ADDQ        $+4, CX
+	SUBQ        $0x01, DX
+	JMP         Rest
+
+Done:
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X0, X1, X1
+	VHADDPS      X1, X1, X1
+	VHADDPS      X1, X1, X1
+	MOVSS        X1, ret+24(FP)
 	VZEROUPPER
 	RET

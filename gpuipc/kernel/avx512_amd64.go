@@ -7,32 +7,112 @@ package kernel
 //go:noescape
 func peakFMAAVX512(rounds int)
 
-// tile12x32AVX512 is D = C + A*B for blocks of 12 rows below one another. Row strides in bytes.
+// tile12x32AVX512 computes t.count tiles, t.step* apart, each D = C + A*B.
 //
 //go:noescape
-func tile12x32AVX512(a *float32, lda int, b *float32, ldb int, c *byte, ldc int, d *float32, ldd int, k int, blocks int)
+func tile12x32AVX512(t *tile)
 
-// tile8x32AVX512 is D = C + A*B for blocks of 8 rows below one another. Row strides in bytes.
+// tile8x32AVX512 computes t.count tiles, t.step* apart, each D = C + A*B.
 //
 //go:noescape
-func tile8x32AVX512(a *float32, lda int, b *float32, ldb int, c *byte, ldc int, d *float32, ldd int, k int, blocks int)
+func tile8x32AVX512(t *tile)
 
-// tile4x32AVX512 is D = C + A*B for blocks of 4 rows below one another. Row strides in bytes.
+// tile4x32AVX512 computes t.count tiles, t.step* apart, each D = C + A*B.
 //
 //go:noescape
-func tile4x32AVX512(a *float32, lda int, b *float32, ldb int, c *byte, ldc int, d *float32, ldd int, k int, blocks int)
+func tile4x32AVX512(t *tile)
 
-// tile2x32AVX512 is D = C + A*B for blocks of 2 rows below one another. Row strides in bytes.
+// tile2x32AVX512 computes t.count tiles, t.step* apart, each D = C + A*B.
 //
 //go:noescape
-func tile2x32AVX512(a *float32, lda int, b *float32, ldb int, c *byte, ldc int, d *float32, ldd int, k int, blocks int)
+func tile2x32AVX512(t *tile)
 
-// tile1x32AVX512 is D = C + A*B for blocks of 1 rows below one another. Row strides in bytes.
+// tile1x32AVX512 computes t.count tiles, t.step* apart, each D = C + A*B.
 //
 //go:noescape
-func tile1x32AVX512(a *float32, lda int, b *float32, ldb int, c *byte, ldc int, d *float32, ldd int, k int, blocks int)
+func tile1x32AVX512(t *tile)
+
+// tile12x32KeepAVX512 does the same and writes the rows of B that it reads to a panel, densely.
+//
+//go:noescape
+func tile12x32KeepAVX512(t *tile)
 
 // packAVX512 copies rows of panels runs of 32 numbers. Strides of both sides in bytes.
 //
 //go:noescape
 func packAVX512(dst *float32, dstRow int, dstPanel int, src *float32, srcRow int, srcPanel int, rows int, panels int)
+
+// widenF16AVX512 reads n numbers as F32.
+//
+//go:noescape
+func widenF16AVX512(dst *float32, src *byte, n int)
+
+// narrowF16AVX512 writes n F32 numbers, rounded to nearest even.
+//
+//go:noescape
+func narrowF16AVX512(dst *byte, src *float32, n int)
+
+// widenBF16AVX512 reads n numbers as F32.
+//
+//go:noescape
+func widenBF16AVX512(dst *float32, src *byte, n int)
+
+// narrowBF16AVX512 writes n F32 numbers, rounded to nearest even.
+//
+//go:noescape
+func narrowBF16AVX512(dst *byte, src *float32, n int)
+
+// scaleRowsF32AVX512 is y = t*y + s, row by row with a t for each.
+//
+//go:noescape
+func scaleRowsF32AVX512(y *float32, t *float32, s *byte, rows int, cols int)
+
+// scaleEachF32AVX512 is y = t*y + s, number by number.
+//
+//go:noescape
+func scaleEachF32AVX512(y *float32, t *float32, s *byte, n int)
+
+// scaleTurnedF32AVX512 is y = t*y + s for two rows, with the rows of s turned as a pair first.
+//
+//go:noescape
+func scaleTurnedF32AVX512(y0 *float32, y1 *float32, s0 *byte, s1 *byte, t float32, cos float32, sin float32, n int)
+
+// scaleRowsF16AVX512 is y = t*y + s, row by row with a t for each.
+//
+//go:noescape
+func scaleRowsF16AVX512(y *float32, t *float32, s *byte, rows int, cols int)
+
+// scaleEachF16AVX512 is y = t*y + s, number by number.
+//
+//go:noescape
+func scaleEachF16AVX512(y *float32, t *float32, s *byte, n int)
+
+// scaleTurnedF16AVX512 is y = t*y + s for two rows, with the rows of s turned as a pair first.
+//
+//go:noescape
+func scaleTurnedF16AVX512(y0 *float32, y1 *float32, s0 *byte, s1 *byte, t float32, cos float32, sin float32, n int)
+
+// scaleRowsBF16AVX512 is y = t*y + s, row by row with a t for each.
+//
+//go:noescape
+func scaleRowsBF16AVX512(y *float32, t *float32, s *byte, rows int, cols int)
+
+// scaleEachBF16AVX512 is y = t*y + s, number by number.
+//
+//go:noescape
+func scaleEachBF16AVX512(y *float32, t *float32, s *byte, n int)
+
+// scaleTurnedBF16AVX512 is y = t*y + s for two rows, with the rows of s turned as a pair first.
+//
+//go:noescape
+func scaleTurnedBF16AVX512(y0 *float32, y1 *float32, s0 *byte, s1 *byte, t float32, cos float32, sin float32, n int)
+
+// axpyAVX512 is y += a*x.
+//
+//go:noescape
+func axpyAVX512(y *float32, a float32, x *float32, n int)
+
+// dotAVX512 adds x*y in 64 sums.
+//
+//go:noescape
+func dotAVX512(x *float32, y *float32, n int) float32

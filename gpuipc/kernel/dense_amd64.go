@@ -2,26 +2,31 @@ package kernel
 
 import "unsafe"
 
-// dense composes one head with a dense transition. The state stays in panels of
-// v.cols() columns from the first step that changes it to the last, which writes
-// it back row-major. Columns past dv of the last panel hold rubbish that nothing
-// reads.
+// dense composes one head with a dense transition, a few rows of T at a time: they
+// are widened to F32 in L1, then multiplied with panel after panel of the state.
+// The state becomes panels while the first rows read it, stays so from step to
+// step, and the last step writes it back row-major. Columns past dv of the last
+// panel hold rubbish that nothing reads.
 type dense struct {
 	isa    isa
 	dk, dv int
+	cols   int // of a panel
+	full   int // complete panels
+	edge   int // columns of the incomplete one
+	size   int // numbers of a panel
 	state  []float32
-	sc     *Scratch
-	now    []float32 // the state in panels
+	now    []float32 // the state before the step, in panels
 	next   []float32
+	rows   []float32 // of T, as F32
+	end    []float32 // S as F32
 }
 
 func composeDense(v isa, dk, dv int, state []float32, steps []Step, sc *Scratch) {
-	d := dense{v, dk, dv, state, sc, sc.a, sc.b}
-	last := -1
-	for i := range steps {
-		if !steps[i].empty() {
-			last = i
-		}
+	d := dense{isa: v, dk: dk, dv: dv, cols: v.cols(), state: state, now: sc.a, next: sc.b, rows: sc.t, end: sc.s}
+	d.full, d.edge, d.size = dv/d.cols, dv%d.cols, dk*d.cols
+	last := len(steps) - 1
+	for last >= 0 && steps[last].empty() {
+		last--
 	}
 	packed := false
 	for i := range steps {
@@ -32,97 +37,123 @@ func composeDense(v isa, dk, dv int, state []float32, steps []Step, sc *Scratch)
 				copy(b, state)
 			}
 		}
-		if steps[i].empty() {
-			continue
+		if !steps[i].empty() {
+			d.step(&steps[i], packed, i == last)
+			packed = i != last
 		}
-		if !packed {
-			d.pack()
-		}
-		packed = i != last
-		d.step(&steps[i], !packed)
 	}
 }
 
-// full is the number of complete panels, edge the columns of the incomplete one.
-func (d *dense) full() int      { return d.dv / d.isa.cols() }
-func (d *dense) edge() int      { return d.dv % d.isa.cols() }
-func (d *dense) panelLen() int  { return d.dk * d.isa.cols() }
-func (d *dense) edgeStart() int { return d.full() * d.isa.cols() }
-
-func (d *dense) pack() {
-	cols := d.isa.cols()
-	if d.full() > 0 {
-		d.isa.pack(&d.now[0], 4*cols, 4*d.panelLen(), &d.state[0], 4*d.dv, 4*cols, d.dk, d.full())
-	}
-	if n := d.edge(); n > 0 {
-		packEdge(d.now[d.full()*d.panelLen():], cols, matrix{d.state, d.dv}, 0, d.dk, d.edgeStart(), n)
-	}
-}
-
-func (d *dense) unpack(dst []float32) {
-	cols := d.isa.cols()
-	if d.full() > 0 {
-		d.isa.pack(&dst[0], 4*d.dv, 4*cols, &d.now[0], 4*cols, 4*d.panelLen(), d.dk, d.full())
-	}
-	if d.edge() > 0 {
-		d.unpackEdge(dst, d.now[d.full()*d.panelLen():])
-	}
-}
-
-func (d *dense) unpackEdge(dst, panel []float32) {
-	n, cols := d.edge(), d.isa.cols()
-	for i := range d.dk {
-		copy(dst[i*d.dv+d.edgeStart():][:n], panel[i*cols:][:n])
-	}
-}
-
-// step is T*now + S into next, or into state when it is the last.
-func (d *dense) step(s *Step, last bool) {
-	cols := d.isa.cols()
-	t := tile{a: asNumbers(s.T), lda: 4 * d.dk, ldb: 4 * cols, c: &s.S[0], ldc: 4 * d.dv}
-	if s.TType != F32 {
-		toF32(d.sc.t[:d.dk*d.dk], s.T, s.TType)
-		t.a = &d.sc.t[0]
-	}
+// step is T*now + S into next or, when it is the last, into state.
+func (d *dense) step(s *Step, packed, last bool) {
+	end := s.S
 	if s.SType != F32 {
-		toF32(d.sc.s[:d.dk*d.dv], s.S, s.SType)
-		t.c = (*byte)(unsafe.Pointer(&d.sc.s[0]))
+		toF32(d.end[:d.dk*d.dv], s.S, s.SType)
+		end = unsafe.Slice((*byte)(unsafe.Pointer(&d.end[0])), 4*d.dk*d.dv)
 	}
-	first := t.c
-	for p := range d.full() {
-		t.b = &d.now[p*d.panelLen()]
-		t.c = (*byte)(unsafe.Add(unsafe.Pointer(first), 4*p*cols))
-		if t.d, t.ldd = &d.next[p*d.panelLen()], 4*cols; last {
-			t.d, t.ldd = &d.state[p*cols], 4*d.dv
+	if d.edge > 0 {
+		d.startEdge(end, packed)
+	}
+	for i := 0; i < d.dk; {
+		rows := d.isa.rows(d.dk - i)
+		a := asF32Pointer(s.T[i*d.dk*s.TType.Size():])
+		if s.TType != F32 {
+			toF32(d.rows[:rows*d.dk], s.T[i*d.dk*s.TType.Size():], s.TType)
+			a = &d.rows[0]
 		}
-		t.run(d.isa, d.dk, d.dk)
+		keep := i == 0 && !packed
+		if keep && rows < d.isa.tallest() {
+			d.pack()
+			keep = false
+		}
+		if d.full > 0 {
+			d.multiply(a, end, i, rows, keep, last)
+		}
+		if d.edge > 0 {
+			d.multiplyEdge(a, i, rows)
+		}
+		i += rows
 	}
-	if d.edge() > 0 {
-		d.stepEdge(t, s, last)
+	if d.edge > 0 && last {
+		d.unpackEdge(d.state, d.next)
 	}
 	d.now, d.next = d.next, d.now
 }
 
-// stepEdge brings the last columns of S into a panel of their own first.
-func (d *dense) stepEdge(t tile, s *Step, last bool) {
-	n, cols, at := d.edge(), d.isa.cols(), d.full()*d.panelLen()
-	out := d.next[at:]
-	for i := range d.dk {
-		from := i*d.dv + d.edgeStart()
-		if s.SType == F32 {
-			toF32Generic(out[i*cols:][:n], s.S[4*from:], F32)
-		} else {
-			copy(out[i*cols:][:n], d.sc.s[from:])
-		}
+// multiply computes rows of the complete panels, from row on.
+func (d *dense) multiply(a *float32, end []byte, row, rows int, keep, last bool) {
+	width := 4 * d.cols
+	t := tile{
+		a: a, lda: 4 * d.dk,
+		b: &d.now[0], ldb: width, stepB: 4 * d.size,
+		c: &end[4*row*d.dv], ldc: 4 * d.dv, stepC: width,
+		d: &d.next[row*d.cols], ldd: width, stepD: 4 * d.size,
+		k: d.dk, count: d.full,
 	}
-	t.b = &d.now[at]
-	t.c, t.ldc = (*byte)(unsafe.Pointer(&out[0])), 4*cols
-	t.d, t.ldd = &out[0], 4*cols
-	t.run(d.isa, d.dk, d.dk)
+	t.after = t.c
+	if below := row + rows; below < d.dk {
+		t.after = &end[4*below*d.dv]
+	}
 	if last {
-		d.unpackEdge(d.state, out)
+		t.d, t.ldd, t.stepD = &d.state[row*d.dv], 4*d.dv, width
+	}
+	if keep {
+		t.b, t.ldb, t.stepB = &d.state[0], 4*d.dv, width
+		t.panel, t.stepOfPanel = &d.now[0], 4*d.size
+		t.callKeeping(d.isa)
+		return
+	}
+	t.call(d.isa, rows)
+}
+
+// startEdge brings the last columns of the state and of S into panels, the latter
+// where the result will be.
+func (d *dense) startEdge(end []byte, packed bool) {
+	now, next := d.now[d.full*d.size:], d.next[d.full*d.size:]
+	for i := range d.dk {
+		at := i*d.dv + d.full*d.cols
+		toF32Generic(next[i*d.cols:][:d.edge], end[4*at:], F32)
+		if !packed {
+			copy(now[i*d.cols:][:d.edge], d.state[at:])
+		}
 	}
 }
 
-// asNumbers points at b as numbers, at whatever address: vector loads do not mind.
-func asNumbers(b []byte) *float32 { return (*float32)(unsafe.Pointer(unsafe.SliceData(b))) }
+func (d *dense) multiplyEdge(a *float32, row, rows int) {
+	at := d.full * d.size
+	t := tile{
+		a: a, lda: 4 * d.dk,
+		b: &d.now[at], ldb: 4 * d.cols,
+		d: &d.next[at+row*d.cols], ldd: 4 * d.cols, ldc: 4 * d.cols,
+		k: d.dk, count: 1,
+	}
+	t.c = (*byte)(unsafe.Pointer(t.d))
+	t.after = t.c
+	t.call(d.isa, rows)
+}
+
+// pack makes panels of the complete columns of state.
+func (d *dense) pack() {
+	if d.full > 0 {
+		d.isa.pack(&d.now[0], 4*d.cols, 4*d.size, &d.state[0], 4*d.dv, 4*d.cols, d.dk, d.full)
+	}
+}
+
+func (d *dense) unpack(dst []float32) {
+	if d.full > 0 {
+		d.isa.pack(&dst[0], 4*d.dv, 4*d.cols, &d.now[0], 4*d.cols, 4*d.size, d.dk, d.full)
+	}
+	if d.edge > 0 {
+		d.unpackEdge(dst, d.now)
+	}
+}
+
+func (d *dense) unpackEdge(dst, panels []float32) {
+	for i := range d.dk {
+		copy(dst[i*d.dv+d.full*d.cols:][:d.edge], panels[d.full*d.size+i*d.cols:])
+	}
+}
+
+// asF32Pointer points at b as numbers, at whatever address: vector loads do not
+// mind.
+func asF32Pointer(b []byte) *float32 { return (*float32)(unsafe.Pointer(&b[0])) }

@@ -1,7 +1,5 @@
 package kernel
 
-import "testing"
-
 // eachISA runs f once per instruction set that this processor has.
 func eachISA[T runner[T]](t T, f func(T)) {
 	widest := active

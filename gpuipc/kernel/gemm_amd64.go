@@ -57,7 +57,7 @@ func gemmTiled(v isa, c, a, b matrix, m, n, k int, transposed bool) {
 		kn := min(depth, k-k0)
 		for j := 0; j < n; j += cols {
 			jn := min(cols, n-j)
-			t := tile{a: a.at(0, k0), lda: 4 * a.ld, b: &p.panel[0], ldb: 4 * cols}
+			t := tile{a: a.at(0, k0), lda: 4 * a.ld, b: &p.panel[0], ldb: 4 * cols, k: kn}
 			switch {
 			case transposed:
 				packTransposed(p.panel[:], cols, b, j, jn, k0, kn)
@@ -69,12 +69,12 @@ func gemmTiled(v isa, c, a, b matrix, m, n, k int, transposed bool) {
 				v.pack(t.b, 4*cols, 0, b.at(k0, j), 4*b.ld, 0, kn, 1)
 			}
 			if jn < cols {
-				p.runEdge(v, t, c, m, kn, j, jn)
+				p.edgeColumn(v, t, c, m, j, jn)
 				continue
 			}
-			t.c, t.ldc = (*byte)(unsafe.Pointer(c.at(0, j))), 4*c.ld
 			t.d, t.ldd = c.at(0, j), 4*c.ld
-			t.run(v, m, kn)
+			t.c, t.ldc = (*byte)(unsafe.Pointer(t.d)), t.ldd
+			t.column(v, m)
 		}
 	}
 }
@@ -105,21 +105,19 @@ func packTransposed(dst []float32, cols int, b matrix, row, n, col, k int) {
 	}
 }
 
-// runEdge works on fewer columns than a tile has, through a copy of C.
-func (p *product) runEdge(v isa, t tile, c matrix, m, k, col, n int) {
+// edgeColumn works on fewer columns than a tile has, through a copy of C.
+func (p *product) edgeColumn(v isa, t tile, c matrix, m, col, n int) {
 	cols := v.cols()
-	t.c, t.ldc = (*byte)(unsafe.Pointer(&p.edge[0])), 4*cols
 	t.d, t.ldd = &p.edge[0], 4*cols
+	t.c, t.ldc = (*byte)(unsafe.Pointer(t.d)), t.ldd
 	for i := 0; i < m; i += edgeRows {
 		rows := min(edgeRows, m-i)
 		for r := range rows {
 			copy(p.edge[r*cols:][:n], c.v[(i+r)*c.ld+col:][:n])
 		}
 		part := t
-		if i > 0 {
-			part.a = (*float32)(unsafe.Add(unsafe.Pointer(t.a), i*t.lda))
-		}
-		part.run(v, rows, k)
+		part.a = ahead(t.a, i*t.lda)
+		part.column(v, rows)
 		for r := range rows {
 			copy(c.v[(i+r)*c.ld+col:][:n], p.edge[r*cols:][:n])
 		}

@@ -19,7 +19,7 @@ func detect() isa {
 	switch {
 	case !x.HasAVX2 || !x.HasFMA || !x.HasF16C:
 		return plainGo
-	case x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512DQ:
+	case x.HasBMI2 && x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512DQ:
 		return avx512
 	}
 	return avx2

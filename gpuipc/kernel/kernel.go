@@ -5,6 +5,10 @@
 // models or segments, allocate nothing on their hot path and never block. Plain
 // Go (files *_generic.go) is the meaning; assembly must agree with it.
 // All kernels may run at once on different memory.
+//
+// The amd64 assembly is written by a program in scripts/kernels.
+//
+//go:generate go run -C ../../scripts/kernels . ../../gpuipc/kernel
 package kernel
 
 // DType is an element type of tensors that kernels read or write.

@@ -2,20 +2,25 @@ package kernel
 
 import "unsafe"
 
-// tile is D = C + A*B for some rows and one panel of columns: C and D point at
-// the first of its rows, strides are in bytes.
+// tile is one or more products D = C + A*B of a few rows and v.cols() columns.
+// The assembly knows its fields by their place. Strides and steps are in bytes;
+// a step leads from one tile to the next.
 type tile struct {
-	a   *float32
-	lda int
-	b   *float32
-	ldb int
-	c   *byte
-	ldc int
-	d   *float32
-	ldd int
+	a     *float32
+	b     *float32
+	c     *byte    // F32 at any address
+	d     *float32 // may be c
+	panel *float32 // where tiles that keep B write it
+	after *byte    // C of what comes next, to be fetched ahead
+
+	lda, ldb, ldc, ldd                      int
+	stepA, stepB, stepC, stepD, stepOfPanel int
+
+	k     int
+	count int
 }
 
-// cols is the width of a panel.
+// cols is the width of a tile.
 func (v isa) cols() int {
 	if v == avx512 {
 		return 32
@@ -23,78 +28,99 @@ func (v isa) cols() int {
 	return 16
 }
 
+// tallest is the height of the tile that a multiplication uses most.
+func (v isa) tallest() int {
+	if v == avx512 {
+		return 12
+	}
+	return 6
+}
+
+// rows chooses the height of the next tile of m rows.
+func (v isa) rows(m int) int {
+	switch {
+	case v == avx512 && m >= 12:
+		return 12
+	case v == avx512 && m >= 8:
+		return 8
+	case v == avx2 && m >= 6 && m != 8: // 8 is 4+4: 2 rows are too few to hide latency
+		return 6
+	case m >= 4:
+		return 4
+	case m >= 2:
+		return 2
+	}
+	return 1
+}
+
+// call computes tiles of the given height.
+func (t *tile) call(v isa, rows int) {
+	if v == avx512 {
+		t.callAVX512(rows)
+		return
+	}
+	switch rows {
+	case 6:
+		tile6x16AVX2(t)
+	case 4:
+		tile4x16AVX2(t)
+	case 2:
+		tile2x16AVX2(t)
+	default:
+		tile1x16AVX2(t)
+	}
+}
+
+func (t *tile) callAVX512(rows int) {
+	switch rows {
+	case 12:
+		tile12x32AVX512(t)
+	case 8:
+		tile8x32AVX512(t)
+	case 4:
+		tile4x32AVX512(t)
+	case 2:
+		tile2x32AVX512(t)
+	default:
+		tile1x32AVX512(t)
+	}
+}
+
+// callKeeping computes tiles of the tallest height and keeps B as panels.
+func (t *tile) callKeeping(v isa) {
+	if v == avx512 {
+		tile12x32KeepAVX512(t)
+		return
+	}
+	tile6x16KeepAVX2(t)
+}
+
+// column computes m rows below one another. after stays on the last tile's C:
+// what follows is not known here.
+func (t tile) column(v isa, m int) {
+	for m > 0 {
+		rows := v.rows(m)
+		t.count = m / rows
+		if v == avx2 && rows == 6 && m%6 == 2 {
+			t.count-- // leaves 4+4
+		}
+		t.stepA, t.stepC, t.stepD = rows*t.lda, rows*t.ldc, rows*t.ldd
+		t.after = t.c
+		done := rows * t.count
+		t.call(v, rows)
+		if m -= done; m > 0 { // a pointer never leaves its memory
+			t.a, t.c, t.d = ahead(t.a, done*t.lda), ahead(t.c, done*t.ldc), ahead(t.d, done*t.ldd)
+		}
+	}
+}
+
+func ahead[T any](p *T, bytes int) *T { return (*T)(unsafe.Add(unsafe.Pointer(p), bytes)) }
+
+// pack copies rows of panels runs of v.cols() numbers; strides in bytes.
 func (v isa) pack(dst *float32, dstRow, dstPanel int, src *float32, srcRow, srcPanel, rows, panels int) {
 	if v == avx512 {
 		packAVX512(dst, dstRow, dstPanel, src, srcRow, srcPanel, rows, panels)
 		return
 	}
 	packAVX2(dst, dstRow, dstPanel, src, srcRow, srcPanel, rows, panels)
-}
-
-// run works through m rows along k, the tallest blocks first.
-func (t tile) run(v isa, m, k int) {
-	for m > 0 {
-		rows, n := v.blocks(m)
-		t.call(v, rows, n, k)
-		if m -= rows * n; m > 0 { // never points past the memory
-			t.down(rows * n)
-		}
-	}
-}
-
-// blocks chooses how tall a block to take of m rows, and how many of them.
-func (v isa) blocks(m int) (rows, n int) {
-	switch {
-	case v == avx512 && m >= 12:
-		return 12, m / 12
-	case v == avx512 && m >= 8:
-		return 8, 1
-	case v == avx2 && m%6 == 2 && m > 8:
-		return 6, m/6 - 1 // leaves 4+4, since a block of 2 rows is too short to hide latency
-	case v == avx2 && m >= 6 && m != 8:
-		return 6, m / 6
-	case m >= 4:
-		return 4, m / 4
-	case m >= 2:
-		return 2, 1
-	}
-	return 1, 1
-}
-
-func (t *tile) call(v isa, rows, n, k int) {
-	if v == avx512 {
-		t.callAVX512(rows, n, k)
-		return
-	}
-	switch rows {
-	case 6:
-		tile6x16AVX2(t.a, t.lda, t.b, t.ldb, t.c, t.ldc, t.d, t.ldd, k, n)
-	case 4:
-		tile4x16AVX2(t.a, t.lda, t.b, t.ldb, t.c, t.ldc, t.d, t.ldd, k, n)
-	case 2:
-		tile2x16AVX2(t.a, t.lda, t.b, t.ldb, t.c, t.ldc, t.d, t.ldd, k, n)
-	default:
-		tile1x16AVX2(t.a, t.lda, t.b, t.ldb, t.c, t.ldc, t.d, t.ldd, k, n)
-	}
-}
-
-func (t *tile) callAVX512(rows, n, k int) {
-	switch rows {
-	case 12:
-		tile12x32AVX512(t.a, t.lda, t.b, t.ldb, t.c, t.ldc, t.d, t.ldd, k, n)
-	case 8:
-		tile8x32AVX512(t.a, t.lda, t.b, t.ldb, t.c, t.ldc, t.d, t.ldd, k, n)
-	case 4:
-		tile4x32AVX512(t.a, t.lda, t.b, t.ldb, t.c, t.ldc, t.d, t.ldd, k, n)
-	case 2:
-		tile2x32AVX512(t.a, t.lda, t.b, t.ldb, t.c, t.ldc, t.d, t.ldd, k, n)
-	default:
-		tile1x32AVX512(t.a, t.lda, t.b, t.ldb, t.c, t.ldc, t.d, t.ldd, k, n)
-	}
-}
-
-func (t *tile) down(rows int) {
-	t.a = (*float32)(unsafe.Add(unsafe.Pointer(t.a), rows*t.lda))
-	t.c = (*byte)(unsafe.Add(unsafe.Pointer(t.c), rows*t.ldc))
-	t.d = (*float32)(unsafe.Add(unsafe.Pointer(t.d), rows*t.ldd))
 }

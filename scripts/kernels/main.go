@@ -1,0 +1,141 @@
+// Command kernels writes the amd64 assembly of gpuipc/kernel and the Go
+// declarations for it: one pair of files per instruction set. It is run by `go
+// generate` there; builds need only what it wrote.
+package main
+
+import (
+	"go/token"
+	"go/types"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/gotypes"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/pass"
+	"github.com/mmcloughlin/avo/printer"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// gen builds one file: kernels for one instruction set.
+type gen struct {
+	*build.Context
+	isa   string // ends the name of every function
+	lanes int    // F32 numbers in a vector
+}
+
+// vector is a fresh vector register, half one of half the width.
+func (g *gen) vector() reg.VecVirtual {
+	if g.lanes == 16 {
+		return g.ZMM()
+	}
+	return g.YMM()
+}
+
+func (g *gen) half() reg.VecVirtual {
+	if g.lanes == 16 {
+		return g.YMM()
+	}
+	return g.XMM()
+}
+
+// vectorBytes is the size of a vector of F32.
+func (g *gen) vectorBytes() int { return 4 * g.lanes }
+
+// begin starts a function; end closes it. Arguments must not escape: Go frees or
+// moves nothing that they point at while the function runs.
+func (g *gen) begin(name, signature string, doc ...string) {
+	g.Function(name + g.isa)
+	g.Attributes(nosplit)
+	g.Pragma("noescape")
+	s, err := gotypes.ParseSignatureInPackage(kernel, signature)
+	if err != nil {
+		log.Fatal(err)
+	}
+	g.Signature(s)
+	doc[0] = name + g.isa + " " + doc[0]
+	g.Doc(doc...)
+}
+
+func (g *gen) end() {
+	g.VZEROUPPER()
+	g.RET()
+}
+
+func (g *gen) arg(name string) reg.GPVirtual {
+	return g.Load(g.Param(name), g.GP64()).(reg.GPVirtual)
+}
+
+// broadcastArg fills a vector with an F32 argument.
+func (g *gen) broadcastArg(name string) reg.VecVirtual {
+	a, err := g.Param(name).Resolve()
+	if err != nil {
+		log.Fatal(err)
+	}
+	v := g.vector()
+	g.VBROADCASTSS(a.Addr, v)
+	return v
+}
+
+const nosplit = 4 // NOSPLIT of textflag.h
+
+// kernel stands for the package written to: signatures may name its type tile.
+var kernel = func() *types.Package {
+	p := types.NewPackage("kernel", "kernel")
+	name := types.NewTypeName(token.NoPos, p, "tile", nil)
+	types.NewNamed(name, types.NewStruct(nil, nil), nil)
+	p.Scope().Insert(name)
+	return p
+}()
+
+func at(base reg.Register, disp int) operand.Mem { return operand.Mem{Base: base, Disp: disp} }
+
+func indexed(base, index reg.Register, scale uint8, disp int) operand.Mem {
+	return operand.Mem{Base: base, Index: index, Scale: scale, Disp: disp}
+}
+
+func main() {
+	log.SetFlags(0)
+	if len(os.Args) != 2 {
+		log.Fatal("usage: kernels FOLDER")
+	}
+	out := os.Args[1]
+
+	avx2 := &gen{build.NewContext(), "AVX2", 8}
+	avx2.peak(12)
+	avx2.products(6, 4, 2, 1)
+	avx2.transpose()
+	avx2.conversions()
+	avx2.states()
+	avx2.vectors()
+	write(avx2.Context, out, "avx2_amd64")
+
+	avx512 := &gen{build.NewContext(), "AVX512", 16}
+	avx512.peak(24)
+	avx512.products(12, 8, 4, 2, 1)
+	avx512.conversions()
+	avx512.states()
+	avx512.vectors()
+	write(avx512.Context, out, "avx512_amd64")
+}
+
+func write(c *build.Context, folder, name string) {
+	file, err := c.Result()
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := pass.Compile.Execute(file); err != nil {
+		log.Fatal(err)
+	}
+	cfg := printer.Config{Name: "scripts/kernels", Pkg: "kernel"}
+	for ext, p := range map[string]printer.Printer{".s": printer.NewGoAsm(cfg), ".go": printer.NewStubs(cfg)} {
+		text, err := p.Print(file)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, name+ext), text, 0o644); err != nil {
+			log.Fatal(err)
+		}
+	}
+}
