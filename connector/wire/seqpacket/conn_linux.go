@@ -123,7 +123,12 @@ func (c *Conn) Close() error {
 
 // Send sends one message; fds, if any, are duplicated into the peer and stay
 // the caller's. A full socket buffer makes it wait for the send time-out.
-func (c *Conn) Send(frame []byte, fds []int) error {
+func (c *Conn) Send(frame []byte, fds []int) error { return c.send(frame, fds, 0) }
+
+// TrySend is Send that returns ErrTimeout instead of waiting.
+func (c *Conn) TrySend(frame []byte, fds []int) error { return c.send(frame, fds, unix.MSG_DONTWAIT) }
+
+func (c *Conn) send(frame []byte, fds []int, flags int) error {
 	if len(frame) == 0 {
 		return errors.New("send: empty message")
 	}
@@ -138,9 +143,9 @@ func (c *Conn) Send(frame []byte, fds []int) error {
 		var errno unix.Errno
 		if len(fds) == 0 {
 			_, _, errno = unix.Syscall6(unix.SYS_SENDTO, uintptr(c.fd), uintptr(unsafe.Pointer(&frame[0])),
-				uintptr(len(frame)), unix.MSG_NOSIGNAL, 0, 0)
+				uintptr(len(frame)), uintptr(flags|unix.MSG_NOSIGNAL), 0, 0)
 		} else {
-			errno = c.sendRights(frame, fds)
+			errno = c.sendRights(frame, fds, flags)
 		}
 		if errno != unix.EINTR {
 			return sendError(errno)
@@ -148,8 +153,8 @@ func (c *Conn) Send(frame []byte, fds []int) error {
 	}
 }
 
-func (c *Conn) sendRights(frame []byte, fds []int) unix.Errno {
-	err := unix.Sendmsg(c.fd, frame, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
+func (c *Conn) sendRights(frame []byte, fds []int, flags int) unix.Errno {
+	err := unix.Sendmsg(c.fd, frame, unix.UnixRights(fds...), nil, flags|unix.MSG_NOSIGNAL)
 	errno, _ := err.(unix.Errno)
 	return errno
 }
@@ -289,21 +294,61 @@ func (c *Conn) setTimeout(option int, d time.Duration) error {
 	return nil
 }
 
-// AwaitHangup blocks until the peer closed or is gone, or until Close. It does
-// not read, and messages do not wake it.
+// AwaitHangup blocks until the peer will send nothing more (it closed, called
+// CloseWrite or is gone), or until Close. It does not read, and messages do not
+// wake it.
 func (c *Conn) AwaitHangup() error {
+	_, err := c.poll(unix.POLLRDHUP, -1)
+	return err
+}
+
+// AwaitClosed is AwaitHangup that a peer's CloseWrite does not end.
+func (c *Conn) AwaitClosed() error {
+	_, err := c.poll(0, -1)
+	return err
+}
+
+// AwaitWritable waits until TrySend is worth another try or the connection has
+// ended, for at most d; ErrTimeout after that.
+func (c *Conn) AwaitWritable(d time.Duration) error {
+	// Rounded up: a wait of 0 ms would make the caller spin.
+	n, err := c.poll(unix.POLLOUT, int((d+time.Millisecond-1)/time.Millisecond))
+	if err == nil && n == 0 {
+		err = ErrTimeout
+	}
+	return err
+}
+
+// poll waits for events or a hang-up for ms milliseconds, -1 = for ever.
+func (c *Conn) poll(events int16, ms int) (n int, err error) {
+	if !c.gate.enter() {
+		return 0, ErrClosed
+	}
+	defer c.leave()
+	fds := []unix.PollFd{{Fd: int32(c.fd), Events: events}}
+	for {
+		n, err = unix.Poll(fds, ms)
+		switch {
+		case err == nil:
+			return n, nil
+		case err != unix.EINTR:
+			return 0, fmt.Errorf("poll: %w", err)
+		case ms >= 0:
+			return 0, nil // early is fine, for ever is not
+		}
+	}
+}
+
+// CloseWrite tells the peer that nothing more will come; receiving goes on.
+func (c *Conn) CloseWrite() error {
 	if !c.gate.enter() {
 		return ErrClosed
 	}
 	defer c.leave()
-	fds := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLRDHUP}}
-	for {
-		if _, err := unix.Poll(fds, -1); err == nil {
-			return nil
-		} else if err != unix.EINTR {
-			return fmt.Errorf("poll: %w", err)
-		}
+	if err := unix.Shutdown(c.fd, unix.SHUT_WR); err != nil && err != unix.ENOTCONN {
+		return fmt.Errorf("shutdown: %w", err)
 	}
+	return nil
 }
 
 // CloseAll closes descriptors that nobody wants.

@@ -177,6 +177,51 @@ func TestSendTimesOutWhenNobodyReads(t *testing.T) {
 	t.Fatal("1000 messages fit")
 }
 
+func TestTrySendWaitsForRoom(t *testing.T) {
+	a, b := pair(t)
+	frame := make([]byte, 64<<10)
+	sent := 0
+	for a.TrySend(frame, nil) == nil {
+		if sent++; sent > 1000 {
+			t.Fatal("1000 messages fit")
+		}
+	}
+	if err := a.TrySend(frame, nil); !errors.Is(err, ErrTimeout) {
+		t.Fatalf("send: %v", err)
+	}
+	if err := a.AwaitWritable(time.Millisecond); !errors.Is(err, ErrTimeout) {
+		t.Fatalf("wait: %v", err)
+	}
+	for range sent {
+		if _, _, err := b.Recv(frame); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.AwaitWritable(time.Minute); err != nil {
+		t.Fatalf("wait for room: %v", err)
+	}
+	if err := a.TrySend(frame, nil); err != nil {
+		t.Fatalf("send: %v", err)
+	}
+}
+
+func TestCloseWriteLetsTheLastMessagesThrough(t *testing.T) {
+	a, b := pair(t)
+	if err := a.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 8)
+	if _, _, err := b.Recv(buf); !errors.Is(err, ErrClosed) {
+		t.Fatalf("recv: %v", err)
+	}
+	if err := b.Send([]byte("last"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, err := a.Recv(buf); err != nil || string(buf[:n]) != "last" {
+		t.Fatalf("%q, %v", buf[:n], err)
+	}
+}
+
 func TestPeerGone(t *testing.T) {
 	a, b := pair(t)
 	if err := a.Send([]byte("last"), nil); err != nil {

@@ -1,0 +1,174 @@
+package connector
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// AcquireOptions go with Acquire and Load. The zero value is usable.
+type AcquireOptions struct {
+	TTL     time.Duration // 0 = the daemon's default; at most the daemon's bound
+	Digests bool          // ask for digests, so that Read and Verify can check
+}
+
+// Lease is one segment held for reading.
+type Lease struct {
+	held
+	object
+	Begin  int // first interior token, local to the segment
+	Tokens int // interior tokens
+}
+
+// Release gives the lease back. Its memory must not be used any more. The first
+// call counts, others do nothing. A daemon that does not answer within
+// Timeouts.Lookup learns of it when it reads again.
+func (l *Lease) Release() {
+	if l != nil {
+		l.release()
+	}
+}
+
+func (l *Lease) base() *held {
+	if l == nil {
+		return nil
+	}
+	return &l.held
+}
+
+// Acquired is one row of Acquire: a lease, or why there is none.
+type Acquired struct {
+	Lease *Lease
+	Err   error // ErrMiss, ErrBusy, …
+}
+
+// Acquire leases segments, one row per key. The error is for the whole call; no
+// lease is held then.
+func (m *Model) Acquire(ctx context.Context, keys []profile.SegmentKey, o AcquireOptions) ([]Acquired, error) {
+	r, err := m.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer r.a.release()
+	out := make([]Acquired, len(keys))
+	todo := make([]int, len(keys))
+	for i := range todo {
+		todo[i] = i
+	}
+	for len(todo) > 0 {
+		again, err := m.acquire(ctx, r, keys, todo, o, out)
+		if err != nil {
+			for i := range out {
+				out[i].Lease.Release()
+			}
+			return nil, err
+		}
+		todo = again
+	}
+	return out, nil
+}
+
+// acquire asks for as many rows of todo as fit and returns those to ask for
+// again: rows beyond the request, and rows that were busy while others got
+// through, which is what a full reply looks like.
+func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.SegmentKey, todo []int, o AcquireOptions, out []Acquired) ([]int, error) {
+	now := todo[:min(len(todo), wire.MaxKeys)]
+	c := m.client
+	k := c.call(ctx, c.opt.Timeouts.Lookup)
+	defer c.put(k)
+	k.op = wire.OpAcquire
+	k.late.giveBack = true
+	q := &k.acquire
+	q.Profile, q.Rank, q.TTLMs, q.Digests = r.profile, uint32(m.binding.Rank), milliseconds(o.TTL), flag(o.Digests)
+	q.Keys = q.Keys[:0]
+	for _, i := range now {
+		q.Keys = append(q.Keys, keys[i])
+	}
+	body, err := r.a.do(ctx, k, r.tenant, q, nil)
+	if err != nil {
+		return nil, err
+	}
+	reply := &k.acquired
+	if err := r.a.decode(wire.OpAcquire, reply, body); err != nil {
+		return nil, err
+	}
+	if err := r.a.rows(wire.OpAcquire, len(reply.Codes), len(now)); err != nil {
+		return nil, err
+	}
+	return m.leases(r, reply, now, todo[len(now):], out)
+}
+
+// leases turns the rows of a reply into leases.
+func (m *Model) leases(r *registration, reply *wire.AcquireReply, now, rest []int, out []Acquired) (again []int, err error) {
+	extent, digest, got := uint32(0), uint32(0), 0
+	for row, i := range now {
+		e, d := reply.ExtentCount[row], reply.DigestCount[row]
+		switch code := wire.Code(reply.Codes[row]); code {
+		case wire.OK:
+			l, bad := m.lease(r, reply, row, extent, digest)
+			if bad != nil {
+				r.a.garbage(bad)
+				return nil, fmt.Errorf("acquire: %v: %w", bad, ErrUnavailable)
+			}
+			out[i] = Acquired{Lease: l}
+			got++
+		case wire.Busy:
+			out[i] = Acquired{Err: ErrBusy}
+			again = append(again, i)
+		default:
+			out[i] = Acquired{Err: kind(code)}
+		}
+		extent, digest = extent+e, digest+d
+	}
+	if got == 0 {
+		again = nil // busy for another reason than room in the reply
+	}
+	return append(again, rest...), nil
+}
+
+func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent, digest uint32) (*Lease, error) {
+	l := &Lease{
+		held:  held{a: r.a, tenant: r.tenant, id: reply.Leases[row]},
+		Begin: int(reply.Begins[row]), Tokens: int(reply.Tokens[row]),
+	}
+	if l.Tokens < 1 || l.Tokens > profile.MaxTokens {
+		return nil, fmt.Errorf("a segment of %d tokens", l.Tokens)
+	}
+	layout := m.profile.SegmentLayout(l.Tokens)
+	if uint64(layout.Bytes) != reply.Bytes[row] {
+		return nil, fmt.Errorf("a segment of %d bytes, want %d for %d tokens", reply.Bytes[row], layout.Bytes, l.Tokens)
+	}
+	end := extent + reply.ExtentCount[row]
+	e, err := newExtents(reply.ExtentOff[extent:end], reply.ExtentLen[extent:end], reply.Bytes[row], len(r.a.arena.Bytes()))
+	if err != nil {
+		return nil, err
+	}
+	if l.object, err = newObject(&l.held, layout, e, reply.Digest[digest:digest+reply.DigestCount[row]]); err != nil {
+		return nil, err
+	}
+	if !r.a.retain() {
+		return nil, fmt.Errorf("the mappings are gone")
+	}
+	return l, nil
+}
+
+func milliseconds(d time.Duration) uint32 {
+	if d <= 0 {
+		return 0
+	}
+	return uint32(max(1, min(d.Milliseconds(), 1<<32-1)))
+}
+
+func flag(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, ErrInvalid)...)
+}

@@ -1,0 +1,294 @@
+package connector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// errNotAttached is what calls get while no daemon is attached.
+var errNotAttached = fmt.Errorf("no daemon attached: %w", ErrUnavailable)
+
+// Client is a connection to the daemon that outlives daemons.
+type Client struct {
+	opt  Options
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+
+	counters counters
+	calls    sync.Pool
+	workers  sync.WaitGroup
+	again    chan struct{} // asks run to register models that got no answer
+
+	mu struct {
+		sync.Mutex
+		closed   bool
+		current  *attachment
+		live     []*attachment // not gone yet, current one included
+		models   []*Model
+		changed  chan struct{} // closed and replaced when current changes
+		lastFail string        // logged once
+	}
+}
+
+// Open starts a client. It makes one attempt to attach, bounded by
+// Timeouts.Attach, and goes on trying in the background: that no daemon is there
+// is not an error. Close must be called at the end.
+func Open(o Options) (*Client, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Client{opt: o.withDefaults(), again: make(chan struct{}, 1)}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.calls.New = func() any { return newCall() }
+	c.mu.changed = make(chan struct{})
+	first := c.attach()
+	c.workers.Go(func() { c.run(first) })
+	return c, nil
+}
+
+// run keeps the client attached until Close.
+func (c *Client) run(a *attachment) {
+	backoff := backoffFirst
+	for c.ctx.Err() == nil {
+		if a == nil {
+			// Jitter keeps the clients of a node from coming all at once.
+			if !c.pause(backoff/2 + rand.N(backoff/2)) {
+				return
+			}
+			backoff = min(2*backoff, backoffMost)
+			a = c.attach()
+			continue
+		}
+		backoff = backoffFirst
+		var again <-chan time.Time
+		if !c.registerAll(a) {
+			again = time.After(backoffMost)
+		}
+		select {
+		case <-a.dead:
+			a = nil
+		case <-again:
+		case <-c.again:
+		case <-c.ctx.Done():
+		}
+	}
+}
+
+// pause waits for d; false when the client is closed.
+func (c *Client) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-c.ctx.Done():
+		return false
+	}
+}
+
+// attach makes one attempt and publishes what it found; nil = nothing.
+func (c *Client) attach() *attachment {
+	a, err := dial(c)
+	if err != nil {
+		c.failed(err)
+		return nil
+	}
+	if !c.publish(a) {
+		a.conn.Close()
+		a.release()
+		return nil
+	}
+	c.counters.attached.Add(1)
+	c.opt.Log.Info().Str("daemon", a.server).Uint64("epoch", a.epoch).Msg("attached to the cache daemon")
+	return a
+}
+
+// publish makes a the current attachment and watches it; false when the client
+// is closed.
+func (c *Client) publish(a *attachment) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return false
+	}
+	c.mu.current, c.mu.lastFail = a, ""
+	c.mu.live = append(c.mu.live, a)
+	c.changedLocked()
+	c.workers.Go(func() {
+		a.watch()
+		c.forget(a)
+	})
+	return true
+}
+
+// spawn starts a worker that Close waits for, unless the client is closed.
+func (c *Client) spawn(work func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.mu.closed {
+		c.workers.Go(work)
+	}
+}
+
+func (c *Client) changedLocked() {
+	close(c.mu.changed)
+	c.mu.changed = make(chan struct{})
+}
+
+// failed logs why there is no daemon, once per reason.
+func (c *Client) failed(err error) {
+	c.mu.Lock()
+	again := c.mu.closed || c.mu.lastFail == err.Error()
+	c.mu.lastFail = err.Error()
+	c.mu.Unlock()
+	if !again {
+		c.opt.Log.Warn().Err(err).Msg("no cache daemon, going on without")
+	}
+}
+
+// lost is told once per attachment that it has ended.
+func (c *Client) lost(a *attachment, cause error) {
+	c.mu.Lock()
+	closed := c.mu.closed
+	if c.mu.current == a {
+		c.mu.current = nil
+		c.changedLocked()
+	}
+	c.mu.Unlock()
+	if !closed {
+		c.counters.lost.Add(1)
+		c.opt.Log.Warn().Err(cause).Uint64("epoch", a.epoch).Msg("lost the cache daemon")
+	}
+}
+
+func (c *Client) forget(a *attachment) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.live = slices.DeleteFunc(c.mu.live, func(b *attachment) bool { return a == b })
+}
+
+// Attached reports whether a daemon is attached now.
+func (c *Client) Attached() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.current != nil
+}
+
+// Epoch is the boot epoch of the attached daemon, 0 without one.
+func (c *Client) Epoch() uint64 {
+	if a := c.current(); a != nil {
+		return a.epoch
+	}
+	return 0
+}
+
+// Server is the name and version of the attached daemon, empty without one.
+func (c *Client) Server() string {
+	if a := c.current(); a != nil {
+		return a.server
+	}
+	return ""
+}
+
+func (c *Client) current() *attachment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.current
+}
+
+// WaitAttached blocks until a daemon is attached. It is for programs that want
+// to wait; an engine just calls and takes misses.
+func (c *Client) WaitAttached(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		a, changed, closed, why := c.mu.current, c.mu.changed, c.mu.closed, c.mu.lastFail
+		c.mu.Unlock()
+		if a != nil {
+			return nil
+		}
+		if closed {
+			return fmt.Errorf("client closed: %w", ErrUnavailable)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			if why == "" {
+				return errNotAttached
+			}
+			return fmt.Errorf("%s: %w", why, ErrUnavailable)
+		}
+	}
+}
+
+// Close ends the client: the daemon takes back its leases, staging and slots.
+// Calls in progress return ErrUnavailable. Memory of leases that are not
+// released stays mapped until they are. It waits for the daemon to let go of
+// engine memory for at most Timeouts.Transfer. Calls after the first do nothing.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.mu.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.mu.closed = true
+	live, models := slices.Clone(c.mu.live), c.mu.models
+	c.mu.models = nil
+	c.changedLocked()
+	c.mu.Unlock()
+
+	c.stop()
+	for _, a := range live {
+		a.fail(errors.New("client closed"))
+	}
+	limit := time.NewTimer(c.opt.Timeouts.Transfer)
+	defer limit.Stop()
+	for _, a := range live {
+		a.part(limit.C)
+	}
+	for _, m := range models {
+		m.close()
+	}
+	c.workers.Wait()
+	return nil
+}
+
+// part closes our end. When the daemon may still write into engine memory it
+// waits for its hang-up first, until limit.
+func (a *attachment) part(limit <-chan time.Time) {
+	if a.writing() {
+		select {
+		case <-a.gone:
+		case <-limit:
+		}
+	}
+	a.left.Store(true)
+	a.conn.Close()
+	<-a.gone
+}
+
+// call takes a call from the pool and sets it up.
+func (c *Client) call(ctx context.Context, timeout time.Duration) *call {
+	k := c.calls.Get().(*call)
+	k.arm(ctx, timeout)
+	return k
+}
+
+// arm sets the deadline.
+func (k *call) arm(ctx context.Context, timeout time.Duration) {
+	k.deadline = time.Now().Add(timeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(k.deadline) {
+		k.deadline = d
+	}
+}
+
+// put gives a call back. Invariant: nothing refers to it any more: it was
+// answered, or its entry was cut loose.
+func (c *Client) put(k *call) {
+	k.id, k.answered, k.abandoned, k.err, k.late = 0, false, false, nil, late{}
+	c.calls.Put(k)
+}

@@ -1,0 +1,752 @@
+package connector
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+var background = context.Background()
+
+// slack is what a loaded machine may add to a bound.
+const slack = 300 * time.Millisecond
+
+// within fails the test when f takes longer than d and the slack.
+func within(t *testing.T, d time.Duration, f func()) {
+	t.Helper()
+	start := time.Now()
+	f()
+	if took := time.Since(start); took > d+slack {
+		t.Errorf("took %v, want at most %v", took, d)
+	}
+}
+
+func matchOne(m *Model) error {
+	var found Found
+	err := m.Match(background, &MatchQuery{Keys: make([]profile.SegmentKey, 1)}, &found)
+	if err == nil && !found.Segments[0].Hit() {
+		err = errors.New("a miss")
+	}
+	if err != nil && (len(found.Segments) != 1 || found.Segments[0].Hit()) {
+		err = fmt.Errorf("a hit in spite of %w", err)
+	}
+	return err
+}
+
+func waitReady(t *testing.T, m *Model) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(background, 10*time.Second)
+	defer cancel()
+	if err := m.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// waitLost waits until the client has noticed that its daemon is gone.
+func waitLost(t *testing.T, c *Client) {
+	t.Helper()
+	for start := time.Now(); c.Attached(); {
+		if time.Since(start) > 10*time.Second {
+			t.Fatal("still attached after 10 s")
+		}
+		c.mu.Lock()
+		changed := c.mu.changed
+		c.mu.Unlock()
+		if c.Attached() {
+			<-changed
+		}
+	}
+}
+
+func TestWithoutDaemonEverythingIsAMiss(t *testing.T) {
+	leakFree(t)
+	f := newFake(t)
+	c := open(t, f)
+	m := register(t, c, Binding{})
+	within(t, 0, func() {
+		if err := matchOne(m); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("match: %v", err)
+		}
+		if _, err := m.Acquire(background, make([]profile.SegmentKey, 1), AcquireOptions{}); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("acquire: %v", err)
+		}
+		if _, _, err := m.Load(background, profile.PrefixHash{}, Exact, AcquireOptions{}); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("load: %v", err)
+		}
+		if _, err := m.Compose(background, &ComposeQuery{}); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("compose: %v", err)
+		}
+		if _, err := c.Stats(background); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("stats: %v", err)
+		}
+	})
+	if _, ok := m.Salt(); ok || m.Ready() == nil || c.Attached() || c.Epoch() != 0 {
+		t.Error("attached to nothing")
+	}
+	f.start()
+	waitReady(t, m)
+	if err := matchOne(m); err != nil {
+		t.Fatal(err)
+	}
+	if salt, ok := m.Salt(); !ok || string(salt) != "salt of " {
+		t.Fatalf("salt %q, %v", salt, ok)
+	}
+}
+
+func TestMatchCarriesQueryAndAnswer(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	asked := make(chan *wire.MatchRequest, 1)
+	f.on(wire.OpMatch, func(r *request) {
+		r.body = append([]byte(nil), r.body...)
+		asked <- decode[wire.MatchRequest](r)
+		if r.h.Tenant != 2 || r.h.Deadline == 0 {
+			t.Errorf("tenant %d, deadline %d", r.h.Tenant, r.h.Deadline)
+		}
+		r.reply(&wire.MatchReply{
+			PrefixTokens: 64, PrefixIndex: 1, PrefixFlags: wire.AcceptSpliced, PrefixReason: wire.ReasonEvicted,
+			Status: []uint8{wire.StatusMiss, wire.StatusHit}, Tier: []uint8{0, wire.TierDisk},
+			Reason: []uint8{wire.ReasonRefused, 0}, Tokens: []uint32{0, 77},
+		})
+	})
+	c := open(t, f, func(o *Options) { o.Tenants = []Tenant{{Name: "a"}, {Name: "b", Token: "x"}} })
+	m := register(t, c, Binding{Tenant: "b"})
+	var found Found
+	q := MatchQuery{
+		Accept: Exact | Spliced, Positions: []uint32{32, 64, 96}, Prefixes: make([]profile.PrefixHash, 3),
+		Keys: []profile.SegmentKey{{1}, {2}},
+	}
+	if err := m.Match(background, &q, &found); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-asked; got.Profile != 7 || got.Accept != 3 || len(got.Positions) != 3 || got.Positions[2] != 96 || got.Keys[1] != q.Keys[1] {
+		t.Errorf("request %+v", got)
+	}
+	want := Found{PrefixTokens: 64, PrefixIndex: 1, PrefixKind: Spliced, PrefixReason: wire.ReasonEvicted}
+	if found.PrefixTokens != want.PrefixTokens || found.PrefixIndex != want.PrefixIndex || found.PrefixKind != want.PrefixKind || found.PrefixReason != want.PrefixReason {
+		t.Errorf("found %+v, want %+v", found, want)
+	}
+	if s := found.Segments[0]; s.Hit() || s.Reason != wire.ReasonRefused {
+		t.Errorf("first key %+v", s)
+	}
+	if s := found.Segments[1]; !s.Hit() || s.Tokens != 77 || s.Tier != wire.TierDisk {
+		t.Errorf("second key %+v", s)
+	}
+}
+
+func TestLongMatchIsSplit(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	m := register(t, open(t, f), Binding{})
+	const n = 2*matchRows + 5
+	q := MatchQuery{Keys: make([]profile.SegmentKey, n), Positions: make([]uint32, matchRows+3), Prefixes: make([]profile.PrefixHash, matchRows+3)}
+	for i := range q.Positions {
+		q.Positions[i] = uint32(16 * (i + 1))
+	}
+	var found Found
+	if err := m.Match(background, &q, &found); err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range found.Segments {
+		if !s.Hit() {
+			t.Fatalf("key %d of %d: %+v", i, n, s)
+		}
+	}
+	if found.PrefixTokens != 16*(matchRows+3) || found.PrefixIndex != matchRows+2 {
+		t.Fatalf("prefix of %d tokens, index %d", found.PrefixTokens, found.PrefixIndex)
+	}
+	if got := f.count(wire.OpMatch); got != 3 {
+		t.Fatalf("%d requests, want 3", got)
+	}
+}
+
+func TestRestartIsFoundWithinASecond(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	c := open(t, f)
+	m := register(t, c, Binding{})
+	other := register(t, c, Binding{Engine: "other"})
+	leases, err := m.Acquire(background, make([]profile.SegmentKey, 1), AcquireOptions{Digests: true})
+	if err != nil || leases[0].Err != nil {
+		t.Fatal(err, leases)
+	}
+	old := leases[0].Lease
+	defer old.Release()
+	slot, err := m.Compose(background, &ComposeQuery{Layer: AllLayers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	epoch := c.Epoch()
+	f.stop()
+	waitLost(t, c)
+	if err := matchOne(m); !errors.Is(err, ErrUnavailable) {
+		t.Fatalf("while down: %v", err)
+	}
+	f.epoch++
+	down := time.Now()
+	f.start()
+	waitReady(t, m)
+	waitReady(t, other)
+	if took := time.Since(down); took > time.Second+slack {
+		t.Errorf("attached %v after the start", took)
+	}
+	if c.Epoch() == epoch {
+		t.Error("same epoch")
+	}
+	if err := matchOne(m); err != nil {
+		t.Fatal(err)
+	}
+	// What was leased stays readable, and is refused as an input.
+	if err := old.Verify(); err != nil {
+		t.Errorf("verify: %v", err)
+	}
+	if b := old.Part(0); len(b) == 0 {
+		t.Error("no bytes")
+	}
+	plan := Plan{End: heldTokens, Spans: []Span{{Lease: old, Count: heldTokens}}}
+	if _, err := m.Compose(background, &ComposeQuery{Layer: AllLayers, Plan: plan}); !errors.Is(err, ErrGone) {
+		t.Errorf("compose of an old lease: %v", err)
+	}
+	if _, err := m.Compose(background, &ComposeQuery{Layer: AllLayers, From: From{Slot: slot}}); !errors.Is(err, ErrGone) {
+		t.Errorf("compose from an old slot: %v", err)
+	}
+	slot.Release()
+	old.Release()
+	old.Release()
+	if f.count(wire.OpRelease) != 0 {
+		t.Error("an old lease was released at the new daemon")
+	}
+	if old.Part(0) != nil || slot.Bytes() != nil {
+		t.Error("bytes after release")
+	}
+	if n := c.Counters(); n.Attached != 2 || n.Lost != 1 {
+		t.Errorf("%+v", n)
+	}
+}
+
+func TestManyRestarts(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	c := open(t, f)
+	m := register(t, c, Binding{})
+	for range 5 {
+		leases, err := m.Acquire(background, make([]profile.SegmentKey, 2), AcquireOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		Release(leases[0].Lease)
+		f.restart()
+		waitLost(t, c)
+		waitReady(t, m)
+		leases[1].Lease.Release()
+		if err := matchOne(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestStalledDaemonCostsTheDeadline(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 30 * time.Millisecond })
+	m := register(t, c, Binding{})
+	release := f.hold(wire.OpMatch)
+	within(t, 30*time.Millisecond, func() {
+		if err := matchOne(m); !errors.Is(err, ErrLate) {
+			t.Errorf("got %v", err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(background, 5*time.Millisecond)
+	defer cancel()
+	within(t, 5*time.Millisecond, func() {
+		if err := m.Match(ctx, &MatchQuery{}, &Found{}); !errors.Is(err, ErrLate) {
+			t.Errorf("got %v", err)
+		}
+	})
+	f.await(wire.OpMatch)
+	f.await(wire.OpMatch)
+	release()
+	for c.Counters().LateReplies < 2 {
+		if err := matchOne(m); err != nil && !errors.Is(err, ErrLate) {
+			t.Fatal(err)
+		}
+	}
+	if err := matchOne(m); err != nil {
+		t.Fatalf("after the stall: %v", err)
+	}
+	if n := c.Counters(); n.Late < 2 || n.Lost != 0 || n.Unknown != 0 {
+		t.Errorf("%+v", n)
+	}
+}
+
+func TestLateLeasesAreGivenBack(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	c := open(t, f, func(o *Options) {
+		o.Timeouts.Lookup = 10 * time.Millisecond
+		o.Timeouts.Transfer = 10 * time.Millisecond
+	})
+	m := register(t, c, Binding{})
+	released, aborted := make(chan []uint64, 10), make(chan []uint64, 10)
+	f.on(wire.OpRelease, func(r *request) {
+		released <- append([]uint64(nil), decode[wire.ReleaseRequest](r).Leases...)
+		standard(r)
+	})
+	f.on(wire.OpAbort, func(r *request) {
+		aborted <- append([]uint64(nil), decode[wire.AbortRequest](r).Reservations...)
+		standard(r)
+	})
+	steps := []struct {
+		op   wire.Op
+		call func() error
+		ids  []uint64
+		from chan []uint64
+	}{
+		{wire.OpAcquire, func() error {
+			_, err := m.Acquire(background, make([]profile.SegmentKey, 2), AcquireOptions{})
+			return err
+		}, []uint64{1000, 1001}, released},
+		{wire.OpCompose, func() error { _, err := m.Compose(background, &ComposeQuery{}); return err }, []uint64{900}, released},
+		{wire.OpRotate, func() error { _, err := m.Rotate(background, &RotateQuery{}); return err }, []uint64{901}, released},
+		{wire.OpReserve, func() error { _, err := m.Put(background, putQuery(t, 20)); return err }, []uint64{500}, aborted},
+	}
+	for _, step := range steps {
+		release := f.hold(step.op)
+		if err := step.call(); !errors.Is(err, ErrLate) {
+			t.Fatalf("%s: %v", step.op, err)
+		}
+		f.await(step.op)
+		release()
+		if got := <-step.from; fmt.Sprint(got) != fmt.Sprint(step.ids) {
+			t.Fatalf("%s: gave back %v, want %v", step.op, got, step.ids)
+		}
+	}
+}
+
+func TestGarbageEndsTheConnectionNotTheClient(t *testing.T) {
+	ok := func(r *request) []byte {
+		h := wire.Header{Kind: wire.Reply, Op: r.h.Op, Request: r.h.Request, Epoch: r.f.epoch}
+		frame, _ := wire.AppendFrame(nil, &h, &wire.MatchReply{Status: []uint8{1}, Tier: []uint8{1}, Reason: []uint8{0}, Tokens: []uint32{5}})
+		return frame
+	}
+	set := func(at int, v byte) answer {
+		return func(r *request) {
+			frame := ok(r)
+			frame[at] = v
+			r.send(frame)
+		}
+	}
+	rows := map[string]answer{
+		"short":    func(r *request) { r.send([]byte("SPLC")) },
+		"noise":    func(r *request) { r.send(bytes.Repeat([]byte{0xa5}, 200)) },
+		"version":  set(4, 9),
+		"request":  set(5, 0),
+		"other op": set(6, byte(wire.OpLoad)),
+		"epoch":    set(16, 0xff),
+		"length":   set(32, 0xff),
+		"column":   set(56, 0xff),
+		"more rows": func(r *request) {
+			r.reply(&wire.MatchReply{Status: make([]uint8, 2), Tier: make([]uint8, 2), Reason: make([]uint8, 2), Tokens: make([]uint32, 2)})
+		},
+		"prefix index": func(r *request) {
+			r.reply(&wire.MatchReply{PrefixTokens: 5, PrefixIndex: 9, Status: []uint8{1}, Tier: []uint8{1}, Reason: []uint8{0}, Tokens: []uint32{5}})
+		},
+		"too long": func(r *request) { r.send(make([]byte, wire.MaxFrame+8)) },
+		"request 0": func(r *request) {
+			r.send(wire.AppendError(nil, &wire.Header{Code: wire.Invalid, Epoch: r.f.epoch}, "what?"))
+		},
+		"descriptors": func(r *request) { r.reply(&wire.StatsReply{}, 0) },
+		"stale":       refuse(wire.Stale, "another start"),
+	}
+	for name, bad := range rows {
+		t.Run(name, func(t *testing.T) {
+			leakFree(t)
+			f := startFake(t)
+			c := open(t, f)
+			m := register(t, c, Binding{})
+			f.on(wire.OpMatch, bad)
+			if err := matchOne(m); !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrStale) {
+				t.Fatalf("got %v", err)
+			}
+			waitLost(t, c)
+			f.on(wire.OpMatch, nil)
+			waitReady(t, m)
+			if err := matchOne(m); err != nil {
+				t.Fatal(err)
+			}
+			if n := c.Counters(); n.Lost != 1 || n.Attached != 2 || (n.Malformed == 0) != (name == "stale") {
+				t.Errorf("%+v", n)
+			}
+		})
+	}
+}
+
+func TestReplyToNobodyIsCounted(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	c := open(t, f)
+	m := register(t, c, Binding{})
+	f.on(wire.OpMatch, func(r *request) {
+		other := *r
+		other.h.Request += 1 << 16
+		standard(&other)
+		standard(r)
+		standard(r)
+	})
+	for range 3 {
+		if err := matchOne(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := c.Counters(); n.Unknown < 3 || n.Lost != 0 {
+		t.Errorf("%+v", n)
+	}
+}
+
+func TestHelloThatCannotBeUsed(t *testing.T) {
+	rows := map[string]answer{
+		"denied":  refuse(wire.Denied, "not you"),
+		"garbage": func(r *request) { r.send([]byte("hello")) },
+		"no descriptors": func(r *request) {
+			r.reply(&wire.HelloReply{Version: 1, BootEpoch: 5, MaxInFlight: 1, Tenants: make([]wire.TenantGrant, 1)})
+		},
+		"two": func(r *request) {
+			r.reply(&wire.HelloReply{Version: 1, BootEpoch: 5, MaxInFlight: 1, Tenants: make([]wire.TenantGrant, 1)}, 0, 1)
+		},
+		"not memory": func(r *request) {
+			r.reply(&wire.HelloReply{Version: 1, BootEpoch: 5, MaxInFlight: 1, ArenaBytes: 4096, Tenants: make([]wire.TenantGrant, 1)}, 0, 1, 2)
+		},
+		"version": func(r *request) { r.reply(&wire.HelloReply{Version: 2}) },
+		"hang up": func(r *request) { r.conn.Close() },
+		"turned away": func(r *request) {
+			r.send(wire.AppendError(nil, &wire.Header{Op: wire.OpHello, Code: wire.Busy}, "full house"))
+			r.conn.Close()
+		},
+	}
+	for name, bad := range rows {
+		t.Run(name, func(t *testing.T) {
+			leakFree(t)
+			f := startFake(t)
+			f.on(wire.OpHello, bad)
+			c := open(t, f)
+			m := register(t, c, Binding{})
+			if err := matchOne(m); !errors.Is(err, ErrUnavailable) {
+				t.Fatalf("got %v", err)
+			}
+			f.on(wire.OpHello, nil)
+			waitReady(t, m)
+		})
+	}
+}
+
+func TestHelloSilenceIsBounded(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	f.on(wire.OpHello, silence)
+	within(t, 20*time.Millisecond, func() { open(t, f, func(o *Options) { o.Timeouts.Attach = 20 * time.Millisecond }) })
+}
+
+func TestRefusedProfile(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	f.on(wire.OpProfile, refuse(wire.Invalid, "segment bytes 1, want 2"))
+	c := open(t, f)
+	_, err := c.Register(testProfile(t), Binding{})
+	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "segment bytes 1, want 2") {
+		t.Fatalf("got %v", err)
+	}
+	// One that is only slow is tried again.
+	f.on(wire.OpProfile, refuse(wire.Unavailable, "starting"))
+	m := register(t, c, Binding{})
+	if err := m.Ready(); !errors.Is(err, ErrUnavailable) {
+		t.Fatalf("got %v", err)
+	}
+	f.on(wire.OpProfile, nil)
+	f.await(wire.OpProfile)
+	waitReady(t, m)
+}
+
+func TestRegisterChecksItsArguments(t *testing.T) {
+	leakFree(t)
+	c := open(t, newFake(t))
+	p := testProfile(t)
+	for _, b := range []Binding{
+		{Tenant: "nobody"}, {Rank: 1}, {Rank: -1}, {BlockTokens: -1}, {Engine: strings.Repeat("x", wire.MaxName+1)}, {Memory: &Memory{Bytes: 5}},
+	} {
+		if _, err := c.Register(p, b); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: %v", b, err)
+		}
+	}
+	if _, err := c.Register(nil, Binding{}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("no profile: %v", err)
+	}
+	for range maxModels {
+		register(t, c, Binding{})
+	}
+	if _, err := c.Register(p, Binding{}); !errors.Is(err, ErrFull) {
+		t.Errorf("one more than %d: %v", maxModels, err)
+	}
+}
+
+func TestOptionsListEveryMistake(t *testing.T) {
+	_, err := Open(Options{
+		Name: strings.Repeat("x", 300), StagingBytes: -1,
+		Tenants: []Tenant{{Name: "a"}, {Name: "a"}}, Timeouts: Timeouts{Lookup: -1},
+	})
+	if !errors.Is(err, ErrInvalid) {
+		t.Fatalf("got %v", err)
+	}
+	for _, want := range []string{"Name has 300", "name \"a\" twice", "StagingBytes -1", "Timeouts.Lookup"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q lacks %q", err, want)
+		}
+	}
+}
+
+func TestCallersShareTheSocket(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	// Answers come in pairs, the later request first.
+	var mu sync.Mutex
+	var kept *request
+	f.on(wire.OpMatch, func(r *request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if kept == nil {
+			copied := *r
+			copied.body = append([]byte(nil), r.body...)
+			kept = &copied
+			return
+		}
+		standard(r)
+		standard(kept)
+		kept = nil
+	})
+	// Stats lets one go that finds no partner.
+	f.on(wire.OpStats, func(r *request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if kept != nil {
+			standard(kept)
+			kept = nil
+		}
+		standard(r)
+	})
+	c := open(t, f)
+	m := register(t, c, Binding{})
+	const callers, rounds = 8, 100
+	var wg, flush sync.WaitGroup
+	done := make(chan struct{})
+	flush.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if _, err := c.Stats(background); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for i := range callers {
+		wg.Go(func() {
+			var found Found
+			for round := range rounds {
+				n := 1 + (i*rounds+round)%40
+				positions := []uint32{uint32(i*rounds + round + 1)}
+				q := MatchQuery{Keys: make([]profile.SegmentKey, n), Positions: positions, Prefixes: make([]profile.PrefixHash, 1)}
+				if err := m.Match(background, &q, &found); err != nil {
+					t.Error(err)
+					return
+				}
+				if len(found.Segments) != n || found.PrefixTokens != int(positions[0]) {
+					t.Errorf("%d keys, prefix %d: got the answer for %d, %d", n, positions[0], len(found.Segments), found.PrefixTokens)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(done)
+	flush.Wait()
+	if n := c.Counters(); n.Unknown+n.Late+n.Lost != 0 {
+		t.Errorf("%+v", n)
+	}
+}
+
+func TestFullTableIsBusyAndRecovers(t *testing.T) {
+	leakFree(t)
+	f := newFake(t)
+	f.maxInFlight = 8
+	f.start()
+	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 20 * time.Millisecond })
+	m := register(t, c, Binding{})
+	release := f.hold(wire.OpMatch)
+	late, busy := 0, 0
+	for range 10 {
+		switch err := matchOne(m); {
+		case errors.Is(err, ErrLate):
+			late++
+		case errors.Is(err, ErrBusy):
+			busy++
+		default:
+			t.Fatal(err)
+		}
+	}
+	if want := 8 - ownEntries; late != want || busy != 10-want {
+		t.Fatalf("%d late, %d busy", late, busy)
+	}
+	release()
+	for {
+		err := matchOne(m)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ErrBusy) && !errors.Is(err, ErrLate) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestDaemonThatDoesNotReadIsLate(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 10 * time.Millisecond })
+	m := register(t, c, Binding{})
+	block := make(chan struct{})
+	f.on(wire.OpMatch, func(*request) { <-block })
+	q := MatchQuery{Keys: make([]profile.SegmentKey, matchRows), Positions: make([]uint32, matchRows), Prefixes: make([]profile.PrefixHash, matchRows)}
+	for range 20 {
+		within(t, 10*time.Millisecond, func() {
+			if err := m.Match(background, &q, &Found{}); !errors.Is(err, ErrLate) && !errors.Is(err, ErrBusy) {
+				t.Fatalf("got %v", err)
+			}
+		})
+	}
+	close(block)
+}
+
+func TestDeathAnswersAllCallers(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 30 * time.Second })
+	m := register(t, c, Binding{})
+	f.on(wire.OpMatch, silence)
+	errs := make(chan error, 5)
+	for range cap(errs) {
+		go func() { errs <- matchOne(m) }()
+	}
+	for range cap(errs) {
+		f.await(wire.OpMatch)
+	}
+	f.stop()
+	for range cap(errs) {
+		if err := <-errs; !errors.Is(err, ErrUnavailable) {
+			t.Fatalf("got %v", err)
+		}
+	}
+}
+
+func TestCloseAnswersAllCallers(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 30 * time.Second })
+	m := register(t, c, Binding{})
+	leases, err := m.Acquire(background, make([]profile.SegmentKey, 1), AcquireOptions{Digests: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.on(wire.OpMatch, silence)
+	errs := make(chan error, 5)
+	for range cap(errs) {
+		go func() { errs <- matchOne(m) }()
+	}
+	for range cap(errs) {
+		f.await(wire.OpMatch)
+	}
+	within(t, 0, func() { c.Close() })
+	for range cap(errs) {
+		if err := <-errs; !errors.Is(err, ErrUnavailable) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	if err := matchOne(m); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("match: %v", err)
+	}
+	if _, err := c.Register(testProfile(t), Binding{}); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("register: %v", err)
+	}
+	if err := c.WaitAttached(background); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("wait: %v", err)
+	}
+	// A lease outlives the client.
+	if err := leases[0].Lease.Verify(); err != nil {
+		t.Errorf("verify: %v", err)
+	}
+	leases[0].Lease.Release()
+	c.Close()
+}
+
+func TestCancelledContext(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	c := open(t, f, func(o *Options) { o.Timeouts.Transfer = 30 * time.Second })
+	m := register(t, c, Binding{})
+	release := f.hold(wire.OpCompose)
+	ctx, cancel := context.WithCancel(background)
+	errs := make(chan error, 1)
+	go func() {
+		_, err := m.Compose(ctx, &ComposeQuery{})
+		errs <- err
+	}()
+	f.await(wire.OpCompose)
+	cancel()
+	if err := <-errs; !errors.Is(err, ErrCanceled) {
+		t.Fatalf("got %v", err)
+	}
+	f.await(wire.OpCancel) // the daemon is told, too
+	release()
+	f.await(wire.OpRelease)
+	if n := c.Counters(); n.Canceled != 1 || n.GaveBack != 1 {
+		t.Errorf("%+v", n)
+	}
+}
+
+func TestStats(t *testing.T) {
+	leakFree(t)
+	c := open(t, startFake(t))
+	stats, err := c.Stats(background)
+	if err != nil || len(stats) != 2 || stats[1] != (Stat{"b", 2}) {
+		t.Fatalf("%v, %v", stats, err)
+	}
+}
+
+func TestEveryCodeHasItsOwnKind(t *testing.T) {
+	seen := map[error]wire.Code{}
+	for code := wire.Miss; code <= wire.Quota; code++ {
+		err := kind(code)
+		if other, twice := seen[err]; err == nil || twice {
+			t.Errorf("%v maps to %v, as %v does", code, err, other)
+		}
+		if err.Error() != code.String() {
+			t.Errorf("%v maps to %v", code, err)
+		}
+		seen[err] = code
+	}
+	if kind(wire.OK) != nil || !errors.Is(kind(999), ErrUnsupported) {
+		t.Error("ok or a later code")
+	}
+	if err := refusal(wire.OpMatch, wire.Full, []byte("text")); err.Error() != "match: text: full" || !errors.Is(err, ErrFull) {
+		t.Errorf("got %v", err)
+	}
+}

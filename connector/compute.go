@@ -1,0 +1,261 @@
+package connector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Slot is a result of Compose, Rotate or Assemble in memory that only this
+// client sees. Unlike a lease it is for one goroutine at a time.
+type Slot struct {
+	held
+	off, n int64
+	Rows   int // rows that Rotate or Assemble packed
+	spoilt bool
+}
+
+// Bytes is a view of the result, valid until Release or until the slot is given
+// as Into again; nil after Release.
+func (s *Slot) Bytes() []byte {
+	if s == nil || s.spoilt || s.keep() != nil {
+		return nil
+	}
+	defer s.a.release()
+	return s.a.slots.Bytes()[s.off : s.off+s.n : s.off+s.n]
+}
+
+// Release gives the slot back; see Lease.Release.
+func (s *Slot) Release() {
+	if s != nil {
+		s.release()
+	}
+}
+
+func (s *Slot) base() *held {
+	if s == nil {
+		return nil
+	}
+	return &s.held
+}
+
+// ComposeQuery moves a running state over a plan.
+type ComposeQuery struct {
+	Layer int // a linear layer, or AllLayers
+	From  From
+	Plan  Plan
+	// Into is a slot to write into instead of a new one, nil = a new one. After
+	// an error that is not ErrInvalid, ErrBusy or ErrFull it holds nothing and
+	// can only be released.
+	Into *Slot
+}
+
+// Compose answers the states by profile.StatesLayout(Layer, computed spans): for
+// each asked layer the F32 state before each computed span, then the final one.
+// A last span without input ends the walk: the final state is the one before it.
+func (m *Model) Compose(ctx context.Context, q *ComposeQuery) (*Slot, error) {
+	r, err := m.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer r.a.release()
+	c := m.client
+	k := c.call(ctx, c.opt.Timeouts.Transfer)
+	defer c.put(k)
+	k.op = wire.OpCompose
+	k.late.cancel = true
+	inputs, err := m.stageInputs(ctx, r.a, k, q.Plan.Spans)
+	defer r.a.returnStaging(k)
+	if err != nil {
+		return nil, err
+	}
+	request := &wire.ComposeRequest{Profile: r.profile, Rank: uint32(m.binding.Rank), Layer: int32(q.Layer)}
+	if request.Plan, err = q.Plan.encode(r.a, inputs); err != nil {
+		return nil, err
+	}
+	if request.From, request.FromLease, request.FromOff, err = q.From.encode(r.a); err != nil {
+		return nil, err
+	}
+	if request.Into, err = into(k, r.a, q.Into); err != nil {
+		return nil, err
+	}
+	body, err := r.a.do(ctx, k, r.tenant, request, nil)
+	if err != nil {
+		q.Into.spoil(err)
+		return nil, err
+	}
+	var reply wire.ComposeReply
+	if err := r.a.decode(k.op, &reply, body); err != nil {
+		return nil, err
+	}
+	return r.slot(k.op, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, q.Into)
+}
+
+// stageInputs copies the inputs of a plan into staging.
+func (m *Model) stageInputs(ctx context.Context, a *attachment, k *call, spans []Span) ([]uint64, error) {
+	inputs := make([]uint64, len(spans))
+	total := int64(0)
+	for i := range spans {
+		inputs[i] = wire.None
+		if spans[i].Input != nil {
+			inputs[i] = uint64(total)
+			total += (int64(len(spans[i].Input)) + profile.PartAlign - 1) &^ (profile.PartAlign - 1)
+		}
+	}
+	if total == 0 {
+		return inputs, nil
+	}
+	e, err := a.staging.alloc(ctx, total, k.deadline)
+	if err != nil {
+		return nil, fmt.Errorf("%s: inputs: %w", k.op, err)
+	}
+	k.late.staged = []gpuipc.Extent{e}
+	mem := a.staging.bytes(e)
+	for i := range spans {
+		if inputs[i] != wire.None {
+			copy(mem[inputs[i]:], spans[i].Input)
+			inputs[i] += uint64(e.Off)
+		}
+	}
+	return inputs, nil
+}
+
+// into returns the lease of the slot to write into; without one a late reply
+// brings a lease to give back.
+func into(k *call, a *attachment, s *Slot) (uint64, error) {
+	if s == nil {
+		k.late.giveBack = true
+		return 0, nil
+	}
+	if s.spoilt {
+		return 0, fmt.Errorf("slot %d: an earlier call may still be writing: %w", s.id, ErrGone)
+	}
+	return s.lease(a)
+}
+
+// spoil marks a slot that a request may have written to, in part or still.
+func (s *Slot) spoil(err error) {
+	if s != nil && !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrFull) {
+		s.spoilt = true
+	}
+}
+
+// slot checks where the daemon says a result is. A result that is not in the
+// slots, such as that of a rotate into engine memory, is nil.
+func (r *registration) slot(op wire.Op, reply *wire.RotateReply, into *Slot) (*Slot, error) {
+	a := r.a
+	if reply.Lease == 0 && reply.Bytes == 0 {
+		return nil, nil
+	}
+	size := uint64(len(a.slots.Bytes()))
+	if reply.Bytes > size || reply.Off > size-reply.Bytes || into != nil && into.id != reply.Lease {
+		err := fmt.Errorf("%s: result of %d bytes at %d of %d, lease %d", op, reply.Bytes, reply.Off, size, reply.Lease)
+		a.garbage(err)
+		return nil, fmt.Errorf("%v: %w", err, ErrUnavailable)
+	}
+	s := into
+	if s == nil {
+		if !a.retain() {
+			return nil, errNotAttached
+		}
+		s = &Slot{held: held{a: a, tenant: r.tenant, id: reply.Lease}}
+	}
+	s.off, s.n, s.Rows = int64(reply.Off), int64(reply.Bytes), int(reply.Rows)
+	return s, nil
+}
+
+// RotateQuery places the keys and values of a plan's segments.
+type RotateQuery struct {
+	Layer int  // an attention layer, or AllLayers; Assemble ignores it
+	From  From // zero or a checkpoint
+	Plan  Plan
+	Into  *Slot // see ComposeQuery
+	// Blocks is the engine's block table for tokens [0, Plan.End): rows are
+	// scattered into the binding's Memory. nil = packed into a slot.
+	Blocks []uint32
+}
+
+// Rotate places rows for one attention layer or all: into a slot, K then V of
+// each layer by profile.RowsLayout, or into engine memory, where the rows of the
+// checkpoint that the plan begins from are placed too; the Slot is nil then.
+//
+// When a call into engine memory is given up the error is a *PendingWrite.
+func (m *Model) Rotate(ctx context.Context, q *RotateQuery) (*Slot, error) {
+	return m.rotate(ctx, wire.OpRotate, q)
+}
+
+// Assemble is Compose and Rotate of all layers in one request, for plans whose
+// only computed span is the last. The slot is laid out by
+// profile.CheckpointLayout(rows), or CheckpointLayout(0) with Blocks.
+//
+// When a call into engine memory is given up the error is a *PendingWrite.
+func (m *Model) Assemble(ctx context.Context, q *RotateQuery) (*Slot, error) {
+	return m.rotate(ctx, wire.OpAssemble, q)
+}
+
+func (m *Model) rotate(ctx context.Context, op wire.Op, q *RotateQuery) (*Slot, error) {
+	r, err := m.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer r.a.release()
+	c := m.client
+	k := c.call(ctx, c.opt.Timeouts.Transfer)
+	defer c.put(k)
+	k.op = op
+	request, err := m.rotateRequest(r, k, q)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	var message wire.Message = request
+	if op == wire.OpAssemble {
+		message = &wire.AssembleRequest{RotateRequest: *request}
+	}
+	body, err := r.a.do(ctx, k, r.tenant, message, nil)
+	if err != nil {
+		q.Into.spoil(err)
+		return nil, err
+	}
+	var reply wire.RotateReply
+	if err := r.a.decode(op, &reply, body); err != nil {
+		return nil, err
+	}
+	return r.slot(op, &reply, q.Into)
+}
+
+func (m *Model) rotateRequest(r *registration, k *call, q *RotateQuery) (*wire.RotateRequest, error) {
+	request := &wire.RotateRequest{
+		Profile: r.profile, Rank: uint32(m.binding.Rank), Layer: int32(q.Layer), Dest: wire.DestSlot, Blocks: q.Blocks,
+	}
+	if k.op == wire.OpAssemble {
+		request.Layer = wire.AllLayers
+	}
+	k.late.cancel = true
+	var err error
+	if q.Blocks != nil {
+		if r.memory == 0 {
+			return nil, invalid("block table without registered memory")
+		}
+		if len(q.Blocks) > wire.MaxBlocks {
+			return nil, invalid("block table of %d, most %d", len(q.Blocks), wire.MaxBlocks)
+		}
+		request.Dest, request.Memory = wire.DestMemory, r.memory
+		k.late.memory = true
+	}
+	if request.Plan, err = q.Plan.encode(r.a, nil); err != nil {
+		return nil, err
+	}
+	var off uint64
+	if request.From, request.FromLease, off, err = q.From.encode(r.a); err != nil {
+		return nil, err
+	}
+	if request.From == wire.FromSlot || off != 0 {
+		return nil, invalid("rows begin from a slot")
+	}
+	request.Into, err = into(k, r.a, q.Into)
+	return request, err
+}

@@ -1,0 +1,37 @@
+package connector
+
+import "sync/atomic"
+
+// Counters say what a client has seen since Open.
+type Counters struct {
+	Attached    uint64 // times a daemon was found
+	Lost        uint64 // times it went away or broke the protocol
+	Malformed   uint64 // frames that broke the protocol
+	Calls       uint64 // requests that were sent for callers
+	Unavailable uint64 // calls that found no daemon
+	Late        uint64 // calls that were given up at their deadline
+	Canceled    uint64 // calls that were given up by their context
+	LateReplies uint64 // replies that came after their caller had left
+	Unknown     uint64 // replies to no request of ours
+	GaveBack    uint64 // leases and reservations returned because they came late
+	Waits       uint64 // calls that had to wait for a place among those in flight
+	Unsent      uint64 // cancels and releases that could not be sent at once
+	Corrupt     uint64 // chunks whose digest did not match when they were read
+}
+
+type counters struct {
+	attached, lost, malformed, calls, unavailable, late, canceled atomic.Uint64
+	lateReplies, unknown, gaveBack, waits, unsent, corrupt        atomic.Uint64
+}
+
+// Counters returns the current counts.
+func (c *Client) Counters() Counters {
+	n := &c.counters
+	return Counters{
+		Attached: n.attached.Load(), Lost: n.lost.Load(), Malformed: n.malformed.Load(),
+		Calls: n.calls.Load(), Unavailable: n.unavailable.Load(), Late: n.late.Load(),
+		Canceled: n.canceled.Load(), LateReplies: n.lateReplies.Load(), Unknown: n.unknown.Load(),
+		GaveBack: n.gaveBack.Load(), Waits: n.waits.Load(), Unsent: n.unsent.Load(),
+		Corrupt: n.corrupt.Load(),
+	}
+}

@@ -1,0 +1,262 @@
+package connector
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+)
+
+// flight is the table of requests on one connection that have no reply yet.
+// A request id is a sequence number and the index of its entry, so that a reply
+// finds its entry without a search and one of an earlier request is told apart:
+//
+//	63            16 15     0
+//	+---------------+--------+
+//	|   sequence    | entry  |
+//	+---------------+--------+
+//
+// An entry lives until its reply came, also when its caller has left: only so
+// can staging and destinations be kept aside for as long as the daemon may use
+// them. Invariant: an index is in free or own exactly while its entry has id 0.
+type flight struct {
+	free chan uint16 // for callers
+	own  chan uint16 // for cancels and releases of the attachment itself
+
+	mu struct {
+		sync.Mutex
+		entries []entry
+		seq     uint64
+		orphans int   // entries without a caller
+		ended   error // no more requests
+	}
+}
+
+type entry struct {
+	id   uint64
+	op   wire.Op
+	c    *call // nil when its caller has left
+	late *late // then: what the reply sets off
+}
+
+// ownEntries are kept from callers, so that cancels and releases get through
+// when callers fill the table.
+const ownEntries = 4
+
+// init makes a table of n entries.
+func (f *flight) init(n int) {
+	own := min(ownEntries, n/2)
+	f.free = make(chan uint16, n-own)
+	f.own = make(chan uint16, own)
+	f.mu.entries = make([]entry, n)
+	for i := range n {
+		f.putBack(uint16(i))
+	}
+}
+
+func (f *flight) putBack(i uint16) {
+	if int(i) < cap(f.free) {
+		f.free <- i
+	} else {
+		f.own <- i
+	}
+}
+
+// add makes entry i that of a call, or of nobody when c is nil, and returns the
+// request id.
+func (f *flight) add(i uint16, op wire.Op, c *call, l *late) (uint64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.ended != nil {
+		f.putBack(i)
+		return 0, f.mu.ended
+	}
+	f.mu.seq++
+	id := f.mu.seq<<16 | uint64(i)
+	f.mu.entries[i] = entry{id: id, op: op, c: c, late: l}
+	if c == nil {
+		f.mu.orphans++
+	}
+	return id, nil
+}
+
+// remove takes back a request that was never sent.
+func (f *flight) remove(id uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.findLocked(id); e != nil {
+		f.clearLocked(e)
+	}
+}
+
+func (f *flight) findLocked(id uint64) *entry {
+	i := int(id & 0xffff)
+	if id == 0 || i >= len(f.mu.entries) || f.mu.entries[i].id != id {
+		return nil
+	}
+	return &f.mu.entries[i]
+}
+
+func (f *flight) clearLocked(e *entry) {
+	if e.c == nil {
+		f.mu.orphans--
+	}
+	i := uint16(e.id & 0xffff)
+	*e = entry{}
+	f.putBack(i)
+}
+
+// take accepts a reply. For a caller that waits it stores the frame, and wakes
+// it unless it is self; for one that has left it returns what to do.
+func (f *flight) take(h wire.Header, frame []byte, self *call) (l *late, known bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.findLocked(h.Request)
+	if e == nil {
+		return nil, false, nil
+	}
+	if e.op != h.Op {
+		return nil, true, fmt.Errorf("reply to request %d is for %s, want %s", h.Request, h.Op, e.op)
+	}
+	c, l := e.c, e.late
+	f.clearLocked(e)
+	if c != nil {
+		c.reply = append(c.reply[:0], frame...)
+		answerLocked(c, self)
+		return nil, true, nil
+	}
+	return l, true, nil
+}
+
+func answerLocked(c, self *call) {
+	c.answered = true
+	if c != self {
+		c.done <- struct{}{}
+	}
+}
+
+// settled reports whether c has been answered and takes its signal, so that the
+// call can be used again.
+func (f *flight) settled(c *call) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !c.answered {
+		return false
+	}
+	select {
+	case <-c.done:
+	default:
+	}
+	return true
+}
+
+// leave makes the entry of c nobody's. False: it has been answered after all.
+func (f *flight) leave(c *call, l *late) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c.answered {
+		select {
+		case <-c.done:
+		default:
+		}
+		return false
+	}
+	if e := f.findLocked(c.id); e != nil {
+		e.c, e.late = nil, l
+		f.mu.orphans++
+	}
+	return true
+}
+
+// end refuses requests from now on and answers all callers with err. Callers
+// that write into engine memory keep their entry: a dead connection says nothing
+// about the writes, only a hang-up does (see attachment.hangup).
+func (f *flight) end(err error) (first bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.ended != nil {
+		return false
+	}
+	f.mu.ended = err
+	for i := range f.mu.entries {
+		e := &f.mu.entries[i]
+		if e.c == nil {
+			continue
+		}
+		c := e.c
+		c.err = fmt.Errorf("%s: %w", e.op, err)
+		if c.late.memory {
+			p := newPendingWrite(c.err, e.id)
+			c.err = p
+			e.c, e.late = nil, &late{memory: true, pending: p}
+			f.mu.orphans++
+		} else {
+			f.clearLocked(e)
+		}
+		answerLocked(c, nil)
+	}
+	return true
+}
+
+// drain empties the table after end and returns what was left in it.
+func (f *flight) drain() []*late {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var left []*late
+	for i := range f.mu.entries {
+		e := &f.mu.entries[i]
+		if e.id == 0 {
+			continue
+		}
+		if e.late != nil {
+			left = append(left, e.late)
+		}
+		f.clearLocked(e)
+	}
+	return left
+}
+
+// unasked returns the abandoned requests that the daemon has not been asked to
+// stop, and marks them as asked.
+func (f *flight) unasked() map[uint64]*late {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var found map[uint64]*late
+	for i := range f.mu.entries {
+		e := &f.mu.entries[i]
+		if e.late == nil || !e.late.cancel || e.late.asked {
+			continue
+		}
+		if found == nil {
+			found = map[uint64]*late{}
+		}
+		e.late.asked = true
+		found[e.id] = e.late
+	}
+	return found
+}
+
+// askAgain undoes unasked for one request.
+func (f *flight) askAgain(id uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.findLocked(id); e != nil && e.late != nil {
+		e.late.asked = false
+	}
+}
+
+// orphans is how many replies nobody waits for.
+func (f *flight) orphans() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.orphans
+}
+
+// writing reports whether a request without a reply may write into engine
+// memory.
+func (f *flight) writing() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(f.mu.entries, func(e entry) bool { return e.late != nil && e.late.memory })
+}

@@ -1,0 +1,150 @@
+package connector
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// held is what leases of segments, checkpoints and slots have in common: an id
+// that the daemon knows, and mappings that stay until release.
+type held struct {
+	a        *attachment
+	tenant   uint32
+	id       uint64
+	released atomic.Bool
+}
+
+// lease returns the id for a request on a; ErrGone after release or on another
+// attachment.
+func (h *held) lease(a *attachment) (uint64, error) {
+	switch {
+	case h.released.Load():
+		return 0, fmt.Errorf("lease %d is released: %w", h.id, ErrGone)
+	case h.a != a:
+		return 0, fmt.Errorf("lease %d is of a former daemon: %w", h.id, ErrGone)
+	}
+	return h.id, nil
+}
+
+// keep lets a call use the memory while it runs.
+func (h *held) keep() error {
+	if h.released.Load() || !h.a.retain() {
+		return fmt.Errorf("lease %d is released: %w", h.id, ErrGone)
+	}
+	// Release may have come between the two.
+	if h.released.Load() {
+		h.a.release()
+		return fmt.Errorf("lease %d is released: %w", h.id, ErrGone)
+	}
+	return nil
+}
+
+func (h *held) release() {
+	if h.released.Swap(true) {
+		return
+	}
+	h.a.giveUp([]uint64{h.id}, h.tenant)
+	h.a.release()
+}
+
+// giveUp releases leases at the daemon. A failure needs no answer: on time-out
+// the request is on its way, and a daemon that is gone has nothing to release.
+func (a *attachment) giveUp(ids []uint64, tenant uint32) {
+	if a.ended.Load() {
+		return
+	}
+	c := a.client
+	k := c.call(context.Background(), c.opt.Timeouts.Lookup)
+	defer c.put(k)
+	k.op = wire.OpRelease
+	k.release.Leases = append(k.release.Leases[:0], ids...)
+	_, _ = a.do(context.Background(), k, tenant, &k.release, nil)
+}
+
+// releasable is a *Lease, *Checkpoint or *Slot.
+type releasable interface{ base() *held }
+
+// Release gives many leases back in one request, or a few. Nil ones are passed
+// over.
+func Release[T releasable](leases ...T) {
+	var first *held // of the batch that ids are
+	var ids []uint64
+	flush := func() {
+		if len(ids) > 0 {
+			first.a.giveUp(ids, first.tenant)
+		}
+		for range ids {
+			first.a.release()
+		}
+		ids = ids[:0]
+	}
+	for _, l := range leases {
+		h := l.base()
+		if h == nil || h.released.Swap(true) {
+			continue
+		}
+		if len(ids) > 0 && (h.a != first.a || h.tenant != first.tenant || len(ids) == wire.MaxIDs) {
+			flush()
+		}
+		first, ids = h, append(ids, h.id)
+	}
+	flush()
+}
+
+// extents are runs of a region that make one linear object.
+type extents []gpuipc.Extent
+
+// newExtents checks what the daemon says about an object of n bytes against the
+// region it lies in, and cuts what is over.
+func newExtents(off, length []uint64, n uint64, region int) (extents, error) {
+	list := make(extents, 0, len(off))
+	left := n
+	for i := range off {
+		if length[i] == 0 || length[i] > uint64(region) || off[i] > uint64(region)-length[i] {
+			return nil, fmt.Errorf("extent of %d bytes at %d of a region of %d", length[i], off[i], region)
+		}
+		if left == 0 {
+			break
+		}
+		run := min(length[i], left)
+		list = append(list, gpuipc.Extent{Off: int64(off[i]), Len: int64(run)})
+		left -= run
+	}
+	if left != 0 {
+		return nil, fmt.Errorf("extents are %d bytes short of %d", left, n)
+	}
+	return list, nil
+}
+
+// view is bytes [off, off+n) of the object if they lie in one run.
+func (e extents) view(mem []byte, off, n int64) ([]byte, bool) {
+	for _, run := range e {
+		if off < run.Len {
+			if n > run.Len-off {
+				return nil, false
+			}
+			return mem[run.Off+off : run.Off+off+n : run.Off+off+n], true
+		}
+		off -= run.Len
+	}
+	return nil, n == 0
+}
+
+// copyOut copies bytes from off on into dst.
+func (e extents) copyOut(dst, mem []byte, off int64) {
+	for _, run := range e {
+		if len(dst) == 0 {
+			return
+		}
+		if off >= run.Len {
+			off -= run.Len
+			continue
+		}
+		n := copy(dst, mem[run.Off+off:run.Off+run.Len])
+		dst, off = dst[n:], 0
+	}
+}

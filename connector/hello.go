@@ -1,0 +1,138 @@
+package connector
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// dial connects, says hello and maps what comes back.
+func dial(c *Client) (*attachment, error) {
+	path := c.opt.Socket
+	if path == "" {
+		path = DefaultSocket()
+	}
+	deadline := time.Now().Add(c.opt.Timeouts.Attach)
+	conn, err := seqpacket.Dial(path, c.opt.Timeouts.Attach)
+	if err != nil {
+		return nil, err
+	}
+	a := &attachment{
+		client: c, conn: conn, rbuf: make([]byte, wire.MaxFrame),
+		token: make(chan struct{}, 1), dead: make(chan struct{}), gone: make(chan struct{}),
+	}
+	a.token <- struct{}{}
+	fds, err := a.hello(deadline)
+	if err != nil {
+		seqpacket.CloseAll(fds)
+		conn.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return a, nil
+}
+
+// hello is the first request of a connection. On success it took over the
+// descriptors, otherwise it returns them.
+func (a *attachment) hello(deadline time.Time) ([]int, error) {
+	o := &a.client.opt
+	request := &wire.HelloRequest{
+		MinVersion: wire.Version, MaxVersion: wire.Version, Client: o.Name,
+		StagingBytes: uint64(o.StagingBytes), SlotBytes: uint64(o.SlotBytes),
+	}
+	for _, t := range o.Tenants {
+		request.Tenants = append(request.Tenants, wire.TenantName(t))
+	}
+	h := wire.Header{Op: wire.OpHello, Request: 1, Deadline: uint32(min(time.Until(deadline).Microseconds(), 1<<32-1))}
+	frame, err := wire.AppendFrame(nil, &h, request)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.send(frame, nil, deadline); err != nil {
+		return nil, fmt.Errorf("hello: %w", err)
+	}
+	body, fds, err := a.helloReply(deadline)
+	if err != nil {
+		return fds, err
+	}
+	var m wire.HelloReply
+	if err := m.Decode(body); err != nil {
+		return fds, err
+	}
+	return a.adopt(&m, fds)
+}
+
+// helloReply receives the reply, looking up now and then whether the client has
+// been closed.
+func (a *attachment) helloReply(deadline time.Time) (body []byte, fds []int, err error) {
+	for {
+		left := time.Until(deadline)
+		if left <= 0 || a.client.ctx.Err() != nil {
+			return nil, nil, fmt.Errorf("hello: no reply in time: %w", ErrLate)
+		}
+		if err := a.conn.SetRecvTimeout(min(left, readTick)); err != nil {
+			return nil, nil, err
+		}
+		n, fds, err := a.conn.Recv(a.rbuf)
+		if errors.Is(err, seqpacket.ErrTimeout) {
+			continue
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("hello: %w", err)
+		}
+		h, body, err := wire.ParseHeader(a.rbuf[:n])
+		switch {
+		case err != nil:
+		case h.Kind == wire.Reply && h.Op == wire.OpHello && h.Request == 0 && h.Code != wire.OK:
+			err = refusal(wire.OpHello, h.Code, body) // turned away before we said a word
+		case h.Kind != wire.Reply || h.Op != wire.OpHello || h.Request != 1:
+			err = fmt.Errorf("hello: reply to %s, request %d", h.Op, h.Request)
+		case h.Code != wire.OK:
+			err = refusal(wire.OpHello, h.Code, body)
+		}
+		return body, fds, err
+	}
+}
+
+// adopt checks the reply and maps the regions.
+func (a *attachment) adopt(m *wire.HelloReply, fds []int) ([]int, error) {
+	switch {
+	case m.Version != wire.Version:
+		return fds, fmt.Errorf("hello: version %d: %w", m.Version, ErrUnsupported)
+	case len(fds) != wire.HelloDescriptors:
+		return fds, fmt.Errorf("hello: %d descriptors, want %d", len(fds), wire.HelloDescriptors)
+	case len(m.Tenants) != len(a.client.opt.Tenants):
+		return fds, fmt.Errorf("hello: %d tenants, want %d", len(m.Tenants), len(a.client.opt.Tenants))
+	case m.BootEpoch == 0 || m.MaxInFlight == 0:
+		return fds, fmt.Errorf("hello: epoch %d, %d in flight", m.BootEpoch, m.MaxInFlight)
+	}
+	a.epoch, a.grants, a.server = m.BootEpoch, m.Tenants, m.Server
+	regions := []struct {
+		name     string
+		bytes    uint64
+		writable bool
+		to       **gpuipc.Mapping
+	}{
+		{"arena", m.ArenaBytes, false, &a.arena},
+		{"slots", m.SlotBytes, false, &a.slots},
+		{"staging", m.StagingBytes, true, &a.region},
+	}
+	for i, r := range regions {
+		mapping, err := gpuipc.Map(gpuipc.Handle{File: os.NewFile(uintptr(fds[i]), r.name), Bytes: int64(r.bytes)}, r.writable)
+		if err != nil {
+			for _, done := range regions[:i] {
+				(*done.to).Close()
+			}
+			return fds[i+1:], fmt.Errorf("hello: %s: %w", r.name, err)
+		}
+		*r.to = mapping
+	}
+	a.staging = newStaging(a.region.Bytes())
+	a.flight.init(int(min(m.MaxInFlight, maxInFlight)))
+	a.refs.Store(1)
+	return nil, nil
+}

@@ -1,0 +1,114 @@
+package connector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Checkpoint is a saved prefix held for reading: a chain of nodes from the start
+// of the prompt to its last token.
+type Checkpoint struct {
+	held
+	Kind   Accept // Exact or Spliced
+	Tokens int    // tokens covered
+	Nodes  []Node
+}
+
+// Node is one link of a checkpoint: the attention rows of tokens [Begin, End).
+// States and convolution tails count in the last node only.
+type Node struct {
+	object
+	Begin, End int
+}
+
+// Release gives the checkpoint back; see Lease.Release.
+func (c *Checkpoint) Release() {
+	if c != nil {
+		c.release()
+	}
+}
+
+func (c *Checkpoint) base() *held {
+	if c == nil {
+		return nil
+	}
+	return &c.held
+}
+
+// Last is the node whose states and convolution tails are the checkpoint's.
+func (c *Checkpoint) Last() *Node { return &c.Nodes[len(c.Nodes)-1] }
+
+// Load leases the checkpoint of a prefix; false when there is none of an
+// accepted kind.
+func (m *Model) Load(ctx context.Context, hash profile.PrefixHash, accept Accept, o AcquireOptions) (*Checkpoint, bool, error) {
+	r, err := m.enter()
+	if err != nil {
+		return nil, false, err
+	}
+	defer r.a.release()
+	c := m.client
+	k := c.call(ctx, c.opt.Timeouts.Lookup)
+	defer c.put(k)
+	k.op = wire.OpLoad
+	k.late.giveBack = true
+	q := &wire.LoadRequest{
+		Profile: r.profile, Rank: uint32(m.binding.Rank), Accept: uint8(accept),
+		TTLMs: milliseconds(o.TTL), Digests: flag(o.Digests), Hash: hash,
+	}
+	body, err := r.a.do(ctx, k, r.tenant, q, nil)
+	switch {
+	case errors.Is(err, ErrMiss):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, err
+	}
+	var reply wire.LoadReply
+	if err := r.a.decode(wire.OpLoad, &reply, body); err != nil {
+		return nil, false, err
+	}
+	point, err := m.checkpoint(r, &reply)
+	if err != nil {
+		r.a.garbage(err)
+		return nil, false, fmt.Errorf("load: %v: %w", err, ErrUnavailable)
+	}
+	return point, true, nil
+}
+
+// checkpoint checks a reply: nodes that join to [0, tokens), each of its
+// layout's size.
+func (m *Model) checkpoint(r *registration, reply *wire.LoadReply) (*Checkpoint, error) {
+	c := &Checkpoint{
+		held: held{a: r.a, tenant: r.tenant, id: reply.Lease},
+		Kind: Accept(reply.Kind), Tokens: int(reply.Tokens), Nodes: make([]Node, len(reply.NodeBegin)),
+	}
+	at, extent, digest := uint32(0), uint32(0), uint32(0)
+	for i := range c.Nodes {
+		begin, end := reply.NodeBegin[i], reply.NodeEnd[i]
+		if begin != at || end <= begin || end > profile.MaxTokens {
+			return nil, fmt.Errorf("node %d covers [%d, %d), want it to begin at %d", i, begin, end, at)
+		}
+		n := &c.Nodes[i]
+		n.Begin, n.End = int(begin), int(end)
+		layout := m.profile.CheckpointLayout(n.End - n.Begin)
+		last := extent + reply.ExtentCount[i]
+		e, err := newExtents(reply.ExtentOff[extent:last], reply.ExtentLen[extent:last], uint64(layout.Bytes), len(r.a.arena.Bytes()))
+		if err != nil {
+			return nil, fmt.Errorf("node %d: %w", i, err)
+		}
+		if n.object, err = newObject(&c.held, layout, e, reply.Digest[digest:digest+reply.DigestCount[i]]); err != nil {
+			return nil, fmt.Errorf("node %d: %w", i, err)
+		}
+		at, extent, digest = end, last, digest+reply.DigestCount[i]
+	}
+	if at != reply.Tokens || at == 0 {
+		return nil, fmt.Errorf("nodes cover %d tokens, want %d", at, reply.Tokens)
+	}
+	if !r.a.retain() {
+		return nil, fmt.Errorf("the mappings are gone")
+	}
+	return c, nil
+}

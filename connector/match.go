@@ -1,0 +1,127 @@
+package connector
+
+import (
+	"context"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Accept says which kinds of checkpoint a request takes, as bits.
+type Accept uint8
+
+// Exact checkpoints are what full prefill gives; Spliced ones went through the
+// composition of segments.
+const (
+	Exact   = Accept(wire.AcceptExact)
+	Spliced = Accept(wire.AcceptSpliced)
+)
+
+// MatchQuery asks for the longest saved prefix and the status of segments, in
+// one round trip for up to 1024 of each.
+type MatchQuery struct {
+	Accept    Accept               // 0 = no checkpoint wanted
+	Positions []uint32             // ascending; tokens covered by each of Prefixes
+	Prefixes  []profile.PrefixHash // as many as Positions
+	Keys      []profile.SegmentKey
+}
+
+// Found answers a MatchQuery. It keeps its memory from one Match to the next.
+type Found struct {
+	PrefixTokens int    // 0 = no checkpoint
+	PrefixIndex  int    // into Positions, when PrefixTokens > 0
+	PrefixKind   Accept // what it is
+	PrefixReason uint8  // wire.Reason…: why no longer position hit
+	Segments     []SegmentFound
+}
+
+// SegmentFound is one row of Found. The fields hold numbers of package wire.
+type SegmentFound struct {
+	Status uint8 // wire.StatusMiss, StatusHit or StatusPending
+	Tier   uint8 // wire.TierNone…
+	Reason uint8 // wire.Reason…: why it is a miss
+	Tokens int   // interior tokens of a hit
+}
+
+// Hit reports whether the segment can be acquired.
+func (s SegmentFound) Hit() bool { return s.Status == wire.StatusHit }
+
+// matchRows is how many keys and how many prefixes one request carries: twice
+// 1024 hashes with their positions fill little more than half a frame.
+const matchRows = 1024
+
+// Match looks up q. After an error found holds only misses, so that a caller may
+// go on without looking at it. A call with few keys and a warm found does not
+// allocate.
+func (m *Model) Match(ctx context.Context, q *MatchQuery, found *Found) error {
+	found.reset(len(q.Keys))
+	if len(q.Positions) != len(q.Prefixes) {
+		return invalid("match: %d positions, %d prefixes", len(q.Positions), len(q.Prefixes))
+	}
+	r, err := m.enter()
+	if err != nil {
+		return err
+	}
+	defer r.a.release()
+	for keys, prefixes := 0, 0; ; {
+		k := min(keys+matchRows, len(q.Keys))
+		p := min(prefixes+matchRows, len(q.Prefixes))
+		part := MatchQuery{Accept: q.Accept, Positions: q.Positions[prefixes:p], Prefixes: q.Prefixes[prefixes:p], Keys: q.Keys[keys:k]}
+		if err := m.match(ctx, r, &part, found, keys, prefixes); err != nil {
+			found.reset(len(q.Keys))
+			return err
+		}
+		keys, prefixes = k, p
+		if keys == len(q.Keys) && prefixes == len(q.Prefixes) {
+			return nil
+		}
+	}
+}
+
+// match asks for one part of a query, whose rows begin at key and prefix.
+func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found *Found, key, prefix int) error {
+	c := m.client
+	k := c.call(ctx, c.opt.Timeouts.Lookup)
+	defer c.put(k)
+	k.op = wire.OpMatch
+	k.match = wire.MatchRequest{
+		Profile: r.profile, Accept: uint8(q.Accept),
+		Positions: q.Positions, Prefixes: wireHashes(q.Prefixes), Keys: wireHashes(q.Keys),
+	}
+	body, err := r.a.do(ctx, k, r.tenant, &k.match, nil)
+	k.match = wire.MatchRequest{} // the pool must not keep the caller's memory
+	if err != nil {
+		return err
+	}
+	reply := &k.matchReply
+	if err := r.a.decode(wire.OpMatch, reply, body); err != nil {
+		return err
+	}
+	if err := r.a.rows(wire.OpMatch, len(reply.Status), len(q.Keys)); err != nil {
+		return err
+	}
+	if reply.PrefixTokens > 0 && int64(reply.PrefixIndex) >= int64(len(q.Positions)) {
+		return r.a.rows(wire.OpMatch, int(reply.PrefixIndex), len(q.Positions))
+	}
+	if int(reply.PrefixTokens) > found.PrefixTokens || prefix == 0 {
+		found.PrefixTokens, found.PrefixIndex = int(reply.PrefixTokens), prefix+int(reply.PrefixIndex)
+		found.PrefixKind, found.PrefixReason = Accept(reply.PrefixFlags), reply.PrefixReason
+	}
+	for i := range reply.Status {
+		found.Segments[key+i] = SegmentFound{
+			Status: reply.Status[i], Tier: reply.Tier[i], Reason: reply.Reason[i], Tokens: int(reply.Tokens[i]),
+		}
+	}
+	return nil
+}
+
+// reset makes f n misses.
+func (f *Found) reset(n int) {
+	s := f.Segments[:0]
+	if cap(s) < n {
+		s = make([]SegmentFound, 0, n)
+	}
+	s = s[:n]
+	clear(s)
+	*f = Found{Segments: s}
+}

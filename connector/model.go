@@ -1,0 +1,385 @@
+package connector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Binding is what one engine process adds to a profile. The zero value is rank 0
+// of the client's first tenant, not paged.
+type Binding struct {
+	Tenant string // one of Options.Tenants by name
+	Rank   int    // tensor-parallel rank
+
+	BlockTokens int    // engine block size; 0 = not paged
+	Connector   string // names and versions, for people; at most wire.MaxName bytes
+	Engine      string
+
+	// Memory is the engine's own KV memory, for Rotate and Assemble to write
+	// into; nil = none.
+	Memory *Memory
+
+	// SegmentBytes and CheckpointBytes, when not 0, are what the engine itself
+	// computes for ProbeTokens interior tokens and one rank; the daemon refuses
+	// a profile whose sizes differ. 0 = taken from the profile.
+	ProbeTokens     int
+	SegmentBytes    int64
+	CheckpointBytes int64
+}
+
+// Memory describes engine memory by block table.
+type Memory struct {
+	// File is a memfd with F_SEAL_SHRINK. It is duplicated: the caller keeps it.
+	File   *os.File
+	Bytes  int64
+	Layers []wire.MemoryLayer
+}
+
+// probeTokens is the interior for which sizes are compared when the engine names
+// none. Odd, so that a per-token size off by a padding shows.
+const probeTokens = 509
+
+// Model is a profile registered for one tenant and rank. It stays good across
+// restarts of the daemon.
+type Model struct {
+	client  *Client
+	profile *profile.Profile
+	binding Binding
+	tenant  int // index in Options.Tenants
+	request wire.ProfileRequest
+
+	mu struct {
+		sync.Mutex
+		memory *os.File // our duplicate
+		reg    *registration
+		salt   []byte // of the last daemon that registered us
+	}
+}
+
+// registration is a model at one attachment. The fields after done are set
+// before done is closed.
+type registration struct {
+	a       *attachment
+	done    chan struct{}
+	tenant  uint32
+	profile uint32
+	memory  uint32
+	err     error
+}
+
+// failed reports whether there was no answer.
+func (r *registration) failed() bool {
+	select {
+	case <-r.done:
+		return r.err != nil && !r.refused()
+	default:
+		return false
+	}
+}
+
+// refused reports whether the daemon said no, as opposed to not answering.
+func (r *registration) refused() bool {
+	return r.err != nil && !errors.Is(r.err, ErrUnavailable) && !errors.Is(r.err, ErrLate) &&
+		!errors.Is(r.err, ErrBusy) && !errors.Is(r.err, ErrCanceled) && !errors.Is(r.err, ErrStale)
+}
+
+// Register makes a Model. Without a daemon it succeeds and the profile is
+// registered when one is found; a daemon that refuses it now is an error. A
+// client holds at most 64 models.
+func (c *Client) Register(p *profile.Profile, b Binding) (*Model, error) {
+	m, err := c.newModel(p, b)
+	if err != nil {
+		return nil, fmt.Errorf("register: %w", err)
+	}
+	c.mu.Lock()
+	closed, n := c.mu.closed, len(c.mu.models)
+	if !closed && n < maxModels {
+		c.mu.models = append(c.mu.models, m)
+	}
+	a := c.mu.current
+	c.mu.Unlock()
+	switch {
+	case closed:
+		m.close()
+		return nil, fmt.Errorf("register: client closed: %w", ErrUnavailable)
+	case n >= maxModels:
+		m.close()
+		return nil, fmt.Errorf("register: %d models, most %d: %w", n, maxModels, ErrFull)
+	case a == nil:
+		return m, nil
+	}
+	// The reply is awaited wherever it is asked for: run may be first.
+	r := m.attach(a)
+	<-r.done
+	if r.refused() {
+		c.unregister(m)
+		return nil, r.err
+	}
+	if r.err != nil {
+		select {
+		case c.again <- struct{}{}: // run tries again
+		default:
+		}
+	}
+	return m, nil
+}
+
+func (c *Client) newModel(p *profile.Profile, b Binding) (*Model, error) {
+	if p == nil {
+		return nil, fmt.Errorf("no profile: %w", ErrInvalid)
+	}
+	tenant := slices.IndexFunc(c.opt.Tenants, func(t Tenant) bool { return t.Name == b.Tenant })
+	if b.Tenant == "" && tenant < 0 {
+		tenant = 0
+	}
+	switch {
+	case tenant < 0:
+		return nil, fmt.Errorf("tenant %q is not among the client's: %w", b.Tenant, ErrInvalid)
+	case b.Rank < 0 || b.Rank >= p.TPSize():
+		return nil, fmt.Errorf("rank %d of %d: %w", b.Rank, p.TPSize(), ErrInvalid)
+	case b.BlockTokens < 0 || b.ProbeTokens < 0 || b.SegmentBytes < 0 || b.CheckpointBytes < 0:
+		return nil, fmt.Errorf("a size below 0: %w", ErrInvalid)
+	case len(b.Connector) > wire.MaxName || len(b.Engine) > wire.MaxName:
+		return nil, fmt.Errorf("names of %d and %d bytes, most %d: %w", len(b.Connector), len(b.Engine), wire.MaxName, ErrInvalid)
+	case len(p.Canonical()) > wire.MaxIdentity:
+		return nil, fmt.Errorf("identity of %d bytes, most %d: %w", len(p.Canonical()), wire.MaxIdentity, ErrInvalid)
+	}
+	m := &Model{client: c, profile: p, binding: b, tenant: tenant}
+	m.setSizes()
+	if b.Memory == nil {
+		return m, nil
+	}
+	return m, m.keepMemory(b.Memory)
+}
+
+func (m *Model) setSizes() {
+	b := &m.binding
+	if b.ProbeTokens == 0 {
+		b.ProbeTokens = probeTokens
+	}
+	if b.SegmentBytes == 0 {
+		b.SegmentBytes = m.profile.SegmentLayout(b.ProbeTokens).Bytes
+	}
+	if b.CheckpointBytes == 0 {
+		b.CheckpointBytes = m.profile.CheckpointLayout(b.ProbeTokens).Bytes
+	}
+	m.request = wire.ProfileRequest{
+		Identity: m.profile.Canonical(), BlockTokens: uint32(b.BlockTokens),
+		Connector: b.Connector, Engine: b.Engine, ProbeTokens: uint32(b.ProbeTokens),
+		SegmentBytes: uint64(b.SegmentBytes), CheckpointBytes: uint64(b.CheckpointBytes),
+	}
+}
+
+func (m *Model) keepMemory(e *Memory) error {
+	if e.File == nil || e.Bytes <= 0 || len(e.Layers) > wire.MaxMemoryLayers {
+		return fmt.Errorf("memory of %d bytes, %d layers: %w", e.Bytes, len(e.Layers), ErrInvalid)
+	}
+	fd, err := unix.FcntlInt(e.File.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return fmt.Errorf("memory: %v: %w", err, ErrInvalid)
+	}
+	m.mu.memory = os.NewFile(uintptr(fd), e.File.Name())
+	m.request.MemoryBytes, m.request.Memory = uint64(e.Bytes), slices.Clone(e.Layers)
+	return nil
+}
+
+// attach registers the model with a, once: whoever comes second gets the same
+// registration and waits for done. One that got no answer is tried again.
+func (m *Model) attach(a *attachment) *registration {
+	m.mu.Lock()
+	if r := m.mu.reg; r != nil && r.a == a && !r.failed() {
+		m.mu.Unlock()
+		return r
+	}
+	r := &registration{a: a, done: make(chan struct{})}
+	m.mu.reg = r
+	m.mu.Unlock()
+
+	r.tenant = a.grants[m.tenant].ID
+	r.err = m.register(r)
+	if r.err != nil {
+		m.client.opt.Log.Warn().Err(r.err).Str("model", m.profile.Identity().Model).Msg("the cache daemon refuses the profile, no hits for it")
+	} else {
+		m.mu.Lock()
+		m.mu.salt = a.grants[m.tenant].Salt
+		m.mu.Unlock()
+	}
+	close(r.done)
+	return r
+}
+
+// register asks the daemon.
+func (m *Model) register(r *registration) error {
+	var fds []int
+	if m.request.MemoryBytes > 0 {
+		file, err := m.duplicate()
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		fds = []int{int(file.Fd())}
+	}
+	c := m.client
+	k := c.call(c.ctx, c.opt.Timeouts.Attach)
+	defer c.put(k)
+	k.op = wire.OpProfile
+	body, err := r.a.do(c.ctx, k, r.tenant, &m.request, fds)
+	if err != nil {
+		return err
+	}
+	var reply wire.ProfileReply
+	if err := r.a.decode(wire.OpProfile, &reply, body); err != nil {
+		return err
+	}
+	if reply.Fingerprint != m.profile.Fingerprint() {
+		return fmt.Errorf("profile: the daemon's fingerprint is %x, ours %x: %w", reply.Fingerprint, m.profile.Fingerprint(), ErrInvalid)
+	}
+	r.profile, r.memory = reply.Profile, reply.Memory
+	return nil
+}
+
+// duplicate makes a descriptor of the engine memory that Close cannot take away
+// while it is being sent.
+func (m *Model) duplicate() (*os.File, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.memory == nil {
+		return nil, fmt.Errorf("client closed: %w", ErrUnavailable)
+	}
+	fd, err := unix.FcntlInt(m.mu.memory.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fmt.Errorf("memory: %v: %w", err, ErrUnavailable)
+	}
+	return os.NewFile(uintptr(fd), "memory"), nil
+}
+
+func (m *Model) close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.memory != nil {
+		m.mu.memory.Close()
+		m.mu.memory = nil
+	}
+}
+
+// registerAll registers every model with a; false when one got no answer.
+func (c *Client) registerAll(a *attachment) bool {
+	c.mu.Lock()
+	models := slices.Clone(c.mu.models)
+	c.mu.Unlock()
+	all := true
+	for _, m := range models {
+		r := m.attach(a)
+		<-r.done
+		all = all && !r.failed()
+	}
+	return all
+}
+
+func (c *Client) unregister(m *Model) {
+	c.mu.Lock()
+	c.mu.models = slices.DeleteFunc(c.mu.models, func(o *Model) bool { return o == m })
+	c.mu.Unlock()
+	m.close()
+}
+
+// enter returns the registration for one call and keeps its mappings; the caller
+// releases its attachment.
+func (m *Model) enter() (*registration, error) {
+	m.mu.Lock()
+	r := m.mu.reg
+	m.mu.Unlock()
+	if r == nil || r.a.ended.Load() {
+		m.client.counters.unavailable.Add(1)
+		return nil, errNotAttached
+	}
+	select {
+	case <-r.done:
+	default:
+		m.client.counters.unavailable.Add(1)
+		return nil, errNotAttached
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
+	if !r.a.retain() {
+		m.client.counters.unavailable.Add(1)
+		return nil, errNotAttached
+	}
+	return r, nil
+}
+
+// Profile is the profile the model was made of.
+func (m *Model) Profile() *profile.Profile { return m.profile }
+
+// Rank is the tensor-parallel rank of the binding.
+func (m *Model) Rank() int { return m.binding.Rank }
+
+// Ready reports whether calls can be answered now: nil, the reason why the
+// daemon refuses the profile, or ErrUnavailable.
+func (m *Model) Ready() error {
+	r, err := m.enter()
+	if err != nil {
+		return err
+	}
+	r.a.release()
+	return nil
+}
+
+// WaitReady blocks until Ready is nil or the daemon has refused the profile.
+func (m *Model) WaitReady(ctx context.Context) error {
+	for {
+		if err := m.client.WaitAttached(ctx); err != nil {
+			return err
+		}
+		a := m.client.current()
+		if a == nil {
+			continue
+		}
+		r := m.attach(a)
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			return errNotAttached
+		}
+		if r.err == nil || !a.ended.Load() {
+			return r.err
+		}
+	}
+}
+
+// Salt is the tenant's salt, which goes into segment keys and prefix hashes. It
+// comes from the daemon: false until one was attached for the first time.
+func (m *Model) Salt() ([]byte, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.salt, m.mu.salt != nil
+}
+
+// SegmentKey names a segment of this model and tenant; false without a salt.
+func (m *Model) SegmentKey(s profile.SegmentSpec, tokens []uint32) (profile.SegmentKey, bool) {
+	salt, ok := m.Salt()
+	if !ok {
+		return profile.SegmentKey{}, false
+	}
+	return m.profile.SegmentKey(salt, s, tokens), true
+}
+
+// PrefixHashes names the leading tokens of a prompt at each of the ascending
+// positions; false without a salt.
+func (m *Model) PrefixHashes(blockTokens int, tokens []uint32, positions []int) ([]profile.PrefixHash, bool) {
+	salt, ok := m.Salt()
+	if !ok {
+		return nil, false
+	}
+	return m.profile.PrefixHashes(salt, blockTokens, tokens, positions), true
+}

@@ -1,0 +1,133 @@
+package connector
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// object is the bytes of a segment or of one node of a checkpoint.
+type object struct {
+	held    *held
+	layout  profile.Layout
+	extents extents
+	digests []uint64 // one per chunk of each part, in order; nil = not asked for
+}
+
+// newObject checks digests against the layout.
+func newObject(h *held, layout profile.Layout, e extents, digests []uint64) (object, error) {
+	o := object{held: h, layout: layout, extents: e}
+	if len(digests) == 0 {
+		return o, nil
+	}
+	n := 0
+	for i := range layout.Parts {
+		n += gpuipc.Chunks(layout.Parts[i].Len)
+	}
+	if n != len(digests) {
+		return o, fmt.Errorf("%d digests, want %d", len(digests), n)
+	}
+	o.digests = append([]uint64(nil), digests...)
+	return o, nil
+}
+
+// Layout lists the parts.
+func (o *object) Layout() profile.Layout { return o.layout }
+
+// Bytes is the size of all parts.
+func (o *object) Bytes() int64 { return o.layout.Bytes }
+
+// Part is the bytes of part i: a view where they lie in one run, which is the
+// rule, else a copy. It is nil after Release and for a part that does not exist.
+func (o *object) Part(i int) []byte {
+	if i < 0 || i >= len(o.layout.Parts) || o.held.keep() != nil {
+		return nil
+	}
+	defer o.held.a.release()
+	p := &o.layout.Parts[i]
+	mem := o.held.a.arena.Bytes()
+	if v, ok := o.extents.view(mem, p.Off, p.Len); ok {
+		return v
+	}
+	v := make([]byte, p.Len)
+	o.extents.copyOut(v, mem, p.Off)
+	return v
+}
+
+// Read copies part i into dst, which must have its size. With digests each chunk
+// of the copy is checked while it is in the cache: damage is ErrCorrupt, and dst
+// must not be used then.
+func (o *object) Read(i int, dst []byte) error {
+	if i < 0 || i >= len(o.layout.Parts) {
+		return invalid("read: part %d of %d", i, len(o.layout.Parts))
+	}
+	p := &o.layout.Parts[i]
+	if int64(len(dst)) != p.Len {
+		return invalid("read: part %d has %d bytes, destination %d", i, p.Len, len(dst))
+	}
+	if err := o.held.keep(); err != nil {
+		return err
+	}
+	defer o.held.a.release()
+	first := 0
+	for j := range i {
+		first += gpuipc.Chunks(o.layout.Parts[j].Len)
+	}
+	mem := o.held.a.arena.Bytes()
+	for chunk := 0; len(dst) > 0; chunk++ {
+		run := dst[:min(len(dst), gpuipc.ChunkBytes)]
+		o.extents.copyOut(run, mem, p.Off+int64(chunk)*gpuipc.ChunkBytes)
+		if err := o.check(run, i, chunk, first+chunk); err != nil {
+			return err
+		}
+		dst = dst[len(run):]
+	}
+	return nil
+}
+
+// Verify computes all digests again: nil, ErrCorrupt, or ErrInvalid when they
+// were not asked for.
+func (o *object) Verify() error {
+	if o.digests == nil {
+		return invalid("verify: no digests were asked for")
+	}
+	if err := o.held.keep(); err != nil {
+		return err
+	}
+	defer o.held.a.release()
+	mem := o.held.a.arena.Bytes()
+	var scratch []byte
+	at := 0
+	for i := range o.layout.Parts {
+		p := &o.layout.Parts[i]
+		for chunk := range gpuipc.Chunks(p.Len) {
+			off := int64(chunk) * gpuipc.ChunkBytes
+			n := min(p.Len-off, gpuipc.ChunkBytes)
+			run, ok := o.extents.view(mem, p.Off+off, n)
+			if !ok {
+				scratch = append(scratch[:0], make([]byte, n)...)
+				o.extents.copyOut(scratch, mem, p.Off+off)
+				run = scratch
+			}
+			if err := o.check(run, i, chunk, at); err != nil {
+				return err
+			}
+			at++
+		}
+	}
+	return nil
+}
+
+// check compares one chunk with digest at.
+func (o *object) check(run []byte, part, chunk, at int) error {
+	if o.digests == nil {
+		return nil
+	}
+	got := gpuipc.DigestBytes(run)
+	if got == o.digests[at] {
+		return nil
+	}
+	o.held.a.client.counters.corrupt.Add(1)
+	return fmt.Errorf("lease %d, part %d, chunk %d: digest %#x, want %#x: %w", o.held.id, part, chunk, got, o.digests[at], ErrCorrupt)
+}

@@ -1,0 +1,142 @@
+package connector
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+)
+
+// Options configure a Client. The zero value is usable.
+type Options struct {
+	// Socket is the daemon's path. Empty = DefaultSocket(), asked again at each
+	// attempt to attach.
+	Socket string
+
+	// Name and version of the engine, shown to people; at most wire.MaxName
+	// bytes. Empty = the program's name.
+	Name string
+
+	// Tenants this client speaks for, at most wire.MaxTenants. Empty = the
+	// daemon's default tenant, under the name "".
+	Tenants []Tenant
+
+	// StagingBytes and SlotBytes are wished sizes of this connection's staging
+	// and slot regions; 0 = the daemon's defaults. The daemon may grant less.
+	StagingBytes int64
+	SlotBytes    int64
+
+	Timeouts Timeouts
+
+	// Log gets one line when a daemon is found, lost, or refuses us. The zero
+	// value is silent.
+	Log zerolog.Logger
+}
+
+// Tenant is a tenant's name and the token that proves it.
+type Tenant struct {
+	Name  string
+	Token string
+}
+
+// Timeouts bound calls by kind, from the call to its return. A context can only
+// shorten them. A tick of the kernel's timer (at most 4 ms) may come on top.
+type Timeouts struct {
+	Lookup   time.Duration // match, acquire, load, release, stats; 0 = 50 ms
+	Transfer time.Duration // each message of put, save, compose, rotate, assemble; 0 = 2 s
+	Attach   time.Duration // connecting, hello, and each profile; 0 = 1 s
+}
+
+// Bounds that no option changes.
+const (
+	backoffFirst = 10 * time.Millisecond  // between attempts to attach,
+	backoffMost  = 500 * time.Millisecond // doubled up to this; so that a restarted daemon is found within 1 s
+	readTick     = 20 * time.Millisecond  // how long a reader stays deaf to its context
+
+	maxInFlight = 256 // requests, whatever the daemon allows
+	maxModels   = 64  // registered profiles of one client
+)
+
+// DefaultSocket is where a daemon listens that was not told otherwise: the first
+// of /run/spliced, $XDG_RUNTIME_DIR/spliced and /tmp/spliced-UID in which a
+// socket exists, or the first of them. The last counts only if it is ours: other
+// users may make directories in /tmp too.
+func DefaultSocket() string {
+	const name = "spliced.sock"
+	first := filepath.Join("/run/spliced", name)
+	shared := filepath.Join(os.TempDir(), "spliced-"+strconv.Itoa(os.Getuid()))
+	candidates := []string{first}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		candidates = append(candidates, filepath.Join(dir, "spliced", name))
+	}
+	var st syscall.Stat_t
+	if syscall.Lstat(shared, &st) == nil && int(st.Uid) == os.Getuid() {
+		candidates = append(candidates, filepath.Join(shared, name))
+	}
+	for _, path := range candidates {
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	return first
+}
+
+// Validate lists everything that is wrong with o.
+func (o *Options) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf(format+": %w", append(args, ErrInvalid)...))
+	}
+	if len(o.Name) > wire.MaxName {
+		bad("Name has %d bytes, most %d", len(o.Name), wire.MaxName)
+	}
+	if len(o.Tenants) > wire.MaxTenants {
+		bad("%d Tenants, most %d", len(o.Tenants), wire.MaxTenants)
+	}
+	seen := map[string]bool{}
+	for i, t := range o.Tenants {
+		if len(t.Name) > wire.MaxName || len(t.Token) > wire.MaxToken {
+			bad("Tenants[%d]: name of %d bytes, token of %d, most %d and %d", i, len(t.Name), len(t.Token), wire.MaxName, wire.MaxToken)
+		}
+		if seen[t.Name] {
+			bad("Tenants[%d]: name %q twice", i, t.Name)
+		}
+		seen[t.Name] = true
+	}
+	if o.StagingBytes < 0 || o.SlotBytes < 0 {
+		bad("StagingBytes %d, SlotBytes %d", o.StagingBytes, o.SlotBytes)
+	}
+	for name, d := range map[string]time.Duration{"Lookup": o.Timeouts.Lookup, "Transfer": o.Timeouts.Transfer, "Attach": o.Timeouts.Attach} {
+		if d < 0 || d > time.Hour {
+			bad("Timeouts.%s %v, want 0 to 1 h", name, d)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// withDefaults returns o with its zero values filled in.
+func (o Options) withDefaults() Options {
+	if o.Name == "" {
+		o.Name = filepath.Base(os.Args[0])
+		o.Name = o.Name[:min(len(o.Name), wire.MaxName)]
+	}
+	if len(o.Tenants) == 0 {
+		o.Tenants = []Tenant{{}}
+	}
+	t := &o.Timeouts
+	for d, value := range map[*time.Duration]time.Duration{
+		&t.Lookup: 50 * time.Millisecond, &t.Transfer: 2 * time.Second, &t.Attach: time.Second,
+	} {
+		if *d == 0 {
+			*d = value
+		}
+	}
+	return o
+}

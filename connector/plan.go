@@ -1,0 +1,91 @@
+package connector
+
+import (
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// AllLayers asks Compose and Rotate for every layer they apply to.
+const AllLayers = profile.AllLayers
+
+// Span is a run of prompt tokens [Start, Start+Count): the interior of a leased
+// segment, or tokens that the engine computes.
+type Span struct {
+	Lease *Lease // nil = the engine computes these tokens
+	Start int
+	Count int
+	// Input is (T, S) of a computed span in F32, by profile.SeamLayout of the
+	// asked layers. Compose needs it for every computed span but the last; it is
+	// copied into staging.
+	Input []byte
+}
+
+// Plan covers the prompt tokens [Begin, End) exactly once, in order.
+type Plan struct {
+	Begin, End int
+	Spans      []Span
+}
+
+// From is where a plan begins: at a zero state (the zero value), at a loaded
+// checkpoint of Begin tokens, or at states that an earlier call left in a slot.
+type From struct {
+	Checkpoint *Checkpoint
+	Slot       *Slot
+	SlotOff    int64 // offset of the states in Slot.Bytes
+}
+
+// encode fills the wire's columns. Inputs are the staging offsets of the spans,
+// or nil for none.
+func (p *Plan) encode(a *attachment, inputs []uint64) (wire.Plan, error) {
+	n := len(p.Spans)
+	if n > wire.MaxSpans {
+		return wire.Plan{}, invalid("plan of %d spans, most %d", n, wire.MaxSpans)
+	}
+	if p.Begin < 0 || p.End < p.Begin || p.End > profile.MaxTokens {
+		return wire.Plan{}, invalid("plan of tokens [%d, %d)", p.Begin, p.End)
+	}
+	w := wire.Plan{
+		Begin: uint32(p.Begin), End: uint32(p.End), Kinds: make([]uint8, n), Leases: make([]uint64, n),
+		Starts: make([]uint32, n), Counts: make([]uint32, n), Inputs: inputs,
+	}
+	if inputs == nil {
+		w.Inputs = make([]uint64, n)
+		for i := range w.Inputs {
+			w.Inputs[i] = wire.None
+		}
+	}
+	for i := range p.Spans {
+		s := &p.Spans[i]
+		if s.Start < p.Begin || s.Count < 0 || s.Start > p.End-s.Count {
+			return wire.Plan{}, invalid("span %d of %d tokens at %d, plan is [%d, %d)", i, s.Count, s.Start, p.Begin, p.End)
+		}
+		w.Starts[i], w.Counts[i], w.Kinds[i] = uint32(s.Start), uint32(s.Count), wire.SpanRecompute
+		if s.Lease == nil {
+			continue
+		}
+		id, err := s.Lease.lease(a)
+		if err != nil {
+			return wire.Plan{}, err
+		}
+		w.Kinds[i], w.Leases[i] = wire.SpanSegment, id
+	}
+	return w, nil
+}
+
+// encode returns the wire's from columns.
+func (f *From) encode(a *attachment) (kind uint8, lease, off uint64, err error) {
+	switch {
+	case f.Checkpoint != nil && f.Slot != nil:
+		return 0, 0, 0, invalid("a plan begins from a checkpoint and from a slot")
+	case f.Checkpoint != nil:
+		lease, err = f.Checkpoint.lease(a)
+		return wire.FromCheckpoint, lease, 0, err
+	case f.Slot != nil:
+		if f.SlotOff < 0 || f.SlotOff > f.Slot.n {
+			return 0, 0, 0, invalid("offset %d of a slot of %d bytes", f.SlotOff, f.Slot.n)
+		}
+		lease, err = f.Slot.lease(a)
+		return wire.FromSlot, lease, uint64(f.Slot.off + f.SlotOff), err
+	}
+	return wire.FromZero, 0, 0, nil
+}

@@ -1,0 +1,188 @@
+package connector
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+)
+
+// abandon gives c up for cause. What its reply sets off is done by whoever reads
+// it; the reaper sees to it that somebody does.
+func (a *attachment) abandon(c *call, cause error) error {
+	err := fmt.Errorf("%s: given up: %w", c.op, cause)
+	l := c.late
+	if l.memory {
+		l.pending = newPendingWrite(err, c.id)
+	}
+	if !a.leave(c, &l) {
+		return c.err
+	}
+	c.abandoned = true
+	if errors.Is(cause, ErrLate) {
+		a.client.counters.late.Add(1)
+	} else {
+		a.client.counters.canceled.Add(1)
+	}
+	if l.cancel {
+		a.askToStop()
+	}
+	a.reap()
+	if l.pending != nil {
+		return l.pending
+	}
+	return err
+}
+
+// reap starts the reaper unless it runs. It reads replies that nobody waits for
+// and ends when there are none left.
+func (a *attachment) reap() {
+	if !a.reaping.Swap(true) {
+		a.client.spawn(a.reapAll)
+	}
+}
+
+func (a *attachment) reapAll() {
+	for {
+		select {
+		case <-a.token:
+		case <-a.dead:
+			return
+		}
+		a.read(readTick, nil)
+		a.token <- struct{}{}
+		a.askToStop() // again, where a full socket or a busy daemon refused
+		if a.orphans() > 0 {
+			continue
+		}
+		a.reaping.Store(false)
+		// A call may have been abandoned between the last two lines.
+		if a.orphans() == 0 || a.reaping.Swap(true) {
+			return
+		}
+	}
+}
+
+// askToStop sends a cancel for each abandoned request that has had none.
+func (a *attachment) askToStop() {
+	for id, l := range a.unasked() {
+		cancel := &late{own: true, cancels: id, stops: l.pending}
+		if !a.post(wire.OpCancel, l.tenant, &wire.CancelRequest{Requests: []uint64{id}}, cancel) {
+			a.askAgain(id)
+		}
+	}
+}
+
+// post sends a request whose reply no caller waits for. It does not block.
+func (a *attachment) post(op wire.Op, tenant uint32, m wire.Message, l *late) bool {
+	var i uint16
+	select {
+	case i = <-a.own:
+	default:
+		a.client.counters.unsent.Add(1)
+		return false
+	}
+	id, err := a.add(i, op, nil, l)
+	if err != nil {
+		return false
+	}
+	h := wire.Header{Op: op, Request: id, Epoch: a.epoch, Tenant: tenant}
+	frame, err := wire.AppendFrame(nil, &h, m)
+	if err == nil {
+		err = a.conn.TrySend(frame, nil)
+	}
+	if err != nil {
+		a.client.counters.unsent.Add(1)
+		a.remove(id)
+		return false
+	}
+	a.reap()
+	return true
+}
+
+// settle does what the reply to an abandoned request sets off.
+func (a *attachment) settle(l *late, h wire.Header, body []byte) {
+	if !l.own {
+		a.client.counters.lateReplies.Add(1)
+	}
+	a.staging.free(l.staged...)
+	if l.pending != nil {
+		l.pending.settle(nil)
+	}
+	if l.cancels != 0 {
+		a.settleCancel(l, h.Code)
+	}
+	if l.giveBack && h.Code == wire.OK {
+		a.giveBack(l, h.Op, body)
+	}
+}
+
+// settleCancel handles the reply to a cancel. The daemon answers it when the
+// request cannot touch its destination any more, whatever the outcome.
+func (a *attachment) settleCancel(l *late, code wire.Code) {
+	switch code {
+	case wire.OK:
+		if l.stops != nil {
+			l.stops.settle(nil)
+		}
+	case wire.Busy, wire.Late, wire.Unavailable, wire.Canceled:
+		a.askAgain(l.cancels)
+	}
+}
+
+// giveBack returns what a late reply granted. A reply that cannot be read is
+// left to the lease's time-out.
+func (a *attachment) giveBack(l *late, op wire.Op, body []byte) {
+	leases, reservations := granted(op, body)
+	if len(leases) > 0 {
+		a.client.counters.gaveBack.Add(uint64(len(leases)))
+		a.post(wire.OpRelease, l.tenant, &wire.ReleaseRequest{Leases: leases}, &late{own: true})
+	}
+	if len(reservations) > 0 {
+		a.client.counters.gaveBack.Add(uint64(len(reservations)))
+		a.post(wire.OpAbort, l.tenant, &wire.AbortRequest{Reservations: reservations}, &late{own: true})
+	}
+}
+
+// granted lists the leases and reservations in a reply.
+func granted(op wire.Op, body []byte) (leases, reservations []uint64) {
+	switch op {
+	case wire.OpAcquire:
+		var m wire.AcquireReply
+		if m.Decode(body) == nil {
+			leases = withCode(m.Codes, m.Leases)
+		}
+	case wire.OpLoad:
+		var m wire.LoadReply
+		if m.Decode(body) == nil {
+			leases = []uint64{m.Lease}
+		}
+	case wire.OpCompose:
+		var m wire.ComposeReply
+		if m.Decode(body) == nil {
+			leases = []uint64{m.Lease}
+		}
+	case wire.OpRotate, wire.OpAssemble:
+		var m wire.RotateReply
+		if m.Decode(body) == nil && m.Lease != 0 {
+			leases = []uint64{m.Lease}
+		}
+	case wire.OpReserve, wire.OpSave:
+		var m wire.ReserveReply
+		if m.Decode(body) == nil {
+			reservations = withCode(m.Codes, m.Reservations)
+		}
+	}
+	return leases, reservations
+}
+
+// withCode copies the ids of the rows that are OK.
+func withCode(codes []uint16, ids []uint64) []uint64 {
+	var granted []uint64
+	for i, id := range ids {
+		if wire.Code(codes[i]) == wire.OK {
+			granted = append(granted, id)
+		}
+	}
+	return granted
+}

@@ -1,0 +1,135 @@
+package connector
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// staging hands out parts of one connection's staging region, first fit. Parts
+// start at multiples of profile.PartAlign.
+//
+// Invariant: holes are sorted, disjoint and never adjacent.
+type staging struct {
+	mem []byte
+
+	mu struct {
+		sync.Mutex
+		holes  []gpuipc.Extent
+		freed  chan struct{} // closed and replaced whenever room appears
+		closed bool
+	}
+}
+
+func newStaging(mem []byte) *staging {
+	s := &staging{mem: mem}
+	if len(mem) > 0 {
+		s.mu.holes = []gpuipc.Extent{{Len: int64(len(mem)) &^ (profile.PartAlign - 1)}}
+	}
+	s.mu.freed = make(chan struct{})
+	return s
+}
+
+// alloc returns n bytes. It waits for room until deadline (ErrBusy) or the end
+// of ctx; more than the whole region is ErrFull.
+func (s *staging) alloc(ctx context.Context, n int64, deadline time.Time) (gpuipc.Extent, error) {
+	for {
+		e, freed, err := s.try(n)
+		if err != nil || freed == nil {
+			return e, err
+		}
+		timer := time.NewTimer(time.Until(deadline))
+		select {
+		case <-freed:
+			timer.Stop()
+		case <-timer.C:
+			return gpuipc.Extent{}, fmt.Errorf("%d bytes of staging: none free in time: %w", n, ErrBusy)
+		case <-ctx.Done():
+			timer.Stop()
+			return gpuipc.Extent{}, fmt.Errorf("%d bytes of staging: %v: %w", n, context.Cause(ctx), giveUp(ctx))
+		}
+	}
+}
+
+// tryAlloc is alloc that does not wait.
+func (s *staging) tryAlloc(n int64) (e gpuipc.Extent, ok bool, err error) {
+	e, freed, err := s.try(n)
+	return e, freed == nil && err == nil, err
+}
+
+// try returns a part, or what to wait for.
+func (s *staging) try(n int64) (gpuipc.Extent, <-chan struct{}, error) {
+	want := padded(n)
+	if n < 0 || want > int64(len(s.mem)) {
+		return gpuipc.Extent{}, nil, fmt.Errorf("%d bytes of staging, have %d: %w", n, len(s.mem), ErrFull)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed {
+		return gpuipc.Extent{}, nil, fmt.Errorf("staging: %w", ErrUnavailable)
+	}
+	for i := range s.mu.holes {
+		hole := &s.mu.holes[i]
+		if hole.Len < want {
+			continue
+		}
+		e := gpuipc.Extent{Off: hole.Off, Len: n}
+		hole.Off += want
+		hole.Len -= want
+		if hole.Len == 0 {
+			s.mu.holes = slices.Delete(s.mu.holes, i, i+1)
+		}
+		return e, nil, nil
+	}
+	return gpuipc.Extent{}, s.mu.freed, nil
+}
+
+// padded is the room that n bytes take.
+func padded(n int64) int64 { return (max(n, 1) + profile.PartAlign - 1) &^ (profile.PartAlign - 1) }
+
+// bytes is the memory of e.
+func (s *staging) bytes(e gpuipc.Extent) []byte { return s.mem[e.Off : e.Off+e.Len : e.Off+e.Len] }
+
+// free gives back what alloc returned.
+func (s *staging) free(parts ...gpuipc.Extent) {
+	if len(parts) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range parts {
+		e.Len = padded(e.Len)
+		s.insertLocked(e)
+	}
+	close(s.mu.freed)
+	s.mu.freed = make(chan struct{})
+}
+
+func (s *staging) insertLocked(e gpuipc.Extent) {
+	i, _ := slices.BinarySearchFunc(s.mu.holes, e, func(a, b gpuipc.Extent) int { return int(a.Off - b.Off) })
+	s.mu.holes = slices.Insert(s.mu.holes, i, e)
+	if i+1 < len(s.mu.holes) && e.Off+e.Len == s.mu.holes[i+1].Off {
+		s.mu.holes[i].Len += s.mu.holes[i+1].Len
+		s.mu.holes = slices.Delete(s.mu.holes, i+1, i+2)
+	}
+	if i > 0 && s.mu.holes[i-1].Off+s.mu.holes[i-1].Len == e.Off {
+		s.mu.holes[i-1].Len += s.mu.holes[i].Len
+		s.mu.holes = slices.Delete(s.mu.holes, i, i+1)
+	}
+}
+
+// close wakes everybody who waits.
+func (s *staging) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.mu.closed {
+		s.mu.closed = true
+		close(s.mu.freed)
+		s.mu.freed = make(chan struct{})
+	}
+}
