@@ -60,20 +60,23 @@ var errPeerLeft error = &refusal{code: wire.Canceled, text: "the connection ende
 
 // peerGone is called by the watcher: nobody waits for an answer any more.
 func (c *conn) peerGone() {
-	c.drop(errPeerLeft)
-	// Both ways, unlike drop: a reader that waits to send must wake up too.
-	_ = unix.Shutdown(c.sock.Fd(), unix.SHUT_RDWR)
+	// After a drop of ours the watcher sees our own shutdown and nothing else.
+	if c.drop(errPeerLeft) {
+		// Both ways, unlike drop: a reader that waits to send must wake up too.
+		_ = unix.Shutdown(c.sock.Fd(), unix.SHUT_RDWR)
+	}
 }
 
 // drop ends the connection for a reason of ours. It only wakes the reader, which
 // does the rest. Shutting down the reading side alone keeps end of file from the
-// client until everything has drained.
-func (c *conn) drop(cause error) {
+// client until everything has drained. False when it was ending already.
+func (c *conn) drop(cause error) bool {
 	if c.ending.Swap(true) {
-		return
+		return false
 	}
 	c.cancel(cause)
 	_ = unix.Shutdown(c.sock.Fd(), unix.SHUT_RD)
+	return true
 }
 
 // serve is the reader: it returns when the connection has been closed and all
@@ -149,7 +152,7 @@ func (c *conn) replyError(h *wire.Header, err error, s *scratch) {
 		c.server.log.Error().Err(err).Str("op", h.Op.String()).Uint64("connection", c.id).Msg("request failed for no kind of reason")
 	}
 	reply := *h
-	reply.Code = code
+	reply.Version, reply.Code = wire.Version, code
 	c.server.counts.answered(h.Op, code)
 	s.out = wire.AppendError(s.out[:0], &reply, err.Error())
 	c.send(s.out, nil)

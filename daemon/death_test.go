@@ -1,0 +1,199 @@
+package daemon
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// roleEnv makes the test binary a client process instead.
+const roleEnv = "SPLICED_TEST_CLIENT"
+
+func TestMain(m *testing.M) {
+	if socket := os.Getenv(roleEnv); socket != "" {
+		holdAndWait(socket)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// holding is what the client process says once it holds everything.
+type holding struct{ Child int }
+
+// holdAndWait takes a lease, a reservation and a slot, lets a child inherit the
+// socket, says so, and waits to be killed.
+func holdAndWait(socket string) {
+	var t clientProcess
+	c := attach(&t, socket)
+	p := testProfile(&t, 1)
+	c.register(p)
+	held := newDocument(p, nil, 1, 64, profile.RoleFirst)
+	c.publish(held)
+	lease := c.lease(held)
+	c.call(wire.OpCompose, &wire.ComposeRequest{Profile: c.profile, Layer: 0, Plan: onePlan(lease, held, 1)}, &wire.ComposeReply{})
+	if _, code := c.reserve(newDocument(p, nil, 2, 64, profile.RoleFirst), 0); code != wire.OK {
+		t.Fatalf("reserve: %v", code)
+	}
+	child := exec.Command("sleep", "300")
+	child.ExtraFiles = []*os.File{os.NewFile(uintptr(c.conn.Fd()), "socket")}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(holding{child.Process.Pid})
+	select {}
+}
+
+// clientProcess is a testing.TB whose failures end the process.
+type clientProcess struct{ testing.TB }
+
+func (clientProcess) Helper()        {}
+func (clientProcess) Cleanup(func()) {}
+func (clientProcess) Fatal(args ...any) {
+	fmt.Fprintln(os.Stderr, args...)
+	os.Exit(3)
+}
+func (p clientProcess) Fatalf(format string, args ...any) { p.Fatal(fmt.Sprintf(format, args...)) }
+func (p clientProcess) Errorf(format string, args ...any) { p.Fatal(fmt.Sprintf(format, args...)) }
+
+func TestAKilledClientIsFreedAtOnceThoughAChildHoldsItsSocket(t *testing.T) {
+	leakCheck(t)
+	config := testConfig(t)
+	r := startDaemon(t, config, nil)
+	if !r.pidfds {
+		t.Skip("this kernel has no SO_PEERPIDFD")
+	}
+	command := exec.Command(os.Args[0])
+	command.Env = append(os.Environ(), roleEnv+"="+config.Socket)
+	command.Stderr = os.Stderr
+	out, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	var h holding
+	if err == nil {
+		err = json.Unmarshal(line, &h)
+	}
+	if err != nil {
+		t.Fatalf("the client process: %v", err)
+	}
+	defer unix.Kill(h.Child, unix.SIGKILL)
+
+	pools := r.store.Pools()
+	if pools[0].LeasedBytes == 0 || pools[0].PendingBytes == 0 {
+		t.Fatalf("the client holds nothing: %+v", pools[0])
+	}
+	killed := time.Now()
+	if err := command.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	r.atRest()
+	t.Logf("free %v after kill -9", time.Since(killed))
+	_ = command.Wait()
+	// The child still has the socket open: it was not end of file that told us.
+	if err := unix.Kill(h.Child, 0); err != nil {
+		t.Errorf("the child is gone too: %v", err)
+	}
+	fds, err := os.ReadDir("/proc/" + strconv.Itoa(h.Child) + "/fd")
+	sockets := 0
+	for _, fd := range fds {
+		if target, _ := os.Readlink("/proc/" + strconv.Itoa(h.Child) + "/fd/" + fd.Name()); len(target) > 7 && target[:7] == "socket:" {
+			sockets++
+		}
+	}
+	if err != nil || sockets == 0 {
+		t.Errorf("the child holds no socket (%v)", err)
+	}
+	// What the client had published stays.
+	c := attach(t, r.Socket())
+	p := testProfile(t, 1)
+	c.register(p)
+	c.lease(newDocument(p, nil, 1, 64, profile.RoleFirst))
+	if m := c.match(newDocument(p, nil, 2, 64, profile.RoleFirst).key); m.Status[0] != wire.StatusMiss || m.Reason[0] != wire.ReasonAborted {
+		t.Errorf("the reservation: status %d, reason %d", m.Status[0], m.Reason[0])
+	}
+}
+
+func TestTheDeathOfARankAbortsTheReservation(t *testing.T) {
+	leakCheck(t)
+	r := startDaemon(t, testConfig(t), nil)
+	p := testProfile(t, 2)
+	a, b := attach(t, r.Socket()), attach(t, r.Socket())
+	a.register(p)
+	b.register(p)
+	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+	first, code := a.reserve(d, 0)
+	if code != wire.OK {
+		t.Fatal(code)
+	}
+	if a.commit(first, d.layout, d.bytes) {
+		t.Fatal("published with one of two ranks")
+	}
+	second, code := b.reserve(d, 1)
+	if code != wire.OK {
+		t.Fatalf("rank 1 joins: %v", code)
+	}
+	if m := b.match(d.key); m.Status[0] != wire.StatusPending {
+		t.Errorf("status %d", m.Status[0])
+	}
+	a.close()
+	eventually(t, "rank 0 is gone", func() bool { return len(r.server.list()) == 1 })
+	var reply wire.CommitReply
+	b.call(wire.OpCommit, b.commitRequest(second, d.layout, d.bytes), &reply)
+	if wire.Code(reply.Codes[0]) != wire.Gone {
+		t.Errorf("commit of rank 1: %v", wire.Code(reply.Codes[0]))
+	}
+	if m := b.match(d.key); m.Status[0] != wire.StatusMiss {
+		t.Errorf("status %d", m.Status[0])
+	}
+	b.close()
+	r.atRest()
+}
+
+func TestTwoRanksPublishTogether(t *testing.T) {
+	leakCheck(t)
+	r := startDaemon(t, testConfig(t), nil)
+	p := testProfile(t, 2)
+	a, b := attach(t, r.Socket()), attach(t, r.Socket())
+	a.register(p)
+	b.register(p)
+	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+	first, _ := a.reserve(d, 0)
+	second, _ := b.reserve(d, 1)
+	if _, code := b.reserve(d, 1); code != wire.Exists {
+		t.Errorf("rank 1 twice: %v", code)
+	}
+	if _, code := b.reserve(d, 2); code != wire.Invalid {
+		t.Errorf("rank 2 of 2: %v", code)
+	}
+	if a.commit(first, d.layout, d.bytes) {
+		t.Error("published with one of two ranks")
+	}
+	if got := b.acquire(0, d.key); wire.Code(got.Codes[0]) != wire.Miss {
+		t.Errorf("half a segment: %v", wire.Code(got.Codes[0]))
+	}
+	if !b.commit(second, d.layout, d.bytes) {
+		t.Error("not published with both ranks")
+	}
+	for rank := range uint32(2) {
+		if got := a.acquire(rank, d.key); wire.Code(got.Codes[0]) != wire.OK {
+			t.Errorf("rank %d: %v", rank, wire.Code(got.Codes[0]))
+		}
+	}
+	a.close()
+	b.close()
+	r.atRest()
+}
