@@ -74,10 +74,11 @@ func FuzzQuery(f *testing.F) {
 	}
 	handle := s.handler(true)
 	f.Fuzz(func(t *testing.T, query string) {
-		for _, path := range []string{"/api/v1/segments?", "/api/v1/checkpoints?", "/readyz?"} {
+		for _, path := range []string{"/api/v1/segments", "/api/v1/checkpoints", "/readyz"} {
 			var ctx fasthttp.RequestCtx
 			ctx.Init(&fasthttp.Request{}, nil, nil)
-			ctx.Request.SetRequestURI(path + query)
+			ctx.Request.SetRequestURI(path)
+			ctx.Request.URI().SetQueryString(query)
 			handle(&ctx)
 			var p Problem
 			switch status := ctx.Response.StatusCode(); status {

@@ -85,9 +85,9 @@ func (s *Server) newHTTP(trusted bool) *fasthttp.Server {
 	return &fasthttp.Server{
 		Handler:      s.handler(trusted),
 		ErrorHandler: readProblem,
-		// Connections are bounded in accept, where the bound is counted; one
-		// more here so that fasthttp's own answer never comes first.
-		Concurrency:           maxConnections + 1,
+		// Connections are bounded in accept, where the bound is counted.
+		// fasthttp's own bound counts each of ours twice and stays out of it.
+		Concurrency:           4 * maxConnections,
 		ReadBufferSize:        maxHeaderBytes,
 		MaxRequestBodySize:    maxBodyBytes,
 		ReadTimeout:           readTimeout,
