@@ -15,8 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// overheadBytes is what the sidecar needs beside its arena: staging and slots of
-// the clients and the process itself.
+// overheadBytes is what the process needs beside the memory it hands out.
 const overheadBytes = 1 << 30
 
 func sidecar(t *testing.T) *corev1.Pod {
@@ -156,12 +155,16 @@ func TestProbesAskPathsThatAreServed(t *testing.T) {
 	}
 }
 
-func TestMemoryHoldsTheArena(t *testing.T) {
+func TestMemoryLimitHoldsAllThatIsHandedOut(t *testing.T) {
 	c := sidecar(t).Spec.InitContainers[0]
-	arena := resource.MustParse(strings.TrimSuffix(argument(t, c.Args, "arena"), "B"))
+	need := int64(overheadBytes)
+	for _, name := range []string{"arena", "private", "connection-memory"} {
+		q := resource.MustParse(strings.TrimSuffix(argument(t, c.Args, name), "B"))
+		need += q.Value()
+	}
 	limit, request := c.Resources.Limits.Memory(), c.Resources.Requests.Memory()
-	if limit.Value() < arena.Value()+overheadBytes {
-		t.Errorf("limit %s cannot hold the arena of %s and %d bytes more", limit, &arena, overheadBytes)
+	if limit.Value() < need {
+		t.Errorf("limit %s, needed are %d bytes", limit, need)
 	}
 	if request.Cmp(*limit) != 0 {
 		t.Errorf("request %s, limit %s: an arena fills up, so less than all of it is no request", request, limit)
