@@ -19,6 +19,7 @@ func (h *host) CopyDigests(ctx context.Context, dst, src Ref, digests []uint64) 
 		return fmt.Errorf("%s: %w", OpCopyDigests, err)
 	}
 	return h.chunks(ctx, OpCopyDigests, to.n, func(s *scratch, i int, off, n int64) {
+		to.populate(off, n)
 		copyRange(&to, &from, off, n)
 		digests[i] = s.digest(&to, off, n)
 	})
@@ -65,6 +66,7 @@ func (h *host) Store(ctx context.Context, dst Ref, src []byte) error {
 		return fmt.Errorf("%s: %w", OpStore, err)
 	}
 	return h.chunks(ctx, OpStore, to.n, func(_ *scratch, _ int, off, n int64) {
+		to.populate(off, n)
 		to.store(off, src[off:off+n])
 	})
 }

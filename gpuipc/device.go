@@ -62,8 +62,9 @@ type Region interface {
 	Export() (Handle, error)
 	// Resident reports how many bytes are backed by memory now.
 	Resident() (int64, error)
-	// Close unmaps the region. Invariant: no operation of the device that uses
-	// the region is running; the owner drains first.
+	// Close unmaps the region; its Refs are ErrInvalid afterwards. Invariant: no
+	// operation of the device that uses the region is running; the owner drains
+	// first, and a Close that comes too early panics.
 	Close() error
 }
 
@@ -85,6 +86,11 @@ type Description struct {
 // works with any Device. All methods are safe for concurrent use; calls with a
 // context stop early between chunks of at most a few milliseconds when the
 // context ends, and have finished with all memory when they return.
+//
+// Every Ref is checked before the first byte is written: extents inside the
+// region and aligned to their elements, lengths as the job says, destinations
+// apart from sources and from each other. What fails these checks is ErrInvalid
+// and changes nothing; after any later error the destinations hold anything.
 type Device interface {
 	Describe() Description
 	NewRegion(RegionSpec) (Region, error)
@@ -106,6 +112,7 @@ type Device interface {
 	Compose(ctx context.Context, job *ComposeJob) error
 	Rotate(ctx context.Context, job *RotateJob) error
 
+	// Close answers ErrInvalid while regions are open.
 	Close() error
 }
 
@@ -165,7 +172,11 @@ type RowRotation struct {
 }
 
 // Scatter is where rows go: densely into Rows when that is present, else into
-// the blocks of an engine's table.
+// the blocks of an engine's table: token t, head h at byte
+//
+//	Base + Blocks[t/BlockTokens]*BlockStride + (t%BlockTokens)*TokenStride + h*HeadStride
+//
+// The strides may nest in any order, as long as no two rows or heads overlap.
 type Scatter struct {
 	Rows Ref // [Rows, Heads, Dim] contiguous
 

@@ -13,24 +13,38 @@ import (
 // memory is a checked Ref as bytes of our address space: parts in object order,
 // neighbours joined.
 type memory struct {
-	parts []part
-	n     int64
+	region *hostRegion
+	parts  []part
+	n      int64
 }
 
-// part is one run of bytes; off is its place in the object.
+// part is one run of bytes: off is its place in the object, at in the region.
 type part struct {
-	off int64
-	b   []byte
+	off, at int64
+	b       []byte
 }
 
 // run is the longest run of bytes that begins at off, at most n.
 func (m *memory) run(off, n int64) []byte {
-	p := &m.parts[0]
-	if len(m.parts) > 1 {
-		i := sort.Search(len(m.parts), func(i int) bool { return m.parts[i].off > off }) - 1
-		p = &m.parts[i]
-	}
+	p := m.part(off)
 	return p.b[off-p.off : min(off-p.off+n, int64(len(p.b)))]
+}
+
+func (m *memory) part(off int64) *part {
+	if len(m.parts) == 1 {
+		return &m.parts[0]
+	}
+	return &m.parts[sort.Search(len(m.parts), func(i int) bool { return m.parts[i].off > off })-1]
+}
+
+// populate prepares the bytes [off, off+n) for being written.
+func (m *memory) populate(off, n int64) {
+	for n > 0 {
+		p := m.part(off)
+		k := min(n, p.off+int64(len(p.b))-off)
+		m.region.populate(p.at+off-p.off, k)
+		off, n = off+k, n-k
+	}
 }
 
 // view is the bytes [off, off+n): in place when they are one run, else gathered
@@ -121,7 +135,7 @@ func (a *access) open(name string, r Ref, elem int, write bool) (memory, error) 
 	if err := r.within(hr.Bytes(), elem); err != nil {
 		return memory{}, fmt.Errorf("%s: %w", name, err)
 	}
-	m := memory{parts: make([]part, 0, len(r.Extents))}
+	m := memory{region: hr, parts: make([]part, 0, len(r.Extents))}
 	end := int64(-1)
 	for _, e := range r.Extents {
 		if e.Len == 0 {
@@ -132,7 +146,7 @@ func (a *access) open(name string, r Ref, elem int, write bool) (memory, error) 
 			p := &m.parts[k]
 			p.b = hr.mem[end-int64(len(p.b)) : end+e.Len]
 		} else {
-			m.parts = append(m.parts, part{off: m.n, b: hr.mem[e.Off : e.Off+e.Len]})
+			m.parts = append(m.parts, part{off: m.n, at: e.Off, b: hr.mem[e.Off : e.Off+e.Len]})
 		}
 		m.n += e.Len
 		end = e.Off + e.Len

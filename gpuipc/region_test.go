@@ -36,6 +36,21 @@ func TestALargeRegionIsReadyAtOnceAndHoldsNoMemory(t *testing.T) {
 	}
 }
 
+func TestFirstWritesTakeNoMoreMemoryThanTheUnitsTheyTouch(t *testing.T) {
+	d := newTestHost(t, HostOptions{})
+	r := newTestRegion(t, d, RegionSpec{Bytes: 8 << 20, Access: ClientReads, Huge: HugeNever})
+	for _, e := range []Extent{{100, 1 << 20}, {r.Bytes() - 2*warmBytes - 1, 2*warmBytes + 1}} {
+		before, _ := r.Resident()
+		if err := d.Store(context.Background(), refOf(r, e.Off, e.Len), make([]byte, e.Len)); err != nil {
+			t.Fatal(err)
+		}
+		after, err := r.Resident()
+		if err != nil || after-before < e.Len || after-before > e.Len+2*warmBytes {
+			t.Errorf("%d bytes more resident after writing %d, %v", after-before, e.Len, err)
+		}
+	}
+}
+
 func TestARegionLargerThanMemoryIsRefused(t *testing.T) {
 	limit, ok := MemoryLimit()
 	if !ok {

@@ -95,7 +95,7 @@ func attacks(fd, n int) []attack {
 		at("truncate", func() error { return unix.Ftruncate(fd, 4096) }),
 		at("grow", func() error { return unix.Ftruncate(fd, int64(2*n)) }),
 		at("add a seal", func() error {
-			_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE)
+			_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_GROW)
 			return err
 		}),
 		at("splice into it", func() error {
@@ -222,7 +222,7 @@ func writerRole() error {
 	for name, try := range map[string]func() error{
 		"shrink":     func() error { return f.Truncate(0) },
 		"grow":       func() error { return f.Truncate(2 * st.Size()) },
-		"add a seal": func() error { _, err := unix.FcntlInt(3, unix.F_ADD_SEALS, unix.F_SEAL_WRITE); return err },
+		"add a seal": func() error { _, err := unix.FcntlInt(3, unix.F_ADD_SEALS, unix.F_SEAL_GROW); return err },
 	} {
 		if try() == nil {
 			return fmt.Errorf("could %s", name)
