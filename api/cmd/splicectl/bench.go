@@ -5,7 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"maps"
+	"os"
 	"slices"
 	"strings"
 
@@ -19,7 +19,7 @@ func benchCommand() command {
 		examples: []string{"", "--suite quick --json", "-only match,acquire"},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
 			o := bench.Options{Commit: commit}
-			fs.StringVar(&o.Suite, "suite", "quick", "`suite`: quick takes less than a minute, full five times the rounds")
+			fs.StringVar(&o.Suite, "suite", "quick", "`suite`: quick takes less than a minute, full five times the rounds,\nsmoke one round of each")
 			fs.StringVar(&o.Daemon, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
 			only := fs.String("only", "", "comma-separated `sections` of: "+strings.Join(bench.SectionNames(), ", "))
 			quiet := fs.Bool("quiet", false, "no progress on standard error")
@@ -40,8 +40,8 @@ func runBench(ctx context.Context, c *call, o bench.Options) error {
 	if len(c.args) > 0 {
 		return usagef("takes no arguments, got %q", c.args)
 	}
-	if _, ok := bench.Suites[o.Suite]; !ok {
-		return usagef("no suite %q, want one of %q", o.Suite, slices.Sorted(maps.Keys(bench.Suites)))
+	if !slices.Contains(bench.SuiteNames(), o.Suite) {
+		return usagef("no suite %q, want one of %q", o.Suite, bench.SuiteNames())
 	}
 	for _, name := range o.Only {
 		if !slices.Contains(bench.SectionNames(), name) {
@@ -72,6 +72,21 @@ func echoCommand() command {
 		name: bench.EchoCommand, summary: "Answer bytes on descriptor 3 (started by bench)", hidden: true,
 		setup: func(*flag.FlagSet) func(context.Context, *call) error {
 			return func(context.Context, *call) error { return bench.ServeEcho() }
+		},
+	}
+}
+
+// victimCommand is a client to be killed.
+func victimCommand() command {
+	return command{
+		name: bench.VictimCommand, synopsis: "SOCKET", summary: "Hold memory until killed (started by bench)", hidden: true,
+		setup: func(*flag.FlagSet) func(context.Context, *call) error {
+			return func(ctx context.Context, c *call) error {
+				if len(c.args) != 1 {
+					return usagef("want a socket")
+				}
+				return bench.ServeVictim(ctx, c.args[0], os.Stdin, c.stdout)
+			}
 		},
 	}
 }

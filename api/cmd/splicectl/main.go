@@ -55,7 +55,8 @@ type call struct {
 
 func commands() []command {
 	return []command{
-		benchCommand(), profileCommand(), lsCommand(), inspectCommand(), statsCommand(), versionCommand(), echoCommand(),
+		benchCommand(), profileCommand(), lsCommand(), inspectCommand(), statsCommand(), doctorCommand(),
+		versionCommand(), echoCommand(), victimCommand(),
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/connector"
 )
 
 // target is which node a command speaks to.
@@ -46,17 +47,19 @@ func defaultSocket() string {
 	if path := os.Getenv("SPLICED_SOCKET"); path != "" {
 		return path
 	}
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" && os.Geteuid() != 0 {
-		return filepath.Join(dir, "spliced", "spliced.sock")
-	}
-	return "/run/spliced/spliced.sock"
+	return connector.DefaultSocket()
 }
 
 func defaultAdminSocket() string {
 	if path := os.Getenv("SPLICED_ADMIN_SOCKET"); path != "" {
 		return path
 	}
-	return filepath.Join(filepath.Dir(defaultSocket()), "admin.sock")
+	return adminBeside(defaultSocket())
+}
+
+// adminBeside is the admin socket of a daemon that was told its engine socket only.
+func adminBeside(socket string) string {
+	return filepath.Join(filepath.Dir(socket), "admin.sock")
 }
 
 // explain adds what to do about the usual failures.

@@ -71,7 +71,7 @@ func composeRows(_ context.Context, s *session) error {
 	if missing == "" {
 		figures = append(figures, func() ([]float64, error) { return denseSamples(denseRounds, blas.round) })
 	}
-	sample, err := alternate(s.rounds(20), figures...)
+	sample, err := alternate(s.rounds(60), figures...)
 	if missing == "" {
 		err = errors.Join(err, blas.stop())
 	}
@@ -127,7 +127,7 @@ func rotateRows(_ context.Context, s *session) error {
 		name           string
 		bytes          int64
 		passes, rounds int
-	}{{"rotate_bf16_1MiB", 1 << 20, 40, 25}, {"rotate_bf16_128MiB", 128 << 20, 1, 11}} {
+	}{{"rotate_bf16_1MiB", 1 << 20, 40, 51}, {"rotate_bf16_128MiB", 128 << 20, 1, 21}} {
 		src, dst, plain := filled(size.bytes), filled(size.bytes), filled(size.bytes)
 		sample, err := alternate(s.rounds(size.rounds),
 			rate(size.passes, size.bytes, func() error {

@@ -29,7 +29,7 @@ func startOpenBLAS() (b *openBLAS, missing string) {
 	const name = "openblas-compose"
 	path, err := exec.LookPath(name)
 	if self, serr := os.Executable(); serr == nil {
-		if beside := filepath.Join(filepath.Dir(self), name); exec.Command(beside).Err == nil {
+		if beside, berr := exec.LookPath(filepath.Join(filepath.Dir(self), name)); berr == nil {
 			path, err = beside, nil
 		}
 	}

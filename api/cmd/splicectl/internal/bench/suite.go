@@ -5,20 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 )
 
 // Options say what to measure and with which programs.
 type Options struct {
-	Suite    string // a key of Suites
+	Suite    string // one of SuiteNames
 	Daemon   string // path of spliced; empty = found beside this program or in PATH
 	Commit   string
 	Only     []string  // names of sections; empty = all
 	Progress io.Writer // one line a section; nil = none
 }
 
-// Suites are the known ones, with how many rounds they take of what quick takes.
-var Suites = map[string]float64{"quick": 1, "full": 5}
+// suites are the known ones, with how many rounds they take of what quick takes.
+// Smoke takes one of each, to see that every row comes.
+func suites() map[string]float64 { return map[string]float64{"smoke": 0, "quick": 1, "full": 5} }
+
+// SuiteNames lists what Options.Suite can name.
+func SuiteNames() []string { return slices.Sorted(maps.Keys(suites())) }
 
 // section measures rows that belong together.
 type section struct {
@@ -27,7 +33,10 @@ type section struct {
 }
 
 func sections() []section {
-	return []section{{"compose", composeRows}, {"rotate", rotateRows}}
+	return []section{
+		{"lookup", lookupRows}, {"transfer", transferRows}, {"compose", composeRows}, {"rotate", rotateRows},
+		{"kill", killRow}, {"restart", restartRow}, {"start", startRows},
+	}
 }
 
 // session gathers the rows of one run.
@@ -55,7 +64,7 @@ func (s *session) progress(format string, a ...any) {
 // Run measures a suite. A section that fails leaves its rows out; the report is
 // good for the others, and the errors of all are returned with it.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	effort, known := Suites[o.Suite]
+	effort, known := suites()[o.Suite]
 	if !known {
 		return nil, fmt.Errorf("no suite %q", o.Suite)
 	}
@@ -81,12 +90,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 }
 
 func (s *session) wanted(name string) bool {
-	for _, n := range s.options.Only {
-		if n == name {
-			return true
-		}
-	}
-	return len(s.options.Only) == 0
+	return len(s.options.Only) == 0 || slices.Contains(s.options.Only, name)
 }
 
 // SectionNames lists what Options.Only can name, in order.

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/doctor"
+)
+
+// diagnosis is the JSON form of doctor.
+type diagnosis struct {
+	State  string         `json:"state"` // the worst of the checks
+	Socket string         `json:"socket"`
+	Checks []doctor.Check `json:"checks"`
+}
+
+type doctorFlags struct {
+	target target
+	socket string
+	self   bool
+	daemon string
+}
+
+func doctorCommand() command {
+	return command{
+		name: "doctor", synopsis: "[flags]",
+		summary:  "Prove on this machine that spliced works: kernel, socket, memory, layouts, a round trip",
+		examples: []string{"", "--self", "-socket /run/spliced/spliced.sock --json"},
+		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+			var f doctorFlags
+			f.target.flags(fs)
+			fs.StringVar(&f.socket, "socket", "", "engine socket `path` (default $SPLICED_SOCKET, or where spliced listens by default)")
+			fs.BoolVar(&f.self, "self", false, "start a temporary daemon and examine that one")
+			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced for --self (default: beside this program, or in PATH)")
+			return f.run
+		},
+	}
+}
+
+func (f *doctorFlags) run(ctx context.Context, c *call) error {
+	if len(c.args) > 0 {
+		return usagef("takes no arguments, got %q", c.args)
+	}
+	if f.self && (f.socket != "" || f.target.admin != "") {
+		return usagef("--self examines its own daemon: leave out -socket and -admin")
+	}
+	if !f.self {
+		return f.examine(ctx, c)
+	}
+	d, err := child.Start(ctx, child.Options{Binary: f.daemon, Args: []string{"-arena", "64MiB", "-private", "16MiB"}})
+	if err != nil {
+		return err
+	}
+	f.socket, f.target.admin = d.Socket, d.Admin
+	return errors.Join(f.examine(ctx, c), d.Stop())
+}
+
+func (f *doctorFlags) examine(ctx context.Context, c *call) error {
+	o := doctor.Options{Socket: f.socket}
+	if o.Socket == "" {
+		o.Socket = defaultSocket()
+	}
+	if f.target.admin == "" && f.socket != "" {
+		f.target.admin = adminBeside(f.socket)
+	}
+	var err error
+	if o.Admin, err = f.target.client(); err != nil {
+		return err
+	}
+	defer o.Admin.Close()
+	d := diagnosis{Socket: o.Socket, Checks: doctor.Run(ctx, o)}
+	d.State = doctor.Worst(d.Checks)
+	show := d.print
+	if c.json {
+		show = func(c *call) error { return printJSON(c.stdout, d) }
+	}
+	if err := show(c); err != nil {
+		return err
+	}
+	if d.State == doctor.Fail {
+		return errFailed
+	}
+	return nil
+}
+
+func (d *diagnosis) print(c *call) error {
+	t := newTable(c.stdout, "STATE", "CHECK", "")
+	for _, check := range d.Checks {
+		t.row(check.State, check.Name, check.Detail)
+		if check.Remedy != "" {
+			t.row("", "", "→ "+check.Remedy)
+		}
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	verdict := map[string]string{
+		doctor.OK:   "All is well.",
+		doctor.Warn: "It works, with less than it could.",
+		doctor.Fail: "It does not work yet: see the remedies.",
+	}[d.State]
+	_, err := fmt.Fprintf(c.stdout, "\n%s\n", verdict)
+	return err
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/doctor"
+)
+
+var binDir string // of programs built for these tests; removed by TestMain
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if binDir != "" {
+		_ = os.RemoveAll(binDir) // in the temporary directory anyway
+	}
+	os.Exit(code)
+}
+
+// built compiles both programs once.
+var built = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "splicectl-test-")
+	if err != nil {
+		return "", err
+	}
+	binDir = dir
+	cmd := exec.Command("go", "build", "-o", dir, "../../../daemon/cmd/spliced", ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", errors.Join(err, errors.New(string(out)))
+	}
+	return dir, nil
+})
+
+// splicectl runs the built program.
+func splicectl(t *testing.T, want int, args ...string) (stdout, stderr string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds and runs the programs")
+	}
+	dir, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "splicectl"), args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if got := cmd.ProcessState.ExitCode(); got != want {
+		t.Fatalf("splicectl %q: exit %d, want %d\n%s%s", args, got, want, &out, &errs)
+	}
+	return out.String(), errs.String()
+}
+
+func daemonForTest(t *testing.T) *child.Daemon {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds and runs the programs")
+	}
+	dir, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := child.Start(t.Context(), child.Options{Binary: filepath.Join(dir, "spliced"), Args: []string{"-arena", "64MiB", "-private", "16MiB"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func TestDoctorProvesARoundTripOnItsOwnDaemon(t *testing.T) {
+	out, _ := splicectl(t, exitOK, "doctor", "--self", "--json")
+	var d diagnosis
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		t.Fatal(err)
+	}
+	states := map[string]string{}
+	for _, c := range d.Checks {
+		states[c.Name] = c.State
+		if c.State != doctor.OK && c.Remedy == "" {
+			t.Errorf("%s is %s without a remedy", c.Name, c.State)
+		}
+	}
+	for _, name := range []string{"memfd seals", "socket", "peer credentials", "hello", "arena", "slots", "staging", "layout", "round trip", "clean-up", "admin"} {
+		if states[name] != doctor.OK {
+			t.Errorf("%s: %q", name, states[name])
+		}
+	}
+}
+
+func TestDoctorNamesWhatIsMissing(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for socket, want := range map[string]string{filepath.Join(dir, "absent"): "does not exist", file: "is not a socket"} {
+		out, _ := splicectl(t, exitFailed, "doctor", "-socket", socket)
+		if !strings.Contains(out, want) || !strings.Contains(out, "→") {
+			t.Errorf("%s: %q or a remedy is missing in:\n%s", socket, want, out)
+		}
+	}
+}
+
+func TestDoctorLeavesNothingBehindInALivingDaemon(t *testing.T) {
+	d := daemonForTest(t)
+	splicectl(t, exitOK, "doctor", "-socket", d.Socket)
+	pools, err := d.API().Pools(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pools {
+		if p.UsedBytes != 0 || p.Objects != 0 || p.LeasedBytes != 0 {
+			t.Errorf("after doctor: %+v", p)
+		}
+	}
+	if connections, err := d.API().Connections(t.Context()); err != nil || len(connections) != 0 {
+		t.Errorf("connections %+v, %v", connections, err)
+	}
+}
+
+func TestListingsOfALivingDaemon(t *testing.T) {
+	d := daemonForTest(t)
+	for _, kind := range []string{"segments", "checkpoints", "profiles", "pools", "connections"} {
+		out, _ := splicectl(t, exitOK, "ls", kind, "--json", "-admin", d.Admin)
+		var v struct {
+			Items []any
+			More  bool
+		}
+		if err := json.Unmarshal([]byte(out), &v); err != nil || v.Items == nil {
+			t.Errorf("%s: %v in %s", kind, err, out)
+		}
+		splicectl(t, exitOK, "ls", kind, "-admin", d.Admin)
+	}
+	out, _ := splicectl(t, exitOK, "stats", "--json", "-admin", d.Admin)
+	var s nodeStats
+	if err := json.Unmarshal([]byte(out), &s); err != nil || !s.Status.Ready || len(s.Pools) < 2 || len(s.Counters) == 0 {
+		t.Errorf("stats: %v %s", err, out)
+	}
+	_, errs := splicectl(t, exitFailed, "inspect", "ab", "-admin", d.Admin)
+	if !strings.Contains(errs, "no segment begins with") {
+		t.Errorf("inspect: %s", errs)
+	}
+	if ready, err := d.API().Ready(t.Context()); err != nil || ready.Status == api.HealthUnavailable {
+		t.Errorf("ready: %+v, %v", ready, err)
+	}
+}
+
+func TestBenchPrintsEveryRow(t *testing.T) {
+	out, _ := splicectl(t, exitOK, "bench", "--suite", "smoke", "--json")
+	var r bench.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"match_32_p50": "µs", "match_32_p99": "µs", "match_256_p50": "µs", "socket_echo_p50": "µs",
+		"acquire_0.4MiB_p50": "µs", "acquire_64MiB_p50": "µs", "read_verify": "GB/s",
+		"commit_1MiB_p50": "ms", "commit_sustained": "GB/s",
+		"compose_dense_f16": "GFLOP/s", "compose_dense_vs_openblas": "ratio",
+		"rotate_bf16_1MiB": "GB/s", "rotate_bf16_128MiB": "GB/s",
+		"client_kill_free": "ms", "daemon_restart_reattach": "ms", "ready_4GiB": "ms", "idle_rss": "MiB",
+	}
+	limited := []string{"match_32_p50", "acquire_0.4MiB_p50", "read_verify", "commit_sustained", "compose_dense_f16", "rotate_bf16_1MiB", "rotate_bf16_128MiB"}
+	for _, row := range r.Rows {
+		if want[row.Name] != row.Unit || row.Value <= 0 {
+			t.Errorf("%+v", row)
+		}
+		if slices.Contains(limited, row.Name) && (row.Limit == nil || *row.Limit <= 0) {
+			t.Errorf("%s has no limit", row.Name)
+		}
+		delete(want, row.Name)
+	}
+	for _, s := range r.Skipped {
+		if s.Name != "compose_dense_vs_openblas" || s.Reason == "" {
+			t.Errorf("skipped: %+v", s)
+		}
+		delete(want, s.Name)
+	}
+	if len(want) > 0 {
+		t.Errorf("missing: %v", want)
+	}
+	if r.Machine == "" || r.Commit == "" || r.Date.IsZero() {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,193 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+)
+
+const answerTimeout = 2 * time.Second
+
+// visit is what one run holds of a daemon.
+type visit struct {
+	options Options
+	conn    *seqpacket.Conn
+	hello   wire.HelloReply
+	files   []*os.File // arena, slots, staging
+	frame   []byte     // hello views it
+}
+
+func (v *visit) close() {
+	for _, f := range v.files {
+		f.Close()
+	}
+	if v.conn != nil {
+		v.conn.Close()
+	}
+}
+
+// checkSocket looks at the path before it connects, so that the remedy fits.
+func checkSocket(_ context.Context, v *visit) []Check {
+	const name = "socket"
+	path := v.options.Socket
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return []Check{fail(name, "start spliced, name its socket with -socket or SPLICED_SOCKET, or try --self", "%s does not exist", path)}
+	case err != nil:
+		return []Check{fail(name, "check the permissions of its directory", "%v", err)}
+	case info.Mode().Type() != fs.ModeSocket:
+		return []Check{fail(name, "name the daemon's socket with -socket", "%s is not a socket", path)}
+	}
+	v.conn, err = seqpacket.Dial(path, answerTimeout)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return []Check{fail(name, "run as a member of the group that owns the socket", "%s has mode %v: %v", path, info.Mode().Perm(), err)}
+	case errors.Is(err, unix.ECONNREFUSED):
+		return []Check{fail(name, "the daemon that made it is gone: start spliced again", "nobody answers on %s", path)}
+	case err != nil:
+		return []Check{fail(name, "is this the engine socket of spliced?", "%s: %v", path, err)}
+	}
+	return []Check{ok(name, "%s, mode %v", path, info.Mode().Perm()), checkPeer(v.conn.Fd())}
+}
+
+// checkPeer says who serves the socket.
+func checkPeer(fd int) Check {
+	const name = "peer credentials"
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return fail(name, "the kernel must give SO_PEERCRED on unix sockets", "%v", err)
+	}
+	where := fmt.Sprintf("process %d", cred.Pid)
+	if cred.Pid == 0 {
+		where = "a process of another PID namespace"
+	}
+	return ok(name, "served by %s, uid %d gid %d; we are uid %d gid %d", where, cred.Uid, cred.Gid, os.Geteuid(), os.Getegid())
+}
+
+// checkAttach says hello as any client does.
+func checkAttach(_ context.Context, v *visit) []Check {
+	const name = "hello"
+	request := wire.HelloRequest{MinVersion: wire.Version, MaxVersion: wire.Version, Client: "splicectl doctor",
+		StagingBytes: 1 << 20, SlotBytes: 1 << 20, Tenants: []wire.TenantName{{}}}
+	fds, err := v.call(&wire.Header{Op: wire.OpHello, Request: 1}, &request, &v.hello)
+	if err != nil {
+		return []Check{fail(name, "the daemon's log says why; is this user on its allow-list, and the version the same?", "%v", err)}
+	}
+	for i, fd := range fds {
+		v.files = append(v.files, os.NewFile(uintptr(fd), fmt.Sprintf("region %d", i)))
+	}
+	if len(fds) != wire.HelloDescriptors {
+		return []Check{fail(name, "client and daemon differ: use one release of both", "%d descriptors, want %d", len(fds), wire.HelloDescriptors)}
+	}
+	return []Check{ok(name, "%s, protocol %d, connection %d", v.hello.Server, v.hello.Version, v.hello.Connection)}
+}
+
+// call sends one request and decodes its reply; the descriptors are the caller's.
+func (v *visit) call(h *wire.Header, request, reply wire.Message) ([]int, error) {
+	frame, err := wire.AppendFrame(nil, h, request)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(v.conn.SetSendTimeout(answerTimeout), v.conn.SetRecvTimeout(answerTimeout)); err != nil {
+		return nil, err
+	}
+	if err := v.conn.Send(frame, nil); err != nil {
+		return nil, fmt.Errorf("send: %w", err)
+	}
+	v.frame = make([]byte, wire.MaxFrame)
+	n, fds, err := v.conn.Recv(v.frame)
+	if err != nil {
+		return nil, fmt.Errorf("no answer: %w", err)
+	}
+	got, body, err := wire.ParseHeader(v.frame[:n])
+	switch {
+	case err != nil:
+	case got.Code != wire.OK:
+		err = fmt.Errorf("%s: %s", got.Code, wire.ErrorText(body))
+	case got.Op != h.Op || got.Request != h.Request:
+		err = fmt.Errorf("answer to %s %d, asked %s %d", got.Op, got.Request, h.Op, h.Request)
+	default:
+		err = reply.Decode(body)
+	}
+	if err != nil {
+		seqpacket.CloseAll(fds)
+		return nil, err
+	}
+	return fds, nil
+}
+
+// checkMemory looks at the three regions that a client is given.
+func checkMemory(_ context.Context, v *visit) []Check {
+	var checks []Check
+	sizes := []uint64{v.hello.ArenaBytes, v.hello.SlotBytes, v.hello.StagingBytes}
+	for i, name := range []string{"arena", "slots", "staging"} {
+		checks = append(checks, checkRegion(name, v.files[i], int64(sizes[i]), name == "staging"))
+	}
+	return checks
+}
+
+func checkRegion(name string, f *os.File, size int64, ours bool) Check {
+	const remedy = "do not use this daemon: report it with the output of splicectl version"
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Size < size {
+		return fail(name, remedy, "has %d bytes, the daemon says %d (%v)", st.Size, size, err)
+	}
+	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
+	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
+		return fail(name, remedy, "could shrink under its readers (seals %#x, %v)", seals, err)
+	}
+	if ours {
+		mem, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err != nil {
+			return fail(name, remedy, "cannot be mapped for writing: %v", err)
+		}
+		mem[0] = 1
+		if err := unix.Munmap(mem); err != nil {
+			return fail(name, remedy, "%v", err)
+		}
+		return ok(name, "%d MiB, ours to write, cannot shrink", size>>20)
+	}
+	if err := tryWriting(f); err != nil {
+		return fail(name, remedy, "%v", err)
+	}
+	return ok(name, "%d MiB can be read and not written, also not when opened again", size>>20)
+}
+
+// checkAdmin asks the admin socket the same as people's tools do.
+func checkAdmin(ctx context.Context, v *visit) []Check {
+	const name = "admin"
+	const remedy = "run as the daemon's user, or name the admin address with -admin"
+	if v.options.Admin == nil {
+		return []Check{warn(name, remedy, "no admin address")}
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	st, err := v.options.Admin.Status(ctx)
+	var op *net.OpError
+	switch {
+	case errors.As(err, &op) && errors.Is(err, api.ErrUnavailable):
+		return []Check{warn(name, remedy, "not reachable: %v", op.Err)}
+	case err != nil:
+		return []Check{warn(name, remedy, "%v", err)}
+	case st.BootEpoch != v.hello.BootEpoch:
+		return []Check{warn(name, remedy, "the admin address is that of another daemon (node %s)", st.Node)}
+	}
+	checks := []Check{ok(name, "node %s, version %s, up since %s", st.Node, st.Version, st.Started.Format(time.RFC3339))}
+	for _, c := range st.Checks {
+		if c.State != api.CheckOK {
+			checks = append(checks, warn("daemon: "+c.Name, "see docs/operations or the daemon's log", "%s", c.Detail))
+		}
+	}
+	return checks
+}
