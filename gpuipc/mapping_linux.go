@@ -35,7 +35,7 @@ func Map(h Handle, writable bool) (*Mapping, error) {
 		_ = unix.Madvise(mem, unix.MADV_DONTDUMP)
 		return &Mapping{mem: mem}, nil
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return nil, fmt.Errorf("map: %v; the region is for reading only: %w", err, ErrInvalid)
+		return nil, fmt.Errorf("map: %w; the region is for reading only: %w", err, ErrInvalid)
 	}
 	return nil, regionError("map", h.Bytes, err)
 }

@@ -74,14 +74,14 @@ func addSeals(f *os.File, seals int) error {
 func checkFixed(f *os.File, size int64) error {
 	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
 	if err != nil {
-		return fmt.Errorf("not a memfd that takes seals (%v); share memory made by memfd_create(MFD_ALLOW_SEALING): %w", err, ErrInvalid)
+		return fmt.Errorf("not a memfd that takes seals (%w); share memory made by memfd_create(MFD_ALLOW_SEALING): %w", err, ErrInvalid)
 	}
 	if seals&unix.F_SEAL_SHRINK == 0 {
 		return fmt.Errorf("memfd can still shrink (seals %#x); add F_SEAL_SHRINK with fcntl(F_ADD_SEALS) before sharing it: %w", seals, ErrInvalid)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return fmt.Errorf("fstat: %v: %w", err, ErrInvalid)
+		return fmt.Errorf("fstat: %w: %w", err, ErrInvalid)
 	}
 	if st.Size != size {
 		return fmt.Errorf("memfd has %d bytes, its handle says %d: %w", st.Size, size, ErrInvalid)

@@ -83,12 +83,12 @@ func (h *host) newHugeRegion(spec RegionSpec) (*hostRegion, error) {
 	}
 	r, err := h.makeRegion(spec, size, true)
 	if err != nil {
-		return nil, fmt.Errorf("huge pages: %w: %w", err, ErrUnavailable)
+		return nil, err
 	}
 	// The first page tells whether the control group lets us have any.
 	if err := unix.Madvise(r.mem[:hugePageBytes], unix.MADV_POPULATE_WRITE); err != nil && !errors.Is(err, unix.EINVAL) {
-		r.unmap()
-		return nil, fmt.Errorf("region %s: first huge page: %v: %w", spec.Name, err, ErrUnavailable)
+		_ = r.unmap()
+		return nil, fmt.Errorf("region %s: first huge page: %w: %w", spec.Name, err, ErrUnavailable)
 	}
 	return r, nil
 }
@@ -111,7 +111,7 @@ func (h *host) makeRegion(spec RegionSpec, size int64, huge bool) (*hostRegion, 
 		seals = sealSize
 	}
 	if err := addSeals(f, seals); err != nil {
-		r.unmap()
+		_ = r.unmap()
 		return nil, regionError(spec.Name, size, err)
 	}
 	// A crash dump must not carry gigabytes of cached prompts.
@@ -128,7 +128,7 @@ func regionError(name string, size int64, err error) error {
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		kind = ErrFull
 	}
-	return fmt.Errorf("region %s of %d bytes: %v: %w", name, size, err, kind)
+	return fmt.Errorf("region %s of %d bytes: %w: %w", name, size, err, kind)
 }
 
 // Import maps a client's memfd for reading and writing. Holes that the owner
@@ -145,7 +145,7 @@ func (h *host) Import(hd Handle) (Region, error) {
 	if err != nil {
 		hd.File.Close()
 		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL) {
-			return nil, fmt.Errorf("import: %v; the descriptor must be open for reading and writing and not sealed against writes: %w", err, ErrInvalid)
+			return nil, fmt.Errorf("import: %w; the descriptor must be open for reading and writing and not sealed against writes: %w", err, ErrInvalid)
 		}
 		return nil, regionError("import", hd.Bytes, err)
 	}

@@ -181,7 +181,7 @@ func TestAnEngineSeesWhatIsWrittenIntoItsMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Munmap(mine)
+	defer func() { _ = unix.Munmap(mine) }()
 	r, err := d.Import(Handle{File: f, Bytes: 8192})
 	if err != nil {
 		t.Fatal(err)

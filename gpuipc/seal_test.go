@@ -54,6 +54,15 @@ type attack struct {
 func attacks(fd, n int) []attack {
 	bad := []byte("overwritten by a client")
 	at := func(name string, try func() error) attack { return attack{name, try} }
+	mapped := func(name string, try func(b []byte) error) attack {
+		return at(name, func() error {
+			b, err := unix.Mmap(fd, 0, n, unix.PROT_READ, unix.MAP_SHARED)
+			if err != nil {
+				return err
+			}
+			return errors.Join(try(b), unix.Munmap(b))
+		})
+	}
 	return []attack{
 		at("write", func() error { _, err := unix.Write(fd, bad); return err }),
 		at("pwrite", func() error { _, err := unix.Pwrite(fd, bad, 100); return err }),
@@ -65,26 +74,14 @@ func attacks(fd, n int) []attack {
 			}
 			return err
 		}),
-		at("mprotect", func() error {
-			b, err := unix.Mmap(fd, 0, n, unix.PROT_READ, unix.MAP_SHARED)
-			if err != nil {
-				return err
-			}
-			defer unix.Munmap(b)
+		mapped("mprotect", func(b []byte) error {
 			if err := unix.Mprotect(b, unix.PROT_READ|unix.PROT_WRITE); err != nil {
 				return err
 			}
 			copy(b, bad)
 			return nil
 		}),
-		at("madvise remove", func() error {
-			b, err := unix.Mmap(fd, 0, n, unix.PROT_READ, unix.MAP_SHARED)
-			if err != nil {
-				return err
-			}
-			defer unix.Munmap(b)
-			return unix.Madvise(b, unix.MADV_REMOVE)
-		}),
+		mapped("madvise remove", func(b []byte) error { return unix.Madvise(b, unix.MADV_REMOVE) }),
 		at("punch a hole", func() error {
 			return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096)
 		}),
@@ -109,14 +106,7 @@ func attacks(fd, n int) []attack {
 			_, err := unix.Splice(p[0], nil, fd, nil, len(bad), unix.SPLICE_F_NONBLOCK)
 			return err
 		}),
-		at("write through /proc/self/mem", func() error {
-			b, err := unix.Mmap(fd, 0, n, unix.PROT_READ, unix.MAP_SHARED)
-			if err != nil {
-				return err
-			}
-			defer unix.Munmap(b)
-			return writeOwnMemory(b, bad)
-		}),
+		mapped("write through /proc/self/mem", func(b []byte) error { return writeOwnMemory(b, bad) }),
 	}
 }
 

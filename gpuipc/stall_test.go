@@ -125,14 +125,12 @@ func TestNoOperationReturnsBeforeItsLastWorker(t *testing.T) {
 			go func() { result <- l.run(context.Background(), d, r) }()
 			<-stall.Reached()
 			// The others finish everything but what the stalled worker holds.
-			left := untouched(t, r)
-			for next := left; ; left = next {
+			left, before := untouched(t, r), half
+			for left != before || left > half/2 {
 				for range 1000 {
 					runtime.Gosched()
 				}
-				if next = untouched(t, r); next == left && next < half/2 {
-					break
-				}
+				before, left = left, untouched(t, r)
 			}
 			select {
 			case err := <-result:
