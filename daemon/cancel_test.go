@@ -183,23 +183,28 @@ func TestCancelIsLateWhileTheWorkStillRuns(t *testing.T) {
 }
 
 func TestEndOfFileComesAfterTheLastWrite(t *testing.T) {
-	leakCheck(t)
-	s := stallScatter(t)
-	// The daemon wants to drop the client: a slow reader, or its own end.
-	dropped := s.server.list()[0]
-	dropped.drop(errStopping)
-	if err := s.c.conn.SetRecvTimeout(50 * time.Millisecond); err != nil {
-		t.Fatal(err)
+	for name, end := range map[string]func(*stalled){
+		"the daemon drops the client": func(s *stalled) { s.server.list()[0].drop(errStopping) },
+		"the client stops sending":    func(s *stalled) { unix.Shutdown(s.c.conn.Fd(), unix.SHUT_WR) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			leakCheck(t)
+			s := stallScatter(t)
+			end(s)
+			if err := s.c.conn.SetRecvTimeout(50 * time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+			buf := make([]byte, wire.MaxFrame)
+			if _, _, err := s.c.conn.Recv(buf); !errors.Is(err, seqpacket.ErrTimeout) {
+				t.Fatalf("while the device could still write the client read: %v", err)
+			}
+			s.stall.Release()
+			if _, _, _, err := s.c.receive(); !errors.Is(err, seqpacket.ErrClosed) {
+				t.Fatalf("after the last write: %v", err)
+			}
+			s.takenBack(t)
+		})
 	}
-	buf := make([]byte, wire.MaxFrame)
-	if _, _, err := s.c.conn.Recv(buf); !errors.Is(err, seqpacket.ErrTimeout) {
-		t.Fatalf("while the device could still write the client read: %v", err)
-	}
-	s.stall.Release()
-	if _, _, _, err := s.c.receive(); !errors.Is(err, seqpacket.ErrClosed) {
-		t.Fatalf("after the last write: %v", err)
-	}
-	s.takenBack(t)
 }
 
 func TestMemoryOfADeadClientStaysMappedUntilWorkHasDrained(t *testing.T) {

@@ -58,25 +58,25 @@ func newConn(s *server, id uint64, sock *seqpacket.Conn, p peer, now time.Time) 
 // errPeerLeft is the cause of contexts that a client's end has ended.
 var errPeerLeft error = &refusal{code: wire.Canceled, text: "the connection ended"}
 
-// peerGone is called by the watcher: nobody waits for an answer any more.
-func (c *conn) peerGone() {
-	// After a drop of ours the watcher sees our own shutdown and nothing else.
-	if c.drop(errPeerLeft) {
-		// Both ways, unlike drop: a reader that waits to send must wake up too.
+// peerGone is called by the watcher. A client that only stopped sending may be
+// waiting for the end of file that tells it that its memory is its own again.
+func (c *conn) peerGone(dead bool) {
+	c.drop(errPeerLeft)
+	if dead {
+		// Both ways: a reader that waits to send must wake up too.
 		_ = unix.Shutdown(c.sock.Fd(), unix.SHUT_RDWR)
 	}
 }
 
 // drop ends the connection for a reason of ours. It only wakes the reader, which
 // does the rest. Shutting down the reading side alone keeps end of file from the
-// client until everything has drained. False when it was ending already.
-func (c *conn) drop(cause error) bool {
+// client until everything has drained.
+func (c *conn) drop(cause error) {
 	if c.ending.Swap(true) {
-		return false
+		return
 	}
 	c.cancel(cause)
 	_ = unix.Shutdown(c.sock.Fd(), unix.SHUT_RD)
-	return true
 }
 
 // serve is the reader: it returns when the connection has been closed and all

@@ -23,7 +23,7 @@ type watcher struct {
 
 	mu struct {
 		sync.Mutex
-		gone map[uint64]func() // by connection id; called once at most, without mu
+		gone map[uint64]func(dead bool) // by connection id; called once at most, without mu
 	}
 }
 
@@ -38,7 +38,7 @@ func newWatcher() (*watcher, error) {
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err == nil {
 		w := &watcher{epoll: epoll, wake: wake}
-		w.mu.gone = map[uint64]func(){}
+		w.mu.gone = map[uint64]func(bool){}
 		if err = w.register(wake, 0, unix.EPOLLIN); err == nil {
 			w.beat.Store(time.Now().UnixNano())
 			return w, nil
@@ -49,9 +49,10 @@ func newWatcher() (*watcher, error) {
 	return nil, fmt.Errorf("watch: %w", err)
 }
 
-// add calls gone once when the peer of sock is gone. id is not 0; pidfd may be
+// add calls gone once when the peer of sock sends no more; dead says that its
+// process has ended, otherwise it may still receive. id is not 0; pidfd may be
 // -1. Both descriptors stay open until remove.
-func (w *watcher) add(id uint64, sock, pidfd int, gone func()) error {
+func (w *watcher) add(id uint64, sock, pidfd int, gone func(dead bool)) error {
 	w.mu.Lock()
 	w.mu.gone[id] = gone
 	w.mu.Unlock()
@@ -103,7 +104,7 @@ func (w *watcher) run() error {
 			delete(w.mu.gone, id)
 			w.mu.Unlock()
 			if gone != nil {
-				gone()
+				gone(e.Events&unix.EPOLLIN != 0) // asked for on pidfds only
 			}
 		}
 	}
