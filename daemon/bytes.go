@@ -48,15 +48,16 @@ func (b *Bytes) Set(text string) error {
 			break
 		}
 	}
+	// Whole numbers first: a float64 would round large ones.
+	if whole, err := strconv.ParseInt(number, 10, 64); err == nil && whole >= 0 && whole <= math.MaxInt64/int64(unit) {
+		*b = Bytes(whole) * unit
+		return nil
+	}
 	v, err := strconv.ParseFloat(number, 64)
 	total := v * float64(unit)
 	// NaN fails every comparison, so the good range is asked for.
 	if err != nil || !(total >= 0 && total < math.MaxInt64) || strings.ContainsAny(number, "eExXpP_iInN") {
 		return fmt.Errorf("%q is not an amount of bytes such as 65536, 64KiB or 1.5GiB", text)
-	}
-	if whole, err := strconv.ParseInt(number, 10, 64); err == nil {
-		*b = Bytes(whole) * unit // exact where a float64 would round
-		return nil
 	}
 	*b = Bytes(total)
 	return nil

@@ -100,32 +100,38 @@ const dialTimeout = time.Second
 
 // openSocket binds p.path, which prepareDir has seen, and accepts from then on.
 // A live socket, or anything that is not a socket, is left alone.
-func openSocket(p place, backlog int) (s *socket, err error) {
-	s = &socket{path: p.path}
-	if s.lock, err = lockPath(p.path + ".lock"); err != nil {
+func openSocket(p place, backlog int) (*socket, error) {
+	lock, err := lockPath(p.path + ".lock")
+	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			s.lock.Close()
-		}
-	}()
-	if err := removeStale(p.path); err != nil {
+	s := &socket{path: p.path, lock: lock}
+	if err := s.bind(backlog); err != nil {
+		lock.Close()
 		return nil, err
-	}
-	var dir unix.Stat_t
-	if err := unix.Stat(filepath.Dir(p.path), &dir); err != nil {
-		return nil, fmt.Errorf("stat directory of %s: %w", p.path, err)
-	}
-	s.dirGID = dir.Gid
-	if s.listener, err = seqpacket.Listen(p.path, 0o660, backlog); err != nil {
-		return nil, err
-	}
-	if err := unix.Lstat(p.path, &s.bound); err != nil {
-		s.listener.Close()
-		return nil, fmt.Errorf("stat %s: %w", p.path, err)
 	}
 	return s, nil
+}
+
+// bind needs the lock.
+func (s *socket) bind(backlog int) error {
+	if err := removeStale(s.path); err != nil {
+		return err
+	}
+	var dir unix.Stat_t
+	if err := unix.Stat(filepath.Dir(s.path), &dir); err != nil {
+		return fmt.Errorf("stat directory of %s: %w", s.path, err)
+	}
+	s.dirGID = dir.Gid
+	var err error
+	if s.listener, err = seqpacket.Listen(s.path, 0o660, backlog); err != nil {
+		return err
+	}
+	if err := unix.Lstat(s.path, &s.bound); err != nil {
+		s.listener.Close()
+		return fmt.Errorf("stat %s: %w", s.path, err)
+	}
+	return nil
 }
 
 // lockPath holds path locked while the file is open; the kernel lets go when the
