@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -168,6 +169,18 @@ func TestMemoryLimitHoldsAllThatIsHandedOut(t *testing.T) {
 	}
 	if request.Cmp(*limit) != 0 {
 		t.Errorf("request %s, limit %s: an arena fills up, so less than all of it is no request", request, limit)
+	}
+}
+
+// The daemon of this tree reads the manifest's arguments; the last ones shrink
+// what the machine of the test may not have.
+func TestDaemonTakesTheArguments(t *testing.T) {
+	args := append([]string{"run", "./daemon/cmd/spliced", "-check"}, sidecar(t).Spec.InitContainers[0].Args...)
+	args = append(args, "-arena=16MiB", "-private=16MiB", "-connection-memory=512MiB", "-socket="+t.TempDir()+"/spliced.sock")
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir = "../.."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 
