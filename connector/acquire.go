@@ -137,7 +137,7 @@ func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent
 	if l.Tokens < 1 || l.Tokens > profile.MaxTokens {
 		return nil, fmt.Errorf("a segment of %d tokens", l.Tokens)
 	}
-	layout := m.profile.SegmentLayout(l.Tokens)
+	layout := m.layouts.of(m.profile, l.Tokens)
 	if uint64(layout.Bytes) != reply.Bytes[row] {
 		return nil, fmt.Errorf("a segment of %d bytes, want %d for %d tokens", reply.Bytes[row], layout.Bytes, l.Tokens)
 	}

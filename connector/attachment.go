@@ -270,15 +270,18 @@ func (a *attachment) read(d time.Duration, self *call) {
 		return
 	}
 	n, fds, err := a.conn.Recv(a.rbuf)
-	seqpacket.CloseAll(fds)
+	if len(fds) > 0 {
+		seqpacket.CloseAll(fds)
+		err = fmt.Errorf("%d descriptors that nobody asked for", len(fds))
+	}
 	switch {
-	case err == nil && len(fds) == 0:
+	case err == nil:
 		a.dispatch(a.rbuf[:n], self)
 	case errors.Is(err, seqpacket.ErrTimeout):
 	case errors.Is(err, seqpacket.ErrClosed):
 		a.fail(err)
 	default:
-		a.garbage(fmt.Errorf("reply of %d bytes with %d descriptors: %v", n, len(fds), err))
+		a.garbage(fmt.Errorf("reply of %d bytes: %w", n, err))
 	}
 }
 

@@ -445,7 +445,7 @@ func (f *fake) map_(region gpuipc.Region, writable bool) []byte {
 }
 
 // testProfile is a small hybrid: one dense linear layer, one attention layer.
-func testProfile(t *testing.T) *profile.Profile {
+func testProfile(t testing.TB) *profile.Profile {
 	p, err := profile.New(profile.Identity{
 		Model: "test", Weights: [32]byte{1}, Tokenizer: "bytes", TPSize: 1,
 		Layers: []profile.Layer{

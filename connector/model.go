@@ -56,6 +56,7 @@ type Model struct {
 	binding Binding
 	tenant  int // index in Options.Tenants
 	request wire.ProfileRequest
+	layouts layouts
 
 	mu struct {
 		sync.Mutex

@@ -32,7 +32,7 @@ func newObject(h *held, layout profile.Layout, e extents, digests []uint64) (obj
 	return o, nil
 }
 
-// Layout lists the parts.
+// Layout lists the parts; they are shared and must not be changed.
 func (o *object) Layout() profile.Layout { return o.layout }
 
 // Bytes is the size of all parts.

@@ -1,0 +1,38 @@
+package connector
+
+import (
+	"sync"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// layouts remembers segment layouts by interior tokens: a model of many layers
+// has hundreds of parts, and an engine asks for few lengths over and over.
+type layouts struct {
+	mu struct {
+		sync.Mutex
+		known map[int]profile.Layout
+	}
+}
+
+// maxLayouts bounds what is remembered; beyond it all are forgotten (a guess).
+const maxLayouts = 256
+
+// of returns the layout for n interior tokens. Its parts are shared and must not
+// be changed.
+func (l *layouts) of(p *profile.Profile, n int) profile.Layout {
+	l.mu.Lock()
+	layout, ok := l.mu.known[n]
+	l.mu.Unlock()
+	if ok {
+		return layout
+	}
+	layout = p.SegmentLayout(n)
+	l.mu.Lock()
+	if len(l.mu.known) >= maxLayouts || l.mu.known == nil {
+		l.mu.known = map[int]profile.Layout{}
+	}
+	l.mu.known[n] = layout
+	l.mu.Unlock()
+	return layout
+}

@@ -1,0 +1,160 @@
+package connector
+
+import (
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// deadRegistration is a registration whose attachment has ended, with regions of
+// one page: enough to read replies.
+func deadRegistration(t testing.TB) (*Model, *registration) {
+	t.Helper()
+	region := func() *gpuipc.Mapping {
+		fd, err := unix.MemfdCreate("reply", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := os.NewFile(uintptr(fd), "reply")
+		if err := f.Truncate(1 << 16); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
+			t.Fatal(err)
+		}
+		m, err := gpuipc.Map(gpuipc.Handle{File: f, Bytes: 1 << 16}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		return m
+	}
+	c := &Client{}
+	a := &attachment{client: c, arena: region(), slots: region(), dead: make(chan struct{}), staging: newStaging(nil)}
+	a.flight.init(4)
+	a.flight.mu.ended = errNotAttached
+	a.ended.Store(true)
+	a.refs.Store(1)
+	m := &Model{client: c, profile: testProfile(t)}
+	return m, &registration{a: a}
+}
+
+// FuzzReplies feeds replies that decode to the code that believes them: whatever
+// a daemon says, nothing may panic or reach outside the mappings.
+func FuzzReplies(f *testing.F) {
+	layout := testProfile(f).SegmentLayout(heldTokens)
+	f.Add(uint8(wire.OpAcquire), (&wire.AcquireReply{
+		Codes: []uint16{0}, Leases: []uint64{1}, Bytes: []uint64{uint64(layout.Bytes)}, Begins: []uint32{0}, Tokens: []uint32{heldTokens},
+		ExtentCount: []uint32{2}, ExtentOff: []uint64{64, 8192}, ExtentLen: []uint64{100, uint64(layout.Bytes)}, DigestCount: []uint32{0},
+	}).Append(nil))
+	f.Add(uint8(wire.OpLoad), (&wire.LoadReply{
+		Lease: 7, Kind: 1, Tokens: 3, NodeBegin: []uint32{0}, NodeEnd: []uint32{3}, ExtentCount: []uint32{1},
+		ExtentOff: []uint64{0}, ExtentLen: []uint64{uint64(testProfile(f).CheckpointLayout(3).Bytes)}, DigestCount: []uint32{0},
+	}).Append(nil))
+	f.Add(uint8(wire.OpRotate), (&wire.RotateReply{Lease: 1, Off: 64, Bytes: 1 << 15, Rows: 5}).Append(nil))
+	m, r := deadRegistration(f)
+	f.Fuzz(func(t *testing.T, op uint8, body []byte) {
+		switch wire.Op(op) {
+		case wire.OpAcquire:
+			var reply wire.AcquireReply
+			if reply.Decode(body) != nil {
+				return
+			}
+			now := make([]int, len(reply.Codes))
+			for i := range now {
+				now[i] = i
+			}
+			out := make([]Acquired, len(now))
+			_, _ = m.leases(r, &reply, now, nil, out)
+			for _, row := range out {
+				if row.Lease != nil {
+					touch(&row.Lease.object)
+					row.Lease.Release()
+				}
+			}
+		case wire.OpLoad:
+			var reply wire.LoadReply
+			if reply.Decode(body) != nil {
+				return
+			}
+			if c, err := m.checkpoint(r, &reply); err == nil {
+				for i := range c.Nodes {
+					touch(&c.Nodes[i].object)
+				}
+				_ = c.Last()
+				c.Release()
+			}
+		case wire.OpRotate:
+			var reply wire.RotateReply
+			if reply.Decode(body) != nil {
+				return
+			}
+			if s, err := r.slot(wire.OpRotate, &reply, nil); err == nil && s != nil {
+				for _, b := range s.Bytes() {
+					_ = b
+				}
+				s.Release()
+			}
+		}
+		granted(wire.Op(op), body)
+		if n := r.a.refs.Load(); n != 1 {
+			t.Fatalf("%d users of the mappings left", n)
+		}
+	})
+}
+
+// touch reads every byte an object claims to have.
+func touch(o *object) {
+	for i := range o.layout.Parts {
+		sum := byte(0)
+		for _, b := range o.Part(i) {
+			sum += b
+		}
+		_ = sum
+		_ = o.Read(i, make([]byte, o.layout.Parts[i].Len))
+	}
+	if o.digests != nil {
+		_ = o.Verify()
+	}
+}
+
+func TestExtentsAreHeldToTheirRegion(t *testing.T) {
+	const region = 4096
+	rows := []struct {
+		name     string
+		off, len []uint64
+		bytes    uint64
+		ok       bool
+	}{
+		{"one", []uint64{0}, []uint64{4096}, 4096, true},
+		{"cut", []uint64{64}, []uint64{1024}, 1000, true},
+		{"spare", []uint64{64, 0}, []uint64{1024, 64}, 1024, true},
+		{"nothing of nothing", nil, nil, 0, true},
+		{"short", []uint64{0}, []uint64{64}, 65, false},
+		{"empty extent", []uint64{0, 64}, []uint64{0, 64}, 64, false},
+		{"over the end", []uint64{4095}, []uint64{2}, 2, false},
+		{"far", []uint64{1 << 63}, []uint64{64}, 64, false},
+		{"wraps", []uint64{1<<64 - 1}, []uint64{2}, 2, false},
+		{"huge", []uint64{0}, []uint64{1<<64 - 1}, 64, false},
+	}
+	for _, row := range rows {
+		e, err := newExtents(row.off, row.len, row.bytes, region)
+		if (err == nil) != row.ok {
+			t.Errorf("%s: %v, %v", row.name, e, err)
+		}
+	}
+	e := extents{{Off: 100, Len: 10}, {Off: 0, Len: 5}}
+	if _, ok := e.view(make([]byte, 200), 8, 3); ok {
+		t.Error("a view across two extents")
+	}
+	if v, ok := e.view(make([]byte, 200), 10, 5); !ok || len(v) != 5 {
+		t.Error("no view of the second extent")
+	}
+	if v, ok := e.view(nil, 15, 0); !ok || len(v) != 0 {
+		t.Error("no view of nothing at the end")
+	}
+}
