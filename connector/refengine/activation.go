@@ -48,17 +48,28 @@ func softplus[F Float](x F) float64 {
 }
 
 const (
-	log2e = 1.44269504088896341
-	ln2Hi = 0.693359375 // exact in 9 bits, so n*ln2Hi is exact
-	ln2Lo = -2.12194440e-4
+	// e^x = 2^(n/16) e^r with n the nearest integer to 16 x log2(e).
+	stepsPerDoubling = 16
+	stepsPerUnit     = 1.44269504088896341 * stepsPerDoubling
+	stepHi           = 2839.0 / 65536 // ln2/16 in 12 bits, so that n*stepHi is exact
+	stepLo           = 1.996636559080389e-06
+	// 1.5*2^23: adding it rounds a float32 to an integer in its low bits.
+	toInteger = 12582912
 	// Beyond these e^x leaves the normal float32 range.
 	maxExp = 88.37
 	minExp = -87.33
 )
 
-// exp32 replaces every x by e^x with a relative error below 2e-7: range
-// reduction to |r| <= ln2/2, a degree 7 polynomial, and a scale by 2^n set in
-// the exponent bits. Results below the normal range are 0.
+// powers are 2^(i/16).
+var powers = [stepsPerDoubling]float32{
+	1, 1.0442737824274138, 1.0905077326652577, 1.1387886347566916,
+	1.189207115002721, 1.241857812073484, 1.2968395546510096, 1.3542555469368927,
+	1.4142135623730951, 1.4768261459394993, 1.5422108254079407, 1.6104903319492543,
+	1.681792830507429, 1.7562521603732995, 1.8340080864093424, 1.9152065613971474,
+}
+
+// exp32 replaces every x by e^x with a relative error below 2e-7. Results below
+// the normal range are 0.
 func exp32(x []float32) {
 	for i, v := range x {
 		switch {
@@ -71,17 +82,47 @@ func exp32(x []float32) {
 		case v != v:
 			continue
 		}
-		// Adding 1.5*2^23 rounds to the nearest integer in the low bits.
-		t := v*log2e + 12582912
-		n := t - 12582912
-		r := v - n*ln2Hi - n*ln2Lo
-		p := float32(1.9841270e-4)
-		p = p*r + 1.3888889e-3
-		p = p*r + 8.3333333e-3
-		p = p*r + 4.1666667e-2
-		p = p*r + 1.6666667e-1
-		p = p*r + 0.5
-		p = p*r*r + r + 1
-		x[i] = p * math.Float32frombits(uint32(int32(n)+127)<<23)
+		t := float32(v*stepsPerUnit) + toInteger
+		n := t - toInteger
+		r := v - n*stepHi - n*stepLo
+		k := int32(n)
+		p := r*(r*(r*(1.0/6)+0.5)+1) + 1
+		x[i] = p * powers[k&(stepsPerDoubling-1)] * math.Float32frombits(uint32(k>>4+127)<<23)
 	}
+}
+
+// weigh replaces every x by e^(x-peak), where no x is above peak, and returns
+// their sum added to sum, in order.
+func weigh[F Float](x []F, peak, sum F) F {
+	switch s := any(x).(type) {
+	case []float32:
+		return F(weigh32(s, float32(peak), float32(sum)))
+	default:
+		for i, v := range x {
+			w := F(math.Exp(float64(v - peak)))
+			x[i] = w
+			sum += w
+		}
+		return sum
+	}
+}
+
+// weigh32 is exp32 of x-peak in one pass: attention spends most of its time here.
+func weigh32(x []float32, peak, sum float32) float32 {
+	for i, v := range x {
+		v -= peak
+		if v < minExp {
+			x[i] = 0
+			continue
+		}
+		t := float32(v*stepsPerUnit) + toInteger
+		n := t - toInteger
+		r := v - n*stepHi - n*stepLo
+		k := int32(n)
+		p := r*(r*(r*(1.0/6)+0.5)+1) + 1
+		w := p * powers[k&(stepsPerDoubling-1)] * math.Float32frombits(uint32(k>>4+127)<<23)
+		x[i] = w
+		sum += w
+	}
+	return sum
 }

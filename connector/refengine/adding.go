@@ -25,7 +25,7 @@ type addingLeases struct {
 	n int
 }
 
-func (l addingLeases) Source(m *Model[float32], plan Plan, from *State[float32]) (Source[float32], error) {
+func (l addingLeases) Source(m *Model[float32], plan Plan, _ []uint32, from *State[float32]) (Source[float32], error) {
 	segments := make([]PackedSegment, l.n)
 	for i := range segments {
 		segments[i] = l.Packed(i)

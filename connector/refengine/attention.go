@@ -130,15 +130,7 @@ func softmaxStep[F Float](s []F, top, total *F, out []F) {
 		*total *= fade[0]
 		*top = peak
 	}
-	for j := range s {
-		s[j] -= peak
-	}
-	exponential(s)
-	sum := *total
-	for _, x := range s {
-		sum += x
-	}
-	*total = sum
+	*total = weigh(s, peak, *total)
 }
 
 // gatedOutput adds o_proj(heads * sigmoid(gate)) to the residual stream.

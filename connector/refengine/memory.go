@@ -58,7 +58,7 @@ func (c *Memory) HeldBytes() (n int64) {
 
 type memoryLeases []PackedSegment
 
-func (l memoryLeases) Source(m *Model[float32], plan Plan, from *State[float32]) (Source[float32], error) {
+func (l memoryLeases) Source(m *Model[float32], plan Plan, _ []uint32, from *State[float32]) (Source[float32], error) {
 	return NewPacked(m, plan, from, l)
 }
 

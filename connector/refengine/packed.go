@@ -15,12 +15,13 @@ func Pack(p *profile.Profile, s *Segment[float32]) []byte {
 	layout := p.SegmentLayout(n)
 	out := make([]byte, layout.Bytes)
 	for _, part := range layout.Parts {
-		kernel.FromF32(out[part.Off:part.Off+part.Len], s.Layers[part.Layer].part(part.Kind), kernel.DType(part.DType))
+		kernel.FromF32(out[part.Off:part.Off+part.Len], s.Layers[part.Layer].Part(part.Kind), kernel.DType(part.DType))
 	}
 	return out
 }
 
-func (l *SegmentLayer[F]) part(k profile.PartKind) []F {
+// Part is the values of one part of the layer, nil when it has none.
+func (l *SegmentLayer[F]) Part(k profile.PartKind) []F {
 	switch k {
 	case profile.PartT:
 		return l.T

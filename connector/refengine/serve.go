@@ -25,9 +25,9 @@ type Cache interface {
 
 // Leases are the segments that one request reads, indexed as they were acquired.
 type Leases interface {
-	// Source serves a plan from the leased segments and the state before
-	// plan.Begin (nil when that is 0).
-	Source(m *Model[float32], plan Plan, from *State[float32]) (Source[float32], error)
+	// Source serves a plan from the leased segments, behind a prefix of
+	// plan.Begin tokens and the state they left (none and nil when that is 0).
+	Source(m *Model[float32], plan Plan, prefix []uint32, from *State[float32]) (Source[float32], error)
 	// Packed is the published form of segment i, valid until Release.
 	Packed(i int) PackedSegment
 	// Release gives the leases and everything the Source used back.
@@ -111,7 +111,7 @@ func reuse(m *Model[float32], c Cache, r Request) (*Result, error) {
 	if out.Plan, err = MakePlan(len(r.Prefix), placed, len(r.Query)); err != nil {
 		return nil, err
 	}
-	src, err := leases.Source(m, out.Plan, r.From)
+	src, err := leases.Source(m, out.Plan, r.Prefix, r.From)
 	if err != nil {
 		return nil, err
 	}

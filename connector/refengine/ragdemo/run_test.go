@@ -19,6 +19,10 @@ type inMemory struct {
 	refengine.MemoryPrefixes
 }
 
+func newInMemory(m *refengine.Model[float32]) inMemory {
+	return inMemory{refengine.NewMemory(m.Profile()), refengine.MemoryPrefixes{}}
+}
+
 func (s inMemory) HeldBytes() (segments, checkpoints int64, err error) {
 	return s.Memory.HeldBytes(), int64(len(s.MemoryPrefixes)), nil
 }
@@ -63,21 +67,28 @@ func TestSampleIsLargeEnough(t *testing.T) {
 	}
 }
 
+// short is the sample with shorter requests over fewer passages; the last two
+// requests find all their passages.
+func short(t *testing.T) *Sample {
+	t.Helper()
+	s, err := Embedded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Requests = []Question{
+		{"Who?", []int{0, 1, 2}}, {"What?", []int{3, 1}}, {"Where?", []int{2, 0, 1}}, {"When?", []int{0, 1, 3}},
+	}
+	return s
+}
+
 func TestRunInMemory(t *testing.T) {
 	m, err := Model(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := Embedded()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Shorter requests over fewer passages, the last two of them seen before.
-	s.Requests = []Question{
-		{"Who?", []int{0, 1, 2}}, {"What?", []int{3, 1}}, {"Where?", []int{2, 0, 1}}, {"When?", []int{0, 1, 3}},
-	}
+	s := short(t)
 	var steps []Progress
-	store := inMemory{refengine.NewMemory(m.Profile()), refengine.MemoryPrefixes{}}
+	store := newInMemory(m)
 	r, err := Run(context.Background(), m, store, Options{Sample: s, Progress: func(p Progress) { steps = append(steps, p) }})
 	if err != nil {
 		t.Fatal(err)
@@ -138,8 +149,8 @@ func TestRunStopsWithItsContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	store := inMemory{refengine.NewMemory(m.Profile()), refengine.MemoryPrefixes{}}
-	_, err = Run(ctx, m, store, Options{Progress: func(p Progress) {
+	store := newInMemory(m)
+	_, err = Run(ctx, m, store, Options{Sample: short(t), Progress: func(p Progress) {
 		if p.Way == WayPrefix {
 			cancel()
 		}

@@ -1,0 +1,105 @@
+package remote
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/refengine"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// blockTokens is the block of prefix hashes. Positions need not be multiples.
+const blockTokens = 64
+
+// Load implements refengine.Prefixes with exact checkpoints.
+func (s *Store) Load(prompt []uint32, positions []int) (*refengine.State[float32], error) {
+	hashes, ok := s.model.PrefixHashes(blockTokens, prompt, positions)
+	if !ok {
+		return nil, connector.ErrUnavailable
+	}
+	q := connector.MatchQuery{Accept: connector.Exact, Prefixes: hashes}
+	for _, p := range positions {
+		q.Positions = append(q.Positions, uint32(p))
+	}
+	if err := s.model.Match(s.ctx, &q, &s.found); err != nil || s.found.PrefixTokens == 0 {
+		return nil, err
+	}
+	c, ok, err := s.model.Load(s.ctx, hashes[s.found.PrefixIndex], connector.Exact, connector.AcquireOptions{})
+	if err != nil || !ok {
+		return nil, err
+	}
+	defer c.Release()
+	return s.unfold(c)
+}
+
+// unfold copies a checkpoint into a state: rows from every node of its chain,
+// the rest from the last.
+func (s *Store) unfold(c *connector.Checkpoint) (*refengine.State[float32], error) {
+	st := &refengine.State[float32]{Tokens: c.Tokens, Layers: make([]refengine.LayerState[float32], s.prof.Layers())}
+	last := c.Last()
+	for _, i := range s.prof.LinearLayers() {
+		var err error
+		if st.Layers[i].S, err = elements(last.Layout(), i, profile.PartS, last.Part); err != nil {
+			return nil, err
+		}
+		if st.Layers[i].Conv, err = elements(last.Layout(), i, profile.PartConv, last.Part); err != nil {
+			return nil, err
+		}
+	}
+	for n := range c.Nodes {
+		node := &c.Nodes[n]
+		for _, i := range s.prof.AttentionLayers() {
+			k, err := elements(node.Layout(), i, profile.PartK, node.Part)
+			if err != nil {
+				return nil, err
+			}
+			v, err := elements(node.Layout(), i, profile.PartV, node.Part)
+			if err != nil {
+				return nil, err
+			}
+			st.Layers[i].K, st.Layers[i].V = append(st.Layers[i].K, k...), append(st.Layers[i].V, v...)
+		}
+	}
+	return st, nil
+}
+
+// Save implements refengine.Prefixes: each state extends the one before it, so
+// rows are stored once. A state that the daemon has no room for ends the chain.
+func (s *Store) Save(prompt []uint32, positions []int, states []*refengine.State[float32]) error {
+	hashes, ok := s.model.PrefixHashes(blockTokens, prompt, positions)
+	if !ok {
+		return connector.ErrUnavailable
+	}
+	q := connector.SaveQuery{Kind: connector.Exact}
+	for i, p := range positions {
+		if states[i].Tokens != p {
+			return fmt.Errorf("state of %d tokens to save at %d: %w", states[i].Tokens, p, refengine.ErrInvalid)
+		}
+		q.Hash, q.Tokens = hashes[i], p
+		q.Source.Fill = s.checkpointFill(states[i], q.ParentTokens)
+		_, err := s.model.Save(s.ctx, &q)
+		if err != nil && !errors.Is(err, connector.ErrExists) {
+			return unlessRefused(err)
+		}
+		q.Parent, q.ParentTokens = hashes[i], p
+	}
+	return nil
+}
+
+func (s *Store) checkpointFill(st *refengine.State[float32], parent int) func(p profile.Part, i int, off int64, dst []byte) error {
+	return func(p profile.Part, _ int, off int64, dst []byte) error {
+		l, values := &st.Layers[p.Layer], []float32(nil)
+		switch p.Kind {
+		case profile.PartS:
+			values = l.S
+		case profile.PartConv:
+			values = l.Conv
+		case profile.PartK:
+			values = l.K[parent*p.Shape[1]*p.Shape[2]:]
+		case profile.PartV:
+			values = l.V[parent*p.Shape[1]*p.Shape[2]:]
+		}
+		return fill(dst, values, p.DType, off)
+	}
+}

@@ -1,0 +1,303 @@
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/refengine"
+	"github.com/spliced-kv/spliced/connector/refengine/remote"
+	"github.com/spliced-kv/spliced/daemon"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// started runs a daemon of its own for a test and returns its socket and what
+// ends it.
+func started(t *testing.T) (socket string, stop func()) {
+	t.Helper()
+	c := daemon.DefaultConfig()
+	dir := t.TempDir()
+	c.Socket, c.AdminSocket, c.HTTP = filepath.Join(dir, "s"), filepath.Join(dir, "a"), "off"
+	c.Arena, c.Private, c.Staging, c.Slots = 64*daemon.MiB, 64*daemon.MiB, 16*daemon.MiB, 16*daemon.MiB
+	d, err := daemon.New(c, daemon.Parts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	select {
+	case <-d.Ready():
+	case err := <-ended:
+		t.Fatalf("daemon: %v", err)
+	}
+	var stopped bool
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("daemon: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return d.Socket(), stop
+}
+
+func attached(t *testing.T, socket string) *connector.Client {
+	t.Helper()
+	// The machine may be busy: a late answer would read as a cache that is away.
+	patient := connector.Timeouts{Lookup: 10 * time.Second, Transfer: 10 * time.Second, Attach: 10 * time.Second}
+	c, err := connector.Open(connector.Options{Socket: socket, Timeouts: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.WaitAttached(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func stored(t *testing.T, c *connector.Client, m *refengine.Model[float32]) *remote.Store {
+	t.Helper()
+	r, err := c.Register(m.Profile(), connector.Binding{Connector: "refengine test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return remote.New(t.Context(), c, r)
+}
+
+var families = []struct {
+	name   string
+	family profile.Family
+	rope   profile.Rope
+}{
+	{"RetNet", profile.RetNet, profile.Rope{}},
+	{"LightningRope", profile.Lightning, profile.Rope{Dims: 4, Theta: 100}},
+	{"LightningRopePairs", profile.Lightning, profile.Rope{Dims: 6, Theta: 100, Interleaved: true}},
+	{"Mamba2", profile.Mamba2, profile.Rope{}},
+	{"GLA", profile.GLA, profile.Rope{}},
+	{"DeltaNet", profile.DeltaNet, profile.Rope{}},
+	{"GDN", profile.GDN, profile.Rope{}},
+	{"KDA", profile.KDA, profile.Rope{}},
+}
+
+func model(t *testing.T, f profile.Family, rope profile.Rope, kv profile.DType) *refengine.Model[float32] {
+	t.Helper()
+	l, a := profile.KindLinear, profile.KindFull
+	w, err := refengine.Seeded(refengine.Config{
+		Name: "remote-test", Vocab: 260, Dim: 24, Hidden: 40, Eps: 1e-6,
+		Storage: refengine.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: kv},
+		Layers:  []profile.Kind{l, l, a, l, a},
+		Linear: refengine.LinearConfig{
+			Family: f, KeyHeads: 2, ValueHeads: 4, KeyDim: 6, ValueDim: 5, Kernel: 4, Rope: rope,
+		},
+		Attention: refengine.AttentionConfig{
+			Heads: 4, KVHeads: 2, HeadDim: 8, Gate: true,
+			Rope: profile.Rope{Dims: 4, Theta: 1000, Interleaved: rope.Interleaved},
+		},
+	}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := refengine.New[float32](w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func text(seed uint64, n int) []uint32 {
+	rng := rand.New(rand.NewPCG(seed, 7))
+	out := make([]uint32, n)
+	for i := range out {
+		out[i] = uint32(rng.IntN(256))
+	}
+	return out
+}
+
+func sameBits(a, b []float32) bool {
+	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
+}
+
+func sameState(a, b *refengine.State[float32]) bool {
+	return a.Tokens == b.Tokens && slices.EqualFunc(a.Layers, b.Layers, func(x, y refengine.LayerState[float32]) bool {
+		return sameBits(x.S, y.S) && sameBits(x.Conv, y.Conv) && sameBits(x.K, y.K) && sameBits(x.V, y.V)
+	})
+}
+
+func serve(t *testing.T, m *refengine.Model[float32], c refengine.Cache, r refengine.Request) *refengine.Result {
+	t.Helper()
+	out, err := refengine.Serve(m, c, r)
+	if err != nil || out.Cache != nil {
+		t.Fatal(err, out.Cache)
+	}
+	return out
+}
+
+// The daemon's walk and the walk in memory run the same kernels in the same order
+// over the same bytes.
+func TestWalkThroughTheDaemonEqualsTheWalkInMemory(t *testing.T) {
+	socket, _ := started(t)
+	client := attached(t, socket)
+	for i, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			m := model(t, f.family, f.rope, []profile.DType{profile.BF16, profile.F16, profile.F32}[i%3])
+			there, here := stored(t, client, m), refengine.NewMemory(m.Profile())
+			first, query := text(1, 30), text(2, 9)
+			a, b, c, short := text(3, 41), text(4, 57), text(5, 33), text(6, 15)
+			from := m.NewState()
+			if _, err := m.Prefill(from, first); err != nil {
+				t.Fatal(err)
+			}
+			for name, r := range map[string]refengine.Request{
+				"1 cold":                 {First: first, Mid: [][]uint32{a, b}, Query: query, Seam: 8},
+				"2 warm":                 {First: first, Mid: [][]uint32{b, a}, Query: query, Seam: 8},
+				"3 too short in between": {First: first, Mid: [][]uint32{b, short, a, short}, Query: query, Seam: 8},
+				"4 no leading segment":   {Mid: [][]uint32{c, a, c}, Query: query, Seam: 8},
+				"5 twice, no seam":       {First: first, Mid: [][]uint32{a, a}, Query: query, Seam: 0},
+				"6 behind a prefix":      {Prefix: first, From: from, Mid: [][]uint32{c, a}, Query: query, Seam: 8},
+				"7 nothing cached":       {Mid: [][]uint32{short}, Query: query, Seam: 8},
+			} {
+				got, want := serve(t, m, there, r), serve(t, m, here, r)
+				if !sameBits(got.Logits, want.Logits) || !sameState(got.State, want.State) {
+					t.Errorf("%s: differs from the walk in memory", name)
+				}
+				if got.Reused != want.Reused || got.Captured != want.Captured || got.Missed != want.Missed {
+					t.Errorf("%s: counted %+v, in memory %+v", name, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestPublishedBytesAreThoseInMemory(t *testing.T) {
+	socket, _ := started(t)
+	m := model(t, profile.GDN, profile.Rope{}, profile.BF16)
+	there, here := stored(t, attached(t, socket), m), refengine.NewMemory(m.Profile())
+	segment := text(1, 70)
+	spec, _ := m.Profile().MidSpec(70, 8)
+	for _, c := range []refengine.Cache{there, here} {
+		serve(t, m, c, refengine.Request{First: text(2, 20), Mid: [][]uint32{segment}, Query: text(3, 5), Seam: 8})
+	}
+	key := there.Key(spec, segment)
+	l, held, err := there.Acquire([]profile.SegmentKey{key}, []profile.SegmentSpec{spec})
+	if err != nil || !held[0] {
+		t.Fatal(held, err)
+	}
+	defer l.Release()
+	if !bytes.Equal(l.Packed(0).Bytes, here.Bytes(here.Key(spec, segment))) {
+		t.Error("published bytes differ")
+	}
+	segments, checkpoints, err := there.HeldBytes()
+	if err != nil || segments < int64(len(l.Packed(0).Bytes)) || checkpoints != 0 {
+		t.Errorf("holds %d and %d bytes, %v", segments, checkpoints, err)
+	}
+}
+
+func TestPrefixesThroughTheDaemonAreExact(t *testing.T) {
+	socket, _ := started(t)
+	client := attached(t, socket)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			m := model(t, f.family, f.rope, profile.BF16)
+			c := stored(t, client, m)
+			shared := text(1, 90)
+			for i, want := range []struct {
+				prompt []uint32
+				reused int
+			}{
+				{slices.Concat(shared, text(2, 40)), 0},
+				{slices.Concat(shared, text(3, 50)), 90},
+				{slices.Concat(shared[:60], text(4, 50)), 60},
+				{slices.Concat(shared, text(2, 40)), 100},
+			} {
+				out, err := refengine.ServePrefix(m, c, want.prompt, []int{30, 60, 90, 100})
+				if err != nil || out.Cache != nil {
+					t.Fatal(err, out.Cache)
+				}
+				if err := out.Keep(); err != nil {
+					t.Fatal(err)
+				}
+				full := m.NewState()
+				logits, err := m.Prefill(full, want.prompt)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if out.Reused != want.reused {
+					t.Errorf("request %d reused %d tokens, want %d", i, out.Reused, want.reused)
+				}
+				if !sameBits(out.Logits, logits) || !sameState(out.State, full) {
+					t.Errorf("request %d differs from a full prefill", i)
+				}
+			}
+		})
+	}
+}
+
+// A prefix that the daemon holds is composed from by reference, one that it does
+// not hold goes along: both must give the same bits.
+func TestSegmentsBehindASavedPrefix(t *testing.T) {
+	socket, _ := started(t)
+	client := attached(t, socket)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			m := model(t, f.family, f.rope, profile.BF16)
+			c := stored(t, client, m)
+			prefix := text(1, 45)
+			r := refengine.Request{Prefix: prefix, Mid: [][]uint32{text(2, 50), text(3, 60)}, Query: text(4, 9), Seam: 8, From: m.NewState()}
+			if _, err := m.Prefill(r.From, prefix); err != nil {
+				t.Fatal(err)
+			}
+			want := serve(t, m, c, r)
+			if err := c.Save(prefix, []int{45}, []*refengine.State[float32]{r.From}); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			if r.From, err = c.Load(prefix, []int{45}); err != nil || r.From == nil {
+				t.Fatal(err)
+			}
+			got := serve(t, m, c, r)
+			if !sameBits(got.Logits, want.Logits) || !sameState(got.State, want.State) {
+				t.Error("differs from the same prefix sent along")
+			}
+		})
+	}
+}
+
+func TestADaemonThatGoesAwayCostsOnlyTheReuse(t *testing.T) {
+	socket, stop := started(t)
+	m := model(t, profile.GDN, profile.Rope{}, profile.BF16)
+	c := stored(t, attached(t, socket), m)
+	r := refengine.Request{First: text(1, 30), Mid: [][]uint32{text(2, 50)}, Query: text(4, 9), Seam: 8}
+	serve(t, m, c, r)
+	stop()
+	out, err := refengine.Serve(m, c, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(out.Cache, connector.ErrUnavailable) {
+		t.Errorf("error %v", out.Cache)
+	}
+	full := m.NewState()
+	want, err := m.Prefill(full, r.Prompt())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !sameBits(out.Logits, want) || out.Recomputed != len(r.Prompt()) {
+		t.Error("differs from a full prefill")
+	}
+}
