@@ -10,42 +10,42 @@ import (
 )
 
 // object is a segment or a checkpoint, from its reservation until its memory is
-// free. Fields up to shares are fixed once it is linked, except shares' digests,
-// which are fixed once it is published; the rest is guarded by the store's lock.
+// free. The fields of the first group are all that a match reads: they share a
+// cache line. Apart from fill, the first two groups are fixed once the object is
+// linked, shares' digests once it is published; the rest is guarded by the store's
+// lock.
 type object struct {
+	profile    *profileState
+	tenant     *tenant
+	begin, end int            // segments: the interior; checkpoints: rows held here
+	fill       *fill          // nil once published, or once dead and no copy runs; guarded
+	kind       CheckpointKind // 0 = segment
+
 	id        policy.ID
 	key       [32]byte
-	kind      CheckpointKind // 0 = segment
-	profile   *profileState
-	tenant    *tenant
 	pool      *pool
 	publisher string // session that began to fill it
 	created   time.Time
-
-	spec       profile.SegmentSpec // segments
-	ids        []uint32            // segments: token ids
-	begin, end int                 // segments: the interior; checkpoints: rows held here
-	parent     *object             // checkpoints
-	depth      int                 // checkpoints: nodes from the root, this one counted
-
-	bytes     int64 // of its layout, over all ranks
-	pageBytes int64 // in pages, over all ranks
+	spec      profile.SegmentSpec // segments
+	ids       []uint32            // segments: token ids
+	parent    *object             // checkpoints
+	depth     int                 // checkpoints: nodes from the root, this one counted
+	bytes     int64               // of its layout, over all ranks
+	pageBytes int64               // in pages, over all ranks
 	shares    []share
 
-	fill      *fill // nil once published, or once dead and no copy runs
-	linked    bool  // a lookup finds it
-	published bool  // has been complete
-	demoting  bool  // a lower tier reads it
-	leases    int   // live
-	expired   int   // leases past their time whose holder has not let go
-	ops       int   // operations that read it now
-	children  int   // checkpoints that extend it, filling ones included
-	pins      int   // 1 unless idle, and 1 for each child with pins
+	linked    bool // a lookup finds it
+	published bool // has been complete
+	demoting  bool // a lower tier reads it
+	leases    int  // live
+	expired   int  // leases past their time whose holder has not let go
+	ops       int  // operations that read it now
+	children  int  // checkpoints that extend it, filling ones included
+	pins      int  // 1 unless idle, and 1 for each child with pins
 	class     class
 	used      time.Time
 	hits      uint64
-
-	sibling *object // next checkpoint with the same hash: other kind, profile or tenant
+	sibling   *object // next checkpoint with the same hash: other kind, profile or tenant
 }
 
 // share is one rank's part of an object.

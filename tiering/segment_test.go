@@ -308,7 +308,7 @@ func TestCanceledCommitMayBeRepeated(t *testing.T) {
 }
 
 func TestReservationsOfASessionAreBounded(t *testing.T) {
-	b := newBench(t, hybrid(1), func(c *Config, _ *gpuipc.HostOptions) { c.MaxReservations = 2 })
+	b := newBench(t, hybrid(1), func(c *Config) { c.MaxReservations = 2 })
 	c := b.NewSession("c")
 	first, err := c.Reserve(b.reserveQuery(b.mid(1, 64, 8), 0))
 	b.must(err)

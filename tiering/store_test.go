@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -75,7 +76,7 @@ type bench struct {
 	testing.TB
 	*Store
 	clock   *clock
-	dev     gpuipc.Device
+	dev     *gpuipctest.Device
 	profile *profile.Profile
 	id      ProfileID
 	staging gpuipc.Region
@@ -83,24 +84,20 @@ type bench struct {
 	ctx     context.Context
 }
 
-type option func(*Config, *gpuipc.HostOptions)
+type option func(*Config)
 
 func newBench(t testing.TB, id profile.Identity, options ...option) *bench {
 	t.Helper()
-	b := &bench{TB: t, clock: newClock(), ctx: context.Background()}
+	b := &bench{TB: t, clock: newClock(), ctx: context.Background(), dev: gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})}
 	cfg := Config{
 		PublicBytes: 8 << 20, PrivateBytes: 8 << 20, PageBytes: 4096, Now: b.clock.Now,
 		Tenants: []Tenant{{ID: tenantA, Name: "a", Salt: []byte("salt a")}, {ID: tenantB, Name: "b", Salt: []byte("salt b")}},
 	}
-	var host gpuipc.HostOptions
 	for _, o := range options {
-		o(&cfg, &host)
-	}
-	var err error
-	if b.dev, err = gpuipc.NewHost(host); err != nil {
-		t.Fatal(err)
+		o(&cfg)
 	}
 	cfg.Device = b.dev
+	var err error
 	if b.Store, err = Open(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -113,8 +110,11 @@ func newBench(t testing.TB, id profile.Identity, options ...option) *bench {
 	b.staging = b.region("staging", 16<<20)
 	b.slots = b.region("slots", 16<<20)
 	t.Cleanup(func() {
+		if b.Store == nil {
+			return // the test has closed it
+		}
 		b.audit()
-		if err := errors.Join(b.staging.Close(), b.slots.Close(), b.Store.Close(), b.dev.Close()); err != nil {
+		if err := errors.Join(b.staging.Close(), b.slots.Close(), b.Store.Close()); err != nil {
 			t.Error(err)
 		}
 	})

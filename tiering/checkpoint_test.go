@@ -1,0 +1,302 @@
+package tiering
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// hashOf names the first n tokens of prompt number prompt.
+func hashOf(prompt, n int) profile.PrefixHash {
+	return profile.PrefixHash{byte(prompt * 37), byte(prompt), byte(n >> 8), byte(n), 1}
+}
+
+// saveQuery saves n tokens of a prompt behind a parent of fewer (0 = none).
+func (b *bench) saveQuery(prompt, n, parent int, kind CheckpointKind) *SaveQuery {
+	q := &SaveQuery{Profile: b.id, Tenant: tenantA, Kind: kind, Hash: hashOf(prompt, n), Tokens: n}
+	if parent > 0 {
+		q.Parent = hashOf(prompt, parent)
+	}
+	return q
+}
+
+// save fills a checkpoint for all ranks and returns its bytes by rank.
+func (b *bench) save(c *Session, q *SaveQuery, begin int) (data [][]byte) {
+	b.Helper()
+	l := b.profile.CheckpointLayout(q.Tokens - begin)
+	for rank := range b.profile.TPSize() {
+		ranked := *q
+		ranked.Rank = rank
+		r, err := c.Save(&ranked)
+		b.must(err)
+		if r.Bytes != l.Bytes {
+			b.Fatalf("%d bytes reserved, layout has %d", r.Bytes, l.Bytes)
+		}
+		d := content(&l, uint64(q.Hash[0])<<16|uint64(q.Tokens)<<4|uint64(q.Kind)<<2|uint64(rank))
+		data = append(data, d)
+		if published := b.commitAll(c, r, &l, d); published != (rank == b.profile.TPSize()-1) {
+			b.Fatalf("rank %d: published %v", rank, published)
+		}
+	}
+	return data
+}
+
+func (b *bench) loadPrefix(c *Session, hash profile.PrefixHash, accept CheckpointKind) Loaded {
+	b.Helper()
+	l, err := c.Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: accept, Digests: true, Hash: hash})
+	b.must(err)
+	return l
+}
+
+// matchPrefix asks for the given positions of a prompt.
+func (b *bench) matchPrefix(prompt int, accept CheckpointKind, positions ...uint32) MatchResult {
+	b.Helper()
+	q := &MatchQuery{Profile: b.id, Tenant: tenantA, Accept: accept, Positions: positions}
+	for _, p := range positions {
+		q.Prefixes = append(q.Prefixes, hashOf(prompt, int(p)))
+	}
+	var r MatchResult
+	b.must(b.Match(q, &r))
+	return r
+}
+
+func TestCheckpointChainIsLoadedFromTheRoot(t *testing.T) {
+	b := newBench(t, hybrid(2))
+	c := b.NewSession("c")
+	var want [][][]byte
+	for i, n := range []int{16, 40, 41} {
+		begin := []int{0, 16, 40}[i]
+		want = append(want, b.save(c, b.saveQuery(1, n, begin, Exact), begin))
+	}
+	for rank := range 2 {
+		l, err := c.Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Accept: Exact, Digests: true, Hash: hashOf(1, 41)})
+		b.must(err)
+		if !l.Hit || l.Kind != Exact || l.Tokens != 41 || len(l.Nodes) != 3 {
+			t.Fatalf("%+v", l)
+		}
+		for i, node := range l.Nodes {
+			if node.Begin != []int{0, 16, 40}[i] || node.End != []int{16, 40, 41}[i] || len(node.Digests) == 0 {
+				t.Fatalf("node %d: %+v", i, node)
+			}
+			layout := b.profile.CheckpointLayout(node.End - node.Begin)
+			got := b.load(gpuipc.Ref{Region: b.Arena(), Extents: node.Extents})
+			for _, part := range layout.Parts {
+				if !bytes.Equal(got[part.Off:part.Off+part.Len], want[i][rank][part.Off:part.Off+part.Len]) {
+					t.Fatalf("rank %d node %d: layer %d part %d differs", rank, i, part.Layer, part.Kind)
+				}
+			}
+		}
+	}
+}
+
+func TestMatchFindsTheLongestAcceptedPrefix(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	b.save(c, b.saveQuery(1, 32, 16, Spliced), 16)
+	for _, row := range []struct {
+		accept    CheckpointKind
+		positions []uint32
+		want      MatchResult
+	}{
+		{Exact, []uint32{8, 16, 32}, MatchResult{PrefixTokens: 16, PrefixIndex: 1, PrefixKind: Exact, PrefixReason: ReasonFlagOnly}},
+		{Exact | Spliced, []uint32{8, 16, 32}, MatchResult{PrefixTokens: 32, PrefixIndex: 2, PrefixKind: Spliced}},
+		{Exact | Spliced, []uint32{8, 16, 32, 64}, MatchResult{PrefixTokens: 32, PrefixIndex: 2, PrefixKind: Spliced, PrefixReason: ReasonUnknown}},
+		{Spliced, []uint32{16}, MatchResult{PrefixReason: ReasonFlagOnly}},
+		{Exact, []uint32{32}, MatchResult{PrefixReason: ReasonFlagOnly}},
+		{Exact, []uint32{7}, MatchResult{PrefixReason: ReasonUnknown}},
+		{0, []uint32{16}, MatchResult{}},
+	} {
+		got := b.matchPrefix(1, row.accept, row.positions...)
+		got.Segments = nil
+		if got.PrefixTokens != row.want.PrefixTokens || got.PrefixIndex != row.want.PrefixIndex ||
+			got.PrefixKind != row.want.PrefixKind || got.PrefixReason != row.want.PrefixReason {
+			t.Errorf("accept %d positions %v: %+v, want %+v", row.accept, row.positions, got, row.want)
+		}
+	}
+	if got := b.matchPrefix(2, Exact, 16); got.PrefixTokens != 0 {
+		t.Fatalf("another prompt hit %+v", got)
+	}
+	var r1 MatchResult // a hash asked for at a position that is not its own
+	b.must(b.Match(&MatchQuery{
+		Profile: b.id, Tenant: tenantA, Accept: Exact, Positions: []uint32{17}, Prefixes: [][32]byte{hashOf(1, 16)},
+	}, &r1))
+	if r1.PrefixTokens != 0 {
+		t.Fatalf("%+v", r1)
+	}
+	r, err := c.Save(b.saveQuery(1, 64, 16, Exact))
+	b.must(err)
+	if got := b.matchPrefix(1, Exact, 16, 64); got.PrefixTokens != 16 || got.PrefixReason != ReasonPending {
+		t.Fatalf("%+v", got)
+	}
+	b.must(c.Abort(r.ID))
+	if got := b.matchPrefix(1, Exact, 16, 64); got.PrefixTokens != 16 || got.PrefixReason != ReasonAborted {
+		t.Fatalf("%+v", got)
+	}
+}
+
+func TestExactAndSplicedLieBesideEachOther(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	b.save(c, b.saveQuery(1, 16, 0, Spliced), 0)
+	if l := b.loadPrefix(c, hashOf(1, 16), Exact); l.Hit || l.Reason != ReasonFlagOnly {
+		t.Fatalf("an exact request saw a spliced checkpoint: %+v", l)
+	}
+	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	if l := b.loadPrefix(c, hashOf(1, 16), Exact|Spliced); l.Kind != Exact {
+		t.Fatalf("loaded kind %d although an exact one is held", l.Kind)
+	}
+	if l := b.loadPrefix(c, hashOf(1, 16), Spliced); l.Kind != Spliced {
+		t.Fatalf("loaded kind %d where only spliced is accepted", l.Kind)
+	}
+	for _, kind := range []CheckpointKind{Exact, Spliced} {
+		_, err := c.Save(b.saveQuery(1, 16, 0, kind))
+		b.wantErr(err, ErrExists)
+	}
+}
+
+func TestSaveRefusesWrongParents(t *testing.T) {
+	b := newBench(t, hybrid(1), func(c *Config) { c.MaxChain = 3 })
+	c := b.NewSession("c")
+	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	b.save(c, b.saveQuery(1, 32, 16, Spliced), 16)
+	pending, err := c.Save(b.saveQuery(1, 48, 32, Spliced))
+	b.must(err)
+	for _, row := range []struct {
+		name string
+		q    *SaveQuery
+		want error
+	}{
+		{"no such parent", b.saveQuery(1, 64, 20, Exact), ErrGone},
+		{"parent still being filled", b.saveQuery(1, 64, 48, Spliced), ErrGone},
+		{"parent of another prompt", b.saveQuery(2, 64, 16, Exact), ErrGone},
+		{"exact behind spliced", b.saveQuery(1, 64, 32, Exact), ErrInvalid},
+		{"parent as long", b.saveQuery(1, 16, 16, Spliced), ErrInvalid},
+		{"parent longer", b.saveQuery(1, 8, 16, Exact), ErrInvalid},
+		{"no tokens", b.saveQuery(1, 0, 0, Exact), ErrInvalid},
+		{"absurd tokens", b.saveQuery(1, profile.MaxTokens+1, 0, Exact), ErrInvalid},
+		{"both kinds", b.saveQuery(1, 64, 0, Exact|Spliced), ErrInvalid},
+		{"no kind", b.saveQuery(1, 64, 0, 0), ErrInvalid},
+		{"no hash", &SaveQuery{Profile: b.id, Tenant: tenantA, Kind: Exact, Tokens: 8}, ErrInvalid},
+		{"no such rank", &SaveQuery{Profile: b.id, Tenant: tenantA, Kind: Exact, Tokens: 8, Hash: hashOf(3, 8), Rank: 1}, ErrInvalid},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			_, err := c.Save(row.q)
+			b.wantErr(err, row.want)
+		})
+	}
+	l := b.profile.CheckpointLayout(16)
+	b.commitAll(c, pending, &l, content(&l, 5))
+	_, err = c.Save(b.saveQuery(1, 64, 48, Spliced))
+	b.wantErr(err, ErrInvalid) // a fourth node in a chain of three
+}
+
+func TestRanksMustAgreeOnACheckpoint(t *testing.T) {
+	b := newBench(t, hybrid(2))
+	c := b.NewSession("c")
+	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	q := b.saveQuery(1, 32, 16, Exact)
+	_, err := c.Save(q)
+	b.must(err)
+	q.Rank = 1
+	for _, change := range []func(*SaveQuery){
+		func(q *SaveQuery) { q.Tokens = 33 },
+		func(q *SaveQuery) { q.Parent = profile.PrefixHash{} },
+	} {
+		other := *q
+		change(&other)
+		_, err := c.Save(&other)
+		b.wantErr(err, ErrInvalid)
+	}
+	_, err = c.Save(q)
+	b.must(err)
+}
+
+func TestNodeWithChildrenOrLeasesStays(t *testing.T) {
+	b := newBench(t, hybrid(1), func(c *Config) { c.PrivateBytes = 96 << 10 })
+	c := b.NewSession("c")
+	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	b.save(c, b.saveQuery(1, 32, 16, Exact), 16)
+	b.save(c, b.saveQuery(1, 48, 32, Exact), 32)
+	lease := b.loadPrefix(c, hashOf(1, 32), Exact).Lease
+	for i := range 20 { // pressure: only the leaf at 48 and these themselves may leave
+		b.save(c, b.saveQuery(2+i, 24, 0, Exact), 0)
+		b.audit()
+	}
+	if got := b.matchPrefix(1, Exact, 16, 32, 48); got.PrefixTokens != 32 || got.PrefixReason != ReasonEvicted {
+		t.Fatalf("%+v", got)
+	}
+	b.must(c.Release(lease))
+	for i := range 20 {
+		b.save(c, b.saveQuery(30+i, 24, 0, Exact), 0)
+		b.audit()
+	}
+	if got := b.matchPrefix(1, Exact, 16, 32); got.PrefixTokens != 0 || got.PrefixReason != ReasonEvicted {
+		t.Fatalf("after release: %+v", got)
+	}
+}
+
+func TestMakingRoomForAChildDoesNotEvictItsParent(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	room := b.pagesOf(b.profile.CheckpointLayout(16).Bytes)
+	b = newBench(t, hybrid(1), func(c *Config) { c.PrivateBytes = 2*room - 4096 })
+	c := b.NewSession("c")
+	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	_, err := c.Save(b.saveQuery(1, 32, 16, Exact))
+	b.wantErr(err, ErrFull)
+	if got := b.matchPrefix(1, Exact, 16, 32); got.PrefixTokens != 16 || got.PrefixReason != ReasonRefused {
+		t.Fatalf("%+v", got)
+	}
+	b.save(c, b.saveQuery(2, 16, 0, Exact), 0) // the parent is free to leave again
+	if got := b.matchPrefix(1, Exact, 16); got.PrefixTokens != 0 || got.PrefixReason != ReasonEvicted {
+		t.Fatalf("%+v", got)
+	}
+}
+
+func TestAbortedChildLetsItsParentGo(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	used := b.Pools()[1].UsedBytes
+	r, err := c.Save(b.saveQuery(1, 32, 16, Exact))
+	b.must(err)
+	if got := b.Checkpoints(CheckpointFilter{}, nil, 10); len(got) != 2 || !slices.ContainsFunc(got, func(n CheckpointInfo) bool { return n.Children == 1 }) {
+		t.Fatalf("%+v", got)
+	}
+	b.must(c.Abort(r.ID))
+	b.wantUsed(0, used)
+	if got := b.Checkpoints(CheckpointFilter{}, nil, 10); len(got) != 1 || got[0].Children != 0 {
+		t.Fatalf("%+v", got)
+	}
+}
+
+// A checkpoint is the tenant's, not the connection's.
+func TestCheckpointsOutliveTheirSession(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	c.Close()
+	b.clock.advance(24 * time.Hour)
+	b.Sweep()
+	d := b.NewSession("d")
+	if l := b.loadPrefix(d, hashOf(1, 16), Exact); !l.Hit {
+		t.Fatalf("%+v", l)
+	}
+	l, err := d.Load(&LoadQuery{Profile: b.id, Tenant: tenantB, Accept: Exact, Hash: hashOf(1, 16)})
+	b.must(err)
+	if l.Hit || l.Reason != ReasonUnknown {
+		t.Fatalf("another tenant loads it: %+v", l)
+	}
+}
+
+func TestLoadRefusesNoKind(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	for _, accept := range []CheckpointKind{0, 4, 7} {
+		_, err := b.NewSession("c").Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: accept, Hash: hashOf(1, 16)})
+		b.wantErr(err, ErrInvalid)
+	}
+}

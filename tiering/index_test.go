@@ -1,0 +1,83 @@
+package tiering
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// keyIn makes keys that crowd few shards when narrow, so that runs of slots grow
+// long and removals have gaps to close.
+func keyIn(rng *rand.Rand, narrow bool) (key [32]byte) {
+	for i := range key {
+		key[i] = byte(rng.Uint32())
+	}
+	if narrow {
+		key[0], key[1] = 7, byte(rng.IntN(32))
+	}
+	return key
+}
+
+func TestIndexAgreesWithMap(t *testing.T) {
+	for seed := range uint64(10) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		x, want := newIndex[int](), map[[32]byte]*int{}
+		var keys [][32]byte
+		for range 300 {
+			keys = append(keys, keyIn(rng, seed%2 == 0))
+		}
+		for step := range 5000 {
+			key := keys[rng.IntN(len(keys))]
+			switch rng.IntN(3) {
+			case 0:
+				v := step
+				x.put(&key, &v)
+				want[key] = &v
+			case 1:
+				x.remove(&key)
+				delete(want, key)
+			case 2:
+				if got := x.find(&key); got != want[key] {
+					t.Fatalf("seed %d step %d: found %v, want %v", seed, step, got, want[key])
+				}
+			}
+			if x.n != len(want) {
+				t.Fatalf("seed %d step %d: %d held, want %d", seed, step, x.n, len(want))
+			}
+		}
+		for _, key := range keys {
+			if got := x.find(&key); got != want[key] {
+				t.Fatalf("seed %d: found %v, want %v at the end", seed, got, want[key])
+			}
+		}
+	}
+}
+
+func TestIndexListsInAscendingOrderAfterAKey(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 6))
+	x := newIndex[[32]byte]()
+	var keys [][32]byte
+	for i := range 2000 {
+		key := keyIn(rng, i%3 == 0)
+		keys = append(keys, key)
+		x.put(&key, &key)
+	}
+	slices.SortFunc(keys, func(a, b [32]byte) int { return bytes.Compare(a[:], b[:]) })
+	for _, first := range []int{-1, 0, 500, 1998, 1999} {
+		var after *[32]byte
+		from := 0
+		if first >= 0 {
+			after, from = &keys[first], shardOf(&keys[first])
+		}
+		var got [][32]byte
+		for shard := from; shard < shardCount; shard++ {
+			for _, key := range x.sorted(shard, after) {
+				got = append(got, *key)
+			}
+		}
+		if !slices.Equal(got, keys[first+1:]) {
+			t.Fatalf("after key %d: %d keys, want %d in order", first, len(got), len(keys)-first-1)
+		}
+	}
+}

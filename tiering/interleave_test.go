@@ -1,0 +1,226 @@
+package tiering
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Here something happens between the two critical sections of an operation.
+
+// later runs f on its own goroutine and hands its error over.
+func later(f func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return done
+}
+
+func TestFillThatEndsDuringACommitFreesItsPagesAfterwards(t *testing.T) {
+	type ranks struct {
+		c, d   *Session
+		r0, r1 Reservation
+	}
+	for name, end := range map[string]func(b *bench, r *ranks){
+		"own abort":       func(b *bench, r *ranks) { b.must(r.c.Abort(r.r0.ID)) },
+		"own session":     func(_ *bench, r *ranks) { r.c.Close() },
+		"other's abort":   func(b *bench, r *ranks) { b.must(r.d.Abort(r.r1.ID)) },
+		"other's session": func(_ *bench, r *ranks) { r.d.Close() },
+		"expiry":          func(b *bench, _ *ranks) { b.clock.advance(time.Hour); b.Sweep() },
+		"other's corruption": func(b *bench, r *ranks) {
+			item := CommitItem{Reservation: r.r1.ID, Digests: []uint64{1}, Src: b.stage(1<<20, make([]byte, 256))}
+			item.Src.Extents[0].Len = b.profile.SegmentLayout(48).Parts[0].Len
+			_, err := r.d.Commit(b.ctx, item)
+			b.wantErr(err, ErrCorrupt)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, hybrid(2))
+			r := &ranks{c: b.NewSession("rank 0"), d: b.NewSession("rank 1")}
+			p := b.mid(1, 64, 8)
+			var err error
+			r.r0, err = r.c.Reserve(b.reserveQuery(p, 0))
+			b.must(err)
+			r.r1, err = r.d.Reserve(b.reserveQuery(p, 1))
+			b.must(err)
+			item := b.item(r.r0.ID, 0, 0, contentOf(p, 0)[:p.layout.Parts[0].Len])
+			stall := b.dev.Stall(t, gpuipc.OpCopyDigests, 1)
+			done := later(func() error { _, err := r.c.Commit(b.ctx, item); return err })
+			<-stall.Reached()
+
+			end(b, r)
+			b.wantMiss(p, ReasonAborted)
+			b.wantUsed(b.pagesFor(p.layout), 0) // the copy may still write there
+			again := b.NewSession("again")      // the key is free at once
+			b.publish(again, p)
+			b.wantUsed(2*b.pagesFor(p.layout), 0)
+
+			stall.Release()
+			b.wantErr(<-done, ErrGone)
+			b.wantUsed(b.pagesFor(p.layout), 0)
+			b.wantHit(p)
+			row := b.acquire(again, 0, p)
+			got := b.load(gpuipc.Ref{Region: b.Arena(), Extents: row.Extents})
+			if part := p.layout.Parts[1]; !bytes.Equal(got[part.Off:part.Off+part.Len], contentOf(p, 0)[part.Off:part.Off+part.Len]) {
+				t.Fatal("the late copy wrote into the new segment")
+			}
+		})
+	}
+}
+
+func TestCommitsOfOneReservationRunAtOnce(t *testing.T) {
+	b := newBench(t, wide(1))
+	c := b.NewSession("c")
+	p := b.piece(1, profile.FirstSpec(600))
+	data := contentOf(p, 0)
+	r, err := c.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	k, v := p.layout.Parts[0], p.layout.Parts[1]
+	slow := b.item(r.ID, 1, 0, data[v.Off:v.Off+v.Len])
+	stall := b.dev.Stall(t, gpuipc.OpCopyDigests, 1)
+	var published bool
+	done := later(func() (err error) { published, err = c.Commit(b.ctx, slow); return err })
+	<-stall.Reached()
+	_, err = c.Commit(b.ctx, CommitItem{Reservation: r.ID, Part: 1, ChunkFirst: 2, Digests: slow.Digests[2:], Src: slow.Src.Slice(2<<20, v.Len-2<<20)})
+	b.wantErr(err, ErrInvalid) // it is being written
+	early, err := c.Commit(b.ctx, CommitItem{
+		Reservation: r.ID, Digests: []uint64{gpuipc.DigestBytes(data[:k.Len])}, Src: b.stage(8<<20, data[:k.Len]),
+	})
+	b.must(err)
+	b.wantMiss(p, ReasonPending)
+	stall.Release()
+	b.must(<-done)
+	if early || !published {
+		t.Fatalf("published by the first to end %v, by the last %v", early, published)
+	}
+	b.wantHit(p)
+}
+
+// A writer that changes its staging while the copy runs damages only its own
+// segment, and is told.
+func TestStagingThatChangesDuringACommitIsCorrupt(t *testing.T) {
+	b := newBench(t, wide(1))
+	c := b.NewSession("c")
+	p := b.piece(1, profile.FirstSpec(600))
+	data := contentOf(p, 0)
+	r, err := c.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	v := p.layout.Parts[1]
+	item := b.item(r.ID, 1, 0, data[v.Off:v.Off+v.Len])
+	stall := b.dev.StallInside(t, gpuipc.OpCopyDigests, 1)
+	done := later(func() error { _, err := c.Commit(b.ctx, item); return err })
+	<-stall.Reached() // one chunk of three is copied
+	b.stage(v.Len-1, []byte{data[v.Off+v.Len-1] ^ 1})
+	stall.Release()
+	b.wantErr(<-done, ErrCorrupt)
+	b.wantMiss(p, ReasonAborted)
+	b.wantUsed(0, 0)
+}
+
+func TestOperationKeepsWhatItReads(t *testing.T) {
+	for name, end := range map[string]func(b *bench, c *Session, p piece, id LeaseID){
+		"release": func(b *bench, c *Session, p piece, id LeaseID) { b.must(b.Evict(p.key)); b.must(c.Release(id)) },
+		"close":   func(b *bench, c *Session, p piece, _ LeaseID) { c.Close(); b.must(b.Evict(p.key)) },
+		"expiry": func(b *bench, c *Session, p piece, id LeaseID) {
+			b.clock.advance(time.Hour)
+			b.Sweep()
+			b.must(c.Release(id))
+			b.must(b.Evict(p.key))
+		},
+		"pressure": func(b *bench, c *Session, _ piece, id LeaseID) {
+			b.must(c.Release(id))
+			_, err := b.NewSession("other").Reserve(b.reserveQuery(b.mid(9, 64, 8), 0))
+			b.wantErr(err, ErrFull)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, hybrid(1), poolOf(1))
+			c := b.NewSession("c")
+			p := b.mid(1, 64, 8)
+			b.publish(c, p)
+			id := b.lease(c, p)
+			q := b.composeOne(p, id)
+			b.must(c.Compose(b.ctx, q))
+			want := b.load(q.Out)
+			q.Out = b.slot(4<<20, q.Out.Len())
+			stall := b.dev.Stall(t, gpuipc.OpCompose, 2) // between two layers
+			done := later(func() error { return c.Compose(b.ctx, q) })
+			<-stall.Reached()
+			end(b, c, p, id)
+			b.wantUsed(48<<10, 0)
+			stall.Release()
+			b.must(<-done)
+			if !bytes.Equal(b.load(q.Out), want) {
+				t.Fatal("the answer changed")
+			}
+			b.audit()
+			if name != "pressure" {
+				b.wantUsed(0, 0)
+			}
+		})
+	}
+}
+
+func TestFailureOfTheDeviceAbortsAFillAndKeepsLeases(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p, q := b.mid(1, 64, 8), b.mid(2, 64, 8)
+	broken := fmt.Errorf("a fault: %w", gpuipc.ErrUnavailable)
+
+	r, err := c.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	b.dev.Fail(gpuipc.OpCopyDigests, 1, broken)
+	_, err = c.Commit(b.ctx, b.item(r.ID, 0, 0, contentOf(p, 0)[:p.layout.Parts[0].Len]))
+	b.wantErr(err, ErrUnavailable)
+	b.wantMiss(p, ReasonAborted)
+	b.wantUsed(0, 0)
+	if n := b.Counters().Aborted[causeDevice]; n != 1 {
+		t.Fatalf("%d counted", n)
+	}
+
+	b.publish(c, q)
+	id := b.lease(c, q)
+	b.dev.Fail(gpuipc.OpCompose, 2, broken)
+	b.wantErr(c.Compose(b.ctx, b.composeOne(q, id)), ErrUnavailable)
+	b.must(c.Compose(b.ctx, b.composeOne(q, id)))
+	b.must(c.Release(id))
+	if got := b.Pools()[0].LeasedBytes; got != 0 {
+		t.Fatalf("a failed compose keeps %d bytes", got)
+	}
+}
+
+func TestStoreCloseWaitsForOperations(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	q := b.composeOne(p, b.lease(c, p))
+	stall := b.dev.Stall(t, gpuipc.OpCompose, 1)
+	op := later(func() error { return c.Compose(b.ctx, q) })
+	<-stall.Reached()
+	store := b.Store
+	closed := later(store.Close)
+	for { // until Close has begun
+		if _, err := c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0)); errors.Is(err, ErrUnavailable) {
+			break
+		}
+		runtime.Gosched()
+	}
+	_, err := store.NewSession("late").Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: Exact})
+	b.wantErr(err, ErrUnavailable)
+	select {
+	case err := <-closed:
+		t.Fatalf("closed under a running operation: %v", err)
+	default:
+	}
+	stall.Release()
+	b.must(<-op)
+	b.must(<-closed)
+	b.must(errors.Join(b.staging.Close(), b.slots.Close()))
+	b.Store = nil
+}

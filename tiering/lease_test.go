@@ -1,0 +1,257 @@
+package tiering
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+func bounds(leases int) option {
+	return func(c *Config) { c.MaxLeases = leases }
+}
+
+func TestLeaseEndsByRelease(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	first, second := b.lease(c, p), b.lease(c, p)
+	if first == second {
+		t.Fatal("two leases share an id")
+	}
+	b.must(c.Release(first))
+	b.wantErr(c.Release(first), ErrGone)
+	if pool := b.Pools()[0]; pool.LeasedBytes != b.pagesFor(p.layout) {
+		t.Fatalf("%d bytes leased while a lease lives", pool.LeasedBytes)
+	}
+	b.must(c.Release(second))
+	if pool := b.Pools()[0]; pool.LeasedBytes != 0 || b.Counters().Leases != 0 {
+		t.Fatalf("%d bytes leased after the last release", pool.LeasedBytes)
+	}
+}
+
+func TestLeaseOfAnotherSessionIsGone(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c, d := b.NewSession("c"), b.NewSession("d")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	id := b.lease(c, p)
+	b.wantErr(d.Release(id), ErrGone)
+	err := d.Compose(b.ctx, b.composeOne(p, id))
+	b.wantErr(err, ErrGone)
+	r, err := c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0))
+	b.must(err)
+	b.wantErr(d.Abort(r.ID), ErrGone)
+	b.must(c.Compose(b.ctx, b.composeOne(p, id)))
+}
+
+// composeOne is a plan of one mid segment between two recomputed spans.
+func (b *bench) composeOne(p piece, id LeaseID) *ComposeQuery {
+	b.Helper()
+	head, n := p.spec.Interior()
+	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: Plan{End: p.spec.Tokens, Spans: []Span{
+		{Kind: SpanRecompute, Start: 0, Count: head, Input: b.seam(AllLayers, 1)},
+		{Kind: SpanSegment, Lease: id, Start: head, Count: n},
+		{Kind: SpanRecompute, Start: head + n, Count: p.spec.Tail},
+	}}}
+	bytes, err := b.ComposeBytes(q)
+	b.must(err)
+	q.Out = b.slot(0, bytes)
+	return q
+}
+
+// seam stages a (T, S) for a recomputed span.
+func (b *bench) seam(layer int, seed uint64) gpuipc.Ref {
+	b.Helper()
+	l := b.profile.SeamLayout(layer)
+	return b.stage(int64(seed)<<16, content(&l, seed))
+}
+
+func TestExpiredLeaseIsQuarantinedUntilRelease(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	id := b.lease(c, p)
+	b.must(b.Evict(p.key)) // the lease alone keeps the memory
+	b.clock.advance(time.Minute)
+	b.Sweep()
+	b.wantErr(c.Compose(b.ctx, b.composeOne(p, id)), ErrGone)
+	pool, counters := b.Pools()[0], b.Counters()
+	if pool.QuarantinedBytes != b.pagesFor(p.layout) || pool.LeasedBytes != 0 {
+		t.Fatalf("%+v", pool)
+	}
+	if counters.Leases != 0 || counters.Quarantined != 1 || counters.LeasesExpired != 1 {
+		t.Fatalf("%+v", counters)
+	}
+	b.wantUsed(b.pagesFor(p.layout), 0)
+	b.must(c.Release(id))
+	b.wantUsed(0, 0)
+	if n := b.Counters().Quarantined; n != 0 {
+		t.Fatalf("%d leases in quarantine after release", n)
+	}
+}
+
+func TestQuarantinedSegmentIsNotEvicted(t *testing.T) {
+	b := newBench(t, hybrid(1), poolOf(2))
+	c := b.NewSession("c")
+	old, next := b.mid(1, 64, 8), b.mid(2, 64, 8)
+	b.publish(c, old)
+	id := b.lease(c, old)
+	b.publish(c, next)
+	b.clock.advance(time.Hour)
+	b.Sweep()
+	b.publish(c, b.mid(3, 64, 8)) // old is the least recently used, next leaves
+	b.wantHit(old)
+	b.wantMiss(next, ReasonEvicted)
+	if row := b.acquire(c, 0, old); !row.Hit || row.Lease == id {
+		t.Fatalf("a segment with an expired lease cannot be leased again: %+v", row)
+	}
+}
+
+// poolOf makes the public pool hold n segments of 64 tokens of hybrid(1).
+func poolOf(n int64) option {
+	return func(c *Config) { c.PublicBytes = n * 48 << 10 }
+}
+
+func TestUseNoticesExpiryBeforeTheSweep(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantA, TTL: time.Second, Keys: [][32]byte{p.key}}, nil)
+	b.must(err)
+	b.clock.advance(time.Second - 1)
+	b.must(c.Compose(b.ctx, b.composeOne(p, rows[0].Lease)))
+	b.clock.advance(1)
+	b.wantErr(c.Compose(b.ctx, b.composeOne(p, rows[0].Lease)), ErrGone)
+}
+
+func TestLeaseTimeIsCutToTheMaximum(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	_, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantA, TTL: 24 * time.Hour, Keys: [][32]byte{p.key}}, nil)
+	b.must(err)
+	b.clock.advance(time.Hour)
+	b.Sweep()
+	if n := b.Counters().LeasesExpired; n != 1 {
+		t.Fatalf("%d leases expired after the maximum of an hour", n)
+	}
+}
+
+func TestLeasesOfASessionAreBounded(t *testing.T) {
+	b := newBench(t, hybrid(1), bounds(2))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	id := b.lease(c, p)
+	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantA, Keys: [][32]byte{p.key, p.key, {1}}}, nil)
+	b.must(err)
+	b.must(rows[0].Err)
+	b.wantErr(rows[1].Err, ErrBusy)
+	if rows[2].Hit || rows[2].Err != nil || rows[2].Reason != ReasonUnknown {
+		t.Fatalf("the row after a refusal: %+v", rows[2])
+	}
+	b.lease(b.NewSession("d"), p)
+	b.must(c.Release(id))
+	b.lease(c, p)
+}
+
+func TestSessionCloseGivesEverythingBack(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p, q := b.mid(1, 64, 8), b.mid(2, 64, 8)
+	b.publish(c, p)
+	b.lease(c, p)
+	b.lease(c, p)
+	b.clock.advance(time.Minute)
+	b.Sweep()
+	b.lease(c, p)
+	_, err := c.Reserve(b.reserveQuery(q, 0))
+	b.must(err)
+	_, err = c.Save(b.saveQuery(1, 64, 0, Exact))
+	b.must(err)
+	c.Close()
+	b.wantUsed(b.pagesFor(p.layout), 0)
+	if leases, fills := c.Holdings(); leases+fills != 0 {
+		t.Fatalf("%d leases and %d reservations after Close", leases, fills)
+	}
+	counters := b.Counters()
+	if counters.Leases+counters.Quarantined != 0 || counters.Aborted[causeDeath] != 2 {
+		t.Fatalf("%+v", counters)
+	}
+	b.wantHit(p)
+	b.wantMiss(q, ReasonAborted)
+	c.Close() // twice is fine
+	_, err = c.Reserve(b.reserveQuery(q, 0))
+	b.wantErr(err, ErrGone)
+	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantA, Keys: [][32]byte{p.key}}, nil)
+	b.must(err)
+	b.wantErr(rows[0].Err, ErrGone)
+	_, err = c.Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: Exact})
+	b.wantErr(err, ErrGone)
+}
+
+// A session with more to give back than one critical section takes.
+func TestCloseOfManyLeases(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	for range 3*closeRows + 7 {
+		b.lease(c, p)
+	}
+	c.Close()
+	if n := b.Counters().Leases; n != 0 {
+		t.Fatalf("%d leases left", n)
+	}
+	b.audit()
+}
+
+func TestRunSweepsUntilItsContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, hybrid(1), func(c *Config) { c.Now = time.Now })
+		c := b.NewSession("c")
+		p := b.mid(1, 64, 8)
+		b.publish(c, p)
+		b.lease(c, p)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- b.Run(ctx) }()
+		time.Sleep(time.Minute - time.Second/2)
+		synctest.Wait()
+		if n := b.Counters().LeasesExpired; n != 0 {
+			t.Fatalf("%d leases expired before their time", n)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if n := b.Counters().LeasesExpired; n != 1 {
+			t.Fatalf("%d leases expired after their time, want 1", n)
+		}
+		cancel()
+		b.must(<-done)
+	})
+}
+
+func TestLeaseIDsAreNeverReused(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	seen := map[LeaseID]bool{}
+	for range 100 {
+		for _, id := range []LeaseID{b.lease(c, p), b.NewLeaseID()} {
+			if seen[id] || id == 0 {
+				t.Fatalf("lease id %d came twice", id)
+			}
+			seen[id] = true
+		}
+		c.Close()
+		c = b.NewSession("c")
+	}
+}

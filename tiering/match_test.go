@@ -1,0 +1,188 @@
+package tiering
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+func TestMatchAnswersEveryKeyInOrder(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	q := &MatchQuery{Profile: b.id, Tenant: tenantA}
+	for i := range 2*matchRows + 3 { // more than one critical section
+		p := b.mid(i, 64, 8)
+		if i%100 == 7 {
+			b.publish(c, p)
+		}
+		q.Keys = append(q.Keys, p.key)
+	}
+	var r MatchResult
+	b.must(b.Match(q, &r))
+	if len(r.Segments) != len(q.Keys) {
+		t.Fatalf("%d rows for %d keys", len(r.Segments), len(q.Keys))
+	}
+	hits := uint64(0)
+	for i, got := range r.Segments {
+		want := SegmentStatus{Status: StatusMiss, Reason: ReasonUnknown}
+		if i%100 == 7 {
+			want = SegmentStatus{StatusHit, PlaceDRAM, ReasonNone, 48}
+			hits++
+		}
+		if got != want {
+			t.Fatalf("key %d: %+v, want %+v", i, got, want)
+		}
+	}
+	n := b.Counters()
+	if n.HitSegments != hits || n.HitTokens != 48*hits || n.MissSegments[ReasonUnknown] != uint64(len(q.Keys))-hits {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestMissesAreCountedInTheTokensTheyCost(t *testing.T) {
+	b := newBench(t, hybrid(1), poolOf(1))
+	c := b.NewSession("c")
+	p, q := b.mid(1, 64, 8), b.mid(2, 60, 8)
+	b.publish(c, p)
+	b.publish(c, q)
+	b.wantMiss(p, ReasonEvicted)
+	b.must(b.Evict(q.key))
+	b.wantMiss(q, ReasonRemoved)
+	n := b.Counters()
+	if n.MissTokens[ReasonEvicted] != 48 || n.MissTokens[ReasonRemoved] != 44 || n.MissSegments[ReasonEvicted] != 1 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestMatchRefusesNonsense(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	for name, q := range map[string]*MatchQuery{
+		"no such profile":       {Profile: 9, Tenant: tenantA},
+		"no such tenant":        {Profile: b.id, Tenant: 9},
+		"no such kind":          {Profile: b.id, Tenant: tenantA, Accept: 4},
+		"prefix missing":        {Profile: b.id, Tenant: tenantA, Positions: []uint32{1}},
+		"positions go backward": {Profile: b.id, Tenant: tenantA, Positions: []uint32{2, 1}, Prefixes: make([][32]byte, 2)},
+		"positions repeat":      {Profile: b.id, Tenant: tenantA, Positions: []uint32{2, 2}, Prefixes: make([][32]byte, 2)},
+	} {
+		var r MatchResult
+		if err := b.Match(q, &r); err == nil {
+			t.Errorf("%s: no error", name)
+		} else {
+			b.wantErr(err, ErrInvalid)
+		}
+	}
+}
+
+func TestReasonsAreForgottenOldestFirst(t *testing.T) {
+	b := newBench(t, hybrid(1), func(c *Config) { c.MaxDeparted = 2 })
+	c := b.NewSession("c")
+	var ps []piece
+	for i := range 3 {
+		ps = append(ps, b.mid(i, 64, 8))
+		b.publish(c, ps[i])
+	}
+	b.must(b.Evict(ps[0].key))
+	b.must(b.Evict(ps[1].key))
+	b.wantMiss(ps[0], ReasonRemoved)
+	b.must(b.Evict(ps[2].key))
+	b.wantMiss(ps[0], ReasonUnknown)
+	b.wantMiss(ps[1], ReasonRemoved)
+	b.wantMiss(ps[2], ReasonRemoved)
+}
+
+// crowd puts n segments into the catalogue without memory behind them.
+func crowd(b *bench, n int) (keys [][32]byte) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	ps, err := b.Store.profile(b.id)
+	b.must(err)
+	for range n {
+		var key [32]byte
+		for i := range key {
+			key[i] = byte(rng.Uint32())
+		}
+		o := &object{
+			key: key, profile: ps, tenant: b.tenants[tenantA], pool: b.pools[publicPool],
+			spec: profile.FirstSpec(512), end: 512, depth: 1, published: true, linked: true, created: time.Now(),
+		}
+		b.segments.put(&o.key, o)
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+func TestMatchDoesNotAllocate(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	q := &MatchQuery{Profile: b.id, Tenant: tenantA, Accept: Exact | Spliced}
+	for i := range 32 {
+		p := b.mid(i, 64, 8)
+		if i%2 == 0 {
+			b.publish(c, p)
+		}
+		q.Keys = append(q.Keys, p.key)
+		q.Positions = append(q.Positions, uint32(i+1))
+		q.Prefixes = append(q.Prefixes, hashOf(1, i+1))
+	}
+	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	var r MatchResult
+	b.must(b.Match(q, &r))
+	if n := testing.AllocsPerRun(100, func() {
+		if err := b.Match(q, &r); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Fatalf("%v allocations", n)
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	for _, n := range []int{1000, 100_000} {
+		for _, hits := range []bool{true, false} {
+			b.Run(fmt.Sprintf("keys=32/held=%d/hits=%v", n, hits), func(b *testing.B) {
+				bench := newBench(b, hybrid(1))
+				keys := crowd(bench, n)
+				b.Cleanup(func() { bench.segments = newIndex[object]() })
+				rng := rand.New(rand.NewPCG(4, 4))
+				rng.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+				if !hits {
+					for i := range keys {
+						keys[i][31] ^= 1
+					}
+				}
+				q := &MatchQuery{Profile: bench.id, Tenant: tenantA}
+				var r MatchResult
+				b.ReportAllocs()
+				at := 0
+				for b.Loop() {
+					if at+32 > len(keys) {
+						at = 0
+					}
+					q.Keys = keys[at : at+32]
+					at += 32
+					if err := bench.Match(q, &r); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkAcquireRelease(b *testing.B) {
+	bench := newBench(b, hybrid(1))
+	c := bench.NewSession("c")
+	p := bench.mid(1, 64, 8)
+	bench.publish(c, p)
+	q := &AcquireQuery{Profile: bench.id, Tenant: tenantA, Keys: [][32]byte{p.key}}
+	var rows []Acquired
+	b.ReportAllocs()
+	for b.Loop() {
+		rows, _ = c.Acquire(q, rows[:0])
+		if err := c.Release(rows[0].Lease); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,335 @@
+package tiering
+
+import (
+	"testing"
+
+	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+func quota(segments int64) option {
+	return func(c *Config) { c.Tenants[0].QuotaBytes = segments }
+}
+
+func TestLeastRecentlyUsedSegmentLeavesFirst(t *testing.T) {
+	b := newBench(t, hybrid(1), poolOf(3))
+	c := b.NewSession("c")
+	var ps []piece
+	for i := range 3 {
+		ps = append(ps, b.mid(i, 64, 8))
+		b.publish(c, ps[i])
+	}
+	b.wantHit(ps[0]) // a match is no use
+	b.must(c.Release(b.lease(c, ps[0])))
+	b.publish(c, b.mid(3, 64, 8))
+	b.wantHit(ps[0])
+	b.wantMiss(ps[1], ReasonEvicted)
+	b.wantHit(ps[2])
+	if n := b.Counters().EvictedRoom; n != 1 {
+		t.Fatalf("%d evictions, one was needed", n)
+	}
+	b.wantUsed(3*b.pagesFor(ps[0].layout), 0)
+}
+
+func TestEvictionTakesOnlyWhatIsNeeded(t *testing.T) {
+	b := newBench(t, hybrid(1), poolOf(4))
+	c := b.NewSession("c")
+	for i := range 4 {
+		b.publish(c, b.mid(i, 64, 8))
+	}
+	big := b.piece(9, profile.FirstSpec(100)) // more than one segment of 48 tokens
+	if n := b.pagesFor(big.layout); n <= 48<<10 || n > 96<<10 {
+		t.Fatalf("the big segment takes %d bytes", n)
+	}
+	b.publish(c, big)
+	if n := b.Counters().EvictedRoom; n != 2 {
+		t.Fatalf("%d evictions, two were needed", n)
+	}
+}
+
+func TestWhatCannotFitEvictsNothing(t *testing.T) {
+	b := newBench(t, hybrid(1), poolOf(3))
+	c := b.NewSession("c")
+	ps := []piece{b.mid(0, 64, 8), b.mid(1, 64, 8), b.mid(2, 64, 8)}
+	for _, p := range ps {
+		b.publish(c, p)
+	}
+	b.lease(c, ps[0])
+	b.lease(c, ps[1])
+	big := b.piece(9, profile.FirstSpec(100)) // needs two, one may leave
+	_, err := c.Reserve(b.reserveQuery(big, 0))
+	b.wantErr(err, ErrFull)
+	huge := b.piece(10, profile.FirstSpec(1000))
+	_, err = c.Reserve(b.reserveQuery(huge, 0))
+	b.wantErr(err, ErrFull)
+	for _, p := range ps {
+		b.wantHit(p)
+	}
+	b.wantMiss(big, ReasonRefused)
+	if n := b.Counters(); n.RefusedFull != 2 || n.EvictedRoom != 0 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestPendingMemoryIsNotEvicted(t *testing.T) {
+	b := newBench(t, hybrid(1), poolOf(1))
+	c := b.NewSession("c")
+	_, err := c.Reserve(b.reserveQuery(b.mid(0, 64, 8), 0))
+	b.must(err)
+	_, err = c.Reserve(b.reserveQuery(b.mid(1, 64, 8), 0))
+	b.wantErr(err, ErrFull)
+	if got := b.Pools()[0]; got.PendingBytes != 48<<10 || got.Objects != 1 {
+		t.Fatalf("%+v", got)
+	}
+}
+
+func TestPoolsHaveBudgetsOfTheirOwn(t *testing.T) {
+	b := newBench(t, hybrid(1), poolOf(2))
+	c := b.NewSession("c")
+	for i := range 50 {
+		b.save(c, b.saveQuery(i, 64, 0, Exact), 0)
+	}
+	first, second := b.mid(0, 64, 8), b.mid(1, 64, 8)
+	b.publish(c, first)
+	b.publish(c, second)
+	private := b.Pools()[1].UsedBytes
+	for i := range 50 {
+		b.publish(c, b.mid(2+i, 64, 8))
+	}
+	if got := b.Pools()[1].UsedBytes; got != private || private == 0 {
+		t.Fatalf("segments changed the private pool from %d to %d bytes", private, got)
+	}
+}
+
+func TestTenantOverQuotaPaysWithItsOwn(t *testing.T) {
+	size := int64(b0(t).mid(0, 64, 8).layout.Bytes)
+	b := newBench(t, hybrid(1), quota(2*size))
+	c := b.NewSession("c")
+	foreign := b.pieceOf(tenantB, 0, b.mid(0, 64, 8).spec)
+	b.publishFor(c, tenantB, foreign) // the least recently used of all
+	one, two, three := b.mid(1, 64, 8), b.mid(2, 64, 8), b.mid(3, 64, 8)
+	b.publish(c, one)
+	b.publish(c, two)
+	b.publish(c, three)
+	b.wantMiss(one, ReasonEvicted)
+	b.wantHit(two)
+	b.wantHit(three)
+	if got := b.statusFor(tenantB, foreign); got.Status != StatusHit {
+		t.Fatalf("tenant b paid for tenant a: %+v", got)
+	}
+	if n := b.Counters(); n.EvictedQuota != 1 || n.EvictedRoom != 0 {
+		t.Fatalf("%+v", n)
+	}
+	for _, info := range b.Pools()[0].Tenants {
+		if info.ID == tenantA && (info.UsedBytes != 2*size || info.QuotaBytes != 2*size) {
+			t.Fatalf("%+v", info)
+		}
+	}
+}
+
+// b0 is a throw-away bench, for sizes.
+func b0(t *testing.T) *bench { return newBench(t, hybrid(1)) }
+
+func TestQuotaIsExactToTheByte(t *testing.T) {
+	size := int64(b0(t).mid(0, 64, 8).layout.Bytes)
+	for _, row := range []struct {
+		quota int64
+		want  error
+	}{{size - 1, ErrQuota}, {size, nil}} {
+		b := newBench(t, hybrid(1), quota(row.quota))
+		_, err := b.NewSession("c").Reserve(b.reserveQuery(b.mid(0, 64, 8), 0))
+		b.wantErr(err, row.want)
+	}
+}
+
+func TestQuotaSpansBothPools(t *testing.T) {
+	size := int64(b0(t).mid(0, 64, 8).layout.Bytes)
+	checkpoint := b0(t).profile.CheckpointLayout(16).Bytes
+	b := newBench(t, hybrid(1), quota(size+checkpoint))
+	c := b.NewSession("c")
+	p := b.mid(0, 64, 8)
+	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	b.publish(c, p)
+	b.save(c, b.saveQuery(2, 16, 0, Exact), 0) // the older checkpoint pays
+	b.wantHit(p)
+	if got := b.matchPrefix(1, Exact, 16); got.PrefixReason != ReasonEvicted {
+		t.Fatalf("%+v", got)
+	}
+	b.must(c.Release(b.lease(c, p)))
+	b.publish(c, b.mid(1, 64, 8)) // now the checkpoint and the segment must go
+	b.wantMiss(p, ReasonEvicted)
+	if got := b.matchPrefix(2, Exact, 16); got.PrefixReason != ReasonEvicted {
+		t.Fatalf("%+v", got)
+	}
+}
+
+func TestLeasedBytesCountTowardsQuota(t *testing.T) {
+	size := int64(b0(t).mid(0, 64, 8).layout.Bytes)
+	b := newBench(t, hybrid(1), quota(2*size))
+	c := b.NewSession("c")
+	one, two, three := b.mid(1, 64, 8), b.mid(2, 64, 8), b.mid(3, 64, 8)
+	b.publish(c, one)
+	b.publish(c, two)
+	l1, l2 := b.lease(c, one), b.lease(c, two)
+	_, err := c.Reserve(b.reserveQuery(three, 0))
+	b.wantErr(err, ErrQuota)
+	b.wantMiss(three, ReasonRefused)
+	b.must(b.Evict(one.key)) // removed, but its memory is still read
+	_, err = c.Reserve(b.reserveQuery(three, 0))
+	b.wantErr(err, ErrQuota)
+	b.must(c.Release(l1))
+	b.publish(c, three)
+	b.must(c.Release(l2))
+	if n := b.Counters().RefusedQuota; n != 2 {
+		t.Fatalf("%d refusals counted", n)
+	}
+}
+
+func TestOperatorRemovesASegment(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.wantErr(b.Evict(p.key), ErrGone)
+	r, err := c.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	b.wantErr(b.Evict(p.key), ErrBusy)
+	b.commitAll(c, r, &p.layout, contentOf(p, 0))
+	id := b.lease(c, p)
+	before := b.acquire(c, 0, p)
+	b.must(b.Evict(p.key))
+	b.wantMiss(p, ReasonRemoved)
+	b.publish(c, p) // the same key again, while the old bytes are still leased
+	b.wantUsed(2*b.pagesFor(p.layout), 0)
+	b.must(c.Compose(b.ctx, b.composeOne(p, id)))
+	b.must(c.Release(id))
+	b.must(c.Release(before.Lease))
+	b.wantUsed(b.pagesFor(p.layout), 0)
+	b.wantHit(p)
+}
+
+// fakeTier takes what the script says and keeps the done functions.
+type fakeTier struct {
+	take    bool
+	offered []*Object
+	done    []func()
+	removed []profile.SegmentKey
+}
+
+func (f *fakeTier) Demote(o *Object, done func()) bool {
+	f.offered = append(f.offered, o)
+	if f.take {
+		f.done = append(f.done, done)
+	}
+	return f.take
+}
+
+func (f *fakeTier) Remove(key profile.SegmentKey) { f.removed = append(f.removed, key) }
+
+func below(f *fakeTier) option {
+	return func(c *Config) { c.Lower = f }
+}
+
+func TestRefusedDemotionIsAnEviction(t *testing.T) {
+	tier := &fakeTier{}
+	b := newBench(t, hybrid(1), poolOf(1), below(tier))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	b.publish(c, b.mid(2, 64, 8))
+	b.wantMiss(p, ReasonEvicted)
+	if n := b.Counters(); len(tier.offered) != 1 || n.DemotionsRefused != 1 || n.Demoted != 0 || n.EvictedRoom != 1 {
+		t.Fatalf("%d offers, %+v", len(tier.offered), n)
+	}
+	o := tier.offered[0]
+	if o.Key != p.key || o.Kind != 0 || o.Tenant != tenantA || o.Spec != p.spec || len(o.Tokens) != 64 || len(o.Shares) != 1 || o.Shares[0].Ref.Len() != p.layout.Bytes {
+		t.Fatalf("%+v", o)
+	}
+	b.must(b.Evict(b.mid(2, 64, 8).key))
+	if len(tier.removed) != 1 {
+		t.Fatal("the tier was not told of a removal")
+	}
+}
+
+func TestDemotedMemoryIsFreeWhenTheTierIsDone(t *testing.T) {
+	tier := &fakeTier{take: true}
+	b := newBench(t, hybrid(1), poolOf(2), below(tier))
+	c := b.NewSession("c")
+	one, two, three := b.mid(1, 64, 8), b.mid(2, 64, 8), b.mid(3, 64, 8)
+	b.publish(c, one)
+	b.publish(c, two)
+	for range 3 { // asking again does not push out more
+		_, err := c.Reserve(b.reserveQuery(three, 0))
+		b.wantErr(err, ErrBusy)
+	}
+	if len(tier.offered) != 1 || b.Pools()[0].DemotingBytes != 48<<10 {
+		t.Fatalf("%d objects offered, %+v", len(tier.offered), b.Pools()[0])
+	}
+	b.wantHit(two)
+	b.audit()
+	if got, want := b.load(tier.offered[0].Shares[0].Ref), contentOf(one, 0); string(got[:1024]) != string(want[:1024]) {
+		t.Fatal("the tier reads other bytes than were published")
+	}
+	tier.done[0]()
+	b.publish(c, three)
+	b.wantHit(two)
+	b.wantHit(three)
+	if n := b.Counters(); n.Demoted != 1 || n.EvictedRoom != 1 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestDemotionForAQuotaIsBusyToo(t *testing.T) {
+	size := int64(b0(t).mid(0, 64, 8).layout.Bytes)
+	tier := &fakeTier{take: true}
+	b := newBench(t, hybrid(1), quota(size), below(tier))
+	c := b.NewSession("c")
+	b.publish(c, b.mid(1, 64, 8))
+	_, err := c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0))
+	b.wantErr(err, ErrBusy)
+	_, err = c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0))
+	b.wantErr(err, ErrBusy)
+	b.audit()
+	if len(tier.offered) != 1 {
+		t.Fatalf("%d objects offered", len(tier.offered))
+	}
+	tier.done[0]()
+	b.publish(c, b.mid(2, 64, 8))
+}
+
+func TestOpenListsEveryProblem(t *testing.T) {
+	_, err := Open(Config{PageBytes: 5000, PublicBytes: -1, LeaseTTL: -1, Tenants: []Tenant{{ID: 1, Name: "x"}, {ID: 1, Name: "x", QuotaBytes: -1}}})
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok || len(joined.Unwrap()) != 9 {
+		t.Fatalf("%v", err)
+	}
+}
+
+// The same pool under a policy that is not LRU: the store relies on nothing but
+// the interface.
+func TestAnotherPolicyDecides(t *testing.T) {
+	b := newBench(t, hybrid(1), poolOf(2), func(c *Config) {
+		c.Eviction = func() policy.Eviction { return newestFirst{policy.NewLRU()} }
+	})
+	c := b.NewSession("c")
+	one, two, three := b.mid(1, 64, 8), b.mid(2, 64, 8), b.mid(3, 64, 8)
+	b.publish(c, one)
+	b.publish(c, two)
+	b.publish(c, three)
+	b.wantHit(one)
+	b.wantMiss(two, ReasonEvicted)
+}
+
+// newestFirst evicts what was inserted last.
+type newestFirst struct{ policy.Eviction }
+
+func (p newestFirst) Victim(evictable func(policy.ID) bool) (policy.ID, bool) {
+	var last policy.ID
+	ok := false
+	p.Eviction.Victim(func(id policy.ID) bool {
+		if evictable(id) {
+			last, ok = id, true
+		}
+		return false
+	})
+	return last, ok
+}
