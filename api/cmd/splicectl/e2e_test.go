@@ -202,3 +202,23 @@ func TestBenchPrintsEveryRow(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+func TestDemoServesRequestsThroughItsOwnDaemon(t *testing.T) {
+	out, errs := splicectl(t, exitOK, "demo", "-requests", "1", "--json")
+	var r struct {
+		Requests int
+		Sentence string
+		Ways     []struct{ Name string }
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Requests != 1 || len(r.Ways) < 3 || r.Sentence == "" {
+		t.Errorf("%v: %s", err, out)
+	}
+	if !strings.Contains(errs, "request 1") {
+		t.Errorf("no progress: %s", errs)
+	}
+}
+
+func TestDemoRefusesWrongUsage(t *testing.T) {
+	splicectl(t, exitUsage, "demo", "-seam", "0")
+	splicectl(t, exitUsage, "demo", "extra")
+}

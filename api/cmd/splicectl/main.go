@@ -55,7 +55,7 @@ type call struct {
 
 func commands() []command {
 	return []command{
-		benchCommand(), profileCommand(), lsCommand(), inspectCommand(), statsCommand(), doctorCommand(),
+		demoCommand(), benchCommand(), profileCommand(), lsCommand(), inspectCommand(), statsCommand(), doctorCommand(),
 		versionCommand(), echoCommand(), victimCommand(),
 	}
 }

@@ -75,7 +75,7 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 		}
 	}
 	if d.dir == "" {
-		if d.dir, err = os.MkdirTemp("", "spliced-"); err != nil {
+		if d.dir, err = temporaryDir(); err != nil {
 			return nil, fmt.Errorf("directory for sockets: %w", err)
 		}
 		d.owned = true
@@ -88,6 +88,20 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 		return nil, errors.Join(err, d.clean())
 	}
 	return d, nil
+}
+
+// temporaryDir makes a directory for sockets. An image without anything but our
+// programs has no /tmp; /dev/shm every container has.
+func temporaryDir() (string, error) {
+	dir, err := os.MkdirTemp("", "spliced-")
+	if err == nil {
+		return dir, nil
+	}
+	dir, again := os.MkdirTemp("/dev/shm", "spliced-")
+	if again != nil {
+		return "", errors.Join(err, again)
+	}
+	return dir, nil
 }
 
 // API is a client of the daemon's admin socket, good across restarts.

@@ -57,6 +57,20 @@ func TestDaemonThatIsNeverReadyIsKilled(t *testing.T) {
 	}
 }
 
+func TestSocketsFindAPlaceWithoutATemporaryDirectory(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "absent"))
+	if _, err := os.Stat("/dev/shm"); err != nil {
+		t.Skip("no /dev/shm here")
+	}
+	dir, err := temporaryDir()
+	if err != nil || !strings.HasPrefix(dir, "/dev/shm/") {
+		t.Fatalf("%q, %v", dir, err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTailKeepsTheLastBytes(t *testing.T) {
 	var b tailBuffer
 	for i := range 1000 {
