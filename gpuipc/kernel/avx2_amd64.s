@@ -1836,3 +1836,852 @@ Done:
 	MOVSS        X1, ret+24(FP)
 	VZEROUPPER
 	RET
+
+// func turnHalvesF32AVX2(t *turning)
+// Requires: AVX, MMX+
+TEXT ·turnHalvesF32AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+
+row:
+	MOVQ 56(AX), SI
+	MOVQ CX, DI
+
+head:
+	MOVQ 16(AX), R8
+	MOVQ 24(AX), R9
+	MOVQ 88(AX), R10
+	MOVQ 88(AX), R11
+	ADDQ DX, R10
+	ADDQ DI, R11
+	MOVQ 96(AX), R12
+	XORQ BX, BX
+	CMPQ BX, R12
+	JGE  pairs
+
+vector:
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVUPS    (DX)(BX*1), Y0
+	PREFETCHT0 2048(R10)(BX*1)
+	VMOVUPS    (R10)(BX*1), Y1
+	VMULPS     (R8)(BX*1), Y0, Y2
+	VMULPS     (R9)(BX*1), Y1, Y3
+	VMULPS     (R8)(BX*1), Y1, Y1
+	VMULPS     (R9)(BX*1), Y0, Y0
+	VSUBPS     Y3, Y2, Y2
+	VADDPS     Y0, Y1, Y1
+	VMOVDQU    Y2, (DI)(BX*1)
+	VMOVDQU    Y1, (R11)(BX*1)
+	ADDQ       $0x20, BX
+	CMPQ       BX, R12
+	JLT        vector
+
+pairs:
+	MOVQ 104(AX), R8
+	MOVQ 32(AX), R9
+	MOVQ 40(AX), R10
+	LEAQ (DX)(BX*1), R11
+	LEAQ (DI)(BX*1), BX
+
+pair:
+	CMPQ   R8, $0x01
+	JLT    copy
+	MOVQ   88(AX), R12
+	ADDQ   R11, R12
+	MOVQ   88(AX), R13
+	ADDQ   BX, R13
+	VMOVSS (R11), X0
+	VMOVSS (R12), X1
+	VMOVSS (R9), X2
+	VMOVSS (R10), X3
+	VMULPS X2, X0, X4
+	VMULPS X3, X1, X5
+	VMULPS X2, X1, X1
+	VMULPS X3, X0, X0
+	VSUBPS X5, X4, X4
+	VADDPS X0, X1, X1
+	VMOVSS X4, (BX)
+	VMOVSS X1, (R13)
+	ADDQ   $0x04, R11
+	ADDQ   $0x04, BX
+	ADDQ   $0x04, R9
+	ADDQ   $0x04, R10
+	SUBQ   $0x01, R8
+	JMP    pair
+
+copy:
+	MOVQ 80(AX), R8
+	MOVQ 112(AX), BX
+	LEAQ -128(R8), R9
+
+copyFour:
+	CMPQ       BX, R9
+	JG         copyOneStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    (DX)(BX*1), Y0
+	VMOVDQU    Y0, (DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    32(DX)(BX*1), Y0
+	VMOVDQU    Y0, 32(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    64(DX)(BX*1), Y0
+	VMOVDQU    Y0, 64(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    96(DX)(BX*1), Y0
+	VMOVDQU    Y0, 96(DI)(BX*1)
+	ADDQ       $+128, BX
+	JMP        copyFour
+
+copyOneStart:
+	LEAQ -32(R8), R9
+
+copyOne:
+	CMPQ       BX, R9
+	JG         copyByteStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    (DX)(BX*1), Y0
+	VMOVDQU    Y0, (DI)(BX*1)
+	ADDQ       $+32, BX
+	JMP        copyOne
+
+copyByteStart:
+copyByte:
+	CMPQ BX, R8
+	JGE  headDone
+	MOVB (DX)(BX*1), R9
+	MOVB R9, (DI)(BX*1)
+	INCQ BX
+	JMP  copyByte
+
+headDone:
+	ADDQ 80(AX), DX
+	ADDQ 72(AX), DI
+	DECQ SI
+	JNZ  head
+	ADDQ 64(AX), CX
+	DECQ 48(AX)
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func turnPairsF32AVX2(t *turning)
+// Requires: AVX, MMX+
+TEXT ·turnPairsF32AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+
+row:
+	MOVQ 56(AX), SI
+	MOVQ CX, DI
+
+head:
+	MOVQ 16(AX), R8
+	MOVQ 24(AX), R9
+	MOVQ 96(AX), R10
+	XORQ BX, BX
+	CMPQ BX, R10
+	JGE  pairs
+
+vector:
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVUPS    (DX)(BX*1), Y0
+	VPERMILPS  $0xb1, Y0, Y1
+	VMULPS     (R8)(BX*1), Y0, Y0
+	VMULPS     (R9)(BX*1), Y1, Y1
+	VADDPS     Y1, Y0, Y0
+	VMOVDQU    Y0, (DI)(BX*1)
+	ADDQ       $0x20, BX
+	CMPQ       BX, R10
+	JLT        vector
+
+pairs:
+	MOVQ 104(AX), R8
+	MOVQ 32(AX), R9
+	MOVQ 40(AX), R10
+	LEAQ (DX)(BX*1), R11
+	LEAQ (DI)(BX*1), BX
+
+pair:
+	CMPQ   R8, $0x01
+	JLT    copy
+	LEAQ   4(R11), R12
+	LEAQ   4(BX), R13
+	VMOVSS (R11), X0
+	VMOVSS (R12), X1
+	VMOVSS (R9), X2
+	VMOVSS (R10), X3
+	VMULPS X2, X0, X4
+	VMULPS X3, X1, X5
+	VMULPS X2, X1, X1
+	VMULPS X3, X0, X0
+	VSUBPS X5, X4, X4
+	VADDPS X0, X1, X1
+	VMOVSS X4, (BX)
+	VMOVSS X1, (R13)
+	ADDQ   $0x08, R11
+	ADDQ   $0x08, BX
+	ADDQ   $0x04, R9
+	ADDQ   $0x04, R10
+	SUBQ   $0x01, R8
+	JMP    pair
+
+copy:
+	MOVQ 80(AX), R8
+	MOVQ 112(AX), BX
+	LEAQ -128(R8), R9
+
+copyFour:
+	CMPQ       BX, R9
+	JG         copyOneStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    (DX)(BX*1), Y0
+	VMOVDQU    Y0, (DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    32(DX)(BX*1), Y0
+	VMOVDQU    Y0, 32(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    64(DX)(BX*1), Y0
+	VMOVDQU    Y0, 64(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    96(DX)(BX*1), Y0
+	VMOVDQU    Y0, 96(DI)(BX*1)
+	ADDQ       $+128, BX
+	JMP        copyFour
+
+copyOneStart:
+	LEAQ -32(R8), R9
+
+copyOne:
+	CMPQ       BX, R9
+	JG         copyByteStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    (DX)(BX*1), Y0
+	VMOVDQU    Y0, (DI)(BX*1)
+	ADDQ       $+32, BX
+	JMP        copyOne
+
+copyByteStart:
+copyByte:
+	CMPQ BX, R8
+	JGE  headDone
+	MOVB (DX)(BX*1), R9
+	MOVB R9, (DI)(BX*1)
+	INCQ BX
+	JMP  copyByte
+
+headDone:
+	ADDQ 80(AX), DX
+	ADDQ 72(AX), DI
+	DECQ SI
+	JNZ  head
+	ADDQ 64(AX), CX
+	DECQ 48(AX)
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func turnHalvesF16AVX2(t *turning)
+// Requires: AVX, F16C, MMX+
+TEXT ·turnHalvesF16AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+
+row:
+	MOVQ 56(AX), SI
+	MOVQ CX, DI
+
+head:
+	MOVQ 16(AX), R8
+	MOVQ 24(AX), R9
+	MOVQ 88(AX), R10
+	MOVQ 88(AX), R11
+	ADDQ DX, R10
+	ADDQ DI, R11
+	MOVQ 96(AX), R12
+	XORQ BX, BX
+	CMPQ BX, R12
+	JGE  pairs
+
+vector:
+	PREFETCHT0 2048(DX)(BX*1)
+	VCVTPH2PS  (DX)(BX*1), Y0
+	PREFETCHT0 2048(R10)(BX*1)
+	VCVTPH2PS  (R10)(BX*1), Y1
+	VMULPS     (R8)(BX*2), Y0, Y2
+	VMULPS     (R9)(BX*2), Y1, Y3
+	VMULPS     (R8)(BX*2), Y1, Y1
+	VMULPS     (R9)(BX*2), Y0, Y0
+	VSUBPS     Y3, Y2, Y2
+	VADDPS     Y0, Y1, Y1
+	VCVTPS2PH  $0x00, Y2, X0
+	VMOVDQU    X0, (DI)(BX*1)
+	VCVTPS2PH  $0x00, Y1, X0
+	VMOVDQU    X0, (R11)(BX*1)
+	ADDQ       $0x10, BX
+	CMPQ       BX, R12
+	JLT        vector
+
+pairs:
+	MOVQ 104(AX), R8
+	MOVQ 32(AX), R9
+	MOVQ 40(AX), R10
+	LEAQ (DX)(BX*1), R11
+	LEAQ (DI)(BX*1), BX
+
+pair:
+	CMPQ      R8, $0x01
+	JLT       copy
+	MOVQ      88(AX), R12
+	ADDQ      R11, R12
+	MOVQ      88(AX), R13
+	ADDQ      BX, R13
+	MOVWLZX   (R11), R14
+	VMOVD     R14, X0
+	VCVTPH2PS X0, X0
+	MOVWLZX   (R12), R12
+	VMOVD     R12, X1
+	VCVTPH2PS X1, X1
+	VMOVSS    (R9), X2
+	VMOVSS    (R10), X3
+	VMULPS    X2, X0, X4
+	VMULPS    X3, X1, X5
+	VMULPS    X2, X1, X1
+	VMULPS    X3, X0, X0
+	VSUBPS    X5, X4, X4
+	VADDPS    X0, X1, X1
+	VCVTPS2PH $0x00, X4, X4
+	VPEXTRW   $0x00, X4, (BX)
+	VCVTPS2PH $0x00, X1, X1
+	VPEXTRW   $0x00, X1, (R13)
+	ADDQ      $0x02, R11
+	ADDQ      $0x02, BX
+	ADDQ      $0x04, R9
+	ADDQ      $0x04, R10
+	SUBQ      $0x01, R8
+	JMP       pair
+
+copy:
+	MOVQ 80(AX), R8
+	MOVQ 112(AX), BX
+	LEAQ -128(R8), R9
+
+copyFour:
+	CMPQ       BX, R9
+	JG         copyOneStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    (DX)(BX*1), Y0
+	VMOVDQU    Y0, (DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    32(DX)(BX*1), Y0
+	VMOVDQU    Y0, 32(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    64(DX)(BX*1), Y0
+	VMOVDQU    Y0, 64(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    96(DX)(BX*1), Y0
+	VMOVDQU    Y0, 96(DI)(BX*1)
+	ADDQ       $+128, BX
+	JMP        copyFour
+
+copyOneStart:
+	LEAQ -32(R8), R9
+
+copyOne:
+	CMPQ       BX, R9
+	JG         copyByteStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    (DX)(BX*1), Y0
+	VMOVDQU    Y0, (DI)(BX*1)
+	ADDQ       $+32, BX
+	JMP        copyOne
+
+copyByteStart:
+copyByte:
+	CMPQ BX, R8
+	JGE  headDone
+	MOVB (DX)(BX*1), R9
+	MOVB R9, (DI)(BX*1)
+	INCQ BX
+	JMP  copyByte
+
+headDone:
+	ADDQ 80(AX), DX
+	ADDQ 72(AX), DI
+	DECQ SI
+	JNZ  head
+	ADDQ 64(AX), CX
+	DECQ 48(AX)
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func turnPairsF16AVX2(t *turning)
+// Requires: AVX, F16C, MMX+
+TEXT ·turnPairsF16AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+
+row:
+	MOVQ 56(AX), SI
+	MOVQ CX, DI
+
+head:
+	MOVQ 16(AX), R8
+	MOVQ 24(AX), R9
+	MOVQ 96(AX), R10
+	XORQ BX, BX
+	CMPQ BX, R10
+	JGE  pairs
+
+vector:
+	PREFETCHT0 2048(DX)(BX*1)
+	VCVTPH2PS  (DX)(BX*1), Y0
+	VPERMILPS  $0xb1, Y0, Y1
+	VMULPS     (R8)(BX*2), Y0, Y0
+	VMULPS     (R9)(BX*2), Y1, Y1
+	VADDPS     Y1, Y0, Y0
+	VCVTPS2PH  $0x00, Y0, X0
+	VMOVDQU    X0, (DI)(BX*1)
+	ADDQ       $0x10, BX
+	CMPQ       BX, R10
+	JLT        vector
+
+pairs:
+	MOVQ 104(AX), R8
+	MOVQ 32(AX), R9
+	MOVQ 40(AX), R10
+	LEAQ (DX)(BX*1), R11
+	LEAQ (DI)(BX*1), BX
+
+pair:
+	CMPQ      R8, $0x01
+	JLT       copy
+	LEAQ      2(R11), R12
+	LEAQ      2(BX), R13
+	MOVWLZX   (R11), R14
+	VMOVD     R14, X0
+	VCVTPH2PS X0, X0
+	MOVWLZX   (R12), R12
+	VMOVD     R12, X1
+	VCVTPH2PS X1, X1
+	VMOVSS    (R9), X2
+	VMOVSS    (R10), X3
+	VMULPS    X2, X0, X4
+	VMULPS    X3, X1, X5
+	VMULPS    X2, X1, X1
+	VMULPS    X3, X0, X0
+	VSUBPS    X5, X4, X4
+	VADDPS    X0, X1, X1
+	VCVTPS2PH $0x00, X4, X4
+	VPEXTRW   $0x00, X4, (BX)
+	VCVTPS2PH $0x00, X1, X1
+	VPEXTRW   $0x00, X1, (R13)
+	ADDQ      $0x04, R11
+	ADDQ      $0x04, BX
+	ADDQ      $0x04, R9
+	ADDQ      $0x04, R10
+	SUBQ      $0x01, R8
+	JMP       pair
+
+copy:
+	MOVQ 80(AX), R8
+	MOVQ 112(AX), BX
+	LEAQ -128(R8), R9
+
+copyFour:
+	CMPQ       BX, R9
+	JG         copyOneStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    (DX)(BX*1), Y0
+	VMOVDQU    Y0, (DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    32(DX)(BX*1), Y0
+	VMOVDQU    Y0, 32(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    64(DX)(BX*1), Y0
+	VMOVDQU    Y0, 64(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    96(DX)(BX*1), Y0
+	VMOVDQU    Y0, 96(DI)(BX*1)
+	ADDQ       $+128, BX
+	JMP        copyFour
+
+copyOneStart:
+	LEAQ -32(R8), R9
+
+copyOne:
+	CMPQ       BX, R9
+	JG         copyByteStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    (DX)(BX*1), Y0
+	VMOVDQU    Y0, (DI)(BX*1)
+	ADDQ       $+32, BX
+	JMP        copyOne
+
+copyByteStart:
+copyByte:
+	CMPQ BX, R8
+	JGE  headDone
+	MOVB (DX)(BX*1), R9
+	MOVB R9, (DI)(BX*1)
+	INCQ BX
+	JMP  copyByte
+
+headDone:
+	ADDQ 80(AX), DX
+	ADDQ 72(AX), DI
+	DECQ SI
+	JNZ  head
+	ADDQ 64(AX), CX
+	DECQ 48(AX)
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func turnHalvesBF16AVX2(t *turning)
+// Requires: AVX, AVX2, MMX+
+TEXT ·turnHalvesBF16AVX2(SB), NOSPLIT, $0-8
+	MOVQ     t+0(FP), AX
+	VPCMPEQD Y0, Y0, Y0
+	VPSRLW   $0x0f, Y0, Y1
+	VPSLLD   $0x10, Y0, Y0
+	MOVQ     (AX), CX
+	MOVQ     8(AX), DX
+
+row:
+	MOVQ 56(AX), SI
+	MOVQ CX, DI
+
+head:
+	MOVQ 16(AX), R8
+	MOVQ 24(AX), R9
+	MOVQ 88(AX), R10
+	MOVQ 88(AX), R11
+	ADDQ DX, R10
+	ADDQ DI, R11
+	MOVQ 96(AX), R12
+	XORQ BX, BX
+	CMPQ BX, R12
+	JGE  pairs
+
+vector:
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    (DX)(BX*1), Y2
+	PREFETCHT0 2048(R10)(BX*1)
+	VMOVDQU    (R10)(BX*1), Y3
+	VPSLLD     $0x10, Y2, Y4
+	VPSLLD     $0x10, Y3, Y5
+	VMULPS     (R8)(BX*2), Y4, Y6
+	VMULPS     (R9)(BX*2), Y5, Y7
+	VMULPS     (R8)(BX*2), Y5, Y5
+	VMULPS     (R9)(BX*2), Y4, Y4
+	VSUBPS     Y7, Y6, Y6
+	VADDPS     Y4, Y5, Y5
+	VPAND      Y0, Y2, Y2
+	VPAND      Y0, Y3, Y3
+	VMULPS     32(R8)(BX*2), Y2, Y4
+	VMULPS     32(R9)(BX*2), Y3, Y7
+	VMULPS     32(R8)(BX*2), Y3, Y3
+	VMULPS     32(R9)(BX*2), Y2, Y2
+	VSUBPS     Y7, Y4, Y4
+	VADDPS     Y2, Y3, Y3
+	VPSRLD     $0x10, Y6, Y2
+	VPSLLD     $0x10, Y4, Y7
+	VPBLENDW   $0xaa, Y4, Y2, Y2
+	VPBLENDW   $0xaa, Y7, Y6, Y7
+	VPAND      Y1, Y2, Y4
+	VPOR       Y4, Y7, Y7
+	VPSUBUSW   Y1, Y7, Y7
+	VPSRLW     $0x0f, Y7, Y7
+	VPADDW     Y7, Y2, Y2
+	VMOVDQU    Y2, (DI)(BX*1)
+	VPSRLD     $0x10, Y5, Y2
+	VPSLLD     $0x10, Y3, Y4
+	VPBLENDW   $0xaa, Y3, Y2, Y2
+	VPBLENDW   $0xaa, Y4, Y5, Y4
+	VPAND      Y1, Y2, Y3
+	VPOR       Y3, Y4, Y4
+	VPSUBUSW   Y1, Y4, Y4
+	VPSRLW     $0x0f, Y4, Y4
+	VPADDW     Y4, Y2, Y2
+	VMOVDQU    Y2, (R11)(BX*1)
+	ADDQ       $0x20, BX
+	CMPQ       BX, R12
+	JLT        vector
+
+pairs:
+	MOVQ     104(AX), R8
+	MOVQ     32(AX), R9
+	MOVQ     40(AX), R10
+	LEAQ     (DX)(BX*1), R11
+	LEAQ     (DI)(BX*1), BX
+	TESTQ    R8, R8
+	JZ       copy
+	VPCMPEQD Y2, Y2, Y2
+	VPSRLD   $0x11, Y2, Y3
+	VPSRLD   $0x1f, Y2, Y2
+	VPSLLD   $0x16, Y2, Y4
+
+pair:
+	CMPQ      R8, $0x01
+	JLT       copy
+	MOVQ      88(AX), R12
+	ADDQ      R11, R12
+	MOVQ      88(AX), R13
+	ADDQ      BX, R13
+	MOVWLZX   (R11), R14
+	SHLL      $0x10, R14
+	VMOVD     R14, X5
+	MOVWLZX   (R12), R12
+	SHLL      $0x10, R12
+	VMOVD     R12, X6
+	VMOVSS    (R9), X7
+	VMOVSS    (R10), X8
+	VMULPS    X7, X5, X9
+	VMULPS    X8, X6, X10
+	VMULPS    X7, X6, X6
+	VMULPS    X8, X5, X5
+	VSUBPS    X10, X9, X9
+	VADDPS    X5, X6, X6
+	VPSRLD    $0x10, X9, X5
+	VCMPPS    $0x03, X9, X9, X7
+	VPAND     X2, X5, X5
+	VPADDD    X3, X5, X5
+	VPADDD    X9, X5, X5
+	VPOR      X4, X9, X9
+	VBLENDVPS X7, X9, X5, X9
+	VPSRLD    $0x10, X9, X9
+	VPEXTRW   $0x00, X9, (BX)
+	VPSRLD    $0x10, X6, X5
+	VCMPPS    $0x03, X6, X6, X7
+	VPAND     X2, X5, X5
+	VPADDD    X3, X5, X5
+	VPADDD    X6, X5, X5
+	VPOR      X4, X6, X6
+	VBLENDVPS X7, X6, X5, X6
+	VPSRLD    $0x10, X6, X6
+	VPEXTRW   $0x00, X6, (R13)
+	ADDQ      $0x02, R11
+	ADDQ      $0x02, BX
+	ADDQ      $0x04, R9
+	ADDQ      $0x04, R10
+	SUBQ      $0x01, R8
+	JMP       pair
+
+copy:
+	MOVQ 80(AX), R8
+	MOVQ 112(AX), BX
+	LEAQ -128(R8), R9
+
+copyFour:
+	CMPQ       BX, R9
+	JG         copyOneStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    (DX)(BX*1), Y2
+	VMOVDQU    Y2, (DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    32(DX)(BX*1), Y2
+	VMOVDQU    Y2, 32(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    64(DX)(BX*1), Y2
+	VMOVDQU    Y2, 64(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    96(DX)(BX*1), Y2
+	VMOVDQU    Y2, 96(DI)(BX*1)
+	ADDQ       $+128, BX
+	JMP        copyFour
+
+copyOneStart:
+	LEAQ -32(R8), R9
+
+copyOne:
+	CMPQ       BX, R9
+	JG         copyByteStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    (DX)(BX*1), Y2
+	VMOVDQU    Y2, (DI)(BX*1)
+	ADDQ       $+32, BX
+	JMP        copyOne
+
+copyByteStart:
+copyByte:
+	CMPQ BX, R8
+	JGE  headDone
+	MOVB (DX)(BX*1), R9
+	MOVB R9, (DI)(BX*1)
+	INCQ BX
+	JMP  copyByte
+
+headDone:
+	ADDQ 80(AX), DX
+	ADDQ 72(AX), DI
+	DECQ SI
+	JNZ  head
+	ADDQ 64(AX), CX
+	DECQ 48(AX)
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func turnPairsBF16AVX2(t *turning)
+// Requires: AVX, AVX2, MMX+
+TEXT ·turnPairsBF16AVX2(SB), NOSPLIT, $0-8
+	MOVQ     t+0(FP), AX
+	VPCMPEQD Y0, Y0, Y0
+	VPSRLW   $0x0f, Y0, Y1
+	VPSLLD   $0x10, Y0, Y0
+	MOVQ     (AX), CX
+	MOVQ     8(AX), DX
+
+row:
+	MOVQ 56(AX), SI
+	MOVQ CX, DI
+
+head:
+	MOVQ 16(AX), R8
+	MOVQ 24(AX), R9
+	MOVQ 96(AX), R10
+	XORQ BX, BX
+	CMPQ BX, R10
+	JGE  pairs
+
+vector:
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    (DX)(BX*1), Y2
+	VPSLLD     $0x10, Y2, Y3
+	VPAND      Y0, Y2, Y2
+	VMULPS     (R8)(BX*1), Y3, Y4
+	VMULPS     (R9)(BX*1), Y2, Y5
+	VMULPS     (R8)(BX*1), Y2, Y2
+	VMULPS     (R9)(BX*1), Y3, Y3
+	VSUBPS     Y5, Y4, Y4
+	VADDPS     Y3, Y2, Y2
+	VPSRLD     $0x10, Y4, Y3
+	VPSLLD     $0x10, Y2, Y5
+	VPBLENDW   $0xaa, Y2, Y3, Y3
+	VPBLENDW   $0xaa, Y5, Y4, Y5
+	VPAND      Y1, Y3, Y2
+	VPOR       Y2, Y5, Y5
+	VPSUBUSW   Y1, Y5, Y5
+	VPSRLW     $0x0f, Y5, Y5
+	VPADDW     Y5, Y3, Y3
+	VMOVDQU    Y3, (DI)(BX*1)
+	ADDQ       $0x20, BX
+	CMPQ       BX, R10
+	JLT        vector
+
+pairs:
+	MOVQ     104(AX), R8
+	MOVQ     32(AX), R9
+	MOVQ     40(AX), R10
+	LEAQ     (DX)(BX*1), R11
+	LEAQ     (DI)(BX*1), BX
+	TESTQ    R8, R8
+	JZ       copy
+	VPCMPEQD Y2, Y2, Y2
+	VPSRLD   $0x11, Y2, Y3
+	VPSRLD   $0x1f, Y2, Y2
+	VPSLLD   $0x16, Y2, Y4
+
+pair:
+	CMPQ      R8, $0x01
+	JLT       copy
+	LEAQ      2(R11), R12
+	LEAQ      2(BX), R13
+	MOVWLZX   (R11), R14
+	SHLL      $0x10, R14
+	VMOVD     R14, X5
+	MOVWLZX   (R12), R12
+	SHLL      $0x10, R12
+	VMOVD     R12, X6
+	VMOVSS    (R9), X7
+	VMOVSS    (R10), X8
+	VMULPS    X7, X5, X9
+	VMULPS    X8, X6, X10
+	VMULPS    X7, X6, X6
+	VMULPS    X8, X5, X5
+	VSUBPS    X10, X9, X9
+	VADDPS    X5, X6, X6
+	VPSRLD    $0x10, X9, X5
+	VCMPPS    $0x03, X9, X9, X7
+	VPAND     X2, X5, X5
+	VPADDD    X3, X5, X5
+	VPADDD    X9, X5, X5
+	VPOR      X4, X9, X9
+	VBLENDVPS X7, X9, X5, X9
+	VPSRLD    $0x10, X9, X9
+	VPEXTRW   $0x00, X9, (BX)
+	VPSRLD    $0x10, X6, X5
+	VCMPPS    $0x03, X6, X6, X7
+	VPAND     X2, X5, X5
+	VPADDD    X3, X5, X5
+	VPADDD    X6, X5, X5
+	VPOR      X4, X6, X6
+	VBLENDVPS X7, X6, X5, X6
+	VPSRLD    $0x10, X6, X6
+	VPEXTRW   $0x00, X6, (R13)
+	ADDQ      $0x04, R11
+	ADDQ      $0x04, BX
+	ADDQ      $0x04, R9
+	ADDQ      $0x04, R10
+	SUBQ      $0x01, R8
+	JMP       pair
+
+copy:
+	MOVQ 80(AX), R8
+	MOVQ 112(AX), BX
+	LEAQ -128(R8), R9
+
+copyFour:
+	CMPQ       BX, R9
+	JG         copyOneStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    (DX)(BX*1), Y2
+	VMOVDQU    Y2, (DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    32(DX)(BX*1), Y2
+	VMOVDQU    Y2, 32(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    64(DX)(BX*1), Y2
+	VMOVDQU    Y2, 64(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    96(DX)(BX*1), Y2
+	VMOVDQU    Y2, 96(DI)(BX*1)
+	ADDQ       $+128, BX
+	JMP        copyFour
+
+copyOneStart:
+	LEAQ -32(R8), R9
+
+copyOne:
+	CMPQ       BX, R9
+	JG         copyByteStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU    (DX)(BX*1), Y2
+	VMOVDQU    Y2, (DI)(BX*1)
+	ADDQ       $+32, BX
+	JMP        copyOne
+
+copyByteStart:
+copyByte:
+	CMPQ BX, R8
+	JGE  headDone
+	MOVB (DX)(BX*1), R9
+	MOVB R9, (DI)(BX*1)
+	INCQ BX
+	JMP  copyByte
+
+headDone:
+	ADDQ 80(AX), DX
+	ADDQ 72(AX), DI
+	DECQ SI
+	JNZ  head
+	ADDQ 64(AX), CX
+	DECQ 48(AX)
+	JNZ  row
+	VZEROUPPER
+	RET

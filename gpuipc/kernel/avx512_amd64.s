@@ -2348,3 +2348,600 @@ Done:
 	MOVSS         X0, ret+24(FP)
 	VZEROUPPER
 	RET
+
+// func turnHalvesF32AVX512(t *turning)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·turnHalvesF32AVX512(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+
+row:
+	MOVQ 56(AX), SI
+	MOVQ CX, DI
+
+head:
+	MOVQ 16(AX), R8
+	MOVQ 24(AX), R9
+	MOVQ 88(AX), R10
+	MOVQ 88(AX), R11
+	ADDQ DX, R10
+	ADDQ DI, R11
+	MOVQ 96(AX), R12
+	XORQ BX, BX
+	CMPQ BX, R12
+	JGE  pairs
+
+vector:
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVUPS    (DX)(BX*1), Z0
+	PREFETCHT0 2048(R10)(BX*1)
+	VMOVUPS    (R10)(BX*1), Z1
+	VMULPS     (R8)(BX*1), Z0, Z2
+	VMULPS     (R9)(BX*1), Z1, Z3
+	VMULPS     (R8)(BX*1), Z1, Z1
+	VMULPS     (R9)(BX*1), Z0, Z0
+	VSUBPS     Z3, Z2, Z2
+	VADDPS     Z0, Z1, Z1
+	VMOVDQU64  Z2, (DI)(BX*1)
+	VMOVDQU64  Z1, (R11)(BX*1)
+	ADDQ       $0x40, BX
+	CMPQ       BX, R12
+	JLT        vector
+
+pairs:
+	MOVQ 80(AX), R8
+	MOVQ 112(AX), BX
+	LEAQ -256(R8), R9
+
+copyFour:
+	CMPQ       BX, R9
+	JG         copyOneStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  (DX)(BX*1), Z0
+	VMOVDQU64  Z0, (DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  64(DX)(BX*1), Z0
+	VMOVDQU64  Z0, 64(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  128(DX)(BX*1), Z0
+	VMOVDQU64  Z0, 128(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  192(DX)(BX*1), Z0
+	VMOVDQU64  Z0, 192(DI)(BX*1)
+	ADDQ       $+256, BX
+	JMP        copyFour
+
+copyOneStart:
+	LEAQ -64(R8), R9
+
+copyOne:
+	CMPQ       BX, R9
+	JG         copyByteStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  (DX)(BX*1), Z0
+	VMOVDQU64  Z0, (DI)(BX*1)
+	ADDQ       $+64, BX
+	JMP        copyOne
+
+copyByteStart:
+copyByte:
+	CMPQ BX, R8
+	JGE  headDone
+	MOVB (DX)(BX*1), R9
+	MOVB R9, (DI)(BX*1)
+	INCQ BX
+	JMP  copyByte
+
+headDone:
+	ADDQ 80(AX), DX
+	ADDQ 72(AX), DI
+	DECQ SI
+	JNZ  head
+	ADDQ 64(AX), CX
+	DECQ 48(AX)
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func turnPairsF32AVX512(t *turning)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·turnPairsF32AVX512(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+
+row:
+	MOVQ 56(AX), SI
+	MOVQ CX, DI
+
+head:
+	MOVQ 16(AX), R8
+	MOVQ 24(AX), R9
+	MOVQ 96(AX), R10
+	XORQ BX, BX
+	CMPQ BX, R10
+	JGE  pairs
+
+vector:
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVUPS    (DX)(BX*1), Z0
+	VPERMILPS  $0xb1, Z0, Z1
+	VMULPS     (R8)(BX*1), Z0, Z0
+	VMULPS     (R9)(BX*1), Z1, Z1
+	VADDPS     Z1, Z0, Z0
+	VMOVDQU64  Z0, (DI)(BX*1)
+	ADDQ       $0x40, BX
+	CMPQ       BX, R10
+	JLT        vector
+
+pairs:
+	MOVQ 80(AX), R8
+	MOVQ 112(AX), BX
+	LEAQ -256(R8), R9
+
+copyFour:
+	CMPQ       BX, R9
+	JG         copyOneStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  (DX)(BX*1), Z0
+	VMOVDQU64  Z0, (DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  64(DX)(BX*1), Z0
+	VMOVDQU64  Z0, 64(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  128(DX)(BX*1), Z0
+	VMOVDQU64  Z0, 128(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  192(DX)(BX*1), Z0
+	VMOVDQU64  Z0, 192(DI)(BX*1)
+	ADDQ       $+256, BX
+	JMP        copyFour
+
+copyOneStart:
+	LEAQ -64(R8), R9
+
+copyOne:
+	CMPQ       BX, R9
+	JG         copyByteStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  (DX)(BX*1), Z0
+	VMOVDQU64  Z0, (DI)(BX*1)
+	ADDQ       $+64, BX
+	JMP        copyOne
+
+copyByteStart:
+copyByte:
+	CMPQ BX, R8
+	JGE  headDone
+	MOVB (DX)(BX*1), R9
+	MOVB R9, (DI)(BX*1)
+	INCQ BX
+	JMP  copyByte
+
+headDone:
+	ADDQ 80(AX), DX
+	ADDQ 72(AX), DI
+	DECQ SI
+	JNZ  head
+	ADDQ 64(AX), CX
+	DECQ 48(AX)
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func turnHalvesF16AVX512(t *turning)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·turnHalvesF16AVX512(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+
+row:
+	MOVQ 56(AX), SI
+	MOVQ CX, DI
+
+head:
+	MOVQ 16(AX), R8
+	MOVQ 24(AX), R9
+	MOVQ 88(AX), R10
+	MOVQ 88(AX), R11
+	ADDQ DX, R10
+	ADDQ DI, R11
+	MOVQ 96(AX), R12
+	XORQ BX, BX
+	CMPQ BX, R12
+	JGE  pairs
+
+vector:
+	PREFETCHT0 2048(DX)(BX*1)
+	VCVTPH2PS  (DX)(BX*1), Z0
+	PREFETCHT0 2048(R10)(BX*1)
+	VCVTPH2PS  (R10)(BX*1), Z1
+	VMULPS     (R8)(BX*2), Z0, Z2
+	VMULPS     (R9)(BX*2), Z1, Z3
+	VMULPS     (R8)(BX*2), Z1, Z1
+	VMULPS     (R9)(BX*2), Z0, Z0
+	VSUBPS     Z3, Z2, Z2
+	VADDPS     Z0, Z1, Z1
+	VCVTPS2PH  $0x00, Z2, Y0
+	VMOVDQU    Y0, (DI)(BX*1)
+	VCVTPS2PH  $0x00, Z1, Y0
+	VMOVDQU    Y0, (R11)(BX*1)
+	ADDQ       $0x20, BX
+	CMPQ       BX, R12
+	JLT        vector
+
+pairs:
+	MOVQ 80(AX), R8
+	MOVQ 112(AX), BX
+	LEAQ -256(R8), R9
+
+copyFour:
+	CMPQ       BX, R9
+	JG         copyOneStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  (DX)(BX*1), Z0
+	VMOVDQU64  Z0, (DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  64(DX)(BX*1), Z0
+	VMOVDQU64  Z0, 64(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  128(DX)(BX*1), Z0
+	VMOVDQU64  Z0, 128(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  192(DX)(BX*1), Z0
+	VMOVDQU64  Z0, 192(DI)(BX*1)
+	ADDQ       $+256, BX
+	JMP        copyFour
+
+copyOneStart:
+	LEAQ -64(R8), R9
+
+copyOne:
+	CMPQ       BX, R9
+	JG         copyByteStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  (DX)(BX*1), Z0
+	VMOVDQU64  Z0, (DI)(BX*1)
+	ADDQ       $+64, BX
+	JMP        copyOne
+
+copyByteStart:
+copyByte:
+	CMPQ BX, R8
+	JGE  headDone
+	MOVB (DX)(BX*1), R9
+	MOVB R9, (DI)(BX*1)
+	INCQ BX
+	JMP  copyByte
+
+headDone:
+	ADDQ 80(AX), DX
+	ADDQ 72(AX), DI
+	DECQ SI
+	JNZ  head
+	ADDQ 64(AX), CX
+	DECQ 48(AX)
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func turnPairsF16AVX512(t *turning)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·turnPairsF16AVX512(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+
+row:
+	MOVQ 56(AX), SI
+	MOVQ CX, DI
+
+head:
+	MOVQ 16(AX), R8
+	MOVQ 24(AX), R9
+	MOVQ 96(AX), R10
+	XORQ BX, BX
+	CMPQ BX, R10
+	JGE  pairs
+
+vector:
+	PREFETCHT0 2048(DX)(BX*1)
+	VCVTPH2PS  (DX)(BX*1), Z0
+	VPERMILPS  $0xb1, Z0, Z1
+	VMULPS     (R8)(BX*2), Z0, Z0
+	VMULPS     (R9)(BX*2), Z1, Z1
+	VADDPS     Z1, Z0, Z0
+	VCVTPS2PH  $0x00, Z0, Y0
+	VMOVDQU    Y0, (DI)(BX*1)
+	ADDQ       $0x20, BX
+	CMPQ       BX, R10
+	JLT        vector
+
+pairs:
+	MOVQ 80(AX), R8
+	MOVQ 112(AX), BX
+	LEAQ -256(R8), R9
+
+copyFour:
+	CMPQ       BX, R9
+	JG         copyOneStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  (DX)(BX*1), Z0
+	VMOVDQU64  Z0, (DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  64(DX)(BX*1), Z0
+	VMOVDQU64  Z0, 64(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  128(DX)(BX*1), Z0
+	VMOVDQU64  Z0, 128(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  192(DX)(BX*1), Z0
+	VMOVDQU64  Z0, 192(DI)(BX*1)
+	ADDQ       $+256, BX
+	JMP        copyFour
+
+copyOneStart:
+	LEAQ -64(R8), R9
+
+copyOne:
+	CMPQ       BX, R9
+	JG         copyByteStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  (DX)(BX*1), Z0
+	VMOVDQU64  Z0, (DI)(BX*1)
+	ADDQ       $+64, BX
+	JMP        copyOne
+
+copyByteStart:
+copyByte:
+	CMPQ BX, R8
+	JGE  headDone
+	MOVB (DX)(BX*1), R9
+	MOVB R9, (DI)(BX*1)
+	INCQ BX
+	JMP  copyByte
+
+headDone:
+	ADDQ 80(AX), DX
+	ADDQ 72(AX), DI
+	DECQ SI
+	JNZ  head
+	ADDQ 64(AX), CX
+	DECQ 48(AX)
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func turnHalvesBF16AVX512(t *turning)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·turnHalvesBF16AVX512(SB), NOSPLIT, $0-8
+	MOVQ       t+0(FP), AX
+	VPTERNLOGD $0xff, Z0, Z0, Z0
+	VPSRLW     $0x0f, Z0, Z1
+	VPSLLW     $0x0f, Z0, Z2
+	MOVL       $0x55555555, CX
+	KMOVD      CX, K1
+	NOTL       CX
+	KMOVD      CX, K2
+	VPSLLD     $0x10, Z0, Z0
+	MOVQ       (AX), CX
+	MOVQ       8(AX), DX
+
+row:
+	MOVQ 56(AX), SI
+	MOVQ CX, DI
+
+head:
+	MOVQ 16(AX), R8
+	MOVQ 24(AX), R9
+	MOVQ 88(AX), R10
+	MOVQ 88(AX), R11
+	ADDQ DX, R10
+	ADDQ DI, R11
+	MOVQ 96(AX), R12
+	XORQ BX, BX
+	CMPQ BX, R12
+	JGE  pairs
+
+vector:
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  (DX)(BX*1), Z3
+	PREFETCHT0 2048(R10)(BX*1)
+	VMOVDQU64  (R10)(BX*1), Z4
+	VPSLLD     $0x10, Z3, Z5
+	VPSLLD     $0x10, Z4, Z6
+	VMULPS     (R8)(BX*2), Z5, Z7
+	VMULPS     (R9)(BX*2), Z6, Z8
+	VMULPS     (R8)(BX*2), Z6, Z6
+	VMULPS     (R9)(BX*2), Z5, Z5
+	VSUBPS     Z8, Z7, Z7
+	VADDPS     Z5, Z6, Z6
+	VPANDD     Z0, Z3, Z3
+	VPANDD     Z0, Z4, Z4
+	VMULPS     64(R8)(BX*2), Z3, Z5
+	VMULPS     64(R9)(BX*2), Z4, Z8
+	VMULPS     64(R8)(BX*2), Z4, Z4
+	VMULPS     64(R9)(BX*2), Z3, Z3
+	VSUBPS     Z8, Z5, Z5
+	VADDPS     Z3, Z4, Z4
+	VPSRLD     $0x10, Z7, Z3
+	VPSLLD     $0x10, Z5, Z8
+	VMOVDQU16  Z5, K2, Z3
+	VMOVDQU16  Z7, K1, Z8
+	VPTERNLOGD $0xf8, Z1, Z3, Z8
+	VPCMPUW    $0x06, Z2, Z8, K3
+	VPADDW     Z1, Z3, K3, Z3
+	VMOVDQU64  Z3, (DI)(BX*1)
+	VPSRLD     $0x10, Z6, Z3
+	VPSLLD     $0x10, Z4, Z5
+	VMOVDQU16  Z4, K2, Z3
+	VMOVDQU16  Z6, K1, Z5
+	VPTERNLOGD $0xf8, Z1, Z3, Z5
+	VPCMPUW    $0x06, Z2, Z5, K3
+	VPADDW     Z1, Z3, K3, Z3
+	VMOVDQU64  Z3, (R11)(BX*1)
+	ADDQ       $0x40, BX
+	CMPQ       BX, R12
+	JLT        vector
+
+pairs:
+	MOVQ 80(AX), R8
+	MOVQ 112(AX), BX
+	LEAQ -256(R8), R9
+
+copyFour:
+	CMPQ       BX, R9
+	JG         copyOneStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  (DX)(BX*1), Z3
+	VMOVDQU64  Z3, (DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  64(DX)(BX*1), Z3
+	VMOVDQU64  Z3, 64(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  128(DX)(BX*1), Z3
+	VMOVDQU64  Z3, 128(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  192(DX)(BX*1), Z3
+	VMOVDQU64  Z3, 192(DI)(BX*1)
+	ADDQ       $+256, BX
+	JMP        copyFour
+
+copyOneStart:
+	LEAQ -64(R8), R9
+
+copyOne:
+	CMPQ       BX, R9
+	JG         copyByteStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  (DX)(BX*1), Z3
+	VMOVDQU64  Z3, (DI)(BX*1)
+	ADDQ       $+64, BX
+	JMP        copyOne
+
+copyByteStart:
+copyByte:
+	CMPQ BX, R8
+	JGE  headDone
+	MOVB (DX)(BX*1), R9
+	MOVB R9, (DI)(BX*1)
+	INCQ BX
+	JMP  copyByte
+
+headDone:
+	ADDQ 80(AX), DX
+	ADDQ 72(AX), DI
+	DECQ SI
+	JNZ  head
+	ADDQ 64(AX), CX
+	DECQ 48(AX)
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func turnPairsBF16AVX512(t *turning)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·turnPairsBF16AVX512(SB), NOSPLIT, $0-8
+	MOVQ       t+0(FP), AX
+	VPTERNLOGD $0xff, Z0, Z0, Z0
+	VPSRLW     $0x0f, Z0, Z1
+	VPSLLW     $0x0f, Z0, Z2
+	MOVL       $0x55555555, CX
+	KMOVD      CX, K1
+	NOTL       CX
+	KMOVD      CX, K2
+	VPSLLD     $0x10, Z0, Z0
+	MOVQ       (AX), CX
+	MOVQ       8(AX), DX
+
+row:
+	MOVQ 56(AX), SI
+	MOVQ CX, DI
+
+head:
+	MOVQ 16(AX), R8
+	MOVQ 24(AX), R9
+	MOVQ 96(AX), R10
+	XORQ BX, BX
+	CMPQ BX, R10
+	JGE  pairs
+
+vector:
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  (DX)(BX*1), Z3
+	VPSLLD     $0x10, Z3, Z4
+	VPANDD     Z0, Z3, Z3
+	VMULPS     (R8)(BX*1), Z4, Z5
+	VMULPS     (R9)(BX*1), Z3, Z6
+	VMULPS     (R8)(BX*1), Z3, Z3
+	VMULPS     (R9)(BX*1), Z4, Z4
+	VSUBPS     Z6, Z5, Z5
+	VADDPS     Z4, Z3, Z3
+	VPSRLD     $0x10, Z5, Z4
+	VPSLLD     $0x10, Z3, Z6
+	VMOVDQU16  Z3, K2, Z4
+	VMOVDQU16  Z5, K1, Z6
+	VPTERNLOGD $0xf8, Z1, Z4, Z6
+	VPCMPUW    $0x06, Z2, Z6, K3
+	VPADDW     Z1, Z4, K3, Z4
+	VMOVDQU64  Z4, (DI)(BX*1)
+	ADDQ       $0x40, BX
+	CMPQ       BX, R10
+	JLT        vector
+
+pairs:
+	MOVQ 80(AX), R8
+	MOVQ 112(AX), BX
+	LEAQ -256(R8), R9
+
+copyFour:
+	CMPQ       BX, R9
+	JG         copyOneStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  (DX)(BX*1), Z3
+	VMOVDQU64  Z3, (DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  64(DX)(BX*1), Z3
+	VMOVDQU64  Z3, 64(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  128(DX)(BX*1), Z3
+	VMOVDQU64  Z3, 128(DI)(BX*1)
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  192(DX)(BX*1), Z3
+	VMOVDQU64  Z3, 192(DI)(BX*1)
+	ADDQ       $+256, BX
+	JMP        copyFour
+
+copyOneStart:
+	LEAQ -64(R8), R9
+
+copyOne:
+	CMPQ       BX, R9
+	JG         copyByteStart
+	PREFETCHT0 2048(DX)(BX*1)
+	VMOVDQU64  (DX)(BX*1), Z3
+	VMOVDQU64  Z3, (DI)(BX*1)
+	ADDQ       $+64, BX
+	JMP        copyOne
+
+copyByteStart:
+copyByte:
+	CMPQ BX, R8
+	JGE  headDone
+	MOVB (DX)(BX*1), R9
+	MOVB R9, (DI)(BX*1)
+	INCQ BX
+	JMP  copyByte
+
+headDone:
+	ADDQ 80(AX), DX
+	ADDQ 72(AX), DI
+	DECQ SI
+	JNZ  head
+	ADDQ 64(AX), CX
+	DECQ 48(AX)
+	JNZ  row
+	VZEROUPPER
+	RET

@@ -109,3 +109,29 @@ func BenchmarkGemm(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkRotate compares with a plain copy of the same bytes.
+func BenchmarkRotate(b *testing.B) {
+	type shape struct{ heads, dim, dims int }
+	eachISA(b, func(b *testing.B) {
+		for _, dt := range dtypes {
+			for _, s := range []shape{{1, 128, 128}, {2, 256, 64}} {
+				for _, interleaved := range []bool{false, true} {
+					for _, mib := range []int{1, 128} {
+						name := fmt.Sprintf("dtype=%s/heads=%d/dim=%d/dims=%d/interleaved=%v/MiB=%d", dt.name(), s.heads, s.dim, s.dims, interleaved, mib)
+						b.Run(name, func(b *testing.B) {
+							n := mib << 20
+							src, dst := make([]byte, n), make([]byte, n)
+							head := s.dim * dt.Size()
+							turn := randomTurn(rng(b), s.dims, 1, interleaved)
+							b.SetBytes(int64(n))
+							timed(b, "GB/s", job{float64(n), func() {
+								RotateRows(dst, s.heads*head, head, src, dt, n/s.heads/head, s.heads, s.dim, turn)
+							}}, &job{float64(n), func() { copy(dst, src) }})
+						})
+					}
+				}
+			}
+		}
+	})
+}

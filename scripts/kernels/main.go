@@ -80,12 +80,14 @@ func (g *gen) broadcastArg(name string) reg.VecVirtual {
 
 const nosplit = 4 // NOSPLIT of textflag.h
 
-// kernel stands for the package written to: signatures may name its type tile.
+// kernel stands for the package written to: signatures may name these types.
 var kernel = func() *types.Package {
 	p := types.NewPackage("kernel", "kernel")
-	name := types.NewTypeName(token.NoPos, p, "tile", nil)
-	types.NewNamed(name, types.NewStruct(nil, nil), nil)
-	p.Scope().Insert(name)
+	for _, s := range []string{"tile", "turning"} {
+		name := types.NewTypeName(token.NoPos, p, s, nil)
+		types.NewNamed(name, types.NewStruct(nil, nil), nil)
+		p.Scope().Insert(name)
+	}
 	return p
 }()
 
@@ -109,6 +111,7 @@ func main() {
 	avx2.conversions()
 	avx2.states()
 	avx2.vectors()
+	avx2.rotations()
 	write(avx2.Context, out, "avx2_amd64")
 
 	avx512 := &gen{build.NewContext(), "AVX512", 16}
@@ -117,6 +120,7 @@ func main() {
 	avx512.conversions()
 	avx512.states()
 	avx512.vectors()
+	avx512.rotations()
 	write(avx512.Context, out, "avx512_amd64")
 }
 

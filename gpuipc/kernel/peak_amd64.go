@@ -1,8 +1,5 @@
 package kernel
 
-func rotateRows(dst, src []byte, g grid, turn Turn)   { rotateRowsGeneric(dst, src, g, turn) }
-func rotateRowsAt(dst, src []byte, g grid, turn Turn) { rotateRowsAtGeneric(dst, src, g, turn) }
-
 func peakFMA(rounds int) (flops float64) {
 	switch active {
 	case avx512:

@@ -1,0 +1,203 @@
+package kernel
+
+import "math"
+
+// turning is rows of heads to copy and turn alike. The assembly knows its fields
+// by their place; rows is used up by it. Everything but pointers and counts is in
+// bytes.
+type turning struct {
+	dst, src         *byte
+	cos, sin         *float32 // in the order that the vectors want
+	restCos, restSin *float32 // of pairs past the vectors, in their own order
+
+	rows, heads           int
+	rowStride, headStride int // of dst
+	headBytes             int
+	half                  int // from x to y
+	vectors               int // how far the vectors reach from the start of a head
+	rest                  int // pairs past them
+	copyFrom              int // where the part that does not turn begins
+}
+
+// batchBytes bounds one call of assembly, which the scheduler cannot interrupt.
+const batchBytes = 256 << 10
+
+// smallTable holds the tables of turns up to 256 dimensions without allocating.
+const smallTable = 1024
+
+func rotateRows(dst, src []byte, g grid, turn Turn) {
+	if active == plainGo {
+		rotateRowsGeneric(dst, src, g, turn)
+		return
+	}
+	var space [smallTable]float32
+	t, v := prepared(active, g, turn, space[:])
+	t.move(v, dst, src, g, turn.Interleaved)
+}
+
+func rotateRowsAt(dst, src []byte, g grid, turn Turn) {
+	if active == plainGo {
+		rotateRowsAtGeneric(dst, src, g, turn)
+		return
+	}
+	var space [smallTable]float32
+	one := g
+	one.rows = 1
+	for r := range g.rows {
+		t, v := prepared(active, one, turn.row(r), space[:])
+		t.move(v, dst[r*g.rowStride:], src[r*g.rowBytes():], one, turn.Interleaved)
+	}
+}
+
+// prepared sets everything but the memory to work on, and tells the instruction
+// set to use: vectors of AVX-512 must fit the pairs without a rest.
+func prepared(v isa, g grid, turn Turn, space []float32) (turning, isa) {
+	pairs, size := turn.Dims/2, g.dt.Size()
+	width := func(v isa) int { return pairsPerVector(v, g.dt, turn.Interleaved) }
+	if pairs%width(v) != 0 {
+		v = avx2
+	}
+	whole := pairs / width(v) * width(v)
+	t := turning{
+		heads: g.heads, rowStride: g.rowStride, headStride: g.headStride, headBytes: g.headBytes(),
+		half: pairs * size, vectors: whole * size, rest: pairs - whole, copyFrom: turn.Dims * size,
+	}
+	if turn.Interleaved {
+		t.vectors *= 2
+	}
+	if t.rest > 0 {
+		t.restCos, t.restSin = &turn.Cos[whole], &turn.Sin[whole]
+	}
+	if whole > 0 {
+		t.cos, t.sin = table(v, g.dt, turn, whole, space)
+	}
+	return t, v
+}
+
+// pairsPerVector is how many pairs one round of the assembly turns.
+func pairsPerVector(v isa, dt DType, interleaved bool) int {
+	n := 8
+	if v == avx512 {
+		n = 16
+	}
+	switch {
+	case dt == BF16 && !interleaved:
+		return 2 * n // of each of x and y
+	case dt != BF16 && interleaved:
+		return n / 2
+	}
+	return n
+}
+
+// table arranges the cosines and sines of the first n pairs as the vectors meet
+// them.
+func table(v isa, dt DType, turn Turn, n int, space []float32) (cos, sin *float32) {
+	switch {
+	case dt == BF16:
+		c, s := halves(space, n)
+		step := 1
+		if !turn.Interleaved {
+			step = pairsPerVector(v, dt, false) / 2
+		}
+		for i := range n {
+			at := i
+			if step > 1 { // even places first, then odd ones
+				at = i/(2*step)*2*step + i%2*step + i%(2*step)/2
+			}
+			c[at], s[at] = plainNaN(turn.Cos[i]), plainNaN(turn.Sin[i])
+		}
+		return &c[0], &s[0]
+	case turn.Interleaved: // x*cos + y*-sin beside y*cos + x*sin
+		c, s := halves(space, 2*n)
+		for i := range n {
+			c[2*i], c[2*i+1] = turn.Cos[i], turn.Cos[i]
+			s[2*i], s[2*i+1] = -turn.Sin[i], turn.Sin[i]
+		}
+		return &c[0], &s[0]
+	}
+	return &turn.Cos[0], &turn.Sin[0]
+}
+
+func halves(space []float32, n int) (a, b []float32) {
+	if len(space) < 2*n {
+		space = make([]float32, 2*n)
+	}
+	return space[:n], space[n:][:n]
+}
+
+// plainNaN leaves no bits in the lower half of a NaN: the vectors round it as if
+// it were a number.
+func plainNaN(v float32) float32 {
+	if v != v {
+		return float32(math.NaN())
+	}
+	return v
+}
+
+// move works through the rows in batches.
+func (t turning) move(v isa, dst, src []byte, g grid, interleaved bool) {
+	batch := max(1, batchBytes/g.rowBytes())
+	for r := 0; r < g.rows; r += batch {
+		t.dst, t.src = &dst[r*g.rowStride], &src[r*g.rowBytes()]
+		t.rows = min(batch, g.rows-r)
+		t.call(v, g.dt, interleaved)
+	}
+}
+
+// call is by name: through a function value t would escape to the heap.
+func (t *turning) call(v isa, dt DType, interleaved bool) {
+	switch {
+	case v == avx512 && interleaved:
+		t.callPairsAVX512(dt)
+	case v == avx512:
+		t.callHalvesAVX512(dt)
+	case interleaved:
+		t.callPairsAVX2(dt)
+	default:
+		t.callHalvesAVX2(dt)
+	}
+}
+
+func (t *turning) callPairsAVX2(dt DType) {
+	switch dt {
+	case F32:
+		turnPairsF32AVX2(t)
+	case F16:
+		turnPairsF16AVX2(t)
+	case BF16:
+		turnPairsBF16AVX2(t)
+	}
+}
+
+func (t *turning) callPairsAVX512(dt DType) {
+	switch dt {
+	case F32:
+		turnPairsF32AVX512(t)
+	case F16:
+		turnPairsF16AVX512(t)
+	case BF16:
+		turnPairsBF16AVX512(t)
+	}
+}
+
+func (t *turning) callHalvesAVX2(dt DType) {
+	switch dt {
+	case F32:
+		turnHalvesF32AVX2(t)
+	case F16:
+		turnHalvesF16AVX2(t)
+	case BF16:
+		turnHalvesBF16AVX2(t)
+	}
+}
+
+func (t *turning) callHalvesAVX512(dt DType) {
+	switch dt {
+	case F32:
+		turnHalvesF32AVX512(t)
+	case F16:
+		turnHalvesF16AVX512(t)
+	case BF16:
+		turnHalvesBF16AVX512(t)
+	}
+}
