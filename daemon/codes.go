@@ -67,9 +67,17 @@ func codeOf(err error) (code wire.Code, known bool) {
 	return wire.Unavailable, false
 }
 
-// rowCode is codeOf for a row of a batch.
-func rowCode(err error) uint16 {
-	code, _ := codeOf(err)
+// row answers and counts one row of a batch.
+func (t *task) row(err error) uint16 {
+	code, known := codeOf(err)
+	if !known {
+		t.conn.logUnknown(t.header.Op, err)
+	}
+	return t.rowCode(code)
+}
+
+func (t *task) rowCode(code wire.Code) uint16 {
+	t.conn.server.counts.row(t.header.Op, code)
 	return uint16(code)
 }
 

@@ -149,13 +149,18 @@ func (c *conn) send(frame []byte, fds []int) {
 func (c *conn) replyError(h *wire.Header, err error, s *scratch) {
 	code, known := codeOf(err)
 	if !known {
-		c.server.log.Error().Err(err).Str("op", h.Op.String()).Uint64("connection", c.id).Msg("request failed for no kind of reason")
+		c.logUnknown(h.Op, err)
 	}
 	reply := *h
 	reply.Version, reply.Code = wire.Version, code
 	c.server.counts.answered(h.Op, code)
 	s.out = wire.AppendError(s.out[:0], &reply, err.Error())
 	c.send(s.out, nil)
+}
+
+// logUnknown is for errors of no kind: a mistake of ours.
+func (c *conn) logUnknown(op wire.Op, err error) {
+	c.server.log.Error().Err(err).Str("op", op.String()).Uint64("connection", c.id).Msg("an error of no known kind, answered unavailable")
 }
 
 func (c *conn) reply(h *wire.Header, m wire.Message, fds []int, s *scratch) {

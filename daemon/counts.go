@@ -40,6 +40,7 @@ type counts struct {
 	refusal  [refusals]atomic.Uint64
 	drop     [drops]atomic.Uint64
 	answers  [opCount][codeCount]atomic.Uint64
+	rows     [opCount][codeCount]atomic.Uint64 // of batches
 	duration [opCount]prometheus.Histogram
 }
 
@@ -75,6 +76,8 @@ func opIndex(op wire.Op) int {
 
 func (c *counts) answered(op wire.Op, code wire.Code) { c.answers[opIndex(op)][code].Add(1) }
 
+func (c *counts) row(op wire.Op, code wire.Code) { c.rows[opIndex(op)][code].Add(1) }
+
 func (c *counts) took(op wire.Op, d time.Duration) { c.duration[opIndex(op)].Observe(d.Seconds()) }
 
 func (c *counts) refused(why int) { c.refusal[why].Add(1) }
@@ -93,6 +96,9 @@ func (c *counts) each(f func(name string, value uint64)) {
 		for code := range c.answers[op] {
 			if n := c.answers[op][code].Load(); n > 0 {
 				f("requests_"+opName(op)+"_"+wire.Code(code).String(), n)
+			}
+			if n := c.rows[op][code].Load(); n > 0 {
+				f("rows_"+opName(op)+"_"+wire.Code(code).String(), n)
 			}
 		}
 	}

@@ -26,7 +26,8 @@ type task struct {
 // scratch is what one goroutine reuses from request to request. Handlers return
 // messages that lie in it.
 type scratch struct {
-	out []byte
+	task task
+	out  []byte
 
 	match        wire.MatchRequest
 	matchReply   wire.MatchReply
@@ -96,8 +97,9 @@ func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) bool {
 		c.replyError(&h, err, s)
 		return h != wire.Header{}
 	}
-	t := task{conn: c, at: c.attached.Load(), header: h, body: body, ctx: c.ctx, scratch: s, received: fds}
-	if err := c.dispatch(&t, now); err != nil {
+	t := &s.task
+	*t = task{conn: c, at: c.attached.Load(), header: h, body: body, ctx: c.ctx, scratch: s, received: fds}
+	if err := c.dispatch(t, now); err != nil {
 		if t.ctx.Err() != nil {
 			err, _ = ended(t.ctx, err)
 		}

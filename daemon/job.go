@@ -58,8 +58,9 @@ func (c *conn) run(j *job, s *scratch, now time.Time) {
 		return
 	}
 	ctx, stop := context.WithDeadline(j.ctx, j.deadline)
-	t := task{conn: c, at: c.attached.Load(), header: j.header, body: j.body, ctx: ctx, scratch: s}
-	reply, err := operations[j.header.Op].run(&t)
+	t := &s.task
+	*t = task{conn: c, at: c.attached.Load(), header: j.header, body: j.body, ctx: ctx, scratch: s}
+	reply, err := operations[j.header.Op].run(t)
 	if err != nil {
 		err, _ = ended(ctx, err)
 	}

@@ -3,6 +3,7 @@ package daemon
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/tiering"
@@ -58,6 +59,8 @@ var (
 	connsTotal  = describe("connections_total", "Connections by what became of them at the door.", "result")
 	connsDrop   = describe("connections_dropped_total", "Connections ended by the daemon, by reason.", "reason")
 	requests    = describe("requests_total", "Answered requests.", "op", "code")
+	rows        = describe("rows_total", "Rows of answered batches.", "op", "code")
+	lookupTime  = describe("lookup_duration_seconds", "Time from the arrival of a match to its answer.")
 	inFlight    = describe("requests_in_flight", "Requests on workers or waiting for one.")
 	queued      = describe("requests_queued", "Requests waiting for a worker.")
 	lentBytes   = describe("connection_memory_bytes", "Staging and slot bytes granted to connections (touched or not).")
@@ -76,6 +79,18 @@ func (s sink) count(d *prometheus.Desc, v uint64, labels ...string) {
 
 func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {
 	s <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+// copyHistogram gives a histogram a second name. Writing one that we made cannot
+// fail.
+func (s sink) copyHistogram(d *prometheus.Desc, h prometheus.Histogram) {
+	var m dto.Metric
+	_ = h.Write(&m)
+	buckets := map[float64]uint64{}
+	for _, b := range m.Histogram.Bucket {
+		buckets[b.GetUpperBound()] = b.GetCumulativeCount()
+	}
+	s <- prometheus.MustNewConstHistogram(d, m.Histogram.GetSampleCount(), m.Histogram.GetSampleSum(), buckets)
 }
 
 // Collect implements prometheus.Collector.
@@ -176,6 +191,9 @@ func (m metrics) serverMetrics(s sink) {
 			if n := server.counts.answers[op][code].Load(); n > 0 {
 				s.count(requests, n, opName(op), wire.Code(code).String())
 			}
+			if n := server.counts.rows[op][code].Load(); n > 0 {
+				s.count(rows, n, opName(op), wire.Code(code).String())
+			}
 		}
 	}
 	s.gauge(inFlight, float64(server.busy.Load()))
@@ -184,4 +202,5 @@ func (m metrics) serverMetrics(s sink) {
 	lent := server.mu.lent
 	server.mu.Unlock()
 	s.gauge(lentBytes, float64(lent))
+	s.copyHistogram(lookupTime, server.counts.duration[wire.OpMatch])
 }

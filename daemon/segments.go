@@ -101,20 +101,18 @@ func (t *task) acquire() (wire.Message, error) {
 			t.giveBack(row.Lease)
 			*row = tiering.Acquired{}
 		}
-		appendAcquired(out, code, row)
+		appendAcquired(out, t.rowCode(code), row)
 	}
 	clear(s.acquired) // they point into the store
 	return out, nil
 }
 
 func acquireCode(row *tiering.Acquired) wire.Code {
-	switch {
-	case row.Err != nil:
-		return wire.Code(rowCode(row.Err))
-	case !row.Hit:
+	if row.Err == nil && !row.Hit {
 		return wire.Miss
 	}
-	return wire.OK
+	code, _ := codeOf(row.Err)
+	return code
 }
 
 func resetAcquire(out *wire.AcquireReply) {
@@ -125,8 +123,8 @@ func resetAcquire(out *wire.AcquireReply) {
 	}
 }
 
-func appendAcquired(out *wire.AcquireReply, code wire.Code, row *tiering.Acquired) {
-	out.Codes = append(out.Codes, uint16(code))
+func appendAcquired(out *wire.AcquireReply, code uint16, row *tiering.Acquired) {
+	out.Codes = append(out.Codes, code)
 	out.Leases = append(out.Leases, uint64(row.Lease))
 	out.Bytes = append(out.Bytes, uint64(row.Bytes))
 	out.Begins = append(out.Begins, uint32(row.Begin))
@@ -187,7 +185,7 @@ func (t *task) reserve() (wire.Message, error) {
 		if t.ctx.Err() != nil {
 			return nil, t.undoReserve(r, err)
 		}
-		appendReserved(out, r, err)
+		t.appendReserved(out, r, err)
 	}
 	return out, nil
 }
@@ -215,11 +213,11 @@ func resetReserve(out *wire.ReserveReply) {
 	*out = wire.ReserveReply{Codes: out.Codes[:0], Reservations: out.Reservations[:0], Bytes: out.Bytes[:0]}
 }
 
-func appendReserved(out *wire.ReserveReply, r tiering.Reservation, err error) {
+func (t *task) appendReserved(out *wire.ReserveReply, r tiering.Reservation, err error) {
 	if err != nil {
 		r = tiering.Reservation{}
 	}
-	out.Codes = append(out.Codes, rowCode(err))
+	out.Codes = append(out.Codes, t.row(err))
 	out.Reservations = append(out.Reservations, uint64(r.ID))
 	out.Bytes = append(out.Bytes, uint64(r.Bytes))
 }
@@ -252,7 +250,7 @@ func (t *task) save() (wire.Message, error) {
 			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Kind: tiering.CheckpointKind(m.Kind),
 			Hash: m.Hashes[i], Tokens: int(m.Tokens[i]), Parent: m.Parents[i],
 		})
-		appendReserved(out, r, err)
+		t.appendReserved(out, r, err)
 	}
 	return out, nil
 }
@@ -274,7 +272,7 @@ func (t *task) commit() (wire.Message, error) {
 			return nil, err
 		}
 		digests = digests[n:]
-		out.Codes = append(out.Codes, rowCode(err))
+		out.Codes = append(out.Codes, t.row(err))
 		out.Published = append(out.Published, oneIf(published))
 	}
 	return out, nil
@@ -302,7 +300,7 @@ func (t *task) abort() (wire.Message, error) {
 	}
 	out.Codes = out.Codes[:0]
 	for _, id := range m.Reservations {
-		out.Codes = append(out.Codes, rowCode(t.at.session.Abort(tiering.ReservationID(id))))
+		out.Codes = append(out.Codes, t.row(t.at.session.Abort(tiering.ReservationID(id))))
 	}
 	return out, nil
 }
@@ -320,7 +318,7 @@ func (t *task) release() (wire.Message, error) {
 		if !t.at.slots.release(id) {
 			err = t.at.session.Release(tiering.LeaseID(id))
 		}
-		out.Codes = append(out.Codes, rowCode(err))
+		out.Codes = append(out.Codes, t.row(err))
 	}
 	return out, nil
 }

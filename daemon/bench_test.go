@@ -1,0 +1,159 @@
+package daemon
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// echoFloor is what a round trip of two blocking ends costs with nothing done.
+func BenchmarkEchoFloor(b *testing.B) {
+	for _, size := range []int{64, 32*32 + 64, 256*32 + 64} {
+		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
+			x, y, err := seqpacket.Pair()
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer x.Close()
+			go func() {
+				buf := make([]byte, wire.MaxFrame)
+				for {
+					n, _, err := y.Recv(buf)
+					if err != nil || y.Send(buf[:n], nil) != nil {
+						y.Close()
+						return
+					}
+				}
+			}()
+			buf := make([]byte, wire.MaxFrame)
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := x.Send(buf[:size], nil); err != nil {
+					b.Fatal(err)
+				}
+				if _, _, err := x.Recv(buf); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// bareCall is a request whose frame is made once, so that the client costs
+// nothing that can be left out.
+type bareCall struct {
+	c          *rawClient
+	frame, buf []byte
+}
+
+func (c *rawClient) bare(b testing.TB, op wire.Op, m wire.Message) *bareCall {
+	h := c.header(op)
+	frame, err := wire.AppendFrame(nil, &h, m)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := c.conn.SetRecvTimeout(0); err != nil {
+		b.Fatal(err)
+	}
+	return &bareCall{c, frame, make([]byte, wire.MaxFrame)}
+}
+
+// do exchanges once and returns the body of the reply.
+func (k *bareCall) do(b testing.TB) []byte {
+	k.c.last++
+	binary.LittleEndian.PutUint64(k.frame[8:], k.c.last)
+	if err := k.c.conn.Send(k.frame, nil); err != nil {
+		b.Fatal(err)
+	}
+	n, _, err := k.c.conn.Recv(k.buf)
+	if err != nil {
+		b.Fatal(err)
+	}
+	h, body, err := wire.ParseHeader(k.buf[:n])
+	if err != nil || h.Code != wire.OK {
+		b.Fatalf("%v: %s, %v", h.Code, body, err)
+	}
+	return body
+}
+
+func (k *bareCall) loop(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		k.do(b)
+	}
+}
+
+func BenchmarkRoundTrip(b *testing.B) {
+	r := startDaemon(b, testConfig(b), nil)
+	c := attach(b, r.Socket())
+	p := testProfile(b, 1)
+	c.register(p)
+	var keys [][32]byte
+	var docs []*document
+	for i := range 256 {
+		d := newDocument(p, nil, uint64(i), 8, profile.RoleFirst)
+		c.publish(d)
+		keys, docs = append(keys, d.key), append(docs, d)
+	}
+	for _, n := range []int{1, 32, 256} {
+		b.Run(fmt.Sprintf("match/keys=%d", n), func(b *testing.B) {
+			c.bare(b, wire.OpMatch, &wire.MatchRequest{Profile: c.profile, Keys: keys[:n]}).loop(b)
+		})
+	}
+	plan := onePlan(c.lease(docs[0]), docs[0], 1)
+	b.Run("compose/layer", func(b *testing.B) {
+		var slot wire.ComposeReply
+		c.call(wire.OpCompose, &wire.ComposeRequest{Profile: c.profile, Layer: 0, Plan: plan}, &slot)
+		c.bare(b, wire.OpCompose, &wire.ComposeRequest{Profile: c.profile, Layer: 0, Plan: plan, Into: slot.Lease}).loop(b)
+	})
+	b.Run("acquire+release", func(b *testing.B) {
+		acquire := c.bare(b, wire.OpAcquire, &wire.AcquireRequest{Profile: c.profile, Keys: keys[:1]})
+		release := c.bare(b, wire.OpRelease, &wire.ReleaseRequest{Leases: make([]uint64, 1)})
+		b.ReportAllocs()
+		for b.Loop() {
+			var a wire.AcquireReply
+			if err := a.Decode(acquire.do(b)); err != nil {
+				b.Fatal(err)
+			}
+			binary.LittleEndian.PutUint64(release.frame[wire.HeaderBytes+8:], a.Leases[0])
+			release.do(b)
+		}
+	})
+}
+
+// A lookup allocates nothing in the daemon once it is warm.
+func TestLookupsDoNotAllocate(t *testing.T) {
+	r := startDaemon(t, testConfig(t), nil)
+	client := attach(t, r.Socket())
+	p := testProfile(t, 1)
+	client.register(p)
+	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+	client.publish(d)
+	c := r.server.list()[0]
+	h := client.header(wire.OpMatch)
+	frame, err := wire.AppendFrame(nil, &h, &wire.MatchRequest{Profile: client.profile, Keys: make([][32]byte, 64)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	header, body, err := wire.ParseHeader(frame)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scratch{}
+	if n := testing.AllocsPerRun(200, func() {
+		k := task{conn: c, at: c.attached.Load(), header: header, body: body, ctx: c.ctx, scratch: s}
+		m, err := k.match()
+		if err == nil {
+			s.out, err = wire.AppendFrame(s.out[:0], &header, m)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
