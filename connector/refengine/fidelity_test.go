@@ -144,7 +144,10 @@ func angle(a, b []float64) float64 {
 // The composed state against one pass in float64, for every family and storage
 // type (HYPIC §4.2: 6e-5 and 0.003 degrees is S in F32 with T in F16).
 func TestFidelityTable(t *testing.T) {
-	for _, row := range fidelityRows {
+	for i, row := range fidelityRows {
+		if raceEnabled && i%4 != 1 {
+			continue // one goroutine computes all of it: three rows will do
+		}
 		t.Run(fmt.Sprintf("%s/%g", row.name, row.low), func(t *testing.T) {
 			d := fidelityDim
 			form := row.family.Transition()

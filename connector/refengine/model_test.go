@@ -123,7 +123,7 @@ func TestChunkedPrefillEqualsWhole(t *testing.T) {
 
 func chunkedPrefill[F Float](t *testing.T, c Config) {
 	m := build[F](t, c)
-	tokens := text(1, 700)
+	tokens := text(1, 400)
 	whole := m.NewState()
 	want := prefill(t, m, whole, tokens)
 	rng := rand.New(rand.NewPCG(3, 3))
@@ -145,7 +145,7 @@ func TestSinglePrecisionFollowsDouble(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			c := tiny(f.family, f.rope, "LLFL")
 			single, double := build[float32](t, c), build[float64](t, c)
-			tokens := text(2, 300)
+			tokens := text(2, 150)
 			got := prefill(t, single, single.NewState(), tokens)
 			want := prefill(t, double, double.NewState(), tokens)
 			if d := distance(convert[float64](got), want); d > 2e-5 {
