@@ -102,10 +102,21 @@ type writer struct {
 	published   bool
 }
 
-// batchBytes is how much one commit carries: enough that the round trip does not
-// show, little enough that two of them find room in little staging. Measured
-// flat from 512 KiB to 8 MiB on two busy cores.
-const batchBytes = 2 << 20
+// One commit carries a quarter of the object, within these bounds: enough that
+// the round trip does not show, little enough that filling one batch overlaps
+// the daemon's copy of another where a core is free. A chunk is never divided.
+// Measured flat from 512 KiB to 8 MiB on two busy cores.
+const (
+	batchLeast = 512 << 10
+	batchMost  = 2 << 20
+)
+
+// batchBytes is how much the next commit may carry.
+func (w *writer) batchBytes() int64 {
+	batch := min(max(w.layout.Bytes/4, batchLeast), batchMost)
+	// Two batches fly at once, and other writers want room too.
+	return min(batch, max(int64(len(w.r.a.staging.mem))/4, gpuipc.ChunkBytes))
+}
 
 func (w *writer) write(ctx context.Context, reserve func() (uint64, error)) (published bool, err error) {
 	if err := w.source.check(w.layout); err != nil {
@@ -248,7 +259,7 @@ func (w *writer) fill(ctx context.Context, wait bool) (*call, error) {
 }
 
 func (w *writer) fillBatch(ctx context.Context, k *call, request *wire.CommitRequest, wait bool) error {
-	room := min(int64(batchBytes), max(int64(len(w.r.a.staging.mem))/4, gpuipc.ChunkBytes))
+	room := w.batchBytes()
 	for n := w.nextBytes(); n > 0 && len(request.Digest) < wire.MaxCommitRows; n = w.nextBytes() {
 		started := len(request.Digest) > 0
 		if started && n > room {
