@@ -60,7 +60,9 @@ func ServeVictim(ctx context.Context, socket string, in io.Reader, out io.Writer
 	}
 	_, err = io.Copy(io.Discard, in)
 	close(end)
-	_ = <-write // errEnough, or that the daemon is gone: nothing to add
+	if werr := <-write; !errors.Is(werr, errEnough) {
+		err = errors.Join(err, werr)
+	}
 	return err
 }
 
