@@ -13,9 +13,9 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 )
 
-// conn is one client. Its reader goroutine receives, answers short requests
-// itself and hands long ones to the queue; when it ends it takes everything of
-// the connection apart.
+// conn is one client. One goroutine at a time is its reader: it receives, answers
+// short requests itself, and runs a long one itself or hands it to the queue
+// (see job.go). The last reader takes everything of the connection apart.
 //
 //	accepted --hello--> attached --end of file, death, drop, stop--> ending --drained--> closed
 //
@@ -35,6 +35,7 @@ type conn struct {
 	lane lane // guarded by queue.mu
 
 	attached atomic.Pointer[attachment] // set once, by hello
+	spare    atomic.Pointer[desk]       // of a reader that was replaced
 	requests atomic.Uint64
 	flying   atomic.Int64 // requests in flight that were not answered yet
 	ending   atomic.Bool
@@ -79,55 +80,83 @@ func (c *conn) drop(cause error) {
 	_ = unix.Shutdown(c.sock.Fd(), unix.SHUT_RD)
 }
 
-// serve is the reader: it returns when the connection has been closed and all
-// its memory given back.
+// desk is what a reader works with.
+type desk struct {
+	buf     []byte // one frame
+	scratch scratch
+}
+
+// serve makes the calling goroutine the reader. It returns when another one has
+// become it, or when the connection has been closed and all its memory given
+// back.
 func (c *conn) serve() {
-	c.read()
+	d := c.spare.Swap(nil)
+	if d == nil {
+		d = &desk{buf: make([]byte, wire.MaxFrame)}
+	}
+	if c.read(d) == replaced {
+		c.spare.Store(d)
+		return
+	}
 	c.drop(errPeerLeft)
 	c.close()
 }
 
-func (c *conn) read() {
-	// One buffer for the life of the connection: long requests copy their body.
-	buf := make([]byte, wire.MaxFrame)
-	s := &scratch{}
+// next says what becomes of a reader.
+type next uint8
+
+const (
+	readOn   next = iota
+	replaced      // somebody else reads now
+	endOfConn
+)
+
+func (c *conn) read(d *desk) next {
 	helloBy := c.since.Add(c.server.config.HelloTimeout)
-	if c.sock.SetRecvTimeout(c.server.config.HelloTimeout) != nil {
-		return
+	if c.attached.Load() == nil && c.sock.SetRecvTimeout(c.server.config.HelloTimeout) != nil {
+		return endOfConn
 	}
 	for {
-		n, fds, err := c.sock.Recv(buf)
+		n, fds, err := c.sock.Recv(d.buf)
 		now := time.Now()
 		if c.ending.Load() {
 			seqpacket.CloseAll(fds)
-			return
+			return endOfConn
 		}
+		outcome := readOn
 		switch {
 		case err == nil:
-			if !c.handle(buf[:n], fds, now, s) {
-				return
-			}
+			outcome = c.handle(d.buf[:n], fds, now, &d.scratch)
 		case errors.Is(err, seqpacket.ErrTimeout):
 			// A signal may end a bounded wait early.
 			if c.attached.Load() == nil && !now.Before(helloBy) {
 				c.server.counts.dropped(dropHello)
-				return
+				outcome = endOfConn
 			}
 		case errors.Is(err, seqpacket.ErrTruncated), errors.Is(err, seqpacket.ErrDescriptors):
-			if !c.refuseFrame(buf[:n], err, s) {
-				return
-			}
+			outcome = c.refuseFrame(d.buf[:n], err, &d.scratch)
 		default:
-			return
+			outcome = endOfConn
+		}
+		if outcome != readOn {
+			return outcome
 		}
 	}
 }
 
 // refuseFrame answers a message that could not be received whole.
-func (c *conn) refuseFrame(frame []byte, err error, s *scratch) bool {
+func (c *conn) refuseFrame(frame []byte, err error, s *scratch) next {
 	h, _, _ := wire.ParseHeader(frame)
 	c.replyError(&h, refuse(wire.Invalid, "%v", err), s)
-	return h != wire.Header{}
+	return afterRefusal(&h)
+}
+
+// afterRefusal: a peer whose header could not be read speaks something else.
+func afterRefusal(h *wire.Header) next {
+	if *h == (wire.Header{}) {
+		return endOfConn
+	}
+	return readOn
 }
 
 // send sends one reply. A client that does not read its replies is dropped: the

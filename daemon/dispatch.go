@@ -56,7 +56,7 @@ type scratch struct {
 // operation is how one op is served.
 type operation struct {
 	run func(*task) (wire.Message, error)
-	// long says whether a request goes to the queue; nil = never.
+	// long says whether a request may take long and is a job; nil = never.
 	long func(*task) (bool, error)
 	// tenant: the header must name a tenant of the connection.
 	tenant bool
@@ -84,9 +84,8 @@ var operations = [...]operation{
 
 func always(*task) (bool, error) { return true, nil }
 
-// handle answers one frame, or queues it. It returns false when the peer speaks
-// something else and the connection must end.
-func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) bool {
+// handle answers one frame, or starts a job that will.
+func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) next {
 	c.requests.Add(1)
 	h, body, err := wire.ParseHeader(frame)
 	if err == nil {
@@ -95,44 +94,43 @@ func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) bool {
 	if err != nil {
 		seqpacket.CloseAll(fds)
 		c.replyError(&h, err, s)
-		return h != wire.Header{}
+		return afterRefusal(&h)
 	}
 	t := &s.task
 	*t = task{conn: c, at: c.attached.Load(), header: h, body: body, ctx: c.ctx, scratch: s, received: fds}
-	if err := c.dispatch(t, now); err != nil {
-		if t.ctx.Err() != nil {
-			err, _ = ended(t.ctx, err)
-		}
+	op := &operations[h.Op]
+	long := false
+	if op.long != nil {
+		long, err = op.long(t)
+	}
+	outcome := readOn
+	switch {
+	case err != nil:
+	case long:
+		outcome, err = c.start(t, now)
+	case h.Op == wire.OpCancel:
+		err = c.cancelRequests(t)
+	default:
+		err = c.answer(t, now)
+	}
+	if err != nil {
+		err, _ = ended(c.ctx, err)
 		c.replyError(&h, err, s)
+	}
+	return outcome
+}
+
+// answer runs a short request and answers it, unless it returns an error for the
+// caller to answer.
+func (c *conn) answer(t *task, now time.Time) error {
+	m, err := operations[t.header.Op].run(t)
+	if err == nil {
+		c.reply(&t.header, m, descriptors(t.send), t.scratch)
+		c.server.counts.took(t.header.Op, time.Since(now))
 	}
 	seqpacket.CloseAll(t.received)
 	closeFiles(t.send)
-	return true
-}
-
-// dispatch answers a request that has a good header, unless it returns an error
-// for the caller to answer.
-func (c *conn) dispatch(t *task, now time.Time) error {
-	op := &operations[t.header.Op]
-	if t.header.Op == wire.OpCancel {
-		return c.cancelRequests(t)
-	}
-	if op.long != nil {
-		long, err := op.long(t)
-		if err != nil {
-			return err
-		}
-		if long {
-			return c.start(&t.header, t.body, now)
-		}
-	}
-	m, err := op.run(t)
-	if err != nil {
-		return err
-	}
-	c.reply(&t.header, m, descriptors(t.send), t.scratch)
-	c.server.counts.took(t.header.Op, time.Since(now))
-	return nil
+	return err
 }
 
 // check holds the rules of docs/protocol.md for every header.

@@ -10,8 +10,8 @@
 //	+-----------------+   seqpacket   +---------------------------------------------+
 //	| connector       |<------------->| daemon: one reader per connection           |
 //	|   wire codec    |   frames      |   short requests: answered by the reader    |
-//	|                 |               |   long ones: queue -> workers               |
-//	|   mappings      |               |        |                                    |
+//	|                 |               |   long ones: jobs, on the reader while a    |
+//	|   mappings      |               |   place is free, else queue -> workers      |
 //	|    arena (r)  <-----memfd----------- tiering: catalogue, leases, pools, plans |
 //	|    slots (r)  <-----memfd----------- daemon: slots of the connection          |
 //	|    staging (w) ----memfd-----------> tiering: commit copies and hashes        |
@@ -53,9 +53,9 @@
 //
 // # Who owns what
 //
-// The reader goroutine of a connection owns the connection: it alone takes it
-// apart. The attachment owns staging, slots and imported engine memory. A job is
-// owned by the queue, then by the worker that took it; whoever takes it out of
-// the queue answers it. Descriptors that arrive with a frame are closed by the
-// reader unless the device took them over.
+// The reader of a connection owns the connection: the last one takes it apart.
+// The attachment owns staging, slots and imported engine memory. A job is owned
+// by the queue, then by whoever took it out; a job that never was in the queue,
+// by the reader that runs it. The owner answers it. Descriptors that arrive with
+// a frame are closed by the reader unless the device took them over.
 package daemon

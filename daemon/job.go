@@ -8,8 +8,14 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// job is a long request: it waits in the queue, runs on a worker, and is
-// answered by whoever takes it out of the queue.
+// job is a long request. It is answered by whoever runs it, or takes it out of
+// the queue.
+//
+// Handing work to another goroutine costs about 30 µs here (measured: compose of
+// one small layer 45 µs through the queue, 14 µs without), which an engine that
+// walks its layers pays once per layer. So the reader runs a job itself when the
+// connection has no other and a worker's place is free. It must not become deaf:
+// a stand-in takes over the reading when the job takes long, to hear cancels.
 type job struct {
 	conn     *conn
 	header   wire.Header
@@ -25,28 +31,52 @@ type job struct {
 // errCancelled is the cause of contexts that a cancel request has ended.
 var errCancelled error = &refusal{code: wire.Canceled, text: "canceled"}
 
-// start puts a request into the queue. The body is copied: the reader's buffer
-// is used for the next frame.
-func (c *conn) start(h *wire.Header, body []byte, arrived time.Time) error {
-	if n := c.flying.Add(1); n > int64(c.server.config.MaxInFlight) {
+// standInAfter is how long a reader may be busy. Shorter has no effect: the
+// runtime's timers are that coarse when it is idle.
+const standInAfter = time.Millisecond
+
+// start runs a request here or puts it into the queue.
+func (c *conn) start(t *task, now time.Time) (next, error) {
+	n := c.flying.Add(1)
+	if n > int64(c.server.config.MaxInFlight) {
 		c.flying.Add(-1)
-		return refuse(wire.Busy, "%d requests are in flight, the most of a connection", n-1)
+		return readOn, refuse(wire.Busy, "%d requests are in flight, the most of a connection", n-1)
 	}
-	j := &job{conn: c, header: *h, body: slices.Clone(body), arrived: arrived}
-	j.deadline = arrived.Add(c.server.deadline(h))
+	// The body is copied: the reader's buffer is used for the next frame.
+	j := &job{conn: c, header: t.header, body: slices.Clone(t.body), arrived: now}
+	j.deadline = now.Add(c.server.deadline(&t.header))
 	j.ctx, j.cancel = context.WithCancelCause(c.ctx)
 	c.work.Add(1)
 	c.server.busy.Add(1)
 	c.mu.Lock()
-	c.mu.jobs[h.Request] = j
+	c.mu.jobs[t.header.Request] = j
 	c.mu.Unlock()
+	if n == 1 && c.server.queue.enter() {
+		return c.runHere(j, t.scratch, now), nil
+	}
 	if !c.server.queue.put(&c.lane, j) {
 		panic("daemon: the queue was closed before its connections")
 	}
-	return nil
+	return readOn, nil
 }
 
-// run is called by a worker. Work whose time has passed, or that was cancelled
+// runHere runs a job on the reader.
+func (c *conn) runHere(j *job, s *scratch, now time.Time) next {
+	c.server.conns.Add(1) // for the stand-in
+	standIn := time.AfterFunc(standInAfter, func() {
+		defer c.server.conns.Done()
+		c.serve()
+	})
+	c.run(j, s, now)
+	c.server.queue.leave()
+	if !standIn.Stop() {
+		return replaced
+	}
+	c.server.conns.Done()
+	return readOn
+}
+
+// run runs a job. Work whose time has passed, or that was cancelled
 // before it began, touches nothing.
 func (c *conn) run(j *job, s *scratch, now time.Time) {
 	switch {

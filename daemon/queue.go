@@ -5,26 +5,31 @@ import (
 	"time"
 )
 
-// queue holds the work that is too long for a connection's reader. Connections
-// take turns, so that one with many requests in flight delays another by one
-// request and not by all of its own.
+// queue holds jobs until there is a place for them to run. Connections take
+// turns, so that one with many requests in flight delays another by one request
+// and not by all of its own.
 //
 // Its bound is the sum of its users': MaxConnections times MaxInFlight.
+//
+// Invariant: at most places jobs run, on workers and on readers.
 type queue struct {
+	places int
+
 	mu struct {
 		sync.Mutex
-		turn   []*lane // lanes with work, next one first
-		length int
-		closed bool
+		turn    []*lane // lanes with work, next one first
+		length  int
+		running int
+		closed  bool
 	}
-	ready *sync.Cond // on mu: turn is not empty, or closed
+	ready *sync.Cond // on mu: there is work and a place for it, or closed
 }
 
 // lane is the waiting work of one connection, oldest first. Guarded by queue.mu.
 type lane struct{ waiting []*job }
 
-func newQueue() *queue {
-	q := &queue{}
+func newQueue(places int) *queue {
+	q := &queue{places: places}
 	q.ready = sync.NewCond(&q.mu)
 	return q
 }
@@ -45,12 +50,13 @@ func (q *queue) put(l *lane, j *job) bool {
 	return true
 }
 
-// next waits for work; false when the queue is closed and empty.
+// next waits for work and takes a place for it; false when the queue is closed
+// and empty.
 func (q *queue) next() (*job, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.mu.turn) == 0 {
-		if q.mu.closed {
+	for len(q.mu.turn) == 0 || q.mu.running >= q.places {
+		if q.mu.closed && len(q.mu.turn) == 0 {
 			return nil, false
 		}
 		q.ready.Wait()
@@ -63,7 +69,31 @@ func (q *queue) next() (*job, bool) {
 		q.mu.turn = append(q.mu.turn, l)
 	}
 	q.mu.length--
+	q.mu.running++
 	return j, true
+}
+
+// enter takes a place for work that is not in the queue; false when there is
+// none, or others wait for one.
+func (q *queue) enter() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.mu.turn) > 0 || q.mu.running >= q.places {
+		return false
+	}
+	q.mu.running++
+	return true
+}
+
+// leave gives the place of next or enter back.
+func (q *queue) leave() {
+	q.mu.Lock()
+	q.mu.running--
+	wanted := len(q.mu.turn) > 0
+	q.mu.Unlock()
+	if wanted {
+		q.ready.Signal()
+	}
 }
 
 // take removes j if nobody has begun it.
@@ -98,7 +128,7 @@ func (q *queue) length() int {
 	return q.mu.length
 }
 
-// close makes next return false once what waits was handed out.
+// close is called when nobody puts work any more. It makes next return false once what waits was handed out.
 func (q *queue) close() {
 	q.mu.Lock()
 	q.mu.closed = true
@@ -115,6 +145,7 @@ func (q *queue) work() {
 			return
 		}
 		j.conn.run(j, s, time.Now())
+		q.leave()
 	}
 }
 

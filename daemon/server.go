@@ -54,7 +54,7 @@ type server struct {
 func newServer(c *Config, store *tiering.Store, device gpuipc.Device, log zerolog.Logger, title string) (*server, error) {
 	s := &server{
 		config: c, store: store, device: device, log: log, title: title[:min(len(title), wire.MaxName)],
-		counts: newCounts(), epoch: newEpoch(), queue: newQueue(),
+		counts: newCounts(), epoch: newEpoch(), queue: newQueue(c.Workers),
 		idle: make(chan struct{}, 1), closing: make(chan struct{}),
 	}
 	s.tenants = tenantsOf(c)

@@ -98,7 +98,7 @@ func TestADeviceThatHangsDoesNotKeepTheDaemonFromEnding(t *testing.T) {
 }
 
 func TestConnectionsTakeTurns(t *testing.T) {
-	q := newQueue()
+	q := newQueue(5)
 	a, b := &lane{}, &lane{}
 	jobs := map[string]*job{}
 	for _, name := range []string{"a1", "a2", "a3", "b1", "b2"} {
@@ -134,6 +134,31 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	}
 	if q.put(a, jobs["a1"]) {
 		t.Error("a closed queue takes work")
+	}
+}
+
+func TestPlacesAreBounded(t *testing.T) {
+	q := newQueue(2)
+	if !q.enter() || !q.enter() || q.enter() {
+		t.Fatal("two places")
+	}
+	l, j := &lane{}, &job{}
+	q.put(l, j)
+	got := make(chan *job)
+	go func() { j, _ := q.next(); got <- j }()
+	select {
+	case <-got:
+		t.Fatal("a third place")
+	case <-time.After(10 * time.Millisecond):
+	}
+	q.leave()
+	if <-got != j {
+		t.Error("another job")
+	}
+	q.put(l, j)
+	q.leave()
+	if q.enter() {
+		t.Error("one that does not wait goes before one that does")
 	}
 }
 
