@@ -246,6 +246,18 @@ func TestStopEndsIdleConnectionsAndWaitsForAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// An answer shows that the connection was accepted.
+	answers := bufio.NewReader(idle)
+	if _, err := io.WriteString(idle, "GET /api/v1/pools HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.ReadResponse(answers, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		t.Fatal(err)
+	}
 	tr := &http.Transport{}
 	answered := make(chan int, 1)
 	go func() {
@@ -261,7 +273,7 @@ func TestStopEndsIdleConnectionsAndWaitsForAnswers(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.stop() }()
 	// The idle connection ends although a request still runs.
-	if _, err := idle.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+	if _, err := answers.ReadByte(); !errors.Is(err, io.EOF) {
 		t.Errorf("idle connection: %v, want EOF", err)
 	}
 	select {

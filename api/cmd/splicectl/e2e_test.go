@@ -16,6 +16,8 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/doctor"
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/policy/profile"
 )
 
 var binDir string // of programs built for these tests; removed by TestMain
@@ -221,4 +223,79 @@ func TestDemoServesRequestsThroughItsOwnDaemon(t *testing.T) {
 func TestDemoRefusesWrongUsage(t *testing.T) {
 	splicectl(t, exitUsage, "demo", "-seam", "0")
 	splicectl(t, exitUsage, "demo", "extra")
+}
+
+// publish puts one segment of a small model and answers its key.
+func publish(t *testing.T, socket string) api.Digest {
+	t.Helper()
+	id, err := profile.FromConfig([]byte(smallConfig), profile.ConfigOptions{Model: "small", Weights: [32]byte{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := profile.New(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := connector.Open(connector.Options{Socket: socket, Name: "publisher"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.WaitAttached(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m, err := client.Register(p, connector.Binding{Engine: "test 1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	spec, tokens := profile.FirstSpec(3), []uint32{1, 2, 3}
+	fill := func(_ profile.Part, _ int, _ int64, dst []byte) error { clear(dst); return nil }
+	if _, err := m.Put(t.Context(), &connector.PutQuery{Spec: spec, Tokens: tokens, Source: connector.Source{Fill: fill}}); err != nil {
+		t.Fatal(err)
+	}
+	key, ok := m.SegmentKey(spec, tokens)
+	if !ok {
+		t.Fatal("no salt")
+	}
+	return api.Digest(key)
+}
+
+func TestSegmentIsListedInspectedAndRemoved(t *testing.T) {
+	d := daemonForTest(t)
+	key := publish(t, d.Socket)
+	out, _ := splicectl(t, exitOK, "ls", "-admin", d.Admin, "-long", "-tenant", "default")
+	if !strings.Contains(out, key.String()) || !strings.Contains(out, "small") {
+		t.Errorf("ls:\n%s", out)
+	}
+	for filter, want := range map[string]int{key.String()[:7]: 1, "": 1, flip(key).String()[:1]: 0} {
+		out, _ := splicectl(t, exitOK, "ls", "--json", "-admin", d.Admin, "-key-prefix", filter)
+		var v listed[api.Segment]
+		if err := json.Unmarshal([]byte(out), &v); err != nil || len(v.Items) != want {
+			t.Errorf("prefix %q: %d items, want %d (%v)", filter, len(v.Items), want, err)
+		}
+	}
+	out, _ = splicectl(t, exitOK, "inspect", key.String()[:12], "--json", "-admin", d.Admin)
+	var s api.SegmentDetail
+	if err := json.Unmarshal([]byte(out), &s); err != nil || s.Key != key || s.Publisher != "publisher" || s.Tokens != 3 {
+		t.Errorf("inspect: %v %s", err, out)
+	}
+	// Two linear layers with T, S and convolution tail, two of attention with K and V.
+	if len(s.Parts) != 2*3+2*2 || s.State != "published" || s.Role != "first" || s.Tier != "dram" {
+		t.Errorf("inspect: %d parts of %+v", len(s.Parts), s.Segment)
+	}
+	if out, _ = splicectl(t, exitOK, "inspect", key.String(), "-admin", d.Admin); !strings.Contains(out, "conv") {
+		t.Errorf("inspect:\n%s", out)
+	}
+	if _, err := d.API().Remove(t.Context(), key, false); err != nil {
+		t.Error(err)
+	}
+	splicectl(t, exitFailed, "inspect", key.String(), "-admin", d.Admin)
+}
+
+func flip(d api.Digest) api.Digest {
+	d[0] ^= 0xff
+	return d
 }
