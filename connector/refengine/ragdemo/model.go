@@ -16,7 +16,7 @@ func Model(seed uint64) (*refengine.Model[float32], error) {
 			Family: profile.GDN, KeyHeads: 2, ValueHeads: 4, KeyDim: 32, ValueDim: 32, Kernel: 4,
 		},
 		Attention: refengine.AttentionConfig{
-			Heads: 4, KVHeads: 2, HeadDim: 32, Gate: true, Rope: profile.Rope{Dims: 16, Theta: 1e6},
+			Heads: 2, KVHeads: 1, HeadDim: 32, Gate: true, Rope: profile.Rope{Dims: 16, Theta: 1e6},
 		},
 	}
 	for i := range 8 {
