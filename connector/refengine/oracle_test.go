@@ -11,7 +11,6 @@ import (
 type replay struct {
 	*Held[float64]
 	w      *walk[float64]
-	tokens [][]uint32
 	passes []*recorded
 }
 
@@ -113,7 +112,7 @@ func TestDeepSpliceEqualsRunningItsTokensOneByOne(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := &replay{Held: held, tokens: p.segments, passes: make([]*recorded, len(segments))}
+			r := &replay{Held: held, passes: make([]*recorded, len(segments))}
 			for i, s := range segments {
 				if s != nil {
 					r.passes[i] = record(t, m, p.segments[i])
