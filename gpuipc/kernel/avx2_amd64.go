@@ -2,10 +2,10 @@
 
 package kernel
 
-// peakFMAAVX2 does rounds of 12 multiply-adds of 8 numbers in registers.
+// peakFMAAVX2 does rounds of 12 multiply-adds of the 8 numbers at x and y, which are aligned.
 //
 //go:noescape
-func peakFMAAVX2(rounds int)
+func peakFMAAVX2(x *float32, y *float32, rounds int)
 
 // tile6x16AVX2 computes t.count tiles, t.step* apart, each D = C + A*B.
 //

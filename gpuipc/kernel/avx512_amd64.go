@@ -2,10 +2,10 @@
 
 package kernel
 
-// peakFMAAVX512 does rounds of 24 multiply-adds of 16 numbers in registers.
+// peakFMAAVX512 does rounds of 24 multiply-adds of the 16 numbers at x and y, which are aligned.
 //
 //go:noescape
-func peakFMAAVX512(rounds int)
+func peakFMAAVX512(x *float32, y *float32, rounds int)
 
 // tile12x32AVX512 computes t.count tiles, t.step* apart, each D = C + A*B.
 //

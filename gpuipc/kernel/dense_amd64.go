@@ -56,18 +56,20 @@ func (d *dense) step(s *Step, packed, last bool) {
 	}
 	for i := 0; i < d.dk; {
 		rows := d.isa.rows(d.dk - i)
-		a := asF32Pointer(s.T[i*d.dk*s.TType.Size():])
+		rest := s.T[i*d.dk*s.TType.Size():]
+		a := asF32Pointer(rest)
 		if s.TType != F32 {
-			toF32(d.rows[:rows*d.dk], s.T[i*d.dk*s.TType.Size():], s.TType)
+			toF32(d.rows[:rows*d.dk], rest, s.TType)
 			a = &d.rows[0]
 		}
+		next := &rest[min(len(rest)-1, rows*d.dk*s.TType.Size())]
 		keep := i == 0 && !packed
 		if keep && rows < d.isa.tallest() {
 			d.pack()
 			keep = false
 		}
 		if d.full > 0 {
-			d.multiply(a, end, i, rows, keep, last)
+			d.multiply(a, end, i, rows, keep, last, next)
 		}
 		if d.edge > 0 {
 			d.multiplyEdge(a, i, rows)
@@ -81,14 +83,14 @@ func (d *dense) step(s *Step, packed, last bool) {
 }
 
 // multiply computes rows of the complete panels, from row on.
-func (d *dense) multiply(a *float32, end []byte, row, rows int, keep, last bool) {
+func (d *dense) multiply(a *float32, end []byte, row, rows int, keep, last bool, next *byte) {
 	width := 4 * d.cols
 	t := tile{
 		a: a, lda: 4 * d.dk,
 		b: &d.now[0], ldb: width, stepB: 4 * d.size,
 		c: &end[4*row*d.dv], ldc: 4 * d.dv, stepC: width,
 		d: &d.next[row*d.cols], ldd: width, stepD: 4 * d.size,
-		k: d.dk, count: d.full,
+		k: d.dk, count: d.full, ahead: next,
 	}
 	t.after = t.c
 	if below := row + rows; below < d.dk {
@@ -128,7 +130,7 @@ func (d *dense) multiplyEdge(a *float32, row, rows int) {
 		k: d.dk, count: 1,
 	}
 	t.c = (*byte)(unsafe.Pointer(t.d))
-	t.after = t.c
+	t.after, t.ahead = t.c, t.c
 	t.call(d.isa, rows)
 }
 

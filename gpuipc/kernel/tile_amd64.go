@@ -11,7 +11,8 @@ type tile struct {
 	c     *byte    // F32 at any address
 	d     *float32 // may be c
 	panel *float32 // where tiles that keep B write it
-	after *byte    // C of what comes next, to be fetched ahead
+	after *byte    // C of the tile after these
+	ahead *byte    // what else comes next; both are only asked for
 
 	lda, ldb, ldc, ldd                      int
 	stepA, stepB, stepC, stepD, stepOfPanel int
@@ -105,7 +106,7 @@ func (t tile) column(v isa, m int) {
 			t.count-- // leaves 4+4
 		}
 		t.stepA, t.stepC, t.stepD = rows*t.lda, rows*t.ldc, rows*t.ldd
-		t.after = t.c
+		t.after, t.ahead = t.c, t.c
 		done := rows * t.count
 		t.call(v, rows)
 		if m -= done; m > 0 { // a pointer never leaves its memory

@@ -15,17 +15,10 @@ func (g *gen) conversions() {
 	}
 }
 
-// ahead is how far before the reader widen asks for memory: about what a dense
-// kernel reads of T between two calls. Guessed.
-const ahead = 3072
-
 func (g *gen) widenTo(dt dtype) {
 	g.begin("widen"+dt.String(), "func(dst *float32, src *byte, n int)", "reads n numbers as F32.")
 	dst, src, n := g.arg("dst"), g.arg("src"), g.arg("n")
 	g.over("", n, 64/g.vectorBytes()*2, nil, func(l *lane, i int) {
-		if i*g.lanes*dt.size()%64 == 0 && l.mask == nil && !l.one {
-			g.PREFETCHT0(at(src, ahead+i*g.lanes*dt.size()))
-		}
 		v := l.load(dt, src, i*g.lanes*dt.size())
 		l.store(f32, v, dst, i*g.vectorBytes())
 	}, func(n int) {
