@@ -197,7 +197,7 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 
 func checkpointInfo(o *object) CheckpointInfo {
 	return CheckpointInfo{
-		Hash: o.key, Parent: o.parentKey(), Kind: o.kind, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID,
+		Hash: o.key, Parent: o.extends, Kind: o.kind, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID,
 		Published: o.published, Begin: o.begin, Tokens: o.end, Bytes: o.bytes, Leases: o.leases + o.expired,
 		Children: o.children, Publisher: o.publisher, Created: o.created, LastUsed: o.used,
 	}

@@ -97,7 +97,7 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 	}
 	o := &object{
 		key: q.Hash, kind: q.Kind, profile: p, tenant: t, pool: s.pools[privatePool],
-		end: q.Tokens, depth: 1,
+		end: q.Tokens, extends: q.Parent, depth: 1,
 	}
 	if q.Parent != (profile.PrefixHash{}) {
 		s.mu.Lock()
@@ -224,7 +224,7 @@ func (c *Session) joinLocked(o, want *object, rank int) (*filler, error) {
 	}
 	// Parents are compared by hash: an exact one may have come to stand beside
 	// a spliced one since the first rank asked.
-	if o.begin != want.begin || o.end != want.end || o.parentKey() != want.parentKey() {
+	if o.begin != want.begin || o.end != want.end || o.extends != want.extends {
 		return nil, fmt.Errorf("%s: rank %d asks for tokens [%d, %d), it is being filled with [%d, %d): %w",
 			o.name(), rank, want.begin, want.end, o.begin, o.end, ErrInvalid)
 	}

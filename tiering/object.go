@@ -28,20 +28,21 @@ type object struct {
 	created   time.Time
 	spec      profile.SegmentSpec // segments
 	ids       []uint32            // segments: token ids
-	parent    *object             // checkpoints
+	extends   profile.PrefixHash  // checkpoints: hash of the parent, zero = none
 	depth     int                 // checkpoints: nodes from the root, this one counted
 	bytes     int64               // of its layout, over all ranks
 	pageBytes int64               // in pages, over all ranks
 	shares    []share
 
-	linked    bool // a lookup finds it
-	published bool // has been complete
-	demoting  bool // a lower tier reads it
-	leases    int  // live
-	expired   int  // leases past their time whose holder has not let go
-	ops       int  // operations that read it now
-	children  int  // checkpoints that extend it, filling ones included
-	pins      int  // 1 unless idle, and 1 for each child with pins
+	linked    bool    // a lookup finds it
+	published bool    // has been complete
+	demoting  bool    // a lower tier reads it
+	leases    int     // live
+	expired   int     // leases past their time whose holder has not let go
+	ops       int     // operations that read it now
+	parent    *object // checkpoints, while linked
+	children  int     // checkpoints whose parent it is, filling ones included
+	pins      int     // 1 unless idle, and 1 for each child with pins
 	class     class
 	used      time.Time
 	hits      uint64
@@ -86,14 +87,6 @@ func (o *object) tokens() int {
 		return o.end - o.begin
 	}
 	return o.end
-}
-
-// parentKey is zero for a root.
-func (o *object) parentKey() (key [32]byte) {
-	if o.parent != nil {
-		key = o.parent.key
-	}
-	return key
 }
 
 // layout is that of each rank's share.
@@ -195,6 +188,15 @@ func (s *Store) unlinkLocked(o *object, why Reason) {
 		o.countPublished(-1)
 	}
 	o.linked = false
+	if up := o.parent; up != nil {
+		// What still holds o, a late copy or a lower tier, does not need the
+		// parent, which may be the next to leave.
+		up.children--
+		if o.pins > 0 {
+			pinLocked(up, -1)
+		}
+		o.parent = nil
+	}
 	s.departed.note(departure{
 		key: o.key, profile: o.profile.id, tenant: o.tenant.ID, reason: why, tokens: uint32(o.tokens()),
 	})
@@ -262,9 +264,6 @@ func (s *Store) freeLocked(o *object) {
 	o.pool.bytes[classIdle] -= o.pageBytes
 	o.pool.used -= o.pageBytes
 	o.tenant.used[o.pool.number] -= o.bytes
-	if o.parent != nil {
-		o.parent.children--
-	}
 	s.objects.remove(o.id)
 }
 

@@ -278,6 +278,38 @@ func TestDemotedMemoryIsFreeWhenTheTierIsDone(t *testing.T) {
 	}
 }
 
+// A parent may leave in the same breath as its child, which the tier is still
+// reading.
+func TestWholeChainIsDemotedAtOnce(t *testing.T) {
+	tier := &fakeTier{take: true}
+	b := newBench(t, hybrid(1), below(tier), func(c *Config) { c.PrivateBytes = 96 << 10 })
+	c := b.NewSession("c")
+	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	b.save(c, b.saveQuery(1, 32, 16, Exact), 16)
+	b.save(c, b.saveQuery(1, 48, 32, Exact), 32)
+	_, err := c.Save(b.saveQuery(2, 96, 0, Exact))
+	b.wantErr(err, ErrBusy)
+	b.audit()
+	if len(tier.offered) != 3 {
+		t.Fatalf("%d nodes offered", len(tier.offered))
+	}
+	for i, o := range tier.offered {
+		if want := []int{48, 32, 16}[i]; o.End != want || o.Parent != ([32]byte)(b.parentHash(want)) || o.Kind != Exact {
+			t.Fatalf("offer %d: %+v", i, o)
+		}
+		tier.done[2-i]()
+		b.audit()
+	}
+	b.save(c, b.saveQuery(2, 96, 0, Exact), 0)
+}
+
+func (b *bench) parentHash(n int) (h profile.PrefixHash) {
+	if n > 16 {
+		h = hashOf(1, n-16)
+	}
+	return h
+}
+
 func TestDemotionForAQuotaIsBusyToo(t *testing.T) {
 	size := int64(b0(t).mid(0, 64, 8).layout.Bytes)
 	tier := &fakeTier{take: true}

@@ -1,6 +1,7 @@
 package tiering
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -21,6 +22,7 @@ type profileState struct {
 	layouts layoutCache
 
 	// Guarded by the store's lock.
+	uses        int // AddProfile without ReleaseProfile
 	segments    int // published
 	checkpoints int
 }
@@ -36,24 +38,55 @@ func (a turnSpec) equal(b turnSpec) bool {
 	return a.dims == b.dims && a.interleaved == b.interleaved && slices.Equal(a.invFreq, b.invFreq)
 }
 
-// AddProfile registers a profile; the same identity always gets the same id.
-// ErrBusy when too many are registered.
+// AddProfile registers a profile and counts one use of it; the same identity
+// gets the same id while it is registered. When too many are, one that has
+// neither uses nor objects is forgotten for it; ErrBusy when there is none. Ids
+// are never reused.
 func (s *Store) AddProfile(p *profile.Profile) (ProfileID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := *s.profiles.Load()
 	for _, ps := range known {
 		if ps.Fingerprint() == p.Fingerprint() {
+			ps.uses++
 			return ps.id, nil
 		}
 	}
-	if len(known) >= s.cfg.MaxProfiles {
-		return 0, fmt.Errorf("profile %q: %d are registered: %w", p.Identity().Model, len(known), ErrBusy)
+	next := slices.Clone(known)
+	if len(next) >= s.cfg.MaxProfiles {
+		i := slices.IndexFunc(next, s.forgettableLocked)
+		if i < 0 {
+			return 0, fmt.Errorf("profile %q: %d are registered and in use: %w", p.Identity().Model, len(next), ErrBusy)
+		}
+		next = slices.Delete(next, i, i+1)
 	}
-	ps := newProfileState(p, ProfileID(len(known)+1))
-	next := append(slices.Clone(known), ps)
+	s.lastProfile++
+	ps := newProfileState(p, s.lastProfile)
+	ps.uses = 1
+	next = append(next, ps)
 	s.profiles.Store(&next)
 	return ps.id, nil
+}
+
+// ReleaseProfile ends one use that AddProfile began. The profile stays known,
+// and its objects stay, until its place is wanted.
+func (s *Store) ReleaseProfile(id ProfileID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ps, err := s.profile(id)
+	if err != nil || ps.uses <= 0 {
+		panic(fmt.Sprintf("tiering: release of profile %d, which is not in use", id))
+	}
+	ps.uses--
+}
+
+// forgettableLocked walks all objects, removed ones with leases included; it is
+// asked only when the table of profiles is full.
+func (s *Store) forgettableLocked(ps *profileState) bool {
+	if ps.uses > 0 || ps.segments > 0 || ps.checkpoints > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(s.objects.places, func(o *object) bool { return o != nil && o.profile == ps })
 }
 
 // Profile answers a registered profile.
@@ -66,11 +99,12 @@ func (s *Store) Profile(id ProfileID) (*profile.Profile, bool) {
 }
 
 func (s *Store) profile(id ProfileID) (*profileState, error) {
-	known := *s.profiles.Load()
-	if id == 0 || int(id) > len(known) {
+	known := *s.profiles.Load() // in order of ids
+	at, ok := slices.BinarySearchFunc(known, id, func(ps *profileState, id ProfileID) int { return cmp.Compare(ps.id, id) })
+	if !ok {
 		return nil, fmt.Errorf("profile %d is not registered: %w", id, ErrInvalid)
 	}
-	return known[id-1], nil
+	return known[at], nil
 }
 
 func newProfileState(p *profile.Profile, id ProfileID) *profileState {

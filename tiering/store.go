@@ -35,6 +35,7 @@ type Store struct {
 	checkpoints *index[object] // heads of lists of siblings
 	departed    *departures
 	sessions    map[*Session]struct{}
+	lastProfile ProfileID
 	counters    Counters
 }
 

@@ -46,7 +46,7 @@ type Share struct {
 func (s *Store) describe(o *object) *Object {
 	d := &Object{
 		Key: o.key, Kind: o.kind, Profile: o.profile.Profile, Tenant: o.tenant.ID, Publisher: o.publisher,
-		Spec: o.spec, Tokens: o.ids, Begin: o.begin, End: o.end, Parent: o.parentKey(),
+		Spec: o.spec, Tokens: o.ids, Begin: o.begin, End: o.end, Parent: o.extends,
 		Shares: make([]Share, len(o.shares)),
 	}
 	for i := range o.shares {

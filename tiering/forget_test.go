@@ -1,0 +1,62 @@
+package tiering
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+func TestProfilesInUseAreNeverForgotten(t *testing.T) {
+	b := newBench(t, hybrid(1), func(c *Config) { c.MaxProfiles = 2 })
+	add := func(i int) (ProfileID, error) {
+		id := hybrid(1)
+		id.Model = fmt.Sprintf("model %d", i)
+		p, err := profile.New(id)
+		b.must(err)
+		return b.AddProfile(p)
+	}
+	one, err := add(1)
+	b.must(err)
+	_, err = add(2)
+	b.wantErr(err, ErrBusy)
+	if again, err := add(1); err != nil || again != one {
+		t.Fatalf("the same again: %d, %v", again, err)
+	}
+	b.ReleaseProfile(one) // one of two uses
+	_, err = add(2)
+	b.wantErr(err, ErrBusy)
+	b.ReleaseProfile(one)
+	if _, ok := b.Store.Profile(one); !ok {
+		t.Error("forgotten before its place was wanted")
+	}
+	two, err := add(2)
+	b.must(err)
+	if two == one {
+		t.Error("an id was given twice")
+	}
+	if _, ok := b.Store.Profile(one); ok {
+		t.Error("a forgotten profile answers")
+	}
+	if _, ok := b.Store.Profile(b.id); !ok {
+		t.Error("a profile in use was forgotten")
+	}
+
+	// Objects hold their profile: published, and removed but leased.
+	c := b.NewSession("client")
+	p := b.mid(1, 40, 4)
+	b.publish(c, p)
+	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantA, Keys: [][32]byte{p.key}}, nil)
+	b.must(err)
+	b.must(rows[0].Err)
+	b.ReleaseProfile(b.id)
+	_, err = add(3)
+	b.wantErr(err, ErrBusy)
+	b.must(b.Evict(p.key))
+	_, err = add(3)
+	b.wantErr(err, ErrBusy)
+	c.Close()
+	if _, err = add(3); err != nil {
+		t.Errorf("with nothing left of the first: %v", err)
+	}
+}
