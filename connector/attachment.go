@@ -120,6 +120,9 @@ func (a *attachment) hangup() {
 
 // start sends the request m. On an error nothing is in flight.
 func (a *attachment) start(ctx context.Context, c *call, tenant uint32, m wire.Message, fds []int) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %v: %w", c.op, context.Cause(ctx), giveUp(ctx))
+	}
 	i, err := a.entry(ctx, c)
 	if err != nil {
 		return err
@@ -172,7 +175,7 @@ func (a *attachment) entry(ctx context.Context, c *call) (uint16, error) {
 	case <-a.dead:
 		return 0, errNotAttached
 	case <-ctx.Done():
-		return 0, fmt.Errorf("%s: %v: %w", c.op, context.Cause(ctx), ErrCanceled)
+		return 0, fmt.Errorf("%s: %v: %w", c.op, context.Cause(ctx), giveUp(ctx))
 	}
 }
 

@@ -245,10 +245,10 @@ func (c *Client) Close() error {
 	for _, a := range live {
 		a.fail(errors.New("client closed"))
 	}
-	limit := time.NewTimer(c.opt.Timeouts.Transfer)
-	defer limit.Stop()
+	limit, done := context.WithTimeout(context.Background(), c.opt.Timeouts.Transfer)
+	defer done()
 	for _, a := range live {
-		a.part(limit.C)
+		a.part(limit)
 	}
 	for _, m := range models {
 		m.close()
@@ -258,12 +258,12 @@ func (c *Client) Close() error {
 }
 
 // part closes our end. When the daemon may still write into engine memory it
-// waits for its hang-up first, until limit.
-func (a *attachment) part(limit <-chan time.Time) {
+// waits for its hang-up first, until limit ends.
+func (a *attachment) part(limit context.Context) {
 	if a.writing() {
 		select {
 		case <-a.gone:
-		case <-limit:
+		case <-limit.Done():
 		}
 	}
 	a.left.Store(true)

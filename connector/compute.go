@@ -182,6 +182,8 @@ type RotateQuery struct {
 // Rotate places rows for one attention layer or all: into a slot, K then V of
 // each layer by profile.RowsLayout, or into engine memory, where the rows of the
 // checkpoint that the plan begins from are placed too; the Slot is nil then.
+// Inputs of the plan's spans are not looked at, so that the plan of a Compose
+// will do.
 //
 // When a call into engine memory is given up the error is a *PendingWrite.
 func (m *Model) Rotate(ctx context.Context, q *RotateQuery) (*Slot, error) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -352,7 +353,13 @@ func (m *Model) WaitReady(ctx context.Context) error {
 		case <-ctx.Done():
 			return errNotAttached
 		}
-		if r.err == nil || !a.ended.Load() {
+		if r.err == nil || r.refused() {
+			return r.err
+		}
+		select {
+		case <-a.dead:
+		case <-time.After(backoffFirst):
+		case <-ctx.Done():
 			return r.err
 		}
 	}

@@ -65,17 +65,14 @@ const (
 )
 
 // DefaultSocket is where a daemon listens that was not told otherwise: the first
-// of /run/spliced, $XDG_RUNTIME_DIR/spliced and /tmp/spliced-UID in which a
-// socket exists, or the first of them. The last counts only if it is ours: other
-// users may make directories in /tmp too.
+// of /run/spliced, /run/user/UID/spliced and /tmp/spliced-UID in which a socket
+// exists, or the first of them. The last counts only if it is ours: other users
+// may make directories in /tmp too.
 func DefaultSocket() string {
 	const name = "spliced.sock"
-	first := filepath.Join("/run/spliced", name)
-	shared := filepath.Join(os.TempDir(), "spliced-"+strconv.Itoa(os.Getuid()))
-	candidates := []string{first}
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		candidates = append(candidates, filepath.Join(dir, "spliced", name))
-	}
+	uid := strconv.Itoa(os.Getuid())
+	candidates := []string{filepath.Join("/run/spliced", name), filepath.Join("/run/user", uid, "spliced", name)}
+	shared := "/tmp/spliced-" + uid
 	var st syscall.Stat_t
 	if syscall.Lstat(shared, &st) == nil && int(st.Uid) == os.Getuid() {
 		candidates = append(candidates, filepath.Join(shared, name))
@@ -85,7 +82,7 @@ func DefaultSocket() string {
 			return path
 		}
 	}
-	return first
+	return candidates[0]
 }
 
 // Validate lists everything that is wrong with o.

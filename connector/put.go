@@ -342,18 +342,18 @@ func (w *writer) await(ctx context.Context, k *call) error {
 	return nil
 }
 
-// abort gives the reservation back. When it is gone already that is fine.
-func (w *writer) abort() {
-	c, a := w.m.client, w.r.a
+func (w *writer) abort() { w.r.a.abort([]uint64{w.reservation}, w.r.tenant) }
+
+// abort gives reservations back at the daemon. A failure needs no answer, see
+// giveUp.
+func (a *attachment) abort(reservations []uint64, tenant uint32) {
 	if a.ended.Load() {
 		return
 	}
+	c := a.client
 	ctx := context.Background() // also when the caller's has ended
 	k := c.call(ctx, c.opt.Timeouts.Lookup)
 	defer c.put(k)
 	k.op = wire.OpAbort
-	_, err := a.do(ctx, k, w.r.tenant, &wire.AbortRequest{Reservations: []uint64{w.reservation}}, nil)
-	if err != nil && !errors.Is(err, ErrUnavailable) {
-		c.opt.Log.Debug().Err(err).Msg("aborting a reservation")
-	}
+	_, _ = a.do(ctx, k, tenant, &wire.AbortRequest{Reservations: reservations}, nil)
 }

@@ -134,13 +134,12 @@ func (a *attachment) settleCancel(l *late, code wire.Code) {
 // left to the lease's time-out.
 func (a *attachment) giveBack(l *late, op wire.Op, body []byte) {
 	leases, reservations := granted(op, body)
-	if len(leases) > 0 {
-		a.client.counters.gaveBack.Add(uint64(len(leases)))
-		a.post(wire.OpRelease, l.tenant, &wire.ReleaseRequest{Leases: leases}, &late{own: true})
+	a.client.counters.gaveBack.Add(uint64(len(leases) + len(reservations)))
+	if len(leases) > 0 && !a.post(wire.OpRelease, l.tenant, &wire.ReleaseRequest{Leases: leases}, &late{own: true}) {
+		a.client.spawn(func() { a.giveUp(leases, l.tenant) })
 	}
-	if len(reservations) > 0 {
-		a.client.counters.gaveBack.Add(uint64(len(reservations)))
-		a.post(wire.OpAbort, l.tenant, &wire.AbortRequest{Reservations: reservations}, &late{own: true})
+	if len(reservations) > 0 && !a.post(wire.OpAbort, l.tenant, &wire.AbortRequest{Reservations: reservations}, &late{own: true}) {
+		a.client.spawn(func() { a.abort(reservations, l.tenant) })
 	}
 }
 

@@ -115,8 +115,8 @@ func (s *server) grant(want wire.TenantName) (*tiering.Tenant, error) {
 // open makes the connection's regions, within the budget of all connections.
 func (a *attachment) open(s *server, id uint64, m *wire.HelloRequest) (err error) {
 	a.stagingBytes = wanted(m.StagingBytes, s.config.Staging, s.config.StagingMax)
-	a.slotBytes = wanted(m.SlotBytes, s.config.Slots, s.config.SlotsMax)
-	if err := s.lend(a.stagingBytes + a.slotBytes); err != nil {
+	a.slotBytes = max(wanted(m.SlotBytes, s.config.Slots, s.config.SlotsMax), int64(s.config.PageBytes))
+	if err := s.lend(&a.stagingBytes, &a.slotBytes); err != nil {
 		return err
 	}
 	slotRegion, err := s.device.NewRegion(gpuipc.RegionSpec{
@@ -129,7 +129,7 @@ func (a *attachment) open(s *server, id uint64, m *wire.HelloRequest) (err error
 		}
 	}
 	if err != nil {
-		s.lend(-a.stagingBytes - a.slotBytes)
+		s.giveBack(a.stagingBytes + a.slotBytes)
 		return err
 	}
 	a.slots = newSlots(slotRegion, int(s.config.PageBytes), s.config.MaxLeases)
@@ -161,6 +161,7 @@ func (t *task) export(regions ...gpuipc.Region) error {
 func (a *attachment) close(s *server) {
 	regions := []gpuipc.Region{a.slots.region, a.staging}
 	for _, b := range a.mu.bindings {
+		s.store.ReleaseProfile(b.profile)
 		if b.memory != nil {
 			regions = append(regions, b.memory.Region)
 		}
@@ -170,7 +171,7 @@ func (a *attachment) close(s *server) {
 			s.log.Error().Err(err).Str("client", a.client).Msg("memory of a connection could not be unmapped")
 		}
 	}
-	s.lend(-a.stagingBytes - a.slotBytes)
+	s.giveBack(a.stagingBytes + a.slotBytes)
 }
 
 // profile registers an identity and, with it, memory that the engine owns.
@@ -181,9 +182,6 @@ func (t *task) profile() (wire.Message, error) {
 	}
 	if (m.MemoryBytes > 0) != (len(t.received) == 1) || len(t.received) > 1 {
 		return nil, refuse(wire.Invalid, "%d descriptors with %d bytes of memory", len(t.received), m.MemoryBytes)
-	}
-	if t.at.bindingCount() >= maxBindings {
-		return nil, refuse(wire.Busy, "%d profile requests on one connection", maxBindings)
 	}
 	p, err := profile.Parse(m.Identity)
 	if err != nil {
@@ -197,17 +195,35 @@ func (t *task) profile() (wire.Message, error) {
 		return nil, err
 	}
 	b := binding{profile: id, engine: m.Connector + " " + m.Engine}
+	number, err := t.bind(b, m)
+	if err != nil {
+		s.store.ReleaseProfile(id)
+		return nil, err
+	}
+	return &wire.ProfileReply{Profile: uint32(id), Memory: number, Fingerprint: p.Fingerprint()}, nil
+}
+
+// bind adds a binding and imports its memory. The same again, as a client that
+// is not sure sends it, needs no room. It returns the id of the memory.
+func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error) {
+	known, n := t.at.bound(b)
+	if known && m.MemoryBytes == 0 {
+		t.conn.server.store.ReleaseProfile(b.profile)
+		return 0, nil
+	}
+	if n >= maxBindings {
+		return 0, refuse(wire.Busy, "%d profile requests on one connection", n)
+	}
 	if m.MemoryBytes > 0 {
-		if b.memory, err = t.importMemory(id, m); err != nil {
-			return nil, err
+		if b.memory, err = t.importMemory(b.profile, m); err != nil {
+			return 0, err
 		}
+		memory = uint32(n + 1)
 	}
-	reply := &wire.ProfileReply{Profile: uint32(id), Fingerprint: p.Fingerprint()}
-	number := t.at.bind(b)
-	if b.memory != nil {
-		reply.Memory = number
-	}
-	return reply, nil
+	t.at.mu.Lock()
+	defer t.at.mu.Unlock()
+	t.at.mu.bindings = append(t.at.mu.bindings, b) // only the reader appends
+	return memory, nil
 }
 
 // checkSizes compares what the engine computed with what the identity says: two
@@ -251,22 +267,11 @@ func (t *task) importMemory(id tiering.ProfileID, m *wire.ProfileRequest) (*tier
 	return memory, nil
 }
 
-func (a *attachment) bindingCount() int {
+// bound reports whether b is among the bindings, and how many there are.
+func (a *attachment) bound(b binding) (known bool, n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.mu.bindings)
-}
-
-// bind returns the number of the binding.
-func (a *attachment) bind(b binding) uint32 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	// The same again, as a client that is not sure sends it, needs no room.
-	if at := slices.Index(a.mu.bindings, b); at >= 0 {
-		return uint32(at + 1)
-	}
-	a.mu.bindings = append(a.mu.bindings, b)
-	return uint32(len(a.mu.bindings))
+	return slices.Contains(a.mu.bindings, b), len(a.mu.bindings)
 }
 
 // use checks that the connection registered a profile.

@@ -185,6 +185,7 @@ func TestCancelIsLateWhileTheWorkStillRuns(t *testing.T) {
 func TestEndOfFileComesAfterTheLastWrite(t *testing.T) {
 	for name, end := range map[string]func(*stalled){
 		"the daemon drops the client": func(s *stalled) { s.server.list()[0].drop(errStopping) },
+		"the one that connected dies": func(s *stalled) { s.server.list()[0].peerGone() },
 		"the client stops sending":    func(s *stalled) { unix.Shutdown(s.c.conn.Fd(), unix.SHUT_WR) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -81,7 +81,8 @@ func (t *task) rowCode(code wire.Code) uint16 {
 	return uint16(code)
 }
 
-// ended reports that ctx, not the work, is why a request failed, and the reason.
+// ended reports that ctx, not the work, is why a request failed, and the reason:
+// DeadlineExceeded, or what its canceler said.
 func ended(ctx context.Context, err error) (error, bool) {
 	if ctx.Err() == nil || !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return err, false

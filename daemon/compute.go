@@ -46,18 +46,18 @@ func (t *task) compose() (wire.Message, error) {
 	if q.Plan, err = t.plan(&m.Plan, inputBytes); err != nil {
 		return nil, err
 	}
+	var own *slot
 	if m.From == wire.FromSlot {
-		from, err := t.stateFrom(m, id, &q.From)
-		if err != nil {
+		if own, err = t.stateFrom(m, id, &q.From); err != nil {
 			return nil, err
 		}
-		defer t.at.slots.doneReading(from)
+		defer t.at.slots.doneReading(own)
 	}
 	bytes, err := store.ComposeBytes(&q)
 	if err != nil {
 		return nil, err
 	}
-	return t.intoSlot(m.Into, bytes, func(out gpuipc.Ref) error {
+	return t.intoSlot(m.Into, bytes, own, func(out gpuipc.Ref) error {
 		if err := apart(q.From.State, out); err != nil {
 			return err
 		}
@@ -95,10 +95,10 @@ func apart(from, out gpuipc.Ref) error {
 }
 
 // intoSlot lets work write bytes into the slot of lease into, or a new one when
-// that is 0.
-func (t *task) intoSlot(into uint64, bytes int64, work func(gpuipc.Ref) error) (*wire.ComposeReply, error) {
+// that is 0. own is the slot that work reads, or nil.
+func (t *task) intoSlot(into uint64, bytes int64, own *slot, work func(gpuipc.Ref) error) (*wire.ComposeReply, error) {
 	slots := t.at.slots
-	x, err := slots.open(into, bytes, func() uint64 { return uint64(t.conn.server.store.NewLeaseID()) })
+	x, err := slots.open(into, bytes, own, func() uint64 { return uint64(t.conn.server.store.NewLeaseID()) })
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +204,7 @@ func (t *task) place(m *wire.RotateRequest, bytes int64, rows int, work func(gpu
 		}
 		return &wire.RotateReply{Rows: uint32(rows)}, nil
 	}
-	r, err := t.intoSlot(m.Into, bytes, work)
+	r, err := t.intoSlot(m.Into, bytes, nil, work)
 	if err != nil {
 		return nil, err
 	}

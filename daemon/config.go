@@ -46,15 +46,17 @@ type Config struct {
 	MaxInFlight     int
 	MaxLeases       int
 	MaxReservations int
+	MaxProfiles     int
 	Workers         int
 
-	RequestTimeout time.Duration
-	HelloTimeout   time.Duration
-	SendTimeout    time.Duration
-	DrainTimeout   time.Duration
-	LeaseTTL       time.Duration
-	MaxLeaseTTL    time.Duration
-	FillTTL        time.Duration
+	RequestTimeout    time.Duration
+	MaxRequestTimeout time.Duration
+	HelloTimeout      time.Duration
+	SendTimeout       time.Duration
+	DrainTimeout      time.Duration
+	LeaseTTL          time.Duration
+	MaxLeaseTTL       time.Duration
+	FillTTL           time.Duration
 
 	LogLevel  string
 	LogFormat string
@@ -88,27 +90,29 @@ const defaultTenant = "default"
 // memory sizes are filled in from the machine by Resolve.
 func DefaultConfig() Config {
 	return Config{
-		HTTP:            "127.0.0.1:9400",
-		PageBytes:       64 * KiB,
-		HugePages:       "auto",
-		Staging:         64 * MiB,
-		StagingMax:      1 * GiB,
-		Slots:           256 * MiB,
-		SlotsMax:        4 * GiB,
-		MaxConnections:  128,
-		MaxInFlight:     64,
-		MaxLeases:       65536,
-		MaxReservations: 4096,
-		RequestTimeout:  5 * time.Second,
-		HelloTimeout:    5 * time.Second,
-		SendTimeout:     time.Second,
-		DrainTimeout:    5 * time.Second,
-		LeaseTTL:        60 * time.Second,
-		MaxLeaseTTL:     10 * time.Minute,
-		FillTTL:         60 * time.Second,
-		LogLevel:        "info",
-		LogFormat:       "json",
-		Tenants:         []Tenant{{Name: defaultTenant}},
+		HTTP:              "127.0.0.1:9400",
+		PageBytes:         64 * KiB,
+		HugePages:         "auto",
+		Staging:           64 * MiB,
+		StagingMax:        1 * GiB,
+		Slots:             256 * MiB,
+		SlotsMax:          4 * GiB,
+		MaxConnections:    128,
+		MaxInFlight:       64,
+		MaxLeases:         65536,
+		MaxReservations:   4096,
+		MaxProfiles: 64,
+		RequestTimeout:    5 * time.Second,
+		MaxRequestTimeout: time.Minute,
+		HelloTimeout:      5 * time.Second,
+		SendTimeout:       time.Second,
+		DrainTimeout:      5 * time.Second,
+		LeaseTTL:          60 * time.Second,
+		MaxLeaseTTL:       10 * time.Minute,
+		FillTTL:           60 * time.Second,
+		LogLevel:          "info",
+		LogFormat:         "json",
+		Tenants:           []Tenant{{Name: defaultTenant}},
 	}
 }
 
@@ -154,13 +158,15 @@ func (c *Config) Validate(m Machine) error {
 	v.between("max-in-flight", c.MaxInFlight, 1, 1024)
 	v.between("max-leases", c.MaxLeases, 1, 1<<20)
 	v.between("max-reservations", c.MaxReservations, 1, 1<<16)
+	v.between("max-profiles", c.MaxProfiles, 1, 4096)
 	v.between("workers", c.Workers, 1, 1024)
 	for _, t := range []struct {
 		name     string
 		d        time.Duration
 		low, top time.Duration
 	}{
-		{"request-timeout", c.RequestTimeout, time.Millisecond, time.Hour},
+		{"request-timeout", c.RequestTimeout, time.Millisecond, c.MaxRequestTimeout},
+		{"max-request-timeout", c.MaxRequestTimeout, time.Millisecond, time.Hour},
 		{"hello-timeout", c.HelloTimeout, 10 * time.Millisecond, time.Minute},
 		{"send-timeout", c.SendTimeout, time.Millisecond, time.Minute},
 		{"drain-timeout", c.DrainTimeout, 0, 10 * time.Minute},

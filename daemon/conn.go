@@ -59,13 +59,14 @@ func newConn(s *server, id uint64, sock *seqpacket.Conn, p peer, now time.Time) 
 // errPeerLeft is the cause of contexts that a client's end has ended.
 var errPeerLeft error = &refusal{code: wire.Canceled, text: "the connection ended"}
 
-// peerGone is called by the watcher. A client that only stopped sending may be
-// waiting for the end of file that tells it that its memory is its own again.
-func (c *conn) peerGone(dead bool) {
+// peerGone is called by the watcher when the client sends no more or its process
+// is dead. Others may still hold the socket and the memory: a client that only
+// stopped sending, or children of a dead one. So end of file waits for running
+// work as always; leases need not.
+func (c *conn) peerGone() {
 	c.drop(errPeerLeft)
-	if dead {
-		// Both ways: a reader that waits to send must wake up too.
-		_ = unix.Shutdown(c.sock.Fd(), unix.SHUT_RDWR)
+	if a := c.attached.Load(); a != nil {
+		a.session.Close()
 	}
 }
 
@@ -77,7 +78,8 @@ func (c *conn) drop(cause error) {
 		return
 	}
 	c.cancel(cause)
-	_ = unix.Shutdown(c.sock.Fd(), unix.SHUT_RD)
+	// Closed: the reader was quicker.
+	_ = c.sock.CloseRead()
 }
 
 // desk is what a reader works with.
@@ -223,5 +225,13 @@ func (c *conn) close() {
 		unix.Close(c.peer.pidfd)
 	}
 	c.server.forget(c)
-	c.sock.Close()
+	hangUp(c.sock)
+}
+
+// hangUp closes a socket so that what was sent last can still be read.
+func hangUp(sock *seqpacket.Conn) {
+	// No more can arrive after this; what had arrived must not be left unread.
+	_ = sock.CloseRead()
+	sock.Drain()
+	sock.Close()
 }

@@ -234,7 +234,7 @@ func (d *Daemon) storeConfig() tiering.Config {
 		Device: d.device, PublicBytes: int64(c.Arena), PrivateBytes: int64(c.Private), PageBytes: int(c.PageBytes),
 		Huge: huge[c.HugePages], Tenants: tenantsOf(c), Eviction: policy.NewLRU, Now: d.now,
 		LeaseTTL: c.LeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL, FillTTL: c.FillTTL,
-		MaxLeases: c.MaxLeases, MaxReservations: c.MaxReservations, Log: d.log,
+		MaxLeases: c.MaxLeases, MaxReservations: c.MaxReservations, MaxProfiles: c.MaxProfiles, Log: d.log,
 	}
 }
 

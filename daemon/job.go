@@ -25,6 +25,8 @@ type job struct {
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 
+	late *time.Timer // of a job in the queue; nil = was never there
+
 	waiters []waiter // guarded by conn.mu: cancellations that wait for the end
 }
 
@@ -54,10 +56,25 @@ func (c *conn) start(t *task, now time.Time) (next, error) {
 	if n == 1 && c.server.queue.enter() {
 		return c.runHere(j, t.scratch, now), nil
 	}
+	// Before put: whoever takes the job stops it.
+	j.late = time.AfterFunc(time.Until(j.deadline), func() { c.lateInQueue(j) })
 	if !c.server.queue.put(&c.lane, j) {
 		panic("daemon: the queue was closed before its connections")
 	}
 	return readOn, nil
+}
+
+// lateInQueue answers a job whose time is over before anybody began it. A timer
+// that fires while put has not happened leaves the job to run, which then looks
+// at the clock itself.
+func (c *conn) lateInQueue(j *job) {
+	if c.server.queue.take(&c.lane, j) {
+		c.finish(j, nil, lateBy(j, time.Now()), &scratch{})
+	}
+}
+
+func lateBy(j *job, now time.Time) error {
+	return refuse(wire.Late, "waited %v in the queue", now.Sub(j.arrived).Round(time.Microsecond))
 }
 
 // runHere runs a job on the reader.
@@ -84,7 +101,7 @@ func (c *conn) run(j *job, s *scratch, now time.Time) {
 		c.finish(j, nil, context.Cause(j.ctx), s)
 		return
 	case !now.Before(j.deadline):
-		c.finish(j, nil, refuse(wire.Late, "waited %v in the queue", now.Sub(j.arrived).Round(time.Microsecond)), s)
+		c.finish(j, nil, lateBy(j, now), s)
 		return
 	}
 	ctx, stop := context.WithDeadline(j.ctx, j.deadline)
@@ -102,6 +119,9 @@ func (c *conn) run(j *job, s *scratch, now time.Time) {
 // order, so that a client has the answer of a request before it hears that the
 // request is over.
 func (c *conn) finish(j *job, reply wire.Message, err error, s *scratch) {
+	if j.late != nil {
+		j.late.Stop()
+	}
 	// Before the answer: who has it may send the next request at once.
 	c.flying.Add(-1)
 	if !c.ending.Load() {

@@ -316,6 +316,11 @@ func (d *Daemon) checks() []api.Check {
 	list := []api.Check{
 		{Name: "peer_pidfd", State: api.CheckOK},
 		{Name: "memory", State: api.CheckOK},
+		{Name: "profiles", State: api.CheckOK},
+	}
+	if n := len(d.store.Profiles()); n >= d.config.MaxProfiles {
+		list[2].State = api.CheckDegraded
+		list[2].Detail = fmt.Sprintf("%d profiles are registered, the most: a new one is refused unless one of them is neither used nor held", n)
 	}
 	if !d.pidfds {
 		list[0].State = api.CheckDegraded

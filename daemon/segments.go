@@ -3,6 +3,7 @@ package daemon
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -179,7 +180,7 @@ func (t *task) reserve() (wire.Message, error) {
 			},
 		}
 		var r tiering.Reservation
-		if q.Tokens, err = t.tokenIDs(m.TokenOff[i], m.Tokens[i]); err == nil {
+		if q.Tokens, err = t.tokenIDs(id, q.Spec, m.TokenOff[i]); err == nil {
 			r, err = t.at.session.Reserve(&q)
 		}
 		if t.ctx.Err() != nil {
@@ -190,22 +191,40 @@ func (t *task) reserve() (wire.Message, error) {
 	return out, nil
 }
 
-// tokenIDs reads n little-endian ids from staging. They are copied before they
-// are looked at, since their writer may still write.
-func (t *task) tokenIDs(off uint64, n uint32) ([]uint32, error) {
-	src, err := t.at.staged(off, 4*int64(n))
-	if err != nil || n == 0 {
+// tokenPiece is how many bytes of token ids are read at once, and keptTokens how
+// many ids a scratch keeps room for.
+const (
+	tokenPiece = 64 << 10
+	keptTokens = 256 << 10
+)
+
+// tokenIDs reads the little-endian ids of a segment from staging. They are copied
+// before they are looked at, since their writer may still write. The geometry is
+// checked first: it bounds what is read.
+func (t *task) tokenIDs(id tiering.ProfileID, spec profile.SegmentSpec, off uint64) ([]uint32, error) {
+	if p, ok := t.conn.server.store.Profile(id); ok {
+		if err := p.CheckSpec(spec); err != nil {
+			return nil, err
+		}
+	}
+	src, err := t.at.staged(off, 4*int64(spec.Tokens))
+	if err != nil {
 		return nil, err
 	}
-	raw := make([]byte, 4*int(n))
-	if err := t.conn.server.device.Load(t.ctx, raw, src); err != nil {
-		return nil, err
+	ids := slices.Grow(t.scratch.tokens[:0], spec.Tokens)
+	if cap(ids) <= keptTokens {
+		t.scratch.tokens = ids
 	}
-	ids := t.scratch.tokens[:0]
-	for ; len(raw) > 0; raw = raw[4:] {
-		ids = append(ids, binary.LittleEndian.Uint32(raw))
+	raw := make([]byte, min(tokenPiece, 4*spec.Tokens))
+	for at := int64(0); at < src.Len(); at += int64(len(raw)) {
+		raw = raw[:min(int64(len(raw)), src.Len()-at)]
+		if err := t.conn.server.device.Load(t.ctx, raw, src.Slice(at, int64(len(raw)))); err != nil {
+			return nil, err
+		}
+		for i := 0; i < len(raw); i += 4 {
+			ids = append(ids, binary.LittleEndian.Uint32(raw[i:]))
+		}
 	}
-	t.scratch.tokens = ids
 	return ids, nil
 }
 
@@ -268,8 +287,12 @@ func (t *task) commit() (wire.Message, error) {
 	for i := range m.Reservations {
 		n := m.ChunkCount[i]
 		published, err := t.commitRow(m, i, digests[:n])
-		if err != nil && t.ctx.Err() != nil {
-			return nil, err
+		if cause, over := ended(t.ctx, err); over {
+			if i == 0 {
+				return nil, err
+			}
+			// Rows before this one stand: their codes must reach the client.
+			err = cause
 		}
 		digests = digests[n:]
 		out.Codes = append(out.Codes, t.row(err))

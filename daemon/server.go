@@ -147,7 +147,7 @@ func (s *server) admit(sock *seqpacket.Conn, allow *allowList) {
 	if p.pidfd >= 0 {
 		unix.Close(p.pidfd)
 	}
-	sock.Close()
+	hangUp(sock)
 }
 
 // turnAway tells a peer why its connection ends, as an answer to the hello that
@@ -198,16 +198,32 @@ func (s *server) list() []*conn {
 	return conns
 }
 
-// lend counts staging and slots against the bound of all connections; giving
-// back (a negative amount) never fails.
-func (s *server) lend(bytes int64) error {
+// lend takes staging and slots out of the budget of all connections. A client
+// that wishes for more than the default gets at most half of what is left, its
+// wishes cut in proportion, so that none takes all.
+func (s *server) lend(staging, slots *int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if most := int64(s.config.ConnectionMemory); bytes > 0 && s.mu.lent+bytes > most {
-		return refuse(wire.Full, "%d bytes of staging and slots: %d of %d are lent", bytes, s.mu.lent, most)
+	left := int64(s.config.ConnectionMemory) - s.mu.lent
+	most := max(left/2, int64(s.config.Staging+s.config.Slots))
+	if wish := *staging + *slots; wish > most {
+		share := float64(most) / float64(wish)
+		*staging = max(int64(minShare), int64(float64(*staging)*share))
+		*slots = max(int64(s.config.PageBytes), int64(float64(*slots)*share))
+	}
+	bytes := *staging + *slots
+	if bytes > left {
+		return refuse(wire.Full, "%d bytes of staging and slots: %d of %d are lent", bytes, s.mu.lent, int64(s.config.ConnectionMemory))
 	}
 	s.mu.lent += bytes
 	return nil
+}
+
+// giveBack ends lend.
+func (s *server) giveBack(bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.lent -= bytes
 }
 
 func (s *server) refuseStopping() error {
@@ -222,7 +238,7 @@ func (s *server) deadline(h *wire.Header) time.Duration {
 	if h.Deadline == 0 {
 		return s.config.RequestTimeout
 	}
-	return time.Duration(h.Deadline) * time.Microsecond
+	return min(time.Duration(h.Deadline)*time.Microsecond, s.config.MaxRequestTimeout)
 }
 
 // jobDone counts a job out and tells stop when none is left.

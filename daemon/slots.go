@@ -13,6 +13,9 @@ import (
 //
 // Invariant: pages of a slot go back when the client has released it and no
 // operation uses it.
+//
+// Invariant: a slot has one writer or any number of readers; only the request
+// that reads a slot may be the one that writes it.
 type slots struct {
 	region gpuipc.Region
 	most   int // slots at once
@@ -33,6 +36,7 @@ type slot struct {
 	// Guarded by slots.mu.
 	readers  int
 	writer   bool
+	spoilt   bool // the last writer failed: what it holds is undefined
 	released bool
 }
 
@@ -44,8 +48,9 @@ func newSlots(region gpuipc.Region, pageBytes, most int) *slots {
 }
 
 // open returns the slot that an operation writes bytes into: the one of lease
-// into, or when that is 0 a new one with the id that newID gives.
-func (s *slots) open(into uint64, bytes int64, newID func() uint64) (*slot, error) {
+// into, or when that is 0 a new one with the id that newID gives. own is the slot
+// that the same operation reads, or nil.
+func (s *slots) open(into uint64, bytes int64, own *slot, newID func() uint64) (*slot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if into != 0 {
@@ -57,6 +62,8 @@ func (s *slots) open(into uint64, bytes int64, newID func() uint64) (*slot, erro
 			return nil, refuse(wire.Invalid, "slot %d has %d bytes, the result %d", into, x.extent.Len, bytes)
 		case x.writer:
 			return nil, refuse(wire.Busy, "slot %d is being written", into)
+		case x.readers > 1 || x.readers == 1 && x != own:
+			return nil, refuse(wire.Busy, "slot %d is being read", into)
 		}
 		x.writer, x.fresh = true, false
 		return x, nil
@@ -74,11 +81,13 @@ func (s *slots) open(into uint64, bytes int64, newID func() uint64) (*slot, erro
 }
 
 // done ends the use that open began. A new slot of an operation that failed is
-// released: its client never hears of it.
+// released: its client never hears of it. One that was there before stays, and
+// cannot be read until another operation has written it whole: composing what
+// was composed in part would count tokens twice.
 func (s *slots) done(x *slot, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x.writer = false
+	x.writer, x.spoilt = false, err != nil
 	if err != nil && x.fresh && !x.released {
 		x.released = true
 		delete(s.mu.leases, x.lease)
@@ -94,6 +103,12 @@ func (s *slots) read(lease uint64, off uint64, bytes int64) (*slot, error) {
 	x := s.mu.leases[lease]
 	if x == nil {
 		return nil, refuse(wire.Gone, "slot %d", lease)
+	}
+	switch {
+	case x.writer:
+		return nil, refuse(wire.Busy, "slot %d is being written", lease)
+	case x.spoilt:
+		return nil, refuse(wire.Gone, "slot %d: the last request that wrote it failed", lease)
 	}
 	if start := uint64(x.extent.Off); off < start || off-start > uint64(x.extent.Len) || int64(off-start)+bytes > x.extent.Len {
 		return nil, refuse(wire.Invalid, "states [%d, +%d) are not inside slot %d [%d, +%d)", off, bytes, lease, start, x.extent.Len)

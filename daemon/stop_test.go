@@ -139,7 +139,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 
 func TestPlacesAreBounded(t *testing.T) {
 	q := newQueue(2)
-	if !q.enter() || !q.enter() || q.enter() {
+	if !(q.enter() && q.enter()) || q.enter() {
 		t.Fatal("two places")
 	}
 	l, j := &lane{}, &job{}
@@ -171,15 +171,15 @@ func TestSlotsAreFreedWhenNobodyUsesThem(t *testing.T) {
 	newID := func() uint64 { next++; return next }
 	failed := errors.New("failed")
 
-	x, err := s.open(0, 5000, newID)
+	x, err := s.open(0, 5000, nil, newID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.open(x.lease, 10, newID); err == nil {
+	if _, err := s.open(x.lease, 10, nil, newID); err == nil {
 		t.Error("a slot that is being written was opened again")
 	}
 	s.done(x, nil)
-	if _, err := s.open(x.lease, 8193, newID); err == nil {
+	if _, err := s.open(x.lease, 8193, nil, newID); err == nil {
 		t.Error("a slot took more than its pages")
 	}
 	y, err := s.read(x.lease, uint64(x.extent.Off)+8, 100)
@@ -198,16 +198,33 @@ func TestSlotsAreFreedWhenNobodyUsesThem(t *testing.T) {
 		t.Errorf("%d bytes while somebody reads", bytes)
 	}
 	s.doneReading(y)
-	z, _ := s.open(0, 100, newID)
+	z, _ := s.open(0, 100, nil, newID)
 	s.done(z, failed)
 	if leases, bytes := s.held(); leases != 0 || bytes != 0 {
 		t.Errorf("%d leases, %d bytes at the end", leases, bytes)
 	}
 	// A slot that its client had before keeps through a failure.
-	w, _ := s.open(0, 100, newID)
+	w, _ := s.open(0, 100, nil, newID)
 	s.done(w, nil)
-	_, _ = s.open(w.lease, 100, newID)
+	_, _ = s.open(w.lease, 100, nil, newID)
 	s.done(w, failed)
+	if _, err := s.read(w.lease, uint64(w.extent.Off), 8); err == nil {
+		t.Error("what a failed request left was read")
+	}
+	_, _ = s.open(w.lease, 100, nil, newID)
+	s.done(w, nil)
+	v, err := s.read(w.lease, uint64(w.extent.Off), 8)
+	if err != nil {
+		t.Errorf("written whole again: %v", err)
+	}
+	if _, err := s.open(w.lease, 100, nil, newID); err == nil {
+		t.Error("a slot that somebody reads was opened for writing")
+	}
+	if _, err := s.open(w.lease, 100, v, newID); err != nil {
+		t.Errorf("by its only reader: %v", err)
+	}
+	s.done(w, nil)
+	s.doneReading(v)
 	if !s.release(w.lease) {
 		t.Error("a failure took a slot that was there before")
 	}

@@ -23,7 +23,7 @@ type watcher struct {
 
 	mu struct {
 		sync.Mutex
-		gone map[uint64]func(dead bool) // by connection id; called once at most, without mu
+		gone map[uint64]func() // by connection id; called once at most, without mu
 	}
 }
 
@@ -38,7 +38,7 @@ func newWatcher() (*watcher, error) {
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err == nil {
 		w := &watcher{epoll: epoll, wake: wake}
-		w.mu.gone = map[uint64]func(bool){}
+		w.mu.gone = map[uint64]func(){}
 		if err = w.register(wake, 0, unix.EPOLLIN); err == nil {
 			w.beat.Store(time.Now().UnixNano())
 			return w, nil
@@ -49,10 +49,9 @@ func newWatcher() (*watcher, error) {
 	return nil, fmt.Errorf("watch: %w", err)
 }
 
-// add calls gone once when the peer of sock sends no more; dead says that its
-// process has ended, otherwise it may still receive. id is not 0; pidfd may be
-// -1. Both descriptors stay open until remove.
-func (w *watcher) add(id uint64, sock, pidfd int, gone func(dead bool)) error {
+// add calls gone once when the peer of sock sends no more or its process has
+// ended. id is not 0; pidfd may be -1. Both descriptors stay open until remove.
+func (w *watcher) add(id uint64, sock, pidfd int, gone func()) error {
 	w.mu.Lock()
 	w.mu.gone[id] = gone
 	w.mu.Unlock()
@@ -67,7 +66,8 @@ func (w *watcher) add(id uint64, sock, pidfd int, gone func(dead bool)) error {
 	return nil
 }
 
-// remove ends add. A call of gone that has begun may still run.
+// remove ends add. A call of gone that has begun may still run: it must not use
+// descriptors by their number.
 func (w *watcher) remove(id uint64, sock, pidfd int) {
 	w.mu.Lock()
 	delete(w.mu.gone, id)
@@ -104,7 +104,7 @@ func (w *watcher) run() error {
 			delete(w.mu.gone, id)
 			w.mu.Unlock()
 			if gone != nil {
-				gone(e.Events&unix.EPOLLIN != 0) // asked for on pidfds only
+				gone()
 			}
 		}
 	}

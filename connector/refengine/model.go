@@ -149,21 +149,21 @@ func buildLinear[F Float](w *Weights, p string) *linear[F] {
 
 // projectionRows lists, for q, k, v, z of in_proj_qkvz and b, a of in_proj_ba,
 // the rows of the file tensor in head order: the file groups rows by key head.
-func (l LinearConfig) projectionRows() (q, k, v, z, b, a []int) {
-	perKey := l.ValueHeads / l.KeyHeads
-	width := perKey * l.ValueDim
+func (c LinearConfig) projectionRows() (q, k, v, z, b, a []int) {
+	perKey := c.ValueHeads / c.KeyHeads
+	width := perKey * c.ValueDim
 	run := func(list []int, start, n int) []int {
 		for i := range n {
 			list = append(list, start+i)
 		}
 		return list
 	}
-	for h := range l.KeyHeads {
-		at := h * (2*l.KeyDim + 2*width)
-		q = run(q, at, l.KeyDim)
-		k = run(k, at+l.KeyDim, l.KeyDim)
-		v = run(v, at+2*l.KeyDim, width)
-		z = run(z, at+2*l.KeyDim+width, width)
+	for h := range c.KeyHeads {
+		at := h * (2*c.KeyDim + 2*width)
+		q = run(q, at, c.KeyDim)
+		k = run(k, at+c.KeyDim, c.KeyDim)
+		v = run(v, at+2*c.KeyDim, width)
+		z = run(z, at+2*c.KeyDim+width, width)
 		b = run(b, h*2*perKey, perKey)
 		a = run(a, h*2*perKey+perKey, perKey)
 	}

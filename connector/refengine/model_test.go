@@ -28,6 +28,7 @@ var families = []struct {
 
 // tiny is a small model with twice as many value heads as key heads, dk != dv
 // and a convolution of 4: the shape in which a swapped head, axis or side shows.
+// Some families leave out the gate, turn whole heads or have no convolution.
 func tiny(family profile.Family, rope profile.Rope, layers string) Config {
 	c := Config{
 		Name: "tiny", Vocab: 260, Dim: 24, Hidden: 40, Eps: 1e-6, Storage: Exact(),
@@ -35,8 +36,15 @@ func tiny(family profile.Family, rope profile.Rope, layers string) Config {
 			Family: family, KeyHeads: 2, ValueHeads: 4, KeyDim: 6, ValueDim: 5, Kernel: 4, Rope: rope,
 		},
 		Attention: AttentionConfig{
-			Heads: 4, KVHeads: 2, HeadDim: 8, Gate: true, Rope: profile.Rope{Dims: 4, Theta: 1000},
+			Heads: 4, KVHeads: 2, HeadDim: 8, Gate: family != profile.Mamba2,
+			Rope: profile.Rope{Dims: 4, Theta: 1000, Interleaved: rope.Interleaved},
 		},
+	}
+	if rope.Dims > 0 {
+		c.Linear.Kernel = 0 // as Ring has it
+	}
+	if family == profile.GLA {
+		c.Attention.Rope.Dims = c.Attention.HeadDim
 	}
 	for _, l := range layers {
 		if l == 'L' {

@@ -23,7 +23,7 @@ type turning struct {
 const batchBytes = 256 << 10
 
 // smallTable holds the tables of turns up to 256 dimensions without allocating.
-const smallTable = 1024
+const smallTable = 512
 
 func rotateRows(dst, src []byte, g grid, turn Turn) {
 	if active == plainGo {
@@ -93,18 +93,18 @@ func pairsPerVector(v isa, dt DType, interleaved bool) int {
 // them.
 func table(v isa, dt DType, turn Turn, n int, space []float32) (cos, sin *float32) {
 	switch {
+	case dt == BF16 && turn.Interleaved:
+		c, s := halves(space, n)
+		for i := range n {
+			c[i], s[i] = plainNaN(turn.Cos[i]), plainNaN(turn.Sin[i])
+		}
+		return &c[0], &s[0]
 	case dt == BF16:
 		c, s := halves(space, n)
-		step := 1
-		if !turn.Interleaved {
-			step = pairsPerVector(v, dt, false) / 2
-		}
-		for i := range n {
-			at := i
-			if step > 1 { // even places first, then odd ones
-				at = i/(2*step)*2*step + i%2*step + i%(2*step)/2
-			}
-			c[at], s[at] = plainNaN(turn.Cos[i]), plainNaN(turn.Sin[i])
+		step := pairsPerVector(v, dt, false) / 2
+		for i := 0; i < n; i += 2 * step {
+			evenFirst(c[i:][:2*step], turn.Cos[i:][:2*step])
+			evenFirst(s[i:][:2*step], turn.Sin[i:][:2*step])
 		}
 		return &c[0], &s[0]
 	case turn.Interleaved: // x*cos + y*-sin beside y*cos + x*sin
@@ -123,6 +123,14 @@ func halves(space []float32, n int) (a, b []float32) {
 		space = make([]float32, 2*n)
 	}
 	return space[:n], space[n:][:n]
+}
+
+// evenFirst puts the numbers in even places before those in odd ones.
+func evenFirst(dst, src []float32) {
+	even, odd := dst[:len(dst)/2], dst[len(dst)/2:]
+	for i := range even {
+		even[i], odd[i] = plainNaN(src[2*i]), plainNaN(src[2*i+1])
+	}
 }
 
 // plainNaN leaves no bits in the lower half of a NaN: the vectors round it as if

@@ -98,12 +98,16 @@ var families = []struct {
 func model(t *testing.T, f profile.Family, rope profile.Rope, kv profile.DType) *refengine.Model[float32] {
 	t.Helper()
 	l, a := profile.KindLinear, profile.KindFull
+	kernel := 4
+	if rope.Dims > 0 {
+		kernel = 0 // as Ring has it
+	}
 	w, err := refengine.Seeded(refengine.Config{
 		Name: "remote-test", Vocab: 260, Dim: 24, Hidden: 40, Eps: 1e-6,
 		Storage: refengine.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: kv},
 		Layers:  []profile.Kind{l, l, a, l, a},
 		Linear: refengine.LinearConfig{
-			Family: f, KeyHeads: 2, ValueHeads: 4, KeyDim: 6, ValueDim: 5, Kernel: 4, Rope: rope,
+			Family: f, KeyHeads: 2, ValueHeads: 4, KeyDim: 6, ValueDim: 5, Kernel: kernel, Rope: rope,
 		},
 		Attention: refengine.AttentionConfig{
 			Heads: 4, KVHeads: 2, HeadDim: 8, Gate: true,

@@ -189,12 +189,18 @@ func (c *Conn) Recv(buf []byte) (n int, fds []int, err error) {
 	msg := unix.Msghdr{Iov: &iov, Control: &control[0]}
 	msg.SetIovlen(1)
 	var got uintptr
-	for {
+	for reset := false; ; {
 		msg.SetControllen(controlBytes)
 		var errno unix.Errno
 		got, _, errno = unix.Syscall(unix.SYS_RECVMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&msg)), unix.MSG_CMSG_CLOEXEC)
 		if errno == 0 {
 			break
+		}
+		if errno == unix.ECONNRESET && !reset {
+			// The peer closed without having read everything. Frames that it
+			// sent before lie behind this error, which is told once.
+			reset = true
+			continue
 		}
 		if errno != unix.EINTR {
 			return 0, nil, recvError(errno)

@@ -392,3 +392,55 @@ func TestRoundTripDoesNotAllocate(t *testing.T) {
 		t.Fatalf("%v allocations", n)
 	}
 }
+
+func TestCloseReadWakesAReaderAndLeavesThePeerListening(t *testing.T) {
+	a, b := pair(t)
+	woken := make(chan error, 1)
+	go func() {
+		_, _, err := a.Recv(make([]byte, 8))
+		woken <- err
+	}()
+	if err := a.CloseRead(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-woken; !errors.Is(err, ErrClosed) {
+		t.Errorf("the reader: %v", err)
+	}
+	if err := b.Send([]byte("x"), nil); !errors.Is(err, ErrClosed) {
+		t.Errorf("the peer sends: %v", err)
+	}
+	if err := a.Send([]byte("last"), nil); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 8)
+	if n, _, err := b.Recv(buf); err != nil || string(buf[:n]) != "last" {
+		t.Errorf("the peer receives %q, %v", buf[:n], err)
+	}
+}
+
+func TestLastRepliesArriveThoughRequestsWereNotRead(t *testing.T) {
+	for _, drain := range []bool{true, false} {
+		a, b := pair(t)
+		fd := memory(t, "stray")
+		for range 3 {
+			if err := b.Send([]byte("request"), []int{fd}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		unix.Close(fd)
+		if err := a.Send([]byte("busy"), nil); err != nil {
+			t.Fatal(err)
+		}
+		if drain {
+			a.Drain()
+		}
+		a.Close()
+		buf := make([]byte, 8)
+		if n, _, err := b.Recv(buf); err != nil || string(buf[:n]) != "busy" {
+			t.Errorf("drained %v: received %q, %v", drain, buf[:n], err)
+		}
+		if _, _, err := b.Recv(buf); !errors.Is(err, ErrClosed) {
+			t.Errorf("drained %v: then %v", drain, err)
+		}
+	}
+}

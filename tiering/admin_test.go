@@ -1,0 +1,174 @@
+package tiering
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+func TestListingPagesInOrderOfKeys(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("writer")
+	want := map[profile.SegmentKey]piece{}
+	for i := range 30 {
+		p := b.mid(i, 64, 8)
+		b.publish(c, p)
+		want[p.key] = p
+	}
+	pending := b.mid(99, 64, 8)
+	_, err := c.Reserve(b.reserveQuery(pending, 0))
+	b.must(err)
+	foreign := b.pieceOf(tenantB, 5, pending.spec)
+	b.publishFor(c, tenantB, foreign)
+
+	for _, limit := range []int{1, 7, 100} {
+		var all []SegmentInfo
+		var after *profile.SegmentKey
+		for {
+			page := b.Segments(SegmentFilter{}, after, limit)
+			if len(page) > limit {
+				t.Fatalf("%d rows on a page of %d", len(page), limit)
+			}
+			if len(page) == 0 {
+				break
+			}
+			all = append(all, page...)
+			after = &page[len(page)-1].Key
+		}
+		if len(all) != 32 || !slices.IsSortedFunc(all, func(x, y SegmentInfo) int { return bytes.Compare(x.Key[:], y.Key[:]) }) {
+			t.Fatalf("limit %d: %d segments, or out of order", limit, len(all))
+		}
+		for _, info := range all {
+			if p, ok := want[info.Key]; ok && (info.Interior != 48 || info.Bytes != p.layout.Bytes || !info.Published || info.Publisher != "writer" || info.Place != PlaceDRAM) {
+				t.Fatalf("%+v", info)
+			}
+			if info.Published == (info.Key == pending.key) {
+				t.Fatalf("%+v", info)
+			}
+		}
+	}
+	tenant := tenantB
+	for name, f := range map[string]SegmentFilter{
+		"tenant":       {Tenant: &tenant},
+		"prefix":       {Prefix: fmt.Sprintf("%x", foreign.key[:3])},
+		"odd prefix":   {Prefix: fmt.Sprintf("%x", foreign.key)[:7]},
+		"whole key":    {Prefix: fmt.Sprintf("%x", foreign.key)},
+		"all together": {Tenant: &tenant, Profile: b.id, Prefix: fmt.Sprintf("%x", foreign.key[:1])},
+	} {
+		if got := b.Segments(f, nil, 10); len(got) != 1 || got[0].Key != foreign.key || got[0].Tenant != tenantB {
+			t.Errorf("by %s: %d segments", name, len(got))
+		}
+	}
+	for name, f := range map[string]SegmentFilter{
+		"profile": {Profile: b.id + 1}, "long prefix": {Prefix: fmt.Sprintf("%x0", foreign.key)}, "no digits": {Prefix: "zz"},
+	} {
+		if got := b.Segments(f, nil, 10); len(got) != 0 {
+			t.Errorf("by %s: %d segments", name, len(got))
+		}
+	}
+}
+
+func TestSegmentDetail(t *testing.T) {
+	b := newBench(t, hybrid(2))
+	c := b.NewSession("writer")
+	p := b.mid(1, 64, 8)
+	if _, ok := b.Segment(p.key); ok {
+		t.Fatal("a segment that is not held has details")
+	}
+	b.publish(c, p)
+	id := b.lease(c, p)
+	d, ok := b.Segment(p.key)
+	if !ok || d.Ranks != 2 || d.Leases != 1 || d.Hits != 1 || len(d.Layout.Parts) != len(p.layout.Parts) || !slices.Equal(d.Tokens, p.tokens) {
+		t.Fatalf("%+v", d)
+	}
+	for rank, extents := range d.Extents {
+		ref := gpuipc.Ref{Region: b.Arena(), Extents: extents}
+		if ref.Len() != p.layout.Bytes {
+			t.Fatalf("rank %d: %d bytes, want %d", rank, ref.Len(), p.layout.Bytes)
+		}
+	}
+	b.must(c.Release(id))
+}
+
+func TestCheckpointListingKeepsSiblingsTogether(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("writer")
+	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	b.save(c, b.saveQuery(1, 16, 0, Spliced), 0)
+	b.save(c, b.saveQuery(2, 32, 0, Exact), 0)
+	page := b.Checkpoints(CheckpointFilter{}, nil, 1)
+	if len(page) != 2 || page[0].Hash != hashOf(1, 16) || page[1].Hash != hashOf(1, 16) || page[0].Kind == page[1].Kind {
+		t.Fatalf("%+v", page)
+	}
+	rest := b.Checkpoints(CheckpointFilter{Profile: b.id}, &page[1].Hash, 10)
+	if len(rest) != 1 || rest[0].Hash != hashOf(2, 32) || rest[0].Tokens != 32 || rest[0].Begin != 0 || !rest[0].Published {
+		t.Fatalf("%+v", rest)
+	}
+	tenant := tenantB
+	if got := b.Checkpoints(CheckpointFilter{Tenant: &tenant}, nil, 10); len(got) != 0 {
+		t.Fatalf("another tenant's listing: %+v", got)
+	}
+}
+
+func TestProfilesAreCountedAndBounded(t *testing.T) {
+	b := newBench(t, hybrid(1), func(c *Config) { c.MaxProfiles = 2 })
+	c := b.NewSession("c")
+	b.publish(c, b.mid(1, 64, 8))
+	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	again, err := b.AddProfile(b.profile)
+	b.must(err)
+	if again != b.id {
+		t.Fatalf("the same profile got ids %d and %d", b.id, again)
+	}
+	for i, want := range []error{nil, ErrBusy} {
+		id := hybrid(1)
+		id.Weights[2] = byte(1 + i)
+		p, err := profile.New(id)
+		b.must(err)
+		_, err = b.AddProfile(p)
+		b.wantErr(err, want)
+	}
+	infos := b.Profiles()
+	if len(infos) != 2 || infos[0].ID != b.id || infos[0].Segments != 1 || infos[0].Checkpoints != 1 || infos[1].Segments != 0 {
+		t.Fatalf("%+v", infos)
+	}
+	if p, ok := b.Profile(b.id); !ok || p.Fingerprint() != b.profile.Fingerprint() {
+		t.Fatal("a registered profile is not answered")
+	}
+	if _, ok := b.Profile(9); ok {
+		t.Fatal("an unknown profile is answered")
+	}
+}
+
+func TestEveryCounterHasAName(t *testing.T) {
+	var c Counters
+	seen := map[string]bool{}
+	c.Each(func(name string, _ uint64) {
+		if seen[name] {
+			t.Errorf("%s comes twice", name)
+		}
+		seen[name] = true
+	})
+	// Reasons 1 to 6 for segments, keys and tokens; 1 to 7 for prefixes; 5 causes.
+	if want := 2 + 2*6 + 2 + 7 + 9 + 5 + 5 + 3 + 3 + 3 + 3; len(seen) != want {
+		t.Errorf("%d names, want %d", len(seen), want)
+	}
+}
+
+// The numbers of profile and of the kernels are converted by a cast.
+func TestTypesAreNumberedAlike(t *testing.T) {
+	for p, g := range map[profile.DType]gpuipc.DType{profile.F32: 1, profile.F16: 2, profile.BF16: 3} {
+		if gpuipc.DType(p) != g || gpuipc.DType(p).Size() != p.Size() {
+			t.Errorf("type %d", p)
+		}
+	}
+	for p, g := range map[profile.Transition]gpuipc.Transition{profile.Scalar: 1, profile.Diagonal: 2, profile.Dense: 3} {
+		if gpuipc.Transition(p) != g {
+			t.Errorf("transition %d", p)
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package tiering
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// crowdTest is several clients that fill, read, compose and die at once over too
+// little memory. Each client has staging and slots of its own.
+type crowdTest struct {
+	*bench
+	pieces    []piece
+	contents  [][2][]byte // by piece and rank
+	published atomic.Int64
+	composed  atomic.Int64
+	corrupt   atomic.Int64
+}
+
+// wantOneOf: under a crowd an operation may fail, but only in these ways.
+func (x *crowdTest) wantOneOf(what string, err error, kinds ...error) {
+	for _, kind := range kinds {
+		if errors.Is(err, kind) {
+			return
+		}
+	}
+	if err != nil {
+		x.Errorf("%s: %v", what, err)
+	}
+}
+
+func TestCrowdLeavesNothingBehind(t *testing.T) {
+	x := &crowdTest{bench: newBench(t, hybrid(2), func(c *Config) {
+		c.PublicBytes, c.PrivateBytes, c.Now = 400<<10, 200<<10, time.Now
+		c.LeaseTTL, c.FillTTL = 3*time.Millisecond, 20*time.Millisecond
+	})}
+	for i := range 12 {
+		p := x.mid(i, 40+i, 8)
+		x.pieces = append(x.pieces, p)
+		x.contents = append(x.contents, [2][]byte{contentOf(p, 0), contentOf(p, 1)})
+	}
+	rounds := 150
+	if testing.Short() {
+		rounds = 50
+	}
+	ctx, cancel := context.WithCancel(x.ctx)
+	var watchers, clients sync.WaitGroup
+	watchers.Go(func() { x.watch(ctx) })
+	for i := range 6 {
+		clients.Go(func() { x.client(i, rounds) })
+	}
+	clients.Wait()
+	cancel()
+	watchers.Wait()
+	x.audit()
+	for _, p := range x.Pools() {
+		if p.PendingBytes+p.LeasedBytes+p.QuarantinedBytes != 0 {
+			t.Errorf("bytes held by nobody: %+v", p)
+		}
+	}
+	if x.published.Load() == 0 || x.composed.Load() == 0 || x.corrupt.Load() == 0 {
+		t.Errorf("%d published, %d composed, %d corrupt: the crowd did nothing", x.published.Load(), x.composed.Load(), x.corrupt.Load())
+	}
+}
+
+// watch asks what only looks, and sweeps.
+func (x *crowdTest) watch(ctx context.Context) {
+	q := &MatchQuery{Profile: x.id, Tenant: tenantA, Accept: Exact, Positions: []uint32{16}, Prefixes: [][32]byte{hashOf(1, 16)}}
+	for _, p := range x.pieces {
+		q.Keys = append(q.Keys, p.key)
+	}
+	var r MatchResult
+	for ctx.Err() == nil {
+		x.Sweep()
+		if err := x.Match(q, &r); err != nil {
+			x.Error(err)
+		}
+		for _, info := range x.Segments(SegmentFilter{}, nil, 100) {
+			x.Segment(info.Key)
+		}
+		x.Checkpoints(CheckpointFilter{}, nil, 100)
+		x.Pools()
+		x.Counters()
+		x.Profiles()
+	}
+}
+
+// crowdClient is one client's own memory and choices.
+type crowdClient struct {
+	*crowdTest
+	rng  *rand.Rand
+	base int64 // of its share of staging and slots
+	c    *Session
+}
+
+func (x *crowdTest) client(i, rounds int) {
+	cl := &crowdClient{crowdTest: x, rng: rand.New(rand.NewPCG(uint64(i), 13)), base: int64(i) << 20, c: x.NewSession("crowd")}
+	for range rounds {
+		switch n := cl.rng.IntN(20); {
+		case n < 8:
+			cl.fill(cl.rng.IntN(len(x.pieces)))
+		case n < 12:
+			cl.save(cl.rng.IntN(4))
+		case n < 18:
+			cl.compose(cl.rng.IntN(len(x.pieces)))
+		case n < 19:
+			_ = x.Evict(x.pieces[cl.rng.IntN(len(x.pieces))].key)
+		default: // dies with whatever it holds, perhaps in the middle of its own work
+			old := cl.c
+			cl.c = x.NewSession("crowd")
+			go old.Close()
+		}
+	}
+	cl.c.Close()
+}
+
+func (cl *crowdClient) at(off int64, data []byte) gpuipc.Ref {
+	ref := gpuipc.Ref{Region: cl.staging, Extents: []gpuipc.Extent{{Off: cl.base + off, Len: int64(len(data))}}}
+	if err := cl.dev.Store(cl.ctx, ref, data); err != nil {
+		cl.Error(err)
+	}
+	return ref
+}
+
+func (cl *crowdClient) commit(r Reservation, l *profile.Layout, data []byte) {
+	for i, part := range l.Parts {
+		src := data[part.Off : part.Off+part.Len]
+		item := CommitItem{Reservation: r.ID, Part: i, Digests: []uint64{gpuipc.DigestBytes(src)}, Src: cl.at(0, src)}
+		if cl.rng.IntN(200) == 0 {
+			item.Digests[0]++
+		}
+		published, err := cl.c.Commit(cl.ctx, item)
+		cl.wantOneOf("commit", err, ErrGone, ErrCorrupt)
+		if errors.Is(err, ErrCorrupt) {
+			cl.corrupt.Add(1)
+		}
+		if err != nil {
+			return
+		}
+		if published {
+			cl.published.Add(1)
+		}
+	}
+}
+
+func (cl *crowdClient) fill(n int) {
+	for rank := range 2 {
+		r, err := cl.c.Reserve(cl.reserveQuery(cl.pieces[n], rank))
+		cl.wantOneOf("reserve", err, ErrExists, ErrFull, ErrGone)
+		if err == nil {
+			cl.commit(r, &cl.pieces[n].layout, cl.contents[n][rank])
+		}
+	}
+}
+
+func (cl *crowdClient) save(n int) {
+	q := cl.saveQuery(1, 16*(n+1), 16*n, Exact)
+	l := cl.profile.CheckpointLayout(16)
+	for q.Rank = range 2 {
+		r, err := cl.c.Save(q)
+		cl.wantOneOf("save", err, ErrExists, ErrFull, ErrGone)
+		if err == nil {
+			cl.commit(r, &l, content(&l, uint64(q.Rank)))
+		}
+	}
+}
+
+// compose leases a segment and composes with it while the lease may expire, be
+// released or its segment be removed: what comes back, if anything, must be the
+// state that the segment gives.
+func (cl *crowdClient) compose(n int) {
+	p := cl.pieces[n]
+	rank := cl.rng.IntN(2)
+	rows, err := cl.c.Acquire(&AcquireQuery{Profile: cl.id, Tenant: tenantA, Rank: rank, Keys: [][32]byte{p.key}}, nil)
+	cl.wantOneOf("acquire", err)
+	if len(rows) == 0 || !rows[0].Hit {
+		return
+	}
+	layer := cl.profile.LinearLayers()[0] // no rope: the answer does not depend on the place
+	bytesOut, err := cl.StateBytes(cl.id, layer)
+	cl.wantOneOf("state bytes", err)
+	zero := gpuipc.Ref{Region: cl.slots, Extents: []gpuipc.Extent{{Off: cl.base, Len: bytesOut}}}
+	out := gpuipc.Ref{Region: cl.slots, Extents: []gpuipc.Extent{{Off: cl.base + 1<<19, Len: bytesOut}}}
+	_, tokens := p.spec.Interior()
+	err = cl.c.Compose(cl.ctx, &ComposeQuery{
+		Profile: cl.id, Tenant: tenantA, Rank: rank, Layer: layer, From: From{Kind: FromState, State: zero}, Out: out,
+		Plan: Plan{Begin: 8, End: 8 + tokens, Spans: []Span{{Kind: SpanSegment, Lease: rows[0].Lease, Start: 8, Count: tokens}}},
+	})
+	cl.wantOneOf("compose", err, ErrGone)
+	if err == nil {
+		cl.composed.Add(1)
+		got := make([]byte, bytesOut)
+		cl.wantOneOf("load", cl.dev.Load(cl.ctx, got, out))
+		part := p.layout.Parts[p.layout.Find(layer, profile.PartS)]
+		if !bytes.Equal(got[:part.Len], cl.contents[n][rank][part.Off:part.Off+part.Len]) {
+			cl.Error("a composed state is not that of the leased segment")
+		}
+	}
+	if cl.rng.IntN(3) > 0 {
+		cl.wantOneOf("release", cl.c.Release(rows[0].Lease))
+	}
+}
