@@ -101,7 +101,7 @@ func DefaultConfig() Config {
 		MaxInFlight:       64,
 		MaxLeases:         65536,
 		MaxReservations:   4096,
-		MaxProfiles: 64,
+		MaxProfiles:       64,
 		RequestTimeout:    5 * time.Second,
 		MaxRequestTimeout: time.Minute,
 		HelloTimeout:      5 * time.Second,

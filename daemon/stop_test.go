@@ -139,8 +139,10 @@ func TestConnectionsTakeTurns(t *testing.T) {
 
 func TestPlacesAreBounded(t *testing.T) {
 	q := newQueue(2)
-	if !(q.enter() && q.enter()) || q.enter() {
-		t.Fatal("two places")
+	for i, want := range []bool{true, true, false} {
+		if q.enter() != want {
+			t.Fatalf("place %d of 2: %v", i+1, !want)
+		}
 	}
 	l, j := &lane{}, &job{}
 	q.put(l, j)
