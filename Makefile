@@ -7,6 +7,7 @@ DATE    := $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
+TESTFLAGS ?=
 FUZZTIME  ?= 30s
 BENCHTIME ?= 1s
 IMAGE     ?= localhost/spliced:dev
@@ -33,12 +34,12 @@ demo: build ## RAG requests in three ways: full recompute, prefix cache, spliced
 
 test: ## vet and all tests, then all tests again with the race detector
 	go vet ./...
-	go test ./...
-	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && go vet ./... && go test ./...) || exit 1; done
+	go test $(TESTFLAGS) ./...
+	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && go vet ./... && go test $(TESTFLAGS) ./...) || exit 1; done
 	$(MAKE) --no-print-directory race
 
 race: ## all tests with the race detector, long ones shortened
-	go test -race -short ./...
+	go test -race -short $(TESTFLAGS) ./...
 
 lint: $(LINT) ## the linters of .golangci.yml, and a vet of what arm64 compiles
 	$(LINT) run ./...
