@@ -57,7 +57,11 @@ func (m *Model[F]) captureLinear(out *SegmentLayer[F], w *walk[F], l *linear[F],
 	out.Tuple = m.newTuple()
 	m.each(m.cfg.Linear.ValueHeads, func(h int) { m.tupleHead(w, l, out.Tuple, h, begin, end) })
 	c := m.cfg.Linear.convChannels()
-	for t := end - max(m.cfg.Linear.Kernel-1, 0); t < end; t++ {
+	first := end - max(m.cfg.Linear.Kernel-1, 0)
+	// A leading segment may be shorter than the tail: before token 0 the
+	// convolution saw zeros.
+	out.Conv = make([]F, c*max(0, -first), m.convSize())
+	for t := max(first, 0); t < end; t++ {
 		out.Conv = append(out.Conv, w.in[t*l.cols:][:c]...)
 	}
 }

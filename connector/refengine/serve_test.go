@@ -2,6 +2,7 @@ package refengine
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -85,6 +86,34 @@ func TestServedFirstSegmentEqualsPrefixCaching(t *testing.T) {
 					distance(out.Logits, want), stateDistance(out.State, checkpoint))
 			}
 		})
+	}
+}
+
+// A leading segment shorter than the convolution's look-back leaves a tail that
+// begins with the zeros before token 0.
+func TestLeadingSegmentsShorterThanTheConvolution(t *testing.T) {
+	for _, f := range families {
+		for n := 1; n <= 3; n++ {
+			t.Run(fmt.Sprintf("%s/%d", f.name, n), func(t *testing.T) {
+				m := build[float32](t, halved(tiny(f.family, f.rope, "LLFLF")))
+				c := NewMemory(m.Profile())
+				first, query := text(1, n), text(2, 2)
+				var out *Result
+				for range 2 {
+					out = serve(t, m, c, Request{First: first, Query: query, Seam: 8})
+				}
+				if out.Reused != n || out.Recomputed != 2 {
+					t.Errorf("reused %d and recomputed %d tokens", out.Reused, out.Recomputed)
+				}
+				checkpoint := m.NewState()
+				prefill(t, m, checkpoint, first)
+				want := prefill(t, m, checkpoint, query)
+				if !slices.Equal(out.Logits, want) || !equalStates(out.State, checkpoint) {
+					t.Errorf("differs from prefix caching: logits by %g, state by %g",
+						distance(out.Logits, want), stateDistance(out.State, checkpoint))
+				}
+			})
+		}
 	}
 }
 

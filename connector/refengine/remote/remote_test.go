@@ -188,6 +188,38 @@ func TestWalkThroughTheDaemonEqualsTheWalkInMemory(t *testing.T) {
 	}
 }
 
+func TestLeadingSegmentsShorterThanTheConvolution(t *testing.T) {
+	socket, _ := started(t)
+	client := attached(t, socket)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			m := model(t, f.family, f.rope, profile.BF16)
+			c := stored(t, client, m)
+			for n := 1; n <= 3; n++ {
+				first, query := text(1, n), text(2, 2)
+				var out *refengine.Result
+				for range 2 { // the second one finds the segment
+					out = serve(t, m, c, refengine.Request{First: first, Query: query, Seam: 8})
+				}
+				if out.Reused != n {
+					t.Errorf("reused %d of %d tokens", out.Reused, n)
+				}
+				checkpoint := m.NewState()
+				if _, err := m.Prefill(checkpoint, first); err != nil {
+					t.Fatal(err)
+				}
+				want, err := m.Prefill(checkpoint, query)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !sameBits(out.Logits, want) || !sameState(out.State, checkpoint) {
+					t.Errorf("%d tokens: differs from prefix caching", n)
+				}
+			}
+		})
+	}
+}
+
 func TestPublishedBytesAreThoseInMemory(t *testing.T) {
 	socket, _ := started(t)
 	m := model(t, profile.GDN, profile.Rope{}, profile.BF16)
