@@ -73,13 +73,17 @@ func MakePlan(begin int, segments []Placed, query int) (Plan, error) {
 	return p, nil
 }
 
-// Check says whether the plan covers [Begin, End) exactly once and ends with a
-// recomputed span.
+// Check says whether the plan covers [Begin, End) exactly once, ends with a
+// recomputed span and has no two recomputed spans side by side: those are one
+// span, because what lies left of a recomputed span is a segment or a prefix.
 func (p Plan) Check() error {
 	at := p.Begin
 	for i, s := range p.Spans {
 		if s.Start != at || s.Count <= 0 {
 			return fmt.Errorf("span %d covers [%d, %d), expected it to begin at %d: %w", i, s.Start, s.Start+s.Count, at, ErrInvalid)
+		}
+		if i > 0 && s.Segment < 0 && p.Spans[i-1].Segment < 0 {
+			return fmt.Errorf("spans %d and %d meet at %d and are both recomputed: %w", i-1, i, at, ErrInvalid)
 		}
 		at += s.Count
 	}

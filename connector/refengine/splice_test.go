@@ -216,13 +216,14 @@ func TestPlanRefusesWhatCannotBeRight(t *testing.T) {
 		}
 	}
 	for name, plan := range map[string]Plan{
-		"gap":               {0, 10, []Span{{-1, 0, 4}, {-1, 5, 5}}},
+		"gap":               {0, 10, []Span{{0, 0, 4}, {-1, 5, 5}}},
 		"overlap":           {0, 10, []Span{{0, 0, 6}, {-1, 5, 5}}},
 		"short":             {0, 10, []Span{{-1, 0, 9}}},
 		"ends with segment": {0, 10, []Span{{-1, 0, 4}, {0, 4, 6}}},
 		"begins too late":   {0, 10, []Span{{-1, 1, 9}}},
 		"empty span":        {0, 10, []Span{{0, 0, 0}, {-1, 0, 10}}},
 		"nothing":           {0, 0, nil},
+		"recomputed twice":  {0, 10, []Span{{0, 0, 4}, {-1, 4, 2}, {-1, 6, 4}}},
 	} {
 		if err := plan.Check(); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
