@@ -40,21 +40,21 @@ func (s *Store) unfold(c *connector.Checkpoint) (*refengine.State[float32], erro
 	last := c.Last()
 	for _, i := range s.prof.LinearLayers() {
 		var err error
-		if st.Layers[i].S, err = elements(last.Layout(), i, profile.PartS, last.Part); err != nil {
+		if st.Layers[i].S, err = elements(last.Layout(), i, profile.PartS, last.Read); err != nil {
 			return nil, err
 		}
-		if st.Layers[i].Conv, err = elements(last.Layout(), i, profile.PartConv, last.Part); err != nil {
+		if st.Layers[i].Conv, err = elements(last.Layout(), i, profile.PartConv, last.Read); err != nil {
 			return nil, err
 		}
 	}
 	for n := range c.Nodes {
 		node := &c.Nodes[n]
 		for _, i := range s.prof.AttentionLayers() {
-			k, err := elements(node.Layout(), i, profile.PartK, node.Part)
+			k, err := elements(node.Layout(), i, profile.PartK, node.Read)
 			if err != nil {
 				return nil, err
 			}
-			v, err := elements(node.Layout(), i, profile.PartV, node.Part)
+			v, err := elements(node.Layout(), i, profile.PartV, node.Read)
 			if err != nil {
 				return nil, err
 			}

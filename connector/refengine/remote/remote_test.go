@@ -306,11 +306,97 @@ func TestSegmentsBehindASavedPrefix(t *testing.T) {
 			if r.From, err = c.Load(prefix, []int{45}); err != nil || r.From == nil {
 				t.Fatal(err)
 			}
+			if !fromSaved(t, m, c, r) {
+				t.Error("the saved prefix was sent along")
+			}
 			got := serve(t, m, c, r)
 			if !sameBits(got.Logits, want.Logits) || !sameState(got.State, want.State) {
 				t.Error("differs from the same prefix sent along")
 			}
 		})
+	}
+}
+
+// fromSaved says whether a request behind a prefix begins at a checkpoint that
+// the daemon holds.
+func fromSaved(t *testing.T, m *refengine.Model[float32], c *remote.Store, r refengine.Request) bool {
+	t.Helper()
+	l, _, err := c.Acquire(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	plan, err := refengine.MakePlan(len(r.Prefix), nil, len(r.Query))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Source(m, plan, r.Prefix, r.From); err != nil {
+		t.Fatal(err)
+	}
+	return remote.FromSaved(l)
+}
+
+// Somebody keeps a spliced checkpoint of the same tokens. A request that brings
+// its exact state must not begin there.
+func TestAnExactPrefixIsNotServedFromASplicedCheckpoint(t *testing.T) {
+	socket, _ := started(t)
+	client := attached(t, socket)
+	m := model(t, profile.GDN, profile.Rope{}, profile.BF16)
+	c := stored(t, client, m)
+	prefix := text(1, 45)
+	r := refengine.Request{Prefix: prefix, Mid: [][]uint32{text(2, 50), text(3, 60)}, Query: text(4, 9), Seam: 8, From: m.NewState()}
+	if _, err := m.Prefill(r.From, prefix); err != nil {
+		t.Fatal(err)
+	}
+	want := serve(t, m, refengine.NewMemory(m.Profile()), r)
+	other, err := client.Register(m.Profile(), connector.Binding{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	hashes, _ := other.PrefixHashes(64, prefix, []int{45})
+	if _, err := other.Save(t.Context(), &connector.SaveQuery{
+		Hash: hashes[0], Tokens: 45, Kind: connector.Spliced,
+		Source: connector.Source{Fill: func(_ profile.Part, _ int, _ int64, dst []byte) error { clear(dst); return nil }},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	spliced, ok, err := other.Load(t.Context(), hashes[0], connector.Spliced, connector.AcquireOptions{})
+	if !ok || err != nil {
+		t.Fatal("the spliced checkpoint is not held", err)
+	}
+	spliced.Release()
+	got := serve(t, m, c, r)
+	if !sameBits(got.Logits, want.Logits) || !sameState(got.State, want.State) {
+		t.Error("an exact prefix was served from somebody's spliced state")
+	}
+}
+
+// The other way round: the daemon holds the exact states of the tokens, and the
+// request goes on from a splice of them.
+func TestASplicedPrefixIsNotServedFromAnExactCheckpoint(t *testing.T) {
+	socket, _ := started(t)
+	m := model(t, profile.KDA, profile.Rope{}, profile.BF16)
+	c, here := stored(t, attached(t, socket), m), refengine.NewMemory(m.Profile())
+	turn := refengine.Request{First: text(1, 30), Mid: [][]uint32{text(2, 50)}, Query: text(3, 9), Seam: 8}
+	next := refengine.Request{Prefix: turn.Prompt(), Mid: [][]uint32{text(4, 60)}, Query: text(5, 9), Seam: 8}
+	next.From = serve(t, m, here, turn).State
+	want := serve(t, m, here, next)
+	exact := m.NewState()
+	if _, err := m.Prefill(exact, next.Prefix); err != nil {
+		t.Fatal(err)
+	}
+	if sameState(exact, next.From) {
+		t.Fatal("the splice equals a full prefill: nothing is compared")
+	}
+	if err := c.Save(next.Prefix, []int{len(next.Prefix)}, []*refengine.State[float32]{exact}); err != nil {
+		t.Fatal(err)
+	}
+	got := serve(t, m, c, next)
+	if !sameBits(got.Logits, want.Logits) || !sameState(got.State, want.State) {
+		t.Error("a spliced prefix was served from the exact state of its tokens")
 	}
 }
 

@@ -2,6 +2,8 @@ package remote
 
 import (
 	"fmt"
+	"math"
+	"slices"
 
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine"
@@ -17,7 +19,8 @@ type leases struct {
 	src   *source
 }
 
-// Packed implements refengine.Leases: a copy of the published bytes.
+// Packed implements refengine.Leases: a copy of the published bytes, none when
+// the lease has ended.
 func (l *leases) Packed(i int) refengine.PackedSegment {
 	lease := l.held[i]
 	if lease == nil {
@@ -26,7 +29,9 @@ func (l *leases) Packed(i int) refengine.PackedSegment {
 	layout := lease.Layout()
 	out := make([]byte, layout.Bytes)
 	for j, p := range layout.Parts {
-		copy(out[p.Off:], lease.Part(j))
+		if lease.Read(j, out[p.Off:][:p.Len]) != nil {
+			return refengine.PackedSegment{}
+		}
 	}
 	return refengine.PackedSegment{Spec: l.specs[i], Bytes: out}
 }
@@ -66,7 +71,7 @@ type source struct {
 	model  *refengine.Model[float32]
 	shape  refengine.Plan
 	from   *refengine.State[float32]
-	saved  *connector.Checkpoint // of from; nil = none, or not saved
+	saved  *connector.Checkpoint // holds the states of from; nil = none does
 	own    bool                  // from goes along as a span of its own
 	plan   connector.Plan
 	states *connector.Slot
@@ -74,8 +79,10 @@ type source struct {
 }
 
 // begin finds where the plan begins. The daemon composes from a saved checkpoint
-// by reference. A prefix that is not saved enters as one more computed span:
-// with T = 0 and S = its state, any state becomes that state.
+// by reference when that holds the very states the request brings: convolution
+// tails and rows come from the request, and a mixture of two states is neither.
+// Any other prefix enters as one more computed span: with T = 0 and S = its
+// state, any state becomes that state.
 func (s *source) begin(prefix []uint32) error {
 	if s.from == nil {
 		return nil
@@ -88,17 +95,44 @@ func (s *source) begin(prefix []uint32) error {
 	if !ok {
 		return connector.ErrUnavailable
 	}
-	var err error
-	if s.saved, ok, err = s.store.model.Load(s.store.ctx, hashes[0], connector.Exact|connector.Spliced, connector.AcquireOptions{}); err != nil {
+	saved, ok, err := s.store.model.Load(s.store.ctx, hashes[0], connector.Exact, connector.AcquireOptions{})
+	if err != nil {
 		return err
 	}
-	if !ok {
-		s.own = true
-		s.plan.Spans = append([]connector.Span{{Start: 0, Count: s.plan.Begin}}, s.plan.Spans...)
-		s.plan.Begin = 0
+	if ok {
+		same, err := s.holds(saved)
+		if same {
+			s.saved = saved
+			return nil
+		}
+		saved.Release()
+		if err != nil {
+			return err
+		}
 	}
+	s.own = true
+	s.plan.Spans = append([]connector.Span{{Start: 0, Count: s.plan.Begin}}, s.plan.Spans...)
+	s.plan.Begin = 0
 	return nil
 }
+
+// holds says whether a checkpoint's running states are those of from, bit for
+// bit. The tokens alone do not say so: from may be the state after a splice.
+func (s *source) holds(c *connector.Checkpoint) (bool, error) {
+	last := c.Last()
+	for _, i := range s.store.prof.LinearLayers() {
+		state, err := elements(last.Layout(), i, profile.PartS, last.Read)
+		if err != nil {
+			return false, err
+		}
+		if !slices.EqualFunc(state, s.from.Layers[i].S, sameBits) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func sameBits(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }
 
 func (s *source) release() {
 	s.states.Release()
@@ -122,22 +156,23 @@ func (s *source) Left(layer, span int) ([]float32, error) {
 	}
 	switch {
 	case before != nil:
-		return elements(before.Layout(), layer, profile.PartConv, before.Part)
+		return elements(before.Layout(), layer, profile.PartConv, before.Read)
 	case s.from != nil:
 		return s.from.Layers[layer].Conv, nil
 	}
 	return s.model.NewState().Layers[layer].Conv, nil
 }
 
-// elements are the values of one part of an object.
-func elements(layout profile.Layout, layer int, kind profile.PartKind, part func(i int) []byte) ([]float32, error) {
+// elements are the values of one part of an object, read by its Read: a lease
+// that ends meanwhile is an error, never other bytes.
+func elements(layout profile.Layout, layer int, kind profile.PartKind, read func(i int, dst []byte) error) ([]float32, error) {
 	i := layout.Find(layer, kind)
 	if i < 0 {
 		return nil, nil
 	}
-	b := part(i)
-	if b == nil {
-		return nil, fmt.Errorf("part %d of layer %d: %w", kind, layer, connector.ErrGone)
+	b := make([]byte, layout.Parts[i].Len)
+	if err := read(i, b); err != nil {
+		return nil, fmt.Errorf("part %d of layer %d: %w", kind, layer, err)
 	}
 	d := layout.Parts[i].DType
 	out := make([]float32, len(b)/d.Size())
