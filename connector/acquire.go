@@ -25,12 +25,18 @@ type Lease struct {
 
 // Release gives the lease back. Its memory must not be used any more. The first
 // call counts, others do nothing. A daemon that does not answer within
-// Timeouts.Lookup learns of it when it reads again.
+// Timeouts.Lookup is told again when it does.
 func (l *Lease) Release() {
 	if l != nil {
 		l.release()
 	}
 }
+
+// Valid reports whether the lease's bytes are still those that were leased: not
+// released, and the connection it was made on has not ended, or the daemon's
+// process is dead, so that nobody writes any more. Leases do not outlive a
+// connection that a living daemon ended, or Client.Close.
+func (l *Lease) Valid() bool { return l != nil && l.valid() }
 
 func (l *Lease) base() *held {
 	if l == nil {
@@ -61,9 +67,11 @@ func (m *Model) Acquire(ctx context.Context, keys []profile.SegmentKey, o Acquir
 	for len(todo) > 0 {
 		again, err := m.acquire(ctx, r, keys, todo, o, out)
 		if err != nil {
+			leases := make([]*Lease, len(out))
 			for i := range out {
-				out[i].Lease.Release()
+				leases[i] = out[i].Lease
 			}
+			Release(leases...)
 			return nil, err
 		}
 		todo = again

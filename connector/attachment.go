@@ -22,7 +22,8 @@ import (
 // the last lease is released.
 type attachment struct {
 	client *Client
-	conn   *seqpacket.Conn
+	conn   *seqpacket.Conn // open until the last lease is released
+	peer   *peer
 	epoch  uint64
 	grants []wire.TenantGrant // in the order of Options.Tenants
 	server string
@@ -33,6 +34,8 @@ type attachment struct {
 	staging *staging
 
 	flight
+	owed  owed
+	stall stall
 	token chan struct{} // the right to read the socket; its holder owns rbuf
 	rbuf  []byte
 
@@ -67,7 +70,16 @@ func (a *attachment) release() {
 			a.client.opt.Log.Error().Err(err).Msg("unmapping a region of the daemon")
 		}
 	}
+	// Only now: to a daemon that dropped us an open end says that somebody may
+	// still look at the pages.
+	a.conn.Close()
+	a.peer.close()
 }
+
+// intact reports whether leased memory holds what was leased. Once the
+// connection has ended the daemon may give its pages to others, unless it is
+// dead: then nobody writes any more. The caller keeps the mappings.
+func (a *attachment) intact() bool { return !a.ended.Load() || a.peer.gone() }
 
 // watch waits for the daemon to hang up.
 func (a *attachment) watch() {
@@ -113,7 +125,6 @@ func (a *attachment) hangup() {
 			}
 		}
 	}
-	a.conn.Close()
 	close(a.gone)
 	a.release()
 }
@@ -122,6 +133,10 @@ func (a *attachment) hangup() {
 func (a *attachment) start(ctx context.Context, c *call, tenant uint32, m wire.Message, fds []int) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %v: %w", c.op, context.Cause(ctx), giveUp(ctx))
+	}
+	if a.stall.refuses() {
+		a.client.counters.stalled.Add(1)
+		return errStalled
 	}
 	i, err := a.entry(ctx, c)
 	if err != nil {
@@ -133,11 +148,11 @@ func (a *attachment) start(ctx context.Context, c *call, tenant uint32, m wire.M
 	}
 	h := wire.Header{
 		Op: c.op, Request: c.id, Epoch: a.epoch, Tenant: tenant,
-		Deadline: uint32(max(1, min(time.Until(c.deadline).Microseconds(), 1<<32-1))),
+		Deadline: microseconds(c.deadline),
 	}
 	c.out, err = wire.AppendFrame(c.out[:0], &h, m)
 	if err == nil {
-		err = a.send(c.out, fds, c.deadline)
+		err = a.send(ctx, c.out, fds, c.deadline)
 	}
 	if err == nil {
 		a.client.counters.calls.Add(1)
@@ -150,6 +165,7 @@ func (a *attachment) start(ctx context.Context, c *call, tenant uint32, m wire.M
 		return fmt.Errorf("%v: %w", err, ErrInvalid)
 	case errors.Is(err, seqpacket.ErrTimeout):
 		a.client.counters.late.Add(1)
+		a.stall.missed()
 		return fmt.Errorf("%s: the daemon takes no requests: %w", c.op, ErrLate)
 	case errors.Is(err, seqpacket.ErrClosed):
 		a.fail(err)
@@ -179,17 +195,23 @@ func (a *attachment) entry(ctx context.Context, c *call) (uint16, error) {
 	}
 }
 
-func (a *attachment) send(frame []byte, fds []int, deadline time.Time) error {
+// microseconds is a deadline as the header has it: at least 1, since 0 would mean
+// the daemon's default.
+func microseconds(deadline time.Time) uint32 {
+	return uint32(max(1, min(time.Until(deadline).Microseconds(), 1<<32-1)))
+}
+
+func (a *attachment) send(ctx context.Context, frame []byte, fds []int, deadline time.Time) error {
 	for {
 		err := a.conn.TrySend(frame, fds)
 		if !errors.Is(err, seqpacket.ErrTimeout) {
 			return err
 		}
 		left := time.Until(deadline)
-		if left <= 0 {
+		if left <= 0 || ctx.Err() != nil {
 			return err
 		}
-		if err := a.conn.AwaitWritable(left); err != nil && !errors.Is(err, seqpacket.ErrTimeout) {
+		if err := a.conn.AwaitWritable(min(left, readTick)); err != nil && !errors.Is(err, seqpacket.ErrTimeout) {
 			return err
 		}
 	}
@@ -198,36 +220,46 @@ func (a *attachment) send(frame []byte, fds []int, deadline time.Time) error {
 // finish waits for the reply of a started call: one waiting caller at a time
 // holds the token and reads for all.
 func (a *attachment) finish(ctx context.Context, c *call) error {
-	for {
-		select {
-		case <-a.token:
-		default:
-			answered, err := a.follow(ctx, c)
-			if answered {
-				return c.err
-			}
-			if err != nil {
-				return a.abandon(c, err)
-			}
-		}
-		// Here we hold the token.
-		err := a.lead(ctx, c)
-		a.token <- struct{}{}
-		if err != nil {
-			return a.abandon(c, err)
-		}
-		return c.err
+	answered, err := false, error(nil)
+	select {
+	case <-a.token:
+	default:
+		answered, err = a.follow(ctx, c)
 	}
+	if !answered && err == nil {
+		// Here we hold the token.
+		err = a.lead(ctx, c)
+		a.token <- struct{}{}
+	}
+	if err != nil {
+		return a.abandon(c, err)
+	}
+	return c.err
 }
 
-// follow waits while somebody else reads. With false and no error the token is
-// ours.
+// follow waits while somebody else reads. Neither answered nor an error means
+// that the token is ours.
 func (a *attachment) follow(ctx context.Context, c *call) (answered bool, err error) {
-	left := time.Until(c.deadline)
+	answered, err = a.await(ctx, c, time.Until(c.deadline))
+	if err != nil && a.conn.Readable() {
+		// Our reply may lie there and the reader, or this process, have been
+		// held up. It costs a reader no more than this to get to it.
+		if answered, again := a.await(context.Background(), c, lastWait); again == nil {
+			return answered, nil
+		}
+	}
+	return answered, err
+}
+
+// lastWait is what a call waits beyond its deadline when replies lie unread; a
+// guess at how long a reader takes for them.
+const lastWait = 5 * time.Millisecond
+
+func (a *attachment) await(ctx context.Context, c *call, d time.Duration) (answered bool, err error) {
 	if c.timer == nil {
-		c.timer = time.NewTimer(left)
+		c.timer = time.NewTimer(d)
 	} else {
-		c.timer.Reset(left)
+		c.timer.Reset(d)
 	}
 	defer c.timer.Stop()
 	select {
@@ -250,42 +282,56 @@ func giveUp(ctx context.Context) error {
 	return ErrCanceled
 }
 
-// lead reads until c is answered.
+// lead reads until c is answered. At the end of its time it still takes what has
+// come already: after a pause of this process the reply may have been there all
+// along.
 func (a *attachment) lead(ctx context.Context, c *call) error {
 	for !a.settled(c) {
 		left := time.Until(c.deadline)
-		if left <= 0 {
-			return ErrLate
+		if left > 0 && ctx.Err() == nil {
+			a.read(min(left, readTick), c)
+			continue
 		}
-		if ctx.Err() != nil {
+		if a.read(0, c) {
+			continue
+		}
+		if a.settled(c) {
+			return nil
+		}
+		if left > 0 {
 			return giveUp(ctx)
 		}
-		a.read(min(left, readTick), c)
+		return ErrLate
 	}
 	return nil
 }
 
-// read receives at most one frame, for at most d, and hands it to its owner.
-// The caller holds the token.
-func (a *attachment) read(d time.Duration, self *call) {
-	if err := a.conn.SetRecvTimeout(d); err != nil {
-		a.fail(err)
-		return
+// read receives at most one frame, for at most d (0 = without waiting), and
+// hands it to its owner. It reports whether there was one. The caller holds the
+// token.
+func (a *attachment) read(d time.Duration, self *call) bool {
+	n, fds, err := 0, []int(nil), error(nil)
+	if d == 0 {
+		n, fds, err = a.conn.TryRecv(a.rbuf)
+	} else if err = a.conn.SetRecvTimeout(d); err == nil {
+		n, fds, err = a.conn.Recv(a.rbuf)
 	}
-	n, fds, err := a.conn.Recv(a.rbuf)
 	if len(fds) > 0 {
 		seqpacket.CloseAll(fds)
 		err = fmt.Errorf("%d descriptors that nobody asked for", len(fds))
 	}
 	switch {
 	case err == nil:
+		a.stall.heard()
 		a.dispatch(a.rbuf[:n], self)
+		return true
 	case errors.Is(err, seqpacket.ErrTimeout):
 	case errors.Is(err, seqpacket.ErrClosed):
 		a.fail(err)
 	default:
 		a.garbage(fmt.Errorf("reply of %d bytes: %w", n, err))
 	}
+	return false
 }
 
 // dispatch hands a reply to its owner.

@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 		serveBench(dir)
 		return
 	}
+	if path := os.Getenv(fakeProcess); path != "" {
+		serveFake(path)
+	}
 	os.Exit(m.Run())
 }
 

@@ -32,8 +32,6 @@ type call struct {
 	matchReply wire.MatchReply
 	acquire    wire.AcquireRequest
 	acquired   wire.AcquireReply
-	release    wire.ReleaseRequest
-	codes      wire.CodesReply
 }
 
 func newCall() *call { return &call{done: make(chan struct{}, 1)} }
@@ -54,11 +52,13 @@ type late struct {
 	own     bool
 	cancels uint64        // the request that this one cancels
 	stops   *PendingWrite // waits for the reply to this cancel
+
+	returns []uint64 // leases or reservations that the request gives back
 }
 
 // header returns the parsed reply. The frame was checked when it arrived.
-func (c *call) header() (wire.Header, []byte) {
-	h, body, err := wire.ParseHeader(c.reply)
+func (k *call) header() (wire.Header, []byte) {
+	h, body, err := wire.ParseHeader(k.reply)
 	if err != nil {
 		return wire.Header{Code: wire.Invalid}, nil
 	}

@@ -99,7 +99,6 @@ func (c *Client) attach() *attachment {
 		return nil
 	}
 	if !c.publish(a) {
-		a.conn.Close()
 		a.release()
 		return nil
 	}
@@ -226,9 +225,11 @@ func (c *Client) WaitAttached(ctx context.Context) error {
 }
 
 // Close ends the client: the daemon takes back its leases, staging and slots.
-// Calls in progress return ErrUnavailable. Memory of leases that are not
-// released stays mapped until they are. It waits for the daemon to let go of
-// engine memory for at most Timeouts.Transfer. Calls after the first do nothing.
+// Calls in progress return ErrUnavailable. Leases that are not released lose
+// their bytes (see Lease.Valid) but stay mapped until they are, so that a view
+// that is still in use is wrong at worst, not a fault. Close waits for the daemon
+// to let go of engine memory for at most Timeouts.Transfer. Calls after the first
+// do nothing.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.mu.closed {

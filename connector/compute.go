@@ -20,7 +20,7 @@ type Slot struct {
 }
 
 // Bytes is a view of the result, valid until Release or until the slot is given
-// as Into again; nil after Release.
+// as Into again; nil after Release and when the slot is not valid any more.
 func (s *Slot) Bytes() []byte {
 	if s == nil || s.spoilt || s.keep() != nil {
 		return nil
@@ -35,6 +35,9 @@ func (s *Slot) Release() {
 		s.release()
 	}
 }
+
+// Valid is Lease.Valid for a slot.
+func (s *Slot) Valid() bool { return s != nil && !s.spoilt && s.valid() }
 
 func (s *Slot) base() *held {
 	if s == nil {

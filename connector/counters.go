@@ -13,15 +13,16 @@ type Counters struct {
 	Canceled    uint64 // calls that were given up by their context
 	LateReplies uint64 // replies that came after their caller had left
 	Unknown     uint64 // replies to no request of ours
-	GaveBack    uint64 // leases and reservations returned because they came late
+	Stalled     uint64 // calls that failed at once because the daemon had stopped answering
+	GaveBack    uint64 // leases and reservations returned afterwards: they came late, or the daemon had not taken them
 	Waits       uint64 // calls that had to wait for a place among those in flight
 	Unsent      uint64 // cancels and releases that could not be sent at once
 	Corrupt     uint64 // chunks whose digest did not match when they were read
 }
 
 type counters struct {
-	attached, lost, malformed, calls, unavailable, late, canceled atomic.Uint64
-	lateReplies, unknown, gaveBack, waits, unsent, corrupt        atomic.Uint64
+	attached, lost, malformed, calls, unavailable, late, canceled, stalled atomic.Uint64
+	lateReplies, unknown, gaveBack, waits, unsent, corrupt                 atomic.Uint64
 }
 
 // Counters returns the current counts.
@@ -30,7 +31,7 @@ func (c *Client) Counters() Counters {
 	return Counters{
 		Attached: n.attached.Load(), Lost: n.lost.Load(), Malformed: n.malformed.Load(),
 		Calls: n.calls.Load(), Unavailable: n.unavailable.Load(), Late: n.late.Load(),
-		Canceled: n.canceled.Load(), LateReplies: n.lateReplies.Load(), Unknown: n.unknown.Load(),
+		Canceled: n.canceled.Load(), Stalled: n.stalled.Load(), LateReplies: n.lateReplies.Load(), Unknown: n.unknown.Load(),
 		GaveBack: n.gaveBack.Load(), Waits: n.waits.Load(), Unsent: n.unsent.Load(),
 		Corrupt: n.corrupt.Load(),
 	}

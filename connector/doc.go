@@ -12,8 +12,9 @@
 //	leases, err := m.Acquire(ctx, keys, connector.AcquireOptions{})
 //
 // Memory: a Lease, Checkpoint or Slot gives views of memory that the daemon
-// owns and that is mapped here. They are valid until Release, also when the
-// daemon has died; after Release they may be unmapped and must not be touched.
+// owns and that is mapped here. They are valid until Release or until their
+// connection ends, except that the memory of a daemon that has died stays as it
+// was; Valid tells. After Release they may be unmapped and must not be touched.
 // Views can only be read: writing to one is a fault.
 //
 // All methods may be called by several goroutines at once. Calls of one client

@@ -2,7 +2,9 @@ package connector
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -19,7 +21,7 @@ import (
 // fake is a daemon whose answers a test writes. Its sockets, descriptors and
 // memory are real.
 type fake struct {
-	t      *testing.T
+	t      reporter
 	path   string
 	device gpuipc.Device
 
@@ -38,6 +40,17 @@ type fake struct {
 	}
 	seen    chan wire.Op // gets each op after it was handled, while there is room
 	workers sync.WaitGroup
+}
+
+// reporter is what a fake needs of a test; in a process of its own it has none.
+type reporter interface {
+	Helper()
+	Cleanup(func())
+	TempDir() string
+	Error(...any)
+	Errorf(string, ...any)
+	Fatal(...any)
+	Fatalf(string, ...any)
 }
 
 // request is what a fake has received.
@@ -59,7 +72,7 @@ const (
 )
 
 // newFake makes a fake that does not listen yet.
-func newFake(t *testing.T) *fake {
+func newFake(t reporter) *fake {
 	t.Helper()
 	device, err := gpuipc.Open(gpuipc.Options{})
 	if err != nil {
@@ -81,6 +94,55 @@ func newFake(t *testing.T) *fake {
 		}
 	})
 	return f
+}
+
+// fakeProcess makes the test binary a fake daemon on the path it names, until it
+// is killed.
+const fakeProcess = "CONNECTOR_FAKE"
+
+// standalone is the reporter of a fake in a process of its own.
+type standalone struct{}
+
+func (standalone) Helper()                        {}
+func (standalone) Cleanup(func())                 {}
+func (standalone) TempDir() string                { return "" }
+func (standalone) Error(args ...any)              { panic(fmt.Sprint(args...)) }
+func (standalone) Errorf(f string, args ...any)   { panic(fmt.Sprintf(f, args...)) }
+func (s standalone) Fatal(args ...any)            { s.Error(args...) }
+func (s standalone) Fatalf(f string, args ...any) { s.Errorf(f, args...) }
+
+func serveFake(path string) {
+	f := newFake(standalone{})
+	f.path = path
+	f.start()
+	fmt.Println("ready")
+	select {}
+}
+
+// spawnFake starts a fake in a process of its own; kill is kill -9 and returns
+// when the process is gone.
+func spawnFake(t *testing.T) (path string, kill func()) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "s")
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), fakeProcess+"="+path)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	})
+	t.Cleanup(kill)
+	if _, err := out.Read(make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	return path, kill
 }
 
 // startFake is newFake that listens.
@@ -445,7 +507,7 @@ func (f *fake) map_(region gpuipc.Region, writable bool) []byte {
 }
 
 // testProfile is a small hybrid: one dense linear layer, one attention layer.
-func testProfile(t testing.TB) *profile.Profile {
+func testProfile(t reporter) *profile.Profile {
 	p, err := profile.New(profile.Identity{
 		Model: "test", Weights: [32]byte{1}, Tokenizer: "bytes", TPSize: 1,
 		Layers: []profile.Layer{

@@ -1,7 +1,6 @@
 package connector
 
 import (
-	"context"
 	"fmt"
 	"sync/atomic"
 
@@ -30,7 +29,8 @@ func (h *held) lease(a *attachment) (uint64, error) {
 	return h.id, nil
 }
 
-// keep lets a call use the memory while it runs.
+// keep lets a call use the memory while it runs; the caller releases the
+// attachment.
 func (h *held) keep() error {
 	if h.released.Load() || !h.a.retain() {
 		return fmt.Errorf("lease %d is released: %w", h.id, ErrGone)
@@ -40,29 +40,36 @@ func (h *held) keep() error {
 		h.a.release()
 		return fmt.Errorf("lease %d is released: %w", h.id, ErrGone)
 	}
+	if err := h.changed(); err != nil {
+		h.a.release()
+		return err
+	}
 	return nil
+}
+
+// changed is an error when the memory may hold something else by now. Asked
+// again after a copy it vouches for what was copied.
+func (h *held) changed() error {
+	if h.a.intact() {
+		return nil
+	}
+	return fmt.Errorf("lease %d: its connection has ended: %w", h.id, ErrGone)
+}
+
+func (h *held) valid() bool {
+	if h.keep() != nil {
+		return false
+	}
+	h.a.release()
+	return true
 }
 
 func (h *held) release() {
 	if h.released.Swap(true) {
 		return
 	}
-	h.a.giveUp([]uint64{h.id}, h.tenant)
+	h.a.giveUp(debt{wire.OpRelease, h.tenant}, []uint64{h.id})
 	h.a.release()
-}
-
-// giveUp releases leases at the daemon. A failure needs no answer: on time-out
-// the request is on its way, and a daemon that is gone has nothing to release.
-func (a *attachment) giveUp(ids []uint64, tenant uint32) {
-	if a.ended.Load() {
-		return
-	}
-	c := a.client
-	k := c.call(context.Background(), c.opt.Timeouts.Lookup)
-	defer c.put(k)
-	k.op = wire.OpRelease
-	k.release.Leases = append(k.release.Leases[:0], ids...)
-	_, _ = a.do(context.Background(), k, tenant, &k.release, nil)
 }
 
 // releasable is a *Lease, *Checkpoint or *Slot.
@@ -75,12 +82,12 @@ func Release[T releasable](leases ...T) {
 	var ids []uint64
 	flush := func() {
 		if len(ids) > 0 {
-			first.a.giveUp(ids, first.tenant)
+			first.a.giveUp(debt{wire.OpRelease, first.tenant}, ids)
 		}
 		for range ids {
 			first.a.release()
 		}
-		ids = ids[:0]
+		ids = nil // the former may still be owed
 	}
 	for _, l := range leases {
 		h := l.base()

@@ -23,7 +23,7 @@ func dial(c *Client) (*attachment, error) {
 		return nil, err
 	}
 	a := &attachment{
-		client: c, conn: conn, rbuf: make([]byte, wire.MaxFrame),
+		client: c, conn: conn, peer: newPeer(conn), rbuf: make([]byte, wire.MaxFrame),
 		token: make(chan struct{}, 1), dead: make(chan struct{}), gone: make(chan struct{}),
 	}
 	a.token <- struct{}{}
@@ -31,6 +31,7 @@ func dial(c *Client) (*attachment, error) {
 	if err != nil {
 		seqpacket.CloseAll(fds)
 		conn.Close()
+		a.peer.close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return a, nil
@@ -47,12 +48,13 @@ func (a *attachment) hello(deadline time.Time) ([]int, error) {
 	for _, t := range o.Tenants {
 		request.Tenants = append(request.Tenants, wire.TenantName(t))
 	}
-	h := wire.Header{Op: wire.OpHello, Request: 1, Deadline: uint32(min(time.Until(deadline).Microseconds(), 1<<32-1))}
+	h := wire.Header{Op: wire.OpHello, Request: 1, Deadline: microseconds(deadline)}
 	frame, err := wire.AppendFrame(nil, &h, request)
 	if err != nil {
 		return nil, err
 	}
-	if err := a.send(frame, nil, deadline); err != nil {
+	// A daemon that turned us away has said why before it closed.
+	if err := a.send(a.client.ctx, frame, nil, deadline); err != nil && !errors.Is(err, seqpacket.ErrClosed) {
 		return nil, fmt.Errorf("hello: %w", err)
 	}
 	body, fds, err := a.helloReply(deadline)

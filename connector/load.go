@@ -32,6 +32,9 @@ func (c *Checkpoint) Release() {
 	}
 }
 
+// Valid is Lease.Valid for a checkpoint.
+func (c *Checkpoint) Valid() bool { return c != nil && c.valid() }
+
 func (c *Checkpoint) base() *held {
 	if c == nil {
 		return nil

@@ -39,7 +39,9 @@ func (o *object) Layout() profile.Layout { return o.layout }
 func (o *object) Bytes() int64 { return o.layout.Bytes }
 
 // Part is the bytes of part i: a view where they lie in one run, which is the
-// rule, else a copy. It is nil after Release and for a part that does not exist.
+// rule, else a copy. It is nil for a part that does not exist, after Release, and
+// when the lease is not valid any more. Whoever uses a view asks Valid after its
+// last use: only then was what it read what was leased.
 func (o *object) Part(i int) []byte {
 	if i < 0 || i >= len(o.layout.Parts) || o.held.keep() != nil {
 		return nil
@@ -47,17 +49,21 @@ func (o *object) Part(i int) []byte {
 	defer o.held.a.release()
 	p := &o.layout.Parts[i]
 	mem := o.held.a.arena.Bytes()
-	if v, ok := o.extents.view(mem, p.Off, p.Len); ok {
+	if v, ok := o.extents.view(mem, p.Off, p.Len); ok && p.Len > 0 {
 		return v
 	}
 	v := make([]byte, p.Len)
 	o.extents.copyOut(v, mem, p.Off)
+	if o.held.changed() != nil {
+		return nil
+	}
 	return v
 }
 
 // Read copies part i into dst, which must have its size. With digests each chunk
 // of the copy is checked while it is in the cache: damage is ErrCorrupt, and dst
-// must not be used then.
+// must not be used then. nil means that dst holds what was leased, ErrGone that
+// the lease ended before or meanwhile.
 func (o *object) Read(i int, dst []byte) error {
 	if i < 0 || i >= len(o.layout.Parts) {
 		return invalid("read: part %d of %d", i, len(o.layout.Parts))
@@ -83,7 +89,7 @@ func (o *object) Read(i int, dst []byte) error {
 		}
 		dst = dst[len(run):]
 	}
-	return nil
+	return o.held.changed()
 }
 
 // Verify computes all digests again: nil, ErrCorrupt, or ErrInvalid when they
@@ -116,7 +122,7 @@ func (o *object) Verify() error {
 			at++
 		}
 	}
-	return nil
+	return o.held.changed()
 }
 
 // check compares one chunk with digest at.
@@ -127,6 +133,9 @@ func (o *object) check(run []byte, part, chunk, at int) error {
 	got := gpuipc.DigestBytes(run)
 	if got == o.digests[at] {
 		return nil
+	}
+	if err := o.held.changed(); err != nil {
+		return err
 	}
 	o.held.a.client.counters.corrupt.Add(1)
 	return fmt.Errorf("lease %d, part %d, chunk %d: digest %#x, want %#x: %w", o.held.id, part, chunk, got, o.digests[at], ErrCorrupt)

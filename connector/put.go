@@ -129,10 +129,16 @@ func (w *writer) write(ctx context.Context, reserve func() (uint64, error)) (pub
 	if w.reservation, err = reserve(); err != nil {
 		return false, err
 	}
+	committed := false
+	defer func() {
+		if !committed { // also when the source panics
+			w.abort()
+		}
+	}()
 	if err := w.commitAll(ctx); err != nil {
-		w.abort()
 		return false, err
 	}
+	committed = true
 	return w.published, nil
 }
 
@@ -214,21 +220,22 @@ func (a *attachment) returnStaging(k *call) {
 // takes only what staging is free: waiting for more would be waiting for itself.
 func (w *writer) commitAll(ctx context.Context) error {
 	var flying *call
+	defer func() {
+		if flying != nil { // an error, or the source panicked
+			_ = w.await(ctx, flying)
+		}
+	}()
 	for {
 		next, err := w.fill(ctx, flying == nil)
 		crowded := flying != nil && errors.Is(err, errCrowded)
-		if flying != nil {
-			if failed := w.await(ctx, flying); failed != nil || crowded {
+		if former := flying; former != nil {
+			flying = nil
+			if failed := w.await(ctx, former); failed != nil || crowded {
 				err = failed
 			}
 		}
-		if flying = next; crowded && err == nil {
-			continue
-		}
-		if err != nil && flying != nil {
-			_ = w.await(ctx, flying)
-		}
-		if err != nil || flying == nil {
+		flying = next
+		if err != nil || next == nil && !crowded {
 			return err
 		}
 	}
@@ -244,17 +251,22 @@ func (w *writer) fill(ctx context.Context, wait bool) (*call, error) {
 	k := c.call(ctx, c.opt.Timeouts.Transfer)
 	k.op = wire.OpCommit
 	k.late.cancel = true
+	started := false
+	defer func() {
+		if !started {
+			a.returnStaging(k)
+			c.put(k)
+		}
+	}()
 	var request wire.CommitRequest
-	err := w.fillBatch(ctx, k, &request, wait)
-	if err == nil && len(request.Digest) > 0 {
-		k.arm(ctx, c.opt.Timeouts.Transfer) // what the source took is not the daemon's
-		err = a.start(ctx, k, w.r.tenant, &request, nil)
-	}
-	if err != nil || len(request.Digest) == 0 {
-		a.returnStaging(k)
-		c.put(k)
+	if err := w.fillBatch(ctx, k, &request, wait); err != nil || len(request.Digest) == 0 {
 		return nil, err
 	}
+	k.arm(ctx, c.opt.Timeouts.Transfer) // what the source took is not the daemon's
+	if err := a.start(ctx, k, w.r.tenant, &request, nil); err != nil {
+		return nil, err
+	}
+	started = true
 	return k, nil
 }
 
@@ -342,18 +354,7 @@ func (w *writer) await(ctx context.Context, k *call) error {
 	return nil
 }
 
-func (w *writer) abort() { w.r.a.abort([]uint64{w.reservation}, w.r.tenant) }
-
-// abort gives reservations back at the daemon. A failure needs no answer, see
-// giveUp.
-func (a *attachment) abort(reservations []uint64, tenant uint32) {
-	if a.ended.Load() {
-		return
-	}
-	c := a.client
-	ctx := context.Background() // also when the caller's has ended
-	k := c.call(ctx, c.opt.Timeouts.Lookup)
-	defer c.put(k)
-	k.op = wire.OpAbort
-	_, _ = a.do(ctx, k, tenant, &wire.AbortRequest{Reservations: reservations}, nil)
+// abort gives the reservation back.
+func (w *writer) abort() {
+	w.r.a.giveUp(debt{wire.OpAbort, w.r.tenant}, []uint64{w.reservation})
 }

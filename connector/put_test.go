@@ -199,7 +199,7 @@ func TestPutThatFailsIsAborted(t *testing.T) {
 			if got := f.count(wire.OpAbort); got != row.aborts {
 				t.Errorf("%d aborts, want %d", got, row.aborts)
 			}
-			if row.want != ErrUnavailable {
+			if !errors.Is(row.want, ErrUnavailable) {
 				stagingFree(t, c)
 			}
 		})
@@ -225,6 +225,31 @@ func TestPutChecksItsArguments(t *testing.T) {
 	if _, err := m.Save(background, &SaveQuery{Tokens: 5, ParentTokens: 5}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("save: %v", err)
 	}
+}
+
+func TestSourceThatPanicsLeavesNothingBehind(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	c := open(t, f)
+	m := register(t, c, Binding{})
+	q := putQuery(t, 70_000) // several batches
+	calls := 0
+	q.Source = Source{Fill: func(profile.Part, int, int64, []byte) error {
+		if calls++; calls == 5 {
+			panic("a bug of the engine")
+		}
+		return nil
+	}}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic is gone")
+			}
+		}()
+		_, _ = m.Put(background, q)
+	}()
+	f.await(wire.OpAbort)
+	stagingFree(t, c)
 }
 
 func TestLateCommitKeepsItsStaging(t *testing.T) {

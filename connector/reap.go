@@ -3,6 +3,7 @@ package connector
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
 )
@@ -21,6 +22,7 @@ func (a *attachment) abandon(c *call, cause error) error {
 	c.abandoned = true
 	if errors.Is(cause, ErrLate) {
 		a.client.counters.late.Add(1)
+		a.stall.missed()
 	} else {
 		a.client.counters.canceled.Add(1)
 	}
@@ -34,43 +36,60 @@ func (a *attachment) abandon(c *call, cause error) error {
 	return err
 }
 
-// reap starts the reaper unless it runs. It reads replies that nobody waits for
-// and ends when there are none left.
+// reap starts the reaper unless it runs. It reads replies that nobody waits for,
+// sends what could not be sent at once, and ends when nothing of either is left.
 func (a *attachment) reap() {
 	if !a.reaping.Swap(true) {
 		a.client.spawn(a.reapAll)
 	}
 }
 
+// The reaper tries to send every readTick, not as fast as a daemon refuses; with
+// nothing to send it only reads.
+const reapRest = 500 * time.Millisecond
+
 func (a *attachment) reapAll() {
+	var next time.Time // to send
 	for {
+		tick := reapRest
+		if now := time.Now(); now.Before(next) {
+			tick = next.Sub(now)
+		} else if !a.payOwed() || !a.askToStop() {
+			next = now.Add(readTick)
+			tick = readTick
+		}
 		select {
 		case <-a.token:
 		case <-a.dead:
 			return
 		}
-		a.read(readTick, nil)
+		a.read(tick, nil)
 		a.token <- struct{}{}
-		a.askToStop() // again, where a full socket or a busy daemon refused
-		if a.orphans() > 0 {
+		if a.unfinished() {
 			continue
 		}
 		a.reaping.Store(false)
 		// A call may have been abandoned between the last two lines.
-		if a.orphans() == 0 || a.reaping.Swap(true) {
+		if !a.unfinished() || a.reaping.Swap(true) {
 			return
 		}
 	}
 }
 
-// askToStop sends a cancel for each abandoned request that has had none.
-func (a *attachment) askToStop() {
+func (a *attachment) unfinished() bool { return a.orphans() > 0 || !a.owed.none() }
+
+// askToStop sends a cancel for each abandoned request that has had none; false
+// when one could not be sent.
+func (a *attachment) askToStop() bool {
+	all := true
 	for id, l := range a.unasked() {
 		cancel := &late{own: true, cancels: id, stops: l.pending}
 		if !a.post(wire.OpCancel, l.tenant, &wire.CancelRequest{Requests: []uint64{id}}, cancel) {
 			a.askAgain(id)
+			all = false
 		}
 	}
+	return all
 }
 
 // post sends a request whose reply no caller waits for. It does not block.
@@ -115,6 +134,10 @@ func (a *attachment) settle(l *late, h wire.Header, body []byte) {
 	if l.giveBack && h.Code == wire.OK {
 		a.giveBack(l, h.Op, body)
 	}
+	if len(l.returns) > 0 && h.Code != wire.OK && worthRetry(kind(h.Code)) {
+		a.owed.add(debt{h.Op, l.tenant}, l.returns) // the reaper sends it, in its own time
+		a.reap()
+	}
 }
 
 // settleCancel handles the reply to a cancel. The daemon answers it when the
@@ -134,12 +157,11 @@ func (a *attachment) settleCancel(l *late, code wire.Code) {
 // left to the lease's time-out.
 func (a *attachment) giveBack(l *late, op wire.Op, body []byte) {
 	leases, reservations := granted(op, body)
-	a.client.counters.gaveBack.Add(uint64(len(leases) + len(reservations)))
-	if len(leases) > 0 && !a.post(wire.OpRelease, l.tenant, &wire.ReleaseRequest{Leases: leases}, &late{own: true}) {
-		a.client.spawn(func() { a.giveUp(leases, l.tenant) })
+	if len(leases) > 0 {
+		a.owe(debt{wire.OpRelease, l.tenant}, leases)
 	}
-	if len(reservations) > 0 && !a.post(wire.OpAbort, l.tenant, &wire.AbortRequest{Reservations: reservations}, &late{own: true}) {
-		a.client.spawn(func() { a.abort(reservations, l.tenant) })
+	if len(reservations) > 0 {
+		a.owe(debt{wire.OpAbort, l.tenant}, reservations)
 	}
 }
 

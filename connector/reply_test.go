@@ -35,6 +35,8 @@ func deadRegistration(t testing.TB) (*Model, *registration) {
 	}
 	c := &Client{}
 	a := &attachment{client: c, arena: region(), slots: region(), dead: make(chan struct{}), staging: newStaging(nil)}
+	a.peer = &peer{fd: -1}
+	a.peer.dead.Store(true) // so that its memory stays readable
 	a.flight.init(4)
 	a.flight.mu.ended = errNotAttached
 	a.ended.Store(true)

@@ -58,15 +58,14 @@ func TestEverythingAtOnce(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			for _, r := range rows[:2] {
-				if err := r.Lease.Verify(); err != nil {
-					return err
-				}
-			}
+			err = errors.Join(rows[0].Lease.Verify(), rows[1].Lease.Verify())
 			Release(rows[0].Lease, rows[1].Lease)
-			_, err = m.Compose(background, &ComposeQuery{Plan: Plan{End: 5, Spans: []Span{{Lease: rows[2].Lease, Count: 5}}}})
-			rows[2].Lease.Release()
-			return err
+			slot, composed := m.Compose(background, &ComposeQuery{Plan: Plan{End: 5, Spans: []Span{{Lease: rows[2].Lease, Count: 5}}}})
+			Release[releasable](rows[2].Lease, slot)
+			if !harmless(err) {
+				return err
+			}
+			return composed
 		})
 		worker(func() error { _, err := m.Put(background, q); return err })
 		worker(func() error { _, err := c.Stats(background); return err })
@@ -80,6 +79,99 @@ func TestEverythingAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
+func TestReleaseThatFoundNoRoomIsSentLater(t *testing.T) {
+	leakFree(t)
+	f := newFake(t)
+	f.maxInFlight = 8
+	f.start()
+	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 100 * time.Millisecond })
+	m := register(t, c, Binding{})
+	rows, err := m.Acquire(background, make([]profile.SegmentKey, 1), AcquireOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := f.hold(wire.OpMatch)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if err := matchOne(m); err == nil || !harmless(err) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	rows[0].Lease.Release() // the table is full of requests without an answer
+	answer()
+	f.await(wire.OpRelease)
+}
+
+func TestReturnThatIsRefusedIsSentAgain(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 50 * time.Millisecond })
+	m := register(t, c, Binding{})
+	f.on(wire.OpRelease, refuse(wire.Busy, "later"))
+	f.on(wire.OpAbort, refuse(wire.Busy, "later"))
+	f.on(wire.OpCommit, refuse(wire.Gone, ""))
+	rows, err := m.Acquire(background, make([]profile.SegmentKey, 2), AcquireOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	Release(rows[0].Lease, rows[1].Lease)
+	if _, err := m.Put(background, putQuery(t, 20)); !errors.Is(err, ErrGone) {
+		t.Fatal(err)
+	}
+	for range 3 {
+		f.await(wire.OpRelease)
+	}
+	returned := make(chan int, 10)
+	f.on(wire.OpRelease, func(r *request) {
+		standard(r)
+		returned <- len(decode[wire.ReleaseRequest](r).Leases)
+	})
+	f.on(wire.OpAbort, func(r *request) {
+		standard(r)
+		returned <- len(decode[wire.AbortRequest](r).Reservations)
+	})
+	for n := 0; n < 3; {
+		n += <-returned
+	}
+}
+
+func TestAcquireThatFailsReturnsItsLeasesAtOnce(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 20 * time.Millisecond })
+	m := register(t, c, Binding{})
+	const keys = 129
+	layout := testProfile(t).SegmentLayout(1)
+	f.on(wire.OpAcquire, func(r *request) {
+		n := len(decode[wire.AcquireRequest](r).Keys)
+		if n < keys {
+			return // the daemon stalls after the first frame
+		}
+		reply := &wire.AcquireReply{
+			Codes: make([]uint16, n), Leases: make([]uint64, n), Bytes: make([]uint64, n), Begins: make([]uint32, n),
+			Tokens: make([]uint32, n), ExtentCount: make([]uint32, n), DigestCount: make([]uint32, n),
+		}
+		for i := range n - 1 {
+			reply.Leases[i], reply.Bytes[i], reply.Tokens[i], reply.ExtentCount[i] = uint64(1000+i), uint64(layout.Bytes), 1, 1
+			reply.ExtentOff, reply.ExtentLen = append(reply.ExtentOff, 0), append(reply.ExtentLen, uint64(layout.Bytes))
+		}
+		reply.Codes[n-1] = uint16(wire.Busy) // did not fit
+		r.reply(reply)
+	})
+	f.on(wire.OpRelease, silence)
+	within(t, 3*20*time.Millisecond, func() {
+		if _, err := m.Acquire(background, make([]profile.SegmentKey, keys), AcquireOptions{}); !errors.Is(err, ErrLate) {
+			t.Error(err)
+		}
+	})
+	if n := f.count(wire.OpRelease); n != 1 {
+		t.Errorf("%d releases, want 1", n)
+	}
+}
+
 // TestBurstOfLateLeases: more leases come late than there are entries for the
 // client's own requests; all are given back.
 func TestBurstOfLateLeases(t *testing.T) {
@@ -89,6 +181,11 @@ func TestBurstOfLateLeases(t *testing.T) {
 	m := register(t, c, Binding{})
 	answer := f.hold(wire.OpAcquire)
 	const n = 3 * ownEntries
+	returned := make(chan int, n)
+	f.on(wire.OpRelease, func(r *request) {
+		standard(r)
+		returned <- len(decode[wire.ReleaseRequest](r).Leases)
+	})
 	var wg sync.WaitGroup
 	for range n {
 		wg.Go(func() {
@@ -102,8 +199,8 @@ func TestBurstOfLateLeases(t *testing.T) {
 		f.await(wire.OpAcquire)
 	}
 	answer()
-	for range n {
-		f.await(wire.OpRelease)
+	for got := 0; got < n; {
+		got += <-returned
 	}
 	if got := c.Counters().GaveBack; got != n {
 		t.Errorf("gave back %d, want %d", got, n)

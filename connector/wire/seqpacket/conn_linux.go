@@ -61,13 +61,15 @@ func Dial(path string, timeout time.Duration) (*Conn, error) {
 		return nil, err
 	}
 	// connect on a unix socket honours the send time-out.
-	if err := c.SetSendTimeout(timeout); err != nil {
-		c.Close()
-		return nil, err
-	}
-	for {
-		err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
-		if err != unix.EINTR {
+	for begun := time.Now(); ; {
+		left := timeout
+		if timeout > 0 {
+			left = max(timeout-time.Since(begun), 1) // signals must not begin it afresh
+		}
+		if err = c.SetSendTimeout(left); err != nil {
+			break
+		}
+		if err = unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != unix.EINTR {
 			break
 		}
 	}
@@ -175,7 +177,14 @@ func sendError(errno unix.Errno) error {
 // Recv receives one message into buf and the descriptors it carried, all
 // close-on-exec. On ErrTruncated buf holds the first len(buf) bytes; with every
 // error the descriptors have been closed.
-func (c *Conn) Recv(buf []byte) (n int, fds []int, err error) {
+func (c *Conn) Recv(buf []byte) (n int, fds []int, err error) { return c.recv(buf, 0) }
+
+// TryRecv is Recv that returns ErrTimeout instead of waiting.
+func (c *Conn) TryRecv(buf []byte) (n int, fds []int, err error) {
+	return c.recv(buf, unix.MSG_DONTWAIT)
+}
+
+func (c *Conn) recv(buf []byte, flags int) (n int, fds []int, err error) {
 	if len(buf) == 0 {
 		return 0, nil, errors.New("recv: empty buffer")
 	}
@@ -192,7 +201,7 @@ func (c *Conn) Recv(buf []byte) (n int, fds []int, err error) {
 	for reset := false; ; {
 		msg.SetControllen(controlBytes)
 		var errno unix.Errno
-		got, _, errno = unix.Syscall(unix.SYS_RECVMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&msg)), unix.MSG_CMSG_CLOEXEC)
+		got, _, errno = unix.Syscall(unix.SYS_RECVMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&msg)), uintptr(flags|unix.MSG_CMSG_CLOEXEC))
 		if errno == 0 {
 			break
 		}
@@ -308,10 +317,20 @@ func (c *Conn) AwaitHangup() error {
 	return err
 }
 
-// AwaitClosed is AwaitHangup that a peer's CloseWrite does not end.
+// AwaitClosed blocks until both directions have ended: the peer has closed, or
+// one side has ended each of them. To a client that has called CloseWrite, or
+// whose peer has called CloseRead, a CloseWrite of its peer looks the same as a
+// close: a peer for whom closing is a promise may end its sending side only when
+// it holds.
 func (c *Conn) AwaitClosed() error {
 	_, err := c.poll(0, -1)
 	return err
+}
+
+// Readable reports whether a message lies ready, or the connection has ended.
+func (c *Conn) Readable() bool {
+	n, err := c.poll(unix.POLLIN, 0)
+	return n > 0 || err != nil
 }
 
 // AwaitWritable waits until TrySend is worth another try or the connection has

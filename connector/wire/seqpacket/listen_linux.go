@@ -1,6 +1,7 @@
 package seqpacket
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +30,7 @@ func Listen(path string, mode uint32, backlog int) (*Listener, error) {
 			err = unix.Listen(fd, backlog)
 		}
 		if err != nil {
-			unix.Unlink(path)
+			err = errors.Join(err, unix.Unlink(path))
 		}
 	}
 	if err != nil {

@@ -1,0 +1,60 @@
+package connector
+
+import (
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+)
+
+// peer is the process that listened when we connected: the daemon, or who
+// started it. Memory that only a dead process could write does not change any
+// more.
+type peer struct {
+	fd     int // pidfd; -1 where the kernel has none
+	dead   atomic.Bool
+	waited atomic.Bool
+}
+
+// soPeerPidfd is SO_PEERPIDFD (Linux 6.5); the same on amd64 and arm64.
+const soPeerPidfd = 77
+
+// deathGrace is how long the end of a process may come after the end of its
+// sockets: the kernel closes those first. Guessed; it is waited for once.
+const deathGrace = 50 * time.Millisecond
+
+func newPeer(conn *seqpacket.Conn) *peer {
+	fd, err := unix.GetsockoptInt(conn.Fd(), unix.SOL_SOCKET, soPeerPidfd)
+	if err != nil {
+		fd = -1 // not known to be dead, ever
+	}
+	return &peer{fd: fd}
+}
+
+// gone reports whether the process is known to be dead.
+func (p *peer) gone() bool {
+	if p.dead.Load() {
+		return true
+	}
+	if p.fd < 0 {
+		return false
+	}
+	wait := 0
+	if !p.waited.Swap(true) {
+		wait = int(deathGrace / time.Millisecond)
+	}
+	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
+	if n, err := unix.Poll(fds, wait); err != nil || n == 0 {
+		return false
+	}
+	p.dead.Store(true)
+	return true
+}
+
+func (p *peer) close() {
+	if p.fd >= 0 {
+		unix.Close(p.fd)
+	}
+}
