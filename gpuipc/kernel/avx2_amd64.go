@@ -117,32 +117,32 @@ func axpyAVX2(y *float32, a float32, x *float32, n int)
 //go:noescape
 func dotAVX2(x *float32, y *float32, n int) float32
 
-// turnHalvesF32AVX2 copies rows of heads and turns x, y that are half a turn's dimensions apart.
+// turnHalvesF32AVX2 copies items and turns x, y that are half the turn's dimensions apart.
 //
 //go:noescape
 func turnHalvesF32AVX2(t *turning)
 
-// turnPairsF32AVX2 copies rows of heads and turns x, y that are neighbours.
+// turnPairsF32AVX2 copies items and turns x, y that are neighbours.
 //
 //go:noescape
 func turnPairsF32AVX2(t *turning)
 
-// turnHalvesF16AVX2 copies rows of heads and turns x, y that are half a turn's dimensions apart.
+// turnHalvesF16AVX2 copies items and turns x, y that are half the turn's dimensions apart.
 //
 //go:noescape
 func turnHalvesF16AVX2(t *turning)
 
-// turnPairsF16AVX2 copies rows of heads and turns x, y that are neighbours.
+// turnPairsF16AVX2 copies items and turns x, y that are neighbours.
 //
 //go:noescape
 func turnPairsF16AVX2(t *turning)
 
-// turnHalvesBF16AVX2 copies rows of heads and turns x, y that are half a turn's dimensions apart.
+// turnHalvesBF16AVX2 copies items and turns x, y that are half the turn's dimensions apart.
 //
 //go:noescape
 func turnHalvesBF16AVX2(t *turning)
 
-// turnPairsBF16AVX2 copies rows of heads and turns x, y that are neighbours.
+// turnPairsBF16AVX2 copies items and turns x, y that are neighbours.
 //
 //go:noescape
 func turnPairsBF16AVX2(t *turning)

@@ -939,7 +939,7 @@ TEXT ·widenF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ n+16(FP), DX
 
 Many:
-	CMPQ      DX, $0x20
+	CMPQ      DX, $+32
 	JLT       Single
 	VCVTPH2PS (CX), Y0
 	VMOVUPS   Y0, (AX)
@@ -951,21 +951,21 @@ Many:
 	VMOVUPS   Y0, 96(AX)
 	ADDQ      $+64, CX
 	ADDQ      $+128, AX
-	SUBQ      $0x20, DX
+	SUBQ      $+32, DX
 	JMP       Many
 
 Single:
-	CMPQ      DX, $0x08
+	CMPQ      DX, $+8
 	JLT       Rest
 	VCVTPH2PS (CX), Y0
 	VMOVUPS   Y0, (AX)
 	ADDQ      $+16, CX
 	ADDQ      $+32, AX
-	SUBQ      $0x08, DX
+	SUBQ      $+8, DX
 	JMP       Single
 
 Rest:
-	CMPQ      DX, $0x01
+	CMPQ      DX, $+1
 	JLT       Done
 	MOVWLZX   (CX), BX
 	VMOVD     BX, X0
@@ -973,7 +973,7 @@ Rest:
 	VMOVSS    X0, (AX)
 	ADDQ      $+2, CX
 	ADDQ      $+4, AX
-	SUBQ      $0x01, DX
+	SUBQ      $+1, DX
 	JMP       Rest
 
 Done:
@@ -988,7 +988,7 @@ TEXT ·narrowF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ n+16(FP), DX
 
 Many:
-	CMPQ      DX, $0x10
+	CMPQ      DX, $+16
 	JLT       Single
 	VMOVUPS   (CX), Y0
 	VCVTPS2PH $0x00, Y0, X0
@@ -998,29 +998,29 @@ Many:
 	VMOVDQU   X0, 16(AX)
 	ADDQ      $+64, CX
 	ADDQ      $+32, AX
-	SUBQ      $0x10, DX
+	SUBQ      $+16, DX
 	JMP       Many
 
 Single:
-	CMPQ      DX, $0x08
+	CMPQ      DX, $+8
 	JLT       Rest
 	VMOVUPS   (CX), Y0
 	VCVTPS2PH $0x00, Y0, X0
 	VMOVDQU   X0, (AX)
 	ADDQ      $+32, CX
 	ADDQ      $+16, AX
-	SUBQ      $0x08, DX
+	SUBQ      $+8, DX
 	JMP       Single
 
 Rest:
-	CMPQ      DX, $0x01
+	CMPQ      DX, $+1
 	JLT       Done
 	VMOVSS    (CX), X0
 	VCVTPS2PH $0x00, X0, X0
 	VPEXTRW   $0x00, X0, (AX)
 	ADDQ      $+4, CX
 	ADDQ      $+2, AX
-	SUBQ      $0x01, DX
+	SUBQ      $+1, DX
 	JMP       Rest
 
 Done:
@@ -1035,7 +1035,7 @@ TEXT ·widenBF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ n+16(FP), DX
 
 Many:
-	CMPQ      DX, $0x20
+	CMPQ      DX, $+32
 	JLT       Single
 	VPMOVZXWD (CX), Y0
 	VPSLLD    $0x10, Y0, Y0
@@ -1051,22 +1051,22 @@ Many:
 	VMOVUPS   Y0, 96(AX)
 	ADDQ      $+64, CX
 	ADDQ      $+128, AX
-	SUBQ      $0x20, DX
+	SUBQ      $+32, DX
 	JMP       Many
 
 Single:
-	CMPQ      DX, $0x08
+	CMPQ      DX, $+8
 	JLT       Rest
 	VPMOVZXWD (CX), Y0
 	VPSLLD    $0x10, Y0, Y0
 	VMOVUPS   Y0, (AX)
 	ADDQ      $+16, CX
 	ADDQ      $+32, AX
-	SUBQ      $0x08, DX
+	SUBQ      $+8, DX
 	JMP       Single
 
 Rest:
-	CMPQ    DX, $0x01
+	CMPQ    DX, $+1
 	JLT     Done
 	MOVWLZX (CX), BX
 	SHLL    $0x10, BX
@@ -1074,7 +1074,7 @@ Rest:
 	VMOVSS  X0, (AX)
 	ADDQ    $+2, CX
 	ADDQ    $+4, AX
-	SUBQ    $0x01, DX
+	SUBQ    $+1, DX
 	JMP     Rest
 
 Done:
@@ -1093,7 +1093,7 @@ TEXT ·narrowBF16AVX2(SB), NOSPLIT, $0-24
 	VPSLLD   $0x16, Y0, Y2
 
 Many:
-	CMPQ      DX, $0x10
+	CMPQ      DX, $+16
 	JLT       Single
 	VMOVUPS   (CX), Y3
 	VPSRLD    $0x10, Y3, Y4
@@ -1121,11 +1121,11 @@ Many:
 	VMOVDQU   X3, 16(AX)
 	ADDQ      $+64, CX
 	ADDQ      $+32, AX
-	SUBQ      $0x10, DX
+	SUBQ      $+16, DX
 	JMP       Many
 
 Single:
-	CMPQ      DX, $0x08
+	CMPQ      DX, $+8
 	JLT       Rest
 	VMOVUPS   (CX), Y3
 	VPSRLD    $0x10, Y3, Y4
@@ -1141,11 +1141,11 @@ Single:
 	VMOVDQU   X3, (AX)
 	ADDQ      $+32, CX
 	ADDQ      $+16, AX
-	SUBQ      $0x08, DX
+	SUBQ      $+8, DX
 	JMP       Single
 
 Rest:
-	CMPQ      DX, $0x01
+	CMPQ      DX, $+1
 	JLT       Done
 	VMOVSS    (CX), X3
 	VPSRLD    $0x10, X3, X4
@@ -1159,7 +1159,7 @@ Rest:
 	VPEXTRW   $0x00, X3, (AX)
 	ADDQ      $+4, CX
 	ADDQ      $+2, AX
-	SUBQ      $0x01, DX
+	SUBQ      $+1, DX
 	JMP       Rest
 
 Done:
@@ -1179,7 +1179,7 @@ row:
 	VBROADCASTSS (CX), Y0
 
 Many:
-	CMPQ    SI, $0x10
+	CMPQ    SI, $+16
 	JLT     Single
 	VMOVUPS (AX), Y1
 	VMULPS  Y0, Y1, Y1
@@ -1193,11 +1193,11 @@ Many:
 	VMOVUPS Y1, 32(AX)
 	ADDQ    $+64, AX
 	ADDQ    $+64, DX
-	SUBQ    $0x10, SI
+	SUBQ    $+16, SI
 	JMP     Many
 
 Single:
-	CMPQ    SI, $0x08
+	CMPQ    SI, $+8
 	JLT     Rest
 	VMOVUPS (AX), Y1
 	VMULPS  Y0, Y1, Y1
@@ -1206,11 +1206,11 @@ Single:
 	VMOVUPS Y1, (AX)
 	ADDQ    $+32, AX
 	ADDQ    $+32, DX
-	SUBQ    $0x08, SI
+	SUBQ    $+8, SI
 	JMP     Single
 
 Rest:
-	CMPQ   SI, $0x01
+	CMPQ   SI, $+1
 	JLT    Done
 	VMOVSS (AX), X1
 	VMULPS X0, X1, X1
@@ -1219,7 +1219,7 @@ Rest:
 	VMOVSS X1, (AX)
 	ADDQ   $+4, AX
 	ADDQ   $+4, DX
-	SUBQ   $0x01, SI
+	SUBQ   $+1, SI
 	JMP    Rest
 
 Done:
@@ -1238,7 +1238,7 @@ TEXT ·scaleEachF32AVX2(SB), NOSPLIT, $0-32
 	MOVQ n+24(FP), BX
 
 Single:
-	CMPQ    BX, $0x08
+	CMPQ    BX, $+8
 	JLT     Rest
 	VMOVUPS (AX), Y0
 	VMOVUPS (CX), Y1
@@ -1249,11 +1249,11 @@ Single:
 	ADDQ    $+32, AX
 	ADDQ    $+32, CX
 	ADDQ    $+32, DX
-	SUBQ    $0x08, BX
+	SUBQ    $+8, BX
 	JMP     Single
 
 Rest:
-	CMPQ   BX, $0x01
+	CMPQ   BX, $+1
 	JLT    Done
 	VMOVSS (AX), X0
 	VMOVSS (CX), X1
@@ -1264,7 +1264,7 @@ Rest:
 	ADDQ   $+4, AX
 	ADDQ   $+4, CX
 	ADDQ   $+4, DX
-	SUBQ   $0x01, BX
+	SUBQ   $+1, BX
 	JMP    Rest
 
 Done:
@@ -1272,7 +1272,7 @@ Done:
 	RET
 
 // func scaleTurnedF32AVX2(y0 *float32, y1 *float32, s0 *byte, s1 *byte, t float32, cos float32, sin float32, n int)
-// Requires: AVX
+// Requires: AVX, FMA3
 TEXT ·scaleTurnedF32AVX2(SB), NOSPLIT, $0-56
 	MOVQ         y0+0(FP), AX
 	MOVQ         y1+8(FP), CX
@@ -1284,56 +1284,52 @@ TEXT ·scaleTurnedF32AVX2(SB), NOSPLIT, $0-56
 	VBROADCASTSS sin+40(FP), Y2
 
 Single:
-	CMPQ    SI, $0x08
-	JLT     Rest
-	VMOVUPS (DX), Y3
-	VMOVUPS (BX), Y4
-	VMULPS  Y1, Y3, Y5
-	VMULPS  Y2, Y4, Y6
-	VMULPS  Y1, Y4, Y4
-	VMULPS  Y2, Y3, Y3
-	VSUBPS  Y6, Y5, Y5
-	VADDPS  Y3, Y4, Y4
-	VMOVUPS (AX), Y3
-	VMULPS  Y0, Y3, Y3
-	VADDPS  Y5, Y3, Y3
-	VMOVUPS Y3, (AX)
-	VMOVUPS (CX), Y3
-	VMULPS  Y0, Y3, Y3
-	VADDPS  Y4, Y3, Y3
-	VMOVUPS Y3, (CX)
-	ADDQ    $+32, AX
-	ADDQ    $+32, CX
-	ADDQ    $+32, DX
-	ADDQ    $+32, BX
-	SUBQ    $0x08, SI
-	JMP     Single
+	CMPQ        SI, $+8
+	JLT         Rest
+	VMOVUPS     (DX), Y3
+	VMOVUPS     (BX), Y4
+	VMULPS      Y2, Y4, Y5
+	VMULPS      Y2, Y3, Y6
+	VFMSUB231PS Y1, Y3, Y5
+	VFMADD231PS Y1, Y4, Y6
+	VMOVUPS     (AX), Y3
+	VMULPS      Y0, Y3, Y3
+	VADDPS      Y5, Y3, Y3
+	VMOVUPS     Y3, (AX)
+	VMOVUPS     (CX), Y3
+	VMULPS      Y0, Y3, Y3
+	VADDPS      Y6, Y3, Y3
+	VMOVUPS     Y3, (CX)
+	ADDQ        $+32, AX
+	ADDQ        $+32, CX
+	ADDQ        $+32, DX
+	ADDQ        $+32, BX
+	SUBQ        $+8, SI
+	JMP         Single
 
 Rest:
-	CMPQ   SI, $0x01
-	JLT    Done
-	VMOVSS (DX), X3
-	VMOVSS (BX), X4
-	VMULPS X1, X3, X5
-	VMULPS X2, X4, X6
-	VMULPS X1, X4, X4
-	VMULPS X2, X3, X3
-	VSUBPS X6, X5, X5
-	VADDPS X3, X4, X4
-	VMOVSS (AX), X3
-	VMULPS X0, X3, X3
-	VADDPS X5, X3, X3
-	VMOVSS X3, (AX)
-	VMOVSS (CX), X3
-	VMULPS X0, X3, X3
-	VADDPS X4, X3, X3
-	VMOVSS X3, (CX)
-	ADDQ   $+4, AX
-	ADDQ   $+4, CX
-	ADDQ   $+4, DX
-	ADDQ   $+4, BX
-	SUBQ   $0x01, SI
-	JMP    Rest
+	CMPQ        SI, $+1
+	JLT         Done
+	VMOVSS      (DX), X3
+	VMOVSS      (BX), X4
+	VMULPS      X2, X4, X5
+	VMULPS      X2, X3, X6
+	VFMSUB231PS X1, X3, X5
+	VFMADD231PS X1, X4, X6
+	VMOVSS      (AX), X3
+	VMULPS      X0, X3, X3
+	VADDPS      X5, X3, X3
+	VMOVSS      X3, (AX)
+	VMOVSS      (CX), X3
+	VMULPS      X0, X3, X3
+	VADDPS      X6, X3, X3
+	VMOVSS      X3, (CX)
+	ADDQ        $+4, AX
+	ADDQ        $+4, CX
+	ADDQ        $+4, DX
+	ADDQ        $+4, BX
+	SUBQ        $+1, SI
+	JMP         Rest
 
 Done:
 	VZEROUPPER
@@ -1352,7 +1348,7 @@ row:
 	VBROADCASTSS (CX), Y0
 
 Many:
-	CMPQ      SI, $0x10
+	CMPQ      SI, $+16
 	JLT       Single
 	VMOVUPS   (AX), Y1
 	VMULPS    Y0, Y1, Y1
@@ -1366,11 +1362,11 @@ Many:
 	VMOVUPS   Y1, 32(AX)
 	ADDQ      $+64, AX
 	ADDQ      $+32, DX
-	SUBQ      $0x10, SI
+	SUBQ      $+16, SI
 	JMP       Many
 
 Single:
-	CMPQ      SI, $0x08
+	CMPQ      SI, $+8
 	JLT       Rest
 	VMOVUPS   (AX), Y1
 	VMULPS    Y0, Y1, Y1
@@ -1379,11 +1375,11 @@ Single:
 	VMOVUPS   Y1, (AX)
 	ADDQ      $+32, AX
 	ADDQ      $+16, DX
-	SUBQ      $0x08, SI
+	SUBQ      $+8, SI
 	JMP       Single
 
 Rest:
-	CMPQ      SI, $0x01
+	CMPQ      SI, $+1
 	JLT       Done
 	VMOVSS    (AX), X1
 	VMULPS    X0, X1, X1
@@ -1394,7 +1390,7 @@ Rest:
 	VMOVSS    X1, (AX)
 	ADDQ      $+4, AX
 	ADDQ      $+2, DX
-	SUBQ      $0x01, SI
+	SUBQ      $+1, SI
 	JMP       Rest
 
 Done:
@@ -1413,7 +1409,7 @@ TEXT ·scaleEachF16AVX2(SB), NOSPLIT, $0-32
 	MOVQ n+24(FP), BX
 
 Single:
-	CMPQ      BX, $0x08
+	CMPQ      BX, $+8
 	JLT       Rest
 	VMOVUPS   (AX), Y0
 	VMOVUPS   (CX), Y1
@@ -1424,11 +1420,11 @@ Single:
 	ADDQ      $+32, AX
 	ADDQ      $+32, CX
 	ADDQ      $+16, DX
-	SUBQ      $0x08, BX
+	SUBQ      $+8, BX
 	JMP       Single
 
 Rest:
-	CMPQ      BX, $0x01
+	CMPQ      BX, $+1
 	JLT       Done
 	VMOVSS    (AX), X0
 	VMOVSS    (CX), X1
@@ -1441,7 +1437,7 @@ Rest:
 	ADDQ      $+4, AX
 	ADDQ      $+4, CX
 	ADDQ      $+2, DX
-	SUBQ      $0x01, BX
+	SUBQ      $+1, BX
 	JMP       Rest
 
 Done:
@@ -1449,7 +1445,7 @@ Done:
 	RET
 
 // func scaleTurnedF16AVX2(y0 *float32, y1 *float32, s0 *byte, s1 *byte, t float32, cos float32, sin float32, n int)
-// Requires: AVX, F16C
+// Requires: AVX, F16C, FMA3
 TEXT ·scaleTurnedF16AVX2(SB), NOSPLIT, $0-56
 	MOVQ         y0+0(FP), AX
 	MOVQ         y1+8(FP), CX
@@ -1461,60 +1457,56 @@ TEXT ·scaleTurnedF16AVX2(SB), NOSPLIT, $0-56
 	VBROADCASTSS sin+40(FP), Y2
 
 Single:
-	CMPQ      SI, $0x08
-	JLT       Rest
-	VCVTPH2PS (DX), Y3
-	VCVTPH2PS (BX), Y4
-	VMULPS    Y1, Y3, Y5
-	VMULPS    Y2, Y4, Y6
-	VMULPS    Y1, Y4, Y4
-	VMULPS    Y2, Y3, Y3
-	VSUBPS    Y6, Y5, Y5
-	VADDPS    Y3, Y4, Y4
-	VMOVUPS   (AX), Y3
-	VMULPS    Y0, Y3, Y3
-	VADDPS    Y5, Y3, Y3
-	VMOVUPS   Y3, (AX)
-	VMOVUPS   (CX), Y3
-	VMULPS    Y0, Y3, Y3
-	VADDPS    Y4, Y3, Y3
-	VMOVUPS   Y3, (CX)
-	ADDQ      $+32, AX
-	ADDQ      $+32, CX
-	ADDQ      $+16, DX
-	ADDQ      $+16, BX
-	SUBQ      $0x08, SI
-	JMP       Single
+	CMPQ        SI, $+8
+	JLT         Rest
+	VCVTPH2PS   (DX), Y3
+	VCVTPH2PS   (BX), Y4
+	VMULPS      Y2, Y4, Y5
+	VMULPS      Y2, Y3, Y6
+	VFMSUB231PS Y1, Y3, Y5
+	VFMADD231PS Y1, Y4, Y6
+	VMOVUPS     (AX), Y3
+	VMULPS      Y0, Y3, Y3
+	VADDPS      Y5, Y3, Y3
+	VMOVUPS     Y3, (AX)
+	VMOVUPS     (CX), Y3
+	VMULPS      Y0, Y3, Y3
+	VADDPS      Y6, Y3, Y3
+	VMOVUPS     Y3, (CX)
+	ADDQ        $+32, AX
+	ADDQ        $+32, CX
+	ADDQ        $+16, DX
+	ADDQ        $+16, BX
+	SUBQ        $+8, SI
+	JMP         Single
 
 Rest:
-	CMPQ      SI, $0x01
-	JLT       Done
-	MOVWLZX   (DX), DI
-	VMOVD     DI, X3
-	VCVTPH2PS X3, X3
-	MOVWLZX   (BX), DI
-	VMOVD     DI, X4
-	VCVTPH2PS X4, X4
-	VMULPS    X1, X3, X5
-	VMULPS    X2, X4, X6
-	VMULPS    X1, X4, X4
-	VMULPS    X2, X3, X3
-	VSUBPS    X6, X5, X5
-	VADDPS    X3, X4, X4
-	VMOVSS    (AX), X3
-	VMULPS    X0, X3, X3
-	VADDPS    X5, X3, X3
-	VMOVSS    X3, (AX)
-	VMOVSS    (CX), X3
-	VMULPS    X0, X3, X3
-	VADDPS    X4, X3, X3
-	VMOVSS    X3, (CX)
-	ADDQ      $+4, AX
-	ADDQ      $+4, CX
-	ADDQ      $+2, DX
-	ADDQ      $+2, BX
-	SUBQ      $0x01, SI
-	JMP       Rest
+	CMPQ        SI, $+1
+	JLT         Done
+	MOVWLZX     (DX), DI
+	VMOVD       DI, X3
+	VCVTPH2PS   X3, X3
+	MOVWLZX     (BX), DI
+	VMOVD       DI, X4
+	VCVTPH2PS   X4, X4
+	VMULPS      X2, X4, X5
+	VMULPS      X2, X3, X6
+	VFMSUB231PS X1, X3, X5
+	VFMADD231PS X1, X4, X6
+	VMOVSS      (AX), X3
+	VMULPS      X0, X3, X3
+	VADDPS      X5, X3, X3
+	VMOVSS      X3, (AX)
+	VMOVSS      (CX), X3
+	VMULPS      X0, X3, X3
+	VADDPS      X6, X3, X3
+	VMOVSS      X3, (CX)
+	ADDQ        $+4, AX
+	ADDQ        $+4, CX
+	ADDQ        $+2, DX
+	ADDQ        $+2, BX
+	SUBQ        $+1, SI
+	JMP         Rest
 
 Done:
 	VZEROUPPER
@@ -1533,7 +1525,7 @@ row:
 	VBROADCASTSS (CX), Y0
 
 Many:
-	CMPQ      SI, $0x10
+	CMPQ      SI, $+16
 	JLT       Single
 	VMOVUPS   (AX), Y1
 	VMULPS    Y0, Y1, Y1
@@ -1549,11 +1541,11 @@ Many:
 	VMOVUPS   Y1, 32(AX)
 	ADDQ      $+64, AX
 	ADDQ      $+32, DX
-	SUBQ      $0x10, SI
+	SUBQ      $+16, SI
 	JMP       Many
 
 Single:
-	CMPQ      SI, $0x08
+	CMPQ      SI, $+8
 	JLT       Rest
 	VMOVUPS   (AX), Y1
 	VMULPS    Y0, Y1, Y1
@@ -1563,11 +1555,11 @@ Single:
 	VMOVUPS   Y1, (AX)
 	ADDQ      $+32, AX
 	ADDQ      $+16, DX
-	SUBQ      $0x08, SI
+	SUBQ      $+8, SI
 	JMP       Single
 
 Rest:
-	CMPQ    SI, $0x01
+	CMPQ    SI, $+1
 	JLT     Done
 	VMOVSS  (AX), X1
 	VMULPS  X0, X1, X1
@@ -1578,7 +1570,7 @@ Rest:
 	VMOVSS  X1, (AX)
 	ADDQ    $+4, AX
 	ADDQ    $+2, DX
-	SUBQ    $0x01, SI
+	SUBQ    $+1, SI
 	JMP     Rest
 
 Done:
@@ -1597,7 +1589,7 @@ TEXT ·scaleEachBF16AVX2(SB), NOSPLIT, $0-32
 	MOVQ n+24(FP), BX
 
 Single:
-	CMPQ      BX, $0x08
+	CMPQ      BX, $+8
 	JLT       Rest
 	VMOVUPS   (AX), Y0
 	VMOVUPS   (CX), Y1
@@ -1609,11 +1601,11 @@ Single:
 	ADDQ      $+32, AX
 	ADDQ      $+32, CX
 	ADDQ      $+16, DX
-	SUBQ      $0x08, BX
+	SUBQ      $+8, BX
 	JMP       Single
 
 Rest:
-	CMPQ    BX, $0x01
+	CMPQ    BX, $+1
 	JLT     Done
 	VMOVSS  (AX), X0
 	VMOVSS  (CX), X1
@@ -1626,7 +1618,7 @@ Rest:
 	ADDQ    $+4, AX
 	ADDQ    $+4, CX
 	ADDQ    $+2, DX
-	SUBQ    $0x01, BX
+	SUBQ    $+1, BX
 	JMP     Rest
 
 Done:
@@ -1634,7 +1626,7 @@ Done:
 	RET
 
 // func scaleTurnedBF16AVX2(y0 *float32, y1 *float32, s0 *byte, s1 *byte, t float32, cos float32, sin float32, n int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, FMA3
 TEXT ·scaleTurnedBF16AVX2(SB), NOSPLIT, $0-56
 	MOVQ         y0+0(FP), AX
 	MOVQ         y1+8(FP), CX
@@ -1646,62 +1638,58 @@ TEXT ·scaleTurnedBF16AVX2(SB), NOSPLIT, $0-56
 	VBROADCASTSS sin+40(FP), Y2
 
 Single:
-	CMPQ      SI, $0x08
-	JLT       Rest
-	VPMOVZXWD (DX), Y3
-	VPSLLD    $0x10, Y3, Y3
-	VPMOVZXWD (BX), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VMULPS    Y1, Y3, Y5
-	VMULPS    Y2, Y4, Y6
-	VMULPS    Y1, Y4, Y4
-	VMULPS    Y2, Y3, Y3
-	VSUBPS    Y6, Y5, Y5
-	VADDPS    Y3, Y4, Y4
-	VMOVUPS   (AX), Y3
-	VMULPS    Y0, Y3, Y3
-	VADDPS    Y5, Y3, Y3
-	VMOVUPS   Y3, (AX)
-	VMOVUPS   (CX), Y3
-	VMULPS    Y0, Y3, Y3
-	VADDPS    Y4, Y3, Y3
-	VMOVUPS   Y3, (CX)
-	ADDQ      $+32, AX
-	ADDQ      $+32, CX
-	ADDQ      $+16, DX
-	ADDQ      $+16, BX
-	SUBQ      $0x08, SI
-	JMP       Single
+	CMPQ        SI, $+8
+	JLT         Rest
+	VPMOVZXWD   (DX), Y3
+	VPSLLD      $0x10, Y3, Y3
+	VPMOVZXWD   (BX), Y4
+	VPSLLD      $0x10, Y4, Y4
+	VMULPS      Y2, Y4, Y5
+	VMULPS      Y2, Y3, Y6
+	VFMSUB231PS Y1, Y3, Y5
+	VFMADD231PS Y1, Y4, Y6
+	VMOVUPS     (AX), Y3
+	VMULPS      Y0, Y3, Y3
+	VADDPS      Y5, Y3, Y3
+	VMOVUPS     Y3, (AX)
+	VMOVUPS     (CX), Y3
+	VMULPS      Y0, Y3, Y3
+	VADDPS      Y6, Y3, Y3
+	VMOVUPS     Y3, (CX)
+	ADDQ        $+32, AX
+	ADDQ        $+32, CX
+	ADDQ        $+16, DX
+	ADDQ        $+16, BX
+	SUBQ        $+8, SI
+	JMP         Single
 
 Rest:
-	CMPQ    SI, $0x01
-	JLT     Done
-	MOVWLZX (DX), DI
-	SHLL    $0x10, DI
-	VMOVD   DI, X3
-	MOVWLZX (BX), DI
-	SHLL    $0x10, DI
-	VMOVD   DI, X4
-	VMULPS  X1, X3, X5
-	VMULPS  X2, X4, X6
-	VMULPS  X1, X4, X4
-	VMULPS  X2, X3, X3
-	VSUBPS  X6, X5, X5
-	VADDPS  X3, X4, X4
-	VMOVSS  (AX), X3
-	VMULPS  X0, X3, X3
-	VADDPS  X5, X3, X3
-	VMOVSS  X3, (AX)
-	VMOVSS  (CX), X3
-	VMULPS  X0, X3, X3
-	VADDPS  X4, X3, X3
-	VMOVSS  X3, (CX)
-	ADDQ    $+4, AX
-	ADDQ    $+4, CX
-	ADDQ    $+2, DX
-	ADDQ    $+2, BX
-	SUBQ    $0x01, SI
-	JMP     Rest
+	CMPQ        SI, $+1
+	JLT         Done
+	MOVWLZX     (DX), DI
+	SHLL        $0x10, DI
+	VMOVD       DI, X3
+	MOVWLZX     (BX), DI
+	SHLL        $0x10, DI
+	VMOVD       DI, X4
+	VMULPS      X2, X4, X5
+	VMULPS      X2, X3, X6
+	VFMSUB231PS X1, X3, X5
+	VFMADD231PS X1, X4, X6
+	VMOVSS      (AX), X3
+	VMULPS      X0, X3, X3
+	VADDPS      X5, X3, X3
+	VMOVSS      X3, (AX)
+	VMOVSS      (CX), X3
+	VMULPS      X0, X3, X3
+	VADDPS      X6, X3, X3
+	VMOVSS      X3, (CX)
+	ADDQ        $+4, AX
+	ADDQ        $+4, CX
+	ADDQ        $+2, DX
+	ADDQ        $+2, BX
+	SUBQ        $+1, SI
+	JMP         Rest
 
 Done:
 	VZEROUPPER
@@ -1716,7 +1704,7 @@ TEXT ·axpyAVX2(SB), NOSPLIT, $0-32
 	VBROADCASTSS a+8(FP), Y0
 
 Many:
-	CMPQ        DX, $0x20
+	CMPQ        DX, $+32
 	JLT         Single
 	VMOVUPS     (AX), Y1
 	VMOVUPS     (CX), Y2
@@ -1736,11 +1724,11 @@ Many:
 	VMOVUPS     Y1, 96(AX)
 	ADDQ        $+128, CX
 	ADDQ        $+128, AX
-	SUBQ        $0x20, DX
+	SUBQ        $+32, DX
 	JMP         Many
 
 Single:
-	CMPQ        DX, $0x08
+	CMPQ        DX, $+8
 	JLT         Rest
 	VMOVUPS     (AX), Y1
 	VMOVUPS     (CX), Y2
@@ -1748,11 +1736,11 @@ Single:
 	VMOVUPS     Y1, (AX)
 	ADDQ        $+32, CX
 	ADDQ        $+32, AX
-	SUBQ        $0x08, DX
+	SUBQ        $+8, DX
 	JMP         Single
 
 Rest:
-	CMPQ        DX, $0x01
+	CMPQ        DX, $+1
 	JLT         Done
 	VMOVSS      (AX), X1
 	VMOVSS      (CX), X2
@@ -1760,7 +1748,7 @@ Rest:
 	VMOVSS      X1, (AX)
 	ADDQ        $+4, CX
 	ADDQ        $+4, AX
-	SUBQ        $0x01, DX
+	SUBQ        $+1, DX
 	JMP         Rest
 
 Done:
@@ -1779,7 +1767,7 @@ TEXT ·dotAVX2(SB), NOSPLIT, $0-28
 	VPXOR Y3, Y3, Y3
 
 Many:
-	CMPQ        DX, $0x20
+	CMPQ        DX, $+32
 	JLT         Single
 	VMOVUPS     (AX), Y4
 	VMOVUPS     (CX), Y5
@@ -1795,29 +1783,29 @@ Many:
 	VFMADD231PS Y4, Y5, Y3
 	ADDQ        $+128, AX
 	ADDQ        $+128, CX
-	SUBQ        $0x20, DX
+	SUBQ        $+32, DX
 	JMP         Many
 
 Single:
-	CMPQ        DX, $0x08
+	CMPQ        DX, $+8
 	JLT         Rest
 	VMOVUPS     (AX), Y4
 	VMOVUPS     (CX), Y5
 	VFMADD231PS Y4, Y5, Y0
 	ADDQ        $+32, AX
 	ADDQ        $+32, CX
-	SUBQ        $0x08, DX
+	SUBQ        $+8, DX
 	JMP         Single
 
 Rest:
-	CMPQ        DX, $0x01
+	CMPQ        DX, $+1
 	JLT         Done
 	VMOVSS      (AX), X6
 	VMOVSS      (CX), X7
 	VFMADD231PS Y6, Y7, Y0
 	ADDQ        $+4, AX
 	ADDQ        $+4, CX
-	SUBQ        $0x01, DX
+	SUBQ        $+1, DX
 	JMP         Rest
 
 Done:
@@ -1832,851 +1820,1234 @@ Done:
 	VZEROUPPER
 	RET
 
+DATA shiftUpBytes<>+0(SB)/4, $0x01008080
+DATA shiftUpBytes<>+4(SB)/4, $0x05048080
+DATA shiftUpBytes<>+8(SB)/4, $0x09088080
+DATA shiftUpBytes<>+12(SB)/4, $0x0d0c8080
+DATA shiftUpBytes<>+16(SB)/4, $0x01008080
+DATA shiftUpBytes<>+20(SB)/4, $0x05048080
+DATA shiftUpBytes<>+24(SB)/4, $0x09088080
+DATA shiftUpBytes<>+28(SB)/4, $0x0d0c8080
+GLOBL shiftUpBytes<>(SB), RODATA|NOPTR, $32
+
 // func turnHalvesF32AVX2(t *turning)
-// Requires: AVX, MMX+
+// Requires: AVX, CMOV, FMA3, MMX+
 TEXT ·turnHalvesF32AVX2(SB), NOSPLIT, $0-8
 	MOVQ t+0(FP), AX
-	MOVQ (AX), CX
-	MOVQ 8(AX), DX
 
-row:
-	MOVQ 56(AX), SI
-	MOVQ CX, DI
+batch:
+	MOVQ    48(AX), CX
+	CMPQ    CX, 56(AX)
+	CMOVQGT 56(AX), CX
+	MOVQ    CX, 64(AX)
+	XORQ    CX, CX
+	MOVQ    104(AX), DX
+	CMPQ    CX, DX
+	JGE     pairs
+	MOVQ    16(AX), BX
+	MOVQ    24(AX), SI
+	MOVQ    64(AX), DI
+	IMULQ   80(AX), DI
+	MOVQ    96(AX), R8
 
-head:
-	MOVQ 16(AX), R8
-	MOVQ 24(AX), R9
-	MOVQ 88(AX), R10
-	MOVQ 88(AX), R11
-	ADDQ DX, R10
-	ADDQ DI, R11
-	MOVQ 96(AX), R12
-	XORQ BX, BX
-	CMPQ BX, R12
-	JGE  pairs
+vectors:
+	VMOVUPS (BX), Y0
+	VMOVUPS 32(BX), Y1
+	ADDQ    $+64, BX
+	VMOVUPS (SI), Y2
+	VMOVUPS 32(SI), Y3
+	ADDQ    $+64, SI
+	MOVQ    8(AX), R9
+	MOVQ    (AX), R10
+	ADDQ    CX, R9
+	ADDQ    CX, R10
+	MOVQ    64(AX), R11
+	MOVQ    80(AX), R12
+	MOVQ    72(AX), R13
 
-vector:
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVUPS    (DX)(BX*1), Y0
-	PREFETCHT0 2048(R10)(BX*1)
-	VMOVUPS    (R10)(BX*1), Y1
-	VMULPS     (R8)(BX*1), Y0, Y2
-	VMULPS     (R9)(BX*1), Y1, Y3
-	VMULPS     (R8)(BX*1), Y1, Y1
-	VMULPS     (R9)(BX*1), Y0, Y0
-	VSUBPS     Y3, Y2, Y2
-	VADDPS     Y0, Y1, Y1
-	VMOVDQU    Y2, (DI)(BX*1)
-	VMOVDQU    Y1, (R11)(BX*1)
-	ADDQ       $0x20, BX
-	CMPQ       BX, R12
-	JLT        vector
+vectorsOfItem:
+	LEAQ        (R9)(DI*1), R14
+	PREFETCHT0  (R14)
+	VMOVUPS     (R9), Y4
+	LEAQ        (R9)(DI*1), R14
+	PREFETCHT0  (R14)(R8*1)
+	VMOVUPS     (R9)(R8*1), Y5
+	VMULPS      Y2, Y5, Y6
+	VMULPS      Y2, Y4, Y7
+	VFMSUB231PS Y0, Y4, Y6
+	VFMADD231PS Y0, Y5, Y7
+	VMOVDQU     Y6, (R10)
+	VMOVDQU     Y7, (R10)(R8*1)
+	VMOVUPS     32(R9), Y4
+	VMOVUPS     32(R9)(R8*1), Y5
+	VMULPS      Y3, Y5, Y6
+	VMULPS      Y3, Y4, Y7
+	VFMSUB231PS Y1, Y4, Y6
+	VFMADD231PS Y1, Y5, Y7
+	VMOVDQU     Y6, 32(R10)
+	VMOVDQU     Y7, 32(R10)(R8*1)
+	ADDQ        R12, R9
+	ADDQ        R13, R10
+	DECQ        R11
+	JNZ         vectorsOfItem
+	ADDQ        $+64, CX
+	CMPQ        CX, DX
+	JLT         vectors
 
 pairs:
-	MOVQ 104(AX), R8
-	MOVQ 32(AX), R9
-	MOVQ 40(AX), R10
-	LEAQ (DX)(BX*1), R11
-	LEAQ (DI)(BX*1), BX
+	MOVQ  112(AX), DX
+	MOVQ  32(AX), BX
+	MOVQ  40(AX), SI
+	TESTQ DX, DX
+	JZ    copy
 
 pair:
-	CMPQ   R8, $0x01
-	JLT    copy
-	MOVQ   88(AX), R12
-	ADDQ   R11, R12
-	MOVQ   88(AX), R13
-	ADDQ   BX, R13
-	VMOVSS (R11), X0
-	VMOVSS (R12), X1
-	VMOVSS (R9), X2
-	VMOVSS (R10), X3
-	VMULPS X2, X0, X4
-	VMULPS X3, X1, X5
-	VMULPS X2, X1, X1
-	VMULPS X3, X0, X0
-	VSUBPS X5, X4, X4
-	VADDPS X0, X1, X1
-	VMOVSS X4, (BX)
-	VMOVSS X1, (R13)
-	ADDQ   $0x04, R11
-	ADDQ   $0x04, BX
-	ADDQ   $0x04, R9
-	ADDQ   $0x04, R10
-	SUBQ   $0x01, R8
-	JMP    pair
+	VMOVSS (BX), X0
+	VMOVSS (SI), X1
+	MOVQ   8(AX), DI
+	MOVQ   (AX), R8
+	ADDQ   CX, DI
+	ADDQ   CX, R8
+	MOVQ   64(AX), R9
+	MOVQ   80(AX), R10
+	MOVQ   72(AX), R11
+
+pairOfItem:
+	MOVQ        96(AX), R12
+	LEAQ        (R8)(R12*1), R13
+	ADDQ        DI, R12
+	VMOVSS      (DI), X2
+	VMOVSS      (R12), X3
+	VMULPS      X1, X3, X4
+	VMULPS      X1, X2, X5
+	VFMSUB231PS X0, X2, X4
+	VFMADD231PS X0, X3, X5
+	VMOVSS      X4, (R8)
+	VMOVSS      X5, (R13)
+	ADDQ        R10, DI
+	ADDQ        R11, R8
+	DECQ        R9
+	JNZ         pairOfItem
+	ADDQ        $0x04, CX
+	ADDQ        $0x04, BX
+	ADDQ        $0x04, SI
+	DECQ        DX
+	JNZ         pair
 
 copy:
-	MOVQ 80(AX), R8
-	MOVQ 112(AX), BX
-	LEAQ -128(R8), R9
+	MOVQ  88(AX), DX
+	MOVQ  120(AX), CX
+	SUBQ  CX, DX
+	JLE   done
+	MOVQ  64(AX), BX
+	IMULQ 80(AX), BX
+	MOVQ  8(AX), SI
+	MOVQ  (AX), DI
+	ADDQ  CX, SI
+	ADDQ  CX, DI
+	MOVQ  64(AX), CX
+	MOVQ  80(AX), R8
+	MOVQ  72(AX), R9
+
+copyItem:
+	MOVQ SI, R10
+	MOVQ DI, R11
+	MOVQ DX, R12
 
 copyFour:
-	CMPQ       BX, R9
-	JG         copyOneStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    (DX)(BX*1), Y0
-	VMOVDQU    Y0, (DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    32(DX)(BX*1), Y0
-	VMOVDQU    Y0, 32(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    64(DX)(BX*1), Y0
-	VMOVDQU    Y0, 64(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    96(DX)(BX*1), Y0
-	VMOVDQU    Y0, 96(DI)(BX*1)
-	ADDQ       $+128, BX
+	CMPQ       R12, $+128
+	JLT        copyOne
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU    (R10), Y0
+	VMOVDQU    Y0, (R11)
+	VMOVDQU    32(R10), Y0
+	VMOVDQU    Y0, 32(R11)
+	PREFETCHT0 64(R10)(BX*1)
+	VMOVDQU    64(R10), Y0
+	VMOVDQU    Y0, 64(R11)
+	VMOVDQU    96(R10), Y0
+	VMOVDQU    Y0, 96(R11)
+	ADDQ       $+128, R10
+	ADDQ       $+128, R11
+	SUBQ       $+128, R12
 	JMP        copyFour
 
-copyOneStart:
-	LEAQ -32(R8), R9
-
 copyOne:
-	CMPQ       BX, R9
-	JG         copyByteStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    (DX)(BX*1), Y0
-	VMOVDQU    Y0, (DI)(BX*1)
-	ADDQ       $+32, BX
+	CMPQ       R12, $+32
+	JLT        copyByte
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU    (R10), Y0
+	VMOVDQU    Y0, (R11)
+	ADDQ       $+32, R10
+	ADDQ       $+32, R11
+	SUBQ       $+32, R12
 	JMP        copyOne
 
-copyByteStart:
 copyByte:
-	CMPQ BX, R8
-	JGE  headDone
-	MOVB (DX)(BX*1), R9
-	MOVB R9, (DI)(BX*1)
-	INCQ BX
+	CMPQ R12, $+1
+	JLT  copied
+	MOVB (R10), R13
+	MOVB R13, (R11)
+	INCQ R10
+	INCQ R11
+	SUBQ $+1, R12
 	JMP  copyByte
 
-headDone:
-	ADDQ 80(AX), DX
-	ADDQ 72(AX), DI
-	DECQ SI
-	JNZ  head
-	ADDQ 64(AX), CX
-	DECQ 48(AX)
-	JNZ  row
+copied:
+	ADDQ R8, SI
+	ADDQ R9, DI
+	DECQ CX
+	JNZ  copyItem
+
+done:
+	MOVQ  64(AX), CX
+	SUBQ  CX, 48(AX)
+	JLE   end
+	MOVQ  80(AX), DX
+	IMULQ CX, DX
+	ADDQ  DX, 8(AX)
+	IMULQ 72(AX), CX
+	ADDQ  CX, (AX)
+	JMP   batch
+
+end:
 	VZEROUPPER
 	RET
 
 // func turnPairsF32AVX2(t *turning)
-// Requires: AVX, MMX+
+// Requires: AVX, CMOV, FMA3, MMX+
 TEXT ·turnPairsF32AVX2(SB), NOSPLIT, $0-8
 	MOVQ t+0(FP), AX
-	MOVQ (AX), CX
-	MOVQ 8(AX), DX
 
-row:
-	MOVQ 56(AX), SI
-	MOVQ CX, DI
+batch:
+	MOVQ    48(AX), CX
+	CMPQ    CX, 56(AX)
+	CMOVQGT 56(AX), CX
+	MOVQ    CX, 64(AX)
+	XORQ    CX, CX
+	MOVQ    104(AX), DX
+	CMPQ    CX, DX
+	JGE     pairs
+	MOVQ    16(AX), BX
+	MOVQ    24(AX), SI
+	MOVQ    64(AX), DI
+	IMULQ   80(AX), DI
 
-head:
-	MOVQ 16(AX), R8
-	MOVQ 24(AX), R9
-	MOVQ 96(AX), R10
-	XORQ BX, BX
-	CMPQ BX, R10
-	JGE  pairs
+vectors:
+	VMOVUPS (BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	ADDQ    $+128, BX
+	VMOVUPS (SI), Y4
+	VMOVUPS 32(SI), Y5
+	VMOVUPS 64(SI), Y6
+	VMOVUPS 96(SI), Y7
+	ADDQ    $+128, SI
+	MOVQ    8(AX), R8
+	MOVQ    (AX), R9
+	ADDQ    CX, R8
+	ADDQ    CX, R9
+	MOVQ    64(AX), R10
+	MOVQ    80(AX), R11
+	MOVQ    72(AX), R12
 
-vector:
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVUPS    (DX)(BX*1), Y0
-	VPERMILPS  $0xb1, Y0, Y1
-	VMULPS     (R8)(BX*1), Y0, Y0
-	VMULPS     (R9)(BX*1), Y1, Y1
-	VADDPS     Y1, Y0, Y0
-	VMOVDQU    Y0, (DI)(BX*1)
-	ADDQ       $0x20, BX
-	CMPQ       BX, R10
-	JLT        vector
+vectorsOfItem:
+	LEAQ        (R8)(DI*1), R13
+	PREFETCHT0  (R13)
+	VMOVUPS     (R8), Y8
+	VPERMILPS   $0xb1, Y8, Y9
+	VMULPS      Y4, Y9, Y9
+	VFMADD231PS Y0, Y8, Y9
+	VMOVDQU     Y9, (R9)
+	VMOVUPS     32(R8), Y8
+	VPERMILPS   $0xb1, Y8, Y9
+	VMULPS      Y5, Y9, Y9
+	VFMADD231PS Y1, Y8, Y9
+	VMOVDQU     Y9, 32(R9)
+	LEAQ        (R8)(DI*1), R13
+	PREFETCHT0  64(R13)
+	VMOVUPS     64(R8), Y8
+	VPERMILPS   $0xb1, Y8, Y9
+	VMULPS      Y6, Y9, Y9
+	VFMADD231PS Y2, Y8, Y9
+	VMOVDQU     Y9, 64(R9)
+	VMOVUPS     96(R8), Y8
+	VPERMILPS   $0xb1, Y8, Y9
+	VMULPS      Y7, Y9, Y9
+	VFMADD231PS Y3, Y8, Y9
+	VMOVDQU     Y9, 96(R9)
+	ADDQ        R11, R8
+	ADDQ        R12, R9
+	DECQ        R10
+	JNZ         vectorsOfItem
+	ADDQ        $+128, CX
+	CMPQ        CX, DX
+	JLT         vectors
 
 pairs:
-	MOVQ 104(AX), R8
-	MOVQ 32(AX), R9
-	MOVQ 40(AX), R10
-	LEAQ (DX)(BX*1), R11
-	LEAQ (DI)(BX*1), BX
+	MOVQ  112(AX), DX
+	MOVQ  32(AX), BX
+	MOVQ  40(AX), SI
+	TESTQ DX, DX
+	JZ    copy
 
 pair:
-	CMPQ   R8, $0x01
-	JLT    copy
-	LEAQ   4(R11), R12
-	LEAQ   4(BX), R13
-	VMOVSS (R11), X0
-	VMOVSS (R12), X1
-	VMOVSS (R9), X2
-	VMOVSS (R10), X3
-	VMULPS X2, X0, X4
-	VMULPS X3, X1, X5
-	VMULPS X2, X1, X1
-	VMULPS X3, X0, X0
-	VSUBPS X5, X4, X4
-	VADDPS X0, X1, X1
-	VMOVSS X4, (BX)
-	VMOVSS X1, (R13)
-	ADDQ   $0x08, R11
-	ADDQ   $0x08, BX
-	ADDQ   $0x04, R9
-	ADDQ   $0x04, R10
-	SUBQ   $0x01, R8
-	JMP    pair
+	VMOVSS (BX), X0
+	VMOVSS (SI), X1
+	MOVQ   8(AX), DI
+	MOVQ   (AX), R8
+	ADDQ   CX, DI
+	ADDQ   CX, R8
+	MOVQ   64(AX), R9
+	MOVQ   80(AX), R10
+	MOVQ   72(AX), R11
+
+pairOfItem:
+	LEAQ        4(DI), R12
+	LEAQ        4(R8), R13
+	VMOVSS      (DI), X2
+	VMOVSS      (R12), X3
+	VMULPS      X1, X3, X4
+	VMULPS      X1, X2, X5
+	VFMSUB231PS X0, X2, X4
+	VFMADD231PS X0, X3, X5
+	VMOVSS      X4, (R8)
+	VMOVSS      X5, (R13)
+	ADDQ        R10, DI
+	ADDQ        R11, R8
+	DECQ        R9
+	JNZ         pairOfItem
+	ADDQ        $0x08, CX
+	ADDQ        $0x04, BX
+	ADDQ        $0x04, SI
+	DECQ        DX
+	JNZ         pair
 
 copy:
-	MOVQ 80(AX), R8
-	MOVQ 112(AX), BX
-	LEAQ -128(R8), R9
+	MOVQ  88(AX), DX
+	MOVQ  120(AX), CX
+	SUBQ  CX, DX
+	JLE   done
+	MOVQ  64(AX), BX
+	IMULQ 80(AX), BX
+	MOVQ  8(AX), SI
+	MOVQ  (AX), DI
+	ADDQ  CX, SI
+	ADDQ  CX, DI
+	MOVQ  64(AX), CX
+	MOVQ  80(AX), R8
+	MOVQ  72(AX), R9
+
+copyItem:
+	MOVQ SI, R10
+	MOVQ DI, R11
+	MOVQ DX, R12
 
 copyFour:
-	CMPQ       BX, R9
-	JG         copyOneStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    (DX)(BX*1), Y0
-	VMOVDQU    Y0, (DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    32(DX)(BX*1), Y0
-	VMOVDQU    Y0, 32(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    64(DX)(BX*1), Y0
-	VMOVDQU    Y0, 64(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    96(DX)(BX*1), Y0
-	VMOVDQU    Y0, 96(DI)(BX*1)
-	ADDQ       $+128, BX
+	CMPQ       R12, $+128
+	JLT        copyOne
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU    (R10), Y0
+	VMOVDQU    Y0, (R11)
+	VMOVDQU    32(R10), Y0
+	VMOVDQU    Y0, 32(R11)
+	PREFETCHT0 64(R10)(BX*1)
+	VMOVDQU    64(R10), Y0
+	VMOVDQU    Y0, 64(R11)
+	VMOVDQU    96(R10), Y0
+	VMOVDQU    Y0, 96(R11)
+	ADDQ       $+128, R10
+	ADDQ       $+128, R11
+	SUBQ       $+128, R12
 	JMP        copyFour
 
-copyOneStart:
-	LEAQ -32(R8), R9
-
 copyOne:
-	CMPQ       BX, R9
-	JG         copyByteStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    (DX)(BX*1), Y0
-	VMOVDQU    Y0, (DI)(BX*1)
-	ADDQ       $+32, BX
+	CMPQ       R12, $+32
+	JLT        copyByte
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU    (R10), Y0
+	VMOVDQU    Y0, (R11)
+	ADDQ       $+32, R10
+	ADDQ       $+32, R11
+	SUBQ       $+32, R12
 	JMP        copyOne
 
-copyByteStart:
 copyByte:
-	CMPQ BX, R8
-	JGE  headDone
-	MOVB (DX)(BX*1), R9
-	MOVB R9, (DI)(BX*1)
-	INCQ BX
+	CMPQ R12, $+1
+	JLT  copied
+	MOVB (R10), R13
+	MOVB R13, (R11)
+	INCQ R10
+	INCQ R11
+	SUBQ $+1, R12
 	JMP  copyByte
 
-headDone:
-	ADDQ 80(AX), DX
-	ADDQ 72(AX), DI
-	DECQ SI
-	JNZ  head
-	ADDQ 64(AX), CX
-	DECQ 48(AX)
-	JNZ  row
+copied:
+	ADDQ R8, SI
+	ADDQ R9, DI
+	DECQ CX
+	JNZ  copyItem
+
+done:
+	MOVQ  64(AX), CX
+	SUBQ  CX, 48(AX)
+	JLE   end
+	MOVQ  80(AX), DX
+	IMULQ CX, DX
+	ADDQ  DX, 8(AX)
+	IMULQ 72(AX), CX
+	ADDQ  CX, (AX)
+	JMP   batch
+
+end:
 	VZEROUPPER
 	RET
 
 // func turnHalvesF16AVX2(t *turning)
-// Requires: AVX, F16C, MMX+
+// Requires: AVX, CMOV, F16C, FMA3, MMX+
 TEXT ·turnHalvesF16AVX2(SB), NOSPLIT, $0-8
 	MOVQ t+0(FP), AX
-	MOVQ (AX), CX
-	MOVQ 8(AX), DX
 
-row:
-	MOVQ 56(AX), SI
-	MOVQ CX, DI
+batch:
+	MOVQ    48(AX), CX
+	CMPQ    CX, 56(AX)
+	CMOVQGT 56(AX), CX
+	MOVQ    CX, 64(AX)
+	XORQ    CX, CX
+	MOVQ    104(AX), DX
+	CMPQ    CX, DX
+	JGE     pairs
+	MOVQ    16(AX), BX
+	MOVQ    24(AX), SI
+	MOVQ    64(AX), DI
+	IMULQ   80(AX), DI
+	MOVQ    96(AX), R8
 
-head:
-	MOVQ 16(AX), R8
-	MOVQ 24(AX), R9
-	MOVQ 88(AX), R10
-	MOVQ 88(AX), R11
-	ADDQ DX, R10
-	ADDQ DI, R11
-	MOVQ 96(AX), R12
-	XORQ BX, BX
-	CMPQ BX, R12
-	JGE  pairs
+vectors:
+	VMOVUPS (BX), Y0
+	VMOVUPS 32(BX), Y1
+	ADDQ    $+64, BX
+	VMOVUPS (SI), Y2
+	VMOVUPS 32(SI), Y3
+	ADDQ    $+64, SI
+	MOVQ    8(AX), R9
+	MOVQ    (AX), R10
+	ADDQ    CX, R9
+	ADDQ    CX, R10
+	MOVQ    64(AX), R11
+	MOVQ    80(AX), R12
+	MOVQ    72(AX), R13
 
-vector:
-	PREFETCHT0 2048(DX)(BX*1)
-	VCVTPH2PS  (DX)(BX*1), Y0
-	PREFETCHT0 2048(R10)(BX*1)
-	VCVTPH2PS  (R10)(BX*1), Y1
-	VMULPS     (R8)(BX*2), Y0, Y2
-	VMULPS     (R9)(BX*2), Y1, Y3
-	VMULPS     (R8)(BX*2), Y1, Y1
-	VMULPS     (R9)(BX*2), Y0, Y0
-	VSUBPS     Y3, Y2, Y2
-	VADDPS     Y0, Y1, Y1
-	VCVTPS2PH  $0x00, Y2, X0
-	VMOVDQU    X0, (DI)(BX*1)
-	VCVTPS2PH  $0x00, Y1, X0
-	VMOVDQU    X0, (R11)(BX*1)
-	ADDQ       $0x10, BX
-	CMPQ       BX, R12
-	JLT        vector
+vectorsOfItem:
+	LEAQ        (R9)(DI*1), R14
+	PREFETCHT0  (R14)
+	VCVTPH2PS   (R9), Y4
+	LEAQ        (R9)(DI*1), R14
+	PREFETCHT0  (R14)(R8*1)
+	VCVTPH2PS   (R9)(R8*1), Y5
+	VMULPS      Y2, Y5, Y6
+	VMULPS      Y2, Y4, Y7
+	VFMSUB231PS Y0, Y4, Y6
+	VFMADD231PS Y0, Y5, Y7
+	VCVTPS2PH   $0x00, Y6, X4
+	VMOVDQU     X4, (R10)
+	VCVTPS2PH   $0x00, Y7, X4
+	VMOVDQU     X4, (R10)(R8*1)
+	VCVTPH2PS   16(R9), Y4
+	VCVTPH2PS   16(R9)(R8*1), Y5
+	VMULPS      Y3, Y5, Y6
+	VMULPS      Y3, Y4, Y7
+	VFMSUB231PS Y1, Y4, Y6
+	VFMADD231PS Y1, Y5, Y7
+	VCVTPS2PH   $0x00, Y6, X4
+	VMOVDQU     X4, 16(R10)
+	VCVTPS2PH   $0x00, Y7, X4
+	VMOVDQU     X4, 16(R10)(R8*1)
+	ADDQ        R12, R9
+	ADDQ        R13, R10
+	DECQ        R11
+	JNZ         vectorsOfItem
+	ADDQ        $+32, CX
+	CMPQ        CX, DX
+	JLT         vectors
 
 pairs:
-	MOVQ 104(AX), R8
-	MOVQ 32(AX), R9
-	MOVQ 40(AX), R10
-	LEAQ (DX)(BX*1), R11
-	LEAQ (DI)(BX*1), BX
+	MOVQ  112(AX), DX
+	MOVQ  32(AX), BX
+	MOVQ  40(AX), SI
+	TESTQ DX, DX
+	JZ    copy
 
 pair:
-	CMPQ      R8, $0x01
-	JLT       copy
-	MOVQ      88(AX), R12
-	ADDQ      R11, R12
-	MOVQ      88(AX), R13
-	ADDQ      BX, R13
-	MOVWLZX   (R11), R14
-	VMOVD     R14, X0
-	VCVTPH2PS X0, X0
-	MOVWLZX   (R12), R12
-	VMOVD     R12, X1
-	VCVTPH2PS X1, X1
-	VMOVSS    (R9), X2
-	VMOVSS    (R10), X3
-	VMULPS    X2, X0, X4
-	VMULPS    X3, X1, X5
-	VMULPS    X2, X1, X1
-	VMULPS    X3, X0, X0
-	VSUBPS    X5, X4, X4
-	VADDPS    X0, X1, X1
-	VCVTPS2PH $0x00, X4, X4
-	VPEXTRW   $0x00, X4, (BX)
-	VCVTPS2PH $0x00, X1, X1
-	VPEXTRW   $0x00, X1, (R13)
-	ADDQ      $0x02, R11
-	ADDQ      $0x02, BX
-	ADDQ      $0x04, R9
-	ADDQ      $0x04, R10
-	SUBQ      $0x01, R8
-	JMP       pair
+	VMOVSS (BX), X0
+	VMOVSS (SI), X1
+	MOVQ   8(AX), DI
+	MOVQ   (AX), R8
+	ADDQ   CX, DI
+	ADDQ   CX, R8
+	MOVQ   64(AX), R9
+	MOVQ   80(AX), R10
+	MOVQ   72(AX), R11
+
+pairOfItem:
+	MOVQ        96(AX), R12
+	LEAQ        (R8)(R12*1), R13
+	ADDQ        DI, R12
+	MOVWLZX     (DI), R14
+	VMOVD       R14, X2
+	VCVTPH2PS   X2, X2
+	MOVWLZX     (R12), R12
+	VMOVD       R12, X3
+	VCVTPH2PS   X3, X3
+	VMULPS      X1, X3, X4
+	VMULPS      X1, X2, X5
+	VFMSUB231PS X0, X2, X4
+	VFMADD231PS X0, X3, X5
+	VCVTPS2PH   $0x00, X4, X4
+	VPEXTRW     $0x00, X4, (R8)
+	VCVTPS2PH   $0x00, X5, X5
+	VPEXTRW     $0x00, X5, (R13)
+	ADDQ        R10, DI
+	ADDQ        R11, R8
+	DECQ        R9
+	JNZ         pairOfItem
+	ADDQ        $0x02, CX
+	ADDQ        $0x04, BX
+	ADDQ        $0x04, SI
+	DECQ        DX
+	JNZ         pair
 
 copy:
-	MOVQ 80(AX), R8
-	MOVQ 112(AX), BX
-	LEAQ -128(R8), R9
+	MOVQ  88(AX), DX
+	MOVQ  120(AX), CX
+	SUBQ  CX, DX
+	JLE   done
+	MOVQ  64(AX), BX
+	IMULQ 80(AX), BX
+	MOVQ  8(AX), SI
+	MOVQ  (AX), DI
+	ADDQ  CX, SI
+	ADDQ  CX, DI
+	MOVQ  64(AX), CX
+	MOVQ  80(AX), R8
+	MOVQ  72(AX), R9
+
+copyItem:
+	MOVQ SI, R10
+	MOVQ DI, R11
+	MOVQ DX, R12
 
 copyFour:
-	CMPQ       BX, R9
-	JG         copyOneStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    (DX)(BX*1), Y0
-	VMOVDQU    Y0, (DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    32(DX)(BX*1), Y0
-	VMOVDQU    Y0, 32(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    64(DX)(BX*1), Y0
-	VMOVDQU    Y0, 64(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    96(DX)(BX*1), Y0
-	VMOVDQU    Y0, 96(DI)(BX*1)
-	ADDQ       $+128, BX
+	CMPQ       R12, $+128
+	JLT        copyOne
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU    (R10), Y0
+	VMOVDQU    Y0, (R11)
+	VMOVDQU    32(R10), Y0
+	VMOVDQU    Y0, 32(R11)
+	PREFETCHT0 64(R10)(BX*1)
+	VMOVDQU    64(R10), Y0
+	VMOVDQU    Y0, 64(R11)
+	VMOVDQU    96(R10), Y0
+	VMOVDQU    Y0, 96(R11)
+	ADDQ       $+128, R10
+	ADDQ       $+128, R11
+	SUBQ       $+128, R12
 	JMP        copyFour
 
-copyOneStart:
-	LEAQ -32(R8), R9
-
 copyOne:
-	CMPQ       BX, R9
-	JG         copyByteStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    (DX)(BX*1), Y0
-	VMOVDQU    Y0, (DI)(BX*1)
-	ADDQ       $+32, BX
+	CMPQ       R12, $+32
+	JLT        copyByte
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU    (R10), Y0
+	VMOVDQU    Y0, (R11)
+	ADDQ       $+32, R10
+	ADDQ       $+32, R11
+	SUBQ       $+32, R12
 	JMP        copyOne
 
-copyByteStart:
 copyByte:
-	CMPQ BX, R8
-	JGE  headDone
-	MOVB (DX)(BX*1), R9
-	MOVB R9, (DI)(BX*1)
-	INCQ BX
+	CMPQ R12, $+1
+	JLT  copied
+	MOVB (R10), R13
+	MOVB R13, (R11)
+	INCQ R10
+	INCQ R11
+	SUBQ $+1, R12
 	JMP  copyByte
 
-headDone:
-	ADDQ 80(AX), DX
-	ADDQ 72(AX), DI
-	DECQ SI
-	JNZ  head
-	ADDQ 64(AX), CX
-	DECQ 48(AX)
-	JNZ  row
+copied:
+	ADDQ R8, SI
+	ADDQ R9, DI
+	DECQ CX
+	JNZ  copyItem
+
+done:
+	MOVQ  64(AX), CX
+	SUBQ  CX, 48(AX)
+	JLE   end
+	MOVQ  80(AX), DX
+	IMULQ CX, DX
+	ADDQ  DX, 8(AX)
+	IMULQ 72(AX), CX
+	ADDQ  CX, (AX)
+	JMP   batch
+
+end:
 	VZEROUPPER
 	RET
 
 // func turnPairsF16AVX2(t *turning)
-// Requires: AVX, F16C, MMX+
+// Requires: AVX, CMOV, F16C, FMA3, MMX+
 TEXT ·turnPairsF16AVX2(SB), NOSPLIT, $0-8
 	MOVQ t+0(FP), AX
-	MOVQ (AX), CX
-	MOVQ 8(AX), DX
 
-row:
-	MOVQ 56(AX), SI
-	MOVQ CX, DI
+batch:
+	MOVQ    48(AX), CX
+	CMPQ    CX, 56(AX)
+	CMOVQGT 56(AX), CX
+	MOVQ    CX, 64(AX)
+	XORQ    CX, CX
+	MOVQ    104(AX), DX
+	CMPQ    CX, DX
+	JGE     pairs
+	MOVQ    16(AX), BX
+	MOVQ    24(AX), SI
+	MOVQ    64(AX), DI
+	IMULQ   80(AX), DI
 
-head:
-	MOVQ 16(AX), R8
-	MOVQ 24(AX), R9
-	MOVQ 96(AX), R10
-	XORQ BX, BX
-	CMPQ BX, R10
-	JGE  pairs
+vectors:
+	VMOVUPS (BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	ADDQ    $+128, BX
+	VMOVUPS (SI), Y4
+	VMOVUPS 32(SI), Y5
+	VMOVUPS 64(SI), Y6
+	VMOVUPS 96(SI), Y7
+	ADDQ    $+128, SI
+	MOVQ    8(AX), R8
+	MOVQ    (AX), R9
+	ADDQ    CX, R8
+	ADDQ    CX, R9
+	MOVQ    64(AX), R10
+	MOVQ    80(AX), R11
+	MOVQ    72(AX), R12
 
-vector:
-	PREFETCHT0 2048(DX)(BX*1)
-	VCVTPH2PS  (DX)(BX*1), Y0
-	VPERMILPS  $0xb1, Y0, Y1
-	VMULPS     (R8)(BX*2), Y0, Y0
-	VMULPS     (R9)(BX*2), Y1, Y1
-	VADDPS     Y1, Y0, Y0
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, (DI)(BX*1)
-	ADDQ       $0x10, BX
-	CMPQ       BX, R10
-	JLT        vector
+vectorsOfItem:
+	LEAQ        (R8)(DI*1), R13
+	PREFETCHT0  (R13)
+	VCVTPH2PS   (R8), Y8
+	VPERMILPS   $0xb1, Y8, Y9
+	VMULPS      Y4, Y9, Y9
+	VFMADD231PS Y0, Y8, Y9
+	VCVTPS2PH   $0x00, Y9, X8
+	VMOVDQU     X8, (R9)
+	VCVTPH2PS   16(R8), Y8
+	VPERMILPS   $0xb1, Y8, Y9
+	VMULPS      Y5, Y9, Y9
+	VFMADD231PS Y1, Y8, Y9
+	VCVTPS2PH   $0x00, Y9, X8
+	VMOVDQU     X8, 16(R9)
+	VCVTPH2PS   32(R8), Y8
+	VPERMILPS   $0xb1, Y8, Y9
+	VMULPS      Y6, Y9, Y9
+	VFMADD231PS Y2, Y8, Y9
+	VCVTPS2PH   $0x00, Y9, X8
+	VMOVDQU     X8, 32(R9)
+	VCVTPH2PS   48(R8), Y8
+	VPERMILPS   $0xb1, Y8, Y9
+	VMULPS      Y7, Y9, Y9
+	VFMADD231PS Y3, Y8, Y9
+	VCVTPS2PH   $0x00, Y9, X8
+	VMOVDQU     X8, 48(R9)
+	ADDQ        R11, R8
+	ADDQ        R12, R9
+	DECQ        R10
+	JNZ         vectorsOfItem
+	ADDQ        $+64, CX
+	CMPQ        CX, DX
+	JLT         vectors
 
 pairs:
-	MOVQ 104(AX), R8
-	MOVQ 32(AX), R9
-	MOVQ 40(AX), R10
-	LEAQ (DX)(BX*1), R11
-	LEAQ (DI)(BX*1), BX
+	MOVQ  112(AX), DX
+	MOVQ  32(AX), BX
+	MOVQ  40(AX), SI
+	TESTQ DX, DX
+	JZ    copy
 
 pair:
-	CMPQ      R8, $0x01
-	JLT       copy
-	LEAQ      2(R11), R12
-	LEAQ      2(BX), R13
-	MOVWLZX   (R11), R14
-	VMOVD     R14, X0
-	VCVTPH2PS X0, X0
-	MOVWLZX   (R12), R12
-	VMOVD     R12, X1
-	VCVTPH2PS X1, X1
-	VMOVSS    (R9), X2
-	VMOVSS    (R10), X3
-	VMULPS    X2, X0, X4
-	VMULPS    X3, X1, X5
-	VMULPS    X2, X1, X1
-	VMULPS    X3, X0, X0
-	VSUBPS    X5, X4, X4
-	VADDPS    X0, X1, X1
-	VCVTPS2PH $0x00, X4, X4
-	VPEXTRW   $0x00, X4, (BX)
-	VCVTPS2PH $0x00, X1, X1
-	VPEXTRW   $0x00, X1, (R13)
-	ADDQ      $0x04, R11
-	ADDQ      $0x04, BX
-	ADDQ      $0x04, R9
-	ADDQ      $0x04, R10
-	SUBQ      $0x01, R8
-	JMP       pair
+	VMOVSS (BX), X0
+	VMOVSS (SI), X1
+	MOVQ   8(AX), DI
+	MOVQ   (AX), R8
+	ADDQ   CX, DI
+	ADDQ   CX, R8
+	MOVQ   64(AX), R9
+	MOVQ   80(AX), R10
+	MOVQ   72(AX), R11
+
+pairOfItem:
+	LEAQ        2(DI), R12
+	LEAQ        2(R8), R13
+	MOVWLZX     (DI), R14
+	VMOVD       R14, X2
+	VCVTPH2PS   X2, X2
+	MOVWLZX     (R12), R12
+	VMOVD       R12, X3
+	VCVTPH2PS   X3, X3
+	VMULPS      X1, X3, X4
+	VMULPS      X1, X2, X5
+	VFMSUB231PS X0, X2, X4
+	VFMADD231PS X0, X3, X5
+	VCVTPS2PH   $0x00, X4, X4
+	VPEXTRW     $0x00, X4, (R8)
+	VCVTPS2PH   $0x00, X5, X5
+	VPEXTRW     $0x00, X5, (R13)
+	ADDQ        R10, DI
+	ADDQ        R11, R8
+	DECQ        R9
+	JNZ         pairOfItem
+	ADDQ        $0x04, CX
+	ADDQ        $0x04, BX
+	ADDQ        $0x04, SI
+	DECQ        DX
+	JNZ         pair
 
 copy:
-	MOVQ 80(AX), R8
-	MOVQ 112(AX), BX
-	LEAQ -128(R8), R9
+	MOVQ  88(AX), DX
+	MOVQ  120(AX), CX
+	SUBQ  CX, DX
+	JLE   done
+	MOVQ  64(AX), BX
+	IMULQ 80(AX), BX
+	MOVQ  8(AX), SI
+	MOVQ  (AX), DI
+	ADDQ  CX, SI
+	ADDQ  CX, DI
+	MOVQ  64(AX), CX
+	MOVQ  80(AX), R8
+	MOVQ  72(AX), R9
+
+copyItem:
+	MOVQ SI, R10
+	MOVQ DI, R11
+	MOVQ DX, R12
 
 copyFour:
-	CMPQ       BX, R9
-	JG         copyOneStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    (DX)(BX*1), Y0
-	VMOVDQU    Y0, (DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    32(DX)(BX*1), Y0
-	VMOVDQU    Y0, 32(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    64(DX)(BX*1), Y0
-	VMOVDQU    Y0, 64(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    96(DX)(BX*1), Y0
-	VMOVDQU    Y0, 96(DI)(BX*1)
-	ADDQ       $+128, BX
+	CMPQ       R12, $+128
+	JLT        copyOne
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU    (R10), Y0
+	VMOVDQU    Y0, (R11)
+	VMOVDQU    32(R10), Y0
+	VMOVDQU    Y0, 32(R11)
+	PREFETCHT0 64(R10)(BX*1)
+	VMOVDQU    64(R10), Y0
+	VMOVDQU    Y0, 64(R11)
+	VMOVDQU    96(R10), Y0
+	VMOVDQU    Y0, 96(R11)
+	ADDQ       $+128, R10
+	ADDQ       $+128, R11
+	SUBQ       $+128, R12
 	JMP        copyFour
 
-copyOneStart:
-	LEAQ -32(R8), R9
-
 copyOne:
-	CMPQ       BX, R9
-	JG         copyByteStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    (DX)(BX*1), Y0
-	VMOVDQU    Y0, (DI)(BX*1)
-	ADDQ       $+32, BX
+	CMPQ       R12, $+32
+	JLT        copyByte
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU    (R10), Y0
+	VMOVDQU    Y0, (R11)
+	ADDQ       $+32, R10
+	ADDQ       $+32, R11
+	SUBQ       $+32, R12
 	JMP        copyOne
 
-copyByteStart:
 copyByte:
-	CMPQ BX, R8
-	JGE  headDone
-	MOVB (DX)(BX*1), R9
-	MOVB R9, (DI)(BX*1)
-	INCQ BX
+	CMPQ R12, $+1
+	JLT  copied
+	MOVB (R10), R13
+	MOVB R13, (R11)
+	INCQ R10
+	INCQ R11
+	SUBQ $+1, R12
 	JMP  copyByte
 
-headDone:
-	ADDQ 80(AX), DX
-	ADDQ 72(AX), DI
-	DECQ SI
-	JNZ  head
-	ADDQ 64(AX), CX
-	DECQ 48(AX)
-	JNZ  row
+copied:
+	ADDQ R8, SI
+	ADDQ R9, DI
+	DECQ CX
+	JNZ  copyItem
+
+done:
+	MOVQ  64(AX), CX
+	SUBQ  CX, 48(AX)
+	JLE   end
+	MOVQ  80(AX), DX
+	IMULQ CX, DX
+	ADDQ  DX, 8(AX)
+	IMULQ 72(AX), CX
+	ADDQ  CX, (AX)
+	JMP   batch
+
+end:
 	VZEROUPPER
 	RET
 
 // func turnHalvesBF16AVX2(t *turning)
-// Requires: AVX, AVX2, MMX+
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
 TEXT ·turnHalvesBF16AVX2(SB), NOSPLIT, $0-8
-	MOVQ     t+0(FP), AX
+	MOVQ t+0(FP), AX
+
+batch:
+	MOVQ     48(AX), CX
+	CMPQ     CX, 56(AX)
+	CMOVQGT  56(AX), CX
+	MOVQ     CX, 64(AX)
+	XORQ     CX, CX
+	MOVQ     104(AX), DX
+	CMPQ     CX, DX
+	JGE      pairs
 	VPCMPEQD Y0, Y0, Y0
-	VPSRLW   $0x0f, Y0, Y1
+	VMOVDQU  shiftUpBytes<>+0(SB), Y2
+	VPADDW   Y0, Y0, Y3
+	VPSRLD   $0x1f, Y0, Y1
+	VPSLLD   $0x0f, Y1, Y1
 	VPSLLD   $0x10, Y0, Y0
-	MOVQ     (AX), CX
-	MOVQ     8(AX), DX
+	MOVQ     16(AX), BX
+	MOVQ     24(AX), SI
+	MOVQ     64(AX), DI
+	IMULQ    80(AX), DI
+	MOVQ     96(AX), R8
 
-row:
-	MOVQ 56(AX), SI
-	MOVQ CX, DI
+vectors:
+	VMOVUPS (BX), Y4
+	VMOVUPS 32(BX), Y5
+	ADDQ    $+64, BX
+	VMOVUPS (SI), Y6
+	VMOVUPS 32(SI), Y7
+	ADDQ    $+64, SI
+	MOVQ    8(AX), R9
+	MOVQ    (AX), R10
+	ADDQ    CX, R9
+	ADDQ    CX, R10
+	MOVQ    64(AX), R11
+	MOVQ    80(AX), R12
+	MOVQ    72(AX), R13
 
-head:
-	MOVQ 16(AX), R8
-	MOVQ 24(AX), R9
-	MOVQ 88(AX), R10
-	MOVQ 88(AX), R11
-	ADDQ DX, R10
-	ADDQ DI, R11
-	MOVQ 96(AX), R12
-	XORQ BX, BX
-	CMPQ BX, R12
-	JGE  pairs
-
-vector:
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    (DX)(BX*1), Y2
-	PREFETCHT0 2048(R10)(BX*1)
-	VMOVDQU    (R10)(BX*1), Y3
-	VPSLLD     $0x10, Y2, Y4
-	VPSLLD     $0x10, Y3, Y5
-	VMULPS     (R8)(BX*2), Y4, Y6
-	VMULPS     (R9)(BX*2), Y5, Y7
-	VMULPS     (R8)(BX*2), Y5, Y5
-	VMULPS     (R9)(BX*2), Y4, Y4
-	VSUBPS     Y7, Y6, Y6
-	VADDPS     Y4, Y5, Y5
-	VPAND      Y0, Y2, Y2
-	VPAND      Y0, Y3, Y3
-	VMULPS     32(R8)(BX*2), Y2, Y4
-	VMULPS     32(R9)(BX*2), Y3, Y7
-	VMULPS     32(R8)(BX*2), Y3, Y3
-	VMULPS     32(R9)(BX*2), Y2, Y2
-	VSUBPS     Y7, Y4, Y4
-	VADDPS     Y2, Y3, Y3
-	VPSRLD     $0x10, Y6, Y2
-	VPSLLD     $0x10, Y4, Y7
-	VPBLENDW   $0xaa, Y4, Y2, Y2
-	VPBLENDW   $0xaa, Y7, Y6, Y7
-	VPAND      Y1, Y2, Y4
-	VPOR       Y4, Y7, Y7
-	VPSUBUSW   Y1, Y7, Y7
-	VPSRLW     $0x0f, Y7, Y7
-	VPADDW     Y7, Y2, Y2
-	VMOVDQU    Y2, (DI)(BX*1)
-	VPSRLD     $0x10, Y5, Y2
-	VPSLLD     $0x10, Y3, Y4
-	VPBLENDW   $0xaa, Y3, Y2, Y2
-	VPBLENDW   $0xaa, Y4, Y5, Y4
-	VPAND      Y1, Y2, Y3
-	VPOR       Y3, Y4, Y4
-	VPSUBUSW   Y1, Y4, Y4
-	VPSRLW     $0x0f, Y4, Y4
-	VPADDW     Y4, Y2, Y2
-	VMOVDQU    Y2, (R11)(BX*1)
-	ADDQ       $0x20, BX
-	CMPQ       BX, R12
-	JLT        vector
+vectorsOfItem:
+	LEAQ        (R9)(DI*1), R14
+	PREFETCHT0  (R14)
+	VMOVDQU     (R9), Y8
+	LEAQ        (R9)(DI*1), R14
+	PREFETCHT0  (R14)(R8*1)
+	VMOVDQU     (R9)(R8*1), Y9
+	VPSHUFB     Y2, Y8, Y10
+	VPSHUFB     Y2, Y9, Y11
+	VMULPS      Y6, Y11, Y12
+	VMULPS      Y6, Y10, Y13
+	VFMSUB231PS Y4, Y10, Y12
+	VFMADD231PS Y4, Y11, Y13
+	VPAND       Y0, Y8, Y8
+	VPAND       Y0, Y9, Y9
+	VMULPS      Y7, Y9, Y10
+	VMULPS      Y7, Y8, Y11
+	VFMSUB231PS Y5, Y8, Y10
+	VFMADD231PS Y5, Y9, Y11
+	VPADDD      Y1, Y12, Y12
+	VPADDD      Y1, Y10, Y10
+	VPSRLD      $0x10, Y12, Y8
+	VPSHUFB     Y2, Y10, Y9
+	VPBLENDW    $0xaa, Y10, Y8, Y8
+	VPBLENDW    $0xaa, Y9, Y12, Y9
+	VPADDUSW    Y3, Y9, Y9
+	VPAND       Y9, Y8, Y8
+	VMOVDQU     Y8, (R10)
+	VPADDD      Y1, Y13, Y13
+	VPADDD      Y1, Y11, Y11
+	VPSRLD      $0x10, Y13, Y8
+	VPSHUFB     Y2, Y11, Y9
+	VPBLENDW    $0xaa, Y11, Y8, Y8
+	VPBLENDW    $0xaa, Y9, Y13, Y9
+	VPADDUSW    Y3, Y9, Y9
+	VPAND       Y9, Y8, Y8
+	VMOVDQU     Y8, (R10)(R8*1)
+	ADDQ        R12, R9
+	ADDQ        R13, R10
+	DECQ        R11
+	JNZ         vectorsOfItem
+	ADDQ        $+32, CX
+	CMPQ        CX, DX
+	JLT         vectors
 
 pairs:
-	MOVQ     104(AX), R8
-	MOVQ     32(AX), R9
-	MOVQ     40(AX), R10
-	LEAQ     (DX)(BX*1), R11
-	LEAQ     (DI)(BX*1), BX
-	TESTQ    R8, R8
+	MOVQ     112(AX), DX
+	MOVQ     32(AX), BX
+	MOVQ     40(AX), SI
+	TESTQ    DX, DX
 	JZ       copy
-	VPCMPEQD Y2, Y2, Y2
-	VPSRLD   $0x11, Y2, Y3
-	VPSRLD   $0x1f, Y2, Y2
-	VPSLLD   $0x16, Y2, Y4
+	VPCMPEQD Y0, Y0, Y0
+	VPSRLD   $0x11, Y0, Y1
+	VPSRLD   $0x1f, Y0, Y0
+	VPSLLD   $0x16, Y0, Y2
 
 pair:
-	CMPQ      R8, $0x01
-	JLT       copy
-	MOVQ      88(AX), R12
-	ADDQ      R11, R12
-	MOVQ      88(AX), R13
-	ADDQ      BX, R13
-	MOVWLZX   (R11), R14
-	SHLL      $0x10, R14
-	VMOVD     R14, X5
-	MOVWLZX   (R12), R12
-	SHLL      $0x10, R12
-	VMOVD     R12, X6
-	VMOVSS    (R9), X7
-	VMOVSS    (R10), X8
-	VMULPS    X7, X5, X9
-	VMULPS    X8, X6, X10
-	VMULPS    X7, X6, X6
-	VMULPS    X8, X5, X5
-	VSUBPS    X10, X9, X9
-	VADDPS    X5, X6, X6
-	VPSRLD    $0x10, X9, X5
-	VCMPPS    $0x03, X9, X9, X7
-	VPAND     X2, X5, X5
-	VPADDD    X3, X5, X5
-	VPADDD    X9, X5, X5
-	VPOR      X4, X9, X9
-	VBLENDVPS X7, X9, X5, X9
-	VPSRLD    $0x10, X9, X9
-	VPEXTRW   $0x00, X9, (BX)
-	VPSRLD    $0x10, X6, X5
-	VCMPPS    $0x03, X6, X6, X7
-	VPAND     X2, X5, X5
-	VPADDD    X3, X5, X5
-	VPADDD    X6, X5, X5
-	VPOR      X4, X6, X6
-	VBLENDVPS X7, X6, X5, X6
-	VPSRLD    $0x10, X6, X6
-	VPEXTRW   $0x00, X6, (R13)
-	ADDQ      $0x02, R11
-	ADDQ      $0x02, BX
-	ADDQ      $0x04, R9
-	ADDQ      $0x04, R10
-	SUBQ      $0x01, R8
-	JMP       pair
+	VMOVSS (BX), X3
+	VMOVSS (SI), X4
+	MOVQ   8(AX), DI
+	MOVQ   (AX), R8
+	ADDQ   CX, DI
+	ADDQ   CX, R8
+	MOVQ   64(AX), R9
+	MOVQ   80(AX), R10
+	MOVQ   72(AX), R11
+
+pairOfItem:
+	MOVQ        96(AX), R12
+	LEAQ        (R8)(R12*1), R13
+	ADDQ        DI, R12
+	MOVWLZX     (DI), R14
+	SHLL        $0x10, R14
+	VMOVD       R14, X5
+	MOVWLZX     (R12), R12
+	SHLL        $0x10, R12
+	VMOVD       R12, X6
+	VMULPS      X4, X6, X7
+	VMULPS      X4, X5, X8
+	VFMSUB231PS X3, X5, X7
+	VFMADD231PS X3, X6, X8
+	VPSRLD      $0x10, X7, X5
+	VCMPPS      $0x03, X7, X7, X6
+	VPAND       X0, X5, X5
+	VPADDD      X1, X5, X5
+	VPADDD      X7, X5, X5
+	VPOR        X2, X7, X7
+	VBLENDVPS   X6, X7, X5, X7
+	VPSRLD      $0x10, X7, X7
+	VPEXTRW     $0x00, X7, (R8)
+	VPSRLD      $0x10, X8, X5
+	VCMPPS      $0x03, X8, X8, X6
+	VPAND       X0, X5, X5
+	VPADDD      X1, X5, X5
+	VPADDD      X8, X5, X5
+	VPOR        X2, X8, X8
+	VBLENDVPS   X6, X8, X5, X8
+	VPSRLD      $0x10, X8, X8
+	VPEXTRW     $0x00, X8, (R13)
+	ADDQ        R10, DI
+	ADDQ        R11, R8
+	DECQ        R9
+	JNZ         pairOfItem
+	ADDQ        $0x02, CX
+	ADDQ        $0x04, BX
+	ADDQ        $0x04, SI
+	DECQ        DX
+	JNZ         pair
 
 copy:
-	MOVQ 80(AX), R8
-	MOVQ 112(AX), BX
-	LEAQ -128(R8), R9
+	MOVQ  88(AX), DX
+	MOVQ  120(AX), CX
+	SUBQ  CX, DX
+	JLE   done
+	MOVQ  64(AX), BX
+	IMULQ 80(AX), BX
+	MOVQ  8(AX), SI
+	MOVQ  (AX), DI
+	ADDQ  CX, SI
+	ADDQ  CX, DI
+	MOVQ  64(AX), CX
+	MOVQ  80(AX), R8
+	MOVQ  72(AX), R9
+
+copyItem:
+	MOVQ SI, R10
+	MOVQ DI, R11
+	MOVQ DX, R12
 
 copyFour:
-	CMPQ       BX, R9
-	JG         copyOneStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    (DX)(BX*1), Y2
-	VMOVDQU    Y2, (DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    32(DX)(BX*1), Y2
-	VMOVDQU    Y2, 32(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    64(DX)(BX*1), Y2
-	VMOVDQU    Y2, 64(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    96(DX)(BX*1), Y2
-	VMOVDQU    Y2, 96(DI)(BX*1)
-	ADDQ       $+128, BX
+	CMPQ       R12, $+128
+	JLT        copyOne
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU    (R10), Y0
+	VMOVDQU    Y0, (R11)
+	VMOVDQU    32(R10), Y0
+	VMOVDQU    Y0, 32(R11)
+	PREFETCHT0 64(R10)(BX*1)
+	VMOVDQU    64(R10), Y0
+	VMOVDQU    Y0, 64(R11)
+	VMOVDQU    96(R10), Y0
+	VMOVDQU    Y0, 96(R11)
+	ADDQ       $+128, R10
+	ADDQ       $+128, R11
+	SUBQ       $+128, R12
 	JMP        copyFour
 
-copyOneStart:
-	LEAQ -32(R8), R9
-
 copyOne:
-	CMPQ       BX, R9
-	JG         copyByteStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    (DX)(BX*1), Y2
-	VMOVDQU    Y2, (DI)(BX*1)
-	ADDQ       $+32, BX
+	CMPQ       R12, $+32
+	JLT        copyByte
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU    (R10), Y0
+	VMOVDQU    Y0, (R11)
+	ADDQ       $+32, R10
+	ADDQ       $+32, R11
+	SUBQ       $+32, R12
 	JMP        copyOne
 
-copyByteStart:
 copyByte:
-	CMPQ BX, R8
-	JGE  headDone
-	MOVB (DX)(BX*1), R9
-	MOVB R9, (DI)(BX*1)
-	INCQ BX
+	CMPQ R12, $+1
+	JLT  copied
+	MOVB (R10), R13
+	MOVB R13, (R11)
+	INCQ R10
+	INCQ R11
+	SUBQ $+1, R12
 	JMP  copyByte
 
-headDone:
-	ADDQ 80(AX), DX
-	ADDQ 72(AX), DI
-	DECQ SI
-	JNZ  head
-	ADDQ 64(AX), CX
-	DECQ 48(AX)
-	JNZ  row
+copied:
+	ADDQ R8, SI
+	ADDQ R9, DI
+	DECQ CX
+	JNZ  copyItem
+
+done:
+	MOVQ  64(AX), CX
+	SUBQ  CX, 48(AX)
+	JLE   end
+	MOVQ  80(AX), DX
+	IMULQ CX, DX
+	ADDQ  DX, 8(AX)
+	IMULQ 72(AX), CX
+	ADDQ  CX, (AX)
+	JMP   batch
+
+end:
 	VZEROUPPER
 	RET
 
 // func turnPairsBF16AVX2(t *turning)
-// Requires: AVX, AVX2, MMX+
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
 TEXT ·turnPairsBF16AVX2(SB), NOSPLIT, $0-8
-	MOVQ     t+0(FP), AX
+	MOVQ t+0(FP), AX
+
+batch:
+	MOVQ     48(AX), CX
+	CMPQ     CX, 56(AX)
+	CMOVQGT  56(AX), CX
+	MOVQ     CX, 64(AX)
+	XORQ     CX, CX
+	MOVQ     104(AX), DX
+	CMPQ     CX, DX
+	JGE      pairs
 	VPCMPEQD Y0, Y0, Y0
-	VPSRLW   $0x0f, Y0, Y1
+	VMOVDQU  shiftUpBytes<>+0(SB), Y2
+	VPADDW   Y0, Y0, Y3
+	VPSRLD   $0x1f, Y0, Y1
+	VPSLLD   $0x0f, Y1, Y1
 	VPSLLD   $0x10, Y0, Y0
-	MOVQ     (AX), CX
-	MOVQ     8(AX), DX
+	MOVQ     16(AX), BX
+	MOVQ     24(AX), SI
+	MOVQ     64(AX), DI
+	IMULQ    80(AX), DI
 
-row:
-	MOVQ 56(AX), SI
-	MOVQ CX, DI
+vectors:
+	VMOVUPS (BX), Y4
+	VMOVUPS 32(BX), Y5
+	ADDQ    $+64, BX
+	VMOVUPS (SI), Y6
+	VMOVUPS 32(SI), Y7
+	ADDQ    $+64, SI
+	MOVQ    8(AX), R8
+	MOVQ    (AX), R9
+	ADDQ    CX, R8
+	ADDQ    CX, R9
+	MOVQ    64(AX), R10
+	MOVQ    80(AX), R11
+	MOVQ    72(AX), R12
 
-head:
-	MOVQ 16(AX), R8
-	MOVQ 24(AX), R9
-	MOVQ 96(AX), R10
-	XORQ BX, BX
-	CMPQ BX, R10
-	JGE  pairs
-
-vector:
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    (DX)(BX*1), Y2
-	VPSLLD     $0x10, Y2, Y3
-	VPAND      Y0, Y2, Y2
-	VMULPS     (R8)(BX*1), Y3, Y4
-	VMULPS     (R9)(BX*1), Y2, Y5
-	VMULPS     (R8)(BX*1), Y2, Y2
-	VMULPS     (R9)(BX*1), Y3, Y3
-	VSUBPS     Y5, Y4, Y4
-	VADDPS     Y3, Y2, Y2
-	VPSRLD     $0x10, Y4, Y3
-	VPSLLD     $0x10, Y2, Y5
-	VPBLENDW   $0xaa, Y2, Y3, Y3
-	VPBLENDW   $0xaa, Y5, Y4, Y5
-	VPAND      Y1, Y3, Y2
-	VPOR       Y2, Y5, Y5
-	VPSUBUSW   Y1, Y5, Y5
-	VPSRLW     $0x0f, Y5, Y5
-	VPADDW     Y5, Y3, Y3
-	VMOVDQU    Y3, (DI)(BX*1)
-	ADDQ       $0x20, BX
-	CMPQ       BX, R10
-	JLT        vector
+vectorsOfItem:
+	LEAQ        (R8)(DI*1), R13
+	PREFETCHT0  (R13)
+	VMOVDQU     (R8), Y8
+	VPSHUFB     Y2, Y8, Y9
+	VPAND       Y0, Y8, Y8
+	VMULPS      Y6, Y8, Y10
+	VMULPS      Y6, Y9, Y11
+	VFMSUB231PS Y4, Y9, Y10
+	VFMADD231PS Y4, Y8, Y11
+	VPADDD      Y1, Y10, Y10
+	VPADDD      Y1, Y11, Y11
+	VPSRLD      $0x10, Y10, Y8
+	VPSHUFB     Y2, Y11, Y9
+	VPBLENDW    $0xaa, Y11, Y8, Y8
+	VPBLENDW    $0xaa, Y9, Y10, Y9
+	VPADDUSW    Y3, Y9, Y9
+	VPAND       Y9, Y8, Y8
+	VMOVDQU     Y8, (R9)
+	VMOVDQU     32(R8), Y8
+	VPSHUFB     Y2, Y8, Y9
+	VPAND       Y0, Y8, Y8
+	VMULPS      Y7, Y8, Y10
+	VMULPS      Y7, Y9, Y11
+	VFMSUB231PS Y5, Y9, Y10
+	VFMADD231PS Y5, Y8, Y11
+	VPADDD      Y1, Y10, Y10
+	VPADDD      Y1, Y11, Y11
+	VPSRLD      $0x10, Y10, Y8
+	VPSHUFB     Y2, Y11, Y9
+	VPBLENDW    $0xaa, Y11, Y8, Y8
+	VPBLENDW    $0xaa, Y9, Y10, Y9
+	VPADDUSW    Y3, Y9, Y9
+	VPAND       Y9, Y8, Y8
+	VMOVDQU     Y8, 32(R9)
+	ADDQ        R11, R8
+	ADDQ        R12, R9
+	DECQ        R10
+	JNZ         vectorsOfItem
+	ADDQ        $+64, CX
+	CMPQ        CX, DX
+	JLT         vectors
 
 pairs:
-	MOVQ     104(AX), R8
-	MOVQ     32(AX), R9
-	MOVQ     40(AX), R10
-	LEAQ     (DX)(BX*1), R11
-	LEAQ     (DI)(BX*1), BX
-	TESTQ    R8, R8
+	MOVQ     112(AX), DX
+	MOVQ     32(AX), BX
+	MOVQ     40(AX), SI
+	TESTQ    DX, DX
 	JZ       copy
-	VPCMPEQD Y2, Y2, Y2
-	VPSRLD   $0x11, Y2, Y3
-	VPSRLD   $0x1f, Y2, Y2
-	VPSLLD   $0x16, Y2, Y4
+	VPCMPEQD Y0, Y0, Y0
+	VPSRLD   $0x11, Y0, Y1
+	VPSRLD   $0x1f, Y0, Y0
+	VPSLLD   $0x16, Y0, Y2
 
 pair:
-	CMPQ      R8, $0x01
-	JLT       copy
-	LEAQ      2(R11), R12
-	LEAQ      2(BX), R13
-	MOVWLZX   (R11), R14
-	SHLL      $0x10, R14
-	VMOVD     R14, X5
-	MOVWLZX   (R12), R12
-	SHLL      $0x10, R12
-	VMOVD     R12, X6
-	VMOVSS    (R9), X7
-	VMOVSS    (R10), X8
-	VMULPS    X7, X5, X9
-	VMULPS    X8, X6, X10
-	VMULPS    X7, X6, X6
-	VMULPS    X8, X5, X5
-	VSUBPS    X10, X9, X9
-	VADDPS    X5, X6, X6
-	VPSRLD    $0x10, X9, X5
-	VCMPPS    $0x03, X9, X9, X7
-	VPAND     X2, X5, X5
-	VPADDD    X3, X5, X5
-	VPADDD    X9, X5, X5
-	VPOR      X4, X9, X9
-	VBLENDVPS X7, X9, X5, X9
-	VPSRLD    $0x10, X9, X9
-	VPEXTRW   $0x00, X9, (BX)
-	VPSRLD    $0x10, X6, X5
-	VCMPPS    $0x03, X6, X6, X7
-	VPAND     X2, X5, X5
-	VPADDD    X3, X5, X5
-	VPADDD    X6, X5, X5
-	VPOR      X4, X6, X6
-	VBLENDVPS X7, X6, X5, X6
-	VPSRLD    $0x10, X6, X6
-	VPEXTRW   $0x00, X6, (R13)
-	ADDQ      $0x04, R11
-	ADDQ      $0x04, BX
-	ADDQ      $0x04, R9
-	ADDQ      $0x04, R10
-	SUBQ      $0x01, R8
-	JMP       pair
+	VMOVSS (BX), X3
+	VMOVSS (SI), X4
+	MOVQ   8(AX), DI
+	MOVQ   (AX), R8
+	ADDQ   CX, DI
+	ADDQ   CX, R8
+	MOVQ   64(AX), R9
+	MOVQ   80(AX), R10
+	MOVQ   72(AX), R11
+
+pairOfItem:
+	LEAQ        2(DI), R12
+	LEAQ        2(R8), R13
+	MOVWLZX     (DI), R14
+	SHLL        $0x10, R14
+	VMOVD       R14, X5
+	MOVWLZX     (R12), R12
+	SHLL        $0x10, R12
+	VMOVD       R12, X6
+	VMULPS      X4, X6, X7
+	VMULPS      X4, X5, X8
+	VFMSUB231PS X3, X5, X7
+	VFMADD231PS X3, X6, X8
+	VPSRLD      $0x10, X7, X5
+	VCMPPS      $0x03, X7, X7, X6
+	VPAND       X0, X5, X5
+	VPADDD      X1, X5, X5
+	VPADDD      X7, X5, X5
+	VPOR        X2, X7, X7
+	VBLENDVPS   X6, X7, X5, X7
+	VPSRLD      $0x10, X7, X7
+	VPEXTRW     $0x00, X7, (R8)
+	VPSRLD      $0x10, X8, X5
+	VCMPPS      $0x03, X8, X8, X6
+	VPAND       X0, X5, X5
+	VPADDD      X1, X5, X5
+	VPADDD      X8, X5, X5
+	VPOR        X2, X8, X8
+	VBLENDVPS   X6, X8, X5, X8
+	VPSRLD      $0x10, X8, X8
+	VPEXTRW     $0x00, X8, (R13)
+	ADDQ        R10, DI
+	ADDQ        R11, R8
+	DECQ        R9
+	JNZ         pairOfItem
+	ADDQ        $0x04, CX
+	ADDQ        $0x04, BX
+	ADDQ        $0x04, SI
+	DECQ        DX
+	JNZ         pair
 
 copy:
-	MOVQ 80(AX), R8
-	MOVQ 112(AX), BX
-	LEAQ -128(R8), R9
+	MOVQ  88(AX), DX
+	MOVQ  120(AX), CX
+	SUBQ  CX, DX
+	JLE   done
+	MOVQ  64(AX), BX
+	IMULQ 80(AX), BX
+	MOVQ  8(AX), SI
+	MOVQ  (AX), DI
+	ADDQ  CX, SI
+	ADDQ  CX, DI
+	MOVQ  64(AX), CX
+	MOVQ  80(AX), R8
+	MOVQ  72(AX), R9
+
+copyItem:
+	MOVQ SI, R10
+	MOVQ DI, R11
+	MOVQ DX, R12
 
 copyFour:
-	CMPQ       BX, R9
-	JG         copyOneStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    (DX)(BX*1), Y2
-	VMOVDQU    Y2, (DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    32(DX)(BX*1), Y2
-	VMOVDQU    Y2, 32(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    64(DX)(BX*1), Y2
-	VMOVDQU    Y2, 64(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    96(DX)(BX*1), Y2
-	VMOVDQU    Y2, 96(DI)(BX*1)
-	ADDQ       $+128, BX
+	CMPQ       R12, $+128
+	JLT        copyOne
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU    (R10), Y0
+	VMOVDQU    Y0, (R11)
+	VMOVDQU    32(R10), Y0
+	VMOVDQU    Y0, 32(R11)
+	PREFETCHT0 64(R10)(BX*1)
+	VMOVDQU    64(R10), Y0
+	VMOVDQU    Y0, 64(R11)
+	VMOVDQU    96(R10), Y0
+	VMOVDQU    Y0, 96(R11)
+	ADDQ       $+128, R10
+	ADDQ       $+128, R11
+	SUBQ       $+128, R12
 	JMP        copyFour
 
-copyOneStart:
-	LEAQ -32(R8), R9
-
 copyOne:
-	CMPQ       BX, R9
-	JG         copyByteStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU    (DX)(BX*1), Y2
-	VMOVDQU    Y2, (DI)(BX*1)
-	ADDQ       $+32, BX
+	CMPQ       R12, $+32
+	JLT        copyByte
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU    (R10), Y0
+	VMOVDQU    Y0, (R11)
+	ADDQ       $+32, R10
+	ADDQ       $+32, R11
+	SUBQ       $+32, R12
 	JMP        copyOne
 
-copyByteStart:
 copyByte:
-	CMPQ BX, R8
-	JGE  headDone
-	MOVB (DX)(BX*1), R9
-	MOVB R9, (DI)(BX*1)
-	INCQ BX
+	CMPQ R12, $+1
+	JLT  copied
+	MOVB (R10), R13
+	MOVB R13, (R11)
+	INCQ R10
+	INCQ R11
+	SUBQ $+1, R12
 	JMP  copyByte
 
-headDone:
-	ADDQ 80(AX), DX
-	ADDQ 72(AX), DI
-	DECQ SI
-	JNZ  head
-	ADDQ 64(AX), CX
-	DECQ 48(AX)
-	JNZ  row
+copied:
+	ADDQ R8, SI
+	ADDQ R9, DI
+	DECQ CX
+	JNZ  copyItem
+
+done:
+	MOVQ  64(AX), CX
+	SUBQ  CX, 48(AX)
+	JLE   end
+	MOVQ  80(AX), DX
+	IMULQ CX, DX
+	ADDQ  DX, 8(AX)
+	IMULQ 72(AX), CX
+	ADDQ  CX, (AX)
+	JMP   batch
+
+end:
 	VZEROUPPER
 	RET

@@ -1412,7 +1412,7 @@ TEXT ·widenF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ n+16(FP), DX
 
 Many:
-	CMPQ      DX, $0x20
+	CMPQ      DX, $+32
 	JLT       Single
 	VCVTPH2PS (CX), Z0
 	VMOVUPS   Z0, (AX)
@@ -1420,17 +1420,17 @@ Many:
 	VMOVUPS   Z0, 64(AX)
 	ADDQ      $+64, CX
 	ADDQ      $+128, AX
-	SUBQ      $0x20, DX
+	SUBQ      $+32, DX
 	JMP       Many
 
 Single:
-	CMPQ      DX, $0x10
+	CMPQ      DX, $+16
 	JLT       Rest
 	VCVTPH2PS (CX), Z0
 	VMOVUPS   Z0, (AX)
 	ADDQ      $+32, CX
 	ADDQ      $+64, AX
-	SUBQ      $0x10, DX
+	SUBQ      $+16, DX
 	JMP       Single
 
 Rest:
@@ -1455,7 +1455,7 @@ TEXT ·narrowF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ n+16(FP), DX
 
 Many:
-	CMPQ      DX, $0x20
+	CMPQ      DX, $+32
 	JLT       Single
 	VMOVUPS   (CX), Z0
 	VCVTPS2PH $0x00, Z0, Y0
@@ -1465,18 +1465,18 @@ Many:
 	VMOVDQU   Y0, 32(AX)
 	ADDQ      $+128, CX
 	ADDQ      $+64, AX
-	SUBQ      $0x20, DX
+	SUBQ      $+32, DX
 	JMP       Many
 
 Single:
-	CMPQ      DX, $0x10
+	CMPQ      DX, $+16
 	JLT       Rest
 	VMOVUPS   (CX), Z0
 	VCVTPS2PH $0x00, Z0, Y0
 	VMOVDQU   Y0, (AX)
 	ADDQ      $+64, CX
 	ADDQ      $+32, AX
-	SUBQ      $0x10, DX
+	SUBQ      $+16, DX
 	JMP       Single
 
 Rest:
@@ -1501,7 +1501,7 @@ TEXT ·widenBF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ n+16(FP), DX
 
 Many:
-	CMPQ      DX, $0x20
+	CMPQ      DX, $+32
 	JLT       Single
 	VPMOVZXWD (CX), Z0
 	VPSLLD    $0x10, Z0, Z0
@@ -1511,18 +1511,18 @@ Many:
 	VMOVUPS   Z0, 64(AX)
 	ADDQ      $+64, CX
 	ADDQ      $+128, AX
-	SUBQ      $0x20, DX
+	SUBQ      $+32, DX
 	JMP       Many
 
 Single:
-	CMPQ      DX, $0x10
+	CMPQ      DX, $+16
 	JLT       Rest
 	VPMOVZXWD (CX), Z0
 	VPSLLD    $0x10, Z0, Z0
 	VMOVUPS   Z0, (AX)
 	ADDQ      $+32, CX
 	ADDQ      $+64, AX
-	SUBQ      $0x10, DX
+	SUBQ      $+16, DX
 	JMP       Single
 
 Rest:
@@ -1552,7 +1552,7 @@ TEXT ·narrowBF16AVX512(SB), NOSPLIT, $0-24
 	VPSLLD     $0x16, Z0, Z2
 
 Many:
-	CMPQ      DX, $0x20
+	CMPQ      DX, $+32
 	JLT       Single
 	VMOVUPS   (CX), Z3
 	VPSRLD    $0x10, Z3, Z4
@@ -1578,11 +1578,11 @@ Many:
 	VMOVDQU   Y3, 32(AX)
 	ADDQ      $+128, CX
 	ADDQ      $+64, AX
-	SUBQ      $0x20, DX
+	SUBQ      $+32, DX
 	JMP       Many
 
 Single:
-	CMPQ      DX, $0x10
+	CMPQ      DX, $+16
 	JLT       Rest
 	VMOVUPS   (CX), Z3
 	VPSRLD    $0x10, Z3, Z4
@@ -1597,7 +1597,7 @@ Single:
 	VMOVDQU   Y3, (AX)
 	ADDQ      $+64, CX
 	ADDQ      $+32, AX
-	SUBQ      $0x10, DX
+	SUBQ      $+16, DX
 	JMP       Single
 
 Rest:
@@ -1635,7 +1635,7 @@ row:
 	VBROADCASTSS (CX), Z0
 
 Many:
-	CMPQ    SI, $0x20
+	CMPQ    SI, $+32
 	JLT     Single
 	VMOVUPS (AX), Z1
 	VMULPS  Z0, Z1, Z1
@@ -1649,11 +1649,11 @@ Many:
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $+128, AX
 	ADDQ    $+128, DX
-	SUBQ    $0x20, SI
+	SUBQ    $+32, SI
 	JMP     Many
 
 Single:
-	CMPQ    SI, $0x10
+	CMPQ    SI, $+16
 	JLT     Rest
 	VMOVUPS (AX), Z1
 	VMULPS  Z0, Z1, Z1
@@ -1662,7 +1662,7 @@ Single:
 	VMOVUPS Z1, (AX)
 	ADDQ    $+64, AX
 	ADDQ    $+64, DX
-	SUBQ    $0x10, SI
+	SUBQ    $+16, SI
 	JMP     Single
 
 Rest:
@@ -1697,7 +1697,7 @@ TEXT ·scaleEachF32AVX512(SB), NOSPLIT, $0-32
 	MOVQ n+24(FP), BX
 
 Single:
-	CMPQ    BX, $0x10
+	CMPQ    BX, $+16
 	JLT     Rest
 	VMOVUPS (AX), Z0
 	VMOVUPS (CX), Z1
@@ -1708,7 +1708,7 @@ Single:
 	ADDQ    $+64, AX
 	ADDQ    $+64, CX
 	ADDQ    $+64, DX
-	SUBQ    $0x10, BX
+	SUBQ    $+16, BX
 	JMP     Single
 
 Rest:
@@ -1741,53 +1741,49 @@ TEXT ·scaleTurnedF32AVX512(SB), NOSPLIT, $0-56
 	VBROADCASTSS sin+40(FP), Z2
 
 Single:
-	CMPQ    SI, $0x10
-	JLT     Rest
-	VMOVUPS (DX), Z3
-	VMOVUPS (BX), Z4
-	VMULPS  Z1, Z3, Z5
-	VMULPS  Z2, Z4, Z6
-	VMULPS  Z1, Z4, Z4
-	VMULPS  Z2, Z3, Z3
-	VSUBPS  Z6, Z5, Z5
-	VADDPS  Z3, Z4, Z4
-	VMOVUPS (AX), Z3
-	VMULPS  Z0, Z3, Z3
-	VADDPS  Z5, Z3, Z3
-	VMOVUPS Z3, (AX)
-	VMOVUPS (CX), Z3
-	VMULPS  Z0, Z3, Z3
-	VADDPS  Z4, Z3, Z3
-	VMOVUPS Z3, (CX)
-	ADDQ    $+64, AX
-	ADDQ    $+64, CX
-	ADDQ    $+64, DX
-	ADDQ    $+64, BX
-	SUBQ    $0x10, SI
-	JMP     Single
+	CMPQ        SI, $+16
+	JLT         Rest
+	VMOVUPS     (DX), Z3
+	VMOVUPS     (BX), Z4
+	VMULPS      Z2, Z4, Z5
+	VMULPS      Z2, Z3, Z6
+	VFMSUB231PS Z1, Z3, Z5
+	VFMADD231PS Z1, Z4, Z6
+	VMOVUPS     (AX), Z3
+	VMULPS      Z0, Z3, Z3
+	VADDPS      Z5, Z3, Z3
+	VMOVUPS     Z3, (AX)
+	VMOVUPS     (CX), Z3
+	VMULPS      Z0, Z3, Z3
+	VADDPS      Z6, Z3, Z3
+	VMOVUPS     Z3, (CX)
+	ADDQ        $+64, AX
+	ADDQ        $+64, CX
+	ADDQ        $+64, DX
+	ADDQ        $+64, BX
+	SUBQ        $+16, SI
+	JMP         Single
 
 Rest:
-	TESTQ     SI, SI
-	JZ        Done
-	MOVL      $0x0000ffff, DI
-	BZHIL     SI, DI, DI
-	KMOVW     DI, K1
-	VMOVUPS.Z (DX), K1, Z3
-	VMOVUPS.Z (BX), K1, Z4
-	VMULPS    Z1, Z3, Z5
-	VMULPS    Z2, Z4, Z6
-	VMULPS    Z1, Z4, Z1
-	VMULPS    Z2, Z3, Z2
-	VSUBPS    Z6, Z5, Z5
-	VADDPS    Z2, Z1, Z1
-	VMOVUPS.Z (AX), K1, Z2
-	VMULPS    Z0, Z2, Z2
-	VADDPS    Z5, Z2, Z2
-	VMOVUPS   Z2, K1, (AX)
-	VMOVUPS.Z (CX), K1, Z2
-	VMULPS    Z0, Z2, Z2
-	VADDPS    Z1, Z2, Z2
-	VMOVUPS   Z2, K1, (CX)
+	TESTQ       SI, SI
+	JZ          Done
+	MOVL        $0x0000ffff, DI
+	BZHIL       SI, DI, DI
+	KMOVW       DI, K1
+	VMOVUPS.Z   (DX), K1, Z3
+	VMOVUPS.Z   (BX), K1, Z4
+	VMULPS      Z2, Z4, Z5
+	VMULPS      Z2, Z3, Z2
+	VFMSUB231PS Z1, Z3, Z5
+	VFMADD231PS Z1, Z4, Z2
+	VMOVUPS.Z   (AX), K1, Z1
+	VMULPS      Z0, Z1, Z1
+	VADDPS      Z5, Z1, Z1
+	VMOVUPS     Z1, K1, (AX)
+	VMOVUPS.Z   (CX), K1, Z1
+	VMULPS      Z0, Z1, Z1
+	VADDPS      Z2, Z1, Z1
+	VMOVUPS     Z1, K1, (CX)
 
 Done:
 	VZEROUPPER
@@ -1806,7 +1802,7 @@ row:
 	VBROADCASTSS (CX), Z0
 
 Many:
-	CMPQ      SI, $0x20
+	CMPQ      SI, $+32
 	JLT       Single
 	VMOVUPS   (AX), Z1
 	VMULPS    Z0, Z1, Z1
@@ -1820,11 +1816,11 @@ Many:
 	VMOVUPS   Z1, 64(AX)
 	ADDQ      $+128, AX
 	ADDQ      $+64, DX
-	SUBQ      $0x20, SI
+	SUBQ      $+32, SI
 	JMP       Many
 
 Single:
-	CMPQ      SI, $0x10
+	CMPQ      SI, $+16
 	JLT       Rest
 	VMOVUPS   (AX), Z1
 	VMULPS    Z0, Z1, Z1
@@ -1833,7 +1829,7 @@ Single:
 	VMOVUPS   Z1, (AX)
 	ADDQ      $+64, AX
 	ADDQ      $+32, DX
-	SUBQ      $0x10, SI
+	SUBQ      $+16, SI
 	JMP       Single
 
 Rest:
@@ -1869,7 +1865,7 @@ TEXT ·scaleEachF16AVX512(SB), NOSPLIT, $0-32
 	MOVQ n+24(FP), BX
 
 Single:
-	CMPQ      BX, $0x10
+	CMPQ      BX, $+16
 	JLT       Rest
 	VMOVUPS   (AX), Z0
 	VMOVUPS   (CX), Z1
@@ -1880,7 +1876,7 @@ Single:
 	ADDQ      $+64, AX
 	ADDQ      $+64, CX
 	ADDQ      $+32, DX
-	SUBQ      $0x10, BX
+	SUBQ      $+16, BX
 	JMP       Single
 
 Rest:
@@ -1914,30 +1910,28 @@ TEXT ·scaleTurnedF16AVX512(SB), NOSPLIT, $0-56
 	VBROADCASTSS sin+40(FP), Z2
 
 Single:
-	CMPQ      SI, $0x10
-	JLT       Rest
-	VCVTPH2PS (DX), Z3
-	VCVTPH2PS (BX), Z4
-	VMULPS    Z1, Z3, Z5
-	VMULPS    Z2, Z4, Z6
-	VMULPS    Z1, Z4, Z4
-	VMULPS    Z2, Z3, Z3
-	VSUBPS    Z6, Z5, Z5
-	VADDPS    Z3, Z4, Z4
-	VMOVUPS   (AX), Z3
-	VMULPS    Z0, Z3, Z3
-	VADDPS    Z5, Z3, Z3
-	VMOVUPS   Z3, (AX)
-	VMOVUPS   (CX), Z3
-	VMULPS    Z0, Z3, Z3
-	VADDPS    Z4, Z3, Z3
-	VMOVUPS   Z3, (CX)
-	ADDQ      $+64, AX
-	ADDQ      $+64, CX
-	ADDQ      $+32, DX
-	ADDQ      $+32, BX
-	SUBQ      $0x10, SI
-	JMP       Single
+	CMPQ        SI, $+16
+	JLT         Rest
+	VCVTPH2PS   (DX), Z3
+	VCVTPH2PS   (BX), Z4
+	VMULPS      Z2, Z4, Z5
+	VMULPS      Z2, Z3, Z6
+	VFMSUB231PS Z1, Z3, Z5
+	VFMADD231PS Z1, Z4, Z6
+	VMOVUPS     (AX), Z3
+	VMULPS      Z0, Z3, Z3
+	VADDPS      Z5, Z3, Z3
+	VMOVUPS     Z3, (AX)
+	VMOVUPS     (CX), Z3
+	VMULPS      Z0, Z3, Z3
+	VADDPS      Z6, Z3, Z3
+	VMOVUPS     Z3, (CX)
+	ADDQ        $+64, AX
+	ADDQ        $+64, CX
+	ADDQ        $+32, DX
+	ADDQ        $+32, BX
+	SUBQ        $+16, SI
+	JMP         Single
 
 Rest:
 	TESTQ       SI, SI
@@ -1949,20 +1943,18 @@ Rest:
 	VCVTPH2PS   Y3, Z3
 	VMOVDQU16.Z (BX), K1, Y4
 	VCVTPH2PS   Y4, Z4
-	VMULPS      Z1, Z3, Z5
-	VMULPS      Z2, Z4, Z6
-	VMULPS      Z1, Z4, Z1
+	VMULPS      Z2, Z4, Z5
 	VMULPS      Z2, Z3, Z2
-	VSUBPS      Z6, Z5, Z5
+	VFMSUB231PS Z1, Z3, Z5
+	VFMADD231PS Z1, Z4, Z2
+	VMOVUPS.Z   (AX), K1, Z1
+	VMULPS      Z0, Z1, Z1
+	VADDPS      Z5, Z1, Z1
+	VMOVUPS     Z1, K1, (AX)
+	VMOVUPS.Z   (CX), K1, Z1
+	VMULPS      Z0, Z1, Z1
 	VADDPS      Z2, Z1, Z1
-	VMOVUPS.Z   (AX), K1, Z2
-	VMULPS      Z0, Z2, Z2
-	VADDPS      Z5, Z2, Z2
-	VMOVUPS     Z2, K1, (AX)
-	VMOVUPS.Z   (CX), K1, Z2
-	VMULPS      Z0, Z2, Z2
-	VADDPS      Z1, Z2, Z2
-	VMOVUPS     Z2, K1, (CX)
+	VMOVUPS     Z1, K1, (CX)
 
 Done:
 	VZEROUPPER
@@ -1981,7 +1973,7 @@ row:
 	VBROADCASTSS (CX), Z0
 
 Many:
-	CMPQ      SI, $0x20
+	CMPQ      SI, $+32
 	JLT       Single
 	VMOVUPS   (AX), Z1
 	VMULPS    Z0, Z1, Z1
@@ -1997,11 +1989,11 @@ Many:
 	VMOVUPS   Z1, 64(AX)
 	ADDQ      $+128, AX
 	ADDQ      $+64, DX
-	SUBQ      $0x20, SI
+	SUBQ      $+32, SI
 	JMP       Many
 
 Single:
-	CMPQ      SI, $0x10
+	CMPQ      SI, $+16
 	JLT       Rest
 	VMOVUPS   (AX), Z1
 	VMULPS    Z0, Z1, Z1
@@ -2011,7 +2003,7 @@ Single:
 	VMOVUPS   Z1, (AX)
 	ADDQ      $+64, AX
 	ADDQ      $+32, DX
-	SUBQ      $0x10, SI
+	SUBQ      $+16, SI
 	JMP       Single
 
 Rest:
@@ -2048,7 +2040,7 @@ TEXT ·scaleEachBF16AVX512(SB), NOSPLIT, $0-32
 	MOVQ n+24(FP), BX
 
 Single:
-	CMPQ      BX, $0x10
+	CMPQ      BX, $+16
 	JLT       Rest
 	VMOVUPS   (AX), Z0
 	VMOVUPS   (CX), Z1
@@ -2060,7 +2052,7 @@ Single:
 	ADDQ      $+64, AX
 	ADDQ      $+64, CX
 	ADDQ      $+32, DX
-	SUBQ      $0x10, BX
+	SUBQ      $+16, BX
 	JMP       Single
 
 Rest:
@@ -2095,32 +2087,30 @@ TEXT ·scaleTurnedBF16AVX512(SB), NOSPLIT, $0-56
 	VBROADCASTSS sin+40(FP), Z2
 
 Single:
-	CMPQ      SI, $0x10
-	JLT       Rest
-	VPMOVZXWD (DX), Z3
-	VPSLLD    $0x10, Z3, Z3
-	VPMOVZXWD (BX), Z4
-	VPSLLD    $0x10, Z4, Z4
-	VMULPS    Z1, Z3, Z5
-	VMULPS    Z2, Z4, Z6
-	VMULPS    Z1, Z4, Z4
-	VMULPS    Z2, Z3, Z3
-	VSUBPS    Z6, Z5, Z5
-	VADDPS    Z3, Z4, Z4
-	VMOVUPS   (AX), Z3
-	VMULPS    Z0, Z3, Z3
-	VADDPS    Z5, Z3, Z3
-	VMOVUPS   Z3, (AX)
-	VMOVUPS   (CX), Z3
-	VMULPS    Z0, Z3, Z3
-	VADDPS    Z4, Z3, Z3
-	VMOVUPS   Z3, (CX)
-	ADDQ      $+64, AX
-	ADDQ      $+64, CX
-	ADDQ      $+32, DX
-	ADDQ      $+32, BX
-	SUBQ      $0x10, SI
-	JMP       Single
+	CMPQ        SI, $+16
+	JLT         Rest
+	VPMOVZXWD   (DX), Z3
+	VPSLLD      $0x10, Z3, Z3
+	VPMOVZXWD   (BX), Z4
+	VPSLLD      $0x10, Z4, Z4
+	VMULPS      Z2, Z4, Z5
+	VMULPS      Z2, Z3, Z6
+	VFMSUB231PS Z1, Z3, Z5
+	VFMADD231PS Z1, Z4, Z6
+	VMOVUPS     (AX), Z3
+	VMULPS      Z0, Z3, Z3
+	VADDPS      Z5, Z3, Z3
+	VMOVUPS     Z3, (AX)
+	VMOVUPS     (CX), Z3
+	VMULPS      Z0, Z3, Z3
+	VADDPS      Z6, Z3, Z3
+	VMOVUPS     Z3, (CX)
+	ADDQ        $+64, AX
+	ADDQ        $+64, CX
+	ADDQ        $+32, DX
+	ADDQ        $+32, BX
+	SUBQ        $+16, SI
+	JMP         Single
 
 Rest:
 	TESTQ       SI, SI
@@ -2134,20 +2124,18 @@ Rest:
 	VMOVDQU16.Z (BX), K1, Y4
 	VPMOVZXWD   Y4, Z4
 	VPSLLD      $0x10, Z4, Z4
-	VMULPS      Z1, Z3, Z5
-	VMULPS      Z2, Z4, Z6
-	VMULPS      Z1, Z4, Z1
+	VMULPS      Z2, Z4, Z5
 	VMULPS      Z2, Z3, Z2
-	VSUBPS      Z6, Z5, Z5
+	VFMSUB231PS Z1, Z3, Z5
+	VFMADD231PS Z1, Z4, Z2
+	VMOVUPS.Z   (AX), K1, Z1
+	VMULPS      Z0, Z1, Z1
+	VADDPS      Z5, Z1, Z1
+	VMOVUPS     Z1, K1, (AX)
+	VMOVUPS.Z   (CX), K1, Z1
+	VMULPS      Z0, Z1, Z1
 	VADDPS      Z2, Z1, Z1
-	VMOVUPS.Z   (AX), K1, Z2
-	VMULPS      Z0, Z2, Z2
-	VADDPS      Z5, Z2, Z2
-	VMOVUPS     Z2, K1, (AX)
-	VMOVUPS.Z   (CX), K1, Z2
-	VMULPS      Z0, Z2, Z2
-	VADDPS      Z1, Z2, Z2
-	VMOVUPS     Z2, K1, (CX)
+	VMOVUPS     Z1, K1, (CX)
 
 Done:
 	VZEROUPPER
@@ -2162,7 +2150,7 @@ TEXT ·axpyAVX512(SB), NOSPLIT, $0-32
 	VBROADCASTSS a+8(FP), Z0
 
 Many:
-	CMPQ        DX, $0x40
+	CMPQ        DX, $+64
 	JLT         Single
 	VMOVUPS     (AX), Z1
 	VMOVUPS     (CX), Z2
@@ -2182,11 +2170,11 @@ Many:
 	VMOVUPS     Z1, 192(AX)
 	ADDQ        $+256, CX
 	ADDQ        $+256, AX
-	SUBQ        $0x40, DX
+	SUBQ        $+64, DX
 	JMP         Many
 
 Single:
-	CMPQ        DX, $0x10
+	CMPQ        DX, $+16
 	JLT         Rest
 	VMOVUPS     (AX), Z1
 	VMOVUPS     (CX), Z2
@@ -2194,7 +2182,7 @@ Single:
 	VMOVUPS     Z1, (AX)
 	ADDQ        $+64, CX
 	ADDQ        $+64, AX
-	SUBQ        $0x10, DX
+	SUBQ        $+16, DX
 	JMP         Single
 
 Rest:
@@ -2224,7 +2212,7 @@ TEXT ·dotAVX512(SB), NOSPLIT, $0-28
 	VPXORD Z3, Z3, Z3
 
 Many:
-	CMPQ        DX, $0x40
+	CMPQ        DX, $+64
 	JLT         Single
 	VMOVUPS     (AX), Z4
 	VMOVUPS     (CX), Z5
@@ -2240,18 +2228,18 @@ Many:
 	VFMADD231PS Z4, Z5, Z3
 	ADDQ        $+256, AX
 	ADDQ        $+256, CX
-	SUBQ        $0x40, DX
+	SUBQ        $+64, DX
 	JMP         Many
 
 Single:
-	CMPQ        DX, $0x10
+	CMPQ        DX, $+16
 	JLT         Rest
 	VMOVUPS     (AX), Z4
 	VMOVUPS     (CX), Z5
 	VFMADD231PS Z4, Z5, Z0
 	ADDQ        $+64, AX
 	ADDQ        $+64, CX
-	SUBQ        $0x10, DX
+	SUBQ        $+16, DX
 	JMP         Single
 
 Rest:
@@ -2279,598 +2267,950 @@ Done:
 	RET
 
 // func turnHalvesF32AVX512(t *turning)
-// Requires: AVX, AVX512F, MMX+
+// Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·turnHalvesF32AVX512(SB), NOSPLIT, $0-8
 	MOVQ t+0(FP), AX
-	MOVQ (AX), CX
-	MOVQ 8(AX), DX
 
-row:
-	MOVQ 56(AX), SI
-	MOVQ CX, DI
+batch:
+	MOVQ    48(AX), CX
+	CMPQ    CX, 56(AX)
+	CMOVQGT 56(AX), CX
+	MOVQ    CX, 64(AX)
+	XORQ    CX, CX
+	MOVQ    104(AX), DX
+	CMPQ    CX, DX
+	JGE     pairs
+	MOVQ    16(AX), BX
+	MOVQ    24(AX), SI
+	MOVQ    64(AX), DI
+	IMULQ   80(AX), DI
+	MOVQ    96(AX), R8
 
-head:
-	MOVQ 16(AX), R8
-	MOVQ 24(AX), R9
-	MOVQ 88(AX), R10
-	MOVQ 88(AX), R11
-	ADDQ DX, R10
-	ADDQ DI, R11
-	MOVQ 96(AX), R12
-	XORQ BX, BX
-	CMPQ BX, R12
-	JGE  pairs
+vectors:
+	VMOVUPS (BX), Z0
+	VMOVUPS 64(BX), Z1
+	ADDQ    $+128, BX
+	VMOVUPS (SI), Z2
+	VMOVUPS 64(SI), Z3
+	ADDQ    $+128, SI
+	MOVQ    8(AX), R9
+	MOVQ    (AX), R10
+	ADDQ    CX, R9
+	ADDQ    CX, R10
+	MOVQ    64(AX), R11
+	MOVQ    80(AX), R12
+	MOVQ    72(AX), R13
 
-vector:
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVUPS    (DX)(BX*1), Z0
-	PREFETCHT0 2048(R10)(BX*1)
-	VMOVUPS    (R10)(BX*1), Z1
-	VMULPS     (R8)(BX*1), Z0, Z2
-	VMULPS     (R9)(BX*1), Z1, Z3
-	VMULPS     (R8)(BX*1), Z1, Z1
-	VMULPS     (R9)(BX*1), Z0, Z0
-	VSUBPS     Z3, Z2, Z2
-	VADDPS     Z0, Z1, Z1
-	VMOVDQU64  Z2, (DI)(BX*1)
-	VMOVDQU64  Z1, (R11)(BX*1)
-	ADDQ       $0x40, BX
-	CMPQ       BX, R12
-	JLT        vector
+vectorsOfItem:
+	LEAQ        (R9)(DI*1), R14
+	PREFETCHT0  (R14)
+	VMOVUPS     (R9), Z4
+	LEAQ        (R9)(DI*1), R14
+	PREFETCHT0  (R14)(R8*1)
+	VMOVUPS     (R9)(R8*1), Z5
+	VMULPS      Z2, Z5, Z6
+	VMULPS      Z2, Z4, Z7
+	VFMSUB231PS Z0, Z4, Z6
+	VFMADD231PS Z0, Z5, Z7
+	VMOVDQU64   Z6, (R10)
+	VMOVDQU64   Z7, (R10)(R8*1)
+	LEAQ        (R9)(DI*1), R14
+	PREFETCHT0  64(R14)
+	VMOVUPS     64(R9), Z4
+	LEAQ        (R9)(DI*1), R14
+	PREFETCHT0  64(R14)(R8*1)
+	VMOVUPS     64(R9)(R8*1), Z5
+	VMULPS      Z3, Z5, Z6
+	VMULPS      Z3, Z4, Z7
+	VFMSUB231PS Z1, Z4, Z6
+	VFMADD231PS Z1, Z5, Z7
+	VMOVDQU64   Z6, 64(R10)
+	VMOVDQU64   Z7, 64(R10)(R8*1)
+	ADDQ        R12, R9
+	ADDQ        R13, R10
+	DECQ        R11
+	JNZ         vectorsOfItem
+	ADDQ        $+128, CX
+	CMPQ        CX, DX
+	JLT         vectors
 
 pairs:
-	MOVQ 80(AX), R8
-	MOVQ 112(AX), BX
-	LEAQ -256(R8), R9
+	MOVQ  88(AX), DX
+	MOVQ  120(AX), CX
+	SUBQ  CX, DX
+	JLE   done
+	MOVQ  64(AX), BX
+	IMULQ 80(AX), BX
+	MOVQ  8(AX), SI
+	MOVQ  (AX), DI
+	ADDQ  CX, SI
+	ADDQ  CX, DI
+	MOVQ  64(AX), CX
+	MOVQ  80(AX), R8
+	MOVQ  72(AX), R9
+
+copyItem:
+	MOVQ SI, R10
+	MOVQ DI, R11
+	MOVQ DX, R12
 
 copyFour:
-	CMPQ       BX, R9
-	JG         copyOneStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  (DX)(BX*1), Z0
-	VMOVDQU64  Z0, (DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  64(DX)(BX*1), Z0
-	VMOVDQU64  Z0, 64(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  128(DX)(BX*1), Z0
-	VMOVDQU64  Z0, 128(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  192(DX)(BX*1), Z0
-	VMOVDQU64  Z0, 192(DI)(BX*1)
-	ADDQ       $+256, BX
+	CMPQ       R12, $+256
+	JLT        copyOne
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU64  (R10), Z0
+	VMOVDQU64  Z0, (R11)
+	PREFETCHT0 64(R10)(BX*1)
+	VMOVDQU64  64(R10), Z0
+	VMOVDQU64  Z0, 64(R11)
+	PREFETCHT0 128(R10)(BX*1)
+	VMOVDQU64  128(R10), Z0
+	VMOVDQU64  Z0, 128(R11)
+	PREFETCHT0 192(R10)(BX*1)
+	VMOVDQU64  192(R10), Z0
+	VMOVDQU64  Z0, 192(R11)
+	ADDQ       $+256, R10
+	ADDQ       $+256, R11
+	SUBQ       $+256, R12
 	JMP        copyFour
 
-copyOneStart:
-	LEAQ -64(R8), R9
-
 copyOne:
-	CMPQ       BX, R9
-	JG         copyByteStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  (DX)(BX*1), Z0
-	VMOVDQU64  Z0, (DI)(BX*1)
-	ADDQ       $+64, BX
+	CMPQ       R12, $+64
+	JLT        copyByte
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU64  (R10), Z0
+	VMOVDQU64  Z0, (R11)
+	ADDQ       $+64, R10
+	ADDQ       $+64, R11
+	SUBQ       $+64, R12
 	JMP        copyOne
 
-copyByteStart:
 copyByte:
-	CMPQ BX, R8
-	JGE  headDone
-	MOVB (DX)(BX*1), R9
-	MOVB R9, (DI)(BX*1)
-	INCQ BX
+	CMPQ R12, $+1
+	JLT  copied
+	MOVB (R10), R13
+	MOVB R13, (R11)
+	INCQ R10
+	INCQ R11
+	SUBQ $+1, R12
 	JMP  copyByte
 
-headDone:
-	ADDQ 80(AX), DX
-	ADDQ 72(AX), DI
-	DECQ SI
-	JNZ  head
-	ADDQ 64(AX), CX
-	DECQ 48(AX)
-	JNZ  row
+copied:
+	ADDQ R8, SI
+	ADDQ R9, DI
+	DECQ CX
+	JNZ  copyItem
+
+done:
+	MOVQ  64(AX), CX
+	SUBQ  CX, 48(AX)
+	JLE   end
+	MOVQ  80(AX), DX
+	IMULQ CX, DX
+	ADDQ  DX, 8(AX)
+	IMULQ 72(AX), CX
+	ADDQ  CX, (AX)
+	JMP   batch
+
+end:
 	VZEROUPPER
 	RET
 
 // func turnPairsF32AVX512(t *turning)
-// Requires: AVX, AVX512F, MMX+
+// Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·turnPairsF32AVX512(SB), NOSPLIT, $0-8
 	MOVQ t+0(FP), AX
-	MOVQ (AX), CX
-	MOVQ 8(AX), DX
 
-row:
-	MOVQ 56(AX), SI
-	MOVQ CX, DI
+batch:
+	MOVQ    48(AX), CX
+	CMPQ    CX, 56(AX)
+	CMOVQGT 56(AX), CX
+	MOVQ    CX, 64(AX)
+	XORQ    CX, CX
+	MOVQ    104(AX), DX
+	CMPQ    CX, DX
+	JGE     pairs
+	MOVQ    16(AX), BX
+	MOVQ    24(AX), SI
+	MOVQ    64(AX), DI
+	IMULQ   80(AX), DI
 
-head:
-	MOVQ 16(AX), R8
-	MOVQ 24(AX), R9
-	MOVQ 96(AX), R10
-	XORQ BX, BX
-	CMPQ BX, R10
-	JGE  pairs
+vectors:
+	VMOVUPS (BX), Z0
+	VMOVUPS 64(BX), Z1
+	VMOVUPS 128(BX), Z2
+	VMOVUPS 192(BX), Z3
+	ADDQ    $+256, BX
+	VMOVUPS (SI), Z4
+	VMOVUPS 64(SI), Z5
+	VMOVUPS 128(SI), Z6
+	VMOVUPS 192(SI), Z7
+	ADDQ    $+256, SI
+	MOVQ    8(AX), R8
+	MOVQ    (AX), R9
+	ADDQ    CX, R8
+	ADDQ    CX, R9
+	MOVQ    64(AX), R10
+	MOVQ    80(AX), R11
+	MOVQ    72(AX), R12
 
-vector:
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVUPS    (DX)(BX*1), Z0
-	VPERMILPS  $0xb1, Z0, Z1
-	VMULPS     (R8)(BX*1), Z0, Z0
-	VMULPS     (R9)(BX*1), Z1, Z1
-	VADDPS     Z1, Z0, Z0
-	VMOVDQU64  Z0, (DI)(BX*1)
-	ADDQ       $0x40, BX
-	CMPQ       BX, R10
-	JLT        vector
+vectorsOfItem:
+	LEAQ        (R8)(DI*1), R13
+	PREFETCHT0  (R13)
+	VMOVUPS     (R8), Z8
+	VPERMILPS   $0xb1, Z8, Z9
+	VMULPS      Z4, Z9, Z9
+	VFMADD231PS Z0, Z8, Z9
+	VMOVDQU64   Z9, (R9)
+	LEAQ        (R8)(DI*1), R13
+	PREFETCHT0  64(R13)
+	VMOVUPS     64(R8), Z8
+	VPERMILPS   $0xb1, Z8, Z9
+	VMULPS      Z5, Z9, Z9
+	VFMADD231PS Z1, Z8, Z9
+	VMOVDQU64   Z9, 64(R9)
+	LEAQ        (R8)(DI*1), R13
+	PREFETCHT0  128(R13)
+	VMOVUPS     128(R8), Z8
+	VPERMILPS   $0xb1, Z8, Z9
+	VMULPS      Z6, Z9, Z9
+	VFMADD231PS Z2, Z8, Z9
+	VMOVDQU64   Z9, 128(R9)
+	LEAQ        (R8)(DI*1), R13
+	PREFETCHT0  192(R13)
+	VMOVUPS     192(R8), Z8
+	VPERMILPS   $0xb1, Z8, Z9
+	VMULPS      Z7, Z9, Z9
+	VFMADD231PS Z3, Z8, Z9
+	VMOVDQU64   Z9, 192(R9)
+	ADDQ        R11, R8
+	ADDQ        R12, R9
+	DECQ        R10
+	JNZ         vectorsOfItem
+	ADDQ        $+256, CX
+	CMPQ        CX, DX
+	JLT         vectors
 
 pairs:
-	MOVQ 80(AX), R8
-	MOVQ 112(AX), BX
-	LEAQ -256(R8), R9
+	MOVQ  88(AX), DX
+	MOVQ  120(AX), CX
+	SUBQ  CX, DX
+	JLE   done
+	MOVQ  64(AX), BX
+	IMULQ 80(AX), BX
+	MOVQ  8(AX), SI
+	MOVQ  (AX), DI
+	ADDQ  CX, SI
+	ADDQ  CX, DI
+	MOVQ  64(AX), CX
+	MOVQ  80(AX), R8
+	MOVQ  72(AX), R9
+
+copyItem:
+	MOVQ SI, R10
+	MOVQ DI, R11
+	MOVQ DX, R12
 
 copyFour:
-	CMPQ       BX, R9
-	JG         copyOneStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  (DX)(BX*1), Z0
-	VMOVDQU64  Z0, (DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  64(DX)(BX*1), Z0
-	VMOVDQU64  Z0, 64(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  128(DX)(BX*1), Z0
-	VMOVDQU64  Z0, 128(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  192(DX)(BX*1), Z0
-	VMOVDQU64  Z0, 192(DI)(BX*1)
-	ADDQ       $+256, BX
+	CMPQ       R12, $+256
+	JLT        copyOne
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU64  (R10), Z0
+	VMOVDQU64  Z0, (R11)
+	PREFETCHT0 64(R10)(BX*1)
+	VMOVDQU64  64(R10), Z0
+	VMOVDQU64  Z0, 64(R11)
+	PREFETCHT0 128(R10)(BX*1)
+	VMOVDQU64  128(R10), Z0
+	VMOVDQU64  Z0, 128(R11)
+	PREFETCHT0 192(R10)(BX*1)
+	VMOVDQU64  192(R10), Z0
+	VMOVDQU64  Z0, 192(R11)
+	ADDQ       $+256, R10
+	ADDQ       $+256, R11
+	SUBQ       $+256, R12
 	JMP        copyFour
 
-copyOneStart:
-	LEAQ -64(R8), R9
-
 copyOne:
-	CMPQ       BX, R9
-	JG         copyByteStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  (DX)(BX*1), Z0
-	VMOVDQU64  Z0, (DI)(BX*1)
-	ADDQ       $+64, BX
+	CMPQ       R12, $+64
+	JLT        copyByte
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU64  (R10), Z0
+	VMOVDQU64  Z0, (R11)
+	ADDQ       $+64, R10
+	ADDQ       $+64, R11
+	SUBQ       $+64, R12
 	JMP        copyOne
 
-copyByteStart:
 copyByte:
-	CMPQ BX, R8
-	JGE  headDone
-	MOVB (DX)(BX*1), R9
-	MOVB R9, (DI)(BX*1)
-	INCQ BX
+	CMPQ R12, $+1
+	JLT  copied
+	MOVB (R10), R13
+	MOVB R13, (R11)
+	INCQ R10
+	INCQ R11
+	SUBQ $+1, R12
 	JMP  copyByte
 
-headDone:
-	ADDQ 80(AX), DX
-	ADDQ 72(AX), DI
-	DECQ SI
-	JNZ  head
-	ADDQ 64(AX), CX
-	DECQ 48(AX)
-	JNZ  row
+copied:
+	ADDQ R8, SI
+	ADDQ R9, DI
+	DECQ CX
+	JNZ  copyItem
+
+done:
+	MOVQ  64(AX), CX
+	SUBQ  CX, 48(AX)
+	JLE   end
+	MOVQ  80(AX), DX
+	IMULQ CX, DX
+	ADDQ  DX, 8(AX)
+	IMULQ 72(AX), CX
+	ADDQ  CX, (AX)
+	JMP   batch
+
+end:
 	VZEROUPPER
 	RET
 
 // func turnHalvesF16AVX512(t *turning)
-// Requires: AVX, AVX512F, MMX+
+// Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·turnHalvesF16AVX512(SB), NOSPLIT, $0-8
 	MOVQ t+0(FP), AX
-	MOVQ (AX), CX
-	MOVQ 8(AX), DX
 
-row:
-	MOVQ 56(AX), SI
-	MOVQ CX, DI
+batch:
+	MOVQ    48(AX), CX
+	CMPQ    CX, 56(AX)
+	CMOVQGT 56(AX), CX
+	MOVQ    CX, 64(AX)
+	XORQ    CX, CX
+	MOVQ    104(AX), DX
+	CMPQ    CX, DX
+	JGE     pairs
+	MOVQ    16(AX), BX
+	MOVQ    24(AX), SI
+	MOVQ    64(AX), DI
+	IMULQ   80(AX), DI
+	MOVQ    96(AX), R8
 
-head:
-	MOVQ 16(AX), R8
-	MOVQ 24(AX), R9
-	MOVQ 88(AX), R10
-	MOVQ 88(AX), R11
-	ADDQ DX, R10
-	ADDQ DI, R11
-	MOVQ 96(AX), R12
-	XORQ BX, BX
-	CMPQ BX, R12
-	JGE  pairs
+vectors:
+	VMOVUPS (BX), Z0
+	VMOVUPS 64(BX), Z1
+	ADDQ    $+128, BX
+	VMOVUPS (SI), Z2
+	VMOVUPS 64(SI), Z3
+	ADDQ    $+128, SI
+	MOVQ    8(AX), R9
+	MOVQ    (AX), R10
+	ADDQ    CX, R9
+	ADDQ    CX, R10
+	MOVQ    64(AX), R11
+	MOVQ    80(AX), R12
+	MOVQ    72(AX), R13
 
-vector:
-	PREFETCHT0 2048(DX)(BX*1)
-	VCVTPH2PS  (DX)(BX*1), Z0
-	PREFETCHT0 2048(R10)(BX*1)
-	VCVTPH2PS  (R10)(BX*1), Z1
-	VMULPS     (R8)(BX*2), Z0, Z2
-	VMULPS     (R9)(BX*2), Z1, Z3
-	VMULPS     (R8)(BX*2), Z1, Z1
-	VMULPS     (R9)(BX*2), Z0, Z0
-	VSUBPS     Z3, Z2, Z2
-	VADDPS     Z0, Z1, Z1
-	VCVTPS2PH  $0x00, Z2, Y0
-	VMOVDQU    Y0, (DI)(BX*1)
-	VCVTPS2PH  $0x00, Z1, Y0
-	VMOVDQU    Y0, (R11)(BX*1)
-	ADDQ       $0x20, BX
-	CMPQ       BX, R12
-	JLT        vector
+vectorsOfItem:
+	LEAQ        (R9)(DI*1), R14
+	PREFETCHT0  (R14)
+	VCVTPH2PS   (R9), Z4
+	LEAQ        (R9)(DI*1), R14
+	PREFETCHT0  (R14)(R8*1)
+	VCVTPH2PS   (R9)(R8*1), Z5
+	VMULPS      Z2, Z5, Z6
+	VMULPS      Z2, Z4, Z7
+	VFMSUB231PS Z0, Z4, Z6
+	VFMADD231PS Z0, Z5, Z7
+	VCVTPS2PH   $0x00, Z6, Y4
+	VMOVDQU     Y4, (R10)
+	VCVTPS2PH   $0x00, Z7, Y4
+	VMOVDQU     Y4, (R10)(R8*1)
+	VCVTPH2PS   32(R9), Z4
+	VCVTPH2PS   32(R9)(R8*1), Z5
+	VMULPS      Z3, Z5, Z6
+	VMULPS      Z3, Z4, Z7
+	VFMSUB231PS Z1, Z4, Z6
+	VFMADD231PS Z1, Z5, Z7
+	VCVTPS2PH   $0x00, Z6, Y4
+	VMOVDQU     Y4, 32(R10)
+	VCVTPS2PH   $0x00, Z7, Y4
+	VMOVDQU     Y4, 32(R10)(R8*1)
+	ADDQ        R12, R9
+	ADDQ        R13, R10
+	DECQ        R11
+	JNZ         vectorsOfItem
+	ADDQ        $+64, CX
+	CMPQ        CX, DX
+	JLT         vectors
 
 pairs:
-	MOVQ 80(AX), R8
-	MOVQ 112(AX), BX
-	LEAQ -256(R8), R9
+	MOVQ  88(AX), DX
+	MOVQ  120(AX), CX
+	SUBQ  CX, DX
+	JLE   done
+	MOVQ  64(AX), BX
+	IMULQ 80(AX), BX
+	MOVQ  8(AX), SI
+	MOVQ  (AX), DI
+	ADDQ  CX, SI
+	ADDQ  CX, DI
+	MOVQ  64(AX), CX
+	MOVQ  80(AX), R8
+	MOVQ  72(AX), R9
+
+copyItem:
+	MOVQ SI, R10
+	MOVQ DI, R11
+	MOVQ DX, R12
 
 copyFour:
-	CMPQ       BX, R9
-	JG         copyOneStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  (DX)(BX*1), Z0
-	VMOVDQU64  Z0, (DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  64(DX)(BX*1), Z0
-	VMOVDQU64  Z0, 64(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  128(DX)(BX*1), Z0
-	VMOVDQU64  Z0, 128(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  192(DX)(BX*1), Z0
-	VMOVDQU64  Z0, 192(DI)(BX*1)
-	ADDQ       $+256, BX
+	CMPQ       R12, $+256
+	JLT        copyOne
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU64  (R10), Z0
+	VMOVDQU64  Z0, (R11)
+	PREFETCHT0 64(R10)(BX*1)
+	VMOVDQU64  64(R10), Z0
+	VMOVDQU64  Z0, 64(R11)
+	PREFETCHT0 128(R10)(BX*1)
+	VMOVDQU64  128(R10), Z0
+	VMOVDQU64  Z0, 128(R11)
+	PREFETCHT0 192(R10)(BX*1)
+	VMOVDQU64  192(R10), Z0
+	VMOVDQU64  Z0, 192(R11)
+	ADDQ       $+256, R10
+	ADDQ       $+256, R11
+	SUBQ       $+256, R12
 	JMP        copyFour
 
-copyOneStart:
-	LEAQ -64(R8), R9
-
 copyOne:
-	CMPQ       BX, R9
-	JG         copyByteStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  (DX)(BX*1), Z0
-	VMOVDQU64  Z0, (DI)(BX*1)
-	ADDQ       $+64, BX
+	CMPQ       R12, $+64
+	JLT        copyByte
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU64  (R10), Z0
+	VMOVDQU64  Z0, (R11)
+	ADDQ       $+64, R10
+	ADDQ       $+64, R11
+	SUBQ       $+64, R12
 	JMP        copyOne
 
-copyByteStart:
 copyByte:
-	CMPQ BX, R8
-	JGE  headDone
-	MOVB (DX)(BX*1), R9
-	MOVB R9, (DI)(BX*1)
-	INCQ BX
+	CMPQ R12, $+1
+	JLT  copied
+	MOVB (R10), R13
+	MOVB R13, (R11)
+	INCQ R10
+	INCQ R11
+	SUBQ $+1, R12
 	JMP  copyByte
 
-headDone:
-	ADDQ 80(AX), DX
-	ADDQ 72(AX), DI
-	DECQ SI
-	JNZ  head
-	ADDQ 64(AX), CX
-	DECQ 48(AX)
-	JNZ  row
+copied:
+	ADDQ R8, SI
+	ADDQ R9, DI
+	DECQ CX
+	JNZ  copyItem
+
+done:
+	MOVQ  64(AX), CX
+	SUBQ  CX, 48(AX)
+	JLE   end
+	MOVQ  80(AX), DX
+	IMULQ CX, DX
+	ADDQ  DX, 8(AX)
+	IMULQ 72(AX), CX
+	ADDQ  CX, (AX)
+	JMP   batch
+
+end:
 	VZEROUPPER
 	RET
 
 // func turnPairsF16AVX512(t *turning)
-// Requires: AVX, AVX512F, MMX+
+// Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·turnPairsF16AVX512(SB), NOSPLIT, $0-8
 	MOVQ t+0(FP), AX
-	MOVQ (AX), CX
-	MOVQ 8(AX), DX
 
-row:
-	MOVQ 56(AX), SI
-	MOVQ CX, DI
+batch:
+	MOVQ    48(AX), CX
+	CMPQ    CX, 56(AX)
+	CMOVQGT 56(AX), CX
+	MOVQ    CX, 64(AX)
+	XORQ    CX, CX
+	MOVQ    104(AX), DX
+	CMPQ    CX, DX
+	JGE     pairs
+	MOVQ    16(AX), BX
+	MOVQ    24(AX), SI
+	MOVQ    64(AX), DI
+	IMULQ   80(AX), DI
 
-head:
-	MOVQ 16(AX), R8
-	MOVQ 24(AX), R9
-	MOVQ 96(AX), R10
-	XORQ BX, BX
-	CMPQ BX, R10
-	JGE  pairs
+vectors:
+	VMOVUPS (BX), Z0
+	VMOVUPS 64(BX), Z1
+	VMOVUPS 128(BX), Z2
+	VMOVUPS 192(BX), Z3
+	ADDQ    $+256, BX
+	VMOVUPS (SI), Z4
+	VMOVUPS 64(SI), Z5
+	VMOVUPS 128(SI), Z6
+	VMOVUPS 192(SI), Z7
+	ADDQ    $+256, SI
+	MOVQ    8(AX), R8
+	MOVQ    (AX), R9
+	ADDQ    CX, R8
+	ADDQ    CX, R9
+	MOVQ    64(AX), R10
+	MOVQ    80(AX), R11
+	MOVQ    72(AX), R12
 
-vector:
-	PREFETCHT0 2048(DX)(BX*1)
-	VCVTPH2PS  (DX)(BX*1), Z0
-	VPERMILPS  $0xb1, Z0, Z1
-	VMULPS     (R8)(BX*2), Z0, Z0
-	VMULPS     (R9)(BX*2), Z1, Z1
-	VADDPS     Z1, Z0, Z0
-	VCVTPS2PH  $0x00, Z0, Y0
-	VMOVDQU    Y0, (DI)(BX*1)
-	ADDQ       $0x20, BX
-	CMPQ       BX, R10
-	JLT        vector
+vectorsOfItem:
+	LEAQ        (R8)(DI*1), R13
+	PREFETCHT0  (R13)
+	VCVTPH2PS   (R8), Z8
+	VPERMILPS   $0xb1, Z8, Z9
+	VMULPS      Z4, Z9, Z9
+	VFMADD231PS Z0, Z8, Z9
+	VCVTPS2PH   $0x00, Z9, Y8
+	VMOVDQU     Y8, (R9)
+	VCVTPH2PS   32(R8), Z8
+	VPERMILPS   $0xb1, Z8, Z9
+	VMULPS      Z5, Z9, Z9
+	VFMADD231PS Z1, Z8, Z9
+	VCVTPS2PH   $0x00, Z9, Y8
+	VMOVDQU     Y8, 32(R9)
+	LEAQ        (R8)(DI*1), R13
+	PREFETCHT0  64(R13)
+	VCVTPH2PS   64(R8), Z8
+	VPERMILPS   $0xb1, Z8, Z9
+	VMULPS      Z6, Z9, Z9
+	VFMADD231PS Z2, Z8, Z9
+	VCVTPS2PH   $0x00, Z9, Y8
+	VMOVDQU     Y8, 64(R9)
+	VCVTPH2PS   96(R8), Z8
+	VPERMILPS   $0xb1, Z8, Z9
+	VMULPS      Z7, Z9, Z9
+	VFMADD231PS Z3, Z8, Z9
+	VCVTPS2PH   $0x00, Z9, Y8
+	VMOVDQU     Y8, 96(R9)
+	ADDQ        R11, R8
+	ADDQ        R12, R9
+	DECQ        R10
+	JNZ         vectorsOfItem
+	ADDQ        $+128, CX
+	CMPQ        CX, DX
+	JLT         vectors
 
 pairs:
-	MOVQ 80(AX), R8
-	MOVQ 112(AX), BX
-	LEAQ -256(R8), R9
+	MOVQ  88(AX), DX
+	MOVQ  120(AX), CX
+	SUBQ  CX, DX
+	JLE   done
+	MOVQ  64(AX), BX
+	IMULQ 80(AX), BX
+	MOVQ  8(AX), SI
+	MOVQ  (AX), DI
+	ADDQ  CX, SI
+	ADDQ  CX, DI
+	MOVQ  64(AX), CX
+	MOVQ  80(AX), R8
+	MOVQ  72(AX), R9
+
+copyItem:
+	MOVQ SI, R10
+	MOVQ DI, R11
+	MOVQ DX, R12
 
 copyFour:
-	CMPQ       BX, R9
-	JG         copyOneStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  (DX)(BX*1), Z0
-	VMOVDQU64  Z0, (DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  64(DX)(BX*1), Z0
-	VMOVDQU64  Z0, 64(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  128(DX)(BX*1), Z0
-	VMOVDQU64  Z0, 128(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  192(DX)(BX*1), Z0
-	VMOVDQU64  Z0, 192(DI)(BX*1)
-	ADDQ       $+256, BX
+	CMPQ       R12, $+256
+	JLT        copyOne
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU64  (R10), Z0
+	VMOVDQU64  Z0, (R11)
+	PREFETCHT0 64(R10)(BX*1)
+	VMOVDQU64  64(R10), Z0
+	VMOVDQU64  Z0, 64(R11)
+	PREFETCHT0 128(R10)(BX*1)
+	VMOVDQU64  128(R10), Z0
+	VMOVDQU64  Z0, 128(R11)
+	PREFETCHT0 192(R10)(BX*1)
+	VMOVDQU64  192(R10), Z0
+	VMOVDQU64  Z0, 192(R11)
+	ADDQ       $+256, R10
+	ADDQ       $+256, R11
+	SUBQ       $+256, R12
 	JMP        copyFour
 
-copyOneStart:
-	LEAQ -64(R8), R9
-
 copyOne:
-	CMPQ       BX, R9
-	JG         copyByteStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  (DX)(BX*1), Z0
-	VMOVDQU64  Z0, (DI)(BX*1)
-	ADDQ       $+64, BX
+	CMPQ       R12, $+64
+	JLT        copyByte
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU64  (R10), Z0
+	VMOVDQU64  Z0, (R11)
+	ADDQ       $+64, R10
+	ADDQ       $+64, R11
+	SUBQ       $+64, R12
 	JMP        copyOne
 
-copyByteStart:
 copyByte:
-	CMPQ BX, R8
-	JGE  headDone
-	MOVB (DX)(BX*1), R9
-	MOVB R9, (DI)(BX*1)
-	INCQ BX
+	CMPQ R12, $+1
+	JLT  copied
+	MOVB (R10), R13
+	MOVB R13, (R11)
+	INCQ R10
+	INCQ R11
+	SUBQ $+1, R12
 	JMP  copyByte
 
-headDone:
-	ADDQ 80(AX), DX
-	ADDQ 72(AX), DI
-	DECQ SI
-	JNZ  head
-	ADDQ 64(AX), CX
-	DECQ 48(AX)
-	JNZ  row
+copied:
+	ADDQ R8, SI
+	ADDQ R9, DI
+	DECQ CX
+	JNZ  copyItem
+
+done:
+	MOVQ  64(AX), CX
+	SUBQ  CX, 48(AX)
+	JLE   end
+	MOVQ  80(AX), DX
+	IMULQ CX, DX
+	ADDQ  DX, 8(AX)
+	IMULQ 72(AX), CX
+	ADDQ  CX, (AX)
+	JMP   batch
+
+end:
 	VZEROUPPER
 	RET
 
 // func turnHalvesBF16AVX512(t *turning)
-// Requires: AVX, AVX512BW, AVX512F, MMX+
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
 TEXT ·turnHalvesBF16AVX512(SB), NOSPLIT, $0-8
-	MOVQ       t+0(FP), AX
+	MOVQ t+0(FP), AX
+
+batch:
+	MOVQ       48(AX), CX
+	CMPQ       CX, 56(AX)
+	CMOVQGT    56(AX), CX
+	MOVQ       CX, 64(AX)
+	XORQ       CX, CX
+	MOVQ       104(AX), DX
+	CMPQ       CX, DX
+	JGE        pairs
 	VPTERNLOGD $0xff, Z0, Z0, Z0
-	VPSRLW     $0x0f, Z0, Z1
-	VPSLLW     $0x0f, Z0, Z2
-	MOVL       $0x55555555, CX
-	KMOVD      CX, K1
-	NOTL       CX
-	KMOVD      CX, K2
+	VPSRLW     $0x0f, Z0, Z2
+	VPSLLW     $0x0f, Z0, Z1
+	MOVL       $0x55555555, BX
+	KMOVD      BX, K1
+	NOTL       BX
+	KMOVD      BX, K2
 	VPSLLD     $0x10, Z0, Z0
-	MOVQ       (AX), CX
-	MOVQ       8(AX), DX
+	MOVQ       16(AX), BX
+	MOVQ       24(AX), SI
+	MOVQ       64(AX), DI
+	IMULQ      80(AX), DI
+	MOVQ       96(AX), R8
 
-row:
-	MOVQ 56(AX), SI
-	MOVQ CX, DI
+vectors:
+	VMOVUPS (BX), Z3
+	VMOVUPS 64(BX), Z4
+	ADDQ    $+128, BX
+	VMOVUPS (SI), Z5
+	VMOVUPS 64(SI), Z6
+	ADDQ    $+128, SI
+	MOVQ    8(AX), R9
+	MOVQ    (AX), R10
+	ADDQ    CX, R9
+	ADDQ    CX, R10
+	MOVQ    64(AX), R11
+	MOVQ    80(AX), R12
+	MOVQ    72(AX), R13
 
-head:
-	MOVQ 16(AX), R8
-	MOVQ 24(AX), R9
-	MOVQ 88(AX), R10
-	MOVQ 88(AX), R11
-	ADDQ DX, R10
-	ADDQ DI, R11
-	MOVQ 96(AX), R12
-	XORQ BX, BX
-	CMPQ BX, R12
-	JGE  pairs
-
-vector:
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  (DX)(BX*1), Z3
-	PREFETCHT0 2048(R10)(BX*1)
-	VMOVDQU64  (R10)(BX*1), Z4
-	VPSLLD     $0x10, Z3, Z5
-	VPSLLD     $0x10, Z4, Z6
-	VMULPS     (R8)(BX*2), Z5, Z7
-	VMULPS     (R9)(BX*2), Z6, Z8
-	VMULPS     (R8)(BX*2), Z6, Z6
-	VMULPS     (R9)(BX*2), Z5, Z5
-	VSUBPS     Z8, Z7, Z7
-	VADDPS     Z5, Z6, Z6
-	VPANDD     Z0, Z3, Z3
-	VPANDD     Z0, Z4, Z4
-	VMULPS     64(R8)(BX*2), Z3, Z5
-	VMULPS     64(R9)(BX*2), Z4, Z8
-	VMULPS     64(R8)(BX*2), Z4, Z4
-	VMULPS     64(R9)(BX*2), Z3, Z3
-	VSUBPS     Z8, Z5, Z5
-	VADDPS     Z3, Z4, Z4
-	VPSRLD     $0x10, Z7, Z3
-	VPSLLD     $0x10, Z5, Z8
-	VMOVDQU16  Z5, K2, Z3
-	VMOVDQU16  Z7, K1, Z8
-	VPTERNLOGD $0xf8, Z1, Z3, Z8
-	VPCMPUW    $0x06, Z2, Z8, K3
-	VPADDW     Z1, Z3, K3, Z3
-	VMOVDQU64  Z3, (DI)(BX*1)
-	VPSRLD     $0x10, Z6, Z3
-	VPSLLD     $0x10, Z4, Z5
-	VMOVDQU16  Z4, K2, Z3
-	VMOVDQU16  Z6, K1, Z5
-	VPTERNLOGD $0xf8, Z1, Z3, Z5
-	VPCMPUW    $0x06, Z2, Z5, K3
-	VPADDW     Z1, Z3, K3, Z3
-	VMOVDQU64  Z3, (R11)(BX*1)
-	ADDQ       $0x40, BX
-	CMPQ       BX, R12
-	JLT        vector
+vectorsOfItem:
+	LEAQ        (R9)(DI*1), R14
+	PREFETCHT0  (R14)
+	VMOVDQU64   (R9), Z7
+	LEAQ        (R9)(DI*1), R14
+	PREFETCHT0  (R14)(R8*1)
+	VMOVDQU64   (R9)(R8*1), Z8
+	VPSLLD      $0x10, Z7, Z9
+	VPSLLD      $0x10, Z8, Z10
+	VMULPS      Z5, Z10, Z11
+	VMULPS      Z5, Z9, Z12
+	VFMSUB231PS Z3, Z9, Z11
+	VFMADD231PS Z3, Z10, Z12
+	VPANDD      Z0, Z7, Z7
+	VPANDD      Z0, Z8, Z8
+	VMULPS      Z6, Z8, Z9
+	VMULPS      Z6, Z7, Z10
+	VFMSUB231PS Z4, Z7, Z9
+	VFMADD231PS Z4, Z8, Z10
+	VPSRLD      $0x10, Z11, Z7
+	VPSLLD      $0x10, Z9, Z8
+	VMOVDQU16   Z9, K2, Z7
+	VMOVDQU16   Z11, K1, Z8
+	VPTERNLOGD  $0xf8, Z2, Z7, Z8
+	VPCMPUW     $0x06, Z1, Z8, K3
+	VPADDW      Z2, Z7, K3, Z7
+	VMOVDQU64   Z7, (R10)
+	VPSRLD      $0x10, Z12, Z7
+	VPSLLD      $0x10, Z10, Z8
+	VMOVDQU16   Z10, K2, Z7
+	VMOVDQU16   Z12, K1, Z8
+	VPTERNLOGD  $0xf8, Z2, Z7, Z8
+	VPCMPUW     $0x06, Z1, Z8, K3
+	VPADDW      Z2, Z7, K3, Z7
+	VMOVDQU64   Z7, (R10)(R8*1)
+	ADDQ        R12, R9
+	ADDQ        R13, R10
+	DECQ        R11
+	JNZ         vectorsOfItem
+	ADDQ        $+64, CX
+	CMPQ        CX, DX
+	JLT         vectors
 
 pairs:
-	MOVQ 80(AX), R8
-	MOVQ 112(AX), BX
-	LEAQ -256(R8), R9
+	MOVQ  88(AX), DX
+	MOVQ  120(AX), CX
+	SUBQ  CX, DX
+	JLE   done
+	MOVQ  64(AX), BX
+	IMULQ 80(AX), BX
+	MOVQ  8(AX), SI
+	MOVQ  (AX), DI
+	ADDQ  CX, SI
+	ADDQ  CX, DI
+	MOVQ  64(AX), CX
+	MOVQ  80(AX), R8
+	MOVQ  72(AX), R9
+
+copyItem:
+	MOVQ SI, R10
+	MOVQ DI, R11
+	MOVQ DX, R12
 
 copyFour:
-	CMPQ       BX, R9
-	JG         copyOneStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  (DX)(BX*1), Z3
-	VMOVDQU64  Z3, (DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  64(DX)(BX*1), Z3
-	VMOVDQU64  Z3, 64(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  128(DX)(BX*1), Z3
-	VMOVDQU64  Z3, 128(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  192(DX)(BX*1), Z3
-	VMOVDQU64  Z3, 192(DI)(BX*1)
-	ADDQ       $+256, BX
+	CMPQ       R12, $+256
+	JLT        copyOne
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU64  (R10), Z1
+	VMOVDQU64  Z1, (R11)
+	PREFETCHT0 64(R10)(BX*1)
+	VMOVDQU64  64(R10), Z1
+	VMOVDQU64  Z1, 64(R11)
+	PREFETCHT0 128(R10)(BX*1)
+	VMOVDQU64  128(R10), Z1
+	VMOVDQU64  Z1, 128(R11)
+	PREFETCHT0 192(R10)(BX*1)
+	VMOVDQU64  192(R10), Z1
+	VMOVDQU64  Z1, 192(R11)
+	ADDQ       $+256, R10
+	ADDQ       $+256, R11
+	SUBQ       $+256, R12
 	JMP        copyFour
 
-copyOneStart:
-	LEAQ -64(R8), R9
-
 copyOne:
-	CMPQ       BX, R9
-	JG         copyByteStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  (DX)(BX*1), Z3
-	VMOVDQU64  Z3, (DI)(BX*1)
-	ADDQ       $+64, BX
+	CMPQ       R12, $+64
+	JLT        copyByte
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU64  (R10), Z1
+	VMOVDQU64  Z1, (R11)
+	ADDQ       $+64, R10
+	ADDQ       $+64, R11
+	SUBQ       $+64, R12
 	JMP        copyOne
 
-copyByteStart:
 copyByte:
-	CMPQ BX, R8
-	JGE  headDone
-	MOVB (DX)(BX*1), R9
-	MOVB R9, (DI)(BX*1)
-	INCQ BX
+	CMPQ R12, $+1
+	JLT  copied
+	MOVB (R10), R13
+	MOVB R13, (R11)
+	INCQ R10
+	INCQ R11
+	SUBQ $+1, R12
 	JMP  copyByte
 
-headDone:
-	ADDQ 80(AX), DX
-	ADDQ 72(AX), DI
-	DECQ SI
-	JNZ  head
-	ADDQ 64(AX), CX
-	DECQ 48(AX)
-	JNZ  row
+copied:
+	ADDQ R8, SI
+	ADDQ R9, DI
+	DECQ CX
+	JNZ  copyItem
+
+done:
+	MOVQ  64(AX), CX
+	SUBQ  CX, 48(AX)
+	JLE   end
+	MOVQ  80(AX), DX
+	IMULQ CX, DX
+	ADDQ  DX, 8(AX)
+	IMULQ 72(AX), CX
+	ADDQ  CX, (AX)
+	JMP   batch
+
+end:
 	VZEROUPPER
 	RET
 
 // func turnPairsBF16AVX512(t *turning)
-// Requires: AVX, AVX512BW, AVX512F, MMX+
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
 TEXT ·turnPairsBF16AVX512(SB), NOSPLIT, $0-8
-	MOVQ       t+0(FP), AX
+	MOVQ t+0(FP), AX
+
+batch:
+	MOVQ       48(AX), CX
+	CMPQ       CX, 56(AX)
+	CMOVQGT    56(AX), CX
+	MOVQ       CX, 64(AX)
+	XORQ       CX, CX
+	MOVQ       104(AX), DX
+	CMPQ       CX, DX
+	JGE        pairs
 	VPTERNLOGD $0xff, Z0, Z0, Z0
-	VPSRLW     $0x0f, Z0, Z1
-	VPSLLW     $0x0f, Z0, Z2
-	MOVL       $0x55555555, CX
-	KMOVD      CX, K1
-	NOTL       CX
-	KMOVD      CX, K2
+	VPSRLW     $0x0f, Z0, Z2
+	VPSLLW     $0x0f, Z0, Z1
+	MOVL       $0x55555555, BX
+	KMOVD      BX, K1
+	NOTL       BX
+	KMOVD      BX, K2
 	VPSLLD     $0x10, Z0, Z0
-	MOVQ       (AX), CX
-	MOVQ       8(AX), DX
+	MOVQ       16(AX), BX
+	MOVQ       24(AX), SI
+	MOVQ       64(AX), DI
+	IMULQ      80(AX), DI
 
-row:
-	MOVQ 56(AX), SI
-	MOVQ CX, DI
+vectors:
+	VMOVUPS (BX), Z3
+	VMOVUPS 64(BX), Z4
+	ADDQ    $+128, BX
+	VMOVUPS (SI), Z5
+	VMOVUPS 64(SI), Z6
+	ADDQ    $+128, SI
+	MOVQ    8(AX), R8
+	MOVQ    (AX), R9
+	ADDQ    CX, R8
+	ADDQ    CX, R9
+	MOVQ    64(AX), R10
+	MOVQ    80(AX), R11
+	MOVQ    72(AX), R12
 
-head:
-	MOVQ 16(AX), R8
-	MOVQ 24(AX), R9
-	MOVQ 96(AX), R10
-	XORQ BX, BX
-	CMPQ BX, R10
-	JGE  pairs
-
-vector:
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  (DX)(BX*1), Z3
-	VPSLLD     $0x10, Z3, Z4
-	VPANDD     Z0, Z3, Z3
-	VMULPS     (R8)(BX*1), Z4, Z5
-	VMULPS     (R9)(BX*1), Z3, Z6
-	VMULPS     (R8)(BX*1), Z3, Z3
-	VMULPS     (R9)(BX*1), Z4, Z4
-	VSUBPS     Z6, Z5, Z5
-	VADDPS     Z4, Z3, Z3
-	VPSRLD     $0x10, Z5, Z4
-	VPSLLD     $0x10, Z3, Z6
-	VMOVDQU16  Z3, K2, Z4
-	VMOVDQU16  Z5, K1, Z6
-	VPTERNLOGD $0xf8, Z1, Z4, Z6
-	VPCMPUW    $0x06, Z2, Z6, K3
-	VPADDW     Z1, Z4, K3, Z4
-	VMOVDQU64  Z4, (DI)(BX*1)
-	ADDQ       $0x40, BX
-	CMPQ       BX, R10
-	JLT        vector
+vectorsOfItem:
+	LEAQ        (R8)(DI*1), R13
+	PREFETCHT0  (R13)
+	VMOVDQU64   (R8), Z7
+	VPSLLD      $0x10, Z7, Z8
+	VPANDD      Z0, Z7, Z7
+	VMULPS      Z5, Z7, Z9
+	VMULPS      Z5, Z8, Z10
+	VFMSUB231PS Z3, Z8, Z9
+	VFMADD231PS Z3, Z7, Z10
+	VPSRLD      $0x10, Z9, Z7
+	VPSLLD      $0x10, Z10, Z8
+	VMOVDQU16   Z10, K2, Z7
+	VMOVDQU16   Z9, K1, Z8
+	VPTERNLOGD  $0xf8, Z2, Z7, Z8
+	VPCMPUW     $0x06, Z1, Z8, K3
+	VPADDW      Z2, Z7, K3, Z7
+	VMOVDQU64   Z7, (R9)
+	LEAQ        (R8)(DI*1), R13
+	PREFETCHT0  64(R13)
+	VMOVDQU64   64(R8), Z7
+	VPSLLD      $0x10, Z7, Z8
+	VPANDD      Z0, Z7, Z7
+	VMULPS      Z6, Z7, Z9
+	VMULPS      Z6, Z8, Z10
+	VFMSUB231PS Z4, Z8, Z9
+	VFMADD231PS Z4, Z7, Z10
+	VPSRLD      $0x10, Z9, Z7
+	VPSLLD      $0x10, Z10, Z8
+	VMOVDQU16   Z10, K2, Z7
+	VMOVDQU16   Z9, K1, Z8
+	VPTERNLOGD  $0xf8, Z2, Z7, Z8
+	VPCMPUW     $0x06, Z1, Z8, K3
+	VPADDW      Z2, Z7, K3, Z7
+	VMOVDQU64   Z7, 64(R9)
+	ADDQ        R11, R8
+	ADDQ        R12, R9
+	DECQ        R10
+	JNZ         vectorsOfItem
+	ADDQ        $+128, CX
+	CMPQ        CX, DX
+	JLT         vectors
 
 pairs:
-	MOVQ 80(AX), R8
-	MOVQ 112(AX), BX
-	LEAQ -256(R8), R9
+	MOVQ  88(AX), DX
+	MOVQ  120(AX), CX
+	SUBQ  CX, DX
+	JLE   done
+	MOVQ  64(AX), BX
+	IMULQ 80(AX), BX
+	MOVQ  8(AX), SI
+	MOVQ  (AX), DI
+	ADDQ  CX, SI
+	ADDQ  CX, DI
+	MOVQ  64(AX), CX
+	MOVQ  80(AX), R8
+	MOVQ  72(AX), R9
+
+copyItem:
+	MOVQ SI, R10
+	MOVQ DI, R11
+	MOVQ DX, R12
 
 copyFour:
-	CMPQ       BX, R9
-	JG         copyOneStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  (DX)(BX*1), Z3
-	VMOVDQU64  Z3, (DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  64(DX)(BX*1), Z3
-	VMOVDQU64  Z3, 64(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  128(DX)(BX*1), Z3
-	VMOVDQU64  Z3, 128(DI)(BX*1)
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  192(DX)(BX*1), Z3
-	VMOVDQU64  Z3, 192(DI)(BX*1)
-	ADDQ       $+256, BX
+	CMPQ       R12, $+256
+	JLT        copyOne
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU64  (R10), Z1
+	VMOVDQU64  Z1, (R11)
+	PREFETCHT0 64(R10)(BX*1)
+	VMOVDQU64  64(R10), Z1
+	VMOVDQU64  Z1, 64(R11)
+	PREFETCHT0 128(R10)(BX*1)
+	VMOVDQU64  128(R10), Z1
+	VMOVDQU64  Z1, 128(R11)
+	PREFETCHT0 192(R10)(BX*1)
+	VMOVDQU64  192(R10), Z1
+	VMOVDQU64  Z1, 192(R11)
+	ADDQ       $+256, R10
+	ADDQ       $+256, R11
+	SUBQ       $+256, R12
 	JMP        copyFour
 
-copyOneStart:
-	LEAQ -64(R8), R9
-
 copyOne:
-	CMPQ       BX, R9
-	JG         copyByteStart
-	PREFETCHT0 2048(DX)(BX*1)
-	VMOVDQU64  (DX)(BX*1), Z3
-	VMOVDQU64  Z3, (DI)(BX*1)
-	ADDQ       $+64, BX
+	CMPQ       R12, $+64
+	JLT        copyByte
+	PREFETCHT0 (R10)(BX*1)
+	VMOVDQU64  (R10), Z1
+	VMOVDQU64  Z1, (R11)
+	ADDQ       $+64, R10
+	ADDQ       $+64, R11
+	SUBQ       $+64, R12
 	JMP        copyOne
 
-copyByteStart:
 copyByte:
-	CMPQ BX, R8
-	JGE  headDone
-	MOVB (DX)(BX*1), R9
-	MOVB R9, (DI)(BX*1)
-	INCQ BX
+	CMPQ R12, $+1
+	JLT  copied
+	MOVB (R10), R13
+	MOVB R13, (R11)
+	INCQ R10
+	INCQ R11
+	SUBQ $+1, R12
 	JMP  copyByte
 
-headDone:
-	ADDQ 80(AX), DX
-	ADDQ 72(AX), DI
-	DECQ SI
-	JNZ  head
-	ADDQ 64(AX), CX
-	DECQ 48(AX)
-	JNZ  row
+copied:
+	ADDQ R8, SI
+	ADDQ R9, DI
+	DECQ CX
+	JNZ  copyItem
+
+done:
+	MOVQ  64(AX), CX
+	SUBQ  CX, 48(AX)
+	JLE   end
+	MOVQ  80(AX), DX
+	IMULQ CX, DX
+	ADDQ  DX, 8(AX)
+	IMULQ 72(AX), CX
+	ADDQ  CX, (AX)
+	JMP   batch
+
+end:
 	VZEROUPPER
 	RET

@@ -30,8 +30,8 @@ func composeGeneric(tr Transition, dk, dv int, state []float32, steps []Step, sc
 	}
 }
 
-// scaleAddGeneric is y = a*y + s. The conversion of the product forbids fusing,
-// so that every processor computes the same bits.
+// scaleAddGeneric is y = a*y + s. The conversion rounds the product and forbids
+// fusing, so that every processor computes the same bits.
 func scaleAddGeneric(y []float32, a float32, s []float32) {
 	s = s[:len(y)]
 	for i, v := range y {

@@ -6,7 +6,7 @@ import "fmt"
 // ld numbers from row to row. C must not overlap A or B.
 //
 // Each number of C takes its products in the order of k, starting from what C
-// held. So it depends on its row of A and column of B only: splitting m or n
+// held. So it depends on its row of A and column of B only: splitting m, n or k
 // gives the same bits.
 func Gemm(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n, k int) {
 	checkMatrix("C", c, ldc, m, n)

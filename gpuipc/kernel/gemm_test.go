@@ -75,7 +75,9 @@ func TestProductOfPartsIsTheSameBits(t *testing.T) {
 		Gemm(whole, ldc, a, lda, b, ldb, m, n, k)
 		for _, c := range [][2]int{{0, 1}, {1, 29}, {29, 64}, {64, n}} {
 			for i := 0; i < m; i += 5 {
-				Gemm(parts[i*ldc+c[0]:], ldc, a[i*lda:], lda, b[c[0]:], ldb, min(5, m-i), c[1]-c[0], k)
+				rows, cols := min(5, m-i), c[1]-c[0]
+				Gemm(parts[i*ldc+c[0]:], ldc, a[i*lda:], lda, b[c[0]:], ldb, rows, cols, 77)
+				Gemm(parts[i*ldc+c[0]:], ldc, a[i*lda+77:], lda, b[77*ldb+c[0]:], ldb, rows, cols, k-77)
 			}
 		}
 		wantSame(t, "parts", parts, whole)

@@ -16,8 +16,9 @@ type Turn struct {
 // entries. Numbers past Dims are copied. Row r, head h starts at byte
 // r*dstRowStride + h*dstHeadStride of dst; bytes between are left alone.
 //
-// Arithmetic is in F32, the result rounded to nearest even: the same bits on
-// every processor, NaN stays NaN. dst and src must not overlap. Wrong sizes panic.
+// Arithmetic is in F32 with fused multiply-adds, the result rounded to nearest
+// even: the same bits on every processor, NaN stays NaN. dst and src must not
+// overlap. Wrong sizes panic.
 func RotateRows(dst []byte, dstRowStride, dstHeadStride int, src []byte, dt DType, rows, heads, dim int, turn Turn) {
 	g := grid{rows, heads, dim, dt, dstRowStride, dstHeadStride}
 	checkTurn(turn, dim, 1)

@@ -2,25 +2,31 @@ package kernel
 
 import "math"
 
-// turning is rows of heads to copy and turn alike. The assembly knows its fields
-// by their place; rows is used up by it. Everything but pointers and counts is in
-// bytes.
+// turning is items (heads) to copy and turn alike. The assembly knows its fields by
+// their place; it moves dst and src on to the last batch. All sizes but counts are
+// in bytes.
 type turning struct {
 	dst, src         *byte
 	cos, sin         *float32 // in the order that the vectors want
 	restCos, restSin *float32 // of pairs past the vectors, in their own order
 
-	rows, heads           int
-	rowStride, headStride int // of dst
-	headBytes             int
-	half                  int // from x to y
-	vectors               int // how far the vectors reach from the start of a head
-	rest                  int // pairs past them
-	copyFrom              int // where the part that does not turn begins
+	items, batch, now    int // left, at a time, in this batch; the assembly counts down
+	dstStride, srcStride int
+	headBytes            int
+	half                 int // from x to y
+	vectors              int // how far x goes in vectors
+	rest                 int // pairs past them
+	copyFrom             int // where the part that does not turn begins
 }
 
-// batchBytes bounds one call of assembly, which the scheduler cannot interrupt.
-const batchBytes = 256 << 10
+const (
+	// batchBytes bounds a batch of items, which are gone through once for every run
+	// of dimensions. From 4 KiB on it is slower (measured): loads wait for earlier
+	// stores whose addresses end in the same 12 bits.
+	batchBytes = 2 << 10
+	// callBytes bounds one call of assembly, which the scheduler cannot interrupt.
+	callBytes = 256 << 10
+)
 
 // smallTable holds the tables of turns up to 256 dimensions without allocating.
 const smallTable = 512
@@ -53,14 +59,13 @@ func rotateRowsAt(dst, src []byte, g grid, turn Turn) {
 // set to use: vectors of AVX-512 must fit the pairs without a rest.
 func prepared(v isa, g grid, turn Turn, space []float32) (turning, isa) {
 	pairs, size := turn.Dims/2, g.dt.Size()
-	width := func(v isa) int { return pairsPerVector(v, g.dt, turn.Interleaved) }
-	if pairs%width(v) != 0 {
+	if pairs%v.pairs() != 0 {
 		v = avx2
 	}
-	whole := pairs / width(v) * width(v)
+	whole := pairs / v.pairs() * v.pairs()
 	t := turning{
-		heads: g.heads, rowStride: g.rowStride, headStride: g.headStride, headBytes: g.headBytes(),
-		half: pairs * size, vectors: whole * size, rest: pairs - whole, copyFrom: turn.Dims * size,
+		headBytes: g.headBytes(), half: pairs * size,
+		vectors: whole * size, rest: pairs - whole, copyFrom: turn.Dims * size,
 	}
 	if turn.Interleaved {
 		t.vectors *= 2
@@ -74,19 +79,12 @@ func prepared(v isa, g grid, turn Turn, space []float32) (turning, isa) {
 	return t, v
 }
 
-// pairsPerVector is how many pairs one round of the assembly turns.
-func pairsPerVector(v isa, dt DType, interleaved bool) int {
-	n := 8
+// pairs is how many pairs the assembly turns at a time.
+func (v isa) pairs() int {
 	if v == avx512 {
-		n = 16
+		return 32
 	}
-	switch {
-	case dt == BF16 && !interleaved:
-		return 2 * n // of each of x and y
-	case dt != BF16 && interleaved:
-		return n / 2
-	}
-	return n
+	return 16
 }
 
 // table arranges the cosines and sines of the first n pairs as the vectors meet
@@ -101,10 +99,10 @@ func table(v isa, dt DType, turn Turn, n int, space []float32) (cos, sin *float3
 		return &c[0], &s[0]
 	case dt == BF16:
 		c, s := halves(space, n)
-		step := pairsPerVector(v, dt, false) / 2
-		for i := 0; i < n; i += 2 * step {
-			evenFirst(c[i:][:2*step], turn.Cos[i:][:2*step])
-			evenFirst(s[i:][:2*step], turn.Sin[i:][:2*step])
+		step := v.pairs()
+		for i := 0; i < n; i += step {
+			evenFirst(c[i:][:step], turn.Cos[i:][:step])
+			evenFirst(s[i:][:step], turn.Sin[i:][:step])
 		}
 		return &c[0], &s[0]
 	case turn.Interleaved: // x*cos + y*-sin beside y*cos + x*sin
@@ -144,11 +142,18 @@ func plainNaN(v float32) float32 {
 
 // move works through the rows in batches.
 func (t turning) move(v isa, dst, src []byte, g grid, interleaved bool) {
-	batch := max(1, batchBytes/g.rowBytes())
-	for r := 0; r < g.rows; r += batch {
-		t.dst, t.src = &dst[r*g.rowStride], &src[r*g.rowBytes()]
-		t.rows = min(batch, g.rows-r)
-		t.call(v, g.dt, interleaved)
+	if g.heads > 1 && (g.rowStride == g.heads*g.headStride || g.rows == 1) { // all heads at one stride
+		g.rows, g.heads, g.rowStride = g.rows*g.heads, 1, g.headStride
+	}
+	t.dstStride, t.srcStride = g.rowStride, g.rowBytes()
+	t.batch = max(1, batchBytes/g.headBytes())
+	rows := max(1, callBytes/g.rowBytes())
+	for r := 0; r < g.rows; r += rows {
+		for h := range g.heads {
+			t.items = min(rows, g.rows-r)
+			t.dst, t.src = &dst[r*g.rowStride+h*g.headStride], &src[r*g.rowBytes()+h*g.headBytes()]
+			t.call(v, g.dt, interleaved)
+		}
 	}
 }
 

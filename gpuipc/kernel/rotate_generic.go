@@ -1,5 +1,7 @@
 package kernel
 
+import "math"
+
 func rotateRowsGeneric(dst, src []byte, g grid, turn Turn) {
 	size := g.headBytes()
 	for r := range g.rows {
@@ -48,8 +50,26 @@ func pair(i, dims int, interleaved bool) (int, int) {
 	return i, i + dims/2
 }
 
-// turnPair rounds each product (the conversions forbid fusing), so that keys come
-// out as the same bits on every processor.
+// turnPair rounds the product with the sine and then, once, the multiply-add. All
+// processors do the same, so that keys come out as the same bits everywhere.
 func turnPair(x, y, c, s float32) (float32, float32) {
-	return float32(x*c) - float32(y*s), float32(y*c) + float32(x*s)
+	return fma32(x, c, -float32(y*s)), fma32(y, c, float32(x*s))
+}
+
+// fma32 is a*b + c, rounded once. The product of two F32 numbers is exact in
+// float64. The sum is rounded to odd there: what was lost then still breaks a tie
+// when it is rounded to F32.
+func fma32(a, b, c float32) float32 {
+	product, addend := float64(a)*float64(b), float64(c)
+	sum := product + addend
+	t := sum - product
+	lost := (product - (sum - t)) + (addend - t)
+	bits := math.Float64bits(sum)
+	if lost == 0 || lost != lost || bits&1 != 0 {
+		return float32(sum)
+	}
+	if (lost > 0) == (sum > 0) {
+		return float32(math.Float64frombits(bits + 1))
+	}
+	return float32(math.Float64frombits(bits - 1))
 }

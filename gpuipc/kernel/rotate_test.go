@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"math/big"
 	"math/rand/v2"
 	"testing"
 )
@@ -113,13 +114,17 @@ func TestRotateIsTheSameBitsAsPlainGo(t *testing.T) {
 	})
 }
 
-func TestRotateLargeDestinations(t *testing.T) {
+func TestRotateManyBatches(t *testing.T) {
 	r := rng(t)
 	eachISA(t, func(t *testing.T) {
 		for _, dt := range dtypes {
-			c := rotation{grid: grid{rows: 9001, heads: 2, dim: 256, dt: dt}, dims: 64}
-			c.headStride = c.headBytes()
-			c.rowStride = c.rowBytes()
+			c := rotation{grid: grid{rows: 600, heads: 2, dim: 256, dt: dt}, dims: 66}
+			c.headStride, c.rowStride = c.headBytes(), c.rowBytes()
+			c.verify(t, r)
+			c.rowStride += 128
+			c.verify(t, r)
+			c.rowStride, c.headStride = c.headBytes(), c.rows*c.headBytes()
+			c.interleaved = true
 			c.verify(t, r)
 		}
 	})
@@ -153,6 +158,70 @@ func TestRotateAgreesWithFloat64(t *testing.T) {
 				}
 				if string(dst[dims*dt.Size():]) != string(src[dims*dt.Size():]) {
 					t.Fatalf("%s: numbers past %d were not copied", dt.name(), dims)
+				}
+			}
+		}
+	})
+}
+
+// Against exact arithmetic rounded once, with ties and cancellation made likely.
+func TestMultiplyAddRoundsOnce(t *testing.T) {
+	r := rng(t)
+	few := func() float32 { // mantissas of few bits meet in ties
+		return float32(math.Ldexp(float64(r.IntN(64)-32), r.IntN(60)-30))
+	}
+	any := func() float32 {
+		for {
+			if v := math.Float32frombits(r.Uint32()); v-v == 0 {
+				return v
+			}
+		}
+	}
+	for i := range 300_000 {
+		a, b, c := any(), any(), any()
+		switch i % 4 {
+		case 1:
+			a, b, c = few(), float32(r.NormFloat64()), few()
+		case 2:
+			a, b, c = 1+float32(r.IntN(1<<12))*0x1p-12, 1+float32(r.IntN(1<<12))*0x1p-12, float32(math.Ldexp(1, r.IntN(60)-50))
+		case 3:
+			c = -a * b
+		}
+		if c-c != 0 {
+			continue
+		}
+		exact := new(big.Float).SetPrec(1000)
+		exact.Mul(big.NewFloat(float64(a)), big.NewFloat(float64(b)).SetPrec(1000))
+		exact.Add(exact, big.NewFloat(float64(c)))
+		want, _ := exact.Float32()
+		if got := fma32(a, b, c); got != want {
+			t.Fatalf("%v*%v + %v is %v, want %v", a, b, c, got, want)
+		}
+	}
+}
+
+func TestRotateKeepsNaN(t *testing.T) {
+	nan := math.Float32frombits(0x7fffffff) // would round up to zero as a number
+	eachISA(t, func(t *testing.T) {
+		for _, dt := range dtypes {
+			for _, interleaved := range []bool{false, true} {
+				const dim = 70
+				turn := randomTurn(rng(t), dim, 1, interleaved)
+				turn.Cos[3], turn.Sin[33] = nan, -nan
+				src := keys(rng(t), dim, dt)
+				dst, want := make([]byte, len(src)), make([]byte, len(src))
+				RotateRows(dst, 0, 0, src, dt, 1, 1, dim, turn)
+				rotateHeadGeneric(want, src, dt, turn)
+				for i := range dim {
+					x, y := loadGeneric(dst, dt, i), loadGeneric(want, dt, i)
+					if !sameBits(x, y) {
+						t.Fatalf("%s interleaved=%v: number %d is %v, want %v", dt.name(), interleaved, i, x, y)
+					}
+				}
+				for _, i := range []int{3, 33} {
+					if p, _ := pair(i, dim, interleaved); !math.IsNaN(float64(loadGeneric(dst, dt, p))) {
+						t.Fatalf("%s: pair %d turned by NaN is a number", dt.name(), i)
+					}
 				}
 			}
 		}

@@ -43,13 +43,19 @@ func scaleTurned(dv int, state []float32, t float32, s *Step) {
 		p, q := pair(i, s.Dims, s.Interleaved)
 		y0, y1 := &state[p*dv], &state[q*dv]
 		s0, s1 := &s.S[p*dv*size], &s.S[q*dv*size]
-		switch s.SType {
-		case F32:
-			scaleTurnedF32AVX2(y0, y1, s0, s1, t, s.Cos[i], s.Sin[i], dv)
-		case F16:
-			scaleTurnedF16AVX2(y0, y1, s0, s1, t, s.Cos[i], s.Sin[i], dv)
-		case BF16:
-			scaleTurnedBF16AVX2(y0, y1, s0, s1, t, s.Cos[i], s.Sin[i], dv)
+		switch cos, sin := s.Cos[i], s.Sin[i]; {
+		case active == avx512 && s.SType == F32:
+			scaleTurnedF32AVX512(y0, y1, s0, s1, t, cos, sin, dv)
+		case active == avx512 && s.SType == F16:
+			scaleTurnedF16AVX512(y0, y1, s0, s1, t, cos, sin, dv)
+		case active == avx512:
+			scaleTurnedBF16AVX512(y0, y1, s0, s1, t, cos, sin, dv)
+		case s.SType == F32:
+			scaleTurnedF32AVX2(y0, y1, s0, s1, t, cos, sin, dv)
+		case s.SType == F16:
+			scaleTurnedF16AVX2(y0, y1, s0, s1, t, cos, sin, dv)
+		default:
+			scaleTurnedBF16AVX2(y0, y1, s0, s1, t, cos, sin, dv)
 		}
 	}
 	if done := s.Dims * dv; done < len(state) {
@@ -57,24 +63,38 @@ func scaleTurned(dv int, state []float32, t float32, s *Step) {
 	}
 }
 
+// scaleRows is y = t*y + s with a t for each row.
 func scaleRows(y, t []float32, s []byte, dt DType, rows, cols int) {
-	switch dt {
-	case F32:
+	switch {
+	case active == avx512 && dt == F32:
+		scaleRowsF32AVX512(&y[0], &t[0], &s[0], rows, cols)
+	case active == avx512 && dt == F16:
+		scaleRowsF16AVX512(&y[0], &t[0], &s[0], rows, cols)
+	case active == avx512:
+		scaleRowsBF16AVX512(&y[0], &t[0], &s[0], rows, cols)
+	case dt == F32:
 		scaleRowsF32AVX2(&y[0], &t[0], &s[0], rows, cols)
-	case F16:
+	case dt == F16:
 		scaleRowsF16AVX2(&y[0], &t[0], &s[0], rows, cols)
-	case BF16:
+	default:
 		scaleRowsBF16AVX2(&y[0], &t[0], &s[0], rows, cols)
 	}
 }
 
+// scaleEach is y = t*y + s with a t for each number: rows of one column.
 func scaleEach(y, t []float32, s []byte, dt DType) {
-	switch dt {
-	case F32:
-		scaleEachF32AVX2(&y[0], &t[0], &s[0], len(y))
-	case F16:
-		scaleEachF16AVX2(&y[0], &t[0], &s[0], len(y))
-	case BF16:
-		scaleEachBF16AVX2(&y[0], &t[0], &s[0], len(y))
+	switch n := len(y); {
+	case active == avx512 && dt == F32:
+		scaleEachF32AVX512(&y[0], &t[0], &s[0], n)
+	case active == avx512 && dt == F16:
+		scaleEachF16AVX512(&y[0], &t[0], &s[0], n)
+	case active == avx512:
+		scaleEachBF16AVX512(&y[0], &t[0], &s[0], n)
+	case dt == F32:
+		scaleEachF32AVX2(&y[0], &t[0], &s[0], n)
+	case dt == F16:
+		scaleEachF16AVX2(&y[0], &t[0], &s[0], n)
+	default:
+		scaleEachBF16AVX2(&y[0], &t[0], &s[0], n)
 	}
 }

@@ -214,10 +214,10 @@ func (g *gen) over(label string, n reg.GPVirtual, unroll int, rne *rounding, bod
 // loopWhile repeats body while n holds at least step, which it takes off.
 func (g *gen) loopWhile(label, next string, n reg.GPVirtual, step int, body func()) {
 	g.Label(label)
-	g.CMPQ(n, operand.Imm(uint64(step)))
+	g.CMPQ(n, operand.I32(step))
 	g.JLT(operand.LabelRef(next))
 	body()
-	g.SUBQ(operand.Imm(uint64(step)), n)
+	g.SUBQ(operand.I32(step), n)
 	g.JMP(operand.LabelRef(label))
 }
 

@@ -23,6 +23,8 @@ type gen struct {
 	*build.Context
 	isa   string // ends the name of every function
 	lanes int    // F32 numbers in a vector
+
+	upTable operand.Mem // for a byte shuffle that shifts 32-bit numbers up by 16
 }
 
 // vector is a fresh vector register, half one of half the width.
@@ -78,7 +80,8 @@ func (g *gen) broadcastArg(name string) reg.VecVirtual {
 	return v
 }
 
-const nosplit = 4 // NOSPLIT of textflag.h
+// Of textflag.h: no stack check; read-only and without pointers.
+const nosplit, rodata = 4, 8 | 16
 
 // kernel stands for the package written to: signatures may name these types.
 var kernel = func() *types.Package {
@@ -104,7 +107,7 @@ func main() {
 	}
 	out := os.Args[1]
 
-	avx2 := &gen{build.NewContext(), "AVX2", 8}
+	avx2 := &gen{Context: build.NewContext(), isa: "AVX2", lanes: 8}
 	avx2.peak(12)
 	avx2.products(6, 4, 2, 1)
 	avx2.transpose()
@@ -114,7 +117,7 @@ func main() {
 	avx2.rotations()
 	write(avx2.Context, out, "avx2_amd64")
 
-	avx512 := &gen{build.NewContext(), "AVX512", 16}
+	avx512 := &gen{Context: build.NewContext(), isa: "AVX512", lanes: 16}
 	avx512.peak(24)
 	avx512.products(12, 8, 4, 2, 1)
 	avx512.conversions()

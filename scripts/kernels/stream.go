@@ -112,16 +112,14 @@ func (g *gen) scaleTurned(dt dtype) {
 	g.end()
 }
 
-// turn is (x cos - y sin, y cos + x sin), each product rounded.
+// turn is (x cos - y sin, y cos + x sin): the product with the sine is rounded, the
+// other one and the sum are one multiply-add.
 func (l *lane) turn(x, y reg.VecVirtual, cos, sin operand.Op) (p, q reg.VecVirtual) {
 	p, q = l.vec(), l.vec()
-	xs, ys := l.vec(), l.vec()
-	l.VMULPS(cos, x, p)
-	l.VMULPS(sin, y, ys)
-	l.VMULPS(cos, y, q)
-	l.VMULPS(sin, x, xs)
-	l.VSUBPS(ys, p, p)
-	l.VADDPS(xs, q, q)
+	l.VMULPS(sin, y, p)
+	l.VMULPS(sin, x, q)
+	l.VFMSUB231PS(cos, x, p)
+	l.VFMADD231PS(cos, y, q)
 	return p, q
 }
 
