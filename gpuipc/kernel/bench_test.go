@@ -97,6 +97,40 @@ func BenchmarkComposeDense(b *testing.B) {
 	})
 }
 
+// BenchmarkComposeRows is memory-bound: the limit copies as many bytes as S has.
+func BenchmarkComposeRows(b *testing.B) {
+	const heads, d = 32, 128
+	eachISA(b, func(b *testing.B) {
+		for _, tr := range []Transition{Scalar, Diagonal} {
+			for _, dims := range []int{0, d} {
+				if tr == Diagonal && dims > 0 {
+					continue
+				}
+				b.Run(fmt.Sprintf("transition=%s/S=f32/turned=%d", tr.name(), dims), func(b *testing.B) {
+					r := rng(b)
+					sc := NewScratch(d, d)
+					var steps [heads][]Step
+					var states [heads][]float32
+					for h := range heads {
+						p := newPlan(b, r, tr, d, d, 1, F32, F32)
+						p.turnAll(r, dims, false)
+						steps[h], states[h] = p.steps, p.start
+						steps[h][0].S = onPage(p.steps[0].S)
+					}
+					const n = heads * d * d * 4
+					src, dst := make([]byte, n), make([]byte, n)
+					b.SetBytes(n)
+					timed(b, "GB/s", job{n, func() {
+						for h := range heads {
+							Compose(tr, d, d, states[h], steps[h], sc)
+						}
+					}}, &job{n, func() { copy(dst, src) }})
+				})
+			}
+		}
+	})
+}
+
 func BenchmarkGemm(b *testing.B) {
 	eachISA(b, func(b *testing.B) {
 		for _, s := range [][3]int{{512, 128, 128}, {512, 512, 64}, {512, 64, 256}, {512, 500, 256}, {512, 1536, 512}, {1, 512, 512}, {16, 512, 512}} {

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"fmt"
 	"go/token"
 	"go/types"
 	"log"
@@ -105,44 +106,49 @@ func main() {
 	if len(os.Args) != 2 {
 		log.Fatal("usage: kernels FOLDER")
 	}
-	out := os.Args[1]
+	if err := generate(os.Args[1]); err != nil {
+		log.Fatal(err)
+	}
+}
 
+func generate(folder string) error {
 	avx2 := &gen{Context: build.NewContext(), isa: "AVX2", lanes: 8}
 	avx2.peak(12)
 	avx2.products(6, 4, 2, 1)
 	avx2.transpose()
-	avx2.conversions()
-	avx2.states()
-	avx2.vectors()
-	avx2.rotations()
-	write(avx2.Context, out, "avx2_amd64")
-
 	avx512 := &gen{Context: build.NewContext(), isa: "AVX512", lanes: 16}
 	avx512.peak(24)
 	avx512.products(12, 8, 4, 2, 1)
-	avx512.conversions()
-	avx512.states()
-	avx512.vectors()
-	avx512.rotations()
-	write(avx512.Context, out, "avx512_amd64")
+	for name, g := range map[string]*gen{"avx2_amd64": avx2, "avx512_amd64": avx512} {
+		g.conversions()
+		g.states()
+		g.vectors()
+		g.rotations()
+		if err := write(g.Context, filepath.Join(folder, name)); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
 }
 
-func write(c *build.Context, folder, name string) {
+// write makes NAME.s and NAME.go.
+func write(c *build.Context, name string) error {
 	file, err := c.Result()
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	if err := pass.Compile.Execute(file); err != nil {
-		log.Fatal(err)
+		return err
 	}
 	cfg := printer.Config{Name: "scripts/kernels", Pkg: "kernel"}
 	for ext, p := range map[string]printer.Printer{".s": printer.NewGoAsm(cfg), ".go": printer.NewStubs(cfg)} {
 		text, err := p.Print(file)
 		if err != nil {
-			log.Fatal(err)
+			return err
 		}
-		if err := os.WriteFile(filepath.Join(folder, name+ext), text, 0o644); err != nil {
-			log.Fatal(err)
+		if err := os.WriteFile(name+ext, text, 0o644); err != nil {
+			return err
 		}
 	}
+	return nil
 }
