@@ -17,9 +17,10 @@ import (
 //	attached --fail--> dead --hangup--> gone
 //	    \------hangup-------------------/
 //
-// Dead: no more requests, callers have been answered. Gone: the daemon's end is
-// closed, so nothing there can touch our memory. The mappings outlive both until
-// the last lease is released.
+// Dead: no more requests, callers have been answered. Gone: end of file, which
+// the daemon sends when nothing there can touch our memory any more. Mappings and
+// socket outlive both until the last lease is released: the daemon keeps the
+// pages for as long as we go on being able to send.
 type attachment struct {
 	client *Client
 	conn   *seqpacket.Conn // open until the last lease is released
@@ -83,16 +84,15 @@ func (a *attachment) intact() bool { return !a.ended.Load() || a.peer.gone() }
 
 // watch waits for the daemon to hang up.
 func (a *attachment) watch() {
-	if err := a.conn.AwaitClosed(); err != nil && !errors.Is(err, seqpacket.ErrClosed) {
+	if err := a.conn.AwaitHangup(); err != nil && !errors.Is(err, seqpacket.ErrClosed) {
 		// Not known to be gone, but of no use any more.
-		a.fail(err)
+		a.quit(err)
 		a.left.Store(true)
 	}
 	a.hangup()
 }
 
-// fail ends the attachment for callers. Reading stops, and the daemon is told
-// so that it hangs up.
+// fail ends the attachment for callers.
 func (a *attachment) fail(cause error) {
 	err := fmt.Errorf("%v: %w", cause, ErrUnavailable)
 	if !a.end(err) {
@@ -101,14 +101,20 @@ func (a *attachment) fail(cause error) {
 	a.ended.Store(true)
 	close(a.dead)
 	a.staging.close()
-	_ = a.conn.CloseWrite() // fails only when the connection is closed already
 	a.client.lost(a, cause)
 }
 
-// garbage fails the attachment because the daemon broke the protocol.
+// quit ends the attachment from our side. The daemon is told, so that it gives
+// everything of ours back, leases too, and hangs up.
+func (a *attachment) quit(cause error) {
+	a.fail(cause)
+	_ = a.conn.CloseWrite() // fails only when the connection is closed already
+}
+
+// garbage quits because the daemon broke the protocol.
 func (a *attachment) garbage(err error) {
 	a.client.counters.malformed.Add(1)
-	a.fail(err)
+	a.quit(err)
 }
 
 // hangup settles everything that waited for the daemon to be gone.
@@ -360,6 +366,6 @@ func (a *attachment) dispatch(frame []byte, self *call) {
 		a.settle(l, h, body)
 	}
 	if h.Code == wire.Stale {
-		a.fail(errors.New("the daemon does not know our epoch"))
+		a.quit(errors.New("the daemon does not know our epoch"))
 	}
 }

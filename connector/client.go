@@ -244,7 +244,7 @@ func (c *Client) Close() error {
 
 	c.stop()
 	for _, a := range live {
-		a.fail(errors.New("client closed"))
+		a.quit(errors.New("client closed"))
 	}
 	limit, done := context.WithTimeout(context.Background(), c.opt.Timeouts.Transfer)
 	defer done()

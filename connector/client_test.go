@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -231,6 +232,44 @@ func TestRestartIsFoundWithinASecond(t *testing.T) {
 	if n := c.Counters(); n.Attached != 2 || n.Lost != 1 {
 		t.Errorf("%+v", n)
 	}
+}
+
+// TestADroppedClientGoesOnSendingUntilItsLastRelease: by that the daemon knows how
+// long it must not touch the pages.
+func TestADroppedClientGoesOnSendingUntilItsLastRelease(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	left := make(chan struct{}, 2)
+	drop := func(r *request) {
+		if err := r.conn.CloseWrite(); err != nil {
+			t.Error(err)
+		}
+		// Nothing comes any more; what ends this is the client's own end.
+		if _, _, err := r.conn.Recv(make([]byte, 8)); !errors.Is(err, seqpacket.ErrClosed) {
+			t.Error(err)
+		}
+		left <- struct{}{}
+	}
+	c := open(t, f)
+	m := register(t, c, Binding{})
+	rows, err := m.Acquire(background, make([]profile.SegmentKey, 2), AcquireOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.on(wire.OpMatch, drop)
+	if err := matchOne(m); !errors.Is(err, ErrUnavailable) {
+		t.Fatal(err)
+	}
+	f.on(wire.OpMatch, nil)
+	waitReady(t, m) // over another connection
+	rows[0].Lease.Release()
+	select {
+	case <-left:
+		t.Fatal("the client left while it held a lease")
+	default:
+	}
+	rows[1].Lease.Release()
+	<-left
 }
 
 // TestLeaseOfADeadDaemonStaysReadable: nobody can write memory whose only writer

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
@@ -34,7 +35,12 @@ func deadRegistration(t testing.TB) (*Model, *registration) {
 		return m
 	}
 	c := &Client{}
-	a := &attachment{client: c, arena: region(), slots: region(), dead: make(chan struct{}), staging: newStaging(nil)}
+	conn, other, err := seqpacket.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(); other.Close() })
+	a := &attachment{client: c, conn: conn, arena: region(), slots: region(), dead: make(chan struct{}), staging: newStaging(nil)}
 	a.peer = &peer{fd: -1}
 	a.peer.dead.Store(true) // so that its memory stays readable
 	a.flight.init(4)

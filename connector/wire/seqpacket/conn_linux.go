@@ -69,7 +69,7 @@ func Dial(path string, timeout time.Duration) (*Conn, error) {
 		if err = c.SetSendTimeout(left); err != nil {
 			break
 		}
-		if err = unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != unix.EINTR {
+		if err = unix.Connect(fd, &unix.SockaddrUnix{Name: path}); !errors.Is(err, unix.EINTR) {
 			break
 		}
 	}
@@ -157,7 +157,8 @@ func (c *Conn) send(frame []byte, fds []int, flags int) error {
 
 func (c *Conn) sendRights(frame []byte, fds []int, flags int) unix.Errno {
 	err := unix.Sendmsg(c.fd, frame, unix.UnixRights(fds...), nil, flags|unix.MSG_NOSIGNAL)
-	errno, _ := err.(unix.Errno)
+	var errno unix.Errno
+	errors.As(err, &errno)
 	return errno
 }
 
@@ -314,16 +315,6 @@ func (c *Conn) setTimeout(option int, d time.Duration) error {
 // wake it.
 func (c *Conn) AwaitHangup() error {
 	_, err := c.poll(unix.POLLRDHUP, -1)
-	return err
-}
-
-// AwaitClosed blocks until both directions have ended: the peer has closed, or
-// one side has ended each of them. To a client that has called CloseWrite, or
-// whose peer has called CloseRead, a CloseWrite of its peer looks the same as a
-// close: a peer for whom closing is a promise may end its sending side only when
-// it holds.
-func (c *Conn) AwaitClosed() error {
-	_, err := c.poll(0, -1)
 	return err
 }
 
