@@ -17,29 +17,34 @@ const (
 )
 
 // fidelityRows are the settings of the table: a family, the lower end of its
-// decays, bounds, and what naive addition gives (relative error).
+// decays, bounds, and what the table has (relative errors, angles in degrees).
 var fidelityRows = []struct {
 	family profile.Family
 	name   string
 	low    float64 // decays are uniform in [low, 1), fixed ones equal to low
 	half   float64 // bound for S in F32 with T in F16
-	naive  float64
+	naive  float64 // relative error of naive addition; 0 = not in the table
+	angles degrees
 }{
-	{profile.GDN, "GDN", 0.90, 6e-5, 1.73},
-	{profile.GDN, "GDN", 0.99, 6e-5, 1.74},
-	{profile.GDN, "GDN", 0.999, 2e-4, 1.44},
-	{profile.KDA, "KDA", 0.99, 6e-5, 1.71},
-	{profile.KDA, "KDA", 0.999, 2e-4, 1.43},
-	{profile.DeltaNet, "DeltaNet", 1, 2e-4, 1.36},
-	{profile.Mamba2, "Mamba2", 0.99, 6e-5, 1.53},
-	{profile.Mamba2, "Mamba2", 0.999, 2e-4, 0.264},
-	{profile.RetNet, "RetNet", 0.99, 6e-5, 0},
-	{profile.RetNet, "RetNet", 0.999, 2e-4, 0},
-	{profile.Lightning, "Lightning", 0.99, 6e-5, 0},
-	{profile.Lightning, "Lightning", 0.999, 2e-4, 0},
-	{profile.GLA, "GLA", 0.99, 2e-4, 1.50},
-	{profile.GLA, "GLA", 0.999, 2e-4, 0.260},
+	{profile.GDN, "GDN", 0.90, 6e-5, 1.73, degrees{naive: 59.9}},
+	{profile.GDN, "GDN", 0.99, 6e-5, 1.74, degrees{half: 0.0014, halves: 0.012, naive: 58.1}},
+	{profile.GDN, "GDN", 0.999, 2e-4, 1.44, degrees{half: 0.006, naive: 50.7}},
+	{profile.KDA, "KDA", 0.99, 6e-5, 1.71, degrees{}},
+	{profile.KDA, "KDA", 0.999, 2e-4, 1.43, degrees{}},
+	{profile.DeltaNet, "DeltaNet", 1, 2e-4, 1.36, degrees{naive: 49.3}},
+	{profile.Mamba2, "Mamba2", 0.99, 6e-5, 1.53, degrees{}},
+	{profile.Mamba2, "Mamba2", 0.999, 2e-4, 0.264, degrees{naive: 8.8}},
+	{profile.RetNet, "RetNet", 0.99, 6e-5, 0, degrees{}},
+	{profile.RetNet, "RetNet", 0.999, 2e-4, 0, degrees{}},
+	{profile.Lightning, "Lightning", 0.99, 6e-5, 0, degrees{}},
+	{profile.Lightning, "Lightning", 0.999, 2e-4, 0, degrees{}},
+	{profile.GLA, "GLA", 0.99, 2e-4, 1.50, degrees{}},
+	{profile.GLA, "GLA", 0.999, 2e-4, 0.260, degrees{}},
 }
+
+// degrees are the table's angles: S in F32 with T in F16, both in F16, and naive
+// addition; 0 = not in the table.
+type degrees struct{ half, halves, naive float64 }
 
 // fidelityHead draws one head's inputs: unit keys, normal values, write
 // strengths of a sigmoid of a normal.
@@ -170,16 +175,20 @@ func TestFidelityTable(t *testing.T) {
 				name        string
 				got         []float64
 				least, most float64
+				degrees     float64
 			}{
-				{"fp64", exact, 0, 1e-14},
-				{"fp32", composed(single, form, kernel.F32, kernel.F32), 0, 1e-6},
-				{"S fp32, T fp16", composed(single, form, kernel.F16, kernel.F32), 0, row.half},
-				{"S, T fp16", composed(single, form, kernel.F16, kernel.F16), 1e-4, 4e-4},
-				{"S, T bf16", composed(single, form, kernel.BF16, kernel.BF16), 8e-4, 4e-3},
-				{"naive addition", added, 0.25, 2.5},
+				{"fp64", exact, 0, 1e-14, 0},
+				{"fp32", composed(single, form, kernel.F32, kernel.F32), 0, 1e-6, 0},
+				{"S fp32, T fp16", composed(single, form, kernel.F16, kernel.F32), 0, row.half, row.angles.half},
+				{"S, T fp16", composed(single, form, kernel.F16, kernel.F16), 1e-4, 4e-4, row.angles.halves},
+				{"S, T bf16", composed(single, form, kernel.BF16, kernel.BF16), 8e-4, 4e-3, 0},
+				{"naive addition", added, 0.25, 2.5, row.angles.naive},
 			} {
-				e := distance(c.got, want)
-				t.Logf("%-15s %.2g, %.4f deg", c.name, e, angle(c.got, want))
+				e, deg := distance(c.got, want), angle(c.got, want)
+				t.Logf("%-15s %.2g, %.4f deg", c.name, e, deg)
+				if c.degrees > 0 && math.Abs(deg/c.degrees-1) > 0.15 {
+					t.Errorf("%s: %.4f degrees, the table has %g", c.name, deg, c.degrees)
+				}
 				if !(e >= c.least && e <= c.most) {
 					t.Errorf("%s: relative error %.3g outside [%g, %g]", c.name, e, c.least, c.most)
 				}

@@ -34,7 +34,7 @@ func record(t *testing.T, m *Model[float64], tokens []uint32) *recorded {
 func (r *replay) Left(layer, span int) ([]float64, error) {
 	l := r.m.layers[layer].linear
 	c := r.m.cfg.Linear.convChannels()
-	tail := make([]float64, r.m.convSize())
+	tail := slices.Clone(r.from.Layers[layer].Conv)
 	for _, p := range r.plan.Spans {
 		if p.Segment < 0 {
 			if span == 0 {
@@ -53,7 +53,7 @@ func (r *replay) Left(layer, span int) ([]float64, error) {
 }
 
 func (r *replay) States(layer int, _ []Tuple[float64]) ([][]float64, error) {
-	state := make([]float64, r.m.stateSize())
+	state := slices.Clone(r.from.Layers[layer].S)
 	var before [][]float64
 	for _, p := range r.plan.Spans {
 		if p.Segment < 0 {
@@ -98,35 +98,43 @@ func (r *replay) advance(layer int, state []float64, ws *workspace[float64], lo,
 // A deep splice is not a full prefill: interiors have not seen their context.
 // What it must equal is the same rows run one by one without any composition.
 func TestDeepSpliceEqualsRunningItsTokensOneByOne(t *testing.T) {
+	lengths := []int{21, 40, 33, 57}
 	for _, f := range families {
-		t.Run(f.name, func(t *testing.T) {
-			c := tiny(f.family, f.rope, "LLFLLF")
-			m := build[float64](t, c)
-			p := newPrompt(m, 8, []int{21, 40, 33, 57}, 11)
-			p.placed[2].Held = false
-			segments := capture(t, m, p)
-			got, gotState := splice(t, m, p, segments)
+		c := tiny(f.family, f.rope, "LLFLLF")
+		plain := c
+		plain.Linear.Kernel = 0
+		seams, none := build[float64](t, c), build[float64](t, plain)
+		p := newPrompt(seams, 8, lengths, 11)
+		p.placed[2].Held = false
+		behind := newPromptBehind(seams, 26, 8, lengths[1:], 2)
+		behind.placed[1].Held = false
+		t.Run(f.name, func(t *testing.T) { oneByOne(t, seams, p) })
+		t.Run(f.name+"/behind a prefix", func(t *testing.T) { oneByOne(t, seams, behind) })
+		t.Run(f.name+"/interiors that meet", func(t *testing.T) { oneByOne(t, none, newPrompt(none, 0, lengths, 1)) })
+	}
+}
 
-			plan := p.plan(t)
-			held, err := NewHeld(m, plan, nil, segments)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r := &replay{Held: held, passes: make([]*recorded, len(segments))}
-			for i, s := range segments {
-				if s != nil {
-					r.passes[i] = record(t, m, p.segments[i])
-				}
-			}
-			want, wantState := r.run(t, plan, p.tokens)
-			if d := max(distance(got, want), stateDistance(gotState, wantState)); d > 1e-12 {
-				t.Errorf("splice is %.2g from running its tokens one by one", d)
-			}
-			full := m.NewState()
-			if d := distance(got, prefill(t, m, full, p.tokens)); d > 0.5 {
-				t.Errorf("splice is %.2g from a full prefill", d)
-			}
-		})
+func oneByOne(t *testing.T, m *Model[float64], p prompt) {
+	segments := capture(t, m, p)
+	got, gotState := splice(t, m, p, segments)
+	plan := p.plan(t)
+	held, err := NewHeld(m, plan, before(t, m, p), segments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &replay{Held: held, passes: make([]*recorded, len(segments))}
+	for i, s := range segments {
+		if s != nil {
+			r.passes[i] = record(t, m, p.segments[i])
+		}
+	}
+	want, wantState := r.run(t, plan, p.tokens)
+	if d := max(distance(got, want), stateDistance(gotState, wantState)); d > 1e-12 {
+		t.Errorf("splice is %.2g from running its tokens one by one", d)
+	}
+	full := m.NewState()
+	if d := distance(got, prefill(t, m, full, p.tokens)); d > 0.5 {
+		t.Errorf("splice is %.2g from a full prefill", d)
 	}
 }
 

@@ -9,8 +9,10 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// prompt is a leading segment, segments and a query.
+// prompt is a private prefix of begin tokens or a leading segment, segments and a
+// query.
 type prompt struct {
+	begin    int
 	tokens   []uint32
 	segments [][]uint32
 	placed   []Placed
@@ -22,23 +24,41 @@ type prompt struct {
 func newPrompt[F Float](m *Model[F], w int, lengths []int, query int) prompt {
 	var p prompt
 	for i, n := range lengths {
-		s := text(uint64(100+i), n)
 		spec, held := profile.FirstSpec(n), true
 		if i > 0 {
 			spec, held = m.Profile().MidSpec(n, w)
 		}
-		p.segments = append(p.segments, s)
-		p.placed = append(p.placed, Placed{Spec: spec, Held: held})
-		p.tokens = append(p.tokens, s...)
+		p.add(Placed{Spec: spec, Held: held}, text(uint64(100+i), n))
 	}
+	p.ask(query)
+	return p
+}
+
+// newPromptBehind makes a prompt behind a private prefix of begin tokens, which
+// may be none. All its segments have seams of w tokens.
+func newPromptBehind[F Float](m *Model[F], begin, w int, lengths []int, query int) prompt {
+	p := prompt{begin: begin, tokens: text(98, begin)}
+	for i, n := range lengths {
+		spec, held := m.Profile().MidSpec(n, w)
+		p.add(Placed{Spec: spec, Held: held}, text(uint64(100+i), n))
+	}
+	p.ask(query)
+	return p
+}
+
+func (p *prompt) add(placed Placed, segment []uint32) {
+	p.segments, p.placed = append(p.segments, segment), append(p.placed, placed)
+	p.tokens = append(p.tokens, segment...)
+}
+
+func (p *prompt) ask(query int) {
 	p.query = query
 	p.tokens = append(p.tokens, text(99, query)...)
-	return p
 }
 
 func (p prompt) plan(t testing.TB) Plan {
 	t.Helper()
-	plan, err := MakePlan(0, p.placed, p.query)
+	plan, err := MakePlan(p.begin, p.placed, p.query)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,10 +80,21 @@ func capture[F Float](t testing.TB, m *Model[F], p prompt) []*Segment[F] {
 	return out
 }
 
+// before is the state after the prompt's private prefix, nil without one.
+func before[F Float](t testing.TB, m *Model[F], p prompt) *State[F] {
+	t.Helper()
+	if p.begin == 0 {
+		return nil
+	}
+	st := m.NewState()
+	prefill(t, m, st, p.tokens[:p.begin])
+	return st
+}
+
 func splice[F Float](t testing.TB, m *Model[F], p prompt, segments []*Segment[F]) ([]F, *State[F]) {
 	t.Helper()
 	plan := p.plan(t)
-	src, err := NewHeld(m, plan, nil, segments)
+	src, err := NewHeld(m, plan, before(t, m, p), segments)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,32 +163,6 @@ func firstSegment[F Float](t *testing.T, c Config) {
 	want := prefill(t, m, checkpoint, p.tokens[70:])
 	if !slices.Equal(logits, want) || !equalStates(st, checkpoint) {
 		t.Errorf("differs from prefix caching: logits by %g, state by %g", distance(logits, want), stateDistance(st, checkpoint))
-	}
-}
-
-func TestSpliceBehindACheckpoint(t *testing.T) {
-	c := tiny(profile.GDN, profile.Rope{}, "L")
-	m := build[float64](t, c)
-	p := newPrompt(m, 8, []int{50, 40}, 9)
-	segments := capture(t, m, p)
-	checkpoint := m.NewState()
-	prefill(t, m, checkpoint, p.tokens[:50])
-	plan, err := MakePlan(50, p.placed[1:], p.query)
-	if err != nil {
-		t.Fatal(err)
-	}
-	src, err := NewHeld(m, plan, checkpoint, segments[1:])
-	if err != nil {
-		t.Fatal(err)
-	}
-	logits, st, err := m.Splice(plan, p.tokens, src)
-	if err != nil {
-		t.Fatal(err)
-	}
-	full := m.NewState()
-	want := prefill(t, m, full, p.tokens)
-	if d := max(distance(logits, want), stateDistance(st, full)); d > 1e-12 {
-		t.Errorf("splice behind a checkpoint is %.2g from a full prefill", d)
 	}
 }
 
