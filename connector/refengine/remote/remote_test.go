@@ -175,6 +175,8 @@ func TestWalkThroughTheDaemonEqualsTheWalkInMemory(t *testing.T) {
 				"5 twice, no seam":       {First: first, Mid: [][]uint32{a, a}, Query: query, Seam: 0},
 				"6 behind a prefix":      {Prefix: first, From: from, Mid: [][]uint32{c, a}, Query: query, Seam: 8},
 				"7 nothing cached":       {Mid: [][]uint32{short}, Query: query, Seam: 8},
+				"8 short, side by side":  {First: first[:1], Mid: [][]uint32{a[:1], b[:2], c[:7], a}, Query: query[:1], Seam: 0},
+				"9 query alone":          {Query: query[:2], Seam: 8},
 			} {
 				got, want := serve(t, m, there, r), serve(t, m, here, r)
 				if !sameBits(got.Logits, want.Logits) || !sameState(got.State, want.State) {
@@ -397,6 +399,59 @@ func TestASplicedPrefixIsNotServedFromAnExactCheckpoint(t *testing.T) {
 	got := serve(t, m, c, next)
 	if !sameBits(got.Logits, want.Logits) || !sameState(got.State, want.State) {
 		t.Error("a spliced prefix was served from the exact state of its tokens")
+	}
+}
+
+// losing is a cache that loses one segment between match and acquire.
+type losing struct {
+	refengine.Cache
+	key profile.SegmentKey
+}
+
+func (l losing) Acquire(keys []profile.SegmentKey, specs []profile.SegmentSpec) (refengine.Leases, []bool, error) {
+	leases, held, err := l.Cache.Acquire(keys, specs)
+	for i := range held {
+		held[i] = held[i] && keys[i] != l.key
+	}
+	return leases, held, err
+}
+
+// Behind a private prefix, sent along or saved, a segment that is gone from the
+// middle is computed in context.
+func TestMissingMiddleSegmentBehindAPrivatePrefix(t *testing.T) {
+	socket, _ := started(t)
+	client := attached(t, socket)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			m := model(t, f.family, f.rope, profile.BF16)
+			there, here := stored(t, client, m), refengine.NewMemory(m.Profile())
+			gone := text(3, 33)
+			spec, _ := m.Profile().MidSpec(len(gone), 8)
+			r := refengine.Request{
+				Prefix: text(1, 45), Mid: [][]uint32{text(2, 41), gone, text(4, 57)}, Query: text(5, 2), Seam: 8, From: m.NewState(),
+			}
+			if _, err := m.Prefill(r.From, r.Prefix); err != nil {
+				t.Fatal(err)
+			}
+			want := serve(t, m, losing{here, here.Key(spec, gone)}, r)
+			if recomputed := 8 + (8 + 33 + 8) + 8 + 2; want.Recomputed != recomputed {
+				t.Fatalf("recomputed %d tokens, want %d", want.Recomputed, recomputed)
+			}
+			for _, saved := range []bool{false, true} {
+				if saved {
+					if err := there.Save(r.Prefix, []int{45}, []*refengine.State[float32]{r.From}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if fromSaved(t, m, there, r) != saved {
+					t.Errorf("prefix saved: %v", !saved)
+				}
+				got := serve(t, m, losing{there, there.Key(spec, gone)}, r)
+				if !sameBits(got.Logits, want.Logits) || !sameState(got.State, want.State) || got.Recomputed != want.Recomputed {
+					t.Errorf("differs from the walk in memory, prefix saved: %v", saved)
+				}
+			}
+		})
 	}
 }
 
