@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"testing"
 )
@@ -153,7 +152,7 @@ func FuzzFromF32(f *testing.F) {
 			FromF32(got, v, dt)
 			fromF32Generic(want, v, dt)
 			if string(got) != string(want) {
-				t.Fatal(fmt.Sprintf("%s of %x: %x, want %x", dt.name(), v, got, want))
+				t.Fatalf("%s of %x: %x, want %x", dt.name(), v, got, want)
 			}
 		}
 	})

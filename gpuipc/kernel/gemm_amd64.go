@@ -11,7 +11,8 @@ const (
 	depth = 256
 	// edgeRows is how many rows of an incomplete panel are worked on at once.
 	edgeRows = 96
-	// directRows is from how many rows on packing B pays (measured).
+	// directRows and more rows want B as a panel; fewer read it where it lies, since
+	// packing would cost more than the product.
 	directRows = 4
 )
 

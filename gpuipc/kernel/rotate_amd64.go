@@ -10,7 +10,8 @@ type turning struct {
 	cos, sin         *float32 // in the order that the vectors want
 	restCos, restSin *float32 // of pairs past the vectors, in their own order
 
-	items, batch, now    int // left, at a time, in this batch; the assembly counts down
+	items, batch         int // left (the assembly counts down), at a time
+	_                    int // items of this batch, for the assembly
 	dstStride, srcStride int
 	headBytes            int
 	half                 int // from x to y
