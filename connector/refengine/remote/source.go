@@ -228,7 +228,15 @@ func (s *source) before(layer, n int) ([][]float32, error) {
 		out[i] = make([]float32, p.Len/4)
 		kernel.ToF32(out[i], b[p.Off:][:p.Len], kernel.F32)
 	}
-	return out, nil
+	return out, stillHeld(s.states)
+}
+
+// stillHeld is asked after the last use of a slot's bytes.
+func stillHeld(slot *connector.Slot) error {
+	if !slot.Valid() {
+		return fmt.Errorf("slot ended while it was read: %w", connector.ErrGone)
+	}
+	return nil
 }
 
 // Rows implements refengine.Source: the first call rotates the rows of all
@@ -260,7 +268,7 @@ func (s *source) Rows(layer int, k, v []float32) error {
 		p := layout.Parts[layout.Find(layer, kind)]
 		s.unpack(dst, b[p.Off:][:p.Len], p)
 	}
-	return nil
+	return stillHeld(s.rows)
 }
 
 // unpack puts packed segment rows at their prompt positions.
