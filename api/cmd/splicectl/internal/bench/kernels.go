@@ -145,11 +145,15 @@ func rotateRows(_ context.Context, s *session) error {
 	return nil
 }
 
-// filled is memory that is really there, with finite bf16 numbers in it.
+// filled is memory that is really there, with bf16 numbers from 0.5 to 2 in it:
+// numbers near zero would measure how slow processors are with subnormals.
 func filled(n int64) []byte {
 	b := make([]byte, n)
 	for i := range b {
-		b[i] = byte(i*7) & 0x3f
+		b[i] = 0x3f
+		if i%2 == 0 {
+			b[i] = byte(i * 7)
+		}
 	}
 	return b
 }
