@@ -3,10 +3,9 @@ package kernel
 import "time"
 
 // PeakFMA measures how many GFLOP/s one thread reaches with nothing but
-// independent multiply-adds, at the widest instruction set the kernels use: the
-// limit that benchmarks print beside their own figure. Every second one reads a
-// factor from L1, as products must. It runs for about d and answers the best
-// stretch of it, which is the one least disturbed by others.
+// independent multiply-adds between registers, at the widest instruction set the
+// kernels use: the limit that benchmarks print beside their own figure. It runs for about d and answers the best stretch of it, which is
+// the one least disturbed by others.
 func PeakFMA(d time.Duration) (gflops float64) {
 	const rounds = 20_000
 	for begin := time.Now(); time.Since(begin) < d; {
