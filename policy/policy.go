@@ -23,6 +23,10 @@ type Item struct {
 
 // Eviction orders the objects of one pool by how little they would be missed.
 // Every policy passes policytest.Conformance.
+//
+// An owner may keep an object that is in use held and Touch it, or Remove it for
+// as long as nothing can evict it and Insert it again: then no victim is ever
+// looked for among objects that may not leave.
 type Eviction interface {
 	// Insert adds an object, used now. An id that is held already gets the new
 	// Item and counts as used.

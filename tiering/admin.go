@@ -69,7 +69,7 @@ type CheckpointInfo struct {
 }
 
 // PoolInfo is one pool's account, in bytes of pages; Tenants is in bytes of
-// layouts.
+// layouts. Both count the token ids of segments, 4 bytes each.
 type PoolInfo struct {
 	Name             string
 	Place            Place
@@ -148,7 +148,7 @@ func hasHexPrefix(key *[32]byte, digits string) bool {
 func (s *Store) segmentInfoLocked(o *object) SegmentInfo {
 	return SegmentInfo{
 		Key: o.key, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID, Spec: o.spec,
-		Published: o.published, Place: s.place, Interior: o.tokens(), Bytes: o.bytes, Leases: o.leases + o.expired,
+		Published: o.published, Place: s.place, Interior: o.tokens(), Bytes: o.rankBytes * int64(len(o.shares)), Leases: o.leases + o.expired,
 		Hits: o.hits, Publisher: o.publisher, Created: o.created, LastUsed: o.used,
 	}
 }
@@ -198,7 +198,7 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 func checkpointInfo(o *object) CheckpointInfo {
 	return CheckpointInfo{
 		Hash: o.key, Parent: o.extends, Kind: o.kind, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID,
-		Published: o.published, Begin: o.begin, Tokens: o.end, Bytes: o.bytes, Leases: o.leases + o.expired,
+		Published: o.published, Begin: o.begin, Tokens: o.end, Bytes: o.rankBytes * int64(len(o.shares)), Leases: o.leases + o.expired,
 		Children: o.children, Publisher: o.publisher, Created: o.created, LastUsed: o.used,
 	}
 }

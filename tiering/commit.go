@@ -33,7 +33,7 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (published bool, 
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.endCommitLocked(ctx, w, &item, got, err)
+	return s.endCommitLocked(w, &item, got, err)
 }
 
 // writing is a commit between its two critical sections.
@@ -83,7 +83,7 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 }
 
 // endCommitLocked settles a commit after its copy, whatever happened meanwhile.
-func (s *Store) endCommitLocked(ctx context.Context, w *writing, item *CommitItem, got []uint64, err error) (bool, error) {
+func (s *Store) endCommitLocked(w *writing, item *CommitItem, got []uint64, err error) (bool, error) {
 	o := w.filler.object
 	w.fill.copying--
 	if w.fill.dead {
@@ -94,7 +94,7 @@ func (s *Store) endCommitLocked(ctx context.Context, w *writing, item *CommitIte
 		return false, fmt.Errorf("%s: aborted during a commit: %w", o.name(), ErrGone)
 	}
 	if err != nil {
-		return false, s.failCommitLocked(ctx, w, err)
+		return false, s.failCommitLocked(w, err)
 	}
 	if i := firstDifference(got, item.Digests); i >= 0 {
 		s.killLocked(o, causeCorrupt)
@@ -122,9 +122,9 @@ func (s *Store) endCommitLocked(ctx context.Context, w *writing, item *CommitIte
 
 // failCommitLocked answers a copy that did not happen. What the context ended
 // may be tried again; anything else says that the memory cannot be trusted.
-func (s *Store) failCommitLocked(ctx context.Context, w *writing, err error) error {
+func (s *Store) failCommitLocked(w *writing, err error) error {
 	o := w.filler.object
-	if ctx.Err() != nil {
+	if contextEnded(err) {
 		setChunks(w.chunks, chunkAbsent)
 	} else {
 		s.killLocked(o, causeDevice)

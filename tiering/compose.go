@@ -10,7 +10,7 @@ import (
 
 // StateBytes is the size of From.State for a layer or AllLayers.
 func (s *Store) StateBytes(id ProfileID, layer int) (int64, error) {
-	return s.layerBytes(id, ofStates, layer)
+	return s.layerBytes(id, ofState, layer)
 }
 
 // InputBytes is the size of a recomputed span's Input for a layer or AllLayers.
@@ -43,7 +43,11 @@ func (s *Store) ComposeBytes(q *ComposeQuery) (int64, error) {
 		return 0, err
 	}
 	_, seams := q.Plan.shape()
-	return p.layout(ofStates, q.Layer, seams).Bytes, nil
+	states, err := p.statesLayout(q.Layer, seams)
+	if err != nil {
+		return 0, err
+	}
+	return states.bytes(), nil
 }
 
 // Compose moves a running state over a plan and writes q.Out. The parts of
@@ -58,8 +62,13 @@ func (c *Session) Compose(ctx context.Context, q *ComposeQuery) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := q.checkInputs(sc.profile); err != nil {
-		return err
+	_, seams := q.Plan.shape()
+	states, err := sc.profile.statesLayout(q.Layer, seams)
+	if err == nil {
+		err = q.checkInputs(sc.profile, states)
+	}
+	if err != nil {
+		return fmt.Errorf("compose: %w", err)
 	}
 	h, err := c.hold(sc, q.From, &q.Plan)
 	if err != nil {
@@ -69,13 +78,11 @@ func (c *Session) Compose(ctx context.Context, q *ComposeQuery) (err error) {
 
 	w := &composer{
 		store: s, heldPlan: h, from: q.From, turns: turns{profile: sc.profile},
-		state: sc.profile.layout(ofStates, q.Layer, 0),
+		state: sc.profile.layout(ofState, q.Layer, 0),
 		seam:  sc.profile.layout(ofSeam, q.Layer, 0),
 	}
-	states := sc.profile.layout(ofStates, q.Layer, h.seams)
 	for i, layer := range layers {
-		parts := states.Parts[i*(h.seams+1) : (i+1)*(h.seams+1)]
-		before := func(seam int) gpuipc.Ref { return q.Out.Slice(parts[seam].Off, parts[seam].Len) }
+		before := func(seam int) gpuipc.Ref { return q.Out.Slice(states.at(i, seam)) }
 		if err := w.layer(ctx, layer, before, before(h.seams)); err != nil {
 			return err
 		}
@@ -89,9 +96,9 @@ func (s *Store) planScope(p ProfileID, t TenantID, rank int) (planScope, error) 
 }
 
 // checkInputs checks everything about a compose that needs no lease.
-func (q *ComposeQuery) checkInputs(p *profileState) error {
+func (q *ComposeQuery) checkInputs(p *profileState, states statesLayout) error {
 	if err := q.Plan.check(); err != nil {
-		return fmt.Errorf("compose: %w", err)
+		return err
 	}
 	if err := checkFrom(q.From, &q.Plan); err != nil {
 		return err
@@ -101,27 +108,26 @@ func (q *ComposeQuery) checkInputs(p *profileState) error {
 		sp := &q.Plan.Spans[i]
 		switch {
 		case sp.Kind == SpanSegment && !sp.Input.Absent():
-			return fmt.Errorf("compose: span %d is a segment with an input: %w", i, ErrInvalid)
+			return fmt.Errorf("span %d is a segment with an input: %w", i, ErrInvalid)
 		case sp.Kind == SpanRecompute && sp.Input.Absent() && i != len(q.Plan.Spans)-1:
-			return fmt.Errorf("compose: span %d of %d has no input: %w", i, len(q.Plan.Spans), ErrInvalid)
+			return fmt.Errorf("span %d of %d has no input: %w", i, len(q.Plan.Spans), ErrInvalid)
 		case !sp.Input.Absent() && sp.Input.Len() != want:
-			return fmt.Errorf("compose: span %d: input of %d bytes, want %d: %w", i, sp.Input.Len(), want, ErrInvalid)
+			return fmt.Errorf("span %d: input of %d bytes, want %d: %w", i, sp.Input.Len(), want, ErrInvalid)
 		}
 	}
-	_, seams := q.Plan.shape()
-	if have, want := q.Out.Len(), p.layout(ofStates, q.Layer, seams).Bytes; have < want {
-		return fmt.Errorf("compose: %d bytes for an answer of %d: %w", have, want, ErrInvalid)
+	if have, want := q.Out.Len(), states.bytes(); have < want {
+		return fmt.Errorf("%d bytes for an answer of %d: %w", have, want, ErrInvalid)
 	}
 	if q.From.Kind != FromState {
 		return nil
 	}
-	if have, want := q.From.State.Len(), p.layout(ofStates, q.Layer, 0).Bytes; have != want {
-		return fmt.Errorf("compose: state of %d bytes, want %d: %w", have, want, ErrInvalid)
+	if have, want := q.From.State.Len(), states.one.Bytes; have != want {
+		return fmt.Errorf("state of %d bytes, want %d: %w", have, want, ErrInvalid)
 	}
 	// Layer by layer in place is fine; any other overlap would have one layer's
 	// answer overwrite what the next one begins from.
-	if overlap(q.From.State, q.Out) && (seams > 0 || !q.From.State.Equal(q.Out.Slice(0, q.From.State.Len()))) {
-		return fmt.Errorf("compose: the answer overlaps the state it begins from: %w", ErrInvalid)
+	if overlap(q.From.State, q.Out) && (states.times > 1 || !q.From.State.Equal(q.Out.Slice(0, q.From.State.Len()))) {
+		return fmt.Errorf("the answer overlaps the state it begins from: %w", ErrInvalid)
 	}
 	return nil
 }

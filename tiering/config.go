@@ -18,8 +18,8 @@ type Tenant struct {
 	Name string
 	Salt []byte // any length; empty for at most one tenant
 	// QuotaBytes bounds what the tenant holds in all pools together, counted in
-	// bytes of layouts over all ranks (not in pages), pending objects included.
-	// 0 = no quota.
+	// bytes of layouts over all ranks (not in pages) and 4 bytes for each token
+	// id kept, pending objects included. 0 = no quota.
 	QuotaBytes int64
 }
 
@@ -30,6 +30,8 @@ type Config struct {
 	Name   string        // of the region; "spliced-arena"
 
 	// Budgets of the pools in bytes, rounded down to whole pages. One may be 0.
+	// The token ids of segments, which lie beside the arena, count towards the
+	// public one.
 	PublicBytes  int64
 	PrivateBytes int64
 	// PageBytes is the grain of allocation: a power of two from 4 KiB to 16 MiB;
@@ -45,7 +47,7 @@ type Config struct {
 	LeaseTTL    time.Duration // when a query names none; 1 minute
 	MaxLeaseTTL time.Duration // longer wishes are cut; 1 hour
 	FillTTL     time.Duration // from reserve to the last commit; 5 minutes
-	SweepEvery  time.Duration // how often Run looks for expired ones; 1 second
+	SweepEvery  time.Duration // how often Run ends what is past its time; 1 second
 
 	MaxLeases       int // live and expired, per session; 16384
 	MaxReservations int // per session; 1024

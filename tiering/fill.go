@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -11,7 +12,6 @@ import (
 // Guarded by the store's lock; fields up to ranks are fixed.
 type fill struct {
 	layout *layout
-	until  time.Time
 	ranks  []filler // by rank; session is nil until the rank joins
 
 	left    int  // ranks that are not complete
@@ -70,9 +70,9 @@ func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
 	begin, count := q.Spec.Interior()
 	o := &object{
 		key: q.Key, profile: p, tenant: t, pool: c.store.pools[publicPool],
-		spec: q.Spec, begin: begin, end: begin + count, depth: 1,
+		spec: q.Spec, begin: begin, end: begin + count, depth: 1, ids: slices.Clone(q.Tokens),
 	}
-	return c.place(o, q.Rank, q.Tokens)
+	return c.place(o, q.Rank)
 }
 
 // Save asks for room for one rank's share of a checkpoint, joined by the other
@@ -108,7 +108,7 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 		}
 		o.begin, o.depth = o.parent.end, o.parent.depth+1
 	}
-	return c.place(o, q.Rank, nil)
+	return c.place(o, q.Rank)
 }
 
 // parentLocked finds the node that a checkpoint extends.
@@ -131,20 +131,17 @@ func (s *Store) parentLocked(q *SaveQuery, p *profileState, t *tenant) (*object,
 // place joins the reservation of a segment or checkpoint, or begins it with the
 // object o. With a lower tier the room may have to be asked for twice: what the
 // tier refuses is free at once.
-func (c *Session) place(o *object, rank int, tokens []uint32) (Reservation, error) {
+func (c *Session) place(o *object, rank int) (Reservation, error) {
 	s := c.store
 	l := o.layout()
-	o.shares = make([]share, o.profile.ranks)
-	o.bytes = l.Bytes * int64(o.profile.ranks)
-	o.pageBytes = s.pagesOf(l.Bytes) * int64(o.profile.ranks)
 	o.publisher = c.name
-	if l.Bytes == 0 {
-		return Reservation{}, fmt.Errorf("%s: its profile keeps no state: %w", o.name(), ErrInvalid)
+	if err := s.size(o, l.Bytes); err != nil {
+		return Reservation{}, err
 	}
 	for again := false; ; again = true {
 		now := s.cfg.Now()
 		s.mu.Lock()
-		f, leaving, err := c.placeLocked(o, rank, tokens, l, now)
+		f, leaving, err := c.placeLocked(o, rank, l, now)
 		s.mu.Unlock()
 		refused := s.offerLeaving(leaving)
 		if err == nil {
@@ -156,10 +153,34 @@ func (c *Session) place(o *object, rank int, tokens []uint32) (Reservation, erro
 	}
 }
 
-func (c *Session) placeLocked(o *object, rank int, tokens []uint32, l *layout, now time.Time) (*filler, []*object, error) {
+// size works out what an object costs. The bytes of one rank's layout fit an
+// int64; those of all ranks need not.
+func (s *Store) size(o *object, rankBytes int64) error {
+	ranks, ids := int64(o.profile.ranks), 4*int64(len(o.ids))
+	switch {
+	case rankBytes == 0:
+		return fmt.Errorf("%s: its profile keeps no state: %w", o.name(), ErrInvalid)
+	case rankBytes > o.pool.budget/ranks:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		err := fmt.Errorf("%s: %d bytes for each of %d ranks, %s pool has %d: %w", o.name(), rankBytes, ranks, o.pool.name, o.pool.budget, ErrFull)
+		s.refuseLocked(o, err)
+		return err
+	}
+	o.shares = make([]share, ranks)
+	o.rankBytes = rankBytes
+	o.bytes = rankBytes*ranks + ids
+	o.pageBytes = s.pagesOf(rankBytes)*ranks + ids
+	return nil
+}
+
+func (c *Session) placeLocked(o *object, rank int, l *layout, now time.Time) (*filler, []*object, error) {
 	s := c.store
 	if err := c.openLocked(); err != nil {
 		return nil, nil, err
+	}
+	if o.profile.forgotten {
+		return nil, nil, fmt.Errorf("%s: profile %d is not registered any more: %w", o.name(), o.profile.id, ErrInvalid)
 	}
 	if len(c.fills) >= s.cfg.MaxReservations {
 		s.counters.RefusedBusy++
@@ -169,7 +190,7 @@ func (c *Session) placeLocked(o *object, rank int, tokens []uint32, l *layout, n
 		f, err := c.joinLocked(known, o, rank)
 		return f, nil, err
 	}
-	leaving, err := s.beginLocked(o, tokens, l, now)
+	leaving, err := s.beginLocked(o, l, now)
 	if err != nil {
 		return nil, leaving, err
 	}
@@ -186,7 +207,7 @@ func (s *Store) sameLocked(o *object) *object {
 }
 
 // beginLocked gives o its memory and makes it known as pending.
-func (s *Store) beginLocked(o *object, tokens []uint32, l *layout, now time.Time) ([]*object, error) {
+func (s *Store) beginLocked(o *object, l *layout, now time.Time) ([]*object, error) {
 	if o.parent != nil {
 		// It was found under another critical section, and making room must
 		// not evict it.
@@ -206,10 +227,11 @@ func (s *Store) beginLocked(o *object, tokens []uint32, l *layout, now time.Time
 		return leaving, err
 	}
 	s.allocateLocked(o, l.Bytes)
-	o.ids = append([]uint32(nil), tokens...)
 	o.created, o.used = now, now
-	o.fill = &fill{layout: l, until: now.Add(s.cfg.FillTTL), ranks: make([]filler, o.profile.ranks), left: o.profile.ranks}
+	o.fill = &fill{layout: l, ranks: make([]filler, o.profile.ranks), left: o.profile.ranks}
 	s.linkLocked(o)
+	o.until = deadline{at: now.Add(s.cfg.FillTTL), order: s.leaseIDs.Add(1), object: o}
+	s.deadlines.add(&o.until)
 	s.counters.Reserved++
 	return leaving, nil
 }
@@ -256,6 +278,7 @@ func (s *Store) killLocked(o *object, why cause) {
 	s.counters.Aborted[why]++
 	f := o.fill
 	f.dead = true
+	s.deadlines.remove(&o.until)
 	for i := range f.ranks {
 		if session := f.ranks[i].session; session != nil {
 			delete(session.fills, f.ranks[i].id)

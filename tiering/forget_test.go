@@ -42,6 +42,14 @@ func TestProfilesInUseAreNeverForgotten(t *testing.T) {
 		t.Error("a profile in use was forgotten")
 	}
 
+	// One that is forgotten between the look-up and the reservation.
+	ps, err := b.Store.profile(b.id)
+	b.must(err)
+	ps.forgotten = true
+	_, err = b.NewSession("late").Reserve(b.reserveQuery(b.mid(1, 40, 4), 0))
+	b.wantErr(err, ErrInvalid)
+	ps.forgotten = false
+
 	// Objects hold their profile: published, and removed but leased.
 	c := b.NewSession("client")
 	p := b.mid(1, 40, 4)

@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -55,14 +56,14 @@ func TestFillThatEndsDuringACommitFreesItsPagesAfterwards(t *testing.T) {
 
 			end(b, r)
 			b.wantMiss(p, ReasonAborted)
-			b.wantUsed(b.pagesFor(p.layout), 0) // the copy may still write there
-			again := b.NewSession("again")      // the key is free at once
+			b.wantUsed(b.cost(p), 0)       // the copy may still write there
+			again := b.NewSession("again") // the key is free at once
 			b.publish(again, p)
-			b.wantUsed(2*b.pagesFor(p.layout), 0)
+			b.wantUsed(2*b.cost(p), 0)
 
 			stall.Release()
 			b.wantErr(<-done, ErrGone)
-			b.wantUsed(b.pagesFor(p.layout), 0)
+			b.wantUsed(b.cost(p), 0)
 			b.wantHit(p)
 			row := b.acquire(again, 0, p)
 			got := b.load(gpuipc.Ref{Region: b.Arena(), Extents: row.Extents})
@@ -152,7 +153,7 @@ func TestOperationKeepsWhatItReads(t *testing.T) {
 			done := later(func() error { return c.Compose(b.ctx, q) })
 			<-stall.Reached()
 			end(b, c, p, id)
-			b.wantUsed(48<<10, 0)
+			b.wantUsed(b.cost(p), 0)
 			stall.Release()
 			b.must(<-done)
 			if !bytes.Equal(b.load(q.Out), want) {
@@ -182,6 +183,17 @@ func TestFailureOfTheDeviceAbortsAFillAndKeepsLeases(t *testing.T) {
 	if n := b.Counters().Aborted[causeDevice]; n != 1 {
 		t.Fatalf("%d counted", n)
 	}
+
+	// A failure is no cancellation, even when the caller had given up as well.
+	r, err = c.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	b.dev.Fail(gpuipc.OpCopyDigests, 1, broken)
+	ended, cancel := context.WithCancel(b.ctx)
+	cancel()
+	_, err = c.Commit(ended, b.item(r.ID, 0, 0, contentOf(p, 0)[:p.layout.Parts[0].Len]))
+	b.wantErr(err, ErrUnavailable)
+	b.wantMiss(p, ReasonAborted)
+	b.wantErr(c.Abort(r.ID), ErrGone)
 
 	b.publish(c, q)
 	id := b.lease(c, q)

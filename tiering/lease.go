@@ -11,7 +11,8 @@ type lease struct {
 	id      LeaseID
 	object  *object
 	rank    int
-	until   time.Time
+	session *Session
+	until   deadline
 	expired bool
 }
 
@@ -61,7 +62,7 @@ func (c *Session) acquireLocked(key *[32]byte, q *AcquireQuery, p *profileState,
 	s.counters.AcquiredTokens += uint64(o.tokens())
 	sh := &o.shares[q.Rank]
 	row := Acquired{
-		Hit: true, Lease: l.id, Bytes: o.bytes / int64(len(o.shares)),
+		Hit: true, Lease: l.id, Bytes: o.rankBytes,
 		Begin: o.begin, Tokens: o.end - o.begin, Extents: sh.extents,
 	}
 	if q.Digests {
@@ -128,11 +129,14 @@ func (c *Session) leaseLocked(o *object, rank int, ttl time.Duration, now time.T
 	if ttl <= 0 {
 		ttl = s.cfg.LeaseTTL
 	}
-	l := &lease{id: s.NewLeaseID(), object: o, rank: rank, until: now.Add(min(ttl, s.cfg.MaxLeaseTTL))}
+	l := &lease{id: s.NewLeaseID(), object: o, rank: rank, session: c}
+	l.until = deadline{at: now.Add(min(ttl, s.cfg.MaxLeaseTTL)), order: uint64(l.id), lease: l}
+	s.deadlines.add(&l.until)
 	c.leases[l.id] = l
 	o.leases++
+	o.used = now
+	o.hits++
 	s.counters.Leases++
-	s.touchLocked(o, now)
 	s.settleLocked(o)
 	return l, nil
 }
@@ -147,16 +151,17 @@ func (c *Session) Release(id LeaseID) error {
 	if l == nil {
 		return fmt.Errorf("lease %d: %w", id, ErrGone)
 	}
-	s.dropLeaseLocked(c, l)
+	s.dropLeaseLocked(l)
 	return nil
 }
 
-func (s *Store) dropLeaseLocked(c *Session, l *lease) {
-	delete(c.leases, l.id)
+func (s *Store) dropLeaseLocked(l *lease) {
+	delete(l.session.leases, l.id)
 	if l.expired {
 		l.object.expired--
 		s.counters.Quarantined--
 	} else {
+		s.deadlines.remove(&l.until)
 		l.object.leases--
 		s.counters.Leases--
 	}
@@ -165,10 +170,8 @@ func (s *Store) dropLeaseLocked(c *Session, l *lease) {
 
 // expireLocked quarantines a lease past its time: it is no right to anything
 // any more, but its holder may still be reading, so the memory stays.
-func (s *Store) expireLocked(l *lease, now time.Time) bool {
-	if l.expired || now.Before(l.until) {
-		return false
-	}
+func (s *Store) expireLocked(l *lease) {
+	s.deadlines.remove(&l.until)
 	l.expired = true
 	l.object.leases--
 	l.object.expired++
@@ -176,7 +179,6 @@ func (s *Store) expireLocked(l *lease, now time.Time) bool {
 	s.counters.Leases--
 	s.counters.Quarantined++
 	s.settleLocked(l.object)
-	return true
 }
 
 // useLeaseLocked finds a live lease of this session for an operation. It does
@@ -186,7 +188,9 @@ func (c *Session) useLeaseLocked(id LeaseID, sc *planScope, now time.Time) (*lea
 	if l == nil {
 		return nil, fmt.Errorf("lease %d: %w", id, ErrGone)
 	}
-	c.store.expireLocked(l, now)
+	if !l.expired && !now.Before(l.until.at) {
+		c.store.expireLocked(l) // the sweep has not come by yet
+	}
 	switch o := l.object; {
 	case l.expired:
 		return nil, fmt.Errorf("lease %d has expired: %w", id, ErrGone)

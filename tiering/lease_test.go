@@ -24,7 +24,7 @@ func TestLeaseEndsByRelease(t *testing.T) {
 	}
 	b.must(c.Release(first))
 	b.wantErr(c.Release(first), ErrGone)
-	if pool := b.Pools()[0]; pool.LeasedBytes != b.pagesFor(p.layout) {
+	if pool := b.Pools()[0]; pool.LeasedBytes != b.cost(p) {
 		t.Fatalf("%d bytes leased while a lease lives", pool.LeasedBytes)
 	}
 	b.must(c.Release(second))
@@ -81,13 +81,13 @@ func TestExpiredLeaseIsQuarantinedUntilRelease(t *testing.T) {
 	b.Sweep()
 	b.wantErr(c.Compose(b.ctx, b.composeOne(p, id)), ErrGone)
 	pool, counters := b.Pools()[0], b.Counters()
-	if pool.QuarantinedBytes != b.pagesFor(p.layout) || pool.LeasedBytes != 0 {
+	if pool.QuarantinedBytes != b.cost(p) || pool.LeasedBytes != 0 {
 		t.Fatalf("%+v", pool)
 	}
 	if counters.Leases != 0 || counters.Quarantined != 1 || counters.LeasesExpired != 1 {
 		t.Fatalf("%+v", counters)
 	}
-	b.wantUsed(b.pagesFor(p.layout), 0)
+	b.wantUsed(b.cost(p), 0)
 	b.must(c.Release(id))
 	b.wantUsed(0, 0)
 	if n := b.Counters().Quarantined; n != 0 {
@@ -112,9 +112,10 @@ func TestQuarantinedSegmentIsNotEvicted(t *testing.T) {
 	}
 }
 
-// poolOf makes the public pool hold n segments of 64 tokens of hybrid(1).
+// poolOf makes the public pool hold n segments of 64 tokens of hybrid(1), with
+// their token ids.
 func poolOf(n int64) option {
-	return func(c *Config) { c.PublicBytes = n * 48 << 10 }
+	return func(c *Config) { c.PublicBytes = n*48<<10 + 4096 }
 }
 
 func TestUseNoticesExpiryBeforeTheSweep(t *testing.T) {
@@ -177,7 +178,7 @@ func TestSessionCloseGivesEverythingBack(t *testing.T) {
 	_, err = c.Save(b.saveQuery(1, 64, 0, Exact))
 	b.must(err)
 	c.Close()
-	b.wantUsed(b.pagesFor(p.layout), 0)
+	b.wantUsed(b.cost(p), 0)
 	if leases, fills := c.Holdings(); leases+fills != 0 {
 		t.Fatalf("%d leases and %d reservations after Close", leases, fills)
 	}
@@ -206,9 +207,17 @@ func TestCloseOfManyLeases(t *testing.T) {
 	for range 3*closeRows + 7 {
 		b.lease(c, p)
 	}
+	b.clock.advance(time.Minute)
+	for range closeRows + 1 {
+		b.lease(c, p)
+	}
+	b.Sweep()
+	if n := b.Counters(); n.LeasesExpired != 3*closeRows+7 || n.Leases != closeRows+1 {
+		t.Fatalf("%d expired, %d live", n.LeasesExpired, n.Leases)
+	}
 	c.Close()
-	if n := b.Counters().Leases; n != 0 {
-		t.Fatalf("%d leases left", n)
+	if n := b.Counters(); n.Leases+n.Quarantined != 0 {
+		t.Fatalf("%d and %d leases left", n.Leases, n.Quarantined)
 	}
 	b.audit()
 }

@@ -66,15 +66,17 @@ type modelObject struct {
 	begin    int
 	parent   *modelObject
 	depth    int
+	ids      int64 // bytes of token ids
 	bytes    int64
 	pages    int64
 	layout   profile.Layout
 	filling  map[int]*modelFill // by rank, while it is not published
 	until    time.Time
 	linked   bool
-	holds    int // leases
-	lastUse  int
-	complete int // ranks
+	holds    int  // leases
+	free     bool // nothing holds it or what extends it, as of the last stamp
+	stamp    int  // when it became so
+	complete int  // ranks
 }
 
 type modelFill struct {
@@ -104,7 +106,7 @@ type model struct {
 	rng      *rand.Rand
 	objects  []*modelObject // whose memory is not free
 	why      map[string]Reason
-	uses     int
+	stamps   int
 	sessions []*modelSession
 	step     int
 }
@@ -209,10 +211,12 @@ func (m *model) one() {
 	case n < 120:
 		m.clock.advance(time.Duration(m.rng.IntN(16)) * time.Second)
 		m.Sweep()
-		for _, o := range slices.Clone(m.objects) {
-			if o.filling != nil && !m.clock.now.Before(o.until) {
-				m.kill(o)
-			}
+		due := slices.DeleteFunc(slices.Clone(m.objects), func(o *modelObject) bool {
+			return o.filling == nil || m.clock.now.Before(o.until)
+		})
+		slices.SortStableFunc(due, func(a, b *modelObject) int { return a.until.Compare(b.until) }) // then by age
+		for _, o := range due {
+			m.kill(o)
 		}
 	case n < 121:
 		m.closeSession(i)
@@ -265,7 +269,7 @@ func (m *model) releaseAll(s *modelSession) {
 func (m *model) closeSession(i int) {
 	s := m.sessions[i]
 	s.Close()
-	for len(s.fills) > 0 {
+	for len(s.fills) > 0 { // both are in order of ids
 		m.kill(s.fills[0].object)
 	}
 	m.releaseAll(s)
@@ -279,13 +283,14 @@ func (m *model) segment(n int) (piece, *modelObject) {
 	begin, count := spec.Interior()
 	return p, m.sized(&modelObject{
 		name: fmt.Sprintf("segment %d", n), number: n, key: p.key, tenant: tenant, begin: begin, end: begin + count, layout: p.layout, depth: 1,
+		ids: 4 * int64(len(p.tokens)),
 	})
 }
 
 func (m *model) sized(o *modelObject) *modelObject {
 	page := int64(m.o.page)
-	o.bytes = o.layout.Bytes * int64(m.o.ranks)
-	o.pages = (o.layout.Bytes + page - 1) / page * page * int64(m.o.ranks)
+	o.bytes = o.layout.Bytes*int64(m.o.ranks) + o.ids
+	o.pages = (o.layout.Bytes+page-1)/page*page*int64(m.o.ranks) + o.ids
 	return o
 }
 
@@ -371,6 +376,10 @@ func (m *model) placed(i, rank int, want *modelObject, r Reservation, got error)
 }
 
 func (m *model) place(i, rank int, want *modelObject) (*modelObject, error) {
+	if want.layout.Bytes > m.budget(want)/int64(m.o.ranks) {
+		m.why[want.name] = ReasonRefused
+		return nil, ErrFull // alone in an empty pool
+	}
 	if len(m.sessions[i].fills) >= m.o.reservations {
 		return nil, ErrBusy
 	}
@@ -382,10 +391,16 @@ func (m *model) place(i, rank int, want *modelObject) (*modelObject, error) {
 	}
 	if err := m.makeRoom(want); err != nil {
 		m.why[want.name] = ReasonRefused
+		// The parent was in use while room was looked for.
+		for up := want.parent; up != nil; up = up.parent {
+			up.free = false
+		}
+		m.stamp()
 		return nil, err
 	}
 	want.linked, want.filling, want.until = true, map[int]*modelFill{}, m.clock.now.Add(30*time.Second)
 	m.objects = append(m.objects, want)
+	m.stamp()
 	return want, nil
 }
 
@@ -405,15 +420,10 @@ func (m *model) makeRoom(want *modelObject) error {
 	reclaimable := func(of func(*modelObject) bool) func(*modelObject) bool {
 		return func(o *modelObject) bool { return of(o) && o != want.parent && m.reclaimable(o, want.parent) }
 	}
-	quota, budget := m.o.quota, m.o.public
+	quota, budget := m.o.quota, m.budget(want)
 	if want.tenant != tenantA || quota == 0 {
 		quota = 1 << 60
 	}
-	if want.private {
-		budget = m.o.private
-	}
-	page := int64(m.o.page)
-	budget = budget / page * page
 	if sum(inTenant, bytes)+want.bytes-quota > max(0, sum(reclaimable(inTenant), bytes)) {
 		return ErrQuota
 	}
@@ -427,6 +437,15 @@ func (m *model) makeRoom(want *modelObject) error {
 		m.evictOldest(inPool, want.parent)
 	}
 	return nil
+}
+
+// budget is that of the pool, in whole pages.
+func (m *model) budget(o *modelObject) int64 {
+	page, budget := int64(m.o.page), m.o.public
+	if o.private {
+		budget = m.o.private
+	}
+	return budget / page * page
 }
 
 // reclaimable: eviction could free it, after those that extend it. The parent of
@@ -446,7 +465,7 @@ func (m *model) reclaimable(o, parent *modelObject) bool {
 func (m *model) evictOldest(of func(*modelObject) bool, parent *modelObject) {
 	var oldest *modelObject
 	for _, o := range m.objects {
-		if of(o) && m.reclaimable(o, parent) && !m.hasChildren(o) && (oldest == nil || o.lastUse < oldest.lastUse) {
+		if of(o) && m.reclaimable(o, parent) && !m.hasChildren(o) && (oldest == nil || o.stamp < oldest.stamp) {
 			oldest = o
 		}
 	}
@@ -474,6 +493,7 @@ func (m *model) kill(o *modelObject) {
 	o.linked, o.filling = false, nil
 	m.why[o.name] = ReasonAborted
 	m.settle(o)
+	m.stamp()
 }
 
 // bytesOf is what a rank publishes.
@@ -524,13 +544,26 @@ func (m *model) commit(f *modelFill) {
 			s.fills = slices.DeleteFunc(s.fills, func(other *modelFill) bool { return other == f })
 		}
 		o.filling = nil
-		m.use(o)
+		m.stamp()
 	}
 }
 
-func (m *model) use(o *modelObject) {
-	m.uses++
-	o.lastUse = m.uses
+// stamp numbers the objects that have become free to leave: their use ended now.
+// One event frees objects of one chain, the end of it first.
+func (m *model) stamp() {
+	var fresh []*modelObject
+	for _, o := range m.objects {
+		free := m.reclaimable(o, nil)
+		if free && !o.free {
+			fresh = append(fresh, o)
+		}
+		o.free = free
+	}
+	slices.SortFunc(fresh, func(a, b *modelObject) int { return b.depth - a.depth })
+	for _, o := range fresh {
+		m.stamps++
+		o.stamp = m.stamps
+	}
 }
 
 func (m *model) acquire(i, n, rank int) {
@@ -577,7 +610,7 @@ func (m *model) leased(i int, o *modelObject, rank int, id LeaseID, hit bool, er
 	}
 	s.leases = append(s.leases, &modelLease{object: o, id: id, rank: rank, until: m.clock.now.Add(20 * time.Second)})
 	o.holds++
-	m.use(o)
+	m.stamp()
 	return true
 }
 
@@ -658,6 +691,7 @@ func (m *model) drop(s *modelSession, l *modelLease) {
 	s.leases = slices.DeleteFunc(s.leases, func(other *modelLease) bool { return other == l })
 	l.object.holds--
 	m.settle(l.object)
+	m.stamp()
 }
 
 func (m *model) remove(n int) {
@@ -674,6 +708,7 @@ func (m *model) remove(n int) {
 		o.linked = false
 		m.why[o.name] = ReasonRemoved
 		m.settle(o)
+		m.stamp()
 	}
 }
 

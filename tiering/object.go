@@ -29,9 +29,11 @@ type object struct {
 	spec      profile.SegmentSpec // segments
 	ids       []uint32            // segments: token ids
 	extends   profile.PrefixHash  // checkpoints: hash of the parent, zero = none
+	until     deadline            // while it is being filled; guarded
 	depth     int                 // checkpoints: nodes from the root, this one counted
-	bytes     int64               // of its layout, over all ranks
-	pageBytes int64               // in pages, over all ranks
+	rankBytes int64               // of its layout
+	bytes     int64               // that its tenant pays for: layouts of all ranks and token ids
+	pageBytes int64               // that its pool pays for: the same with layouts in pages
 	shares    []share
 
 	linked    bool    // a lookup finds it
@@ -42,7 +44,7 @@ type object struct {
 	ops       int     // operations that read it now
 	parent    *object // checkpoints, while linked
 	children  int     // checkpoints whose parent it is, filling ones included
-	pins      int     // 1 unless idle, and 1 for each child with pins
+	pins      int     // 1 unless idle, and 1 for each child with pins; policies hold it while 0
 	class     class
 	used      time.Time
 	hits      uint64
@@ -120,9 +122,9 @@ func (s *Store) settleLocked(o *object) {
 		o.pool.bytes[o.class] -= o.pageBytes
 		o.pool.bytes[next] += o.pageBytes
 		if o.class == classIdle {
-			pinLocked(o, 1)
+			s.pinLocked(o, 1)
 		} else if next == classIdle {
-			pinLocked(o, -1)
+			s.pinLocked(o, -1)
 		}
 		o.class = next
 	}
@@ -133,7 +135,12 @@ func (s *Store) settleLocked(o *object) {
 
 // pinLocked adds to the pins of o and, where that pins or unpins it, of its
 // parents: a node cannot leave before those that extend it.
-func pinLocked(o *object, d int) {
+//
+// Policies hold only what could leave. So a victim costs the same however much
+// is leased; the end of the last lease is the use that counts; and since a chain
+// comes back from its end to its root, a policy that goes by recency meets every
+// node before those it extends.
+func (s *Store) pinLocked(o *object, d int) {
 	for ; o != nil; o = o.parent {
 		was := o.pins
 		o.pins += d
@@ -146,6 +153,22 @@ func pinLocked(o *object, d int) {
 		}
 		o.pool.pinned += int64(d) * o.pageBytes
 		o.tenant.pinned += int64(d) * o.bytes
+		if o.published && o.linked {
+			o.evictable(d < 0)
+		}
+	}
+}
+
+// evictable tells the policies that o may leave, or may not any more.
+func (o *object) evictable(may bool) {
+	for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evict} {
+		switch {
+		case p == nil: // a tenant without a quota
+		case may:
+			p.Insert(o.id, policy.Item{Bytes: o.pageBytes, Tokens: o.tokens(), Tenant: uint32(o.tenant.ID)}, o.used)
+		default:
+			p.Remove(o.id)
+		}
 	}
 }
 
@@ -153,6 +176,9 @@ func pinLocked(o *object, d int) {
 func (s *Store) linkLocked(o *object) {
 	o.linked = true
 	if o.kind == 0 {
+		if s.segments.find(&o.key) != nil {
+			panic(fmt.Sprintf("tiering: %s is held twice", o.name()))
+		}
 		s.segments.put(&o.key, o)
 	} else {
 		o.sibling = s.checkpoints.find(&o.key)
@@ -181,9 +207,8 @@ func (s *Store) unlinkLocked(o *object, why Reason) {
 		s.unlinkSiblingLocked(o)
 	}
 	if o.published {
-		o.pool.evict.Remove(o.id)
-		if o.tenant.evict != nil {
-			o.tenant.evict.Remove(o.id)
+		if o.pins == 0 {
+			o.evictable(false)
 		}
 		o.countPublished(-1)
 	}
@@ -193,7 +218,7 @@ func (s *Store) unlinkLocked(o *object, why Reason) {
 		// parent, which may be the next to leave.
 		up.children--
 		if o.pins > 0 {
-			pinLocked(up, -1)
+			s.pinLocked(up, -1)
 		}
 		o.parent = nil
 	}
@@ -234,26 +259,9 @@ func (o *object) countPublished(d int) {
 // publishLocked ends the filling of a complete object.
 func (s *Store) publishLocked(o *object, now time.Time) {
 	o.fill, o.published, o.used = nil, true, now
-	it := policy.Item{Bytes: o.pageBytes, Tokens: o.tokens(), Tenant: uint32(o.tenant.ID)}
-	o.pool.evict.Insert(o.id, it, now)
-	if o.tenant.evict != nil {
-		o.tenant.evict.Insert(o.id, it, now)
-	}
+	s.deadlines.remove(&o.until)
 	o.countPublished(1)
 	s.settleLocked(o)
-}
-
-// touchLocked notes a use.
-func (s *Store) touchLocked(o *object, now time.Time) {
-	o.used = now
-	o.hits++
-	if !o.linked {
-		return
-	}
-	o.pool.evict.Touch(o.id, now)
-	if o.tenant.evict != nil {
-		o.tenant.evict.Touch(o.id, now)
-	}
 }
 
 func (s *Store) freeLocked(o *object) {

@@ -23,7 +23,7 @@ type pool struct {
 	number int
 	budget int64
 
-	used    int64          // bytes of pages
+	used    int64          // bytes of pages, and of token ids, which lie beside them
 	pinned  int64          // of objects that are in use or have a descendant that is
 	bytes   [classes]int64 // used, by what for
 	objects int
@@ -31,7 +31,7 @@ type pool struct {
 }
 
 // tenant is a configured tenant and what it holds, in bytes of layouts over all
-// ranks, not of pages. Guarded by the store's lock, apart from Tenant.
+// ranks, not of pages, and of token ids. Guarded by the store's lock, apart from Tenant.
 type tenant struct {
 	Tenant
 	used    [poolCount]int64
@@ -72,8 +72,10 @@ func (s *Store) makeRoomLocked(o *object) (leaving []*object, err error) {
 		victim := s.evictLocked(from)
 		*counter++
 		s.counters.EvictedBytes += uint64(victim.bytes)
-		overQuota -= victim.bytes * boolInt(victim.tenant == t)
-		overPool -= victim.pageBytes * boolInt(victim.pool == p)
+		overQuota -= victim.bytes // the tenant's own, as long as this matters
+		if victim.pool == p {
+			overPool -= victim.pageBytes
+		}
 		if victim.demoting {
 			leaving = append(leaving, victim)
 		}
@@ -95,7 +97,7 @@ func (s *Store) makeRoomLocked(o *object) (leaving []*object, err error) {
 func (s *Store) evictLocked(from policy.Eviction) *object {
 	id, ok := from.Victim(func(id policy.ID) bool {
 		o := s.objects.get(id)
-		return o.class == classIdle && o.children == 0
+		return o.children == 0
 	})
 	if !ok {
 		panic(fmt.Sprintf("tiering: no victim among %d objects although bytes are evictable", from.Len()))
@@ -107,13 +109,6 @@ func (s *Store) evictLocked(from policy.Eviction) *object {
 	}
 	s.unlinkLocked(o, ReasonEvicted)
 	return o
-}
-
-func boolInt(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // pagesOf rounds one rank's layout up to whole pages.

@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"testing"
+	"time"
 
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -28,7 +29,7 @@ func TestLeastRecentlyUsedSegmentLeavesFirst(t *testing.T) {
 	if n := b.Counters().EvictedRoom; n != 1 {
 		t.Fatalf("%d evictions, one was needed", n)
 	}
-	b.wantUsed(3*b.pagesFor(ps[0].layout), 0)
+	b.wantUsed(3*b.cost(ps[0]), 0)
 }
 
 func TestEvictionTakesOnlyWhatIsNeeded(t *testing.T) {
@@ -38,7 +39,7 @@ func TestEvictionTakesOnlyWhatIsNeeded(t *testing.T) {
 		b.publish(c, b.mid(i, 64, 8))
 	}
 	big := b.piece(9, profile.FirstSpec(100)) // more than one segment of 48 tokens
-	if n := b.pagesFor(big.layout); n <= 48<<10 || n > 96<<10 {
+	if n := b.cost(big); n <= 48<<10 || n > 96<<10 {
 		t.Fatalf("the big segment takes %d bytes", n)
 	}
 	b.publish(c, big)
@@ -78,7 +79,7 @@ func TestPendingMemoryIsNotEvicted(t *testing.T) {
 	b.must(err)
 	_, err = c.Reserve(b.reserveQuery(b.mid(1, 64, 8), 0))
 	b.wantErr(err, ErrFull)
-	if got := b.Pools()[0]; got.PendingBytes != 48<<10 || got.Objects != 1 {
+	if got := b.Pools()[0]; got.PendingBytes != 48<<10+4*64 || got.Objects != 1 {
 		t.Fatalf("%+v", got)
 	}
 }
@@ -102,7 +103,8 @@ func TestPoolsHaveBudgetsOfTheirOwn(t *testing.T) {
 }
 
 func TestTenantOverQuotaPaysWithItsOwn(t *testing.T) {
-	size := int64(b0(t).mid(0, 64, 8).layout.Bytes)
+	p0 := b0(t).mid(0, 64, 8)
+	size := p0.charge()
 	b := newBench(t, hybrid(1), quota(2*size))
 	c := b.NewSession("c")
 	foreign := b.pieceOf(tenantB, 0, b.mid(0, 64, 8).spec)
@@ -127,11 +129,15 @@ func TestTenantOverQuotaPaysWithItsOwn(t *testing.T) {
 	}
 }
 
+// charge is what a segment of one rank takes of its tenant's quota.
+func (p *piece) charge() int64 { return p.layout.Bytes + 4*int64(len(p.tokens)) }
+
 // b0 is a throw-away bench, for sizes.
 func b0(t *testing.T) *bench { return newBench(t, hybrid(1)) }
 
 func TestQuotaIsExactToTheByte(t *testing.T) {
-	size := int64(b0(t).mid(0, 64, 8).layout.Bytes)
+	p0 := b0(t).mid(0, 64, 8)
+	size := p0.charge()
 	for _, row := range []struct {
 		quota int64
 		want  error
@@ -143,7 +149,8 @@ func TestQuotaIsExactToTheByte(t *testing.T) {
 }
 
 func TestQuotaSpansBothPools(t *testing.T) {
-	size := int64(b0(t).mid(0, 64, 8).layout.Bytes)
+	p0 := b0(t).mid(0, 64, 8)
+	size := p0.charge()
 	checkpoint := b0(t).profile.CheckpointLayout(16).Bytes
 	b := newBench(t, hybrid(1), quota(size+checkpoint))
 	c := b.NewSession("c")
@@ -164,7 +171,8 @@ func TestQuotaSpansBothPools(t *testing.T) {
 }
 
 func TestLeasedBytesCountTowardsQuota(t *testing.T) {
-	size := int64(b0(t).mid(0, 64, 8).layout.Bytes)
+	p0 := b0(t).mid(0, 64, 8)
+	size := p0.charge()
 	b := newBench(t, hybrid(1), quota(2*size))
 	c := b.NewSession("c")
 	one, two, three := b.mid(1, 64, 8), b.mid(2, 64, 8), b.mid(3, 64, 8)
@@ -199,11 +207,11 @@ func TestOperatorRemovesASegment(t *testing.T) {
 	b.must(b.Evict(p.key))
 	b.wantMiss(p, ReasonRemoved)
 	b.publish(c, p) // the same key again, while the old bytes are still leased
-	b.wantUsed(2*b.pagesFor(p.layout), 0)
+	b.wantUsed(2*b.cost(p), 0)
 	b.must(c.Compose(b.ctx, b.composeOne(p, id)))
 	b.must(c.Release(id))
 	b.must(c.Release(before.Lease))
-	b.wantUsed(b.pagesFor(p.layout), 0)
+	b.wantUsed(b.cost(p), 0)
 	b.wantHit(p)
 }
 
@@ -261,7 +269,7 @@ func TestDemotedMemoryIsFreeWhenTheTierIsDone(t *testing.T) {
 		_, err := c.Reserve(b.reserveQuery(three, 0))
 		b.wantErr(err, ErrBusy)
 	}
-	if len(tier.offered) != 1 || b.Pools()[0].DemotingBytes != 48<<10 {
+	if len(tier.offered) != 1 || b.Pools()[0].DemotingBytes != 48<<10+4*64 {
 		t.Fatalf("%d objects offered, %+v", len(tier.offered), b.Pools()[0])
 	}
 	b.wantHit(two)
@@ -311,7 +319,8 @@ func (b *bench) parentHash(n int) (h profile.PrefixHash) {
 }
 
 func TestDemotionForAQuotaIsBusyToo(t *testing.T) {
-	size := int64(b0(t).mid(0, 64, 8).layout.Bytes)
+	p0 := b0(t).mid(0, 64, 8)
+	size := p0.charge()
 	tier := &fakeTier{take: true}
 	b := newBench(t, hybrid(1), quota(size), below(tier))
 	c := b.NewSession("c")
@@ -349,6 +358,52 @@ func TestAnotherPolicyDecides(t *testing.T) {
 	b.publish(c, three)
 	b.wantHit(one)
 	b.wantMiss(two, ReasonEvicted)
+}
+
+// However much is leased or extended by other nodes: a victim costs one question.
+func TestVictimsAreFoundAtOnce(t *testing.T) {
+	asked := 0
+	b := newBench(t, hybrid(1), poolOf(40), func(c *Config) {
+		c.PrivateBytes = 400 << 10
+		c.Eviction = func() policy.Eviction { return counting{policy.NewLRU(), &asked} }
+	})
+	c := b.NewSession("c")
+	for i := range 40 {
+		p := b.mid(i, 64, 8)
+		b.publish(c, p)
+		if i < 30 {
+			b.lease(c, p)
+		}
+	}
+	b.clock.advance(time.Hour)
+	b.Sweep()
+	for i := range 5 {
+		b.publish(c, b.mid(100+i, 64, 8))
+	}
+	for i := range 20 { // five chains that grow in turn
+		n := 4*(i/5) + 4
+		b.save(c, b.saveQuery(i%5, n, n-4, Exact), n-4)
+	}
+	for i := range 200 {
+		b.save(c, b.saveQuery(10+i, 4, 0, Exact), 0)
+	}
+	n := b.Counters()
+	if evicted := int(n.EvictedRoom); asked != evicted || evicted < 100 {
+		t.Fatalf("%d questions for %d evictions", asked, evicted)
+	}
+	if got := b.matchPrefix(0, Exact, 4); got.PrefixReason != ReasonEvicted {
+		t.Fatalf("a cold chain was not evicted: %+v", got)
+	}
+}
+
+// counting counts how many objects are looked at for victims.
+type counting struct {
+	policy.Eviction
+	asked *int
+}
+
+func (p counting) Victim(evictable func(policy.ID) bool) (policy.ID, bool) {
+	return p.Eviction.Victim(func(id policy.ID) bool { *p.asked++; return evictable(id) })
 }
 
 // newestFirst evicts what was inserted last.

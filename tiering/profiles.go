@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"sync"
 
-	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -22,8 +20,9 @@ type profileState struct {
 	layouts layoutCache
 
 	// Guarded by the store's lock.
-	uses        int // AddProfile without ReleaseProfile
-	segments    int // published
+	uses        int  // AddProfile without ReleaseProfile
+	forgotten   bool // nothing may be filled for it any more
+	segments    int  // published
 	checkpoints int
 }
 
@@ -58,6 +57,7 @@ func (s *Store) AddProfile(p *profile.Profile) (ProfileID, error) {
 		if i < 0 {
 			return 0, fmt.Errorf("profile %q: %d are registered and in use: %w", p.Identity().Model, len(next), ErrBusy)
 		}
+		next[i].forgotten = true
 		next = slices.Delete(next, i, i+1)
 	}
 	s.lastProfile++
@@ -123,7 +123,7 @@ func newProfileState(p *profile.Profile, id ProfileID) *profileState {
 		}
 		ps.rope[i] = at
 	}
-	ps.layouts.entries = map[layoutKey]*layout{}
+	ps.layouts.reset()
 	return ps
 }
 
@@ -153,102 +153,4 @@ func pickLayers(all []int, layer int, kind string) ([]int, error) {
 		return all[i : i+1], nil
 	}
 	return nil, fmt.Errorf("layer %d is no %s layer: %w", layer, kind, ErrInvalid)
-}
-
-// layout is a profile.Layout that answers by layer and kind, and counts chunks.
-type layout struct {
-	profile.Layout
-	at    map[partName]int
-	first []int // first[i] is the number of chunks before part i; one more entry for all
-}
-
-type partName struct {
-	layer int
-	kind  profile.PartKind
-}
-
-func newLayout(l profile.Layout) *layout {
-	out := &layout{Layout: l, at: make(map[partName]int, len(l.Parts)), first: make([]int, len(l.Parts)+1)}
-	for i, part := range l.Parts {
-		name := partName{part.Layer, part.Kind}
-		if _, taken := out.at[name]; !taken {
-			out.at[name] = i
-		}
-		out.first[i+1] = out.first[i] + gpuipc.Chunks(part.Len)
-	}
-	return out
-}
-
-// part finds the (first) part of a layer and kind.
-func (l *layout) part(layer int, kind profile.PartKind) (profile.Part, bool) {
-	i, ok := l.at[partName{layer, kind}]
-	if !ok {
-		return profile.Part{}, false
-	}
-	return l.Parts[i], true
-}
-
-// chunks is the number of chunks of all parts.
-func (l *layout) chunks() int { return l.first[len(l.Parts)] }
-
-// The layouts that a profile is asked for.
-type layoutOf uint8
-
-const (
-	ofSegment    layoutOf = iota // n = interior tokens
-	ofCheckpoint                 // n = rows
-	ofStates                     // n = seams, of one layer or all
-	ofRows                       // n = rows, of one layer or all
-	ofSeam                       // of one layer or all
-)
-
-type layoutKey struct {
-	of    layoutOf
-	layer int
-	n     int
-}
-
-// layoutCache keeps computed layouts, since a deep model's takes some
-// microseconds. When full it starts again: sizes of segments vary, but those in
-// use at one time are few.
-type layoutCache struct {
-	mu      sync.Mutex
-	entries map[layoutKey]*layout
-}
-
-const maxCachedLayouts = 512
-
-func (p *profileState) layout(of layoutOf, layer, n int) *layout {
-	key := layoutKey{of, layer, n}
-	c := &p.layouts
-	c.mu.Lock()
-	l := c.entries[key]
-	c.mu.Unlock()
-	if l != nil {
-		return l
-	}
-	l = newLayout(p.computeLayout(key))
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.entries) >= maxCachedLayouts {
-		clear(c.entries)
-	}
-	c.entries[key] = l
-	return l
-}
-
-func (p *profileState) computeLayout(key layoutKey) profile.Layout {
-	switch key.of {
-	case ofSegment:
-		return p.SegmentLayout(key.n)
-	case ofCheckpoint:
-		return p.CheckpointLayout(key.n)
-	case ofStates:
-		return p.StatesLayout(key.layer, key.n)
-	case ofRows:
-		return p.RowsLayout(key.layer, key.n)
-	case ofSeam:
-		return p.SeamLayout(key.layer)
-	}
-	panic(fmt.Sprintf("tiering: layout of kind %d", key.of))
 }

@@ -23,6 +23,7 @@ type crowdTest struct {
 	published atomic.Int64
 	composed  atomic.Int64
 	corrupt   atomic.Int64
+	closing   sync.WaitGroup
 }
 
 // wantOneOf: under a crowd an operation may fail, but only in these ways.
@@ -58,6 +59,7 @@ func TestCrowdLeavesNothingBehind(t *testing.T) {
 		clients.Go(func() { x.client(i, rounds) })
 	}
 	clients.Wait()
+	x.closing.Wait()
 	cancel()
 	watchers.Wait()
 	x.audit()
@@ -114,9 +116,8 @@ func (x *crowdTest) client(i, rounds int) {
 		case n < 19:
 			_ = x.Evict(x.pieces[cl.rng.IntN(len(x.pieces))].key)
 		default: // dies with whatever it holds, perhaps in the middle of its own work
-			old := cl.c
+			x.closing.Go(cl.c.Close)
 			cl.c = x.NewSession("crowd")
-			go old.Close()
 		}
 	}
 	cl.c.Close()

@@ -249,7 +249,7 @@ func TestRotateRefusesBlocksOutsideTheMemory(t *testing.T) {
 	if n := b.dev.Calls(gpuipc.OpRotate); n != calls {
 		t.Fatalf("%d jobs ran with a block outside the memory", n-calls)
 	}
-	if got := b.Pools()[0].LeasedBytes; got != b.pagesFor(p.layout) {
+	if got := b.Pools()[0].LeasedBytes; got != b.cost(p) {
 		t.Fatalf("%d bytes leased", got)
 	}
 }

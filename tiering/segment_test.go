@@ -230,7 +230,7 @@ func TestRanksPublishTogether(t *testing.T) {
 			t.Fatalf("rank %d reads another rank's bytes", rank)
 		}
 	}
-	b.wantUsed(b.pagesFor(p.layout), 0)
+	b.wantUsed(b.cost(p), 0)
 }
 
 // Whoever of two ranks goes away first, at whichever step, the other one is told

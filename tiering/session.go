@@ -2,6 +2,9 @@ package tiering
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -46,8 +49,8 @@ func (c *Session) openLocked() error {
 	return nil
 }
 
-// closeRows bounds one critical section of Close.
-const closeRows = 1024
+// closeRows bounds one critical section of Close and of Sweep.
+const closeRows = 256
 
 // Close aborts the session's reservations, for all ranks that joined them, and
 // gives back its leases. It never waits for operations: one that is still
@@ -56,62 +59,73 @@ const closeRows = 1024
 func (c *Session) Close() {
 	s := c.store
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	c.closed = true
-	done := 0
-	breathe := func() {
-		if done++; done%closeRows == 0 {
-			s.mu.Unlock()
-			s.mu.Lock()
-		}
-	}
-	// A kill may remove other reservations of this session (of other ranks of
-	// the same object): deleting while ranging is defined to allow that.
-	for _, f := range c.fills {
-		s.killLocked(f.object, causeDeath)
-		breathe()
-	}
-	for _, l := range c.leases {
-		s.dropLeaseLocked(c, l)
-		breathe()
-	}
 	delete(s.sessions, c)
-}
-
-// Sweep expires leases and reservations that are past their time. Run calls it;
-// it is exported for owners with a clock of their own.
-func (s *Store) Sweep() {
-	now := s.cfg.Now()
-	s.mu.Lock()
-	open := make([]*Session, 0, len(s.sessions))
-	for session := range s.sessions {
-		open = append(open, session)
-	}
 	s.mu.Unlock()
-	expired, killed := 0, 0
-	for _, session := range open {
-		e, k := session.sweep(now)
-		expired, killed = expired+e, killed+k
-	}
-	if expired+killed > 0 {
-		s.cfg.Log.Warn().Int("leases", expired).Int("reservations", killed).Msg("expired")
-	}
+	c.end(s.dropLeaseLocked)
 }
 
-func (c *Session) sweep(now time.Time) (expired, killed int) {
+// end lets nothing new begin, aborts what is being filled and ends each lease,
+// in order of ids, so that a run can be replayed.
+func (c *Session) end(endLocked func(*lease)) {
 	s := c.store
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, l := range c.leases {
-		if s.expireLocked(l, now) {
-			expired++
+	c.closed = true
+	fills := slices.Sorted(maps.Keys(c.fills))
+	leases := slices.Sorted(maps.Keys(c.leases))
+	s.mu.Unlock()
+	inPieces(&s.mu, len(fills), func(i int) {
+		if f := c.fills[fills[i]]; f != nil { // not killed with another rank's
+			s.killLocked(f.object, causeDeath)
+		}
+	})
+	inPieces(&s.mu, len(leases), func(i int) {
+		if l := c.leases[leases[i]]; l != nil {
+			endLocked(l)
+		}
+	})
+}
+
+// inPieces calls f for 0 to n-1 under a lock that it lets go of now and then.
+func inPieces(mu *sync.Mutex, n int, f func(i int)) {
+	for first := 0; first < n; first += closeRows {
+		mu.Lock()
+		for i := first; i < min(n, first+closeRows); i++ {
+			f(i)
+		}
+		mu.Unlock()
+	}
+}
+
+// Sweep ends leases and reservations that are past their time. Run calls it; it
+// is exported for owners with a clock of their own.
+func (s *Store) Sweep() {
+	now := s.cfg.Now()
+	leases, reservations := 0, 0
+	for more := true; more; {
+		s.mu.Lock()
+		l, r := s.sweepLocked(now)
+		s.mu.Unlock()
+		leases, reservations = leases+l, reservations+r
+		more = l+r == closeRows
+	}
+	if leases+reservations > 0 {
+		s.cfg.Log.Warn().Int("leases", leases).Int("reservations", reservations).Msg("expired")
+	}
+}
+
+func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
+	for leases+reservations < closeRows {
+		due := s.deadlines.first()
+		switch {
+		case due == nil || now.Before(due.at):
+			return leases, reservations
+		case due.lease != nil:
+			s.expireLocked(due.lease)
+			leases++
+		default:
+			s.killLocked(due.object, causeExpiry)
+			reservations++
 		}
 	}
-	for _, f := range c.fills {
-		if !now.Before(f.object.fill.until) {
-			s.killLocked(f.object, causeExpiry)
-			killed++
-		}
-	}
-	return expired, killed
+	return leases, reservations
 }

@@ -35,6 +35,7 @@ type Store struct {
 	checkpoints *index[object] // heads of lists of siblings
 	departed    *departures
 	sessions    map[*Session]struct{}
+	deadlines   deadlines
 	lastProfile ProfileID
 	counters    Counters
 }
@@ -171,10 +172,16 @@ func deviceError(what string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case contextEnded(err):
 		return fmt.Errorf("%s: %w", what, err)
 	case errors.Is(err, gpuipc.ErrInvalid):
 		return fmt.Errorf("%s: %w: %w", what, ErrInvalid, err)
 	}
 	return fmt.Errorf("%s: %w: %w", what, ErrUnavailable, err)
+}
+
+// contextEnded tells an operation that stopped because it was told to from one
+// that failed.
+func contextEnded(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -382,12 +382,9 @@ func (b *bench) wantUsed(public, private int64) {
 	}
 }
 
-// pagesFor is what objects with these layouts take.
-func (b *bench) pagesFor(layouts ...profile.Layout) (n int64) {
-	for _, l := range layouts {
-		n += b.pagesOf(l.Bytes) * int64(b.profile.TPSize())
-	}
-	return n
+// cost is what a segment takes of its pool.
+func (b *bench) cost(p piece) int64 {
+	return b.pagesOf(p.layout.Bytes)*int64(b.profile.TPSize()) + 4*int64(len(p.tokens))
 }
 
 // audit recomputes every account from the objects themselves.
@@ -405,7 +402,7 @@ func (s *Store) auditLocked() error {
 	type account struct {
 		used, pinned int64
 		bytes        [classes]int64
-		objects, out int
+		objects      int
 	}
 	var pools [poolCount]account
 	tenants := map[*tenant]*account{}
@@ -413,7 +410,7 @@ func (s *Store) auditLocked() error {
 		tenants[t] = &account{}
 	}
 	children := map[*object]int{}
-	linked, evictable := 0, [poolCount]int{}
+	linked, evictable, ids := 0, [poolCount]int{}, int64(0)
 	for _, o := range s.objects.places {
 		if o == nil {
 			continue
@@ -427,9 +424,10 @@ func (s *Store) auditLocked() error {
 		if o.linked {
 			linked++
 		}
-		if o.linked && o.published {
+		if o.linked && o.published && o.pins == 0 {
 			evictable[o.pool.number]++
 		}
+		ids += 4 * int64(len(o.ids))
 		pinned := o.class != classIdle
 		for _, other := range s.objects.places {
 			for up := other; up != nil && other.class != classIdle && other != o; up = up.parent {
@@ -479,8 +477,27 @@ func (s *Store) auditLocked() error {
 			return fmt.Errorf("tenant %s: %d bytes over a quota of %d", t.Name, t.total(), t.QuotaBytes)
 		}
 	}
-	if got := s.pages.UsedBytes(); got != total {
-		return fmt.Errorf("%d bytes of pages in use, pools say %d", got, total)
+	if got := s.pages.UsedBytes(); got != total-ids {
+		return fmt.Errorf("%d bytes of pages in use, pools say %d with %d of token ids", got, total, ids)
+	}
+	timed := 0
+	for session := range s.sessions {
+		for _, l := range session.leases {
+			if l.expired == (l.until.place > 0) {
+				return fmt.Errorf("lease %d: expired %v, deadline in place %d", l.id, l.expired, l.until.place)
+			}
+			if !l.expired {
+				timed++
+			}
+		}
+	}
+	for _, o := range s.objects.places {
+		if o != nil && o.fill != nil && !o.fill.dead {
+			timed++
+		}
+	}
+	if timed != len(s.deadlines.heap) {
+		return fmt.Errorf("%d deadlines, want %d", len(s.deadlines.heap), timed)
 	}
 	listed := 0
 	for shard := range shardCount {

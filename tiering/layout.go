@@ -1,0 +1,146 @@
+package tiering
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"sort"
+	"sync"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// layout is a profile.Layout that answers by layer and kind, and counts chunks.
+type layout struct {
+	profile.Layout
+	first []int // first[i] is the number of chunks before part i; one more entry for all
+}
+
+func newLayout(l profile.Layout) *layout {
+	out := &layout{Layout: l, first: make([]int, len(l.Parts)+1)}
+	for i := range l.Parts {
+		out.first[i+1] = out.first[i] + gpuipc.Chunks(l.Parts[i].Len)
+	}
+	return out
+}
+
+// part finds the part of a layer and kind; parts are in this order.
+func (l *layout) part(layer int, kind profile.PartKind) (profile.Part, bool) {
+	i, ok := sort.Find(len(l.Parts), func(i int) int {
+		return cmp.Or(cmp.Compare(layer, l.Parts[i].Layer), cmp.Compare(kind, l.Parts[i].Kind))
+	})
+	if !ok {
+		return profile.Part{}, false
+	}
+	return l.Parts[i], true
+}
+
+// chunks is the number of chunks of all parts.
+func (l *layout) chunks() int { return l.first[len(l.Parts)] }
+
+// The layouts that a profile is asked for.
+type layoutOf uint8
+
+const (
+	ofSegment    layoutOf = iota // n = interior tokens
+	ofCheckpoint                 // n = rows
+	ofRows                       // n = rows, of one layer or all
+	ofState                      // one state of one layer or all
+	ofSeam                       // of one layer or all
+)
+
+type layoutKey struct {
+	of    layoutOf
+	layer int
+	n     int
+}
+
+// layoutCache keeps computed layouts, since a deep model's takes some
+// microseconds. When full it starts again: sizes of segments vary, but those in
+// use at one time are few.
+type layoutCache struct {
+	mu      sync.Mutex
+	entries map[layoutKey]*layout
+	parts   int
+}
+
+// maxCachedParts bounds the cache: 6 MiB a profile, the segments of 400 lengths
+// of a model with 60 layers (a guess).
+const maxCachedParts = 64 << 10
+
+func (c *layoutCache) reset() {
+	c.entries, c.parts = map[layoutKey]*layout{}, 0
+}
+
+func (c *layoutCache) find(key layoutKey) *layout {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.entries[key]
+}
+
+func (c *layoutCache) keep(key layoutKey, l *layout) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.entries[key]; known {
+		return
+	}
+	if c.parts+len(l.Parts) > maxCachedParts {
+		c.reset()
+	}
+	c.entries[key] = l
+	c.parts += len(l.Parts)
+}
+
+func (p *profileState) layout(of layoutOf, layer, n int) *layout {
+	key := layoutKey{of, layer, n}
+	l := p.layouts.find(key)
+	if l == nil {
+		l = newLayout(p.computeLayout(key))
+		p.layouts.keep(key, l)
+	}
+	return l
+}
+
+func (p *profileState) computeLayout(key layoutKey) profile.Layout {
+	switch key.of {
+	case ofSegment:
+		return p.SegmentLayout(key.n)
+	case ofCheckpoint:
+		return p.CheckpointLayout(key.n)
+	case ofRows:
+		return p.RowsLayout(key.layer, key.n)
+	case ofState:
+		return p.StatesLayout(key.layer, 0)
+	case ofSeam:
+		return p.SeamLayout(key.layer)
+	}
+	panic(fmt.Sprintf("tiering: layout of kind %d", key.of))
+}
+
+// statesLayout is profile.StatesLayout by arithmetic: its parts are those of one
+// state, each as often as there are seams and once more. A plan may have
+// thousands of seams, and deep models hundreds of layers.
+type statesLayout struct {
+	one   *layout
+	times int64
+}
+
+func (p *profileState) statesLayout(layer, seams int) (statesLayout, error) {
+	l := statesLayout{p.layout(ofState, layer, 0), int64(seams) + 1}
+	if l.one.Bytes > math.MaxInt64/l.times {
+		return l, fmt.Errorf("states before %d seams of %d bytes each: %w", seams, l.one.Bytes, ErrInvalid)
+	}
+	return l, nil
+}
+
+func (l statesLayout) bytes() int64 { return l.one.Bytes * l.times }
+
+// at is where state number n of the i-th layer asked for lies.
+func (l statesLayout) at(i, n int) (off, length int64) {
+	part, end := l.one.Parts[i], l.one.Bytes
+	if i+1 < len(l.one.Parts) {
+		end = l.one.Parts[i+1].Off
+	}
+	return part.Off*l.times + int64(n)*(end-part.Off), part.Len
+}

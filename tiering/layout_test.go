@@ -1,0 +1,171 @@
+package tiering
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+func TestStatesByArithmeticAreWhereTheProfilePutsThem(t *testing.T) {
+	b := newBench(t, hybrid(2))
+	p, err := b.Store.profile(b.id)
+	b.must(err)
+	for _, layer := range append([]int{AllLayers}, b.profile.LinearLayers()...) {
+		for seams := range 5 {
+			want := b.profile.StatesLayout(layer, seams)
+			got, err := p.statesLayout(layer, seams)
+			b.must(err)
+			if got.bytes() != want.Bytes {
+				t.Fatalf("layer %d, %d seams: %d bytes, want %d", layer, seams, got.bytes(), want.Bytes)
+			}
+			for i, part := range want.Parts {
+				if off, n := got.at(i/(seams+1), i%(seams+1)); off != part.Off || n != part.Len {
+					t.Fatalf("layer %d, %d seams, state %d: [%d, +%d), want [%d, +%d)", layer, seams, i, off, n, part.Off, part.Len)
+				}
+			}
+		}
+	}
+}
+
+func TestPartsAreFoundByLayerAndKind(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	for _, l := range []profile.Layout{b.profile.SegmentLayout(9), b.profile.CheckpointLayout(3), b.profile.RowsLayout(AllLayers, 2), b.profile.SeamLayout(3)} {
+		indexed := newLayout(l)
+		for _, want := range l.Parts {
+			if got, ok := indexed.part(want.Layer, want.Kind); !ok || got != want {
+				t.Errorf("layer %d kind %d: %+v, %v", want.Layer, want.Kind, got, ok)
+			}
+		}
+		if _, ok := indexed.part(2, profile.PartK); ok { // a layer without state
+			t.Error("found a part that is not there")
+		}
+	}
+}
+
+// A request costs what its frame costs, not what it asks about times the number
+// of layers.
+func TestManySeamsCostNothing(t *testing.T) {
+	id := profile.Identity{Model: "deep", Weights: [32]byte{4}, Tokenizer: "bytes", TPSize: 1}
+	for range 900 {
+		id.Layers = append(id.Layers, profile.Layer{Kind: profile.KindLinear, Linear: profile.Linear{
+			Family: profile.GLA, KeyHeads: 1, ValueHeads: 1, KeyDim: 1, ValueDim: 1, StateDType: profile.F32, TransitionDType: profile.F32,
+		}})
+	}
+	b := newBench(t, id)
+	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers}
+	for i := range 2000 {
+		q.Plan.Spans = append(q.Plan.Spans, Span{Kind: SpanRecompute, Start: i, Count: 1})
+	}
+	q.Plan.End = 2000
+	bytes, err := b.ComposeBytes(q)
+	b.must(err)
+	if want := int64(900 * 2001 * profile.PartAlign); bytes != want {
+		t.Fatalf("%d bytes, want %d", bytes, want)
+	}
+	if n := testing.AllocsPerRun(10, func() { _, _ = b.ComposeBytes(q) }); n > 0 {
+		t.Fatalf("%v allocations for a size", n)
+	}
+}
+
+func TestLayoutsKeptAreBounded(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	p, err := b.Store.profile(b.id)
+	b.must(err)
+	for n := range 3 * maxCachedParts / len(b.profile.SegmentLayout(1).Parts) {
+		first := p.layout(ofSegment, AllLayers, n+1)
+		if p.layout(ofSegment, AllLayers, n+1) != first {
+			t.Fatalf("layout of %d tokens was not kept at all", n+1)
+		}
+		held := 0
+		if n%1000 == 0 {
+			for _, l := range p.layouts.entries {
+				held += len(l.Parts)
+			}
+			if held > maxCachedParts || held != p.layouts.parts {
+				t.Fatalf("%d parts kept, counted %d, bound %d", held, p.layouts.parts, maxCachedParts)
+			}
+		}
+	}
+}
+
+// One rank's bytes fit an int64, those of 1024 ranks do not.
+func TestSizesOfAllRanksDoNotOverflow(t *testing.T) {
+	id := profile.Identity{Model: "big", Weights: [32]byte{3}, Tokenizer: "bytes", TPSize: 1024}
+	for range 1100 {
+		id.Layers = append(id.Layers, profile.Layer{Kind: profile.KindMLA, Attention: profile.Attention{
+			KVHeads: 1, KeyDim: 65536, ValueDim: 65536, DType: profile.F32, Keys: profile.AtZero,
+		}})
+	}
+	b := newBench(t, id)
+	c := b.NewSession("c")
+	_, err := c.Save(&SaveQuery{Profile: b.id, Tenant: tenantA, Kind: Exact, Hash: profile.PrefixHash{1}, Tokens: profile.MaxTokens})
+	b.wantErr(err, ErrFull)
+	_, err = c.Reserve(b.reserveQuery(b.piece(1, profile.FirstSpec(100_000)), 0))
+	b.wantErr(err, ErrFull)
+	b.wantUsed(0, 0)
+	if n := b.Counters().RefusedFull; n != 2 {
+		t.Fatalf("%d refusals counted", n)
+	}
+}
+
+func TestTokenIDsAreCounted(t *testing.T) {
+	b := newBench(t, hybrid(1), func(c *Config) {
+		c.PublicBytes = 512 << 10
+		c.Tenants[1].QuotaBytes = 100 << 10
+	})
+	c := b.NewSession("c")
+	spec := profile.SegmentSpec{Role: profile.RoleMid, Head: 100_000, Tokens: 100_010} // 10 tokens are kept, and 390 KiB of ids
+	p := b.piece(1, spec)
+	r, err := c.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	b.wantUsed(b.cost(p), 0)
+	if used := b.Pools()[0].UsedBytes; used < 400_000 {
+		t.Fatalf("%d bytes used", used)
+	}
+	_, err = c.Reserve(b.reserveQuery(b.piece(2, spec), 0))
+	b.wantErr(err, ErrFull)
+	b.must(c.Abort(r.ID))
+	b.wantUsed(0, 0)
+	q := b.reserveQuery(b.pieceOf(tenantB, 3, spec), 0)
+	q.Tenant = tenantB
+	_, err = c.Reserve(q)
+	b.wantErr(err, ErrQuota)
+}
+
+func TestDeadlinesComeInOrder(t *testing.T) {
+	c := newClock()
+	var h deadlines
+	var all []*deadline
+	for i := range 500 {
+		d := &deadline{at: c.now.Add(time.Duration(i * 7919 % 50)), order: uint64(i)} // many at the same time
+		all = append(all, d)
+		h.add(d)
+	}
+	for i := 0; i < len(all); i += 3 {
+		h.remove(all[i])
+		h.remove(all[i]) // once more changes nothing
+	}
+	var want []*deadline
+	for i, d := range all {
+		if i%3 != 0 {
+			want = append(want, d)
+		}
+	}
+	slices.SortFunc(want, func(a, b *deadline) int {
+		if a.before(b) {
+			return -1
+		}
+		return 1
+	})
+	for i, d := range want {
+		if got := h.first(); got != d || d.place != 1 {
+			t.Fatalf("number %d: order %d, want %d", i, got.order, d.order)
+		}
+		h.remove(d)
+	}
+	if h.first() != nil {
+		t.Fatal("something is left")
+	}
+}
