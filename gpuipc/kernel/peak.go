@@ -4,11 +4,12 @@ import "time"
 
 // PeakFMA measures how many GFLOP/s one thread reaches with nothing but
 // independent multiply-adds between registers, at the widest instruction set the
-// kernels use: the limit that benchmarks print beside their own figure. It runs for about d and answers the best stretch of it, which is
-// the one least disturbed by others.
+// kernels use: the limit that benchmarks print beside their own figure. It runs
+// for about d, at least one stretch, and answers the best stretch, which is the
+// one least disturbed by others.
 func PeakFMA(d time.Duration) (gflops float64) {
 	const rounds = 20_000
-	for begin := time.Now(); time.Since(begin) < d; {
+	for begin, first := time.Now(), true; first || time.Since(begin) < d; first = false {
 		t := time.Now()
 		flops := peakFMA(rounds)
 		if v := flops / float64(time.Since(t).Nanoseconds()); v > gflops {
