@@ -41,6 +41,8 @@ type attachment struct {
 	stagingBytes int64
 	slotBytes    int64
 
+	unmapped sync.Once
+
 	mu struct {
 		sync.Mutex
 		bindings []binding

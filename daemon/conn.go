@@ -17,11 +17,20 @@ import (
 // short requests itself, and runs a long one itself or hands it to the queue
 // (see job.go). The last reader takes everything of the connection apart.
 //
-//	accepted --hello--> attached --end of file, death, drop, stop--> ending --drained--> closed
+//	accepted --hello--> attached --drop--> ending: refused, drained, end of file sent
+//	                       |                  |  leases stay: the client may still read
+//	                       +-----leave-----> gone: leases given back, then closed
+//
+// leave: the client closed its end or died, or the daemon stops. drop: anything
+// else, after which the client may live and not know.
 //
 // Invariant: the client sees end of file only after the last operation of the
 // connection has let go of all memory, so that a client whose connection ended
 // may use its own memory again.
+//
+// Invariant: arena pages of a lease are not used again before the client has
+// closed its end or died; where that can no longer be seen, before endGrace after
+// it stopped sending, or MaxLeaseTTL after a drop.
 type conn struct {
 	// Fixed after accept.
 	id     uint64
@@ -38,10 +47,19 @@ type conn struct {
 	spare    atomic.Pointer[desk]       // of a reader that was replaced
 	requests atomic.Uint64
 	flying   atomic.Int64 // requests in flight that were not answered yet
-	ending   atomic.Bool
+	ending   atomic.Bool  // nothing is begun or answered any more
+	toldEnd  atomic.Bool  // end of file was sent
 
-	work sync.WaitGroup // jobs that are in mu.jobs
-	mu   struct {
+	letGo sync.Once
+	gone  chan struct{} // closed by leave: nobody minds what becomes of leases
+
+	// answering is held by the reader while it answers; windDown waits for it.
+	answering sync.Mutex
+	work      sync.WaitGroup // jobs that are in mu.jobs; grows only under answering
+	wound     chan struct{}  // closed when windDown is done
+	lingers   *time.Timer    // set before wound is closed; nil = leases were not kept
+
+	mu struct {
 		sync.Mutex
 		jobs    map[uint64]*job // in flight, by request id
 		cancels map[*cancellation]struct{}
@@ -49,7 +67,7 @@ type conn struct {
 }
 
 func newConn(s *server, id uint64, sock *seqpacket.Conn, p peer, now time.Time) *conn {
-	c := &conn{id: id, server: s, sock: sock, peer: p, since: now}
+	c := &conn{id: id, server: s, sock: sock, peer: p, since: now, gone: make(chan struct{}), wound: make(chan struct{})}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	c.mu.jobs = map[uint64]*job{}
 	c.mu.cancels = map[*cancellation]struct{}{}
@@ -59,27 +77,90 @@ func newConn(s *server, id uint64, sock *seqpacket.Conn, p peer, now time.Time) 
 // errPeerLeft is the cause of contexts that a client's end has ended.
 var errPeerLeft error = &refusal{code: wire.Canceled, text: "the connection ended"}
 
-// peerGone is called by the watcher when the client sends no more or its process
-// is dead. Others may still hold the socket and the memory: a client that only
-// stopped sending, or children of a dead one. So end of file waits for running
-// work as always; leases need not.
-func (c *conn) peerGone() {
-	c.drop(errPeerLeft)
-	if a := c.attached.Load(); a != nil {
-		a.session.Close()
+// endGrace is how long leases outlive the moment at which a client stopped
+// sending: it may still be looking at what it leased. A guess at what one look
+// takes at most; a client that closes its end is not waited for.
+const endGrace = time.Second
+
+// peerGone is called by the watcher: the process that connected is dead. Others
+// may hold the socket and engine memory, so end of file waits for running work
+// as always; leases need not.
+func (c *conn) peerGone() { c.leave(errPeerLeft) }
+
+// peerEnded is called when the client sends no more; hungUp when it cannot
+// receive either. After end of file was sent the two look alike.
+func (c *conn) peerEnded(hungUp bool) {
+	if hungUp && !c.toldEnd.Load() {
+		c.leave(errPeerLeft)
+		return
 	}
+	select {
+	case <-c.gone: // what we see is our own shutdown
+		return
+	default:
+	}
+	c.drop(errPeerLeft)
+	time.AfterFunc(endGrace, func() { c.leave(errPeerLeft) })
 }
 
-// drop ends the connection for a reason of ours. It only wakes the reader, which
-// does the rest. Shutting down the reading side alone keeps end of file from the
-// client until everything has drained.
+// drop ends the connection while its client lives.
 func (c *conn) drop(cause error) {
 	if c.ending.Swap(true) {
 		return
 	}
 	c.cancel(cause)
-	// Closed: the reader was quicker.
+	if a := c.attached.Load(); a != nil {
+		a.session.Abandon()
+	}
+	c.server.conns.Go(c.windDown)
+}
+
+// leave ends the connection and gives its leases back.
+func (c *conn) leave(cause error) {
+	c.drop(cause)
+	if a := c.attached.Load(); a != nil {
+		a.session.Close()
+	}
+	c.letGo.Do(func() { close(c.gone) })
+	// Wakes the reader. Closed: it was quicker.
 	_ = c.sock.CloseRead()
+}
+
+// windDown lets all work of an ending connection end, gives back the memory that
+// only it used, and tells the client.
+func (c *conn) windDown() {
+	defer close(c.wound)
+	c.answering.Lock() // from here on the reader begins nothing
+	c.dropCancels()
+	c.answering.Unlock()
+	c.dropQueued()
+	c.work.Wait()
+	c.unmap()
+	// Not shut down for reading too: what the client does can still be seen.
+	// Closed: there is nobody to tell.
+	c.toldEnd.Store(true)
+	_ = c.sock.CloseWrite()
+	if !c.holdsLeases() {
+		c.leave(errPeerLeft)
+		return
+	}
+	c.lingers = time.AfterFunc(c.server.config.MaxLeaseTTL, func() { c.leave(errPeerLeft) })
+}
+
+func (c *conn) holdsLeases() bool {
+	a := c.attached.Load()
+	if a == nil {
+		return false
+	}
+	leases, _ := a.session.Holdings()
+	return leases > 0
+}
+
+// unmap gives staging, slots and engine memory back, once.
+func (c *conn) unmap() {
+	if a := c.attached.Load(); a != nil {
+		a.unmapped.Do(func() { a.close(c.server) })
+	}
 }
 
 // desk is what a reader works with.
@@ -101,6 +182,7 @@ func (c *conn) serve() {
 		return
 	}
 	c.drop(errPeerLeft)
+	c.linger(d)
 	c.close()
 }
 
@@ -128,7 +210,7 @@ func (c *conn) read(d *desk) next {
 		outcome := readOn
 		switch {
 		case err == nil:
-			outcome = c.handle(d.buf[:n], fds, now, &d.scratch)
+			outcome = c.receive(d, n, fds, now)
 		case errors.Is(err, seqpacket.ErrTimeout):
 			// A signal may end a bounded wait early.
 			if c.attached.Load() == nil && !now.Before(helloBy) {
@@ -138,11 +220,56 @@ func (c *conn) read(d *desk) next {
 		case errors.Is(err, seqpacket.ErrTruncated), errors.Is(err, seqpacket.ErrDescriptors):
 			outcome = c.refuseFrame(d.buf[:n], err, &d.scratch)
 		default:
+			c.peerEnded(c.hungUp())
 			outcome = endOfConn
 		}
 		if outcome != readOn {
 			return outcome
 		}
+	}
+}
+
+// receive answers one frame, or runs the job that it starts.
+func (c *conn) receive(d *desk, n int, fds []int, now time.Time) next {
+	c.answering.Lock()
+	if c.ending.Load() {
+		c.answering.Unlock()
+		seqpacket.CloseAll(fds)
+		return endOfConn
+	}
+	outcome, j := c.handle(d.buf[:n], fds, now, &d.scratch)
+	c.answering.Unlock()
+	if j != nil {
+		return c.runHere(j, &d.scratch, now)
+	}
+	return outcome
+}
+
+// hungUp asks whether the other end is closed for both directions. Only the reader
+// may: it alone closes the descriptor.
+func (c *conn) hungUp() bool {
+	fds := []unix.PollFd{{Fd: int32(c.sock.Fd())}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n == 1 && fds[0].Revents&unix.POLLHUP != 0
+}
+
+// linger waits until the client of an ending connection lets go of its leases.
+// What it still sends is thrown away.
+func (c *conn) linger(d *desk) {
+	for {
+		_, fds, err := c.sock.Recv(d.buf)
+		seqpacket.CloseAll(fds)
+		switch {
+		case err == nil, errors.Is(err, seqpacket.ErrTimeout), errors.Is(err, seqpacket.ErrTruncated), errors.Is(err, seqpacket.ErrDescriptors):
+			continue
+		}
+		select {
+		case <-c.gone: // our own shutdown, as a rule
+		default:
+			c.peerEnded(c.hungUp())
+			<-c.gone
+		}
+		return
 	}
 }
 
@@ -207,20 +334,17 @@ func (c *conn) reply(h *wire.Header, m wire.Message, fds []int, s *scratch) {
 	c.send(frame, fds)
 }
 
-// close gives everything back. Leases and reservations go at once; memory that
-// running work may touch is unmapped when that work has ended.
+// close gives back what windDown has left.
 func (c *conn) close() {
 	c.server.unwatch(c)
-	a := c.attached.Load()
-	if a != nil {
+	<-c.wound
+	if c.lingers != nil {
+		c.lingers.Stop()
+	}
+	if a := c.attached.Load(); a != nil {
 		a.session.Close()
 	}
-	c.dropCancels()
-	c.dropQueued()
-	c.work.Wait()
-	if a != nil {
-		a.close(c.server)
-	}
+	c.unmap() // of a hello that was answered while the connection ended
 	if c.peer.pidfd >= 0 {
 		unix.Close(c.peer.pidfd)
 	}

@@ -84,8 +84,9 @@ var operations = [...]operation{
 
 func always(*task) (bool, error) { return true, nil }
 
-// handle answers one frame, or starts a job that will.
-func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) next {
+// handle answers one frame, or starts a job that will. A job that it returns is
+// for the reader to run.
+func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (next, *job) {
 	c.requests.Add(1)
 	h, body, err := wire.ParseHeader(frame)
 	if err == nil {
@@ -94,7 +95,7 @@ func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) next {
 	if err != nil {
 		seqpacket.CloseAll(fds)
 		c.replyError(&h, err, s)
-		return afterRefusal(&h)
+		return afterRefusal(&h), nil
 	}
 	t := &s.task
 	*t = task{conn: c, at: c.attached.Load(), header: h, body: body, ctx: c.ctx, scratch: s, received: fds}
@@ -103,11 +104,11 @@ func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) next {
 	if op.long != nil {
 		long, err = op.long(t)
 	}
-	outcome := readOn
+	var mine *job
 	switch {
 	case err != nil:
 	case long:
-		outcome, err = c.start(t, now)
+		mine, err = c.start(t, now)
 	case h.Op == wire.OpCancel:
 		err = c.cancelRequests(t)
 	default:
@@ -117,7 +118,7 @@ func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) next {
 		err, _ = ended(c.ctx, err)
 		c.replyError(&h, err, s)
 	}
-	return outcome
+	return readOn, mine
 }
 
 // answer runs a short request and answers it, unless it returns an error for the

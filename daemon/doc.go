@@ -23,7 +23,7 @@
 //
 // Files here: config, settings, load (where settings come from) · machine,
 // socket, peer, watch (the operating system) · server, conn, dispatch, job,
-// queue, cancel (a request's way) · attach, segments, compute, slots (what
+// queue, cancel (a request's way) · attach, lookup, fill, compute, slots (what
 // requests do) · codes (errors to wire codes, the one place) · node, metrics,
 // counts (what people see) · daemon (start and stop).
 //
@@ -45,11 +45,12 @@
 //
 // A goroutine that holds one of these takes only later ones:
 //
-//	conn.mu  attachment.mu  slots.mu  queue.mu  server.mu  watcher.mu  tiering's
+//	conn.answering  conn.mu  attachment.mu  slots.mu  queue.mu  server.mu  watcher.mu  tiering's
 //
-// In fact none is held while another is taken, but for slots.mu, under which a
-// lease id is drawn (an atomic of the store). None is held across I/O, an
-// operation of the device, a callback or a log line.
+// Only conn.answering is held while others are taken. It is the reader's own, held
+// while it answers a short request, and waited for when the connection ends. None
+// of the others is held across I/O, an operation of the device, a callback or a
+// log line.
 //
 // # Who owns what
 //

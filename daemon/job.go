@@ -37,12 +37,12 @@ var errCancelled error = &refusal{code: wire.Canceled, text: "canceled"}
 // runtime's timers are that coarse when it is idle.
 const standInAfter = time.Millisecond
 
-// start runs a request here or puts it into the queue.
-func (c *conn) start(t *task, now time.Time) (next, error) {
+// start puts a request into the queue, or returns the job for the reader to run.
+func (c *conn) start(t *task, now time.Time) (*job, error) {
 	n := c.flying.Add(1)
 	if n > int64(c.server.config.MaxInFlight) {
 		c.flying.Add(-1)
-		return readOn, refuse(wire.Busy, "%d requests are in flight, the most of a connection", n-1)
+		return nil, refuse(wire.Busy, "%d requests are in flight, the most of a connection", n-1)
 	}
 	// The body is copied: the reader's buffer is used for the next frame.
 	j := &job{conn: c, header: t.header, body: slices.Clone(t.body), arrived: now}
@@ -54,14 +54,14 @@ func (c *conn) start(t *task, now time.Time) (next, error) {
 	c.mu.jobs[t.header.Request] = j
 	c.mu.Unlock()
 	if n == 1 && c.server.queue.enter() {
-		return c.runHere(j, t.scratch, now), nil
+		return j, nil
 	}
 	// Before put: whoever takes the job stops it.
 	j.late = time.AfterFunc(time.Until(j.deadline), func() { c.lateInQueue(j) })
 	if !c.server.queue.put(&c.lane, j) {
 		panic("daemon: the queue was closed before its connections")
 	}
-	return readOn, nil
+	return nil, nil
 }
 
 // lateInQueue answers a job whose time is over before anybody began it. A timer

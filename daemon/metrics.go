@@ -61,6 +61,7 @@ var (
 	requests    = describe("requests_total", "Answered requests.", "op", "code")
 	rows        = describe("rows_total", "Rows of answered batches.", "op", "code")
 	lookupTime  = describe("lookup_duration_seconds", "Time from the arrival of a match to its answer.")
+	failures    = describe("errors_total", "Requests and rows of batches that were refused, by kind. A miss is no error.", "component", "kind")
 	inFlight    = describe("requests_in_flight", "Requests on workers or waiting for one.")
 	queued      = describe("requests_queued", "Requests waiting for a worker.")
 	lentBytes   = describe("connection_memory_bytes", "Staging and slot bytes granted to connections (touched or not).")
@@ -195,6 +196,13 @@ func (m metrics) serverMetrics(s sink) {
 				s.count(rows, n, opName(op), wire.Code(code).String())
 			}
 		}
+	}
+	for code := int(wire.Miss) + 1; code < codeCount; code++ {
+		var n uint64
+		for op := range server.counts.answers {
+			n += server.counts.answers[op][code].Load() + server.counts.rows[op][code].Load()
+		}
+		s.count(failures, n, "socket", wire.Code(code).String())
 	}
 	s.gauge(inFlight, float64(server.busy.Load()))
 	s.gauge(queued, float64(server.queue.length()))

@@ -1,11 +1,14 @@
 package daemon
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"runtime"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
@@ -24,7 +27,7 @@ func TestALateCallOfTheWatcherTouchesNobodyElse(t *testing.T) {
 		now := r.server.list()[0]
 		if old := former[now.sock.Fd()]; old != nil {
 			old.peerGone()
-			old.drop(errPeerLeft)
+			old.leave(errPeerLeft)
 			c.call(wire.OpStats, &wire.StatsRequest{}, &wire.StatsReply{})
 			return
 		}
@@ -284,4 +287,145 @@ func TestTokenIDsAreBoundedByTheGeometry(t *testing.T) {
 	if took := Bytes(after.TotalAlloc - before.TotalAlloc); took > 2*MiB {
 		t.Errorf("a refused row took %v", took)
 	}
+}
+
+// A client that the daemon drops may not know it yet and read on.
+func TestLeasesOfADroppedClientStayUntilItLetsGo(t *testing.T) {
+	for name, letsGo := range map[string]func(c *rawClient){
+		"it closes its end":   func(c *rawClient) { c.conn.Close() },
+		"it stops sending":    func(c *rawClient) { unix.Shutdown(c.conn.Fd(), unix.SHUT_WR) },
+		"its time is over":    nil,
+		"the daemon stops":    nil,
+		"it sends rubbish on": func(c *rawClient) { c.conn.Send([]byte("rubbish"), nil); c.conn.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			leakCheck(t)
+			config := testConfig(t)
+			config.Arena = 256 * KiB
+			if name == "its time is over" {
+				config.LeaseTTL, config.MaxLeaseTTL = time.Second, time.Second
+			}
+			r := startDaemon(t, config, nil)
+			p := testProfile(t, 1)
+			c := attach(t, r.Socket())
+			c.register(p)
+			d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+			c.publish(d)
+			got := c.acquire(0, d.key)
+			if _, code := c.reserve(newDocument(p, nil, 2, 64, profile.RoleFirst), 0); code != wire.OK {
+				t.Fatal(code)
+			}
+			dropped := r.server.list()[0]
+			dropped.drop(errPeerLeft)
+			// It is told, and gets no more answers.
+			if _, _, _, err := c.receive(); !errors.Is(err, seqpacket.ErrClosed) {
+				t.Fatalf("after the drop: %v", err)
+			}
+			if name == "its time is over" {
+				r.atRest()
+				return
+			}
+			// Others fill the pool over and over; they find room, for what was
+			// reserved is free, but not those pages.
+			other := attach(t, r.Socket())
+			other.register(p)
+			for i := range 40 {
+				other.publish(newDocument(p, nil, uint64(100+i), 64, profile.RoleFirst))
+			}
+			for i := range got.ExtentOff {
+				held := c.arena.Bytes()[got.ExtentOff[i]:][:got.ExtentLen[i]]
+				if !bytes.Equal(held[:64], d.bytes[:64]) {
+					t.Fatal("leased pages were used again")
+				}
+			}
+			if pool := r.store.Pools()[0]; pool.QuarantinedBytes == 0 || pool.PendingBytes != 0 {
+				t.Errorf("pool %+v", pool)
+			}
+			other.close()
+			if name == "the daemon stops" {
+				r.stop()
+				return
+			}
+			letsGo(c)
+			r.atRest()
+		})
+	}
+}
+
+func TestRefusalsAreCounted(t *testing.T) {
+	leakCheck(t)
+	r := startDaemon(t, testConfig(t), nil)
+	p := testProfile(t, 2)
+	c := attach(t, r.Socket())
+	c.register(p)
+	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+	count := func(name string) float64 {
+		for _, counter := range r.server.counters() {
+			if counter.Name == name {
+				return counter.Value
+			}
+		}
+		return 0
+	}
+	var reserved wire.ReserveReply
+	var committed wire.CommitReply
+	for _, test := range []struct {
+		name    string
+		counter string
+		do      func()
+	}{
+		{"stale epoch", "requests_match_stale", func() {
+			h := c.header(wire.OpMatch)
+			h.Epoch++
+			c.sendHeader(&h, &wire.MatchRequest{})
+			c.await(h.Request)
+		}},
+		{"another tenant", "requests_match_denied", func() {
+			h := c.header(wire.OpMatch)
+			h.Tenant = 99
+			c.sendHeader(&h, &wire.MatchRequest{})
+			c.await(h.Request)
+		}},
+		{"malformed", "requests_match_invalid", func() { c.exchange(wire.OpMatch, &wire.CodesReply{Codes: []uint16{1}}, nil) }},
+		{"unknown op", "requests_unknown_unsupported", func() { c.exchange(99, nil, nil) }},
+		{"wrong rank", "requests_acquire_invalid", func() {
+			c.exchange(wire.OpAcquire, &wire.AcquireRequest{Profile: c.profile, Rank: 2, Keys: [][32]byte{d.key}}, nil)
+		}},
+		{"wrong layout", "requests_profile_invalid", func() {
+			m := profileRequest(p)
+			m.SegmentBytes++
+			c.exchange(wire.OpProfile, m, nil)
+		}},
+		{"wrong key", "rows_reserve_invalid", func() {
+			m := c.reserveRequest(d, 0)
+			m.Keys[0][0] ^= 1
+			c.call(wire.OpReserve, m, &reserved)
+		}},
+		{"miss", "rows_acquire_miss", func() { c.acquire(0, d.key) }},
+		{"no such reservation", "rows_commit_gone", func() { c.call(wire.OpCommit, c.commitRequest(999, d.layout, d.bytes), &committed) }},
+		{"short part", "rows_commit_invalid", func() {
+			id, _ := c.reserve(d, 0)
+			m := c.commitRequest(id, d.layout, d.bytes)
+			m.Digest, m.ChunkCount[0] = m.Digest[1:], 0
+			c.call(wire.OpCommit, m, &committed)
+		}},
+		{"wrong checksum", "rows_commit_corrupt", func() {
+			id, _ := c.reserve(d, 1)
+			m := c.commitRequest(id, d.layout, d.bytes)
+			m.Digest[0] ^= 1
+			c.call(wire.OpCommit, m, &committed)
+		}},
+		{"foreign lease", "rows_release_gone", func() { c.release(12345) }},
+	} {
+		before := count(test.counter)
+		test.do()
+		if count(test.counter) <= before {
+			t.Errorf("%s: %s did not move", test.name, test.counter)
+		}
+	}
+	if n := count("aborted_corrupt"); n != 1 {
+		t.Errorf("aborted_corrupt: %v", n)
+	}
+	c.close()
+	r.atRest()
 }

@@ -170,7 +170,7 @@ func (s *server) register(sock *seqpacket.Conn, p peer) bool {
 	s.mu.conns[c.id] = c
 	s.mu.Unlock()
 	s.counts.accepted.Add(1)
-	if err := s.watcher.add(c.id, sock.Fd(), p.pidfd, c.peerGone); err != nil {
+	if err := s.watcher.add(c.id, sock.Fd(), p.pidfd, c); err != nil {
 		// Without it the reader still sees end of file.
 		s.log.Error().Err(err).Msg("client cannot be watched")
 	}
@@ -269,7 +269,7 @@ func (s *server) stop() error {
 		}
 	}
 	for _, c := range s.list() {
-		c.drop(errStopping)
+		c.leave(errStopping)
 	}
 	closed := make(chan struct{})
 	go func() { s.conns.Wait(); close(closed) }()

@@ -23,8 +23,14 @@ type watcher struct {
 
 	mu struct {
 		sync.Mutex
-		gone map[uint64]func() // by connection id; called once at most, without mu
+		watched map[uint64]watched // by connection id
 	}
+}
+
+// watched is whom to tell, without mu and each once at most.
+type watched interface {
+	peerGone()             // the process that connected is dead
+	peerEnded(hungUp bool) // it sends no more; hungUp: nor receives
 }
 
 // beatEvery is how often the loop turns without events.
@@ -38,7 +44,7 @@ func newWatcher() (*watcher, error) {
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err == nil {
 		w := &watcher{epoll: epoll, wake: wake}
-		w.mu.gone = map[uint64]func(){}
+		w.mu.watched = map[uint64]watched{}
 		if err = w.register(wake, 0, unix.EPOLLIN); err == nil {
 			w.beat.Store(time.Now().UnixNano())
 			return w, nil
@@ -49,11 +55,11 @@ func newWatcher() (*watcher, error) {
 	return nil, fmt.Errorf("watch: %w", err)
 }
 
-// add calls gone once when the peer of sock sends no more or its process has
-// ended. id is not 0; pidfd may be -1. Both descriptors stay open until remove.
-func (w *watcher) add(id uint64, sock, pidfd int, gone func()) error {
+// add watches a connection. id is not 0; pidfd may be -1. Both descriptors stay
+// open until remove.
+func (w *watcher) add(id uint64, sock, pidfd int, who watched) error {
 	w.mu.Lock()
-	w.mu.gone[id] = gone
+	w.mu.watched[id] = who
 	w.mu.Unlock()
 	err := w.register(sock, id, unix.EPOLLRDHUP|unix.EPOLLONESHOT)
 	if err == nil && pidfd >= 0 {
@@ -66,11 +72,11 @@ func (w *watcher) add(id uint64, sock, pidfd int, gone func()) error {
 	return nil
 }
 
-// remove ends add. A call of gone that has begun may still run: it must not use
+// remove ends add. A call that has begun may still run: it must not use
 // descriptors by their number.
 func (w *watcher) remove(id uint64, sock, pidfd int) {
 	w.mu.Lock()
-	delete(w.mu.gone, id)
+	delete(w.mu.watched, id)
 	w.mu.Unlock()
 	// Errors: not registered, which is what we want.
 	_ = unix.EpollCtl(w.epoll, unix.EPOLL_CTL_DEL, sock, nil)
@@ -100,11 +106,14 @@ func (w *watcher) run() error {
 				return nil
 			}
 			w.mu.Lock()
-			gone := w.mu.gone[id]
-			delete(w.mu.gone, id)
+			who := w.mu.watched[id]
 			w.mu.Unlock()
-			if gone != nil {
-				gone()
+			switch {
+			case who == nil:
+			case e.Events&unix.EPOLLIN != 0: // asked for on pidfds only
+				who.peerGone()
+			default:
+				who.peerEnded(e.Events&unix.EPOLLHUP != 0)
 			}
 		}
 	}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// roleEnv makes the test binary the program instead.
+const roleEnv = "SPLICED_TEST_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(roleEnv) != "" {
+		os.Args[0] = "spliced"
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// program is the program with arguments, and nothing of our environment that
+// could configure it.
+func program(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	command := exec.CommandContext(ctx, os.Args[0], args...)
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "SPLICED_") {
+			command.Env = append(command.Env, e)
+		}
+	}
+	command.Env = append(command.Env, roleEnv+"=1")
+	return command
+}
+
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "spl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func TestAnswersAndExitCodes(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		code int
+		text string
+	}{
+		{[]string{"-version"}, 0, "spliced unknown"},
+		{[]string{"-help"}, 0, "-max-connections (SPLICED_MAX_CONNECTIONS)"},
+		{[]string{"-check", "-arena", "8MiB", "-private", "8MiB"}, 0, "the configuration is good"},
+		{[]string{"-check", "-workers", "-1", "-log-level", "loud"}, exitConfig, "log-level"},
+		{[]string{"-no-such-flag"}, exitConfig, "no-such-flag"},
+		{[]string{"-http", "off", "-socket", "/no/such/directory/s"}, exitFailed, "/no/such/directory"},
+	} {
+		out, err := program(t, test.args...).CombinedOutput()
+		code := 0
+		if exit, ok := err.(*exec.ExitError); ok { //nolint:errorlint // what Output returns
+			code = exit.ExitCode()
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if code != test.code || !strings.Contains(string(out), test.text) {
+			t.Errorf("%v: exit %d, want %d, and %q in:\n%s", test.args, code, test.code, test.text, out)
+		}
+	}
+}
+
+func TestItTellsTheServiceManagerAndEndsOnSIGTERM(t *testing.T) {
+	dir := shortDir(t)
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	if err := manager.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	told := func() string {
+		buf := make([]byte, 1024)
+		n, err := manager.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(buf[:n])
+	}
+	socket := filepath.Join(dir, "s")
+	command := program(t, "-socket", socket, "-http", "off", "-arena", "16MiB", "-private", "8MiB")
+	command.Env = append(command.Env, "NOTIFY_SOCKET="+manager.LocalAddr().String())
+	var log bytes.Buffer
+	command.Stderr = &log
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if s := told(); !strings.HasPrefix(s, "READY=1") {
+		t.Errorf("told %q", s)
+	}
+	if _, err := os.Stat(socket); err != nil {
+		t.Error(err)
+	}
+	if err := command.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if s := told(); s != "STOPPING=1" {
+		t.Errorf("told %q", s)
+	}
+	if err := command.Wait(); err != nil {
+		t.Errorf("ended with %v\n%s", err, &log)
+	}
+	if _, err := os.Stat(socket); !os.IsNotExist(err) {
+		t.Errorf("the socket after the end: %v", err)
+	}
+	for _, part := range []string{`"message":"serving"`, `"message":"stopped"`} {
+		if !strings.Contains(log.String(), part) {
+			t.Errorf("no %s in the log:\n%s", part, &log)
+		}
+	}
+}
