@@ -276,10 +276,10 @@ func TestADeadlineStopsRunningWork(t *testing.T) {
 	stall := device.Stall(t, gpuipc.OpCopyDigests, 1)
 	m := c.commitRequest(id, d.layout, d.bytes)
 	h := c.header(wire.OpCommit)
-	h.Deadline = 20_000
+	h.Deadline = 300_000
 	c.sendHeader(&h, m)
 	<-stall.Reached()
-	<-time.After(25 * time.Millisecond) // the deadline is over while it runs
+	<-time.After(310 * time.Millisecond) // the deadline is over while it runs
 	stall.Release()
 	if code, body, _ := c.await(h.Request); code != wire.Late {
 		t.Fatalf("commit: %v %s", code, wire.ErrorText(body))

@@ -131,10 +131,10 @@ func TestRowsBeforeADeadlineKeepTheirCodes(t *testing.T) {
 	m := c.commitRequest(id, d.layout, d.bytes)
 	stall := device.Stall(t, gpuipc.OpCopyDigests, 3)
 	h := c.header(wire.OpCommit)
-	h.Deadline = 20_000
+	h.Deadline = 300_000
 	c.sendHeader(&h, m)
 	<-stall.Reached()
-	<-time.After(25 * time.Millisecond) // the deadline is over while row 2 runs
+	<-time.After(310 * time.Millisecond) // the deadline is over while row 2 runs
 	stall.Release()
 	code, body, _ := c.await(h.Request)
 	var reply wire.CommitReply
@@ -166,7 +166,7 @@ func TestQueuedWorkIsLateWhenItsTimeIsOver(t *testing.T) {
 	leakCheck(t)
 	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
 	config := testConfig(t)
-	config.Workers, config.MaxRequestTimeout, config.RequestTimeout = 1, 30*time.Millisecond, 20*time.Millisecond
+	config.Workers, config.MaxRequestTimeout, config.RequestTimeout = 1, 400*time.Millisecond, 300*time.Millisecond
 	r, c, stall, running := stalledCommit(t, device, config)
 	// No worker is free and none gets free: the answer comes all the same, for a
 	// deadline cut to what the daemon allows.
