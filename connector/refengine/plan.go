@@ -29,10 +29,21 @@ type Plan struct {
 	Spans []Span
 }
 
+// approximate tells whether a splice by this plan gives other values than full
+// prefill: a segment that was computed behind nothing stands behind something.
+func (p *Plan) approximate() bool {
+	for _, s := range p.Spans {
+		if s.Segment >= 0 && s.Start > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // MakePlan lays segments and a query behind the first begin tokens. Between two
 // segments, the tail of the left and the head of the right are one recomputed
 // span; a leading segment and what lies before begin hold their own tails; a
-// segment that is not held is recomputed whole (DESIGN: seams; HYPIC §4.3).
+// segment that is not held is recomputed whole (HYPIC §4.3).
 func MakePlan(begin int, segments []Placed, query int) (Plan, error) {
 	p := Plan{Begin: begin}
 	at := begin

@@ -64,7 +64,7 @@ func ServePrefix(m *Model[float32], c Prefixes, prompt []uint32, boundaries []in
 
 // snapshot copies what later tokens change; rows are only ever added.
 func (s *State[F]) snapshot() *State[F] {
-	c := &State[F]{Tokens: s.Tokens, Layers: make([]LayerState[F], len(s.Layers))}
+	c := &State[F]{Tokens: s.Tokens, Spliced: s.Spliced, Layers: make([]LayerState[F], len(s.Layers))}
 	for i, l := range s.Layers {
 		c.Layers[i] = LayerState[F]{S: append([]F(nil), l.S...), Conv: l.Conv}
 	}

@@ -123,8 +123,11 @@ func reuse(m *Model[float32], c Cache, r Request) (*Result, error) {
 			out.Reused += s.Count
 		}
 	}
-	out.Logits, out.State, err = m.Splice(out.Plan, r.Prompt(), src)
-	return out, err
+	if out.Logits, out.State, err = m.Splice(out.Plan, r.Prompt(), src); err != nil {
+		return nil, err
+	}
+	out.State.Spliced = out.State.Spliced || r.From != nil && r.From.Spliced
+	return out, nil
 }
 
 // place gives every segment of a request its geometry. Held says that it is

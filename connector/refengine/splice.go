@@ -45,7 +45,8 @@ func (s spliced[F]) leave(layer int, state, conv []F) {
 // Splice runs a plan over prompt, whose tokens [plan.Begin, plan.End) the plan
 // covers: the recomputed spans walk through all layers, everything else comes
 // from src (HYPIC §4.2, §4.3). It returns the logits after the last token and
-// the state to decode from.
+// the state to decode from. Whether what src begins from was spliced is for the
+// caller to add to the state's mark.
 func (m *Model[F]) Splice(plan Plan, prompt []uint32, src Source[F]) (logits []F, st *State[F], err error) {
 	if err := plan.Check(); err != nil {
 		return nil, nil, err
@@ -53,7 +54,7 @@ func (m *Model[F]) Splice(plan Plan, prompt []uint32, src Source[F]) (logits []F
 	if len(prompt) != plan.End {
 		return nil, nil, fmt.Errorf("prompt of %d tokens, plan ends at %d: %w", len(prompt), plan.End, ErrInvalid)
 	}
-	st = &State[F]{Tokens: plan.End, Layers: make([]LayerState[F], len(m.layers))}
+	st = &State[F]{Tokens: plan.End, Spliced: plan.approximate(), Layers: make([]LayerState[F], len(m.layers))}
 	w := &walk[F]{around: spliced[F]{m, src, st}}
 	var tokens []uint32
 	for _, s := range plan.Recomputed() {

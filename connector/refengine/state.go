@@ -6,7 +6,10 @@ import "github.com/spliced-kv/spliced/policy/profile"
 // per-layer slices are the request's own.
 type State[F Float] struct {
 	Tokens int
-	Layers []LayerState[F]
+	// Spliced marks a state that segments from elsewhere went into. It stays,
+	// whatever is computed on top.
+	Spliced bool
+	Layers  []LayerState[F]
 }
 
 // LayerState is one layer of a State: S [ValueHeads, KeyDim, ValueDim] and Conv
@@ -28,7 +31,7 @@ func (m *Model[F]) NewState() *State[F] {
 
 // Clone copies a state.
 func (s *State[F]) Clone() *State[F] {
-	c := &State[F]{Tokens: s.Tokens, Layers: make([]LayerState[F], len(s.Layers))}
+	c := &State[F]{Tokens: s.Tokens, Spliced: s.Spliced, Layers: make([]LayerState[F], len(s.Layers))}
 	for i, l := range s.Layers {
 		c.Layers[i] = LayerState[F]{
 			S: append([]F(nil), l.S...), Conv: append([]F(nil), l.Conv...),

@@ -65,16 +65,20 @@ func (s *Store) unfold(c *connector.Checkpoint) (*refengine.State[float32], erro
 }
 
 // Save implements refengine.Prefixes: each state extends the one before it, so
-// rows are stored once. A state that the daemon has no room for ends the chain.
+// rows are stored once. Spliced states are kept as such. A state that the daemon has no room for ends the chain.
 func (s *Store) Save(prompt []uint32, positions []int, states []*refengine.State[float32]) error {
 	hashes, ok := s.model.PrefixHashes(blockTokens, prompt, positions)
 	if !ok {
 		return connector.ErrUnavailable
 	}
-	q := connector.SaveQuery{Kind: connector.Exact}
+	var q connector.SaveQuery
 	for i, p := range positions {
 		if states[i].Tokens != p {
 			return fmt.Errorf("state of %d tokens to save at %d: %w", states[i].Tokens, p, refengine.ErrInvalid)
+		}
+		q.Kind = connector.Exact
+		if states[i].Spliced {
+			q.Kind = connector.Spliced
 		}
 		q.Hash, q.Tokens = hashes[i], p
 		q.Source.Fill = s.checkpointFill(states[i], q.ParentTokens)

@@ -402,6 +402,50 @@ func TestASplicedPrefixIsNotServedFromAnExactCheckpoint(t *testing.T) {
 	}
 }
 
+// What a splice left behind, and what was computed on top of it, is kept as
+// spliced: whoever asks for exact checkpoints does not get it.
+func TestSplicedStatesAreSavedAsSpliced(t *testing.T) {
+	socket, _ := started(t)
+	client := attached(t, socket)
+	m := model(t, profile.GDN, profile.Rope{}, profile.BF16)
+	c := stored(t, client, m)
+	r := refengine.Request{First: text(1, 30), Mid: [][]uint32{text(2, 50)}, Query: text(3, 9), Seam: 8}
+	first := refengine.Request{First: text(1, 30), Query: text(4, 9), Seam: 8}
+	if serve(t, m, c, first).State.Spliced {
+		t.Error("reuse of a leading segment is exact, yet its state is marked")
+	}
+	st := serve(t, m, c, r).State
+	next := refengine.Request{Prefix: r.Prompt(), Query: text(5, 5), Seam: 8, From: st}
+	for _, held := range []struct {
+		prompt []uint32
+		state  *refengine.State[float32]
+	}{{r.Prompt(), st}, {next.Prompt(), serve(t, m, c, next).State}} {
+		n := len(held.prompt)
+		if !held.state.Spliced || !held.state.Clone().Spliced {
+			t.Fatalf("the state of %d tokens is not marked", n)
+		}
+		if err := c.Save(held.prompt, []int{n}, []*refengine.State[float32]{held.state}); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := c.Load(held.prompt, []int{n}); err != nil || got != nil {
+			t.Errorf("a spliced state of %d tokens was loaded as exact (%v)", n, err)
+		}
+	}
+	info, err := client.Register(m.Profile(), connector.Binding{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := info.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	hashes, _ := info.PrefixHashes(64, r.Prompt(), []int{len(r.Prompt())})
+	kept, ok, err := info.Load(t.Context(), hashes[0], connector.Spliced, connector.AcquireOptions{})
+	if err != nil || !ok {
+		t.Fatal("the spliced state is not held as such", err)
+	}
+	kept.Release()
+}
+
 // losing is a cache that loses one segment between match and acquire.
 type losing struct {
 	refengine.Cache
