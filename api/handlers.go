@@ -193,7 +193,7 @@ func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
 		return fmt.Errorf("remove segment %s: %w", key, err)
 	}
 	if !dry {
-		s.log.Info().Str("segment", key.String()).Int64("bytes", d.Bytes).Msg("segment removed by an operator")
+		s.log.Info().Str("segment", key.String()[:16]).Int64("bytes", d.Bytes).Msg("segment removed by an operator")
 	}
 	return writeJSON(ctx, Removal{Segment: d.Segment, DryRun: dry})
 }

@@ -297,12 +297,8 @@ func (v view) Remove(key api.Digest) error {
 		return fmt.Errorf("%w: %w", err, api.ErrNotFound)
 	case errors.Is(err, tiering.ErrBusy):
 		return fmt.Errorf("%w: %w", err, api.ErrBusy)
-	case err != nil:
-		return err
 	}
-	key8 := key.String()[:16]
-	v.d.log.Info().Str("segment", key8).Msg("segment removed by an operator")
-	return nil
+	return err
 }
 
 func tierName(p tiering.Place) string {
