@@ -7,7 +7,6 @@ import (
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/policy/profile"
 )
 
 // Slot is a result of Compose, Rotate or Assemble in memory that only this
@@ -71,7 +70,7 @@ func (m *Model) Compose(ctx context.Context, q *ComposeQuery) (*Slot, error) {
 	defer c.put(k)
 	k.op = wire.OpCompose
 	k.late.cancel = true
-	inputs, err := m.stageInputs(ctx, r.a, k, q.Plan.Spans)
+	inputs, err := m.stageInputs(ctx, r.a, k, q)
 	defer r.a.returnStaging(k)
 	if err != nil {
 		return nil, err
@@ -98,16 +97,26 @@ func (m *Model) Compose(ctx context.Context, q *ComposeQuery) (*Slot, error) {
 	return r.slot(k.op, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, q.Into)
 }
 
-// stageInputs copies the inputs of a plan into staging.
-func (m *Model) stageInputs(ctx context.Context, a *attachment, k *call, spans []Span) ([]uint64, error) {
+// stageInputs copies the inputs of a plan into staging. The daemon reads as much
+// as the layers need from where an input begins: one of another length would be
+// completed by whatever lies behind it.
+func (m *Model) stageInputs(ctx context.Context, a *attachment, k *call, q *ComposeQuery) ([]uint64, error) {
+	spans := q.Plan.Spans
 	inputs := make([]uint64, len(spans))
-	total := int64(0)
+	size, total := int64(-1), int64(0)
 	for i := range spans {
 		inputs[i] = wire.None
-		if spans[i].Input != nil {
-			inputs[i] = uint64(total)
-			total += (int64(len(spans[i].Input)) + profile.PartAlign - 1) &^ (profile.PartAlign - 1)
+		if spans[i].Input == nil {
+			continue
 		}
+		if size < 0 {
+			size = m.profile.SeamLayout(q.Layer).Bytes
+		}
+		if n := int64(len(spans[i].Input)); n != size || n == 0 {
+			return nil, invalid("span %d: input of %d bytes, layer %d takes %d", i, n, q.Layer, size)
+		}
+		inputs[i] = uint64(total)
+		total += size
 	}
 	if total == 0 {
 		return inputs, nil

@@ -205,6 +205,31 @@ func TestAcquireTellsRowsApart(t *testing.T) {
 	}
 }
 
+// What follows a short input in staging belongs to another span or call.
+func TestInputsOfAnotherLengthAreRefused(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	c := open(t, f)
+	m := register(t, c, Binding{})
+	f.on(wire.OpCompose, func(r *request) {
+		t.Error("the daemon was asked")
+		standard(r)
+	})
+	for layer, sizes := range map[int][]int64{
+		0:         {0, m.Profile().SeamLayout(0).Bytes - 1, m.Profile().SeamLayout(0).Bytes + 64},
+		1:         {0, 64}, // keeps no recurrent state
+		AllLayers: {m.Profile().SeamLayout(AllLayers).Bytes / 2},
+	} {
+		for _, n := range sizes {
+			plan := Plan{End: 2, Spans: []Span{{Count: 1, Input: make([]byte, n)}, {Start: 1, Count: 1}}}
+			if _, err := m.Compose(background, &ComposeQuery{Layer: layer, Plan: plan}); !errors.Is(err, ErrInvalid) {
+				t.Errorf("layer %d, input of %d bytes: %v", layer, n, err)
+			}
+		}
+	}
+	stagingFree(t, c)
+}
+
 func TestComposeCarriesPlanAndInputs(t *testing.T) {
 	leakFree(t)
 	f := startFake(t)
@@ -216,7 +241,7 @@ func TestComposeCarriesPlanAndInputs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer got[0].Lease.Release()
-	in := bytes.Repeat([]byte{0x5a}, 100)
+	in := bytes.Repeat([]byte{0x5a}, int(m.Profile().SeamLayout(0).Bytes))
 	f.on(wire.OpCompose, func(r *request) {
 		q := decode[wire.ComposeRequest](r)
 		p := q.Plan
