@@ -19,14 +19,9 @@ type Held[F Float] struct {
 // NewHeld serves a plan from captured segments, indexed as in the plan, and the
 // state of the tokens before plan.Begin (nil when that is 0).
 func NewHeld[F Float](m *Model[F], plan Plan, from *State[F], segments []*Segment[F]) (*Held[F], error) {
-	if err := plan.Check(); err != nil {
+	from, err := m.beginning(plan, from)
+	if err != nil {
 		return nil, err
-	}
-	if from == nil {
-		from = m.NewState()
-	}
-	if from.Tokens != plan.Begin {
-		return nil, fmt.Errorf("state of %d tokens, plan begins at %d: %w", from.Tokens, plan.Begin, ErrInvalid)
 	}
 	for _, s := range plan.Spans {
 		if s.Segment < 0 {
@@ -35,10 +30,8 @@ func NewHeld[F Float](m *Model[F], plan Plan, from *State[F], segments []*Segmen
 		if s.Segment >= len(segments) || segments[s.Segment] == nil {
 			return nil, fmt.Errorf("plan uses segment %d, which is not given: %w", s.Segment, ErrInvalid)
 		}
-		spec := segments[s.Segment].Spec
-		if s.Count != spec.Tokens-spec.Head-spec.Tail {
-			return nil, fmt.Errorf("segment %d has an interior of %d tokens, plan says %d: %w",
-				s.Segment, spec.Tokens-spec.Head-spec.Tail, s.Count, ErrInvalid)
+		if _, n := segments[s.Segment].Spec.Interior(); s.Count != n {
+			return nil, fmt.Errorf("segment %d has an interior of %d tokens, plan says %d: %w", s.Segment, n, s.Count, ErrInvalid)
 		}
 	}
 	return &Held[F]{m: m, plan: plan, from: from, segments: segments}, nil

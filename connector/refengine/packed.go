@@ -58,14 +58,9 @@ type Packed struct {
 // NewPacked serves a plan from published segments, indexed as in the plan, and
 // the state of the tokens before plan.Begin (nil when that is 0).
 func NewPacked(m *Model[float32], plan Plan, from *State[float32], segments []PackedSegment) (*Packed, error) {
-	if err := plan.Check(); err != nil {
+	from, err := m.beginning(plan, from)
+	if err != nil {
 		return nil, err
-	}
-	if from == nil {
-		from = m.NewState()
-	}
-	if from.Tokens != plan.Begin {
-		return nil, fmt.Errorf("state of %d tokens, plan begins at %d: %w", from.Tokens, plan.Begin, ErrInvalid)
 	}
 	layouts := make([]profile.Layout, len(segments))
 	for _, s := range plan.Spans {

@@ -126,3 +126,18 @@ func (p Plan) Counts() (cached, recomputed int) {
 	}
 	return cached, recomputed
 }
+
+// beginning checks a plan and the state that it begins from; nil is the state
+// before the first token.
+func (m *Model[F]) beginning(plan Plan, from *State[F]) (*State[F], error) {
+	if err := plan.Check(); err != nil {
+		return nil, err
+	}
+	if from == nil {
+		from = m.NewState()
+	}
+	if from.Tokens != plan.Begin {
+		return nil, fmt.Errorf("state of %d tokens, plan begins at %d: %w", from.Tokens, plan.Begin, ErrInvalid)
+	}
+	return from, nil
+}
