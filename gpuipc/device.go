@@ -108,6 +108,12 @@ type Device interface {
 	// Load copies src into host memory, Store copies host memory to dst.
 	Load(ctx context.Context, dst []byte, src Ref) error
 	Store(ctx context.Context, dst Ref, src []byte) error
+	// Pin gives views of r's memory, one for each extent, for transfers that
+	// need an address, such as direct I/O. Until unpin, which is called once,
+	// the region counts as in use. write says that the views will be written;
+	// who holds the pages may. ErrUnavailable: the memory has no host address,
+	// use Load and Store.
+	Pin(r Ref, write bool) (views [][]byte, unpin func(), err error)
 
 	Compose(ctx context.Context, job *ComposeJob) error
 	Rotate(ctx context.Context, job *RotateJob) error

@@ -44,10 +44,11 @@ const (
 	OpStore
 	OpCompose
 	OpRotate
+	OpPin
 )
 
 var opNames = [...]string{OpNewRegion: "new region", OpImport: "import", OpCopyDigests: "copy with digests",
-	OpDigests: "digests", OpLoad: "load", OpStore: "store", OpCompose: "compose", OpRotate: "rotate"}
+	OpDigests: "digests", OpLoad: "load", OpStore: "store", OpCompose: "compose", OpRotate: "rotate", OpPin: "pin"}
 
 func (o Op) String() string {
 	if int(o) < len(opNames) && o != 0 {

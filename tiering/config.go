@@ -56,7 +56,7 @@ type Config struct {
 	MaxDeparted     int // keys whose end is remembered; 65536
 
 	Log   zerolog.Logger
-	Lower Tier // the next slower tier; nil = what leaves memory is evicted
+	Lower demoter // the next slower tier; nil = what leaves memory is evicted
 }
 
 const (

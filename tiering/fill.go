@@ -106,7 +106,7 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 		if err != nil {
 			return Reservation{}, err
 		}
-		o.begin, o.depth = o.parent.end, o.parent.depth+1
+		o.begin, o.depth, o.extendsKind = o.parent.end, o.parent.depth+1, o.parent.kind
 	}
 	return c.place(o, q.Rank)
 }

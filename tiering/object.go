@@ -21,20 +21,21 @@ type object struct {
 	fill       *fill          // nil once published, or once dead and no copy runs; guarded
 	kind       CheckpointKind // 0 = segment
 
-	id        policy.ID
-	key       [32]byte
-	pool      *pool
-	publisher string // session that began to fill it
-	created   time.Time
-	spec      profile.SegmentSpec // segments
-	ids       []uint32            // segments: token ids
-	extends   profile.PrefixHash  // checkpoints: hash of the parent, zero = none
-	until     deadline            // while it is being filled; guarded
-	depth     int                 // checkpoints: nodes from the root, this one counted
-	rankBytes int64               // of its layout
-	bytes     int64               // that its tenant pays for: layouts of all ranks and token ids
-	pageBytes int64               // that its pool pays for: the same with layouts in pages
-	shares    []share
+	id          policy.ID
+	key         [32]byte
+	pool        *pool
+	publisher   string // session that began to fill it
+	created     time.Time
+	spec        profile.SegmentSpec // segments
+	ids         []uint32            // segments: token ids
+	extends     profile.PrefixHash  // checkpoints: hash of the parent, zero = none
+	extendsKind CheckpointKind      // of the parent
+	until       deadline            // while it is being filled; guarded
+	depth       int                 // checkpoints: nodes from the root, this one counted
+	rankBytes   int64               // of its layout
+	bytes       int64               // that its tenant pays for: layouts of all ranks and token ids
+	pageBytes   int64               // that its pool pays for: the same with layouts in pages
+	shares      []share
 
 	linked    bool    // a lookup finds it
 	published bool    // has been complete

@@ -302,7 +302,7 @@ func TestWholeChainIsDemotedAtOnce(t *testing.T) {
 		t.Fatalf("%d nodes offered", len(tier.offered))
 	}
 	for i, o := range tier.offered {
-		if want := []int{48, 32, 16}[i]; o.End != want || o.Parent != ([32]byte)(b.parentHash(want)) || o.Kind != Exact {
+		if want := []int{48, 32, 16}[i]; o.End != want || o.Parent.Key != b.parentHash(want) || o.Kind != Exact {
 			t.Fatalf("offer %d: %+v", i, o)
 		}
 		tier.done[2-i]()

@@ -1,13 +1,15 @@
 package tiering
 
 import (
+	"time"
+
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Tier is the next slower tier below memory. The store calls it without holding
+// demoter is the next slower tier below memory. The store calls it without holding
 // a lock; implementations are safe for concurrent use.
-type Tier interface {
+type demoter interface {
 	// Demote offers an object that has to leave memory and that no lookup finds
 	// any more. It must not wait for I/O: it takes the object and answers true,
 	// or refuses. Having taken it, it calls done exactly once, when it no longer
@@ -26,12 +28,13 @@ type Object struct {
 	Profile   *profile.Profile
 	Tenant    TenantID
 	Publisher string
+	Created   time.Time
 
 	Spec   profile.SegmentSpec // segments (Kind 0)
 	Tokens []uint32            // segments: the token ids
 
-	Begin, End int      // checkpoints: rows held
-	Parent     [32]byte // checkpoints: zero = none
+	Begin, End int  // checkpoints: rows held
+	Parent     Name // checkpoints: the node this one extends; zero = none
 
 	Shares []Share // by rank
 }
@@ -45,9 +48,12 @@ type Share struct {
 // describe makes the Tier's view of an object.
 func (s *Store) describe(o *object) *Object {
 	d := &Object{
-		Key: o.key, Kind: o.kind, Profile: o.profile.Profile, Tenant: o.tenant.ID, Publisher: o.publisher,
-		Spec: o.spec, Tokens: o.ids, Begin: o.begin, End: o.end, Parent: o.extends,
+		Key: o.key, Kind: o.kind, Profile: o.profile.Profile, Tenant: o.tenant.ID, Publisher: o.publisher, Created: o.created,
+		Spec: o.spec, Tokens: o.ids, Begin: o.begin, End: o.end,
 		Shares: make([]Share, len(o.shares)),
+	}
+	if o.extends != (profile.PrefixHash{}) {
+		d.Parent = Name{o.extendsKind, o.extends}
 	}
 	for i := range o.shares {
 		d.Shares[i] = Share{Ref: s.ref(&o.shares[i]), Digests: o.shares[i].digests}

@@ -28,6 +28,7 @@ func Conformance(t *testing.T, open func(t testing.TB) gpuipc.Device) {
 		{"copies and digests", testCopies},
 		{"copies at once", testConcurrentCopies},
 		{"bad copies change nothing", testBadCopies},
+		{"pinned memory", testPin},
 		{"compose", testCompose},
 		{"compose in place", testComposeInPlace},
 		{"bad compose jobs change nothing", testBadCompose},

@@ -216,3 +216,10 @@ func (w *Device) Rotate(ctx context.Context, job *gpuipc.RotateJob) error {
 	}
 	return w.Device.Rotate(ctx, job)
 }
+
+func (w *Device) Pin(r gpuipc.Ref, write bool) ([][]byte, func(), error) {
+	if err := w.enter(gpuipc.OpPin); err != nil {
+		return nil, nil, err
+	}
+	return w.Device.Pin(r, write)
+}

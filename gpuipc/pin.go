@@ -1,0 +1,27 @@
+package gpuipc
+
+import "fmt"
+
+// Pin answers views of the host's own mapping. Pages that will be written are
+// backed first, in one call, so that a disk's transfer does not fault them in
+// one by one.
+func (h *host) Pin(r Ref, write bool) (views [][]byte, unpin func(), err error) {
+	region, ok := r.Region.(*hostRegion)
+	if !ok || region.dev != h {
+		return nil, nil, fmt.Errorf("pin: a region of another device: %w", ErrInvalid)
+	}
+	if err := region.acquire(); err != nil {
+		return nil, nil, err
+	}
+	if err := r.within(region.Bytes(), 1); err != nil {
+		region.release()
+		return nil, nil, err
+	}
+	for _, e := range r.Extents {
+		if write {
+			region.populate(e.Off, e.Len)
+		}
+		views = append(views, region.mem[e.Off:e.Off+e.Len:e.Off+e.Len])
+	}
+	return views, region.release, nil
+}
