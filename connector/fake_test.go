@@ -402,7 +402,7 @@ func standard(r *request) {
 	case wire.OpCommit:
 		m := decode[wire.CommitRequest](r)
 		n := len(m.Reservations)
-		r.reply(&wire.CommitReply{Codes: make([]uint16, n), Published: make([]uint8, n)})
+		r.reply(&wire.CommitReply{Codes: make([]uint16, n), Published: make([]uint8, n), Levels: make([]uint8, n)})
 	case wire.OpAbort:
 		r.reply(&wire.CodesReply{Codes: make([]uint16, len(decode[wire.AbortRequest](r).Reservations))})
 	case wire.OpRelease:

@@ -72,6 +72,7 @@ func (s *shelf) serve(f *fake, layout profile.Layout) {
 			}
 			reply.Codes = append(reply.Codes, uint16(code))
 			reply.Published = append(reply.Published, published)
+			reply.Levels = append(reply.Levels, uint8(wire.LevelMemory)*published)
 		}
 		r.reply(reply)
 	})
@@ -149,7 +150,7 @@ func TestPutCarriesEveryByte(t *testing.T) {
 func TestPutThatFailsIsAborted(t *testing.T) {
 	corrupt := func(r *request) {
 		n := len(decode[wire.CommitRequest](r).Reservations)
-		reply := &wire.CommitReply{Codes: make([]uint16, n), Published: make([]uint8, n)}
+		reply := &wire.CommitReply{Codes: make([]uint16, n), Published: make([]uint8, n), Levels: make([]uint8, n)}
 		reply.Codes[n-1] = uint16(wire.Corrupt)
 		r.reply(reply)
 	}

@@ -142,10 +142,10 @@ func (t *task) commit() (wire.Message, error) {
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	if m.Level != 0 {
-		return nil, refuse(wire.Unsupported, "acknowledgement level %d: only memory (0) is kept", m.Level)
+	if level := wire.Level(m.Level); !level.Known() {
+		return nil, refuse(wire.Invalid, "acknowledgement %v", level)
 	}
-	*out = wire.CommitReply{Codes: out.Codes[:0], Published: out.Published[:0]}
+	*out = wire.CommitReply{Codes: out.Codes[:0], Published: out.Published[:0], Levels: out.Levels[:0]}
 	digests := m.Digest
 	for i := range m.Reservations {
 		n := m.ChunkCount[i]
@@ -160,6 +160,7 @@ func (t *task) commit() (wire.Message, error) {
 		digests = digests[n:]
 		out.Codes = append(out.Codes, t.row(err))
 		out.Published = append(out.Published, oneIf(published))
+		out.Levels = append(out.Levels, uint8(wire.LevelMemory)*oneIf(published))
 	}
 	return out, nil
 }

@@ -173,6 +173,7 @@ type MatchReply struct {
 	PrefixIndex  uint32 // index in Positions; meaningful when PrefixTokens > 0
 	PrefixFlags  uint8  // AcceptExact or AcceptSpliced: what it is
 	PrefixReason uint8
+	PrefixTier   uint8 // where the checkpoint lies, TierNone = no checkpoint
 	Status       []uint8
 	Tier         []uint8
 	Reason       []uint8
@@ -204,6 +205,18 @@ type AcquireReply struct {
 	Digest      []uint64
 }
 
+// Level is an acknowledgement level: how safe an object has to be before its
+// commit is answered, or how safe it is. Every number but these is invalid.
+type Level uint8
+
+// The levels, each with what it survives.
+const (
+	LevelDefault Level = 0 // of a request: what the daemon is configured for
+	LevelMemory  Level = 1 // nothing
+	LevelLogged  Level = 2 // a killed daemon
+	LevelSynced  Level = 3 // power loss
+)
+
 // ReserveRequest asks for room for segments. Token ids (little-endian uint32)
 // lie in staging; the daemon recomputes each key from them.
 type ReserveRequest struct {
@@ -228,7 +241,7 @@ type ReserveReply struct {
 // gpuipc.ChunkBytes of one part, the last one of a part shorter. Digest has
 // ChunkCount[i] entries for row i, one after another.
 type CommitRequest struct {
-	Level        uint8 // acknowledgement level: 0 = memory
+	Level        uint8 // a Level; it counts where the request completes an object
 	Reservations []uint64
 	Parts        []uint32
 	ChunkFirst   []uint32
@@ -238,10 +251,13 @@ type CommitRequest struct {
 }
 
 // CommitReply has one row per row of the request. Published is 1 on the row
-// whose chunks completed the object for all ranks.
+// whose chunks completed the object for all ranks. There Levels has the Level
+// that the object has reached, which is lower than the one asked for when a disk
+// is not able to; elsewhere it is 0.
 type CommitReply struct {
 	Codes     []uint16
 	Published []uint8
+	Levels    []uint8
 }
 
 // AbortRequest gives reservations back.

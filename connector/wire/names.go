@@ -2,7 +2,7 @@ package wire
 
 import "strconv"
 
-// opNames and codeNames are indexed by number; docs/protocol.md lists the same.
+// opNames, codeNames and levelNames are indexed by number; docs/protocol.md lists the same.
 var opNames = [...]string{
 	OpHello: "hello", OpProfile: "profile", OpMatch: "match", OpAcquire: "acquire",
 	OpReserve: "reserve", OpCommit: "commit", OpAbort: "abort", OpCompose: "compose",
@@ -26,6 +26,19 @@ func (o Op) String() string {
 
 // Known reports whether o is an operation of this version.
 func (o Op) Known() bool { return int(o) < len(opNames) && opNames[o] != "" }
+
+var levelNames = [...]string{LevelDefault: "default", LevelMemory: "memory", LevelLogged: "logged", LevelSynced: "synced"}
+
+// String returns the name of l, or its number when it has none.
+func (l Level) String() string {
+	if l.Known() {
+		return levelNames[l]
+	}
+	return "level " + strconv.Itoa(int(l))
+}
+
+// Known reports whether l is a level of this version.
+func (l Level) Known() bool { return int(l) < len(levelNames) }
 
 // String returns the name of c, or its number when it has none.
 func (c Code) String() string {

@@ -26,6 +26,9 @@ func TestProtocolPageAgrees(t *testing.T) {
 	for code := OK; code <= Quota; code++ {
 		want("| %d | %s |", code, code)
 	}
+	for level := LevelDefault; level.Known(); level++ {
+		want("| %d | %s |", level, level)
+	}
 	bounds := map[string]int{
 		"MaxFrame": MaxFrame, "MaxKeys": MaxKeys, "MaxIDs": MaxIDs, "MaxCommitRows": MaxCommitRows,
 		"MaxDigests": MaxDigests, "MaxExtents": MaxExtents, "MaxNodes": MaxNodes, "MaxSpans": MaxSpans,

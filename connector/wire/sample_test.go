@@ -104,7 +104,7 @@ func (g numbers) request(op Op, n int) Message {
 		return &ReserveRequest{Profile: 9, Rank: 1, Keys: g.hashes(n), Roles: g.u8s(n), Heads: g.u32s(n), Tails: g.u32s(n), Tokens: g.u32s(n), TokenOff: g.u64s(n)}
 	case OpCommit:
 		counts, total := g.split(n)
-		return &CommitRequest{Level: 0, Reservations: g.u64s(n), Parts: g.u32s(n), ChunkFirst: g.u32s(n), ChunkCount: counts, StagingOff: g.u64s(n), Digest: g.u64s(total)}
+		return &CommitRequest{Level: uint8(LevelSynced), Reservations: g.u64s(n), Parts: g.u32s(n), ChunkFirst: g.u32s(n), ChunkCount: counts, StagingOff: g.u64s(n), Digest: g.u64s(total)}
 	case OpAbort:
 		return &AbortRequest{Reservations: g.u64s(n)}
 	case OpCompose:
@@ -141,7 +141,7 @@ func (g numbers) reply(op Op, n int) Message {
 	case OpProfile:
 		return &ProfileReply{Profile: 9, Memory: 4, Fingerprint: g.hash()}
 	case OpMatch:
-		return &MatchReply{PrefixTokens: 4096, PrefixIndex: 2, PrefixFlags: AcceptExact, PrefixReason: ReasonFlagOnly, Status: g.u8s(n), Tier: g.u8s(n), Reason: g.u8s(n), Tokens: g.u32s(n)}
+		return &MatchReply{PrefixTokens: 4096, PrefixIndex: 2, PrefixFlags: AcceptExact, PrefixReason: ReasonFlagOnly, PrefixTier: TierDisk, Status: g.u8s(n), Tier: g.u8s(n), Reason: g.u8s(n), Tokens: g.u32s(n)}
 	case OpAcquire:
 		extents, e := g.split(n)
 		digests, d := g.split(n)
@@ -152,7 +152,7 @@ func (g numbers) reply(op Op, n int) Message {
 	case OpReserve, OpSave:
 		return &ReserveReply{Codes: g.u16s(n), Reservations: g.u64s(n), Bytes: g.u64s(n)}
 	case OpCommit:
-		return &CommitReply{Codes: g.u16s(n), Published: g.u8s(n)}
+		return &CommitReply{Codes: g.u16s(n), Published: g.u8s(n), Levels: g.u8s(n)}
 	case OpAbort, OpRelease:
 		return &CodesReply{Codes: g.u16s(n)}
 	case OpCompose:

@@ -30,6 +30,7 @@ func (m *MatchReply) Append(b []byte) []byte {
 	w.u32(m.PrefixIndex)
 	w.u8(m.PrefixFlags)
 	w.u8(m.PrefixReason)
+	w.u8(m.PrefixTier)
 	put(&w, m.Status)
 	put(&w, m.Tier)
 	put(&w, m.Reason)
@@ -44,6 +45,7 @@ func (m *MatchReply) Decode(body []byte) error {
 	m.PrefixIndex = r.u32("prefix index")
 	m.PrefixFlags = r.u8("prefix flags")
 	m.PrefixReason = r.u8("prefix reason")
+	m.PrefixTier = r.u8("prefix tier")
 	m.Status = get[uint8](&r, "status", MaxKeys)
 	m.Tier = get[uint8](&r, "tier", MaxKeys)
 	m.Reason = get[uint8](&r, "reason", MaxKeys)
@@ -211,6 +213,7 @@ func (m *CommitReply) Append(b []byte) []byte {
 	w := begin(b)
 	put(&w, m.Codes)
 	put(&w, m.Published)
+	put(&w, m.Levels)
 	return w.b
 }
 
@@ -219,6 +222,8 @@ func (m *CommitReply) Decode(body []byte) error {
 	r := reader{message: "commit reply", body: body}
 	m.Codes = get[uint16](&r, "codes", MaxCommitRows)
 	m.Published = get[uint8](&r, "published", MaxCommitRows)
+	m.Levels = get[uint8](&r, "levels", MaxCommitRows)
 	r.same("published", len(m.Published), len(m.Codes))
+	r.same("levels", len(m.Levels), len(m.Codes))
 	return r.end()
 }
