@@ -13,6 +13,20 @@ import (
 type AcquireOptions struct {
 	TTL     time.Duration // 0 = the daemon's default; at most the daemon's bound
 	Digests bool          // ask for digests, so that Read and Verify can check
+
+	// Wait bounds each request of the call; 0 = Timeouts.Lookup. What a match
+	// found in wire.TierDisk has to be read first, which takes about a
+	// millisecond per MiB: what does not come in time is a miss, and is read all
+	// the same for whoever asks next. A daemon that has stalled costs as much.
+	Wait time.Duration
+}
+
+// timeout is the bound of one acquire or load.
+func (c *Client) timeout(o AcquireOptions) time.Duration {
+	if o.Wait > 0 {
+		return o.Wait
+	}
+	return c.opt.Timeouts.Lookup
 }
 
 // Lease is one segment held for reading.
@@ -85,7 +99,7 @@ func (m *Model) Acquire(ctx context.Context, keys []profile.SegmentKey, o Acquir
 func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.SegmentKey, todo []int, o AcquireOptions, out []Acquired) ([]int, error) {
 	now := todo[:min(len(todo), wire.MaxKeys)]
 	c := m.client
-	k := c.call(ctx, c.opt.Timeouts.Lookup)
+	k := c.call(ctx, c.timeout(o))
 	defer c.put(k)
 	k.op = wire.OpAcquire
 	k.late.giveBack = true

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -113,7 +114,7 @@ func TestMatchCarriesQueryAndAnswer(t *testing.T) {
 			t.Errorf("tenant %d, deadline %d", r.h.Tenant, r.h.Deadline)
 		}
 		r.reply(&wire.MatchReply{
-			PrefixTokens: 64, PrefixIndex: 1, PrefixFlags: wire.AcceptSpliced, PrefixReason: wire.ReasonEvicted,
+			PrefixTokens: 64, PrefixIndex: 1, PrefixFlags: wire.AcceptSpliced, PrefixReason: wire.ReasonEvicted, PrefixTier: wire.TierDisk,
 			Status: []uint8{wire.StatusMiss, wire.StatusHit}, Tier: []uint8{0, wire.TierDisk},
 			Reason: []uint8{wire.ReasonRefused, 0}, Tokens: []uint32{0, 77},
 		})
@@ -131,8 +132,8 @@ func TestMatchCarriesQueryAndAnswer(t *testing.T) {
 	if got := <-asked; got.Profile != 7 || got.Accept != 3 || len(got.Positions) != 3 || got.Positions[2] != 96 || got.Keys[1] != q.Keys[1] {
 		t.Errorf("request %+v", got)
 	}
-	want := Found{PrefixTokens: 64, PrefixIndex: 1, PrefixKind: Spliced, PrefixReason: wire.ReasonEvicted}
-	if found.PrefixTokens != want.PrefixTokens || found.PrefixIndex != want.PrefixIndex || found.PrefixKind != want.PrefixKind || found.PrefixReason != want.PrefixReason {
+	want := Found{PrefixTokens: 64, PrefixIndex: 1, PrefixKind: Spliced, PrefixReason: wire.ReasonEvicted, PrefixTier: wire.TierDisk}
+	if want.Segments = found.Segments; !reflect.DeepEqual(found, want) {
 		t.Errorf("found %+v, want %+v", found, want)
 	}
 	if s := found.Segments[0]; s.Hit() || s.Reason != wire.ReasonRefused {
@@ -140,6 +141,35 @@ func TestMatchCarriesQueryAndAnswer(t *testing.T) {
 	}
 	if s := found.Segments[1]; !s.Hit() || s.Tokens != 77 || s.Tier != wire.TierDisk {
 		t.Errorf("second key %+v", s)
+	}
+}
+
+func TestAcquireAndLoadWaitAsLongAsTheyAreTold(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	told := make(chan time.Duration, 2)
+	deadline := func(r *request) {
+		told <- time.Duration(r.h.Deadline) * time.Microsecond
+		standard(r)
+	}
+	f.on(wire.OpAcquire, deadline)
+	f.on(wire.OpLoad, deadline)
+	m := register(t, open(t, f), Binding{}) // Lookup is 1 s
+	for _, wait := range []time.Duration{0, 20 * time.Second} {
+		o := AcquireOptions{Wait: wait}
+		rows, err := m.Acquire(background, make([]profile.SegmentKey, 1), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows[0].Lease.Release()
+		if _, ok, err := m.Load(background, profile.PrefixHash{}, Exact, o); ok || err != nil {
+			t.Fatalf("%v, %v", ok, err)
+		}
+		for range 2 {
+			if got := <-told; got <= wait/2 || got > max(wait, time.Second) {
+				t.Errorf("deadline %v with a wait of %v", got, wait)
+			}
+		}
 	}
 }
 

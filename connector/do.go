@@ -44,7 +44,12 @@ func (a *attachment) rows(op wire.Op, got, want int) error {
 	if got == want {
 		return nil
 	}
-	err := fmt.Errorf("%s: reply of %d rows, want %d", op, got, want)
+	return a.malformed("%s: reply of %d rows, want %d", op, got, want)
+}
+
+// malformed ends the attachment over a reply that makes no sense.
+func (a *attachment) malformed(format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
 	a.garbage(err)
 	return fmt.Errorf("%v: %w", err, ErrUnavailable)
 }

@@ -54,7 +54,7 @@ func (m *Model) Load(ctx context.Context, hash profile.PrefixHash, accept Accept
 	}
 	defer r.a.release()
 	c := m.client
-	k := c.call(ctx, c.opt.Timeouts.Lookup)
+	k := c.call(ctx, c.timeout(o))
 	defer c.put(k)
 	k.op = wire.OpLoad
 	k.late.giveBack = true

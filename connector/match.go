@@ -32,6 +32,7 @@ type Found struct {
 	PrefixIndex  int    // into Positions, when PrefixTokens > 0
 	PrefixKind   Accept // what it is
 	PrefixReason uint8  // wire.Reason…: why no longer position hit
+	PrefixTier   uint8  // wire.Tier…: where it lies
 	Segments     []SegmentFound
 }
 
@@ -105,7 +106,7 @@ func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found
 	}
 	if int(reply.PrefixTokens) > found.PrefixTokens || prefix == 0 {
 		found.PrefixTokens, found.PrefixIndex = int(reply.PrefixTokens), prefix+int(reply.PrefixIndex)
-		found.PrefixKind, found.PrefixReason = Accept(reply.PrefixFlags), reply.PrefixReason
+		found.PrefixKind, found.PrefixReason, found.PrefixTier = Accept(reply.PrefixFlags), reply.PrefixReason, reply.PrefixTier
 	}
 	for i := range reply.Status {
 		found.Segments[key+i] = SegmentFound{

@@ -49,7 +49,7 @@ type Tenant struct {
 // Timeouts bound calls by kind, from the call to its return. A context can only
 // shorten them. A tick of the kernel's timer (at most 4 ms) may come on top.
 type Timeouts struct {
-	Lookup   time.Duration // match, acquire, load, release, stats; 0 = 50 ms
+	Lookup   time.Duration // match, acquire and load (see AcquireOptions.Wait), release, stats; 0 = 50 ms
 	Transfer time.Duration // each message of put, save, compose, rotate, assemble; 0 = 2 s
 	Attach   time.Duration // connecting, hello, and each profile; 0 = 1 s
 }

@@ -47,22 +47,34 @@ func (s *Source) fill(p profile.Part, i int, off int64, dst []byte) error {
 // PutQuery is one rank's share of a segment to publish.
 type PutQuery struct {
 	Spec   profile.SegmentSpec
-	Tokens []uint32 // all Spec.Tokens ids
-	Source Source   // by profile.SegmentLayout of the interior
+	Tokens []uint32   // all Spec.Tokens ids
+	Source Source     // by profile.SegmentLayout of the interior
+	Level  wire.Level // how safe the segment has to be before Put returns; 0 = as the daemon is configured
 }
 
-// Put publishes one rank's share of a segment. It reports whether this completed
-// the segment: with several ranks only the last one's does. ErrExists means that
-// somebody else holds or fills it; nothing is to be done then.
-func (m *Model) Put(ctx context.Context, q *PutQuery) (published bool, err error) {
+// Stored says what one rank's share has led to.
+type Stored struct {
+	// Published: it completed the object. With several ranks only the last one's
+	// share does, and only that one's Level counts.
+	Published bool
+	// Level is what the published object has reached: less than what was asked
+	// for where the daemon has no disk, one in trouble, or too slow a one for
+	// Timeouts.Transfer. 0 when it was not published by this share.
+	Level wire.Level
+}
+
+// Put publishes one rank's share of a segment. ErrExists means that somebody
+// else holds or fills it; nothing is to be done then. A level that was not
+// reached is not an error: see Stored.
+func (m *Model) Put(ctx context.Context, q *PutQuery) (Stored, error) {
 	if err := m.profile.CheckSpec(q.Spec); err != nil {
-		return false, fmt.Errorf("put: %v: %w", err, ErrInvalid)
+		return Stored{}, fmt.Errorf("put: %v: %w", err, ErrInvalid)
 	}
 	if len(q.Tokens) != q.Spec.Tokens {
-		return false, invalid("put: %d token ids, want %d", len(q.Tokens), q.Spec.Tokens)
+		return Stored{}, invalid("put: %d token ids, want %d", len(q.Tokens), q.Spec.Tokens)
 	}
 	_, interior := q.Spec.Interior()
-	w := writer{m: m, layout: m.layouts.of(m.profile, interior), source: &q.Source}
+	w := writer{m: m, layout: m.layouts.of(m.profile, interior), source: &q.Source, level: q.Level}
 	return w.write(ctx, func() (uint64, error) { return w.reserve(ctx, q) })
 }
 
@@ -75,16 +87,17 @@ type SaveQuery struct {
 	// ParentTokens what it covers. Only rows behind it are stored.
 	Parent       profile.PrefixHash
 	ParentTokens int
-	Source       Source // by profile.CheckpointLayout(Tokens - ParentTokens)
+	Source       Source     // by profile.CheckpointLayout(Tokens - ParentTokens)
+	Level        wire.Level // as in PutQuery
 }
 
 // Save keeps one rank's share of a checkpoint; see Put.
-func (m *Model) Save(ctx context.Context, q *SaveQuery) (published bool, err error) {
+func (m *Model) Save(ctx context.Context, q *SaveQuery) (Stored, error) {
 	rows := q.Tokens - q.ParentTokens
 	if q.Tokens < 1 || q.Tokens > profile.MaxTokens || q.ParentTokens < 0 || rows < 1 {
-		return false, invalid("save: %d tokens behind a parent of %d", q.Tokens, q.ParentTokens)
+		return Stored{}, invalid("save: %d tokens behind a parent of %d", q.Tokens, q.ParentTokens)
 	}
-	w := writer{m: m, layout: m.profile.CheckpointLayout(rows), source: &q.Source}
+	w := writer{m: m, layout: m.profile.CheckpointLayout(rows), source: &q.Source, level: q.Level}
 	return w.write(ctx, func() (uint64, error) { return w.save(ctx, q) })
 }
 
@@ -96,10 +109,11 @@ type writer struct {
 	r      *registration
 	layout profile.Layout
 	source *Source
+	level  wire.Level
 
 	reservation uint64
 	part, chunk int // next chunk to write
-	published   bool
+	stored      Stored
 }
 
 // One commit carries a quarter of the object, within these bounds: enough that
@@ -118,16 +132,19 @@ func (w *writer) batchBytes() int64 {
 	return min(batch, max(int64(len(w.r.a.staging.mem))/4, gpuipc.ChunkBytes))
 }
 
-func (w *writer) write(ctx context.Context, reserve func() (uint64, error)) (published bool, err error) {
+func (w *writer) write(ctx context.Context, reserve func() (uint64, error)) (stored Stored, err error) {
+	if !w.level.Known() {
+		return stored, invalid("%v", w.level)
+	}
 	if err := w.source.check(w.layout); err != nil {
-		return false, err
+		return stored, err
 	}
 	if w.r, err = w.m.enter(); err != nil {
-		return false, err
+		return stored, err
 	}
 	defer w.r.a.release()
 	if w.reservation, err = reserve(); err != nil {
-		return false, err
+		return stored, err
 	}
 	committed := false
 	defer func() {
@@ -136,10 +153,10 @@ func (w *writer) write(ctx context.Context, reserve func() (uint64, error)) (pub
 		}
 	}()
 	if err := w.commitAll(ctx); err != nil {
-		return false, err
+		return stored, err
 	}
 	committed = true
-	return w.published, nil
+	return w.stored, nil
 }
 
 // reserve puts the token ids into staging and asks for room.
@@ -258,7 +275,7 @@ func (w *writer) fill(ctx context.Context, wait bool) (*call, error) {
 			c.put(k)
 		}
 	}()
-	var request wire.CommitRequest
+	request := wire.CommitRequest{Level: uint8(w.level)}
 	if err := w.fillBatch(ctx, k, &request, wait); err != nil || len(request.Digest) == 0 {
 		return nil, err
 	}
@@ -349,7 +366,13 @@ func (w *writer) await(ctx context.Context, k *call) error {
 		if wire.Code(code) != wire.OK {
 			return fmt.Errorf("commit: row %d: %w", i, kind(wire.Code(code)))
 		}
-		w.published = w.published || reply.Published[i] == 1
+		if reply.Published[i] != 1 {
+			continue
+		}
+		w.stored = Stored{Published: true, Level: wire.Level(reply.Levels[i])}
+		if level := w.stored.Level; level == wire.LevelDefault || !level.Known() {
+			return a.malformed("commit: row %d is published at %v", i, level)
+		}
 	}
 	return nil
 }

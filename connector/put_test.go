@@ -72,7 +72,7 @@ func (s *shelf) serve(f *fake, layout profile.Layout) {
 			}
 			reply.Codes = append(reply.Codes, uint16(code))
 			reply.Published = append(reply.Published, published)
-			reply.Levels = append(reply.Levels, uint8(wire.LevelMemory)*published)
+			reply.Levels = append(reply.Levels, max(uint8(wire.LevelMemory), m.Level)*published)
 		}
 		r.reply(reply)
 	})
@@ -133,9 +133,9 @@ func TestPutCarriesEveryByte(t *testing.T) {
 					standard(r)
 				})
 				c := open(t, f)
-				published, err := register(t, c, Binding{}).Put(background, q)
-				if err != nil || !published {
-					t.Fatalf("published %v, %v", published, err)
+				stored, err := register(t, c, Binding{}).Put(background, q)
+				if want := (Stored{Published: true, Level: wire.LevelMemory}); err != nil || stored != want {
+					t.Fatalf("stored %v, %v", stored, err)
 				}
 				s.compare(t, parts)
 				if n := f.count(wire.OpCommit); tokens > 1000 && n < 3 {
@@ -159,6 +159,14 @@ func TestPutThatFailsIsAborted(t *testing.T) {
 			r.reply(&wire.ReserveReply{Codes: []uint16{uint16(code)}, Reservations: make([]uint64, 1), Bytes: make([]uint64, 1)})
 		}
 	}
+	published := func(level wire.Level) answer {
+		return func(r *request) {
+			n := len(decode[wire.CommitRequest](r).Reservations)
+			reply := &wire.CommitReply{Codes: make([]uint16, n), Published: make([]uint8, n), Levels: make([]uint8, n)}
+			reply.Published[n-1], reply.Levels[n-1] = 1, uint8(level)
+			r.reply(reply)
+		}
+	}
 	full := errors.New("disk on fire")
 	rows := []struct {
 		name   string
@@ -170,6 +178,8 @@ func TestPutThatFailsIsAborted(t *testing.T) {
 	}{
 		{"corrupt", wire.OpCommit, corrupt, nil, ErrCorrupt, 1},
 		{"gone", wire.OpCommit, refuse(wire.Gone, ""), nil, ErrGone, 1},
+		{"no level", wire.OpCommit, published(wire.LevelDefault), nil, ErrUnavailable, 0},
+		{"strange level", wire.OpCommit, published(wire.LevelSynced + 1), nil, ErrUnavailable, 0},
 		{"missing rows", wire.OpCommit, func(r *request) { r.reply(&wire.CommitReply{}) }, nil, ErrUnavailable, 0},
 		{"source", wire.OpCommit, nil, full, full, 1},
 		{"exists", wire.OpReserve, row(wire.Exists), nil, ErrExists, 0},
@@ -207,12 +217,37 @@ func TestPutThatFailsIsAborted(t *testing.T) {
 	}
 }
 
+func TestPutAsksForItsLevelWithEveryCommit(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	q := putQuery(t, 70_000)
+	q.Level = wire.LevelLogged
+	_, interior := q.Spec.Interior()
+	var s shelf
+	s.serve(f, testProfile(t).SegmentLayout(interior))
+	commit := f.mu.answers[wire.OpCommit]
+	f.on(wire.OpCommit, func(r *request) {
+		if m := decode[wire.CommitRequest](r); wire.Level(m.Level) != wire.LevelLogged {
+			t.Errorf("a commit asks for %v", wire.Level(m.Level))
+		}
+		commit(r)
+	})
+	stored, err := register(t, open(t, f), Binding{}).Put(background, q)
+	if err != nil || stored != (Stored{Published: true, Level: wire.LevelLogged}) {
+		t.Fatalf("stored %v, %v", stored, err)
+	}
+	if n := f.count(wire.OpCommit); n < 3 {
+		t.Errorf("%d commits", n)
+	}
+}
+
 func TestPutChecksItsArguments(t *testing.T) {
 	leakFree(t)
 	m := register(t, open(t, startFake(t)), Binding{})
 	bad := map[string]func(q *PutQuery){
 		"tokens":     func(q *PutQuery) { q.Tokens = q.Tokens[1:] },
 		"spec":       func(q *PutQuery) { q.Spec.Head = 0 },
+		"level":      func(q *PutQuery) { q.Level = wire.LevelSynced + 1 },
 		"parts":      func(q *PutQuery) { q.Source.Parts = q.Source.Parts[1:] },
 		"short part": func(q *PutQuery) { q.Source.Parts[0] = q.Source.Parts[0][1:] },
 	}
@@ -287,7 +322,7 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 	var s shelf
 	s.serve(f, layout)
-	q := &SaveQuery{Hash: profile.PrefixHash{9}, Tokens: 10, Kind: Spliced, Parent: profile.PrefixHash{8}, ParentTokens: 4, Source: Source{Parts: parts}}
+	q := &SaveQuery{Hash: profile.PrefixHash{9}, Tokens: 10, Kind: Spliced, Parent: profile.PrefixHash{8}, ParentTokens: 4, Source: Source{Parts: parts}, Level: wire.LevelSynced}
 	f.on(wire.OpSave, func(r *request) {
 		m := decode[wire.SaveRequest](r)
 		if m.Kind != wire.AcceptSpliced || m.Hashes[0] != q.Hash || m.Parents[0] != q.Parent || m.Tokens[0] != 10 {
@@ -297,9 +332,9 @@ func TestSaveAndLoad(t *testing.T) {
 	})
 	c := open(t, f)
 	m := register(t, c, Binding{})
-	published, err := m.Save(background, q)
-	if err != nil || !published {
-		t.Fatalf("published %v, %v", published, err)
+	stored, err := m.Save(background, q)
+	if err != nil || stored != (Stored{Published: true, Level: wire.LevelSynced}) {
+		t.Fatalf("stored %v, %v", stored, err)
 	}
 	s.compare(t, parts)
 

@@ -43,9 +43,9 @@ func openClient(t testing.TB, socket string, p *profile.Profile, b connector.Bin
 
 func put(t testing.TB, m *connector.Model, d *document) {
 	t.Helper()
-	published, err := m.Put(context.Background(), &connector.PutQuery{Spec: d.spec, Tokens: d.tokens, Source: connector.Source{Parts: partsOf(d)}})
-	if err != nil || !published {
-		t.Fatalf("put: %v, %v", published, err)
+	stored, err := m.Put(context.Background(), &connector.PutQuery{Spec: d.spec, Tokens: d.tokens, Source: connector.Source{Parts: partsOf(d)}})
+	if err != nil || !stored.Published {
+		t.Fatalf("put: %+v, %v", stored, err)
 	}
 }
 

@@ -25,7 +25,7 @@ func (s *Store) Load(prompt []uint32, positions []int) (*refengine.State[float32
 	if err := s.model.Match(s.ctx, &q, &s.found); err != nil || s.found.PrefixTokens == 0 {
 		return nil, err
 	}
-	c, ok, err := s.model.Load(s.ctx, hashes[s.found.PrefixIndex], connector.Exact, connector.AcquireOptions{})
+	c, ok, err := s.model.Load(s.ctx, hashes[s.found.PrefixIndex], connector.Exact, connector.AcquireOptions{Wait: s.wait()})
 	if err != nil || !ok {
 		return nil, err
 	}

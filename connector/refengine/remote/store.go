@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine"
+	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -81,7 +84,7 @@ func unlessRefused(err error) error {
 
 // Acquire implements refengine.Cache.
 func (s *Store) Acquire(keys []profile.SegmentKey, specs []profile.SegmentSpec) (refengine.Leases, []bool, error) {
-	rows, err := s.model.Acquire(s.ctx, keys, connector.AcquireOptions{})
+	rows, err := s.model.Acquire(s.ctx, keys, connector.AcquireOptions{Wait: s.wait()})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -100,6 +103,19 @@ func (s *Store) Acquire(keys []profile.SegmentKey, specs []profile.SegmentSpec) 
 		}
 	}
 	return l, held, nil
+}
+
+// fetchWait is how long what lies on disk is waited for: computing it would take
+// longer.
+const fetchWait = time.Second
+
+// wait is the bound of an acquire after the last match; 0 = the client's.
+func (s *Store) wait() time.Duration {
+	onDisk := func(f connector.SegmentFound) bool { return f.Tier == wire.TierDisk }
+	if s.found.PrefixTier == wire.TierDisk || slices.ContainsFunc(s.found.Segments, onDisk) {
+		return fetchWait
+	}
+	return 0
 }
 
 // HeldBytes are the bytes that the daemon's pools hold, for all its clients.

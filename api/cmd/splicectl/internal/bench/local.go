@@ -86,8 +86,8 @@ func (l *local) model(ctx context.Context, name string, linear, heads, tokens in
 func (l *local) put(ctx context.Context, m *model) (profile.SegmentKey, error) {
 	l.next++
 	tokens := tokensOf(l.next, m.spec.Tokens)
-	published, err := m.Put(ctx, &connector.PutQuery{Spec: m.spec, Tokens: tokens, Source: m.source})
-	if err == nil && !published {
+	stored, err := m.Put(ctx, &connector.PutQuery{Spec: m.spec, Tokens: tokens, Source: m.source})
+	if err == nil && !stored.Published {
 		err = errors.New("the segment was not published")
 	}
 	key, ok := m.SegmentKey(m.spec, tokens)

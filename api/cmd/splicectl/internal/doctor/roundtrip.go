@@ -130,9 +130,9 @@ func (t *trip) run(ctx context.Context) error {
 	if err := t.expect(ctx, wire.StatusMiss); err != nil {
 		return err
 	}
-	published, err := t.model.Put(ctx, &connector.PutQuery{Spec: t.spec, Tokens: t.tokens, Source: connector.Source{Parts: t.parts}})
-	if err != nil || !published {
-		return fmt.Errorf("put: published %v: %w", published, err)
+	stored, err := t.model.Put(ctx, &connector.PutQuery{Spec: t.spec, Tokens: t.tokens, Source: connector.Source{Parts: t.parts}})
+	if err != nil || !stored.Published {
+		return fmt.Errorf("put: published %v: %w", stored.Published, err)
 	}
 	if err := t.expect(ctx, wire.StatusHit); err != nil {
 		return err
