@@ -1,0 +1,57 @@
+package codec
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+)
+
+// Stats is what a stream says of itself.
+type Stats struct {
+	DType     kernel.DType
+	Chunk     int   // raw bytes of a chunk
+	Raw       int64 // bytes before encoding
+	Stored    int64 // bytes of the stream
+	Chunks    int
+	Unsplit   int // chunks kept as they were, since they did not get smaller
+	Constants int // chunks with one exponent throughout
+}
+
+// Ratio is raw over stored bytes, 1 for a stream of nothing.
+func (s Stats) Ratio() float64 {
+	if s.Raw == 0 {
+		return 1
+	}
+	return float64(s.Raw) / float64(s.Stored)
+}
+
+// Add counts the chunks and bytes of another stream in.
+func (s *Stats) Add(o Stats) {
+	s.Raw += o.Raw
+	s.Stored += o.Stored
+	s.Chunks += o.Chunks
+	s.Unsplit += o.Unsplit
+	s.Constants += o.Constants
+}
+
+// Inspect reads the header and the table of a stream, and checks that its chunks
+// are there, not what is in them. ErrCorrupt: it is no stream.
+func Inspect(stream []byte) (Stats, error) {
+	h, err := parse(stream)
+	if err != nil {
+		return Stats{}, fmt.Errorf("inspect %d bytes: %w", len(stream), err)
+	}
+	s := Stats{DType: h.dt, Chunk: h.chunk, Raw: int64(h.raw), Stored: int64(len(stream)), Chunks: h.chunks()}
+	err = h.walk(stream, func(_ int, e entry, _ int) {
+		switch {
+		case e.verbatim():
+			s.Unsplit++
+		case e.form(0) == oneForm:
+			s.Constants++
+		}
+	})
+	if err != nil {
+		return Stats{}, fmt.Errorf("inspect %d bytes: %w", len(stream), err)
+	}
+	return s, nil
+}
