@@ -1,0 +1,151 @@
+package torture
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// cache is what is audited: a daemon, or a store in this process.
+type cache interface {
+	// found says which items a lookup finds.
+	found(ctx context.Context, items []*item) ([]bool, error)
+	// read serves an item in runs of bytes that begin at multiples of 8; false
+	// when it is not there after all.
+	read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error)
+	// list names all that is held.
+	list(ctx context.Context) ([]tiering.Name, error)
+}
+
+// reader is the part of a cache that serves bytes.
+type reader interface {
+	read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error)
+}
+
+// Findings are what audits and reads found wrong, and how much they looked at.
+type Findings struct {
+	Corrupt int      `json:"corrupt"` // reads that were served other bytes than were submitted
+	Phantom int      `json:"phantom"` // names listed or served that were never submitted
+	Looked  int      `json:"looked_up"`
+	Read    int      `json:"read_back"`
+	Bytes   int64    `json:"read_back_bytes"`
+	Notes   []string `json:"notes,omitempty"` // the first few things that are wrong
+}
+
+// maxNotes bounds Findings.Notes.
+const maxNotes = 20
+
+func (f *Findings) note(format string, a ...any) {
+	if len(f.Notes) < maxNotes {
+		f.Notes = append(f.Notes, fmt.Sprintf(format, a...))
+	}
+}
+
+func (f *Findings) add(o Findings) {
+	f.Corrupt += o.Corrupt
+	f.Phantom += o.Phantom
+	f.Looked += o.Looked
+	f.Read += o.Read
+	f.Bytes += o.Bytes
+	f.Notes = append(f.Notes, o.Notes[:min(len(o.Notes), maxNotes-len(f.Notes))]...)
+}
+
+// check reads an item and compares what is served with what was submitted.
+func (f *Findings) check(ctx context.Context, c reader, i *item) (intact bool, err error) {
+	wrong, seen := "", int64(0)
+	there, err := c.read(ctx, i, func(rank, part int, off int64, b []byte) {
+		seen += int64(len(b))
+		if wrong == "" && !i.content(rank, part).holds(b, off) {
+			wrong = fmt.Sprintf("rank %d, part %d, within the %d bytes at %d", rank, part, len(b), off)
+		}
+	})
+	if err != nil || !there {
+		return false, err
+	}
+	want := int64(0)
+	for _, p := range i.layout.Parts {
+		want += p.Len * int64(i.shape.ranks())
+	}
+	if wrong == "" && seen != want {
+		wrong = fmt.Sprintf("%d bytes, want %d", seen, want)
+	}
+	f.Read++
+	f.Bytes += seen
+	if wrong != "" {
+		f.Corrupt++
+		f.note("%s is not what was submitted: %s", i, wrong)
+	}
+	return wrong == "", nil
+}
+
+// audit looks at everything that was ever submitted.
+type audit struct {
+	ledger    *ledger
+	cache     cache
+	rng       *rand.Rand
+	older     int64   // bytes of items of earlier rounds to read back; the others are looked up only. Negative = all
+	strangers []*item // never submitted
+}
+
+// run settles all records. What was submitted in the round that just ended is
+// read back whole; of earlier rounds a random sample.
+func (a *audit) run(ctx context.Context) (f Findings, err error) {
+	if err := a.names(ctx, &f); err != nil {
+		return f, err
+	}
+	records := a.ledger.sift(func(*record) bool { return true })
+	items := make([]*item, len(records))
+	for i, r := range records {
+		items[i] = r.item
+	}
+	found, err := a.cache.found(ctx, items)
+	if err != nil {
+		return f, fmt.Errorf("look up %d items: %w", len(items), err)
+	}
+	f.Looked += len(items)
+	left := a.older
+	for _, i := range a.rng.Perm(len(records)) { // so that old and new ones meet in memory
+		r, intact := records[i], found[i]
+		whole := r.round == a.ledger.round || a.older < 0
+		if intact && (whole || left > 0) {
+			if intact, err = f.check(ctx, a.cache, r.item); err != nil {
+				return f, fmt.Errorf("read %s: %w", r.item, err)
+			}
+			if !whole {
+				left -= r.item.bytes()
+			}
+		}
+		if !intact && r.acked > tiering.LevelMemory && !r.removed && !r.missing {
+			f.note("%s of %d bytes, acknowledged as %s in round %d, is lost", r.item, r.item.bytes(), levelText(r.acked), r.round)
+		}
+		a.ledger.settle(r, intact)
+	}
+	return f, nil
+}
+
+// names finds what nobody submitted.
+func (a *audit) names(ctx context.Context, f *Findings) error {
+	listed, err := a.cache.list(ctx)
+	if err != nil {
+		return fmt.Errorf("list: %w", err)
+	}
+	for _, n := range listed {
+		if !a.ledger.submitted(n) {
+			f.Phantom++
+			f.note("listed, but never submitted: %x of kind %d", n.Key, n.Kind)
+		}
+	}
+	served, err := a.cache.found(ctx, a.strangers)
+	if err != nil {
+		return fmt.Errorf("look up what was never submitted: %w", err)
+	}
+	for i, hit := range served {
+		if hit {
+			f.Phantom++
+			f.note("served, but never submitted: %s", a.strangers[i])
+		}
+	}
+	return nil
+}

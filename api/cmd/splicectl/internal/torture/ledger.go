@@ -1,0 +1,209 @@
+package torture
+
+import (
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// Levels in the order of reports.
+var levels = [...]tiering.Level{tiering.LevelMemory, tiering.LevelLogged, tiering.LevelSynced}
+
+func levelText(l tiering.Level) string {
+	switch l {
+	case tiering.LevelMemory:
+		return "memory"
+	case tiering.LevelLogged:
+		return "logged"
+	case tiering.LevelSynced:
+		return "synced"
+	}
+	return "none"
+}
+
+// Tally counts items of one level: acknowledged, and found with the right bytes
+// by every audit since.
+type Tally struct {
+	Acked    int `json:"acked"`
+	Survived int `json:"survived"`
+}
+
+func (t *Tally) add(o Tally) {
+	t.Acked += o.Acked
+	t.Survived += o.Survived
+}
+
+// Tallies are those of the levels memory, logged and synced.
+type Tallies struct {
+	Memory Tally `json:"memory"`
+	Logged Tally `json:"logged"`
+	Synced Tally `json:"synced"`
+}
+
+func (t *Tallies) of(l tiering.Level) *Tally {
+	switch l {
+	case tiering.LevelSynced:
+		return &t.Synced
+	case tiering.LevelLogged:
+		return &t.Logged
+	}
+	return &t.Memory
+}
+
+func (t *Tallies) add(o Tallies) {
+	t.Memory.add(o.Memory)
+	t.Logged.add(o.Logged)
+	t.Synced.add(o.Synced)
+}
+
+// record is what the ledger knows of one item.
+//
+//	submitted ──reply──► acknowledged ──audit──► survived ──audit──► …
+//	    │                     └─────────audit──► missing
+//	    └── no reply: may be there or not, but only with its own bytes
+type record struct {
+	item    *item
+	round   int           // in which it was last submitted
+	acked   tiering.Level // that its reply named; 0 = no reply
+	audited bool          // by the audit after its round
+	missing bool          // an audit did not find it
+	removed bool          // its removal was asked for
+}
+
+// ledger is the log of what was submitted and acknowledged. A round is what
+// happens between two crashes. Acknowledgements are written to log when their
+// reply has arrived, never before.
+type ledger struct {
+	mu      sync.Mutex
+	log     io.Writer
+	round   int
+	closed  bool // the crash may have happened: acknowledgements do not count
+	records map[tiering.Name]*record
+	order   []*record // by first submission
+	rounds  []Tallies
+}
+
+func newLedger(log io.Writer) *ledger {
+	return &ledger{log: log, records: map[tiering.Name]*record{}, rounds: make([]Tallies, 1)}
+}
+
+// begin starts the next round.
+func (l *ledger) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.round++
+	l.closed = false
+	l.rounds = append(l.rounds, Tallies{})
+}
+
+// close ends a round: what is acknowledged from here on may have been lost.
+func (l *ledger) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+}
+
+// submit notes an item that will be sent, for the first time or again.
+func (l *ledger) submit(i *item) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.records[i.Name]
+	if r == nil {
+		r = &record{item: i}
+		l.records[i.Name] = r
+		l.order = append(l.order, r)
+	}
+	*r = record{item: i, round: l.round}
+}
+
+// acknowledge notes a reply.
+func (l *ledger) acknowledge(i *item, reached tiering.Level) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	r := l.records[i.Name]
+	if r == nil || r.acked != 0 || r.round != l.round {
+		return fmt.Errorf("%s was acknowledged without being submitted", i)
+	}
+	switch reached {
+	case tiering.LevelMemory, tiering.LevelLogged, tiering.LevelSynced:
+	default:
+		return fmt.Errorf("%s was acknowledged at level %d, which there is not", i, reached)
+	}
+	r.acked = reached
+	l.rounds[l.round].of(reached).Acked++
+	_, err := fmt.Fprintf(l.log, "%d %s %s %d %x\n", l.round, levelText(reached), i.shape.profile.Identity().Model, i.number, i.Key)
+	return err
+}
+
+// remove notes that an item will be removed: it may be there afterwards or not.
+func (l *ledger) remove(i *item) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.records[i.Name].removed = true
+}
+
+// submitted says whether an item of that name was ever sent.
+func (l *ledger) submitted(n tiering.Name) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.records[n] != nil
+}
+
+// settle notes what an audit found. intact: it was there, and what was read of it
+// was right.
+func (l *ledger) settle(r *record, intact bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.rounds[r.round].of(r.acked)
+	switch {
+	case r.acked == 0 || r.removed || r.missing:
+	case intact && !r.audited:
+		t.Survived++
+	case !intact && r.audited:
+		t.Survived--
+	}
+	r.audited = true
+	r.missing = r.missing || !intact
+}
+
+// sift answers the records for which keep holds, in order of submission.
+func (l *ledger) sift(keep func(r *record) bool) []*record {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []*record
+	for _, r := range l.order {
+		if keep(r) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// totals sums the rounds.
+func (l *ledger) totals() (sum Tallies) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range l.rounds {
+		sum.add(t)
+	}
+	return sum
+}
+
+// current is the tally of this round.
+func (l *ledger) current() Tallies {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rounds[l.round]
+}
+
+// before says whether an item was last submitted in an earlier round.
+func (l *ledger) before(i *item) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.records[i.Name].round < l.round
+}

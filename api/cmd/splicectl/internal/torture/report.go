@@ -1,0 +1,159 @@
+package torture
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Report is what a run found. Counts of items are sums over rounds: an item is
+// acknowledged in one round, and has survived when every audit since found it
+// with the right bytes.
+type Report struct {
+	Loops          int `json:"loops"`
+	SyncedAcked    int `json:"synced_acked"`
+	SyncedSurvived int `json:"synced_survived"`
+	LoggedAcked    int `json:"logged_acked"`
+	LoggedSurvived int `json:"logged_survived"`
+	MemoryAcked    int `json:"memory_acked"`
+	MemorySurvived int `json:"memory_survived"`
+	Corrupt        int `json:"corrupt"`
+	Phantom        int `json:"phantom"`
+
+	// The same on copies of a file system that lost power.
+	PowerCrashes        int `json:"power_crashes"`
+	PowerSyncedAcked    int `json:"power_synced_acked"`
+	PowerSyncedSurvived int `json:"power_synced_survived"`
+	PowerLoggedAcked    int `json:"power_logged_acked"`
+	PowerLoggedSurvived int `json:"power_logged_survived"`
+	PowerMemoryAcked    int `json:"power_memory_acked"`
+	PowerMemorySurvived int `json:"power_memory_survived"`
+	PowerCorrupt        int `json:"power_corrupt"`
+	PowerPhantom        int `json:"power_phantom"`
+
+	Seed      uint64  `json:"seed,string"`
+	Version   string  `json:"version"`
+	Commit    string  `json:"commit"`
+	Duration  float64 `json:"duration_s"`
+	PutPerS   float64 `json:"put_per_s"` // acknowledged, while writers ran
+	PutMiBPS  float64 `json:"put_mib_per_s"`
+	RestartMs float64 `json:"restart_p50_ms"` // from start of the process to the first served answer
+	RestartTo float64 `json:"restart_max_ms"`
+	Refused   int     `json:"refused"`        // puts answered with full or busy
+	Removed   int     `json:"removed"`        // segments removed on purpose
+	InFlight  int     `json:"in_flight"`      // puts that were under way when the daemon was killed
+	ReadBack  int64   `json:"read_back_bytes"`
+	Dir       string  `json:"dir,omitempty"` // where the disk directory and the log of acknowledgements are, when they were kept
+
+	Rounds []Round  `json:"rounds"`
+	Power  []Round  `json:"power_rounds"`
+	Notes  []string `json:"notes,omitempty"`
+}
+
+// Round is one row of the ledger: what was acknowledged between two crashes, and
+// how much of it the audit after the crash, and later ones, found.
+type Round struct {
+	Round   int    `json:"round"`
+	Crash   string `json:"crash"`
+	Variant string `json:"variant"` // what the daemon ran with
+	Tallies
+	InFlight int `json:"in_flight"` // puts without a reply
+	Findings
+	AuditMs float64 `json:"audit_ms"`
+}
+
+// settle sums up.
+func (r *Report) settle(live, power Tallies) {
+	r.SyncedAcked, r.SyncedSurvived = live.Synced.Acked, live.Synced.Survived
+	r.LoggedAcked, r.LoggedSurvived = live.Logged.Acked, live.Logged.Survived
+	r.MemoryAcked, r.MemorySurvived = live.Memory.Acked, live.Memory.Survived
+	r.PowerSyncedAcked, r.PowerSyncedSurvived = power.Synced.Acked, power.Synced.Survived
+	r.PowerLoggedAcked, r.PowerLoggedSurvived = power.Logged.Acked, power.Logged.Survived
+	r.PowerMemoryAcked, r.PowerMemorySurvived = power.Memory.Acked, power.Memory.Survived
+}
+
+// leastLogged is the share of what was acknowledged as logged that must survive a
+// killed process.
+const leastLogged = 0.99
+
+// Failures lists what the run must not have found, nil when all is well. A run
+// that had nothing acknowledged at a level proved nothing about it.
+func (r *Report) Failures() []string {
+	var bad []string
+	add := func(wrong bool, format string, a ...any) {
+		if wrong {
+			bad = append(bad, fmt.Sprintf(format, a...))
+		}
+	}
+	add(r.SyncedSurvived < r.SyncedAcked, "%d of %d acknowledged as synced are lost", r.SyncedAcked-r.SyncedSurvived, r.SyncedAcked)
+	add(float64(r.LoggedSurvived) < leastLogged*float64(r.LoggedAcked),
+		"%d of %d acknowledged as logged survived, want %.0f %%", r.LoggedSurvived, r.LoggedAcked, 100*leastLogged)
+	add(r.Corrupt > 0, "%d reads were served other bytes than were submitted", r.Corrupt)
+	add(r.Phantom > 0, "%d names are there that were never submitted", r.Phantom)
+	add(r.Loops > 0 && (r.SyncedAcked == 0 || r.LoggedAcked == 0),
+		"%d acknowledged as synced and %d as logged: nothing is proved", r.SyncedAcked, r.LoggedAcked)
+	add(r.PowerSyncedSurvived < r.PowerSyncedAcked,
+		"power: %d of %d acknowledged as synced are lost", r.PowerSyncedAcked-r.PowerSyncedSurvived, r.PowerSyncedAcked)
+	add(r.PowerCorrupt > 0, "power: %d reads were served other bytes than were submitted", r.PowerCorrupt)
+	add(r.PowerPhantom > 0, "power: %d names are there that were never submitted", r.PowerPhantom)
+	add(r.PowerCrashes > 0 && r.PowerSyncedAcked == 0, "power: nothing acknowledged as synced: nothing is proved")
+	return bad
+}
+
+// Print writes the ledger as text.
+func (r *Report) Print(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "spliced %s (%s), seed %d: %d kills, then %d power cuts on copies of a file system\n\n",
+		r.Version, r.Commit, r.Seed, r.Loops, r.PowerCrashes)
+	ledgerTable(&b, "killed", r.Rounds)
+	ledgerTable(&b, "power cut, unsynced blocks kept", r.Power)
+	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(t, "total\tsynced\tlogged\tmemory\tcorrupt\tphantom\n")
+	fmt.Fprintf(t, "kill -9\t%s\t%s\t%s\t%d\t%d\n", survival(r.SyncedSurvived, r.SyncedAcked),
+		survival(r.LoggedSurvived, r.LoggedAcked), survival(r.MemorySurvived, r.MemoryAcked), r.Corrupt, r.Phantom)
+	fmt.Fprintf(t, "power cut\t%s\t%s\t%s\t%d\t%d\n", survival(r.PowerSyncedSurvived, r.PowerSyncedAcked),
+		survival(r.PowerLoggedSurvived, r.PowerLoggedAcked), survival(r.PowerMemorySurvived, r.PowerMemoryAcked), r.PowerCorrupt, r.PowerPhantom)
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(&b, "\n%.0f acknowledged puts/s (%.0f MiB/s) while writing, %d refused for want of room, %d in flight when killed, %d removed\n",
+		r.PutPerS, r.PutMiBPS, r.Refused, r.InFlight, r.Removed)
+	fmt.Fprintf(&b, "restart: %.0f ms in the middle, %.0f ms at most; %.1f GiB read back and compared; %.1f s\n",
+		r.RestartMs, r.RestartTo, float64(r.ReadBack)/(1<<30), r.Duration)
+	for _, n := range r.Notes {
+		fmt.Fprintf(&b, "! %s\n", n)
+	}
+	if r.Dir != "" {
+		fmt.Fprintf(&b, "kept: %s\n", r.Dir)
+	}
+	if bad := r.Failures(); len(bad) > 0 {
+		fmt.Fprintf(&b, "FAILED: %s\n", strings.Join(bad, "; "))
+	} else {
+		fmt.Fprintf(&b, "ok: synced 100 %%, logged at least %.0f %%, nothing corrupt, no phantom\n", 100*leastLogged)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func ledgerTable(b *strings.Builder, what string, rounds []Round) {
+	if len(rounds) == 0 {
+		return
+	}
+	t := tabwriter.NewWriter(b, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(t, "round\tsynced\tlogged\tmemory\tin flight\tread back\tcorrupt\tphantom\tran with\t%s\n", what)
+	for i := range rounds {
+		r := &rounds[i]
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%d\t%d MiB\t%d\t%d\t%s\t%s\n", r.Round, survival(r.Synced.Survived, r.Synced.Acked),
+			survival(r.Logged.Survived, r.Logged.Acked), survival(r.Memory.Survived, r.Memory.Acked),
+			r.InFlight, r.Bytes>>20, r.Corrupt, r.Phantom, r.Variant, r.Crash)
+	}
+	_ = t.Flush() // a strings.Builder takes everything
+	b.WriteByte('\n')
+}
+
+// survival is a tally for people: 41/42.
+func survival(survived, acked int) string { return fmt.Sprintf("%d/%d", survived, acked) }
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

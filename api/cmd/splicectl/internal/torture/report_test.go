@@ -1,0 +1,66 @@
+package torture
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+func good() Report {
+	return Report{
+		Loops: 2, SyncedAcked: 10, SyncedSurvived: 10, LoggedAcked: 100, LoggedSurvived: 99, MemoryAcked: 9,
+		PowerCrashes: 3, PowerSyncedAcked: 5, PowerSyncedSurvived: 5, PowerLoggedAcked: 7,
+		Rounds: []Round{{Round: 1, Crash: "after 12 ms", Variant: "codec none"}},
+	}
+}
+
+func TestFailures(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(r *Report)
+		want   string
+	}{
+		"good":             {func(r *Report) {}, ""},
+		"one synced lost":  {func(r *Report) { r.SyncedSurvived-- }, "1 of 10 acknowledged as synced are lost"},
+		"two logged lost":  {func(r *Report) { r.LoggedSurvived = 98 }, "98 of 100"},
+		"wrong bytes":      {func(r *Report) { r.Corrupt = 1 }, "other bytes"},
+		"phantom":          {func(r *Report) { r.Phantom = 2 }, "2 names"},
+		"nothing synced":   {func(r *Report) { r.SyncedAcked, r.SyncedSurvived = 0, 0 }, "nothing is proved"},
+		"nothing logged":   {func(r *Report) { r.LoggedAcked, r.LoggedSurvived = 0, 0 }, "nothing is proved"},
+		"power: synced":    {func(r *Report) { r.PowerSyncedSurvived = 0 }, "power: 5 of 5"},
+		"power: corrupt":   {func(r *Report) { r.PowerCorrupt = 1 }, "power: 1 reads"},
+		"power: phantom":   {func(r *Report) { r.PowerPhantom = 1 }, "power: 1 names"},
+		"power: nothing":   {func(r *Report) { r.PowerSyncedAcked, r.PowerSyncedSurvived = 0, 0 }, "power: nothing"},
+		"memory need not":  {func(r *Report) { r.MemorySurvived = 0 }, ""},
+		"power takes logs": {func(r *Report) { r.PowerLoggedSurvived = 0 }, ""},
+	} {
+		r := good()
+		c.change(&r)
+		bad := strings.Join(r.Failures(), "; ")
+		if c.want == "" && bad != "" || !strings.Contains(bad, c.want) {
+			t.Errorf("%s: %q, want %q", name, bad, c.want)
+		}
+		var text bytes.Buffer
+		if err := r.Print(&text); err != nil || strings.Contains(text.String(), "FAILED: ") != (c.want != "") {
+			t.Errorf("%s: %v\n%s", name, err, &text)
+		}
+	}
+}
+
+func TestReportHasTheFieldsThatScriptsRead(t *testing.T) {
+	r := good()
+	b, err := json.Marshal(&r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m map[string]any
+	if err := json.Unmarshal(b, &m); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range strings.Fields("synced_acked synced_survived logged_acked logged_survived memory_acked memory_survived corrupt phantom " +
+		"loops power_synced_acked power_synced_survived power_corrupt power_phantom power_crashes seed version commit duration_s put_per_s") {
+		if _, ok := m[f]; !ok {
+			t.Errorf("no %s in %s", f, b)
+		}
+	}
+}

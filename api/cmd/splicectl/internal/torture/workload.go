@@ -1,0 +1,235 @@
+package torture
+
+import (
+	"math/rand/v2"
+	"sync"
+
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// verb is what a worker does next.
+type verb uint8
+
+const (
+	doPut    verb = iota // submit the item at the level
+	doRead               // read an item that was acknowledged, and compare
+	doRemove             // remove a segment of an earlier round
+	doNothing
+)
+
+// operation is one step of a worker.
+type operation struct {
+	verb  verb
+	item  *item
+	level tiering.Level
+}
+
+// What workers do how often.
+const (
+	putPercent      = 55 // of steps, while there is something left to put
+	againPercent    = 20 // of puts: what was removed or lost is submitted again
+	checkpointOneIn = 4  // puts
+	removeOneIn     = 25 // steps
+	removeTries     = 8  // draws until one is old enough
+
+	chains      = 6 // prompts that grow checkpoint by checkpoint at a time
+	chainLength = 8
+)
+
+// workload draws operations. Everything it draws follows from its seed; which
+// worker gets what, and when, does not.
+type workload struct {
+	ledger *ledger
+	shapes []*shape
+	limits Limits
+	seed   uint64
+
+	mu     sync.Mutex
+	rng    *rand.Rand
+	number uint64 // of the last item made
+	left   int    // items that may still be submitted in this round
+	live   []*item
+	bytes  int64 // of live
+	growth [chains]growth
+	saving map[*item]int // in growth
+}
+
+// growth is a prompt of which checkpoints are kept one behind another.
+type growth struct {
+	tip  *item // acknowledged
+	busy bool
+	n    int
+}
+
+// Limits bound what is written, so that nothing has to leave the disk for want
+// of room.
+type Limits struct {
+	Items     int   // submitted in one round
+	LiveBytes int64 // of segments not removed; more than this and old ones are removed
+	Tokens    int   // of the largest item
+}
+
+func newWorkload(l *ledger, shapes []*shape, seed uint64, limits Limits) *workload {
+	return &workload{
+		ledger: l, shapes: shapes, limits: limits, seed: seed,
+		rng: rand.New(rand.NewPCG(seed, 1)), saving: map[*item]int{},
+	}
+}
+
+// begin starts a round: chains whose last checkpoint is gone begin anew.
+func (w *workload) begin() {
+	w.ledger.begin()
+	gone := map[*item]bool{}
+	for _, r := range w.ledger.sift(func(r *record) bool { return r.missing || r.removed }) {
+		gone[r.item] = true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left = w.limits.Items
+	clear(w.saving)
+	for i := range w.growth {
+		if g := &w.growth[i]; g.busy || gone[g.tip] {
+			*g = growth{}
+		}
+	}
+	live := w.live[:0]
+	w.bytes = 0
+	for _, i := range w.live {
+		if !gone[i] {
+			live = append(live, i)
+			w.bytes += i.bytes()
+		}
+	}
+	clear(w.live[len(live):])
+	w.live = live
+}
+
+// next draws what a worker does, and notes it in the ledger before it is done.
+func (w *workload) next() operation {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.bytes > w.limits.LiveBytes, w.rng.IntN(removeOneIn) == 0:
+		if op, ok := w.removal(); ok {
+			return op
+		}
+	}
+	if w.left > 0 && w.rng.IntN(100) < putPercent {
+		w.left--
+		i := w.draw()
+		w.ledger.submit(i)
+		return operation{verb: doPut, item: i, level: levels[w.rng.IntN(len(levels))]}
+	}
+	if len(w.live) > 0 {
+		return operation{verb: doRead, item: w.live[w.rng.IntN(len(w.live))]}
+	}
+	return operation{verb: doNothing}
+}
+
+// draw makes or finds an item to submit.
+func (w *workload) draw() *item {
+	if w.rng.IntN(checkpointOneIn) == 0 {
+		for _, at := range w.rng.Perm(chains) {
+			if !w.growth[at].busy {
+				return w.grow(at)
+			}
+		}
+	}
+	if w.rng.IntN(100) < againPercent {
+		if i := w.former(); i != nil {
+			return i
+		}
+	}
+	w.number++
+	return newSegment(w.shape(), w.seed, w.number, w.rng, w.limits.Tokens)
+}
+
+func (w *workload) shape() *shape { return w.shapes[w.rng.IntN(len(w.shapes))] }
+
+// grow makes the next checkpoint of a chain.
+func (w *workload) grow(at int) *item {
+	g := &w.growth[at]
+	if g.n == chainLength {
+		*g = growth{}
+	}
+	s, kind := w.shape(), tiering.Exact
+	if g.tip != nil {
+		s, kind = g.tip.shape, g.tip.Kind
+	} else if w.rng.IntN(3) == 0 {
+		kind = tiering.Spliced
+	}
+	w.number++
+	i := newCheckpoint(s, w.seed, w.number, g.tip, kind, w.rng, w.limits.Tokens/4)
+	g.busy = true
+	w.saving[i] = at
+	return i
+}
+
+// former finds a segment that was removed or lost: its bytes are written a second
+// time, perhaps where others lay meanwhile.
+func (w *workload) former() *item {
+	gone := w.ledger.sift(func(r *record) bool {
+		return r.item.isSegment() && (r.missing || r.removed) && r.round < w.ledger.round
+	})
+	if len(gone) == 0 {
+		return nil
+	}
+	return gone[w.rng.IntN(len(gone))].item
+}
+
+// removal picks a segment of an earlier round, so that what is acknowledged in
+// this one is always audited. Its bytes are free for others once it is gone.
+func (w *workload) removal() (operation, bool) {
+	if len(w.live) == 0 {
+		return operation{}, false
+	}
+	for range removeTries {
+		at := w.rng.IntN(len(w.live))
+		i := w.live[at]
+		if i.isSegment() && w.ledger.before(i) {
+			w.ledger.remove(i)
+			w.live[at] = w.live[len(w.live)-1]
+			w.live = w.live[:len(w.live)-1]
+			w.bytes -= i.bytes()
+			return operation{verb: doRemove, item: i}, true
+		}
+	}
+	return operation{}, false
+}
+
+// put tells how a put ended.
+func (w *workload) put(i *item, acknowledged bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if acknowledged {
+		w.live = append(w.live, i)
+		w.bytes += i.bytes()
+	}
+	at, ok := w.saving[i]
+	if !ok {
+		return
+	}
+	delete(w.saving, i)
+	if g := &w.growth[at]; acknowledged {
+		*g = growth{tip: i, n: g.n + 1}
+	} else {
+		*g = growth{}
+	}
+}
+
+// strangers are items of the same models that are never submitted.
+func (w *workload) strangers(n int) []*item {
+	const never = 1 << 62 // numbers above are not given to items
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := make([]*item, n)
+	for i := range out {
+		number := uint64(never) + uint64(w.rng.Uint32())
+		if i%4 == 0 {
+			out[i] = newCheckpoint(w.shape(), w.seed, number, nil, tiering.Exact, w.rng, w.limits.Tokens)
+		} else {
+			out[i] = newSegment(w.shape(), w.seed, number, w.rng, w.limits.Tokens)
+		}
+	}
+	return out
+}
