@@ -1,0 +1,52 @@
+package slab
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// AlignedBuffer makes n bytes of zeros at an address that File takes. The garbage
+// collector frees them. n is rounded up to whole blocks in capacity only.
+func AlignedBuffer(n int) []byte {
+	whole := (n + BlockBytes - 1) &^ (BlockBytes - 1)
+	b := make([]byte, whole+BlockBytes)
+	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (BlockBytes - 1))
+	return b[skip : skip+n : skip+whole]
+}
+
+// Buffers is a stock of aligned buffers of one size, for staging. It keeps at most
+// as many as it was made for; more are made when asked for and dropped when given
+// back, so that who bounds the users bounds the memory.
+type Buffers struct {
+	bytes int
+	idle  chan []byte
+}
+
+// NewBuffers makes an empty stock that keeps up to keep buffers of a size.
+func NewBuffers(bytes, keep int) *Buffers {
+	if bytes <= 0 || bytes%BlockBytes != 0 || keep < 0 {
+		panic(fmt.Sprintf("slab: %d buffers of %d bytes", keep, bytes))
+	}
+	return &Buffers{bytes: bytes, idle: make(chan []byte, keep)}
+}
+
+// Get gives a buffer that holds anything. It never waits.
+func (p *Buffers) Get() []byte {
+	select {
+	case b := <-p.idle:
+		return b
+	default:
+		return AlignedBuffer(p.bytes)
+	}
+}
+
+// Put takes a buffer of Get back, whole, even if it was cut shorter at its end.
+func (p *Buffers) Put(b []byte) {
+	if cap(b) < p.bytes {
+		panic(fmt.Sprintf("slab: buffer of %d bytes put among those of %d", cap(b), p.bytes))
+	}
+	select {
+	case p.idle <- b[:p.bytes]:
+	default:
+	}
+}

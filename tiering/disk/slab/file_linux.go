@@ -1,0 +1,134 @@
+package slab
+
+import (
+	"errors"
+	"io"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// How a file is used. untried becomes one of the other two at the first transfer:
+// some file systems take O_DIRECT at open and refuse it later.
+const (
+	untried uint32 = iota
+	direct
+	buffered
+)
+
+// dirFile is a file of a real directory.
+type dirFile struct {
+	name     string
+	fd       int
+	size     int64
+	readOnly bool
+	mode     atomic.Uint32
+
+	// The two calls, for tests of what a kernel may answer.
+	preadv, pwritev vectorCall
+}
+
+type vectorCall func(fd int, bufs [][]byte, off int64) (int, error)
+
+func (f *dirFile) Bytes() int64 { return f.size }
+func (f *dirFile) Direct() bool { return f.mode.Load() != buffered }
+func (f *dirFile) Close() error { return unix.Close(f.fd) }
+
+func (f *dirFile) ReadAt(bufs [][]byte, off int64) error {
+	bytes, err := checkTransfer("read", f.name, f.size, bufs, off)
+	if err != nil {
+		return err
+	}
+	if err := f.transfer(f.preadv, io.ErrUnexpectedEOF, bufs, off); err != nil {
+		return failedTransfer("read", f.name, bytes, off, err)
+	}
+	if !f.Direct() {
+		// What was read is in the arena now; a second copy would only push out
+		// what others need. A hint, so that its error means nothing.
+		_ = unix.Fadvise(f.fd, off, bytes, unix.FADV_DONTNEED)
+	}
+	return nil
+}
+
+func (f *dirFile) WriteAt(bufs [][]byte, off int64) error {
+	bytes, err := checkTransfer("write", f.name, f.size, bufs, off)
+	if err != nil {
+		return err
+	}
+	if f.readOnly {
+		return failedTransfer("write", f.name, bytes, off, unix.EROFS)
+	}
+	if err := f.transfer(f.pwritev, io.ErrShortWrite, bufs, off); err != nil {
+		return failedTransfer("write", f.name, bytes, off, err)
+	}
+	if !f.Direct() {
+		// Start writing now: dirty pages that pile up are written in one burst
+		// that stalls everybody. Without the WAIT flags this neither waits nor
+		// swallows an error that Sync has to see.
+		_ = unix.SyncFileRange(f.fd, off, bytes, unix.SYNC_FILE_RANGE_WRITE)
+	}
+	return nil
+}
+
+func (f *dirFile) Sync() error {
+	if err := retry(func() error { return unix.Fdatasync(f.fd) }); err != nil {
+		return failed("sync "+f.name, err)
+	}
+	if !f.Direct() {
+		_ = unix.Fadvise(f.fd, 0, 0, unix.FADV_DONTNEED)
+	}
+	return nil
+}
+
+// transfer moves all buffers; short is the error for a call that moves nothing.
+// A call may move less than asked for (a signal, 2 GiB, the end of the disk). The
+// part of a block at the end of such a call is moved again, since O_DIRECT cannot
+// go on inside a block.
+func (f *dirFile) transfer(call vectorCall, short error, bufs [][]byte, off int64) error {
+	v := vector{bufs: bufs}
+	stalled := false
+	for len(v.bufs) > 0 {
+		seen := f.mode.Load()
+		n, err := call(f.fd, v.window(iovMax), off)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EINVAL) && seen == untried:
+			if err := f.fallBack(); err != nil {
+				return err
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		if seen == untried {
+			f.mode.CompareAndSwap(untried, direct)
+		}
+		n &^= BlockBytes - 1
+		if n == 0 && stalled {
+			return short
+		}
+		stalled = n == 0
+		v.advance(n)
+		off += int64(n)
+	}
+	return nil
+}
+
+// fallBack goes on through the page cache. Two transfers may come here at once;
+// one that comes after another transfer proved O_DIRECT changes nothing and is
+// refused when it tries again.
+func (f *dirFile) fallBack() error {
+	if f.mode.Load() == direct {
+		return nil
+	}
+	flags, err := unix.FcntlInt(uintptr(f.fd), unix.F_GETFL, 0)
+	if err != nil {
+		return err
+	}
+	if _, err := unix.FcntlInt(uintptr(f.fd), unix.F_SETFL, flags&^unix.O_DIRECT); err != nil {
+		return err
+	}
+	f.mode.Store(buffered)
+	return nil
+}

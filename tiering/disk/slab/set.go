@@ -1,0 +1,236 @@
+package slab
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// SetOptions say which slabs belong to a Set and how new ones are made.
+type SetOptions struct {
+	StoreID   StoreID
+	SlabBytes int64 // of new slabs; multiple of Granule, at least two of them. Existing ones may differ
+	Granule   int64 // power of two, MinGranule to MaxGranule
+	Width     int   // requests that one call has in flight; 0 = DefaultWidth
+}
+
+// Validate lists every bad setting.
+func (o *SetOptions) Validate() error {
+	var errs []error
+	if !validGranule(o.Granule) {
+		errs = append(errs, fmt.Errorf("granule %d: not a power of two from %d to %d: %w", o.Granule, MinGranule, MaxGranule, tiering.ErrInvalid))
+	} else if o.SlabBytes%o.Granule != 0 || o.SlabBytes < 2*o.Granule {
+		errs = append(errs, fmt.Errorf("slab of %d bytes: not two or more granules of %d: %w", o.SlabBytes, o.Granule, tiering.ErrInvalid))
+	}
+	if o.Width < 0 || o.Width > MaxWidth {
+		errs = append(errs, fmt.Errorf("width %d: not 0 to %d: %w", o.Width, MaxWidth, tiering.ErrInvalid))
+	}
+	return errors.Join(errs...)
+}
+
+// SlabInfo is what is known of a slab without I/O.
+type SlabInfo struct {
+	Number uint32
+	Name   string // of its file
+	Bytes  int64
+	Direct bool // O_DIRECT, as far as is known by now
+}
+
+// Refusal is a file named like a slab that is not used. Its bytes are left as
+// they are: the error's kind says whether removing it loses anything.
+type Refusal struct {
+	Number uint32
+	Name   string
+	Err    error
+}
+
+// Set is the slab files of one directory. It knows nothing of what is free in
+// them: see Space.
+type Set struct {
+	fs    FS
+	opts  SetOptions
+	width int
+
+	mu struct {
+		sync.RWMutex
+		slabs   map[uint32]File
+		refused []Refusal
+		next    uint32 // number of the next slab; above every number in use
+	}
+}
+
+// OpenSet opens the slabs of a directory and checks their headers. Slabs that
+// cannot be used are in Refused; an error is one of the directory or of the options.
+func OpenSet(fs FS, o SetOptions) (*Set, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Set{fs: fs, opts: o, width: o.Width}
+	if s.width == 0 {
+		s.width = DefaultWidth
+	}
+	s.mu.slabs, s.mu.next = map[uint32]File{}, 1
+	names, err := fs.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		n, ok := fileNumber(name)
+		if !ok {
+			continue
+		}
+		s.mu.next = max(s.mu.next, n+1)
+		f, err := s.open(n, name)
+		if err != nil {
+			s.mu.refused = append(s.mu.refused, Refusal{Number: n, Name: name, Err: err})
+			continue
+		}
+		s.mu.slabs[n] = f
+	}
+	return s, nil
+}
+
+func (s *Set) open(n uint32, name string) (File, error) {
+	f, err := s.fs.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkHeader(f, n); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), f.Close())
+	}
+	return f, nil
+}
+
+func (s *Set) checkHeader(f File, n uint32) error {
+	if f.Bytes() < BlockBytes {
+		return fmt.Errorf("%d bytes: %w", f.Bytes(), ErrUnfinished)
+	}
+	block := AlignedBuffer(BlockBytes)
+	if err := f.ReadAt([][]byte{block}, 0); err != nil {
+		return err
+	}
+	h, err := parseHeader(block)
+	if err != nil {
+		return err
+	}
+	return h.check(header{number: n, store: s.opts.StoreID, bytes: f.Bytes(), granule: s.opts.Granule})
+}
+
+// Grow makes one more slab, which is in place when it returns: allocated, its
+// header and its name synced. After an error there is none; ErrNoSpace when the
+// file system has no room for it.
+func (s *Set) Grow() (SlabInfo, error) {
+	s.mu.Lock()
+	n := s.mu.next
+	if n == math.MaxUint32 {
+		s.mu.Unlock()
+		return SlabInfo{}, fmt.Errorf("slab number %d: %w", n, tiering.ErrFull)
+	}
+	s.mu.next++ // a number that fails is not used again
+	s.mu.Unlock()
+
+	f, err := s.create(n)
+	if err != nil {
+		return SlabInfo{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.slabs[n] = f
+	return info(n, f), nil
+}
+
+// create makes the file durable before anything is given out in it: else a crash
+// could leave rows of the catalogue that point into a file that is not there.
+func (s *Set) create(n uint32) (File, error) {
+	name := fileName(n)
+	f, err := s.fs.Create(name, s.opts.SlabBytes)
+	if err != nil {
+		return nil, err
+	}
+	block := AlignedBuffer(BlockBytes)
+	h := header{number: n, store: s.opts.StoreID, bytes: s.opts.SlabBytes, granule: s.opts.Granule}
+	h.put(block)
+	err = f.WriteAt([][]byte{block}, 0)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = s.fs.Sync()
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close(), s.fs.Remove(name))
+	}
+	return f, nil
+}
+
+// Remove deletes the file of a slab, used or refused, and syncs that. No call on
+// the slab may be running. After an error it is refused, as long as its file is there.
+func (s *Set) Remove(n uint32) error {
+	s.mu.Lock()
+	f, used := s.mu.slabs[n]
+	i := slices.IndexFunc(s.mu.refused, func(r Refusal) bool { return r.Number == n })
+	if !used && i < 0 {
+		s.mu.Unlock()
+		return fmt.Errorf("remove slab %d: no such slab: %w", n, tiering.ErrInvalid)
+	}
+	delete(s.mu.slabs, n)
+	if i >= 0 {
+		s.mu.refused = slices.Delete(s.mu.refused, i, i+1)
+	}
+	s.mu.Unlock()
+
+	var err error
+	if used {
+		err = f.Close()
+	}
+	if removeErr := s.fs.Remove(fileName(n)); removeErr != nil {
+		err = errors.Join(err, removeErr)
+		s.mu.Lock()
+		s.mu.refused = append(s.mu.refused, Refusal{Number: n, Name: fileName(n), Err: err})
+		s.mu.Unlock()
+		return err
+	}
+	return errors.Join(err, s.fs.Sync())
+}
+
+// Slabs lists the slabs in use, by number.
+func (s *Set) Slabs() []SlabInfo {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	list := make([]SlabInfo, 0, len(s.mu.slabs))
+	for n, f := range s.mu.slabs {
+		list = append(list, info(n, f))
+	}
+	slices.SortFunc(list, func(a, b SlabInfo) int { return int(int64(a.Number) - int64(b.Number)) })
+	return list
+}
+
+// Refused lists the files that are not used, and why.
+func (s *Set) Refused() []Refusal {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Clone(s.mu.refused)
+}
+
+// Free is how many bytes the file system would still give us.
+func (s *Set) Free() (int64, error) { return s.fs.Free() }
+
+// Close closes all files, without syncing them.
+func (s *Set) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, f := range s.mu.slabs {
+		errs = append(errs, f.Close())
+	}
+	s.mu.slabs = nil
+	return errors.Join(errs...)
+}
+
+func info(n uint32, f File) SlabInfo {
+	return SlabInfo{Number: n, Name: fileName(n), Bytes: f.Bytes(), Direct: f.Direct()}
+}

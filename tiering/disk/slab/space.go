@@ -1,0 +1,310 @@
+package slab
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// Sizes of a granule: no less than a transfer, no more than what we are willing
+// to waste at the end of an entry.
+const (
+	MinGranule = BlockBytes
+	MaxGranule = 1 << 20
+)
+
+// MaxRuns bounds the runs of one allocation, so that they fit beside the rest
+// into the 4 KiB header of an entry and into a catalogue row that is read at
+// every opening. An entry of up to 64 granules is always placed when enough
+// bytes are free; a larger one may meet ErrFragmented, after which evicting more
+// is the way on: what leaves were long runs once.
+const MaxRuns = 64
+
+// Run is a piece of a slab, in bytes. Runs of Space are whole granules.
+type Run struct {
+	Slab uint32
+	Off  int64
+	Len  int64
+}
+
+func (r Run) String() string { return fmt.Sprintf("slab %d [%d,+%d)", r.Slab, r.Off, r.Len) }
+
+// RunBytes is the length of all runs.
+func RunBytes(runs []Run) (bytes int64) {
+	for _, r := range runs {
+		bytes += r.Len
+	}
+	return bytes
+}
+
+// Space knows which granules of the slabs are free. It does no I/O and remembers
+// nothing: at opening, all slabs are added and what is in use is taken.
+//
+// An allocation is one run if any is long enough, the shortest such, and else as
+// few as can be. Runs that are freed join their neighbours. Each step is
+// logarithmic in the number of free runs.
+//
+// Invariant: a granule apart from the first of a slab is either in exactly one
+// free run or in exactly one allocation, and no two free runs touch.
+//
+// Invariant: an allocation takes less than one granule more than it was asked
+// for, and space outside allocations is free for any of them. So what is wasted
+// is below one granule an entry and one a slab.
+type Space struct {
+	granule int64
+
+	mu struct {
+		sync.Mutex
+		slabs map[uint32]int64 // granules, the header's included
+		free  int64            // granules
+		total int64            // granules that can be given out
+		place *tree            // the free runs, as they lie
+		size  *tree            // the same, by length
+	}
+}
+
+// SpaceUsage is a look at a Space, in bytes.
+type SpaceUsage struct {
+	Slabs      int
+	TotalBytes int64 // that can be given out
+	FreeBytes  int64
+	FreeRuns   int
+	LongestRun int64
+}
+
+// NewSpace makes a Space without slabs. The granule is a power of two from
+// MinGranule to MaxGranule.
+func NewSpace(granule int64) *Space {
+	if !validGranule(granule) {
+		panic(fmt.Sprintf("slab: granule of %d bytes", granule))
+	}
+	s := &Space{granule: granule}
+	s.mu.slabs = map[uint32]int64{}
+	s.mu.place, s.mu.size = newTree(byPlace), newTree(byLength)
+	return s
+}
+
+func validGranule(g int64) bool { return g >= MinGranule && g <= MaxGranule && g&(g-1) == 0 }
+
+// Granule is the unit, in bytes.
+func (s *Space) Granule() int64 { return s.granule }
+
+// Round is what an entry of some bytes takes.
+func (s *Space) Round(bytes int64) int64 { return (bytes + s.granule - 1) &^ (s.granule - 1) }
+
+// AddSlab adds a new slab, all of it free apart from the header's granule. A rest
+// of bytes that is no granule is left unused.
+func (s *Space) AddSlab(n uint32, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	granules := bytes / s.granule
+	if _, twice := s.mu.slabs[n]; twice || granules < 2 {
+		panic(fmt.Sprintf("slab: slab %d of %d bytes added to granules of %d; there before: %v", n, bytes, s.granule, twice))
+	}
+	s.mu.slabs[n] = granules
+	s.mu.total += granules - 1
+	s.addLocked(span{slab: n, off: 1, len: granules - 1})
+}
+
+// RemoveSlab takes a slab out if all of it is free; false when it is in use.
+func (s *Space) RemoveSlab(n uint32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	granules, ok := s.mu.slabs[n]
+	if !ok {
+		panic(fmt.Sprintf("slab: slab %d removed, which is none of %d", n, len(s.mu.slabs)))
+	}
+	whole := span{slab: n, off: 1, len: granules - 1}
+	if run, _ := s.mu.place.ceiling(whole); run != whole {
+		return false
+	}
+	s.dropLocked(whole)
+	s.mu.total -= whole.len
+	delete(s.mu.slabs, n)
+	return true
+}
+
+// Alloc takes whole granules for bytes, in one run or at most MaxRuns. The error
+// is tiering.ErrFull, as ErrFragmented when only the number of runs is in the way;
+// then nothing is taken.
+func (s *Space) Alloc(bytes int64) ([]Run, error) {
+	if bytes <= 0 {
+		panic(fmt.Sprintf("slab: allocation of %d bytes", bytes))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if bytes > s.mu.free*s.granule {
+		return nil, fmt.Errorf("%d bytes of slabs, %d free: %w", bytes, s.mu.free*s.granule, tiering.ErrFull)
+	}
+	want := s.Round(bytes) / s.granule
+	var taken []span
+	rest := want
+	for rest > 0 && len(taken) < MaxRuns {
+		run, fits := s.mu.size.ceiling(span{len: rest})
+		if !fits {
+			run, _ = s.mu.size.last() // shorter than rest: taken whole
+		}
+		s.dropLocked(run)
+		if run.len > rest {
+			s.addLocked(span{slab: run.slab, off: run.off + rest, len: run.len - rest})
+			run.len = rest
+		}
+		taken = append(taken, run)
+		rest -= run.len
+	}
+	if rest > 0 {
+		for _, t := range taken {
+			s.giveLocked(t)
+		}
+		return nil, fmt.Errorf("%d bytes of slabs, %d free, %d of them in the %d longest runs: %w",
+			bytes, s.mu.free*s.granule, (want-rest)*s.granule, MaxRuns, ErrFragmented)
+	}
+	runs := make([]Run, len(taken))
+	for i, t := range taken {
+		runs[i] = Run{Slab: t.slab, Off: t.off * s.granule, Len: t.len * s.granule}
+	}
+	return runs, nil
+}
+
+// Free gives runs back, or parts of them. What is free already, or was never to
+// be given out, is a broken account and panics.
+func (s *Space) Free(runs []Run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range runs {
+		p, err := s.spanLocked(r)
+		if err == nil {
+			err = s.usedLocked(p)
+		}
+		if err != nil {
+			panic(fmt.Sprintf("slab: free: %v", err))
+		}
+		s.giveLocked(p)
+	}
+}
+
+// Take marks runs as in use that an earlier process allocated. A run that is not
+// whole granules of a slab, or not free, is tiering.ErrInvalid; then nothing is
+// taken.
+func (s *Space) Take(runs []Run) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, r := range runs {
+		p, err := s.spanLocked(r)
+		if err == nil {
+			err = s.takeLocked(p)
+		}
+		if err != nil {
+			for _, done := range runs[:i] {
+				p, _ := s.spanLocked(done)
+				s.giveLocked(p)
+			}
+			return fmt.Errorf("take %d runs: %w", len(runs), err)
+		}
+	}
+	return nil
+}
+
+// FreeBytes is how much is free, in any number of runs.
+func (s *Space) FreeBytes() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.free * s.granule
+}
+
+// Slabs are the numbers of the slabs, in order.
+func (s *Space) Slabs() []uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.mu.slabs))
+}
+
+// Usage looks at it all at one moment.
+func (s *Space) Usage() SpaceUsage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	longest, _ := s.mu.size.last()
+	return SpaceUsage{
+		Slabs:      len(s.mu.slabs),
+		TotalBytes: s.mu.total * s.granule,
+		FreeBytes:  s.mu.free * s.granule,
+		FreeRuns:   s.mu.place.count,
+		LongestRun: longest.len * s.granule,
+	}
+}
+
+// spanLocked turns a run into granules that can be given out.
+func (s *Space) spanLocked(r Run) (span, error) {
+	granules, ok := s.mu.slabs[r.Slab]
+	p := span{slab: r.Slab, off: r.Off / s.granule, len: r.Len / s.granule}
+	switch {
+	case !ok:
+		return p, fmt.Errorf("%v: no such slab among %d: %w", r, len(s.mu.slabs), tiering.ErrInvalid)
+	case r.Off%s.granule != 0 || r.Len%s.granule != 0 || r.Len <= 0:
+		return p, fmt.Errorf("%v: not granules of %d: %w", r, s.granule, tiering.ErrInvalid)
+	case p.off < 1 || p.off > granules || p.len > granules-p.off:
+		return p, fmt.Errorf("%v: outside of its %d granules of %d: %w", r, granules, s.granule, tiering.ErrInvalid)
+	}
+	return p, nil
+}
+
+// usedLocked fails if any granule of p is free.
+func (s *Space) usedLocked(p span) error {
+	if n, ok := s.mu.place.ceiling(p); ok && n.slab == p.slab && n.off < p.end() {
+		return fmt.Errorf("%v: %v is free already: %w", s.run(p), s.run(n), tiering.ErrInvalid)
+	}
+	if n, ok := s.mu.place.below(p); ok && n.slab == p.slab && n.end() > p.off {
+		return fmt.Errorf("%v: %v is free already: %w", s.run(p), s.run(n), tiering.ErrInvalid)
+	}
+	return nil
+}
+
+// takeLocked cuts p out of the free run around it.
+func (s *Space) takeLocked(p span) error {
+	// The greatest that begins at or before p.
+	n, ok := s.mu.place.below(span{slab: p.slab, off: p.off + 1})
+	if !ok || n.slab != p.slab || n.end() < p.end() {
+		return fmt.Errorf("%v: not all of it is free: %w", s.run(p), tiering.ErrInvalid)
+	}
+	s.dropLocked(n)
+	if n.off < p.off {
+		s.addLocked(span{slab: n.slab, off: n.off, len: p.off - n.off})
+	}
+	if n.end() > p.end() {
+		s.addLocked(span{slab: n.slab, off: p.end(), len: n.end() - p.end()})
+	}
+	return nil
+}
+
+// giveLocked makes p free, as one run with the free ones that it touches.
+func (s *Space) giveLocked(p span) {
+	if n, ok := s.mu.place.below(p); ok && n.slab == p.slab && n.end() == p.off {
+		s.dropLocked(n)
+		p.off, p.len = n.off, n.len+p.len
+	}
+	if n, ok := s.mu.place.ceiling(p); ok && n.slab == p.slab && n.off == p.end() {
+		s.dropLocked(n)
+		p.len += n.len
+	}
+	s.addLocked(p)
+}
+
+func (s *Space) addLocked(p span) {
+	s.mu.place.insert(p)
+	s.mu.size.insert(p)
+	s.mu.free += p.len
+}
+
+func (s *Space) dropLocked(p span) {
+	if !s.mu.place.remove(p) || !s.mu.size.remove(p) {
+		panic(fmt.Sprintf("slab: free run %v is in one index only", s.run(p)))
+	}
+	s.mu.free -= p.len
+}
+
+func (s *Space) run(p span) Run {
+	return Run{Slab: p.slab, Off: p.off * s.granule, Len: p.len * s.granule}
+}

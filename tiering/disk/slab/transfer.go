@@ -1,0 +1,135 @@
+package slab
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// How a transfer is divided.
+const (
+	DefaultWidth = 4
+	MaxWidth     = 64
+	pieceBytes   = 1 << 20
+)
+
+// request is one piece of a transfer.
+type request struct {
+	file File
+	off  int64
+	bufs [][]byte
+}
+
+// Write writes all buffers into the runs, one after another, from off bytes
+// behind the beginning of the first run on. The runs may be longer. After an
+// error any blocks of the range may have been written.
+func (s *Set) Write(runs []Run, off int64, bufs [][]byte) error {
+	return s.transfer(runs, off, bufs, File.WriteAt)
+}
+
+// Read fills all buffers from the runs, from off bytes behind the beginning of
+// the first run on. After an error the buffers hold anything.
+func (s *Set) Read(runs []Run, off int64, bufs [][]byte) error {
+	return s.transfer(runs, off, bufs, File.ReadAt)
+}
+
+// Sync returns when all that was written into these slabs before is on the disk.
+// See File.Sync for what an error means.
+func (s *Set) Sync(slabs ...uint32) error {
+	files := make([]File, len(slabs))
+	for i, n := range slabs {
+		f, ok := s.file(n)
+		if !ok {
+			return fmt.Errorf("sync: no slab %d: %w", n, tiering.ErrInvalid)
+		}
+		files[i] = f
+	}
+	errs := make([]error, len(files))
+	s.each(len(files), func(i int) bool {
+		errs[i] = files[i].Sync()
+		return true
+	})
+	return errors.Join(errs...)
+}
+
+func (s *Set) file(n uint32) (File, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	f, ok := s.mu.slabs[n]
+	return f, ok
+}
+
+// transfer has up to width requests in flight, and waits for all of them even
+// after one has failed, since they use the caller's buffers.
+func (s *Set) transfer(runs []Run, off int64, bufs [][]byte, move func(File, [][]byte, int64) error) error {
+	requests, err := s.divide(runs, off, bufs)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(requests))
+	s.each(len(requests), func(i int) bool {
+		errs[i] = move(requests[i].file, requests[i].bufs, requests[i].off)
+		return errs[i] == nil
+	})
+	return errors.Join(errs...)
+}
+
+// each calls do for 0 to n-1, up to width at a time, the first ones first, and
+// begins no more after one answered false.
+func (s *Set) each(n int, do func(i int) bool) {
+	var next atomic.Int64
+	work := func() {
+		for {
+			i := int(next.Add(1) - 1)
+			if i >= n {
+				return
+			}
+			if !do(i) {
+				next.Store(int64(n))
+			}
+		}
+	}
+	var others sync.WaitGroup
+	for range min(n, s.width) - 1 {
+		others.Go(work)
+	}
+	work()
+	others.Wait()
+}
+
+// divide cuts a transfer at the ends of runs and into pieces.
+func (s *Set) divide(runs []Run, off int64, bufs [][]byte) ([]request, error) {
+	var left int64
+	for _, b := range bufs {
+		left += int64(len(b))
+	}
+	if off < 0 || off > RunBytes(runs) || left > RunBytes(runs)-off {
+		return nil, fmt.Errorf("%d bytes at %d of runs of %d: %w", left, off, RunBytes(runs), tiering.ErrInvalid)
+	}
+	v := vector{bufs: bufs}
+	var requests []request
+	for _, r := range runs {
+		if off >= r.Len {
+			off -= r.Len
+			continue
+		}
+		r.Off, r.Len, off = r.Off+off, r.Len-off, 0
+		if left == 0 {
+			break
+		}
+		f, ok := s.file(r.Slab)
+		if !ok || r.Off < BlockBytes {
+			return nil, fmt.Errorf("%v: no such slab, or its header: %w", r, tiering.ErrInvalid)
+		}
+		for end := r.Off + min(r.Len, left); r.Off < end; {
+			n := min(pieceBytes, end-r.Off)
+			requests = append(requests, request{file: f, off: r.Off, bufs: v.cut(nil, int(n))})
+			r.Off += n
+			left -= n
+		}
+	}
+	return requests, nil
+}
