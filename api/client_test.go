@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"testing"
 )
@@ -25,7 +26,7 @@ func TestClientWalksAllPagesInOrder(t *testing.T) {
 			t.Fatalf("limit %d: %d segments, want %d", limit, len(got), len(f.segments))
 		}
 		for i := range got {
-			if got[i] != f.segments[i] {
+			if !reflect.DeepEqual(got[i], f.segments[i]) {
 				t.Fatalf("limit %d: segment %d is %+v", limit, i, got[i])
 			}
 		}

@@ -32,7 +32,7 @@ func newFake(n int) *fakeNode {
 	for i := range n {
 		f.segments = append(f.segments, Segment{
 			Key: Digest{0: byte(i >> 8), 1: byte(i), 2: 0xee}, Profile: uint32(i % 2), Model: "m", Tenant: []string{"a", "b"}[i%2],
-			State: "published", Tier: "dram", Role: "mid", Tokens: 512, Interior: 496, Bytes: 1 << 20,
+			State: "published", Tiers: []string{"dram", "disk"}, Level: LevelSynced, DiskBytes: 1<<20 + 8192, Role: "mid", Tokens: 512, Interior: 496, Bytes: 1 << 20,
 			Publisher: "test", Created: longAgo, LastUsed: longAgo,
 		})
 	}
@@ -55,6 +55,7 @@ func (f *fakeNode) Pools() []Pool {
 	return []Pool{
 		{Name: "public", Tier: "dram", CapacityBytes: 1 << 30, PageBytes: 1 << 16, Tenants: []TenantPool{{Tenant: "a", UsedBytes: 1}}},
 		{Name: "private", Tier: "dram"},
+		{Name: "public", Tier: "disk", CapacityBytes: 1 << 32, PageBytes: 1 << 16},
 	}
 }
 
@@ -80,7 +81,7 @@ func (f *fakeNode) Segments(q SegmentQuery) ([]Segment, error) {
 func (f *fakeNode) Segment(key Digest) (SegmentDetail, error) {
 	for _, s := range f.segments {
 		if s.Key == key {
-			return SegmentDetail{Segment: s, HeadExcluded: 8, TailExcluded: 8, Extents: 2, Parts: []SegmentPart{
+			return SegmentDetail{Segment: s, HeadExcluded: 8, TailExcluded: 8, Extents: 2, DiskExtents: 1, Codec: "none", Parts: []SegmentPart{
 				{Layer: 1, Kind: "s", DType: "f32", Shape: []int{2, 4, 8}, Bytes: 256},
 			}}, nil
 		}
@@ -91,8 +92,8 @@ func (f *fakeNode) Segment(key Digest) (SegmentDetail, error) {
 func (f *fakeNode) Checkpoints(q CheckpointQuery) ([]Checkpoint, error) {
 	parent := Digest{1}
 	all := []Checkpoint{
-		{Hash: Digest{1}, Model: "m", Tenant: "a", Kind: "exact", Tokens: 64, Rows: 64, Children: 1, Created: longAgo, LastUsed: longAgo},
-		{Hash: Digest{2}, Parent: &parent, Model: "m", Tenant: "a", Kind: "spliced", Tokens: 128, Rows: 64, Created: longAgo, LastUsed: longAgo},
+		{Hash: Digest{1}, Model: "m", Tenant: "a", Kind: "exact", Tiers: []string{"disk"}, Level: LevelLogged, DiskBytes: 4096, Tokens: 64, Rows: 64, Children: 1, Created: longAgo, LastUsed: longAgo},
+		{Hash: Digest{2}, Parent: &parent, Model: "m", Tenant: "a", Kind: "spliced", Level: LevelMemory, Tokens: 128, Rows: 64, Created: longAgo, LastUsed: longAgo},
 	}
 	twin := all[1]
 	twin.Kind = "exact"

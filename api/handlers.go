@@ -141,6 +141,9 @@ func (s *Server) listSegments(ctx *fasthttp.RequestCtx, _ string) error {
 	if err != nil {
 		return fmt.Errorf("list segments: %w", err)
 	}
+	for i := range items {
+		items[i].Tiers = orEmpty(items[i].Tiers)
+	}
 	return writeJSON(ctx, pageOf(items, limit, func(s *Segment) Digest { return s.Key }))
 }
 
@@ -155,6 +158,9 @@ func (s *Server) listCheckpoints(ctx *fasthttp.RequestCtx, _ string) error {
 	items, err := s.catalogue.Checkpoints(q)
 	if err != nil {
 		return fmt.Errorf("list checkpoints: %w", err)
+	}
+	for i := range items {
+		items[i].Tiers = orEmpty(items[i].Tiers)
 	}
 	return writeJSON(ctx, pageOf(items, limit, func(c *Checkpoint) Digest { return c.Hash }))
 }
@@ -171,7 +177,7 @@ func (s *Server) getSegment(ctx *fasthttp.RequestCtx, arg string) error {
 	if err != nil {
 		return fmt.Errorf("segment %s: %w", key, err)
 	}
-	d.Parts = orEmpty(d.Parts)
+	d.Parts, d.Tiers = orEmpty(d.Parts), orEmpty(d.Tiers)
 	return writeJSON(ctx, d)
 }
 
@@ -195,6 +201,7 @@ func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
 	if !dry {
 		s.log.Info().Str("segment", key.String()[:16]).Int64("bytes", d.Bytes).Msg("segment removed by an operator")
 	}
+	d.Tiers = orEmpty(d.Tiers)
 	return writeJSON(ctx, Removal{Segment: d.Segment, DryRun: dry})
 }
 

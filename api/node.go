@@ -122,18 +122,27 @@ type Profile struct {
 	Engines         []string `json:"engines,omitempty"` // bindings seen: engine name and version
 }
 
+// Levels say how safe an object is by where it lies.
+const (
+	LevelMemory = "memory" // a daemon that ends may lose it
+	LevelLogged = "logged" // survives a killed daemon
+	LevelSynced = "synced" // survives power loss
+)
+
 // Segment is one published or pending segment.
 type Segment struct {
 	Key       Digest    `json:"key"`
-	Profile   uint32    `json:"profile"`
+	Profile   uint32    `json:"profile"` // 0: of a model that no engine has registered since the start
 	Model     string    `json:"model"`
 	Tenant    string    `json:"tenant"`
 	State     string    `json:"state"` // published, pending or removed
-	Tier      string    `json:"tier"`  // hbm, dram or disk
+	Tiers     []string  `json:"tiers"` // where it lies, fastest first: hbm, dram, disk
+	Level     string    `json:"level"` // LevelMemory, LevelLogged or LevelSynced
 	Role      string    `json:"role"`  // first or mid
 	Tokens    int       `json:"tokens"`
 	Interior  int       `json:"interior_tokens"`
-	Bytes     int64     `json:"bytes"` // over all ranks
+	Bytes     int64     `json:"bytes"`      // over all ranks
+	DiskBytes int64     `json:"disk_bytes"` // what it takes on disk, 0 = it is not there
 	Leases    int       `json:"leases"`
 	Hits      uint64    `json:"hits"`
 	Publisher string    `json:"publisher"` // name of the client that filled it
@@ -156,7 +165,9 @@ type SegmentDetail struct {
 	Segment
 	HeadExcluded int           `json:"head_excluded_tokens"`
 	TailExcluded int           `json:"tail_excluded_tokens"`
-	Extents      int           `json:"extents"` // runs of arena memory it lies in
+	Extents      int           `json:"extents"`      // runs of arena memory it lies in
+	DiskExtents  int           `json:"disk_extents"` // runs of slab files it lies in
+	Codec        string        `json:"codec"`        // of its bytes on disk; empty = it is not there
 	Parts        []SegmentPart `json:"parts"`
 }
 
@@ -179,19 +190,22 @@ func (q *SegmentQuery) Match(key Digest, tenant string, profile uint32) bool {
 
 // Checkpoint is one node of a private pool's tree.
 type Checkpoint struct {
-	Hash     Digest    `json:"hash"`
-	Parent   *Digest   `json:"parent,omitempty"`
-	Profile  uint32    `json:"profile"`
-	Model    string    `json:"model"`
-	Tenant   string    `json:"tenant"`
-	Kind     string    `json:"kind"` // exact or spliced
-	Tokens   int       `json:"tokens"`
-	Rows     int       `json:"rows"` // tokens whose keys and values this node holds itself
-	Bytes    int64     `json:"bytes"`
-	Leases   int       `json:"leases"`
-	Children int       `json:"children"`
-	Created  time.Time `json:"created"`
-	LastUsed time.Time `json:"last_used"`
+	Hash      Digest    `json:"hash"`
+	Parent    *Digest   `json:"parent,omitempty"`
+	Profile   uint32    `json:"profile"`
+	Model     string    `json:"model"`
+	Tenant    string    `json:"tenant"`
+	Kind      string    `json:"kind"` // exact or spliced
+	Tiers     []string  `json:"tiers"`
+	Level     string    `json:"level"`
+	Tokens    int       `json:"tokens"`
+	Rows      int       `json:"rows"` // tokens whose keys and values this node holds itself
+	Bytes     int64     `json:"bytes"`
+	DiskBytes int64     `json:"disk_bytes"`
+	Leases    int       `json:"leases"`
+	Children  int       `json:"children"`
+	Created   time.Time `json:"created"`
+	LastUsed  time.Time `json:"last_used"`
 }
 
 // CheckpointQuery selects a page of checkpoints. Zero fields select all.
@@ -202,7 +216,8 @@ type CheckpointQuery struct {
 	Limit   int
 }
 
-// Pool is one budget of memory in one tier.
+// Pool is one budget in one tier. On disk nothing is leased, and a page is what
+// space is given in.
 type Pool struct {
 	Name             string       `json:"name"` // public or private
 	Tier             string       `json:"tier"`

@@ -214,7 +214,7 @@ func (v view) segment(s *tiering.SegmentInfo) api.Segment {
 	}
 	return api.Segment{
 		Key: api.Digest(s.Key), Profile: uint32(s.Profile), Model: s.Model, Tenant: v.tenantName(s.Tenant), State: state,
-		Tier: tierName(s.Place), Role: s.Spec.Role.String(), Tokens: s.Spec.Tokens, Interior: s.Interior, Bytes: s.Bytes,
+		Tiers: []string{tierName(s.Place)}, Level: api.LevelMemory, Role: s.Spec.Role.String(), Tokens: s.Spec.Tokens, Interior: s.Interior, Bytes: s.Bytes,
 		Leases: s.Leases, Hits: s.Hits, Publisher: s.Publisher, Created: s.Created, LastUsed: s.LastUsed,
 	}
 }
@@ -276,7 +276,7 @@ func (v view) Checkpoints(q api.CheckpointQuery) ([]api.Checkpoint, error) {
 func (v view) checkpoint(c *tiering.CheckpointInfo) api.Checkpoint {
 	entry := api.Checkpoint{
 		Hash: api.Digest(c.Hash), Profile: uint32(c.Profile), Model: c.Model, Tenant: v.tenantName(c.Tenant),
-		Kind: "exact", Tokens: c.Tokens, Rows: c.Tokens - c.Begin, Bytes: c.Bytes, Leases: c.Leases,
+		Kind: "exact", Tiers: []string{tierName(v.d.store.Pools()[0].Place)}, Level: api.LevelMemory, Tokens: c.Tokens, Rows: c.Tokens - c.Begin, Bytes: c.Bytes, Leases: c.Leases,
 		Children: c.Children, Created: c.Created, LastUsed: c.LastUsed,
 	}
 	if c.Kind == tiering.Spliced {

@@ -294,7 +294,7 @@ func TestSegmentIsListedInspectedAndRemoved(t *testing.T) {
 		t.Errorf("inspect: %v %s", err, out)
 	}
 	// Two linear layers with T, S and convolution tail, two of attention with K and V.
-	if len(s.Parts) != 2*3+2*2 || s.State != "published" || s.Role != "first" || s.Tier != "dram" {
+	if len(s.Parts) != 2*3+2*2 || s.State != "published" || s.Role != "first" || !slices.Equal(s.Tiers, []string{"dram"}) || s.Level != api.LevelMemory {
 		t.Errorf("inspect: %d parts of %+v", len(s.Parts), s.Segment)
 	}
 	if out, _ = splicectl(t, exitOK, "inspect", key.String(), "-admin", d.Admin); !strings.Contains(out, "conv") {

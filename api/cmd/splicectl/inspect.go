@@ -70,10 +70,13 @@ func printSegment(c *call, d *api.SegmentDetail) error {
 	t.row("key", d.Key)
 	t.row("model", fmt.Sprintf("%s (profile %d)", d.Model, d.Profile))
 	t.row("tenant", d.Tenant)
-	t.row("state", fmt.Sprintf("%s in %s, %d leases", d.State, d.Tier, d.Leases))
+	t.row("state", fmt.Sprintf("%s in %s, %s, %d leases", d.State, tiersText(d.Tiers), d.Level, d.Leases))
 	t.row("tokens", fmt.Sprintf("%d, role %s: %d held, %d at the head and %d at the tail are recomputed",
 		d.Tokens, d.Role, d.Interior, d.HeadExcluded, d.TailExcluded))
 	t.row("bytes", fmt.Sprintf("%s in %d parts and %d extents", bytesText(d.Bytes), len(d.Parts), d.Extents))
+	if d.DiskBytes > 0 {
+		t.row("on disk", fmt.Sprintf("%s in %d extents, codec %s", bytesText(d.DiskBytes), d.DiskExtents, d.Codec))
+	}
 	t.row("published", fmt.Sprintf("%s ago by %s", ageText(d.Created, now), d.Publisher))
 	t.row("used", fmt.Sprintf("%d times, last %s ago", d.Hits, ageText(d.LastUsed, now)))
 	if err := t.flush(); err != nil {

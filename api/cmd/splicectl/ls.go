@@ -135,20 +135,28 @@ func (l *listing) key(d api.Digest) string {
 
 func (l *listing) segments(t *table, items []api.Segment) {
 	now := time.Now()
-	t.row("KEY", "STATE", "TIER", "ROLE", "TOKENS", "BYTES", "LEASES", "HITS", "USED", "TENANT", "MODEL")
+	t.row("KEY", "STATE", "TIERS", "LEVEL", "ROLE", "TOKENS", "BYTES", "LEASES", "HITS", "USED", "TENANT", "MODEL")
 	for _, s := range items {
-		t.row(l.key(s.Key), s.State, s.Tier, s.Role, s.Tokens, bytesText(s.Bytes), s.Leases, s.Hits,
+		t.row(l.key(s.Key), s.State, tiersText(s.Tiers), s.Level, s.Role, s.Tokens, bytesText(s.Bytes), s.Leases, s.Hits,
 			ageText(s.LastUsed, now), s.Tenant, s.Model)
 	}
 }
 
 func (l *listing) checkpoints(t *table, items []api.Checkpoint) {
 	now := time.Now()
-	t.row("HASH", "KIND", "TOKENS", "ROWS", "BYTES", "LEASES", "CHILDREN", "USED", "TENANT", "MODEL")
+	t.row("HASH", "KIND", "TIERS", "LEVEL", "TOKENS", "ROWS", "BYTES", "LEASES", "CHILDREN", "USED", "TENANT", "MODEL")
 	for _, s := range items {
-		t.row(l.key(s.Hash), s.Kind, s.Tokens, s.Rows, bytesText(s.Bytes), s.Leases, s.Children,
+		t.row(l.key(s.Hash), s.Kind, tiersText(s.Tiers), s.Level, s.Tokens, s.Rows, bytesText(s.Bytes), s.Leases, s.Children,
 			ageText(s.LastUsed, now), s.Tenant, s.Model)
 	}
+}
+
+// tiersText names tiers, fastest first.
+func tiersText(tiers []string) string {
+	if len(tiers) == 0 {
+		return "-"
+	}
+	return strings.Join(tiers, "+")
 }
 
 func profileTable(t *table, items []api.Profile) {
