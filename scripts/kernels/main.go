@@ -1,6 +1,6 @@
-// Command kernels writes the amd64 assembly of gpuipc/kernel and the Go
-// declarations for it: one pair of files per instruction set. It is run by `go
-// generate` there; builds need only what it wrote.
+// Command kernels writes the amd64 assembly of gpuipc/kernel and of
+// tiering/disk/codec, and the Go declarations for it: one pair of files per
+// instruction set. It is run by `go generate` there; builds need only what it wrote.
 package main
 
 import (
@@ -25,7 +25,8 @@ type gen struct {
 	isa   string // ends the name of every function
 	lanes int    // F32 numbers in a vector
 
-	upTable operand.Mem // for a byte shuffle that shifts 32-bit numbers up by 16
+	upTable   operand.Mem // for a byte shuffle that shifts 32-bit numbers up by 16
+	byteTable operand.Mem // for a byte shuffle that transposes 4x4 bytes
 }
 
 // vector is a fresh vector register, half one of half the width.
@@ -106,10 +107,21 @@ func main() {
 	if len(os.Args) != 2 {
 		log.Fatal("usage: kernels FOLDER")
 	}
-	if err := generate(os.Args[1]); err != nil {
+	folder, err := filepath.Abs(os.Args[1])
+	if err != nil {
+		log.Fatal(err)
+	}
+	writeInto, ok := packages[filepath.Base(folder)]
+	if !ok {
+		log.Fatalf("no kernels for a package in %s", folder)
+	}
+	if err := writeInto(folder); err != nil {
 		log.Fatal(err)
 	}
 }
+
+// packages are what this program writes for, by the name of their folder.
+var packages = map[string]func(folder string) error{"kernel": generate, "codec": generatePlanes}
 
 func generate(folder string) error {
 	avx2 := &gen{Context: build.NewContext(), isa: "AVX2", lanes: 8}
@@ -124,7 +136,7 @@ func generate(folder string) error {
 		g.states()
 		g.vectors()
 		g.rotations()
-		if err := write(g.Context, filepath.Join(folder, name)); err != nil {
+		if err := write(g.Context, "kernel", filepath.Join(folder, name)); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -132,7 +144,7 @@ func generate(folder string) error {
 }
 
 // write makes NAME.s and NAME.go.
-func write(c *build.Context, name string) error {
+func write(c *build.Context, pkg, name string) error {
 	file, err := c.Result()
 	if err != nil {
 		return err
@@ -140,7 +152,7 @@ func write(c *build.Context, name string) error {
 	if err := pass.Compile.Execute(file); err != nil {
 		return err
 	}
-	cfg := printer.Config{Name: "scripts/kernels", Pkg: "kernel"}
+	cfg := printer.Config{Name: "scripts/kernels", Pkg: pkg}
 	for ext, p := range map[string]printer.Printer{".s": printer.NewGoAsm(cfg), ".go": printer.NewStubs(cfg)} {
 		text, err := p.Print(file)
 		if err != nil {

@@ -6,26 +6,31 @@ import (
 	"testing"
 )
 
-func TestPackageHoldsWhatIsGenerated(t *testing.T) {
-	folder := t.TempDir()
-	if err := generate(folder); err != nil {
-		t.Fatal(err)
-	}
-	files, err := os.ReadDir(folder)
-	if err != nil || len(files) != 4 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
-	for _, f := range files {
-		want, err := os.ReadFile(filepath.Join(folder, f.Name()))
-		if err != nil {
+func TestPackagesHoldWhatIsGenerated(t *testing.T) {
+	for _, c := range []struct {
+		name, folder string
+		files        int
+	}{{"kernel", "gpuipc/kernel", 4}, {"codec", "tiering/disk/codec", 2}} {
+		folder := t.TempDir()
+		if err := packages[c.name](folder); err != nil {
 			t.Fatal(err)
 		}
-		got, err := os.ReadFile(filepath.Join("..", "..", "gpuipc", "kernel", f.Name()))
-		if err != nil {
-			t.Fatal(err)
+		files, err := os.ReadDir(folder)
+		if err != nil || len(files) != c.files {
+			t.Fatalf("%s: %d files, %v", c.name, len(files), err)
 		}
-		if string(got) != string(want) {
-			t.Errorf("%s is not what this program writes: run make generate", f.Name())
+		for _, f := range files {
+			want, err := os.ReadFile(filepath.Join(folder, f.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(filepath.Join("..", "..", c.folder, f.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got) != string(want) {
+				t.Errorf("%s/%s is not what this program writes: run make generate", c.folder, f.Name())
+			}
 		}
 	}
 }

@@ -50,5 +50,8 @@
 // # Use
 //
 // All functions may run at once on different memory; they keep no reference to
-// what they are given.
+// what they are given. The amd64 assembly is written by a program in
+// scripts/kernels; plain Go (split_generic.go) is its meaning.
+//
+//go:generate go run -C ../../../scripts/kernels . ../../tiering/disk/codec
 package codec

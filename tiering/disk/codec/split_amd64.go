@@ -1,8 +1,51 @@
-//go:build amd64
-
 package codec
 
-import "github.com/spliced-kv/spliced/gpuipc/kernel"
+import (
+	"golang.org/x/sys/cpu"
 
-func split(p *planes, src []byte, dt kernel.DType) { splitGeneric(p, src, dt) }
-func join(dst []byte, p *planes, dt kernel.DType)  { joinGeneric(dst, p, dt) }
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+)
+
+// useAVX2 is what this processor offers. Only tests change it.
+var useAVX2 = cpu.X86.HasAVX2
+
+// vectorNumbers is what the assembly takes at a time; plain Go does the rest.
+const vectorNumbers = 32
+
+func split(p *planes, src []byte, dt kernel.DType) {
+	n := len(p[0]) / vectorNumbers * vectorNumbers
+	if !useAVX2 || n == 0 {
+		splitGeneric(p, src, dt)
+		return
+	}
+	if dt == kernel.F32 {
+		splitWordsAVX2(&p[0][0], &p[1][0], &p[2][0], &p[3][0], &src[0], n)
+	} else {
+		splitHalvesAVX2(&p[0][0], &p[1][0], &src[0], n)
+	}
+	rest := p.from(n, dt)
+	splitGeneric(&rest, src[n*dt.Size():], dt)
+}
+
+func join(dst []byte, p *planes, dt kernel.DType) {
+	n := len(p[0]) / vectorNumbers * vectorNumbers
+	if !useAVX2 || n == 0 {
+		joinGeneric(dst, p, dt)
+		return
+	}
+	if dt == kernel.F32 {
+		joinWordsAVX2(&dst[0], &p[0][0], &p[1][0], &p[2][0], &p[3][0], n)
+	} else {
+		joinHalvesAVX2(&dst[0], &p[0][0], &p[1][0], n)
+	}
+	rest := p.from(n, dt)
+	joinGeneric(dst[n*dt.Size():], &rest, dt)
+}
+
+// from is the planes without their first n bytes.
+func (p planes) from(n int, dt kernel.DType) planes {
+	for i := range dt.Size() {
+		p[i] = p[i][n:]
+	}
+	return p
+}
