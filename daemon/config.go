@@ -42,6 +42,24 @@ type Config struct {
 	SlotsMax         Bytes
 	ConnectionMemory Bytes
 
+	Disk          string
+	DiskSize      Bytes
+	DiskPrivate   Bytes
+	DiskSlab      Bytes
+	DiskGranule   Bytes
+	DiskReserve   Bytes
+	DiskCodec     string
+	DiskWorkers   int
+	DiskQueue     Bytes
+	DiskSyncEvery time.Duration
+
+	AckLevel       string
+	WriteBehind    bool
+	ReadAhead      bool
+	MemoryHigh     int
+	MemoryLow      int
+	PromoteTimeout time.Duration
+
 	MaxConnections  int
 	MaxInFlight     int
 	MaxLeases       int
@@ -97,6 +115,21 @@ func DefaultConfig() Config {
 		StagingMax:        1 * GiB,
 		Slots:             256 * MiB,
 		SlotsMax:          4 * GiB,
+		DiskSize:          64 * GiB,
+		DiskPrivate:       16 * GiB,
+		DiskSlab:          1 * GiB,
+		DiskGranule:       64 * KiB,
+		DiskReserve:       1 * GiB,
+		DiskCodec:         "none",
+		DiskWorkers:       4,
+		DiskQueue:         256 * MiB,
+		DiskSyncEvery:     5 * time.Second,
+		AckLevel:          "memory",
+		WriteBehind:       true,
+		ReadAhead:         true,
+		MemoryHigh:        90,
+		MemoryLow:         80,
+		PromoteTimeout:    time.Second,
 		MaxConnections:    128,
 		MaxInFlight:       64,
 		MaxLeases:         65536,
@@ -154,12 +187,23 @@ func (c *Config) Validate(m Machine) error {
 	v := &faults{}
 	c.checkSockets(v)
 	c.checkMemory(v, m)
+	c.checkDisk(v)
 	v.between("max-connections", c.MaxConnections, 1, 4096)
 	v.between("max-in-flight", c.MaxInFlight, 1, 1024)
 	v.between("max-leases", c.MaxLeases, 1, 1<<20)
 	v.between("max-reservations", c.MaxReservations, 1, 1<<16)
 	v.between("max-profiles", c.MaxProfiles, 1, 4096)
 	v.between("workers", c.Workers, 1, 1024)
+	c.checkTimes(v)
+	if level, err := zerolog.ParseLevel(c.LogLevel); err != nil || level < zerolog.TraceLevel || c.LogLevel == "" {
+		v.add("log-level", "%q is not one of trace, debug, info, warn, error, disabled", c.LogLevel)
+	}
+	v.oneOf("log-format", c.LogFormat, "json", "console")
+	c.checkTenants(v)
+	return v.err()
+}
+
+func (c *Config) checkTimes(v *faults) {
 	for _, t := range []struct {
 		name     string
 		d        time.Duration
@@ -173,17 +217,13 @@ func (c *Config) Validate(m Machine) error {
 		{"lease-ttl", c.LeaseTTL, time.Second, 24 * time.Hour},
 		{"max-lease-ttl", c.MaxLeaseTTL, c.LeaseTTL, 24 * time.Hour},
 		{"fill-ttl", c.FillTTL, time.Second, 24 * time.Hour},
+		{"disk-sync-every", c.DiskSyncEvery, 10 * time.Millisecond, time.Hour},
+		{"promote-timeout", c.PromoteTimeout, time.Millisecond, time.Hour},
 	} {
 		if t.d < t.low || t.d > t.top {
 			v.add(t.name, "%v is not between %v and %v", t.d, t.low, t.top)
 		}
 	}
-	if level, err := zerolog.ParseLevel(c.LogLevel); err != nil || level < zerolog.TraceLevel || c.LogLevel == "" {
-		v.add("log-level", "%q is not one of trace, debug, info, warn, error, disabled", c.LogLevel)
-	}
-	v.oneOf("log-format", c.LogFormat, "json", "console")
-	c.checkTenants(v)
-	return v.err()
 }
 
 func (c *Config) checkSockets(v *faults) {
@@ -217,11 +257,7 @@ func (c *Config) checkMemory(v *faults, m Machine) {
 		page = 4 * KiB
 	}
 	v.oneOf("huge-pages", c.HugePages, "auto", "never", "require")
-	for _, s := range []struct {
-		name     string
-		size     Bytes
-		low, top Bytes
-	}{
+	v.sizes([]sizeBound{
 		{"arena", c.Arena, page, 64 * TiB},
 		{"private", c.Private, page, 64 * TiB},
 		{"staging-max", c.StagingMax, 64 * KiB, TiB},
@@ -229,16 +265,40 @@ func (c *Config) checkMemory(v *faults, m Machine) {
 		{"slots-max", c.SlotsMax, page, TiB},
 		{"slots", c.Slots, page, c.SlotsMax},
 		{"connection-memory", c.ConnectionMemory, c.Staging + c.Slots, 64 * TiB},
-	} {
-		if s.size < s.low || s.size > s.top {
-			v.add(s.name, "%v is not between %v and %v", s.size, s.low, s.top)
-		}
-	}
+	})
 	// Touching more than the limit gets us or the engine killed, at a time of
 	// the kernel's choosing; refusing at the start is kinder.
 	if total := c.Arena + c.Private; m.MemoryBytes > 0 && total > m.MemoryBytes {
 		v.add("arena", "%v with private %v is more than the %v that this process may use", c.Arena, c.Private, m.MemoryBytes)
 	}
+}
+
+// checkDisk holds the settings of the disk tier to their ranges whether there is
+// a disk or not, so that adding one to a file that was good is no surprise.
+func (c *Config) checkDisk(v *faults) {
+	if len(c.Disk) > maxDiskPath {
+		v.add("disk", "path of %d bytes, most %d", len(c.Disk), maxDiskPath)
+	}
+	granule := c.DiskGranule
+	if granule < 4*KiB || granule > MiB || granule&(granule-1) != 0 {
+		v.add("disk-granule", "%v is not a power of two between 4KiB and 1MiB", granule)
+		granule = 4 * KiB
+	}
+	v.sizes([]sizeBound{
+		{"disk-size", c.DiskSize, 2 * granule, 1024 * TiB},
+		{"disk-private", c.DiskPrivate, 0, 1024 * TiB},
+		{"disk-slab", c.DiskSlab, 2 * granule, TiB},
+		{"disk-reserve", c.DiskReserve, 0, 1024 * TiB},
+		{"disk-queue", c.DiskQueue, MiB, 64 * TiB},
+	})
+	v.oneOf("disk-codec", c.DiskCodec, "none", "kv", "all")
+	v.between("disk-workers", c.DiskWorkers, 1, 256)
+	v.oneOf("ack-level", c.AckLevel, "memory", "logged", "synced")
+	if c.Disk == "" && c.AckLevel != "memory" {
+		v.add("ack-level", "%q needs a disk", c.AckLevel)
+	}
+	v.between("memory-high", c.MemoryHigh, 1, 100)
+	v.between("memory-low", c.MemoryLow, 0, c.MemoryHigh)
 }
 
 func (c *Config) checkTenants(v *faults) {
@@ -270,6 +330,9 @@ func (c *Config) checkTenants(v *faults) {
 	}
 }
 
+// maxDiskPath leaves room for the names of files below PATH_MAX.
+const maxDiskPath = 3840
+
 // maxSocketPath is sun_path without its terminating zero.
 const maxSocketPath = 107
 
@@ -278,6 +341,21 @@ type faults struct{ list []error }
 
 func (v *faults) add(name, format string, args ...any) {
 	v.list = append(v.list, fmt.Errorf("%s: %s", name, fmt.Sprintf(format, args...)))
+}
+
+// sizeBound is a size and its range.
+type sizeBound struct {
+	name     string
+	size     Bytes
+	low, top Bytes
+}
+
+func (v *faults) sizes(list []sizeBound) {
+	for _, s := range list {
+		if s.size < s.low || s.size > s.top {
+			v.add(s.name, "%v is not between %v and %v", s.size, s.low, s.top)
+		}
+	}
 }
 
 func (v *faults) between(name string, n, low, top int) {

@@ -81,6 +81,10 @@ func TestEverySettingCanBeSetInEveryWay(t *testing.T) {
 			return "3"
 		case *interval:
 			return "7s"
+		case *toggle:
+			if s.value.String() == "off" {
+				return "on"
+			}
 		case *idList:
 			return "1,2"
 		}
@@ -162,6 +166,9 @@ func TestValidateListsEveryBadSetting(t *testing.T) {
 	c.HTTP, c.HTTPHosts = "everywhere", nameList{"Upper"}
 	c.Socket = strings.Repeat("s", 200)
 	c.Node = strings.Repeat("n", 300)
+	c.DiskGranule, c.DiskSize, c.DiskPrivate, c.DiskSlab, c.DiskReserve, c.DiskQueue = 3000, KiB, -1, 2*TiB, -1, KiB
+	c.Disk, c.DiskCodec, c.DiskWorkers, c.DiskSyncEvery = strings.Repeat("d", 4000), "zip", 0, 0
+	c.AckLevel, c.MemoryHigh, c.MemoryLow, c.PromoteTimeout = "default", 80, 90, 0
 	c.Tenants = []Tenant{{Name: "a", Quota: -1}, {Name: "a"}, {Name: "", Salt: "x", Token: strings.Repeat("t", 2000)}}
 	err := c.Validate(bigMachine)
 	if !errors.Is(err, ErrConfig) {
@@ -170,10 +177,25 @@ func TestValidateListsEveryBadSetting(t *testing.T) {
 	for _, part := range []string{
 		"arena: 63GiB with private 2GiB is more than the 64GiB that this process may use", "page-bytes:", "huge-pages:", "log-level:", "log-format:", "staging:",
 		"max-connections:", "max-in-flight:", "workers:", "send-timeout:", "max-lease-ttl:", "http:", "http-hosts:", "socket:", "node:",
+		"disk: path of 4000 bytes", "disk-granule:", "disk-size:", "disk-private:", "disk-slab:", "disk-reserve:", "disk-queue:", "disk-codec:",
+		"disk-workers:", "disk-sync-every:", "ack-level:", "memory-low:", "promote-timeout:",
 		"tenants[0]: quota", `tenants[1]: name "a" appears twice`, `tenants[1]: "a" has the salt of "a"`, "tenants[2]: name of 0 bytes", "tenants[2]: token",
 	} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("nothing about %q in:\n%v", part, err)
+		}
+	}
+}
+
+func TestALevelAboveMemoryNeedsADisk(t *testing.T) {
+	for _, level := range []string{"memory", "logged", "synced"} {
+		for _, disk := range []string{"", "/var/cache/spliced"} {
+			c := DefaultConfig()
+			c.Disk, c.AckLevel = disk, level
+			c.Resolve(bigMachine)
+			if err := c.Validate(bigMachine); (err == nil) != (disk != "" || level == "memory") {
+				t.Errorf("%q at %q: %v", level, disk, err)
+			}
 		}
 	}
 }

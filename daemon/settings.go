@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"flag"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -59,6 +60,39 @@ func (c *Config) settings() []setting {
 		{"connection-memory", &c.ConnectionMemory, "bytes, staging + slots to 64TiB", "three eighths of the memory limit",
 			"Bound on staging and slots of all connections together; beyond it a hello is answered full. A connection that wishes for more than the defaults gets at most half of what is left."},
 
+		{"disk", (*text)(&c.Disk), "path of a directory, at most 3840 bytes", "no disk tier",
+			"Directory of the disk tier, for one daemon. It is made when its parent is there. A directory that cannot be used costs hits, not the start: the daemon serves from memory, says why, and tries again."},
+		{"disk-size", &c.DiskSize, "bytes, two granules to 1024TiB", "not allowed",
+			"Budget of segments on disk. Files are made one disk-slab at a time, as they are needed."},
+		{"disk-private", &c.DiskPrivate, "bytes, 0B to 1024TiB", "checkpoints stay in memory",
+			"Budget of checkpoints on disk."},
+		{"disk-slab", &c.DiskSlab, "bytes, two granules to 1TiB", "not allowed",
+			"Size of a slab file, allocated when it is made; less where the budgets are."},
+		{"disk-granule", &c.DiskGranule, "bytes, a power of two, 4KiB to 1MiB", "not allowed",
+			"What space on disk is given in: an entry wastes less than one. Slab files of another granule are not used."},
+		{"disk-reserve", &c.DiskReserve, "bytes, 0B to 1024TiB", "the file system may be filled",
+			"What the file system keeps free: no slab file is made that would take it."},
+		{"disk-codec", (*text)(&c.DiskCodec), "none, kv or all", "not allowed",
+			"Which parts are stored coded, without loss: none, keys and values, or states and transitions too. Takes a core about a second per GB and saves about 30 % of bf16 values, so it pays where space is scarce or the disk slow."},
+		{"disk-workers", (*integer)(&c.DiskWorkers), "1 to 256", "not allowed",
+			"Objects written at once, and again read at once."},
+		{"disk-queue", &c.DiskQueue, "bytes, 1MiB to 64TiB", "not allowed",
+			"Objects that wait to be written, or are being; they stay in memory meanwhile. Beyond it writes are put off."},
+		{"disk-sync-every", (*interval)(&c.DiskSyncEvery), "10ms to 1h", "not allowed",
+			"How long what is logged may wait to be synced."},
+		{"ack-level", (*text)(&c.AckLevel), "memory, logged or synced; above memory only with a disk", "not allowed",
+			"How safe an object is before its commit is answered, where the commit does not say."},
+		{"write-behind", (*toggle)(&c.WriteBehind), "on or off", "not allowed",
+			"Whether every published object is written to disk at once, in the background. Off: when memory fills up, and at the stop."},
+		{"read-ahead", (*toggle)(&c.ReadAhead), "on or off", "not allowed",
+			"Whether what a match finds on disk is read into memory before anybody asks for it."},
+		{"memory-high", (*integer)(&c.MemoryHigh), "percent of a pool, 1 to 100", "not allowed",
+			"Use of a pool above which objects that are only in memory are written to disk, least valuable first."},
+		{"memory-low", (*integer)(&c.MemoryLow), "percent of a pool, 0 to memory-high", "every object that may leave is written",
+			"Use at which that ends: what could be dropped without loss counts as free."},
+		{"promote-timeout", (*interval)(&c.PromoteTimeout), "1ms to 1h", "not allowed",
+			"How long an acquire or load waits for what lies on disk; seven eighths of its own deadline if that is less. What is not there by then is a miss."},
+
 		{"max-connections", (*integer)(&c.MaxConnections), "1 to 4096", "not allowed",
 			"Connections at once; each takes one thread. One more is told busy and closed."},
 		{"max-in-flight", (*integer)(&c.MaxInFlight), "1 to 1024", "not allowed",
@@ -80,8 +114,8 @@ func (c *Config) settings() []setting {
 			"Time a new connection has for its hello."},
 		{"send-timeout", (*interval)(&c.SendTimeout), "1ms to 1m", "not allowed",
 			"How long a reply may wait for a client that does not read before the client is dropped."},
-		{"drain-timeout", (*interval)(&c.DrainTimeout), "0s to 10m", "running work is stopped at once",
-			"How long running work may go on when the daemon stops."},
+		{"drain-timeout", (*interval)(&c.DrainTimeout), "0s to 10m", "running work is stopped at once, nothing more is written to disk",
+			"How long running work may go on when the daemon stops, and again how long what is only in memory is written to disk."},
 		{"lease-ttl", (*interval)(&c.LeaseTTL), "1s to 24h", "not allowed",
 			"Life of a lease whose request names none; a backstop, since leases end with their connection."},
 		{"max-lease-ttl", (*interval)(&c.MaxLeaseTTL), "lease-ttl to 24h", "not allowed",
@@ -96,9 +130,10 @@ func (c *Config) settings() []setting {
 	}
 }
 
-// text, integer, interval, idList and nameList make fields flag.Values.
+// text, toggle, integer, interval, idList and nameList make fields flag.Values.
 type (
 	text     string
+	toggle   bool
 	integer  int
 	interval time.Duration
 	idList   []uint32
@@ -111,6 +146,25 @@ func (i *integer) String() string      { return strconv.Itoa(int(*i)) }
 func (d *interval) String() string     { return time.Duration(*d).String() }
 func (l *nameList) String() string     { return strings.Join(*l, ",") }
 func (l *nameList) Set(s string) error { *l = splitList(s); return nil }
+
+func (t *toggle) String() string {
+	if *t {
+		return "on"
+	}
+	return "off"
+}
+
+func (t *toggle) Set(s string) error {
+	switch strings.TrimSpace(s) {
+	case "on":
+		*t = true
+	case "off":
+		*t = false
+	default:
+		return fmt.Errorf("%q is neither on nor off", s)
+	}
+	return nil
+}
 
 func (i *integer) Set(s string) error {
 	n, err := strconv.Atoi(strings.TrimSpace(s))
