@@ -11,6 +11,8 @@ TESTFLAGS ?=
 FUZZTIME  ?= 30s
 BENCHTIME ?= 1s
 IMAGE     ?= localhost/spliced:dev
+# Where bench-disk puts its files, removed at its end; empty = where temporary files go.
+DISKDIR   ?=
 
 # Modules of their own, so that what only tests and generators need stays out of go.mod.
 MODULES := $(patsubst %/go.mod,%,$(wildcard scripts/*/go.mod docker/*/go.mod))
@@ -20,7 +22,7 @@ LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test race lint fuzz bench generate image clean
+.PHONY: help build demo test race lint fuzz bench bench-disk generate image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +61,10 @@ bench: build ## Go benchmarks, then the rows of `splicectl bench`
 	-$(MAKE) --no-print-directory bin/openblas-compose
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
 	bin/splicectl bench --suite quick
+
+bench-disk: build ## the disk tier beside fio, Redis and Pebble; DISKDIR names a directory of the disk
+	bin/splicectl bench --suite disk --dir '$(DISKDIR)'
+	bin/splicectl bench --suite pebble --dir '$(DISKDIR)'
 
 # Only to compare with; without it, or without the library, that row is left out.
 bin/openblas-compose: scripts/openblas/compose.c

@@ -16,12 +16,14 @@ func benchCommand() command {
 	return command{
 		name: "bench", synopsis: "[flags]",
 		summary:  "Measure a temporary daemon and the kernels, each figure beside its limit",
-		examples: []string{"", "--suite quick --json", "-only match,acquire"},
+		examples: []string{"", "--suite quick --json", "-only lookup,transfer", "--suite disk --dir /var/lib"},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
 			o := bench.Options{Commit: commit}
-			fs.StringVar(&o.Suite, "suite", "quick", "`suite`: quick takes less than a minute, full five times the rounds,\nsmoke one round of each")
+			fs.StringVar(&o.Suite, "suite", "quick", "`suite`: quick takes less than a minute, full five times the rounds,\nsmoke one round of each; disk measures the disk tier beside fio in two minutes,\npebble the places where its values could lie")
+			fs.StringVar(&o.Dir, "dir", "", "`directory` on the disk to measure, for suites of the disk\n(default: where temporary files go)")
+			fs.StringVar(&o.Torture, "torture", "", "`file` with a report of torture runs to show beside the suite disk")
 			fs.StringVar(&o.Daemon, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
-			only := fs.String("only", "", "comma-separated `sections` of: "+strings.Join(bench.SectionNames(), ", "))
+			only := fs.String("only", "", "comma-separated `sections` of the suite: "+sectionsByName())
 			quiet := fs.Bool("quiet", false, "no progress on standard error")
 			return func(ctx context.Context, c *call) error {
 				if *only != "" {
@@ -36,6 +38,14 @@ func benchCommand() command {
 	}
 }
 
+func sectionsByName() string {
+	var text []string
+	for _, suite := range []string{"quick", "disk", "pebble"} {
+		text = append(text, strings.Join(bench.SectionNames(suite), ", ")+" ("+suite+")")
+	}
+	return strings.Join(text, "; ")
+}
+
 func runBench(ctx context.Context, c *call, o bench.Options) error {
 	if len(c.args) > 0 {
 		return usagef("takes no arguments, got %q", c.args)
@@ -44,8 +54,8 @@ func runBench(ctx context.Context, c *call, o bench.Options) error {
 		return usagef("no suite %q, want one of %q", o.Suite, bench.SuiteNames())
 	}
 	for _, name := range o.Only {
-		if !slices.Contains(bench.SectionNames(), name) {
-			return usagef("no section %q, want some of %q", name, bench.SectionNames())
+		if known := bench.SectionNames(o.Suite); !slices.Contains(known, name) {
+			return usagef("no section %q, want some of %q", name, known)
 		}
 	}
 	report, failed := bench.Run(ctx, o)

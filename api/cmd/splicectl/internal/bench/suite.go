@@ -16,12 +16,25 @@ type Options struct {
 	Daemon   string // path of spliced; empty = found beside this program or in PATH
 	Commit   string
 	Only     []string  // names of sections; empty = all
+	Dir      string    // on the disk that suites of the disk measure; empty = where temporary files go
+	Torture  string    // path of a report of torture runs to show; empty = none
 	Progress io.Writer // one line a section; nil = none
 }
 
-// suites are the known ones, with how many rounds they take of what quick takes.
-// Smoke takes one of each, to see that every row comes.
-func suites() map[string]float64 { return map[string]float64{"smoke": 0, "quick": 1, "full": 5} }
+// suite is a set of sections and how many rounds to take of what they name.
+type suite struct {
+	effort   float64
+	sections func() []section
+}
+
+// suites are the known ones. Smoke takes one round of each row, to see that all
+// come.
+func suites() map[string]suite {
+	return map[string]suite{
+		"smoke": {0, nodeSections}, "quick": {1, nodeSections}, "full": {5, nodeSections},
+		"disk": {1, diskSections}, "disk-smoke": {0, diskSections}, "pebble": {1, pebbleSections},
+	}
+}
 
 // SuiteNames lists what Options.Suite can name.
 func SuiteNames() []string { return slices.Sorted(maps.Keys(suites())) }
@@ -32,7 +45,7 @@ type section struct {
 	run  func(context.Context, *session) error
 }
 
-func sections() []section {
+func nodeSections() []section {
 	return []section{
 		{"lookup", lookupRows}, {"transfer", transferRows}, {"compose", composeRows}, {"rotate", rotateRows},
 		{"kill", killRow}, {"restart", restartRow}, {"start", startRows},
@@ -64,16 +77,16 @@ func (s *session) progress(format string, a ...any) {
 // Run measures a suite. A section that fails leaves its rows out; the report is
 // good for the others, and the errors of all are returned with it.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	effort, known := suites()[o.Suite]
+	suite, known := suites()[o.Suite]
 	if !known {
 		return nil, fmt.Errorf("no suite %q", o.Suite)
 	}
-	s := &session{options: o, effort: effort, report: &Report{
+	s := &session{options: o, effort: suite.effort, report: &Report{
 		Machine: Machine(), Commit: o.Commit, Date: time.Now().UTC().Truncate(time.Second), Suite: o.Suite,
 		Rows: []Row{}, Skipped: []Skip{},
 	}}
 	var failed []error
-	for _, part := range sections() {
+	for _, part := range suite.sections() {
 		if !s.wanted(part.name) {
 			continue
 		}
@@ -93,10 +106,10 @@ func (s *session) wanted(name string) bool {
 	return len(s.options.Only) == 0 || slices.Contains(s.options.Only, name)
 }
 
-// SectionNames lists what Options.Only can name, in order.
-func SectionNames() []string {
+// SectionNames lists what Options.Only can name for a suite, in order.
+func SectionNames(suite string) []string {
 	var names []string
-	for _, s := range sections() {
+	for _, s := range suites()[suite].sections() {
 		names = append(names, s.name)
 	}
 	return names

@@ -1,0 +1,116 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// transfer is one sequential pass over a file with O_DIRECT, done by fio or by
+// our own loop: Workers threads, each over its own part of the file, one block
+// after another.
+type transfer struct {
+	Path      string
+	Write     bool
+	Bytes     int64 // of the file; a multiple of Workers x Block
+	Block     int64
+	Workers   int
+	SyncEvery int // a worker calls fdatasync after so many blocks; 0 = never
+}
+
+func (t transfer) share() int64 { return t.Bytes / int64(t.Workers) }
+
+// fio is the program of that name. It is a limit only: without it rows keep the
+// limit of our own loop.
+type fio struct{ program string }
+
+func findFio() (fio, error) {
+	path, err := exec.LookPath("fio")
+	if err != nil {
+		return fio{}, errors.New("fio is not in PATH")
+	}
+	return fio{path}, nil
+}
+
+func (t transfer) fioArgs() []string {
+	direction := "read"
+	if t.Write {
+		direction = "write"
+	}
+	share := strconv.FormatInt(t.share(), 10)
+	return []string{
+		"--name=spliced", "--filename=" + t.Path, "--rw=" + direction, "--bs=" + strconv.FormatInt(t.Block, 10),
+		"--ioengine=psync", "--direct=1", "--thread", "--numjobs=" + strconv.Itoa(t.Workers), "--group_reporting",
+		"--size=" + share, "--offset_increment=" + share, "--fdatasync=" + strconv.Itoa(t.SyncEvery),
+		"--output-format=json",
+	}
+}
+
+// run answers what fio measured, which leaves out its own start.
+func (f fio) run(ctx context.Context, t transfer) (passed, error) {
+	cmd := exec.CommandContext(ctx, f.program, t.fioArgs()...)
+	// The interrupt of a terminal is for us, who then end fio by the context.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return passed{}, ctx.Err()
+		}
+		return passed{}, fmt.Errorf("fio: %w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	return parseFio(stdout.Bytes(), t)
+}
+
+// passed is what a pass took.
+type passed struct {
+	seconds float64
+	bytes   int64
+	cpu     float64 // seconds of all threads
+}
+
+func (p passed) rate() float64 { return float64(p.bytes) / p.seconds / 1e9 } // GB/s
+
+// parseFio reads fio's JSON, which may come behind lines of warnings.
+func parseFio(text []byte, t transfer) (passed, error) {
+	if at := bytes.Index(text, []byte("\n{")); at >= 0 && !bytes.HasPrefix(text, []byte("{")) {
+		text = text[at+1:]
+	}
+	type direction struct {
+		Bytes     int64   `json:"io_bytes"`
+		PerSecond float64 `json:"bw_bytes"`
+		Ms        float64 `json:"runtime"`
+	}
+	var report struct {
+		Jobs []struct {
+			Error int       `json:"error"`
+			Read  direction `json:"read"`
+			Write direction `json:"write"`
+			Ms    float64   `json:"job_runtime"` // of all threads together
+			User  float64   `json:"usr_cpu"`     // % of job_runtime
+			Sys   float64   `json:"sys_cpu"`
+		} `json:"jobs"`
+	}
+	if err := json.Unmarshal(text, &report); err != nil {
+		return passed{}, fmt.Errorf("output of fio: %w", err)
+	}
+	if len(report.Jobs) != 1 || report.Jobs[0].Error != 0 {
+		return passed{}, fmt.Errorf("output of fio: %d groups, want one without an error", len(report.Jobs))
+	}
+	job := report.Jobs[0]
+	way := job.Read
+	if t.Write {
+		way = job.Write
+	}
+	if way.Bytes != t.share()*int64(t.Workers) || way.PerSecond <= 0 {
+		return passed{}, fmt.Errorf("fio moved %d bytes of %d", way.Bytes, t.Bytes)
+	}
+	// Its milliseconds are whole, its bytes a second come from them or finer.
+	return passed{seconds: float64(way.Bytes) / way.PerSecond, bytes: way.Bytes, cpu: (job.User + job.Sys) / 100 * job.Ms / 1e3}, nil
+}

@@ -1,0 +1,131 @@
+package bench
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const fioOutput = `fio: this platform does not support process shared mutexes
+{
+  "fio version" : "fio-3.33",
+  "jobs" : [
+    {
+      "jobname" : "spliced", "error" : 0,
+      "read" : { "io_bytes" : 0, "bw_bytes" : 0, "runtime" : 0 },
+      "write" : { "io_bytes" : 268435456, "bw_bytes" : 2855696340, "runtime" : 94, "total_ios" : 256 },
+      "job_runtime" : 359, "usr_cpu" : 4.0, "sys_cpu" : 1.0
+    }
+  ]
+}
+`
+
+func TestFioIsReadBehindWarnings(t *testing.T) {
+	job := transfer{Write: true, Bytes: 256 << 20, Block: 1 << 20, Workers: 4}
+	got, err := parseFio([]byte(fioOutput), job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.bytes != 256<<20 || got.rate() < 2.8556 || got.rate() > 2.8558 {
+		t.Errorf("%+v, %v GB/s", got, got.rate())
+	}
+	if got.cpu < 0.01794 || got.cpu > 0.01796 { // 5 % of 359 ms
+		t.Errorf("%v s of processor time", got.cpu)
+	}
+}
+
+func TestFioThatDidSomethingElseIsRefused(t *testing.T) {
+	job := transfer{Write: true, Bytes: 256 << 20, Block: 1 << 20, Workers: 4}
+	for name, text := range map[string]string{
+		"an error":     strings.Replace(fioOutput, `"error" : 0`, `"error" : 28`, 1),
+		"fewer bytes":  strings.Replace(fioOutput, "268435456", "268435455", 1),
+		"no time":      strings.Replace(fioOutput, "2855696340", "0", 1),
+		"no job":       `{"jobs": []}`,
+		"no JSON":      "fio: pid=7, err=22/file:filesetup.c",
+		"nothing":      "",
+		"cut in parts": fioOutput[:len(fioOutput)/2],
+	} {
+		if got, err := parseFio([]byte(text), job); err == nil {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if _, err := parseFio([]byte(fioOutput), transfer{Bytes: 256 << 20, Block: 1 << 20, Workers: 4}); err == nil {
+		t.Error("a write was taken for a read")
+	}
+}
+
+func TestFioGetsTheFlagsOfOurTransfers(t *testing.T) {
+	args := transfer{Path: "/d/f", Write: true, Bytes: 1 << 30, Block: 16 << 20, Workers: 2, SyncEvery: 1}.fioArgs()
+	for _, want := range []string{"--rw=write", "--direct=1", "--bs=16777216", "--numjobs=2", "--size=536870912",
+		"--offset_increment=536870912", "--fdatasync=1", "--filename=/d/f"} {
+		if !slices.Contains(args, want) {
+			t.Errorf("%s is missing in %v", want, args)
+		}
+	}
+	if args := (transfer{Path: "/d/f", Bytes: 1, Block: 1, Workers: 1}).fioArgs(); !slices.Contains(args, "--rw=read") {
+		t.Errorf("%v", args)
+	}
+}
+
+// directDir is a directory whose file system takes direct transfers.
+func directDir(t *testing.T) *scratch {
+	t.Helper()
+	dir := t.TempDir()
+	fd, err := unix.Open(filepath.Join(dir, "probe"), unix.O_RDWR|unix.O_CREAT|unix.O_DIRECT, 0o600)
+	if errors.Is(err, unix.EINVAL) {
+		t.Skip("this file system does not take direct transfers")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fd)
+	return &scratch{dir}
+}
+
+func TestOurLoopAndFioMoveTheSameBytes(t *testing.T) {
+	d := directDir(t)
+	path, err := d.fallocated("file", 4<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := transfer{Path: path, Write: true, Bytes: 4 << 20, Block: 1 << 20, Workers: 2, SyncEvery: 1}
+	if got, err := job.run(t.Context()); err != nil || got.bytes != 4<<20 || got.rate() <= 0 {
+		t.Fatalf("%+v: %v", got, err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || len(text) != 4<<20 || stamp(text) == 0 || stamp(text[3<<20:]) != stamp(text) {
+		t.Errorf("%d bytes, not all blocks were written: %v", len(text), err)
+	}
+	if err := dropCachedUnder(d.dir); err != nil {
+		t.Error(err)
+	}
+	job.Write = false
+	if got, err := job.run(t.Context()); err != nil || got.seconds <= 0 {
+		t.Errorf("%+v: %v", got, err)
+	}
+	f, err := findFio()
+	if err != nil {
+		t.Skip(err)
+	}
+	if got, err := f.run(t.Context(), job); err != nil || got.bytes != job.Bytes || got.seconds <= 0 {
+		t.Errorf("%+v: %v", got, err)
+	}
+	job.Path = filepath.Join(path, "below")
+	if _, err := f.run(t.Context(), job); err == nil {
+		t.Error("fio read what lies below a file")
+	}
+}
+
+func TestMemoryIsNoDisk(t *testing.T) {
+	if _, err := os.Stat("/dev/shm"); err != nil {
+		t.Skip("no /dev/shm here")
+	}
+	if d, err := newScratch("/dev/shm"); err == nil || !strings.Contains(err.Error(), "memory") {
+		t.Errorf("%+v: %v", d, err)
+	}
+}

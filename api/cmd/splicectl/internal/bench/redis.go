@@ -1,0 +1,168 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// redisServer is a redis-server of ours that makes every write durable before it
+// answers, on a unix socket.
+type redisServer struct {
+	socket string
+	cmd    *exec.Cmd
+	exited chan struct{}
+	log    strings.Builder
+}
+
+const redisReady = 10 * time.Second
+
+func findRedis() (string, error) {
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		return "", errors.New("redis-server is not in PATH")
+	}
+	return path, nil
+}
+
+// startRedis runs it in dir, which holds its append-only file and, since paths
+// of sockets are short, in sockets what is connected to.
+func startRedis(ctx context.Context, program, dir, sockets string) (*redisServer, error) {
+	r := &redisServer{socket: sockets + "/redis.sock", exited: make(chan struct{})}
+	r.cmd = exec.Command(program, "--port", "0", "--unixsocket", r.socket, "--unixsocketperm", "700", "--dir", dir,
+		"--save", "", "--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0",
+		"--proto-max-bulk-len", "512mb", "--daemonize", "no")
+	r.cmd.Stdout, r.cmd.Stderr = &r.log, &r.log
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if err := r.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start redis-server: %w", err)
+	}
+	go func() {
+		_ = r.cmd.Wait() // it is ended by kill
+		close(r.exited)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, redisReady)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if c, err := dialRedis(r.socket); err == nil {
+			err = c.do("PING")
+			if err = errors.Join(err, c.close()); err == nil {
+				return r, nil
+			}
+		}
+		select {
+		case <-r.exited:
+			return nil, fmt.Errorf("redis-server ended while starting: %s", strings.TrimSpace(r.log.String()))
+		case <-ctx.Done():
+			r.stop()
+			return nil, fmt.Errorf("redis-server was not ready: %w", ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// stop kills it: nothing of it is wanted any more.
+func (r *redisServer) stop() {
+	_ = r.cmd.Process.Kill()
+	<-r.exited
+}
+
+// redisConn is one client. Only what the rows need: commands that answer a
+// status or a value.
+type redisConn struct {
+	c net.Conn
+	r *bufio.Reader
+}
+
+func dialRedis(socket string) (*redisConn, error) {
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	return &redisConn{c, bufio.NewReaderSize(c, 1<<20)}, nil
+}
+
+func (c *redisConn) close() error { return c.c.Close() }
+
+// do sends a command and expects a status.
+func (c *redisConn) do(args ...string) error {
+	parts := make([][]byte, len(args))
+	for i, a := range args {
+		parts[i] = []byte(a)
+	}
+	if err := c.send(parts...); err != nil {
+		return err
+	}
+	kind, text, err := c.reply()
+	if err != nil {
+		return err
+	}
+	if kind != '+' {
+		return fmt.Errorf("redis answers %c%s to %s", kind, text, args[0])
+	}
+	return nil
+}
+
+func (c *redisConn) set(key string, value []byte) error {
+	if err := c.send([]byte("SET"), []byte(key), value); err != nil {
+		return err
+	}
+	kind, text, err := c.reply()
+	if err == nil && kind != '+' {
+		err = fmt.Errorf("redis answers %c%s to SET", kind, text)
+	}
+	return err
+}
+
+// get reads a value into dst, which has its length.
+func (c *redisConn) get(key string, dst []byte) error {
+	if err := c.send([]byte("GET"), []byte(key)); err != nil {
+		return err
+	}
+	kind, text, err := c.reply()
+	if err != nil {
+		return err
+	}
+	if n, err := strconv.Atoi(text); kind != '$' || err != nil || n != len(dst) {
+		return fmt.Errorf("redis answers %c%s to GET, want %d bytes", kind, text, len(dst))
+	}
+	if _, err := io.ReadFull(c.r, dst); err != nil {
+		return err
+	}
+	_, err = c.r.Discard(2)
+	return err
+}
+
+func (c *redisConn) send(parts ...[]byte) error {
+	buffers := net.Buffers{fmt.Appendf(nil, "*%d\r\n", len(parts))}
+	for _, p := range parts {
+		buffers = append(buffers, fmt.Appendf(nil, "$%d\r\n", len(p)), p, []byte("\r\n"))
+	}
+	_, err := buffers.WriteTo(c.c)
+	return err
+}
+
+func (c *redisConn) reply() (kind byte, text string, err error) {
+	line, err := c.r.ReadString('\n')
+	if err != nil {
+		return 0, "", fmt.Errorf("redis: %w", err)
+	}
+	if len(line) < 3 || !strings.HasSuffix(line, "\r\n") {
+		return 0, "", fmt.Errorf("redis answers %q", line)
+	}
+	return line[0], line[1 : len(line)-2], nil
+}
+
+// shortDir is a directory for sockets, whose paths must be short.
+func shortDir() (string, error) { return os.MkdirTemp("", "spliced-") }
