@@ -8,7 +8,7 @@ import (
 // diskSections are those of the suite disk: the tier beside fio, both on one
 // disk, in turns.
 func diskSections() []section {
-	return []section{{"durable", durableRows}}
+	return []section{{"codec", codecRows}, {"durable", durableRows}}
 }
 
 // durableRows compares at both sizes.
