@@ -19,10 +19,31 @@ func (r *Report) Print(w io.Writer) error {
 	for i := range r.Ways[:3] {
 		fmt.Fprintf(&b, "%16.1f", float64(r.Ways[i].HeldBytes)/(1<<20))
 	}
+	b.WriteByte('\n')
+	r.Restart.print(&b)
 	fmt.Fprintf(&b, "\n* with random weights no measure of quality\n\n%s\n", r.Sentence)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
+
+// print says what the kill in the middle cost.
+func (r *Restart) print(b *strings.Builder) {
+	if r == nil {
+		return
+	}
+	mib := func(n int64) float64 { return float64(n) / (1 << 20) }
+	fmt.Fprintf(b, "\nafter request %d the daemon was killed with SIGKILL and started again on its disk directory:\n", r.AfterRequest)
+	fmt.Fprintf(b, "  %d of %d segments came back (%.1f of %.1f MiB), and %d of %d checkpoints (%.1f of %.1f MiB)\n",
+		r.Back.Segments, r.Published.Segments, mib(r.Back.SegmentBytes), mib(r.Published.SegmentBytes),
+		r.Back.Checkpoints, r.Published.Checkpoints, mib(r.Back.CheckpointBytes), mib(r.Published.CheckpointBytes))
+	fmt.Fprintf(b, "  %.0f ms from the kill until the engine was attached again\n", r.BackMs)
+	fmt.Fprintf(b, "  %d of %d requests served before and after it have the same answer, bit for bit\n", r.Same, r.Replayed)
+	fmt.Fprintf(b, "  segments hit before the kill: %s\n  in these %d requests after it: %s\n  after it to the end of the run: %s\n",
+		r.Before, r.Replayed, r.Replay, r.After)
+}
+
+// String is for people.
+func (h Hits) String() string { return fmt.Sprintf("%d in memory, %d on disk", h.Memory, h.Disk) }
 
 // row is one line of a table; naive addition has no time of its own.
 type row struct {

@@ -8,17 +8,18 @@ import (
 
 // Report is what a run measured. Means are over requests.
 type Report struct {
-	Model    string  `json:"model"`
-	Weights  string  `json:"weights"`
-	Source   string  `json:"source"`
-	Requests int     `json:"requests"`
-	Passages int     `json:"passages"`
-	Seam     int     `json:"seam_tokens"`
-	Cold     string  `json:"cold_means"`
-	Split    string  `json:"split_means"`
-	Seconds  float64 `json:"seconds"`
-	Ways     []Way   `json:"ways"`
-	Sentence string  `json:"sentence"`
+	Model    string   `json:"model"`
+	Weights  string   `json:"weights"`
+	Source   string   `json:"source"`
+	Requests int      `json:"requests"`
+	Passages int      `json:"passages"`
+	Seam     int      `json:"seam_tokens"`
+	Cold     string   `json:"cold_means"`
+	Split    string   `json:"split_means"`
+	Seconds  float64  `json:"seconds"`
+	Ways     []Way    `json:"ways"`
+	Restart  *Restart `json:"restart,omitempty"` // when the store was killed in the middle
+	Sentence string   `json:"sentence"`
 }
 
 // Way is one way to serve the requests. Cold and Warm are the same requests in
@@ -96,6 +97,9 @@ func (r *runner) report(took time.Duration) (*Report, error) {
 		})
 	}
 	out.compareWays()
+	if out.Restart = r.restart; r.restart != nil {
+		r.restart.After = r.store.(Durable).Hits().minus(r.restart.Before)
+	}
 	out.Sentence = out.say()
 	return out, nil
 }

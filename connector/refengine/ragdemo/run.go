@@ -25,6 +25,10 @@ type Options struct {
 	Requests int     // how many; 0 = all
 	Seam     int     // w; 0 = 8
 	Sample   *Sample // nil = the embedded one
+	// Crash, when set, ends the store's process as a crash would and returns
+	// when it is back. It is called once, in the middle of the run, with the last
+	// requests served again before and after; the store has to be Durable.
+	Crash func(ctx context.Context) error
 	// Progress, when set, is called before each step from the running goroutine.
 	Progress func(Progress)
 }
@@ -83,6 +87,11 @@ func Run(ctx context.Context, m *refengine.Model[float32], store Store, o Option
 		if err := r.request(ctx, i); err != nil {
 			return nil, fmt.Errorf("request %d: %w", i, err)
 		}
+		if served := i + 1; o.Crash != nil && served == (o.Requests+1)/2 {
+			if err := r.crash(ctx, served); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return r.report(time.Since(began))
 }
@@ -97,6 +106,9 @@ type runner struct {
 	tokens []int  // per request: prompt length
 	done   map[string][]outcome
 	steps  int
+
+	recent  []recall // the last requests, until the crash
+	restart *Restart
 }
 
 // warmUp lets the allocator and the tables grow before anything is timed.
@@ -133,6 +145,7 @@ func (r *runner) request(ctx context.Context, i int) error {
 	}
 	truth := reference{full, refengine.Greedy(logits)}
 	r.add(WayFull, outcome{ttft: time.Since(began), computed: len(all), agrees: true})
+	r.remember(i, truth)
 
 	if err := r.step(ctx, i, WayPrefix); err != nil {
 		return err
@@ -140,7 +153,7 @@ func (r *runner) request(ctx context.Context, i int) error {
 	if err := r.prefix(all, boundaries, truth); err != nil {
 		return err
 	}
-	req := refengine.Request{First: p.first, Mid: p.passages, Query: p.query, Seam: r.opt.Seam}
+	req := r.ask(p)
 	if err := r.step(ctx, i, WaySpliced); err != nil {
 		return err
 	}
@@ -154,6 +167,11 @@ func (r *runner) request(ctx context.Context, i int) error {
 	}
 	_, err = r.serve(WayAdded, refengine.Adding{Cache: r.store}, req, truth)
 	return err
+}
+
+// ask is a prompt as a request in segments.
+func (r *runner) ask(p prompt) refengine.Request {
+	return refengine.Request{First: p.first, Mid: p.passages, Query: p.query, Seam: r.opt.Seam}
 }
 
 func (r *runner) add(way string, o outcome) { r.done[way] = append(r.done[way], o) }
@@ -197,10 +215,15 @@ func (r *runner) serve(way string, c refengine.Cache, req refengine.Request, tru
 }
 
 func (r *runner) compare(way string, o outcome, logits []float32, st *refengine.State[float32], truth reference) {
+	r.add(way, r.measure(o, logits, st, truth))
+}
+
+// measure compares a result with full recompute.
+func (r *runner) measure(o outcome, logits []float32, st *refengine.State[float32], truth reference) outcome {
 	at := func(layer int) deviation { return deviate(st.Layers[layer].S, truth.state.Layers[layer].S) }
 	o.first, o.deepest = at(r.linear[0]), at(r.linear[len(r.linear)-1])
 	o.agrees = refengine.Greedy(logits) == truth.next
-	r.add(way, o)
+	return o
 }
 
 // describe counts the model's layers for people.

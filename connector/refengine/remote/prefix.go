@@ -9,12 +9,12 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// blockTokens is the block of prefix hashes. Positions need not be multiples.
-const blockTokens = 64
+// BlockTokens is the block of prefix hashes. Positions need not be multiples.
+const BlockTokens = 64
 
 // Load implements refengine.Prefixes with exact checkpoints.
 func (s *Store) Load(prompt []uint32, positions []int) (*refengine.State[float32], error) {
-	hashes, ok := s.model.PrefixHashes(blockTokens, prompt, positions)
+	hashes, ok := s.model.PrefixHashes(BlockTokens, prompt, positions)
 	if !ok {
 		return nil, connector.ErrUnavailable
 	}
@@ -67,11 +67,11 @@ func (s *Store) unfold(c *connector.Checkpoint) (*refengine.State[float32], erro
 // Save implements refengine.Prefixes: each state extends the one before it, so
 // rows are stored once. Spliced states are kept as such. A state that the daemon has no room for ends the chain.
 func (s *Store) Save(prompt []uint32, positions []int, states []*refengine.State[float32]) error {
-	hashes, ok := s.model.PrefixHashes(blockTokens, prompt, positions)
+	hashes, ok := s.model.PrefixHashes(BlockTokens, prompt, positions)
 	if !ok {
 		return connector.ErrUnavailable
 	}
-	var q connector.SaveQuery
+	q := connector.SaveQuery{Level: s.Level}
 	for i, p := range positions {
 		if states[i].Tokens != p {
 			return fmt.Errorf("state of %d tokens to save at %d: %w", states[i].Tokens, p, refengine.ErrInvalid)

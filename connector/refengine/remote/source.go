@@ -91,7 +91,7 @@ func (s *source) begin(prefix []uint32) error {
 		return fmt.Errorf("state of %d and prefix of %d tokens, plan begins at %d: %w",
 			s.from.Tokens, len(prefix), s.shape.Begin, refengine.ErrInvalid)
 	}
-	hashes, ok := s.store.model.PrefixHashes(blockTokens, prefix, []int{len(prefix)})
+	hashes, ok := s.store.model.PrefixHashes(BlockTokens, prefix, []int{len(prefix)})
 	if !ok {
 		return connector.ErrUnavailable
 	}

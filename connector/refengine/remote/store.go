@@ -17,6 +17,9 @@ import (
 // Store keeps one model's segments and prefix states in the daemon. It belongs
 // to one goroutine at a time.
 type Store struct {
+	// Level is what Publish and Save ask for; 0 = as the daemon is configured.
+	Level wire.Level
+
 	ctx    context.Context
 	client *connector.Client
 	model  *connector.Model
@@ -49,6 +52,10 @@ func (s *Store) Match(keys []profile.SegmentKey) ([]bool, error) {
 	return held, nil
 }
 
+// Found is the whole answer to the last match of segments or of a prefix, until
+// the next one.
+func (s *Store) Found() *connector.Found { return &s.found }
+
 // Publish implements refengine.Cache. Values are rounded to their element types
 // on their way into staging.
 func (s *Store) Publish(_ profile.SegmentKey, tokens []uint32, seg *refengine.Segment[float32]) error {
@@ -57,6 +64,7 @@ func (s *Store) Publish(_ profile.SegmentKey, tokens []uint32, seg *refengine.Se
 		Source: connector.Source{Fill: func(p profile.Part, _ int, off int64, dst []byte) error {
 			return fill(dst, seg.Layers[p.Layer].Part(p.Kind), p.DType, off)
 		}},
+		Level: s.Level,
 	})
 	return unlessRefused(err)
 }
