@@ -31,6 +31,7 @@ type Options struct {
 	Binary string   // path; empty = Find
 	Dir    string   // for sockets; empty = a new temporary one, removed by Stop
 	Args   []string // further flags of spliced
+	Disk   bool     // give it a disk directory beside its sockets, for restarts
 	Log    io.Writer
 }
 
@@ -119,18 +120,26 @@ func (d *Daemon) Kill() error {
 	return nil
 }
 
-// Restart starts the daemon again after Kill, on the same sockets.
-func (d *Daemon) Restart(ctx context.Context) error { return d.launch(ctx) }
+// Restart starts the daemon again after Kill or End, on the same sockets, with
+// the same further flags or, when there are any here, with these instead.
+func (d *Daemon) Restart(ctx context.Context, args ...string) error {
+	if len(args) > 0 {
+		d.options.Args = args
+	}
+	return d.launch(ctx)
+}
 
 // Stop asks the daemon to end, kills it when it does not, and removes what Start
 // made. It reports a daemon that did not end well.
 func (d *Daemon) Stop() error {
-	err := d.end()
+	err := d.End()
 	d.client.Close()
 	return errors.Join(err, d.clean())
 }
 
-func (d *Daemon) end() error {
+// End asks the daemon to end as an operator would, and kills it when it does not.
+// It can be started again.
+func (d *Daemon) End() error {
 	select {
 	case <-d.exited: // it was killed, or crashed
 		return nil
@@ -160,7 +169,11 @@ func (d *Daemon) clean() error {
 }
 
 func (d *Daemon) launch(ctx context.Context) error {
-	args := append([]string{"-socket", d.Socket, "-admin-socket", d.Admin, "-http", "off", "-log-level", "warn"}, d.options.Args...)
+	args := []string{"-socket", d.Socket, "-admin-socket", d.Admin, "-http", "off", "-log-level", "warn"}
+	if d.options.Disk {
+		args = append(args, "-disk", filepath.Join(d.dir, "disk"))
+	}
+	args = append(args, d.options.Args...)
 	d.tail = &tailBuffer{}
 	d.cmd = exec.Command(d.options.Binary, args...)
 	d.cmd.Stdout, d.cmd.Stderr = d.tail, d.tail
