@@ -1,0 +1,252 @@
+package slab
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// kinds makes an empty FS of every kind.
+var kinds = map[string]func(t testing.TB) FS{
+	"direct":   func(t testing.TB) FS { return must[FS](t)(OpenDir(t.TempDir())) },
+	"buffered": func(t testing.TB) FS { return must[FS](t)(OpenDirBuffered(t.TempDir())) },
+	"memory":   func(t testing.TB) FS { return memory(t, vfs.NewCrashableMem()) },
+	"over vfs": func(t testing.TB) FS { return OverVFS(vfs.Default, t.TempDir()) },
+	"faults":   func(t testing.TB) FS { return NewFaults(memory(t, vfs.NewMem()), 1) },
+}
+
+func memory(t testing.TB, fsys vfs.FS) FS {
+	t.Helper()
+	if err := fsys.MkdirAll("slabs", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return OverVFS(fsys, "slabs")
+}
+
+func must[T any](t testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// closing closes at the end of the test.
+func closing[T io.Closer](t testing.TB) func(T, error) T {
+	return func(c T, err error) T {
+		t.Helper()
+		noError(t, err)
+		t.Cleanup(func() {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return c
+	}
+}
+
+// random fills an aligned buffer.
+func random(seed uint64, n int) []byte {
+	b := AlignedBuffer(n)
+	rng := rand.New(rand.NewPCG(seed, 5))
+	for i := 0; i+8 <= n; i += 8 {
+		v := rng.Uint64()
+		for j := range 8 {
+			b[i+j] = byte(v >> (8 * j))
+		}
+	}
+	return b
+}
+
+// pieces cuts a buffer at random blocks.
+func pieces(rng *rand.Rand, b []byte, longest int) (bufs [][]byte) {
+	for len(b) > 0 {
+		n := min(len(b), (1+rng.IntN(longest))*BlockBytes)
+		bufs = append(bufs, b[:n])
+		b = b[n:]
+	}
+	return bufs
+}
+
+func TestFileKeepsWhatWasWritten(t *testing.T) {
+	for kind, open := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			const size = 1 << 20
+			rng := rand.New(rand.NewPCG(1, 2))
+			fsys := open(t)
+			f := must[File](t)(fsys.Create("a", size))
+			want := make([]byte, size)
+			for i := range 40 {
+				n := (1 + rng.IntN(64)) * BlockBytes
+				off := rng.Int64N((size-int64(n))/BlockBytes+1) * BlockBytes
+				data := random(uint64(i), n)
+				noError(t, f.WriteAt(pieces(rng, data, 5), off))
+				copy(want[off:], data)
+			}
+			noError(t, f.Sync())
+			noError(t, f.Close())
+
+			f = closing[File](t)(fsys.Open("a"))
+			if f.Bytes() != size {
+				t.Errorf("%d bytes, want %d", f.Bytes(), size)
+			}
+			got := AlignedBuffer(size)
+			noError(t, f.ReadAt(pieces(rng, got, 9), 0))
+			if !bytes.Equal(got, want) {
+				t.Error("other bytes came back")
+			}
+			noError(t, f.ReadAt(nil, 0))
+			noError(t, f.WriteAt(nil, size))
+		})
+	}
+}
+
+// TestFileTakesMoreBuffersThanOneCall has more than IOV_MAX of them.
+func TestFileTakesMoreBuffersThanOneCall(t *testing.T) {
+	for kind, open := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			const blocks = 2*iovMax + 3
+			f := closing[File](t)(open(t).Create("a", blocks*BlockBytes))
+			data, got := random(1, blocks*BlockBytes), AlignedBuffer(blocks*BlockBytes)
+			one := rand.New(rand.NewPCG(0, 0))
+			noError(t, f.WriteAt(pieces(one, data, 1), 0))
+			noError(t, f.ReadAt(pieces(one, got, 1), 0))
+			if !bytes.Equal(got, data) {
+				t.Error("other bytes came back")
+			}
+		})
+	}
+}
+
+func TestFileRefusesWhatIsNotWholeBlocksOfIt(t *testing.T) {
+	for kind, open := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			f := closing[File](t)(open(t).Create("a", 8*BlockBytes))
+			b := AlignedBuffer(4 * BlockBytes)
+			for name, c := range map[string]struct {
+				bufs [][]byte
+				off  int64
+			}{
+				"offset":          {[][]byte{b}, 512},
+				"negative offset": {[][]byte{b}, -BlockBytes},
+				"length":          {[][]byte{b[:BlockBytes+512]}, 0},
+				"address":         {[][]byte{b[512 : BlockBytes+512]}, 0},
+				"empty buffer":    {[][]byte{b, {}}, 0},
+				"over the end":    {[][]byte{b}, 5 * BlockBytes},
+				"behind the end":  {[][]byte{b}, 9 * BlockBytes},
+				"sum":             {[][]byte{b, b, b}, 0},
+			} {
+				if err := f.ReadAt(c.bufs, c.off); !errors.Is(err, tiering.ErrInvalid) {
+					t.Errorf("read, %s: %v", name, err)
+				}
+				if err := f.WriteAt(c.bufs, c.off); !errors.Is(err, tiering.ErrInvalid) {
+					t.Errorf("write, %s: %v", name, err)
+				}
+			}
+		})
+	}
+}
+
+func TestDirectoryOperations(t *testing.T) {
+	for kind, open := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			fsys := open(t)
+			for _, name := range []string{"b", "a", "c"} {
+				noError(t, must[File](t)(fsys.Create(name, 4*BlockBytes)).Close())
+			}
+			noError(t, fsys.Sync())
+			data := random(1, BlockBytes)
+			f := must[File](t)(fsys.Open("b"))
+			noError(t, f.WriteAt([][]byte{data}, 0))
+			noError(t, f.Close())
+
+			if f, err := fsys.Create("b", BlockBytes); !errors.Is(err, fs.ErrExist) {
+				t.Errorf("created twice: %v %v", f, err)
+			}
+			f = closing[File](t)(fsys.Open("b"))
+			got := AlignedBuffer(BlockBytes)
+			noError(t, f.ReadAt([][]byte{got}, 0))
+			if f.Bytes() != 4*BlockBytes || !bytes.Equal(got, data) {
+				t.Error("a refused creation changed the file that was there")
+			}
+			if f, err := fsys.Open("d"); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("opened nothing: %v %v", f, err)
+			}
+			noError(t, fsys.Remove("a"))
+			if err := fsys.Remove("a"); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("removed twice: %v", err)
+			}
+			if names := must[[]string](t)(fsys.List()); !slices.Equal(names, []string{"b", "c"}) {
+				t.Errorf("files %q", names)
+			}
+			if free := must[int64](t)(fsys.Free()); free <= 0 {
+				t.Errorf("%d bytes free", free)
+			}
+		})
+	}
+}
+
+func TestOpenDirWantsADirectory(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	noError(t, os.WriteFile(file, nil, 0o600))
+	for _, path := range []string{file, filepath.Join(dir, "none")} {
+		if fsys, err := OpenDir(path); err == nil {
+			t.Errorf("%s: %v", path, fsys)
+		}
+	}
+}
+
+func TestAlignedBuffers(t *testing.T) {
+	for _, n := range []int{1, 511, BlockBytes, BlockBytes + 1, 1 << 20} {
+		b := AlignedBuffer(n)
+		if len(b) != n || cap(b) != (n+BlockBytes-1)/BlockBytes*BlockBytes {
+			t.Errorf("%d bytes: length %d, capacity %d", n, len(b), cap(b))
+		}
+		whole := b[:cap(b)]
+		if _, err := checkTransfer("read", "a", 2<<20, [][]byte{whole}, 0); err != nil {
+			t.Error(err)
+		}
+		if !allZero(whole) {
+			t.Errorf("%d bytes: not zeros", n)
+		}
+	}
+	stock := NewBuffers(2*BlockBytes, 1)
+	a, b := stock.Get(), stock.Get()
+	if len(a) != 2*BlockBytes || len(b) != 2*BlockBytes {
+		t.Errorf("%d and %d bytes", len(a), len(b))
+	}
+	stock.Put(a[:5])
+	stock.Put(b) // one too many
+	if c := stock.Get(); len(c) != 2*BlockBytes || &c[0] != &a[0] {
+		t.Error("a buffer given back was not given out again, whole")
+	}
+	if d := stock.Get(); &d[0] == &b[0] {
+		t.Error("more buffers are kept than allowed")
+	}
+	defer func() {
+		if said := fmt.Sprint(recover()); said == "<nil>" {
+			t.Error("a short buffer was taken back")
+		}
+	}()
+	stock.Put(AlignedBuffer(BlockBytes))
+}
