@@ -1,0 +1,271 @@
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// Options opens a Catalog.
+type Options struct {
+	// StoreID has to be that of the catalogue; a new one takes it. The zero id
+	// opens any, and is what a new one takes then.
+	StoreID slab.StoreID
+	Log     zerolog.Logger
+	// CloseWithin bounds Close; 0 = 10 seconds, a guess: what takes longer is a
+	// disk that does not answer.
+	CloseWithin time.Duration
+}
+
+// Catalog is an open index.
+type Catalog struct {
+	g        *guard
+	db       *pebble.DB
+	store    slab.StoreID
+	log      zerolog.Logger
+	within   time.Duration
+	tenants  tenants
+	gens     generations
+	counters map[string]uint64 // counters as they were at opening
+
+	mu struct {
+		sync.Mutex
+		calls  int
+		closed bool
+		idle   chan struct{} // closed when calls reaches 0; nil while nobody waits
+	}
+}
+
+// Open opens the catalogue in dir, or makes one where there is none. It may take
+// as long as the disk does; an error leaves nothing open. tiering.ErrCorrupt: the
+// directory has to be repaired, or deleted.
+func Open(fs vfs.FS, dir string, o Options) (*Catalog, error) {
+	if o.CloseWithin == 0 {
+		o.CloseWithin = 10 * time.Second
+	}
+	c := &Catalog{g: newGuard(fs), log: o.Log, within: o.CloseWithin}
+	db, err := call(c, func() (*pebble.DB, error) { return pebble.Open(dir, c.options()) })
+	if err != nil {
+		c.abandon()
+		return nil, fmt.Errorf("open catalogue %s: %w", dir, marked(err))
+	}
+	c.db = db
+	if err := c.start(o.StoreID); err != nil {
+		return nil, errors.Join(fmt.Errorf("open catalogue %s: %w", dir, err), c.Close())
+	}
+	return c, nil
+}
+
+// start reads what is not an entry.
+func (c *Catalog) start(id slab.StoreID) error {
+	if err := c.checkFormat(id); err != nil {
+		return err
+	}
+	if err := c.loadTenants(); err != nil {
+		return err
+	}
+	if err := c.loadGeneration(); err != nil {
+		return err
+	}
+	return c.loadCounters()
+}
+
+func (c *Catalog) checkFormat(id slab.StoreID) error {
+	row, ok, err := c.get([]byte{spaceFormat})
+	if err != nil {
+		return err
+	}
+	if !ok {
+		if err := c.refuseRows(); err != nil {
+			return err
+		}
+		c.store = id
+		return c.write(true, func(b *pebble.Batch) error {
+			return b.Set([]byte{spaceFormat}, appendFormat(nil, id), nil)
+		})
+	}
+	if c.store, err = parseFormat(row); err != nil {
+		return err
+	}
+	if id != (slab.StoreID{}) && id != c.store {
+		return fmt.Errorf("it is that of store %v, not of %v: %w", c.store, id, ErrStore)
+	}
+	return nil
+}
+
+// Sizes are small because rows are: 100,000 entries take some 30 MiB.
+const (
+	memTableBytes = 4 << 20
+	cacheBytes    = 8 << 20
+	openFiles     = 200
+)
+
+func (c *Catalog) options() *pebble.Options {
+	o := &pebble.Options{
+		FS:                          c.g,
+		Logger:                      logger{c},
+		MemTableSize:                memTableBytes,
+		MemTableStopWritesThreshold: 4,
+		CacheSize:                   cacheBytes,
+		MaxOpenFiles:                openFiles,
+		DisableTableStats:           true,
+		// Below FormatWALSyncChunks: from that on, a record of a log says how much
+		// before it was synced, which is not so for us, and a hole there is taken
+		// for corruption: Pebble would not open after a power cut.
+		FormatMajorVersion: pebble.FormatVirtualSSTables,
+		EventListener: &pebble.EventListener{
+			BackgroundError: func(err error) { c.g.fail(fmt.Errorf("in the background: %w", err)) },
+			DataCorruption: func(i pebble.DataCorruptionInfo) {
+				c.g.fail(fmt.Errorf("%s: %w", i.Path, marked(i.Details)))
+			},
+		},
+	}
+	// No compression: keys and digests do not shrink, manifests are compressed.
+	for i := range o.Levels {
+		o.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.NoCompression }
+	}
+	o.Experimental.ReadSamplingMultiplier = -1 // no compactions because of reads
+	return o
+}
+
+// logger passes on what Pebble says.
+type logger struct{ c *Catalog }
+
+func (l logger) Infof(format string, args ...any) { l.c.log.Debug().Msgf("pebble: "+format, args...) }
+
+func (l logger) Errorf(format string, args ...any) { l.c.log.Warn().Msgf("pebble: "+format, args...) }
+
+// Fatalf is called where Pebble cannot go on, often with locks held: returning,
+// panicking or ending the goroutine would all lead to code that does not expect
+// it. So the catalogue fails, and the goroutine stays where it is for good.
+func (l logger) Fatalf(format string, args ...any) {
+	l.c.g.fail(fmt.Errorf("pebble: "+format, args...))
+	select {}
+}
+
+// call runs f, which may call Pebble, and answers at the latest when the
+// catalogue fails; f may then still run and nobody sees what comes of it.
+func call[T any](c *Catalog, f func() (T, error)) (T, error) {
+	type answer struct {
+		v   T
+		err error
+	}
+	var none T
+	if err := c.begin(); err != nil {
+		return none, err
+	}
+	done := make(chan answer, 1)
+	go func() {
+		defer c.end()
+		defer func() {
+			if r := recover(); r != nil {
+				c.g.fail(fmt.Errorf("pebble: panic: %v", r))
+			}
+		}()
+		v, err := f()
+		done <- answer{v, err}
+	}()
+	select {
+	case a := <-done:
+		if err := c.Failed(); err != nil {
+			return none, err
+		}
+		return a.v, a.err
+	case <-c.g.failed:
+		return none, c.Failed()
+	}
+}
+
+func (c *Catalog) begin() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return ErrClosed
+	}
+	c.mu.calls++
+	return nil
+}
+
+func (c *Catalog) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.calls--; c.mu.calls == 0 && c.mu.idle != nil {
+		close(c.mu.idle)
+	}
+}
+
+// Failed says why the catalogue does not work any more; nil = it does.
+func (c *Catalog) Failed() error { return c.g.failure() }
+
+// StoreID is what the catalogue was made with.
+func (c *Catalog) StoreID() slab.StoreID { return c.store }
+
+// Syncs counts the syncs of Pebble's logs that really were made.
+func (c *Catalog) Syncs() int64 { return c.g.syncs.Load() }
+
+// Close ends the catalogue, within Options.CloseWithin or so. What was committed
+// is on the disk unless it answers an error. After it nothing changes the
+// directory any more, however it ended.
+func (c *Catalog) Close() error {
+	c.mu.Lock()
+	if c.mu.closed {
+		c.mu.Unlock()
+		return ErrClosed
+	}
+	c.mu.closed = true
+	c.mu.idle = make(chan struct{})
+	if c.mu.calls == 0 {
+		close(c.mu.idle)
+	}
+	idle := c.mu.idle
+	c.mu.Unlock()
+
+	c.g.release()
+	late := time.NewTimer(c.within)
+	defer late.Stop()
+	done := make(chan error, 1)
+	go c.closeDB(idle, done)
+	var err error
+	select {
+	case err = <-done:
+	case <-late.C:
+		err = fmt.Errorf("close catalogue: not done within %v", c.within)
+	}
+	if failure := c.Failed(); failure != nil {
+		err = failure // what follows from it says nothing new
+	}
+	c.abandon()
+	return err
+}
+
+// closeDB closes Pebble once no call is in it: it frees memory that they use.
+func (c *Catalog) closeDB(idle <-chan struct{}, done chan<- error) {
+	defer func() {
+		if r := recover(); r != nil {
+			done <- fmt.Errorf("pebble: panic: %v", r)
+		}
+	}()
+	<-idle
+	done <- c.db.Close()
+}
+
+// abandon cuts whatever is left of Pebble off the directory.
+func (c *Catalog) abandon() {
+	late := time.NewTimer(c.within)
+	defer late.Stop()
+	select {
+	case <-c.g.kill():
+	case <-late.C: // an operation hangs in the kernel; closing its file may, too
+		go c.g.closeAll()
+		return
+	}
+	c.g.closeAll()
+}

@@ -1,0 +1,176 @@
+package catalog
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
+)
+
+// Change puts one entry or deletes one.
+type Change struct {
+	Row      *Row         // put; replaces an entry of the same name
+	Manifest []byte       // beside Row: as the extent stores it; nil = as it is
+	Delete   *extent.Name // instead of Row: the entry, its manifest and its last use
+}
+
+// Use says when an entry was used last.
+type Use struct {
+	extent.Name
+	At int64 // nanoseconds since 1970
+}
+
+// Commit makes changes in their order, all or none. An unsynced commit returns
+// when the kernel has it; a synced one when the disk has it and all that was
+// committed before it began, so that Commit(nil, true) syncs what there is.
+//
+// After an error it is unknown whether the changes were made, unless it is
+// tiering.ErrInvalid, with which none was.
+func (c *Catalog) Commit(changes []Change, synced bool) error {
+	for i := range changes {
+		if err := changes[i].check(); err != nil {
+			return err
+		}
+	}
+	if len(changes) == 0 {
+		if synced {
+			return c.SyncNow()
+		}
+		return c.Failed()
+	}
+	return c.write(synced, func(b *pebble.Batch) error {
+		for i := range changes {
+			if err := changes[i].apply(b); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (ch *Change) check() error {
+	if (ch.Row == nil) == (ch.Delete == nil) || ch.Row == nil && ch.Manifest != nil {
+		return fmt.Errorf("a change is a row or a name to delete: %w", tiering.ErrInvalid)
+	}
+	if ch.Row == nil {
+		return nil
+	}
+	if err := ch.Row.check(); err != nil {
+		return fmt.Errorf("%v: %s: %w", ch.Row.Name, err, tiering.ErrInvalid)
+	}
+	if len(ch.Manifest) > extent.MaxStoredManifestBytes {
+		return fmt.Errorf("%v: manifest of %d bytes: %w", ch.Row.Name, len(ch.Manifest), tiering.ErrInvalid)
+	}
+	return nil
+}
+
+func (ch *Change) apply(b *pebble.Batch) error {
+	if n := ch.Delete; n != nil {
+		for _, space := range [...]byte{spaceEntry, spaceManifest, spaceUse} {
+			if err := b.Delete(nameKey(space, n), nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	row := ch.Row.append(make([]byte, 0, rowMaxBytes))
+	if err := b.Set(nameKey(spaceEntry, &ch.Row.Name), row, nil); err != nil {
+		return err
+	}
+	if ch.Manifest == nil {
+		return nil
+	}
+	value := append([]byte{manifestVersion}, ch.Manifest...)
+	return b.Set(nameKey(spaceManifest, &ch.Row.Name), value, nil)
+}
+
+// write commits what fill puts into a batch.
+func (c *Catalog) write(synced bool, fill func(b *pebble.Batch) error) error {
+	// With pebble.NoSync the record would stay in our process until the next
+	// sync; the guard sees to it that this does not sync.
+	if err := c.apply(pebble.Sync, fill); err != nil {
+		return err
+	}
+	if !synced {
+		return nil
+	}
+	return c.SyncNow()
+}
+
+// apply puts a batch into Pebble's log and memory.
+func (c *Catalog) apply(how *pebble.WriteOptions, fill func(b *pebble.Batch) error) error {
+	_, err := call(c, func() (struct{}, error) {
+		b := c.db.NewBatch()
+		err := fill(b)
+		if err == nil {
+			err = c.db.Apply(b, how)
+		}
+		if err == nil {
+			err = b.Close()
+		}
+		return struct{}{}, err
+	})
+	if err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// SyncNow returns when everything that was committed is on the disk. Callers
+// that come together share a sync.
+func (c *Catalog) SyncNow() error {
+	_, err := call(c, func() (struct{}, error) { return struct{}{}, c.g.syncLogs() })
+	if err != nil {
+		return fmt.Errorf("sync: %w", err)
+	}
+	return nil
+}
+
+// SaveUses notes last uses, cheaply: they come to the disk with the next commit,
+// or whenever Pebble likes. What was not noted when the process ended is
+// forgotten, as are uses of entries that there are not.
+func (c *Catalog) SaveUses(uses []Use) error {
+	if len(uses) == 0 {
+		return c.Failed()
+	}
+	return c.apply(pebble.NoSync, func(b *pebble.Batch) error {
+		for i := range uses {
+			if err := b.Set(nameKey(spaceUse, &uses[i].Name), uint64Row(useVersion, uint64(uses[i].At)), nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Manifest finds the stored manifest of an entry. A failed catalogue does not
+// have it; the entry's extent does.
+func (c *Catalog) Manifest(n extent.Name) (manifest []byte, ok bool, err error) {
+	row, ok, err := c.get(nameKey(spaceManifest, &n))
+	if err != nil || !ok {
+		return nil, false, err
+	}
+	if err := checkVersion(row, manifestVersion, "manifest"); err != nil {
+		return nil, false, fmt.Errorf("%v: %w", n, err)
+	}
+	return row[1:], true, nil
+}
+
+// get answers a copy.
+func (c *Catalog) get(key []byte) (value []byte, ok bool, err error) {
+	value, err = call(c, func() ([]byte, error) {
+		v, closer, err := c.db.Get(key)
+		if err != nil {
+			return nil, err
+		}
+		out := append([]byte{}, v...)
+		return out, closer.Close()
+	})
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, false, nil
+	}
+	return value, err == nil, marked(err)
+}

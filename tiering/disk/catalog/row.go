@@ -1,0 +1,156 @@
+package catalog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// Row says where an entry lies and what a lookup has to know of it.
+type Row struct {
+	extent.Name
+	Generation   uint64 // of its extent, never 0
+	Runs         []slab.Run
+	HeaderBytes  int
+	PayloadBytes int64
+	Coded        bool
+	Level        uint8  // as the tier counts levels; kept, not understood
+	Tenant       uint32 // from TenantNumber
+	Fingerprint  profile.Fingerprint
+	Spec         profile.SegmentSpec
+	Begin, End   int
+	Parent       extent.Name // zero = none
+	Ranks        int
+	RankBytes    int64
+	Created      int64  // nanoseconds since 1970
+	ManifestSum  uint64 // xxh3 of the manifest as stored
+
+	// Used is the last use in nanoseconds since 1970. Load fills it from the rows
+	// that SaveUses wrote, or with Created; Commit does not write it.
+	Used int64
+}
+
+// An entry's row, version 1, little-endian:
+//
+//	u8 version | u64 generation | u32 header bytes | u64 payload bytes | u8 flags: 1 = coded | u8 level
+//	u32 tenant | 32 B fingerprint | u8 role | u32 head, tail, tokens | u32 begin, end
+//	u8 parent kind | 32 B parent key | u16 ranks | u64 rank bytes | i64 created | u64 manifest sum
+//	u8 runs, each 12 B as in an extent's header
+const (
+	rowVersion  = 1
+	rowRunsOff  = 1 + 8 + 4 + 8 + 1 + 1 + 4 + 32 + 1 + 4*5 + 1 + 32 + 2 + 8 + 8 + 8
+	rowMaxBytes = rowRunsOff + 1 + extent.MaxRuns*extent.RunBytes
+
+	flagCoded = 1
+)
+
+// check says what no row has.
+func (r *Row) check() error {
+	in := func(n, most int) bool { return n >= 0 && n <= most }
+	switch {
+	case r.Generation == 0:
+		return errors.New("generation 0")
+	case r.HeaderBytes < extent.BlockBytes || r.HeaderBytes > extent.MaxHeaderBytes || r.HeaderBytes%extent.BlockBytes != 0:
+		return fmt.Errorf("header of %d bytes", r.HeaderBytes)
+	case r.PayloadBytes < 0 || r.PayloadBytes > extent.MaxPayloadBytes || r.PayloadBytes%extent.BlockBytes != 0:
+		return fmt.Errorf("payload of %d bytes", r.PayloadBytes)
+	case !in(r.Spec.Head, profile.MaxTokens) || !in(r.Spec.Tail, profile.MaxTokens) || !in(r.Spec.Tokens, profile.MaxTokens):
+		return fmt.Errorf("spec %+v", r.Spec)
+	case !in(r.End, profile.MaxTokens) || !in(r.Begin, r.End):
+		return fmt.Errorf("tokens [%d, %d)", r.Begin, r.End)
+	case !in(r.Ranks-1, profile.MaxTPSize-1):
+		return fmt.Errorf("%d ranks", r.Ranks)
+	case r.RankBytes < 0 || r.RankBytes > extent.MaxPayloadBytes:
+		return fmt.Errorf("%d bytes a rank", r.RankBytes)
+	}
+	if err := extent.CheckRuns(r.Runs); err != nil {
+		return err
+	}
+	if have, want := slab.RunBytes(r.Runs), int64(r.HeaderBytes)+r.PayloadBytes; have < want {
+		return fmt.Errorf("%d bytes in runs of %d", want, have)
+	}
+	return nil
+}
+
+// append adds the row, which was checked.
+func (r *Row) append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = append(b, rowVersion)
+	b = le.AppendUint64(b, r.Generation)
+	b = le.AppendUint32(b, uint32(r.HeaderBytes))
+	b = le.AppendUint64(b, uint64(r.PayloadBytes))
+	flags := byte(0)
+	if r.Coded {
+		flags = flagCoded
+	}
+	b = append(b, flags, r.Level)
+	b = le.AppendUint32(b, r.Tenant)
+	b = append(b, r.Fingerprint[:]...)
+	b = append(b, byte(r.Spec.Role))
+	for _, n := range [...]int{r.Spec.Head, r.Spec.Tail, r.Spec.Tokens, r.Begin, r.End} {
+		b = le.AppendUint32(b, uint32(n))
+	}
+	b = append(b, r.Parent.Kind)
+	b = append(b, r.Parent.Key[:]...)
+	b = le.AppendUint16(b, uint16(r.Ranks))
+	b = le.AppendUint64(b, uint64(r.RankBytes))
+	b = le.AppendUint64(b, uint64(r.Created))
+	b = le.AppendUint64(b, r.ManifestSum)
+	b = append(b, byte(len(r.Runs)))
+	for _, run := range r.Runs {
+		b = extent.AppendRun(b, run)
+	}
+	return b
+}
+
+// parseRow reads the row of an entry. It shares no memory with b.
+func parseRow(n extent.Name, b []byte) (Row, error) {
+	r := Row{Name: n}
+	if err := checkVersion(b, rowVersion, "entry"); err != nil {
+		return r, fmt.Errorf("%v: %w", n, err)
+	}
+	if len(b) <= rowRunsOff || len(b) != rowRunsOff+1+int(b[rowRunsOff])*extent.RunBytes {
+		return r, fmt.Errorf("%v: entry row of %d bytes: %w", n, len(b), tiering.ErrCorrupt)
+	}
+	le := binary.LittleEndian
+	next := func(n int) []byte { // the length was checked
+		out := b[:n]
+		b = b[n:]
+		return out
+	}
+	next(1)
+	r.Generation = le.Uint64(next(8))
+	r.HeaderBytes = int(le.Uint32(next(4)))
+	r.PayloadBytes = int64(le.Uint64(next(8)))
+	flags := next(1)[0]
+	r.Coded = flags == flagCoded
+	r.Level = next(1)[0]
+	r.Tenant = le.Uint32(next(4))
+	copy(r.Fingerprint[:], next(len(r.Fingerprint)))
+	r.Spec.Role = profile.Role(next(1)[0])
+	for _, v := range [...]*int{&r.Spec.Head, &r.Spec.Tail, &r.Spec.Tokens, &r.Begin, &r.End} {
+		*v = int(le.Uint32(next(4)))
+	}
+	r.Parent.Kind = next(1)[0]
+	copy(r.Parent.Key[:], next(len(r.Parent.Key)))
+	r.Ranks = int(le.Uint16(next(2)))
+	r.RankBytes = int64(le.Uint64(next(8)))
+	r.Created = int64(le.Uint64(next(8)))
+	r.ManifestSum = le.Uint64(next(8))
+	r.Runs = make([]slab.Run, next(1)[0])
+	for i := range r.Runs {
+		r.Runs[i] = extent.Run(next(extent.RunBytes))
+	}
+	if flags&^flagCoded != 0 {
+		return r, fmt.Errorf("%v: entry row with flags %#x: %w", n, flags, tiering.ErrCorrupt)
+	}
+	if err := r.check(); err != nil {
+		return r, fmt.Errorf("%v: entry row: %s: %w", n, err, tiering.ErrCorrupt)
+	}
+	return r, nil
+}

@@ -1,0 +1,214 @@
+package extent
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// ErrVersion is a header or manifest of another version. All else that cannot be
+// decoded is tiering.ErrCorrupt, what cannot be encoded tiering.ErrInvalid.
+var ErrVersion = errors.New("extent: another version")
+
+// Sizes that are part of the format.
+const (
+	Version    = 1
+	BlockBytes = 4096    // what headers and payloads are multiples of
+	ChunkBytes = 1 << 20 // what one digest covers
+	MaxRuns    = 64
+
+	// MaxHeaderBytes bounds a header with the largest manifest that may be.
+	MaxHeaderBytes = (manifestOff + MaxStoredManifestBytes + BlockBytes - 1) / BlockBytes * BlockBytes
+	// MaxPayloadBytes is a guess with room to spare; it keeps sums from overflowing.
+	MaxPayloadBytes = 1 << 44
+)
+
+const (
+	magic       = "SPLXTNT\n"
+	fixedBytes  = 128
+	sumOff      = fixedBytes - 8
+	runBytes    = 12
+	tableBytes  = MaxRuns * runBytes
+	manifestOff = fixedBytes + tableBytes
+
+	flagCoded = 1
+)
+
+// Name is what an entry is known by: a kind, 0 for segments, and a key.
+type Name struct {
+	Kind uint8
+	Key  [32]byte
+}
+
+func (n Name) String() string { return fmt.Sprintf("%d/%x", n.Kind, n.Key[:8]) }
+
+// Header names an entry and says where it lies.
+type Header struct {
+	Name
+	Generation   uint64 // of the name, never 0
+	Coded        bool
+	HeaderBytes  int // what HeaderBytes answers for the manifest
+	PayloadBytes int64
+	Runs         []slab.Run // whole blocks; together at least header and payload
+
+	// Set by Append.
+	ManifestBytes int
+	ManifestSum   uint64
+}
+
+// HeaderBytes is the length of a header for a stored manifest of so many bytes.
+func HeaderBytes(manifestBytes int) int {
+	return int(Padded(int64(manifestOff + manifestBytes)))
+}
+
+// Append adds the header's blocks, manifest included, to dst. The manifest is as
+// Manifest.Encode made it.
+func (h *Header) Append(dst, manifest []byte) ([]byte, error) {
+	h.HeaderBytes = HeaderBytes(len(manifest))
+	h.ManifestBytes = len(manifest)
+	h.ManifestSum = xxh3.Hash(manifest)
+	if err := h.check(); err != nil {
+		return dst, fmt.Errorf("%v: %s: %w", h.Name, err, tiering.ErrInvalid)
+	}
+	start := len(dst)
+	dst = append(dst, make([]byte, h.HeaderBytes)...)
+	b := dst[start:]
+	table := b[fixedBytes:manifestOff]
+	for i, r := range h.Runs {
+		AppendRun(table[i*runBytes:i*runBytes], r)
+	}
+	h.putFixed(b, xxh3.Hash(table))
+	copy(b[manifestOff:], manifest)
+	return dst, nil
+}
+
+func (h *Header) putFixed(b []byte, tableSum uint64) {
+	le := binary.LittleEndian
+	copy(b, magic)
+	le.PutUint32(b[8:], Version)
+	le.PutUint32(b[12:], uint32(h.HeaderBytes))
+	le.PutUint64(b[16:], h.Generation)
+	copy(b[24:], h.Key[:])
+	b[56] = h.Kind
+	if h.Coded {
+		b[57] = flagCoded
+	}
+	le.PutUint16(b[58:], uint16(len(h.Runs)))
+	le.PutUint32(b[60:], uint32(h.ManifestBytes))
+	le.PutUint64(b[64:], h.ManifestSum)
+	le.PutUint64(b[72:], uint64(h.PayloadBytes))
+	le.PutUint64(b[80:], tableSum)
+	le.PutUint64(b[sumOff:], xxh3.Hash(b[:sumOff]))
+}
+
+// Parse reads a header from its first block, which is all that it needs: the
+// manifest may lie beyond the end of b. The header shares no memory with b.
+func Parse(b []byte) (Header, error) {
+	var h Header
+	if err := checkFixed(b); err != nil {
+		return h, err
+	}
+	le := binary.LittleEndian
+	h.HeaderBytes = int(le.Uint32(b[12:]))
+	h.Generation = le.Uint64(b[16:])
+	copy(h.Key[:], b[24:])
+	h.Kind = b[56]
+	h.Coded = b[57] == flagCoded
+	runs := int(le.Uint16(b[58:]))
+	h.ManifestBytes = int(le.Uint32(b[60:]))
+	h.ManifestSum = le.Uint64(b[64:])
+	h.PayloadBytes = int64(le.Uint64(b[72:]))
+	if runs > MaxRuns {
+		return h, fmt.Errorf("header of %v: %d runs: %w", h.Name, runs, tiering.ErrCorrupt)
+	}
+	table := b[fixedBytes:manifestOff]
+	if sum := xxh3.Hash(table); sum != le.Uint64(b[80:]) {
+		return h, fmt.Errorf("header of %v: run table has checksum %016x, not %016x: %w", h.Name, sum, le.Uint64(b[80:]), tiering.ErrCorrupt)
+	}
+	h.Runs = make([]slab.Run, runs)
+	for i := range h.Runs {
+		h.Runs[i] = Run(table[i*runBytes:])
+	}
+	if !allZero(table[runs*runBytes:]) {
+		return h, fmt.Errorf("header of %v: run table goes on after its end: %w", h.Name, tiering.ErrCorrupt)
+	}
+	if err := h.check(); err != nil {
+		return h, fmt.Errorf("header of %v: %s: %w", h.Name, err, tiering.ErrCorrupt)
+	}
+	return h, nil
+}
+
+// checkFixed decides whether the fixed part can be believed.
+func checkFixed(b []byte) error {
+	if len(b) < BlockBytes {
+		return fmt.Errorf("header of %d bytes: %w", len(b), tiering.ErrCorrupt)
+	}
+	le := binary.LittleEndian
+	if string(b[:8]) != magic {
+		return fmt.Errorf("header begins with %x: %w", b[:8], tiering.ErrCorrupt)
+	}
+	// The version is told apart before the checksum, which another version may
+	// keep elsewhere.
+	if v := le.Uint32(b[8:]); v != Version {
+		return fmt.Errorf("header of version %d, want %d: %w", v, Version, ErrVersion)
+	}
+	if sum := xxh3.Hash(b[:sumOff]); sum != le.Uint64(b[sumOff:]) {
+		return fmt.Errorf("header has checksum %016x, not %016x: %w", sum, le.Uint64(b[sumOff:]), tiering.ErrCorrupt)
+	}
+	if b[57]&^flagCoded != 0 || !allZero(b[88:sumOff]) {
+		return fmt.Errorf("header with flags %#x or what follows not zero: %w", b[57], tiering.ErrCorrupt)
+	}
+	return nil
+}
+
+// check says what no header of this version has.
+func (h *Header) check() error {
+	switch {
+	case h.Generation == 0:
+		return errors.New("generation 0")
+	case h.ManifestBytes < 1 || h.ManifestBytes > MaxStoredManifestBytes:
+		return fmt.Errorf("manifest of %d bytes", h.ManifestBytes)
+	case h.HeaderBytes != HeaderBytes(h.ManifestBytes):
+		return fmt.Errorf("%d bytes for a manifest of %d", h.HeaderBytes, h.ManifestBytes)
+	case h.PayloadBytes < 0 || h.PayloadBytes > MaxPayloadBytes || h.PayloadBytes%BlockBytes != 0:
+		return fmt.Errorf("payload of %d bytes", h.PayloadBytes)
+	}
+	room, err := checkRuns(h.Runs)
+	if err != nil {
+		return err
+	}
+	if need := int64(h.HeaderBytes) + h.PayloadBytes; room < need {
+		return fmt.Errorf("%d bytes in runs of %d", need, room)
+	}
+	return nil
+}
+
+// Manifest finds the stored manifest in a header's blocks; it is part of b.
+func (h *Header) Manifest(b []byte) ([]byte, error) {
+	if len(b) < h.HeaderBytes {
+		return nil, fmt.Errorf("header of %v: %d bytes of %d: %w", h.Name, len(b), h.HeaderBytes, tiering.ErrCorrupt)
+	}
+	end := manifestOff + h.ManifestBytes
+	m := b[manifestOff:end:end]
+	if sum := xxh3.Hash(m); sum != h.ManifestSum {
+		return nil, fmt.Errorf("manifest of %v has checksum %016x, not %016x: %w", h.Name, sum, h.ManifestSum, tiering.ErrCorrupt)
+	}
+	if !allZero(b[end:h.HeaderBytes]) {
+		return nil, fmt.Errorf("header of %v: bytes between manifest and payload: %w", h.Name, tiering.ErrCorrupt)
+	}
+	return m, nil
+}
+
+func allZero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}

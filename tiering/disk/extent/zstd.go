@@ -1,0 +1,72 @@
+package extent
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// Bounds of a manifest's bytes: the token ids of the longest segment, and as
+// much again as all digests, parts and chunks can take.
+const (
+	MaxManifestBytes       = 4*profile.MaxTokens + 48<<20
+	MaxStoredManifestBytes = MaxManifestBytes + MaxManifestBytes/128 + 1024 // zstd adds 3 bytes to each 128 KiB that do not shrink
+)
+
+// One encoder and one decoder serve all: both keep a pool of states, and are safe
+// for use at once in the calls made here. Headers carry checksums, so frames do not.
+var (
+	encoder = sync.OnceValue(func() *zstd.Encoder {
+		e, err := zstd.NewWriter(nil,
+			zstd.WithEncoderLevel(zstd.SpeedFastest),
+			zstd.WithEncoderCRC(false),
+			zstd.WithSingleSegment(true), // so that every frame states its content size
+			zstd.WithLowerEncoderMem(true))
+		if err != nil {
+			panic(fmt.Sprintf("extent: zstd encoder: %v", err)) // the options are constants
+		}
+		return e
+	})
+	decoder = sync.OnceValue(func() *zstd.Decoder {
+		d, err := zstd.NewReader(nil,
+			zstd.WithDecoderConcurrency(0),
+			zstd.WithDecoderMaxMemory(MaxManifestBytes),
+			zstd.WithDecodeAllCapLimit(true),
+			zstd.WithDecoderLowmem(true))
+		if err != nil {
+			panic(fmt.Sprintf("extent: zstd decoder: %v", err))
+		}
+		return d
+	})
+)
+
+func compress(dst, content []byte) []byte {
+	return encoder().EncodeAll(content, dst)
+}
+
+// decompress answers the content of a single frame. It allocates what the frame
+// says that it needs, at most MaxManifestBytes.
+func decompress(b []byte) ([]byte, error) {
+	if len(b) > MaxStoredManifestBytes {
+		return nil, fmt.Errorf("stored manifest of %d bytes: %w", len(b), tiering.ErrCorrupt)
+	}
+	var h zstd.Header
+	if err := h.Decode(b); err != nil {
+		return nil, fmt.Errorf("stored manifest: %v: %w", err, tiering.ErrCorrupt)
+	}
+	if h.Skippable || !h.HasFCS || h.FrameContentSize > MaxManifestBytes {
+		return nil, fmt.Errorf("stored manifest: frame of %d bytes: %w", h.FrameContentSize, tiering.ErrCorrupt)
+	}
+	content, err := decoder().DecodeAll(b, make([]byte, 0, h.FrameContentSize))
+	if err != nil {
+		return nil, fmt.Errorf("stored manifest: %v: %w", err, tiering.ErrCorrupt)
+	}
+	if uint64(len(content)) != h.FrameContentSize {
+		return nil, fmt.Errorf("stored manifest: %d bytes of %d: %w", len(content), h.FrameContentSize, tiering.ErrCorrupt)
+	}
+	return content, nil
+}
