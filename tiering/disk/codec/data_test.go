@@ -1,6 +1,7 @@
 package codec
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
@@ -59,20 +60,18 @@ const guard = 64
 // fails the test when a guard byte has changed.
 func guarded(t testing.TB, n int) ([]byte, func()) {
 	all := make([]byte, n+2*guard+1)
-	for i := range all {
-		all[i] = 0xa5
-	}
 	lo := guard
 	if uintptr(unsafe.Pointer(&all[lo]))%2 == 0 {
 		lo++
 	}
-	b := all[lo:][:n:n]
-	return b, func() {
+	before, after := all[:lo], all[lo+n:]
+	want := bytes.Repeat([]byte{0xa5}, guard+1)
+	copy(before, want)
+	copy(after, want)
+	return all[lo:][:n:n], func() {
 		t.Helper()
-		for i, v := range all {
-			if (i < lo || i >= lo+n) && v != 0xa5 {
-				t.Fatalf("byte %d beside %d bytes was written", i-lo, n)
-			}
+		if !bytes.HasPrefix(want, before) || !bytes.HasPrefix(want, after) {
+			t.Fatalf("beside %d bytes was written: %x before, %x after", n, before, after)
 		}
 	}
 }
