@@ -24,7 +24,9 @@ type SegmentInfo struct {
 	Tenant    TenantID
 	Spec      profile.SegmentSpec
 	Published bool
+	Promoting bool // the store fills it from the lower tier
 	Place     Place
+	Lower     Level // of its copy in the lower tier; 0 = none there
 	Interior  int
 	Bytes     int64 // of layouts, over all ranks
 	Leases    int   // live and expired
@@ -58,7 +60,9 @@ type CheckpointInfo struct {
 	Model     string
 	Tenant    TenantID
 	Published bool
-	Begin     int // rows [Begin, Tokens) are held here
+	Promoting bool  // as of segments
+	Lower     Level // as of segments
+	Begin     int   // rows [Begin, Tokens) are held here
 	Tokens    int
 	Bytes     int64
 	Leases    int
@@ -79,16 +83,20 @@ type PoolInfo struct {
 	LeasedBytes      int64
 	QuarantinedBytes int64
 	DemotingBytes    int64
+	DirtyBytes       int64 // could leave but for a write to the lower tier first
+	ReadAheadBytes   int64 // read ahead, or on the way, and not used yet
 	PageBytes        int
 	Objects          int
 	Tenants          []TenantInfo
 }
 
-// TenantInfo is one tenant's share of a pool. The quota is over all pools.
+// TenantInfo is one tenant's share of a pool. The quota is over all pools and the
+// lower tier together.
 type TenantInfo struct {
 	ID         TenantID
 	Name       string
 	UsedBytes  int64
+	LowerBytes int64 // in the lower tier, of both kinds of objects
 	QuotaBytes int64 // 0 = none
 }
 
@@ -146,7 +154,9 @@ func hasHexPrefix(key *[32]byte, digits string) bool {
 }
 
 func (s *Store) segmentInfoLocked(o *object) SegmentInfo {
+	below, _ := s.belowLocked(o)
 	return SegmentInfo{
+		Promoting: o.fill != nil && o.fill.promotion != nil, Lower: below.Level,
 		Key: o.key, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID, Spec: o.spec,
 		Published: o.published, Place: s.place, Interior: o.tokens(), Bytes: o.rankBytes * int64(len(o.shares)), Leases: o.leases + o.expired,
 		Hits: o.hits, Publisher: o.publisher, Created: o.created, LastUsed: o.used,
@@ -186,7 +196,7 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 			}
 			for ; o != nil; o = o.sibling {
 				if (f.Tenant == nil || *f.Tenant == o.tenant.ID) && (f.Profile == 0 || f.Profile == o.profile.id) {
-					page = append(page, checkpointInfo(o))
+					page = append(page, s.checkpointInfoLocked(o))
 				}
 			}
 		}
@@ -195,8 +205,10 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 	return page
 }
 
-func checkpointInfo(o *object) CheckpointInfo {
+func (s *Store) checkpointInfoLocked(o *object) CheckpointInfo {
+	below, _ := s.belowLocked(o)
 	return CheckpointInfo{
+		Promoting: o.fill != nil && o.fill.promotion != nil, Lower: below.Level,
 		Hash: o.key, Parent: o.extends, Kind: o.kind, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID,
 		Published: o.published, Begin: o.begin, Tokens: o.end, Bytes: o.rankBytes * int64(len(o.shares)), Leases: o.leases + o.expired,
 		Children: o.children, Publisher: o.publisher, Created: o.created, LastUsed: o.used,
@@ -213,10 +225,11 @@ func (s *Store) Pools() []PoolInfo {
 			Name: p.name, Place: s.place, CapacityBytes: p.budget, UsedBytes: p.used,
 			PendingBytes: p.bytes[classPending], LeasedBytes: p.bytes[classLeased],
 			QuarantinedBytes: p.bytes[classQuarantined], DemotingBytes: p.bytes[classDemoting],
+			DirtyBytes: p.dirtyBytes, ReadAheadBytes: p.aheadBytes,
 			PageBytes: s.cfg.PageBytes, Objects: p.objects,
 		}
 		for _, t := range s.tenants {
-			info.Tenants = append(info.Tenants, TenantInfo{t.ID, t.Name, t.used[p.number], t.QuotaBytes})
+			info.Tenants = append(info.Tenants, TenantInfo{t.ID, t.Name, t.used[p.number], s.lowerUsed(t), t.QuotaBytes})
 		}
 		slices.SortFunc(info.Tenants, func(a, b TenantInfo) int { return int(a.ID) - int(b.ID) })
 		infos = append(infos, info)
@@ -236,27 +249,81 @@ func (s *Store) Profiles() []ProfileInfo {
 }
 
 // Evict removes a segment of any tenant: no lookup finds it any more, and its
-// memory is free once the last lease on it ends. ErrGone when it is not held,
-// ErrBusy while it is being filled.
+// memory is free once the last lease on it ends. The lower tier forgets it too,
+// which may take I/O. ErrGone when no tier holds it, ErrBusy while a client fills
+// it.
 func (s *Store) Evict(key profile.SegmentKey) error {
+	n := Name{Key: key}
 	s.mu.Lock()
-	err := s.removeLocked(key)
+	held, err := s.removeLocked(n)
 	s.mu.Unlock()
-	if err == nil && s.cfg.Lower != nil {
-		s.cfg.Lower.Remove(key)
+	if err != nil {
+		return err
 	}
-	return err
+	if s.cfg.Lower != nil {
+		held = s.cfg.Lower.Remove(&n) || held
+		s.pardon(n)
+	}
+	if !held {
+		return fmt.Errorf("segment %x: %w", key[:8], ErrGone)
+	}
+	return nil
 }
 
-func (s *Store) removeLocked(key profile.SegmentKey) error {
-	o := s.segments.find((*[32]byte)(&key))
+// removeLocked takes a segment out of memory and begins to take it out of the
+// lower tier: no lookup finds it there any more, and nobody may write it again,
+// until pardon.
+func (s *Store) removeLocked(n Name) (held bool, err error) {
+	o := s.segments.find(&n.Key)
+	promotion := s.promotions[n]
 	switch {
+	case promotion != nil:
+		s.failPromotionLocked(promotion, promoteStopped)
 	case o == nil:
-		return fmt.Errorf("segment %x: %w", key[:8], ErrGone)
 	case !o.published:
-		return fmt.Errorf("segment %x is being filled: %w", key[:8], ErrBusy)
+		return false, fmt.Errorf("segment %x is being filled: %w", n.Key[:8], ErrBusy)
+	default:
+		if o.write != nil { // what it writes is removed again at its end
+			o.removed = true
+			s.doomed[n]++
+		}
+		s.unlinkLocked(o, ReasonRemoved)
+		held = true
 	}
-	s.unlinkLocked(o, ReasonRemoved)
-	s.counters.Removed++
-	return nil
+	below := s.noteRemovalLocked(n)
+	if s.cfg.Lower != nil {
+		s.doomed[n]++
+	}
+	if held || below {
+		s.counters.Removed++
+	}
+	return held, nil
+}
+
+// noteRemovalLocked remembers for misses to come that an operator removed an
+// entry of the lower tier.
+func (s *Store) noteRemovalLocked(n Name) (held bool) {
+	if s.cfg.Lower == nil || s.doomed[n] > 0 {
+		return false
+	}
+	s.asked = n
+	e, ok := s.cfg.Lower.Lookup(&s.asked)
+	if !ok {
+		return false
+	}
+	for _, p := range *s.profiles.Load() {
+		if p.Fingerprint() == e.Fingerprint {
+			s.departed.note(departure{key: n.Key, profile: p.id, tenant: e.Tenant, reason: ReasonRemoved, tokens: e.tokens()})
+		}
+	}
+	return true
+}
+
+// pardon ends the removal of a name from the lower tier.
+func (s *Store) pardon(n Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.doomed[n]--; s.doomed[n] == 0 {
+		delete(s.doomed, n)
+	}
 }

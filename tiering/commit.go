@@ -10,7 +10,8 @@ import (
 
 // Commit copies chunks of one part into place and compares the digest of what
 // was written with the client's. The commit that completes the last rank
-// publishes the object. Commits of one reservation may run at once.
+// publishes the object, and begins to write it to the lower tier when one of its
+// commits asked for that. Commits of one reservation may run at once.
 //
 // A digest that does not match is ErrCorrupt and aborts the object for all
 // ranks, since nobody can say which other chunks were right; so does a failure
@@ -18,22 +19,25 @@ import (
 // ErrInvalid and changes nothing. A commit that its context ended changes
 // nothing either and may be repeated. ErrGone: the reservation is not there any
 // more, or went away during the copy.
-func (c *Session) Commit(ctx context.Context, item CommitItem) (published bool, err error) {
+func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error) {
 	s := c.store
 	s.mu.Lock()
 	w, err := c.beginCommitLocked(&item)
 	s.mu.Unlock()
 	if err != nil {
-		return false, err
+		return Committed{}, err
 	}
 	defer s.running.Done()
 
 	got := make([]uint64, len(item.Digests))
 	err = s.dev.CopyDigests(ctx, w.dst, item.Src, got)
 
+	var b outside
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.endCommitLocked(w, &item, got, err)
+	answer, err := s.endCommitLocked(w, &item, got, err, &b)
+	s.mu.Unlock()
+	s.act(&b)
+	return answer, err
 }
 
 // writing is a commit between its two critical sections.
@@ -63,6 +67,9 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 	}
 	part := l.Parts[item.Part]
 	n, have := len(item.Digests), gpuipc.Chunks(part.Len)
+	if item.Level > LevelSynced {
+		return nil, fmt.Errorf("%s: acknowledgement level %d: %w", o.name(), item.Level, ErrInvalid)
+	}
 	if n == 0 || item.ChunkFirst < 0 || item.ChunkFirst > have-n {
 		return nil, fmt.Errorf("%s part %d: chunks [%d, +%d) of %d: %w", o.name(), item.Part, item.ChunkFirst, n, have, ErrInvalid)
 	}
@@ -83,7 +90,7 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 }
 
 // endCommitLocked settles a commit after its copy, whatever happened meanwhile.
-func (s *Store) endCommitLocked(w *writing, item *CommitItem, got []uint64, err error) (bool, error) {
+func (s *Store) endCommitLocked(w *writing, item *CommitItem, got []uint64, err error, b *outside) (Committed, error) {
 	o := w.filler.object
 	w.fill.copying--
 	if w.fill.dead {
@@ -91,33 +98,52 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, got []uint64, err 
 			o.fill = nil
 			s.settleLocked(o)
 		}
-		return false, fmt.Errorf("%s: aborted during a commit: %w", o.name(), ErrGone)
+		return Committed{}, fmt.Errorf("%s: aborted during a commit: %w", o.name(), ErrGone)
 	}
 	if err != nil {
-		return false, s.failCommitLocked(w, err)
+		return Committed{}, s.failCommitLocked(w, err)
 	}
 	if i := firstDifference(got, item.Digests); i >= 0 {
 		s.killLocked(o, causeCorrupt)
-		return false, fmt.Errorf("%s rank %d part %d chunk %d: digest %016x, its writer says %016x: %w",
+		return Committed{}, fmt.Errorf("%s rank %d part %d chunk %d: digest %016x, its writer says %016x: %w",
 			o.name(), w.filler.rank, item.Part, item.ChunkFirst+i, got[i], item.Digests[i], ErrCorrupt)
 	}
 	copy(o.shares[w.filler.rank].digests[w.first:], got)
 	setChunks(w.chunks, chunkDone)
 	s.counters.CommittedChunks += uint64(len(got))
 	s.counters.CommittedBytes += uint64(w.dst.Len())
+	level := item.Level
+	if level == LevelDefault {
+		level = s.cfg.DefaultLevel
+	}
+	w.fill.level = max(w.fill.level, level)
 	if w.filler.left -= len(got); w.filler.left > 0 {
-		return false, nil
+		return Committed{}, nil
 	}
 	if w.fill.left--; w.fill.left > 0 {
-		return false, nil
+		return Committed{}, nil
 	}
 	for i := range w.fill.ranks {
 		delete(w.fill.ranks[i].session.fills, w.fill.ranks[i].id)
 	}
+	durable := s.acknowledgeLocked(o, w.fill.level, b)
 	s.publishLocked(o, s.cfg.Now())
 	s.counters.Published++
 	s.counters.PublishedBytes += uint64(o.bytes)
-	return true, nil
+	return Committed{Published: true, Durable: durable}, nil
+}
+
+// acknowledgeLocked begins to write an object that is complete, as far as its
+// level or write-behind asks for it. What the tier does not take now stays dirty.
+func (s *Store) acknowledgeLocked(o *object, level Level, b *outside) *Durable {
+	switch {
+	case s.cfg.Lower == nil:
+	case level > LevelMemory:
+		return s.durableLocked(o, level, true, b)
+	case s.cfg.WriteBehind:
+		_ = s.wantLocked(o, LevelLogged, false, b)
+	}
+	return nil
 }
 
 // failCommitLocked answers a copy that did not happen. What the context ended

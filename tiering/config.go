@@ -12,14 +12,15 @@ import (
 )
 
 // Tenant separates hits, not memory: its salt goes into every key, so tenants
-// never share an entry. Ids, names and salts are unique.
+// never share an entry. Ids, names and salts are unique, and no id is 0.
 type Tenant struct {
 	ID   TenantID
 	Name string
 	Salt []byte // any length; empty for at most one tenant
-	// QuotaBytes bounds what the tenant holds in all pools together, counted in
-	// bytes of layouts over all ranks (not in pages) and 4 bytes for each token
-	// id kept, pending objects included. 0 = no quota.
+	// QuotaBytes bounds what the tenant holds in all pools and the lower tier
+	// together: in memory bytes of layouts over all ranks (not pages) and 4 bytes
+	// for each token id kept, pending objects included, in the lower tier what
+	// entries take there. What lies in both counts twice. 0 = no quota.
 	QuotaBytes int64
 }
 
@@ -55,8 +56,24 @@ type Config struct {
 	MaxChain        int // nodes from the root to a checkpoint; 256
 	MaxDeparted     int // keys whose end is remembered; 65536
 
-	Log   zerolog.Logger
-	Lower demoter // the next slower tier; nil = what leaves memory is evicted
+	Log zerolog.Logger
+
+	Lower Tier // the next slower tier; nil = what leaves memory is evicted
+	// DefaultLevel is how safe an object is made before its publication is
+	// acknowledged when its commits name no level; LevelMemory.
+	DefaultLevel Level
+	// WriteBehind writes every published object to the lower tier at once;
+	// without it only what the marks below or an eviction ask for is written.
+	WriteBehind bool
+	// Above HighWater of its budget a pool has objects written ahead of their
+	// eviction, until what is free or can be dropped at once is all above
+	// LowWater. Fractions; 0.90 and 0.80.
+	HighWater, LowWater float64
+	// ReadAhead promotes what a match found in the lower tier.
+	ReadAhead     bool
+	MaxPromotions int   // reads of the lower tier at once; 4
+	PromoteBytes  int64 // of memory that is being read into, unless one object takes more; 256 MiB
+	PromoteQueue  int   // promotions wanted or running; 4096
 }
 
 const (
@@ -83,9 +100,14 @@ func (c *Config) Validate() error {
 	check(c.FillTTL > 0 && c.SweepEvery > 0, "fill time %v, sweep every %v", c.FillTTL, c.SweepEvery)
 	check(c.MaxLeases > 0 && c.MaxReservations > 0 && c.MaxProfiles > 0 && c.MaxChain > 0 && c.MaxDeparted > 0,
 		"a bound is negative")
+	check(c.DefaultLevel >= LevelMemory && c.DefaultLevel <= LevelSynced, "acknowledgement level %d", c.DefaultLevel)
+	check(c.LowWater > 0 && c.LowWater <= c.HighWater && c.HighWater <= 1, "marks of %v and %v", c.LowWater, c.HighWater)
+	check(c.MaxPromotions > 0 && c.PromoteBytes > 0 && c.PromoteQueue > 0,
+		"%d promotions of %d bytes at once, %d in the queue", c.MaxPromotions, c.PromoteBytes, c.PromoteQueue)
 	check(len(c.Tenants) > 0, "no tenant")
 	ids, names, salts := map[TenantID]bool{}, map[string]bool{}, map[string]bool{}
 	for _, t := range c.Tenants {
+		check(t.ID != 0, "tenant %q: id 0 stands for nobody", t.Name)
 		check(!ids[t.ID], "tenant %q: id %d is taken", t.Name, t.ID)
 		check(!names[t.Name], "tenant %q: name is taken", t.Name)
 		check(!salts[string(t.Salt)], "tenant %q: another tenant has its salt", t.Name)
@@ -108,6 +130,12 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxProfiles, 64)
 	setDefault(&c.MaxChain, 256)
 	setDefault(&c.MaxDeparted, 65536)
+	setDefault(&c.DefaultLevel, LevelMemory)
+	setDefault(&c.HighWater, 0.90)
+	setDefault(&c.LowWater, min(0.80, c.HighWater))
+	setDefault(&c.MaxPromotions, 4)
+	setDefault(&c.PromoteBytes, 256<<20)
+	setDefault(&c.PromoteQueue, 4096)
 	if c.Eviction == nil {
 		c.Eviction = policy.NewLRU
 	}

@@ -14,6 +14,11 @@ type Counters struct {
 	PrefixHits      uint64
 	PrefixHitTokens uint64
 	PrefixMisses    [reasons]uint64
+	// Of the hits, those in the lower tier.
+	HitSegmentsDisk     uint64
+	HitTokensDisk       uint64
+	PrefixHitsDisk      uint64
+	PrefixHitTokensDisk uint64
 
 	// By Acquire and Load.
 	Acquired       uint64
@@ -39,12 +44,39 @@ type Counters struct {
 	RefusedQuota uint64
 	RefusedBusy  uint64
 
+	// What left memory: EvictedRoom + EvictedQuota = Demoted + DemotionsRefused +
+	// DemotionsFailed + Dropped + those still being written.
 	EvictedRoom      uint64 // objects, for room in their pool
 	EvictedQuota     uint64 // objects, for their tenant's quota
 	EvictedBytes     uint64 // of both
+	Demoted          uint64 // the lower tier holds them
+	DemotionsRefused uint64 // by the lower tier
+	DemotionsFailed  uint64 // the write ended with an error
+	Dropped          uint64 // not offered: no lower tier, or for a quota
 	Removed          uint64 // by an operator
-	Demoted          uint64 // of the evicted, taken by the lower tier
-	DemotionsRefused uint64
+
+	// Into the lower tier.
+	Written        uint64 // objects that it came to hold
+	WrittenBytes   uint64
+	Writing        uint64 // now
+	WritesFailed   uint64
+	WritesRefused  [refusals]uint64 // busy, full, quota, unavailable, other
+	Cleaned        uint64           // writes begun by the cleaner
+	SpoiltInMemory uint64           // objects whose bytes were not those published
+	TrimmedBytes   uint64           // given up there for a tenant's quota
+	Acknowledged   [LevelSynced + 1]uint64
+
+	// Out of it.
+	Promotions     [promoteOutcomes]uint64 // by how they ended
+	PromotedBytes  uint64
+	Promoting      uint64 // wanted or running, now
+	PromotionsBusy uint64 // not begun: too many at once
+	// Begun = used + wasted + failed + what is in memory or on the way unused.
+	ReadAheadBegun   uint64
+	ReadAheadUsed    uint64
+	ReadAheadWasted  uint64 // left memory without a use
+	ReadAheadFailed  uint64
+	ReadAheadDropped uint64 // not begun: over a bound
 
 	Composed  uint64
 	Rotated   uint64
@@ -74,6 +106,41 @@ func (c *Counters) refused(err error) {
 	}
 }
 
+// refusal is why the lower tier did not take a write.
+type refusal uint8
+
+const (
+	refusalBusy refusal = iota
+	refusalFull
+	refusalQuota
+	refusalUnavailable
+	refusalOther
+	refusals
+)
+
+func (r refusal) String() string {
+	return [...]string{"busy", "full", "quota", "unavailable", "other"}[r]
+}
+
+func (c *Counters) writeRefused(err error) {
+	why := refusalOther
+	for r, kind := range [...]error{ErrBusy, ErrFull, ErrQuota, ErrUnavailable} {
+		if errors.Is(err, kind) {
+			why = refusal(r)
+			break
+		}
+	}
+	c.WritesRefused[why]++
+}
+
+// String names a level as flags and people know it.
+func (l Level) String() string {
+	if l > LevelSynced {
+		return "unknown"
+	}
+	return [...]string{"default", "memory", "logged", "synced"}[l]
+}
+
 // String names a reason as metrics and people see it.
 func (r Reason) String() string {
 	return [...]string{"none", "unknown", "evicted", "pending", "removed", "refused", "aborted", "flag_only"}[r]
@@ -97,6 +164,10 @@ func (c *Counters) Each(f func(name string, value uint64)) {
 	for r := ReasonUnknown; r < reasons; r++ {
 		f("prefix_misses_"+r.String(), c.PrefixMisses[r])
 	}
+	f("hit_segments_disk", c.HitSegmentsDisk)
+	f("hit_tokens_disk", c.HitTokensDisk)
+	f("prefix_hits_disk", c.PrefixHitsDisk)
+	f("prefix_hit_tokens_disk", c.PrefixHitTokensDisk)
 	f("acquired", c.Acquired)
 	f("acquired_tokens", c.AcquiredTokens)
 	f("acquire_misses", c.AcquireMisses)
@@ -122,9 +193,39 @@ func (c *Counters) Each(f func(name string, value uint64)) {
 	f("evicted_quota", c.EvictedQuota)
 	f("evicted_bytes", c.EvictedBytes)
 	f("removed", c.Removed)
-	f("demoted", c.Demoted)
-	f("demotions_refused", c.DemotionsRefused)
+	c.eachLower(f)
 	f("composed", c.Composed)
 	f("rotated", c.Rotated)
 	f("assembled", c.Assembled)
+}
+
+func (c *Counters) eachLower(f func(name string, value uint64)) {
+	f("demoted", c.Demoted)
+	f("demotions_refused", c.DemotionsRefused)
+	f("demotions_failed", c.DemotionsFailed)
+	f("dropped", c.Dropped)
+	f("written", c.Written)
+	f("written_bytes", c.WrittenBytes)
+	f("writing", c.Writing)
+	f("writes_failed", c.WritesFailed)
+	for why := range refusals {
+		f("writes_refused_"+why.String(), c.WritesRefused[why])
+	}
+	f("cleaned", c.Cleaned)
+	f("spoilt_in_memory", c.SpoiltInMemory)
+	f("trimmed_bytes", c.TrimmedBytes)
+	for level := LevelMemory; level <= LevelSynced; level++ {
+		f("acknowledged_"+level.String(), c.Acknowledged[level])
+	}
+	for how := range promoteOutcomes {
+		f("promotions_"+how.String(), c.Promotions[how])
+	}
+	f("promoted_bytes", c.PromotedBytes)
+	f("promoting", c.Promoting)
+	f("promotions_busy", c.PromotionsBusy)
+	f("read_ahead_begun", c.ReadAheadBegun)
+	f("read_ahead_used", c.ReadAheadUsed)
+	f("read_ahead_wasted", c.ReadAheadWasted)
+	f("read_ahead_failed", c.ReadAheadFailed)
+	f("read_ahead_dropped", c.ReadAheadDropped)
 }

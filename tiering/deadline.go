@@ -5,11 +5,14 @@ import "time"
 // deadline is when a lease expires or a fill is given up. It is a field of what
 // it ends.
 type deadline struct {
-	at     time.Time
-	order  uint64 // between equal times, so that a run can be replayed
-	place  int    // in deadlines, counted from 1; 0 = not there
-	lease  *lease
-	object *object
+	at    time.Time
+	order uint64 // between equal times, so that a run can be replayed
+	place int    // in deadlines, counted from 1; 0 = not there
+
+	// One of these.
+	lease     *lease
+	object    *object
+	promotion *promotion
 }
 
 // deadlines is a heap with the next one first. Adding one that is later than all

@@ -14,9 +14,12 @@ type fill struct {
 	layout *layout
 	ranks  []filler // by rank; session is nil until the rank joins
 
-	left    int  // ranks that are not complete
-	copying int  // commits that write into the object's memory now
-	dead    bool // aborted; memory is free once copying is 0
+	left    int   // ranks that are not complete
+	copying int   // commits, or a read of the lower tier, that write into the object's memory now
+	level   Level // highest that a commit asked for
+	dead    bool  // aborted; memory is free once copying is 0
+
+	promotion *promotion // the store fills it itself, no rank may join
 }
 
 // filler is one rank's share of a fill: a reservation.
@@ -79,7 +82,8 @@ func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
 // ranks like a segment. Exact and spliced checkpoints of one hash lie beside each
 // other. Parent names a published checkpoint of fewer tokens, an exact one for
 // an exact child, whose rows this one shares: only rows of tokens [parent,
-// Tokens) are stored. A parent that is not held is ErrGone.
+// Tokens) are stored. A parent that is not held is ErrGone; one that lies in the
+// lower tier is promoted, ErrBusy until it is there.
 func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 	s := c.store
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
@@ -118,6 +122,8 @@ func (s *Store) parentLocked(q *SaveQuery, p *profileState, t *tenant) (*object,
 	switch {
 	case parent == nil && why == ReasonFlagOnly:
 		return nil, fmt.Errorf("checkpoint %x: exact, but its parent %x is spliced: %w", q.Hash[:8], q.Parent[:8], ErrInvalid)
+	case parent == nil && s.promoteParentLocked(q, p, t):
+		return nil, fmt.Errorf("checkpoint %x: its parent %x is being promoted: %w", q.Hash[:8], q.Parent[:8], ErrBusy)
 	case parent == nil:
 		return nil, fmt.Errorf("checkpoint %x: its parent %x is not held: %w", q.Hash[:8], q.Parent[:8], ErrGone)
 	case parent.end >= q.Tokens:
@@ -128,9 +134,15 @@ func (s *Store) parentLocked(q *SaveQuery, p *profileState, t *tenant) (*object,
 	return parent, nil
 }
 
+// promoteParentLocked begins to promote the parent of a checkpoint that is to be
+// saved, if the lower tier has it.
+func (s *Store) promoteParentLocked(q *SaveQuery, p *profileState, t *tenant) bool {
+	e, ok := s.bestBelowLocked((*[32]byte)(&q.Parent), q.Kind|Exact, p, t)
+	return ok && s.promoteLocked(wanted{e.Name, p, t, true}) != nil
+}
+
 // place joins the reservation of a segment or checkpoint, or begins it with the
-// object o. With a lower tier the room may have to be asked for twice: what the
-// tier refuses is free at once.
+// object o.
 func (c *Session) place(o *object, rank int) (Reservation, error) {
 	s := c.store
 	l := o.layout()
@@ -138,25 +150,22 @@ func (c *Session) place(o *object, rank int) (Reservation, error) {
 	if err := s.size(o, l.Bytes); err != nil {
 		return Reservation{}, err
 	}
-	for again := false; ; again = true {
-		now := s.cfg.Now()
-		s.mu.Lock()
-		f, leaving, err := c.placeLocked(o, rank, l, now)
-		s.mu.Unlock()
-		refused := s.offerLeaving(leaving)
-		if err == nil {
-			return Reservation{ID: f.id, Bytes: l.Bytes}, nil
-		}
-		if again || err != errLeaving || refused == 0 { //nolint:errorlint // never wrapped
-			return Reservation{}, err
-		}
+	now := s.cfg.Now()
+	var b outside
+	s.mu.Lock()
+	f, err := c.placeLocked(o, rank, l, now, &b)
+	s.mu.Unlock()
+	s.act(&b)
+	if err != nil {
+		return Reservation{}, err
 	}
+	return Reservation{ID: f.id, Bytes: l.Bytes}, nil
 }
 
 // size works out what an object costs. The bytes of one rank's layout fit an
 // int64; those of all ranks need not.
 func (s *Store) size(o *object, rankBytes int64) error {
-	ranks, ids := int64(o.profile.ranks), 4*int64(len(o.ids))
+	ranks := int64(o.profile.ranks)
 	switch {
 	case rankBytes == 0:
 		return fmt.Errorf("%s: its profile keeps no state: %w", o.name(), ErrInvalid)
@@ -167,52 +176,64 @@ func (s *Store) size(o *object, rankBytes int64) error {
 		s.refuseLocked(o, err)
 		return err
 	}
+	s.measure(o, rankBytes)
+	return nil
+}
+
+// measure sets what an object costs, a segment with its token ids.
+func (s *Store) measure(o *object, rankBytes int64) {
+	ranks, ids := int64(o.profile.ranks), 4*int64(o.spec.Tokens)
 	o.shares = make([]share, ranks)
 	o.rankBytes = rankBytes
 	o.bytes = rankBytes*ranks + ids
 	o.pageBytes = s.pagesOf(rankBytes)*ranks + ids
-	return nil
 }
 
-func (c *Session) placeLocked(o *object, rank int, l *layout, now time.Time) (*filler, []*object, error) {
+func (c *Session) placeLocked(o *object, rank int, l *layout, now time.Time, b *outside) (*filler, error) {
 	s := c.store
 	if err := c.openLocked(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if o.profile.forgotten {
-		return nil, nil, fmt.Errorf("%s: profile %d is not registered any more: %w", o.name(), o.profile.id, ErrInvalid)
+		return nil, fmt.Errorf("%s: profile %d is not registered any more: %w", o.name(), o.profile.id, ErrInvalid)
 	}
 	if len(c.fills) >= s.cfg.MaxReservations {
 		s.counters.RefusedBusy++
-		return nil, nil, fmt.Errorf("%s: session %q has %d reservations: %w", o.name(), c.name, len(c.fills), ErrBusy)
+		return nil, fmt.Errorf("%s: session %q has %d reservations: %w", o.name(), c.name, len(c.fills), ErrBusy)
 	}
 	if known := s.sameLocked(o); known != nil {
-		f, err := c.joinLocked(known, o, rank)
-		return f, nil, err
+		return c.joinLocked(known, o, rank)
 	}
-	leaving, err := s.beginLocked(o, l, now)
-	if err != nil {
-		return nil, leaving, err
+	if p := s.promotions[o.label()]; p != nil && p.profile == o.profile && p.tenant == o.tenant {
+		s.counters.Exists++
+		return nil, fmt.Errorf("%s is being promoted: %w", o.name(), ErrExists)
 	}
-	f, err := c.joinLocked(o, o, rank)
-	return f, leaving, err
+	if err := s.beginLocked(o, l, now, b); err != nil {
+		return nil, err
+	}
+	return c.joinLocked(o, o, rank)
 }
 
 // sameLocked finds the object that o would be a second copy of.
 func (s *Store) sameLocked(o *object) *object {
-	if o.kind == 0 {
-		return s.segmentLocked(&o.key, o.profile, o.tenant)
+	return s.namedLocked(o.label(), o.profile, o.tenant)
+}
+
+// namedLocked finds an object in memory, published or being filled.
+func (s *Store) namedLocked(n Name, p *profileState, t *tenant) *object {
+	if n.Kind == 0 {
+		return s.segmentLocked(&n.Key, p, t)
 	}
-	return s.checkpointLocked(&o.key, o.kind, o.profile, o.tenant)
+	return s.checkpointLocked(&n.Key, n.Kind, p, t)
 }
 
 // beginLocked gives o its memory and makes it known as pending.
-func (s *Store) beginLocked(o *object, l *layout, now time.Time) ([]*object, error) {
+func (s *Store) beginLocked(o *object, l *layout, now time.Time, b *outside) error {
 	if o.parent != nil {
 		// It was found under another critical section, and making room must
 		// not evict it.
 		if !o.parent.linked {
-			return nil, fmt.Errorf("%s: its parent has left: %w", o.name(), ErrGone)
+			return fmt.Errorf("%s: its parent has left: %w", o.name(), ErrGone)
 		}
 		o.parent.ops++
 		s.settleLocked(o.parent)
@@ -221,10 +242,9 @@ func (s *Store) beginLocked(o *object, l *layout, now time.Time) ([]*object, err
 			s.settleLocked(o.parent)
 		}()
 	}
-	leaving, err := s.makeRoomLocked(o)
-	if err != nil {
+	if err := s.makeRoomLocked(o, 0, b); err != nil {
 		s.refuseLocked(o, err)
-		return leaving, err
+		return err
 	}
 	s.allocateLocked(o, l.Bytes)
 	o.created, o.used = now, now
@@ -233,14 +253,14 @@ func (s *Store) beginLocked(o *object, l *layout, now time.Time) ([]*object, err
 	o.until = deadline{at: now.Add(s.cfg.FillTTL), order: s.leaseIDs.Add(1), object: o}
 	s.deadlines.add(&o.until)
 	s.counters.Reserved++
-	return leaving, nil
+	return nil
 }
 
 // joinLocked gives a rank its share of an object; want is what the rank asked
 // for.
 func (c *Session) joinLocked(o, want *object, rank int) (*filler, error) {
 	s := c.store
-	if o.fill == nil || o.fill.ranks[rank].session != nil {
+	if o.fill == nil || o.fill.promotion != nil || o.fill.ranks[rank].session != nil {
 		s.counters.Exists++
 		return nil, fmt.Errorf("%s: %w", o.name(), ErrExists)
 	}

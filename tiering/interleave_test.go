@@ -85,7 +85,7 @@ func TestCommitsOfOneReservationRunAtOnce(t *testing.T) {
 	slow := b.item(r.ID, 1, 0, data[v.Off:v.Off+v.Len])
 	stall := b.dev.Stall(t, gpuipc.OpCopyDigests, 1)
 	var published bool
-	done := later(func() (err error) { published, err = c.Commit(b.ctx, slow); return err })
+	done := later(func() error { got, err := c.Commit(b.ctx, slow); published = got.Published; return err })
 	<-stall.Reached()
 	_, err = c.Commit(b.ctx, CommitItem{Reservation: r.ID, Part: 1, ChunkFirst: 2, Digests: slow.Digests[2:], Src: slow.Src.Slice(2<<20, v.Len-2<<20)})
 	b.wantErr(err, ErrInvalid) // it is being written
@@ -96,8 +96,8 @@ func TestCommitsOfOneReservationRunAtOnce(t *testing.T) {
 	b.wantMiss(p, ReasonPending)
 	stall.Release()
 	b.must(<-done)
-	if early || !published {
-		t.Fatalf("published by the first to end %v, by the last %v", early, published)
+	if early.Published || !published {
+		t.Fatalf("published by the first to end %v, by the last %v", early.Published, published)
 	}
 	b.wantHit(p)
 }

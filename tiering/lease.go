@@ -17,9 +17,16 @@ type lease struct {
 }
 
 // Acquire leases segments, one row appended to dst per key. A segment that is
-// not held, or held for another tenant or profile, is a miss. The error is for
-// the query as a whole; nothing is leased then.
+// not held, or held for another tenant or profile, is a miss. One that lies in
+// the lower tier begins to be promoted and is a miss as well. The error is for the
+// query as a whole; nothing is leased then.
 func (c *Session) Acquire(q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
+	return c.acquire(q, dst, nil)
+}
+
+// acquire answers what can be answered now, and joins the promotions of the rest
+// if the caller is going to wait for them.
+func (c *Session) acquire(q *AcquireQuery, dst []Acquired, waits *[]awaited) ([]Acquired, error) {
 	s := c.store
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
 	if err != nil {
@@ -35,25 +42,42 @@ func (c *Session) Acquire(q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
 				dst = append(dst, Acquired{Err: err})
 				continue
 			}
-			dst = append(dst, c.acquireLocked(&keys[i], q, p, t, now))
+			row, promotion := c.acquireLocked(&keys[i], q, p, t, now)
+			if promotion != nil && waits != nil {
+				joinPromotionLocked(promotion, len(dst), waits)
+			} else if !row.Hit && row.Err == nil {
+				s.counters.AcquireMisses++
+			}
+			dst = append(dst, row)
 		}
 		s.mu.Unlock()
 	}
 	return dst, nil
 }
 
-func (c *Session) acquireLocked(key *[32]byte, q *AcquireQuery, p *profileState, t *tenant, now time.Time) Acquired {
+func (c *Session) acquireLocked(key *[32]byte, q *AcquireQuery, p *profileState, t *tenant, now time.Time) (Acquired, *promotion) {
 	s := c.store
 	o := s.segmentLocked(key, p, t)
-	if o == nil {
+	switch {
+	case o == nil:
+		if _, ok := s.segmentBelowLocked(key, p, t); ok {
+			promotion := s.promoteLocked(wanted{Name{Key: *key}, p, t, true})
+			return Acquired{Reason: ReasonPending, Promoting: promotion != nil}, promotion
+		}
 		why, _ := s.departed.why(key, p.id, t.ID)
-		s.counters.AcquireMisses++
-		return Acquired{Reason: why}
+		return Acquired{Reason: why}, nil
+	case o.fill != nil && o.fill.promotion != nil:
+		s.demandLocked(o.fill.promotion)
+		return Acquired{Reason: ReasonPending, Promoting: true}, o.fill.promotion
+	case o.fill != nil:
+		return Acquired{Reason: ReasonPending}, nil
 	}
-	if o.fill != nil {
-		s.counters.AcquireMisses++
-		return Acquired{Reason: ReasonPending}
-	}
+	return c.leaseRowLocked(o, q, now), nil
+}
+
+// leaseRowLocked leases a published segment.
+func (c *Session) leaseRowLocked(o *object, q *AcquireQuery, now time.Time) Acquired {
+	s := c.store
 	l, err := c.leaseLocked(o, q.Rank, q.TTL, now)
 	if err != nil {
 		return Acquired{Err: err}
@@ -72,8 +96,13 @@ func (c *Session) acquireLocked(key *[32]byte, q *AcquireQuery, p *profileState,
 }
 
 // Load leases the checkpoint of a prefix hash, an exact one before a spliced
-// one, and answers the chain of nodes it is made of.
+// one, and answers the chain of nodes it is made of. What is in memory comes
+// before what lies in the lower tier; that begins to be promoted, and is a miss.
 func (c *Session) Load(q *LoadQuery) (Loaded, error) {
+	return c.load(q, nil)
+}
+
+func (c *Session) load(q *LoadQuery, waits *[]awaited) (Loaded, error) {
 	s := c.store
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
 	if err != nil {
@@ -89,13 +118,28 @@ func (c *Session) Load(q *LoadQuery) (Loaded, error) {
 		return Loaded{}, err
 	}
 	o, why := s.bestLocked((*[32]byte)(&q.Hash), q.Accept, p, t)
-	if o == nil {
-		if why == ReasonNone {
-			why, _ = s.departed.why((*[32]byte)(&q.Hash), p.id, t.ID)
-		}
-		s.counters.LoadMisses++
-		return Loaded{Reason: why}, nil
+	if o != nil {
+		return c.loadLocked(o, q, now)
 	}
+	if e, ok := s.bestBelowLocked((*[32]byte)(&q.Hash), q.Accept, p, t); ok {
+		promotion := s.promoteLocked(wanted{e.Name, p, t, true})
+		if promotion != nil && waits != nil {
+			joinPromotionLocked(promotion, 0, waits)
+		} else {
+			s.counters.LoadMisses++
+		}
+		return Loaded{Reason: ReasonPending, Promoting: promotion != nil}, nil
+	}
+	if why == ReasonNone {
+		why, _ = s.departed.why((*[32]byte)(&q.Hash), p.id, t.ID)
+	}
+	s.counters.LoadMisses++
+	return Loaded{Reason: why}, nil
+}
+
+// loadLocked leases a published checkpoint.
+func (c *Session) loadLocked(o *object, q *LoadQuery, now time.Time) (Loaded, error) {
+	s := c.store
 	l, err := c.leaseLocked(o, q.Rank, q.TTL, now)
 	if err != nil {
 		return Loaded{}, err
@@ -137,6 +181,10 @@ func (c *Session) leaseLocked(o *object, rank int, ttl time.Duration, now time.T
 	o.used = now
 	o.hits++
 	s.counters.Leases++
+	s.unaheadLocked(o, &s.counters.ReadAheadUsed)
+	if o.stored != 0 {
+		s.touchLocked(o.label())
+	}
 	s.settleLocked(o)
 	return l, nil
 }

@@ -9,8 +9,8 @@ import (
 const matchRows = 512
 
 // Match answers the longest checkpoint of an accepted kind and the status of
-// each segment key. It does no I/O, takes no lease, does not count as a use, and
-// once dst has grown it allocates nothing.
+// each segment key, in memory or else in the lower tier. It does no I/O, takes no
+// lease, does not count as a use, and once dst has grown it allocates nothing.
 func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 	p, err := s.profile(q.Profile)
 	if err != nil {
@@ -70,9 +70,15 @@ func (s *Store) statusesLocked(keys [][32]byte, rows []SegmentStatus, p *profile
 func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenant) SegmentStatus {
 	switch {
 	case o == nil || o.profile != p || o.tenant != t:
+		if e, ok := s.segmentBelowLocked(key, p, t); ok {
+			s.matchedBelowLocked(e.Name, p, t)
+			return s.hitBelowLocked(e.tokens())
+		}
 		why, tokens := s.departed.why(key, p.id, t.ID)
 		s.counters.miss(why, tokens)
 		return SegmentStatus{Status: StatusMiss, Reason: why}
+	case o.fill != nil && o.fill.promotion != nil:
+		return s.hitBelowLocked(uint32(o.tokens()))
 	case o.fill != nil:
 		s.counters.miss(ReasonPending, uint32(o.tokens()))
 		return SegmentStatus{Status: StatusPending, Reason: ReasonPending}
@@ -80,6 +86,15 @@ func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenan
 	s.counters.HitSegments++
 	s.counters.HitTokens += uint64(o.tokens())
 	return SegmentStatus{Status: StatusHit, Place: s.place, Tokens: uint32(o.tokens())}
+}
+
+// hitBelowLocked answers and counts for a key that lies in the lower tier.
+func (s *Store) hitBelowLocked(tokens uint32) SegmentStatus {
+	s.counters.HitSegments++
+	s.counters.HitTokens += uint64(tokens)
+	s.counters.HitSegmentsDisk++
+	s.counters.HitTokensDisk += uint64(tokens)
+	return SegmentStatus{Status: StatusHit, Place: PlaceDisk, Tokens: tokens}
 }
 
 // matchPrefix walks the prefixes from the longest down. The reason it gives for
@@ -95,7 +110,12 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 		for i := end - 1; i >= max(0, end-matchRows); i-- {
 			o, why := s.bestLocked(&q.Prefixes[i], q.Accept, p, t)
 			if o != nil && uint32(o.end) == q.Positions[i] {
-				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind = q.Positions[i], i, o.kind
+				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, o.kind, s.place
+				break
+			}
+			if e, ok := s.bestBelowLocked(&q.Prefixes[i], q.Accept, p, t); ok && uint32(e.End) == q.Positions[i] {
+				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, e.Kind, PlaceDisk
+				s.matchedBelowLocked(e.Name, p, t)
 				break
 			}
 			if i == len(q.Prefixes)-1 && why == ReasonNone {
@@ -111,6 +131,10 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 	if dst.PrefixTokens > 0 {
 		s.counters.PrefixHits++
 		s.counters.PrefixHitTokens += uint64(dst.PrefixTokens)
+		if dst.PrefixPlace == PlaceDisk {
+			s.counters.PrefixHitsDisk++
+			s.counters.PrefixHitTokensDisk += uint64(dst.PrefixTokens)
+		}
 	} else {
 		s.counters.PrefixMisses[missed]++
 	}

@@ -142,15 +142,18 @@ func TestStoreAgreesWithModel(t *testing.T) {
 
 func runModel(t *testing.T, o modelOptions, seed uint64, steps int, seen *Counters) {
 	m := &model{o: o, rng: rand.New(rand.NewPCG(seed, 11)), why: map[string]Reason{}}
+	tier := newMapTier(t, nil, 0)
+	tier.refuse = ErrFull
 	m.bench = newBench(t, tiny(o.ranks), func(c *Config) {
 		c.PageBytes, c.PublicBytes, c.PrivateBytes = o.page, o.public, o.private
 		c.Tenants[0].QuotaBytes = o.quota
 		c.MaxLeases, c.MaxReservations, c.MaxChain = o.leases, o.reservations, o.chain
 		c.LeaseTTL, c.FillTTL = 20*time.Second, 30*time.Second
 		if o.lower {
-			c.Lower = &fakeTier{}
+			c.Lower = tier
 		}
 	})
+	tier.attach(m.bench, true)
 	for range 3 {
 		m.sessions = append(m.sessions, &modelSession{Session: m.NewSession("client")})
 	}
@@ -515,7 +518,7 @@ func (m *model) commit(f *modelFill) {
 	if wrong {
 		item.Digests[0]++
 	}
-	published, err := s.Commit(m.ctx, item)
+	got, err := s.Commit(m.ctx, item)
 	switch {
 	case f.parts[part]:
 		if !errors.Is(err, ErrInvalid) {
@@ -535,6 +538,7 @@ func (m *model) commit(f *modelFill) {
 	if len(f.parts) == len(o.layout.Parts) {
 		o.complete++
 	}
+	published := got.Published
 	if published != (o.complete == m.o.ranks) {
 		m.fatal("%s: published %v with %d ranks of %d", o.name, published, o.complete, m.o.ranks)
 	}

@@ -39,7 +39,13 @@ type object struct {
 
 	linked    bool    // a lookup finds it
 	published bool    // has been complete
-	demoting  bool    // a lower tier reads it
+	write     *write  // into the lower tier, wanted or running
+	stored    Level   // what the lower tier was last seen to hold of it; 0 = nothing
+	refused   bool    // the lower tier did not take it; asked again after its next use
+	tracked   bool    // among the dirty objects of its pool
+	leaving   bool    // evicted while it is written
+	removed   bool    // by an operator while it is written
+	ahead     bool    // read ahead, and not used yet
 	leases    int     // live
 	expired   int     // leases past their time whose holder has not let go
 	ops       int     // operations that read it now
@@ -66,7 +72,7 @@ const (
 	classPending                  // being filled, or dead while a copy still runs
 	classLeased                   // read under a live lease or by an operation
 	classQuarantined              // only expired leases, whose holders may still read
-	classDemoting                 // on its way to a lower tier
+	classDemoting                 // has left, but the lower tier still reads it
 	classes
 )
 
@@ -78,7 +84,7 @@ func (o *object) classify() class {
 		return classLeased
 	case o.expired > 0:
 		return classQuarantined
-	case o.demoting:
+	case o.write != nil && !o.linked:
 		return classDemoting
 	}
 	return classIdle
@@ -127,6 +133,11 @@ func (s *Store) settleLocked(o *object) {
 		} else if next == classIdle {
 			s.pinLocked(o, -1)
 		}
+		if next == classDemoting {
+			o.tenant.leaving += o.bytes
+		} else if o.class == classDemoting {
+			o.tenant.leaving -= o.bytes
+		}
 		o.class = next
 	}
 	if next == classIdle && !o.linked {
@@ -156,6 +167,8 @@ func (s *Store) pinLocked(o *object, d int) {
 		o.tenant.pinned += int64(d) * o.bytes
 		if o.published && o.linked {
 			o.evictable(d < 0)
+			o.refused = false
+			s.trackLocked(o)
 		}
 	}
 }
@@ -214,6 +227,8 @@ func (s *Store) unlinkLocked(o *object, why Reason) {
 		o.countPublished(-1)
 	}
 	o.linked = false
+	s.trackLocked(o)
+	s.unaheadLocked(o, &s.counters.ReadAheadWasted)
 	if up := o.parent; up != nil {
 		// What still holds o, a late copy or a lower tier, does not need the
 		// parent, which may be the next to leave.
@@ -268,6 +283,9 @@ func (s *Store) publishLocked(o *object, now time.Time) {
 func (s *Store) freeLocked(o *object) {
 	for i := range o.shares {
 		s.freePagesLocked(o.shares[i].extents)
+	}
+	if s.roomWaiters > 0 {
+		s.changed.Broadcast()
 	}
 	o.pool.objects--
 	o.pool.bytes[classIdle] -= o.pageBytes

@@ -28,6 +28,11 @@ type pool struct {
 	bytes   [classes]int64 // used, by what for
 	objects int
 	evict   policy.Eviction // of published objects
+
+	// With a lower tier.
+	dirty      policy.Eviction // of those that could leave, what the tier does not hold and is not getting
+	dirtyBytes int64           // of pages, of what dirty holds
+	aheadBytes int64           // of pages, read ahead or on the way, and not used yet
 }
 
 // tenant is a configured tenant and what it holds, in bytes of layouts over all
@@ -36,7 +41,7 @@ type tenant struct {
 	Tenant
 	used    [poolCount]int64
 	pinned  int64
-	leaving int64           // on its way to a lower tier
+	leaving int64           // of classDemoting
 	evict   policy.Eviction // over both pools; nil without a quota
 }
 
@@ -48,53 +53,87 @@ var errLeaving = fmt.Errorf("room is being demoted: %w", ErrBusy)
 // makeRoomLocked evicts until o fits its tenant's quota and its pool, or evicts
 // nothing and says why o cannot fit.
 //
-// A tenant over its quota pays with its own least valuable objects, in whichever
-// pool they are; only then the pool's least valuable ones leave, whosever they
-// are. With a lower tier, evicted objects keep their memory until that tier has
-// refused or copied them: the answer is errLeaving, and the caller offers the
-// objects in leaving after it let go of the lock.
-func (s *Store) makeRoomLocked(o *object) (leaving []*object, err error) {
-	t, p := o.tenant, o.pool
-	overQuota := int64(0)
-	if t.QuotaBytes > 0 {
-		overQuota = t.total() - t.leaving + o.bytes - t.QuotaBytes
-	}
-	if evictable := t.total() - t.pinned; overQuota > evictable {
-		return nil, fmt.Errorf("%s: %d bytes, tenant %q holds %d of %d, %d of them evictable: %w",
-			o.name(), o.bytes, t.Name, t.total(), t.QuotaBytes, evictable, ErrQuota)
-	}
+// A tenant over its quota pays from the slowest tier up: with entries of the
+// lower tier, spare bytes of which are not to be touched, then with its own least
+// valuable objects, in whichever pool they are. Those are not demoted, since that
+// gives the quota nothing. Only then the pool's least valuable objects leave,
+// whosever they are. What has to be written first keeps its memory until then:
+// the answer is errLeaving.
+func (s *Store) makeRoomLocked(o *object, spare int64, b *outside) error {
+	p := o.pool
 	overPool := p.used - p.bytes[classDemoting] + o.pageBytes - p.budget
+	overQuota, err := s.quotaLocked(o, s.trimmable(o.tenant, spare))
+	if err != nil {
+		return err
+	}
 	if evictable := p.used - p.pinned; overPool > evictable {
-		return nil, fmt.Errorf("%s: %d bytes of pages, %s pool holds %d of %d, %d of them evictable: %w",
+		return fmt.Errorf("%s: %d bytes of pages, %s pool holds %d of %d, %d of them evictable: %w",
 			o.name(), o.pageBytes, p.name, p.used, p.budget, evictable, ErrFull)
 	}
-	evict := func(from policy.Eviction, counter *uint64) {
-		victim := s.evictLocked(from)
+	if overQuota, err = s.trimLocked(o, overQuota, spare); err != nil {
+		return err
+	}
+	evict := func(from policy.Eviction, demote bool, counter *uint64) {
+		victim := s.evictLocked(from, demote, b)
 		*counter++
 		s.counters.EvictedBytes += uint64(victim.bytes)
 		overQuota -= victim.bytes // the tenant's own, as long as this matters
 		if victim.pool == p {
 			overPool -= victim.pageBytes
 		}
-		if victim.demoting {
-			leaving = append(leaving, victim)
-		}
 	}
 	for overQuota > 0 {
-		evict(t.evict, &s.counters.EvictedQuota)
+		evict(o.tenant.evict, false, &s.counters.EvictedQuota)
 	}
 	for overPool > 0 {
-		evict(p.evict, &s.counters.EvictedRoom)
+		evict(p.evict, true, &s.counters.EvictedRoom)
 	}
-	if p.used+o.pageBytes > p.budget || t.QuotaBytes > 0 && t.total()+o.bytes > t.QuotaBytes {
-		return leaving, errLeaving
+	if p.used+o.pageBytes > p.budget || s.overQuota(o.tenant, o.bytes) > 0 {
+		return errLeaving
 	}
-	return leaving, nil
+	return nil
 }
 
-// evictLocked takes the policy's victim out of the catalogue. There is one: the
-// callers have counted what is evictable.
-func (s *Store) evictLocked(from policy.Eviction) *object {
+// overQuota is by how much a tenant would be over its quota with more bytes.
+func (s *Store) overQuota(t *tenant, bytes int64) int64 {
+	if t.QuotaBytes == 0 {
+		return 0
+	}
+	return t.total() + s.lowerUsed(t) + bytes - t.QuotaBytes
+}
+
+// quotaLocked is how much a tenant has to give up for o, beside what is leaving
+// memory anyway. ErrQuota when it cannot even if the lower tier gives up bytes.
+func (s *Store) quotaLocked(o *object, below int64) (over int64, err error) {
+	t := o.tenant
+	over = s.overQuota(t, o.bytes) - t.leaving
+	if evictable := t.total() - t.pinned; over > evictable+below {
+		return 0, fmt.Errorf("%s: %d bytes, tenant %q holds %d of %d and %d in the lower tier, %d of them evictable: %w",
+			o.name(), o.bytes, t.Name, t.total(), t.QuotaBytes, s.lowerUsed(t), evictable+below, ErrQuota)
+	}
+	return over, nil
+}
+
+// trimmable is what the lower tier could give up for a tenant.
+func (s *Store) trimmable(t *tenant, spare int64) int64 {
+	return max(0, s.lowerUsed(t)-spare)
+}
+
+// trimLocked has the lower tier forget entries of a tenant over its quota and
+// answers what is left to pay in memory.
+func (s *Store) trimLocked(o *object, over, spare int64) (int64, error) {
+	bytes := min(over, s.trimmable(o.tenant, spare))
+	if bytes <= 0 {
+		return over, nil
+	}
+	s.counters.TrimmedBytes += uint64(s.cfg.Lower.Trim(o.tenant.ID, bytes))
+	return s.quotaLocked(o, 0)
+}
+
+// evictLocked takes the policy's victim out of memory. There is one: the callers
+// have counted what is evictable. A victim that the lower tier holds is just
+// dropped; another one is offered to it first, if that is any use.
+func (s *Store) evictLocked(from policy.Eviction, demote bool, b *outside) *object {
 	id, ok := from.Victim(func(id policy.ID) bool {
 		o := s.objects.get(id)
 		return o.children == 0
@@ -103,10 +142,17 @@ func (s *Store) evictLocked(from policy.Eviction) *object {
 		panic(fmt.Sprintf("tiering: no victim among %d objects although bytes are evictable", from.Len()))
 	}
 	o := s.objects.get(id)
-	if s.cfg.Lower != nil {
-		o.demoting = true
-		o.tenant.leaving += o.bytes
+	_, held := s.belowLocked(o)
+	switch {
+	case o.write != nil: // its end counts it
+	case held:
+		s.counters.Demoted++
+	case !demote || s.cfg.Lower == nil:
+		s.counters.Dropped++
+	case s.wantLocked(o, LevelLogged, false, b) != nil:
+		s.counters.DemotionsRefused++
 	}
+	o.leaving = o.write != nil
 	s.unlinkLocked(o, ReasonEvicted)
 	return o
 }

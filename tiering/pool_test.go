@@ -215,37 +215,17 @@ func TestOperatorRemovesASegment(t *testing.T) {
 	b.wantHit(p)
 }
 
-// fakeTier takes what the script says and keeps the done functions.
-type fakeTier struct {
-	take    bool
-	offered []*Object
-	done    []func()
-	removed []profile.SegmentKey
-}
-
-func (f *fakeTier) Demote(o *Object, done func()) bool {
-	f.offered = append(f.offered, o)
-	if f.take {
-		f.done = append(f.done, done)
-	}
-	return f.take
-}
-
-func (f *fakeTier) Remove(key profile.SegmentKey) { f.removed = append(f.removed, key) }
-
-func below(f *fakeTier) option {
-	return func(c *Config) { c.Lower = f }
-}
-
 func TestRefusedDemotionIsAnEviction(t *testing.T) {
-	tier := &fakeTier{}
-	b := newBench(t, hybrid(1), poolOf(1), below(tier))
+	var tier *mapTier
+	b := newBench(t, hybrid(1), poolOf(1), below(&tier, 1<<30))
+	tier.attach(b, true)
+	tier.refuse = ErrFull
 	c := b.NewSession("c")
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
 	b.publish(c, b.mid(2, 64, 8))
 	b.wantMiss(p, ReasonEvicted)
-	if n := b.Counters(); len(tier.offered) != 1 || n.DemotionsRefused != 1 || n.Demoted != 0 || n.EvictedRoom != 1 {
+	if n := b.Counters(); len(tier.offered) != 1 || n.DemotionsRefused != 1 || n.WritesRefused[refusalFull] != 1 || n.Demoted != 0 || n.EvictedRoom != 1 {
 		t.Fatalf("%d offers, %+v", len(tier.offered), n)
 	}
 	o := tier.offered[0]
@@ -259,8 +239,10 @@ func TestRefusedDemotionIsAnEviction(t *testing.T) {
 }
 
 func TestDemotedMemoryIsFreeWhenTheTierIsDone(t *testing.T) {
-	tier := &fakeTier{take: true}
-	b := newBench(t, hybrid(1), poolOf(2), below(tier))
+	var tier *mapTier
+	b := newBench(t, hybrid(1), poolOf(2), below(&tier, 1<<30))
+	tier.attach(b, true)
+	tier.held = true
 	c := b.NewSession("c")
 	one, two, three := b.mid(1, 64, 8), b.mid(2, 64, 8), b.mid(3, 64, 8)
 	b.publish(c, one)
@@ -277,7 +259,7 @@ func TestDemotedMemoryIsFreeWhenTheTierIsDone(t *testing.T) {
 	if got, want := b.load(tier.offered[0].Shares[0].Ref), contentOf(one, 0); string(got[:1024]) != string(want[:1024]) {
 		t.Fatal("the tier reads other bytes than were published")
 	}
-	tier.done[0]()
+	tier.finish(0, nil)
 	b.publish(c, three)
 	b.wantHit(two)
 	b.wantHit(three)
@@ -286,27 +268,31 @@ func TestDemotedMemoryIsFreeWhenTheTierIsDone(t *testing.T) {
 	}
 }
 
-// A parent may leave in the same breath as its child, which the tier is still
-// reading.
-func TestWholeChainIsDemotedAtOnce(t *testing.T) {
-	tier := &fakeTier{take: true}
-	b := newBench(t, hybrid(1), below(tier), func(c *Config) { c.PrivateBytes = 96 << 10 })
+// A parent may leave in the same breath as its child, which the tier is to have
+// after its parent.
+func TestWholeChainIsDemotedParentsFirst(t *testing.T) {
+	var tier *mapTier
+	b := newBench(t, hybrid(1), below(&tier, 1<<30), func(c *Config) { c.PrivateBytes = 96 << 10 })
+	tier.attach(b, true)
+	tier.held = true
 	c := b.NewSession("c")
 	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
 	b.save(c, b.saveQuery(1, 32, 16, Exact), 16)
 	b.save(c, b.saveQuery(1, 48, 32, Exact), 32)
 	_, err := c.Save(b.saveQuery(2, 96, 0, Exact))
 	b.wantErr(err, ErrBusy)
-	b.audit()
-	if len(tier.offered) != 3 {
-		t.Fatalf("%d nodes offered", len(tier.offered))
-	}
-	for i, o := range tier.offered {
-		if want := []int{48, 32, 16}[i]; o.End != want || o.Parent.Key != b.parentHash(want) || o.Kind != Exact {
+	for i, end := range []int{16, 32, 48} {
+		b.audit()
+		if len(tier.offered) != i+1 || tier.waiting() != 1 {
+			t.Fatalf("%d nodes offered, %d are written", len(tier.offered), tier.waiting())
+		}
+		if o := tier.offered[i]; o.End != end || o.Parent.Key != b.parentHash(end) || o.Kind != Exact {
 			t.Fatalf("offer %d: %+v", i, o)
 		}
-		tier.done[2-i]()
-		b.audit()
+		tier.finish(0, nil)
+	}
+	if n := b.Counters(); n.Demoted != 3 || n.Written != 3 {
+		t.Fatalf("%+v", n)
 	}
 	b.save(c, b.saveQuery(2, 96, 0, Exact), 0)
 }
@@ -318,23 +304,18 @@ func (b *bench) parentHash(n int) (h profile.PrefixHash) {
 	return h
 }
 
-func TestDemotionForAQuotaIsBusyToo(t *testing.T) {
+// To demote for a quota would only move the bytes that are too many.
+func TestQuotaIsNotPaidByDemotion(t *testing.T) {
 	p0 := b0(t).mid(0, 64, 8)
-	size := p0.charge()
-	tier := &fakeTier{take: true}
-	b := newBench(t, hybrid(1), quota(size), below(tier))
+	var tier *mapTier
+	b := newBench(t, hybrid(1), quota(p0.charge()), below(&tier, 1<<30))
+	tier.attach(b, true)
 	c := b.NewSession("c")
 	b.publish(c, b.mid(1, 64, 8))
-	_, err := c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0))
-	b.wantErr(err, ErrBusy)
-	_, err = c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0))
-	b.wantErr(err, ErrBusy)
-	b.audit()
-	if len(tier.offered) != 1 {
-		t.Fatalf("%d objects offered", len(tier.offered))
-	}
-	tier.done[0]()
 	b.publish(c, b.mid(2, 64, 8))
+	if n := b.Counters(); len(tier.offered) != 0 || n.EvictedQuota != 1 || n.Dropped != 1 {
+		t.Fatalf("%d objects offered, %+v", len(tier.offered), n)
+	}
 }
 
 func TestOpenListsEveryProblem(t *testing.T) {

@@ -88,6 +88,7 @@ type MatchResult struct {
 	PrefixTokens uint32 // 0 = no checkpoint
 	PrefixIndex  int    // into Positions, when PrefixTokens > 0
 	PrefixKind   CheckpointKind
+	PrefixPlace  Place  // where the checkpoint lies, when PrefixTokens > 0
 	PrefixReason Reason // why no longer position hit; none when the longest one did
 	Segments     []SegmentStatus
 }
@@ -111,18 +112,20 @@ type AcquireQuery struct {
 }
 
 // Acquired is one row of an Acquire: a hit, a miss with its reason, or an error
-// (ErrBusy: too many leases). Extents and Digests are shared and must not be
+// (ErrBusy: too many leases). A miss that is Promoting lies in the lower tier and
+// is on its way into memory, its reason is ReasonPending. Extents and Digests are shared and must not be
 // written; the memory stays unchanged until the lease is released.
 type Acquired struct {
-	Hit     bool
-	Reason  Reason
-	Err     error
-	Lease   LeaseID
-	Bytes   int64 // of this rank's layout
-	Begin   int   // first interior token, local to the segment
-	Tokens  int   // interior tokens
-	Extents []gpuipc.Extent
-	Digests []uint64 // of each chunk of each part, in order; nil unless asked for
+	Hit       bool
+	Promoting bool
+	Reason    Reason
+	Err       error
+	Lease     LeaseID
+	Bytes     int64 // of this rank's layout
+	Begin     int   // first interior token, local to the segment
+	Tokens    int   // interior tokens
+	Extents   []gpuipc.Extent
+	Digests   []uint64 // of each chunk of each part, in order; nil unless asked for
 }
 
 // LoadQuery leases the checkpoint of a prefix hash.
@@ -138,14 +141,15 @@ type LoadQuery struct {
 
 // Loaded answers a LoadQuery: the chain of nodes from the root to the
 // checkpoint, each laid out by profile.CheckpointLayout(End-Begin). States and
-// convolution tails are those of the last node.
+// convolution tails are those of the last node. Promoting is as in Acquired.
 type Loaded struct {
-	Hit    bool
-	Reason Reason
-	Lease  LeaseID
-	Kind   CheckpointKind
-	Tokens int
-	Nodes  []LoadedNode
+	Hit       bool
+	Promoting bool
+	Reason    Reason
+	Lease     LeaseID
+	Kind      CheckpointKind
+	Tokens    int
+	Nodes     []LoadedNode
 }
 
 // LoadedNode is one node of a chain. Slices are shared as in Acquired.
@@ -184,11 +188,22 @@ type Reservation struct {
 }
 
 // CommitItem hands over consecutive chunks of one part: gpuipc.ChunkBytes each,
-// the last one of a part shorter.
+// the last one of a part shorter. Level is how safe the object has to be before
+// its publication is acknowledged; the highest of its commits counts.
 type CommitItem struct {
 	Reservation ReservationID
 	Part        int // index into the layout's parts
 	ChunkFirst  int
 	Digests     []uint64   // the client's digest of each chunk
 	Src         gpuipc.Ref // exactly the bytes of these chunks
+	Level       Level      // LevelDefault = the store's
+}
+
+// Committed answers a commit.
+type Committed struct {
+	// Published: this commit completed the last rank, and lookups find the object.
+	Published bool
+	// Durable is what to wait for before a published object is acknowledged. It
+	// is nil when only LevelMemory was asked for, or there is no lower tier.
+	Durable *Durable
 }

@@ -138,7 +138,7 @@ func (cl *crowdClient) commit(r Reservation, l *profile.Layout, data []byte) {
 		if cl.rng.IntN(200) == 0 {
 			item.Digests[0]++
 		}
-		published, err := cl.c.Commit(cl.ctx, item)
+		got, err := cl.c.Commit(cl.ctx, item)
 		cl.wantOneOf("commit", err, ErrGone, ErrCorrupt)
 		if errors.Is(err, ErrCorrupt) {
 			cl.corrupt.Add(1)
@@ -146,7 +146,7 @@ func (cl *crowdClient) commit(r Reservation, l *profile.Layout, data []byte) {
 		if err != nil {
 			return
 		}
-		if published {
+		if got.Published {
 			cl.published.Add(1)
 		}
 	}

@@ -159,9 +159,9 @@ func TestWrongCommitIsInvalidAndChangesNothing(t *testing.T) {
 	_, err = c.Commit(b.ctx, b.item(r.ID, 1, 2, chunk(2)))
 	b.must(err)
 	b.wantMiss(p, ReasonPending) // one chunk is missing
-	published, err := c.Commit(b.ctx, b.item(r.ID, 1, 0, chunk(0)))
+	got, err := c.Commit(b.ctx, b.item(r.ID, 1, 0, chunk(0)))
 	b.must(err)
-	if !published {
+	if !got.Published {
 		t.Fatal("not published although complete")
 	}
 	row := b.acquire(c, 0, p)

@@ -16,6 +16,7 @@ type Session struct {
 
 	// Guarded by the store's lock.
 	closed bool
+	ended  chan struct{} // closed with closed
 	leases map[LeaseID]*lease
 	fills  map[ReservationID]*filler
 }
@@ -23,10 +24,12 @@ type Session struct {
 // NewSession begins a session; name is recorded as the publisher of what it
 // fills.
 func (s *Store) NewSession(name string) *Session {
-	session := &Session{store: s, name: name, leases: map[LeaseID]*lease{}, fills: map[ReservationID]*filler{}}
+	session := &Session{store: s, name: name, ended: make(chan struct{}), leases: map[LeaseID]*lease{}, fills: map[ReservationID]*filler{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	session.closed = s.closed
+	if s.closed {
+		session.shutLocked()
+	}
 	s.sessions[session] = struct{}{}
 	return session
 }
@@ -49,6 +52,14 @@ func (c *Session) openLocked() error {
 	return nil
 }
 
+// shutLocked lets nothing new begin, and wakes what waits for promotions.
+func (c *Session) shutLocked() {
+	if !c.closed {
+		c.closed = true
+		close(c.ended)
+	}
+}
+
 // closeRows bounds one critical section of Close and of Sweep.
 const closeRows = 256
 
@@ -69,7 +80,7 @@ func (c *Session) Close() {
 func (c *Session) end(endLocked func(*lease)) {
 	s := c.store
 	s.mu.Lock()
-	c.closed = true
+	c.shutLocked()
 	fills := slices.Sorted(maps.Keys(c.fills))
 	leases := slices.Sorted(maps.Keys(c.leases))
 	s.mu.Unlock()
@@ -100,6 +111,7 @@ func inPieces(mu *sync.Mutex, n int, f func(i int)) {
 // is exported for owners with a clock of their own.
 func (s *Store) Sweep() {
 	now := s.cfg.Now()
+	s.sweepLower()
 	leases, reservations := 0, 0
 	for more := true; more; {
 		s.mu.Lock()
@@ -122,6 +134,9 @@ func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
 		case due.lease != nil:
 			s.expireLocked(due.lease)
 			leases++
+		case due.promotion != nil:
+			s.failPromotionLocked(due.promotion, promoteStopped)
+			reservations++
 		default:
 			s.killLocked(due.object, causeExpiry)
 			reservations++

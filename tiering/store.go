@@ -38,6 +38,24 @@ type Store struct {
 	deadlines   deadlines
 	lastProfile ProfileID
 	counters    Counters
+
+	// With a lower tier.
+	asked      Name         // argument of the call that is made to it
+	doomed     map[Name]int // being removed from it by operators
+	backlog    []*object    // whose writes wait for it
+	promotions map[Name]*promotion
+	demand     []*promotion // ready, first in first out; those that have moved on are skipped
+	ahead      []*promotion
+	matched    *aheadLine // nil without read-ahead
+	stopped    bool       // Run has ended: nothing is promoted any more
+
+	promoteBytes int64 // being read into
+	roomWaiters  int   // promotions that wait for changed
+	cleanerIdle  bool  // the cleaner waits for changed
+	writesEnded  uint64
+	sweeps       uint64
+	work         sync.Cond // a promotion or a match's hit is there to be taken up
+	changed      sync.Cond // one of the fields above, or room in memory
 }
 
 // Open makes a store and its arena. Memory is touched only as it is used.
@@ -72,6 +90,16 @@ func Open(cfg Config) (*Store, error) {
 	for _, t := range cfg.Tenants {
 		s.tenants[t.ID] = newTenant(t, cfg.Eviction)
 	}
+	s.work.L, s.changed.L = &s.mu, &s.mu
+	if cfg.Lower != nil {
+		s.doomed, s.promotions = map[Name]int{}, map[Name]*promotion{}
+		for _, p := range s.pools {
+			p.dirty = cfg.Eviction()
+		}
+		if cfg.ReadAhead {
+			s.matched = &aheadLine{}
+		}
+	}
 	return s, nil
 }
 
@@ -90,14 +118,58 @@ func (s *Store) Arena() gpuipc.Region { return s.arena }
 // keeps itself (slots): no id is ever given twice.
 func (s *Store) NewLeaseID() LeaseID { return LeaseID(s.leaseIDs.Add(1)) }
 
-// Run looks for leases and reservations past their time until ctx ends.
+// Run looks for leases and reservations past their time until ctx ends, and
+// carries out promotions and cleaning. What is promoted then fails, so that
+// nobody waits for it.
 func (s *Store) Run(ctx context.Context) error {
+	var workers sync.WaitGroup
+	if s.cfg.Lower != nil {
+		s.setStopped(false)
+		wake := context.AfterFunc(ctx, s.wakeAll)
+		defer wake()
+		for range s.cfg.MaxPromotions {
+			workers.Go(func() { s.promoter(ctx) })
+		}
+		workers.Go(func() { s.clean(ctx) })
+	}
+	s.sweepUntil(ctx)
+	workers.Wait()
+	if s.cfg.Lower != nil {
+		s.setStopped(true)
+	}
+	return nil
+}
+
+// setStopped begins or ends that promotions are taken up. Those that are left
+// fail.
+func (s *Store) setStopped(stopped bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = stopped
+	if stopped {
+		for _, p := range s.promotions {
+			if p.state != promotionEnded { // with one that it follows
+				s.failPromotionLocked(p, promoteStopped)
+			}
+		}
+	}
+}
+
+// wakeAll has every goroutine that waits for work look at its context.
+func (s *Store) wakeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.work.Broadcast()
+	s.changed.Broadcast()
+}
+
+func (s *Store) sweepUntil(ctx context.Context) {
 	tick := time.NewTicker(s.cfg.SweepEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 			s.Sweep()
 		}
@@ -105,8 +177,9 @@ func (s *Store) Run(ctx context.Context) error {
 }
 
 // Close closes every session, waits for the operations that still touch memory
-// (their callers cancel them) and unmaps the arena. It is called once, after Run
-// has returned.
+// (their callers cancel them), for the writes that the lower tier has begun, and
+// unmaps the arena. It is called once, after Run has returned and before the lower
+// tier is closed. It writes nothing: Flush does.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -117,6 +190,10 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	for _, session := range open {
 		session.Close()
+	}
+	if s.cfg.Lower != nil {
+		s.setStopped(true)
+		s.dropBacklog()
 	}
 	s.running.Wait()
 	if err := s.arena.Close(); err != nil {

@@ -287,9 +287,9 @@ func (b *bench) commitAll(c *Session, r Reservation, l *profile.Layout, data []b
 		if part.Len == 0 {
 			continue
 		}
-		var err error
-		published, err = c.Commit(b.ctx, b.item(r.ID, i, 0, data[part.Off:part.Off+part.Len]))
+		got, err := c.Commit(b.ctx, b.item(r.ID, i, 0, data[part.Off:part.Off+part.Len]))
 		b.must(err)
+		published = got.Published
 	}
 	return published
 }

@@ -1,0 +1,97 @@
+package tiering
+
+// label is what the object is known by in every tier.
+func (o *object) label() Name { return Name{o.kind, o.key} }
+
+// lookupLocked asks the lower tier for an entry of this profile and tenant. What
+// an operator is removing is not there any more.
+func (s *Store) lookupLocked(n Name, p *profileState, t *tenant) (Entry, bool) {
+	if s.cfg.Lower == nil || len(s.doomed) > 0 && s.doomed[n] > 0 {
+		return Entry{}, false
+	}
+	s.asked = n // a name on the stack would be moved to the heap
+	e, ok := s.cfg.Lower.Lookup(&s.asked)
+	if !ok || e.Tenant != t.ID || e.Fingerprint != p.Fingerprint() {
+		return Entry{}, false
+	}
+	return e, true
+}
+
+// belowLocked is what the lower tier has of an object of memory.
+func (s *Store) belowLocked(o *object) (Entry, bool) {
+	return s.lookupLocked(o.label(), o.profile, o.tenant)
+}
+
+func (s *Store) touchLocked(n Name) {
+	s.asked = n
+	s.cfg.Lower.Touch(&s.asked)
+}
+
+// lowerUsed is how much a tenant holds in the lower tier.
+func (s *Store) lowerUsed(t *tenant) int64 {
+	if s.cfg.Lower == nil {
+		return 0
+	}
+	return s.cfg.Lower.Used(t.ID)
+}
+
+// tokens is what a hit saves, as of objects.
+func (e *Entry) tokens() uint32 {
+	if e.Kind == 0 {
+		return uint32(e.End - e.Begin)
+	}
+	return uint32(e.End)
+}
+
+// segmentBelowLocked finds a segment in the lower tier.
+func (s *Store) segmentBelowLocked(key *[32]byte, p *profileState, t *tenant) (Entry, bool) {
+	return s.lookupLocked(Name{Key: *key}, p, t)
+}
+
+// bestBelowLocked finds a checkpoint of an accepted kind in the lower tier, exact
+// before spliced, whose chain is there or in memory. One that a client fills
+// again at the moment cannot be promoted, so it does not count.
+func (s *Store) bestBelowLocked(hash *[32]byte, accept CheckpointKind, p *profileState, t *tenant) (Entry, bool) {
+	if s.cfg.Lower == nil {
+		return Entry{}, false
+	}
+	for _, kind := range [...]CheckpointKind{Exact, Spliced} {
+		if accept&kind == 0 {
+			continue
+		}
+		n := Name{kind, *hash}
+		if e, ok := s.lookupLocked(n, p, t); ok && !s.filledLocked(n, p, t) && s.wholeLocked(&e, p, t) {
+			return e, true
+		}
+	}
+	return Entry{}, false
+}
+
+// filledLocked tells whether a client fills an object of this name.
+func (s *Store) filledLocked(n Name, p *profileState, t *tenant) bool {
+	o := s.namedLocked(n, p, t)
+	return o != nil && o.fill != nil && o.fill.promotion == nil
+}
+
+// wholeLocked walks a chain up to a node that memory has, or its root.
+func (s *Store) wholeLocked(e *Entry, p *profileState, t *tenant) bool {
+	up, end := e.Parent, e.Begin
+	for range s.cfg.MaxChain {
+		if up == (Name{}) {
+			return end == 0
+		}
+		o := s.namedLocked(up, p, t)
+		if o != nil && o.fill == nil {
+			return o.end == end
+		}
+		if o != nil && o.fill.promotion == nil {
+			return false
+		}
+		node, ok := s.lookupLocked(up, p, t)
+		if !ok || node.End != end {
+			return false
+		}
+		up, end = node.Parent, node.Begin
+	}
+	return false
+}

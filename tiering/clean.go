@@ -1,0 +1,135 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spliced-kv/spliced/policy"
+)
+
+// trackLocked keeps the pool's policy of dirty objects up to date after
+// something about o changed: it holds what could leave memory and would have to
+// be written first.
+func (s *Store) trackLocked(o *object) {
+	p := o.pool
+	dirty := p.dirty != nil && o.linked && o.published && o.pins == 0 && o.stored == 0 && o.write == nil && !o.refused
+	if dirty == o.tracked {
+		return
+	}
+	o.tracked = dirty
+	if !dirty {
+		p.dirty.Remove(o.id)
+		p.dirtyBytes -= o.pageBytes
+		return
+	}
+	p.dirty.Insert(o.id, policy.Item{Bytes: o.pageBytes, Tokens: o.tokens(), Tenant: uint32(o.tenant.ID)}, o.used)
+	p.dirtyBytes += o.pageBytes
+	if s.cleanerIdle && s.shortLocked(p) {
+		s.changed.Broadcast()
+	}
+}
+
+// shortLocked tells whether a pool wants dirty objects written: with
+// write-behind all that an earlier refusal left, else when it is above its high
+// mark and what is free, or can be dropped at once, does not reach down to the
+// low one.
+func (s *Store) shortLocked(p *pool) bool {
+	switch {
+	case p.dirty.Len() == 0:
+		return false
+	case s.cfg.WriteBehind:
+		return true
+	}
+	budget := float64(p.budget)
+	ready := float64(p.budget - p.pinned - p.dirtyBytes)
+	return float64(p.used) > s.cfg.HighWater*budget && ready < (1-s.cfg.LowWater)*budget
+}
+
+// cleanRows bounds one critical section of the cleaner.
+const cleanRows = 32
+
+// clean writes dirty objects of pools that are short until ctx ends. A tier that
+// is busy is asked again after the next write, one that cannot after the next
+// sweep.
+func (s *Store) clean(ctx context.Context) {
+	var ended, swept uint64
+	var cause error
+	for {
+		var b outside
+		s.mu.Lock()
+		for ctx.Err() == nil && !s.cleanableLocked(cause, ended, swept) {
+			s.cleanerIdle = true
+			s.changed.Wait()
+			s.cleanerIdle = false
+		}
+		if ctx.Err() != nil {
+			s.mu.Unlock()
+			return
+		}
+		ended, swept = s.writesEnded, s.sweeps
+		cause = s.cleanLocked(&b)
+		s.mu.Unlock()
+		s.act(&b)
+	}
+}
+
+func (s *Store) cleanableLocked(cause error, ended, swept uint64) bool {
+	switch {
+	case cause == nil || swept != s.sweeps:
+	case errors.Is(cause, ErrBusy) && ended != s.writesEnded:
+	default:
+		return false
+	}
+	for _, p := range s.pools {
+		if s.shortLocked(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// cleanLocked begins some writes. The error is why it stopped before the pools
+// had enough.
+func (s *Store) cleanLocked(b *outside) error {
+	n := 0
+	for _, p := range s.pools {
+		for ; n < cleanRows && s.shortLocked(p); n++ {
+			id, _ := p.dirty.Victim(func(policy.ID) bool { return true })
+			o := s.objects.get(id)
+			err := s.wantLocked(o, LevelLogged, false, b)
+			switch {
+			case err == nil:
+				s.counters.Cleaned++
+			case errors.Is(err, ErrBusy), errors.Is(err, ErrUnavailable), errors.Is(err, ErrFull):
+				return err
+			default: // its tenant's quota, or its own fault
+				o.refused = true
+				s.trackLocked(o)
+			}
+		}
+	}
+	return nil
+}
+
+// sweepLower is what a sweep does for the lower tier: it brings tenants back
+// under their quotas, which a tier that comes up late may break, and has refused
+// writes asked for again.
+func (s *Store) sweepLower() {
+	if s.cfg.Lower == nil {
+		return
+	}
+	var b outside
+	s.mu.Lock()
+	for _, t := range s.tenants {
+		if over := min(s.overQuota(t, 0), s.lowerUsed(t)); over > 0 {
+			s.counters.TrimmedBytes += uint64(s.cfg.Lower.Trim(t.ID, over))
+		}
+	}
+	s.backlogLocked(&b)
+	s.sweeps++
+	if s.cleanerIdle {
+		s.changed.Broadcast()
+	}
+	s.mu.Unlock()
+	s.act(&b)
+}

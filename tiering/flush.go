@@ -1,0 +1,53 @@
+package tiering
+
+import (
+	"context"
+	"fmt"
+)
+
+// Flush writes every published object that the lower tier does not hold, those
+// first that others extend, and waits until it does. It is for the end: what is
+// published meanwhile may be left out. written is how many objects the tier took;
+// the error says how many it did not, or not before ctx ended, and what wraps is
+// ErrUnavailable or the context's error.
+func (s *Store) Flush(ctx context.Context) (written int, err error) {
+	if s.cfg.Lower == nil {
+		return 0, nil
+	}
+	var waits []*Durable
+	for i, more := 0, true; more && ctx.Err() == nil; i += closeRows {
+		var b outside
+		s.mu.Lock()
+		waits, more = s.flushLocked(i, waits, &b)
+		s.mu.Unlock()
+		s.act(&b)
+	}
+	for _, d := range waits {
+		if d.Wait(ctx) >= LevelLogged {
+			written++
+		}
+	}
+	left := len(waits) - written
+	switch {
+	case ctx.Err() != nil:
+		return written, fmt.Errorf("flush: %d of %d objects are not written: %w", left, len(waits), ctx.Err())
+	case left > 0:
+		return written, fmt.Errorf("flush: %d of %d objects are not written: %w", left, len(waits), ErrUnavailable)
+	}
+	return written, nil
+}
+
+// flushLocked begins to write the dirty ones of some places of the table.
+func (s *Store) flushLocked(first int, waits []*Durable, b *outside) ([]*Durable, bool) {
+	places := s.objects.places
+	for _, o := range places[min(first, len(places)):min(first+closeRows, len(places))] {
+		if o == nil || !o.linked || !o.published {
+			continue
+		}
+		if e, held := s.belowLocked(o); held && e.Level >= LevelLogged && o.write == nil {
+			continue
+		}
+		waits = append(waits, s.durableLocked(o, LevelLogged, false, b))
+	}
+	return waits, first+closeRows < len(places)
+}

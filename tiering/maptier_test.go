@@ -1,0 +1,433 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// mapTier is a Tier out of maps. Writes end when the test says so, or at once;
+// what it is asked to do it does as the interface says, and it checks that the
+// store keeps to its side.
+type mapTier struct {
+	t        testing.TB
+	dev      gpuipc.Device
+	capacity int64
+	store    *Store // set once the store is open
+	alone    bool   // one goroutine uses the store: the lock can be checked
+
+	mu      sync.Mutex
+	entries map[Name]*mapEntry
+	on      map[Name]*mapWrite // admitted, not ended
+	used    map[TenantID]int64
+	clock   uint64
+	given   uint64 // generations
+	queue   int    // writes on their way at most
+
+	held    bool        // writes wait for finish
+	started []*mapWrite // those that do
+	refuse  error       // what Admit answers
+	spoil   error       // what writes end with
+	unread  error       // what Read answers
+	stall   chan struct{}
+	reading int
+	offered []*Object
+	removed []Name
+	reads   int
+}
+
+type mapEntry struct {
+	Entry
+	content  Content
+	bytes    [][]byte
+	used     uint64
+	readers  int
+	children int
+}
+
+type mapWrite struct {
+	tier   *mapTier
+	object *Object
+	entry  *mapEntry // what it is to become; one that is there already if old
+	old    bool
+	also   []*mapWrite // of the same name, which count nothing
+	level  Level
+	done   func(Level, error)
+	over   bool
+}
+
+func newMapTier(t testing.TB, dev gpuipc.Device, capacity int64) *mapTier {
+	return &mapTier{
+		t: t, dev: dev, capacity: capacity, queue: 1 << 30,
+		entries: map[Name]*mapEntry{}, on: map[Name]*mapWrite{}, used: map[TenantID]int64{},
+	}
+}
+
+// below sets a store up over a tier of this many bytes.
+func below(tier **mapTier, capacity int64) option {
+	return func(c *Config) {
+		*tier = newMapTier(nil, nil, capacity)
+		c.Lower = *tier
+	}
+}
+
+// attach is called when the store is open.
+func (m *mapTier) attach(b *bench, alone bool) {
+	m.t, m.dev, m.store, m.alone = b.TB, b.dev, b.Store, alone
+}
+
+// locked checks the side of the store: its lock is held, and no tenant is over
+// its quota while it is.
+func (m *mapTier) locked(what string) {
+	s := m.store
+	if s == nil {
+		return
+	}
+	if s.mu.TryLock() {
+		s.mu.Unlock()
+		m.t.Errorf("%s without the store's lock", what)
+		return
+	}
+	for id, t := range s.tenants {
+		if t.QuotaBytes > 0 && t.total()+m.used[id] > t.QuotaBytes {
+			m.t.Errorf("%s: tenant %q holds %d bytes in memory and %d below, quota %d", what, t.Name, t.total(), m.used[id], t.QuotaBytes)
+		}
+	}
+}
+
+func (m *mapTier) unlocked(what string) {
+	if m.store == nil || !m.alone {
+		return
+	}
+	if !m.store.mu.TryLock() {
+		m.t.Errorf("%s under the store's lock", what)
+		return
+	}
+	m.store.mu.Unlock()
+}
+
+// bytesOf is what an object takes in this tier: more than in memory.
+func (m *mapTier) bytesOf(o *Object) int64 {
+	n := int64(100)
+	for _, s := range o.Shares {
+		n += (s.Ref.Len() + 511) / 512 * 512
+	}
+	return n
+}
+
+func (m *mapTier) Lookup(n *Name) (Entry, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.locked("Lookup")
+	e := m.entries[*n]
+	if e == nil {
+		return Entry{}, false
+	}
+	return e.Entry, true
+}
+
+func (m *mapTier) Used(t TenantID) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.used[t]
+}
+
+func (m *mapTier) Touch(n *Name) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.locked("Touch")
+	if e := m.entries[*n]; e != nil {
+		m.touch(e)
+	}
+}
+
+func (m *mapTier) touch(e *mapEntry) {
+	m.clock++
+	e.used = m.clock
+}
+
+func (m *mapTier) Trim(t TenantID, bytes int64) (freed int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if bytes <= 0 {
+		m.t.Errorf("trim of %d bytes", bytes)
+	}
+	for freed < bytes {
+		e := m.oldest(func(e *mapEntry) bool { return e.Tenant == t })
+		if e == nil {
+			return freed
+		}
+		freed += e.Bytes
+		m.forget(e)
+	}
+	return freed
+}
+
+// oldest is the least recently used entry that may go.
+func (m *mapTier) oldest(of func(*mapEntry) bool) (found *mapEntry) {
+	for _, e := range m.entries {
+		if of(e) && e.readers == 0 && e.children == 0 && (found == nil || e.used < found.used) {
+			found = e
+		}
+	}
+	return found
+}
+
+// forget drops an entry and, when wrong bytes force that, what extends it.
+func (m *mapTier) forget(e *mapEntry) {
+	for _, child := range m.entries {
+		if child.Parent == e.Name {
+			m.forget(child)
+		}
+	}
+	delete(m.entries, e.Name)
+	m.used[e.Tenant] -= e.Bytes
+	m.child(e, -1)
+}
+
+func (m *mapTier) child(e *mapEntry, d int) {
+	if up := m.entries[e.Parent]; up != nil {
+		up.children += d
+	}
+}
+
+func (m *mapTier) total() (n int64) {
+	for _, used := range m.used {
+		n += used
+	}
+	return n
+}
+
+func (m *mapTier) Admit(o *Object, room int64) (Write, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.offered = append(m.offered, o)
+	m.locked("Admit")
+	n := Name{o.Kind, o.Key}
+	w := &mapWrite{tier: m, object: o}
+	switch {
+	case m.refuse != nil:
+		return nil, fmt.Errorf("refused: %w", m.refuse)
+	case len(m.on) >= m.queue:
+		return nil, fmt.Errorf("queue: %w", ErrBusy)
+	case o.Parent != (Name{}) && m.entries[o.Parent] == nil:
+		return nil, fmt.Errorf("its parent is not here: %w", ErrInvalid)
+	case m.entries[n] != nil:
+		w.entry, w.old = m.entries[n], true
+		return w, nil
+	case m.on[n] != nil:
+		m.on[n].also = append(m.on[n].also, w)
+		return w, nil
+	}
+	bytes := m.bytesOf(o)
+	mine := func(e *mapEntry) bool { return e.Tenant == o.Tenant && e.Name != o.Parent }
+	for m.used[o.Tenant]+bytes > room {
+		e := m.oldest(mine)
+		if e == nil {
+			return nil, fmt.Errorf("%d of %d bytes: %w", m.used[o.Tenant], room, ErrQuota)
+		}
+		m.forget(e)
+	}
+	for m.total()+bytes > m.capacity {
+		e := m.oldest(func(e *mapEntry) bool { return e.Name != o.Parent })
+		if e == nil {
+			return nil, fmt.Errorf("%d of %d bytes: %w", m.total(), m.capacity, ErrFull)
+		}
+		m.forget(e)
+	}
+	m.given++
+	w.entry = &mapEntry{Entry: Entry{
+		Name: n, Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant, Spec: o.Spec, Begin: o.Begin, End: o.End, Parent: o.Parent,
+		Bytes: bytes, Generation: m.given,
+	}}
+	if o.Kind == 0 {
+		begin, count := o.Spec.Interior()
+		w.entry.Begin, w.entry.End = begin, begin+count
+	}
+	m.used[o.Tenant] += bytes
+	m.on[n] = w
+	m.child(w.entry, 1) // its parent stays
+	m.locked("Admit's end")
+	return w, nil
+}
+
+func (w *mapWrite) Cancel() { w.end(LevelMemory, errors.New("canceled")) }
+
+func (w *mapWrite) Start(level Level, done func(Level, error)) {
+	m := w.tier
+	m.unlocked("Start")
+	m.mu.Lock()
+	w.level, w.done = level, done
+	held := m.held
+	if held {
+		m.started = append(m.started, w)
+	}
+	m.mu.Unlock()
+	if !held {
+		go w.finish(nil)
+	}
+}
+
+// finish ends the i-th write that waits.
+func (m *mapTier) finish(i int, err error) {
+	m.mu.Lock()
+	w := m.started[i]
+	m.started = slices.Delete(m.started, i, i+1)
+	m.mu.Unlock()
+	w.finish(err)
+}
+
+// finishAll ends the writes that wait and those that follow from that.
+func (m *mapTier) finishAll() {
+	for m.waiting() > 0 {
+		m.finish(0, nil)
+	}
+}
+
+func (m *mapTier) waiting() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.started)
+}
+
+// finish reads the object's memory, as late as can be, and answers.
+func (w *mapWrite) finish(err error) {
+	m := w.tier
+	m.mu.Lock()
+	if err == nil {
+		err = m.spoil
+	}
+	m.mu.Unlock()
+	var bytes [][]byte
+	for i := range w.object.Shares {
+		sh := &w.object.Shares[i]
+		data := make([]byte, sh.Ref.Len())
+		if e := m.dev.Load(context.Background(), data, sh.Ref); e != nil {
+			m.t.Errorf("the memory of a written object: %v", e)
+		}
+		bytes = append(bytes, data)
+	}
+	reached := w.level
+	if err != nil {
+		reached = LevelMemory
+	}
+	w.settle(bytes, reached, err)
+	w.end(reached, err)
+}
+
+func (w *mapWrite) settle(bytes [][]byte, reached Level, err error) {
+	m, e, o := w.tier, w.entry, w.object
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case w.entry == nil: // the first of this name counts
+	case w.old:
+		if m.entries[e.Name] == e && err == nil {
+			e.Level = max(e.Level, reached)
+		}
+	case err != nil:
+		m.used[e.Tenant] -= e.Bytes
+		m.child(e, -1)
+		delete(m.on, e.Name)
+	default:
+		delete(m.on, e.Name)
+		e.Level, e.bytes = reached, bytes
+		e.content = Content{Publisher: o.Publisher, Tokens: o.Tokens}
+		for _, sh := range o.Shares {
+			e.content.Digests = append(e.content.Digests, slices.Clone(sh.Digests))
+		}
+		m.touch(e)
+		m.entries[e.Name] = e
+	}
+}
+
+func (w *mapWrite) end(reached Level, err error) {
+	m := w.tier
+	m.mu.Lock()
+	if w.over {
+		m.t.Error("a write ended twice")
+	}
+	w.over = true
+	m.mu.Unlock()
+	if w.done != nil {
+		w.done(reached, err)
+	}
+}
+
+func (m *mapTier) Read(ctx context.Context, e *Entry, dst []gpuipc.Ref) (*Content, error) {
+	m.unlocked("Read")
+	m.mu.Lock()
+	m.reads++
+	m.reading++
+	stall, unread := m.stall, m.unread
+	have := m.entries[e.Name]
+	if have != nil && have.Generation != e.Generation {
+		have = nil
+	}
+	if have != nil {
+		have.readers++
+	}
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.reading--
+		if have != nil {
+			have.readers--
+		}
+	}()
+	if stall != nil {
+		select {
+		case <-stall:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+		}
+	}
+	switch {
+	case have == nil:
+		return nil, ErrGone
+	case errors.Is(unread, ErrCorrupt):
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.entries[e.Name] == have {
+			m.forget(have)
+		}
+		return nil, unread
+	case unread != nil:
+		return nil, unread
+	}
+	for i, data := range have.bytes {
+		if err := m.dev.Store(ctx, dst[i], data); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.touch(have)
+	c := have.content
+	return &c, nil
+}
+
+func (m *mapTier) Remove(n *Name) bool {
+	m.unlocked("Remove")
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.removed = append(m.removed, *n)
+	e := m.entries[*n]
+	if e != nil {
+		m.forget(e)
+	}
+	return e != nil
+}
+
+// names of what is held, for comparison.
+func (m *mapTier) holds(n Name) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.entries[n] != nil
+}

@@ -1,0 +1,80 @@
+package tiering
+
+// aheadShare is the part of a pool, one in so many bytes, that may be taken by
+// objects that were read ahead and not used yet, those on their way included. So
+// guesses push out an eighth of a pool at most, the least valuable objects of it,
+// and never what is leased (a guess: a prompt's segments are far smaller).
+const aheadShare = 8
+
+// aheadNames bounds how many hits of matches wait for the goroutines of Run to
+// look at them. More are dropped and counted.
+const aheadNames = 1024
+
+// aheadLine is the hits that matches found in the lower tier, a ring, so that a
+// match allocates nothing. Guarded by the store's lock.
+type aheadLine struct {
+	ring  [aheadNames]wanted
+	first int
+	n     int
+}
+
+// matchedBelowLocked notes a hit in the lower tier for read-ahead. It never
+// waits and does nothing else.
+func (s *Store) matchedBelowLocked(n Name, p *profileState, t *tenant) {
+	l := s.matched
+	if l == nil {
+		return
+	}
+	if l.n == aheadNames {
+		s.counters.ReadAheadDropped++
+		return
+	}
+	l.ring[(l.first+l.n)%aheadNames] = wanted{name: n, profile: p, tenant: t}
+	l.n++
+	if l.n == 1 {
+		s.work.Signal()
+	}
+}
+
+// aheadFromMatchesLocked turns what matches found into promotions until one is
+// ready.
+func (s *Store) aheadFromMatchesLocked() {
+	l := s.matched
+	if l == nil {
+		return
+	}
+	for l.n > 0 && len(s.ahead) == 0 {
+		w := l.ring[l.first]
+		l.ring[l.first] = wanted{}
+		l.first = (l.first + 1) % aheadNames
+		l.n--
+		if s.promotions[w.name] == nil && s.namedLocked(w.name, w.profile, w.tenant) == nil {
+			s.promoteLocked(w)
+		}
+	}
+}
+
+// aheadRoomLocked tells whether more may be read ahead into the pool of some
+// promotions.
+func (s *Store) aheadRoomLocked(nodes []*promotion) bool {
+	var bytes int64
+	for _, p := range nodes {
+		bytes += p.bytes
+	}
+	pool := nodes[0].pool
+	if pool.aheadBytes+bytes <= pool.budget/aheadShare {
+		return true
+	}
+	s.counters.ReadAheadDropped++
+	return false
+}
+
+// unaheadLocked ends that an object was read ahead and not used: it is now, or it
+// leaves without.
+func (s *Store) unaheadLocked(o *object, counter *uint64) {
+	if o.ahead {
+		o.ahead = false
+		o.pool.aheadBytes -= o.pageBytes
+		*counter++
+	}
+}

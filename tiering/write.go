@@ -1,0 +1,278 @@
+package tiering
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// write is an object's way into the lower tier, from the wish to its end. It
+// holds the object's memory: an object that is evicted or removed meanwhile
+// keeps its pages until the tier is done. Guarded by the store's lock.
+//
+//	wanted ──► follows ──► running ──► ended: the object is held below, or not
+//	    │    its parent's    ▲   │
+//	    │        write       │   └── a higher level was asked for meanwhile
+//	    └──► backlog ────────┘
+//	      the tier is busy
+//
+// Invariant: a checkpoint is offered to the tier only when its parent is there
+// at the level asked for.
+type write struct {
+	want      Level // highest level asked for
+	running   Level // of the write that the tier has; 0 = none
+	reached   Level // so far
+	patient   bool  // waits for a tier that is busy
+	admitted  bool  // the tier has taken it once
+	turns     int   // times it waited for its parent
+	waiting   []*Durable
+	followers []*object // checkpoints that wait for this one
+}
+
+// maxTurns bounds how often a checkpoint waits for its parent, which a small
+// tier may push out again before the child's turn.
+const maxTurns = 3
+
+// outside is what a critical section has decided and is done without the lock.
+type outside struct {
+	starts  []writeStart
+	removed []Name // by an operator, while they were written
+}
+
+type writeStart struct {
+	write  Write
+	object *object
+	level  Level
+}
+
+func (s *Store) act(b *outside) {
+	for i := range b.starts {
+		st := &b.starts[i]
+		st.write.Start(st.level, func(reached Level, err error) { s.written(st.object, reached, err) })
+	}
+	for i := range b.removed {
+		s.cfg.Lower.Remove(&b.removed[i])
+		s.pardon(b.removed[i])
+	}
+}
+
+// wantLocked asks for an object to be held below at a level, those it extends
+// first. It is on its way when o.write is set afterwards, and there already when
+// it is not and err is nil. A patient wish waits for a tier that is busy.
+func (s *Store) wantLocked(o *object, level Level, patient bool, b *outside) error {
+	if s.cfg.Lower == nil || s.closed {
+		return fmt.Errorf("%s: no lower tier: %w", o.name(), ErrUnavailable)
+	}
+	if w := o.write; w != nil {
+		w.want, w.patient = max(w.want, level), w.patient || patient
+		return nil
+	}
+	w := &write{want: level, reached: LevelMemory, patient: patient}
+	if e, held := s.belowLocked(o); held {
+		o.stored, w.reached = e.Level, e.Level
+		if e.Level >= level {
+			s.trackLocked(o)
+			return nil
+		}
+	}
+	o.write = w
+	err := s.turnLocked(o, b)
+	if err != nil {
+		o.write = nil
+	}
+	s.trackLocked(o)
+	return err
+}
+
+// turnLocked moves a write on that the tier does not have: behind its parent's
+// write, into the tier or into the backlog.
+func (s *Store) turnLocked(o *object, b *outside) error {
+	err := s.admitLocked(o, b)
+	if err == nil {
+		return nil
+	}
+	if o.write.patient && errors.Is(err, ErrBusy) && !s.closed {
+		s.backlog = append(s.backlog, o)
+		return nil
+	}
+	s.counters.writeRefused(err)
+	return err
+}
+
+func (s *Store) admitLocked(o *object, b *outside) error {
+	w := o.write
+	if waits, err := s.followLocked(o, b); waits || err != nil {
+		return err
+	}
+	name := o.label()
+	switch {
+	case s.closed:
+		return fmt.Errorf("%s: closing: %w", o.name(), ErrUnavailable)
+	case s.doomed[name] > 0:
+		return fmt.Errorf("%s: an older one is being removed: %w", o.name(), ErrBusy)
+	}
+	s.asked = name
+	if e, ok := s.cfg.Lower.Lookup(&s.asked); ok && (e.Tenant != o.tenant.ID || e.Fingerprint != o.profile.Fingerprint()) {
+		// Hashes of checkpoints come from clients, so this need not be a
+		// broken hash function.
+		return fmt.Errorf("%s: the tier has one of another tenant or profile: %w", o.name(), ErrExists)
+	}
+	tw, err := s.cfg.Lower.Admit(s.describe(o), s.roomBelow(o.tenant))
+	if err != nil {
+		return err
+	}
+	w.running, w.admitted = w.want, true
+	s.running.Add(1)
+	s.counters.Writing++
+	b.starts = append(b.starts, writeStart{tw, o, w.running})
+	return nil
+}
+
+// followLocked puts a write behind that of its parent, if the parent has to be
+// written first.
+func (s *Store) followLocked(o *object, b *outside) (waits bool, err error) {
+	w, up := o.write, o.parent
+	if up == nil {
+		return false, nil
+	}
+	if err := s.wantLocked(up, w.want, w.patient, b); err != nil {
+		return false, fmt.Errorf("%s: its parent: %w", o.name(), err)
+	}
+	if up.write == nil {
+		return false, nil
+	}
+	if w.turns++; w.turns > maxTurns {
+		return false, fmt.Errorf("%s: its parent does not stay: %w", o.name(), ErrFull)
+	}
+	up.write.followers = append(up.write.followers, o)
+	return true, nil
+}
+
+// roomBelow is how many bytes a tenant may hold in the lower tier.
+func (s *Store) roomBelow(t *tenant) int64 {
+	if t.QuotaBytes == 0 {
+		return math.MaxInt64
+	}
+	return max(0, t.QuotaBytes-t.total())
+}
+
+// written is the tier's answer to a write.
+func (s *Store) written(o *object, reached Level, err error) {
+	var b outside
+	s.mu.Lock()
+	s.writtenLocked(o, reached, err, &b)
+	s.backlogLocked(&b)
+	s.mu.Unlock()
+	if err != nil {
+		s.cfg.Log.Warn().Err(err).Str("object", o.name()).Msg("write to the lower tier failed")
+	}
+	s.act(&b)
+	s.running.Done()
+}
+
+func (s *Store) writtenLocked(o *object, reached Level, err error, b *outside) {
+	w := o.write
+	if w == nil || w.running == 0 {
+		panic(fmt.Sprintf("tiering: a write of %s ended twice", o.name()))
+	}
+	asked := w.running
+	w.running = 0
+	s.counters.Writing--
+	switch {
+	case err != nil || reached < LevelLogged:
+		s.counters.WritesFailed++
+		o.refused = true
+		if errors.Is(err, ErrCorrupt) {
+			s.spoiltLocked(o)
+		}
+	default:
+		if w.reached < LevelLogged {
+			s.counters.Written++
+			s.counters.WrittenBytes += uint64(o.bytes)
+		}
+		w.reached, o.stored = max(w.reached, reached), max(o.stored, reached)
+		if w.want > asked && reached >= asked && s.turnLocked(o, b) == nil {
+			return
+		}
+	}
+	s.endWriteLocked(o, b)
+}
+
+// spoiltLocked takes an object out of memory whose bytes are not those that were
+// published, as the tier found out.
+func (s *Store) spoiltLocked(o *object) {
+	s.counters.SpoiltInMemory++
+	if o.linked && o.children == 0 {
+		s.unlinkLocked(o, ReasonAborted)
+	}
+}
+
+// endWriteLocked ends a wish, fulfilled or not, and gives those their turn that
+// waited for it.
+func (s *Store) endWriteLocked(o *object, b *outside) {
+	w := o.write
+	o.write = nil
+	for _, d := range w.waiting {
+		s.reachLocked(d, w.reached)
+	}
+	if o.leaving {
+		o.leaving = false
+		switch {
+		case w.reached >= LevelLogged:
+			s.counters.Demoted++
+		case w.admitted:
+			s.counters.DemotionsFailed++
+		default:
+			s.counters.DemotionsRefused++
+		}
+	}
+	if o.removed {
+		o.removed = false
+		b.removed = append(b.removed, o.label())
+	}
+	s.trackLocked(o)
+	s.settleLocked(o)
+	for _, f := range w.followers {
+		if w.reached >= LevelLogged {
+			f.write.want = min(f.write.want, w.reached)
+			if s.turnLocked(f, b) == nil {
+				continue
+			}
+		}
+		s.endWriteLocked(f, b)
+	}
+	s.writesEnded++
+	s.changed.Broadcast()
+}
+
+// dropBacklog ends the wishes that a busy tier has kept waiting.
+func (s *Store) dropBacklog() {
+	var b outside
+	s.mu.Lock()
+	for len(s.backlog) > 0 {
+		o := s.backlog[0]
+		s.backlog = s.backlog[1:]
+		s.endWriteLocked(o, &b)
+	}
+	s.mu.Unlock()
+	s.act(&b)
+}
+
+// backlogLocked offers again what a busy tier did not take, in order.
+func (s *Store) backlogLocked(b *outside) {
+	for n := len(s.backlog); n > 0; n-- {
+		o := s.backlog[0]
+		s.backlog = s.backlog[1:]
+		others := len(s.backlog)
+		if err := s.turnLocked(o, b); err != nil {
+			s.endWriteLocked(o, b)
+			continue
+		}
+		if len(s.backlog) > others { // it, or what it has to follow, went to the end
+			last := s.backlog[others]
+			copy(s.backlog[1:], s.backlog[:others])
+			s.backlog[0] = last
+			return
+		}
+	}
+}
