@@ -1,0 +1,88 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// Close ends the tier: nothing more is admitted, what was started is finished for
+// as long as DrainTime, uses and counters are kept, and all is synced. Run
+// returns. The error is one of the directory; the tier is closed all the same,
+// apart from what waits for a disk that does not answer: that is left behind after
+// another DrainTime.
+func (t *Tier) Close() error {
+	t.mu.Lock()
+	if t.refusing {
+		t.mu.Unlock()
+		return fmt.Errorf("disk: closed twice: %w", tiering.ErrInvalid)
+	}
+	t.refusing = true
+	t.waitLocked(func() bool { return t.started == 0 || !t.running || t.state > StateFull })
+	t.closing = true
+	t.wakeLocked()
+	quiet := t.waitLocked(func() bool { return !t.running && t.reading == 0 })
+	v := t.vol
+	t.mu.Unlock()
+	if !quiet {
+		return fmt.Errorf("disk: not closed, it has not answered for %v: %w", t.cfg.DrainTime, tiering.ErrUnavailable)
+	}
+	var err error
+	if v != nil {
+		err = t.closeVolume(v)
+	}
+	t.mu.Lock()
+	t.forgetAllLocked()
+	t.vol, t.state, t.stateCause, t.stateSince = nil, StateClosed, nil, t.cfg.Now()
+	t.mu.Unlock()
+	t.answers.Wait()
+	return err
+}
+
+// waitLocked waits for a condition, for DrainTime at most.
+func (t *Tier) waitLocked(done func() bool) bool {
+	late := false
+	timer := time.AfterFunc(t.cfg.DrainTime, func() {
+		t.mu.Lock()
+		late = true
+		t.idle.Broadcast()
+		t.mu.Unlock()
+	})
+	defer timer.Stop()
+	for !done() && !late {
+		t.idle.Wait()
+	}
+	return done()
+}
+
+// closeVolume does the last of what Run does, in its place: rows that are still
+// to be deleted, a sync, uses and counters.
+func (t *Tier) closeVolume(v *volume) error {
+	t.stop(v)
+	t.commitLoop(v)
+	t.saveUses(v)
+	err := t.saveCounters(v)
+	t.mu.Lock()
+	failed := t.state > StatePaused
+	r := t.beginSyncLocked(v)
+	t.mu.Unlock()
+	if !failed {
+		data, rows := v.sync(&r)
+		t.settleSync(v, &r, data, rows)
+		err = errors.Join(err, data, rows)
+	}
+	return errors.Join(err, v.close())
+}
+
+// saveCounters keeps what operators count over restarts.
+func (t *Tier) saveCounters(v *volume) error {
+	c := t.Counters()
+	kept := map[string]uint64{}
+	c.Each(func(name string, value uint64) { kept[name] = value })
+	if err := v.catalog.Failed(); err != nil {
+		return nil // told already, when it failed
+	}
+	return v.catalog.SaveCounters(kept)
+}

@@ -1,0 +1,154 @@
+package disk
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// State says what the tier does at the moment.
+type State uint8
+
+// The states. In the first three entries are found and read; in those behind
+// Failed there are none.
+const (
+	StateOK     State = iota
+	StateFull         // the file system has no room to grow: new entries take the place of old ones
+	StatePaused       // the disk refuses writes: nothing is admitted until it takes them again
+	StateFailed       // the catalogue takes no more rows: as paused, until it could be opened again
+
+	StateOpening    // not opened yet, or being opened
+	StateMissing    // the directory cannot be opened
+	StateLocked     // another process has it
+	StateVersion    // it was written by another version
+	StateUnreadable // its catalogue is damaged: it has to be repaired, or deleted
+	StateClosed
+)
+
+var stateNames = [...]string{"ok", "full", "paused", "failed", "opening", "missing", "locked", "version", "unreadable", "closed"}
+
+// String names a state as metrics and people see it.
+func (s State) String() string { return stateNames[s] }
+
+// States calls f with every state, in order of number.
+func States(f func(State)) {
+	for s := range stateNames {
+		f(State(s))
+	}
+}
+
+// Health is how the tier does.
+type Health struct {
+	State State
+	Cause string    // why it is not ok
+	Since time.Time // when the state began
+	Reads bool      // reads are tried; false also while too many in a row have failed
+}
+
+// Health takes a snapshot.
+func (t *Tier) Health() Health {
+	now := t.cfg.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := Health{State: t.state, Since: t.stateSince, Reads: t.state < StateOpening && !t.breaker.open(now)}
+	if t.stateCause != nil {
+		h.Cause = t.stateCause.Error()
+	}
+	return h
+}
+
+// enterLocked changes the state and answers whether that is news for the log. A
+// graver trouble is not covered up by a lighter one.
+func (t *Tier) enterLocked(s State, cause error, now time.Time) (news bool) {
+	if t.state == StateClosed || t.state == s {
+		return false
+	}
+	if s < StateOpening && (s < t.state || t.state >= StateOpening) {
+		return false
+	}
+	t.state, t.stateCause, t.stateSince = s, cause, now
+	t.wakeLocked()
+	return true
+}
+
+// trouble sorts an error of the disk and enters the state it calls for.
+func (t *Tier) trouble(s State, cause error) {
+	now := t.cfg.Now()
+	t.mu.Lock()
+	news := t.enterLocked(s, cause, now)
+	t.mu.Unlock()
+	if news {
+		t.log.Warn().Str("tier", "disk").Stringer("state", s).Err(cause).Msg("disk tier")
+	}
+}
+
+// recovered goes back to ok from one of the given states.
+func (t *Tier) recovered(from State) {
+	now := t.cfg.Now()
+	t.mu.Lock()
+	news := t.state == from
+	if news {
+		t.state, t.stateCause, t.stateSince = StateOK, nil, now
+		t.wakeLocked()
+	}
+	t.mu.Unlock()
+	if news {
+		t.log.Info().Str("tier", "disk").Stringer("was", from).Msg("disk tier is ok again")
+	}
+}
+
+// afterWrite is the state that a failed write calls for: a full file system is
+// full, anything else is a disk that does not take writes.
+func afterWrite(err error) State {
+	if noSpace(err) {
+		return StateFull
+	}
+	return StatePaused
+}
+
+func noSpace(err error) bool {
+	return errors.Is(err, slab.ErrNoSpace) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+}
+
+// answer is the kind that the store sees of an error of the disk.
+func answer(err error) error {
+	if noSpace(err) {
+		return tiering.ErrFull
+	}
+	return tiering.ErrUnavailable
+}
+
+// breaker stops reads after many failures in a row, so that a dying disk does
+// not hold each of them up. It is guarded by the tier's lock.
+type breaker struct {
+	failures int
+	pause    time.Duration
+	until    time.Time
+}
+
+// Guesses: one bad sector is met a few times in a row at most.
+const (
+	breakerFailures = 8
+	breakerMin      = time.Second
+	breakerMax      = time.Minute
+)
+
+func (b *breaker) open(now time.Time) bool {
+	return b.failures >= breakerFailures && now.Before(b.until)
+}
+
+// closed is the cheap case: no clock needs to be asked.
+func (b *breaker) closed() bool { return b.failures < breakerFailures }
+
+func (b *breaker) failed(now time.Time) {
+	if b.failures++; b.failures >= breakerFailures {
+		b.pause = min(max(2*b.pause, breakerMin), breakerMax)
+		b.until = now.Add(b.pause)
+	}
+}
+
+func (b *breaker) succeeded() { *b = breaker{} }

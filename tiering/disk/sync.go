@@ -1,0 +1,131 @@
+package disk
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// syncRound is what one sync makes last.
+type syncRound struct {
+	slabs    []uint32
+	logged   []*entry
+	deleted  []*entry
+	failures int // volume.failures when it began
+}
+
+// syncLoop syncs while somebody wants it, until the volume stops. It runs beside
+// the committer, so that who needs no sync waits for none, and those who do share.
+func (t *Tier) syncLoop(v *volume) {
+	for {
+		t.mu.Lock()
+		for !t.syncDueLocked() && !v.stopping {
+			t.syncs.Wait()
+		}
+		if v.stopping {
+			t.mu.Unlock()
+			return
+		}
+		r := t.beginSyncLocked(v)
+		t.mu.Unlock()
+		data, rows := v.sync(&r)
+		t.settleSync(v, &r, data, rows)
+	}
+}
+
+// syncDueLocked: somebody waits for a level, or for space that a synced deletion
+// would free, or it is time. A failed catalogue syncs nothing.
+func (t *Tier) syncDueLocked() bool {
+	if t.state > StatePaused {
+		return false
+	}
+	return len(t.raising) > 0 || t.spaceWanted > 0 && len(t.deleted) > 0 || t.syncWanted && len(t.logged)+len(t.deleted) > 0
+}
+
+func (t *Tier) beginSyncLocked(v *volume) syncRound {
+	r := syncRound{
+		slabs: slices.Sorted(maps.Keys(v.dirty)), logged: t.logged, deleted: t.deleted, failures: v.failures,
+	}
+	clear(v.dirty)
+	t.logged, t.deleted, t.syncWanted = nil, nil, false
+	return r
+}
+
+// sync makes data last, then rows: a row that power loss leaves behind without
+// its data costs a miss, but one that was promised needs both.
+func (v *volume) sync(r *syncRound) (data, rows error) {
+	if len(r.slabs) > 0 {
+		if err := v.set.Sync(r.slabs...); err != nil {
+			return fmt.Errorf("disk: sync: %w", err), nil
+		}
+	}
+	return nil, v.catalog.SyncNow()
+}
+
+// settleSync raises what was synced, frees space, and answers who waits.
+func (t *Tier) settleSync(v *volume, r *syncRound, data, rows error) {
+	switch {
+	case data != nil:
+		t.syncFailed(v, r)
+		_ = t.writeTrouble(data)
+	case rows != nil:
+		t.syncFailed(v, r)
+		_ = t.catalogTrouble(rows)
+	}
+	var free []*entry
+	t.mu.Lock()
+	if data == nil && rows == nil {
+		free = t.syncedLocked(r)
+	}
+	waiting := t.raising
+	t.raising = nil
+	for _, w := range waiting {
+		if w.entry.phase == forgotten {
+			t.answerLocked(w, tiering.LevelMemory, fmt.Errorf("disk: %x left before it was synced: %w", w.entry.Key[:8], tiering.ErrGone))
+			continue
+		}
+		t.settleWaiterLocked(w)
+	}
+	t.mu.Unlock()
+	for _, e := range free {
+		t.releaseSpace(v, e, e.runs)
+	}
+}
+
+// syncedLocked draws the conclusions of a sync that worked.
+func (t *Tier) syncedLocked(r *syncRound) (free []*entry) {
+	t.counters.Syncs++
+	for _, e := range r.logged {
+		if e.phase != live {
+			continue
+		}
+		if e.failures != r.failures {
+			e.unsure = true
+			continue
+		}
+		e.level = tiering.LevelSynced
+		t.counters.SyncedObjects++
+	}
+	for _, e := range r.deleted {
+		e.rowDeleted = true
+		if e.readers == 0 {
+			free = append(free, e)
+		}
+	}
+	return free
+}
+
+// syncFailed marks what can never be called synced: after an error the kernel
+// forgets what it could not write, and answers the next sync with success.
+func (t *Tier) syncFailed(v *volume, r *syncRound) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.counters.SyncErrors++
+	v.failures++
+	for _, e := range r.logged {
+		e.unsure = true
+	}
+	t.deleted = append(r.deleted, t.deleted...)
+}

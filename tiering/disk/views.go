@@ -1,0 +1,176 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"unsafe"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// blocks rounds up to whole blocks.
+func blocks(n int64) int64 { return extent.Padded(n) }
+
+// piece is a run of whole blocks in memory that a transfer may touch. Where the
+// object ends inside its last block, b is a block of our own and home what of it
+// is the object's: the disk gets zeros behind it, not what the arena held there.
+type piece struct {
+	b    []byte
+	home []byte
+}
+
+// view is one rank's bytes as pieces. Who made it calls close, once.
+type view struct {
+	ref    gpuipc.Ref
+	parts  [][]byte // the object's bytes, in order
+	pieces []piece
+	staged []byte // all of it, when the memory itself cannot be transferred
+	unpin  func()
+}
+
+func (v *view) close() {
+	if v.unpin != nil {
+		v.unpin()
+	}
+}
+
+// openView makes a rank's memory ready for transfers: its pages in place where
+// they have an address and lie on blocks, else a copy.
+func openView(ctx context.Context, dev gpuipc.Device, ref gpuipc.Ref, write bool) (*view, error) {
+	v := &view{ref: ref}
+	parts, unpin, err := dev.Pin(ref, write)
+	switch {
+	case err == nil && aligned(parts):
+		v.unpin, v.parts = unpin, parts
+		v.pieces = inPlace(parts)
+		if !write {
+			for _, p := range v.pieces {
+				copy(p.b, p.home) // of no effect but in the last
+			}
+		}
+		return v, nil
+	case err == nil:
+		unpin()
+	case !errors.Is(err, gpuipc.ErrUnavailable):
+		return nil, err
+	}
+	n := ref.Len()
+	v.staged = slab.AlignedBuffer(int(blocks(n)))
+	if n > 0 {
+		v.pieces = []piece{{b: v.staged}}
+	}
+	v.staged = v.staged[:n]
+	v.parts = [][]byte{v.staged}
+	if write {
+		return v, nil
+	}
+	return v, dev.Load(ctx, v.staged, ref)
+}
+
+// aligned says whether every part but the last is whole blocks, and all begin at one.
+func aligned(parts [][]byte) bool {
+	for i, p := range parts {
+		if uintptr(unsafe.Pointer(unsafe.SliceData(p)))%slab.BlockBytes != 0 {
+			return false
+		}
+		if i < len(parts)-1 && len(p)%slab.BlockBytes != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func inPlace(parts [][]byte) []piece {
+	pieces := make([]piece, 0, len(parts)+1)
+	for _, p := range parts {
+		whole := len(p) &^ (slab.BlockBytes - 1)
+		if whole > 0 {
+			pieces = append(pieces, piece{b: p[:whole:whole]})
+		}
+		if whole < len(p) {
+			pieces = append(pieces, piece{b: slab.AlignedBuffer(slab.BlockBytes), home: p[whole:]})
+		}
+	}
+	return pieces
+}
+
+// window is the bytes [off, off+n) of a rank, as runs in memory.
+func (v *view) window(off, n int64) (runs [][]byte) {
+	for _, p := range v.parts {
+		if n == 0 {
+			break
+		}
+		if off >= int64(len(p)) {
+			off -= int64(len(p))
+			continue
+		}
+		k := min(n, int64(len(p))-off)
+		runs = append(runs, p[off:off+k])
+		off, n = 0, n-k
+	}
+	return runs
+}
+
+// gather gives runs as one, in place where they are, else in scratch.
+func gather(runs [][]byte, scratch []byte) []byte {
+	if len(runs) == 1 {
+		return runs[0]
+	}
+	scratch = scratch[:0]
+	for _, r := range runs {
+		scratch = append(scratch, r...)
+	}
+	return scratch
+}
+
+// scatter copies one run over several.
+func scatter(runs [][]byte, from []byte) {
+	for _, r := range runs {
+		from = from[copy(r, from):]
+	}
+}
+
+// cutter takes pieces from the front of a list.
+type cutter struct{ rest []piece }
+
+// next takes n bytes, whole blocks.
+func (c *cutter) next(n int64) (taken []piece) {
+	for n > 0 {
+		p := &c.rest[0]
+		k := min(n, int64(len(p.b)))
+		taken = append(taken, piece{b: p.b[:k:k], home: p.home})
+		if p.b = p.b[k:]; len(p.b) == 0 {
+			c.rest = c.rest[1:]
+		}
+		n -= k
+	}
+	return taken
+}
+
+func buffers(pieces []piece) [][]byte {
+	bufs := make([][]byte, len(pieces))
+	for i, p := range pieces {
+		bufs[i] = p.b
+	}
+	return bufs
+}
+
+// within is the part [off, off+n) of a ref.
+func within(r gpuipc.Ref, off, n int64) gpuipc.Ref {
+	out := gpuipc.Ref{Region: r.Region}
+	for _, x := range r.Extents {
+		if n == 0 {
+			break
+		}
+		if off >= x.Len {
+			off -= x.Len
+			continue
+		}
+		k := min(x.Len-off, n)
+		out.Extents = append(out.Extents, gpuipc.Extent{Off: x.Off + off, Len: k})
+		off, n = 0, n-k
+	}
+	return out
+}

@@ -1,0 +1,123 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spliced-kv/spliced/tiering/disk/catalog"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// volume is an open directory. It is made anew when the directory is opened
+// again, after everybody has let go of the one before.
+type volume struct {
+	index   vfs.FS // of everything but slabs
+	dir     string
+	lock    io.Closer
+	id      slab.StoreID
+	slabs   slab.FS
+	set     *slab.Set
+	space   *slab.Space
+	catalog *catalog.Catalog
+
+	slabBytes atomic.Int64 // of all slab files
+
+	growing  sync.Mutex // held while a slab is made
+	profiles sync.Mutex // held while one is written
+
+	// Guarded by the tier's lock.
+	capacity int64           // bytes that slabs hold
+	frees    uint64          // times that space came free
+	dirty    map[uint32]bool // slabs written since the last sync
+	failures int             // syncs of data that failed
+	writers  int             // running
+	stopping bool
+}
+
+func (v *volume) path(name string) string { return v.index.PathJoin(v.dir, name) }
+
+// addSlab counts a slab.
+func (v *volume) addSlab(s slab.SlabInfo, granule int64) {
+	v.slabBytes.Add(s.Bytes)
+	v.capacity += s.Bytes/granule*granule - granule
+}
+
+// openVolume opens a directory, which is locked before anything is changed in it.
+func openVolume(cfg *Config) (v *volume, err error) {
+	v = &volume{index: cfg.Index, dir: cfg.Dir, space: slab.NewSpace(cfg.GranuleBytes), dirty: map[uint32]bool{}}
+	if v.index == nil {
+		v.index = vfs.Default
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, v.close())
+			v = nil
+		}
+	}()
+	if err := makeDirs(v.index, cfg.Dir); err != nil {
+		return v, err
+	}
+	if v.lock, err = lockDir(cfg); err != nil {
+		return v, err
+	}
+	if v.id, err = openFormat(v.index, cfg.Dir); err != nil {
+		return v, err
+	}
+	if v.slabs, err = slabFS(cfg); err != nil {
+		return v, err
+	}
+	v.set, err = slab.OpenSet(v.slabs, slab.SetOptions{StoreID: v.id, SlabBytes: cfg.SlabBytes, Granule: cfg.GranuleBytes, Width: min(cfg.Workers, slab.MaxWidth)})
+	if err != nil {
+		return v, fmt.Errorf("disk: slabs: %w", err)
+	}
+	v.catalog, err = catalog.Open(v.index, v.path(indexDir), catalog.Options{StoreID: v.id, Log: cfg.Log})
+	if err != nil {
+		return v, fmt.Errorf("disk: catalogue: %w", err)
+	}
+	return v, nil
+}
+
+func slabFS(cfg *Config) (slab.FS, error) {
+	if cfg.Slabs != nil {
+		return cfg.Slabs, nil
+	}
+	return slab.OpenDir(filepath.Join(cfg.Dir, slabDir))
+}
+
+// makeDirs makes the directory and those inside it, but not its parent: where
+// that is missing, a disk is not mounted.
+func makeDirs(index vfs.FS, dir string) error {
+	if _, err := index.Stat(index.PathDir(dir)); err != nil {
+		return err
+	}
+	for _, name := range [...]string{"", indexDir, slabDir, profileDir} {
+		if err := index.MkdirAll(index.PathJoin(dir, name), 0o700); err != nil {
+			return err
+		}
+	}
+	if err := syncDir(index, index.PathDir(dir)); err != nil {
+		return err
+	}
+	return syncDir(index, dir)
+}
+
+// close closes what is open, the lock last.
+func (v *volume) close() error {
+	var errs []error
+	if v.catalog != nil {
+		errs = append(errs, v.catalog.Close())
+	}
+	if v.set != nil {
+		errs = append(errs, v.set.Close())
+	}
+	if v.lock != nil {
+		errs = append(errs, v.lock.Close())
+	}
+	return errors.Join(errs...)
+}
