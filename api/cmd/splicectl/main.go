@@ -39,6 +39,7 @@ type command struct {
 	name     string
 	synopsis string // after the name: "[flags] KEY"
 	summary  string
+	about    string   // more than the summary, for its help; may be empty
 	examples []string // without the program's name
 	// setup declares flags and returns what runs after parsing.
 	setup  func(fs *flag.FlagSet) func(ctx context.Context, c *call) error
@@ -55,7 +56,7 @@ type call struct {
 
 func commands() []command {
 	return []command{
-		demoCommand(), benchCommand(), profileCommand(), lsCommand(), inspectCommand(), statsCommand(), doctorCommand(),
+		demoCommand(), benchCommand(), tortureCommand(), profileCommand(), lsCommand(), inspectCommand(), statsCommand(), doctorCommand(),
 		versionCommand(), echoCommand(), victimCommand(),
 	}
 }
@@ -154,6 +155,9 @@ func printUsage(w io.Writer) {
 
 func (c command) printHelp(w io.Writer, fs *flag.FlagSet) {
 	fmt.Fprintf(w, "%s.\n\nusage: splicectl %s %s\n\n", c.summary, c.name, c.synopsis)
+	if c.about != "" {
+		fmt.Fprintf(w, "%s\n\n", c.about)
+	}
 	fs.SetOutput(w)
 	fs.PrintDefaults()
 	fmt.Fprint(w, "\nexamples:\n")

@@ -85,8 +85,10 @@ type audit struct {
 	ledger    *ledger
 	cache     cache
 	rng       *rand.Rand
-	older     int64   // bytes of items of earlier rounds to read back; the others are looked up only. Negative = all
-	strangers []*item // never submitted
+	older     int64         // bytes of items of earlier rounds to read back; the others are looked up only. Negative = all
+	first     int           // added to the ledger's rounds when they are told
+	must      tiering.Level // what is acknowledged at this level or above and is lost gets a note
+	strangers []*item       // never submitted
 }
 
 // run settles all records. What was submitted in the round that just ended is
@@ -117,8 +119,8 @@ func (a *audit) run(ctx context.Context) (f Findings, err error) {
 				left -= r.item.bytes()
 			}
 		}
-		if !intact && r.acked > tiering.LevelMemory && !r.removed && !r.missing {
-			f.note("%s of %d bytes, acknowledged as %s in round %d, is lost", r.item, r.item.bytes(), levelText(r.acked), r.round)
+		if !intact && r.acked >= a.must && r.acked != 0 && !r.removed && !r.missing {
+			f.note("%s of %d bytes, acknowledged as %s in round %d, is lost", r.item, r.item.bytes(), levelText(r.acked), r.round+a.first)
 		}
 		a.ledger.settle(r, intact)
 	}

@@ -108,7 +108,7 @@ func (b *bench) put(number uint64, level tiering.Level) *item {
 
 func (b *bench) audit(older int64) Findings {
 	b.Helper()
-	a := audit{ledger: b.ledger, cache: b.fake, rng: rand.New(rand.NewPCG(1, 2)), older: older, strangers: b.work.strangers(8)}
+	a := audit{ledger: b.ledger, cache: b.fake, rng: rand.New(rand.NewPCG(1, 2)), older: older, must: tiering.LevelLogged, strangers: b.work.strangers(8)}
 	f, err := a.run(b.Context())
 	if err != nil {
 		b.Fatal(err)

@@ -30,6 +30,9 @@ type Tally struct {
 	Survived int `json:"survived"`
 }
 
+// String is for people: 41/42.
+func (t Tally) String() string { return fmt.Sprintf("%d/%d", t.Survived, t.Acked) }
+
 func (t *Tally) add(o Tally) {
 	t.Acked += o.Acked
 	t.Survived += o.Survived

@@ -41,9 +41,9 @@ type Report struct {
 	PutMiBPS  float64 `json:"put_mib_per_s"`
 	RestartMs float64 `json:"restart_p50_ms"` // from start of the process to the first served answer
 	RestartTo float64 `json:"restart_max_ms"`
-	Refused   int     `json:"refused"`        // puts answered with full or busy
-	Removed   int     `json:"removed"`        // segments removed on purpose
-	InFlight  int     `json:"in_flight"`      // puts that were under way when the daemon was killed
+	Refused   int     `json:"refused"`   // puts answered with full or busy
+	Removed   int     `json:"removed"`   // segments removed on purpose
+	InFlight  int     `json:"in_flight"` // puts that were under way when the daemon was killed
 	ReadBack  int64   `json:"read_back_bytes"`
 	Dir       string  `json:"dir,omitempty"` // where the disk directory and the log of acknowledgements are, when they were kept
 
@@ -64,14 +64,38 @@ type Round struct {
 	AuditMs float64 `json:"audit_ms"`
 }
 
-// settle sums up.
-func (r *Report) settle(live, power Tallies) {
-	r.SyncedAcked, r.SyncedSurvived = live.Synced.Acked, live.Synced.Survived
-	r.LoggedAcked, r.LoggedSurvived = live.Logged.Acked, live.Logged.Survived
-	r.MemoryAcked, r.MemorySurvived = live.Memory.Acked, live.Memory.Survived
-	r.PowerSyncedAcked, r.PowerSyncedSurvived = power.Synced.Acked, power.Synced.Survived
-	r.PowerLoggedAcked, r.PowerLoggedSurvived = power.Logged.Acked, power.Logged.Survived
-	r.PowerMemoryAcked, r.PowerMemorySurvived = power.Memory.Acked, power.Memory.Survived
+// settleLive takes over the sums of the rounds that ended in a kill.
+func (r *Report) settleLive(t Tallies) {
+	r.SyncedAcked, r.SyncedSurvived = t.Synced.Acked, t.Synced.Survived
+	r.LoggedAcked, r.LoggedSurvived = t.Logged.Acked, t.Logged.Survived
+	r.MemoryAcked, r.MemorySurvived = t.Memory.Acked, t.Memory.Survived
+	for _, row := range r.Rounds {
+		r.Corrupt += row.Corrupt
+		r.Phantom += row.Phantom
+	}
+}
+
+// settlePower takes over the sums of the rounds that ended in a loss of power.
+func (r *Report) settlePower(t Tallies) {
+	r.PowerSyncedAcked += t.Synced.Acked
+	r.PowerSyncedSurvived += t.Synced.Survived
+	r.PowerLoggedAcked += t.Logged.Acked
+	r.PowerLoggedSurvived += t.Logged.Survived
+	r.PowerMemoryAcked += t.Memory.Acked
+	r.PowerMemorySurvived += t.Memory.Survived
+}
+
+// close adds a row, whose notes go into the report's.
+func (r *Report) close(rows *[]Round, row *Round) {
+	for _, n := range row.Notes {
+		if len(r.Notes) < maxNotes {
+			r.Notes = append(r.Notes, fmt.Sprintf("round %d: %s", row.Round, n))
+		}
+	}
+	row.Notes = nil
+	r.InFlight += row.InFlight
+	r.ReadBack += row.Bytes
+	*rows = append(*rows, *row)
 }
 
 // leastLogged is the share of what was acknowledged as logged that must survive a
@@ -107,14 +131,22 @@ func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "spliced %s (%s), seed %d: %d kills, then %d power cuts on copies of a file system\n\n",
 		r.Version, r.Commit, r.Seed, r.Loops, r.PowerCrashes)
-	ledgerTable(&b, "killed", r.Rounds)
-	ledgerTable(&b, "power cut, unsynced blocks kept", r.Power)
+	ledgerTable(&b, "end", r.Rounds)
+	ledgerTable(&b, "end", r.Power)
 	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "total\tsynced\tlogged\tmemory\tcorrupt\tphantom\n")
-	fmt.Fprintf(t, "kill -9\t%s\t%s\t%s\t%d\t%d\n", survival(r.SyncedSurvived, r.SyncedAcked),
-		survival(r.LoggedSurvived, r.LoggedAcked), survival(r.MemorySurvived, r.MemoryAcked), r.Corrupt, r.Phantom)
-	fmt.Fprintf(t, "power cut\t%s\t%s\t%s\t%d\t%d\n", survival(r.PowerSyncedSurvived, r.PowerSyncedAcked),
-		survival(r.PowerLoggedSurvived, r.PowerLoggedAcked), survival(r.PowerMemorySurvived, r.PowerMemoryAcked), r.PowerCorrupt, r.PowerPhantom)
+	for _, row := range []struct {
+		what             string
+		levels           [3]Tally
+		corrupt, phantom int
+	}{
+		{"kill -9", [3]Tally{{r.SyncedAcked, r.SyncedSurvived}, {r.LoggedAcked, r.LoggedSurvived}, {r.MemoryAcked, r.MemorySurvived}},
+			r.Corrupt, r.Phantom},
+		{"power cut", [3]Tally{{r.PowerSyncedAcked, r.PowerSyncedSurvived}, {r.PowerLoggedAcked, r.PowerLoggedSurvived},
+			{r.PowerMemoryAcked, r.PowerMemorySurvived}}, r.PowerCorrupt, r.PowerPhantom},
+	} {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%d\n", row.what, row.levels[0], row.levels[1], row.levels[2], row.corrupt, row.phantom)
+	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
@@ -145,15 +177,11 @@ func ledgerTable(b *strings.Builder, what string, rounds []Round) {
 	fmt.Fprintf(t, "round\tsynced\tlogged\tmemory\tin flight\tread back\tcorrupt\tphantom\tran with\t%s\n", what)
 	for i := range rounds {
 		r := &rounds[i]
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%d\t%d MiB\t%d\t%d\t%s\t%s\n", r.Round, survival(r.Synced.Survived, r.Synced.Acked),
-			survival(r.Logged.Survived, r.Logged.Acked), survival(r.Memory.Survived, r.Memory.Acked),
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%d\t%d MiB\t%d\t%d\t%s\t%s\n", r.Round, r.Synced, r.Logged, r.Memory,
 			r.InFlight, r.Bytes>>20, r.Corrupt, r.Phantom, r.Variant, r.Crash)
 	}
 	_ = t.Flush() // a strings.Builder takes everything
 	b.WriteByte('\n')
 }
-
-// survival is a tally for people: 41/42.
-func survival(survived, acked int) string { return fmt.Sprintf("%d/%d", survived, acked) }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,0 +1,265 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// Patience of clients: a busy machine must not turn what is there into a miss.
+const (
+	patience  = 30 * time.Second
+	readTries = 20 // of an item that a lookup finds
+	readPause = 20 * time.Millisecond
+)
+
+// client is one engine's connection, which outlives daemons, and the admin
+// client beside it.
+type client struct {
+	conn   *connector.Client
+	admin  *api.Client
+	models map[*shape][]*connector.Model // by rank
+}
+
+// openClient registers the shapes, whose salt it sets.
+func openClient(ctx context.Context, socket string, admin *api.Client, shapes []*shape) (*client, error) {
+	conn, err := connector.Open(connector.Options{
+		Socket: socket, Name: "splicectl torture", StagingBytes: stagingBytes,
+		Timeouts: connector.Timeouts{Lookup: patience, Transfer: patience, Attach: patience},
+	})
+	if err != nil {
+		return nil, err
+	}
+	c := &client{conn: conn, admin: admin, models: map[*shape][]*connector.Model{}}
+	for _, s := range shapes {
+		for rank := range s.ranks() {
+			m, err := conn.Register(s.profile, connector.Binding{Rank: rank, Engine: "torture"})
+			if err != nil {
+				return nil, errors.Join(err, conn.Close())
+			}
+			c.models[s] = append(c.models[s], m)
+		}
+	}
+	if err := c.wait(ctx); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	for s, models := range c.models {
+		s.salt, _ = models[0].Salt()
+	}
+	return c, nil
+}
+
+// wait blocks until a daemon knows all models.
+func (c *client) wait(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for _, models := range c.models {
+		for _, m := range models {
+			if err := m.WaitReady(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// put writes all ranks of an item and answers the level that the last one's
+// reply names. seen is called before each run of bytes is filled.
+func (c *client) put(ctx context.Context, i *item, level tiering.Level, seen func()) (tiering.Level, error) {
+	var stored connector.Stored
+	var err error
+	for rank, m := range c.models[i.shape] {
+		fill := i.fill(rank)
+		source := connector.Source{Fill: func(p profile.Part, part int, off int64, dst []byte) error {
+			seen()
+			return fill(p, part, off, dst)
+		}}
+		if i.isSegment() {
+			stored, err = m.Put(ctx, &connector.PutQuery{Spec: i.spec, Tokens: i.tokens(), Source: source, Level: wire.Level(level)})
+		} else {
+			q := connector.SaveQuery{
+				Hash: profile.PrefixHash(i.Key), Tokens: i.end, Kind: connector.Accept(i.Kind), Source: source, Level: wire.Level(level),
+			}
+			if i.parent != nil {
+				q.Parent, q.ParentTokens = profile.PrefixHash(i.parent.Key), i.parent.end
+			}
+			stored, err = m.Save(ctx, &q)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	if !stored.Published {
+		return 0, fmt.Errorf("%s: all ranks are written and it is not published", i)
+	}
+	return tiering.Level(stored.Level), nil
+}
+
+// found implements cache. A match answers many segments at once, but one
+// checkpoint: the longest.
+func (c *client) found(ctx context.Context, items []*item) ([]bool, error) {
+	out := make([]bool, len(items))
+	segments := map[*shape][]int{}
+	var answer connector.Found
+	for at, i := range items {
+		if i.isSegment() {
+			segments[i.shape] = append(segments[i.shape], at)
+			continue
+		}
+		q := connector.MatchQuery{
+			Accept: connector.Accept(i.Kind), Positions: []uint32{uint32(i.end)}, Prefixes: []profile.PrefixHash{i.Key},
+		}
+		if err := c.models[i.shape][0].Match(ctx, &q, &answer); err != nil {
+			return nil, err
+		}
+		out[at] = answer.PrefixTokens == i.end
+	}
+	for s, places := range segments {
+		q := connector.MatchQuery{Keys: make([]profile.SegmentKey, len(places))}
+		for k, at := range places {
+			q.Keys[k] = items[at].Key
+		}
+		if err := c.models[s][0].Match(ctx, &q, &answer); err != nil {
+			return nil, err
+		}
+		for k, at := range places {
+			out[at] = answer.Segments[k].Hit()
+		}
+	}
+	return out, nil
+}
+
+// read implements cache. What a lookup finds but is not served is asked for
+// again: it may be on its way from the disk.
+func (c *client) read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error) {
+	for rank := range i.shape.ranks() {
+		for try := 1; ; try++ {
+			there, err := c.readRank(ctx, i, rank, see)
+			if err != nil {
+				return false, err
+			}
+			if there {
+				break
+			}
+			found, err := c.found(ctx, []*item{i})
+			if err != nil || !found[0] || try == readTries {
+				return false, err
+			}
+			select {
+			case <-ctx.Done():
+				return false, ctx.Err()
+			case <-time.After(readPause):
+			}
+		}
+	}
+	return true, nil
+}
+
+func (c *client) readRank(ctx context.Context, i *item, rank int, see func(rank, part int, off int64, b []byte)) (bool, error) {
+	m := c.models[i.shape][rank]
+	if i.isSegment() {
+		return readSegment(ctx, m, i, rank, see)
+	}
+	return readCheckpoint(ctx, m, i, rank, see)
+}
+
+func readSegment(ctx context.Context, m *connector.Model, i *item, rank int, see func(rank, part int, off int64, b []byte)) (bool, error) {
+	rows, err := m.Acquire(ctx, []profile.SegmentKey{i.Key}, connector.AcquireOptions{})
+	if err != nil {
+		return false, err
+	}
+	if err := rows[0].Err; err != nil {
+		return false, unlessAbsent(err)
+	}
+	l := rows[0].Lease
+	defer l.Release()
+	begin, n := i.spec.Interior()
+	if l.Begin != begin || l.Tokens != n {
+		return true, nil // nothing of it was seen: that counts as other bytes
+	}
+	return true, readParts(l, i, rank, see)
+}
+
+func readCheckpoint(ctx context.Context, m *connector.Model, i *item, rank int, see func(rank, part int, off int64, b []byte)) (bool, error) {
+	c, ok, err := m.Load(ctx, i.Key, connector.Accept(i.Kind), connector.AcquireOptions{})
+	if err != nil || !ok {
+		return false, unlessAbsent(err)
+	}
+	defer c.Release()
+	last := c.Last()
+	if last.Begin != i.begin || last.End != i.end || c.Kind != connector.Accept(i.Kind) {
+		return true, nil
+	}
+	return true, readParts(last, i, rank, see)
+}
+
+// parts is a *connector.Lease or a *connector.Node.
+type parts interface {
+	Layout() profile.Layout
+	Read(i int, dst []byte) error
+}
+
+// readParts reads without digests, so that nothing but the comparison decides.
+func readParts(p parts, i *item, rank int, see func(rank, part int, off int64, b []byte)) error {
+	if p.Layout().Bytes != i.layout.Bytes {
+		return nil
+	}
+	for part := range i.layout.Parts {
+		b := make([]byte, i.layout.Parts[part].Len)
+		if err := p.Read(part, b); err != nil {
+			return err
+		}
+		see(rank, part, 0, b)
+	}
+	return nil
+}
+
+// unlessAbsent drops the errors that mean that something is not there, or not now.
+func unlessAbsent(err error) error {
+	for _, absent := range []error{connector.ErrMiss, connector.ErrBusy, connector.ErrFull} {
+		if errors.Is(err, absent) {
+			return nil
+		}
+	}
+	return err
+}
+
+// list implements cache with the admin listings.
+func (c *client) list(ctx context.Context) ([]tiering.Name, error) {
+	var out []tiering.Name
+	for s, err := range c.admin.Segments(ctx, api.SegmentQuery{Limit: api.MaxLimit}) {
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, tiering.Name{Key: s.Key})
+	}
+	for p, err := range c.admin.Checkpoints(ctx, api.CheckpointQuery{Limit: api.MaxLimit}) {
+		if err != nil {
+			return nil, err
+		}
+		kind := tiering.Exact
+		if p.Kind == "spliced" {
+			kind = tiering.Spliced
+		}
+		out = append(out, tiering.Name{Kind: kind, Key: p.Hash})
+	}
+	return out, nil
+}
+
+// remove asks for a segment to be forgotten; that it is not there, or in use, is
+// fine.
+func (c *client) remove(ctx context.Context, i *item) error {
+	_, err := c.admin.Remove(ctx, api.Digest(i.Key), false)
+	var p *api.Problem
+	if errors.As(err, &p) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,109 @@
+package torture
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// event is a point of a worker's steps at which a daemon may be killed.
+type event uint8
+
+const (
+	atTime       event = iota // no event: some time after the start
+	inFill                    // half of an item is written
+	afterAck                  // a reply has just arrived
+	afterRead                 // a read was asked for, which may promote and evict
+	afterRemoval              // a removal was asked for
+	events
+)
+
+// The moment of a kill is drawn from these.
+const (
+	earliest = 20 * time.Millisecond
+	latest   = 900 * time.Millisecond
+	jitter   = 1500 * time.Microsecond // after an event; what it asks for takes about so long
+)
+
+// turns is how often an event is waited for at most: about as often as it comes
+// in one round.
+var turns = [events]int64{inFill: 800, afterAck: 120, afterRead: 120, afterRemoval: 12}
+
+// moment is when a daemon is killed: at the n-th event plus a delay, or at the
+// latest after limit.
+type moment struct {
+	event event
+	n     int64
+	delay time.Duration
+	limit time.Duration
+}
+
+func drawMoment(rng *rand.Rand) moment {
+	m := moment{event: event(rng.IntN(int(events))), limit: earliest + time.Duration(rng.Int64N(int64(latest-earliest)))}
+	if m.event != atTime {
+		m.n = 1 + rng.Int64N(turns[m.event])
+		m.delay = time.Duration(rng.Int64N(int64(jitter)))
+		m.limit = latest
+	}
+	return m
+}
+
+func (m moment) String() string {
+	what := [...]string{atTime: "", inFill: "run of bytes", afterAck: "reply", afterRead: "read", afterRemoval: "removal"}[m.event]
+	if m.event == atTime {
+		return fmt.Sprintf("after %d ms", m.limit.Milliseconds())
+	}
+	return fmt.Sprintf("%s %d + %d µs", what, m.n, m.delay.Microseconds())
+}
+
+// fuse kills once, at its moment.
+type fuse struct {
+	moment moment
+	kill   func()
+	count  [events]atomic.Int64
+	once   sync.Once
+	lit    chan struct{} // closed just before the kill
+	burnt  chan struct{} // closed after it
+}
+
+// light starts the clock.
+func light(m moment, kill func()) *fuse {
+	f := &fuse{moment: m, kill: kill, lit: make(chan struct{}), burnt: make(chan struct{})}
+	time.AfterFunc(m.limit, f.blow) // does nothing when the fuse has burnt
+	return f
+}
+
+// blow kills now.
+func (f *fuse) blow() {
+	f.once.Do(func() {
+		close(f.lit)
+		f.kill()
+		close(f.burnt)
+	})
+}
+
+// at counts an event.
+func (f *fuse) at(e event) {
+	if f.count[e].Add(1) == f.moment.n && e == f.moment.event {
+		time.AfterFunc(f.moment.delay, f.blow)
+	}
+}
+
+// over says whether the kill has begun: from then on a worker's errors are what
+// was to be expected.
+func (f *fuse) over() bool {
+	select {
+	case <-f.lit:
+		return true
+	default:
+		return false
+	}
+}
+
+// out waits for the end of the kill; a fuse that workers left early burns now.
+func (f *fuse) out() {
+	f.blow()
+	<-f.burnt
+}

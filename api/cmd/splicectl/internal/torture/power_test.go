@@ -1,0 +1,70 @@
+package torture
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// cutPower plays a few losses of power with what a test puts over the files.
+func cutPower(t *testing.T, cuts int, over func(vfs.FS) vfs.FS) *Report {
+	t.Helper()
+	r := &Report{Seed: 5}
+	p := powerCuts{options: Options{Seed: r.Seed, Power: cuts}, rng: rand.New(rand.NewPCG(r.Seed, 4)), report: r, over: over}
+	if err := p.run(t.Context()); err != nil {
+		t.Fatalf("seed %d: %v", r.Seed, err)
+	}
+	return r
+}
+
+func TestSyncedSurvivesLossOfPower(t *testing.T) {
+	cuts := 9 // three of each share of unsynced blocks, over two lives
+	if testing.Short() {
+		cuts = 4
+	}
+	r := cutPower(t, cuts, nil)
+	if bad := r.Failures(); bad != nil {
+		t.Errorf("seed %d: %q\n%q", r.Seed, bad, r.Notes)
+	}
+	if len(r.Power) != cuts || r.PowerLoggedAcked == 0 || r.PowerMemoryAcked == 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// lying is a file system that says that it has synced slabs and has not.
+type lying struct{ vfs.FS }
+
+func (l lying) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := l.FS.Create(name, c)
+	return lie(name, f, err)
+}
+
+func (l lying) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
+	f, err := l.FS.OpenReadWrite(name, c, o...)
+	return lie(name, f, err)
+}
+
+func lie(name string, f vfs.File, err error) (vfs.File, error) {
+	if err != nil || !strings.HasSuffix(name, ".slab") {
+		return f, err
+	}
+	return lyingFile{f}, nil
+}
+
+type lyingFile struct{ vfs.File }
+
+func (lyingFile) Sync() error     { return nil }
+func (lyingFile) SyncData() error { return nil }
+
+func (f lyingFile) SyncTo(length int64) (fullSync bool, err error) { return false, nil }
+
+// The audit has to see what such a disk loses; otherwise it would not see it in
+// ours either. Lost it may be, but not served wrong.
+func TestADiskThatLiesAboutSyncIsFoundOut(t *testing.T) {
+	r := cutPower(t, 6, func(fs vfs.FS) vfs.FS { return lying{fs} })
+	if r.PowerSyncedAcked == 0 || r.PowerSyncedSurvived == r.PowerSyncedAcked || len(r.Failures()) != 1 || r.PowerCorrupt != 0 {
+		t.Errorf("seed %d: %d of %d acknowledged as synced survived, failures %q", r.Seed, r.PowerSyncedSurvived, r.PowerSyncedAcked, r.Failures())
+	}
+}

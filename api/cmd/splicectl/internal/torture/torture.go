@@ -1,0 +1,85 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"time"
+)
+
+// Options of a run.
+type Options struct {
+	Loops    int    // kills; each is followed by a restart and an audit
+	Power    int    // losses of power, in this process
+	Seed     uint64 // of what is written and when it ends
+	Segments int    // items, checkpoints among them, submitted between two kills
+	Binary   string // of spliced; empty = child.Find
+	// Dir gets the daemon's disk directory and the log of acknowledgements, and
+	// keeps them. Empty = a temporary one, which is kept only when the run found
+	// something wrong.
+	Dir      string
+	Progress func(line string) // nil = silent
+}
+
+func (o *Options) progress(format string, a ...any) {
+	if o.Progress != nil {
+		o.Progress(fmt.Sprintf(format, a...))
+	}
+}
+
+// Run tortures a daemon of its own and a store in this process. An error means
+// that it could not; what it found wrong is in the report.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	began := time.Now()
+	r := &Report{Seed: o.Seed}
+	kept := o.Dir
+	if o.Dir == "" {
+		dir, err := os.MkdirTemp("", "spliced-torture-")
+		if err != nil {
+			return nil, err
+		}
+		o.Dir = dir
+	} else if err := emptyDir(o.Dir); err != nil {
+		return nil, err
+	}
+	err := o.run(ctx, r)
+	if kept == "" && err == nil && len(r.Failures()) == 0 {
+		err = os.RemoveAll(o.Dir)
+	} else {
+		r.Dir = o.Dir
+	}
+	if err != nil {
+		return nil, fmt.Errorf("seed %d, %s: %w", o.Seed, o.Dir, err)
+	}
+	r.Duration = time.Since(began).Seconds()
+	return r, nil
+}
+
+func (o Options) run(ctx context.Context, r *Report) error {
+	if o.Loops > 0 {
+		t := loops{options: o, rng: rand.New(rand.NewPCG(o.Seed, 2)), report: r}
+		if err := t.run(ctx); err != nil {
+			return err
+		}
+	}
+	if o.Power > 0 {
+		p := powerCuts{options: o, rng: rand.New(rand.NewPCG(o.Seed, 4)), report: r}
+		return p.run(ctx)
+	}
+	return nil
+}
+
+// emptyDir makes a directory, or refuses one in which something is: what a former
+// run left there would be taken for what nobody submitted.
+func emptyDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err == nil && len(entries) > 0 {
+		err = errors.New(dir + " is not empty")
+	}
+	return err
+}
