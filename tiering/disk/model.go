@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -127,7 +128,7 @@ func replaceFile(index vfs.FS, dir, name string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
+	_, err = f.Write(bytes.Clone(content)) // a vfs.File may change what it is given
 	if err == nil {
 		err = f.Sync()
 	}

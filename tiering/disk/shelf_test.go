@@ -1,0 +1,481 @@
+package disk
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+const (
+	tenantA tiering.TenantID = 1
+	tenantB tiering.TenantID = 2
+
+	arenaBytes = 96 << 20
+	pageBytes  = 4 << 10
+)
+
+// small is a model of two layers whose parts are of odd sizes: a segment of 40
+// tokens takes some 10 KiB a rank.
+func small(ranks int) *profile.Profile {
+	return newProfile(profile.Identity{
+		Model: "small", Weights: [32]byte{1}, Tokenizer: "bytes", TPSize: ranks,
+		Layers: []profile.Layer{
+			{Kind: profile.KindLinear, Linear: profile.Linear{
+				Family: profile.GDN, KeyHeads: 2, ValueHeads: 2, KeyDim: 8, ValueDim: 6, StateDType: profile.F32, TransitionDType: profile.F16,
+				Conv: profile.Conv{Kernel: 4, Channels: []int{16, 16, 12}, DType: profile.BF16},
+			}},
+			{Kind: profile.KindFull, Attention: profile.Attention{
+				KVHeads: 2, KeyDim: 18, ValueDim: 14, DType: profile.F32, Keys: profile.AtZero, Rope: profile.Rope{Dims: 8, Theta: 1e4},
+			}},
+		},
+	})
+}
+
+// wide is a model whose rows take 4.25 KiB a token.
+func wide(dt profile.DType) *profile.Profile {
+	return newProfile(profile.Identity{
+		Model: "wide", Weights: [32]byte{byte(dt)}, Tokenizer: "bytes", TPSize: 1,
+		Layers: []profile.Layer{{Kind: profile.KindMLA, Attention: profile.Attention{
+			KVHeads: 1, KeyDim: 64, ValueDim: 1024, DType: dt, Keys: profile.AtZero,
+		}}},
+	})
+}
+
+func newProfile(id profile.Identity) *profile.Profile {
+	p, err := profile.New(id)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+// shelf is memory to write from and to read to, beside a tier that may be opened
+// several times.
+type shelf struct {
+	testing.TB
+	dev    gpuipc.Device
+	region gpuipc.Region
+	mem    []byte
+
+	mu    sync.Mutex
+	pages *gpuipc.PageAllocator
+}
+
+func newShelf(tb testing.TB) *shelf {
+	dev, err := gpuipc.NewHost(gpuipc.HostOptions{Workers: 2})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	region, err := dev.NewRegion(gpuipc.RegionSpec{Name: "shelf", Bytes: arenaBytes, Access: gpuipc.ClientReads})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s := &shelf{TB: tb, dev: dev, region: region, pages: gpuipc.NewPageAllocator(arenaBytes, pageBytes)}
+	views, unpin, err := dev.Pin(gpuipc.Ref{Region: region, Extents: []gpuipc.Extent{{Len: arenaBytes}}}, false)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s.mem = views[0]
+	tb.Cleanup(func() {
+		unpin()
+		if used := s.pages.UsedBytes(); used != 0 && !tb.Failed() {
+			tb.Errorf("%d bytes of memory were not given back", used)
+		}
+		if err := errors.Join(region.Close(), dev.Close()); err != nil {
+			tb.Error(err)
+		}
+	})
+	return s
+}
+
+// alloc takes memory of exactly n bytes, in pieces of a few pages.
+func (s *shelf) alloc(n int64) gpuipc.Ref {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := gpuipc.Ref{Region: s.region}
+	for n > 0 {
+		k := min(n, 256<<10)
+		x, err := s.pages.Alloc(k)
+		if err != nil {
+			s.Fatal(err)
+		}
+		for i := range x {
+			x[i].Len = min(x[i].Len, n)
+			n -= x[i].Len
+		}
+		r.Extents = append(r.Extents, x...)
+	}
+	return r
+}
+
+func (s *shelf) free(refs ...gpuipc.Ref) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range refs {
+		for _, x := range r.Extents {
+			s.pages.Free([]gpuipc.Extent{{Off: x.Off, Len: (x.Len + pageBytes - 1) &^ (pageBytes - 1)}})
+		}
+	}
+}
+
+func (s *shelf) bytes(r gpuipc.Ref) []byte {
+	var b []byte
+	for _, x := range r.Extents {
+		b = append(b, s.mem[x.Off:x.Off+x.Len]...)
+	}
+	return b
+}
+
+// thing says what an object is; its bytes follow from it.
+type thing struct {
+	seed    uint64
+	profile *profile.Profile
+	tenant  tiering.TenantID
+	kind    tiering.CheckpointKind
+	tokens  int
+	parent  tiering.Name
+}
+
+func (w thing) key() (key [32]byte) {
+	return sha256.Sum256(fmt.Appendf(nil, "%d %d %d", w.seed, w.kind, w.tenant))
+}
+
+func (w thing) name() tiering.Name { return tiering.Name{Kind: w.kind, Key: w.key()} }
+
+func (w thing) layout() profile.Layout {
+	if w.kind == 0 {
+		return w.profile.SegmentLayout(w.tokens)
+	}
+	return w.profile.CheckpointLayout(w.tokens)
+}
+
+// content is the bytes of one rank. Half of the values repeat, so that a codec
+// finds something.
+func (w thing) content(rank int) []byte {
+	l := w.layout()
+	b := make([]byte, l.Bytes)
+	rng := rand.New(rand.NewPCG(w.seed, uint64(rank)<<8|uint64(w.kind)))
+	for _, p := range l.Parts {
+		part := b[p.Off : p.Off+p.Len]
+		for i := 0; i < len(part); i += 8 {
+			// Every other byte is the high one of a half type, with few values.
+			v := binary.LittleEndian.AppendUint64(nil, rng.Uint64()&0x03ff03ff03ff03ff|0x3c003c003c003c00)
+			copy(part[i:], v)
+		}
+	}
+	return b
+}
+
+// object puts the thing into memory. Who calls it frees its shares.
+func (s *shelf) object(w thing) *tiering.Object {
+	o := &tiering.Object{
+		Key: w.key(), Kind: w.kind, Profile: w.profile, Tenant: w.tenant, Publisher: "test", Created: time.Unix(1e9, int64(w.seed)),
+		End: w.tokens, Parent: w.parent,
+	}
+	if w.kind == 0 {
+		o.Spec = profile.SegmentSpec{Role: profile.RoleFirst, Tokens: w.tokens}
+		for i := range w.tokens {
+			o.Tokens = append(o.Tokens, uint32(w.seed)+uint32(i))
+		}
+	}
+	l := w.layout()
+	for rank := range w.profile.TPSize() {
+		ref := s.alloc(l.Bytes)
+		if err := s.dev.Store(context.Background(), ref, w.content(rank)); err != nil {
+			s.Fatal(err)
+		}
+		o.Shares = append(o.Shares, tiering.Share{Ref: ref, Digests: s.digests(ref, &l)})
+	}
+	return o
+}
+
+func (s *shelf) digests(ref gpuipc.Ref, l *profile.Layout) (all []uint64) {
+	for _, p := range l.Parts {
+		d := make([]uint64, gpuipc.Chunks(p.Len))
+		if err := s.dev.Digests(context.Background(), within(ref, p.Off, p.Len), d); err != nil {
+			s.Fatal(err)
+		}
+		all = append(all, d...)
+	}
+	return all
+}
+
+func (s *shelf) drop(o *tiering.Object) {
+	for i := range o.Shares {
+		s.free(o.Shares[i].Ref)
+	}
+}
+
+// outcome is how a write ended.
+type outcome struct {
+	reached tiering.Level
+	err     error
+}
+
+// begin admits and starts a write. The answer comes on the channel, or with an
+// error at once.
+func (s *shelf) begin(t *Tier, w thing, level tiering.Level) (<-chan outcome, error) {
+	o := s.object(w)
+	k, err := t.Admit(o, 1<<50)
+	if err != nil {
+		s.drop(o)
+		return nil, err
+	}
+	done := make(chan outcome, 1)
+	k.Start(level, func(reached tiering.Level, err error) {
+		s.drop(o)
+		done <- outcome{reached, err}
+	})
+	return done, nil
+}
+
+// write is begin and wait.
+func (s *shelf) write(t *Tier, w thing, level tiering.Level) error {
+	done, err := s.begin(t, w, level)
+	if err != nil {
+		return err
+	}
+	out := <-done
+	if out.err == nil && out.reached < level {
+		s.Errorf("%x reached level %d of %d without an error", w.key(), out.reached, level)
+	}
+	return out.err
+}
+
+func (s *shelf) mustWrite(t *Tier, w thing, level tiering.Level) {
+	s.Helper()
+	if err := s.write(t, w, level); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// errWrong is the one thing that must never be: a read without an error that gave
+// other bytes than were written.
+var errWrong = errors.New("wrong bytes")
+
+// read reads a thing back and compares it. A miss is ErrGone.
+func (s *shelf) read(t *Tier, w thing) error {
+	n := w.name()
+	e, ok := t.Lookup(&n)
+	if !ok {
+		return fmt.Errorf("no entry: %w", tiering.ErrGone)
+	}
+	return s.readEntry(context.Background(), t, &e, w)
+}
+
+func (s *shelf) readEntry(ctx context.Context, t *Tier, e *tiering.Entry, w thing) error {
+	l := w.layout()
+	dst := make([]gpuipc.Ref, w.profile.TPSize())
+	for i := range dst {
+		dst[i] = s.alloc(l.Bytes)
+	}
+	defer s.free(dst...)
+	c, err := t.Read(ctx, e, dst)
+	if err != nil {
+		return err
+	}
+	for rank, ref := range dst {
+		got, want := s.bytes(ref), w.content(rank)
+		for _, p := range l.Parts {
+			if !slices.Equal(got[p.Off:p.Off+p.Len], want[p.Off:p.Off+p.Len]) {
+				return fmt.Errorf("rank %d, %v of layer %d: %w", rank, p.Kind, p.Layer, errWrong)
+			}
+		}
+		if !slices.Equal(c.Digests[rank], s.digests(ref, &l)) {
+			return fmt.Errorf("digests of rank %d: %w", rank, errWrong)
+		}
+	}
+	if w.kind == 0 && (len(c.Tokens) != w.tokens || c.Tokens[w.tokens-1] != uint32(w.seed)+uint32(w.tokens-1)) || c.Publisher != "test" {
+		return fmt.Errorf("%d tokens by %q: %w", len(c.Tokens), c.Publisher, errWrong)
+	}
+	return nil
+}
+
+func (s *shelf) mustRead(t *Tier, w thing) {
+	s.Helper()
+	if err := s.read(t, w); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// config is one of small slabs, and of a clock that nothing happens by.
+func (s *shelf) config() Config {
+	return Config{
+		Dir: "tier", PublicBytes: 3 << 20, PrivateBytes: 1 << 20, SlabBytes: 512 << 10, GranuleBytes: 4 << 10,
+		Tenants: []Tenant{{tenantA, "a"}, {tenantB, "b"}}, Device: s.dev, Workers: 2,
+		SyncEvery: time.Hour, RetryMin: time.Hour, RetryMax: time.Hour, DrainTime: time.Minute,
+	}
+}
+
+// onMem has a configuration use a file system in memory.
+func onMem(cfg Config, mem vfs.FS) Config {
+	cfg.Index, cfg.Slabs = mem, slab.OverVFS(mem, mem.PathJoin(cfg.Dir, slabDir))
+	return cfg
+}
+
+// running is an open tier whose Run runs.
+type running struct {
+	*Tier
+	ended chan error
+	once  sync.Once
+	err   error
+}
+
+func (s *shelf) open(cfg Config) *running {
+	s.Helper()
+	t, err := Open(cfg)
+	if err != nil {
+		s.Fatal(err)
+	}
+	r := &running{Tier: t, ended: make(chan error, 1)}
+	go func() { r.ended <- t.Run(context.Background()) }()
+	s.Cleanup(func() { _ = r.close() })
+	return r
+}
+
+// openOK expects the directory to be fine.
+func (s *shelf) openOK(cfg Config) *running {
+	s.Helper()
+	r := s.open(cfg)
+	if h := r.Health(); h.State != StateOK {
+		s.Fatalf("state %v: %s", h.State, h.Cause)
+	}
+	return r
+}
+
+func (r *running) close() error {
+	r.once.Do(func() {
+		r.err = r.Tier.Close()
+		<-r.ended
+	})
+	return r.err
+}
+
+// check compares the accounts with the entries, and space with both.
+func (s *shelf) check(t *Tier) {
+	s.Helper()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var pools [poolCount]int64
+	owners := map[*account]int64{}
+	var runs, pinned int64
+	for n, e := range t.index {
+		if e.Name != n || e.phase == forgotten {
+			s.Errorf("%x is in the index as %x, phase %d", e.Key[:4], n.Key[:4], e.phase)
+		}
+		pools[e.pool.number] += e.bytes
+		owners[e.owner] += e.bytes
+		runs += slab.RunBytes(e.runs)
+		if e.pins > 0 {
+			pinned += e.bytes
+		}
+		if e.phase == live && e.bytes != slab.RunBytes(e.runs) {
+			s.Errorf("%x is charged %d bytes and has %d", e.Key[:4], e.bytes, slab.RunBytes(e.runs))
+		}
+		if e.parentName != (tiering.Name{}) && (e.parent == nil || t.index[e.parentName] != e.parent) {
+			s.Errorf("%x has lost its parent", e.Key[:4])
+		}
+		if may := e.phase == live && e.pins == 0 && e.child == nil; may != e.held {
+			s.Errorf("%x may leave: %v, but policies hold it: %v", e.Key[:4], may, e.held)
+		}
+	}
+	for i, p := range t.pools {
+		if p.used != pools[i] {
+			s.Errorf("the %s pool counts %d bytes, its entries %d", p.name, p.used, pools[i])
+		}
+	}
+	for _, a := range t.names {
+		if a.total() != owners[a] {
+			s.Errorf("tenant %q counts %d bytes, its entries %d", a.Name, a.total(), owners[a])
+		}
+	}
+	if got := t.pools[public].pinned + t.pools[private].pinned; got != pinned {
+		s.Errorf("%d bytes count as pinned, %d are", got, pinned)
+	}
+	if t.vol != nil && t.state < StateFailed {
+		if free := t.vol.space.FreeBytes(); free+runs+t.leaving != t.vol.capacity {
+			s.Errorf("%d bytes free, %d in entries, %d leaving, of %d", free, runs, t.leaving, t.vol.capacity)
+		}
+	}
+}
+
+// segments makes things of a tenant, 10 KiB each.
+func segments(first, n int) []thing {
+	list := make([]thing, n)
+	for i := range list {
+		list[i] = thing{seed: uint64(first + i), profile: smallOne, tenant: tenantA, tokens: 20 + (first+i)%30}
+	}
+	return list
+}
+
+var smallOne, smallTwo = small(1), small(2)
+
+// chain is checkpoints that extend each other, the root first.
+func chain(first, n int, tenant tiering.TenantID) []thing {
+	list := make([]thing, n)
+	for i := range list {
+		list[i] = thing{seed: uint64(first + i), profile: smallTwo, tenant: tenant, kind: tiering.Exact, tokens: 10 + i}
+		if i > 0 {
+			list[i].parent = list[i-1].name()
+		}
+	}
+	return list
+}
+
+// long says whether the long versions of tests are asked for.
+func long() bool { return os.Getenv("SPLICED_LONG") != "" }
+
+func short(few, many int) int {
+	if long() {
+		return many
+	}
+	return few
+}
+
+// leaks makes sure that a test ends with as many goroutines and descriptors as it
+// began with.
+func leaks(t *testing.T) {
+	goroutines, descriptors := runtime.NumGoroutine(), openFiles(t)
+	t.Cleanup(func() {
+		deadline := time.Now().Add(10 * time.Second)
+		for runtime.NumGoroutine() > goroutines && time.Now().Before(deadline) {
+			runtime.Gosched()
+		}
+		if n := runtime.NumGoroutine(); n > goroutines {
+			buf := make([]byte, 1<<20)
+			t.Errorf("%d goroutines, %d before:\n%s", n, goroutines, buf[:runtime.Stack(buf, true)])
+		}
+		if n := openFiles(t); n > descriptors {
+			t.Errorf("%d descriptors are open, %d before", n, descriptors)
+		}
+	})
+}
+
+func openFiles(t *testing.T) int {
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+func contains(err error, text string) bool {
+	return err != nil && strings.Contains(err.Error(), text)
+}
