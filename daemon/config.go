@@ -298,7 +298,7 @@ func (c *Config) checkDisk(v *faults) {
 		v.add("ack-level", "%q needs a disk", c.AckLevel)
 	}
 	v.between("memory-high", c.MemoryHigh, 1, 100)
-	v.between("memory-low", c.MemoryLow, 0, c.MemoryHigh)
+	v.between("memory-low", c.MemoryLow, 1, c.MemoryHigh)
 }
 
 func (c *Config) checkTenants(v *faults) {

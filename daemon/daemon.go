@@ -20,6 +20,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk"
 )
 
 // Build says what was built; the main fills it in.
@@ -36,6 +37,8 @@ type Parts struct {
 	Device  gpuipc.Device // nil = opened by Run; a device that is given stays open
 	Machine *Machine      // nil = DetectMachine
 	Now     func() time.Time
+	// Lower, if set, stands between the store and the disk tier.
+	Lower func(tiering.Tier) tiering.Tier
 }
 
 // Daemon is one node's cache. New builds it, Run runs it once.
@@ -46,17 +49,23 @@ type Daemon struct {
 	build   Build
 	log     zerolog.Logger
 	now     func() time.Time
+	lower   func(tiering.Tier) tiering.Tier
 
 	// Set by Run before ready is closed.
 	device   gpuipc.Device
 	ownsDev  bool
+	disk     *disk.Tier // nil = none
 	store    *tiering.Store
+	place    tiering.Place // of the store's memory
 	server   *server
 	socket   *socket
 	registry *prometheus.Registry
 	started  time.Time
 	pidfds   bool
 	admin    []api.Listener
+
+	diskRun     sync.WaitGroup
+	abandonDisk context.CancelFunc
 
 	serving atomic.Bool
 	ready   chan struct{}
@@ -74,7 +83,7 @@ func New(config Config, parts Parts) (*Daemon, error) {
 		return nil, err
 	}
 	d := &Daemon{
-		config: config, machine: *m, build: parts.Build, log: parts.Log, now: parts.Now,
+		config: config, machine: *m, build: parts.Build, log: parts.Log, now: parts.Now, lower: parts.Lower,
 		device: parts.Device, ownsDev: parts.Device == nil, ready: make(chan struct{}),
 	}
 	if d.now == nil {
@@ -145,6 +154,7 @@ func (d *Daemon) run(ctx context.Context, rest *api.Server) error {
 	// Apart from ctx: they serve the connections until the last one is closed.
 	background, stopBackground := context.WithCancel(context.Background())
 	defer stopBackground()
+	d.startDisk(ctx)
 	start("clients' watch", d.server.watcher.run)
 	start("lease sweep", func() error { return d.store.Run(background) })
 	start("admin REST", func() error { return rest.Run(background, d.admin...) })
@@ -171,6 +181,7 @@ func (d *Daemon) run(ctx context.Context, rest *api.Server) error {
 		return errors.Join(cause(ctx), unlinked, stuck)
 	}
 	d.server.queue.close()
+	d.flush()
 	woken := d.server.watcher.stop()
 	stopBackground()
 	parts.Wait()
@@ -210,13 +221,18 @@ func (d *Daemon) open() (err error) {
 			return err
 		}
 	}
+	if err = d.openDisk(); err != nil {
+		return errors.Join(err, d.close())
+	}
 	if d.store, err = tiering.Open(d.storeConfig()); err != nil {
 		return errors.Join(err, d.close())
 	}
+	d.place = d.store.Pools()[0].Place
 	title := strings.TrimSpace("spliced " + d.build.Version)
 	if d.server, err = newServer(&d.config, d.store, d.device, d.log, title); err != nil {
 		return errors.Join(err, d.close())
 	}
+	d.server.disk = d.disk
 	where, err := choosePlace(places(&d.config, d.machine))
 	if err == nil {
 		d.socket, err = openSocket(where, d.config.MaxConnections)
@@ -230,12 +246,23 @@ func (d *Daemon) open() (err error) {
 func (d *Daemon) storeConfig() tiering.Config {
 	c := &d.config
 	huge := map[string]gpuipc.HugePages{"auto": gpuipc.HugeAuto, "never": gpuipc.HugeNever, "require": gpuipc.HugeRequire}
-	return tiering.Config{
+	config := tiering.Config{
 		Device: d.device, PublicBytes: int64(c.Arena), PrivateBytes: int64(c.Private), PageBytes: int(c.PageBytes),
 		Huge: huge[c.HugePages], Tenants: tenantsOf(c), Eviction: policy.NewLRU, Now: d.now,
 		LeaseTTL: c.LeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL, FillTTL: c.FillTTL,
 		MaxLeases: c.MaxLeases, MaxReservations: c.MaxReservations, MaxProfiles: c.MaxProfiles, Log: d.log,
 	}
+	if d.disk == nil {
+		return config
+	}
+	config.Lower = d.disk
+	if d.lower != nil {
+		config.Lower = d.lower(d.disk)
+	}
+	config.DefaultLevel, config.WriteBehind, config.ReadAhead = levels[c.AckLevel], c.WriteBehind, c.ReadAhead
+	config.HighWater, config.LowWater = float64(c.MemoryHigh)/100, float64(c.MemoryLow)/100
+	config.MaxPromotions = c.DiskWorkers
+	return config
 }
 
 // close is the last part of the stop order; it takes what open left.
@@ -247,6 +274,7 @@ func (d *Daemon) close() error {
 	if d.store != nil {
 		failed = append(failed, d.store.Close())
 	}
+	d.stopDisk()
 	if d.ownsDev && d.device != nil {
 		failed = append(failed, d.device.Close())
 	}

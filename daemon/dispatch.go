@@ -18,7 +18,9 @@ type task struct {
 	header   wire.Header
 	body     []byte
 	ctx      context.Context
+	deadline time.Time // of jobs
 	scratch  *scratch
+	rest     rest       // set by an operation that has to wait, instead of an answer
 	received []int      // descriptors; what is left is closed
 	send     []*os.File // to send along; closed afterwards
 }
@@ -121,11 +123,15 @@ func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (next,
 	return readOn, mine
 }
 
-// answer runs a short request and answers it, unless it returns an error for the
-// caller to answer.
+// answer runs a short request and answers it or has it wait, unless it returns an
+// error for the caller to answer.
 func (c *conn) answer(t *task, now time.Time) error {
 	m, err := operations[t.header.Op].run(t)
-	if err == nil {
+	switch {
+	case err != nil:
+	case t.rest != nil:
+		c.wait(t, now)
+	default:
 		c.reply(&t.header, m, descriptors(t.send), t.scratch)
 		c.server.counts.took(t.header.Op, time.Since(now))
 	}

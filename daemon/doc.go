@@ -12,34 +12,41 @@
 //	|   wire codec    |   frames      |   short requests: answered by the reader    |
 //	|                 |               |   long ones: jobs, on the reader while a    |
 //	|   mappings      |               |   place is free, else queue -> workers      |
+//	|                 |               |   what waits for a disk: a goroutine each   |
 //	|    arena (r)  <-----memfd----------- tiering: catalogue, leases, pools, plans |
 //	|    slots (r)  <-----memfd----------- daemon: slots of the connection          |
 //	|    staging (w) ----memfd-----------> tiering: commit copies and hashes        |
 //	|    its own    <-----memfd----------- gpuipc: rotate scatters into its blocks  |
-//	+-----------------+               |        |                                    |
+//	+-----------------+               |        |   tiering/disk: slab files, index  |
 //	                                  |   gpuipc: regions, pages, kernels           |
 //	 people, Prometheus  --- http --->| api: admin REST (Node and Catalogue: view)  |
 //	                                  +---------------------------------------------+
 //
 // Files here: config, settings, load (where settings come from) · machine,
 // socket, peer, watch (the operating system) · server, conn, dispatch, job,
-// queue, cancel (a request's way) · attach, lookup, fill, compute, slots (what
+// queue, wait, cancel (a request's way) · attach, lookup, fill, compute, slots (what
 // requests do) · codes (errors to wire codes, the one place) · node, metrics,
-// counts (what people see) · daemon (start and stop).
+// counts (what people see) · disk, daemon (start and stop).
 //
 // # Start and stop
 //
-// Start: configuration resolved and validated, device, store and its arena,
-// watcher, socket directory, lock, bind and listen, admin listeners, background
-// parts (watcher, lease sweep, admin REST, workers), accept, ready.
+// Start: configuration resolved and validated, device, disk tier (its directory is
+// not looked at yet), store and its arena, watcher, socket directory, lock, bind
+// and listen, admin listeners, the disk tier's run (waited for until it has opened,
+// a moment at most), background parts (watcher, the store's run, admin REST,
+// workers), accept, ready.
 //
 // Stop, on the end of Run's context or when a part fails: not ready; listener
 // closed and its path removed if it still is ours; accept ended; new requests
 // answered unavailable while running ones end, at most DrainTimeout; contexts of
 // what is left ended; each connection closed when its last operation has let go
-// of memory; workers, watcher, sweep and admin REST ended; store, device, lock.
-// Work that no context ends is waited for once more and then left: unmapping
-// under it would fault, so Run returns without closing store and device.
+// of memory; workers ended; what is only in memory written to disk, again at most
+// DrainTimeout; watcher, the store's run and admin REST ended; store, disk tier,
+// device, lock. Work that no context ends is waited for once more and then left:
+// unmapping under it would fault, so Run returns without closing store and device.
+//
+// A disk that is missing, taken, full or failing changes none of this: the check
+// "disk" is degraded and says why, and the daemon serves from memory.
 //
 // # Locks
 //
@@ -57,6 +64,7 @@
 // The reader of a connection owns the connection: the last one takes it apart.
 // The attachment owns staging, slots and imported engine memory. A job is owned
 // by the queue, then by whoever took it out; a job that never was in the queue,
-// by the reader that runs it. The owner answers it. Descriptors that arrive with
+// by the reader that runs it; one that has to wait for a disk, by the goroutine
+// that waits. The owner answers it. Descriptors that arrive with
 // a frame are closed by the reader unless the device took them over.
 package daemon

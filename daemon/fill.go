@@ -147,9 +147,10 @@ func (t *task) commit() (wire.Message, error) {
 	}
 	*out = wire.CommitReply{Codes: out.Codes[:0], Published: out.Published[:0], Levels: out.Levels[:0]}
 	digests := m.Digest
+	var waits []settling
 	for i := range m.Reservations {
 		n := m.ChunkCount[i]
-		published, err := t.commitRow(m, i, digests[:n])
+		got, err := t.commitRow(m, i, digests[:n])
 		if cause, over := ended(t.ctx, err); over {
 			if i == 0 {
 				return nil, err
@@ -159,23 +160,31 @@ func (t *task) commit() (wire.Message, error) {
 		}
 		digests = digests[n:]
 		out.Codes = append(out.Codes, t.row(err))
-		out.Published = append(out.Published, oneIf(published))
-		out.Levels = append(out.Levels, uint8(wire.LevelMemory)*oneIf(published))
+		out.Published = append(out.Published, oneIf(got.Published))
+		out.Levels = append(out.Levels, uint8(wire.LevelMemory)*oneIf(got.Published))
+		if got.Durable != nil {
+			waits = append(waits, settling{i, got.Durable})
+		}
+	}
+	if len(waits) > 0 {
+		t.rest = awaitLevels(out, waits)
+		return nil, nil
 	}
 	return out, nil
 }
 
-func (t *task) commitRow(m *wire.CommitRequest, i int, digests []uint64) (published bool, err error) {
+func (t *task) commitRow(m *wire.CommitRequest, i int, digests []uint64) (got tiering.Committed, err error) {
 	item := tiering.CommitItem{
 		Reservation: tiering.ReservationID(m.Reservations[i]),
 		Part:        int(m.Parts[i]), ChunkFirst: int(m.ChunkFirst[i]), Digests: digests,
+		Level: tiering.Level(m.Level),
 	}
 	bytes, err := t.at.session.ChunkSpan(item.Reservation, item.Part, item.ChunkFirst, len(digests))
 	if err != nil {
-		return false, err
+		return got, err
 	}
 	if item.Src, err = t.at.staged(m.StagingOff[i], bytes); err != nil {
-		return false, err
+		return got, err
 	}
 	return t.at.session.Commit(t.ctx, item)
 }

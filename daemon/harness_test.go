@@ -61,7 +61,12 @@ type running struct {
 
 func startDaemon(t testing.TB, c Config, device gpuipc.Device) *running {
 	t.Helper()
-	parts := Parts{Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel), Build: Build{Version: "test"}, Device: device}
+	return startParts(t, c, Parts{Device: device})
+}
+
+func startParts(t testing.TB, c Config, parts Parts) *running {
+	t.Helper()
+	parts.Log, parts.Build = zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel), Build{Version: "test"}
 	d, err := New(c, parts)
 	if err != nil {
 		t.Fatal(err)

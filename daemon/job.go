@@ -8,8 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// job is a long request. It is answered by whoever runs it, or takes it out of
-// the queue.
+// job is a long request, or what is left of a request that waits (see rest). It
+// is answered by whoever runs it, or takes it out of the queue.
 //
 // Handing work to another goroutine costs about 30 µs here (measured: compose of
 // one small layer 45 µs through the queue, 14 µs without), which an engine that
@@ -19,7 +19,7 @@ import (
 type job struct {
 	conn     *conn
 	header   wire.Header
-	body     []byte // its own copy
+	body     []byte // its own copy; nil when only the rest of a request is a job
 	arrived  time.Time
 	deadline time.Time
 	ctx      context.Context
@@ -44,15 +44,9 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 		c.flying.Add(-1)
 		return nil, refuse(wire.Busy, "%d requests are in flight, the most of a connection", n-1)
 	}
+	j := c.newJob(t, now)
 	// The body is copied: the reader's buffer is used for the next frame.
-	j := &job{conn: c, header: t.header, body: slices.Clone(t.body), arrived: now}
-	j.deadline = now.Add(c.server.deadline(&t.header))
-	j.ctx, j.cancel = context.WithCancelCause(c.ctx)
-	c.work.Add(1)
-	c.server.busy.Add(1)
-	c.mu.Lock()
-	c.mu.jobs[t.header.Request] = j
-	c.mu.Unlock()
+	j.body = slices.Clone(t.body)
 	if n == 1 && c.server.queue.enter() {
 		return j, nil
 	}
@@ -62,6 +56,19 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 		panic("daemon: the queue was closed before its connections")
 	}
 	return nil, nil
+}
+
+// newJob makes a job of a request and counts it in. flying has counted it.
+func (c *conn) newJob(t *task, now time.Time) *job {
+	j := &job{conn: c, header: t.header, arrived: now}
+	j.deadline = now.Add(c.server.deadline(&t.header))
+	j.ctx, j.cancel = context.WithCancelCause(c.ctx)
+	c.work.Add(1)
+	c.server.busy.Add(1)
+	c.mu.Lock()
+	c.mu.jobs[t.header.Request] = j
+	c.mu.Unlock()
+	return j
 }
 
 // lateInQueue answers a job whose time is over before anybody began it. A timer
@@ -106,12 +113,16 @@ func (c *conn) run(j *job, s *scratch, now time.Time) {
 	}
 	ctx, stop := context.WithDeadline(j.ctx, j.deadline)
 	t := &s.task
-	*t = task{conn: c, at: c.attached.Load(), header: j.header, body: j.body, ctx: ctx, scratch: s}
+	*t = task{conn: c, at: c.attached.Load(), header: j.header, body: j.body, ctx: ctx, deadline: j.deadline, scratch: s}
 	reply, err := operations[j.header.Op].run(t)
 	if err != nil {
 		err, _ = ended(ctx, err)
 	}
 	stop()
+	if err == nil && t.rest != nil {
+		c.runRest(j, t.rest)
+		return
+	}
 	c.finish(j, reply, err, s)
 }
 

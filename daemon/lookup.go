@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -33,7 +34,7 @@ func (t *task) match() (wire.Message, error) {
 	}
 	*out = wire.MatchReply{
 		PrefixTokens: r.PrefixTokens, PrefixIndex: uint32(r.PrefixIndex),
-		PrefixFlags: uint8(r.PrefixKind), PrefixReason: uint8(r.PrefixReason),
+		PrefixFlags: uint8(r.PrefixKind), PrefixReason: uint8(r.PrefixReason), PrefixTier: uint8(r.PrefixPlace),
 		Status: out.Status[:0], Tier: out.Tier[:0], Reason: out.Reason[:0], Tokens: out.Tokens[:0],
 	}
 	for i := range r.Segments {
@@ -71,7 +72,7 @@ func (r *room) take(extents, digests int) bool {
 
 func (t *task) acquire() (wire.Message, error) {
 	s := t.scratch
-	m, out := &s.acquire, &s.acquireReply
+	m := &s.acquire
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
@@ -79,17 +80,29 @@ func (t *task) acquire() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.acquired, err = t.at.session.Acquire(&tiering.AcquireQuery{
+	q := tiering.AcquireQuery{
 		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), TTL: milliseconds(m.TTLMs),
 		Digests: m.Digests != 0, Keys: m.Keys,
-	}, s.acquired[:0])
+	}
+	s.acquired, err = t.at.session.Acquire(&q, s.acquired[:0])
 	if err != nil {
 		return nil, err
 	}
+	defer clear(s.acquired) // they point into the store
+	if t.conn.mayWait() && slices.ContainsFunc(s.acquired, promoting) {
+		t.rest = awaitAcquire(q, s.acquired)
+		return nil, nil
+	}
+	return t.acquired(s.acquired), nil
+}
+
+// acquired answers rows, as many as fit a frame.
+func (t *task) acquired(rows []tiering.Acquired) *wire.AcquireReply {
+	out := &t.scratch.acquireReply
 	resetAcquire(out)
-	left := newRoom(len(s.acquired))
-	for i := range s.acquired {
-		row := &s.acquired[i]
+	left := newRoom(len(rows))
+	for i := range rows {
+		row := &rows[i]
 		code := acquireCode(row)
 		if row.Hit && !left.take(len(row.Extents), len(row.Digests)) {
 			code = wire.Busy
@@ -101,8 +114,7 @@ func (t *task) acquire() (wire.Message, error) {
 		}
 		appendAcquired(out, t.rowCode(code), row)
 	}
-	clear(s.acquired) // they point into the store
-	return out, nil
+	return out
 }
 
 func acquireCode(row *tiering.Acquired) wire.Code {
@@ -170,20 +182,30 @@ func (t *task) load() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	got, err := t.at.session.Load(&tiering.LoadQuery{
+	q := tiering.LoadQuery{
 		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tiering.CheckpointKind(m.Accept),
 		TTL: milliseconds(m.TTLMs), Digests: m.Digests != 0, Hash: m.Hash,
-	})
+	}
+	got, err := t.at.session.Load(&q)
 	if err != nil {
 		return nil, err
 	}
-	if !got.Hit {
-		return nil, refuse(wire.Miss, "checkpoint %x: %v", m.Hash[:8], got.Reason)
+	if got.Promoting && t.conn.mayWait() {
+		t.rest = awaitLoad(q)
+		return nil, nil
 	}
-	out, fits := loadReply(&got)
+	return t.loaded(&q, &got)
+}
+
+// loaded answers a checkpoint.
+func (t *task) loaded(q *tiering.LoadQuery, got *tiering.Loaded) (wire.Message, error) {
+	if !got.Hit {
+		return nil, refuse(wire.Miss, "checkpoint %x: %v", q.Hash[:8], got.Reason)
+	}
+	out, fits := loadReply(got)
 	if !fits {
 		t.giveBack(got.Lease)
-		return nil, refuse(wire.Full, "checkpoint %x: its %d nodes do not fit a frame", m.Hash[:8], len(got.Nodes))
+		return nil, refuse(wire.Full, "checkpoint %x: its %d nodes do not fit a frame", q.Hash[:8], len(got.Nodes))
 	}
 	return out, nil
 }

@@ -35,21 +35,21 @@ var (
 	tierUsed     = describe("tier_used_bytes", "Bytes in use by state: leased, pending (being filled), quarantined (lease expired, client still there), evictable.", "tier", "pool", "state")
 	poolObjects  = describe("pool_objects", "Segments (public) and checkpoints (private) held.", "tier", "pool")
 
-	lookupTokens     = describe("lookup_tokens_total", "Tokens asked for by match, as far as the size of a miss is known. A hit is counted in tokens.", "result")
-	lookups          = describe("lookups_total", "Segment keys asked for by match.", "result")
+	lookupTokens     = describe("lookup_tokens_total", "Tokens asked for by match, by the tier that has them or miss, as far as the size of a miss is known. A hit is counted in tokens.", "result")
+	lookups          = describe("lookups_total", "Segment keys asked for by match, by the tier that has them or miss.", "result")
 	missTokens       = describe("miss_tokens_total", "Tokens of missed segments by reason, as far as their size is known.", "reason")
 	misses           = describe("misses_total", "Missed segments by reason.", "reason")
-	prefixHits       = describe("prefix_hits_total", "Matches that found a checkpoint.")
-	prefixHitTokens  = describe("prefix_hit_tokens_total", "Tokens covered by the checkpoints found.")
+	prefixHits       = describe("prefix_hits_total", "Matches that found a checkpoint, by the tier it lies in.", "tier")
+	prefixHitTokens  = describe("prefix_hit_tokens_total", "Tokens covered by the checkpoints found, by the tier they lie in.", "tier")
 	prefixMisses     = describe("prefix_misses_total", "Matches that found no checkpoint, by reason.", "reason")
 	avoided          = describe("prefill_tokens_avoided_total", "Tokens of segments and checkpoints that engines took leases on.")
-	evictions        = describe("evictions_total", "Objects evicted by reason.", "tier", "reason")
+	evictions        = describe("evictions_total", "Objects that left a tier by reason: room, quota, operator, and on disk parent (the checkpoint they extend left). From memory most are still on disk, see demotions_total.", "tier", "reason")
 	evictedBytes     = describe("evicted_bytes_total", "Bytes evicted.", "tier")
 	refusedObjects   = describe("admissions_refused_total", "Reservations refused by reason.", "reason")
 	published        = describe("published_total", "Objects published.")
 	publishedBytes   = describe("published_bytes_total", "Bytes published, over all ranks.")
 	aborted          = describe("aborted_total", "Fills that ended without publication, by reason.", "reason")
-	committedBytes   = describe("fetch_bytes_total", "Bytes copied between clients and tiers.", "tier", "direction")
+	committedBytes   = describe("fetch_bytes_total", "Bytes copied into a tier (dram: from clients, disk: from memory) and out of it.", "tier", "direction")
 	leases           = describe("leases", "Live leases on segments and checkpoints.")
 	leasesExpired    = describe("lease_expired_total", "Leases that ended by time.")
 	leasesQuarantine = describe("leases_quarantined", "Expired leases whose memory waits for the client.")
@@ -62,7 +62,7 @@ var (
 	rows        = describe("rows_total", "Rows of answered batches.", "op", "code")
 	lookupTime  = describe("lookup_duration_seconds", "Time from the arrival of a match to its answer.")
 	failures    = describe("errors_total", "Requests and rows of batches that were refused, by kind. A miss is no error.", "component", "kind")
-	inFlight    = describe("requests_in_flight", "Requests on workers or waiting for one.")
+	inFlight    = describe("requests_in_flight", "Requests on workers, waiting for one, or waiting for a disk.")
 	queued      = describe("requests_queued", "Requests waiting for a worker.")
 	lentBytes   = describe("connection_memory_bytes", "Staging and slot bytes granted to connections (touched or not).")
 	bootSeconds = describe("start_time_seconds", "When this daemon started, since the epoch.")
@@ -109,6 +109,7 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	counters := m.d.store.Counters()
 	lookupMetrics(s, &counters)
 	storeMetrics(s, &counters)
+	m.disk(s, &counters)
 	m.serverMetrics(s)
 }
 
@@ -121,12 +122,18 @@ func (m metrics) pools(s sink) {
 		s.gauge(tierUsed, float64(p.QuarantinedBytes), tier, p.Name, "quarantined")
 		s.gauge(tierUsed, float64(p.UsedBytes-p.LeasedBytes-p.PendingBytes-p.QuarantinedBytes), tier, p.Name, "evictable")
 		s.gauge(poolObjects, float64(p.Objects), tier, p.Name)
+		if m.d.disk != nil {
+			s.gauge(dirtyBytes, float64(p.DirtyBytes), tier, p.Name)
+			s.gauge(readAheadBytes, float64(p.ReadAheadBytes), tier, p.Name)
+		}
 	}
 }
 
 func lookupMetrics(s sink, c *tiering.Counters) {
-	s.count(lookups, c.HitSegments, "dram")
-	s.count(lookupTokens, c.HitTokens, "dram")
+	s.count(lookups, c.HitSegments-c.HitSegmentsDisk, "dram")
+	s.count(lookups, c.HitSegmentsDisk, "disk")
+	s.count(lookupTokens, c.HitTokens-c.HitTokensDisk, "dram")
+	s.count(lookupTokens, c.HitTokensDisk, "disk")
 	var keys, tokens uint64
 	for why := range c.MissSegments {
 		reason := tiering.Reason(why)
@@ -139,8 +146,10 @@ func lookupMetrics(s sink, c *tiering.Counters) {
 	}
 	s.count(lookups, keys, "miss")
 	s.count(lookupTokens, tokens, "miss")
-	s.count(prefixHits, c.PrefixHits)
-	s.count(prefixHitTokens, c.PrefixHitTokens)
+	s.count(prefixHits, c.PrefixHits-c.PrefixHitsDisk, "dram")
+	s.count(prefixHits, c.PrefixHitsDisk, "disk")
+	s.count(prefixHitTokens, c.PrefixHitTokens-c.PrefixHitTokensDisk, "dram")
+	s.count(prefixHitTokens, c.PrefixHitTokensDisk, "disk")
 	for why, n := range c.PrefixMisses {
 		if tiering.Reason(why) != tiering.ReasonNone {
 			s.count(prefixMisses, n, tiering.Reason(why).String())
@@ -206,6 +215,7 @@ func (m metrics) serverMetrics(s sink) {
 	}
 	s.gauge(inFlight, float64(server.busy.Load()))
 	s.gauge(queued, float64(server.queue.length()))
+	s.gauge(requestsWaiting, float64(server.waiting.Load()))
 	server.mu.Lock()
 	lent := server.mu.lent
 	server.mu.Unlock()

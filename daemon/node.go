@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -83,6 +82,34 @@ func (v view) Pools() []api.Pool {
 		}
 		list = append(list, pool)
 	}
+	return append(list, v.diskPools()...)
+}
+
+// diskPools are the budgets on disk. A tenant that is not configured any more is
+// listed while something of it is there.
+func (v view) diskPools() []api.Pool {
+	if v.d.disk == nil {
+		return nil
+	}
+	quota := map[tiering.TenantID]int64{}
+	for _, t := range v.d.server.tenants {
+		quota[t.ID] = t.QuotaBytes
+	}
+	var list []api.Pool
+	u := v.d.disk.Usage()
+	for i := range u.Pools {
+		p := &u.Pools[i]
+		pool := api.Pool{
+			Name: p.Name, Tier: tierName(tiering.PlaceDisk), CapacityBytes: p.BudgetBytes, UsedBytes: p.UsedBytes,
+			PageBytes: int64(v.d.config.DiskGranule), Objects: p.Entries,
+		}
+		for _, t := range p.Tenants {
+			if t.ID != 0 || t.UsedBytes > 0 {
+				pool.Tenants = append(pool.Tenants, api.TenantPool{Tenant: t.Name, UsedBytes: t.UsedBytes, QuotaBytes: quota[t.ID]})
+			}
+		}
+		list = append(list, pool)
+	}
 	return list
 }
 
@@ -130,12 +157,23 @@ func (s *server) counters() []api.Counter {
 	add("connections", float64(len(s.list())))
 	add("requests_in_flight", float64(s.busy.Load()))
 	add("requests_queued", float64(s.queue.length()))
+	add("requests_waiting", float64(s.waiting.Load()))
 	for _, p := range s.store.Pools() {
 		add("pool_"+p.Name+"_capacity_bytes", float64(p.CapacityBytes))
 		add("pool_"+p.Name+"_used_bytes", float64(p.UsedBytes))
 		add("pool_"+p.Name+"_objects", float64(p.Objects))
 	}
 	whole := func(name string, value uint64) { add(name, float64(value)) }
+	if s.disk != nil {
+		u := s.disk.Usage()
+		for i := range u.Pools {
+			add("disk_pool_"+u.Pools[i].Name+"_capacity_bytes", float64(u.Pools[i].BudgetBytes))
+			add("disk_pool_"+u.Pools[i].Name+"_used_bytes", float64(u.Pools[i].UsedBytes))
+			add("disk_pool_"+u.Pools[i].Name+"_objects", float64(u.Pools[i].Entries))
+		}
+		below := s.disk.Counters()
+		below.Each(func(name string, value uint64) { whole("disk_"+name, value) })
+	}
 	s.counts.each(whole)
 	stored := s.store.Counters()
 	stored.Each(whole)
@@ -158,147 +196,6 @@ func (t *task) stats() (wire.Message, error) {
 		out.Values = append(out.Values, c.Value)
 	}
 	return out, nil
-}
-
-// Segments implements api.Catalogue.
-func (v view) Segments(q api.SegmentQuery) ([]api.Segment, error) {
-	f := tiering.SegmentFilter{Prefix: q.Prefix}
-	ok := false
-	if f.Tenant, ok = v.tenant(q.Tenant); !ok {
-		return nil, nil
-	}
-	if f.Profile, ok = profileFilter(q.Profile); !ok {
-		return nil, nil
-	}
-	var list []api.Segment
-	for _, s := range v.d.store.Segments(f, (*profile.SegmentKey)(q.After), q.Limit) {
-		list = append(list, v.segment(&s))
-	}
-	return list, nil
-}
-
-// tenant turns a name into a filter: no name selects all, an unknown one none.
-func (v view) tenant(name string) (*tiering.TenantID, bool) {
-	if name == "" {
-		return nil, true
-	}
-	for i := range v.d.server.tenants {
-		if v.d.server.tenants[i].Name == name {
-			return &v.d.server.tenants[i].ID, true
-		}
-	}
-	return nil, false
-}
-
-// profileFilter: the store has no profile 0, its filter takes it for all.
-func profileFilter(id *uint32) (tiering.ProfileID, bool) {
-	if id == nil {
-		return 0, true
-	}
-	return tiering.ProfileID(*id), *id != 0
-}
-
-func (v view) tenantName(id tiering.TenantID) string {
-	for i := range v.d.server.tenants {
-		if v.d.server.tenants[i].ID == id {
-			return v.d.server.tenants[i].Name
-		}
-	}
-	return ""
-}
-
-func (v view) segment(s *tiering.SegmentInfo) api.Segment {
-	state := "pending"
-	if s.Published {
-		state = "published"
-	}
-	return api.Segment{
-		Key: api.Digest(s.Key), Profile: uint32(s.Profile), Model: s.Model, Tenant: v.tenantName(s.Tenant), State: state,
-		Tiers: []string{tierName(s.Place)}, Level: api.LevelMemory, Role: s.Spec.Role.String(), Tokens: s.Spec.Tokens, Interior: s.Interior, Bytes: s.Bytes,
-		Leases: s.Leases, Hits: s.Hits, Publisher: s.Publisher, Created: s.Created, LastUsed: s.LastUsed,
-	}
-}
-
-// Segment implements api.Catalogue.
-func (v view) Segment(key api.Digest) (api.SegmentDetail, error) {
-	s, ok := v.d.store.Segment(profile.SegmentKey(key))
-	if !ok {
-		return api.SegmentDetail{}, fmt.Errorf("segment %v: %w", key, api.ErrNotFound)
-	}
-	d := api.SegmentDetail{Segment: v.segment(&s.SegmentInfo), HeadExcluded: s.Spec.Head, TailExcluded: s.Spec.Tail}
-	for rank, extents := range s.Extents {
-		d.Extents += len(extents)
-		for _, p := range s.Layout.Parts {
-			d.Parts = append(d.Parts, api.SegmentPart{
-				Rank: rank, Layer: p.Layer, Kind: strings.ToLower(p.Kind.String()), DType: strings.ToLower(p.DType.String()),
-				Shape: shapeOf(p), Bytes: p.Len,
-			})
-		}
-	}
-	return d, nil
-}
-
-// shapeOf leaves out trailing dimensions of 1, but keeps one.
-func shapeOf(p profile.Part) []int {
-	n := len(p.Shape)
-	for n > 1 && p.Shape[n-1] <= 1 {
-		n--
-	}
-	return slices.Clone(p.Shape[:n])
-}
-
-// Checkpoints implements api.Catalogue.
-func (v view) Checkpoints(q api.CheckpointQuery) ([]api.Checkpoint, error) {
-	var f tiering.CheckpointFilter
-	ok := false
-	if f.Tenant, ok = v.tenant(q.Tenant); !ok {
-		return nil, nil
-	}
-	if f.Profile, ok = profileFilter(q.Profile); !ok {
-		return nil, nil
-	}
-	after, list := (*profile.PrefixHash)(q.After), []api.Checkpoint(nil)
-	for {
-		// Pending ones are left out, so one page of the store may not fill ours.
-		page := v.d.store.Checkpoints(f, after, q.Limit)
-		for i := range page {
-			if page[i].Published {
-				list = append(list, v.checkpoint(&page[i]))
-			}
-		}
-		if len(page) < q.Limit || len(list) >= q.Limit {
-			return list, nil
-		}
-		after = &page[len(page)-1].Hash
-	}
-}
-
-func (v view) checkpoint(c *tiering.CheckpointInfo) api.Checkpoint {
-	entry := api.Checkpoint{
-		Hash: api.Digest(c.Hash), Profile: uint32(c.Profile), Model: c.Model, Tenant: v.tenantName(c.Tenant),
-		Kind: "exact", Tiers: []string{tierName(v.d.store.Pools()[0].Place)}, Level: api.LevelMemory, Tokens: c.Tokens, Rows: c.Tokens - c.Begin, Bytes: c.Bytes, Leases: c.Leases,
-		Children: c.Children, Created: c.Created, LastUsed: c.LastUsed,
-	}
-	if c.Kind == tiering.Spliced {
-		entry.Kind = "spliced"
-	}
-	if c.Parent != (profile.PrefixHash{}) {
-		parent := api.Digest(c.Parent)
-		entry.Parent = &parent
-	}
-	return entry
-}
-
-// Remove implements api.Catalogue.
-func (v view) Remove(key api.Digest) error {
-	err := v.d.store.Evict(profile.SegmentKey(key))
-	switch {
-	case errors.Is(err, tiering.ErrGone):
-		return fmt.Errorf("%w: %w", err, api.ErrNotFound)
-	case errors.Is(err, tiering.ErrBusy):
-		return fmt.Errorf("%w: %w", err, api.ErrBusy)
-	}
-	return err
 }
 
 func tierName(p tiering.Place) string {
@@ -326,6 +223,9 @@ func (d *Daemon) checks() []api.Check {
 	if limit := d.machine.MemoryBytes; limit > 0 && total > limit {
 		list[1].State = api.CheckDegraded
 		list[1].Detail = fmt.Sprintf("pools and connection memory may grow to %v, this process may use %v", total, limit)
+	}
+	if check, ok := d.diskCheck(); ok {
+		list = append(list, check)
 	}
 	slices.SortFunc(list, func(a, b api.Check) int { return cmp.Compare(a.Name, b.Name) })
 	return list

@@ -18,6 +18,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk"
 )
 
 // server accepts clients and holds what connections share. It owns its
@@ -27,6 +28,7 @@ type server struct {
 	config  *Config
 	store   *tiering.Store
 	device  gpuipc.Device
+	disk    *disk.Tier // nil = none
 	log     zerolog.Logger
 	counts  *counts
 	epoch   uint64
@@ -38,6 +40,7 @@ type server struct {
 	watcher *watcher
 
 	busy     atomic.Int64  // jobs in flight
+	waiting  atomic.Int64  // of these, waiting for a disk
 	stopping atomic.Bool   // new work is refused
 	idle     chan struct{} // capacity 1: busy came to 0 while stopping
 	closing  chan struct{} // closed when accept has to end

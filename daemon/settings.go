@@ -88,7 +88,7 @@ func (c *Config) settings() []setting {
 			"Whether what a match finds on disk is read into memory before anybody asks for it."},
 		{"memory-high", (*integer)(&c.MemoryHigh), "percent of a pool, 1 to 100", "not allowed",
 			"Use of a pool above which objects that are only in memory are written to disk, least valuable first."},
-		{"memory-low", (*integer)(&c.MemoryLow), "percent of a pool, 0 to memory-high", "every object that may leave is written",
+		{"memory-low", (*integer)(&c.MemoryLow), "percent of a pool, 1 to memory-high", "not allowed",
 			"Use at which that ends: what could be dropped without loss counts as free."},
 		{"promote-timeout", (*interval)(&c.PromoteTimeout), "1ms to 1h", "not allowed",
 			"How long an acquire or load waits for what lies on disk; seven eighths of its own deadline if that is less. What is not there by then is a miss."},

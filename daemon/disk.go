@@ -1,0 +1,151 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk"
+)
+
+// openDisk makes the disk tier of a configuration that has one. Its directory is
+// not looked at yet: a file system that hangs must not hold up the start.
+func (d *Daemon) openDisk() (err error) {
+	if d.config.Disk == "" {
+		return nil
+	}
+	d.disk, err = disk.Open(d.diskConfig())
+	return err
+}
+
+func (d *Daemon) diskConfig() disk.Config {
+	c := &d.config
+	config := disk.Config{
+		Dir: c.Disk, PublicBytes: int64(c.DiskSize), PrivateBytes: int64(c.DiskPrivate), SlabBytes: int64(c.DiskSlab),
+		GranuleBytes: int64(c.DiskGranule), ReserveBytes: int64(c.DiskReserve), Device: d.device, Coded: codedParts[c.DiskCodec],
+		Workers: c.DiskWorkers, QueueBytes: int64(c.DiskQueue), SyncEvery: c.DiskSyncEvery,
+		DrainTime: max(c.DrainTimeout, time.Millisecond), OpenLater: true,
+		Eviction: policy.NewLRU, Now: d.now, Log: d.log,
+	}
+	// By name: ids follow the order of the configuration, which may change.
+	for _, t := range tenantsOf(c) {
+		config.Tenants = append(config.Tenants, disk.Tenant{ID: t.ID, Name: t.Name})
+	}
+	return config
+}
+
+var codedParts = map[string][]profile.PartKind{
+	"kv":  {profile.PartK, profile.PartV},
+	"all": {profile.PartT, profile.PartS, profile.PartConv, profile.PartK, profile.PartV},
+}
+
+// levels are the acknowledgement levels by the names of the configuration.
+var levels = map[string]tiering.Level{
+	"memory": tiering.LevelMemory, "logged": tiering.LevelLogged, "synced": tiering.LevelSynced,
+}
+
+// openGrace is how long the start waits for the disk tier, so that the first
+// lookups find what it holds: opening 100,000 entries takes less. A disk that
+// takes longer is opened while the daemon serves.
+const openGrace = 3 * time.Second
+
+// startDisk runs the disk tier until stopDisk and waits a moment for it to open.
+// However it ends, the daemon goes on.
+func (d *Daemon) startDisk(ctx context.Context) {
+	if d.disk == nil {
+		return
+	}
+	run, abandon := context.WithCancel(context.Background())
+	d.abandonDisk = abandon
+	d.diskRun.Go(func() {
+		if err := d.disk.Run(run); err != nil {
+			d.log.Error().Err(err).Str("tier", "disk").Msg("disk tier ended")
+		}
+	})
+	limit := time.NewTimer(openGrace)
+	defer limit.Stop()
+	tick := time.NewTicker(openTick)
+	defer tick.Stop()
+	for d.disk.Health().State == disk.StateOpening {
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+const openTick = 2 * time.Millisecond
+
+// flush writes to disk what is only in memory, within DrainTimeout.
+func (d *Daemon) flush() {
+	if d.disk == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), d.config.DrainTimeout)
+	defer cancel()
+	written, err := d.store.Flush(ctx)
+	if err != nil {
+		d.log.Warn().Err(err).Str("tier", "disk").Int("written", written).Msg("not everything in memory is on disk")
+	} else if written > 0 {
+		d.log.Info().Str("tier", "disk").Int("written", written).Msg("memory written to disk")
+	}
+}
+
+// stopDisk closes the tier, which ends its run. It is called after the store was
+// closed, whose memory the tier reads. A disk in trouble is no trouble of the
+// daemon's.
+func (d *Daemon) stopDisk() {
+	if d.disk == nil {
+		return
+	}
+	err := d.disk.Close()
+	if err != nil {
+		d.log.Warn().Err(err).Str("tier", "disk").Msg("disk tier not closed well: what was not synced may be lost")
+	}
+	if d.abandonDisk != nil {
+		d.abandonDisk()
+	}
+	if err == nil {
+		d.diskRun.Wait() // else it may hang in the kernel
+	}
+}
+
+// diskCheck is how the disk tier does; false without one.
+func (d *Daemon) diskCheck() (api.Check, bool) {
+	if d.disk == nil {
+		return api.Check{}, false
+	}
+	check := api.Check{Name: "disk", State: api.CheckOK}
+	h := d.disk.Health()
+	switch {
+	case h.State != disk.StateOK:
+		check.State = api.CheckDegraded
+		check.Detail = fmt.Sprintf("%v since %s: %s", h.State, h.Since.Format(time.RFC3339), diskMeans[h.State])
+		if h.Cause != "" {
+			check.Detail += ": " + h.Cause
+		}
+	case !h.Reads:
+		check.State = api.CheckDegraded
+		check.Detail = "reads failed many times in a row and are put off: what is only on disk is a miss"
+	}
+	return check, true
+}
+
+// diskMeans says what follows from a state.
+var diskMeans = map[disk.State]string{
+	disk.StateFull:    "no file can be made, new entries take the place of old ones",
+	disk.StatePaused:  "nothing is written, what is there can be read",
+	disk.StateFailed:  "nothing is written, what is there can be read",
+	disk.StateOpening: "not open yet, served from memory",
+	disk.StateMissing: "the directory cannot be used, served from memory",
+	disk.StateLocked:  "another process has the directory, served from memory",
+	disk.StateVersion: "the directory is of another version, served from memory",
+	disk.StateClosed:  "closed",
+}

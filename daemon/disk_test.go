@@ -1,0 +1,506 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// withDisk is testConfig with a small disk tier in a directory of the test's own.
+// Nothing is read ahead, so that what a match finds on disk stays there until it
+// is asked for.
+func withDisk(t testing.TB) Config {
+	t.Helper()
+	c := testConfig(t)
+	c.Disk = filepath.Join(t.TempDir(), "disk")
+	c.DiskSize, c.DiskPrivate, c.DiskSlab, c.DiskGranule, c.DiskReserve = 24*MiB, 8*MiB, 4*MiB, 4*KiB, 0
+	c.ReadAhead = false
+	c.AdminSocket, c.HTTP = "", "127.0.0.1:0"
+	return c
+}
+
+// adminClient is a client of a daemon's trusted admin socket.
+func (r *running) adminClient(t testing.TB) *api.Client {
+	t.Helper()
+	c, err := api.NewClient("unix:"+filepath.Join(filepath.Dir(r.Socket()), "admin.sock"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// check is one check of a daemon's status.
+func (r *running) check(t testing.TB, name string) api.Check {
+	t.Helper()
+	st, err := r.adminClient(t).Status(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range st.Checks {
+		if c.Name == name {
+			return c
+		}
+	}
+	t.Fatalf("no check %q in %+v", name, st.Checks)
+	return api.Check{}
+}
+
+// publishAt publishes a document and returns the level reached.
+func (c *rawClient) publishAt(d *document, level wire.Level) wire.Level {
+	c.t.Helper()
+	id, code := c.reserve(d, 0)
+	if code != wire.OK {
+		c.t.Fatalf("reserve: %v", code)
+	}
+	m := c.commitRequest(id, d.layout, d.bytes)
+	m.Level = uint8(level)
+	var r wire.CommitReply
+	c.call(wire.OpCommit, m, &r)
+	n := len(r.Codes) - 1
+	if r.Published[n] != 1 {
+		c.t.Fatalf("commit %v, published %v", r.Codes, r.Published)
+	}
+	for i := range n {
+		if r.Levels[i] != 0 {
+			c.t.Errorf("row %d has level %d and published nothing", i, r.Levels[i])
+		}
+	}
+	return wire.Level(r.Levels[n])
+}
+
+func TestWhatWasPutAtAnyLevelOutlivesTheDaemon(t *testing.T) {
+	leakCheck(t)
+	config := withDisk(t)
+	p := testProfile(t, 1)
+	var docs []*document
+	r := startDaemon(t, config, nil)
+	c := attach(t, r.Socket())
+	c.register(p)
+	for i, level := range []wire.Level{wire.LevelDefault, wire.LevelMemory, wire.LevelLogged, wire.LevelSynced} {
+		d := newDocument(p, nil, uint64(i+1), 64+i, profile.RoleFirst)
+		if got := c.publishAt(d, level); got != max(level, wire.LevelMemory) {
+			t.Errorf("asked for %v, reached %v", level, got)
+		}
+		docs = append(docs, d)
+	}
+	root, leaf := c.saveChain(p)
+	if m := c.match(docs[3].key); m.Tier[0] != wire.TierDRAM {
+		t.Errorf("before: tier %d", m.Tier[0])
+	}
+	c.close()
+	r.stop()
+
+	// Ids follow the order of the file, which an operator may change.
+	config.Tenants = append([]Tenant{{Name: "new", Salt: "salted"}}, config.Tenants...)
+	r = startDaemon(t, config, nil)
+	c = attach(t, r.Socket(), wire.TenantName{Name: defaultTenant})
+	if c.tenant != 2 {
+		t.Errorf("tenant %d", c.tenant)
+	}
+	c.register(p)
+	for _, d := range docs {
+		m := c.match(d.key)
+		if m.Status[0] != wire.StatusHit || m.Tier[0] != wire.TierDisk || int(m.Tokens[0]) != d.spec.Tokens {
+			t.Errorf("after the restart: %+v", m)
+		}
+		c.release(c.lease(d))
+		if m = c.match(d.key); m.Status[0] != wire.StatusHit || m.Tier[0] != wire.TierDRAM {
+			t.Errorf("after it was acquired: %+v", m)
+		}
+	}
+	var m wire.MatchReply
+	c.call(wire.OpMatch, &wire.MatchRequest{Profile: c.profile, Accept: wire.AcceptExact, Positions: []uint32{32, 64}, Prefixes: [][32]byte{root.hash, leaf.hash}}, &m)
+	if m.PrefixTokens != 64 || m.PrefixIndex != 1 || m.PrefixTier != wire.TierDisk {
+		t.Errorf("prefix after the restart: %+v", m)
+	}
+	var l wire.LoadReply
+	c.call(wire.OpLoad, &wire.LoadRequest{Profile: c.profile, Accept: wire.AcceptExact, Hash: leaf.hash}, &l)
+	if got := c.nodes(&l); len(got) != 2 || !bytes.Equal(got[0], root.bytes) || !bytes.Equal(got[1], leaf.bytes) {
+		t.Errorf("loaded %d nodes, or they differ", len(got))
+	}
+	c.call(wire.OpMatch, &wire.MatchRequest{Profile: c.profile, Accept: wire.AcceptExact, Positions: []uint32{64}, Prefixes: [][32]byte{leaf.hash}}, &m)
+	if m.PrefixTokens != 64 || m.PrefixTier != wire.TierDRAM {
+		t.Errorf("prefix after it was loaded: %+v", m)
+	}
+	c.release(l.Lease)
+	c.close()
+	r.atRest()
+	r.stop()
+}
+
+// node is a checkpoint that saveChain has made.
+type node struct {
+	hash  [32]byte
+	bytes []byte
+}
+
+// saveChain saves a checkpoint of 32 tokens and one of 64 that extends it.
+func (c *rawClient) saveChain(p *profile.Profile) (root, leaf node) {
+	c.t.Helper()
+	d := newDocument(p, nil, 99, 64, profile.RoleFirst)
+	hashes := p.PrefixHashes(nil, 16, d.tokens, []int{32, 64})
+	var nodes [2]node
+	for i, n := range []int{32, 64} {
+		l := p.CheckpointLayout(32)
+		nodes[i] = node{hashes[i], fill(l, rand.New(rand.NewPCG(uint64(n), 2)))}
+		m := &wire.SaveRequest{Profile: c.profile, Kind: wire.AcceptExact, Hashes: [][32]byte{hashes[i]}, Tokens: []uint32{uint32(n)}, Parents: make([][32]byte, 1)}
+		if i > 0 {
+			m.Parents[0] = hashes[i-1]
+		}
+		var saved wire.ReserveReply
+		c.call(wire.OpSave, m, &saved)
+		if !c.commit(saved.Reservations[0], l, nodes[i].bytes) {
+			c.t.Fatal("a checkpoint was not published")
+		}
+	}
+	return nodes[0], nodes[1]
+}
+
+// nodes returns the bytes of a loaded chain.
+func (c *rawClient) nodes(l *wire.LoadReply) [][]byte {
+	var list [][]byte
+	at := 0
+	for _, n := range l.ExtentCount {
+		var b []byte
+		for range n {
+			b = append(b, c.arena.Bytes()[l.ExtentOff[at]:][:l.ExtentLen[at]]...)
+			at++
+		}
+		list = append(list, b)
+	}
+	return list
+}
+
+// A disk holds what memory has no room for: everything stays a hit.
+func TestTheDiskHoldsWhatMemoryCannot(t *testing.T) {
+	leakCheck(t)
+	config := withDisk(t)
+	config.Arena = MiB
+	r := startDaemon(t, config, nil)
+	p := testProfile(t, 1)
+	c := attach(t, r.Socket())
+	c.register(p)
+	var docs []*document
+	held := int64(0)
+	for i := 0; held < int64(4*config.Arena); i++ {
+		d := newDocument(p, nil, uint64(i+1), 512, profile.RoleFirst)
+		var id uint64
+		eventually(t, "the disk has made room", func() bool {
+			var code wire.Code
+			id, code = c.reserve(d, 0)
+			return code == wire.OK
+		})
+		c.commit(id, d.layout, d.bytes)
+		docs, held = append(docs, d), held+d.layout.Bytes
+	}
+	tiers := map[uint8]int{}
+	for _, d := range docs {
+		m := c.match(d.key)
+		if m.Status[0] != wire.StatusHit {
+			t.Errorf("%x: %+v", d.key[:4], m)
+		}
+		tiers[m.Tier[0]]++
+		c.release(c.lease(d))
+	}
+	if tiers[wire.TierDisk] < len(docs)/2 {
+		t.Errorf("tiers %v of %d", tiers, len(docs))
+	}
+	if m := c.match(docs[len(docs)-1].key); m.Tier[0] != wire.TierDRAM {
+		t.Errorf("what was acquired last: %+v", m)
+	}
+	c.close()
+	r.atRest()
+}
+
+func TestAConnectorKnowsWhatIsSafe(t *testing.T) {
+	leakCheck(t)
+	config := withDisk(t)
+	config.AckLevel = "logged"
+	r := startDaemon(t, config, nil)
+	p := testProfile(t, 1)
+	client, m := openClient(t, r.Socket(), p, connector.Binding{})
+	ctx := context.Background()
+	for i, level := range []wire.Level{wire.LevelDefault, wire.LevelMemory, wire.LevelLogged, wire.LevelSynced} {
+		d := newDocument(p, nil, uint64(i+1), 64, profile.RoleFirst)
+		want := level
+		if level == wire.LevelDefault {
+			want = wire.LevelLogged
+		}
+		stored, err := m.Put(ctx, &connector.PutQuery{Spec: d.spec, Tokens: d.tokens, Source: connector.Source{Parts: partsOf(d)}, Level: level})
+		if err != nil || stored != (connector.Stored{Published: true, Level: want}) {
+			t.Errorf("%v: %+v, %v", level, stored, err)
+		}
+	}
+	client.Close()
+	r.stop()
+}
+
+// Without a disk every level is memory, and no level is refused but those that
+// are none.
+func TestLevelsWithoutADisk(t *testing.T) {
+	leakCheck(t)
+	r := startDaemon(t, testConfig(t), nil)
+	p := testProfile(t, 1)
+	c := attach(t, r.Socket())
+	c.register(p)
+	for level := wire.LevelDefault; level.Known(); level++ {
+		if got := c.publishAt(newDocument(p, nil, uint64(level+1), 64, profile.RoleFirst), level); got != wire.LevelMemory {
+			t.Errorf("asked for %v, reached %v", level, got)
+		}
+	}
+	d := newDocument(p, nil, 77, 64, profile.RoleFirst)
+	id, _ := c.reserve(d, 0)
+	m := c.commitRequest(id, d.layout, d.bytes)
+	for _, level := range []uint8{uint8(wire.LevelSynced) + 1, 0x80, 0xff} {
+		m.Level = level
+		c.refused(wire.OpCommit, m, wire.Invalid, fmt.Sprintf("level %d", level))
+	}
+	if !c.commit(id, d.layout, d.bytes) {
+		t.Error("the refused commits have spoilt the reservation")
+	}
+	c.close()
+	r.atRest()
+}
+
+// A directory that cannot be used costs the tier, never the daemon.
+func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
+	for name, test := range map[string]struct {
+		spoil func(t *testing.T, c *Config)
+		state string
+	}{
+		"taken by another daemon": {func(t *testing.T, c *Config) {
+			other := withDisk(t)
+			other.Disk = c.Disk
+			startDaemon(t, other, nil)
+		}, "locked"},
+		"not a directory": {func(t *testing.T, c *Config) {
+			if err := os.WriteFile(c.Disk, []byte("a file"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, "missing"},
+		"no parent":                  {func(_ *testing.T, c *Config) { c.Disk = filepath.Join(c.Disk, "a", "b") }, "missing"},
+		"a file system without room": {func(_ *testing.T, c *Config) { c.Disk = "/proc/self/spliced" }, "missing"},
+		"another version": {func(t *testing.T, c *Config) {
+			startDaemon(t, *c, nil).stop()
+			format := filepath.Join(c.Disk, "FORMAT")
+			text, err := os.ReadFile(format)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(format, bytes.Replace(text, []byte("1"), []byte("999"), 1), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, "version"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := withDisk(t)
+			test.spoil(t, &config)
+			r := startDaemon(t, config, nil)
+			if check := r.check(t, "disk"); check.State != api.CheckDegraded || !strings.HasPrefix(check.Detail, test.state+" since ") {
+				t.Errorf("check %+v, want state %s", check, test.state)
+			}
+			if h, err := r.adminClient(t).Ready(context.Background()); err != nil || h.Status != api.HealthDegraded || !slices.Contains(h.Degraded, "disk") {
+				t.Errorf("readiness %+v, %v", h, err)
+			}
+			if line := fmt.Sprintf("spliced_disk_state{state=%q} 1\n", test.state); !strings.Contains(r.metricsText(t), line) {
+				t.Errorf("metrics have no line %q", line)
+			}
+			p := testProfile(t, 1)
+			c := attach(t, r.Socket())
+			c.register(p)
+			d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+			if got := c.publishAt(d, wire.LevelSynced); got != wire.LevelMemory {
+				t.Errorf("reached %v", got)
+			}
+			if m := c.match(d.key); m.Status[0] != wire.StatusHit || m.Tier[0] != wire.TierDRAM {
+				t.Errorf("match %+v", m)
+			}
+			c.release(c.lease(d))
+			c.close()
+			r.atRest()
+			r.stop()
+		})
+	}
+}
+
+func (r *running) metricsText(t testing.TB) string {
+	t.Helper()
+	defer http.DefaultClient.CloseIdleConnections()
+	answer, err := http.Get("http://" + r.AdminAddr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestPeopleSeeBothTiersAsOne(t *testing.T) {
+	leakCheck(t)
+	config := withDisk(t)
+	config.Arena = MiB
+	r := startDaemon(t, config, nil)
+	p := testProfile(t, 1)
+	c := attach(t, r.Socket())
+	c.register(p)
+	docs := map[api.Digest]*document{}
+	for i := range 40 {
+		d := newDocument(p, nil, uint64(i+1), 512, profile.RoleFirst)
+		eventually(t, "the disk has made room", func() bool {
+			id, code := c.reserve(d, 0)
+			return code == wire.OK && c.commit(id, d.layout, d.bytes)
+		})
+		docs[api.Digest(d.key)] = d
+	}
+	root, leaf := c.saveChain(p)
+	ctx, admin := context.Background(), r.adminClient(t)
+	eventually(t, "all is written", func() bool { return r.disk.Counters().Written == 42 })
+	for _, limit := range []int{2, 7, 1000} {
+		both := 0
+		last := api.Digest{}
+		seen := 0
+		for s, err := range admin.Segments(ctx, api.SegmentQuery{Limit: limit}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := docs[s.Key]
+			if d == nil || bytes.Compare(s.Key[:], last[:]) <= 0 {
+				t.Fatalf("limit %d: %v after %v", limit, s.Key, last)
+			}
+			if s.State != "published" || s.Level == api.LevelMemory || s.Bytes != d.layout.Bytes || s.DiskBytes < s.Bytes || s.Tenant != defaultTenant ||
+				s.Profile != c.profile || s.Model != "test" || s.Tokens != 512 || s.Interior != 512 || s.Role != "first" || s.Created.IsZero() {
+				t.Errorf("limit %d: %+v", limit, s)
+			}
+			if len(s.Tiers) == 2 {
+				both++
+			} else if !slices.Equal(s.Tiers, []string{"disk"}) {
+				t.Errorf("tiers %v", s.Tiers)
+			}
+			last = s.Key
+			seen++
+		}
+		if seen != len(docs) || both == 0 || both == seen {
+			t.Errorf("limit %d: %d segments, %d in both tiers", limit, seen, both)
+		}
+	}
+	var points []api.Checkpoint
+	for cp, err := range admin.Checkpoints(ctx, api.CheckpointQuery{Limit: 1}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		points = append(points, cp)
+	}
+	if len(points) != 2 || !slices.Equal(points[0].Tiers, []string{"dram", "disk"}) {
+		t.Errorf("checkpoints %+v", points)
+	}
+	pools, err := admin.Pools(ctx)
+	if err != nil || len(pools) != 4 || pools[2].Tier != "disk" || pools[2].Objects != 40 || pools[2].UsedBytes == 0 || pools[2].PageBytes != int64(config.DiskGranule) ||
+		pools[3].Objects != 2 || pools[2].CapacityBytes < int64(config.DiskSize)*9/10 || len(pools[2].Tenants) != 2 {
+		t.Errorf("pools %+v, %v", pools, err)
+	}
+	c.close()
+	r.stop()
+
+	// What no engine has registered since is shown, without parts.
+	r = startDaemon(t, config, nil)
+	admin = r.adminClient(t)
+	points = nil
+	for cp, err := range admin.Checkpoints(ctx, api.CheckpointQuery{Limit: 1}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		points = append(points, cp)
+	}
+	for _, cp := range points {
+		if isLeaf := cp.Hash == api.Digest(leaf.hash); cp.Profile != 0 || cp.Kind != "exact" || cp.Rows != 32 || !slices.Equal(cp.Tiers, []string{"disk"}) ||
+			isLeaf && (cp.Tokens != 64 || cp.Parent == nil || *cp.Parent != api.Digest(root.hash)) || !isLeaf && (cp.Children != 1 || cp.Parent != nil) {
+			t.Errorf("checkpoint %+v", cp)
+		}
+	}
+	if len(points) != 2 {
+		t.Errorf("%d checkpoints", len(points))
+	}
+	d := newDocument(p, nil, 1, 512, profile.RoleFirst)
+	detail, err := admin.Segment(ctx, api.Digest(d.key))
+	if err != nil || len(detail.Parts) != 0 || detail.Profile != 0 || detail.Publisher != "raw" || detail.DiskExtents == 0 || detail.Codec != "none" || detail.Extents != 0 {
+		t.Errorf("before an engine came: %+v, %v", detail, err)
+	}
+	c = attach(t, r.Socket())
+	c.register(p)
+	if detail, err = admin.Segment(ctx, api.Digest(d.key)); err != nil || len(detail.Parts) != len(d.layout.Parts) || detail.Profile != c.profile {
+		t.Errorf("after it came: %+v, %v", detail, err)
+	}
+	// Removed from both tiers, for good.
+	c.release(c.lease(d))
+	if _, err := admin.Remove(ctx, api.Digest(d.key), false); err != nil {
+		t.Error(err)
+	}
+	if m := c.match(d.key); m.Status[0] != wire.StatusMiss || m.Reason[0] != wire.ReasonRemoved {
+		t.Errorf("after removal: %+v", m)
+	}
+	c.close()
+	r.stop()
+	r = startDaemon(t, config, nil)
+	if _, err := r.adminClient(t).Segment(ctx, api.Digest(d.key)); err == nil {
+		t.Error("a removed segment came back")
+	}
+	r.stop()
+}
+
+func TestDiskMetricsAreNamedAsPrometheusWants(t *testing.T) {
+	r := startDaemon(t, withDisk(t), nil)
+	c := attach(t, r.Socket())
+	p := testProfile(t, 1)
+	c.register(p)
+	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+	c.publishAt(d, wire.LevelSynced)
+	families, err := r.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range problems {
+		t.Errorf("%s: %s", problem.Metric, problem.Text)
+	}
+	text := r.metricsText(t)
+	for _, line := range []string{
+		`spliced_disk_state{state="ok"} 1`, `spliced_disk_state{state="full"} 0`, `spliced_disk_written_total 1`,
+		`spliced_acknowledged_total{level="synced"} 1`, `spliced_tier_written_total{tier="disk"} 1`,
+		`spliced_pool_objects{pool="public",tier="disk"} 1`, `spliced_corrupt_total{tier="disk"} 0`,
+		`spliced_disk_write_queue_bytes 0`, `spliced_promotions_total{result="done"} 0`,
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no line %q", line)
+		}
+	}
+	// The socket tells the same, by other names.
+	var stats wire.StatsReply
+	c.call(wire.OpStats, &wire.StatsRequest{}, &stats)
+	for _, name := range []string{"disk_written", "disk_pool_public_used_bytes", "acknowledged_synced", "requests_waiting"} {
+		if !slices.Contains(stats.Names, name) {
+			t.Errorf("stats have no %q", name)
+		}
+	}
+}

@@ -1,0 +1,412 @@
+package daemon
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// gate holds up whoever passes while it is shut.
+type gate struct {
+	mu      sync.Mutex
+	shut    chan struct{} // nil = open
+	waiting chan struct{} // one for each who has come to the shut gate
+}
+
+func newGate() *gate { return &gate{waiting: make(chan struct{}, 1024)} }
+
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.shut == nil {
+		g.shut = make(chan struct{})
+	}
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.shut != nil {
+		close(g.shut)
+		g.shut = nil
+	}
+}
+
+func (g *gate) pass(ctx context.Context) error {
+	g.mu.Lock()
+	shut := g.shut
+	g.mu.Unlock()
+	if shut == nil {
+		return nil
+	}
+	g.waiting <- struct{}{}
+	select {
+	case <-shut:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// await waits until somebody stands before the gate.
+func (g *gate) await(t testing.TB) {
+	t.Helper()
+	select {
+	case <-g.waiting:
+	case <-time.After(patience):
+		t.Fatal("nobody came to the gate")
+	}
+}
+
+// slowDisk is the disk tier behind two gates.
+type slowDisk struct {
+	tiering.Tier
+	reads, writes *gate
+}
+
+func (s *slowDisk) Read(ctx context.Context, e *tiering.Entry, dst []gpuipc.Ref) (*tiering.Content, error) {
+	if err := s.reads.pass(ctx); err != nil {
+		return nil, err
+	}
+	return s.Tier.Read(ctx, e, dst)
+}
+
+func (s *slowDisk) Admit(o *tiering.Object, room int64) (tiering.Write, error) {
+	w, err := s.Tier.Admit(o, room)
+	if err != nil {
+		return nil, err
+	}
+	return slowWrite{w, s.writes}, nil
+}
+
+type slowWrite struct {
+	tiering.Write
+	gate *gate
+}
+
+func (w slowWrite) Start(level tiering.Level, done func(tiering.Level, error)) {
+	go func() {
+		_ = w.gate.pass(context.Background())
+		w.Write.Start(level, done)
+	}()
+}
+
+// slow is a daemon with one worker and a disk behind gates.
+type slow struct {
+	*running
+	disk *slowDisk
+	c    *rawClient
+	p    *profile.Profile
+}
+
+func startSlow(t *testing.T, change func(*Config)) *slow {
+	t.Helper()
+	config := withDisk(t)
+	config.Workers = 1
+	config.PromoteTimeout = patience
+	config.RequestTimeout, config.MaxRequestTimeout = patience, 2*patience
+	if change != nil {
+		change(&config)
+	}
+	s := &slow{disk: &slowDisk{reads: newGate(), writes: newGate()}, p: testProfile(t, 1)}
+	s.running = startParts(t, config, Parts{Lower: func(below tiering.Tier) tiering.Tier {
+		s.disk.Tier = below
+		return s.disk
+	}})
+	t.Cleanup(func() { // before the daemon is stopped
+		s.disk.reads.open()
+		s.disk.writes.open()
+	})
+	s.c = attach(t, s.Socket())
+	s.c.register(s.p)
+	return s
+}
+
+func (s *slow) document(seed uint64) *document {
+	return newDocument(s.p, nil, seed, 512, profile.RoleFirst)
+}
+
+// onDisk publishes a document and has it leave memory.
+func (s *slow) onDisk(seed uint64) *document {
+	s.t.Helper()
+	d := s.document(seed)
+	if level := s.c.publishAt(d, wire.LevelLogged); level != wire.LevelLogged {
+		s.t.Fatalf("reached %v", level)
+	}
+	filler := seed << 32
+	eventually(s.t, "the document is on disk only", func() bool {
+		if m := s.c.match(d.key); m.Tier[0] == wire.TierDisk {
+			return true
+		}
+		filler++
+		s.c.publishAt(s.document(filler), wire.LevelLogged)
+		return false
+	})
+	return d
+}
+
+// quick shows that work which needs no disk runs at once, although there is only
+// one worker.
+func (s *slow) quick(seed uint64) {
+	s.t.Helper()
+	d := s.document(seed)
+	if level := s.c.publishAt(d, wire.LevelMemory); level != wire.LevelMemory {
+		s.t.Errorf("reached %v", level)
+	}
+	s.c.release(s.c.lease(d))
+}
+
+// small makes memory hold a few documents only.
+func small(c *Config) { c.Arena, c.Private = MiB, 256*KiB }
+
+func TestAnAcquireWaitsForTheDiskAndHoldsNobodyUp(t *testing.T) {
+	leakCheck(t)
+	s := startSlow(t, small)
+	d, held := s.onDisk(1), s.document(2)
+	s.c.publish(held)
+	s.disk.reads.close()
+	request := s.c.send(wire.OpAcquire, &wire.AcquireRequest{Profile: s.c.profile, Keys: [][32]byte{held.key, d.key, {7}}})
+	s.disk.reads.await(t)
+	s.quick(3)
+	if n := s.server.waiting.Load(); n != 1 {
+		t.Errorf("%d wait", n)
+	}
+	if n := s.server.list()[0].flying.Load(); n != 1 {
+		t.Errorf("%d in flight", n)
+	}
+	s.disk.reads.open()
+	code, body, _ := s.c.await(request)
+	var r wire.AcquireReply
+	if code != wire.OK || r.Decode(body) != nil {
+		t.Fatalf("%v: %s", code, wire.ErrorText(body))
+	}
+	if r.Codes[0] != uint16(wire.OK) || r.Codes[1] != uint16(wire.OK) || r.Codes[2] != uint16(wire.Miss) || int64(r.Bytes[1]) != d.layout.Bytes {
+		t.Errorf("rows %+v", r)
+	}
+	s.c.release(r.Leases[:2]...)
+	s.c.close()
+	s.atRest()
+}
+
+func TestAnAcquireThatIsCancelledHoldsNothing(t *testing.T) {
+	leakCheck(t)
+	s := startSlow(t, small)
+	d, held := s.onDisk(1), s.document(2)
+	s.c.publish(held)
+	s.disk.reads.close()
+	request := s.c.send(wire.OpAcquire, &wire.AcquireRequest{Profile: s.c.profile, Keys: [][32]byte{held.key, d.key}})
+	s.disk.reads.await(t)
+	var stopped wire.CancelReply
+	s.c.call(wire.OpCancel, &wire.CancelRequest{Requests: []uint64{request}}, &stopped)
+	if stopped.Outcomes[0] != wire.CancelStopped {
+		t.Errorf("outcome %d", stopped.Outcomes[0])
+	}
+	if code, body, _ := s.c.await(request); code != wire.Canceled {
+		t.Errorf("%v: %s", code, wire.ErrorText(body))
+	}
+	if leases, _ := s.server.list()[0].attached.Load().session.Holdings(); leases != 0 {
+		t.Errorf("%d leases", leases)
+	}
+	// The read goes on for whoever asks next.
+	s.disk.reads.open()
+	s.c.release(s.c.lease(d))
+	s.c.close()
+	s.atRest()
+}
+
+func TestWhatTheDiskDoesNotBringInTimeIsAMiss(t *testing.T) {
+	leakCheck(t)
+	for name, bound := range map[string]struct{ promote, deadline time.Duration }{
+		"promote-timeout": {20 * time.Millisecond, patience},
+		"the deadline":    {patience, 200 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startSlow(t, func(c *Config) { small(c); c.PromoteTimeout = bound.promote })
+			point := s.checkpointOnDisk()
+			d, held := s.onDisk(1), s.document(2)
+			s.c.publish(held)
+			s.disk.reads.close()
+			within := func(op wire.Op, m wire.Message) (wire.Code, []byte) {
+				h := s.c.header(op)
+				h.Deadline = uint32(bound.deadline / time.Microsecond)
+				s.c.sendHeader(&h, m)
+				code, body, _ := s.c.await(h.Request)
+				return code, body
+			}
+			var r wire.AcquireReply
+			code, body := within(wire.OpAcquire, &wire.AcquireRequest{Profile: s.c.profile, Keys: [][32]byte{held.key, d.key}})
+			if code != wire.OK || r.Decode(body) != nil || r.Codes[0] != uint16(wire.OK) || r.Codes[1] != uint16(wire.Miss) {
+				t.Errorf("%v: codes %v", code, r.Codes)
+			}
+			if code, body := within(wire.OpLoad, &wire.LoadRequest{Profile: s.c.profile, Accept: wire.AcceptExact, Hash: point}); code != wire.Miss {
+				t.Errorf("load: %v: %s", code, wire.ErrorText(body))
+			}
+			s.disk.reads.open()
+			eventually(t, "both are read all the same", func() bool {
+				var m wire.MatchReply
+				s.c.call(wire.OpMatch, &wire.MatchRequest{Profile: s.c.profile, Accept: wire.AcceptExact, Positions: []uint32{32}, Prefixes: [][32]byte{point}, Keys: [][32]byte{d.key}}, &m)
+				return m.Tier[0] == wire.TierDRAM && m.PrefixTier == wire.TierDRAM
+			})
+			s.c.release(r.Leases[0])
+			s.c.close()
+			s.atRest()
+		})
+	}
+}
+
+// checkpointOnDisk saves a checkpoint of 32 tokens and has it leave memory.
+func (s *slow) checkpointOnDisk() [32]byte {
+	s.t.Helper()
+	save := func(seed uint64) [32]byte {
+		d := newDocument(s.p, nil, seed, 32, profile.RoleFirst)
+		hash := s.p.PrefixHashes(nil, 16, d.tokens, []int{32})[0]
+		m := &wire.SaveRequest{Profile: s.c.profile, Kind: wire.AcceptExact, Hashes: [][32]byte{hash}, Tokens: []uint32{32}, Parents: make([][32]byte, 1)}
+		var saved wire.ReserveReply
+		s.c.call(wire.OpSave, m, &saved)
+		l := s.p.CheckpointLayout(32)
+		commit := s.c.commitRequest(saved.Reservations[0], l, make([]byte, l.Bytes))
+		commit.Level = uint8(wire.LevelLogged)
+		var r wire.CommitReply
+		s.c.call(wire.OpCommit, commit, &r)
+		return hash
+	}
+	hash := save(1000)
+	filler := uint64(1000)
+	eventually(s.t, "the checkpoint is on disk only", func() bool {
+		var m wire.MatchReply
+		s.c.call(wire.OpMatch, &wire.MatchRequest{Profile: s.c.profile, Accept: wire.AcceptExact, Positions: []uint32{32}, Prefixes: [][32]byte{hash}}, &m)
+		filler++
+		save(filler)
+		return m.PrefixTier == wire.TierDisk
+	})
+	return hash
+}
+
+func TestALoadThatIsCancelledHoldsNothing(t *testing.T) {
+	leakCheck(t)
+	s := startSlow(t, small)
+	hash := s.checkpointOnDisk()
+	s.disk.reads.close()
+	load := &wire.LoadRequest{Profile: s.c.profile, Accept: wire.AcceptExact, Hash: hash}
+	request := s.c.send(wire.OpLoad, load)
+	s.disk.reads.await(t)
+	s.quick(3)
+	var stopped wire.CancelReply
+	s.c.call(wire.OpCancel, &wire.CancelRequest{Requests: []uint64{request}}, &stopped)
+	if code, _, _ := s.c.await(request); code != wire.Canceled || stopped.Outcomes[0] != wire.CancelStopped {
+		t.Errorf("%v, outcome %d", code, stopped.Outcomes[0])
+	}
+	s.disk.reads.open()
+	var r wire.LoadReply
+	s.c.call(wire.OpLoad, load, &r)
+	s.c.release(r.Lease)
+	s.c.close()
+	s.atRest()
+}
+
+func TestACommitWaitsForItsLevelAndHoldsNobodyUp(t *testing.T) {
+	leakCheck(t)
+	s := startSlow(t, nil)
+	for i, end := range []string{"written", "cancelled", "late", "disconnected"} {
+		t.Run(end, func(t *testing.T) {
+			s.disk.writes.close()
+			d := s.document(uint64(10 * (i + 1)))
+			id, _ := s.c.reserve(d, 0)
+			m := s.c.commitRequest(id, d.layout, d.bytes)
+			m.Level = uint8(wire.LevelSynced)
+			h := s.c.header(wire.OpCommit)
+			if end == "late" {
+				h.Deadline = uint32(50 * time.Millisecond / time.Microsecond)
+			}
+			s.c.sendHeader(&h, m)
+			s.disk.writes.await(t)
+			if end != "late" {
+				s.quick(uint64(10*(i+1) + 1))
+			}
+			// It can be looked up before it is safe.
+			if r := s.c.match(d.key); r.Status[0] != wire.StatusHit {
+				t.Errorf("while it is written: %+v", r)
+			}
+			want := wire.LevelMemory
+			switch end {
+			case "written":
+				want = wire.LevelSynced
+				s.disk.writes.open()
+			case "cancelled":
+				var stopped wire.CancelReply
+				s.c.call(wire.OpCancel, &wire.CancelRequest{Requests: []uint64{h.Request}}, &stopped)
+				if stopped.Outcomes[0] != wire.CancelDrained {
+					t.Errorf("outcome %d", stopped.Outcomes[0])
+				}
+			case "disconnected":
+				s.c.close()
+				s.atRest()
+				s.c = attach(t, s.Socket())
+				s.c.register(s.p)
+				s.c.release(s.c.lease(d))
+				return
+			}
+			code, body, _ := s.c.await(h.Request)
+			var r wire.CommitReply
+			if code != wire.OK || r.Decode(body) != nil {
+				t.Fatalf("%v: %s", code, wire.ErrorText(body))
+			}
+			n := len(r.Codes) - 1
+			if r.Published[n] != 1 || wire.Level(r.Levels[n]) != want {
+				t.Errorf("published %d at %v, want %v", r.Published[n], wire.Level(r.Levels[n]), want)
+			}
+		})
+	}
+	s.disk.writes.open()
+	s.c.close()
+	s.atRest()
+}
+
+// Waits count as requests in flight; beyond the bound what would wait is a miss.
+func TestWaitsAreBounded(t *testing.T) {
+	leakCheck(t)
+	const most = 4
+	s := startSlow(t, func(c *Config) { small(c); c.MaxInFlight = most })
+	d := s.onDisk(1)
+	s.disk.reads.close()
+	m := &wire.AcquireRequest{Profile: s.c.profile, Keys: [][32]byte{d.key}}
+	var waiting []uint64
+	for range most {
+		waiting = append(waiting, s.c.send(wire.OpAcquire, m))
+	}
+	var r wire.AcquireReply
+	s.c.call(wire.OpAcquire, m, &r)
+	if r.Codes[0] != uint16(wire.Miss) {
+		t.Errorf("one too many: %v", wire.Code(r.Codes[0]))
+	}
+	if n := s.server.waiting.Load(); n != most {
+		t.Errorf("%d wait, want %d", n, most)
+	}
+	s.disk.reads.open()
+	for _, request := range waiting {
+		code, body, _ := s.c.await(request)
+		if code != wire.OK || r.Decode(body) != nil || r.Codes[0] != uint16(wire.OK) {
+			t.Errorf("%v: %+v", code, r)
+		}
+		s.c.release(r.Leases[0])
+	}
+	s.c.close()
+	s.atRest()
+}
+
+// A daemon that stops does not wait for a disk longer than it waits for work.
+func TestAStopEndsWaits(t *testing.T) {
+	leakCheck(t)
+	s := startSlow(t, func(c *Config) { small(c); c.DrainTimeout = 50 * time.Millisecond })
+	d := s.onDisk(1)
+	s.disk.reads.close()
+	s.c.send(wire.OpAcquire, &wire.AcquireRequest{Profile: s.c.profile, Keys: [][32]byte{d.key}})
+	s.disk.reads.await(t)
+	s.stop()
+}
