@@ -16,6 +16,8 @@ type write struct {
 	answers int             // tickets that are neither started nor canceled
 	started bool
 	waiters []waiter
+
+	manifest []byte // as stored; from the worker to the committer
 }
 
 // waiter is somebody who is told when an entry has reached a level.

@@ -93,7 +93,7 @@ func (t *Tier) commitGroup(v *volume, g *group) {
 		changes = append(changes, catalog.Change{Delete: &name})
 	}
 	for _, w := range g.put {
-		changes = append(changes, catalog.Change{Row: w.entry.row()})
+		changes = append(changes, catalog.Change{Row: w.entry.row(), Manifest: w.manifest})
 	}
 	if err := v.catalog.Commit(changes, false); err != nil {
 		t.groupFailed(g, t.catalogTrouble(err))

@@ -2,7 +2,6 @@ package disk
 
 import (
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -33,71 +32,83 @@ const (
 var (
 	ErrVersion = fmt.Errorf("disk: written by another version: %w", tiering.ErrUnavailable)
 	ErrLocked  = fmt.Errorf("disk: locked by another process: %w", tiering.ErrUnavailable)
+	ErrNotTier = fmt.Errorf("disk: not the directory of a disk tier: %w", tiering.ErrInvalid) // of offline functions
 )
+
+// format is what a directory says of itself. Its granule is that of all slabs, so
+// a configuration that names another one has no effect on it.
+type format struct {
+	id      slab.StoreID
+	granule int64
+}
 
 // formatHead begins a FORMAT file, which reads
 //
 //	spliced disk tier
 //	version 1
 //	store 6f1f…
+//	granule 65536
 const formatHead = "spliced disk tier\n"
 
-func formatText(id slab.StoreID) []byte {
-	return fmt.Appendf(nil, "%sversion %d\nstore %v\n", formatHead, Version, id)
+func (f *format) text() []byte {
+	return fmt.Appendf(nil, "%sversion %d\nstore %v\ngranule %d\n", formatHead, Version, f.id, f.granule)
 }
 
-// readFormat answers the store id of a directory. fs.ErrNotExist: it has none yet.
-func readFormat(index vfs.FS, dir string) (id slab.StoreID, err error) {
+// readFormat reads a directory's format. fs.ErrNotExist: it has none yet.
+func readFormat(index vfs.FS, dir string) (f format, err error) {
 	b, err := readFile(index, index.PathJoin(dir, formatName), 4096)
 	if err != nil {
-		return id, err
+		return f, err
 	}
 	rest, ok := strings.CutPrefix(string(b), formatHead)
 	if !ok {
-		return id, fmt.Errorf("disk: %s begins with %.20q: %w", formatName, b, ErrVersion)
+		return f, fmt.Errorf("disk: %s begins with %.20q: %w", formatName, b, ErrVersion)
 	}
 	line, rest, _ := strings.Cut(rest, "\n")
 	if line != fmt.Sprintf("version %d", Version) {
-		return id, fmt.Errorf("disk: the directory has %s, this program reads version %d: %w", line, Version, ErrVersion)
+		return f, fmt.Errorf("disk: the directory has %s, this program reads version %d: %w", line, Version, ErrVersion)
 	}
-	text, ok := strings.CutPrefix(strings.TrimSuffix(rest, "\n"), "store ")
-	raw, err := hex.DecodeString(text)
-	if !ok || err != nil || len(raw) != len(id) {
-		return id, fmt.Errorf("disk: %s names the store %.40q: %w", formatName, rest, tiering.ErrCorrupt)
+	var id []byte
+	n, err := fmt.Sscanf(rest, "store %x\ngranule %d\n", &id, &f.granule)
+	g := f.granule
+	if n != 2 || err != nil || len(id) != len(f.id) || g < minGranuleBytes || g > maxGranuleBytes || g&(g-1) != 0 {
+		return f, fmt.Errorf("disk: %s says %.80q: %w", formatName, rest, tiering.ErrCorrupt)
 	}
-	return slab.StoreID(raw), nil
+	f.id = slab.StoreID(id)
+	return f, nil
 }
 
 // openFormat reads the format of a directory or, in one that was not used before,
 // writes it. What has slabs or an index but no format is not ours to begin anew.
-func openFormat(index vfs.FS, dir string) (id slab.StoreID, err error) {
-	id, err = readFormat(index, dir)
+func openFormat(index vfs.FS, dir string, granule int64) (f format, err error) {
+	f, err = readFormat(index, dir)
 	if !errors.Is(err, fs.ErrNotExist) {
-		return id, err
+		return f, err
 	}
 	for _, name := range [...]string{indexDir, slabDir} {
 		if list, err := index.List(index.PathJoin(dir, name)); err == nil && len(list) > 0 {
-			return id, fmt.Errorf("disk: %s is missing beside %s: %w", formatName, name, tiering.ErrCorrupt)
+			return f, fmt.Errorf("disk: %s is missing beside %s: %w", formatName, name, tiering.ErrCorrupt)
 		}
 	}
-	if _, err := rand.Read(id[:]); err != nil {
-		return id, err
+	if _, err := rand.Read(f.id[:]); err != nil {
+		return f, err
 	}
-	return id, replaceFile(index, dir, formatName, formatText(id))
+	f.granule = granule
+	return f, replaceFile(index, dir, formatName, f.text())
 }
 
 // lockDir takes the lock of a directory, for as long as the process lives or
 // until the answer is closed. Ours is flock, which is let go of when the process
 // dies, however it dies; file systems of tests bring their own.
-func lockDir(cfg *Config) (io.Closer, error) {
-	if cfg.Index != nil {
-		c, err := cfg.Index.Lock(cfg.Index.PathJoin(cfg.Dir, lockName))
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", err, ErrLocked)
-		}
-		return c, nil
+func lockDir(index vfs.FS, dir string) (io.Closer, error) {
+	if index == vfs.Default {
+		return flock(dir)
 	}
-	return flock(cfg.Dir)
+	c, err := index.Lock(index.PathJoin(dir, lockName))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, ErrLocked)
+	}
+	return c, nil
 }
 
 func flock(dir string) (io.Closer, error) {

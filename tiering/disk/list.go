@@ -38,7 +38,7 @@ type Info struct {
 	LastUsed   time.Time
 }
 
-// Detail is an entry with where it lies and what its header tells.
+// Detail is an entry with where it lies and what its manifest tells.
 type Detail struct {
 	Info
 	Runs     []slab.Run
@@ -87,9 +87,8 @@ func (e *entry) info() Info {
 	}
 }
 
-// Detail answers one entry. Its manifest is read from the disk: ErrGone when there
-// is no such entry, ErrCorrupt or ErrUnavailable when the header cannot be read.
-// It is not a use, and forgets nothing.
+// Detail answers one entry, its manifest from the catalogue. ErrGone when there is
+// no such entry, ErrUnavailable when the catalogue does not answer. It is not a use.
 func (t *Tier) Detail(ctx context.Context, n tiering.Name) (*Detail, error) {
 	t.mu.Lock()
 	e := t.findLocked(&n)
@@ -101,26 +100,23 @@ func (t *Tier) Detail(ctx context.Context, n tiering.Name) (*Detail, error) {
 	v := t.vol
 	t.holdLocked(e)
 	t.mu.Unlock()
-	r := &reading{vol: v, e: e, header: slab.AlignedBuffer(int(e.headerBytes))}
-	layout := e.model.layout(e.Kind, e.end-e.begin)
-	r.chunks = chunksOf(&layout, e.ranks)
-	err := ctx.Err()
-	if err == nil {
-		err = r.transfer(0, [][]byte{r.header})
-	}
-	if err == nil {
-		d.Manifest, err = r.manifest()
-	}
+	stored, ok, err := v.catalog.Manifest(extentName(n))
 	t.mu.Lock()
 	free := t.letGoLocked(e)
 	t.mu.Unlock()
 	if free {
 		t.releaseSpace(v, e, e.runs)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("disk: header of %x: %w", n.Key[:8], err)
+	if err == nil && ok {
+		d.Manifest, err = extent.Decode(stored)
 	}
-	return d, nil
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("disk: manifest of %x: %w: %w", n.Key[:8], err, tiering.ErrUnavailable)
+	case !ok:
+		return nil, fmt.Errorf("disk: manifest of %x: %w", n.Key[:8], tiering.ErrGone)
+	}
+	return d, ctx.Err()
 }
 
 // PoolUsage is one pool's account, in bytes of space, whole granules.

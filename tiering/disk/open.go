@@ -22,6 +22,7 @@ func (t *Tier) attach() bool {
 	v, err := openVolume(&t.cfg)
 	var o *opening
 	if err == nil {
+		t.useGranule(v.format.granule)
 		if o, err = t.load(v); err != nil {
 			err = errors.Join(err, v.close())
 		}
@@ -46,6 +47,16 @@ func (t *Tier) attach() bool {
 	t.log.Info().Str("tier", "disk").Str("dir", t.cfg.Dir).Int("entries", len(o.index)).Int("dropped", o.dropped).
 		Dur("took", time.Since(began)).Msg("disk tier is open")
 	return true
+}
+
+// useGranule divides the budget anew, where the directory has another granule than
+// the configuration.
+func (t *Tier) useGranule(granule int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cfg.GranuleBytes = granule
+	t.cfg.SlabBytes = max(t.cfg.SlabBytes&^(granule-1), 2*granule)
+	t.budgets = budgets(&t.cfg)
 }
 
 // refusal is the state that a failed opening leads to.
@@ -131,7 +142,7 @@ func (o *opening) slabs(t *Tier, v *volume) error {
 			continue
 		}
 		v.space.AddSlab(s.Number, s.Bytes)
-		v.addSlab(s, t.cfg.GranuleBytes)
+		v.addSlab(s)
 		o.dirty = append(o.dirty, s.Number)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
@@ -20,7 +21,7 @@ type volume struct {
 	index   vfs.FS // of everything but slabs
 	dir     string
 	lock    io.Closer
-	id      slab.StoreID
+	format  format
 	slabs   slab.FS
 	set     *slab.Set
 	space   *slab.Space
@@ -43,14 +44,15 @@ type volume struct {
 func (v *volume) path(name string) string { return v.index.PathJoin(v.dir, name) }
 
 // addSlab counts a slab.
-func (v *volume) addSlab(s slab.SlabInfo, granule int64) {
+func (v *volume) addSlab(s slab.SlabInfo) {
 	v.slabBytes.Add(s.Bytes)
+	granule := v.format.granule
 	v.capacity += s.Bytes/granule*granule - granule
 }
 
 // openVolume opens a directory, which is locked before anything is changed in it.
 func openVolume(cfg *Config) (v *volume, err error) {
-	v = &volume{index: cfg.Index, dir: cfg.Dir, space: slab.NewSpace(cfg.GranuleBytes), dirty: map[uint32]bool{}}
+	v = &volume{index: cfg.Index, dir: cfg.Dir, slabs: cfg.Slabs, dirty: map[uint32]bool{}}
 	if v.index == nil {
 		v.index = vfs.Default
 	}
@@ -63,31 +65,42 @@ func openVolume(cfg *Config) (v *volume, err error) {
 	if err := makeDirs(v.index, cfg.Dir); err != nil {
 		return v, err
 	}
-	if v.lock, err = lockDir(cfg); err != nil {
+	if v.lock, err = lockDir(v.index, cfg.Dir); err != nil {
 		return v, err
 	}
-	if v.id, err = openFormat(v.index, cfg.Dir); err != nil {
+	if v.format, err = openFormat(v.index, cfg.Dir, cfg.GranuleBytes); err != nil {
 		return v, err
 	}
-	if v.slabs, err = slabFS(cfg); err != nil {
+	if err := v.openSlabs(cfg.SlabBytes, cfg.Workers); err != nil {
 		return v, err
 	}
-	v.set, err = slab.OpenSet(v.slabs, slab.SetOptions{StoreID: v.id, SlabBytes: cfg.SlabBytes, Granule: cfg.GranuleBytes, Width: min(cfg.Workers, slab.MaxWidth)})
-	if err != nil {
-		return v, fmt.Errorf("disk: slabs: %w", err)
-	}
-	v.catalog, err = catalog.Open(v.index, v.path(indexDir), catalog.Options{StoreID: v.id, Log: cfg.Log})
-	if err != nil {
-		return v, fmt.Errorf("disk: catalogue: %w", err)
-	}
-	return v, nil
+	return v, v.openCatalog(indexDir, cfg.Log)
 }
 
-func slabFS(cfg *Config) (slab.FS, error) {
-	if cfg.Slabs != nil {
-		return cfg.Slabs, nil
+// openSlabs opens the slab files, which are as they are; bytes is for new ones.
+func (v *volume) openSlabs(bytes int64, workers int) (err error) {
+	if v.slabs == nil {
+		if v.slabs, err = slab.OpenDir(filepath.Join(v.dir, slabDir)); err != nil {
+			return err
+		}
 	}
-	return slab.OpenDir(filepath.Join(cfg.Dir, slabDir))
+	g := v.format.granule
+	v.space = slab.NewSpace(g)
+	v.set, err = slab.OpenSet(v.slabs, slab.SetOptions{
+		StoreID: v.format.id, SlabBytes: max(bytes&^(g-1), 2*g), Granule: g, Width: min(workers, slab.MaxWidth),
+	})
+	if err != nil {
+		return fmt.Errorf("disk: slabs: %w", err)
+	}
+	return nil
+}
+
+func (v *volume) openCatalog(name string, log zerolog.Logger) (err error) {
+	v.catalog, err = catalog.Open(v.index, v.path(name), catalog.Options{StoreID: v.format.id, Log: log})
+	if err != nil {
+		return fmt.Errorf("disk: catalogue: %w", err)
+	}
+	return nil
 }
 
 // makeDirs makes the directory and those inside it, but not its parent: where

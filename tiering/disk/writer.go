@@ -89,6 +89,7 @@ func (t *Tier) perform(ctx context.Context, v *volume, w *write) error {
 	if err := v.set.Write(h.Runs, 0, append([][]byte{header}, buffers(p.pieces)...)); err != nil {
 		return t.writeTrouble(fmt.Errorf("disk: write %x: %w", e.Key[:8], err))
 	}
+	w.manifest = p.manifest
 	t.written(v, w)
 	return nil
 }
@@ -261,7 +262,7 @@ func (t *Tier) grow(v *volume, seen uint64) (grown bool, err error) {
 	v.space.AddSlab(made.Number, made.Bytes)
 	t.mu.Lock()
 	t.counters.SlabsMade++
-	v.addSlab(made, t.cfg.GranuleBytes)
+	v.addSlab(made)
 	v.frees++
 	t.mu.Unlock()
 	t.space.Broadcast()
