@@ -184,9 +184,32 @@ func (d *Daemon) run(ctx context.Context, rest *api.Server) error {
 	d.flush()
 	woken := d.server.watcher.stop()
 	stopBackground()
-	parts.Wait()
+	if !endsWithin(d.stuckAfter(), parts.Wait) {
+		return errors.Join(cause(ctx), unlinked, woken, fmt.Errorf("a read of the disk tier does not end: %w", errStuck))
+	}
 	d.log.Info().Msg("stopped")
 	return errors.Join(cause(ctx), unlinked, woken)
+}
+
+// stuckAfter is how long the end of what runs in the background may take. It has
+// been told to end; only a disk that hangs in the kernel keeps it.
+func (d *Daemon) stuckAfter() time.Duration { return 4*d.config.DrainTimeout + time.Second }
+
+// endsWithin reports whether wait returns in time. One that does not is left.
+func endsWithin(limit time.Duration, wait func()) bool {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wait()
+	}()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 // cause is why a part made the daemon stop; nil when it was asked to.
@@ -265,16 +288,24 @@ func (d *Daemon) storeConfig() tiering.Config {
 	return config
 }
 
-// close is the last part of the stop order; it takes what open left.
+// close is the last part of the stop order; it takes what open left. A disk that
+// hangs keeps the memory that it reads: then store and device stay open.
 func (d *Daemon) close() error {
 	var failed []error
 	if d.server != nil && d.server.watcher != nil {
 		d.server.watcher.close()
 	}
-	if d.store != nil {
-		failed = append(failed, d.store.Close())
+	var stored error
+	below := func() {
+		if d.store != nil {
+			stored = d.store.Close()
+		}
+		d.stopDisk()
 	}
-	d.stopDisk()
+	if !endsWithin(d.stuckAfter(), below) {
+		return errors.Join(append(failed, fmt.Errorf("a write of the disk tier does not end: %w", errStuck))...)
+	}
+	failed = append(failed, stored)
 	if d.ownsDev && d.device != nil {
 		failed = append(failed, d.device.Close())
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/disk"
 )
 
 // withDisk is testConfig with a small disk tier in a directory of the test's own.
@@ -295,6 +296,7 @@ func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
 			}
 		}, "missing"},
 		"no parent":                  {func(_ *testing.T, c *Config) { c.Disk = filepath.Join(c.Disk, "a", "b") }, "missing"},
+		"a read-only directory":      {func(_ *testing.T, c *Config) { c.Disk = "/sys/kernel" }, "missing"},
 		"a file system without room": {func(_ *testing.T, c *Config) { c.Disk = "/proc/self/spliced" }, "missing"},
 		"another version": {func(t *testing.T, c *Config) {
 			startDaemon(t, *c, nil).stop()
@@ -337,6 +339,35 @@ func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
 			r.stop()
 		})
 	}
+}
+
+// The directory is tried again: whoever waits for it gets it.
+func TestADaemonTakesADirectoryOverFromOneThatEnds(t *testing.T) {
+	leakCheck(t)
+	config, next := withDisk(t), withDisk(t)
+	next.Disk = config.Disk
+	first := startDaemon(t, config, nil)
+	p := testProfile(t, 1)
+	c := attach(t, first.Socket())
+	c.register(p)
+	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+	c.publishAt(d, wire.LevelSynced)
+	c.close()
+	second := startDaemon(t, next, nil)
+	if check := second.check(t, "disk"); check.State != api.CheckDegraded {
+		t.Errorf("check %+v", check)
+	}
+	first.stop()
+	eventually(t, "the directory is open", func() bool { return second.disk.Health().State == disk.StateOK })
+	c = attach(t, second.Socket())
+	c.register(p)
+	if m := c.match(d.key); m.Tier[0] != wire.TierDisk {
+		t.Errorf("match %+v", m)
+	}
+	c.release(c.lease(d))
+	c.close()
+	second.atRest()
+	second.stop()
 }
 
 func (r *running) metricsText(t testing.TB) string {

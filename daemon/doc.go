@@ -45,6 +45,8 @@
 // device, lock. Work that no context ends is waited for once more and then left:
 // unmapping under it would fault, so Run returns without closing store and device.
 //
+// A disk that hangs in the kernel is left in the same way.
+//
 // A disk that is missing, taken, full or failing changes none of this: the check
 // "disk" is degraded and says why, and the daemon serves from memory.
 //

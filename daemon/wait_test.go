@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk"
 )
 
 // gate holds up whoever passes while it is shut.
@@ -398,6 +400,19 @@ func TestWaitsAreBounded(t *testing.T) {
 	}
 	s.c.close()
 	s.atRest()
+}
+
+// A write that hangs in the kernel does not keep the process.
+func TestAStopLeavesADiskThatHangs(t *testing.T) {
+	s := startSlow(t, func(c *Config) { c.DrainTimeout = 50 * time.Millisecond })
+	s.disk.writes.close()
+	s.c.publish(s.document(1))
+	s.disk.writes.await(t)
+	if err := s.end(); !errors.Is(err, errStuck) {
+		t.Errorf("ended with %v", err)
+	}
+	s.disk.writes.open()
+	eventually(t, "what was left has ended", func() bool { return s.Daemon.disk.Health().State == disk.StateClosed })
 }
 
 // A daemon that stops does not wait for a disk longer than it waits for work.
