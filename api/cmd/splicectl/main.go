@@ -57,7 +57,7 @@ type call struct {
 func commands() []command {
 	return []command{
 		demoCommand(), benchCommand(), tortureCommand(), profileCommand(), lsCommand(), inspectCommand(), statsCommand(), doctorCommand(),
-		versionCommand(), echoCommand(), victimCommand(),
+		versionCommand(), echoCommand(), victimCommand(), loadCommand(),
 	}
 }
 

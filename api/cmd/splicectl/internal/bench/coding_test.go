@@ -3,6 +3,9 @@ package bench
 import "testing"
 
 func TestSamplesOfTheCodecAreThoseOfTheRows(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a model over a long text")
+	}
 	captured, err := capture(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)

@@ -2,19 +2,20 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // run is the pass done by plain system calls on goroutines: the limit of what
-// any Go program gets here, and all there is where fio is absent. Buffers hold
-// incompressible bytes.
-func (t transfer) run(ctx context.Context) (passed, error) {
+// any Go program gets here, and all there is where fio is absent. Each block has
+// its own place in memory, as the tier's have; fio uses as much memory as there
+// are blocks on their way, which caches hold. memory is page-aligned and as long
+// as the file.
+func (t transfer) run(ctx context.Context, memory []byte) (passed, error) {
 	flags := unix.O_RDONLY
 	if t.Write {
 		flags = unix.O_RDWR
@@ -24,45 +25,39 @@ func (t transfer) run(ctx context.Context) (passed, error) {
 		return passed{}, fmt.Errorf("open %s for direct transfers: %w", t.Path, err)
 	}
 	defer unix.Close(fd)
-	buffers := make([][]byte, t.Workers)
-	for i := range buffers {
-		if buffers[i], err = pageAligned(t.Block); err != nil {
-			return passed{}, err
-		}
-		defer func() { _ = unix.Munmap(buffers[i]) }()
-	}
+	var front atomic.Int64
 	before := ownUsage()
 	begin := time.Now()
-	failed := make([]error, t.Workers)
-	var workers sync.WaitGroup
-	for i := range t.Workers {
-		workers.Go(func() { failed[i] = t.worker(ctx, fd, i, buffers[i]) })
-	}
-	workers.Wait()
-	return passed{seconds: time.Since(begin).Seconds(), bytes: t.Bytes, cpu: ownUsage().since(before).cpu}, errors.Join(failed...)
+	err = together(t.Workers, func(i int) error { return t.worker(ctx, fd, i, &front, memory) })
+	return passed{seconds: time.Since(begin).Seconds(), bytes: t.Bytes, cpu: ownUsage().since(before).cpu}, err
 }
 
-func (t transfer) worker(ctx context.Context, fd, i int, buf []byte) error {
-	base, blocks := int64(i)*t.share(), int(t.share()/t.Block)
-	for n := range blocks {
-		if err := ctx.Err(); err != nil {
+// worker moves blocks: every one of its own part, or the next at the front.
+func (t transfer) worker(ctx context.Context, fd, i int, front *atomic.Int64, memory []byte) error {
+	var base int64
+	if t.Apart {
+		base, front = int64(i)*t.share(), new(atomic.Int64)
+	}
+	move := unix.Pread
+	if t.Write {
+		move = unix.Pwrite
+	}
+	for {
+		n := front.Add(1) - 1
+		off := n * t.Block
+		if err := ctx.Err(); err != nil || off >= t.share() {
 			return err
 		}
-		move := unix.Pread
-		if t.Write {
-			move = unix.Pwrite
+		buf := memory[base+off:][:t.Block]
+		if done, err := move(fd, buf, base+off); err != nil || done != len(buf) {
+			return fmt.Errorf("%d of %d bytes at %d of %s: %w", done, len(buf), base+off, t.Path, err)
 		}
-		off := base + int64(n)*t.Block
-		if done, err := move(fd, buf, off); err != nil || done != len(buf) {
-			return fmt.Errorf("%d of %d bytes at %d of %s: %w", done, len(buf), off, t.Path, err)
-		}
-		if t.Write && t.SyncEvery > 0 && (n+1)%t.SyncEvery == 0 {
+		if t.Write && t.SyncEvery > 0 && (n+1)%int64(t.SyncEvery) == 0 {
 			if err := unix.Fdatasync(fd); err != nil {
 				return fmt.Errorf("sync %s: %w", t.Path, err)
 			}
 		}
 	}
-	return nil
 }
 
 // pageAligned is memory for direct transfers, filled with noise; it is given

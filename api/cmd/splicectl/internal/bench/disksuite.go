@@ -2,44 +2,63 @@ package bench
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
+	"fmt"
+	"os"
 )
 
 // diskSections are those of the suite disk: the tier beside fio, both on one
 // disk, in turns.
 func diskSections() []section {
-	return []section{{"codec", codecRows}, {"durable", durableRows}}
-}
-
-// durableRows compares at both sizes.
-func durableRows(ctx context.Context, s *session) error {
-	for _, size := range durableSizes() {
-		if err := durableRow(ctx, s, size); err != nil {
-			return err
-		}
+	return []section{
+		{"bulk", bulkRows}, {"group", groupRows}, {"promotion", promotionRow}, {"open", openingRow}, {"busy", busyRows},
+		{"codec", codecRows}, {"durable", durableRows}, {"torture", tortureNotes},
 	}
-	return nil
 }
 
-func durableRow(ctx context.Context, s *session, size durableSize) (err error) {
-	d, err := newScratch(s.options.Dir)
+// tortureNotes shows how much of what was acknowledged had survived in a report
+// of torture runs, beside what kvblockd says of itself. It measures nothing.
+func tortureNotes(_ context.Context, s *session) error {
+	if s.options.Torture == "" {
+		return nil
+	}
+	text, err := os.ReadFile(s.options.Torture)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.remove()) }()
-	redis, err := openRedis(ctx, d.path("redis"), size)
+	notes, err := survivals(text)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", s.options.Torture, err)
 	}
-	defer func() { err = errors.Join(err, redis.close()) }()
-	var puts, gets []float64
-	for range s.rounds(5) {
-		put, get, err := durablePass(ctx, redis, size)
-		if err != nil {
-			return err
-		}
-		puts, gets = append(puts, put), append(gets, get)
-	}
-	s.add(row("redis_set_"+size.name, "MB/s", median(puts), 0, bar{}), row("redis_get_"+size.name, "MB/s", median(gets), 0, bar{}))
+	s.report.Notes = append(s.report.Notes, notes...)
 	return nil
+}
+
+func survivals(text []byte) ([]string, error) {
+	var r struct {
+		Loops          int `json:"loops"`
+		MemoryAcked    int `json:"memory_acked"`
+		MemorySurvived int `json:"memory_survived"`
+		LoggedAcked    int `json:"logged_acked"`
+		LoggedSurvived int `json:"logged_survived"`
+		SyncedAcked    int `json:"synced_acked"`
+		SyncedSurvived int `json:"synced_survived"`
+		Corrupt        int `json:"corrupt"`
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, err
+	}
+	if r.MemoryAcked+r.LoggedAcked+r.SyncedAcked == 0 {
+		return nil, fmt.Errorf("nothing was acknowledged in %d loops", r.Loops)
+	}
+	notes := []string{fmt.Sprintf("survived kill -9, of what was acknowledged, in %d loops, with %d corrupt reads:", r.Loops, r.Corrupt)}
+	for _, l := range []struct {
+		level           string
+		acked, survived int
+	}{{"memory", r.MemoryAcked, r.MemorySurvived}, {"logged", r.LoggedAcked, r.LoggedSurvived}, {"synced", r.SyncedAcked, r.SyncedSurvived}} {
+		if l.acked > 0 {
+			notes = append(notes, fmt.Sprintf("  %s: %d of %d, %.4g %%", l.level, l.survived, l.acked, 100*float64(l.survived)/float64(l.acked)))
+		}
+	}
+	return append(notes, "  kvblockd, as published: 23 %"), nil
 }

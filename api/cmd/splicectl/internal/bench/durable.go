@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"os"
 	"sync"
+
+	"github.com/spliced-kv/spliced/connector/wire"
 )
 
 // The durable section puts values that are on the disk before anyone answers:
 // ours through a daemon with level synced beside Redis with appendfsync always,
-// both over a unix socket, from as many writers, on the same disk.
+// both over a unix socket, from as many writers, on the same disk. Redis is the
+// limit of these rows by name only: more than once it is better.
 
 const durableWriters = 4
 
@@ -22,15 +25,75 @@ type keeper interface {
 	get(ctx context.Context, w int) error
 }
 
-// durableSize is one size of values and how many a writer puts in a round.
+// durableSize is one size of values, how many a writer puts in a round, and the
+// model whose segments have it.
 type durableSize struct {
 	name  string
 	bytes int64
 	each  int
+	model bulk
 }
 
 func durableSizes() []durableSize {
-	return []durableSize{{"1MiB", 1 << 20, 24}, {"16MiB", 16 << 20, 2}}
+	return []durableSize{{"1MiB", 1 << 20, 24, bulk{name: "1MiB", tokens: flatTokens}}, {"16MiB", 16 << 20, 3, bulks()[0]}}
+}
+
+// durableRows compares at both sizes.
+func durableRows(ctx context.Context, s *session) error {
+	if _, err := findRedis(); err != nil {
+		s.skip("redis", err.Error())
+	}
+	for _, size := range durableSizes() {
+		if err := durableRow(ctx, s, size); err != nil {
+			return fmt.Errorf("%s: %w", size.name, err)
+		}
+	}
+	return nil
+}
+
+func durableRow(ctx context.Context, s *session, size durableSize) (err error) {
+	d, err := newScratch(s.options.Dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.remove()) }()
+	node, err := openNode(ctx, s, d.path("tier"), size)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, node.stop()) }()
+	size.bytes = node.model.layout.Bytes
+	var puts, gets [2][]float64
+	figures := []func() ([]float64, error){durableFigure(ctx, node, size, &puts[0], &gets[0])}
+	if _, err := findRedis(); err == nil {
+		redis, err := openRedis(ctx, d.path("redis"), size)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, redis.close()) }()
+		figures = append(figures, durableFigure(ctx, redis, size, &puts[1], &gets[1]))
+	}
+	if _, err := alternate(1, figures...); err != nil { // first touches
+		return err
+	}
+	puts, gets = [2][]float64{}, [2][]float64{}
+	if _, err := alternate(s.rounds(5), figures...); err != nil {
+		return err
+	}
+	s.add(
+		row("put_synced_"+size.name, "MB/s", median(puts[0]), median(puts[1]), bar{}),
+		row("get_copied_"+size.name, "MB/s", median(gets[0]), median(gets[1]), bar{}),
+	)
+	return nil
+}
+
+// durableFigure takes samples of a pass into puts and gets.
+func durableFigure(ctx context.Context, k keeper, size durableSize, puts, gets *[]float64) func() ([]float64, error) {
+	return func() ([]float64, error) {
+		put, get, err := durablePass(ctx, k, size)
+		*puts, *gets = append(*puts, put), append(*gets, get)
+		return nil, err
+	}
 }
 
 // durablePass has all writers put, then get, and answers MB/s of both.
@@ -66,6 +129,61 @@ func together(n int, f func(int) error) error {
 	}
 	running.Wait()
 	return errors.Join(failed...)
+}
+
+// nodeKeeper is a daemon of ours with a disk. Its clients copy what they get and
+// check it, as an engine would that does not map the daemon's memory.
+type nodeKeeper struct {
+	*local
+	model  *model
+	size   durableSize
+	puts   []int
+	leases [][]byte // where each writer copies to
+}
+
+func openNode(ctx context.Context, s *session, dir string, size durableSize) (*nodeKeeper, error) {
+	l, err := startOnDisk(ctx, s, dir, "-arena", "1GiB")
+	if err != nil {
+		return nil, err
+	}
+	k := &nodeKeeper{local: l, size: size, puts: make([]int, durableWriters)}
+	if k.model, err = l.bulkModel(ctx, size.model); err != nil {
+		return nil, errors.Join(err, l.stop())
+	}
+	for range durableWriters {
+		k.leases = append(k.leases, make([]byte, k.model.layout.Bytes))
+	}
+	return k, nil
+}
+
+// number is the segment that writer w puts as its n-th.
+func (k *nodeKeeper) number(w, n int) int { return 1 + w<<20 + n }
+
+func (k *nodeKeeper) put(ctx context.Context, w int) error {
+	_, err := k.model.putSafe(ctx, k.number(w, k.puts[w]), wire.LevelSynced)
+	k.puts[w]++
+	return err
+}
+
+// get goes back through what was put last.
+func (k *nodeKeeper) get(ctx context.Context, w int) error {
+	k.puts[w]--
+	n := k.puts[w]
+	if n%k.size.each == 0 {
+		k.puts[w] += k.size.each // all of this round: the next one begins behind it
+	}
+	key, _ := k.model.SegmentKey(k.model.spec, tokensOf(k.number(w, n), k.model.spec.Tokens))
+	lease, err := k.acquire(ctx, k.model, key, true)
+	if err != nil {
+		return err
+	}
+	defer lease.Release()
+	for i, p := range k.model.layout.Parts {
+		if err := lease.Read(i, k.leases[w][p.Off:p.Off+p.Len]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // redisKeeper is one connection a writer to a server of ours.

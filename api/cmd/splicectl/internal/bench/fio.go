@@ -12,19 +12,28 @@ import (
 	"syscall"
 )
 
-// transfer is one sequential pass over a file with O_DIRECT, done by fio or by
-// our own loop: Workers threads, each over its own part of the file, one block
-// after another.
+// transfer is one pass over a file with O_DIRECT, done by fio or by our own loop,
+// with Workers blocks on their way at any time. All work at one front, which goes
+// through the file from its beginning, as the tier goes through a large object;
+// or, Apart, each goes through a part of its own and waits for its own syncs, as
+// writers of small objects do.
 type transfer struct {
 	Path      string
 	Write     bool
 	Bytes     int64 // of the file; a multiple of Workers x Block
 	Block     int64
 	Workers   int
-	SyncEvery int // a worker calls fdatasync after so many blocks; 0 = never
+	Apart     bool
+	SyncEvery int // fdatasync after so many blocks of a front; 0 = never
 }
 
-func (t transfer) share() int64 { return t.Bytes / int64(t.Workers) }
+// share is what goes through one front.
+func (t transfer) share() int64 {
+	if t.Apart {
+		return t.Bytes / int64(t.Workers)
+	}
+	return t.Bytes
+}
 
 // fio is the program of that name. It is a limit only: without it rows keep the
 // limit of our own loop.
@@ -44,12 +53,15 @@ func (t transfer) fioArgs() []string {
 		direction = "write"
 	}
 	share := strconv.FormatInt(t.share(), 10)
-	return []string{
+	args := []string{
 		"--name=spliced", "--filename=" + t.Path, "--rw=" + direction, "--bs=" + strconv.FormatInt(t.Block, 10),
-		"--ioengine=psync", "--direct=1", "--thread", "--numjobs=" + strconv.Itoa(t.Workers), "--group_reporting",
-		"--size=" + share, "--offset_increment=" + share, "--fdatasync=" + strconv.Itoa(t.SyncEvery),
-		"--output-format=json",
+		"--direct=1", "--thread", "--group_reporting", "--size=" + share, "--fdatasync=" + strconv.Itoa(t.SyncEvery),
+		"--output-format=json", "--eta=never",
 	}
+	if t.Apart {
+		return append(args, "--ioengine=psync", "--numjobs="+strconv.Itoa(t.Workers), "--offset_increment="+share)
+	}
+	return append(args, "--ioengine=libaio", "--iodepth="+strconv.Itoa(t.Workers))
 }
 
 // run answers what fio measured, which leaves out its own start.
@@ -108,7 +120,7 @@ func parseFio(text []byte, t transfer) (passed, error) {
 	if t.Write {
 		way = job.Write
 	}
-	if way.Bytes != t.share()*int64(t.Workers) || way.PerSecond <= 0 {
+	if way.Bytes != t.Bytes || way.PerSecond <= 0 {
 		return passed{}, fmt.Errorf("fio moved %d bytes of %d", way.Bytes, t.Bytes)
 	}
 	// Its milliseconds are whole, its bytes a second come from them or finer.

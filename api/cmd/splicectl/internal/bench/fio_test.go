@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -60,15 +61,18 @@ func TestFioThatDidSomethingElseIsRefused(t *testing.T) {
 }
 
 func TestFioGetsTheFlagsOfOurTransfers(t *testing.T) {
-	args := transfer{Path: "/d/f", Write: true, Bytes: 1 << 30, Block: 16 << 20, Workers: 2, SyncEvery: 1}.fioArgs()
+	args := transfer{Path: "/d/f", Write: true, Bytes: 1 << 30, Block: 16 << 20, Workers: 2, Apart: true, SyncEvery: 1}.fioArgs()
 	for _, want := range []string{"--rw=write", "--direct=1", "--bs=16777216", "--numjobs=2", "--size=536870912",
 		"--offset_increment=536870912", "--fdatasync=1", "--filename=/d/f"} {
 		if !slices.Contains(args, want) {
 			t.Errorf("%s is missing in %v", want, args)
 		}
 	}
-	if args := (transfer{Path: "/d/f", Bytes: 1, Block: 1, Workers: 1}).fioArgs(); !slices.Contains(args, "--rw=read") {
-		t.Errorf("%v", args)
+	args = transfer{Path: "/d/f", Bytes: 1 << 20, Block: 1 << 18, Workers: 4}.fioArgs()
+	for _, want := range []string{"--rw=read", "--size=1048576", "--iodepth=4", "--ioengine=libaio"} {
+		if !slices.Contains(args, want) {
+			t.Errorf("%s is missing in %v", want, args)
+		}
 	}
 }
 
@@ -93,19 +97,25 @@ func TestOurLoopAndFioMoveTheSameBytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	job := transfer{Path: path, Write: true, Bytes: 4 << 20, Block: 1 << 20, Workers: 2, SyncEvery: 1}
-	if got, err := job.run(t.Context()); err != nil || got.bytes != 4<<20 || got.rate() <= 0 {
+	memory, err := pageAligned(4 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unmap(memory)
+	job := transfer{Path: path, Write: true, Bytes: 4 << 20, Block: 1 << 20, Workers: 2, Apart: true, SyncEvery: 1}
+	if got, err := job.run(t.Context(), memory); err != nil || got.bytes != 4<<20 || got.rate() <= 0 {
 		t.Fatalf("%+v: %v", got, err)
 	}
-	text, err := os.ReadFile(path)
-	if err != nil || len(text) != 4<<20 || stamp(text) == 0 || stamp(text[3<<20:]) != stamp(text) {
+	if text, err := os.ReadFile(path); err != nil || !bytes.Equal(text, memory) {
 		t.Errorf("%d bytes, not all blocks were written: %v", len(text), err)
 	}
+	written := bytes.Clone(memory)
+	clear(memory)
 	if err := dropCachedUnder(d.dir); err != nil {
 		t.Error(err)
 	}
-	job.Write = false
-	if got, err := job.run(t.Context()); err != nil || got.seconds <= 0 {
+	job.Write, job.Apart = false, false
+	if got, err := job.run(t.Context(), memory); err != nil || got.seconds <= 0 || !bytes.Equal(memory, written) {
 		t.Errorf("%+v: %v", got, err)
 	}
 	f, err := findFio()

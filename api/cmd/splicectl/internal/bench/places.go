@@ -123,11 +123,16 @@ func plainPass(ctx context.Context, d *scratch, size int64) (write, read float64
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, os.Remove(path)) }()
-	w, err := transfer{Path: path, Write: true, Bytes: placeBytes, Block: size, Workers: 1, SyncEvery: 1}.run(ctx)
+	memory, err := pageAligned(placeBytes)
 	if err != nil {
 		return 0, 0, err
 	}
-	r, err := transfer{Path: path, Bytes: placeBytes, Block: size, Workers: 1}.run(ctx)
+	defer func() { err = errors.Join(err, unmap(memory)) }()
+	w, err := transfer{Path: path, Write: true, Bytes: placeBytes, Block: size, Workers: 1, SyncEvery: 1}.run(ctx, memory)
+	if err != nil {
+		return 0, 0, err
+	}
+	r, err := transfer{Path: path, Bytes: placeBytes, Block: size, Workers: 1}.run(ctx, memory)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -23,6 +23,7 @@ type Report struct {
 	Suite   string    `json:"suite"`
 	Rows    []Row     `json:"rows"`
 	Skipped []Skip    `json:"skipped"`
+	Notes   []string  `json:"notes,omitempty"` // what was not measured here
 }
 
 // Row is one figure.
@@ -129,7 +130,13 @@ func (r *Report) Print(w io.Writer) error {
 	for _, s := range r.Skipped {
 		fmt.Fprintf(t, "%s\tskipped: %s\n", s.Name, s.Reason)
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintln(w, note)
+	}
+	return nil
 }
 
 func orDash(v *float64) string {

@@ -65,6 +65,16 @@ func (s *session) skip(name, reason string) {
 	s.report.Skipped = append(s.report.Skipped, Skip{Name: name, Reason: reason})
 }
 
+// skipOnce is skip for what several sections miss.
+func (s *session) skipOnce(name, reason string) {
+	for _, known := range s.report.Skipped {
+		if known.Name == name {
+			return
+		}
+	}
+	s.skip(name, reason)
+}
+
 // rounds scales a number of rounds to the suite.
 func (s *session) rounds(n int) int { return max(1, int(float64(n)*s.effort)) }
 
