@@ -73,6 +73,7 @@ type record struct {
 	audited bool          // by the audit after its round
 	missing bool          // an audit did not find it
 	removed bool          // its removal was asked for
+	gone    bool          // and cannot happen any more: it was answered, or its daemon is dead
 }
 
 // ledger is the log of what was submitted and acknowledged. A round is what
@@ -98,6 +99,9 @@ func (l *ledger) begin() {
 	defer l.mu.Unlock()
 	l.round++
 	l.closed = false
+	for _, r := range l.order {
+		r.gone = r.removed
+	}
 	l.rounds = append(l.rounds, Tallies{})
 }
 
@@ -148,6 +152,14 @@ func (l *ledger) remove(i *item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.records[i.Name].removed = true
+}
+
+// removal notes that the removal of an item was answered.
+func (l *ledger) removal(i *item) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.records[i.Name]
+	r.gone = r.removed
 }
 
 // submitted says whether an item of that name was ever sent.

@@ -49,7 +49,8 @@ var variants = []struct {
 // loops kills a daemon again and again and audits what it held.
 type loops struct {
 	options Options
-	rng     *rand.Rand
+	rng     *rand.Rand // of audits
+	moments *rand.Rand // when the daemon is killed: the same for a seed, whatever happens in between
 	work    *workload
 	ledger  *ledger
 	daemon  *child.Daemon
@@ -125,7 +126,7 @@ func (t *loops) args(n int) []string {
 // loop is one round: write, kill, restart, audit.
 func (t *loops) loop(ctx context.Context, n int) error {
 	t.work.begin()
-	m := drawMoment(t.rng)
+	m := drawMoment(t.moments)
 	row := Round{Round: n + 1, Crash: "killed " + m.String(), Variant: variants[n%len(variants)].name}
 	var killed error
 	fuse := light(m, func() { killed = t.daemon.Kill() })
@@ -254,7 +255,9 @@ func (w *worker) run(ctx context.Context) error {
 		case doRemove:
 			w.fuse.at(afterRemoval)
 			w.removed++
-			err = w.client.remove(ctx, op.item)
+			if err = w.client.remove(ctx, op.item); err == nil {
+				w.ledger.removal(op.item)
+			}
 		case doNothing:
 			time.Sleep(idlePause) // all is written and nothing is there to be read
 		}

@@ -189,6 +189,7 @@ func (l *life) worker(ctx context.Context, n int, fuse *fuse, f *Findings) (refu
 			if err = l.machine.store.Evict(op.item.Key); errors.Is(err, tiering.ErrGone) || errors.Is(err, tiering.ErrBusy) {
 				err = nil
 			}
+			l.ledger.removal(op.item)
 		case doNothing:
 			time.Sleep(idlePause)
 		}

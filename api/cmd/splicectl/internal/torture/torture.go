@@ -59,7 +59,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 
 func (o Options) run(ctx context.Context, r *Report) error {
 	if o.Loops > 0 {
-		t := loops{options: o, rng: rand.New(rand.NewPCG(o.Seed, 2)), report: r}
+		t := loops{options: o, rng: rand.New(rand.NewPCG(o.Seed, 2)), moments: rand.New(rand.NewPCG(o.Seed, 5)), report: r}
 		if err := t.run(ctx); err != nil {
 			return err
 		}

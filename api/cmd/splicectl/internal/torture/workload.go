@@ -166,10 +166,11 @@ func (w *workload) grow(at int) *item {
 }
 
 // former finds a segment that was removed or lost: its bytes are written a second
-// time, perhaps where others lay meanwhile.
+// time, perhaps where others lay meanwhile. A removal that is still on its way
+// could take the new one.
 func (w *workload) former() *item {
 	gone := w.ledger.sift(func(r *record) bool {
-		return r.item.isSegment() && (r.missing || r.removed) && r.round < w.ledger.round
+		return r.item.isSegment() && r.round < w.ledger.round && (r.gone || r.missing && !r.removed)
 	})
 	if len(gone) == 0 {
 		return nil

@@ -38,6 +38,7 @@ func (b *bench) play(rng *rand.Rand) (did map[verb]int, puts []string) {
 				b.Fatalf("%s may not be removed in the round that wrote it", op.item)
 			}
 			delete(b.fake.held, op.item.Name)
+			b.ledger.removal(op.item)
 		}
 	}
 	return did, puts
@@ -100,6 +101,29 @@ func (b *bench) written() (n int64) {
 		}
 	}
 	return n
+}
+
+// What is being removed may not be submitted again before that is over.
+func TestARemovalIsAwaited(t *testing.T) {
+	b := newBench(t, 1)
+	b.ledger.begin()
+	i := b.put(1, tiering.LevelSynced)
+	b.ledger.begin()
+	b.ledger.remove(i)
+	if got := b.work.former(); got != nil {
+		t.Errorf("%s would be submitted while it is being removed", got)
+	}
+	b.ledger.removal(i)
+	if got := b.work.former(); got != i {
+		t.Errorf("%v is not submitted again", got)
+	}
+	b.ledger.submit(i)
+	b.ledger.begin()
+	b.ledger.remove(i)
+	b.ledger.begin() // its daemon is dead
+	if got := b.work.former(); got != i {
+		t.Errorf("%v is not submitted again", got)
+	}
 }
 
 func TestWorkloadFollowsFromItsSeed(t *testing.T) {
