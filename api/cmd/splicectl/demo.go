@@ -20,19 +20,22 @@ type demoFlags struct {
 	socket   string
 	daemon   string
 	quiet    bool
+	noKill   bool
 }
 
 func demoCommand() command {
 	return command{
 		name: "demo", synopsis: "[flags]",
 		summary:  "Serve real RAG requests in three ways: full recompute, prefix caching, spliced",
-		examples: []string{"", "-requests 12", "-socket /run/spliced/spliced.sock", "--json"},
+		examples: []string{"", "-requests 12", "-no-kill", "-socket /run/spliced/spliced.sock", "--json"},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
 			var f demoFlags
 			fs.IntVar(&f.requests, "requests", 0, "serve only the first `n` requests; 0 = all")
 			fs.IntVar(&f.seam, "seam", 8, "`tokens` recomputed on either side of a join")
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` of a running daemon (default: a temporary one of its own)")
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
+			fs.BoolVar(&f.noKill, "no-kill", false, "do not kill the demo's own daemon in the middle and restart it on its disk\n"+
+				"directory; a daemon that -socket names is never killed")
 			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
 			return f.run
 		},
@@ -48,15 +51,35 @@ func (f *demoFlags) run(ctx context.Context, c *call) (err error) {
 	case f.seam < 1 || f.seam > 1024:
 		return usagef("-seam %d is not 1 to 1024", f.seam)
 	}
-	socket := f.socket
-	if socket == "" {
-		d, err := child.Start(ctx, child.Options{Binary: f.daemon})
-		if err != nil {
+	if f.socket != "" {
+		return f.show(ctx, c, f.socket, nil)
+	}
+	d, err := f.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Stop()) }()
+	if f.noKill {
+		return f.show(ctx, c, d.Socket, nil)
+	}
+	return f.show(ctx, c, d.Socket, func(ctx context.Context) error {
+		if err := d.Kill(); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, d.Stop()) }()
-		socket = d.Socket
-	}
+		return d.Restart(ctx)
+	})
+}
+
+// demoDisk is many times what the demo publishes; a small slab, since each is
+// allocated whole.
+var demoDisk = []string{"-disk-size", "2GiB", "-disk-slab", "64MiB"}
+
+// start runs a daemon with a disk directory beside its sockets.
+func (f *demoFlags) start(ctx context.Context) (*child.Daemon, error) {
+	return child.Start(ctx, child.Options{Binary: f.daemon, Disk: true, Args: demoDisk})
+}
+
+func (f *demoFlags) show(ctx context.Context, c *call, socket string, crash func(context.Context) error) (err error) {
 	client, err := connector.Open(connector.Options{Socket: socket, Name: "splicectl demo",
 		// The demo measures what the daemon does; a busy machine must not turn hits into misses.
 		Timeouts: connector.Timeouts{Lookup: 5 * time.Second, Transfer: 30 * time.Second}})
@@ -64,16 +87,12 @@ func (f *demoFlags) run(ctx context.Context, c *call) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
-	return f.show(ctx, c, client)
-}
-
-func (f *demoFlags) show(ctx context.Context, c *call, client *connector.Client) error {
 	wait, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := client.WaitAttached(wait); err != nil {
 		return err
 	}
-	o := ragdemo.Options{Requests: f.requests, Seam: f.seam}
+	o := ragdemo.Options{Requests: f.requests, Seam: f.seam, Crash: crash}
 	clearBar := func() {}
 	if !f.quiet {
 		o.Progress, clearBar = progressOn(c.stderr)
@@ -84,9 +103,11 @@ func (f *demoFlags) show(ctx context.Context, c *call, client *connector.Client)
 		return err
 	}
 	if c.json {
-		return printJSON(c.stdout, report)
+		err = printJSON(c.stdout, report)
+	} else {
+		err = report.Print(c.stdout)
 	}
-	return report.Print(c.stdout)
+	return errors.Join(err, report.Restart.Failed())
 }
 
 // progressOn draws a bar on a terminal, and writes a line now and then elsewhere.

@@ -40,7 +40,7 @@ func RunClient(ctx context.Context, client *connector.Client, o Options) (*Repor
 		}
 	}
 	s := &store{Store: remote.New(ctx, client, registered), ctx: ctx, model: registered,
-		segments: map[profile.SegmentKey]int64{}, checkpoints: map[profile.PrefixHash]checkpoint{}}
+		segments: map[profile.SegmentKey]segment{}, checkpoints: map[profile.PrefixHash]checkpoint{}}
 	s.Level = wire.LevelLogged
 	return Run(ctx, m, s, o)
 }
@@ -66,8 +66,13 @@ type store struct {
 	ctx         context.Context
 	model       *connector.Model
 	hits        Hits
-	segments    map[profile.SegmentKey]int64 // bytes
+	segments    map[profile.SegmentKey]segment
 	checkpoints map[profile.PrefixHash]checkpoint
+}
+
+type segment struct {
+	bytes int64
+	lost  bool // it was published again
 }
 
 type checkpoint struct {
@@ -98,7 +103,8 @@ func (s *store) Publish(key profile.SegmentKey, tokens []uint32, seg *refengine.
 		return err
 	}
 	_, interior := seg.Spec.Interior()
-	s.segments[key] = s.model.Profile().SegmentLayout(interior).Bytes
+	_, again := s.segments[key]
+	s.segments[key] = segment{bytes: s.model.Profile().SegmentLayout(interior).Bytes, lost: again}
 	return nil
 }
 
@@ -140,9 +146,9 @@ func (s *store) Holdings() (Holdings, error) {
 		return out, err
 	}
 	for i, key := range q.Keys {
-		if found.Segments[i].Hit() {
+		if known := s.segments[key]; found.Segments[i].Hit() && !known.lost {
 			out.Segments++
-			out.SegmentBytes += s.segments[key]
+			out.SegmentBytes += known.bytes
 		}
 	}
 	for hash, c := range s.checkpoints {

@@ -18,7 +18,8 @@ var ErrChanged = errors.New("ragdemo: a crash of the store changed what it serve
 // Durable is a Store that may end and come back in the middle of a run.
 type Durable interface {
 	Store
-	// Holdings looks up every segment and every checkpoint published so far.
+	// Holdings looks up every segment and every checkpoint published so far. A
+	// segment that had to be published twice does not count: it was lost.
 	Holdings() (Holdings, error)
 	// Hits counts the segments that were found since the run began, by where
 	// they lay.
@@ -110,14 +111,15 @@ func (r *runner) crash(ctx context.Context, after int) error {
 		return fmt.Errorf("crash: %w", err)
 	}
 	out.BackMs = float64(time.Since(began)) / float64(time.Millisecond)
-	if out.Back, err = store.Holdings(); err != nil {
-		return fmt.Errorf("after the crash: %w", err)
-	}
+	// First the replay: looking all up would have the daemon read it ahead.
 	again, err := r.replay(ctx)
 	if err != nil {
 		return fmt.Errorf("after the crash: %w", err)
 	}
 	out.Replay = store.Hits().minus(out.Before)
+	if out.Back, err = store.Holdings(); err != nil {
+		return fmt.Errorf("after the crash: %w", err)
+	}
 	for i := range before {
 		if before[i].same(again[i]) {
 			out.Same++

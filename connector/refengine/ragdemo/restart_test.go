@@ -14,6 +14,7 @@ import (
 type mortal struct {
 	inMemory
 	hidden  map[profile.SegmentKey]bool // gone since the crash
+	lost    int                         // of them, published again
 	crashed bool
 	wrong   bool // the crash changed saved states
 	hits    Hits
@@ -34,7 +35,10 @@ func (s *mortal) Match(keys []profile.SegmentKey) ([]bool, error) {
 }
 
 func (s *mortal) Publish(key profile.SegmentKey, tokens []uint32, seg *refengine.Segment[float32]) error {
-	delete(s.hidden, key)
+	if s.hidden[key] {
+		s.lost++
+		delete(s.hidden, key)
+	}
 	return s.inMemory.Publish(key, tokens, seg)
 }
 
@@ -50,7 +54,7 @@ func (s *mortal) Hits() Hits { return s.hits }
 
 func (s *mortal) Holdings() (Holdings, error) {
 	segments, checkpoints, err := s.HeldBytes()
-	return Holdings{int(segments>>10) - len(s.hidden), segments, int(checkpoints), checkpoints}, err
+	return Holdings{int(segments>>10) - len(s.hidden) - s.lost, segments, int(checkpoints), checkpoints}, err
 }
 
 func TestACrashInTheMiddle(t *testing.T) {
