@@ -22,17 +22,23 @@ LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test race lint fuzz bench bench-disk generate image clean
+.PHONY: help build demo torture torture-long test race lint fuzz bench bench-disk generate image clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## static binaries bin/spliced and bin/splicectl
 	$(GOBUILD) -o bin/spliced ./daemon/cmd/spliced
 	$(GOBUILD) -o bin/splicectl ./api/cmd/splicectl
 
-demo: build ## RAG requests in three ways: full recompute, prefix cache, spliced
+demo: build ## RAG requests in three ways, with a kill -9 in the middle
 	bin/splicectl demo
+
+torture: build ## kill -9 and lost power, five loops, and what was left each time
+	bin/splicectl torture -loops 5
+
+torture-long: build ## the same with 100 loops
+	bin/splicectl torture -loops 100
 
 test: ## vet and all tests, then all tests again with the race detector
 	go vet ./...

@@ -17,7 +17,9 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/doctor"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/torture"
 	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/refengine/ragdemo"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -217,19 +219,57 @@ func TestBenchPrintsEveryRow(t *testing.T) {
 }
 
 func TestDemoServesRequestsThroughItsOwnDaemon(t *testing.T) {
-	out, errs := splicectl(t, exitOK, "demo", "-requests", "1", "--json")
+	out, errs := splicectl(t, exitOK, "demo", "-requests", "2", "--json")
 	var r struct {
 		Requests int
 		Sentence string
 		Ways     []struct{ Name string }
+		Restart  *ragdemo.Restart
 	}
-	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Requests != 1 || len(r.Ways) < 3 || r.Sentence == "" {
+	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Requests != 2 || len(r.Ways) < 3 || r.Sentence == "" {
 		t.Errorf("%v: %s", err, out)
+	}
+	if re := r.Restart; re == nil || re.Failed() != nil || re.Published.Segments == 0 || re.Replay.Disk == 0 {
+		t.Errorf("killed in the middle: %+v", re)
 	}
 	if !strings.Contains(errs, "request 1") {
 		t.Errorf("no progress: %s", errs)
 	}
 }
+
+func TestDemoWithoutAKill(t *testing.T) {
+	out, _ := splicectl(t, exitOK, "demo", "-requests", "1", "-no-kill", "-quiet", "--json")
+	var r ragdemo.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Requests != 1 || r.Restart != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// The seed's kills come late enough that something is acknowledged at all levels.
+func TestTortureOfADaemon(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "kept")
+	out, errs := splicectl(t, exitOK, "torture", "-loops", "2", "-power", "3", "-seed", tortureSeed, "-dir", dir, "--json")
+	var r torture.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatal(err)
+	}
+	if bad := r.Failures(); bad != nil || r.Loops != 2 || r.PowerCrashes != 3 || r.SyncedAcked == 0 || r.LoggedAcked == 0 || len(r.Rounds) != 3 || r.ReadBack == 0 {
+		t.Errorf("%q: %s", bad, out)
+	}
+	if log, err := os.ReadFile(filepath.Join(dir, "acknowledged.log")); err != nil ||
+		strings.Count(string(log), "\n") != r.SyncedAcked+r.LoggedAcked+r.MemoryAcked {
+		t.Errorf("the log of acknowledgements has other lines than were counted: %v\n%s", err, log)
+	}
+	if !strings.Contains(errs, "loop 2 of 2") {
+		t.Errorf("no progress: %s", errs)
+	}
+	_, errs = splicectl(t, exitFailed, "torture", "-loops", "1", "-dir", dir)
+	if !strings.Contains(errs, "is not empty") {
+		t.Errorf("a directory that is in use: %s", errs)
+	}
+}
+
+const tortureSeed = "16"
 
 func TestDemoRefusesWrongUsage(t *testing.T) {
 	splicectl(t, exitUsage, "demo", "-seam", "0")
