@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -45,25 +44,44 @@ type Detail struct {
 	Manifest *extent.Manifest
 }
 
+// listBlock is how many entries are looked at under one hold of the lock: some
+// 0.1 ms (guessed), for which lookups wait.
+const listBlock = 4096
+
 // List answers up to limit entries in ascending order of kind and key, beginning
-// after a name (nil = from the start). It holds the tier's lock for one pass over
-// all entries, some 20 ns each.
+// after a name (nil = from the start). It looks at all entries, a block of them
+// under the lock at a time, so that a page is not a snapshot: what comes or goes
+// meanwhile may or may not be in it.
 func (t *Tier) List(f Filter, after *tiering.Name, limit int) []Info {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var found []*entry
-	for _, e := range t.index {
-		if e.phase == live && f.match(e) && (after == nil || compareNames(&e.Name, after) > 0) {
-			found = append(found, e)
+	var page []Info
+	for first := 0; limit > 0; first += listBlock {
+		t.mu.Lock()
+		places := t.ids.places
+		if first >= len(places) {
+			t.mu.Unlock()
+			break
 		}
+		for _, e := range places[first:min(first+listBlock, len(places))] {
+			if e == nil || e.phase != live || !f.match(e) || after != nil && compareNames(&e.Name, after) <= 0 {
+				continue
+			}
+			page = insert(page, e, limit)
+		}
+		t.mu.Unlock()
 	}
-	slices.SortFunc(found, func(a, b *entry) int { return compareNames(&a.Name, &b.Name) })
-	found = found[:min(len(found), max(limit, 0))]
-	list := make([]Info, len(found))
-	for i, e := range found {
-		list[i] = e.info()
+	return page
+}
+
+// insert puts an entry where it belongs in a page, if it is among the first limit.
+func insert(page []Info, e *entry, limit int) []Info {
+	i, twice := slices.BinarySearchFunc(page, &e.Name, func(a Info, n *tiering.Name) int { return compareNames(&a.Name, n) })
+	if i == limit || twice {
+		return page
 	}
-	return list
+	if len(page) == limit {
+		page = page[:limit-1]
+	}
+	return slices.Insert(page, i, e.info())
 }
 
 func compareNames(a, b *tiering.Name) int {
@@ -73,7 +91,25 @@ func compareNames(a, b *tiering.Name) int {
 func (f *Filter) match(e *entry) bool {
 	return (f.Kinds == nil || f.Kinds(e.Kind)) && (f.Tenant == nil || *f.Tenant == e.owner.ID) &&
 		(f.Fingerprint == profile.Fingerprint{} || f.Fingerprint == e.model.Fingerprint()) &&
-		(f.Prefix == "" || strings.HasPrefix(fmt.Sprintf("%x", e.Key), f.Prefix))
+		hasHexPrefix(&e.Key, f.Prefix)
+}
+
+// hasHexPrefix compares digit by digit, so that a filter over many entries makes
+// no strings.
+func hasHexPrefix(key *[32]byte, digits string) bool {
+	if len(digits) > 2*len(key) {
+		return false
+	}
+	for i := range len(digits) {
+		nibble := key[i/2] >> 4
+		if i%2 == 1 {
+			nibble = key[i/2] & 15
+		}
+		if "0123456789abcdef"[nibble] != digits[i] {
+			return false
+		}
+	}
+	return true
 }
 
 func (e *entry) info() Info {
@@ -82,7 +118,7 @@ func (e *entry) info() Info {
 		n++
 	}
 	return Info{
-		Entry: e.view(), Model: e.model.Identity().Model, TenantName: e.owner.Name, Payload: e.payload, Coded: e.coded, Ranks: e.ranks,
+		Entry: e.view(), Model: e.model.name, TenantName: e.owner.Name, Payload: e.payload, Coded: e.coded, Ranks: e.ranks,
 		RankBytes: e.rankBytes, Readers: e.readers, Children: n, Created: e.created, LastUsed: e.used,
 	}
 }

@@ -19,8 +19,11 @@ import (
 // profile tells how long parts are.
 type model struct {
 	*profile.Profile
+	name   string // of the model, for people
 	stored bool // in the directory; guarded by volume.profiles
 }
+
+func newModel(p *profile.Profile) *model { return &model{Profile: p, name: p.Identity().Model} }
 
 // layout is that of one rank of an entry.
 func (m *model) layout(kind tiering.CheckpointKind, n int) profile.Layout {
@@ -34,7 +37,7 @@ func (m *model) layout(kind tiering.CheckpointKind, n int) profile.Layout {
 func (t *Tier) modelLocked(p *profile.Profile) *model {
 	m := t.models[p.Fingerprint()]
 	if m == nil {
-		m = &model{Profile: p}
+		m = newModel(p)
 		t.models[p.Fingerprint()] = m
 	}
 	return m

@@ -99,7 +99,9 @@ func (t *Tier) load(v *volume) (*opening, error) {
 		t.log.Warn().Str("tier", "disk").Err(err).Msg("a profile cannot be read")
 	}
 	for _, p := range profiles {
-		o.models[p.Fingerprint()] = &model{Profile: p, stored: true}
+		m := newModel(p)
+		m.stored = true
+		o.models[p.Fingerprint()] = m
 	}
 	if err := o.slabs(t, v); err != nil {
 		return nil, err

@@ -10,7 +10,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -474,8 +473,4 @@ func openFiles(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return len(list)
-}
-
-func contains(err error, text string) bool {
-	return err != nil && strings.Contains(err.Error(), text)
 }

@@ -4,13 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rs/zerolog"
 
+	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
@@ -74,7 +77,28 @@ func openVolume(cfg *Config) (v *volume, err error) {
 	if err := v.openSlabs(cfg.SlabBytes, cfg.Workers); err != nil {
 		return v, err
 	}
+	if len(v.set.Slabs()) > 0 {
+		// Else a catalogue that was lost would be begun anew, and everything with it.
+		if err := v.haveCatalog(indexDir); err != nil {
+			return v, err
+		}
+	}
 	return v, v.openCatalog(indexDir, cfg.Log)
+}
+
+// haveCatalog says whether there is a catalogue, by the file that Pebble looks for
+// before it decides to make a new one.
+func (v *volume) haveCatalog(name string) error {
+	list, err := v.index.List(v.path(name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, file := range list {
+		if strings.HasPrefix(file, "marker.manifest") {
+			return nil
+		}
+	}
+	return fmt.Errorf("disk: the catalogue in %s is lost: %w", v.path(name), tiering.ErrCorrupt)
 }
 
 // openSlabs opens the slab files, which are as they are; bytes is for new ones.

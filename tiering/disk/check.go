@@ -1,0 +1,261 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"runtime"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk/catalog"
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// Place is a directory that no tier has open. Dir is enough; the file systems are
+// for tests.
+type Place struct {
+	Dir   string
+	Slabs slab.FS
+	Index vfs.FS
+}
+
+// CheckOptions says how thorough a check is.
+type CheckOptions struct {
+	Deep bool // read all payloads and compare every digest
+	// Progress is called now and then: with entries, or with bytes where the
+	// catalogue is rebuilt. It may be nil.
+	Progress func(done, total int64)
+}
+
+func (o *CheckOptions) progress(done, total int64) {
+	if o.Progress != nil {
+		o.Progress(done, total)
+	}
+}
+
+// offline is a directory opened for one of the functions that need no daemon.
+type offline struct {
+	*volume
+	profiles map[profile.Fingerprint]*profile.Profile
+	report   *Report
+}
+
+// openOffline locks a directory and opens what does not depend on the catalogue.
+// ErrNotTier, ErrLocked, ErrVersion: it was not looked at.
+func openOffline(p Place) (o *offline, err error) {
+	v := &volume{index: p.Index, dir: p.Dir, slabs: p.Slabs, dirty: map[uint32]bool{}}
+	if v.index == nil {
+		v.index = vfs.Default
+	}
+	if _, err := readFormat(v.index, v.dir); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%s has no file %s: %w", p.Dir, formatName, ErrNotTier)
+		}
+		return nil, err
+	}
+	if v.lock, err = lockDir(v.index, v.dir); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, v.close())
+		}
+	}()
+	if v.format, err = readFormat(v.index, v.dir); err != nil {
+		return nil, err
+	}
+	if err := v.openSlabs(0, runtime.GOMAXPROCS(0)); err != nil {
+		return nil, err
+	}
+	o = &offline{volume: v, profiles: map[profile.Fingerprint]*profile.Profile{}}
+	o.report = &Report{Version: Version, Store: v.format.id.String(), GranuleBytes: v.format.granule}
+	return o, o.take()
+}
+
+// take adds slabs and profiles to the report.
+func (o *offline) take() error {
+	for _, s := range o.set.Slabs() {
+		o.space.AddSlab(s.Number, s.Bytes)
+		o.addSlab(s)
+		o.report.Slabs++
+	}
+	for _, r := range o.set.Refused() {
+		o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
+	}
+	o.report.SlabBytes = o.slabBytes.Load()
+	profiles, bad, err := readProfiles(o.index, o.dir)
+	if err != nil {
+		return err
+	}
+	for _, err := range bad {
+		o.report.problem(Problem{What: err.Error()})
+	}
+	for _, p := range profiles {
+		o.profiles[p.Fingerprint()] = p
+	}
+	o.report.Profiles = len(profiles)
+	return nil
+}
+
+// done is the report, with what is left over.
+func (o *offline) done() *Report {
+	o.report.FreeBytes = o.space.FreeBytes()
+	return o.report
+}
+
+// Check compares everything in a directory with everything else: slabs, rows,
+// headers and manifests, and with Deep the payloads. It needs the lock, so that it
+// refuses while a daemon runs (ErrLocked). Opening the catalogue replays its log;
+// apart from that nothing is changed. An error means that the directory was not
+// looked at, or not wholly; what is wrong in it is in the report.
+func Check(ctx context.Context, dir string, opts CheckOptions) (*Report, error) {
+	return CheckPlace(ctx, Place{Dir: dir}, opts)
+}
+
+// CheckPlace is Check of any Place.
+func CheckPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err error) {
+	o, err := openOffline(p)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, o.close()) }()
+	rows, err := o.rows()
+	if err != nil {
+		o.report.problem(Problem{What: err.Error()})
+		return o.done(), nil
+	}
+	_, err = o.checkRows(ctx, rows, opts)
+	return o.done(), err
+}
+
+// rows opens the catalogue and reads all of it.
+func (o *offline) rows() ([]catalog.Row, error) {
+	if err := o.haveCatalog(indexDir); err != nil {
+		return nil, err
+	}
+	if err := o.openCatalog(indexDir, zerolog.Nop()); err != nil {
+		return nil, err
+	}
+	return readRows(o.catalog)
+}
+
+// checkRows checks every row and reports and answers those that are wrong.
+func (o *offline) checkRows(ctx context.Context, rows []catalog.Row, opts CheckOptions) (bad []extent.Name, err error) {
+	tenants := o.catalog.Tenants()
+	there := make(map[extent.Name]bool, len(rows))
+	for i := range rows {
+		there[rows[i].Name] = true
+	}
+	for i := range rows {
+		r := &rows[i]
+		if err := ctx.Err(); err != nil {
+			return bad, err
+		}
+		problem := o.space.Take(r.Runs)
+		if problem == nil {
+			problem = o.checkRow(ctx, r, tenants, there, opts)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return bad, ctx.Err()
+		case problem != nil:
+			o.report.bad(r.Name, r.Runs, problem)
+			bad = append(bad, r.Name)
+		default:
+			o.report.count(r.Name, r.Runs)
+		}
+		opts.progress(int64(i+1), int64(len(rows)))
+	}
+	return bad, nil
+}
+
+func (o *offline) checkRow(ctx context.Context, r *catalog.Row, tenants map[uint32]string, there map[extent.Name]bool, opts CheckOptions) error {
+	p := o.profiles[r.Fingerprint]
+	switch {
+	case p == nil:
+		return fmt.Errorf("its profile %x is not here", r.Fingerprint[:8])
+	case tenants[r.Tenant] == "":
+		return fmt.Errorf("its tenant %d has no name", r.Tenant)
+	case r.Parent != (extent.Name{}) && !there[r.Parent]:
+		return fmt.Errorf("it extends %v, which is not here", r.Parent)
+	case r.Kind > uint8(tiering.Spliced):
+		return fmt.Errorf("kind %d", r.Kind)
+	}
+	f, err := o.readHeader(r.Runs)
+	if err != nil {
+		return err
+	}
+	if err := f.agrees(r, tenants[r.Tenant]); err != nil {
+		return err
+	}
+	stored, ok, err := o.catalog.Manifest(r.Name)
+	if err != nil || !ok || !bytes.Equal(stored, f.stored) {
+		return fmt.Errorf("the manifest in the catalogue is missing or another (%v)", err)
+	}
+	if !opts.Deep {
+		return nil
+	}
+	if err := o.verify(ctx, f, p, runtime.GOMAXPROCS(0)); err != nil {
+		return err
+	}
+	o.report.PayloadBytes += f.PayloadBytes
+	return nil
+}
+
+// agrees compares a row with the extent it points to.
+func (f *found) agrees(r *catalog.Row, tenant string) error {
+	m := f.manifest
+	switch {
+	case f.Name != r.Name || f.Generation != r.Generation:
+		return fmt.Errorf("its space holds %v of generation %d, not of %d", f.Name, f.Generation, r.Generation)
+	case f.HeaderBytes != r.HeaderBytes || f.PayloadBytes != r.PayloadBytes || f.Coded != r.Coded || f.ManifestSum != r.ManifestSum:
+		return errors.New("lengths or manifest are not those of its header")
+	case !slices.Equal(f.Runs, r.Runs):
+		return fmt.Errorf("it lies in %v, its header says %v", r.Runs, f.Runs)
+	case m.Fingerprint != r.Fingerprint || m.Tenant != tenant || m.Spec != r.Spec || m.Begin != r.Begin || m.End != r.End ||
+		m.Parent != r.Parent || len(m.Digests) != r.Ranks || m.RankBytes != r.RankBytes:
+		return errors.New("it is not described as in its manifest")
+	}
+	return nil
+}
+
+// Dump calls fn with every row of the catalogue, in the order of kind and key. It
+// needs the lock, as Check does.
+func Dump(ctx context.Context, dir string, fn func(DumpRow) error) error {
+	return DumpPlace(ctx, Place{Dir: dir}, fn)
+}
+
+// DumpPlace is Dump of any Place.
+func DumpPlace(ctx context.Context, p Place, fn func(DumpRow) error) (err error) {
+	o, err := openOffline(p)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.close()) }()
+	rows, err := o.rows()
+	if err != nil {
+		return err
+	}
+	tenants := o.catalog.Tenants()
+	for i := range rows {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		model := ""
+		if p := o.profiles[rows[i].Fingerprint]; p != nil {
+			model = p.Identity().Model
+		}
+		if err := fn(dumpRow(&rows[i], tenants[rows[i].Tenant], model)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

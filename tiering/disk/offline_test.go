@@ -1,0 +1,253 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// filled writes things to a new directory in memory and closes it.
+func (s *shelf) filled(cfg Config, things []thing) {
+	s.Helper()
+	tier := s.openOK(cfg)
+	for _, w := range things {
+		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+	}
+	if err := tier.close(); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func place(cfg Config) Place { return Place{Dir: cfg.Dir, Slabs: cfg.Slabs, Index: cfg.Index} }
+
+func (s *shelf) mustCheck(cfg Config, deep bool) *Report {
+	s.Helper()
+	r, err := CheckPlace(context.Background(), place(cfg), CheckOptions{Deep: deep})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return r
+}
+
+// What a tier leaves behind is clean, counted in full, and told row by row.
+func TestCheckCleanAndDump(t *testing.T) {
+	for _, coded := range []bool{false, true} {
+		t.Run(fmt.Sprintf("coded=%v", coded), func(t *testing.T) {
+			leaks(t)
+			s := newShelf(t)
+			cfg := onMem(s.config(), vfs.NewMem())
+			if coded {
+				cfg.Coded = []profile.PartKind{profile.PartK, profile.PartS}
+			}
+			things := append(segments(1, 12), chain(50, 4, tenantB)...)
+			s.filled(cfg, things)
+			r := s.mustCheck(cfg, true)
+			if !r.Clean() || r.Segments != 12 || r.Checkpoints != 4 || r.PayloadBytes == 0 || r.Profiles != 2 {
+				t.Errorf("%+v", r)
+			}
+			if r.UsedBytes+r.FreeBytes != r.SlabBytes-int64(r.Slabs)*r.GranuleBytes {
+				t.Errorf("%d used and %d free of %d", r.UsedBytes, r.FreeBytes, r.SlabBytes)
+			}
+			var keys []string
+			err := DumpPlace(context.Background(), place(cfg), func(d DumpRow) error {
+				keys = append(keys, d.Key)
+				if d.Model != "small" || d.Tenant == "" || d.Bytes == 0 {
+					t.Errorf("%+v", d)
+				}
+				return nil
+			})
+			if err != nil || len(keys) != len(things) {
+				t.Errorf("%d rows, %v", len(keys), err)
+			}
+		})
+	}
+}
+
+// Nothing is looked at that somebody else has open, or that is no tier.
+func TestOfflineRefuses(t *testing.T) {
+	s := newShelf(t)
+	cfg := s.config()
+	cfg.Dir = t.TempDir() + "/tier"
+	if _, err := Check(context.Background(), cfg.Dir, CheckOptions{}); !errors.Is(err, ErrNotTier) {
+		t.Errorf("a directory that is not there: %v", err)
+	}
+	tier := s.openOK(cfg)
+	for name, do := range map[string]func() error{
+		"check":  func() error { _, err := Check(context.Background(), cfg.Dir, CheckOptions{}); return err },
+		"repair": func() error { _, err := Repair(context.Background(), cfg.Dir, CheckOptions{}); return err },
+		"dump":   func() error { return Dump(context.Background(), cfg.Dir, nil) },
+	} {
+		if err := do(); !errors.Is(err, ErrLocked) {
+			t.Errorf("%s of an open directory: %v", name, err)
+		}
+	}
+	if err := tier.close(); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Check(context.Background(), cfg.Dir, CheckOptions{Deep: true}); err != nil || !r.Clean() {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// Every block of every entry, damaged, is found by a deep check; repair drops
+// just that entry and what extends it, and leaves the rest as it was.
+func TestCheckFindsDamageRepairDropsIt(t *testing.T) {
+	s := newShelf(t)
+	things := append(segments(1, 4), chain(50, 3, tenantB)...)
+	for _, coded := range [][]profile.PartKind{nil, {profile.PartK, profile.PartV}} {
+		for i, w := range things {
+			mem := vfs.NewMem()
+			cfg := onMem(s.config(), mem)
+			cfg.Coded = coded
+			s.filled(cfg, things)
+			at := s.whereIs(cfg, w)
+			faults := slab.NewFaults(cfg.Slabs, 1)
+			if err := faults.Flip(fmt.Sprintf("%06d.slab", at.Slab), at.Off+int64(i)%2*4700, 4); err != nil {
+				t.Fatal(err)
+			}
+			r := s.mustCheck(cfg, true)
+			if len(r.Problems) != 1 || r.Problems[0].Name != w.name() {
+				t.Fatalf("%d: %+v", i, r.Problems)
+			}
+			rep, err := RepairPlace(context.Background(), place(cfg), CheckOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			lost := 1
+			if w.kind != 0 {
+				lost = len(things) - i
+			}
+			if rep.Forgotten != lost || rep.Rebuilt {
+				t.Errorf("%d: forgotten %d, want %d", i, rep.Forgotten, lost)
+			}
+			if r := s.mustCheck(cfg, true); !r.Clean() || r.Segments+r.Checkpoints != len(things)-lost {
+				t.Errorf("%d: after repair: %+v", i, r)
+			}
+		}
+	}
+}
+
+// whereIs answers the first run of a thing.
+func (s *shelf) whereIs(cfg Config, w thing) slab.Run {
+	s.Helper()
+	var at slab.Run
+	err := DumpPlace(context.Background(), place(cfg), func(d DumpRow) error {
+		if d.Key == fmt.Sprintf("%x", w.key()) {
+			at = d.Runs[0]
+		}
+		return nil
+	})
+	if err != nil || at.Len == 0 {
+		s.Fatalf("%+v is not there: %v", w, err)
+	}
+	return at
+}
+
+// A catalogue that is lost is made again from the slabs: everything is back, also
+// entries in several runs, and generations go on where they were.
+func TestRepairRebuilds(t *testing.T) {
+	for _, how := range []string{"gone", "empty", "damaged"} {
+		t.Run(how, func(t *testing.T) {
+			leaks(t)
+			s := newShelf(t)
+			mem := vfs.NewMem()
+			cfg := onMem(s.config(), mem)
+			cfg.PublicBytes, cfg.PrivateBytes, cfg.SlabBytes = 1<<20, 256<<10, 640<<10
+			tier := s.openOK(cfg)
+			// More than there is room for, so that space was used again and in pieces.
+			things := segments(1, 200)
+			for _, w := range things {
+				s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+			}
+			nodes := chain(500, 4, tenantB)
+			for _, w := range nodes {
+				s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+			}
+			things = append(things, nodes...)
+			var before []thing
+			var last uint64
+			for _, w := range things {
+				n := w.name()
+				if e, ok := tier.Lookup(&n); ok {
+					before = append(before, w)
+					last = max(last, e.Generation)
+				}
+			}
+			if len(before) < 50 || len(before) == len(things) {
+				t.Fatalf("%d of %d entries: the test needs some to have left", len(before), len(things))
+			}
+			if err := tier.close(); err != nil {
+				t.Fatal(err)
+			}
+			s.lose(mem, mem.PathJoin(cfg.Dir, indexDir), how)
+			broken := s.open(cfg)
+			if h := broken.Health(); h.State != StateUnreadable {
+				t.Errorf("opened without its catalogue: %+v", h)
+			}
+			_ = broken.close()
+			if r := s.mustCheck(cfg, false); r.Clean() {
+				t.Error("check finds nothing wrong without a catalogue")
+			}
+			rep, err := RepairPlace(context.Background(), place(cfg), CheckOptions{})
+			if err != nil || !rep.Rebuilt {
+				t.Fatalf("%+v, %v", rep, err)
+			}
+			if r := s.mustCheck(cfg, true); !r.Clean() || r.Segments+r.Checkpoints < len(before) {
+				t.Errorf("%d entries before, after repair: %+v", len(before), r)
+			}
+			again := s.openOK(cfg)
+			for _, w := range before {
+				s.mustRead(again.Tier, w)
+			}
+			w := segments(1000, 1)[0]
+			s.mustWrite(again.Tier, w, tiering.LevelLogged)
+			n := w.name()
+			if e, _ := again.Lookup(&n); e.Generation <= last {
+				t.Errorf("generation %d after %d", e.Generation, last)
+			}
+			s.check(again.Tier)
+		})
+	}
+}
+
+// lose takes a catalogue away.
+func (s *shelf) lose(mem *vfs.MemFS, dir, how string) {
+	s.Helper()
+	if how == "gone" || how == "empty" {
+		if err := mem.RemoveAll(dir); err != nil {
+			s.Fatal(err)
+		}
+	}
+	if how == "empty" {
+		if err := mem.MkdirAll(dir, 0o700); err != nil {
+			s.Fatal(err)
+		}
+	}
+	if how != "damaged" {
+		return
+	}
+	list, err := mem.List(dir)
+	if err != nil {
+		s.Fatal(err)
+	}
+	i := slices.IndexFunc(list, func(n string) bool { return strings.HasPrefix(n, "MANIFEST") })
+	f, err := mem.Create(mem.PathJoin(dir, list[i]), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if _, err := f.Write([]byte("this is no manifest of Pebble")); err != nil {
+		s.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		s.Fatal(err)
+	}
+}

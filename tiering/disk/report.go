@@ -1,0 +1,138 @@
+package disk
+
+import (
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk/catalog"
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// Report is what Check or Repair found.
+type Report struct {
+	Version      int    `json:"version"`
+	Store        string `json:"store"`
+	GranuleBytes int64  `json:"granule_bytes"`
+	Slabs        int    `json:"slabs"`
+	SlabBytes    int64  `json:"slab_bytes"`
+	UsedBytes    int64  `json:"used_bytes"` // in runs of entries
+	FreeBytes    int64  `json:"free_bytes"` // inside slabs
+	Profiles     int    `json:"profiles"`
+
+	Segments        int   `json:"segments"`
+	SegmentBytes    int64 `json:"segment_bytes"`
+	Checkpoints     int   `json:"checkpoints"`
+	CheckpointBytes int64 `json:"checkpoint_bytes"`
+	PayloadBytes    int64 `json:"payload_bytes_verified"` // read and compared
+
+	Problems     []Problem `json:"problems"`
+	MoreProblems int       `json:"more_problems,omitempty"` // beyond those listed
+
+	// By Repair.
+	Rebuilt   bool   `json:"rebuilt,omitempty"`    // the catalogue was made anew from slabs
+	KeptIndex string `json:"kept_index,omitempty"` // folder of the old one
+	Forgotten int    `json:"forgotten,omitempty"`  // rows deleted, or extents not taken up
+}
+
+// Problem is one thing that is wrong, with as much of where as is known.
+type Problem struct {
+	Name tiering.Name `json:"-"`
+	Kind string       `json:"kind,omitempty"`
+	Key  string       `json:"key,omitempty"` // hex
+	Slab uint32       `json:"slab,omitempty"`
+	Off  int64        `json:"off,omitempty"` // in the slab
+	What string       `json:"what"`
+}
+
+func (p Problem) String() string {
+	switch {
+	case p.Key != "":
+		return fmt.Sprintf("%s %s: %s", p.Kind, p.Key, p.What)
+	case p.Slab != 0:
+		return fmt.Sprintf("slab %d at %d: %s", p.Slab, p.Off, p.What)
+	}
+	return p.What
+}
+
+// Clean says whether nothing is wrong.
+func (r *Report) Clean() bool { return len(r.Problems) == 0 }
+
+// maxProblems bounds a report.
+const maxProblems = 10000
+
+func (r *Report) problem(p Problem) {
+	if len(r.Problems) == maxProblems {
+		r.MoreProblems++
+		return
+	}
+	r.Problems = append(r.Problems, p)
+}
+
+func (r *Report) bad(n extent.Name, runs []slab.Run, err error) {
+	p := Problem{Name: tierName(n), Kind: kindName(n.Kind), Key: hex.EncodeToString(n.Key[:]), What: err.Error()}
+	if len(runs) > 0 {
+		p.Slab, p.Off = runs[0].Slab, runs[0].Off
+	}
+	r.problem(p)
+}
+
+func (r *Report) count(n extent.Name, runs []slab.Run) {
+	bytes := slab.RunBytes(runs)
+	r.UsedBytes += bytes
+	if n.Kind == 0 {
+		r.Segments++
+		r.SegmentBytes += bytes
+	} else {
+		r.Checkpoints++
+		r.CheckpointBytes += bytes
+	}
+}
+
+func kindName(kind uint8) string {
+	switch tiering.CheckpointKind(kind) {
+	case 0:
+		return "segment"
+	case tiering.Exact:
+		return "checkpoint"
+	case tiering.Spliced:
+		return "spliced checkpoint"
+	}
+	return fmt.Sprintf("kind %d", kind)
+}
+
+// DumpRow is a row of the catalogue for people.
+type DumpRow struct {
+	Kind        string     `json:"kind"`
+	Key         string     `json:"key"`
+	Generation  uint64     `json:"generation"`
+	Tenant      string     `json:"tenant"`
+	Model       string     `json:"model"`
+	Fingerprint string     `json:"fingerprint"`
+	Begin       int        `json:"begin"`
+	End         int        `json:"end"`
+	Tokens      int        `json:"tokens,omitempty"` // of the whole segment
+	Parent      string     `json:"parent,omitempty"`
+	Ranks       int        `json:"ranks"`
+	RankBytes   int64      `json:"rank_bytes"`
+	Bytes       int64      `json:"bytes"` // of space
+	Coded       bool       `json:"coded,omitempty"`
+	Created     time.Time  `json:"created"`
+	Used        time.Time  `json:"used"`
+	Runs        []slab.Run `json:"runs"`
+}
+
+func dumpRow(r *catalog.Row, tenant, model string) DumpRow {
+	d := DumpRow{
+		Kind: kindName(r.Kind), Key: hex.EncodeToString(r.Key[:]), Generation: r.Generation, Tenant: tenant, Model: model,
+		Fingerprint: hex.EncodeToString(r.Fingerprint[:]), Begin: r.Begin, End: r.End, Tokens: r.Spec.Tokens,
+		Ranks: r.Ranks, RankBytes: r.RankBytes, Bytes: slab.RunBytes(r.Runs), Coded: r.Coded,
+		Created: time.Unix(0, r.Created).UTC(), Used: time.Unix(0, r.Used).UTC(), Runs: r.Runs,
+	}
+	if r.Parent != (extent.Name{}) {
+		d.Parent = kindName(r.Parent.Kind) + " " + hex.EncodeToString(r.Parent.Key[:])
+	}
+	return d
+}
