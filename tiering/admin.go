@@ -283,27 +283,40 @@ func (s *Store) removeLocked(n Name) (held bool, err error) {
 	case !o.published:
 		return false, fmt.Errorf("segment %x is being filled: %w", n.Key[:8], ErrBusy)
 	default:
-		if o.write != nil { // what it writes is removed again at its end
-			o.removed = true
-			s.doomed[n]++
-		}
 		s.unlinkLocked(o, ReasonRemoved)
 		held = true
 	}
-	below := s.noteRemovalLocked(n)
-	if s.cfg.Lower != nil {
-		s.doomed[n]++
-	}
+	below, coming := s.doomLocked(n)
+	held = held || coming
 	if held || below {
 		s.counters.Removed++
 	}
 	return held, nil
 }
 
+// doomLocked begins to remove a name from the lower tier, and tells whether it is
+// there or coming. What is being written now is removed again when that ends.
+func (s *Store) doomLocked(n Name) (below, coming bool) {
+	if s.cfg.Lower == nil {
+		return false, false
+	}
+	below = s.noteRemovalLocked(n)
+	s.doomed[n]++
+	known := false // to an earlier removal, which waits for the last of them
+	for _, o := range s.writes[n] {
+		known, coming = known || o.removed, coming || !o.removed
+		o.removed = true
+	}
+	if coming && !known {
+		s.doomed[n]++
+	}
+	return below, coming
+}
+
 // noteRemovalLocked remembers for misses to come that an operator removed an
 // entry of the lower tier.
 func (s *Store) noteRemovalLocked(n Name) (held bool) {
-	if s.cfg.Lower == nil || s.doomed[n] > 0 {
+	if s.doomed[n] > 0 {
 		return false
 	}
 	s.asked = n

@@ -75,6 +75,8 @@ func (s *Store) clean(ctx context.Context) {
 
 func (s *Store) cleanableLocked(cause error, ended, swept uint64) bool {
 	switch {
+	case s.cleanerHolds:
+		return false
 	case cause == nil || swept != s.sweeps:
 	case errors.Is(cause, ErrBusy) && ended != s.writesEnded:
 	default:
@@ -98,6 +100,7 @@ func (s *Store) cleanLocked(b *outside) error {
 			o := s.objects.get(id)
 			err := s.wantLocked(o, LevelLogged, false, b)
 			switch {
+			case err == nil && o.write == nil: // it was there already
 			case err == nil:
 				s.counters.Cleaned++
 			case errors.Is(err, ErrBusy), errors.Is(err, ErrUnavailable), errors.Is(err, ErrFull):
@@ -127,6 +130,7 @@ func (s *Store) sweepLower() {
 	}
 	s.backlogLocked(&b)
 	s.sweeps++
+	s.cleanerHolds = false
 	if s.cleanerIdle {
 		s.changed.Broadcast()
 	}

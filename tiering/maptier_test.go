@@ -33,6 +33,7 @@ type mapTier struct {
 	started []*mapWrite // those that do
 	refuse  error       // what Admit answers
 	spoil   error       // what writes end with
+	lose    bool        // entries are pushed out as soon as they are written
 	unread  error       // what Read answers
 	stall   chan struct{}
 	reading int
@@ -343,6 +344,9 @@ func (w *mapWrite) settle(bytes [][]byte, reached Level, err error) {
 		}
 		m.touch(e)
 		m.entries[e.Name] = e
+		if m.lose {
+			m.forget(e)
+		}
 	}
 }
 

@@ -44,7 +44,7 @@ type object struct {
 	refused   bool    // the lower tier did not take it; asked again after its next use
 	tracked   bool    // among the dirty objects of its pool
 	leaving   bool    // evicted while it is written
-	removed   bool    // by an operator while it is written
+	removed   bool    // by an operator while it had a write
 	ahead     bool    // read ahead, and not used yet
 	leases    int     // live
 	expired   int     // leases past their time whose holder has not let go
@@ -207,6 +207,9 @@ func (s *Store) linkLocked(o *object) {
 	}
 	o.id = s.objects.add(o)
 	s.settleLocked(o)
+	if s.cleanerIdle && s.shortLocked(o.pool) {
+		s.changed.Broadcast()
+	}
 }
 
 // unlinkLocked hides an object from lookups and policies. Its memory is freed

@@ -25,32 +25,41 @@ func (s *Store) nextPromotion(ctx context.Context) *promotion {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for ctx.Err() == nil {
-		if p := s.takeReadyLocked(); p != nil {
+		p, again := s.takeReadyLocked()
+		switch {
+		case p != nil:
 			p.state = promotionPlacing
 			s.promoteBytes += p.bytes
 			s.work.Signal() // there may be more
 			return p
+		case again:
+			s.mu.Unlock()
+			s.mu.Lock()
+		default:
+			s.work.Wait()
 		}
-		s.work.Wait()
 	}
 	return nil
 }
 
-func (s *Store) takeReadyLocked() *promotion {
-	var p *promotion
+// takeReadyLocked takes the next promotion; again says that there may be one
+// once others had the lock.
+func (s *Store) takeReadyLocked() (p *promotion, again bool) {
 	if s.demand, p = firstReady(s.demand, true); p == nil {
-		s.aheadFromMatchesLocked()
-		s.ahead, p = firstReady(s.ahead, false)
+		if s.ahead, p = firstReady(s.ahead, false); p == nil {
+			again = s.aheadFromMatchesLocked()
+			s.ahead, p = firstReady(s.ahead, false)
+		}
 	}
 	if p == nil || s.promoteBytes > 0 && s.promoteBytes+p.bytes > s.cfg.PromoteBytes {
-		return nil
+		return nil, p == nil && again
 	}
 	if p.demanded {
 		s.demand = s.demand[1:]
 	} else {
 		s.ahead = s.ahead[1:]
 	}
-	return p
+	return p, false
 }
 
 // firstReady drops from the front of a line what is not in its place there any
@@ -101,11 +110,7 @@ func (s *Store) placePromotion(ctx context.Context, p *promotion, cancel context
 		refs, err := s.placePromotionLocked(p, &b)
 		ended := s.writesEnded
 		if err != nil && (err != errLeaving || turn == maxRoomTurns) { //nolint:errorlint // never wrapped
-			why := promoteNoRoom
-			if errors.Is(err, ErrInvalid) {
-				why = promoteStopped
-			}
-			s.failPromotionLocked(p, why)
+			s.failPromotionLocked(p, unplaced(err))
 			err = errEnded
 		}
 		s.mu.Unlock()
@@ -115,6 +120,17 @@ func (s *Store) placePromotion(ctx context.Context, p *promotion, cancel context
 		}
 		s.awaitRoom(ctx, p, ended)
 	}
+}
+
+// unplaced is how a promotion ends that could not be placed.
+func unplaced(err error) promoteOutcome {
+	switch {
+	case errors.Is(err, ErrInvalid):
+		return promoteStopped
+	case errors.Is(err, ErrGone):
+		return promoteGone
+	}
+	return promoteNoRoom
 }
 
 // awaitRoom waits until a write has ended that may have given room back.
@@ -132,7 +148,12 @@ func (s *Store) awaitRoom(ctx context.Context, p *promotion, ended uint64) {
 }
 
 func (s *Store) placePromotionLocked(p *promotion, b *outside) ([]gpuipc.Ref, error) {
+	e, ok := s.lookupLocked(p.name, p.profile, p.tenant)
 	o := p.describe()
+	if !ok || e.Spec != p.entry.Spec || e.Begin != p.entry.Begin || e.End != p.entry.End || e.Parent != p.entry.Parent {
+		return nil, fmt.Errorf("%s: %w", o.name(), ErrGone) // or written again in another shape
+	}
+	p.entry = e
 	l := o.layout()
 	if p.base != nil {
 		o.parent, o.depth = p.base, p.base.depth+1
@@ -147,6 +168,10 @@ func (s *Store) placePromotionLocked(p *promotion, b *outside) ([]gpuipc.Ref, er
 		return nil, fmt.Errorf("%s: %d bytes for each rank: %w", o.name(), l.Bytes, ErrFull)
 	}
 	s.measure(o, l.Bytes)
+	if over := s.overQuota(o.tenant, o.bytes); over > 0 && !p.demanded {
+		// A guess must not make a tenant lose what it has.
+		return nil, fmt.Errorf("%s: read ahead, %d bytes over the quota: %w", o.name(), over, ErrQuota)
+	}
 	if err := s.makeRoomLocked(o, p.spare, b); err != nil {
 		return nil, err
 	}

@@ -10,6 +10,9 @@ const aheadShare = 8
 // look at them. More are dropped and counted.
 const aheadNames = 1024
 
+// aheadRows bounds how many of them are looked at in one critical section.
+const aheadRows = 32
+
 // aheadLine is the hits that matches found in the lower tier, a ring, so that a
 // match allocates nothing. Guarded by the store's lock.
 type aheadLine struct {
@@ -36,14 +39,14 @@ func (s *Store) matchedBelowLocked(n Name, p *profileState, t *tenant) {
 	}
 }
 
-// aheadFromMatchesLocked turns what matches found into promotions until one is
-// ready.
-func (s *Store) aheadFromMatchesLocked() {
+// aheadFromMatchesLocked turns some of what matches found into promotions, until
+// one is ready, and tells whether more is left.
+func (s *Store) aheadFromMatchesLocked() (more bool) {
 	l := s.matched
 	if l == nil {
-		return
+		return false
 	}
-	for l.n > 0 && len(s.ahead) == 0 {
+	for n := 0; n < aheadRows && l.n > 0 && len(s.ahead) == 0; n++ {
 		w := l.ring[l.first]
 		l.ring[l.first] = wanted{}
 		l.first = (l.first + 1) % aheadNames
@@ -52,6 +55,7 @@ func (s *Store) aheadFromMatchesLocked() {
 			s.promoteLocked(w)
 		}
 	}
+	return l.n > 0
 }
 
 // aheadRoomLocked tells whether more may be read ahead into the pool of some

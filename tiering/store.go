@@ -40,9 +40,10 @@ type Store struct {
 	counters    Counters
 
 	// With a lower tier.
-	asked      Name         // argument of the call that is made to it
-	doomed     map[Name]int // being removed from it by operators
-	backlog    []*object    // whose writes wait for it
+	asked      Name               // argument of the call that is made to it
+	doomed     map[Name]int       // being removed from it by operators
+	writes     map[Name][]*object // with a write, wanted or running
+	backlog    []*object          // whose writes wait for the tier, in order
 	promotions map[Name]*promotion
 	demand     []*promotion // ready, first in first out; those that have moved on are skipped
 	ahead      []*promotion
@@ -52,6 +53,7 @@ type Store struct {
 	promoteBytes int64 // being read into
 	roomWaiters  int   // promotions that wait for changed
 	cleanerIdle  bool  // the cleaner waits for changed
+	cleanerHolds bool  // until the next sweep, since a write has failed
 	writesEnded  uint64
 	sweeps       uint64
 	work         sync.Cond // a promotion or a match's hit is there to be taken up
@@ -92,7 +94,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s.work.L, s.changed.L = &s.mu, &s.mu
 	if cfg.Lower != nil {
-		s.doomed, s.promotions = map[Name]int{}, map[Name]*promotion{}
+		s.doomed, s.writes, s.promotions = map[Name]int{}, map[Name][]*object{}, map[Name]*promotion{}
 		for _, p := range s.pools {
 			p.dirty = cfg.Eviction()
 		}

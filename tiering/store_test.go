@@ -427,7 +427,7 @@ func (s *Store) auditLocked() error {
 		if o.linked && o.published && o.pins == 0 {
 			evictable[o.pool.number]++
 		}
-		ids += 4 * int64(len(o.ids))
+		ids += 4 * int64(o.spec.Tokens)
 		pinned := o.class != classIdle
 		for _, other := range s.objects.places {
 			for up := other; up != nil && other.class != classIdle && other != o; up = up.parent {
@@ -473,8 +473,8 @@ func (s *Store) auditLocked() error {
 		if t.total() != a.used || t.pinned != a.pinned || t.leaving != a.bytes[classDemoting] {
 			return fmt.Errorf("tenant %s: %+v, its objects give %+v", t.Name, t, a)
 		}
-		if t.QuotaBytes > 0 && t.total() > t.QuotaBytes {
-			return fmt.Errorf("tenant %s: %d bytes over a quota of %d", t.Name, t.total(), t.QuotaBytes)
+		if held := t.total() + s.lowerUsed(t); t.QuotaBytes > 0 && held > t.QuotaBytes {
+			return fmt.Errorf("tenant %s: %d bytes over a quota of %d", t.Name, held, t.QuotaBytes)
 		}
 	}
 	if got := s.pages.UsedBytes(); got != total-ids {
@@ -492,10 +492,11 @@ func (s *Store) auditLocked() error {
 		}
 	}
 	for _, o := range s.objects.places {
-		if o != nil && o.fill != nil && !o.fill.dead {
+		if o != nil && o.fill != nil && !o.fill.dead && o.fill.promotion == nil {
 			timed++
 		}
 	}
+	timed += len(s.promotions)
 	if timed != len(s.deadlines.heap) {
 		return fmt.Errorf("%d deadlines, want %d", len(s.deadlines.heap), timed)
 	}
@@ -510,6 +511,79 @@ func (s *Store) auditLocked() error {
 	}
 	if listed != linked {
 		return fmt.Errorf("catalogue lists %d objects, %d are linked", listed, linked)
+	}
+	return s.auditLowerLocked()
+}
+
+// auditLowerLocked recomputes what is kept for the lower tier.
+func (s *Store) auditLowerLocked() error {
+	var dirty, ahead [poolCount]int64
+	var tracked [poolCount]int
+	unused, leaving, written := uint64(0), uint64(0), map[Name]int{}
+	for _, o := range s.objects.places {
+		if o == nil {
+			continue
+		}
+		want := s.cfg.Lower != nil && o.linked && o.published && o.pins == 0 && o.stored == 0 && o.write == nil && !o.refused
+		if o.tracked != want {
+			return fmt.Errorf("%s: among the dirty %v, should be %v", o.name(), o.tracked, want)
+		}
+		if o.tracked {
+			tracked[o.pool.number]++
+			dirty[o.pool.number] += o.pageBytes
+		}
+		if o.ahead {
+			unused++
+			ahead[o.pool.number] += o.pageBytes
+		}
+		if o.leaving {
+			leaving++
+		}
+		if o.leaving && (o.linked || o.write == nil) {
+			return fmt.Errorf("%s: leaves, linked %v, write %v", o.name(), o.linked, o.write)
+		}
+		if o.write != nil {
+			written[o.label()]++
+		}
+		if o.fill != nil && o.fill.promotion != nil && !o.fill.dead && s.promotions[o.label()] != o.fill.promotion {
+			return fmt.Errorf("%s: is promoted, but not among the promotions", o.name())
+		}
+	}
+	for _, p := range s.promotions {
+		if p.state == promotionEnded || (p.object != nil) != (p.state == promotionReading) {
+			return fmt.Errorf("promotion of %x in state %d, object %v", p.name.Key[:4], p.state, p.object != nil)
+		}
+		if !p.demanded {
+			unused++
+			ahead[p.pool.number] += p.bytes
+		}
+	}
+	for i, p := range s.pools {
+		if p.dirtyBytes != dirty[i] || p.aheadBytes != ahead[i] || p.dirty != nil && p.dirty.Len() != tracked[i] {
+			return fmt.Errorf("pool %s: %d dirty and %d read ahead, objects give %d and %d", p.name, p.dirtyBytes, p.aheadBytes, dirty[i], ahead[i])
+		}
+		if p.aheadBytes > p.budget/aheadShare {
+			return fmt.Errorf("pool %s: %d bytes read ahead of %d", p.name, p.aheadBytes, p.budget)
+		}
+	}
+	for n, objects := range s.writes {
+		if len(objects) != written[n] {
+			return fmt.Errorf("%x: %d writes, %d known", n.Key[:4], written[n], len(objects))
+		}
+		delete(written, n)
+	}
+	if len(written) > 0 {
+		return fmt.Errorf("%d names have writes that are not known", len(written))
+	}
+	c := &s.counters
+	if left, ways := c.EvictedRoom+c.EvictedQuota, c.Demoted+c.DemotionsRefused+c.DemotionsFailed+c.Dropped+leaving; left != ways {
+		return fmt.Errorf("%d objects left memory, counted %d ways: %+v", left, ways, c)
+	}
+	if ends := c.ReadAheadUsed + c.ReadAheadWasted + c.ReadAheadFailed + unused; c.ReadAheadBegun != ends {
+		return fmt.Errorf("%d read ahead, %d ends: %+v", c.ReadAheadBegun, ends, c)
+	}
+	if c.Promoting != uint64(len(s.promotions)) {
+		return fmt.Errorf("%d promotions, %d counted", len(s.promotions), c.Promoting)
 	}
 	return nil
 }

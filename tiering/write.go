@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // write is an object's way into the lower tier, from the wish to its end. It
@@ -36,7 +37,7 @@ const maxTurns = 3
 // outside is what a critical section has decided and is done without the lock.
 type outside struct {
 	starts  []writeStart
-	removed []Name // by an operator, while they were written
+	removed []Name // by an operator while they were written: to be removed again
 }
 
 type writeStart struct {
@@ -76,12 +77,24 @@ func (s *Store) wantLocked(o *object, level Level, patient bool, b *outside) err
 		}
 	}
 	o.write = w
+	n := o.label()
+	s.writes[n] = append(s.writes[n], o)
 	err := s.turnLocked(o, b)
 	if err != nil {
-		o.write = nil
+		s.unwriteLocked(o)
 	}
 	s.trackLocked(o)
 	return err
+}
+
+// unwriteLocked ends that an object has a write.
+func (s *Store) unwriteLocked(o *object) {
+	n := o.label()
+	left := slices.DeleteFunc(s.writes[n], func(other *object) bool { return other == o })
+	if s.writes[n] = left; len(left) == 0 {
+		delete(s.writes, n)
+	}
+	o.write = nil
 }
 
 // turnLocked moves a write on that the tier does not have: behind its parent's
@@ -108,6 +121,8 @@ func (s *Store) admitLocked(o *object, b *outside) error {
 	switch {
 	case s.closed:
 		return fmt.Errorf("%s: closing: %w", o.name(), ErrUnavailable)
+	case o.removed:
+		return fmt.Errorf("%s: removed: %w", o.name(), ErrGone)
 	case s.doomed[name] > 0:
 		return fmt.Errorf("%s: an older one is being removed: %w", o.name(), ErrBusy)
 	}
@@ -135,15 +150,16 @@ func (s *Store) followLocked(o *object, b *outside) (waits bool, err error) {
 	if up == nil {
 		return false, nil
 	}
+	if e, held := s.belowLocked(up); w.turns == maxTurns && (!held || e.Level < w.want) {
+		return false, fmt.Errorf("%s: its parent does not stay: %w", o.name(), ErrFull)
+	}
 	if err := s.wantLocked(up, w.want, w.patient, b); err != nil {
 		return false, fmt.Errorf("%s: its parent: %w", o.name(), err)
 	}
 	if up.write == nil {
 		return false, nil
 	}
-	if w.turns++; w.turns > maxTurns {
-		return false, fmt.Errorf("%s: its parent does not stay: %w", o.name(), ErrFull)
-	}
+	w.turns++
 	up.write.followers = append(up.write.followers, o)
 	return true, nil
 }
@@ -163,8 +179,8 @@ func (s *Store) written(o *object, reached Level, err error) {
 	s.writtenLocked(o, reached, err, &b)
 	s.backlogLocked(&b)
 	s.mu.Unlock()
-	if err != nil {
-		s.cfg.Log.Warn().Err(err).Str("object", o.name()).Msg("write to the lower tier failed")
+	if errors.Is(err, ErrCorrupt) {
+		s.cfg.Log.Error().Err(err).Str("object", o.name()).Msg("wrong bytes in memory")
 	}
 	s.act(&b)
 	s.running.Done()
@@ -181,7 +197,7 @@ func (s *Store) writtenLocked(o *object, reached Level, err error, b *outside) {
 	switch {
 	case err != nil || reached < LevelLogged:
 		s.counters.WritesFailed++
-		o.refused = true
+		s.cleanerHolds = true
 		if errors.Is(err, ErrCorrupt) {
 			s.spoiltLocked(o)
 		}
@@ -202,6 +218,7 @@ func (s *Store) writtenLocked(o *object, reached Level, err error, b *outside) {
 // published, as the tier found out.
 func (s *Store) spoiltLocked(o *object) {
 	s.counters.SpoiltInMemory++
+	o.refused = true
 	if o.linked && o.children == 0 {
 		s.unlinkLocked(o, ReasonAborted)
 	}
@@ -211,7 +228,7 @@ func (s *Store) spoiltLocked(o *object) {
 // waited for it.
 func (s *Store) endWriteLocked(o *object, b *outside) {
 	w := o.write
-	o.write = nil
+	s.unwriteLocked(o)
 	for _, d := range w.waiting {
 		s.reachLocked(d, w.reached)
 	}
@@ -226,9 +243,8 @@ func (s *Store) endWriteLocked(o *object, b *outside) {
 			s.counters.DemotionsRefused++
 		}
 	}
-	if o.removed {
-		o.removed = false
-		b.removed = append(b.removed, o.label())
+	if n := o.label(); o.removed && !slices.ContainsFunc(s.writes[n], func(other *object) bool { return other.removed }) {
+		b.removed = append(b.removed, n)
 	}
 	s.trackLocked(o)
 	s.settleLocked(o)

@@ -1,0 +1,171 @@
+package tiering
+
+import (
+	"testing"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+func TestMatchFindsSegmentsInBothTiers(t *testing.T) {
+	x := newTwoTiers(t, hybrid(2))
+	disk, both, memory := x.mid(1, 64, 8), x.mid(2, 60, 8), x.mid(3, 56, 8)
+	x.sink(disk)
+	x.publish(x.c, both)
+	x.publish(x.c, memory)
+	x.wantOnDisk(disk)
+	x.wantHit(both)
+	x.wantHit(memory)
+	x.wantMiss(x.mid(4, 64, 8), ReasonUnknown)
+	if got := x.statusFor(tenantB, disk); got.Status != StatusMiss || got.Reason != ReasonUnknown {
+		t.Fatalf("another tenant sees %+v", got)
+	}
+	n := x.Counters()
+	if n.HitSegments != 3 || n.HitTokens != 48+44+40 || n.HitSegmentsDisk != 1 || n.HitTokensDisk != 48 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+// An entry counts only for the profile that it was made by and the tenant who
+// owns it, whatever its name says.
+func TestEntriesOfOthersAreNoHits(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	e := x.tier.entries[Name{Key: p.key}]
+	for name, spoil := range map[string]func(){
+		"tenant":  func() { e.Tenant = tenantB },
+		"nobody":  func() { e.Tenant = 0 },
+		"profile": func() { e.Fingerprint[0]++ },
+	} {
+		was := e.Entry
+		spoil()
+		if got := x.status(p); got.Status != StatusMiss {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if row := x.try(p); row.Hit || row.Promoting {
+			t.Errorf("%s: %+v", name, row)
+		}
+		e.Entry = was
+	}
+	x.wantOnDisk(p)
+}
+
+func TestMatchFindsThePrefixWhereverItLies(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.save(x.c, x.saveQuery(1, 32, 16, Spliced), 16)
+	x.push()
+	x.save(x.c, x.saveQuery(1, 8, 0, Exact), 0)
+	for _, row := range []struct {
+		accept CheckpointKind
+		want   MatchResult
+	}{
+		{Exact, MatchResult{PrefixTokens: 16, PrefixIndex: 1, PrefixKind: Exact, PrefixPlace: PlaceDisk}},
+		{Exact | Spliced, MatchResult{PrefixTokens: 32, PrefixIndex: 2, PrefixKind: Spliced, PrefixPlace: PlaceDisk}},
+		{Spliced, MatchResult{PrefixTokens: 32, PrefixIndex: 2, PrefixKind: Spliced, PrefixPlace: PlaceDisk}},
+	} {
+		got := x.matchPrefix(1, row.accept, 8, 16, 32)
+		if got.PrefixTokens != row.want.PrefixTokens || got.PrefixIndex != row.want.PrefixIndex ||
+			got.PrefixKind != row.want.PrefixKind || got.PrefixPlace != row.want.PrefixPlace {
+			t.Errorf("accept %d: %+v, want %+v", row.accept, got, row.want)
+		}
+	}
+	if got := x.matchPrefix(1, Exact, 8); got.PrefixPlace != PlaceDRAM || got.PrefixTokens != 8 {
+		t.Fatalf("%+v", got)
+	}
+	if n := x.Counters(); n.PrefixHits != 4 || n.PrefixHitsDisk != 3 || n.PrefixHitTokensDisk != 16+32+32 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+// What a checkpoint extends has to be there as well, in either tier.
+func TestCheckpointWithoutItsChainIsNoHit(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	x.push()
+	hit := func() uint32 { return x.matchPrefix(1, Exact, 32).PrefixTokens }
+	if hit() != 32 {
+		t.Fatal("no hit on a chain on disk")
+	}
+	root := Name{Exact, hashOf(1, 16)}
+	e := x.tier.entries[root]
+	delete(x.tier.entries, root)
+	if hit() != 0 {
+		t.Fatal("a hit without its root")
+	}
+	if l := x.loadPrefix(x.c, hashOf(1, 32), Exact); l.Hit || l.Promoting {
+		t.Fatalf("%+v", l)
+	}
+	// A root that a client fills again cannot come up, nor stand below.
+	r, err := x.c.Save(x.saveQuery(1, 16, 0, Exact))
+	x.must(err)
+	x.tier.entries[root] = e
+	if hit() != 0 {
+		t.Fatal("a hit behind a root that is being filled")
+	}
+	delete(x.tier.entries, root)
+	l := x.profile.CheckpointLayout(16)
+	x.commitAll(x.c, r, &l, content(&l, 1))
+	if hit() != 32 {
+		t.Fatal("no hit although the root is in memory")
+	}
+	e.End = 17 // of other lengths, the two do not meet
+	x.tier.entries[root] = e
+	x.dropAll()
+	if hit() != 0 {
+		t.Fatal("a hit behind a root of another length")
+	}
+	e.End = 16
+}
+
+func TestMatchOverTwoTiersDoesNotAllocate(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), readAhead)
+	x.tier.alone = false // its checks are not what is measured
+	q := &MatchQuery{Profile: x.id, Tenant: tenantA, Accept: Exact | Spliced}
+	for i := range 32 {
+		p := x.mid(i, 64, 8)
+		if i%2 == 0 {
+			x.sink(p)
+		}
+		q.Keys = append(q.Keys, p.key)
+		q.Positions = append(q.Positions, uint32(i+1))
+		q.Prefixes = append(q.Prefixes, hashOf(1, i+1))
+	}
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.push()
+	var r MatchResult
+	if n := testing.AllocsPerRun(100, func() {
+		if err := x.Match(q, &r); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Fatalf("%v allocations", n)
+	}
+	if r.PrefixPlace != PlaceDisk || r.Segments[0].Place != PlaceDisk {
+		t.Fatalf("%+v", r)
+	}
+	if n := x.Counters(); n.ReadAheadDropped == 0 {
+		t.Fatal("nobody took up what was matched, and nothing was dropped")
+	}
+}
+
+func TestEntriesOfNonsenseAreNotPromoted(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	e := x.tier.entries[Name{Key: p.key}]
+	for name, spoil := range map[string]func(){
+		"spec":   func() { e.Spec = profile.SegmentSpec{Role: 9, Tokens: 64} },
+		"begin":  func() { e.Begin++ },
+		"end":    func() { e.End++ },
+		"parent": func() { e.Parent = Name{Exact, [32]byte{1}} },
+	} {
+		was := e.Entry
+		spoil()
+		if row := x.try(p); row.Hit || row.Promoting {
+			t.Errorf("%s: %+v", name, row)
+		}
+		e.Entry = was
+	}
+}

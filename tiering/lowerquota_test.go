@@ -1,0 +1,156 @@
+package tiering
+
+import (
+	"testing"
+)
+
+// below is what mapTier takes for a segment of one rank.
+func (x *twoTiers) below(p piece) int64 {
+	return 100 + (p.layout.Bytes+511)/512*512
+}
+
+func TestQuotaSpansBothTiers(t *testing.T) {
+	p0 := b0(t).mid(0, 64, 8)
+	mem := p0.charge()
+	disk := (&twoTiers{}).below(p0)
+	x := newTwoTiers(t, hybrid(1), quota(2*mem+2*disk), writeBehind)
+	one, two, three := x.mid(1, 64, 8), x.mid(2, 64, 8), x.mid(3, 64, 8)
+	x.publish(x.c, one)
+	x.publish(x.c, two)
+	x.tier.finishAll()
+	x.audit()
+	if got := x.Pools()[0].Tenants[0]; got.UsedBytes != 2*mem || got.LowerBytes != 2*disk {
+		t.Fatalf("%+v", got)
+	}
+	// The third pays from below: one copy goes, for its room in memory, and another
+	// for its own copy.
+	x.publish(x.c, three)
+	x.tier.finishAll()
+	x.audit()
+	for _, p := range []piece{one, two, three} {
+		x.wantHit(p)
+	}
+	if n := x.Counters(); n.TrimmedBytes == 0 || n.EvictedQuota != 0 {
+		t.Fatalf("%+v", n)
+	}
+	if got := x.Pools()[0].Tenants[0]; got.UsedBytes+got.LowerBytes > 2*mem+2*disk || got.LowerBytes != disk {
+		t.Fatalf("%+v", got)
+	}
+}
+
+func TestQuotaOverBothTiersIsExactToTheByte(t *testing.T) {
+	p0 := b0(t).mid(0, 64, 8)
+	mem, disk := p0.charge(), (&twoTiers{}).below(p0)
+	for _, row := range []struct {
+		quota   int64
+		written int64
+		refused uint64
+	}{{mem + disk, disk, 0}, {mem + disk - 1, 0, 1}} {
+		x := newTwoTiers(t, hybrid(1), quota(row.quota), writeBehind)
+		p := x.mid(1, 64, 8)
+		x.publish(x.c, p)
+		x.tier.finishAll()
+		x.wantHit(p)
+		if got := x.Pools()[0].Tenants[0].LowerBytes; got != row.written || x.Counters().WritesRefused[refusalQuota] != row.refused {
+			t.Fatalf("quota of %d: %d bytes below, %+v", row.quota, got, x.Counters())
+		}
+	}
+}
+
+// Memory pays only for what the lower tier cannot.
+func TestQuotaIsPaidFromTheSlowestTierUp(t *testing.T) {
+	p0 := b0(t).mid(0, 64, 8)
+	mem, disk := p0.charge(), (&twoTiers{}).below(p0)
+	x := newTwoTiers(t, hybrid(1), quota(mem+disk))
+	one, two := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.sink(one)
+	x.publish(x.c, two) // fits beside it
+	x.wantOnDisk(one)
+	three := x.mid(3, 100, 8) // more than the copy below
+	x.publish(x.c, three)     // which goes, and then the one in memory
+	x.wantMiss(one, ReasonEvicted)
+	x.wantMiss(two, ReasonEvicted)
+	x.wantHit(three)
+	if n := x.Counters(); n.TrimmedBytes != uint64(disk) || n.EvictedQuota != 1 || n.Dropped != 1 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestWhatCannotFitAQuotaCostsNothing(t *testing.T) {
+	p0 := b0(t).mid(0, 64, 8)
+	mem, disk := p0.charge(), (&twoTiers{}).below(p0)
+	x := newTwoTiers(t, hybrid(1), quota(mem+disk))
+	one, two := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.sink(one)
+	x.publish(x.c, two)
+	x.lease(x.c, two)
+	_, err := x.c.Reserve(x.reserveQuery(x.mid(3, 128, 8), 0))
+	x.wantErr(err, ErrQuota)
+	x.wantOnDisk(one)
+	x.wantHit(two)
+}
+
+// To bring something up must not push out the very thing.
+func TestPromotionDoesNotTrimWhatItPromotes(t *testing.T) {
+	p0 := b0(t).mid(0, 64, 8)
+	mem, disk := p0.charge(), (&twoTiers{}).below(p0)
+	for _, row := range []struct {
+		quota int64
+		fits  bool
+	}{{mem + disk, true}, {mem + disk - 1, false}} {
+		x := newTwoTiers(t, hybrid(1), quota(row.quota))
+		p := x.mid(1, 64, 8)
+		x.sinkBelowQuota(p)
+		x.try(p)
+		x.carry()
+		if x.tier.entries[Name{Key: p.key}] == nil {
+			t.Fatalf("quota of %d: it is gone", row.quota)
+		}
+		if hit := x.status(p).Place == PlaceDRAM; hit != row.fits {
+			t.Fatalf("quota of %d: in memory %v", row.quota, hit)
+		}
+		x.audit()
+	}
+}
+
+// sinkBelowQuota puts an entry below without room for both copies.
+func (x *twoTiers) sinkBelowQuota(p piece) {
+	x.Helper()
+	t := x.tenants[tenantA]
+	was := t.QuotaBytes
+	t.QuotaBytes = 1 << 40
+	x.sink(p)
+	t.QuotaBytes = was
+}
+
+func TestPromotionTrimsOthers(t *testing.T) {
+	p0 := b0(t).mid(0, 64, 8)
+	mem, disk := p0.charge(), (&twoTiers{}).below(p0)
+	x := newTwoTiers(t, hybrid(1), quota(2*disk+mem-1))
+	old, wanted := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.sinkBelowQuota(wanted) // the less recently used one
+	x.sinkBelowQuota(old)
+	x.try(wanted)
+	x.carry()
+	x.wantHit(wanted)
+	x.wantMiss(old, ReasonEvicted)
+	x.audit()
+}
+
+// A tier that comes up late may hold more than a tenant's quota.
+func TestSweepBringsATenantBackUnderItsQuota(t *testing.T) {
+	p0 := b0(t).mid(0, 64, 8)
+	disk := (&twoTiers{}).below(p0)
+	x := newTwoTiers(t, hybrid(1), quota(1<<40))
+	for i := range 4 {
+		x.sink(x.mid(i, 64, 8))
+	}
+	x.tenants[tenantA].QuotaBytes = 2*disk + 5
+	x.Sweep()
+	x.audit()
+	if got := x.tier.Used(tenantA); got != 2*disk {
+		t.Fatalf("%d bytes below", got)
+	}
+	x.wantOnDisk(x.mid(3, 64, 8))
+	x.wantMiss(x.mid(0, 64, 8), ReasonEvicted)
+}

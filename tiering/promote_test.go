@@ -1,0 +1,548 @@
+package tiering
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+func TestAcquireBringsASegmentBack(t *testing.T) {
+	x := newTwoTiers(t, hybrid(2))
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	q := x.acquireQuery(p)
+	if !x.NeedsPromotion(q) {
+		t.Fatal("no promotion is needed of what lies on disk")
+	}
+	row := x.try(p)
+	if row.Hit || !row.Promoting || row.Reason != ReasonPending || row.Err != nil {
+		t.Fatalf("%+v", row)
+	}
+	x.wantOnDisk(p) // wanted, and below still
+	x.audit()
+	if n := x.carry(); n != 1 {
+		t.Fatalf("%d promotions", n)
+	}
+	x.wantHit(p)
+	if x.NeedsPromotion(q) {
+		t.Fatal("a promotion is needed of what is in memory")
+	}
+	for rank := range 2 {
+		row := x.acquire(x.c, rank, p)
+		if got := x.load(gpuipc.Ref{Region: x.Arena(), Extents: row.Extents}); string(got) != string(contentOf(p, rank)) {
+			t.Fatalf("rank %d has other bytes", rank)
+		}
+	}
+	d, _ := x.Segment(p.key)
+	if d.Publisher != "c" || len(d.Tokens) != 64 || d.Lower != LevelLogged || d.Tokens[5] != p.tokens[5] {
+		t.Fatalf("%+v", d)
+	}
+	n := x.Counters()
+	if n.Promotions[promoteDone] != 1 || n.PromotedBytes != uint64(2*p.layout.Bytes+4*64) || n.Promoting != 0 || n.Published != 1 || x.tier.reads != 1 {
+		t.Fatalf("%d reads, %+v", x.tier.reads, n)
+	}
+}
+
+func TestPromotionAskedForTwiceRunsOnce(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	a, b := x.await(x.ctx, 1, p), x.await(x.ctx, 2, p, p)
+	x.try(p)
+	if n := x.carry(); n != 1 || x.tier.reads != 1 {
+		t.Fatalf("%d promotions, %d reads", n, x.tier.reads)
+	}
+	for _, row := range append(x.end(a), x.end(b)...) {
+		x.wantBytes(p, row)
+	}
+	if n := x.Counters(); n.Acquired != 3 || n.AcquireMisses != 1 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestAwaitAnswersHitsMissesAndPromotionsInOrder(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	disk, memory, none := x.mid(1, 64, 8), x.mid(2, 64, 8), x.mid(3, 64, 8)
+	x.sink(disk)
+	x.publish(x.c, memory)
+	dst := []Acquired{{Bytes: 77}} // rows are appended
+	a := &awaiting{done: make(chan struct{})}
+	go func() {
+		defer close(a.done)
+		a.rows, a.err = x.c.AwaitAcquire(x.ctx, x.acquireQuery(memory, none, disk), dst)
+	}()
+	for x.waiters() != 1 {
+	}
+	x.carry()
+	rows := x.end(a)
+	if len(rows) != 4 || rows[0].Bytes != 77 || rows[2].Hit || rows[2].Reason != ReasonUnknown {
+		t.Fatalf("%+v", rows)
+	}
+	x.wantBytes(memory, rows[1])
+	x.wantBytes(disk, rows[3])
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	ctx, cancel := context.WithCancel(x.ctx)
+	a := x.await(ctx, 1, p)
+	cancel()
+	row := x.end(a)[0]
+	if row.Hit || !row.Promoting || row.Reason != ReasonPending {
+		t.Fatalf("%+v", row)
+	}
+	if n := x.waiters(); n != 0 {
+		t.Fatalf("%d waiters are left", n)
+	}
+	x.carry() // goes on without the waiter
+	x.wantHit(p)
+	x.dropAll() // and nothing holds it
+	x.wantOnDisk(p)
+}
+
+// What was promoted for somebody stays until he has come for it.
+func TestPromotedSegmentIsHeldForItsWaiters(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	stopped := x.stopWaiter(p)
+	x.carry()
+	x.dropAll()
+	x.wantHit(p) // still here
+	rows := stopped()
+	x.wantBytes(p, rows[0])
+	x.must(x.c.Release(rows[0].Lease))
+	x.dropAll()
+	x.wantOnDisk(p)
+}
+
+// stopWaiter is the first half of an AwaitAcquire; what it answers does the rest.
+func (x *twoTiers) stopWaiter(p piece) func() []Acquired {
+	x.Helper()
+	var waits []awaited
+	q := x.acquireQuery(p)
+	rows, err := x.c.acquire(q, nil, &waits)
+	x.must(err)
+	return func() []Acquired {
+		x.c.await(x.ctx, waits)
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		rows[0] = x.c.acquireAwaitedLocked(waits[0].promotion, &q.Keys[0], q, x.clock.now)
+		return rows
+	}
+}
+
+func TestFailedPromotionIsAMissWithItsCause(t *testing.T) {
+	for how, row := range map[promoteOutcome]struct {
+		spoil func(x *twoTiers, p piece)
+		why   Reason
+		then  SegmentStatus
+	}{
+		promoteCorrupt: {func(x *twoTiers, _ piece) { x.tier.unread = fmt.Errorf("digest: %w", ErrCorrupt) }, ReasonEvicted,
+			SegmentStatus{Status: StatusMiss, Reason: ReasonEvicted}},
+		promoteUnavailable: {func(x *twoTiers, _ piece) { x.tier.unread = fmt.Errorf("EIO: %w", ErrUnavailable) }, ReasonAborted,
+			SegmentStatus{Status: StatusHit, Place: PlaceDisk, Tokens: 48}},
+		promoteGone: {func(x *twoTiers, p piece) { x.tier.Remove(&Name{Key: p.key}) }, ReasonEvicted,
+			SegmentStatus{Status: StatusMiss, Reason: ReasonEvicted}},
+		promoteNoRoom: {func(x *twoTiers, _ piece) {
+			_, err := x.c.Reserve(x.reserveQuery(x.mid(9, 64, 8), 0))
+			x.must(err)
+		}, ReasonRefused, SegmentStatus{Status: StatusHit, Place: PlaceDisk, Tokens: 48}},
+	} {
+		t.Run(how.String(), func(t *testing.T) {
+			x := newTwoTiers(t, hybrid(1), poolOf(1))
+			p := x.mid(1, 64, 8)
+			x.sink(p)
+			a := x.await(x.ctx, 1, p)
+			row.spoil(x, p)
+			x.carry()
+			if got := x.end(a)[0]; got.Hit || got.Promoting || got.Reason != row.why {
+				t.Fatalf("%+v", got)
+			}
+			if got := x.status(p); got != row.then {
+				t.Fatalf("%+v, want %+v", got, row.then)
+			}
+			n := x.Counters()
+			if n.Promotions[how] != 1 || n.Promoting != 0 || n.Aborted != [causes]uint64{} {
+				t.Fatalf("%+v", n)
+			}
+			x.audit()
+		})
+	}
+}
+
+// Wrong token ids would be found by nobody else: the digests do not cover them.
+func TestContentThatDoesNotFitIsCorrupt(t *testing.T) {
+	for name, spoil := range map[string]func(c *Content){
+		"tokens":     func(c *Content) { c.Tokens = append([]uint32{c.Tokens[0] + 1}, c.Tokens[1:]...) },
+		"few tokens": func(c *Content) { c.Tokens = c.Tokens[1:] },
+		"ranks":      func(c *Content) { c.Digests = nil },
+		"digests":    func(c *Content) { c.Digests[0] = c.Digests[0][1:] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newTwoTiers(t, hybrid(1))
+			p := x.mid(1, 64, 8)
+			x.sink(p)
+			spoil(&x.tier.entries[Name{Key: p.key}].content)
+			x.try(p)
+			x.carry()
+			if n := x.Counters(); n.Promotions[promoteCorrupt] != 1 {
+				t.Fatalf("%+v", n)
+			}
+			x.wantUsed(0, 0)
+		})
+	}
+}
+
+func TestWhatIsPromotedCannotBeReserved(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	x.try(p)
+	_, err := x.c.Reserve(x.reserveQuery(p, 0))
+	x.wantErr(err, ErrExists) // wanted only
+	x.tier.stall = make(chan struct{})
+	x.tier.alone = false
+	done := make(chan struct{})
+	go func() { defer close(done); x.carry() }()
+	x.untilReading(1)
+	_, err = x.c.Reserve(x.reserveQuery(p, 0))
+	x.wantErr(err, ErrExists) // being read
+	x.wantOnDisk(p)
+	if info := x.Segments(SegmentFilter{}, nil, 10); len(info) != 1 || info[0].Published || !info[0].Promoting || info[0].Lower != LevelLogged {
+		t.Fatalf("%+v", info)
+	}
+	x.audit()
+	close(x.tier.stall)
+	<-done
+	x.wantHit(p)
+}
+
+func (x *twoTiers) untilReading(n int) {
+	for reading := 0; reading != n; {
+		x.tier.mu.Lock()
+		reading = x.tier.reading
+		x.tier.mu.Unlock()
+	}
+}
+
+// The same key has the same bytes, so it may be computed again.
+func TestWhatLiesOnDiskOnlyMayBeReserved(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), writeBehind)
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	r, err := x.c.Reserve(x.reserveQuery(p, 0))
+	x.must(err)
+	x.wantMiss(p, ReasonPending)
+	if row := x.try(p); row.Promoting || row.Reason != ReasonPending {
+		t.Fatalf("%+v", row)
+	}
+	offered := len(x.tier.offered)
+	x.commitAll(x.c, r, &p.layout, contentOf(p, 0))
+	x.wantHit(p)
+	x.audit()
+	if len(x.tier.offered) != offered {
+		t.Fatal("it was written although the tier has it")
+	}
+}
+
+func TestChainIsPromotedFromItsRoot(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	var want [][][]byte
+	for i, n := range []int{16, 40, 41} {
+		begin := []int{0, 16, 40}[i]
+		want = append(want, x.save(x.c, x.saveQuery(1, n, begin, Exact), begin))
+	}
+	x.push()
+	q := &LoadQuery{Profile: x.id, Tenant: tenantA, Accept: Exact, Digests: true, Hash: hashOf(1, 41)}
+	if !x.LoadNeedsPromotion(q) {
+		t.Fatal("no promotion is needed of what lies on disk")
+	}
+	got := make(chan Loaded)
+	go func() {
+		l, err := x.c.AwaitLoad(x.ctx, q)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	for x.waiters() != 1 {
+	}
+	for _, end := range []int{16, 40, 41} {
+		x.carryOne()
+		x.audit()
+		x.dropAll() // nothing that the rest needs
+		for _, info := range x.Checkpoints(CheckpointFilter{}, nil, 10) {
+			if info.Tokens > end || !info.Published {
+				t.Fatalf("after node %d: %+v", end, info)
+			}
+		}
+	}
+	l := <-got
+	if !l.Hit || l.Tokens != 41 || len(l.Nodes) != 3 || x.LoadNeedsPromotion(q) {
+		t.Fatalf("%+v", l)
+	}
+	for i, node := range l.Nodes {
+		bytes := x.load(gpuipc.Ref{Region: x.Arena(), Extents: node.Extents})
+		if string(bytes) != string(want[i][0]) {
+			t.Fatalf("node %d has other bytes", i)
+		}
+	}
+	x.must(x.c.Release(l.Lease))
+	x.dropAll()
+	x.wantUsed(0, 0)
+}
+
+func TestChainFailsAsAWhole(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	x.save(x.c, x.saveQuery(1, 48, 32, Exact), 32)
+	x.push()
+	if l := x.loadPrefix(x.c, hashOf(1, 48), Exact); l.Hit || !l.Promoting || l.Reason != ReasonPending {
+		t.Fatalf("%+v", l)
+	}
+	x.carryOne()
+	x.tier.unread = fmt.Errorf("EIO: %w", ErrUnavailable)
+	x.carry()
+	x.audit()
+	if n := x.Counters(); n.Promotions[promoteDone] != 1 || n.Promotions[promoteUnavailable] != 2 {
+		t.Fatalf("%+v", n)
+	}
+	x.dropAll()
+	x.wantUsed(0, 0)
+}
+
+// Two leaves of one root: the root comes up once, and a shorter one that is in
+// memory is built upon.
+func TestChainsShareTheirNodes(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	x.save(x.c, x.saveQuery(1, 48, 16, Spliced), 16)
+	x.push()
+	x.loadPrefix(x.c, hashOf(1, 32), Exact)
+	x.loadPrefix(x.c, hashOf(1, 48), Spliced)
+	x.audit()
+	if n := x.carry(); n != 3 || x.tier.reads != 3 {
+		t.Fatalf("%d promotions, %d reads", n, x.tier.reads)
+	}
+	x.Pools()
+	root := x.loadPrefix(x.c, hashOf(1, 16), Exact)
+	x.dropAll() // both leaves
+	x.loadPrefix(x.c, hashOf(1, 48), Spliced)
+	if n := x.carry(); n != 1 {
+		t.Fatalf("%d promotions upon a root in memory", n)
+	}
+	if l := x.loadPrefix(x.c, hashOf(1, 48), Spliced); !l.Hit || len(l.Nodes) != 2 || l.Nodes[0].Extents[0] != root.Nodes[0].Extents[0] {
+		t.Fatalf("%+v", l)
+	}
+}
+
+func TestSaveBehindAParentOnDiskPromotesIt(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.push()
+	_, err := x.c.Save(x.saveQuery(1, 32, 16, Exact))
+	x.wantErr(err, ErrBusy)
+	x.carry()
+	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	_, err = x.c.Save(x.saveQuery(1, 64, 48, Exact))
+	x.wantErr(err, ErrGone)
+}
+
+// Room for a promotion is made by eviction, and what has to be written first is
+// waited for.
+func TestPromotionWaitsForRoom(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), poolOf(1))
+	disk, dirty := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.sink(disk)
+	x.publish(x.c, dirty)
+	a := x.await(x.ctx, 1, disk)
+	done := make(chan int)
+	go func() { done <- x.carry() }()
+	for x.tier.waiting() == 0 {
+	}
+	if pool := x.Pools()[0]; pool.DemotingBytes == 0 {
+		t.Fatalf("%+v", pool)
+	}
+	x.tier.finishAll()
+	if n := <-done; n != 1 {
+		t.Fatalf("%d promotions", n)
+	}
+	x.wantBytes(disk, x.end(a)[0])
+	x.wantOnDisk(dirty)
+}
+
+func TestLeasedMemoryIsNoRoomForAPromotion(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), poolOf(1))
+	disk, leased := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.sink(disk)
+	x.publish(x.c, leased)
+	x.lease(x.c, leased)
+	x.try(disk)
+	x.carry()
+	x.wantHit(leased)
+	x.wantOnDisk(disk)
+}
+
+func TestPromotionsAreBounded(t *testing.T) {
+	p0 := b0(t).mid(0, 64, 8)
+	x := newTwoTiers(t, hybrid(1), realTime, func(c *Config) {
+		c.MaxPromotions, c.PromoteQueue = 3, 5
+		c.PromoteBytes = 2 * 50 << 10 // two of 48 KiB and ids
+	})
+	if p0.charge() > 48<<10 {
+		t.Fatalf("%d bytes", p0.charge())
+	}
+	var ps []piece
+	for i := range 7 {
+		ps = append(ps, x.mid(i, 64, 8))
+		x.publish(x.c, ps[i])
+	}
+	x.push()
+	x.tier.stall = make(chan struct{})
+	x.running()
+	rows, err := x.c.Acquire(x.acquireQuery(ps...), nil)
+	x.must(err)
+	for i, row := range rows {
+		if row.Promoting != (i < 5) || row.Reason != ReasonPending {
+			t.Fatalf("row %d: %+v", i, row)
+		}
+	}
+	x.untilReading(2)
+	if n := x.Counters(); n.Promoting != 5 || n.PromotionsBusy != 2 {
+		t.Fatalf("%+v", n)
+	}
+	a := x.await(x.ctx, 5, ps[:5]...)
+	x.mu.Lock()
+	if x.promoteBytes > x.cfg.PromoteBytes || x.promoteBytes == 0 {
+		t.Errorf("%d bytes are read into at once, bound %d", x.promoteBytes, x.cfg.PromoteBytes)
+	}
+	x.mu.Unlock()
+	close(x.tier.stall)
+	for i, row := range x.end(a) {
+		x.wantBytes(ps[i], row)
+	}
+}
+
+// One object larger than the bound comes up alone.
+func TestBoundOfBytesLetsOneObjectThrough(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), func(c *Config) { c.PromoteBytes = 1 })
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	x.try(p)
+	x.carry()
+	x.wantHit(p)
+}
+
+func TestPromotionPastItsTimeIsGivenUp(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	wanted, read := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.publish(x.c, wanted)
+	x.publish(x.c, read)
+	x.push()
+	x.try(read)
+	x.tier.stall = make(chan struct{})
+	x.tier.alone = false
+	done := make(chan struct{})
+	go func() { defer close(done); x.carryOne() }()
+	x.untilReading(1)
+	a := x.await(x.ctx, 2, read, wanted)
+	x.clock.advance(time.Hour)
+	x.Sweep()
+	for _, row := range x.end(a) {
+		if row.Hit || row.Promoting || row.Reason != ReasonAborted {
+			t.Fatalf("%+v", row)
+		}
+	}
+	<-done // the read was told
+	x.wantUsed(0, 0)
+	x.wantOnDisk(read)
+	if n := x.Counters(); n.Promotions[promoteStopped] != 2 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestClosingASessionWakesItsWaiters(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	a := x.await(x.ctx, 1, p)
+	x.c.Close()
+	if row := x.end(a)[0]; row.Hit || row.Err == nil {
+		t.Fatalf("%+v", row)
+	}
+	x.carry()
+	x.dropAll()
+	x.wantUsed(0, 0)
+}
+
+func TestEndOfRunEndsPromotions(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), realTime, func(c *Config) { c.MaxPromotions = 1 })
+	read, waits := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.publish(x.c, read)
+	x.publish(x.c, waits)
+	x.push()
+	x.tier.alone = false
+	x.tier.stall = make(chan struct{})
+	ctx, cancel := context.WithCancel(x.ctx)
+	ended := make(chan error)
+	go func() { ended <- x.Run(ctx) }()
+	a := x.await(x.ctx, 2, read, waits)
+	x.untilReading(1)
+	cancel()
+	x.must(<-ended)
+	for _, row := range x.end(a) {
+		if row.Hit || row.Promoting {
+			t.Fatalf("%+v", row)
+		}
+	}
+	if row := x.try(read); row.Promoting { // nobody would carry it out
+		t.Fatalf("%+v", row)
+	}
+	x.wantUsed(0, 0)
+}
+
+func TestCloseEndsPromotionsThatNobodyCarriedOut(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	a := x.await(x.ctx, 1, p)
+	x.must(x.Store.Close())
+	if row := x.end(a)[0]; row.Hit || row.Err == nil {
+		t.Fatalf("%+v", row)
+	}
+	x.must(x.staging.Close())
+	x.must(x.slots.Close())
+	x.bench.Store = nil
+}
+
+// A profile may be forgotten while an entry of it is wanted: it has no objects.
+func TestForgottenProfileIsNotPromotedFor(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), func(c *Config) { c.MaxProfiles = 1 })
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	x.try(p)
+	x.ReleaseProfile(x.id)
+	other, err := profile.New(wide(1))
+	x.must(err)
+	_, err = x.AddProfile(other)
+	x.must(err)
+	x.carry()
+	x.wantUsed(0, 0)
+	x.ReleaseProfile(x.id + 1)
+	if x.id, err = x.AddProfile(x.profile); err != nil {
+		t.Fatal(err)
+	}
+	x.wantOnDisk(p) // known again by its fingerprint
+	x.try(p)
+	x.carry()
+	x.wantHit(p)
+}

@@ -1,0 +1,204 @@
+package tiering
+
+import (
+	"testing"
+)
+
+// askFor is one match over segments.
+func (x *twoTiers) askFor(ps ...piece) {
+	x.Helper()
+	q := &MatchQuery{Profile: x.id, Tenant: tenantA}
+	for _, p := range ps {
+		q.Keys = append(q.Keys, p.key)
+	}
+	var r MatchResult
+	x.must(x.Match(q, &r))
+}
+
+func TestMatchReadsAhead(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), readAhead, poolOf(40))
+	disk, memory := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.sink(disk)
+	x.publish(x.c, memory)
+	for range 3 {
+		x.askFor(disk, memory, x.mid(3, 64, 8))
+	}
+	if n := x.carry(); n != 1 || x.tier.reads != 1 {
+		t.Fatalf("%d promotions, %d reads", n, x.tier.reads)
+	}
+	x.wantHit(disk)
+	x.audit()
+	if got := x.Pools()[0].ReadAheadBytes; got != x.cost(disk) {
+		t.Fatalf("%d bytes read ahead", got)
+	}
+	x.must(x.c.Release(x.lease(x.c, disk)))
+	if n := x.Counters(); n.ReadAheadBegun != 1 || n.ReadAheadUsed != 1 || x.Pools()[0].ReadAheadBytes != 0 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestMatchWithoutReadAheadReadsNothing(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	x.askFor(p)
+	if n := x.carry(); n != 0 {
+		t.Fatalf("%d promotions", n)
+	}
+}
+
+func TestPrefixesAreReadAheadToo(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), readAhead)
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	x.push()
+	x.matchPrefix(1, Exact, 16, 32)
+	if n := x.carry(); n != 2 {
+		t.Fatalf("%d promotions", n)
+	}
+	if l := x.loadPrefix(x.c, hashOf(1, 32), Exact); !l.Hit {
+		t.Fatalf("%+v", l)
+	}
+	x.audit()
+	x.dropAll()
+	if n := x.Counters(); n.ReadAheadUsed != 1 || n.ReadAheadWasted != 0 { // the root is held by the leaf
+		t.Fatalf("%+v", n)
+	}
+}
+
+// Guesses take an eighth of a pool at most, and no more until they are used.
+func TestReadAheadIsBounded(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), readAhead, poolOf(16))
+	var below, above []piece
+	for i := range 6 {
+		below = append(below, x.mid(i, 64, 8))
+		x.sink(below[i])
+	}
+	for i := range 16 {
+		above = append(above, x.mid(100+i, 64, 8))
+		x.publish(x.c, above[i])
+	}
+	x.push2(above)
+	x.askFor(below...)
+	x.carry()
+	x.audit()
+	hits := 0
+	for _, p := range above {
+		if x.status(p).Place == PlaceDRAM {
+			hits++
+		}
+	}
+	n := x.Counters()
+	if hits != 14 || n.ReadAheadBegun != 2 || n.ReadAheadDropped != 4 {
+		t.Fatalf("%d of 16 are left, %+v", hits, n)
+	}
+	x.must(x.c.Release(x.lease(x.c, below[0])))
+	x.askFor(below[5])
+	if x.carry() != 1 {
+		t.Fatal("what was used still counts")
+	}
+}
+
+// push2 has segments written without dropping them.
+func (x *twoTiers) push2(ps []piece) {
+	x.Helper()
+	var b outside
+	x.mu.Lock()
+	for _, p := range ps {
+		_ = x.wantLocked(x.segments.find((*[32]byte)(&p.key)), LevelLogged, true, &b)
+	}
+	x.mu.Unlock()
+	x.act(&b)
+	x.tier.finishAll()
+}
+
+func TestReadAheadNeverPaysWithATenantsEntries(t *testing.T) {
+	p0 := b0(t).mid(0, 64, 8)
+	disk := (&twoTiers{}).below(p0)
+	x := newTwoTiers(t, hybrid(1), readAhead, quota(2*disk+p0.charge()-1))
+	one, two := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.sinkBelowQuota(one)
+	x.sinkBelowQuota(two)
+	x.askFor(one)
+	x.carry()
+	x.wantOnDisk(one)
+	x.wantOnDisk(two)
+	if n := x.Counters(); n.ReadAheadBegun != 1 || n.ReadAheadFailed != 1 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestUnusedReadAheadIsCounted(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), readAhead, poolOf(16))
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	x.askFor(p)
+	x.carry()
+	x.dropAll()
+	if n := x.Counters(); n.ReadAheadWasted != 1 || x.Pools()[0].ReadAheadBytes != 0 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+// Who waits comes before guesses, also when it is one of them.
+func TestDemandComesBeforeReadAhead(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), readAhead, poolOf(40))
+	var ps []piece
+	for i := range 4 {
+		ps = append(ps, x.mid(i, 64, 8))
+		x.publish(x.c, ps[i])
+	}
+	x.push()
+	x.askFor(ps[0], ps[1])
+	x.carryOne() // takes up the first guess, and the second is next in its line
+	x.try(ps[2])
+	x.carryOne()
+	x.wantHit(ps[2])
+	x.wantOnDisk(ps[1])
+	x.askFor(ps[3])
+	x.carryOne()
+	x.wantHit(ps[1])
+	x.try(ps[3])
+	x.carry()
+	x.wantHit(ps[3])
+	if n := x.Counters(); n.ReadAheadBegun != 2 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestHitsThatNobodyTakesUpAreDropped(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), readAhead)
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	for range aheadNames + 3 { // nobody carries anything out
+		x.askFor(p)
+	}
+	if n := x.Counters(); n.ReadAheadDropped != 3 {
+		t.Fatalf("%+v", n)
+	}
+	if n := x.carry(); n != 1 {
+		t.Fatalf("%d promotions", n)
+	}
+	if x.matched.n != 0 {
+		t.Fatalf("%d hits wait for ever", x.matched.n)
+	}
+}
+
+func TestReadAheadThatIsAskedForIsUsed(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), readAhead, poolOf(40))
+	one, two := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.publish(x.c, one)
+	x.publish(x.c, two)
+	x.push()
+	x.askFor(one, two)
+	x.mu.Lock()
+	x.aheadFromMatchesLocked() // the first waits in the line
+	x.mu.Unlock()
+	x.try(one)
+	x.audit()
+	x.carry()
+	if n := x.Counters(); n.ReadAheadBegun != 2 || n.ReadAheadUsed != 1 || n.Promotions[promoteDone] != 2 {
+		t.Fatalf("%+v", n)
+	}
+	x.audit()
+}

@@ -1,0 +1,201 @@
+package tiering
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// twoTiers is a bench over a mapTier, used by one goroutine: writes wait for
+// finish and promotions for carry.
+type twoTiers struct {
+	*bench
+	tier *mapTier
+	c    *Session
+}
+
+func newTwoTiers(t testing.TB, id profile.Identity, options ...option) *twoTiers {
+	t.Helper()
+	x := &twoTiers{}
+	x.bench = newBench(t, id, append([]option{below(&x.tier, 1<<30)}, options...)...)
+	x.tier.attach(x.bench, true)
+	x.tier.held = true
+	x.c = x.NewSession("c")
+	t.Cleanup(func() { // a store that closes waits for them
+		x.tier.mu.Lock()
+		x.tier.held = false
+		x.tier.mu.Unlock()
+		x.tier.finishAll()
+	})
+	return x
+}
+
+func writeBehind(c *Config) { c.WriteBehind = true }
+func readAhead(c *Config)   { c.ReadAhead = true }
+
+// carryOne does what one round of a goroutine of Run does, if there is any work.
+func (x *twoTiers) carryOne() bool {
+	s := x.Store
+	s.mu.Lock()
+	p, again := s.takeReadyLocked()
+	for again {
+		p, again = s.takeReadyLocked()
+	}
+	if p != nil {
+		p.state = promotionPlacing
+		s.promoteBytes += p.bytes
+	}
+	s.mu.Unlock()
+	if p == nil {
+		return false
+	}
+	s.carry(x.ctx, p)
+	return true
+}
+
+func (x *twoTiers) carry() (n int) {
+	for x.carryOne() {
+		n++
+	}
+	return n
+}
+
+// sink publishes a segment, has it written and drops it from memory.
+func (x *twoTiers) sink(p piece) {
+	x.Helper()
+	x.publish(x.c, p)
+	x.push()
+}
+
+// push writes what is dirty and then drops all that may leave memory.
+func (x *twoTiers) push() {
+	x.Helper()
+	var b outside
+	x.mu.Lock()
+	_, _ = x.flushLocked(0, nil, &b)
+	x.mu.Unlock()
+	x.act(&b)
+	x.tier.finishAll()
+	x.dropAll()
+}
+
+// dropAll evicts whatever may leave.
+func (x *twoTiers) dropAll() {
+	s := x.Store
+	var b outside
+	s.mu.Lock()
+	for _, p := range s.pools {
+		for p.used > p.pinned {
+			s.evictLocked(p.evict, true, &b)
+			s.counters.EvictedRoom++
+		}
+	}
+	s.mu.Unlock()
+	s.act(&b)
+	x.audit()
+}
+
+func (x *twoTiers) wantOnDisk(p piece) {
+	x.Helper()
+	_, n := p.spec.Interior()
+	if got, want := x.status(p), (SegmentStatus{StatusHit, PlaceDisk, ReasonNone, uint32(n)}); got != want {
+		x.Fatalf("segment %x: %+v, want %+v", p.key[:4], got, want)
+	}
+}
+
+func (x *twoTiers) acquireQuery(ps ...piece) *AcquireQuery {
+	q := &AcquireQuery{Profile: x.id, Tenant: tenantA, Digests: true}
+	for _, p := range ps {
+		q.Keys = append(q.Keys, p.key)
+	}
+	return q
+}
+
+// try acquires without waiting.
+func (x *twoTiers) try(p piece) Acquired {
+	x.Helper()
+	rows, err := x.c.Acquire(x.acquireQuery(p), nil)
+	x.must(err)
+	return rows[0]
+}
+
+// awaiting is an AwaitAcquire that runs.
+type awaiting struct {
+	rows []Acquired
+	err  error
+	done chan struct{}
+}
+
+// await begins an AwaitAcquire and returns when it waits: n rows have joined
+// their promotions.
+func (x *twoTiers) await(ctx context.Context, n int, ps ...piece) *awaiting {
+	x.Helper()
+	a := &awaiting{done: make(chan struct{})}
+	before := x.waiters()
+	go func() {
+		defer close(a.done)
+		a.rows, a.err = x.c.AwaitAcquire(ctx, x.acquireQuery(ps...), nil)
+	}()
+	for x.waiters() != before+n {
+	}
+	return a
+}
+
+// waiters counts the rows that wait for promotions, ended ones not.
+func (x *twoTiers) waiters() (n int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, p := range x.promotions {
+		n += p.waiters
+	}
+	return n
+}
+
+func (x *twoTiers) end(a *awaiting) []Acquired {
+	x.Helper()
+	<-a.done
+	x.must(a.err)
+	return a.rows
+}
+
+// wantBytes checks what a lease names.
+func (x *twoTiers) wantBytes(p piece, row Acquired) {
+	x.Helper()
+	if !row.Hit || row.Err != nil {
+		x.Fatalf("segment %x: %+v", p.key[:4], row)
+	}
+	want := contentOf(p, 0)
+	if got := x.load(gpuipc.Ref{Region: x.Arena(), Extents: row.Extents}); string(got) != string(want) {
+		x.Fatalf("segment %x has other bytes", p.key[:4])
+	}
+	chunk := 0
+	for _, part := range p.layout.Parts {
+		for off := int64(0); off < part.Len; off += gpuipc.ChunkBytes {
+			end := min(off+gpuipc.ChunkBytes, part.Len)
+			if row.Digests[chunk] != gpuipc.DigestBytes(want[part.Off+off:part.Off+end]) {
+				x.Fatalf("segment %x: digest %d is another", p.key[:4], chunk)
+			}
+			chunk++
+		}
+	}
+}
+
+// running runs a store's goroutines until the test ends, with a tier that
+// answers by itself.
+func (x *twoTiers) running() {
+	x.tier.held, x.tier.alone = false, false
+	ctx, cancel := context.WithCancel(x.ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- x.Run(ctx) }()
+	x.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			x.Error(err)
+		}
+	})
+}
+
+func realTime(c *Config) { c.Now = time.Now }

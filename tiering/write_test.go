@@ -1,0 +1,481 @@
+package tiering
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// publishTo publishes a segment at a level, named by its first commit only.
+func (x *twoTiers) publishTo(p piece, level Level) Committed {
+	x.Helper()
+	r, err := x.c.Reserve(x.reserveQuery(p, 0))
+	x.must(err)
+	return x.commitTo(r, &p.layout, contentOf(p, 0), level)
+}
+
+func (x *twoTiers) commitTo(r Reservation, l *profile.Layout, data []byte, level Level) (got Committed) {
+	x.Helper()
+	for i, part := range l.Parts {
+		item := x.item(r.ID, i, 0, data[part.Off:part.Off+part.Len])
+		item.Level, level = level, LevelDefault
+		var err error
+		got, err = x.c.Commit(x.ctx, item)
+		x.must(err)
+	}
+	if !got.Published {
+		x.Fatal("not published although complete")
+	}
+	return got
+}
+
+// reached is where a publication stands, without waiting.
+func (x *twoTiers) reached(d *Durable) Level {
+	x.Helper()
+	select {
+	case <-d.Done():
+		return d.Wait(context.Background())
+	default:
+		return LevelDefault
+	}
+}
+
+func TestCommitIsAcknowledgedAtItsLevel(t *testing.T) {
+	for _, row := range []struct{ set, ask, want Level }{
+		{LevelDefault, LevelDefault, LevelMemory},
+		{LevelDefault, LevelMemory, LevelMemory},
+		{LevelDefault, LevelLogged, LevelLogged},
+		{LevelDefault, LevelSynced, LevelSynced},
+		{LevelLogged, LevelDefault, LevelLogged},
+		{LevelSynced, LevelDefault, LevelSynced},
+	} {
+		x := newTwoTiers(t, hybrid(1), func(c *Config) { c.DefaultLevel = row.set })
+		p := x.mid(1, 64, 8)
+		got := x.publishTo(p, row.ask)
+		x.wantHit(p) // it need not be waited for
+		if row.want == LevelMemory {
+			if got.Durable != nil || len(x.tier.offered) != 0 {
+				t.Fatalf("%+v: %+v", row, got)
+			}
+			continue
+		}
+		if l := x.reached(got.Durable); l != LevelDefault {
+			t.Fatalf("%+v: reached %v before it was written", row, l)
+		}
+		x.tier.finishAll()
+		n := x.Counters()
+		if l := x.reached(got.Durable); l != row.want || n.Acknowledged[row.want] != 1 || n.Written != 1 {
+			t.Fatalf("%+v: reached %v, %+v", row, l, n)
+		}
+	}
+}
+
+func TestLevelThatIsNoneIsInvalid(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	r, err := x.c.Reserve(x.reserveQuery(p, 0))
+	x.must(err)
+	item := x.item(r.ID, 0, 0, contentOf(p, 0)[:p.layout.Parts[0].Len])
+	item.Level = LevelSynced + 1
+	_, err = x.c.Commit(x.ctx, item)
+	x.wantErr(err, ErrInvalid)
+}
+
+func TestWithoutATierEverythingReachesMemory(t *testing.T) {
+	b := newBench(t, hybrid(1), func(c *Config) { c.DefaultLevel = LevelSynced })
+	x := &twoTiers{bench: b, c: b.NewSession("c")}
+	if got := x.publishTo(b.mid(1, 64, 8), LevelSynced); got.Durable != nil {
+		t.Fatalf("%+v", got)
+	}
+	if b.NeedsPromotion(x.acquireQuery(b.mid(2, 64, 8))) || b.LoadNeedsPromotion(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: Exact}) {
+		t.Fatal("there is nowhere to promote from")
+	}
+	written, err := b.Flush(b.ctx)
+	b.must(err)
+	if written != 0 {
+		t.Fatalf("%d objects written", written)
+	}
+}
+
+// The object is published whatever becomes of its write.
+func TestWhatTheDiskCannotDoReachesMemory(t *testing.T) {
+	for name, spoil := range map[string]func(m *mapTier){
+		"full":        func(m *mapTier) { m.refuse = ErrFull },
+		"quota":       func(m *mapTier) { m.refuse = ErrQuota },
+		"unavailable": func(m *mapTier) { m.refuse = ErrUnavailable },
+		"failed":      func(m *mapTier) { m.spoil = fmt.Errorf("EIO: %w", ErrUnavailable) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newTwoTiers(t, hybrid(1))
+			spoil(x.tier)
+			p := x.mid(1, 64, 8)
+			got := x.publishTo(p, LevelSynced)
+			x.tier.finishAll()
+			if l := x.reached(got.Durable); l != LevelMemory {
+				t.Fatalf("reached %v", l)
+			}
+			x.wantHit(p)
+			x.audit()
+			if n := x.Counters(); n.Acknowledged[LevelMemory] != 1 || n.Written != 0 || x.Pools()[0].DirtyBytes != x.cost(p) {
+				t.Fatalf("%+v", n)
+			}
+		})
+	}
+}
+
+func TestWaitForALevelEndsWithItsContext(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	got := x.publishTo(x.mid(1, 64, 8), LevelLogged)
+	ended, cancel := context.WithCancel(x.ctx)
+	cancel()
+	if l := got.Durable.Wait(ended); l != LevelMemory {
+		t.Fatalf("reached %v", l)
+	}
+	x.tier.finishAll() // goes on without the waiter
+	if l := got.Durable.Wait(x.ctx); l != LevelLogged {
+		t.Fatalf("reached %v", l)
+	}
+}
+
+// A busy tier holds up those who asked to be held up, in the order they came,
+// and nobody else.
+func TestBusyTierIsWaitedForInOrder(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), writeBehind)
+	x.tier.queue = 1
+	var ds []*Durable
+	for i := range 4 {
+		ds = append(ds, x.publishTo(x.mid(i, 64, 8), LevelLogged).Durable)
+	}
+	memory := x.publishTo(x.mid(9, 64, 8), LevelMemory)
+	if memory.Durable != nil || x.tier.waiting() != 1 {
+		t.Fatalf("%d writes", x.tier.waiting())
+	}
+	for i := range ds {
+		x.audit()
+		for k, d := range ds {
+			if done := x.reached(d) == LevelLogged; done != (k < i) {
+				t.Fatalf("after %d writes: number %d done %v", i, k, done)
+			}
+		}
+		x.tier.finish(0, nil)
+	}
+	x.tier.finishAll()
+	n := x.Counters()
+	if n.Written != 4 || n.Acknowledged[LevelLogged] != 4 || n.WritesRefused[refusalBusy] != 1 || x.Pools()[0].DirtyBytes == 0 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestAncestorsAreWrittenFirst(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	r, err := x.c.Save(x.saveQuery(1, 48, 32, Exact))
+	x.must(err)
+	l := x.profile.CheckpointLayout(16)
+	d := x.commitTo(r, &l, content(&l, 3), LevelSynced).Durable
+	for i, end := range []int{16, 32, 48} {
+		if n := len(x.tier.offered); n != i+1 || x.tier.offered[i].End != end || x.reached(d) != LevelDefault {
+			t.Fatalf("%d offers before node %d is written", n, end)
+		}
+		x.tier.finish(0, nil)
+		x.audit()
+	}
+	if l := x.reached(d); l != LevelSynced {
+		t.Fatalf("reached %v", l)
+	}
+	for _, e := range x.tier.entries {
+		if e.Level != LevelSynced {
+			t.Fatalf("node %d is %v", e.End, e.Level)
+		}
+	}
+}
+
+// A child that must survive more than its parent does takes the parent along,
+// also when that is being written at the moment.
+func TestAncestorsAreRaisedToTheLevel(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), writeBehind)
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.tier.finishAll() // logged
+	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	if x.tier.waiting() != 1 {
+		t.Fatal("write-behind wrote nothing") // to logged
+	}
+	r, err := x.c.Save(x.saveQuery(1, 48, 32, Exact))
+	x.must(err)
+	l := x.profile.CheckpointLayout(16)
+	d := x.commitTo(r, &l, content(&l, 3), LevelSynced).Durable
+	x.audit()
+	x.tier.finishAll()
+	if l := x.reached(d); l != LevelSynced {
+		t.Fatalf("reached %v", l)
+	}
+	for _, e := range x.tier.entries {
+		if e.Level != LevelSynced {
+			t.Fatalf("node %d is %v", e.End, e.Level)
+		}
+	}
+	if n := x.Counters(); n.Written != 3 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestChildOfAParentThatFailedIsNotWritten(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	r, err := x.c.Save(x.saveQuery(1, 32, 16, Exact))
+	x.must(err)
+	l := x.profile.CheckpointLayout(16)
+	d := x.commitTo(r, &l, content(&l, 3), LevelLogged).Durable
+	x.tier.finish(0, fmt.Errorf("EIO: %w", ErrUnavailable))
+	if l := x.reached(d); l != LevelMemory || len(x.tier.offered) != 1 {
+		t.Fatalf("reached %v with %d offers", l, len(x.tier.offered))
+	}
+	x.audit()
+}
+
+// A parent that a small tier pushes out again is written again, but not for ever.
+func TestParentThatDoesNotStayIsGivenUp(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	r, err := x.c.Save(x.saveQuery(1, 32, 16, Exact))
+	x.must(err)
+	l := x.profile.CheckpointLayout(16)
+	d := x.commitTo(r, &l, content(&l, 3), LevelLogged).Durable
+	x.tier.lose = true
+	x.tier.finishAll()
+	if l := x.reached(d); l != LevelMemory || len(x.tier.offered) != maxTurns {
+		t.Fatalf("reached %v with %d offers", l, len(x.tier.offered))
+	}
+	x.audit()
+}
+
+func TestWriteBehindWritesWhatIsPublished(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), writeBehind, poolOf(2))
+	p := x.mid(1, 64, 8)
+	if got := x.publishTo(p, LevelDefault); got.Durable != nil || x.tier.waiting() != 1 {
+		t.Fatalf("%+v, %d writes", got, x.tier.waiting())
+	}
+	x.tier.finishAll()
+	if d, _ := x.Segment(p.key); d.Lower != LevelLogged || d.Place != PlaceDRAM {
+		t.Fatalf("%+v", d)
+	}
+	// What the tier has leaves at once.
+	x.publish(x.c, x.mid(2, 64, 8))
+	x.tier.finishAll()
+	x.publish(x.c, x.mid(3, 64, 8))
+	x.wantOnDisk(p)
+	if n := x.Counters(); n.Demoted != 1 || n.EvictedRoom != 1 || n.Written != 2 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+// Evicted while it is written, an object keeps its memory until the end, and
+// only then it is told what became of it.
+func TestEvictionDuringAWriteBehind(t *testing.T) {
+	for name, row := range map[string]struct {
+		err             error
+		demoted, failed uint64
+	}{
+		"succeeds": {nil, 1, 0},
+		"fails":    {fmt.Errorf("EIO: %w", ErrUnavailable), 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newTwoTiers(t, hybrid(1), writeBehind, poolOf(1))
+			p, q := x.mid(1, 64, 8), x.mid(2, 64, 8)
+			x.publish(x.c, p)
+			_, err := x.c.Reserve(x.reserveQuery(q, 0))
+			x.wantErr(err, ErrBusy)
+			x.audit()
+			if len(x.tier.offered) != 1 || x.Pools()[0].DemotingBytes != x.cost(p) {
+				t.Fatalf("%d offers, %+v", len(x.tier.offered), x.Pools()[0])
+			}
+			x.tier.finish(0, row.err)
+			n := x.Counters()
+			if n.Demoted != row.demoted || n.DemotionsFailed != row.failed || n.EvictedRoom != 1 {
+				t.Fatalf("%+v", n)
+			}
+			x.wantUsed(0, 0)
+			x.publish(x.c, q)
+		})
+	}
+}
+
+// The tier may find that the memory does not hold what was published.
+func TestWrongBytesInMemoryAreTakenOut(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), writeBehind)
+	p := x.mid(1, 64, 8)
+	x.publish(x.c, p)
+	x.tier.finish(0, fmt.Errorf("digest: %w", ErrCorrupt))
+	x.wantMiss(p, ReasonAborted)
+	x.wantUsed(0, 0)
+	if n := x.Counters(); n.SpoiltInMemory != 1 || n.WritesFailed != 1 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+// Hashes of checkpoints come from clients: another tenant's entry of the same
+// name is neither taken for ours nor written over.
+func TestNameOfAnotherTenantIsNotWrittenOver(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.push()
+	q := x.saveQuery(1, 16, 0, Exact)
+	q.Tenant = tenantB
+	r, err := x.c.Save(q)
+	x.must(err)
+	l := x.profile.CheckpointLayout(16)
+	d := x.commitTo(r, &l, content(&l, 3), LevelLogged).Durable
+	if l := x.reached(d); l != LevelMemory {
+		t.Fatalf("reached %v", l)
+	}
+	if e, _ := x.tier.entries[Name{Exact, hashOf(1, 16)}], 0; e.Tenant != tenantA || x.Counters().WritesRefused[refusalOther] != 1 {
+		t.Fatalf("%+v", e)
+	}
+}
+
+func TestUseInMemoryCountsBelow(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), writeBehind)
+	p, q := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.publish(x.c, p)
+	x.publish(x.c, q)
+	x.tier.finishAll()
+	x.must(x.c.Release(x.lease(x.c, p)))
+	if x.tier.entries[Name{Key: p.key}].used < x.tier.entries[Name{Key: q.key}].used {
+		t.Fatal("the tier thinks that what was leased last is the older one")
+	}
+}
+
+func TestOperatorRemovesFromBothTiers(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), writeBehind)
+	disk, both := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.sink(disk)
+	x.publish(x.c, both)
+	x.tier.finishAll()
+	for _, p := range []piece{disk, both} {
+		x.must(x.Evict(p.key))
+		x.wantMiss(p, ReasonRemoved)
+		x.wantErr(x.Evict(p.key), ErrGone)
+	}
+	if len(x.tier.entries) != 0 || x.Counters().Removed != 2 || len(x.doomed) != 0 {
+		t.Fatalf("%d entries, %+v", len(x.tier.entries), x.Counters())
+	}
+}
+
+// What an operator removes does not come back by a write that was under way, nor
+// does the next one of the same key vanish with it.
+func TestRemovalOutlastsWrites(t *testing.T) {
+	for name, leave := range map[string]func(x *twoTiers){
+		"in memory": func(*twoTiers) {},
+		"evicted":   func(x *twoTiers) { x.dropAll() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newTwoTiers(t, hybrid(1), writeBehind)
+			p := x.mid(1, 64, 8)
+			x.publish(x.c, p)
+			leave(x)
+			x.must(x.Evict(p.key))
+			x.wantErr(x.Evict(p.key), ErrGone)
+			again := x.publishTo(p, LevelLogged) // waits for the removal
+			x.audit()
+			if x.tier.waiting() != 1 || x.reached(again.Durable) != LevelDefault {
+				t.Fatalf("%d writes", x.tier.waiting())
+			}
+			x.tier.finish(0, nil)
+			if x.tier.holds(Name{Key: p.key}) || len(x.doomed) != 0 {
+				t.Fatal("the removed segment came back")
+			}
+			x.Sweep()
+			x.tier.finishAll()
+			if l := x.reached(again.Durable); l != LevelLogged || !x.tier.holds(Name{Key: p.key}) {
+				t.Fatalf("reached %v", l)
+			}
+		})
+	}
+}
+
+func TestRemovalEndsAPromotion(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	x.tier.stall = make(chan struct{})
+	x.tier.alone = false
+	a := x.await(x.ctx, 1, p)
+	done := make(chan struct{})
+	go func() { defer close(done); x.carry() }()
+	x.untilReading(1)
+	x.must(x.Evict(p.key))
+	if row := x.end(a)[0]; row.Hit || row.Promoting {
+		t.Fatalf("%+v", row)
+	}
+	<-done
+	x.wantMiss(p, ReasonRemoved)
+	x.wantUsed(0, 0)
+}
+
+func TestFlushWritesEverythingParentsFirst(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	x.tier.held, x.tier.alone = false, false
+	x.tier.queue = 2
+	for i := range 10 {
+		x.publish(x.c, x.mid(i, 64, 8))
+	}
+	x.lease(x.c, x.mid(3, 64, 8)) // in use or not
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	written, err := x.Flush(x.ctx)
+	x.must(err)
+	if written != 12 || len(x.tier.entries) != 12 {
+		t.Fatalf("%d written, %d entries", written, len(x.tier.entries))
+	}
+	if written, err = x.Flush(x.ctx); err != nil || written != 0 {
+		t.Fatalf("%d written again, %v", written, err)
+	}
+	if n := x.Counters(); n.Acknowledged != [LevelSynced + 1]uint64{} || n.Written != 12 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestFlushTellsWhatIsLeft(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	x.publish(x.c, x.mid(1, 64, 8))
+	x.publish(x.c, x.mid(2, 64, 8))
+	ended, cancel := context.WithCancel(x.ctx)
+	done := make(chan error)
+	go func() { _, err := x.Flush(ended); done <- err }()
+	for x.tier.waiting() != 2 {
+	}
+	cancel()
+	x.wantErr(<-done, context.Canceled)
+	x.tier.spoil = fmt.Errorf("EIO: %w", ErrUnavailable)
+	x.tier.held = false
+	x.tier.finishAll()
+	_, err := x.Flush(x.ctx)
+	x.wantErr(err, ErrUnavailable)
+}
+
+// Close waits for what the tier is reading, and ends what waits for the tier.
+func TestCloseWaitsForWrites(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	x.tier.queue = 1
+	running, waits := x.publishTo(x.mid(1, 64, 8), LevelLogged), x.publishTo(x.mid(2, 64, 8), LevelLogged)
+	done := later(x.Store.Close)
+	if l := waits.Durable.Wait(x.ctx); l != LevelMemory {
+		t.Fatalf("reached %v", l)
+	}
+	select {
+	case <-done:
+		t.Fatal("closed while the tier reads the arena")
+	default:
+	}
+	x.tier.finish(0, nil)
+	x.must(<-done)
+	if l := running.Durable.Wait(x.ctx); l != LevelLogged {
+		t.Fatalf("reached %v", l)
+	}
+	x.must(x.staging.Close())
+	x.must(x.slots.Close())
+	x.bench.Store = nil
+}
