@@ -169,6 +169,11 @@ func (t *Tier) evictLocked(e *entry, why *uint64) {
 func (t *Tier) forgetLocked(e *entry) {
 	_, n := t.forget(e)
 	t.counters.LostWithOther += uint64(n - 1)
+	for _, e := range t.undone {
+		t.counters.WritesDropped++
+		t.unqueueLocked(e)
+	}
+	t.undone = t.undone[:0]
 	t.rows.Signal()
 }
 
@@ -227,15 +232,8 @@ func (k *ticket) Cancel() {
 	}
 	e.write.answers--
 	if e.write.answers == 0 && !e.write.started {
-		t.dropLocked(e)
+		t.forgetLocked(e)
 	}
-}
-
-// dropLocked ends an admission that nobody has started.
-func (t *Tier) dropLocked(e *entry) {
-	t.counters.WritesDropped++
-	t.forgetLocked(e)
-	t.unqueueLocked(e)
 }
 
 // unqueueLocked gives back an entry's share of the queue.

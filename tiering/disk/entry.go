@@ -147,6 +147,7 @@ type catalogue struct {
 	pools   [poolCount]*pool
 	leaving int64    // bytes of forgotten entries whose space is not free yet
 	doomed  []*entry // forgotten, with rows to delete
+	undone  []*entry // forgotten before anybody started to write them
 	logged  []*entry // live, not synced
 	fresh   []*entry // used times not in the catalogue
 }
@@ -287,6 +288,9 @@ func (c *catalogue) forget(e *entry) (bytes int64, entries int) {
 	}
 	if e.runs != nil {
 		c.leaving += e.bytes
+	}
+	if e.write != nil && !e.write.started {
+		c.undone = append(c.undone, e)
 	}
 	e.phase = forgotten
 	c.settle(e)

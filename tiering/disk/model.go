@@ -20,7 +20,7 @@ import (
 type model struct {
 	*profile.Profile
 	name   string // of the model, for people
-	stored bool // in the directory; guarded by volume.profiles
+	stored bool   // in the directory; guarded by volume.profiles
 }
 
 func newModel(p *profile.Profile) *model { return &model{Profile: p, name: p.Identity().Model} }

@@ -1,0 +1,362 @@
+package disk
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// faulty is a configuration in memory whose slabs fail on demand.
+func faulty(cfg Config, seed uint64) (Config, *slab.Faults) {
+	cfg = onMem(cfg, vfs.NewMem())
+	f := slab.NewFaults(cfg.Slabs, seed)
+	cfg.Slabs = f
+	return cfg, f
+}
+
+// stall makes calls of an operation wait until the answer is called.
+func stall(f *slab.Faults, op slab.Op) (entered <-chan struct{}, release func()) {
+	in, out := make(chan struct{}, 1000), make(chan struct{})
+	f.Set(slab.Rule{Op: op, Kind: slab.FaultSlow, Last: slab.Forever, Entered: in, Wait: out})
+	return in, func() {
+		f.Set()
+		close(out)
+	}
+}
+
+// admit is Admit of a thing; the object is freed when the test ends.
+func (s *shelf) admit(t *Tier, w thing, room int64) (tiering.Write, error) {
+	o := s.object(w)
+	s.Cleanup(func() { s.drop(o) })
+	return t.Admit(o, room)
+}
+
+// An object that is admitted several times is counted and written once, and all
+// are answered at the level that each asked for.
+func TestJoin(t *testing.T) {
+	leaks(t)
+	s := newShelf(t)
+	cfg, faults := faulty(s.config(), 1)
+	tier := s.openOK(cfg)
+	s.mustWrite(tier.Tier, segments(9, 1)[0], tiering.LevelLogged) // so that there is a slab
+	before := tier.Used(tenantA)
+	entered, release := stall(faults, slab.OpWrite)
+	w := segments(1, 1)[0]
+	canceled, err := s.admit(tier.Tier, w, 1<<40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := tier.Used(tenantA)
+	answers := make(chan outcome, 3)
+	start := func(level tiering.Level) {
+		k, err := s.admit(tier.Tier, w, 0) // here already: no room is asked for
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.Start(level, func(l tiering.Level, err error) { answers <- outcome{l, err} })
+	}
+	start(tiering.LevelLogged)
+	canceled.Cancel()
+	<-entered
+	start(tiering.LevelSynced)
+	n := w.name()
+	if _, ok := tier.Lookup(&n); ok {
+		t.Error("found while it is being written")
+	}
+	release()
+	first, second := <-answers, <-answers
+	start(tiering.LevelSynced)
+	third := <-answers
+	if first.err != nil || second.err != nil || third != (outcome{reached: tiering.LevelSynced}) ||
+		max(first.reached, second.reached) != tiering.LevelSynced || min(first.reached, second.reached) < tiering.LevelLogged {
+		t.Errorf("%+v %+v %+v", first, second, third)
+	}
+	if used := tier.Used(tenantA); used > counted || used <= before {
+		t.Errorf("%d bytes before, %d when admitted, %d at last", before, counted, used)
+	}
+	if c := tier.Counters(); c.Written != 2 || c.Joined != 3 || c.QueueObjects != 0 || c.QueueBytes != 0 {
+		t.Errorf("%+v", c)
+	}
+	s.check(tier.Tier)
+}
+
+// What is canceled leaves no trace, also when another had joined and canceled too.
+func TestCancel(t *testing.T) {
+	s := newShelf(t)
+	tier := s.openOK(onMem(s.config(), vfs.NewMem()))
+	w := chain(1, 2, tenantB)
+	a, err := s.admit(tier.Tier, w[0], 1<<40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := s.admit(tier.Tier, w[0], 1<<40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := s.admit(tier.Tier, w[1], 1<<40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Cancel()
+	if tier.Used(tenantB) == 0 {
+		t.Error("gone before the second one canceled")
+	}
+	b.Cancel() // takes the child with it
+	answer := make(chan error, 1)
+	child.Start(tiering.LevelLogged, func(_ tiering.Level, err error) { answer <- err })
+	if err := <-answer; !errors.Is(err, tiering.ErrGone) {
+		t.Errorf("a child whose parent was given up: %v", err)
+	}
+	if c := tier.Counters(); tier.Used(tenantB) != 0 || c.QueueObjects != 0 || c.QueueBytes != 0 || c.Entries != 0 {
+		t.Errorf("%d bytes, %+v", tier.Used(tenantB), c)
+	}
+	s.check(tier.Tier)
+}
+
+// The queue has a bound in bytes and in objects, and room again when they are
+// written; one object may be larger than all of it.
+func TestQueueBounds(t *testing.T) {
+	s := newShelf(t)
+	for name, set := range map[string]func(*Config){
+		"bytes":   func(c *Config) { c.QueueBytes = 1 },
+		"objects": func(c *Config) { c.QueueLen = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, faults := faulty(s.config(), 1)
+			set(&cfg)
+			tier := s.openOK(cfg)
+			_, release := stall(faults, slab.OpWrite)
+			w := segments(1, 2)
+			done, err := s.begin(tier.Tier, w[0], tiering.LevelLogged)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.write(tier.Tier, w[1], tiering.LevelLogged); !errors.Is(err, tiering.ErrBusy) {
+				t.Errorf("beyond the bound: %v", err)
+			}
+			release()
+			if out := <-done; out.err != nil {
+				t.Error(out.err)
+			}
+			s.mustWrite(tier.Tier, w[1], tiering.LevelLogged)
+			if c := tier.Counters(); c.RefusedBusy != 1 {
+				t.Errorf("%+v", c)
+			}
+		})
+	}
+}
+
+// Three times what fits comes in; what was used last stays, accounts stay within
+// budgets, and space is never given twice.
+func TestEvictionMakesRoom(t *testing.T) {
+	leaks(t)
+	s := newShelf(t)
+	cfg := onMem(s.config(), vfs.NewMem())
+	cfg.PublicBytes, cfg.SlabBytes = 1<<20, 256<<10
+	tier := s.openOK(cfg)
+	things := segments(1, 300)
+	keep := things[0]
+	for i, w := range things {
+		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+		n := keep.name()
+		tier.Touch(&n)
+		if u := tier.Usage().Pools[public]; u.UsedBytes > u.BudgetBytes {
+			t.Fatalf("%d: %d bytes of %d", i, u.UsedBytes, u.BudgetBytes)
+		}
+	}
+	s.mustRead(tier.Tier, keep)
+	found := 0
+	for i := range things {
+		n := things[i].name()
+		if _, ok := tier.Lookup(&n); ok {
+			found++
+			s.mustRead(tier.Tier, things[i])
+		} else if i > len(things)-40 {
+			t.Errorf("%d, one of the last, is gone", i)
+		}
+	}
+	if c := tier.Counters(); c.EvictedRoom == 0 || int(c.EvictedRoom)+found != len(things) {
+		t.Errorf("%d found, %+v", found, c)
+	}
+	s.check(tier.Tier)
+}
+
+// A tenant over its room pays with its own entries, to the byte; another's stay.
+func TestQuota(t *testing.T) {
+	s := newShelf(t)
+	tier := s.openOK(onMem(s.config(), vfs.NewMem()))
+	other := thing{seed: 500, profile: smallOne, tenant: tenantB, tokens: 30}
+	s.mustWrite(tier.Tier, other, tiering.LevelLogged)
+	const room = 100 << 10
+	for _, w := range segments(1, 50) {
+		o := s.object(w)
+		k, err := tier.Admit(o, room)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if used := tier.Used(tenantA); used > room {
+			t.Fatalf("%d bytes of %d", used, room)
+		}
+		answer := make(chan error, 1)
+		k.Start(tiering.LevelLogged, func(_ tiering.Level, err error) { answer <- err })
+		if err := <-answer; err != nil {
+			t.Fatal(err)
+		}
+		s.drop(o)
+	}
+	s.mustRead(tier.Tier, other)
+	if c := tier.Counters(); c.EvictedQuota == 0 || c.EvictedRoom != 0 {
+		t.Errorf("%+v", c)
+	}
+	before := tier.Counters()
+	if _, err := s.admit(tier.Tier, segments(100, 1)[0], 1000); !errors.Is(err, tiering.ErrQuota) {
+		t.Errorf("more than the whole room: %v", err)
+	}
+	if after := tier.Counters(); after.EvictedQuota != before.EvictedQuota {
+		t.Error("entries left in vain")
+	}
+	used := tier.Used(tenantA)
+	if freed := tier.Trim(tenantA, used/2); freed < used/2 || tier.Used(tenantA) != used-freed {
+		t.Errorf("trimmed %d of %d, %d left", freed, used, tier.Used(tenantA))
+	}
+	if freed := tier.Trim(tenantA, 1<<40); tier.Used(tenantA) != 0 || freed == 0 {
+		t.Errorf("%d bytes left", tier.Used(tenantA))
+	}
+	s.check(tier.Tier)
+}
+
+// A checkpoint never leaves before those that extend it, whatever makes room, and
+// goes with its parent when that is removed.
+func TestParents(t *testing.T) {
+	s := newShelf(t)
+	cfg := onMem(s.config(), vfs.NewMem())
+	tier := s.openOK(cfg)
+	w := chain(1, 6, tenantA)
+	for i := range w {
+		s.mustWrite(tier.Tier, w[i], tiering.LevelLogged)
+	}
+	tier.Trim(tenantA, 1)
+	for i := range w {
+		n := w[i].name()
+		if _, ok := tier.Lookup(&n); ok == (i == 5) {
+			t.Errorf("node %d found: %v", i, ok)
+		}
+	}
+	n := w[2].name()
+	if !tier.Remove(&n) || tier.Remove(&n) {
+		t.Error("removed not exactly once")
+	}
+	for i := range w {
+		n := w[i].name()
+		if _, ok := tier.Lookup(&n); ok != (i < 2) {
+			t.Errorf("node %d found: %v", i, ok)
+		}
+	}
+	if err := s.write(tier.Tier, w[3], tiering.LevelLogged); !errors.Is(err, tiering.ErrInvalid) {
+		t.Errorf("extends what was removed: %v", err)
+	}
+	s.mustWrite(tier.Tier, w[2], tiering.LevelLogged)
+	s.check(tier.Tier)
+	if err := tier.close(); err != nil {
+		t.Fatal(err)
+	}
+	tier = s.openOK(cfg)
+	for i := range w[:3] {
+		s.mustRead(tier.Tier, w[i])
+	}
+	n = w[3].name()
+	if _, ok := tier.Lookup(&n); ok {
+		t.Error("what was removed is back")
+	}
+}
+
+// A checkpoint whose bytes are there before those of its parent is found only
+// after it.
+func TestChildWaitsForParent(t *testing.T) {
+	s := newShelf(t)
+	tier := s.openOK(onMem(s.config(), vfs.NewMem()))
+	w := chain(1, 2, tenantA)
+	parent, err := s.admit(tier.Tier, w[0], 1<<40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, err := s.begin(tier.Tier, w[1], tiering.LevelSynced)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for tier.Counters().StoredBytes == 0 {
+		select {
+		case out := <-done:
+			t.Fatalf("answered before its parent: %+v", out)
+		default:
+		}
+	}
+	n := w[1].name()
+	if _, ok := tier.Lookup(&n); ok {
+		t.Fatal("found before its parent")
+	}
+	parent.Start(tiering.LevelLogged, func(tiering.Level, error) {})
+	if out := <-done; out.err != nil || out.reached != tiering.LevelSynced {
+		t.Fatalf("%+v", out)
+	}
+	up := w[0].name()
+	if e, ok := tier.Lookup(&up); !ok || e.Level != tiering.LevelSynced {
+		t.Errorf("the parent of a synced checkpoint: %+v, %v", e, ok)
+	}
+	s.check(tier.Tier)
+}
+
+// Entries of tenants that are not configured are found as nobody's, leave first,
+// and are their tenant's again when it is.
+func TestForeignLeaveFirst(t *testing.T) {
+	s := newShelf(t)
+	cfg := onMem(s.config(), vfs.NewMem())
+	cfg.PublicBytes, cfg.SlabBytes = 1<<20, 256<<10
+	tier := s.openOK(cfg)
+	theirs := thing{seed: 900, profile: smallOne, tenant: tenantB, tokens: 30}
+	s.mustWrite(tier.Tier, theirs, tiering.LevelLogged)
+	ours := segments(1, 5)
+	for _, w := range ours {
+		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+	}
+	n := theirs.name()
+	tier.Touch(&n) // used last of all
+	bytes := tier.Used(tenantB)
+	if err := tier.close(); err != nil {
+		t.Fatal(err)
+	}
+	fewer := cfg
+	fewer.Tenants = cfg.Tenants[:1]
+	tier = s.openOK(fewer)
+	if e, ok := tier.Lookup(&n); !ok || e.Tenant != 0 || tier.Used(tenantB) != 0 {
+		t.Fatalf("%+v, %v", e, ok)
+	}
+	if err := tier.close(); err != nil {
+		t.Fatal(err)
+	}
+	tier = s.openOK(cfg)
+	if tier.Used(tenantB) != bytes {
+		t.Errorf("%d bytes, %d before", tier.Used(tenantB), bytes)
+	}
+	if err := tier.close(); err != nil {
+		t.Fatal(err)
+	}
+	tier = s.openOK(fewer)
+	for i := 0; ; i++ {
+		if tier.Counters().EvictedRoom > 0 {
+			break
+		}
+		s.mustWrite(tier.Tier, segments(100+i, 1)[0], tiering.LevelLogged)
+	}
+	if _, ok := tier.Lookup(&n); ok {
+		t.Error("another left before it")
+	}
+	for _, w := range ours {
+		s.mustRead(tier.Tier, w)
+	}
+	s.check(tier.Tier)
+}
