@@ -1,0 +1,28 @@
+package tiering_test
+
+import (
+	"cmp"
+	"testing"
+
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tiertest"
+)
+
+// inMemory opens a store that has no tier below.
+func inMemory(t testing.TB, o tiertest.Options) tiertest.Subject {
+	t.Helper()
+	dev := tiertest.NewDevice(t)
+	begun := cmp.Or(o.MaxBegun, 1024)
+	s, err := tiertest.NewStore(tiering.Config{
+		Device: dev, PublicBytes: o.PublicBytes, PrivateBytes: o.PrivateBytes, PageBytes: 4096,
+		Tenants: o.Tenants, MaxReservations: begun,
+	}, tiertest.NewMemory(t, dev, 32<<20), tiertest.Traits{
+		Lowest: tiering.LevelMemory, Highest: tiering.LevelMemory, Budget: o.PublicBytes + o.PrivateBytes, MaxBegun: begun,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestMemoryConforms(t *testing.T) { tiertest.Conformance(t, inMemory) }

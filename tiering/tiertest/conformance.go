@@ -1,0 +1,214 @@
+package tiertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// Conformance checks that a tier keeps what every tier must keep. open is called
+// once for each story. Stories for which a subject lacks a method are skipped.
+func Conformance(t *testing.T, open func(t testing.TB, o Options) Subject) {
+	for _, story := range []struct {
+		name string
+		test func(r *rig)
+	}{
+		{"what is put is what is got", testContent},
+		{"nothing is found before it is whole", testBegun},
+		{"what does not fit its digests is not served", testSpoiltBefore},
+		{"what extends nothing is refused", testOrphans},
+		{"accounts are exact", testAccounts},
+		{"the least recently used leaves first", testEviction},
+		{"a chain leaves from its end", testChains},
+		{"what cannot fit evicts nothing", testTooLarge},
+		{"a tenant keeps its quota to the byte", testQuota},
+		{"too much at once is busy", testBusy},
+		{"what is removed is gone", testRemove},
+		{"an ended context costs nothing", testContext},
+		{"many at once", testAtOnce},
+		{"a restart in good order keeps all", testRestartClosed},
+		{"a killed process keeps what is logged", testRestartKilled},
+		{"a loss of power keeps what is synced", testRestartPower},
+		{"use is remembered over a restart", testRestartOrder},
+		{"changed bytes at rest are a miss", testSpoiltAtRest},
+	} {
+		t.Run(story.name, func(t *testing.T) {
+			leaks(t)
+			seed := rand.Uint64()
+			t.Logf("seed %#x", seed)
+			r := &rig{T: t, factory: open, rng: rand.New(rand.NewPCG(seed, 0)), seed: seed % (1 << 40)}
+			story.test(r)
+		})
+	}
+}
+
+// leaks makes sure that a test ends with as many goroutines and descriptors as it
+// began with. It is called before anything that is cleaned up.
+func leaks(t testing.TB) {
+	goroutines, descriptors := runtime.NumGoroutine(), openFiles(t)
+	t.Cleanup(func() {
+		deadline := time.Now().Add(10 * time.Second)
+		for runtime.NumGoroutine() > goroutines && time.Now().Before(deadline) {
+			runtime.Gosched()
+		}
+		if n := runtime.NumGoroutine(); n > goroutines {
+			buf := make([]byte, 1<<20)
+			t.Errorf("%d goroutines, %d before:\n%s", n, goroutines, buf[:runtime.Stack(buf, true)])
+		}
+		if n := openFiles(t); n > descriptors {
+			t.Errorf("%d descriptors are open, %d before", n, descriptors)
+		}
+	})
+}
+
+func openFiles(t testing.TB) int {
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skipf("descriptors cannot be counted here: %v", err)
+	}
+	return len(list)
+}
+
+// The tenants of stories, apart from quotas.
+var (
+	alice = tiering.Tenant{ID: 1, Name: "alice", Salt: []byte("a")}
+	bob   = tiering.Tenant{ID: 2, Name: "bob", Salt: []byte("b")}
+)
+
+// rig is a subject in a story.
+type rig struct {
+	*testing.T
+	Subject
+	factory func(t testing.TB, o Options) Subject
+	rng     *rand.Rand
+	seed    uint64 // of the next object
+}
+
+// open opens the subject. Zero options are of budgets that hold all of a story.
+func (r *rig) open(o Options) {
+	r.Helper()
+	if len(o.Tenants) == 0 {
+		o.Tenants = []tiering.Tenant{alice, bob}
+	}
+	if o.PublicBytes+o.PrivateBytes == 0 {
+		o.PublicBytes, o.PrivateBytes = 24<<20, 24<<20
+	}
+	if o.LargestBytes == 0 {
+		o.LargestBytes = 64 << 10
+	}
+	s := r.factory(r, o)
+	r.Subject = s
+	r.Cleanup(func() {
+		s.Settle()
+		r.check()
+		if err := s.Close(); err != nil {
+			r.Error(err)
+		}
+	})
+}
+
+func (r *rig) check() {
+	r.Helper()
+	if c, ok := r.Subject.(Checker); ok {
+		if err := c.Check(); err != nil {
+			r.Error(err)
+		}
+	}
+}
+
+// errNotReached: an object is there, but not as safe as it was to be.
+var errNotReached = errors.New("tiertest: not the level asked for")
+
+func (r *rig) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *rig) next() uint64 {
+	r.seed++
+	return r.seed
+}
+
+// segment makes a small segment of a tenant; all are of one size.
+func (r *rig) segment(t tiering.Tenant) *Object { return Segment(Small, t, r.next(), 40) }
+
+// try puts an object at a level.
+func (r *rig) try(o *Object, level tiering.Level) error {
+	f, err := r.Begin(o)
+	if err != nil {
+		return err
+	}
+	reached, err := f.Finish(context.Background(), level)
+	if err == nil && reached < level {
+		return fmt.Errorf("%v reached level %v of %v: %w", o, reached, level, errNotReached)
+	}
+	return err
+}
+
+// put puts an object at the lowest level.
+func (r *rig) put(list ...*Object) {
+	r.Helper()
+	for _, o := range list {
+		r.must(r.try(o, r.Traits().Lowest))
+	}
+}
+
+// want reads an object and compares.
+func (r *rig) want(list ...*Object) {
+	r.Helper()
+	for _, o := range list {
+		if _, ok := r.Find(o); !ok {
+			r.Fatalf("%v is not found", o)
+		}
+		c, err := r.Get(context.Background(), o)
+		r.must(err)
+		r.must(o.Compare(c))
+	}
+}
+
+// gone expects that an object is neither found nor served.
+func (r *rig) gone(o *Object) {
+	r.Helper()
+	if e, ok := r.Find(o); ok {
+		r.Fatalf("%v is found: %+v", o, e)
+	}
+	if _, err := r.Get(context.Background(), o); !errors.Is(err, tiering.ErrGone) {
+		r.Fatalf("%v: %v, want %v", o, err, tiering.ErrGone)
+	}
+}
+
+func (r *rig) wantErr(err error, kinds ...error) {
+	r.Helper()
+	for _, k := range kinds {
+		if errors.Is(err, k) {
+			return
+		}
+	}
+	r.Fatalf("error %v, want one of %v", err, kinds)
+}
+
+// wantUsed compares an account with a sum.
+func (r *rig) wantUsed(t tiering.Tenant, bytes int64) {
+	r.Helper()
+	if got := r.Used(t.ID); got != bytes {
+		r.Fatalf("tenant %q is charged %d bytes, want %d", t.Name, got, bytes)
+	}
+}
+
+// found lists which of some objects are found.
+func (r *rig) found(list []*Object) (found []bool) {
+	for _, o := range list {
+		_, ok := r.Find(o)
+		found = append(found, ok)
+	}
+	return found
+}

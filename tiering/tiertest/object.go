@@ -1,0 +1,150 @@
+package tiertest
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// Object is a segment or checkpoint to be put into a subject.
+type Object struct {
+	tiering.Name
+	Profile    *profile.Profile
+	Tenant     tiering.Tenant
+	Spec       profile.SegmentSpec // segments
+	Tokens     []uint32            // segments
+	Begin, End int                 // segments: the interior; checkpoints: rows held
+	Parent     tiering.Name        // checkpoints
+	Bytes      [][]byte            // by rank
+	Digests    [][]uint64          // by rank, of each chunk of each part
+}
+
+// Segment makes a leading segment. Key and bytes follow from the seed.
+func Segment(p *profile.Profile, t tiering.Tenant, seed uint64, tokens int) *Object {
+	o := &Object{Profile: p, Tenant: t, Spec: profile.FirstSpec(tokens), End: tokens}
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for range tokens {
+		o.Tokens = append(o.Tokens, rng.Uint32N(1<<17))
+	}
+	o.Key = p.SegmentKey(t.Salt, o.Spec, o.Tokens)
+	o.Fill(seed)
+	return o
+}
+
+// Middle makes a segment whose first and last tokens are not kept.
+func Middle(p *profile.Profile, t tiering.Tenant, seed uint64, tokens int) *Object {
+	o := Segment(p, t, seed, tokens)
+	spec, ok := p.MidSpec(tokens, 3)
+	if !ok {
+		panic(fmt.Sprintf("tiertest: no interior in %d tokens", tokens))
+	}
+	begin, n := spec.Interior()
+	o.Spec, o.Begin, o.End = spec, begin, begin+n
+	o.Key = p.SegmentKey(t.Salt, spec, o.Tokens)
+	o.Fill(seed)
+	return o
+}
+
+// Checkpoint makes a checkpoint of some rows, behind those of its parent if it
+// has one, which is of the same profile and tenant.
+func Checkpoint(p *profile.Profile, t tiering.Tenant, seed uint64, kind tiering.CheckpointKind, parent *Object, rows int) *Object {
+	o := &Object{Profile: p, Tenant: t, End: rows}
+	o.Kind = kind
+	o.Key = sha256.Sum256(fmt.Appendf(nil, "checkpoint %d of %s", seed, t.Name))
+	if parent != nil {
+		o.Begin, o.End, o.Parent = parent.End, parent.End+rows, parent.Name
+	}
+	o.Fill(seed)
+	return o
+}
+
+// Layout is that of one rank.
+func (o *Object) Layout() profile.Layout {
+	if o.Kind == 0 {
+		return o.Profile.SegmentLayout(o.End - o.Begin)
+	}
+	return o.Profile.CheckpointLayout(o.End - o.Begin)
+}
+
+// Fill gives the object bytes by a seed. Parts take turns in being random, of few
+// values, and all the same, so that a codec meets every case.
+func (o *Object) Fill(seed uint64) {
+	l := o.Layout()
+	o.Bytes, o.Digests = nil, nil
+	for rank := range o.Profile.TPSize() {
+		b := make([]byte, l.Bytes)
+		rng := rand.New(rand.NewPCG(seed, uint64(rank)<<8|uint64(o.Kind)))
+		for i, p := range l.Parts {
+			fillPart(b[p.Off:p.Off+p.Len], rng, (int(seed)+i)%3)
+		}
+		o.Bytes = append(o.Bytes, b)
+		o.Digests = append(o.Digests, digestsOf(&l, b))
+	}
+}
+
+func fillPart(b []byte, rng *rand.Rand, how int) {
+	masks := [...]uint64{^uint64(0), 0x03ff03ff03ff03ff, 0}
+	set := rng.Uint64() &^ masks[how]
+	var word [8]byte
+	for i := 0; i < len(b); i += 8 {
+		binary.LittleEndian.PutUint64(word[:], rng.Uint64()&masks[how]|set)
+		copy(b[i:], word[:])
+	}
+}
+
+func digestsOf(l *profile.Layout, b []byte) (digests []uint64) {
+	for _, p := range l.Parts {
+		for off := int64(0); off < p.Len; off += gpuipc.ChunkBytes {
+			digests = append(digests, gpuipc.DigestBytes(b[p.Off+off:p.Off+min(off+gpuipc.ChunkBytes, p.Len)]))
+		}
+	}
+	return digests
+}
+
+// ErrWrong is served bytes that were never submitted: the one thing that must not be.
+var ErrWrong = errors.New("tiertest: wrong bytes")
+
+// Compare tells whether content is that of the object.
+func (o *Object) Compare(c *Content) error {
+	l := o.Layout()
+	if len(c.Bytes) != len(o.Bytes) {
+		return fmt.Errorf("%v: %d ranks of %d: %w", o, len(c.Bytes), len(o.Bytes), ErrWrong)
+	}
+	for rank, got := range c.Bytes {
+		if int64(len(got)) != l.Bytes {
+			return fmt.Errorf("%v: rank %d has %d bytes of %d: %w", o, rank, len(got), l.Bytes, ErrWrong)
+		}
+		for _, p := range l.Parts {
+			if !bytes.Equal(got[p.Off:p.Off+p.Len], o.Bytes[rank][p.Off:p.Off+p.Len]) {
+				return fmt.Errorf("%v: rank %d, part %d of layer %d: %w", o, rank, p.Kind, p.Layer, ErrWrong)
+			}
+		}
+		if !slices.Equal(c.Digests[rank], o.Digests[rank]) {
+			return fmt.Errorf("%v: digests of rank %d: %w", o, rank, ErrWrong)
+		}
+	}
+	if c.Tokens != nil && !slices.Equal(c.Tokens, o.Tokens) {
+		return fmt.Errorf("%v: token ids: %w", o, ErrWrong)
+	}
+	return nil
+}
+
+func (o *Object) String() string {
+	return fmt.Sprintf("%s %x of %q", [...]string{"segment", "checkpoint", "spliced checkpoint"}[o.Kind], o.Key[:4], o.Tenant.Name)
+}
+
+// total is the bytes of all ranks.
+func (o *Object) total() (n int64) {
+	for _, b := range o.Bytes {
+		n += int64(len(b))
+	}
+	return n
+}

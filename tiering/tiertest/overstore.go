@@ -1,0 +1,276 @@
+package tiertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// Store makes a tiering.Store a subject, alone or with a tier below, used as the
+// daemon uses it: by a session that reserves, commits and leases. Its goroutines
+// run until Stop.
+type Store struct {
+	*tiering.Store
+	Memory *Memory // staging
+	Trait  Traits
+
+	lower   tiering.Tier
+	session *tiering.Session
+	ids     map[profile.Fingerprint]tiering.ProfileID
+	cancel  context.CancelFunc
+	ended   chan error
+	stop    sync.Once
+	stopErr error
+}
+
+// NewStore opens a store and runs it.
+func NewStore(cfg tiering.Config, m *Memory, trait Traits) (*Store, error) {
+	store, err := tiering.Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Store{
+		Store: store, Memory: m, Trait: trait, lower: cfg.Lower, session: store.NewSession("tiertest"),
+		ids: map[profile.Fingerprint]tiering.ProfileID{}, cancel: cancel, ended: make(chan error, 1),
+	}
+	for _, p := range [...]*profile.Profile{Small, Pair, Linear, WideF32, WideF16} {
+		if s.ids[p.Fingerprint()], err = store.AddProfile(p); err != nil {
+			cancel()
+			return nil, errors.Join(err, store.Close())
+		}
+	}
+	go func() { s.ended <- store.Run(ctx) }()
+	return s, nil
+}
+
+// Stop ends the store's goroutines and closes it, after a flush if there is time.
+// Stopping again does nothing.
+func (s *Store) Stop(flush bool) error {
+	s.stop.Do(func() {
+		var err error
+		if flush {
+			_, err = s.Flush(context.Background())
+		}
+		s.cancel()
+		s.stopErr = errors.Join(err, <-s.ended, s.Store.Close())
+	})
+	return s.stopErr
+}
+
+// Close implements Subject, as do the following.
+func (s *Store) Close() error   { return s.Stop(false) }
+func (s *Store) Traits() Traits { return s.Trait }
+
+func (s *Store) Used(t tiering.TenantID) (bytes int64) {
+	for _, p := range s.Pools() {
+		for _, u := range p.Tenants {
+			if u.ID == t {
+				bytes += u.UsedBytes
+			}
+		}
+	}
+	if s.lower != nil {
+		bytes += s.lower.Used(t)
+	}
+	return bytes
+}
+
+// Settle writes what is dirty and waits for what moves.
+func (s *Store) Settle() {
+	if s.lower == nil {
+		return
+	}
+	_, _ = s.Flush(context.Background()) // what is refused stays where it is
+	for {
+		c := s.Counters()
+		if c.Writing == 0 && c.Promoting == 0 {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// Find asks Match, which is what decides, and the listings for the bytes.
+func (s *Store) Find(o *Object) (Entry, bool) {
+	q := &tiering.MatchQuery{Profile: s.ids[o.Profile.Fingerprint()], Tenant: o.Tenant.ID}
+	if o.Kind == 0 {
+		q.Keys = [][32]byte{o.Key}
+	} else {
+		q.Accept, q.Positions, q.Prefixes = o.Kind, []uint32{uint32(o.End)}, [][32]byte{o.Key}
+	}
+	var got tiering.MatchResult
+	if err := s.Match(q, &got); err != nil {
+		return Entry{}, false
+	}
+	if o.Kind == 0 && got.Segments[0].Status != tiering.StatusHit || o.Kind != 0 && got.PrefixTokens == 0 {
+		return Entry{}, false
+	}
+	e := Entry{Level: tiering.LevelMemory}
+	if s.inMemory(o) {
+		e.Bytes = o.total() + 4*int64(len(o.Tokens))
+	}
+	if s.lower != nil {
+		if below, ok := s.lower.Lookup(&o.Name); ok {
+			e.Bytes, e.Level = e.Bytes+below.Bytes, below.Level
+		}
+	}
+	return e, true
+}
+
+func (s *Store) inMemory(o *Object) bool {
+	if o.Kind == 0 {
+		d, ok := s.Segment(o.Key)
+		return ok && d.Published
+	}
+	before := o.Key
+	for i := len(before) - 1; i >= 0; i-- {
+		if before[i]--; before[i] != 0xff {
+			break
+		}
+	}
+	for _, c := range s.Checkpoints(tiering.CheckpointFilter{Tenant: &o.Tenant.ID}, (*profile.PrefixHash)(&before), 1) {
+		if c.Hash == o.Key && c.Kind == o.Kind && c.Published {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Store) Remove(o *Object) bool { return o.Kind == 0 && s.Evict(o.Key) == nil }
+
+func (s *Store) Begin(o *Object) (Filling, error) {
+	f := &storeFilling{store: s, object: o}
+	for rank := range o.Bytes {
+		r, err := s.reserve(o, rank)
+		if err != nil {
+			f.Cancel()
+			return nil, err
+		}
+		f.ranks = append(f.ranks, r.ID)
+	}
+	return f, nil
+}
+
+func (s *Store) reserve(o *Object, rank int) (tiering.Reservation, error) {
+	id := s.ids[o.Profile.Fingerprint()]
+	if o.Kind == 0 {
+		return s.session.Reserve(&tiering.ReserveQuery{Profile: id, Tenant: o.Tenant.ID, Rank: rank, Key: o.Key, Spec: o.Spec, Tokens: o.Tokens})
+	}
+	return s.session.Save(&tiering.SaveQuery{
+		Profile: id, Tenant: o.Tenant.ID, Rank: rank, Kind: o.Kind, Hash: o.Key, Tokens: o.End, Parent: o.Parent.Key,
+	})
+}
+
+type storeFilling struct {
+	store  *Store
+	object *Object
+	ranks  []tiering.ReservationID
+}
+
+func (f *storeFilling) Cancel() {
+	if len(f.ranks) > 0 { // one rank gives up for all
+		_ = f.store.session.Abort(f.ranks[0])
+	}
+}
+
+// Finish commits part after part, rank after rank.
+func (f *storeFilling) Finish(ctx context.Context, level tiering.Level) (tiering.Level, error) {
+	l := f.object.Layout()
+	var last tiering.Committed
+	chunk := 0
+	for rank, id := range f.ranks {
+		chunk = 0
+		for i, p := range l.Parts {
+			n := gpuipc.Chunks(p.Len)
+			if n == 0 {
+				continue
+			}
+			item := tiering.CommitItem{Reservation: id, Part: i, Digests: f.object.Digests[rank][chunk : chunk+n], Level: level}
+			var err error
+			if last, err = f.commit(ctx, item, f.object.Bytes[rank][p.Off:p.Off+p.Len]); err != nil {
+				return tiering.LevelMemory, err
+			}
+			chunk += n
+		}
+	}
+	switch {
+	case !last.Published:
+		return tiering.LevelMemory, fmt.Errorf("%v: committed as a whole, and not published: %w", f.object, ErrWrong)
+	case last.Durable == nil:
+		return tiering.LevelMemory, nil
+	}
+	return last.Durable.Wait(ctx), nil
+}
+
+func (f *storeFilling) commit(ctx context.Context, item tiering.CommitItem, b []byte) (tiering.Committed, error) {
+	m := f.store.Memory
+	var err error
+	if item.Src, err = m.put(b); err != nil {
+		return tiering.Committed{}, err
+	}
+	done, err := f.store.session.Commit(ctx, item)
+	return done, errors.Join(err, m.spend(item.Src))
+}
+
+// missed is the error of a miss. What a lookup finds all the same could not be
+// brought up now.
+func (s *Store) missed(o *Object, why tiering.Reason, promoting bool) error {
+	kind := tiering.ErrGone
+	if promoting || why == tiering.ReasonPending {
+		kind = tiering.ErrBusy
+	} else if _, ok := s.Find(o); ok {
+		kind = tiering.ErrBusy
+	}
+	return fmt.Errorf("%v: %v, promoting %v: %w", o, why, promoting, kind)
+}
+
+func (s *Store) Get(ctx context.Context, o *Object) (*Content, error) {
+	c := &Content{}
+	for rank := range o.Bytes {
+		lease, extents, digests, err := s.lease(ctx, o, rank)
+		if err != nil {
+			return nil, err
+		}
+		b, err := s.Memory.load(gpuipc.Ref{Region: s.Arena(), Extents: extents})
+		if err := errors.Join(err, s.session.Release(lease)); err != nil {
+			return nil, err
+		}
+		c.Bytes, c.Digests = append(c.Bytes, b), append(c.Digests, digests)
+	}
+	return c, nil
+}
+
+func (s *Store) lease(ctx context.Context, o *Object, rank int) (tiering.LeaseID, []gpuipc.Extent, []uint64, error) {
+	id := s.ids[o.Profile.Fingerprint()]
+	if o.Kind == 0 {
+		rows, err := s.session.AwaitAcquire(ctx, &tiering.AcquireQuery{Profile: id, Tenant: o.Tenant.ID, Rank: rank, Digests: true, Keys: [][32]byte{o.Key}}, nil)
+		switch {
+		case err != nil:
+			return 0, nil, nil, err
+		case rows[0].Err != nil:
+			return 0, nil, nil, rows[0].Err
+		case !rows[0].Hit:
+			return 0, nil, nil, s.missed(o, rows[0].Reason, rows[0].Promoting)
+		}
+		return rows[0].Lease, rows[0].Extents, rows[0].Digests, nil
+	}
+	got, err := s.session.AwaitLoad(ctx, &tiering.LoadQuery{Profile: id, Tenant: o.Tenant.ID, Rank: rank, Accept: o.Kind, Digests: true, Hash: o.Key})
+	switch {
+	case err != nil:
+		return 0, nil, nil, err
+	case !got.Hit:
+		return 0, nil, nil, s.missed(o, got.Reason, got.Promoting)
+	}
+	last := got.Nodes[len(got.Nodes)-1]
+	if last.Begin != o.Begin || last.End != o.End {
+		return 0, nil, nil, fmt.Errorf("%v: rows [%d, %d): %w", o, last.Begin, last.End, ErrWrong)
+	}
+	return got.Lease, last.Extents, last.Digests, nil
+}

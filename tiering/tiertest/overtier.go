@@ -1,0 +1,127 @@
+package tiertest
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// Tier makes a tiering.Tier a subject, used as the store uses it: a tenant's room
+// is its quota, since it holds nothing elsewhere. Settle and Close are left to who
+// embeds it.
+type Tier struct {
+	tiering.Tier
+	Memory *Memory
+	Trait  Traits
+}
+
+// Traits implements Subject, as do the following.
+func (s *Tier) Traits() Traits { return s.Trait }
+
+func (s *Tier) Find(o *Object) (Entry, bool) {
+	e, ok := s.Lookup(&o.Name)
+	if !ok {
+		return Entry{}, false
+	}
+	return Entry{Bytes: e.Bytes, Level: e.Level}, true
+}
+
+func (s *Tier) Remove(o *Object) bool { return s.Tier.Remove(&o.Name) }
+
+// Begin brings the bytes along, since a tier may begin with them as soon as it is told.
+func (s *Tier) Begin(o *Object) (Filling, error) {
+	view := &tiering.Object{
+		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant.ID, Publisher: "tiertest", Created: time.Unix(1e9, 0),
+		Spec: o.Spec, Tokens: o.Tokens, Begin: o.Begin, End: o.End, Parent: o.Parent,
+	}
+	f := &tierFilling{tier: s}
+	for rank, b := range o.Bytes {
+		ref, err := s.Memory.put(b)
+		if err != nil {
+			s.Memory.free(f.refs...)
+			return nil, err
+		}
+		f.refs = append(f.refs, ref)
+		view.Shares = append(view.Shares, tiering.Share{Ref: ref, Digests: o.Digests[rank]})
+	}
+	room := o.Tenant.QuotaBytes
+	if room == 0 {
+		room = math.MaxInt64
+	}
+	var err error
+	if f.write, err = s.Admit(view, room); err != nil {
+		s.Memory.free(f.refs...)
+		return nil, err
+	}
+	return f, nil
+}
+
+type tierFilling struct {
+	tier  *Tier
+	write tiering.Write
+	refs  []gpuipc.Ref
+}
+
+type tierAnswer struct {
+	reached tiering.Level
+	err     error
+}
+
+// Finish waits for the answer whatever becomes of its context: the memory is not
+// ours before.
+func (f *tierFilling) Finish(_ context.Context, level tiering.Level) (tiering.Level, error) {
+	done := make(chan tierAnswer, 1)
+	f.write.Start(level, func(reached tiering.Level, err error) { done <- tierAnswer{reached, err} })
+	a := <-done
+	if err := f.tier.Memory.spend(f.refs...); err != nil {
+		return a.reached, err
+	}
+	if a.err != nil && a.reached >= tiering.LevelLogged {
+		return a.reached, nil // it is there, but not as safe as was asked for
+	}
+	return a.reached, a.err
+}
+
+func (f *tierFilling) Cancel() {
+	f.write.Cancel()
+	f.tier.Memory.free(f.refs...)
+}
+
+func (s *Tier) Get(ctx context.Context, o *Object) (*Content, error) {
+	e, ok := s.Lookup(&o.Name)
+	if !ok {
+		return nil, fmt.Errorf("%v: no entry: %w", o, tiering.ErrGone)
+	}
+	if e.Tenant != o.Tenant.ID || e.Fingerprint != o.Profile.Fingerprint() || e.Spec != o.Spec ||
+		e.Begin != o.Begin || e.End != o.End || e.Parent != o.Parent {
+		return nil, fmt.Errorf("%v: entry %+v: %w", o, e, ErrWrong)
+	}
+	refs := make([]gpuipc.Ref, len(o.Bytes))
+	defer func() { s.Memory.free(refs...) }()
+	for i := range refs {
+		var err error
+		if refs[i], err = s.Memory.alloc(int64(len(o.Bytes[i]))); err != nil {
+			return nil, err
+		}
+	}
+	read, err := s.Read(ctx, &e, refs)
+	if err != nil {
+		return nil, err
+	}
+	c := &Content{Digests: read.Digests}
+	if o.Kind == 0 {
+		c.Tokens = read.Tokens
+	}
+	for _, r := range refs {
+		b, err := s.Memory.load(r)
+		if err != nil {
+			return nil, err
+		}
+		c.Bytes = append(c.Bytes, b)
+	}
+	return c, nil
+}
