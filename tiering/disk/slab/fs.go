@@ -14,9 +14,9 @@ const BlockBytes = 4096
 
 // FS is one directory of files. Names have no folders.
 type FS interface {
-	// Create makes a file whose bytes are allocated, all zeros or whatever the
-	// disk held. A name that exists is an error; after an error there is no such
-	// file. Neither file nor name is synced. No room is ErrNoSpace.
+	// Create makes a file whose bytes are allocated and zeros. A name that exists
+	// is an error; after an error there is no such file. Neither file nor name is
+	// synced. No room is ErrNoSpace.
 	Create(name string, bytes int64) (File, error)
 	// Open opens a file for reading and writing, or where the file system is
 	// mounted read-only for reading: a write is then unix.EROFS.
