@@ -246,8 +246,8 @@ func (t *Tier) grow(v *volume, seen uint64) (grown bool, err error) {
 		return changed, nil
 	}
 	free, err := v.set.Free()
-	if err == nil && free-t.cfg.SlabBytes < t.cfg.ReserveBytes {
-		err = fmt.Errorf("disk: %d bytes free, %d of them kept back: %w", free, t.cfg.ReserveBytes, slab.ErrNoSpace)
+	if err != nil || free-t.cfg.SlabBytes < t.cfg.ReserveBytes {
+		err = fmt.Errorf("disk: %d bytes free (%v), %d of them kept back: %w", free, err, t.cfg.ReserveBytes, slab.ErrNoSpace)
 	}
 	var made slab.SlabInfo
 	if err == nil {

@@ -1,0 +1,407 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// quick has a configuration try again at once.
+func quick(cfg Config) Config {
+	cfg.RetryMin, cfg.RetryMax, cfg.SyncEvery = time.Millisecond, 2*time.Millisecond, time.Millisecond
+	return cfg
+}
+
+// await waits for something that other goroutines bring about.
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+func (r *running) awaitState(t *testing.T, want State) {
+	t.Helper()
+	await(t, want.String(), func() bool { return r.Health().State == want })
+}
+
+// While the disk answers nothing, everything that the store asks under its lock is
+// answered.
+func TestStalledDiskHoldsUpNoLookup(t *testing.T) {
+	for name, op := range map[string]slab.Op{"write": slab.OpWrite, "read": slab.OpRead, "sync": slab.OpSync} {
+		t.Run(name, func(t *testing.T) {
+			leaks(t)
+			s := newShelf(t)
+			cfg, faults := faulty(s.config(), 1)
+			tier := s.openOK(cfg)
+			w := segments(1, 40)
+			s.mustWrite(tier.Tier, w[0], tiering.LevelLogged)
+			s.mustWrite(tier.Tier, w[1], tiering.LevelLogged)
+			entered, release := stall(faults, op)
+			written, err := s.begin(tier.Tier, w[2], tiering.LevelSynced)
+			if err != nil {
+				t.Fatal(err)
+			}
+			read := make(chan error, 1)
+			go func() { read <- s.read(tier.Tier, w[0]) }()
+			<-entered
+			n, other := w[0].name(), w[1].name()
+			for _, w := range w[3:] {
+				if k, err := s.admit(tier.Tier, w, 1<<40); err == nil {
+					k.Cancel()
+				} else {
+					t.Error(err)
+				}
+				tier.Touch(&n)
+				if _, ok := tier.Lookup(&n); !ok || tier.Used(tenantA) == 0 {
+					t.Error("not found")
+				}
+			}
+			tier.Remove(&other)
+			tier.Trim(tenantB, 1)
+			tier.List(Filter{}, nil, 10)
+			tier.Usage()
+			tier.Counters()
+			release()
+			if err := <-read; err != nil {
+				t.Error(err)
+			}
+			if out := <-written; out.err != nil {
+				t.Error(out.err)
+			}
+			s.check(tier.Tier)
+		})
+	}
+}
+
+// What is being read keeps its bytes though it was removed and everything else is
+// written over.
+func TestRemovedWhileRead(t *testing.T) {
+	s := newShelf(t)
+	cfg, faults := faulty(s.config(), 1)
+	cfg.PublicBytes, cfg.SlabBytes = 1<<20, 256<<10
+	tier := s.openOK(cfg)
+	w := segments(1, 1)[0]
+	s.mustWrite(tier.Tier, w, tiering.LevelSynced)
+	entered, release := stall(faults, slab.OpRead)
+	read := make(chan error, 1)
+	go func() { read <- s.read(tier.Tier, w) }()
+	<-entered
+	n := w.name()
+	if !tier.Remove(&n) {
+		t.Fatal("nothing removed")
+	}
+	for _, other := range segments(100, 150) {
+		if err := s.write(tier.Tier, other, tiering.LevelLogged); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.mustWrite(tier.Tier, w, tiering.LevelLogged) // anew, in another place
+	release()
+	if err := <-read; err != nil {
+		t.Errorf("the read that had begun: %v", err)
+	}
+	s.mustRead(tier.Tier, w)
+	s.check(tier.Tier)
+}
+
+// An entry that was written again is not the one that a lookup told of before.
+func TestReplacedIsGone(t *testing.T) {
+	s := newShelf(t)
+	tier := s.openOK(onMem(s.config(), vfs.NewMem()))
+	w := segments(1, 1)[0]
+	s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+	n := w.name()
+	old, _ := tier.Lookup(&n)
+	tier.Remove(&n)
+	s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+	if err := s.readEntry(context.Background(), tier.Tier, &old, w); !errors.Is(err, tiering.ErrGone) {
+		t.Errorf("the old entry: %v", err)
+	}
+	s.mustRead(tier.Tier, w)
+}
+
+// A read error is tried again once, and then costs the entry; after many, nothing
+// is found until some time has passed.
+func TestReadErrorsAndBreaker(t *testing.T) {
+	s := newShelf(t)
+	cfg, faults := faulty(s.config(), 1)
+	var now atomic.Int64
+	now.Store(1e18)
+	cfg.Now = func() time.Time { return time.Unix(0, now.Load()) }
+	tier := s.openOK(cfg)
+	w := segments(1, 12)
+	for _, w := range w {
+		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+	}
+	faults.Set(slab.Rule{Op: slab.OpRead, First: 1, Kind: slab.FaultError})
+	s.mustRead(tier.Tier, w[0])
+	faults.Set(slab.Rule{Op: slab.OpRead, Kind: slab.FaultError, Last: slab.Forever})
+	for i := range breakerFailures {
+		if err := s.read(tier.Tier, w[i]); !errors.Is(err, tiering.ErrUnavailable) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	faults.Set()
+	n := w[0].name()
+	if e, ok := tier.Lookup(&n); ok {
+		t.Errorf("found although it cannot be read: %+v", e)
+	}
+	n = w[11].name()
+	if _, ok := tier.Lookup(&n); ok || tier.Health().Reads {
+		t.Error("found although the disk fails")
+	}
+	now.Add(int64(2 * breakerMin))
+	s.mustRead(tier.Tier, w[11])
+	c := tier.Counters()
+	if c.ReadErrors != breakerFailures || c.ReadRetries != breakerFailures+1 || c.BreakerOpenings != 1 || !tier.Health().Reads {
+		t.Errorf("%+v", c)
+	}
+	s.check(tier.Tier)
+}
+
+// Wrong bytes are never given: a read of them is corrupt, counted, and the last.
+func TestCorrupt(t *testing.T) {
+	s := newShelf(t)
+	cfg, faults := faulty(s.config(), 1)
+	tier := s.openOK(cfg)
+	w := segments(1, 1)[0]
+	s.mustWrite(tier.Tier, w, tiering.LevelSynced)
+	n := w.name()
+	d, err := tier.Detail(context.Background(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := faults.Flip("000001.slab", d.Runs[0].Off+4096+100, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.read(tier.Tier, w); !errors.Is(err, tiering.ErrCorrupt) {
+		t.Errorf("%v", err)
+	}
+	if _, ok := tier.Lookup(&n); ok || tier.Counters().Corrupt != 1 || tier.Used(tenantA) != 0 {
+		t.Errorf("%+v", tier.Counters())
+	}
+	s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+	s.mustRead(tier.Tier, w)
+	s.check(tier.Tier)
+}
+
+// A file system without room for another slab: entries make room for entries, and
+// growing goes on when there is room again.
+func TestFull(t *testing.T) {
+	leaks(t)
+	s := newShelf(t)
+	cfg, faults := faulty(quick(s.config()), 1)
+	tier := s.openOK(cfg)
+	s.mustWrite(tier.Tier, segments(1, 1)[0], tiering.LevelLogged)
+	faults.Set(slab.Rule{Op: slab.OpCreate, Kind: slab.FaultError, Errno: unix.ENOSPC, Last: slab.Forever},
+		slab.Rule{Op: slab.OpFree, Kind: slab.FaultError, Errno: unix.EIO, Last: slab.Forever})
+	for _, w := range segments(2, 120) { // 1.5 MB into one slab of 512 KiB
+		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+		s.mustRead(tier.Tier, w)
+	}
+	if h, c := tier.Health(), tier.Counters(); h.State == StateOK || c.SlabsMade != 1 || c.GrowthRefused == 0 || c.EvictedRoom == 0 {
+		t.Errorf("%+v %+v", h, c)
+	}
+	s.check(tier.Tier)
+	faults.Set()
+	tier.awaitState(t, StateOK)
+	for _, w := range segments(200, 60) {
+		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+	}
+	if c := tier.Counters(); c.SlabsMade < 2 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// A disk that refuses writes stops admission, not reads, until it takes them again.
+func TestPaused(t *testing.T) {
+	for name, errno := range map[string]unix.Errno{"EIO": unix.EIO, "EROFS": unix.EROFS} {
+		t.Run(name, func(t *testing.T) {
+			leaks(t)
+			s := newShelf(t)
+			cfg, faults := faulty(quick(s.config()), 1)
+			tier := s.openOK(cfg)
+			w := segments(1, 3)
+			s.mustWrite(tier.Tier, w[0], tiering.LevelSynced)
+			faults.Set(slab.Rule{Op: slab.OpWrite, Kind: slab.FaultError, Errno: errno, Last: slab.Forever})
+			if err := s.write(tier.Tier, w[1], tiering.LevelLogged); !errors.Is(err, tiering.ErrUnavailable) {
+				t.Errorf("%v", err)
+			}
+			if h := tier.Health(); h.State != StatePaused || h.Cause == "" || !h.Reads {
+				t.Errorf("%+v", h)
+			}
+			if err := s.write(tier.Tier, w[2], tiering.LevelLogged); !errors.Is(err, tiering.ErrUnavailable) {
+				t.Errorf("%v", err)
+			}
+			s.mustRead(tier.Tier, w[0])
+			s.check(tier.Tier)
+			faults.Set()
+			tier.awaitState(t, StateOK)
+			s.mustWrite(tier.Tier, w[1], tiering.LevelSynced)
+		})
+	}
+}
+
+// After a sync that failed, nothing written before counts as synced, and who asked
+// for it is told.
+func TestSyncFails(t *testing.T) {
+	s := newShelf(t)
+	cfg, faults := faulty(quick(s.config()), 1)
+	cfg.SyncEvery = time.Hour
+	tier := s.openOK(cfg)
+	w := segments(1, 4)
+	s.mustWrite(tier.Tier, w[0], tiering.LevelSynced)
+	s.mustWrite(tier.Tier, w[1], tiering.LevelLogged)
+	faults.Set(slab.Rule{Op: slab.OpSync, Kind: slab.FaultError, First: 1})
+	if err := s.write(tier.Tier, w[2], tiering.LevelSynced); !errors.Is(err, tiering.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	tier.awaitState(t, StateOK)
+	s.mustWrite(tier.Tier, w[3], tiering.LevelSynced)
+	for i, want := range []tiering.Level{tiering.LevelSynced, tiering.LevelLogged, tiering.LevelLogged, tiering.LevelSynced} {
+		n := w[i].name()
+		if e, ok := tier.Lookup(&n); !ok || e.Level != want {
+			t.Errorf("%d: %+v, %v", i, e, ok)
+		}
+		s.mustRead(tier.Tier, w[i])
+	}
+	if err := s.write(tier.Tier, w[1], tiering.LevelSynced); !errors.Is(err, tiering.ErrUnavailable) {
+		t.Errorf("asked again: %v", err)
+	}
+}
+
+// When the catalogue fails, what is known is read on, and once the disk takes
+// writes the directory is opened anew with everything that was there.
+func TestCatalogFails(t *testing.T) {
+	leaks(t)
+	s := newShelf(t)
+	mem := vfs.NewMem()
+	var failing atomic.Bool
+	index := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if failing.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+			return errorfs.ErrInjected
+		}
+		return nil
+	}))
+	cfg := quick(s.config())
+	cfg.Slabs, cfg.Index = slab.OverVFS(mem, mem.PathJoin(cfg.Dir, slabDir)), index
+	tier := s.openOK(cfg)
+	w := append(segments(1, 10), chain(50, 3, tenantB)...)
+	for _, w := range w {
+		s.mustWrite(tier.Tier, w, tiering.LevelSynced)
+	}
+	failing.Store(true)
+	if err := s.write(tier.Tier, segments(100, 1)[0], tiering.LevelSynced); !errors.Is(err, tiering.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	tier.awaitState(t, StateFailed)
+	for _, w := range w {
+		s.mustRead(tier.Tier, w)
+	}
+	s.check(tier.Tier)
+	failing.Store(false)
+	tier.awaitState(t, StateOK)
+	for _, w := range w {
+		s.mustRead(tier.Tier, w)
+	}
+	s.mustWrite(tier.Tier, segments(101, 1)[0], tiering.LevelSynced)
+	s.check(tier.Tier)
+}
+
+// Two tiers on one directory: the second says so, and takes over when the first
+// has closed.
+func TestLocked(t *testing.T) {
+	leaks(t)
+	s := newShelf(t)
+	cfg := quick(s.config())
+	cfg.Dir = t.TempDir() + "/tier"
+	first := s.openOK(cfg)
+	w := segments(1, 1)[0]
+	s.mustWrite(first.Tier, w, tiering.LevelLogged)
+	second := s.open(cfg)
+	if h := second.Health(); h.State != StateLocked || h.Reads {
+		t.Fatalf("%+v", h)
+	}
+	if err := s.write(second.Tier, w, tiering.LevelLogged); !errors.Is(err, tiering.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	if err := first.close(); err != nil {
+		t.Fatal(err)
+	}
+	second.awaitState(t, StateOK)
+	s.mustRead(second.Tier, w)
+}
+
+// A directory of another version is refused by name and left as it is.
+func TestVersion(t *testing.T) {
+	s := newShelf(t)
+	cfg := s.config()
+	cfg.Dir = t.TempDir() + "/tier"
+	s.filled(cfg, segments(1, 1))
+	path := filepath.Join(cfg.Dir, formatName)
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := strings.Replace(string(good), "version 1", "version 7", 1)
+	if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tier := s.open(cfg)
+	h := tier.Health()
+	if h.State != StateVersion || !strings.Contains(h.Cause, "version 7") || !strings.Contains(h.Cause, "version 1") {
+		t.Errorf("%+v", h)
+	}
+	_ = tier.close()
+	if _, err := Check(context.Background(), cfg.Dir, CheckOptions{}); !errors.Is(err, ErrVersion) {
+		t.Errorf("%v", err)
+	}
+	if err := os.WriteFile(path, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.mustRead(s.openOK(cfg).Tier, segments(1, 1)[0])
+}
+
+// A directory that is not there is waited for; its parent is not made, since that
+// is where a disk would be mounted.
+func TestMissingDirectory(t *testing.T) {
+	leaks(t)
+	s := newShelf(t)
+	cfg := quick(s.config())
+	mount := t.TempDir() + "/disk"
+	cfg.Dir = mount + "/tier"
+	tier := s.open(cfg)
+	if h := tier.Health(); h.State != StateMissing || h.Cause == "" {
+		t.Fatalf("%+v", h)
+	}
+	n := segments(1, 1)[0].name()
+	if _, ok := tier.Lookup(&n); ok || tier.Used(tenantA) != 0 || tier.Trim(tenantA, 1) != 0 || tier.Remove(&n) {
+		t.Error("something is there")
+	}
+	if _, err := os.Stat(mount); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
+	if err := os.Mkdir(mount, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	tier.awaitState(t, StateOK)
+	s.mustWrite(tier.Tier, segments(1, 1)[0], tiering.LevelSynced)
+	s.check(tier.Tier)
+}
