@@ -23,9 +23,10 @@ var (
 
 // Exit codes.
 const (
-	exitOK     = 0
-	exitFailed = 1 // the command could not do it, or found something wrong
-	exitUsage  = 2 // the command line was wrong
+	exitOK      = 0
+	exitFailed  = 1 // the command could not do it, or found something wrong
+	exitUsage   = 2 // the command line was wrong
+	exitRefused = 3 // disk: nothing was looked at
 )
 
 func main() {
@@ -56,7 +57,7 @@ type call struct {
 
 func commands() []command {
 	return []command{
-		demoCommand(), benchCommand(), tortureCommand(), profileCommand(), lsCommand(), inspectCommand(), statsCommand(), doctorCommand(),
+		demoCommand(), benchCommand(), tortureCommand(), diskCommand(), profileCommand(), lsCommand(), inspectCommand(), statsCommand(), doctorCommand(),
 		versionCommand(), echoCommand(), victimCommand(), loadCommand(),
 	}
 }
@@ -68,6 +69,14 @@ var errFailed = errors.New("failed")
 type usageError struct{ text string }
 
 func (e usageError) Error() string { return e.text }
+
+// statusError ends a command with a status of its own.
+type statusError struct {
+	status int
+	error
+}
+
+func (e statusError) Unwrap() error { return e.error }
 
 func usagef(format string, a ...any) error { return usageError{fmt.Sprintf(format, a...)} }
 
@@ -111,6 +120,7 @@ func (c command) run(ctx context.Context, args []string, stdout, stderr io.Write
 		err = usageError{err.Error()}
 	}
 	var usage usageError
+	var status statusError
 	switch {
 	case err == nil:
 		return exitOK
@@ -119,6 +129,9 @@ func (c command) run(ctx context.Context, args []string, stdout, stderr io.Write
 		return exitUsage
 	case !errors.Is(err, errFailed):
 		fmt.Fprintf(stderr, "splicectl %s: %s\n", c.name, explain(err))
+	}
+	if errors.As(err, &status) {
+		return status.status
 	}
 	return exitFailed
 }
@@ -150,7 +163,7 @@ func printUsage(w io.Writer) {
 		}
 	}
 	fmt.Fprint(w, "\nEach command has -h with examples, and --json.\n"+
-		"Exit codes: 0 done, 1 failed or something is wrong, 2 wrong usage.\n")
+		"Exit codes: 0 done, 1 failed or something is wrong, 2 wrong usage; disk -h tells one more.\n")
 }
 
 func (c command) printHelp(w io.Writer, fs *flag.FlagSet) {

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering/disk"
+)
+
+type diskFlags struct {
+	deep  bool
+	long  bool
+	quiet bool
+}
+
+func diskCommand() command {
+	return command{
+		name: "disk", synopsis: "[flags] check|repair|dump DIR",
+		summary: "Check, repair or list the directory of a disk tier while no daemon runs on it",
+		about: `check   compares slab files, catalogue, headers and manifests with each other, and with
+        -deep reads every payload and compares it with its digests. Nothing is changed.
+repair  makes the directory one that check finds clean, and forgets as little as that
+        takes: rows that a deep check finds wrong are deleted; a catalogue that cannot be
+        read is made anew from what the slab files hold, and the old one is kept beside it.
+        What was evicted and not written over comes back then.
+dump    lists every row of the catalogue.
+
+DIR is what -disk names to spliced. All three take its lock: they refuse while a daemon
+has it.
+
+Exit status: 0 nothing is wrong, or not any more; 1 something is wrong, or could not be
+repaired; 2 wrong usage; 3 nothing was looked at: the directory is in use, is not there,
+or was written by another version.`,
+		examples: []string{"check /var/lib/spliced", "check -deep /var/lib/spliced --json", "repair /var/lib/spliced", "dump -long /var/lib/spliced"},
+		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+			var f diskFlags
+			fs.BoolVar(&f.deep, "deep", false, "check: read all payloads too")
+			fs.BoolVar(&f.long, "long", false, "dump: whole keys, and where each lies")
+			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
+			return f.run
+		},
+	}
+}
+
+func (f *diskFlags) run(ctx context.Context, c *call) error {
+	if len(c.args) != 2 {
+		return usagef("check, repair or dump, and a directory, not %q", c.args)
+	}
+	verb, dir := c.args[0], c.args[1]
+	if f.deep && verb != "check" {
+		return usagef("-deep goes with check; repair is always deep")
+	}
+	if f.long && verb != "dump" {
+		return usagef("-long goes with dump")
+	}
+	o := disk.CheckOptions{Deep: f.deep}
+	if !f.quiet {
+		o.Progress = percentOn(c.stderr, verb)
+	}
+	switch verb {
+	case "check":
+		r, err := disk.Check(ctx, dir, o)
+		if err != nil {
+			return notLookedAt(err)
+		}
+		return f.checked(c, r)
+	case "repair":
+		return f.repair(ctx, c, dir, o)
+	case "dump":
+		return notLookedAt(f.dump(ctx, c, dir))
+	}
+	return usagef("cannot %q a directory: check, repair or dump", verb)
+}
+
+// notLookedAt gives the errors that mean that nothing was found out a status of
+// their own, and says what to do.
+func notLookedAt(err error) error {
+	remedy := ""
+	switch {
+	case errors.Is(err, disk.ErrLocked):
+		remedy = "Stop the daemon that has it, and try again."
+	case errors.Is(err, disk.ErrVersion):
+		remedy = "Use the splicectl of that version, or delete the directory: the daemon begins a new one."
+	case errors.Is(err, disk.ErrNotTier):
+		remedy = "DIR is what -disk names to spliced."
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+	default:
+		return err
+	}
+	if remedy != "" {
+		err = fmt.Errorf("%w\n%s", err, remedy)
+	}
+	return statusError{exitRefused, err}
+}
+
+// checked prints a report; damage is status 1.
+func (f *diskFlags) checked(c *call, r *disk.Report) error {
+	var err error
+	if c.json {
+		err = printJSON(c.stdout, r)
+	} else {
+		err = printDiskReport(c.stdout, r)
+	}
+	if err == nil && !r.Clean() {
+		err = errFailed
+	}
+	return err
+}
+
+// repaired is the JSON form of a repair.
+type repaired struct {
+	Found disk.Report `json:"found"` // before and while it was repaired
+	Clean bool        `json:"clean"` // now
+	Now   disk.Report `json:"now"`
+}
+
+// repair looks again afterwards: what it says about the directory holds now.
+func (f *diskFlags) repair(ctx context.Context, c *call, dir string, o disk.CheckOptions) error {
+	found, err := disk.Repair(ctx, dir, o)
+	if err != nil {
+		return notLookedAt(err)
+	}
+	now, err := disk.Check(ctx, dir, disk.CheckOptions{})
+	if err != nil {
+		return err
+	}
+	if c.json {
+		err = printJSON(c.stdout, repaired{Found: *found, Clean: now.Clean(), Now: *now})
+	} else {
+		err = printRepair(c.stdout, found, now)
+	}
+	if err == nil && !now.Clean() {
+		err = errFailed
+	}
+	return err
+}
+
+func printRepair(w io.Writer, found, now *disk.Report) error {
+	printProblems(w, found)
+	switch {
+	case found.Rebuilt:
+		fmt.Fprintf(w, "the catalogue was made anew from the slab files: %d segments and %d checkpoints are in it, %d extents are not\n",
+			now.Segments, now.Checkpoints, found.Forgotten)
+		if found.KeptIndex != "" {
+			fmt.Fprintf(w, "the old one is kept as %s and may be deleted\n", found.KeptIndex)
+		}
+	case found.Forgotten > 0:
+		fmt.Fprintf(w, "%d rows were deleted\n", found.Forgotten)
+	default:
+		fmt.Fprintln(w, "nothing was changed")
+	}
+	fmt.Fprintln(w, "now:")
+	return printDiskReport(w, now)
+}
+
+func printDiskReport(w io.Writer, r *disk.Report) error {
+	t := newTable(w)
+	t.row("store", r.Store+fmt.Sprintf(" (version %d)", r.Version))
+	t.row("slab files", fmt.Sprintf("%d of %s, in granules of %s", r.Slabs, bytesText(r.SlabBytes), bytesText(r.GranuleBytes)))
+	t.row("segments", fmt.Sprintf("%d in %s", r.Segments, bytesText(r.SegmentBytes)))
+	t.row("checkpoints", fmt.Sprintf("%d in %s", r.Checkpoints, bytesText(r.CheckpointBytes)))
+	t.row("free", bytesText(r.FreeBytes))
+	t.row("profiles", r.Profiles)
+	if r.PayloadBytes > 0 {
+		t.row("payload read", bytesText(r.PayloadBytes))
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if r.Clean() {
+		_, err := fmt.Fprintln(w, "nothing is wrong")
+		return err
+	}
+	printProblems(w, r)
+	return nil
+}
+
+func printProblems(w io.Writer, r *disk.Report) {
+	for _, p := range r.Problems {
+		fmt.Fprintf(w, "! %s\n", p)
+	}
+	if n := len(r.Problems) + r.MoreProblems; n > 0 {
+		fmt.Fprintf(w, "%d wrong\n", n)
+	}
+}
+
+// rowsOut is the JSON form of a dump.
+type rowsOut struct {
+	Rows []disk.DumpRow `json:"rows"`
+}
+
+func (f *diskFlags) dump(ctx context.Context, c *call, dir string) error {
+	out := rowsOut{Rows: []disk.DumpRow{}}
+	err := disk.Dump(ctx, dir, func(r disk.DumpRow) error {
+		out.Rows = append(out.Rows, r)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return printJSON(c.stdout, out)
+	}
+	head := []string{"KIND", "KEY", "GENERATION", "ROWS", "RANKS", "BYTES", "CODED", "CREATED", "USED", "TENANT", "MODEL"}
+	if f.long {
+		head = append(head, "RUNS")
+	}
+	t := newTable(c.stdout, head...)
+	for _, r := range out.Rows {
+		key := r.Key
+		if !f.long {
+			key = key[:12]
+		}
+		cells := []any{r.Kind, key, r.Generation, fmt.Sprintf("%d-%d", r.Begin, r.End), r.Ranks, bytesText(r.Bytes), r.Coded,
+			r.Created.Format(time.DateTime), r.Used.Format(time.DateTime), r.Tenant, r.Model}
+		if f.long {
+			runs := ""
+			for _, run := range r.Runs {
+				runs += fmt.Sprintf(" %d:%d+%d", run.Slab, run.Off, run.Len)
+			}
+			cells = append(cells, runs)
+		}
+		t.row(cells...)
+	}
+	return t.flush()
+}
+
+// percentOn writes a line for each tenth that is done.
+func percentOn(w io.Writer, what string) func(done, total int64) {
+	last := int64(0)
+	return func(done, total int64) {
+		if tenth := 10 * done / max(total, 1); tenth > last {
+			last = tenth
+			fmt.Fprintf(w, "%s: %d %%\n", what, 10*tenth)
+		}
+	}
+}
