@@ -91,7 +91,8 @@ type SaveQuery struct {
 	Level        wire.Level // as in PutQuery
 }
 
-// Save keeps one rank's share of a checkpoint; see Put.
+// Save keeps one rank's share of a checkpoint; see Put. ErrBusy also means that the
+// parent lies on disk and is being read: save again a little later.
 func (m *Model) Save(ctx context.Context, q *SaveQuery) (Stored, error) {
 	rows := q.Tokens - q.ParentTokens
 	if q.Tokens < 1 || q.Tokens > profile.MaxTokens || q.ParentTokens < 0 || rows < 1 {

@@ -87,8 +87,13 @@ func (k *bareCall) loop(b *testing.B) {
 	}
 }
 
-func BenchmarkRoundTrip(b *testing.B) {
-	r := startDaemon(b, testConfig(b), nil)
+func BenchmarkRoundTrip(b *testing.B) { roundTrips(b, testConfig(b)) }
+
+// The same with a disk tier below: what is in memory must not cost more.
+func BenchmarkRoundTripAboveADisk(b *testing.B) { roundTrips(b, withDisk(b)) }
+
+func roundTrips(b *testing.B, config Config) {
+	r := startDaemon(b, config, nil)
 	c := attach(b, r.Socket())
 	p := testProfile(b, 1)
 	c.register(p)
