@@ -31,7 +31,8 @@ An object counts as acknowledged in the loop in which its reply arrived, and as
 survived when the audit after that loop's kill, and every audit since, found it with
 the right bytes. Each audit looks all objects up, reads back those of its own loop
 and a sample of older ones; the last one, after a stop in good order, reads back
-all. Segments that were removed on purpose are no longer audited for presence.
+all. Segments that were removed on purpose are no longer audited for presence. At the end
+the directory goes through what splicectl disk check -deep does.
 
 Since a killed process never loses what the kernel has, as many power cuts again are
 played on a store in this process over a file system in memory, which keeps none, some
@@ -40,7 +41,8 @@ to survive.
 
 Exit status 1: an object acknowledged as synced is lost, more than 1 % of those
 acknowledged as logged are lost to a kill, wrong bytes were served (corrupt), a name
-is there that was never submitted (phantom), or nothing was acknowledged at a level.`,
+is there that was never submitted (phantom), the check finds damage, or nothing was
+acknowledged at a level.`,
 		examples: []string{"-loops 5", "-loops 100 --json", "-loops 20 -seed 7 -dir /var/tmp/torture", "-loops 0 -power 500"},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
 			var f tortureFlags

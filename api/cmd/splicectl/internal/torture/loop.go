@@ -15,6 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk"
 )
 
 // Sizes of the daemon that is killed. Memory holds a small part of what is
@@ -76,13 +77,36 @@ func (t *loops) run(ctx context.Context) (err error) {
 	if err := t.start(ctx, log); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.stop()) }()
+	err = t.all(ctx)
+	if err = errors.Join(err, t.stop()); err != nil {
+		return err
+	}
+	return t.check(ctx)
+}
+
+func (t *loops) all(ctx context.Context) error {
 	for n := range t.options.Loops {
 		if err := t.loop(ctx, n); err != nil {
 			return fmt.Errorf("loop %d: %w", n+1, err)
 		}
 	}
 	return t.last(ctx)
+}
+
+// check reads the whole directory without a daemon.
+func (t *loops) check(ctx context.Context) error {
+	found, err := disk.Check(ctx, t.options.disk(), disk.CheckOptions{Deep: true})
+	if err != nil {
+		return err
+	}
+	t.report.Checked = found.Segments + found.Checkpoints
+	t.report.Damaged = len(found.Problems) + found.MoreProblems
+	var f Findings
+	for _, p := range found.Problems {
+		f.note("check: %s", p)
+	}
+	t.report.Notes = append(t.report.Notes, f.Notes...)
+	return nil
 }
 
 func (t *loops) start(ctx context.Context, log io.Writer) (err error) {

@@ -93,7 +93,7 @@ func (l *life) crash(ctx context.Context) error {
 	l.work.begin()
 	m := drawMoment(l.rng)
 	m.limit = min(m.limit, powerLatest)
-	row := Round{Round: l.rounds, Variant: l.setup.name, Crash: fmt.Sprintf("%s, %d %% of unsynced blocks kept", m, percent)}
+	row := Round{Round: l.rounds, Variant: l.setup.name, Crash: m.String(), Kept: percent}
 	var after *vfs.MemFS
 	seed := l.rng.Uint64()
 	fuse := light(m, func() {
@@ -116,7 +116,8 @@ func (l *life) crash(ctx context.Context) error {
 	row.AuditMs = milliseconds(time.Since(began))
 	row.Tallies = l.ledger.current()
 	l.report.close(&l.report.Power, &row)
-	l.options.progress("power cut %d of %d, %s: synced %s", l.rounds, l.options.Power, row.Crash, row.Synced)
+	l.options.progress("power cut %d of %d, %s, %d %% of unsynced blocks kept: synced %s",
+		l.rounds, l.options.Power, row.Crash, percent, row.Synced)
 	return nil
 }
 

@@ -45,6 +45,8 @@ type Report struct {
 	Removed   int     `json:"removed"`   // segments removed on purpose
 	InFlight  int     `json:"in_flight"` // puts that were under way when the daemon was killed
 	ReadBack  int64   `json:"read_back_bytes"`
+	Checked   int     `json:"checked"`       // entries of the directory that a deep check read once the daemon had ended
+	Damaged   int     `json:"damaged"`       // problems that it found
 	Dir       string  `json:"dir,omitempty"` // where the disk directory and the log of acknowledgements are, when they were kept
 
 	Rounds []Round  `json:"rounds"`
@@ -57,7 +59,8 @@ type Report struct {
 type Round struct {
 	Round   int    `json:"round"`
 	Crash   string `json:"crash"`
-	Variant string `json:"variant"` // what the daemon ran with
+	Variant string `json:"variant"`               // what the daemon ran with
+	Kept    int    `json:"kept_unsynced_percent"` // of blocks that were not synced, by a loss of power
 	Tallies
 	InFlight int `json:"in_flight"` // puts without a reply
 	Findings
@@ -118,6 +121,7 @@ func (r *Report) Failures() []string {
 	add(r.Phantom > 0, "%d names are there that were never submitted", r.Phantom)
 	add(r.Loops > 0 && (r.SyncedAcked == 0 || r.LoggedAcked == 0),
 		"%d acknowledged as synced and %d as logged: nothing is proved", r.SyncedAcked, r.LoggedAcked)
+	add(r.Damaged > 0, "a check of the directory finds %d problems", r.Damaged)
 	add(r.PowerSyncedSurvived < r.PowerSyncedAcked,
 		"power: %d of %d acknowledged as synced are lost", r.PowerSyncedAcked-r.PowerSyncedSurvived, r.PowerSyncedAcked)
 	add(r.PowerCorrupt > 0, "power: %d reads were served other bytes than were submitted", r.PowerCorrupt)
@@ -131,8 +135,8 @@ func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "spliced %s (%s), seed %d: %d kills, then %d power cuts on copies of a file system\n\n",
 		r.Version, r.Commit, r.Seed, r.Loops, r.PowerCrashes)
-	ledgerTable(&b, "end", r.Rounds)
-	ledgerTable(&b, "end", r.Power)
+	ledgerTable(&b, r.Rounds)
+	powerTable(&b, r.Power)
 	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "total\tsynced\tlogged\tmemory\tcorrupt\tphantom\n")
 	for _, row := range []struct {
@@ -152,8 +156,8 @@ func (r *Report) Print(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "\n%.0f acknowledged puts/s (%.0f MiB/s) while writing, %d refused for want of room, %d in flight when killed, %d removed\n",
 		r.PutPerS, r.PutMiBPS, r.Refused, r.InFlight, r.Removed)
-	fmt.Fprintf(&b, "restart: %.0f ms in the middle, %.0f ms at most; %.1f GiB read back and compared; %.1f s\n",
-		r.RestartMs, r.RestartTo, float64(r.ReadBack)/(1<<30), r.Duration)
+	fmt.Fprintf(&b, "restart: %.0f ms in the middle, %.0f ms at most; %.1f GiB read back and compared; %d entries checked offline; %.1f s\n",
+		r.RestartMs, r.RestartTo, float64(r.ReadBack)/(1<<30), r.Checked, r.Duration)
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "! %s\n", n)
 	}
@@ -169,16 +173,49 @@ func (r *Report) Print(w io.Writer) error {
 	return err
 }
 
-func ledgerTable(b *strings.Builder, what string, rounds []Round) {
+func ledgerTable(b *strings.Builder, rounds []Round) {
 	if len(rounds) == 0 {
 		return
 	}
 	t := tabwriter.NewWriter(b, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(t, "round\tsynced\tlogged\tmemory\tin flight\tread back\tcorrupt\tphantom\tran with\t%s\n", what)
+	fmt.Fprintf(t, "round\tsynced\tlogged\tmemory\tin flight\tread back\tcorrupt\tphantom\tran with\tend\n")
 	for i := range rounds {
 		r := &rounds[i]
 		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%d\t%d MiB\t%d\t%d\t%s\t%s\n", r.Round, r.Synced, r.Logged, r.Memory,
 			r.InFlight, r.Bytes>>20, r.Corrupt, r.Phantom, r.Variant, r.Crash)
+	}
+	_ = t.Flush() // a strings.Builder takes everything
+	b.WriteByte('\n')
+}
+
+// powerTable sums rounds up by what they have in common: there are many.
+func powerTable(b *strings.Builder, rounds []Round) {
+	type group struct {
+		variant string
+		kept    int
+	}
+	sums, cuts := map[group]*Round{}, map[group]int{}
+	var order []group
+	for i := range rounds {
+		r := &rounds[i]
+		g := group{r.Variant, r.Kept}
+		if sums[g] == nil {
+			sums[g] = &Round{}
+			order = append(order, g)
+		}
+		cuts[g]++
+		sums[g].Tallies.add(r.Tallies)
+		sums[g].Findings.add(r.Findings)
+	}
+	if len(order) == 0 {
+		return
+	}
+	t := tabwriter.NewWriter(b, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(t, "power cuts\tsynced\tlogged\tmemory\tread back\tcorrupt\tphantom\tran with\tunsynced blocks kept\n")
+	for _, g := range order {
+		r := sums[g]
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%d MiB\t%d\t%d\t%s\t%d %%\n", cuts[g], r.Synced, r.Logged, r.Memory,
+			r.Bytes>>20, r.Corrupt, r.Phantom, g.variant, g.kept)
 	}
 	_ = t.Flush() // a strings.Builder takes everything
 	b.WriteByte('\n')

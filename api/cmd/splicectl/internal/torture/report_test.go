@@ -12,6 +12,11 @@ func good() Report {
 		Loops: 2, SyncedAcked: 10, SyncedSurvived: 10, LoggedAcked: 100, LoggedSurvived: 99, MemoryAcked: 9,
 		PowerCrashes: 3, PowerSyncedAcked: 5, PowerSyncedSurvived: 5, PowerLoggedAcked: 7,
 		Rounds: []Round{{Round: 1, Crash: "after 12 ms", Variant: "codec none"}},
+		Power: []Round{
+			{Round: 1, Variant: "codec all", Kept: 30, Tallies: Tallies{Synced: Tally{2, 2}}},
+			{Round: 2, Variant: "codec all", Kept: 100, Tallies: Tallies{Synced: Tally{1, 1}}},
+			{Round: 3, Variant: "codec all", Kept: 30, Tallies: Tallies{Synced: Tally{3, 3}}},
+		},
 	}
 }
 
@@ -25,6 +30,7 @@ func TestFailures(t *testing.T) {
 		"two logged lost":  {func(r *Report) { r.LoggedSurvived = 98 }, "98 of 100"},
 		"wrong bytes":      {func(r *Report) { r.Corrupt = 1 }, "other bytes"},
 		"phantom":          {func(r *Report) { r.Phantom = 2 }, "2 names"},
+		"damage":           {func(r *Report) { r.Damaged = 3 }, "finds 3 problems"},
 		"nothing synced":   {func(r *Report) { r.SyncedAcked, r.SyncedSurvived = 0, 0 }, "nothing is proved"},
 		"nothing logged":   {func(r *Report) { r.LoggedAcked, r.LoggedSurvived = 0, 0 }, "nothing is proved"},
 		"power: synced":    {func(r *Report) { r.PowerSyncedSurvived = 0 }, "power: 5 of 5"},
@@ -43,6 +49,20 @@ func TestFailures(t *testing.T) {
 		var text bytes.Buffer
 		if err := r.Print(&text); err != nil || strings.Contains(text.String(), "FAILED: ") != (c.want != "") {
 			t.Errorf("%s: %v\n%s", name, err, &text)
+		}
+	}
+}
+
+func TestPowerCutsAreSummedUpByKind(t *testing.T) {
+	var text bytes.Buffer
+	r := good()
+	if err := r.Print(&text); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Join(strings.Fields(text.String()), " ")
+	for _, want := range []string{"2 5/5 0/0 0/0 0 MiB 0 0 codec all 30 %", "1 1/1 0/0 0/0 0 MiB 0 0 codec all 100 %"} {
+		if !strings.Contains(lines, want) {
+			t.Errorf("no %q in\n%s", want, &text)
 		}
 	}
 }
