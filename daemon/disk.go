@@ -140,12 +140,13 @@ func (d *Daemon) diskCheck() (api.Check, bool) {
 
 // diskMeans says what follows from a state.
 var diskMeans = map[disk.State]string{
-	disk.StateFull:    "no file can be made, new entries take the place of old ones",
-	disk.StatePaused:  "nothing is written, what is there can be read",
-	disk.StateFailed:  "nothing is written, what is there can be read",
-	disk.StateOpening: "not open yet, served from memory",
-	disk.StateMissing: "the directory cannot be used, served from memory",
-	disk.StateLocked:  "another process has the directory, served from memory",
-	disk.StateVersion: "the directory is of another version, served from memory",
-	disk.StateClosed:  "closed",
+	disk.StateFull:       "no file can be made, new entries take the place of old ones",
+	disk.StatePaused:     "nothing is written, what is there can be read",
+	disk.StateFailed:     "nothing is written, what is there can be read",
+	disk.StateOpening:    "not open yet, served from memory",
+	disk.StateMissing:    "the directory cannot be used, served from memory",
+	disk.StateLocked:     "another process has the directory, served from memory",
+	disk.StateVersion:    "the directory is of another version, served from memory",
+	disk.StateUnreadable: "the catalogue is damaged, served from memory until it is repaired or deleted",
+	disk.StateClosed:     "closed",
 }

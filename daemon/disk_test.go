@@ -471,6 +471,14 @@ func TestADaemonTakesADirectoryOverFromOneThatEnds(t *testing.T) {
 	second.stop()
 }
 
+func TestEveryStateOfTheDiskIsExplained(t *testing.T) {
+	disk.States(func(s disk.State) {
+		if (diskMeans[s] == "") != (s == disk.StateOK) {
+			t.Errorf("%v: %q", s, diskMeans[s])
+		}
+	})
+}
+
 func (r *running) metricsText(t testing.TB) string {
 	t.Helper()
 	defer http.DefaultClient.CloseIdleConnections()

@@ -8,7 +8,7 @@ import (
 )
 
 var (
-	diskState     = describe("disk_state", "1 for the state that the disk tier is in, 0 for the others. full: old entries make room for new ones; paused, failed: nothing is written; opening, missing, locked, version: nothing is read either.", "state")
+	diskState     = describe("disk_state", "1 for the state that the disk tier is in, 0 for the others. full: old entries make room for new ones; paused, failed: nothing is written; opening, missing, locked, version, unreadable: nothing is read either.", "state")
 	diskReads     = describe("disk_reads_tried", "1 while what is on disk is read, 0 while it counts as a miss: not open, or too many reads in a row have failed.")
 	diskAdmitted  = describe("disk_admissions_total", "Objects given room on disk.")
 	diskRefused   = describe("disk_refusals_total", "Objects that the disk tier did not take, by reason: busy (the write queue is full), full, quota, state (it does not write now), invalid (its parent is not there).", "reason")
