@@ -30,6 +30,9 @@ const (
 	workers      = 3 // of each client
 	strangerRows = 256
 	idlePause    = 500 * time.Microsecond
+
+	stumbleOneIn   = 4 // restarts
+	longestStumble = 80 * time.Millisecond
 )
 
 var daemonArgs = []string{"-arena", "32MiB", "-private", "16MiB", "-slots", "1MiB",
@@ -162,10 +165,27 @@ func (t *loops) loop(ctx context.Context, n int) error {
 		return err
 	}
 	t.ledger.close()
+	if t.moments.IntN(stumbleOneIn) == 0 {
+		row.Crash += ", again while starting"
+		if err := t.stumble(ctx, n+1); err != nil {
+			return err
+		}
+	}
 	if err := t.restart(ctx, n+1); err != nil {
 		return err
 	}
 	return t.audit(ctx, &row, olderBytes)
+}
+
+// stumble starts the daemon and kills it before it is ready, or just after.
+func (t *loops) stumble(ctx context.Context, n int) error {
+	start, cancel := context.WithTimeout(ctx, time.Duration(1+t.moments.Int64N(int64(longestStumble))))
+	defer cancel()
+	if err := t.daemon.Restart(start, t.args(n)...); err != nil {
+		// It was killed at the end of its time; other reasons come again.
+		return ctx.Err()
+	}
+	return t.daemon.Kill()
 }
 
 // write runs the workers until the daemon is dead.

@@ -102,6 +102,10 @@ func (l *life) crash(ctx context.Context) error {
 	})
 	err := l.write(ctx, fuse, &row)
 	fuse.out()
+	if err == nil && l.rng.IntN(stumbleOneIn) == 0 {
+		row.Crash += ", again while starting"
+		after, err = l.stumble(after, percent)
+	}
 	if err := errors.Join(err, l.restart(after)); err != nil {
 		return err
 	}
@@ -126,6 +130,16 @@ func (l *life) boot(files vfs.FS) (*machine, error) {
 		files = l.over(files)
 	}
 	return boot(files, l.shapes, l.setup)
+}
+
+// stumble starts a machine and takes its power while it finds its feet.
+func (l *life) stumble(files *vfs.MemFS, percent int) (*vfs.MemFS, error) {
+	m, err := l.boot(files)
+	if err != nil {
+		return nil, err
+	}
+	after := files.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rand.New(rand.NewPCG(l.rng.Uint64(), 6))})
+	return after, m.off()
 }
 
 // restart ends the machine, which goes on until here on files that nobody looks

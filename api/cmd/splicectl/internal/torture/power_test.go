@@ -22,7 +22,7 @@ func cutPower(t *testing.T, cuts int, over func(vfs.FS) vfs.FS) *Report {
 func TestSyncedSurvivesLossOfPower(t *testing.T) {
 	cuts := 9 // three of each share of unsynced blocks, over two lives
 	if testing.Short() {
-		cuts = 4
+		cuts = 3
 	}
 	r := cutPower(t, cuts, nil)
 	if bad := r.Failures(); bad != nil {
@@ -63,7 +63,7 @@ func (f lyingFile) SyncTo(length int64) (fullSync bool, err error) { return fals
 // The audit has to see what such a disk loses; otherwise it would not see it in
 // ours either. Lost it may be, but not served wrong.
 func TestADiskThatLiesAboutSyncIsFoundOut(t *testing.T) {
-	r := cutPower(t, 6, func(fs vfs.FS) vfs.FS { return lying{fs} })
+	r := cutPower(t, 3, func(fs vfs.FS) vfs.FS { return lying{fs} })
 	if r.PowerSyncedAcked == 0 || r.PowerSyncedSurvived == r.PowerSyncedAcked || len(r.Failures()) != 1 || r.PowerCorrupt != 0 {
 		t.Errorf("seed %d: %d of %d acknowledged as synced survived, failures %q", r.Seed, r.PowerSyncedSurvived, r.PowerSyncedAcked, r.Failures())
 	}
