@@ -63,16 +63,17 @@ func (t *Tier) ending() bool {
 
 // pause waits for a time or for the end.
 func (t *Tier) pause(d time.Duration) {
+	over := false
 	timer := time.AfterFunc(d, func() {
 		t.mu.Lock()
-		t.wakeLocked()
+		over = true
+		t.idle.Broadcast()
 		t.mu.Unlock()
 	})
 	defer timer.Stop()
-	until := time.Now().Add(d)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for !t.closing && time.Now().Before(until) {
+	for !t.closing && !over {
 		t.idle.Wait()
 	}
 }

@@ -38,6 +38,11 @@ func await(t *testing.T, what string, ok func() bool) {
 
 func (r *running) awaitState(t *testing.T, want State) {
 	t.Helper()
+	defer func() {
+		if t.Failed() {
+			t.Logf("%+v", r.Health())
+		}
+	}()
 	await(t, want.String(), func() bool { return r.Health().State == want })
 }
 

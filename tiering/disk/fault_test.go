@@ -1,0 +1,207 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// mayFail says whether an answer is one that trouble of the disk can lead to.
+func mayFail(err error) bool {
+	for _, kind := range []error{tiering.ErrUnavailable, tiering.ErrCorrupt, tiering.ErrGone, tiering.ErrFull, tiering.ErrBusy, tiering.ErrInvalid} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return err == nil
+}
+
+// faultScript is a life of a tier: it writes, raises, reads, removes, evicts and
+// closes, then opens the directory again and reads everything. No error matters
+// but wrong bytes.
+func (s *shelf) faultScript(cfg Config, again Config) {
+	s.Helper()
+	things := append(segments(1, 6), chain(20, 3, tenantB)...)
+	expect := func(what string, err error) {
+		s.Helper()
+		if errors.Is(err, errWrong) || !mayFail(err) {
+			s.Errorf("%s: %v", what, err)
+		}
+	}
+	tier := s.open(cfg)
+	for i, w := range things {
+		expect("write", s.write(tier.Tier, w, tiering.LevelLogged+tiering.Level(i%2)))
+	}
+	for _, w := range things {
+		expect("read", s.read(tier.Tier, w))
+	}
+	n := things[0].name()
+	tier.Remove(&n)
+	tier.Trim(tenantA, 1)
+	expect("write again", s.write(tier.Tier, things[0], tiering.LevelSynced))
+	s.check(tier.Tier)
+	_ = tier.close()
+	tier = s.open(again)
+	if h := tier.Health(); h.State != StateOK {
+		s.Errorf("opened without faults: %+v", h)
+	}
+	for _, w := range things {
+		expect("read after reopening", s.read(tier.Tier, w))
+	}
+	expect("write after reopening", s.write(tier.Tier, segments(90, 1)[0], tiering.LevelSynced))
+	s.mustRead(tier.Tier, segments(90, 1)[0])
+	s.check(tier.Tier)
+	if err := tier.close(); err != nil {
+		s.Error(err)
+	}
+}
+
+// Every kind of fault, at every call of the file layer, one at a time.
+func TestFaultAtEveryCall(t *testing.T) {
+	leaks(t)
+	kinds := map[string]slab.Rule{
+		"EIO":       {Kind: slab.FaultError},
+		"ENOSPC":    {Kind: slab.FaultError, Errno: unix.ENOSPC},
+		"EROFS":     {Kind: slab.FaultError, Errno: unix.EROFS},
+		"short":     {Kind: slab.FaultShort},
+		"torn":      {Kind: slab.FaultTorn},
+		"torn EIO":  {Kind: slab.FaultTorn, Errno: unix.EIO},
+		"reordered": {Kind: slab.FaultReordered},
+		"flip read": {Kind: slab.FaultFlipRead},
+		"flip rest": {Kind: slab.FaultFlipRest},
+	}
+	for name, rule := range kinds {
+		t.Run(name, func(t *testing.T) {
+			s := newShelf(t)
+			for call := uint64(1); ; call += uint64(short(3, 1)) {
+				mem := vfs.NewMem()
+				cfg := onMem(s.config(), mem)
+				cfg.Workers = 1
+				cfg.RetryMin, cfg.RetryMax = time.Millisecond, time.Millisecond
+				again := cfg
+				faults := slab.NewFaults(cfg.Slabs, call)
+				cfg.Slabs = faults
+				rule.First = call
+				faults.Set(rule)
+				s.faultScript(cfg, again)
+				if s.Failed() {
+					t.Fatalf("at call %d", call)
+				}
+				if faults.Calls(slab.AnyOp) < call {
+					if call < 20 {
+						t.Fatalf("only %d calls", call)
+					}
+					return
+				}
+			}
+		})
+	}
+}
+
+// Faults by the thousand, at random, over one tier that lives through them all:
+// wrong bytes are never given, and accounts are exact at every moment. The number
+// of faults is 10^4, or with SPLICED_LONG set 10^6.
+func TestManyFaults(t *testing.T) {
+	leaks(t)
+	s := newShelf(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	for i, coded := range [][]profile.PartKind{nil, {profile.PartS, profile.PartK, profile.PartV}} {
+		t.Run(fmt.Sprintf("coded=%v", coded != nil), func(t *testing.T) {
+			s.manyFaults(t, seed+uint64(i), coded, uint64(short(10_000, 1_000_000)/2))
+		})
+	}
+}
+
+func (s *shelf) manyFaults(t *testing.T, seed uint64, coded []profile.PartKind, want uint64) {
+	cfg, faults := faulty(quick(s.config()), seed)
+	cfg.PublicBytes, cfg.SlabBytes, cfg.Coded = 1<<20, 256<<10, coded
+	var now atomic.Int64
+	now.Store(1e18)
+	cfg.Now = func() time.Time { return time.Unix(0, now.Load()) } // moved on, so that a breaker does not end the test
+	tier := s.open(cfg)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	var served, lost int
+	last := time.Now()
+	for faults.InjectedAll() < want {
+		now.Add(int64(time.Hour))
+		if rng.IntN(50) == 0 {
+			faults.Set(randomRules(rng)...)
+		}
+		if rng.IntN(400) == 0 {
+			s.check(tier.Tier)
+			faults.Set()
+			tier.awaitState(t, StateOK)
+		}
+		w := segments(rng.IntN(120), 1)[0]
+		if rng.IntN(8) == 0 {
+			w = chain(1000, 1+rng.IntN(3), tenantB)[0]
+		}
+		n := w.name()
+		var err error
+		switch op := rng.IntN(20); {
+		case op < 7:
+			err = s.write(tier.Tier, w, tiering.LevelLogged+tiering.Level(rng.IntN(2)))
+		case op < 19:
+			if err = s.read(tier.Tier, w); err == nil {
+				served++
+			} else {
+				lost++
+			}
+		default:
+			tier.Remove(&n)
+		}
+		if errors.Is(err, errWrong) || !mayFail(err) {
+			t.Fatalf("after %d faults: %v", faults.InjectedAll(), err)
+		}
+		if long() && time.Since(last) > time.Minute {
+			last = time.Now()
+			t.Logf("%d faults, %d reads served, %d not", faults.InjectedAll(), served, lost)
+		}
+	}
+	faults.Set()
+	tier.awaitState(t, StateOK)
+	s.check(tier.Tier)
+	t.Logf("%d faults, %d reads served, %d not, %+v", faults.InjectedAll(), served, lost, tier.Counters())
+	if served == 0 || lost == 0 {
+		t.Errorf("%d reads served and %d not: the faults are too many or too few", served, lost)
+	}
+	if err := tier.close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// randomRules are mostly faults of bytes, which go unnoticed until a read, and
+// some of calls.
+func randomRules(rng *rand.Rand) []slab.Rule {
+	all := []slab.Rule{
+		{Op: slab.OpRead, Kind: slab.FaultFlipRead, Bits: 1 + rng.IntN(3)},
+		{Op: slab.OpRead, Kind: slab.FaultShort},
+		{Op: slab.OpRead, Kind: slab.FaultError},
+		{Op: slab.OpWrite, Kind: slab.FaultTorn},
+		{Op: slab.OpWrite, Kind: slab.FaultReordered},
+		{Op: slab.OpWrite, Kind: slab.FaultFlipRest, Bits: 1 + rng.IntN(3)},
+		{Op: slab.OpWrite, Kind: slab.FaultTorn, Errno: unix.EIO},
+		{Op: slab.OpWrite, Kind: slab.FaultError, Errno: unix.EROFS},
+		{Op: slab.OpWrite, Kind: slab.FaultError, Errno: unix.ENOSPC},
+		{Op: slab.OpSync, Kind: slab.FaultError},
+		{Op: slab.OpCreate, Kind: slab.FaultError, Errno: unix.ENOSPC},
+	}
+	rules := make([]slab.Rule, 1+rng.IntN(3))
+	for i := range rules {
+		rules[i] = all[rng.IntN(len(all))]
+		rules[i].Rate = 0.2 + 0.5*rng.Float64()
+		rules[i].Last = slab.Forever
+	}
+	return rules
+}
