@@ -1,11 +1,14 @@
 package disk
 
 import (
+	"context"
 	"errors"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
@@ -359,4 +362,37 @@ func TestForeignLeaveFirst(t *testing.T) {
 		s.mustRead(tier.Tier, w)
 	}
 	s.check(tier.Tier)
+}
+
+// Who is answered may unmap the memory: nothing of ours is in it any more.
+func TestMemoryIsLetGoBeforeTheAnswer(t *testing.T) {
+	s := newShelf(t)
+	for _, coded := range [][]profile.PartKind{nil, {profile.PartK}} {
+		cfg := onMem(s.config(), vfs.NewMem())
+		cfg.Coded = coded
+		tier := s.openOK(cfg)
+		for _, w := range segments(1, 40) {
+			region, err := s.dev.NewRegion(gpuipc.RegionSpec{Name: "own", Bytes: 1 << 20, Access: gpuipc.ClientReads})
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := s.object(w)
+			own := gpuipc.Ref{Region: region, Extents: []gpuipc.Extent{{Len: o.Shares[0].Ref.Len()}}}
+			if err := s.dev.Store(context.Background(), own, w.content(0)); err != nil {
+				t.Fatal(err)
+			}
+			s.drop(o)
+			o.Shares[0].Ref = own
+			k, err := tier.Admit(o, 1<<40)
+			if err != nil {
+				t.Fatal(err)
+			}
+			closed := make(chan error, 1)
+			k.Start(tiering.LevelLogged, func(tiering.Level, error) { closed <- region.Close() }) // panics when in use
+			if err := <-closed; err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.mustRead(tier.Tier, segments(1, 1)[0])
+	}
 }

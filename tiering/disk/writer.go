@@ -50,9 +50,18 @@ func (t *Tier) writableLocked(e *entry) error {
 	return nil
 }
 
-// perform writes the bytes of an object, into space that no row names, and hands
-// it to the committer.
+// perform writes an object and hands it to the committer, who may answer at once:
+// by then its memory has to be let go of.
 func (t *Tier) perform(ctx context.Context, v *volume, w *write) error {
+	if err := t.writeBytes(ctx, v, w); err != nil {
+		return err
+	}
+	t.written(v, w)
+	return nil
+}
+
+// writeBytes writes an object into space that no row names.
+func (t *Tier) writeBytes(ctx context.Context, v *volume, w *write) error {
 	e := w.entry
 	t.mu.Lock()
 	err := t.writableLocked(e)
@@ -90,7 +99,6 @@ func (t *Tier) perform(ctx context.Context, v *volume, w *write) error {
 		return t.writeTrouble(fmt.Errorf("disk: write %x: %w", e.Key[:8], err))
 	}
 	w.manifest = p.manifest
-	t.written(v, w)
 	return nil
 }
 
