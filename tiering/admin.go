@@ -334,9 +334,12 @@ func (s *Store) noteRemovalLocked(n Name) (held bool) {
 
 // pardon ends the removal of a name from the lower tier.
 func (s *Store) pardon(n Name) {
+	var b outside
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.doomed[n]--; s.doomed[n] == 0 {
 		delete(s.doomed, n)
+		s.backlogLocked(&b) // the next one of this name may wait there
 	}
+	s.mu.Unlock()
+	s.act(&b)
 }

@@ -7,7 +7,8 @@ import (
 
 // Flush writes every published object that the lower tier does not hold, those
 // first that others extend, and waits until it does. It is for the end: what is
-// published meanwhile may be left out. written is how many objects the tier took;
+// published meanwhile may be left out, and Run is to run still, since it asks a tier
+// again that was busy. written is how many objects the tier took;
 // the error says how many it did not, or not before ctx ended, and what wraps is
 // ErrUnavailable or the context's error.
 func (s *Store) Flush(ctx context.Context) (written int, err error) {
@@ -18,6 +19,7 @@ func (s *Store) Flush(ctx context.Context) (written int, err error) {
 	for i, more := 0, true; more && ctx.Err() == nil; i += closeRows {
 		var b outside
 		s.mu.Lock()
+		s.backlogLocked(&b) // the tier may not be busy any more
 		waits, more = s.flushLocked(i, waits, &b)
 		s.mu.Unlock()
 		s.act(&b)

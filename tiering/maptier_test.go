@@ -56,7 +56,8 @@ type mapWrite struct {
 	object *Object
 	entry  *mapEntry // what it is to become; one that is there already if old
 	old    bool
-	also   []*mapWrite // of the same name, which count nothing
+	first  *mapWrite // of the same name, on its way: its room is for both
+	failed bool
 	level  Level
 	done   func(Level, error)
 	over   bool
@@ -222,7 +223,7 @@ func (m *mapTier) Admit(o *Object, room int64) (Write, error) {
 		w.entry, w.old = m.entries[n], true
 		return w, nil
 	case m.on[n] != nil:
-		m.on[n].also = append(m.on[n].also, w)
+		w.entry, w.first = m.on[n].entry, m.on[n]
 		return w, nil
 	}
 	bytes := m.bytesOf(o)
@@ -317,24 +318,32 @@ func (w *mapWrite) finish(err error) {
 	if err != nil {
 		reached = LevelMemory
 	}
-	w.settle(bytes, reached, err)
+	err = w.settle(bytes, reached, err)
+	if err != nil {
+		reached = LevelMemory
+	}
 	w.end(reached, err)
 }
 
-func (w *mapWrite) settle(bytes [][]byte, reached Level, err error) {
+func (w *mapWrite) settle(bytes [][]byte, reached Level, err error) error {
 	m, e, o := w.tier, w.entry, w.object
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case w.entry == nil: // the first of this name counts
-	case w.old:
-		if m.entries[e.Name] == e && err == nil {
+	case w.first != nil && w.first.failed:
+		return fmt.Errorf("the first write of it failed: %w", ErrUnavailable)
+	case m.entries[e.Name] == e:
+		if err == nil {
 			e.Level = max(e.Level, reached)
 		}
-	case err != nil:
+	case w.old || m.on[e.Name] == nil || m.on[e.Name].entry != e: // it was forgotten meanwhile
+		return fmt.Errorf("forgotten: %w", ErrGone)
+	case err != nil && w.first == nil:
+		w.failed = true
 		m.used[e.Tenant] -= e.Bytes
 		m.child(e, -1)
 		delete(m.on, e.Name)
+	case err != nil:
 	default:
 		delete(m.on, e.Name)
 		e.Level, e.bytes = reached, bytes
@@ -348,6 +357,7 @@ func (w *mapWrite) settle(bytes [][]byte, reached Level, err error) {
 			m.forget(e)
 		}
 	}
+	return err
 }
 
 func (w *mapWrite) end(reached Level, err error) {

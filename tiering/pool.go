@@ -132,7 +132,9 @@ func (s *Store) trimLocked(o *object, over, spare int64) (int64, error) {
 
 // evictLocked takes the policy's victim out of memory. There is one: the callers
 // have counted what is evictable. A victim that the lower tier holds is just
-// dropped; another one is offered to it first, if that is any use.
+// dropped; another one is offered to it first, if that is any use. One that waits
+// for a tier that is busy does not wait here: a disk that hangs must not take the
+// memory with it.
 func (s *Store) evictLocked(from policy.Eviction, demote bool, b *outside) *object {
 	id, ok := from.Victim(func(id policy.ID) bool {
 		o := s.objects.get(id)
@@ -142,6 +144,11 @@ func (s *Store) evictLocked(from policy.Eviction, demote bool, b *outside) *obje
 		panic(fmt.Sprintf("tiering: no victim among %d objects although bytes are evictable", from.Len()))
 	}
 	o := s.objects.get(id)
+	if o.write != nil && !o.movingLocked() {
+		s.unwishLocked(o, b)
+		s.unlinkLocked(o, ReasonEvicted)
+		return o
+	}
 	_, held := s.belowLocked(o)
 	switch {
 	case o.write != nil: // its end counts it

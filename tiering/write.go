@@ -261,6 +261,31 @@ func (s *Store) endWriteLocked(o *object, b *outside) {
 	s.changed.Broadcast()
 }
 
+// movingLocked tells whether the tier works on a write, or on one that it
+// follows.
+func (o *object) movingLocked() bool {
+	for o.write.running == 0 {
+		up := o.parent
+		if up == nil || up.write == nil || !slices.Contains(up.write.followers, o) {
+			return false
+		}
+		o = up
+	}
+	return true
+}
+
+// unwishLocked ends a write of an object that is being evicted and that the tier
+// does not have.
+func (s *Store) unwishLocked(o *object, b *outside) {
+	same := func(other *object) bool { return other == o }
+	s.backlog = slices.DeleteFunc(s.backlog, same)
+	if up := o.parent; up != nil && up.write != nil {
+		up.write.followers = slices.DeleteFunc(up.write.followers, same)
+	}
+	o.leaving = true
+	s.endWriteLocked(o, b)
+}
+
 // dropBacklog ends the wishes that a busy tier has kept waiting.
 func (s *Store) dropBacklog() {
 	var b outside

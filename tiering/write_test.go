@@ -168,6 +168,48 @@ func TestBusyTierIsWaitedForInOrder(t *testing.T) {
 	}
 }
 
+// A disk that hangs holds what it is reading, not all that wants to be written.
+func TestHungTierDoesNotHoldMemory(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), poolOf(4))
+	x.tier.queue = 1
+	var ds []*Durable
+	for i := range 10 {
+		ds = append(ds, x.publishTo(x.mid(i, 64, 8), LevelLogged).Durable)
+		x.audit()
+		if i == 0 { // what the tier reads would have to be waited for
+			x.lease(x.c, x.mid(0, 64, 8))
+		}
+	}
+	n := x.Counters()
+	if n.DemotionsRefused != 6 || n.Acknowledged[LevelMemory] != 6 || x.tier.waiting() != 1 {
+		t.Fatalf("%+v", n)
+	}
+	x.tier.finishAll()
+	if l := x.reached(ds[0]); l != LevelLogged {
+		t.Fatalf("reached %v", l)
+	}
+}
+
+// The same of a chain whose root waits for the tier.
+func TestHungTierDoesNotHoldChains(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	x.tier.queue = 1
+	first := x.publishTo(x.mid(0, 64, 8), LevelLogged).Durable
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	r, err := x.c.Save(x.saveQuery(1, 32, 16, Exact))
+	x.must(err)
+	l := x.profile.CheckpointLayout(16)
+	d := x.commitTo(r, &l, content(&l, 3), LevelLogged).Durable
+	x.dropAll()
+	if l := x.reached(d); l != LevelMemory || x.Pools()[privatePool].UsedBytes != 0 || len(x.backlog) != 0 {
+		t.Fatalf("reached %v, %+v", l, x.Pools()[privatePool])
+	}
+	x.tier.finishAll()
+	if l := x.reached(first); l != LevelLogged {
+		t.Fatalf("reached %v", l)
+	}
+}
+
 func TestAncestorsAreWrittenFirst(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
 	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
@@ -387,7 +429,6 @@ func TestRemovalOutlastsWrites(t *testing.T) {
 			if x.tier.holds(Name{Key: p.key}) || len(x.doomed) != 0 {
 				t.Fatal("the removed segment came back")
 			}
-			x.Sweep()
 			x.tier.finishAll()
 			if l := x.reached(again.Durable); l != LevelLogged || !x.tier.holds(Name{Key: p.key}) {
 				t.Fatalf("reached %v", l)

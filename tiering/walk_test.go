@@ -1,0 +1,611 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// A walk does random things to a store over a tier that stalls, fails, refuses
+// and forgets, and to a plain map. Whatever happened: what is leased has the bytes
+// that were published, a match tells what a lease would find, what an operator
+// removed is gone, what was acknowledged is there after a restart, and every
+// account is exact.
+
+type walkOptions struct {
+	ranks           int
+	public, private int64
+	quota           int64
+	capacity        int64
+	queue           int
+	behind, ahead   bool
+	low             float64
+	keeps           bool // the tier has room for all: what was acknowledged must come back
+}
+
+var walkOptionSets = []walkOptions{
+	{ranks: 1, public: 60 << 10, private: 60 << 10, capacity: 1 << 30, queue: 3, behind: true, ahead: true, keeps: true},
+	{ranks: 2, public: 60 << 10, private: 60 << 10, capacity: 1 << 30, queue: 100, low: 0.3, keeps: true},
+	{ranks: 1, public: 40 << 10, private: 40 << 10, capacity: 60 << 10, queue: 4, behind: true, ahead: true},
+	{ranks: 2, public: 80 << 10, private: 60 << 10, quota: 70 << 10, capacity: 1 << 30, queue: 5, behind: true, ahead: true},
+	{ranks: 1, public: 60 << 10, private: 60 << 10, quota: 90 << 10, capacity: 70 << 10, queue: 2, low: 0.5, ahead: true},
+}
+
+const (
+	walkSegments    = 14
+	walkCheckpoints = 14
+)
+
+type walk struct {
+	*twoTiers
+	o        walkOptions
+	rng      *rand.Rand
+	cfg      Config
+	sessions []*Session
+	leases   map[LeaseID]*Session
+	acked    map[Name]Level // told to the client
+	waits    map[*Durable]Name
+	removed  map[Name]bool // by an operator, and not published since
+	known    map[Name]bool // published at some time
+	step     int
+}
+
+var walkSeeds = flag.Uint64("walk.seeds", 4, "seeds of the walk over two tiers for each set of options")
+
+func TestTwoTiersAgreeWithAMap(t *testing.T) {
+	seeds, steps := *walkSeeds, 500
+	if testing.Short() {
+		seeds, steps = min(seeds, 3), 400
+	}
+	for i, o := range walkOptionSets {
+		var seen walkSeen
+		ran := uint64(0)
+		for seed := range seeds {
+			t.Run(fmt.Sprintf("options=%d/seed=%d", i, seed), func(t *testing.T) {
+				ran++
+				runWalk(t, o, seed, steps, &seen)
+			})
+		}
+		if ran == seeds && !testing.Short() { // a few, or a single one that is replayed, may meet little
+			seen.check(t, i, o)
+		}
+	}
+}
+
+// walkSeen sums what walks met, since those that meet nothing prove nothing.
+type walkSeen struct {
+	Counters
+	restarts, returned int
+}
+
+func (seen *walkSeen) check(t *testing.T, i int, o walkOptions) {
+	want := map[string]uint64{
+		"demoted": seen.Demoted, "failed demotions": seen.DemotionsFailed, "refused demotions": seen.DemotionsRefused,
+		"promoted": seen.Promotions[promoteDone], "corrupt": seen.Promotions[promoteCorrupt], "unavailable": seen.Promotions[promoteUnavailable],
+		"written": seen.Written, "failed writes": seen.WritesFailed, "disk hits": seen.HitSegmentsDisk, "prefixes on disk": seen.PrefixHitsDisk,
+		"removed": seen.Removed, "logged": seen.Acknowledged[LevelLogged], "synced": seen.Acknowledged[LevelSynced], "restarts": uint64(seen.restarts),
+	}
+	if o.ahead {
+		want["read ahead"] = seen.ReadAheadBegun
+	}
+	if o.quota > 0 {
+		want["trimmed"] = seen.TrimmedBytes
+	}
+	if o.keeps {
+		want["returned"] = uint64(seen.returned)
+	}
+	for name, n := range want {
+		if n == 0 {
+			t.Errorf("options %d: walks met no %s", i, name)
+		}
+	}
+}
+
+func (seen *walkSeen) add(n Counters) {
+	seen.Demoted += n.Demoted
+	seen.DemotionsFailed += n.DemotionsFailed
+	seen.DemotionsRefused += n.DemotionsRefused
+	seen.Written += n.Written
+	seen.WritesFailed += n.WritesFailed
+	seen.HitSegmentsDisk += n.HitSegmentsDisk
+	seen.PrefixHitsDisk += n.PrefixHitsDisk
+	seen.Removed += n.Removed
+	seen.ReadAheadBegun += n.ReadAheadBegun
+	seen.TrimmedBytes += n.TrimmedBytes
+	for i := range n.Promotions {
+		seen.Promotions[i] += n.Promotions[i]
+	}
+	for i := range n.Acknowledged {
+		seen.Acknowledged[i] += n.Acknowledged[i]
+	}
+}
+
+func runWalk(t *testing.T, o walkOptions, seed uint64, steps int, seen *walkSeen) {
+	w := &walk{
+		o: o, rng: rand.New(rand.NewPCG(seed, 17)), leases: map[LeaseID]*Session{}, acked: map[Name]Level{}, waits: map[*Durable]Name{},
+		removed: map[Name]bool{}, known: map[Name]bool{},
+	}
+	var cfg *Config
+	w.twoTiers = newTwoTiers(t, tiny(o.ranks), func(c *Config) {
+		cfg = c
+		c.PublicBytes, c.PrivateBytes, c.Tenants[0].QuotaBytes = o.public, o.private, o.quota
+		c.WriteBehind, c.ReadAhead = o.behind, o.ahead
+		c.HighWater, c.LowWater = max(0.7, o.low), o.low
+		c.LeaseTTL, c.FillTTL = 20*time.Second, 30*time.Second
+	})
+	w.cfg = *cfg
+	w.tier.capacity, w.tier.queue = o.capacity, o.queue
+	w.open()
+	for w.step = range steps {
+		w.one(seen)
+		w.compare()
+		if t.Failed() {
+			t.Fatalf("at step %d", w.step)
+		}
+	}
+	w.restart(seen)
+	w.compare()
+}
+
+func (w *walk) open() {
+	w.sessions = nil
+	for range 3 {
+		w.sessions = append(w.sessions, w.NewSession("client"))
+	}
+}
+
+func (w *walk) fatal(format string, args ...any) {
+	w.Helper()
+	w.Fatalf("step %d: "+format, append([]any{w.step}, args...)...)
+}
+
+func (w *walk) session() *Session { return w.sessions[w.rng.IntN(len(w.sessions))] }
+
+func (w *walk) one(seen *walkSeen) {
+	switch n := w.rng.IntN(100); {
+	case n < 22:
+		w.publishOne()
+	case n < 36:
+		w.saveOne()
+	case n < 50:
+		w.acquireOne()
+	case n < 58:
+		w.loadOne()
+	case n < 68:
+		w.releaseOne()
+	case n < 78:
+		w.endWrite()
+	case n < 88:
+		w.promote()
+	case n < 91:
+		w.tier.refuse = []error{nil, nil, nil, ErrBusy, ErrFull, ErrUnavailable}[w.rng.IntN(6)]
+	case n < 93:
+		_ = w.clean1()
+	case n < 95:
+		w.clock.advance(time.Duration(w.rng.IntN(10)) * time.Second)
+		w.Sweep()
+	case n < 97:
+		w.evictOne()
+	case n < 98:
+		i := w.rng.IntN(len(w.sessions))
+		w.forgetLeases(w.sessions[i])
+		w.sessions[i].Close()
+		w.sessions[i] = w.NewSession("client")
+	case w.rng.IntN(4) == 0:
+		w.restart(seen)
+	}
+	w.acknowledge()
+}
+
+func (w *walk) forgetLeases(c *Session) {
+	for id, of := range w.leases {
+		if of == c {
+			delete(w.leases, id)
+		}
+	}
+}
+
+// What is asked for and what it has to be.
+
+func (w *walk) segment(n int) piece {
+	spec, _ := w.profile.MidSpec(24+3*n, 4)
+	return w.pieceOf(tenantA, n, spec)
+}
+
+// checkpoint n extends n/2 unless it is a root; every third is spliced, and so is
+// what extends it.
+func (w *walk) checkpoint(n int) (q *SaveQuery, begin int) {
+	hash := func(n int) profile.PrefixHash { return profile.PrefixHash{byte(n * 41), byte(n), 9} }
+	q = &SaveQuery{Profile: w.id, Tenant: tenantA, Kind: Exact, Hash: hash(n), Tokens: 10 + 4*n}
+	for up := n; up > 0; up /= 2 {
+		if up%3 == 2 {
+			q.Kind = Spliced
+		}
+		if up%4 == 0 {
+			break
+		}
+	}
+	if n%4 != 0 {
+		q.Parent, begin = hash(n/2), 10+4*(n/2)
+	}
+	return q, begin
+}
+
+func (w *walk) checkpointBytes(n, rank int) []byte {
+	q, begin := w.checkpoint(n)
+	l := w.profile.CheckpointLayout(q.Tokens - begin)
+	return content(&l, uint64(n)<<8|uint64(rank))
+}
+
+func (w *walk) level() Level { return Level(w.rng.IntN(4)) }
+
+func (w *walk) publishOne() {
+	p := w.segment(w.rng.IntN(walkSegments))
+	level := w.level()
+	for rank := range w.o.ranks {
+		r, err := w.session().Reserve(w.reserveQuery(p, rank))
+		if err != nil {
+			w.allowed("reserve", err)
+			return
+		}
+		w.commitAllTo(r, &p.layout, contentOf(p, rank), level, Name{Key: p.key})
+	}
+}
+
+func (w *walk) saveOne() {
+	n := w.rng.IntN(walkCheckpoints)
+	q, begin := w.checkpoint(n)
+	l := w.profile.CheckpointLayout(q.Tokens - begin)
+	level := w.level()
+	for q.Rank = range w.o.ranks {
+		r, err := w.session().Save(q)
+		if err != nil {
+			w.allowed("save", err)
+			return
+		}
+		w.commitAllTo(r, &l, w.checkpointBytes(n, q.Rank), level, Name{q.Kind, q.Hash})
+	}
+}
+
+func (w *walk) allowed(what string, err error) {
+	w.Helper()
+	for _, kind := range []error{ErrExists, ErrFull, ErrQuota, ErrBusy, ErrGone} {
+		if errors.Is(err, kind) {
+			return
+		}
+	}
+	w.fatal("%s: %v", what, err)
+}
+
+func (w *walk) commitAllTo(r Reservation, l *profile.Layout, data []byte, level Level, n Name) {
+	w.Helper()
+	for _, s := range w.sessions {
+		if s.fills[r.ID] == nil {
+			continue
+		}
+		for i, part := range l.Parts {
+			item := w.item(r.ID, i, 0, data[part.Off:part.Off+part.Len])
+			item.Level = level
+			got, err := s.Commit(w.ctx, item)
+			w.must(err)
+			if !got.Published {
+				continue
+			}
+			w.known[n], w.removed[n] = true, false
+			if got.Durable != nil {
+				w.waits[got.Durable] = n
+			}
+			if (got.Durable != nil) != (level > LevelMemory) {
+				w.fatal("level %v: %+v", level, got)
+			}
+		}
+		return
+	}
+	w.fatal("reservation %d is nobody's", r.ID)
+}
+
+// acknowledge notes what clients were told by now.
+func (w *walk) acknowledge() {
+	for d, n := range w.waits {
+		if level := w.reached(d); level != LevelDefault {
+			delete(w.waits, d)
+			w.acked[n] = max(w.acked[n], level)
+		}
+	}
+}
+
+func (w *walk) acquireOne() {
+	p, rank, c := w.segment(w.rng.IntN(walkSegments)), w.rng.IntN(w.o.ranks), w.session()
+	n := Name{Key: p.key}
+	q := &AcquireQuery{Profile: w.id, Tenant: tenantA, Rank: rank, Digests: true, Keys: [][32]byte{p.key}}
+	memory, disk := w.where(n)
+	var rows []Acquired
+	var err error
+	if w.rng.IntN(2) == 0 {
+		rows, err = c.Acquire(q, nil)
+	} else { // waits, but not long enough
+		rows, err = c.AwaitAcquire(w.ended(), q, nil)
+	}
+	w.must(err)
+	row := rows[0]
+	switch {
+	case row.Err != nil:
+		w.fatal("acquire: %v", row.Err)
+	case row.Hit != memory || row.Promoting && !disk:
+		w.fatal("acquire: %+v, in memory %v, on disk %v", row, memory, disk)
+	case row.Hit:
+		w.leases[row.Lease] = c
+		w.sameBytes(n, &p.layout, contentOf(p, rank), row.Extents)
+	}
+}
+
+func (w *walk) ended() context.Context {
+	ctx, cancel := context.WithCancel(w.ctx)
+	cancel()
+	return ctx
+}
+
+// sameBytes reads what a lease names; between parts may be anything.
+func (w *walk) sameBytes(n Name, l *profile.Layout, want []byte, extents []gpuipc.Extent) {
+	w.Helper()
+	if !w.known[n] || w.removed[n] {
+		w.fatal("a hit on %x, published %v, removed %v", n.Key[:4], w.known[n], w.removed[n])
+	}
+	got := w.bench.load(gpuipc.Ref{Region: w.Arena(), Extents: extents})
+	for i, part := range l.Parts {
+		if string(got[part.Off:part.Off+part.Len]) != string(want[part.Off:part.Off+part.Len]) {
+			w.fatal("part %d of %x has other bytes", i, n.Key[:4])
+		}
+	}
+}
+
+// where looks behind the scenes: which tier has a name.
+func (w *walk) where(n Name) (memory, disk bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p, _ := w.Store.profile(w.id)
+	o := w.namedLocked(n, p, w.tenants[tenantA])
+	return o != nil && o.fill == nil, w.tier.holds(n)
+}
+
+func (w *walk) loadOne() {
+	n, rank, c := w.rng.IntN(walkCheckpoints), w.rng.IntN(w.o.ranks), w.session()
+	save, _ := w.checkpoint(n)
+	name := Name{save.Kind, save.Hash}
+	memory, disk := w.where(name)
+	l, err := c.Load(&LoadQuery{Profile: w.id, Tenant: tenantA, Rank: rank, Accept: Exact | Spliced, Digests: true, Hash: save.Hash})
+	w.must(err)
+	if l.Hit != memory || l.Promoting && !disk {
+		w.fatal("load %d: %+v, in memory %v, on disk %v", n, l, memory, disk)
+	}
+	if !l.Hit {
+		return
+	}
+	w.leases[l.Lease] = c
+	for i := len(l.Nodes) - 1; i >= 0; i, n = i-1, n/2 {
+		q, begin := w.checkpoint(n)
+		if l.Nodes[i].Begin != begin || l.Nodes[i].End != q.Tokens {
+			w.fatal("node %d is [%d, %d)", n, l.Nodes[i].Begin, l.Nodes[i].End)
+		}
+		layout := w.profile.CheckpointLayout(q.Tokens - begin)
+		w.sameBytes(Name{q.Kind, q.Hash}, &layout, w.checkpointBytes(n, rank), l.Nodes[i].Extents)
+	}
+}
+
+func (w *walk) releaseOne() {
+	ids := make([]LeaseID, 0, len(w.leases))
+	for id := range w.leases {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids[:min(len(ids), 1+w.rng.IntN(4))] {
+		w.must(w.leases[id].Release(id))
+		delete(w.leases, id)
+	}
+}
+
+// endWrite ends one of the writes that wait, rarely with an error.
+func (w *walk) endWrite() {
+	if n := w.tier.waiting(); n > 0 {
+		var err error
+		if w.rng.IntN(8) == 0 {
+			err = fmt.Errorf("EIO: %w", ErrUnavailable)
+		}
+		w.tier.finish(w.rng.IntN(n), err)
+	}
+}
+
+// promote carries out one promotion, mostly well, while somebody waits for it or
+// not. Writes that it waits for end meanwhile.
+func (w *walk) promote() {
+	w.tier.unread = []error{nil, nil, nil, nil, nil, nil, ErrCorrupt, ErrUnavailable}[w.rng.IntN(8)]
+	corrupt := w.tier.unread == ErrCorrupt //nolint:errorlint // the very one
+	done := make(chan struct{})
+	w.tier.alone = false // this goroutine takes the lock, too
+	go func() {
+		defer close(done)
+		w.carryOne()
+	}()
+	for {
+		select {
+		case <-done:
+			w.tier.unread, w.tier.alone = nil, true
+			for n := range w.acked { // what was found corrupt is forgotten, and may be
+				if corrupt && !w.tier.holds(n) {
+					delete(w.acked, n)
+				}
+			}
+			return
+		default:
+		}
+		w.mu.Lock()
+		stuck := w.roomWaiters > 0
+		w.mu.Unlock()
+		switch {
+		case stuck && w.tier.waiting() > 0:
+			w.tier.finish(0, nil)
+		case stuck: // for a tier that is busy for no reason
+			w.tier.mu.Lock()
+			w.tier.refuse = nil
+			w.tier.mu.Unlock()
+			w.Sweep()
+		}
+	}
+}
+
+func (w *walk) evictOne() {
+	p := w.segment(w.rng.IntN(walkSegments))
+	n := Name{Key: p.key}
+	memory, disk := w.where(n)
+	w.mu.Lock()
+	coming := slices.ContainsFunc(w.writes[n], func(o *object) bool { return !o.removed })
+	filled := w.filledLocked(n, func() *profileState { p, _ := w.Store.profile(w.id); return p }(), w.tenants[tenantA])
+	w.mu.Unlock()
+	switch err := w.Evict(p.key); {
+	case filled:
+		w.wantErr(err, ErrBusy)
+	case memory || disk || coming:
+		w.must(err)
+		w.removed[n] = true
+		delete(w.acked, n)
+		maps.DeleteFunc(w.waits, func(_ *Durable, of Name) bool { return of == n }) // of what is removed
+	default:
+		w.wantErr(err, ErrGone)
+	}
+}
+
+// restart closes the store, kindly or not, and opens another one over what the
+// tier still has: after a kill what is logged, after a power failure what is
+// synced.
+func (w *walk) restart(seen *walkSeen) {
+	if w.rng.IntN(3) == 0 {
+		w.tier.refuse, w.tier.alone = nil, false
+		done := later(func() error { _, err := w.Flush(w.ctx); return err })
+		for ended := false; !ended; {
+			w.tier.finishAll()
+			select {
+			case err := <-done:
+				if err != nil && (w.o.keeps || !errors.Is(err, ErrUnavailable)) {
+					w.fatal("flush: %v", err)
+				}
+				ended = true
+			default:
+			}
+		}
+		w.tier.alone = true
+	}
+	closed := later(w.Store.Close)
+	for ended := false; !ended; {
+		if w.tier.waiting() > 0 {
+			w.endWrite()
+		}
+		select {
+		case err := <-closed:
+			w.must(err)
+			ended = true
+		default:
+		}
+	}
+	w.acknowledge()
+	if len(w.waits) > 0 || len(w.tier.on) > 0 {
+		w.fatal("%d publications and %d writes outlive the store", len(w.waits), len(w.tier.on))
+	}
+	seen.add(w.Counters())
+	seen.restarts++
+	survives := LevelLogged
+	if w.rng.IntN(2) == 0 {
+		survives = LevelSynced
+	}
+	for _, e := range w.tier.entries {
+		if e.Level < survives && w.tier.entries[e.Name] == e {
+			w.tier.forget(e)
+		}
+	}
+	w.reopen(survives, seen)
+}
+
+func (w *walk) reopen(survives Level, seen *walkSeen) {
+	store, err := Open(w.cfg)
+	w.must(err)
+	w.Store, w.tier.store = store, store
+	w.leases = map[LeaseID]*Session{}
+	w.id, err = w.AddProfile(w.profile)
+	w.must(err)
+	w.open()
+	for n, level := range w.acked {
+		if _, disk := w.where(n); disk {
+			seen.returned++
+		} else if w.o.keeps && level >= survives {
+			w.fatal("%x was acknowledged as %v and did not return", n.Key[:4], level)
+		}
+	}
+	w.acked = map[Name]Level{}
+}
+
+// compare checks that a match tells what is there, and every account.
+func (w *walk) compare() {
+	w.audit()
+	var r MatchResult
+	for n := range walkSegments {
+		p := w.segment(n)
+		name := Name{Key: p.key}
+		w.must(w.Match(&MatchQuery{Profile: w.id, Tenant: tenantA, Keys: [][32]byte{p.key}}, &r))
+		memory, disk := w.where(name)
+		got := r.Segments[0]
+		switch {
+		case memory && got.Place == PlaceDRAM:
+		case !memory && disk && got.Place == PlaceDisk:
+		case !memory && got.Status != StatusHit && (!disk || got.Status == StatusPending):
+		default:
+			w.fatal("segment %d: %+v, in memory %v, on disk %v", n, got, memory, disk)
+		}
+		if got.Status == StatusHit && (!w.known[name] || w.removed[name]) {
+			w.fatal("segment %d: %+v, published %v, removed %v", n, got, w.known[name], w.removed[name])
+		}
+		if w.statusFor(tenantB, p).Status != StatusMiss {
+			w.fatal("segment %d: another tenant has a hit", n)
+		}
+	}
+	for n := range walkCheckpoints {
+		q, _ := w.checkpoint(n)
+		w.must(w.Match(&MatchQuery{
+			Profile: w.id, Tenant: tenantA, Accept: q.Kind, Positions: []uint32{uint32(q.Tokens)}, Prefixes: [][32]byte{q.Hash},
+		}, &r))
+		memory, disk := w.where(Name{q.Kind, q.Hash})
+		want := PlaceNone
+		if memory {
+			want = PlaceDRAM
+		} else if disk && r.PrefixReason != ReasonPending {
+			want = PlaceDisk
+		}
+		if r.PrefixPlace != want && !(w.beingFilled(n) && r.PrefixPlace == PlaceNone) {
+			w.fatal("checkpoint %d: %+v, in memory %v, on disk %v", n, r, memory, disk)
+		}
+	}
+}
+
+// beingFilled tells whether a client fills a checkpoint or one that it extends.
+func (w *walk) beingFilled(n int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p, _ := w.Store.profile(w.id)
+	for {
+		q, begin := w.checkpoint(n)
+		if w.filledLocked(Name{q.Kind, q.Hash}, p, w.tenants[tenantA]) {
+			return true
+		}
+		if begin == 0 {
+			return false
+		}
+		n /= 2
+	}
+}
