@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -23,6 +22,8 @@ type Options struct {
 	// CloseWithin bounds Close; 0 = 10 seconds, a guess: what takes longer is a
 	// disk that does not answer.
 	CloseWithin time.Duration
+
+	memTable uint64 // bytes, for tests; 0 = memTableBytes
 }
 
 // Catalog is an open index.
@@ -51,15 +52,20 @@ func Open(fs vfs.FS, dir string, o Options) (*Catalog, error) {
 	if o.CloseWithin == 0 {
 		o.CloseWithin = 10 * time.Second
 	}
-	c := &Catalog{g: newGuard(fs), log: o.Log, within: o.CloseWithin}
-	db, err := call(c, func() (*pebble.DB, error) { return pebble.Open(dir, c.options()) })
-	if err != nil {
-		c.abandon()
-		return nil, fmt.Errorf("open catalogue %s: %w", dir, marked(err))
+	if o.memTable == 0 {
+		o.memTable = memTableBytes
 	}
-	c.db = db
-	if err := c.start(o.StoreID); err != nil {
-		return nil, errors.Join(fmt.Errorf("open catalogue %s: %w", dir, err), c.Close())
+	c := &Catalog{g: newGuard(fs), log: o.Log, within: o.CloseWithin}
+	_, err := call(c, func() (_ struct{}, err error) {
+		c.db, err = pebble.Open(dir, c.options(o.memTable))
+		return struct{}{}, err
+	})
+	if err == nil {
+		err = c.start(o.StoreID)
+	}
+	if err != nil {
+		_ = c.Close() // which has failed for the same reason, or has nothing to lose
+		return nil, fmt.Errorf("open catalogue %s: %w", dir, marked(err))
 	}
 	return c, nil
 }
@@ -104,16 +110,19 @@ func (c *Catalog) checkFormat(id slab.StoreID) error {
 // Sizes are small because rows are: 100,000 entries take some 30 MiB.
 const (
 	memTableBytes = 4 << 20
+	waitingBytes  = 16 << 20 // of memtables, when commits begin to wait for a flush
+	waitingTables = 100      // above each other in L0, when they wait for a compaction
 	cacheBytes    = 8 << 20
 	openFiles     = 200
 )
 
-func (c *Catalog) options() *pebble.Options {
+func (c *Catalog) options(memTable uint64) *pebble.Options {
 	o := &pebble.Options{
 		FS:                          c.g,
 		Logger:                      logger{c},
-		MemTableSize:                memTableBytes,
-		MemTableStopWritesThreshold: 4,
+		MemTableSize:                memTable,
+		MemTableStopWritesThreshold: int(waitingBytes / memTable),
+		L0StopWritesThreshold:       waitingTables,
 		CacheSize:                   cacheBytes,
 		MaxOpenFiles:                openFiles,
 		DisableTableStats:           true,
@@ -147,8 +156,29 @@ func (l logger) Errorf(format string, args ...any) { l.c.log.Warn().Msgf("pebble
 // panicking or ending the goroutine would all lead to code that does not expect
 // it. So the catalogue fails, and the goroutine stays where it is for good.
 func (l logger) Fatalf(format string, args ...any) {
-	l.c.g.fail(fmt.Errorf("pebble: "+format, args...))
+	l.c.g.fail(&pebbleError{fmt.Sprintf("pebble: "+format, args...), args})
 	select {}
+}
+
+// pebbleError keeps the errors that a text was made of, or that a panic was.
+type pebbleError struct {
+	text string
+	of   []any
+}
+
+func (e *pebbleError) Error() string { return e.text }
+
+func (e *pebbleError) Unwrap() (causes []error) {
+	for _, v := range e.of {
+		if err, ok := v.(error); ok {
+			causes = append(causes, err)
+		}
+	}
+	return causes
+}
+
+func panicked(with any) error {
+	return &pebbleError{fmt.Sprintf("pebble: panic: %v", with), []any{with}}
 }
 
 // call runs f, which may call Pebble, and answers at the latest when the
@@ -167,7 +197,7 @@ func call[T any](c *Catalog, f func() (T, error)) (T, error) {
 		defer c.end()
 		defer func() {
 			if r := recover(); r != nil {
-				c.g.fail(fmt.Errorf("pebble: panic: %v", r))
+				c.g.fail(panicked(r))
 			}
 		}()
 		v, err := f()
@@ -211,9 +241,13 @@ func (c *Catalog) StoreID() slab.StoreID { return c.store }
 // Syncs counts the syncs of Pebble's logs that really were made.
 func (c *Catalog) Syncs() int64 { return c.g.syncs.Load() }
 
+// failedWithin is for a catalogue that has nothing to lose. Where it does not
+// suffice, a commit waits for room that a flush would have to make, for ever.
+const failedWithin = 200 * time.Millisecond
+
 // Close ends the catalogue, within Options.CloseWithin or so. What was committed
-// is on the disk unless it answers an error. After it nothing changes the
-// directory any more, however it ended.
+// is on the disk unless it answers an error. After it nothing begins to change the
+// directory any more, however it ended; it stays locked while something does.
 func (c *Catalog) Close() error {
 	c.mu.Lock()
 	if c.mu.closed {
@@ -228,17 +262,9 @@ func (c *Catalog) Close() error {
 	idle := c.mu.idle
 	c.mu.Unlock()
 
-	c.g.release()
-	late := time.NewTimer(c.within)
-	defer late.Stop()
 	done := make(chan error, 1)
 	go c.closeDB(idle, done)
-	var err error
-	select {
-	case err = <-done:
-	case <-late.C:
-		err = fmt.Errorf("close catalogue: not done within %v", c.within)
-	}
+	err := c.windUp(done)
 	if failure := c.Failed(); failure != nil {
 		err = failure // what follows from it says nothing new
 	}
@@ -246,26 +272,56 @@ func (c *Catalog) Close() error {
 	return err
 }
 
+// windUp waits for done as long as there is hope.
+func (c *Catalog) windUp(done <-chan error) error {
+	late := time.NewTimer(c.within)
+	defer late.Stop()
+	failed := c.g.failed
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-failed:
+			failed = nil
+			c.g.release()
+			late.Reset(min(c.within, failedWithin))
+		case <-late.C:
+			// Calls that still wait for the disk end with this.
+			c.g.fail(fmt.Errorf("closed, but not done within %v", c.within))
+			return c.Failed()
+		}
+	}
+}
+
 // closeDB closes Pebble once no call is in it: it frees memory that they use.
 func (c *Catalog) closeDB(idle <-chan struct{}, done chan<- error) {
 	defer func() {
 		if r := recover(); r != nil {
-			done <- fmt.Errorf("pebble: panic: %v", r)
+			done <- panicked(r)
 		}
 	}()
 	<-idle
+	if c.db == nil { // it was not opened
+		done <- nil
+		return
+	}
 	done <- c.db.Close()
 }
 
-// abandon cuts whatever is left of Pebble off the directory.
+// abandon cuts whatever is left of Pebble off the directory. An operation that
+// hangs in the kernel may still come to pass: until then the lock stays, so that
+// no other catalogue opens the directory.
 func (c *Catalog) abandon() {
+	idle := c.g.kill()
 	late := time.NewTimer(c.within)
 	defer late.Stop()
 	select {
-	case <-c.g.kill():
-	case <-late.C: // an operation hangs in the kernel; closing its file may, too
-		go c.g.closeAll()
-		return
+	case <-idle:
+		c.g.closeAll()
+	case <-late.C:
+		go func() {
+			<-idle
+			c.g.closeAll()
+		}()
 	}
-	c.g.closeAll()
 }

@@ -386,4 +386,3 @@ func changed(f func(*Row)) Change {
 	f(ch.Row)
 	return ch
 }
-

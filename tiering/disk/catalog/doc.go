@@ -12,8 +12,8 @@
 // Trouble ends a catalogue, never the process: when its disk is full, read-only
 // or broken, it has failed, every call answers ErrFailed beside the cause, and
 // nothing of it reaches the disk any more. Close it and open another one; what
-// was acknowledged as synced is there again. What Pebble holds at such a moment
-// may stay in memory if it cannot be wound up, some 10 MiB.
+// was acknowledged as synced is there again. Where commits were waiting for Pebble
+// to make room, it cannot be wound up, and some 30 MiB of it stay in memory.
 //
 // All methods may run at once, Close only after the others. The caller sees to it
 // that one process at a time has a directory open.

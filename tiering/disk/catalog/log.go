@@ -1,15 +1,10 @@
 package catalog
 
 import (
-	"errors"
-	"fmt"
-	"io"
-	"io/fs"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/wal"
 )
 
 // logFile is a write-ahead log of Pebble. It writes when it is told to, and does
@@ -22,10 +17,7 @@ import (
 // next only after that, so that at most the last log has a torn end, which is
 // what it takes for a crash instead of for corruption.
 type logFile struct {
-	g       *guard
-	name    string
-	f       vfs.File     // nil after a Create that failed
-	written atomic.Int64 // bytes
+	quietFile
 
 	mu sync.Mutex // held across a sync, by design: whoever waits wants that sync or the next
 	// Guarded by mu.
@@ -33,50 +25,26 @@ type logFile struct {
 	closed bool
 }
 
+// isLog tells Pebble's write-ahead logs, by the rule by which it finds them.
+func (g *guard) isLog(name string) bool {
+	_, _, ok := wal.ParseLogFilename(g.PathBase(name))
+	return ok
+}
+
 func (g *guard) createLog(name string, category vfs.DiskWriteCategory) vfs.File {
-	l := &logFile{g: g, name: name, synced: -1}
-	g.changeQuietly("create log "+name, func() (err error) {
-		if l.f, err = g.FS.Create(name, category); err != nil {
-			l.f = nil
-			return err
-		}
-		g.keep(l, l.f)
+	l := &logFile{quietFile: quietFile{g: g, name: name}, synced: -1}
+	g.createQuiet(&l.quietFile, category)
+	if l.f != nil {
 		g.mu.Lock()
 		g.logs[l] = struct{}{}
 		g.mu.Unlock()
-		return nil
-	})
-	return l
-}
-
-// Write always succeeds for Pebble.
-func (l *logFile) Write(p []byte) (int, error) {
-	length := len(p)
-	if l.f == nil {
-		return length, nil
 	}
-	l.g.changeQuietly("write log "+l.name, func() error {
-		n, err := l.f.Write(p)
-		l.written.Add(int64(n))
-		if err == nil && n < length {
-			err = io.ErrShortWrite
-		}
-		return err
-	})
-	return length, nil
+	return l
 }
 
 func (l *logFile) Sync() error                { return nil }
 func (l *logFile) SyncData() error            { return nil }
 func (l *logFile) SyncTo(int64) (bool, error) { return false, nil }
-
-func (l *logFile) Preallocate(off, length int64) error {
-	if l.f != nil && l.g.tryEnter() {
-		defer l.g.leave()
-		return l.f.Preallocate(off, length) // nothing depends on it
-	}
-	return nil
-}
 
 // reallySync makes sure that what is written when it is called is on the disk.
 func (l *logFile) reallySync() {
@@ -90,7 +58,7 @@ func (l *logFile) reallySync() {
 
 func (l *logFile) syncLocked() {
 	end := l.written.Load()
-	l.g.changeQuietly("sync log "+l.name, func() error {
+	l.change("sync", func() error {
 		// A sync that failed is never tried again: the kernel may have dropped
 		// what it could not write, and answer the next one with success.
 		if err := l.f.SyncData(); err != nil {
@@ -102,11 +70,8 @@ func (l *logFile) syncLocked() {
 	})
 }
 
-// Close makes up for the syncs that were skipped. It always succeeds for Pebble.
+// Close makes up for the syncs that were skipped.
 func (l *logFile) Close() error {
-	if l.f == nil {
-		return nil
-	}
 	l.mu.Lock()
 	if l.synced < l.written.Load() {
 		l.syncLocked()
@@ -116,43 +81,8 @@ func (l *logFile) Close() error {
 	l.g.mu.Lock()
 	delete(l.g.logs, l)
 	l.g.mu.Unlock()
-	if err := l.g.closeKept(l); err != nil {
-		l.g.fail(fmt.Errorf("close log %s: %w", l.name, err))
-	}
-	return nil
+	return l.quietFile.Close()
 }
-
-func (l *logFile) Stat() (vfs.FileInfo, error) {
-	return logInfo{name: l.name, bytes: l.written.Load()}, nil
-}
-
-func (l *logFile) Fd() uintptr {
-	if l.f == nil {
-		return vfs.InvalidFd
-	}
-	return l.f.Fd()
-}
-
-func (l *logFile) Read([]byte) (int, error)           { return 0, errWriteOnly }
-func (l *logFile) ReadAt([]byte, int64) (int, error)  { return 0, errWriteOnly }
-func (l *logFile) WriteAt([]byte, int64) (int, error) { return 0, errWriteOnly }
-func (l *logFile) Prefetch(int64, int64) error        { return nil }
-
-var errWriteOnly = errors.New("a log is written from front to end")
-
-// logInfo is what Pebble may ask about a log, answered without the disk.
-type logInfo struct {
-	name  string
-	bytes int64
-}
-
-func (i logInfo) Name() string           { return i.name }
-func (i logInfo) Size() int64            { return i.bytes }
-func (i logInfo) Mode() fs.FileMode      { return 0o644 }
-func (i logInfo) ModTime() time.Time     { return time.Time{} }
-func (i logInfo) IsDir() bool            { return false }
-func (i logInfo) Sys() any               { return nil }
-func (i logInfo) DeviceID() vfs.DeviceID { return vfs.DeviceID{} }
 
 // syncLogs returns when every record that was written before is on the disk. A
 // log that Pebble closes meanwhile was synced by that.

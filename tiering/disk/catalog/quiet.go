@@ -1,0 +1,118 @@
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// quietFile is written from front to end and never fails for Pebble: its first
+// error ends the catalogue, and what comes after it is said to be done.
+type quietFile struct {
+	g       *guard
+	name    string
+	f       vfs.File     // nil after a Create that failed
+	written atomic.Int64 // bytes
+}
+
+func (g *guard) createQuiet(q *quietFile, category vfs.DiskWriteCategory) {
+	g.changeQuietly("create "+q.name, func() error {
+		f, err := g.FS.Create(q.name, category)
+		if err != nil {
+			return err
+		}
+		q.f = f
+		g.keep(q, f)
+		return nil
+	})
+}
+
+func (q *quietFile) Write(p []byte) (int, error) {
+	length := len(p)
+	q.change("write", func() error {
+		n, err := q.f.Write(p)
+		q.written.Add(int64(n))
+		if err == nil && n < length {
+			err = io.ErrShortWrite
+		}
+		return err
+	})
+	return length, nil
+}
+
+func (q *quietFile) change(what string, op func() error) {
+	if q.f != nil {
+		q.g.changeQuietly(what+" "+q.name, op)
+	}
+}
+
+func (q *quietFile) Sync() error {
+	q.change("sync", func() error { return q.f.Sync() })
+	return nil
+}
+
+func (q *quietFile) SyncData() error {
+	q.change("sync", func() error { return q.f.SyncData() })
+	return nil
+}
+
+func (q *quietFile) SyncTo(length int64) (full bool, err error) {
+	q.change("sync", func() (err error) {
+		full, err = q.f.SyncTo(length)
+		return err
+	})
+	return full, nil
+}
+
+// Preallocate may fail: nothing depends on it.
+func (q *quietFile) Preallocate(off, length int64) error {
+	if q.f == nil || !q.g.tryEnter() {
+		return nil
+	}
+	defer q.g.leave()
+	return q.f.Preallocate(off, length)
+}
+
+func (q *quietFile) Close() error {
+	if err := q.g.closeKept(q); err != nil {
+		q.g.fail(fmt.Errorf("close %s: %w", q.name, err))
+	}
+	return nil
+}
+
+func (q *quietFile) Stat() (vfs.FileInfo, error) {
+	return fileInfo{name: q.g.PathBase(q.name), bytes: q.written.Load()}, nil
+}
+
+func (q *quietFile) Fd() uintptr {
+	if q.f == nil {
+		return vfs.InvalidFd
+	}
+	return q.f.Fd()
+}
+
+var errWriteOnly = errors.New("catalog: the file is written from front to end")
+
+func (q *quietFile) Read([]byte) (int, error)           { return 0, errWriteOnly }
+func (q *quietFile) ReadAt([]byte, int64) (int, error)  { return 0, errWriteOnly }
+func (q *quietFile) WriteAt([]byte, int64) (int, error) { return 0, errWriteOnly }
+func (q *quietFile) Prefetch(int64, int64) error        { return nil }
+
+// fileInfo is what Pebble may ask, answered without the disk.
+type fileInfo struct {
+	name  string
+	bytes int64
+}
+
+func (i fileInfo) Name() string           { return i.name }
+func (i fileInfo) Size() int64            { return i.bytes }
+func (i fileInfo) Mode() fs.FileMode      { return 0o644 }
+func (i fileInfo) ModTime() time.Time     { return time.Time{} }
+func (i fileInfo) IsDir() bool            { return false }
+func (i fileInfo) Sys() any               { return nil }
+func (i fileInfo) DeviceID() vfs.DeviceID { return vfs.DeviceID{} }
