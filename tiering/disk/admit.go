@@ -57,7 +57,7 @@ func (t *Tier) Admit(o *tiering.Object, room int64) (tiering.Write, error) {
 
 func (t *Tier) admitLocked(o *tiering.Object, room int64) (*entry, error) {
 	name := tiering.Name{Kind: o.Kind, Key: o.Key}
-	if t.state > StateFull || t.refusing {
+	if t.state > StateFull || t.refusing || t.closing {
 		return nil, fmt.Errorf("disk: %s: %w", t.state, tiering.ErrUnavailable)
 	}
 	if e := t.index[name]; e != nil {
@@ -185,6 +185,11 @@ func (k *ticket) Start(level tiering.Level, done func(tiering.Level, error)) {
 	defer t.mu.Unlock()
 	switch e.phase {
 	case admitted:
+		if t.vol.stopping { // nobody would write it any more
+			t.forgetLocked(e)
+			t.answerLocked(w, tiering.LevelMemory, fmt.Errorf("disk: closing: %w", tiering.ErrUnavailable))
+			return
+		}
 		e.write.answers--
 		e.write.waiters = append(e.write.waiters, w)
 		if !e.write.started {

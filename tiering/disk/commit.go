@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spliced-kv/spliced/tiering"
@@ -95,11 +96,16 @@ func (t *Tier) commitGroup(v *volume, g *group) {
 	for _, w := range g.put {
 		changes = append(changes, catalog.Change{Row: w.entry.row(), Manifest: w.manifest})
 	}
-	if err := v.catalog.Commit(changes, false); err != nil {
+	err := v.catalog.Commit(changes, false)
+	switch {
+	case err == nil:
+		t.settleGroup(g)
+	case errors.Is(err, tiering.ErrInvalid) && v.catalog.Failed() == nil:
+		// A row that cannot be: none was written.
+		t.groupFailed(g, fmt.Errorf("disk: catalogue: %w", err))
+	default:
 		t.groupFailed(g, t.catalogTrouble(err))
-		return
 	}
-	t.settleGroup(g)
 }
 
 // settleGroup makes what was committed live.
@@ -135,8 +141,8 @@ func (t *Tier) settleGroup(g *group) {
 }
 
 // groupFailed ends what could not be committed. A row may have reached the disk
-// or not; so nothing that it may name is used again before the directory is
-// opened anew.
+// or not; so nothing that it may name is used again before the row is deleted, or
+// the directory is opened anew.
 func (t *Tier) groupFailed(g *group, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,0 +1,125 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// Close finishes what was started, and makes it last.
+func TestCloseDrains(t *testing.T) {
+	leaks(t)
+	s := newShelf(t)
+	cfg, faults := faulty(s.config(), 1)
+	tier := s.openOK(cfg)
+	entered, release := stall(faults, slab.OpWrite)
+	things := segments(1, 10)
+	var answers []<-chan outcome
+	for _, w := range things {
+		done, err := s.begin(tier.Tier, w, tiering.LevelLogged)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers = append(answers, done)
+	}
+	<-entered
+	closed := make(chan error, 1)
+	go func() { closed <- tier.close() }()
+	await(t, "admission to end", func() bool {
+		k, err := s.admit(tier.Tier, segments(99, 1)[0], 1<<40)
+		if err == nil {
+			k.Cancel()
+		}
+		return errors.Is(err, tiering.ErrUnavailable)
+	})
+	release()
+	for _, done := range answers {
+		if out := <-done; out.err != nil {
+			t.Error(out.err)
+		}
+	}
+	if err := <-closed; err != nil {
+		t.Fatal(err)
+	}
+	if h := tier.Health(); h.State != StateClosed {
+		t.Errorf("%+v", h)
+	}
+	again := s.openOK(cfg)
+	for _, w := range things {
+		s.mustRead(again.Tier, w)
+	}
+	s.check(again.Tier)
+}
+
+// When the context of Run ends, everything that waits is answered, and so is what
+// is started later; what was logged is there afterwards.
+func TestRunEndsWithItsContext(t *testing.T) {
+	leaks(t)
+	s := newShelf(t)
+	cfg := onMem(s.config(), vfs.NewMem())
+	tier, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- tier.Run(ctx) }()
+	w := segments(1, 3)
+	s.mustWrite(tier, w[0], tiering.LevelLogged)
+	late, err := s.admit(tier, w[1], 1<<40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	answer := make(chan error, 1)
+	late.Start(tiering.LevelLogged, func(_ tiering.Level, err error) { answer <- err })
+	if err := <-answer; !errors.Is(err, tiering.ErrUnavailable) {
+		t.Errorf("started after the end: %v", err)
+	}
+	if _, err := s.admit(tier, w[2], 1<<40); !errors.Is(err, tiering.ErrUnavailable) {
+		t.Errorf("admitted after the end: %v", err)
+	}
+	s.mustRead(tier, w[0])
+	s.check(tier)
+	if err := tier.Close(); err != nil {
+		t.Error(err)
+	}
+	s.mustRead(s.openOK(cfg).Tier, w[0])
+}
+
+// A disk that does not answer holds Close up for a bounded time.
+func TestCloseIsBounded(t *testing.T) {
+	s := newShelf(t)
+	cfg, faults := faulty(s.config(), 1)
+	cfg.DrainTime = 10 * time.Millisecond
+	tier, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- tier.Run(context.Background()) }()
+	entered, release := stall(faults, slab.OpWrite)
+	done, err := s.begin(tier, segments(1, 1)[0], tiering.LevelLogged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-entered
+	if err := tier.Close(); !errors.Is(err, tiering.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	release()
+	<-done
+	<-ended
+	if err := tier.vol.close(); err != nil {
+		t.Error(err)
+	}
+}
