@@ -104,13 +104,13 @@ func victimCommand() command {
 // loadCommand is a client that keeps the disk busy.
 func loadCommand() command {
 	return command{
-		name: bench.LoadCommand, synopsis: "SOCKET", summary: "Keep a daemon's disk busy (started by bench)", hidden: true,
+		name: bench.LoadCommand, synopsis: "SOCKET FILE", summary: "Keep a daemon's disk busy (started by bench)", hidden: true,
 		setup: func(*flag.FlagSet) func(context.Context, *call) error {
 			return func(ctx context.Context, c *call) error {
-				if len(c.args) != 1 {
-					return usagef("want a socket")
+				if len(c.args) != 2 {
+					return usagef("want a socket and a file")
 				}
-				return bench.ServeLoad(ctx, c.args[0], os.Stdin, c.stdout)
+				return bench.ServeLoad(ctx, c.args[0], c.args[1], os.Stdin, c.stdout)
 			}
 		},
 	}

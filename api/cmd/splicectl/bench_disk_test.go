@@ -28,7 +28,7 @@ func TestBenchOfTheDiskPrintsEveryRow(t *testing.T) {
 	want := []string{
 		"disk_write_16MiB", "disk_write_synced_16MiB", "disk_read_16MiB", "disk_write_64MiB", "disk_write_synced_64MiB", "disk_read_64MiB",
 		"disk_write_1MiB", "disk_write_synced_1MiB", "disk_read_1MiB", "disk_write_cpu_64MiB", "disk_read_cpu_64MiB",
-		"disk_promotion_64MiB", "disk_open_2000", "match_32_p99_disk_busy", "disk_busy_written", "disk_busy_read",
+		"disk_promotion_64MiB", "disk_open_2000", "match_32_p99_disk_busy", "match_32_p99_plain_busy", "disk_busy_node_written", "disk_busy_node_read",
 		"codec_kv_bf16_smaller", "codec_kv_bf16_encode", "codec_kv_bf16_decode", "codec_synthetic_bf16_smaller",
 		"put_synced_1MiB", "get_copied_1MiB", "put_synced_16MiB",
 	}

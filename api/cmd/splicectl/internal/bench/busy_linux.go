@@ -12,12 +12,13 @@ import (
 )
 
 const (
-	busyMatches = 1500 // of a phase
-	busyRounds  = 12
+	busyPhase  = 250 * time.Millisecond // long beside one transfer of the load
+	busyRounds = 10
 )
 
 // busyRows matches segments that are in memory while the daemon's disk is as busy
-// as writers and readers make it, beside the same when it is idle.
+// as writers and readers make it, beside the same when it is idle, and when it is
+// busy with something else: what that costs is the machine's share.
 func busyRows(ctx context.Context, s *session) (err error) {
 	d, err := newScratch(s.options.Dir)
 	if err != nil {
@@ -33,40 +34,83 @@ func busyRows(ctx context.Context, s *session) (err error) {
 	if err != nil {
 		return err
 	}
-	load, err := startLoader(l.daemon.Socket)
+	load, err := d.startLoad(ctx, l.daemon.Socket)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, load.stop()) }()
+	node, plain := &busyPart{kind: loadNode}, &busyPart{kind: loadPlain}
+	phase := during(busyPhase, match)
 	device := deviceOf(d.dir)
-	phase := each(busyMatches, match)
-	var moved [2]int64
-	var busyFor, diskFor float64
-	got, err := alternate(s.rounds(busyRounds), phase, func() (samples []float64, err error) {
-		before, begin := device.busy(), time.Now()
-		written, read, err := load.during(func() (err error) { samples, err = phase(); return err })
-		busyFor += time.Since(begin).Seconds()
-		diskFor += device.busy() - before
-		moved[0] += written
-		moved[1] += read
-		return samples, err
-	})
+	got, err := alternate(s.rounds(busyRounds), phase, node.during(load, device, phase), plain.during(load, device, phase))
 	if err != nil {
 		return err
 	}
-	idle, busy := got[0], got[1]
-	s.add(
-		row("match_32_p50_disk_busy", "µs", median(busy), median(idle), bar{}),
-		row("match_32_p99_disk_busy", "µs", quantile(busy, 0.99), quantile(idle, 0.99), bar{ratioAtMost: 1.5}),
-		row("disk_busy_written", "GB/s", float64(moved[0])/busyFor/1e9, 0, bar{}),
-		row("disk_busy_read", "GB/s", float64(moved[1])/busyFor/1e9, 0, bar{}),
-	)
-	if device == "" {
-		s.skip("disk_busy_share", "no block device is known for "+d.dir)
-		return nil
-	}
-	s.add(row("disk_busy_share", "%", 100*diskFor/busyFor, 0, bar{}))
+	s.addBusy(got, node, plain)
 	return nil
+}
+
+// busyPart is how busy one kind of load has made the disk.
+type busyPart struct {
+	kind          string
+	written, read int64
+	seconds, disk float64 // of the clock, and of the disk
+}
+
+// during takes samples of a phase under load.
+func (b *busyPart) during(load *loader, device blockDevice, phase func() ([]float64, error)) func() ([]float64, error) {
+	return func() (samples []float64, err error) {
+		before, begin := device.busy(), time.Now()
+		written, read, err := load.during(b.kind, func() (err error) { samples, err = phase(); return err })
+		b.seconds += time.Since(begin).Seconds()
+		b.disk += device.busy() - before
+		b.written += written
+		b.read += read
+		return samples, err
+	}
+}
+
+func (s *session) addBusy(got [][]float64, node, plain *busyPart) {
+	idle := got[0]
+	floor, floor99 := median(idle), quantile(idle, 0.99)
+	s.add(
+		row("match_32_p50_disk_busy", "µs", median(got[1]), floor, bar{}),
+		row("match_32_p99_disk_busy", "µs", quantile(got[1], 0.99), floor99, bar{ratioAtMost: 1.5}),
+		row("match_32_p99_plain_busy", "µs", quantile(got[2], 0.99), floor99, bar{}),
+	)
+	for _, b := range []*busyPart{node, plain} {
+		name := "disk_busy_" + b.kind
+		s.add(
+			row(name+"_written", "GB/s", float64(b.written)/b.seconds/1e9, 0, bar{}),
+			row(name+"_read", "GB/s", float64(b.read)/b.seconds/1e9, 0, bar{}),
+		)
+		if b.disk == 0 {
+			s.skip(name+"_share", "no time of the disk is known")
+			continue
+		}
+		s.add(row(name+"_share", "%", 100*b.disk/b.seconds, 0, bar{}))
+	}
+}
+
+// startLoad starts the load on a daemon, with a file of its own that has been
+// written.
+func (d *scratch) startLoad(ctx context.Context, socket string) (*loader, error) {
+	path, err := d.fallocated("plain", loadFile)
+	if err != nil {
+		return nil, err
+	}
+	memory, err := pageAligned(loadFile)
+	if err != nil {
+		return nil, err
+	}
+	t := transfer{Path: path, Write: true, Bytes: loadFile, Block: tierBlock, Workers: 1}
+	if _, err := t.run(ctx, memory); err != nil {
+		return nil, errors.Join(err, unmap(memory))
+	}
+	if err := unmap(memory); err != nil {
+		return nil, err
+	}
+	return startLoader(socket, path)
 }
 
 // resident puts small segments and holds them, so that they stay in memory, and

@@ -14,7 +14,7 @@ import (
 // any Go program gets here, and all there is where fio is absent. Each block has
 // its own place in memory, as the tier's have; fio uses as much memory as there
 // are blocks on their way, which caches hold. memory is page-aligned and as long
-// as the file.
+// as the pass.
 func (t transfer) run(ctx context.Context, memory []byte) (passed, error) {
 	flags := unix.O_RDONLY
 	if t.Write {
@@ -49,7 +49,7 @@ func (t transfer) worker(ctx context.Context, fd, i int, front *atomic.Int64, me
 			return err
 		}
 		buf := memory[base+off:][:t.Block]
-		if done, err := move(fd, buf, base+off); err != nil || done != len(buf) {
+		if done, err := move(fd, buf, t.From+base+off); err != nil || done != len(buf) {
 			return fmt.Errorf("%d of %d bytes at %d of %s: %w", done, len(buf), base+off, t.Path, err)
 		}
 		if t.Write && t.SyncEvery > 0 && (n+1)%int64(t.SyncEvery) == 0 {

@@ -20,7 +20,8 @@ import (
 type transfer struct {
 	Path      string
 	Write     bool
-	Bytes     int64 // of the file; a multiple of Workers x Block
+	From      int64 // where in the file it begins; ours alone know it
+	Bytes     int64 // a multiple of Workers x Block
 	Block     int64
 	Workers   int
 	Apart     bool

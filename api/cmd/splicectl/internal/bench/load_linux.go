@@ -22,25 +22,31 @@ import (
 const LoadCommand = "bench-load"
 
 // The load is writers that wait until each segment is logged, and readers of
-// segments that are on disk only. It starts and ends by lines on its standard
-// input and says on standard output what it has moved.
+// segments that are on disk only; or as many plain transfers of a file beside the
+// daemon, which cost the machine much the same and the daemon nothing. It starts
+// and ends by lines on its standard input and says on standard output what it has
+// moved.
 const (
 	loadWriters  = 1
 	loadReaders  = 2
 	loadSegments = 24 // that readers go through: more than the arena holds
 	loadFirst    = 1 << 20
+	loadFile     = 256 << 20
+
+	loadNode  = "node"
+	loadPlain = "plain"
 )
 
 var loadSize = bulk{"16MiB", 4, 1952, loadSegments}
 
 // ServeLoad is the process that keeps the disk of a daemon busy when told to.
-func ServeLoad(ctx context.Context, socket string, in io.Reader, out io.Writer) error {
+func ServeLoad(ctx context.Context, socket, file string, in io.Reader, out io.Writer) error {
 	client, err := openClient(socket)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	l := &load{}
+	l := &load{file: file}
 	if l.model, err = (&local{client: client}).bulkModel(ctx, loadSize); err != nil {
 		return err
 	}
@@ -51,9 +57,13 @@ func ServeLoad(ctx context.Context, socket string, in io.Reader, out io.Writer) 
 		}
 		l.keys = append(l.keys, key)
 	}
+	if l.memory, err = pageAligned(loadFile); err != nil {
+		return err
+	}
+	defer func() { _ = unmap(l.memory) }()
 	lines := bufio.NewScanner(in)
 	for fmt.Fprintln(out, "ready"); lines.Scan(); {
-		stop := l.start(ctx)
+		stop := l.start(ctx, lines.Text() == loadPlain)
 		fmt.Fprintln(out, "on")
 		if !lines.Scan() {
 			return stop()
@@ -73,10 +83,12 @@ type load struct {
 	next          atomic.Int64 // segments written
 	turn          atomic.Int64 // segments read
 	written, read atomic.Int64 // bytes
+	file          string
+	memory        []byte
 }
 
 // start runs writers and readers until the answer is called.
-func (l *load) start(ctx context.Context) (stop func() error) {
+func (l *load) start(ctx context.Context, plain bool) (stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	failed := make(chan error, loadWriters+loadReaders)
@@ -91,19 +103,15 @@ func (l *load) start(ctx context.Context) (stop func() error) {
 		})
 	}
 	whole := context.WithoutCancel(ctx) // what was begun is ended
+	write, read := l.write, l.fetch
+	if plain {
+		write, read = l.plainWrite, l.plainRead
+	}
 	for range loadWriters {
-		until(func() error {
-			_, err := l.model.putSafe(whole, loadFirst+int(l.next.Add(1)), wire.LevelLogged)
-			l.written.Add(l.model.layout.Bytes)
-			return err
-		})
+		until(func() error { return write(whole) })
 	}
 	for range loadReaders {
-		until(func() error {
-			err := l.model.promote(whole, l.keys[int(l.turn.Add(1))%len(l.keys)])
-			l.read.Add(l.model.layout.Bytes)
-			return err
-		})
+		until(func() error { return read(whole) })
 	}
 	return func() error {
 		cancel()
@@ -117,6 +125,34 @@ func (l *load) start(ctx context.Context) (stop func() error) {
 	}
 }
 
+func (l *load) write(ctx context.Context) error {
+	_, err := l.model.putSafe(ctx, loadFirst+int(l.next.Add(1)), wire.LevelLogged)
+	l.written.Add(l.model.layout.Bytes)
+	return err
+}
+
+func (l *load) fetch(ctx context.Context) error {
+	err := l.model.promote(ctx, l.keys[int(l.turn.Add(1))%len(l.keys)])
+	l.read.Add(l.model.layout.Bytes)
+	return err
+}
+
+// The plain ones move as much at a time.
+func (l *load) plainWrite(ctx context.Context) error {
+	t := transfer{Path: l.file, Write: true, Bytes: 16 << 20, Block: tierBlock, Workers: tierDepth}
+	_, err := t.run(ctx, l.memory)
+	l.written.Add(t.Bytes)
+	return err
+}
+
+func (l *load) plainRead(ctx context.Context) error {
+	t := transfer{Path: l.file, Bytes: 16 << 20, Block: tierBlock, Workers: tierDepth}
+	t.From = l.turn.Add(1) % (loadFile / t.Bytes) * t.Bytes
+	_, err := t.run(ctx, l.memory[t.From:])
+	l.read.Add(t.Bytes)
+	return err
+}
+
 // loader is that process as seen from here.
 type loader struct {
 	cmd    *exec.Cmd
@@ -125,12 +161,12 @@ type loader struct {
 	stderr strings.Builder
 }
 
-func startLoader(socket string) (*loader, error) {
+func startLoader(socket, file string) (*loader, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	l := &loader{cmd: exec.Command(self, LoadCommand, socket)}
+	l := &loader{cmd: exec.Command(self, LoadCommand, socket, file)}
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	l.cmd.Stderr = &l.stderr
 	out, err := l.cmd.StdoutPipe()
@@ -155,10 +191,10 @@ func (l *loader) line() (string, error) {
 	return strings.TrimSpace(line), err
 }
 
-// during runs f while the disk is busy, and answers how many bytes were written
+// during runs f while the disk is busy in one of the two ways, and answers how many bytes were written
 // and read meanwhile.
-func (l *loader) during(f func() error) (written, read int64, err error) {
-	if _, err := fmt.Fprintln(l.in, "on"); err != nil {
+func (l *loader) during(kind string, f func() error) (written, read int64, err error) {
+	if _, err := fmt.Fprintln(l.in, kind); err != nil {
 		return 0, 0, err
 	}
 	if line, err := l.line(); err != nil || line != "on" {

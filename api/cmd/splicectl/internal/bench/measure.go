@@ -58,6 +58,21 @@ func each(n int, f func() error) func() ([]float64, error) {
 	}
 }
 
+// during takes samples of f in microseconds for as long as d.
+func during(d time.Duration, f func() error) func() ([]float64, error) {
+	return func() ([]float64, error) {
+		var out []float64
+		for begin := time.Now(); time.Since(begin) < d; {
+			s, err := timed(f)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, s*1e6)
+		}
+		return out, nil
+	}
+}
+
 // rate takes one sample of bytes moved per second, in GB/s, over n calls of f.
 func rate(n int, bytes int64, f func() error) func() ([]float64, error) {
 	return func() ([]float64, error) {
