@@ -234,12 +234,19 @@ func TestWhatTheDiskDoesNotBringInTimeIsAMiss(t *testing.T) {
 			d, held := s.onDisk(1), s.document(2)
 			s.c.publish(held)
 			s.disk.reads.close()
+			// On a machine that stands still for the eighth of a deadline that is kept
+			// for the answer, the answer is late: asked again.
 			within := func(op wire.Op, m wire.Message) (wire.Code, []byte) {
-				h := s.c.header(op)
-				h.Deadline = uint32(bound.deadline / time.Microsecond)
-				s.c.sendHeader(&h, m)
-				code, body, _ := s.c.await(h.Request)
-				return code, body
+				for {
+					began := time.Now()
+					h := s.c.header(op)
+					h.Deadline = uint32(bound.deadline / time.Microsecond)
+					s.c.sendHeader(&h, m)
+					code, body, _ := s.c.await(h.Request)
+					if code != wire.Late || time.Since(began) < bound.deadline {
+						return code, body
+					}
+				}
 			}
 			var r wire.AcquireReply
 			code, body := within(wire.OpAcquire, &wire.AcquireRequest{Profile: s.c.profile, Keys: [][32]byte{held.key, d.key}})
@@ -324,7 +331,7 @@ func TestACommitWaitsForItsLevelAndHoldsNobodyUp(t *testing.T) {
 			m.Level = uint8(wire.LevelSynced)
 			h := s.c.header(wire.OpCommit)
 			if end == "late" {
-				h.Deadline = uint32(50 * time.Millisecond / time.Microsecond)
+				h.Deadline = uint32(500 * time.Millisecond / time.Microsecond)
 			}
 			s.c.sendHeader(&h, m)
 			s.disk.writes.await(t)
