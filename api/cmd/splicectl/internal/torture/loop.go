@@ -18,21 +18,24 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk"
 )
 
-// Sizes of the daemon that is killed. Memory holds a small part of what is
-// written, so that nearly every read promotes and every promotion evicts; the
+// Sizes of what is written. The daemon's memory (see daemonArgs) holds a small
+// part of it, so that nearly every read promotes and every promotion evicts; its
 // disk holds all of it, so that nothing acknowledged leaves for want of room.
 const (
-	stagingBytes = 16 << 20
 	liveBytes    = 768 << 20
-	olderBytes   = 96 << 20 // of earlier rounds, read back by each audit
 	itemTokens   = 4000
-	clients      = 2
-	workers      = 3 // of each client
-	strangerRows = 256
-	idlePause    = 500 * time.Microsecond
+	stagingBytes = 16 << 20
+)
 
-	stumbleOneIn   = 4 // restarts
+// What is done to the daemon, and how much is looked at afterwards.
+const (
+	clients        = 2
+	workers        = 3                      // of each client
+	idlePause      = 500 * time.Microsecond // of a worker that finds nothing to do
+	stumbleOneIn   = 4                      // restarts
 	longestStumble = 80 * time.Millisecond
+	olderBytes     = 96 << 20 // of earlier rounds, read back by each audit
+	strangerRows   = 256      // names that were never submitted, looked up by each audit
 )
 
 var daemonArgs = []string{"-arena", "32MiB", "-private", "16MiB", "-slots", "1MiB",
