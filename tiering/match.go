@@ -70,9 +70,8 @@ func (s *Store) statusesLocked(keys [][32]byte, rows []SegmentStatus, p *profile
 func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenant) SegmentStatus {
 	switch {
 	case o == nil || o.profile != p || o.tenant != t:
-		if e, ok := s.segmentBelowLocked(key, p, t); ok {
-			s.matchedBelowLocked(e.Name, p, t)
-			return s.hitBelowLocked(e.tokens())
+		if s.cfg.Lower != nil && s.matchBelowLocked(key, p, t) {
+			return s.hitBelowLocked(s.found.tokens())
 		}
 		why, tokens := s.departed.why(key, p.id, t.ID)
 		s.counters.miss(why, tokens)
@@ -86,6 +85,22 @@ func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenan
 	s.counters.HitSegments++
 	s.counters.HitTokens += uint64(o.tokens())
 	return SegmentStatus{Status: StatusHit, Place: s.place, Tokens: uint32(o.tokens())}
+}
+
+// matchBelowLocked finds a segment in the lower tier, as s.found, without copies
+// of the entry: most keys are found nowhere.
+func (s *Store) matchBelowLocked(key *[32]byte, p *profileState, t *tenant) bool {
+	s.asked = Name{Key: *key}
+	if len(s.doomed) > 0 && s.doomed[s.asked] > 0 {
+		return false
+	}
+	var ok bool
+	s.found, ok = s.cfg.Lower.Lookup(&s.asked)
+	if !ok || s.found.Tenant != t.ID || s.found.Fingerprint != p.Fingerprint() {
+		return false
+	}
+	s.matchedBelowLocked(s.asked, p, t)
+	return true
 }
 
 // hitBelowLocked answers and counts for a key that lies in the lower tier.
@@ -113,7 +128,9 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, o.kind, s.place
 				break
 			}
-			if e, ok := s.bestBelowLocked(&q.Prefixes[i], q.Accept, p, t); ok && uint32(e.End) == q.Positions[i] {
+			if s.cfg.Lower == nil {
+				// Nowhere else to look.
+			} else if e, ok := s.bestBelowLocked(&q.Prefixes[i], q.Accept, p, t); ok && uint32(e.End) == q.Positions[i] {
 				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, e.Kind, PlaceDisk
 				s.matchedBelowLocked(e.Name, p, t)
 				break

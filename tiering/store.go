@@ -41,6 +41,7 @@ type Store struct {
 
 	// With a lower tier.
 	asked      Name               // argument of the call that is made to it
+	found      Entry              // answer to a match
 	doomed     map[Name]int       // being removed from it by operators
 	writes     map[Name][]*object // with a write, wanted or running
 	backlog    []*object          // whose writes wait for the tier, in order
