@@ -12,18 +12,29 @@
 //
 // All methods of Store and Session may run at once. One mutex guards the
 // catalogue; critical sections look things up and count, they never copy, hash,
-// log or call the device or a Tier: decide under the lock, act outside, settle
-// under it. Between the two an object is held, so that a release, an eviction or
+// log or call the device, nor a Tier but for what it answers from memory: decide
+// under the lock, act outside, settle under it. Between the two an object is held, so that a release, an eviction or
 // the death of a client cannot give its pages to somebody else: pages are freed
 // by whoever lets go last.
 //
+// An object may lie in memory, in the lower tier or in both; the store alone moves
+// it. Down it goes behind its publication, ahead of its eviction, at a commit's
+// wish or with Flush, and what the tier has need only be dropped from memory. Up
+// it comes by a promotion, when somebody acquires or loads it or a match has named
+// it. Promotions and cleaning are the work of Run's goroutines, writes that of the
+// tier's; only AwaitAcquire, AwaitLoad, Durable.Wait, Flush and Close wait for
+// either.
+//
 //	reserve ──► filling ──► published ──► unlinked ──► free
-//	               │  all parts of       evicted or       last lease and
-//	               │  all ranks          removed          operation ended
-//	               └──► unlinked: abort, client death, wrong digest, expiry
+//	promote        │  all parts of       evicted or       last lease, operation
+//	               │  all ranks          removed          and write ended
+//	               └──► unlinked: abort, client death, wrong digest, failed read, expiry
 //
 // Invariant: an object that a lookup finds as a hit has every chunk of every
 // part of every rank, each with the digest that its writer stated.
+//
+// Invariant: what a tenant with a quota holds in memory and in the lower tier
+// together is never more than that, to the byte, whenever the lock is free.
 //
 // Invariant: an object's pages are allocated exactly once and freed exactly
 // once, after the last lease, operation and copy that touches them has ended.
