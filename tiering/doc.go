@@ -34,7 +34,8 @@
 // part of every rank, each with the digest that its writer stated.
 //
 // Invariant: what a tenant with a quota holds in memory and in the lower tier
-// together is never more than that, to the byte, whenever the lock is free.
+// together is never more than that, to the byte, whenever the lock is free. A tier
+// that comes up holding more gives it up with the next sweep or reservation.
 //
 // Invariant: an object's pages are allocated exactly once and freed exactly
 // once, after the last lease, operation and copy that touches them has ended.
