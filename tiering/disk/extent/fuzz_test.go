@@ -17,21 +17,22 @@ func FuzzHeader(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(b)
-	f.Add(b[:BlockBytes-1])
-	f.Add(make([]byte, BlockBytes))
 	long, err := h.Append(nil, bytes.Repeat([]byte{7}, BlockBytes))
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(long)
-	f.Fuzz(func(t *testing.T, b []byte) {
+	// Short inputs, padded below, since the fuzzer takes long to shorten long ones.
+	f.Add(bytes.TrimRight(b, "\x00"))
+	f.Add(bytes.TrimRight(long, "\x00"))
+	f.Add([]byte(magic))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, in []byte) {
+		tryHeader(t, in)
+		b := make([]byte, Padded(int64(max(len(in), 1))))
+		copy(b, in)
 		tryHeader(t, b)
-		if len(b) >= BlockBytes {
-			b = bytes.Clone(b)
-			reseal(b)
-			tryHeader(t, b)
-		}
+		reseal(b)
+		tryHeader(t, b)
 	})
 }
 
