@@ -77,7 +77,7 @@ func durableRow(ctx context.Context, s *session, size durableSize) (err error) {
 		return err
 	}
 	puts, gets = [2][]float64{}, [2][]float64{}
-	if _, err := alternate(s.rounds(5), figures...); err != nil {
+	if _, err := alternate(s.rounds(4), figures...); err != nil {
 		return err
 	}
 	s.add(

@@ -136,7 +136,7 @@ func promotionRow(ctx context.Context, s *session) (err error) {
 	if err != nil {
 		return err
 	}
-	got, err := alternate(s.rounds(7), figures...)
+	got, err := alternate(s.rounds(5), figures...)
 	if err != nil {
 		return err
 	}

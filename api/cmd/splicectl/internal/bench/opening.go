@@ -39,7 +39,7 @@ func openingRow(ctx context.Context, s *session) (err error) {
 	if err := errors.Join(b.writeMany(ctx, segments), b.close()); err != nil {
 		return fmt.Errorf("%d segments: %w", segments, err)
 	}
-	got, err := alternate(s.rounds(5),
+	got, err := alternate(s.rounds(3),
 		func() ([]float64, error) {
 			if err := dropCachedUnder(d.dir); err != nil {
 				return nil, err

@@ -170,7 +170,7 @@ func bulkRow(ctx context.Context, s *session, size bulk, b *bed, l *limits) erro
 			return err
 		}},
 		{name: "read", limit: read, ask: ask, pass: func() error { return b.readPass(ctx, logged) }},
-	}, 7, func() error { return errors.Join(b.forget(logged), b.forget(synced)) })
+	}, 5, func() error { return errors.Join(b.forget(logged), b.forget(synced)) })
 }
 
 // Writers of small segments, each waiting until its own is safe before it writes
@@ -197,6 +197,6 @@ func groupRows(ctx context.Context, s *session) error {
 				return err
 			}},
 			{name: "read", limit: read, pass: func() error { return b.readPass(ctx, safe) }},
-		}, 9, func() error { return errors.Join(b.forget(fast), b.forget(safe)) })
+		}, 5, func() error { return errors.Join(b.forget(fast), b.forget(safe)) })
 	})
 }
