@@ -94,6 +94,8 @@ func (h *header) check(want header) error {
 		return fmt.Errorf("store %v, not %v: %w", h.store, want.store, ErrStore)
 	case h.number != want.number:
 		return fmt.Errorf("it is slab %d, under another's name: %w", h.number, ErrHeader)
+	case want.bytes < 2*want.granule:
+		return fmt.Errorf("%d bytes, less than two granules of %d: %w", want.bytes, want.granule, ErrSize)
 	case h.bytes != want.bytes:
 		return fmt.Errorf("%d bytes, its header says %d: %w", want.bytes, h.bytes, ErrSize)
 	case h.granule != want.granule:

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/spliced-kv/spliced/tiering"
 )
 
@@ -195,6 +197,51 @@ func (s *Set) Remove(n uint32) error {
 		return err
 	}
 	return errors.Join(err, s.fs.Sync())
+}
+
+// Restore takes a refused slab into use whose header is damaged, missing or does
+// not read: all that a header says is known. If a second look finds nothing wrong,
+// nothing is written. A file that was cut short keeps what is left of it; ErrSize:
+// that is not two granules. Slabs of other stores, versions and granules stay refused.
+func (s *Set) Restore(n uint32) (SlabInfo, error) {
+	name := fileName(n)
+	f, err := s.open(n, name)
+	for _, mend := range [...]error{ErrHeader, ErrSize, ErrUnfinished, unix.EIO} {
+		if errors.Is(err, mend) {
+			f, err = s.rewrite(n, name)
+			break
+		}
+	}
+	if err != nil {
+		return SlabInfo{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.slabs[n] = f
+	s.mu.refused = slices.DeleteFunc(s.mu.refused, func(r Refusal) bool { return r.Number == n })
+	return info(n, f), nil
+}
+
+// rewrite gives a file the header that it should have.
+func (s *Set) rewrite(n uint32, name string) (File, error) {
+	f, err := s.fs.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	if f.Bytes() < 2*s.opts.Granule {
+		err := fmt.Errorf("%s: %d bytes, less than two granules of %d: %w", name, f.Bytes(), s.opts.Granule, ErrSize)
+		return nil, errors.Join(err, f.Close())
+	}
+	block := AlignedBuffer(BlockBytes)
+	h := header{number: n, store: s.opts.StoreID, bytes: f.Bytes(), granule: s.opts.Granule}
+	h.put(block)
+	if err = f.WriteAt([][]byte{block}, 0); err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // Slabs lists the slabs in use, by number.

@@ -245,6 +245,74 @@ func TestSlabsThatAreNotOursAreRefusedByName(t *testing.T) {
 	}
 }
 
+// A header that is damaged, zeroed or does not read costs nothing that lies in the
+// slab, and what is right is not written again.
+func TestRestoreGivesTheHeaderBack(t *testing.T) {
+	cut := func(bytes int64) func(t *testing.T, fsys FS) {
+		return func(t *testing.T, fsys FS) {
+			whole := AlignedBuffer(int(bytes) &^ (BlockBytes - 1))
+			f := must[File](t)(fsys.Open(fileName(1)))
+			noError(t, f.ReadAt([][]byte{whole}, 0))
+			noError(t, errors.Join(f.Close(), fsys.Remove(fileName(1))))
+			f = must[File](t)(fsys.Create(fileName(1), bytes))
+			noError(t, errors.Join(f.WriteAt([][]byte{whole}, 0), f.Close()))
+		}
+	}
+	for name, c := range map[string]struct {
+		spoil func(t *testing.T, fsys FS)
+		want  error
+	}{
+		"bit":   {func(t *testing.T, fsys FS) { rewrite(t, fsys, 1, false, func(b []byte) { b[100] ^= 1 }) }, nil},
+		"zeros": {func(t *testing.T, fsys FS) { rewrite(t, fsys, 1, false, func(b []byte) { clear(b) }) }, nil},
+		"does not read": {func(_ *testing.T, fsys FS) {
+			fsys.(*Faults).Set(Rule{Op: OpRead, Name: fileName(1), Last: 2, First: 1})
+		}, nil},
+		"read wrong once": {func(_ *testing.T, fsys FS) {
+			fsys.(*Faults).Set(Rule{Op: OpRead, Name: fileName(1), Kind: FaultFlipRead, First: 1}, Rule{Op: OpWrite, Last: Forever})
+		}, nil},
+		"cut short":   {cut(640<<10 + 100), nil},
+		"hardly left": {cut(40 << 10), ErrSize},
+		"of another store": {func(t *testing.T, fsys FS) {
+			rewrite(t, fsys, 1, true, func(b []byte) { b[16]++ })
+		}, ErrStore},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fsys, o := kinds["faults"](t), testOptions()
+			o.SlabBytes = 1 << 20
+			s := must[*Set](t)(OpenSet(fsys, o))
+			must[SlabInfo](t)(s.Grow())
+			runs, data := []Run{{Slab: 1, Off: o.Granule, Len: BlockBytes}}, AlignedBuffer(BlockBytes)
+			copy(data, "what lies in it")
+			noError(t, s.Write(runs, 0, [][]byte{data}))
+			noError(t, s.Close())
+			c.spoil(t, fsys)
+
+			s = closing[*Set](t)(OpenSet(fsys, o))
+			if len(s.Refused()) != 1 {
+				t.Fatalf("refused %v", s.Refused())
+			}
+			if _, err := s.Restore(1); !errors.Is(err, c.want) {
+				t.Fatalf("%v", err)
+			}
+			if c.want != nil {
+				if len(s.Refused()) != 1 || len(s.Slabs()) != 0 {
+					t.Errorf("refused %v, in use %v", s.Refused(), s.Slabs())
+				}
+				return
+			}
+			got := AlignedBuffer(BlockBytes)
+			noError(t, s.Read(runs, 0, [][]byte{got}))
+			if !bytes.Equal(got, data) {
+				t.Errorf("%q", got[:20])
+			}
+			again := closing[*Set](t)(OpenSet(fsys, o))
+			if len(again.Refused()) != 0 || len(again.Slabs()) != 1 {
+				t.Errorf("refused %v, in use %v", again.Refused(), again.Slabs())
+			}
+		})
+	}
+}
+
 // TestGrowFailsWithoutTrace fails each call of a growth in turn.
 func TestGrowFailsWithoutTrace(t *testing.T) {
 	fsys, o := kinds["faults"](t).(*Faults), testOptions()
