@@ -60,10 +60,18 @@ func (t transfer) worker(ctx context.Context, fd, i int, front *atomic.Int64, me
 	}
 }
 
-// pageAligned is memory for direct transfers, filled with noise; it is given
-// back by Munmap.
+// pageAligned is memory for direct transfers, of the kind that an arena is made
+// of and filled with noise; it is given back by unmap.
 func pageAligned(n int64) ([]byte, error) {
-	b, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	fd, err := unix.MemfdCreate("spliced-bench", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("%d bytes of memory: %w", n, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Ftruncate(fd, n); err != nil {
+		return nil, fmt.Errorf("%d bytes of memory: %w", n, err)
+	}
+	b, err := unix.Mmap(fd, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("%d bytes of memory: %w", n, err)
 	}

@@ -8,8 +8,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering"
 )
 
-// What the tier does at once, by the defaults of its configuration: so many
-// blocks of a megabyte of one object.
+// What fio has on its way: as many blocks as the tier has in reading one object
+// by its defaults. In writing several objects the tier has more; fio was no
+// faster with 64 than with 4 on the disk that this was written on.
 const (
 	tierBlock = 1 << 20
 	tierDepth = 4
