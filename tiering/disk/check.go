@@ -2,6 +2,7 @@ package disk
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -147,21 +148,23 @@ func (o *offline) rows() ([]catalog.Row, error) {
 	return readRows(o.catalog)
 }
 
-// checkRows checks every row and reports and answers those that are wrong.
+// checkRows checks every row and reports and answers those that are wrong. Only
+// rows that are right claim their space, the younger first.
 func (o *offline) checkRows(ctx context.Context, rows []catalog.Row, opts CheckOptions) (bad []extent.Name, err error) {
 	tenants := o.catalog.Tenants()
 	there := make(map[extent.Name]bool, len(rows))
 	for i := range rows {
 		there[rows[i].Name] = true
 	}
+	slices.SortFunc(rows, func(a, b catalog.Row) int { return cmp.Compare(b.Generation, a.Generation) })
 	for i := range rows {
 		r := &rows[i]
 		if err := ctx.Err(); err != nil {
 			return bad, err
 		}
-		problem := o.space.Take(r.Runs)
+		problem := o.checkRow(ctx, r, tenants, there, opts)
 		if problem == nil {
-			problem = o.checkRow(ctx, r, tenants, there, opts)
+			problem = o.space.Take(r.Runs)
 		}
 		switch {
 		case ctx.Err() != nil:

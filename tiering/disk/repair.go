@@ -63,7 +63,7 @@ func (o *offline) dropBad(ctx context.Context, rows []catalog.Row, opts CheckOpt
 	for grew := true; grew; {
 		grew = false
 		for i := range rows {
-			if r := &rows[i]; !bad[r.Name] && bad[r.Parent] {
+			if r := &rows[i]; r.Parent != (extent.Name{}) && bad[r.Parent] && !bad[r.Name] {
 				bad[r.Name], grew = true, true
 				o.report.bad(r.Name, r.Runs, fmt.Errorf("it extends %v, which is wrong", r.Parent))
 			}
