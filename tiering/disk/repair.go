@@ -134,16 +134,20 @@ func (o *offline) scan(ctx context.Context, opts CheckOptions) (list []*found, e
 // window is how much of a slab is read at once in search of headers.
 const window = 8 << 20
 
-// starts finds the granules of a window that begin with a header. What cannot be
-// read holds none.
+// starts finds the granules of a window that begin with a header. Where the window
+// does not read as a whole, each of its granules is tried alone.
 func (o *offline) starts(s slab.SlabInfo, at, n int64) (offs []int64) {
 	buf := slab.AlignedBuffer(int(n &^ (slab.BlockBytes - 1)))
-	if err := o.set.Read([]slab.Run{{Slab: s.Number, Off: at, Len: int64(len(buf))}}, 0, [][]byte{buf}); err != nil {
-		o.report.problem(Problem{Slab: s.Number, Off: at, What: err.Error()})
-		return nil
-	}
+	whole := o.set.Read([]slab.Run{{Slab: s.Number, Off: at, Len: int64(len(buf))}}, 0, [][]byte{buf}) == nil
 	for i := int64(0); i+slab.BlockBytes <= int64(len(buf)); i += o.format.granule {
-		if _, err := extent.Parse(buf[i : i+slab.BlockBytes]); err == nil {
+		block := buf[i : i+slab.BlockBytes]
+		if !whole {
+			if err := o.readBlocks([]slab.Run{{Slab: s.Number, Off: at + i, Len: slab.BlockBytes}}, 0, block); err != nil {
+				o.report.problem(Problem{Slab: s.Number, Off: at + i, What: err.Error()})
+				continue
+			}
+		}
+		if _, err := extent.Parse(block); err == nil {
 			offs = append(offs, at+i)
 		}
 	}

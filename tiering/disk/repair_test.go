@@ -2,11 +2,14 @@ package disk
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
 // editRows changes a catalogue behind everybody's back.
@@ -65,5 +68,64 @@ func TestRepairKeepsTheRowThatOwnsTheSpace(t *testing.T) {
 	tier := s.openOK(cfg)
 	for _, w := range things {
 		s.mustRead(tier.Tier, w)
+	}
+}
+
+// sectors is slabs with blocks that do not read.
+type sectors struct {
+	slab.FS
+	bad map[int64]bool // by offset, in every file
+}
+
+func (f sectors) Open(name string) (slab.File, error) {
+	file, err := f.FS.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	return sectorsFile{file, f.bad}, nil
+}
+
+type sectorsFile struct {
+	slab.File
+	bad map[int64]bool
+}
+
+func (f sectorsFile) ReadAt(bufs [][]byte, off int64) error {
+	at := off
+	for _, b := range bufs {
+		for range len(b) / slab.BlockBytes {
+			if f.bad[at] {
+				return fmt.Errorf("block at %d: %w", at, unix.EIO)
+			}
+			at += slab.BlockBytes
+		}
+	}
+	return f.File.ReadAt(bufs, off)
+}
+
+// A sector that does not read costs the extent that it lies in, if any: not what
+// else lies near it when a catalogue is made anew.
+func TestRebuildLosesOnlyWhatDoesNotRead(t *testing.T) {
+	s := newShelf(t)
+	mem := vfs.NewMem()
+	cfg := onMem(s.config(), mem)
+	things := segments(1, 20)
+	s.filled(cfg, things)
+	header, payload := s.whereIs(cfg, things[3]), s.whereIs(cfg, things[8])
+	s.lose(mem, mem.PathJoin(cfg.Dir, indexDir), "gone")
+	whole := cfg
+	cfg.Slabs = sectors{cfg.Slabs, map[int64]bool{header.Off: true, payload.Off + slab.BlockBytes: true, 500 << 10: true}}
+	r := s.mustRepair(cfg)
+	if !r.Rebuilt || r.Segments != len(things)-2 || len(r.Problems) != 5 { // the catalogue, three sectors, an extent
+		t.Errorf("%d of %d entries are back: %v", r.Segments, len(things), r.Problems)
+	}
+	if r := s.mustCheck(whole, true); !r.Clean() {
+		t.Errorf("%v", r.Problems)
+	}
+	tier := s.openOK(whole)
+	for i, w := range things {
+		if i != 3 && i != 8 {
+			s.mustRead(tier.Tier, w)
+		}
 	}
 }
