@@ -12,6 +12,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
@@ -78,10 +79,12 @@ func openOffline(p Place) (o *offline, err error) {
 	}
 	o = &offline{volume: v, profiles: map[profile.Fingerprint]*profile.Profile{}}
 	o.report = &Report{Version: Version, Store: v.format.id.String(), GranuleBytes: v.format.granule}
-	return o, o.take()
+	return o, nil
 }
 
-// take adds slabs and profiles to the report.
+// take adds slabs and profiles to the report. A slab that is of another version, or
+// that does not open at the moment, is no damage but the end: it would look as if
+// all that lies in it were lost.
 func (o *offline) take() error {
 	for _, s := range o.set.Slabs() {
 		o.space.AddSlab(s.Number, s.Bytes)
@@ -89,7 +92,14 @@ func (o *offline) take() error {
 		o.report.Slabs++
 	}
 	for _, r := range o.set.Refused() {
-		o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
+		switch {
+		case damagedSlab(r.Err), errors.Is(r.Err, slab.ErrStore):
+			o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
+		case errors.Is(r.Err, slab.ErrVersion), errors.Is(r.Err, slab.ErrGranule):
+			return fmt.Errorf("disk: slabs: %w: %w", r.Err, ErrVersion)
+		default:
+			return fmt.Errorf("disk: slabs: %w", r.Err)
+		}
 	}
 	o.report.SlabBytes = o.slabBytes.Load()
 	profiles, bad, err := readProfiles(o.index, o.dir)
@@ -104,6 +114,16 @@ func (o *offline) take() error {
 	}
 	o.report.Profiles = len(profiles)
 	return nil
+}
+
+// damagedSlab says whether a slab is refused for damage that Repair mends.
+func damagedSlab(err error) bool {
+	for _, damage := range [...]error{slab.ErrUnfinished, slab.ErrHeader, slab.ErrSize, unix.EIO} {
+		if errors.Is(err, damage) {
+			return true
+		}
+	}
+	return false
 }
 
 // done is the report, with what is left over.
@@ -128,6 +148,9 @@ func CheckPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
+	if err := o.take(); err != nil {
+		return nil, err
+	}
 	rows, err := o.rows()
 	if err != nil {
 		o.report.problem(Problem{What: err.Error()})
@@ -243,6 +266,9 @@ func DumpPlace(ctx context.Context, p Place, fn func(DumpRow) error) (err error)
 		return err
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
+	if err := o.take(); err != nil {
+		return err
+	}
 	rows, err := o.rows()
 	if err != nil {
 		return err

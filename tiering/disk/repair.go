@@ -18,8 +18,9 @@ import (
 )
 
 // Repair makes a directory one that Check finds clean, and forgets as little as
-// that takes. Where the catalogue can be read, rows that a deep check finds wrong
-// are deleted. Where it cannot, a new one is made from what slabs hold, and the old
+// that takes. Headers of slabs that are damaged are written anew, since all that
+// they say is known. Where the catalogue can be read, rows that a deep check finds
+// wrong are deleted. Where it cannot, a new one is made from what slabs hold, and the old
 // one is kept in a folder beside it; then entries that were forgotten, but whose
 // space was not used again, are back, since nothing on the disk tells them apart.
 // It needs the lock, as Check does. Problems in the report are those found before.
@@ -35,6 +36,12 @@ func RepairPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, er
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
 	opts.Deep = true
+	if err := o.mend(); err != nil {
+		return nil, err
+	}
+	if err := o.take(); err != nil {
+		return nil, err
+	}
 	rows, err := o.rows()
 	if err == nil {
 		err = o.dropBad(ctx, rows, opts)
@@ -48,6 +55,29 @@ func RepairPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, er
 	}
 	err = o.rebuild(ctx, opts)
 	return o.done(), err
+}
+
+// mend gives slabs their headers back, so that what lies in them can be looked at.
+// A file too short to hold anything is removed.
+func (o *offline) mend() error {
+	for _, r := range o.set.Refused() {
+		if !damagedSlab(r.Err) {
+			continue
+		}
+		o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
+		_, err := o.set.Restore(r.Number)
+		switch {
+		case err == nil:
+			o.report.Restored++
+		case errors.Is(err, slab.ErrSize):
+			o.report.Removed++
+			err = o.set.Remove(r.Number)
+		}
+		if err != nil {
+			return fmt.Errorf("disk: slabs: %w", err)
+		}
+	}
+	return nil
 }
 
 // dropBad deletes the rows that are wrong, and then those that extend them.

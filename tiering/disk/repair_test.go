@@ -2,12 +2,16 @@ package disk
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 
+	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
@@ -127,5 +131,130 @@ func TestRebuildLosesOnlyWhatDoesNotRead(t *testing.T) {
 		if i != 3 && i != 8 {
 			s.mustRead(tier.Tier, w)
 		}
+	}
+}
+
+// A header of a slab that is damaged, zeroed, or does not read costs nothing, with
+// a catalogue and without.
+func TestRepairRestoresSlabHeaders(t *testing.T) {
+	for name, spoil := range map[string]func(t *testing.T, cfg Config){
+		"bit": func(t *testing.T, cfg Config) {
+			if err := slab.NewFaults(cfg.Slabs, 1).Flip("000001.slab", 100, 1); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"zeros": func(t *testing.T, cfg Config) {
+			f, err := cfg.Slabs.Open("000001.slab")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(f.WriteAt([][]byte{slab.AlignedBuffer(slab.BlockBytes)}, 0), f.Close()); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"does not read": func(_ *testing.T, cfg Config) {
+			cfg.Slabs.(*slab.Faults).Set(slab.Rule{Op: slab.OpRead, Name: "000001.slab", First: 1, Last: 2})
+		},
+	} {
+		for _, index := range []string{"there", "gone"} {
+			t.Run(name+", catalogue "+index, func(t *testing.T) {
+				s := newShelf(t)
+				mem := vfs.NewMem()
+				cfg := onMem(s.config(), mem)
+				cfg.Slabs = slab.NewFaults(cfg.Slabs, 1)
+				things := append(segments(1, 60), chain(500, 3, tenantB)...) // in two slabs
+				s.filled(cfg, things)
+				if index == "gone" {
+					s.lose(mem, mem.PathJoin(cfg.Dir, indexDir), "gone")
+				}
+				spoil(t, cfg)
+				r := s.mustRepair(cfg)
+				if r.Restored != 1 || r.Forgotten != 0 || r.Clean() || r.Segments != 60 || r.Checkpoints != 3 {
+					t.Errorf("%+v", r)
+				}
+				if r := s.mustCheck(cfg, true); !r.Clean() {
+					t.Errorf("after repair: %v", r.Problems)
+				}
+				tier := s.openOK(cfg)
+				for _, w := range things {
+					s.mustRead(tier.Tier, w)
+				}
+			})
+		}
+	}
+}
+
+// A slab that was cut short keeps what lies in the rest of it.
+func TestRepairKeepsWhatIsLeftOfASlab(t *testing.T) {
+	s := newShelf(t)
+	mem := vfs.NewMem()
+	cfg := onMem(s.config(), mem)
+	things := segments(1, 20)
+	s.filled(cfg, things)
+	at := s.whereIs(cfg, things[10])
+	const name = "000001.slab"
+	left := slab.AlignedBuffer(int(at.Off))
+	f, err := cfg.Slabs.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.ReadAt([][]byte{left}, 0), f.Close(), cfg.Slabs.Remove(name)); err != nil {
+		t.Fatal(err)
+	}
+	if f, err = cfg.Slabs.Create(name, at.Off+100); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.WriteAt([][]byte{left}, 0), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.mustRepair(cfg); r.Restored != 1 || r.Segments != 10 || r.Forgotten != 10 {
+		t.Errorf("%+v", r)
+	}
+	if r := s.mustCheck(cfg, true); !r.Clean() {
+		t.Errorf("after repair: %v", r.Problems)
+	}
+	tier := s.openOK(cfg)
+	for _, w := range things[:10] {
+		s.mustRead(tier.Tier, w)
+	}
+	s.mustWrite(tier.Tier, things[11], tiering.LevelSynced)
+	s.check(tier.Tier)
+}
+
+// A slab that cannot be opened now, or is of another version, is no damage: nothing
+// is said about it and nothing in it forgotten.
+func TestOfflineStopsAtSlabsItCannotJudge(t *testing.T) {
+	s := newShelf(t)
+	cfg, faults := faulty(s.config(), 1)
+	things := segments(1, 3)
+	s.filled(cfg, things)
+	for _, errno := range []unix.Errno{unix.EMFILE, unix.EACCES} {
+		faults.Set(slab.Rule{Op: slab.OpOpen, Name: "000001.slab", Last: slab.Forever, Errno: errno})
+		if r, err := CheckPlace(t.Context(), place(cfg), CheckOptions{}); !errors.Is(err, errno) {
+			t.Errorf("check: %+v, %v", r, err)
+		}
+		if r, err := RepairPlace(t.Context(), place(cfg), CheckOptions{}); !errors.Is(err, errno) {
+			t.Errorf("repair: %+v, %v", r, err)
+		}
+	}
+	faults.Set()
+	f, err := cfg.Slabs.Open("000001.slab")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := slab.AlignedBuffer(slab.BlockBytes)
+	if err := f.ReadAt([][]byte{b}, 0); err != nil {
+		t.Fatal(err)
+	}
+	b[8] = 9 // version
+	binary.LittleEndian.PutUint64(b[len(b)-8:], xxh3.Hash(b[:len(b)-8]))
+	if err := errors.Join(f.WriteAt([][]byte{b}, 0), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := CheckPlace(t.Context(), place(cfg), CheckOptions{}); !errors.Is(err, ErrVersion) {
+		t.Errorf("check: %v", err)
+	}
+	if _, err := RepairPlace(t.Context(), place(cfg), CheckOptions{}); !errors.Is(err, ErrVersion) {
+		t.Errorf("repair: %v", err)
 	}
 }

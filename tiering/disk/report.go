@@ -32,6 +32,8 @@ type Report struct {
 	MoreProblems int       `json:"more_problems,omitempty"` // beyond those listed
 
 	// By Repair.
+	Restored  int    `json:"restored,omitempty"`   // headers of slabs written anew
+	Removed   int    `json:"removed,omitempty"`    // slab files that held nothing
 	Rebuilt   bool   `json:"rebuilt,omitempty"`    // the catalogue was made anew from slabs
 	KeptIndex string `json:"kept_index,omitempty"` // folder of the old one
 	Forgotten int    `json:"forgotten,omitempty"`  // rows deleted, or extents not taken up
