@@ -48,6 +48,8 @@ type offline struct {
 	*volume
 	profiles map[profile.Fingerprint]*profile.Profile
 	report   *Report
+	// Slabs whose headers were zeros, as those are whose making was cut short.
+	unfinished []uint32
 }
 
 // openOffline locks a directory and opens what does not depend on the catalogue.
@@ -93,6 +95,7 @@ func (o *offline) take() error {
 	}
 	for _, r := range o.set.Refused() {
 		switch {
+		case errors.Is(r.Err, slab.ErrUnfinished): // if it holds anything, its rows miss it
 		case damagedSlab(r.Err), errors.Is(r.Err, slab.ErrStore):
 			o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
 		case errors.Is(r.Err, slab.ErrVersion), errors.Is(r.Err, slab.ErrGranule):

@@ -19,7 +19,7 @@ import (
 
 // Repair makes a directory one that Check finds clean, and forgets as little as
 // that takes. Headers of slabs that are damaged are written anew, since all that
-// they say is known. Where the catalogue can be read, rows that a deep check finds
+// they say is known; slab files that were never finished are removed. Where the catalogue can be read, rows that a deep check finds
 // wrong are deleted. Where it cannot, a new one is made from what slabs hold, and the old
 // one is kept in a folder beside it; then entries that were forgotten, but whose
 // space was not used again, are back, since nothing on the disk tells them apart.
@@ -42,10 +42,17 @@ func RepairPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, er
 	if err := o.take(); err != nil {
 		return nil, err
 	}
+	if err := o.repair(ctx, opts); err != nil {
+		return o.done(), err
+	}
+	err = o.removeUnfinished()
+	return o.done(), err
+}
+
+func (o *offline) repair(ctx context.Context, opts CheckOptions) error {
 	rows, err := o.rows()
 	if err == nil {
-		err = o.dropBad(ctx, rows, opts)
-		return o.done(), err
+		return o.dropBad(ctx, rows, opts)
 	}
 	o.report.problem(Problem{What: err.Error()})
 	if o.catalog != nil {
@@ -53,20 +60,25 @@ func RepairPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, er
 		_ = o.catalog.Close()
 		o.catalog = nil
 	}
-	err = o.rebuild(ctx, opts)
-	return o.done(), err
+	return o.rebuild(ctx, opts)
 }
 
-// mend gives slabs their headers back, so that what lies in them can be looked at.
-// A file too short to hold anything is removed.
+// mend gives slabs their headers back, so that what lies in them can be looked at;
+// also those that may never have been finished, since nothing else tells whether
+// damage made the zeros. A file too short to hold anything is removed.
 func (o *offline) mend() error {
 	for _, r := range o.set.Refused() {
 		if !damagedSlab(r.Err) {
 			continue
 		}
-		o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
+		zeros := errors.Is(r.Err, slab.ErrUnfinished)
+		if !zeros {
+			o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
+		}
 		_, err := o.set.Restore(r.Number)
 		switch {
+		case err == nil && zeros:
+			o.unfinished = append(o.unfinished, r.Number)
 		case err == nil:
 			o.report.Restored++
 		case errors.Is(err, slab.ErrSize):
@@ -76,6 +88,27 @@ func (o *offline) mend() error {
 		if err != nil {
 			return fmt.Errorf("disk: slabs: %w", err)
 		}
+	}
+	return nil
+}
+
+// removeUnfinished removes the slabs that were never finished: those in which
+// nothing was found.
+func (o *offline) removeUnfinished() error {
+	for _, n := range o.unfinished {
+		if !o.space.RemoveSlab(n) {
+			o.report.problem(Problem{Slab: n, What: "its header was zeros"})
+			o.report.Restored++
+			continue
+		}
+		slabs := o.set.Slabs()
+		i := slices.IndexFunc(slabs, func(s slab.SlabInfo) bool { return s.Number == n })
+		if err := o.set.Remove(n); err != nil {
+			return fmt.Errorf("disk: slabs: %w", err)
+		}
+		o.report.Slabs--
+		o.report.SlabBytes -= slabs[i].Bytes
+		o.report.Removed++
 	}
 	return nil
 }

@@ -184,6 +184,45 @@ func TestRepairRestoresSlabHeaders(t *testing.T) {
 	}
 }
 
+// A slab file whose making was cut short is no damage, and repair removes it.
+func TestUnfinishedSlabsAreNoDamage(t *testing.T) {
+	for _, index := range []string{"there", "gone"} {
+		for _, bytes := range []int64{0, 100, 4 << 10, 512 << 10} {
+			t.Run(fmt.Sprintf("catalogue %s, %d bytes", index, bytes), func(t *testing.T) {
+				s := newShelf(t)
+				mem := vfs.NewMem()
+				cfg := onMem(s.config(), mem)
+				s.filled(cfg, segments(1, 2))
+				f, err := cfg.Slabs.Create("000002.slab", bytes)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := f.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if r := s.mustCheck(cfg, true); !r.Clean() {
+					t.Errorf("before repair: %v", r.Problems)
+				}
+				problems := 0
+				if index == "gone" {
+					problems = 1
+					s.lose(mem, mem.PathJoin(cfg.Dir, indexDir), "gone")
+				}
+				r := s.mustRepair(cfg)
+				if r.Removed != 1 || r.Restored != 0 || r.Segments != 2 || len(r.Problems) != problems || r.Slabs != 1 || r.SlabBytes != 512<<10 {
+					t.Errorf("%+v", r)
+				}
+				if names, err := cfg.Slabs.List(); err != nil || len(names) != 1 {
+					t.Errorf("%q, %v", names, err)
+				}
+				if r := s.mustCheck(cfg, true); !r.Clean() {
+					t.Errorf("after repair: %v", r.Problems)
+				}
+			})
+		}
+	}
+}
+
 // A slab that was cut short keeps what lies in the rest of it.
 func TestRepairKeepsWhatIsLeftOfASlab(t *testing.T) {
 	s := newShelf(t)
