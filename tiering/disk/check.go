@@ -155,27 +155,52 @@ func CheckPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err
 		return nil, err
 	}
 	rows, err := o.rows()
-	if err != nil {
+	if errors.Is(err, errBroken) {
 		o.report.problem(Problem{What: err.Error()})
 		return o.done(), nil
 	}
-	_, err = o.checkRows(ctx, rows, opts)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = o.checkRows(ctx, rows, opts); errors.Is(err, errBroken) {
+		o.report.problem(Problem{What: err.Error()})
+		err = nil
+	}
 	return o.done(), err
 }
 
-// rows opens the catalogue and reads all of it.
-func (o *offline) rows() ([]catalog.Row, error) {
-	if err := o.haveCatalog(indexDir); err != nil {
-		return nil, err
+// errBroken is beside the reason why a catalogue is of no use any more.
+var errBroken = errors.New("broken")
+
+// rows opens the catalogue and reads all of it. errBroken: it has to be made anew.
+// Any other error says nothing about it.
+func (o *offline) rows() (rows []catalog.Row, err error) {
+	if err = o.haveCatalog(indexDir); err == nil {
+		err = o.openCatalog(indexDir, zerolog.Nop())
 	}
-	if err := o.openCatalog(indexDir, zerolog.Nop()); err != nil {
-		return nil, err
+	if err == nil {
+		rows, err = readRows(o.catalog)
 	}
-	return readRows(o.catalog)
+	return rows, o.judge(err)
+}
+
+// judge says whether an error of the catalogue is damage.
+func (o *offline) judge(err error) error {
+	var errno unix.Errno
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &errno) && errno != unix.ENOENT:
+		return fmt.Errorf("%w (if it stays so, move %s away: repair makes a new one)", err, o.path(indexDir))
+	case errors.Is(err, catalog.ErrVersion):
+		return fmt.Errorf("%w: %w", err, ErrVersion)
+	}
+	return fmt.Errorf("%w: %w", errBroken, err)
 }
 
 // checkRows checks every row and reports and answers those that are wrong. Only
-// rows that are right claim their space, the younger first.
+// rows that are right claim their space, the younger first, and after them those
+// whose extents do not read: they are reported, but not known to be wrong.
 func (o *offline) checkRows(ctx context.Context, rows []catalog.Row, opts CheckOptions) (bad []extent.Name, err error) {
 	tenants := o.catalog.Tenants()
 	there := make(map[extent.Name]bool, len(rows))
@@ -183,28 +208,42 @@ func (o *offline) checkRows(ctx context.Context, rows []catalog.Row, opts CheckO
 		there[rows[i].Name] = true
 	}
 	slices.SortFunc(rows, func(a, b catalog.Row) int { return cmp.Compare(b.Generation, a.Generation) })
+	var unread []*catalog.Row
 	for i := range rows {
 		r := &rows[i]
-		if err := ctx.Err(); err != nil {
-			return bad, err
-		}
-		problem := o.checkRow(ctx, r, tenants, there, opts)
-		if problem == nil {
-			problem = o.space.Take(r.Runs)
+		err := o.checkRow(ctx, r, tenants, there, opts)
+		if err == nil {
+			err = o.space.Take(r.Runs)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return bad, ctx.Err()
-		case problem != nil:
-			o.report.bad(r.Name, r.Runs, problem)
-			bad = append(bad, r.Name)
-		default:
+		case errors.Is(err, errCatalog):
+			return bad, o.judge(err)
+		case err == nil:
 			o.report.count(r.Name, r.Runs)
+		default:
+			o.report.bad(r.Name, r.Runs, err)
+			if errors.Is(err, errUnread) {
+				unread = append(unread, r)
+			} else {
+				bad = append(bad, r.Name)
+			}
 		}
 		opts.progress(int64(i+1), int64(len(rows)))
 	}
+	for _, r := range unread {
+		if err := o.space.Take(r.Runs); err != nil {
+			bad = append(bad, r.Name)
+		} else {
+			o.report.count(r.Name, r.Runs)
+		}
+	}
 	return bad, nil
 }
+
+// errCatalog is beside errors that are the catalogue's, and not those of a row.
+var errCatalog = errors.New("catalogue")
 
 func (o *offline) checkRow(ctx context.Context, r *catalog.Row, tenants map[uint32]string, there map[extent.Name]bool, opts CheckOptions) error {
 	p := o.profiles[r.Fingerprint]
@@ -226,8 +265,11 @@ func (o *offline) checkRow(ctx context.Context, r *catalog.Row, tenants map[uint
 		return err
 	}
 	stored, ok, err := o.catalog.Manifest(r.Name)
-	if err != nil || !ok || !bytes.Equal(stored, f.stored) {
-		return fmt.Errorf("the manifest in the catalogue is missing or another (%v)", err)
+	switch {
+	case err != nil:
+		return fmt.Errorf("manifest of %v: %w: %w", r.Name, errCatalog, err)
+	case !ok || !bytes.Equal(stored, f.stored):
+		return errors.New("the manifest in the catalogue is missing or another")
 	}
 	if !opts.Deep {
 		return nil

@@ -19,11 +19,16 @@ import (
 
 // Repair makes a directory one that Check finds clean, and forgets as little as
 // that takes. Headers of slabs that are damaged are written anew, since all that
-// they say is known; slab files that were never finished are removed. Where the catalogue can be read, rows that a deep check finds
-// wrong are deleted. Where it cannot, a new one is made from what slabs hold, and the old
-// one is kept in a folder beside it; then entries that were forgotten, but whose
-// space was not used again, are back, since nothing on the disk tells them apart.
-// It needs the lock, as Check does. Problems in the report are those found before.
+// they say is known; slab files that were never finished are removed. Rows that a
+// deep check finds wrong are deleted. Where the catalogue itself is damaged, a new
+// one is made from what slabs hold, and the old one is kept in a folder beside it;
+// then entries that were forgotten, but whose space was not used again, are back,
+// since nothing on the disk tells them apart.
+//
+// What the disk does not read is reported and left as it is: a daemon forgets such
+// an entry when it needs it and still cannot read it. An error means that nothing
+// was found out about the catalogue or about a slab, and that it is as it was.
+// Repair needs the lock, as Check does. Problems in the report are those found before.
 func Repair(ctx context.Context, dir string, opts CheckOptions) (*Report, error) {
 	return RepairPlace(ctx, Place{Dir: dir}, opts)
 }
@@ -52,15 +57,30 @@ func RepairPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, er
 func (o *offline) repair(ctx context.Context, opts CheckOptions) error {
 	rows, err := o.rows()
 	if err == nil {
-		return o.dropBad(ctx, rows, opts)
+		err = o.dropBad(ctx, rows, opts)
+	}
+	if !errors.Is(err, errBroken) {
+		return err
 	}
 	o.report.problem(Problem{What: err.Error()})
+	o.uncount()
 	if o.catalog != nil {
 		// Its errors are the reason why we are here.
 		_ = o.catalog.Close()
 		o.catalog = nil
 	}
 	return o.rebuild(ctx, opts)
+}
+
+// uncount forgets what rows were found to own.
+func (o *offline) uncount() {
+	o.space = slab.NewSpace(o.format.granule)
+	for _, s := range o.set.Slabs() {
+		o.space.AddSlab(s.Number, s.Bytes)
+	}
+	r := o.report
+	r.UsedBytes, r.PayloadBytes = 0, 0
+	r.Segments, r.SegmentBytes, r.Checkpoints, r.CheckpointBytes = 0, 0, 0, 0
 }
 
 // mend gives slabs their headers back, so that what lies in them can be looked at;

@@ -5,9 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"strings"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 
@@ -295,5 +299,166 @@ func TestOfflineStopsAtSlabsItCannotJudge(t *testing.T) {
 	}
 	if _, err := RepairPlace(t.Context(), place(cfg), CheckOptions{}); !errors.Is(err, ErrVersion) {
 		t.Errorf("repair: %v", err)
+	}
+}
+
+// An extent that does not read now may read later: repair reports it and keeps it.
+func TestRepairKeepsWhatDoesNotRead(t *testing.T) {
+	s := newShelf(t)
+	cfg := onMem(s.config(), vfs.NewMem())
+	things := append(segments(1, 6), chain(50, 3, tenantB)...)
+	s.filled(cfg, things)
+	whole := cfg
+	cfg.Slabs = sectors{cfg.Slabs, map[int64]bool{s.whereIs(cfg, things[2]).Off: true, s.whereIs(cfg, things[6]).Off + 8<<10: true}}
+	if r := s.mustRepair(cfg); len(r.Problems) != 2 || r.Forgotten != 0 || r.Rebuilt || r.UsedBytes+r.FreeBytes != r.SlabBytes-int64(r.Slabs)*r.GranuleBytes {
+		t.Errorf("%+v", r)
+	}
+	if r := s.mustCheck(cfg, true); len(r.Problems) != 2 {
+		t.Errorf("%v", r.Problems)
+	}
+	tier := s.openOK(whole)
+	for _, w := range things {
+		s.mustRead(tier.Tier, w)
+	}
+}
+
+// brokenIndex is a file system on which calls inside the catalogue fail.
+func brokenIndex(mem vfs.FS, errno unix.Errno, fails func(errorfs.Op) bool) vfs.FS {
+	return errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if strings.Contains(op.Path, indexDir+"/") && fails(op) {
+			return fmt.Errorf("injected: %w", errno)
+		}
+		return nil
+	}))
+}
+
+// Errors of the disk, and another version, say nothing about a catalogue: check does
+// not call it damaged, and repair makes no new one.
+func TestOfflineTellsTroubleFromDamage(t *testing.T) {
+	reads := func(op errorfs.Op) bool { return op.Kind.ReadOrWrite() == errorfs.OpIsRead }
+	writes := func(op errorfs.Op) bool { return op.Kind.ReadOrWrite() == errorfs.OpIsWrite }
+	files := func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileReadAt }
+	for name, c := range map[string]struct {
+		errno unix.Errno
+		fails func(errorfs.Op) bool
+	}{
+		"read-only":              {unix.EROFS, writes},
+		"full":                   {unix.ENOSPC, writes},
+		"no access":              {unix.EACCES, reads},
+		"too many files":         {unix.EMFILE, reads},
+		"unreadable":             {unix.EIO, reads},
+		"unreadable tables":      {unix.EIO, files},
+		"another version":        {},
+		"another version of row": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShelf(t)
+			mem := vfs.NewMem()
+			cfg := onMem(s.config(), mem)
+			things := segments(1, 3)
+			s.filled(cfg, things)
+			s.mustCheck(cfg, false) // leaves a table
+			p, want := place(cfg), error(c.errno)
+			switch {
+			case c.fails != nil:
+				p.Index = brokenIndex(mem, c.errno, c.fails)
+			case name == "another version":
+				want = ErrVersion
+				s.editIndex(mem, cfg, []byte{0}, []byte{1, 2})
+			default:
+				want = ErrVersion
+				s.editIndex(mem, cfg, append([]byte{1, 0}, make([]byte, 32)...), []byte{99})
+			}
+			if r, err := CheckPlace(t.Context(), p, CheckOptions{}); !errors.Is(err, want) {
+				t.Errorf("check: %+v, %v", r, err)
+			}
+			if r, err := RepairPlace(t.Context(), p, CheckOptions{}); !errors.Is(err, want) || r != nil && r.Rebuilt {
+				t.Errorf("repair: %+v, %v", r, err)
+			}
+			if c.fails != nil {
+				tier := s.openOK(cfg)
+				for _, w := range things {
+					s.mustRead(tier.Tier, w)
+				}
+			}
+		})
+	}
+}
+
+// editIndex changes the bytes of a row; of the format row, those in front.
+func (s *shelf) editIndex(mem vfs.FS, cfg Config, key, value []byte) {
+	s.Helper()
+	db, err := pebble.Open(mem.PathJoin(cfg.Dir, indexDir), &pebble.Options{FS: mem, FormatMajorVersion: pebble.FormatVirtualSSTables})
+	if err != nil {
+		s.Fatal(err)
+	}
+	if old, closer, err := db.Get(key); err == nil {
+		value = append(value, old[len(value):]...)
+		_ = closer.Close()
+	}
+	if err := errors.Join(db.Set(key, value, pebble.Sync), db.Close()); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// A byte that is wrong anywhere in the tables of a catalogue costs nothing: repair
+// sees it and makes a new catalogue, or it is in no row.
+func TestRepairOfDamagedTables(t *testing.T) {
+	s := newShelf(t)
+	mem := vfs.NewCrashableMem()
+	cfg := onMem(s.config(), mem)
+	s.mkdirs(mem, cfg)
+	things := append(segments(1, 20), chain(50, 3, tenantB)...)
+	s.filled(cfg, things)
+	s.mustCheck(cfg, false) // leaves a table
+	index := mem.PathJoin(cfg.Dir, indexDir)
+	names, err := mem.List(index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rebuilt, tables := 0, 0
+	for _, name := range names {
+		if !strings.HasSuffix(name, ".sst") {
+			continue
+		}
+		tables++
+		for i := range short(16, 200) {
+			damaged := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
+			cfg := onMem(cfg, damaged)
+			flipPart(t, damaged, mem.PathJoin(index, name), i, short(16, 200))
+			if r := s.mustRepair(cfg); r.Rebuilt {
+				rebuilt++
+			}
+			if r := s.mustCheck(cfg, true); !r.Clean() || r.Segments != 20 || r.Checkpoints != 3 {
+				t.Errorf("%s, part %d: %+v", name, i, r)
+			}
+		}
+	}
+	if tables == 0 || rebuilt == 0 {
+		t.Errorf("%d tables, %d times rebuilt", tables, rebuilt)
+	}
+}
+
+// flipPart changes a byte in the i-th of n parts of a file.
+func flipPart(t *testing.T, fs vfs.FS, path string, i, n int) {
+	t.Helper()
+	f, err := fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, off := make([]byte, 1), info.Size()*int64(2*i+1)/int64(2*n)
+	if _, err := f.ReadAt(b, off); err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 0x55
+	if _, err := f.WriteAt(b, off); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

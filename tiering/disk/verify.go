@@ -23,7 +23,7 @@ type found struct {
 }
 
 // readHeader reads the header of the extent that begins with some runs. An error
-// of the bytes is tiering.ErrCorrupt, any other is one of the disk.
+// of the bytes is tiering.ErrCorrupt, one of the disk errUnread.
 func (v *volume) readHeader(runs []slab.Run) (*found, error) {
 	block := slab.AlignedBuffer(slab.BlockBytes)
 	if err := v.readBlocks(runs, 0, block); err != nil {
@@ -55,12 +55,18 @@ func (v *volume) readHeader(runs []slab.Run) (*found, error) {
 
 func corrupt(err error) error { return fmt.Errorf("%w: %w", err, tiering.ErrCorrupt) }
 
+// errUnread is beside the error of a disk: the bytes may be right.
+var errUnread = errors.New("does not read")
+
 func (v *volume) readBlocks(runs []slab.Run, off int64, b []byte) error {
 	err := v.set.Read(runs, off, [][]byte{b})
-	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, tiering.ErrInvalid) {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, tiering.ErrInvalid):
 		return corrupt(err)
 	}
-	return err
+	return fmt.Errorf("%w: %w", errUnread, err)
 }
 
 // verify reads all of an extent and compares every digest.
