@@ -235,9 +235,10 @@ func (o *offline) checkRows(ctx context.Context, rows []catalog.Row, opts CheckO
 	for _, r := range unread {
 		if err := o.space.Take(r.Runs); err != nil {
 			bad = append(bad, r.Name)
-		} else {
-			o.report.count(r.Name, r.Runs)
+			continue
 		}
+		o.report.Unread++
+		o.report.count(r.Name, r.Runs)
 	}
 	return bad, nil
 }

@@ -79,7 +79,7 @@ func (o *offline) uncount() {
 		o.space.AddSlab(s.Number, s.Bytes)
 	}
 	r := o.report
-	r.UsedBytes, r.PayloadBytes = 0, 0
+	r.UsedBytes, r.PayloadBytes, r.Unread = 0, 0, 0
 	r.Segments, r.SegmentBytes, r.Checkpoints, r.CheckpointBytes = 0, 0, 0, 0
 }
 

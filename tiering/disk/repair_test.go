@@ -310,7 +310,7 @@ func TestRepairKeepsWhatDoesNotRead(t *testing.T) {
 	s.filled(cfg, things)
 	whole := cfg
 	cfg.Slabs = sectors{cfg.Slabs, map[int64]bool{s.whereIs(cfg, things[2]).Off: true, s.whereIs(cfg, things[6]).Off + 8<<10: true}}
-	if r := s.mustRepair(cfg); len(r.Problems) != 2 || r.Forgotten != 0 || r.Rebuilt || r.UsedBytes+r.FreeBytes != r.SlabBytes-int64(r.Slabs)*r.GranuleBytes {
+	if r := s.mustRepair(cfg); len(r.Problems) != 2 || r.Unread != 2 || r.Forgotten != 0 || r.Rebuilt || r.UsedBytes+r.FreeBytes != r.SlabBytes-int64(r.Slabs)*r.GranuleBytes {
 		t.Errorf("%+v", r)
 	}
 	if r := s.mustCheck(cfg, true); len(r.Problems) != 2 {

@@ -30,6 +30,7 @@ type Report struct {
 
 	Problems     []Problem `json:"problems"`
 	MoreProblems int       `json:"more_problems,omitempty"` // beyond those listed
+	Unread       int       `json:"unread,omitempty"`        // entries that the disk does not read; Repair keeps them
 
 	// By Repair.
 	Restored  int    `json:"restored,omitempty"`   // headers of slabs written anew

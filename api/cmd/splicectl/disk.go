@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"time"
 
 	"github.com/spliced-kv/spliced/tiering/disk"
@@ -25,17 +24,19 @@ func diskCommand() command {
 		about: `check   compares slab files, catalogue, headers and manifests with each other, and with
         -deep reads every payload and compares it with its digests. Nothing is changed.
 repair  makes the directory one that check finds clean, and forgets as little as that
-        takes: rows that a deep check finds wrong are deleted; a catalogue that cannot be
-        read is made anew from what the slab files hold, and the old one is kept beside it.
-        What was evicted and not written over comes back then.
+        takes: damaged headers of slab files are written anew; rows that a deep check finds
+        wrong are deleted; a damaged catalogue is made anew from what the slab files hold,
+        and the old one is kept beside it. What was evicted or removed, and not written
+        over, comes back then. Entries that the disk does not read are kept: a daemon
+        forgets those that it cannot read either.
 dump    lists every row of the catalogue.
 
 DIR is what -disk names to spliced. All three take its lock: they refuse while a daemon
 has it.
 
 Exit status: 0 nothing is wrong, or not any more; 1 something is wrong, or could not be
-repaired; 2 wrong usage; 3 nothing was looked at: the directory is in use, is not there,
-or was written by another version.`,
+repaired; 2 wrong usage; 3 the directory was not looked at, or not wholly: it is in use,
+is not there, was written by another version, or its file system has trouble.`,
 		examples: []string{"check /var/lib/spliced", "check -deep /var/lib/spliced --json", "repair /var/lib/spliced", "dump -long /var/lib/spliced"},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
 			var f diskFlags
@@ -72,13 +73,13 @@ func (f *diskFlags) run(ctx context.Context, c *call) error {
 	case "repair":
 		return f.repair(ctx, c, dir, o)
 	case "dump":
-		return notLookedAt(f.dump(ctx, c, dir))
+		return f.dump(ctx, c, dir)
 	}
 	return usagef("cannot %q a directory: check, repair or dump", verb)
 }
 
-// notLookedAt gives the errors that mean that nothing was found out a status of
-// their own, and says what to do.
+// notLookedAt gives errors a status of their own, since they mean that it was not
+// found out whether anything is wrong, and says what to do.
 func notLookedAt(err error) error {
 	remedy := ""
 	switch {
@@ -88,8 +89,7 @@ func notLookedAt(err error) error {
 		remedy = "Use the splicectl of that version, or delete the directory: the daemon begins a new one."
 	case errors.Is(err, disk.ErrNotTier):
 		remedy = "DIR is what -disk names to spliced."
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-	default:
+	case errors.Is(err, context.Canceled):
 		return err
 	}
 	if remedy != "" {
@@ -129,12 +129,13 @@ func (f *diskFlags) repair(ctx context.Context, c *call, dir string, o disk.Chec
 	if err != nil {
 		return err
 	}
+	clean := now.Clean() && found.Unread == 0
 	if c.json {
-		err = printJSON(c.stdout, repaired{Found: *found, Clean: now.Clean(), Now: *now})
+		err = printJSON(c.stdout, repaired{Found: *found, Clean: clean, Now: *now})
 	} else {
 		err = printRepair(c.stdout, found, now)
 	}
-	if err == nil && !now.Clean() {
+	if err == nil && !clean {
 		err = errFailed
 	}
 	return err
@@ -142,6 +143,12 @@ func (f *diskFlags) repair(ctx context.Context, c *call, dir string, o disk.Chec
 
 func printRepair(w io.Writer, found, now *disk.Report) error {
 	printProblems(w, found)
+	if found.Restored > 0 {
+		fmt.Fprintf(w, "%d headers of slab files were written anew\n", found.Restored)
+	}
+	if found.Removed > 0 {
+		fmt.Fprintf(w, "%d slab files that held nothing were removed\n", found.Removed)
+	}
 	switch {
 	case found.Rebuilt:
 		fmt.Fprintf(w, "the catalogue was made anew from the slab files: %d segments and %d checkpoints are in it, %d extents are not\n",
@@ -151,8 +158,11 @@ func printRepair(w io.Writer, found, now *disk.Report) error {
 		}
 	case found.Forgotten > 0:
 		fmt.Fprintf(w, "%d rows were deleted\n", found.Forgotten)
-	default:
+	case found.Restored+found.Removed == 0:
 		fmt.Fprintln(w, "nothing was changed")
+	}
+	if found.Unread > 0 {
+		fmt.Fprintf(w, "%d entries do not read and were kept\n", found.Unread)
 	}
 	fmt.Fprintln(w, "now:")
 	return printDiskReport(w, now)
@@ -201,7 +211,7 @@ func (f *diskFlags) dump(ctx context.Context, c *call, dir string) error {
 		return nil
 	})
 	if err != nil {
-		return err
+		return notLookedAt(err)
 	}
 	if c.json {
 		return printJSON(c.stdout, out)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -205,6 +206,45 @@ func TestDiskRepairBringsAllBackWithoutACatalogue(t *testing.T) {
 			t.Errorf("segment %d begins with %x", i, part[:2])
 		}
 		r.Lease.Release()
+	}
+}
+
+func TestDiskRepairSaysWhatItDid(t *testing.T) {
+	dir, keys := filledDir(t)
+	name := filepath.Join(dir, "slabs", "000001.slab")
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte{1}, 100); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "slabs", "000007.slab"), make([]byte, 8192), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := diskJSON[disk.Report](t, exitFailed, "check", dir); r.Clean() {
+		t.Error("a damaged header is nothing wrong")
+	}
+	code, out, errs := cli(t, "disk", "repair", "-quiet", dir)
+	if code != exitOK || strings.Contains(out, "nothing was changed") || strings.Contains(out, "deleted") ||
+		!strings.Contains(out, "1 headers of slab files were written anew") || !strings.Contains(out, "1 slab files that held nothing were removed") {
+		t.Fatalf("exit %d:\n%s%s", code, out, errs)
+	}
+	if r := diskJSON[disk.Report](t, exitOK, "check", "-deep", dir); !r.Clean() || r.Segments != len(keys) {
+		t.Errorf("%+v", r)
+	}
+	// A catalogue that cannot be opened is not one that is damaged.
+	index := filepath.Join(dir, "index")
+	if err := errors.Join(os.Rename(index, index+".away"), os.WriteFile(index, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"check", "repair", "dump"} {
+		if code, out, errs := cli(t, "disk", verb, dir); code != exitRefused || out != "" || !strings.Contains(errs, "not a directory") {
+			t.Errorf("%s: exit %d, %q, %q", verb, code, out, errs)
+		}
 	}
 }
 
