@@ -110,7 +110,15 @@ func (o *offline) take() error {
 		return err
 	}
 	for _, err := range bad {
-		o.report.problem(Problem{What: err.Error()})
+		var errno unix.Errno
+		switch {
+		case errors.Is(err, tiering.ErrCorrupt):
+			o.report.problem(Problem{What: err.Error()})
+		case errors.As(err, &errno):
+			return err
+		default: // its bytes are what its name says
+			return fmt.Errorf("%w: %w", err, ErrVersion)
+		}
 	}
 	for _, p := range profiles {
 		o.profiles[p.Fingerprint()] = p
@@ -264,6 +272,9 @@ func (o *offline) checkRow(ctx context.Context, r *catalog.Row, tenants map[uint
 	}
 	if err := f.agrees(r, tenants[r.Tenant]); err != nil {
 		return err
+	}
+	if _, err := f.chunks(p); err != nil {
+		return corrupt(err)
 	}
 	stored, ok, err := o.catalog.Manifest(r.Name)
 	switch {

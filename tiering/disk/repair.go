@@ -3,6 +3,8 @@ package disk
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -50,7 +52,7 @@ func RepairPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, er
 	if err := o.repair(ctx, opts); err != nil {
 		return o.done(), err
 	}
-	err = o.removeUnfinished()
+	err = errors.Join(o.removeUnfinished(), o.removeProfiles())
 	return o.done(), err
 }
 
@@ -131,6 +133,32 @@ func (o *offline) removeUnfinished() error {
 		o.report.Removed++
 	}
 	return nil
+}
+
+// removeProfiles removes the files of profiles that are damaged; no row needs them
+// any more.
+func (o *offline) removeProfiles() error {
+	dir := o.path(profileDir)
+	names, err := o.index.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("disk: profiles: %w", err)
+	}
+	for _, name := range names {
+		if len(name) != hex.EncodedLen(sha256.Size) {
+			continue
+		}
+		path := o.index.PathJoin(dir, name)
+		if _, err := readProfile(o.index, path, name); !errors.Is(err, tiering.ErrCorrupt) {
+			continue
+		}
+		if err := o.index.Remove(path); err != nil {
+			return fmt.Errorf("disk: profiles: %w", err)
+		}
+	}
+	return syncDir(o.index, dir)
 }
 
 // dropBad deletes the rows that are wrong, and then those that extend them.

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -460,5 +461,49 @@ func flipPart(t *testing.T, fs vfs.FS, path string, i, n int) {
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A profile that is damaged costs the entries that need it, since no digest of theirs
+// can be checked, and no others. One that does not read, or that only another version
+// understands, costs nothing.
+func TestRepairWithoutAProfile(t *testing.T) {
+	s := newShelf(t)
+	mem := vfs.NewMem()
+	cfg := onMem(s.config(), mem)
+	things := append(segments(1, 6), chain(50, 3, tenantB)...)
+	s.filled(cfg, things)
+	fp := smallTwo.Fingerprint()
+	path := mem.PathJoin(cfg.Dir, profileDir, fmt.Sprintf("%x", fp[:]))
+	p := place(cfg)
+	p.Index = errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Path == path {
+			return fmt.Errorf("injected: %w", unix.EIO)
+		}
+		return nil
+	}))
+	if r, err := RepairPlace(t.Context(), p, CheckOptions{}); !errors.Is(err, unix.EIO) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	flipPart(t, mem, path, 0, 2)
+	if r := s.mustRepair(cfg); r.Forgotten != 3 || r.Segments != 6 {
+		t.Errorf("%+v", r)
+	}
+	if r := s.mustCheck(cfg, true); !r.Clean() || r.Profiles != 1 {
+		t.Errorf("after repair: %+v", r)
+	}
+	strange := []byte("a profile of the next version")
+	if err := replaceFile(mem, mem.PathJoin(cfg.Dir, profileDir), fmt.Sprintf("%x", sha256.Sum256(strange)), strange); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := RepairPlace(t.Context(), place(cfg), CheckOptions{}); !errors.Is(err, ErrVersion) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	tier := s.openOK(cfg)
+	for _, w := range things[:6] {
+		s.mustRead(tier.Tier, w)
+	}
+	for _, w := range things[6:] {
+		s.mustWrite(tier.Tier, w, tiering.LevelSynced)
 	}
 }
