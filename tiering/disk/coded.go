@@ -145,6 +145,9 @@ func storedChunks(m *extent.Manifest, l *profile.Layout) ([]storedChunk, error) 
 				if c.bytes = c.n; coded != codec.None {
 					c.bytes = int64(stored.Chunks[k])
 				}
+				if c.bytes > int64(codec.MaxEncodedBytes(int(c.n), codec.Options{})) {
+					return nil, fmt.Errorf("part %d: %d bytes stored of %d", i, c.bytes, c.n)
+				}
 				at += c.bytes
 				list = append(list, c)
 			}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -16,8 +17,10 @@ import (
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 
+	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
@@ -505,5 +508,65 @@ func TestRepairWithoutAProfile(t *testing.T) {
 	}
 	for _, w := range things[6:] {
 		s.mustWrite(tier.Tier, w, tiering.LevelSynced)
+	}
+}
+
+// An extent whose header and manifest are whole, but which nobody can have written,
+// is refused before memory is taken for what it says.
+func TestRepairOfHostileExtents(t *testing.T) {
+	s := newShelf(t)
+	mem := vfs.NewMem()
+	cfg := onMem(s.config(), mem)
+	cfg.Coded = []profile.PartKind{profile.PartK, profile.PartV, profile.PartS}
+	things := segments(1, 4)
+	s.filled(cfg, things)
+	s.forge(cfg, s.whereIs(cfg, things[2]), func(h *extent.Header, m *extent.Manifest) {
+		for i := range m.Parts[0] {
+			if p := &m.Parts[0][i]; len(p.Chunks) > 0 {
+				p.Chunks[0] = 3 << 30
+				break
+			}
+		}
+		h.PayloadBytes = m.PayloadBytes()
+		m.StoredDigests = make([]uint64, extent.Chunks(h.PayloadBytes))
+		h.Runs[0].Len = 4<<30 - slab.BlockBytes
+	})
+	s.lose(mem, mem.PathJoin(cfg.Dir, indexDir), "gone")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r := s.mustRepair(cfg)
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 1<<30 {
+		t.Errorf("%d bytes were taken", n)
+	}
+	if r.Segments != 3 || len(r.Problems) != 2 || !strings.Contains(r.Problems[1].What, "stored") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// forge writes another header over that of an extent.
+func (s *shelf) forge(cfg Config, at slab.Run, change func(*extent.Header, *extent.Manifest)) {
+	s.Helper()
+	o, err := openOffline(place(cfg))
+	if err != nil {
+		s.Fatal(err)
+	}
+	f, err := o.readHeader([]slab.Run{at})
+	if err != nil {
+		s.Fatal(err)
+	}
+	change(&f.Header, f.manifest)
+	stored, err := f.manifest.Encode(nil)
+	if err != nil {
+		s.Fatal(err)
+	}
+	b, err := f.Append(nil, stored)
+	if err != nil {
+		s.Fatal(err)
+	}
+	block := slab.AlignedBuffer(len(b))
+	copy(block, b)
+	if err := errors.Join(o.set.Write([]slab.Run{{Slab: at.Slab, Off: at.Off, Len: int64(len(b))}}, 0, [][]byte{block}), o.close()); err != nil {
+		s.Fatal(err)
 	}
 }
