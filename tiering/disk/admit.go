@@ -122,24 +122,21 @@ func (t *Tier) prepareLocked(o *tiering.Object) (e, parent *entry, err error) {
 func (t *Tier) makeRoomLocked(e *entry, room int64) error {
 	p, owner := e.pool, e.owner
 	quota := owner.total() + e.bytes - room
-	budget := max(p.used+e.bytes-p.budget, t.usedLocked()+e.bytes-t.spaceLimitLocked())
+	over := func() int64 { return max(p.used+e.bytes-p.budget, t.usedLocked()+e.bytes-t.spaceLimitLocked()) }
 	if quota > owner.total()-owner.pinned {
 		return fmt.Errorf("disk: %d bytes for tenant %q, which holds %d of at most %d: %w", e.bytes, owner.Name, owner.total(), room, tiering.ErrQuota)
 	}
-	if budget > p.used-p.pinned {
+	if over() > p.used-p.pinned {
 		return fmt.Errorf("disk: %d bytes in the %s pool, %d of %d used: %w", e.bytes, p.name, p.used, p.budget, tiering.ErrFull)
 	}
 	if quota > 0 {
-		before := t.usedLocked()
 		t.trimLocked(owner, quota)
-		budget -= before - t.usedLocked()
 	}
-	for budget > 0 {
+	for over() > 0 {
 		v := t.victim(p)
 		if v == nil {
 			return fmt.Errorf("disk: %d bytes in the %s pool, %d of %d used: %w", e.bytes, p.name, p.used, p.budget, tiering.ErrFull)
 		}
-		budget -= v.bytes
 		t.evictLocked(v, &t.counters.EvictedRoom)
 	}
 	return nil
@@ -210,7 +207,7 @@ func (t *Tier) settleWaiterLocked(w waiter) {
 	switch e := w.entry; {
 	case e.level >= w.level:
 		t.answerLocked(w, e.level, nil)
-	case e.unsure || t.state > StatePaused:
+	case t.state > StatePaused:
 		t.answerLocked(w, e.level, fmt.Errorf("disk: %x cannot be synced: %w", e.Key[:8], tiering.ErrUnavailable))
 	default:
 		t.raising = append(t.raising, w)

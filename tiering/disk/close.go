@@ -27,12 +27,30 @@ func (t *Tier) Close() error {
 	v := t.vol
 	t.mu.Unlock()
 	if !quiet {
-		return fmt.Errorf("disk: not closed, it has not answered for %v: %w", t.cfg.DrainTime, tiering.ErrUnavailable)
+		return t.hangs()
 	}
-	var err error
-	if v != nil {
-		err = t.closeVolume(v)
+	if v == nil {
+		return t.closed(nil)
 	}
+	done := make(chan error, 1)
+	go func() { done <- t.closeVolume(v) }()
+	late := time.NewTimer(t.cfg.DrainTime)
+	defer late.Stop()
+	select {
+	case err := <-done:
+		return t.closed(err)
+	case <-late.C:
+		return t.hangs()
+	}
+}
+
+// hangs is the answer when the disk does not.
+func (t *Tier) hangs() error {
+	return fmt.Errorf("disk: not closed, it has not answered for %v: %w", t.cfg.DrainTime, tiering.ErrUnavailable)
+}
+
+// closed is the end.
+func (t *Tier) closed(err error) error {
 	t.mu.Lock()
 	t.forgetAllLocked()
 	t.vol, t.state, t.stateCause, t.stateSince = nil, StateClosed, nil, t.cfg.Now()

@@ -123,3 +123,18 @@ func TestCloseIsBounded(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Nor does one that hangs in the last sync.
+func TestCloseIsBoundedInItsSync(t *testing.T) {
+	s := newShelf(t)
+	cfg, faults := faulty(s.config(), 1)
+	cfg.DrainTime = 50 * time.Millisecond
+	tier := s.openOK(cfg)
+	s.mustWrite(tier.Tier, segments(1, 1)[0], tiering.LevelLogged)
+	entered, release := stall(faults, slab.OpSync)
+	if err := tier.close(); !errors.Is(err, tiering.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	<-entered
+	release()
+}

@@ -47,6 +47,7 @@ type Counters struct {
 	EvictedBytes  uint64 // of both
 	Removed       uint64 // by an operator
 	LostWithOther uint64 // because the checkpoint they extend has left
+	LostUnsynced  uint64 // because a sync after they were written failed
 
 	// By opening.
 	Opened  uint64 // entries found
@@ -96,7 +97,7 @@ func (c *Counters) Each(f func(name string, value uint64)) {
 		{"read_errors", c.ReadErrors}, {"read_retries", c.ReadRetries}, {"reads_refused", c.ReadsRefused},
 		{"breaker_openings", c.BreakerOpenings},
 		{"evicted_room", c.EvictedRoom}, {"evicted_quota", c.EvictedQuota}, {"evicted_bytes", c.EvictedBytes},
-		{"removed", c.Removed}, {"lost_with_other", c.LostWithOther}, {"opened", c.Opened}, {"dropped", c.Dropped},
+		{"removed", c.Removed}, {"lost_with_other", c.LostWithOther}, {"lost_unsynced", c.LostUnsynced}, {"opened", c.Opened}, {"dropped", c.Dropped},
 		{"entries", c.Entries}, {"bytes", c.Bytes}, {"leaving_bytes", c.LeavingBytes},
 		{"queue_objects", c.QueueObjects}, {"queue_bytes", c.QueueBytes}, {"slab_bytes", c.SlabBytes}, {"logged", c.Logged},
 	} {

@@ -46,7 +46,6 @@ type entry struct {
 	bytes      int64 // counted: of its runs, or while it is admitted what it may need
 	phase      phase
 	level      tiering.Level
-	unsure     bool // a sync failed after it was written: it will never count as synced
 	used       time.Time
 	usedNews   bool // used is not in the catalogue yet
 	readers    int

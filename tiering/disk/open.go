@@ -34,9 +34,10 @@ func (t *Tier) attach() bool {
 	t.mu.Lock()
 	t.catalogue, t.vol = o.catalogue, v
 	t.models = o.models
-	t.counters.Opened += uint64(len(o.index))
+	entries := len(o.index)
+	t.counters.Opened += uint64(entries)
 	t.counters.Dropped += uint64(o.dropped)
-	t.logged = o.logged
+	t.logged, t.removed = o.logged, map[tiering.Name]uint64{}
 	t.state, t.stateCause, t.stateSince = StateOK, nil, t.cfg.Now()
 	for _, n := range o.dirty {
 		v.dirty[n] = true
@@ -44,7 +45,7 @@ func (t *Tier) attach() bool {
 	t.shrinkLocked()
 	t.wakeLocked()
 	t.mu.Unlock()
-	t.log.Info().Str("tier", "disk").Str("dir", t.cfg.Dir).Int("entries", len(o.index)).Int("dropped", o.dropped).
+	t.log.Info().Str("tier", "disk").Str("dir", t.cfg.Dir).Int("entries", entries).Int("dropped", o.dropped).
 		Dur("took", time.Since(began)).Msg("disk tier is open")
 	return true
 }
@@ -103,9 +104,6 @@ func (t *Tier) load(v *volume) (*opening, error) {
 		m.stored = true
 		o.models[p.Fingerprint()] = m
 	}
-	if err := o.slabs(t, v); err != nil {
-		return nil, err
-	}
 	if err := o.tenants(t, v); err != nil {
 		return nil, err
 	}
@@ -113,41 +111,88 @@ func (t *Tier) load(v *volume) (*opening, error) {
 	if err != nil {
 		return nil, fmt.Errorf("disk: catalogue: %w", err)
 	}
+	used := lastUses(rows)
+	if err := o.restore(t, v, used); err != nil {
+		return nil, err
+	}
+	beyond := o.slabs(t, v, used)
 	o.take(t, v, rows)
 	if len(o.doom) > 0 {
 		if err := v.catalog.Commit(o.doom, true); err != nil {
 			return nil, fmt.Errorf("disk: catalogue: %w", err)
 		}
 	}
+	// A process that was killed may have left names that were not synced.
+	if err := errors.Join(v.slabs.Sync(), syncDir(v.index, v.path(profileDir))); err != nil {
+		return nil, fmt.Errorf("disk: %w", err)
+	}
+	for _, s := range beyond {
+		if err := v.set.Remove(s.Number); err != nil {
+			return nil, fmt.Errorf("disk: slabs: %w", err)
+		}
+	}
 	return o, nil
 }
 
-// slabs adds the slabs that can be used. Files that were never finished, that are
-// damaged or that belong elsewhere are removed: no row of ours can be right about
-// them. Those of another version, or that could not be read, stay as they are.
-// Slabs beyond the budget are given up with their entries.
-func (o *opening) slabs(t *Tier, v *volume) error {
-	for _, r := range v.set.Refused() {
-		t.log.Warn().Str("tier", "disk").Str("file", r.Name).Err(r.Err).Msg("a slab is not used")
-		if errors.Is(r.Err, slab.ErrUnfinished) || errors.Is(r.Err, slab.ErrHeader) || errors.Is(r.Err, slab.ErrSize) {
-			if err := v.set.Remove(r.Number); err != nil {
-				return fmt.Errorf("disk: slabs: %w", err)
-			}
+// lastUses is when something in each slab was used last, by slabs that rows name.
+func lastUses(rows []catalog.Row) map[uint32]int64 {
+	used := map[uint32]int64{}
+	for i := range rows {
+		for _, r := range rows[i].Runs {
+			used[r.Slab] = max(used[r.Slab], rows[i].Used)
 		}
 	}
-	for _, s := range v.set.Slabs() {
+	return used
+}
+
+// restore takes up slabs whose header was damaged: everything in a header is known
+// from elsewhere, and what is in the slab is checked at each read. A slab that was
+// never finished holds nothing, unless rows say otherwise. One of another store is
+// somebody else's, and left alone; one of another version or granule, or that
+// cannot be read now, stands in the way of opening, since going on would delete
+// the rows of all that is in it.
+func (o *opening) restore(t *Tier, v *volume, used map[uint32]int64) error {
+	for _, r := range v.set.Refused() {
+		t.log.Warn().Str("tier", "disk").Str("file", r.Name).Err(r.Err).Msg("a slab is not as it should be")
+		_, named := used[r.Number]
+		var err error
+		switch {
+		case errors.Is(r.Err, slab.ErrUnfinished) && !named:
+			err = v.set.Remove(r.Number)
+		case errors.Is(r.Err, slab.ErrHeader), errors.Is(r.Err, slab.ErrSize), errors.Is(r.Err, slab.ErrUnfinished):
+			_, err = v.set.Restore(r.Number)
+			if errors.Is(err, slab.ErrSize) { // too short to hold anything
+				err = v.set.Remove(r.Number)
+			}
+		case errors.Is(r.Err, slab.ErrStore):
+		case errors.Is(r.Err, slab.ErrVersion), errors.Is(r.Err, slab.ErrGranule):
+			err = fmt.Errorf("%w: %w", r.Err, ErrVersion)
+		default:
+			err = r.Err
+		}
+		if err != nil {
+			return fmt.Errorf("disk: %s: %w", r.Name, err)
+		}
+	}
+	return nil
+}
+
+// slabs adds the slabs that fit the budget, and answers those beyond it, which are
+// those that were used longest ago.
+func (o *opening) slabs(t *Tier, v *volume, used map[uint32]int64) (beyond []slab.SlabInfo) {
+	all := v.set.Slabs()
+	slices.SortStableFunc(all, func(a, b slab.SlabInfo) int { return cmp.Compare(used[b.Number], used[a.Number]) })
+	for _, s := range all {
 		if v.slabBytes.Load()+s.Bytes > t.cfg.PublicBytes+t.cfg.PrivateBytes {
 			t.log.Warn().Str("tier", "disk").Str("file", s.Name).Msg("a slab is beyond the budget and given up")
-			if err := v.set.Remove(s.Number); err != nil {
-				return fmt.Errorf("disk: slabs: %w", err)
-			}
+			beyond = append(beyond, s)
 			continue
 		}
 		v.space.AddSlab(s.Number, s.Bytes)
 		v.addSlab(s)
 		o.dirty = append(o.dirty, s.Number)
 	}
-	return nil
+	return beyond
 }
 
 // tenants gives configured tenants their numbers.
@@ -188,6 +233,9 @@ func (o *opening) take(t *Tier, v *volume, rows []catalog.Row) {
 	for i := range rows {
 		r := &rows[i]
 		e, err := o.entry(r, numbers[r.Tenant])
+		if err == nil && r.Generation <= t.removed[e.Name] {
+			err = fmt.Errorf("removed: %w", tiering.ErrGone)
+		}
 		if err == nil {
 			err = v.space.Take(r.Runs)
 		}
@@ -208,6 +256,9 @@ func (o *opening) entry(r *catalog.Row, owner *account) (*entry, error) {
 		return nil, fmt.Errorf("profile %x, tenant %d or kind %d is not known: %w", r.Fingerprint[:8], r.Tenant, r.Kind, tiering.ErrCorrupt)
 	}
 	name := tierName(r.Name)
+	if err := fits(r, m); err != nil {
+		return nil, err
+	}
 	e := &entry{
 		Name: name, generation: r.Generation, model: m, owner: owner, pool: o.pools[poolOf(name.Kind)],
 		spec: r.Spec, begin: r.Begin, end: r.End, parentName: tierName(r.Parent), created: time.Unix(0, r.Created),
@@ -216,6 +267,15 @@ func (o *opening) entry(r *catalog.Row, owner *account) (*entry, error) {
 		bytes: slab.RunBytes(r.Runs), phase: live, level: tiering.LevelLogged, used: time.Unix(0, r.Used),
 	}
 	return e, nil
+}
+
+// fits says whether a row's lengths are those of its model. Reading trusts them.
+func fits(r *catalog.Row, m *model) error {
+	l := m.layout(tiering.CheckpointKind(r.Kind), r.End-r.Begin)
+	if r.Ranks != m.TPSize() || r.RankBytes != l.Bytes || !r.Coded && r.PayloadBytes != extent.PayloadBytes(r.Ranks, r.RankBytes) {
+		return fmt.Errorf("%d ranks of %d bytes in %d, its profile has %d of %d: %w", r.Ranks, r.RankBytes, r.PayloadBytes, m.TPSize(), l.Bytes, tiering.ErrCorrupt)
+	}
+	return nil
 }
 
 func (o *opening) drop(t *Tier, name extent.Name, err error) {

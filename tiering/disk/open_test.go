@@ -38,8 +38,8 @@ func (s *shelf) rowsOnly(cfg Config, n int, change func(i int, r *catalog.Row)) 
 	for i := range n {
 		row := &catalog.Row{
 			Name: extent.Name{Key: sha256.Sum256(fmt.Append(nil, i))}, Generation: uint64(1000 + i), HeaderBytes: extent.BlockBytes,
-			PayloadBytes: extent.BlockBytes, Tenant: 1, Fingerprint: fp, Spec: profile.SegmentSpec{Role: profile.RoleFirst, Tokens: 20},
-			End: 20, Ranks: 1, RankBytes: 4096, Created: int64(i),
+			PayloadBytes: extent.BlockBytes, Tenant: 1, Fingerprint: fp, Spec: profile.SegmentSpec{Role: profile.RoleFirst, Tokens: 1},
+			End: 1, Ranks: 1, RankBytes: w.profile.SegmentLayout(1).Bytes, Created: int64(i),
 			Runs: []slab.Run{{Slab: slabs[i/per].Number, Off: int64(1+2*(i%per)) * cfg.GranuleBytes, Len: 2 * cfg.GranuleBytes}},
 		}
 		if change != nil {
@@ -63,7 +63,7 @@ func (s *shelf) rowsOnly(cfg Config, n int, change func(i int, r *catalog.Row)) 
 func TestOpenDropsWhatCannotBe(t *testing.T) {
 	s := newShelf(t)
 	cfg := onMem(s.config(), vfs.NewMem())
-	lost := map[int]bool{3: true, 5: true, 7: true, 9: true, 11: true, 12: true, 13: true}
+	lost := map[int]bool{3: true, 5: true, 7: true, 9: true, 11: true, 12: true, 13: true, 15: true}
 	s.rowsOnly(cfg, 40, func(i int, r *catalog.Row) {
 		switch i {
 		case 4:
@@ -76,6 +76,9 @@ func TestOpenDropsWhatCannotBe(t *testing.T) {
 			r.Fingerprint[0]++
 		case 11:
 			r.Tenant = 99
+		case 15:
+			r.PayloadBytes += 4096 // more than its model has
+			r.Runs[0].Len += cfg.GranuleBytes
 		case 12:
 			r.Kind, r.Spec, r.Parent = 1, profile.SegmentSpec{}, extent.Name{Kind: 1, Key: [32]byte{1}}
 		case 13: // extends 12, which is an orphan
@@ -196,4 +199,106 @@ func BenchmarkOpen(b *testing.B) {
 			}
 		})
 	}
+}
+
+// Slabs whose headers were damaged, or could not be read for a moment, keep their
+// entries; those of another version keep the directory closed, and all rows.
+func TestOpenKeepsSlabsInTrouble(t *testing.T) {
+	things := segments(1, 20)
+	for name, test := range map[string]struct {
+		rule  slab.Rule
+		flip  int64 // offset in the header, 0 = none
+		first State
+	}{
+		"a bit of the header":     {flip: 100},
+		"a wrong read":            {rule: slab.Rule{Op: slab.OpRead, Name: "000001.slab", Kind: slab.FaultFlipRead, First: 1}},
+		"not opened for a moment": {rule: slab.Rule{Op: slab.OpOpen, Name: "000001.slab", Kind: slab.FaultError, First: 1}, first: StateMissing},
+		"not read for a moment":   {rule: slab.Rule{Op: slab.OpRead, Name: "000001.slab", Kind: slab.FaultError, First: 1}, first: StateMissing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShelf(t)
+			cfg, faults := faulty(quick(s.config()), 1)
+			s.filled(cfg, things)
+			if test.flip > 0 {
+				if err := faults.Flip("000001.slab", test.flip, 1); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if test.rule.Op != slab.AnyOp {
+				faults.Set(test.rule)
+			}
+			later := cfg
+			later.OpenLater = true
+			tier, err := Open(later)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tier.attach()
+			if h := tier.Health(); h.State != test.first {
+				t.Errorf("%+v, want %v", h, test.first)
+			}
+			if test.first != StateOK && !tier.attach() {
+				t.Errorf("again: %+v", tier.Health())
+			}
+			for _, w := range things {
+				s.mustRead(tier, w)
+			}
+			s.check(tier)
+			if err := tier.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if r := s.mustCheck(cfg, true); !r.Clean() {
+				t.Errorf("%v", r.Problems)
+			}
+		})
+	}
+}
+
+// A name that a killed process left unsynced is synced before anything is promised
+// that depends on it.
+func TestOpenSyncsNames(t *testing.T) {
+	s := newShelf(t)
+	mem := vfs.NewCrashableMem()
+	cfg := onMem(s.config(), mem)
+	s.mkdirs(mem, cfg)
+	killed := cfg
+	faults := slab.NewFaults(cfg.Slabs, 1)
+	killed.Slabs = faults
+	tier := s.openOK(killed)
+	faults.Set(slab.Rule{Op: slab.OpSyncDir, Kind: slab.FaultError, Last: slab.Forever},
+		slab.Rule{Op: slab.OpRemove, Kind: slab.FaultError, Last: slab.Forever})
+	_ = s.write(tier.Tier, segments(1, 1)[0], tiering.LevelLogged)
+	_ = tier.close()
+	again := s.openOK(cfg)
+	w := segments(2, 1)[0]
+	s.mustWrite(again.Tier, w, tiering.LevelSynced)
+	after := s.openOK(onMem(cfg, crashed(mem, 0, nil)))
+	s.mustRead(after.Tier, w)
+}
+
+// A budget made smaller keeps the slabs that were used last.
+func TestShrink(t *testing.T) {
+	s := newShelf(t)
+	cfg := onMem(s.config(), vfs.NewMem())
+	cfg.PublicBytes, cfg.PrivateBytes = 2<<20, 0
+	things := segments(1, 110)
+	s.filled(cfg, things)
+	cfg.PublicBytes = 1 << 20
+	tier := s.openOK(cfg)
+	older, newer := 0, 0
+	for i, w := range things {
+		n := w.name()
+		if _, ok := tier.Lookup(&n); ok && i < len(things)/2 {
+			older++
+		} else if ok {
+			newer++
+		}
+	}
+	if older > newer || newer == 0 {
+		t.Errorf("%d of the older half are left, %d of the newer", older, newer)
+	}
+	if u := tier.Usage(); u.SlabBytes > cfg.PublicBytes {
+		t.Errorf("%+v", u)
+	}
+	s.check(tier.Tier)
 }

@@ -30,7 +30,11 @@ func (t *Tier) Run(ctx context.Context) error {
 		t.wakeLocked()
 		t.mu.Unlock()
 	})()
+	b := startBackground(backgroundThreads(t.cfg.Workers))
+	t.background.Store(b)
 	t.serveAll(ctx)
+	t.background.Store(nil)
+	b.end()
 	t.mu.Lock()
 	t.running = false
 	t.idle.Broadcast()
@@ -46,11 +50,16 @@ func (t *Tier) serveAll(ctx context.Context) {
 		open := t.vol != nil
 		t.mu.Unlock()
 		if open || t.attach() {
-			wait = t.cfg.RetryMin
-			t.serve(ctx)
-			continue
+			// One that fails soon after each opening is opened less and less often.
+			began := time.Now()
+			t.serve(ctx, wait)
+			if time.Since(began) > max(t.cfg.RetryMax, 2*wait) {
+				wait = t.cfg.RetryMin
+				continue
+			}
+		} else {
+			t.pause(wait)
 		}
-		t.pause(wait)
 		wait = min(2*wait, t.cfg.RetryMax)
 	}
 }
@@ -79,8 +88,8 @@ func (t *Tier) pause(d time.Duration) {
 }
 
 // serve works on the open volume until the tier is closed or the volume has to be
-// opened anew.
-func (t *Tier) serve(ctx context.Context) {
+// opened anew, which it is after a while only.
+func (t *Tier) serve(ctx context.Context, while time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	v := t.vol
@@ -99,7 +108,7 @@ func (t *Tier) serve(ctx context.Context) {
 	}
 	others.Go(func() { t.commitLoop(v) })
 	others.Go(func() { t.syncLoop(v) })
-	t.keep(v)
+	t.keep(v, while)
 	cancel()
 	writers.Wait()
 	others.Wait()
@@ -110,7 +119,7 @@ func (t *Tier) serve(ctx context.Context) {
 
 // keep looks after the volume while others work: at intervals it has what is
 // logged synced and uses noted, and it tries out a disk that was in trouble.
-func (t *Tier) keep(v *volume) {
+func (t *Tier) keep(v *volume, while time.Duration) {
 	wait, probe := t.cfg.RetryMin, time.Now().Add(t.cfg.RetryMin)
 	synced := time.Now()
 	for {
@@ -128,6 +137,7 @@ func (t *Tier) keep(v *volume) {
 		}
 		again, reopen := t.probe(v)
 		if reopen {
+			t.pause(while) // reads go on meanwhile
 			t.stop(v)
 			return
 		}
@@ -225,6 +235,10 @@ func (t *Tier) detach(v *volume) {
 	for t.reading > 0 {
 		t.idle.Wait()
 	}
+	// Rows that were to be deleted may still be there: they are not to come back.
+	for _, e := range append(t.doomed, t.deleted...) {
+		t.removed[e.Name] = max(t.removed[e.Name], e.generation)
+	}
 	t.forgetAllLocked()
 	t.vol = nil
 	t.mu.Unlock()
@@ -239,7 +253,7 @@ func (t *Tier) forgetAllLocked() {
 	for _, e := range t.index {
 		if e.phase == admitted {
 			t.counters.WritesDropped++
-			t.unqueueLocked(e)
+			t.endWriteLocked(e.write, tiering.LevelMemory, fmt.Errorf("disk: %s: %w", t.state, tiering.ErrUnavailable))
 		}
 		e.phase = forgotten
 	}
@@ -247,7 +261,7 @@ func (t *Tier) forgetAllLocked() {
 		t.answerLocked(w, tiering.LevelMemory, fmt.Errorf("disk: %s: %w", t.state, tiering.ErrUnavailable))
 	}
 	t.catalogue = t.newCatalogue()
-	t.ready, t.deleted, t.raising = nil, nil, nil
+	t.queue, t.ready, t.deleted, t.raising = nil, nil, nil, nil
 }
 
 // usesAtOnce bounds one batch of use times.

@@ -374,14 +374,13 @@ func (s *shelf) check(t *Tier) {
 	defer t.mu.Unlock()
 	var pools [poolCount]int64
 	owners := map[*account]int64{}
-	var runs, pinned int64
+	var pinned int64
 	for n, e := range t.index {
 		if e.Name != n || e.phase == forgotten {
 			s.Errorf("%x is in the index as %x, phase %d", e.Key[:4], n.Key[:4], e.phase)
 		}
 		pools[e.pool.number] += e.bytes
 		owners[e.owner] += e.bytes
-		runs += slab.RunBytes(e.runs)
 		if e.pins > 0 {
 			pinned += e.bytes
 		}
@@ -408,10 +407,28 @@ func (s *shelf) check(t *Tier) {
 	if got := t.pools[public].pinned + t.pools[private].pinned; got != pinned {
 		s.Errorf("%d bytes count as pinned, %d are", got, pinned)
 	}
-	if t.vol != nil && t.state < StateFailed {
-		if free := t.vol.space.FreeBytes(); free+runs+t.leaving != t.vol.capacity {
-			s.Errorf("%d bytes free, %d in entries, %d leaving, of %d", free, runs, t.leaving, t.vol.capacity)
+	s.checkSpaceLocked(t)
+}
+
+// checkSpaceLocked waits out the moment between the return of space and its account.
+func (s *shelf) checkSpaceLocked(t *Tier) {
+	s.Helper()
+	for deadline := time.Now().Add(10 * time.Second); t.vol != nil && t.state < StateFailed; {
+		var runs int64
+		for _, e := range t.index {
+			runs += slab.RunBytes(e.runs)
 		}
+		free := t.vol.space.FreeBytes()
+		if free+runs+t.leaving == t.vol.capacity {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Errorf("%d bytes free, %d in entries, %d leaving, of %d", free, runs, t.leaving, t.vol.capacity)
+			return
+		}
+		t.mu.Unlock()
+		runtime.Gosched()
+		t.mu.Lock()
 	}
 }
 

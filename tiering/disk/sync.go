@@ -71,7 +71,7 @@ func (t *Tier) settleSync(v *volume, r *syncRound, data, rows error) {
 		t.syncFailed(v, r)
 		_ = t.writeTrouble(data)
 	case rows != nil:
-		t.syncFailed(v, r)
+		t.rowsFailed(r)
 		_ = t.catalogTrouble(rows)
 	}
 	var free []*entry
@@ -83,7 +83,11 @@ func (t *Tier) settleSync(v *volume, r *syncRound, data, rows error) {
 	t.raising = nil
 	for _, w := range waiting {
 		if w.entry.phase == forgotten {
-			t.answerLocked(w, tiering.LevelMemory, fmt.Errorf("disk: %x left before it was synced: %w", w.entry.Key[:8], tiering.ErrGone))
+			why := error(tiering.ErrGone)
+			if data != nil {
+				why = fmt.Errorf("%w: %w", data, tiering.ErrUnavailable)
+			}
+			t.answerLocked(w, tiering.LevelMemory, fmt.Errorf("disk: %x left before it was synced: %w", w.entry.Key[:8], why))
 			continue
 		}
 		t.settleWaiterLocked(w)
@@ -102,7 +106,7 @@ func (t *Tier) syncedLocked(r *syncRound) (free []*entry) {
 			continue
 		}
 		if e.failures != r.failures {
-			e.unsure = true
+			t.unsureLocked(e)
 			continue
 		}
 		e.level = tiering.LevelSynced
@@ -117,15 +121,31 @@ func (t *Tier) syncedLocked(r *syncRound) (free []*entry) {
 	return free
 }
 
-// syncFailed marks what can never be called synced: after an error the kernel
-// forgets what it could not write, and answers the next sync with success.
+// syncFailed forgets what can never be called synced: after an error the kernel
+// drops what it could not write, and answers the next sync with success. To keep
+// such an entry as logged would do until the next opening, which knows of no error.
 func (t *Tier) syncFailed(v *volume, r *syncRound) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counters.SyncErrors++
 	v.failures++
 	for _, e := range r.logged {
-		e.unsure = true
+		if e.phase == live {
+			t.unsureLocked(e)
+		}
 	}
+	t.deleted = append(r.deleted, t.deleted...)
+}
+
+func (t *Tier) unsureLocked(e *entry) {
+	t.counters.LostUnsynced++
+	t.forgetLocked(e)
+}
+
+// rowsFailed keeps what a failed catalogue leaves open for the next opening.
+func (t *Tier) rowsFailed(r *syncRound) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.counters.SyncErrors++
 	t.deleted = append(r.deleted, t.deleted...)
 }

@@ -3,6 +3,7 @@ package disk
 import (
 	"math/bits"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -19,6 +20,8 @@ type Tier struct {
 	budgets [poolCount]int64
 	answers sync.WaitGroup // of waiters being called back
 	staging *budget        // bytes of coded writes in memory
+
+	background atomic.Pointer[background] // while Run runs
 
 	mu sync.Mutex // guards what follows
 	catalogue
@@ -39,9 +42,10 @@ type Tier struct {
 	ready       []*write // written, without a row
 	deleted     []*entry // row deleted, not synced
 	raising     []waiter
-	spaceWanted int  // workers that wait for space
-	syncWanted  bool // the clock says so
-	reading     int  // reads that use vol
+	spaceWanted int                     // workers that wait for space
+	syncWanted  bool                    // the clock says so
+	removed     map[tiering.Name]uint64 // generations of rows that the next opening has to delete
+	reading     int                     // reads that use vol
 
 	// Conditions of mu, by who waits.
 	jobs  *sync.Cond // workers, for the queue
@@ -63,7 +67,7 @@ func Open(cfg Config) (*Tier, error) {
 	}
 	t := &Tier{
 		cfg: cfg, log: cfg.Log, budgets: budgets(&cfg), staging: newBudget(cfg.QueueBytes),
-		models: map[profile.Fingerprint]*model{}, state: StateOpening, stateSince: cfg.Now(),
+		models: map[profile.Fingerprint]*model{}, removed: map[tiering.Name]uint64{}, state: StateOpening, stateSince: cfg.Now(),
 	}
 	for _, kind := range cfg.Coded {
 		t.coded[kind] = true
@@ -156,7 +160,8 @@ func (t *Tier) Touch(n *tiering.Name) {
 }
 
 // Remove implements tiering.Tier. What extends the entry goes with it, and what
-// is on its way to the disk is given up.
+// is on its way to the disk is given up. The entry does not come back after a crash
+// once the next sync has been made: after Config.SyncEvery at the latest.
 func (t *Tier) Remove(n *tiering.Name) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -246,8 +246,10 @@ func TestPaused(t *testing.T) {
 			w := segments(1, 3)
 			s.mustWrite(tier.Tier, w[0], tiering.LevelSynced)
 			faults.Set(slab.Rule{Op: slab.OpWrite, Kind: slab.FaultError, Errno: errno, Last: slab.Forever})
-			if err := s.write(tier.Tier, w[1], tiering.LevelLogged); !errors.Is(err, tiering.ErrUnavailable) {
-				t.Errorf("%v", err)
+			for range failuresToPause {
+				if err := s.write(tier.Tier, w[1], tiering.LevelLogged); !errors.Is(err, tiering.ErrUnavailable) {
+					t.Errorf("%v", err)
+				}
 			}
 			if h := tier.Health(); h.State != StatePaused || h.Cause == "" || !h.Reads {
 				t.Errorf("%+v", h)
@@ -264,8 +266,8 @@ func TestPaused(t *testing.T) {
 	}
 }
 
-// After a sync that failed, nothing written before counts as synced, and who asked
-// for it is told.
+// After a sync that failed, nothing written before may count as synced ever: it is
+// forgotten, and who asked is told. What was synced before stays.
 func TestSyncFails(t *testing.T) {
 	s := newShelf(t)
 	cfg, faults := faulty(quick(s.config()), 1)
@@ -280,16 +282,155 @@ func TestSyncFails(t *testing.T) {
 	}
 	tier.awaitState(t, StateOK)
 	s.mustWrite(tier.Tier, w[3], tiering.LevelSynced)
-	for i, want := range []tiering.Level{tiering.LevelSynced, tiering.LevelLogged, tiering.LevelLogged, tiering.LevelSynced} {
+	for i, there := range []bool{true, false, false, true} {
 		n := w[i].name()
-		if e, ok := tier.Lookup(&n); !ok || e.Level != want {
+		if e, ok := tier.Lookup(&n); ok != there || ok && e.Level != tiering.LevelSynced {
 			t.Errorf("%d: %+v, %v", i, e, ok)
 		}
+	}
+	s.mustWrite(tier.Tier, w[1], tiering.LevelSynced)
+	if c := tier.Counters(); c.LostUnsynced != 2 || c.SyncErrors != 1 {
+		t.Errorf("%+v", c)
+	}
+	for _, i := range []int{0, 1, 3} {
 		s.mustRead(tier.Tier, w[i])
 	}
-	if err := s.write(tier.Tier, w[1], tiering.LevelSynced); !errors.Is(err, tiering.ErrUnavailable) {
-		t.Errorf("asked again: %v", err)
+	s.check(tier.Tier)
+}
+
+// A block that takes no writes costs one write and its space, not all that follow.
+func TestBadBlock(t *testing.T) {
+	s := newShelf(t)
+	cfg := onMem(quick(s.config()), vfs.NewMem())
+	cfg.Slabs = badBlock{FS: cfg.Slabs, name: "000001.slab", off: 100 << 10, write: true}
+	tier := s.openOK(cfg)
+	failed := 0
+	for _, w := range segments(1, 60) {
+		if err := s.write(tier.Tier, w, tiering.LevelLogged); err != nil {
+			failed++
+		}
 	}
+	if failed != 1 || tier.Health().State != StateOK {
+		t.Errorf("%d of 60 writes failed, %+v", failed, tier.Health())
+	}
+	s.check(tier.Tier)
+}
+
+// badBlock fails what touches one block of one file.
+type badBlock struct {
+	slab.FS
+	name  string
+	off   int64
+	write bool // else reads
+}
+
+func (f badBlock) Open(name string) (slab.File, error) { return f.wrap(name)(f.FS.Open(name)) }
+
+func (f badBlock) Create(name string, bytes int64) (slab.File, error) {
+	return f.wrap(name)(f.FS.Create(name, bytes))
+}
+
+func (f badBlock) wrap(name string) func(slab.File, error) (slab.File, error) {
+	return func(file slab.File, err error) (slab.File, error) {
+		if err != nil || name != f.name {
+			return file, err
+		}
+		return badBlockFile{file, f}, nil
+	}
+}
+
+type badBlockFile struct {
+	slab.File
+	bad badBlock
+}
+
+func (f badBlockFile) meets(bufs [][]byte, off int64) bool {
+	for _, b := range bufs {
+		if off <= f.bad.off && f.bad.off < off+int64(len(b)) {
+			return true
+		}
+		off += int64(len(b))
+	}
+	return false
+}
+
+func (f badBlockFile) ReadAt(bufs [][]byte, off int64) error {
+	if !f.bad.write && f.meets(bufs, off) {
+		return unix.EIO
+	}
+	return f.File.ReadAt(bufs, off)
+}
+
+func (f badBlockFile) WriteAt(bufs [][]byte, off int64) error {
+	if f.bad.write && f.meets(bufs, off) {
+		return unix.EIO
+	}
+	return f.File.WriteAt(bufs, off)
+}
+
+// What an operator removed does not come back with the rows that could not be
+// deleted any more.
+func TestRemovedStaysRemoved(t *testing.T) {
+	s := newShelf(t)
+	cfg := onMem(quick(s.config()), vfs.NewMem())
+	tier := s.openOK(cfg)
+	w := segments(1, 2)
+	for _, w := range w {
+		s.mustWrite(tier.Tier, w, tiering.LevelSynced)
+	}
+	_ = tier.catalogTrouble(errors.New("as if the catalogue had failed"))
+	n := w[0].name()
+	if !tier.Remove(&n) {
+		t.Fatal("not there")
+	}
+	tier.awaitState(t, StateOK)
+	if _, ok := tier.Lookup(&n); ok {
+		t.Error("what was removed is back")
+	}
+	s.mustRead(tier.Tier, w[1])
+	s.mustWrite(tier.Tier, w[0], tiering.LevelSynced)
+	s.check(tier.Tier)
+}
+
+// A ticket that is started when the directory is about to be opened anew is
+// answered, and nobody meets it later.
+func TestStartWhileReopening(t *testing.T) {
+	leaks(t)
+	s := newShelf(t)
+	cfg, faults := faulty(quick(s.config()), 1)
+	tier := s.openOK(cfg)
+	w := segments(1, 4)
+	s.mustWrite(tier.Tier, w[0], tiering.LevelSynced)
+	late, err := s.admit(tier.Tier, w[1], 1<<40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A sync that hangs keeps the syncer, but not the probe.
+	entered, wait := make(chan struct{}, 1), make(chan struct{})
+	faults.Set(slab.Rule{Op: slab.OpSync, Name: "000001.slab", Kind: slab.FaultSlow, Entered: entered, Wait: wait, First: 1})
+	synced, err := s.begin(tier.Tier, w[2], tiering.LevelSynced)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-entered
+	_ = tier.catalogTrouble(errors.New("as if the catalogue had failed"))
+	await(t, "the workers to leave", func() bool {
+		tier.mu.Lock()
+		defer tier.mu.Unlock()
+		return tier.vol != nil && tier.vol.stopping && tier.vol.writers == 0
+	})
+	answer := make(chan error, 1)
+	late.Start(tiering.LevelLogged, func(_ tiering.Level, err error) { answer <- err })
+	if err := <-answer; !errors.Is(err, tiering.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	close(wait)
+	<-synced
+	tier.awaitState(t, StateOK)
+	for _, w := range w {
+		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+	}
+	s.check(tier.Tier)
 }
 
 // When the catalogue fails, what is known is read on, and once the disk takes

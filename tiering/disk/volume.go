@@ -36,12 +36,14 @@ type volume struct {
 	profiles sync.Mutex // held while one is written
 
 	// Guarded by the tier's lock.
-	capacity int64           // bytes that slabs hold
-	frees    uint64          // times that space came free
-	dirty    map[uint32]bool // slabs written since the last sync
-	failures int             // syncs of data that failed
-	writers  int             // running
-	stopping bool
+	capacity  int64           // bytes that slabs hold
+	frees     uint64          // times that space came free
+	dirty     map[uint32]bool // slabs written since the last sync
+	failures  int             // syncs of data that failed
+	lost      int64           // bytes given up after writes that failed, no part of capacity
+	badWrites int             // in a row
+	writers   int             // running
+	stopping  bool
 }
 
 func (v *volume) path(name string) string { return v.index.PathJoin(v.dir, name) }

@@ -396,3 +396,31 @@ func TestMemoryIsLetGoBeforeTheAnswer(t *testing.T) {
 		s.mustRead(tier.Tier, segments(1, 1)[0])
 	}
 }
+
+// What a tenant pays with in one pool makes no room in the other.
+func TestQuotaAndPoolTogether(t *testing.T) {
+	s := newShelf(t)
+	cfg := onMem(s.config(), vfs.NewMem())
+	cfg.PublicBytes, cfg.PrivateBytes = 3<<20, 256<<10
+	tier := s.openOK(cfg)
+	for _, w := range segments(1, 30) {
+		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+	}
+	node := func(seed uint64, tenant tiering.TenantID) thing {
+		return thing{seed: seed, profile: smallTwo, tenant: tenant, kind: tiering.Exact, tokens: 40}
+	}
+	for i := range 30 { // the private pool is full of another's
+		s.mustWrite(tier.Tier, node(uint64(500+i), tenantB), tiering.LevelLogged)
+	}
+	for i := range 10 {
+		k, err := s.admit(tier.Tier, node(uint64(100+i), tenantA), tier.Used(tenantA))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if u := tier.Usage().Pools[private]; u.UsedBytes > u.BudgetBytes {
+			t.Errorf("the private pool holds %d of %d", u.UsedBytes, u.BudgetBytes)
+		}
+		k.Cancel()
+	}
+	s.check(tier.Tier)
+}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
@@ -96,7 +98,7 @@ func (t *Tier) writeBytes(ctx context.Context, v *volume, w *write) error {
 		return err
 	}
 	if err := v.set.Write(h.Runs, 0, append([][]byte{header}, buffers(p.pieces)...)); err != nil {
-		return t.writeTrouble(fmt.Errorf("disk: write %x: %w", e.Key[:8], err))
+		return t.writeFailed(v, e, fmt.Errorf("disk: write %x: %w", e.Key[:8], err))
 	}
 	w.manifest = p.manifest
 	return nil
@@ -123,6 +125,7 @@ func (t *Tier) place(v *volume, e *entry, h *extent.Header) error {
 func (t *Tier) written(v *volume, w *write) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	v.badWrites = 0
 	for _, r := range w.entry.runs {
 		v.dirty[r.Slab] = true
 	}
@@ -135,6 +138,36 @@ func (t *Tier) written(v *volume, w *write) {
 func (t *Tier) writeTrouble(err error) error {
 	t.trouble(afterWrite(err), err)
 	return fmt.Errorf("%w: %w", err, answer(err))
+}
+
+// Space where a write failed is lost until the next opening, so that the next write
+// does not meet the same bad block; but no more than a part of all, since it may be
+// the disk that is bad. Several failures in a row mean that.
+const (
+	failuresToPause = 3
+	lostPart        = 16
+)
+
+// writeFailed decides whether a place is bad, or the disk.
+func (t *Tier) writeFailed(v *volume, e *entry, err error) error {
+	if !errors.Is(err, unix.EIO) {
+		return t.writeTrouble(err)
+	}
+	t.mu.Lock()
+	v.badWrites++
+	bytes := slab.RunBytes(e.runs)
+	if e.phase != forgotten && v.lost+bytes <= v.capacity/lostPart {
+		v.lost += bytes
+		v.capacity -= bytes
+		e.runs = nil // nobody frees them
+	}
+	pause := v.badWrites >= failuresToPause
+	t.mu.Unlock()
+	if pause {
+		return t.writeTrouble(err)
+	}
+	t.log.Warn().Str("tier", "disk").Err(err).Msg("space of the disk tier is given up")
+	return fmt.Errorf("%w: %w", err, tiering.ErrUnavailable)
 }
 
 // failWrite ends a write that has no row.
