@@ -12,8 +12,6 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
-	"github.com/spliced-kv/spliced/tiering/disk/catalog"
-	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
@@ -251,90 +249,5 @@ func (s *shelf) lose(mem *vfs.MemFS, dir, how string) {
 	}
 	if err := f.Close(); err != nil {
 		s.Fatal(err)
-	}
-}
-
-// meddle changes rows of a closed directory.
-func (s *shelf) meddle(cfg Config, change func([]catalog.Row) []catalog.Change) {
-	s.Helper()
-	o, err := openOffline(place(cfg))
-	if err != nil {
-		s.Fatal(err)
-	}
-	rows, err := o.rows()
-	if err == nil {
-		err = o.catalog.Commit(change(rows), true)
-	}
-	if err = errors.Join(err, o.close()); err != nil {
-		s.Fatal(err)
-	}
-}
-
-// A row that points to another's space is dropped, not the other, however young it
-// says it is, and not what has nothing to do with it.
-func TestRepairOverlap(t *testing.T) {
-	s := newShelf(t)
-	cfg := onMem(s.config(), vfs.NewMem())
-	things := append(segments(1, 6), chain(50, 3, tenantA)...)
-	s.filled(cfg, things)
-	s.meddle(cfg, func(rows []catalog.Row) []catalog.Change {
-		r := rows[len(rows)-1]
-		r.Name, r.Generation, r.Parent = extent.Name{}, 1<<40, extent.Name{}
-		return []catalog.Change{{Row: &r, Manifest: []byte{1}}}
-	})
-	rep, err := RepairPlace(context.Background(), place(cfg), CheckOptions{})
-	if err != nil || rep.Forgotten != 1 {
-		t.Errorf("%+v, %v", rep, err)
-	}
-	if r := s.mustCheck(cfg, true); !r.Clean() || r.Segments+r.Checkpoints != len(things) {
-		t.Errorf("%+v", r)
-	}
-}
-
-// A sector that cannot be read costs what lies in it when a catalogue is rebuilt.
-func TestRebuildAroundBadSector(t *testing.T) {
-	s := newShelf(t)
-	mem := vfs.NewMem()
-	cfg := onMem(s.config(), mem)
-	things := segments(1, 20)
-	s.filled(cfg, things)
-	s.lose(mem, mem.PathJoin(cfg.Dir, indexDir), "gone")
-	p := place(cfg)
-	p.Slabs = badBlock{FS: cfg.Slabs, name: "000001.slab", off: 100 << 10}
-	rep, err := RepairPlace(context.Background(), p, CheckOptions{})
-	if err != nil || rep.Segments != len(things)-1 || len(rep.Problems) == 0 {
-		t.Errorf("%+v, %v", rep, err)
-	}
-}
-
-// A slab whose making was cut short is no damage; one with a damaged header is
-// until it is repaired, and costs nothing.
-func TestRepairSlabHeaders(t *testing.T) {
-	s := newShelf(t)
-	cfg, faults := faulty(s.config(), 1)
-	things := segments(1, 20)
-	s.filled(cfg, things)
-	f, err := cfg.Slabs.Create("000002.slab", 512<<10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if r := s.mustCheck(cfg, true); !r.Clean() {
-		t.Errorf("an unfinished slab: %v", r.Problems)
-	}
-	if err := faults.Flip("000001.slab", 20, 1); err != nil {
-		t.Fatal(err)
-	}
-	if r := s.mustCheck(cfg, false); r.Clean() {
-		t.Error("a damaged header is not found")
-	}
-	rep, err := RepairPlace(context.Background(), place(cfg), CheckOptions{})
-	if err != nil || rep.Forgotten != 0 {
-		t.Errorf("%+v, %v", rep, err)
-	}
-	if r := s.mustCheck(cfg, true); !r.Clean() || r.Segments != len(things) {
-		t.Errorf("%+v", r)
 	}
 }
