@@ -56,9 +56,8 @@ func Open(fs vfs.FS, dir string, o Options) (*Catalog, error) {
 		o.memTable = memTableBytes
 	}
 	c := &Catalog{g: newGuard(fs), log: o.Log, within: o.CloseWithin}
-	_, err := call(c, func() (_ struct{}, err error) {
-		c.db, err = pebble.Open(dir, c.options(o.memTable))
-		return struct{}{}, err
+	_, err := call(c, func() (struct{}, error) {
+		return struct{}{}, c.openDB(dir, c.options(o.memTable))
 	})
 	if err == nil {
 		err = c.start(o.StoreID)
@@ -68,6 +67,15 @@ func Open(fs vfs.FS, dir string, o Options) (*Catalog, error) {
 		return nil, fmt.Errorf("open catalogue %s: %w", dir, marked(err))
 	}
 	return c, nil
+}
+
+func (c *Catalog) openDB(dir string, o *pebble.Options) (err error) {
+	late := newLateScheduler()
+	o.Experimental.CompactionScheduler = late
+	if c.db, err = pebble.Open(dir, o); err == nil {
+		late.open()
+	}
+	return err
 }
 
 // start reads what is not an entry.
