@@ -42,14 +42,7 @@ func testAtOnce(r *rig) {
 	users.Wait()
 	r.Settle()
 	r.held()
-	sums := map[tiering.TenantID]int64{}
-	for _, o := range list {
-		if e, ok := r.Find(o); ok {
-			sums[o.Tenant.ID] += e.Bytes
-		}
-	}
-	r.wantUsed(alice, sums[alice.ID])
-	r.wantUsed(bob, sums[bob.ID])
+	r.balanced(list)
 	for _, o := range list {
 		if _, ok := r.Find(o); ok {
 			r.want(o)

@@ -204,6 +204,43 @@ func (r *rig) wantUsed(t tiering.Tenant, bytes int64) {
 	}
 }
 
+// balanced compares accounts with the sum of what is found, once all that moves
+// has come to rest.
+func (r *rig) balanced(list []*Object) {
+	r.Helper()
+	if err := balanced(r.Subject, list, 20*time.Second); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func balanced(s Subject, list []*Object, patience time.Duration) (err error) {
+	for until := time.Now().Add(patience); time.Now().Before(until); runtime.Gosched() {
+		if err = unbalanced(s, list); err == nil {
+			break
+		}
+		s.Settle()
+	}
+	return err
+}
+
+func unbalanced(s Subject, list []*Object) error {
+	rest := map[tiering.TenantID]int64{}
+	for _, o := range list {
+		rest[o.Tenant.ID] = s.Used(o.Tenant.ID)
+	}
+	for _, o := range list {
+		if e, ok := s.Find(o); ok {
+			rest[o.Tenant.ID] -= e.Bytes
+		}
+	}
+	for id, bytes := range rest {
+		if bytes != 0 {
+			return fmt.Errorf("tenant %d is charged %d bytes more than the sum of what is found: %w", id, bytes, ErrWrong)
+		}
+	}
+	return nil
+}
+
 // found lists which of some objects are found.
 func (r *rig) found(list []*Object) (found []bool) {
 	for _, o := range list {

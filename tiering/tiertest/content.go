@@ -57,6 +57,7 @@ func testBegun(r *rig) {
 	r.open(Options{})
 	o, other := r.segment(alice), Checkpoint(Pair, alice, r.next(), tiering.Exact, nil, 30)
 	for _, o := range []*Object{o, other} {
+		r.Settle()
 		before := r.Used(alice.ID)
 		f, err := r.Begin(o)
 		r.must(err)

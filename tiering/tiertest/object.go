@@ -83,7 +83,7 @@ func (o *Object) Fill(seed uint64) {
 		b := make([]byte, l.Bytes)
 		rng := rand.New(rand.NewPCG(seed, uint64(rank)<<8|uint64(o.Kind)))
 		for i, p := range l.Parts {
-			fillPart(b[p.Off:p.Off+p.Len], rng, (int(seed)+i)%3)
+			fillPart(b[p.Off:p.Off+p.Len], rng, int((seed+uint64(i))%3))
 		}
 		o.Bytes = append(o.Bytes, b)
 		o.Digests = append(o.Digests, digestsOf(&l, b))

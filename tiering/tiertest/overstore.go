@@ -50,16 +50,15 @@ func NewStore(cfg tiering.Config, m *Memory, trait Traits) (*Store, error) {
 	return s, nil
 }
 
-// Stop ends the store's goroutines and closes it, after a flush if there is time.
-// Stopping again does nothing.
+// Stop ends the store's goroutines and closes it, after a flush if it is told so;
+// what a quota keeps from being written is not. Stopping again does nothing.
 func (s *Store) Stop(flush bool) error {
 	s.stop.Do(func() {
-		var err error
 		if flush {
-			_, err = s.Flush(context.Background())
+			_, _ = s.Flush(context.Background())
 		}
 		s.cancel()
-		s.stopErr = errors.Join(err, <-s.ended, s.Store.Close())
+		s.stopErr = errors.Join(<-s.ended, s.Store.Close())
 	})
 	return s.stopErr
 }

@@ -97,9 +97,10 @@ type Spoiler interface {
 
 // Disturber is a subject whose ground can be made to fail.
 type Disturber interface {
-	// Disturb has some operations go wrong until Calm. lies says that some of
-	// what is acknowledged may not be there even after Calm.
-	Disturb(rng *rand.Rand) (lies bool)
+	// Disturb has some operations go wrong until Calm: with errors that somebody
+	// is told of, or, with lies, also so that what was acknowledged may not be
+	// there after all.
+	Disturb(rng *rand.Rand, lies bool)
 	// Calm ends that, and returns when the subject works again.
 	Calm() error
 }

@@ -1,0 +1,330 @@
+package disk
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tiertest"
+)
+
+// subject is a tier of this package as tiertest wants it: on a file system in
+// memory that can lose what was not synced and fail on demand, or in a directory.
+type subject struct {
+	tiertest.Tier
+	shelf  *shelf
+	cfg    Config
+	mem    *vfs.MemFS // nil = a directory
+	faults *slab.Faults
+	late   atomic.Int64 // by how much the tier's clock is ahead
+
+	tier  *Tier
+	stop  context.CancelFunc
+	ended chan error
+}
+
+// newSubject opens a tier of some budgets and options. The file system is one in
+// memory unless the configuration names a directory of its own.
+func newSubject(t testing.TB, o tiertest.Options, cfg Config, seed uint64) *subject {
+	t.Helper()
+	s := &subject{shelf: newShelf(t)}
+	cfg.PublicBytes, cfg.PrivateBytes, cfg.Device = o.PublicBytes, o.PrivateBytes, s.shelf.dev
+	for _, tenant := range o.Tenants {
+		cfg.Tenants = append(cfg.Tenants, Tenant{tenant.ID, tenant.Name})
+	}
+	cfg.QueueLen = cmp.Or(o.MaxBegun, cfg.QueueLen)
+	cfg.SyncEvery, cfg.RetryMin, cfg.RetryMax, cfg.DrainTime = cmp.Or(cfg.SyncEvery, time.Hour), time.Millisecond, time.Millisecond, time.Minute
+	cfg.Now = func() time.Time { return time.Now().Add(time.Duration(s.late.Load())) }
+	cfg = cfg.withDefaults()
+	s.cfg = cfg
+	s.Memory = tiertest.NewMemory(t, s.shelf.dev, 48<<20)
+	s.Trait = tiertest.Traits{
+		Lowest: tiering.LevelLogged, Highest: tiering.LevelSynced, Budget: o.PublicBytes + o.PrivateBytes, MaxBegun: cfg.QueueLen,
+	}
+	if cfg.Dir == "" {
+		s.cfg.Dir = "tier"
+		s.on(vfs.NewCrashableMem(), seed)
+	}
+	if err := s.begin(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// on has the tier use a file system in memory.
+func (s *subject) on(mem *vfs.MemFS, seed uint64) {
+	s.mem = mem
+	s.cfg = onMem(s.cfg, mem)
+	s.faults = slab.NewFaults(s.cfg.Slabs, seed)
+	s.cfg.Slabs = s.faults
+}
+
+func (s *subject) begin() error {
+	t, err := Open(s.cfg)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.tier, s.Tier.Tier, s.stop, s.ended = t, t, cancel, make(chan error, 1)
+	go func() { s.ended <- t.Run(ctx) }()
+	for t.Health().State == StateOK && !s.running() { // a tier closed before it runs is an error of its own
+		runtime.Gosched()
+	}
+	if h := t.Health(); h.State != StateOK {
+		return fmt.Errorf("opened in state %v: %s: %w", h.State, h.Cause, s.end(tiertest.Killed))
+	}
+	return nil
+}
+
+func (s *subject) running() bool {
+	s.tier.mu.Lock()
+	defer s.tier.mu.Unlock()
+	return s.tier.running
+}
+
+// end ends a tier: in good order, or with whatever it is doing.
+func (s *subject) end(how tiertest.Ending) error {
+	if how != tiertest.Closed {
+		s.stop()
+		err := <-s.ended
+		_ = s.tier.Close() // what it says is of a disk that is not ours any more
+		return err
+	}
+	defer s.stop()
+	return errors.Join(s.tier.Close(), <-s.ended)
+}
+
+func (s *subject) Settle() {}
+
+// Close ends the subject; a story may have done so already.
+func (s *subject) Close() error {
+	if s.tier.Health().State == StateClosed {
+		return nil
+	}
+	return s.end(tiertest.Closed)
+}
+
+// Check waits for space on its way back, which is free a moment before it is
+// counted so.
+func (s *subject) Check() error {
+	for until := time.Now().Add(10 * time.Second); time.Now().Before(until) && !s.spaceAdds(); {
+		runtime.Gosched()
+	}
+	s.shelf.check(s.tier)
+	return nil
+}
+
+func (s *subject) spaceAdds() bool {
+	s.tier.mu.Lock()
+	defer s.tier.mu.Unlock()
+	v := s.tier.vol
+	if v == nil {
+		return true
+	}
+	sum := v.space.FreeBytes() + s.tier.leaving
+	for _, e := range s.tier.index {
+		sum += slab.RunBytes(e.runs)
+	}
+	return sum == v.capacity
+}
+
+func (s *subject) Endings() []tiertest.Ending {
+	if s.mem == nil {
+		return []tiertest.Ending{tiertest.Closed}
+	}
+	return []tiertest.Ending{tiertest.Closed, tiertest.Killed, tiertest.PowerLost}
+}
+
+// cut is the file system as it is at this moment, less what an ending loses.
+func (s *subject) cut(how tiertest.Ending, unsynced int, rng *rand.Rand) *vfs.MemFS {
+	switch how {
+	case tiertest.Killed:
+		unsynced = 100
+	case tiertest.Closed:
+		return s.mem
+	}
+	return s.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: unsynced, RNG: rng})
+}
+
+func (s *subject) Restart(how tiertest.Ending, unsynced int, rng *rand.Rand) error {
+	left := s.cut(how, unsynced, rng)
+	if err := s.end(how); err != nil {
+		return err
+	}
+	if left != nil {
+		s.on(left, rng.Uint64())
+	}
+	return s.begin()
+}
+
+// Spoil changes one to three bits anywhere in what an entry's runs hold.
+func (s *subject) Spoil(o *tiertest.Object, rng *rand.Rand) (bool, error) {
+	runs, used := s.runsOf(o.Name)
+	if runs == nil {
+		return false, nil
+	}
+	for range 1 + rng.IntN(3) {
+		if err := s.flip(runs, rng.Int64N(used), 1<<rng.IntN(8)); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
+}
+
+// runsOf is where an entry lies, and how much of that was written.
+func (s *subject) runsOf(n tiering.Name) (runs []slab.Run, used int64) {
+	s.tier.mu.Lock()
+	defer s.tier.mu.Unlock()
+	if e := s.tier.index[n]; e != nil && e.phase == live {
+		return e.runs, e.headerBytes + e.payload
+	}
+	return nil, 0
+}
+
+// flip changes the byte at an offset into runs.
+func (s *subject) flip(runs []slab.Run, off int64, mask byte) error {
+	for _, r := range runs {
+		if off >= r.Len {
+			off -= r.Len
+			continue
+		}
+		name := fmt.Sprintf("%06d.slab", r.Slab)
+		if s.faults != nil {
+			return s.faults.Flip(name, r.Off+off, mask)
+		}
+		return flipInFile(filepath.Join(s.cfg.Dir, slabDir, name), r.Off+off, mask)
+	}
+	return fmt.Errorf("%d bytes beyond the runs", off)
+}
+
+func flipInFile(path string, off int64, mask byte) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b := make([]byte, 1)
+	if _, err := f.ReadAt(b, off); err != nil {
+		return err
+	}
+	b[0] ^= mask
+	_, err = f.WriteAt(b, off)
+	return err
+}
+
+// Disturb has some transfers go wrong: with errors and short reads, or also in ways
+// that nobody is told of.
+func (s *subject) Disturb(rng *rand.Rand, lies bool) {
+	rate := 0.02 + 0.2*rng.Float64()
+	rules := []slab.Rule{
+		{Op: slab.OpRead, Kind: slab.FaultFlipRead, Rate: rate, Bits: 1 + rng.IntN(3)},
+		{Op: slab.OpRead, Kind: slab.FaultShort, Rate: rate},
+		{Op: slab.OpRead, Errno: unix.EIO, Rate: rate},
+		{Op: slab.OpWrite, Errno: unix.EIO, Rate: rate / 4},
+		{Op: slab.OpWrite, Errno: unix.ENOSPC, Rate: rate / 4},
+		{Op: slab.OpCreate, Errno: unix.ENOSPC, Rate: rate},
+		{Op: slab.OpSync, Errno: unix.EIO, Rate: rate / 2},
+	}
+	if lies {
+		rules = append(rules,
+			slab.Rule{Op: slab.OpWrite, Kind: slab.FaultTorn, Rate: rate},
+			slab.Rule{Op: slab.OpWrite, Kind: slab.FaultReordered, Rate: rate},
+			slab.Rule{Op: slab.OpWrite, Kind: slab.FaultFlipRest, Rate: rate})
+	}
+	s.faults.Set(rules...)
+}
+
+// Calm lets the clock run ahead, so that pauses end, and waits for the tier.
+func (s *subject) Calm() error {
+	s.faults.Set()
+	for until := time.Now().Add(30 * time.Second); time.Now().Before(until); runtime.Gosched() {
+		s.late.Add(int64(time.Hour))
+		if h := s.tier.Health(); h.State == StateOK && h.Reads {
+			return nil
+		}
+	}
+	return fmt.Errorf("the tier is still in state %v", s.tier.Health())
+}
+
+// stack is a store over a subject.
+type stack struct {
+	*tiertest.Store
+	below *subject
+	cfg   tiering.Config
+	o     tiertest.Options
+}
+
+// stackMemory is how much memory a store over a tier of some budget gets: a
+// quarter, but room for the largest object several times.
+func stackMemory(budget int64, o *tiertest.Options) int64 {
+	if budget == 0 {
+		return 0
+	}
+	return max(budget/4, 3*o.LargestBytes, 128<<10)
+}
+
+func newStack(t testing.TB, o tiertest.Options, cfg tiering.Config, below Config, seed uint64) *stack {
+	t.Helper()
+	s := &stack{o: o, cfg: cfg}
+	lower := o
+	lower.MaxBegun = 0
+	s.below = newSubject(t, lower, below, seed)
+	s.cfg.Device, s.cfg.Tenants = s.below.shelf.dev, o.Tenants
+	s.cfg.PublicBytes = cmp.Or(cfg.PublicBytes, stackMemory(o.PublicBytes, &o))
+	s.cfg.PrivateBytes = cmp.Or(cfg.PrivateBytes, stackMemory(o.PrivateBytes, &o))
+	s.cfg.MaxReservations = cmp.Or(o.MaxBegun, 1024)
+	if err := s.begin(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *stack) begin() (err error) {
+	s.cfg.Lower = s.below.tier
+	s.Store, err = tiertest.NewStore(s.cfg, s.below.Memory, tiertest.Traits{
+		Lowest: tiering.LevelMemory, Highest: tiering.LevelSynced, MaxBegun: s.cfg.MaxReservations,
+		Budget: s.cfg.PublicBytes + s.cfg.PrivateBytes + s.o.PublicBytes + s.o.PrivateBytes,
+	})
+	return err
+}
+
+func (s *stack) Close() error {
+	return errors.Join(s.Stop(false), s.below.Close())
+}
+
+func (s *stack) Check() error                                           { return s.below.Check() }
+func (s *stack) Endings() []tiertest.Ending                             { return s.below.Endings() }
+func (s *stack) Disturb(rng *rand.Rand, lies bool)                      { s.below.Disturb(rng, lies) }
+func (s *stack) Calm() error                                            { return s.below.Calm() }
+func (s *stack) Spoil(o *tiertest.Object, rng *rand.Rand) (bool, error) { return s.below.Spoil(o, rng) }
+
+func (s *stack) Restart(how tiertest.Ending, unsynced int, rng *rand.Rand) error {
+	left := s.below.cut(how, unsynced, rng)
+	flush := how == tiertest.Closed
+	if err := s.Stop(flush); err != nil && flush {
+		return err
+	}
+	if err := s.below.end(how); err != nil {
+		return err
+	}
+	if left != nil {
+		s.below.on(left, rng.Uint64())
+	}
+	if err := s.below.begin(); err != nil {
+		return err
+	}
+	return s.begin()
+}
