@@ -60,7 +60,13 @@ func (t *Tier) admitLocked(o *tiering.Object, room int64) (*entry, error) {
 	if t.state > StateFull || t.refusing || t.closing {
 		return nil, fmt.Errorf("disk: %s: %w", t.state, tiering.ErrUnavailable)
 	}
-	if e := t.index[name]; e != nil {
+	e := t.index[name]
+	if e != nil && e.suspect {
+		// It may have lost its bytes. They are at hand now, so it is written anew.
+		t.unsureLocked(e)
+		e = nil
+	}
+	if e != nil {
 		t.counters.Joined++
 		return e, nil
 	}
@@ -103,6 +109,9 @@ func (t *Tier) prepareLocked(o *tiering.Object) (e, parent *entry, err error) {
 	if o.Parent != (tiering.Name{}) {
 		if parent = t.index[o.Parent]; parent == nil {
 			return nil, nil, fmt.Errorf("disk: %x extends %x, which is not here: %w", o.Key[:8], o.Parent.Key[:8], tiering.ErrInvalid)
+		}
+		if parent.suspect {
+			return nil, nil, fmt.Errorf("disk: %x extends %x, which was not read yet: %w", o.Key[:8], o.Parent.Key[:8], tiering.ErrBusy)
 		}
 	}
 	if len(o.Shares) == 0 {

@@ -132,9 +132,10 @@ func TestCloseIsBoundedInItsSync(t *testing.T) {
 	tier := s.openOK(cfg)
 	s.mustWrite(tier.Tier, segments(1, 1)[0], tiering.LevelLogged)
 	entered, release := stall(faults, slab.OpSync)
-	if err := tier.close(); !errors.Is(err, tiering.ErrUnavailable) {
+	if err := tier.Close(); !errors.Is(err, tiering.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
 	<-entered
 	release()
+	_ = tier.close() // waits for Run
 }

@@ -99,17 +99,17 @@ func (t *Tier) commitGroup(v *volume, g *group) {
 	err := v.catalog.Commit(changes, false)
 	switch {
 	case err == nil:
-		t.settleGroup(g)
+		t.settleGroup(v, g)
 	case errors.Is(err, tiering.ErrInvalid) && v.catalog.Failed() == nil:
 		// A row that cannot be: none was written.
-		t.groupFailed(g, fmt.Errorf("disk: catalogue: %w", err))
+		t.groupFailed(v, g, fmt.Errorf("disk: catalogue: %w", err))
 	default:
-		t.groupFailed(g, t.catalogTrouble(err))
+		t.groupFailed(v, g, t.catalogTrouble(err))
 	}
 }
 
 // settleGroup makes what was committed live.
-func (t *Tier) settleGroup(g *group) {
+func (t *Tier) settleGroup(v *volume, g *group) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counters.Groups++
@@ -117,6 +117,7 @@ func (t *Tier) settleGroup(g *group) {
 	t.deleted = append(t.deleted, g.gone...)
 	for _, w := range g.put {
 		e := w.entry
+		delete(v.flying, w)
 		if e.phase == forgotten {
 			// Forgotten while its row was being written: that goes next.
 			t.doomed = append(t.doomed, e)
@@ -143,12 +144,13 @@ func (t *Tier) settleGroup(g *group) {
 // groupFailed ends what could not be committed. A row may have reached the disk
 // or not; so nothing that it may name is used again before the row is deleted, or
 // the directory is opened anew.
-func (t *Tier) groupFailed(g *group, err error) {
+func (t *Tier) groupFailed(v *volume, g *group, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.doomed = append(t.doomed, g.gone...)
 	for _, w := range g.put {
 		e := w.entry
+		delete(v.flying, w)
 		if e.phase != forgotten {
 			t.counters.WriteErrors++
 			t.forgetLocked(e)

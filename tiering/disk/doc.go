@@ -37,8 +37,11 @@
 // A row that a crash leaves without its bytes, or with the bytes of an earlier
 // owner, costs a miss: each read compares name, generation and the digest of every
 // chunk. Generations are never given twice, also not after a crash. Bytes without a
-// row are free space. Every entry counts as logged when the directory is opened, and
-// as synced after the first sync.
+// row are free space. With each sync the catalogue notes up to which generation all
+// bytes are synced. Entries beyond that mark are suspect when the directory is
+// opened, since power loss may have taken their bytes: they are found, but at no
+// level, until they were read; who puts one again has it written again. All others
+// count as logged, and as synced after the first sync.
 //
 // # Levels
 //
@@ -46,7 +49,8 @@
 // has both, and a killed process loses neither. Synced: the disk has both. A sync is
 // one for all who wait, and raises everything that was logged before it; at the
 // latest it comes after Config.SyncEvery. After a sync that failed, what was written
-// before it never counts as synced: the kernel tells an error once and forgets.
+// since the one before is forgotten: the kernel tells an error once, and the next
+// sync would claim success.
 //
 // # Space
 //

@@ -46,6 +46,7 @@ type entry struct {
 	bytes      int64 // counted: of its runs, or while it is admitted what it may need
 	phase      phase
 	level      tiering.Level
+	suspect    bool // taken up unread, and not known to have been synced
 	used       time.Time
 	usedNews   bool // used is not in the catalogue yet
 	readers    int
@@ -61,9 +62,13 @@ type entry struct {
 
 // view is what the store gets to know.
 func (e *entry) view() tiering.Entry {
+	level := e.level
+	if e.suspect {
+		level = tiering.LevelMemory
+	}
 	return tiering.Entry{
 		Name: e.Name, Fingerprint: e.model.Fingerprint(), Tenant: e.owner.ID, Spec: e.spec, Begin: e.begin, End: e.end,
-		Parent: e.parentName, Bytes: e.bytes, Level: e.level, Generation: e.generation,
+		Parent: e.parentName, Bytes: e.bytes, Level: level, Generation: e.generation,
 	}
 }
 
@@ -149,6 +154,7 @@ type catalogue struct {
 	undone  []*entry // forgotten before anybody started to write them
 	logged  []*entry // live, not synced
 	fresh   []*entry // used times not in the catalogue
+	suspect []*entry // to be verified
 }
 
 func (t *Tier) newCatalogue() catalogue {

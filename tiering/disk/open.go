@@ -111,12 +111,14 @@ func (t *Tier) load(v *volume) (*opening, error) {
 	if err != nil {
 		return nil, fmt.Errorf("disk: catalogue: %w", err)
 	}
+	mark := v.catalog.Counters()[markName]
 	used := lastUses(rows)
 	if err := o.restore(t, v, used); err != nil {
 		return nil, err
 	}
 	beyond := o.slabs(t, v, used)
 	o.take(t, v, rows)
+	o.suspectBeyond(v, mark)
 	if len(o.doom) > 0 {
 		if err := v.catalog.Commit(o.doom, true); err != nil {
 			return nil, fmt.Errorf("disk: catalogue: %w", err)
@@ -132,6 +134,21 @@ func (t *Tier) load(v *volume) (*opening, error) {
 		}
 	}
 	return o, nil
+}
+
+// suspectBeyond marks what may have lost its bytes; the rest counts as logged.
+func (o *opening) suspectBeyond(v *volume, mark uint64) {
+	v.highest = mark
+	all := o.logged
+	o.logged = nil
+	for _, e := range all {
+		v.highest = max(v.highest, e.generation)
+		if e.suspect = e.generation > mark; e.suspect {
+			o.suspect = append(o.suspect, e)
+		} else {
+			o.logged = append(o.logged, e)
+		}
+	}
 }
 
 // lastUses is when something in each slab was used last, by slabs that rows name.

@@ -105,6 +105,7 @@ func (t *Tier) endRead(v *volume, e *entry, err error, began time.Time) {
 		t.counters.ReadNanos += uint64(max(now.Sub(began), 0))
 		t.breaker.succeeded()
 		if e.phase == live {
+			t.trustLocked(e)
 			t.touch(e, now)
 		}
 	case errors.Is(err, tiering.ErrCorrupt):

@@ -373,6 +373,7 @@ func (o *offline) fill(ctx context.Context, all, kept []*found) error {
 	for _, f := range all {
 		last = max(last, f.Generation)
 	}
+	highest := last
 	for last > 0 {
 		n := min(last, 1<<40)
 		if _, err := o.catalog.NextGenerations(int(n)); err != nil {
@@ -392,6 +393,9 @@ func (o *offline) fill(ctx context.Context, all, kept []*found) error {
 		if err := errors.Join(ctx.Err(), o.catalog.Commit(changes, false)); err != nil {
 			return err
 		}
+	}
+	if err := o.catalog.SaveCounters(map[string]uint64{markName: highest}); err != nil {
+		return err
 	}
 	return o.catalog.SyncNow()
 }

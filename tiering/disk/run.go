@@ -108,6 +108,7 @@ func (t *Tier) serve(ctx context.Context, while time.Duration) {
 	}
 	others.Go(func() { t.commitLoop(v) })
 	others.Go(func() { t.syncLoop(v) })
+	others.Go(func() { t.proveLoop(ctx, v) })
 	t.keep(v, while)
 	cancel()
 	writers.Wait()

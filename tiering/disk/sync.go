@@ -14,6 +14,7 @@ type syncRound struct {
 	logged   []*entry
 	deleted  []*entry
 	failures int // volume.failures when it began
+	mark     uint64
 }
 
 // syncLoop syncs while somebody wants it, until the volume stops. It runs beside
@@ -48,6 +49,7 @@ func (t *Tier) beginSyncLocked(v *volume) syncRound {
 	r := syncRound{
 		slabs: slices.Sorted(maps.Keys(v.dirty)), logged: t.logged, deleted: t.deleted, failures: v.failures,
 	}
+	r.mark = t.markLocked(v)
 	clear(v.dirty)
 	t.logged, t.deleted, t.syncWanted = nil, nil, false
 	return r
@@ -61,7 +63,31 @@ func (v *volume) sync(r *syncRound) (data, rows error) {
 			return fmt.Errorf("disk: sync: %w", err), nil
 		}
 	}
+	if err := v.catalog.SaveCounters(map[string]uint64{markName: r.mark}); err != nil {
+		return nil, err
+	}
 	return nil, v.catalog.SyncNow()
+}
+
+// markName is the counter that holds the highest generation up to which the bytes
+// of every entry were synced. It is written after them, and is on the disk with the
+// rows of the same sync. Rows beyond it, found when the directory is opened, may
+// have lost their bytes with the power: such entries are suspect until they were
+// read.
+const markName = "synced_generation"
+
+// markLocked is what the mark will be after a sync that begins now.
+func (t *Tier) markLocked(v *volume) uint64 {
+	mark := v.highest
+	for _, g := range v.flying {
+		mark = min(mark, g-1)
+	}
+	for _, e := range t.suspect {
+		if e.suspect && e.phase == live {
+			mark = min(mark, e.generation-1)
+		}
+	}
+	return mark
 }
 
 // settleSync raises what was synced, frees space, and answers who waits.

@@ -36,13 +36,15 @@ type volume struct {
 	profiles sync.Mutex // held while one is written
 
 	// Guarded by the tier's lock.
-	capacity  int64           // bytes that slabs hold
-	frees     uint64          // times that space came free
-	dirty     map[uint32]bool // slabs written since the last sync
-	failures  int             // syncs of data that failed
-	lost      int64           // bytes given up after writes that failed, no part of capacity
-	badWrites int             // in a row
-	writers   int             // running
+	capacity  int64             // bytes that slabs hold
+	frees     uint64            // times that space came free
+	dirty     map[uint32]bool   // slabs written since the last sync
+	failures  int               // syncs of data that failed
+	lost      int64             // bytes given up after writes that failed, no part of capacity
+	badWrites int               // in a row
+	highest   uint64            // generation that was seen
+	flying    map[*write]uint64 // writes on their way to a row: no lower generation will be theirs
+	writers   int               // running
 	stopping  bool
 }
 
@@ -57,7 +59,7 @@ func (v *volume) addSlab(s slab.SlabInfo) {
 
 // openVolume opens a directory, which is locked before anything is changed in it.
 func openVolume(cfg *Config) (v *volume, err error) {
-	v = &volume{index: cfg.Index, dir: cfg.Dir, slabs: cfg.Slabs, dirty: map[uint32]bool{}}
+	v = &volume{index: cfg.Index, dir: cfg.Dir, slabs: cfg.Slabs, dirty: map[uint32]bool{}, flying: map[*write]uint64{}}
 	if v.index == nil {
 		v.index = vfs.Default
 	}

@@ -67,6 +67,7 @@ func (t *Tier) writeBytes(ctx context.Context, v *volume, w *write) error {
 	e := w.entry
 	t.mu.Lock()
 	err := t.writableLocked(e)
+	v.flying[w] = v.highest + 1
 	t.mu.Unlock()
 	if err != nil {
 		return err
@@ -91,7 +92,7 @@ func (t *Tier) writeBytes(ctx context.Context, v *volume, w *write) error {
 	}
 	header, err := h.Append(slab.AlignedBuffer(h.HeaderBytes)[:0], p.manifest)
 	if err == nil {
-		err = t.place(v, e, &h)
+		err = t.place(v, w, &h)
 	}
 	if err != nil {
 		t.giveSpace(v, h.Runs)
@@ -105,9 +106,11 @@ func (t *Tier) writeBytes(ctx context.Context, v *volume, w *write) error {
 }
 
 // place tells the entry where it comes to lie.
-func (t *Tier) place(v *volume, e *entry, h *extent.Header) error {
+func (t *Tier) place(v *volume, w *write, h *extent.Header) error {
+	e := w.entry
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	v.flying[w], v.highest = h.Generation, max(v.highest, h.Generation)
 	if err := t.writableLocked(e); err != nil {
 		return err
 	}
@@ -181,6 +184,7 @@ func (t *Tier) failWrite(v *volume, w *write, err error) {
 		t.forgetLocked(e)
 	}
 	runs := e.runs
+	delete(v.flying, w)
 	t.endWriteLocked(w, tiering.LevelMemory, err)
 	t.mu.Unlock()
 	if runs != nil {
