@@ -60,6 +60,9 @@ func (t *Tier) admitLocked(o *tiering.Object, room int64) (*entry, error) {
 	if t.state > StateFull || t.refusing || t.closing {
 		return nil, fmt.Errorf("disk: %s: %w", t.state, tiering.ErrUnavailable)
 	}
+	if _, hung := t.stalledLocked(); hung > 0 {
+		return nil, fmt.Errorf("disk: a write has not returned for %v: %w", hung, tiering.ErrUnavailable)
+	}
 	e := t.index[name]
 	if e != nil && e.suspect {
 		// It may have lost its bytes. They are at hand now, so it is written anew.

@@ -96,7 +96,9 @@ func (t *Tier) commitGroup(v *volume, g *group) {
 	for _, w := range g.put {
 		changes = append(changes, catalog.Change{Row: w.entry.row(), Manifest: w.manifest})
 	}
+	end := v.writes.begin()
 	err := v.catalog.Commit(changes, false)
+	end()
 	switch {
 	case err == nil:
 		t.settleGroup(v, g)

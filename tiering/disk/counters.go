@@ -28,7 +28,7 @@ type Counters struct {
 	RefusedBusy    uint64
 	RefusedFull    uint64
 	RefusedQuota   uint64
-	RefusedState   uint64 // while writes were paused
+	RefusedState   uint64 // while writes were paused, or one hung
 	RefusedInvalid uint64
 
 	// By reading.
@@ -38,7 +38,7 @@ type Counters struct {
 	Corrupt         uint64 // entries whose bytes were wrong
 	ReadErrors      uint64 // reads that the disk failed, also in a second try
 	ReadRetries     uint64
-	ReadsRefused    uint64 // while too many in a row have failed
+	ReadsRefused    uint64 // while too many in a row have failed, or one hung
 	BreakerOpenings uint64
 
 	// By leaving.

@@ -46,7 +46,11 @@ type Health struct {
 	State State
 	Cause string    // why it is not ok
 	Since time.Time // when the state began
-	Reads bool      // reads are tried; false also while too many in a row have failed
+	Reads bool      // reads are tried; false also while too many in a row have failed, or one hangs
+
+	// How long an operation has not returned, once that is StallAfter; else 0. While
+	// a read hangs nothing is found, while a write or sync does nothing is admitted.
+	ReadStalled, WriteStalled time.Duration
 }
 
 // Health takes a snapshot.
@@ -54,7 +58,9 @@ func (t *Tier) Health() Health {
 	now := t.cfg.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h := Health{State: t.state, Since: t.stateSince, Reads: t.state < StateOpening && !t.breaker.open(now)}
+	h := Health{State: t.state, Since: t.stateSince}
+	h.ReadStalled, h.WriteStalled = t.stalledLocked()
+	h.Reads = t.state < StateOpening && !t.breaker.open(now) && h.ReadStalled == 0
 	if t.stateCause != nil {
 		h.Cause = t.stateCause.Error()
 	}

@@ -48,6 +48,10 @@ func (t *Tier) beginRead(want *tiering.Entry, dst []gpuipc.Ref, now time.Time) (
 		t.counters.ReadsRefused++
 		return nil, nil, fmt.Errorf("disk: read %x: %d reads in a row have failed: %w", want.Key[:8], t.breaker.failures, tiering.ErrUnavailable)
 	}
+	if t.readsOffLocked() {
+		t.counters.ReadsRefused++
+		return nil, nil, fmt.Errorf("disk: read %x: another has not returned: %w", want.Key[:8], tiering.ErrUnavailable)
+	}
 	e := t.findLocked(&want.Name)
 	if e == nil || e.generation != want.Generation {
 		return nil, nil, fmt.Errorf("disk: read %x, generation %d: %w", want.Key[:8], want.Generation, tiering.ErrGone)

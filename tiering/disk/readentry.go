@@ -80,7 +80,9 @@ func (r *reading) close() {
 
 // transfer reads from the entry's runs and sorts errors.
 func (r *reading) transfer(off int64, bufs [][]byte) error {
+	end := r.vol.reads.begin()
 	err := r.vol.set.Read(r.e.runs, off, bufs)
+	end()
 	switch {
 	case err == nil:
 		return nil

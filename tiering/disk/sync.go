@@ -58,6 +58,7 @@ func (t *Tier) beginSyncLocked(v *volume) syncRound {
 // sync makes data last, then rows: a row that power loss leaves behind without
 // its data costs a miss, but one that was promised needs both.
 func (v *volume) sync(r *syncRound) (data, rows error) {
+	defer v.writes.begin()()
 	if len(r.slabs) > 0 {
 		if err := v.set.Sync(r.slabs...); err != nil {
 			return fmt.Errorf("disk: sync: %w", err), nil

@@ -122,7 +122,7 @@ func (t *Tier) Lookup(n *tiering.Name) (tiering.Entry, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.findLocked(n)
-	if e == nil || !t.breaker.closed() && t.breaker.open(t.cfg.Now()) {
+	if e == nil || t.readsOffLocked() {
 		return tiering.Entry{}, false
 	}
 	return e.view(), true

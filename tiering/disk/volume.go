@@ -30,7 +30,8 @@ type volume struct {
 	space   *slab.Space
 	catalog *catalog.Catalog
 
-	slabBytes atomic.Int64 // of all slab files
+	slabBytes     atomic.Int64 // of all slab files
+	reads, writes operations   // running
 
 	growing  sync.Mutex // held while a slab is made
 	profiles sync.Mutex // held while one is written
@@ -60,6 +61,7 @@ func (v *volume) addSlab(s slab.SlabInfo) {
 // openVolume opens a directory, which is locked before anything is changed in it.
 func openVolume(cfg *Config) (v *volume, err error) {
 	v = &volume{index: cfg.Index, dir: cfg.Dir, slabs: cfg.Slabs, dirty: map[uint32]bool{}, flying: map[*write]uint64{}}
+	v.reads.now, v.writes.now = cfg.Now, cfg.Now
 	if v.index == nil {
 		v.index = vfs.Default
 	}

@@ -72,7 +72,10 @@ func (t *Tier) writeBytes(ctx context.Context, v *volume, w *write) error {
 	if err != nil {
 		return err
 	}
-	if err := v.keepProfile(e.model); err != nil {
+	end := v.writes.begin()
+	err = v.keepProfile(e.model)
+	end()
+	if err != nil {
 		return t.writeTrouble(err)
 	}
 	p, err := t.prepare(ctx, e, w.object)
@@ -84,7 +87,10 @@ func (t *Tier) writeBytes(ctx context.Context, v *volume, w *write) error {
 		Name: extentName(e.Name), Coded: p.coded, PayloadBytes: p.payload,
 		HeaderBytes: extent.HeaderBytes(len(p.manifest)),
 	}
-	if h.Generation, err = v.catalog.NextGenerations(1); err != nil {
+	end = v.writes.begin()
+	h.Generation, err = v.catalog.NextGenerations(1)
+	end()
+	if err != nil {
 		return t.catalogTrouble(err)
 	}
 	if h.Runs, err = t.takeSpace(v, e, int64(h.HeaderBytes)+h.PayloadBytes); err != nil {
@@ -98,7 +104,10 @@ func (t *Tier) writeBytes(ctx context.Context, v *volume, w *write) error {
 		t.giveSpace(v, h.Runs)
 		return err
 	}
-	if err := v.set.Write(h.Runs, 0, append([][]byte{header}, buffers(p.pieces)...)); err != nil {
+	end = v.writes.begin()
+	err = v.set.Write(h.Runs, 0, append([][]byte{header}, buffers(p.pieces)...))
+	end()
+	if err != nil {
 		return t.writeFailed(v, e, fmt.Errorf("disk: write %x: %w", e.Key[:8], err))
 	}
 	w.manifest = p.manifest
@@ -290,6 +299,7 @@ func (t *Tier) grow(v *volume, seen uint64) (grown bool, err error) {
 	if changed || !may {
 		return changed, nil
 	}
+	defer v.writes.begin()()
 	free, err := v.set.Free()
 	if err != nil || free-t.cfg.SlabBytes < t.cfg.ReserveBytes {
 		err = fmt.Errorf("disk: %d bytes free (%v), %d of them kept back: %w", free, err, t.cfg.ReserveBytes, slab.ErrNoSpace)

@@ -1,0 +1,92 @@
+package disk
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// StallAfter is how long one operation of the disk may take before the disk
+// counts as hanging. An operation is at most a MiB read, one object written, one
+// slab made, one batch of rows or one sync: seconds only where a disk is about to
+// fail, or a network below it has gone. Linux itself gives a command up after 30
+// seconds and then tries it again. Shorter would call a disk dead that merely
+// works off its queue of 256 MiB at 50 MB/s.
+const StallAfter = 5 * time.Second
+
+// operations are those of one direction that run now, the oldest first. Its lock
+// is held for a few instructions, below all others.
+type operations struct {
+	now     func() time.Time
+	running atomic.Int32
+	mu      sync.Mutex
+	oldest  *operation
+	newest  *operation
+}
+
+type operation struct {
+	began        time.Time
+	older, newer *operation
+}
+
+// begin counts an operation until end is called.
+func (o *operations) begin() (end func()) {
+	p := &operation{began: o.now()}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if p.older = o.newest; p.older != nil {
+		p.older.newer = p
+	} else {
+		o.oldest = p
+	}
+	o.newest = p
+	o.running.Add(1)
+	return func() { o.end(p) }
+}
+
+func (o *operations) end(p *operation) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if p.older != nil {
+		p.older.newer = p.newer
+	} else {
+		o.oldest = p.newer
+	}
+	if p.newer != nil {
+		p.newer.older = p.older
+	} else {
+		o.newest = p.older
+	}
+	o.running.Add(-1)
+}
+
+// stalled is the age of the oldest operation once it is StallAfter, else 0. While
+// none runs no clock is asked.
+func (o *operations) stalled() time.Duration {
+	if o.running.Load() == 0 {
+		return 0
+	}
+	o.mu.Lock()
+	var age time.Duration
+	if o.oldest != nil {
+		age = o.now().Sub(o.oldest.began)
+	}
+	o.mu.Unlock()
+	if age < StallAfter {
+		return 0
+	}
+	return age
+}
+
+// stalledLocked is how long reads and writes of the open volume have hung.
+func (t *Tier) stalledLocked() (reads, writes time.Duration) {
+	if t.vol == nil {
+		return 0, 0
+	}
+	return t.vol.reads.stalled(), t.vol.writes.stalled()
+}
+
+// readsOffLocked says whether reads are not tried although the directory is open.
+func (t *Tier) readsOffLocked() bool {
+	return !t.breaker.closed() && t.breaker.open(t.cfg.Now()) || t.vol != nil && t.vol.reads.stalled() > 0
+}

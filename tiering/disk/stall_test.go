@@ -1,0 +1,142 @@
+package disk
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// clock is time that a test moves on.
+type clock struct{ at atomic.Int64 }
+
+func (c *clock) now() time.Time          { return time.Unix(1e9, c.at.Load()) }
+func (c *clock) advance(d time.Duration) { c.at.Add(int64(d)) }
+
+// A disk whose reads do not return is a miss once that is certain, and only until
+// they do; it is written to meanwhile.
+func TestHungReadsAreMissesUntilTheyReturn(t *testing.T) {
+	leaks(t)
+	s := newShelf(t)
+	var c clock
+	cfg, faults := faulty(s.config(), 1)
+	cfg.Now = c.now
+	tier := s.openOK(cfg)
+	w := segments(1, 3)
+	s.mustWrite(tier.Tier, w[0], tiering.LevelSynced)
+	n := w[0].name()
+	held, _ := tier.Lookup(&n)
+	entered, release := stall(faults, slab.OpRead)
+	read := make(chan error, 1)
+	go func() { read <- s.read(tier.Tier, w[0]) }()
+	<-entered
+	c.advance(StallAfter - 1)
+	if _, ok := tier.Lookup(&n); !ok || !tier.Health().Reads || tier.Health().ReadStalled != 0 {
+		t.Errorf("after %v it counts as hanging: %+v", StallAfter-1, tier.Health())
+	}
+	c.advance(2)
+	if h := tier.Health(); h.State != StateOK || h.Reads || h.ReadStalled != StallAfter+1 || h.WriteStalled != 0 {
+		t.Errorf("health %+v", h)
+	}
+	if _, ok := tier.Lookup(&n); ok {
+		t.Error("found while reads hang")
+	}
+	if err := s.readEntry(t.Context(), tier.Tier, &held, w[0]); !errors.Is(err, tiering.ErrUnavailable) {
+		t.Errorf("another read: %v", err)
+	}
+	s.mustWrite(tier.Tier, w[1], tiering.LevelSynced)
+	release()
+	if err := <-read; err != nil {
+		t.Error(err)
+	}
+	if h := tier.Health(); !h.Reads || h.ReadStalled != 0 {
+		t.Errorf("after it returned: %+v", h)
+	}
+	s.mustRead(tier.Tier, w[0])
+	s.mustRead(tier.Tier, w[1])
+	if got := tier.Counters().ReadsRefused; got != 1 {
+		t.Errorf("%d reads refused", got)
+	}
+	s.check(tier.Tier)
+}
+
+// While a write or a sync does not return nothing new is taken; what is there is
+// found and read.
+func TestNothingIsAdmittedWhileWritesHang(t *testing.T) {
+	for name, op := range map[string]slab.Op{"write": slab.OpWrite, "sync": slab.OpSync, "new slab": slab.OpCreate} {
+		t.Run(name, func(t *testing.T) {
+			leaks(t)
+			s := newShelf(t)
+			var c clock
+			cfg, faults := faulty(s.config(), 1)
+			cfg.Now = c.now
+			tier := s.openOK(cfg)
+			w := segments(1, 60)
+			if op != slab.OpCreate {
+				s.mustWrite(tier.Tier, w[0], tiering.LevelLogged)
+			}
+			entered, release := stall(faults, op)
+			hung, err := s.begin(tier.Tier, w[1], tiering.LevelSynced)
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-entered
+			c.advance(StallAfter)
+			if h := tier.Health(); h.State != StateOK || !h.Reads || h.WriteStalled != StallAfter || h.ReadStalled != 0 {
+				t.Errorf("health %+v", h)
+			}
+			if _, err := s.admit(tier.Tier, w[2], 1<<40); !errors.Is(err, tiering.ErrUnavailable) {
+				t.Errorf("admitted: %v", err)
+			}
+			if op != slab.OpCreate {
+				s.mustRead(tier.Tier, w[0])
+			}
+			release()
+			if out := <-hung; out.err != nil || out.reached != tiering.LevelSynced {
+				t.Errorf("%+v", out)
+			}
+			await(t, "the end of the stall", func() bool { return tier.Health().WriteStalled == 0 })
+			s.mustWrite(tier.Tier, w[2], tiering.LevelSynced)
+			if got := tier.Counters().RefusedState; got != 1 {
+				t.Errorf("%d refused", got)
+			}
+			s.check(tier.Tier)
+		})
+	}
+}
+
+// Operations end in any order; the oldest that is left counts.
+func TestOldestOperationCounts(t *testing.T) {
+	var c clock
+	o := operations{now: c.now}
+	var ends []func()
+	for range 4 {
+		ends = append(ends, o.begin())
+		c.advance(StallAfter)
+	}
+	expect := func(n int) {
+		t.Helper()
+		if got, want := o.stalled(), time.Duration(n)*StallAfter; got != want {
+			t.Errorf("%v, not %v", got, want)
+		}
+	}
+	expect(4)
+	ends[1]()
+	expect(4)
+	ends[0]()
+	expect(2)
+	ends[3]()
+	expect(2)
+	ends[2]()
+	expect(0)
+	if o.oldest != nil || o.newest != nil || o.running.Load() != 0 {
+		t.Error("not empty")
+	}
+	defer o.begin()()
+	expect(0)
+	c.advance(StallAfter)
+	expect(1)
+}
