@@ -229,11 +229,18 @@ func (t *Tier) settleWaiterLocked(w waiter) {
 
 // answerLocked calls a waiter back without the lock, as each is promised.
 func (t *Tier) answerLocked(w waiter, reached tiering.Level, err error) {
-	t.answers.Add(1)
+	t.answering++
 	go func() {
-		defer t.answers.Done()
+		defer t.answered()
 		w.done(reached, err)
 	}()
+}
+
+func (t *Tier) answered() {
+	t.mu.Lock()
+	t.answering--
+	t.idle.Broadcast()
+	t.mu.Unlock()
 }
 
 // Cancel implements tiering.Write.

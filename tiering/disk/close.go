@@ -54,8 +54,11 @@ func (t *Tier) closed(err error) error {
 	t.mu.Lock()
 	t.forgetAllLocked()
 	t.vol, t.state, t.stateCause, t.stateSince = nil, StateClosed, nil, t.cfg.Now()
+	quiet := t.waitLocked(func() bool { return t.answering == 0 })
 	t.mu.Unlock()
-	t.answers.Wait()
+	if !quiet {
+		err = errors.Join(err, fmt.Errorf("disk: closed, but who was called back has not returned for %v: %w", t.cfg.DrainTime, tiering.ErrUnavailable))
+	}
 	return err
 }
 

@@ -139,3 +139,29 @@ func TestCloseIsBoundedInItsSync(t *testing.T) {
 	release()
 	_ = tier.close() // waits for Run
 }
+
+// Nor does a caller who hangs in its callback.
+func TestCloseIsBoundedInCallbacks(t *testing.T) {
+	s := newShelf(t)
+	cfg := onMem(s.config(), vfs.NewMem())
+	cfg.DrainTime = 50 * time.Millisecond
+	tier := s.openOK(cfg)
+	o := s.object(segments(1, 1)[0])
+	k, err := tier.Admit(o, 1<<40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	called, hang, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	k.Start(tiering.LevelLogged, func(tiering.Level, error) {
+		close(called)
+		<-hang
+		close(over)
+	})
+	<-called
+	if err := tier.close(); !errors.Is(err, tiering.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	close(hang)
+	<-over
+	s.drop(o)
+}

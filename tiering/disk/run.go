@@ -234,6 +234,10 @@ func (t *Tier) detach(v *volume) {
 	t.mu.Lock()
 	t.enterLocked(StateOpening, t.stateCause, t.cfg.Now())
 	for t.reading > 0 {
+		if t.closing { // Close waits for them, not without end
+			t.mu.Unlock()
+			return
+		}
 		t.idle.Wait()
 	}
 	// Rows that were to be deleted may still be there: they are not to come back.

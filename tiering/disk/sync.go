@@ -96,7 +96,8 @@ func (t *Tier) settleSync(v *volume, r *syncRound, data, rows error) {
 	switch {
 	case data != nil:
 		t.syncFailed(v, r)
-		_ = t.writeTrouble(data)
+		// Whatever the reason, room as well: what cannot be synced is not worth writing.
+		t.trouble(StatePaused, data)
 	case rows != nil:
 		t.rowsFailed(r)
 		_ = t.catalogTrouble(rows)

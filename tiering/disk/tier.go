@@ -18,8 +18,7 @@ type Tier struct {
 	log     zerolog.Logger
 	coded   [profile.PartV + 1]bool
 	budgets [poolCount]int64
-	answers sync.WaitGroup // of waiters being called back
-	staging *budget        // bytes of coded writes in memory
+	staging *budget // bytes of coded writes in memory
 
 	background atomic.Pointer[background] // while Run runs
 
@@ -46,6 +45,7 @@ type Tier struct {
 	syncWanted  bool                    // the clock says so
 	removed     map[tiering.Name]uint64 // generations of rows that the next opening has to delete
 	reading     int                     // reads that use vol
+	answering   int                     // waiters being called back
 
 	// Conditions of mu, by who waits.
 	jobs  *sync.Cond // workers, for the queue

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
@@ -550,4 +551,68 @@ func TestMissingDirectory(t *testing.T) {
 	tier.awaitState(t, StateOK)
 	s.mustWrite(tier.Tier, segments(1, 1)[0], tiering.LevelSynced)
 	s.check(tier.Tier)
+}
+
+// A sync that fails for want of room makes nothing last: the tier pauses, where a
+// write that fails for it only means that nothing grows.
+func TestSyncWithoutRoomPauses(t *testing.T) {
+	s := newShelf(t)
+	cfg, faults := faulty(quick(s.config()), 1)
+	tier := s.openOK(cfg)
+	s.mustWrite(tier.Tier, segments(1, 1)[0], tiering.LevelSynced)
+	faults.Set(slab.Rule{Op: slab.OpSync, Kind: slab.FaultError, Errno: unix.ENOSPC, Last: slab.Forever})
+	if err := s.write(tier.Tier, segments(2, 1)[0], tiering.LevelSynced); err == nil {
+		t.Error("synced")
+	}
+	tier.awaitState(t, StatePaused)
+	o := s.object(segments(3, 1)[0])
+	if _, err := tier.Admit(o, 1<<40); !errors.Is(err, tiering.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	s.drop(o)
+	s.mustRead(tier.Tier, segments(1, 1)[0])
+	faults.Set()
+	tier.awaitState(t, StateOK)
+	s.check(tier.Tier)
+}
+
+// A read that hangs holds up the reopening of a catalogue that failed, but not the
+// end of Run.
+func TestRunEndsWhileReopeningWaitsForRead(t *testing.T) {
+	s := newShelf(t)
+	mem := vfs.NewMem()
+	var failing atomic.Bool
+	cfg := quick(s.config())
+	cfg.DrainTime = 10 * time.Millisecond
+	faults := slab.NewFaults(slab.OverVFS(mem, mem.PathJoin(cfg.Dir, slabDir)), 1)
+	cfg.Slabs, cfg.Index = faults, errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if failing.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+			return errorfs.ErrInjected
+		}
+		return nil
+	}))
+	tier, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, read := make(chan error, 1), make(chan error, 1)
+	go func() { ended <- tier.Run(context.Background()) }()
+	w := segments(1, 1)[0]
+	s.mustWrite(tier, w, tiering.LevelSynced)
+	entered, release := stall(faults, slab.OpRead)
+	go func() { read <- s.read(tier, w) }()
+	<-entered
+	failing.Store(true)
+	_ = s.write(tier, segments(2, 1)[0], tiering.LevelLogged)
+	failing.Store(false)
+	await(t, "reopening", func() bool { return tier.Health().State == StateOpening })
+	if err := tier.Close(); !errors.Is(err, tiering.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	<-ended
+	release()
+	<-read
+	if err := tier.vol.close(); err != nil && !errors.Is(err, catalog.ErrFailed) {
+		t.Error(err)
+	}
 }
