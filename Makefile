@@ -22,7 +22,7 @@ LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo torture torture-long test race lint fuzz bench bench-disk generate image clean
+.PHONY: help build demo torture torture-long test race lint fuzz faults bench bench-disk generate image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ fuzz: ## every fuzz target for FUZZTIME each
 	@go list -f '{{.Dir}}' ./... | while read -r dir; do \
 	  grep -hoE '^func Fuzz[A-Za-z0-9_]*' "$$dir"/*_test.go 2>/dev/null | cut -c6- | while read -r f; do \
 	    echo "-- $$f in $$dir"; (cd "$$dir" && go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) .) || exit 1; done || exit 1; done
+
+faults: ## a million faults in what the disk tier writes and reads, 0 wrong bytes; some minutes
+	SPLICED_LONG=1 go test -count=1 -v -timeout 30m -run 'TestNoFaultIsServed$$' ./tiering/disk
 
 bench: build ## Go benchmarks, then the rows of `splicectl bench`
 	-$(MAKE) --no-print-directory bin/openblas-compose
