@@ -158,7 +158,7 @@ func (t *Tier) wantSync() {
 }
 
 // probe tries whether trouble has ended. again: it has not. reopen: the catalogue
-// has failed, but the disk takes writes, so that it can be opened anew.
+// has failed, but the disk takes what opening it anew would write.
 func (t *Tier) probe(v *volume) (again, reopen bool) {
 	t.mu.Lock()
 	state := t.state
@@ -174,7 +174,7 @@ func (t *Tier) probe(v *volume) (again, reopen bool) {
 			t.recovered(StatePaused)
 		}
 	case StateFailed:
-		again = v.tryOut() != nil
+		again = v.tryOut() != nil || v.roomToReopen() != nil
 		reopen = !again
 	}
 	return again, reopen

@@ -3,10 +3,12 @@ package disk
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -614,5 +616,73 @@ func TestRunEndsWhileReopeningWaitsForRead(t *testing.T) {
 	<-read
 	if err := tier.vol.close(); err != nil && !errors.Is(err, catalog.ErrFailed) {
 		t.Error(err)
+	}
+}
+
+// little is a directory on a file system with so much room left.
+type little struct {
+	slab.FS
+	free *atomic.Int64
+}
+
+func (l little) Free() (int64, error) { return l.free.Load(), nil }
+
+// When a full file system has failed the catalogue, reads go on until there is
+// room for opening it again, however small writes fare.
+func TestCatalogWithoutRoomKeepsReads(t *testing.T) {
+	for name, told := range map[string]bool{"as the file system tells": true, "as writing tells": false} {
+		t.Run(name, func(t *testing.T) {
+			s := newShelf(t)
+			mem := vfs.NewMem()
+			var full atomic.Bool
+			var free, tried, opened atomic.Int64
+			free.Store(1 << 40)
+			cfg := quick(s.config())
+			cfg.Slabs = little{slab.OverVFS(mem, mem.PathJoin(cfg.Dir, slabDir)), &free}
+			cfg.Index = errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+				base := mem.PathBase(op.Path)
+				switch {
+				case base == roomName:
+					tried.Add(1)
+				case base == probeName && op.Kind == errorfs.OpRemove:
+					tried.Add(1)
+				case op.Kind == errorfs.OpLock && full.Load():
+					opened.Add(1)
+				}
+				if full.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite && strings.Contains(op.Path, indexDir+"/") {
+					return fmt.Errorf("injected: %w", unix.ENOSPC)
+				}
+				return nil
+			}))
+			tier := s.openOK(cfg)
+			w := segments(1, 1)[0]
+			s.mustWrite(tier.Tier, w, tiering.LevelSynced)
+			full.Store(true)
+			if told {
+				free.Store(reopenBytes - 1)
+			}
+			if err := s.write(tier.Tier, segments(2, 1)[0], tiering.LevelLogged); !errors.Is(err, tiering.ErrUnavailable) {
+				t.Errorf("%v", err)
+			}
+			tier.awaitState(t, StateFailed)
+			for before := tried.Load(); tried.Load() < before+5; {
+				s.mustRead(tier.Tier, w)
+				if h := tier.Health(); h.State != StateFailed || !strings.Contains(h.Cause, "no space left") {
+					t.Fatalf("%+v", h)
+				}
+			}
+			if n := opened.Load(); n > 0 {
+				t.Errorf("opened %d times", n)
+			}
+			full.Store(false)
+			free.Store(1 << 40)
+			tier.awaitState(t, StateOK)
+			s.mustRead(tier.Tier, w)
+			s.mustWrite(tier.Tier, segments(3, 1)[0], tiering.LevelSynced)
+			s.check(tier.Tier)
+			if list, err := mem.List(mem.PathJoin(cfg.Dir, indexDir)); err != nil || slices.Contains(list, roomName) {
+				t.Errorf("%v, %v", list, err)
+			}
+		})
 	}
 }
