@@ -162,10 +162,14 @@ func (t *Tier) groupFailed(v *volume, g *group, err error) {
 	}
 }
 
-// catalogTrouble enters StateFailed.
+// catalogTrouble enters StateFailed. Who waits for a sync is told now: there will be
+// none before the directory is opened anew, and nobody knows when that is.
 func (t *Tier) catalogTrouble(err error) error {
 	err = fmt.Errorf("disk: catalogue: %w", err)
 	t.trouble(StateFailed, err)
+	t.mu.Lock()
+	t.settleRaisingLocked(tiering.ErrGone)
+	t.mu.Unlock()
 	return fmt.Errorf("%w: %w", err, tiering.ErrUnavailable)
 }
 

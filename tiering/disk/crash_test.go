@@ -63,7 +63,7 @@ func (s *shelf) crashLoop(t *testing.T, seed uint64, percent int) {
 					return
 				default:
 				}
-				list := segments(k*1000+i, 1)
+				list := segments(k*1000+i%1000, 1)
 				if own.IntN(4) == 0 {
 					list = chain(50_000+k*1000+10*own.IntN(20), 1+own.IntN(4), tenantB)
 				}

@@ -107,22 +107,28 @@ func (t *Tier) settleSync(v *volume, r *syncRound, data, rows error) {
 	if data == nil && rows == nil {
 		free = t.syncedLocked(r)
 	}
+	why := error(tiering.ErrGone)
+	if data != nil {
+		why = fmt.Errorf("%w: %w", data, tiering.ErrUnavailable)
+	}
+	t.settleRaisingLocked(why)
+	t.mu.Unlock()
+	for _, e := range free {
+		t.releaseSpace(v, e, e.runs)
+	}
+}
+
+// settleRaisingLocked answers who waits for a sync, as far as there is an answer;
+// why is why entries have left.
+func (t *Tier) settleRaisingLocked(why error) {
 	waiting := t.raising
 	t.raising = nil
 	for _, w := range waiting {
 		if w.entry.phase == forgotten {
-			why := error(tiering.ErrGone)
-			if data != nil {
-				why = fmt.Errorf("%w: %w", data, tiering.ErrUnavailable)
-			}
 			t.answerLocked(w, tiering.LevelMemory, fmt.Errorf("disk: %x left before it was synced: %w", w.entry.Key[:8], why))
 			continue
 		}
 		t.settleWaiterLocked(w)
-	}
-	t.mu.Unlock()
-	for _, e := range free {
-		t.releaseSpace(v, e, e.runs)
 	}
 }
 

@@ -686,3 +686,35 @@ func TestCatalogWithoutRoomKeepsReads(t *testing.T) {
 		})
 	}
 }
+
+// Who waits for a sync when the catalogue fails is answered then, however long the
+// disk stays in trouble.
+func TestCatalogFailsUnderWaiters(t *testing.T) {
+	s := newShelf(t)
+	cfg, faults := faulty(s.config(), 1) // no probe within the hour
+	tier := s.openOK(cfg)
+	w := segments(1, 2)
+	s.mustWrite(tier.Tier, w[0], tiering.LevelLogged)
+	entered, release := stall(faults, slab.OpSync)
+	first, err := s.begin(tier.Tier, w[0], tiering.LevelSynced)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-entered
+	second, err := s.begin(tier.Tier, w[1], tiering.LevelSynced)
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "both to wait", func() bool {
+		tier.mu.Lock()
+		defer tier.mu.Unlock()
+		return len(tier.raising) == 2
+	})
+	_ = tier.catalogTrouble(errors.New("as if the catalogue had failed"))
+	for _, done := range []<-chan outcome{first, second} {
+		if out := <-done; !errors.Is(out.err, tiering.ErrUnavailable) || out.reached != tiering.LevelLogged {
+			t.Errorf("%+v", out)
+		}
+	}
+	release()
+}
