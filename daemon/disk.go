@@ -123,19 +123,28 @@ func (d *Daemon) diskCheck() (api.Check, bool) {
 		return api.Check{}, false
 	}
 	check := api.Check{Name: "disk", State: api.CheckOK}
-	h := d.disk.Health()
+	explain(&check, d.disk.Health())
+	return check, true
+}
+
+// explain says what is wrong with the disk tier, the gravest first.
+func explain(check *api.Check, h disk.Health) {
+	degraded := func(format string, args ...any) {
+		check.State, check.Detail = api.CheckDegraded, fmt.Sprintf(format, args...)
+	}
 	switch {
 	case h.State != disk.StateOK:
-		check.State = api.CheckDegraded
-		check.Detail = fmt.Sprintf("%v since %s: %s", h.State, h.Since.Format(time.RFC3339), diskMeans[h.State])
+		degraded("%v since %s: %s", h.State, h.Since.Format(time.RFC3339), diskMeans[h.State])
 		if h.Cause != "" {
 			check.Detail += ": " + h.Cause
 		}
+	case h.ReadStalled > 0:
+		degraded("a read has not returned for %v: until it does, what is only on disk is a miss", h.ReadStalled.Round(time.Second))
+	case h.WriteStalled > 0:
+		degraded("a write has not returned for %v: until it does, nothing new is taken", h.WriteStalled.Round(time.Second))
 	case !h.Reads:
-		check.State = api.CheckDegraded
-		check.Detail = "reads failed many times in a row and are put off: what is only on disk is a miss"
+		degraded("reads failed many times in a row and are put off: what is only on disk is a miss")
 	}
-	return check, true
 }
 
 // diskMeans says what follows from a state.

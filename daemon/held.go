@@ -131,13 +131,14 @@ type residence struct {
 }
 
 // residence of an object that the store knows. One that is being promoted is
-// published, and only on disk until that is done.
-func (v view) residence(n tiering.Name, inMemory, promoting bool, place tiering.Place) residence {
+// published, and only on disk until that is done. An entry of its name that the
+// store does not take for its copy is another profile's or tenant's.
+func (v view) residence(n tiering.Name, inMemory, promoting bool, place tiering.Place, lower tiering.Level) residence {
 	r := residence{state: "pending", level: api.LevelMemory}
 	if inMemory {
 		r.state, r.tiers = "published", []string{tierName(place)}
 	}
-	if v.d.disk != nil && (inMemory || promoting) {
+	if v.d.disk != nil && lower != 0 && (inMemory || promoting) {
 		if e, ok := v.d.disk.Lookup(&n); ok {
 			r.tiers, r.level, r.diskBytes = append(r.tiers, tierName(tiering.PlaceDisk)), e.Level.String(), e.Bytes
 		}
@@ -149,7 +150,7 @@ func (v view) residence(n tiering.Name, inMemory, promoting bool, place tiering.
 }
 
 func (v view) segment(s *tiering.SegmentInfo) api.Segment {
-	r := v.residence(tiering.Name{Key: s.Key}, s.Published, s.Promoting, s.Place)
+	r := v.residence(tiering.Name{Key: s.Key}, s.Published, s.Promoting, s.Place, s.Lower)
 	return api.Segment{
 		Key: api.Digest(s.Key), Profile: uint32(s.Profile), Model: s.Model, Tenant: v.tenantName(s.Tenant),
 		State: r.state, Tiers: r.tiers, Level: r.level, Role: s.Spec.Role.String(), Tokens: s.Spec.Tokens, Interior: s.Interior,
@@ -306,7 +307,7 @@ func (v view) checkpointsInMemory(f tiering.CheckpointFilter, after *profile.Pre
 }
 
 func (v view) checkpoint(c *tiering.CheckpointInfo) api.Checkpoint {
-	r := v.residence(tiering.Name{Kind: c.Kind, Key: c.Hash}, c.Published, c.Promoting, v.d.place)
+	r := v.residence(tiering.Name{Kind: c.Kind, Key: c.Hash}, c.Published, c.Promoting, v.d.place, c.Lower)
 	return api.Checkpoint{
 		Hash: api.Digest(c.Hash), Parent: parentOf(c.Parent), Profile: uint32(c.Profile), Model: c.Model, Tenant: v.tenantName(c.Tenant),
 		Kind: kindName(c.Kind), Tiers: r.tiers, Level: r.level, Tokens: c.Tokens, Rows: c.Tokens - c.Begin,

@@ -32,7 +32,7 @@ var (
 	capabilityInfo = describe("capability_info", "What the node can and cannot do.", "feature", "state")
 
 	tierCapacity = describe("tier_capacity_bytes", "Budget of a pool in a tier.", "tier", "pool")
-	tierUsed     = describe("tier_used_bytes", "Bytes in use by state: leased, pending (being filled), quarantined (lease expired, client still there), evictable.", "tier", "pool", "state")
+	tierUsed     = describe("tier_used_bytes", "Bytes in use by state: leased, pending (being filled), quarantined (lease expired, client still there), demoting (being written to the disk, and free after that), evictable.", "tier", "pool", "state")
 	poolObjects  = describe("pool_objects", "Segments (public) and checkpoints (private) held.", "tier", "pool")
 
 	lookupTokens     = describe("lookup_tokens_total", "Tokens asked for by match, by the tier that has them or miss, as far as the size of a miss is known. A hit is counted in tokens.", "result")
@@ -117,15 +117,24 @@ func (m metrics) pools(s sink) {
 	for _, p := range m.d.store.Pools() {
 		tier := tierName(p.Place)
 		s.gauge(tierCapacity, float64(p.CapacityBytes), tier, p.Name)
-		s.gauge(tierUsed, float64(p.LeasedBytes), tier, p.Name, "leased")
-		s.gauge(tierUsed, float64(p.PendingBytes), tier, p.Name, "pending")
-		s.gauge(tierUsed, float64(p.QuarantinedBytes), tier, p.Name, "quarantined")
-		s.gauge(tierUsed, float64(p.UsedBytes-p.LeasedBytes-p.PendingBytes-p.QuarantinedBytes), tier, p.Name, "evictable")
+		for state, bytes := range usedByState(&p) {
+			s.gauge(tierUsed, float64(bytes), tier, p.Name, state)
+		}
 		s.gauge(poolObjects, float64(p.Objects), tier, p.Name)
 		if m.d.disk != nil {
 			s.gauge(dirtyBytes, float64(p.DirtyBytes), tier, p.Name)
 			s.gauge(readAheadBytes, float64(p.ReadAheadBytes), tier, p.Name)
 		}
+	}
+}
+
+// usedByState divides what a pool uses. What is being written to the disk can be
+// counted on only when that ends, so that it is not evictable.
+func usedByState(p *tiering.PoolInfo) map[string]int64 {
+	held := p.LeasedBytes + p.PendingBytes + p.QuarantinedBytes + p.DemotingBytes
+	return map[string]int64{
+		"leased": p.LeasedBytes, "pending": p.PendingBytes, "quarantined": p.QuarantinedBytes, "demoting": p.DemotingBytes,
+		"evictable": p.UsedBytes - held,
 	}
 }
 
