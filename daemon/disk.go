@@ -154,6 +154,7 @@ var diskMeans = map[disk.State]string{
 	disk.StateFailed:     "nothing is written, what is there can be read",
 	disk.StateOpening:    "not open yet, served from memory",
 	disk.StateMissing:    "the directory cannot be used, served from memory",
+	disk.StateRefused:    "its file system is full, read-only or failing, so that it cannot be opened; served from memory",
 	disk.StateLocked:     "another process has the directory, served from memory",
 	disk.StateVersion:    "the directory is of another version, served from memory",
 	disk.StateUnreadable: "the catalogue is damaged, served from memory until it is repaired or deleted",

@@ -8,7 +8,7 @@ import (
 )
 
 var (
-	diskState     = describe("disk_state", "1 for the state that the disk tier is in, 0 for the others. full: old entries make room for new ones; paused, failed: nothing is written; opening, missing, locked, version, unreadable: nothing is read either.", "state")
+	diskState     = describe("disk_state", "1 for the state that the disk tier is in, 0 for the others. full: old entries make room for new ones; paused, failed: nothing is written; opening, missing, refused, locked, version, unreadable: nothing is read either.", "state")
 	diskReads     = describe("disk_reads_tried", "1 while what is on disk is read, 0 while it counts as a miss: not open, too many reads in a row have failed, or one hangs.")
 	diskStalled   = describe("disk_stalled_seconds", "How long the oldest operation under way has not returned, by what it does: read, write (syncs and rows too). 0 below 5 seconds. While reads hang what is on disk is a miss, while writes do nothing new is taken.", "operation")
 	diskAdmitted  = describe("disk_admissions_total", "Objects given room on disk.")

@@ -22,14 +22,15 @@ const (
 	StateFailed       // the catalogue takes no more rows: as paused, until it could be opened again
 
 	StateOpening    // not opened yet, or being opened
-	StateMissing    // the directory cannot be opened
+	StateMissing    // the directory is not there
+	StateRefused    // its file system has no room to open it, is read-only, or fails
 	StateLocked     // another process has it
 	StateVersion    // it was written by another version
 	StateUnreadable // its catalogue is damaged: it has to be repaired, or deleted
 	StateClosed
 )
 
-var stateNames = [...]string{"ok", "full", "paused", "failed", "opening", "missing", "locked", "version", "unreadable", "closed"}
+var stateNames = [...]string{"ok", "full", "paused", "failed", "opening", "missing", "refused", "locked", "version", "unreadable", "closed"}
 
 // String names a state as metrics and people see it.
 func (s State) String() string { return stateNames[s] }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
@@ -67,10 +69,14 @@ func refusal(err error) State {
 		return StateLocked
 	case errors.Is(err, ErrVersion), errors.Is(err, catalog.ErrVersion):
 		return StateVersion
-	case errors.Is(err, catalog.ErrFailed), errors.Is(err, tiering.ErrCorrupt), errors.Is(err, catalog.ErrStore):
+	case errors.Is(err, tiering.ErrCorrupt), errors.Is(err, catalog.ErrStore):
 		return StateUnreadable
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, catalog.ErrFailed):
 		return StateMissing
+	case noSpace(err), errors.Is(err, unix.EROFS), errors.Is(err, unix.EIO): // no damage, even where the catalogue failed
+		return StateRefused
+	case errors.Is(err, catalog.ErrFailed):
+		return StateUnreadable
 	}
 	return StateMissing
 }

@@ -212,8 +212,8 @@ func TestOpenKeepsSlabsInTrouble(t *testing.T) {
 	}{
 		"a bit of the header":     {flip: 100},
 		"a wrong read":            {rule: slab.Rule{Op: slab.OpRead, Name: "000001.slab", Kind: slab.FaultFlipRead, First: 1}},
-		"not opened for a moment": {rule: slab.Rule{Op: slab.OpOpen, Name: "000001.slab", Kind: slab.FaultError, First: 1}, first: StateMissing},
-		"not read for a moment":   {rule: slab.Rule{Op: slab.OpRead, Name: "000001.slab", Kind: slab.FaultError, First: 1}, first: StateMissing},
+		"not opened for a moment": {rule: slab.Rule{Op: slab.OpOpen, Name: "000001.slab", Kind: slab.FaultError, First: 1}, first: StateRefused},
+		"not read for a moment":   {rule: slab.Rule{Op: slab.OpRead, Name: "000001.slab", Kind: slab.FaultError, First: 1}, first: StateRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newShelf(t)

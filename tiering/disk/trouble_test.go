@@ -718,3 +718,33 @@ func TestCatalogFailsUnderWaiters(t *testing.T) {
 	}
 	release()
 }
+
+// A directory that is there is not called missing, nor damaged, when it is its file
+// system that does not let it be opened.
+func TestRefusedDirectory(t *testing.T) {
+	for _, errno := range []unix.Errno{unix.ENOSPC, unix.EROFS, unix.EIO} {
+		t.Run(errno.Error(), func(t *testing.T) {
+			s := newShelf(t)
+			mem := vfs.NewMem()
+			var refusing atomic.Bool
+			cfg := onMem(quick(s.config()), mem)
+			cfg.Index = errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+				if refusing.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite && strings.Contains(op.Path, indexDir+"/") {
+					return fmt.Errorf("injected: %w", errno)
+				}
+				return nil
+			}))
+			w := segments(1, 1)[0]
+			s.filled(cfg, []thing{w})
+			refusing.Store(true)
+			tier := s.open(cfg)
+			await(t, "refusal", func() bool { return tier.Health().State != StateOpening })
+			if h := tier.Health(); h.State != StateRefused || !strings.Contains(h.Cause, errno.Error()) {
+				t.Errorf("%+v", h)
+			}
+			refusing.Store(false)
+			tier.awaitState(t, StateOK)
+			s.mustRead(tier.Tier, w)
+		})
+	}
+}

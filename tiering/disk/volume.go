@@ -141,7 +141,7 @@ func makeDirs(index vfs.FS, dir string) error {
 	}
 	for _, name := range [...]string{"", indexDir, slabDir, profileDir} {
 		if err := index.MkdirAll(index.PathJoin(dir, name), 0o700); err != nil {
-			return err
+			return fmt.Errorf("%w: %w", err, fs.ErrNotExist) // whatever the reason
 		}
 	}
 	if err := syncDir(index, index.PathDir(dir)); err != nil {
