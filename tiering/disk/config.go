@@ -57,6 +57,8 @@ type Config struct {
 	Eviction func() policy.Eviction // policy.NewLRU
 	Now      func() time.Time       // time.Now
 	Log      zerolog.Logger
+
+	ticks func() time.Time // of running operations; time.Now but in tests
 }
 
 const (
@@ -123,6 +125,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.ticks == nil {
+		c.ticks = time.Now
 	}
 	return c
 }

@@ -23,7 +23,7 @@ const pieceBytes = 1 << 20
 
 // readEntry fills dst with the bytes of an entry that is held.
 func (v *volume) readEntry(ctx context.Context, t *Tier, e *entry, dst []gpuipc.Ref) (*tiering.Content, error) {
-	r := &reading{vol: v, dev: t.cfg.Device, e: e, dst: dst, workers: t.cfg.Workers, background: t.background.Load()}
+	r := &reading{vol: v, dev: t.cfg.Device, e: e, dst: dst, workers: t.cfg.Workers}
 	r.header = slab.AlignedBuffer(int(e.headerBytes))
 	defer r.close()
 	for i := range dst {
@@ -68,8 +68,6 @@ type reading struct {
 	header  []byte
 	chunks  []chunk
 	digests []uint64 // of what came to lie in dst, by chunk
-
-	background *background // nil while Run does not run
 }
 
 func (r *reading) close() {
@@ -191,21 +189,14 @@ func (r *reading) arrivals(pieces int) (byPiece []span, missing []atomic.Int32) 
 }
 
 // digest makes the digest of a chunk where it lies now.
-func (r *reading) digest(ctx context.Context, k int) (err error) {
+func (r *reading) digest(ctx context.Context, k int) error {
 	c := &r.chunks[k]
 	if v := r.views[c.rank]; v.staged == nil {
 		if runs := v.window(c.off, c.n); len(runs) == 1 {
-			r.background.run(func() { r.digests[k] = gpuipc.DigestBytes(runs[0]) })
+			r.digests[k] = gpuipc.DigestBytes(runs[0])
 			return nil
 		}
 	}
-	r.background.run(func() { err = r.deviceDigest(ctx, k) })
-	return err
-}
-
-// deviceDigest is digest where the bytes are not one run in memory.
-func (r *reading) deviceDigest(ctx context.Context, k int) error {
-	c := &r.chunks[k]
 	if err := r.dev.Digests(ctx, within(r.dst[c.rank], c.off, c.n), r.digests[k:k+1]); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()

@@ -30,11 +30,7 @@ func (t *Tier) Run(ctx context.Context) error {
 		t.wakeLocked()
 		t.mu.Unlock()
 	})()
-	b := startBackground(backgroundThreads(t.cfg.Workers))
-	t.background.Store(b)
 	t.serveAll(ctx)
-	t.background.Store(nil)
-	b.end()
 	t.mu.Lock()
 	t.running = false
 	t.idle.Broadcast()

@@ -23,7 +23,7 @@ func TestHungReadsAreMissesUntilTheyReturn(t *testing.T) {
 	s := newShelf(t)
 	var c clock
 	cfg, faults := faulty(s.config(), 1)
-	cfg.Now = c.now
+	cfg.Now, cfg.ticks = c.now, c.now
 	tier := s.openOK(cfg)
 	w := segments(1, 3)
 	s.mustWrite(tier.Tier, w[0], tiering.LevelSynced)
@@ -72,7 +72,7 @@ func TestNothingIsAdmittedWhileWritesHang(t *testing.T) {
 			s := newShelf(t)
 			var c clock
 			cfg, faults := faulty(s.config(), 1)
-			cfg.Now = c.now
+			cfg.Now, cfg.ticks = c.now, c.now
 			tier := s.openOK(cfg)
 			w := segments(1, 60)
 			if op != slab.OpCreate {

@@ -3,7 +3,6 @@ package disk
 import (
 	"math/bits"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -19,8 +18,6 @@ type Tier struct {
 	coded   [profile.PartV + 1]bool
 	budgets [poolCount]int64
 	staging *budget // bytes of coded writes in memory
-
-	background atomic.Pointer[background] // while Run runs
 
 	mu sync.Mutex // guards what follows
 	catalogue

@@ -61,7 +61,7 @@ func (v *volume) addSlab(s slab.SlabInfo) {
 // openVolume opens a directory, which is locked before anything is changed in it.
 func openVolume(cfg *Config) (v *volume, err error) {
 	v = &volume{index: cfg.Index, dir: cfg.Dir, slabs: cfg.Slabs, dirty: map[uint32]bool{}, flying: map[*write]uint64{}}
-	v.reads.now, v.writes.now = cfg.Now, cfg.Now
+	v.reads.now, v.writes.now = cfg.ticks, cfg.ticks
 	if v.index == nil {
 		v.index = vfs.Default
 	}
