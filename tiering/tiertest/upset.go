@@ -102,7 +102,6 @@ func (w *walk) snapshot(how Ending) (must []*known) {
 	for _, k := range w.names {
 		if !slices.Contains(must, k) {
 			k.level = 0
-			k.torn = k.torn || how == PowerLost && len(k.maybe) > 0
 		}
 		k.shown = 0
 		if how != Closed { // a removal may not have reached the disk

@@ -50,8 +50,7 @@ type WalkStats struct {
 //   - once all has come to rest, each tenant is charged the sum of what is found,
 //     and all together no more than the budget.
 //
-// What a loss of power may have left in pieces has to be there again only once it
-// was read or removed. After a disturbance that lied, only the first, third and last are audited.
+// After a disturbance that lied, only the first, third and last are audited.
 func Walk(t testing.TB, s Subject, o WalkOptions, stats *WalkStats) {
 	t.Helper()
 	w := &walk{TB: t, s: s, o: o, stats: stats, rng: rand.New(rand.NewPCG(o.Seed, 0xca11))}
@@ -78,7 +77,6 @@ type known struct {
 	level   tiering.Level // acknowledged; 0 = it need not be there
 	shown   tiering.Level // acknowledged since it was opened last
 	flights int
-	torn    bool // power was lost: an entry may be there without its bytes
 }
 
 type walk struct {
@@ -289,7 +287,7 @@ func (w *walk) answered(k *known, epoch int, asked, reached tiering.Level, err e
 	case epoch != w.epoch:
 	case err == nil:
 		w.stats.Put++
-		if w.disturbed || w.lied || k.torn {
+		if w.disturbed || w.lied {
 			break
 		}
 		k.level, k.shown = max(k.level, reached), max(k.shown, reached)
@@ -385,9 +383,6 @@ func (w *walk) get(k *known) {
 	if err == nil {
 		w.stats.Hit++
 		w.compare(k, c)
-		w.mu.Lock()
-		k.torn = false
-		w.mu.Unlock()
 		return
 	}
 	w.stats.Missed++
@@ -467,7 +462,7 @@ func (w *walk) remove(k *known) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	k.buried = append(k.buried, k.maybe...)
-	k.maybe, k.level, k.shown, k.torn = nil, 0, 0, false
+	k.maybe, k.level, k.shown = nil, 0, 0
 	k.object = k.object.again(w.rng.Uint64())
 }
 
