@@ -131,7 +131,7 @@ func (s *Store) sweepLower() {
 	s.backlogLocked(&b)
 	s.sweeps++
 	s.cleanerHolds = false
-	if s.cleanerIdle {
+	if s.cleanerIdle || s.roomWaiters > 0 {
 		s.changed.Broadcast()
 	}
 	s.mu.Unlock()

@@ -58,10 +58,15 @@ var errLeaving = fmt.Errorf("room is being demoted: %w", ErrBusy)
 // valuable objects, in whichever pool they are. Those are not demoted, since that
 // gives the quota nothing. Only then the pool's least valuable objects leave,
 // whosever they are. What has to be written first keeps its memory until then:
-// the answer is errLeaving.
+// the answer is errLeaving. Once writes hang, what they hold is no room to wait
+// for, and nothing more is given to them.
 func (s *Store) makeRoomLocked(o *object, spare int64, b *outside) error {
 	p := o.pool
-	overPool := p.used - p.bytes[classDemoting] + o.pageBytes - p.budget
+	hang := s.writesHangLocked()
+	overPool := p.used + o.pageBytes - p.budget
+	if !hang {
+		overPool -= p.bytes[classDemoting]
+	}
 	overQuota, err := s.quotaLocked(o, s.trimmable(o.tenant, spare))
 	if err != nil {
 		return err
@@ -86,12 +91,22 @@ func (s *Store) makeRoomLocked(o *object, spare int64, b *outside) error {
 		evict(o.tenant.evict, false, &s.counters.EvictedQuota)
 	}
 	for overPool > 0 {
-		evict(p.evict, true, &s.counters.EvictedRoom)
+		evict(p.evict, !hang, &s.counters.EvictedRoom)
 	}
 	if p.used+o.pageBytes > p.budget || s.overQuota(o.tenant, o.bytes) > 0 {
 		return errLeaving
 	}
 	return nil
+}
+
+// hungSweeps is after how many sweeps, of a second as a rule, without the end of a
+// write those that run are not counted upon: as long as the disk tier takes to call
+// its disk hanging.
+const hungSweeps = 5
+
+// writesHangLocked tells whether the lower tier has ceased to end writes.
+func (s *Store) writesHangLocked() bool {
+	return s.counters.Writing > 0 && s.sweeps-s.writeSweep >= hungSweeps
 }
 
 // overQuota is by how much a tenant would be over its quota with more bytes.
@@ -106,7 +121,9 @@ func (s *Store) overQuota(t *tenant, bytes int64) int64 {
 // memory anyway. ErrQuota when it cannot even if the lower tier gives up bytes.
 func (s *Store) quotaLocked(o *object, below int64) (over int64, err error) {
 	t := o.tenant
-	over = s.overQuota(t, o.bytes) - t.leaving
+	if over = s.overQuota(t, o.bytes); !s.writesHangLocked() {
+		over -= t.leaving
+	}
 	if evictable := t.total() - t.pinned; over > evictable+below {
 		return 0, fmt.Errorf("%s: %d bytes, tenant %q holds %d of %d and %d in the lower tier, %d of them evictable: %w",
 			o.name(), o.bytes, t.Name, t.total(), t.QuotaBytes, s.lowerUsed(t), evictable+below, ErrQuota)

@@ -108,7 +108,7 @@ func (s *Store) placePromotion(ctx context.Context, p *promotion, cancel context
 		}
 		p.cancel = cancel
 		refs, err := s.placePromotionLocked(p, &b)
-		ended := s.writesEnded
+		ended, sweeps := s.writesEnded, s.sweeps
 		if err != nil && (err != errLeaving || turn == maxRoomTurns) { //nolint:errorlint // never wrapped
 			s.failPromotionLocked(p, unplaced(err))
 			err = errEnded
@@ -118,7 +118,7 @@ func (s *Store) placePromotion(ctx context.Context, p *promotion, cancel context
 		if err == nil || err == errEnded { //nolint:errorlint // never wrapped
 			return refs, err
 		}
-		s.awaitRoom(ctx, p, ended)
+		s.awaitRoom(ctx, p, ended, sweeps)
 	}
 }
 
@@ -133,12 +133,13 @@ func unplaced(err error) promoteOutcome {
 	return promoteNoRoom
 }
 
-// awaitRoom waits until a write has ended that may have given room back.
-func (s *Store) awaitRoom(ctx context.Context, p *promotion, ended uint64) {
+// awaitRoom waits until a write has ended that may have given room back, or for
+// the next sweep, since writes may hang.
+func (s *Store) awaitRoom(ctx context.Context, p *promotion, ended, sweeps uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.roomWaiters++
-	for ctx.Err() == nil && p.state != promotionEnded && s.writesEnded == ended {
+	for ctx.Err() == nil && p.state != promotionEnded && s.writesEnded == ended && s.sweeps == sweeps {
 		s.changed.Wait()
 	}
 	s.roomWaiters--

@@ -138,6 +138,9 @@ func (s *Store) admitLocked(o *object, b *outside) error {
 	}
 	w.running, w.admitted = w.want, true
 	s.running.Add(1)
+	if s.counters.Writing == 0 {
+		s.writeSweep = s.sweeps
+	}
 	s.counters.Writing++
 	b.starts = append(b.starts, writeStart{tw, o, w.running})
 	return nil
@@ -194,6 +197,7 @@ func (s *Store) writtenLocked(o *object, reached Level, err error, b *outside) {
 	asked := w.running
 	w.running = 0
 	s.counters.Writing--
+	s.writeSweep = s.sweeps
 	switch {
 	case err != nil || reached < LevelLogged:
 		s.counters.WritesFailed++
