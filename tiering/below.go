@@ -17,9 +17,19 @@ func (s *Store) lookupLocked(n Name, p *profileState, t *tenant) (Entry, bool) {
 	return e, true
 }
 
-// belowLocked is what the lower tier has of an object of memory.
+// belowLocked is what the lower tier has of an object of memory. What has its name
+// but covers other tokens is something else: hashes of checkpoints come from
+// clients. Two spliced checkpoints of one name that cover the same tokens are the
+// same as far as anybody can ask: both stand for these tokens, approximately, so
+// the earlier one stays.
 func (s *Store) belowLocked(o *object) (Entry, bool) {
-	return s.lookupLocked(o.label(), o.profile, o.tenant)
+	e, ok := s.lookupLocked(o.label(), o.profile, o.tenant)
+	return e, ok && o.shapeOf(&e)
+}
+
+// shapeOf tells whether an entry of an object's name holds the same tokens.
+func (o *object) shapeOf(e *Entry) bool {
+	return e.Begin == o.begin && e.End == o.end && e.Spec == o.spec && e.Parent.Key == o.extends
 }
 
 func (s *Store) touchLocked(n Name) {
@@ -82,7 +92,7 @@ func (s *Store) wholeLocked(e *Entry, p *profileState, t *tenant) bool {
 		}
 		o := s.namedLocked(up, p, t)
 		if o != nil && o.fill == nil {
-			return o.end == end
+			return o.end == end && s.soundLocked(o)
 		}
 		if o != nil && o.fill.promotion == nil {
 			return false

@@ -21,6 +21,11 @@ func (d *Durable) Wait(ctx context.Context) Level {
 	case <-d.done:
 		return d.reached
 	case <-ctx.Done():
+	}
+	select { // both may have come
+	case <-d.done:
+		return d.reached
+	default:
 		return LevelMemory
 	}
 }

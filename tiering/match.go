@@ -169,6 +169,8 @@ func (s *Store) bestLocked(hash *[32]byte, accept CheckpointKind, p *profileStat
 			why = moreTelling(why, ReasonPending)
 		case o.kind&accept == 0:
 			why = moreTelling(why, ReasonFlagOnly)
+		case !s.soundLocked(o):
+			why = moreTelling(why, ReasonAborted)
 		case best == nil || o.kind < best.kind:
 			best = o
 		}

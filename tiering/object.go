@@ -46,6 +46,7 @@ type object struct {
 	leaving   bool    // evicted while it is written
 	removed   bool    // by an operator while it had a write
 	ahead     bool    // read ahead, and not used yet
+	spoilt    bool    // its bytes are wrong, but others extend it
 	leases    int     // live
 	expired   int     // leases past their time whose holder has not let go
 	ops       int     // operations that read it now
@@ -230,6 +231,10 @@ func (s *Store) unlinkLocked(o *object, why Reason) {
 		o.countPublished(-1)
 	}
 	o.linked = false
+	if o.spoilt {
+		o.spoilt = false
+		s.spoilt--
+	}
 	s.trackLocked(o)
 	s.unaheadLocked(o, &s.counters.ReadAheadWasted)
 	if up := o.parent; up != nil {

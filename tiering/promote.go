@@ -135,7 +135,7 @@ func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 			return nodes, true
 		}
 		if o := s.namedLocked(name, w.profile, w.tenant); o != nil {
-			if len(nodes) == 0 || o.fill != nil || o.end != end {
+			if len(nodes) == 0 || o.fill != nil || o.end != end || !s.soundLocked(o) {
 				return nil, false
 			}
 			nodes[len(nodes)-1].base = o

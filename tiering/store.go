@@ -57,6 +57,7 @@ type Store struct {
 	cleanerHolds bool  // until the next sweep, since a write has failed
 	writesEnded  uint64
 	sweeps       uint64
+	spoilt       int       // objects in memory that are
 	writeSweep   uint64    // sweeps when a write ended last, or the only one began
 	work         sync.Cond // a promotion or a match's hit is there to be taken up
 	changed      sync.Cond // one of the fields above, or room in memory

@@ -127,10 +127,10 @@ func (s *Store) admitLocked(o *object, b *outside) error {
 		return fmt.Errorf("%s: an older one is being removed: %w", o.name(), ErrBusy)
 	}
 	s.asked = name
-	if e, ok := s.cfg.Lower.Lookup(&s.asked); ok && (e.Tenant != o.tenant.ID || e.Fingerprint != o.profile.Fingerprint()) {
+	if e, ok := s.cfg.Lower.Lookup(&s.asked); ok && (e.Tenant != o.tenant.ID || e.Fingerprint != o.profile.Fingerprint() || !o.shapeOf(&e)) {
 		// Hashes of checkpoints come from clients, so this need not be a
 		// broken hash function.
-		return fmt.Errorf("%s: the tier has one of another tenant or profile: %w", o.name(), ErrExists)
+		return fmt.Errorf("%s: the tier has one of another tenant, profile or length: %w", o.name(), ErrExists)
 	}
 	tw, err := s.cfg.Lower.Admit(s.describe(o), s.roomBelow(o.tenant))
 	if err != nil {
@@ -219,13 +219,33 @@ func (s *Store) writtenLocked(o *object, reached Level, err error, b *outside) {
 }
 
 // spoiltLocked takes an object out of memory whose bytes are not those that were
-// published, as the tier found out.
+// published, as the tier found out. One that others extend stays until they have
+// left, but neither it nor they are found any more.
 func (s *Store) spoiltLocked(o *object) {
 	s.counters.SpoiltInMemory++
 	o.refused = true
-	if o.linked && o.children == 0 {
+	switch {
+	case !o.linked:
+	case o.children == 0:
 		s.unlinkLocked(o, ReasonAborted)
+	case !o.spoilt:
+		o.spoilt = true
+		s.spoilt++
 	}
+}
+
+// soundLocked tells whether neither an object nor what it extends is known to
+// hold wrong bytes.
+func (s *Store) soundLocked(o *object) bool {
+	if s.spoilt == 0 {
+		return true
+	}
+	for ; o != nil; o = o.parent {
+		if o.spoilt {
+			return false
+		}
+	}
+	return true
 }
 
 // endWriteLocked ends a wish, fulfilled or not, and gives those their turn that
