@@ -97,7 +97,7 @@ func (s *Store) cleanLocked(b *outside) error {
 	for _, p := range s.pools {
 		for ; n < cleanRows && s.shortLocked(p); n++ {
 			id, _ := p.dirty.Victim(func(policy.ID) bool { return true })
-			o := s.objects.get(id)
+			o := s.objects.Get(id)
 			err := s.wantLocked(o, LevelLogged, false, b)
 			switch {
 			case err == nil && o.write == nil: // it was there already

@@ -41,7 +41,7 @@ func (s *Store) Flush(ctx context.Context) (written int, err error) {
 
 // flushLocked begins to write the dirty ones of some places of the table.
 func (s *Store) flushLocked(first int, waits []*Durable, b *outside) ([]*Durable, bool) {
-	places := s.objects.places
+	places := s.objects.Places()
 	for _, o := range places[min(first, len(places)):min(first+closeRows, len(places))] {
 		if o == nil || !o.linked || !o.published {
 			continue

@@ -206,7 +206,7 @@ func (s *Store) linkLocked(o *object) {
 	if o.parent != nil {
 		o.parent.children++
 	}
-	o.id = s.objects.add(o)
+	o.id = s.objects.Add(o)
 	s.settleLocked(o)
 	if s.cleanerIdle && s.shortLocked(o.pool) {
 		s.changed.Broadcast()
@@ -299,34 +299,5 @@ func (s *Store) freeLocked(o *object) {
 	o.pool.bytes[classIdle] -= o.pageBytes
 	o.pool.used -= o.pageBytes
 	o.tenant.used[o.pool.number] -= o.bytes
-	s.objects.remove(o.id)
-}
-
-// objectTable gives objects the ids that policies know them by, and finds them
-// again without a map: the low half of an id is a place in the table, the high
-// half counts how often places were given, so that ids are never reused.
-type objectTable struct {
-	places []*object
-	free   []uint32
-	given  uint32
-}
-
-func (t *objectTable) add(o *object) policy.ID {
-	var at uint32
-	if n := len(t.free); n > 0 {
-		at, t.free = t.free[n-1], t.free[:n-1]
-	} else {
-		at = uint32(len(t.places))
-		t.places = append(t.places, nil)
-	}
-	t.places[at] = o
-	t.given++
-	return policy.ID(t.given)<<32 | policy.ID(at)
-}
-
-func (t *objectTable) get(id policy.ID) *object { return t.places[uint32(id)] }
-
-func (t *objectTable) remove(id policy.ID) {
-	t.places[uint32(id)] = nil
-	t.free = append(t.free, uint32(id))
+	s.objects.Remove(o.id)
 }

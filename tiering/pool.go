@@ -154,13 +154,13 @@ func (s *Store) trimLocked(o *object, over, spare int64) (int64, error) {
 // memory with it.
 func (s *Store) evictLocked(from policy.Eviction, demote bool, b *outside) *object {
 	id, ok := from.Victim(func(id policy.ID) bool {
-		o := s.objects.get(id)
+		o := s.objects.Get(id)
 		return o.children == 0
 	})
 	if !ok {
 		panic(fmt.Sprintf("tiering: no victim among %d objects although bytes are evictable", from.Len()))
 	}
-	o := s.objects.get(id)
+	o := s.objects.Get(id)
 	if o.write != nil && !o.movingLocked() {
 		s.unwishLocked(o, b)
 		s.unlinkLocked(o, ReasonEvicted)

@@ -86,7 +86,7 @@ func (s *Store) forgettableLocked(ps *profileState) bool {
 	if ps.uses > 0 || ps.segments > 0 || ps.checkpoints > 0 {
 		return false
 	}
-	return !slices.ContainsFunc(s.objects.places, func(o *object) bool { return o != nil && o.profile == ps })
+	return !slices.ContainsFunc(s.objects.Places(), func(o *object) bool { return o != nil && o.profile == ps })
 }
 
 // Profile answers a registered profile.

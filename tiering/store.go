@@ -30,7 +30,7 @@ type Store struct {
 	closed      bool
 	pages       *gpuipc.PageAllocator
 	pools       [poolCount]*pool
-	objects     objectTable
+	objects     policy.Table[object]
 	segments    *index[object]
 	checkpoints *index[object] // heads of lists of siblings
 	departed    *departures

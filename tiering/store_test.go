@@ -411,7 +411,7 @@ func (s *Store) auditLocked() error {
 	}
 	children := map[*object]int{}
 	linked, evictable, ids := 0, [poolCount]int{}, int64(0)
-	for _, o := range s.objects.places {
+	for _, o := range s.objects.Places() {
 		if o == nil {
 			continue
 		}
@@ -429,7 +429,7 @@ func (s *Store) auditLocked() error {
 		}
 		ids += 4 * int64(o.spec.Tokens)
 		pinned := o.class != classIdle
-		for _, other := range s.objects.places {
+		for _, other := range s.objects.Places() {
 			for up := other; up != nil && other.class != classIdle && other != o; up = up.parent {
 				pinned = pinned || up == o
 			}
@@ -491,7 +491,7 @@ func (s *Store) auditLocked() error {
 			}
 		}
 	}
-	for _, o := range s.objects.places {
+	for _, o := range s.objects.Places() {
 		if o != nil && o.fill != nil && !o.fill.dead && o.fill.promotion == nil {
 			timed++
 		}
@@ -520,7 +520,7 @@ func (s *Store) auditLowerLocked() error {
 	var dirty, ahead [poolCount]int64
 	var tracked [poolCount]int
 	unused, leaving, written := uint64(0), uint64(0), map[Name]int{}
-	for _, o := range s.objects.places {
+	for _, o := range s.objects.Places() {
 		if o == nil {
 			continue
 		}

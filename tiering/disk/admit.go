@@ -161,7 +161,7 @@ func (t *Tier) trimLocked(a *account, bytes int64) (freed int64) {
 		if !ok {
 			break
 		}
-		v := t.ids.get(id)
+		v := t.ids.Get(id)
 		freed += v.bytes
 		t.evictLocked(v, &t.counters.EvictedQuota)
 	}

@@ -145,7 +145,7 @@ func poolOf(kind tiering.CheckpointKind) int {
 // tier's lock and begins anew when the directory is opened again.
 type catalogue struct {
 	index   map[tiering.Name]*entry
-	ids     table
+	ids     policy.Table[entry]
 	owners  map[tiering.TenantID]*account
 	names   map[string]*account
 	pools   [poolCount]*pool
@@ -184,7 +184,7 @@ func (c *catalogue) usedLocked() int64 { return c.pools[public].used + c.pools[p
 // link makes an entry known and counts it.
 func (c *catalogue) link(e *entry, parent *entry) {
 	c.index[e.Name] = e
-	e.id = c.ids.add(e)
+	e.id = c.ids.Add(e)
 	e.pool.entries++
 	c.count(e, e.bytes)
 	if parent != nil {
@@ -273,7 +273,7 @@ func (c *catalogue) touch(e *entry, now time.Time) {
 func (c *catalogue) victim(p *pool) *entry {
 	for _, from := range [...]policy.Eviction{p.foreign, p.evict} {
 		if id, ok := from.Victim(anyID); ok {
-			return c.ids.get(id)
+			return c.ids.Get(id)
 		}
 	}
 	return nil
@@ -300,7 +300,7 @@ func (c *catalogue) forget(e *entry) (bytes int64, entries int) {
 	e.phase = forgotten
 	c.settle(e)
 	delete(c.index, e.Name)
-	c.ids.remove(e.id)
+	c.ids.Remove(e.id)
 	e.pool.entries--
 	up := e.parent
 	if up != nil {
@@ -312,32 +312,4 @@ func (c *catalogue) forget(e *entry) (bytes int64, entries int) {
 	}
 	c.count(e, -e.bytes)
 	return bytes + e.bytes, entries + 1
-}
-
-// table gives entries the ids that policies know them by; see tiering for the
-// reason of its form.
-type table struct {
-	places []*entry
-	free   []uint32
-	given  uint32
-}
-
-func (t *table) add(e *entry) policy.ID {
-	var at uint32
-	if n := len(t.free); n > 0 {
-		at, t.free = t.free[n-1], t.free[:n-1]
-	} else {
-		at = uint32(len(t.places))
-		t.places = append(t.places, nil)
-	}
-	t.places[at] = e
-	t.given++
-	return policy.ID(t.given)<<32 | policy.ID(at)
-}
-
-func (t *table) get(id policy.ID) *entry { return t.places[uint32(id)] }
-
-func (t *table) remove(id policy.ID) {
-	t.places[uint32(id)] = nil
-	t.free = append(t.free, uint32(id))
 }

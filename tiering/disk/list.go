@@ -56,7 +56,7 @@ func (t *Tier) List(f Filter, after *tiering.Name, limit int) []Info {
 	var page []Info
 	for first := 0; limit > 0; first += listBlock {
 		t.mu.Lock()
-		places := t.ids.places
+		places := t.ids.Places()
 		if first >= len(places) {
 			t.mu.Unlock()
 			break
