@@ -1,6 +1,6 @@
 // Package policy holds the decisions of the cache as functions of ids, sizes,
-// costs and a passed-in now: what leaves a full pool, later also what comes in
-// and where it goes.
+// costs and a passed-in now: what leaves a full pool, what comes in and where it
+// goes.
 //
 // It has no locks, goroutines, clock, I/O, logger or metrics, so that a trace
 // replays exactly. It leaves bytes, leases and trees to package tiering, which
@@ -19,27 +19,55 @@ type Item struct {
 	Bytes  int64 // memory that its eviction gives back
 	Tokens int   // tokens of prefill that a hit saves
 	Tenant uint32
+	// Key names the content whatever its ID: what comes back after an eviction
+	// has a new ID and its old Key. 0 = none, such an object has no past.
+	Key uint64
+	// Saved is the milliseconds that a hit saves against not having the object in
+	// this pool (computing it again, or reading it from the tier below), against
+	// having what it extends. 0 = unknown: Tokens stand in for it. One pool holds
+	// items that know it or items that do not, else the two are compared.
+	Saved float64
 }
 
+// value is what a hit saves, in milliseconds or, where they are unknown, tokens.
+func (it Item) value() float64 {
+	if it.Saved > 0 {
+		return it.Saved
+	}
+	return float64(max(it.Tokens, 1))
+}
+
+// density is what a hit saves per byte that its eviction gives back.
+func (it Item) density() float64 { return it.value() / float64(max(it.Bytes, 1)) }
+
 // Eviction orders the objects of one pool by how little they would be missed.
-// Every policy passes policytest.Conformance.
+// Every policy passes policytest.Conformance. Calls for an id that is not held
+// are ignored.
 //
-// An owner may keep an object that is in use held and Touch it, or Remove it for
-// as long as nothing can evict it and Insert it again: then no victim is ever
-// looked for among objects that may not leave.
+// An owner may keep an object that is in use held and Suspend it: then no victim
+// is ever looked for among objects that may not leave, and its history stays.
 type Eviction interface {
 	// Insert adds an object, used now. An id that is held already gets the new
-	// Item and counts as used.
+	// Item and counts as used; a suspended one stays suspended.
 	Insert(id ID, it Item, now time.Time)
-	// Touch notes a use. An id that is not held is ignored.
+	// Update gives an object a new Item, because its bytes or what it saves
+	// changed. It is no use.
+	Update(id ID, it Item)
+	// Touch notes a use, also of a suspended object.
 	Touch(id ID, now time.Time)
-	// Remove forgets an object. An id that is not held is ignored.
+	// Suspend says that an object may not leave for now: it is no victim and is
+	// not asked for, but keeps its place and history. Twice is as once.
+	Suspend(id ID)
+	// Resume ends a suspension. It is no use.
+	Resume(id ID)
+	// Remove forgets an object. What Victim named last counts as evicted, so that
+	// clocks that move with evictions do.
 	Remove(id ID)
 	// Victim names the object that should leave first among those for which
 	// evictable answers true, and leaves it held; false means there is none.
 	// Asked again with nothing changed it gives the same answer. evictable is
-	// called for held ids only and must not call back.
+	// called for held ids that are not suspended and must not call back.
 	Victim(evictable func(ID) bool) (ID, bool)
-	// Len is the number of objects held.
+	// Len is the number of objects held, suspended ones included.
 	Len() int
 }

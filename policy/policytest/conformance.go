@@ -28,6 +28,9 @@ func Conformance(t *testing.T, newPolicy func() policy.Eviction) {
 	t.Run("one object is the victim", func(t *testing.T) { single(t, newPolicy()) })
 	t.Run("nothing evictable means no victim", func(t *testing.T) { noneEvictable(t, newPolicy()) })
 	t.Run("drains every object once", func(t *testing.T) { drain(t, newPolicy()) })
+	t.Run("an update is no use and keeps the object", func(t *testing.T) { update(t, newPolicy()) })
+	t.Run("suspended objects are no victims", func(t *testing.T) { suspended(t, newPolicy()) })
+	t.Run("a suspension keeps the place", func(t *testing.T) { suspensionKeepsPlace(t, newPolicy) })
 	t.Run("clock may step back", func(t *testing.T) { clockBack(t, newPolicy()) })
 	for seed := range uint64(20) {
 		t.Run("random operations agree with a set", func(t *testing.T) { random(t, newPolicy, seed) })
@@ -37,6 +40,9 @@ func Conformance(t *testing.T, newPolicy func() policy.Eviction) {
 func unknownIDs(t *testing.T, p policy.Eviction) {
 	p.Insert(1, policy.Item{Bytes: 1}, epoch)
 	p.Touch(2, epoch)
+	p.Update(2, policy.Item{Bytes: 5})
+	p.Suspend(2)
+	p.Resume(2)
 	p.Remove(2)
 	if id, ok := p.Victim(always); !ok || id != 1 || p.Len() != 1 {
 		t.Fatalf("victim %d, %v, length %d; want 1, true, 1", id, ok, p.Len())
@@ -109,6 +115,82 @@ func drain(t *testing.T, p policy.Eviction) {
 	}
 }
 
+func update(t *testing.T, p policy.Eviction) {
+	p.Insert(1, policy.Item{Bytes: 1, Tokens: 1}, epoch)
+	p.Update(1, policy.Item{Bytes: 1 << 50})
+	p.Update(1, policy.Item{})
+	if id, ok := p.Victim(always); !ok || id != 1 || p.Len() != 1 {
+		t.Fatalf("victim %d, %v, length %d after two updates of one object", id, ok, p.Len())
+	}
+	p.Remove(1)
+	if _, ok := p.Victim(always); ok || p.Len() != 0 {
+		t.Fatal("an updated object stayed behind its removal")
+	}
+}
+
+func suspended(t *testing.T, p policy.Eviction) {
+	for id := range policy.ID(3) {
+		p.Insert(id, policy.Item{Bytes: 1}, epoch)
+	}
+	p.Suspend(0)
+	p.Suspend(1)
+	p.Suspend(1)
+	p.Touch(0, epoch)
+	p.Update(0, policy.Item{Bytes: 7})
+	p.Insert(1, policy.Item{Bytes: 2}, epoch)
+	id, ok := p.Victim(func(id policy.ID) bool {
+		if id != 2 {
+			t.Fatalf("asked about %d, which is suspended", id)
+		}
+		return true
+	})
+	if !ok || id != 2 || p.Len() != 3 {
+		t.Fatalf("victim %d, %v, length %d; want 2, true, 3", id, ok, p.Len())
+	}
+	p.Remove(2)
+	if id, ok := p.Victim(always); ok || p.Len() != 2 {
+		t.Fatalf("victim %d although the rest is suspended, length %d", id, p.Len())
+	}
+	p.Remove(0)
+	p.Resume(0)
+	p.Resume(1)
+	p.Resume(1)
+	if id, ok := p.Victim(always); !ok || id != 1 || p.Len() != 1 {
+		t.Fatalf("victim %d, %v, length %d; want 1, true, 1", id, ok, p.Len())
+	}
+	p.Remove(1)
+	p.Insert(1, policy.Item{Bytes: 1}, epoch)
+	if id, ok := p.Victim(always); !ok || id != 1 {
+		t.Fatalf("victim %d, %v: inserted again it was not suspended", id, ok)
+	}
+}
+
+// suspensionKeepsPlace takes half of the objects out and back in: they leave in
+// the order in which they would have left.
+func suspensionKeepsPlace(t *testing.T, newPolicy func() policy.Eviction) {
+	p, twin := newPolicy(), newPolicy()
+	for id := range policy.ID(40) {
+		it := policy.Item{Bytes: int64(id*7%11 + 1), Tokens: int(id * 5 % 13)}
+		p.Insert(id, it, epoch.Add(time.Duration(id)*time.Second))
+		twin.Insert(id, it, epoch.Add(time.Duration(id)*time.Second))
+	}
+	for id := policy.ID(0); id < 40; id += 2 {
+		p.Suspend(id)
+	}
+	for id := policy.ID(0); id < 40; id += 2 {
+		p.Resume(id)
+	}
+	for left := 40; left > 0; left-- {
+		got, ok := p.Victim(always)
+		want, _ := twin.Victim(always)
+		if !ok || got != want {
+			t.Fatalf("victim %d, %v with %d left; without the suspensions %d", got, ok, left, want)
+		}
+		p.Remove(got)
+		twin.Remove(want)
+	}
+}
+
 func clockBack(t *testing.T, p policy.Eviction) {
 	p.Insert(1, policy.Item{Bytes: 1}, epoch)
 	p.Insert(2, policy.Item{Bytes: 1}, epoch.Add(-time.Hour))
@@ -125,14 +207,19 @@ func random(t *testing.T, newPolicy func() policy.Eviction, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	p, twin := newPolicy(), newPolicy()
 	var held []policy.ID
+	suspended := map[policy.ID]bool{}
 	now := epoch
 	for step := range 2000 {
-		now = now.Add(time.Duration(rng.IntN(1000)) * time.Millisecond)
+		// Clocks stand still, jump and step back.
+		now = now.Add(time.Duration(rng.IntN(1000)-100) * time.Millisecond * time.Duration(rng.IntN(2)))
 		id := policy.ID(rng.IntN(100))
 		at := slices.Index(held, id)
-		switch rng.IntN(4) {
+		it := policy.Item{Bytes: rng.Int64N(1000) + 1, Tokens: rng.IntN(100), Tenant: uint32(rng.IntN(3)), Key: rng.Uint64N(120)}
+		if seed%2 == 1 {
+			it.Saved = 10 * rng.Float64()
+		}
+		switch rng.IntN(7) {
 		case 0:
-			it := policy.Item{Bytes: rng.Int64N(1000) + 1, Tokens: rng.IntN(100), Tenant: uint32(rng.IntN(3))}
 			p.Insert(id, it, now)
 			twin.Insert(id, it, now)
 			if at < 0 {
@@ -144,14 +231,26 @@ func random(t *testing.T, newPolicy func() policy.Eviction, seed uint64) {
 		case 2:
 			p.Remove(id)
 			twin.Remove(id)
+			delete(suspended, id)
 			if at >= 0 {
 				held = slices.Delete(held, at, at+1)
 			}
 		case 3:
+			p.Update(id, it)
+			twin.Update(id, it)
+		case 4:
+			p.Suspend(id)
+			twin.Suspend(id)
+			suspended[id] = at >= 0
+		case 5:
+			p.Resume(id)
+			twin.Resume(id)
+			delete(suspended, id)
+		case 6:
 			odd := policy.ID(rng.IntN(3))
 			may := func(id policy.ID) bool {
-				if !slices.Contains(held, id) {
-					t.Fatalf("seed %d step %d: asked about %d, which is not held", seed, step, id)
+				if !slices.Contains(held, id) || suspended[id] {
+					t.Fatalf("seed %d step %d: asked about %d, which is not held or suspended", seed, step, id)
 				}
 				return id%3 != odd
 			}
@@ -160,8 +259,8 @@ func random(t *testing.T, newPolicy func() policy.Eviction, seed uint64) {
 			if got != other || ok != otherOK {
 				t.Fatalf("seed %d step %d: twins chose %d, %v and %d, %v", seed, step, got, ok, other, otherOK)
 			}
-			if ok && !may(got) || ok != slices.ContainsFunc(held, may) {
-				t.Fatalf("seed %d step %d: victim %d, %v of %v", seed, step, got, ok, held)
+			if ok && !may(got) || ok != slices.ContainsFunc(held, func(id policy.ID) bool { return !suspended[id] && may(id) }) {
+				t.Fatalf("seed %d step %d: victim %d, %v of %v without %v", seed, step, got, ok, held, suspended)
 			}
 		}
 		if p.Len() != len(held) {
