@@ -82,6 +82,15 @@ var operations = [...]operation{
 	wire.OpCancel:   {closing: true}, // handled apart: its answer may come later
 	wire.OpRelease:  {run: (*task).release, closing: true},
 	wire.OpStats:    {run: (*task).stats, closing: true},
+	wire.OpAdvise:   {run: (*task).unsupported, tenant: true},
+	wire.OpAppend:   {run: (*task).unsupported, tenant: true},
+	wire.OpAccept:   {run: (*task).unsupported, tenant: true},
+	wire.OpReplay:   {run: (*task).unsupported, tenant: true},
+}
+
+// unsupported answers an operation that the codec knows and this daemon does not.
+func (t *task) unsupported() (wire.Message, error) {
+	return nil, refuse(wire.Unsupported, "%v", t.header.Op)
 }
 
 func always(*task) (bool, error) { return true, nil }

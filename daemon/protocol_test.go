@@ -236,7 +236,7 @@ func TestMemoryThatItsOwnerCouldShrinkIsRefused(t *testing.T) {
 // answer.
 func FuzzFrames(f *testing.F) {
 	p := testProfile(f, 1)
-	for op := wire.OpHello; op <= wire.OpStats; op++ {
+	for op := wire.OpHello; op.Known(); op++ {
 		m, _ := wire.New(op, wire.Request)
 		f.Add(uint16(op), m.Append(nil))
 	}

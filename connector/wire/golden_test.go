@@ -86,7 +86,7 @@ func goldenFrames(t *testing.T) []byte {
 		h.Version, h.Length = Version, uint32(len(frame)-HeaderBytes)
 		out = append(out, goldenFrame{name, hex.EncodeToString(frame), plain(reflect.ValueOf(h)).(map[string]any), fields})
 	}
-	for op := OpHello; op <= OpStats; op++ {
+	for op := OpHello; op.Known(); op++ {
 		for _, kind := range []Kind{Request, Reply} {
 			h := sampleHeader(op, kind)
 			m := sample(op, kind)

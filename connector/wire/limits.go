@@ -22,6 +22,10 @@ const (
 	MaxNodes        = 1024     // nodes of a checkpoint chain
 	MaxSpans        = 2048     // spans of a plan
 	MaxBlocks       = 24 << 10 // entries of an engine's block table
+	MaxTable        = 12 << 10 // entries of all block tables in one reply
+	MaxPositions    = 1024     // checkpoints that one advice names
+	MaxSamples      = 1024     // measured prefills in one advise
+	MaxWays         = 8        // ways to serve a prompt
 	MaxMemoryLayers = 1024     // attention layers of registered memory
 	MaxIdentity     = 96 << 10 // canonical bytes of an identity
 	MaxTenants      = 64       // tenants of one connection

@@ -9,8 +9,8 @@ type Message interface {
 }
 
 // New returns an empty message of the op and kind; false for an unknown op.
-// Reserve and save share a reply, as do abort and release, and rotate and
-// assemble.
+// Reserve and save share a reply, as do abort and release, rotate and assemble,
+// append and accept, and compose and replay.
 func New(op Op, kind Kind) (Message, bool) {
 	if !op.Known() || kind > Reply {
 		return nil, false
@@ -34,6 +34,10 @@ var messages = [...][2]func() Message{
 	OpCancel:   {message[CancelRequest], message[CancelReply]},
 	OpRelease:  {message[ReleaseRequest], message[CodesReply]},
 	OpStats:    {message[StatsRequest], message[StatsReply]},
+	OpAdvise:   {message[AdviseRequest], message[AdviseReply]},
+	OpAppend:   {message[AppendRequest], message[AppendReply]},
+	OpAccept:   {message[AcceptRequest], message[AppendReply]},
+	OpReplay:   {message[ReplayRequest], message[ComposeReply]},
 }
 
 func message[T any, P interface {

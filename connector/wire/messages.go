@@ -20,6 +20,10 @@ const (
 	OpCancel   Op = 13
 	OpRelease  Op = 14
 	OpStats    Op = 15
+	OpAdvise   Op = 16
+	OpAppend   Op = 17
+	OpAccept   Op = 18
+	OpReplay   Op = 19
 )
 
 // Code is the outcome of a request or of one item of a batch.
@@ -182,16 +186,19 @@ type MatchReply struct {
 
 // AcquireRequest leases segments for reading by one rank.
 type AcquireRequest struct {
-	Profile uint32
-	Rank    uint32
-	TTLMs   uint32 // 0 = the daemon's default
-	Digests uint8  // 1 = answer chunk digests too
-	Keys    [][32]byte
+	Profile     uint32
+	Rank        uint32
+	TTLMs       uint32 // 0 = the daemon's default
+	BlockTokens uint32 // answer block tables in blocks of so many tokens; 0 = none
+	Digests     uint8  // 1 = answer chunk digests too
+	All         uint8  // 1 = lease every key, or none and refuse with Full
+	Keys        [][32]byte
 }
 
 // AcquireReply has one row per key. Extents are in the public arena and stay
 // valid and unchanged until the lease is released; Digests holds, for each hit
-// in order, one digest per chunk of each part.
+// in order, one digest per chunk of each part. Block holds BlockCount[i] entries of
+// the block table of row i, one after another; none unless asked for.
 type AcquireReply struct {
 	Codes       []uint16
 	Leases      []uint64
@@ -203,6 +210,8 @@ type AcquireReply struct {
 	ExtentLen   []uint64
 	DigestCount []uint32
 	Digest      []uint64
+	BlockCount  []uint32
+	Block       []uint64
 }
 
 // Level is an acknowledgement level: how safe an object has to be before its

@@ -7,7 +7,8 @@ var opNames = [...]string{
 	OpHello: "hello", OpProfile: "profile", OpMatch: "match", OpAcquire: "acquire",
 	OpReserve: "reserve", OpCommit: "commit", OpAbort: "abort", OpCompose: "compose",
 	OpRotate: "rotate", OpAssemble: "assemble", OpSave: "save", OpLoad: "load",
-	OpCancel: "cancel", OpRelease: "release", OpStats: "stats",
+	OpCancel: "cancel", OpRelease: "release", OpStats: "stats", OpAdvise: "advise",
+	OpAppend: "append", OpAccept: "accept", OpReplay: "replay",
 }
 
 var codeNames = [...]string{

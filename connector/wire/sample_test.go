@@ -27,6 +27,7 @@ func (g numbers) hash() (h [32]byte) {
 
 func (g numbers) hashes(n int) [][32]byte { return fill(n, g.hash) }
 func (g numbers) u64s(n int) []uint64     { return fill(n, g.Uint64) }
+func (g numbers) f64s(n int) []float64    { return fill(n, g.Float64) }
 func (g numbers) u32s(n int) []uint32     { return fill(n, g.Uint32) }
 func (g numbers) u16s(n int) []uint16     { return fill(n, func() uint16 { return uint16(g.Uint32()) }) }
 func (g numbers) u8s(n int) []uint8       { return fill(n, func() uint8 { return uint8(g.Uint32()) }) }
@@ -99,7 +100,7 @@ func (g numbers) request(op Op, n int) Message {
 	case OpMatch:
 		return &MatchRequest{Profile: 9, Accept: AcceptExact | AcceptSpliced, Positions: g.u32s(n), Prefixes: g.hashes(n), Keys: g.hashes(n + 1)}
 	case OpAcquire:
-		return &AcquireRequest{Profile: 9, Rank: 1, TTLMs: 30_000, Digests: 1, Keys: g.hashes(n)}
+		return &AcquireRequest{Profile: 9, Rank: 1, TTLMs: 30_000, BlockTokens: 16, Digests: 1, All: 1, Keys: g.hashes(n)}
 	case OpReserve:
 		return &ReserveRequest{Profile: 9, Rank: 1, Keys: g.hashes(n), Roles: g.u8s(n), Heads: g.u32s(n), Tails: g.u32s(n), Tokens: g.u32s(n), TokenOff: g.u64s(n)}
 	case OpCommit:
@@ -122,6 +123,19 @@ func (g numbers) request(op Op, n int) Message {
 		return &CancelRequest{Requests: g.u64s(n)}
 	case OpRelease:
 		return &ReleaseRequest{Leases: g.u64s(n)}
+	case OpAdvise:
+		return &AdviseRequest{
+			Profile: 9, Record: 1, BlockTokens: 64, MaxCheckpoints: 2, Tokens: 8192, TokenOff: g.Uint64(), Output: 128,
+			PrefixTokens: 4096, PrefixTier: TierDisk, BufferTokens: 17, SeamTokens: 16, Cuts: g.u32s(n + 1),
+			SegmentBegin: g.u32s(n), SegmentTokens: g.u32s(n), SegmentStatus: g.u8s(n), SegmentTier: g.u8s(n),
+			SampleBegin: g.u32s(n + 2), SampleEnd: g.u32s(n + 2), SampleMicros: g.u32s(n + 2),
+		}
+	case OpAppend:
+		return &AppendRequest{Profile: 9, Rank: 1, Buffer: g.Uint64(), Base: g.Uint64(), Begin: 4096, Capacity: 64, Rows: 5, StagingOff: g.Uint64()}
+	case OpAccept:
+		return &AcceptRequest{Profile: 9, Rank: 1, Buffer: g.Uint64(), Tokens: 3}
+	case OpReplay:
+		return &ReplayRequest{Profile: 9, Rank: 1, Buffer: g.Uint64(), Token: 4099, Flush: 1, Into: g.Uint64()}
 	default:
 		return &StatsRequest{}
 	}
@@ -145,9 +159,11 @@ func (g numbers) reply(op Op, n int) Message {
 	case OpAcquire:
 		extents, e := g.split(n)
 		digests, d := g.split(n)
+		blocks, b := g.split(n)
 		return &AcquireReply{
 			Codes: g.u16s(n), Leases: g.u64s(n), Bytes: g.u64s(n), Begins: g.u32s(n), Tokens: g.u32s(n),
 			ExtentCount: extents, ExtentOff: g.u64s(e), ExtentLen: g.u64s(e), DigestCount: digests, Digest: g.u64s(d),
+			BlockCount: blocks, Block: g.u64s(b),
 		}
 	case OpReserve, OpSave:
 		return &ReserveReply{Codes: g.u16s(n), Reservations: g.u64s(n), Bytes: g.u64s(n)}
@@ -155,7 +171,7 @@ func (g numbers) reply(op Op, n int) Message {
 		return &CommitReply{Codes: g.u16s(n), Published: g.u8s(n), Levels: g.u8s(n)}
 	case OpAbort, OpRelease:
 		return &CodesReply{Codes: g.u16s(n)}
-	case OpCompose:
+	case OpCompose, OpReplay:
 		return &ComposeReply{Lease: g.Uint64(), Off: g.Uint64(), Bytes: g.Uint64()}
 	case OpRotate, OpAssemble:
 		return &RotateReply{Lease: g.Uint64(), Off: g.Uint64(), Bytes: g.Uint64(), Rows: g.Uint32()}
@@ -168,6 +184,14 @@ func (g numbers) reply(op Op, n int) Message {
 		}
 	case OpCancel:
 		return &CancelReply{Outcomes: g.u8s(n)}
+	case OpAdvise:
+		return &AdviseReply{
+			SeenTokens: 4100, Way: WaySplice, WayMicros: g.f64s(4),
+			Positions: g.u32s(n), Why: g.u8s(n), Admit: g.u8s(n), Reason: g.u8s(n), Value: g.f64s(n),
+			SegmentAdmit: g.u8s(n + 1), SegmentReason: g.u8s(n + 1),
+		}
+	case OpAppend, OpAccept:
+		return &AppendReply{Buffer: g.Uint64(), Begin: 4096, Accepted: 4099, End: 4101}
 	default:
 		m := &StatsReply{}
 		for i := range n {

@@ -63,7 +63,9 @@ func (m *AcquireRequest) Append(b []byte) []byte {
 	w.u32(m.Profile)
 	w.u32(m.Rank)
 	w.u32(m.TTLMs)
+	w.u32(m.BlockTokens)
 	w.u8(m.Digests)
+	w.u8(m.All)
 	put(&w, m.Keys)
 	return w.b
 }
@@ -74,7 +76,9 @@ func (m *AcquireRequest) Decode(body []byte) error {
 	m.Profile = r.u32("profile")
 	m.Rank = r.u32("rank")
 	m.TTLMs = r.u32("ttl")
+	m.BlockTokens = r.u32("block tokens")
 	m.Digests = r.u8("digests")
+	m.All = r.u8("all")
 	m.Keys = get[[32]byte](&r, "keys", MaxKeys)
 	return r.end()
 }
@@ -92,6 +96,8 @@ func (m *AcquireReply) Append(b []byte) []byte {
 	put(&w, m.ExtentLen)
 	put(&w, m.DigestCount)
 	put(&w, m.Digest)
+	put(&w, m.BlockCount)
+	put(&w, m.Block)
 	return w.b
 }
 
@@ -108,6 +114,8 @@ func (m *AcquireReply) Decode(body []byte) error {
 	m.ExtentLen = get[uint64](&r, "extent len", MaxExtents)
 	m.DigestCount = get[uint32](&r, "digest count", MaxKeys)
 	m.Digest = get[uint64](&r, "digest", MaxDigests)
+	m.BlockCount = get[uint32](&r, "block count", MaxKeys)
+	m.Block = get[uint64](&r, "block", MaxTable)
 	n := len(m.Codes)
 	r.same("leases", len(m.Leases), n)
 	r.same("bytes", len(m.Bytes), n)
@@ -118,6 +126,8 @@ func (m *AcquireReply) Decode(body []byte) error {
 	r.same("digest count", len(m.DigestCount), n)
 	r.sum("extent count", m.ExtentCount, len(m.ExtentOff))
 	r.sum("digest count", m.DigestCount, len(m.Digest))
+	r.same("block count", len(m.BlockCount), n)
+	r.sum("block count", m.BlockCount, len(m.Block))
 	return r.end()
 }
 
