@@ -48,10 +48,10 @@ func (t *task) match() (wire.Message, error) {
 }
 
 // acquireRowBytes is what one row takes beside its extents and digests, and
-// acquireFixed bounds counts and padding of the ten columns.
+// acquireFixed bounds counts and padding of the twelve columns.
 const (
 	acquireRowBytes = 2 + 8 + 8 + 4 + 4 + 4 + 4
-	acquireFixed    = 10 * (8 + 7)
+	acquireFixed    = 12 * (8 + 7)
 )
 
 // room is what is left of a reply frame for extents and digests.
@@ -130,6 +130,7 @@ func resetAcquire(out *wire.AcquireReply) {
 		Codes: out.Codes[:0], Leases: out.Leases[:0], Bytes: out.Bytes[:0], Begins: out.Begins[:0], Tokens: out.Tokens[:0],
 		ExtentCount: out.ExtentCount[:0], ExtentOff: out.ExtentOff[:0], ExtentLen: out.ExtentLen[:0],
 		DigestCount: out.DigestCount[:0], Digest: out.Digest[:0],
+		BlockCount: out.BlockCount[:0], Block: out.Block[:0],
 	}
 }
 

@@ -198,7 +198,7 @@ type AcquireRequest struct {
 // AcquireReply has one row per key. Extents are in the public arena and stay
 // valid and unchanged until the lease is released; Digests holds, for each hit
 // in order, one digest per chunk of each part. Block holds BlockCount[i] entries of
-// the block table of row i, one after another; none unless asked for.
+// the block table of row i, one after another; both are empty unless asked for.
 type AcquireReply struct {
 	Codes       []uint16
 	Leases      []uint64
