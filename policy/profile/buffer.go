@@ -1,0 +1,48 @@
+package profile
+
+// BufferLayout is one rank's share of a buffer of rows: what moves the states of
+// all linear layers on by the given number of tokens, one row per token. Row n
+// moves a value head's state by
+//
+//	S = g_n * S + k_n u_n^T
+//
+// a decay and a sum of rank one in every family: u is the value times its write
+// strength, and for the delta rule what is left of it after k^T S of the decayed
+// state was taken off, u = beta*(v - g_n*S^T k) (KVBuffer, appendix A.1).
+//
+// Per linear layer, in this order, row by row:
+//
+//	PartT     decay g, not its logarithm: F32 [rows, value heads], or
+//	          [rows, value heads, KeyDim] where DecayPerKey
+//	PartConv  inputs of the convolution [rows, channels], as in its tail
+//	PartK     key k as the recurrence reads it, normalised and with rope:
+//	          F32 [rows, key heads, KeyDim]
+//	PartV     delta value u: F32 [rows, value heads, ValueDim]
+func (p *Profile) BufferLayout(rows int) Layout {
+	var b layoutBuilder
+	rows = max(rows, 0)
+	for _, i := range p.linear {
+		l := &p.id.Layers[i].Linear
+		keys, values := p.RankHeads(i)
+		if l.DecayPerKey() {
+			b.add(i, PartT, F32, rows, values, l.KeyDim)
+		} else {
+			b.add(i, PartT, F32, rows, values)
+		}
+		if l.Conv.rows() > 0 {
+			b.add(i, PartConv, l.Conv.DType, rows, p.RankConvChannels(i))
+		}
+		b.add(i, PartK, F32, rows, keys, l.KeyDim)
+		b.add(i, PartV, F32, rows, values, l.ValueDim)
+	}
+	return b.Layout
+}
+
+// DecayPerKey says that the family decays every key channel on its own.
+func (l *Linear) DecayPerKey() bool {
+	switch l.Family {
+	case GLA, Mamba1, KDA:
+		return true
+	}
+	return false
+}
