@@ -1,0 +1,54 @@
+package cost
+
+// ColdShare is the part of computing a prompt that may be spent on keeping what
+// nobody has asked for twice: short and cold prompts cost at most 1 %.
+const ColdShare = 0.01
+
+// Candidate is an object that may come in.
+type Candidate struct {
+	Held
+	Asked bool // the client named it, such as a boundary of the application
+	Seen  int  // times that its tokens came before
+	// Floor is the density (milliseconds per MiB) of what left the pool last, 0
+	// while it has room: cold objects below it are refused, seen ones are not,
+	// since the pool's own order will judge them.
+	Floor    float64
+	MaxBytes int64 // most that one object may take of the pool; 0 = no limit
+}
+
+// Admit says whether an object should come in. In this order: it fits, a hit
+// would save time at all, it is expected again (seen or asked for) or, being
+// cold, costs at most ColdShare of computing it and earns its place.
+func (m *Model) Admit(c Candidate) (ok bool, why Reason) {
+	why = m.judge(c)
+	return why.Admitted(), why
+}
+
+func (m *Model) judge(c Candidate) Reason {
+	if c.End <= c.Begin {
+		return ReasonShort
+	}
+	if c.MaxBytes > 0 && c.Bytes > c.MaxBytes {
+		return ReasonLarge
+	}
+	computing := m.Prefill().Marginal(c.Begin, c.End)
+	saved := m.Saved(Held{Begin: c.Begin, End: c.End, Bytes: c.Bytes, In: c.In})
+	if saved <= 0 {
+		if load, known := m.LoadMillis(c.In, c.Bytes); known && computing <= load && c.Bytes > m.Shape.RowBytes(c.End-c.Begin) {
+			return ReasonShort // its states, not its rows, are what is too much
+		}
+		return ReasonNoGain
+	}
+	publishing := m.Link(JobPublish).Millis(c.Bytes)
+	switch {
+	case c.Seen > 0 && saved > publishing/float64(1+c.Seen):
+		return ReasonSeen
+	case c.Asked:
+		return ReasonAsked
+	case publishing > ColdShare*computing:
+		return ReasonCold
+	case PerMiB(saved, c.Bytes) < c.Floor:
+		return ReasonThin
+	}
+	return ReasonCheap
+}

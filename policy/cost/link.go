@@ -1,0 +1,157 @@
+package cost
+
+// Tier says where bytes lie. The numbers are those of the wire.
+type Tier uint8
+
+// The tiers, fastest first. TierNone is nowhere: the tokens have to be computed.
+const (
+	TierNone Tier = 0
+	TierHBM  Tier = 1
+	TierDRAM Tier = 2
+	TierDisk Tier = 3
+	TierPeer Tier = 4
+)
+
+// String names the tier.
+func (t Tier) String() string {
+	switch t {
+	case TierNone:
+		return "none"
+	case TierHBM:
+		return "hbm"
+	case TierDRAM:
+		return "dram"
+	case TierDisk:
+		return "disk"
+	case TierPeer:
+		return "peer"
+	}
+	return "unknown"
+}
+
+// Job is a piece of work whose milliseconds grow with its bytes.
+type Job uint8
+
+// The jobs. The first ones bring bytes from a tier to where an engine computes.
+const (
+	JobLoadHBM Job = iota
+	JobLoadDRAM
+	JobLoadDisk
+	JobLoadPeer
+	JobCompose // bytes of transitions and end-states applied
+	JobRotate  // bytes of rows placed
+	JobReplay  // bytes of state and buffered rows read
+	JobPublish // bytes captured, copied and checked
+
+	jobs
+)
+
+// Link predicts one job: Fixed + PerByte·bytes, in milliseconds.
+type Link struct {
+	Fixed   float64
+	PerByte float64
+}
+
+// Millis predicts the job over that many bytes.
+func (l Link) Millis(bytes int64) float64 { return l.Fixed + l.PerByte*float64(max(bytes, 0)) }
+
+// Bandwidth is a link of the given bytes per second.
+func Bandwidth(fixedMillis, bytesPerSecond float64) Link {
+	return Link{Fixed: fixedMillis, PerByte: 1e3 / bytesPerSecond}
+}
+
+// DefaultLinks stand in until a job is measured. They are guesses of the right
+// order for one socket and one NVMe disk, on the slow side, so that an
+// unmeasured tier does not look like a gain: a checkpoint in DRAM still beats a
+// prefill, and a short one on disk does not.
+func DefaultLinks() [jobs]Link {
+	return [jobs]Link{
+		JobLoadHBM:  Bandwidth(0.05, 200e9),
+		JobLoadDRAM: Bandwidth(0.1, 8e9),
+		JobLoadDisk: Bandwidth(1, 1e9),
+		JobLoadPeer: Bandwidth(2, 1e9),
+		JobCompose:  Bandwidth(0.1, 4e9),
+		JobRotate:   Bandwidth(0.1, 8e9),
+		JobReplay:   Bandwidth(0.1, 4e9),
+		JobPublish:  Bandwidth(0.2, 2.5e9),
+	}
+}
+
+// loadJob is the job that brings bytes from a tier.
+func loadJob(t Tier) (Job, bool) {
+	switch t {
+	case TierHBM:
+		return JobLoadHBM, true
+	case TierDRAM:
+		return JobLoadDRAM, true
+	case TierDisk:
+		return JobLoadDisk, true
+	case TierPeer:
+		return JobLoadPeer, true
+	}
+	return 0, false
+}
+
+// Averages measures a link by exponentially weighted least squares of
+// milliseconds over bytes, in constant memory. The zero value has seen nothing.
+type Averages struct {
+	samples int
+	x, y    float64 // weighted means: bytes, milliseconds
+	xx, xy  float64
+}
+
+// The newest sample counts for linkStep, once there are that many: about 16
+// samples are remembered. A sample beyond linkCap times what was predicted
+// counts as that, so that one stall does not price a tier out.
+const (
+	linkStep = 1.0 / 16
+	linkCap  = 4.0
+)
+
+// Add takes one job of that many bytes that took that long. Nonsense is ignored.
+func (a *Averages) Add(bytes int64, millis float64) {
+	if bytes < 0 || !finitePositive(millis) {
+		return
+	}
+	x, y := float64(bytes), millis
+	if a.samples >= 3 {
+		y = min(y, linkCap*a.Link(Link{}).Millis(bytes))
+	}
+	a.samples++
+	step := max(linkStep, 1/float64(a.samples))
+	a.x += step * (x - a.x)
+	a.y += step * (y - a.y)
+	a.xx += step * (x*x - a.xx)
+	a.xy += step * (x*y - a.xy)
+}
+
+// Link is the measured link, or the prior while nothing was measured. Where the
+// sizes seen do not differ enough to tell Fixed from PerByte, the prior's shares
+// are scaled to the mean.
+func (a *Averages) Link(prior Link) Link {
+	if a.samples == 0 {
+		return prior
+	}
+	mean := Link{PerByte: a.y}
+	if a.x > 0 {
+		mean.PerByte = a.y / a.x
+	}
+	if expected := prior.Fixed + prior.PerByte*a.x; expected > 0 {
+		by := a.y / expected
+		mean = Link{Fixed: prior.Fixed * by, PerByte: prior.PerByte * by}
+	}
+	spread := a.xx - a.x*a.x
+	if spread < 0.05*a.xx || a.samples < 3 {
+		return mean
+	}
+	slope := (a.xy - a.x*a.y) / spread
+	if fixed := a.y - slope*a.x; slope > 0 && fixed >= 0 {
+		return Link{Fixed: fixed, PerByte: slope}
+	} else if slope > 0 {
+		return Link{PerByte: a.xy / a.xx}
+	}
+	return mean
+}
+
+// Samples is how many jobs were taken in.
+func (a *Averages) Samples() int { return a.samples }

@@ -1,0 +1,52 @@
+package cost
+
+// Prefill predicts in milliseconds how long a model computes. The zero value
+// predicts nothing.
+type Prefill struct {
+	Fixed           float64 // each run: launch, scheduling
+	PerToken        float64
+	PerTokenSquared float64 // attention: of the square of a token's position, see package doc
+}
+
+// DefaultPrefill is what stands in until something is measured and where no
+// work is known: of the order of a 12 billion parameter hybrid on four A100. A
+// guess; the first sample scales it.
+var DefaultPrefill = Prefill{Fixed: 10, PerToken: 0.05, PerTokenSquared: 2e-7}
+
+// Millis predicts one run over tokens [begin, end) with [0, begin) in the cache.
+func (p Prefill) Millis(begin, end int) float64 {
+	if end <= begin {
+		return 0
+	}
+	return p.Fixed + p.Marginal(begin, end)
+}
+
+// Marginal is what the tokens [begin, end) add to a run that happens anyway.
+func (p Prefill) Marginal(begin, end int) float64 {
+	if end <= begin {
+		return 0
+	}
+	b, e := float64(max(begin, 0)), float64(end)
+	return p.PerToken*(e-b) + p.PerTokenSquared*(e*e-b*b)
+}
+
+func (p Prefill) scaled(by float64) Prefill {
+	return Prefill{Fixed: p.Fixed * by, PerToken: p.PerToken * by, PerTokenSquared: p.PerTokenSquared * by}
+}
+
+// IsZero reports whether p predicts nothing.
+func (p Prefill) IsZero() bool { return p == Prefill{} }
+
+// PriorFromFLOPs predicts from the work of a shape and a device's speed, with
+// the given milliseconds for each run. It is zero where either is not known.
+func PriorFromFLOPs(s Shape, flopsPerSecond, fixedMillis float64) Prefill {
+	if !s.Known() || flopsPerSecond <= 0 {
+		return Prefill{}
+	}
+	perMilli := flopsPerSecond / 1e3
+	linear := s.Attention.PerToken + s.Window.PerToken + s.Linear.PerToken + s.MLP.PerToken
+	if s.Window.Window > 0 {
+		linear += s.Window.PerTokenSquared * float64(s.Window.Window)
+	}
+	return Prefill{Fixed: fixedMillis, PerToken: linear / perMilli, PerTokenSquared: s.Attention.PerTokenSquared / perMilli}
+}

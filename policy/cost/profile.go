@@ -1,0 +1,127 @@
+package cost
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Widths are the plain numbers of a model that its profile does not hold, since
+// they do not change what is cached. The zero value is "not known": the shape
+// then counts bytes only, and milliseconds come from measurement.
+type Widths struct {
+	Hidden      int // hidden_size
+	QueryHeads  int // num_attention_heads; 0 = as many as the widest layer's key-value heads
+	FeedForward int // intermediate width that one token passes, all its experts together
+	MLPLayers   int // layers with an MLP; 0 = every layer
+	Matrices    int // of one MLP; 0 = 3, a gated one
+}
+
+// ReadWidths takes the widths from a Hugging Face config.json. For experts it
+// counts those that one token visits. What is missing stays zero.
+func ReadWidths(configJSON []byte) (Widths, error) {
+	type sizes struct {
+		Hidden       int    `json:"hidden_size"`
+		Heads        int    `json:"num_attention_heads"`
+		Intermediate int    `json:"intermediate_size"`
+		Expert       int    `json:"moe_intermediate_size"`
+		Visited      int    `json:"num_experts_per_tok"`
+		SharedWidth  int    `json:"shared_expert_intermediate_size"`
+		Shared       int    `json:"n_shared_experts"`
+		Pattern      string `json:"hybrid_override_pattern"`
+	}
+	var c struct {
+		sizes
+		Text *sizes `json:"text_config"`
+	}
+	if err := json.Unmarshal(configJSON, &c); err != nil {
+		return Widths{}, fmt.Errorf("widths of a config: %w", err)
+	}
+	s := c.sizes
+	if c.Text != nil {
+		s = *c.Text
+	}
+	w := Widths{Hidden: s.Hidden, QueryHeads: s.Heads, FeedForward: s.Intermediate}
+	switch {
+	case s.Expert > 0:
+		w.FeedForward = s.Expert*(s.Visited+s.Shared) + s.SharedWidth
+	case s.Visited > 0:
+		w.FeedForward = s.Intermediate * s.Visited
+	}
+	for _, layer := range s.Pattern {
+		if layer == '-' {
+			w.MLPLayers++
+		}
+	}
+	if w.MLPLayers > 0 {
+		w.Matrices = 2 // Nemotron-H has no gate
+	}
+	return w, nil
+}
+
+// FromProfile sizes a model from its descriptors, over all ranks. Where Hidden
+// is zero it counts no work.
+//
+// A product with an a×b matrix is 2ab; attention counts the whole square, as the
+// package doc says; a recurrent layer projects q, k, v, a gate and the output
+// and spends 6 operations a token on each element of its state: decay, outer
+// product and read-out.
+func FromProfile(p *profile.Profile, w Widths) Shape {
+	ranks := int64(p.TPSize())
+	checkpoint, segment := p.CheckpointLayout(0), p.SegmentLayout(0)
+	s := Shape{SegmentBytes: segment.Bytes * ranks}
+	for _, part := range checkpoint.Parts {
+		switch part.Kind {
+		case profile.PartS:
+			s.StateBytes += part.Len * ranks
+		case profile.PartConv:
+			s.ConvBytes += part.Len * ranks
+		}
+	}
+	// Parts begin at multiples of PartAlign: that many rows leave no padding.
+	const rows = profile.PartAlign
+	s.KVBytes = (p.CheckpointLayout(rows).Bytes - checkpoint.Bytes) / rows * ranks
+	if w.Hidden > 0 {
+		s.addWork(p, w)
+	}
+	return s
+}
+
+func (s *Shape) addWork(p *profile.Profile, w Widths) {
+	d := float64(w.Hidden)
+	for i := range p.Layers() {
+		layer := p.Layer(i)
+		a, l := &layer.Attention, &layer.Linear
+		switch layer.Kind {
+		case profile.KindFull:
+			s.Attention.add(attentionWork(a, w))
+		case profile.KindMLA:
+			s.Attention.add(attentionWork(a, w))
+		case profile.KindWindow:
+			work := attentionWork(a, w)
+			work.Window = a.Window
+			s.Window.add(work)
+		case profile.KindLinear:
+			keys, values := float64(l.KeyHeads*l.KeyDim), float64(l.ValueHeads*l.ValueDim)
+			s.Linear.add(Work{PerToken: 2*d*(2*keys+3*values) + 6*float64(l.ValueHeads*l.KeyDim*l.ValueDim)})
+		}
+	}
+	layers, matrices := p.Layers(), 3
+	if w.MLPLayers > 0 {
+		layers = w.MLPLayers
+	}
+	if w.Matrices > 0 {
+		matrices = w.Matrices
+	}
+	s.MLP = Work{PerToken: 2 * float64(matrices*layers) * d * float64(w.FeedForward)}
+}
+
+func attentionWork(a *profile.Attention, w Widths) Work {
+	heads := float64(max(w.QueryHeads, a.KVHeads))
+	key, value, kv, d := float64(a.KeyDim), float64(a.ValueDim), float64(a.KVHeads), float64(w.Hidden)
+	return Work{
+		PerToken:        2 * d * (heads*key + kv*(key+value) + heads*value),
+		PerTokenSquared: 2 * heads * (key + value),
+	}
+}

@@ -1,0 +1,105 @@
+package cost
+
+import (
+	"testing"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// hybrid has 30 dense recurrent and 10 full layers with the sizes of HYPIC's
+// storage arithmetic.
+func hybrid(t *testing.T, family profile.Family, tp int) *profile.Profile {
+	t.Helper()
+	id := profile.Identity{Model: "hybrid", Weights: [32]byte{1}, Tokenizer: "bytes", TPSize: tp}
+	for i := range 40 {
+		if i%4 == 3 {
+			id.Layers = append(id.Layers, profile.Layer{Kind: profile.KindFull, Attention: profile.Attention{
+				KVHeads: 4, KeyDim: 128, ValueDim: 128, DType: profile.BF16, Keys: profile.AtZero,
+			}})
+			continue
+		}
+		transition := profile.F16
+		if family.Transition() == profile.Scalar {
+			transition = profile.F32
+		}
+		id.Layers = append(id.Layers, profile.Layer{Kind: profile.KindLinear, Linear: profile.Linear{
+			Family: family, KeyHeads: 16, ValueHeads: 32, KeyDim: 128, ValueDim: 128,
+			StateDType: profile.F32, TransitionDType: transition,
+		}})
+	}
+	p, err := profile.New(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestSegmentsBelowTheBreakEvenSpendMoreOnStatesThanOnRows(t *testing.T) {
+	s := FromProfile(hybrid(t, profile.GDN, 1), Widths{})
+	for _, c := range []struct {
+		what      string
+		got, want int64
+	}{
+		{"rows of a token", s.KVBytes, 20 << 10},
+		{"end-states of a segment", s.StateBytes, 60 << 20},
+		{"end-states and transitions", s.SegmentBytes, 90 << 20},
+		{"break-even with dense transitions", int64(s.SegmentBreakEven()), 4608},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %d, want %d", c.what, c.got, c.want)
+		}
+	}
+	if s.Known() {
+		t.Error("work is counted without a hidden size")
+	}
+	scalar := FromProfile(hybrid(t, profile.Mamba2, 1), Widths{})
+	if got := scalar.SegmentBreakEven(); got != 3073 { // 3072 and the scalars' own 3,840 bytes
+		t.Errorf("break-even with scalar transitions: %d, want 3073", got)
+	}
+}
+
+func TestRanksDoNotChangeTheSum(t *testing.T) {
+	one, two := FromProfile(hybrid(t, profile.GDN, 1), Widths{}), FromProfile(hybrid(t, profile.GDN, 2), Widths{})
+	if one != two {
+		t.Errorf("one rank %+v, two ranks %+v", one, two)
+	}
+}
+
+func TestWorkFromAProfileAndWidths(t *testing.T) {
+	w, err := ReadWidths([]byte(`{"hidden_size":2048,"num_attention_heads":16,"intermediate_size":5120,
+		"moe_intermediate_size":512,"num_experts_per_tok":8,"shared_expert_intermediate_size":512}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (Widths{Hidden: 2048, QueryHeads: 16, FeedForward: 9 * 512}); w != want {
+		t.Fatalf("widths %+v, want %+v", w, want)
+	}
+	s := FromProfile(hybrid(t, profile.GDN, 1), w)
+	const d = 2048
+	if want := 10.0 * 2 * d * (16*128 + 4*256 + 16*128); s.Attention.PerToken != want {
+		t.Errorf("attention: %v a token, want %v", s.Attention.PerToken, want)
+	}
+	if want := 10.0 * 2 * 16 * 256; s.Attention.PerTokenSquared != want {
+		t.Errorf("attention: %v a token squared, want %v", s.Attention.PerTokenSquared, want)
+	}
+	if want := 30.0 * (2*d*(2*2048+3*4096) + 6*32*128*128); s.Linear.PerToken != want {
+		t.Errorf("linear: %v a token, want %v", s.Linear.PerToken, want)
+	}
+	if want := 40.0 * 6 * d * 9 * 512; s.MLP.PerToken != want {
+		t.Errorf("MLP: %v a token, want %v", s.MLP.PerToken, want)
+	}
+}
+
+func TestWidthsOfNestedAndPatternedConfigs(t *testing.T) {
+	w, err := ReadWidths([]byte(`{"hidden_size":1,"text_config":{"hidden_size":64,"intermediate_size":128,"num_experts_per_tok":2}}`))
+	if want := (Widths{Hidden: 64, FeedForward: 256}); err != nil || w != want {
+		t.Errorf("nested: %+v, %v, want %+v", w, err, want)
+	}
+	w, err = ReadWidths([]byte(`{"hidden_size":64,"intermediate_size":128,"hybrid_override_pattern":"M-M*-"}`))
+	if want := (Widths{Hidden: 64, FeedForward: 128, MLPLayers: 2, Matrices: 2}); err != nil || w != want {
+		t.Errorf("pattern: %+v, %v, want %+v", w, err, want)
+	}
+	if _, err = ReadWidths([]byte(`[`)); err == nil {
+		t.Error("a broken config is taken")
+	}
+}

@@ -1,0 +1,73 @@
+package cost
+
+// Reason says in a code why something was admitted or refused. The numbers
+// travel on the wire; String gives the words that people read.
+type Reason uint8
+
+// The reasons. Below ReasonShort are those for admission.
+const (
+	ReasonNone   Reason = 0
+	ReasonSeen   Reason = 1 // came before: expected again
+	ReasonCheap  Reason = 2 // not seen before, but keeping it costs at most ColdShare of computing it
+	ReasonAsked  Reason = 3 // the client names it as worth keeping
+	ReasonShort  Reason = 16
+	ReasonCold   Reason = 17
+	ReasonThin   Reason = 18
+	ReasonLarge  Reason = 19
+	ReasonNoGain Reason = 20
+)
+
+// String is the reason in words.
+func (r Reason) String() string {
+	switch r {
+	case ReasonSeen:
+		return "seen before"
+	case ReasonCheap:
+		return "cheap to keep"
+	case ReasonAsked:
+		return "asked for"
+	case ReasonShort:
+		return "too short to save anything"
+	case ReasonCold:
+		return "cold: keeping it costs more than its share of computing it"
+	case ReasonThin:
+		return "saves less per byte than what would have to leave"
+	case ReasonLarge:
+		return "larger than its share of the pool"
+	case ReasonNoGain:
+		return "bringing it back is no faster than computing it"
+	}
+	return "no reason"
+}
+
+// Admitted reports whether the reason is one for admission.
+func (r Reason) Admitted() bool { return r > ReasonNone && r < ReasonShort }
+
+// Way is a way to serve the beginning of a prompt. The numbers travel on the
+// wire.
+type Way uint8
+
+// The ways.
+const (
+	WayRecompute Way = 1
+	WayPrefix    Way = 2 // load the states of the longest held prefix, compute the rest
+	WaySplice    Way = 3 // load the prefix and place held segments behind it, compute seams and gaps
+	WayReplay    Way = 4 // load a buffer, rebuild the state at its last shared token, compute the rest
+
+	Ways = 4
+)
+
+// String is the way in words.
+func (w Way) String() string {
+	switch w {
+	case WayRecompute:
+		return "recompute"
+	case WayPrefix:
+		return "prefix"
+	case WaySplice:
+		return "splice"
+	case WayReplay:
+		return "replay"
+	}
+	return "no way"
+}
