@@ -8,12 +8,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy"
-	"github.com/spliced-kv/spliced/policy/policytest"
 )
-
-func TestLRUConforms(t *testing.T) {
-	policytest.Conformance(t, policy.NewLRU)
-}
 
 // The dumb model keeps ids in a slice, least recent first.
 func TestLRUOrderAgreesWithSlice(t *testing.T) {

@@ -100,6 +100,12 @@ func (o *order) resume(i int32) {
 	}
 }
 
+// listed reports places that hold an object that is not suspended.
+func (o *order) listed(i int32) bool {
+	pos := o.nodes[i].pos
+	return pos != outside && int(pos) < len(o.heap) && o.heap[pos] == i
+}
+
 // first is the lowest object that evictable accepts. Without refusals it is
 // O(1); k refusals cost O(k log k), the heap stays as it is.
 func (o *order) first(evictable func(ID) bool) (ID, bool) {

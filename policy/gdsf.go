@@ -1,0 +1,90 @@
+package policy
+
+import "time"
+
+// gdsf keeps a clock that only evictions move. An object that is used stands at
+// the clock plus its density, so that what is not used sinks below newcomers.
+type gdsf struct {
+	order order
+	items []Item
+	born  []float64 // the clock at the last use
+	clock float64
+	named victim
+}
+
+// victim is what was named last and has not been removed.
+type victim struct {
+	id   ID
+	some bool
+}
+
+// NewGDSF is GreedyDual-Size on what a hit saves per byte freed: priority =
+// clock at the last use + Saved/Bytes, the clock being the priority of what was
+// evicted last (Cao and Irani 1997; Cherkasova 1998, with frequency left to the
+// repeated uses). Nothing to set. Every call is O(log n).
+func NewGDSF() Eviction { return &gdsf{order: newOrder()} }
+
+func (g *gdsf) Len() int { return g.order.len() }
+
+func (g *gdsf) Insert(id ID, it Item, now time.Time) {
+	i, held := g.order.find(id)
+	if !held {
+		i = g.order.add(id)
+		g.items = grown(g.items, i)
+		g.born = grown(g.born, i)
+	}
+	g.items[i] = it
+	g.Touch(id, now)
+}
+
+// grown is s with room for place i.
+func grown[T any](s []T, i int32) []T {
+	for int(i) >= len(s) {
+		var none T
+		s = append(s, none)
+	}
+	return s
+}
+
+func (g *gdsf) Update(id ID, it Item) {
+	if i, held := g.order.find(id); held {
+		g.items[i] = it
+		g.order.rerank(i, g.born[i]+it.density())
+	}
+}
+
+func (g *gdsf) Touch(id ID, _ time.Time) {
+	if i, held := g.order.find(id); held {
+		g.born[i] = g.clock
+		g.order.rank(i, g.clock+g.items[i].density())
+	}
+}
+
+func (g *gdsf) Suspend(id ID) {
+	if i, held := g.order.find(id); held {
+		g.order.suspend(i)
+	}
+}
+
+func (g *gdsf) Resume(id ID) {
+	if i, held := g.order.find(id); held {
+		g.order.resume(i)
+	}
+}
+
+func (g *gdsf) Remove(id ID) {
+	if i, held := g.order.find(id); held {
+		if g.named == (victim{id, true}) {
+			// A victim that others were refused for may stand above them.
+			g.clock = max(g.clock, g.order.nodes[i].rank)
+			g.named = victim{}
+		}
+		g.order.remove(id)
+	}
+}
+
+func (g *gdsf) Victim(evictable func(ID) bool) (ID, bool) {
+	id, ok := g.order.first(evictable)
+	g.named = victim{id, ok}
+	return id, ok
+}
