@@ -1,0 +1,158 @@
+package trace
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Options say what a path alone does not.
+type Options struct {
+	Member string // of a tar archive; it may also follow the path after a colon
+	// Texts is the file that the trace refers to: trajectories of an order of
+	// sessions, lengths of a list of passages. Empty = it is looked for beside the
+	// trace, by content.
+	Texts string
+}
+
+// Reader reads one trace.
+type Reader struct {
+	info     Info
+	in       *lines
+	from     *stream
+	beside   *stream // companion that is read along; nil = none
+	first    []byte  // line that Open had to read; nil = used
+	decode   func(line []byte, r *Request) error
+	requests int
+}
+
+// Open finds out what path is. The caller closes the Reader.
+func Open(path string, o Options) (*Reader, error) {
+	from, err := openStream(path, o.Member)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reader{from: from, in: newLines(from.name, from)}
+	if err := r.begin(o); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// Info describes the trace.
+func (r *Reader) Info() Info { return r.info }
+
+// File is what is read, with the archive's member.
+func (r *Reader) File() string { return r.from.name }
+
+// Progress is how much of the file was read, in bytes.
+func (r *Reader) Progress() (done, total int64) { return r.from.taken, r.from.size }
+
+// Close ends the reading.
+func (r *Reader) Close() error {
+	err := r.from.Close()
+	if r.beside != nil {
+		err = errors.Join(err, r.beside.Close())
+	}
+	return err
+}
+
+func (r *Reader) begin(o Options) error {
+	line, err := r.in.next()
+	if errors.Is(err, io.EOF) {
+		return &Error{Empty, r.in.file, 0, errors.New("no lines")}
+	}
+	if err != nil {
+		return err
+	}
+	first := bytes.Clone(line)
+	r.info = Info{BlockTokens: 1}
+	switch s := sniff(first); s {
+	case shapeOwn:
+		return r.beginOwn(first)
+	case shapeMooncake:
+		r.info, r.first, r.decode = Info{Mooncake, Prompts, mooncakeBlock}, first, mooncake
+	case shapeDepths:
+		r.info.Format, r.info.Kind, r.decode = Depths, Overlaps, (&depths{}).decode
+	case shapeOrders:
+		r.info.Format, r.info.Kind, r.first = Sessions, Prompts, first
+		if r.beside, err = companion(r.from, o.Texts, shapeTrajectories); err != nil {
+			return err
+		}
+		texts := &trajectories{in: newLines(r.beside.name, r.beside)}
+		r.decode = (&sessions{texts: texts}).decode
+	case shapePassages:
+		r.info.Format, r.info.Kind, r.first = Passages, FlatPieces, first
+		beside, err := companion(r.from, o.Texts, shapeLengths)
+		if err != nil {
+			return err
+		}
+		defer beside.Close()
+		lengths, err := readLengths(newLines(beside.name, beside))
+		r.decode = (&passages{lengths: lengths, file: beside.name}).decode
+		return err
+	default:
+		code, cause := refuse(s, first)
+		return &Error{code, r.in.file, r.in.at, cause}
+	}
+	return nil
+}
+
+// beginOwn reads on to the first request, which says what the trace is of.
+func (r *Reader) beginOwn(head []byte) error {
+	o, err := newOwn(head)
+	if err != nil {
+		return r.in.bad(err)
+	}
+	line, err := r.in.next()
+	if errors.Is(err, io.EOF) {
+		return &Error{Empty, r.in.file, 0, errors.New("no request below the header")}
+	}
+	if err != nil {
+		return err
+	}
+	r.first, r.decode = bytes.Clone(line), o.decode
+	probe := own{head: o.head, names: map[string]uint32{}}
+	if err := probe.decode(r.first, &Request{}); err != nil {
+		return r.in.bad(err)
+	}
+	r.info = Info{Own, Prompts, 1}
+	switch probe.kind {
+	case ownHashes:
+		r.info.BlockTokens = o.head.BlockTokens
+	case ownSegments:
+		r.info.Kind = FlatPieces
+	}
+	return nil
+}
+
+// Next reads a request into q; io.EOF after the last. After any error the Reader
+// is of no more use.
+func (r *Reader) Next(q *Request) error {
+	line := r.first
+	if r.first = nil; line == nil {
+		var err error
+		if line, err = r.in.next(); err != nil {
+			if errors.Is(err, io.EOF) && r.requests == 0 {
+				return &Error{Empty, r.in.file, 0, errors.New("no requests")}
+			}
+			return err
+		}
+	}
+	q.reset(r.in.at)
+	if err := r.decode(line, q); err != nil {
+		// What is wrong with a companion is told as such, with where the trace asked.
+		var e *Error
+		if errors.As(err, &e) {
+			if e.Code == Mismatch {
+				return &Error{Mismatch, r.in.file, r.in.at, fmt.Errorf("%s: %w", e.File, e.Cause)}
+			}
+			return e
+		}
+		return r.in.bad(err)
+	}
+	r.requests++
+	return nil
+}

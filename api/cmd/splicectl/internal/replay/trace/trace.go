@@ -1,0 +1,78 @@
+// Package trace reads recorded request streams, one request at a time: plain,
+// compressed with zstd, or a member of a tar archive. Formats are recognised by
+// their first line, never by a file's name.
+//
+// A line that cannot be read ends the reading with an *Error that names file,
+// line and code; nothing is skipped. A Reader belongs to one goroutine.
+package trace
+
+import "time"
+
+// Format names what was recognised.
+type Format string
+
+const (
+	Own      Format = "spliced"       // our JSONL, see Header
+	Mooncake Format = "mooncake"      // JSONL with hash_ids of 512-token blocks
+	Sessions Format = "session-order" // csv that names turns of sessions in another file
+	Passages Format = "passage-list"  // csv of passage ids, with lengths in another file
+	Depths   Format = "depths"        // csv of overlap depths of prompts with earlier ones
+)
+
+// Kind is what a request brings, and so what can be simulated with it.
+type Kind int
+
+const (
+	Prompts    Kind = iota // symbols: token ids, or ids of blocks
+	FlatPieces             // segments by id and length, whatever their content
+	Overlaps               // depths of overlap only
+)
+
+// Info describes an open trace.
+type Info struct {
+	Format      Format
+	Kind        Kind
+	BlockTokens int // tokens that one symbol of Input and Output stands for
+}
+
+// Request is one request. Next fills it again and reuses its slices.
+type Request struct {
+	Line         int           // where it stood, from 1
+	Time         time.Duration // since the trace's own zero; 0 when it has none
+	Session      string        // empty when unknown
+	Input        []uint32      // symbols: a last incomplete block is left out
+	Output       []uint32      // symbols generated; empty when unknown
+	InputTokens  int           // of the whole prompt
+	OutputTokens int           // 0 when unknown
+	Cuts         []int         // application boundaries in tokens, ascending
+	Pieces       []Piece       // in prompt order; the rest of the prompt follows them
+	Overlap      Overlap
+}
+
+// Piece is a segment that may stand anywhere.
+type Piece struct {
+	ID     uint32
+	Tokens int
+}
+
+// Overlap says how much of a prompt an earlier one shares.
+type Overlap struct {
+	Group    int // documents, as the trace numbers them
+	Tokens   int // length of this prompt
+	Boundary int // where the application's shared part ends
+	Entry    int // request whose prompt shares most; -1 = none
+	Depth    int // tokens shared with it
+	EntryLen int // its length
+}
+
+func (r *Request) reset(line int) {
+	*r = Request{Line: line, Input: r.Input[:0], Output: r.Output[:0], Cuts: r.Cuts[:0], Pieces: r.Pieces[:0]}
+}
+
+// Bounds on what a line may say, far above any prompt.
+const (
+	maxLineBytes = 64 << 20
+	maxTokens    = 1 << 26 // of one prompt
+	maxPieces    = 1 << 20 // distinct passages, and of one prompt
+	maxMembers   = 10_000  // of an archive
+)
