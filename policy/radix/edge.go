@@ -1,0 +1,159 @@
+package radix
+
+// A block is one cache line: symbols of one edge, and where they go on.
+const (
+	blockSymbols = 15
+	blockBits    = 10
+	noBlock      = -1
+)
+
+type block struct {
+	symbols [blockSymbols]uint32
+	next    int32
+}
+
+// edges holds the symbols of all edges, in blocks that name each other by
+// number. An edge knows its length, so the last block's next means nothing.
+type edges struct {
+	pages []*[1 << blockBits]block
+	given int32
+	free  int32
+}
+
+// edge is a run of symbols: from skip in block at, length of them.
+type edge struct {
+	at     int32
+	skip   int
+	length int
+}
+
+func (s *edges) block(b int32) *block { return &s.pages[b>>blockBits][b&(1<<blockBits-1)] }
+
+func (s *edges) bytes() int64 { return int64(len(s.pages)) << blockBits * 64 }
+
+func (s *edges) symbol(b int32, skip int) uint32 { return s.block(b).symbols[skip] }
+
+func (s *edges) newBlock() int32 {
+	b := s.free
+	if b != noBlock {
+		s.free = s.block(b).next
+		return b
+	}
+	b = s.given
+	if int(b)>>blockBits == len(s.pages) {
+		s.pages = append(s.pages, new([1 << blockBits]block))
+	}
+	s.given++
+	return b
+}
+
+// store copies symbols into new blocks, the first one begun at skip.
+func (s *edges) store(skip int, symbols []uint32) int32 {
+	head := s.newBlock()
+	for b := head; ; {
+		d := s.block(b)
+		n := copy(d.symbols[skip:], symbols)
+		symbols, skip = symbols[n:], 0
+		if len(symbols) == 0 {
+			return head
+		}
+		b = s.newBlock()
+		d.next = b
+	}
+}
+
+func (s *edges) read(e edge, to []uint32) {
+	to = to[:e.length]
+	for {
+		d := s.block(e.at)
+		to = to[copy(to, d.symbols[e.skip:]):]
+		if len(to) == 0 {
+			return
+		}
+		e.at, e.skip = d.next, 0
+	}
+}
+
+// common is how many symbols an edge shares with the front of symbols.
+func (s *edges) common(at int32, skip, length int, symbols []uint32) int {
+	length = min(length, len(symbols))
+	for done := 0; done < length; {
+		d := s.block(at)
+		if skip == 0 && length-done >= blockSymbols && d.symbols == [blockSymbols]uint32(symbols[done:]) {
+			done += blockSymbols
+			at = d.next
+			continue
+		}
+		here := d.symbols[skip:]
+		here = here[:min(len(here), length-done)]
+		for i, v := range here {
+			if v != symbols[done+i] {
+				return done + i
+			}
+		}
+		done += len(here)
+		at, skip = d.next, 0
+	}
+	return length
+}
+
+// cut ends an edge after its first k symbols and answers where the rest begins.
+// A block that both need is copied.
+func (s *edges) cut(e edge, k int) (at int32, skip uint8) {
+	for e.skip+k > blockSymbols {
+		k -= blockSymbols - e.skip
+		e.at, e.skip = s.block(e.at).next, 0
+	}
+	from := s.block(e.at)
+	if e.skip+k == blockSymbols {
+		return from.next, 0
+	}
+	b := s.newBlock()
+	*s.block(b) = *from
+	return b, uint8(e.skip + k)
+}
+
+// join links two edges into one. Where the first does not end at the place in a
+// block where the second begins, the shorter of them is stored anew.
+func (s *edges) join(a, b edge) (at int32, skip uint8) {
+	if ends := (a.skip + a.length) % blockSymbols; ends != b.skip {
+		if b.length <= a.length {
+			b = s.move(b, ends)
+		} else {
+			a = s.move(a, ((b.skip-a.length)%blockSymbols+blockSymbols)%blockSymbols)
+		}
+	}
+	before, last, from := int32(noBlock), a.at, a.skip
+	for left := a.length; from+left > blockSymbols; {
+		left -= blockSymbols - from
+		before, last, from = last, s.block(last).next, 0
+	}
+	if b.skip == 0 {
+		s.block(last).next = b.at
+		return a.at, uint8(a.skip)
+	}
+	copy(s.block(b.at).symbols[from:b.skip], s.block(last).symbols[from:])
+	s.release(edge{last, from, b.skip - from})
+	if before == noBlock {
+		return b.at, uint8(a.skip)
+	}
+	s.block(before).next = b.at
+	return a.at, uint8(a.skip)
+}
+
+// move stores an edge anew, begun at skip.
+func (s *edges) move(e edge, skip int) edge {
+	symbols := make([]uint32, e.length)
+	s.read(e, symbols)
+	s.release(e)
+	return edge{s.store(skip, symbols), skip, e.length}
+}
+
+// release frees the blocks of an edge.
+func (s *edges) release(e edge) {
+	last := e.at
+	for left := e.skip + e.length; left > blockSymbols; left -= blockSymbols {
+		last = s.block(last).next
+	}
+	s.block(last).next, s.free = s.free, e.at
+}
