@@ -136,8 +136,12 @@ func (t *Tree) Common(n Node, symbols []uint32) int {
 }
 
 // Match follows symbols from the root.
-func (t *Tree) Match(symbols []uint32) Path {
-	p := Path{Into: None}
+func (t *Tree) Match(symbols []uint32) Path { return t.Extend(Path{}, symbols) }
+
+// Extend is Match of symbols of which p is the match of a front, the tree not
+// having changed since: it goes on where that ended.
+func (t *Tree) Extend(p Path, symbols []uint32) Path {
+	p.Into = None
 	for p.End < len(symbols) {
 		c := t.lookup(p.Node, symbols[p.End])
 		if c == None {

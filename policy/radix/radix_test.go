@@ -156,6 +156,10 @@ func TestTreeAgreesWithAMapOfPrefixes(t *testing.T) {
 			if p.End != end || p.Matched != matched || p.Node != nodes[s[:end]] || p.Splits != (matched > end) || p.Grows != len(s)-matched {
 				t.Fatalf("seed %d step %d: probe of %q is %+v, want end %d, matched %d", seed, step, s, p, end, matched)
 			}
+			front := symbols(s)[:rng.IntN(len(s)+1)]
+			if got := tree.Extend(tree.Match(front), symbols(s)); got != p.Path {
+				t.Fatalf("seed %d step %d: %q matched in two parts is %+v, at once %+v", seed, step, s, got, p.Path)
+			}
 			switch rng.IntN(5) {
 			case 0, 1: // remove or merge any node that may go
 				mutate(rng, tree, m, nodes)
