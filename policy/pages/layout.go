@@ -1,0 +1,121 @@
+package pages
+
+// share names what requests share: a prefix, the inside of a chunk, or the
+// beginning of a chunk behind a certain piece. The zero share is nobody's.
+type share struct {
+	what     what
+	key      uint64
+	leftKind Kind
+	left     uint64
+}
+
+type what uint8
+
+const (
+	own    what = iota // of one request
+	prefix             // shared and kept
+	inside             // of a chunk, shared
+	head               // of a chunk behind its left neighbour, shared
+)
+
+// run is consecutive tokens of a request that live and die together.
+type run struct {
+	share
+	begin, tokens int
+	whole         int  // tokens of the piece
+	atEnd         bool // padding in front: the run ends with a block
+	open          bool // the last prompt: what is left of its block is no padding
+}
+
+// runs is the canonical layout of a request: every token in exactly one run, in
+// order.
+func (r *Rules) runs(q *Request) []run {
+	var list []run
+	at, whole := 0, 0
+	add := func(s share, tokens int, atEnd bool) {
+		if tokens > 0 {
+			list = append(list, run{share: s, begin: at, tokens: tokens, whole: whole, atEnd: atEnd})
+			at += tokens
+		}
+	}
+	for i, p := range q.Pieces {
+		whole = p.Tokens
+		switch p.Kind {
+		case Prompt:
+			add(share{}, p.Tokens, false)
+		case Prefix:
+			add(share{what: prefix, key: p.Key}, p.Tokens, false)
+		case Chunk:
+			n := r.head(p.Tokens)
+			add(r.headShare(q.Pieces, i), n, true)
+			add(share{what: inside, key: p.Key}, p.Tokens-n, true)
+		}
+	}
+	return grow(list, at, q.Output)
+}
+
+// grow gives the last prompt the room for the output, or makes one for it.
+func grow(list []run, at, output int) []run {
+	if n := len(list); n > 0 && list[n-1].what == own && !list[n-1].atEnd {
+		list[n-1].tokens += output
+		list[n-1].open = true
+		return list
+	}
+	if output > 0 {
+		list = append(list, run{begin: at, tokens: output, open: true})
+	}
+	return list
+}
+
+// head is how many tokens at the beginning of a chunk are not shared by its key
+// alone. In the paper's layout the first block holds what does not fill one.
+func (r *Rules) head(tokens int) int {
+	if r.Window > 0 {
+		return min(r.Window, tokens)
+	}
+	return (tokens-1)%r.BlockTokens + 1
+}
+
+// headShare names the beginning of piece i, if others may share it.
+func (r *Rules) headShare(pieces []Piece, i int) share {
+	if !r.ShareLeft {
+		return share{}
+	}
+	s := share{what: head, key: pieces[i].Key, leftKind: Prompt}
+	if i == 0 {
+		return s // nothing before it, the same in every request
+	}
+	left := &pieces[i-1]
+	if left.Kind == Prompt {
+		return share{}
+	}
+	s.leftKind, s.left = left.Kind, left.Key
+	return s
+}
+
+// demand is the memory of a run: whole blocks, and slots of blocks that rests
+// share.
+type demand struct{ blocks, slots int }
+
+func (d *demand) add(e demand) {
+	d.blocks += e.blocks
+	d.slots += e.slots
+}
+
+// demand of a prefix is in whole blocks under all rules: it is there once.
+func (r *Rules) demand(n *run) demand {
+	if r.Pack && n.what != prefix {
+		return demand{n.tokens / r.BlockTokens, n.tokens % r.BlockTokens}
+	}
+	return demand{blocks: ceil(n.tokens, r.BlockTokens)}
+}
+
+// padding is the slots that a run takes and nobody can use.
+func (r *Rules) padding(n *run) int {
+	if n.open {
+		return 0
+	}
+	return r.demand(n).blocks*r.BlockTokens + r.demand(n).slots - n.tokens
+}
+
+func ceil(n, d int) int { return (n + d - 1) / d }

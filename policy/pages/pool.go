@@ -1,0 +1,324 @@
+package pages
+
+import (
+	"container/list"
+	"fmt"
+)
+
+// Pool is the blocks of one engine and who uses them.
+//
+// Invariant: a block is free, or belongs to one storage, or is one of slots. A
+// run that somebody refers to is never evicted.
+type Pool struct {
+	cfg      Config
+	free     []int // a stack, the lowest on top at first
+	slots    slots
+	shared   map[share]*object
+	chunks   list.List // of *object nobody refers to, the least recent first
+	prefixes list.List
+	idle     demand // of chunks
+	kept     int    // blocks of prefixes
+	resident map[RequestID]*resident
+	stats    Stats
+}
+
+// object is a shared run.
+type object struct {
+	share
+	whole int // tokens of the piece
+	storage
+	refs  int           // how often resident requests name it
+	place *list.Element // in chunks or prefixes, while refs is 0
+}
+
+// resident is what a request holds.
+type resident struct {
+	own    []storage
+	shared []*object
+}
+
+// Stats is the state of a pool and what it has done.
+type Stats struct {
+	Free       int // blocks
+	Referenced int // blocks that resident requests read
+	Idle       int // blocks that hold only what could be evicted
+	Requests   int // resident
+	Refused    [PrefixesKept + 1]uint64
+	Evicted    uint64 // shared runs of chunks
+	Dropped    uint64 // prefixes
+}
+
+// New makes a pool of free blocks.
+func New(c Config) (*Pool, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	p := &Pool{cfg: c, slots: newSlots(c.BlockTokens), shared: map[share]*object{}, resident: map[RequestID]*resident{}}
+	p.free = make([]int, c.Blocks)
+	for i := range p.free {
+		p.free[i] = c.Blocks - 1 - i
+	}
+	return p, nil
+}
+
+// Stats takes a snapshot.
+func (p *Pool) Stats() Stats {
+	s := p.stats
+	s.Free = len(p.free)
+	s.Idle = p.idle.blocks + p.slots.loose() + p.kept
+	s.Referenced = p.cfg.Blocks - s.Free - s.Idle
+	s.Requests = len(p.resident)
+	return s
+}
+
+// Admit gives a request all of its blocks, or none: then the error is a *Refusal
+// and the pool as it was. A request that is refused now may be admitted after
+// releases, unless it is TooLarge. An id is resident until Release.
+func (p *Pool) Admit(id RequestID, q *Request) (*Admitted, error) {
+	if err := q.check(); err != nil {
+		return nil, err
+	}
+	if p.resident[id] != nil {
+		return nil, fmt.Errorf("request %d is resident: %w", id, ErrInvalid)
+	}
+	runs := p.cfg.runs(q)
+	need, err := p.join(runs)
+	if err != nil {
+		return nil, err
+	}
+	if refusal := p.refuse(need, runs); refusal != nil {
+		p.leave(runs)
+		p.stats.Refused[refusal.Reason]++
+		return nil, refusal
+	}
+	p.makeRoom(need.all)
+	return p.place(id, runs), nil
+}
+
+// needs is what a request does not find: shared with chunks, and in all.
+type needs struct{ chunks, all demand }
+
+// join refers to all shared runs that are held, so that nothing counts them as
+// evictable, and adds up the others. Their places in the lists stay, until it is
+// known that the request is admitted.
+func (p *Pool) join(runs []run) (needs, error) {
+	var n needs
+	fresh := map[share]int{}
+	for i := range runs {
+		r := &runs[i]
+		d := p.cfg.demand(r)
+		if r.what != own {
+			o := p.shared[r.share]
+			whole, seen := fresh[r.share]
+			if o != nil {
+				whole, seen = o.whole, true
+			}
+			if seen && whole != r.whole {
+				p.leave(runs[:i])
+				return n, fmt.Errorf("key %d stands for %d tokens and for %d: %w", r.key, whole, r.whole, ErrInvalid)
+			}
+			if o != nil {
+				p.refer(o)
+			}
+			if seen {
+				continue
+			}
+			fresh[r.share] = r.whole
+			if r.what != prefix {
+				n.chunks.add(d)
+			}
+		}
+		n.all.add(d)
+	}
+	return n, nil
+}
+
+// leave undoes join.
+func (p *Pool) leave(runs []run) {
+	for i := range runs {
+		if o := p.shared[runs[i].share]; o != nil && runs[i].what != own {
+			p.unrefer(o)
+		}
+	}
+}
+
+// refer and unrefer count references, and what could be evicted.
+func (p *Pool) refer(o *object) {
+	o.refs++
+	if o.refs == 1 {
+		p.countIdle(o, -1)
+	}
+}
+
+func (p *Pool) unrefer(o *object) {
+	o.refs--
+	if o.refs == 0 {
+		p.countIdle(o, 1)
+	}
+}
+
+func (p *Pool) countIdle(o *object, sign int) {
+	if o.what == prefix {
+		p.kept += sign * len(o.blocks)
+		return
+	}
+	p.idle.blocks += sign * len(o.blocks)
+	p.slots.hold(o.rest, -sign)
+}
+
+// refuse tells whether what is needed can be had by evicting only what nobody
+// refers to, for chunks without any prefix.
+func (p *Pool) refuse(n needs, runs []run) *Refusal {
+	had := len(p.free) + p.idle.blocks + p.slots.loose()
+	short := func(reason Reason, d demand, had int) *Refusal {
+		return &Refusal{Reason: reason, Need: d.blocks + ceil(max(0, d.slots-p.slots.room()), p.cfg.BlockTokens), Had: had}
+	}
+	switch {
+	case !p.cfg.fits(p.cfg.alone(runs), p.cfg.Blocks, 0):
+		return short(TooLarge, n.all, had+p.kept)
+	case !p.cfg.fits(n.all, had+p.kept, p.slots.room()):
+		return short(Full, n.all, had+p.kept)
+	case !p.cfg.fits(n.chunks, had, p.slots.room()):
+		return short(PrefixesKept, n.chunks, had)
+	}
+	return nil
+}
+
+// alone is what a request needs of an empty pool.
+func (r *Rules) alone(runs []run) (d demand) {
+	seen := map[share]bool{}
+	for i := range runs {
+		if s := runs[i].share; s.what == own || !seen[s] {
+			seen[s] = true
+			d.add(r.demand(&runs[i]))
+		}
+	}
+	return d
+}
+
+// fits reports whether d can be had of so many whole blocks and slots in others.
+func (r *Rules) fits(d demand, blocks, slots int) bool {
+	return d.blocks <= blocks && d.slots-slots <= (blocks-d.blocks)*r.BlockTokens
+}
+
+// makeRoom evicts the least recently used chunks that nobody refers to, then
+// prefixes, until d fits what is free.
+func (p *Pool) makeRoom(d demand) {
+	victims, counter := &p.chunks, &p.stats.Evicted
+	e := victims.Front()
+	for !p.cfg.fits(d, len(p.free), p.slots.free) {
+		if e == nil {
+			if victims == &p.prefixes {
+				panic(fmt.Sprintf("pages: %+v does not fit %d blocks and %d slots with nothing to evict", d, len(p.free), p.slots.free))
+			}
+			victims, counter = &p.prefixes, &p.stats.Dropped
+			e = victims.Front()
+			continue
+		}
+		o := e.Value.(*object)
+		e = e.Next()
+		if o.refs > 0 {
+			continue // by the request that this is for
+		}
+		victims.Remove(o.place)
+		delete(p.shared, o.share)
+		if o.what == prefix {
+			p.kept -= len(o.blocks)
+		} else {
+			p.idle.blocks -= len(o.blocks)
+		}
+		p.giveBack(&o.storage)
+		*counter++
+	}
+}
+
+// place gives every run its memory, which is there.
+func (p *Pool) place(id RequestID, runs []run) *Admitted {
+	out, held := &Admitted{}, &resident{}
+	fresh := map[*object]bool{}
+	for i := range runs {
+		r := &runs[i]
+		o, known := p.shared[r.share]
+		switch {
+		case r.what == own:
+			s := p.store(r)
+			held.own = append(held.own, s)
+			p.slots.hold(s.rest, 1)
+			out.add(r, &s, &p.cfg.Rules, true)
+			continue
+		case !known:
+			o = &object{share: r.share, whole: r.whole, storage: p.store(r)}
+			p.shared[r.share], fresh[o] = o, true
+			p.slots.hold(o.rest, 1)
+		case o.place != nil:
+			p.listOf(o).Remove(o.place)
+			o.place = nil
+		}
+		if fresh[o] {
+			o.refs++ // the others were joined
+		}
+		held.shared = append(held.shared, o)
+		out.add(r, &o.storage, &p.cfg.Rules, !known)
+	}
+	p.resident[id] = held
+	return out
+}
+
+func (a *Admitted) add(r *run, s *storage, rules *Rules, compute bool) {
+	a.Table = s.entries(a.Table, r, rules.BlockTokens, compute)
+	if !compute {
+		a.Reused += r.tokens
+		return
+	}
+	a.Computed += r.tokens
+	a.Padding += rules.padding(r)
+}
+
+func (p *Pool) store(r *run) storage {
+	d := p.cfg.demand(r)
+	var s storage
+	for range d.blocks {
+		s.blocks = append(s.blocks, p.take())
+	}
+	s.rest = p.slots.alloc(d.slots, p.take)
+	return s
+}
+
+func (p *Pool) take() int {
+	b := p.free[len(p.free)-1]
+	p.free = p.free[:len(p.free)-1]
+	return b
+}
+
+func (p *Pool) giveBack(s *storage) {
+	p.free = append(p.free, s.blocks...)
+	p.slots.release(s.rest, func(b int) { p.free = append(p.free, b) })
+}
+
+// Release ends a request: its own blocks are free, what it shared stays for
+// others until room is needed. False means that it is not resident.
+func (p *Pool) Release(id RequestID) bool {
+	held := p.resident[id]
+	if held == nil {
+		return false
+	}
+	delete(p.resident, id)
+	for i := range held.own {
+		p.slots.hold(held.own[i].rest, -1)
+		p.giveBack(&held.own[i])
+	}
+	for _, o := range held.shared {
+		p.unrefer(o)
+		if o.refs == 0 {
+			o.place = p.listOf(o).PushBack(o)
+		}
+	}
+	return true
+}
+
+func (p *Pool) listOf(o *object) *list.List {
+	if o.what == prefix {
+		return &p.prefixes
+	}
+	return &p.chunks
+}

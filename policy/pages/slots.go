@@ -1,0 +1,102 @@
+package pages
+
+import "slices"
+
+// slots are the blocks that hold rests of runs, any number of them in each. A
+// block is one of them while any of its slots is in use.
+//
+// Invariant: a slot belongs to at most one run. used[b] counts slots in use of
+// block b, held[b] those of them that somebody refers to.
+type slots struct {
+	size   int            // slots of a block
+	taken  map[int][]bool // by block
+	used   map[int]int
+	held   map[int]int
+	gaps   []int // blocks with a free slot, ascending
+	free   int   // slots
+	pinned int   // blocks with held slots
+	heldIn int   // held slots
+}
+
+func newSlots(size int) slots {
+	return slots{size: size, taken: map[int][]bool{}, used: map[int]int{}, held: map[int]int{}}
+}
+
+// loose is the number of blocks that nobody refers to, and room the slots that
+// the others would have if only what is referred to stayed.
+func (s *slots) loose() int { return len(s.taken) - s.pinned }
+func (s *slots) room() int  { return s.pinned*s.size - s.heldIn }
+
+// alloc takes n slots, from gaps first, lowest block first. more gives a block
+// when there is none. The slots are nobody's until hold.
+func (s *slots) alloc(n int, more func() int) []slotRun {
+	var list []slotRun
+	for n > 0 {
+		if len(s.gaps) == 0 {
+			b := more()
+			s.taken[b] = make([]bool, s.size)
+			s.free += s.size
+			s.gaps = append(s.gaps, b)
+		}
+		b := s.gaps[0]
+		r := s.takeRun(b, n)
+		list = append(list, r)
+		n -= r.count
+		if s.used[b] == s.size {
+			s.gaps = s.gaps[1:]
+		}
+	}
+	return list
+}
+
+// takeRun takes the lowest free run of a block with a gap.
+func (s *slots) takeRun(b, n int) slotRun {
+	taken := s.taken[b]
+	r := slotRun{block: b, first: slices.Index(taken, false)}
+	for i := r.first; i < s.size && !taken[i] && r.count < n; i++ {
+		taken[i] = true
+		r.count++
+	}
+	s.used[b] += r.count
+	s.free -= r.count
+	return r
+}
+
+// hold counts slots as referred to, or with sign -1 not any more.
+func (s *slots) hold(list []slotRun, sign int) {
+	for _, r := range list {
+		was := s.held[r.block]
+		s.held[r.block] = was + sign*r.count
+		s.heldIn += sign * r.count
+		if was == 0 {
+			s.pinned++
+		} else if s.held[r.block] == 0 {
+			s.pinned--
+		}
+	}
+}
+
+// release frees slots that nobody refers to, and gives back blocks that are
+// empty then.
+func (s *slots) release(list []slotRun, back func(block int)) {
+	for _, r := range list {
+		for i := range r.count {
+			s.taken[r.block][r.first+i] = false
+		}
+		at, has := slices.BinarySearch(s.gaps, r.block)
+		if !has {
+			s.gaps = slices.Insert(s.gaps, at, r.block)
+		}
+		s.used[r.block] -= r.count
+		s.free += r.count
+		if s.used[r.block] == 0 {
+			at, _ = slices.BinarySearch(s.gaps, r.block)
+			s.gaps = slices.Delete(s.gaps, at, at+1)
+			s.free -= s.size
+			delete(s.taken, r.block)
+			delete(s.used, r.block)
+			delete(s.held, r.block)
+			back(r.block)
+		}
+	}
+}
