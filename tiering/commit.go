@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/cost"
 )
 
 // Commit copies chunks of one part into place and compares the digest of what
@@ -30,7 +31,10 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 	defer s.running.Done()
 
 	got := make([]uint64, len(item.Digests))
-	err = s.dev.CopyDigests(ctx, w.dst, item.Src, got)
+	began := s.cfg.Now()
+	if err = s.dev.CopyDigests(ctx, w.dst, item.Src, got); err == nil {
+		w.filler.object.profile.prices.did(cost.JobPublish, w.dst.Len(), s.cfg.Now().Sub(began))
+	}
 
 	var b outside
 	s.mu.Lock()

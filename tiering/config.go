@@ -43,6 +43,7 @@ type Config struct {
 	Tenants []Tenant // required, at least one
 
 	Eviction func() policy.Eviction // policy.NewLRU
+	Cost     CostPriors             // what costs are predicted from at first
 	Now      func() time.Time       // time.Now
 
 	LeaseTTL    time.Duration // when a query names none; 1 minute

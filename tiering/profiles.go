@@ -18,6 +18,7 @@ type profileState struct {
 	rope  []int      // layer -> index into turns, -1 = keys are not turned
 
 	layouts layoutCache
+	prices  prices
 
 	// Guarded by the store's lock.
 	uses        int  // AddProfile without ReleaseProfile
@@ -61,7 +62,7 @@ func (s *Store) AddProfile(p *profile.Profile) (ProfileID, error) {
 		next = slices.Delete(next, i, i+1)
 	}
 	s.lastProfile++
-	ps := newProfileState(p, s.lastProfile)
+	ps := newProfileState(p, s.lastProfile, s.cfg.Cost)
 	ps.uses = 1
 	next = append(next, ps)
 	s.profiles.Store(&next)
@@ -107,7 +108,7 @@ func (s *Store) profile(id ProfileID) (*profileState, error) {
 	return known[at], nil
 }
 
-func newProfileState(p *profile.Profile, id ProfileID) *profileState {
+func newProfileState(p *profile.Profile, id ProfileID, priors CostPriors) *profileState {
 	ps := &profileState{Profile: p, id: id, ranks: p.TPSize(), model: p.Identity().Model, rope: make([]int, p.Layers())}
 	for i := range ps.rope {
 		ps.rope[i] = -1
@@ -124,6 +125,7 @@ func newProfileState(p *profile.Profile, id ProfileID) *profileState {
 		ps.rope[i] = at
 	}
 	ps.layouts.reset()
+	ps.prices.open(p, priors)
 	return ps
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/cost"
 )
 
 // promoter carries out promotions until ctx ends. Run has MaxPromotions of them.
@@ -193,8 +194,10 @@ func (s *Store) placePromotionLocked(p *promotion, b *outside) ([]gpuipc.Ref, er
 // readPromotion fills a promotion's memory and publishes or ends it.
 func (s *Store) readPromotion(ctx context.Context, p *promotion, refs []gpuipc.Ref) {
 	defer s.running.Done()
+	began := s.cfg.Now()
 	c, err := s.cfg.Lower.Read(ctx, &p.entry, refs)
 	if err == nil {
+		p.profile.prices.did(cost.JobLoadDisk, p.bytes, s.cfg.Now().Sub(began))
 		err = p.check(c)
 	}
 	s.mu.Lock()
