@@ -23,7 +23,7 @@ type run struct {
 	share
 	begin, tokens int
 	whole         int  // tokens of the piece
-	atEnd         bool // padding in front: the run ends with a block
+	chunk         bool // of a chunk, whoever owns it: padding in front, so that it ends with a block
 	open          bool // the last prompt: what is left of its block is no padding
 }
 
@@ -32,9 +32,9 @@ type run struct {
 func (r *Rules) runs(q *Request) []run {
 	var list []run
 	at, whole := 0, 0
-	add := func(s share, tokens int, atEnd bool) {
+	add := func(s share, tokens int, chunk bool) {
 		if tokens > 0 {
-			list = append(list, run{share: s, begin: at, tokens: tokens, whole: whole, atEnd: atEnd})
+			list = append(list, run{share: s, begin: at, tokens: tokens, whole: whole, chunk: chunk})
 			at += tokens
 		}
 	}
@@ -56,7 +56,7 @@ func (r *Rules) runs(q *Request) []run {
 
 // grow gives the last prompt the room for the output, or makes one for it.
 func grow(list []run, at, output int) []run {
-	if n := len(list); n > 0 && list[n-1].what == own && !list[n-1].atEnd {
+	if n := len(list); n > 0 && list[n-1].what == own && !list[n-1].chunk {
 		list[n-1].tokens += output
 		list[n-1].open = true
 		return list

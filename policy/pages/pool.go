@@ -95,7 +95,7 @@ func (p *Pool) Admit(id RequestID, q *Request) (*Admitted, error) {
 	return p.place(id, runs), nil
 }
 
-// needs is what a request does not find: shared with chunks, and in all.
+// needs is what a request does not find: for its chunks, and in all.
 type needs struct{ chunks, all demand }
 
 // join refers to all shared runs that are held, so that nothing counts them as
@@ -124,9 +124,9 @@ func (p *Pool) join(runs []run) (needs, error) {
 				continue
 			}
 			fresh[r.share] = r.whole
-			if r.what != prefix {
-				n.chunks.add(d)
-			}
+		}
+		if r.chunk {
+			n.chunks.add(d)
 		}
 		n.all.add(d)
 	}

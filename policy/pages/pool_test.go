@@ -232,7 +232,7 @@ func (w *witness) possible(q *Request) bool {
 				keptMine = len(o.blocks)
 			}
 		default:
-			if n.what != own && n.what != prefix {
+			if n.chunk {
 				chunks.add(d)
 			}
 			all.add(d)
@@ -383,7 +383,7 @@ func TestChunksDoNotDisplacePrefixes(t *testing.T) {
 	// The idle chunk leaves; four blocks are the prefix's.
 	var refusal *Refusal
 	_, err := p.Admit(2, &Request{Pieces: []Piece{{Chunk, 2, 24}}})
-	if !errors.As(err, &refusal) || *refusal != (Refusal{PrefixesKept, 5, 4}) {
+	if !errors.As(err, &refusal) || *refusal != (Refusal{PrefixesKept, 6, 4}) {
 		t.Fatalf("%v", err)
 	}
 	admit(t, p, 2, &Request{Pieces: []Piece{{Chunk, 2, 16}}})

@@ -47,7 +47,7 @@ func (s *storage) entries(t Table, n *run, block int, compute bool) Table {
 	left := n.tokens
 	whole := func() {
 		pad := 0
-		if n.atEnd && len(s.rest) == 0 {
+		if n.chunk && len(s.rest) == 0 {
 			pad = len(s.blocks)*block - n.tokens
 		}
 		for _, b := range s.blocks {
@@ -62,7 +62,7 @@ func (s *storage) entries(t Table, n *run, block int, compute bool) Table {
 			left -= r.count
 		}
 	}
-	if n.atEnd {
+	if n.chunk {
 		rest()
 		whole()
 	} else {

@@ -1,0 +1,403 @@
+package pages
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write testdata again")
+
+// corpus is the lengths of XQuAD (English, 240 paragraphs of 48 articles, 1,190
+// questions) at four characters a token, rounded up. The text is not shipped.
+type corpus struct {
+	paragraphs []int
+	questions  [][]int // of a paragraph
+}
+
+func readCorpus(t testing.TB) *corpus {
+	t.Helper()
+	var c corpus
+	eachLine(t, "testdata/xquad_lengths.txt", func(numbers []int) {
+		c.paragraphs = append(c.paragraphs, numbers[0])
+		c.questions = append(c.questions, numbers[1:])
+	})
+	if len(c.paragraphs) != 240 {
+		t.Fatalf("%d paragraphs", len(c.paragraphs))
+	}
+	return &c
+}
+
+// eachLine reads lines of numbers; what follows a # is a remark.
+func eachLine(t testing.TB, name string, f func(numbers []int)) {
+	t.Helper()
+	file, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for s := bufio.NewScanner(file); s.Scan(); {
+		text, _, _ := strings.Cut(s.Text(), "#")
+		var numbers []int
+		for _, word := range strings.Fields(text) {
+			n, err := strconv.Atoi(word)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			numbers = append(numbers, n)
+		}
+		if len(numbers) > 0 {
+			f(numbers)
+		}
+	}
+}
+
+// asked is one row of a request list: the tokens of its question, and its
+// paragraphs in the order of the prompt.
+type asked struct {
+	question   int
+	paragraphs []int
+}
+
+const (
+	listLength       = 300
+	listChunks       = 11
+	systemTokens     = 48
+	outputTokens     = 32
+	listBlock        = 16
+	systemKey        = 1 << 32
+	windowSeam       = 8
+	listSeed         = 2512_16822 // the paper's number
+	paragraphsInList = 240
+)
+
+// drawList draws distinct paragraphs for each request, uniformly or by Zipf's law
+// (exponent 1, popularity in a drawn order), and a question on one of them.
+func (c *corpus) drawList(zipf bool) []asked {
+	rng := rand.New(rand.NewPCG(listSeed, 1))
+	weight := make([]float64, len(c.paragraphs))
+	for i, p := range rng.Perm(len(weight)) {
+		weight[p] = 1
+		if zipf {
+			weight[p] = 1 / float64(i+1)
+		}
+	}
+	list := make([]asked, listLength)
+	for i := range list {
+		left := slices.Clone(weight)
+		for range listChunks {
+			p := pick(rng, left)
+			left[p] = 0
+			list[i].paragraphs = append(list[i].paragraphs, p)
+		}
+		questions := c.questions[list[i].paragraphs[rng.IntN(listChunks)]]
+		list[i].question = questions[rng.IntN(len(questions))]
+	}
+	return list
+}
+
+// pick draws an index in proportion to its weight.
+func pick(rng *rand.Rand, weight []float64) int {
+	total := 0.0
+	for _, w := range weight {
+		total += w
+	}
+	at, last := rng.Float64()*total, 0
+	for i, w := range weight {
+		if w > 0 {
+			last = i
+			if at < w {
+				return i
+			}
+			at -= w
+		}
+	}
+	return last
+}
+
+var lists = []struct {
+	name string
+	file string
+	zipf bool
+}{
+	{"uniform", "testdata/xquad_uniform.txt", false},
+	{"zipf", "testdata/xquad_zipf.txt", true},
+}
+
+func readList(t testing.TB, file string) (list []asked) {
+	t.Helper()
+	eachLine(t, file, func(n []int) { list = append(list, asked{n[0], n[1:]}) })
+	return list
+}
+
+func TestListsAreTheirDraw(t *testing.T) {
+	c := readCorpus(t)
+	for _, l := range lists {
+		drawn := c.drawList(l.zipf)
+		if *update {
+			var b strings.Builder
+			fmt.Fprintf(&b, "# %s draw, seed %d: tokens of the question, then its paragraphs\n", l.name, listSeed)
+			for _, a := range drawn {
+				fmt.Fprintln(&b, a.question, strings.Trim(fmt.Sprint(a.paragraphs), "[]"))
+			}
+			if err := os.WriteFile(l.file, []byte(b.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := readList(t, l.file); !slices.EqualFunc(got, drawn, func(a, b asked) bool {
+			return a.question == b.question && slices.Equal(a.paragraphs, b.paragraphs)
+		}) {
+			t.Errorf("%s is not what its seed draws", l.file)
+		}
+	}
+}
+
+// requests turns a list into prompts of system, paragraphs and question. own
+// makes the system prompt each request's own, as the paper's figures do not say
+// that it is shared.
+func (c *corpus) requests(list []asked, own bool) []*Request {
+	out := make([]*Request, len(list))
+	for i, a := range list {
+		q := &Request{Pieces: []Piece{{Prefix, systemKey, systemTokens}}, Output: outputTokens}
+		if own {
+			q.Pieces[0] = Piece{Kind: Prompt, Tokens: systemTokens}
+		}
+		for _, p := range a.paragraphs {
+			q.Pieces = append(q.Pieces, Piece{Chunk, uint64(p) + 1, c.paragraphs[p]})
+		}
+		q.Pieces = append(q.Pieces, Piece{Kind: Prompt, Tokens: a.question})
+		out[i] = q
+	}
+	return out
+}
+
+// work is what a run over a list has cost.
+type work struct {
+	blocks   int // of the smallest pool that refuses nobody
+	peak     int // of blocks that residents read
+	computed int // tokens
+	reused   int
+	padding  int // slots
+}
+
+// serve keeps the last resident requests of a list in a pool; false when one was
+// refused.
+func serve(t testing.TB, requests []*Request, resident, blocks int, r Rules) (work, bool) {
+	t.Helper()
+	p, w := newPool(t, blocks, r), work{blocks: blocks}
+	for i, q := range requests {
+		if i >= resident {
+			p.Release(RequestID(i - resident))
+		}
+		a, err := p.Admit(RequestID(i), q)
+		if err != nil {
+			return w, false
+		}
+		w.computed += a.Computed
+		w.reused += a.Reused
+		w.padding += a.Padding
+		w.peak = max(w.peak, p.Stats().Referenced)
+	}
+	return w, true
+}
+
+// need is the smallest pool that holds the last resident requests at all times.
+func need(t testing.TB, requests []*Request, resident int, r Rules) work {
+	t.Helper()
+	low, high := 0, 1<<16
+	for high-low > 1 {
+		mid := (low + high) / 2
+		if _, ok := serve(t, requests, resident, mid, r); ok {
+			high = mid
+		} else {
+			low = mid
+		}
+	}
+	w, _ := serve(t, requests, resident, high, r)
+	return w
+}
+
+// peak is the largest sum of f over windows of a list.
+func peak(requests []*Request, resident int, f func(window []*Request) float64) float64 {
+	most := 0.0
+	for i := range requests {
+		most = max(most, f(requests[max(0, i+1-resident):i+1]))
+	}
+	return most
+}
+
+// copied is the peak of copies for each request.
+func copied(requests []*Request, resident int) int {
+	return int(peak(requests, resident, func(window []*Request) (sum float64) {
+		for _, q := range window {
+			sum += float64(q.Held(listBlock))
+		}
+		return sum
+	}))
+}
+
+// floor is the blocks that the tokens of a window fill without any padding, when
+// the first few tokens of a chunk are each request's own: no layout can do with
+// less, unless requests share these too.
+func floor(requests []*Request, resident int) float64 {
+	return peak(requests, resident, func(window []*Request) float64 {
+		tokens, seen := 0, map[uint64]bool{}
+		for _, q := range window {
+			tokens += q.Output
+			for _, p := range q.Pieces {
+				switch {
+				case p.Kind == Prompt:
+					tokens += p.Tokens
+				case seen[p.Key] && p.Kind == Chunk:
+					tokens += windowSeam
+				case !seen[p.Key]:
+					tokens += p.Tokens
+				}
+				seen[p.Key] = true
+			}
+		}
+		return float64(tokens) / listBlock
+	})
+}
+
+// variants are the paper's rules and what we changed, step by step.
+var variants = []struct {
+	name  string
+	own   bool // the system prompt is each request's own
+	rules Rules
+}{
+	{"paper", true, Rules{}},
+	{"system prompt shared", false, Rules{}},
+	{"a: left shared", false, Rules{ShareLeft: true}},
+	{"rests packed", false, Rules{Pack: true}},
+	{"b: window of 8, packed", false, Rules{Window: windowSeam, Pack: true}},
+	{"c: a and b", false, Rules{Window: windowSeam, Pack: true, ShareLeft: true}},
+}
+
+// TestRatioOfPeaks has the bars. The paper reports 1.97 for SQuAD and 5.74 and
+// 5.25 for many concurrent requests; the bars of the paper's rules are 1.9 and
+// 5.0, ours are just below what was measured.
+func TestRatioOfPeaks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a few seconds of searching for pool sizes")
+	}
+	c := readCorpus(t)
+	bars := map[string]map[int][]float64{ // by variant; 0 = none
+		"uniform": {75: {2.6, 2.75, 2.78, 3.08, 3.13, 3.13}, 300: {5.2, 5.85, 6.0, 7.5, 7.8, 7.9}},
+		"zipf":    {75: {3.0, 3.25, 3.35, 3.65, 3.73, 3.74}, 300: {5.5, 6.2, 7.1, 7.9, 8.3, 9.0}},
+	}
+	for _, l := range lists {
+		list := readList(t, l.file)
+		for _, resident := range []int{75, 300} {
+			base := copied(c.requests(list, true), resident)
+			for i, v := range variants {
+				v.rules.BlockTokens = listBlock
+				requests := c.requests(list, v.own)
+				w := need(t, requests, resident, v.rules)
+				ratio := float64(base) / float64(w.blocks)
+				t.Logf("%-7s %3d resident, %-22s %5d / %4d blocks = %.2f; %6d tokens computed, %d reused, %5d slots of padding",
+					l.name, resident, v.name, base, w.blocks, ratio, w.computed, w.reused, w.padding)
+				if bar := bars[l.name][resident][i]; ratio < bar {
+					t.Errorf("%s, %d resident, %s: ratio %.3f, bar %.2f", l.name, resident, v.name, ratio, bar)
+				}
+				if v.rules.Window > 0 && !v.rules.ShareLeft {
+					if least := floor(requests, resident); float64(w.blocks) > least*1.001 || float64(w.blocks) < least {
+						t.Errorf("%s, %d resident, %s: %d blocks, no padding gives %.1f", l.name, resident, v.name, w.blocks, least)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestPaddingCost(t *testing.T) {
+	c := readCorpus(t)
+	requests := c.requests(readList(t, lists[0].file), false)
+	total := 0
+	for _, n := range c.paragraphs {
+		r := Rules{BlockTokens: listBlock}
+		pad := 0
+		for _, n := range r.runs(&Request{Pieces: []Piece{{Chunk, 1, n}}}) {
+			pad += r.padding(&n)
+		}
+		if pad != (listBlock-n%listBlock)%listBlock {
+			t.Fatalf("%d tokens with %d of padding", n, pad)
+		}
+		total += pad
+	}
+	// Mean (16 - n mod 16) mod 16, 7.5 when lengths are even.
+	if mean := float64(total) / paragraphsInList; mean < 7 || mean > 8 {
+		t.Errorf("%.2f slots of padding a chunk", mean)
+	}
+	for _, v := range variants[3:] {
+		v.rules.BlockTokens = listBlock
+		if w, ok := serve(t, requests, 300, 1<<14, v.rules); !ok || w.padding != 0 {
+			t.Errorf("%s: %d slots of padding", v.name, w.padding)
+		}
+	}
+}
+
+// A sweep of chunks a prompt, 200 resident over 100 documents, Zipf 1: the
+// paper's figure 8 has 2.97 to 5.21 for 2 to 16 chunks.
+func TestRatioGrowsWithChunks(t *testing.T) {
+	want := map[int][4]float64{128: {2.01, 2.80, 3.93, 5.19}, 256: {2.69, 4.03, 6.14, 8.77}, 512: {3.43, 5.38, 8.78, 13.68}}
+	c := readCorpus(t)
+	var questions []int
+	for _, q := range c.questions {
+		questions = append(questions, q...)
+	}
+	for tokens, row := range want {
+		last := 0.0
+		for i, chunks := range [4]int{2, 4, 8, 16} {
+			rng := rand.New(rand.NewPCG(listSeed, uint64(chunks)))
+			requests := make([]*Request, 200)
+			for k := range requests {
+				weight := make([]float64, 100)
+				for d := range weight {
+					weight[d] = 1 / float64(d+1)
+				}
+				q := &Request{Pieces: []Piece{{Kind: Prompt, Tokens: systemTokens}}, Output: outputTokens}
+				for range chunks {
+					d := pick(rng, weight)
+					weight[d] = 0
+					q.Pieces = append(q.Pieces, Piece{Chunk, uint64(d), tokens})
+				}
+				q.Pieces = append(q.Pieces, Piece{Kind: Prompt, Tokens: questions[rng.IntN(len(questions))]})
+				requests[k] = q
+			}
+			w, ok := serve(t, requests, 200, 1<<17, Rules{BlockTokens: listBlock})
+			ratio := float64(copied(requests, 200)) / float64(w.peak)
+			t.Logf("%d chunks of %d tokens: %.2f, reference %.2f", chunks, tokens, ratio, row[i])
+			if !ok || ratio <= last || ratio < 0.95*row[i] || ratio > 1.05*row[i] {
+				t.Errorf("%d chunks of %d tokens: ratio %.3f after %.3f, reference %.2f", chunks, tokens, ratio, last, row[i])
+			}
+			last = ratio
+		}
+	}
+}
+
+// What the others compute again, of the tokens of cached chunks.
+func TestRecomputedTokens(t *testing.T) {
+	c := readCorpus(t)
+	r := Rules{BlockTokens: listBlock}
+	paper, window, blend, epic, all := 0, 0, 0, 0, 0
+	w := Rules{BlockTokens: listBlock, Window: windowSeam}
+	for _, n := range c.paragraphs {
+		paper += r.Seam(n)
+		window += w.Seam(n)
+		blend += CacheBlend(n)
+		epic += EPIC(n)
+		all += n
+	}
+	mean := func(n int) float64 { return float64(n) / paragraphsInList }
+	t.Logf("of %.1f tokens a chunk: paper %.2f, window %.2f, CacheBlend %.2f, EPIC %.2f", mean(all), mean(paper), mean(window), mean(blend), mean(epic))
+	if window != 8*paragraphsInList || epic != 16*paragraphsInList || paper >= epic || blend <= epic {
+		t.Errorf("paper %d, window %d, CacheBlend %d, EPIC %d", paper, window, blend, epic)
+	}
+}
