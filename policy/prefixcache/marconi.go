@@ -1,0 +1,195 @@
+package prefixcache
+
+import (
+	"math"
+
+	"github.com/spliced-kv/spliced/policy/radix"
+)
+
+// Quirks are slips of the simulator that Marconi's authors released, each of
+// them needed for meeting its numbers. The zero value has none of them.
+type Quirks struct {
+	// ParentMLP takes from the work of the MLPs up to a node not that of the MLPs
+	// up to its parent but that of so many times the attention layers: the number
+	// of MLP layers for each attention layer (7 in the paper's model). 0 = off.
+	ParentMLP float64
+	// LastCandidate counts as freed by the eviction of a leaf the rows of whatever
+	// candidate came last in depth-first order.
+	LastCandidate bool
+	// WalkOn lets a lookup that ends inside an edge go on at the children below
+	// that edge.
+	WalkOn bool
+}
+
+// AsReleased are the quirks of the released code for the paper's 7B model.
+func AsReleased() Quirks { return Quirks{ParentMLP: 7, LastCandidate: true, WalkOn: true} }
+
+// MarconiOptions sets the balance of Marconi and how it is found.
+type MarconiOptions struct {
+	Alpha float64 // weight of efficiency against recency; where it is tuned, the one until then
+	// Bootstrap tunes Alpha once (the simulator's V2): when so many times the
+	// requests have come that came before the first eviction, they are replayed
+	// for each alpha of 0, 0.1 … 2, and the one that saved the most work over the
+	// last 500 requests is taken. 5 in the paper; 0 = Alpha is static (V3).
+	Bootstrap int
+	Quirks    Quirks
+}
+
+const (
+	tunedAlphas = 21  // 0 to 2 by 0.1
+	tunedOver   = 500 // requests, the last ones of a replay
+)
+
+// Marconi evicts, among nodes with at most one child, the one of the lowest
+// utility: recency + alpha × efficiency, each scaled to 0..1 over the candidates.
+// Recency is 1/age by the clock; efficiency the work that the node saves against
+// its parent, for each byte of its state and of the rows of its whole prefix. Of
+// equal ones the first in depth-first order leaves. Only the node that a lookup
+// ends at counts as used.
+type Marconi struct {
+	released
+	options    MarconiOptions
+	efficiency []float64 // by node
+	candidates []candidate
+	log        history
+	window     int // requests until tuning; 0 = not known yet
+	tuned      bool
+}
+
+type candidate struct {
+	node                radix.Node
+	recency, efficiency float64
+}
+
+// NewMarconi makes an empty cache.
+func NewMarconi(c Config, o MarconiOptions) *Marconi {
+	return &Marconi{
+		released:   released{tree: newTree(c), used: make([]uint64, 1)},
+		options:    o,
+		efficiency: make([]float64, 1),
+		log:        newHistory(),
+	}
+}
+
+// Alpha is the weight now, and whether it has been tuned.
+func (c *Marconi) Alpha() (alpha float64, tuned bool) { return c.options.Alpha, c.tuned }
+
+// Serve looks up a request's input, then keeps its input and output.
+func (c *Marconi) Serve(r Request) Hit {
+	hit := c.look(c, r.Input)
+	whole := c.join(r)
+	if c.options.Bootstrap > 0 && !c.tuned {
+		c.log.add(whole, len(r.Input))
+		if c.window > 0 && c.stats.Requests == c.window {
+			c.tune()
+		}
+	}
+	c.insert(c, whole)
+	return hit
+}
+
+func (c *Marconi) walk(symbols []uint32) radix.Path {
+	p := c.Match(symbols)
+	if !c.options.Quirks.WalkOn {
+		return p
+	}
+	// What follows the shared part of an edge is looked for below that edge.
+	for p.Into != radix.None && p.Matched < len(symbols) {
+		n := c.Child(p.Into, symbols[p.Matched])
+		if n == radix.None {
+			break
+		}
+		m := c.Common(n, symbols[p.Matched:])
+		if length := c.End(n) - c.Begin(n); m == length {
+			p.Node, p.End, p.Depth = n, p.End+length, p.Depth+1
+		}
+		p.Into, p.Matched = n, p.Matched+m
+	}
+	return p
+}
+
+func (c *Marconi) touch(p radix.Path) { c.used[p.Node] = c.clock }
+
+func (c *Marconi) touchInsert(in radix.Insertion) {
+	c.efficiency = grown(grown(c.efficiency, in.Leaf), in.Branch)
+	c.measure(in.Leaf)
+	if in.Branch != radix.None {
+		c.measure(in.Branch)
+		c.measure(in.Into)
+	}
+}
+
+// measure computes the efficiency of a node that is new or got another parent.
+func (c *Marconi) measure(n radix.Node) {
+	if n == radix.Root {
+		return
+	}
+	s, per := &c.Shape, c.symbolTokens()
+	begin, end := c.Begin(n)*per, c.End(n)*per
+	saved := s.FLOPs(end) - s.FLOPs(begin)
+	if q := c.options.Quirks.ParentMLP; q > 0 {
+		saved += s.MLP.FLOPs(begin) - q*s.Attention.FLOPs(begin)
+	}
+	c.efficiency[n] = saved / float64(s.PrefixBytes(end, 1))
+}
+
+func (c *Marconi) evict(bytes int64) {
+	if c.window == 0 {
+		c.window = c.options.Bootstrap * c.stats.Requests
+	}
+	for bytes > 0 && c.states() > 0 {
+		c.collect()
+		n := c.lowest()
+		freed := c.edgeBytes(n)
+		if last := c.candidates[len(c.candidates)-1].node; c.options.Quirks.LastCandidate && c.Children(n) == 0 {
+			freed = c.bytes(1, c.End(last)-c.Begin(last))
+		}
+		bytes -= freed
+		used := c.used[n]
+		if child := c.drop(n); child != radix.None {
+			c.used[child] = max(c.used[child], used)
+			c.measure(child)
+		}
+	}
+}
+
+func (c *Marconi) collect() {
+	c.candidates = c.candidates[:0]
+	for n := c.next(radix.Root); n != radix.None; n = c.next(n) {
+		if c.Children(n) <= 1 {
+			c.candidates = append(c.candidates, candidate{n, 1 / float64(c.clock-c.used[n]), c.efficiency[n]})
+		}
+	}
+}
+
+// lowest is the first candidate of the lowest utility.
+func (c *Marconi) lowest() radix.Node {
+	recency, efficiency := nothing(), nothing()
+	for i := range c.candidates {
+		recency.add(c.candidates[i].recency)
+		efficiency.add(c.candidates[i].efficiency)
+	}
+	best, lowest := radix.None, math.Inf(1)
+	for i := range c.candidates {
+		u := c.options.Alpha*efficiency.scale(c.candidates[i].efficiency) + recency.scale(c.candidates[i].recency)
+		if u < lowest {
+			best, lowest = c.candidates[i].node, u
+		}
+	}
+	return best
+}
+
+// span is the range of a score over the candidates.
+type span struct{ low, high float64 }
+
+func nothing() span { return span{math.Inf(1), math.Inf(-1)} }
+
+func (s *span) add(x float64) { s.low, s.high = min(s.low, x), max(s.high, x) }
+
+// scale is 1 for all where all are equal.
+func (s *span) scale(x float64) float64 {
+	if s.high <= s.low {
+		return 1
+	}
+	return (x - s.low) / (s.high - s.low)
+}

@@ -1,0 +1,77 @@
+package prefixcache
+
+import (
+	"container/heap"
+
+	"github.com/spliced-kv/spliced/policy/radix"
+)
+
+// PathLRU is SGLang's policy over states kept at branches and ends (SGLang+, the
+// simulator's V1): a use refreshes every node on its path, and the least recent
+// leaf leaves.
+type PathLRU struct{ released }
+
+// NewPathLRU makes an empty cache.
+func NewPathLRU(c Config) *PathLRU {
+	return &PathLRU{released{tree: newTree(c), used: make([]uint64, 1)}}
+}
+
+// Serve looks up a request's input, then keeps its input and output.
+func (c *PathLRU) Serve(r Request) Hit {
+	hit := c.look(c, r.Input)
+	c.insert(c, c.join(r))
+	return hit
+}
+
+func (c *PathLRU) walk(symbols []uint32) radix.Path { return c.Match(symbols) }
+
+// touch refreshes the path, and the node inside whose edge it ended.
+func (c *PathLRU) touch(p radix.Path) {
+	if p.Into != radix.None {
+		c.used[p.Into] = c.clock
+	}
+	c.touchUp(p.Node)
+}
+
+func (c *PathLRU) touchInsert(in radix.Insertion) { c.touchUp(in.Leaf) }
+
+func (c *PathLRU) touchUp(n radix.Node) {
+	for ; n != radix.None; n = c.Parent(n) {
+		c.used[n] = c.clock
+	}
+}
+
+func (c *PathLRU) evict(bytes int64) {
+	leaves := oldest{used: c.used}
+	for n := c.next(radix.Root); n != radix.None; n = c.next(n) {
+		if c.Children(n) == 0 {
+			leaves.nodes = append(leaves.nodes, n)
+		}
+	}
+	heap.Init(&leaves)
+	for bytes > 0 && leaves.Len() > 0 {
+		n := heap.Pop(&leaves).(radix.Node)
+		parent := c.Parent(n)
+		bytes -= c.edgeBytes(n)
+		c.drop(n)
+		if parent != radix.Root && c.Children(parent) == 0 {
+			heap.Push(&leaves, parent)
+		}
+	}
+}
+
+// oldest is a heap of nodes, the least recently used first.
+type oldest struct {
+	nodes []radix.Node
+	used  []uint64
+}
+
+func (o *oldest) Len() int           { return len(o.nodes) }
+func (o *oldest) Less(i, j int) bool { return o.used[o.nodes[i]] < o.used[o.nodes[j]] }
+func (o *oldest) Swap(i, j int)      { o.nodes[i], o.nodes[j] = o.nodes[j], o.nodes[i] }
+func (o *oldest) Push(x any)         { o.nodes = append(o.nodes, x.(radix.Node)) }
+func (o *oldest) Pop() any {
+	n := o.nodes[len(o.nodes)-1]
+	o.nodes = o.nodes[:len(o.nodes)-1]
+	return n
+}

@@ -1,0 +1,224 @@
+package prefixcache
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/policy/radix"
+)
+
+// Options sets what New leaves open.
+type Options struct {
+	Config
+	// Saved is what a hit on the tokens [begin, end) of a prompt saves, in
+	// milliseconds. nil = the work of Shape at 10^12 FLOPs a millisecond.
+	Saved func(begin, end int) float64
+	// Item describes a node to the policy. nil = by Saved, as said at Policy.
+	Item func(Place) policy.Item
+	// OnEvict is told of each node that leaves, before it does. nil = nobody.
+	OnEvict func(Place)
+}
+
+// Place is a node as policies may see it.
+type Place struct {
+	Begin, End int // tokens of its edge, from the root
+	Children   int
+	Bytes      int64  // that its eviction gives back
+	Key        uint64 // names its prefix
+}
+
+// flopsPerMilli turns work into time where nothing was measured: an order of
+// magnitude for one accelerator. Policies compare values with one another, so
+// that the factor does not matter to them.
+const flopsPerMilli = 1e12
+
+// Policy is a radix tree of states under a policy.Eviction. Every node is held by
+// the policy; those with two or more children are suspended, as is the node that
+// the request being served ends at.
+//
+// Item.Saved of a node is what a hit there saves against a hit at its parent,
+// Item.Key names its prefix. Both change, as do its bytes, when children come and
+// go: the policy hears of it by Update.
+type Policy struct {
+	tree
+	options Options
+	policy  policy.Eviction
+	nodes   []held
+	serial  uint32
+	serving radix.Node // may not leave; Root = none
+	now     time.Time
+}
+
+type held struct {
+	id     policy.ID // low half: the node
+	prefix uint64    // running hash of the symbols up to the node
+}
+
+// New makes an empty cache.
+func New(o Options, p policy.Eviction) *Policy {
+	if o.Saved == nil {
+		shape := o.Shape
+		o.Saved = func(begin, end int) float64 { return (shape.FLOPs(end) - shape.FLOPs(begin)) / flopsPerMilli }
+	}
+	if o.Item == nil {
+		saved := o.Saved
+		o.Item = func(p Place) policy.Item {
+			return policy.Item{Bytes: p.Bytes, Tokens: p.End - p.Begin, Key: p.Key, Saved: saved(p.Begin, p.End)}
+		}
+	}
+	return &Policy{tree: newTree(o.Config), options: o, policy: p, nodes: make([]held, 1)}
+}
+
+// Serve looks up a request's input, then keeps its input and output.
+func (c *Policy) Serve(r Request) Hit {
+	c.now = r.At
+	p, hit := c.lookup(r.Input)
+	c.touch(p.Node)
+	whole := c.join(r)
+	if q := c.Extend(p, whole); q.Node != p.Node {
+		p = q
+		c.touch(p.Node)
+	} else {
+		p = q
+	}
+	c.insert(p, whole)
+	return hit
+}
+
+func (c *Policy) touch(n radix.Node) {
+	if n != radix.Root {
+		c.policy.Touch(c.nodes[n].id, c.now)
+	}
+}
+
+// insert makes room and keeps a sequence whose path is p, unless it cannot fit.
+func (c *Policy) insert(p radix.Path, whole []uint32) {
+	end := p.Node
+	c.serving = end
+	c.suspend(end)
+	defer func() {
+		c.serving = radix.Root
+		c.settle(end)
+	}()
+	for c.held()+c.need(p, len(whole)) > c.CapacityBytes {
+		id, ok := c.policy.Victim(always)
+		if !ok {
+			c.stats.Refused++
+			return
+		}
+		c.evict(radix.Node(uint32(id)))
+		p = c.Match(whole) // its path may have left
+	}
+	in := c.keep(p, whole)
+	if in.Branch != radix.None {
+		c.add(in.Branch)
+		c.update(in.Into)
+	}
+	if in.Grows > 0 {
+		c.add(in.Leaf)
+	}
+	if in.Branch != radix.None {
+		c.settle(in.Branch)
+	}
+}
+
+func always(policy.ID) bool { return true }
+
+// need is what keeping a sequence of n symbols takes.
+func (c *Policy) need(p radix.Path, n int) int64 {
+	states := 0
+	if p.Into != radix.None {
+		states++
+	}
+	if n > p.Matched {
+		states++
+	}
+	return c.bytes(states, n-p.Matched)
+}
+
+// evict drops a node and tells the policy what became of its neighbours.
+func (c *Policy) evict(n radix.Node) {
+	if c.options.OnEvict != nil {
+		c.options.OnEvict(c.place(n))
+	}
+	parent := c.Parent(n)
+	c.policy.Remove(c.nodes[n].id)
+	if child := c.drop(n); child != radix.None {
+		c.update(child)
+		return
+	}
+	c.update(parent)
+	c.resume(parent)
+}
+
+// add gives a new node to the policy.
+func (c *Policy) add(n radix.Node) {
+	c.nodes = grown(c.nodes, n)
+	c.serial++
+	c.nodes[n] = held{id: policy.ID(c.serial)<<32 | policy.ID(uint32(n)), prefix: c.hash(n)}
+	c.policy.Insert(c.nodes[n].id, c.item(n), c.now)
+}
+
+func (c *Policy) update(n radix.Node) {
+	if n != radix.Root {
+		c.policy.Update(c.nodes[n].id, c.item(n))
+	}
+}
+
+func (c *Policy) suspend(n radix.Node) {
+	if n != radix.Root {
+		c.policy.Suspend(c.nodes[n].id)
+	}
+}
+
+// resume lets a node leave again, if it may.
+func (c *Policy) resume(n radix.Node) {
+	if n != radix.Root && n != c.serving && c.Children(n) <= 1 {
+		c.policy.Resume(c.nodes[n].id)
+	}
+}
+
+// settle gives the policy a node whose children may have changed as it is now.
+func (c *Policy) settle(n radix.Node) {
+	c.update(n)
+	c.resume(n)
+	if c.Children(n) > 1 {
+		c.suspend(n)
+	}
+}
+
+func (c *Policy) place(n radix.Node) Place {
+	end := c.End(n) * c.symbolTokens()
+	return Place{
+		Begin:    c.Begin(n) * c.symbolTokens(),
+		End:      end,
+		Children: c.Children(n),
+		Bytes:    c.edgeBytes(n),
+		Key:      mix(c.nodes[n].prefix, uint64(end)),
+	}
+}
+
+func (c *Policy) item(n radix.Node) policy.Item { return c.options.Item(c.place(n)) }
+
+// hash runs over the symbols of n's edge, on from its parent's.
+func (c *Policy) hash(n radix.Node) uint64 {
+	h := uint64(0)
+	if p := c.Parent(n); p != radix.Root {
+		h = c.nodes[p].prefix
+	}
+	c.whole = c.AppendEdge(c.whole, n)
+	edge := c.whole[len(c.whole)-(c.End(n)-c.Begin(n)):]
+	for _, s := range edge {
+		h = (bits.RotateLeft64(h, 5) ^ uint64(s)) * 0x517cc1b727220a95
+	}
+	c.whole = c.whole[:len(c.whole)-len(edge)]
+	return h
+}
+
+// mix spreads a running hash; it is never 0.
+func mix(h, length uint64) uint64 {
+	h ^= length * 0x9e3779b97f4a7c15
+	h = (h ^ h>>32) * 0xd6e8feb86659fd93
+	return h ^ h>>32 | 1
+}

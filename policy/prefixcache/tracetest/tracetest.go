@@ -1,0 +1,166 @@
+// Package tracetest reads, for tests, the request streams that policies are
+// measured on. They are not part of this repository: where they are absent, the
+// test that asks is skipped.
+package tracetest
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Directory is where the data sets are: SPLICED_DATA, else shared/data beside
+// the repository.
+func Directory() string {
+	if dir := os.Getenv("SPLICED_DATA"); dir != "" {
+		return dir
+	}
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "../../../../shared/data")
+}
+
+// Read is one compressed file of the data sets, whole. It skips the test where
+// there is none.
+func Read(tb testing.TB, name string) []byte {
+	tb.Helper()
+	f, err := os.Open(filepath.Join(Directory(), name+".zst"))
+	if errors.Is(err, os.ErrNotExist) {
+		tb.Skipf("no data set %s: set SPLICED_DATA to where it is", name)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer f.Close()
+	d, err := zstd.NewReader(f)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer d.Close()
+	all, err := io.ReadAll(d)
+	if err != nil {
+		tb.Fatalf("%s: %v", name, err)
+	}
+	return all
+}
+
+// Trace is a stream of requests in the order of their arrival. Both slices hold
+// until the next call.
+type Trace func(each func(input, output []uint32))
+
+// Mooncake is the conversation trace: a symbol is a block of 512 tokens, the last
+// block of a prompt is dropped when it is not full, and answers are not known.
+func Mooncake(tb testing.TB) Trace {
+	tb.Helper()
+	var prompts [][]uint32
+	lines := bufio.NewScanner(bytes.NewReader(Read(tb, "mooncake_conversation_trace.jsonl")))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var r struct {
+			Length int      `json:"input_length"`
+			Blocks []uint32 `json:"hash_ids"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			tb.Fatal(err)
+		}
+		if full := min(r.Length/512, len(r.Blocks)); full > 0 {
+			prompts = append(prompts, r.Blocks[:full])
+		}
+	}
+	return func(each func(input, output []uint32)) {
+		for _, p := range prompts {
+			each(p, nil)
+		}
+	}
+}
+
+// Chunk4 is the toy tokenizer of the data sets: four bytes a token, the last one
+// padded with zeros.
+func Chunk4(text string) []uint32 {
+	b := append([]byte(text), 0, 0, 0)
+	tokens := make([]uint32, len(b)/4)
+	for i := range tokens {
+		tokens[i] = binary.LittleEndian.Uint32(b[i*4:])
+	}
+	return tokens
+}
+
+// Sessions are the texts of the agent sessions as tokens: of each session, its
+// prompts and answers in turn. The first prompt is system message and task.
+func Sessions(tb testing.TB, n int) [][][]uint32 {
+	tb.Helper()
+	lines := bufio.NewScanner(bytes.NewReader(Read(tb, "swe_mini_traj.jsonl")))
+	lines.Buffer(nil, 1<<26)
+	var all [][][]uint32
+	for len(all) < n && lines.Scan() {
+		var s struct {
+			Messages [][2]string `json:"msgs"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
+			tb.Fatal(err)
+		}
+		var turns [][]uint32
+		for i, m := range s.Messages {
+			tokens := Chunk4("<|" + m[0] + "|>\n" + m[1])
+			if i == 1 {
+				turns[0] = append(turns[0], tokens...)
+				continue
+			}
+			turns = append(turns, tokens)
+		}
+		all = append(all, turns)
+	}
+	if len(all) < n {
+		tb.Fatalf("%d sessions, want %d: %v", len(all), n, lines.Err())
+	}
+	return all
+}
+
+// order is one arrival of the order files.
+type order struct{ session, turn, input, output int }
+
+// Orders are the arrival orders of the archive by name, such as "c5_sps1_art7.5".
+func Orders(tb testing.TB) map[string][]order {
+	tb.Helper()
+	orders := map[string][]order{}
+	archive := tar.NewReader(bytes.NewReader(Read(tb, "swe100_orders.tar")))
+	for {
+		h, err := archive.Next()
+		if err == io.EOF {
+			return orders
+		}
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
+		rows, err := csv.NewReader(archive).ReadAll()
+		if err != nil {
+			tb.Fatalf("%s: %v", h.Name, err)
+		}
+		var list []order
+		for _, r := range rows {
+			var o order
+			for i, to := range []*int{&o.session, &o.turn, &o.input, &o.output} {
+				if *to, err = strconv.Atoi(r[i+1]); err != nil {
+					tb.Fatalf("%s: %v", h.Name, err)
+				}
+			}
+			list = append(list, o)
+		}
+		name := filepath.Base(h.Name)
+		orders[name[len("swe100_"):len(name)-len(".csv")]] = list
+	}
+}
