@@ -1,0 +1,259 @@
+// Package bound computes what no cache of a given size can exceed on a given
+// trace, whatever it admits and evicts and however much of the future it knows.
+//
+// # What a hit needs
+//
+// Requests are numbered in order; slot j is the time between request j and
+// request j+1. Let request r be served from a prefix of p tokens (p = 0: from
+// nothing), and let since(r, i) be the last request before r whose sequence,
+// input and output, had the same first i tokens. Then in every slot from
+// since(r, i) up to r the cache held
+//
+//   - keys and values of token i, for each i ≤ p: they were made or loaded by
+//     request since(r, i) at the latest, and nobody made them again since;
+//   - the recurrent states at p, in every slot from since(r, p): no later request
+//     came by that could have left them.
+//
+// # The bound
+//
+// For one prefix of i tokens the spans [since(r, i), r) of different requests do
+// not overlap, since each begins where the one before ended at the earliest. So
+// the bytes that all hits need in slot j, added up, are bytes that the cache held
+// in slot j, and are at most its capacity C. For any prices λ(j) ≥ 0 of a byte in
+// slot j therefore
+//
+//	hits ≤ Σ_r max_p [ p − Σ_{i≤p} token bytes·Λ(since(r,i), r) − state bytes·Λ(since(r,p), r) ] + C·Σ_j λ(j)
+//
+// with Λ(a, b) = λ(a)+…+λ(b−1): the choice of p that the cache made is one of
+// those in the maximum, and what is charged for it is at most what C pays for.
+// Every λ gives a valid bound. Trace.Tokens looks for a low one: one price for
+// all slots first (a knapsack over byte-time), then steps along the subgradient,
+// C minus the bytes in use. Not more than the relaxation is lost: the maximum may
+// mix prefixes that cannot be held together in one slot.
+//
+// With Options.Boundaries p is limited to where a cache with Marconi's admission
+// can have states: at ends of earlier sequences and at branch points between
+// them. A smaller cache knows fewer such places, never others.
+//
+// A Trace has no lock.
+package bound
+
+import "math"
+
+// Options describes the model and the limits of admission.
+type Options struct {
+	StateBytes float64 // recurrent states at one position; 0 = attention only
+	TokenBytes float64 // keys and values of one token
+	Unit       int     // tokens that a symbol stands for; 0 = 1
+	Boundaries bool    // states only at ends of sequences and branch points
+	Steps      int     // of the subgradient; 0 = 400
+}
+
+// Trace is what requests could have been served from. It takes 16 bytes for each
+// edge that a request passes, besides the tree of all sequences, which keeps the
+// slices it was given.
+type Trace struct {
+	o     Options
+	tree  tree
+	spans []span // of all requests, in order
+	first []int32
+	input float64 // tokens
+}
+
+// span is a run of tokens of a request that were last seen together.
+type span struct {
+	since  int32
+	tokens int32
+	stop   bool // states at its end can exist
+}
+
+// New is an empty trace.
+func New(o Options) *Trace {
+	if o.Unit == 0 {
+		o.Unit = 1
+	}
+	if o.Steps == 0 {
+		o.Steps = 400
+	}
+	return &Trace{o: o, tree: newTree()}
+}
+
+// Add appends a request for input that was answered with output. Both stay in
+// use.
+func (t *Trace) Add(input, output []uint32) {
+	now := int32(len(t.first))
+	t.first = append(t.first, int32(len(t.spans)))
+	t.input += float64(len(input) * t.o.Unit)
+	t.tree.pass(input, func(since int32, symbols int, end bool) {
+		t.spans = append(t.spans, span{since, int32(symbols * t.o.Unit), end || !t.o.Boundaries})
+	})
+	t.tree.insert(input, output, now)
+}
+
+// Requests is how many requests were added.
+func (t *Trace) Requests() int { return len(t.first) }
+
+// InputTokens is what a hit rate is measured against.
+func (t *Trace) InputTokens() float64 { return t.input }
+
+// Tokens bounds the tokens that a cache of capacityBytes can serve over the
+// whole trace.
+func (t *Trace) Tokens(capacityBytes float64) float64 {
+	s := solver{t: t, capacity: capacityBytes}
+	s.flat()
+	s.descend()
+	return min(s.best, s.unlimited())
+}
+
+// Rate is Tokens over all input tokens.
+func (t *Trace) Rate(capacityBytes float64) float64 {
+	if t.input == 0 {
+		return 0
+	}
+	return t.Tokens(capacityBytes) / t.input
+}
+
+// solver looks for prices.
+type solver struct {
+	t        *Trace
+	capacity float64
+	price    []float64 // of a byte in a slot, tokens
+	sum      []float64 // sum[j] = price[0]+...+price[j-1]
+	use      []float64 // bytes in a slot under the choices of the last evaluation
+	best     float64
+	bestAt   []float64
+}
+
+// unlimited is what an endless cache can serve.
+func (s *solver) unlimited() float64 {
+	total := 0.0
+	for r := range s.t.first {
+		p, best := 0.0, 0.0
+		for _, x := range s.t.of(r) {
+			p += float64(x.tokens)
+			if x.stop {
+				best = p
+			}
+		}
+		total += best
+	}
+	return total
+}
+
+func (t *Trace) of(r int) []span {
+	if r+1 < len(t.first) {
+		return t.spans[t.first[r]:t.first[r+1]]
+	}
+	return t.spans[t.first[r]:]
+}
+
+// evaluate is the bound at the present prices; it fills use.
+func (s *solver) evaluate() float64 {
+	n := len(s.price)
+	s.sum[0] = 0
+	for j, p := range s.price {
+		s.sum[j+1] = s.sum[j] + p
+	}
+	clear(s.use)
+	total := s.capacity * s.sum[n]
+	for r := range s.t.first {
+		total += s.choose(r)
+	}
+	// use holds changes from slot to slot so far.
+	for j := 1; j < n; j++ {
+		s.use[j] += s.use[j-1]
+	}
+	if total < s.best {
+		s.best = total
+		copy(s.bestAt, s.price)
+	}
+	return total
+}
+
+// choose takes the best prefix of a request and notes its bytes.
+func (s *solver) choose(r int) float64 {
+	o := &s.t.o
+	spans := s.t.of(r)
+	gain, best, stop := 0.0, 0.0, -1
+	for i, x := range spans {
+		rent := s.sum[r] - s.sum[x.since]
+		gain += float64(x.tokens) * (1 - o.TokenBytes*rent)
+		if worth := gain - o.StateBytes*rent; x.stop && worth > best {
+			best, stop = worth, i
+		}
+	}
+	for _, x := range spans[:stop+1] {
+		bytes := float64(x.tokens) * o.TokenBytes
+		s.use[x.since] += bytes
+		s.use[r] -= bytes
+	}
+	if stop >= 0 {
+		s.use[spans[stop].since] += o.StateBytes
+		s.use[r] -= o.StateBytes
+	}
+	return best
+}
+
+// flat finds the best single price by golden section: the bound is convex in it.
+func (s *solver) flat() {
+	n := len(s.t.first)
+	s.price, s.sum = make([]float64, n), make([]float64, n+1)
+	s.use, s.bestAt = make([]float64, n), make([]float64, n)
+	s.best = math.Inf(1)
+	at := func(logPrice float64) float64 {
+		for j := range s.price {
+			s.price[j] = math.Exp(logPrice)
+		}
+		return s.evaluate()
+	}
+	// From a price that forbids a token for one slot to one that asks nothing.
+	low, high := -80.0, 1.0
+	const golden = 0.6180339887498949
+	a, b := high-golden*(high-low), low+golden*(high-low)
+	fa, fb := at(a), at(b)
+	for range 60 {
+		if fa < fb {
+			high, b, fb = b, a, fa
+			a = high - golden*(high-low)
+			fa = at(a)
+		} else {
+			low, a, fa = a, b, fb
+			b = low + golden*(high-low)
+			fb = at(b)
+		}
+	}
+	copy(s.price, s.bestAt)
+}
+
+// descend walks down the subgradient. A step goes to a target a little below
+// the best bound so far (Polyak), which comes closer when steps stop paying.
+func (s *solver) descend() {
+	ambition := 0.1
+	since, start := 0, s.best
+	for range s.t.o.Steps {
+		value := s.evaluate()
+		norm := 0.0
+		for j := range s.price {
+			g := s.capacity - s.use[j]
+			if s.price[j] <= 0 && g > 0 {
+				continue
+			}
+			norm += g * g
+		}
+		if norm == 0 {
+			return
+		}
+		step := (value - s.best*(1-ambition)) / norm
+		for j := range s.price {
+			s.price[j] = max(0, s.price[j]-step*(s.capacity-s.use[j]))
+		}
+		if since++; since == 10 {
+			if s.best > start*(1-ambition/20) {
+				ambition /= 2
+				copy(s.price, s.bestAt)
+			}
+			since, start = 0, s.best
+		}
+	}
+	s.evaluate()
+}
