@@ -129,12 +129,12 @@ func (c *Config) check() error {
 	return nil
 }
 
-func (r *Request) check() error {
-	if len(r.Pieces) > maxPieces || r.Output < 0 || r.Output > maxTokens {
-		return fmt.Errorf("request of %d pieces, output of %d tokens: %w", len(r.Pieces), r.Output, ErrInvalid)
+func (q *Request) check() error {
+	if len(q.Pieces) > maxPieces || q.Output < 0 || q.Output > maxTokens {
+		return fmt.Errorf("request of %d pieces, output of %d tokens: %w", len(q.Pieces), q.Output, ErrInvalid)
 	}
-	total := r.Output
-	for i, p := range r.Pieces {
+	total := q.Output
+	for i, p := range q.Pieces {
 		switch {
 		case p.Kind > Chunk || p.Tokens < 1 || p.Tokens > maxTokens:
 			return fmt.Errorf("piece %d: %v of %d tokens: %w", i, p.Kind, p.Tokens, ErrInvalid)
