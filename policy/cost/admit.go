@@ -9,6 +9,9 @@ type Candidate struct {
 	Held
 	Asked bool // the client named it, such as a boundary of the application
 	Seen  int  // times that its tokens came before
+	// Returns is the share of objects like it that were asked for again, as far as
+	// that was learned.
+	Returns float64
 	// Floor is the density (milliseconds per MiB) of what left the pool last, 0
 	// while it has room: cold objects below it are refused, seen ones are not,
 	// since the pool's own order will judge them.
@@ -17,7 +20,8 @@ type Candidate struct {
 }
 
 // Admit says whether an object should come in. In this order: it fits, a hit
-// would save time at all, it is expected again (seen or asked for) or, being
+// would save time at all, it is expected again (seen, asked for, or others like it
+// came back often enough to pay for its publication) or, being
 // cold, costs at most ColdShare of computing it and earns its place.
 func (m *Model) Admit(c Candidate) (ok bool, why Reason) {
 	why = m.judge(c)
@@ -45,6 +49,8 @@ func (m *Model) judge(c Candidate) Reason {
 		return ReasonSeen
 	case c.Asked:
 		return ReasonAsked
+	case c.Returns*saved > publishing:
+		return ReasonReturning
 	case publishing > ColdShare*computing:
 		return ReasonCold
 	case PerMiB(saved, c.Bytes) < c.Floor:

@@ -6,15 +6,18 @@ type Reason uint8
 
 // The reasons. Below ReasonShort are those for admission.
 const (
-	ReasonNone   Reason = 0
-	ReasonSeen   Reason = 1 // came before: expected again
-	ReasonCheap  Reason = 2 // not seen before, but keeping it costs at most ColdShare of computing it
-	ReasonAsked  Reason = 3 // the client names it as worth keeping
-	ReasonShort  Reason = 16
-	ReasonCold   Reason = 17
-	ReasonThin   Reason = 18
-	ReasonLarge  Reason = 19
-	ReasonNoGain Reason = 20
+	ReasonNone      Reason = 0
+	ReasonSeen      Reason = 1 // came before: expected again
+	ReasonCheap     Reason = 2 // not seen before, but keeping it costs at most ColdShare of computing it
+	ReasonAsked     Reason = 3 // the client names it as worth keeping
+	ReasonReturning Reason = 4 // not seen before, but such objects come back
+	ReasonShort     Reason = 16
+	ReasonCold      Reason = 17
+	ReasonThin      Reason = 18
+	ReasonLarge     Reason = 19
+	ReasonNoGain    Reason = 20
+
+	Reasons = 21
 )
 
 // String is the reason in words.
@@ -26,6 +29,8 @@ func (r Reason) String() string {
 		return "cheap to keep"
 	case ReasonAsked:
 		return "asked for"
+	case ReasonReturning:
+		return "such objects come back"
 	case ReasonShort:
 		return "too short to save anything"
 	case ReasonCold:
@@ -38,6 +43,18 @@ func (r Reason) String() string {
 		return "bringing it back is no faster than computing it"
 	}
 	return "no reason"
+}
+
+// Code is the reason in a word, for metrics and lists.
+func (r Reason) Code() string {
+	codes := [Reasons]string{
+		ReasonNone: "none", ReasonSeen: "seen", ReasonCheap: "cheap", ReasonAsked: "asked", ReasonReturning: "returning",
+		ReasonShort: "short", ReasonCold: "cold", ReasonThin: "thin", ReasonLarge: "large", ReasonNoGain: "no_gain",
+	}
+	if r >= Reasons || codes[r] == "" {
+		return "unknown"
+	}
+	return codes[r]
 }
 
 // Admitted reports whether the reason is one for admission.
