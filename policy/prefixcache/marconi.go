@@ -75,21 +75,20 @@ func NewMarconi(c Config, o MarconiOptions) *Marconi {
 func (c *Marconi) Alpha() (alpha float64, tuned bool) { return c.options.Alpha, c.tuned }
 
 // Serve looks up a request's input, then keeps its input and output.
-func (c *Marconi) Serve(r Request) Hit {
-	hit := c.look(c, r.Input)
-	whole := c.join(r)
-	if c.options.Bootstrap > 0 && !c.tuned {
-		c.log.add(whole, len(r.Input))
-		if c.window > 0 && c.stats.Requests == c.window {
-			c.tune()
-		}
+func (c *Marconi) Serve(r Request) Hit { return c.serve(c, c.join(r), len(r.Input)) }
+
+// next remembers requests until alpha is tuned, and tunes it in time.
+func (c *Marconi) next(whole []uint32, input int) {
+	if c.options.Bootstrap == 0 || c.tuned {
+		return
 	}
-	c.insert(c, whole)
-	return hit
+	c.log.add(whole, input)
+	if c.stats.Requests == c.window {
+		c.tune()
+	}
 }
 
-func (c *Marconi) walk(symbols []uint32) radix.Path {
-	p := c.Match(symbols)
+func (c *Marconi) follow(p radix.Path, symbols []uint32) radix.Path {
 	if !c.options.Quirks.WalkOn {
 		return p
 	}
@@ -155,7 +154,7 @@ func (c *Marconi) evict(bytes int64) {
 
 func (c *Marconi) collect() {
 	c.candidates = c.candidates[:0]
-	for n := c.next(radix.Root); n != radix.None; n = c.next(n) {
+	for n := c.after(radix.Root); n != radix.None; n = c.after(n) {
 		if c.Children(n) <= 1 {
 			c.candidates = append(c.candidates, candidate{n, 1 / float64(c.clock-c.used[n]), c.efficiency[n]})
 		}

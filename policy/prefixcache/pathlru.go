@@ -17,13 +17,11 @@ func NewPathLRU(c Config) *PathLRU {
 }
 
 // Serve looks up a request's input, then keeps its input and output.
-func (c *PathLRU) Serve(r Request) Hit {
-	hit := c.look(c, r.Input)
-	c.insert(c, c.join(r))
-	return hit
-}
+func (c *PathLRU) Serve(r Request) Hit { return c.serve(c, c.join(r), len(r.Input)) }
 
-func (c *PathLRU) walk(symbols []uint32) radix.Path { return c.Match(symbols) }
+func (c *PathLRU) follow(p radix.Path, _ []uint32) radix.Path { return p }
+
+func (c *PathLRU) next([]uint32, int) {}
 
 // touch refreshes the path, and the node inside whose edge it ended.
 func (c *PathLRU) touch(p radix.Path) {
@@ -42,8 +40,8 @@ func (c *PathLRU) touchUp(n radix.Node) {
 }
 
 func (c *PathLRU) evict(bytes int64) {
-	leaves := oldest{used: c.used}
-	for n := c.next(radix.Root); n != radix.None; n = c.next(n) {
+	leaves := oldest[radix.Node]{used: func(n radix.Node) uint64 { return c.used[n] }}
+	for n := c.after(radix.Root); n != radix.None; n = c.after(n) {
 		if c.Children(n) == 0 {
 			leaves.nodes = append(leaves.nodes, n)
 		}
@@ -58,20 +56,4 @@ func (c *PathLRU) evict(bytes int64) {
 			heap.Push(&leaves, parent)
 		}
 	}
-}
-
-// oldest is a heap of nodes, the least recently used first.
-type oldest struct {
-	nodes []radix.Node
-	used  []uint64
-}
-
-func (o *oldest) Len() int           { return len(o.nodes) }
-func (o *oldest) Less(i, j int) bool { return o.used[o.nodes[i]] < o.used[o.nodes[j]] }
-func (o *oldest) Swap(i, j int)      { o.nodes[i], o.nodes[j] = o.nodes[j], o.nodes[i] }
-func (o *oldest) Push(x any)         { o.nodes = append(o.nodes, x.(radix.Node)) }
-func (o *oldest) Pop() any {
-	n := o.nodes[len(o.nodes)-1]
-	o.nodes = o.nodes[:len(o.nodes)-1]
-	return n
 }

@@ -112,11 +112,11 @@ func (c *Policy) insert(p radix.Path, whole []uint32) {
 	}
 	in := c.keep(p, whole)
 	if in.Branch != radix.None {
-		c.add(in.Branch)
+		c.add(in.Branch, whole)
 		c.update(in.Into)
 	}
 	if in.Grows > 0 {
-		c.add(in.Leaf)
+		c.add(in.Leaf, whole)
 	}
 	if in.Branch != radix.None {
 		c.settle(in.Branch)
@@ -152,11 +152,15 @@ func (c *Policy) evict(n radix.Node) {
 	c.resume(parent)
 }
 
-// add gives a new node to the policy.
-func (c *Policy) add(n radix.Node) {
+// add gives a new node, which the sequence goes through, to the policy.
+func (c *Policy) add(n radix.Node, whole []uint32) {
 	c.nodes = grown(c.nodes, n)
+	prefix := c.nodes[c.Parent(n)].prefix
+	for _, s := range whole[c.Begin(n):c.End(n)] {
+		prefix = running(prefix, s)
+	}
 	c.serial++
-	c.nodes[n] = held{id: policy.ID(c.serial)<<32 | policy.ID(uint32(n)), prefix: c.hash(n)}
+	c.nodes[n] = held{id: policy.ID(c.serial)<<32 | policy.ID(uint32(n)), prefix: prefix}
 	c.policy.Insert(c.nodes[n].id, c.item(n), c.now)
 }
 
@@ -201,19 +205,9 @@ func (c *Policy) place(n radix.Node) Place {
 
 func (c *Policy) item(n radix.Node) policy.Item { return c.options.Item(c.place(n)) }
 
-// hash runs over the symbols of n's edge, on from its parent's.
-func (c *Policy) hash(n radix.Node) uint64 {
-	h := uint64(0)
-	if p := c.Parent(n); p != radix.Root {
-		h = c.nodes[p].prefix
-	}
-	c.whole = c.AppendEdge(c.whole, n)
-	edge := c.whole[len(c.whole)-(c.End(n)-c.Begin(n)):]
-	for _, s := range edge {
-		h = (bits.RotateLeft64(h, 5) ^ uint64(s)) * 0x517cc1b727220a95
-	}
-	c.whole = c.whole[:len(c.whole)-len(edge)]
-	return h
+// running is a hash of a sequence that can be gone on with at its next symbol.
+func running(h uint64, symbol uint32) uint64 {
+	return (bits.RotateLeft64(h, 5) ^ uint64(symbol)) * 0x517cc1b727220a95
 }
 
 // mix spreads a running hash; it is never 0.

@@ -17,34 +17,39 @@ type released struct {
 
 // rules is where the two differ.
 type rules interface {
-	touch(p radix.Path)               // a lookup
-	touchInsert(in radix.Insertion)   // what an insert touches beside new nodes
-	evict(bytes int64)                // at least so many, if there are
-	walk(symbols []uint32) radix.Path // how a lookup follows the tree
+	// follow is what a lookup makes of the path of its symbols.
+	follow(p radix.Path, symbols []uint32) radix.Path
+	touch(p radix.Path)             // a lookup
+	touchInsert(in radix.Insertion) // what an insert touches beside new nodes
+	evict(bytes int64)              // at least so many, if there are
+	// next is called between the lookup of a request and its insert.
+	next(whole []uint32, input int)
 }
 
-func (c *released) look(o rules, input []uint32) Hit {
+// serve handles a request of which the first input symbols are looked up.
+func (c *released) serve(o rules, whole []uint32, input int) Hit {
 	c.clock++
-	p := o.walk(input)
-	hit := c.stats.serve(c.Config, len(input), p.End, p.Depth)
-	o.touch(p)
-	return hit
-}
+	p := c.Match(whole[:input])
+	found := o.follow(p, whole[:input])
+	hit := c.stats.serve(c.Config, input, found.End, found.Depth)
+	o.touch(found)
+	o.next(whole, input)
 
-func (c *released) insert(o rules, whole []uint32) {
 	c.clock += 2 // the insert and the lookup in it
-	p := o.walk(whole)
-	o.touch(p)
+	p = c.Extend(p, whole)
+	found = o.follow(p, whole)
+	o.touch(found)
 	states := 1
-	if p.Matched > p.End {
+	if found.Matched > found.End {
 		states = 2
 	}
-	need := c.bytes(states, len(whole)-p.Matched)
+	need := c.bytes(states, len(whole)-found.Matched)
 	if over := c.held() + need - c.CapacityBytes; over > 0 {
 		c.clock++
 		o.evict(over)
+		p = c.Match(whole)
 	}
-	in := c.keep(c.Match(whole), whole)
+	in := c.keep(p, whole)
 	for _, n := range [2]radix.Node{in.Branch, in.Leaf} {
 		if n != radix.None && (n == in.Branch || in.Grows > 0) {
 			c.used = grown(c.used, n)
@@ -52,4 +57,5 @@ func (c *released) insert(o rules, whole []uint32) {
 		}
 	}
 	o.touchInsert(in)
+	return hit
 }

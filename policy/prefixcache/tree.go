@@ -66,8 +66,8 @@ func (t *tree) edgeBytes(n radix.Node) int64 {
 	return t.bytes(1, t.End(n)-t.Begin(n))
 }
 
-// next is the node after n in depth-first order, None at the end.
-func (t *tree) next(n radix.Node) radix.Node {
+// after is the node behind n in depth-first order, None at the end.
+func (t *tree) after(n radix.Node) radix.Node {
 	if c := t.FirstChild(n); c != radix.None {
 		return c
 	}

@@ -19,39 +19,38 @@ func (h *history) add(whole []uint32, input int) {
 	h.served = append(h.served, served{h.tokens.Insert(whole).Leaf, input})
 }
 
-// replay serves what was remembered to a cache.
-func (h *history) replay(to Cache, each func(Hit)) {
+// each hands out what was remembered, in order.
+func (h *history) each(do func(whole []uint32, input int)) {
 	var whole []uint32
 	for _, s := range h.served {
 		whole = h.tokens.AppendPrefix(whole[:0], s.leaf)
-		each(to.Serve(Request{Input: whole[:s.input], Output: whole[s.input:]}))
+		do(whole, s.input)
 	}
 }
 
-// tune replays the bootstrap window for each alpha, once and never again. Of
-// equal ones the lowest alpha is taken.
+// tune replays the bootstrap window for each alpha, once and never again, and
+// takes the alpha that saved the most work over its last requests; of equal ones
+// the lowest.
 func (c *Marconi) tune() {
-	most := -1.0
-	for i := range tunedAlphas {
-		alpha := float64(i) / 10
-		if saved := c.savedWith(alpha); saved > most {
-			most, c.options.Alpha = saved, alpha
-		}
+	var caches [tunedAlphas]*Marconi
+	var saved [tunedAlphas]float64
+	for i := range caches {
+		caches[i] = NewMarconi(c.Config, MarconiOptions{Alpha: float64(i) / 10, Quirks: c.options.Quirks})
 	}
-	c.tuned = true
-	c.log = newHistory()
-}
-
-// savedWith is the work that the last requests of the window would have been
-// spared with a static alpha.
-func (c *Marconi) savedWith(alpha float64) float64 {
-	cache := NewMarconi(c.Config, MarconiOptions{Alpha: alpha, Quirks: c.options.Quirks})
-	saved, left := 0.0, len(c.log.served)
-	c.log.replay(cache, func(h Hit) {
-		if left <= tunedOver {
-			saved += c.Shape.FLOPs(h.Tokens)
+	left := len(c.log.served)
+	c.log.each(func(whole []uint32, input int) {
+		for i, cache := range caches {
+			if hit := cache.serve(cache, whole, input); left <= tunedOver {
+				saved[i] += c.Shape.FLOPs(hit.Tokens)
+			}
 		}
 		left--
 	})
-	return saved
+	best := 0
+	for i := range saved {
+		if saved[i] > saved[best] {
+			best = i
+		}
+	}
+	c.options.Alpha, c.tuned, c.log = float64(best)/10, true, newHistory()
 }

@@ -1,0 +1,297 @@
+package prefixcache
+
+import (
+	"container/heap"
+	"slices"
+)
+
+// BlockOptions sets the grain of a block cache.
+type BlockOptions struct {
+	Symbols int // of a block; 0 = 32
+	States  int // kept for each block, where a symbol stands for several blocks; 0 = 1
+}
+
+// Blocks is vLLM's prefix cache with a state for every block (vLLM+ in Marconi's
+// evaluation, by the rules of its simulator): a tree of blocks, the last one of a
+// sequence possibly short and filled up by what extends it. The least recently
+// used block that nothing extends leaves.
+//
+// As there, the room that an insert asks for is estimated, one block too little,
+// so that the bytes held may exceed the capacity.
+type Blocks struct {
+	Config
+	options BlockOptions
+	stats   Stats
+	nodes   []blockNode // nodes[0] is the root
+	free    []int32
+	full    map[blockKey]int32
+	clock   uint64
+	symbols int
+	whole   []uint32
+}
+
+type blockNode struct {
+	symbols     []uint32
+	used        uint64
+	parent      int32
+	child, last int32 // 0 = none
+	prev, next  int32 // siblings, 0 = none
+	partial     int32 // children that are short
+}
+
+// blockKey finds a full block below another. Two that collide are told apart by
+// their symbols: the younger one is found by walking.
+type blockKey struct {
+	parent int32
+	hash   uint64
+}
+
+// NewBlocks makes an empty cache.
+func NewBlocks(c Config, o BlockOptions) *Blocks {
+	if o.Symbols == 0 {
+		o.Symbols = 32
+	}
+	o.States = max(o.States, 1)
+	return &Blocks{Config: c, options: o, nodes: make([]blockNode, 1), full: map[blockKey]int32{}}
+}
+
+// Stats implements Cache.
+func (b *Blocks) Stats() Stats {
+	s := b.stats
+	s.Bytes, s.States = b.held(), b.states()
+	return s
+}
+
+func (b *Blocks) states() int { return (len(b.nodes) - len(b.free) - 1) * b.options.States }
+
+func (b *Blocks) held() int64 { return b.bytes(b.states(), b.symbols) }
+
+// Serve looks up a request's input, then keeps its input and output.
+func (b *Blocks) Serve(r Request) Hit {
+	hit, blocks := b.match(r.Input)
+	h := b.stats.serve(b.Config, len(r.Input), hit, blocks)
+	b.whole = append(append(b.whole[:0], r.Input...), r.Output...)
+	b.insert(b.whole)
+	return h
+}
+
+// match answers the symbols held and the blocks that hold them. Of short blocks
+// that fit, the oldest counts, not the longest.
+func (b *Blocks) match(symbols []uint32) (hit, blocks int) {
+	b.clock++
+	n, size := int32(0), b.options.Symbols
+	for {
+		b.nodes[n].used = b.clock
+		if len(symbols) < size {
+			break
+		}
+		c := b.fullChild(n, symbols[:size])
+		if c == 0 {
+			break
+		}
+		n, symbols = c, symbols[size:]
+		hit, blocks = hit+size, blocks+1
+	}
+	if b.nodes[n].partial > 0 {
+		for c := b.nodes[n].child; c != 0; c = b.nodes[c].next {
+			if held := b.nodes[c].symbols; len(held) < size && hasFront(symbols, held) {
+				return hit + len(held), blocks + 1
+			}
+		}
+	}
+	return hit, blocks
+}
+
+func (b *Blocks) insert(symbols []uint32) {
+	b.clock++
+	_, blocks := b.match(symbols)
+	size := b.options.Symbols
+	extra := len(symbols) - size*(blocks+1)
+	need := float64(extra)/float64(size)*float64(b.options.States)*float64(b.Shape.CheckpointBytes()) +
+		float64(extra*b.symbolTokens())*float64(b.Shape.KVBytes)
+	if over := float64(b.held()) + need - float64(b.CapacityBytes); over > 0 {
+		b.clock++
+		b.evict(over)
+	}
+	b.add(symbols)
+	b.stats.PeakBytes = max(b.stats.PeakBytes, b.held())
+}
+
+func (b *Blocks) add(symbols []uint32) {
+	n, size := int32(0), b.options.Symbols
+	for {
+		b.nodes[n].used = b.clock
+		b.stats.Steps++
+		if c := b.extended(n, symbols); c != 0 {
+			n, symbols = c, symbols[len(b.nodes[c].symbols):]
+			continue
+		}
+		if len(symbols) == 0 {
+			return
+		}
+		if n == 0 || len(b.nodes[n].symbols) == size {
+			take := min(size, len(symbols))
+			n, symbols = b.newBlock(n, symbols[:take]), symbols[take:]
+			continue
+		}
+		take := min(size-len(b.nodes[n].symbols), len(symbols))
+		b.fill(n, symbols[:take])
+		symbols = symbols[take:]
+	}
+}
+
+// extended is the child that symbols begin with whole, if no other child shares
+// more of them, or 0.
+func (b *Blocks) extended(n int32, symbols []uint32) int32 {
+	size := b.options.Symbols
+	if len(symbols) >= size {
+		if c := b.fullChild(n, symbols[:size]); c != 0 {
+			return c
+		}
+	}
+	if b.nodes[n].partial == 0 {
+		return 0
+	}
+	best, most := int32(0), 0
+	for c := b.nodes[n].child; c != 0; c = b.nodes[c].next {
+		held := b.nodes[c].symbols
+		shared := commonFront(held, symbols)
+		switch {
+		case shared > most && shared == len(held):
+			best, most = c, shared
+		case shared > most:
+			best, most = 0, shared
+		case shared == most && shared == len(held) && shared > 0:
+			best = c
+		}
+	}
+	return best
+}
+
+func (b *Blocks) newBlock(parent int32, symbols []uint32) int32 {
+	var n int32
+	if len(b.free) > 0 {
+		n, b.free = b.free[len(b.free)-1], b.free[:len(b.free)-1]
+	} else {
+		n = int32(len(b.nodes))
+		b.nodes = append(b.nodes, blockNode{})
+	}
+	d := &b.nodes[n]
+	*d = blockNode{symbols: append(d.symbols[:0], symbols...), parent: parent}
+	b.symbols += len(symbols)
+	b.link(n)
+	return n
+}
+
+// fill extends a short block, which makes it the youngest of its siblings.
+func (b *Blocks) fill(n int32, symbols []uint32) {
+	b.unlink(n)
+	d := &b.nodes[n]
+	d.symbols = append(d.symbols, symbols...)
+	b.symbols += len(symbols)
+	b.link(n)
+}
+
+// link makes a block the youngest child of its parent.
+func (b *Blocks) link(n int32) {
+	d := &b.nodes[n]
+	p := &b.nodes[d.parent]
+	d.prev, d.next = p.last, 0
+	if p.last != 0 {
+		b.nodes[p.last].next = n
+	} else {
+		p.child = n
+	}
+	p.last = n
+	if len(d.symbols) < b.options.Symbols {
+		p.partial++
+		return
+	}
+	if key := b.key(d.parent, d.symbols); b.full[key] == 0 {
+		b.full[key] = n
+	}
+}
+
+func (b *Blocks) unlink(n int32) {
+	d := &b.nodes[n]
+	p := &b.nodes[d.parent]
+	if d.prev != 0 {
+		b.nodes[d.prev].next = d.next
+	} else {
+		p.child = d.next
+	}
+	if d.next != 0 {
+		b.nodes[d.next].prev = d.prev
+	} else {
+		p.last = d.prev
+	}
+	if len(d.symbols) < b.options.Symbols {
+		p.partial--
+		return
+	}
+	if key := b.key(d.parent, d.symbols); b.full[key] == n {
+		delete(b.full, key)
+	}
+}
+
+func (b *Blocks) key(parent int32, symbols []uint32) blockKey {
+	h := uint64(0)
+	for _, s := range symbols {
+		h = running(h, s)
+	}
+	return blockKey{parent, h}
+}
+
+func (b *Blocks) fullChild(n int32, symbols []uint32) int32 {
+	c := b.full[b.key(n, symbols)]
+	if c == 0 || slices.Equal(b.nodes[c].symbols, symbols) {
+		return c
+	}
+	for c = b.nodes[n].child; c != 0 && !slices.Equal(b.nodes[c].symbols, symbols); {
+		c = b.nodes[c].next
+	}
+	return c
+}
+
+func (b *Blocks) evict(bytes float64) {
+	leaves := oldest[int32]{used: func(n int32) uint64 { return b.nodes[n].used }}
+	for n := b.next(0); n != 0; n = b.next(n) {
+		if b.nodes[n].child == 0 {
+			leaves.nodes = append(leaves.nodes, n)
+		}
+	}
+	heap.Init(&leaves)
+	for bytes > 0 && leaves.Len() > 0 {
+		n := heap.Pop(&leaves).(int32)
+		d := &b.nodes[n]
+		bytes -= float64(b.bytes(b.options.States, len(d.symbols)))
+		b.symbols -= len(d.symbols)
+		b.unlink(n)
+		b.free = append(b.free, n)
+		b.stats.Evictions++
+		if p := d.parent; p != 0 && b.nodes[p].child == 0 {
+			heap.Push(&leaves, p)
+		}
+	}
+}
+
+// next is the block after n in depth-first order, 0 at the end.
+func (b *Blocks) next(n int32) int32 {
+	if c := b.nodes[n].child; c != 0 {
+		return c
+	}
+	for n != 0 && b.nodes[n].next == 0 {
+		n = b.nodes[n].parent
+	}
+	return b.nodes[n].next
+}
+
+func commonFront(a, b []uint32) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+func hasFront(symbols, front []uint32) bool { return commonFront(symbols, front) == len(front) }
