@@ -3051,3 +3051,832 @@ done:
 end:
 	VZEROUPPER
 	RET
+
+// func sumRows1AVX2(a *float32, x *float32, s *float32, stride int, rows int, cols int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·sumRows1AVX2(SB), NOSPLIT, $0-48
+	MOVQ s+16(FP), AX
+	MOVQ stride+24(FP), CX
+	MOVQ rows+32(FP), DX
+	MOVQ x+8(FP), BX
+
+many:
+	CMPQ         DX, $+4
+	JLT          one
+	MOVQ         a+0(FP), SI
+	VBROADCASTSS (BX), Y0
+	VBROADCASTSS 4(BX), Y1
+	VBROADCASTSS 8(BX), Y2
+	VBROADCASTSS 12(BX), Y3
+	ADDQ         $0x10, BX
+	MOVQ         AX, DI
+	ADDQ         CX, AX
+	MOVQ         AX, R8
+	ADDQ         CX, AX
+	MOVQ         AX, R9
+	ADDQ         CX, AX
+	MOVQ         AX, R10
+	ADDQ         CX, AX
+	MOVQ         cols+40(FP), R11
+
+rows4Many:
+	CMPQ        R11, $+16
+	JLT         rows4Single
+	VMOVUPS     (SI), Y4
+	PREFETCHT0  (DI)(CX*8)
+	VMOVUPS     (DI), Y5
+	VFMADD231PS Y5, Y0, Y4
+	PREFETCHT0  (R8)(CX*8)
+	VMOVUPS     (R8), Y5
+	VFMADD231PS Y5, Y1, Y4
+	PREFETCHT0  (R9)(CX*8)
+	VMOVUPS     (R9), Y5
+	VFMADD231PS Y5, Y2, Y4
+	PREFETCHT0  (R10)(CX*8)
+	VMOVUPS     (R10), Y5
+	VFMADD231PS Y5, Y3, Y4
+	VMOVUPS     Y4, (SI)
+	VMOVUPS     32(SI), Y4
+	VMOVUPS     32(DI), Y5
+	VFMADD231PS Y5, Y0, Y4
+	VMOVUPS     32(R8), Y5
+	VFMADD231PS Y5, Y1, Y4
+	VMOVUPS     32(R9), Y5
+	VFMADD231PS Y5, Y2, Y4
+	VMOVUPS     32(R10), Y5
+	VFMADD231PS Y5, Y3, Y4
+	VMOVUPS     Y4, 32(SI)
+	ADDQ        $+64, SI
+	ADDQ        $+64, DI
+	ADDQ        $+64, R8
+	ADDQ        $+64, R9
+	ADDQ        $+64, R10
+	SUBQ        $+16, R11
+	JMP         rows4Many
+
+rows4Single:
+	CMPQ        R11, $+8
+	JLT         rows4Rest
+	VMOVUPS     (SI), Y4
+	PREFETCHT0  (DI)(CX*8)
+	VMOVUPS     (DI), Y5
+	VFMADD231PS Y5, Y0, Y4
+	PREFETCHT0  (R8)(CX*8)
+	VMOVUPS     (R8), Y5
+	VFMADD231PS Y5, Y1, Y4
+	PREFETCHT0  (R9)(CX*8)
+	VMOVUPS     (R9), Y5
+	VFMADD231PS Y5, Y2, Y4
+	PREFETCHT0  (R10)(CX*8)
+	VMOVUPS     (R10), Y5
+	VFMADD231PS Y5, Y3, Y4
+	VMOVUPS     Y4, (SI)
+	ADDQ        $+32, SI
+	ADDQ        $+32, DI
+	ADDQ        $+32, R8
+	ADDQ        $+32, R9
+	ADDQ        $+32, R10
+	SUBQ        $+8, R11
+	JMP         rows4Single
+
+rows4Rest:
+	CMPQ        R11, $+1
+	JLT         rows4Done
+	VMOVSS      (SI), X4
+	VMOVSS      (DI), X5
+	VFMADD231PS X5, X0, X4
+	VMOVSS      (R8), X5
+	VFMADD231PS X5, X1, X4
+	VMOVSS      (R9), X5
+	VFMADD231PS X5, X2, X4
+	VMOVSS      (R10), X5
+	VFMADD231PS X5, X3, X4
+	VMOVSS      X4, (SI)
+	ADDQ        $+4, SI
+	ADDQ        $+4, DI
+	ADDQ        $+4, R8
+	ADDQ        $+4, R9
+	ADDQ        $+4, R10
+	SUBQ        $+1, R11
+	JMP         rows4Rest
+
+rows4Done:
+	SUBQ $+4, DX
+	JMP  many
+
+one:
+	CMPQ         DX, $+1
+	JLT          done
+	MOVQ         a+0(FP), SI
+	VBROADCASTSS (BX), Y0
+	ADDQ         $0x04, BX
+	MOVQ         AX, DI
+	ADDQ         CX, AX
+	MOVQ         cols+40(FP), R8
+
+rows1Many:
+	CMPQ        R8, $+16
+	JLT         rows1Single
+	VMOVUPS     (SI), Y1
+	PREFETCHT0  (DI)(CX*8)
+	VMOVUPS     (DI), Y2
+	VFMADD231PS Y2, Y0, Y1
+	VMOVUPS     Y1, (SI)
+	VMOVUPS     32(SI), Y1
+	VMOVUPS     32(DI), Y2
+	VFMADD231PS Y2, Y0, Y1
+	VMOVUPS     Y1, 32(SI)
+	ADDQ        $+64, SI
+	ADDQ        $+64, DI
+	SUBQ        $+16, R8
+	JMP         rows1Many
+
+rows1Single:
+	CMPQ        R8, $+8
+	JLT         rows1Rest
+	VMOVUPS     (SI), Y1
+	PREFETCHT0  (DI)(CX*8)
+	VMOVUPS     (DI), Y2
+	VFMADD231PS Y2, Y0, Y1
+	VMOVUPS     Y1, (SI)
+	ADDQ        $+32, SI
+	ADDQ        $+32, DI
+	SUBQ        $+8, R8
+	JMP         rows1Single
+
+rows1Rest:
+	CMPQ        R8, $+1
+	JLT         rows1Done
+	VMOVSS      (SI), X1
+	VMOVSS      (DI), X2
+	VFMADD231PS X2, X0, X1
+	VMOVSS      X1, (SI)
+	ADDQ        $+4, SI
+	ADDQ        $+4, DI
+	SUBQ        $+1, R8
+	JMP         rows1Rest
+
+rows1Done:
+	SUBQ $+1, DX
+	JMP  one
+
+done:
+	VZEROUPPER
+	RET
+
+// func sumRows2AVX2(a *float32, b *float32, x *float32, y *float32, s *float32, stride int, rows int, cols int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·sumRows2AVX2(SB), NOSPLIT, $0-64
+	MOVQ s+32(FP), AX
+	MOVQ stride+40(FP), CX
+	MOVQ rows+48(FP), DX
+	MOVQ x+16(FP), BX
+	MOVQ y+24(FP), SI
+
+many:
+	CMPQ         DX, $+4
+	JLT          one
+	MOVQ         a+0(FP), DI
+	MOVQ         b+8(FP), R8
+	VBROADCASTSS (BX), Y0
+	VBROADCASTSS 4(BX), Y1
+	VBROADCASTSS 8(BX), Y2
+	VBROADCASTSS 12(BX), Y3
+	ADDQ         $0x10, BX
+	VBROADCASTSS (SI), Y4
+	VBROADCASTSS 4(SI), Y5
+	VBROADCASTSS 8(SI), Y6
+	VBROADCASTSS 12(SI), Y7
+	ADDQ         $0x10, SI
+	MOVQ         AX, R9
+	ADDQ         CX, AX
+	MOVQ         AX, R10
+	ADDQ         CX, AX
+	MOVQ         AX, R11
+	ADDQ         CX, AX
+	MOVQ         AX, R12
+	ADDQ         CX, AX
+	MOVQ         cols+56(FP), R13
+
+rows4Many:
+	CMPQ        R13, $+16
+	JLT         rows4Single
+	VMOVUPS     (DI), Y8
+	VMOVUPS     (R8), Y9
+	PREFETCHT0  (R9)(CX*8)
+	VMOVUPS     (R9), Y10
+	VFMADD231PS Y10, Y0, Y8
+	VFMADD231PS Y10, Y4, Y9
+	PREFETCHT0  (R10)(CX*8)
+	VMOVUPS     (R10), Y10
+	VFMADD231PS Y10, Y1, Y8
+	VFMADD231PS Y10, Y5, Y9
+	PREFETCHT0  (R11)(CX*8)
+	VMOVUPS     (R11), Y10
+	VFMADD231PS Y10, Y2, Y8
+	VFMADD231PS Y10, Y6, Y9
+	PREFETCHT0  (R12)(CX*8)
+	VMOVUPS     (R12), Y10
+	VFMADD231PS Y10, Y3, Y8
+	VFMADD231PS Y10, Y7, Y9
+	VMOVUPS     Y8, (DI)
+	VMOVUPS     Y9, (R8)
+	VMOVUPS     32(DI), Y8
+	VMOVUPS     32(R8), Y9
+	VMOVUPS     32(R9), Y10
+	VFMADD231PS Y10, Y0, Y8
+	VFMADD231PS Y10, Y4, Y9
+	VMOVUPS     32(R10), Y10
+	VFMADD231PS Y10, Y1, Y8
+	VFMADD231PS Y10, Y5, Y9
+	VMOVUPS     32(R11), Y10
+	VFMADD231PS Y10, Y2, Y8
+	VFMADD231PS Y10, Y6, Y9
+	VMOVUPS     32(R12), Y10
+	VFMADD231PS Y10, Y3, Y8
+	VFMADD231PS Y10, Y7, Y9
+	VMOVUPS     Y8, 32(DI)
+	VMOVUPS     Y9, 32(R8)
+	ADDQ        $+64, DI
+	ADDQ        $+64, R8
+	ADDQ        $+64, R9
+	ADDQ        $+64, R10
+	ADDQ        $+64, R11
+	ADDQ        $+64, R12
+	SUBQ        $+16, R13
+	JMP         rows4Many
+
+rows4Single:
+	CMPQ        R13, $+8
+	JLT         rows4Rest
+	VMOVUPS     (DI), Y8
+	VMOVUPS     (R8), Y9
+	PREFETCHT0  (R9)(CX*8)
+	VMOVUPS     (R9), Y10
+	VFMADD231PS Y10, Y0, Y8
+	VFMADD231PS Y10, Y4, Y9
+	PREFETCHT0  (R10)(CX*8)
+	VMOVUPS     (R10), Y10
+	VFMADD231PS Y10, Y1, Y8
+	VFMADD231PS Y10, Y5, Y9
+	PREFETCHT0  (R11)(CX*8)
+	VMOVUPS     (R11), Y10
+	VFMADD231PS Y10, Y2, Y8
+	VFMADD231PS Y10, Y6, Y9
+	PREFETCHT0  (R12)(CX*8)
+	VMOVUPS     (R12), Y10
+	VFMADD231PS Y10, Y3, Y8
+	VFMADD231PS Y10, Y7, Y9
+	VMOVUPS     Y8, (DI)
+	VMOVUPS     Y9, (R8)
+	ADDQ        $+32, DI
+	ADDQ        $+32, R8
+	ADDQ        $+32, R9
+	ADDQ        $+32, R10
+	ADDQ        $+32, R11
+	ADDQ        $+32, R12
+	SUBQ        $+8, R13
+	JMP         rows4Single
+
+rows4Rest:
+	CMPQ        R13, $+1
+	JLT         rows4Done
+	VMOVSS      (DI), X8
+	VMOVSS      (R8), X9
+	VMOVSS      (R9), X10
+	VFMADD231PS X10, X0, X8
+	VFMADD231PS X10, X4, X9
+	VMOVSS      (R10), X10
+	VFMADD231PS X10, X1, X8
+	VFMADD231PS X10, X5, X9
+	VMOVSS      (R11), X10
+	VFMADD231PS X10, X2, X8
+	VFMADD231PS X10, X6, X9
+	VMOVSS      (R12), X10
+	VFMADD231PS X10, X3, X8
+	VFMADD231PS X10, X7, X9
+	VMOVSS      X8, (DI)
+	VMOVSS      X9, (R8)
+	ADDQ        $+4, DI
+	ADDQ        $+4, R8
+	ADDQ        $+4, R9
+	ADDQ        $+4, R10
+	ADDQ        $+4, R11
+	ADDQ        $+4, R12
+	SUBQ        $+1, R13
+	JMP         rows4Rest
+
+rows4Done:
+	SUBQ $+4, DX
+	JMP  many
+
+one:
+	CMPQ         DX, $+1
+	JLT          done
+	MOVQ         a+0(FP), DI
+	MOVQ         b+8(FP), R8
+	VBROADCASTSS (BX), Y0
+	ADDQ         $0x04, BX
+	VBROADCASTSS (SI), Y1
+	ADDQ         $0x04, SI
+	MOVQ         AX, R9
+	ADDQ         CX, AX
+	MOVQ         cols+56(FP), R10
+
+rows1Many:
+	CMPQ        R10, $+16
+	JLT         rows1Single
+	VMOVUPS     (DI), Y2
+	VMOVUPS     (R8), Y3
+	PREFETCHT0  (R9)(CX*8)
+	VMOVUPS     (R9), Y4
+	VFMADD231PS Y4, Y0, Y2
+	VFMADD231PS Y4, Y1, Y3
+	VMOVUPS     Y2, (DI)
+	VMOVUPS     Y3, (R8)
+	VMOVUPS     32(DI), Y2
+	VMOVUPS     32(R8), Y3
+	VMOVUPS     32(R9), Y4
+	VFMADD231PS Y4, Y0, Y2
+	VFMADD231PS Y4, Y1, Y3
+	VMOVUPS     Y2, 32(DI)
+	VMOVUPS     Y3, 32(R8)
+	ADDQ        $+64, DI
+	ADDQ        $+64, R8
+	ADDQ        $+64, R9
+	SUBQ        $+16, R10
+	JMP         rows1Many
+
+rows1Single:
+	CMPQ        R10, $+8
+	JLT         rows1Rest
+	VMOVUPS     (DI), Y2
+	VMOVUPS     (R8), Y3
+	PREFETCHT0  (R9)(CX*8)
+	VMOVUPS     (R9), Y4
+	VFMADD231PS Y4, Y0, Y2
+	VFMADD231PS Y4, Y1, Y3
+	VMOVUPS     Y2, (DI)
+	VMOVUPS     Y3, (R8)
+	ADDQ        $+32, DI
+	ADDQ        $+32, R8
+	ADDQ        $+32, R9
+	SUBQ        $+8, R10
+	JMP         rows1Single
+
+rows1Rest:
+	CMPQ        R10, $+1
+	JLT         rows1Done
+	VMOVSS      (DI), X2
+	VMOVSS      (R8), X3
+	VMOVSS      (R9), X4
+	VFMADD231PS X4, X0, X2
+	VFMADD231PS X4, X1, X3
+	VMOVSS      X2, (DI)
+	VMOVSS      X3, (R8)
+	ADDQ        $+4, DI
+	ADDQ        $+4, R8
+	ADDQ        $+4, R9
+	SUBQ        $+1, R10
+	JMP         rows1Rest
+
+rows1Done:
+	SUBQ $+1, DX
+	JMP  one
+
+done:
+	VZEROUPPER
+	RET
+
+// func dotRowsAVX2(x *float32, y *float32, q *float32, k *float32, s *float32, stride int, rows int, cols int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·dotRowsAVX2(SB), NOSPLIT, $0-64
+	MOVQ x+0(FP), AX
+	MOVQ y+8(FP), CX
+	MOVQ s+32(FP), DX
+	MOVQ rows+48(FP), BX
+
+row:
+	MOVQ  q+16(FP), SI
+	MOVQ  k+24(FP), DI
+	MOVQ  DX, R8
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  cols+56(FP), R9
+
+Single:
+	CMPQ        R9, $+8
+	JLT         Rest
+	VMOVUPS     (R8), Y2
+	VMOVUPS     (SI), Y3
+	VFMADD231PS Y2, Y3, Y0
+	VMOVUPS     (DI), Y3
+	VFMADD231PS Y2, Y3, Y1
+	ADDQ        $+32, SI
+	ADDQ        $+32, DI
+	ADDQ        $+32, R8
+	SUBQ        $+8, R9
+	JMP         Single
+
+Rest:
+	CMPQ        R9, $+1
+	JLT         Done
+	VMOVSS      (R8), X4
+	VMOVSS      (SI), X5
+	VFMADD231PS Y4, Y5, Y0
+	VMOVSS      (DI), X5
+	VFMADD231PS Y4, Y5, Y1
+	ADDQ        $+4, SI
+	ADDQ        $+4, DI
+	ADDQ        $+4, R8
+	SUBQ        $+1, R9
+	JMP         Rest
+
+Done:
+	VEXTRACTF128 $0x01, Y0, X2
+	VADDPS       X0, X2, X2
+	VHADDPS      X2, X2, X2
+	VHADDPS      X2, X2, X2
+	VMOVSS       X2, (AX)
+	ADDQ         $0x04, AX
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPS       X1, X0, X0
+	VHADDPS      X0, X0, X0
+	VHADDPS      X0, X0, X0
+	VMOVSS       X0, (CX)
+	ADDQ         $0x04, CX
+	MOVQ         stride+40(FP), SI
+	ADDQ         SI, DX
+	DECQ         BX
+	JNZ          row
+	VZEROUPPER
+	RET
+
+// func scaledAVX2(y *float32, a float32, s *float32, n int)
+// Requires: AVX
+TEXT ·scaledAVX2(SB), NOSPLIT, $0-32
+	MOVQ         y+0(FP), AX
+	MOVQ         s+16(FP), CX
+	MOVQ         n+24(FP), DX
+	VBROADCASTSS a+8(FP), Y0
+
+Many:
+	CMPQ    DX, $+16
+	JLT     Single
+	VMOVUPS (CX), Y1
+	VMULPS  Y0, Y1, Y1
+	VMOVUPS Y1, (AX)
+	VMOVUPS 32(CX), Y1
+	VMULPS  Y0, Y1, Y1
+	VMOVUPS Y1, 32(AX)
+	ADDQ    $+64, AX
+	ADDQ    $+64, CX
+	SUBQ    $+16, DX
+	JMP     Many
+
+Single:
+	CMPQ    DX, $+8
+	JLT     Rest
+	VMOVUPS (CX), Y1
+	VMULPS  Y0, Y1, Y1
+	VMOVUPS Y1, (AX)
+	ADDQ    $+32, AX
+	ADDQ    $+32, CX
+	SUBQ    $+8, DX
+	JMP     Single
+
+Rest:
+	CMPQ   DX, $+1
+	JLT    Done
+	VMOVSS (CX), X1
+	VMULPS X0, X1, X1
+	VMOVSS X1, (AX)
+	ADDQ   $+4, AX
+	ADDQ   $+4, CX
+	SUBQ   $+1, DX
+	JMP    Rest
+
+Done:
+	VZEROUPPER
+	RET
+
+// func carriedAVX2(y *float32, w *float32, d *float32, s *float32, n int)
+// Requires: AVX
+TEXT ·carriedAVX2(SB), NOSPLIT, $0-40
+	MOVQ y+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ d+16(FP), DX
+	MOVQ s+24(FP), BX
+	MOVQ n+32(FP), SI
+
+Single:
+	CMPQ    SI, $+8
+	JLT     Rest
+	VMOVUPS (CX), Y0
+	VMOVUPS (BX), Y1
+	VMULPS  Y0, Y1, Y1
+	VMOVUPS Y1, (AX)
+	VMOVUPS (DX), Y1
+	VMULPS  Y1, Y0, Y0
+	VMOVUPS Y0, (CX)
+	ADDQ    $+32, AX
+	ADDQ    $+32, CX
+	ADDQ    $+32, DX
+	ADDQ    $+32, BX
+	SUBQ    $+8, SI
+	JMP     Single
+
+Rest:
+	CMPQ   SI, $+1
+	JLT    Done
+	VMOVSS (CX), X0
+	VMOVSS (BX), X1
+	VMULPS X0, X1, X1
+	VMOVSS X1, (AX)
+	VMOVSS (DX), X1
+	VMULPS X1, X0, X0
+	VMOVSS X0, (CX)
+	ADDQ   $+4, AX
+	ADDQ   $+4, CX
+	ADDQ   $+4, DX
+	ADDQ   $+4, BX
+	SUBQ   $+1, SI
+	JMP    Rest
+
+Done:
+	VZEROUPPER
+	RET
+
+// func addRankOnesAVX2(s *float32, lds int, d *float32, k *float32, ldk int, u *float32, ldu int, n int, rows int, cols int)
+// Requires: AVX, FMA3
+TEXT ·addRankOnesAVX2(SB), NOSPLIT, $0-80
+	MOVQ d+16(FP), AX
+	MOVQ s+0(FP), CX
+	MOVQ k+24(FP), DX
+	MOVQ lds+8(FP), BX
+	MOVQ rows+64(FP), SI
+
+block:
+	MOVQ u+40(FP), R8
+	MOVQ cols+72(FP), R9
+	MOVQ CX, DI
+
+panel:
+	MOVQ         DI, R10
+	VMOVUPS      (R10), Y0
+	VMOVUPS      32(R10), Y1
+	ADDQ         BX, R10
+	VMOVUPS      (R10), Y2
+	VMOVUPS      32(R10), Y3
+	ADDQ         BX, R10
+	VMOVUPS      (R10), Y4
+	VMOVUPS      32(R10), Y5
+	ADDQ         BX, R10
+	VMOVUPS      (R10), Y6
+	VMOVUPS      32(R10), Y7
+	MOVQ         DX, R10
+	MOVQ         R8, R11
+	VBROADCASTSS (AX), Y8
+	VMULPS       Y8, Y0, Y0
+	VMULPS       Y8, Y1, Y1
+	VBROADCASTSS 4(AX), Y8
+	VMULPS       Y8, Y2, Y2
+	VMULPS       Y8, Y3, Y3
+	VBROADCASTSS 8(AX), Y8
+	VMULPS       Y8, Y4, Y4
+	VMULPS       Y8, Y5, Y5
+	VBROADCASTSS 12(AX), Y8
+	VMULPS       Y8, Y6, Y6
+	VMULPS       Y8, Y7, Y7
+	MOVQ         n+56(FP), R12
+
+pass:
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS 4(R10), Y10
+	VFMADD231PS  Y8, Y10, Y2
+	VFMADD231PS  Y9, Y10, Y3
+	VBROADCASTSS 8(R10), Y10
+	VFMADD231PS  Y8, Y10, Y4
+	VFMADD231PS  Y9, Y10, Y5
+	VBROADCASTSS 12(R10), Y10
+	VFMADD231PS  Y8, Y10, Y6
+	VFMADD231PS  Y9, Y10, Y7
+	ADDQ         ldk+32(FP), R10
+	ADDQ         ldu+48(FP), R11
+	DECQ         R12
+	JNZ          pass
+	MOVQ         DI, R10
+	VMOVUPS      Y0, (R10)
+	VMOVUPS      Y1, 32(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Y2, (R10)
+	VMOVUPS      Y3, 32(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Y4, (R10)
+	VMOVUPS      Y5, 32(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Y6, (R10)
+	VMOVUPS      Y7, 32(R10)
+	ADDQ         $+64, DI
+	ADDQ         $+64, R8
+	SUBQ         $+16, R9
+	JNZ          panel
+	ADDQ         $0x10, AX
+	ADDQ         $0x10, DX
+	LEAQ         (CX)(BX*4), CX
+	SUBQ         $0x04, SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func replayAVX2(s *float32, lds int, d *float32, ldd int, k *float32, ldk int, u *float32, ldu int, n int, rows int, cols int)
+// Requires: AVX
+TEXT ·replayAVX2(SB), NOSPLIT, $0-88
+	MOVQ d+16(FP), AX
+	MOVQ s+0(FP), CX
+	MOVQ k+32(FP), DX
+	MOVQ lds+8(FP), BX
+	MOVQ rows+72(FP), SI
+
+block:
+	MOVQ u+48(FP), R8
+	MOVQ cols+80(FP), R9
+	MOVQ CX, DI
+
+panel:
+	MOVQ    DI, R10
+	VMOVUPS (R10), Y0
+	VMOVUPS 32(R10), Y1
+	ADDQ    BX, R10
+	VMOVUPS (R10), Y2
+	VMOVUPS 32(R10), Y3
+	ADDQ    BX, R10
+	VMOVUPS (R10), Y4
+	VMOVUPS 32(R10), Y5
+	ADDQ    BX, R10
+	VMOVUPS (R10), Y6
+	VMOVUPS 32(R10), Y7
+	MOVQ    DX, R10
+	MOVQ    R8, R11
+	MOVQ    AX, R12
+	MOVQ    n+64(FP), R13
+
+pass:
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R12), Y10
+	VBROADCASTSS (R10), Y11
+	VMULPS       Y11, Y8, Y12
+	VMULPS       Y10, Y0, Y0
+	VADDPS       Y12, Y0, Y0
+	VMULPS       Y11, Y9, Y11
+	VMULPS       Y10, Y1, Y1
+	VADDPS       Y11, Y1, Y1
+	VBROADCASTSS 4(R10), Y11
+	VMULPS       Y11, Y8, Y12
+	VMULPS       Y10, Y2, Y2
+	VADDPS       Y12, Y2, Y2
+	VMULPS       Y11, Y9, Y11
+	VMULPS       Y10, Y3, Y3
+	VADDPS       Y11, Y3, Y3
+	VBROADCASTSS 8(R10), Y11
+	VMULPS       Y11, Y8, Y12
+	VMULPS       Y10, Y4, Y4
+	VADDPS       Y12, Y4, Y4
+	VMULPS       Y11, Y9, Y11
+	VMULPS       Y10, Y5, Y5
+	VADDPS       Y11, Y5, Y5
+	VBROADCASTSS 12(R10), Y11
+	VMULPS       Y11, Y8, Y8
+	VMULPS       Y10, Y6, Y6
+	VADDPS       Y8, Y6, Y6
+	VMULPS       Y11, Y9, Y8
+	VMULPS       Y10, Y7, Y7
+	VADDPS       Y8, Y7, Y7
+	ADDQ         ldd+24(FP), R12
+	ADDQ         ldk+40(FP), R10
+	ADDQ         ldu+56(FP), R11
+	DECQ         R13
+	JNZ          pass
+	MOVQ         DI, R10
+	VMOVUPS      Y0, (R10)
+	VMOVUPS      Y1, 32(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Y2, (R10)
+	VMOVUPS      Y3, 32(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Y4, (R10)
+	VMOVUPS      Y5, 32(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Y6, (R10)
+	VMOVUPS      Y7, 32(R10)
+	ADDQ         $+64, DI
+	ADDQ         $+64, R8
+	SUBQ         $+16, R9
+	JNZ          panel
+	ADDQ         $0x10, DX
+	LEAQ         (CX)(BX*4), CX
+	SUBQ         $0x04, SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func replayPerKeyAVX2(s *float32, lds int, d *float32, ldd int, k *float32, ldk int, u *float32, ldu int, n int, rows int, cols int)
+// Requires: AVX
+TEXT ·replayPerKeyAVX2(SB), NOSPLIT, $0-88
+	MOVQ d+16(FP), AX
+	MOVQ s+0(FP), CX
+	MOVQ k+32(FP), DX
+	MOVQ lds+8(FP), BX
+	MOVQ rows+72(FP), SI
+
+block:
+	MOVQ u+48(FP), R8
+	MOVQ cols+80(FP), R9
+	MOVQ CX, DI
+
+panel:
+	MOVQ    DI, R10
+	VMOVUPS (R10), Y0
+	VMOVUPS 32(R10), Y1
+	ADDQ    BX, R10
+	VMOVUPS (R10), Y2
+	VMOVUPS 32(R10), Y3
+	ADDQ    BX, R10
+	VMOVUPS (R10), Y4
+	VMOVUPS 32(R10), Y5
+	ADDQ    BX, R10
+	VMOVUPS (R10), Y6
+	VMOVUPS 32(R10), Y7
+	MOVQ    DX, R10
+	MOVQ    R8, R11
+	MOVQ    AX, R12
+	MOVQ    n+64(FP), R13
+
+pass:
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R12), Y10
+	VBROADCASTSS (R10), Y11
+	VMULPS       Y11, Y8, Y12
+	VMULPS       Y10, Y0, Y0
+	VADDPS       Y12, Y0, Y0
+	VMULPS       Y11, Y9, Y11
+	VMULPS       Y10, Y1, Y1
+	VADDPS       Y11, Y1, Y1
+	VBROADCASTSS 4(R12), Y10
+	VBROADCASTSS 4(R10), Y11
+	VMULPS       Y11, Y8, Y12
+	VMULPS       Y10, Y2, Y2
+	VADDPS       Y12, Y2, Y2
+	VMULPS       Y11, Y9, Y11
+	VMULPS       Y10, Y3, Y3
+	VADDPS       Y11, Y3, Y3
+	VBROADCASTSS 8(R12), Y10
+	VBROADCASTSS 8(R10), Y11
+	VMULPS       Y11, Y8, Y12
+	VMULPS       Y10, Y4, Y4
+	VADDPS       Y12, Y4, Y4
+	VMULPS       Y11, Y9, Y11
+	VMULPS       Y10, Y5, Y5
+	VADDPS       Y11, Y5, Y5
+	VBROADCASTSS 12(R12), Y10
+	VBROADCASTSS 12(R10), Y11
+	VMULPS       Y11, Y8, Y8
+	VMULPS       Y10, Y6, Y6
+	VADDPS       Y8, Y6, Y6
+	VMULPS       Y11, Y9, Y8
+	VMULPS       Y10, Y7, Y7
+	VADDPS       Y8, Y7, Y7
+	ADDQ         ldd+24(FP), R12
+	ADDQ         ldk+40(FP), R10
+	ADDQ         ldu+56(FP), R11
+	DECQ         R13
+	JNZ          pass
+	MOVQ         DI, R10
+	VMOVUPS      Y0, (R10)
+	VMOVUPS      Y1, 32(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Y2, (R10)
+	VMOVUPS      Y3, 32(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Y4, (R10)
+	VMOVUPS      Y5, 32(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Y6, (R10)
+	VMOVUPS      Y7, 32(R10)
+	ADDQ         $+64, DI
+	ADDQ         $+64, R8
+	SUBQ         $+16, R9
+	JNZ          panel
+	ADDQ         $0x10, AX
+	ADDQ         $0x10, DX
+	LEAQ         (CX)(BX*4), CX
+	SUBQ         $0x04, SI
+	JNZ          block
+	VZEROUPPER
+	RET

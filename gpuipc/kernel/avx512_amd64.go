@@ -146,3 +146,43 @@ func turnHalvesBF16AVX512(t *turning)
 //
 //go:noescape
 func turnPairsBF16AVX512(t *turning)
+
+// sumRows1AVX512 is a += sum of x[i] times row i of s. The stride is in bytes.
+//
+//go:noescape
+func sumRows1AVX512(a *float32, x *float32, s *float32, stride int, rows int, cols int)
+
+// sumRows2AVX512 is the same for two sums, a with x and b with y.
+//
+//go:noescape
+func sumRows2AVX512(a *float32, b *float32, x *float32, y *float32, s *float32, stride int, rows int, cols int)
+
+// dotRowsAVX512 is x[i] = q * row i of s, y[i] = k * row i of s. The stride is in bytes.
+//
+//go:noescape
+func dotRowsAVX512(x *float32, y *float32, q *float32, k *float32, s *float32, stride int, rows int, cols int)
+
+// scaledAVX512 is y = a*s.
+//
+//go:noescape
+func scaledAVX512(y *float32, a float32, s *float32, n int)
+
+// carriedAVX512 is y = w*s and then w = w*d.
+//
+//go:noescape
+func carriedAVX512(y *float32, w *float32, d *float32, s *float32, n int)
+
+// addRankOnesAVX512 is s[i] = d[i]*s[i] + the sum over n of k[n][i]*u[n]. Strides in bytes.
+//
+//go:noescape
+func addRankOnesAVX512(s *float32, lds int, d *float32, k *float32, ldk int, u *float32, ldu int, n int, rows int, cols int)
+
+// replayAVX512 is s = d[n]*s + k[n]*u[n] for each n in order. Strides in bytes.
+//
+//go:noescape
+func replayAVX512(s *float32, lds int, d *float32, ldd int, k *float32, ldk int, u *float32, ldu int, n int, rows int, cols int)
+
+// replayPerKeyAVX512 is the same with a decay d[n][i] for each row i of s.
+//
+//go:noescape
+func replayPerKeyAVX512(s *float32, lds int, d *float32, ldd int, k *float32, ldk int, u *float32, ldu int, n int, rows int, cols int)

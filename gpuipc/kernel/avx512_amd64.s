@@ -3214,3 +3214,838 @@ done:
 end:
 	VZEROUPPER
 	RET
+
+// func sumRows1AVX512(a *float32, x *float32, s *float32, stride int, rows int, cols int)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·sumRows1AVX512(SB), NOSPLIT, $0-48
+	MOVQ s+16(FP), AX
+	MOVQ stride+24(FP), CX
+	MOVQ rows+32(FP), DX
+	MOVQ x+8(FP), BX
+
+many:
+	CMPQ         DX, $+4
+	JLT          one
+	MOVQ         a+0(FP), SI
+	VBROADCASTSS (BX), Z0
+	VBROADCASTSS 4(BX), Z1
+	VBROADCASTSS 8(BX), Z2
+	VBROADCASTSS 12(BX), Z3
+	ADDQ         $0x10, BX
+	MOVQ         AX, DI
+	ADDQ         CX, AX
+	MOVQ         AX, R8
+	ADDQ         CX, AX
+	MOVQ         AX, R9
+	ADDQ         CX, AX
+	MOVQ         AX, R10
+	ADDQ         CX, AX
+	MOVQ         cols+40(FP), R11
+
+rows4Many:
+	CMPQ        R11, $+32
+	JLT         rows4Single
+	VMOVUPS     (SI), Z4
+	PREFETCHT0  (DI)(CX*8)
+	VMOVUPS     (DI), Z5
+	VFMADD231PS Z5, Z0, Z4
+	PREFETCHT0  (R8)(CX*8)
+	VMOVUPS     (R8), Z5
+	VFMADD231PS Z5, Z1, Z4
+	PREFETCHT0  (R9)(CX*8)
+	VMOVUPS     (R9), Z5
+	VFMADD231PS Z5, Z2, Z4
+	PREFETCHT0  (R10)(CX*8)
+	VMOVUPS     (R10), Z5
+	VFMADD231PS Z5, Z3, Z4
+	VMOVUPS     Z4, (SI)
+	VMOVUPS     64(SI), Z4
+	PREFETCHT0  64(DI)(CX*8)
+	VMOVUPS     64(DI), Z5
+	VFMADD231PS Z5, Z0, Z4
+	PREFETCHT0  64(R8)(CX*8)
+	VMOVUPS     64(R8), Z5
+	VFMADD231PS Z5, Z1, Z4
+	PREFETCHT0  64(R9)(CX*8)
+	VMOVUPS     64(R9), Z5
+	VFMADD231PS Z5, Z2, Z4
+	PREFETCHT0  64(R10)(CX*8)
+	VMOVUPS     64(R10), Z5
+	VFMADD231PS Z5, Z3, Z4
+	VMOVUPS     Z4, 64(SI)
+	ADDQ        $+128, SI
+	ADDQ        $+128, DI
+	ADDQ        $+128, R8
+	ADDQ        $+128, R9
+	ADDQ        $+128, R10
+	SUBQ        $+32, R11
+	JMP         rows4Many
+
+rows4Single:
+	CMPQ        R11, $+16
+	JLT         rows4Rest
+	VMOVUPS     (SI), Z4
+	PREFETCHT0  (DI)(CX*8)
+	VMOVUPS     (DI), Z5
+	VFMADD231PS Z5, Z0, Z4
+	PREFETCHT0  (R8)(CX*8)
+	VMOVUPS     (R8), Z5
+	VFMADD231PS Z5, Z1, Z4
+	PREFETCHT0  (R9)(CX*8)
+	VMOVUPS     (R9), Z5
+	VFMADD231PS Z5, Z2, Z4
+	PREFETCHT0  (R10)(CX*8)
+	VMOVUPS     (R10), Z5
+	VFMADD231PS Z5, Z3, Z4
+	VMOVUPS     Z4, (SI)
+	ADDQ        $+64, SI
+	ADDQ        $+64, DI
+	ADDQ        $+64, R8
+	ADDQ        $+64, R9
+	ADDQ        $+64, R10
+	SUBQ        $+16, R11
+	JMP         rows4Single
+
+rows4Rest:
+	TESTQ       R11, R11
+	JZ          rows4Done
+	MOVL        $0x0000ffff, R12
+	BZHIL       R11, R12, R12
+	KMOVW       R12, K1
+	VMOVUPS.Z   (SI), K1, Z4
+	PREFETCHT0  (DI)(CX*8)
+	VMOVUPS.Z   (DI), K1, Z5
+	VFMADD231PS Z5, Z0, Z4
+	PREFETCHT0  (R8)(CX*8)
+	VMOVUPS.Z   (R8), K1, Z0
+	VFMADD231PS Z0, Z1, Z4
+	PREFETCHT0  (R9)(CX*8)
+	VMOVUPS.Z   (R9), K1, Z0
+	VFMADD231PS Z0, Z2, Z4
+	PREFETCHT0  (R10)(CX*8)
+	VMOVUPS.Z   (R10), K1, Z0
+	VFMADD231PS Z0, Z3, Z4
+	VMOVUPS     Z4, K1, (SI)
+
+rows4Done:
+	SUBQ $+4, DX
+	JMP  many
+
+one:
+	CMPQ         DX, $+1
+	JLT          done
+	MOVQ         a+0(FP), SI
+	VBROADCASTSS (BX), Z0
+	ADDQ         $0x04, BX
+	MOVQ         AX, DI
+	ADDQ         CX, AX
+	MOVQ         cols+40(FP), R8
+
+rows1Many:
+	CMPQ        R8, $+32
+	JLT         rows1Single
+	VMOVUPS     (SI), Z1
+	PREFETCHT0  (DI)(CX*8)
+	VMOVUPS     (DI), Z2
+	VFMADD231PS Z2, Z0, Z1
+	VMOVUPS     Z1, (SI)
+	VMOVUPS     64(SI), Z1
+	PREFETCHT0  64(DI)(CX*8)
+	VMOVUPS     64(DI), Z2
+	VFMADD231PS Z2, Z0, Z1
+	VMOVUPS     Z1, 64(SI)
+	ADDQ        $+128, SI
+	ADDQ        $+128, DI
+	SUBQ        $+32, R8
+	JMP         rows1Many
+
+rows1Single:
+	CMPQ        R8, $+16
+	JLT         rows1Rest
+	VMOVUPS     (SI), Z1
+	PREFETCHT0  (DI)(CX*8)
+	VMOVUPS     (DI), Z2
+	VFMADD231PS Z2, Z0, Z1
+	VMOVUPS     Z1, (SI)
+	ADDQ        $+64, SI
+	ADDQ        $+64, DI
+	SUBQ        $+16, R8
+	JMP         rows1Single
+
+rows1Rest:
+	TESTQ       R8, R8
+	JZ          rows1Done
+	MOVL        $0x0000ffff, R9
+	BZHIL       R8, R9, R9
+	KMOVW       R9, K1
+	VMOVUPS.Z   (SI), K1, Z1
+	PREFETCHT0  (DI)(CX*8)
+	VMOVUPS.Z   (DI), K1, Z2
+	VFMADD231PS Z2, Z0, Z1
+	VMOVUPS     Z1, K1, (SI)
+
+rows1Done:
+	SUBQ $+1, DX
+	JMP  one
+
+done:
+	VZEROUPPER
+	RET
+
+// func sumRows2AVX512(a *float32, b *float32, x *float32, y *float32, s *float32, stride int, rows int, cols int)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·sumRows2AVX512(SB), NOSPLIT, $0-64
+	MOVQ s+32(FP), AX
+	MOVQ stride+40(FP), CX
+	MOVQ rows+48(FP), DX
+	MOVQ x+16(FP), BX
+	MOVQ y+24(FP), SI
+
+many:
+	CMPQ         DX, $+4
+	JLT          one
+	MOVQ         a+0(FP), DI
+	MOVQ         b+8(FP), R8
+	VBROADCASTSS (BX), Z0
+	VBROADCASTSS 4(BX), Z1
+	VBROADCASTSS 8(BX), Z2
+	VBROADCASTSS 12(BX), Z3
+	ADDQ         $0x10, BX
+	VBROADCASTSS (SI), Z4
+	VBROADCASTSS 4(SI), Z5
+	VBROADCASTSS 8(SI), Z6
+	VBROADCASTSS 12(SI), Z7
+	ADDQ         $0x10, SI
+	MOVQ         AX, R9
+	ADDQ         CX, AX
+	MOVQ         AX, R10
+	ADDQ         CX, AX
+	MOVQ         AX, R11
+	ADDQ         CX, AX
+	MOVQ         AX, R12
+	ADDQ         CX, AX
+	MOVQ         cols+56(FP), R13
+
+rows4Many:
+	CMPQ        R13, $+32
+	JLT         rows4Single
+	VMOVUPS     (DI), Z8
+	VMOVUPS     (R8), Z9
+	PREFETCHT0  (R9)(CX*8)
+	VMOVUPS     (R9), Z10
+	VFMADD231PS Z10, Z0, Z8
+	VFMADD231PS Z10, Z4, Z9
+	PREFETCHT0  (R10)(CX*8)
+	VMOVUPS     (R10), Z10
+	VFMADD231PS Z10, Z1, Z8
+	VFMADD231PS Z10, Z5, Z9
+	PREFETCHT0  (R11)(CX*8)
+	VMOVUPS     (R11), Z10
+	VFMADD231PS Z10, Z2, Z8
+	VFMADD231PS Z10, Z6, Z9
+	PREFETCHT0  (R12)(CX*8)
+	VMOVUPS     (R12), Z10
+	VFMADD231PS Z10, Z3, Z8
+	VFMADD231PS Z10, Z7, Z9
+	VMOVUPS     Z8, (DI)
+	VMOVUPS     Z9, (R8)
+	VMOVUPS     64(DI), Z8
+	VMOVUPS     64(R8), Z9
+	PREFETCHT0  64(R9)(CX*8)
+	VMOVUPS     64(R9), Z10
+	VFMADD231PS Z10, Z0, Z8
+	VFMADD231PS Z10, Z4, Z9
+	PREFETCHT0  64(R10)(CX*8)
+	VMOVUPS     64(R10), Z10
+	VFMADD231PS Z10, Z1, Z8
+	VFMADD231PS Z10, Z5, Z9
+	PREFETCHT0  64(R11)(CX*8)
+	VMOVUPS     64(R11), Z10
+	VFMADD231PS Z10, Z2, Z8
+	VFMADD231PS Z10, Z6, Z9
+	PREFETCHT0  64(R12)(CX*8)
+	VMOVUPS     64(R12), Z10
+	VFMADD231PS Z10, Z3, Z8
+	VFMADD231PS Z10, Z7, Z9
+	VMOVUPS     Z8, 64(DI)
+	VMOVUPS     Z9, 64(R8)
+	ADDQ        $+128, DI
+	ADDQ        $+128, R8
+	ADDQ        $+128, R9
+	ADDQ        $+128, R10
+	ADDQ        $+128, R11
+	ADDQ        $+128, R12
+	SUBQ        $+32, R13
+	JMP         rows4Many
+
+rows4Single:
+	CMPQ        R13, $+16
+	JLT         rows4Rest
+	VMOVUPS     (DI), Z8
+	VMOVUPS     (R8), Z9
+	PREFETCHT0  (R9)(CX*8)
+	VMOVUPS     (R9), Z10
+	VFMADD231PS Z10, Z0, Z8
+	VFMADD231PS Z10, Z4, Z9
+	PREFETCHT0  (R10)(CX*8)
+	VMOVUPS     (R10), Z10
+	VFMADD231PS Z10, Z1, Z8
+	VFMADD231PS Z10, Z5, Z9
+	PREFETCHT0  (R11)(CX*8)
+	VMOVUPS     (R11), Z10
+	VFMADD231PS Z10, Z2, Z8
+	VFMADD231PS Z10, Z6, Z9
+	PREFETCHT0  (R12)(CX*8)
+	VMOVUPS     (R12), Z10
+	VFMADD231PS Z10, Z3, Z8
+	VFMADD231PS Z10, Z7, Z9
+	VMOVUPS     Z8, (DI)
+	VMOVUPS     Z9, (R8)
+	ADDQ        $+64, DI
+	ADDQ        $+64, R8
+	ADDQ        $+64, R9
+	ADDQ        $+64, R10
+	ADDQ        $+64, R11
+	ADDQ        $+64, R12
+	SUBQ        $+16, R13
+	JMP         rows4Single
+
+rows4Rest:
+	TESTQ       R13, R13
+	JZ          rows4Done
+	MOVL        $0x0000ffff, R14
+	BZHIL       R13, R14, R14
+	KMOVW       R14, K1
+	VMOVUPS.Z   (DI), K1, Z8
+	VMOVUPS.Z   (R8), K1, Z9
+	PREFETCHT0  (R9)(CX*8)
+	VMOVUPS.Z   (R9), K1, Z10
+	VFMADD231PS Z10, Z0, Z8
+	VFMADD231PS Z10, Z4, Z9
+	PREFETCHT0  (R10)(CX*8)
+	VMOVUPS.Z   (R10), K1, Z0
+	VFMADD231PS Z0, Z1, Z8
+	VFMADD231PS Z0, Z5, Z9
+	PREFETCHT0  (R11)(CX*8)
+	VMOVUPS.Z   (R11), K1, Z0
+	VFMADD231PS Z0, Z2, Z8
+	VFMADD231PS Z0, Z6, Z9
+	PREFETCHT0  (R12)(CX*8)
+	VMOVUPS.Z   (R12), K1, Z0
+	VFMADD231PS Z0, Z3, Z8
+	VFMADD231PS Z0, Z7, Z9
+	VMOVUPS     Z8, K1, (DI)
+	VMOVUPS     Z9, K1, (R8)
+
+rows4Done:
+	SUBQ $+4, DX
+	JMP  many
+
+one:
+	CMPQ         DX, $+1
+	JLT          done
+	MOVQ         a+0(FP), DI
+	MOVQ         b+8(FP), R8
+	VBROADCASTSS (BX), Z0
+	ADDQ         $0x04, BX
+	VBROADCASTSS (SI), Z1
+	ADDQ         $0x04, SI
+	MOVQ         AX, R9
+	ADDQ         CX, AX
+	MOVQ         cols+56(FP), R10
+
+rows1Many:
+	CMPQ        R10, $+32
+	JLT         rows1Single
+	VMOVUPS     (DI), Z2
+	VMOVUPS     (R8), Z3
+	PREFETCHT0  (R9)(CX*8)
+	VMOVUPS     (R9), Z4
+	VFMADD231PS Z4, Z0, Z2
+	VFMADD231PS Z4, Z1, Z3
+	VMOVUPS     Z2, (DI)
+	VMOVUPS     Z3, (R8)
+	VMOVUPS     64(DI), Z2
+	VMOVUPS     64(R8), Z3
+	PREFETCHT0  64(R9)(CX*8)
+	VMOVUPS     64(R9), Z4
+	VFMADD231PS Z4, Z0, Z2
+	VFMADD231PS Z4, Z1, Z3
+	VMOVUPS     Z2, 64(DI)
+	VMOVUPS     Z3, 64(R8)
+	ADDQ        $+128, DI
+	ADDQ        $+128, R8
+	ADDQ        $+128, R9
+	SUBQ        $+32, R10
+	JMP         rows1Many
+
+rows1Single:
+	CMPQ        R10, $+16
+	JLT         rows1Rest
+	VMOVUPS     (DI), Z2
+	VMOVUPS     (R8), Z3
+	PREFETCHT0  (R9)(CX*8)
+	VMOVUPS     (R9), Z4
+	VFMADD231PS Z4, Z0, Z2
+	VFMADD231PS Z4, Z1, Z3
+	VMOVUPS     Z2, (DI)
+	VMOVUPS     Z3, (R8)
+	ADDQ        $+64, DI
+	ADDQ        $+64, R8
+	ADDQ        $+64, R9
+	SUBQ        $+16, R10
+	JMP         rows1Single
+
+rows1Rest:
+	TESTQ       R10, R10
+	JZ          rows1Done
+	MOVL        $0x0000ffff, R11
+	BZHIL       R10, R11, R11
+	KMOVW       R11, K1
+	VMOVUPS.Z   (DI), K1, Z2
+	VMOVUPS.Z   (R8), K1, Z3
+	PREFETCHT0  (R9)(CX*8)
+	VMOVUPS.Z   (R9), K1, Z4
+	VFMADD231PS Z4, Z0, Z2
+	VFMADD231PS Z4, Z1, Z3
+	VMOVUPS     Z2, K1, (DI)
+	VMOVUPS     Z3, K1, (R8)
+
+rows1Done:
+	SUBQ $+1, DX
+	JMP  one
+
+done:
+	VZEROUPPER
+	RET
+
+// func dotRowsAVX512(x *float32, y *float32, q *float32, k *float32, s *float32, stride int, rows int, cols int)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·dotRowsAVX512(SB), NOSPLIT, $0-64
+	MOVQ x+0(FP), AX
+	MOVQ y+8(FP), CX
+	MOVQ s+32(FP), DX
+	MOVQ rows+48(FP), BX
+
+row:
+	MOVQ   q+16(FP), SI
+	MOVQ   k+24(FP), DI
+	MOVQ   DX, R8
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   cols+56(FP), R9
+
+Single:
+	CMPQ        R9, $+16
+	JLT         Rest
+	VMOVUPS     (R8), Z2
+	VMOVUPS     (SI), Z3
+	VFMADD231PS Z2, Z3, Z0
+	VMOVUPS     (DI), Z3
+	VFMADD231PS Z2, Z3, Z1
+	ADDQ        $+64, SI
+	ADDQ        $+64, DI
+	ADDQ        $+64, R8
+	SUBQ        $+16, R9
+	JMP         Single
+
+Rest:
+	TESTQ       R9, R9
+	JZ          Done
+	MOVL        $0x0000ffff, R10
+	BZHIL       R9, R10, R10
+	KMOVW       R10, K1
+	VMOVUPS.Z   (R8), K1, Z2
+	VMOVUPS.Z   (SI), K1, Z3
+	VFMADD231PS Z2, Z3, Z0
+	VMOVUPS.Z   (DI), K1, Z3
+	VFMADD231PS Z2, Z3, Z1
+
+Done:
+	VEXTRACTF64X4 $0x01, Z0, Y2
+	VADDPS        Y2, Y0, Y2
+	VEXTRACTF128  $0x01, Y2, X3
+	VADDPS        X2, X3, X3
+	VHADDPS       X3, X3, X3
+	VHADDPS       X3, X3, X3
+	VMOVSS        X3, (AX)
+	ADDQ          $0x04, AX
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y2, Y1, Y2
+	VEXTRACTF128  $0x01, Y2, X3
+	VADDPS        X2, X3, X3
+	VHADDPS       X3, X3, X3
+	VHADDPS       X3, X3, X3
+	VMOVSS        X3, (CX)
+	ADDQ          $0x04, CX
+	MOVQ          stride+40(FP), SI
+	ADDQ          SI, DX
+	DECQ          BX
+	JNZ           row
+	VZEROUPPER
+	RET
+
+// func scaledAVX512(y *float32, a float32, s *float32, n int)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·scaledAVX512(SB), NOSPLIT, $0-32
+	MOVQ         y+0(FP), AX
+	MOVQ         s+16(FP), CX
+	MOVQ         n+24(FP), DX
+	VBROADCASTSS a+8(FP), Z0
+
+Many:
+	CMPQ    DX, $+32
+	JLT     Single
+	VMOVUPS (CX), Z1
+	VMULPS  Z0, Z1, Z1
+	VMOVUPS Z1, (AX)
+	VMOVUPS 64(CX), Z1
+	VMULPS  Z0, Z1, Z1
+	VMOVUPS Z1, 64(AX)
+	ADDQ    $+128, AX
+	ADDQ    $+128, CX
+	SUBQ    $+32, DX
+	JMP     Many
+
+Single:
+	CMPQ    DX, $+16
+	JLT     Rest
+	VMOVUPS (CX), Z1
+	VMULPS  Z0, Z1, Z1
+	VMOVUPS Z1, (AX)
+	ADDQ    $+64, AX
+	ADDQ    $+64, CX
+	SUBQ    $+16, DX
+	JMP     Single
+
+Rest:
+	TESTQ     DX, DX
+	JZ        Done
+	MOVL      $0x0000ffff, BX
+	BZHIL     DX, BX, BX
+	KMOVW     BX, K1
+	VMOVUPS.Z (CX), K1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, K1, (AX)
+
+Done:
+	VZEROUPPER
+	RET
+
+// func carriedAVX512(y *float32, w *float32, d *float32, s *float32, n int)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·carriedAVX512(SB), NOSPLIT, $0-40
+	MOVQ y+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ d+16(FP), DX
+	MOVQ s+24(FP), BX
+	MOVQ n+32(FP), SI
+
+Single:
+	CMPQ    SI, $+16
+	JLT     Rest
+	VMOVUPS (CX), Z0
+	VMOVUPS (BX), Z1
+	VMULPS  Z0, Z1, Z1
+	VMOVUPS Z1, (AX)
+	VMOVUPS (DX), Z1
+	VMULPS  Z1, Z0, Z0
+	VMOVUPS Z0, (CX)
+	ADDQ    $+64, AX
+	ADDQ    $+64, CX
+	ADDQ    $+64, DX
+	ADDQ    $+64, BX
+	SUBQ    $+16, SI
+	JMP     Single
+
+Rest:
+	TESTQ     SI, SI
+	JZ        Done
+	MOVL      $0x0000ffff, DI
+	BZHIL     SI, DI, DI
+	KMOVW     DI, K1
+	VMOVUPS.Z (CX), K1, Z0
+	VMOVUPS.Z (BX), K1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, K1, (AX)
+	VMOVUPS.Z (DX), K1, Z1
+	VMULPS    Z1, Z0, Z0
+	VMOVUPS   Z0, K1, (CX)
+
+Done:
+	VZEROUPPER
+	RET
+
+// func addRankOnesAVX512(s *float32, lds int, d *float32, k *float32, ldk int, u *float32, ldu int, n int, rows int, cols int)
+// Requires: AVX, AVX512F
+TEXT ·addRankOnesAVX512(SB), NOSPLIT, $0-80
+	MOVQ d+16(FP), AX
+	MOVQ s+0(FP), CX
+	MOVQ k+24(FP), DX
+	MOVQ lds+8(FP), BX
+	MOVQ rows+64(FP), SI
+
+block:
+	MOVQ u+40(FP), R8
+	MOVQ cols+72(FP), R9
+	MOVQ CX, DI
+
+panel:
+	MOVQ         DI, R10
+	VMOVUPS      (R10), Z0
+	VMOVUPS      64(R10), Z1
+	ADDQ         BX, R10
+	VMOVUPS      (R10), Z2
+	VMOVUPS      64(R10), Z3
+	ADDQ         BX, R10
+	VMOVUPS      (R10), Z4
+	VMOVUPS      64(R10), Z5
+	ADDQ         BX, R10
+	VMOVUPS      (R10), Z6
+	VMOVUPS      64(R10), Z7
+	MOVQ         DX, R10
+	MOVQ         R8, R11
+	VBROADCASTSS (AX), Z8
+	VMULPS       Z8, Z0, Z0
+	VMULPS       Z8, Z1, Z1
+	VBROADCASTSS 4(AX), Z8
+	VMULPS       Z8, Z2, Z2
+	VMULPS       Z8, Z3, Z3
+	VBROADCASTSS 8(AX), Z8
+	VMULPS       Z8, Z4, Z4
+	VMULPS       Z8, Z5, Z5
+	VBROADCASTSS 12(AX), Z8
+	VMULPS       Z8, Z6, Z6
+	VMULPS       Z8, Z7, Z7
+	MOVQ         n+56(FP), R12
+
+pass:
+	VMOVUPS      (R11), Z8
+	VMOVUPS      64(R11), Z9
+	VBROADCASTSS (R10), Z10
+	VFMADD231PS  Z8, Z10, Z0
+	VFMADD231PS  Z9, Z10, Z1
+	VBROADCASTSS 4(R10), Z10
+	VFMADD231PS  Z8, Z10, Z2
+	VFMADD231PS  Z9, Z10, Z3
+	VBROADCASTSS 8(R10), Z10
+	VFMADD231PS  Z8, Z10, Z4
+	VFMADD231PS  Z9, Z10, Z5
+	VBROADCASTSS 12(R10), Z10
+	VFMADD231PS  Z8, Z10, Z6
+	VFMADD231PS  Z9, Z10, Z7
+	ADDQ         ldk+32(FP), R10
+	ADDQ         ldu+48(FP), R11
+	DECQ         R12
+	JNZ          pass
+	MOVQ         DI, R10
+	VMOVUPS      Z0, (R10)
+	VMOVUPS      Z1, 64(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Z2, (R10)
+	VMOVUPS      Z3, 64(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Z4, (R10)
+	VMOVUPS      Z5, 64(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Z6, (R10)
+	VMOVUPS      Z7, 64(R10)
+	ADDQ         $+128, DI
+	ADDQ         $+128, R8
+	SUBQ         $+32, R9
+	JNZ          panel
+	ADDQ         $0x10, AX
+	ADDQ         $0x10, DX
+	LEAQ         (CX)(BX*4), CX
+	SUBQ         $0x04, SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func replayAVX512(s *float32, lds int, d *float32, ldd int, k *float32, ldk int, u *float32, ldu int, n int, rows int, cols int)
+// Requires: AVX, AVX512F
+TEXT ·replayAVX512(SB), NOSPLIT, $0-88
+	MOVQ d+16(FP), AX
+	MOVQ s+0(FP), CX
+	MOVQ k+32(FP), DX
+	MOVQ lds+8(FP), BX
+	MOVQ rows+72(FP), SI
+
+block:
+	MOVQ u+48(FP), R8
+	MOVQ cols+80(FP), R9
+	MOVQ CX, DI
+
+panel:
+	MOVQ    DI, R10
+	VMOVUPS (R10), Z0
+	VMOVUPS 64(R10), Z1
+	ADDQ    BX, R10
+	VMOVUPS (R10), Z2
+	VMOVUPS 64(R10), Z3
+	ADDQ    BX, R10
+	VMOVUPS (R10), Z4
+	VMOVUPS 64(R10), Z5
+	ADDQ    BX, R10
+	VMOVUPS (R10), Z6
+	VMOVUPS 64(R10), Z7
+	MOVQ    DX, R10
+	MOVQ    R8, R11
+	MOVQ    AX, R12
+	MOVQ    n+64(FP), R13
+
+pass:
+	VMOVUPS      (R11), Z8
+	VMOVUPS      64(R11), Z9
+	VBROADCASTSS (R12), Z10
+	VBROADCASTSS (R10), Z11
+	VMULPS       Z11, Z8, Z12
+	VMULPS       Z10, Z0, Z0
+	VADDPS       Z12, Z0, Z0
+	VMULPS       Z11, Z9, Z11
+	VMULPS       Z10, Z1, Z1
+	VADDPS       Z11, Z1, Z1
+	VBROADCASTSS 4(R10), Z11
+	VMULPS       Z11, Z8, Z12
+	VMULPS       Z10, Z2, Z2
+	VADDPS       Z12, Z2, Z2
+	VMULPS       Z11, Z9, Z11
+	VMULPS       Z10, Z3, Z3
+	VADDPS       Z11, Z3, Z3
+	VBROADCASTSS 8(R10), Z11
+	VMULPS       Z11, Z8, Z12
+	VMULPS       Z10, Z4, Z4
+	VADDPS       Z12, Z4, Z4
+	VMULPS       Z11, Z9, Z11
+	VMULPS       Z10, Z5, Z5
+	VADDPS       Z11, Z5, Z5
+	VBROADCASTSS 12(R10), Z11
+	VMULPS       Z11, Z8, Z8
+	VMULPS       Z10, Z6, Z6
+	VADDPS       Z8, Z6, Z6
+	VMULPS       Z11, Z9, Z8
+	VMULPS       Z10, Z7, Z7
+	VADDPS       Z8, Z7, Z7
+	ADDQ         ldd+24(FP), R12
+	ADDQ         ldk+40(FP), R10
+	ADDQ         ldu+56(FP), R11
+	DECQ         R13
+	JNZ          pass
+	MOVQ         DI, R10
+	VMOVUPS      Z0, (R10)
+	VMOVUPS      Z1, 64(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Z2, (R10)
+	VMOVUPS      Z3, 64(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Z4, (R10)
+	VMOVUPS      Z5, 64(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Z6, (R10)
+	VMOVUPS      Z7, 64(R10)
+	ADDQ         $+128, DI
+	ADDQ         $+128, R8
+	SUBQ         $+32, R9
+	JNZ          panel
+	ADDQ         $0x10, DX
+	LEAQ         (CX)(BX*4), CX
+	SUBQ         $0x04, SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func replayPerKeyAVX512(s *float32, lds int, d *float32, ldd int, k *float32, ldk int, u *float32, ldu int, n int, rows int, cols int)
+// Requires: AVX, AVX512F
+TEXT ·replayPerKeyAVX512(SB), NOSPLIT, $0-88
+	MOVQ d+16(FP), AX
+	MOVQ s+0(FP), CX
+	MOVQ k+32(FP), DX
+	MOVQ lds+8(FP), BX
+	MOVQ rows+72(FP), SI
+
+block:
+	MOVQ u+48(FP), R8
+	MOVQ cols+80(FP), R9
+	MOVQ CX, DI
+
+panel:
+	MOVQ    DI, R10
+	VMOVUPS (R10), Z0
+	VMOVUPS 64(R10), Z1
+	ADDQ    BX, R10
+	VMOVUPS (R10), Z2
+	VMOVUPS 64(R10), Z3
+	ADDQ    BX, R10
+	VMOVUPS (R10), Z4
+	VMOVUPS 64(R10), Z5
+	ADDQ    BX, R10
+	VMOVUPS (R10), Z6
+	VMOVUPS 64(R10), Z7
+	MOVQ    DX, R10
+	MOVQ    R8, R11
+	MOVQ    AX, R12
+	MOVQ    n+64(FP), R13
+
+pass:
+	VMOVUPS      (R11), Z8
+	VMOVUPS      64(R11), Z9
+	VBROADCASTSS (R12), Z10
+	VBROADCASTSS (R10), Z11
+	VMULPS       Z11, Z8, Z12
+	VMULPS       Z10, Z0, Z0
+	VADDPS       Z12, Z0, Z0
+	VMULPS       Z11, Z9, Z11
+	VMULPS       Z10, Z1, Z1
+	VADDPS       Z11, Z1, Z1
+	VBROADCASTSS 4(R12), Z10
+	VBROADCASTSS 4(R10), Z11
+	VMULPS       Z11, Z8, Z12
+	VMULPS       Z10, Z2, Z2
+	VADDPS       Z12, Z2, Z2
+	VMULPS       Z11, Z9, Z11
+	VMULPS       Z10, Z3, Z3
+	VADDPS       Z11, Z3, Z3
+	VBROADCASTSS 8(R12), Z10
+	VBROADCASTSS 8(R10), Z11
+	VMULPS       Z11, Z8, Z12
+	VMULPS       Z10, Z4, Z4
+	VADDPS       Z12, Z4, Z4
+	VMULPS       Z11, Z9, Z11
+	VMULPS       Z10, Z5, Z5
+	VADDPS       Z11, Z5, Z5
+	VBROADCASTSS 12(R12), Z10
+	VBROADCASTSS 12(R10), Z11
+	VMULPS       Z11, Z8, Z8
+	VMULPS       Z10, Z6, Z6
+	VADDPS       Z8, Z6, Z6
+	VMULPS       Z11, Z9, Z8
+	VMULPS       Z10, Z7, Z7
+	VADDPS       Z8, Z7, Z7
+	ADDQ         ldd+24(FP), R12
+	ADDQ         ldk+40(FP), R10
+	ADDQ         ldu+56(FP), R11
+	DECQ         R13
+	JNZ          pass
+	MOVQ         DI, R10
+	VMOVUPS      Z0, (R10)
+	VMOVUPS      Z1, 64(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Z2, (R10)
+	VMOVUPS      Z3, 64(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Z4, (R10)
+	VMOVUPS      Z5, 64(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Z6, (R10)
+	VMOVUPS      Z7, 64(R10)
+	ADDQ         $+128, DI
+	ADDQ         $+128, R8
+	SUBQ         $+32, R9
+	JNZ          panel
+	ADDQ         $0x10, AX
+	ADDQ         $0x10, DX
+	LEAQ         (CX)(BX*4), CX
+	SUBQ         $0x04, SI
+	JNZ          block
+	VZEROUPPER
+	RET

@@ -136,6 +136,7 @@ func generate(folder string) error {
 		g.states()
 		g.vectors()
 		g.rotations()
+		g.buffers()
 		if err := write(g.Context, "kernel", filepath.Join(folder, name)); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}

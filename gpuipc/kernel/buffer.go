@@ -1,0 +1,372 @@
+package kernel
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// Buffer is the rows of recent tokens beside the states of some value heads that
+// share a key head (KVBuffer §3). Decoding reads a state and the rows; a state is
+// written only when rows are flushed into it. The caller owns the memory:
+//
+//	K  [capacity, DK]           keys of Type
+//	U  [capacity, Heads, DV]    delta values of Type
+//	G  [capacity, Heads], or [capacity, Heads, DK] when Decay is Diagonal
+//
+// F32 rows begin at a multiple of four bytes. The rows at N and after hold
+// anything. A Buffer is for one goroutine at a time.
+type Buffer struct {
+	DK, DV, Heads int
+	Type          DType      // of K and U
+	Decay         Transition // Scalar or Diagonal, whatever T is: the delta rule is in U
+	Delta         bool       // values are written for what the state lacks of them
+	K, U          []byte
+	G             []float32
+	N             int // rows pending
+}
+
+// NewBuffer returns an empty buffer with memory of its own.
+func NewBuffer(dk, dv, heads, capacity int, t DType, decay Transition, delta bool) *Buffer {
+	b := &Buffer{DK: dk, DV: dv, Heads: heads, Type: t, Decay: decay, Delta: delta}
+	// Numbers rather than bytes, so that F32 is aligned.
+	b.K = bytesOf(make([]float32, (capacity*dk*t.Size()+3)/4))[:capacity*dk*t.Size()]
+	b.U = bytesOf(make([]float32, (capacity*heads*dv*t.Size()+3)/4))[:capacity*heads*dv*t.Size()]
+	b.G = make([]float32, capacity*b.decays())
+	return b
+}
+
+// Token is what the projections of one token give, for the heads of a buffer.
+type Token struct {
+	Q, K []float32 // [DK], normalised and turned as the recurrence reads them
+	V    []float32 // [Heads, DV]
+	G    []float32 // as a row of Buffer.G
+	Beta []float32 // write strengths [Heads]
+}
+
+// Capacity is how many rows there is memory for.
+func (b *Buffer) Capacity() int { return len(b.G) / b.decays() }
+
+// decays is the numbers of a row of G.
+func (b *Buffer) decays() int { return b.Heads * b.headDecays() }
+
+func (b *Buffer) headDecays() int {
+	if b.Decay == Diagonal {
+		return b.DK
+	}
+	return 1
+}
+
+func (b *Buffer) keyBytes() int   { return b.DK * b.Type.Size() }
+func (b *Buffer) valueBytes() int { return b.Heads * b.DV * b.Type.Size() }
+
+// Keep drops the rows after the first n: drafts that were not accepted.
+func (b *Buffer) Keep(n int) {
+	if n < 0 || n > b.N {
+		panic(fmt.Sprintf("kernel: keep %d of %d rows", n, b.N))
+	}
+	b.N = n
+}
+
+// Traffic is bytes that an operation reads from and writes to memory, each byte
+// once: what it touches again is in cache by then.
+type Traffic struct {
+	StateRead, StateWritten int
+	RowsRead, RowsWritten   int // keys, delta values and decays
+}
+
+// Moved is all of them.
+func (t Traffic) Moved() int { return t.StateRead + t.StateWritten + t.RowsRead + t.RowsWritten }
+
+// Traffic is what Decode of so many tokens moves, for all heads together.
+func (b *Buffer) Traffic(tokens int, state, flush bool) Traffic {
+	row := b.keyBytes() + b.valueBytes() + 4*b.decays()
+	t := Traffic{RowsRead: b.N * row, RowsWritten: tokens * row}
+	if state {
+		t.StateRead = 4 * b.Heads * b.DK * b.DV
+	}
+	if flush {
+		t.StateWritten = 4 * b.Heads * b.DK * b.DV
+	}
+	return t
+}
+
+// BufferScratch is working memory of Decode and Flush: one per worker. The zero
+// value is ready, and grows.
+type BufferScratch struct {
+	k, u   []float32 // rows widened
+	kw     []float32 // keys, times the decays since
+	qk, kk []float32 // products with the rows' keys
+	x, y   []float32 // the same, times the decays since
+	d      []float32 // decays, one or DK of them
+	left   []float32 // queries and keys that the state is read with
+	base   []float32 // what they read
+	own    []float32 // delta value of a token
+}
+
+// Decode computes the outputs [len(toks), Heads, DV] of consecutive tokens and
+// appends their rows: the chunkwise form (KVBuffer Eq. 4, 7 and 16). The states
+// [Heads, DK, DV] are read once, however many tokens there are. Without states
+// (nil) they are zero and nothing but rows is read: the parallel form. With flush
+// the rows are then put into the states, which are in cache by that time; with a
+// capacity of one that is the recurrent form.
+//
+// Rows keep what Type holds of keys and delta values; outputs of a token are
+// computed before its own row is rounded. Too many tokens for the capacity, and
+// wrong lengths, panic. A nil sc allocates.
+func (b *Buffer) Decode(states []float32, toks []Token, out []float32, flush bool, sc *BufferScratch) {
+	b.check(states, toks, out, flush)
+	if sc == nil {
+		sc = new(BufferScratch)
+	}
+	if len(toks) == 0 {
+		return
+	}
+	first := b.N
+	for i := range toks {
+		fromF32(b.K[(first+i)*b.keyBytes():][:b.keyBytes()], toks[i].K, b.Type)
+		copy(b.G[(first+i)*b.decays():], toks[i].G)
+	}
+	b.N += len(toks)
+	keys := b.keys(sc)
+	if b.Decay == Scalar {
+		b.multiply(keys, first, toks, sc)
+	}
+	for h := range b.Heads {
+		var state []float32
+		if states != nil {
+			state = states[h*b.DK*b.DV:][:b.DK*b.DV]
+		}
+		b.readBase(h, first, state, toks, sc)
+		for i := range toks {
+			o := out[(i*b.Heads+h)*b.DV:][:b.DV]
+			b.token(h, first+i, i, len(toks), keys, &toks[i], o, sc)
+		}
+		if flush {
+			b.flushHead(h, state, keys, sc)
+		}
+	}
+	if flush {
+		b.N = 0
+	}
+}
+
+// Flush puts all rows into the states [Heads, DK, DV] (KVBuffer Eq. 5). Decode with
+// flush does the same while the states are in cache.
+func (b *Buffer) Flush(states []float32, sc *BufferScratch) {
+	b.check(states, nil, nil, true)
+	if sc == nil {
+		sc = new(BufferScratch)
+	}
+	if b.N == 0 {
+		return
+	}
+	keys := b.keys(sc)
+	for h := range b.Heads {
+		b.flushHead(h, states[h*b.DK*b.DV:][:b.DK*b.DV], keys, sc)
+	}
+	b.N = 0
+}
+
+func (b *Buffer) check(states []float32, toks []Token, out []float32, flush bool) {
+	if b.DK <= 0 || b.DV <= 0 || b.Heads <= 0 || b.Type.Size() == 0 || b.Decay != Scalar && b.Decay != Diagonal {
+		panic(fmt.Sprintf("kernel: buffer of %d heads [%d, %d] of type %d, decay %d", b.Heads, b.DK, b.DV, b.Type, b.Decay))
+	}
+	c := b.Capacity()
+	if b.N < 0 || b.N+len(toks) > c || len(b.K) < c*b.keyBytes() || len(b.U) < c*b.valueBytes() {
+		panic(fmt.Sprintf("kernel: %d and %d rows in a buffer of %d, %d bytes of keys, %d of values", b.N, len(toks), c, len(b.K), len(b.U)))
+	}
+	if len(states) != b.Heads*b.DK*b.DV && (states != nil || flush) {
+		panic(fmt.Sprintf("kernel: %d numbers as %d states [%d, %d]", len(states), b.Heads, b.DK, b.DV))
+	}
+	if len(out) != len(toks)*b.Heads*b.DV {
+		panic(fmt.Sprintf("kernel: %d outputs of %d tokens and %d heads of %d", len(out), len(toks), b.Heads, b.DV))
+	}
+	for i := range toks {
+		t := &toks[i]
+		if len(t.Q) != b.DK || len(t.K) != b.DK || len(t.V) != b.Heads*b.DV || len(t.G) != b.decays() || len(t.Beta) != b.Heads {
+			panic(fmt.Sprintf("kernel: token %d has %d, %d, %d, %d and %d numbers for %d heads [%d, %d]",
+				i, len(t.Q), len(t.K), len(t.V), len(t.G), len(t.Beta), b.Heads, b.DK, b.DV))
+		}
+	}
+}
+
+// keys is all rows' keys as F32 [N, DK].
+func (b *Buffer) keys(sc *BufferScratch) []float32 {
+	n := b.N * b.DK
+	if b.Type == F32 {
+		return floatsOf(b.K)[:n]
+	}
+	grow(&sc.k, n)
+	toF32(sc.k[:n], b.K, b.Type)
+	return sc.k[:n]
+}
+
+// values is one head's delta values of the first n rows as F32, and how far apart.
+func (b *Buffer) values(h, n int, sc *BufferScratch) (u []float32, step int) {
+	if b.Type == F32 {
+		return floatsOf(b.U)[h*b.DV:], b.Heads * b.DV
+	}
+	grow(&sc.u, n*b.DV)
+	for i := range n {
+		off := i*b.valueBytes() + h*b.DV*b.Type.Size()
+		toF32(sc.u[i*b.DV:][:b.DV], b.U[off:], b.Type)
+	}
+	return sc.u, b.DV
+}
+
+// decay is one head's decay of row i.
+func (b *Buffer) decay(h, i int) []float32 {
+	n := b.headDecays()
+	return b.G[i*b.decays()+h*n:][:n]
+}
+
+// multiply fills sc.qk and sc.kk [len(toks), N] with the products of every token's
+// query and key with the keys of all rows before it. Heads share them.
+func (b *Buffer) multiply(keys []float32, first int, toks []Token, sc *BufferScratch) {
+	grow(&sc.qk, len(toks)*b.N)
+	grow(&sc.kk, len(toks)*b.N)
+	for i := range toks {
+		n := first + i
+		dotRows(sc.qk[i*b.N:][:n], sc.kk[i*b.N:][:n], toks[i].Q, toks[i].K, keys, b.DK)
+	}
+}
+
+// readBase reads a state with the queries, and for the delta rule the keys, of all
+// tokens: sc.base is [2, len(toks), DV].
+func (b *Buffer) readBase(h, first int, state []float32, toks []Token, sc *BufferScratch) {
+	m := len(toks)
+	grow(&sc.base, 2*m*b.DV)
+	clear(sc.base[:2*m*b.DV])
+	if state == nil {
+		return
+	}
+	grow(&sc.left, 2*m*b.DK)
+	d := b.ones(sc)
+	for i := range first {
+		times(d, b.decay(h, i))
+	}
+	for i := range toks {
+		times(d, b.decay(h, first+i))
+		weigh(sc.left[i*b.DK:][:b.DK], d, toks[i].Q)
+		if b.Delta {
+			weigh(sc.left[(m+i)*b.DK:][:b.DK], d, toks[i].K)
+		}
+	}
+	o, mem := sc.base[:m*b.DV], sc.base[m*b.DV:][:m*b.DV]
+	q, k := sc.left[:m*b.DK], sc.left[m*b.DK:][:m*b.DK]
+	switch {
+	case m == 1 && b.Delta:
+		sumRows(o, mem, q, k, state, b.DV)
+	case m == 1:
+		sumRows(o, nil, q, nil, state, b.DV)
+	case b.Delta:
+		gemm(sc.base, b.DV, sc.left, b.DK, state, b.DV, 2*m, b.DV, b.DK)
+	default:
+		gemm(o, b.DV, q, b.DK, state, b.DV, m, b.DV, b.DK)
+	}
+}
+
+// token computes the output of token i of m, whose row is n, and writes the row's
+// delta value.
+func (b *Buffer) token(h, n, i, m int, keys []float32, t *Token, o []float32, sc *BufferScratch) {
+	copy(o, sc.base[i*b.DV:])
+	mem := sc.base[(m+i)*b.DV:][:b.DV]
+	x, y := b.weighted(h, n, i, keys, t, sc)
+	u, step := b.values(h, n, sc)
+	if b.Delta {
+		sumRows(o, mem, x, y, u, step)
+	} else {
+		sumRows(o, nil, x, nil, u, step)
+	}
+	grow(&sc.own, b.DV)
+	own, beta := sc.own[:b.DV], t.Beta[h]
+	for j, v := range t.V[h*b.DV:][:b.DV] {
+		own[j] = beta * (v - mem[j])
+	}
+	axpy(o, dot(t.Q, t.K), own)
+	fromF32(b.U[n*b.valueBytes()+h*b.DV*b.Type.Size():], own, b.Type)
+}
+
+// weighted is how much of each of the n rows before it a token's query and key
+// read: their products with the row's key, times the decays since that row.
+func (b *Buffer) weighted(h, n, i int, keys []float32, t *Token, sc *BufferScratch) (x, y []float32) {
+	grow(&sc.x, n)
+	grow(&sc.y, n)
+	x, y = sc.x[:n], sc.y[:n]
+	w := b.ones(sc)
+	times(w, b.decay(h, n))
+	if b.Decay == Diagonal {
+		dotRows(x, y, t.Q, t.K, b.weightedKeys(h, n, w, keys, sc), b.DK)
+		return x, y
+	}
+	qk, kk := sc.qk[i*b.N:][:n], sc.kk[i*b.N:][:n]
+	for r := n - 1; r >= 0; r-- {
+		x[r], y[r] = w[0]*qk[r], w[0]*kk[r]
+		w[0] *= b.decay(h, r)[0]
+	}
+	return x, y
+}
+
+// weightedKeys is the keys [n, DK] times the decays since their rows. w goes in as
+// the decays behind the last row and comes out as those of all rows too.
+func (b *Buffer) weightedKeys(h, n int, w, keys []float32, sc *BufferScratch) []float32 {
+	grow(&sc.kw, n*b.DK)
+	for r := n - 1; r >= 0; r-- {
+		to, k, d := sc.kw[r*b.DK:][:b.DK], keys[r*b.DK:][:b.DK], b.decay(h, r)
+		if b.Decay == Diagonal {
+			carried(to, w, d, k)
+			continue
+		}
+		scaled(to, w[0], k)
+		w[0] *= d[0]
+	}
+	return sc.kw[:n*b.DK]
+}
+
+func (b *Buffer) flushHead(h int, state, keys []float32, sc *BufferScratch) {
+	w := b.ones(sc)
+	kw := b.weightedKeys(h, b.N, w, keys, sc)
+	u, step := b.values(h, b.N, sc)
+	if b.Decay == Scalar {
+		for i := range sc.d[:b.DK] {
+			sc.d[i] = w[0]
+		}
+	}
+	addRankOnes(state, b.DV, b.DV, sc.d[:b.DK], kw, b.DK, u, step, b.N)
+}
+
+// ones is decays of nothing, in sc.d.
+func (b *Buffer) ones(sc *BufferScratch) []float32 {
+	grow(&sc.d, b.DK)
+	d := sc.d[:b.headDecays()]
+	for i := range d {
+		d[i] = 1
+	}
+	return d
+}
+
+// times is d *= g.
+func times(d, g []float32) {
+	for i := range d {
+		d[i] *= g[i]
+	}
+}
+
+// weigh is y = d*x, with one d for all or one each.
+func weigh(y, d, x []float32) {
+	if len(d) == 1 {
+		scaled(y, d[0], x)
+		return
+	}
+	for i, f := range d {
+		y[i] = f * x[i]
+	}
+}
+
+func bytesOf(f []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(f))), 4*len(f))
+}
+
+func floatsOf(b []byte) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
