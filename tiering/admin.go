@@ -60,6 +60,7 @@ type CheckpointInfo struct {
 	Model     string
 	Tenant    TenantID
 	Published bool
+	Thinned   bool  // its rows are held, its states are not: no lookup finds it
 	Promoting bool  // as of segments
 	Lower     Level // as of segments
 	Begin     int   // rows [Begin, Tokens) are held here
@@ -208,9 +209,9 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 func (s *Store) checkpointInfoLocked(o *object) CheckpointInfo {
 	below, _ := s.belowLocked(o)
 	return CheckpointInfo{
-		Promoting: o.fill != nil && o.fill.promotion != nil, Lower: below.Level,
+		Promoting: o.fill != nil && o.fill.promotion != nil || o.thin && s.promotions[o.label()] != nil, Lower: below.Level,
 		Hash: o.key, Parent: o.extends, Kind: o.kind, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID,
-		Published: o.published, Begin: o.begin, Tokens: o.end, Bytes: o.rankBytes * int64(len(o.shares)), Leases: o.leases + o.expired,
+		Published: o.published, Thinned: o.thin, Begin: o.begin, Tokens: o.end, Bytes: o.bytes, Leases: o.leases + o.expired,
 		Children: o.children, Publisher: o.publisher, Created: o.created, LastUsed: o.used,
 	}
 }

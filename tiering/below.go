@@ -91,7 +91,7 @@ func (s *Store) wholeLocked(e *Entry, p *profileState, t *tenant) bool {
 			return end == 0
 		}
 		o := s.namedLocked(up, p, t)
-		if o != nil && o.fill == nil {
+		if o != nil && o.published {
 			return o.end == end && s.soundLocked(o)
 		}
 		if o != nil && o.fill.promotion == nil {

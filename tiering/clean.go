@@ -8,23 +8,36 @@ import (
 )
 
 // trackLocked keeps the pool's policy of dirty objects up to date after
-// something about o changed: it holds what could leave memory and would have to
-// be written first.
+// something about o changed: it holds what the lower tier does not, suspended
+// unless it could leave memory and would have to be written first.
 func (s *Store) trackLocked(o *object) {
 	p := o.pool
-	dirty := p.dirty != nil && o.linked && o.published && o.pins == 0 && o.stored == 0 && o.write == nil && !o.refused
-	if dirty == o.tracked {
+	if p.dirty == nil {
 		return
 	}
-	o.tracked = dirty
-	if !dirty {
+	dirty := o.ranked && o.stored == 0
+	tracked := dirty && o.pins == 0 && o.write == nil && !o.refused
+	if dirty && !o.dirty {
+		p.dirty.Insert(o.id, s.itemLocked(o), o.used)
+		p.dirty.Suspend(o.id)
+	}
+	if tracked != o.tracked {
+		o.tracked = tracked
+		if tracked {
+			p.dirty.Resume(o.id)
+			p.dirtyBytes += o.pageBytes
+			p.dirtyObjects++
+		} else {
+			p.dirty.Suspend(o.id)
+			p.dirtyBytes -= o.pageBytes
+			p.dirtyObjects--
+		}
+	}
+	if !dirty && o.dirty {
 		p.dirty.Remove(o.id)
-		p.dirtyBytes -= o.pageBytes
-		return
 	}
-	p.dirty.Insert(o.id, policy.Item{Bytes: o.pageBytes, Tokens: o.tokens(), Tenant: uint32(o.tenant.ID)}, o.used)
-	p.dirtyBytes += o.pageBytes
-	if s.cleanerIdle && s.shortLocked(p) {
+	o.dirty = dirty
+	if tracked && s.cleanerIdle && s.shortLocked(p) {
 		s.changed.Broadcast()
 	}
 }
@@ -35,7 +48,7 @@ func (s *Store) trackLocked(o *object) {
 // low one.
 func (s *Store) shortLocked(p *pool) bool {
 	switch {
-	case p.dirty.Len() == 0:
+	case p.dirtyObjects == 0:
 		return false
 	case s.cfg.WriteBehind:
 		return true
@@ -107,7 +120,7 @@ func (s *Store) cleanLocked(b *outside) error {
 				return err
 			default: // its tenant's quota, or its own fault
 				o.refused = true
-				s.trackLocked(o)
+				s.rankLocked(o)
 			}
 		}
 	}

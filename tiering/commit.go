@@ -31,9 +31,13 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 	defer s.running.Done()
 
 	got := make([]uint64, len(item.Digests))
-	began := s.cfg.Now()
-	if err = s.dev.CopyDigests(ctx, w.dst, item.Src, got); err == nil {
-		w.filler.object.profile.prices.did(cost.JobPublish, w.dst.Len(), s.cfg.Now().Sub(began))
+	if w.rows {
+		copy(got, item.Digests)
+	} else {
+		began := s.cfg.Now()
+		if err = s.dev.CopyDigests(ctx, w.dst, item.Src, got); err == nil {
+			w.filler.object.profile.prices.did(cost.JobPublish, w.dst.Len(), s.cfg.Now().Sub(began))
+		}
 	}
 
 	var b outside
@@ -50,6 +54,7 @@ type writing struct {
 	fill   *fill
 	chunks []chunkState // those being written
 	first  int          // index of the first among all chunks of the share
+	rows   bool         // of a thinned checkpoint, which has them: nothing is copied
 	dst    gpuipc.Ref
 }
 
@@ -90,7 +95,17 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 	setChunks(chunks, chunkCopying)
 	o.fill.copying++
 	s.running.Add(1)
-	return &writing{filler: f, fill: o.fill, chunks: chunks, first: first, dst: s.ref(&o.shares[f.rank]).Slice(part.Off+off, length)}, nil
+	w := &writing{filler: f, fill: o.fill, chunks: chunks, first: first}
+	if o.thin {
+		// The writer's layout may have other rows than the object's, but the same
+		// parts in the same order.
+		l = o.layout()
+		part, w.first, w.rows = l.Parts[item.Part], l.first[item.Part]+item.ChunkFirst, isRows(part.Kind)
+	}
+	if !w.rows {
+		w.dst = s.ref(&o.shares[f.rank]).Slice(part.Off+off, length)
+	}
+	return w, nil
 }
 
 // endCommitLocked settles a commit after its copy, whatever happened meanwhile.
@@ -99,8 +114,7 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, got []uint64, err 
 	w.fill.copying--
 	if w.fill.dead {
 		if w.fill.copying == 0 {
-			o.fill = nil
-			s.settleLocked(o)
+			s.unfillLocked(o)
 		}
 		return Committed{}, fmt.Errorf("%s: aborted during a commit: %w", o.name(), ErrGone)
 	}
@@ -112,7 +126,9 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, got []uint64, err 
 		return Committed{}, fmt.Errorf("%s rank %d part %d chunk %d: digest %016x, its writer says %016x: %w",
 			o.name(), w.filler.rank, item.Part, item.ChunkFirst+i, got[i], item.Digests[i], ErrCorrupt)
 	}
-	copy(o.shares[w.filler.rank].digests[w.first:], got)
+	if !w.rows {
+		copy(o.shares[w.filler.rank].digests[w.first:], got)
+	}
 	setChunks(w.chunks, chunkDone)
 	s.counters.CommittedChunks += uint64(len(got))
 	s.counters.CommittedBytes += uint64(w.dst.Len())
@@ -130,10 +146,13 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, got []uint64, err 
 	for i := range w.fill.ranks {
 		delete(w.fill.ranks[i].session.fills, w.fill.ranks[i].id)
 	}
-	durable := s.acknowledgeLocked(o, w.fill.level, b)
-	s.publishLocked(o, s.cfg.Now())
 	s.counters.Published++
 	s.counters.PublishedBytes += uint64(o.bytes)
+	if o.thin {
+		s.counters.ThinnedFilled++
+	}
+	s.publishLocked(o, s.cfg.Now())
+	durable := s.acknowledgeLocked(o, w.fill.level, b)
 	return Committed{Published: true, Durable: durable}, nil
 }
 

@@ -42,7 +42,11 @@ type Config struct {
 
 	Tenants []Tenant // required, at least one
 
-	Eviction func() policy.Eviction // policy.NewLRU
+	// What orders segments and checkpoints that may leave a pool; Eviction. Each
+	// call gives a new policy.
+	EvictionPublic, EvictionPrivate func() policy.Eviction
+
+	Eviction func() policy.Eviction // also of what a tenant with a quota holds; policy.NewLRU
 	Cost     CostPriors             // what costs are predicted from at first
 	Now      func() time.Time       // time.Now
 
@@ -139,6 +143,12 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.PromoteQueue, 4096)
 	if c.Eviction == nil {
 		c.Eviction = policy.NewLRU
+	}
+	if c.EvictionPublic == nil {
+		c.EvictionPublic = c.Eviction
+	}
+	if c.EvictionPrivate == nil {
+		c.EvictionPrivate = c.Eviction
 	}
 	if c.Now == nil {
 		c.Now = time.Now

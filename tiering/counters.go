@@ -48,12 +48,20 @@ type Counters struct {
 	// DemotionsFailed + Dropped + those still being written.
 	EvictedRoom      uint64 // objects, for room in their pool
 	EvictedQuota     uint64 // objects, for their tenant's quota
-	EvictedBytes     uint64 // of both
+	EvictedBytes     uint64 // of these objects
 	Demoted          uint64 // the lower tier holds them
 	DemotionsRefused uint64 // by the lower tier
 	DemotionsFailed  uint64 // the write ended with an error
 	Dropped          uint64 // not offered: no lower tier, or for a quota
 	Removed          uint64 // by an operator
+	// Checkpoints that gave back their states only, since one other extends them,
+	// and what became of them: whole again, or gone with the last child.
+	Thinned             uint64
+	ThinnedBytes        uint64
+	ThinnedFilled       uint64 // saved again
+	ThinnedPromoted     uint64
+	ThinnedDropped      uint64
+	ThinnedDroppedBytes uint64
 
 	// Into the lower tier.
 	Written        uint64 // objects that it came to hold
@@ -193,6 +201,12 @@ func (c *Counters) Each(f func(name string, value uint64)) {
 	f("evicted_quota", c.EvictedQuota)
 	f("evicted_bytes", c.EvictedBytes)
 	f("removed", c.Removed)
+	f("thinned", c.Thinned)
+	f("thinned_bytes", c.ThinnedBytes)
+	f("thinned_filled", c.ThinnedFilled)
+	f("thinned_promoted", c.ThinnedPromoted)
+	f("thinned_dropped", c.ThinnedDropped)
+	f("thinned_dropped_bytes", c.ThinnedDroppedBytes)
 	c.eachLower(f)
 	f("composed", c.Composed)
 	f("rotated", c.Rotated)

@@ -20,6 +20,10 @@ type fill struct {
 	dead    bool  // aborted; memory is free once copying is 0
 
 	promotion *promotion // the store fills it itself, no rank may join
+
+	// What the writer says of it; a thinned checkpoint may have had another parent.
+	begin   int
+	extends profile.PrefixHash
 }
 
 // filler is one rank's share of a fill: a reservation.
@@ -83,7 +87,9 @@ func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
 // other. Parent names a published checkpoint of fewer tokens, an exact one for
 // an exact child, whose rows this one shares: only rows of tokens [parent,
 // Tokens) are stored. A parent that is not held is ErrGone; one that lies in the
-// lower tier is promoted, ErrBusy until it is there.
+// lower tier is promoted, ErrBusy until it is there. A checkpoint that has lost its
+// states is saved again as if it were not there, with any parent: its rows are
+// acknowledged, but those that are in memory stay.
 func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 	s := c.store
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
@@ -118,7 +124,7 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 // parentLocked finds the node that a checkpoint extends.
 func (s *Store) parentLocked(q *SaveQuery, p *profileState, t *tenant) (*object, error) {
 	accept := q.Kind | Exact // an exact parent serves both kinds
-	parent, why := s.bestLocked((*[32]byte)(&q.Parent), accept, p, t)
+	parent, why := s.bestNodeLocked((*[32]byte)(&q.Parent), accept, p, t, true)
 	switch {
 	case parent == nil && why == ReasonFlagOnly:
 		return nil, fmt.Errorf("checkpoint %x: exact, but its parent %x is spliced: %w", q.Hash[:8], q.Parent[:8], ErrInvalid)
@@ -185,6 +191,10 @@ func (s *Store) measure(o *object, rankBytes int64) {
 	ranks, ids := int64(o.profile.ranks), 4*int64(o.spec.Tokens)
 	o.shares = make([]share, ranks)
 	o.rankBytes = rankBytes
+	for _, run := range o.layout().states {
+		o.stateBytes += run.Len * ranks
+		o.statePages += s.pagesOf(run.Len) * ranks
+	}
 	o.bytes = rankBytes*ranks + ids
 	o.pageBytes = s.pagesOf(rankBytes)*ranks + ids
 }
@@ -201,12 +211,18 @@ func (c *Session) placeLocked(o *object, rank int, l *layout, now time.Time, b *
 		s.counters.RefusedBusy++
 		return nil, fmt.Errorf("%s: session %q has %d reservations: %w", o.name(), c.name, len(c.fills), ErrBusy)
 	}
-	if known := s.sameLocked(o); known != nil {
-		return c.joinLocked(known, o, rank)
-	}
-	if p := s.promotions[o.label()]; p != nil && p.profile == o.profile && p.tenant == o.tenant {
+	known := s.sameLocked(o)
+	if p := s.promotions[o.label()]; p != nil && p.profile == o.profile && p.tenant == o.tenant && (known == nil || known.thin) {
 		s.counters.Exists++
 		return nil, fmt.Errorf("%s is being promoted: %w", o.name(), ErrExists)
+	}
+	if known != nil && known.thin && known.fill == nil {
+		if err := s.refillLocked(known, o, l, now, b); err != nil {
+			return nil, err
+		}
+	}
+	if known != nil {
+		return c.joinLocked(known, o, rank)
 	}
 	if err := s.beginLocked(o, l, now, b); err != nil {
 		return nil, err
@@ -248,32 +264,46 @@ func (s *Store) beginLocked(o *object, l *layout, now time.Time, b *outside) err
 	}
 	s.allocateLocked(o, l.Bytes)
 	o.created, o.used = now, now
-	o.fill = &fill{layout: l, ranks: make([]filler, o.profile.ranks), left: o.profile.ranks}
+	o.fill = newFill(o, l)
 	s.linkLocked(o)
+	s.expectLocked(o, now)
+	return nil
+}
+
+func newFill(want *object, l *layout) *fill {
+	ranks := want.profile.ranks
+	return &fill{layout: l, ranks: make([]filler, ranks), left: ranks, begin: want.begin, extends: want.extends}
+}
+
+// expectLocked gives what is being filled its time.
+func (s *Store) expectLocked(o *object, now time.Time) {
 	o.until = deadline{at: now.Add(s.cfg.FillTTL), order: s.leaseIDs.Add(1), object: o}
 	s.deadlines.add(&o.until)
 	s.counters.Reserved++
-	return nil
 }
 
 // joinLocked gives a rank its share of an object; want is what the rank asked
 // for.
 func (c *Session) joinLocked(o, want *object, rank int) (*filler, error) {
 	s := c.store
-	if o.fill == nil || o.fill.promotion != nil || o.fill.ranks[rank].session != nil {
+	if o.fill == nil || o.fill.dead || o.fill.promotion != nil || o.fill.ranks[rank].session != nil {
 		s.counters.Exists++
 		return nil, fmt.Errorf("%s: %w", o.name(), ErrExists)
 	}
 	// Parents are compared by hash: an exact one may have come to stand beside
 	// a spliced one since the first rank asked.
-	if o.begin != want.begin || o.end != want.end || o.extends != want.extends {
+	if o.fill.begin != want.begin || o.end != want.end || o.fill.extends != want.extends {
 		return nil, fmt.Errorf("%s: rank %d asks for tokens [%d, %d), it is being filled with [%d, %d): %w",
-			o.name(), rank, want.begin, want.end, o.begin, o.end, ErrInvalid)
+			o.name(), rank, want.begin, want.end, o.fill.begin, o.end, ErrInvalid)
 	}
 	f := &o.fill.ranks[rank]
 	n := o.fill.layout.chunks()
 	*f = filler{id: ReservationID(s.leaseIDs.Add(1)), object: o, rank: rank, session: c, chunks: make([]chunkState, n), left: n}
-	o.shares[rank].digests = make([]uint64, n)
+	if o.thin {
+		o.shares[rank].digests = slices.Clone(o.shares[rank].digests) // those of its rows stay
+	} else {
+		o.shares[rank].digests = make([]uint64, n)
+	}
 	c.fills[f.id] = f
 	return f, nil
 }
@@ -305,9 +335,20 @@ func (s *Store) killLocked(o *object, why cause) {
 		}
 	}
 	if f.copying == 0 {
-		o.fill = nil
+		s.unfillLocked(o)
 	}
-	s.unlinkLocked(o, ReasonAborted)
+	if !o.thin {
+		s.unlinkLocked(o, ReasonAborted)
+	}
+}
+
+// unfillLocked ends a fill that is dead and that nobody writes any more.
+func (s *Store) unfillLocked(o *object) {
+	o.fill = nil
+	if o.thin {
+		s.unmendLocked(o)
+	}
+	s.settleLocked(o)
 }
 
 // refuseLocked remembers and counts an object that found no room.

@@ -14,7 +14,8 @@ import (
 // layout is a profile.Layout that answers by layer and kind, and counts chunks.
 type layout struct {
 	profile.Layout
-	first []int // first[i] is the number of chunks before part i; one more entry for all
+	first  []int           // first[i] is the number of chunks before part i; one more entry for all
+	states []gpuipc.Extent // of a checkpoint: the whole pages that hold no rows, as offsets into a share
 }
 
 func newLayout(l profile.Layout) *layout {
@@ -35,6 +36,29 @@ func (l *layout) part(layer int, kind profile.PartKind) (profile.Part, bool) {
 	}
 	return l.Parts[i], true
 }
+
+// withStates finds the pages of a checkpoint's share that hold nothing but states
+// and convolution tails: what it gives back when it is thinned.
+func (l *layout) withStates(page int64) *layout {
+	at := int64(0) // first page that may be one
+	until := func(end int64) {
+		if at < end {
+			l.states = append(l.states, gpuipc.Extent{Off: at * page, Len: min(end*page, l.Bytes) - at*page})
+		}
+	}
+	for i := range l.Parts {
+		if p := &l.Parts[i]; isRows(p.Kind) && p.Len > 0 {
+			until(p.Off / page)
+			at = max(at, (p.Off+p.Len-1)/page+1)
+		}
+	}
+	until((l.Bytes + page - 1) / page)
+	return l
+}
+
+// isRows tells the rows of attention layers, which what extends a checkpoint
+// needs, from states and convolution tails, which it does not.
+func isRows(kind profile.PartKind) bool { return kind == profile.PartK || kind == profile.PartV }
 
 // chunks is the number of chunks of all parts.
 func (l *layout) chunks() int { return l.first[len(l.Parts)] }
@@ -97,6 +121,9 @@ func (p *profileState) layout(of layoutOf, layer, n int) *layout {
 	l := p.layouts.find(key)
 	if l == nil {
 		l = newLayout(p.computeLayout(key))
+		if of == ofCheckpoint {
+			l = l.withStates(p.page)
+		}
 		p.layouts.keep(key, l)
 	}
 	return l

@@ -149,8 +149,8 @@ func (c *Session) loadLocked(o *object, q *LoadQuery, now time.Time) (Loaded, er
 	return Loaded{Hit: true, Lease: l.id, Kind: o.kind, Tokens: o.end, Nodes: chain(o, q.Rank, q.Digests)}, nil
 }
 
-// chain lists a checkpoint's nodes from the root. They are fixed while the last
-// one is held.
+// chain lists a checkpoint's nodes from the root. The rows of all of them, and the
+// states of the last one, are fixed while that is held.
 func chain(o *object, rank int, digests bool) []LoadedNode {
 	nodes := make([]LoadedNode, o.depth)
 	for i := o.depth - 1; i >= 0; i-- {
@@ -178,7 +178,6 @@ func (c *Session) leaseLocked(o *object, rank int, ttl time.Duration, now time.T
 	s.deadlines.add(&l.until)
 	c.leases[l.id] = l
 	o.leases++
-	o.used = now
 	o.hits++
 	s.counters.Leases++
 	s.unaheadLocked(o, &s.counters.ReadAheadUsed)
@@ -186,6 +185,7 @@ func (c *Session) leaseLocked(o *object, rank int, ttl time.Duration, now time.T
 		s.touchLocked(o.label())
 	}
 	s.settleLocked(o)
+	s.usedLocked(o, now)
 	return l, nil
 }
 

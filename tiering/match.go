@@ -158,15 +158,24 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 }
 
 // bestLocked finds the published checkpoint of an accepted kind, exact before
-// spliced, or says what stands in its place: pending, another kind, none.
+// spliced, or says what stands in its place: pending, another kind, one that has
+// lost its states, none.
 func (s *Store) bestLocked(hash *[32]byte, accept CheckpointKind, p *profileState, t *tenant) (*object, Reason) {
+	return s.bestNodeLocked(hash, accept, p, t, false)
+}
+
+// bestNodeLocked is bestLocked, which takes a thinned node as well if rows are all
+// that is wanted.
+func (s *Store) bestNodeLocked(hash *[32]byte, accept CheckpointKind, p *profileState, t *tenant, rows bool) (*object, Reason) {
 	var best *object
 	why := ReasonNone
 	for o := s.checkpoints.find(hash); o != nil; o = o.sibling {
 		switch {
 		case o.profile != p || o.tenant != t:
-		case o.fill != nil:
+		case o.fill != nil && !(rows && o.published):
 			why = moreTelling(why, ReasonPending)
+		case o.thin && !rows:
+			why = moreTelling(why, ReasonEvicted)
 		case o.kind&accept == 0:
 			why = moreTelling(why, ReasonFlagOnly)
 		case !s.soundLocked(o):

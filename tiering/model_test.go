@@ -33,8 +33,18 @@ func tiny(ranks int) profile.Identity {
 	}
 }
 
+// stateful is tiny with states of several pages, before, between and behind its rows.
+func stateful(ranks int) profile.Identity {
+	id := tiny(ranks)
+	linear, full := id.Layers[0], id.Layers[1]
+	linear.Linear.KeyDim, linear.Linear.ValueDim = 32, 24
+	id.Model, id.Layers = "stateful", []profile.Layer{linear, linear, full, linear, full, linear}
+	return id
+}
+
 // modelOptions is one way to set a store up.
 type modelOptions struct {
+	states                bool // of pages: nodes of chains can be thinned
 	ranks                 int
 	page                  int
 	public, private       int64
@@ -52,6 +62,9 @@ var modelOptionSets = []modelOptions{
 	{ranks: 4, page: 4096, public: 200 << 10, private: 100 << 10, quota: 50 << 10, leases: 50, reservations: 20, chain: 5, lower: true, segments: 10, checkpoints: 10},
 	{ranks: 1, page: 16384, public: 160 << 10, private: 0, quota: 30 << 10, leases: 20, reservations: 4, chain: 4, segments: 16, checkpoints: 4},
 	{ranks: 1, page: 4096, public: 0, private: 80 << 10, leases: 20, reservations: 4, chain: 6, segments: 4, checkpoints: 30},
+	{states: true, ranks: 1, page: 4096, public: 200 << 10, private: 400 << 10, leases: 20, reservations: 8, chain: 6, segments: 4, checkpoints: 24},
+	{states: true, ranks: 2, page: 4096, public: 200 << 10, private: 900 << 10, quota: 400 << 10, leases: 8, reservations: 8, chain: 5, segments: 4, checkpoints: 20},
+	{states: true, ranks: 1, page: 8192, public: 200 << 10, private: 400 << 10, leases: 4, reservations: 3, chain: 8, lower: true, segments: 4, checkpoints: 16},
 }
 
 // modelObject is a segment or checkpoint of the model.
@@ -69,14 +82,15 @@ type modelObject struct {
 	ids      int64 // bytes of token ids
 	bytes    int64
 	pages    int64
+	states   [2]int64 // what thinning gives back: bytes, bytes of pages
+	thin     bool
 	layout   profile.Layout
 	filling  map[int]*modelFill // by rank, while it is not published
 	until    time.Time
 	linked   bool
-	holds    int  // leases
-	free     bool // nothing holds it or what extends it, as of the last stamp
-	stamp    int  // when it became so
-	complete int  // ranks
+	holds    int // leases
+	stamp    int // when it was used last
+	complete int // ranks
 }
 
 type modelFill struct {
@@ -106,6 +120,7 @@ type model struct {
 	rng      *rand.Rand
 	objects  []*modelObject // whose memory is not free
 	why      map[string]Reason
+	made     map[uint64][]byte // bytes of shares
 	stamps   int
 	sessions []*modelSession
 	step     int
@@ -129,22 +144,28 @@ func TestStoreAgreesWithModel(t *testing.T) {
 				runModel(t, o, seed, steps, &seen)
 			})
 		}
-		// Walks that meet nothing prove nothing. One that is replayed may.
-		if ran < seeds {
+		// Walks that meet nothing prove nothing. One that is replayed may, and so may
+		// short ones.
+		if ran < seeds || testing.Short() {
 			continue
 		}
 		if seen.Published < 10*seeds || seen.EvictedRoom == 0 || seen.Acquired+seen.Loaded < 3*seeds || seen.Aborted[causeCorrupt] == 0 || seen.LeasesExpired == 0 ||
-			o.quota > 0 && seen.EvictedQuota == 0 || o.lower != (seen.DemotionsRefused > 0) {
+			o.quota > 0 && seen.EvictedQuota == 0 || o.lower != (seen.DemotionsRefused > 0) ||
+			(o.states && !o.lower) != (seen.Thinned > 10 && seen.ThinnedFilled > 0 && seen.ThinnedDropped > 0) {
 			t.Errorf("options %d: %d walks met too little: %+v", i, seeds, seen)
 		}
 	}
 }
 
 func runModel(t *testing.T, o modelOptions, seed uint64, steps int, seen *Counters) {
-	m := &model{o: o, rng: rand.New(rand.NewPCG(seed, 11)), why: map[string]Reason{}}
+	m := &model{o: o, rng: rand.New(rand.NewPCG(seed, 11)), why: map[string]Reason{}, made: map[uint64][]byte{}}
 	tier := newMapTier(t, nil, 0)
 	tier.refuse = ErrFull
-	m.bench = newBench(t, tiny(o.ranks), func(c *Config) {
+	id := tiny(o.ranks)
+	if o.states {
+		id = stateful(o.ranks)
+	}
+	m.bench = newBench(t, id, func(c *Config) {
 		c.PageBytes, c.PublicBytes, c.PrivateBytes = o.page, o.public, o.private
 		c.Tenants[0].QuotaBytes = o.quota
 		c.MaxLeases, c.MaxReservations, c.MaxChain = o.leases, o.reservations, o.chain
@@ -177,6 +198,9 @@ func runModel(t *testing.T, o modelOptions, seed uint64, steps int, seen *Counte
 	seen.Loaded += n.Loaded
 	seen.LeasesExpired += n.LeasesExpired
 	seen.Aborted[causeCorrupt] += n.Aborted[causeCorrupt]
+	seen.Thinned += n.Thinned
+	seen.ThinnedFilled += n.ThinnedFilled
+	seen.ThinnedDropped += n.ThinnedDropped
 	for _, p := range m.Pools() {
 		if p.PendingBytes+p.LeasedBytes+p.QuarantinedBytes+p.DemotingBytes != 0 {
 			t.Fatalf("bytes held by nobody: %+v", p)
@@ -294,8 +318,23 @@ func (m *model) sized(o *modelObject) *modelObject {
 	page := int64(m.o.page)
 	o.bytes = o.layout.Bytes*int64(m.o.ranks) + o.ids
 	o.pages = (o.layout.Bytes+page-1)/page*page*int64(m.o.ranks) + o.ids
+	if !o.private {
+		return o
+	}
+	for at := int64(0); at < o.layout.Bytes; at += page {
+		end := min(at+page, o.layout.Bytes)
+		if !slices.ContainsFunc(o.layout.Parts, func(part profile.Part) bool {
+			return (part.Kind == profile.PartK || part.Kind == profile.PartV) && part.Off < end && at < part.Off+part.Len
+		}) {
+			o.states[0] += (end - at) * int64(m.o.ranks)
+			o.states[1] += page * int64(m.o.ranks)
+		}
+	}
 	return o
 }
+
+// hasRows: another checkpoint can extend it.
+func (o *modelObject) hasRows() bool { return o.filling == nil || o.thin }
 
 // find gives the object that lookups see.
 func (m *model) find(name string, kind CheckpointKind) *modelObject {
@@ -350,11 +389,11 @@ func (m *model) parent(n int, kind CheckpointKind) (*modelObject, error) {
 	name := fmt.Sprintf("checkpoint %d", n)
 	exact, spliced := m.find(name, Exact), m.find(name, Spliced)
 	switch {
-	case exact != nil && exact.filling == nil:
+	case exact != nil && exact.hasRows():
 		return exact, nil
-	case kind == Spliced && spliced != nil && spliced.filling == nil:
+	case kind == Spliced && spliced != nil && spliced.hasRows():
 		return spliced, nil
-	case kind == Exact && spliced != nil && spliced.filling == nil:
+	case kind == Exact && spliced != nil && spliced.hasRows():
 		return nil, ErrInvalid
 	}
 	return nil, ErrGone
@@ -387,27 +426,36 @@ func (m *model) place(i, rank int, want *modelObject) (*modelObject, error) {
 		return nil, ErrBusy
 	}
 	if o := m.find(want.name, want.kind); o != nil {
+		if o.thin && o.filling == nil {
+			if err := m.makeRoom(&modelObject{tenant: o.tenant, private: true, bytes: o.states[0], pages: o.states[1]}, o); err != nil {
+				return nil, err
+			}
+			m.resize(o, 1)
+			o.filling, o.until, o.complete = map[int]*modelFill{}, m.clock.now.Add(30*time.Second), 0
+			return o, nil
+		}
 		if o.filling == nil || o.filling[rank] != nil {
 			return nil, ErrExists
 		}
 		return o, nil
 	}
-	if err := m.makeRoom(want); err != nil {
+	if err := m.makeRoom(want, want.parent); err != nil {
 		m.why[want.name] = ReasonRefused
-		// The parent was in use while room was looked for.
-		for up := want.parent; up != nil; up = up.parent {
-			up.free = false
-		}
-		m.stamp()
 		return nil, err
 	}
 	want.linked, want.filling, want.until = true, map[int]*modelFill{}, m.clock.now.Add(30*time.Second)
 	m.objects = append(m.objects, want)
-	m.stamp()
 	return want, nil
 }
 
-func (m *model) makeRoom(want *modelObject) error {
+// resize gives a checkpoint memory for its states, or takes it.
+func (m *model) resize(o *modelObject, sign int64) {
+	o.bytes += sign * o.states[0]
+	o.pages += sign * o.states[1]
+}
+
+// makeRoom finds room for what has the size of want while something is in use.
+func (m *model) makeRoom(want, inUse *modelObject) error {
 	inTenant := func(o *modelObject) bool { return o.tenant == want.tenant }
 	inPool := func(o *modelObject) bool { return o.private == want.private }
 	sum := func(of func(*modelObject) bool, size func(*modelObject) int64) (n int64) {
@@ -421,7 +469,7 @@ func (m *model) makeRoom(want *modelObject) error {
 	bytes := func(o *modelObject) int64 { return o.bytes }
 	pages := func(o *modelObject) int64 { return o.pages }
 	reclaimable := func(of func(*modelObject) bool) func(*modelObject) bool {
-		return func(o *modelObject) bool { return of(o) && o != want.parent && m.reclaimable(o, want.parent) }
+		return func(o *modelObject) bool { return of(o) && m.reclaimable(o, inUse) }
 	}
 	quota, budget := m.o.quota, m.budget(want)
 	if want.tenant != tenantA || quota == 0 {
@@ -434,10 +482,10 @@ func (m *model) makeRoom(want *modelObject) error {
 		return ErrFull
 	}
 	for sum(inTenant, bytes)+want.bytes > quota {
-		m.evictOldest(inTenant, want.parent)
+		m.evictOldest(inTenant, inUse)
 	}
 	for sum(inPool, pages)+want.pages > budget {
-		m.evictOldest(inPool, want.parent)
+		m.evictOldest(inPool, inUse)
 	}
 	return nil
 }
@@ -465,20 +513,43 @@ func (m *model) reclaimable(o, parent *modelObject) bool {
 	return true
 }
 
-func (m *model) evictOldest(of func(*modelObject) bool, parent *modelObject) {
+// evictOldest evicts or thins what was used longest ago.
+func (m *model) evictOldest(of func(*modelObject) bool, inUse *modelObject) {
 	var oldest *modelObject
 	for _, o := range m.objects {
-		if of(o) && m.reclaimable(o, parent) && !m.hasChildren(o) && (oldest == nil || o.stamp < oldest.stamp) {
+		n := m.children(o)
+		may := n == 0 || n == 1 && o.states[1] > 0 && !m.o.lower // a tier that holds nothing
+		if of(o) && m.reclaimable(o, inUse) && !o.thin && may && (oldest == nil || o.stamp < oldest.stamp) {
 			oldest = o
 		}
+	}
+	if m.children(oldest) == 1 {
+		oldest.thin = true
+		m.resize(oldest, -1)
+		return
 	}
 	oldest.linked = false
 	m.why[oldest.name] = ReasonEvicted
 	m.settle(oldest)
+	m.dropShells(oldest.parent, inUse)
 }
 
-func (m *model) hasChildren(o *modelObject) bool {
-	return slices.ContainsFunc(m.objects, func(child *modelObject) bool { return child.parent == o })
+func (m *model) children(o *modelObject) (n int) {
+	for _, child := range m.objects {
+		if child.parent == o {
+			n++
+		}
+	}
+	return n
+}
+
+// dropShells drops thinned nodes that nothing extends any more.
+func (m *model) dropShells(o, inUse *modelObject) {
+	for ; o != nil && o.thin && o.filling == nil && o != inUse && m.children(o) == 0; o = o.parent {
+		o.linked = false
+		m.why[o.name] = ReasonEvicted
+		m.settle(o)
+	}
 }
 
 // settle frees what nothing needs.
@@ -493,15 +564,25 @@ func (m *model) kill(o *modelObject) {
 		s := m.sessions[f.session]
 		s.fills = slices.DeleteFunc(s.fills, func(other *modelFill) bool { return other == f })
 	}
-	o.linked, o.filling = false, nil
+	o.filling = nil
+	if o.thin {
+		m.resize(o, -1)
+		m.dropShells(o, nil)
+		return
+	}
+	o.linked = false
 	m.why[o.name] = ReasonAborted
 	m.settle(o)
-	m.stamp()
+	m.dropShells(o.parent, nil)
 }
 
 // bytesOf is what a rank publishes.
 func (m *model) bytesOf(o *modelObject, rank int) []byte {
-	return content(&o.layout, uint64(o.key[0])<<16|uint64(o.key[1])<<8|uint64(o.kind)<<4|uint64(rank))
+	seed := uint64(o.key[0])<<16 | uint64(o.key[1])<<8 | uint64(o.kind)<<4 | uint64(rank)
+	if m.made[seed] == nil {
+		m.made[seed] = content(&o.layout, seed)
+	}
+	return m.made[seed]
 }
 
 // commit hands over one part: mostly a missing one, sometimes one that was there
@@ -525,6 +606,8 @@ func (m *model) commit(f *modelFill) {
 			m.fatal("part %d of %s twice: %v", part, o.name, err)
 		}
 		return
+	case wrong && o.thin && (at.Kind == profile.PartK || at.Kind == profile.PartV):
+		m.must(err) // nobody looks at them
 	case wrong:
 		if !errors.Is(err, ErrCorrupt) {
 			m.fatal("wrong digest: %v", err)
@@ -547,27 +630,15 @@ func (m *model) commit(f *modelFill) {
 			s := m.sessions[f.session]
 			s.fills = slices.DeleteFunc(s.fills, func(other *modelFill) bool { return other == f })
 		}
-		o.filling = nil
-		m.stamp()
+		o.filling, o.thin = nil, false
+		m.use(o)
 	}
 }
 
-// stamp numbers the objects that have become free to leave: their use ended now.
-// One event frees objects of one chain, the end of it first.
-func (m *model) stamp() {
-	var fresh []*modelObject
-	for _, o := range m.objects {
-		free := m.reclaimable(o, nil)
-		if free && !o.free {
-			fresh = append(fresh, o)
-		}
-		o.free = free
-	}
-	slices.SortFunc(fresh, func(a, b *modelObject) int { return b.depth - a.depth })
-	for _, o := range fresh {
-		m.stamps++
-		o.stamp = m.stamps
-	}
+// use: the object that was asked for, not what it extends.
+func (m *model) use(o *modelObject) {
+	m.stamps++
+	o.stamp = m.stamps
 }
 
 func (m *model) acquire(i, n, rank int) {
@@ -614,14 +685,24 @@ func (m *model) leased(i int, o *modelObject, rank int, id LeaseID, hit bool, er
 	}
 	s.leases = append(s.leases, &modelLease{object: o, id: id, rank: rank, until: m.clock.now.Add(20 * time.Second)})
 	o.holds++
-	m.stamp()
+	m.use(o)
 	return true
 }
 
 // sameBytes reads what a lease names.
 func (m *model) sameBytes(o *modelObject, rank int, extents []gpuipc.Extent, digests []uint64) {
-	got, want := m.bench.load(gpuipc.Ref{Region: m.Arena(), Extents: extents}), m.bytesOf(o, rank)
+	got, want := m.loadShare(extents), m.bytesOf(o, rank)
+	holes := int64(0)
+	if o.thin && o.filling == nil {
+		holes = o.states[0] / int64(m.o.ranks)
+	}
+	if n := holesOf(extents); n != holes {
+		m.fatal("%s rank %d: holes of %d bytes, want %d", o.name, rank, n, holes)
+	}
 	for i, part := range o.layout.Parts {
+		if o.thin && part.Kind != profile.PartK && part.Kind != profile.PartV {
+			continue
+		}
 		if string(got[part.Off:part.Off+part.Len]) != string(want[part.Off:part.Off+part.Len]) {
 			m.fatal("%s rank %d: part %d has other bytes", o.name, rank, i)
 		}
@@ -659,19 +740,27 @@ func (m *model) loadOne(i, n, rank int) {
 }
 
 func (m *model) best(name string, accept CheckpointKind) (*modelObject, Reason) {
-	why := m.reason(name, nil)
+	var found *modelObject
+	seen := map[Reason]bool{}
 	for _, kind := range []CheckpointKind{Exact, Spliced} {
 		switch o := m.find(name, kind); {
 		case o == nil:
-		case o.filling == nil && kind&accept != 0:
-			return o, ReasonNone
-		case o.filling == nil:
-			why = ReasonFlagOnly
-		case why != ReasonFlagOnly:
-			why = ReasonPending
+		case o.filling != nil:
+			seen[ReasonPending] = true
+		case o.thin:
+			seen[ReasonEvicted] = true
+		case kind&accept == 0:
+			seen[ReasonFlagOnly] = true
+		case found == nil:
+			found = o
 		}
 	}
-	return nil, why
+	for _, why := range []Reason{ReasonFlagOnly, ReasonPending, ReasonEvicted} {
+		if seen[why] && found == nil {
+			return nil, why
+		}
+	}
+	return found, m.reason(name, nil)
 }
 
 func (m *model) release(s *modelSession) {
@@ -695,7 +784,6 @@ func (m *model) drop(s *modelSession, l *modelLease) {
 	s.leases = slices.DeleteFunc(s.leases, func(other *modelLease) bool { return other == l })
 	l.object.holds--
 	m.settle(l.object)
-	m.stamp()
 }
 
 func (m *model) remove(n int) {
@@ -712,7 +800,6 @@ func (m *model) remove(n int) {
 		o.linked = false
 		m.why[o.name] = ReasonRemoved
 		m.settle(o)
-		m.stamp()
 	}
 }
 

@@ -33,26 +33,34 @@ type object struct {
 	until       deadline            // while it is being filled; guarded
 	depth       int                 // checkpoints: nodes from the root, this one counted
 	rankBytes   int64               // of its layout
-	bytes       int64               // that its tenant pays for: layouts of all ranks and token ids
-	pageBytes   int64               // that its pool pays for: the same with layouts in pages
-	shares      []share
+	bytes       int64               // that its tenant pays for: layouts of all ranks and token ids; guarded
+	pageBytes   int64               // that its pool pays for: the same with layouts in pages; guarded
+	stateBytes  int64               // of bytes, what thinning gives back
+	statePages  int64               // of pageBytes
+	shares      []share             // extents change when it is thinned or filled again; guarded
 
-	linked    bool    // a lookup finds it
-	published bool    // has been complete
-	write     *write  // into the lower tier, wanted or running
-	stored    Level   // what the lower tier was last seen to hold of it; 0 = nothing
-	refused   bool    // the lower tier did not take it; asked again after its next use
-	tracked   bool    // among the dirty objects of its pool
-	leaving   bool    // evicted while it is written
-	removed   bool    // by an operator while it had a write
-	ahead     bool    // read ahead, and not used yet
-	spoilt    bool    // its bytes are wrong, but others extend it
-	leases    int     // live
-	expired   int     // leases past their time whose holder has not let go
-	ops       int     // operations that read it now
-	parent    *object // checkpoints, while linked
-	children  int     // checkpoints whose parent it is, filling ones included
-	pins      int     // 1 unless idle, and 1 for each child with pins; policies hold it while 0
+	linked    bool      // a lookup finds it
+	published bool      // has been complete
+	thin      bool      // has lost its states, see thin.go
+	shadow    bool      // lends its memory to a promotion of a thinned one; never linked
+	ranked    bool      // the policies of its pool and tenant hold it
+	candidate bool      // and it is not suspended there
+	dirty     bool      // the policy of dirty objects holds it
+	write     *write    // into the lower tier, wanted or running
+	stored    Level     // what the lower tier was last seen to hold of it; 0 = nothing
+	refused   bool      // the lower tier did not take it; asked again after its next use
+	tracked   bool      // and it is not suspended there
+	leaving   bool      // evicted while it is written
+	removed   bool      // by an operator while it had a write
+	ahead     bool      // read ahead, and not used yet
+	spoilt    bool      // its bytes are wrong, but others extend it
+	leases    int       // live
+	expired   int       // leases past their time whose holder has not let go
+	ops       int       // operations that read it now
+	parent    *object   // checkpoints, while linked
+	children  int       // checkpoints whose parent it is, filling ones included
+	kids      policy.ID // of the children, all xored: with one child its id
+	pins      int       // 1 unless idle, and 1 for each child with pins; it may leave while 0
 	class     class
 	used      time.Time
 	hits      uint64
@@ -143,16 +151,13 @@ func (s *Store) settleLocked(o *object) {
 	}
 	if next == classIdle && !o.linked {
 		s.freeLocked(o)
+	} else if next == classIdle {
+		s.dropShellLocked(o)
 	}
 }
 
 // pinLocked adds to the pins of o and, where that pins or unpins it, of its
 // parents: a node cannot leave before those that extend it.
-//
-// Policies hold only what could leave. So a victim costs the same however much
-// is leased; the end of the last lease is the use that counts; and since a chain
-// comes back from its end to its root, a policy that goes by recency meets every
-// node before those it extends.
 func (s *Store) pinLocked(o *object, d int) {
 	for ; o != nil; o = o.parent {
 		was := o.pins
@@ -167,22 +172,8 @@ func (s *Store) pinLocked(o *object, d int) {
 		o.pool.pinned += int64(d) * o.pageBytes
 		o.tenant.pinned += int64(d) * o.bytes
 		if o.published && o.linked {
-			o.evictable(d < 0)
 			o.refused = false
-			s.trackLocked(o)
-		}
-	}
-}
-
-// evictable tells the policies that o may leave, or may not any more.
-func (o *object) evictable(may bool) {
-	for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evict} {
-		switch {
-		case p == nil: // a tenant without a quota
-		case may:
-			p.Insert(o.id, policy.Item{Bytes: o.pageBytes, Tokens: o.tokens(), Tenant: uint32(o.tenant.ID)}, o.used)
-		default:
-			p.Remove(o.id)
+			s.rankLocked(o)
 		}
 	}
 }
@@ -199,18 +190,26 @@ func (s *Store) linkLocked(o *object) {
 		o.sibling = s.checkpoints.find(&o.key)
 		s.checkpoints.put(&o.key, o)
 	}
-	o.pool.objects++
-	o.pool.bytes[classIdle] += o.pageBytes
-	o.pool.used += o.pageBytes
-	o.tenant.used[o.pool.number] += o.bytes
-	if o.parent != nil {
-		o.parent.children++
+	s.bookLocked(o)
+	if up := o.parent; up != nil {
+		up.children++
+		up.kids ^= o.id
+		s.revalueLocked(up)
+		s.rankLocked(up)
 	}
-	o.id = s.objects.Add(o)
 	s.settleLocked(o)
 	if s.cleanerIdle && s.shortLocked(o.pool) {
 		s.changed.Broadcast()
 	}
+}
+
+// bookLocked begins to account for an object.
+func (s *Store) bookLocked(o *object) {
+	o.id = s.objects.Add(o)
+	o.pool.objects++
+	o.pool.bytes[classIdle] += o.pageBytes
+	o.pool.used += o.pageBytes
+	o.tenant.used[o.pool.number] += o.bytes
 }
 
 // unlinkLocked hides an object from lookups and policies. Its memory is freed
@@ -225,9 +224,6 @@ func (s *Store) unlinkLocked(o *object, why Reason) {
 		s.unlinkSiblingLocked(o)
 	}
 	if o.published {
-		if o.pins == 0 {
-			o.evictable(false)
-		}
 		o.countPublished(-1)
 	}
 	o.linked = false
@@ -235,12 +231,16 @@ func (s *Store) unlinkLocked(o *object, why Reason) {
 		o.spoilt = false
 		s.spoilt--
 	}
-	s.trackLocked(o)
+	s.rankLocked(o)
 	s.unaheadLocked(o, &s.counters.ReadAheadWasted)
-	if up := o.parent; up != nil {
+	up := o.parent
+	if up != nil {
 		// What still holds o, a late copy or a lower tier, does not need the
 		// parent, which may be the next to leave.
 		up.children--
+		up.kids ^= o.id
+		s.revalueLocked(up)
+		s.rankLocked(up)
 		if o.pins > 0 {
 			s.pinLocked(up, -1)
 		}
@@ -250,6 +250,9 @@ func (s *Store) unlinkLocked(o *object, why Reason) {
 		key: o.key, profile: o.profile.id, tenant: o.tenant.ID, reason: why, tokens: uint32(o.tokens()),
 	})
 	s.settleLocked(o)
+	if up != nil {
+		s.dropShellLocked(up)
+	}
 }
 
 func (s *Store) unlinkSiblingLocked(o *object) {
@@ -282,10 +285,16 @@ func (o *object) countPublished(d int) {
 
 // publishLocked ends the filling of a complete object.
 func (s *Store) publishLocked(o *object, now time.Time) {
-	o.fill, o.published, o.used = nil, true, now
+	o.fill, o.used = nil, now
 	s.deadlines.remove(&o.until)
-	o.countPublished(1)
+	if o.thin {
+		s.wholeAgainLocked(o)
+	} else {
+		o.published = true
+		o.countPublished(1)
+	}
 	s.settleLocked(o)
+	s.rankLocked(o)
 }
 
 func (s *Store) freeLocked(o *object) {

@@ -35,10 +35,12 @@ type heldSpan struct {
 	turn     int // prompt position of the whole segment's token 0
 }
 
-// heldNode is an object with its layout.
+// heldNode is an object with its layout and where this rank's share lay when it
+// was held: a thinned node may be filled again meanwhile.
 type heldNode struct {
-	object *object
-	layout *layout
+	object  *object
+	layout  *layout
+	extents []gpuipc.Extent
 }
 
 // check refuses gaps and overlaps: each span begins where the one before ended.
@@ -137,6 +139,7 @@ func (c *Session) resolveLocked(h *heldPlan, from From, pl *Plan, now time.Time)
 		if whole, err = sp.place(l.object, whole); err != nil {
 			return fmt.Errorf("span %d: %w", i, err)
 		}
+		sp.extents = l.object.shares[h.rank].extents
 		h.held = append(h.held, l.object)
 	}
 	return nil
@@ -175,7 +178,8 @@ func (c *Session) resolveBaseLocked(h *heldPlan, id LeaseID, pl *Plan, now time.
 	h.held = append(h.held, o)
 	h.chain = make([]heldNode, o.depth)
 	for i := o.depth - 1; i >= 0; i-- {
-		h.chain[i].object, o = o, o.parent
+		h.chain[i].object, h.chain[i].extents = o, o.shares[h.rank].extents
+		o = o.parent
 	}
 	return nil
 }
@@ -233,5 +237,11 @@ func (s *Store) part(n *heldNode, rank, layer int, kind profile.PartKind) (gpuip
 	if !ok {
 		panic(fmt.Sprintf("tiering: %s has no part %d of layer %d", n.object.name(), kind, layer))
 	}
-	return s.ref(&n.object.shares[rank]).Slice(part.Off, part.Len), part
+	ref := gpuipc.Ref{Region: s.arena, Extents: n.extents}.Slice(part.Off, part.Len)
+	for _, e := range ref.Extents {
+		if e.Off == hole {
+			panic(fmt.Sprintf("tiering: part %d of layer %d of %s is not in memory", kind, layer, n.object.name()))
+		}
+	}
+	return ref, part
 }

@@ -30,9 +30,10 @@ type pool struct {
 	evict   policy.Eviction // of published objects
 
 	// With a lower tier.
-	dirty      policy.Eviction // of those that could leave, what the tier does not hold and is not getting
-	dirtyBytes int64           // of pages, of what dirty holds
-	aheadBytes int64           // of pages, read ahead or on the way, and not used yet
+	dirty        policy.Eviction // of what the tier does not hold; suspended unless it could leave and is not being written
+	dirtyObjects int             // of dirty, that are not suspended
+	dirtyBytes   int64           // of their pages
+	aheadBytes   int64           // of pages, read ahead or on the way, and not used yet
 }
 
 // tenant is a configured tenant and what it holds, in bytes of layouts over all
@@ -46,6 +47,10 @@ type tenant struct {
 }
 
 func (t *tenant) total() int64 { return t.used[publicPool] + t.used[privatePool] }
+
+// stayingBytes is what a pool or a tenant holds, apart from what is leaving it.
+func (p *pool) stayingBytes() int64   { return p.used - p.bytes[classDemoting] }
+func (t *tenant) stayingBytes() int64 { return t.total() - t.leaving }
 
 // errLeaving is ErrBusy for room that a lower tier is still reading.
 var errLeaving = fmt.Errorf("room is being demoted: %w", ErrBusy)
@@ -78,20 +83,17 @@ func (s *Store) makeRoomLocked(o *object, spare int64, b *outside) error {
 	if overQuota, err = s.trimLocked(o, overQuota, spare); err != nil {
 		return err
 	}
-	evict := func(from policy.Eviction, demote bool, counter *uint64) {
-		victim := s.evictLocked(from, demote, b)
-		*counter++
-		s.counters.EvictedBytes += uint64(victim.bytes)
-		overQuota -= victim.bytes // the tenant's own, as long as this matters
-		if victim.pool == p {
-			overPool -= victim.pageBytes
-		}
+	pages, bytes := p.stayingBytes(), o.tenant.stayingBytes()
+	left := func() (fromPool, fromTenant int64) { return pages - p.stayingBytes(), bytes - o.tenant.stayingBytes() }
+	for given := int64(0); overQuota > given; _, given = left() {
+		s.evictLocked(o.tenant.evict, forQuota, b)
 	}
-	for overQuota > 0 {
-		evict(o.tenant.evict, false, &s.counters.EvictedQuota)
+	way := forRoom
+	if hang {
+		way = forRoomWithoutDemotion
 	}
-	for overPool > 0 {
-		evict(p.evict, !hang, &s.counters.EvictedRoom)
+	for given, _ := left(); overPool > given; given, _ = left() {
+		s.evictLocked(p.evict, way, b)
 	}
 	if p.used+o.pageBytes > p.budget || s.overQuota(o.tenant, o.bytes) > 0 {
 		return errLeaving
@@ -147,39 +149,72 @@ func (s *Store) trimLocked(o *object, over, spare int64) (int64, error) {
 	return s.quotaLocked(o, 0)
 }
 
-// evictLocked takes the policy's victim out of memory. There is one: the callers
+// eviction is why something is to leave memory, and so how.
+type eviction uint8
+
+const (
+	forRoom                eviction = iota // in the pool: what the lower tier does not hold is offered to it
+	forRoomWithoutDemotion                 // the same while writes hang
+	forQuota                               // of the tenant: a demotion would give it nothing
+)
+
+// evictLocked takes the policy's victim out of memory, or its states if another
+// node extends it. There is one: the callers
 // have counted what is evictable. A victim that the lower tier holds is just
 // dropped; another one is offered to it first, if that is any use. One that waits
 // for a tier that is busy does not wait here: a disk that hangs must not take the
 // memory with it.
-func (s *Store) evictLocked(from policy.Eviction, demote bool, b *outside) *object {
-	id, ok := from.Victim(func(id policy.ID) bool {
-		o := s.objects.Get(id)
-		return o.children == 0
-	})
-	if !ok {
-		panic(fmt.Sprintf("tiering: no victim among %d objects although bytes are evictable", from.Len()))
+func (s *Store) evictLocked(from policy.Eviction, way eviction, b *outside) {
+	o := s.victimLocked(from)
+	if o.children > 0 {
+		s.thinLocked(o)
+		return
 	}
-	o := s.objects.Get(id)
+	if way == forQuota {
+		s.counters.EvictedQuota++
+	} else {
+		s.counters.EvictedRoom++
+	}
+	s.counters.EvictedBytes += uint64(o.bytes)
 	if o.write != nil && !o.movingLocked() {
 		s.unwishLocked(o, b)
 		s.unlinkLocked(o, ReasonEvicted)
-		return o
+		return
 	}
 	_, held := s.belowLocked(o)
 	switch {
 	case o.write != nil: // its end counts it
 	case held:
 		s.counters.Demoted++
-	case !demote || s.cfg.Lower == nil:
+	case way != forRoom || s.cfg.Lower == nil:
 		s.counters.Dropped++
 	case s.wantLocked(o, LevelLogged, false, b) != nil:
 		s.counters.DemotionsRefused++
 	}
 	o.leaving = o.write != nil
 	s.unlinkLocked(o, ReasonEvicted)
-	return o
 }
+
+// victimLocked asks a policy. A node that has a child only because the lower tier
+// was seen to hold it does not leave if that holds no more.
+func (s *Store) victimLocked(from policy.Eviction) *object {
+	for {
+		id, ok := from.Victim(anyID)
+		if !ok {
+			panic(fmt.Sprintf("tiering: no victim among %d objects although bytes are evictable", from.Len()))
+		}
+		o := s.objects.Get(id)
+		if o.children == 0 || s.cfg.Lower == nil {
+			return o
+		}
+		if _, held := s.belowLocked(o); held {
+			return o
+		}
+		s.storedLocked(o, LevelDefault)
+	}
+}
+
+func anyID(policy.ID) bool { return true }
 
 // pagesOf rounds one rank's layout up to whole pages.
 func (s *Store) pagesOf(bytes int64) int64 {
@@ -191,12 +226,16 @@ func (s *Store) pagesOf(bytes int64) int64 {
 // it, so that a failure is a broken account.
 func (s *Store) allocateLocked(o *object, bytes int64) {
 	for i := range o.shares {
-		extents, err := s.pages.Alloc(bytes)
-		if err != nil {
-			panic(fmt.Sprintf("tiering: %s pool uses %d of %d bytes, yet: %v", o.pool.name, o.pool.used, o.pool.budget, err))
-		}
-		o.shares[i].extents = trim(extents, bytes)
+		o.shares[i].extents = s.allocatePagesLocked(o, bytes)
 	}
+}
+
+func (s *Store) allocatePagesLocked(o *object, bytes int64) []gpuipc.Extent {
+	extents, err := s.pages.Alloc(bytes)
+	if err != nil {
+		panic(fmt.Sprintf("tiering: %s pool uses %d of %d bytes, yet: %v", o.pool.name, o.pool.used, o.pool.budget, err))
+	}
+	return trim(extents, bytes)
 }
 
 // trim cuts whole pages to the bytes in use, which end in the last extent.
@@ -208,12 +247,15 @@ func trim(extents []gpuipc.Extent, bytes int64) []gpuipc.Extent {
 	return extents
 }
 
-// freePagesLocked gives back what allocateLocked took. It works on a copy, since
-// an answer that names the extents may still be on its way to a client.
+// freePagesLocked gives back what allocateLocked took, apart from holes. It works
+// on a copy, since an answer that names the extents may still be on its way to a
+// client.
 func (s *Store) freePagesLocked(extents []gpuipc.Extent) {
-	whole := make([]gpuipc.Extent, len(extents))
-	for i, e := range extents {
-		whole[i] = gpuipc.Extent{Off: e.Off, Len: s.pagesOf(e.Len)}
+	whole := make([]gpuipc.Extent, 0, len(extents))
+	for _, e := range extents {
+		if e.Off != hole {
+			whole = append(whole, gpuipc.Extent{Off: e.Off, Len: s.pagesOf(e.Len)})
+		}
 	}
 	s.pages.Free(whole)
 }

@@ -13,6 +13,7 @@ type profileState struct {
 	*profile.Profile
 	id    ProfileID
 	ranks int
+	page  int64 // of the store's pools
 	model string
 	turns []turnSpec // the distinct ropes of the profile
 	rope  []int      // layer -> index into turns, -1 = keys are not turned
@@ -63,6 +64,7 @@ func (s *Store) AddProfile(p *profile.Profile) (ProfileID, error) {
 	}
 	s.lastProfile++
 	ps := newProfileState(p, s.lastProfile, s.cfg.Cost)
+	ps.page = int64(s.cfg.PageBytes)
 	ps.uses = 1
 	next = append(next, ps)
 	s.profiles.Store(&next)

@@ -30,7 +30,8 @@ type promotion struct {
 	up        *promotion   // it follows
 	followers []*promotion // that extend it
 	base      *object      // the parent in memory, held until the object is linked
-	object    *object      // once it is placed
+	into      *object      // the thinned node whose states it brings, held until then
+	object    *object      // once it is placed; lends its memory when into is set
 	cancel    context.CancelFunc
 	until     deadline
 	waiters   int // calls that lease the object when it is there
@@ -135,7 +136,10 @@ func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 			return nodes, true
 		}
 		if o := s.namedLocked(name, w.profile, w.tenant); o != nil {
-			if len(nodes) == 0 || o.fill != nil || o.end != end || !s.soundLocked(o) {
+			if len(nodes) == 0 {
+				return s.restoreLocked(o, w)
+			}
+			if !o.published || o.end != end || !s.soundLocked(o) {
 				return nil, false
 			}
 			nodes[len(nodes)-1].base = o
@@ -205,9 +209,11 @@ func (s *Store) beginPromotionLocked(p *promotion) {
 		p.pool.aheadBytes += p.bytes
 		s.counters.ReadAheadBegun++
 	}
-	if p.base != nil {
-		p.base.ops++
-		s.settleLocked(p.base)
+	for _, o := range [...]*object{p.base, p.into} {
+		if o != nil {
+			o.ops++
+			s.settleLocked(o)
+		}
 	}
 	if p.up != nil {
 		p.up.followers = append(p.up.followers, p)
@@ -250,7 +256,11 @@ func (s *Store) failPromotionLocked(p *promotion, why promoteOutcome) {
 		if o.fill.copying == 0 {
 			o.fill = nil
 		}
-		s.unlinkLocked(o, why.reason())
+		if o.shadow {
+			s.settleLocked(o)
+		} else {
+			s.unlinkLocked(o, why.reason())
+		}
 	}
 	s.endPromotionLocked(p, why)
 	for _, f := range p.liveFollowers() {
@@ -270,11 +280,13 @@ func (s *Store) endPromotionLocked(p *promotion, why promoteOutcome) {
 	p.state, p.outcome, p.up = promotionEnded, why, nil
 	delete(s.promotions, p.name)
 	s.deadlines.remove(&p.until)
-	if p.base != nil {
-		p.base.ops--
-		s.settleLocked(p.base)
-		p.base = nil
+	for _, o := range [...]*object{p.base, p.into} {
+		if o != nil {
+			o.ops--
+			s.settleLocked(o)
+		}
 	}
+	p.base, p.into = nil, nil
 	if !p.demanded && why != promoteDone {
 		p.pool.aheadBytes -= p.bytes
 		s.counters.ReadAheadFailed++
@@ -291,11 +303,14 @@ func (s *Store) endPromotionLocked(p *promotion, why promoteOutcome) {
 // publishPromotionLocked makes the object of a promotion a hit, held for those
 // who wait for it and for the checkpoints that extend it.
 func (s *Store) publishPromotionLocked(p *promotion, c *Content) {
+	for i := range p.object.shares {
+		p.object.shares[i].digests = c.Digests[i]
+	}
+	if p.into != nil {
+		s.lendLocked(p)
+	}
 	o := p.object
 	o.publisher, o.ids, o.stored = c.Publisher, c.Tokens, p.entry.Level
-	for i := range o.shares {
-		o.shares[i].digests = c.Digests[i]
-	}
 	o.ahead = !p.demanded
 	followers := p.liveFollowers()
 	o.ops += p.waiters + len(followers)

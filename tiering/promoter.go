@@ -163,6 +163,9 @@ func (s *Store) placePromotionLocked(p *promotion, b *outside) ([]gpuipc.Ref, er
 			return nil, fmt.Errorf("%s: node %d of a chain: %w", o.name(), o.depth, ErrInvalid)
 		}
 	}
+	if p.into != nil && (!p.into.linked || !p.into.thin || p.into.fill != nil) {
+		return nil, fmt.Errorf("%s: it is not thinned any more: %w", o.name(), ErrInvalid)
+	}
 	if o.profile.forgotten {
 		return nil, fmt.Errorf("%s: its profile is not registered any more: %w", o.name(), ErrInvalid)
 	}
@@ -181,7 +184,12 @@ func (s *Store) placePromotionLocked(p *promotion, b *outside) ([]gpuipc.Ref, er
 	now := s.cfg.Now()
 	o.created, o.used = now, now
 	o.fill = &fill{layout: l, promotion: p, copying: 1}
-	s.linkLocked(o)
+	if o.shadow = p.into != nil; o.shadow {
+		s.bookLocked(o)
+		s.settleLocked(o)
+	} else {
+		s.linkLocked(o)
+	}
 	p.object, p.state = o, promotionReading
 	s.running.Add(1)
 	refs := make([]gpuipc.Ref, len(o.shares))

@@ -51,7 +51,7 @@ func (s *Store) aheadFromMatchesLocked() (more bool) {
 		l.ring[l.first] = wanted{}
 		l.first = (l.first + 1) % aheadNames
 		l.n--
-		if s.promotions[w.name] == nil && s.namedLocked(w.name, w.profile, w.tenant) == nil {
+		if o := s.namedLocked(w.name, w.profile, w.tenant); s.promotions[w.name] == nil && (o == nil || o.thin) {
 			s.promoteLocked(w)
 		}
 	}

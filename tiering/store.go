@@ -90,17 +90,15 @@ func Open(cfg Config) (*Store, error) {
 		s.place = PlaceDRAM
 	}
 	s.profiles.Store(&[]*profileState{})
-	s.pools[publicPool] = &pool{name: "public", number: publicPool, budget: public, evict: cfg.Eviction()}
-	s.pools[privatePool] = &pool{name: "private", number: privatePool, budget: private, evict: cfg.Eviction()}
+	s.pools[publicPool] = &pool{name: "public", number: publicPool, budget: public, evict: cfg.EvictionPublic()}
+	s.pools[privatePool] = &pool{name: "private", number: privatePool, budget: private, evict: cfg.EvictionPrivate()}
 	for _, t := range cfg.Tenants {
 		s.tenants[t.ID] = newTenant(t, cfg.Eviction)
 	}
 	s.work.L, s.changed.L = &s.mu, &s.mu
 	if cfg.Lower != nil {
 		s.doomed, s.writes, s.promotions = map[Name]int{}, map[Name][]*object{}, map[Name]*promotion{}
-		for _, p := range s.pools {
-			p.dirty = cfg.Eviction()
-		}
+		s.pools[publicPool].dirty, s.pools[privatePool].dirty = cfg.EvictionPublic(), cfg.EvictionPrivate()
 		if cfg.ReadAhead {
 			s.matched = &aheadLine{}
 		}

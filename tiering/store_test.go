@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
+	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -165,6 +167,28 @@ func (b *bench) load(ref gpuipc.Ref) []byte {
 	out := make([]byte, ref.Len())
 	b.must(b.dev.Load(b.ctx, out, ref))
 	return out
+}
+
+// loadShare reads a share that may have holes, of which it makes zeros.
+func (b *bench) loadShare(extents []gpuipc.Extent) (out []byte) {
+	b.Helper()
+	for _, e := range extents {
+		if e.Off == hole {
+			out = append(out, make([]byte, e.Len)...)
+			continue
+		}
+		out = append(out, b.load(gpuipc.Ref{Region: b.Arena(), Extents: []gpuipc.Extent{e}})...)
+	}
+	return out
+}
+
+func holesOf(extents []gpuipc.Extent) (bytes int64) {
+	for _, e := range extents {
+		if e.Off == hole {
+			bytes += e.Len
+		}
+	}
+	return bytes
 }
 
 // tokens are n ids that depend on the seed.
@@ -410,7 +434,8 @@ func (s *Store) auditLocked() error {
 		tenants[t] = &account{}
 	}
 	children := map[*object]int{}
-	linked, evictable, ids := 0, [poolCount]int{}, int64(0)
+	linked, ranked, ids := 0, [poolCount]int{}, int64(0)
+	kids, candidates := map[*object]policy.ID{}, map[policy.ID]bool{}
 	for _, o := range s.objects.Places() {
 		if o == nil {
 			continue
@@ -420,12 +445,22 @@ func (s *Store) auditLocked() error {
 		}
 		if o.parent != nil {
 			children[o.parent]++
+			kids[o.parent] ^= o.id
 		}
 		if o.linked {
 			linked++
 		}
-		if o.linked && o.published && o.pins == 0 {
-			evictable[o.pool.number]++
+		if err := s.auditExtents(o); err != nil {
+			return err
+		}
+		if o.linked && o.published && !o.thin {
+			ranked[o.pool.number]++
+			if may := o.statePages > 0 && o.write == nil && !o.spoilt && (s.cfg.Lower == nil || o.stored != 0); o.pins == 0 && (o.children == 0 || o.children == 1 && may) {
+				candidates[o.id] = true
+			}
+		}
+		if o.thin && o.children == 0 && o.class == classIdle {
+			return fmt.Errorf("%s: thinned, and nothing extends it", o.name())
 		}
 		ids += 4 * int64(o.spec.Tokens)
 		pinned := o.class != classIdle
@@ -457,6 +492,9 @@ func (s *Store) auditLocked() error {
 		if o.children != n {
 			return fmt.Errorf("%s: %d children, counts %d", o.name(), n, o.children)
 		}
+		if o.kids != kids[o] {
+			return fmt.Errorf("%s: its children's ids make %x, should be %x", o.name(), o.kids, kids[o])
+		}
 	}
 	total := int64(0)
 	for i, p := range s.pools {
@@ -464,12 +502,20 @@ func (s *Store) auditLocked() error {
 		if p.used != a.used || p.pinned != a.pinned || p.bytes != a.bytes || p.objects != a.objects || p.used > p.budget {
 			return fmt.Errorf("pool %s: %+v, its objects give %+v", p.name, p, a)
 		}
-		if p.evict.Len() != evictable[i] {
-			return fmt.Errorf("pool %s: policy holds %d of %d", p.name, p.evict.Len(), evictable[i])
+		if p.evict.Len() != ranked[i] {
+			return fmt.Errorf("pool %s: policy holds %d of %d", p.name, p.evict.Len(), ranked[i])
+		}
+		if err := auditVictims(p.evict, func(id policy.ID) bool { return candidates[id] && s.objects.Get(id).pool == p }, candidates); err != nil {
+			return fmt.Errorf("pool %s: %w", p.name, err)
 		}
 		total += p.used
 	}
 	for t, a := range tenants {
+		if t.evict != nil {
+			if err := auditVictims(t.evict, func(id policy.ID) bool { return candidates[id] && s.objects.Get(id).tenant == t }, candidates); err != nil {
+				return fmt.Errorf("tenant %s: %w", t.Name, err)
+			}
+		}
 		if t.total() != a.used || t.pinned != a.pinned || t.leaving != a.bytes[classDemoting] {
 			return fmt.Errorf("tenant %s: %+v, its objects give %+v", t.Name, t, a)
 		}
@@ -515,16 +561,74 @@ func (s *Store) auditLocked() error {
 	return s.auditLowerLocked()
 }
 
+// auditVictims asks a policy for all that it would let go.
+func auditVictims(p policy.Eviction, want func(policy.ID) bool, all map[policy.ID]bool) (err error) {
+	asked := 0
+	p.Victim(func(id policy.ID) bool {
+		asked++
+		if !want(id) {
+			err = fmt.Errorf("object %x may not leave", id)
+		}
+		return false
+	})
+	for id := range all {
+		if want(id) {
+			asked--
+		}
+	}
+	if err == nil && asked != 0 {
+		err = fmt.Errorf("%d victims too many or too few", asked)
+	}
+	return err
+}
+
+// auditExtents checks that an object's memory is what it costs, and that it has
+// holes where a thinned one has, and nowhere else.
+func (s *Store) auditExtents(o *object) error {
+	bytes, pages := 4*int64(o.spec.Tokens), 4*int64(o.spec.Tokens)
+	for i := range o.shares {
+		at, holes := int64(0), int64(0)
+		states := o.layout().states
+		for _, e := range o.shares[i].extents {
+			if e.Off == hole {
+				holes += e.Len
+				if !slices.ContainsFunc(states, func(run gpuipc.Extent) bool { return run.Off <= at && at+e.Len <= run.Off+run.Len }) {
+					return fmt.Errorf("%s: a hole of %d bytes at %d, its states lie at %v", o.name(), e.Len, at, states)
+				}
+			} else {
+				bytes += e.Len
+				pages += s.pagesOf(e.Len)
+			}
+			at += e.Len
+		}
+		want := int64(0)
+		if o.shadow && o.fill == nil || o.thin && o.fill == nil {
+			want = o.stateBytes / int64(len(o.shares))
+		}
+		if holes != want || at != o.rankBytes {
+			return fmt.Errorf("%s: holes of %d bytes in %d, want %d in %d", o.name(), holes, at, want, o.rankBytes)
+		}
+	}
+	if bytes != o.bytes || pages != o.pageBytes {
+		return fmt.Errorf("%s: costs %d bytes and %d of pages, its extents have %d and %d", o.name(), o.bytes, o.pageBytes, bytes, pages)
+	}
+	return nil
+}
+
 // auditLowerLocked recomputes what is kept for the lower tier.
 func (s *Store) auditLowerLocked() error {
 	var dirty, ahead [poolCount]int64
-	var tracked [poolCount]int
+	var tracked, unclean [poolCount]int
 	unused, leaving, written := uint64(0), uint64(0), map[Name]int{}
 	for _, o := range s.objects.Places() {
 		if o == nil {
 			continue
 		}
-		want := s.cfg.Lower != nil && o.linked && o.published && o.pins == 0 && o.stored == 0 && o.write == nil && !o.refused
+		unwritten := s.cfg.Lower != nil && o.linked && o.published && !o.thin && o.stored == 0
+		if unwritten {
+			unclean[o.pool.number]++
+		}
+		want := unwritten && o.pins == 0 && o.write == nil && !o.refused
 		if o.tracked != want {
 			return fmt.Errorf("%s: among the dirty %v, should be %v", o.name(), o.tracked, want)
 		}
@@ -559,7 +663,7 @@ func (s *Store) auditLowerLocked() error {
 		}
 	}
 	for i, p := range s.pools {
-		if p.dirtyBytes != dirty[i] || p.aheadBytes != ahead[i] || p.dirty != nil && p.dirty.Len() != tracked[i] {
+		if p.dirtyBytes != dirty[i] || p.aheadBytes != ahead[i] || p.dirty != nil && p.dirty.Len() != unclean[i] || p.dirtyObjects != tracked[i] {
 			return fmt.Errorf("pool %s: %d dirty and %d read ahead, objects give %d and %d", p.name, p.dirtyBytes, p.aheadBytes, dirty[i], ahead[i])
 		}
 		if p.aheadBytes > p.budget/aheadShare {

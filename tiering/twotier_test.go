@@ -89,8 +89,7 @@ func (x *twoTiers) dropAll() {
 	s.mu.Lock()
 	for _, p := range s.pools {
 		for p.used > p.pinned {
-			s.evictLocked(p.evict, true, &b)
-			s.counters.EvictedRoom++
+			s.evictLocked(p.evict, forRoom, &b)
 		}
 	}
 	s.mu.Unlock()

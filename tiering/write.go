@@ -70,11 +70,14 @@ func (s *Store) wantLocked(o *object, level Level, patient bool, b *outside) err
 	}
 	w := &write{want: level, reached: LevelMemory, patient: patient}
 	if e, held := s.belowLocked(o); held {
-		o.stored, w.reached = e.Level, e.Level
+		w.reached = e.Level
+		s.storedLocked(o, e.Level)
 		if e.Level >= level {
-			s.trackLocked(o)
 			return nil
 		}
+	}
+	if o.thin {
+		return fmt.Errorf("%s: its states are not in memory: %w", o.name(), ErrUnavailable)
 	}
 	o.write = w
 	n := o.label()
@@ -83,7 +86,7 @@ func (s *Store) wantLocked(o *object, level Level, patient bool, b *outside) err
 	if err != nil {
 		s.unwriteLocked(o)
 	}
-	s.trackLocked(o)
+	s.rankLocked(o)
 	return err
 }
 
@@ -153,7 +156,12 @@ func (s *Store) followLocked(o *object, b *outside) (waits bool, err error) {
 	if up == nil {
 		return false, nil
 	}
-	if e, held := s.belowLocked(up); w.turns == maxTurns && (!held || e.Level < w.want) {
+	e, held := s.belowLocked(up)
+	if held && up.thin {
+		w.want = min(w.want, e.Level) // it cannot be made safer
+		return false, nil
+	}
+	if w.turns == maxTurns && (!held || e.Level < w.want) {
 		return false, fmt.Errorf("%s: its parent does not stay: %w", o.name(), ErrFull)
 	}
 	if err := s.wantLocked(up, w.want, w.patient, b); err != nil {
@@ -210,7 +218,8 @@ func (s *Store) writtenLocked(o *object, reached Level, err error, b *outside) {
 			s.counters.Written++
 			s.counters.WrittenBytes += uint64(o.bytes)
 		}
-		w.reached, o.stored = max(w.reached, reached), max(o.stored, reached)
+		w.reached = max(w.reached, reached)
+		s.storedLocked(o, max(o.stored, reached))
 		if w.want > asked && reached >= asked && s.turnLocked(o, b) == nil {
 			return
 		}
@@ -270,7 +279,7 @@ func (s *Store) endWriteLocked(o *object, b *outside) {
 	if n := o.label(); o.removed && !slices.ContainsFunc(s.writes[n], func(other *object) bool { return other.removed }) {
 		b.removed = append(b.removed, n)
 	}
-	s.trackLocked(o)
+	s.rankLocked(o)
 	s.settleLocked(o)
 	for _, f := range w.followers {
 		if w.reached >= LevelLogged {

@@ -1,0 +1,120 @@
+package tiering
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/policy/cost"
+)
+
+// rankLocked keeps the policies up to date after something about o changed. They
+// hold what is published and has its states, suspended unless it may leave: then
+// a victim costs the same however much is leased, and a use counts when it
+// happens, of the object that was asked for and not of those it extends.
+func (s *Store) rankLocked(o *object) {
+	ranked := o.linked && o.published && !o.thin
+	candidate := ranked && o.pins == 0 && (o.children == 0 || o.children == 1 && s.mayThin(o))
+	if ranked != o.ranked {
+		o.ranked = ranked
+		o.candidate = ranked
+		it := policy.Item{}
+		if ranked {
+			it = s.itemLocked(o)
+		}
+		for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evict} {
+			switch {
+			case p == nil: // a tenant without a quota
+			case ranked:
+				p.Insert(o.id, it, o.used)
+			default:
+				p.Remove(o.id)
+			}
+		}
+	}
+	if candidate != o.candidate {
+		o.candidate = candidate
+		for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evict} {
+			switch {
+			case p == nil:
+			case candidate:
+				p.Resume(o.id)
+			default:
+				p.Suspend(o.id)
+			}
+		}
+	}
+	s.trackLocked(o)
+}
+
+// usedLocked tells the policies of a use.
+func (s *Store) usedLocked(o *object, now time.Time) {
+	o.used = now
+	for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evict, o.pool.dirty} {
+		if p != nil {
+			p.Touch(o.id, now)
+		}
+	}
+}
+
+// revalueLocked tells the policies that what an object gives back, or what a hit
+// on it saves, has changed.
+func (s *Store) revalueLocked(o *object) {
+	if !o.ranked {
+		return
+	}
+	it := s.itemLocked(o)
+	for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evict, o.pool.dirty} {
+		if p != nil {
+			p.Update(o.id, it)
+		}
+	}
+}
+
+// itemLocked is what policies know of an object. A node without children takes
+// along the thinned ones that only it extends, and saves the tokens since the
+// last node that is whole.
+func (s *Store) itemLocked(o *object) policy.Item {
+	bytes, begin, end := o.pageBytes, 0, o.end-o.begin // a segment may stand anywhere
+	if o.kind != 0 {
+		begin, end = o.begin, o.end
+		if o.children > 0 {
+			bytes = o.statePages
+		}
+		alone := o.children == 0
+		for up := o.parent; up != nil && up.thin; up = up.parent {
+			begin = up.begin
+			if alone = alone && up.children == 1; alone {
+				bytes += up.pageBytes
+			}
+		}
+	}
+	h := cost.Held{Begin: begin, End: end, Bytes: o.rankBytes * int64(len(o.shares)), In: cost.Tier(s.place)}
+	if o.stored != 0 {
+		h.Below = cost.TierDisk
+	}
+	prices := o.profile.prices.now()
+	return policy.Item{
+		Bytes: bytes, Tokens: end - begin, Tenant: uint32(o.tenant.ID), Key: o.contentKey(),
+		// What saves nothing is still worth more the more tokens it has.
+		Saved: max(prices.Saved(h), prices.Prefill().Marginal(begin, end)/1000),
+	}
+}
+
+// contentKey names an object to policies that remember what has left: the same
+// when it comes back. It is never 0.
+func (o *object) contentKey() uint64 {
+	const odd = 0x9e3779b97f4a7c15 // of the golden ratio: spreads small numbers over all bits
+	who := uint64(o.kind)<<56 | uint64(o.profile.id)<<24 ^ uint64(o.tenant.ID)
+	return max(1, binary.LittleEndian.Uint64(o.key[:8])^who*odd)
+}
+
+// storedLocked notes what the lower tier holds of an object.
+func (s *Store) storedLocked(o *object, level Level) {
+	if (o.stored == 0) != (level == 0) {
+		o.stored = level
+		s.revalueLocked(o)
+	}
+	o.stored = level
+	s.rankLocked(o)
+}
