@@ -13,13 +13,12 @@ import (
 // cache when it ends.
 func BenchmarkServe(b *testing.B) {
 	swe := tracetest.SWE(b, tracetest.Orders(b), tracetest.Sessions(b, 100), "c5_sps1_art7.5")
-	conversations := hybrid(300 * gigabyte)
-	conversations.SymbolTokens = 512
+	talk := conversations(300)
 	for _, on := range []struct {
 		name   string
 		trace  tracetest.Trace
 		config prefixcache.Config
-	}{{"swe", swe, hybrid(40 * gigabyte)}, {"mooncake", tracetest.Mooncake(b), conversations}} {
+	}{{"swe", swe, hybrid(40)}, {"mooncake", tracetest.Mooncake(b), talk}} {
 		for _, name := range []string{"lru", "gdsf", "default"} {
 			b.Run(fmt.Sprintf("trace=%s/policy=%s", on.name, name), func(b *testing.B) {
 				eviction, _ := policy.Named(name)

@@ -1,7 +1,11 @@
 package prefixcache_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"math"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/cost"
@@ -9,10 +13,23 @@ import (
 	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
 )
 
+// The numbers here are what the simulator that Marconi's authors released gives
+// on the request streams of the data sets. Our caches have to meet them within
+// 0.1 %; they do so to the last digit printed.
+
 const gigabyte = 1_000_000_000
 
-func hybrid(capacity int64) prefixcache.Config {
-	return prefixcache.Config{Shape: cost.MarconiHybrid7B(cost.ScanCode), CapacityBytes: capacity}
+// long asks for every number that there is, some minutes of work.
+func long() bool { return os.Getenv("SPLICED_LONG") != "" }
+
+func hybrid(capacityGB int64) prefixcache.Config {
+	return prefixcache.Config{Shape: cost.MarconiHybrid7B(cost.ScanCode), CapacityBytes: capacityGB * gigabyte}
+}
+
+func conversations(capacityGB int64) prefixcache.Config {
+	c := hybrid(capacityGB)
+	c.SymbolTokens = 512
+	return c
 }
 
 func replay(trace tracetest.Trace, to prefixcache.Cache) prefixcache.Stats {
@@ -23,25 +40,231 @@ func replay(trace tracetest.Trace, to prefixcache.Cache) prefixcache.Stats {
 func near(t *testing.T, what string, got, want float64) {
 	t.Helper()
 	off := got/want - 1
-	t.Logf("%-40s %.6f, reference %.6f, %+.4f %%", what, got, want, off*100)
+	t.Logf("%-12s %.6f  reference %.6f  %+.4f %%", what, got, want, off*100)
 	if math.Abs(off) > 0.001 {
 		t.Errorf("%s: %.6f, reference %.6f, off by %+.3f %%", what, got, want, off*100)
 	}
 }
 
-func TestReleasedHitRatesAt40GB(t *testing.T) {
-	trace := tracetest.SWE(t, tracetest.Orders(t), tracetest.Sessions(t, 100), "c5_sps1_art7.5")
-	c := hybrid(40 * gigabyte)
-	near(t, "V1", replay(trace, prefixcache.NewPathLRU(c)).HitRate(), 0.266452)
-	q := prefixcache.AsReleased()
-	near(t, "V3 0", replay(trace, prefixcache.NewMarconi(c, prefixcache.MarconiOptions{Quirks: q})).HitRate(), 0.317610)
-	near(t, "V3 .1", replay(trace, prefixcache.NewMarconi(c, prefixcache.MarconiOptions{Quirks: q, Alpha: 0.1})).HitRate(), 0.445100)
-	near(t, "V3 1", replay(trace, prefixcache.NewMarconi(c, prefixcache.MarconiOptions{Quirks: q, Alpha: 1})).HitRate(), 0.403453)
-	m := prefixcache.NewMarconi(c, prefixcache.MarconiOptions{Quirks: q, Bootstrap: 5})
-	near(t, "V2", replay(trace, m).HitRate(), 0.377048)
-	t.Log(m.Alpha())
-	m = prefixcache.NewMarconi(c, prefixcache.MarconiOptions{Bootstrap: 5})
-	near(t, "F2", replay(trace, m).HitRate(), 0.374842)
-	t.Log(m.Alpha())
-	near(t, "F3 .1", replay(trace, prefixcache.NewMarconi(c, prefixcache.MarconiOptions{Alpha: 0.1})).HitRate(), 0.428391)
+// row is the reference for a stream and a capacity: token hit rates, the alphas
+// that gave them (-1 = never tuned), work saved.
+type row struct {
+	Trace string
+	Cap   int64 // bytes
+
+	Vllm, V1, V2, V3max float64
+	V2a, V3a            float64
+	F2, F3max           float64 // quirks fixed
+	F2a, F3a            float64
+	FlopV1, FlopV2      float64
+}
+
+// everyday is the part of the reference that plain tests meet.
+var everyday = []row{
+	{"c5_sps1_art7.5", 40, 0.025863, 0.266452, 0.377048, 0.4451, 0.1, 0.1, 0.374842, 0.428391, 0.2, 0.1, 97003889332846600, 135984623924412420},
+	{"c5_sps1_art7.5", 60, 0.032919, 0.44991, 0.571935, 0.571935, 0, 0, 0.531028, 0.570467, 0.1, 0, 163480254647238660, 207515142590431230},
+	{"app_sps1_art7.5", 20, 0.015453, 0.120243, 0.208674, 0.247688, 2, 1.9, 0.208944, 0.247832, 2, 0.9, 63959656849080320, 112671194065797120},
+}
+
+// rows are those of everyday or, when long, all that the data set has.
+func rows(t *testing.T) []row {
+	if !long() {
+		list := make([]row, len(everyday))
+		for i, r := range everyday {
+			r.Cap *= gigabyte
+			list[i] = r
+		}
+		return list
+	}
+	var file struct{ SWE100 []row }
+	if err := json.Unmarshal(tracetest.Read(t, "marconi_reference.json"), &file); err != nil {
+		t.Fatal(err)
+	}
+	for i := range file.SWE100 {
+		file.SWE100[i].Trace = strings.TrimPrefix(file.SWE100[i].Trace, "swe100_")
+	}
+	return file.SWE100
+}
+
+func TestAgentSessionsMeetTheReference(t *testing.T) {
+	if testing.Short() {
+		t.Skip("some seconds of simulation")
+	}
+	orders, sessions := tracetest.Orders(t), tracetest.Sessions(t, 100)
+	for _, r := range rows(t) {
+		t.Run(fmt.Sprintf("%s/%dGB", r.Trace, r.Cap/gigabyte), func(t *testing.T) {
+			t.Parallel()
+			meet(t, r, tracetest.SWE(t, orders, sessions, r.Trace))
+		})
+	}
+}
+
+func meet(t *testing.T, r row, trace tracetest.Trace) {
+	c := hybrid(r.Cap / gigabyte)
+	near(t, "vLLM+", replay(trace, prefixcache.NewBlocks(c, prefixcache.BlockOptions{})).HitRate(), r.Vllm)
+	v1 := replay(trace, prefixcache.NewPathLRU(c))
+	near(t, "V1", v1.HitRate(), r.V1)
+	near(t, "V1 FLOPs", v1.FLOPsSaved/1e17, r.FlopV1/1e17)
+
+	released := prefixcache.AsReleased()
+	v2 := tuned(t, trace, c, released, "V2", r.V2, r.V2a)
+	near(t, "V2 FLOPs", v2.FLOPsSaved/1e17, r.FlopV2/1e17)
+	static(t, trace, c, released, "V3", r.V3max, r.V3a)
+	tuned(t, trace, c, prefixcache.Quirks{}, "fixed V2", r.F2, r.F2a)
+	static(t, trace, c, prefixcache.Quirks{}, "fixed V3", r.F3max, r.F3a)
+}
+
+// tuned replays with alpha found by bootstrap. The reference took the alpha that
+// its workers were first to report: where alphas tie, the hit rate is what has to
+// agree.
+func tuned(t *testing.T, trace tracetest.Trace, c prefixcache.Config, q prefixcache.Quirks, what string, hitRate, alpha float64) prefixcache.Stats {
+	t.Helper()
+	m := prefixcache.NewMarconi(c, prefixcache.MarconiOptions{Bootstrap: 5, Quirks: q})
+	s := replay(trace, m)
+	near(t, what, s.HitRate(), hitRate)
+	got, done := m.Alpha()
+	if !done {
+		got = -1
+	}
+	if got != alpha {
+		t.Errorf("%s: alpha %v (-1 = never tuned), reference %v", what, got, alpha)
+	}
+	return s
+}
+
+// static replays with the alpha that hindsight finds best; when long, it looks
+// for a better one too.
+func static(t *testing.T, trace tracetest.Trace, c prefixcache.Config, q prefixcache.Quirks, what string, hitRate, alpha float64) {
+	t.Helper()
+	at := func(alpha float64) float64 {
+		return replay(trace, prefixcache.NewMarconi(c, prefixcache.MarconiOptions{Alpha: alpha, Quirks: q})).HitRate()
+	}
+	near(t, what, at(alpha), hitRate)
+	if !long() {
+		return
+	}
+	best := 0.0
+	for i := range 21 {
+		best = max(best, at(float64(i)/10))
+	}
+	near(t, what+" best", best, hitRate)
+}
+
+// A trace of conversations has one symbol for 512 tokens and unknown answers.
+func TestConversationsMeetTheReference(t *testing.T) {
+	if testing.Short() {
+		t.Skip("some seconds of simulation")
+	}
+	trace := tracetest.Mooncake(t)
+	if long() {
+		conversationsWhole(t, trace)
+		return
+	}
+	c := conversations(300)
+	near(t, "V1", replay(trace, prefixcache.NewPathLRU(c)).HitRate(), 0.188509)
+	tuned(t, trace, c, prefixcache.AsReleased(), "V2", 0.131690, 0.4)
+	static(t, trace, c, prefixcache.Quirks{}, "fixed V3", 0.190578, 0)
+	c = conversations(100)
+	near(t, "per 32", replay(trace, prefixcache.NewBlocks(c, prefixcache.BlockOptions{Symbols: 1, States: 16})).HitRate(), 0.0436976)
+	near(t, "per block", replay(trace, prefixcache.NewBlocks(c, prefixcache.BlockOptions{Symbols: 1})).HitRate(), 0.0536582)
+}
+
+func conversationsWhole(t *testing.T, trace tracetest.Trace) {
+	var file struct {
+		Moonconv struct{ Hit map[string]float64 }
+	}
+	if err := json.Unmarshal(tracetest.Read(t, "marconi_reference.json"), &file); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range file.Moonconv.Hit {
+		if strings.HasSuffix(key, "alpha") {
+			continue
+		}
+		t.Run(key, func(t *testing.T) {
+			t.Parallel()
+			gb, name, _ := strings.Cut(key, " ")
+			var capacity int64
+			fmt.Sscan(gb, &capacity)
+			c := conversations(capacity)
+			quirks := prefixcache.AsReleased()
+			if name[0] == 'F' {
+				quirks = prefixcache.Quirks{}
+			}
+			switch name {
+			case "vllm32":
+				near(t, key, replay(trace, prefixcache.NewBlocks(c, prefixcache.BlockOptions{Symbols: 1, States: 16})).HitRate(), want)
+			case "block512":
+				near(t, key, replay(trace, prefixcache.NewBlocks(c, prefixcache.BlockOptions{Symbols: 1})).HitRate(), want)
+			case "V1":
+				near(t, key, replay(trace, prefixcache.NewPathLRU(c)).HitRate(), want)
+			case "V2", "F2":
+				tuned(t, trace, c, quirks, key, want, file.Moonconv.Hit[key+" alpha"])
+			default:
+				var alpha float64
+				if _, err := fmt.Sscanf(name[3:], "a=%g", &alpha); err != nil {
+					t.Fatal(err)
+				}
+				near(t, key, replay(trace, prefixcache.NewMarconi(c, prefixcache.MarconiOptions{Alpha: alpha, Quirks: quirks})).HitRate(), want)
+			}
+		})
+	}
+}
+
+// Without a limit every cache of the tree kind holds the same: nodes are at ends
+// and branches.
+func TestUnlimitedCachesMeetTheReference(t *testing.T) {
+	if testing.Short() {
+		t.Skip("some seconds of simulation")
+	}
+	orders, sessions := tracetest.Orders(t), tracetest.Sessions(t, 100)
+	const unlimited = 1 << 30 // GB
+	for name, want := range map[string]float64{"c5_sps1_art7.5": 0.65069, "app_sps1_art7.5": 0.97361} {
+		near(t, name, replay(tracetest.SWE(t, orders, sessions, name), prefixcache.NewPathLRU(hybrid(unlimited))).HitRate(), want)
+	}
+	near(t, "mooncake", replay(tracetest.Mooncake(t), prefixcache.NewPathLRU(conversations(unlimited))).HitRate(), 0.36678)
+}
+
+// The reference is printed in whole milliseconds.
+func TestModelledTTFTMeetsTheReference(t *testing.T) {
+	if testing.Short() {
+		t.Skip("some seconds of simulation")
+	}
+	orders, sessions := tracetest.Orders(t), tracetest.Sessions(t, 100)
+	for _, r := range []struct {
+		trace                      string
+		gb                         int64
+		cold, blocks, lru, marconi [3]float64 // P5, P50, P95
+	}{
+		{"c5_sps1_art7.5", 40, [3]float64{132, 386, 918}, [3]float64{118, 375, 910}, [3]float64{20, 301, 753}, [3]float64{20, 267, 619}},
+		{"c5_sps1_art7.5", 100, [3]float64{132, 386, 918}, [3]float64{103, 370, 902}, [3]float64{20, 150, 415}, [3]float64{20, 145, 396}},
+		{"app_sps1_art7.5", 60, [3]float64{131, 566, 1308}, [3]float64{113, 555, 1290}, [3]float64{20, 28, 810}, [3]float64{20, 26, 781}},
+	} {
+		trace, c := tracetest.SWE(t, orders, sessions, r.trace), hybrid(r.gb)
+		if r.gb == 100 && !long() {
+			continue // its bootstrap window is nearly the whole trace
+		}
+		for name, run := range map[string]struct {
+			cache prefixcache.Cache
+			want  [3]float64
+		}{
+			"no cache": {prefixcache.NewPathLRU(hybrid(0)), r.cold},
+			"vLLM+":    {prefixcache.NewBlocks(c, prefixcache.BlockOptions{}), r.blocks},
+			"SGLang+":  {prefixcache.NewPathLRU(c), r.lru},
+			"Marconi":  {prefixcache.NewMarconi(c, prefixcache.MarconiOptions{Bootstrap: 5, Quirks: prefixcache.AsReleased()}), r.marconi},
+		} {
+			ttft := prefixcache.NewTTFT()
+			trace(func(input, output []uint32) {
+				h := run.cache.Serve(prefixcache.Request{Input: input, Output: output})
+				if name == "no cache" {
+					h.Tokens = 0
+				}
+				ttft.Add(h)
+			})
+			for i, p := range []float64{5, 50, 95} {
+				if got := ttft.Percentile(p); math.Abs(got-run.want[i]) > 0.51 {
+					t.Errorf("%s %d GB %s: P%v is %.3f ms, reference %v", r.trace, r.gb, name, p, got, run.want[i])
+				}
+			}
+		}
+	}
 }

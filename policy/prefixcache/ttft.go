@@ -10,17 +10,22 @@ import (
 // method of Marconi's evaluation. It remembers one number a request.
 type TTFT struct {
 	Fixed, PerToken float64
+	StepTokens      int // what is to be computed counts as the first multiple of it above; 0 = as it is
 	samples         []float64
 	sorted          bool
 }
 
 // NewTTFT has the line fitted to the measurements that Marconi's authors
-// released: Jamba 1.5 Mini on four A100 of 40 GB.
-func NewTTFT() *TTFT { return &TTFT{Fixed: 17.814, PerToken: 0.052964} }
+// released, Jamba 1.5 Mini on four A100 of 40 GB, taken every 50 tokens.
+func NewTTFT() *TTFT { return &TTFT{Fixed: 17.814, PerToken: 0.052964, StepTokens: 50} }
 
 // Add notes a request.
 func (t *TTFT) Add(h Hit) {
-	t.samples = append(t.samples, t.Fixed+t.PerToken*float64(h.Input-h.Tokens))
+	tokens := h.Input - h.Tokens
+	if t.StepTokens > 0 {
+		tokens = (tokens/t.StepTokens + 1) * t.StepTokens
+	}
+	t.samples = append(t.samples, t.Fixed+t.PerToken*float64(tokens))
 	t.sorted = false
 }
 
