@@ -1,0 +1,65 @@
+package checkpoint
+
+import (
+	"maps"
+	"slices"
+)
+
+// maxCells bounds a histogram. At γ = 0.99 a cell that was hit once is below a
+// millionth of the newest after 1,400 hits, so nothing of weight is dropped.
+const maxCells = 4096
+
+// Histogram counts values with exponential weights: each hit weighs γ times the
+// next one (Theorem 4 of the Sparse Prefix Caching paper). Adding takes constant
+// time, amortised.
+type Histogram struct {
+	gamma float64
+	unit  float64 // weight of the newest hit; grows instead of every cell shrinking
+	cells map[int]float64
+}
+
+// NewHistogram starts empty; 0 < gamma <= 1.
+func NewHistogram(gamma float64) *Histogram {
+	return &Histogram{gamma: gamma, unit: 1, cells: map[int]float64{}}
+}
+
+// Add counts a value as the newest.
+func (h *Histogram) Add(value int) {
+	h.unit /= h.gamma
+	h.cells[value] += h.unit
+	if h.unit > 1e100 || len(h.cells) > maxCells {
+		h.rescale()
+	}
+}
+
+// rescale makes the newest hit weigh one and drops what has next to no weight.
+func (h *Histogram) rescale() {
+	for value, w := range h.cells {
+		h.cells[value] = w / h.unit
+	}
+	h.unit = 1
+	for least := 1e-6; len(h.cells) > maxCells/2; least *= 2 {
+		maps.DeleteFunc(h.cells, func(_ int, w float64) bool { return w < least })
+	}
+}
+
+// Empty reports whether nothing was counted.
+func (h *Histogram) Empty() bool { return len(h.cells) == 0 }
+
+// Law gives each value above zero its weight, the newest hit weighing one.
+func (h *Histogram) Law() Law { return lawOf(h.cells, 1/h.unit) }
+
+func (h *Histogram) clone() *Histogram {
+	return &Histogram{gamma: h.gamma, unit: h.unit, cells: maps.Clone(h.cells)}
+}
+
+func lawOf(cells map[int]float64, scale float64) Law {
+	var l Law
+	for _, value := range slices.Sorted(maps.Keys(cells)) {
+		if value > 0 {
+			l.Depth = append(l.Depth, value)
+			l.Weight = append(l.Weight, cells[value]*scale)
+		}
+	}
+	return l
+}

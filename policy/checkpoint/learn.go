@@ -1,0 +1,92 @@
+package checkpoint
+
+import "slices"
+
+// shareUnits is the resolution of shares of a length.
+const shareUnits = 1024
+
+// laws are the three histograms and what turns tails into depths.
+type laws struct {
+	block              int
+	depth, share, tail *Histogram
+	length             float64 // weighted mean of the lengths that were hit
+	weight             float64 // sum of weights, up to 1/(1-γ)
+	gamma              float64
+}
+
+func newLaws(block int, gamma float64) laws {
+	return laws{block: block, gamma: gamma, depth: NewHistogram(gamma), share: NewHistogram(gamma), tail: NewHistogram(gamma)}
+}
+
+func (l *laws) add(h Hit) {
+	l.depth.Add(h.Depth / l.block)
+	l.share.Add(min(h.Depth*shareUnits/h.Length, shareUnits))
+	l.tail.Add(h.Length - h.Depth + 1) // from one: zero has no place in a law
+	l.weight = l.weight*l.gamma + 1
+	l.length += (float64(h.Length) - l.length) / l.weight
+}
+
+// Problem is what a Planner had learned at one moment, to be solved off the hot
+// path.
+type Problem struct {
+	laws   laws
+	budget int
+}
+
+// Solution is a solved Problem. It is immutable.
+type Solution struct {
+	block              int
+	depth, share, tail *Schedule
+	reference          int // length at which tails were made depths
+}
+
+// Solve runs the dynamic program three times: some milliseconds at a budget of
+// 64, less than one at 8.
+func (p Problem) Solve() *Solution {
+	l := &p.laws
+	s := &Solution{block: l.block, reference: max(1, int(l.length))}
+	s.depth = l.depth.Law().Solve(p.budget)
+	s.share = l.share.Law().Solve(p.budget)
+	s.tail = l.tailLaw(s.reference).Solve(p.budget)
+	return s
+}
+
+// tailLaw turns distances from the end into depths of a prompt of the given
+// length. Only what lies above the first checkpoint depends on that length.
+func (l *laws) tailLaw(reference int) Law {
+	from := l.tail.Law()
+	var to Law
+	for i := range from.Depth {
+		if depth := reference - from.Depth[i] + 1; depth > 0 {
+			to.Depth = append(to.Depth, depth)
+			to.Weight = append(to.Weight, from.Weight[i])
+		}
+	}
+	slices.Reverse(to.Depth)
+	slices.Reverse(to.Weight)
+	return to
+}
+
+func (s *Solution) byDepth(n, m int) []int {
+	positions := s.depth.Place(n/s.block, m)
+	for i := range positions {
+		positions[i] *= s.block
+	}
+	return positions
+}
+
+func (s *Solution) byShare(n, m int) []int {
+	positions := s.share.Place(shareUnits, m)
+	for i := range positions {
+		positions[i] = positions[i] * n / shareUnits
+	}
+	return Align(positions, s.block)
+}
+
+func (s *Solution) byTail(n, m int) []int {
+	positions := s.tail.Place(s.reference, m)
+	for i := range positions {
+		positions[i] = max(0, n-(s.reference-positions[i]))
+	}
+	return Align(positions, s.block)
+}

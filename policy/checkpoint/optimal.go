@@ -1,0 +1,142 @@
+package checkpoint
+
+import "sort"
+
+// Law is a distribution of overlap depths in any unit: Depth ascending and
+// above zero, Weight not negative, of any sum.
+type Law struct {
+	Depth  []int
+	Weight []float64
+}
+
+// Cost is the summed weight times what has to be computed again from the
+// deepest checkpoint at or above each depth: E[r(T; C)] times the sum of
+// weights. Positions ascend.
+func (l Law) Cost(positions []int) float64 {
+	at, next, cost := 0, 0, 0.0
+	for i, depth := range l.Depth {
+		for next < len(positions) && positions[next] <= depth {
+			at = positions[next]
+			next++
+		}
+		cost += l.Weight[i] * float64(depth-at)
+	}
+	return cost
+}
+
+// Optimal places at most m checkpoints so that Cost is least. Positions ascend;
+// fewer than m are answered when more would save nothing.
+func (l Law) Optimal(m int) []int {
+	if len(l.Depth) == 0 {
+		return nil
+	}
+	return l.Solve(m).Place(l.Depth[len(l.Depth)-1], m)
+}
+
+// Schedule is a solved law: the best positions for every budget up to the one
+// it was solved for and for every length a prompt may have. It is immutable.
+type Schedule struct {
+	x      []int
+	choice [][]int32 // [checkpoints-1][prefix of x]: last checkpoint, from one; 0 = one fewer is as good
+}
+
+// Solve finds the best placements of 1 to m checkpoints in O(N·m) time and
+// 4·N·m bytes for N depths that have weight.
+//
+// With x the depths, p the weights, P and T the prefix sums of p and p·x, the
+// recurrence over the last checkpoint s (Theorem 2, for depths that need not be
+// 1, 2, …) is
+//
+//	dp[0][j] = T[j]
+//	dp[m][j] = min over s <= j of dp[m-1][s-1] + (T[j]-T[s-1]) - x[s]·(P[j]-P[s-1])
+//
+// For a given m each s is a line in P[j] of slope -x[s]: slopes fall with s and
+// the queries P[j] rise with j, so the lower envelope is a queue that only drops
+// at its ends. A checkpoint may move down to the next depth that has weight
+// without making any depth dearer, so positions are looked for among those.
+func (l Law) Solve(m int) *Schedule {
+	s := newSolver(l)
+	solved := &Schedule{x: s.x}
+	for range min(m, len(s.x)) {
+		solved.choice = append(solved.choice, s.layer())
+	}
+	return solved
+}
+
+// Place reads out the best m positions of those up to limit, for depths up to
+// limit; ascending.
+func (s *Schedule) Place(limit, m int) []int {
+	j := sort.SearchInts(s.x, limit+1)
+	m = max(0, min(m, len(s.choice)))
+	positions := make([]int, 0, m)
+	for k := m - 1; k >= 0 && j > 0; k-- {
+		if last := int(s.choice[k][j]); last > 0 {
+			positions = append(positions, s.x[last-1])
+			j = last - 1
+		}
+	}
+	sort.Ints(positions)
+	return positions
+}
+
+// solver holds two rows of the table; index j counts depths, from one.
+type solver struct {
+	x        []int
+	p, t     []float64 // prefix sums, from zero
+	row, old []float64
+	hull     []envelope
+}
+
+// envelope is the line offset - slope·P of last checkpoint at.
+type envelope struct {
+	slope, offset float64
+	at            int32
+}
+
+func newSolver(l Law) *solver {
+	s := &solver{p: []float64{0}, t: []float64{0}}
+	for i, depth := range l.Depth {
+		if w := l.Weight[i]; w > 0 {
+			s.x = append(s.x, depth)
+			s.p = append(s.p, s.p[len(s.p)-1]+w)
+			s.t = append(s.t, s.t[len(s.t)-1]+w*float64(depth))
+		}
+	}
+	s.row = append([]float64(nil), s.t...)
+	s.old = make([]float64, len(s.t))
+	s.hull = make([]envelope, 0, len(s.t))
+	return s
+}
+
+// layer allows one more checkpoint and answers the last one of each prefix.
+func (s *solver) layer() []int32 {
+	choice := make([]int32, len(s.x)+1)
+	s.row, s.old = s.old, s.row
+	s.row[0] = 0
+	hull, head := s.hull[:0], 0
+	for j := 1; j <= len(s.x); j++ {
+		slope := float64(s.x[j-1])
+		line := envelope{slope, s.old[j-1] - s.t[j-1] + slope*s.p[j-1], int32(j)}
+		for len(hull)-head >= 2 && !beneath(hull[len(hull)-2], hull[len(hull)-1], line) {
+			hull = hull[:len(hull)-1]
+		}
+		hull = append(hull, line)
+		at := s.p[j]
+		for len(hull)-head >= 2 && hull[head+1].value(at) <= hull[head].value(at) {
+			head++
+		}
+		s.row[j], choice[j] = s.t[j]+hull[head].value(at), hull[head].at
+		if s.old[j] <= s.row[j] {
+			s.row[j], choice[j] = s.old[j], 0
+		}
+	}
+	return choice
+}
+
+func (e envelope) value(at float64) float64 { return e.offset - e.slope*at }
+
+// beneath reports whether b is somewhere under both a, of smaller slope, and c,
+// of larger.
+func beneath(a, b, c envelope) bool {
+	return (b.offset-a.offset)*(c.slope-b.slope) < (c.offset-b.offset)*(b.slope-a.slope)
+}

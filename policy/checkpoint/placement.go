@@ -1,0 +1,72 @@
+package checkpoint
+
+import "math"
+
+// Balanced spreads m checkpoints evenly over a prefix of n tokens:
+// floor(i(n+1)/(m+1)), optimal where every depth is as likely and in the worst
+// case (Theorem 1).
+func Balanced(n, m int) []int {
+	positions := make([]int, 0, max(m, 0))
+	for i := 1; i <= m; i++ {
+		positions = append(positions, i*(n+1)/(m+1))
+	}
+	return ascending(positions, n)
+}
+
+// Block puts a checkpoint every ceil(n/m) tokens: what a cache of m blocks
+// keeps.
+func Block(n, m int) []int {
+	if n <= 0 || m <= 0 {
+		return nil
+	}
+	return Every(n, (n+m-1)/m)
+}
+
+// Every puts a checkpoint every step tokens.
+func Every(n, step int) []int {
+	if step <= 0 {
+		return nil
+	}
+	positions := make([]int, 0, max(n, 0)/step)
+	for at := step; at <= n; at += step {
+		positions = append(positions, at)
+	}
+	return positions
+}
+
+// Sqrt puts a checkpoint every floor(√n) tokens: as many of them as tokens to
+// compute again, at most.
+func Sqrt(n int) []int { return Every(n, int(math.Sqrt(float64(max(n, 0))))) }
+
+// Logarithmic puts m checkpoints at gaps that double from the beginning: n/2^m,
+// n/2^(m-1), … n/2.
+func Logarithmic(n, m int) []int {
+	positions := make([]int, 0, max(m, 0))
+	for i := m; i >= 1; i-- {
+		if i < 63 {
+			positions = append(positions, n>>i)
+		}
+	}
+	return ascending(positions, n)
+}
+
+// Align moves positions down to multiples of block and drops what falls
+// together or to zero. It works in place.
+func Align(positions []int, block int) []int {
+	for i := range positions {
+		positions[i] -= positions[i] % max(block, 1)
+	}
+	return ascending(positions, math.MaxInt)
+}
+
+// ascending drops what does not rise or lies outside of [1, n], in place.
+func ascending(positions []int, n int) []int {
+	kept, last := positions[:0], 0
+	for _, at := range positions {
+		if at > last && at <= n {
+			kept = append(kept, at)
+			last = at
+		}
+	}
+	return kept
+}

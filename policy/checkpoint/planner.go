@@ -1,0 +1,298 @@
+package checkpoint
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// The limits and defaults of a Planner. γ and the period are those of the Sparse
+// Prefix Caching paper; 64 is the block of its implementation.
+const (
+	MaxBudget      = 256
+	defaultBudget  = 8
+	defaultBlock   = 64
+	defaultPeriod  = 10
+	defaultGamma   = 0.99
+	maxCuts        = 64
+	ruleGamma      = 0.997 // what a rule saved 333 hits ago still counts a third
+	ruleMargin     = 0.95  // a rule takes over when it loses that part of what the leader does: following chance costs
+	branchQuarters = 4
+)
+
+// Options start a Planner; zero fields take the default.
+type Options struct {
+	BlockTokens int     // positions are multiples of it; 64
+	Budget      int     // most checkpoints of a prompt, at most MaxBudget; 8
+	Period      int     // requests between solutions; 10
+	Gamma       float64 // weight of a hit against the next one; 0.99
+}
+
+// Hit is what a request shared with a held prompt; the zero value = nothing.
+type Hit struct {
+	Depth  int // tokens shared
+	Length int // of the prompt held
+	Branch int // where the held prompt had left what was seen before it; 0 = nowhere
+	Cut    int // cuts of the held prompt that lie within Depth
+	Cuts   int // all its cuts; 0 = it had none
+}
+
+// Planner learns where prompts are left and places checkpoints. It is pure and
+// has one owner.
+//
+// Invariant: its memory does not grow with the number of requests.
+type Planner struct {
+	options  Options
+	laws     laws
+	solution *Solution
+	requests int // since the last Problem
+	hits     int // since the last Problem
+
+	lost   [][rules]float64             // by class of budget: tokens computed again, with exponential weights
+	leader []Rule                       // by class of budget
+	branch [][branchQuarters][2]float64 // by class and by how deep the branch lay: saved without and with it
+	front  [maxCuts]float64             // weight of hits that ended in the i-th cut
+	back   [maxCuts]float64             // the same, counted from the last cut
+}
+
+// New builds a planner that knows nothing.
+func New(o Options) *Planner {
+	if o.BlockTokens <= 0 {
+		o.BlockTokens = defaultBlock
+	}
+	if o.Budget <= 0 {
+		o.Budget = defaultBudget
+	}
+	o.Budget = min(o.Budget, MaxBudget)
+	if o.Period <= 0 {
+		o.Period = defaultPeriod
+	}
+	if o.Gamma <= 0 || o.Gamma > 1 {
+		o.Gamma = defaultGamma
+	}
+	classes := classOf(o.Budget) + 1
+	return &Planner{
+		options: o, laws: newLaws(o.BlockTokens, o.Gamma),
+		lost: make([][rules]float64, classes), leader: make([]Rule, classes), branch: make([][branchQuarters][2]float64, classes),
+	}
+}
+
+// classOf groups budgets by powers of two.
+func classOf(budget int) int { return bits.Len(uint(max(budget, 1))) - 1 }
+
+// Request takes in one request. What each rule would have saved on it is
+// counted before it is learned from: some 10 µs at a budget of 8.
+func (p *Planner) Request(h Hit) {
+	p.requests++
+	if h.Length <= 0 || h.Depth <= 0 {
+		return
+	}
+	h.Depth = min(h.Depth, h.Length)
+	for class := range p.lost {
+		p.score(class, h)
+	}
+	if h.Cuts > 0 {
+		p.countCut(h)
+	}
+	p.laws.add(h)
+	p.hits++
+}
+
+// reaches is the deepest checkpoint that a rule would have had for a hit.
+func (p *Planner) reaches(r Rule, budget int, h Hit) int {
+	return deepest(r.place(p.solution, h.Length, budget, p.options.BlockTokens), h.Depth)
+}
+
+func (p *Planner) score(class int, h Hit) {
+	budget, block := 1<<class, p.options.BlockTokens
+	if h.Branch >= block {
+		alone, beside := p.reaches(p.Rule(budget), budget, h), p.reaches(p.Rule(budget-1), budget-1, h)
+		if branch := h.Branch - h.Branch%block; branch <= h.Depth {
+			beside = max(beside, branch)
+		}
+		pair := &p.branch[class][quarter(h.Branch, h.Length)]
+		pair[0] = pair[0]*ruleGamma + float64(alone)
+		pair[1] = pair[1]*ruleGamma + float64(beside)
+	}
+	lost := &p.lost[class]
+	for r := range rules {
+		lost[r] = lost[r]*ruleGamma + float64(h.Depth-p.reaches(r, budget, h))
+	}
+	for r := range rules {
+		if lost[r] < lost[p.leader[class]]*ruleMargin {
+			p.leader[class] = r
+		}
+	}
+}
+
+func quarter(depth, length int) int { return min(depth*branchQuarters/length, branchQuarters-1) }
+
+func (p *Planner) countCut(h Hit) {
+	i, j := h.Cut-1, h.Cuts-h.Cut
+	for k := range maxCuts {
+		p.front[k] *= ruleGamma
+		p.back[k] *= ruleGamma
+	}
+	if i >= 0 && i < maxCuts {
+		p.front[i]++
+	}
+	if i >= 0 && j >= 0 && j < maxCuts {
+		p.back[j]++
+	}
+}
+
+// Rule is the rule that would have saved most at about that budget.
+func (p *Planner) Rule(budget int) Rule { return p.leader[min(classOf(budget), len(p.leader)-1)] }
+
+// Due reports whether a Problem should be taken, solved and installed.
+func (p *Planner) Due() bool { return p.requests >= p.options.Period && p.hits > 0 }
+
+// Problem copies what was learned, for Solve on any goroutine.
+func (p *Planner) Problem() Problem {
+	p.requests, p.hits = 0, 0
+	l := p.laws
+	l.depth, l.share, l.tail = l.depth.clone(), l.share.clone(), l.tail.clone()
+	return Problem{laws: l, budget: p.options.Budget}
+}
+
+// Install replaces the solution that positions are read from.
+func (p *Planner) Install(s *Solution) { p.solution = s }
+
+// Why says why a position was chosen. The numbers travel on the wire.
+type Why uint8
+
+// The reasons for a position.
+const (
+	WhyBranch   Why = 1 // prompts were seen to part here
+	WhyLast     Why = 2 // the end of the prompt
+	WhyBoundary Why = 3 // a cut of the application
+	WhyPlaced   Why = 4 // a rule put it there
+)
+
+// String is the reason in words.
+func (w Why) String() string {
+	switch w {
+	case WhyBranch:
+		return "branch"
+	case WhyLast:
+		return "last"
+	case WhyBoundary:
+		return "boundary"
+	case WhyPlaced:
+		return "placed"
+	}
+	return "unknown"
+}
+
+// Position is a place for a checkpoint.
+type Position struct {
+	Tokens int
+	Why    Why
+}
+
+// Prompt is what is to be inserted.
+type Prompt struct {
+	Tokens int
+	From   int   // computing begins here: nothing before it can be captured
+	Branch int   // where it leaves what was seen before; 0 = nowhere
+	Cuts   []int // boundaries of the application, ascending
+	Budget int   // most checkpoints; 0 = the planner's
+}
+
+// Place chooses at most Budget positions in (From, Tokens], ascending multiples
+// of the block: cuts first, a place being left for the branch, then the branch
+// where branches have paid, then what the leading rule says.
+func (p *Planner) Place(q Prompt) []Position {
+	budget := q.Budget
+	if budget <= 0 || budget > p.options.Budget {
+		budget = p.options.Budget
+	}
+	var chosen []Position
+	add := func(at int, why Why) {
+		at -= at % p.options.BlockTokens
+		held := slices.ContainsFunc(chosen, func(c Position) bool { return c.Tokens == at })
+		if at > max(q.From, 0) && at <= q.Tokens && !held && len(chosen) < budget {
+			chosen = append(chosen, Position{at, why})
+		}
+	}
+	branch := p.worthBranch(q, budget)
+	forCuts := budget
+	if branch && budget > 1 {
+		forCuts--
+	}
+	for _, at := range p.cuts(q, forCuts) {
+		add(at, WhyBoundary)
+	}
+	if branch {
+		add(q.Branch, WhyBranch)
+	}
+	end := q.Tokens - q.Tokens%p.options.BlockTokens
+	for _, at := range p.byRule(q, budget-len(chosen)) {
+		if at == end {
+			add(at, WhyLast)
+		} else {
+			add(at, WhyPlaced)
+		}
+	}
+	slices.SortFunc(chosen, func(a, b Position) int { return a.Tokens - b.Tokens })
+	return chosen
+}
+
+// worthBranch compares what checkpoints at branches of about that depth saved
+// with what the rule alone did; before any hit the branch wins.
+func (p *Planner) worthBranch(q Prompt, budget int) bool {
+	if q.Branch < p.options.BlockTokens || q.Branch > q.Tokens || q.Branch <= q.From {
+		return false
+	}
+	pair := p.branch[min(classOf(budget), len(p.branch)-1)][quarter(q.Branch, q.Tokens)]
+	return pair[1] >= pair[0]
+}
+
+// cuts picks at most m cuts by a law over cuts: how often hits ended in the
+// i-th from the front and from the back, and a little for every one.
+func (p *Planner) cuts(q Prompt, m int) []int {
+	var l Law
+	for i, at := range q.Cuts {
+		if at <= max(q.From, 0) || at > q.Tokens || len(l.Depth) > 0 && at <= l.Depth[len(l.Depth)-1] {
+			continue
+		}
+		w := 1.0
+		if i < maxCuts {
+			w += p.front[i]
+		}
+		if j := len(q.Cuts) - 1 - i; j < maxCuts {
+			w += p.back[j]
+		}
+		l.Depth = append(l.Depth, at)
+		l.Weight = append(l.Weight, w)
+	}
+	return l.Optimal(m)
+}
+
+// byRule is the leading rule's positions behind From, at most m: where the rule
+// wastes some on what cannot be captured it is asked for more.
+func (p *Planner) byRule(q Prompt, m int) []int {
+	if m <= 0 || q.Tokens <= 0 {
+		return nil
+	}
+	rule := p.Rule(m)
+	var best []int
+	for ask := m; ask <= max(m, p.options.Budget); ask *= 2 {
+		positions := rule.place(p.solution, q.Tokens, ask, p.options.BlockTokens)
+		behind := positions[len(positions)-countAbove(positions, q.From):]
+		if len(behind) > m {
+			break
+		}
+		best = behind
+	}
+	return best
+}
+
+func countAbove(positions []int, from int) int {
+	n := 0
+	for _, at := range positions {
+		if at > from {
+			n++
+		}
+	}
+	return n
+}

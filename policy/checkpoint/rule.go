@@ -1,0 +1,114 @@
+package checkpoint
+
+import (
+	"slices"
+	"sort"
+)
+
+// Rule is a way to place checkpoints without knowing where a prompt branches.
+type Rule uint8
+
+// The rules, in the order in which they win ties: without any hit a prompt is
+// best kept at its end, for the next turn of a conversation, and evenly before.
+const (
+	RuleEnd   Rule = iota // the end, and evenly before it
+	RuleEven              // Balanced
+	RuleBlock             // Block
+	RuleDepth             // the dynamic program over depths
+	RuleShare             // over shares of the length
+	RuleTail              // over distances from the end
+	RuleDepthShare
+	RuleTailDepth
+
+	rules
+)
+
+// String names the rule.
+func (r Rule) String() string {
+	return [...]string{"end", "even", "block", "depth", "share", "tail", "depth and share", "tail and depth"}[r]
+}
+
+// place puts at most m positions into a prompt of n tokens, multiples of block.
+// Without a solution the rules that learn answer as RuleEven.
+func (r Rule) place(s *Solution, n, m, block int) []int {
+	switch {
+	case m <= 0:
+		return nil
+	case r == RuleBlock:
+		return aligned(n, m, block)
+	case r == RuleEnd:
+		return join(Align([]int{n}, block), Align(Balanced(n, m-1), block))
+	case r == RuleEven || s == nil:
+		return Align(Balanced(n, m), block)
+	}
+	var positions []int
+	switch r {
+	case RuleDepth:
+		positions = s.byDepth(n, m)
+	case RuleShare:
+		positions = s.byShare(n, m)
+	case RuleTail:
+		positions = s.byTail(n, m)
+	case RuleDepthShare:
+		positions = s.byDepth(n, m-m/2)
+		positions = join(positions, s.byShare(n, m-len(positions)))
+	case RuleTailDepth:
+		positions = s.byTail(n, m-m/2)
+		positions = join(positions, s.byDepth(n, m-len(positions)))
+	}
+	return fill(positions, n, m, block)
+}
+
+// aligned is Block with a step of whole blocks.
+func aligned(n, m, block int) []int {
+	if n <= 0 || m <= 0 {
+		return nil
+	}
+	return Every(n, (n+block*m-1)/(block*m)*block)
+}
+
+// fill spends what the dynamic program left of the budget, where more would
+// save nothing of what was seen: in the widest gaps, for what was not seen.
+func fill(positions []int, n, m, block int) []int {
+	spare := m - len(positions)
+	if spare <= 0 {
+		return positions
+	}
+	step := 1 + sort.Search(n/block, func(i int) bool { return splits(positions, n, (i+1)*block) <= spare })
+	step *= block
+	extra := make([]int, 0, spare)
+	last := 0
+	for _, at := range append(slices.Clone(positions), n) {
+		pieces := (at - last + step - 1) / step
+		for i := 1; i < pieces && len(extra) < spare; i++ {
+			extra = append(extra, last+i*(at-last)/pieces)
+		}
+		last = at
+	}
+	return join(positions, Align(extra, block))
+}
+
+// splits is how many positions leave no gap wider than step.
+func splits(positions []int, n, step int) int {
+	count, last := 0, 0
+	for _, at := range positions {
+		count += (at - last + step - 1) / step
+		last = at
+	}
+	return count + (n-last+step-1)/step - 1 - len(positions)
+}
+
+// join merges two ascending lists.
+func join(a, b []int) []int {
+	all := append(a, b...)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// deepest is the last of ascending positions that is at most depth; 0 = none.
+func deepest(positions []int, depth int) int {
+	if i := sort.SearchInts(positions, depth+1); i > 0 {
+		return positions[i-1]
+	}
+	return 0
+}
