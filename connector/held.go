@@ -105,12 +105,26 @@ func Release[T releasable](leases ...T) {
 // extents are runs of a region that make one linear object.
 type extents []gpuipc.Extent
 
+// absent is the offset of an extent that is not in memory: a node that others
+// extend may have lost its states.
+const absent = -1
+
 // newExtents checks what the daemon says about an object of n bytes against the
 // region it lies in, and cuts what is over.
 func newExtents(off, length []uint64, n uint64, region int) (extents, error) {
+	return newExtentsWithHoles(off, length, n, region, false)
+}
+
+// newExtentsWithHoles is newExtents where holes says that bytes may be absent.
+func newExtentsWithHoles(off, length []uint64, n uint64, region int, holes bool) (extents, error) {
 	list := make(extents, 0, len(off))
 	left := n
 	for i := range off {
+		if off[i] == wire.None && holes && length[i] > 0 && length[i] <= left {
+			list = append(list, gpuipc.Extent{Off: absent, Len: int64(length[i])})
+			left -= length[i]
+			continue
+		}
 		if length[i] == 0 || length[i] > uint64(region) || off[i] > uint64(region)-length[i] {
 			return nil, fmt.Errorf("extent of %d bytes at %d of a region of %d", length[i], off[i], region)
 		}
@@ -125,6 +139,17 @@ func newExtents(off, length []uint64, n uint64, region int) (extents, error) {
 		return nil, fmt.Errorf("extents are %d bytes short of %d", left, n)
 	}
 	return list, nil
+}
+
+// held tells whether bytes [off, off+n) of the object are in memory.
+func (e extents) held(off, n int64) bool {
+	for _, run := range e {
+		if run.Off == absent && off < run.Len && off+n > 0 {
+			return false
+		}
+		off -= run.Len
+	}
+	return true
 }
 
 // view is bytes [off, off+n) of the object if they lie in one run.

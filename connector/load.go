@@ -19,7 +19,8 @@ type Checkpoint struct {
 }
 
 // Node is one link of a checkpoint: the attention rows of tokens [Begin, End).
-// States and convolution tails count in the last node only.
+// States and convolution tails count in the last node only; those of other nodes
+// may not be in memory, and Part and Read refuse them then.
 type Node struct {
 	object
 	Begin, End int
@@ -98,7 +99,11 @@ func (m *Model) checkpoint(r *registration, reply *wire.LoadReply) (*Checkpoint,
 		n.Begin, n.End = int(begin), int(end)
 		layout := m.profile.CheckpointLayout(n.End - n.Begin)
 		last := extent + reply.ExtentCount[i]
-		e, err := newExtents(reply.ExtentOff[extent:last], reply.ExtentLen[extent:last], uint64(layout.Bytes), len(r.a.arena.Bytes()))
+		inner := i < len(c.Nodes)-1
+		e, err := newExtentsWithHoles(reply.ExtentOff[extent:last], reply.ExtentLen[extent:last], uint64(layout.Bytes), len(r.a.arena.Bytes()), inner)
+		if err == nil && inner {
+			err = e.rows(&layout)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("node %d: %w", i, err)
 		}
@@ -114,4 +119,14 @@ func (m *Model) checkpoint(r *registration, reply *wire.LoadReply) (*Checkpoint,
 		return nil, fmt.Errorf("the mappings are gone")
 	}
 	return c, nil
+}
+
+// rows refuses a node whose attention rows are not all in memory.
+func (e extents) rows(layout *profile.Layout) error {
+	for i := range layout.Parts {
+		if p := &layout.Parts[i]; (p.Kind == profile.PartK || p.Kind == profile.PartV) && !e.held(p.Off, p.Len) {
+			return fmt.Errorf("part %d of layer %d is not in memory", p.Kind, p.Layer)
+		}
+	}
+	return nil
 }

@@ -39,11 +39,11 @@ func (o *object) Layout() profile.Layout { return o.layout }
 func (o *object) Bytes() int64 { return o.layout.Bytes }
 
 // Part is the bytes of part i: a view where they lie in one run, which is the
-// rule, else a copy. It is nil for a part that does not exist, after Release, and
-// when the lease is not valid any more. Whoever uses a view asks Valid after its
+// rule, else a copy. It is nil for a part that does not exist or, of a checkpoint's
+// inner nodes, is not in memory, after Release, and when the lease is not valid any more. Whoever uses a view asks Valid after its
 // last use: only then was what it read what was leased.
 func (o *object) Part(i int) []byte {
-	if i < 0 || i >= len(o.layout.Parts) || o.held.keep() != nil {
+	if !o.has(i) || o.held.keep() != nil {
 		return nil
 	}
 	defer o.held.a.release()
@@ -60,13 +60,18 @@ func (o *object) Part(i int) []byte {
 	return v
 }
 
+// has tells whether part i exists and is in memory.
+func (o *object) has(i int) bool {
+	return i >= 0 && i < len(o.layout.Parts) && o.extents.held(o.layout.Parts[i].Off, o.layout.Parts[i].Len)
+}
+
 // Read copies part i into dst, which must have its size. With digests each chunk
 // of the copy is checked while it is in the cache: damage is ErrCorrupt, and dst
 // must not be used then. nil means that dst holds what was leased, ErrGone that
 // the lease ended before or meanwhile.
 func (o *object) Read(i int, dst []byte) error {
-	if i < 0 || i >= len(o.layout.Parts) {
-		return invalid("read: part %d of %d", i, len(o.layout.Parts))
+	if !o.has(i) {
+		return invalid("read: part %d of %d does not exist or is not in memory", i, len(o.layout.Parts))
 	}
 	p := &o.layout.Parts[i]
 	if int64(len(dst)) != p.Len {
@@ -92,7 +97,7 @@ func (o *object) Read(i int, dst []byte) error {
 	return o.held.changed()
 }
 
-// Verify computes all digests again: nil, ErrCorrupt, or ErrInvalid when they
+// Verify computes the digests of all parts in memory again: nil, ErrCorrupt, or ErrInvalid when they
 // were not asked for.
 func (o *object) Verify() error {
 	if o.digests == nil {
@@ -107,6 +112,10 @@ func (o *object) Verify() error {
 	at := 0
 	for i := range o.layout.Parts {
 		p := &o.layout.Parts[i]
+		if !o.has(i) {
+			at += gpuipc.Chunks(p.Len)
+			continue
+		}
 		for chunk := range gpuipc.Chunks(p.Len) {
 			off := int64(chunk) * gpuipc.ChunkBytes
 			n := min(p.Len-off, gpuipc.ChunkBytes)

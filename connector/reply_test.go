@@ -155,6 +155,17 @@ func TestExtentsAreHeldToTheirRegion(t *testing.T) {
 			t.Errorf("%s: %v, %v", row.name, e, err)
 		}
 	}
+	hole := []uint64{64, wire.None, 128}
+	if _, err := newExtents(hole, []uint64{10, 20, 10}, 40, region); err == nil {
+		t.Error("a hole where there may be none")
+	}
+	holed, err := newExtentsWithHoles(hole, []uint64{10, 20, 10}, 40, region, true)
+	if err != nil || !holed.held(0, 10) || !holed.held(30, 10) || holed.held(9, 2) || holed.held(12, 3) || holed.held(29, 1) || holed.held(0, 40) {
+		t.Errorf("%v, %v", holed, err)
+	}
+	if _, err := newExtentsWithHoles(hole, []uint64{10, 1 << 63, 10}, 40, region, true); err == nil {
+		t.Error("a hole longer than the object")
+	}
 	e := extents{{Off: 100, Len: 10}, {Off: 0, Len: 5}}
 	if _, ok := e.view(make([]byte, 200), 8, 3); ok {
 		t.Error("a view across two extents")
