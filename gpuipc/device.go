@@ -116,6 +116,7 @@ type Device interface {
 	Pin(r Ref, write bool) (views [][]byte, unpin func(), err error)
 
 	Compose(ctx context.Context, job *ComposeJob) error
+	Replay(ctx context.Context, job *ReplayJob) error
 	Rotate(ctx context.Context, job *RotateJob) error
 
 	// Close answers ErrInvalid while regions are open.

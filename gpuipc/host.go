@@ -45,10 +45,11 @@ const (
 	OpCompose
 	OpRotate
 	OpPin
+	OpReplay
 )
 
 var opNames = [...]string{OpNewRegion: "new region", OpImport: "import", OpCopyDigests: "copy with digests",
-	OpDigests: "digests", OpLoad: "load", OpStore: "store", OpCompose: "compose", OpRotate: "rotate", OpPin: "pin"}
+	OpDigests: "digests", OpLoad: "load", OpStore: "store", OpCompose: "compose", OpRotate: "rotate", OpPin: "pin", OpReplay: "replay"}
 
 func (o Op) String() string {
 	if int(o) < len(opNames) && o != 0 {

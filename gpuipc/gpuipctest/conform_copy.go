@@ -208,6 +208,7 @@ func testEndedContext(r *rig) {
 		"store":   r.dev.Store(ctx, r.at(0, 10), make([]byte, 10)),
 		"compose": r.dev.Compose(ctx, compose),
 		"rotate":  r.dev.Rotate(ctx, rotate),
+		"replay":  r.dev.Replay(ctx, &gpuipc.ReplayJob{Heads: 1, KeyHeads: 1, DK: 1, DV: 1, Out: r.at(64, 4)}),
 	} {
 		if !errors.Is(err, context.Canceled) {
 			r.Errorf("%s: %v", name, err)

@@ -32,6 +32,8 @@ func Conformance(t *testing.T, open func(t testing.TB) gpuipc.Device) {
 		{"compose", testCompose},
 		{"compose in place", testComposeInPlace},
 		{"bad compose jobs change nothing", testBadCompose},
+		{"replay", testReplay},
+		{"bad replay jobs change nothing", testBadReplay},
 		{"rotate into rows", testRotateRows},
 		{"rotate into a block table", testRotateTable},
 		{"bad rotate jobs change nothing", testBadRotate},

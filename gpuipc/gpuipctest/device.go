@@ -210,6 +210,13 @@ func (w *Device) Compose(ctx context.Context, job *gpuipc.ComposeJob) error {
 	return w.Device.Compose(ctx, job)
 }
 
+func (w *Device) Replay(ctx context.Context, job *gpuipc.ReplayJob) error {
+	if err := w.enter(gpuipc.OpReplay); err != nil {
+		return err
+	}
+	return w.Device.Replay(ctx, job)
+}
+
 func (w *Device) Rotate(ctx context.Context, job *gpuipc.RotateJob) error {
 	if err := w.enter(gpuipc.OpRotate); err != nil {
 		return err

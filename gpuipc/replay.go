@@ -1,0 +1,170 @@
+package gpuipc
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+)
+
+// ReplayJob moves the states of one layer over rows of consecutive tokens, in
+// order: S = g*S + k u^T for each (KVBuffer Eq. 5; kernel.Replay says what the
+// result is to the bit). Rows beyond the last one that is wanted are left out of
+// the references.
+type ReplayJob struct {
+	Heads    int // value heads
+	KeyHeads int // divides Heads: consecutive value heads share a key head
+	DK, DV   int
+	Rows     int
+	PerKey   bool // a decay for each key channel
+	From     Ref  // F32 [Heads, DK, DV]; absent = zero states
+	Decay    Ref  // F32 [Rows, Heads], or [Rows, Heads, DK] with PerKey
+	K        Ref  // F32 [Rows, KeyHeads, DK]
+	U        Ref  // F32 [Rows, Heads, DV]
+	Out      Ref  // F32 [Heads, DK, DV]; may equal From
+}
+
+// Replay works head by head, like Compose. A job that ends early leaves Out
+// undefined.
+func (h *host) Replay(ctx context.Context, job *ReplayJob) error {
+	a := access{host: h}
+	defer a.release()
+	r, err := a.replayer(job)
+	if err != nil {
+		return fmt.Errorf("%s: %w", OpReplay, err)
+	}
+	wide := r.rowCost()*float64(job.Rows+1)*float64(job.Heads) >= wideCost
+	if err := h.run(ctx, OpReplay, job.Heads, wide, r.item); err != nil {
+		return fmt.Errorf("%s of %d heads over %d rows: %w", OpReplay, job.Heads, job.Rows, err)
+	}
+	return nil
+}
+
+// replayer is a checked ReplayJob.
+type replayer struct {
+	job       *ReplayJob
+	from, out memory
+	inPlace   bool // out is from
+	decay     memory
+	k, u      memory
+}
+
+func (a *access) replayer(job *ReplayJob) (*replayer, error) {
+	if err := job.check(); err != nil {
+		return nil, err
+	}
+	r := &replayer{job: job}
+	states := int64(job.Heads) * r.stateBytes()
+	var err error
+	if r.out, err = a.openExact("out", job.Out, 4, writes, states); err != nil {
+		return nil, err
+	}
+	switch {
+	case job.Out.Equal(job.From):
+		r.from, r.inPlace = r.out, true
+	case !job.From.Absent():
+		if r.from, err = a.openExact("from", job.From, 4, reads, states); err != nil {
+			return nil, err
+		}
+	}
+	rows := int64(job.Rows)
+	for _, in := range []struct {
+		name string
+		ref  Ref
+		n    int64
+		to   *memory
+	}{
+		{"decays", job.Decay, rows * r.decayStep(), &r.decay},
+		{"keys", job.K, rows * r.keyStep(), &r.k},
+		{"delta values", job.U, rows * r.valueStep(), &r.u},
+	} {
+		if *in.to, err = a.openExact(in.name, in.ref, 4, reads, in.n); err != nil {
+			return nil, err
+		}
+	}
+	return r, a.disjoint()
+}
+
+func (j *ReplayJob) check() error {
+	const most = 1 << 20
+	for _, n := range []int{j.Heads, j.KeyHeads, j.DK, j.DV} {
+		if n <= 0 || n > most {
+			return fmt.Errorf("%d heads of [%d, %d], %d of keys: %w", j.Heads, j.DK, j.DV, j.KeyHeads, ErrInvalid)
+		}
+	}
+	if j.Heads%j.KeyHeads != 0 || j.Rows < 0 || j.Rows > most {
+		return fmt.Errorf("%d rows of %d heads, %d of keys: %w", j.Rows, j.Heads, j.KeyHeads, ErrInvalid)
+	}
+	return nil
+}
+
+// stateBytes is of one head, the steps are bytes from row to row.
+func (r *replayer) stateBytes() int64 { return 4 * int64(r.job.DK) * int64(r.job.DV) }
+func (r *replayer) keyStep() int64    { return 4 * int64(r.job.KeyHeads) * int64(r.job.DK) }
+func (r *replayer) valueStep() int64  { return 4 * int64(r.job.Heads) * int64(r.job.DV) }
+func (r *replayer) decayStep() int64  { return int64(r.job.Heads) * r.decayBytes() }
+
+func (r *replayer) decayBytes() int64 {
+	if r.job.PerKey {
+		return 4 * int64(r.job.DK)
+	}
+	return 4
+}
+
+// rowCost is about the multiply-adds that one row of one head takes the time of.
+func (r *replayer) rowCost() float64 { return 3 * float64(r.job.DK) * float64(r.job.DV) }
+
+// item moves the state of one head over all rows.
+func (r *replayer) item(w *worker, head int) error {
+	off, n := int64(head)*r.stateBytes(), r.stateBytes()
+	state := r.out.run(off, n)
+	inOut := int64(len(state)) == n
+	if !inOut {
+		state = grown(&w.state, int(n))
+	}
+	switch {
+	case r.from.n == 0:
+		clear(state)
+	case !(inOut && r.inPlace):
+		r.from.load(state, off)
+	}
+	batch := max(1, int(batchCost/r.rowCost()))
+	for lo := 0; lo < r.job.Rows; lo += batch {
+		if lo > 0 {
+			if err := w.chunk(); err != nil {
+				return err
+			}
+		}
+		kernel.Replay(r.job.DK, r.job.DV, floats(state), r.rows(w.scratch, head, lo, min(lo+batch, r.job.Rows)))
+	}
+	if !inOut {
+		r.out.store(off, state)
+	}
+	return nil
+}
+
+// rows is one head's part of rows [lo, hi).
+func (r *replayer) rows(s *scratch, head, lo, hi int) kernel.Rows {
+	j, n := r.job, hi-lo
+	key := head / (j.Heads / j.KeyHeads)
+	out := kernel.Rows{N: n, PerKey: j.PerKey}
+	out.K, out.KStep = r.k.strided(lo, n, r.keyStep(), int64(key*j.DK)*4, int64(j.DK)*4, s.buffer(0))
+	out.U, out.UStep = r.u.strided(lo, n, r.valueStep(), int64(head*j.DV)*4, int64(j.DV)*4, s.buffer(1))
+	out.G, out.GStep = r.decay.strided(lo, n, r.decayStep(), int64(head)*r.decayBytes(), r.decayBytes(), s.buffer(2))
+	return out
+}
+
+// strided is the numbers at off of each of n rows from row first on, and how many
+// numbers lie from one to the next: in place when they are inside one run, else
+// gathered into *buf.
+func (m *memory) strided(first, n int, step, off, size int64, buf *[]byte) ([]float32, int) {
+	begin := int64(first)*step + off
+	if all := int64(n-1)*step + size; int64(len(m.run(begin, all))) == all {
+		return floats(m.run(begin, all)), int(step / 4)
+	}
+	b := grown(buf, n*int(size))
+	for i := range n {
+		m.load(b[i*int(size):][:size], begin+int64(i)*step)
+	}
+	return floats(b), int(size / 4)
+}
