@@ -92,9 +92,14 @@ func (c *Policy) touch(n radix.Node) {
 	}
 }
 
-// insert makes room and keeps a sequence whose path is p, unless it cannot fit.
+// insert makes room and keeps a sequence whose path is p, unless it cannot fit
+// beside the node that it extends.
 func (c *Policy) insert(p radix.Path, whole []uint32) {
 	end := p.Node
+	if c.least(p, len(whole)) > c.CapacityBytes {
+		c.stats.Refused++
+		return
+	}
 	c.serving = end
 	c.suspend(end)
 	defer func() {
@@ -135,6 +140,18 @@ func (c *Policy) need(p radix.Path, n int) int64 {
 		states++
 	}
 	return c.bytes(states, n-p.Matched)
+}
+
+// least is what path and sequence take when everything else has left.
+func (c *Policy) least(p radix.Path, n int) int64 {
+	states := 0
+	if p.End > 0 {
+		states++
+	}
+	if n > p.End {
+		states++
+	}
+	return c.bytes(states, n)
 }
 
 // evict drops a node and tells the policy what became of its neighbours.
