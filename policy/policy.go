@@ -27,6 +27,11 @@ type Item struct {
 	// having what it extends. 0 = unknown: Tokens stand in for it. One pool holds
 	// items that know it or items that do not, else the two are compared.
 	Saved float64
+	// Extends is the object of this pool that this one begins with and is nearest
+	// to, such as the checkpoint before it: 0 = none. The policy counts by it what
+	// extends an object. When something comes between the two, or what came
+	// between leaves, the owner says so by Update.
+	Extends ID
 }
 
 // value is what a hit saves, in milliseconds or, where they are unknown, tokens.

@@ -1,0 +1,117 @@
+package policy
+
+import (
+	"math"
+	"math/bits"
+)
+
+// Ages are told apart in half octaves from 2^4 on: what is younger is in bucket
+// 0, [16, 24) in 1, [24, 32) in 2, [32, 48) in 3, up to 2^62 in 117 and 118.
+const (
+	buckets     = 119
+	firstOctave = 4
+)
+
+func bucketOf(age int64) uint8 {
+	if age < 1<<firstOctave {
+		return 0
+	}
+	octave := bits.Len64(uint64(age)) - 1
+	half := int(age>>(octave-1)) & 1
+	return uint8(2*(octave-firstOctave) + half + 1)
+}
+
+// bucketStart is the lowest age of a bucket.
+func bucketStart(b int) float64 {
+	if b == 0 {
+		return 0
+	}
+	return math.Ldexp(1+0.5*float64((b-1)%2), firstOctave+(b-1)/2)
+}
+
+// ages is the list of all objects in order of use. Those of one bucket stand
+// side by side in it, so that the next one to outgrow a bucket is at its end.
+type ages struct {
+	youngest int32
+	end      [buckets]int32 // the oldest object of each bucket, outside = none
+	due      int64          // the clock when the first object outgrows its bucket
+}
+
+func newAges() ages {
+	a := ages{youngest: outside, due: math.MaxInt64}
+	for b := range a.end {
+		a.end[b] = outside
+	}
+	return a
+}
+
+// add puts an object in front, at age 0.
+func (a *ages) add(objects []object, i int32) {
+	x := &objects[i]
+	x.age, x.younger, x.older = 0, outside, a.youngest
+	if a.youngest != outside {
+		objects[a.youngest].younger = i
+	}
+	a.youngest = i
+	if a.end[0] == outside {
+		a.end[0] = i
+		a.due = min(a.due, x.used+1<<firstOctave)
+	}
+}
+
+func (a *ages) remove(objects []object, i int32) {
+	x := &objects[i]
+	a.shorten(objects, i)
+	if x.younger != outside {
+		objects[x.younger].older = x.older
+	} else {
+		a.youngest = x.older
+	}
+	if x.older != outside {
+		objects[x.older].younger = x.younger
+	}
+}
+
+// shorten takes an object off the end of its bucket if it is there.
+func (a *ages) shorten(objects []object, i int32) {
+	x := &objects[i]
+	if a.end[x.age] != i {
+		return
+	}
+	a.end[x.age] = outside
+	if y := x.younger; y != outside && objects[y].age == x.age {
+		a.end[x.age] = y
+	}
+}
+
+// advance moves the ends to a clock and calls grown for each object whose bucket
+// changes, which must set its age. Oldest buckets go first, so that an object
+// arrives behind none that is younger.
+func (a *ages) advance(objects []object, clock int64, grown func(i int32, age uint8)) {
+	if clock < a.due {
+		return
+	}
+	a.due = math.MaxInt64
+	for b := buckets - 1; b >= 0; b-- {
+		for i := a.end[b]; i != outside; i = a.end[b] {
+			age := bucketOf(clock - objects[i].used)
+			if int(age) == b {
+				a.due = min(a.due, a.outgrows(objects[i].used, b))
+				break
+			}
+			a.shorten(objects, i)
+			grown(i, age)
+			if a.end[age] == outside {
+				a.end[age] = i
+				a.due = min(a.due, a.outgrows(objects[i].used, int(age)))
+			}
+		}
+	}
+}
+
+func (a *ages) outgrows(used int64, b int) int64 {
+	if b == buckets-1 {
+		return math.MaxInt64
+	}
+	return used + int64(bucketStart(b+1))
+}

@@ -1,0 +1,287 @@
+package policy
+
+import (
+	"math"
+	"math/bits"
+)
+
+// What the estimates start from, all of them guesses that data outweighs.
+const (
+	kinds  = 7
+	levels = 6 // of visits: 0, 1, 2-3, 4-7, 8-15, more
+	// classes are kinds by levels.
+	classes = kinds * levels
+
+	// weight is how many uses what is known in general counts for in what is known
+	// in particular.
+	weight = 2
+	// chanceAnew is the chance of a use within the time that has passed since the
+	// last one, where nothing is known.
+	chanceAnew = 0.5
+	// spread is what a use in the next bucket counts for in this one.
+	spread = 0.3
+	// memoryUses is how many uses it takes an observation to fade to 1/e, for a
+	// small pool; a large one takes memoryHeld per object.
+	memoryUses = 3200
+	memoryHeld = 2
+)
+
+// classOf is what is known of an object besides its age.
+func classOf(x *object) uint8 {
+	return uint8(kindOf(x)*levels + min(bits.Len8(x.visits), levels-1))
+}
+
+func kindOf(x *object) int {
+	switch {
+	case x.kids > 1:
+		return 0 // a branch point
+	case x.kids == 1 && x.marks&parted != 0:
+		return 1 // was one
+	case x.kids == 1:
+		return 2 // in the middle of a chain
+	case x.marks&extended != 0:
+		return 3 // what extended it is gone
+	case x.marks&split != 0:
+		return 4 // left aside by a branch
+	case x.marks&tip != 0:
+		return 5 // at the end of a chain
+	}
+	return 6 // beside others, or alone
+}
+
+// cell holds the objects of one class and one bucket of ages: a heap of those
+// that may leave, least dense first, and what was seen of all of them.
+type cell struct {
+	heap  []int32
+	held  int32 // suspended ones included
+	place int32 // in occupied, outside = not in it
+	since int64 // exposed holds the time up to here
+	// hits are uses and exposed is object-nanoseconds, both faded.
+	hits, exposed float64
+	index         float64 // uses per nanosecond
+}
+
+type chances struct {
+	rows     [classes]*[buckets]cell
+	faded    [classes]int // uses at the last fading
+	occupied []*cell      // those with something in the heap
+	uses     int
+	general  rates
+	ofKind   [kinds]rates
+}
+
+// rates are hazards by bucket.
+type rates [buckets]float64
+
+func newChances() chances { return chances{} }
+
+func (c *chances) cell(x *object) *cell { return &c.row(int(x.class))[x.age] }
+
+func (c *chances) row(class int) *[buckets]cell {
+	if c.rows[class] == nil {
+		c.rows[class] = new([buckets]cell)
+		for b := range c.rows[class] {
+			c.rows[class][b].place = outside
+		}
+		c.faded[class] = c.uses
+		c.solve(class, buckets)
+	}
+	return c.rows[class]
+}
+
+// join counts an object in or out.
+func (c *chances) join(x *object, clock int64, by int32) {
+	a := c.cell(x)
+	a.flush(clock)
+	a.held += by
+}
+
+func (a *cell) flush(clock int64) {
+	a.exposed += float64(a.held) * float64(clock-a.since)
+	a.since = clock
+}
+
+func (c *chances) hit(x *object) { c.cell(x).hits++ }
+
+// learn notes that a use happened and looks at one class again, each in turn.
+func (c *chances) learn(clock int64, held int) {
+	class := c.uses % classes
+	c.uses++
+	known := int(bucketOf(clock)) + 1 // no age is higher
+	if class == 0 {
+		c.generalise(known)
+	}
+	row := c.rows[class]
+	if row == nil {
+		return
+	}
+	memory := float64(max(memoryUses, memoryHeld*held))
+	fade := math.Exp(-float64(c.uses-c.faded[class]) / memory)
+	c.faded[class] = c.uses
+	for b := range row[:known] {
+		row[b].flush(clock)
+		row[b].hits *= fade
+		row[b].exposed *= fade
+	}
+	c.solve(class, known)
+}
+
+// generalise works out what is known of each kind and of all together.
+func (c *chances) generalise(known int) {
+	var allHits, allExposed rates
+	var hits, exposed [kinds]rates
+	for class, row := range c.rows {
+		if row == nil {
+			continue
+		}
+		kind := class / levels
+		for b := range row[:known] {
+			hits[kind][b] += row[b].hits
+			exposed[kind][b] += row[b].exposed
+			allHits[b] += row[b].hits
+			allExposed[b] += row[b].exposed
+		}
+	}
+	for b := range c.general {
+		age := (bucketStart(b) + bucketStart(b+1)) / 2
+		c.general[b] = hazard(&allHits, &allExposed, b, chanceAnew/age)
+	}
+	for kind := range c.ofKind {
+		for b := range c.ofKind[kind] {
+			c.ofKind[kind][b] = hazard(&hits[kind], &exposed[kind], b, c.general[b])
+		}
+	}
+}
+
+// hazard is the chance of a use per nanosecond in a bucket, from what was seen in
+// it and its neighbours and from a prior. Hazards are taken to fall inversely to
+// age where they are carried to a neighbour.
+func hazard(hits, exposed *rates, b int, prior float64) float64 {
+	h, e := 0.0, 0.0
+	for d := -2; d <= 2; d++ {
+		if b+d < 0 || b+d >= buckets {
+			continue
+		}
+		h += spreads[d+2] * hits[b+d]
+		e += spreads[d+2] * scales[d+2] * exposed[b+d]
+	}
+	return (h + weight) / (e + weight/prior)
+}
+
+var (
+	spreads = [5]float64{spread * spread, spread, 1, spread, spread * spread}
+	scales  = [5]float64{2, math.Sqrt2, 1, math.Sqrt2 / 2, 0.5}
+)
+
+// solve works out the indices of a class.
+func (c *chances) solve(class, known int) {
+	row := c.rows[class]
+	var hits, exposed rates
+	for b := range row[:known] {
+		hits[b], exposed[b] = row[b].hits, row[b].exposed
+	}
+	var hull [buckets]stretch
+	top := 0
+	for b := buckets - 1; b >= 0; b-- {
+		prior := c.ofKind[class/levels][b]
+		if prior == 0 { // nothing was generalised yet
+			prior = 2 * chanceAnew / (bucketStart(b) + bucketStart(b+1))
+		}
+		s := within(hazard(&hits, &exposed, b, prior), bucketStart(b+1)-bucketStart(b))
+		for top > 0 && hull[top-1].uses*s.time >= s.uses*hull[top-1].time {
+			top--
+			s = s.then(hull[top])
+		}
+		hull[top] = s
+		top++
+		row[b].index = s.uses / s.time
+	}
+}
+
+// stretch is what keeping an object from one age to another gives: the chance of
+// a use, the mean time until it or the end, and the chance of none.
+type stretch struct{ uses, time, unused float64 }
+
+func within(hazard, width float64) stretch {
+	x := hazard * width
+	if x < 1e-9 {
+		return stretch{x, width, 1 - x}
+	}
+	uses := -math.Expm1(-x)
+	return stretch{uses, uses / hazard, 1 - uses}
+}
+
+func (s stretch) then(t stretch) stretch {
+	return stretch{s.uses + s.unused*t.uses, s.time + s.unused*t.time, s.unused * t.unused}
+}
+
+// list lets an object be found as a victim.
+func (c *chances) list(objects []object, i int32) {
+	a := c.cell(&objects[i])
+	if len(a.heap) == 0 {
+		a.place = int32(len(c.occupied))
+		c.occupied = append(c.occupied, a)
+	}
+	a.heap = append(a.heap, i)
+	objects[i].pos = int32(len(a.heap) - 1)
+	a.fix(objects, objects[i].pos)
+}
+
+// drop undoes list.
+func (c *chances) drop(objects []object, i int32) {
+	pos := objects[i].pos
+	if pos == outside {
+		return
+	}
+	a := c.cell(&objects[i])
+	last := int32(len(a.heap) - 1)
+	moved := a.heap[last]
+	a.heap = a.heap[:last]
+	objects[i].pos = outside
+	if pos != last {
+		a.heap[pos] = moved
+		objects[moved].pos = pos
+		a.fix(objects, pos)
+	}
+	if last == 0 {
+		end := c.occupied[len(c.occupied)-1]
+		c.occupied[a.place] = end
+		end.place = a.place
+		c.occupied = c.occupied[:len(c.occupied)-1]
+		a.place = outside
+	}
+}
+
+// fix restores the order of a heap after an object's density changed.
+func (c *chances) fix(objects []object, i int32) {
+	if objects[i].pos != outside {
+		c.cell(&objects[i]).fix(objects, objects[i].pos)
+	}
+}
+
+func (a *cell) fix(objects []object, pos int32) {
+	before := func(i, j int32) bool {
+		x, y := &objects[i], &objects[j]
+		return x.density < y.density || x.density == y.density && x.used < y.used
+	}
+	put := func(pos, i int32) {
+		a.heap[pos] = i
+		objects[i].pos = pos
+	}
+	i := a.heap[pos]
+	for pos > 0 && before(i, a.heap[(pos-1)/2]) {
+		put(pos, a.heap[(pos-1)/2])
+		pos = (pos - 1) / 2
+	}
+	for child := 2*pos + 1; int(child) < len(a.heap); child = 2*pos + 1 {
+		if int(child+1) < len(a.heap) && before(a.heap[child+1], a.heap[child]) {
+			child++
+		}
+		if !before(a.heap[child], i) {
+			break
+		}
+		put(pos, a.heap[child])
+		pos = child
+	}
+	put(pos, i)
+}
