@@ -22,6 +22,7 @@ type Store struct {
 
 	profiles atomic.Pointer[[]*profileState] // replaced under mu, never changed
 	leaseIDs atomic.Uint64
+	advice   *advisor
 
 	running sync.WaitGroup // operations that touch memory; grows only under mu while open
 
@@ -85,6 +86,7 @@ func Open(cfg Config) (*Store, error) {
 		checkpoints: newIndex[object](),
 		departed:    newDepartures(cfg.MaxDeparted),
 		sessions:    map[*Session]struct{}{},
+		advice:      newAdvisor(&cfg),
 	}
 	if cfg.Device.Describe().Kind == "host" {
 		s.place = PlaceDRAM
@@ -121,11 +123,12 @@ func (s *Store) Arena() gpuipc.Region { return s.arena }
 // keeps itself (slots): no id is ever given twice.
 func (s *Store) NewLeaseID() LeaseID { return LeaseID(s.leaseIDs.Add(1)) }
 
-// Run looks for leases and reservations past their time until ctx ends, and
-// carries out promotions and cleaning. What is promoted then fails, so that
+// Run looks for leases and reservations past their time until ctx ends, does what
+// advice leaves to it, and carries out promotions and cleaning. What is promoted then fails, so that
 // nobody waits for it.
 func (s *Store) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
+	workers.Go(func() { s.adviseWorker(ctx) })
 	if s.cfg.Lower != nil {
 		s.setStopped(false)
 		wake := context.AfterFunc(ctx, s.wakeAll)

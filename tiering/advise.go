@@ -1,0 +1,244 @@
+package tiering
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Why a checkpoint at a position is worth having. The numbers are those of the
+// local protocol.
+type Why uint8
+
+// The whys.
+const (
+	WhyNone     Why = 0
+	WhyBranch   Why = 1 // prompts were seen to part there
+	WhyLast     Why = 2 // the last token of the prompt
+	WhyBoundary Why = 3 // the application named it
+	WhyPlaced   Why = 4 // placed from the depths at which earlier prompts parted
+
+	whys = 5
+)
+
+func (w Why) String() string {
+	return [whys]string{"none", "branch", "last", "boundary", "placed"}[w]
+}
+
+// AdviseQuery asks what to use and what to store for a prompt. Nothing of it is
+// kept or written.
+type AdviseQuery struct {
+	Profile ProfileID
+	Tenant  TenantID
+	Tokens  []uint32 // the whole prompt
+	Output  int      // of these, generated tokens at the end
+	Record  bool     // the prompt is being served: remember it
+	// BlockTokens is what positions are multiples of, 0 = 1; MaxCheckpoints how
+	// many of them are wanted at most, 0 = Config.AdviseCheckpoints.
+	BlockTokens    int
+	MaxCheckpoints int
+
+	// What is held, as Match has answered it; zero = nothing.
+	PrefixTokens int
+	PrefixPlace  Place
+	BufferTokens int // end of a buffer over this prompt
+	SeamTokens   int // computed again in all, when the segments are used
+
+	Cuts     []uint32 // boundaries that the application knows, ascending
+	Segments []AdviseSegment
+	Samples  []cost.Sample // prefills that the engine measured since it last asked
+}
+
+// AdviseSegment is a segment of the prompt. They ascend and do not overlap.
+type AdviseSegment struct {
+	Begin, Tokens int
+	Status        Status
+	Place         Place
+}
+
+// Advice answers an AdviseQuery. Its slices are reused by the next Advise into
+// the same Advice.
+type Advice struct {
+	SeenTokens int         // longest prefix of the prompt that was seen before, stored or not
+	Choice     cost.Choice // how the prompt is served the quickest
+	Positions  []Position  // ascending
+	Segments   []SegmentAdvice
+}
+
+// Position is a checkpoint worth thinking of.
+type Position struct {
+	Tokens int
+	Why    Why
+	Admit  bool
+	Reason cost.Reason
+	Value  float64 // expected milliseconds saved per MiB
+}
+
+// SegmentAdvice says whether a segment that is missing is worth publishing.
+// Reason is cost.ReasonNone for one that is there.
+type SegmentAdvice struct {
+	Admit  bool
+	Reason cost.Reason
+}
+
+// MaxPositions is the most checkpoints that one advice names.
+const MaxPositions = 1024
+
+// Advise answers what to use and what to store for a prompt, from what this
+// tenant's prompts of this profile looked like so far and from what computing
+// and loading have been measured to take. It does no I/O and never waits for the
+// store's lock; its own it holds for two walks through the tree of prompts. An
+// answer is a guess about what comes: nothing depends on its being right.
+func (s *Store) Advise(q *AdviseQuery, dst *Advice) error {
+	p, err := s.profile(q.Profile)
+	if err != nil {
+		return err
+	}
+	if _, err := s.tenant(q.Tenant); err != nil {
+		return err
+	}
+	if err := q.check(); err != nil {
+		return fmt.Errorf("advise: %w", err)
+	}
+	w := s.advice.open(q)
+	w.model = p.prices.now()
+	w.pool = s.poolLimits()
+	s.advice.look(w, q)
+	s.advice.think(w, q)
+	w.choice = w.model.Choose(w.request(q))
+	s.advice.settle(w, q)
+	dst.SeenTokens = w.seen
+	dst.Positions = append(dst.Positions[:0], w.positions...)
+	dst.Segments = append(dst.Segments[:0], w.segments...)
+	dst.Choice = w.choice
+	s.advice.close(w)
+	return nil
+}
+
+// check holds a query to its bounds: it comes from a client.
+func (q *AdviseQuery) check() error {
+	n := len(q.Tokens)
+	switch {
+	case n < 1 || n > profile.MaxTokens:
+		return fmt.Errorf("prompt of %d tokens, want 1 to %d: %w", n, profile.MaxTokens, ErrInvalid)
+	case q.Output < 0 || q.Output > n:
+		return fmt.Errorf("%d of %d tokens generated: %w", q.Output, n, ErrInvalid)
+	case q.BlockTokens < 0 || q.BlockTokens > profile.MaxTokens:
+		return fmt.Errorf("block of %d tokens: %w", q.BlockTokens, ErrInvalid)
+	case q.MaxCheckpoints < 0 || q.MaxCheckpoints > MaxPositions:
+		return fmt.Errorf("%d checkpoints, most %d: %w", q.MaxCheckpoints, MaxPositions, ErrInvalid)
+	case q.PrefixTokens < 0 || q.PrefixTokens > n || q.BufferTokens < 0 || q.BufferTokens > n:
+		return fmt.Errorf("prefix of %d and buffer of %d of %d tokens: %w", q.PrefixTokens, q.BufferTokens, n, ErrInvalid)
+	case q.SeamTokens < 0 || q.SeamTokens > n:
+		return fmt.Errorf("seams of %d of %d tokens: %w", q.SeamTokens, n, ErrInvalid)
+	case q.PrefixPlace > PlaceDisk:
+		return fmt.Errorf("prefix in place %d: %w", q.PrefixPlace, ErrInvalid)
+	}
+	return q.checkLists(n)
+}
+
+func (q *AdviseQuery) checkLists(n int) error {
+	last := int64(-1)
+	for _, cut := range q.Cuts {
+		if int64(cut) <= last || int64(cut) > int64(n) {
+			return fmt.Errorf("cut at %d after %d of %d tokens: %w", cut, last, n, ErrInvalid)
+		}
+		last = int64(cut)
+	}
+	end := 0
+	for _, g := range q.Segments {
+		if g.Begin < end || g.Tokens < 1 || g.Tokens > n-g.Begin {
+			return fmt.Errorf("segment [%d, +%d) after %d of %d tokens: %w", g.Begin, g.Tokens, end, n, ErrInvalid)
+		}
+		if g.Status > StatusPending || g.Place > PlaceDisk {
+			return fmt.Errorf("segment at %d: status %d in place %d: %w", g.Begin, g.Status, g.Place, ErrInvalid)
+		}
+		end = g.Begin + g.Tokens
+	}
+	for _, m := range q.Samples {
+		if m.Begin < 0 || m.Begin >= m.End || m.End > profile.MaxTokens || !(m.Millis > 0) || math.IsInf(m.Millis, 1) {
+			return fmt.Errorf("prefill of [%d, %d) in %v ms: %w", m.Begin, m.End, m.Millis, ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// request is what is held of a prompt, for the choice of a way.
+func (w *adviseWork) request(q *AdviseQuery) cost.Request {
+	shape := &w.model.Shape
+	r := cost.Request{Tokens: len(q.Tokens), Segments: w.held[:0]}
+	if q.PrefixTokens > 0 {
+		r.Prefix = cost.Prefix{Tokens: q.PrefixTokens, Bytes: shape.PrefixBytes(q.PrefixTokens, 1), Tier: tierOf(q.PrefixPlace)}
+	}
+	if q.BufferTokens > 0 {
+		r.Buffer = cost.Buffer{Tokens: q.BufferTokens, Bytes: shape.PrefixBytes(q.BufferTokens, 1), Tier: cost.TierDRAM}
+	}
+	hits := 0
+	for i := range q.Segments {
+		if q.Segments[i].Status == StatusHit {
+			hits++
+		}
+	}
+	for i := range q.Segments {
+		if g := &q.Segments[i]; g.Status == StatusHit {
+			seam := min(q.SeamTokens/hits, g.Tokens)
+			r.Segments = append(r.Segments, cost.Segment{
+				Begin: g.Begin, Tokens: g.Tokens, SeamTokens: seam, Tier: tierOf(g.Place),
+				StateBytes: shape.SegmentTotalBytes(0), RowBytes: shape.RowBytes(g.Tokens - seam),
+			})
+		}
+	}
+	w.held = r.Segments
+	return r
+}
+
+// tierOf is where bytes lie; what is held but not said where lies in memory.
+func tierOf(p Place) cost.Tier {
+	if p == PlaceNone {
+		return cost.TierDRAM
+	}
+	return cost.Tier(p)
+}
+
+// poolLimits are what admission has to know of the two pools.
+type poolLimits [poolCount]struct {
+	most  int64   // bytes that one object may take
+	floor float64 // density of what left for room last
+}
+
+// mostShare of a pool is the most that one object should take: with less than
+// two objects there is nothing to choose from.
+const mostShare = 2
+
+func (s *Store) poolLimits() (l poolLimits) {
+	for i, p := range s.pools {
+		l[i].most = p.budget / mostShare
+	}
+	return l
+}
+
+// unique drops repeated positions of an ascending list, in place; of those that
+// fall together the one that says most stays.
+func unique(list []candidate) []candidate {
+	slices.SortFunc(list, func(a, b candidate) int {
+		if a.at != b.at {
+			return a.at - b.at
+		}
+		return int(telling[b.why]) - int(telling[a.why])
+	})
+	kept := list[:0]
+	for _, c := range list {
+		if n := len(kept); n > 0 && kept[n-1].at == c.at {
+			kept[n-1].seen = max(kept[n-1].seen, c.seen)
+			kept[n-1].likely = max(kept[n-1].likely, c.likely)
+			continue
+		}
+		kept = append(kept, c)
+	}
+	return kept
+}
+
+var telling = [whys]uint8{WhyBoundary: 4, WhyBranch: 3, WhyLast: 2, WhyPlaced: 1}

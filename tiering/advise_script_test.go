@@ -1,0 +1,235 @@
+package tiering
+
+import (
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+var updateScripts = flag.Bool("update", false, "rewrite testdata/advise")
+
+// talker is a small hybrid whose checkpoint takes 512 KiB and 2 KiB a token.
+func talker() profile.Identity {
+	id := profile.Identity{Model: "talker", Weights: [32]byte{7}, Tokenizer: "bytes", TPSize: 1}
+	for range 4 {
+		id.Layers = append(id.Layers, profile.Layer{Kind: profile.KindLinear, Linear: profile.Linear{
+			Family: profile.GDN, KeyHeads: 4, ValueHeads: 8, KeyDim: 64, ValueDim: 64, StateDType: profile.F32, TransitionDType: profile.F16,
+		}})
+	}
+	id.Layers = append(id.Layers, profile.Layer{Kind: profile.KindFull, Attention: profile.Attention{
+		KVHeads: 4, KeyDim: 128, ValueDim: 128, DType: profile.BF16, Keys: profile.AtZero,
+	}})
+	return id
+}
+
+// TestAdviceScripts runs testdata/advise: each line is a command, and below it
+// stands what it has to answer.
+//
+//	prompt = names with lengths, "sys:1000 question:50"; the same name has the same tokens
+//	ask, serve TENANT: prompt [| out=N block=N max=N prefix=N tier=N buffer=N seam=N cuts=A,B segs=BEGIN+TOKENS:STATUS,…]
+//	measure TENANT [TIMES]: BEGIN-END=MS …
+//	work: what advice leaves to the worker is done
+//	share TENANT: what comes back of what was advised
+//	stats
+func TestAdviceScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/advise/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			raw, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := runAdvice(t, string(raw))
+			if *updateScripts {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(raw) {
+				t.Errorf("%s has changed; run with -update and review the diff\n%s", file, got)
+			}
+		})
+	}
+}
+
+// runAdvice answers a script with fresh answers: lines that are indented are
+// those of last time.
+func runAdvice(t *testing.T, script string) string {
+	b := newBench(t, talker(), func(c *Config) {
+		c.PublicBytes, c.PrivateBytes = 64<<20, 64<<20
+		c.AdviseNodes, c.AdviseBytes = 1<<10, 1<<20
+	})
+	var out strings.Builder
+	for line := range strings.Lines(script) {
+		line = strings.TrimRight(line, "\n")
+		if strings.HasPrefix(line, "  ") {
+			continue
+		}
+		out.WriteString(line + "\n")
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		command, rest, _ := strings.Cut(line, ":")
+		for answer := range strings.Lines(adviceCommand(b, strings.Fields(command), strings.TrimSpace(rest))) {
+			out.WriteString("  " + answer)
+		}
+	}
+	return out.String()
+}
+
+func adviceCommand(b *bench, command []string, rest string) string {
+	b.Helper()
+	tenant := tenantA
+	if len(command) > 1 && command[1] == "b" {
+		tenant = tenantB
+	}
+	key := scopeKey{b.id, tenant}
+	switch command[0] {
+	case "ask", "serve":
+		q := adviceQuery(b, rest)
+		q.Tenant, q.Record = tenant, command[0] == "serve"
+		var a Advice
+		if err := b.Advise(q, &a); err != nil {
+			return err.Error() + "\n"
+		}
+		return adviceText(&a)
+	case "measure":
+		q := &AdviseQuery{Profile: b.id, Tenant: tenant, Tokens: []uint32{1}}
+		for _, f := range strings.Fields(rest) {
+			var m cost.Sample
+			if _, err := fmt.Sscanf(f, "%d-%d=%f", &m.Begin, &m.End, &m.Millis); err != nil {
+				b.Fatalf("%q: %v", f, err)
+			}
+			q.Samples = append(q.Samples, m)
+		}
+		if len(command) > 2 {
+			times, _ := strconv.Atoi(command[2])
+			q.Samples = slices.Repeat(q.Samples, times)
+		}
+		b.must(b.Advise(q, &Advice{}))
+		b.serveAdvice(b.ctx)
+		p, _ := b.Store.profile(b.id)
+		fit := p.prices.now().Prefill()
+		return fmt.Sprintf("%.2f ms and %.4f ms a token\n", fit.Fixed, fit.PerToken)
+	case "work":
+		before := b.AdviceStats()
+		b.serveAdvice(b.ctx)
+		after := b.AdviceStats()
+		return fmt.Sprintf("%d solved, %d nodes dropped, %d left\n", after.Solved-before.Solved, after.Dropped-before.Dropped, after.Nodes)
+	case "share":
+		var out strings.Builder
+		names := [origins]string{"", "branch", "prompt", "answer", "boundary", "placed", "segment"}
+		for o := originBranch; o < origins; o++ {
+			if r := &b.advice.mu.scopes[key].returns[o]; r.ended > 0 {
+				fmt.Fprintf(&out, "%s: %.0f of %.0f, expected %.2f\n", names[o], r.back, r.ended, r.share(o))
+			}
+		}
+		return out.String()
+	case "stats":
+		var out strings.Builder
+		s := b.AdviceStats()
+		s.Each(func(name string, value uint64) {
+			if value > 0 && name != "advice_bytes" {
+				fmt.Fprintf(&out, "%s %d\n", name, value)
+			}
+		})
+		return out.String()
+	}
+	b.Fatalf("no command %q", command)
+	return ""
+}
+
+func adviceText(a *Advice) string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "seen %d, %s", a.SeenTokens, a.Choice.Best)
+	for way := cost.WayRecompute; way <= cost.Ways; way++ {
+		if ms := a.Choice.Of(way); ms < 1e9 {
+			fmt.Fprintf(&out, ", %s %.1f ms", way, ms)
+		}
+	}
+	out.WriteString("\n")
+	verdict := map[bool]string{true: "save", false: "leave"}
+	for _, p := range a.Positions {
+		fmt.Fprintf(&out, "%s %d: %s, %s, %.2f ms/MiB\n", verdict[p.Admit], p.Tokens, p.Why, p.Reason.Code(), p.Value)
+	}
+	for i, g := range a.Segments {
+		fmt.Fprintf(&out, "segment %d: %s, %s\n", i, map[bool]string{true: "publish", false: "leave"}[g.Admit], g.Reason.Code())
+	}
+	return out.String()
+}
+
+// promptOf makes the tokens of "name:count name:count".
+func promptOf(t testing.TB, text string) []uint32 {
+	t.Helper()
+	var ids []uint32
+	for _, word := range strings.Fields(text) {
+		name, count, _ := strings.Cut(word, ":")
+		n, err := strconv.Atoi(count)
+		if err != nil {
+			t.Fatalf("prompt %q: %v", text, err)
+		}
+		h := fnv.New32a()
+		h.Write([]byte(name))
+		for i := range n {
+			ids = append(ids, h.Sum32()+uint32(i)*2654435761)
+		}
+	}
+	return ids
+}
+
+func adviceQuery(b *bench, text string) *AdviseQuery {
+	b.Helper()
+	prompt, settings, _ := strings.Cut(text, "|")
+	q := &AdviseQuery{Profile: b.id, Tokens: promptOf(b, prompt)}
+	for _, f := range strings.Fields(settings) {
+		name, value, _ := strings.Cut(f, "=")
+		n, _ := strconv.Atoi(value)
+		switch name {
+		case "out":
+			q.Output = n
+		case "block":
+			q.BlockTokens = n
+		case "max":
+			q.MaxCheckpoints = n
+		case "prefix":
+			q.PrefixTokens = n
+		case "tier":
+			q.PrefixPlace = Place(n)
+		case "buffer":
+			q.BufferTokens = n
+		case "seam":
+			q.SeamTokens = n
+		case "cuts":
+			for c := range strings.SplitSeq(value, ",") {
+				n, _ := strconv.Atoi(c)
+				q.Cuts = append(q.Cuts, uint32(n))
+			}
+		case "segs":
+			for g := range strings.SplitSeq(value, ",") {
+				var s AdviseSegment
+				var status int
+				if _, err := fmt.Sscanf(g, "%d+%d:%d", &s.Begin, &s.Tokens, &status); err != nil {
+					b.Fatalf("%q: %v", g, err)
+				}
+				s.Status = Status(status)
+				q.Segments = append(q.Segments, s)
+			}
+		default:
+			b.Fatalf("no setting %q", f)
+		}
+	}
+	return q
+}

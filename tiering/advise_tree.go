@@ -1,0 +1,251 @@
+package tiering
+
+import (
+	"sync"
+
+	"github.com/spliced-kv/spliced/policy/checkpoint"
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/radix"
+)
+
+// advisor remembers what prompts looked like: one radix tree for all tenants and
+// profiles, in which every prompt begins with a symbol that only its tenant and
+// profile have. So nobody's prompts are ever compared with another's, while one
+// bound holds for the memory of all of them.
+//
+// Invariant: what the tree holds is within maxNodes and maxBytes.
+type advisor struct {
+	// Fixed after newAdvisor.
+	maxNodes    int
+	maxBytes    int64
+	checkpoints int
+	solveEvery  int
+	wake        chan struct{} // the worker has something to do
+	works       sync.Pool
+
+	mu struct {
+		sync.Mutex
+		tree    *radix.Tree
+		hand    radix.Node // of the clock that drops leaves
+		tokens  int64      // on all edges
+		scopes  map[scopeKey]*scope
+		symbols uint32 // given to scopes
+		sights  sightings
+		crowded bool // the worker is to drop leaves
+		counts  AdviceStats
+	}
+}
+
+// scopeKey is whose prompts are compared with each other.
+type scopeKey struct {
+	profile ProfileID
+	tenant  TenantID
+}
+
+// scope is what is known of one tenant's prompts of one profile, beside the
+// tree. Guarded by the advisor's lock.
+type scope struct {
+	symbol  uint32
+	returns [origins]returns
+	planner *checkpoint.Planner
+	samples []cost.Sample // that the worker has not taken yet
+	queued  bool          // the worker is to look at it
+}
+
+func newAdvisor(c *Config) *advisor {
+	a := &advisor{
+		maxNodes: c.AdviseNodes, maxBytes: c.AdviseBytes, checkpoints: c.AdviseCheckpoints, solveEvery: c.AdviseSolveEvery,
+		wake: make(chan struct{}, 1),
+	}
+	a.works.New = func() any { return &adviseWork{} }
+	a.mu.tree = radix.New()
+	a.mu.scopes = map[scopeKey]*scope{}
+	return a
+}
+
+// What a node keeps in its word of the tree.
+//
+//	 0      32     35     38     39
+//	+-------+------+------+------+
+//	| count | heat | mark | came |
+//	+-------+------+------+------+
+//
+// count is how many recorded prompts began with its whole prefix, heat how many
+// turns of the clock it survives, mark the origin of the checkpoint that was
+// advised there (0 = none) and came whether a prompt has come back to it.
+type seen uint64
+
+const (
+	heatShift = 32
+	heatMost  = 7
+	markShift = 35
+	cameBit   = seen(1) << 38
+)
+
+func (v seen) count() uint32 { return uint32(v) } //nolint:gosec // its low half
+func (v seen) heat() uint64  { return uint64(v) >> heatShift & heatMost }
+func (v seen) mark() origin  { return origin(v >> markShift & 7) }
+
+func (v seen) passed() seen {
+	if v.count() != 1<<32-1 {
+		v++
+	}
+	if v.heat() < heatMost {
+		v += 1 << heatShift
+	}
+	return v
+}
+
+func (v seen) marked(c origin) seen { return v&^(7<<markShift|cameBit) | seen(c)<<markShift }
+
+// unmarked is what a node that splits the edge of v begins with.
+func (v seen) unmarked() seen { return v.marked(originNone) }
+
+func (a *advisor) valueLocked(n radix.Node) seen  { return seen(a.mu.tree.Value(n)) }
+func (a *advisor) setLocked(n radix.Node, v seen) { a.mu.tree.SetValue(n, uint64(v)) }
+func (a *advisor) depthLocked(n radix.Node) int   { return a.mu.tree.End(n) - 1 } // without the scope's symbol
+
+// The memory of a tree of so many nodes and tokens is at most nodes·nodeBytes +
+// tokens·blockBytes/blockTokens: package radix keeps 52 bytes for a node and 64 for
+// each 15 symbols of an edge that are begun, where an edge may begin inside a
+// block.
+const (
+	nodeBytes   = 52 + 2*blockBytes
+	blockBytes  = 64
+	blockTokens = 15
+)
+
+func treeBytes(nodes int, tokens int64) int64 {
+	return int64(nodes)*nodeBytes + tokens*blockBytes/blockTokens
+}
+
+// openScopeLocked finds or makes the scope of a query.
+func (a *advisor) openScopeLocked(key scopeKey) *scope {
+	sc := a.mu.scopes[key]
+	if sc == nil {
+		a.mu.symbols++
+		sc = &scope{symbol: a.mu.symbols, planner: checkpoint.New(checkpoint.Options{Budget: a.checkpoints, Period: a.solveEvery})}
+		a.mu.scopes[key] = sc
+	}
+	return sc
+}
+
+// recordLocked puts a prompt into the tree. marks are the positions of checkpoints
+// that were thought of, ascending. Prompts up to own were counted before, by the
+// same request.
+func (a *advisor) recordLocked(sc *scope, w *adviseWork, own int) {
+	t := a.mu.tree
+	a.returnedLocked(sc, w.path, own)
+	in := t.InsertAt(w.path, w.symbols)
+	a.mu.tokens += int64(in.Grows)
+	if in.Branch != radix.None {
+		a.setLocked(in.Branch, a.valueLocked(w.path.Into).unmarked())
+	}
+	for i := range w.marks {
+		a.markLocked(sc, in.Leaf, &w.marks[i], w.symbols)
+	}
+	for n := in.Leaf; n != radix.Root && a.depthLocked(n) > own; n = t.Parent(n) {
+		a.setLocked(n, a.valueLocked(n).passed())
+	}
+	a.mu.counts.Recorded++
+}
+
+// returnedLocked counts the deepest advised checkpoint that a prompt comes back
+// to, once for each. Only the deepest one would have served it.
+func (a *advisor) returnedLocked(sc *scope, p radix.Path, own int) {
+	for n := p.Node; n != radix.Root && a.depthLocked(n) > own; n = a.mu.tree.Parent(n) {
+		v := a.valueLocked(n)
+		if v.mark() == originNone {
+			continue
+		}
+		if v&cameBit == 0 {
+			sc.returns[v.mark()].came()
+			a.setLocked(n, v|cameBit)
+		}
+		return
+	}
+}
+
+// markLocked makes sure that there is a node at a position above leaf and notes
+// what was advised there.
+func (a *advisor) markLocked(sc *scope, leaf radix.Node, m *mark, symbols []uint32) {
+	t, end := a.mu.tree, m.at+1
+	n := leaf
+	for t.Begin(n) >= end {
+		n = t.Parent(n)
+	}
+	if up := t.Parent(n); t.End(n) > end {
+		v := a.valueLocked(n).unmarked()
+		n = t.InsertAt(radix.Path{Node: up, End: t.End(up), Matched: end, Into: n}, symbols[:end]).Branch
+		a.setLocked(n, v)
+	}
+	if v := a.valueLocked(n); v.mark() == originNone {
+		a.setLocked(n, v.marked(m.origin))
+		sc.returns[m.origin].advised()
+	}
+}
+
+// clockSteps is how many nodes one request looks at to make room; the rest is the
+// worker's. A guess: some 20 µs.
+const clockSteps = 1 << 10
+
+// roomLocked makes room for a prompt of so many tokens and positions; false when
+// that takes longer than a request should wait, or can never be.
+func (a *advisor) roomLocked(tokens, positions int) bool {
+	need := room{positions + 3, treeBytes(positions+3, int64(tokens+1))}
+	if need.nodes > a.maxNodes || need.bytes > a.maxBytes {
+		return false
+	}
+	if a.fitsLocked(room{need.nodes + a.maxNodes/16, need.bytes + a.maxBytes/16}) {
+		return true
+	}
+	a.mu.crowded = true // the worker keeps some free, so that requests seldom have to
+	return a.dropLocked(need, clockSteps)
+}
+
+// room is what something takes, or may take, in the tree.
+type room struct {
+	nodes int
+	bytes int64
+}
+
+func (a *advisor) fitsLocked(r room) bool {
+	nodes := a.mu.tree.Len()
+	return nodes+r.nodes <= a.maxNodes && treeBytes(nodes, a.mu.tokens)+r.bytes <= a.maxBytes
+}
+
+// dropLocked drops the leaves that the clock finds cold, until there is room or
+// so many nodes were looked at. It reports whether there is room.
+func (a *advisor) dropLocked(need room, steps int) bool {
+	t := a.mu.tree
+	for !a.fitsLocked(need) {
+		if steps--; steps < 0 {
+			return false
+		}
+		n := a.mu.hand
+		if a.mu.hand++; int(a.mu.hand) >= t.Limit() {
+			a.mu.hand = 0
+		}
+		if n == radix.Root || t.Parent(n) == radix.None || t.Children(n) > 0 {
+			continue
+		}
+		if v := a.valueLocked(n); v.heat() > 0 {
+			a.setLocked(n, v-1<<heatShift)
+			continue
+		}
+		a.dropLeafLocked(n)
+	}
+	return true
+}
+
+// dropLeafLocked drops a leaf, and with it what only it kept.
+func (a *advisor) dropLeafLocked(n radix.Node) {
+	t := a.mu.tree
+	for n != radix.Root && t.Children(n) == 0 && a.valueLocked(n).heat() == 0 {
+		up := t.Parent(n)
+		a.mu.tokens -= int64(t.End(n) - t.Begin(n))
+		t.Remove(n)
+		a.mu.counts.Dropped++
+		n = up
+	}
+}
