@@ -1,0 +1,67 @@
+package schedule
+
+import "slices"
+
+// searchNodes bounds the exact search: some milliseconds. Up to about 16 jobs it
+// ends by itself.
+const searchNodes = 200_000
+
+// search assigns jobs in order by depth first, cutting off what cannot get below
+// the best so far. It answers the best found and whether that is the optimum.
+func (j jobs) search(best Assignment, bound int64) (Assignment, bool) {
+	s := searching{
+		jobs: j, best: best, limit: best.Makespan(), bound: bound, nodes: searchNodes,
+		now: Assignment{Worker: make([]int, len(j.size)), Load: make([]int64, len(best.Load))},
+	}
+	for _, size := range j.size {
+		s.rest += size
+	}
+	s.from(0)
+	return s.best, s.nodes > 0 || s.limit == bound
+}
+
+type searching struct {
+	jobs
+	best, now    Assignment
+	limit, bound int64 // makespan of best, and the least possible
+	rest         int64 // of the jobs not yet assigned
+	nodes        int   // left
+}
+
+func (s *searching) from(i int) {
+	if i == len(s.order) {
+		s.best = Assignment{Worker: slices.Clone(s.now.Worker), Load: slices.Clone(s.now.Load)}
+		s.limit = s.best.Makespan()
+		return
+	}
+	if s.nodes--; s.nodes <= 0 || !s.hopeful() {
+		return
+	}
+	job := s.order[i]
+	size := s.size[job]
+	s.rest -= size
+	for w, load := range s.now.Load {
+		// A worker as full as one before it leads to the same plans renamed.
+		if load+size >= s.limit || slices.Contains(s.now.Load[:w], load) {
+			continue
+		}
+		s.now.Load[w] += size
+		s.now.Worker[job] = w
+		s.from(i + 1)
+		s.now.Load[w] = load
+		if s.limit == s.bound || s.nodes <= 0 {
+			break
+		}
+	}
+	s.rest += size
+}
+
+// hopeful reports whether what is left fits below the limit, filling every
+// worker.
+func (s *searching) hopeful() bool {
+	room := int64(0)
+	for _, load := range s.now.Load {
+		room += s.limit - 1 - load
+	}
+	return s.rest <= room
+}
