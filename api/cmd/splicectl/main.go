@@ -57,7 +57,7 @@ type call struct {
 
 func commands() []command {
 	return []command{
-		demoCommand(), benchCommand(), tortureCommand(), diskCommand(), profileCommand(), lsCommand(), inspectCommand(), statsCommand(), doctorCommand(),
+		demoCommand(), replayCommand(), benchCommand(), tortureCommand(), diskCommand(), profileCommand(), lsCommand(), inspectCommand(), statsCommand(), doctorCommand(),
 		versionCommand(), echoCommand(), victimCommand(), loadCommand(),
 	}
 }

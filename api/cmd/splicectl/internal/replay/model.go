@@ -1,0 +1,96 @@
+package replay
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Model is what replays need to know of a model: bytes and work, and how long
+// computing takes.
+type Model struct {
+	Name    string
+	Shape   cost.Shape
+	Prefill cost.Prefill
+	Fit     string // where Prefill comes from, for people
+	Step    int    // tokens to compute are rounded up to the next multiple; 0 = they are not
+
+	measured bool // Prefill was given, and is what hits are valued by
+}
+
+// SetPrefill says what computing takes; hits are valued by it.
+func (m *Model) SetPrefill(p cost.Prefill) {
+	m.Prefill, m.Fit, m.Step, m.measured = p, "as given", 0, true
+}
+
+// ttft is the modelled milliseconds to the first token of a prompt of which so
+// many tokens need no prefill. What is computed counts as the prompt's end.
+func (m *Model) ttft(input, hit int) float64 {
+	hit = min(hit, input)
+	if m.Step > 0 {
+		input = hit + ((input-hit)/m.Step+1)*m.Step
+	}
+	return m.Prefill.Fixed + m.Prefill.Marginal(hit, input)
+}
+
+// Preset is a model by name.
+func Preset(name string) (Model, bool) {
+	switch name {
+	case PresetMarconi:
+		return Model{
+			Name: "Marconi's 7B hybrid: 24 SSM, 4 attention and 28 MLP layers", Shape: cost.MarconiHybrid7B(cost.ScanCode),
+			// Least squares over the paper's published measurements of prefills, which
+			// are 50 tokens apart: its method takes the next one above.
+			Prefill: cost.Prefill{Fixed: 17.814, PerToken: 0.052964}, Step: 50,
+			Fit: "linear fit of Jamba-1.5-Mini on four A100 (Marconi's artifact)",
+		}, true
+	case PresetGDN:
+		return gdn40(), true
+	}
+	return Model{}, false
+}
+
+// Presets, the first one for prompts, the second for segments.
+const (
+	PresetMarconi = "marconi-7b"
+	PresetGDN     = "gdn-40l"
+)
+
+// gdn40 is a model of 30 gated-delta-rule layers (32 value heads, 128×128) and
+// 10 attention layers with two key-value heads of 256, the shape for which the
+// storage of position-independent segments is usually worked out: transitions in
+// 16 bits, states in 32.
+func gdn40() Model {
+	const linear, heads, dim, attention, rowBytes = 30, 32, 128, 10, 2048
+	const t, s = linear * heads * dim * dim * 2, linear * heads * dim * dim * 4
+	return Model{
+		Name:    "40 layers: 30 gated delta rule (32 heads of 128×128), 10 attention",
+		Shape:   cost.Shape{KVBytes: attention * rowBytes, StateBytes: s, SegmentBytes: t + s},
+		Prefill: cost.DefaultPrefill, Fit: "a guess: -prefill gives your own",
+	}
+}
+
+// FromConfig reads a Hugging Face config.json.
+func FromConfig(text []byte, o profile.ConfigOptions) (Model, error) {
+	id, err := profile.FromConfig(text, o)
+	if err != nil {
+		return Model{}, err
+	}
+	p, err := profile.New(id)
+	if err != nil {
+		return Model{}, err
+	}
+	widths, err := cost.ReadWidths(text)
+	if err != nil {
+		return Model{}, err
+	}
+	m := Model{Name: fmt.Sprintf("%s, %d layers", id.Model, p.Layers()), Shape: cost.FromProfile(p, widths)}
+	const flops, fixedMillis = 300e12, 10
+	if m.Prefill = cost.PriorFromFLOPs(m.Shape, flops, fixedMillis); m.Prefill.IsZero() {
+		m.Prefill, m.Fit = cost.DefaultPrefill, "a guess: -prefill gives your own"
+	} else {
+		m.Fit = "work of the model at 300 TFLOP/s, a guess: -prefill gives your own"
+	}
+	return m, nil
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// progress tells people how far a command is: a bar on a terminal, a line for
+// each tenth elsewhere.
+type progress struct {
+	w        io.Writer
+	terminal bool
+	last     int // thousandths drawn
+	width    int // columns drawn
+}
+
+func newProgress(w io.Writer) *progress {
+	p := &progress{w: w, last: -1}
+	if f, ok := w.(*os.File); ok {
+		info, err := f.Stat()
+		p.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	return p
+}
+
+// at draws how much is done, from 0 to 1.
+func (p *progress) at(done float64, what string) {
+	const width = 40
+	thousandths := int(1000 * min(max(done, 0), 1))
+	if !p.terminal {
+		thousandths -= thousandths % 100
+	}
+	if thousandths == p.last {
+		return
+	}
+	p.last = thousandths
+	if !p.terminal {
+		fmt.Fprintf(p.w, "%3d %%  %s\n", thousandths/10, what)
+		return
+	}
+	n := width * thousandths / 1000
+	line := fmt.Sprintf("[%s%s] %3d %%  %s", strings.Repeat("#", n), strings.Repeat(".", width-n), thousandths/10, what)
+	columns := len([]rune(line))
+	fmt.Fprintf(p.w, "\r%s%s", line, strings.Repeat(" ", max(0, p.width-columns)))
+	p.width = columns
+}
+
+// end clears the bar.
+func (p *progress) end() {
+	if p.terminal && p.width > 0 {
+		fmt.Fprintf(p.w, "\r%s\r", strings.Repeat(" ", p.width))
+	}
+}
