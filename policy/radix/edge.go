@@ -17,8 +17,11 @@ type block struct {
 type edges struct {
 	pages []*[1 << blockBits]block
 	given int32
-	free  int32
+	free  []run
 }
+
+// run is a chain of n free blocks.
+type run struct{ at, n int32 }
 
 // edge is a run of symbols: from skip in block at, length of them.
 type edge struct {
@@ -29,17 +32,22 @@ type edge struct {
 
 func (s *edges) block(b int32) *block { return &s.pages[b>>blockBits][b&(1<<blockBits-1)] }
 
-func (s *edges) bytes() int64 { return int64(len(s.pages)) << blockBits * 64 }
+func (s *edges) bytes() int64 { return int64(len(s.pages))<<blockBits*64 + int64(cap(s.free))*8 }
 
 func (s *edges) symbol(b int32, skip int) uint32 { return s.block(b).symbols[skip] }
 
 func (s *edges) newBlock() int32 {
-	b := s.free
-	if b != noBlock {
-		s.free = s.block(b).next
+	if last := len(s.free) - 1; last >= 0 {
+		r := &s.free[last]
+		b := r.at
+		if r.n--; r.n == 0 {
+			s.free = s.free[:last]
+		} else {
+			r.at = s.block(b).next
+		}
 		return b
 	}
-	b = s.given
+	b := s.given
 	if int(b)>>blockBits == len(s.pages) {
 		s.pages = append(s.pages, new([1 << blockBits]block))
 	}
@@ -149,11 +157,7 @@ func (s *edges) move(e edge, skip int) edge {
 	return edge{s.store(skip, symbols), skip, e.length}
 }
 
-// release frees the blocks of an edge.
+// release frees the blocks of an edge, without looking at them.
 func (s *edges) release(e edge) {
-	last := e.at
-	for left := e.skip + e.length; left > blockSymbols; left -= blockSymbols {
-		last = s.block(last).next
-	}
-	s.block(last).next, s.free = s.free, e.at
+	s.free = append(s.free, run{e.at, int32((e.skip + e.length + blockSymbols - 1) / blockSymbols)})
 }

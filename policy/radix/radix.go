@@ -59,7 +59,7 @@ type Tree struct {
 
 // New makes an empty tree.
 func New() *Tree {
-	t := &Tree{free: None, edges: edges{free: noBlock}}
+	t := &Tree{free: None}
 	t.newNode()
 	return t
 }
