@@ -235,11 +235,7 @@ func (b *Blocks) unlink(n int32) {
 }
 
 func (b *Blocks) key(parent int32, symbols []uint32) blockKey {
-	h := uint64(0)
-	for _, s := range symbols {
-		h = running(h, s)
-	}
-	return blockKey{parent, h}
+	return blockKey{parent, running(0, symbols)}
 }
 
 func (b *Blocks) fullChild(n int32, symbols []uint32) int32 {

@@ -1,7 +1,6 @@
 package prefixcache
 
 import (
-	"math/bits"
 	"time"
 
 	"github.com/spliced-kv/spliced/policy"
@@ -112,8 +111,7 @@ func (c *Policy) insert(p radix.Path, whole []uint32) {
 			c.stats.Refused++
 			return
 		}
-		c.evict(radix.Node(uint32(id)))
-		p = c.Match(whole) // its path may have left
+		p = c.evict(radix.Node(uint32(id)), p)
 	}
 	in := c.keep(p, whole)
 	if in.Branch != radix.None {
@@ -154,30 +152,38 @@ func (c *Policy) least(p radix.Path, n int) int64 {
 	return c.bytes(states, n)
 }
 
-// evict drops a node and tells the policy what became of its neighbours.
-func (c *Policy) evict(n radix.Node) {
+// evict drops a node and tells the policy what became of its neighbours. It
+// answers what has become of a path: it does not end at the node, but the node
+// may be that inside whose edge it ends.
+func (c *Policy) evict(n radix.Node, p radix.Path) radix.Path {
 	if c.options.OnEvict != nil {
 		c.options.OnEvict(c.place(n))
 	}
 	parent := c.Parent(n)
 	c.policy.Remove(c.nodes[n].id)
-	if child := c.drop(n); child != radix.None {
+	child := c.drop(n)
+	if child != radix.None {
 		c.update(child)
-		return
+	} else {
+		c.update(parent)
+		c.resume(parent)
 	}
-	c.update(parent)
-	c.resume(parent)
+	if n == p.Into {
+		if p.Into = child; child == radix.None {
+			p.Matched = p.End
+		}
+	}
+	return p
 }
 
 // add gives a new node, which the sequence goes through, to the policy.
 func (c *Policy) add(n radix.Node, whole []uint32) {
 	c.nodes = grown(c.nodes, n)
-	prefix := c.nodes[c.Parent(n)].prefix
-	for _, s := range whole[c.Begin(n):c.End(n)] {
-		prefix = running(prefix, s)
-	}
 	c.serial++
-	c.nodes[n] = held{id: policy.ID(c.serial)<<32 | policy.ID(uint32(n)), prefix: prefix}
+	c.nodes[n] = held{
+		id:     policy.ID(c.serial)<<32 | policy.ID(uint32(n)),
+		prefix: running(c.nodes[c.Parent(n)].prefix, whole[c.Begin(n):c.End(n)]),
+	}
 	c.policy.Insert(c.nodes[n].id, c.item(n), c.now)
 }
 
@@ -222,9 +228,23 @@ func (c *Policy) place(n radix.Node) Place {
 
 func (c *Policy) item(n radix.Node) policy.Item { return c.options.Item(c.place(n)) }
 
-// running is a hash of a sequence that can be gone on with at its next symbol.
-func running(h uint64, symbol uint32) uint64 {
-	return (bits.RotateLeft64(h, 5) ^ uint64(symbol)) * 0x517cc1b727220a95
+// running is a hash of a sequence that can be gone on with wherever it was left:
+// a polynomial in k modulo 2^64, four symbols a step.
+func running(h uint64, symbols []uint32) uint64 {
+	const (
+		k  = 0xd1342543de82ef95
+		k2 = k * k & (1<<64 - 1)
+		k3 = k2 * k & (1<<64 - 1)
+		k4 = k3 * k & (1<<64 - 1)
+	)
+	for ; len(symbols) >= 4; symbols = symbols[4:] {
+		a, b, c, d := uint64(symbols[0]), uint64(symbols[1]), uint64(symbols[2]), uint64(symbols[3])
+		h = h*k4 + (a+1)*k3 + (b+1)*k2 + (c+1)*k + d + 1
+	}
+	for _, s := range symbols {
+		h = h*k + uint64(s) + 1
+	}
+	return h
 }
 
 // mix spreads a running hash; it is never 0.

@@ -137,7 +137,7 @@ func Orders(tb testing.TB) map[string][]order {
 	archive := tar.NewReader(bytes.NewReader(Read(tb, "swe100_orders.tar")))
 	for {
 		h, err := archive.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return orders
 		}
 		if err != nil {
