@@ -18,11 +18,14 @@ type Counters struct {
 	Waits       uint64 // calls that had to wait for a place among those in flight
 	Unsent      uint64 // cancels and releases that could not be sent at once
 	Corrupt     uint64 // chunks whose digest did not match when they were read
+	Advised     uint64 // advices given
+	Unadvised   uint64 // times that there was no daemon to give one, or not in time
 }
 
 type counters struct {
 	attached, lost, malformed, calls, unavailable, late, canceled, stalled atomic.Uint64
 	lateReplies, unknown, gaveBack, waits, unsent, corrupt                 atomic.Uint64
+	advised, unadvised                                                     atomic.Uint64
 }
 
 // Counters returns the current counts.
@@ -33,6 +36,6 @@ func (c *Client) Counters() Counters {
 		Calls: n.calls.Load(), Unavailable: n.unavailable.Load(), Late: n.late.Load(),
 		Canceled: n.canceled.Load(), Stalled: n.stalled.Load(), LateReplies: n.lateReplies.Load(), Unknown: n.unknown.Load(),
 		GaveBack: n.gaveBack.Load(), Waits: n.waits.Load(), Unsent: n.unsent.Load(),
-		Corrupt: n.corrupt.Load(),
+		Corrupt: n.corrupt.Load(), Advised: n.advised.Load(), Unadvised: n.unadvised.Load(),
 	}
 }

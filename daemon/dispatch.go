@@ -51,6 +51,10 @@ type scratch struct {
 	compose      wire.ComposeRequest
 	rotate       wire.RotateRequest
 	assemble     wire.AssembleRequest
+	advise       wire.AdviseRequest
+	adviseReply  wire.AdviseReply
+	adviseQuery  tiering.AdviseQuery
+	advice       tiering.Advice
 	spans        []tiering.Span
 	tokens       []uint32
 }
@@ -82,7 +86,7 @@ var operations = [...]operation{
 	wire.OpCancel:   {closing: true}, // handled apart: its answer may come later
 	wire.OpRelease:  {run: (*task).release, closing: true},
 	wire.OpStats:    {run: (*task).stats, closing: true},
-	wire.OpAdvise:   {run: (*task).unsupported, tenant: true},
+	wire.OpAdvise:   {run: (*task).advise, long: (*task).adviseIsLong, tenant: true},
 	wire.OpAppend:   {run: (*task).unsupported, tenant: true},
 	wire.OpAccept:   {run: (*task).unsupported, tenant: true},
 	wire.OpReplay:   {run: (*task).unsupported, tenant: true},

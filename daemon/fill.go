@@ -70,15 +70,21 @@ func (t *task) tokenIDs(id tiering.ProfileID, spec profile.SegmentSpec, off uint
 			return nil, err
 		}
 	}
-	src, err := t.at.staged(off, 4*int64(spec.Tokens))
+	return t.stagedTokens(off, spec.Tokens)
+}
+
+// stagedTokens copies n token ids out of staging. They stay good until the next
+// call.
+func (t *task) stagedTokens(off uint64, n int) ([]uint32, error) {
+	src, err := t.at.staged(off, 4*int64(n))
 	if err != nil {
 		return nil, err
 	}
-	ids := slices.Grow(t.scratch.tokens[:0], spec.Tokens)
+	ids := slices.Grow(t.scratch.tokens[:0], n)
 	if cap(ids) <= keptTokens {
 		t.scratch.tokens = ids
 	}
-	raw := make([]byte, min(tokenPiece, 4*spec.Tokens))
+	raw := make([]byte, min(tokenPiece, 4*n))
 	for at := int64(0); at < src.Len(); at += int64(len(raw)) {
 		raw = raw[:min(int64(len(raw)), src.Len()-at)]
 		if err := t.conn.server.device.Load(t.ctx, raw, src.Slice(at, int64(len(raw)))); err != nil {

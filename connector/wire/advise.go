@@ -16,14 +16,19 @@ const (
 	WhyPlaced   uint8 = 4 // placed from the depths at which earlier prompts parted
 )
 
-// Why something is better not stored. Unlike a Reason of match this is advice
-// about what is not there yet.
+// Why something is worth storing, below AdviceShort, or is not. Unlike a Reason of
+// match this is advice about what is not there yet.
 const (
-	RefuseNone  uint8 = 0 // it is admitted
-	RefuseShort uint8 = 1 // computing it again takes less than fetching it
-	RefuseCold  uint8 = 2 // it is not expected back often enough for its bytes
-	RefuseRoom  uint8 = 3 // what it would push out is worth more
-	RefuseHeld  uint8 = 4 // it is there, or somebody is storing it
+	AdviceNone      uint8 = 0  // it is there, or somebody is storing it
+	AdviceSeen      uint8 = 1  // it came before
+	AdviceCheap     uint8 = 2  // storing it costs next to nothing of computing it
+	AdviceAsked     uint8 = 3  // the application named it
+	AdviceReturning uint8 = 4  // such things come back
+	AdviceShort     uint8 = 16 // computing it again takes less than fetching it
+	AdviceCold      uint8 = 17 // it is not expected back often enough for what storing it takes
+	AdviceThin      uint8 = 18 // it saves less per byte than what would have to leave
+	AdviceLarge     uint8 = 19 // it takes more than its share of the pool
+	AdviceNoGain    uint8 = 20 // fetching it is no faster than computing it
 )
 
 // AdviseRequest asks what to use and what to store for a prompt whose token ids

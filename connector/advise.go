@@ -1,0 +1,223 @@
+package connector
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// AdviseQuery asks what to use and what to store for a prompt. An engine asks
+// when a prompt arrives, with what Match has found, and again when the answer is
+// there: then with the answer behind the prompt and Output set. Nothing of it is
+// kept after the call.
+type AdviseQuery struct {
+	Tokens []uint32 // the whole prompt
+	Output int      // of these, generated tokens at the end
+	Record bool     // the prompt is being served: the daemon remembers it
+	// BlockTokens is what positions are multiples of; 0 = the binding's.
+	BlockTokens    int
+	MaxCheckpoints int // 0 = the daemon's default
+
+	Found        *Found // what Match has answered for this prompt; nil = nothing is held
+	BufferTokens int    // end of a buffer over this prompt; 0 = none
+	SeamTokens   int    // computed again in all, when the segments are used
+
+	Cuts     []int         // boundaries that the application knows, ascending
+	Segments []SegmentSpan // of the prompt, in the order of Found.Segments
+	Samples  []Sample      // prefills measured since the last Advise; the last 1024 count
+}
+
+// SegmentSpan is where a segment lies in its prompt.
+type SegmentSpan struct{ Begin, Tokens int }
+
+// Sample says how long it took to compute tokens [Begin, End) behind the tokens
+// before.
+type Sample struct {
+	Begin, End int
+	Took       time.Duration
+}
+
+// Advice answers an AdviseQuery. The zero value is that of a daemon that is not
+// there: use nothing, store nothing.
+type Advice struct {
+	SeenTokens int   // longest prefix of the prompt that was seen before, stored or not
+	Way        uint8 // wire.Way…: how the prompt is served the quickest; 0 = no advice
+	// Predicted is the time that each way takes, at index way minus one; below
+	// zero where it is not possible.
+	Predicted   []time.Duration
+	Checkpoints []CheckpointAdvice // ascending
+	Segments    []SegmentAdvice    // one for each of the query's, or none
+}
+
+// CheckpointAdvice is a position that is worth thinking of.
+type CheckpointAdvice struct {
+	Tokens int
+	Save   bool
+	Why    uint8   // wire.Why…: what makes the position one
+	Reason uint8   // wire.Advice…: why it is to be saved, or not
+	Value  float64 // expected milliseconds saved per MiB
+}
+
+// SegmentAdvice says whether a missing segment is worth publishing.
+type SegmentAdvice struct {
+	Publish bool
+	Reason  uint8 // wire.Advice…
+}
+
+// Advise asks for advice. It waits for Timeouts.Lookup at most. After an error
+// the advice is the zero Advice, so that a caller may go on without looking.
+func (m *Model) Advise(ctx context.Context, q *AdviseQuery) (Advice, error) {
+	request, err := m.adviseRequest(q)
+	if err != nil {
+		return Advice{}, fmt.Errorf("advise: %w", err)
+	}
+	n := &m.client.counters
+	advice, err := m.advise(ctx, q.Tokens, request)
+	if err != nil {
+		n.unadvised.Add(1)
+		return Advice{}, err
+	}
+	n.advised.Add(1)
+	return advice, nil
+}
+
+func (m *Model) advise(ctx context.Context, tokens []uint32, request *wire.AdviseRequest) (Advice, error) {
+	r, err := m.enter()
+	if err != nil {
+		return Advice{}, err
+	}
+	defer r.a.release()
+	c, a := m.client, r.a
+	k := c.call(ctx, c.opt.Timeouts.Lookup)
+	defer c.put(k)
+	k.op = wire.OpAdvise
+	ids, err := a.staging.alloc(ctx, int64(4*len(tokens)), k.deadline)
+	if err != nil {
+		return Advice{}, fmt.Errorf("advise: token ids: %w", err)
+	}
+	k.late.staged = []gpuipc.Extent{ids}
+	mem := a.staging.bytes(ids)
+	for i, id := range tokens {
+		binary.LittleEndian.PutUint32(mem[4*i:], id)
+	}
+	request.Profile, request.TokenOff = r.profile, uint64(ids.Off)
+	body, err := a.do(ctx, k, r.tenant, request, nil)
+	a.returnStaging(k)
+	if err != nil {
+		return Advice{}, err
+	}
+	var reply wire.AdviseReply
+	if err := a.decode(wire.OpAdvise, &reply, body); err != nil {
+		return Advice{}, err
+	}
+	return a.advice(&reply, len(tokens), len(request.SegmentBegin))
+}
+
+// adviseRequest checks a query and puts it into a request.
+func (m *Model) adviseRequest(q *AdviseQuery) (*wire.AdviseRequest, error) {
+	n := len(q.Tokens)
+	switch {
+	case n < 1 || n > profile.MaxTokens:
+		return nil, invalid("%d tokens, want 1 to %d", n, profile.MaxTokens)
+	case q.Output < 0 || q.Output > n, q.BufferTokens < 0 || q.BufferTokens > n, q.SeamTokens < 0 || q.SeamTokens > n:
+		return nil, invalid("output %d, buffer %d, seams %d of %d tokens", q.Output, q.BufferTokens, q.SeamTokens, n)
+	case q.BlockTokens < 0 || q.BlockTokens > profile.MaxTokens || q.MaxCheckpoints < 0 || q.MaxCheckpoints > wire.MaxPositions:
+		return nil, invalid("blocks of %d tokens, %d checkpoints, most %d", q.BlockTokens, q.MaxCheckpoints, wire.MaxPositions)
+	case len(q.Cuts) > wire.MaxKeys || len(q.Segments) > wire.MaxKeys:
+		return nil, invalid("%d cuts and %d segments, most %d", len(q.Cuts), len(q.Segments), wire.MaxKeys)
+	}
+	request := &wire.AdviseRequest{
+		Record: flag(q.Record), BlockTokens: uint32(q.BlockTokens), MaxCheckpoints: uint32(q.MaxCheckpoints),
+		Tokens: uint32(n), Output: uint32(q.Output), BufferTokens: uint32(q.BufferTokens), SeamTokens: uint32(q.SeamTokens),
+	}
+	if q.BlockTokens == 0 {
+		request.BlockTokens = uint32(m.binding.BlockTokens)
+	}
+	for _, cut := range q.Cuts {
+		if cut < 0 || cut > n {
+			return nil, invalid("cut at %d of %d tokens", cut, n)
+		}
+		request.Cuts = append(request.Cuts, uint32(cut))
+	}
+	addSamples(request, q.Samples)
+	return request, addFound(request, q)
+}
+
+// addFound puts in what Match has answered.
+func addFound(request *wire.AdviseRequest, q *AdviseQuery) error {
+	if q.Found != nil {
+		if p := q.Found.PrefixTokens; p < 0 || p > len(q.Tokens) {
+			return invalid("prefix of %d of %d tokens", p, len(q.Tokens))
+		}
+		request.PrefixTokens, request.PrefixTier = uint32(q.Found.PrefixTokens), q.Found.PrefixTier
+		if len(q.Found.Segments) > 0 && len(q.Segments) != len(q.Found.Segments) {
+			return invalid("%d segments, %d were matched", len(q.Segments), len(q.Found.Segments))
+		}
+	}
+	for i, s := range q.Segments {
+		if s.Begin < 0 || s.Tokens < 1 || s.Begin > len(q.Tokens)-s.Tokens {
+			return invalid("segment [%d, +%d) of %d tokens", s.Begin, s.Tokens, len(q.Tokens))
+		}
+		var found SegmentFound
+		if q.Found != nil && len(q.Found.Segments) > 0 {
+			found = q.Found.Segments[i]
+		}
+		request.SegmentBegin = append(request.SegmentBegin, uint32(s.Begin))
+		request.SegmentTokens = append(request.SegmentTokens, uint32(s.Tokens))
+		request.SegmentStatus = append(request.SegmentStatus, found.Status)
+		request.SegmentTier = append(request.SegmentTier, found.Tier)
+	}
+	return nil
+}
+
+// addSamples puts in the newest samples that make sense.
+func addSamples(request *wire.AdviseRequest, samples []Sample) {
+	for _, s := range samples[max(0, len(samples)-wire.MaxSamples):] {
+		micros := s.Took.Microseconds()
+		if s.Begin < 0 || s.Begin >= s.End || s.End > profile.MaxTokens || micros < 1 || micros > math.MaxUint32 {
+			continue
+		}
+		request.SampleBegin = append(request.SampleBegin, uint32(s.Begin))
+		request.SampleEnd = append(request.SampleEnd, uint32(s.End))
+		request.SampleMicros = append(request.SampleMicros, uint32(micros))
+	}
+}
+
+// advice turns a reply into an Advice. A position outside of the prompt or out of
+// order breaks the protocol: an engine would save a state of something else there.
+func (a *attachment) advice(reply *wire.AdviseReply, tokens, segments int) (Advice, error) {
+	advice := Advice{SeenTokens: int(reply.SeenTokens), Way: reply.Way}
+	if int64(reply.SeenTokens) > int64(tokens) || reply.Way < 1 || int(reply.Way) > len(reply.WayMicros) {
+		return Advice{}, a.malformed("advise: %d of %d tokens seen, way %d of %d", reply.SeenTokens, tokens, reply.Way, len(reply.WayMicros))
+	}
+	if len(reply.SegmentAdmit) != segments {
+		return Advice{}, a.malformed("advise: %d rows for %d segments", len(reply.SegmentAdmit), segments)
+	}
+	for _, micros := range reply.WayMicros {
+		took := time.Duration(-1)
+		if limit := float64(math.MaxInt64 / 2000); micros >= 0 && micros < limit {
+			took = time.Duration(micros * 1e3)
+		}
+		advice.Predicted = append(advice.Predicted, took)
+	}
+	last := uint32(0)
+	for i, at := range reply.Positions {
+		if at <= last || int64(at) > int64(tokens) {
+			return Advice{}, a.malformed("advise: position %d after %d of %d tokens", at, last, tokens)
+		}
+		last = at
+		advice.Checkpoints = append(advice.Checkpoints, CheckpointAdvice{
+			Tokens: int(at), Save: reply.Admit[i] == 1, Why: reply.Why[i], Reason: reply.Reason[i], Value: reply.Value[i],
+		})
+	}
+	for i := range reply.SegmentAdmit {
+		advice.Segments = append(advice.Segments, SegmentAdvice{Publish: reply.SegmentAdmit[i] == 1, Reason: reply.SegmentReason[i]})
+	}
+	return advice, nil
+}
