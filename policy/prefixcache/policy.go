@@ -25,6 +25,7 @@ type Place struct {
 	Children   int
 	Bytes      int64  // that its eviction gives back
 	Key        uint64 // names its prefix
+	Extends    policy.ID
 }
 
 // flopsPerMilli turns work into time where nothing was measured: an order of
@@ -36,9 +37,9 @@ const flopsPerMilli = 1e12
 // the policy; those with two or more children are suspended, as is the node that
 // the request being served ends at.
 //
-// Item.Saved of a node is what a hit there saves against a hit at its parent,
-// Item.Key names its prefix. Both change, as do its bytes, when children come and
-// go: the policy hears of it by Update.
+// Item.Saved of a node is what a hit there saves against a hit at its parent, which
+// Item.Extends names; Item.Key names its prefix. When nodes come and go above or
+// below it, saving, parent and bytes change: the policy hears of it by Update.
 type Policy struct {
 	tree
 	options Options
@@ -63,7 +64,7 @@ func New(o Options, p policy.Eviction) *Policy {
 	if o.Item == nil {
 		saved := o.Saved
 		o.Item = func(p Place) policy.Item {
-			return policy.Item{Bytes: p.Bytes, Tokens: p.End - p.Begin, Key: p.Key, Saved: saved(p.Begin, p.End)}
+			return policy.Item{Bytes: p.Bytes, Tokens: p.End - p.Begin, Key: p.Key, Saved: saved(p.Begin, p.End), Extends: p.Extends}
 		}
 	}
 	return &Policy{tree: newTree(o.Config), options: o, policy: p, nodes: make([]held, 1)}
@@ -223,6 +224,7 @@ func (c *Policy) place(n radix.Node) Place {
 		Children: c.Children(n),
 		Bytes:    c.edgeBytes(n),
 		Key:      mix(c.nodes[n].prefix, uint64(end)),
+		Extends:  c.nodes[c.Parent(n)].id, // 0 at the root
 	}
 }
 

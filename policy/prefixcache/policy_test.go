@@ -205,7 +205,7 @@ func (p *told) Remove(id policy.ID) {
 // After every request a policy knows of each node what evicting it would give
 // back and what it saves, and only nodes that may leave are asked for.
 func TestPolicyHearsOfEveryChange(t *testing.T) {
-	for _, name := range []string{"lru", "gdsf", "marconi"} {
+	for _, name := range []string{"lru", "gdsf", "marconi", "default"} {
 		make, _ := policy.Named(name)
 		for seed := range uint64(15) {
 			p := &told{make(), map[policy.ID]policy.Item{}, map[policy.ID]bool{}}
@@ -234,7 +234,7 @@ func checkTold(t *testing.T, c *Policy, p *told, keys map[string]uint64, when st
 		nodes++
 		begin, end := c.Begin(n), c.End(n)
 		bytes += testState + int64(end-begin)*testRow
-		want := policy.Item{Bytes: testState, Tokens: end - begin, Key: c.place(n).Key}
+		want := policy.Item{Bytes: testState, Tokens: end - begin, Key: c.place(n).Key, Extends: c.nodes[c.Parent(n)].id}
 		want.Saved = 5*float64(end-begin) + 0.1*float64(end*end-begin*begin)
 		if c.Children(n) == 0 {
 			want.Bytes += int64(end-begin) * testRow
