@@ -79,6 +79,9 @@ func (c *Session) AwaitAcquire(ctx context.Context, q *AcquireQuery, dst []Acqui
 		w := &waits[i]
 		dst[w.row] = c.acquireAwaitedLocked(w.promotion, &q.Keys[w.row-base], q, now)
 	})
+	if q.All {
+		c.settleTogether(dst[base:])
+	}
 	return dst, nil
 }
 

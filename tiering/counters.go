@@ -24,6 +24,7 @@ type Counters struct {
 	Acquired       uint64
 	AcquiredTokens uint64
 	AcquireMisses  uint64
+	AcquireRefused uint64 // queries for all keys or none, for want of room
 	Loaded         uint64
 	LoadedTokens   uint64
 	LoadMisses     uint64
@@ -89,6 +90,17 @@ type Counters struct {
 	Composed  uint64
 	Rotated   uint64
 	Assembled uint64
+
+	// Buffers of rows. Rows appended = accepted + dropped + those drafted now, and
+	// those of buffers that ended with drafts.
+	Buffers       uint64 // now
+	BuffersOpened uint64
+	RowsAppended  uint64
+	RowsAccepted  uint64
+	RowsDropped   uint64
+	Replayed      uint64 // answers
+	RowsReplayed  uint64 // of these
+	BufferFlushes uint64
 }
 
 // Counters takes a snapshot.
@@ -179,6 +191,7 @@ func (c *Counters) Each(f func(name string, value uint64)) {
 	f("acquired", c.Acquired)
 	f("acquired_tokens", c.AcquiredTokens)
 	f("acquire_misses", c.AcquireMisses)
+	f("acquire_refused", c.AcquireRefused)
 	f("loaded", c.Loaded)
 	f("loaded_tokens", c.LoadedTokens)
 	f("load_misses", c.LoadMisses)
@@ -211,6 +224,14 @@ func (c *Counters) Each(f func(name string, value uint64)) {
 	f("composed", c.Composed)
 	f("rotated", c.Rotated)
 	f("assembled", c.Assembled)
+	f("buffers", c.Buffers)
+	f("buffers_opened", c.BuffersOpened)
+	f("buffer_rows_appended", c.RowsAppended)
+	f("buffer_rows_accepted", c.RowsAccepted)
+	f("buffer_rows_dropped", c.RowsDropped)
+	f("replayed", c.Replayed)
+	f("buffer_rows_replayed", c.RowsReplayed)
+	f("buffer_flushes", c.BufferFlushes)
 }
 
 func (c *Counters) eachLower(f func(name string, value uint64)) {

@@ -13,4 +13,5 @@ var (
 	ErrExists      = errors.New("tiering: exists")      // published, or being filled by this rank
 	ErrCorrupt     = errors.New("tiering: corrupt")     // bytes did not match their digest
 	ErrUnavailable = errors.New("tiering: unavailable") // the store is closing
+	ErrWithheld    = errors.New("tiering: withheld")    // it could be had, but was wanted only together with what could not
 )

@@ -32,6 +32,13 @@ func (c *Session) acquire(q *AcquireQuery, dst []Acquired, waits *[]awaited) ([]
 	if err != nil {
 		return dst, err
 	}
+	base := len(dst)
+	if q.All {
+		var refused bool
+		if dst, refused = c.refuseTogether(q, p, t, dst); refused {
+			return dst, nil
+		}
+	}
 	now := s.cfg.Now()
 	for first := 0; first < len(q.Keys); first += matchRows {
 		keys := q.Keys[first:min(first+matchRows, len(q.Keys))]
@@ -51,6 +58,9 @@ func (c *Session) acquire(q *AcquireQuery, dst []Acquired, waits *[]awaited) ([]
 			dst = append(dst, row)
 		}
 		s.mu.Unlock()
+	}
+	if q.All && (waits == nil || len(*waits) == 0) {
+		c.settleTogether(dst[base:])
 	}
 	return dst, nil
 }
@@ -189,12 +199,16 @@ func (c *Session) leaseLocked(o *object, rank int, ttl time.Duration, now time.T
 	return l, nil
 }
 
-// Release gives a lease back, expired or not; the holder must not read the
-// memory any more. ErrGone when the session has no such lease.
+// Release gives a lease back, expired or not, or a buffer; the holder must not read
+// the memory any more. ErrGone when the session has neither.
 func (c *Session) Release(id LeaseID) error {
 	s := c.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if b := c.buffers[id]; b != nil {
+		c.releaseBufferLocked(b)
+		return nil
+	}
 	l := c.leases[id]
 	if l == nil {
 		return fmt.Errorf("lease %d: %w", id, ErrGone)

@@ -109,6 +109,12 @@ type AcquireQuery struct {
 	TTL     time.Duration // 0 = the store's default; longer than its maximum is cut
 	Digests bool
 	Keys    [][32]byte
+
+	// All wants every key or none. When one is a miss the others' rows have
+	// ErrWithheld. When they would all be hits but do not fit beside what is in
+	// use, every row has the error, ErrFull or ErrBusy, and nothing was evicted
+	// or promoted for them.
+	All bool
 }
 
 // Acquired is one row of an Acquire: a hit, a miss with its reason, or an error

@@ -1,0 +1,82 @@
+package tiering
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// NoBlock stands in a block table for rows that do not lie in one run of the
+// arena: an extent ends among them. They have to be copied, with Rotate.
+const NoBlock = math.MaxUint64
+
+// BlockEntries is the size of a segment's block table in blocks of blockTokens
+// interior tokens.
+func (s *Store) BlockEntries(id ProfileID, tokens, blockTokens int) (int, error) {
+	p, err := s.profile(id)
+	if err != nil {
+		return 0, err
+	}
+	if blockTokens < 1 || blockTokens > maxBlockTokens || tokens < 1 || tokens > profile.MaxTokens {
+		return 0, fmt.Errorf("block table of %d tokens in blocks of %d: %w", tokens, blockTokens, ErrInvalid)
+	}
+	return 2 * len(p.AttentionLayers()) * ((tokens-1)/blockTokens + 1), nil
+}
+
+// BlockTable appends where a leased segment's rows lie, for a kernel that reads
+// the arena's own pages: for each attention layer in ascending order the keys and
+// then the values, for each block of blockTokens interior tokens from the first
+// one on the offset of its first row in the arena, or NoBlock. Rows of a block
+// follow each other without gaps, [KV heads, dim] of the profile's element type;
+// the last block may have fewer than blockTokens.
+//
+// Pages are shared: any number of requests may read them at once, at different
+// positions, since keys are kept as of the segment's own token 0 or not turned at
+// all. An offset is a multiple of profile.PartAlign only where a row's size is.
+// The table holds as long as the lease.
+func (s *Store) BlockTable(id ProfileID, a *Acquired, blockTokens int, dst []uint64) ([]uint64, error) {
+	n, err := s.BlockEntries(id, a.Tokens, blockTokens)
+	if err != nil || n == 0 {
+		return dst, err
+	}
+	p, err := s.profile(id)
+	if err != nil {
+		return dst, err
+	}
+	// Parts ascend, so one walk over the extents finds them all.
+	w := extentWalk{left: a.Extents}
+	layout := p.layout(ofSegment, AllLayers, a.Tokens)
+	for i := range layout.Parts {
+		part := &layout.Parts[i]
+		if part.Kind != profile.PartK && part.Kind != profile.PartV {
+			continue
+		}
+		row := part.Len / int64(a.Tokens)
+		for first := 0; first < a.Tokens; first += blockTokens {
+			rows := min(blockTokens, a.Tokens-first)
+			dst = append(dst, w.find(part.Off+int64(first)*row, int64(rows)*row))
+		}
+	}
+	return dst, nil
+}
+
+// extentWalk finds ascending ranges of an object in the arena.
+type extentWalk struct {
+	left []gpuipc.Extent
+	at   int64 // offset in the object at which left begins
+}
+
+// find answers the arena offset of n bytes at off, NoBlock unless one extent has
+// them all.
+func (w *extentWalk) find(off, n int64) uint64 {
+	for len(w.left) > 0 && off >= w.at+w.left[0].Len {
+		w.at += w.left[0].Len
+		w.left = w.left[1:]
+	}
+	if len(w.left) == 0 || w.left[0].Off < 0 || off+n > w.at+w.left[0].Len {
+		return NoBlock
+	}
+	return uint64(w.left[0].Off + off - w.at)
+}

@@ -1,0 +1,131 @@
+package tiering
+
+import "fmt"
+
+// errWithheld is of a segment that could have been leased, but not all of a
+// query's for all or none of them.
+var errWithheld = fmt.Errorf("another key of the request is not to be had: %w", ErrWithheld)
+
+// together is what a query for all or none of its keys would need.
+type together struct {
+	missing bool  // a key is held nowhere, or is being filled
+	joins   int64 // pool bytes of segments in memory that nobody uses yet
+	joined  int64 // the same for the tenant
+	comes   int64 // pool bytes of segments to be read from the lower tier
+	bytes   int64 // the same for the tenant
+	below   int64 // what those take in the lower tier
+}
+
+// refuseTogether answers the rows of a query for all keys or none that cannot be
+// had now: nothing is leased then, evicted or promoted. Room is what is neither in
+// use nor among the keys; so of two requests that do not fit beside each other the
+// later one waits outside, in place of each evicting what the other is about to
+// read.
+func (c *Session) refuseTogether(q *AcquireQuery, p *profileState, t *tenant, dst []Acquired) (rows []Acquired, refused bool) {
+	s := c.store
+	var need together
+	base := len(dst)
+	seen := make(map[[32]byte]int, len(q.Keys))
+	inPieces(&s.mu, len(q.Keys), func(i int) {
+		row := Acquired{Err: errWithheld}
+		if before, again := seen[q.Keys[i]]; again {
+			row = dst[before]
+		} else if why := s.needLocked(&q.Keys[i], p, t, &need); why != ReasonNone {
+			row = Acquired{Reason: why}
+		}
+		seen[q.Keys[i]] = len(dst)
+		dst = append(dst, row)
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if need.missing {
+		for _, row := range dst[base:] {
+			if row.Err == nil {
+				s.counters.AcquireMisses++
+			}
+		}
+		return dst, true
+	}
+	err := c.roomLocked(&need, t, len(q.Keys))
+	if err == nil {
+		return dst[:base], false
+	}
+	s.counters.AcquireRefused++
+	for i := range dst[base:] {
+		dst[base+i] = Acquired{Err: err}
+	}
+	return dst, true
+}
+
+// needLocked adds what one key needs, or says why it is a miss.
+func (s *Store) needLocked(key *[32]byte, p *profileState, t *tenant, n *together) Reason {
+	o := s.segmentLocked(key, p, t)
+	switch {
+	case o == nil:
+		e, ok := s.segmentBelowLocked(key, p, t)
+		if !ok {
+			n.missing = true
+			why, _ := s.departed.why(key, p.id, t.ID)
+			return why
+		}
+		bytes := p.layout(ofSegment, AllLayers, e.End-e.Begin).Bytes
+		ids := 4 * int64(e.Spec.Tokens)
+		n.comes += s.pagesOf(bytes)*int64(p.ranks) + ids
+		n.bytes += bytes*int64(p.ranks) + ids
+		n.below += e.Bytes
+	case o.fill != nil && o.fill.promotion == nil:
+		n.missing = true
+		return ReasonPending
+	case o.pins == 0:
+		n.joins += o.pageBytes
+		n.joined += o.bytes
+	}
+	return ReasonNone
+}
+
+// roomLocked tells whether what is needed fits beside what is in use.
+func (c *Session) roomLocked(n *together, t *tenant, keys int) error {
+	s := c.store
+	pool := s.pools[publicPool]
+	if len(c.leases)+keys > s.cfg.MaxLeases {
+		return fmt.Errorf("acquire: session %q has %d leases and wants %d together: %w", c.name, len(c.leases), keys, ErrBusy)
+	}
+	inUse := pool.pinned
+	if !s.writesHangLocked() {
+		inUse -= pool.bytes[classDemoting] // which ends by itself
+	}
+	if n.comes > 0 && inUse+n.joins+n.comes > pool.budget {
+		return fmt.Errorf("acquire: %d bytes together, %d of them to be read, beside %d in use of %d in the %s pool: %w",
+			n.joins+n.comes, n.comes, inUse, pool.budget, pool.name, ErrFull)
+	}
+	if n.comes == 0 || t.QuotaBytes == 0 {
+		return nil
+	}
+	if over := s.overQuota(t, n.bytes) - t.leaving; over > t.total()-t.pinned-n.joined+s.trimmable(t, n.below) {
+		return fmt.Errorf("acquire: %d bytes to be read together, tenant %q is over its quota of %d by %d: %w",
+			n.bytes, t.Name, t.QuotaBytes, over, ErrFull)
+	}
+	return nil
+}
+
+// settleTogether ends an acquire of all keys or none: unless every row is a hit,
+// it gives all leases back.
+func (c *Session) settleTogether(rows []Acquired) {
+	all := true
+	for i := range rows {
+		all = all && rows[i].Hit
+	}
+	if all {
+		return
+	}
+	s := c.store
+	inPieces(&s.mu, len(rows), func(i int) {
+		if !rows[i].Hit {
+			return
+		}
+		if l := c.leases[rows[i].Lease]; l != nil { // the session may have ended
+			s.dropLeaseLocked(l)
+		}
+		rows[i] = Acquired{Err: errWithheld}
+	})
+}
