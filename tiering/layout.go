@@ -72,6 +72,7 @@ const (
 	ofRows                       // n = rows, of one layer or all
 	ofState                      // one state of one layer or all
 	ofSeam                       // of one layer or all
+	ofBuffer                     // n = rows
 )
 
 type layoutKey struct {
@@ -141,6 +142,8 @@ func (p *profileState) computeLayout(key layoutKey) profile.Layout {
 		return p.StatesLayout(key.layer, 0)
 	case ofSeam:
 		return p.SeamLayout(key.layer)
+	case ofBuffer:
+		return p.BufferLayout(key.n)
 	}
 	panic(fmt.Sprintf("tiering: layout of kind %d", key.of))
 }

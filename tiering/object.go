@@ -121,6 +121,8 @@ func (o *object) name() string {
 		return fmt.Sprintf("checkpoint %x", o.key[:8])
 	case Spliced:
 		return fmt.Sprintf("spliced checkpoint %x", o.key[:8])
+	case bufferKind:
+		return "buffer"
 	}
 	return fmt.Sprintf("segment %x", o.key[:8])
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Session is what one client holds: leases and reservations. A client's
+// Session is what one client holds: leases, reservations and buffers. A client's
 // connection has one session; nothing of it can be used through another.
 type Session struct {
 	store *Store
@@ -19,12 +19,14 @@ type Session struct {
 	ended  chan struct{} // closed with closed
 	leases map[LeaseID]*lease
 	fills  map[ReservationID]*filler
+
+	buffers map[LeaseID]*buffer
 }
 
 // NewSession begins a session; name is recorded as the publisher of what it
 // fills.
 func (s *Store) NewSession(name string) *Session {
-	session := &Session{store: s, name: name, ended: make(chan struct{}), leases: map[LeaseID]*lease{}, fills: map[ReservationID]*filler{}}
+	session := &Session{store: s, name: name, ended: make(chan struct{}), leases: map[LeaseID]*lease{}, fills: map[ReservationID]*filler{}, buffers: map[LeaseID]*buffer{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -34,11 +36,11 @@ func (s *Store) NewSession(name string) *Session {
 	return session
 }
 
-// Holdings counts what the session holds, expired leases included.
+// Holdings counts what the session holds, expired leases and buffers included.
 func (c *Session) Holdings() (leases, reservations int) {
 	c.store.mu.Lock()
 	defer c.store.mu.Unlock()
-	return len(c.leases), len(c.fills)
+	return len(c.leases) + len(c.buffers), len(c.fills)
 }
 
 // openLocked is the first check of every call.
@@ -83,6 +85,7 @@ func (c *Session) end(endLocked func(*lease)) {
 	c.shutLocked()
 	fills := slices.Sorted(maps.Keys(c.fills))
 	leases := slices.Sorted(maps.Keys(c.leases))
+	buffers := slices.Sorted(maps.Keys(c.buffers))
 	s.mu.Unlock()
 	inPieces(&s.mu, len(fills), func(i int) {
 		if f := c.fills[fills[i]]; f != nil { // not killed with another rank's
@@ -92,6 +95,11 @@ func (c *Session) end(endLocked func(*lease)) {
 	inPieces(&s.mu, len(leases), func(i int) {
 		if l := c.leases[leases[i]]; l != nil {
 			endLocked(l)
+		}
+	})
+	inPieces(&s.mu, len(buffers), func(i int) {
+		if b := c.buffers[buffers[i]]; b != nil {
+			c.releaseBufferLocked(b)
 		}
 	})
 }
