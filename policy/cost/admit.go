@@ -20,9 +20,12 @@ type Candidate struct {
 }
 
 // Admit says whether an object should come in. In this order: it fits, a hit
-// would save time at all, it is expected again (seen, asked for, or others like it
-// came back often enough to pay for its publication) or, being
-// cold, costs at most ColdShare of computing it and earns its place.
+// would save time at all, it is expected again (seen, asked for, or others like
+// it came back often enough to pay for its publication) or, being cold, costs at
+// most ColdShare of computing it and earns its place.
+//
+// Invariant: of what is not expected again, nothing is admitted whose publication
+// takes more than ColdShare of its computation.
 func (m *Model) Admit(c Candidate) (ok bool, why Reason) {
 	why = m.judge(c)
 	return why.Admitted(), why
@@ -35,26 +38,32 @@ func (m *Model) judge(c Candidate) Reason {
 	if c.MaxBytes > 0 && c.Bytes > c.MaxBytes {
 		return ReasonLarge
 	}
-	computing := m.Prefill().Marginal(c.Begin, c.End)
 	saved := m.Saved(Held{Begin: c.Begin, End: c.End, Bytes: c.Bytes, In: c.In})
-	if saved <= 0 {
-		if load, known := m.LoadMillis(c.In, c.Bytes); known && computing <= load && c.Bytes > m.Shape.RowBytes(c.End-c.Begin) {
-			return ReasonShort // its states, not its rows, are what is too much
-		}
-		return ReasonNoGain
-	}
 	publishing := m.Link(JobPublish).Millis(c.Bytes)
-	switch {
-	case c.Seen > 0 && saved > publishing/float64(1+c.Seen):
+	switch uses := float64(1 + c.Seen); {
+	case saved <= 0 && m.longerWouldPay(c.In):
+		return ReasonShort
+	case saved <= 0:
+		return ReasonNoGain
+	case c.Seen > 0 && saved*uses > publishing:
 		return ReasonSeen
 	case c.Asked:
 		return ReasonAsked
 	case c.Returns*saved > publishing:
 		return ReasonReturning
-	case publishing > ColdShare*computing:
+	case c.Seen > 0:
+		return ReasonShort
+	case publishing > ColdShare*m.Prefill().Marginal(c.Begin, c.End):
 		return ReasonCold
 	case PerMiB(saved, c.Bytes) < c.Floor:
 		return ReasonThin
 	}
 	return ReasonCheap
+}
+
+// longerWouldPay reports whether a token costs more to compute than its rows to
+// bring: then it is the states that make a hit too dear.
+func (m *Model) longerWouldPay(t Tier) bool {
+	j, ok := loadJob(t)
+	return ok && m.Prefill().PerToken > m.Link(j).PerByte*float64(m.Shape.KVBytes)
 }

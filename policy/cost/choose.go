@@ -21,9 +21,10 @@ type Prefix struct {
 // Buffer is a held state with buffered rows behind it, from which the state at
 // Tokens can be rebuilt.
 type Buffer struct {
-	Tokens int   // shared with the prompt, base included
-	Bytes  int64 // of the base, its attention rows and the buffered rows read
-	Tier   Tier
+	Tokens       int   // shared with the prompt, base included
+	Bytes        int64 // brought: base, attention rows, buffered rows
+	RebuildBytes int64 // of these, gone through to rebuild the state: base and buffered rows
+	Tier         Tier
 }
 
 // Segment is a held segment of the prompt, whole span.
@@ -93,14 +94,15 @@ func (m *Model) replayed(r Request) float64 {
 	if !ok {
 		return math.Inf(1)
 	}
-	return load + m.Link(JobReplay).Millis(r.Buffer.Bytes) + m.Prefill().Millis(r.from(r.Buffer.Tokens), r.Tokens)
+	return load + m.Link(JobReplay).Millis(r.Buffer.RebuildBytes) + m.Prefill().Millis(r.from(r.Buffer.Tokens), r.Tokens)
 }
 
 // from is where computing begins when that many tokens are held.
 func (r Request) from(held int) int { return min(held, r.Tokens-1) }
 
 // spliced loads the prefix, if any, and every held segment behind it, composes
-// and rotates them, and computes what lies between in one run.
+// and rotates them, and computes what lies between in one run. It leaves no
+// segment out, since an engine does not either.
 func (m *Model) spliced(r Request) float64 {
 	if r.ExactOnly || len(r.Segments) == 0 {
 		return math.Inf(1)

@@ -43,9 +43,9 @@ const (
 	fitClasses = 12
 	fitKeep    = 8
 	fitMemory  = 100.0
-	fitFloor   = 0.02
+	fitFloor   = 0.05
 	fitRounds  = 12
-	priorPull  = 0.1
+	priorPull  = 0.005
 )
 
 // NewFit starts from a prior; the zero Prefill stands for DefaultPrefill.

@@ -1,0 +1,181 @@
+package cost
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+func TestLinkIsMeasured(t *testing.T) {
+	want := Bandwidth(0.4, 2e9)
+	for seed := range uint64(10) {
+		rng := rand.New(rand.NewPCG(seed, 6))
+		var a Averages
+		for i := range 200 {
+			bytes := int64(1+rng.IntN(64)) << 20
+			ms := want.Millis(bytes) * (1 + 0.1*(2*rng.Float64()-1))
+			if i%23 == 5 {
+				ms *= 30 // a stall
+			}
+			a.Add(bytes, ms)
+		}
+		got := a.Link(Link{})
+		for _, bytes := range []int64{8 << 20, 32 << 20, 64 << 20} {
+			if r := got.Millis(bytes) / want.Millis(bytes); r < 0.8 || r > 1.6 {
+				t.Errorf("seed %d: %d bytes %v ms, want %v", seed, bytes, got.Millis(bytes), want.Millis(bytes))
+			}
+		}
+	}
+}
+
+func TestLinkOfLittle(t *testing.T) {
+	prior := Bandwidth(1, 1e9)
+	var a Averages
+	if got := a.Link(prior); got != prior {
+		t.Errorf("unmeasured: %+v, want the prior", got)
+	}
+	for range 10 {
+		a.Add(1<<20, 2*prior.Millis(1<<20)) // of one size only
+	}
+	for _, bytes := range []int64{0, 1 << 20, 1 << 30} {
+		near(t, "one size", a.Link(prior).Millis(bytes), 2*prior.Millis(bytes), 1e-6*prior.Millis(bytes))
+	}
+	a.Add(-1, 5)
+	a.Add(1<<20, math.NaN())
+	a.Add(1<<20, -1)
+	if a.Samples() != 10 {
+		t.Errorf("%d samples, want 10: the rest is nonsense", a.Samples())
+	}
+}
+
+func TestLinkIsNeverNegative(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		var a Averages
+		for range 1 + rng.IntN(30) {
+			a.Add(int64(rng.IntN(1<<(1+rng.IntN(30)))), math.Exp(12*rng.Float64()-6))
+		}
+		if l := a.Link(Bandwidth(1, 1e9)); l.Fixed < 0 || l.PerByte < 0 || math.IsNaN(l.Fixed+l.PerByte) {
+			t.Fatalf("seed %d: %+v", seed, l)
+		}
+	}
+}
+
+func TestLinkFollowsASlowerTier(t *testing.T) {
+	var a Averages
+	fast, slow := Bandwidth(0, 4e9), Bandwidth(0, 1e9)
+	for _, l := range []Link{fast, slow} {
+		for i := range 100 {
+			bytes := int64(1+i%10) << 22
+			a.Add(bytes, l.Millis(bytes))
+		}
+	}
+	near(t, "40 MiB", a.Link(Link{}).Millis(40<<20), slow.Millis(40<<20), 0.02*slow.Millis(40<<20))
+}
+
+// model has round figures: 0.1 ms a token, 1 KiB of rows a token, checkpoints
+// of 1 MiB; DRAM 0.1 ms/MiB, disk 1 ms and 1 ms/MiB, publication 1 ms/MiB.
+func model() *Model {
+	m := New(Options{Shape: Shape{KVBytes: 1 << 10, StateBytes: 1 << 20}, Prefill: Prefill{Fixed: 10, PerToken: 0.1}})
+	const mib = 1 << 20
+	m.SetLink(JobLoadHBM, Link{PerByte: 0.01 / mib})
+	m.SetLink(JobLoadDRAM, Link{PerByte: 0.1 / mib})
+	m.SetLink(JobLoadDisk, Link{Fixed: 1, PerByte: 1.0 / mib})
+	m.SetLink(JobCompose, Link{Fixed: 1, PerByte: 1.0 / mib})
+	m.SetLink(JobRotate, Link{PerByte: 1.0 / mib})
+	m.SetLink(JobReplay, Link{Fixed: 2})
+	m.SetLink(JobPublish, Link{PerByte: 1.0 / mib})
+	return m
+}
+
+func TestSavedIsAgainstTheTierBelow(t *testing.T) {
+	m := model()
+	const mib = 1 << 20
+	for _, c := range []struct {
+		name string
+		held Held
+		want float64
+	}{
+		{"computing 1,000 tokens", Held{End: 1000, Bytes: 2 * mib, In: TierDRAM}, 100 - 0.2},
+		{"what it extends is there", Held{Begin: 900, End: 1000, Bytes: 2 * mib, In: TierDRAM}, 10 - 0.2},
+		{"disk has it", Held{End: 1000, Bytes: 2 * mib, In: TierDRAM, Below: TierDisk}, 3 - 0.2},
+		{"disk has it, but computing is faster", Held{End: 20, Bytes: 2 * mib, In: TierDRAM, Below: TierDisk}, 2 - 0.2},
+		{"DRAM has it", Held{End: 1000, Bytes: 2 * mib, In: TierHBM, Below: TierDRAM}, 0.2 - 0.02},
+		{"too short", Held{End: 1, Bytes: 2 * mib, In: TierDRAM}, 0},
+		{"nowhere", Held{End: 1000, Bytes: 2 * mib}, 0},
+		{"no tokens", Held{Begin: 7, End: 7, Bytes: mib, In: TierDRAM}, 0},
+	} {
+		near(t, c.name, m.Saved(c.held), c.want, 1e-9)
+	}
+	near(t, "density", m.Density(Held{End: 1000, Bytes: 2 * mib, In: TierDRAM}), 49.9, 1e-9)
+	if PerMiB(5, 0) != 0 {
+		t.Error("no bytes have a density")
+	}
+}
+
+func TestModelLearns(t *testing.T) {
+	m := model()
+	for range 20 {
+		if !m.Measured(Sample{End: 2000, Millis: 420}) {
+			t.Fatal("a sample is refused")
+		}
+		m.Did(JobLoadDisk, 4<<20, 20)
+		m.Did(jobs, 1, 1)
+	}
+	near(t, "prefill", m.Prefill().Millis(0, 2000), 420, 5)
+	ms, ok := m.LoadMillis(TierDisk, 4<<20)
+	near(t, "disk", ms, 20, 0.1)
+	if _, held := m.LoadMillis(TierNone, 1); !ok || held || m.PrefillSamples() != 20 || m.Link(jobs) != (Link{}) {
+		t.Errorf("load known %v, of nowhere %v, %d samples", ok, held, m.PrefillSamples())
+	}
+}
+
+// What is admitted without being expected again costs at most 1 % of what it
+// took to compute, whatever the model.
+func TestColdPromptsCostAtMostOnePercent(t *testing.T) {
+	admitted := 0
+	for seed := range uint64(5000) {
+		rng := rand.New(rand.NewPCG(seed, 8))
+		m := New(Options{
+			Shape:   Shape{KVBytes: int64(rng.IntN(1 << 17)), StateBytes: int64(rng.IntN(1 << 28))},
+			Prefill: Prefill{Fixed: 10, PerToken: math.Exp(6*rng.Float64() - 6), PerTokenSquared: 1e-6 * rng.Float64()},
+		})
+		m.SetLink(JobPublish, Bandwidth(rng.Float64(), math.Exp(6*rng.Float64()+19)))
+		end := 1 + rng.IntN(200_000)
+		c := Candidate{Held: Held{End: end, Bytes: m.Shape.PrefixBytes(end, 1), In: TierDRAM}}
+		if rng.IntN(2) == 0 {
+			c.Begin = rng.IntN(end)
+		}
+		if ok, why := m.Admit(c); ok {
+			admitted++
+			if spent, all := m.Link(JobPublish).Millis(c.Bytes), m.Prefill().Marginal(c.Begin, c.End); why != ReasonCheap || spent > 0.01*all {
+				t.Fatalf("seed %d: %s costs %v ms of %v", seed, why, spent, all)
+			}
+		}
+	}
+	if admitted < 50 {
+		t.Errorf("%d of 5,000 admitted", admitted)
+	}
+}
+
+func TestReasonsHaveWords(t *testing.T) {
+	seen := map[string]Reason{}
+	for r := range Reason(Reasons) {
+		if r.Code() == "unknown" {
+			continue
+		}
+		if other, twice := seen[r.String()]; twice {
+			t.Errorf("reasons %d and %d read alike: %s", r, other, r)
+		}
+		seen[r.String()] = r
+		if r != ReasonNone && r.Admitted() != (r < ReasonShort) {
+			t.Errorf("reason %d: admitted %v", r, r.Admitted())
+		}
+	}
+	if len(seen) != 10 {
+		t.Errorf("%d reasons with words, want 10", len(seen))
+	}
+	if Reason(200).Code() != "unknown" || Way(9).String() != "no way" || Tier(9).String() != "unknown" {
+		t.Error("an unknown number has a name")
+	}
+}
