@@ -41,6 +41,7 @@ func TestSegmentsBelowTheBreakEvenSpendMoreOnStatesThanOnRows(t *testing.T) {
 		got, want int64
 	}{
 		{"rows of a token", s.KVBytes, 20 << 10},
+		{"rows of 131,072 tokens in one layer", s.RowBytes(131_072) / 10, 256 << 20},
 		{"end-states of a segment", s.StateBytes, 60 << 20},
 		{"end-states and transitions", s.SegmentBytes, 90 << 20},
 		{"break-even with dense transitions", int64(s.SegmentBreakEven()), 4608},
