@@ -9,6 +9,7 @@ import (
 // 0, [16, 24) in 1, [24, 32) in 2, [32, 48) in 3, up to 2^62 in 117 and 118.
 const (
 	buckets     = 119
+	perOctave   = 2
 	firstOctave = 4
 )
 
@@ -21,21 +22,29 @@ func bucketOf(age int64) uint8 {
 	return uint8(2*(octave-firstOctave) + half + 1)
 }
 
-// bucketStart is the lowest age of a bucket.
+// bucketStart is the lowest age of a bucket above the floor.
 func bucketStart(b int) float64 {
 	if b == 0 {
 		return 0
 	}
-	return math.Ldexp(1+0.5*float64((b-1)%2), firstOctave+(b-1)/2)
+	return float64(uint64(2+(b-1)%2) << (firstOctave + (b-1)/2 - 1))
 }
 
 // ages is the list of all objects in order of use. Those of one bucket stand
 // side by side in it, so that the next one to outgrow a bucket is at its end.
+//
+// Ages below the floor are not told apart, so that an object crosses few buckets
+// in its life. It is a small part of the time in which the pool is used once
+// over, where little is decided.
 type ages struct {
 	youngest int32
+	floor    uint8
 	end      [buckets]int32 // the oldest object of each bucket, outside = none
 	due      int64          // the clock when the first object outgrows its bucket
 }
+
+// floorPart is the part of the time of n uses, of n objects, that is one age.
+const floorPart = 64
 
 func newAges() ages {
 	a := ages{youngest: outside, due: math.MaxInt64}
@@ -48,14 +57,14 @@ func newAges() ages {
 // add puts an object in front, at age 0.
 func (a *ages) add(objects []object, i int32) {
 	x := &objects[i]
-	x.age, x.younger, x.older = 0, outside, a.youngest
+	x.age, x.younger, x.older = a.floor, outside, a.youngest
 	if a.youngest != outside {
 		objects[a.youngest].younger = i
 	}
 	a.youngest = i
-	if a.end[0] == outside {
-		a.end[0] = i
-		a.due = min(a.due, x.used+1<<firstOctave)
+	if a.end[a.floor] == outside {
+		a.end[a.floor] = i
+		a.due = min(a.due, a.outgrows(x.used, int(a.floor)))
 	}
 }
 
@@ -92,9 +101,9 @@ func (a *ages) advance(objects []object, clock int64, grown func(i int32, age ui
 		return
 	}
 	a.due = math.MaxInt64
-	for b := buckets - 1; b >= 0; b-- {
+	for b := buckets - 1; b >= int(a.floor); b-- {
 		for i := a.end[b]; i != outside; i = a.end[b] {
-			age := bucketOf(clock - objects[i].used)
+			age := max(a.floor, bucketOf(clock-objects[i].used))
 			if int(age) == b {
 				a.due = min(a.due, a.outgrows(objects[i].used, b))
 				break
@@ -107,6 +116,26 @@ func (a *ages) advance(objects []object, clock int64, grown func(i int32, age ui
 			}
 		}
 	}
+}
+
+// raise sets the floor to what a span of time asks for, unless it is near.
+func (a *ages) raise(objects []object, span int64, grown func(i int32, age uint8)) {
+	floor := bucketOf(span / floorPart)
+	if floor <= a.floor+2*perOctave && a.floor <= floor+2*perOctave {
+		return
+	}
+	last := a.floor
+	a.floor = floor
+	for b := int(floor) - 1; b >= int(last); b-- {
+		for i := a.end[b]; i != outside; i = a.end[b] {
+			a.shorten(objects, i)
+			grown(i, floor)
+			if a.end[floor] == outside {
+				a.end[floor] = i
+			}
+		}
+	}
+	a.due = 0
 }
 
 func (a *ages) outgrows(used int64, b int) int64 {

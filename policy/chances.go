@@ -52,7 +52,7 @@ func kindOf(x *object) int {
 // cell holds the objects of one class and one bucket of ages: a heap of those
 // that may leave, least dense first, and what was seen of all of them.
 type cell struct {
-	heap  []int32
+	heap  []listing
 	held  int32 // suspended ones included
 	place int32 // in occupied, outside = not in it
 	since int64 // exposed holds the time up to here
@@ -61,11 +61,21 @@ type cell struct {
 	index         float64 // uses per nanosecond
 }
 
+// listing has the density beside the object, so that a heap is put in order
+// without a look at the objects.
+type listing struct {
+	density float64
+	object  int32
+}
+
 type chances struct {
 	rows     [classes]*[buckets]cell
-	faded    [classes]int // uses at the last fading
+	faded    [classes]int // steps at the last fading
 	occupied []*cell      // those with something in the heap
-	uses     int
+	steps    int          // of learning
+	turn     int          // the class looked at last
+	floor    int          // no age is lower
+	known    int          // all ages are lower
 	general  rates
 	ofKind   [kinds]rates
 }
@@ -83,8 +93,8 @@ func (c *chances) row(class int) *[buckets]cell {
 		for b := range c.rows[class] {
 			c.rows[class][b].place = outside
 		}
-		c.faded[class] = c.uses
-		c.solve(class, buckets)
+		c.faded[class] = c.steps
+		c.solve(class)
 	}
 	return c.rows[class]
 }
@@ -103,31 +113,36 @@ func (a *cell) flush(clock int64) {
 
 func (c *chances) hit(x *object) { c.cell(x).hits++ }
 
-// learn notes that a use happened and looks at one class again, each in turn.
-func (c *chances) learn(clock int64, held int) {
-	class := c.uses % classes
-	c.uses++
-	known := int(bucketOf(clock)) + 1 // no age is higher
-	if class == 0 {
-		c.generalise(known)
+// learn looks at one class again after some uses, each class in turn.
+func (c *chances) learn(clock int64, floor, held int) {
+	c.steps++
+	c.floor = floor
+	c.known = max(floor, int(bucketOf(clock))) + 1 // no age is higher
+	for range classes {
+		if c.turn = (c.turn + 1) % classes; c.turn == 0 {
+			c.generalise()
+		}
+		if c.rows[c.turn] != nil {
+			break
+		}
 	}
-	row := c.rows[class]
+	row := c.rows[c.turn]
 	if row == nil {
 		return
 	}
-	memory := float64(max(memoryUses, memoryHeld*held))
-	fade := math.Exp(-float64(c.uses-c.faded[class]) / memory)
-	c.faded[class] = c.uses
-	for b := range row[:known] {
+	memory := float64(max(memoryUses, memoryHeld*held)) / learnEvery
+	fade := math.Exp(-float64(c.steps-c.faded[c.turn]) / memory)
+	c.faded[c.turn] = c.steps
+	for b := range row[:c.known] {
 		row[b].flush(clock)
 		row[b].hits *= fade
 		row[b].exposed *= fade
 	}
-	c.solve(class, known)
+	c.solve(c.turn)
 }
 
 // generalise works out what is known of each kind and of all together.
-func (c *chances) generalise(known int) {
+func (c *chances) generalise() {
 	var allHits, allExposed rates
 	var hits, exposed [kinds]rates
 	for class, row := range c.rows {
@@ -135,35 +150,39 @@ func (c *chances) generalise(known int) {
 			continue
 		}
 		kind := class / levels
-		for b := range row[:known] {
+		for b := range row[:c.known] {
 			hits[kind][b] += row[b].hits
 			exposed[kind][b] += row[b].exposed
 			allHits[b] += row[b].hits
 			allExposed[b] += row[b].exposed
 		}
 	}
-	for b := range c.general {
-		age := (bucketStart(b) + bucketStart(b+1)) / 2
-		c.general[b] = hazard(&allHits, &allExposed, b, chanceAnew/age)
-	}
-	for kind := range c.ofKind {
-		for b := range c.ofKind[kind] {
-			c.ofKind[kind][b] = hazard(&hits[kind], &exposed[kind], b, c.general[b])
+	for b := c.floor; b < buckets; b++ {
+		c.general[b] = c.hazard(&allHits, &allExposed, b, c.anew(b))
+		for kind := range c.ofKind {
+			c.ofKind[kind][b] = c.hazard(&hits[kind], &exposed[kind], b, c.general[b])
 		}
 	}
+}
+
+// anew is the hazard where nothing is known.
+func (c *chances) anew(b int) float64 { return 2 * chanceAnew / (c.start(b) + bucketStart(b+1)) }
+
+func (c *chances) start(b int) float64 {
+	if b <= c.floor {
+		return 0
+	}
+	return bucketStart(b)
 }
 
 // hazard is the chance of a use per nanosecond in a bucket, from what was seen in
 // it and its neighbours and from a prior. Hazards are taken to fall inversely to
 // age where they are carried to a neighbour.
-func hazard(hits, exposed *rates, b int, prior float64) float64 {
+func (c *chances) hazard(hits, exposed *rates, b int, prior float64) float64 {
 	h, e := 0.0, 0.0
-	for d := -2; d <= 2; d++ {
-		if b+d < 0 || b+d >= buckets {
-			continue
-		}
-		h += spreads[d+2] * hits[b+d]
-		e += spreads[d+2] * scales[d+2] * exposed[b+d]
+	for n := max(b-2, c.floor); n <= min(b+2, c.known-1); n++ {
+		h += spreads[n-b+2] * hits[n]
+		e += spreads[n-b+2] * scales[n-b+2] * exposed[n]
 	}
 	return (h + weight) / (e + weight/prior)
 }
@@ -174,20 +193,20 @@ var (
 )
 
 // solve works out the indices of a class.
-func (c *chances) solve(class, known int) {
+func (c *chances) solve(class int) {
 	row := c.rows[class]
 	var hits, exposed rates
-	for b := range row[:known] {
+	for b := range row[:c.known] {
 		hits[b], exposed[b] = row[b].hits, row[b].exposed
 	}
 	var hull [buckets]stretch
 	top := 0
-	for b := buckets - 1; b >= 0; b-- {
+	for b := buckets - 1; b >= c.floor; b-- {
 		prior := c.ofKind[class/levels][b]
 		if prior == 0 { // nothing was generalised yet
-			prior = 2 * chanceAnew / (bucketStart(b) + bucketStart(b+1))
+			prior = c.anew(b)
 		}
-		s := within(hazard(&hits, &exposed, b, prior), bucketStart(b+1)-bucketStart(b))
+		s := within(c.hazard(&hits, &exposed, b, prior), bucketStart(b+1)-c.start(b))
 		for top > 0 && hull[top-1].uses*s.time >= s.uses*hull[top-1].time {
 			top--
 			s = s.then(hull[top])
@@ -222,9 +241,8 @@ func (c *chances) list(objects []object, i int32) {
 		a.place = int32(len(c.occupied))
 		c.occupied = append(c.occupied, a)
 	}
-	a.heap = append(a.heap, i)
-	objects[i].pos = int32(len(a.heap) - 1)
-	a.fix(objects, objects[i].pos)
+	a.heap = append(a.heap, listing{objects[i].density, i})
+	a.fix(objects, int32(len(a.heap)-1))
 }
 
 // drop undoes list.
@@ -240,7 +258,6 @@ func (c *chances) drop(objects []object, i int32) {
 	objects[i].pos = outside
 	if pos != last {
 		a.heap[pos] = moved
-		objects[moved].pos = pos
 		a.fix(objects, pos)
 	}
 	if last == 0 {
@@ -252,36 +269,40 @@ func (c *chances) drop(objects []object, i int32) {
 	}
 }
 
-// fix restores the order of a heap after an object's density changed.
-func (c *chances) fix(objects []object, i int32) {
-	if objects[i].pos != outside {
-		c.cell(&objects[i]).fix(objects, objects[i].pos)
+// reweigh restores the order of a heap after an object's density changed.
+func (c *chances) reweigh(objects []object, i int32) {
+	if pos := objects[i].pos; pos != outside {
+		a := c.cell(&objects[i])
+		a.heap[pos].density = objects[i].density
+		a.fix(objects, pos)
 	}
 }
 
+func before(objects []object, a, b listing) bool {
+	return a.density < b.density || a.density == b.density && objects[a.object].used < objects[b.object].used
+}
+
+// fix moves what stands at a position up or down to where it belongs.
 func (a *cell) fix(objects []object, pos int32) {
-	before := func(i, j int32) bool {
-		x, y := &objects[i], &objects[j]
-		return x.density < y.density || x.density == y.density && x.used < y.used
-	}
-	put := func(pos, i int32) {
-		a.heap[pos] = i
-		objects[i].pos = pos
-	}
-	i := a.heap[pos]
-	for pos > 0 && before(i, a.heap[(pos-1)/2]) {
-		put(pos, a.heap[(pos-1)/2])
+	x := a.heap[pos]
+	for pos > 0 && before(objects, x, a.heap[(pos-1)/2]) {
+		a.put(objects, pos, a.heap[(pos-1)/2])
 		pos = (pos - 1) / 2
 	}
 	for child := 2*pos + 1; int(child) < len(a.heap); child = 2*pos + 1 {
-		if int(child+1) < len(a.heap) && before(a.heap[child+1], a.heap[child]) {
+		if int(child+1) < len(a.heap) && before(objects, a.heap[child+1], a.heap[child]) {
 			child++
 		}
-		if !before(a.heap[child], i) {
+		if !before(objects, a.heap[child], x) {
 			break
 		}
-		put(pos, a.heap[child])
+		a.put(objects, pos, a.heap[child])
 		pos = child
 	}
-	put(pos, i)
+	a.put(objects, pos, x)
+}
+
+func (a *cell) put(objects []object, pos int32, x listing) {
+	a.heap[pos] = x
+	objects[x.object].pos = pos
 }
