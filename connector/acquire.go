@@ -3,6 +3,7 @@ package connector
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -13,6 +14,16 @@ import (
 type AcquireOptions struct {
 	TTL     time.Duration // 0 = the daemon's default; at most the daemon's bound
 	Digests bool          // ask for digests, so that Read and Verify can check
+
+	// BlockTokens asks for block tables of an engine whose blocks have so many
+	// tokens; 0 = none. Of Acquire only.
+	BlockTokens int
+
+	// All leases every key or none. Without room for all of them beside what is
+	// leased, every row is ErrFull or ErrBusy, and nothing was evicted or read
+	// for them. Where one is a miss, the others' rows are ErrCanceled. Of Acquire
+	// only, and for at most wire.MaxKeys keys.
+	All bool
 
 	// Wait bounds each request of the call; 0 = Timeouts.Lookup. What a match
 	// found in wire.TierDisk has to be read first, which takes about a
@@ -35,6 +46,7 @@ type Lease struct {
 	object
 	Begin  int // first interior token, local to the segment
 	Tokens int // interior tokens
+	table  blockTable
 }
 
 // Release gives the lease back. Its memory must not be used any more. The first
@@ -73,6 +85,9 @@ func (m *Model) Acquire(ctx context.Context, keys []profile.SegmentKey, o Acquir
 		return nil, err
 	}
 	defer r.a.release()
+	if o.BlockTokens < 0 || o.BlockTokens > math.MaxInt32 || o.All && len(keys) > wire.MaxKeys {
+		return nil, invalid("acquire: blocks of %d tokens, %d keys together", o.BlockTokens, len(keys))
+	}
 	out := make([]Acquired, len(keys))
 	todo := make([]int, len(keys))
 	for i := range todo {
@@ -105,6 +120,7 @@ func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.Seg
 	k.late.giveBack = true
 	q := &k.acquire
 	q.Profile, q.Rank, q.TTLMs, q.Digests = r.profile, uint32(m.binding.Rank), milliseconds(o.TTL), flag(o.Digests)
+	q.BlockTokens, q.All = uint32(o.BlockTokens), flag(o.All)
 	q.Keys = q.Keys[:0]
 	for _, i := range now {
 		q.Keys = append(q.Keys, keys[i])
@@ -120,17 +136,20 @@ func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.Seg
 	if err := r.a.rows(wire.OpAcquire, len(reply.Codes), len(now)); err != nil {
 		return nil, err
 	}
-	return m.leases(r, reply, now, todo[len(now):], out)
+	return m.leases(r, reply, o.BlockTokens, now, todo[len(now):], out)
 }
 
 // leases turns the rows of a reply into leases.
-func (m *Model) leases(r *registration, reply *wire.AcquireReply, now, rest []int, out []Acquired) (again []int, err error) {
-	extent, digest, got := uint32(0), uint32(0), 0
+func (m *Model) leases(r *registration, reply *wire.AcquireReply, blockTokens int, now, rest []int, out []Acquired) (again []int, err error) {
+	extent, digest, block, got := uint32(0), uint32(0), uint32(0), 0
 	for row, i := range now {
-		e, d := reply.ExtentCount[row], reply.DigestCount[row]
+		e, d, b := reply.ExtentCount[row], reply.DigestCount[row], uint32(0)
+		if len(reply.BlockCount) > 0 {
+			b = reply.BlockCount[row]
+		}
 		switch code := wire.Code(reply.Codes[row]); code {
 		case wire.OK:
-			l, bad := m.lease(r, reply, row, extent, digest)
+			l, bad := m.lease(r, reply, row, extent, digest, blockTable{tokens: blockTokens, offset: reply.Block[block : block+b]})
 			if bad != nil {
 				r.a.garbage(bad)
 				return nil, fmt.Errorf("acquire: %v: %w", bad, ErrUnavailable)
@@ -143,7 +162,7 @@ func (m *Model) leases(r *registration, reply *wire.AcquireReply, now, rest []in
 		default:
 			out[i] = Acquired{Err: kind(code)}
 		}
-		extent, digest = extent+e, digest+d
+		extent, digest, block = extent+e, digest+d, block+b
 	}
 	if got == 0 {
 		again = nil // busy for another reason than room in the reply
@@ -151,7 +170,7 @@ func (m *Model) leases(r *registration, reply *wire.AcquireReply, now, rest []in
 	return append(again, rest...), nil
 }
 
-func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent, digest uint32) (*Lease, error) {
+func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent, digest uint32, table blockTable) (*Lease, error) {
 	l := &Lease{
 		held:  held{a: r.a, tenant: r.tenant, id: reply.Leases[row]},
 		Begin: int(reply.Begins[row]), Tokens: int(reply.Tokens[row]),
@@ -169,6 +188,9 @@ func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent
 		return nil, err
 	}
 	if l.object, err = newObject(&l.held, layout, e, reply.Digest[digest:digest+reply.DigestCount[row]]); err != nil {
+		return nil, err
+	}
+	if l.table, err = table.checked(&l.object, l.Tokens, len(r.a.arena.Bytes())); err != nil {
 		return nil, err
 	}
 	if !r.a.retain() {

@@ -42,6 +42,7 @@ var kinds = []struct {
 	{tiering.ErrExists, wire.Exists},
 	{tiering.ErrCorrupt, wire.Corrupt},
 	{tiering.ErrUnavailable, wire.Unavailable},
+	{tiering.ErrWithheld, wire.Canceled},
 	{gpuipc.ErrInvalid, wire.Invalid},
 	{gpuipc.ErrFull, wire.Full},
 	{gpuipc.ErrUnavailable, wire.Unavailable},

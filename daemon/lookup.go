@@ -47,26 +47,26 @@ func (t *task) match() (wire.Message, error) {
 	return out, nil
 }
 
-// acquireRowBytes is what one row takes beside its extents and digests, and
+// acquireRowBytes is what one row takes beside its extents, digests and blocks, and
 // acquireFixed bounds counts and padding of the twelve columns.
 const (
-	acquireRowBytes = 2 + 8 + 8 + 4 + 4 + 4 + 4
+	acquireRowBytes = 2 + 8 + 8 + 4 + 4 + 4 + 4 + 4
 	acquireFixed    = 12 * (8 + 7)
 )
 
-// room is what is left of a reply frame for extents and digests.
-type room struct{ bytes, extents, digests int }
+// room is what is left of a reply frame for extents, digests and block tables.
+type room struct{ bytes, extents, digests, blocks int }
 
 func newRoom(rows int) room {
-	return room{wire.MaxBody - acquireFixed - rows*acquireRowBytes, wire.MaxExtents, wire.MaxDigests}
+	return room{wire.MaxBody - acquireFixed - rows*acquireRowBytes, wire.MaxExtents, wire.MaxDigests, wire.MaxTable}
 }
 
-func (r *room) take(extents, digests int) bool {
-	bytes := 16*extents + 8*digests
-	if bytes > r.bytes || extents > r.extents || digests > r.digests {
+func (r *room) take(extents, digests, blocks int) bool {
+	bytes := 16*extents + 8*digests + 8*blocks
+	if bytes > r.bytes || extents > r.extents || digests > r.digests || blocks > r.blocks {
 		return false
 	}
-	r.bytes, r.extents, r.digests = r.bytes-bytes, r.extents-extents, r.digests-digests
+	r.bytes, r.extents, r.digests, r.blocks = r.bytes-bytes, r.extents-extents, r.digests-digests, r.blocks-blocks
 	return true
 }
 
@@ -80,39 +80,53 @@ func (t *task) acquire() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := tiering.AcquireQuery{
-		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), TTL: milliseconds(m.TTLMs),
-		Digests: m.Digests != 0, Keys: m.Keys,
+	q := leasing{
+		AcquireQuery: tiering.AcquireQuery{
+			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), TTL: milliseconds(m.TTLMs),
+			Digests: m.Digests != 0, All: m.All != 0, Keys: m.Keys,
+		},
+		blockTokens: int(min(m.BlockTokens, math.MaxInt32)),
 	}
-	s.acquired, err = t.at.session.Acquire(&q, s.acquired[:0])
+	if err := q.check(t.conn.server.store); err != nil {
+		return nil, err
+	}
+	if q.All && t.conn.mayWait() && t.conn.server.store.NeedsPromotion(&q.AcquireQuery) {
+		t.rest = awaitTogether(q)
+		return nil, nil
+	}
+	s.acquired, err = t.at.session.Acquire(&q.AcquireQuery, s.acquired[:0])
 	if err != nil {
 		return nil, err
 	}
 	defer clear(s.acquired) // they point into the store
-	if t.conn.mayWait() && slices.ContainsFunc(s.acquired, promoting) {
+	if !q.All && t.conn.mayWait() && slices.ContainsFunc(s.acquired, promoting) {
 		t.rest = awaitAcquire(q, s.acquired)
 		return nil, nil
 	}
-	return t.acquired(s.acquired), nil
+	return t.acquired(&q, s.acquired), nil
 }
 
 // acquired answers rows, as many as fit a frame.
-func (t *task) acquired(rows []tiering.Acquired) *wire.AcquireReply {
+func (t *task) acquired(q *leasing, rows []tiering.Acquired) *wire.AcquireReply {
 	out := &t.scratch.acquireReply
 	resetAcquire(out)
+	if q.All {
+		t.keepTogether(q, rows)
+	}
 	left := newRoom(len(rows))
 	for i := range rows {
 		row := &rows[i]
 		code := acquireCode(row)
-		if row.Hit && !left.take(len(row.Extents), len(row.Digests)) {
+		if blocks := q.blocks(t.conn.server.store, row); row.Hit && !left.take(len(row.Extents), len(row.Digests), blocks) {
 			code = wire.Busy
-			if alone := newRoom(1); !alone.take(len(row.Extents), len(row.Digests)) {
+			if alone := newRoom(1); !alone.take(len(row.Extents), len(row.Digests), blocks) {
 				code = wire.Full
 			}
 			t.giveBack(row.Lease)
 			*row = tiering.Acquired{}
 		}
 		appendAcquired(out, t.rowCode(code), row)
+		q.appendTable(t.conn.server.store, out, row)
 	}
 	return out
 }
@@ -219,7 +233,7 @@ func loadReply(got *tiering.Loaded) (*wire.LoadReply, bool) {
 		return nil, false
 	}
 	for _, n := range got.Nodes {
-		if !left.take(len(n.Extents), len(n.Digests)) {
+		if !left.take(len(n.Extents), len(n.Digests), 0) {
 			return nil, false
 		}
 		out.NodeBegin = append(out.NodeBegin, uint32(n.Begin))

@@ -61,7 +61,7 @@ func promoting(row tiering.Acquired) bool { return row.Promoting }
 
 // awaitAcquire waits for those rows that are on their way up from a slower tier.
 // The others keep their leases meanwhile. q and rows lie in the reader's memory.
-func awaitAcquire(q tiering.AcquireQuery, rows []tiering.Acquired) rest {
+func awaitAcquire(q leasing, rows []tiering.Acquired) rest {
 	rows = slices.Clone(rows)
 	var keys [][32]byte
 	var at []int
@@ -74,7 +74,7 @@ func awaitAcquire(q tiering.AcquireQuery, rows []tiering.Acquired) rest {
 	return func(t *task) (wire.Message, error) {
 		ctx, stop := t.patience(t.conn.server.config.PromoteTimeout)
 		defer stop()
-		got, err := t.at.session.AwaitAcquire(ctx, &q, nil)
+		got, err := t.at.session.AwaitAcquire(ctx, &q.AcquireQuery, nil)
 		for i := range got {
 			rows[at[i]] = got[i]
 		}
@@ -82,14 +82,29 @@ func awaitAcquire(q tiering.AcquireQuery, rows []tiering.Acquired) rest {
 			err = t.ctx.Err()
 		}
 		if err != nil {
-			for i := range rows {
-				if rows[i].Hit {
-					t.giveBack(rows[i].Lease)
-				}
-			}
+			t.giveAllBack(rows)
 			return nil, err
 		}
-		return t.acquired(rows), nil
+		return t.acquired(&q, rows), nil
+	}
+}
+
+// awaitTogether leases all rows or none, and waits for those on their way up.
+// q lies in the reader's memory.
+func awaitTogether(q leasing) rest {
+	q.Keys = slices.Clone(q.Keys)
+	return func(t *task) (wire.Message, error) {
+		ctx, stop := t.patience(t.conn.server.config.PromoteTimeout)
+		defer stop()
+		rows, err := t.at.session.AwaitAcquire(ctx, &q.AcquireQuery, nil)
+		if err == nil {
+			err = t.ctx.Err()
+		}
+		if err != nil {
+			t.giveAllBack(rows)
+			return nil, err
+		}
+		return t.acquired(&q, rows), nil
 	}
 }
 
