@@ -12,6 +12,18 @@ import (
 // there is.
 const maxRows = 1 << 16
 
+// RowsBytes is the size of so many rows, as Append takes them.
+func (s *Store) RowsBytes(id ProfileID, rows int) (int64, error) {
+	p, err := s.profile(id)
+	if err != nil {
+		return 0, err
+	}
+	if rows < 0 || rows > maxRows {
+		return 0, fmt.Errorf("%d rows, the most is %d: %w", rows, maxRows, ErrInvalid)
+	}
+	return p.layout(ofBuffer, AllLayers, rows).Bytes, nil
+}
+
 // Append copies rows behind the last one of a buffer, as drafts. Rows beyond the
 // capacity are ErrFull, and so are rows for which memory is missing; ErrQuota as
 // for segments. After an error a buffer holds what it held before.
@@ -43,14 +55,15 @@ func (c *Session) Append(ctx context.Context, q *AppendQuery) (BufferState, erro
 }
 
 func (q *AppendQuery) check(p *profileState) error {
-	l := p.layout(ofBuffer, AllLayers, max(q.Rows, 0))
 	least := 1
 	if q.Buffer == 0 {
 		least = 0
 	}
+	if q.Rows < least || q.Rows > maxRows {
+		return fmt.Errorf("%d rows, want %d to %d: %w", q.Rows, least, maxRows, ErrInvalid)
+	}
+	l := p.layout(ofBuffer, AllLayers, q.Rows)
 	switch {
-	case q.Rows < least || q.Rows > maxRows:
-		return fmt.Errorf("%d rows: %w", q.Rows, ErrInvalid)
 	case q.Begin < 0 || q.Begin > profile.MaxTokens-q.Rows:
 		return fmt.Errorf("rows of tokens [%d, +%d): %w", q.Begin, q.Rows, ErrInvalid)
 	case len(p.LinearLayers()) == 0:

@@ -36,11 +36,11 @@ func (s *Store) NewSession(name string) *Session {
 	return session
 }
 
-// Holdings counts what the session holds, expired leases and buffers included.
+// Holdings counts what the session may read or write, expired leases included.
 func (c *Session) Holdings() (leases, reservations int) {
 	c.store.mu.Lock()
 	defer c.store.mu.Unlock()
-	return len(c.leases) + len(c.buffers), len(c.fills)
+	return len(c.leases), len(c.fills)
 }
 
 // openLocked is the first check of every call.
