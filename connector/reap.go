@@ -178,10 +178,15 @@ func granted(op wire.Op, body []byte) (leases, reservations []uint64) {
 		if m.Decode(body) == nil {
 			leases = []uint64{m.Lease}
 		}
-	case wire.OpCompose:
+	case wire.OpCompose, wire.OpReplay:
 		var m wire.ComposeReply
 		if m.Decode(body) == nil {
 			leases = []uint64{m.Lease}
+		}
+	case wire.OpAppend:
+		var m wire.AppendReply
+		if m.Decode(body) == nil {
+			leases = []uint64{m.Buffer}
 		}
 	case wire.OpRotate, wire.OpAssemble:
 		var m wire.RotateReply

@@ -55,6 +55,9 @@ type scratch struct {
 	adviseReply  wire.AdviseReply
 	adviseQuery  tiering.AdviseQuery
 	advice       tiering.Advice
+	rows         wire.AppendRequest
+	accept       wire.AcceptRequest
+	replay       wire.ReplayRequest
 	spans        []tiering.Span
 	tokens       []uint32
 }
@@ -87,14 +90,9 @@ var operations = [...]operation{
 	wire.OpRelease:  {run: (*task).release, closing: true},
 	wire.OpStats:    {run: (*task).stats, closing: true},
 	wire.OpAdvise:   {run: (*task).advise, long: (*task).adviseIsLong, tenant: true},
-	wire.OpAppend:   {run: (*task).unsupported, tenant: true},
-	wire.OpAccept:   {run: (*task).unsupported, tenant: true},
-	wire.OpReplay:   {run: (*task).unsupported, tenant: true},
-}
-
-// unsupported answers an operation that the codec knows and this daemon does not.
-func (t *task) unsupported() (wire.Message, error) {
-	return nil, refuse(wire.Unsupported, "%v", t.header.Op)
+	wire.OpAppend:   {run: (*task).appendRows, long: always, tenant: true},
+	wire.OpAccept:   {run: (*task).acceptRows, tenant: true},
+	wire.OpReplay:   {run: (*task).replayRows, long: always, tenant: true},
 }
 
 func always(*task) (bool, error) { return true, nil }

@@ -1,0 +1,243 @@
+package connector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// Buffer is the rows of recent tokens that the daemon keeps beside a state: drafts
+// behind accepted ones. It ends with its Release or with the connection. Like a
+// Slot it is for one goroutine at a time.
+type Buffer struct {
+	held
+	begin, accepted, end int
+	lost                 bool
+}
+
+// Begin is the prompt position of the first row: the tokens that the base covers.
+func (b *Buffer) Begin() int { return b.begin }
+
+// Accepted is up to which token rows are certain, End behind which the drafts end.
+func (b *Buffer) Accepted() int { return b.accepted }
+
+// End is the prompt position that the next appended row stands for.
+func (b *Buffer) End() int { return b.end }
+
+// Valid is Lease.Valid for a buffer.
+func (b *Buffer) Valid() bool { return b != nil && !b.lost && b.valid() }
+
+// Release gives the buffer and its rows back; see Lease.Release.
+func (b *Buffer) Release() {
+	if b != nil {
+		b.release()
+	}
+}
+
+func (b *Buffer) base() *held {
+	if b == nil {
+		return nil
+	}
+	return &b.held
+}
+
+// OpenQuery opens a buffer.
+type OpenQuery struct {
+	// From is what the rows move on: a checkpoint of Begin tokens, a slot that
+	// begins with profile.CheckpointLayout(0), which is copied, or zero states.
+	From     From
+	Begin    int // prompt position of the first row
+	Capacity int // most rows that it holds
+}
+
+// OpenBuffer opens a buffer without rows. What it begins from may be released
+// then. It takes memory for its capacity from the tenant's share of the private
+// pool, or is ErrFull or ErrQuota.
+func (m *Model) OpenBuffer(ctx context.Context, q *OpenQuery) (*Buffer, error) {
+	if q.Begin < 0 || q.Capacity < 1 || q.Begin > maxInt32 || q.Capacity > maxInt32 {
+		return nil, invalid("buffer of %d rows from token %d", q.Capacity, q.Begin)
+	}
+	r, err := m.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer r.a.release()
+	_, lease, off, err := q.From.encode(r.a)
+	if err != nil {
+		return nil, err
+	}
+	if s := q.From.Slot; s != nil && off != uint64(s.off) {
+		return nil, invalid("buffer over the middle of a slot")
+	}
+	reply, err := m.append(ctx, r, &wire.AppendRequest{Base: lease, Begin: uint32(q.Begin), Capacity: uint32(q.Capacity)}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if !r.a.retain() {
+		return nil, errNotAttached
+	}
+	b := &Buffer{held: held{a: r.a, tenant: r.tenant, id: reply.Buffer}}
+	b.settle(reply)
+	return b, nil
+}
+
+const maxInt32 = 1<<31 - 1
+
+// Append adds the rows of the next tokens as drafts; rows are laid out by
+// profile.BufferLayout(n). ErrFull when they do not fit beside those there; after
+// that, ErrInvalid and ErrBusy the buffer is as before. After any other error
+// nobody knows, and the buffer can only be released.
+func (m *Model) Append(ctx context.Context, b *Buffer, n int, rows []byte) error {
+	if want := m.profile.BufferLayout(n).Bytes; n < 1 || n > maxInt32 || int64(len(rows)) != want {
+		return invalid("%d rows in %d bytes, want %d", n, len(rows), want)
+	}
+	r, id, err := m.use(b)
+	if err != nil {
+		return err
+	}
+	defer r.a.release()
+	reply, err := m.append(ctx, r, &wire.AppendRequest{Buffer: id, Begin: uint32(b.end), Rows: uint32(n)}, rows)
+	return b.settled(reply, err)
+}
+
+// Accept keeps the first n drafts and drops the others. Errors are as in Append.
+func (m *Model) Accept(ctx context.Context, b *Buffer, n int) error {
+	if n < 0 || n > maxInt32 {
+		return invalid("%d drafts", n)
+	}
+	r, id, err := m.use(b)
+	if err != nil {
+		return err
+	}
+	defer r.a.release()
+	c := m.client
+	k := c.call(ctx, c.opt.Timeouts.Lookup)
+	defer c.put(k)
+	k.op = wire.OpAccept
+	q := &wire.AcceptRequest{Profile: r.profile, Rank: uint32(m.binding.Rank), Buffer: id, Tokens: uint32(n)}
+	body, err := r.a.do(ctx, k, r.tenant, q, nil)
+	if err != nil {
+		return b.settled(nil, err)
+	}
+	reply := new(wire.AppendReply)
+	return b.settled(reply, r.a.decode(wire.OpAccept, reply, body))
+}
+
+// ReplayQuery asks for states out of a buffer.
+type ReplayQuery struct {
+	Token int   // tokens before it are in the states; at most Accepted
+	Flush bool  // the rows before Token become part of the base and leave the buffer
+	Into  *Slot // see ComposeQuery
+}
+
+// Replay answers the states and convolution tails behind an accepted token, by
+// profile.CheckpointLayout(0): what decoding token by token gives, to the bit. A
+// flush that fails is as in Append.
+func (m *Model) Replay(ctx context.Context, b *Buffer, q *ReplayQuery) (*Slot, error) {
+	if q.Token < b.begin || q.Token > b.accepted {
+		return nil, invalid("replay to token %d of a buffer of [%d, %d)", q.Token, b.begin, b.accepted)
+	}
+	r, id, err := m.use(b)
+	if err != nil {
+		return nil, err
+	}
+	defer r.a.release()
+	c := m.client
+	k := c.call(ctx, c.opt.Timeouts.Transfer)
+	defer c.put(k)
+	k.op = wire.OpReplay
+	k.late.cancel = true
+	request := &wire.ReplayRequest{
+		Profile: r.profile, Rank: uint32(m.binding.Rank), Buffer: id, Token: uint32(q.Token), Flush: flag(q.Flush),
+	}
+	if request.Into, err = into(k, r.a, q.Into); err != nil {
+		return nil, err
+	}
+	body, err := r.a.do(ctx, k, r.tenant, request, nil)
+	if err != nil {
+		q.Into.spoil(err)
+		if q.Flush {
+			b.lost = b.lost || unsure(err)
+		}
+		return nil, err
+	}
+	var reply wire.ComposeReply
+	if err := r.a.decode(wire.OpReplay, &reply, body); err != nil {
+		return nil, err
+	}
+	if q.Flush {
+		b.begin = q.Token
+	}
+	return r.slot(wire.OpReplay, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, q.Into)
+}
+
+// append sends rows by way of staging.
+func (m *Model) append(ctx context.Context, r *registration, q *wire.AppendRequest, rows []byte) (*wire.AppendReply, error) {
+	c, a := m.client, r.a
+	k := c.call(ctx, c.opt.Timeouts.Transfer)
+	defer c.put(k)
+	k.op = wire.OpAppend
+	k.late.cancel, k.late.giveBack = true, q.Buffer == 0
+	q.Profile, q.Rank = r.profile, uint32(m.binding.Rank)
+	if len(rows) > 0 {
+		e, err := a.staging.alloc(ctx, int64(len(rows)), k.deadline)
+		if err != nil {
+			return nil, fmt.Errorf("append: rows: %w", err)
+		}
+		k.late.staged = []gpuipc.Extent{e}
+		copy(a.staging.bytes(e), rows)
+		q.StagingOff = uint64(e.Off)
+	}
+	body, err := a.do(ctx, k, r.tenant, q, nil)
+	a.returnStaging(k)
+	if err != nil {
+		return nil, err
+	}
+	reply := new(wire.AppendReply)
+	if err := a.decode(wire.OpAppend, reply, body); err != nil {
+		return nil, err
+	}
+	if reply.Buffer == 0 || q.Buffer != 0 && reply.Buffer != q.Buffer || reply.Begin > reply.Accepted || reply.Accepted > reply.End || reply.End > maxInt32 {
+		return nil, a.malformed("append: buffer %d of [%d, %d, %d)", reply.Buffer, reply.Begin, reply.Accepted, reply.End)
+	}
+	return reply, nil
+}
+
+// use is enter for a call on a buffer.
+func (m *Model) use(b *Buffer) (*registration, uint64, error) {
+	r, err := m.enter()
+	if err != nil {
+		return nil, 0, err
+	}
+	id, err := b.lease(r.a)
+	if err == nil && b.lost {
+		err = fmt.Errorf("buffer %d: an earlier call may have changed it: %w", b.id, ErrGone)
+	}
+	if err != nil {
+		r.a.release()
+		return nil, 0, err
+	}
+	return r, id, nil
+}
+
+// settle takes over what a reply says, settled what a call has come to.
+func (b *Buffer) settle(reply *wire.AppendReply) {
+	b.begin, b.accepted, b.end = int(reply.Begin), int(reply.Accepted), int(reply.End)
+}
+
+func (b *Buffer) settled(reply *wire.AppendReply, err error) error {
+	if err != nil {
+		b.lost = b.lost || unsure(err)
+		return err
+	}
+	b.settle(reply)
+	return nil
+}
+
+// unsure says that nobody knows what a failed request has done.
+func unsure(err error) bool {
+	return !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrFull) && !errors.Is(err, ErrQuota)
+}
