@@ -11,6 +11,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering"
 )
 
 // ErrConfig is wrapped by everything that is wrong with a configuration.
@@ -59,6 +61,18 @@ type Config struct {
 	MemoryHigh     int
 	MemoryLow      int
 	PromoteTimeout time.Duration
+
+	Eviction        string
+	EvictionPublic  string
+	EvictionPrivate string
+
+	AdviseMemory      Bytes
+	AdviseNodes       int
+	AdviseCheckpoints int
+	AdviseSolveEvery  int
+	PrefillSpeed      int
+	MemoryBandwidth   Bytes
+	DiskBandwidth     Bytes
 
 	MaxConnections  int
 	MaxInFlight     int
@@ -130,6 +144,11 @@ func DefaultConfig() Config {
 		MemoryHigh:        90,
 		MemoryLow:         80,
 		PromoteTimeout:    time.Second,
+		Eviction:          "default",
+		AdviseMemory:      64 * MiB,
+		AdviseNodes:       1 << 18,
+		AdviseCheckpoints: 4,
+		AdviseSolveEvery:  10,
 		MaxConnections:    128,
 		MaxInFlight:       64,
 		MaxLeases:         65536,
@@ -188,6 +207,7 @@ func (c *Config) Validate(m Machine) error {
 	c.checkSockets(v)
 	c.checkMemory(v, m)
 	c.checkDisk(v)
+	c.checkPolicies(v)
 	v.between("max-connections", c.MaxConnections, 1, 4096)
 	v.between("max-in-flight", c.MaxInFlight, 1, 1024)
 	v.between("max-leases", c.MaxLeases, 1, 1<<20)
@@ -299,6 +319,34 @@ func (c *Config) checkDisk(v *faults) {
 	}
 	v.between("memory-high", c.MemoryHigh, 1, 100)
 	v.between("memory-low", c.MemoryLow, 1, c.MemoryHigh)
+}
+
+// checkPolicies holds what decides to its ranges.
+func (c *Config) checkPolicies(v *faults) {
+	v.eviction("eviction", c.Eviction)
+	if c.EvictionPublic != "" {
+		v.eviction("eviction-public", c.EvictionPublic)
+	}
+	if c.EvictionPrivate != "" {
+		v.eviction("eviction-private", c.EvictionPrivate)
+	}
+	if c.AdviseMemory != 0 {
+		v.sizes([]sizeBound{{"advise-memory", c.AdviseMemory, 64 * KiB, TiB}})
+	}
+	v.between("advise-nodes", c.AdviseNodes, 64, 1<<24)
+	v.between("advise-checkpoints", c.AdviseCheckpoints, 1, tiering.MaxPositions)
+	v.between("advise-solve-every", c.AdviseSolveEvery, 1, 1_000_000)
+	v.between("prefill-speed", c.PrefillSpeed, 0, 1_000_000_000)
+	v.sizes([]sizeBound{
+		{"memory-bandwidth", c.MemoryBandwidth, 0, 1024 * TiB},
+		{"disk-bandwidth", c.DiskBandwidth, 0, 1024 * TiB},
+	})
+}
+
+func (v *faults) eviction(name, policyName string) {
+	if _, ok := policy.Named(policyName); !ok {
+		v.add(name, "%q is not one of lru, gdsf, marconi, default", policyName)
+	}
 }
 
 func (c *Config) checkTenants(v *faults) {

@@ -169,6 +169,9 @@ func TestValidateListsEveryBadSetting(t *testing.T) {
 	c.DiskGranule, c.DiskSize, c.DiskPrivate, c.DiskSlab, c.DiskReserve, c.DiskQueue = 3000, KiB, -1, 2*TiB, -1, KiB
 	c.Disk, c.DiskCodec, c.DiskWorkers, c.DiskSyncEvery = strings.Repeat("d", 4000), "zip", 0, 0
 	c.AckLevel, c.MemoryHigh, c.MemoryLow, c.PromoteTimeout = "default", 80, 90, 0
+	c.Eviction, c.EvictionPublic, c.EvictionPrivate = "", "fifo", "LRU"
+	c.AdviseMemory, c.AdviseNodes, c.AdviseCheckpoints, c.AdviseSolveEvery = KiB, 63, 1025, 0
+	c.PrefillSpeed, c.MemoryBandwidth, c.DiskBandwidth = -1, -1, -2
 	c.Tenants = []Tenant{{Name: "a", Quota: -1}, {Name: "a"}, {Name: "", Salt: "x", Token: strings.Repeat("t", 2000)}}
 	err := c.Validate(bigMachine)
 	if !errors.Is(err, ErrConfig) {
@@ -179,11 +182,29 @@ func TestValidateListsEveryBadSetting(t *testing.T) {
 		"max-connections:", "max-in-flight:", "workers:", "send-timeout:", "max-lease-ttl:", "http:", "http-hosts:", "socket:", "node:",
 		"disk: path of 4000 bytes", "disk-granule:", "disk-size:", "disk-private:", "disk-slab:", "disk-reserve:", "disk-queue:", "disk-codec:",
 		"disk-workers:", "disk-sync-every:", "ack-level:", "memory-low:", "promote-timeout:",
+		"eviction:", "eviction-public:", `eviction-private: "LRU" is not one of lru, gdsf, marconi, default`,
+		"advise-memory:", "advise-nodes:", "advise-checkpoints:", "advise-solve-every:", "prefill-speed:", "memory-bandwidth:", "disk-bandwidth:",
 		"tenants[0]: quota", `tenants[1]: name "a" appears twice`, `tenants[1]: "a" has the salt of "a"`, "tenants[2]: name of 0 bytes", "tenants[2]: token",
 	} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("nothing about %q in:\n%v", part, err)
 		}
+	}
+}
+
+func TestPoliciesAndPriorsReachTheStore(t *testing.T) {
+	c := DefaultConfig()
+	c.Eviction, c.EvictionPrivate, c.AdviseMemory, c.PrefillSpeed, c.MemoryBandwidth = "gdsf", "lru", 0, 1000, 4*GiB
+	d := &Daemon{config: c}
+	got := d.storeConfig()
+	if got.AdviseBytes >= 0 || got.EvictionPublic != nil || got.EvictionPrivate == nil || got.Eviction == nil {
+		t.Errorf("%+v", got)
+	}
+	if ms := got.Cost.Prefill.Millis(0, 1000); ms < 1000 || ms > 1100 {
+		t.Errorf("1000 tokens at 1000 a second take %v ms", ms)
+	}
+	if got.Cost.DRAMBytesPerSecond != 4*float64(GiB) || got.Cost.DiskBytesPerSecond != 0 {
+		t.Errorf("%+v", got.Cost)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
 )
@@ -271,9 +272,15 @@ func (d *Daemon) storeConfig() tiering.Config {
 	huge := map[string]gpuipc.HugePages{"auto": gpuipc.HugeAuto, "never": gpuipc.HugeNever, "require": gpuipc.HugeRequire}
 	config := tiering.Config{
 		Device: d.device, PublicBytes: int64(c.Arena), PrivateBytes: int64(c.Private), PageBytes: int(c.PageBytes),
-		Huge: huge[c.HugePages], Tenants: tenantsOf(c), Eviction: policy.NewLRU, Now: d.now,
+		Huge: huge[c.HugePages], Tenants: tenantsOf(c), Eviction: evictionOf(c.Eviction), Now: d.now,
 		LeaseTTL: c.LeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL, FillTTL: c.FillTTL,
 		MaxLeases: c.MaxLeases, MaxReservations: c.MaxReservations, MaxProfiles: c.MaxProfiles, Log: d.log,
+		EvictionPublic: evictionOf(c.EvictionPublic), EvictionPrivate: evictionOf(c.EvictionPrivate), Cost: c.costs(),
+		AdviseBytes: int64(c.AdviseMemory), AdviseNodes: c.AdviseNodes,
+		AdviseCheckpoints: c.AdviseCheckpoints, AdviseSolveEvery: c.AdviseSolveEvery,
+	}
+	if c.AdviseMemory == 0 {
+		config.AdviseBytes = -1
 	}
 	if d.disk == nil {
 		return config
@@ -286,6 +293,23 @@ func (d *Daemon) storeConfig() tiering.Config {
 	config.HighWater, config.LowWater = float64(c.MemoryHigh)/100, float64(c.MemoryLow)/100
 	config.MaxPromotions = c.DiskWorkers
 	return config
+}
+
+// evictionOf is the policy of a name that was validated; nil for no name.
+func evictionOf(name string) func() policy.Eviction {
+	build, _ := policy.Named(name)
+	return build
+}
+
+// costs are what is believed of engine, memory and disk before they are measured.
+func (c *Config) costs() tiering.CostPriors {
+	priors := tiering.CostPriors{DRAMBytesPerSecond: float64(c.MemoryBandwidth), DiskBytesPerSecond: float64(c.DiskBandwidth)}
+	if c.PrefillSpeed > 0 {
+		guess := cost.DefaultPrefill
+		perToken := 1e3 / float64(c.PrefillSpeed)
+		priors.Prefill = cost.Prefill{Fixed: guess.Fixed, PerToken: perToken, PerTokenSquared: guess.PerTokenSquared * perToken / guess.PerToken}
+	}
+	return priors
 }
 
 // close is the last part of the stop order; it takes what open left. A disk that
