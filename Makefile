@@ -22,7 +22,7 @@ LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo torture torture-long test race lint fuzz faults bench bench-disk generate image clean
+.PHONY: help build demo torture torture-long test race lint fuzz faults reference bench bench-disk generate image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ fuzz: ## every fuzz target for FUZZTIME each
 
 faults: ## a million faults in what the disk tier writes and reads, 0 wrong bytes; some minutes
 	SPLICED_LONG=1 go test -count=1 -v -timeout 30m -run 'TestNoFaultIsServed$$' ./tiering/disk
+
+reference: ## every number of Marconi's simulator that our caches have to meet; ten minutes
+	SPLICED_LONG=1 go test -count=1 -v -timeout 60m -run 'MeetTheReference$$' ./policy/prefixcache
 
 bench: build ## Go benchmarks, then the rows of `splicectl bench`
 	-$(MAKE) --no-print-directory bin/openblas-compose

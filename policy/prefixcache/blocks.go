@@ -1,9 +1,6 @@
 package prefixcache
 
-import (
-	"container/heap"
-	"slices"
-)
+import "slices"
 
 // BlockOptions sets the grain of a block cache.
 type BlockOptions struct {
@@ -25,18 +22,23 @@ type Blocks struct {
 	nodes   []blockNode // nodes[0] is the root
 	free    []int32
 	full    map[blockKey]int32
-	clock   uint64
 	symbols int
+	path    []int32 // of the walk that goes on
 	whole   []uint32
 }
 
+// blockNode is a block. All of them are in a ring through the root, in order of
+// use; those used at once with the deepest first.
+//
+// Invariant: what extends a block is before it in the ring, so that the first one
+// is a leaf.
 type blockNode struct {
-	symbols     []uint32
-	used        uint64
-	parent      int32
-	child, last int32 // 0 = none
-	prev, next  int32 // siblings, 0 = none
-	partial     int32 // children that are short
+	symbols      []uint32
+	parent       int32
+	child, last  int32 // 0 = none
+	prev, next   int32 // siblings, 0 = none
+	older, newer int32 // in the ring
+	partial      int32 // children that are short
 }
 
 // blockKey finds a full block below another. Two that collide are told apart by
@@ -78,20 +80,17 @@ func (b *Blocks) Serve(r Request) Hit {
 // match answers the symbols held and the blocks that hold them. Of short blocks
 // that fit, the oldest counts, not the longest.
 func (b *Blocks) match(symbols []uint32) (hit, blocks int) {
-	b.clock++
 	n, size := int32(0), b.options.Symbols
-	for {
-		b.nodes[n].used = b.clock
-		if len(symbols) < size {
-			break
-		}
+	for len(symbols) >= size {
 		c := b.fullChild(n, symbols[:size])
 		if c == 0 {
 			break
 		}
+		b.path = append(b.path, c)
 		n, symbols = c, symbols[size:]
 		hit, blocks = hit+size, blocks+1
 	}
+	b.use()
 	if b.nodes[n].partial > 0 {
 		for c := b.nodes[n].child; c != 0; c = b.nodes[c].next {
 			if held := b.nodes[c].symbols; len(held) < size && hasFront(symbols, held) {
@@ -103,14 +102,12 @@ func (b *Blocks) match(symbols []uint32) (hit, blocks int) {
 }
 
 func (b *Blocks) insert(symbols []uint32) {
-	b.clock++
 	_, blocks := b.match(symbols)
 	size := b.options.Symbols
 	extra := len(symbols) - size*(blocks+1)
 	need := float64(extra)/float64(size)*float64(b.options.States)*float64(b.Shape.CheckpointBytes()) +
 		float64(extra*b.symbolTokens())*float64(b.Shape.KVBytes)
 	if over := float64(b.held()) + need - float64(b.CapacityBytes); over > 0 {
-		b.clock++
 		b.evict(over)
 	}
 	b.add(symbols)
@@ -119,25 +116,43 @@ func (b *Blocks) insert(symbols []uint32) {
 
 func (b *Blocks) add(symbols []uint32) {
 	n, size := int32(0), b.options.Symbols
-	for {
-		b.nodes[n].used = b.clock
-		b.stats.Steps++
+	for len(symbols) > 0 {
+		take := min(size, len(symbols))
 		if c := b.extended(n, symbols); c != 0 {
-			n, symbols = c, symbols[len(b.nodes[c].symbols):]
-			continue
+			n, take = c, len(b.nodes[c].symbols)
+			b.path = append(b.path, c)
+			b.stats.Steps++
+		} else if n == 0 || len(b.nodes[n].symbols) == size {
+			n = b.newBlock(n, symbols[:take])
+			b.path = append(b.path, n)
+		} else {
+			take = min(size-len(b.nodes[n].symbols), len(symbols))
+			b.fill(n, symbols[:take])
 		}
-		if len(symbols) == 0 {
-			return
-		}
-		if n == 0 || len(b.nodes[n].symbols) == size {
-			take := min(size, len(symbols))
-			n, symbols = b.newBlock(n, symbols[:take]), symbols[take:]
-			continue
-		}
-		take := min(size-len(b.nodes[n].symbols), len(symbols))
-		b.fill(n, symbols[:take])
 		symbols = symbols[take:]
 	}
+	b.use()
+}
+
+// use makes the blocks of the path the most recent ones, its end before what it
+// extends.
+func (b *Blocks) use() {
+	for i := len(b.path) - 1; i >= 0; i-- {
+		n := b.path[i]
+		b.leave(n)
+		root := &b.nodes[0]
+		b.nodes[n].older, b.nodes[n].newer = root.older, 0
+		b.nodes[root.older].newer = n
+		root.older = n
+	}
+	b.path = b.path[:0]
+}
+
+// leave takes a block out of the ring.
+func (b *Blocks) leave(n int32) {
+	d := &b.nodes[n]
+	b.nodes[d.older].newer = d.newer
+	b.nodes[d.newer].older = d.older
 }
 
 // extended is the child that symbols begin with whole, if no other child shares
@@ -177,7 +192,7 @@ func (b *Blocks) newBlock(parent int32, symbols []uint32) int32 {
 		b.nodes = append(b.nodes, blockNode{})
 	}
 	d := &b.nodes[n]
-	*d = blockNode{symbols: append(d.symbols[:0], symbols...), parent: parent}
+	*d = blockNode{symbols: append(d.symbols[:0], symbols...), parent: parent, older: n, newer: n}
 	b.symbols += len(symbols)
 	b.link(n)
 	return n
@@ -250,36 +265,16 @@ func (b *Blocks) fullChild(n int32, symbols []uint32) int32 {
 }
 
 func (b *Blocks) evict(bytes float64) {
-	leaves := oldest[int32]{used: func(n int32) uint64 { return b.nodes[n].used }}
-	for n := b.next(0); n != 0; n = b.next(n) {
-		if b.nodes[n].child == 0 {
-			leaves.nodes = append(leaves.nodes, n)
-		}
-	}
-	heap.Init(&leaves)
-	for bytes > 0 && leaves.Len() > 0 {
-		n := heap.Pop(&leaves).(int32)
+	for bytes > 0 && b.nodes[0].newer != 0 {
+		n := b.nodes[0].newer
 		d := &b.nodes[n]
 		bytes -= float64(b.bytes(b.options.States, len(d.symbols)))
 		b.symbols -= len(d.symbols)
+		b.leave(n)
 		b.unlink(n)
 		b.free = append(b.free, n)
 		b.stats.Evictions++
-		if p := d.parent; p != 0 && b.nodes[p].child == 0 {
-			heap.Push(&leaves, p)
-		}
 	}
-}
-
-// next is the block after n in depth-first order, 0 at the end.
-func (b *Blocks) next(n int32) int32 {
-	if c := b.nodes[n].child; c != 0 {
-		return c
-	}
-	for n != 0 && b.nodes[n].next == 0 {
-		n = b.nodes[n].parent
-	}
-	return b.nodes[n].next
 }
 
 func commonFront(a, b []uint32) int {

@@ -40,7 +40,7 @@ func (c *PathLRU) touchUp(n radix.Node) {
 }
 
 func (c *PathLRU) evict(bytes int64) {
-	leaves := oldest[radix.Node]{used: func(n radix.Node) uint64 { return c.used[n] }}
+	leaves := oldest{used: c.used}
 	for n := c.after(radix.Root); n != radix.None; n = c.after(n) {
 		if c.Children(n) == 0 {
 			leaves.nodes = append(leaves.nodes, n)
@@ -56,4 +56,20 @@ func (c *PathLRU) evict(bytes int64) {
 			heap.Push(&leaves, parent)
 		}
 	}
+}
+
+// oldest is a heap of nodes, the least recently used first.
+type oldest struct {
+	nodes []radix.Node
+	used  []uint64
+}
+
+func (o *oldest) Len() int           { return len(o.nodes) }
+func (o *oldest) Less(i, j int) bool { return o.used[o.nodes[i]] < o.used[o.nodes[j]] }
+func (o *oldest) Swap(i, j int)      { o.nodes[i], o.nodes[j] = o.nodes[j], o.nodes[i] }
+func (o *oldest) Push(x any)         { o.nodes = append(o.nodes, x.(radix.Node)) }
+func (o *oldest) Pop() any {
+	n := o.nodes[len(o.nodes)-1]
+	o.nodes = o.nodes[:len(o.nodes)-1]
+	return n
 }

@@ -19,7 +19,7 @@ import (
 
 const gigabyte = 1_000_000_000
 
-// long asks for every number that there is, some minutes of work.
+// long asks for every number that there is, ten minutes of work for one core.
 func long() bool { return os.Getenv("SPLICED_LONG") != "" }
 
 func hybrid(capacityGB int64) prefixcache.Config {
@@ -121,6 +121,9 @@ func sweep(t *testing.T, got []row) {
 		if gb := r.Cap / gigabyte; !strings.HasPrefix(r.Trace, "c5") || gb < 40 || gb > 100 {
 			continue
 		}
+		if r.V2 == 0 {
+			t.Skipf("%s at %d GB was not run: no sweep", r.Trace, r.Cap/gigabyte)
+		}
 		n++
 		admission += r.V2 / r.Vllm
 		eviction += r.V2/r.V1 - 1
@@ -196,6 +199,10 @@ func meet(t *testing.T, r row, trace tracetest.Trace) row {
 		tuned(t, trace, c, prefixcache.Quirks{}, "fixed V2", r.F2, r.F2a, prefixcache.NewTTFT())
 		static(t, trace, c, prefixcache.Quirks{}, "fixed V3", r.F3max, r.F3a)
 	}
+	if long() && strings.HasSuffix(r.Trace, "_sps1_art7.5") {
+		hindsight(t, trace, c, prefixcache.AsReleased(), "V3", r.V3max)
+		hindsight(t, trace, c, prefixcache.Quirks{}, "fixed V3", r.F3max)
+	}
 	return row{Trace: r.Trace, Cap: r.Cap, Vllm: blocks.HitRate(), V1: v1.HitRate(), V2: v2.HitRate()}
 }
 
@@ -217,20 +224,20 @@ func tuned(t *testing.T, trace tracetest.Trace, c prefixcache.Config, q prefixca
 	return s
 }
 
-// static replays with the alpha that hindsight finds best; when long, it looks
-// for a better one too.
+// static replays with the alpha that hindsight finds best.
 func static(t *testing.T, trace tracetest.Trace, c prefixcache.Config, q prefixcache.Quirks, what string, hitRate, alpha float64) {
 	t.Helper()
-	at := func(alpha float64) float64 {
-		return replay(trace, prefixcache.NewMarconi(c, prefixcache.MarconiOptions{Alpha: alpha, Quirks: q})).HitRate()
-	}
-	near(t, what, at(alpha), hitRate)
-	if !long() {
-		return
-	}
+	m := prefixcache.NewMarconi(c, prefixcache.MarconiOptions{Alpha: alpha, Quirks: q})
+	near(t, what, replay(trace, m).HitRate(), hitRate)
+}
+
+// hindsight looks for the best alpha.
+func hindsight(t *testing.T, trace tracetest.Trace, c prefixcache.Config, q prefixcache.Quirks, what string, hitRate float64) {
+	t.Helper()
 	best := 0.0
 	for i := range 21 {
-		best = max(best, at(float64(i)/10))
+		m := prefixcache.NewMarconi(c, prefixcache.MarconiOptions{Alpha: float64(i) / 10, Quirks: q})
+		best = max(best, replay(trace, m).HitRate())
 	}
 	near(t, what+" best", best, hitRate)
 }

@@ -178,7 +178,7 @@ func (s *script) tree(t *tree, n radix.Node, indent string, more func(radix.Node
 
 func (s *script) blocks(b *Blocks, n int32, indent string) {
 	for c := b.nodes[n].child; c != 0; c = b.nodes[c].next {
-		s.printf("%s%s, used at %d\n", indent, word(b.nodes[c].symbols), b.nodes[c].used)
+		s.printf("%s%s\n", indent, word(b.nodes[c].symbols))
 		s.blocks(b, c, indent+"  ")
 	}
 }
