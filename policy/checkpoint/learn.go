@@ -21,10 +21,14 @@ func newLaws(block int, gamma float64) laws {
 func (l *laws) add(h Hit) {
 	l.depth.Add(h.Depth / l.block)
 	l.share.Add(min(h.Depth*shareUnits/h.Length, shareUnits))
-	l.tail.Add(h.Length - h.Depth + 1) // from one: zero has no place in a law
+	l.tail.Add((h.Length-h.Depth+l.grain()-1)/l.grain() + 1) // from one: zero has no place in a law
 	l.weight = l.weight*l.gamma + 1
 	l.length += (float64(h.Length) - l.length) / l.weight
 }
+
+// grain is the resolution of tails in tokens, rounded up so that a checkpoint
+// never lies behind what is shared. Positions go down to whole blocks anyway.
+func (l *laws) grain() int { return max(1, l.block/8) }
 
 // Problem is what a Planner had learned at one moment, to be solved off the hot
 // path.
@@ -57,7 +61,7 @@ func (l *laws) tailLaw(reference int) Law {
 	from := l.tail.Law()
 	var to Law
 	for i := range from.Depth {
-		if depth := reference - from.Depth[i] + 1; depth > 0 {
+		if depth := reference - (from.Depth[i]-1)*l.grain(); depth > 0 {
 			to.Depth = append(to.Depth, depth)
 			to.Weight = append(to.Weight, from.Weight[i])
 		}

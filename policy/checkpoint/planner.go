@@ -15,7 +15,7 @@ const (
 	defaultGamma   = 0.99
 	maxCuts        = 64
 	ruleGamma      = 0.997 // what a rule saved 333 hits ago still counts a third
-	ruleMargin     = 0.95  // a rule takes over when it loses that part of what the leader does: following chance costs
+	ruleMargin     = 0.97  // a rule takes over when it loses that part of what the leader does: following chance costs
 	branchQuarters = 4
 )
 
@@ -48,6 +48,7 @@ type Planner struct {
 	hits     int // since the last Problem
 
 	lost   [][rules]float64             // by class of budget: tokens computed again, with exponential weights
+	scored int                          // hits
 	leader []Rule                       // by class of budget
 	branch [][branchQuarters][2]float64 // by class and by how deep the branch lay: saved without and with it
 	front  [maxCuts]float64             // weight of hits that ended in the i-th cut
@@ -87,6 +88,7 @@ func (p *Planner) Request(h Hit) {
 		return
 	}
 	h.Depth = min(h.Depth, h.Length)
+	p.scored++
 	for class := range p.lost {
 		p.score(class, h)
 	}
@@ -114,8 +116,9 @@ func (p *Planner) score(class int, h Hit) {
 		pair[1] = pair[1]*ruleGamma + float64(beside)
 	}
 	lost := &p.lost[class]
+	gamma := min(ruleGamma, 1-2/float64(p.scored+2)) // at first the newer half: rules that learn begin badly
 	for r := range rules {
-		lost[r] = lost[r]*ruleGamma + float64(h.Depth-p.reaches(r, budget, h))
+		lost[r] = lost[r]*gamma + float64(h.Depth-p.reaches(r, budget, h))
 	}
 	for r := range rules {
 		if lost[r] < lost[p.leader[class]]*ruleMargin {

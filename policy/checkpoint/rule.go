@@ -8,11 +8,11 @@ import (
 // Rule is a way to place checkpoints without knowing where a prompt branches.
 type Rule uint8
 
-// The rules, in the order in which they win ties: without any hit a prompt is
-// best kept at its end, for the next turn of a conversation, and evenly before.
+// The rules, in the order in which they win ties: before any hit spacing is even,
+// which is the best that can be said of the worst case.
 const (
-	RuleEnd   Rule = iota // the end, and evenly before it
-	RuleEven              // Balanced
+	RuleEven  Rule = iota // Balanced
+	RuleEnd               // the end of the prompt, and evenly before it
 	RuleBlock             // Block
 	RuleDepth             // the dynamic program over depths
 	RuleShare             // over shares of the length
@@ -25,7 +25,7 @@ const (
 
 // String names the rule.
 func (r Rule) String() string {
-	return [...]string{"end", "even", "block", "depth", "share", "tail", "depth and share", "tail and depth"}[r]
+	return [...]string{"even", "end", "block", "depth", "share", "tail", "depth and share", "tail and depth"}[r]
 }
 
 // place puts at most m positions into a prompt of n tokens, multiples of block.
