@@ -33,6 +33,12 @@ type MarconiOptions struct {
 	// last 500 requests is taken. 5 in the paper; 0 = Alpha is static (V3).
 	Bootstrap int
 	Quirks    Quirks
+	// OwnBytes divides what a node saves by what its eviction gives back, not by
+	// the state and rows of its whole prefix. It does worse.
+	OwnBytes bool
+	// LogRecency scales -log(age) instead of 1/age, which is so skewed that useful
+	// alphas lie below the first step of the grid.
+	LogRecency bool
 }
 
 const (
@@ -112,13 +118,15 @@ func (c *Marconi) touch(p radix.Path) { c.used[p.Node] = c.clock }
 func (c *Marconi) touchInsert(in radix.Insertion) {
 	c.efficiency = grown(grown(c.efficiency, in.Leaf), in.Branch)
 	c.measure(in.Leaf)
+	c.measure(in.Node)
 	if in.Branch != radix.None {
 		c.measure(in.Branch)
 		c.measure(in.Into)
 	}
 }
 
-// measure computes the efficiency of a node that is new or got another parent.
+// measure computes the efficiency of a node that is new or got another parent or
+// other children.
 func (c *Marconi) measure(n radix.Node) {
 	if n == radix.Root {
 		return
@@ -129,7 +137,11 @@ func (c *Marconi) measure(n radix.Node) {
 	if q := c.options.Quirks.ParentMLP; q > 0 {
 		saved += s.MLP.FLOPs(begin) - q*s.Attention.FLOPs(begin)
 	}
-	c.efficiency[n] = saved / float64(s.PrefixBytes(end, 1))
+	bytes := s.PrefixBytes(end, 1)
+	if c.options.OwnBytes {
+		bytes = c.edgeBytes(n)
+	}
+	c.efficiency[n] = saved / float64(bytes)
 }
 
 func (c *Marconi) evict(bytes int64) {
@@ -144,10 +156,12 @@ func (c *Marconi) evict(bytes int64) {
 			freed = c.bytes(1, c.End(last)-c.Begin(last))
 		}
 		bytes -= freed
-		used := c.used[n]
+		used, parent := c.used[n], c.Parent(n)
 		if child := c.drop(n); child != radix.None {
 			c.used[child] = max(c.used[child], used)
 			c.measure(child)
+		} else {
+			c.measure(parent)
 		}
 	}
 }
@@ -156,9 +170,16 @@ func (c *Marconi) collect() {
 	c.candidates = c.candidates[:0]
 	for n := c.after(radix.Root); n != radix.None; n = c.after(n) {
 		if c.Children(n) <= 1 {
-			c.candidates = append(c.candidates, candidate{n, 1 / float64(c.clock-c.used[n]), c.efficiency[n]})
+			c.candidates = append(c.candidates, candidate{n, c.recency(c.clock - c.used[n]), c.efficiency[n]})
 		}
 	}
+}
+
+func (c *Marconi) recency(age uint64) float64 {
+	if c.options.LogRecency {
+		return -math.Log(float64(age))
+	}
+	return 1 / float64(age)
 }
 
 // lowest is the first candidate of the lowest utility.

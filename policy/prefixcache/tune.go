@@ -35,7 +35,9 @@ func (c *Marconi) tune() {
 	var caches [tunedAlphas]*Marconi
 	var saved [tunedAlphas]float64
 	for i := range caches {
-		caches[i] = NewMarconi(c.Config, MarconiOptions{Alpha: float64(i) / 10, Quirks: c.options.Quirks})
+		static := c.options
+		static.Alpha, static.Bootstrap = float64(i)/10, 0
+		caches[i] = NewMarconi(c.Config, static)
 	}
 	left := len(c.log.served)
 	c.log.each(func(whole []uint32, input int) {
