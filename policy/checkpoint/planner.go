@@ -39,7 +39,9 @@ type Hit struct {
 // Planner learns where prompts are left and places checkpoints. It is pure and
 // has one owner.
 //
-// Invariant: its memory does not grow with the number of requests.
+// Invariant: its memory does not grow with the number of requests: some 300 KB at
+// a budget of 8 after thousands of unlike hits (three histograms of at most maxCells
+// cells, and the solution), less before.
 type Planner struct {
 	options  Options
 	laws     laws

@@ -2,15 +2,15 @@ package schedule
 
 import "slices"
 
-// searchNodes bounds the exact search: some milliseconds. Up to about 16 jobs it
-// ends by itself.
-const searchNodes = 200_000
+// searchWork bounds the exact search to some ten milliseconds: a node costs up to
+// workers². With up to about 16 jobs on 8 workers it ends by itself.
+const searchWork = 16_000_000
 
 // search assigns jobs in order by depth first, cutting off what cannot get below
 // the best so far. It answers the best found and whether that is the optimum.
 func (j jobs) search(best Assignment, bound int64) (Assignment, bool) {
 	s := searching{
-		jobs: j, best: best, limit: best.Makespan(), bound: bound, nodes: searchNodes,
+		jobs: j, best: best, limit: best.Makespan(), bound: bound, nodes: max(1000, searchWork/(len(best.Load)*len(best.Load))),
 		now: Assignment{Worker: make([]int, len(j.size)), Load: make([]int64, len(best.Load))},
 	}
 	for _, size := range j.size {

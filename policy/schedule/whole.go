@@ -136,10 +136,10 @@ func (j jobs) firstFit(workers int, capacity int64) (Assignment, bool) {
 
 // exchange moves a job off the fullest worker, or swaps it for a smaller one,
 // while that lowers the larger of the two loads. Every step lowers the sum of
-// squared loads, and exchangeSteps bounds them.
+// squared loads; one looks at up to jobs² pairs, and exchangeWork bounds them all.
 func (j jobs) exchange(from Assignment) Assignment {
 	a := Assignment{Worker: slices.Clone(from.Worker), Load: slices.Clone(from.Load)}
-	for range exchangeSteps {
+	for range 1 + exchangeWork/(1+len(j.size)*len(j.size)) {
 		full := slices.Index(a.Load, a.Makespan())
 		if !j.relieve(&a, full) {
 			break
@@ -148,7 +148,7 @@ func (j jobs) exchange(from Assignment) Assignment {
 	return a
 }
 
-const exchangeSteps = 1000
+const exchangeWork = 10_000_000
 
 func (j jobs) relieve(a *Assignment, full int) bool {
 	for x, w := range a.Worker {
