@@ -284,6 +284,7 @@ func (s *Store) removeLocked(n Name) (held bool, err error) {
 	case !o.published:
 		return false, fmt.Errorf("segment %x is being filled: %w", n.Key[:8], ErrBusy)
 	default:
+		s.decideLocked(o, DecidedDrop, BecauseRemoved, o.pageBytes)
 		s.unlinkLocked(o, ReasonRemoved)
 		held = true
 	}

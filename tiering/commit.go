@@ -148,10 +148,12 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, got []uint64, err 
 	}
 	s.counters.Published++
 	s.counters.PublishedBytes += uint64(o.bytes)
+	why := BecauseFilled
 	if o.thin {
+		why = BecauseFilledAgain
 		s.counters.ThinnedFilled++
 	}
-	s.publishLocked(o, s.cfg.Now())
+	s.publishLocked(o, s.cfg.Now(), why)
 	durable := s.acknowledgeLocked(o, w.fill.level, b)
 	return Committed{Published: true, Durable: durable}, nil
 }

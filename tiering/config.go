@@ -46,7 +46,7 @@ type Config struct {
 	// call gives a new policy.
 	EvictionPublic, EvictionPrivate func() policy.Eviction
 
-	Eviction func() policy.Eviction // also of what a tenant with a quota holds; policy.NewLRU
+	Eviction func() policy.Eviction // also of what a tenant with a quota holds; policy.NewDefault
 	Cost     CostPriors             // what costs are predicted from at first
 
 	// Bounds of the tree of prompts that advice is given from: nodes, and bytes
@@ -70,6 +70,7 @@ type Config struct {
 	MaxProfiles     int // 64
 	MaxChain        int // nodes from the root to a checkpoint; 256
 	MaxDeparted     int // keys whose end is remembered; 65536
+	MaxDecisions    int // that Decisions can tell; 1024
 
 	Log zerolog.Logger
 
@@ -113,7 +114,7 @@ func (c *Config) Validate() error {
 		"pools of %d and %d bytes: none holds a page of %d", c.PublicBytes, c.PrivateBytes, page)
 	check(c.LeaseTTL > 0 && c.LeaseTTL <= c.MaxLeaseTTL, "lease of %v, at most %v", c.LeaseTTL, c.MaxLeaseTTL)
 	check(c.FillTTL > 0 && c.SweepEvery > 0, "fill time %v, sweep every %v", c.FillTTL, c.SweepEvery)
-	check(c.MaxLeases > 0 && c.MaxReservations > 0 && c.MaxProfiles > 0 && c.MaxChain > 0 && c.MaxDeparted > 0,
+	check(c.MaxLeases > 0 && c.MaxReservations > 0 && c.MaxProfiles > 0 && c.MaxChain > 0 && c.MaxDeparted > 0 && c.MaxDecisions > 0,
 		"a bound is negative")
 	check(c.DefaultLevel >= LevelMemory && c.DefaultLevel <= LevelSynced, "acknowledgement level %d", c.DefaultLevel)
 	check(c.LowWater > 0 && c.LowWater <= c.HighWater && c.HighWater <= 1, "marks of %v and %v", c.LowWater, c.HighWater)
@@ -149,6 +150,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxProfiles, 64)
 	setDefault(&c.MaxChain, 256)
 	setDefault(&c.MaxDeparted, 65536)
+	setDefault(&c.MaxDecisions, 1024)
 	setDefault(&c.DefaultLevel, LevelMemory)
 	setDefault(&c.HighWater, 0.90)
 	setDefault(&c.LowWater, min(0.80, c.HighWater))
@@ -160,7 +162,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.AdviseCheckpoints, 4)
 	setDefault(&c.AdviseSolveEvery, 10)
 	if c.Eviction == nil {
-		c.Eviction = policy.NewLRU
+		c.Eviction = policy.NewDefault
 	}
 	if c.EvictionPublic == nil {
 		c.EvictionPublic = c.Eviction

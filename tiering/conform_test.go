@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"testing"
 
+	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
@@ -15,7 +16,7 @@ func inMemory(t testing.TB, o tiertest.Options) tiertest.Subject {
 	begun := cmp.Or(o.MaxBegun, 1024)
 	s, err := tiertest.NewStore(tiering.Config{
 		Device: dev, PublicBytes: o.PublicBytes, PrivateBytes: o.PrivateBytes, PageBytes: 4096,
-		Tenants: o.Tenants, MaxReservations: begun,
+		Tenants: o.Tenants, MaxReservations: begun, Eviction: policy.NewLRU,
 	}, tiertest.NewMemory(t, dev, 32<<20), tiertest.Traits{
 		Lowest: tiering.LevelMemory, Highest: tiering.LevelMemory, Budget: o.PublicBytes + o.PrivateBytes, MaxBegun: begun,
 	})

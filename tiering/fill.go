@@ -1,6 +1,7 @@
 package tiering
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -354,7 +355,18 @@ func (s *Store) unfillLocked(o *object) {
 // refuseLocked remembers and counts an object that found no room.
 func (s *Store) refuseLocked(o *object, err error) {
 	s.counters.refused(err)
+	s.decideLocked(o, DecidedRefuse, whyRefused(err), o.pageBytes)
 	s.departed.note(departure{
 		key: o.key, profile: o.profile.id, tenant: o.tenant.ID, reason: ReasonRefused, tokens: uint32(o.tokens()),
 	})
+}
+
+func whyRefused(err error) Because {
+	switch {
+	case errors.Is(err, ErrFull):
+		return BecauseNoRoom
+	case errors.Is(err, ErrQuota):
+		return BecauseOverQuota
+	}
+	return BecauseBusy
 }

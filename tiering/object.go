@@ -286,15 +286,18 @@ func (o *object) countPublished(d int) {
 }
 
 // publishLocked ends the filling of a complete object.
-func (s *Store) publishLocked(o *object, now time.Time) {
+func (s *Store) publishLocked(o *object, now time.Time, why Because) {
 	o.fill, o.used = nil, now
 	s.deadlines.remove(&o.until)
+	bytes := o.pageBytes
 	if o.thin {
+		bytes = o.statePages
 		s.wholeAgainLocked(o)
 	} else {
 		o.published = true
 		o.countPublished(1)
 	}
+	s.decideLocked(o, DecidedAdmit, why, bytes)
 	s.settleLocked(o)
 	s.rankLocked(o)
 }

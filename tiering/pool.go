@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
@@ -28,6 +29,7 @@ type pool struct {
 	bytes   [classes]int64 // used, by what for
 	objects int
 	evict   policy.Eviction // of published objects
+	floor   atomic.Uint64   // see floorValue
 
 	// With a lower tier.
 	dirty        policy.Eviction // of what the tier does not hold; suspended unless it could leave and is not being written
@@ -167,7 +169,7 @@ const (
 func (s *Store) evictLocked(from policy.Eviction, way eviction, b *outside) {
 	o := s.victimLocked(from)
 	if o.children > 0 {
-		s.thinLocked(o)
+		s.thinLocked(o, way)
 		return
 	}
 	if way == forQuota {
@@ -178,6 +180,7 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, b *outside) {
 	s.counters.EvictedBytes += uint64(o.bytes)
 	if o.write != nil && !o.movingLocked() {
 		s.unwishLocked(o, b)
+		s.leftLocked(o, DecidedEvict, way, o.pageBytes)
 		s.unlinkLocked(o, ReasonEvicted)
 		return
 	}
@@ -192,6 +195,11 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, b *outside) {
 		s.counters.DemotionsRefused++
 	}
 	o.leaving = o.write != nil
+	what := DecidedEvict
+	if held || o.leaving {
+		what = DecidedDemote
+	}
+	s.leftLocked(o, what, way, o.pageBytes)
 	s.unlinkLocked(o, ReasonEvicted)
 }
 

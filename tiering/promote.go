@@ -314,7 +314,11 @@ func (s *Store) publishPromotionLocked(p *promotion, c *Content) {
 	o.ahead = !p.demanded
 	followers := p.liveFollowers()
 	o.ops += p.waiters + len(followers)
-	s.publishLocked(o, s.cfg.Now())
+	why := BecausePromoted
+	if o.ahead {
+		why = BecauseReadAhead
+	}
+	s.publishLocked(o, s.cfg.Now(), why)
 	s.counters.PromotedBytes += uint64(o.bytes)
 	for _, f := range followers {
 		f.base, f.up = o, nil

@@ -75,6 +75,7 @@ func (s *Store) revalueLocked(o *object) {
 // along the thinned ones that only it extends, and saves the tokens since the
 // last node that is whole.
 func (s *Store) itemLocked(o *object) policy.Item {
+	var extends policy.ID
 	bytes, begin, end := o.pageBytes, 0, o.end-o.begin // a segment may stand anywhere
 	if o.kind != 0 {
 		begin, end = o.begin, o.end
@@ -82,11 +83,15 @@ func (s *Store) itemLocked(o *object) policy.Item {
 			bytes = o.statePages
 		}
 		alone := o.children == 0
-		for up := o.parent; up != nil && up.thin; up = up.parent {
+		up := o.parent
+		for ; up != nil && up.thin; up = up.parent {
 			begin = up.begin
 			if alone = alone && up.children == 1; alone {
 				bytes += up.pageBytes
 			}
+		}
+		if up != nil {
+			extends = up.id
 		}
 	}
 	h := cost.Held{Begin: begin, End: end, Bytes: o.rankBytes * int64(len(o.shares)), In: cost.Tier(s.place)}
@@ -95,7 +100,7 @@ func (s *Store) itemLocked(o *object) policy.Item {
 	}
 	prices := o.profile.prices.now()
 	return policy.Item{
-		Bytes: bytes, Tokens: end - begin, Tenant: uint32(o.tenant.ID), Key: o.contentKey(),
+		Bytes: bytes, Tokens: end - begin, Tenant: uint32(o.tenant.ID), Key: o.contentKey(), Extends: extends,
 		// What saves nothing is still worth more the more tokens it has.
 		Saved: max(prices.Saved(h), prices.Prefill().Marginal(begin, end)/1000),
 	}

@@ -35,6 +35,7 @@ type Store struct {
 	segments    *index[object]
 	checkpoints *index[object] // heads of lists of siblings
 	departed    *departures
+	decisions   decisionLog // with its own lock
 	sessions    map[*Session]struct{}
 	deadlines   deadlines
 	lastProfile ProfileID
@@ -87,6 +88,7 @@ func Open(cfg Config) (*Store, error) {
 		departed:    newDepartures(cfg.MaxDeparted),
 		sessions:    map[*Session]struct{}{},
 		advice:      newAdvisor(&cfg),
+		decisions:   decisionLog{limit: cfg.MaxDecisions},
 	}
 	if cfg.Device.Describe().Kind == "host" {
 		s.place = PlaceDRAM

@@ -92,7 +92,7 @@ func newBench(t testing.TB, id profile.Identity, options ...option) *bench {
 	t.Helper()
 	b := &bench{TB: t, clock: newClock(), ctx: context.Background(), dev: gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})}
 	cfg := Config{
-		PublicBytes: 8 << 20, PrivateBytes: 8 << 20, PageBytes: 4096, Now: b.clock.Now,
+		PublicBytes: 8 << 20, PrivateBytes: 8 << 20, PageBytes: 4096, Now: b.clock.Now, Eviction: policy.NewLRU,
 		Tenants: []Tenant{{ID: tenantA, Name: "a", Salt: []byte("salt a")}, {ID: tenantB, Name: "b", Salt: []byte("salt b")}},
 	}
 	for _, o := range options {

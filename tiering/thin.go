@@ -34,7 +34,8 @@ func (s *Store) mayThin(o *object) bool {
 }
 
 // thinLocked takes an idle node's states out of memory.
-func (s *Store) thinLocked(o *object) {
+func (s *Store) thinLocked(o *object, way eviction) {
+	s.leftLocked(o, DecidedThin, way, o.statePages)
 	s.counters.Thinned++
 	s.counters.ThinnedBytes += uint64(o.stateBytes)
 	s.unaheadLocked(o, &s.counters.ReadAheadWasted)
@@ -152,6 +153,7 @@ func (s *Store) dropShellLocked(o *object) {
 	if !o.thin || !o.linked || o.children > 0 || o.class != classIdle {
 		return
 	}
+	s.decideLocked(o, DecidedDrop, BecauseAlone, o.pageBytes)
 	s.counters.ThinnedDropped++
 	s.counters.ThinnedDroppedBytes += uint64(o.bytes)
 	s.unlinkLocked(o, ReasonEvicted)

@@ -236,6 +236,7 @@ func (s *Store) spoiltLocked(o *object) {
 	switch {
 	case !o.linked:
 	case o.children == 0:
+		s.decideLocked(o, DecidedDrop, BecauseSpoilt, o.pageBytes)
 		s.unlinkLocked(o, ReasonAborted)
 	case !o.spoilt:
 		o.spoilt = true

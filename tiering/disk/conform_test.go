@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
@@ -61,7 +62,7 @@ func TestMemoryOverDiskConforms(t *testing.T) {
 			tiertest.Conformance(t, func(t testing.TB, o tiertest.Options) tiertest.Subject {
 				below := conformConfig(o)
 				below.QueueLen = 4 // so that what is dirty has to wait
-				return newStack(t, o, tiering.Config{PageBytes: 4096, WriteBehind: behind}, below, 1)
+				return newStack(t, o, tiering.Config{PageBytes: 4096, WriteBehind: behind, Eviction: policy.NewLRU}, below, 1)
 			})
 		})
 	}
