@@ -104,7 +104,8 @@ func (a *ages) advance(objects []object, clock int64, grown func(i int32, age ui
 	for b := buckets - 1; b >= int(a.floor); b-- {
 		for i := a.end[b]; i != outside; i = a.end[b] {
 			age := max(a.floor, bucketOf(clock-objects[i].used))
-			if int(age) == b {
+			if int(age) <= b { // lower when the floor sank since it came
+
 				a.due = min(a.due, a.outgrows(objects[i].used, b))
 				break
 			}

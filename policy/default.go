@@ -87,7 +87,7 @@ const sameUse = 8
 // Calls are O(log n) amortised: a use lets some twenty objects grow into the next
 // age, each a step in a heap, and every eighth one reckons the indices of a class
 // anew, some 5 µs. Victim looks at the top of every occupied cell, a few hundred
-// of at most 4,998. It takes about 130 bytes an object, 40 for the memory of an
+// of at most 4,998. It takes 140 bytes an object, 65 for the memory of an
 // evicted one, of which there are no more than objects held or 1,024, and 8 KB
 // for each of at most 42 classes that occur.
 func NewDefault() Eviction {
