@@ -23,6 +23,8 @@ type head[F Float] struct {
 	beta       []F
 	sbeta      int
 	delta      bool
+	kept       []F // when set, what each token writes: b*(v - k^T S), at stride skept
+	skept      int
 }
 
 // run moves the state over the tokens and writes outputs at stride so. scratch
@@ -45,6 +47,9 @@ func (h *head[F]) run(state []F, dk, dv int, out []F, so int, scratch []F) {
 			for j := range u {
 				u[j] = beta * v[j]
 			}
+		}
+		if h.kept != nil {
+			copy(h.kept[t*h.skept:], u)
 		}
 		if out == nil {
 			write(state, k, u)
