@@ -76,13 +76,11 @@ func (c *Policy) Serve(r Request) Hit {
 	p, hit := c.lookup(r.Input)
 	c.touch(p.Node)
 	whole := c.join(r)
-	if q := c.Extend(p, whole); q.Node != p.Node {
-		p = q
-		c.touch(p.Node)
-	} else {
-		p = q
+	q := c.Extend(p, whole)
+	if q.Node != p.Node {
+		c.touch(q.Node)
 	}
-	c.insert(p, whole)
+	c.insert(q, whole)
 	return hit
 }
 
