@@ -110,6 +110,8 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	lookupMetrics(s, &counters)
 	storeMetrics(s, &counters)
 	m.disk(s, &counters)
+	m.advice(s)
+	m.costs(s)
 	m.serverMetrics(s)
 }
 

@@ -177,6 +177,8 @@ func (s *server) counters() []api.Counter {
 	s.counts.each(whole)
 	stored := s.store.Counters()
 	stored.Each(whole)
+	advised := s.store.AdviceStats()
+	advised.Each(whole)
 	slices.SortFunc(list, func(a, b api.Counter) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }

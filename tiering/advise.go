@@ -82,6 +82,7 @@ type Position struct {
 type SegmentAdvice struct {
 	Admit  bool
 	Reason cost.Reason
+	Value  float64 // as in Position
 }
 
 // MaxPositions is the most checkpoints that one advice names.
@@ -114,8 +115,41 @@ func (s *Store) Advise(q *AdviseQuery, dst *Advice) error {
 	dst.Positions = append(dst.Positions[:0], w.positions...)
 	dst.Segments = append(dst.Segments[:0], w.segments...)
 	dst.Choice = w.choice
+	if q.Record {
+		s.noteAdvice(w, q)
+	}
 	s.advice.close(w)
 	return nil
+}
+
+// noteAdvice puts what was advised for a prompt that is being served among the
+// decisions. What is to be stored has no name yet.
+func (s *Store) noteAdvice(w *adviseWork, q *AdviseQuery) {
+	d := Decision{At: s.cfg.Now(), Profile: q.Profile, Tenant: q.Tenant, Name: Name{Kind: Exact}}
+	for i := range w.positions {
+		p := &w.positions[i]
+		d.Begin, d.End, d.Bytes = w.begins[i], p.Tokens, w.bytes[i]
+		d.What, d.Why, d.Value = decidedOn(p.Admit), Because(p.Reason), p.Value
+		s.note(d)
+	}
+	d.Name = Name{}
+	for i := range w.segments {
+		g := &w.segments[i]
+		if g.Reason == cost.ReasonNone {
+			continue
+		}
+		d.Begin, d.End = q.Segments[i].Begin, q.Segments[i].Begin+q.Segments[i].Tokens
+		d.Bytes = w.model.Shape.SegmentTotalBytes(q.Segments[i].Tokens)
+		d.What, d.Why, d.Value = decidedOn(g.Admit), Because(g.Reason), g.Value
+		s.note(d)
+	}
+}
+
+func decidedOn(admit bool) What {
+	if admit {
+		return DecidedAdmit
+	}
+	return DecidedRefuse
 }
 
 // check holds a query to its bounds: it comes from a client.
@@ -174,7 +208,10 @@ func (w *adviseWork) request(q *AdviseQuery) cost.Request {
 		r.Prefix = cost.Prefix{Tokens: q.PrefixTokens, Bytes: shape.PrefixBytes(q.PrefixTokens, 1), Tier: tierOf(q.PrefixPlace)}
 	}
 	if q.BufferTokens > 0 {
-		r.Buffer = cost.Buffer{Tokens: q.BufferTokens, Bytes: shape.PrefixBytes(q.BufferTokens, 1), Tier: cost.TierDRAM}
+		r.Buffer = cost.Buffer{
+			Tokens: q.BufferTokens, Tier: cost.TierDRAM,
+			Bytes: shape.PrefixBytes(q.BufferTokens, 1), RebuildBytes: shape.CheckpointBytes(),
+		}
 	}
 	hits := 0
 	for i := range q.Segments {
@@ -215,7 +252,7 @@ const mostShare = 2
 
 func (s *Store) poolLimits() (l poolLimits) {
 	for i, p := range s.pools {
-		l[i].most = p.budget / mostShare
+		l[i].most, l[i].floor = p.budget/mostShare, p.floorValue()
 	}
 	return l
 }

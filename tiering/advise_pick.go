@@ -25,6 +25,8 @@ type adviseWork struct {
 	candidates []candidate
 	marks      []mark
 	positions  []Position
+	begins     []int   // of each position: what it is valued against
+	bytes      []int64 // of each position
 	segments   []SegmentAdvice
 	held       []cost.Segment
 }
@@ -279,7 +281,7 @@ func (w *adviseWork) pick(base, most int) {
 // judge values each candidate by what it saves beyond the one before it that is
 // kept.
 func (w *adviseWork) judge(base int) {
-	w.positions, w.marks = w.positions[:0], w.marks[:0]
+	w.positions, w.marks, w.begins, w.bytes = w.positions[:0], w.marks[:0], w.begins[:0], w.bytes[:0]
 	limits := &w.pool[privatePool]
 	for _, c := range w.candidates {
 		held := cost.Held{
@@ -294,6 +296,7 @@ func (w *adviseWork) judge(base int) {
 			Tokens: c.at, Why: c.why, Admit: ok, Reason: why, Value: c.likely * w.model.Density(held),
 		})
 		w.marks = append(w.marks, mark{c.at, c.origin})
+		w.begins, w.bytes = append(w.begins, base), append(w.bytes, held.Bytes)
 		if ok {
 			base = c.at
 		}
@@ -308,8 +311,11 @@ func (w *adviseWork) judgeSegments(q *AdviseQuery) {
 		g := &q.Segments[i]
 		var advice SegmentAdvice
 		if g.Status == StatusMiss {
+			held := cost.Held{End: g.Tokens, Bytes: w.model.Shape.SegmentTotalBytes(g.Tokens), In: cost.TierDRAM}
+			likely := max(w.shares[originSegment], float64(w.sights[i])/float64(w.sights[i]+1))
+			advice.Value = likely * w.model.Density(held)
 			advice.Admit, advice.Reason = w.model.Admit(cost.Candidate{
-				Held: cost.Held{End: g.Tokens, Bytes: w.model.Shape.SegmentTotalBytes(g.Tokens), In: cost.TierDRAM},
+				Held: held,
 				Seen: int(w.sights[i]), Returns: w.shares[originSegment], Floor: limits.floor, MaxBytes: limits.most,
 			})
 		}

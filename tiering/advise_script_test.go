@@ -39,6 +39,7 @@ func talker() profile.Identity {
 //	measure TENANT [TIMES]: BEGIN-END=MS …
 //	work: what advice leaves to the worker is done
 //	share TENANT: what comes back of what was advised
+//	decisions: N of them, the newest first
 //	stats
 func TestAdviceScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/advise/*.txt")
@@ -138,6 +139,17 @@ func adviceCommand(b *bench, command []string, rest string) string {
 			}
 		}
 		return out.String()
+	case "decisions":
+		var out strings.Builder
+		n, _ := strconv.Atoi(rest)
+		for _, d := range b.Decisions(n) {
+			what := "segment"
+			if d.Name.Kind != 0 {
+				what = "checkpoint"
+			}
+			fmt.Fprintf(&out, "%s [%d, %d) %s: %s, %.2f ms/MiB, %d bytes\n", what, d.Begin, d.End, d.What, d.Why, d.Value, d.Bytes)
+		}
+		return out.String()
 	case "stats":
 		var out strings.Builder
 		s := b.AdviceStats()
@@ -166,7 +178,7 @@ func adviceText(a *Advice) string {
 		fmt.Fprintf(&out, "%s %d: %s, %s, %.2f ms/MiB\n", verdict[p.Admit], p.Tokens, p.Why, p.Reason.Code(), p.Value)
 	}
 	for i, g := range a.Segments {
-		fmt.Fprintf(&out, "segment %d: %s, %s\n", i, map[bool]string{true: "publish", false: "leave"}[g.Admit], g.Reason.Code())
+		fmt.Fprintf(&out, "segment %d: %s, %s, %.2f ms/MiB\n", i, map[bool]string{true: "publish", false: "leave"}[g.Admit], g.Reason.Code(), g.Value)
 	}
 	return out.String()
 }

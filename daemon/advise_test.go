@@ -1,0 +1,221 @@
+package daemon
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// stageTokens writes ids 0, 1, … into staging.
+func (c *rawClient) stageTokens(off uint64, n int) {
+	for i := range n {
+		binary.LittleEndian.PutUint32(c.staging.Bytes()[off+4*uint64(i):], uint32(i))
+	}
+}
+
+func TestAdviseRefusesWhatMakesNoSense(t *testing.T) {
+	r := startDaemon(t, testConfig(t), nil)
+	c := attach(t, r.Socket())
+	c.register(testProfile(t, 1))
+	c.stageTokens(64, 100)
+	staging := c.hello.StagingBytes
+	good := func() *wire.AdviseRequest {
+		return &wire.AdviseRequest{Profile: c.profile, Record: 1, Tokens: 100, TokenOff: 64}
+	}
+	for _, row := range []struct {
+		name string
+		edit func(m *wire.AdviseRequest)
+		part string
+	}{
+		{"no tokens", func(m *wire.AdviseRequest) { m.Tokens = 0 }, "prompt of 0 tokens"},
+		{"huge", func(m *wire.AdviseRequest) { m.Tokens = 1<<32 - 1 }, "a prompt of 4294967295 tokens"},
+		{"tokens out of staging", func(m *wire.AdviseRequest) { m.TokenOff = staging - 396 }, "is not inside the staging"},
+		{"offset beyond all", func(m *wire.AdviseRequest) { m.TokenOff = 1<<64 - 4 }, "is not inside the staging"},
+		{"record", func(m *wire.AdviseRequest) { m.Record = 2 }, "record 2"},
+		{"profile", func(m *wire.AdviseRequest) { m.Profile = 99 }, "profile 99 is not registered"},
+		{"output", func(m *wire.AdviseRequest) { m.Output = 101 }, "101 of 100 tokens generated"},
+		{"block", func(m *wire.AdviseRequest) { m.BlockTokens = 1<<32 - 1 }, "block of"},
+		{"checkpoints", func(m *wire.AdviseRequest) { m.MaxCheckpoints = 1025 }, "1025 checkpoints, most 1024"},
+		{"prefix", func(m *wire.AdviseRequest) { m.PrefixTokens = 101 }, "prefix of 101"},
+		{"prefix tier", func(m *wire.AdviseRequest) { m.PrefixTier = 4 }, "prefix in place 4"},
+		{"buffer", func(m *wire.AdviseRequest) { m.BufferTokens = 101 }, "buffer of 101"},
+		{"seams", func(m *wire.AdviseRequest) { m.SeamTokens = 101 }, "seams of 101"},
+		{"cuts out of order", func(m *wire.AdviseRequest) { m.Cuts = []uint32{5, 4} }, "cut at 4 after 5"},
+		{"cut beyond", func(m *wire.AdviseRequest) { m.Cuts = []uint32{101} }, "cut at 101"},
+		{"segments overlap", func(m *wire.AdviseRequest) {
+			m.SegmentBegin, m.SegmentTokens, m.SegmentStatus, m.SegmentTier = []uint32{0, 5}, []uint32{6, 5}, []uint8{0, 0}, []uint8{0, 0}
+		}, "segment [5, +5) after 6"},
+		{"segment wraps", func(m *wire.AdviseRequest) {
+			m.SegmentBegin, m.SegmentTokens, m.SegmentStatus, m.SegmentTier = []uint32{1<<32 - 1}, []uint32{2}, []uint8{0}, []uint8{0}
+		}, "segment ["},
+		{"status", func(m *wire.AdviseRequest) {
+			m.SegmentBegin, m.SegmentTokens, m.SegmentStatus, m.SegmentTier = []uint32{0}, []uint32{2}, []uint8{3}, []uint8{0}
+		}, "status 3"},
+		{"sample", func(m *wire.AdviseRequest) {
+			m.SampleBegin, m.SampleEnd, m.SampleMicros = []uint32{9}, []uint32{9}, []uint32{5}
+		}, "prefill of [9, 9)"},
+		{"sample without time", func(m *wire.AdviseRequest) {
+			m.SampleBegin, m.SampleEnd, m.SampleMicros = []uint32{0}, []uint32{9}, []uint32{0}
+		}, "in 0 ms"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c.t = t
+			m := good()
+			row.edit(m)
+			c.refused(wire.OpAdvise, m, wire.Invalid, row.part)
+		})
+	}
+	c.t = t
+	m := good()
+	m.SegmentBegin = []uint32{1}
+	c.refused(wire.OpAdvise, m, wire.Invalid, "segment tokens: 0 rows, want 1")
+	h := c.header(wire.OpAdvise)
+	h.Tenant = 2 // of the configuration, and not of this connection
+	c.sendHeader(&h, good())
+	if code, _, _ := c.await(h.Request); code != wire.Denied {
+		t.Errorf("another tenant: %v", code)
+	}
+	var a wire.AdviseReply
+	c.call(wire.OpAdvise, good(), &a)
+	if s := r.store.AdviceStats(); s.Asked != 1 || s.Recorded != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestAdviseOverTheSocket(t *testing.T) {
+	leakCheck(t)
+	r := withAdmin(t, nil)
+	c, m := openClient(t, r.Socket(), testProfile(t, 1), connector.Binding{BlockTokens: 16})
+	ctx := context.Background()
+	prompt := func(name uint32, shared, own int) []uint32 {
+		var ids []uint32
+		for i := range shared {
+			ids = append(ids, uint32(i))
+		}
+		for i := range own {
+			ids = append(ids, name<<20+uint32(i))
+		}
+		return ids
+	}
+	ask := func(q *connector.AdviseQuery) connector.Advice {
+		t.Helper()
+		a, err := m.Advise(ctx, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	first := ask(&connector.AdviseQuery{Tokens: prompt(1, 2000, 50), Record: true, Samples: []connector.Sample{{End: 2050, Took: 100 * time.Millisecond}}})
+	if first.SeenTokens != 0 || first.Way != wire.WayRecompute || len(first.Predicted) != 4 || first.Predicted[1] >= 0 {
+		t.Errorf("%+v", first)
+	}
+	second := ask(&connector.AdviseQuery{Tokens: prompt(2, 2000, 50), Record: true})
+	if second.SeenTokens != 2000 || len(second.Checkpoints) == 0 ||
+		second.Checkpoints[0] != (connector.CheckpointAdvice{Tokens: 2000, Save: true, Why: wire.WhyBranch, Reason: wire.AdviceSeen, Value: second.Checkpoints[0].Value}) {
+		t.Errorf("%+v", second)
+	}
+	// Longer than what the reader looks at itself.
+	long := ask(&connector.AdviseQuery{Tokens: prompt(3, longAdvise, 1000), Record: true})
+	again := ask(&connector.AdviseQuery{Tokens: prompt(4, longAdvise, 1000), Found: &connector.Found{PrefixTokens: 2000, PrefixTier: wire.TierDRAM}})
+	if long.SeenTokens != 2000 || again.SeenTokens != longAdvise || again.Way != wire.WayPrefix {
+		t.Errorf("%+v\n%+v", long, again)
+	}
+	eventually(t, "the prefill was learned", func() bool { return r.store.AdviceStats().Samples == 1 })
+	answer, err := http.Get("http://" + r.AdminAddr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		`spliced_advice_total 4`, `spliced_advice_prompts_total{result="remembered"} 3`, `spliced_advice_ways_total{way="prefix"} 1`,
+		`spliced_prefill_samples_total{model="test",profile="1"} 1`, `spliced_prompt_tree_scopes 1`,
+		`spliced_requests_total{code="ok",op="advise"} 4`,
+	} {
+		if !strings.Contains(string(text), line+"\n") {
+			t.Errorf("no line %q", line)
+		}
+	}
+	c.Close()
+	r.atRest()
+}
+
+func TestTenantsDoNotHearOfEachOthersPrompts(t *testing.T) {
+	r := startDaemon(t, testConfig(t), nil)
+	open, guarded := attach(t, r.Socket()), attach(t, r.Socket(), wire.TenantName{Name: "guarded", Token: "open sesame"})
+	seen := func(c *rawClient) uint32 {
+		c.stageTokens(0, 500)
+		var a wire.AdviseReply
+		c.call(wire.OpAdvise, &wire.AdviseRequest{Profile: c.profile, Record: 1, Tokens: 500}, &a)
+		return a.SeenTokens
+	}
+	open.register(testProfile(t, 1))
+	guarded.register(testProfile(t, 1))
+	if n := seen(open); n != 0 {
+		t.Errorf("%d tokens seen of the first prompt", n)
+	}
+	if n := seen(guarded); n != 0 {
+		t.Errorf("%d tokens of another tenant's prompt", n)
+	}
+	if a, b := seen(open), seen(guarded); a != 500 || b != 500 {
+		t.Errorf("%d and %d tokens of their own prompts", a, b)
+	}
+}
+
+func TestAdviceBeginsAnewAfterARestart(t *testing.T) {
+	leakCheck(t)
+	config := testConfig(t)
+	r := startDaemon(t, config, nil)
+	c, m := openClient(t, config.Socket, testProfile(t, 1), connector.Binding{})
+	q := &connector.AdviseQuery{Tokens: make([]uint32, 1000), Record: true}
+	for want := range 2 {
+		if a, err := m.Advise(context.Background(), q); err != nil || a.SeenTokens != 1000*want {
+			t.Fatalf("%+v, %v", a, err)
+		}
+	}
+	r.stop()
+	eventually(t, "the client knows", func() bool { return !c.Attached() })
+	if _, err := m.Advise(context.Background(), q); !errors.Is(err, connector.ErrUnavailable) {
+		t.Errorf("advice without a daemon: %v", err)
+	}
+	r = startDaemon(t, config, nil)
+	eventually(t, "the client is back", func() bool { return m.Ready() == nil })
+	if a, err := m.Advise(context.Background(), q); err != nil || a.SeenTokens != 0 {
+		t.Errorf("%+v, %v", a, err)
+	}
+	c.Close()
+	r.atRest()
+}
+
+// TestAdviceNumbersAreThoseOfTheProtocol holds three packages to one numbering.
+func TestAdviceNumbersAreThoseOfTheProtocol(t *testing.T) {
+	for number, reason := range map[uint8]cost.Reason{
+		wire.AdviceNone: cost.ReasonNone, wire.AdviceSeen: cost.ReasonSeen, wire.AdviceCheap: cost.ReasonCheap, wire.AdviceAsked: cost.ReasonAsked,
+		wire.AdviceReturning: cost.ReasonReturning, wire.AdviceShort: cost.ReasonShort, wire.AdviceCold: cost.ReasonCold,
+		wire.AdviceThin: cost.ReasonThin, wire.AdviceLarge: cost.ReasonLarge, wire.AdviceNoGain: cost.ReasonNoGain,
+	} {
+		if number != uint8(reason) {
+			t.Errorf("%s is %d on the wire, %d in the cost model", reason.Code(), number, reason)
+		}
+	}
+	if wire.WayRecompute != uint8(cost.WayRecompute) || wire.WayPrefix != uint8(cost.WayPrefix) || wire.WaySplice != uint8(cost.WaySplice) ||
+		wire.WayReplay != uint8(cost.WayReplay) || cost.Ways > wire.MaxWays {
+		t.Error("ways differ")
+	}
+	if profile.MaxTokens > cut(1<<32-1) {
+		t.Error("cut lets a length through")
+	}
+}
