@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 // holding is what the client process says once it holds everything.
 type holding struct{ Child int }
 
-// holdAndWait takes a lease, a reservation and a slot, lets a child inherit the
+// holdAndWait takes a lease, a reservation, a slot and a buffer, lets a child inherit the
 // socket, says so, and waits to be killed.
 func holdAndWait(socket string) {
 	var t clientProcess
@@ -44,6 +44,7 @@ func holdAndWait(socket string) {
 	if _, code := c.reserve(newDocument(p, nil, 2, 64, profile.RoleFirst), 0); code != wire.OK {
 		t.Fatalf("reserve: %v", code)
 	}
+	c.appendRows(p, c.openBuffer(0, 0, 8), 0, 0, 3)
 	child := exec.Command("sleep", "300")
 	child.ExtraFiles = []*os.File{os.NewFile(uintptr(c.conn.Fd()), "socket")}
 	if err := child.Start(); err != nil {
@@ -93,8 +94,8 @@ func TestAKilledClientIsFreedAtOnceThoughAChildHoldsItsSocket(t *testing.T) {
 	defer unix.Kill(h.Child, unix.SIGKILL)
 
 	pools := r.store.Pools()
-	if pools[0].LeasedBytes == 0 || pools[0].PendingBytes == 0 {
-		t.Fatalf("the client holds nothing: %+v", pools[0])
+	if pools[0].LeasedBytes == 0 || pools[0].PendingBytes == 0 || pools[1].LeasedBytes == 0 {
+		t.Fatalf("the client holds nothing: %+v", pools)
 	}
 	killed := time.Now()
 	if err := command.Process.Kill(); err != nil {

@@ -1,0 +1,261 @@
+package daemon
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// decodedRows is the rows of ten tokens of testProfile.
+const decodedRows = 10
+
+func rowsOf(p *profile.Profile) (profile.Layout, []byte) {
+	l := p.BufferLayout(decodedRows)
+	return l, fill(l, rand.New(rand.NewPCG(5, 5)))
+}
+
+// stageRows puts rows [from, from+n) to the start of staging.
+func (c *rawClient) stageRows(p *profile.Profile, from, n int) {
+	all, data := rowsOf(p)
+	for i, part := range p.BufferLayout(n).Parts {
+		row := int64(part.Shape[1]*part.Shape[2]) * int64(part.DType.Size())
+		c.stage(int(part.Off), data[all.Parts[i].Off+int64(from)*row:][:int64(n)*row])
+	}
+}
+
+// appendRows adds rows that are those of tokens [from, from+n) of a buffer at begin.
+func (c *rawClient) appendRows(p *profile.Profile, buffer uint64, begin, from, n int) wire.AppendReply {
+	c.t.Helper()
+	c.stageRows(p, from, n)
+	var r wire.AppendReply
+	c.call(wire.OpAppend, &wire.AppendRequest{Profile: c.profile, Buffer: buffer, Begin: uint32(begin), Rows: uint32(n)}, &r)
+	return r
+}
+
+func (c *rawClient) openBuffer(base uint64, begin, capacity int) uint64 {
+	c.t.Helper()
+	var r wire.AppendReply
+	c.call(wire.OpAppend, &wire.AppendRequest{Profile: c.profile, Base: base, Begin: uint32(begin), Capacity: uint32(capacity)}, &r)
+	if r.Buffer == 0 || r.Begin != uint32(begin) || r.Accepted != r.Begin || r.End != r.Begin {
+		c.t.Fatalf("opened %+v", r)
+	}
+	return r.Buffer
+}
+
+func (c *rawClient) accept(buffer uint64, n int) (r wire.AppendReply) {
+	c.t.Helper()
+	c.call(wire.OpAccept, &wire.AcceptRequest{Profile: c.profile, Buffer: buffer, Tokens: uint32(n)}, &r)
+	return r
+}
+
+// replay is the states behind a token, and the slot that they lie in.
+func (c *rawClient) replay(p *profile.Profile, buffer uint64, token int, flush uint8) ([]byte, uint64) {
+	c.t.Helper()
+	var r wire.ComposeReply
+	c.call(wire.OpReplay, &wire.ReplayRequest{Profile: c.profile, Buffer: buffer, Token: uint32(token), Flush: flush}, &r)
+	if r.Bytes != uint64(p.CheckpointLayout(0).Bytes) {
+		c.t.Fatalf("replay of %d bytes", r.Bytes)
+	}
+	return bytes.Clone(c.slots.Bytes()[r.Off:][:r.Bytes]), r.Lease
+}
+
+// filled is a client with a buffer of zero states, eight accepted rows and two
+// drafts.
+func filled(t *testing.T, device gpuipc.Device) (*running, *rawClient, *profile.Profile, uint64) {
+	r := startDaemon(t, testConfig(t), device)
+	p := testProfile(t, 1)
+	c := attach(t, r.Socket())
+	c.register(p)
+	b := c.openBuffer(0, 0, 12)
+	c.appendRows(p, b, 0, 0, 8)
+	c.accept(b, 8)
+	if got := c.appendRows(p, b, 8, 8, 2); got.Begin != 0 || got.Accepted != 8 || got.End != 10 {
+		t.Fatalf("buffer %+v", got)
+	}
+	return r, c, p, b
+}
+
+// However the rows up to a token reach a buffer, over whatever base, its states are
+// the same.
+func TestBuffersOverAnyBaseGiveTheSameStates(t *testing.T) {
+	leakCheck(t)
+	r, c, p, whole := filled(t, nil)
+	want, _ := c.replay(p, whole, 8, 0)
+	middle, slot := c.replay(p, whole, 3, 0)
+	if bytes.Equal(middle, want) || len(bytes.Trim(want, "\x00")) == 0 {
+		t.Fatal("rows change nothing")
+	}
+	// Over a slot, which may go at once.
+	over := c.openBuffer(slot, 3, 5)
+	c.release(slot)
+	c.appendRows(p, over, 3, 3, 5)
+	c.accept(over, 5)
+	if got, _ := c.replay(p, over, 8, 0); !bytes.Equal(got, want) {
+		t.Error("over a slot: other states")
+	}
+	// Flushed on the way, around the end of a short buffer.
+	short := c.openBuffer(0, 0, 3)
+	for from := 0; from < 8; from += 2 {
+		c.appendRows(p, short, from, from, 2)
+		c.accept(short, 2)
+		c.replay(p, short, from+1, 1)
+	}
+	if got, _ := c.replay(p, short, 8, 0); !bytes.Equal(got, want) {
+		t.Error("flushed on the way: other states")
+	}
+	for _, code := range c.release(whole, over, short) {
+		if wire.Code(code) != wire.OK {
+			t.Errorf("release: %v", wire.Code(code))
+		}
+	}
+	if used := r.store.Pools()[1].UsedBytes; used != 0 {
+		t.Errorf("%d bytes of the private pool", used)
+	}
+	c.refused(wire.OpAccept, &wire.AcceptRequest{Profile: c.profile, Buffer: short}, wire.Gone, "buffer")
+	c.close()
+	r.atRest()
+}
+
+func TestBadBufferRequestsLoseNothing(t *testing.T) {
+	leakCheck(t)
+	r, c, p, b := filled(t, nil)
+	want, taken := c.replay(p, b, 8, 0)
+	other := attach(t, r.Socket())
+	other.register(p)
+	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+	c.publish(d)
+	segment := c.lease(d)
+	q := wire.AppendRequest{Profile: c.profile, Buffer: b, Begin: 10, Rows: 1}
+	for name, tc := range map[string]struct {
+		code  wire.Code
+		part  string
+		spoil func(*wire.AppendRequest)
+	}{
+		"rows past the capacity": {wire.Full, "rows", func(q *wire.AppendRequest) { q.Rows = 3 }},
+		"many rows":              {wire.Invalid, "rows", func(q *wire.AppendRequest) { q.Rows = 1 << 31 }},
+		"no rows":                {wire.Invalid, "rows", func(q *wire.AppendRequest) { q.Rows = 0 }},
+		"a gap":                  {wire.Invalid, "begin at 11", func(q *wire.AppendRequest) { q.Begin = 11 }},
+		"outside staging":        {wire.Invalid, "staging", func(q *wire.AppendRequest) { q.StagingOff = c.hello.StagingBytes - 64 }},
+		"far outside staging":    {wire.Invalid, "staging", func(q *wire.AppendRequest) { q.StagingOff = 1 << 63 }},
+		"odd staging":            {wire.Invalid, "", func(q *wire.AppendRequest) { q.StagingOff = 1 }},
+		"no such rank":           {wire.Invalid, "rank", func(q *wire.AppendRequest) { q.Rank = 1 }},
+		"no such profile":        {wire.Invalid, "profile", func(q *wire.AppendRequest) { q.Profile = 99 }},
+		"no such buffer":         {wire.Gone, "buffer", func(q *wire.AppendRequest) { q.Buffer = 1 << 40 }},
+		"a base for one that is open": {wire.Invalid, "base", func(q *wire.AppendRequest) {
+			q.Base = taken
+		}},
+		"opened without capacity":         {wire.Invalid, "buffer for 0", func(q *wire.AppendRequest) { q.Buffer = 0; q.Begin = 0 }},
+		"opened late over zero":           {wire.Invalid, "base", func(q *wire.AppendRequest) { q.Buffer, q.Capacity = 0, 4 }},
+		"opened over nothing":             {wire.Gone, "lease", func(q *wire.AppendRequest) { q.Buffer, q.Capacity, q.Base = 0, 4, 1<<40 }},
+		"opened over a segment":           {wire.Invalid, "segment", func(q *wire.AppendRequest) { q.Buffer, q.Capacity, q.Base = 0, 4, segment }},
+		"opened for more than the pool":   {wire.Full, "buffer", func(q *wire.AppendRequest) { q.Buffer, q.Capacity, q.Begin = 0, 60000, 0 }},
+		"opened for more than any buffer": {wire.Invalid, "buffer", func(q *wire.AppendRequest) { q.Buffer, q.Capacity, q.Begin = 0, 1<<31, 0 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bad := q
+			tc.spoil(&bad)
+			c.refused(wire.OpAppend, &bad, tc.code, tc.part)
+		})
+	}
+	c.refused(wire.OpAccept, &wire.AcceptRequest{Profile: c.profile, Buffer: b, Tokens: 3}, wire.Invalid, "3 of 2")
+	c.refused(wire.OpAccept, &wire.AcceptRequest{Profile: c.profile, Rank: 1, Buffer: b}, wire.Invalid, "rank")
+	for _, token := range []uint32{9, 1 << 31} {
+		c.refused(wire.OpReplay, &wire.ReplayRequest{Profile: c.profile, Buffer: b, Token: token}, wire.Invalid, "states of tokens 0 to 8")
+	}
+	c.refused(wire.OpReplay, &wire.ReplayRequest{Profile: c.profile, Buffer: b, Flush: 2}, wire.Invalid, "flush")
+	c.refused(wire.OpReplay, &wire.ReplayRequest{Profile: c.profile, Buffer: b, Into: 1 << 40}, wire.Gone, "slot")
+	// Another connection's buffers and slots name nothing.
+	other.refused(wire.OpAppend, &wire.AppendRequest{Profile: other.profile, Buffer: b, Begin: 10, Rows: 1}, wire.Gone, "buffer")
+	other.refused(wire.OpAccept, &wire.AcceptRequest{Profile: other.profile, Buffer: b}, wire.Gone, "buffer")
+	other.refused(wire.OpReplay, &wire.ReplayRequest{Profile: other.profile, Buffer: b, Token: 8, Flush: 1}, wire.Gone, "buffer")
+	other.refused(wire.OpAppend, &wire.AppendRequest{Profile: other.profile, Base: taken, Begin: 8, Capacity: 2}, wire.Gone, "lease")
+
+	if got := c.accept(b, 0); got.Accepted != 8 || got.End != 8 {
+		t.Errorf("buffer %+v", got)
+	}
+	if got, _ := c.replay(p, b, 8, 1); !bytes.Equal(got, want) {
+		t.Error("other states than before the bad requests")
+	}
+	c.close()
+	other.close()
+	r.atRest()
+}
+
+// Cancelled in its middle, a flush has changed nothing.
+func TestACancelledFlushLosesNothing(t *testing.T) {
+	leakCheck(t)
+	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
+	r, c, p, b := filled(t, device)
+	want, _ := c.replay(p, b, 8, 0)
+	stall := device.StallInside(t, gpuipc.OpReplay, 1)
+	request := c.send(wire.OpReplay, &wire.ReplayRequest{Profile: c.profile, Buffer: b, Token: 8, Flush: 1})
+	<-stall.Reached()
+	cancel := c.send(wire.OpCancel, &wire.CancelRequest{Requests: []uint64{request}})
+	c.refused(wire.OpAccept, &wire.AcceptRequest{Profile: c.profile, Buffer: b}, wire.Busy, "buffer")
+	stall.Release()
+	if code, _, _ := c.await(cancel); code != wire.OK {
+		t.Fatalf("cancel: %v", code)
+	}
+	if code, _, _ := c.await(request); code != wire.Canceled {
+		t.Fatalf("replay: %v", code)
+	}
+	if got, _ := c.replay(p, b, 8, 1); !bytes.Equal(got, want) {
+		t.Error("other states than before")
+	}
+	c.close()
+	r.atRest()
+}
+
+// A buffer takes memory until its connection ends, however that comes about.
+func TestBuffersEndWithTheirConnection(t *testing.T) {
+	leakCheck(t)
+	r, c, p, b := filled(t, nil)
+	_, slot := c.replay(p, b, 4, 1)
+	c.openBuffer(slot, 4, 2)
+	if used := r.store.Pools()[1].LeasedBytes; used == 0 {
+		t.Fatal("buffers hold nothing")
+	}
+	left := time.Now()
+	c.close()
+	r.atRest()
+	t.Logf("free %v after the connection", time.Since(left))
+	if used := r.store.Pools()[1].UsedBytes; used != 0 {
+		t.Errorf("%d bytes of the private pool", used)
+	}
+	if n := r.store.Counters().Buffers; n != 0 {
+		t.Errorf("%d buffers", n)
+	}
+}
+
+// What another tenant's connection has is nobody else's.
+func TestBuffersPayFromTheirTenantsQuota(t *testing.T) {
+	leakCheck(t)
+	config := testConfig(t)
+	config.Tenants[1].Quota = 64 * KiB
+	r := startDaemon(t, config, nil)
+	p := testProfile(t, 1)
+	c := attach(t, r.Socket(), wire.TenantName{Name: "guarded", Token: "open sesame"}, wire.TenantName{})
+	c.register(p)
+	held := []uint64{c.openBuffer(0, 0, 8)}
+	for {
+		_, _, code := c.exchange(wire.OpAppend, &wire.AppendRequest{Profile: c.profile, Capacity: 8}, nil)
+		if code != wire.OK {
+			if code != wire.Quota {
+				t.Fatalf("append: %v", code)
+			}
+			break
+		}
+		held = append(held, 0)
+	}
+	c.tenant = c.hello.Tenants[1].ID
+	c.openBuffer(0, 0, 8)
+	c.refused(wire.OpAccept, &wire.AcceptRequest{Profile: c.profile, Buffer: held[0]}, wire.Gone, "buffer")
+	c.close()
+	r.atRest()
+}
