@@ -94,18 +94,20 @@ func (r *Rules) headShare(pieces []Piece, i int) share {
 }
 
 // demand is the memory of a run: whole blocks, and slots of blocks that rests
-// share.
-type demand struct{ blocks, slots int }
+// share. Of the blocks, soft ones may be in pieces, among the rests.
+type demand struct{ blocks, slots, soft int }
 
 func (d *demand) add(e demand) {
 	d.blocks += e.blocks
 	d.slots += e.slots
+	d.soft += e.soft
 }
 
 // demand of a prefix is in whole blocks under all rules: it is there once.
 func (r *Rules) demand(n *run) demand {
 	if r.Pack && n.what != prefix {
-		return demand{n.tokens / r.BlockTokens, n.tokens % r.BlockTokens}
+		whole := n.tokens / r.BlockTokens
+		return demand{whole, n.tokens % r.BlockTokens, whole}
 	}
 	return demand{blocks: ceil(n.tokens, r.BlockTokens)}
 }

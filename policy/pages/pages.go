@@ -1,8 +1,8 @@
 // Package pages decides which blocks of an engine's paged key-value memory a
 // prompt uses when chunks of it (documents, tool results) are held once and read
 // by many requests at different positions: block tables, sharing, admission and
-// eviction after MEPIC (arXiv 2512.16822, §3.2), with two changes of ours that
-// Rules switches on.
+// eviction after MEPIC (arXiv 2512.16822, §3.2), with changes of ours that Rules
+// switches on.
 //
 // It moves no bytes and computes nothing: keys are taken to be kept without their
 // position, so that one copy serves every offset, and the engine's kernel to turn
@@ -60,8 +60,9 @@ type Rules struct {
 	Window int
 
 	// Pack puts what is left of a run after its whole blocks beside other runs'
-	// rests, in blocks of their own, in place of padding. Kernels have to take
-	// table entries that begin or end inside a block.
+	// rests, in blocks of their own, in place of padding; when no whole block can be
+	// had, the run goes there in pieces. Kernels have to take table entries that
+	// begin or end inside a block.
 	Pack bool
 
 	// ShareLeft shares also the beginning of a chunk, between requests that have

@@ -198,27 +198,31 @@ func (r *Rules) alone(runs []run) (d demand) {
 
 // fits reports whether d can be had of so many whole blocks and slots in others.
 func (r *Rules) fits(d demand, blocks, slots int) bool {
-	return d.blocks <= blocks && d.slots-slots <= (blocks-d.blocks)*r.BlockTokens
+	hard := d.blocks - d.soft
+	return hard <= blocks && d.slots+d.soft*r.BlockTokens-slots <= (blocks-hard)*r.BlockTokens
 }
 
-// makeRoom evicts the least recently used chunks that nobody refers to, then
-// prefixes, until d fits what is free.
+// makeRoom evicts the least recently used chunks that nobody refers to, until d
+// fits what is free with its blocks whole. Where none is left blocks have to be in
+// pieces, and only if that does not do either do prefixes go.
 func (p *Pool) makeRoom(d demand) {
-	victims, counter := &p.chunks, &p.stats.Evicted
-	e := victims.Front()
-	for !p.cfg.fits(d, len(p.free), p.slots.free) {
-		if e == nil {
-			if victims == &p.prefixes {
-				panic(fmt.Sprintf("pages: %+v does not fit %d blocks and %d slots with nothing to evict", d, len(p.free), p.slots.free))
-			}
-			victims, counter = &p.prefixes, &p.stats.Dropped
-			e = victims.Front()
-			continue
-		}
+	whole := d
+	whole.soft = 0
+	p.evict(&p.chunks, whole, &p.stats.Evicted)
+	p.evict(&p.prefixes, d, &p.stats.Dropped)
+	if !p.cfg.fits(d, len(p.free), p.slots.free) {
+		panic(fmt.Sprintf("pages: %+v does not fit %d blocks and %d slots with nothing to evict", d, len(p.free), p.slots.free))
+	}
+}
+
+// evict takes from the front of a list until d fits or the list is empty. What the
+// request that it is for refers to stays.
+func (p *Pool) evict(victims *list.List, d demand, counter *uint64) {
+	for e := victims.Front(); e != nil && !p.cfg.fits(d, len(p.free), p.slots.free); {
 		o := e.Value.(*object)
 		e = e.Next()
 		if o.refs > 0 {
-			continue // by the request that this is for
+			continue
 		}
 		victims.Remove(o.place)
 		delete(p.shared, o.share)
@@ -276,11 +280,12 @@ func (a *Admitted) add(r *run, s *storage, rules *Rules, compute bool) {
 
 func (p *Pool) store(r *run) storage {
 	d := p.cfg.demand(r)
+	pieces := d.soft - min(d.soft, len(p.free))
 	var s storage
-	for range d.blocks {
+	for range d.blocks - pieces {
 		s.blocks = append(s.blocks, p.take())
 	}
-	s.rest = p.slots.alloc(d.slots, p.take)
+	s.rest = p.slots.alloc(d.slots+pieces*p.cfg.BlockTokens, p.take)
 	return s
 }
 
