@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -22,6 +23,8 @@ import (
 // account is exact.
 
 type walkOptions struct {
+	states          bool // of pages: nodes of chains can be thinned
+	eviction        func() policy.Eviction
 	ranks           int
 	public, private int64
 	quota           int64
@@ -38,6 +41,9 @@ var walkOptionSets = []walkOptions{
 	{ranks: 1, public: 40 << 10, private: 40 << 10, capacity: 60 << 10, queue: 4, behind: true, ahead: true},
 	{ranks: 2, public: 80 << 10, private: 60 << 10, quota: 70 << 10, capacity: 1 << 30, queue: 5, behind: true, ahead: true},
 	{ranks: 1, public: 60 << 10, private: 60 << 10, quota: 90 << 10, capacity: 70 << 10, queue: 2, low: 0.5, ahead: true},
+	{states: true, ranks: 1, public: 60 << 10, private: 300 << 10, capacity: 1 << 30, queue: 5, behind: true, keeps: true},
+	{states: true, eviction: policy.NewDefault, ranks: 2, public: 60 << 10, private: 700 << 10, capacity: 1 << 30, queue: 5, behind: true, ahead: true, keeps: true},
+	{states: true, eviction: policy.NewGDSF, ranks: 1, public: 60 << 10, private: 300 << 10, quota: 900 << 10, capacity: 500 << 10, queue: 5, low: 0.5, ahead: true},
 }
 
 const (
@@ -94,6 +100,7 @@ func (seen *walkSeen) check(t *testing.T) {
 		"written": seen.Written, "failed writes": seen.WritesFailed, "disk hits": seen.HitSegmentsDisk, "prefixes on disk": seen.PrefixHitsDisk,
 		"removed": seen.Removed, "logged": seen.Acknowledged[LevelLogged], "synced": seen.Acknowledged[LevelSynced], "restarts": uint64(seen.restarts),
 		"read ahead": seen.ReadAheadBegun, "trimmed": seen.TrimmedBytes, "returned": uint64(seen.returned),
+		"thinned": seen.Thinned, "thinned and filled": seen.ThinnedFilled, "thinned and promoted": seen.ThinnedPromoted, "shells": seen.ThinnedDropped,
 	}
 	for name, n := range want {
 		if n == 0 {
@@ -113,6 +120,10 @@ func (seen *walkSeen) add(n Counters) {
 	seen.Removed += n.Removed
 	seen.ReadAheadBegun += n.ReadAheadBegun
 	seen.TrimmedBytes += n.TrimmedBytes
+	seen.Thinned += n.Thinned
+	seen.ThinnedFilled += n.ThinnedFilled
+	seen.ThinnedPromoted += n.ThinnedPromoted
+	seen.ThinnedDropped += n.ThinnedDropped
 	for i := range n.Promotions {
 		seen.Promotions[i] += n.Promotions[i]
 	}
@@ -127,8 +138,15 @@ func runWalk(t *testing.T, o walkOptions, seed uint64, steps int, seen *walkSeen
 		removed: map[Name]bool{}, known: map[Name]bool{},
 	}
 	var cfg *Config
-	w.twoTiers = newTwoTiers(t, tiny(o.ranks), func(c *Config) {
+	id := tiny(o.ranks)
+	if o.states {
+		id = stateful(o.ranks)
+	}
+	w.twoTiers = newTwoTiers(t, id, func(c *Config) {
 		cfg = c
+		if o.eviction != nil {
+			c.Eviction = o.eviction
+		}
 		c.PublicBytes, c.PrivateBytes, c.Tenants[0].QuotaBytes = o.public, o.private, o.quota
 		c.WriteBehind, c.ReadAhead = o.behind, o.ahead
 		c.HighWater, c.LowWater = max(0.7, o.low), o.low
@@ -352,8 +370,11 @@ func (w *walk) sameBytes(n Name, l *profile.Layout, want []byte, extents []gpuip
 	if !w.known[n] || w.removed[n] {
 		w.fatal("a hit on %x, published %v, removed %v", n.Key[:4], w.known[n], w.removed[n])
 	}
-	got := w.bench.load(gpuipc.Ref{Region: w.Arena(), Extents: extents})
+	got := w.loadShare(extents)
 	for i, part := range l.Parts {
+		if holesOf(extents) > 0 && !isRows(part.Kind) {
+			continue
+		}
 		if string(got[part.Off:part.Off+part.Len]) != string(want[part.Off:part.Off+part.Len]) {
 			w.fatal("part %d of %x has other bytes", i, n.Key[:4])
 		}
@@ -366,7 +387,7 @@ func (w *walk) where(n Name) (memory, disk bool) {
 	defer w.mu.Unlock()
 	p, _ := w.Store.profile(w.id)
 	o := w.namedLocked(n, p, w.tenants[tenantA])
-	return o != nil && o.fill == nil, w.tier.holds(n)
+	return o != nil && o.fill == nil && !o.thin, w.tier.holds(n)
 }
 
 func (w *walk) loadOne() {
@@ -387,6 +408,9 @@ func (w *walk) loadOne() {
 		q, begin := w.checkpoint(n)
 		if l.Nodes[i].Begin != begin || l.Nodes[i].End != q.Tokens {
 			w.fatal("node %d is [%d, %d)", n, l.Nodes[i].Begin, l.Nodes[i].End)
+		}
+		if i == len(l.Nodes)-1 && holesOf(l.Nodes[i].Extents) > 0 {
+			w.fatal("checkpoint %d is leased without its states", n)
 		}
 		layout := w.profile.CheckpointLayout(q.Tokens - begin)
 		w.sameBytes(Name{q.Kind, q.Hash}, &layout, w.checkpointBytes(n, rank), l.Nodes[i].Extents)
@@ -475,6 +499,16 @@ func (w *walk) evictOne() {
 	}
 }
 
+// lost tells whether a thinned node has no whole copy any more, since the tier has
+// found that wrong: what extends it cannot be written.
+func (w *walk) lost() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.objects.Places(), func(o *object) bool {
+		return o != nil && o.thin && !w.tier.holds(o.label())
+	})
+}
+
 // restart closes the store, kindly or not, and opens another one over what the
 // tier still has: after a kill what is logged, after a power failure what is
 // synced.
@@ -486,7 +520,7 @@ func (w *walk) restart(seen *walkSeen) {
 			w.tier.finishAll()
 			select {
 			case err := <-done:
-				if err != nil && (w.o.keeps || !errors.Is(err, ErrUnavailable)) {
+				if err != nil && (w.o.keeps && !w.lost() || !errors.Is(err, ErrUnavailable)) {
 					w.fatal("flush: %v", err)
 				}
 				ended = true

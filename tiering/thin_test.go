@@ -1,0 +1,382 @@
+package tiering
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// thinned makes a chain of checkpoints at 16, 32 and 48 tokens and thins those of
+// the given ends.
+func thinned(t *testing.T, ends ...int) (b *bench, c *Session, data map[int][]byte) {
+	t.Helper()
+	b = newBench(t, stateful(1))
+	c = b.NewSession("c")
+	data = map[int][]byte{}
+	for _, end := range []int{16, 32, 48} {
+		data[end] = b.save(c, b.saveQuery(1, end, end-16, Exact), end-16)[0]
+	}
+	for _, end := range ends {
+		b.thin(1, end)
+	}
+	return b, c, data
+}
+
+// thin takes a checkpoint's states away as an eviction would.
+func (b *bench) thin(prompt, end int) {
+	b.Helper()
+	b.mu.Lock()
+	o := b.node(prompt, end)
+	if o == nil || !o.candidate || o.children != 1 {
+		b.mu.Unlock()
+		b.Fatalf("checkpoint %d of prompt %d may not be thinned", end, prompt)
+	}
+	b.thinLocked(o, forRoom)
+	b.mu.Unlock()
+	b.audit()
+}
+
+// node finds a checkpoint in memory; the caller holds the lock.
+func (b *bench) node(prompt, end int) *object {
+	p, _ := b.Store.profile(b.id)
+	return b.checkpointLocked((*[32]byte)(ptr(hashOf(prompt, end))), Exact, p, b.tenants[tenantA])
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func (b *bench) wantRows(node LoadedNode, want []byte) {
+	b.Helper()
+	l := b.profile.CheckpointLayout(node.End - node.Begin)
+	got := b.loadShare(node.Extents)
+	for _, part := range l.Parts {
+		if isRows(part.Kind) && !bytes.Equal(got[part.Off:part.Off+part.Len], want[part.Off:part.Off+part.Len]) {
+			b.Fatalf("rows [%d, %d) of layer %d differ", node.Begin, node.End, part.Layer)
+		}
+	}
+}
+
+func TestThinnedNodeIsNoHitAndServesWhatExtendsIt(t *testing.T) {
+	b, c, data := thinned(t, 16, 32)
+	if got := b.matchPrefix(1, Exact, 16, 32); got.PrefixTokens != 0 || got.PrefixReason != ReasonEvicted {
+		t.Fatalf("%+v", got)
+	}
+	if l := b.loadPrefix(c, hashOf(1, 32), Exact); l.Hit || l.Reason != ReasonEvicted {
+		t.Fatalf("%+v", l)
+	}
+	l := b.loadPrefix(c, hashOf(1, 48), Exact)
+	if !l.Hit || len(l.Nodes) != 3 {
+		t.Fatalf("%+v", l)
+	}
+	for i, node := range l.Nodes {
+		b.wantRows(node, data[node.End])
+		if holes := holesOf(node.Extents); (holes > 0) != (i < 2) {
+			t.Fatalf("node %d has holes of %d bytes", i, holes)
+		}
+	}
+	// Everything that reads a chain goes past the holes.
+	q := &AssembleQuery{Profile: b.id, Tenant: tenantA, From: From{Kind: FromCheckpoint, Lease: l.Lease}}
+	q.Plan = Plan{Begin: 48, End: 52, Spans: []Span{{Kind: SpanRecompute, Start: 48, Count: 4}}}
+	size, _, err := b.AssembleBytes(q)
+	b.must(err)
+	q.Dest.Out = b.slot(0, size)
+	b.must(c.Assemble(b.ctx, q))
+	states, whole := b.profile.CheckpointLayout(0), b.profile.CheckpointLayout(16)
+	out := b.load(q.Dest.Out)
+	for _, part := range whole.Parts {
+		if to := states.Find(part.Layer, part.Kind); !isRows(part.Kind) {
+			at := states.Parts[to]
+			if !bytes.Equal(out[at.Off:at.Off+at.Len], data[48][part.Off:part.Off+part.Len]) {
+				t.Fatalf("layer %d part %d differs", part.Layer, part.Kind)
+			}
+		}
+	}
+}
+
+func TestThinningGivesBackWholePagesOfStates(t *testing.T) {
+	b, _, _ := thinned(t)
+	used := b.Pools()[privatePool].UsedBytes
+	l := newLayout(b.profile.CheckpointLayout(16)).withStates(4096)
+	var pages int64
+	for _, run := range l.states {
+		pages += b.pagesOf(run.Len)
+	}
+	b.thin(1, 16)
+	b.wantUsed(0, used-pages)
+	if n := b.Counters(); n.Thinned != 1 || int64(n.ThinnedBytes) > pages || n.EvictedRoom != 0 {
+		t.Fatalf("%+v", n)
+	}
+	info := b.Checkpoints(CheckpointFilter{}, nil, 10)
+	for _, i := range info {
+		if i.Thinned != (i.Tokens == 16) {
+			t.Errorf("%+v", i)
+		}
+	}
+}
+
+// The extents that a client was told stay as they were, whatever happens to the
+// node: nobody else has its rows meanwhile.
+func TestRefillLeavesWhatWasLeased(t *testing.T) {
+	b, c, data := thinned(t, 16)
+	before := b.loadPrefix(c, hashOf(1, 48), Exact)
+	l := b.profile.CheckpointLayout(16)
+	r, err := c.Save(b.saveQuery(1, 16, 0, Exact))
+	b.must(err)
+	if got := b.matchPrefix(1, Exact, 16); got.PrefixReason != ReasonPending {
+		t.Fatalf("%+v", got)
+	}
+	other := content(&l, 99) // rows that another run computed
+	if !b.commitAll(c, r, &l, other) {
+		t.Fatal("not published")
+	}
+	b.audit()
+	for _, node := range before.Nodes {
+		b.wantRows(node, data[node.End])
+	}
+	if holesOf(before.Nodes[0].Extents) == 0 {
+		t.Fatal("an answer has changed after it was given")
+	}
+	after := b.loadPrefix(c, hashOf(1, 16), Exact)
+	b.wantRows(after.Nodes[0], data[16])
+	got := b.loadShare(after.Nodes[0].Extents)
+	at := 0
+	for _, part := range l.Parts {
+		if chunk := got[part.Off : part.Off+part.Len]; !isRows(part.Kind) && !bytes.Equal(chunk, other[part.Off:part.Off+part.Len]) {
+			t.Fatalf("layer %d part %d is not what was saved", part.Layer, part.Kind)
+		} else if gpuipc.DigestBytes(chunk) != after.Nodes[0].Digests[at] {
+			t.Fatalf("layer %d part %d has another digest", part.Layer, part.Kind)
+		}
+		at += gpuipc.Chunks(part.Len)
+	}
+}
+
+// A client that has nothing of the chain saves a thinned node as it has it: with
+// another parent, or none.
+func TestRefillWithAnotherParent(t *testing.T) {
+	b, c, data := thinned(t, 16, 32)
+	r, err := c.Save(b.saveQuery(1, 32, 0, Exact))
+	b.must(err)
+	l := b.profile.CheckpointLayout(32)
+	if r.Bytes != l.Bytes {
+		t.Fatalf("%d bytes, the writer's layout has %d", r.Bytes, l.Bytes)
+	}
+	whole := content(&l, 7)
+	if !b.commitAll(c, r, &l, whole) {
+		t.Fatal("not published")
+	}
+	b.audit()
+	got := b.loadPrefix(c, hashOf(1, 32), Exact)
+	if len(got.Nodes) != 2 || got.Nodes[1].Begin != 16 {
+		t.Fatalf("%+v", got)
+	}
+	b.wantRows(got.Nodes[0], data[16])
+	b.wantRows(got.Nodes[1], data[32])
+	own, share := b.profile.CheckpointLayout(16), b.loadShare(got.Nodes[1].Extents)
+	for i, part := range own.Parts {
+		from := l.Parts[i]
+		if !isRows(part.Kind) && !bytes.Equal(share[part.Off:part.Off+part.Len], whole[from.Off:from.Off+from.Len]) {
+			t.Fatalf("layer %d part %d is not what was saved", part.Layer, part.Kind)
+		}
+	}
+	_, err = c.Save(&SaveQuery{Profile: b.id, Tenant: tenantA, Kind: Exact, Hash: hashOf(1, 16), Tokens: 17})
+	b.wantErr(err, ErrInvalid)
+}
+
+func TestRefillThatIsAbortedLeavesTheNodeThin(t *testing.T) {
+	b, c, data := thinned(t, 16)
+	used := b.Pools()[privatePool].UsedBytes
+	d := b.NewSession("d")
+	r, err := d.Save(b.saveQuery(1, 16, 0, Exact))
+	b.must(err)
+	_, err = c.Save(b.saveQuery(1, 16, 0, Exact))
+	b.wantErr(err, ErrExists)
+	l := b.profile.CheckpointLayout(16)
+	item := b.item(r.ID, 0, 0, content(&l, 3)[l.Parts[0].Off:l.Parts[0].Off+l.Parts[0].Len])
+	_, err = d.Commit(b.ctx, item)
+	b.must(err)
+	d.Close()
+	b.wantUsed(0, used)
+	if got := b.matchPrefix(1, Exact, 16); got.PrefixReason != ReasonEvicted {
+		t.Fatalf("%+v", got)
+	}
+	b.wantRows(b.loadPrefix(c, hashOf(1, 48), Exact).Nodes[0], data[16])
+}
+
+// A refill that dies while a commit of it copies gives its pages back when the
+// copy has ended.
+func TestRefillDiesDuringACopy(t *testing.T) {
+	b, c, _ := thinned(t, 16)
+	used := b.Pools()[privatePool].UsedBytes
+	r, err := c.Save(b.saveQuery(1, 16, 0, Exact))
+	b.must(err)
+	l := b.profile.CheckpointLayout(16)
+	item := b.item(r.ID, 0, 0, content(&l, 3)[l.Parts[0].Off:l.Parts[0].Off+l.Parts[0].Len])
+	b.mu.Lock()
+	w, err := c.beginCommitLocked(&item)
+	b.mu.Unlock()
+	b.must(err)
+	b.must(c.Abort(r.ID))
+	if _, err := c.Save(b.saveQuery(1, 16, 0, Exact)); !errors.Is(err, ErrExists) {
+		t.Fatalf("%v", err)
+	}
+	if b.Pools()[privatePool].UsedBytes == used {
+		t.Fatal("pages were given back under a copy")
+	}
+	b.mu.Lock()
+	_, err = b.endCommitLocked(w, &item, item.Digests, nil, &outside{})
+	b.mu.Unlock()
+	b.running.Done()
+	b.wantErr(err, ErrGone)
+	b.wantUsed(0, used)
+}
+
+func TestSaveBehindAThinnedParent(t *testing.T) {
+	b, c, data := thinned(t, 16, 32)
+	b.save(c, b.saveQuery(1, 40, 32, Exact), 32)
+	b.audit()
+	l := b.loadPrefix(c, hashOf(1, 40), Exact)
+	if !l.Hit || len(l.Nodes) != 3 {
+		t.Fatalf("%+v", l)
+	}
+	b.wantRows(l.Nodes[1], data[32])
+}
+
+func TestShellsLeaveWithWhatExtendsThem(t *testing.T) {
+	b, c, _ := thinned(t, 16, 32)
+	lease := b.loadPrefix(c, hashOf(1, 48), Exact).Lease
+	b.mu.Lock()
+	if b.pools[privatePool].used != b.pools[privatePool].pinned {
+		t.Error("what a lease reads may leave")
+	}
+	b.mu.Unlock()
+	b.must(c.Release(lease))
+	b.mu.Lock()
+	b.evictLocked(b.pools[privatePool].evict, forRoom, &outside{})
+	b.mu.Unlock()
+	b.wantUsed(0, 0)
+	if n := b.Counters(); n.ThinnedDropped != 2 || n.EvictedRoom != 1 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+// What policies know of a node follows what its leaving gives back, and what it
+// extends.
+func TestItemsFollowTheChain(t *testing.T) {
+	b, c, _ := thinned(t)
+	item := func(end int) (bytes int64, tokens int) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		it := b.itemLocked(b.node(1, end))
+		return it.Bytes, it.Tokens
+	}
+	full := b.pagesOf(b.profile.CheckpointLayout(16).Bytes)
+	var states int64
+	for _, run := range newLayout(b.profile.CheckpointLayout(16)).withStates(4096).states {
+		states += b.pagesOf(run.Len)
+	}
+	want := func(end int, bytes int64, tokens int) {
+		t.Helper()
+		if gotBytes, gotTokens := item(end); gotBytes != bytes || gotTokens != tokens {
+			t.Errorf("checkpoint %d: %d bytes and %d tokens, want %d and %d", end, gotBytes, gotTokens, bytes, tokens)
+		}
+	}
+	want(16, states, 16)
+	want(48, full, 16)
+	b.thin(1, 32)
+	want(48, full+full-states, 32) // the rows of 32 go with it
+	b.thin(1, 16)
+	want(48, full+2*(full-states), 48)
+	b.save(c, b.saveQuery(1, 40, 32, Exact), 32)
+	want(48, full, 48) // they do not go while something else needs them
+}
+
+func TestContentKeysAreOfContent(t *testing.T) {
+	b, c, _ := thinned(t)
+	keys := map[uint64]bool{}
+	b.mu.Lock()
+	first := b.node(1, 48).contentKey()
+	for _, end := range []int{16, 32, 48} {
+		keys[b.node(1, end).contentKey()] = true
+	}
+	b.evictLocked(b.pools[privatePool].evict, forRoom, &outside{})
+	b.mu.Unlock()
+	if len(keys) != 3 || keys[0] {
+		t.Errorf("keys %v", keys)
+	}
+	b.thinAll()
+	b.save(c, b.saveQuery(2, 48, 0, Exact), 0)
+	b.save(c, b.saveQuery(3, 48, 0, Exact), 0)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.node(2, 48).contentKey() == b.node(3, 48).contentKey() || first == 0 {
+		t.Error("keys do not tell contents apart")
+	}
+}
+
+// thinAll evicts until nothing is left that may go.
+func (b *bench) thinAll() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for p := b.pools[privatePool]; p.used > p.pinned; {
+		b.evictLocked(p.evict, forRoom, &outside{})
+	}
+}
+
+func TestPunchAndMend(t *testing.T) {
+	extents := []gpuipc.Extent{{Off: 1000, Len: 40}, {Off: 0, Len: 20}, {Off: 500, Len: 15}}
+	for _, runs := range [][]gpuipc.Extent{
+		nil,
+		{{Off: 0, Len: 75}},
+		{{Off: 0, Len: 10}, {Off: 30, Len: 20}, {Off: 70, Len: 5}},
+		{{Off: 10, Len: 55}},
+		{{Off: 40, Len: 20}},
+	} {
+		var want int64
+		for _, run := range runs {
+			want += run.Len
+		}
+		kept, given := punch(extents, runs)
+		if holes := holesOf(kept); holes != want || (gpuipc.Ref{Extents: given}).Len() != want {
+			t.Errorf("runs %v: holes of %d bytes, %v given, want %d", runs, holes, given, want)
+		}
+		whole := gpuipc.Ref{Extents: mend(kept, given)}
+		if !whole.Equal(gpuipc.Ref{Extents: extents}) {
+			t.Errorf("runs %v: mended %v", runs, whole.Extents)
+		}
+		elsewhere := mend(kept, []gpuipc.Extent{{Off: 5000, Len: 7}, {Off: 6000, Len: 100}})
+		if holesOf(elsewhere) != 0 || (gpuipc.Ref{Extents: elsewhere}).Len() != 75 {
+			t.Errorf("runs %v: mended with other memory: %v", runs, elsewhere)
+		}
+	}
+}
+
+func TestStatePagesHoldNoRows(t *testing.T) {
+	p, err := profile.New(stateful(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range []int64{64, 4096, 8192, 1 << 20} {
+		for _, rows := range []int{1, 7, 100, 1000} {
+			l := newLayout(p.CheckpointLayout(rows)).withStates(page)
+			inRun := func(off int64) bool {
+				for _, run := range l.states {
+					if run.Off <= off && off < run.Off+run.Len {
+						return true
+					}
+				}
+				return false
+			}
+			for at := int64(0); at < l.Bytes; at += page {
+				clean := true
+				for _, part := range l.Parts {
+					clean = clean && (!isRows(part.Kind) || part.Off+part.Len <= at || part.Off >= min(at+page, l.Bytes))
+				}
+				if inRun(at) != clean || inRun(min(at+page, l.Bytes)-1) != clean {
+					t.Fatalf("page of %d at %d of %d rows: among the states %v, has no rows %v", page, at, rows, inRun(at), clean)
+				}
+			}
+		}
+	}
+}
