@@ -5,32 +5,43 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"os"
+	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/refengine/chatdemo"
 	"github.com/spliced-kv/spliced/connector/refengine/ragdemo"
 )
 
 type demoFlags struct {
-	requests int
-	seam     int
-	socket   string
-	daemon   string
-	quiet    bool
-	noKill   bool
+	scenarios list
+	requests  int
+	turns     int
+	seam      int
+	socket    string
+	daemon    string
+	quiet     bool
+	noKill    bool
 }
 
 func demoCommand() command {
 	return command{
 		name: "demo", synopsis: "[flags]",
-		summary:  "Serve real RAG requests in three ways: full recompute, prefix caching, spliced",
-		examples: []string{"", "-requests 12", "-no-kill", "-socket /run/spliced/spliced.sock", "--json"},
+		summary: "Serve real RAG requests and conversations with and without the daemon, and compare",
+		about: `rag serves requests of ten passages each by full recompute, with prefix caching and
+spliced; in its middle the demo's own daemon is killed and restarted. chat serves
+conversations with tool calls, forks and regenerated answers without a cache, with a
+state every 64 tokens or at every message, and with states where the daemon advises.
+
+Exit status 1: the daemon came back without what it held, or an answer differs from
+the one without a cache.`,
+		examples: []string{"", "-scenario chat", "-scenario rag -requests 12", "-no-kill", "-socket /run/spliced/spliced.sock", "--json"},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
 			var f demoFlags
-			fs.IntVar(&f.requests, "requests", 0, "serve only the first `n` requests; 0 = all")
+			fs.Var(&f.scenarios, "scenario", "`names`: rag, chat, or both separated by a comma (default rag,chat)")
+			fs.IntVar(&f.requests, "requests", 0, "rag: serve only the first `n` requests; 0 = all")
+			fs.IntVar(&f.turns, "turns", 0, "chat: serve only the first `n` prompts; 0 = all")
 			fs.IntVar(&f.seam, "seam", 8, "`tokens` recomputed on either side of a join")
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` of a running daemon (default: a temporary one of its own)")
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
@@ -48,8 +59,18 @@ func (f *demoFlags) run(ctx context.Context, c *call) (err error) {
 		return usagef("takes no arguments, got %q", c.args)
 	case f.requests < 0:
 		return usagef("-requests %d is negative", f.requests)
+	case f.turns < 0:
+		return usagef("-turns %d is negative", f.turns)
 	case f.seam < 1 || f.seam > 1024:
 		return usagef("-seam %d is not 1 to 1024", f.seam)
+	}
+	for _, name := range f.scenarios {
+		if name != "rag" && name != "chat" {
+			return usagef("no scenario %q, want rag or chat", name)
+		}
+	}
+	if f.scenarios == nil {
+		f.scenarios = list{"rag", "chat"}
 	}
 	if f.socket != "" {
 		return f.show(ctx, c, f.socket, nil)
@@ -92,36 +113,77 @@ func (f *demoFlags) show(ctx context.Context, c *call, socket string, crash func
 	if err := client.WaitAttached(wait); err != nil {
 		return err
 	}
-	o := ragdemo.Options{Requests: f.requests, Seam: f.seam, Crash: crash}
-	clearBar := func() {}
-	if !f.quiet {
-		o.Progress, clearBar = progressOn(c.stderr)
+	var out demoReports
+	if slices.Contains(f.scenarios, "rag") {
+		if out.Report, err = f.rag(ctx, c, client, crash); err != nil {
+			return err
+		}
 	}
-	report, err := ragdemo.RunClient(ctx, client, o)
-	clearBar()
-	if err != nil {
-		return err
+	if slices.Contains(f.scenarios, "chat") {
+		if out.Chat, err = f.chat(ctx, c, client); err != nil {
+			return err
+		}
 	}
 	if c.json {
-		err = printJSON(c.stdout, report)
-	} else {
-		err = report.Print(c.stdout)
+		err = printJSON(c.stdout, out)
 	}
-	return errors.Join(err, report.Restart.Failed())
+	return errors.Join(err, out.failed())
 }
 
-// progressOn draws a bar on a terminal, and writes a line now and then elsewhere.
-func progressOn(w io.Writer) (progress func(ragdemo.Progress), end func()) {
-	if f, ok := w.(*os.File); ok {
-		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			return ragdemo.Bar(w)
+// demoReports is the JSON form: the fields of the RAG scenario, and the chat one.
+type demoReports struct {
+	*ragdemo.Report
+	Chat *chatdemo.Report `json:"chat,omitempty"`
+}
+
+func (r *demoReports) failed() error {
+	var err error
+	if r.Report != nil {
+		err = r.Restart.Failed()
+	}
+	if r.Chat != nil {
+		err = errors.Join(err, r.Chat.Failed())
+	}
+	return err
+}
+
+// rag runs the RAG scenario and prints it unless JSON is wanted.
+func (f *demoFlags) rag(ctx context.Context, c *call, client *connector.Client, crash func(context.Context) error) (*ragdemo.Report, error) {
+	o := ragdemo.Options{Requests: f.requests, Seam: f.seam, Crash: crash}
+	ended := func() {}
+	if !f.quiet {
+		bar := newProgress(c.stderr)
+		ended = bar.end
+		o.Progress = func(p ragdemo.Progress) {
+			bar.at(float64(p.Done)/float64(max(p.Total, 1)), fmt.Sprintf("request %d, %s", p.Request+1, p.Way))
 		}
 	}
-	last := -1
-	return func(p ragdemo.Progress) {
-		if tenth := 10 * p.Done / max(p.Total, 1); tenth != last {
-			last = tenth
-			fmt.Fprintf(w, "%3d %%  request %d, %s\n", 10*tenth, p.Request+1, p.Way)
+	report, err := ragdemo.RunClient(ctx, client, o)
+	ended()
+	if err == nil && !c.json {
+		err = report.Print(c.stdout)
+	}
+	return report, err
+}
+
+// chat runs the conversations and prints them unless JSON is wanted.
+func (f *demoFlags) chat(ctx context.Context, c *call, client *connector.Client) (*chatdemo.Report, error) {
+	o := chatdemo.Options{Steps: f.turns}
+	ended := func() {}
+	if !f.quiet {
+		bar := newProgress(c.stderr)
+		ended = bar.end
+		o.Progress = func(p chatdemo.Progress) {
+			bar.at(float64(p.Done)/float64(max(p.Total, 1)), fmt.Sprintf("prompt %d, %s", p.Step+1, p.Way))
 		}
-	}, func() {}
+	}
+	report, err := chatdemo.RunClient(ctx, client, o)
+	ended()
+	if err == nil && !c.json {
+		if len(f.scenarios) > 1 {
+			fmt.Fprint(c.stdout, "\n\n")
+		}
+		err = report.Print(c.stdout)
+	}
+	return report, err
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/doctor"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/torture"
 	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/refengine/chatdemo"
 	"github.com/spliced-kv/spliced/connector/refengine/ragdemo"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -219,7 +220,7 @@ func TestBenchPrintsEveryRow(t *testing.T) {
 }
 
 func TestDemoServesRequestsThroughItsOwnDaemon(t *testing.T) {
-	out, errs := splicectl(t, exitOK, "demo", "-requests", "2", "--json")
+	out, errs := splicectl(t, exitOK, "demo", "-scenario", "rag", "-requests", "2", "--json")
 	var r struct {
 		Requests int
 		Sentence string
@@ -238,10 +239,16 @@ func TestDemoServesRequestsThroughItsOwnDaemon(t *testing.T) {
 }
 
 func TestDemoWithoutAKill(t *testing.T) {
-	out, _ := splicectl(t, exitOK, "demo", "-requests", "1", "-no-kill", "-quiet", "--json")
-	var r ragdemo.Report
+	out, _ := splicectl(t, exitOK, "demo", "-scenario", "rag,chat", "-requests", "1", "-turns", "4", "-no-kill", "-quiet", "--json")
+	var r struct {
+		ragdemo.Report
+		Chat *chatdemo.Report
+	}
 	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Requests != 1 || r.Restart != nil {
 		t.Errorf("%v: %s", err, out)
+	}
+	if c := r.Chat; c == nil || c.Failed() != nil || c.Prompts != 4 || c.Way(chatdemo.WayAdvised).ReusedTokens == 0 {
+		t.Errorf("chat: %+v", c)
 	}
 }
 
@@ -273,6 +280,8 @@ const tortureSeed = "16"
 
 func TestDemoRefusesWrongUsage(t *testing.T) {
 	splicectl(t, exitUsage, "demo", "-seam", "0")
+	splicectl(t, exitUsage, "demo", "-scenario", "rag,golf")
+	splicectl(t, exitUsage, "demo", "-turns", "-1")
 	splicectl(t, exitUsage, "demo", "extra")
 }
 
