@@ -81,6 +81,19 @@ func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
 	return p.Items, err
 }
 
+// Decisions answers what was decided last, the newest first.
+func (c *Client) Decisions(ctx context.Context, q DecisionQuery) ([]Decision, error) {
+	v := queryOf(q.Tenant, q.Profile, nil, q.Limit)
+	if q.What != "" {
+		v.Set("what", q.What)
+	}
+	if q.Prefix != "" {
+		v.Set("key_prefix", q.Prefix)
+	}
+	p, err := fetch[Page[Decision]](ctx, c, "/api/v1/decisions", v)
+	return p.Items, err
+}
+
 // Counters lists counters and gauges.
 func (c *Client) Counters(ctx context.Context) ([]Counter, error) {
 	p, err := fetch[Page[Counter]](ctx, c, "/api/v1/stats", nil)

@@ -65,6 +65,19 @@ func (f *fakeNode) Connections() []Connection {
 
 func (f *fakeNode) Counters() []Counter { return []Counter{{Name: "hits", Value: 1.5}} }
 
+func (f *fakeNode) Decisions(q DecisionQuery) []Decision {
+	var out []Decision
+	for _, d := range []Decision{
+		{At: longAgo, What: DecidedEvicted, Why: "for room", Object: "segment", Key: &Digest{5}, Profile: 1, Tenant: "a", End: 64, Value: 1.5, Bytes: 4096},
+		{At: longAgo, What: DecidedRefused, Why: "cold", Object: "checkpoint", Profile: 1, Tenant: "b", Begin: 64, End: 128},
+	} {
+		if q.Match(&d) && len(out) < q.Limit {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
 func (f *fakeNode) Segments(q SegmentQuery) ([]Segment, error) {
 	var out []Segment
 	for _, s := range f.segments {

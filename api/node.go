@@ -26,6 +26,9 @@ type Node interface {
 	// Counters lists counters and gauges by name in a stable order: what
 	// OpStats answers on the socket.
 	Counters() []Counter
+	// Decisions answers what was decided last, the newest first, at most Limit of
+	// those that pass the query.
+	Decisions(DecisionQuery) []Decision
 }
 
 // Catalogue pages through what is held. Both listings are in ascending order of
@@ -204,6 +207,7 @@ type Checkpoint struct {
 	DiskBytes int64     `json:"disk_bytes"`
 	Leases    int       `json:"leases"`
 	Children  int       `json:"children"`
+	Thinned   bool      `json:"thinned"` // its states have left memory: nothing begins from it, what extends it needs its rows
 	Created   time.Time `json:"created"`
 	LastUsed  time.Time `json:"last_used"`
 }

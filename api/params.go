@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -59,6 +60,15 @@ func (p *params) name(name string) string {
 	v, ok := p.text(name)
 	if ok && (v == "" || len(v) > 128) {
 		p.refuse(name, "has %d bytes, want 1 to 128", len(v))
+		return ""
+	}
+	return v
+}
+
+func (p *params) oneOf(name string, want []string) string {
+	v, ok := p.text(name)
+	if ok && !slices.Contains(want, v) {
+		p.refuse(name, "%q is not one of %s", v, strings.Join(want, ", "))
 		return ""
 	}
 	return v

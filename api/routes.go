@@ -41,6 +41,7 @@ func allRoutes() []route {
 		{get, "/api/v1/checkpoints", "listCheckpoints", false, (*Server).listCheckpoints},
 		{get, "/api/v1/pools", "listPools", false, (*Server).listPools},
 		{get, "/api/v1/connections", "listConnections", false, (*Server).listConnections},
+		{get, "/api/v1/decisions", "listDecisions", false, (*Server).listDecisions},
 		{get, "/api/v1/stats", "listCounters", false, (*Server).listCounters},
 	}
 }

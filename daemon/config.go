@@ -70,6 +70,7 @@ type Config struct {
 	AdviseNodes       int
 	AdviseCheckpoints int
 	AdviseSolveEvery  int
+	Decisions         int
 	PrefillSpeed      int
 	MemoryBandwidth   Bytes
 	DiskBandwidth     Bytes
@@ -149,6 +150,7 @@ func DefaultConfig() Config {
 		AdviseNodes:       1 << 18,
 		AdviseCheckpoints: 4,
 		AdviseSolveEvery:  10,
+		Decisions:         4096,
 		MaxConnections:    128,
 		MaxInFlight:       64,
 		MaxLeases:         65536,
@@ -336,6 +338,7 @@ func (c *Config) checkPolicies(v *faults) {
 	v.between("advise-nodes", c.AdviseNodes, 64, 1<<24)
 	v.between("advise-checkpoints", c.AdviseCheckpoints, 1, tiering.MaxPositions)
 	v.between("advise-solve-every", c.AdviseSolveEvery, 1, 1_000_000)
+	v.between("decisions", c.Decisions, 1, 1<<20)
 	v.between("prefill-speed", c.PrefillSpeed, 0, 1_000_000_000)
 	v.sizes([]sizeBound{
 		{"memory-bandwidth", c.MemoryBandwidth, 0, 1024 * TiB},

@@ -171,6 +171,7 @@ func TestValidateListsEveryBadSetting(t *testing.T) {
 	c.AckLevel, c.MemoryHigh, c.MemoryLow, c.PromoteTimeout = "default", 80, 90, 0
 	c.Eviction, c.EvictionPublic, c.EvictionPrivate = "", "fifo", "LRU"
 	c.AdviseMemory, c.AdviseNodes, c.AdviseCheckpoints, c.AdviseSolveEvery = KiB, 63, 1025, 0
+	c.Decisions = 0
 	c.PrefillSpeed, c.MemoryBandwidth, c.DiskBandwidth = -1, -1, -2
 	c.Tenants = []Tenant{{Name: "a", Quota: -1}, {Name: "a"}, {Name: "", Salt: "x", Token: strings.Repeat("t", 2000)}}
 	err := c.Validate(bigMachine)
@@ -183,7 +184,7 @@ func TestValidateListsEveryBadSetting(t *testing.T) {
 		"disk: path of 4000 bytes", "disk-granule:", "disk-size:", "disk-private:", "disk-slab:", "disk-reserve:", "disk-queue:", "disk-codec:",
 		"disk-workers:", "disk-sync-every:", "ack-level:", "memory-low:", "promote-timeout:",
 		"eviction:", "eviction-public:", `eviction-private: "LRU" is not one of lru, gdsf, marconi, default`,
-		"advise-memory:", "advise-nodes:", "advise-checkpoints:", "advise-solve-every:", "prefill-speed:", "memory-bandwidth:", "disk-bandwidth:",
+		"advise-memory:", "advise-nodes:", "advise-checkpoints:", "advise-solve-every:", "decisions:", "prefill-speed:", "memory-bandwidth:", "disk-bandwidth:",
 		"tenants[0]: quota", `tenants[1]: name "a" appears twice`, `tenants[1]: "a" has the salt of "a"`, "tenants[2]: name of 0 bytes", "tenants[2]: token",
 	} {
 		if !strings.Contains(err.Error(), part) {

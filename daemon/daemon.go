@@ -278,6 +278,7 @@ func (d *Daemon) storeConfig() tiering.Config {
 		EvictionPublic: evictionOf(c.EvictionPublic), EvictionPrivate: evictionOf(c.EvictionPrivate), Cost: c.costs(),
 		AdviseBytes: int64(c.AdviseMemory), AdviseNodes: c.AdviseNodes,
 		AdviseCheckpoints: c.AdviseCheckpoints, AdviseSolveEvery: c.AdviseSolveEvery,
+		MaxDecisions: c.Decisions,
 	}
 	if c.AdviseMemory == 0 {
 		config.AdviseBytes = -1

@@ -112,6 +112,7 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	m.disk(s, &counters)
 	m.advice(s)
 	m.costs(s)
+	m.decisions(s)
 	m.serverMetrics(s)
 }
 

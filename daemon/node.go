@@ -179,6 +179,9 @@ func (s *server) counters() []api.Counter {
 	stored.Each(whole)
 	advised := s.store.AdviceStats()
 	advised.Each(whole)
+	s.store.EachDecision(func(what tiering.What, why tiering.Because, n uint64) {
+		whole("decisions_"+what.String()+"_"+slug(why.String()), n)
+	})
 	slices.SortFunc(list, func(a, b api.Counter) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }

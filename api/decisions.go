@@ -1,0 +1,67 @@
+package api
+
+import (
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// What was decided about an object. Demoted: it left memory, and the disk has it.
+// Thinned: a checkpoint's states left memory and its rows stayed.
+const (
+	DecidedAdmitted = "admitted"
+	DecidedRefused  = "refused"
+	DecidedEvicted  = "evicted"
+	DecidedThinned  = "thinned"
+	DecidedDemoted  = "demoted"
+	DecidedDropped  = "dropped"
+)
+
+var decided = []string{DecidedAdmitted, DecidedRefused, DecidedEvicted, DecidedThinned, DecidedDemoted, DecidedDropped}
+
+// Decision is one choice about an object. Advice is among them: what an engine
+// was told to store, or not to, has no key yet.
+type Decision struct {
+	At      time.Time `json:"at"`
+	What    string    `json:"what"`          // Decided…
+	Why     string    `json:"why"`           // in words
+	Object  string    `json:"object"`        // segment or checkpoint
+	Key     *Digest   `json:"key,omitempty"` // segment key or prefix hash; nil of advice
+	Profile uint32    `json:"profile"`
+	Tenant  string    `json:"tenant"`
+	Begin   int       `json:"begin"` // tokens [Begin, End) are what a hit saves
+	End     int       `json:"end"`
+	Value   float64   `json:"value_ms_per_mib"` // milliseconds that a hit saves for each MiB, as far as known
+	Bytes   int64     `json:"bytes"`
+}
+
+// DecisionQuery selects decisions. Zero fields select all.
+type DecisionQuery struct {
+	Tenant  string
+	Profile *uint32
+	What    string // Decided…
+	Prefix  string // lower-case hex digits that the key begins with
+	Limit   int
+}
+
+// Match reports whether a decision passes the filters (not the limit).
+func (q *DecisionQuery) Match(d *Decision) bool {
+	switch {
+	case q.Tenant != "" && q.Tenant != d.Tenant:
+	case q.Profile != nil && *q.Profile != d.Profile:
+	case q.What != "" && q.What != d.What:
+	case q.Prefix != "" && (d.Key == nil || !d.Key.hasPrefix(q.Prefix)):
+	default:
+		return true
+	}
+	return false
+}
+
+func (s *Server) listDecisions(ctx *fasthttp.RequestCtx, _ string) error {
+	p := paramsOf(ctx)
+	q := DecisionQuery{Tenant: p.name("tenant"), Profile: p.profile(), What: p.oneOf("what", decided), Prefix: p.prefix(), Limit: p.limit()}
+	if err := p.done(); err != nil {
+		return err
+	}
+	return writeJSON(ctx, Page[Decision]{Items: orEmpty(s.node.Decisions(q))})
+}
