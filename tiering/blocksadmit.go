@@ -1,6 +1,9 @@
 package tiering
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // errWithheld is of a segment that could have been leased, but not all of a
 // query's for all or none of them.
@@ -51,6 +54,14 @@ func (c *Session) refuseTogether(q *AcquireQuery, p *profileState, t *tenant, ds
 		return dst[:base], false
 	}
 	s.counters.AcquireRefused++
+	why := BecauseTogether
+	if errors.Is(err, ErrBusy) {
+		why = BecauseBusy
+	}
+	s.note(Decision{
+		At: s.cfg.Now(), What: DecidedRefuse, Why: why, Name: Name{Key: q.Keys[0]}, Profile: q.Profile, Tenant: q.Tenant,
+		Bytes: need.joins + need.comes,
+	})
 	for i := range dst[base:] {
 		dst[base+i] = Acquired{Err: err}
 	}

@@ -118,6 +118,9 @@ func TestWhatDoesNotFitTogetherIsRefusedUntouched(t *testing.T) {
 	if after.AcquireRefused != 1 || after.EvictedRoom != before.EvictedRoom || after.Promoting != 0 || after.Acquired != before.Acquired {
 		t.Fatalf("%+v after %+v", after, before)
 	}
+	if d := x.Decisions(1)[0]; d.What != DecidedRefuse || d.Why != BecauseTogether || d.Name.Key != [32]byte(a.key) || d.Bytes != 2*x.cost(a) {
+		t.Fatalf("%+v", d)
+	}
 	if leases, _ := x.c.Holdings(); leases != 0 {
 		t.Fatalf("%d leases", leases)
 	}

@@ -63,6 +63,7 @@ const (
 	BecauseNoRoom                           // refused: all in its pool is in use
 	BecauseOverQuota                        // refused: all that its tenant has is in use
 	BecauseBusy                             // refused: its room is still being demoted, or a bound is met
+	BecauseTogether                         // refused: it was wanted with others, and they do not all fit beside what is in use
 	lastStoreReason                         // not one
 )
 
@@ -70,6 +71,7 @@ var becauseWords = [...]string{
 	"filled by its writer", "thinned, and saved again", "promoted for a client", "promoted since a match named it",
 	"for room in its pool", "for its tenant's quota", "thinned, and nothing extends it any more", "removed by an operator",
 	"its bytes were wrong", "all in its pool is in use", "all that its tenant has is in use", "busy",
+	"wanted with others, together too much beside what is in use",
 }
 
 // String is the reason in words.
