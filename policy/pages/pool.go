@@ -174,10 +174,12 @@ func (p *Pool) refuse(n needs, runs []run) *Refusal {
 		return &Refusal{Reason: reason, Need: d.blocks + ceil(max(0, d.slots-p.slots.room()), p.cfg.BlockTokens), Had: had}
 	}
 	switch {
-	case !p.cfg.fits(p.cfg.alone(runs), p.cfg.Blocks, 0):
-		return short(TooLarge, n.all, had+p.kept)
 	case !p.cfg.fits(n.all, had+p.kept, p.slots.room()):
-		return short(Full, n.all, had+p.kept)
+		reason := Full
+		if !p.cfg.fits(p.cfg.alone(runs), p.cfg.Blocks, 0) {
+			reason = TooLarge
+		}
+		return short(reason, n.all, had+p.kept)
 	case !p.cfg.fits(n.chunks, had, p.slots.room()):
 		return short(PrefixesKept, n.chunks, had)
 	}
