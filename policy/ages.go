@@ -44,7 +44,7 @@ type ages struct {
 }
 
 // floorPart is the part of the time of n uses, of n objects, that is one age.
-const floorPart = 64
+const floorPart = 16
 
 func newAges() ages {
 	a := ages{youngest: outside, due: math.MaxInt64}
@@ -101,7 +101,7 @@ func (a *ages) advance(objects []object, clock int64, grown func(i int32, age ui
 		return
 	}
 	a.due = math.MaxInt64
-	for b := buckets - 1; b >= int(a.floor); b-- {
+	for b := max(int(a.floor), int(bucketOf(clock))); b >= int(a.floor); b-- {
 		for i := a.end[b]; i != outside; i = a.end[b] {
 			age := max(a.floor, bucketOf(clock-objects[i].used))
 			if int(age) <= b { // lower when the floor sank since it came

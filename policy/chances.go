@@ -14,7 +14,7 @@ const (
 
 	// weight is how many uses what is known in general counts for in what is known
 	// in particular.
-	weight = 2
+	weight = 1
 	// chanceAnew is the chance of a use within the time that has passed since the
 	// last one, where nothing is known.
 	chanceAnew = 0.5
@@ -116,7 +116,7 @@ func (c *chances) hit(x *object) { c.cell(x).hits++ }
 // learn looks at one class again after some uses, each class in turn.
 func (c *chances) learn(clock int64, floor, held int) {
 	c.steps++
-	c.floor = floor
+	c.raise(floor, clock)
 	c.known = max(floor, int(bucketOf(clock))) + 1 // no age is higher
 	for range classes {
 		if c.turn = (c.turn + 1) % classes; c.turn == 0 {
@@ -141,6 +141,22 @@ func (c *chances) learn(clock int64, floor, held int) {
 	c.solve(c.turn)
 }
 
+// raise sets the floor of ages. What was seen below it counts for it.
+func (c *chances) raise(floor int, clock int64) {
+	for b := c.floor; b < floor; b++ {
+		for _, row := range c.rows {
+			if row == nil {
+				continue
+			}
+			row[b].flush(clock)
+			row[floor].hits += row[b].hits
+			row[floor].exposed += row[b].exposed
+			row[b].hits, row[b].exposed = 0, 0
+		}
+	}
+	c.floor = floor
+}
+
 // generalise works out what is known of each kind and of all together.
 func (c *chances) generalise() {
 	var allHits, allExposed rates
@@ -157,13 +173,17 @@ func (c *chances) generalise() {
 			allExposed[b] += row[b].exposed
 		}
 	}
-	for b := c.floor; b < buckets; b++ {
+	for b := c.floor; b < c.horizon(); b++ {
 		c.general[b] = c.hazard(&allHits, &allExposed, b, c.anew(b))
 		for kind := range c.ofKind {
 			c.ofKind[kind][b] = c.hazard(&hits[kind], &exposed[kind], b, c.general[b])
 		}
 	}
 }
+
+// horizon is up to where keeping an object is thought of: four times as long as
+// any was kept.
+func (c *chances) horizon() int { return min(c.known+2*perOctave, buckets) }
 
 // anew is the hazard where nothing is known.
 func (c *chances) anew(b int) float64 { return 2 * chanceAnew / (c.start(b) + bucketStart(b+1)) }
@@ -201,7 +221,7 @@ func (c *chances) solve(class int) {
 	}
 	var hull [buckets]stretch
 	top := 0
-	for b := buckets - 1; b >= c.floor; b-- {
+	for b := c.horizon() - 1; b >= c.floor; b-- {
 		prior := c.ofKind[class/levels][b]
 		if prior == 0 { // nothing was generalised yet
 			prior = c.anew(b)

@@ -180,8 +180,8 @@ func (l *learned) leave(parent ID) {
 
 func (l *learned) Touch(id ID, now time.Time) {
 	i, held := l.at[id]
-	if !held {
-		return
+	if !held || i == l.ages.youngest && !now.After(l.now) {
+		return // the use before was of the same object
 	}
 	l.advance(now)
 	x := &l.objects[i]
