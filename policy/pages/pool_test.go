@@ -266,8 +266,12 @@ func randomRequest(rng *rand.Rand) *Request {
 }
 
 func TestTablesOfRandomRequests(t *testing.T) {
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 4
+	}
 	for _, rules := range rulesUnderTest(4) {
-		for seed := range uint64(20) {
+		for seed := range seeds {
 			rng := rand.New(rand.NewPCG(seed, 4))
 			w := &witness{t: t, pool: newPool(t, 10+rng.IntN(30), rules), slots: map[slot]wanted{}, reads: map[slot]int{},
 				tables: map[RequestID]*Admitted{}, quests: map[RequestID]*Request{}}
