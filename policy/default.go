@@ -56,6 +56,9 @@ const (
 // learnEvery is after how many uses one class of objects is looked at again.
 const learnEvery = 8
 
+// endOfTime is where the clock stops: 73 years that objects were in a pool.
+const endOfTime = math.MaxInt64 / 4
+
 // sameUse is the age, of the clock, up to which uses in a row count as one:
 // owners may note several for one request.
 const sameUse = 8
@@ -67,7 +70,8 @@ const sameUse = 8
 // one. Kinds are told apart by how objects stand to each other (Item.Extends: at
 // the tip of a conversation, beside others, cut short by a branch, in the middle
 // of a chain, at a branch point) and by how often they were used, ages in half
-// octaves. What is known of the kinds together stands in for what is not yet
+// octaves from a sixteenth of the time on in which there are as many uses as
+// objects. What is known of the kinds together stands in for what is not yet
 // known of one, and a use at an age inversely to it for what is not known at all,
 // so that it begins as recency weighed with density. From the hazard h(a) of a
 // kind follows its index at age a, the best rate of uses that keeping such an
@@ -84,9 +88,9 @@ const sameUse = 8
 // times follow one another matters, not their unit: a clock that stands still
 // leaves ages in uses, one that steps back stands still.
 //
-// Calls are O(log n) amortised: a use lets some twenty objects grow into the next
+// Calls are O(log n) amortised: a use lets some ten objects grow into the next
 // age, each a step in a heap, and every eighth one reckons the indices of a class
-// anew, some 5 µs. Victim looks at the top of every occupied cell, a few hundred
+// anew, some 2 µs. Victim looks at the top of every occupied cell, a few hundred
 // of at most 4,998. It takes 140 bytes an object, 65 for the memory of an
 // evicted one, of which there are no more than objects held or 1,024, and 8 KB
 // for each of at most 42 classes that occur.
@@ -236,8 +240,7 @@ func (l *learned) Remove(id ID) {
 // advance brings the clock to a use now, and objects to the cells of their ages.
 func (l *learned) advance(now time.Time) {
 	if l.begun && now.After(l.now) {
-		passed := int64(now.Sub(l.now))
-		l.clock += min(passed, math.MaxInt64/4-l.clock)
+		l.clock += min(int64(now.Sub(l.now)), max(0, endOfTime-l.clock))
 	}
 	if !l.begun || now.After(l.now) {
 		l.begun, l.now = true, now
@@ -249,7 +252,7 @@ func (l *learned) advance(now time.Time) {
 		// The time of the last uses is that of one use for each object, in parts.
 		l.span += (float64(l.clock-l.learnt)*float64(len(l.at))/learnEvery - l.span) / 16
 		l.learnt = l.clock
-		l.ages.raise(l.objects, int64(l.span), l.grow)
+		l.ages.raise(l.objects, int64(min(l.span, endOfTime)), l.grow)
 		l.chances.learn(l.clock, int(l.ages.floor), len(l.at))
 	}
 }
