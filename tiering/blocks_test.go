@@ -137,3 +137,43 @@ func TestAliasedPagesStayWhileOneLeaseLives(t *testing.T) {
 	b.wantUsed(0, 0)
 	b.publish(c, b.mid(2, 64, 8))
 }
+
+func TestBlockTableDoesNotAllocate(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p := b.mid(1, 300, 8)
+	b.publish(c, p)
+	row := b.acquire(c, 0, p)
+	dst := make([]uint64, 0, 1<<10)
+	if n := testing.AllocsPerRun(100, func() {
+		if _, err := b.BlockTable(b.id, &row, 16, dst); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 {
+		t.Errorf("%g allocations", n)
+	}
+}
+
+// 24 parts of 128 blocks, as of 2,048 tokens in a model with 12 attention layers.
+func BenchmarkBlockTable(b *testing.B) {
+	id := hybrid(1)
+	attention := id.Layers[1]
+	id.Layers = nil
+	for range 12 {
+		id.Layers = append(id.Layers, attention)
+	}
+	x := newBench(b, id)
+	c := x.NewSession("c")
+	p := x.mid(1, 2048+16, 8)
+	x.publish(c, p)
+	row := x.acquire(c, 0, p)
+	var dst []uint64
+	b.ReportAllocs()
+	for b.Loop() {
+		var err error
+		if dst, err = x.BlockTable(x.id, &row, 16, dst[:0]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(len(dst)), "entries")
+}
