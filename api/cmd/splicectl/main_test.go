@@ -40,7 +40,7 @@ func TestWrongUsageIsTwoAndSaysWhatIsRight(t *testing.T) {
 	t.Setenv("SPLICED_ADMIN_SOCKET", "/nonexistent/admin.sock")
 	for _, args := range [][]string{
 		{}, {"frobnicate"}, {"ls", "-nope"}, {"ls", "a", "b"}, {"ls", "cats"}, {"ls", "-limit", "-1"},
-		{"inspect"}, {"inspect", "a", "b"}, {"stats", "x"}, {"version", "x"},
+		{"inspect"}, {"inspect", "a", "b"}, {"inspect", "decisions", "-limit", "0"}, {"stats", "x"}, {"version", "x"},
 		{"disk"}, {"disk", "check"}, {"disk", "mend", "/x"}, {"disk", "repair", "-deep", "/x"}, {"disk", "check", "-long", "/x"}, {"torture", "x"}, {"torture", "-loops", "-1"}, {"torture", "-power", "-2"}, {"torture", "-segments", "0"},
 	} {
 		code, out, errs := cli(t, args...)

@@ -19,10 +19,11 @@ import (
 const diskWait = 10 * time.Second
 
 // startOnDisk starts a daemon whose arena is small, so that what was put first is
-// soon on disk only, and which reads nothing that nobody asked for.
+// soon on disk only: with LRU, since other policies keep some of a list that is
+// gone through again and again. It reads nothing that nobody asked for.
 func startOnDisk(ctx context.Context, s *session, dir string, args ...string) (*local, error) {
 	d, err := child.Start(ctx, child.Options{Binary: s.options.Daemon, Args: append([]string{"-private", "16MiB",
-		"-disk", dir, "-disk-size", "3GiB", "-read-ahead", "off", "-promote-timeout", "30s"}, args...)})
+		"-disk", dir, "-disk-size", "3GiB", "-read-ahead", "off", "-eviction", "lru", "-promote-timeout", "30s"}, args...)})
 	if err != nil {
 		return nil, err
 	}
