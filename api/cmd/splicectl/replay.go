@@ -65,6 +65,7 @@ policy, capacity_bytes, requests, token_hit_rate, evictions and more.`,
 			fs.StringVar(&f.model, "profile", "", "`model`: "+replay.PresetMarconi+", "+replay.PresetGDN+" or the path of a Hugging Face config.json\n(default: the first, for segments the second)")
 			fs.StringVar(&f.prefill, "prefill", "", "milliseconds of a prefill as `fixed,per-token[,per-token²]` for TTFT, and what hits are\nvalued by (default: the model's)")
 			fs.StringVar(&f.plot, "plot", "", "`file` for a chart as SVG")
+			fs.StringVar(&f.Title, "title", "", "`words` above the chart (default: the trace's file)")
 			fs.BoolVar(&f.Bound, "bound", false, "also print what no policy can exceed at that capacity")
 			fs.StringVar(&f.Trace.Member, "member", "", "`name` of the archive's member to replay")
 			fs.StringVar(&f.Trace.Texts, "texts", "", "`file` with the texts or lengths that the trace refers to (default: looked for beside it)")

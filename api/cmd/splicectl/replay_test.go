@@ -28,7 +28,7 @@ func traceFile(t *testing.T, text string) string {
 
 func TestReplayPrintsATableAndDraws(t *testing.T) {
 	path, plot := traceFile(t, turns), filepath.Join(t.TempDir(), "out.svg")
-	code, out, errs := cli(t, "replay", path, "-policy", "lru", "-policy", "gdsf,default", "--capacity", "1GB,unlimited", "-bound", "-plot", plot)
+	code, out, errs := cli(t, "replay", path, "-policy", "lru", "-policy", "gdsf,default", "--capacity", "1GB,unlimited", "-bound", "-plot", plot, "-title", "Three turns")
 	if code != exitOK {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
@@ -37,7 +37,7 @@ func TestReplayPrintsATableAndDraws(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	if text, err := os.ReadFile(plot); err != nil || !strings.HasPrefix(string(text), "<svg") {
+	if text, err := os.ReadFile(plot); err != nil || !strings.HasPrefix(string(text), "<svg") || !strings.Contains(string(text), ">Three turns<") {
 		t.Errorf("plot: %v, %.40s", err, text)
 	}
 	if !strings.Contains(errs, "100 %  replaying") {

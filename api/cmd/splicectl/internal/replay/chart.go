@@ -18,6 +18,9 @@ func (r *Report) Chart() *plot.Chart {
 		X:        plot.Axis{Name: "capacity, GB", Log: true},
 		Y:        plot.Axis{Name: "token hit rate, %", Format: func(v float64) string { return fmt.Sprintf("%.3g %%", v) }},
 	}
+	if r.Options.Title != "" {
+		c.Title = r.Options.Title
+	}
 	x := func(v *Result) float64 { return float64(v.CapacityBytes) / 1e9 }
 	y := func(v *Result) float64 { return 100 * v.TokenHitRate }
 	if r.Info.Kind == trace.Overlaps {
@@ -35,9 +38,14 @@ func (r *Report) Chart() *plot.Chart {
 		c.Series = append(c.Series, plot.Series{Name: name, Dashed: dashed, X: []float64{x}, Y: []float64{y}})
 	}
 	bounded := map[int64]bool{}
+	least, most := r.span()
 	for i := range r.Runs {
 		v := &r.Runs[i]
-		if v.CapacityBytes < 0 { // has no place on the axis
+		if v.CapacityBytes < 0 { // has no place on the axis: a level across
+			if most > 0 {
+				add(v.Policy+", unlimited", true, least, y(v))
+				add(v.Policy+", unlimited", true, most, y(v))
+			}
 			continue
 		}
 		add(v.Policy, false, x(v), y(v))
@@ -47,4 +55,17 @@ func (r *Report) Chart() *plot.Chart {
 		}
 	}
 	return c
+}
+
+// span is the least and the greatest capacity in GB; 0 without any.
+func (r *Report) span() (least, most float64) {
+	for i := range r.Runs {
+		if v := float64(r.Runs[i].CapacityBytes) / 1e9; v > 0 {
+			if most == 0 || v < least {
+				least = v
+			}
+			most = max(most, v)
+		}
+	}
+	return least, most
 }

@@ -247,7 +247,7 @@ func TestTextAndChartTellWhatWasReplayed(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, &text)
 		}
 	}
-	for _, want := range []string{"capacity, GB", "token hit rate, %", ">lru ", ">default "} {
+	for _, want := range []string{"capacity, GB", "token hit rate, %", ">lru ", ">default ", ">default, unlimited "} {
 		if !strings.Contains(chart.String(), want) {
 			t.Errorf("no %q in the chart", want)
 		}

@@ -29,6 +29,7 @@ type Options struct {
 	System      int      // of lists of segments: tokens of a leading segment that every prompt has
 	Seam        int      // of lists of segments: tokens computed again on either side of one
 	Bound       bool     // also compute what no policy can exceed
+	Title       string   // of the chart; empty = the trace's file
 	Progress    func(done float64)
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -116,15 +117,26 @@ func CapacityText(n int64) string {
 	return gb(n)
 }
 
-// speed is that of the slowest run.
+// speed is that of each policy, over all its runs.
 func (r *Report) speed(w io.Writer) error {
-	slowest := &r.Runs[0]
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n%.1f s; edge_steps_per_second on one core (and symbols a second):", r.Seconds)
 	for i := range r.Runs {
-		if v := &r.Runs[i]; v.EdgeStepsPerSecond < slowest.EdgeStepsPerSecond {
-			slowest = v
+		name := r.Runs[i].Policy
+		if slices.ContainsFunc(r.Runs[:i], func(v Result) bool { return v.Policy == name }) {
+			continue
+		}
+		var steps, symbols, seconds float64
+		for _, v := range r.Runs {
+			if v.Policy == name {
+				steps, symbols, seconds = steps+float64(v.EdgeSteps), symbols+v.SymbolsPerSecond*v.Seconds, seconds+v.Seconds
+			}
+		}
+		if seconds > 0 {
+			fmt.Fprintf(&b, "  %s %.3g (%.3g)", name, steps/seconds, symbols/seconds)
 		}
 	}
-	_, err := fmt.Fprintf(w, "\n%.1f s; the slowest simulation, %s at %s: edge_steps_per_second %.4g on one core\n",
-		r.Seconds, slowest.Policy, CapacityText(slowest.CapacityBytes), slowest.EdgeStepsPerSecond)
+	b.WriteByte('\n')
+	_, err := io.WriteString(w, b.String())
 	return err
 }
