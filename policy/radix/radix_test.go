@@ -141,7 +141,7 @@ func randomText(rng *rand.Rand) string {
 }
 
 func TestTreeAgreesWithAMapOfPrefixes(t *testing.T) {
-	seeds := uint64(30)
+	seeds := uint64(15)
 	if testing.Short() {
 		seeds = 5
 	}
