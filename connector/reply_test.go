@@ -64,6 +64,7 @@ func FuzzReplies(f *testing.F) {
 		ExtentOff: []uint64{0}, ExtentLen: []uint64{uint64(testProfile(f).CheckpointLayout(3).Bytes)}, DigestCount: []uint32{0},
 	}).Append(nil))
 	f.Add(uint8(wire.OpRotate), (&wire.RotateReply{Lease: 1, Off: 64, Bytes: 1 << 15, Rows: 5}).Append(nil))
+	f.Add(uint8(wire.OpAdvise), goodAdvice().Append(nil))
 	m, r := deadRegistration(f)
 	f.Fuzz(func(t *testing.T, op uint8, body []byte) {
 		switch wire.Op(op) {
@@ -100,6 +101,19 @@ func FuzzReplies(f *testing.F) {
 				}
 				_ = c.Last()
 				c.Release()
+			}
+		case wire.OpAdvise:
+			var reply wire.AdviseReply
+			if reply.Decode(body) != nil {
+				return
+			}
+			a, err := r.a.advice(&reply, 100, len(reply.SegmentAdmit))
+			last := 0
+			for _, p := range a.Checkpoints {
+				if p.Tokens <= last || p.Tokens > 100 || err != nil {
+					t.Fatalf("checkpoint at %d after %d, %v", p.Tokens, last, err)
+				}
+				last = p.Tokens
 			}
 		case wire.OpRotate:
 			var reply wire.RotateReply

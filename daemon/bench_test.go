@@ -109,6 +109,18 @@ func roundTrips(b *testing.B, config Config) {
 			c.bare(b, wire.OpMatch, &wire.MatchRequest{Profile: c.profile, Keys: keys[:n]}).loop(b)
 		})
 	}
+	for _, n := range []int{256, 2048, 16384} {
+		b.Run(fmt.Sprintf("advise/tokens=%d", n), func(b *testing.B) {
+			c.stageTokens(0, n)
+			k := c.bare(b, wire.OpAdvise, &wire.AdviseRequest{Profile: c.profile, Record: 1, Tokens: uint32(n), BlockTokens: 16})
+			b.ReportAllocs()
+			for i := uint32(0); b.Loop(); i++ {
+				// Each prompt parts from the others a quarter before its end.
+				binary.LittleEndian.PutUint32(c.staging.Bytes()[3*n:], 1<<31+i)
+				k.do(b)
+			}
+		})
+	}
 	plan := onePlan(c.lease(docs[0]), docs[0], 1)
 	b.Run("compose/layer", func(b *testing.B) {
 		var slot wire.ComposeReply

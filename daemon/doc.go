@@ -24,7 +24,7 @@
 //
 // Files here: config, settings, load (where settings come from) · machine,
 // socket, peer, watch (the operating system) · server, conn, dispatch, job,
-// queue, wait, cancel (a request's way) · attach, lookup, fill, compute, slots (what
+// queue, wait, cancel (a request's way) · attach, lookup, leasing, fill, compute, slots (what
 // requests do) · codes (errors to wire codes, the one place) · node, metrics,
 // counts (what people see) · disk, daemon (start and stop).
 //
@@ -55,6 +55,9 @@
 // A goroutine that holds one of these takes only later ones:
 //
 //	conn.answering  conn.mu  attachment.mu  slots.mu  queue.mu  server.mu  watcher.mu  tiering's
+//
+// Of tiering's, the store's comes first, then that of a profile's prices, then that
+// of the decisions; the lock of advice is never held with another.
 //
 // Only conn.answering is held while others are taken. It is the reader's own, held
 // while it answers a short request, and waited for when the connection ends. None

@@ -88,6 +88,25 @@ func (p *prices) did(j cost.Job, bytes int64, took time.Duration) {
 	}
 }
 
+// composed takes the time that all linear layers of a plan's segments took on one
+// rank; the others compute theirs beside it.
+func (h *heldPlan) composed(took time.Duration) {
+	p := &h.profile.prices
+	segments := int64(0)
+	for i := range h.spans {
+		if h.spans[i].object != nil {
+			segments++
+		}
+	}
+	p.did(cost.JobCompose, segments*p.now().Shape.SegmentTotalBytes(0), took)
+}
+
+// rotated takes the time that the rows of a plan's segments took.
+func (h *heldPlan) rotated(took time.Duration) {
+	p := &h.profile.prices
+	p.did(cost.JobRotate, p.now().Shape.RowBytes(h.rows), took)
+}
+
 func millis(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
 // prefillSamples is how many prefills were measured.

@@ -59,6 +59,7 @@ func (c *Session) Assemble(ctx context.Context, q *AssembleQuery) (err error) {
 		}
 	}
 	move := &composer{store: s, heldPlan: h, from: q.From, turns: turns{profile: sc.profile}}
+	began := s.cfg.Now()
 	for _, layer := range sc.profile.LinearLayers() {
 		state, _ := out.part(layer, profile.PartS)
 		if err := move.layer(ctx, layer, nil, q.Dest.Out.Slice(state.Off, state.Len)); err != nil {
@@ -68,7 +69,13 @@ func (c *Session) Assemble(ctx context.Context, q *AssembleQuery) (err error) {
 			return err
 		}
 	}
-	return place.layers(ctx, sc.profile.AttentionLayers())
+	composed := s.cfg.Now()
+	h.composed(composed.Sub(began))
+	if err := place.layers(ctx, sc.profile.AttentionLayers()); err != nil {
+		return err
+	}
+	h.rotated(s.cfg.Now().Sub(composed))
+	return nil
 }
 
 // check is everything about an assemble that needs no lease.

@@ -81,11 +81,15 @@ func (c *Session) Compose(ctx context.Context, q *ComposeQuery) (err error) {
 		state: sc.profile.layout(ofState, q.Layer, 0),
 		seam:  sc.profile.layout(ofSeam, q.Layer, 0),
 	}
+	began := s.cfg.Now()
 	for i, layer := range layers {
 		before := func(seam int) gpuipc.Ref { return q.Out.Slice(states.at(i, seam)) }
 		if err := w.layer(ctx, layer, before, before(h.seams)); err != nil {
 			return err
 		}
+	}
+	if q.Layer == AllLayers {
+		h.composed(s.cfg.Now().Sub(began))
 	}
 	return nil
 }

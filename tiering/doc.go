@@ -25,6 +25,10 @@
 // tier's; only AwaitAcquire, AwaitLoad, Durable.Wait, Flush and Close wait for
 // either.
 //
+// Advise says what is worth storing of a prompt and how to serve it, from a tree of
+// the prompts so far and a cost model for each profile that measures what engines
+// and the store itself do. It has locks of its own and touches no object.
+//
 //	reserve ──► filling ──► published ──► unlinked ──► free
 //	promote        │  all parts of       evicted or       last lease, operation
 //	               │  all ranks          removed          and write ended

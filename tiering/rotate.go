@@ -62,7 +62,14 @@ func (c *Session) Rotate(ctx context.Context, q *RotateQuery) (err error) {
 	} else if w.memory, err = h.bind(&q.Dest); err != nil {
 		return fmt.Errorf("rotate: %w", err)
 	}
-	return w.layers(ctx, layers)
+	began := s.cfg.Now()
+	if err := w.layers(ctx, layers); err != nil {
+		return err
+	}
+	if q.Layer == AllLayers {
+		h.rotated(s.cfg.Now().Sub(began))
+	}
+	return nil
 }
 
 // placer makes the device jobs that put a plan's rows where they belong.
