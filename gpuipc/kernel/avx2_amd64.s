@@ -3059,6 +3059,114 @@ TEXT ·sumRows1AVX2(SB), NOSPLIT, $0-48
 	MOVQ stride+24(FP), CX
 	MOVQ rows+32(FP), DX
 	MOVQ x+8(FP), BX
+	MOVQ CX, SI
+	SHLQ $0x05, SI
+	CMPQ DX, $0x20
+	JL   many
+
+state:
+	CMPQ         DX, $+4
+	JLT          one
+	MOVQ         a+0(FP), DI
+	VBROADCASTSS (BX), Y0
+	VBROADCASTSS 4(BX), Y1
+	VBROADCASTSS 8(BX), Y2
+	VBROADCASTSS 12(BX), Y3
+	ADDQ         $0x10, BX
+	MOVQ         AX, R8
+	ADDQ         CX, AX
+	MOVQ         AX, R9
+	ADDQ         CX, AX
+	MOVQ         AX, R10
+	ADDQ         CX, AX
+	MOVQ         AX, R11
+	ADDQ         CX, AX
+	MOVQ         cols+40(FP), R12
+
+stateColumnsMany:
+	CMPQ        R12, $+16
+	JLT         stateColumnsSingle
+	VMOVUPS     (DI), Y4
+	PREFETCHT1  (R8)(SI*1)
+	VMOVUPS     (R8), Y5
+	VFMADD231PS Y5, Y0, Y4
+	PREFETCHT1  (R9)(SI*1)
+	VMOVUPS     (R9), Y5
+	VFMADD231PS Y5, Y1, Y4
+	PREFETCHT1  (R10)(SI*1)
+	VMOVUPS     (R10), Y5
+	VFMADD231PS Y5, Y2, Y4
+	PREFETCHT1  (R11)(SI*1)
+	VMOVUPS     (R11), Y5
+	VFMADD231PS Y5, Y3, Y4
+	VMOVUPS     Y4, (DI)
+	VMOVUPS     32(DI), Y4
+	VMOVUPS     32(R8), Y5
+	VFMADD231PS Y5, Y0, Y4
+	VMOVUPS     32(R9), Y5
+	VFMADD231PS Y5, Y1, Y4
+	VMOVUPS     32(R10), Y5
+	VFMADD231PS Y5, Y2, Y4
+	VMOVUPS     32(R11), Y5
+	VFMADD231PS Y5, Y3, Y4
+	VMOVUPS     Y4, 32(DI)
+	ADDQ        $+64, DI
+	ADDQ        $+64, R8
+	ADDQ        $+64, R9
+	ADDQ        $+64, R10
+	ADDQ        $+64, R11
+	SUBQ        $+16, R12
+	JMP         stateColumnsMany
+
+stateColumnsSingle:
+	CMPQ        R12, $+8
+	JLT         stateColumnsRest
+	VMOVUPS     (DI), Y4
+	PREFETCHT1  (R8)(SI*1)
+	VMOVUPS     (R8), Y5
+	VFMADD231PS Y5, Y0, Y4
+	PREFETCHT1  (R9)(SI*1)
+	VMOVUPS     (R9), Y5
+	VFMADD231PS Y5, Y1, Y4
+	PREFETCHT1  (R10)(SI*1)
+	VMOVUPS     (R10), Y5
+	VFMADD231PS Y5, Y2, Y4
+	PREFETCHT1  (R11)(SI*1)
+	VMOVUPS     (R11), Y5
+	VFMADD231PS Y5, Y3, Y4
+	VMOVUPS     Y4, (DI)
+	ADDQ        $+32, DI
+	ADDQ        $+32, R8
+	ADDQ        $+32, R9
+	ADDQ        $+32, R10
+	ADDQ        $+32, R11
+	SUBQ        $+8, R12
+	JMP         stateColumnsSingle
+
+stateColumnsRest:
+	CMPQ        R12, $+1
+	JLT         stateColumnsDone
+	VMOVSS      (DI), X4
+	VMOVSS      (R8), X5
+	VFMADD231PS X5, X0, X4
+	VMOVSS      (R9), X5
+	VFMADD231PS X5, X1, X4
+	VMOVSS      (R10), X5
+	VFMADD231PS X5, X2, X4
+	VMOVSS      (R11), X5
+	VFMADD231PS X5, X3, X4
+	VMOVSS      X4, (DI)
+	ADDQ        $+4, DI
+	ADDQ        $+4, R8
+	ADDQ        $+4, R9
+	ADDQ        $+4, R10
+	ADDQ        $+4, R11
+	SUBQ        $+1, R12
+	JMP         stateColumnsRest
+
+stateColumnsDone:
+	SUBQ $+4, DX
+	JMP  state
 
 many:
 	CMPQ         DX, $+4
@@ -3079,20 +3187,16 @@ many:
 	ADDQ         CX, AX
 	MOVQ         cols+40(FP), R11
 
-rows4Many:
+manyColumnsMany:
 	CMPQ        R11, $+16
-	JLT         rows4Single
+	JLT         manyColumnsSingle
 	VMOVUPS     (SI), Y4
-	PREFETCHT0  (DI)(CX*8)
 	VMOVUPS     (DI), Y5
 	VFMADD231PS Y5, Y0, Y4
-	PREFETCHT0  (R8)(CX*8)
 	VMOVUPS     (R8), Y5
 	VFMADD231PS Y5, Y1, Y4
-	PREFETCHT0  (R9)(CX*8)
 	VMOVUPS     (R9), Y5
 	VFMADD231PS Y5, Y2, Y4
-	PREFETCHT0  (R10)(CX*8)
 	VMOVUPS     (R10), Y5
 	VFMADD231PS Y5, Y3, Y4
 	VMOVUPS     Y4, (SI)
@@ -3112,22 +3216,18 @@ rows4Many:
 	ADDQ        $+64, R9
 	ADDQ        $+64, R10
 	SUBQ        $+16, R11
-	JMP         rows4Many
+	JMP         manyColumnsMany
 
-rows4Single:
+manyColumnsSingle:
 	CMPQ        R11, $+8
-	JLT         rows4Rest
+	JLT         manyColumnsRest
 	VMOVUPS     (SI), Y4
-	PREFETCHT0  (DI)(CX*8)
 	VMOVUPS     (DI), Y5
 	VFMADD231PS Y5, Y0, Y4
-	PREFETCHT0  (R8)(CX*8)
 	VMOVUPS     (R8), Y5
 	VFMADD231PS Y5, Y1, Y4
-	PREFETCHT0  (R9)(CX*8)
 	VMOVUPS     (R9), Y5
 	VFMADD231PS Y5, Y2, Y4
-	PREFETCHT0  (R10)(CX*8)
 	VMOVUPS     (R10), Y5
 	VFMADD231PS Y5, Y3, Y4
 	VMOVUPS     Y4, (SI)
@@ -3137,11 +3237,11 @@ rows4Single:
 	ADDQ        $+32, R9
 	ADDQ        $+32, R10
 	SUBQ        $+8, R11
-	JMP         rows4Single
+	JMP         manyColumnsSingle
 
-rows4Rest:
+manyColumnsRest:
 	CMPQ        R11, $+1
-	JLT         rows4Done
+	JLT         manyColumnsDone
 	VMOVSS      (SI), X4
 	VMOVSS      (DI), X5
 	VFMADD231PS X5, X0, X4
@@ -3158,9 +3258,9 @@ rows4Rest:
 	ADDQ        $+4, R9
 	ADDQ        $+4, R10
 	SUBQ        $+1, R11
-	JMP         rows4Rest
+	JMP         manyColumnsRest
 
-rows4Done:
+manyColumnsDone:
 	SUBQ $+4, DX
 	JMP  many
 
@@ -3174,11 +3274,10 @@ one:
 	ADDQ         CX, AX
 	MOVQ         cols+40(FP), R8
 
-rows1Many:
+oneColumnsMany:
 	CMPQ        R8, $+16
-	JLT         rows1Single
+	JLT         oneColumnsSingle
 	VMOVUPS     (SI), Y1
-	PREFETCHT0  (DI)(CX*8)
 	VMOVUPS     (DI), Y2
 	VFMADD231PS Y2, Y0, Y1
 	VMOVUPS     Y1, (SI)
@@ -3189,24 +3288,23 @@ rows1Many:
 	ADDQ        $+64, SI
 	ADDQ        $+64, DI
 	SUBQ        $+16, R8
-	JMP         rows1Many
+	JMP         oneColumnsMany
 
-rows1Single:
+oneColumnsSingle:
 	CMPQ        R8, $+8
-	JLT         rows1Rest
+	JLT         oneColumnsRest
 	VMOVUPS     (SI), Y1
-	PREFETCHT0  (DI)(CX*8)
 	VMOVUPS     (DI), Y2
 	VFMADD231PS Y2, Y0, Y1
 	VMOVUPS     Y1, (SI)
 	ADDQ        $+32, SI
 	ADDQ        $+32, DI
 	SUBQ        $+8, R8
-	JMP         rows1Single
+	JMP         oneColumnsSingle
 
-rows1Rest:
+oneColumnsRest:
 	CMPQ        R8, $+1
-	JLT         rows1Done
+	JLT         oneColumnsDone
 	VMOVSS      (SI), X1
 	VMOVSS      (DI), X2
 	VFMADD231PS X2, X0, X1
@@ -3214,9 +3312,9 @@ rows1Rest:
 	ADDQ        $+4, SI
 	ADDQ        $+4, DI
 	SUBQ        $+1, R8
-	JMP         rows1Rest
+	JMP         oneColumnsRest
 
-rows1Done:
+oneColumnsDone:
 	SUBQ $+1, DX
 	JMP  one
 
@@ -3232,6 +3330,147 @@ TEXT ·sumRows2AVX2(SB), NOSPLIT, $0-64
 	MOVQ rows+48(FP), DX
 	MOVQ x+16(FP), BX
 	MOVQ y+24(FP), SI
+	MOVQ CX, DI
+	SHLQ $0x05, DI
+	CMPQ DX, $0x20
+	JL   many
+
+state:
+	CMPQ         DX, $+4
+	JLT          one
+	MOVQ         a+0(FP), R8
+	MOVQ         b+8(FP), R9
+	VBROADCASTSS (BX), Y0
+	VBROADCASTSS 4(BX), Y1
+	VBROADCASTSS 8(BX), Y2
+	VBROADCASTSS 12(BX), Y3
+	ADDQ         $0x10, BX
+	VBROADCASTSS (SI), Y4
+	VBROADCASTSS 4(SI), Y5
+	VBROADCASTSS 8(SI), Y6
+	VBROADCASTSS 12(SI), Y7
+	ADDQ         $0x10, SI
+	MOVQ         AX, R10
+	ADDQ         CX, AX
+	MOVQ         AX, R11
+	ADDQ         CX, AX
+	MOVQ         AX, R12
+	ADDQ         CX, AX
+	MOVQ         AX, R13
+	ADDQ         CX, AX
+	MOVQ         cols+56(FP), R14
+
+stateColumnsMany:
+	CMPQ        R14, $+16
+	JLT         stateColumnsSingle
+	VMOVUPS     (R8), Y8
+	VMOVUPS     (R9), Y9
+	PREFETCHT1  (R10)(DI*1)
+	VMOVUPS     (R10), Y10
+	VFMADD231PS Y10, Y0, Y8
+	VFMADD231PS Y10, Y4, Y9
+	PREFETCHT1  (R11)(DI*1)
+	VMOVUPS     (R11), Y10
+	VFMADD231PS Y10, Y1, Y8
+	VFMADD231PS Y10, Y5, Y9
+	PREFETCHT1  (R12)(DI*1)
+	VMOVUPS     (R12), Y10
+	VFMADD231PS Y10, Y2, Y8
+	VFMADD231PS Y10, Y6, Y9
+	PREFETCHT1  (R13)(DI*1)
+	VMOVUPS     (R13), Y10
+	VFMADD231PS Y10, Y3, Y8
+	VFMADD231PS Y10, Y7, Y9
+	VMOVUPS     Y8, (R8)
+	VMOVUPS     Y9, (R9)
+	VMOVUPS     32(R8), Y8
+	VMOVUPS     32(R9), Y9
+	VMOVUPS     32(R10), Y10
+	VFMADD231PS Y10, Y0, Y8
+	VFMADD231PS Y10, Y4, Y9
+	VMOVUPS     32(R11), Y10
+	VFMADD231PS Y10, Y1, Y8
+	VFMADD231PS Y10, Y5, Y9
+	VMOVUPS     32(R12), Y10
+	VFMADD231PS Y10, Y2, Y8
+	VFMADD231PS Y10, Y6, Y9
+	VMOVUPS     32(R13), Y10
+	VFMADD231PS Y10, Y3, Y8
+	VFMADD231PS Y10, Y7, Y9
+	VMOVUPS     Y8, 32(R8)
+	VMOVUPS     Y9, 32(R9)
+	ADDQ        $+64, R8
+	ADDQ        $+64, R9
+	ADDQ        $+64, R10
+	ADDQ        $+64, R11
+	ADDQ        $+64, R12
+	ADDQ        $+64, R13
+	SUBQ        $+16, R14
+	JMP         stateColumnsMany
+
+stateColumnsSingle:
+	CMPQ        R14, $+8
+	JLT         stateColumnsRest
+	VMOVUPS     (R8), Y8
+	VMOVUPS     (R9), Y9
+	PREFETCHT1  (R10)(DI*1)
+	VMOVUPS     (R10), Y10
+	VFMADD231PS Y10, Y0, Y8
+	VFMADD231PS Y10, Y4, Y9
+	PREFETCHT1  (R11)(DI*1)
+	VMOVUPS     (R11), Y10
+	VFMADD231PS Y10, Y1, Y8
+	VFMADD231PS Y10, Y5, Y9
+	PREFETCHT1  (R12)(DI*1)
+	VMOVUPS     (R12), Y10
+	VFMADD231PS Y10, Y2, Y8
+	VFMADD231PS Y10, Y6, Y9
+	PREFETCHT1  (R13)(DI*1)
+	VMOVUPS     (R13), Y10
+	VFMADD231PS Y10, Y3, Y8
+	VFMADD231PS Y10, Y7, Y9
+	VMOVUPS     Y8, (R8)
+	VMOVUPS     Y9, (R9)
+	ADDQ        $+32, R8
+	ADDQ        $+32, R9
+	ADDQ        $+32, R10
+	ADDQ        $+32, R11
+	ADDQ        $+32, R12
+	ADDQ        $+32, R13
+	SUBQ        $+8, R14
+	JMP         stateColumnsSingle
+
+stateColumnsRest:
+	CMPQ        R14, $+1
+	JLT         stateColumnsDone
+	VMOVSS      (R8), X8
+	VMOVSS      (R9), X9
+	VMOVSS      (R10), X10
+	VFMADD231PS X10, X0, X8
+	VFMADD231PS X10, X4, X9
+	VMOVSS      (R11), X10
+	VFMADD231PS X10, X1, X8
+	VFMADD231PS X10, X5, X9
+	VMOVSS      (R12), X10
+	VFMADD231PS X10, X2, X8
+	VFMADD231PS X10, X6, X9
+	VMOVSS      (R13), X10
+	VFMADD231PS X10, X3, X8
+	VFMADD231PS X10, X7, X9
+	VMOVSS      X8, (R8)
+	VMOVSS      X9, (R9)
+	ADDQ        $+4, R8
+	ADDQ        $+4, R9
+	ADDQ        $+4, R10
+	ADDQ        $+4, R11
+	ADDQ        $+4, R12
+	ADDQ        $+4, R13
+	SUBQ        $+1, R14
+	JMP         stateColumnsRest
+
+stateColumnsDone:
+	SUBQ $+4, DX
+	JMP  state
 
 many:
 	CMPQ         DX, $+4
@@ -3258,24 +3497,20 @@ many:
 	ADDQ         CX, AX
 	MOVQ         cols+56(FP), R13
 
-rows4Many:
+manyColumnsMany:
 	CMPQ        R13, $+16
-	JLT         rows4Single
+	JLT         manyColumnsSingle
 	VMOVUPS     (DI), Y8
 	VMOVUPS     (R8), Y9
-	PREFETCHT0  (R9)(CX*8)
 	VMOVUPS     (R9), Y10
 	VFMADD231PS Y10, Y0, Y8
 	VFMADD231PS Y10, Y4, Y9
-	PREFETCHT0  (R10)(CX*8)
 	VMOVUPS     (R10), Y10
 	VFMADD231PS Y10, Y1, Y8
 	VFMADD231PS Y10, Y5, Y9
-	PREFETCHT0  (R11)(CX*8)
 	VMOVUPS     (R11), Y10
 	VFMADD231PS Y10, Y2, Y8
 	VFMADD231PS Y10, Y6, Y9
-	PREFETCHT0  (R12)(CX*8)
 	VMOVUPS     (R12), Y10
 	VFMADD231PS Y10, Y3, Y8
 	VFMADD231PS Y10, Y7, Y9
@@ -3304,26 +3539,22 @@ rows4Many:
 	ADDQ        $+64, R11
 	ADDQ        $+64, R12
 	SUBQ        $+16, R13
-	JMP         rows4Many
+	JMP         manyColumnsMany
 
-rows4Single:
+manyColumnsSingle:
 	CMPQ        R13, $+8
-	JLT         rows4Rest
+	JLT         manyColumnsRest
 	VMOVUPS     (DI), Y8
 	VMOVUPS     (R8), Y9
-	PREFETCHT0  (R9)(CX*8)
 	VMOVUPS     (R9), Y10
 	VFMADD231PS Y10, Y0, Y8
 	VFMADD231PS Y10, Y4, Y9
-	PREFETCHT0  (R10)(CX*8)
 	VMOVUPS     (R10), Y10
 	VFMADD231PS Y10, Y1, Y8
 	VFMADD231PS Y10, Y5, Y9
-	PREFETCHT0  (R11)(CX*8)
 	VMOVUPS     (R11), Y10
 	VFMADD231PS Y10, Y2, Y8
 	VFMADD231PS Y10, Y6, Y9
-	PREFETCHT0  (R12)(CX*8)
 	VMOVUPS     (R12), Y10
 	VFMADD231PS Y10, Y3, Y8
 	VFMADD231PS Y10, Y7, Y9
@@ -3336,11 +3567,11 @@ rows4Single:
 	ADDQ        $+32, R11
 	ADDQ        $+32, R12
 	SUBQ        $+8, R13
-	JMP         rows4Single
+	JMP         manyColumnsSingle
 
-rows4Rest:
+manyColumnsRest:
 	CMPQ        R13, $+1
-	JLT         rows4Done
+	JLT         manyColumnsDone
 	VMOVSS      (DI), X8
 	VMOVSS      (R8), X9
 	VMOVSS      (R9), X10
@@ -3364,9 +3595,9 @@ rows4Rest:
 	ADDQ        $+4, R11
 	ADDQ        $+4, R12
 	SUBQ        $+1, R13
-	JMP         rows4Rest
+	JMP         manyColumnsRest
 
-rows4Done:
+manyColumnsDone:
 	SUBQ $+4, DX
 	JMP  many
 
@@ -3383,12 +3614,11 @@ one:
 	ADDQ         CX, AX
 	MOVQ         cols+56(FP), R10
 
-rows1Many:
+oneColumnsMany:
 	CMPQ        R10, $+16
-	JLT         rows1Single
+	JLT         oneColumnsSingle
 	VMOVUPS     (DI), Y2
 	VMOVUPS     (R8), Y3
-	PREFETCHT0  (R9)(CX*8)
 	VMOVUPS     (R9), Y4
 	VFMADD231PS Y4, Y0, Y2
 	VFMADD231PS Y4, Y1, Y3
@@ -3405,14 +3635,13 @@ rows1Many:
 	ADDQ        $+64, R8
 	ADDQ        $+64, R9
 	SUBQ        $+16, R10
-	JMP         rows1Many
+	JMP         oneColumnsMany
 
-rows1Single:
+oneColumnsSingle:
 	CMPQ        R10, $+8
-	JLT         rows1Rest
+	JLT         oneColumnsRest
 	VMOVUPS     (DI), Y2
 	VMOVUPS     (R8), Y3
-	PREFETCHT0  (R9)(CX*8)
 	VMOVUPS     (R9), Y4
 	VFMADD231PS Y4, Y0, Y2
 	VFMADD231PS Y4, Y1, Y3
@@ -3422,11 +3651,11 @@ rows1Single:
 	ADDQ        $+32, R8
 	ADDQ        $+32, R9
 	SUBQ        $+8, R10
-	JMP         rows1Single
+	JMP         oneColumnsSingle
 
-rows1Rest:
+oneColumnsRest:
 	CMPQ        R10, $+1
-	JLT         rows1Done
+	JLT         oneColumnsDone
 	VMOVSS      (DI), X2
 	VMOVSS      (R8), X3
 	VMOVSS      (R9), X4
@@ -3438,9 +3667,9 @@ rows1Rest:
 	ADDQ        $+4, R8
 	ADDQ        $+4, R9
 	SUBQ        $+1, R10
-	JMP         rows1Rest
+	JMP         oneColumnsRest
 
-rows1Done:
+oneColumnsDone:
 	SUBQ $+1, DX
 	JMP  one
 

@@ -3222,6 +3222,118 @@ TEXT ·sumRows1AVX512(SB), NOSPLIT, $0-48
 	MOVQ stride+24(FP), CX
 	MOVQ rows+32(FP), DX
 	MOVQ x+8(FP), BX
+	MOVQ CX, SI
+	SHLQ $0x05, SI
+	CMPQ DX, $0x20
+	JL   many
+
+state:
+	CMPQ         DX, $+4
+	JLT          one
+	MOVQ         a+0(FP), DI
+	VBROADCASTSS (BX), Z0
+	VBROADCASTSS 4(BX), Z1
+	VBROADCASTSS 8(BX), Z2
+	VBROADCASTSS 12(BX), Z3
+	ADDQ         $0x10, BX
+	MOVQ         AX, R8
+	ADDQ         CX, AX
+	MOVQ         AX, R9
+	ADDQ         CX, AX
+	MOVQ         AX, R10
+	ADDQ         CX, AX
+	MOVQ         AX, R11
+	ADDQ         CX, AX
+	MOVQ         cols+40(FP), R12
+
+stateColumnsMany:
+	CMPQ        R12, $+32
+	JLT         stateColumnsSingle
+	VMOVUPS     (DI), Z4
+	PREFETCHT1  (R8)(SI*1)
+	VMOVUPS     (R8), Z5
+	VFMADD231PS Z5, Z0, Z4
+	PREFETCHT1  (R9)(SI*1)
+	VMOVUPS     (R9), Z5
+	VFMADD231PS Z5, Z1, Z4
+	PREFETCHT1  (R10)(SI*1)
+	VMOVUPS     (R10), Z5
+	VFMADD231PS Z5, Z2, Z4
+	PREFETCHT1  (R11)(SI*1)
+	VMOVUPS     (R11), Z5
+	VFMADD231PS Z5, Z3, Z4
+	VMOVUPS     Z4, (DI)
+	VMOVUPS     64(DI), Z4
+	PREFETCHT1  64(R8)(SI*1)
+	VMOVUPS     64(R8), Z5
+	VFMADD231PS Z5, Z0, Z4
+	PREFETCHT1  64(R9)(SI*1)
+	VMOVUPS     64(R9), Z5
+	VFMADD231PS Z5, Z1, Z4
+	PREFETCHT1  64(R10)(SI*1)
+	VMOVUPS     64(R10), Z5
+	VFMADD231PS Z5, Z2, Z4
+	PREFETCHT1  64(R11)(SI*1)
+	VMOVUPS     64(R11), Z5
+	VFMADD231PS Z5, Z3, Z4
+	VMOVUPS     Z4, 64(DI)
+	ADDQ        $+128, DI
+	ADDQ        $+128, R8
+	ADDQ        $+128, R9
+	ADDQ        $+128, R10
+	ADDQ        $+128, R11
+	SUBQ        $+32, R12
+	JMP         stateColumnsMany
+
+stateColumnsSingle:
+	CMPQ        R12, $+16
+	JLT         stateColumnsRest
+	VMOVUPS     (DI), Z4
+	PREFETCHT1  (R8)(SI*1)
+	VMOVUPS     (R8), Z5
+	VFMADD231PS Z5, Z0, Z4
+	PREFETCHT1  (R9)(SI*1)
+	VMOVUPS     (R9), Z5
+	VFMADD231PS Z5, Z1, Z4
+	PREFETCHT1  (R10)(SI*1)
+	VMOVUPS     (R10), Z5
+	VFMADD231PS Z5, Z2, Z4
+	PREFETCHT1  (R11)(SI*1)
+	VMOVUPS     (R11), Z5
+	VFMADD231PS Z5, Z3, Z4
+	VMOVUPS     Z4, (DI)
+	ADDQ        $+64, DI
+	ADDQ        $+64, R8
+	ADDQ        $+64, R9
+	ADDQ        $+64, R10
+	ADDQ        $+64, R11
+	SUBQ        $+16, R12
+	JMP         stateColumnsSingle
+
+stateColumnsRest:
+	TESTQ       R12, R12
+	JZ          stateColumnsDone
+	MOVL        $0x0000ffff, R13
+	BZHIL       R12, R13, R13
+	KMOVW       R13, K1
+	VMOVUPS.Z   (DI), K1, Z4
+	PREFETCHT1  (R8)(SI*1)
+	VMOVUPS.Z   (R8), K1, Z5
+	VFMADD231PS Z5, Z0, Z4
+	PREFETCHT1  (R9)(SI*1)
+	VMOVUPS.Z   (R9), K1, Z0
+	VFMADD231PS Z0, Z1, Z4
+	PREFETCHT1  (R10)(SI*1)
+	VMOVUPS.Z   (R10), K1, Z0
+	VFMADD231PS Z0, Z2, Z4
+	PREFETCHT1  (R11)(SI*1)
+	VMOVUPS.Z   (R11), K1, Z0
+	VFMADD231PS Z0, Z3, Z4
+	VMOVUPS     Z4, K1, (DI)
+
+stateColumnsDone:
+	SUBQ $+4, DX
+	JMP  state
 
 many:
 	CMPQ         DX, $+4
@@ -3242,34 +3354,26 @@ many:
 	ADDQ         CX, AX
 	MOVQ         cols+40(FP), R11
 
-rows4Many:
+manyColumnsMany:
 	CMPQ        R11, $+32
-	JLT         rows4Single
+	JLT         manyColumnsSingle
 	VMOVUPS     (SI), Z4
-	PREFETCHT0  (DI)(CX*8)
 	VMOVUPS     (DI), Z5
 	VFMADD231PS Z5, Z0, Z4
-	PREFETCHT0  (R8)(CX*8)
 	VMOVUPS     (R8), Z5
 	VFMADD231PS Z5, Z1, Z4
-	PREFETCHT0  (R9)(CX*8)
 	VMOVUPS     (R9), Z5
 	VFMADD231PS Z5, Z2, Z4
-	PREFETCHT0  (R10)(CX*8)
 	VMOVUPS     (R10), Z5
 	VFMADD231PS Z5, Z3, Z4
 	VMOVUPS     Z4, (SI)
 	VMOVUPS     64(SI), Z4
-	PREFETCHT0  64(DI)(CX*8)
 	VMOVUPS     64(DI), Z5
 	VFMADD231PS Z5, Z0, Z4
-	PREFETCHT0  64(R8)(CX*8)
 	VMOVUPS     64(R8), Z5
 	VFMADD231PS Z5, Z1, Z4
-	PREFETCHT0  64(R9)(CX*8)
 	VMOVUPS     64(R9), Z5
 	VFMADD231PS Z5, Z2, Z4
-	PREFETCHT0  64(R10)(CX*8)
 	VMOVUPS     64(R10), Z5
 	VFMADD231PS Z5, Z3, Z4
 	VMOVUPS     Z4, 64(SI)
@@ -3279,22 +3383,18 @@ rows4Many:
 	ADDQ        $+128, R9
 	ADDQ        $+128, R10
 	SUBQ        $+32, R11
-	JMP         rows4Many
+	JMP         manyColumnsMany
 
-rows4Single:
+manyColumnsSingle:
 	CMPQ        R11, $+16
-	JLT         rows4Rest
+	JLT         manyColumnsRest
 	VMOVUPS     (SI), Z4
-	PREFETCHT0  (DI)(CX*8)
 	VMOVUPS     (DI), Z5
 	VFMADD231PS Z5, Z0, Z4
-	PREFETCHT0  (R8)(CX*8)
 	VMOVUPS     (R8), Z5
 	VFMADD231PS Z5, Z1, Z4
-	PREFETCHT0  (R9)(CX*8)
 	VMOVUPS     (R9), Z5
 	VFMADD231PS Z5, Z2, Z4
-	PREFETCHT0  (R10)(CX*8)
 	VMOVUPS     (R10), Z5
 	VFMADD231PS Z5, Z3, Z4
 	VMOVUPS     Z4, (SI)
@@ -3304,30 +3404,26 @@ rows4Single:
 	ADDQ        $+64, R9
 	ADDQ        $+64, R10
 	SUBQ        $+16, R11
-	JMP         rows4Single
+	JMP         manyColumnsSingle
 
-rows4Rest:
+manyColumnsRest:
 	TESTQ       R11, R11
-	JZ          rows4Done
+	JZ          manyColumnsDone
 	MOVL        $0x0000ffff, R12
 	BZHIL       R11, R12, R12
 	KMOVW       R12, K1
 	VMOVUPS.Z   (SI), K1, Z4
-	PREFETCHT0  (DI)(CX*8)
 	VMOVUPS.Z   (DI), K1, Z5
 	VFMADD231PS Z5, Z0, Z4
-	PREFETCHT0  (R8)(CX*8)
 	VMOVUPS.Z   (R8), K1, Z0
 	VFMADD231PS Z0, Z1, Z4
-	PREFETCHT0  (R9)(CX*8)
 	VMOVUPS.Z   (R9), K1, Z0
 	VFMADD231PS Z0, Z2, Z4
-	PREFETCHT0  (R10)(CX*8)
 	VMOVUPS.Z   (R10), K1, Z0
 	VFMADD231PS Z0, Z3, Z4
 	VMOVUPS     Z4, K1, (SI)
 
-rows4Done:
+manyColumnsDone:
 	SUBQ $+4, DX
 	JMP  many
 
@@ -3341,50 +3437,46 @@ one:
 	ADDQ         CX, AX
 	MOVQ         cols+40(FP), R8
 
-rows1Many:
+oneColumnsMany:
 	CMPQ        R8, $+32
-	JLT         rows1Single
+	JLT         oneColumnsSingle
 	VMOVUPS     (SI), Z1
-	PREFETCHT0  (DI)(CX*8)
 	VMOVUPS     (DI), Z2
 	VFMADD231PS Z2, Z0, Z1
 	VMOVUPS     Z1, (SI)
 	VMOVUPS     64(SI), Z1
-	PREFETCHT0  64(DI)(CX*8)
 	VMOVUPS     64(DI), Z2
 	VFMADD231PS Z2, Z0, Z1
 	VMOVUPS     Z1, 64(SI)
 	ADDQ        $+128, SI
 	ADDQ        $+128, DI
 	SUBQ        $+32, R8
-	JMP         rows1Many
+	JMP         oneColumnsMany
 
-rows1Single:
+oneColumnsSingle:
 	CMPQ        R8, $+16
-	JLT         rows1Rest
+	JLT         oneColumnsRest
 	VMOVUPS     (SI), Z1
-	PREFETCHT0  (DI)(CX*8)
 	VMOVUPS     (DI), Z2
 	VFMADD231PS Z2, Z0, Z1
 	VMOVUPS     Z1, (SI)
 	ADDQ        $+64, SI
 	ADDQ        $+64, DI
 	SUBQ        $+16, R8
-	JMP         rows1Single
+	JMP         oneColumnsSingle
 
-rows1Rest:
+oneColumnsRest:
 	TESTQ       R8, R8
-	JZ          rows1Done
+	JZ          oneColumnsDone
 	MOVL        $0x0000ffff, R9
 	BZHIL       R8, R9, R9
 	KMOVW       R9, K1
 	VMOVUPS.Z   (SI), K1, Z1
-	PREFETCHT0  (DI)(CX*8)
 	VMOVUPS.Z   (DI), K1, Z2
 	VFMADD231PS Z2, Z0, Z1
 	VMOVUPS     Z1, K1, (SI)
 
-rows1Done:
+oneColumnsDone:
 	SUBQ $+1, DX
 	JMP  one
 
@@ -3400,6 +3492,150 @@ TEXT ·sumRows2AVX512(SB), NOSPLIT, $0-64
 	MOVQ rows+48(FP), DX
 	MOVQ x+16(FP), BX
 	MOVQ y+24(FP), SI
+	MOVQ CX, DI
+	SHLQ $0x05, DI
+	CMPQ DX, $0x20
+	JL   many
+
+state:
+	CMPQ         DX, $+4
+	JLT          one
+	MOVQ         a+0(FP), R8
+	MOVQ         b+8(FP), R9
+	VBROADCASTSS (BX), Z0
+	VBROADCASTSS 4(BX), Z1
+	VBROADCASTSS 8(BX), Z2
+	VBROADCASTSS 12(BX), Z3
+	ADDQ         $0x10, BX
+	VBROADCASTSS (SI), Z4
+	VBROADCASTSS 4(SI), Z5
+	VBROADCASTSS 8(SI), Z6
+	VBROADCASTSS 12(SI), Z7
+	ADDQ         $0x10, SI
+	MOVQ         AX, R10
+	ADDQ         CX, AX
+	MOVQ         AX, R11
+	ADDQ         CX, AX
+	MOVQ         AX, R12
+	ADDQ         CX, AX
+	MOVQ         AX, R13
+	ADDQ         CX, AX
+	MOVQ         cols+56(FP), R14
+
+stateColumnsMany:
+	CMPQ        R14, $+32
+	JLT         stateColumnsSingle
+	VMOVUPS     (R8), Z8
+	VMOVUPS     (R9), Z9
+	PREFETCHT1  (R10)(DI*1)
+	VMOVUPS     (R10), Z10
+	VFMADD231PS Z10, Z0, Z8
+	VFMADD231PS Z10, Z4, Z9
+	PREFETCHT1  (R11)(DI*1)
+	VMOVUPS     (R11), Z10
+	VFMADD231PS Z10, Z1, Z8
+	VFMADD231PS Z10, Z5, Z9
+	PREFETCHT1  (R12)(DI*1)
+	VMOVUPS     (R12), Z10
+	VFMADD231PS Z10, Z2, Z8
+	VFMADD231PS Z10, Z6, Z9
+	PREFETCHT1  (R13)(DI*1)
+	VMOVUPS     (R13), Z10
+	VFMADD231PS Z10, Z3, Z8
+	VFMADD231PS Z10, Z7, Z9
+	VMOVUPS     Z8, (R8)
+	VMOVUPS     Z9, (R9)
+	VMOVUPS     64(R8), Z8
+	VMOVUPS     64(R9), Z9
+	PREFETCHT1  64(R10)(DI*1)
+	VMOVUPS     64(R10), Z10
+	VFMADD231PS Z10, Z0, Z8
+	VFMADD231PS Z10, Z4, Z9
+	PREFETCHT1  64(R11)(DI*1)
+	VMOVUPS     64(R11), Z10
+	VFMADD231PS Z10, Z1, Z8
+	VFMADD231PS Z10, Z5, Z9
+	PREFETCHT1  64(R12)(DI*1)
+	VMOVUPS     64(R12), Z10
+	VFMADD231PS Z10, Z2, Z8
+	VFMADD231PS Z10, Z6, Z9
+	PREFETCHT1  64(R13)(DI*1)
+	VMOVUPS     64(R13), Z10
+	VFMADD231PS Z10, Z3, Z8
+	VFMADD231PS Z10, Z7, Z9
+	VMOVUPS     Z8, 64(R8)
+	VMOVUPS     Z9, 64(R9)
+	ADDQ        $+128, R8
+	ADDQ        $+128, R9
+	ADDQ        $+128, R10
+	ADDQ        $+128, R11
+	ADDQ        $+128, R12
+	ADDQ        $+128, R13
+	SUBQ        $+32, R14
+	JMP         stateColumnsMany
+
+stateColumnsSingle:
+	CMPQ        R14, $+16
+	JLT         stateColumnsRest
+	VMOVUPS     (R8), Z8
+	VMOVUPS     (R9), Z9
+	PREFETCHT1  (R10)(DI*1)
+	VMOVUPS     (R10), Z10
+	VFMADD231PS Z10, Z0, Z8
+	VFMADD231PS Z10, Z4, Z9
+	PREFETCHT1  (R11)(DI*1)
+	VMOVUPS     (R11), Z10
+	VFMADD231PS Z10, Z1, Z8
+	VFMADD231PS Z10, Z5, Z9
+	PREFETCHT1  (R12)(DI*1)
+	VMOVUPS     (R12), Z10
+	VFMADD231PS Z10, Z2, Z8
+	VFMADD231PS Z10, Z6, Z9
+	PREFETCHT1  (R13)(DI*1)
+	VMOVUPS     (R13), Z10
+	VFMADD231PS Z10, Z3, Z8
+	VFMADD231PS Z10, Z7, Z9
+	VMOVUPS     Z8, (R8)
+	VMOVUPS     Z9, (R9)
+	ADDQ        $+64, R8
+	ADDQ        $+64, R9
+	ADDQ        $+64, R10
+	ADDQ        $+64, R11
+	ADDQ        $+64, R12
+	ADDQ        $+64, R13
+	SUBQ        $+16, R14
+	JMP         stateColumnsSingle
+
+stateColumnsRest:
+	TESTQ       R14, R14
+	JZ          stateColumnsDone
+	MOVL        $0x0000ffff, R15
+	BZHIL       R14, R15, R15
+	KMOVW       R15, K1
+	VMOVUPS.Z   (R8), K1, Z8
+	VMOVUPS.Z   (R9), K1, Z9
+	PREFETCHT1  (R10)(DI*1)
+	VMOVUPS.Z   (R10), K1, Z10
+	VFMADD231PS Z10, Z0, Z8
+	VFMADD231PS Z10, Z4, Z9
+	PREFETCHT1  (R11)(DI*1)
+	VMOVUPS.Z   (R11), K1, Z0
+	VFMADD231PS Z0, Z1, Z8
+	VFMADD231PS Z0, Z5, Z9
+	PREFETCHT1  (R12)(DI*1)
+	VMOVUPS.Z   (R12), K1, Z0
+	VFMADD231PS Z0, Z2, Z8
+	VFMADD231PS Z0, Z6, Z9
+	PREFETCHT1  (R13)(DI*1)
+	VMOVUPS.Z   (R13), K1, Z0
+	VFMADD231PS Z0, Z3, Z8
+	VFMADD231PS Z0, Z7, Z9
+	VMOVUPS     Z8, K1, (R8)
+	VMOVUPS     Z9, K1, (R9)
+
+stateColumnsDone:
+	SUBQ $+4, DX
+	JMP  state
 
 many:
 	CMPQ         DX, $+4
@@ -3426,24 +3662,20 @@ many:
 	ADDQ         CX, AX
 	MOVQ         cols+56(FP), R13
 
-rows4Many:
+manyColumnsMany:
 	CMPQ        R13, $+32
-	JLT         rows4Single
+	JLT         manyColumnsSingle
 	VMOVUPS     (DI), Z8
 	VMOVUPS     (R8), Z9
-	PREFETCHT0  (R9)(CX*8)
 	VMOVUPS     (R9), Z10
 	VFMADD231PS Z10, Z0, Z8
 	VFMADD231PS Z10, Z4, Z9
-	PREFETCHT0  (R10)(CX*8)
 	VMOVUPS     (R10), Z10
 	VFMADD231PS Z10, Z1, Z8
 	VFMADD231PS Z10, Z5, Z9
-	PREFETCHT0  (R11)(CX*8)
 	VMOVUPS     (R11), Z10
 	VFMADD231PS Z10, Z2, Z8
 	VFMADD231PS Z10, Z6, Z9
-	PREFETCHT0  (R12)(CX*8)
 	VMOVUPS     (R12), Z10
 	VFMADD231PS Z10, Z3, Z8
 	VFMADD231PS Z10, Z7, Z9
@@ -3451,19 +3683,15 @@ rows4Many:
 	VMOVUPS     Z9, (R8)
 	VMOVUPS     64(DI), Z8
 	VMOVUPS     64(R8), Z9
-	PREFETCHT0  64(R9)(CX*8)
 	VMOVUPS     64(R9), Z10
 	VFMADD231PS Z10, Z0, Z8
 	VFMADD231PS Z10, Z4, Z9
-	PREFETCHT0  64(R10)(CX*8)
 	VMOVUPS     64(R10), Z10
 	VFMADD231PS Z10, Z1, Z8
 	VFMADD231PS Z10, Z5, Z9
-	PREFETCHT0  64(R11)(CX*8)
 	VMOVUPS     64(R11), Z10
 	VFMADD231PS Z10, Z2, Z8
 	VFMADD231PS Z10, Z6, Z9
-	PREFETCHT0  64(R12)(CX*8)
 	VMOVUPS     64(R12), Z10
 	VFMADD231PS Z10, Z3, Z8
 	VFMADD231PS Z10, Z7, Z9
@@ -3476,26 +3704,22 @@ rows4Many:
 	ADDQ        $+128, R11
 	ADDQ        $+128, R12
 	SUBQ        $+32, R13
-	JMP         rows4Many
+	JMP         manyColumnsMany
 
-rows4Single:
+manyColumnsSingle:
 	CMPQ        R13, $+16
-	JLT         rows4Rest
+	JLT         manyColumnsRest
 	VMOVUPS     (DI), Z8
 	VMOVUPS     (R8), Z9
-	PREFETCHT0  (R9)(CX*8)
 	VMOVUPS     (R9), Z10
 	VFMADD231PS Z10, Z0, Z8
 	VFMADD231PS Z10, Z4, Z9
-	PREFETCHT0  (R10)(CX*8)
 	VMOVUPS     (R10), Z10
 	VFMADD231PS Z10, Z1, Z8
 	VFMADD231PS Z10, Z5, Z9
-	PREFETCHT0  (R11)(CX*8)
 	VMOVUPS     (R11), Z10
 	VFMADD231PS Z10, Z2, Z8
 	VFMADD231PS Z10, Z6, Z9
-	PREFETCHT0  (R12)(CX*8)
 	VMOVUPS     (R12), Z10
 	VFMADD231PS Z10, Z3, Z8
 	VFMADD231PS Z10, Z7, Z9
@@ -3508,36 +3732,32 @@ rows4Single:
 	ADDQ        $+64, R11
 	ADDQ        $+64, R12
 	SUBQ        $+16, R13
-	JMP         rows4Single
+	JMP         manyColumnsSingle
 
-rows4Rest:
+manyColumnsRest:
 	TESTQ       R13, R13
-	JZ          rows4Done
+	JZ          manyColumnsDone
 	MOVL        $0x0000ffff, R14
 	BZHIL       R13, R14, R14
 	KMOVW       R14, K1
 	VMOVUPS.Z   (DI), K1, Z8
 	VMOVUPS.Z   (R8), K1, Z9
-	PREFETCHT0  (R9)(CX*8)
 	VMOVUPS.Z   (R9), K1, Z10
 	VFMADD231PS Z10, Z0, Z8
 	VFMADD231PS Z10, Z4, Z9
-	PREFETCHT0  (R10)(CX*8)
 	VMOVUPS.Z   (R10), K1, Z0
 	VFMADD231PS Z0, Z1, Z8
 	VFMADD231PS Z0, Z5, Z9
-	PREFETCHT0  (R11)(CX*8)
 	VMOVUPS.Z   (R11), K1, Z0
 	VFMADD231PS Z0, Z2, Z8
 	VFMADD231PS Z0, Z6, Z9
-	PREFETCHT0  (R12)(CX*8)
 	VMOVUPS.Z   (R12), K1, Z0
 	VFMADD231PS Z0, Z3, Z8
 	VFMADD231PS Z0, Z7, Z9
 	VMOVUPS     Z8, K1, (DI)
 	VMOVUPS     Z9, K1, (R8)
 
-rows4Done:
+manyColumnsDone:
 	SUBQ $+4, DX
 	JMP  many
 
@@ -3554,12 +3774,11 @@ one:
 	ADDQ         CX, AX
 	MOVQ         cols+56(FP), R10
 
-rows1Many:
+oneColumnsMany:
 	CMPQ        R10, $+32
-	JLT         rows1Single
+	JLT         oneColumnsSingle
 	VMOVUPS     (DI), Z2
 	VMOVUPS     (R8), Z3
-	PREFETCHT0  (R9)(CX*8)
 	VMOVUPS     (R9), Z4
 	VFMADD231PS Z4, Z0, Z2
 	VFMADD231PS Z4, Z1, Z3
@@ -3567,7 +3786,6 @@ rows1Many:
 	VMOVUPS     Z3, (R8)
 	VMOVUPS     64(DI), Z2
 	VMOVUPS     64(R8), Z3
-	PREFETCHT0  64(R9)(CX*8)
 	VMOVUPS     64(R9), Z4
 	VFMADD231PS Z4, Z0, Z2
 	VFMADD231PS Z4, Z1, Z3
@@ -3577,14 +3795,13 @@ rows1Many:
 	ADDQ        $+128, R8
 	ADDQ        $+128, R9
 	SUBQ        $+32, R10
-	JMP         rows1Many
+	JMP         oneColumnsMany
 
-rows1Single:
+oneColumnsSingle:
 	CMPQ        R10, $+16
-	JLT         rows1Rest
+	JLT         oneColumnsRest
 	VMOVUPS     (DI), Z2
 	VMOVUPS     (R8), Z3
-	PREFETCHT0  (R9)(CX*8)
 	VMOVUPS     (R9), Z4
 	VFMADD231PS Z4, Z0, Z2
 	VFMADD231PS Z4, Z1, Z3
@@ -3594,24 +3811,23 @@ rows1Single:
 	ADDQ        $+64, R8
 	ADDQ        $+64, R9
 	SUBQ        $+16, R10
-	JMP         rows1Single
+	JMP         oneColumnsSingle
 
-rows1Rest:
+oneColumnsRest:
 	TESTQ       R10, R10
-	JZ          rows1Done
+	JZ          oneColumnsDone
 	MOVL        $0x0000ffff, R11
 	BZHIL       R10, R11, R11
 	KMOVW       R11, K1
 	VMOVUPS.Z   (DI), K1, Z2
 	VMOVUPS.Z   (R8), K1, Z3
-	PREFETCHT0  (R9)(CX*8)
 	VMOVUPS.Z   (R9), K1, Z4
 	VFMADD231PS Z4, Z0, Z2
 	VFMADD231PS Z4, Z1, Z3
 	VMOVUPS     Z2, K1, (DI)
 	VMOVUPS     Z3, K1, (R8)
 
-rows1Done:
+oneColumnsDone:
 	SUBQ $+1, DX
 	JMP  one
 

@@ -5,14 +5,13 @@ import (
 	"runtime"
 	"slices"
 	"testing"
-	"time"
 )
 
 // BenchmarkDecode compares chunkwise decoding with recurrent decoding, which is the
 // same code with room for one row: a delta rule with a decay per token, as in
 // Qwen3-Next, one state for each of the requests, all of them larger than any
 // cache but the last. Both run in turn with a sum over as many bytes and a copy of
-// them; medians of the rounds.
+// them; medians of the rounds, in processor time of this thread.
 func BenchmarkDecode(b *testing.B) {
 	const d, states = 128, 256 << 20
 	eachISA(b, func(b *testing.B) {
@@ -73,9 +72,7 @@ func benchDecode(b *testing.B, d, heads, capacity, total int) {
 			},
 			func() { copy(from, states) },
 		} {
-			begin := time.Now()
-			run()
-			took[k] = append(took[k], float64(time.Since(begin).Nanoseconds()))
+			took[k] = append(took[k], float64(measured(run)))
 		}
 	}
 	steps := float64(capacity * groups * heads)
