@@ -24,8 +24,8 @@
 //
 // Files here: config, settings, load (where settings come from) · machine,
 // socket, peer, watch (the operating system) · server, conn, dispatch, job,
-// queue, wait, cancel (a request's way) · attach, lookup, leasing, fill, compute, slots (what
-// requests do) · codes (errors to wire codes, the one place) · node, metrics,
+// queue, wait, cancel (a request's way) · attach, lookup, leasing, fill, compute, buffer,
+// slots (what requests do) · codes (errors to wire codes, the one place) · node, metrics,
 // counts (what people see) · disk, daemon (start and stop).
 //
 // # Start and stop

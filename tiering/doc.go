@@ -25,6 +25,9 @@
 // tier's; only AwaitAcquire, AwaitLoad, Durable.Wait, Flush and Close wait for
 // either.
 //
+// A buffer is rows of recent tokens over states that it holds. It belongs to its
+// session like a lease, and its memory is that of an object that no lookup finds.
+//
 // Advise says what is worth storing of a prompt and how to serve it, from a tree of
 // the prompts so far and a cost model for each profile that measures what engines
 // and the store itself do. It has locks of its own and touches no object.
