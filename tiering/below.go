@@ -62,6 +62,13 @@ func (s *Store) segmentBelowLocked(key *[32]byte, p *profileState, t *tenant) (E
 // before spliced, whose chain is there or in memory. One that a client fills
 // again at the moment cannot be promoted, so it does not count.
 func (s *Store) bestBelowLocked(hash *[32]byte, accept CheckpointKind, p *profileState, t *tenant) (Entry, bool) {
+	return s.bestBelowAtLocked(hash, accept, p, t, anyEnd)
+}
+
+const anyEnd = -1
+
+// bestBelowAtLocked finds only what ends at a token: whether it does is known before its chain, which may be long, has been walked.
+func (s *Store) bestBelowAtLocked(hash *[32]byte, accept CheckpointKind, p *profileState, t *tenant, end int) (Entry, bool) {
 	if s.cfg.Lower == nil {
 		return Entry{}, false
 	}
@@ -70,7 +77,7 @@ func (s *Store) bestBelowLocked(hash *[32]byte, accept CheckpointKind, p *profil
 			continue
 		}
 		n := Name{kind, *hash}
-		if e, ok := s.lookupLocked(n, p, t); ok && !s.filledLocked(n, p, t) && s.wholeLocked(&e, p, t) {
+		if e, ok := s.lookupLocked(n, p, t); ok && (end == anyEnd || e.End == end) && !s.filledLocked(n, p, t) && s.wholeLocked(&e, p, t) {
 			return e, true
 		}
 	}

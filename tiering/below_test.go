@@ -6,6 +6,28 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
+// A question for positions that a hash does not end at costs no walk of its chain:
+// somebody may ask for one hash as often as a frame holds.
+func TestMatchDoesNotWalkChainsInVain(t *testing.T) {
+	const depth, rows = 100, 512
+	x := newTwoTiers(t, hybrid(1))
+	for end := 1; end <= depth; end++ {
+		x.save(x.c, x.saveQuery(1, end, end-1, Exact), end-1)
+	}
+	x.push()
+	q := &MatchQuery{Profile: x.id, Tenant: tenantA, Accept: Exact}
+	for i := range rows {
+		q.Positions = append(q.Positions, uint32(1000*i))
+		q.Prefixes = append(q.Prefixes, hashOf(1, depth))
+	}
+	x.tier.lookups = 0
+	var r MatchResult
+	x.must(x.Match(q, &r))
+	if r.PrefixTokens != 0 || x.tier.lookups > 2*rows {
+		t.Errorf("%d lookups for %d rows, %d tokens hit", x.tier.lookups, rows, r.PrefixTokens)
+	}
+}
+
 func TestMatchFindsSegmentsInBothTiers(t *testing.T) {
 	x := newTwoTiers(t, hybrid(2))
 	disk, both, memory := x.mid(1, 64, 8), x.mid(2, 60, 8), x.mid(3, 56, 8)

@@ -40,6 +40,7 @@ type mapTier struct {
 	offered []*Object
 	removed []Name
 	reads   int
+	lookups int
 }
 
 type mapEntry struct {
@@ -126,6 +127,7 @@ func (m *mapTier) Lookup(n *Name) (Entry, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.locked("Lookup")
+	m.lookups++
 	e := m.entries[*n]
 	if e == nil {
 		return Entry{}, false

@@ -130,7 +130,7 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 			}
 			if s.cfg.Lower == nil {
 				// Nowhere else to look.
-			} else if e, ok := s.bestBelowLocked(&q.Prefixes[i], q.Accept, p, t); ok && uint32(e.End) == q.Positions[i] {
+			} else if e, ok := s.bestBelowAtLocked(&q.Prefixes[i], q.Accept, p, t, int(q.Positions[i])); ok {
 				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, e.Kind, PlaceDisk
 				s.matchedBelowLocked(e.Name, p, t)
 				break

@@ -1,0 +1,188 @@
+package tiering
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// slim is a model whose checkpoints of a few tokens fill one page of 4 KiB.
+func slim() profile.Identity {
+	id := tiny(1)
+	id.Model = "slim"
+	return id
+}
+
+// populate publishes n checkpoints of 8 tokens, each eighth extending the one
+// before it, with pages that nobody has written yet.
+func (b *bench) populate(n int) (hashes [][32]byte) {
+	ps, err := b.Store.profile(b.id)
+	b.must(err)
+	rng := rand.New(rand.NewPCG(5, 5))
+	l := ps.layout(ofCheckpoint, AllLayers, 8)
+	now := b.clock.Now()
+	var up *object
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range n {
+		o := &object{kind: Exact, profile: ps, tenant: b.tenants[tenantA], pool: b.pools[privatePool], end: 8, depth: 1, publisher: "crowd"}
+		for w := 0; w < 32; w += 8 {
+			binary.LittleEndian.PutUint64(o.key[w:], rng.Uint64())
+		}
+		if i%8 == 7 {
+			o.parent, o.begin, o.end, o.depth, o.extends, o.extendsKind = up, up.end, up.end+8, up.depth+1, up.key, Exact
+		}
+		b.measure(o, l.Bytes)
+		b.allocateLocked(o, l.Bytes)
+		o.shares[0].digests = make([]uint64, l.chunks())
+		o.created, o.used, o.fill = now, now, newFill(o, l)
+		b.linkLocked(o)
+		b.publishLocked(o, now.Add(time.Duration(i)*time.Microsecond), BecauseFilled)
+		hashes = append(hashes, o.key)
+		up = o
+	}
+	b.clock.advance(time.Duration(n) * time.Microsecond)
+	return hashes
+}
+
+// large is a bench whose private pool holds n checkpoints and no more.
+func large(t testing.TB, n int, eviction func() policy.Eviction) (*bench, [][32]byte) {
+	b := newBench(t, slim(), func(c *Config) {
+		c.PublicBytes, c.PrivateBytes, c.Eviction = 4096, int64(n)*4096, eviction
+	})
+	hashes := b.populate(n)
+	t.Cleanup(b.empty) // before the audit, which compares all objects with all
+	return b, hashes
+}
+
+var scalePolicies = []struct {
+	name     string
+	eviction func() policy.Eviction
+}{{"lru", policy.NewLRU}, {"default", policy.NewDefault}}
+
+// BenchmarkAdmit saves a checkpoint into a full pool: reservation, eviction, the
+// commit of each part, publication.
+func BenchmarkAdmit(b *testing.B) {
+	for _, p := range scalePolicies {
+		for _, n := range []int{1000, 1_000_000} {
+			b.Run(fmt.Sprintf("policy=%s/held=%d", p.name, n), func(b *testing.B) {
+				bench, _ := large(b, n, p.eviction)
+				c := bench.NewSession("c")
+				l := bench.profile.CheckpointLayout(8)
+				data := content(&l, 1)
+				items := make([]CommitItem, len(l.Parts))
+				for i, part := range l.Parts {
+					items[i] = bench.item(0, i, 0, data[part.Off:part.Off+part.Len])
+				}
+				for i, part := range l.Parts {
+					items[i].Src = bench.stage(part.Off, data[part.Off:part.Off+part.Len])
+				}
+				q := &SaveQuery{Profile: bench.id, Tenant: tenantA, Kind: Exact, Tokens: 8}
+				next := uint64(0)
+				b.ReportAllocs()
+				for b.Loop() {
+					next++
+					binary.LittleEndian.PutUint64(q.Hash[:], next*0x9e3779b97f4a7c15)
+					bench.clock.advance(time.Microsecond)
+					r, err := c.Save(q)
+					bench.must(err)
+					for i := range items {
+						items[i].Reservation = r.ID
+						_, err := c.Commit(bench.ctx, items[i])
+						bench.must(err)
+					}
+				}
+				b.StopTimer()
+				if n := bench.Counters(); n.EvictedRoom < n.Published {
+					b.Fatalf("%d published, %d evicted", n.Published, n.EvictedRoom)
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkLoadRelease leases one checkpoint after another and gives it back.
+func BenchmarkLoadRelease(b *testing.B) {
+	for _, p := range scalePolicies {
+		for _, n := range []int{1000, 1_000_000} {
+			b.Run(fmt.Sprintf("policy=%s/held=%d", p.name, n), func(b *testing.B) {
+				bench, hashes := large(b, n, p.eviction)
+				c := bench.NewSession("c")
+				rng := rand.New(rand.NewPCG(4, 4))
+				q := &LoadQuery{Profile: bench.id, Tenant: tenantA, Accept: Exact}
+				b.ReportAllocs()
+				for b.Loop() {
+					bench.clock.advance(time.Microsecond)
+					q.Hash = hashes[rng.IntN(len(hashes))]
+					l, err := c.Load(q)
+					bench.must(err)
+					bench.must(c.Release(l.Lease))
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkMatchPrefix asks for the longest of 32 prefixes, of which one is held.
+func BenchmarkMatchPrefix(b *testing.B) {
+	for _, n := range []int{1000, 1_000_000} {
+		b.Run(fmt.Sprintf("prefixes=32/held=%d", n), func(b *testing.B) {
+			bench, hashes := large(b, n, policy.NewDefault)
+			rng := rand.New(rand.NewPCG(4, 4))
+			q := &MatchQuery{Profile: bench.id, Tenant: tenantA, Accept: Exact}
+			for i := range 32 {
+				q.Positions = append(q.Positions, uint32(8+8*i))
+				q.Prefixes = append(q.Prefixes, [32]byte{byte(i), 1, 2, 3})
+			}
+			var r MatchResult
+			b.ReportAllocs()
+			for b.Loop() {
+				q.Prefixes[0] = hashes[8*rng.IntN(len(hashes)/8)]
+				if err := bench.Match(q, &r); err != nil || r.PrefixTokens != 8 {
+					b.Fatalf("%+v, %v", r, err)
+				}
+			}
+		})
+	}
+}
+
+// empty evicts what may leave.
+func (b *bench) empty() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.pools {
+		for p.used > p.pinned {
+			b.evictLocked(p.evict, forRoom, &outside{})
+		}
+	}
+}
+
+// What a node of the tree of checkpoints costs beside its pages.
+func TestMemoryOfANodeIsBounded(t *testing.T) {
+	const n, limit = 20_000, 1200
+	for _, p := range scalePolicies {
+		b := newBench(t, slim(), func(c *Config) { c.PublicBytes, c.PrivateBytes, c.Eviction = 4096, n*4096, p.eviction })
+		before := heapBytes()
+		t.Cleanup(b.empty)
+		hashes := b.populate(n)
+		took := (heapBytes() - before - int64(len(hashes))*32) / n
+		t.Logf("%s: %d bytes a checkpoint, %d of them the object", p.name, took, unsafe.Sizeof(object{}))
+		if took > limit {
+			t.Errorf("%s: %d bytes a checkpoint, want %d at most", p.name, took, limit)
+		}
+	}
+}
+
+func heapBytes() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
