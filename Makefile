@@ -31,7 +31,7 @@ build: ## static binaries bin/spliced and bin/splicectl
 	$(GOBUILD) -o bin/spliced ./daemon/cmd/spliced
 	$(GOBUILD) -o bin/splicectl ./api/cmd/splicectl
 
-demo: build ## RAG requests in three ways, with a kill -9 in the middle
+demo: build ## RAG requests with a kill -9 in the middle, and conversations, with the daemon and without
 	bin/splicectl demo
 
 torture: build ## kill -9 and lost power, five loops, and what was left each time

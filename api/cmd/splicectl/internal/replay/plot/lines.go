@@ -10,7 +10,7 @@ import (
 
 // lines draws series over x, each named at its right end.
 func (c *Chart) lines(d *drawing, xs map[float64]bool) {
-	d.w, d.h = width, height
+	d.w, d.h = width+c.beyond(), height
 	c.head(d)
 	values := slices.Sorted(maps.Keys(xs))
 	px := c.scaleX(values[0], values[len(values)-1])
@@ -96,4 +96,14 @@ func (c *Chart) scaleX(least, most float64) func(float64) float64 {
 	return func(v float64) float64 {
 		return left + inset + (of(v)-of(least))/span*(width-left-right-2*inset)
 	}
+}
+
+// beyond is how many pixels the longest name needs besides the margin.
+func (c *Chart) beyond() int {
+	const letter, lead = 9, 25
+	longest := 0
+	for _, s := range c.Series {
+		longest = max(longest, len([]rune(s.Name+" "+c.Y.text(last(s)))))
+	}
+	return max(0, longest*letter+lead-right)
 }

@@ -41,8 +41,18 @@ func TestLinesNameAxesUnitsAndSeries(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
+	if !strings.Contains(text, `viewBox="0 0 820 `) {
+		t.Error("short names widen the picture")
+	}
 	if n := strings.Count(text, "<circle"); n != 3 {
 		t.Errorf("%d markers, want 3: references and gaps have none", n)
+	}
+}
+
+func TestLongNamesHaveRoom(t *testing.T) {
+	text := draw(t, Chart{Series: []Series{{Name: strings.Repeat("long ", 8), X: []float64{1, 2}, Y: []float64{1, 2}}}})
+	if !strings.Contains(text, `viewBox="0 0 1033 `) {
+		t.Errorf("no room for 42 letters: %.120s", text)
 	}
 }
 
