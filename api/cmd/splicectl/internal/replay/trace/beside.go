@@ -70,7 +70,7 @@ func (s *stream) shape() shape {
 	in := bufio.NewReaderSize(s.Reader, 1<<16)
 	s.Reader = in
 	head, _ := in.Peek(1 << 16)
-	line, _, whole := strings.Cut(string(head), "\n")
+	line, _, whole := strings.Cut(strings.TrimPrefix(string(head), string(byteOrderMark)), "\n")
 	if !whole && len(head) == 1<<16 && strings.HasPrefix(line, `{"id":`) && strings.Contains(line[:1<<10], `"msgs":[[`) {
 		return shapeTrajectories
 	}

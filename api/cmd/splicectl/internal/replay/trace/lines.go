@@ -60,8 +60,13 @@ func (l *lines) read() ([]byte, error) {
 	if err != nil && len(line) == 0 {
 		return nil, io.EOF
 	}
-	l.at++
+	if l.at++; l.at == 1 {
+		line = bytes.TrimPrefix(line, byteOrderMark)
+	}
 	return bytes.TrimRight(line, "\r\n"), nil
 }
+
+// byteOrderMark begins texts that were written by some spreadsheets.
+var byteOrderMark = []byte("\xef\xbb\xbf")
 
 func (l *lines) bad(cause error) error { return &Error{BadLine, l.file, l.at, cause} }

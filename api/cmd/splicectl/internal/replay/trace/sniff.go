@@ -25,7 +25,6 @@ const (
 
 // sniff says what a file that begins with this line is.
 func sniff(line []byte) shape {
-	line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
 	if len(line) > 0 && line[0] == '{' {
 		return sniffJSON(line)
 	}

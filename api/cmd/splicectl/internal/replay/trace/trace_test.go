@@ -120,7 +120,7 @@ func TestFormatsAreRecognisedByContent(t *testing.T) {
 				{Line: 1, Session: "0", Input: first, InputTokens: len(first), Output: answer, OutputTokens: 3},
 				{Line: 2, Session: "0", Time: 1500 * time.Millisecond, Input: second, InputTokens: len(second), Output: words("<|a|>\ndone"), OutputTokens: 3},
 			}},
-		{"passages", "3,1,25\r\n1,7\r\n", "1,500\n3,70\n", Info{Passages, FlatPieces, 1},
+		{"passages", "\xef\xbb\xbf3,1,25\r\n1,7\r\n", "\xef\xbb\xbf1,500\n3,70\n", Info{Passages, FlatPieces, 1},
 			[]Request{
 				{Line: 1, InputTokens: 595, Pieces: []Piece{{3, 70}, {1, 500}}},
 				{Line: 2, InputTokens: 507, Pieces: []Piece{{1, 500}}},
