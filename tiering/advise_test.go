@@ -246,6 +246,28 @@ func TestAdviceOfAForgottenProfileGoes(t *testing.T) {
 	}
 }
 
+func TestScopesOfForgottenProfilesAreBounded(t *testing.T) {
+	b := newBench(t, talker(), wholeTree, func(c *Config) { c.MaxProfiles = 2 })
+	for i := range 20 {
+		id := talker()
+		id.Weights[1] = byte(i + 1)
+		p, err := profile.New(id)
+		b.must(err)
+		n, err := b.AddProfile(p)
+		b.must(err)
+		b.must(b.Advise(&AdviseQuery{Profile: n, Tenant: tenantB, Tokens: []uint32{1}, Record: true}, &Advice{}))
+		b.ReleaseProfile(n)
+		select {
+		case <-b.advice.wake:
+			b.serveAdvice(b.ctx)
+		default:
+		}
+		if s := b.AdviceStats(); s.Scopes > 4 {
+			t.Fatalf("%d scopes after %d profiles", s.Scopes, i+1)
+		}
+	}
+}
+
 func TestAdviceNeedsItsTenantAndProfile(t *testing.T) {
 	b := newBench(t, talker())
 	for _, q := range []AdviseQuery{

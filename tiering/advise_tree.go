@@ -17,6 +17,7 @@ import (
 type advisor struct {
 	// Fixed after newAdvisor.
 	maxNodes    int
+	maxScopes   int // of profiles that are registered; beyond it the worker forgets the others'
 	maxBytes    int64
 	checkpoints int
 	solveEvery  int
@@ -54,7 +55,8 @@ type scope struct {
 
 func newAdvisor(c *Config) *advisor {
 	a := &advisor{
-		maxNodes: c.AdviseNodes, maxBytes: c.AdviseBytes, checkpoints: c.AdviseCheckpoints, solveEvery: c.AdviseSolveEvery,
+		maxScopes: c.MaxProfiles * len(c.Tenants),
+		maxNodes:  c.AdviseNodes, maxBytes: c.AdviseBytes, checkpoints: c.AdviseCheckpoints, solveEvery: c.AdviseSolveEvery,
 		wake: make(chan struct{}, 1),
 	}
 	a.works.New = func() any { return &adviseWork{} }

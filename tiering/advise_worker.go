@@ -19,7 +19,7 @@ func (a *advisor) enqueueLocked(sc *scope, samples []cost.Sample) bool {
 	sc.samples = append(sc.samples, samples[:room]...)
 	a.mu.counts.SamplesDropped += uint64(len(samples) - room)
 	sc.queued = sc.queued || room > 0 || sc.planner.Due()
-	return sc.queued || a.mu.crowded
+	return sc.queued || a.mu.crowded || len(a.mu.scopes) > a.maxScopes
 }
 
 // nudge wakes the worker, which looks at everything once it does.
@@ -63,13 +63,14 @@ func (s *Store) serveAdvice(ctx context.Context) {
 	}
 }
 
-// waiting lists the scopes that the worker was told of, in a fixed order.
+// waiting lists the scopes that the worker was told of, in a fixed order; all of
+// them when some must be of profiles that are not registered any more.
 func (a *advisor) waiting() []scopeKey {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var keys []scopeKey
 	for key, sc := range a.mu.scopes {
-		if sc.queued {
+		if sc.queued || len(a.mu.scopes) > a.maxScopes {
 			keys = append(keys, key)
 		}
 	}
