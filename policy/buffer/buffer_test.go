@@ -152,6 +152,9 @@ func TestVerifyingDrafts(t *testing.T) {
 		}
 	}
 	near(t, "limit for wide heads", Paper(1<<20).VerifySpeedup(4), 5.0/3, 1e-4)
+	near(t, "four drafts, a state each", g.VerifyRecurrent(4), 327680, 0)
+	near(t, "four drafts, updated at once", g.VerifyBuffered(4), 200704, 0)
+	near(t, "four drafts, left in a buffer of 16", g.VerifyDeferred(4, 16), 88064, 0)
 	// Qwen3-Next has 36 linear layers of 48; the paper's 384 MB are for all 48.
 	const heads = 32
 	near(t, "2 MB a layer", heads*g.State(), 2<<20, 0)
