@@ -94,12 +94,13 @@ func (t *task) acquire() (wire.Message, error) {
 		t.rest = awaitTogether(q)
 		return nil, nil
 	}
+	q.Again = !q.All && t.conn.mayWait() // only this goroutine begins what waits
 	s.acquired, err = t.at.session.Acquire(&q.AcquireQuery, s.acquired[:0])
 	if err != nil {
 		return nil, err
 	}
 	defer clear(s.acquired) // they point into the store
-	if !q.All && t.conn.mayWait() && slices.ContainsFunc(s.acquired, promoting) {
+	if q.Again && slices.ContainsFunc(s.acquired, promoting) {
 		t.rest = awaitAcquire(q, s.acquired)
 		return nil, nil
 	}
@@ -199,13 +200,13 @@ func (t *task) load() (wire.Message, error) {
 	}
 	q := tiering.LoadQuery{
 		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tiering.CheckpointKind(m.Accept),
-		TTL: milliseconds(m.TTLMs), Digests: m.Digests != 0, Hash: m.Hash,
+		TTL: milliseconds(m.TTLMs), Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash,
 	}
 	got, err := t.at.session.Load(&q)
 	if err != nil {
 		return nil, err
 	}
-	if got.Promoting && t.conn.mayWait() {
+	if got.Promoting && q.Again {
 		t.rest = awaitLoad(q)
 		return nil, nil
 	}

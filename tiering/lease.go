@@ -52,7 +52,7 @@ func (c *Session) acquire(q *AcquireQuery, dst []Acquired, waits *[]awaited) ([]
 			row, promotion := c.acquireLocked(&keys[i], q, p, t, now)
 			if promotion != nil && waits != nil {
 				joinPromotionLocked(promotion, len(dst), waits)
-			} else if !row.Hit && row.Err == nil {
+			} else if !row.Hit && row.Err == nil && !(row.Promoting && q.Again) {
 				s.counters.AcquireMisses++
 			}
 			dst = append(dst, row)
@@ -135,7 +135,7 @@ func (c *Session) load(q *LoadQuery, waits *[]awaited) (Loaded, error) {
 		promotion := s.promoteLocked(wanted{e.Name, p, t, true})
 		if promotion != nil && waits != nil {
 			joinPromotionLocked(promotion, 0, waits)
-		} else {
+		} else if promotion == nil || !q.Again {
 			s.counters.LoadMisses++
 		}
 		return Loaded{Reason: ReasonPending, Promoting: promotion != nil}, nil

@@ -546,3 +546,33 @@ func TestForgottenProfileIsNotPromotedFor(t *testing.T) {
 	x.carry()
 	x.wantHit(p)
 }
+
+// Who asks first and waits then is one request: a hit when what it wants comes, a
+// miss when not.
+func TestWhatIsAskedForAgainIsCountedOnce(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	one, two := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.sink(one)
+	x.sink(two)
+	for i, p := range []piece{one, two} {
+		q := x.acquireQuery(p)
+		q.Again = true
+		rows, err := x.c.Acquire(q, nil)
+		x.must(err)
+		if !rows[0].Promoting {
+			t.Fatalf("%+v", rows[0])
+		}
+		ctx, cancel := context.WithCancel(x.ctx)
+		a := x.await(ctx, 1, p)
+		if i == 0 {
+			x.carry()
+		} else {
+			cancel()
+		}
+		<-a.done
+		cancel()
+		if n := x.Counters(); n.Acquired != 1 || n.AcquireMisses != uint64(i) {
+			t.Errorf("after %d requests: %d acquired, %d misses", i+1, n.Acquired, n.AcquireMisses)
+		}
+	}
+}

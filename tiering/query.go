@@ -108,7 +108,10 @@ type AcquireQuery struct {
 	Rank    int
 	TTL     time.Duration // 0 = the store's default; longer than its maximum is cut
 	Digests bool
-	Keys    [][32]byte
+	// Again: what is Promoting is going to be asked for once more, by AwaitAcquire,
+	// and is no miss until then.
+	Again bool
+	Keys  [][32]byte
 
 	// All wants every key or none. When one is a miss the others' rows have
 	// ErrWithheld. When they would all be hits but do not fit beside what is in
@@ -142,6 +145,7 @@ type LoadQuery struct {
 	Accept  CheckpointKind
 	TTL     time.Duration
 	Digests bool
+	Again   bool // as of AcquireQuery
 	Hash    profile.PrefixHash
 }
 
