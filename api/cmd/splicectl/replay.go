@@ -66,7 +66,7 @@ policy, capacity_bytes, requests, token_hit_rate, evictions and more.`,
 			fs.StringVar(&f.prefill, "prefill", "", "milliseconds of a prefill as `fixed,per-token[,per-token²]` for TTFT, and what hits are\nvalued by (default: the model's)")
 			fs.StringVar(&f.plot, "plot", "", "`file` for a chart as SVG")
 			fs.StringVar(&f.Title, "title", "", "`words` above the chart (default: the trace's file)")
-			fs.BoolVar(&f.Bound, "bound", false, "also print what no policy can exceed at that capacity")
+			fs.BoolVar(&f.Bound, "bound", false, "prompts: also print what no policy can exceed at that capacity")
 			fs.StringVar(&f.Trace.Member, "member", "", "`name` of the archive's member to replay")
 			fs.StringVar(&f.Trace.Texts, "texts", "", "`file` with the texts or lengths that the trace refers to (default: looked for beside it)")
 			fs.IntVar(&f.System, "system", 64, "segments: `tokens` of a first segment that all prompts share")
@@ -92,7 +92,7 @@ func (f *replayFlags) run(ctx context.Context, c *call) error {
 	}
 	report, err := replay.Run(ctx, f.Options)
 	ended()
-	if errors.Is(err, replay.ErrPolicy) || errors.Is(err, replay.ErrCapacity) {
+	if errors.Is(err, replay.ErrPolicy) || errors.Is(err, replay.ErrCapacity) || errors.Is(err, replay.ErrBound) {
 		return usageError{err.Error()}
 	}
 	if err != nil {

@@ -105,6 +105,10 @@ func TestReplayWrongUsage(t *testing.T) {
 			t.Errorf("%q: exit %d, out %q, err %q", args, code, out, errs)
 		}
 	}
+	segments := traceFile(t, `{"spliced_trace":1}`+"\n"+`{"segments":[["d",30]]}`)
+	if code, _, errs := cli(t, "replay", "-quiet", segments, "-capacity", "1GB", "-bound"); code != exitUsage || !strings.Contains(errs, "prompts") {
+		t.Errorf("bound of segments: exit %d: %s", code, errs)
+	}
 	code, _, errs := cli(t, "replay", "-quiet", path, "-capacity", "1GB", "-profile", "/nonexistent.json")
 	if code != exitFailed || !strings.Contains(errs, "neither marconi-7b, gdn-40l nor a file") {
 		t.Errorf("exit %d: %s", code, errs)

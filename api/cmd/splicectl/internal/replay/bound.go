@@ -12,9 +12,9 @@ import (
 // prompts.
 type bounds struct{ trace *bound.Trace }
 
-// newBounds is nil where no bound is asked for or known.
+// newBounds is nil where no bound is asked for.
 func (o *Options) newBounds(info trace.Info) *bounds {
-	if !o.Bound || info.Kind != trace.Prompts {
+	if !o.Bound {
 		return nil
 	}
 	return &bounds{bound.New(bound.Options{

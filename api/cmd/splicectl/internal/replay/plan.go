@@ -11,6 +11,9 @@ import (
 // ErrCapacity says that a replay needs a capacity to be told.
 var ErrCapacity = errors.New("-capacity is needed, such as 40GB, or unlimited")
 
+// ErrBound says that nothing bounds what such a trace could hit.
+var ErrBound = errors.New("-bound is for traces of prompts")
+
 // Defaults of what a replay can be asked for.
 var (
 	defaultPolicies    = []string{"lru", PolicyMarconi, "gdsf", "default"}
@@ -34,6 +37,8 @@ func (o *Options) complete(info trace.Info) error {
 		}
 	}
 	switch {
+	case o.Bound && info.Kind != trace.Prompts:
+		return ErrBound
 	case info.Kind == trace.Overlaps:
 		if len(o.Policies) == 0 {
 			o.Policies = PlacementPolicies()
