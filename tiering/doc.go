@@ -32,13 +32,23 @@
 // the prompts so far and a cost model for each profile that measures what engines
 // and the store itself do. It has locks of its own and touches no object.
 //
+// What leaves memory is asked of policies, which hold all that is published and
+// are told what may not leave: what is leased, filled, written or read, what such
+// an object extends, and nodes that more than one other extends. A checkpoint that
+// one other extends gives back its states only (thin.go). Each decision is noted
+// with its reason and value (decide.go).
+//
 //	reserve ──► filling ──► published ──► unlinked ──► free
-//	promote        │  all parts of       evicted or       last lease, operation
-//	               │  all ranks          removed          and write ended
+//	promote        │  all parts of │ ▲   evicted or       last lease, operation
+//	               │  all ranks    ▼ │   removed          and write ended
+//	               │             thinned: no hit until saved again or promoted
 //	               └──► unlinked: abort, client death, wrong digest, failed read, expiry
 //
 // Invariant: an object that a lookup finds as a hit has every chunk of every
 // part of every rank, each with the digest that its writer stated.
+//
+// Invariant: a thinned checkpoint is found by no lookup, is not read by the lower
+// tier and has its rows; its holes reach no device.
 //
 // Invariant: what a tenant with a quota holds in memory and in the lower tier
 // together is never more than that, to the byte, whenever the lock is free. A tier
