@@ -94,7 +94,7 @@ func (c *Config) settings() []setting {
 			"How long an acquire or load waits for what lies on disk; seven eighths of its own deadline if that is less. What is not there by then is a miss."},
 
 		{"eviction", (*text)(&c.Eviction), "lru, gdsf, marconi or default", "not allowed",
-			"What leaves a full pool: the least recently used, the least milliseconds saved per byte by age, Marconi's utility (alpha 0.1), or what adapts between them."},
+			"What leaves a full pool of memory (a disk goes by the last use): the least recently used, the least milliseconds saved per byte by age, Marconi's utility (alpha 0.1), or what adapts between them."},
 		{"eviction-public", (*text)(&c.EvictionPublic), "as eviction", "as eviction",
 			"The same for segments only."},
 		{"eviction-private", (*text)(&c.EvictionPrivate), "as eviction", "as eviction",
