@@ -17,9 +17,10 @@ type Sample struct {
 //
 // It keeps the last few samples of each class of sizes, so that a long run of
 // short prompts does not make it forget what long ones cost, and weighs them by
-// age. It minimises the sum of weighted relative errors (not of their squares,
-// so that a third of the samples may be stalls) over non-negative coefficients,
-// with a little of the prior, scaled to the samples, where they say nothing.
+// age. It minimises the sum of weighted relative errors, beyond a factor of two
+// their logarithms (not squares, so that a third of the samples may be stalls, or
+// lies of any size), over non-negative coefficients, with a little of the prior,
+// scaled to the samples, where they say nothing.
 //
 // Invariant: at most fitClasses²·fitKeep samples are held.
 type Fit struct {
@@ -46,6 +47,8 @@ const (
 	fitFloor   = 0.05
 	fitRounds  = 12
 	priorPull  = 0.005
+	fitStep    = 8.0
+	fitLeast   = 1e-6 // milliseconds: no computer does anything in less, and its squares are numbers
 )
 
 // NewFit starts from a prior; the zero Prefill stands for DefaultPrefill.
@@ -53,10 +56,16 @@ func NewFit(prior Prefill) *Fit { return &Fit{prior: prior} }
 
 // Add takes a sample and now and then solves again: at most once for every
 // eighth of the samples held, some 100 µs each. Nonsense is ignored and
-// answered with false.
+// answered with false; what is far from the prediction counts as fitStep times
+// off, so that a few absurd samples move little, though many do: who reports the
+// times of a model decides what they are.
 func (f *Fit) Add(s Sample) bool {
-	if s.Begin < 0 || s.End <= s.Begin || s.End > math.MaxInt32 || !finitePositive(s.Millis) {
+	if s.Begin < 0 || s.End <= s.Begin || s.End > math.MaxInt32 || !(s.Millis >= fitLeast) || math.IsInf(s.Millis, 1) {
 		return false
+	}
+	if f.seen >= fitKeep {
+		p := f.fitted.Millis(s.Begin, s.End)
+		s.Millis = min(max(s.Millis, p/fitStep), p*fitStep)
 	}
 	f.keep(timed{Sample: s, seq: f.seen})
 	f.seen++
@@ -131,7 +140,7 @@ func features(begin, end int, millis float64) [3]float64 {
 	return [3]float64{1 / millis, (e - b) / millis, (e*e - b*b) / millis}
 }
 
-// solve is iteratively reweighted least squares towards least absolute error.
+// solve is iteratively reweighted least squares towards the least sum of errors.
 func (f *Fit) solve() Prefill {
 	scaled := f.base().scaled(f.medianRatio())
 	rows := f.rows(scaled)
@@ -139,12 +148,20 @@ func (f *Fit) solve() Prefill {
 	for range fitRounds {
 		var n normal
 		for _, r := range rows {
-			residual := math.Abs(r.x[0]*theta[0] + r.x[1]*theta[1] + r.x[2]*theta[2] - 1)
-			n.add(r.x, r.w/max(residual, 1e-3))
+			predicted := r.x[0]*theta[0] + r.x[1]*theta[1] + r.x[2]*theta[2]
+			n.add(r.x, r.w/max(math.Abs(predicted-1), 1e-3)/farOff(predicted))
 		}
 		theta = n.nonNegative()
 	}
 	return Prefill{Fixed: theta[0], PerToken: theta[1], PerTokenSquared: theta[2]}
+}
+
+// farOff makes a logarithm of the error of a prediction, in measured units, that is
+// off by more than a factor of two. One sample that is far too short would else
+// outweigh any number of those that it makes predicted far too short: they are off
+// by one each, it by a million.
+func farOff(predicted float64) float64 {
+	return max(predicted/2, min(1, max(2*predicted, 1e-3)))
 }
 
 // medianRatio is measured over predicted by the prior.

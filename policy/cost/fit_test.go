@@ -131,7 +131,7 @@ func TestFitIgnoresNonsense(t *testing.T) {
 	f := NewFit(Prefill{})
 	for _, s := range []Sample{
 		{End: 10, Millis: 0}, {End: 10, Millis: -1}, {End: 10, Millis: math.NaN()}, {End: 10, Millis: math.Inf(1)},
-		{Begin: 10, End: 10, Millis: 1}, {Begin: -1, End: 10, Millis: 1}, {End: math.MaxInt, Millis: 1},
+		{End: 10, Millis: 1e-200}, {Begin: 10, End: 10, Millis: 1}, {Begin: -1, End: 10, Millis: 1}, {End: math.MaxInt, Millis: 1},
 	} {
 		if f.Add(s) {
 			t.Errorf("%+v is taken", s)
@@ -202,5 +202,30 @@ func BenchmarkFitAdd(b *testing.B) {
 	for b.Loop() {
 		f.Add(samples[i%len(samples)])
 		i++
+	}
+}
+
+// A clock that steps, or a client that measures something else.
+func TestFitWithstandsAFewAbsurdSamples(t *testing.T) {
+	honest := Prefill{Fixed: 8, PerToken: 0.05, PerTokenSquared: 1e-7}
+	for _, lie := range []Sample{
+		{0, 1 << 20, 0.001}, {0, 1000, 1e-6}, {0, 64, 1e9}, {0, 4000, 1e12}, {1 << 20, 1<<20 + 1, 1e15},
+	} {
+		f := NewFit(Prefill{})
+		for i := range 40 {
+			for _, n := range []int{500, 1000, 4000} {
+				f.Add(Sample{0, n + i, honest.Millis(0, n+i)})
+			}
+		}
+		for i := range 3 {
+			s := lie
+			s.End += i
+			f.Add(s)
+		}
+		for _, n := range []int{500, 1000, 4000} {
+			if got, want := f.Prefill().Millis(0, n), honest.Millis(0, n); got < want/1.5 || got > want*1.5 {
+				t.Errorf("after three of %v: %v ms for %d tokens, want about %v", lie, got, n, want)
+			}
+		}
 	}
 }
