@@ -172,6 +172,11 @@ func scaledAVX2(y *float32, a float32, s *float32, n int)
 //go:noescape
 func carriedAVX2(y *float32, w *float32, d *float32, s *float32, n int)
 
+// fetchAVX2 asks for the lines of n bytes, a positive number.
+//
+//go:noescape
+func fetchAVX2(p *byte, n int)
+
 // addRankOnesAVX2 is s[i] = d[i]*s[i] + the sum over n of k[n][i]*u[n]. Strides in bytes.
 //
 //go:noescape

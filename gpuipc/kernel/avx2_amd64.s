@@ -3836,6 +3836,19 @@ Done:
 	VZEROUPPER
 	RET
 
+// func fetchAVX2(p *byte, n int)
+// Requires: MMX+
+TEXT ·fetchAVX2(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), AX
+	MOVQ n+8(FP), CX
+
+line:
+	PREFETCHT1 (AX)
+	ADDQ       $0x40, AX
+	SUBQ       $0x40, CX
+	JG         line
+	RET
+
 // func addRankOnesAVX2(s *float32, lds int, d *float32, k *float32, ldk int, u *float32, ldu int, n int, rows int, cols int)
 // Requires: AVX, FMA3
 TEXT ·addRankOnesAVX2(SB), NOSPLIT, $0-80

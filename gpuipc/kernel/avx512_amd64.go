@@ -172,6 +172,11 @@ func scaledAVX512(y *float32, a float32, s *float32, n int)
 //go:noescape
 func carriedAVX512(y *float32, w *float32, d *float32, s *float32, n int)
 
+// fetchAVX512 asks for the lines of n bytes, a positive number.
+//
+//go:noescape
+func fetchAVX512(p *byte, n int)
+
 // addRankOnesAVX512 is s[i] = d[i]*s[i] + the sum over n of k[n][i]*u[n]. Strides in bytes.
 //
 //go:noescape

@@ -3992,6 +3992,19 @@ Done:
 	VZEROUPPER
 	RET
 
+// func fetchAVX512(p *byte, n int)
+// Requires: MMX+
+TEXT ·fetchAVX512(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), AX
+	MOVQ n+8(FP), CX
+
+line:
+	PREFETCHT1 (AX)
+	ADDQ       $0x40, AX
+	SUBQ       $0x40, CX
+	JG         line
+	RET
+
 // func addRankOnesAVX512(s *float32, lds int, d *float32, k *float32, ldk int, u *float32, ldu int, n int, rows int, cols int)
 // Requires: AVX, AVX512F
 TEXT ·addRankOnesAVX512(SB), NOSPLIT, $0-80

@@ -127,16 +127,23 @@ func (b *Buffer) Decode(states []float32, toks []Token, out []float32, flush boo
 		copy(b.G[(first+i)*b.decays():], toks[i].G)
 	}
 	b.N += len(toks)
-	keys := b.keys(sc)
-	if b.Decay == Scalar {
-		b.multiply(keys, first, toks, sc)
-	}
+	// Rows are many short runs, which no prefetcher of the processor foresees: they
+	// come while the first state is read.
+	fetch(b.K[:first*b.keyBytes()])
+	fetch(b.U[:first*b.valueBytes()])
+	var keys []float32
 	for h := range b.Heads {
 		var state []float32
 		if states != nil {
 			state = states[h*b.DK*b.DV:][:b.DK*b.DV]
 		}
 		b.readBase(h, first, state, toks, sc)
+		if h == 0 {
+			keys = b.keys(sc)
+			if b.Decay == Scalar {
+				b.multiply(keys, first, toks, sc)
+			}
+		}
 		for i := range toks {
 			o := out[(i*b.Heads+h)*b.DV:][:b.DV]
 			b.token(h, first+i, i, len(toks), keys, &toks[i], o, sc)

@@ -16,6 +16,17 @@ func sumRows(a, b, x, y, s []float32, ld int) {
 	}
 }
 
+// fetch asks for memory that is read soon.
+func fetch(b []byte) {
+	switch n := len(b); {
+	case n == 0 || active == plainGo:
+	case active == avx512:
+		fetchAVX512(&b[0], n)
+	default:
+		fetchAVX2(&b[0], n)
+	}
+}
+
 func dotRows(x, y, q, k, s []float32, ld int) {
 	switch rows, cols := len(x), len(q); {
 	case rows == 0 || cols == 0:

@@ -14,6 +14,7 @@ func (g *gen) buffers() {
 	g.dotRows()
 	g.scaled()
 	g.carried()
+	g.fetchBytes()
 	g.addRankOnes()
 	g.replay(false)
 	g.replay(true)
@@ -122,6 +123,18 @@ func (g *gen) dotRows() {
 	g.DECQ(rows)
 	g.JNZ(operand.LabelRef("row"))
 	g.end()
+}
+
+// fetchBytes makes what asks for memory that is read soon, but not at once.
+func (g *gen) fetchBytes() {
+	g.begin("fetch", "func(p *byte, n int)", "asks for the lines of n bytes, a positive number.")
+	p, n := g.arg("p"), g.arg("n")
+	g.Label("line")
+	g.PREFETCHT1(at(p, 0))
+	g.ADDQ(operand.Imm(64), p)
+	g.SUBQ(operand.Imm(64), n)
+	g.JG(operand.LabelRef("line"))
+	g.RET()
 }
 
 func (g *gen) scaled() {
