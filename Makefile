@@ -66,7 +66,7 @@ fuzz: ## every fuzz target for FUZZTIME each
 faults: ## a million faults in what the disk tier writes and reads, 0 wrong bytes; some minutes
 	SPLICED_LONG=1 go test -count=1 -v -timeout 30m -run 'TestNoFaultIsServed$$' ./tiering/disk
 
-reference: ## every number of Marconi's simulator that our caches have to meet; ten minutes
+reference: ## every number of Marconi's simulator that our caches have to meet; many minutes
 	SPLICED_LONG=1 go test -count=1 -v -timeout 60m -run 'MeetTheReference$$' ./policy/prefixcache
 
 bench: build ## Go benchmarks, then the rows of `splicectl bench`

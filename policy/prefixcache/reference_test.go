@@ -21,7 +21,7 @@ import (
 
 const gigabyte = 1_000_000_000
 
-// long asks for every number that there is, ten minutes of work for one core.
+// long asks for every number that there is, many minutes of work.
 func long() bool { return os.Getenv("SPLICED_LONG") != "" }
 
 func hybrid(capacityGB int64) prefixcache.Config {
