@@ -121,12 +121,12 @@ func TestAdviseChecksItsArguments(t *testing.T) {
 func TestNoDaemonIsNoAdvice(t *testing.T) {
 	leakFree(t)
 	f := newFake(t)
-	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 30 * time.Millisecond })
+	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 500 * time.Millisecond })
 	m := register(t, c, Binding{})
 	q := &AdviseQuery{Tokens: tokensUpTo(100), Record: true}
 	none := func(what string, want error) {
 		t.Helper()
-		within(t, 30*time.Millisecond, func() {
+		within(t, 500*time.Millisecond, func() {
 			if a, err := m.Advise(background, q); !errors.Is(err, want) || !reflect.DeepEqual(a, Advice{}) {
 				t.Errorf("%s: %+v, %v", what, a, err)
 			}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector"
@@ -51,7 +52,7 @@ func TestACheckpointCanBeInspected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := connector.Open(connector.Options{Socket: d.Socket, Name: "saver"})
+	client, err := connector.Open(connector.Options{Socket: d.Socket, Name: "saver", Timeouts: connector.Timeouts{Lookup: time.Minute}})
 	if err != nil {
 		t.Fatal(err)
 	}
