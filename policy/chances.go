@@ -56,9 +56,9 @@ type cell struct {
 	held  int32 // suspended ones included
 	place int32 // in occupied, outside = not in it
 	since int64 // exposed holds the time up to here
-	// hits are uses and exposed is object-nanoseconds, both faded.
+	// hits are uses and exposed is objects times ticks, both faded.
 	hits, exposed float64
-	index         float64 // uses per nanosecond
+	index         float64 // uses per tick of the clock
 }
 
 // listing has the density beside the object, so that a heap is put in order
@@ -83,7 +83,7 @@ type chances struct {
 // rates are hazards by bucket.
 type rates [buckets]float64
 
-func newChances() chances { return chances{} }
+func newChances() chances { return chances{known: int(bucketOf(learnEvery*step)) + 1} }
 
 func (c *chances) cell(x *object) *cell { return &c.row(int(x.class))[x.age] }
 
@@ -116,8 +116,13 @@ func (c *chances) hit(x *object) { c.cell(x).hits++ }
 // learn looks at one class again after some uses, each class in turn.
 func (c *chances) learn(clock int64, floor, held int) {
 	c.steps++
+	last := c.floor
 	c.raise(floor, clock)
 	c.known = max(floor, int(bucketOf(clock))) + 1 // no age is higher
+	if c.floor < last {                            // nothing was solved below it
+		c.generalise()
+		c.solveAll()
+	}
 	for range classes {
 		if c.turn = (c.turn + 1) % classes; c.turn == 0 {
 			c.generalise()
@@ -195,7 +200,7 @@ func (c *chances) start(b int) float64 {
 	return bucketStart(b)
 }
 
-// hazard is the chance of a use per nanosecond in a bucket, from what was seen in
+// hazard is the chance of a use per tick of the clock in a bucket, from what was seen in
 // it and its neighbours and from a prior. Hazards are taken to fall inversely to
 // age where they are carried to a neighbour.
 func (c *chances) hazard(hits, exposed *rates, b int, prior float64) float64 {
@@ -234,6 +239,14 @@ func (c *chances) solve(class int) {
 		hull[top] = s
 		top++
 		row[b].index = s.uses / s.time
+	}
+}
+
+func (c *chances) solveAll() {
+	for class, row := range c.rows {
+		if row != nil {
+			c.solve(class)
+		}
 	}
 }
 

@@ -88,7 +88,7 @@ func checkAges(t *testing.T, seed uint64, a *ages, objects []object, held map[in
 func TestIndexIsTheBestRate(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 4))
-		c := newChances()
+		c := chances{} // nothing is known of any age
 		x := object{class: uint8(rng.IntN(classes))}
 		row := c.row(int(x.class))
 		c.floor = rng.IntN(20)
@@ -133,6 +133,13 @@ func TestPastIsBoundedAndForgetsTheOldest(t *testing.T) {
 	}
 	if got := p.take(1); got != 0 {
 		t.Errorf("the first to leave is still known with %d uses", got)
+	}
+	// Two objects with one key: the second to leave gives it a new place.
+	again := uint64(2*leastPast + 1) // the next to be forgotten
+	p.note(again, 7, 10)
+	p.note(9*leastPast, 1, 10)
+	if got := p.take(again); got != 8 {
+		t.Errorf("what left twice returns with %d uses, want 8", got)
 	}
 	p.note(0, 9, 10)
 	if got := p.take(0); got != 0 {

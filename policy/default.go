@@ -16,7 +16,9 @@ type learned struct {
 	chances chances
 	past    past
 
-	clock  int64 // nanoseconds that passed, and one for each use
+	clock  int64 // moment for each time that differs from the one before, and one for each use
+	moment int64 // the clock when the present time was first passed in
+	moved  bool  // there was more than one time
 	uses   int
 	learnt int64   // clock
 	span   float64 // mean time in which there are as many uses as objects
@@ -28,11 +30,12 @@ type learned struct {
 
 type object struct {
 	id      ID
-	parent  ID
 	key     uint64
 	density float64
 	used    int64 // clock; no two objects have the same
-	born    int64
+	born    int64 // likewise
+	since   int64 // born of the object at parent that counts this one
+	parent  int32 // what this one extends, outside = nothing that is held
 	kids    int32
 	older   int32 // neighbours in order of use
 	younger int32
@@ -56,12 +59,12 @@ const (
 // learnEvery is after how many uses one class of objects is looked at again.
 const learnEvery = 8
 
-// endOfTime is where the clock stops: 73 years that objects were in a pool.
-const endOfTime = math.MaxInt64 / 4
+// step is what a new time moves the clock by. Uses at one time stay close beside
+// those at different times.
+const step = 1 << 10
 
-// sameUse is the age, of the clock, up to which uses in a row count as one:
-// owners may note several for one request.
-const sameUse = 8
+// longest is the longest time that is reckoned with.
+const longest = math.MaxInt64 / 4
 
 // NewDefault is eviction by what is likely to be saved per byte and time. It has
 // nothing to set.
@@ -84,9 +87,11 @@ const sameUse = 8
 // for all that waits, and dead kinds leave before live ones of any age. Objects
 // that return with the Key of an evicted one keep their count of uses.
 //
-// Old observations fade over some uses per object held. Only how the passed-in
-// times follow one another matters, not their unit: a clock that stands still
-// leaves ages in uses, one that steps back stands still.
+// Old observations fade over some uses per object held. Ages are in moments, of
+// which each passed-in time that differs from the one before begins another: how
+// much later it is does not matter, so that a pool forgets nothing while nobody
+// uses it, and nothing changes with the speed of a clock. Uses of an object at
+// one moment count as one. A clock that always stands still leaves ages in uses.
 //
 // Calls are O(log n) amortised: a use lets some ten objects grow into the next
 // age, each a step in a heap, and every eighth one reckons the indices of a class
@@ -109,7 +114,7 @@ func (l *learned) Insert(id ID, it Item, now time.Time) {
 	l.advance(now)
 	i := l.place()
 	l.at[id] = i
-	l.objects[i] = object{id: id, key: it.Key, density: it.density(), used: l.clock, born: l.clock, pos: outside,
+	l.objects[i] = object{id: id, key: it.Key, density: it.density(), used: l.clock, born: l.clock, parent: outside, pos: outside,
 		visits: l.past.take(it.Key)}
 	l.ages.add(l.objects, i)
 	l.adopt(i, it.Extends)
@@ -127,14 +132,16 @@ func (l *learned) place() int32 {
 	return int32(len(l.objects) - 1)
 }
 
-// adopt notes what an object extends.
+// adopt notes what an object extends. What is not held is nothing: should it come
+// later, the owner says so by Update.
 func (l *learned) adopt(i int32, parent ID) {
 	x := &l.objects[i]
-	x.parent = parent
 	p, held := l.at[parent]
 	if parent == 0 || !held || p == i {
+		x.parent = outside
 		return
 	}
+	x.parent, x.since = p, l.objects[p].born
 	switch {
 	case l.objects[p].born > x.born:
 		x.marks |= split
@@ -164,8 +171,8 @@ func (l *learned) Update(id ID, it Item) {
 	}
 	x := &l.objects[i]
 	x.key = it.Key
-	if it.Extends != x.parent {
-		l.leave(x.parent)
+	if !l.extends(x, it.Extends) {
+		l.leave(x)
 		l.adopt(i, it.Extends)
 		l.reclass(i)
 	}
@@ -175,22 +182,33 @@ func (l *learned) Update(id ID, it Item) {
 	}
 }
 
-// leave notes that something no longer extends an object.
-func (l *learned) leave(parent ID) {
-	if p, held := l.at[parent]; held && parent != 0 {
+// extends reports whether an object is counted as one that extends another.
+func (l *learned) extends(x *object, parent ID) bool {
+	p, held := l.at[parent]
+	if parent == 0 || !held {
+		return x.parent == outside
+	}
+	return x.parent == p && x.since == l.objects[p].born
+}
+
+// leave notes that an object no longer extends anything. What it extended may be
+// gone, and something else in its place.
+func (l *learned) leave(x *object) {
+	if p := x.parent; p != outside && l.objects[p].born == x.since {
 		l.count(p, -1)
 	}
+	x.parent = outside
 }
 
 func (l *learned) Touch(id ID, now time.Time) {
 	i, held := l.at[id]
-	if !held || i == l.ages.youngest && !now.After(l.now) {
+	if !held || i == l.ages.youngest && now.Equal(l.now) {
 		return // the use before was of the same object
 	}
 	l.advance(now)
 	x := &l.objects[i]
 	listed := x.pos != outside
-	again := l.clock-x.used > sameUse
+	again := !l.moved || x.used <= l.moment || l.clock-x.used > step
 	if again {
 		l.chances.hit(x)
 	}
@@ -229,7 +247,7 @@ func (l *learned) Remove(id ID) {
 		l.past.note(x.key, x.visits, len(l.at))
 		l.named = victim{}
 	}
-	l.leave(x.parent)
+	l.leave(x)
 	l.exit(i)
 	l.ages.remove(l.objects, i)
 	delete(l.at, id)
@@ -239,12 +257,11 @@ func (l *learned) Remove(id ID) {
 
 // advance brings the clock to a use now, and objects to the cells of their ages.
 func (l *learned) advance(now time.Time) {
-	if l.begun && now.After(l.now) {
-		l.clock += min(int64(now.Sub(l.now)), max(0, endOfTime-l.clock))
+	if l.begun && !now.Equal(l.now) {
+		l.clock += step
+		l.moment, l.moved = l.clock, true
 	}
-	if !l.begun || now.After(l.now) {
-		l.begun, l.now = true, now
-	}
+	l.begun, l.now = true, now
 	l.clock++
 	l.ages.advance(l.objects, l.clock, l.grow)
 	l.uses++
@@ -252,7 +269,7 @@ func (l *learned) advance(now time.Time) {
 		// The time of the last uses is that of one use for each object, in parts.
 		l.span += (float64(l.clock-l.learnt)*float64(len(l.at))/learnEvery - l.span) / 16
 		l.learnt = l.clock
-		l.ages.raise(l.objects, int64(min(l.span, endOfTime)), l.grow)
+		l.ages.raise(l.objects, int64(min(l.span, longest)), l.grow)
 		l.chances.learn(l.clock, int(l.ages.floor), len(l.at))
 	}
 }

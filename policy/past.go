@@ -10,7 +10,7 @@ type past struct {
 }
 
 type gone struct {
-	key    uint64 // 0 = came back
+	key    uint64 // 0 = came back, or left once more
 	visits uint8
 }
 
@@ -24,9 +24,8 @@ func (p *past) note(key uint64, visits uint8, held int) {
 	if key == 0 {
 		return
 	}
-	if i, ok := p.at[key]; ok {
-		p.ring[i].visits = visits
-		return
+	if i, ok := p.at[key]; ok { // two objects had it
+		p.ring[i] = gone{}
 	}
 	if len(p.ring) < max(held, leastPast) {
 		p.at[key] = int32(len(p.ring))

@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -87,5 +88,35 @@ func TestMarconiAlphaWeighsWorthAgainstRecency(t *testing.T) {
 		if got := evict(t, p); got != c.want {
 			t.Errorf("alpha %v: evicted %d, want %d", c.alpha, got, c.want)
 		}
+	}
+}
+
+func TestOddItemsSpoilNothing(t *testing.T) {
+	for _, name := range []string{"gdsf", "marconi", "default"} {
+		t.Run(name, func(t *testing.T) {
+			newPolicy, _ := policy.Named(name)
+			p := newPolicy()
+			for i, it := range []policy.Item{
+				{Saved: math.NaN(), Bytes: 1},
+				{Saved: math.Inf(1), Bytes: 1},
+				{Saved: math.Inf(-1), Bytes: 1},
+				{Saved: -1, Bytes: 1, Tokens: 5},
+				{Saved: 1, Bytes: math.MinInt64},
+				{Saved: math.MaxFloat64, Bytes: math.MaxInt64},
+				{Saved: math.SmallestNonzeroFloat64, Bytes: math.MaxInt64},
+				{Tokens: -1},
+			} {
+				p.Insert(policy.ID(i+1), it, epoch)
+			}
+			for p.Len() > 0 {
+				evict(t, p)
+			}
+			for id := policy.ID(100); id < 150; id++ {
+				p.Insert(id, policy.Item{Bytes: 1, Saved: float64(1 + id%7)}, epoch)
+			}
+			if got := evict(t, p); got%7 != 0 {
+				t.Errorf("evicted %d, which saves %d, want one that saves 1", got, 1+got%7)
+			}
+		})
 	}
 }

@@ -8,7 +8,10 @@
 // policy calls it under its own lock.
 package policy
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // ID names an object of the cache. The owner chooses ids and does not reuse one
 // while a policy holds it.
@@ -25,7 +28,9 @@ type Item struct {
 	// Saved is the milliseconds that a hit saves against not having the object in
 	// this pool (computing it again, or reading it from the tier below), against
 	// having what it extends. 0 = unknown: Tokens stand in for it. One pool holds
-	// items that know it or items that do not, else the two are compared.
+	// items that know it or items that do not, else the two are compared. What is
+	// no finite positive number counts as unknown, and a value is cut to
+	// 1e-9..1e15.
 	Saved float64
 	// Extends is the object of this pool that this one begins with and is nearest
 	// to, such as the checkpoint before it: 0 = none. The policy counts by it what
@@ -36,8 +41,8 @@ type Item struct {
 
 // value is what a hit saves, in milliseconds or, where they are unknown, tokens.
 func (it Item) value() float64 {
-	if it.Saved > 0 {
-		return it.Saved
+	if it.Saved > 0 && !math.IsInf(it.Saved, 1) {
+		return min(max(it.Saved, 1e-9), 1e15)
 	}
 	return float64(max(it.Tokens, 1))
 }
