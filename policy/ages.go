@@ -39,9 +39,14 @@ func bucketStart(b int) float64 {
 type ages struct {
 	youngest int32
 	floor    uint8
+	asked    uint8          // where the floor is rising to
 	end      [buckets]int32 // the oldest object of each bucket, outside = none
 	due      int64          // the clock when the first object outgrows its bucket
 }
+
+// movesPerUse is how many objects may grow older at one use: several times what
+// it takes, so that what came all at once is caught up with soon.
+const movesPerUse = 64
 
 // floorPart is the part of the time of n uses, of n objects, that is one age.
 const floorPart = 16
@@ -95,19 +100,28 @@ func (a *ages) shorten(objects []object, i int32) {
 
 // advance moves the ends to a clock and calls grown for each object whose bucket
 // changes, which must set its age. Oldest buckets go first, so that an object
-// arrives behind none that is younger.
+// arrives behind none that is younger; what is too much for one call goes on in
+// the next.
 func (a *ages) advance(objects []object, clock int64, grown func(i int32, age uint8)) {
 	if clock < a.due {
 		return
 	}
 	a.due = math.MaxInt64
+	moves := 0
 	for b := max(int(a.floor), int(bucketOf(clock))); b >= int(a.floor); b-- {
 		for i := a.end[b]; i != outside; i = a.end[b] {
+			// The age may be lower when the floor sank since the object came.
 			age := max(a.floor, bucketOf(clock-objects[i].used))
-			if int(age) <= b { // lower when the floor sank since it came
-
+			if b < int(a.asked) {
+				age = max(age, uint8(b)+1)
+			}
+			if int(age) <= b {
 				a.due = min(a.due, a.outgrows(objects[i].used, b))
 				break
+			}
+			if moves++; moves > movesPerUse {
+				a.due = clock
+				return
 			}
 			a.shorten(objects, i)
 			grown(i, age)
@@ -117,25 +131,20 @@ func (a *ages) advance(objects []object, clock int64, grown func(i int32, age ui
 			}
 		}
 	}
+	if a.floor < a.asked { // nothing is left there
+		a.floor++
+		a.due = clock
+	}
 }
 
-// raise sets the floor to what a span of time asks for, unless it is near.
-func (a *ages) raise(objects []object, span int64, grown func(i int32, age uint8)) {
+// raise sets the floor to what a span of time asks for, unless it is near. It
+// sinks at once and rises as advance comes to it.
+func (a *ages) raise(span int64) {
 	floor := bucketOf(span / floorPart)
-	if floor <= a.floor+2*perOctave && a.floor <= floor+2*perOctave {
+	if floor <= a.asked+2*perOctave && a.asked <= floor+2*perOctave {
 		return
 	}
-	last := a.floor
-	a.floor = floor
-	for b := int(floor) - 1; b >= int(last); b-- {
-		for i := a.end[b]; i != outside; i = a.end[b] {
-			a.shorten(objects, i)
-			grown(i, floor)
-			if a.end[floor] == outside {
-				a.end[floor] = i
-			}
-		}
-	}
+	a.asked, a.floor = floor, min(floor, a.floor)
 	a.due = 0
 }
 

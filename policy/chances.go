@@ -61,6 +61,9 @@ type cell struct {
 	index         float64 // uses per tick of the clock
 }
 
+// leastHeap is a room of a heap that is not given back.
+const leastHeap = 64
+
 // listing has the density beside the object, so that a heap is put in order
 // without a look at the objects.
 type listing struct {
@@ -288,6 +291,9 @@ func (c *chances) drop(objects []object, i int32) {
 	last := int32(len(a.heap) - 1)
 	moved := a.heap[last]
 	a.heap = a.heap[:last]
+	if cap(a.heap) > max(leastHeap, 4*len(a.heap)) {
+		a.heap = append(make([]listing, 0, 2*len(a.heap)), a.heap...)
+	}
 	objects[i].pos = outside
 	if pos != last {
 		a.heap[pos] = moved

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -142,4 +143,80 @@ func TestKidsAreThoseThatAreHeld(t *testing.T) {
 	kids(4, 0)
 	l.Insert(5, Item{Bytes: 1, Extends: 5}, now)
 	kids(5, 0)
+}
+
+// What came all at one time grows older together, but not at one use.
+func TestUsesMoveABoundedNumberOfObjects(t *testing.T) {
+	l := NewDefault().(*learned)
+	now := time.Unix(1e9, 0)
+	for id := ID(1); id <= 5000; id++ {
+		l.Insert(id, Item{Bytes: 1}, now)
+	}
+	ages := make([]uint8, len(l.objects))
+	most, late := 0, 0
+	for use := range 2000 {
+		for i, x := range l.objects {
+			ages[i] = x.age
+		}
+		now = now.Add(time.Hour)
+		l.Touch(ID(1+use%100), now)
+		moved := 0
+		for i, x := range l.objects {
+			if x.age != ages[i] {
+				moved++
+			}
+		}
+		most = max(most, moved)
+		if l.ages.due <= l.clock {
+			late++
+		}
+	}
+	if most > movesPerUse+1 { // and the one that is used
+		t.Errorf("%d objects moved at one use, want at most %d", most, movesPerUse+1)
+	}
+	if most < movesPerUse || late == 0 {
+		t.Errorf("at most %d objects moved at one use and %d uses were late: the limit was not tried", most, late)
+	}
+	for range 500 {
+		now = now.Add(time.Hour)
+		l.Touch(1, now)
+	}
+	if l.ages.due <= l.clock {
+		t.Errorf("the ages are late by %d", l.clock-l.ages.due)
+	}
+}
+
+func TestMemoryIsThatOfWhatIsHeld(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the race detector takes memory of its own")
+	}
+	const n = 100_000
+	before := heapBytes()
+	l := NewDefault()
+	rng := rand.New(rand.NewPCG(7, 8))
+	now := time.Unix(1e9, 0)
+	for id := ID(1); id <= n; id++ {
+		now = now.Add(time.Second)
+		l.Insert(id, Item{Bytes: 1, Saved: rng.Float64()}, now)
+	}
+	filled := heapBytes()
+	for i := range 10 * n {
+		if i%n == 0 {
+			now = now.Add(time.Hour)
+		}
+		now = now.Add(time.Second)
+		l.Touch(1+ID(rng.Int64N(n)), now)
+	}
+	t.Logf("%.0f bytes an object after they came, %.0f after ten uses of each", (filled-before)/n, (heapBytes()-before)/n)
+	if each := (heapBytes() - before) / n; each > 200 {
+		t.Errorf("%.0f bytes an object, want 200", each)
+	}
+	runtime.KeepAlive(l)
+}
+
+func heapBytes() float64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc)
 }

@@ -93,8 +93,8 @@ const longest = math.MaxInt64 / 4
 // uses it, and nothing changes with the speed of a clock. Uses of an object at
 // one moment count as one. A clock that always stands still leaves ages in uses.
 //
-// Calls are O(log n) amortised: a use lets some ten objects grow into the next
-// age, each a step in a heap, and every eighth one reckons the indices of a class
+// Calls are O(log n): a use lets some ten objects grow into the next age, 64 at
+// most, each a step in a heap, and every eighth one reckons the indices of a class
 // anew, some 2 µs. Victim looks at the top of every occupied cell, a few hundred
 // of at most 4,998. It takes 140 bytes an object, 65 for the memory of an
 // evicted one, of which there are no more than objects held or 1,024, and 8 KB
@@ -269,7 +269,7 @@ func (l *learned) advance(now time.Time) {
 		// The time of the last uses is that of one use for each object, in parts.
 		l.span += (float64(l.clock-l.learnt)*float64(len(l.at))/learnEvery - l.span) / 16
 		l.learnt = l.clock
-		l.ages.raise(l.objects, int64(min(l.span, longest)), l.grow)
+		l.ages.raise(int64(min(l.span, longest)))
 		l.chances.learn(l.clock, int(l.ages.floor), len(l.at))
 	}
 }
