@@ -7,16 +7,20 @@ import (
 	"github.com/spliced-kv/spliced/tiering"
 )
 
-// longAdvise is how many token ids the reader looks at itself: some 100 µs of
-// copying and of walking through the tree of prompts.
-const longAdvise = 16 << 10
+// longAdvise is how many token ids the reader looks at itself, and longChoice how
+// many positions it chooses from or segments it judges: some 100 µs of copying and
+// of walking through the tree of prompts. What is more is a job.
+const (
+	longAdvise = 16 << 10
+	longChoice = 64
+)
 
 func (t *task) adviseIsLong() (bool, error) {
 	m := &t.scratch.advise
 	if err := m.Decode(t.body); err != nil {
 		return false, err
 	}
-	return m.Tokens > longAdvise, nil
+	return m.Tokens > longAdvise || max(len(m.Cuts), len(m.SegmentBegin), int(min(m.MaxCheckpoints, 1<<16))) > longChoice, nil
 }
 
 // advise copies the prompt out of staging, since its writer may still write, and

@@ -91,8 +91,9 @@ const MaxPositions = 1024
 // Advise answers what to use and what to store for a prompt, from what this
 // tenant's prompts of this profile looked like so far and from what computing
 // and loading have been measured to take. It does no I/O and never waits for the
-// store's lock; its own it holds for two walks through the tree of prompts. An
-// answer is a guess about what comes: nothing depends on its being right.
+// store's lock; its own it holds for a few walks along a prompt, each bounded by
+// its tokens and by pathMost nodes. An answer is a guess about what comes: nothing
+// depends on its being right.
 func (s *Store) Advise(q *AdviseQuery, dst *Advice) error {
 	p, err := s.profile(q.Profile)
 	if err != nil {
@@ -269,7 +270,6 @@ func unique(list []candidate) []candidate {
 	kept := list[:0]
 	for _, c := range list {
 		if n := len(kept); n > 0 && kept[n-1].at == c.at {
-			kept[n-1].seen = max(kept[n-1].seen, c.seen)
 			kept[n-1].likely = max(kept[n-1].likely, c.likely)
 			continue
 		}

@@ -7,7 +7,8 @@ import "github.com/spliced-kv/spliced/policy/cost"
 type AdviceStats struct {
 	Asked       uint64 // advices given
 	Recorded    uint64 // prompts put into the tree
-	NotRecorded uint64 // left out, since making room would have taken too long
+	NotRecorded uint64 // left out, since it or making room would have taken too long
+	Steps       uint64 // from node to node of the tree, while others wait
 	Dropped     uint64 // nodes that left the tree
 	Tokens      uint64 // of the prompts asked about
 	SeenTokens  uint64 // of those, seen before
@@ -64,6 +65,7 @@ func (c *AdviceStats) Each(f func(name string, value uint64)) {
 	f("advice_asked", c.Asked)
 	f("advice_recorded", c.Recorded)
 	f("advice_not_recorded", c.NotRecorded)
+	f("advice_steps", c.Steps)
 	f("advice_tokens", c.Tokens)
 	f("advice_seen_tokens", c.SeenTokens)
 	for why := WhyBranch; why < whys; why++ {

@@ -1,8 +1,6 @@
 package tiering
 
 import (
-	"slices"
-
 	"github.com/spliced-kv/spliced/policy/checkpoint"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/radix"
@@ -18,6 +16,7 @@ type adviseWork struct {
 
 	choice     cost.Choice
 	path       radix.Path
+	nodes      []radix.Node // of the path, where positions are marked
 	seen       int
 	shares     [origins]float64 // of what comes back
 	placed     []checkpoint.Position
@@ -82,7 +81,7 @@ func (a *advisor) look(w *adviseWork, q *AdviseQuery) {
 	defer a.mu.Unlock()
 	sc := a.openScopeLocked(scopeKey{q.Profile, q.Tenant})
 	w.symbols[0] = sc.symbol
-	w.path = a.mu.tree.Match(w.symbols)
+	a.matchLocked(w)
 	w.seen = max(0, w.path.Matched-1)
 	a.stepsLocked(w, q.passed())
 	for o := originBranch; o < origins; o++ {
@@ -138,8 +137,7 @@ func (a *advisor) settle(w *adviseWork, q *AdviseQuery) {
 	a.mu.Lock()
 	sc := a.openScopeLocked(scopeKey{q.Profile, q.Tenant})
 	w.symbols[0] = sc.symbol
-	if q.Record && a.roomLocked(len(q.Tokens), len(w.marks)) {
-		w.path = a.mu.tree.Match(w.symbols)
+	if q.Record && a.roomLocked(len(q.Tokens), len(w.marks)) && a.matchLocked(w) {
 		own := a.ownLocked(w, q)
 		if own == 0 {
 			sc.planner.Request(a.hitLocked(w.path, q.Cuts))
@@ -190,7 +188,7 @@ func (a *advisor) ownLocked(w *adviseWork, q *AdviseQuery) int {
 	if q.Output == 0 {
 		return 0
 	}
-	for n := w.path.Node; n != radix.Root && a.depthLocked(n) >= own; n = a.mu.tree.Parent(n) {
+	for n := w.path.Node; n != radix.Root && a.depthLocked(n) >= own; n = a.upLocked(n) {
 		if a.depthLocked(n) == own {
 			return own
 		}
@@ -206,7 +204,7 @@ func (a *advisor) stepsLocked(w *adviseWork, base int) {
 	if p.Into != radix.None {
 		w.steps = append(w.steps, step{p.Matched - 1, a.valueLocked(p.Into).count(), leaves})
 	}
-	for n := p.Node; n != radix.Root && a.depthLocked(n) > base; n = t.Parent(n) {
+	for n := p.Node; n != radix.Root && a.depthLocked(n) > base; n = a.upLocked(n) {
 		kids := t.Children(n)
 		if n == p.Node && p.Into == radix.None && leaves {
 			kids++
@@ -215,14 +213,20 @@ func (a *advisor) stepsLocked(w *adviseWork, base int) {
 	}
 }
 
-// countAt is how many prompts had the first at tokens of this one.
-func (w *adviseWork) countAt(at int) uint32 {
-	for _, s := range slices.Backward(w.steps) {
-		if s.end >= at {
-			return s.count
+// count tells of each candidate how many prompts had all before it: those of the
+// nearest step that is as deep.
+func (w *adviseWork) count() {
+	next := len(w.steps) - 1 // the shallowest
+	for i := range w.candidates {
+		c := &w.candidates[i]
+		for next >= 0 && w.steps[next].end < c.at {
+			next--
 		}
+		if next < 0 {
+			return
+		}
+		c.seen = w.steps[next].count
 	}
-	return 0
 }
 
 // collect lists the candidates behind the prefix, ascending: where prompts part,
@@ -234,7 +238,7 @@ func (w *adviseWork) collect(q *AdviseQuery) {
 	add := func(at int, why Why, likely float64) {
 		if at -= at % block; at > q.passed() {
 			c := originOf(why, q.Output)
-			w.candidates = append(w.candidates, candidate{at, why, c, w.countAt(at), max(likely, w.shares[c])})
+			w.candidates = append(w.candidates, candidate{at: at, why: why, origin: c, likely: max(likely, w.shares[c])})
 		}
 	}
 	below := uint32(0) // of the step after this one on the path
@@ -254,6 +258,7 @@ func (w *adviseWork) collect(q *AdviseQuery) {
 	}
 	add(len(q.Tokens), WhyLast, 0)
 	w.candidates = unique(w.candidates)
+	w.count()
 }
 
 // pick keeps the candidates that together leave the least to compute again, each

@@ -132,6 +132,46 @@ func (a *advisor) openScopeLocked(key scopeKey) *scope {
 	return sc
 }
 
+// pathMost is how many nodes a prompt may pass that is recorded, and matchSymbols
+// how many symbols are followed between two looks at that. Together they bound every
+// walk along a prompt, whatever shape earlier prompts have given to the tree: some
+// 100 µs. A conversation adds a few nodes a turn.
+const (
+	pathMost     = 1 << 12
+	matchSymbols = 1 << 10
+)
+
+// matchLocked follows a prompt from the root and reports whether it came to the end
+// of it, or of what is known; else it has passed too many nodes, and the rest of it
+// is taken for new.
+func (a *advisor) matchLocked(w *adviseWork) (whole bool) {
+	t := a.mu.tree
+	w.path = radix.Path{Into: radix.None}
+	for n := 0; n < len(w.symbols); {
+		if w.path.Depth >= pathMost {
+			return false
+		}
+		n += matchSymbols
+		if w.path.Into != radix.None {
+			n = t.End(w.path.Into) // the edge is compared again, so once more at most
+		}
+		n = min(n, len(w.symbols))
+		before := w.path.Depth
+		w.path = t.Extend(w.path, w.symbols[:n])
+		a.mu.counts.Steps += uint64(w.path.Depth - before + 1)
+		if w.path.Matched < n {
+			break
+		}
+	}
+	return true
+}
+
+// upLocked is one step of a walk from a leaf to the root.
+func (a *advisor) upLocked(n radix.Node) radix.Node {
+	a.mu.counts.Steps++
+	return a.mu.tree.Parent(n)
+}
+
 // recordLocked puts a prompt into the tree. marks are the positions of checkpoints
 // that were thought of, ascending. Prompts up to own were counted before, by the
 // same request.
@@ -143,10 +183,8 @@ func (a *advisor) recordLocked(sc *scope, w *adviseWork, own int) {
 	if in.Branch != radix.None {
 		a.setLocked(in.Branch, a.valueLocked(w.path.Into).unmarked())
 	}
-	for i := range w.marks {
-		a.markLocked(sc, in.Leaf, &w.marks[i], w.symbols)
-	}
-	for n := in.Leaf; n != radix.Root && a.depthLocked(n) > own; n = t.Parent(n) {
+	a.marksLocked(sc, in.Leaf, w)
+	for n := in.Leaf; n != radix.Root && a.depthLocked(n) > own; n = a.upLocked(n) {
 		a.setLocked(n, a.valueLocked(n).passed())
 	}
 	a.mu.counts.Recorded++
@@ -155,7 +193,7 @@ func (a *advisor) recordLocked(sc *scope, w *adviseWork, own int) {
 // returnedLocked counts the deepest advised checkpoint that a prompt comes back
 // to, once for each. Only the deepest one would have served it.
 func (a *advisor) returnedLocked(sc *scope, p radix.Path, own int) {
-	for n := p.Node; n != radix.Root && a.depthLocked(n) > own; n = a.mu.tree.Parent(n) {
+	for n := p.Node; n != radix.Root && a.depthLocked(n) > own; n = a.upLocked(n) {
 		v := a.valueLocked(n)
 		if v.mark() == originNone {
 			continue
@@ -168,22 +206,34 @@ func (a *advisor) returnedLocked(sc *scope, p radix.Path, own int) {
 	}
 }
 
-// markLocked makes sure that there is a node at a position above leaf and notes
-// what was advised there.
-func (a *advisor) markLocked(sc *scope, leaf radix.Node, m *mark, symbols []uint32) {
-	t, end := a.mu.tree, m.at+1
-	n := leaf
-	for t.Begin(n) >= end {
-		n = t.Parent(n)
+// marksLocked makes sure that there is a node above leaf at each position and notes
+// what was advised there. It goes down, since splitting an edge takes time in the
+// length of its front.
+func (a *advisor) marksLocked(sc *scope, leaf radix.Node, w *adviseWork) {
+	if len(w.marks) == 0 {
+		return
 	}
-	if up := t.Parent(n); t.End(n) > end {
-		v := a.valueLocked(n).unmarked()
-		n = t.InsertAt(radix.Path{Node: up, End: t.End(up), Matched: end, Into: n}, symbols[:end]).Branch
-		a.setLocked(n, v)
+	t := a.mu.tree
+	w.nodes = w.nodes[:0]
+	for n := leaf; n != radix.Root && t.End(n) > w.marks[0].at; n = a.upLocked(n) {
+		w.nodes = append(w.nodes, n)
 	}
-	if v := a.valueLocked(n); v.mark() == originNone {
-		a.setLocked(n, v.marked(m.origin))
-		sc.returns[m.origin].advised()
+	next := len(w.nodes) - 1
+	for i := range w.marks {
+		end := w.marks[i].at + 1
+		for t.End(w.nodes[next]) < end {
+			next--
+		}
+		n := w.nodes[next]
+		if up := t.Parent(n); t.End(n) > end {
+			v := a.valueLocked(n).unmarked()
+			n = t.InsertAt(radix.Path{Node: up, End: t.End(up), Matched: end, Into: n}, w.symbols[:end]).Branch
+			a.setLocked(n, v)
+		}
+		if v := a.valueLocked(n); v.mark() == originNone {
+			a.setLocked(n, v.marked(w.marks[i].origin))
+			sc.returns[w.marks[i].origin].advised()
+		}
 	}
 }
 

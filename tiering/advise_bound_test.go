@@ -1,0 +1,88 @@
+package tiering
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// every lists n cuts, a step apart.
+func every(from, step, n, limit int) []uint32 {
+	var cuts []uint32
+	for at := from; len(cuts) < n && at <= limit; at += step {
+		cuts = append(cuts, uint32(at))
+	}
+	return cuts
+}
+
+// stepsOf is how far an advice walks while others wait.
+func (b *bench) stepsOf(q AdviseQuery) uint64 {
+	b.Helper()
+	before := b.AdviceStats().Steps
+	b.serve(q)
+	return b.AdviceStats().Steps - before
+}
+
+// walks is how often an advice goes along a path at most: twice down, and up to list
+// it, to count who comes back, to know its own prompt, to mark and to count.
+const walks = 7
+
+// TestMarksOfAPromptTakeOneWalk names many positions near the front of a prompt that
+// has many nodes behind them.
+func TestMarksOfAPromptTakeOneWalk(t *testing.T) {
+	const length = 1 << 16
+	b := newBench(t, talker(), wholeTree)
+	prompt := promptOf(t, "long:65536")
+	for turn := range 3 {
+		b.serve(AdviseQuery{Tokens: prompt, Cuts: every(20_000+turn, 40, MaxPositions, length), MaxCheckpoints: MaxPositions})
+	}
+	depth := b.AdviceStats().Nodes
+	if depth < 3*1000 {
+		t.Fatalf("%d nodes are no deep path", depth)
+	}
+	got := b.stepsOf(AdviseQuery{Tokens: prompt, Cuts: every(1, 1, 1000, length), MaxCheckpoints: MaxPositions})
+	if limit := uint64(walks*depth + 2*MaxPositions); got > limit {
+		t.Errorf("%d steps for 1000 marks before %d nodes, most %d", got, depth, limit)
+	}
+}
+
+// TestNoPromptMakesAdviceWalkFar lets a client make a path as deep as it can.
+func TestNoPromptMakesAdviceWalkFar(t *testing.T) {
+	const length = 1 << 16
+	b := newBench(t, talker(), wholeTree)
+	prompt := promptOf(t, "long:65536")
+	for turn := range 40 {
+		q := AdviseQuery{Tokens: prompt, Cuts: every(1+turn, 61, MaxPositions, length), MaxCheckpoints: MaxPositions}
+		if got := b.stepsOf(q); got > walks*(pathMost+matchSymbols+MaxPositions) {
+			t.Fatalf("turn %d: %d steps, in %d walks", turn, got, walks)
+		}
+	}
+	s := b.AdviceStats()
+	if s.NotRecorded == 0 || s.Nodes > pathMost+2*MaxPositions {
+		t.Errorf("%d nodes on one path, %d prompts left out", s.Nodes, s.NotRecorded)
+	}
+	b.checkTree()
+}
+
+// TestAMatchInPiecesIsThatInOne has edges and prompts that end around the places
+// where a match looks up.
+func TestAMatchInPiecesIsThatInOne(t *testing.T) {
+	const seed = 34
+	b := newBench(t, talker(), wholeTree)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	a := b.advice
+	for turn := range 300 {
+		prompt := promptOf(t, "front:5000")[:1+rng.IntN(5000)]
+		for range rng.IntN(3000) {
+			prompt = append(prompt, rng.Uint32N(2))
+		}
+		b.serve(AdviseQuery{Tokens: prompt})
+		a.mu.Lock()
+		w := &adviseWork{symbols: append([]uint32{1}, prompt[:rng.IntN(len(prompt))]...)}
+		w.symbols = append(w.symbols, rng.Uint32N(3))
+		whole, want := a.matchLocked(w), a.mu.tree.Match(w.symbols)
+		a.mu.Unlock()
+		if !whole || w.path != want {
+			t.Fatalf("seed %d turn %d: %+v, want %+v", seed, turn, w.path, want)
+		}
+	}
+}
