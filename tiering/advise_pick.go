@@ -60,7 +60,7 @@ func (a *advisor) open(q *AdviseQuery) *adviseWork {
 	w.contents = w.contents[:0]
 	for i := range q.Segments {
 		g := &q.Segments[i]
-		w.contents = append(w.contents, contentHash(0, q.Tokens[g.Begin:g.Begin+g.Tokens]))
+		w.contents = append(w.contents, a.contents.id(scopeKey{q.Profile, q.Tenant}, q.Tokens[g.Begin:g.Begin+g.Tokens]))
 	}
 	return w
 }
@@ -333,7 +333,6 @@ func (w *adviseWork) judgeSegments(q *AdviseQuery) {
 func (a *advisor) sightLocked(w *adviseWork, q *AdviseQuery, sc *scope) {
 	w.sights = w.sights[:0]
 	for _, content := range w.contents {
-		content ^= uint64(sc.symbol) * 0x9e3779b97f4a7c15
 		before := a.mu.sights.count(content)
 		w.sights = append(w.sights, before)
 		if !q.Record {

@@ -1,5 +1,10 @@
 package tiering
 
+import (
+	"encoding/binary"
+	"hash/maphash"
+)
+
 // origin is a kind of thing that is stored in the hope that it is asked for again.
 type origin uint8
 
@@ -81,13 +86,26 @@ func (s *sightings) add(content uint64) {
 	s.young[content] = n
 }
 
-// contentHash names a run of token ids. Contents that collide take each other's
-// count, which makes an advice worse and nothing wrong.
-func contentHash(seed uint32, tokens []uint32) uint64 {
-	h := uint64(seed)*0x9e3779b97f4a7c15 + uint64(len(tokens))
+// contentIDs names runs of token ids of one scope. Its seed is of this process and
+// never told: a tenant who could make two contents of one name, or know another's,
+// would learn from advice what others serve.
+type contentIDs struct{ seed maphash.Seed }
+
+// id names a content. Those that collide take each other's count, which makes an
+// advice worse and nothing wrong.
+func (c contentIDs) id(of scopeKey, tokens []uint32) uint64 {
+	var h maphash.Hash
+	h.SetSeed(c.seed)
+	var piece [1 << 10]byte
+	b := binary.LittleEndian.AppendUint32(piece[:0], uint32(of.profile))
+	b = binary.LittleEndian.AppendUint32(b, uint32(of.tenant))
 	for _, id := range tokens {
-		h = (h ^ uint64(id)) * 0xff51afd7ed558ccd
-		h ^= h >> 32
+		if len(b) == len(piece) {
+			h.Write(b)
+			b = piece[:0]
+		}
+		b = binary.LittleEndian.AppendUint32(b, id)
 	}
-	return h
+	h.Write(b)
+	return h.Sum64()
 }

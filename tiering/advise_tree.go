@@ -1,6 +1,7 @@
 package tiering
 
 import (
+	"hash/maphash"
 	"sync"
 
 	"github.com/spliced-kv/spliced/policy/checkpoint"
@@ -21,6 +22,7 @@ type advisor struct {
 	maxBytes    int64
 	checkpoints int
 	solveEvery  int
+	contents    contentIDs
 	wake        chan struct{} // the worker has something to do
 	works       sync.Pool
 
@@ -57,7 +59,7 @@ func newAdvisor(c *Config) *advisor {
 	a := &advisor{
 		maxScopes: c.MaxProfiles * len(c.Tenants),
 		maxNodes:  c.AdviseNodes, maxBytes: c.AdviseBytes, checkpoints: c.AdviseCheckpoints, solveEvery: c.AdviseSolveEvery,
-		wake: make(chan struct{}, 1),
+		contents: contentIDs{maphash.MakeSeed()}, wake: make(chan struct{}, 1),
 	}
 	a.works.New = func() any { return &adviseWork{} }
 	a.mu.tree = radix.New()
