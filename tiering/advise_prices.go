@@ -1,6 +1,8 @@
 package tiering
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,13 +22,26 @@ type CostPriors struct {
 // prices is the cost model of one profile. What it measures is guarded by a lock
 // of its own, under which it may solve for some 100 µs; predictions come from a
 // copy that nobody changes, so that they can be had under the store's lock.
+//
+// How long a prefill takes is what tenants say, and it prices the objects of them
+// all: each has a fit of its own, and what holds is the median of them.
 type prices struct {
 	latest atomic.Pointer[cost.Model]
 
-	mu    sync.Mutex
-	model *cost.Model
-	jobs  int // measured
+	mu      sync.Mutex
+	model   *cost.Model // of links; its prefill is the prior
+	fits    map[TenantID]*cost.Fit
+	prefill cost.Prefill
+	jobs    int // measured
 }
+
+// claimMost is how many times off the prior a prefill may be that one tenant of
+// several has measured and no other. It is wide, since a prior may be a guess: from
+// 1,250 to 320,000 tokens a second around the default.
+const claimMost = 16
+
+// claimTokens is the length of prompt by which fits are compared.
+const claimTokens = 4096
 
 // now is the present predictions. They are read only: nothing may be measured
 // with what now returns.
@@ -42,33 +57,69 @@ func (p *prices) open(of *profile.Profile, c CostPriors) {
 	if c.DiskBytesPerSecond > 0 {
 		p.model.SetLink(cost.JobLoadDisk, cost.Bandwidth(p.model.Link(cost.JobLoadDisk).Fixed, c.DiskBytesPerSecond))
 	}
+	p.fits, p.prefill = map[TenantID]*cost.Fit{}, p.model.Prefill()
 	p.renewLocked()
 }
 
 // renewLocked publishes what was measured as the priors of a model of its own.
 func (p *prices) renewLocked() {
-	m := cost.New(cost.Options{Shape: p.model.Shape, Prefill: p.model.Prefill()})
+	m := cost.New(cost.Options{Shape: p.model.Shape, Prefill: p.prefill})
 	for j := cost.JobLoadHBM; j <= cost.JobPublish; j++ {
 		m.SetLink(j, p.model.Link(j))
 	}
 	p.latest.Store(m)
 }
 
-// computed takes prefills that an engine measured and answers how many of them
-// made sense.
-func (p *prices) computed(samples []cost.Sample) int {
+// computed takes prefills that the engines of one tenant measured and answers how
+// many of them made sense. alone: there is no other tenant.
+func (p *prices) computed(from TenantID, samples []cost.Sample, alone bool) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	fit := p.fits[from]
+	if fit == nil {
+		fit = cost.NewFit(p.model.Prefill())
+	}
 	taken := 0
 	for _, s := range samples {
-		if p.model.Measured(s) {
+		if fit.Add(s) {
 			taken++
 		}
 	}
 	if taken > 0 {
+		p.fits[from] = fit
+		p.prefill = p.agreedLocked(alone)
 		p.renewLocked()
 	}
 	return taken
+}
+
+// agreedLocked is the median of what tenants have measured. The prior has a vote
+// where their number is even, so that none of two decides; what one alone says is
+// held to claimMost.
+func (p *prices) agreedLocked(alone bool) cost.Prefill {
+	prior := p.model.Prefill()
+	votes := make([]cost.Prefill, 0, len(p.fits)+1)
+	for _, fit := range p.fits {
+		votes = append(votes, fit.Prefill())
+	}
+	if len(votes) == 1 && !alone {
+		return claimed(votes[0], prior)
+	}
+	if len(votes)%2 == 0 {
+		votes = append(votes, prior)
+	}
+	slices.SortFunc(votes, func(a, b cost.Prefill) int { return cmp.Compare(a.Millis(0, claimTokens), b.Millis(0, claimTokens)) })
+	return votes[len(votes)/2]
+}
+
+// claimed is a fit brought within claimMost of the prior.
+func claimed(fit, prior cost.Prefill) cost.Prefill {
+	ratio := fit.Millis(0, claimTokens) / prior.Millis(0, claimTokens)
+	by := min(max(ratio, 1.0/claimMost), claimMost) / ratio
+	if by == 1 {
+		return fit
+	}
+	return cost.Prefill{Fixed: fit.Fixed * by, PerToken: fit.PerToken * by, PerTokenSquared: fit.PerTokenSquared * by}
 }
 
 // renewEvery is how many jobs go by between two copies: a job takes long enough
@@ -113,5 +164,9 @@ func millis(d time.Duration) float64 { return d.Seconds() * 1e3 }
 func (p *prices) prefillSamples() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.model.PrefillSamples()
+	n := 0
+	for _, fit := range p.fits {
+		n += fit.Samples()
+	}
+	return n
 }
