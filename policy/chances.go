@@ -58,7 +58,8 @@ type cell struct {
 	since int64 // exposed holds the time up to here
 	// hits are uses and exposed is objects times ticks, both faded.
 	hits, exposed float64
-	index         float64 // uses per tick of the clock
+	index, worth  float64 // uses per tick of the clock, and its logarithm
+	dense, spread float64 // of all held, the sum of density and of its square
 }
 
 // leastHeap is a room of a heap that is not given back.
@@ -80,6 +81,7 @@ type chances struct {
 	floor    int          // no age is lower
 	known    int          // all ages are lower
 	general  rates
+	lean     lean
 	ofKind   [kinds]rates
 }
 
@@ -107,6 +109,11 @@ func (c *chances) join(x *object, clock int64, by int32) {
 	a := c.cell(x)
 	a.flush(clock)
 	a.held += by
+	a.dense += float64(by) * x.density
+	a.spread += float64(by) * x.density * x.density
+	if a.held == 0 {
+		a.dense, a.spread = 0, 0 // without what rounding left
+	}
 }
 
 func (a *cell) flush(clock int64) {
@@ -114,7 +121,11 @@ func (a *cell) flush(clock int64) {
 	a.since = clock
 }
 
-func (c *chances) hit(x *object) { c.cell(x).hits++ }
+func (c *chances) hit(x *object) {
+	a := c.cell(x)
+	a.hits++
+	c.lean.note(x.density, a.dense/float64(a.held), a.spread/float64(a.held))
+}
 
 // learn looks at one class again after some uses, each class in turn.
 func (c *chances) learn(clock int64, floor, held int) {
@@ -134,11 +145,12 @@ func (c *chances) learn(clock int64, floor, held int) {
 			break
 		}
 	}
+	memory := float64(max(memoryUses, memoryHeld*held)) / learnEvery
+	c.lean.fade(math.Exp(-1 / memory))
 	row := c.rows[c.turn]
 	if row == nil {
 		return
 	}
-	memory := float64(max(memoryUses, memoryHeld*held)) / learnEvery
 	fade := math.Exp(-float64(c.steps-c.faded[c.turn]) / memory)
 	c.faded[c.turn] = c.steps
 	for b := range row[:c.known] {
@@ -242,6 +254,7 @@ func (c *chances) solve(class int) {
 		hull[top] = s
 		top++
 		row[b].index = s.uses / s.time
+		row[b].worth = math.Log(row[b].index)
 	}
 }
 
@@ -308,11 +321,15 @@ func (c *chances) drop(objects []object, i int32) {
 	}
 }
 
-// reweigh restores the order of a heap after an object's density changed.
-func (c *chances) reweigh(objects []object, i int32) {
-	if pos := objects[i].pos; pos != outside {
-		a := c.cell(&objects[i])
-		a.heap[pos].density = objects[i].density
+// reweigh gives an object another density.
+func (c *chances) reweigh(objects []object, i int32, density float64) {
+	x := &objects[i]
+	a := c.cell(x)
+	a.dense += density - x.density
+	a.spread += density*density - x.density*x.density
+	x.density = density
+	if pos := x.pos; pos != outside {
+		a.heap[pos].density = density
 		a.fix(objects, pos)
 	}
 }

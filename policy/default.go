@@ -25,17 +25,18 @@ type learned struct {
 	now    time.Time
 	begun  bool
 	named  victim
+	power  float64  // of the density, for Victim
 	search frontier // scratch of Victim
 }
 
 type object struct {
 	id      ID
 	key     uint64
-	density float64
-	used    int64 // clock; no two objects have the same
-	born    int64 // likewise
-	since   int64 // born of the object at parent that counts this one
-	parent  int32 // what this one extends, outside = nothing that is held
+	density float64 // its logarithm
+	used    int64   // clock; no two objects have the same
+	born    int64   // likewise
+	since   int64   // born of the object at parent that counts this one
+	parent  int32   // what this one extends, outside = nothing that is held
 	kids    int32
 	older   int32 // neighbours in order of use
 	younger int32
@@ -82,10 +83,13 @@ const longest = math.MaxInt64 / 4
 //
 //	index(a) = max_x  P(used before a+x | not before a) / E[time kept until then]
 //
-// and the victim is the object with the lowest index × Saved / Bytes. So what has
-// just been used may leave at once when uses come late and the pool is too small
-// for all that waits, and dead kinds leave before live ones of any age. Objects
-// that return with the Key of an evicted one keep their count of uses.
+// and the victim is the object with the lowest index × (Saved / Bytes)^(1+p). The
+// power p, from -1 to 1, says how much likelier dense objects are used than others
+// of their kind and age (Cox 1972): where they are the less likely the more they
+// would save, only the index is left. So what has just been used may leave at once
+// when uses come late and the pool is too small for all that waits, and dead kinds
+// leave before live ones of any age. Objects that return with the Key of an
+// evicted one keep their count of uses.
 //
 // Old observations fade over some uses per object held. Ages are in moments, of
 // which each passed-in time that differs from the one before begins another: how
@@ -97,7 +101,7 @@ const longest = math.MaxInt64 / 4
 // most, each a step in a heap, and every eighth one reckons the indices of a class
 // anew, some 2 µs. Victim looks at the top of every occupied cell, a few hundred
 // of at most 4,998. It takes 140 bytes an object, 65 for the memory of an
-// evicted one, of which there are no more than objects held or 1,024, and 8 KB
+// evicted one, of which there are no more than objects held or 1,024, and 10 KB
 // for each of at most 42 classes that occur.
 func NewDefault() Eviction {
 	return &learned{at: map[ID]int32{}, ages: newAges(), chances: newChances(), past: newPast()}
@@ -114,7 +118,7 @@ func (l *learned) Insert(id ID, it Item, now time.Time) {
 	l.advance(now)
 	i := l.place()
 	l.at[id] = i
-	l.objects[i] = object{id: id, key: it.Key, density: it.density(), used: l.clock, born: l.clock, parent: outside, pos: outside,
+	l.objects[i] = object{id: id, key: it.Key, density: math.Log(it.density()), used: l.clock, born: l.clock, parent: outside, pos: outside,
 		visits: l.past.take(it.Key)}
 	l.ages.add(l.objects, i)
 	l.adopt(i, it.Extends)
@@ -176,9 +180,8 @@ func (l *learned) Update(id ID, it Item) {
 		l.adopt(i, it.Extends)
 		l.reclass(i)
 	}
-	if d := it.density(); d != x.density {
-		x.density = d
-		l.chances.reweigh(l.objects, i)
+	if d := math.Log(it.density()); d != x.density {
+		l.chances.reweigh(l.objects, i, d)
 	}
 }
 
@@ -317,6 +320,7 @@ func (l *learned) list(i int32) { l.chances.list(l.objects, i) }
 // Victim compares the least dense object of every cell, and goes on into the
 // cells only for what evictable refuses.
 func (l *learned) Victim(evictable func(ID) bool) (ID, bool) {
+	l.power = 1 + l.chances.lean.power()
 	best := candidate{rank: math.Inf(1), used: math.MaxInt64}
 	for _, c := range l.chances.occupied {
 		if x := l.candidate(c, 0); x.before(best) {
@@ -360,5 +364,5 @@ func (l *learned) next(evictable func(ID) bool, first candidate) (ID, bool) {
 
 func (l *learned) candidate(c *cell, pos int32) candidate {
 	x := c.heap[pos]
-	return candidate{rank: c.index * x.density, used: l.objects[x.object].used, cell: c, pos: pos}
+	return candidate{rank: c.worth + l.power*x.density, used: l.objects[x.object].used, cell: c, pos: pos}
 }
