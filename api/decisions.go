@@ -7,20 +7,23 @@ import (
 )
 
 // What was decided about an object. Demoted: it left memory, and the disk has it.
-// Thinned: a checkpoint's states left memory and its rows stayed.
+// Thinned: a checkpoint's states left memory and its rows stayed. Advised and
+// discouraged: an engine was told to store it, or not to; what came of that is a
+// decision of its own.
 const (
-	DecidedAdmitted = "admitted"
-	DecidedRefused  = "refused"
-	DecidedEvicted  = "evicted"
-	DecidedThinned  = "thinned"
-	DecidedDemoted  = "demoted"
-	DecidedDropped  = "dropped"
+	DecidedAdmitted    = "admitted"
+	DecidedRefused     = "refused"
+	DecidedEvicted     = "evicted"
+	DecidedThinned     = "thinned"
+	DecidedDemoted     = "demoted"
+	DecidedDropped     = "dropped"
+	DecidedAdvised     = "advised"
+	DecidedDiscouraged = "discouraged"
 )
 
-var decided = []string{DecidedAdmitted, DecidedRefused, DecidedEvicted, DecidedThinned, DecidedDemoted, DecidedDropped}
+var decided = []string{DecidedAdmitted, DecidedRefused, DecidedEvicted, DecidedThinned, DecidedDemoted, DecidedDropped, DecidedAdvised, DecidedDiscouraged}
 
-// Decision is one choice about an object. Advice is among them: what an engine
-// was told to store, or not to, has no key yet.
+// Decision is one choice about an object. What advice is about has no key yet.
 type Decision struct {
 	At      time.Time `json:"at"`
 	What    string    `json:"what"`          // Decided…

@@ -10,11 +10,11 @@ import (
 // Decisions implements api.Node.
 func (v view) Decisions(q api.DecisionQuery) []api.Decision {
 	var list []api.Decision
-	for _, d := range v.d.store.Decisions(v.d.config.Decisions) {
+	for d := range v.d.store.LastDecisions() {
 		if len(list) == q.Limit {
 			break
 		}
-		if entry := v.decision(&d); q.Match(&entry) {
+		if entry := v.decision(d); q.Match(&entry) {
 			list = append(list, entry)
 		}
 	}
@@ -36,7 +36,7 @@ func (v view) decision(d *tiering.Decision) api.Decision {
 	return entry
 }
 
-var decisionsMade = describe("decisions_total", "Decisions about segments and checkpoints by what was decided and why; advice included.", "decision", "why")
+var decisionsMade = describe("decisions_total", "Decisions about segments and checkpoints by what was decided and why: what happened, and what engines were advised (advised, discouraged).", "decision", "why")
 
 func (m metrics) decisions(s sink) {
 	m.d.store.EachDecision(func(what tiering.What, why tiering.Because, n uint64) {

@@ -123,17 +123,22 @@ func (s *Store) Advise(q *AdviseQuery, dst *Advice) error {
 	return nil
 }
 
+// adviceTold is how many positions and how many segments of one advice can be told
+// afterwards.
+const adviceTold = 4
+
 // noteAdvice puts what was advised for a prompt that is being served among the
-// decisions. What is to be stored has no name yet.
+// decisions, the first few of it to be told. What is to be stored has no name yet.
 func (s *Store) noteAdvice(w *adviseWork, q *AdviseQuery) {
 	d := Decision{At: s.cfg.Now(), Profile: q.Profile, Tenant: q.Tenant, Name: Name{Kind: Exact}}
 	for i := range w.positions {
 		p := &w.positions[i]
 		d.Begin, d.End, d.Bytes = w.begins[i], p.Tokens, w.bytes[i]
-		d.What, d.Why, d.Value = decidedOn(p.Admit), Because(p.Reason), p.Value
-		s.note(d)
+		d.What, d.Why, d.Value = advised(p.Admit), Because(p.Reason), p.Value
+		s.noteSome(i, d)
 	}
 	d.Name = Name{}
+	missing := 0
 	for i := range w.segments {
 		g := &w.segments[i]
 		if g.Reason == cost.ReasonNone {
@@ -141,16 +146,26 @@ func (s *Store) noteAdvice(w *adviseWork, q *AdviseQuery) {
 		}
 		d.Begin, d.End = q.Segments[i].Begin, q.Segments[i].Begin+q.Segments[i].Tokens
 		d.Bytes = w.model.Shape.SegmentTotalBytes(q.Segments[i].Tokens)
-		d.What, d.Why, d.Value = decidedOn(g.Admit), Because(g.Reason), g.Value
-		s.note(d)
+		d.What, d.Why, d.Value = advised(g.Admit), Because(g.Reason), g.Value
+		s.noteSome(missing, d)
+		missing++
 	}
 }
 
-func decidedOn(admit bool) What {
-	if admit {
-		return DecidedAdmit
+// noteSome notes the i-th decision of a kind in one advice.
+func (s *Store) noteSome(i int, d Decision) {
+	if i < adviceTold {
+		s.note(d)
+	} else {
+		s.noteUntold(d.What, d.Why)
 	}
-	return DecidedRefuse
+}
+
+func advised(admit bool) What {
+	if admit {
+		return DecidedAdvise
+	}
+	return DecidedAdviseAgainst
 }
 
 // check holds a query to its bounds: it comes from a client.

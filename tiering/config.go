@@ -70,7 +70,7 @@ type Config struct {
 	MaxProfiles     int // 64
 	MaxChain        int // nodes from the root to a checkpoint; 256
 	MaxDeparted     int // keys whose end is remembered; 65536
-	MaxDecisions    int // that Decisions can tell; 1024
+	MaxDecisions    int // that Decisions can tell, a quarter of them advice; 1024
 
 	Log zerolog.Logger
 

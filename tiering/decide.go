@@ -1,7 +1,9 @@
 package tiering
 
 import (
+	"iter"
 	"math"
+	"sort"
 	"sync"
 	"time"
 
@@ -20,20 +22,24 @@ type Decision struct {
 	End     int
 	Value   float64 // milliseconds that a hit saves for each MiB that it takes, as far as known
 	Bytes   int64   // of memory that came into use, was asked for or was given back
+
+	number uint64 // of all decisions, in their order
 }
 
 // What was decided. The numbers are not on the wire of the local protocol.
 type What uint8
 
-// The decisions. Advice is refused or given before anything is filled, by the
-// cost model; the rest is what happened in memory.
+// The decisions. The first six are what happened in memory; advice is given by the
+// cost model before anything is filled, and nobody has to follow it.
 const (
-	DecidedAdmit  What = iota // lookups find it from now on, or advice is to fill it
-	DecidedRefuse             // there was no room, or advice is not to fill it
-	DecidedEvict              // it left memory, and no tier has it
-	DecidedThin               // its states left memory
-	DecidedDemote             // it left memory, the lower tier has it or is getting it
-	DecidedDrop               // it had to go, whatever its value
+	DecidedAdmit         What = iota // lookups find it from now on
+	DecidedRefuse                    // there was no room
+	DecidedEvict                     // it left memory, and no tier has it
+	DecidedThin                      // its states left memory
+	DecidedDemote                    // it left memory, the lower tier has it or is getting it
+	DecidedDrop                      // it had to go, whatever its value
+	DecidedAdvise                    // an engine was advised to fill it
+	DecidedAdviseAgainst             // an engine was advised not to
 	whats
 )
 
@@ -42,7 +48,7 @@ func (w What) String() string {
 	if w >= whats {
 		return "unknown"
 	}
-	return [...]string{"admitted", "refused", "evicted", "thinned", "demoted", "dropped"}[w]
+	return [...]string{"admitted", "refused", "evicted", "thinned", "demoted", "dropped", "advised", "discouraged"}[w]
 }
 
 // Because is the reason of a decision: a cost.Reason, by its number, or one of the
@@ -85,40 +91,133 @@ func (b Because) String() string {
 	return "no reason"
 }
 
-// decisionLog keeps the last decisions in a ring, and counts them all. It has a
-// lock of its own, taken inside the store's, so that what decides without that
-// can note it as well.
+// decisionLog keeps the last decisions, and counts them all. It has a lock of its
+// own, taken inside the store's, so that what decides without that can note it as
+// well. What clients ask for as often as they like, advice, has a ring of its own,
+// so that it never takes the place of what happened.
 type decisionLog struct {
-	mu    sync.Mutex
-	ring  []Decision // grows up to limit
-	limit int
-	next  int // the oldest, once the ring is full
-	count [whats][256]uint64
+	mu       sync.Mutex
+	happened decisionRing
+	advised  decisionRing
+	made     uint64
+	count    [whats][256]uint64
 }
 
-// note adds a decision. It never waits for more than a copy of the ring.
+// adviceShare of the decisions that can be told is advice.
+const adviceShare = 4
+
+func newDecisionLog(limit int) decisionLog {
+	advice := limit / adviceShare
+	return decisionLog{happened: decisionRing{limit: limit - advice}, advised: decisionRing{limit: advice}}
+}
+
+// decisionRing grows up to its limit.
+type decisionRing struct {
+	list  []Decision
+	limit int
+	next  int // the oldest, once the ring is full
+}
+
+func (r *decisionRing) add(d Decision) {
+	switch {
+	case len(r.list) < r.limit:
+		r.list = append(r.list, d)
+	case r.limit > 0:
+		r.list[r.next] = d
+		r.next = (r.next + 1) % r.limit
+	}
+}
+
+// back is the decision that i others came after.
+func (r *decisionRing) back(i int) *Decision {
+	return &r.list[(r.next+2*len(r.list)-1-i)%len(r.list)]
+}
+
+// after is how many decisions came with that number or after it.
+func (r *decisionRing) after(number uint64) int {
+	return sort.Search(len(r.list), func(i int) bool { return r.back(i).number < number })
+}
+
+func (l *decisionLog) ringOf(w What) *decisionRing {
+	if w >= DecidedAdvise {
+		return &l.advised
+	}
+	return &l.happened
+}
+
+// note adds a decision. It never waits for more than a copy of a page.
 func (s *Store) note(d Decision) {
 	l := &s.decisions
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.count[d.What][d.Why]++
-	if len(l.ring) < l.limit {
-		l.ring = append(l.ring, d)
-		return
+	l.made++
+	d.number = l.made
+	l.ringOf(d.What).add(d)
+}
+
+// noteUntold counts a decision that is one of too many to tell.
+func (s *Store) noteUntold(what What, why Because) {
+	s.decisions.mu.Lock()
+	s.decisions.count[what][why]++
+	s.decisions.mu.Unlock()
+}
+
+// decisionPage is how many decisions are copied at once: what decides waits for
+// no more, however many are asked for.
+const decisionPage = 256
+
+// page appends to dst the last decisions before a number, the newest first, until
+// dst is full.
+func (l *decisionLog) page(before uint64, dst []Decision) []Decision {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	rings := [...]*decisionRing{&l.happened, &l.advised}
+	at := [...]int{l.happened.after(before), l.advised.after(before)}
+	for len(dst) < cap(dst) {
+		var newest *Decision
+		from := 0
+		for i, r := range rings {
+			if at[i] < len(r.list) && (newest == nil || r.back(at[i]).number > newest.number) {
+				newest, from = r.back(at[i]), i
+			}
+		}
+		if newest == nil {
+			break
+		}
+		dst = append(dst, *newest)
+		at[from]++
 	}
-	l.ring[l.next] = d
-	l.next = (l.next + 1) % l.limit
+	return dst
+}
+
+// LastDecisions goes through the decisions that can be told, the newest first. No
+// lock is held meanwhile; those that fall out before it comes to them are left out.
+func (s *Store) LastDecisions() iter.Seq[*Decision] {
+	return func(yield func(*Decision) bool) {
+		page := make([]Decision, 0, decisionPage)
+		for before := uint64(math.MaxUint64); ; before = page[len(page)-1].number {
+			page = s.decisions.page(before, page[:0])
+			for i := range page {
+				if !yield(&page[i]) {
+					return
+				}
+			}
+			if len(page) == 0 {
+				return
+			}
+		}
+	}
 }
 
 // Decisions answers up to n of the last decisions, the newest first.
 func (s *Store) Decisions(n int) []Decision {
-	l := &s.decisions
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n = max(0, min(n, len(l.ring)))
-	out := make([]Decision, n)
-	for i := range out {
-		out[i] = l.ring[(l.next+2*len(l.ring)-1-i)%len(l.ring)]
+	var out []Decision
+	for d := range s.LastDecisions() {
+		if len(out) >= n {
+			break
+		}
+		out = append(out, *d)
 	}
 	return out
 }

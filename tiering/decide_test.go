@@ -61,17 +61,18 @@ func TestDecisionsSayWhyNodesComeAndGo(t *testing.T) {
 }
 
 func TestDecisionsAreBoundedAndCountedByReason(t *testing.T) {
-	b := newBench(t, tiny(1), func(c *Config) { c.MaxDecisions = 4 })
-	for i := range 6 {
-		b.note(Decision{What: DecidedRefuse, Why: Because(cost.ReasonShort), Begin: i})
+	b := newBench(t, tiny(1), func(c *Config) { c.MaxDecisions = 8 })
+	short := cost.ReasonShort
+	for i := range 10 {
+		b.note(Decision{What: DecidedRefuse, Why: BecauseNoRoom, Begin: i})
+		b.note(Decision{What: DecidedAdviseAgainst, Why: Because(short), Begin: i})
 	}
-	b.note(Decision{What: DecidedAdmit, Why: BecauseFilled, Begin: 6})
+	b.note(Decision{What: DecidedAdmit, Why: BecauseFilled, Begin: 10})
 	got := ""
 	for _, d := range b.Decisions(100) {
-		got += fmt.Sprintf("%d %v %v\n", d.Begin, d.What, d.Why)
+		got += fmt.Sprintf("%d %v\n", d.Begin, d.What)
 	}
-	short := cost.ReasonShort.String()
-	if want := "6 admitted filled by its writer\n5 refused " + short + "\n4 refused " + short + "\n3 refused " + short + "\n"; got != want {
+	if want := "10 admitted\n9 discouraged\n9 refused\n8 discouraged\n8 refused\n7 refused\n6 refused\n5 refused\n"; got != want {
 		t.Errorf("decisions:\n%swant:\n%s", got, want)
 	}
 	if got := len(b.Decisions(2)); got != 2 {
@@ -79,8 +80,72 @@ func TestDecisionsAreBoundedAndCountedByReason(t *testing.T) {
 	}
 	counts := ""
 	b.EachDecision(func(what What, why Because, n uint64) { counts += fmt.Sprintf("%v, %v: %d\n", what, why, n) })
-	if want := "admitted, filled by its writer: 1\nrefused, " + short + ": 6\n"; counts != want {
+	want := fmt.Sprintf("admitted, %v: 1\nrefused, %v: 10\ndiscouraged, %v: 10\n", BecauseFilled, BecauseNoRoom, short)
+	if counts != want {
 		t.Errorf("counted:\n%swant:\n%s", counts, want)
+	}
+}
+
+// TestNobodyWaitsForAReaderOfDecisions decides something while a reader has got
+// each of them: the log is never held for it.
+func TestNobodyWaitsForAReaderOfDecisions(t *testing.T) {
+	const limit = 4096
+	b := newBench(t, tiny(1), func(c *Config) { c.MaxDecisions = limit })
+	for i := range 3 * limit {
+		b.note(Decision{What: DecidedEvict + What(i%2)*(DecidedAdvise-DecidedEvict), Begin: i})
+	}
+	last, n := 3*limit, 0
+	for d := range b.LastDecisions() {
+		if d.Begin >= last {
+			t.Fatalf("%d after %d", d.Begin, last)
+		}
+		last = d.Begin
+		b.note(Decision{What: DecidedThin, Begin: 1 << 30})
+		n++
+	}
+	// Each that was noted meanwhile has pushed one out that was not told yet.
+	if n < limit/2 || n > limit {
+		t.Errorf("%d of %d decisions told", n, limit)
+	}
+	if page := b.decisions.page(1<<62, make([]Decision, 0, decisionPage)); len(page) != decisionPage {
+		t.Errorf("%d decisions in a page", len(page))
+	}
+	one := newBench(t, tiny(1), func(c *Config) { c.MaxDecisions = 1 })
+	one.note(Decision{What: DecidedAdvise})
+	one.note(Decision{What: DecidedDrop})
+	if got := one.Decisions(9); len(got) != 1 || got[0].What != DecidedDrop {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestAdviceDoesNotPushOutWhatHappened asks for much advice, often.
+func TestAdviceDoesNotPushOutWhatHappened(t *testing.T) {
+	b := newBench(t, stateful(1), func(c *Config) { c.MaxDecisions = 64 })
+	b.save(b.NewSession("a"), b.saveQuery(1, 16, 0, Exact), 0)
+	q := AdviseQuery{Tenant: tenantB, Tokens: promptOf(t, "x:5000"), MaxCheckpoints: MaxPositions}
+	for at := range MaxPositions {
+		q.Cuts = append(q.Cuts, uint32(1+4*at))
+		q.Segments = append(q.Segments, AdviseSegment{Begin: 4 * at, Tokens: 4, Status: StatusMiss})
+	}
+	positions := 0
+	for turn := range 20 {
+		positions += len(b.serve(q).Positions)
+		if told := b.Decisions(1 << 10); turn == 0 && len(told) != 1+2*adviceTold {
+			t.Fatalf("%d decisions of one checkpoint and one advice", len(told))
+		}
+	}
+	told := b.Decisions(1 << 10)
+	if first := told[len(told)-1]; first.What != DecidedAdmit || first.Tenant != tenantA || len(told) != 1+64/adviceShare {
+		t.Errorf("%d decisions are told, the first is %+v", len(told), first)
+	}
+	counted := uint64(0)
+	b.EachDecision(func(what What, _ Because, n uint64) {
+		if what >= DecidedAdvise {
+			counted += n
+		}
+	})
+	if want := uint64(positions + 20*MaxPositions); counted != want {
+		t.Errorf("%d pieces of advice are counted, want %d", counted, want)
 	}
 }
 

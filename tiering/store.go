@@ -88,7 +88,7 @@ func Open(cfg Config) (*Store, error) {
 		departed:    newDepartures(cfg.MaxDeparted),
 		sessions:    map[*Session]struct{}{},
 		advice:      newAdvisor(&cfg),
-		decisions:   decisionLog{limit: cfg.MaxDecisions},
+		decisions:   newDecisionLog(cfg.MaxDecisions),
 	}
 	if cfg.Device.Describe().Kind == "host" {
 		s.place = PlaceDRAM

@@ -87,7 +87,7 @@ func TestACheckpointCanBeInspected(t *testing.T) {
 	}
 	// What advice was given has no key.
 	out, _ = splicectl(t, exitOK, "inspect", "decisions", "-admin", d.Admin)
-	if strings.Count(out, "checkpoint") < 2 || !strings.Contains(out, "refused") {
+	if strings.Count(out, "checkpoint") < 2 || !strings.Contains(out, "discouraged") || strings.Contains(out, "refused") {
 		t.Errorf("decisions:\n%s", out)
 	}
 }

@@ -15,14 +15,14 @@ func inspectCommand() command {
 	return command{
 		name: "inspect", synopsis: "[flags] KEY | decisions",
 		summary: "Show one segment or checkpoint and what was decided about it, or the last decisions",
-		about: "Decisions say what was admitted, refused, evicted, thinned or demoted, and why. What advice\n" +
-			"was given to engines is among them, and has no key yet. A node remembers the last few thousand.",
+		about: "Decisions say what was admitted, refused, evicted, thinned or demoted, and why, and what engines\n" +
+			"were advised to store or not to, which has no key yet. A node remembers the last few thousand.",
 		examples: []string{"9f86d081884c", "9f86d081884c --json", "decisions", "decisions -what evicted -limit 20"},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
 			var i inspection
 			i.target.flags(fs)
 			fs.StringVar(&i.query.Tenant, "tenant", "", "only decisions about this `tenant`")
-			fs.StringVar(&i.query.What, "what", "", "only `decisions` of this kind: admitted, refused, evicted, thinned, demoted, dropped")
+			fs.StringVar(&i.query.What, "what", "", "only `decisions` of this kind: admitted, refused, evicted, thinned, demoted, dropped, advised, discouraged")
 			fs.IntVar(&i.query.Limit, "limit", 20, "show at most this `number` of decisions")
 			return i.run
 		},
