@@ -86,3 +86,72 @@ func TestAMatchInPiecesIsThatInOne(t *testing.T) {
 		}
 	}
 }
+
+// TestPromptsOfOneTenantDoNotPushOutAnothers has one tenant invent prompts for as
+// long as it likes, while nobody asks for the few of the other.
+func TestPromptsOfOneTenantDoNotPushOutAnothers(t *testing.T) {
+	for _, bound := range []struct {
+		name  string
+		nodes int
+		bytes int64
+	}{{"nodes", 200, 64 << 20}, {"bytes", 1 << 20, 256 << 10}} {
+		t.Run(bound.name, func(t *testing.T) {
+			const seed = 35
+			b := newBench(t, talker(), func(c *Config) { c.AdviseNodes, c.AdviseBytes = bound.nodes, bound.bytes })
+			rng := rand.New(rand.NewPCG(seed, 0))
+			invent := func(turns int) {
+				for range turns {
+					cold := make([]uint32, 1+rng.IntN(2000))
+					for i := range cold {
+						cold[i] = rng.Uint32()
+					}
+					b.serve(AdviseQuery{Tokens: cold, Tenant: tenantB})
+					b.serveAdvice(b.ctx)
+				}
+				b.checkTree()
+			}
+			invent(500) // the other comes to a tree that is full
+			few := []string{"sys:500 a:40", "sys:500 b:70", "sys:500 b:70 c:900", "other:3000"}
+			for _, prompt := range few {
+				b.serve(AdviseQuery{Tokens: promptOf(t, prompt)})
+			}
+			recorded := b.AdviceStats().Recorded
+			invent(5000)
+			for _, prompt := range few {
+				tokens := promptOf(t, prompt)
+				var a Advice
+				b.must(b.Advise(&AdviseQuery{Profile: b.id, Tenant: tenantA, Tokens: tokens}, &a))
+				if a.SeenTokens != len(tokens) {
+					t.Errorf("seed %d: %d of %d tokens are left of %q", seed, a.SeenTokens, len(tokens), prompt)
+				}
+			}
+			if n := b.AdviceStats().Recorded - recorded; n < 4500 {
+				t.Errorf("seed %d: %d of 5000 prompts of the other were recorded", seed, n)
+			}
+		})
+	}
+}
+
+// TestATenantThatIsAloneHasTheWholeTree: a part is only kept for who holds something.
+func TestATenantThatIsAloneHasTheWholeTree(t *testing.T) {
+	b := newBench(t, talker(), func(c *Config) { c.AdviseNodes, c.AdviseBytes = 200, 64<<20 })
+	for i := range 1000 {
+		b.serve(AdviseQuery{Tokens: []uint32{uint32(i), 1, 2}, MaxCheckpoints: 1})
+	}
+	if n := b.AdviceStats().Nodes; n < 180 {
+		t.Errorf("%d nodes of 200 are used", n)
+	}
+	b.checkTree()
+}
+
+func TestAPromptThatIsTooLongIsAnsweredOnly(t *testing.T) {
+	b := newBench(t, talker(), wholeTree)
+	tokens := make([]uint32, promptMost+5)
+	b.serve(AdviseQuery{Tokens: tokens[:promptMost-1]})
+	if a := b.serve(AdviseQuery{Tokens: tokens}); a.SeenTokens != promptMost-1 {
+		t.Errorf("%d tokens seen", a.SeenTokens)
+	}
+	if s := b.AdviceStats(); s.Recorded != 1 || s.NotRecorded != 1 {
+		t.Errorf("%d recorded, %d left out", s.Recorded, s.NotRecorded)
+	}
+}

@@ -137,7 +137,7 @@ func (a *advisor) settle(w *adviseWork, q *AdviseQuery) {
 	a.mu.Lock()
 	sc := a.openScopeLocked(scopeKey{q.Profile, q.Tenant})
 	w.symbols[0] = sc.symbol
-	if q.Record && a.roomLocked(len(q.Tokens), len(w.marks)) && a.matchLocked(w) {
+	if q.Record && len(q.Tokens) < promptMost && a.roomLocked(len(q.Tokens), len(w.marks)) && a.matchLocked(w) {
 		own := a.ownLocked(w, q)
 		if own == 0 {
 			sc.planner.Request(a.hitLocked(w.path, q.Cuts))

@@ -133,11 +133,17 @@ func (b *bench) checkTree() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	tokens, nodes := int64(0), 1
+	held := make([]owned, len(a.mu.owned))
 	for n := radix.Root + 1; int(n) < a.mu.tree.Limit(); n++ {
 		if a.mu.tree.Parent(n) != radix.None {
 			nodes++
-			tokens += int64(a.mu.tree.End(n) - a.mu.tree.Begin(n))
+			own := int64(a.mu.tree.End(n) - a.mu.tree.Begin(n))
+			tokens += own
+			held[a.valueLocked(n).owner()].add(1, own)
 		}
+	}
+	if !slices.Equal(held, a.mu.owned) {
+		b.Fatalf("tenants hold %+v, counted are %+v", held, a.mu.owned)
 	}
 	const pages = 3 * 64 << 10 // package radix takes memory by the page
 	if tokens != a.mu.tokens || nodes != a.mu.tree.Len() || nodes > a.maxNodes || treeBytes(nodes, tokens) > a.maxBytes || a.mu.tree.Bytes() > a.maxBytes+pages {

@@ -12,9 +12,11 @@ import (
 // advisor remembers what prompts looked like: one radix tree for all tenants and
 // profiles, in which every prompt begins with a symbol that only its tenant and
 // profile have. So nobody's prompts are ever compared with another's, while one
-// bound holds for the memory of all of them.
+// bound holds for the memory of all of them. Where it is met those give way that
+// hold more than their part of it.
 //
-// Invariant: what the tree holds is within maxNodes and maxBytes.
+// Invariant: what the tree holds is within maxNodes and maxBytes, and each node is
+// counted for the tenant that owns it.
 type advisor struct {
 	// Fixed after newAdvisor.
 	maxNodes    int
@@ -23,7 +25,8 @@ type advisor struct {
 	checkpoints int
 	solveEvery  int
 	contents    contentIDs
-	wake        chan struct{} // the worker has something to do
+	owners      map[TenantID]int // index of a tenant in mu.owned
+	wake        chan struct{}    // the worker has something to do
 	works       sync.Pool
 
 	mu struct {
@@ -31,6 +34,7 @@ type advisor struct {
 		tree    *radix.Tree
 		hand    radix.Node // of the clock that drops leaves
 		tokens  int64      // on all edges
+		owned   []owned    // by owner
 		scopes  map[scopeKey]*scope
 		symbols uint32 // given to scopes
 		sights  sightings
@@ -49,6 +53,7 @@ type scopeKey struct {
 // tree. Guarded by the advisor's lock.
 type scope struct {
 	symbol  uint32
+	owner   int
 	returns [origins]returns
 	planner *checkpoint.Planner
 	samples []cost.Sample // that the worker has not taken yet
@@ -61,6 +66,10 @@ func newAdvisor(c *Config) *advisor {
 		maxNodes:  c.AdviseNodes, maxBytes: c.AdviseBytes, checkpoints: c.AdviseCheckpoints, solveEvery: c.AdviseSolveEvery,
 		contents: contentIDs{maphash.MakeSeed()}, wake: make(chan struct{}, 1),
 	}
+	a.owners, a.mu.owned = map[TenantID]int{}, make([]owned, len(c.Tenants))
+	for i := range c.Tenants {
+		a.owners[c.Tenants[i].ID] = i
+	}
 	a.works.New = func() any { return &adviseWork{} }
 	a.mu.tree = radix.New()
 	a.mu.scopes = map[scopeKey]*scope{}
@@ -69,25 +78,28 @@ func newAdvisor(c *Config) *advisor {
 
 // What a node keeps in its word of the tree.
 //
-//	 0      32     35     38     39
-//	+-------+------+------+------+
-//	| count | heat | mark | came |
-//	+-------+------+------+------+
+//	 0      32     35     38     39      64
+//	+-------+------+------+------+-------+
+//	| count | heat | mark | came | owner |
+//	+-------+------+------+------+-------+
 //
 // count is how many recorded prompts began with its whole prefix, heat how many
 // turns of the clock it survives, mark the origin of the checkpoint that was
-// advised there (0 = none) and came whether a prompt has come back to it.
+// advised there (0 = none), came whether a prompt has come back to it and owner whose
+// prompts begin so.
 type seen uint64
 
 const (
-	heatShift = 32
-	heatMost  = 7
-	markShift = 35
-	cameBit   = seen(1) << 38
+	heatShift  = 32
+	heatMost   = 7
+	markShift  = 35
+	cameBit    = seen(1) << 38
+	ownerShift = 39
 )
 
 func (v seen) count() uint32 { return uint32(v) } //nolint:gosec // its low half
 func (v seen) heat() uint64  { return uint64(v) >> heatShift & heatMost }
+func (v seen) owner() int    { return int(v >> ownerShift) } //nolint:gosec // 25 bits
 func (v seen) mark() origin  { return origin(v >> markShift & 7) }
 
 func (v seen) passed() seen {
@@ -128,36 +140,38 @@ func (a *advisor) openScopeLocked(key scopeKey) *scope {
 	sc := a.mu.scopes[key]
 	if sc == nil {
 		a.mu.symbols++
-		sc = &scope{symbol: a.mu.symbols, planner: checkpoint.New(checkpoint.Options{Budget: a.checkpoints, Period: a.solveEvery})}
+		sc = &scope{symbol: a.mu.symbols, owner: a.owners[key.tenant], planner: checkpoint.New(checkpoint.Options{Budget: a.checkpoints, Period: a.solveEvery})}
 		a.mu.scopes[key] = sc
 	}
 	return sc
 }
 
-// pathMost is how many nodes a prompt may pass that is recorded, and matchSymbols
-// how many symbols are followed between two looks at that. Together they bound every
-// walk along a prompt, whatever shape earlier prompts have given to the tree: some
-// 100 µs. A conversation adds a few nodes a turn.
+// promptMost is how long a prompt may be that is recorded, pathMost how many nodes
+// it may pass, and matchSymbols how many symbols are followed between two looks at
+// that. Together they bound every walk along a prompt, whatever shape earlier prompts
+// have given to the tree: to some milliseconds. A conversation adds a few nodes a
+// turn.
 const (
+	promptMost   = 1 << 20
 	pathMost     = 1 << 12
 	matchSymbols = 1 << 10
 )
 
 // matchLocked follows a prompt from the root and reports whether it came to the end
-// of it, or of what is known; else it has passed too many nodes, and the rest of it
-// is taken for new.
+// of it, or of what is known; else it is too long or has passed too many nodes, and
+// the rest of it is taken for new.
 func (a *advisor) matchLocked(w *adviseWork) (whole bool) {
 	t := a.mu.tree
 	w.path = radix.Path{Into: radix.None}
 	for n := 0; n < len(w.symbols); {
-		if w.path.Depth >= pathMost {
+		if w.path.Depth >= pathMost || n >= promptMost {
 			return false
 		}
 		n += matchSymbols
 		if w.path.Into != radix.None {
 			n = t.End(w.path.Into) // the edge is compared again, so once more at most
 		}
-		n = min(n, len(w.symbols))
+		n = min(n, len(w.symbols), promptMost)
 		before := w.path.Depth
 		w.path = t.Extend(w.path, w.symbols[:n])
 		a.mu.counts.Steps += uint64(w.path.Depth - before + 1)
@@ -180,12 +194,17 @@ func (a *advisor) upLocked(n radix.Node) radix.Node {
 func (a *advisor) recordLocked(sc *scope, w *adviseWork, own int) {
 	t := a.mu.tree
 	a.returnedLocked(sc, w.path, own)
+	nodes := t.Len()
 	in := t.InsertAt(w.path, w.symbols)
 	a.mu.tokens += int64(in.Grows)
+	if in.Grows > 0 {
+		a.setLocked(in.Leaf, seen(sc.owner)<<ownerShift) //nolint:gosec // an index
+	}
 	if in.Branch != radix.None {
 		a.setLocked(in.Branch, a.valueLocked(w.path.Into).unmarked())
 	}
 	a.marksLocked(sc, in.Leaf, w)
+	a.mu.owned[sc.owner].add(t.Len()-nodes, int64(in.Grows))
 	for n := in.Leaf; n != radix.Root && a.depthLocked(n) > own; n = a.upLocked(n) {
 		a.setLocked(n, a.valueLocked(n).passed())
 	}
@@ -268,10 +287,39 @@ func (a *advisor) fitsLocked(r room) bool {
 	return nodes+r.nodes <= a.maxNodes && treeBytes(nodes, a.mu.tokens)+r.bytes <= a.maxBytes
 }
 
+// owned is what one tenant's prompts take of the tree, the root apart.
+type owned struct {
+	nodes  int
+	tokens int64
+}
+
+func (o *owned) add(nodes int, tokens int64) { o.nodes, o.tokens = o.nodes+nodes, o.tokens+tokens }
+
+// exceeds reports whether it is more than r. While something does not fit,
+// one always exceeds its part of what there is without that: the root, and what
+// treeBytes rounds away, are less than two nodes.
+func (o *owned) exceeds(r room) bool {
+	return o.nodes+1 >= r.nodes || treeBytes(o.nodes+2, o.tokens) >= r.bytes
+}
+
+// partLocked is the equal part of each tenant that holds anything, beside need.
+func (a *advisor) partLocked(need room) room {
+	holders := 0
+	for i := range a.mu.owned {
+		if a.mu.owned[i].nodes > 0 {
+			holders++
+		}
+	}
+	holders = max(holders, 1)
+	return room{(a.maxNodes - need.nodes) / holders, (a.maxBytes - need.bytes) / int64(holders)}
+}
+
 // dropLocked drops the leaves that the clock finds cold, until there is room or
-// so many nodes were looked at. It reports whether there is room.
+// so many nodes were looked at. It reports whether there is room. Tenants that hold
+// no more than their part keep it: prompts that one invents do not push out what is
+// known of another's.
 func (a *advisor) dropLocked(need room, steps int) bool {
-	t := a.mu.tree
+	t, part := a.mu.tree, a.partLocked(need)
 	for !a.fitsLocked(need) {
 		if steps--; steps < 0 {
 			return false
@@ -283,7 +331,11 @@ func (a *advisor) dropLocked(need room, steps int) bool {
 		if n == radix.Root || t.Parent(n) == radix.None || t.Children(n) > 0 {
 			continue
 		}
-		if v := a.valueLocked(n); v.heat() > 0 {
+		v := a.valueLocked(n)
+		if !a.mu.owned[v.owner()].exceeds(part) {
+			continue
+		}
+		if v.heat() > 0 {
 			a.setLocked(n, v-1<<heatShift)
 			continue
 		}
@@ -296,8 +348,9 @@ func (a *advisor) dropLocked(need room, steps int) bool {
 func (a *advisor) dropLeafLocked(n radix.Node) {
 	t := a.mu.tree
 	for n != radix.Root && t.Children(n) == 0 && a.valueLocked(n).heat() == 0 {
-		up := t.Parent(n)
-		a.mu.tokens -= int64(t.End(n) - t.Begin(n))
+		up, tokens := t.Parent(n), int64(t.End(n)-t.Begin(n))
+		a.mu.tokens -= tokens
+		a.mu.owned[a.valueLocked(n).owner()].add(-1, -tokens)
 		t.Remove(n)
 		a.mu.counts.Dropped++
 		n = up
