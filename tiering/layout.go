@@ -16,6 +16,7 @@ type layout struct {
 	profile.Layout
 	first  []int           // first[i] is the number of chunks before part i; one more entry for all
 	states []gpuipc.Extent // of a checkpoint: the whole pages that hold no rows, as offsets into a share
+	edges  []gpuipc.Extent // of a checkpoint: states and convolution tails on the other pages
 }
 
 func newLayout(l profile.Layout) *layout {
@@ -53,7 +54,34 @@ func (l *layout) withStates(page int64) *layout {
 		}
 	}
 	until((l.Bytes + page - 1) / page)
+	l.withEdges()
 	return l
+}
+
+// withEdges finds what thinning leaves of states and convolution tails.
+func (l *layout) withEdges() {
+	runs := l.states
+	for i := range l.Parts {
+		if isRows(l.Parts[i].Kind) {
+			continue
+		}
+		at, end := l.Parts[i].Off, l.Parts[i].Off+l.Parts[i].Len
+		for at < end {
+			for len(runs) > 0 && runs[0].Off+runs[0].Len <= at {
+				runs = runs[1:]
+			}
+			next := end
+			if len(runs) > 0 {
+				next = min(end, max(at, runs[0].Off))
+			}
+			if at < next {
+				l.edges = append(l.edges, gpuipc.Extent{Off: at, Len: next - at})
+			}
+			if at = next; at < end {
+				at = runs[0].Off + runs[0].Len
+			}
+		}
+	}
 }
 
 // isRows tells the rows of attention layers, which what extends a checkpoint

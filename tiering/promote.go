@@ -262,6 +262,9 @@ func (s *Store) failPromotionLocked(p *promotion, why promoteOutcome) {
 			s.unlinkLocked(o, why.reason())
 		}
 	}
+	if o := p.into; o != nil && o.fill != nil {
+		o.fill.dead = true // a patch, which keeps the node until it ends
+	}
 	s.endPromotionLocked(p, why)
 	for _, f := range p.liveFollowers() {
 		s.failPromotionLocked(f, why)

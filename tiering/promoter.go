@@ -208,6 +208,9 @@ func (s *Store) readPromotion(ctx context.Context, p *promotion, refs []gpuipc.R
 		p.profile.prices.did(cost.JobLoadDisk, p.bytes, s.cfg.Now().Sub(began))
 		err = p.check(c)
 	}
+	if err == nil {
+		err = s.patch(ctx, p)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := p.object

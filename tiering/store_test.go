@@ -602,7 +602,7 @@ func (s *Store) auditExtents(o *object) error {
 			at += e.Len
 		}
 		want := int64(0)
-		if o.shadow && o.fill == nil || o.thin && o.fill == nil {
+		if o.shadow && o.fill == nil || o.thin && (o.fill == nil || o.fill.promotion != nil) {
 			want = o.stateBytes / int64(len(o.shares))
 		}
 		if holes != want || at != o.rankBytes {

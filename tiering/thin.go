@@ -17,7 +17,7 @@ import (
 //	whole ──► thin ──► whole: saved again, or promoted
 //	            └────► free: its last child has left
 //
-// Only whole pages go; what lies on one page with rows stays. The extents of a
+// Only whole pages go; what lies on one page with rows stays, see patch.go. The extents of a
 // thinned share have holes in their place, so that offsets into it stay as they
 // are. Slices of extents are never changed, only replaced: answers and operations
 // that name them may be on their way.
@@ -108,8 +108,8 @@ func (s *Store) restoreLocked(o *object, w wanted) ([]*promotion, bool) {
 }
 
 // lendLocked moves the states that a promotion has read from the object that it
-// read into, which is then free, to the thinned node. The rows that were read with
-// them are not needed: others may be reading the node's own.
+// read into, which is then free, to the thinned node, behind a patch. The rows that
+// were read with them are not needed: others may be reading the node's own.
 func (s *Store) lendLocked(p *promotion) {
 	from, o := p.object, p.into
 	l := o.layout()

@@ -1,0 +1,180 @@
+package tiering
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// copied makes a chain of checkpoints at 16 and 32 tokens, which the lower tier has
+// as well; want is what it has of the first.
+func copied(t *testing.T) (x *twoTiers, want []byte) {
+	t.Helper()
+	x = newTwoTiers(t, stateful(1))
+	want = x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)[0]
+	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	x.writeDown()
+	return x, want
+}
+
+// writeDown has the lower tier write what is only in memory.
+func (x *twoTiers) writeDown() {
+	x.Helper()
+	var b outside
+	x.mu.Lock()
+	_, _ = x.flushLocked(0, nil, &b)
+	x.mu.Unlock()
+	x.act(&b)
+	x.tier.finishAll()
+}
+
+// wantPromoted promotes the first checkpoint and compares its states, and the
+// digests of all it has, with what a load answers.
+func (x *twoTiers) wantPromoted(want []byte) {
+	x.Helper()
+	if l := x.loadPrefix(x.c, hashOf(1, 16), Exact); l.Hit || !l.Promoting {
+		x.Fatalf("%+v", l)
+	}
+	x.carry()
+	x.audit()
+	l := x.loadPrefix(x.c, hashOf(1, 16), Exact)
+	if !l.Hit {
+		x.Fatalf("%+v", l)
+	}
+	got, layout := x.loadShare(l.Nodes[0].Extents), x.profile.CheckpointLayout(16)
+	at := 0
+	for _, p := range layout.Parts {
+		a, b := got[p.Off:p.Off+p.Len], want[p.Off:p.Off+p.Len]
+		if !isRows(p.Kind) && !bytes.Equal(a, b) {
+			x.Errorf("layer %d part %d is not what the lower tier has", p.Layer, p.Kind)
+		}
+		for ; len(a) > 0; at++ {
+			n := min(len(a), gpuipc.ChunkBytes)
+			if gpuipc.DigestBytes(a[:n]) != l.Nodes[0].Digests[at] {
+				x.Errorf("layer %d part %d: digest %d is of other bytes", p.Layer, p.Kind, at)
+			}
+			a = a[n:]
+		}
+	}
+}
+
+// Whatever became of a thinned node's states that lie among rows: a promotion
+// brings all of them back.
+func TestPromotionBringsAllStatesBack(t *testing.T) {
+	for name, between := range map[string]func(x *twoTiers){
+		"nothing happened": func(*twoTiers) {},
+		"a save was given up": func(x *twoTiers) {
+			l := x.profile.CheckpointLayout(16)
+			r, err := x.c.Save(x.saveQuery(1, 16, 0, Exact))
+			x.must(err)
+			other := content(&l, 4242)
+			for i, p := range l.Parts[:len(l.Parts)-1] {
+				_, err := x.c.Commit(x.ctx, x.item(r.ID, i, 0, other[p.Off:p.Off+p.Len]))
+				x.must(err)
+			}
+			x.must(x.c.Abort(r.ID))
+		},
+		"saved from another run and thinned again": func(x *twoTiers) {
+			l := x.profile.CheckpointLayout(16)
+			r, err := x.c.Save(x.saveQuery(1, 16, 0, Exact))
+			x.must(err)
+			x.commitAll(x.c, r, &l, content(&l, 4242))
+			x.thin(1, 16)
+		},
+		"a promotion failed half-way": func(x *twoTiers) {
+			x.dev.Fail(gpuipc.OpCopyDigests, 1, gpuipc.ErrUnavailable)
+			if l := x.loadPrefix(x.c, hashOf(1, 16), Exact); !l.Promoting {
+				x.Fatalf("%+v", l)
+			}
+			x.carry()
+			if n := x.Counters(); n.Promotions[promoteUnavailable] != 1 || n.ThinnedPromoted != 0 {
+				x.Fatalf("%+v", n)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x, want := copied(t)
+			x.thin(1, 16)
+			between(x)
+			x.audit()
+			x.wantPromoted(want)
+		})
+	}
+}
+
+// What is in memory need not be what the lower tier has a copy of, though it has
+// never been thinned: it has left and was saved again, from another run.
+func TestPromotionOverMemoryOfAnotherRun(t *testing.T) {
+	x, want := copied(t)
+	x.dropAll()
+	x.cfg.WriteBehind = true // which finds what is there already
+	l := x.profile.CheckpointLayout(16)
+	r, err := x.c.Save(x.saveQuery(1, 16, 0, Exact))
+	x.must(err)
+	x.commitAll(x.c, r, &l, content(&l, 4242))
+	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	x.thin(1, 16)
+	x.wantPromoted(want)
+}
+
+// A promotion that is ended while it copies into a node keeps everybody else from
+// filling that until the copy has ended.
+func TestPromotionEndsDuringItsPatch(t *testing.T) {
+	x, want := copied(t)
+	x.thin(1, 16)
+	if l := x.loadPrefix(x.c, hashOf(1, 16), Exact); !l.Promoting {
+		t.Fatalf("%+v", l)
+	}
+	stall := x.dev.Stall(t, gpuipc.OpCopyDigests, 1)
+	carried := make(chan struct{})
+	go func() {
+		defer close(carried)
+		x.carry()
+	}()
+	<-stall.Reached()
+	x.mu.Lock()
+	x.failPromotionLocked(x.promotions[Name{Exact, hashOf(1, 16)}], promoteStopped)
+	x.mu.Unlock()
+	x.audit()
+	if _, err := x.c.Save(x.saveQuery(1, 16, 0, Exact)); err == nil {
+		t.Error("a save may write where a promotion does")
+	}
+	if l := x.loadPrefix(x.c, hashOf(1, 16), Exact); l.Hit || l.Promoting {
+		t.Errorf("%+v", l)
+	}
+	x.dropAll() // the checkpoint that extends it leaves
+	x.mu.Lock()
+	if x.node(1, 16) == nil {
+		t.Error("the node has left under a copy")
+	}
+	x.mu.Unlock()
+	stall.Release()
+	<-carried
+	x.audit()
+	x.wantUsed(0, 0)
+	x.wantPromoted(want)
+}
+
+func TestEdgesAreTheOtherStates(t *testing.T) {
+	p, err := profile.New(stateful(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range []int64{64, 4096, 8192, 1 << 20} {
+		for _, rows := range []int{1, 7, 100, 1000} {
+			l := newLayout(p.CheckpointLayout(rows)).withStates(page)
+			for _, part := range l.Parts {
+				for _, off := range []int64{0, 1, part.Len / 2, part.Len - 1} {
+					holds := func(run gpuipc.Extent) bool { return run.Off <= part.Off+off && part.Off+off < run.Off+run.Len }
+					state, edge := slices.ContainsFunc(l.states, holds), slices.ContainsFunc(l.edges, holds)
+					if isRows(part.Kind) && (state || edge) || !isRows(part.Kind) && state == edge {
+						t.Fatalf("page %d, %d rows: layer %d part %d at %d: leaves %v, stays and is no row %v", page, rows, part.Layer, part.Kind, off, state, edge)
+					}
+				}
+			}
+		}
+	}
+}
