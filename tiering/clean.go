@@ -118,7 +118,7 @@ func (s *Store) cleanLocked(b *outside) error {
 				s.counters.Cleaned++
 			case errors.Is(err, ErrBusy), errors.Is(err, ErrUnavailable), errors.Is(err, ErrFull):
 				return err
-			default: // its tenant's quota, or its own fault
+			default: // its tenant's quota, its own fault, or a thinned node before it
 				o.refused = true
 				s.rankLocked(o)
 			}

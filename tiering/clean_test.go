@@ -182,3 +182,47 @@ func TestWritesThatFailAreTriedAgainAfterASweep(t *testing.T) {
 		t.Fatalf("%+v", n)
 	}
 }
+
+// A checkpoint behind a thinned one that the tier has dropped cannot be written
+// until that is whole again; all others can.
+func TestCleanerGoesPastAThinnedParent(t *testing.T) {
+	x := newTwoTiers(t, stateful(1))
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	var b outside
+	x.mu.Lock()
+	x.must(x.wantLocked(x.node(1, 16), LevelLogged, false, &b))
+	x.mu.Unlock()
+	x.act(&b)
+	x.tier.finishAll()
+	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	x.save(x.c, x.saveQuery(1, 48, 32, Exact), 32)
+	x.thin(1, 16)
+	x.tier.Remove(&Name{Exact, hashOf(1, 16)}) // by itself, to make room
+	for p := 2; p < 6; p++ {
+		x.save(x.c, x.saveQuery(p, 16, 0, Exact), 0)
+	}
+	x.cfg.WriteBehind = true
+	held := func(prompt, end int) bool { return x.tier.holds(Name{Exact, hashOf(prompt, end)}) }
+	x.must(x.clean1())
+	x.tier.finishAll()
+	x.audit()
+	for p := 2; p < 6; p++ {
+		if !held(p, 16) {
+			t.Errorf("prompt %d was not written", p)
+		}
+	}
+	if held(1, 32) || held(1, 48) {
+		t.Fatal("written without what it extends")
+	}
+	x.must(x.clean1())
+	if n := x.Counters(); n.WritesRefused[refusalOther] == 0 || n.WritesRefused[refusalUnavailable] != 0 {
+		t.Fatalf("%+v", n.WritesRefused)
+	}
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.must(x.clean1())
+	x.tier.finishAll()
+	x.audit()
+	if !held(1, 16) || !held(1, 32) || !held(1, 48) {
+		t.Fatal("not written although all of the chain is there")
+	}
+}

@@ -19,8 +19,8 @@ import (
 //
 // Only whole pages go; what lies on one page with rows stays, see patch.go. The extents of a
 // thinned share have holes in their place, so that offsets into it stay as they
-// are. Slices of extents are never changed, only replaced: answers and operations
-// that name them may be on their way.
+// are. Slices of extents and of digests are never changed, only replaced: answers
+// and operations that name them may be on their way.
 //
 // Invariant: what is leased, or whose states somebody reads, is whole.
 
@@ -133,10 +133,17 @@ func (s *Store) lendLocked(p *promotion) {
 	s.settleLocked(from)
 }
 
-// wholeAgainLocked ends that a node is thin; its states are there.
+// wholeAgainLocked ends that a node is thin; its states are there. What extends it
+// can be written to the lower tier again, and is asked for at once while each node
+// has one child, else after its next use.
 func (s *Store) wholeAgainLocked(o *object) {
 	o.thin = false
 	s.revalueChildLocked(o)
+	for o.children == 1 {
+		o = s.objects.Get(o.kids)
+		o.refused = false
+		s.rankLocked(o)
+	}
 }
 
 // revalueChildLocked follows what a hit on the only child of a node saves, and

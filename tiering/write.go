@@ -77,7 +77,7 @@ func (s *Store) wantLocked(o *object, level Level, patient bool, b *outside) err
 		}
 	}
 	if o.thin {
-		return fmt.Errorf("%s: its states are not in memory: %w", o.name(), ErrUnavailable)
+		return fmt.Errorf("%s: its states are not in memory: %w", o.name(), ErrGone)
 	}
 	o.write = w
 	n := o.label()
