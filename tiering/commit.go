@@ -127,7 +127,7 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, got []uint64, err 
 			o.name(), w.filler.rank, item.Part, item.ChunkFirst+i, got[i], item.Digests[i], ErrCorrupt)
 	}
 	if !w.rows {
-		copy(o.shares[w.filler.rank].digests[w.first:], got)
+		copy(w.filler.digests[w.first:], got)
 	}
 	setChunks(w.chunks, chunkDone)
 	s.counters.CommittedChunks += uint64(len(got))
@@ -144,7 +144,9 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, got []uint64, err 
 		return Committed{}, nil
 	}
 	for i := range w.fill.ranks {
-		delete(w.fill.ranks[i].session.fills, w.fill.ranks[i].id)
+		f := &w.fill.ranks[i]
+		delete(f.session.fills, f.id)
+		o.shares[i].digests = f.digests
 	}
 	s.counters.Published++
 	s.counters.PublishedBytes += uint64(o.bytes)

@@ -35,6 +35,7 @@ type filler struct {
 	session *Session
 	chunks  []chunkState // of all parts, in order
 	left    int          // chunks that are not done
+	digests []uint64     // of the share's chunks, the share's once the object is published
 }
 
 type chunkState uint8
@@ -301,9 +302,9 @@ func (c *Session) joinLocked(o, want *object, rank int) (*filler, error) {
 	n := o.fill.layout.chunks()
 	*f = filler{id: ReservationID(s.leaseIDs.Add(1)), object: o, rank: rank, session: c, chunks: make([]chunkState, n), left: n}
 	if o.thin {
-		o.shares[rank].digests = slices.Clone(o.shares[rank].digests) // those of its rows stay
+		f.digests = slices.Clone(o.shares[rank].digests) // those of its rows stay
 	} else {
-		o.shares[rank].digests = make([]uint64, n)
+		f.digests = make([]uint64, n)
 	}
 	c.fills[f.id] = f
 	return f, nil

@@ -12,8 +12,7 @@ import (
 // object is a segment or a checkpoint, from its reservation until its memory is
 // free. The fields of the first group are all that a match reads: they share a
 // cache line. Apart from fill, the first two groups are fixed once the object is
-// linked, shares' digests once it is published; the rest is guarded by the store's
-// lock.
+// linked; the rest is guarded by the store's lock.
 type object struct {
 	profile    *profileState
 	tenant     *tenant
@@ -37,7 +36,7 @@ type object struct {
 	pageBytes   int64               // that its pool pays for: the same with layouts in pages; guarded
 	stateBytes  int64               // of bytes, what thinning gives back
 	statePages  int64               // of pageBytes
-	shares      []share             // extents change when it is thinned or filled again; guarded
+	shares      []share             // replaced in parts when it is thinned or filled again; guarded
 
 	linked    bool      // a lookup finds it
 	published bool      // has been complete

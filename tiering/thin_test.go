@@ -3,6 +3,7 @@ package tiering
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -149,6 +150,26 @@ func TestRefillLeavesWhatWasLeased(t *testing.T) {
 			t.Fatalf("layer %d part %d has another digest", part.Layer, part.Kind)
 		}
 		at += gpuipc.Chunks(part.Len)
+	}
+}
+
+// An answer's digests are read, by who sends it, while others go on: with -race this
+// finds a write to them as well.
+func TestRefillLeavesTheDigestsOfAnswers(t *testing.T) {
+	b, c, _ := thinned(t, 16)
+	l := b.profile.CheckpointLayout(16)
+	r, err := c.Save(b.saveQuery(1, 16, 0, Exact))
+	b.must(err)
+	got := b.loadPrefix(c, hashOf(1, 48), Exact).Nodes[0].Digests
+	before := slices.Clone(got)
+	same := make(chan bool)
+	go func() { same <- slices.Equal(before, got) }()
+	b.commitAll(c, r, &l, content(&l, 99))
+	if !<-same || !slices.Equal(before, got) {
+		t.Fatal("digests of an answer have changed after it was given")
+	}
+	if after := b.loadPrefix(c, hashOf(1, 16), Exact).Nodes[0].Digests; slices.Equal(before, after) {
+		t.Fatal("the digests are those of the states before")
 	}
 }
 
