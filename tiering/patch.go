@@ -2,7 +2,6 @@ package tiering
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 )
@@ -28,9 +27,7 @@ func (s *Store) patch(ctx context.Context, p *promotion) error {
 	}
 	var err error
 	for rank := range from {
-		digests := make([]uint64, gpuipc.Chunks(from[rank].Len()))
-		if err = s.dev.CopyDigests(ctx, to[rank], from[rank], digests); err != nil {
-			err = deviceError(fmt.Sprintf("%s: states on pages with rows", p.object.name()), err)
+		if err = s.copyBytes(ctx, to[rank], from[rank]); err != nil {
 			break
 		}
 	}
