@@ -72,7 +72,9 @@ func (m *Model) OpenBuffer(ctx context.Context, q *OpenQuery) (*Buffer, error) {
 	if s := q.From.Slot; s != nil && off != uint64(s.off) {
 		return nil, invalid("buffer over the middle of a slot")
 	}
-	reply, err := m.append(ctx, r, &wire.AppendRequest{Base: lease, Begin: uint32(q.Begin), Capacity: uint32(q.Capacity)}, nil)
+	begin := uint32(q.Begin)
+	want := wire.AppendReply{Begin: begin, Accepted: begin, End: begin}
+	reply, err := m.append(ctx, r, &wire.AppendRequest{Base: lease, Begin: begin, Capacity: uint32(q.Capacity)}, nil, want)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +101,9 @@ func (m *Model) Append(ctx context.Context, b *Buffer, n int, rows []byte) error
 		return err
 	}
 	defer r.a.release()
-	reply, err := m.append(ctx, r, &wire.AppendRequest{Buffer: id, Begin: uint32(b.end), Rows: uint32(n)}, rows)
+	want := b.state(id)
+	want.End += uint32(n)
+	reply, err := m.append(ctx, r, &wire.AppendRequest{Buffer: id, Begin: uint32(b.end), Rows: uint32(n)}, rows, want)
 	return b.settled(reply, err)
 }
 
@@ -122,8 +126,10 @@ func (m *Model) Accept(ctx context.Context, b *Buffer, n int) error {
 	if err != nil {
 		return b.settled(nil, err)
 	}
-	reply := new(wire.AppendReply)
-	return b.settled(reply, r.a.decode(wire.OpAccept, reply, body))
+	want := b.state(id)
+	want.Accepted += uint32(n)
+	want.End = want.Accepted
+	return b.settled(r.a.bufferReply(wire.OpAccept, body, want))
 }
 
 // ReplayQuery asks for states out of a buffer.
@@ -174,8 +180,8 @@ func (m *Model) Replay(ctx context.Context, b *Buffer, q *ReplayQuery) (*Slot, e
 	return r.slot(wire.OpReplay, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, q.Into)
 }
 
-// append sends rows by way of staging.
-func (m *Model) append(ctx context.Context, r *registration, q *wire.AppendRequest, rows []byte) (*wire.AppendReply, error) {
+// append sends rows by way of staging; want is what the buffer holds then.
+func (m *Model) append(ctx context.Context, r *registration, q *wire.AppendRequest, rows []byte, want wire.AppendReply) (*wire.AppendReply, error) {
 	c, a := m.client, r.a
 	k := c.call(ctx, c.opt.Timeouts.Transfer)
 	defer c.put(k)
@@ -196,12 +202,23 @@ func (m *Model) append(ctx context.Context, r *registration, q *wire.AppendReque
 	if err != nil {
 		return nil, err
 	}
+	return a.bufferReply(wire.OpAppend, body, want)
+}
+
+// bufferReply decodes what a buffer holds after a request. That follows from what
+// was asked for, so nothing but want is believed; its Buffer is 0 for a new one,
+// which may have any number.
+func (a *attachment) bufferReply(op wire.Op, body []byte, want wire.AppendReply) (*wire.AppendReply, error) {
 	reply := new(wire.AppendReply)
-	if err := a.decode(wire.OpAppend, reply, body); err != nil {
+	if err := a.decode(op, reply, body); err != nil {
 		return nil, err
 	}
-	if reply.Buffer == 0 || q.Buffer != 0 && reply.Buffer != q.Buffer || reply.Begin > reply.Accepted || reply.Accepted > reply.End || reply.End > maxInt32 {
-		return nil, a.malformed("append: buffer %d of [%d, %d, %d)", reply.Buffer, reply.Begin, reply.Accepted, reply.End)
+	if want.Buffer == 0 {
+		want.Buffer = reply.Buffer
+	}
+	if reply.Buffer == 0 || *reply != want || reply.End > maxInt32 {
+		return nil, a.malformed("%s: buffer %d of [%d, %d, %d), want buffer %d of [%d, %d, %d)",
+			op, reply.Buffer, reply.Begin, reply.Accepted, reply.End, want.Buffer, want.Begin, want.Accepted, want.End)
 	}
 	return reply, nil
 }
@@ -221,6 +238,11 @@ func (m *Model) use(b *Buffer) (*registration, uint64, error) {
 		return nil, 0, err
 	}
 	return r, id, nil
+}
+
+// state is what the daemon was last heard to hold of a buffer.
+func (b *Buffer) state(id uint64) wire.AppendReply {
+	return wire.AppendReply{Buffer: id, Begin: uint32(b.begin), Accepted: uint32(b.accepted), End: uint32(b.end)}
 }
 
 // settle takes over what a reply says, settled what a call has come to.

@@ -243,6 +243,8 @@ func TestBufferRepliesThatMakeNoSenseEndTheConnection(t *testing.T) {
 		"accepted past end": {Buffer: 700, Accepted: 2, End: 1},
 		"begin past end":    {Buffer: 700, Begin: 3, Accepted: 2, End: 2},
 		"a huge end":        {Buffer: 700, End: 1 << 31},
+		"rows of nobody":    {Buffer: 700, End: 1},
+		"another token":     {Buffer: 700, Begin: 4, Accepted: 4, End: 4},
 	} {
 		f := startFake(t)
 		f.on(wire.OpAppend, func(r *request) { r.reply(&l) })
@@ -251,5 +253,49 @@ func TestBufferRepliesThatMakeNoSenseEndTheConnection(t *testing.T) {
 		if _, err := m.OpenBuffer(background, &OpenQuery{Capacity: 8}); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// After each request a client knows what the buffer holds, whatever the daemon
+// says.
+func TestBufferRepliesThatAreNotWhatWasAskedForEndTheConnection(t *testing.T) {
+	leakFree(t)
+	grow := func(m *Model, b *Buffer) error { return m.Append(background, b, 2, rows(t, 2)) }
+	keep := func(m *Model, b *Buffer) error { return m.Accept(background, b, 2) }
+	for name, c := range map[string]struct {
+		op   wire.Op
+		call func(m *Model, b *Buffer) error
+		says wire.AppendReply
+		good bool
+	}{
+		"appended":              {wire.OpAppend, grow, wire.AppendReply{Buffer: 700, Begin: 4, Accepted: 4, End: 9}, true},
+		"appended elsewhere":    {wire.OpAppend, grow, wire.AppendReply{Buffer: 701, Begin: 4, Accepted: 4, End: 9}, false},
+		"fewer appended":        {wire.OpAppend, grow, wire.AppendReply{Buffer: 700, Begin: 4, Accepted: 4, End: 8}, false},
+		"appended and accepted": {wire.OpAppend, grow, wire.AppendReply{Buffer: 700, Begin: 4, Accepted: 5, End: 9}, false},
+		"appended and flushed":  {wire.OpAppend, grow, wire.AppendReply{Buffer: 700, Begin: 3, Accepted: 4, End: 9}, false},
+		"accepted":              {wire.OpAccept, keep, wire.AppendReply{Buffer: 700, Begin: 4, Accepted: 6, End: 6}, true},
+		"accepted elsewhere":    {wire.OpAccept, keep, wire.AppendReply{Buffer: 701, Begin: 4, Accepted: 6, End: 6}, false},
+		"fewer accepted":        {wire.OpAccept, keep, wire.AppendReply{Buffer: 700, Begin: 4, Accepted: 5, End: 5}, false},
+		"drafts left":           {wire.OpAccept, keep, wire.AppendReply{Buffer: 700, Begin: 4, Accepted: 6, End: 7}, false},
+		"accepted and flushed":  {wire.OpAccept, keep, wire.AppendReply{Buffer: 700, Begin: 6, Accepted: 6, End: 6}, false},
+	} {
+		f := startFake(t)
+		new(ledger).serve(f)
+		m := register(t, open(t, f), Binding{})
+		b, err := m.OpenBuffer(background, &OpenQuery{Begin: 4, Capacity: 8})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Append(background, b, 3, rows(t, 3)); err != nil {
+			t.Fatal(err)
+		}
+		f.on(c.op, func(r *request) { r.reply(&c.says) })
+		switch err := c.call(m, b); {
+		case c.good && (err != nil || !b.Valid()):
+			t.Errorf("%s: %v", name, err)
+		case !c.good && (!errors.Is(err, ErrUnavailable) || b.Valid()):
+			t.Errorf("%s: %v, valid %v", name, err, b.Valid())
+		}
+		b.Release()
 	}
 }
