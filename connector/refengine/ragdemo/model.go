@@ -1,32 +1,10 @@
 package ragdemo
 
-import (
-	"github.com/spliced-kv/spliced/connector/refengine"
-	"github.com/spliced-kv/spliced/policy/profile"
-)
+import "github.com/spliced-kv/spliced/connector/refengine"
 
-// Model is the demo's model: Qwen3-Next's shape in small, with random weights.
-// It is sized so that a prompt of 5,300 tokens takes about half a second on two
-// cores: long enough that what is saved shows, short enough for three ways.
+// Model is the demo's model, with random weights.
 func Model(seed uint64) (*refengine.Model[float32], error) {
-	c := refengine.Config{
-		Name: "demo-gdn-8l", Vocab: 260, Dim: 128, Hidden: 256, Eps: 1e-6,
-		Storage: refengine.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: profile.BF16},
-		Linear: refengine.LinearConfig{
-			Family: profile.GDN, KeyHeads: 2, ValueHeads: 4, KeyDim: 32, ValueDim: 32, Kernel: 4,
-		},
-		Attention: refengine.AttentionConfig{
-			Heads: 2, KVHeads: 1, HeadDim: 32, Gate: true, Rope: profile.Rope{Dims: 16, Theta: 1e6},
-		},
-	}
-	for i := range 8 {
-		kind := profile.KindLinear
-		if i%4 == 3 {
-			kind = profile.KindFull
-		}
-		c.Layers = append(c.Layers, kind)
-	}
-	w, err := refengine.Seeded(c, seed)
+	w, err := refengine.Seeded(refengine.Small("demo-gdn-8l"), seed)
 	if err != nil {
 		return nil, err
 	}

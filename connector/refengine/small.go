@@ -1,0 +1,28 @@
+package refengine
+
+import "github.com/spliced-kv/spliced/policy/profile"
+
+// Small is Qwen3-Next's shape in small, the model of the demos: six gated
+// delta-rule layers and two of attention, tokens are bytes. It is sized so that a
+// prompt of 5,300 tokens takes about half a second on two cores: long enough that
+// what is saved shows, short enough to do it several ways.
+func Small(name string) Config {
+	c := Config{
+		Name: name, Vocab: 260, Dim: 128, Hidden: 256, Eps: 1e-6,
+		Storage: Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: profile.BF16},
+		Linear: LinearConfig{
+			Family: profile.GDN, KeyHeads: 2, ValueHeads: 4, KeyDim: 32, ValueDim: 32, Kernel: 4,
+		},
+		Attention: AttentionConfig{
+			Heads: 2, KVHeads: 1, HeadDim: 32, Gate: true, Rope: profile.Rope{Dims: 16, Theta: 1e6},
+		},
+	}
+	for i := range 8 {
+		kind := profile.KindLinear
+		if i%4 == 3 {
+			kind = profile.KindFull
+		}
+		c.Layers = append(c.Layers, kind)
+	}
+	return c
+}
