@@ -441,8 +441,10 @@ func TestFailedTransferWaitsForTheOthers(t *testing.T) {
 	if err := <-done; !errors.Is(err, unix.EIO) {
 		t.Errorf("%v", err)
 	}
-	if calls := fsys.Calls(OpRead) - before; calls != 2 {
-		t.Errorf("%d requests were begun, although the second failed", calls)
+	// One more may begin between the failure and its being noted.
+	all := must[[]request](t)(s.divide(runs, 0, [][]byte{AlignedBuffer(int(runs[0].Len))}))
+	if calls := fsys.Calls(OpRead) - before; calls > 3 || len(all) <= 3 {
+		t.Errorf("%d of %d requests were begun, although the second failed", calls, len(all))
 	}
 }
 
