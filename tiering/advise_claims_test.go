@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/spliced-kv/spliced/policy/cost"
 )
@@ -89,5 +90,20 @@ func TestClaimsOfOneTenantMoveAnothersValuesLittle(t *testing.T) {
 	}
 	if own := b.Costs()[0]; own.Samples != 4*1024 {
 		t.Errorf("%d samples", own.Samples)
+	}
+}
+
+// Commits and loads of all tenants tell how long they took while one tenant's
+// samples are fitted.
+func TestJobsDoNotWaitForAFit(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	p, err := b.Store.profile(b.id)
+	b.must(err)
+	p.prices.fitting.Lock()
+	defer p.prices.fitting.Unlock()
+	before := p.prices.jobs
+	p.prices.did(cost.JobPublish, 1<<20, time.Millisecond)
+	if p.prices.jobs != before+1 {
+		t.Errorf("%d jobs measured, were %d", p.prices.jobs, before)
 	}
 }

@@ -19,9 +19,10 @@ type CostPriors struct {
 	DiskBytesPerSecond float64      // at which the lower tier is read
 }
 
-// prices is the cost model of one profile. What it measures is guarded by a lock
-// of its own, under which it may solve for some 100 µs; predictions come from a
-// copy that nobody changes, so that they can be had under the store's lock.
+// prices is the cost model of one profile. What it measures is guarded by locks of
+// its own: mu for a moment, fitting while samples are fitted, some ms for as many as
+// come at once. Predictions come from a copy that nobody changes, so that they can
+// be had under the store's lock.
 //
 // How long a prefill takes is what tenants say, and it prices the objects of them
 // all: each has a fit of its own, and what holds is the median of them.
@@ -30,9 +31,11 @@ type prices struct {
 
 	mu      sync.Mutex
 	model   *cost.Model // of links; its prefill is the prior
-	fits    map[TenantID]*cost.Fit
 	prefill cost.Prefill
 	jobs    int // measured
+
+	fitting sync.Mutex // taken before mu: nobody but who brings samples waits for a fit
+	fits    map[TenantID]*cost.Fit
 }
 
 // claimMost is how many times off the prior a prefill may be that one tenant of
@@ -73,11 +76,14 @@ func (p *prices) renewLocked() {
 // computed takes prefills that the engines of one tenant measured and answers how
 // many of them made sense. alone: there is no other tenant.
 func (p *prices) computed(from TenantID, samples []cost.Sample, alone bool) int {
+	p.fitting.Lock()
+	defer p.fitting.Unlock()
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	prior := p.model.Prefill()
+	p.mu.Unlock()
 	fit := p.fits[from]
 	if fit == nil {
-		fit = cost.NewFit(p.model.Prefill())
+		fit = cost.NewFit(prior)
 	}
 	taken := 0
 	for _, s := range samples {
@@ -87,17 +93,19 @@ func (p *prices) computed(from TenantID, samples []cost.Sample, alone bool) int 
 	}
 	if taken > 0 {
 		p.fits[from] = fit
-		p.prefill = p.agreedLocked(alone)
+		agreed := p.agreed(prior, alone)
+		p.mu.Lock()
+		p.prefill = agreed
 		p.renewLocked()
+		p.mu.Unlock()
 	}
 	return taken
 }
 
-// agreedLocked is the median of what tenants have measured. The prior has a vote
+// agreed is the median of what tenants have measured. The prior has a vote
 // where their number is even, so that none of two decides; what one alone says is
-// held to claimMost.
-func (p *prices) agreedLocked(alone bool) cost.Prefill {
-	prior := p.model.Prefill()
+// held to claimMost. The caller has fitting.
+func (p *prices) agreed(prior cost.Prefill, alone bool) cost.Prefill {
 	votes := make([]cost.Prefill, 0, len(p.fits)+1)
 	for _, fit := range p.fits {
 		votes = append(votes, fit.Prefill())

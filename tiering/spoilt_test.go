@@ -23,6 +23,38 @@ func TestSpoiltCheckpointsAreNotServedNorWhatExtendsThem(t *testing.T) {
 	x.audit()
 }
 
+// What it extends may leave its states and get them back, which makes what
+// extends it worth another try; not what is wrong.
+func TestSpoiltCheckpointIsNotOfferedAgain(t *testing.T) {
+	x := newTwoTiers(t, stateful(1), writeBehind)
+	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.tier.finishAll()
+	x.tier.spoil = ErrCorrupt
+	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	x.save(x.c, x.saveQuery(1, 48, 32, Exact), 32)
+	x.tier.finishAll()
+	x.tier.spoil = nil
+	x.thin(1, 16)
+	if l := x.loadPrefix(x.c, hashOf(1, 16), Exact); !l.Promoting {
+		t.Fatalf("%+v", l)
+	}
+	x.carry()
+	x.mu.Lock()
+	o := x.node(1, 32)
+	if !o.spoilt {
+		t.Error("a checkpoint whose write found its bytes wrong is not marked")
+	}
+	var b outside
+	_ = x.cleanLocked(&b)
+	if o.write != nil || len(b.starts) > 0 {
+		t.Error("a spoilt checkpoint is offered to the tier again")
+	}
+	x.mu.Unlock()
+	x.act(&b)
+	x.tier.finishAll()
+	x.audit()
+}
+
 func TestWaitThatEndsWithItsContextTellsWhatWasReached(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
 	d := x.publishTo(x.mid(1, 64, 8), LevelLogged).Durable

@@ -76,8 +76,11 @@ func (s *Store) wantLocked(o *object, level Level, patient bool, b *outside) err
 			return nil
 		}
 	}
-	if o.thin {
+	switch {
+	case o.thin:
 		return fmt.Errorf("%s: its states are not in memory: %w", o.name(), ErrGone)
+	case o.spoilt:
+		return fmt.Errorf("%s: its bytes in memory are wrong: %w", o.name(), ErrCorrupt)
 	}
 	o.write = w
 	n := o.label()
