@@ -216,7 +216,8 @@ func TestAStalledDaemonCostsABoundedWait(t *testing.T) {
 func TestManyClientsComeAndGo(t *testing.T) {
 	leakCheck(t)
 	config := testConfig(t)
-	config.Arena = 2 * MiB // small: eviction happens
+	config.Arena = 2 * MiB              // small: eviction happens
+	config.ConnectionMemory = 256 * MiB // those that left keep theirs until it is noticed
 	r := startDaemon(t, config, nil)
 	p := testProfile(t, 1)
 	var served atomic.Int64
