@@ -1,13 +1,12 @@
 package tiering
 
 import (
+	"bytes"
 	"encoding/csv"
-	"os"
-	"path/filepath"
 	"strconv"
 	"testing"
 
-	"github.com/klauspost/compress/zstd"
+	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
 )
 
 // depthRow is a request of a depth file: of its length tokens the first overlap
@@ -19,21 +18,7 @@ func readDepths(t *testing.T, name string) []depthRow {
 	if testing.Short() {
 		t.Skip("replays a depth file")
 	}
-	dir := os.Getenv("SPLICED_DATA")
-	if dir == "" {
-		dir = filepath.Join("..", "..", "shared", "data")
-	}
-	f, err := os.Open(filepath.Join(dir, "sparse_depths_"+name+".csv.zst"))
-	if err != nil {
-		t.Skipf("no depth file: %v", err)
-	}
-	defer f.Close()
-	z, err := zstd.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer z.Close()
-	lines, err := csv.NewReader(z).ReadAll()
+	lines, err := csv.NewReader(bytes.NewReader(tracetest.Read(t, "sparse_depths_"+name+".csv"))).ReadAll()
 	if err != nil {
 		t.Fatal(err)
 	}

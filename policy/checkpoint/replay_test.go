@@ -1,13 +1,12 @@
 package checkpoint
 
 import (
+	"bytes"
 	"encoding/csv"
-	"os"
-	"path/filepath"
 	"strconv"
 	"testing"
 
-	"github.com/klauspost/compress/zstd"
+	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
 )
 
 // depth is a row of a depth file. Request req belongs to a group of prompts
@@ -30,21 +29,7 @@ func depths(t *testing.T, name string) []depth {
 	if testing.Short() {
 		t.Skip("replays a depth file")
 	}
-	dir := os.Getenv("SPLICED_DATA")
-	if dir == "" {
-		dir = filepath.Join("..", "..", "..", "shared", "data")
-	}
-	f, err := os.Open(filepath.Join(dir, "sparse_depths_"+name+".csv.zst"))
-	if err != nil {
-		t.Skipf("no depth file: %v", err)
-	}
-	defer f.Close()
-	z, err := zstd.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer z.Close()
-	lines, err := csv.NewReader(z).ReadAll()
+	lines, err := csv.NewReader(bytes.NewReader(tracetest.Read(t, "sparse_depths_"+name+".csv"))).ReadAll()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,37 +1,22 @@
 package cost
 
 import (
+	"bytes"
 	"encoding/csv"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
 
-	"github.com/klauspost/compress/zstd"
+	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
 )
 
 // Jamba 1.5 Mini on four A100, 639 lengths from 50 to 31,950 tokens, stalls of
 // the first runs included. Least squares over all of them gives 17.8 ms and
 // 0.053 ms a token.
 func TestFitOfPrefillsMeasuredOnAGPU(t *testing.T) {
-	dir := os.Getenv("SPLICED_DATA")
-	if dir == "" {
-		dir = filepath.Join("..", "..", "..", "shared", "data")
-	}
-	f, err := os.Open(filepath.Join(dir, "marconi_ttft_jamba15mini_a100x4.csv.zst"))
-	if err != nil {
-		t.Skipf("no measurements: %v", err)
-	}
-	defer f.Close()
-	z, err := zstd.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer z.Close()
-	lines, err := csv.NewReader(z).ReadAll()
+	lines, err := csv.NewReader(bytes.NewReader(tracetest.Read(t, "marconi_ttft_jamba15mini_a100x4.csv"))).ReadAll()
 	if err != nil {
 		t.Fatal(err)
 	}

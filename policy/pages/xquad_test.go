@@ -7,14 +7,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
-	"github.com/klauspost/compress/zstd"
+	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
 )
 
 var update = flag.Bool("update", false, "write testdata again")
@@ -41,20 +40,6 @@ func readCorpus(t testing.TB) *corpus {
 
 // What is shipped are the lengths of the data set, where that is at hand.
 func TestLengthsAreThoseOfTheDataSet(t *testing.T) {
-	dir := os.Getenv("SPLICED_DATA")
-	if dir == "" {
-		dir = "../../../shared/data"
-	}
-	file, err := os.Open(filepath.Join(dir, "xquad.en.json.zst"))
-	if err != nil {
-		t.Skipf("no data set: %v", err)
-	}
-	defer file.Close()
-	z, err := zstd.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer z.Close()
 	var set struct {
 		Data []struct {
 			Paragraphs []struct {
@@ -63,7 +48,7 @@ func TestLengthsAreThoseOfTheDataSet(t *testing.T) {
 			}
 		}
 	}
-	if err := json.NewDecoder(z).Decode(&set); err != nil {
+	if err := json.Unmarshal(tracetest.Read(t, "xquad.en.json"), &set); err != nil {
 		t.Fatal(err)
 	}
 	tokens := func(text string) int { return ceil(utf8.RuneCountInString(text), 4) }

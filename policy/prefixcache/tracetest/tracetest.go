@@ -31,14 +31,21 @@ func Directory() string {
 	return filepath.Join(filepath.Dir(file), "../../../../shared/data")
 }
 
+// Path is where a file of the data sets is. It skips the test where there is none.
+func Path(tb testing.TB, file string) string {
+	tb.Helper()
+	path := filepath.Join(Directory(), file)
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		tb.Skipf("no data set %s: set SPLICED_DATA to where it is", file)
+	}
+	return path
+}
+
 // Read is one compressed file of the data sets, whole. It skips the test where
 // there is none.
 func Read(tb testing.TB, name string) []byte {
 	tb.Helper()
-	f, err := os.Open(filepath.Join(Directory(), name+".zst"))
-	if errors.Is(err, os.ErrNotExist) {
-		tb.Skipf("no data set %s: set SPLICED_DATA to where it is", name)
-	}
+	f, err := os.Open(Path(tb, name+".zst"))
 	if err != nil {
 		tb.Fatal(err)
 	}

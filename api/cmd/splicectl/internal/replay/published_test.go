@@ -2,26 +2,22 @@ package replay
 
 import (
 	"math"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
 )
 
-// published finds a published trace, or skips: SPLICED_DATA names the directory.
+// published finds a published trace, or a member of one, or skips.
 func published(t *testing.T, name string) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("long: replays whole traces")
 	}
-	dir := os.Getenv("SPLICED_DATA")
-	if dir == "" {
-		dir = filepath.Join("..", "..", "..", "..", "..", "..", "shared", "data")
-	}
-	path := filepath.Join(dir, name)
-	file, _, _ := strings.Cut(path, ":")
-	if _, err := os.Stat(file); err != nil {
-		t.Skipf("no traces: %v; SPLICED_DATA names their directory", err)
+	file, member, inside := strings.Cut(name, ":")
+	path := tracetest.Path(t, file)
+	if inside {
+		path += ":" + member
 	}
 	return path
 }

@@ -3,26 +3,18 @@ package trace
 import (
 	"errors"
 	"io"
-	"os"
-	"path/filepath"
 	"testing"
+
+	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
 )
 
-// dataFile finds a published trace, or skips: SPLICED_DATA names the directory.
+// dataFile finds a published trace, or skips.
 func dataFile(t *testing.T, name string) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("long: reads whole traces")
 	}
-	dir := os.Getenv("SPLICED_DATA")
-	if dir == "" {
-		dir = filepath.Join("..", "..", "..", "..", "..", "..", "..", "shared", "data")
-	}
-	path := filepath.Join(dir, name)
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("no traces: %v; SPLICED_DATA names their directory", err)
-	}
-	return path
+	return tracetest.Path(t, name)
 }
 
 // drain counts what a trace holds.
