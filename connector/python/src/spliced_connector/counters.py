@@ -1,0 +1,71 @@
+"""What a client has seen, counted by name."""
+
+import threading
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What a client has seen since it was made."""
+
+    attached: int = 0
+    """Times a daemon was found."""
+    lost: int = 0
+    """Times it went away or broke the protocol."""
+    malformed: int = 0
+    """Frames that broke the protocol."""
+    calls: int = 0
+    """Requests that were sent for callers."""
+    unavailable: int = 0
+    """Calls that found no daemon."""
+    refused: int = 0
+    """Calls that the daemon answered with an error other than a miss."""
+    invalid: int = 0
+    """Calls that could never be right; they were not sent."""
+    late: int = 0
+    """Calls that were given up at their deadline."""
+    late_replies: int = 0
+    """Replies that came after their caller had left."""
+    unknown: int = 0
+    """Replies to no request of ours."""
+    stalled: int = 0
+    """Calls that failed at once because the daemon had stopped answering."""
+    gave_back: int = 0
+    """Leases and reservations returned afterwards: they came late, were dropped without release,
+    or the daemon had not taken them."""
+    waits: int = 0
+    """Calls that had to wait for a place among those in flight."""
+    unsent: int = 0
+    """Cancels and releases that could not be sent at once."""
+    corrupt: int = 0
+    """Chunks whose digest did not match when they were read."""
+    doubtful: int = 0
+    """Leases whose bytes were not known to be good when they were released."""
+    advised: int = 0
+    """Advices given."""
+    unadvised: int = 0
+    """Times that there was no daemon to give one, or not in time."""
+    published: int = 0
+    """Segments and checkpoints that were stored."""
+    unpublished: int = 0
+    """Segments and checkpoints that were not, for whatever reason."""
+    inert: int = 0
+    """Calls in a forked child, which has no connection."""
+
+
+class Tally:
+    """Counts from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = {field.name: 0 for field in fields(Counters)}
+
+    def add(self, name: str, n: int = 1) -> None:
+        """Add n to the counter of that name."""
+        with self._lock:
+            self._counts[name] += n
+
+    def snapshot(self) -> Counters:
+        """Return the current counts."""
+        with self._lock:
+            return Counters(**self._counts)

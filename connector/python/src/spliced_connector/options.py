@@ -1,0 +1,98 @@
+"""Settings of a client."""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_NAME_BYTES = 256
+MAX_TOKEN_BYTES = 1024
+MAX_TENANTS = 64
+
+_MAX_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a client; the zero value is usable.
+
+    Times are in seconds and bound one call each, from the call to its return; a tick of the
+    kernel's timer (4 ms at most) may come on top.
+    """
+
+    socket: str = ""
+    """Path of the daemon's socket. Empty: `default_socket()`, asked again at each attempt."""
+
+    name: str = ""
+    """Name and version of the engine, for people. Empty: "python"."""
+
+    tenants: tuple[tuple[str, str], ...] = (("", ""),)
+    """Names and tokens of the tenants this client speaks for. The empty name is the daemon's
+    default tenant."""
+
+    timeout: float = 0.05
+    """Of match, acquire and load (unless they say how long), release, advise and report."""
+
+    attach_timeout: float = 1.0
+    """Of one attempt to connect, and of registering one model."""
+
+    transfer_timeout: float = 2.0
+    """Of each message of publish, save, compose, rotate and assemble."""
+
+    staging_bytes: int = 0
+    """Wished size of the memory that publish writes to; 0 is the daemon's default."""
+
+    slot_bytes: int = 0
+    """Wished size of the memory for results of compose and rotate; 0 is the daemon's default."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError with everything that is wrong."""
+        wrong = list(self._wrong())
+        if wrong:
+            raise ValueError("; ".join(wrong))
+
+    def _wrong(self) -> list[str]:
+        wrong = []
+        if len(self.name.encode()) > MAX_NAME_BYTES:
+            wrong.append(f"name has {len(self.name.encode())} bytes, most {MAX_NAME_BYTES}")
+        if not 1 <= len(self.tenants) <= MAX_TENANTS:
+            wrong.append(f"{len(self.tenants)} tenants, want 1 to {MAX_TENANTS}")
+        for name, token in self.tenants:
+            if len(name.encode()) > MAX_NAME_BYTES or len(token.encode()) > MAX_TOKEN_BYTES:
+                wrong.append(f"name or token of tenant {name[:32]!r} is too long")
+        if len({name for name, _ in self.tenants}) != len(self.tenants):
+            wrong.append("a tenant is named twice")
+        for what in ("timeout", "attach_timeout", "transfer_timeout"):
+            seconds = getattr(self, what)
+            if not 0 < seconds <= _MAX_SECONDS:
+                wrong.append(f"{what} {seconds}, want above 0 to {_MAX_SECONDS:g} seconds")
+        for what in ("staging_bytes", "slot_bytes"):
+            if not 0 <= getattr(self, what) < 2**63:
+                wrong.append(f"{what} {getattr(self, what)}")
+        return wrong
+
+
+def default_socket() -> str:
+    """Where a daemon listens that was not told otherwise.
+
+    That is the first of /run/spliced, /run/user/UID/spliced and /tmp/spliced-UID that has a
+    socket, or the first of them. The last counts only if it is ours: others may write to /tmp.
+    """
+    uid = os.getuid()
+    candidates = [Path("/run/spliced"), Path(f"/run/user/{uid}/spliced")]
+    shared = Path(f"/tmp/spliced-{uid}")  # noqa: S108
+    try:
+        status = shared.lstat()
+        if status.st_uid == uid and stat.S_ISDIR(status.st_mode):
+            candidates.append(shared)
+    except OSError:
+        pass
+    paths = [directory / "spliced.sock" for directory in candidates]
+    return str(next((path for path in paths if _exists(path)), paths[0]))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
