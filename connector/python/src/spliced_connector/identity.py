@@ -1,0 +1,203 @@
+"""What defines the values of a model's cached state.
+
+The same as Go's `policy/profile`: an `Identity` says which layers keep which tensors, and its
+canonical bytes (`canonical.py`) are hashed into the fingerprint. Numbers of the enums are part of
+those bytes and of the protocol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Kind(IntEnum):
+    """What one decoder layer keeps for the tokens it has seen."""
+
+    NONE = 0  # an MLP only
+    FULL = 1  # softmax attention over all earlier tokens
+    MLA = 2  # one latent row and one rope key row per token
+    WINDOW = 3  # softmax attention over the last `window` tokens
+    LINEAR = 4  # a recurrent state, no rows
+
+
+class Transition(IntEnum):
+    """The form of a linear layer's transition, and what T stores per value head."""
+
+    NONE = 0
+    SCALAR = 1  # one number
+    DIAGONAL = 2  # key_dim numbers
+    DENSE = 3  # key_dim x key_dim, acting from the left
+
+
+class Family(IntEnum):
+    """A variant of linear attention."""
+
+    NONE = 0
+    RETNET = 1
+    LIGHTNING = 2
+    MAMBA2 = 3
+    GLA = 4
+    MAMBA1 = 5  # a head for every channel, key_dim is the state size, value_dim 1
+    DELTANET = 6
+    GDN = 7
+    KDA = 8
+
+    @property
+    def transition(self) -> Transition:
+        return _TRANSITIONS[self]
+
+    @property
+    def decay_per_key(self) -> bool:
+        """Whether every key channel decays on its own."""
+        return self in (Family.GLA, Family.MAMBA1, Family.KDA)
+
+
+_TRANSITIONS = {
+    Family.NONE: Transition.NONE,
+    Family.RETNET: Transition.SCALAR,
+    Family.LIGHTNING: Transition.SCALAR,
+    Family.MAMBA2: Transition.SCALAR,
+    Family.GLA: Transition.DIAGONAL,
+    Family.MAMBA1: Transition.DIAGONAL,
+    Family.DELTANET: Transition.DENSE,
+    Family.GDN: Transition.DENSE,
+    Family.KDA: Transition.DENSE,
+}
+
+
+class DType(IntEnum):
+    """An element type of stored tensors."""
+
+    NONE = 0  # of a convolution that a layer does not have
+    F32 = 1
+    F16 = 2
+    BF16 = 3
+
+    @property
+    def size(self) -> int:
+        """Bytes of one element, 0 for NONE."""
+        return (0, 4, 2, 2)[self]
+
+
+class KeyMode(IntEnum):
+    """At which position stored keys are turned."""
+
+    AT_ZERO = 1  # their position in the segment: one turn by its start places them
+    UNROTATED = 2
+
+
+class Role(IntEnum):
+    """Where in a prompt a segment was captured to stand."""
+
+    FIRST = 1  # at the start: kept whole, never computed again
+    MID = 2  # anywhere else: the interior is kept, its ends are computed again at the seams
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary position embedding; the default is none."""
+
+    dims: int = 0  # leading dimensions of a head that turn
+    theta: float = 0.0  # frequency i is theta ** (-2 i / dims); 0 beside inv_freq
+    interleaved: bool = False  # pairs (2i, 2i+1); else (i, i + dims/2)
+    inv_freq: tuple[float, ...] = ()  # of scaled rope, dims/2 of them; () = from theta
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Rows per token of a full, window or MLA layer; the default is none.
+
+    MLA has kv_heads 1, key_dim the size of the rope key, value_dim the rank of the latent.
+    """
+
+    kv_heads: int = 0  # over all ranks
+    key_dim: int = 0
+    value_dim: int = 0
+    dtype: DType = DType.NONE
+    keys: KeyMode = KeyMode.AT_ZERO
+    rope: Rope = Rope()
+    window: int = 0  # tokens, Kind.WINDOW only
+
+
+@dataclass(frozen=True, slots=True)
+class Conv:
+    """The causal convolution before a linear layer; the default is none.
+
+    Its tail is the last kernel-1 inputs, [kernel-1, sum(channels)].
+    """
+
+    kernel: int = 0
+    channels: tuple[int, ...] = ()  # of the groups that ranks split one by one, such as q, k, v
+    dtype: DType = DType.NONE
+
+    @property
+    def rows(self) -> int:
+        """How many inputs it looks back on."""
+        return max(0, self.kernel - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A linear-attention layer; the default is none.
+
+    S is [value_heads, key_dim, value_dim], T by the family's transition, acting from the left.
+    """
+
+    family: Family = Family.NONE
+    key_heads: int = 0
+    value_heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+    state_dtype: DType = DType.NONE  # S of segments; running states are always F32
+    transition_dtype: DType = DType.NONE  # scalar T is always F32
+    conv: Conv = Conv()
+    rope: Rope = Rope()  # inside the layer; scalar families only
+    slopes: tuple[float, ...] = ()  # RetNet, Lightning: decay exponents, one per value head
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One decoder layer. Only what its kind uses counts."""
+
+    kind: Kind = Kind.NONE
+    attention: Attention = Attention()
+    linear: Linear = Linear()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Everything that defines the values of cached state.
+
+    Two engines share segments exactly if their identities are equal.
+    """
+
+    model: str  # name, for people; hashed too
+    weights: bytes  # digest, 32 bytes; all zero = unknown = refused
+    layers: tuple[Layer, ...]
+    adapter: str = ""  # LoRA name and digest
+    tokenizer: str = ""
+    tp_size: int = 1  # tensor-parallel ranks
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSpec:
+    """Geometry of a segment, in tokens."""
+
+    role: Role
+    head: int  # left out at the start, 0 for FIRST
+    tail: int  # left out at the end, 0 for FIRST
+    tokens: int  # whole length
+
+    @property
+    def interior(self) -> tuple[int, int]:
+        """The part that is kept: its first token and how many there are."""
+        return self.head, self.tokens - self.head - self.tail
+
+
+MAX_LAYERS = 4096
+MAX_HEADS = 1 << 16
+MAX_DIM = 1 << 16
+MAX_TP_SIZE = 1024
+MAX_TOKENS = 1 << 24
+MAX_CANONICAL_BYTES = 96 << 10
