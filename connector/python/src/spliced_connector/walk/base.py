@@ -1,0 +1,169 @@
+"""What a walk over a model's layers needs to know of the model.
+
+An Architecture is the arithmetic of one model as functions of rows, one row per token. It holds
+no cache and no positions but those given, so the same object serves a prefill, a capture and the
+recomputed rows of a splice. Who drives it keeps the state: `spliced_connector.walk.run`.
+
+Shapes: n rows, H query heads, KV key-value heads, Hk key heads and Hv value heads of a linear
+layer, dk and dv their dimensions, C convolution channels, k the convolution's kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..profile import Identity, Kind, SegmentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRows:
+    """What an attention layer makes of its rows.
+
+    q is [n, H, dk], k is [n, KV, dk], both turned to the positions given; v is [n, KV, dv].
+    A latent (MLA) layer gives the absorbed form: k [n, 1, rope], v [n, 1, rank], and q
+    [n, H, rank + rope], whose first columns read the latent; its output rows are [n, H, rank].
+    `rest` is whatever the layer needs again behind the attention, such as an output gate.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    rest: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinearRows:
+    """What a linear layer makes of its rows in front of the convolution.
+
+    conv [n, C] is the convolution's input, None in a layer without one.
+    """
+
+    conv: Tensor | None
+    rest: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What the recurrence of a linear layer reads, one step per row.
+
+    q and k [n, Hk, dk] are normalised, turned and scaled, Hv is a multiple of Hk; v is
+    [n, Hv, dv]. decay is the logarithm of the step's decay in float32, [n, Hv] or [n, Hv, dk].
+    beta [n, Hv] makes a step correct what the state holds (the delta rule); None adds k v^T.
+    skip [n, Hv, dv] is added to the output and does not touch the state.
+
+        plain   S = exp(decay) * S + k v^T
+        delta   S = exp(decay) * S;  S = S + beta * k (v - k^T S)^T
+        output  o = q^T S + skip
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    decay: Tensor
+    beta: Tensor | None = None
+    skip: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLayer:
+    """One layer of a segment, in canonical form (None = the layer has no such part).
+
+    transition [Hv], [Hv, dk] or [Hv, dk, dk] and state [Hv, dk, dv] of the interior, conv
+    [k-1, C] its last convolution inputs, k [m, KV, dk] and v [m, KV, dv] its m rows, keys turned
+    to their position in the whole segment.
+    """
+
+    transition: Tensor | None = None
+    state: Tensor | None = None
+    conv: Tensor | None = None
+    k: Tensor | None = None
+    v: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A segment as tensors: what one isolated pass over its tokens leaves, or views of it."""
+
+    spec: SegmentSpec
+    layers: tuple[SegmentLayer, ...]
+
+
+class Architecture(Protocol):
+    """Arithmetic of one model. Positions are int64 [n]; hidden rows h are [n, any width].
+
+    Every method is a pure function of its arguments and the weights, row by row, apart from what
+    its name says: a row's result does not depend on the other rows.
+    """
+
+    @property
+    def identity(self) -> Identity:
+        """Describes the reusable state; one entry of `identity.layers` per layer here."""
+        ...
+
+    @property
+    def layers(self) -> tuple[Kind, ...]:
+        """The kind of every layer. A decoder layer with two mixers may be two layers here."""
+        ...
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The layer of the engine's own cache that each layer's state lives in."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type of hidden rows, keys and values."""
+        ...
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Hidden rows of token ids, int64 [n]."""
+        ...
+
+    def logits(self, h: Tensor) -> Tensor:
+        """Final norm and head: [n, vocabulary]."""
+        ...
+
+    def norm(self, layer: int, h: Tensor) -> Tensor:
+        """What the mixer reads."""
+        ...
+
+    def attention(self, layer: int, x: Tensor, positions: Tensor) -> AttentionRows:
+        """Queries, keys and values."""
+        ...
+
+    def scale(self, layer: int) -> float:
+        """The factor on q k^T."""
+        ...
+
+    def attention_out(self, layer: int, o: Tensor, rows: AttentionRows) -> Tensor:
+        """The mixer's result from the attention's rows o [n, H, dv]."""
+        ...
+
+    def linear(self, layer: int, x: Tensor, positions: Tensor) -> LinearRows:
+        """Projections in front of the convolution."""
+        ...
+
+    def conv_weight(self, layer: int) -> tuple[Tensor, Tensor | None] | None:
+        """Taps [C, k], the last one on the row itself, and bias [C]; SiLU follows."""
+        ...
+
+    def steps(
+        self, layer: int, conv_out: Tensor | None, rows: LinearRows, positions: Tensor
+    ) -> Steps:
+        """The recurrence's inputs from the convolution's output [n, C] behind SiLU."""
+        ...
+
+    def linear_out(self, layer: int, o: Tensor, rows: LinearRows) -> Tensor:
+        """The mixer's result from the recurrence's output o [n, Hv, dv]."""
+        ...
+
+    def mix(self, layer: int, h: Tensor, y: Tensor) -> Tensor:
+        """The layer's hidden rows from its input and the mixer's result: residuals and MLP.
+
+        A layer of kind NONE has no mixer: y is what `norm` gave.
+        """
+        ...
