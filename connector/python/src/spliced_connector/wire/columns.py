@@ -1,0 +1,218 @@
+"""The kinds of columns that a body is made of.
+
+A column is a count, four zero bytes, the elements, and zero bytes up to a multiple of 8:
+
+    +-------+---+--------------------------+-----+
+    | count | 0 | count elements           | pad |
+    +-------+---+--------------------------+-----+
+     u32     u32  8-byte aligned             0..7
+
+`write` appends the pieces of one column to a list; `read` answers what lies at an offset of a body
+and where the next column begins. Both raise `WireError`.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Protocol
+
+from spliced_connector.errors import WireError
+from spliced_connector.wire.numbers import MAX_BODY
+
+COUNT = struct.Struct("<Q")  # the zero bytes are its upper half
+PAD = tuple(bytes(n) for n in range(8))
+
+
+def require_little_endian(order: str) -> None:
+    """Columns are used where they lie, so that the machine has to store the low byte first."""
+    if order != "little":
+        raise ImportError(f"spliced_connector.wire needs a little-endian machine, not a {order} one")
+
+
+require_little_endian(sys.byteorder)
+
+
+class Column(Protocol):
+    """One column, or the two of a list of texts."""
+
+    def write(self, out: list[bytes], value: object) -> None: ...
+
+    def read(self, body: memoryview, at: int) -> tuple[object, int]: ...
+
+
+class Numbers:
+    """Numbers of one size. Read as a view of the frame."""
+
+    __slots__ = ("code", "most", "size")
+
+    def __init__(self, code: str, most: int) -> None:
+        self.code, self.most, self.size = code, most, struct.calcsize(code)
+
+    def write(self, out: list[bytes], value: object) -> None:
+        if isinstance(value, memoryview | array) and _code(value) == self.code:
+            raw = value.tobytes()
+        else:
+            try:
+                raw = array(self.code, value).tobytes()  # type: ignore[call-overload]
+            except (OverflowError, TypeError) as err:
+                raise WireError(str(err)) from err
+        _put(out, len(raw) // self.size, raw)
+
+    def read(self, body: memoryview, at: int) -> tuple[memoryview, int]:
+        _, raw, end = _take(body, at, self.size, self.most)
+        return raw.cast(self.code), end  # type: ignore[call-overload]
+
+
+class Bytes:
+    """Numbers of one byte, as bytes."""
+
+    __slots__ = ("most",)
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def write(self, out: list[bytes], value: object) -> None:
+        try:
+            raw = bytes(value)  # type: ignore[call-overload]
+        except (TypeError, ValueError) as err:
+            raise WireError(str(err)) from err
+        _put(out, len(raw), raw)
+
+    def read(self, body: memoryview, at: int) -> tuple[bytes, int]:
+        _, raw, end = _take(body, at, 1, self.most)
+        return bytes(raw), end
+
+
+class Hashes:
+    """Hashes of 32 bytes, as a list of bytes."""
+
+    __slots__ = ("most",)
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def write(self, out: list[bytes], value: object) -> None:
+        hashes = _sequence(value)
+        raw = b"".join(hashes)
+        if hashes and set(map(len, hashes)) != {32}:
+            raise WireError("a hash has not 32 bytes")
+        _put(out, len(hashes), raw)
+
+    def read(self, body: memoryview, at: int) -> tuple[list[bytes], int]:
+        n, view, end = _take(body, at, 32, self.most)
+        raw = bytes(view)
+        return [raw[i : i + 32] for i in range(0, 32 * n, 32)], end
+
+
+class Text:
+    """One text: a column of its bytes. What is not UTF-8 comes back as it went."""
+
+    __slots__ = ("most",)
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def write(self, out: list[bytes], value: object) -> None:
+        if not isinstance(value, str):
+            raise WireError(f"{value!r} is no text")
+        raw = value.encode("utf-8", "surrogateescape")
+        _put(out, len(raw), raw)
+
+    def read(self, body: memoryview, at: int) -> tuple[str, int]:
+        _, raw, end = _take(body, at, 1, self.most)
+        return str(raw, "utf-8", "surrogateescape"), end
+
+
+class Blobs:
+    """A list of byte strings: u32 lengths, then all bytes joined."""
+
+    __slots__ = ("most", "rows")
+
+    def __init__(self, rows: int, most: int) -> None:
+        self.rows, self.most = rows, most
+
+    def write(self, out: list[bytes], value: object) -> None:
+        blobs = _sequence(value)
+        lengths = array("I", map(len, blobs)).tobytes()
+        raw = b"".join(blobs)
+        _put(out, len(blobs), lengths)
+        _put(out, len(raw), raw)
+
+    def read(self, body: memoryview, at: int) -> tuple[list[bytes], int]:
+        _, raw, at = _take(body, at, 4, self.rows)
+        lengths = raw.cast("I")
+        n, joined, end = _take(body, at, 1, MAX_BODY)
+        check_sum(lengths, n)
+        blobs, begin = [], 0
+        for i, length in enumerate(lengths):
+            if length > self.most:
+                raise WireError(f"text {i} has {length} bytes, most {self.most}")
+            blobs.append(bytes(joined[begin : begin + length]))
+            begin += length
+        return blobs, end
+
+
+class Texts(Blobs):
+    """A list of texts."""
+
+    __slots__ = ()
+
+    def write(self, out: list[bytes], value: object) -> None:
+        texts = value if isinstance(value, list | tuple) else ()
+        super().write(out, [text.encode("utf-8", "surrogateescape") for text in texts])
+
+    def read(self, body: memoryview, at: int) -> tuple[list[str], int]:  # type: ignore[override]
+        blobs, end = super().read(body, at)
+        return [blob.decode("utf-8", "surrogateescape") for blob in blobs], end
+
+
+def check_sum(counts: Sequence[int], n: int) -> None:
+    """Counts add up to the length of the column that they divide."""
+    total = sum(counts)
+    if total != n:
+        raise WireError(f"counts add up to {total}, {n} elements")
+
+
+def check_zero(body: memoryview, begin: int, end: int) -> None:
+    """Padding is zero."""
+    if any(body[begin:end]):
+        raise WireError(f"padding before offset {end} is not zero")
+
+
+def _put(out: list[bytes], count: int, raw: bytes) -> None:
+    out += (COUNT.pack(count), raw, PAD[-len(raw) & 7])
+
+
+def _take(body: memoryview, at: int, size: int, most: int) -> tuple[int, memoryview, int]:
+    """The count and the bytes of the column at `at`, and where the next one begins."""
+    left = len(body) - at - 8
+    if left < 0:
+        raise WireError(f"8 bytes at offset {at}, {left + 8} left")
+    (n,) = COUNT.unpack_from(body, at)
+    if n >> 32:
+        raise WireError(f"bytes after the count are {n >> 32:#x}")
+    if n > most:
+        raise WireError(f"count {n}, most {most}")
+    at += 8
+    stop = at + n * size
+    end = stop + (-stop & 7)
+    if n * size > left:
+        raise WireError(f"{n * size} bytes at offset {at}, {left} left")
+    if end > len(body):
+        raise WireError(f"{end - stop} bytes of padding at offset {stop}, {len(body) - stop} left")
+    if end != stop:
+        check_zero(body, stop, end)
+    return n, body[at:stop], end
+
+
+def _code(value: memoryview | array[int]) -> str:
+    return value.format if isinstance(value, memoryview) else value.typecode
+
+
+def _sequence(value: object) -> Sequence[bytes]:
+    if isinstance(value, list | tuple):
+        return value
+    raise WireError(f"{type(value).__name__} is no list of byte strings")

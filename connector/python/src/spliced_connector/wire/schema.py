@@ -1,0 +1,226 @@
+"""Messages as dataclasses whose fields say how they travel.
+
+Fields are declared in the order of docs/protocol.md: scalars first, each aligned to its size, then
+columns. From that `message` builds what encodes and decodes a body. A body has one encoding only,
+so that decoding and encoding again gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any, ClassVar, TypeVar, cast
+
+from spliced_connector.errors import WireError
+from spliced_connector.wire import columns
+from spliced_connector.wire.columns import Column, check_sum, check_zero
+
+_KEY = "wire"
+
+
+@dataclass(frozen=True, slots=True)
+class _Scalar:
+    code: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    codec: Column
+    rows: str  # the column that has as many rows; empty = its own
+    divides: str  # the column that these counts divide; empty = none
+    optional: bool  # no rows at all are allowed too
+
+
+def _scalar(code: str, size: int, zero: object) -> Any:
+    return field(default=zero, metadata={_KEY: _Scalar(code, size)})
+
+
+def u8() -> int:
+    return cast(int, _scalar("B", 1, 0))
+
+
+def u16() -> int:
+    return cast(int, _scalar("H", 2, 0))
+
+
+def u32() -> int:
+    return cast(int, _scalar("I", 4, 0))
+
+
+def i32() -> int:
+    return cast(int, _scalar("i", 4, 0))
+
+
+def u64() -> int:
+    return cast(int, _scalar("Q", 8, 0))
+
+
+def f64() -> float:
+    return cast(float, _scalar("d", 8, 0.0))
+
+
+def hash32() -> bytes:
+    return cast(bytes, _scalar("32s", 8, bytes(32)))
+
+
+def _column(codec: Column, zero: object, rows: str, divides: str = "", optional: bool = False) -> Any:
+    meta = {_KEY: _Column(codec, rows, divides, optional)}
+    return field(default=zero, metadata=meta)
+
+
+def u16s(most: int, rows: str = "") -> Sequence[int]:
+    return cast(Sequence[int], _column(columns.Numbers("H", most), (), rows))
+
+
+def u32s(
+    most: int, rows: str = "", divides: str = "", optional: bool = False
+) -> Sequence[int]:
+    return cast(Sequence[int], _column(columns.Numbers("I", most), (), rows, divides, optional))
+
+
+def u64s(most: int, rows: str = "") -> Sequence[int]:
+    return cast(Sequence[int], _column(columns.Numbers("Q", most), (), rows))
+
+
+def f64s(most: int, rows: str = "") -> Sequence[float]:
+    return cast(Sequence[float], _column(columns.Numbers("d", most), (), rows))
+
+
+def u8s(most: int, rows: str = "") -> bytes:
+    return cast(bytes, _column(columns.Bytes(most), b"", rows))
+
+
+def hashes(most: int, rows: str = "") -> Sequence[bytes]:
+    return cast(Sequence[bytes], _column(columns.Hashes(most), (), rows))
+
+
+def text(most: int) -> str:
+    return cast(str, _column(columns.Text(most), "", ""))
+
+
+def texts(count: int, most: int, rows: str = "") -> Sequence[str]:
+    return cast(Sequence[str], _column(columns.Texts(count, most), (), rows))
+
+
+def blobs(count: int, most: int, rows: str = "") -> Sequence[bytes]:
+    return cast(Sequence[bytes], _column(columns.Blobs(count, most), (), rows))
+
+
+class Message:
+    """The body of a frame. Decoded columns are views of the frame and live as long as it."""
+
+    __slots__ = ()
+    schema: ClassVar[Schema]
+
+
+M = TypeVar("M", bound=Message)
+
+
+def message(name: str) -> Callable[[type[M]], type[M]]:
+    """Gives a dataclass of wire fields its schema; `name` is what errors call it."""
+
+    def build(cls: type[M]) -> type[M]:
+        cls.schema = Schema(name, cls)
+        return cls
+
+    return build
+
+
+class Schema:
+    """How one message travels. Fixed once it is built."""
+
+    def __init__(self, name: str, cls: type[Message]) -> None:
+        self.name = name
+        self._cls = cls
+        self._scalars: list[str] = []
+        self._columns: list[tuple[str, _Column]] = []
+        layout, size, pads = "<", 0, []
+        for f in fields(cls):  # type: ignore[arg-type]
+            wire = f.metadata[_KEY]
+            if isinstance(wire, _Column):
+                self._columns.append((f.name, wire))
+                continue
+            if self._columns:
+                raise TypeError(f"{name}: {f.name} is a scalar behind a column")
+            align = min(wire.size, 8)
+            gap = -size & (align - 1)
+            if gap:
+                pads.append((size, size + gap))
+            layout += f"{gap}x{wire.code}"
+            size = struct.calcsize(layout)
+            self._scalars.append(f.name)
+        if gap := -size & 7:
+            pads.append((size, size + gap))
+        self._struct = struct.Struct(f"{layout}{gap}x")
+        self._pads = tuple(pads)
+        self._get = _getter(self._scalars)
+        self._codecs = tuple((f, c.codec.write, c.codec.read) for f, c in self._columns)
+        self._checks = self._row_checks()
+
+    def _row_checks(self) -> tuple[tuple[int, int, bool, bool], ...]:
+        """Column, the one it is held against, whether it divides it, whether it may be empty."""
+        index = {f: i for i, (f, _) in enumerate(self._columns)}
+        checks = []
+        for i, (_, c) in enumerate(self._columns):
+            if c.rows:
+                checks.append((i, index[c.rows], False, c.optional))
+            if c.divides:
+                checks.append((i, index[c.divides], True, False))
+        return tuple(checks)
+
+    def append(self, out: list[bytes], m: Message) -> None:
+        """Adds the pieces of the body. Raises `WireError` for a value that does not fit."""
+        try:
+            out.append(self._struct.pack(*self._get(m)))
+        except struct.error as err:
+            raise WireError(f"{self.name}: {err}") from err
+        for name, write, _ in self._codecs:
+            try:
+                write(out, getattr(m, name))
+            except WireError as err:
+                raise WireError(f"{self.name}: {_words(name)}: {err.text}") from err
+
+    def decode(self, body: memoryview) -> Message:
+        """Reads a whole body. Raises `WireError`, naming field and value."""
+        size = self._struct.size
+        if len(body) < size:
+            raise WireError(f"{self.name}: {size} bytes of scalars, {len(body)} left")
+        values: list[Any] = list(self._struct.unpack_from(body))
+        name = "scalars"
+        try:
+            for begin, end in self._pads:
+                check_zero(body, begin, end)
+            for name, _, read in self._codecs:
+                value, size = read(body, size)
+                values.append(value)
+        except WireError as err:
+            raise WireError(f"{self.name}: {_words(name)}: {err.text}") from err
+        if size != len(body):
+            raise WireError(f"{self.name}: end: {len(body) - size} bytes left")
+        self._check_rows(values[len(self._scalars) :])
+        return self._cls(*values)
+
+    def _check_rows(self, rows: list[Any]) -> None:
+        for i, other, divides, optional in self._checks:
+            want, got = len(rows[other]), len(rows[i])
+            try:
+                if divides:
+                    check_sum(rows[i], want)
+                elif got != want and not (optional and got == 0):
+                    raise WireError(f"{got} rows, want {want}")
+            except WireError as err:
+                raise WireError(f"{self.name}: {_words(self._columns[i][0])}: {err.text}") from err
+
+
+def _getter(names: list[str]) -> Callable[[Message], tuple[Any, ...]]:
+    if not names:
+        return lambda _: ()
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda m: (get(m),)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").strip()
