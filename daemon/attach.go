@@ -28,6 +28,9 @@ const (
 	maxVersion = wire.Version
 )
 
+// features are those that this daemon has.
+const features = wire.FeatureCRC32Digests
+
 // attachment is what hello and profile requests give a connection.
 type attachment struct {
 	// Fixed after hello.
@@ -37,6 +40,7 @@ type attachment struct {
 	session *tiering.Session
 	slots   *slots
 	staging gpuipc.Region
+	crc32   bool // digests of commits are CRC-32
 	// stagingBytes and slotBytes are as granted; a region may be longer.
 	stagingBytes int64
 	slotBytes    int64
@@ -67,11 +71,11 @@ func (t *task) hello() (wire.Message, error) {
 		return nil, refuse(wire.Unsupported, "versions %d to %d, this daemon speaks %d to %d", m.MinVersion, m.MaxVersion, minVersion, maxVersion)
 	}
 	reply := &wire.HelloReply{
-		Version: maxVersion, Connection: c.id, BootEpoch: s.epoch,
+		Version: maxVersion, Features: m.Features & features, Connection: c.id, BootEpoch: s.epoch,
 		ArenaBytes: uint64(s.store.Arena().Bytes()),
 		MaxFrame:   wire.MaxFrame, MaxInFlight: uint32(s.config.MaxInFlight), Server: s.title,
 	}
-	a := &attachment{client: m.Client}
+	a := &attachment{client: m.Client, crc32: reply.Features&wire.FeatureCRC32Digests != 0}
 	for _, want := range m.Tenants {
 		granted, err := s.grant(want)
 		if err != nil {

@@ -257,6 +257,7 @@ func (d *Daemon) open() (err error) {
 		return errors.Join(err, d.close())
 	}
 	d.server.disk = d.disk
+	d.server.canary = newCanary(d.now)
 	where, err := choosePlace(places(&d.config, d.machine))
 	if err == nil {
 		d.socket, err = openSocket(where, d.config.MaxConnections)

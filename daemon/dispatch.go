@@ -93,6 +93,7 @@ var operations = [...]operation{
 	wire.OpAppend:   {run: (*task).appendRows, long: always, tenant: true},
 	wire.OpAccept:   {run: (*task).acceptRows, tenant: true},
 	wire.OpReplay:   {run: (*task).replayRows, long: always, tenant: true},
+	wire.OpReport:   {run: (*task).report, tenant: true},
 }
 
 func always(*task) (bool, error) { return true, nil }

@@ -182,7 +182,7 @@ func (t *task) commit() (wire.Message, error) {
 func (t *task) commitRow(m *wire.CommitRequest, i int, digests []uint64) (got tiering.Committed, err error) {
 	item := tiering.CommitItem{
 		Reservation: tiering.ReservationID(m.Reservations[i]),
-		Part:        int(m.Parts[i]), ChunkFirst: int(m.ChunkFirst[i]), Digests: digests,
+		Part:        int(m.Parts[i]), ChunkFirst: int(m.ChunkFirst[i]), Digests: digests, CRC32: t.at.crc32,
 		Level: tiering.Level(m.Level),
 	}
 	bytes, err := t.at.session.ChunkSpan(item.Reservation, item.Part, item.ChunkFirst, len(digests))

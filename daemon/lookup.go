@@ -25,11 +25,16 @@ func (t *task) match() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = t.conn.server.store.Match(&tiering.MatchQuery{
+	q := tiering.MatchQuery{
 		Profile: id, Tenant: tenant, Accept: tiering.CheckpointKind(m.Accept),
 		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys,
-	}, r)
-	if err != nil {
+	}
+	off := t.switchedOff(id)
+	if off {
+		q.Accept &^= tiering.Spliced
+		q.Keys = nil
+	}
+	if err := t.conn.server.store.Match(&q, r); err != nil {
 		return nil, err
 	}
 	*out = wire.MatchReply{
@@ -44,7 +49,21 @@ func (t *task) match() (wire.Message, error) {
 		out.Reason = append(out.Reason, uint8(row.Reason))
 		out.Tokens = append(out.Tokens, row.Tokens)
 	}
+	if off {
+		t.withhold(out, len(m.Keys))
+	}
 	return out, nil
+}
+
+// withhold answers n segment keys of a profile that is switched off.
+func (t *task) withhold(out *wire.MatchReply, n int) {
+	t.conn.server.canary.withheld.Add(uint64(n))
+	for range n {
+		out.Status = append(out.Status, wire.StatusMiss)
+		out.Tier = append(out.Tier, wire.TierNone)
+		out.Reason = append(out.Reason, wire.ReasonOff)
+		out.Tokens = append(out.Tokens, 0)
+	}
 }
 
 // acquireRowBytes is what one row takes beside its extents, digests and blocks, and
@@ -89,6 +108,9 @@ func (t *task) acquire() (wire.Message, error) {
 	}
 	if err := q.check(t.conn.server.store); err != nil {
 		return nil, err
+	}
+	if t.switchedOff(id) {
+		return t.acquired(&q, make([]tiering.Acquired, len(m.Keys))), nil
 	}
 	if q.All && t.conn.mayWait() && t.conn.server.store.NeedsPromotion(&q.AcquireQuery) {
 		t.rest = awaitTogether(q)
@@ -201,6 +223,11 @@ func (t *task) load() (wire.Message, error) {
 	q := tiering.LoadQuery{
 		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tiering.CheckpointKind(m.Accept),
 		TTL: milliseconds(m.TTLMs), Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash,
+	}
+	if q.Accept&tiering.Spliced != 0 && t.switchedOff(id) {
+		if q.Accept &^= tiering.Spliced; q.Accept == 0 {
+			return nil, refuse(wire.Miss, "checkpoint %x: splicing is switched off for its profile", q.Hash[:8])
+		}
 	}
 	got, err := t.at.session.Load(&q)
 	if err != nil {

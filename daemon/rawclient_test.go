@@ -53,16 +53,22 @@ func attach(t testing.TB, path string, tenants ...wire.TenantName) *rawClient {
 		tenants = []wire.TenantName{{}}
 	}
 	fds := c.mustHello(&wire.HelloRequest{MinVersion: 1, MaxVersion: 1, Client: "raw", Tenants: tenants})
+	c.mapAll(fds)
+	return c
+}
+
+// mapAll maps the regions that came with hello.
+func (c *rawClient) mapAll(fds []int) {
+	c.t.Helper()
 	c.tenant = c.hello.Tenants[0].ID
 	for i, m := range []**gpuipc.Mapping{&c.arena, &c.slots, &c.staging} {
 		bytes := []uint64{c.hello.ArenaBytes, c.hello.SlotBytes, c.hello.StagingBytes}[i]
 		var err error
 		*m, err = gpuipc.Map(gpuipc.Handle{File: os.NewFile(uintptr(fds[i]), "region"), Bytes: int64(bytes)}, i == 2)
 		if err != nil {
-			t.Fatal(err)
+			c.t.Fatal(err)
 		}
 	}
-	return c
 }
 
 func (c *rawClient) mustHello(m *wire.HelloRequest) []int {

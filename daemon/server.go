@@ -38,6 +38,7 @@ type server struct {
 	open    []bool              // tenants without a token
 	queue   *queue
 	watcher *watcher
+	canary  *canary
 
 	busy     atomic.Int64  // jobs in flight
 	waiting  atomic.Int64  // of these, waiting for a disk

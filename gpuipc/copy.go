@@ -3,6 +3,7 @@ package gpuipc
 import (
 	"context"
 	"fmt"
+	"hash/crc32"
 )
 
 // CopyDigests hashes what was written, from the destination: a client that keeps
@@ -27,17 +28,26 @@ func (h *host) CopyDigests(ctx context.Context, dst, src Ref, digests []uint64) 
 
 // Digests stores the digest of each chunk of src.
 func (h *host) Digests(ctx context.Context, src Ref, digests []uint64) error {
+	return h.sum(ctx, OpDigests, src, digests, (*scratch).digest)
+}
+
+// Checksums stores the CRC-32 of each chunk of src.
+func (h *host) Checksums(ctx context.Context, src Ref, sums []uint64) error {
+	return h.sum(ctx, OpChecksums, src, sums, (*scratch).checksum)
+}
+
+func (h *host) sum(ctx context.Context, op Op, src Ref, sums []uint64, sum func(s *scratch, m *memory, off, n int64) uint64) error {
 	a := access{host: h}
 	defer a.release()
 	from, err := a.open("source", src, 1, reads)
 	if err == nil {
-		err = checkDigests(digests, from.n)
+		err = checkDigests(sums, from.n)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", OpDigests, err)
+		return fmt.Errorf("%s: %w", op, err)
 	}
-	return h.chunks(ctx, OpDigests, from.n, func(s *scratch, i int, off, n int64) {
-		digests[i] = s.digest(&from, off, n)
+	return h.chunks(ctx, op, from.n, func(s *scratch, i int, off, n int64) {
+		sums[i] = sum(s, &from, off, n)
 	})
 }
 
@@ -124,4 +134,15 @@ func (s *scratch) digest(m *memory, off, n int64) uint64 {
 		off, n = off+int64(len(b)), n-int64(len(b))
 	}
 	return s.hasher.Sum64()
+}
+
+// checksum is the CRC-32 of one chunk.
+func (*scratch) checksum(m *memory, off, n int64) uint64 {
+	sum := uint32(0)
+	for n > 0 {
+		b := m.run(off, n)
+		sum = crc32.Update(sum, crc32.IEEETable, b)
+		off, n = off+int64(len(b)), n-int64(len(b))
+	}
+	return uint64(sum)
 }

@@ -1,6 +1,10 @@
 package gpuipc
 
-import "github.com/zeebo/xxh3"
+import (
+	"hash/crc32"
+
+	"github.com/zeebo/xxh3"
+)
 
 // ChunkBytes is the unit of digests: an object of n bytes has Chunks(n) chunks,
 // all of ChunkBytes but the last. Chunks follow the object, not its extents.
@@ -12,3 +16,6 @@ func Chunks(n int64) int { return int((n + ChunkBytes - 1) / ChunkBytes) }
 // DigestBytes is the digest of one chunk: XXH3-64, seed 0. It guards against
 // damage and mistakes, not against someone who wants a collision.
 func DigestBytes(b []byte) uint64 { return xxh3.Hash(b) }
+
+// ChecksumBytes is the CRC-32 (IEEE) of one chunk, for clients that have no XXH3.
+func ChecksumBytes(b []byte) uint64 { return uint64(crc32.ChecksumIEEE(b)) }

@@ -46,10 +46,11 @@ const (
 	OpRotate
 	OpPin
 	OpReplay
+	OpChecksums
 )
 
 var opNames = [...]string{OpNewRegion: "new region", OpImport: "import", OpCopyDigests: "copy with digests",
-	OpDigests: "digests", OpLoad: "load", OpStore: "store", OpCompose: "compose", OpRotate: "rotate", OpPin: "pin", OpReplay: "replay"}
+	OpDigests: "digests", OpLoad: "load", OpStore: "store", OpCompose: "compose", OpRotate: "rotate", OpPin: "pin", OpReplay: "replay", OpChecksums: "checksums"}
 
 func (o Op) String() string {
 	if int(o) < len(opNames) && o != 0 {

@@ -30,19 +30,16 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 	}
 	defer s.running.Done()
 
-	got := make([]uint64, len(item.Digests))
-	if w.rows {
-		copy(got, item.Digests)
-	} else {
+	if !w.rows {
 		began := s.cfg.Now()
-		if err = s.dev.CopyDigests(ctx, w.dst, item.Src, got); err == nil {
+		if err = w.copy(ctx, s.dev, &item); err == nil {
 			w.filler.object.profile.prices.did(cost.JobPublish, w.dst.Len(), s.cfg.Now().Sub(began))
 		}
 	}
 
 	var b outside
 	s.mu.Lock()
-	answer, err := s.endCommitLocked(w, &item, got, err, &b)
+	answer, err := s.endCommitLocked(w, &item, err, &b)
 	s.mu.Unlock()
 	s.act(&b)
 	return answer, err
@@ -56,6 +53,20 @@ type writing struct {
 	first  int          // index of the first among all chunks of the share
 	rows   bool         // of a thinned checkpoint, which has them: nothing is copied
 	dst    gpuipc.Ref
+	got    []uint64 // digests of what was written; nil for rows
+	sums   []uint64 // the same as the client hashes: what its digests are compared with
+}
+
+// copy writes the chunks and hashes them. Nobody but us writes the destination, so
+// that it may be read twice.
+func (w *writing) copy(ctx context.Context, dev gpuipc.Device, item *CommitItem) error {
+	w.got = make([]uint64, len(item.Digests))
+	w.sums = w.got
+	if err := dev.CopyDigests(ctx, w.dst, item.Src, w.got); err != nil || !item.CRC32 {
+		return err
+	}
+	w.sums = make([]uint64, len(item.Digests))
+	return dev.Checksums(ctx, w.dst, w.sums)
 }
 
 // beginCommitLocked checks a commit and marks its chunks, so that no other
@@ -109,7 +120,7 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 }
 
 // endCommitLocked settles a commit after its copy, whatever happened meanwhile.
-func (s *Store) endCommitLocked(w *writing, item *CommitItem, got []uint64, err error, b *outside) (Committed, error) {
+func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error, b *outside) (Committed, error) {
 	o := w.filler.object
 	w.fill.copying--
 	if w.fill.dead {
@@ -121,23 +132,23 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, got []uint64, err 
 	if err != nil {
 		return Committed{}, s.failCommitLocked(w, err)
 	}
-	if i := firstDifference(got, item.Digests); i >= 0 {
+	if i := firstDifference(w.sums, item.Digests); i >= 0 {
 		s.killLocked(o, causeCorrupt)
 		return Committed{}, fmt.Errorf("%s rank %d part %d chunk %d: digest %016x, its writer says %016x: %w",
-			o.name(), w.filler.rank, item.Part, item.ChunkFirst+i, got[i], item.Digests[i], ErrCorrupt)
+			o.name(), w.filler.rank, item.Part, item.ChunkFirst+i, w.sums[i], item.Digests[i], ErrCorrupt)
 	}
 	if !w.rows {
-		copy(w.filler.digests[w.first:], got)
+		copy(w.filler.digests[w.first:], w.got)
 	}
 	setChunks(w.chunks, chunkDone)
-	s.counters.CommittedChunks += uint64(len(got))
+	s.counters.CommittedChunks += uint64(len(item.Digests))
 	s.counters.CommittedBytes += uint64(w.dst.Len())
 	level := item.Level
 	if level == LevelDefault {
 		level = s.cfg.DefaultLevel
 	}
 	w.fill.level = max(w.fill.level, level)
-	if w.filler.left -= len(got); w.filler.left > 0 {
+	if w.filler.left -= len(item.Digests); w.filler.left > 0 {
 		return Committed{}, nil
 	}
 	if w.fill.left--; w.fill.left > 0 {

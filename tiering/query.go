@@ -205,6 +205,7 @@ type CommitItem struct {
 	Part        int // index into the layout's parts
 	ChunkFirst  int
 	Digests     []uint64   // the client's digest of each chunk
+	CRC32       bool       // Digests are CRC-32, see gpuipc.ChecksumBytes
 	Src         gpuipc.Ref // exactly the bytes of these chunks
 	Level       Level      // LevelDefault = the store's
 }

@@ -246,7 +246,7 @@ func TestRefillDiesDuringACopy(t *testing.T) {
 		t.Fatal("pages were given back under a copy")
 	}
 	b.mu.Lock()
-	_, err = b.endCommitLocked(w, &item, item.Digests, nil, &outside{})
+	_, err = b.endCommitLocked(w, &item, nil, &outside{})
 	b.mu.Unlock()
 	b.running.Done()
 	b.wantErr(err, ErrGone)

@@ -38,6 +38,7 @@ var messages = [...][2]func() Message{
 	OpAppend:   {message[AppendRequest], message[AppendReply]},
 	OpAccept:   {message[AcceptRequest], message[AppendReply]},
 	OpReplay:   {message[ReplayRequest], message[ComposeReply]},
+	OpReport:   {message[ReportRequest], message[ReportReply]},
 }
 
 func message[T any, P interface {

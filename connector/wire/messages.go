@@ -24,6 +24,7 @@ const (
 	OpAppend   Op = 17
 	OpAccept   Op = 18
 	OpReplay   Op = 19
+	OpReport   Op = 20
 )
 
 // Code is the outcome of a request or of one item of a batch.
@@ -65,6 +66,10 @@ type TenantGrant struct {
 	ID   uint32
 	Salt []byte // goes into segment keys and prefix hashes
 }
+
+// FeatureCRC32Digests is the first feature bit of hello: the digests of a commit are CRC-32 (IEEE), in the low half
+// of each, in place of XXH3-64. Digests that the daemon answers stay XXH3-64.
+const FeatureCRC32Digests uint64 = 1 << 0
 
 // HelloRequest opens a connection.
 type HelloRequest struct {
@@ -169,6 +174,7 @@ const (
 	ReasonRefused  uint8 = 5 // admission, quota or room
 	ReasonAborted  uint8 = 6 // its writer failed
 	ReasonFlagOnly uint8 = 7 // a checkpoint exists but is not of an accepted kind
+	ReasonOff      uint8 = 8 // the profile is switched off for splicing, see ReportRequest
 )
 
 // MatchReply has one row per key of the request.
@@ -248,7 +254,8 @@ type ReserveReply struct {
 
 // CommitRequest hands over chunks of parts that lie in staging. A chunk is
 // gpuipc.ChunkBytes of one part, the last one of a part shorter. Digest has
-// ChunkCount[i] entries for row i, one after another.
+// ChunkCount[i] entries for row i, one after another: XXH3-64, or CRC-32 with
+// FeatureCRC32Digests.
 type CommitRequest struct {
 	Level        uint8 // a Level; it counts where the request completes an object
 	Reservations []uint64

@@ -8,7 +8,7 @@ var opNames = [...]string{
 	OpReserve: "reserve", OpCommit: "commit", OpAbort: "abort", OpCompose: "compose",
 	OpRotate: "rotate", OpAssemble: "assemble", OpSave: "save", OpLoad: "load",
 	OpCancel: "cancel", OpRelease: "release", OpStats: "stats", OpAdvise: "advise",
-	OpAppend: "append", OpAccept: "accept", OpReplay: "replay",
+	OpAppend: "append", OpAccept: "accept", OpReplay: "replay", OpReport: "report",
 }
 
 var codeNames = [...]string{

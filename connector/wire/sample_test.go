@@ -136,6 +136,8 @@ func (g numbers) request(op Op, n int) Message {
 		return &AcceptRequest{Profile: 9, Rank: 1, Buffer: g.Uint64(), Tokens: 3}
 	case OpReplay:
 		return &ReplayRequest{Profile: 9, Rank: 1, Buffer: g.Uint64(), Token: 4099, Flush: 1, Into: g.Uint64()}
+	case OpReport:
+		return &ReportRequest{Profile: 9, Compared: 64, Failed: 3, Worst: g.Float64(), Bound: 0.125, Off: 1, Text: "worst at layer 3 – é"}
 	default:
 		return &StatsRequest{}
 	}
@@ -190,6 +192,8 @@ func (g numbers) reply(op Op, n int) Message {
 			Positions: g.u32s(n), Why: g.u8s(n), Admit: g.u8s(n), Reason: g.u8s(n), Value: g.f64s(n),
 			SegmentAdmit: g.u8s(n + 1), SegmentReason: g.u8s(n + 1),
 		}
+	case OpReport:
+		return &ReportReply{Off: 1}
 	case OpAppend, OpAccept:
 		return &AppendReply{Buffer: g.Uint64(), Begin: 4096, Accepted: 4099, End: 4101}
 	default:

@@ -108,21 +108,25 @@ func testCopies(r *rig) {
 		want := r.bytes(src)
 		r.expect(dst, want)
 		r.check("copy")
-		checkDigests(r, want, digests)
+		checkDigests(r, want, digests, gpuipc.DigestBytes)
 		clear(digests)
 		if err := r.dev.Digests(r.Context(), src, digests); err != nil {
 			r.Fatal(err)
 		}
-		checkDigests(r, want, digests)
+		checkDigests(r, want, digests, gpuipc.DigestBytes)
+		if err := r.dev.Checksums(r.Context(), src, digests); err != nil {
+			r.Fatal(err)
+		}
+		checkDigests(r, want, digests, gpuipc.ChecksumBytes)
 	}
 }
 
-func checkDigests(r *rig, object []byte, digests []uint64) {
+func checkDigests(r *rig, object []byte, digests []uint64, of func([]byte) uint64) {
 	r.Helper()
 	i := 0
 	for chunk := range slices.Chunk(object, gpuipc.ChunkBytes) {
-		if digests[i] != gpuipc.DigestBytes(chunk) {
-			r.Fatalf("chunk %d of %d bytes has digest %#x, want %#x", i, len(object), digests[i], gpuipc.DigestBytes(chunk))
+		if digests[i] != of(chunk) {
+			r.Fatalf("chunk %d of %d bytes has digest %#x, want %#x", i, len(object), digests[i], of(chunk))
 		}
 		i++
 	}
@@ -152,7 +156,7 @@ func testConcurrentCopies(r *rig) {
 	}
 	for i := range copies {
 		r.expect(dst[i], r.bytes(src[i]))
-		checkDigests(r, r.bytes(src[i]), digests[i])
+		checkDigests(r, r.bytes(src[i]), digests[i], gpuipc.DigestBytes)
 	}
 	r.check("copies at once")
 }
@@ -202,13 +206,14 @@ func testEndedContext(r *rig) {
 	compose := &gpuipc.ComposeJob{Transition: 1, Heads: 1, DK: 1, DV: 1, From: r.at(0, 4), Out: r.at(64, 4)}
 	rotate := &gpuipc.RotateJob{Rows: 1, Heads: 1, Dim: 2, Type: 1, Src: r.at(0, 8), Dst: gpuipc.Scatter{Rows: r.at(64, 8)}}
 	for name, err := range map[string]error{
-		"copy":    r.dev.CopyDigests(ctx, r.at(0, 10), r.at(100, 10), make([]uint64, 1)),
-		"digests": r.dev.Digests(ctx, r.at(0, 10), make([]uint64, 1)),
-		"load":    r.dev.Load(ctx, make([]byte, 10), r.at(0, 10)),
-		"store":   r.dev.Store(ctx, r.at(0, 10), make([]byte, 10)),
-		"compose": r.dev.Compose(ctx, compose),
-		"rotate":  r.dev.Rotate(ctx, rotate),
-		"replay":  r.dev.Replay(ctx, &gpuipc.ReplayJob{Heads: 1, KeyHeads: 1, DK: 1, DV: 1, Out: r.at(64, 4)}),
+		"copy":      r.dev.CopyDigests(ctx, r.at(0, 10), r.at(100, 10), make([]uint64, 1)),
+		"digests":   r.dev.Digests(ctx, r.at(0, 10), make([]uint64, 1)),
+		"checksums": r.dev.Checksums(ctx, r.at(0, 10), make([]uint64, 1)),
+		"load":      r.dev.Load(ctx, make([]byte, 10), r.at(0, 10)),
+		"store":     r.dev.Store(ctx, r.at(0, 10), make([]byte, 10)),
+		"compose":   r.dev.Compose(ctx, compose),
+		"rotate":    r.dev.Rotate(ctx, rotate),
+		"replay":    r.dev.Replay(ctx, &gpuipc.ReplayJob{Heads: 1, KeyHeads: 1, DK: 1, DV: 1, Out: r.at(64, 4)}),
 	} {
 		if !errors.Is(err, context.Canceled) {
 			r.Errorf("%s: %v", name, err)

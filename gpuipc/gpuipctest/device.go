@@ -189,6 +189,13 @@ func (w *Device) Digests(ctx context.Context, src gpuipc.Ref, digests []uint64) 
 	return w.Device.Digests(ctx, src, digests)
 }
 
+func (w *Device) Checksums(ctx context.Context, src gpuipc.Ref, sums []uint64) error {
+	if err := w.enter(gpuipc.OpChecksums); err != nil {
+		return err
+	}
+	return w.Device.Checksums(ctx, src, sums)
+}
+
 func (w *Device) Load(ctx context.Context, dst []byte, src gpuipc.Ref) error {
 	if err := w.enter(gpuipc.OpLoad); err != nil {
 		return err

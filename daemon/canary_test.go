@@ -1,0 +1,230 @@
+package daemon
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// report sends a report and answers whether the profile is off.
+func (c *rawClient) report(m wire.ReportRequest) bool {
+	c.t.Helper()
+	m.Profile = c.profile
+	var r wire.ReportReply
+	c.call(wire.OpReport, &m, &r)
+	return r.Off == 1
+}
+
+var guarded = wire.TenantName{Name: "guarded", Token: "open sesame"}
+
+func TestProfileIsSwitchedOffForItsTenantAlone(t *testing.T) {
+	leakCheck(t)
+	d := startDaemon(t, testConfig(t), nil)
+	p := testProfile(t, 1)
+	c, other := attach(t, d.Socket()), attach(t, d.Socket(), guarded)
+	c.register(p)
+	other.register(p)
+	mine := newDocument(p, c.hello.Tenants[0].Salt, 1, 40, profile.RoleFirst)
+	theirs := newDocument(p, other.hello.Tenants[0].Salt, 1, 40, profile.RoleFirst)
+	c.publish(mine)
+	other.publish(theirs)
+
+	if c.report(wire.ReportRequest{Compared: 10, Failed: 2, Worst: 0.5, Bound: 0.1}) {
+		t.Fatal("off without being asked to")
+	}
+	held := c.lease(mine)
+	if !c.report(wire.ReportRequest{Compared: 1, Failed: 1, Worst: math.Inf(1), Bound: 0.1, Off: 1, Text: "no number"}) {
+		t.Fatal("not off")
+	}
+	checkOff := func(c *rawClient) {
+		t.Helper()
+		if m := c.match(mine.key); m.Status[0] != wire.StatusMiss || m.Reason[0] != wire.ReasonOff {
+			t.Fatalf("match: status %d, reason %d", m.Status[0], m.Reason[0])
+		}
+		if r := c.acquire(0, mine.key); wire.Code(r.Codes[0]) != wire.Miss || r.Leases[0] != 0 {
+			t.Fatalf("acquire: %v, lease %d", wire.Code(r.Codes[0]), r.Leases[0])
+		}
+		var all wire.AcquireReply
+		c.call(wire.OpAcquire, &wire.AcquireRequest{Profile: c.profile, All: 1, BlockTokens: 16, Keys: [][32]byte{mine.key}}, &all)
+		if wire.Code(all.Codes[0]) != wire.Miss {
+			t.Fatalf("acquire of all: %v", wire.Code(all.Codes[0]))
+		}
+	}
+	checkOff(c)
+	if codes := c.release(held); wire.Code(codes[0]) != wire.OK {
+		t.Fatalf("release of what was leased before: %v", wire.Code(codes[0]))
+	}
+	again := attach(t, d.Socket())
+	again.register(p)
+	checkOff(again)
+	if !again.report(wire.ReportRequest{Compared: 5, Bound: 0.1}) {
+		t.Fatal("a report of another connection switched it on")
+	}
+	other.release(other.lease(theirs))
+
+	rows := d.server.canary.list()
+	if len(rows) != 1 || rows[0].compared != 16 || rows[0].failed != 3 || !rows[0].off || rows[0].why != "no number" {
+		t.Fatalf("kept %+v", rows)
+	}
+	if changed, err := d.server.canary.set(rows[0].reported, "", false, ""); err != nil || !changed {
+		t.Fatal(changed, err)
+	}
+	c.release(c.lease(mine))
+}
+
+func TestExactCheckpointsGoOnWhileSplicingIsOff(t *testing.T) {
+	d := startDaemon(t, testConfig(t), nil)
+	p := testProfile(t, 1)
+	c := attach(t, d.Socket())
+	c.register(p)
+	exact := c.keep(p, [32]byte{1}, 32, wire.AcceptExact)
+	spliced := c.keep(p, [32]byte{2}, 48, wire.AcceptSpliced)
+	both := wire.AcceptExact | wire.AcceptSpliced
+	find := func() uint32 {
+		t.Helper()
+		var r wire.MatchReply
+		c.call(wire.OpMatch, &wire.MatchRequest{Profile: c.profile, Accept: both, Positions: []uint32{32, 48}, Prefixes: [][32]byte{exact, spliced}}, &r)
+		return r.PrefixTokens
+	}
+	if n := find(); n != 48 {
+		t.Fatalf("prefix of %d tokens before", n)
+	}
+	c.report(wire.ReportRequest{Compared: 1, Failed: 1, Worst: 1, Off: 1})
+	if n := find(); n != 32 {
+		t.Fatalf("prefix of %d tokens, want the exact one of 32", n)
+	}
+	c.refused(wire.OpLoad, &wire.LoadRequest{Profile: c.profile, Accept: both, Hash: spliced}, wire.Miss, "checkpoint")
+	c.refused(wire.OpLoad, &wire.LoadRequest{Profile: c.profile, Accept: wire.AcceptSpliced, Hash: spliced}, wire.Miss, "switched off")
+	var loaded wire.LoadReply
+	c.call(wire.OpLoad, &wire.LoadRequest{Profile: c.profile, Accept: both, Hash: exact}, &loaded)
+	c.release(loaded.Lease)
+}
+
+// keep saves a checkpoint of made-up bytes without a parent.
+func (c *rawClient) keep(p *profile.Profile, hash [32]byte, tokens uint32, kind uint8) [32]byte {
+	c.t.Helper()
+	var r wire.ReserveReply
+	c.call(wire.OpSave, &wire.SaveRequest{Profile: c.profile, Kind: kind, Hashes: [][32]byte{hash}, Tokens: []uint32{tokens}, Parents: make([][32]byte, 1)}, &r)
+	if wire.Code(r.Codes[0]) != wire.OK {
+		c.t.Fatalf("save: %v", wire.Code(r.Codes[0]))
+	}
+	layout := p.CheckpointLayout(int(tokens))
+	if !c.commit(r.Reservations[0], layout, make([]byte, layout.Bytes)) {
+		c.t.Fatal("not published")
+	}
+	return hash
+}
+
+func TestBadReportsAreRefused(t *testing.T) {
+	d := startDaemon(t, testConfig(t), nil)
+	c := attach(t, d.Socket())
+	c.register(testProfile(t, 1))
+	for part, m := range map[string]wire.ReportRequest{
+		"2 of 1":        {Compared: 1, Failed: 2, Off: 1},
+		"worst NaN":     {Compared: 1, Worst: math.NaN(), Off: 1},
+		"worst -1":      {Compared: 1, Worst: -1, Off: 1},
+		"bound NaN":     {Compared: 1, Bound: math.NaN(), Off: 1},
+		"bound without": {Compared: 1, Bound: math.Inf(1), Off: 1},
+		"off 2":         {Compared: 1, Off: 2},
+	} {
+		m.Profile = c.profile
+		c.refused(wire.OpReport, &m, wire.Invalid, part)
+	}
+	c.refused(wire.OpReport, &wire.ReportRequest{Profile: c.profile + 7, Off: 1}, wire.Invalid, "not registered")
+	if rows := d.server.canary.list(); len(rows) != 0 {
+		t.Fatalf("kept %+v", rows)
+	}
+}
+
+func TestReportsOfOneTenantAreBounded(t *testing.T) {
+	now := time.Unix(0, 0)
+	c := newCanary(func() time.Time { now = now.Add(time.Second); return now })
+	of := func(tenant, i int) (r reported) {
+		r.tenant = 1
+		r.fingerprint[0], r.fingerprint[1], r.fingerprint[2] = byte(i), byte(i>>8), byte(tenant)
+		return r
+	}
+	if _, _, err := c.add(of(0, 0), "", &wire.ReportRequest{Compared: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for i := 1; i <= canaryRows; i++ {
+		if off, _, err := c.add(of(0, i), "", &wire.ReportRequest{Compared: 1, Off: 1}); err != nil || !off {
+			t.Fatal(i, off, err)
+		}
+	}
+	if _, _, err := c.add(of(0, canaryRows+1), "", &wire.ReportRequest{Compared: 1, Off: 1}); err == nil {
+		t.Fatal("more rows than the bound")
+	} else if code, _ := codeOf(err); code != wire.Full {
+		t.Fatal(err)
+	}
+	if rows := c.list(); len(rows) != canaryRows || c.offs.Load() != canaryRows {
+		t.Fatalf("%d rows, %d off", len(rows), c.offs.Load())
+	}
+	elsewhere := of(0, 1)
+	elsewhere.tenant = 2
+	if off, _, err := c.add(elsewhere, "", &wire.ReportRequest{Compared: 1}); err != nil || off {
+		t.Fatal("another tenant is in the way of the first:", off, err)
+	}
+}
+
+// crc32Request is commitRequest as a client with crc32-digests sends it.
+func (c *rawClient) crc32Request(reservation uint64, d *document) *wire.CommitRequest {
+	m := c.commitRequest(reservation, d.layout, d.bytes)
+	m.Digest = m.Digest[:0]
+	for _, p := range d.layout.Parts {
+		for at := p.Off; at < p.Off+p.Len; at += gpuipc.ChunkBytes {
+			m.Digest = append(m.Digest, gpuipc.ChecksumBytes(d.bytes[at:min(at+gpuipc.ChunkBytes, p.Off+p.Len)]))
+		}
+	}
+	return m
+}
+
+func TestConnectionWithCRC32Digests(t *testing.T) {
+	d := startDaemon(t, testConfig(t), nil)
+	p := testProfile(t, 1)
+	c := dialRaw(t, d.Socket())
+	fds := c.mustHello(&wire.HelloRequest{MinVersion: 1, MaxVersion: 1, Features: ^uint64(0), Client: "raw", Tenants: []wire.TenantName{{}}})
+	if c.hello.Features != wire.FeatureCRC32Digests {
+		t.Fatalf("features %#x", c.hello.Features)
+	}
+	c.mapAll(fds)
+	c.register(p)
+	doc := newDocument(p, c.hello.Tenants[0].Salt, 3, 40, profile.RoleFirst)
+	id, _ := c.reserve(doc, 0)
+	var r wire.CommitReply
+	c.call(wire.OpCommit, c.commitRequest(id, doc.layout, doc.bytes), &r)
+	if wire.Code(r.Codes[0]) != wire.Corrupt {
+		t.Fatalf("xxh3 on a connection that said CRC-32: %v", wire.Code(r.Codes[0]))
+	}
+	id, _ = c.reserve(doc, 0)
+	m := c.crc32Request(id, doc)
+	r = wire.CommitReply{}
+	c.call(wire.OpCommit, m, &r)
+	if last := len(r.Codes) - 1; r.Published[last] != 1 {
+		t.Fatalf("commit: %v", r.Codes)
+	}
+	c.release(c.lease(doc))
+	// What the daemon keeps are xxh3 digests.
+	rows := c.acquire(0, doc.key)
+	want := c.commitRequest(0, doc.layout, doc.bytes).Digest
+	for i := range want {
+		if rows.Digest[i] != want[i] {
+			t.Fatalf("digest %d is %#x, want %#x", i, rows.Digest[i], want[i])
+		}
+	}
+	c.release(rows.Leases...)
+
+	wrong := newDocument(p, c.hello.Tenants[0].Salt, 4, 40, profile.RoleFirst)
+	id, _ = c.reserve(wrong, 0)
+	m = c.crc32Request(id, wrong)
+	m.Digest[len(m.Digest)-1] ^= 1 << 40 // CRC-32 has no upper half
+	r = wire.CommitReply{}
+	c.call(wire.OpCommit, m, &r)
+	if last := len(r.Codes) - 1; wire.Code(r.Codes[last]) != wire.Corrupt {
+		t.Fatalf("a wrong checksum: %v", r.Codes)
+	}
+}
