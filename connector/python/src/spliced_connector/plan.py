@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from .keys import segment_key
-from .profile import Profile, Role, SegmentSpec
+from spliced_connector.keys import segment_key
+from spliced_connector.profile import Profile, Role, SegmentSpec
 
 
 class PlanError(ValueError):
@@ -118,7 +118,9 @@ class Plan:
         at, before = self.begin, SpanKind.SEGMENT
         for i, s in enumerate(self.spans):
             if s.start != at or s.length <= 0:
-                raise PlanError(f"span {i} covers [{s.start}, {s.end}), expected it to begin at {at}")
+                raise PlanError(
+                    f"span {i} covers [{s.start}, {s.end}), expected it to begin at {at}"
+                )
             if s.kind is SpanKind.RECOMPUTE and before is SpanKind.RECOMPUTE and i > 0:
                 raise PlanError(f"spans {i - 1} and {i} meet at {at} and are both recomputed")
             if (s.kind is SpanKind.SEGMENT) != (s.segment >= 0):
@@ -128,7 +130,9 @@ class Plan:
             raise PlanError(f"spans end at {at}, expected a recomputed one that ends at {self.end}")
 
 
-def divide(profile: Profile, salt: bytes, ids: Sequence[int], cuts: Sequence[int], w: int) -> Prompt:
+def divide(
+    profile: Profile, salt: bytes, ids: Sequence[int], cuts: Sequence[int], w: int
+) -> Prompt:
     """Names the segments between the ascending cuts at seam width w.
 
     The tokens behind the last cut are the query: at least one. No cuts: no segments. A segment
@@ -196,7 +200,7 @@ def make_plan(prompt: Prompt, begin: int, choices: Sequence[Choice]) -> Plan:
         if spec.role is Role.FIRST and piece.start != 0:
             raise PlanError(f"segment {piece.index} leads its prompt but stands at {piece.start}")
         first = piece.start + spec.head
-        length = spec.tokens - spec.head - spec.tail
+        length = spec.interior[1]
         if length <= 0 or spec.tokens != piece.tokens:
             raise PlanError(f"segment {piece.index} of {piece.tokens} tokens has no interior")
         if first > at:

@@ -1,0 +1,202 @@
+"""The chunked scan against a loop over tokens in float64, for every family."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from spliced_connector import families
+from spliced_connector.profile import Rope
+from spliced_connector.walk.base import Steps
+from torch import Tensor
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def make_steps(kind: str, n: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Steps:
+    """Two key heads, four value heads, dk != dv; decays from almost none to very strong."""
+    g = torch.Generator().manual_seed(seed)
+    hk, hv, dk, dv = 2, 4, 16, 24
+    if kind == "mamba1":
+        hk, hv, dk, dv = 1, 6, 4, 1
+    q, k = (torch.randn(n, hk, dk, generator=g, dtype=torch.float64) for _ in "qk")
+    v = torch.randn(n, hv, dv, generator=g, dtype=torch.float64)
+    rate = torch.logspace(-3, 0.7, hv, dtype=torch.float64)
+    decay = -rate * torch.rand(n, hv, generator=g, dtype=torch.float64)
+    beta = skip = None
+    if kind in ("gdn", "kda"):
+        k = k / k.norm(dim=-1, keepdim=True)
+        beta = 2 * torch.rand(n, hv, generator=g, dtype=torch.float64)
+    if kind in ("kda", "gla", "mamba1"):
+        decay = decay[..., None] * torch.rand(n, hv, dk, generator=g, dtype=torch.float64)
+    if kind == "mamba1":
+        skip = torch.randn(n, hv, dv, generator=g, dtype=torch.float64)
+    rest = [None if x is None else x.to(dtype) for x in (beta, skip)]
+    return Steps(q.to(dtype), k.to(dtype), v.to(dtype), decay.to(dtype), *rest)
+
+
+def loop(steps: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
+    """One token after another in float64."""
+    state = state.double().clone()
+    q, k, v, decay = (x.double() for x in (steps.q, steps.k, steps.v, steps.decay))
+    repeat = v.shape[1] // k.shape[1]
+    out = []
+    for t in range(v.shape[0]):
+        qt, kt = q[t].repeat_interleave(repeat, 0), k[t].repeat_interleave(repeat, 0)
+        g = decay[t].exp()
+        state = state * (g[:, None, None] if g.dim() == 1 else g[:, :, None])
+        new = v[t]
+        if steps.beta is not None:
+            read = torch.einsum("hk,hkv->hv", kt, state)
+            new = steps.beta[t].double()[:, None] * (v[t] - read)
+        state = state + kt[:, :, None] * new[:, None, :]
+        o = torch.einsum("hk,hkv->hv", qt, state)
+        out.append(o if steps.skip is None else o + steps.skip[t])
+    return torch.stack(out), state
+
+
+def rows(steps: Steps, lo: int, hi: int) -> Steps:
+    parts = (steps.q, steps.k, steps.v, steps.decay, steps.beta, steps.skip)
+    return Steps(*[None if x is None else x[lo:hi] for x in parts])
+
+
+def worst(a: Tensor, b: Tensor) -> float:
+    return float(
+        ((a.double() - b.double()).abs().max() / b.double().abs().max().clamp(min=1)).item()
+    )
+
+
+FAMILIES = ["gdn", "kda", "mamba2", "gla", "mamba1"]
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("n", [1, 3, 16, 64, 65, 150])
+def test_scan_equals_the_loop(kind: str, n: int) -> None:
+    steps = make_steps(kind, n)
+    start = torch.randn_like(families.zero_state(steps))
+    want_o, want_s = loop(steps, start)
+    o, s = families.recur(steps, start)
+    assert worst(o, want_o) < 2e-6
+    assert worst(s, want_s) < 2e-6
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_run_is_its_transition_and_end_state(kind: str) -> None:
+    steps = make_steps(kind, 100, dtype=torch.float64)
+    start = torch.randn_like(families.zero_state(steps))
+    whole = loop(steps, start)[1]
+    parts = [rows(steps, 0, 37), rows(steps, 37, 100)]
+    for pieces in ([steps], parts):
+        state = start
+        for p in pieces:
+            state = families.compose(families.transition(p), families.end_state(p), state)
+        assert worst(state, whole) < 1e-12
+
+
+def test_transitions_multiply_later_ones_on_the_left() -> None:
+    steps = make_steps("gdn", 90, dtype=torch.float64)
+    a, b = (families.transition(rows(steps, *r)) for r in ((0, 40), (40, 90)))
+    assert worst(b @ a, families.transition(steps)) < 1e-12
+    assert worst(a @ b, families.transition(steps)) > 1e-2
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_runs_are_independent_and_states_may_come_from_anywhere(kind: str) -> None:
+    lengths = [7, 130, 1, 64, 16]
+    steps = make_steps(kind, sum(lengths))
+    size = families.chunk_length(steps)
+    scan = families.Scan(steps, families.Runs(lengths, size, steps.v.device))
+    want, at = [], 0
+    for run, n in enumerate(lengths):
+        start = torch.randn_like(families.zero_state(steps))
+        o, end = loop(rows(steps, at, at + n), start)
+        assert worst(scan.advance(run, start), end) < 2e-6
+        want.append(o)
+        at += n
+    assert worst(scan.outputs(), torch.cat(want)) < 2e-6
+
+
+def test_columns_behind_the_values_take_the_transition_only() -> None:
+    steps = make_steps("gdn", 80, dtype=torch.float64)
+    scan = families.Scan(steps, families.Runs([80], 64, steps.v.device))
+    dv = steps.v.shape[2]
+    start = torch.randn(4, 16, dv, dtype=torch.float64)
+    one = torch.eye(16, dtype=torch.float64).expand(4, 16, 16)
+    x = scan.advance(0, torch.cat((start, torch.zeros_like(start), one), -1), blocks=2)
+    assert worst(x[..., :dv], loop(steps, start)[1]) < 1e-12
+    assert worst(x[..., dv : 2 * dv], families.end_state(steps)) < 1e-12
+    assert worst(x[..., 2 * dv :], families.transition(steps)) < 1e-12
+
+
+def test_outputs_of_a_run_that_was_not_advanced_are_refused() -> None:
+    steps = make_steps("gdn", 20)
+    scan = families.Scan(steps, families.Runs([10, 10], 64, steps.v.device))
+    scan.advance(0, families.zero_state(steps))
+    with pytest.raises(RuntimeError):
+        scan.outputs()
+
+
+def test_strong_decays_do_not_overflow_and_keep_neighbours_exact() -> None:
+    steps = make_steps("gdn", 64)
+    decay = torch.full_like(steps.decay, -1e-4)
+    decay[:32] = -50.0
+    steps = Steps(steps.q, steps.k, steps.v, decay, steps.beta)
+    o, s = families.recur(steps)
+    want_o, want_s = loop(steps, families.zero_state(steps))
+    assert worst(o, want_o) < 2e-6
+    assert worst(s, want_s) < 2e-6
+
+
+@pytest.mark.parametrize("kind", ["gdn", "mamba2", "gla"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_composition_reads_stored_types(kind: str, dtype: torch.dtype) -> None:
+    steps = make_steps(kind, 50)
+    t, s = families.transition(steps), families.end_state(steps)
+    before = torch.randn_like(s)
+    want = families.compose(t.to(dtype).float(), s.to(dtype).float(), before)
+    got = families.compose(t.to(dtype), s.to(dtype), before)
+    assert got.dtype == torch.float32
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_keys_turn_by_the_distance_in_complex_planes(interleaved: bool) -> None:
+    rope = Rope(dims=12, theta=10000.0, interleaved=interleaved)
+    x = torch.randn(9, 2, 16, dtype=torch.float64)
+    distance = torch.tensor([0, 1, 5, 100, 1000, 6000, -3, 17, 2])
+    got = families.rotate(x, distance, rope)
+    for j in range(6):
+        a, b = (2 * j, 2 * j + 1) if interleaved else (j, j + 6)
+        for i in range(9):
+            angle = float(distance[i]) * 10000.0 ** (-2 * j / 12)
+            plane = torch.complex(x[i, :, a], x[i, :, b]) * complex(
+                math.cos(angle), math.sin(angle)
+            )
+            assert torch.allclose(got[i, :, a], plane.real, atol=1e-6)
+            assert torch.allclose(got[i, :, b], plane.imag, atol=1e-6)
+    assert torch.equal(got[..., 12:], x[..., 12:])
+    assert torch.equal(families.rotate(x, distance, Rope()), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_turned_keys_keep_their_type(dtype: torch.dtype) -> None:
+    rope = Rope(dims=8, theta=100.0)
+    x = torch.randn(3, 2, 8).to(dtype)
+    once = families.rotate(x, torch.tensor([4, 4, 4]), rope)
+    assert once.dtype == dtype
+    want = families.rotate(x.double(), torch.tensor([4, 4, 4]), rope)
+    assert worst(once, want) < {torch.float32: 1e-6, torch.float16: 1e-3}.get(dtype, 8e-3)
+
+
+def test_a_state_of_turned_keys_turns_as_a_whole() -> None:
+    rope = Rope(dims=16, theta=1000.0)
+    steps = make_steps("mamba2", 40, dtype=torch.float64)
+    turned = families.rotate(steps.k, torch.full((40,), 9), rope)
+    want = families.end_state(Steps(steps.q, turned, steps.v, steps.decay))
+    assert worst(families.rotate_state(families.end_state(steps), 9, rope), want) < 1e-6
