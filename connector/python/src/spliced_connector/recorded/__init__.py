@@ -1,0 +1,1 @@
+"""What the engines looked like when the adapters last ran with them; see `drift`."""

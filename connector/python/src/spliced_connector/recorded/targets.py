@@ -1,0 +1,189 @@
+"""Names of the engines' interfaces that the adapters depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of the engine whose answer for one small model is recorded: a shape."""
+
+    method: str
+    arguments: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A class or function. `members` limits fields and enumeration members, empty = all of them."""
+
+    module: str
+    name: str
+    methods: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+    calls: tuple[Call, ...] = ()
+
+
+_CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base"
+_SPECS = "vllm.v1.kv_cache_interface"
+_SCHEDULED = "vllm.v1.core.sched.output"
+_STATES = "vllm.model_executor.layers.mamba.mamba_utils"
+
+VLLM = (
+    Target(
+        _CONNECTOR,
+        "KVConnectorBase_V1",
+        methods=(
+            "__init__",
+            "bind_connector_metadata",
+            "build_connector_meta",
+            "build_connector_worker_meta",
+            "clear_connector_metadata",
+            "get_block_ids_with_load_errors",
+            "get_finished",
+            "get_num_new_matched_tokens",
+            "get_required_kvcache_layout",
+            "get_transfer_results",
+            "handle_preemptions",
+            "on_new_request",
+            "register_kv_caches",
+            "request_finished",
+            "requires_kv_delivery",
+            "reset_cache",
+            "save_kv_layer",
+            "shutdown",
+            "start_load_kv",
+            "update_connector_output",
+            "update_state_after_alloc",
+            "wait_for_layer_load",
+            "wait_for_save",
+        ),
+    ),
+    Target(_CONNECTOR, "SupportsHMA", methods=("request_finished_all_groups",)),
+    Target(_CONNECTOR, "KVConnectorRole"),
+    Target(_CONNECTOR, "KVConnectorTransferResults"),
+    Target(_SPECS, "KVCacheConfig"),
+    Target(_SPECS, "KVCacheGroupSpec", members=("layer_names", "kv_cache_spec")),
+    Target(
+        _SPECS, "FullAttentionSpec", members=("block_size", "num_kv_heads", "head_size", "dtype")
+    ),
+    Target(_SPECS, "MambaSpec"),
+    Target(
+        _SCHEDULED,
+        "SchedulerOutput",
+        members=(
+            "scheduled_new_reqs",
+            "scheduled_cached_reqs",
+            "num_scheduled_tokens",
+            "finished_req_ids",
+            "preempted_req_ids",
+        ),
+    ),
+    Target(
+        _SCHEDULED,
+        "NewRequestData",
+        members=("req_id", "prompt_token_ids", "block_ids", "num_computed_tokens"),
+    ),
+    Target(
+        _SCHEDULED, "CachedRequestData", members=("req_ids", "new_block_ids", "num_computed_tokens")
+    ),
+    Target(
+        "vllm.v1.request",
+        "Request",
+        attributes=(
+            "kv_transfer_params",
+            "cache_salt",
+            "lora_request",
+            "num_computed_tokens",
+            "num_prompt_tokens",
+        ),
+    ),
+    Target("vllm.v1.core.kv_cache_manager", "KVCacheBlocks", methods=("get_block_ids",)),
+    Target(
+        "vllm.v1.worker.gpu_model_runner", "GPUModelRunner", methods=("load_model", "execute_model")
+    ),
+    Target("vllm.v1.worker.cpu_model_runner", "CPUModelRunner", methods=("load_model",)),
+    Target(
+        _STATES,
+        "MambaStateShapeCalculator",
+        methods=("gated_delta_net_state_shape",),
+        calls=(Call("gated_delta_net_state_shape", (1, 2, 4, 64, 128, 4, 0)),),
+    ),
+    Target(
+        "vllm.model_executor.models.qwen3_next",
+        "Qwen3NextDecoderLayer",
+        methods=("__init__", "forward"),
+    ),
+    Target(
+        "vllm.model_executor.models.qwen3_5",
+        "Qwen3_5ForCausalLM",
+        methods=("compute_logits", "forward"),
+    ),
+    Target(
+        "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn",
+        "QwenGatedDeltaNetAttention",
+        methods=("forward_cpu", "rearrange_mixed_qkv"),
+        attributes=("A_log", "conv1d", "dt_bias", "in_proj_ba", "in_proj_qkvz", "norm", "out_proj"),
+    ),
+)
+
+_CACHE = "sglang.srt.mem_cache"
+
+SGLANG = (
+    Target(
+        f"{_CACHE}.hicache_storage",
+        "HiCacheStorage",
+        methods=(
+            "batch_exists",
+            "batch_exists_v2",
+            "batch_get",
+            "batch_get_v1",
+            "batch_get_v2",
+            "batch_set",
+            "batch_set_v1",
+            "batch_set_v2",
+            "clear",
+            "exists",
+            "get",
+            "register_mem_host_pool_v2",
+            "register_mem_pool_host",
+            "set",
+        ),
+    ),
+    Target(f"{_CACHE}.hicache_storage", "HiCacheStorageConfig"),
+    Target(f"{_CACHE}.hicache_storage", "HiCacheStorageExtraInfo"),
+    Target(f"{_CACHE}.hicache_storage", "PoolTransfer"),
+    Target(f"{_CACHE}.hicache_storage", "PoolTransferResult"),
+    Target(f"{_CACHE}.hicache_storage", "PoolHitPolicy"),
+    Target(f"{_CACHE}.hicache_storage", "PoolName", members=("KV", "MAMBA", "SWA")),
+    Target(f"{_CACHE}.registry", "register_radix_cache_backend"),
+    Target(f"{_CACHE}.registry", "default_radix_cache_factory"),
+    Target(f"{_CACHE}.registry", "TreeCacheBuildContext"),
+    Target(
+        f"{_CACHE}.base_prefix_cache",
+        "BasePrefixCache",
+        methods=(
+            "init_load_back",
+            "match_prefix",
+            "checkpoint",
+            "evict",
+            "finish",
+            "release_aborted_request",
+        ),
+    ),
+    Target(f"{_CACHE}.base_prefix_cache", "MatchPrefixParams"),
+    Target(f"{_CACHE}.base_prefix_cache", "MatchResult"),
+    Target(f"{_CACHE}.base_prefix_cache", "InitLoadBackParams"),
+    Target(f"{_CACHE}.memory_pool", "MambaPool", methods=("__init__",)),
+    Target(f"{_CACHE}.memory_pool", "HybridReqToTokenPool", methods=("__init__", "alloc", "free")),
+    Target(
+        f"{_CACHE}.memory_pool",
+        "HybridLinearKVPool",
+        methods=("__init__", "get_kv_buffer", "set_kv_buffer"),
+    ),
+    Target(f"{_CACHE}.unified_cache.unified_cache_linker", "UnifiedCacheLinker"),
+    Target("sglang.srt.plugins.hook_registry", "HookRegistry", methods=("register",)),
+)
+
+TARGETS: dict[str, tuple[Target, ...]] = {"sglang": SGLANG, "vllm": VLLM}

@@ -1,0 +1,120 @@
+"""What counts as a difference between an engine that was recorded and one that is installed."""
+
+from __future__ import annotations
+
+import abc
+import enum
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spliced_connector import drift
+from spliced_connector.recorded.targets import TARGETS, Call, Target
+
+HERE = __name__
+
+
+class Base(abc.ABC):
+    def __init__(self, rank: int, *, name: str = "x") -> None:
+        self.rank = rank
+        self.name: str = name
+
+    @abc.abstractmethod
+    def load(self, request: str, tokens: int = 0) -> None: ...
+
+    @property
+    def size(self) -> int:
+        return self.rank
+
+    @classmethod
+    def shape(cls, heads: int) -> tuple[int, int]:
+        return heads, 2 * heads
+
+
+@dataclass
+class Record:
+    first: int
+    second: str = ""
+
+
+class Mode(enum.Enum):
+    ON = "on"
+    OFF = "off"
+
+
+def facts(name: str, **limits: object) -> dict[str, str]:
+    described = drift.describe(Target(HERE, name, **limits))  # type: ignore[arg-type]
+    return {key.removeprefix(f"{HERE}.{name}"): text for key, text in described.items()}
+
+
+def test_class_is_described_by_what_a_subclass_depends_on() -> None:
+    found = facts(
+        "Base",
+        methods=("__init__", "load", "size", "gone"),
+        attributes=("rank", "name", "other"),
+        calls=(Call("shape", (3,)), Call("shape", ())),
+    )
+    assert found == {
+        "": "class",
+        ".abstract methods": "load",
+        ".__init__()": "(self, rank, *, name=)",
+        ".load()": "(self, request, tokens=)",
+        ".size()": "property",
+        ".gone()": "missing",
+        ".attribute rank": "set",
+        ".attribute name": "set",
+        ".attribute other": "missing",
+        ".shape(3,)": "(3, 6)",
+        ".shape()": "TypeError",
+    }
+
+
+def test_records_and_enumerations_are_described_by_their_members() -> None:
+    assert facts("Record", members=("first",)) == {"": "class", ".field first": "there"}
+    assert facts("Mode") == {"": "class", ".[ON]": "on", ".[OFF]": "off"}
+
+
+def test_absent_names_are_facts_too() -> None:
+    assert facts("Nothing") == {"": "missing"}
+    assert drift.describe(Target("no.such.module", "X")) == {"no.such.module.X": "missing"}
+
+
+def test_every_difference_is_one_line() -> None:
+    recorded = {"a": "1", "b": "2", "c": "3"}
+    assert drift.compare(recorded, dict(recorded)) == []
+    assert drift.compare(recorded, {"a": "1", "b": "9", "d": "4"}) == [
+        "changed: b: 2 -> 9",
+        "gone: c (was 3)",
+        "new: d is 4",
+    ]
+
+
+@pytest.mark.parametrize("engine", sorted(TARGETS))
+def test_recorded_descriptions_cover_all_targets(engine: str) -> None:
+    recorded = json.loads((drift.RECORDED / f"{engine}.json").read_text())
+    assert recorded["version"] != "unknown"
+    for target in TARGETS[engine]:
+        assert f"{target.module}.{target.name}" in recorded["facts"]
+    assert [name for name, text in recorded["facts"].items() if text == drift.MISSING] == []
+
+
+def test_engine_that_is_not_there_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(drift.TARGETS, "no_such_engine", ())
+    assert drift.main(["no_such_engine"]) == 2
+    assert "cannot be imported" in capsys.readouterr().err
+
+
+def test_drift_decides_the_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(drift.TARGETS, "json", (Target("json", "loads"),))
+    monkeypatch.setitem(drift.DISTRIBUTIONS, "json", ())
+    file = tmp_path / "json.json"
+    assert drift.main(["json", "--record", "--recorded", str(file)]) == 0
+    assert drift.main(["json", "--recorded", str(file)]) == 0
+    changed = json.loads(file.read_text())
+    changed["facts"]["json.loads()"] = "(text)"
+    file.write_text(json.dumps(changed))
+    assert drift.main(["json", "--recorded", str(file)]) == 1
