@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from .profile import Identity, Kind
 from .walk.base import Architecture, AttentionRows, LinearRows, Steps
-from .walk.reading import Unsupported, child
+from .walk.reading import UnsupportedError, child
 
 _Project = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor | None]]
 
@@ -32,21 +32,21 @@ def walk_over(model: nn.Module, identity: Identity) -> Architecture:
     """The walk over a model that vLLM loaded.
 
     model: what the runner's `get_model()` answers. identity: the profile's, of one rank.
-    Raises Unsupported, naming the module that is unknown or shaped otherwise.
+    Raises UnsupportedError, naming the module that is unknown or shaped otherwise.
     """
     outer = child(model, "language_model") if hasattr(model, "language_model") else model
     body = child(outer, "model")
     layers = child(body, "layers")
     if not isinstance(layers, nn.ModuleList):
-        raise Unsupported(f"layers are a {type(layers).__name__}")
+        raise UnsupportedError(f"layers are a {type(layers).__name__}")
     if len(layers) != len(identity.layers):
-        raise Unsupported(f"{len(layers)} layers, the profile has {len(identity.layers)}")
+        raise UnsupportedError(f"{len(layers)} layers, the profile has {len(identity.layers)}")
     mixers: list[_Attention | _Delta] = []
     for i, (layer, descriptor) in enumerate(zip(layers, identity.layers, strict=True)):
         try:
             mixers.append(_mixer(layer, descriptor.kind))
-        except Unsupported as err:
-            raise Unsupported(f"layer {i}: {err}") from None
+        except UnsupportedError as err:
+            raise UnsupportedError(f"layer {i}: {err}") from None
     return _Decoder(identity, outer, body, list(layers), mixers)
 
 
@@ -54,12 +54,12 @@ def _mixer(layer: nn.Module, kind: Kind) -> _Attention | _Delta:
     for name in ("input_layernorm", "post_attention_layernorm", "mlp"):
         child(layer, name)
     if getattr(layer, "use_attn_reduce_scatter_for_moe", False):
-        raise Unsupported("sequence-parallel experts")
+        raise UnsupportedError("sequence-parallel experts")
     if kind is Kind.LINEAR:
         return _Delta.of(child(layer, "linear_attn"))
     if kind is Kind.FULL:
         return _Attention.of(child(layer, "self_attn"))
-    raise Unsupported(f"no walk for a layer of kind {kind.name}")
+    raise UnsupportedError(f"no walk for a layer of kind {kind.name}")
 
 
 def _apply(linear: nn.Module, x: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class _Attention:
         attn = module.attn
         window = getattr(getattr(attn, "impl", None), "sliding_window", None)
         if window not in (None, -1, (-1, -1)):
-            raise Unsupported(f"a sliding window of {window}")
+            raise UnsupportedError(f"a sliding window of {window}")
         return cls(
             module,
             int(module.num_heads),
@@ -115,7 +115,7 @@ class _Attention:
 
         known = {"LlamaAttention", "Qwen2Attention"}
         if type(module).__name__ not in known:
-            raise Unsupported(f"attention of class {type(module).__name__}")
+            raise UnsupportedError(f"attention of class {type(module).__name__}")
         return plain
 
     def rows(self, x: Tensor, positions: Tensor) -> AttentionRows:
@@ -153,7 +153,7 @@ class _Delta:
         for name in ("in_proj_qkvz", "in_proj_ba", "conv1d", "norm", "out_proj"):
             child(module, name)
         if getattr(module, "activation", "silu") not in ("silu", "swish"):
-            raise Unsupported(f"convolution activation {module.activation}")
+            raise UnsupportedError(f"convolution activation {module.activation}")
         tp = int(module.tp_size)
         heads, values = int(module.num_k_heads) // tp, int(module.num_v_heads) // tp
         dk, dv = int(module.head_k_dim), int(module.head_v_dim)
@@ -208,9 +208,9 @@ def _conv_weight(module: nn.Module, channels: int, kernel: int) -> Tensor:
     if kept is None and conv.weight.dim() == 3:
         kept = conv.weight[:, 0]
     if not isinstance(kept, Tensor) or tuple(kept.shape) != (channels, kernel):
-        raise Unsupported(f"convolution weights of shape {tuple(conv.weight.shape)}")
+        raise UnsupportedError(f"convolution weights of shape {tuple(conv.weight.shape)}")
     if conv.bias is not None:
-        raise Unsupported("a convolution with a bias")
+        raise UnsupportedError("a convolution with a bias")
     return kept.detach()
 
 
@@ -227,7 +227,7 @@ class _Decoder:
     ) -> None:
         for name in ("embed_input_ids", "compute_logits"):
             if not callable(getattr(outer, name, None)):
-                raise Unsupported(f"{type(outer).__name__} has no {name}")
+                raise UnsupportedError(f"{type(outer).__name__} has no {name}")
         self.identity = identity
         self.layers = tuple(layer.kind for layer in identity.layers)
         self.slots = tuple(range(len(layers)))

@@ -1,0 +1,255 @@
+"""Mode splice in the scheduler's process: which requests are taken over, and how much of them."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .advise import Query, Sample
+from .match import Match
+from .plan import Choice, Piece, PlanError, Prompt, choose, divide
+from .vllm_plans import Blocks, Outcome
+from .vllm_session import Session
+from .vllm_splice_plans import (
+    Cuts,
+    CutsError,
+    Splice,
+    SpliceLoad,
+    SplicePlan,
+    best_splice,
+    read_cuts,
+)
+from .vllm_support import Engine, Inert
+from .vllm_tally import log
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+SHORT_TOKENS = 256
+"""Segments of fewer tokens in all are not worth a question to the daemon, nor a step of the engine
+(a guess: some milliseconds of prefill)."""
+
+_SAMPLE_TOKENS = 256  # shorter prefills say little about the speed of long ones
+_MAX_SAMPLES = 64
+
+
+def check_engine(engine: Engine) -> None:
+    """Raises Inert where a splice would not be right, or could be taken for something exact."""
+    if engine.prefix_caching:
+        raise Inert(
+            "mode splice and the engine's prefix caching exclude each other, because spliced"
+            " blocks would be cached as exact ones: start with --no-enable-prefix-caching"
+        )
+    if engine.states and engine.cache_mode != "none":
+        raise Inert(
+            f"mode splice needs one state per request, the engine keeps {engine.cache_mode!r}"
+        )
+    if engine.identity.tp_size > 1:
+        raise Inert("mode splice runs with one tensor-parallel rank")
+    if not engine.eager:
+        raise Inert("mode splice runs the model's modules itself: start with --enforce-eager")
+
+
+@dataclass(slots=True)
+class _Tracked:
+    """A request that named cuts."""
+
+    splice: Splice | None = None
+    way: str = "engine"
+    claimed: bool = False
+    trouble: str = ""
+
+
+class SpliceScheduler:
+    """One match for each request, answered once; what becomes of a claim, the workers say.
+
+    Raises Inert for engines that mode splice does not fit.
+    """
+
+    def __init__(self, session: Session) -> None:
+        check_engine(session.engine)
+        self._session = session
+        self._tally = session.tally
+        self._requests: dict[str, _Tracked] = {}
+        self._loads: list[SpliceLoad] = []
+        self._dropped: set[str] = set()
+        self._unsettled: set[str] = set()
+        self._clock = _PrefillClock(session.engine.pipelined)
+        # Which requests the canary takes must not follow a pattern of the traffic.
+        self._random = random.Random()
+
+    def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
+        """Tokens [0, n) of a request that named cuts, filled later; 0 for others."""
+        params = request.kv_transfer_params
+        if not params or "spliced" not in params:
+            return 0, False
+        tracked = self._requests.get(request.request_id)
+        if tracked is None:
+            began = time.perf_counter()
+            tracked = self._decide(request)
+            self._requests[request.request_id] = tracked
+            self._tally.add("match_micros", round((time.perf_counter() - began) * 1e6))
+        if tracked.splice is None or tracked.claimed or computed > 0:
+            return 0, False
+        return tracked.splice.tokens, True
+
+    def allocated(self, request: Request, blocks: Blocks, external: int) -> None:
+        """Claims the request's blocks for this step's workers."""
+        tracked = self._requests.get(request.request_id)
+        if tracked is None or tracked.splice is None or tracked.claimed or external == 0:
+            return
+        tracked.claimed, tracked.way = True, "splice"
+        self._tally.add("matched_tokens", external)
+        sampled = self._random.random() < self._session.settings.canary_share
+        ids = tuple(request.prompt_token_ids or ())
+        self._unsettled.add(request.request_id)
+        self._loads.append(SpliceLoad(request.request_id, ids, tracked.splice, blocks, sampled))
+
+    def plan(self, step: SchedulerOutput) -> SplicePlan:
+        """The loads since the last step. Workers are called with it on empty steps too, as work
+        may be left over."""
+        loads, self._loads = tuple(self._loads), []
+        dropped, self._dropped = frozenset(self._dropped), set()
+        self._clock.begin(step, busy=bool(self._unsettled))
+        return SplicePlan(loads, dropped)
+
+    def settled(self, outcome: Outcome) -> None:
+        """A failed claim is the engine's from here on."""
+        self._clock.end()
+        self._unsettled -= outcome.done
+        for request_id in outcome.failed:
+            tracked = self._requests.get(request_id)
+            if tracked is not None:
+                tracked.way, tracked.trouble = "recomputed", "segments were lost after the match"
+
+    def finished(self, request: Request) -> dict[str, object] | None:
+        """What became of the request, for its response."""
+        tracked = self._requests.pop(request.request_id, None)
+        if tracked is None:
+            return None
+        self._dropped.add(request.request_id)
+        told: dict[str, object] = {"way": tracked.way}
+        if tracked.splice is not None and tracked.way == "splice":
+            told["tokens"] = tracked.splice.tokens
+            told["walked"] = tracked.splice.walked
+            told["captured"] = len(tracked.splice.pieces(Choice.ISOLATED))
+        if tracked.trouble:
+            told["trouble"] = tracked.trouble
+        return {"spliced": told}
+
+    def _decide(self, request: Request) -> _Tracked:
+        ids = request.prompt_token_ids or []
+        try:
+            cuts = read_cuts(
+                request.kv_transfer_params, len(ids), self._session.settings.seam_tokens
+            )
+        except CutsError as err:
+            self._tally.add("bad_cuts")
+            log.warning("request %s: %s", request.request_id, err)
+            return _Tracked(trouble=str(err))
+        if cuts is None or cuts.cuts[-1] - cuts.cuts[0] < SHORT_TOKENS:
+            self._tally.add("short")
+            return _Tracked()
+        return self._ask(ids, cuts)
+
+    def _ask(self, ids: list[int], cuts: Cuts) -> _Tracked:
+        """Asks the daemon which segments it has, and which it wants."""
+        model = self._session.model
+        salt = model.salt
+        if salt is None or not model.attached:
+            self._tally.add("no_daemon")
+            return _Tracked(trouble="no daemon")
+        try:
+            prompt = divide(model.profile, salt, ids, cuts.cuts, cuts.w)
+        except PlanError as err:
+            self._tally.add("bad_cuts")
+            return _Tracked(trouble=str(err))
+        named = [piece for piece in prompt.pieces if piece.key is not None]
+        if not named:
+            self._tally.add("short")
+            return _Tracked()
+        found = model.match(keys=prompt.keys)
+        if found.trouble:
+            self._tally.add("no_daemon")
+            return _Tracked(trouble=found.trouble)
+        held = {piece.index for piece, hit in zip(named, found.hits, strict=True) if hit}
+        wanted = self._wanted(ids, cuts, prompt, named, found) - held
+        self._tally.add("held_segments", len(held))
+        self._tally.add("missing_segments", len(named) - len(held))
+        choices = choose(
+            prompt,
+            0,
+            [piece.index in held for piece in prompt.pieces],
+            [piece.index in wanted for piece in prompt.pieces],
+        )
+        splice = best_splice(prompt, choices)
+        if splice is None:
+            self._tally.add("not_worth")
+        return _Tracked(splice)
+
+    def _wanted(
+        self, ids: list[int], cuts: Cuts, prompt: Prompt, named: list[Piece], found: Match
+    ) -> set[int]:
+        """The segments that the daemon would store, were they captured."""
+        if not self._session.settings.capture:
+            return set()
+        advice = self._session.model.advise(
+            Query(
+                ids,
+                match=found,
+                segments=tuple((piece.start, piece.tokens) for piece in named),
+                cuts=cuts.cuts,
+                seam_tokens=2 * cuts.w * len(prompt.pieces),
+                samples=tuple(self._clock.take()),
+            )
+        )
+        if advice is None:
+            self._tally.add("unadvised")
+            return set()
+        told = zip(named, advice.segments, strict=False)
+        return {piece.index for piece, segment in told if segment.publish}
+
+
+class _PrefillClock:
+    """Times steps that do nothing but one request's prefill: they price the daemon's advice.
+
+    Steps of an engine that plans the next one before the last has ended overlap, and are not timed.
+    """
+
+    def __init__(self, pipelined: bool) -> None:
+        self._pipelined = pipelined
+        self._began = 0.0
+        self._rows: tuple[int, int] | None = None
+        self._samples: list[Sample] = []
+
+    def begin(self, step: SchedulerOutput, busy: bool) -> None:
+        """busy: the workers have other work in this step."""
+        self._rows = None if busy or self._pipelined else _lone_prefill(step)
+        self._began = time.perf_counter()
+
+    def end(self) -> None:
+        rows, self._rows = self._rows, None
+        if rows is not None and len(self._samples) < _MAX_SAMPLES:
+            self._samples.append(Sample(*rows, time.perf_counter() - self._began))
+
+    def take(self) -> list[Sample]:
+        """The samples since the last call."""
+        samples, self._samples = self._samples, []
+        return samples
+
+
+def _lone_prefill(step: SchedulerOutput) -> tuple[int, int] | None:
+    """First token and end of a step's rows, if they are of one request and many."""
+    if step.total_num_scheduled_tokens < _SAMPLE_TOKENS or len(step.num_scheduled_tokens) != 1:
+        return None
+    new, running = step.scheduled_new_reqs, step.scheduled_cached_reqs
+    if len(new) == 1:
+        begin = int(new[0].num_computed_tokens)
+    elif len(running.num_computed_tokens) == 1:
+        begin = int(running.num_computed_tokens[0])
+    else:
+        return None
+    return begin, begin + int(step.total_num_scheduled_tokens)
