@@ -1,0 +1,176 @@
+"""Softmax attention of transformers' models: grouped queries, and latents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from spliced_connector.profile import Attention, DType, KeyMode, Kind, Rope
+from spliced_connector.walk.base import AttentionRows
+from spliced_connector.walk.reading import (
+    UnsupportedError,
+    child,
+    head_dim,
+    maybe_child,
+    number,
+    plain_weight,
+)
+from spliced_connector.walk.rope import Turn, rope_of, turn_of
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Grouped-query attention with projections q_proj, k_proj, v_proj, o_proj.
+
+    Norms named q_norm and k_norm apply where the module has them: per head, or
+    over the whole row with `norm_rows`. Rope is absent when turn is None. `extra` holds modules
+    whose output is added to a projection's, by q, k or v.
+    """
+
+    module: nn.Module
+    heads: int
+    kv_heads: int
+    dim: int
+    scale: float
+    rope: Rope
+    turn: Turn | None
+    norm_rows: bool = False
+    key_scale: float = 1.0
+    extra: Mapping[str, nn.Module] = field(default_factory=dict)
+
+    kind = Kind.FULL
+
+    def __post_init__(self) -> None:
+        turned = 0 if self.turn is None else 2 * self.turn.inv_freq.shape[0]
+        if turned != self.rope.dims:
+            raise UnsupportedError(
+                f"rope turns {turned} dimensions, its config says {self.rope.dims}"
+            )
+
+    def describe(self, dtype: DType) -> Attention:
+        return Attention(
+            kv_heads=self.kv_heads,
+            key_dim=self.dim,
+            value_dim=self.dim,
+            dtype=dtype,
+            keys=KeyMode.AT_ZERO,
+            rope=self.rope,
+        )
+
+    def rows(self, x: Tensor, positions: Tensor) -> AttentionRows:
+        q = self._project("q", x, self.heads)
+        k = self._project("k", x, self.kv_heads)
+        v = self._project("v", x, self.kv_heads)
+        if self.key_scale != 1.0:
+            k = k * self.key_scale
+        if self.turn is not None:
+            q, k = self.turn(q, positions), self.turn(k, positions)
+        return AttentionRows(q=q, k=k, v=v)
+
+    def _project(self, name: str, x: Tensor, heads: int) -> Tensor:
+        flat: Tensor = child(self.module, f"{name}_proj")(x)
+        if name in self.extra:
+            flat = flat + self.extra[name](x)
+        norm = maybe_child(self.module, f"{name}_norm")
+        if norm is not None and self.norm_rows:
+            flat = norm(flat)
+        rows = flat.unflatten(-1, (heads, self.dim))
+        if norm is not None and not self.norm_rows:
+            rows = norm(rows)
+        return rows
+
+    def out(self, o: Tensor, rows: AttentionRows) -> Tensor:
+        y: Tensor = child(self.module, "o_proj")(o.flatten(-2))
+        return y
+
+
+def grouped(
+    config: object,
+    module: nn.Module,
+    embedding: nn.Module | None,
+    *,
+    wide: bool = False,
+    norm_rows: bool = False,
+    key_scale: float = 1.0,
+    extra: Mapping[str, nn.Module] | None = None,
+) -> Grouped:
+    """Reads one attention module; embedding is the rotary module, None for NoPE."""
+    dim = head_dim(config)
+    if getattr(config, "sliding_window", None) is not None:
+        raise UnsupportedError("sliding-window attention has no splice: earlier keys are gone")
+    return Grouped(
+        module=module,
+        heads=number(config, "num_attention_heads"),
+        kv_heads=number(config, "num_key_value_heads"),
+        dim=dim,
+        scale=float(getattr(module, "scaling", dim**-0.5)),
+        rope=Rope() if embedding is None else rope_of(config, dim),
+        turn=None if embedding is None else turn_of(embedding, wide),
+        norm_rows=norm_rows,
+        key_scale=key_scale,
+        extra=extra or {},
+    )
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention without positions, in its absorbed form.
+
+    What is kept of a token is its normalised latent (V) and its shared key rows
+    (K). Queries are carried into the space of the latents, so that scores and
+    sums read the stored rows as they are: q is [n, heads, rank + key].
+    """
+
+    module: nn.Module
+    heads: int
+    rank: int
+    nope: int
+    key: int
+    value: int
+    scale: float
+
+    kind = Kind.MLA
+
+    def describe(self, dtype: DType) -> Attention:
+        return Attention(
+            kv_heads=1,
+            key_dim=self.key,
+            value_dim=self.rank,
+            dtype=dtype,
+            keys=KeyMode.AT_ZERO,
+            rope=Rope(),
+        )
+
+    def rows(self, x: Tensor, positions: Tensor) -> AttentionRows:
+        q = self._queries(x).unflatten(-1, (self.heads, self.nope + self.key))
+        up, _ = self._expansion()
+        absorbed = torch.einsum("nhd,hdr->nhr", q[..., : self.nope], up)
+        kept: Tensor = child(self.module, "kv_a_proj_with_mqa")(x)
+        latent = child(self.module, "kv_a_layernorm")(kept[..., : self.rank])
+        return AttentionRows(
+            q=torch.cat((absorbed, q[..., self.nope :]), dim=-1),
+            k=kept[:, None, self.rank :],
+            v=latent[:, None],
+        )
+
+    def _queries(self, x: Tensor) -> Tensor:
+        last = maybe_child(self.module, "q_proj")
+        if last is None:
+            x = child(self.module, "q_a_layernorm")(child(self.module, "q_a_proj")(x))
+            last = child(self.module, "q_b_proj")
+        q: Tensor = last(x)
+        return q
+
+    def _expansion(self) -> tuple[Tensor, Tensor]:
+        """What takes a latent to each head's key and value: [heads, dim, rank]."""
+        weight = plain_weight(self.module, "kv_b_proj")
+        both = weight.unflatten(0, (self.heads, self.nope + self.value))
+        return both[:, : self.nope], both[:, self.nope :]
+
+    def out(self, o: Tensor, rows: AttentionRows) -> Tensor:
+        _, down = self._expansion()
+        y: Tensor = child(self.module, "o_proj")(torch.einsum("nhr,hdr->nhd", o, down).flatten(-2))
+        return y

@@ -1,0 +1,37 @@
+"""What an identity says that a model's modules do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from spliced_connector.profile import DType
+
+_STORED = {
+    torch.float64: DType.F32,
+    torch.float32: DType.F32,
+    torch.float16: DType.F16,
+    torch.bfloat16: DType.BF16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """The rest of an identity. weights is the digest of the weights, 32 bytes.
+
+    An empty model takes the config's model_type. state and transition are the element types of
+    S and of a T that is not scalar.
+    """
+
+    weights: bytes
+    model: str = ""
+    adapter: str = ""
+    tokenizer: str = ""
+    state: DType = DType.F32
+    transition: DType = DType.F16
+
+
+def stored(dtype: torch.dtype) -> DType:
+    """The element type that rows of a model's dtype are stored in."""
+    return _STORED[dtype]

@@ -1,0 +1,132 @@
+"""Reading an engine's modules and settings by name.
+
+A model that lacks what we look for, or has a setting whose arithmetic we do not
+have, raises `UnsupportedError` with its name, so that a connector can say why it
+stays inert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class UnsupportedError(ValueError):
+    """A model whose state cannot be reused; the text names what is missing."""
+
+
+def child(module: nn.Module, name: str) -> nn.Module:
+    """The submodule at a dotted path."""
+    found: object = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, nn.Module):
+        raise UnsupportedError(f"{type(module).__name__}: no module {name!r}")
+    return found
+
+
+def maybe_child(module: nn.Module, name: str) -> nn.Module | None:
+    """A submodule that may be absent or None."""
+    found = getattr(module, name, None)
+    return found if isinstance(found, nn.Module) else None
+
+
+def layers(module: nn.Module, name: str = "layers") -> Sequence[nn.Module]:
+    """The decoder layers of a model."""
+    return list(child(module, name).children())
+
+
+def tensor(module: nn.Module, name: str) -> Tensor:
+    """A parameter or buffer of a module."""
+    found = getattr(module, name, None)
+    if not isinstance(found, Tensor):
+        raise UnsupportedError(f"{type(module).__name__}: no tensor {name!r}")
+    return found.detach()
+
+
+def plain_weight(module: nn.Module, name: str) -> Tensor:
+    """The weight matrix of a linear submodule, which has to be unquantised."""
+    weight = tensor(child(module, name), "weight")
+    if not weight.is_floating_point() or weight.dtype.itemsize < 2:
+        raise UnsupportedError(f"{type(module).__name__}: {name} is quantised ({weight.dtype})")
+    return weight
+
+
+def conv_weight(conv: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Weight [channels, kernel] and bias [channels] of a depthwise convolution."""
+    bias = getattr(conv, "bias", None)
+    return tensor(conv, "weight").squeeze(1), bias.detach() if isinstance(bias, Tensor) else None
+
+
+def number(config: object, name: str) -> int:
+    """A whole number of the config."""
+    value = getattr(config, name, None)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UnsupportedError(f"config: {name} is {value!r}, want a whole number")
+    return value
+
+
+def real(config: object, name: str) -> float:
+    """A number of the config, or one that a module keeps."""
+    value = getattr(config, name, None)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UnsupportedError(f"config: {name} is {value!r}, want a number")
+    return float(value)
+
+
+def limits(config: object, name: str) -> tuple[float, float]:
+    """A lower and an upper bound of the config."""
+    value = getattr(config, name, None)
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise UnsupportedError(f"config: {name} is {value!r}, want two numbers")
+    return float(value[0]), float(value[1])
+
+
+def names(config: object, name: str) -> Sequence[str]:
+    """A list of words of the config, such as the layers' types."""
+    value = getattr(config, name, None)
+    if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+        raise UnsupportedError(f"config: {name} is {value!r}, want a list of names")
+    return list(value)
+
+
+def whole_numbers(config: object, name: str) -> Sequence[int]:
+    """A list of whole numbers of the config."""
+    value = getattr(config, name, None)
+    if not isinstance(value, list | tuple) or not all(isinstance(v, int) for v in value):
+        raise UnsupportedError(f"config: {name} is {value!r}, want a list of whole numbers")
+    return list(value)
+
+
+def flag(config: object, name: str, default: bool = False) -> bool:
+    """A switch of the config."""
+    value = getattr(config, name, default)
+    return default if value is None else bool(value)
+
+
+def require_silu(config: object, name: str = "hidden_act") -> None:
+    """Convolutions pass SiLU; another activation has no arithmetic here."""
+    value = getattr(config, name, None)
+    if value not in ("silu", "swish"):
+        raise UnsupportedError(f"config: {name} is {value!r}, want silu after the convolution")
+
+
+def head_dim(config: object) -> int:
+    """head_dim, or the hidden size over the heads where a config leaves it out."""
+    value = getattr(config, "head_dim", None)
+    if isinstance(value, int):
+        return value
+    hidden, heads = number(config, "hidden_size"), number(config, "num_attention_heads")
+    if hidden % heads:
+        raise UnsupportedError(f"config: hidden_size {hidden} over {heads} heads gives no head_dim")
+    return hidden // heads
+
+
+def float_dtype(module: nn.Module) -> torch.dtype:
+    """The dtype that a model computes in: that of its embedding."""
+    dtype = tensor(module, "weight").dtype
+    if dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        raise UnsupportedError(f"model dtype {dtype} is not one that segments are stored in")
+    return dtype

@@ -1,0 +1,77 @@
+"""From a model to the walk over its layers, by the config's model_type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from types import MappingProxyType
+from typing import cast
+
+from torch import nn
+
+from spliced_connector.walk.base import Architecture
+from spliced_connector.walk.naming import Naming
+from spliced_connector.walk.reading import UnsupportedError
+
+ARCHITECTURES: Mapping[str, str] = MappingProxyType(
+    {
+        "qwen3_next": "qwen3_next",
+        "qwen3_5_text": "qwen3_next",
+        "qwen3_5_moe_text": "qwen3_next",
+        "granitemoehybrid": "granite",
+        "bamba": "bamba",
+        "nemotron_h": "nemotron",
+        "falcon_h1": "falcon",
+        "zamba2": "zamba",
+        "jamba": "jamba",
+        "minimax": "minimax",
+        "kimi_linear": "kimi",
+        "olmo_hybrid": "olmo",
+        "llama": "llama",
+        "mistral": "llama",
+        "qwen2": "llama",
+        "qwen3": "llama",
+    }
+)
+"""Modules of this package by model_type; each has `build(model, config, naming)`."""
+
+REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        "zamba": "its Mamba1 mixes the channels of each head by matrices of their own",
+        "zaya": "its attention convolves queries, keys and values over tokens",
+        "lfm2": "short convolutions keep no recurrent state to compose",
+        "lfm2_moe": "short convolutions keep no recurrent state to compose",
+        "recurrent_gemma": "its states lie outside the cache, its attention has a window",
+        "rwkv": "its state is a running maximum and a quotient, not a linear recurrence",
+        "xlstm": "its state is scaled by a running maximum",
+        "glm5_next": "its attention picks tokens by an index over the whole context",
+        "qwen4_exp": "its attention picks tokens by an index over the whole context",
+        "inkling": "it convolves hidden rows over tokens outside of the mixers",
+        "mamba": "it has no attention: a state alone is reused by prefixes",
+        "mamba2": "it has no attention: a state alone is reused by prefixes",
+        "falcon_mamba": "it has no attention: a state alone is reused by prefixes",
+    }
+)
+"""Model types that transformers has, and why segments of them are not reused."""
+
+
+def architecture(model: nn.Module, naming: Naming) -> Architecture:
+    """The walk over a causal language model of transformers.
+
+    The weights stay the model's own, so the model has to live as long as the walk. Raises
+    `UnsupportedError` with the name of what cannot be reused.
+    """
+    config: object = getattr(model, "config", None)
+    kind = getattr(config, "model_type", None)
+    if not isinstance(kind, str):
+        raise UnsupportedError(f"{type(model).__name__} has no config with a model_type")
+    if kind in REFUSED:
+        raise UnsupportedError(f"{kind}: {REFUSED[kind]}")
+    if kind not in ARCHITECTURES:
+        raise UnsupportedError(
+            f"model_type {kind!r} is not known, want one of {sorted(ARCHITECTURES)}"
+        )
+    module = import_module(f"spliced_connector.walk.{ARCHITECTURES[kind]}")
+    named = naming if naming.model else replace(naming, model=kind)
+    return cast(Architecture, module.build(model, config, named))

@@ -1,0 +1,96 @@
+"""Zamba2: Mamba2 layers, some of them behind an attention block whose weights they share.
+
+The shared block reads the word embeddings beside the hidden rows, so rows carry both here:
+[hidden | embedding], and behind an attention block [hidden | embedding | what the block gave],
+which goes into the following Mamba2 but not into the residual.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from spliced_connector.walk.attention import grouped
+from spliced_connector.walk.base import Architecture
+from spliced_connector.walk.blocks import Block, Blocks
+from spliced_connector.walk.mamba2 import Mamba2, Mamba2Sizes, gated_norm
+from spliced_connector.walk.naming import Naming
+from spliced_connector.walk.reading import (
+    child,
+    flag,
+    float_dtype,
+    layers,
+    maybe_child,
+    number,
+    real,
+    whole_numbers,
+)
+
+
+def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
+    """The walk over a `Zamba2ForCausalLM`."""
+    body = child(model, "model")
+    hidden = number(config, "hidden_size")
+    sizes = Mamba2Sizes(
+        heads=number(config, "n_mamba_heads"),
+        dim=number(config, "mamba_headdim"),
+        groups=number(config, "mamba_ngroups"),
+        state=number(config, "mamba_d_state"),
+        limit=(real(config, "time_step_min"), math.inf),
+    )
+    rotary = child(body, "rotary_emb") if flag(config, "use_mem_rope") else None
+    blocks: list[Block] = []
+    for i, at in enumerate(layers(body)):
+        shared = maybe_child(at, "shared_transformer")
+        if shared is not None:
+            blocks.append(_shared(i, shared, child(at, "linear"), config, rotary))
+            at = child(at, "mamba_decoder")
+        blocks.append(_mamba(i, at, sizes, hidden, shared is not None))
+    embedding, norm = child(body, "embed_tokens"), child(body, "final_layernorm")
+    head = child(model, "lm_head")
+
+    def embed(ids: Tensor) -> Tensor:
+        rows = embedding(ids)
+        return torch.cat((rows, rows), dim=-1)
+
+    return Blocks(
+        blocks, embed, lambda h: head(norm(h[..., :hidden])), float_dtype(embedding), naming
+    )
+
+
+def _mamba(i: int, layer: nn.Module, sizes: Mamba2Sizes, hidden: int, behind: bool) -> Block:
+    module, norm = child(layer, "mamba"), child(layer, "input_layernorm")
+
+    def before(h: Tensor) -> Tensor:
+        rows = h[..., :hidden]
+        x: Tensor = norm(rows + h[..., 2 * hidden :] if behind else rows)
+        return x
+
+    def after(h: Tensor, y: Tensor) -> Tensor:
+        return torch.cat((h[..., :hidden] + y, h[..., hidden : 2 * hidden]), dim=-1)
+
+    return Block(i, before, after, linear=Mamba2(module, sizes, gated_norm(module)))
+
+
+def _shared(
+    i: int, shared: nn.Module, linear: nn.Module, config: object, rotary: nn.Module | None
+) -> Block:
+    module = child(shared, "self_attn")
+    extra = _adapters(module, config, i) if flag(config, "use_shared_attention_adapter") else {}
+    attention = grouped(config, module, rotary, extra=extra)
+    norm, mlp_norm = child(shared, "input_layernorm"), child(shared, "pre_ff_layernorm")
+    mlp = child(shared, "feed_forward")
+
+    def after(h: Tensor, y: Tensor) -> Tensor:
+        return torch.cat((h, linear(mlp(mlp_norm(y), i))), dim=-1)
+
+    return Block(i, norm, after, softmax=attention)
+
+
+def _adapters(attention: nn.Module, config: object, layer: int) -> Mapping[str, nn.Module]:
+    """What this use of the shared weights adds to its projections."""
+    use = whole_numbers(config, "hybrid_layer_ids").index(layer)
+    return {name: layers(attention, f"linear_{name}_adapter_list")[use] for name in "qkv"}
