@@ -42,7 +42,7 @@ func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 		if text, nested := f.object("text_config"); nested {
 			f = text
 		}
-		if n := f.number("num_hidden_layers"); n < 1 || n > MaxLayers {
+		if n := f.layers(); n < 1 || n > MaxLayers {
 			f.problems.add("num_hidden_layers: %d, want 1 to %d", n, MaxLayers)
 		} else {
 			id.Layers = read(&f, &o, n)
@@ -64,9 +64,12 @@ var architectures = map[string]func(f *fields, o *ConfigOptions, layers int) []L
 	"qwen3_5_moe_text":   readQwen3Next,
 	"kimi_linear":        readKimiLinear,
 	"bailing_moe_linear": readBailingLinear,
-	"minimax_m1":         readMiniMaxM1,
+	"minimax":            readMiniMax,
+	"minimax_text_01":    readMiniMax,
+	"minimax_m1":         readMiniMax,
 	"nemotron_h":         readNemotronH,
 	"granitemoehybrid":   readGraniteHybrid,
+	"bamba":              readBamba,
 	"jamba":              readJamba,
 	"llama":              readPlain,
 	"mistral":            readPlain,
@@ -160,6 +163,15 @@ func (f *fields) object(name string) (fields, bool) {
 	return o, f.read(name, &o.values)
 }
 
+// layers is how many decoder layers there are. Files of Nemotron-H that
+// transformers 5 wrote say it by the length of a list only.
+func (f *fields) layers() int {
+	if !f.has("num_hidden_layers") && f.has("layers_block_type") {
+		return len(f.texts("layers_block_type"))
+	}
+	return f.number("num_hidden_layers")
+}
+
 // headDim is head_dim, or the hidden size over the heads where a config leaves
 // it out.
 func (f *fields) headDim() int {
@@ -187,18 +199,20 @@ func (f *fields) attention(o *ConfigOptions, dim int, rope Rope) Layer {
 
 // rope reads NeoX rotary embedding over the given share of dim, from
 // rope_parameters or from the older top-level fields.
-func (f *fields) rope(dim int) Rope {
+func (f *fields) rope(dim int) Rope { return f.ropeOr(dim, 1e4, 1) }
+
+// ropeOr is rope with what an architecture takes for a base and a share that
+// the config does not give.
+func (f *fields) ropeOr(dim int, theta, factor float64) Rope {
 	src := *f
 	if p, nested := f.object("rope_parameters"); nested {
 		src = p
 	}
-	theta := 1e4
 	if src.has("rope_theta") {
 		theta = src.real("rope_theta")
 	} else {
 		f.optional("rope_theta", &theta)
 	}
-	factor := 1.0
 	if src.has("partial_rotary_factor") {
 		factor = src.real("partial_rotary_factor")
 	} else {
@@ -238,10 +252,12 @@ func (f *fields) scale(r *Rope) {
 	}
 }
 
+// rescale writes the frequencies out, rounded to F32, which is how engines keep
+// them: libraries differ in the last bits of a power, and an identity must not.
 func (f *fields) rescale(r *Rope, turn func(float64) float64) {
 	r.InvFreq = make([]float64, r.Dims/2)
 	for i := range r.InvFreq {
-		r.InvFreq[i] = turn(math.Pow(r.Theta, -2*float64(i)/float64(r.Dims)))
+		r.InvFreq[i] = float64(float32(turn(math.Pow(r.Theta, -2*float64(i)/float64(r.Dims)))))
 	}
 	r.Theta = 0
 }

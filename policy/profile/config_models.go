@@ -16,37 +16,49 @@ func readQwen3Next(f *fields, o *ConfigOptions, n int) []Layer {
 		Conv: Conv{Kernel: f.number("linear_conv_kernel_dim"), Channels: []int{o.spread(kh) * dk, o.spread(kh) * dk, vh * dv}, DType: o.ConvDType},
 	}}
 	dim := f.headDim()
-	full := f.attention(o, dim, f.rope(dim))
+	full := f.attention(o, dim, f.ropeOr(dim, 1e4, 0.25))
 	if f.has("layer_types") {
-		return f.layersByName(n, map[string]Layer{"linear_attention": linear, "full_attention": full})
+		return f.layersByName("layer_types", n, layerNames(linear, full))
 	}
 	return f.everyNth(n, "full_attention_interval", f.numberOr("full_attention_interval", 4), linear, full)
 }
 
 // readKimiLinear reads Kimi-Linear: KDA with three convolutions, and MLA that
-// usually has no positions. Its layer lists count from one.
+// usually has no positions. The published files keep the linear layers apart, in
+// lists that count from one; those that transformers writes have names by layer,
+// and never positions.
 func readKimiLinear(f *fields, o *ConfigOptions, n int) []Layer {
-	c, ok := f.object("linear_attn_config")
-	if !ok {
-		f.problems.add("linear_attn_config: missing")
-		return nil
+	c, listed := f.object("linear_attn_config")
+	sizes := map[string]string{"num_heads": "linear_num_heads", "head_dim": "linear_head_dim", "short_conv_kernel_size": "linear_conv_kernel_dim"}
+	size := func(name string) int {
+		if listed {
+			return c.number(name)
+		}
+		return f.number(sizes[name])
 	}
-	heads, dim := c.number("num_heads"), c.number("head_dim")
+	heads, dim := size("num_heads"), size("head_dim")
 	linear := Layer{Kind: KindLinear, Linear: Linear{
 		Family: KDA, KeyHeads: heads, ValueHeads: heads, KeyDim: dim, ValueDim: dim,
 		StateDType: o.StateDType, TransitionDType: o.TransitionDType,
 		Conv: Conv{
-			Kernel: c.number("short_conv_kernel_size"), Channels: []int{heads * dim, heads * dim, heads * dim}, DType: o.ConvDType,
+			Kernel: size("short_conv_kernel_size"), Channels: []int{heads * dim, heads * dim, heads * dim}, DType: o.ConvDType,
 		},
 	}}
 	mla := Layer{Kind: KindMLA, Attention: Attention{
 		KVHeads: 1, KeyDim: f.number("qk_rope_head_dim"), ValueDim: f.number("kv_lora_rank"), DType: o.KVDType, Keys: AtZero,
 	}}
-	if !f.flag("mla_use_nope", false) {
+	if listed && !f.flag("mla_use_nope", false) {
 		mla.Attention.Rope = f.rope(mla.Attention.KeyDim)
 		mla.Attention.Rope.Interleaved = true
 	}
-	kda, full := c.numbers("kda_layers"), c.numbers("full_attn_layers")
+	if !listed {
+		return f.layersByName("layer_types", n, layerNames(linear, mla))
+	}
+	return c.kimiLayers(n, linear, mla)
+}
+
+func (f *fields) kimiLayers(n int, linear, mla Layer) []Layer {
+	kda, full := f.numbers("kda_layers"), f.numbers("full_attn_layers")
 	layers := make([]Layer, n)
 	for i := range layers {
 		switch isLinear, isFull := slices.Contains(kda, i+1), slices.Contains(full, i+1); {
@@ -79,12 +91,19 @@ func readBailingLinear(f *fields, o *ConfigOptions, n int) []Layer {
 	return layers
 }
 
-// readMiniMaxM1 reads MiniMax-M1: Lightning attention without rope, and full
-// attention as listed.
-func readMiniMaxM1(f *fields, o *ConfigOptions, n int) []Layer {
+// readMiniMax reads MiniMax-Text-01 and M1: Lightning attention without rope,
+// and full attention as listed. Files of transformers name the layers; it turns
+// whole heads, whatever rotary_dim says.
+func readMiniMax(f *fields, o *ConfigOptions, n int) []Layer {
+	if f.has("layer_types") {
+		delete(f.values, "rotary_dim")
+	}
 	dim := f.headDim()
 	linear := lightning(o, f.number("num_attention_heads"), dim)
-	full := f.attention(o, dim, f.rope(dim))
+	full := f.attention(o, dim, f.ropeOr(dim, 1e6, 1))
+	if f.has("layer_types") {
+		return f.layersByName("layer_types", n, layerNames(linear, full))
+	}
 	types := f.numbers("attn_type_list")
 	if len(types) != n {
 		f.problems.add("attn_type_list: %d entries for %d layers", len(types), n)
@@ -111,7 +130,7 @@ func lightning(o *ConfigOptions, heads, dim int) Layer {
 }
 
 // readNemotronH reads Nemotron-H: M is Mamba2, * attention without positions,
-// - a layer without state.
+// - and E layers without state. Files of transformers name the layers.
 func readNemotronH(f *fields, o *ConfigOptions, n int) []Layer {
 	linear := mamba2(o, mamba2Sizes{
 		heads: f.number("mamba_num_heads"), dim: f.number("mamba_head_dim"), state: f.number("ssm_state_size"),
@@ -122,6 +141,11 @@ func readNemotronH(f *fields, o *ConfigOptions, n int) []Layer {
 		dim = f.headDim()
 	}
 	full := f.attention(o, dim, Rope{})
+	if f.has("layers_block_type") {
+		names := layerNames(linear, full)
+		names["mlp"], names["moe"] = Layer{}, Layer{}
+		return f.layersByName("layers_block_type", n, names)
+	}
 	pattern := f.text("hybrid_override_pattern")
 	if len(pattern) != n {
 		f.problems.add("hybrid_override_pattern: %d letters for %d layers", len(pattern), n)
@@ -134,9 +158,9 @@ func readNemotronH(f *fields, o *ConfigOptions, n int) []Layer {
 			layers[i] = linear
 		case '*':
 			layers[i] = full
-		case '-':
+		case '-', 'E':
 		default:
-			f.problems.add("hybrid_override_pattern: %q at layer %d, want M, * or -", c, i)
+			f.problems.add("hybrid_override_pattern: %q at layer %d, want M, *, - or E", c, i)
 		}
 	}
 	return layers
@@ -155,7 +179,28 @@ func readGraniteHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	if f.optional("position_embedding_type", &position); position == "rope" {
 		rope = f.rope(dim)
 	}
-	return f.layersByName(n, map[string]Layer{"mamba": linear, "attention": f.attention(o, dim, rope)})
+	return f.layersByName("layer_types", n, layerNames(linear, f.attention(o, dim, rope)))
+}
+
+// readBamba reads Bamba: Mamba2, and attention that turns half of each head.
+func readBamba(f *fields, o *ConfigOptions, n int) []Layer {
+	linear := mamba2(o, mamba2Sizes{
+		heads: f.number("mamba_n_heads"), dim: f.number("mamba_d_head"), state: f.number("mamba_d_state"),
+		groups: f.number("mamba_n_groups"), kernel: f.number("mamba_d_conv"),
+	})
+	dim := f.headDim()
+	full := f.attention(o, dim, f.ropeOr(dim, 1e4, 0.5))
+	layers := slices.Repeat([]Layer{linear}, n)
+	var indices []int
+	f.optional("attn_layer_indices", &indices)
+	for _, i := range indices {
+		if i < 0 || i >= n {
+			f.problems.add("attn_layer_indices: %d, want 0 to %d", i, n-1)
+			return nil
+		}
+		layers[i] = full
+	}
+	return layers
 }
 
 // spread is how many key heads or groups the ranks hold together: fewer than
@@ -212,7 +257,7 @@ func readPlain(f *fields, o *ConfigOptions, n int) []Layer {
 	window := full
 	window.Kind, window.Attention.Window = KindWindow, f.number("sliding_window")
 	if f.has("layer_types") {
-		return f.layersByName(n, map[string]Layer{"full_attention": full, "sliding_attention": window})
+		return f.layersByName("layer_types", n, map[string]Layer{"full_attention": full, "sliding_attention": window})
 	}
 	layers := slices.Repeat([]Layer{window}, n)
 	for i := range min(n, f.numberOr("max_window_layers", 0)) {
@@ -221,17 +266,23 @@ func readPlain(f *fields, o *ConfigOptions, n int) []Layer {
 	return layers
 }
 
-func (f *fields) layersByName(n int, kinds map[string]Layer) []Layer {
-	names := f.texts("layer_types")
+// layerNames are the names of layers that configs use; the shorter ones are
+// those of before transformers 5.
+func layerNames(linear, full Layer) map[string]Layer {
+	return map[string]Layer{"linear_attention": linear, "mamba": linear, "full_attention": full, "attention": full}
+}
+
+func (f *fields) layersByName(field string, n int, kinds map[string]Layer) []Layer {
+	names := f.texts(field)
 	if len(names) != n {
-		f.problems.add("layer_types: %d entries for %d layers", len(names), n)
+		f.problems.add("%s: %d entries for %d layers", field, len(names), n)
 		return nil
 	}
 	layers := make([]Layer, n)
 	for i, name := range names {
 		l, known := kinds[name]
 		if !known {
-			f.problems.add("layer_types: %q at layer %d is not known", name, i)
+			f.problems.add("%s: %q at layer %d is not known", field, name, i)
 		}
 		layers[i] = l
 	}

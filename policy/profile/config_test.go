@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -56,6 +57,9 @@ func TestConfigsOfKnownModelsGiveTheirSizes(t *testing.T) {
 		{"llama-3.1-8b", 0, 32, 131072, 0, 0, 0, 0},
 		{"mistral-7b-v0.1", 0, 32, 131072, 0, 0, 0, 0},
 		{"qwen2-7b", 0, 28, 57344, 0, 0, 0, 0},
+		{"qwen3.5-tiny-dense", 3, 1, 512, 0.1875, 0.0938, 0.009, 576},
+		{"minimax-tiny", 2, 2, 1024, 0.125, 0, 0, 128},
+		{"bamba-tiny", 3, 1, 512, 0.1875, 0, 0.0099, 384},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			p := loadConfig(t, m.name)
@@ -137,8 +141,41 @@ func TestConfigTellsRopeAndWindow(t *testing.T) {
 	}
 	freq := loadConfig(t, "llama-3.1-8b").InvFreq(0)
 	last := math.Pow(5e5, -126.0/128)
-	if freq[0] != 1 || math.Abs(freq[63]-last/8) > 1e-18 {
+	if freq[0] != 1 || freq[63] != float64(float32(last/8)) {
 		t.Errorf("llama3 scaling: first %g, last %g, want 1 and %g", freq[0], freq[63], last/8)
+	}
+}
+
+// transformers 5 renames layers, lists and rope fields when it saves a model.
+func TestConfigsThatTransformersRewroteSayTheSame(t *testing.T) {
+	again, err := filepath.Glob("testdata/config/*.transformers5.json")
+	if err != nil || len(again) != 5 {
+		t.Fatal(again, err)
+	}
+	for _, name := range again {
+		name = strings.TrimSuffix(filepath.Base(name), ".json")
+		published := strings.TrimSuffix(name, ".transformers5")
+		if loadConfig(t, name).Fingerprint() != loadConfig(t, published).Fingerprint() {
+			t.Errorf("%s is another model than %s", name, published)
+		}
+	}
+}
+
+func TestConfigTellsRopeOfTransformersModels(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		layer int
+		want  Rope
+	}{
+		{"qwen3.5-tiny-dense", 3, Rope{Dims: 16, Theta: 1e4}},
+		{"minimax-tiny", 0, Rope{Dims: 64, Theta: 1e6}}, // rotary_dim is not used there
+		{"minimax-tiny", 1, Rope{}},
+		{"bamba-tiny", 2, Rope{Dims: 32, Theta: 1e4}},
+		{"kimi-linear-48b-a3b.transformers5", 3, Rope{}},
+	} {
+		if got := loadConfig(t, c.name).Rope(c.layer); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s, layer %d: %+v, want %+v", c.name, c.layer, got, c.want)
+		}
 	}
 }
 
@@ -154,6 +191,8 @@ func TestConfigsThatCannotBeReadAreRefusedByName(t *testing.T) {
 		{"negative layers", `{"model_type":"llama","num_hidden_layers":-1}`, "want 1 to 4096"},
 		{"short list", `{"model_type":"minimax_m1","num_hidden_layers":2,"head_dim":128,"num_attention_heads":8,"attn_type_list":[0]}`, "1 entries for 2 layers"},
 		{"odd pattern", `{"model_type":"nemotron_h","num_hidden_layers":1,"hybrid_override_pattern":"X"}`, `'X' at layer 0`},
+		{"layer far behind", `{"model_type":"bamba","num_hidden_layers":2,"attn_layer_indices":[2]}`, "attn_layer_indices: 2, want 0 to 1"},
+		{"odd block", `{"model_type":"nemotron_h","layers_block_type":["mlp","conv"]}`, `layers_block_type: "conv" at layer 1`},
 		{"yarn", `{"model_type":"llama","num_hidden_layers":1,"head_dim":64,"num_attention_heads":8,"rope_scaling":{"rope_type":"yarn","factor":4}}`, `"yarn" is not supported`},
 		{"head dim unknown", `{"model_type":"llama","num_hidden_layers":1,"hidden_size":100,"num_attention_heads":3}`, "head_dim: missing"},
 		{"huge head with scaled rope", `{"model_type":"llama","num_hidden_layers":1,"head_dim":4000000000,"num_attention_heads":8,"rope_scaling":{"rope_type":"linear","factor":4}}`, "rope turns 4000000000"},
