@@ -285,10 +285,10 @@ def transition(steps: Steps) -> Tensor:
     return scan.advance(0, one, blocks=0)
 
 
-def plain_transition(steps: Steps) -> Tensor:
-    """T of the rows of a family without the delta rule."""
+def plain_transition(steps: Steps, begin: int = 0, end: int | None = None) -> Tensor:
+    """T of rows [begin, end) of a family without the delta rule."""
     wide = torch.float64 if steps.v.dtype == torch.float64 else torch.float32
-    return steps.decay.double().sum(0).exp().to(wide)
+    return steps.decay[begin:end].double().sum(0).exp().to(wide)
 
 
 def compose(transition: Tensor, state: Tensor, before: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ worker half make the same plan from the same inputs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -141,13 +142,13 @@ def divide(
     n = len(ids)
     if w < 0:
         raise PlanError(f"seam of {w} tokens")
-    for a, b in zip(cuts, cuts[1:], strict=False):
+    for a, b in itertools.pairwise(cuts):
         if a >= b:
             raise PlanError(f"cuts must ascend: {a} is followed by {b}")
     if cuts and not (cuts[0] >= 0 and cuts[-1] < n):
         raise PlanError(f"cuts from {cuts[0]} to {cuts[-1]} in a prompt of {n} tokens")
     pieces = []
-    for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False)):
+    for i, (a, b) in enumerate(itertools.pairwise(cuts)):
         spec = profile.first_spec(b - a) if a == 0 else profile.mid_spec(b - a, w)
         key = None if spec is None else segment_key(profile, salt, spec, ids[a:b])
         pieces.append(Piece(i, a, b - a, spec, key))

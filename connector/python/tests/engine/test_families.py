@@ -6,10 +6,11 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
+
 from spliced_connector import families
 from spliced_connector.profile import Rope
 from spliced_connector.walk.base import Steps
-from torch import Tensor
 
 pytestmark = pytest.mark.engine
 

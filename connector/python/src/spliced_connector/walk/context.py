@@ -1,0 +1,75 @@
+"""What a request keeps of the tokens behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spliced_connector.profile import Kind
+from spliced_connector.walk.base import Architecture
+
+
+@dataclass(slots=True)
+class LayerContext:
+    """One layer: state [Hv, dk, dv] (float32, float64 in a float64 model) and conv [k-1, C] of a
+    linear one; k [room, KV, dk] and v [room, KV, dv] of an attention one, keys at their final
+    positions. Rows behind the context's tokens are not set."""
+
+    state: Tensor | None = None
+    conv: Tensor | None = None
+    k: Tensor | None = None
+    v: Tensor | None = None
+
+
+class Context:
+    """Everything that continuing a prompt behind its first `tokens` tokens needs.
+
+    `spliced` marks a context that a segment standing behind something went into; it stays.
+    """
+
+    def __init__(self, arch: Architecture, room: int, device: torch.device) -> None:
+        self.tokens = 0
+        self.spliced = False
+        self.device = device
+        self.layers = [LayerContext() for _ in arch.layers]
+        wide = torch.float64 if arch.dtype == torch.float64 else torch.float32
+        for at, described in zip(self.layers, arch.identity.layers, strict=True):
+            if described.kind == Kind.LINEAR:
+                d = described.linear
+                shape = (d.value_heads, d.key_dim, d.value_dim)
+                at.state = torch.zeros(shape, dtype=wide, device=device)
+                if d.conv.rows:
+                    tail = (d.conv.rows, sum(d.conv.channels))
+                    at.conv = torch.zeros(tail, dtype=arch.dtype, device=device)
+            elif described.kind != Kind.NONE:
+                a = described.attention
+                at.k = torch.empty((room, a.kv_heads, a.key_dim), dtype=arch.dtype, device=device)
+                at.v = torch.empty((room, a.kv_heads, a.value_dim), dtype=arch.dtype, device=device)
+
+    def reserve(self, room: int) -> None:
+        """Makes room for that many tokens' rows; views of the rows before stay valid."""
+        for at in self.layers:
+            if at.k is not None and at.v is not None and at.k.shape[0] < room:
+                at.k, at.v = (_grown(x, room, self.tokens) for x in (at.k, at.v))
+
+    def rows(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Views of an attention layer's keys and values: [tokens, KV, d]."""
+        at = self.layers[layer]
+        if at.k is None or at.v is None:
+            raise ValueError(f"layer {layer} keeps no rows")
+        return at.k[: self.tokens], at.v[: self.tokens]
+
+    def snapshot(self) -> Context:
+        """What later tokens change, copied; rows are shared, because they are only added to."""
+        out = Context.__new__(Context)
+        out.tokens, out.spliced, out.device = self.tokens, self.spliced, self.device
+        out.layers = [LayerContext(a.state, a.conv, a.k, a.v) for a in self.layers]
+        return out
+
+
+def _grown(x: Tensor, room: int, used: int) -> Tensor:
+    out = x.new_empty((room, *x.shape[1:]))
+    out[:used] = x[:used]
+    return out
