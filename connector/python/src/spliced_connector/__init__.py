@@ -3,6 +3,8 @@
 Importing this package needs the standard library only: no engine, no torch.
 """
 
+from spliced_connector.config import from_config
+from spliced_connector.digest import weights_digest
 from spliced_connector.errors import Code, ProfileError, SplicedError, WireError
 from spliced_connector.keys import prefix_hashes, segment_key
 from spliced_connector.profile import Identity, Profile, SegmentSpec
@@ -15,8 +17,10 @@ __all__ = [
     "SegmentSpec",
     "SplicedError",
     "WireError",
+    "from_config",
     "prefix_hashes",
     "segment_key",
+    "weights_digest",
 ]
 
 __version__ = "0.1.0"

@@ -39,9 +39,13 @@ class Problems:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def check(self, ok: bool, text: str) -> None:
-        if not ok and len(self.texts) <= MAX_PROBLEMS:
+    def add(self, text: str) -> None:
+        if len(self.texts) <= MAX_PROBLEMS:
             self.texts.append(text if len(self.texts) < MAX_PROBLEMS else "and more")
+
+    def check(self, ok: bool, text: str) -> None:
+        if not ok:
+            self.add(text)
 
     def within(self, what: str, value: int, low: int, high: int) -> None:
         self.check(low <= value <= high, f"{what}: {value}, want {low} to {high}")
@@ -159,9 +163,7 @@ def _conv(at: str, c: Conv, tp: int, ps: Problems) -> None:
     ps.check(c.dtype != DType.NONE, f"{at}: no convolution type")
     for g, n in enumerate(c.channels):
         ps.within(f"{at}: convolution group {g}", n, 1, MAX_HEADS * 16)
-        ps.check(
-            n % tp == 0, f"{at}: convolution group {g} of {n} channels over {tp} ranks"
-        )
+        ps.check(n % tp == 0, f"{at}: convolution group {g} of {n} channels over {tp} ranks")
 
 
 def _rope(at: str, r: Rope, dim: int, ps: Problems) -> None:

@@ -17,6 +17,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from spliced_connector.errors import WireError
@@ -29,7 +30,9 @@ PAD = tuple(bytes(n) for n in range(8))
 def require_little_endian(order: str) -> None:
     """Columns are used where they lie, so that the machine has to store the low byte first."""
     if order != "little":
-        raise ImportError(f"spliced_connector.wire needs a little-endian machine, not a {order} one")
+        raise ImportError(
+            f"spliced_connector.wire needs a little-endian machine, not a {order} one"
+        )
 
 
 require_little_endian(sys.byteorder)
@@ -52,13 +55,10 @@ class Numbers:
         self.code, self.most, self.size = code, most, struct.calcsize(code)
 
     def write(self, out: list[bytes], value: object) -> None:
-        if isinstance(value, memoryview | array) and _code(value) == self.code:
+        if type(value) is memoryview and value.format == self.code:
             raw = value.tobytes()
         else:
-            try:
-                raw = array(self.code, value).tobytes()  # type: ignore[call-overload]
-            except (OverflowError, TypeError) as err:
-                raise WireError(str(err)) from err
+            raw = _numbers(self.code, value)
         _put(out, len(raw) // self.size, raw)
 
     def read(self, body: memoryview, at: int) -> tuple[memoryview, int]:
@@ -75,10 +75,7 @@ class Bytes:
         self.most = most
 
     def write(self, out: list[bytes], value: object) -> None:
-        try:
-            raw = bytes(value)  # type: ignore[call-overload]
-        except (TypeError, ValueError) as err:
-            raise WireError(str(err)) from err
+        raw = value if type(value) is bytes else _numbers("B", value)
         _put(out, len(raw), raw)
 
     def read(self, body: memoryview, at: int) -> tuple[bytes, int]:
@@ -102,9 +99,8 @@ class Hashes:
         _put(out, len(hashes), raw)
 
     def read(self, body: memoryview, at: int) -> tuple[list[bytes], int]:
-        n, view, end = _take(body, at, 32, self.most)
-        raw = bytes(view)
-        return [raw[i : i + 32] for i in range(0, 32 * n, 32)], end
+        n, raw, end = _take(body, at, 32, self.most)
+        return list(_hash_rows(n).unpack(raw)), end
 
 
 class Text:
@@ -145,7 +141,8 @@ class Blobs:
         _, raw, at = _take(body, at, 4, self.rows)
         lengths = raw.cast("I")
         n, joined, end = _take(body, at, 1, MAX_BODY)
-        check_sum(lengths, n)
+        if sum(lengths) != n:
+            raise WireError(f"counts add up to {sum(lengths)}, {n} elements")
         blobs, begin = [], 0
         for i, length in enumerate(lengths):
             if length > self.most:
@@ -169,21 +166,26 @@ class Texts(Blobs):
         return [blob.decode("utf-8", "surrogateescape") for blob in blobs], end
 
 
-def check_sum(counts: Sequence[int], n: int) -> None:
-    """Counts add up to the length of the column that they divide."""
-    total = sum(counts)
-    if total != n:
-        raise WireError(f"counts add up to {total}, {n} elements")
-
-
 def check_zero(body: memoryview, begin: int, end: int) -> None:
     """Padding is zero."""
     if any(body[begin:end]):
         raise WireError(f"padding before offset {end} is not zero")
 
 
+def _numbers(code: str, value: object) -> bytes:
+    # An array would take byte strings as its memory, not as numbers.
+    rows = list(value) if isinstance(value, bytes | bytearray) else value
+    try:
+        return array(code, rows).tobytes()  # type: ignore[call-overload,no-any-return]
+    except (OverflowError, TypeError) as err:
+        raise WireError(str(err)) from err
+
+
 def _put(out: list[bytes], count: int, raw: bytes) -> None:
-    out += (COUNT.pack(count), raw, PAD[-len(raw) & 7])
+    out.append(COUNT.pack(count))
+    out.append(raw)
+    if pad := -len(raw) & 7:
+        out.append(PAD[pad])
 
 
 def _take(body: memoryview, at: int, size: int, most: int) -> tuple[int, memoryview, int]:
@@ -208,8 +210,9 @@ def _take(body: memoryview, at: int, size: int, most: int) -> tuple[int, memoryv
     return n, body[at:stop], end
 
 
-def _code(value: memoryview | array[int]) -> str:
-    return value.format if isinstance(value, memoryview) else value.typecode
+@lru_cache(maxsize=256)
+def _hash_rows(n: int) -> struct.Struct:
+    return struct.Struct("32s" * n)
 
 
 def _sequence(value: object) -> Sequence[bytes]:

@@ -27,6 +27,7 @@ from spliced_connector.wire.schema import Message
 
 MAGIC = int.from_bytes(b"SPLC", "little")
 _HEADER = struct.Struct("<IBBHQQIIII")
+_REPLY = int(FrameKind.REPLY)  # looking up a member costs more than comparing numbers
 
 MESSAGES: dict[int, tuple[type[Message], type[Message]]] = {
     Op.HELLO: (session.HelloRequest, session.HelloReply),
@@ -82,7 +83,7 @@ def encode(message: Message | Refusal, header: Header) -> bytes:
     """One frame. Raises `WireError` for values that do not fit their fields or a frame."""
     pieces: list[bytes] = []
     if isinstance(message, Refusal):
-        if message.code == Code.OK or header.kind != FrameKind.REPLY:
+        if message.code == Code.OK or header.kind != _REPLY:
             raise WireError("a refusal is a reply with a code")
         code = message.code
         pieces.append(_cut(message.text))
@@ -93,7 +94,7 @@ def encode(message: Message | Refusal, header: Header) -> bytes:
     if len(body) > MAX_FRAME - HEADER_BYTES:
         name = op_name(header.op)
         raise WireError(f"{name}: {len(body) + HEADER_BYTES} bytes, most {MAX_FRAME}")
-    outcome = code if header.kind == FrameKind.REPLY else header.deadline
+    outcome = code if header.kind == _REPLY else header.deadline
     try:
         head = _HEADER.pack(
             MAGIC, header.version, header.kind, header.op, header.request, header.epoch,
@@ -110,7 +111,7 @@ def decode(frame: bytes) -> tuple[Header, Message | Refusal]:
     Raises `WireError`, of code `UNSUPPORTED` for a version or an operation that we do not know.
     """
     header, body = parse_header(frame)
-    if header.code != Code.OK:
+    if header.code:
         return header, Refusal(header.code, str(body[:MAX_ERROR_TEXT], "utf-8", "replace"))
     pair = MESSAGES.get(header.op)
     if pair is None:
@@ -129,9 +130,9 @@ def parse_header(frame: bytes) -> tuple[Header, memoryview]:
         raise WireError(f"header: magic {magic:#010x}")
     if version != VERSION:
         raise WireError(f"header: version {version}, want {VERSION}", Code.UNSUPPORTED)
-    if kind > FrameKind.REPLY:
+    if kind > _REPLY:
         raise WireError(f"header: kind {kind}")
-    code, deadline = (outcome, 0) if kind == FrameKind.REPLY else (0, outcome)
+    code, deadline = (outcome, 0) if kind == _REPLY else (0, outcome)
     if code >> 16:
         raise WireError(f"header: bytes after code {code:#x} are not zero")
     if zero:

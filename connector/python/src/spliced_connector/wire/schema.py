@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from spliced_connector.errors import WireError
 from spliced_connector.wire import columns
-from spliced_connector.wire.columns import Column, check_sum, check_zero
+from spliced_connector.wire.columns import Column, check_zero
 
 _KEY = "wire"
 
@@ -66,7 +66,9 @@ def hash32() -> bytes:
     return cast(bytes, _scalar("32s", 8, bytes(32)))
 
 
-def _column(codec: Column, zero: object, rows: str, divides: str = "", optional: bool = False) -> Any:
+def _column(
+    codec: Column, zero: object, rows: str, divides: str = "", optional: bool = False
+) -> Any:
     meta = {_KEY: _Column(codec, rows, divides, optional)}
     return field(default=zero, metadata=meta)
 
@@ -75,9 +77,7 @@ def u16s(most: int, rows: str = "") -> Sequence[int]:
     return cast(Sequence[int], _column(columns.Numbers("H", most), (), rows))
 
 
-def u32s(
-    most: int, rows: str = "", divides: str = "", optional: bool = False
-) -> Sequence[int]:
+def u32s(most: int, rows: str = "", divides: str = "", optional: bool = False) -> Sequence[int]:
     return cast(Sequence[int], _column(columns.Numbers("I", most), (), rows, divides, optional))
 
 
@@ -193,7 +193,7 @@ class Schema:
         try:
             for begin, end in self._pads:
                 check_zero(body, begin, end)
-            for name, _, read in self._codecs:
+            for name, _, read in self._codecs:  # noqa: B007 (the handler names it)
                 value, size = read(body, size)
                 values.append(value)
         except WireError as err:
@@ -205,14 +205,12 @@ class Schema:
 
     def _check_rows(self, rows: list[Any]) -> None:
         for i, other, divides, optional in self._checks:
-            want, got = len(rows[other]), len(rows[i])
-            try:
-                if divides:
-                    check_sum(rows[i], want)
-                elif got != want and not (optional and got == 0):
-                    raise WireError(f"{got} rows, want {want}")
-            except WireError as err:
-                raise WireError(f"{self.name}: {_words(self._columns[i][0])}: {err.text}") from err
+            got, want = sum(rows[i]) if divides else len(rows[i]), len(rows[other])
+            if got == want or (optional and got == 0):
+                continue
+            what = "counts add up to {}, {} elements" if divides else "{} rows, want {}"
+            field = _words(self._columns[i][0])
+            raise WireError(f"{self.name}: {field}: {what.format(got, want)}")
 
 
 def _getter(names: list[str]) -> Callable[[Message], tuple[Any, ...]]:
