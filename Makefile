@@ -8,21 +8,31 @@ LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.dat
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
 TESTFLAGS ?=
+PYTESTFLAGS ?=
 FUZZTIME  ?= 30s
 BENCHTIME ?= 1s
 IMAGE     ?= localhost/spliced:dev
 # Where bench-disk puts its files, removed at its end; empty = where temporary files go.
 DISKDIR   ?=
+# What makes the environments of the Python side.
+PYTHON    ?= python3
 
 # Modules of their own, so that what only tests and generators need stays out of go.mod.
 MODULES := $(patsubst %/go.mod,%,$(wildcard scripts/*/go.mod docker/*/go.mod))
+
+# Environments of the Python side: bin/python for its linters and plain tests.
+PYDIR    := connector/python
+PYENV    := $(CURDIR)/bin/python
+PYWANTED := $(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+PYSKIP   := SKIP Python: python3 3.11 or later with venv is needed (Debian: python3-venv), or PYTHON=...
 
 # golangci-lint is pinned here and nowhere else; .golangci.yml says what it runs.
 LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo torture torture-long test race lint fuzz faults reference bench bench-disk generate image clean
+.PHONY: help build demo torture torture-long test race lint fuzz faults reference bench bench-disk generate image clean \
+  python test-python lint-python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,23 +50,39 @@ torture: build ## kill -9 and lost power, five loops, and what was left each tim
 torture-long: build ## the same with 100 loops
 	bin/splicectl torture -loops 100
 
-test: ## vet and all tests, then all tests again with the race detector
+test: ## vet and all tests, again with the race detector, then those of the Python side that need no torch
 	go vet ./...
 	go test $(TESTFLAGS) ./...
 	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && go vet ./... && go test $(TESTFLAGS) ./...) || exit 1; done
 	$(MAKE) --no-print-directory race
+	$(MAKE) --no-print-directory test-python
 
 race: ## all tests with the race detector, long ones shortened
 	go test -race -short $(TESTFLAGS) ./...
 
-lint: $(LINT) ## the linters of .golangci.yml, and a vet of what arm64 compiles
+lint: $(LINT) ## the linters of .golangci.yml, a vet of what arm64 compiles, ruff and mypy
 	$(LINT) run ./...
 	GOARCH=arm64 go vet ./...
+	$(MAKE) --no-print-directory lint-python
 
 $(LINT):
 	mkdir -p $(@D)
 	GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	mv $(@D)/golangci-lint $@
+
+python: ## the pinned environment bin/python: pytest, ruff, mypy, xxhash
+	@if ! $(PYWANTED); then echo '$(PYSKIP)'; \
+	elif ! cmp -s $(PYDIR)/requirements.txt $(PYENV)/requirements.txt; then \
+	  rm -rf $(PYENV) && $(PYTHON) -m venv $(PYENV) && \
+	  $(PYENV)/bin/pip install --quiet --disable-pip-version-check --no-deps -r $(PYDIR)/requirements.txt && \
+	  cp $(PYDIR)/requirements.txt $(PYENV)/requirements.txt; fi
+
+test-python: python build ## tests of connector/python that need no torch
+	@if $(PYWANTED); then cd $(PYDIR) && $(PYENV)/bin/python -m pytest -q $(PYTESTFLAGS); else echo '$(PYSKIP)'; fi
+
+lint-python: python ## ruff and mypy --strict over connector/python
+	@if ! $(PYWANTED); then echo '$(PYSKIP)'; else cd $(PYDIR) && \
+	  $(PYENV)/bin/ruff check . && $(PYENV)/bin/ruff format --check . && $(PYENV)/bin/mypy; fi
 
 fuzz: ## every fuzz target for FUZZTIME each
 	@go list -f '{{.Dir}}' ./... | while read -r dir; do \

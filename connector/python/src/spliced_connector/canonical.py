@@ -100,7 +100,9 @@ def parse(canonical: bytes) -> Identity:
     except (struct.error, ValueError) as err:
         raise ProfileError(f"canonical bytes, offset {reader.offset}: {err}") from err
     if reader.offset != len(canonical):
-        raise ProfileError(f"canonical bytes: {len(canonical) - reader.offset} behind the last layer")
+        raise ProfileError(
+            f"canonical bytes: {len(canonical) - reader.offset} behind the last layer"
+        )
     return identity
 
 
