@@ -65,6 +65,10 @@ class Tally:
         with self._lock:
             self._counts[name] += n
 
+    def forked(self) -> None:
+        """Begin afresh in a child, whose parent may have held the lock."""
+        self.__init__()  # type: ignore[misc]
+
     def snapshot(self) -> Counters:
         """Return the current counts."""
         with self._lock:

@@ -80,7 +80,7 @@ def default_socket() -> str:
     """
     uid = os.getuid()
     candidates = [Path("/run/spliced"), Path(f"/run/user/{uid}/spliced")]
-    shared = Path(f"/tmp/spliced-{uid}")  # noqa: S108
+    shared = Path(f"/tmp/spliced-{uid}")
     try:
         status = shared.lstat()
         if status.st_uid == uid and stat.S_ISDIR(status.st_mode):

@@ -1,5 +1,7 @@
 """Numbers of the protocol that callers of the client see."""
 
+from __future__ import annotations
+
 from enum import IntEnum, IntFlag
 
 
@@ -56,6 +58,8 @@ class Reason(IntEnum):
     ABORTED = 6
     OTHER_KIND = 7
     """A checkpoint is held, but not of an accepted kind."""
+    OFF = 8
+    """The profile is switched off for splicing."""
 
 
 class Way(IntEnum):
@@ -94,9 +98,6 @@ class Verdict(IntEnum):
     LARGE = 19
     NO_GAIN = 20
 
-
-ALL_LAYERS = -1
-"""Asks `compose` and `rotate` for every layer they apply to."""
 
 NONE64 = 2**64 - 1
 """An offset that stands for no offset."""

@@ -1,0 +1,163 @@
+"""One SOCK_SEQPACKET connection, with waits that end."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import math
+import os
+import select
+import socket
+import struct
+import time
+
+from spliced_connector.errors import Code, SplicedError
+
+TICK = 0.02
+"""Longest wait of a receive that lasts longer in all, in seconds."""
+
+_MAX_DESCRIPTORS = 8
+_SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+
+
+def connect(path: str, timeout: float) -> Channel:
+    """Connect to the socket at `path`. Raises `SplicedError(UNAVAILABLE)`.
+
+    A full backlog makes it wait for at most `timeout` seconds.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    try:
+        # The connect of a unix socket honours the time-out of sends; the one of the socket
+        # object would make it fail at once.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(TICK))
+        sock.connect(path)
+    except (OSError, ValueError) as err:
+        sock.close()
+        raise SplicedError(Code.UNAVAILABLE, f"connect {path}: {err}") from err
+    return Channel(sock)
+
+
+def _timeval(seconds: float) -> bytes:
+    whole = int(seconds)
+    return struct.pack("ll", whole, max(int((seconds - whole) * 1e6), 0 if whole else 1))
+
+
+class Channel:
+    """A connected socket. One thread may receive at a time; any may send.
+
+    Whoever may run concurrently with `close` must be kept out by the owner: the descriptor
+    would be another file's then.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._ready = select.poll()
+        self._ready.register(sock, select.POLLIN)
+
+    def fileno(self) -> int:
+        """The descriptor, -1 after close."""
+        return self._sock.fileno()
+
+    def try_send(self, frame: bytes, descriptors: tuple[int, ...] = ()) -> bool:
+        """Send a message, False when there is no room. Raises OSError when nobody can read it."""
+        try:
+            if descriptors:
+                rights = array.array("i", descriptors).tobytes()
+                control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
+                self._sock.sendmsg([frame], control, _SEND_FLAGS)
+            else:
+                self._sock.send(frame, _SEND_FLAGS)
+        except BlockingIOError:
+            return False
+        return True
+
+    def send(self, frame: bytes, descriptors: tuple[int, ...], deadline: float) -> bool:
+        """`try_send` that waits for room until a time of `time.monotonic`."""
+        while not self.try_send(frame, descriptors):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            room = select.poll()
+            room.register(self._sock, select.POLLOUT)
+            room.poll(milliseconds(min(left, TICK)))
+        return True
+
+    def receive(self, buffer: memoryview, seconds: float) -> int | None:
+        """Receive a message: its bytes, 0 at the end of the connection, None for none in time.
+
+        Descriptors that come along are dropped by the kernel. What does not fit `buffer` is lost.
+        Raises OSError for anything else.
+        """
+        if 0 < seconds < TICK and not self._ready.poll(milliseconds(seconds)):
+            return None
+        flags = 0 if seconds >= TICK else socket.MSG_DONTWAIT
+        try:
+            return self._sock.recv_into(buffer, 0, flags)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            # The daemon closed without having read everything. What it sent before lies behind
+            # this error, which is told once.
+            with contextlib.suppress(BlockingIOError, ConnectionResetError):
+                return self._sock.recv_into(buffer, 0, socket.MSG_DONTWAIT)
+            return 0
+
+    def receive_descriptors(self, size: int, seconds: float) -> tuple[bytes, list[int]] | None:
+        """Receive a message with the descriptors it carries, all close-on-exec.
+
+        None when there is none in time. Raises OSError; the descriptors are closed then.
+        """
+        if not self._ready.poll(milliseconds(seconds)):
+            return None
+        room = socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS)
+        flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+        try:
+            frame, control, got, _ = self._sock.recvmsg(size, room, flags)
+        except BlockingIOError:
+            return None
+        descriptors = array.array("i")
+        for level, kind, data in control:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+        if got & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+            close_all(descriptors.tolist())
+            raise OSError("message truncated")
+        return frame, descriptors.tolist()
+
+    def readable(self) -> bool:
+        """Whether a message or the end of the connection is there. Not for a second reader."""
+        ready = select.poll()
+        ready.register(self._sock, select.POLLIN)
+        return bool(ready.poll(0))
+
+    def option(self, level: int, name: int) -> int:
+        """A socket option. Raises OSError where the kernel has none of that name."""
+        return self._sock.getsockopt(level, name)
+
+    def close_write(self) -> None:
+        """Tell the daemon that nothing more comes."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """End the connection."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+    def forget(self) -> None:
+        """Close the descriptor of a forked child; the connection is its parent's."""
+        self._sock.close()
+
+
+def milliseconds(seconds: float) -> int:
+    """As poll wants it, rounded up: a wait of 0 ms would make the caller spin."""
+    return max(math.ceil(seconds * 1000), 0)
+
+
+def close_all(descriptors: list[int]) -> None:
+    """Close descriptors that nobody wants."""
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)

@@ -1,0 +1,137 @@
+"""A daemon that a test runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+TENANTS = """\
+tenants:
+  - name: default
+  - name: blue
+    token: blue-token
+    salt: blue-salt
+  - name: small
+    salt: small-salt
+    quota: 64KiB
+"""
+
+
+def binary() -> Path:
+    """The program to run: SPLICED_BIN, or bin/spliced, which is built where it is missing."""
+    chosen = os.environ.get("SPLICED_BIN")
+    if chosen:
+        return Path(chosen)
+    path = ROOT / "bin" / "spliced"
+    if not path.exists():
+        if shutil.which("go") is None:
+            raise FileNotFoundError(f"{path}: run `make build`")
+        subprocess.run(["make", "build"], cwd=ROOT, check=True)
+    return path
+
+
+class Daemon:
+    """A process of `spliced` in a directory of its own."""
+
+    def __init__(self, directory: Path, *settings: str, disk: bool = False) -> None:
+        self.directory = directory
+        self.socket = str(directory / "s.sock")
+        config = directory / "spliced.yaml"
+        config.write_text(TENANTS)
+        self._command = [
+            str(binary()),
+            f"-config={config}",
+            f"-socket={self.socket}",
+            f"-admin-socket={directory / 'admin.sock'}",
+            "-http=off",
+            "-arena=32MiB",
+            "-private=32MiB",
+            "-staging=4MiB",
+            "-slots=8MiB",
+            "-connection-memory=2GiB",
+            "-log-level=warn",
+            *settings,
+        ]
+        if disk:
+            self._command += [
+                f"-disk={directory / 'disk'}",
+                "-disk-size=256MiB",
+                "-disk-private=256MiB",
+                "-disk-slab=32MiB",
+                "-disk-reserve=0B",
+            ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        return self._running().pid
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("the daemon is not running")
+        return self._process
+
+    def start(self, timeout: float = 20.0) -> None:
+        """Start it and wait until it takes connections."""
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        until = time.monotonic() + timeout
+        while not self._listens():
+            if self._process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"the daemon does not start:\n{self.log()}")
+            time.sleep(0.005)
+
+    def _listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            try:
+                probe.connect(self.socket)
+            except OSError:
+                return False
+            return True
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        process = self._running()
+        process.kill()
+        process.wait()
+        self._process = None
+
+    def stop(self) -> None:
+        """End it in order, if it runs."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGCONT)
+        self._process.terminate()
+        self._process.wait(timeout=20)
+        self._process = None
+
+    def pause(self) -> None:
+        """Stall it."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """End a stall."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def log(self) -> str:
+        """What it has logged."""
+        return (self.directory / "log").read_text()
+
+    def metrics(self) -> dict[str, float]:
+        """What it counts, by metric name with labels, from its admin socket."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as admin:
+            admin.settimeout(10)
+            admin.connect(str(self.directory / "admin.sock"))
+            admin.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            answer = b"".join(iter(lambda: admin.recv(65536), b""))
+        body = answer.partition(b"\r\n\r\n")[2].decode()
+        rows = (line.rpartition(" ") for line in body.splitlines() if line[:1] not in ("#", ""))
+        return {name: float(value) for name, _, value in rows}
