@@ -1,0 +1,117 @@
+"""What the scheduler's half tells the worker's half, and what both ask of a mode.
+
+Plans are pickled and sent to every rank, so that all ranks do the same. They hold ids and block
+numbers, never tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+Blocks = tuple[tuple[int, ...], ...]
+"""The block numbers of one request, a row for each of the engine's cache groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """Fill a request's blocks from a checkpoint.
+
+    The engine holds the first `begin` tokens already, in blocks that others may read: they are
+    not touched. Rows [begin, tokens) and the states behind token `tokens` are written.
+    """
+
+    request_id: str
+    hash: bytes
+    tokens: int
+    begin: int
+    blocks: Blocks
+
+
+@dataclass(frozen=True, slots=True)
+class SavePlan:
+    """Store what a request holds behind token `tokens`, on top of a stored parent.
+
+    parent_tokens 0 is no parent.
+    """
+
+    request_id: str
+    hash: bytes
+    tokens: int
+    parent_hash: bytes
+    parent_tokens: int
+    blocks: Blocks
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixPlan:
+    """What mode prefix does in one step."""
+
+    loads: tuple[LoadPlan, ...] = ()
+    saves: tuple[SavePlan, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Requests whose blocks are settled behind a step, and those of them that got nothing.
+
+    Invariant: failed is part of done.
+    """
+
+    done: frozenset[str] = frozenset()
+    failed: frozenset[str] = frozenset()
+
+
+class SchedulerMode(Protocol):
+    """A mode's decisions, in the scheduler's process. Requests that cannot be touched (adapters,
+    images, embeddings, pooling) never get here."""
+
+    def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
+        """Tokens behind the first `computed` that can be had, and whether they come later than
+        this step. Called any number of times for a request."""
+        ...
+
+    def allocated(self, request: Request, blocks: Blocks, external: int) -> None:
+        """The request has blocks; `external` tokens of them are ours to fill, 0 for none."""
+        ...
+
+    def plan(self, step: SchedulerOutput) -> object:
+        """What the workers do in this step. Called once for each step, empty ones too."""
+        ...
+
+    def settled(self, outcome: Outcome) -> None:
+        """The loads that a step has ended."""
+        ...
+
+    def finished(self, request: Request) -> dict[str, object] | None:
+        """The request is over or aborted. What comes back is the `kv_transfer_params` of its
+        response."""
+        ...
+
+    def pending(self) -> bool:
+        """Whether there is work for steps without requests."""
+        ...
+
+
+class WorkerMode(Protocol):
+    """A mode's work, in the process and on the thread that run the model."""
+
+    def load(self, plan: object) -> Outcome:
+        """Fill blocks. Never raises for trouble of the daemon: that is a failed request."""
+        ...
+
+    def save(self, plan: object) -> None:
+        """Take what the step has computed."""
+        ...
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until everything taken is stored or given up, at most `timeout` seconds."""
+        ...
+
+    def close(self) -> None:
+        """End what runs in the background."""
+        ...

@@ -1,0 +1,127 @@
+"""Mode prefix in a worker: fills blocks from checkpoints and copies new ones out.
+
+Everything happens on the thread that runs the model, between two forward passes, but for storing.
+"""
+
+from __future__ import annotations
+
+import time
+
+from torch import Tensor
+
+from .errors import SplicedError
+from .layout import Caches
+from .lease import Checkpoint
+from .segments import part_bytes, tensor_over
+from .terms import Accept
+from .vllm_plans import LoadPlan, Outcome, PrefixPlan, SavePlan
+from .vllm_saver import Saver, Taken
+from .vllm_session import Session
+from .vllm_tally import log
+
+
+class PrefixWorker:
+    """Fills blocks from checkpoints and copies new ones out."""
+
+    def __init__(self, session: Session, caches: Caches) -> None:
+        self._session = session
+        self._caches = caches
+        self._profile = session.model.profile
+        self._saver = Saver(session.model, session.tally, session.settings.pending_saves)
+
+    def load(self, plan: object) -> Outcome:
+        if not isinstance(plan, PrefixPlan):
+            return Outcome()
+        failed = set()
+        for load in plan.loads:
+            began = time.perf_counter()
+            filled = self._load(load)
+            self._session.tally.add("load_micros", round((time.perf_counter() - began) * 1e6))
+            if filled:
+                self._session.tally.add("loads")
+                self._session.tally.add("loaded_tokens", load.tokens - load.begin)
+            else:
+                self._session.tally.add("load_failures")
+                failed.add(load.request_id)
+        return Outcome(frozenset(load.request_id for load in plan.loads), frozenset(failed))
+
+    def save(self, plan: object) -> None:
+        for save in plan.saves if isinstance(plan, PrefixPlan) else ():
+            if self._saver.full:
+                self._session.tally.add("save_failures")
+                continue
+            began = time.perf_counter()
+            self._saver.put(self._take(save))
+            self._session.tally.add("save_micros", round((time.perf_counter() - began) * 1e6))
+
+    def drain(self, timeout: float) -> bool:
+        return self._saver.drain(timeout)
+
+    def close(self) -> None:
+        self._saver.close()
+
+    def _load(self, plan: LoadPlan) -> bool:
+        """Whether all of it is in the blocks, and was good until it was."""
+        settings = self._session.settings
+        checkpoint = self._session.model.load(plan.hash, wait=settings.load_ms / 1000)
+        if checkpoint is None:
+            return False
+        filled = False
+        try:
+            filled = self._fill(plan, checkpoint)
+        except (SplicedError, ValueError, RuntimeError) as err:
+            log.warning("spliced: a checkpoint of %d tokens does not fit: %s", plan.tokens, err)
+        finally:
+            good = checkpoint.release()
+        return filled and good
+
+    def _fill(self, plan: LoadPlan, checkpoint: Checkpoint) -> bool:
+        if checkpoint.tokens != plan.tokens or checkpoint.kind != Accept.EXACT:
+            return False
+        for layer, pages in self._caches.rows.items():
+            table = plan.blocks[self._caches.group[layer]]
+            for node, (begin, end) in enumerate(checkpoint.nodes):
+                skip = max(plan.begin - begin, 0)
+                if skip < end - begin:
+                    k = _part(checkpoint, node, layer, "K")[skip:]
+                    v = _part(checkpoint, node, layer, "V")[skip:]
+                    pages.write(table, begin + skip, k, v)
+        last = len(checkpoint.nodes) - 1
+        for layer, states in self._caches.states.items():
+            group = self._caches.group[layer]
+            block = plan.blocks[group][self._block(group, plan.tokens)]
+            states.write(
+                block,
+                _part(checkpoint, last, layer, "S"),
+                _part(checkpoint, last, layer, "conv"),
+            )
+        return True
+
+    def _take(self, plan: SavePlan) -> Taken:
+        """Copies, in the order of the layout."""
+        parts: list[Tensor] = []
+        for layer in range(len(self._session.engine.identity.layers)):
+            if layer in self._caches.states:
+                group = self._caches.group[layer]
+                block = plan.blocks[group][self._block(group, plan.tokens)]
+                parts += self._caches.states[layer].read(block)
+            elif layer in self._caches.rows:
+                table = plan.blocks[self._caches.group[layer]]
+                parts += self._caches.rows[layer].read(table, plan.parent_tokens, plan.tokens)
+        layout = self._profile.checkpoint_layout(plan.tokens - plan.parent_tokens)
+        copies = tuple(part_bytes(layout, parts))
+        return Taken(plan.hash, plan.tokens, plan.parent_hash, plan.parent_tokens, copies)
+
+    def _block(self, group: int, tokens: int) -> int:
+        """Which of a request's blocks holds the state behind `tokens` tokens."""
+        return tokens // self._session.engine.groups[group].block_tokens - 1
+
+
+def _part(checkpoint: Checkpoint, node: int, layer: int, kind: str) -> Tensor:
+    """One part over the daemon's memory. Raises ValueError for a layout without it."""
+    layout = checkpoint.layouts[node]
+    index = layout.find(layer, kind)
+    if index is None:
+        raise ValueError(f"layer {layer} has no {kind}")
+    part = layout.parts[index]
+    return tensor_over(checkpoint.part(node, index), part.dtype, part.shape)

@@ -1,0 +1,107 @@
+"""The connector's half in the scheduler's process: decides, and moves no bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .client import Client
+from .vllm_plans import Blocks, Outcome, SchedulerMode
+from .vllm_prefix_scheduler import PrefixScheduler
+from .vllm_session import Session, connect, join
+from .vllm_settings import Mode, Settings
+from .vllm_support import Engine, Inert, survey
+from .vllm_tally import EngineTally, log
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.request import Request
+
+_ATTACH_SECONDS = 1.0
+"""How long a start waits for the daemon, so that the first request need not miss."""
+
+
+class SchedulerHalf:
+    """Keeps requests that must not be touched away from the mode, and is inert without one.
+
+    Raises ValueError for weights that cannot be read.
+    """
+
+    def __init__(self, settings: Settings, config: VllmConfig, caches: KVCacheConfig) -> None:
+        self.tally = EngineTally()
+        self._settings = settings
+        self._client: Client | None = None
+        self._mode: SchedulerMode | None = None
+        try:
+            self._mode = self._start(survey(config, caches, settings))
+        except Inert as err:
+            self.turn_off(str(err))
+
+    def _start(self, engine: Engine) -> SchedulerMode:
+        self._client = connect(self._settings, engine)
+        session = join(self._client, self._settings, engine, self.tally)
+        mode = scheduler_mode(session)
+        session.model.wait_attached(_ATTACH_SECONDS)
+        return mode
+
+    def turn_off(self, why: str) -> None:
+        """From now on nothing is reused or stored. Says so once."""
+        if not self.tally.snapshot().get("inert"):
+            self.tally.add("inert")
+            log.warning("spliced does nothing for this engine: %s", why)
+        self._mode = None
+        self.close()
+
+    def arrived(self, request: Request) -> None:
+        """A request has come."""
+        if not self._touches(request):
+            self.tally.add("untouched")
+
+    def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
+        if self._mode is None or not self._touches(request):
+            return 0, False
+        return self._mode.match(request, computed)
+
+    def allocated(self, request: Request, blocks: Blocks, external: int) -> None:
+        if self._mode is not None and self._touches(request):
+            self._mode.allocated(request, blocks, external)
+
+    def plan(self, step: SchedulerOutput) -> object:
+        return None if self._mode is None else self._mode.plan(step)
+
+    def settled(self, outcome: Outcome) -> None:
+        if self._mode is not None:
+            self._mode.settled(outcome)
+
+    def finished(self, request: Request) -> dict[str, object] | None:
+        return None if self._mode is None else self._mode.finished(request)
+
+    def pending(self) -> bool:
+        return self._mode is not None and self._mode.pending()
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _touches(self, request: Request) -> bool:
+        """Whether the request's state is a function of the weights and its token ids alone."""
+        plain = (
+            request.lora_request is None
+            and request.pooling_params is None
+            and request.prompt_embeds is None
+            and not request.mm_features
+            and not request.resumable
+            and bool(request.prompt_token_ids)
+        )
+        return plain and len(request.prompt_token_ids) >= self._settings.min_tokens
+
+
+def scheduler_mode(session: Session) -> SchedulerMode:
+    """Raises Inert where the engine is not set up for the mode."""
+    if session.settings.mode is Mode.PREFIX:
+        return PrefixScheduler(session)
+    from .vllm_splice_scheduler import SpliceScheduler
+
+    return SpliceScheduler(session)

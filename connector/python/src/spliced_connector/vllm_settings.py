@@ -1,0 +1,117 @@
+"""What `kv_connector_extra_config` may say, read and checked before an engine starts.
+
+    {"socket": "/run/spliced/spliced.sock", "mode": "prefix", "weights": "/models/qwen3-next"}
+
+A setting that is unknown, of another type or out of range ends the start with a text that names
+all of them: a typing error must not read as "no hits".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+
+class Mode(StrEnum):
+    """What the connector reuses."""
+
+    PREFIX = "prefix"
+    """Rows and recurrent states of exactly the same leading tokens."""
+    SPLICE = "splice"
+    """Segments behind any prefix, at the cuts that a request names."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one engine; the same for all its processes."""
+
+    weights: str
+    """What the weights are: their digest as 64 hexadecimal digits, or the directory of the
+    safetensors files, which is read at every start. Engines share nothing unless it is equal."""
+    weights_cache: str = ""
+    """Directory that remembers digests of weights files. Empty: they are read at every start."""
+    mode: Mode = Mode.PREFIX
+    socket: str = ""
+    """Path of the daemon's socket. Empty: where a daemon listens by default."""
+    tenant: str = ""
+    """Tenant of the daemon whose objects are used and paid for. Empty: the default tenant."""
+    token: str = ""
+    """The tenant's token."""
+    timeout_ms: float = 50.0
+    """Longest wait for one answer of the daemon, while the engine stands still; 0.1 to 10,000."""
+    load_ms: float = 1000.0
+    """Longest wait for a checkpoint or segments that have to come from disk; 0.1 to 60,000."""
+    max_checkpoints: int = 0
+    """Checkpoints of one prompt that are stored at most; 0: as the daemon is set; up to 1,024."""
+    min_tokens: int = 0
+    """Prompts of fewer tokens are left alone, without a question to the daemon."""
+    pending_saves: int = 4
+    """Checkpoints copied out of the engine and not yet stored; more are dropped; 1 to 256."""
+    seam_tokens: int = 8
+    """Tokens on each side of a join that are computed again, mode splice; 0 to 4,096."""
+    stall_ms: float = 250.0
+    """Longest walk over recomputed rows within one step of the engine, mode splice: requests that
+    would need more are computed by the engine; 0 forbids walks."""
+    capture: bool = True
+    """Whether segments that are missing are computed alone and published, mode splice."""
+    canary_share: float = 0.0
+    """Share of reuses that are computed again and compared, mode splice; 0 to 1."""
+    canary_bound: float = 0.25
+    """Largest error of the compared logits, relative to their spread, that a reuse may have."""
+    untested: bool = False
+    """Try releases of the engine and devices that this connector was never run with."""
+
+    @classmethod
+    def read(cls, given: Mapping[str, object]) -> Settings:
+        """Raises ValueError with everything that is wrong."""
+        wrong: list[str] = []
+        known = {field.name: field for field in fields(cls)}
+        values: dict[str, object] = {}
+        for name, value in given.items():
+            if name not in known:
+                wrong.append(f"{name}: unknown, want one of {', '.join(known)}")
+            elif (value := _typed(name, value, str(known[name].type), wrong)) is not None:
+                values[name] = value
+        if not values.get("weights"):
+            wrong.append("weights: missing, want a digest of 64 hex digits or a directory")
+        for name, low, high in _RANGES:
+            value = values.get(name)
+            if isinstance(value, int | float) and not low <= value <= high:
+                wrong.append(f"{name}: {value}, want {low:g} to {high:g}")
+        if wrong:
+            raise ValueError("kv_connector_extra_config: " + "; ".join(wrong))
+        return cls(**values)  # type: ignore[arg-type]
+
+
+_RANGES = (
+    ("timeout_ms", 0.1, 10_000),
+    ("load_ms", 0.1, 60_000),
+    ("max_checkpoints", 0, 1024),
+    ("min_tokens", 0, 1 << 24),
+    ("pending_saves", 1, 256),
+    ("seam_tokens", 0, 4096),
+    ("stall_ms", 0, 60_000),
+    ("canary_share", 0, 1),
+    ("canary_bound", 0, 1e9),
+)
+
+
+def _typed(name: str, value: object, kind: str, wrong: list[str]) -> object | None:
+    """The value if it has its field's type, an int counting as a float."""
+    if kind == "Mode":
+        if value in list(Mode):
+            return Mode(str(value))
+        wrong.append(f"{name}: {value!r}, want {' or '.join(Mode)}")
+        return None
+    types: dict[str, type | tuple[type, ...]] = {
+        "str": str,
+        "bool": bool,
+        "int": int,
+        "float": (int, float),
+    }
+    fits = isinstance(value, types[kind]) and (kind == "bool") == isinstance(value, bool)
+    if not fits:
+        wrong.append(f"{name}: {value!r}, want {kind}")
+        return None
+    return float(str(value)) if kind == "float" else value

@@ -1,0 +1,36 @@
+"""What the connector has done inside an engine, counted by name."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+
+log = logging.getLogger("spliced.vllm")
+
+
+class EngineTally:
+    """Counts of one half of the connector; any thread may add.
+
+    matched_tokens       tokens claimed for requests
+    loaded_tokens        tokens filled into blocks
+    loads, load_failures loads that ended well, and that did not: the engine computes these
+    saves, save_failures checkpoints stored, and refused or dropped
+    saved_tokens         rows that were stored
+    unadvised            prompts without advice: nothing of them is stored
+    untouched            requests of kinds that are never reused
+    inert                1 if this half does nothing
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def add(self, name: str, n: int = 1) -> None:
+        with self._lock:
+            self._counts[name] += n
+
+    def snapshot(self) -> dict[str, int]:
+        """All counts that are not 0."""
+        with self._lock:
+            return dict(self._counts)

@@ -1,0 +1,105 @@
+"""The connector's half in a worker: fills blocks and takes what steps have computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .client import Client
+from .layout import Caches, UnsupportedError, find_caches
+from .vllm_plans import Outcome, WorkerMode
+from .vllm_prefix import PrefixWorker
+from .vllm_session import Session, connect, join
+from .vllm_settings import Mode, Settings
+from .vllm_support import Engine, Inert, survey
+from .vllm_tally import EngineTally, log
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+_CLOSE_SECONDS = 5.0
+
+
+class WorkerHalf:
+    """Inert until the engine's tensors are registered and their layout is understood.
+
+    All calls come from the thread that runs the model. Raises ValueError for weights that cannot
+    be read.
+    """
+
+    def __init__(self, settings: Settings, config: VllmConfig, caches: KVCacheConfig) -> None:
+        self.tally = EngineTally()
+        self.inert = ""
+        """Why this half does nothing; empty while it does something."""
+        self._settings = settings
+        self._config = config
+        self._client: Client | None = None
+        self._mode: WorkerMode | None = None
+        self._engine: Engine | None = None
+        try:
+            self._engine = survey(config, caches, settings)
+        except Inert as err:
+            self.turn_off(str(err))
+
+    def register(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Learn where everything lies in the engine's cache, and begin to work."""
+        if self._engine is None:
+            return
+        try:
+            self._mode = self._start(self._engine, tensors)
+        except (Inert, UnsupportedError) as err:
+            self.turn_off(str(err))
+
+    def _start(self, engine: Engine, tensors: dict[str, torch.Tensor]) -> WorkerMode:
+        from vllm.distributed import get_tensor_model_parallel_rank
+
+        layers = self._config.compilation_config.static_forward_context
+        caches = find_caches(engine, {name: layers.get(name) for name in tensors})
+        self._client = connect(self._settings, engine)
+        rank = get_tensor_model_parallel_rank()
+        session = join(self._client, self._settings, engine, self.tally, rank)
+        return worker_mode(session, caches, self._config)
+
+    def turn_off(self, why: str) -> None:
+        """From now on nothing is loaded or stored; the scheduler's half is told."""
+        if not self.inert:
+            self.tally.add("inert")
+            log.warning("spliced does nothing for this engine: %s", why)
+        self.inert = why
+        self.close()
+
+    def load(self, plan: object) -> Outcome:
+        """Run the step's loads. What cannot be loaded is failed: the engine computes it."""
+        if plan is None:
+            return Outcome()
+        if self._mode is not None:
+            return self._mode.load(plan)
+        lost = frozenset(load.request_id for load in getattr(plan, "loads", ()))
+        return Outcome(done=lost, failed=lost)
+
+    def save(self, plan: object) -> None:
+        if plan is not None and self._mode is not None:
+            self._mode.save(plan)
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until what was taken is stored or given up."""
+        return self._mode is None or self._mode.drain(timeout)
+
+    def close(self) -> None:
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            mode.drain(_CLOSE_SECONDS)
+            mode.close()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+def worker_mode(session: Session, caches: Caches, config: VllmConfig) -> WorkerMode:
+    """Raises Inert where the engine is not set up for the mode."""
+    if session.settings.mode is Mode.PREFIX:
+        return PrefixWorker(session, caches)
+    from .vllm_splice import SpliceWorker
+
+    return SpliceWorker(session, caches, config)
