@@ -105,7 +105,7 @@ def encode(message: Message | Refusal, header: Header) -> bytes:
     return head + body
 
 
-def decode(frame: bytes) -> tuple[Header, Message | Refusal]:
+def decode(frame: bytes | bytearray | memoryview) -> tuple[Header, Message | Refusal]:
     """Reads one frame. Columns of the message are views of it.
 
     Raises `WireError`, of code `UNSUPPORTED` for a version or an operation that we do not know.
@@ -119,7 +119,7 @@ def decode(frame: bytes) -> tuple[Header, Message | Refusal]:
     return header, pair[header.kind].schema.decode(body)
 
 
-def parse_header(frame: bytes) -> tuple[Header, memoryview]:
+def parse_header(frame: bytes | bytearray | memoryview) -> tuple[Header, memoryview]:
     """Splits a frame into header and body. Raises `WireError`."""
     if len(frame) < HEADER_BYTES:
         raise WireError(f"header: {len(frame)} bytes, want {HEADER_BYTES}")

@@ -1,0 +1,49 @@
+"""Names of segments and prefixes."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+
+import pytest
+
+from spliced_connector.errors import ProfileError
+from spliced_connector.keys import NOTHING, prefix_hashes, segment_key
+from spliced_connector.profile import Profile, Role, SegmentSpec
+from test_profile import TINY
+
+PROFILE = Profile(TINY)
+TOKENS = [(i * 2654435761 + 7) & 0xFFFFFFFF for i in range(100)]
+
+
+def test_a_segment_key_is_the_hash_it_is_said_to_be() -> None:
+    spec = SegmentSpec(Role.MID, 8, 9, len(TOKENS))
+    plain = PROFILE.fingerprint + b"\x03\0\0\0abc\x02" + b"\x08\0\0\0" + b"\x09\0\0\0"
+    plain += b"".join(t.to_bytes(4, "little") for t in TOKENS)
+    assert segment_key(PROFILE, b"abc", spec, TOKENS) == hashlib.sha256(plain).digest()
+    assert segment_key(PROFILE, b"abc", spec, array("I", TOKENS)) == hashlib.sha256(plain).digest()
+
+
+def test_keys_need_all_tokens_of_the_segment() -> None:
+    spec = PROFILE.first_spec(3)
+    for tokens in ([1, 2], [1, 2, 3, 4], [1, 2, -1], [1, 2, 1 << 32], [1, 2, 0.5]):
+        with pytest.raises(ProfileError):
+            segment_key(PROFILE, b"", spec, tokens)  # type: ignore[arg-type]
+
+
+def test_a_prefix_hash_depends_on_its_tokens_only() -> None:
+    whole = prefix_hashes(PROFILE, b"s", 16, TOKENS, range(101))
+    assert len(set(whole)) == 101
+    assert NOTHING not in whole
+    for i in (0, 1, 15, 16, 17, 100):
+        assert prefix_hashes(PROFILE, b"s", 16, TOKENS[:i], [i]) == [whole[i]]
+    assert prefix_hashes(PROFILE, b"s", 32, TOKENS, [64]) != [whole[64]]
+    assert prefix_hashes(PROFILE, b"", 16, TOKENS, [64]) != [whole[64]]
+
+
+def test_positions_that_name_nothing() -> None:
+    first, back, beyond = prefix_hashes(PROFILE, b"", 16, TOKENS, [50, 20, 101])
+    assert first != NOTHING
+    assert back == beyond == NOTHING
+    assert prefix_hashes(PROFILE, b"", 16, TOKENS, [5, 5])[1] == NOTHING
+    assert prefix_hashes(PROFILE, b"", 0, TOKENS, [5]) == [NOTHING]

@@ -1,0 +1,179 @@
+"""What makes an identity, and what an identity makes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spliced_connector import canonical
+from spliced_connector.errors import Code, ProfileError
+from spliced_connector.profile import (
+    Attention,
+    Conv,
+    DType,
+    Family,
+    Identity,
+    KeyMode,
+    Kind,
+    Layer,
+    Linear,
+    Profile,
+    Role,
+    Rope,
+    SegmentSpec,
+)
+
+GDN = Linear(Family.GDN, 2, 4, 16, 8, DType.F32, DType.F16, Conv(4, (32, 32, 32), DType.F32))
+FULL = Attention(2, 16, 16, DType.BF16, KeyMode.AT_ZERO, Rope(8, 1e4))
+LAYERS = (Layer(Kind.LINEAR, linear=GDN), Layer(Kind.FULL, FULL), Layer())
+TINY = Identity("tiny", b"\x01" * 32, LAYERS)
+
+
+def with_linear(linear: Linear) -> Identity:
+    return replace(TINY, layers=(Layer(Kind.LINEAR, linear=linear),))
+
+
+def with_attention(attention: Attention, kind: Kind = Kind.FULL) -> Identity:
+    return replace(TINY, layers=(Layer(kind, attention),))
+
+
+def test_canonical_bytes_are_read_back() -> None:
+    profile = Profile(TINY)
+    assert canonical.parse(profile.canonical) == TINY
+    for n in range(len(profile.canonical)):
+        with pytest.raises(ProfileError):
+            canonical.parse(profile.canonical[:n])
+    for bad in (profile.canonical + b"\0", b"X" + profile.canonical[1:], bytes(97 << 10)):
+        with pytest.raises(ProfileError):
+            canonical.parse(bad)
+
+
+def test_what_a_kind_does_not_use_does_not_count() -> None:
+    odd = tuple(replace(layer, attention=FULL, linear=GDN) for layer in LAYERS)
+    profile = Profile(replace(TINY, layers=odd))
+    assert profile.fingerprint == Profile(TINY).fingerprint
+    assert profile.identity == TINY
+    assert (profile.linear_layers, profile.attention_layers) == ((0,), (1,))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(TINY, model="tina"),
+        replace(TINY, weights=b"\x02" * 32),
+        replace(TINY, adapter="lora"),
+        replace(TINY, tokenizer="bytes"),
+        replace(TINY, tp_size=2),
+        replace(TINY, layers=LAYERS[::-1]),
+        with_linear(replace(GDN, transition_dtype=DType.F32)),
+        with_linear(replace(GDN, conv=replace(GDN.conv, channels=(96,)))),
+        with_attention(replace(FULL, rope=Rope(8, 1e6))),
+        with_attention(replace(FULL, rope=Rope(8, 1e4, interleaved=True))),
+        with_attention(replace(FULL, rope=Rope(8, inv_freq=(1, 0.1, 0.01, 0.001)))),
+        with_attention(replace(FULL, window=8), Kind.WINDOW),
+    ],
+)
+def test_everything_that_defines_values_changes_the_fingerprint(other: Identity) -> None:
+    plain = (TINY, with_linear(GDN), with_attention(FULL))
+    assert Profile(other).fingerprint not in {Profile(base).fingerprint for base in plain}
+
+
+@pytest.mark.parametrize(
+    ("identity", "text"),
+    [
+        (replace(TINY, model=""), "model: no name"),
+        (replace(TINY, model="é" * 600), "model: 1200 bytes, at most 1024"),
+        (replace(TINY, weights=bytes(32)), "weights: digest unknown"),
+        (replace(TINY, weights=b"short"), "weights: digest of 5 bytes"),
+        (replace(TINY, tp_size=0), "tp size: 0, want 1 to 1024"),
+        (replace(TINY, tp_size=3), "key-value heads: 2 over 3 ranks"),
+        (replace(TINY, layers=()), "layers: 0, want 1 to 4096"),
+        (with_linear(replace(GDN, family=Family.NONE)), "has no kernels"),
+        (with_linear(replace(GDN, value_heads=5)), "5 value heads are no multiple of 2"),
+        (with_linear(replace(GDN, family=Family.MAMBA2)), "scalar transitions are kept in F32"),
+        (with_linear(replace(GDN, family=Family.MAMBA1)), "with value dim 1, not 8"),
+        (with_linear(replace(GDN, rope=Rope(8, 1e4))), "commutes with scalar transitions only"),
+        (with_linear(replace(GDN, slopes=(0.5,))), "1 slopes for 4 gdn value heads, want 0"),
+        (with_linear(replace(GDN, conv=Conv(0, (), DType.F32))), "type without a convolution"),
+        (with_linear(replace(GDN, conv=Conv(99, (32,), DType.F32))), "kernel: 99, want 1 to 64"),
+        (with_linear(replace(GDN, state_dtype=DType.NONE)), "no state type"),
+        (with_attention(replace(FULL, rope=Rope(18, 1e4))), "rope turns 18 of 16"),
+        (with_attention(replace(FULL, rope=Rope(8, float("nan")))), "rope theta nan"),
+        (with_attention(replace(FULL, rope=Rope(8, 1e4, inv_freq=(1,) * 4))), "beside inverse"),
+        (with_attention(replace(FULL, rope=Rope(8, inv_freq=(1,)))), "1 inverse frequencies"),
+        (with_attention(FULL, Kind.MLA), "MLA has one latent row a token, not 2"),
+        (with_attention(FULL, Kind.WINDOW), "window: 0, want 1"),
+        (with_attention(replace(FULL, window=5)), "window 5 on a layer without one"),
+        (with_attention(replace(FULL, kv_heads=0, dtype=DType.NONE)), "no element type"),
+    ],
+)
+def test_identities_that_are_refused(identity: Identity, text: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        Profile(identity)
+    assert text in str(caught.value)
+    assert caught.value.code == Code.INVALID
+
+
+def test_all_problems_are_listed_up_to_a_bound() -> None:
+    broken = Layer(Kind.LINEAR, linear=replace(GDN, key_heads=0, state_dtype=DType.NONE))
+    with pytest.raises(ProfileError) as caught:
+        Profile(replace(TINY, layers=(broken,) * 100))
+    text = str(caught.value)
+    assert "layer 0: key heads: 0" in text
+    assert "layer 0: no state type" in text
+    assert text.endswith("and more")
+    assert text.count(";") == 64
+
+
+def test_mid_segments_need_an_interior() -> None:
+    profile = Profile(TINY)  # convolution kernel 4
+    for tokens, w, interior in (
+        (512, 8, (8, 496)),
+        (512, 0, (3, 509)),  # the convolution still looks back three tokens
+        (19, 8, (8, 3)),
+        (18, 8, None),  # two tokens cannot give a tail of three inputs
+        (6, 0, (3, 3)),
+        (5, 0, None),
+        (0, 0, None),
+    ):
+        spec = profile.mid_spec(tokens, w)
+        assert (spec and spec.interior) == interior
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SegmentSpec(Role.FIRST, 1, 0, 10),
+        SegmentSpec(Role.FIRST, 0, 0, 0),
+        SegmentSpec(Role.FIRST, 0, 0, (1 << 24) + 1),
+        SegmentSpec(Role.MID, 2, 0, 100),
+        SegmentSpec(Role.MID, 8, -1, 100),
+        SegmentSpec(0, 0, 0, 10),  # type: ignore[arg-type]
+    ],
+)
+def test_geometries_that_are_refused(spec: SegmentSpec) -> None:
+    assert Profile(TINY).spec_problem(spec)
+
+
+def test_sizes_follow_from_layouts() -> None:
+    profile = Profile(TINY)
+    spec = profile.mid_spec(40, 8)
+    assert spec is not None
+    layout = profile.segment_layout(spec)
+    assert layout == profile.segment_layout(24)
+    assert layout.nbytes == profile.segment_bytes(24)
+    assert profile.checkpoint_bytes(3) == profile.checkpoint_layout(3).nbytes
+    keys = layout.find(1, "K")
+    assert keys is not None
+    assert (layout.parts[keys].shape, layout.parts[keys].number) == ((24, 2, 16), 4)
+    assert layout.find(2, "K") is None
+
+
+def test_frequencies_are_those_of_the_rope() -> None:
+    profile = Profile(TINY)
+    assert profile.inv_freq(0) == ()
+    assert profile.inv_freq(1) == pytest.approx((1, 0.1, 0.01, 0.001), rel=1e-12)
+    assert profile.rope(1).theta == 1e4
+    given = Profile(with_attention(replace(FULL, rope=Rope(8, inv_freq=(4, 3, 2, 1)))))
+    assert given.inv_freq(0) == (4, 3, 2, 1)

@@ -1,0 +1,107 @@
+"""Identities, layouts and keys, against what the Go side wrote down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spliced_connector import canonical, from_config
+from spliced_connector.keys import prefix_hashes, segment_key
+from spliced_connector.layouts import ALL_LAYERS, PART_ALIGN, Layout
+from spliced_connector.profile import Family, Profile, Role, SegmentSpec
+
+DATA = Path(__file__).parents[3] / "policy/profile/testdata"
+KEYS = json.loads((DATA / "golden.json").read_text())
+LAYOUTS = json.loads((DATA / "layouts.json").read_text())
+
+
+def profile_of(golden: dict[str, Any]) -> Profile:
+    return Profile(canonical.parse(bytes.fromhex(golden["canonical"])))
+
+
+def layout_of(profile: Profile, of: str, rows: int) -> Layout:
+    match of:
+        case "segment":
+            return profile.segment_layout(rows)
+        case "checkpoint":
+            return profile.checkpoint_layout(rows)
+        case "buffer":
+            return profile.buffer_layout(rows)
+        case "seam":
+            return profile.seam_layout()
+        case "states":
+            return profile.states_layout(ALL_LAYERS, rows)
+        case "rows":
+            return profile.rows_layout(ALL_LAYERS, rows)
+    raise ValueError(of)
+
+
+def written(layout: Layout) -> list[str]:
+    out = []
+    for p in layout.parts:
+        shape = "x".join(map(str, (*p.shape, 1, 1)[:3]))
+        dtype = p.dtype.name.lower()
+        out.append(f"{p.layer} {p.kind} {dtype} {shape} {p.offset} {p.nbytes}")
+    return out
+
+
+@pytest.mark.parametrize(
+    "golden",
+    LAYOUTS["profiles"],
+    ids=[f"{i}-{g['name']}" for i, g in enumerate(LAYOUTS["profiles"])],
+)
+def test_layouts_are_those_of_the_daemon(golden: dict[str, Any]) -> None:
+    profile = profile_of(golden)
+    assert profile.canonical.hex() == golden["canonical"]
+    assert profile.fingerprint.hex() == golden["fingerprint"]
+    assert profile.head_exclusion(0) == golden["min_head"]
+    assert {g["of"] for g in golden["layouts"]} >= {"segment", "checkpoint", "buffer", "seam"}
+    for want in golden["layouts"]:
+        layout = layout_of(profile, want["of"], want["rows"])
+        assert (written(layout), layout.nbytes) == (want["parts"], want["bytes"]), want["of"]
+        assert layout.nbytes % PART_ALIGN == 0
+
+
+def test_every_family_has_golden_layouts() -> None:
+    seen = {
+        layer.linear.family
+        for golden in LAYOUTS["profiles"]
+        for layer in profile_of(golden).identity.layers
+    }
+    assert seen == set(Family)
+
+
+@pytest.mark.parametrize("name", sorted(LAYOUTS["configs"]))
+def test_configs_name_the_models_that_the_daemon_names(name: str) -> None:
+    config = json.loads((DATA / "config" / name).read_text())
+    weights = b"\x01" + bytes(31)
+    identity = from_config(config, weights, slopes=lambda layer, heads: [0.01] * heads)
+    assert Profile(identity).fingerprint.hex() == LAYOUTS["configs"][name]
+
+
+def test_segment_keys_are_those_of_the_daemon() -> None:
+    profile = profile_of(KEYS)
+    assert profile.fingerprint.hex() == KEYS["fingerprint"]
+    for golden in KEYS["segments"]:
+        tokens = golden["tokens"]
+        spec = SegmentSpec(Role(golden["role"]), golden["head"], golden["tail"], len(tokens))
+        want = profile.first_spec(3) if spec.role == Role.FIRST else profile.mid_spec(20, 8)
+        assert spec == want
+        salt = bytes.fromhex(golden["salt"])
+        assert segment_key(profile, salt, spec, tokens).hex() == golden["key"]
+
+
+def test_prefix_hashes_are_those_of_the_daemon() -> None:
+    profile = profile_of(KEYS)
+    for golden in KEYS["prefixes"]:
+        hashes = prefix_hashes(
+            profile,
+            bytes.fromhex(golden["salt"]),
+            golden["block_tokens"],
+            golden["tokens"],
+            golden["positions"],
+        )
+        assert [h.hex() for h in hashes] == golden["hashes"]
