@@ -81,6 +81,28 @@ func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
 	return p.Items, err
 }
 
+// Canaries lists what engines reported of reuses that they computed again.
+func (c *Client) Canaries(ctx context.Context) ([]Canary, error) {
+	p, err := fetch[Page[Canary]](ctx, c, "/api/v1/canaries", nil)
+	return p.Items, err
+}
+
+// SwitchProfile turns splicing of a profile off or on.
+func (c *Client) SwitchProfile(ctx context.Context, q SwitchQuery) (Switched, error) {
+	v := queryOf(q.Tenant, nil, nil, 0)
+	v.Set("dry_run", strconv.FormatBool(q.Dry))
+	method := http.MethodDelete
+	if q.Off {
+		method = http.MethodPut
+		if q.Why != "" {
+			v.Set("why", q.Why)
+		}
+	}
+	var out Switched
+	err := c.do(ctx, method, "/api/v1/canaries/"+q.Profile.String(), v, &out)
+	return out, err
+}
+
 // Decisions answers what was decided last, the newest first.
 func (c *Client) Decisions(ctx context.Context, q DecisionQuery) ([]Decision, error) {
 	v := queryOf(q.Tenant, q.Profile, nil, q.Limit)

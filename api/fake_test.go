@@ -16,6 +16,7 @@ type fakeNode struct {
 	status   Status
 	segments []Segment // ascending by key
 	removed  chan Digest
+	switched chan SwitchQuery
 	busy     Digest // Remove and Segment answer ErrBusy for this key
 	hang     chan struct{}
 	entered  chan struct{}
@@ -24,7 +25,7 @@ type fakeNode struct {
 var longAgo = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
 func newFake(n int) *fakeNode {
-	f := &fakeNode{removed: make(chan Digest, 16), status: Status{
+	f := &fakeNode{removed: make(chan Digest, 16), switched: make(chan SwitchQuery, 100), status: Status{
 		Ready: true, Alive: true, Node: "node-1", Version: "v1", BootEpoch: 1 << 60, Started: longAgo,
 		Socket: "/run/spliced/spliced.sock", Device: "host: test", Features: []string{"avx2"},
 		Checks: []Check{{Name: "huge_pages", State: CheckDegraded, Detail: "none"}, {Name: "seals", State: CheckOK}},
@@ -129,6 +130,32 @@ func (f *fakeNode) Remove(key Digest) error {
 	return nil
 }
 
+func (f *fakeNode) Canaries() []Canary {
+	at, worst := longAgo, 0.25
+	return []Canary{
+		{Profile: f.segments[0].Key, Model: "m", Tenant: "a", Off: true, Since: &at, Why: "too far", Compared: 9, Failed: 1, Worst: &worst, Bound: 0.125, Reported: &at},
+		{Profile: f.segments[0].Key, Model: "m", Tenant: "b"},
+	}
+}
+
+func (f *fakeNode) SwitchProfile(q SwitchQuery) ([]Canary, error) {
+	var out []Canary
+	for _, c := range f.Canaries() {
+		if c.Profile != q.Profile || q.Tenant != "" && q.Tenant != c.Tenant {
+			continue
+		}
+		if !q.Dry {
+			c.Off, c.Why = q.Off, q.Why
+			f.switched <- q
+		}
+		out = append(out, c)
+	}
+	if len(out) == 0 {
+		return nil, ErrNotFound
+	}
+	return out, nil
+}
+
 // served is a running server with both kinds of listener.
 type served struct {
 	tcp  string // http://127.0.0.1:port
@@ -142,7 +169,7 @@ func serve(t *testing.T, f *fakeNode, change func(*Options)) *served {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "spliced_test_value", Help: "One."}))
-	o := Options{Node: f, Catalogue: f, Metrics: registry, Log: zerolog.Nop()}
+	o := Options{Node: f, Catalogue: f, Canaries: f, Metrics: registry, Log: zerolog.Nop()}
 	if change != nil {
 		change(&o)
 	}

@@ -80,7 +80,7 @@ func callsOf(path string, op operation, held, missing Digest) []call {
 	}
 	samples := map[string][2]string{ // good, bad
 		"tenant": {"a", ""}, "profile": {"1", "-1"}, "key_prefix": {"00", "xy"}, "cursor": {Digest{}.String(), "!"},
-		"limit": {"1", "1001"}, "verbose": {"true", "maybe"}, "what": {"evicted", "left"}, "dry_run": {"true", "2"},
+		"limit": {"1", "1001"}, "verbose": {"true", "maybe"}, "what": {"evicted", "left"}, "dry_run": {"true", "2"}, "why": {"because", ""},
 	}
 	for _, p := range op.Parameters {
 		if p.In == "query" {

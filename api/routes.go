@@ -26,7 +26,7 @@ type route struct {
 }
 
 func allRoutes() []route {
-	const get, del = fasthttp.MethodGet, fasthttp.MethodDelete
+	const get, put, del = fasthttp.MethodGet, fasthttp.MethodPut, fasthttp.MethodDelete
 	return []route{
 		{get, "/livez", "getLive", false, (*Server).live},
 		{get, "/readyz", "getReady", false, (*Server).ready},
@@ -41,6 +41,9 @@ func allRoutes() []route {
 		{get, "/api/v1/checkpoints", "listCheckpoints", false, (*Server).listCheckpoints},
 		{get, "/api/v1/pools", "listPools", false, (*Server).listPools},
 		{get, "/api/v1/connections", "listConnections", false, (*Server).listConnections},
+		{get, "/api/v1/canaries", "listCanaries", false, (*Server).listCanaries},
+		{put, "/api/v1/canaries/{key}", "switchOff", true, (*Server).switchOff},
+		{del, "/api/v1/canaries/{key}", "switchOn", true, (*Server).switchOn},
 		{get, "/api/v1/decisions", "listDecisions", false, (*Server).listDecisions},
 		{get, "/api/v1/stats", "listCounters", false, (*Server).listCounters},
 	}

@@ -32,10 +32,11 @@ const (
 	maxScrapes     = 4               // of /metrics at once
 )
 
-// Options configure a Server. Node, Catalogue and Metrics are required.
+// Options configure a Server. Node, Catalogue, Canaries and Metrics are required.
 type Options struct {
 	Node      Node
 	Catalogue Catalogue
+	Canaries  Canaries
 	Metrics   prometheus.Gatherer
 	Log       zerolog.Logger
 	// Token lets a bearer of it change things over listeners that are not
@@ -49,8 +50,8 @@ type Options struct {
 // Validate lists every bad setting at once.
 func (o *Options) Validate() error {
 	var bad []error
-	if o.Node == nil || o.Catalogue == nil || o.Metrics == nil {
-		bad = append(bad, errors.New("Node, Catalogue and Metrics are required"))
+	if o.Node == nil || o.Catalogue == nil || o.Canaries == nil || o.Metrics == nil {
+		bad = append(bad, errors.New("Node, Catalogue, Canaries and Metrics are required"))
 	}
 	if o.Token != "" && len(o.Token) < 16 {
 		bad = append(bad, fmt.Errorf("token has %d bytes, want at least 16", len(o.Token)))
@@ -77,6 +78,7 @@ type Listener struct {
 type Server struct {
 	node      Node
 	catalogue Catalogue
+	canaries  Canaries
 	log       zerolog.Logger
 	token     *[sha256.Size]byte
 	hosts     map[string]bool
@@ -101,7 +103,7 @@ func New(o Options) (*Server, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{node: o.Node, catalogue: o.Catalogue, log: o.Log, hosts: map[string]bool{}}
+	s := &Server{node: o.Node, catalogue: o.Catalogue, canaries: o.Canaries, log: o.Log, hosts: map[string]bool{}}
 	if o.Token != "" {
 		sum := sha256.Sum256([]byte(o.Token))
 		s.token = &sum

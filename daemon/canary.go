@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -86,7 +88,7 @@ func (c *canary) add(of reported, model string, m *wire.ReportRequest) (off, swi
 	r.worst, r.bound = max(r.worst, m.Worst), m.Bound
 	r.last = c.now()
 	if switched = m.Off == 1 && !r.off; switched {
-		r.off, r.since, r.why = true, r.last, m.Text
+		r.off, r.since, r.why = true, r.last, plainText(m.Text)
 		c.offs.Add(1)
 		c.noteChange()
 	}
@@ -143,7 +145,7 @@ func (c *canary) set(of reported, model string, off bool, why string) (changed b
 	if r.off == off {
 		return false, nil
 	}
-	r.off, r.since, r.why = off, c.now(), why
+	r.off, r.since, r.why = off, c.now(), plainText(why)
 	if off {
 		c.offs.Add(1)
 	} else {
@@ -172,6 +174,18 @@ func (c *canary) list() []canaryRow {
 		return cmp.Or(cmp.Compare(a.tenant, b.tenant), slices.Compare(a.fingerprint[:], b.fingerprint[:]))
 	})
 	return rows
+}
+
+// each calls f with sums over all rows.
+func (c *canary) each(f func(name string, value uint64)) {
+	var compared, failed uint64
+	for _, r := range c.list() {
+		compared, failed = compared+r.compared, failed+r.failed
+	}
+	f("canary_compared", compared)
+	f("canary_failed", failed)
+	f("canary_withheld", c.withheld.Load())
+	f("profiles_switched_off", uint64(max(0, c.offs.Load())))
 }
 
 // switchedOff reports whether segments may not be used by a request.
@@ -218,7 +232,7 @@ func (t *task) report() (wire.Message, error) {
 	if switched {
 		s.log.Warn().Str("model", model).Hex("profile", of.fingerprint[:8]).Str("tenant", s.tenantName(of.tenant)).
 			Str("client", t.at.client).Uint32("compared", m.Compared).Uint32("failed", m.Failed).Float64("worst", m.Worst).
-			Float64("bound", m.Bound).Str("why", m.Text).Msg("splicing is switched off for this profile until an operator switches it on")
+			Float64("bound", m.Bound).Str("why", plainText(m.Text)).Msg("splicing is switched off for this profile until an operator switches it on")
 	}
 	return &wire.ReportReply{Off: oneIf(off)}, nil
 }
@@ -235,6 +249,16 @@ func checkReport(m *wire.ReportRequest) error {
 		return refuse(wire.Invalid, "off %d", m.Off)
 	}
 	return nil
+}
+
+// plainText is a client's text without what could move a person's terminal.
+func plainText(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
 }
 
 // tenantName names a tenant for people.

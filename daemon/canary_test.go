@@ -1,13 +1,20 @@
 package daemon
 
 import (
+	"context"
+	"errors"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
 )
 
 // report sends a report and answers whether the profile is off.
@@ -226,5 +233,129 @@ func TestConnectionWithCRC32Digests(t *testing.T) {
 	c.call(wire.OpCommit, m, &r)
 	if last := len(r.Codes) - 1; wire.Code(r.Codes[last]) != wire.Corrupt {
 		t.Fatalf("a wrong checksum: %v", r.Codes)
+	}
+}
+
+func TestSwitchedOffSurvivesARestartAndAnOperatorClearsIt(t *testing.T) {
+	leakCheck(t)
+	config := withDisk(t)
+	d := startDaemon(t, config, nil)
+	p := testProfile(t, 1)
+	c := attach(t, d.Socket())
+	c.register(p)
+	doc := newDocument(p, c.hello.Tenants[0].Salt, 5, 40, profile.RoleFirst)
+	c.publish(doc)
+	c.report(wire.ReportRequest{Compared: 3, Failed: 3, Worst: 2, Bound: 1, Off: 1, Text: "too\nfar"})
+	c.close()
+	d.stop()
+
+	// The order of the tenants has changed, and with it their numbers.
+	config.Tenants[0], config.Tenants[1] = config.Tenants[1], config.Tenants[0]
+	d = startDaemon(t, config, nil)
+	c = attach(t, d.Socket())
+	c.register(p)
+	if m := c.match(doc.key); m.Reason[0] != wire.ReasonOff {
+		t.Fatalf("after a restart: status %d, reason %d", m.Status[0], m.Reason[0])
+	}
+	if check := d.check(t, "splicing"); check.State != api.CheckDegraded || !strings.Contains(check.Detail, "too far") {
+		t.Fatalf("%+v", check)
+	}
+	admin := d.adminClient(t)
+	rows, err := admin.Canaries(t.Context())
+	if err != nil || len(rows) != 1 || !rows[0].Off || rows[0].Tenant != "default" || rows[0].Why != "too far" {
+		t.Fatal(rows, err)
+	}
+	q := api.SwitchQuery{Profile: rows[0].Profile, Tenant: "guarded"}
+	if _, err := admin.SwitchProfile(t.Context(), q); !errors.Is(err, api.ErrNotFound) {
+		t.Fatalf("another tenant's: %v", err)
+	}
+	q.Tenant, q.Dry = "", true
+	if done, err := admin.SwitchProfile(t.Context(), q); err != nil || !done.Canaries[0].Off || !done.DryRun {
+		t.Fatal(done, err)
+	}
+	q.Dry = false
+	if done, err := admin.SwitchProfile(t.Context(), q); err != nil || len(done.Canaries) != 1 || done.Canaries[0].Off {
+		t.Fatal(done, err)
+	}
+	if m := c.match(doc.key); m.Reason[0] == wire.ReasonOff {
+		t.Fatal("still off")
+	}
+	if check := d.check(t, "splicing"); check.State != api.CheckOK {
+		t.Fatalf("%+v", check)
+	}
+	c.close()
+	d.stop()
+
+	d = startDaemon(t, config, nil)
+	if n := d.server.canary.offs.Load(); n != 0 {
+		t.Fatalf("%d off again after the next restart", n)
+	}
+}
+
+func TestOperatorSwitchesAProfileOff(t *testing.T) {
+	config := testConfig(t)
+	config.AdminSocket = ""
+	d := startDaemon(t, config, nil)
+	p := testProfile(t, 1)
+	c := attach(t, d.Socket())
+	c.register(p)
+	admin := d.adminClient(t)
+	q := api.SwitchQuery{Profile: api.Digest(p.Fingerprint()), Off: true, Why: "a new kernel"}
+	if done, err := admin.SwitchProfile(t.Context(), q); err != nil || len(done.Canaries) != len(config.Tenants) || done.Canaries[0].Why != q.Why {
+		t.Fatal(done, err)
+	}
+	if m := c.match([32]byte{1}); m.Reason[0] != wire.ReasonOff {
+		t.Fatalf("reason %d", m.Reason[0])
+	}
+	if n := d.server.canary.withheld.Load(); n != 1 {
+		t.Fatalf("%d keys withheld", n)
+	}
+	q.Profile[0] ^= 1
+	if _, err := admin.SwitchProfile(t.Context(), q); !errors.Is(err, api.ErrNotFound) {
+		t.Fatalf("a profile that nobody has: %v", err)
+	}
+}
+
+// unreliable is a disk that takes a while.
+type unreliable struct {
+	refusals int
+	content  []byte
+	kept     chan []byte
+}
+
+func (u *unreliable) Note(string) ([]byte, error) {
+	if u.refusals--; u.refusals >= 0 {
+		return nil, tiering.ErrUnavailable
+	}
+	return u.content, nil
+}
+
+func (u *unreliable) KeepNote(_ string, content []byte) error {
+	u.kept <- content
+	return nil
+}
+
+func TestNotesOfOthersAndDamageAreKeptApart(t *testing.T) {
+	disk := &unreliable{refusals: 3, kept: make(chan []byte, 1), content: []byte(
+		`[{"tenant":"gone","profile":"` + strings.Repeat("ab", 32) + `","model":"m","why":"w"}]`)}
+	c := newCanary(time.Now)
+	k := newCanaryMemory(c, disk, []tiering.Tenant{{ID: 1, Name: "here"}}, zerolog.Nop())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- k.run(ctx) }()
+	<-k.loaded
+	if _, err := c.set(reported{tenant: 1}, "m", true, ""); err != nil {
+		t.Fatal(err)
+	}
+	if text := string(<-disk.kept); !strings.Contains(text, `"gone"`) || !strings.Contains(text, `"here"`) {
+		t.Fatalf("kept %s", text)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	damaged := newCanaryMemory(c, &unreliable{content: []byte("{")}, nil, zerolog.Nop())
+	if err := damaged.load(); err != nil {
+		t.Fatalf("a note that cannot be read keeps the start waiting: %v", err)
 	}
 }

@@ -65,6 +65,7 @@ type Daemon struct {
 	pidfds   bool
 	admin    []api.Listener
 
+	remembered  *canaryMemory // what is switched off; nil without a disk
 	diskRun     sync.WaitGroup
 	abandonDisk context.CancelFunc
 
@@ -155,6 +156,9 @@ func (d *Daemon) run(ctx context.Context, rest *api.Server) error {
 	// Apart from ctx: they serve the connections until the last one is closed.
 	background, stopBackground := context.WithCancel(context.Background())
 	defer stopBackground()
+	if d.remembered != nil {
+		start("what is switched off", func() error { return d.remembered.run(background) })
+	}
 	d.startDisk(ctx)
 	start("clients' watch", d.server.watcher.run)
 	start("lease sweep", func() error { return d.store.Run(background) })
@@ -258,6 +262,9 @@ func (d *Daemon) open() (err error) {
 	}
 	d.server.disk = d.disk
 	d.server.canary = newCanary(d.now)
+	if d.disk != nil {
+		d.remembered = newCanaryMemory(d.server.canary, d.disk, d.server.tenants, d.log)
+	}
 	where, err := choosePlace(places(&d.config, d.machine))
 	if err == nil {
 		d.socket, err = openSocket(where, d.config.MaxConnections)
@@ -355,7 +362,7 @@ func (d *Daemon) newAdmin() (*api.Server, error) {
 	}
 	d.registry = d.newRegistry()
 	rest, err := api.New(api.Options{
-		Node: view{d}, Catalogue: view{d}, Metrics: d.registry, Log: d.log, Token: token, Hosts: d.config.HTTPHosts,
+		Node: view{d}, Catalogue: view{d}, Canaries: view{d}, Metrics: d.registry, Log: d.log, Token: token, Hosts: d.config.HTTPHosts,
 	})
 	if err != nil {
 		return nil, err

@@ -70,7 +70,7 @@ func (d *Daemon) startDisk(ctx context.Context) {
 	defer limit.Stop()
 	tick := time.NewTicker(openTick)
 	defer tick.Stop()
-	for d.disk.Health().State == disk.StateOpening {
+	for d.diskComes() {
 		select {
 		case <-tick.C:
 		case <-limit.C:
@@ -78,6 +78,23 @@ func (d *Daemon) startDisk(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// diskComes reports whether the disk tier is being opened, or what it remembers for
+// us is being read.
+func (d *Daemon) diskComes() bool {
+	switch state := d.disk.Health().State; {
+	case state == disk.StateOpening:
+		return true
+	case state > disk.StateOpening:
+		return false
+	}
+	select {
+	case <-d.remembered.loaded:
+		return false
+	default:
+		return true
 	}
 }
 

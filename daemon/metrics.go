@@ -113,6 +113,7 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	m.advice(s)
 	m.costs(s)
 	m.decisions(s)
+	m.canary(s)
 	m.serverMetrics(s)
 }
 

@@ -175,6 +175,7 @@ func (s *server) counters() []api.Counter {
 		below.Each(func(name string, value uint64) { whole("disk_"+name, value) })
 	}
 	s.counts.each(whole)
+	s.canary.each(whole)
 	stored := s.store.Counters()
 	stored.Each(whole)
 	advised := s.store.AdviceStats()
@@ -229,6 +230,7 @@ func (d *Daemon) checks() []api.Check {
 		list[1].State = api.CheckDegraded
 		list[1].Detail = fmt.Sprintf("pools and connection memory may grow to %v, this process may use %v", total, limit)
 	}
+	list = append(list, d.splicingCheck())
 	if check, ok := d.diskCheck(); ok {
 		list = append(list, check)
 	}

@@ -21,7 +21,7 @@ type listing struct {
 
 func lsCommand() command {
 	return command{
-		name: "ls", synopsis: "[flags] [segments|checkpoints|profiles|pools|connections]",
+		name: "ls", synopsis: "[flags] [segments|checkpoints|profiles|canaries|pools|connections]",
 		summary:  "List what a node holds",
 		examples: []string{"", "-tenant team-a -limit 20", "checkpoints --json", "pools", "connections"},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
@@ -65,6 +65,9 @@ func (l *listing) run(ctx context.Context, c *call) error {
 	case "profiles":
 		items, err := client.Profiles(ctx)
 		return show(c, items, false, err, profileTable)
+	case "canaries":
+		items, err := client.Canaries(ctx)
+		return show(c, items, false, err, canaryTable)
 	case "pools":
 		items, err := client.Pools(ctx)
 		return show(c, items, false, err, poolTable)

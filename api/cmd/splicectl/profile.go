@@ -21,22 +21,36 @@ type profileFlags struct {
 	kv     string
 	state  string
 	trans  string
+
+	switching switching
 }
 
 func profileCommand() command {
 	return command{
-		name: "profile", synopsis: "[flags] FILE",
-		summary:  "Read a Hugging Face config.json and print what segments of the model cost",
-		examples: []string{"config.json", "-tp 2 -tokens 2048 config.json", "- --json < config.json"},
+		name: "profile", synopsis: "[flags] FILE | on FINGERPRINT | off FINGERPRINT",
+		summary: "Print what segments of a model cost, by its config.json; or switch splicing of a profile on or off",
+		about: "FILE is a Hugging Face config.json. On and off speak to a running node: an engine's canary switches a\n" +
+			"profile off when what it reuses differs too much from what it computes, and only an operator switches it on\n" +
+			"again. Splicectl ls canaries lists them. The first digits of a fingerprint are enough.",
+		examples: []string{"on 9f86d081884c", "off 9f86d081884c -tenant team-a -why 'new kernels'", "config.json", "-tp 2 -tokens 2048 config.json", "- --json < config.json"},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
 			var f profileFlags
+			f.switching.target.flags(fs)
+			fs.StringVar(&f.switching.tenant, "tenant", "", "on, off: for this `tenant` only")
+			fs.StringVar(&f.switching.why, "why", "", "off: a `reason` for those who look later")
+			fs.BoolVar(&f.switching.dry, "dry-run", false, "on, off: say what it is about and change nothing")
 			fs.IntVar(&f.tokens, "tokens", 512, "interior `tokens` of the segment")
 			fs.IntVar(&f.tp, "tp", 1, "tensor-parallel `ranks`; figures are for one of them")
 			fs.StringVar(&f.model, "model", "", "model `name` to print (default: the config's model_type)")
 			fs.StringVar(&f.kv, "kv-dtype", "bf16", "element `type` of keys and values: f32, f16 or bf16")
 			fs.StringVar(&f.state, "state-dtype", "f32", "element `type` of end-states")
 			fs.StringVar(&f.trans, "transition-dtype", "f16", "element `type` of diagonal and dense transitions")
-			return func(_ context.Context, c *call) error { return f.run(c) }
+			return func(ctx context.Context, c *call) error {
+				if len(c.args) > 0 && (c.args[0] == "on" || c.args[0] == "off") {
+					return f.switching.run(ctx, c)
+				}
+				return f.run(c)
+			}
 		},
 	}
 }

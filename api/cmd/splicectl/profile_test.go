@@ -2,10 +2,15 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/profile"
 )
 
 // One linear layer in two: 2 heads of 4 by 8, and 1 key head of 16.
@@ -59,5 +64,55 @@ func TestProfileRefusesByName(t *testing.T) {
 		if code, _, errs := cli(t, r.args...); code != r.code || !strings.Contains(errs, r.text) {
 			t.Errorf("%q: exit %d, %s", r.args, code, errs)
 		}
+	}
+}
+
+func TestProfileIsSwitchedOffAndOn(t *testing.T) {
+	d := daemonForTest(t)
+	c, err := connector.Open(connector.Options{Socket: d.Socket, Name: "canary test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	p, err := profile.New(profile.Identity{
+		Model: "tiny", Weights: [32]byte{1}, Tokenizer: "bytes", TPSize: 1,
+		Layers: []profile.Layer{{Kind: profile.KindLinear, Linear: profile.Linear{
+			Family: profile.GDN, KeyHeads: 1, ValueHeads: 1, KeyDim: 8, ValueDim: 8, StateDType: profile.F32, TransitionDType: profile.F16}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := c.Register(p, connector.Binding{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if off, err := m.Report(t.Context(), &connector.Report{Compared: 8, Failed: 2, Worst: 0.5, Bound: 0.1, Off: true, Text: "too far"}); err != nil || !off {
+		t.Fatal(off, err)
+	}
+	out, _ := splicectl(t, exitOK, "ls", "canaries", "-admin", d.Admin)
+	if !strings.Contains(out, "off for") || !strings.Contains(out, "too far") {
+		t.Errorf("%s", out)
+	}
+	out, _ = splicectl(t, exitOK, "doctor", "-socket", d.Socket)
+	if !strings.Contains(out, "daemon: splicing") || !strings.Contains(out, "too far") {
+		t.Errorf("%s", out)
+	}
+	digits := fmt.Sprintf("%x", p.Fingerprint())[:12]
+	splicectl(t, exitFailed, "profile", "on", "ffff"+digits, "-admin", d.Admin)
+	out, _ = splicectl(t, exitOK, "profile", "on", digits, "-dry-run", "-admin", d.Admin)
+	if !strings.Contains(out, "nothing was changed") || !strings.Contains(out, "off for") {
+		t.Errorf("%s", out)
+	}
+	splicectl(t, exitOK, "profile", "on", digits, "-admin", d.Admin)
+	var found connector.Found
+	if err := m.Match(t.Context(), &connector.MatchQuery{Keys: make([]profile.SegmentKey, 1)}, &found); err != nil || found.Segments[0].Reason == wire.ReasonOff {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	out, _ = splicectl(t, exitOK, "profile", "off", digits, "-why", "maintenance", "-admin", d.Admin)
+	if !strings.Contains(out, "maintenance") {
+		t.Errorf("%s", out)
+	}
+	if err := m.Match(t.Context(), &connector.MatchQuery{Keys: make([]profile.SegmentKey, 1)}, &found); err != nil || found.Segments[0].Reason != wire.ReasonOff {
+		t.Fatalf("%+v, %v", found, err)
 	}
 }

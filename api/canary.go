@@ -1,0 +1,96 @@
+package api
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// Canaries is what engines report of reuses that they computed again, and the
+// switch that such a report or an operator turns.
+type Canaries interface {
+	// Canaries lists what was reported, in a stable order.
+	Canaries() []Canary
+	// SwitchProfile turns splicing off or on for a profile, for one tenant or with
+	// "" for all. It answers the rows that this is about, as they are afterwards,
+	// or with dry as they are. ErrNotFound: nobody has registered the profile, or
+	// on is asked for where nothing was reported.
+	SwitchProfile(q SwitchQuery) ([]Canary, error)
+}
+
+// Canary is what was reported about one profile of one tenant.
+type Canary struct {
+	Profile  Digest     `json:"profile"` // fingerprint
+	Model    string     `json:"model"`
+	Tenant   string     `json:"tenant"`
+	Off      bool       `json:"off"`                // splicing is switched off
+	Since    *time.Time `json:"since,omitempty"`    // when that was
+	Why      string     `json:"why,omitempty"`      // what the report or the operator said
+	Compared uint64     `json:"compared"`           // reuses that were computed again, since the daemon's start
+	Failed   uint64     `json:"failed"`             // of these, past the bound
+	Worst    *float64   `json:"worst,omitempty"`    // largest difference; nil where a result was no number
+	Bound    float64    `json:"bound"`              // of the last report
+	Reported *time.Time `json:"reported,omitempty"` // the last report
+}
+
+// SwitchQuery asks for a switch.
+type SwitchQuery struct {
+	Profile Digest
+	Tenant  string // "" = all that have it
+	Off     bool
+	Why     string // for people
+	Dry     bool   // change nothing
+}
+
+// Switched answers a switch: the rows that it is about.
+type Switched struct {
+	Canaries []Canary `json:"canaries"`
+	DryRun   bool     `json:"dry_run"`
+}
+
+// maxWhy bounds what an operator may say; as the socket does.
+const maxWhy = 1024
+
+func (s *Server) listCanaries(ctx *fasthttp.RequestCtx, _ string) error {
+	return listAll(ctx, s.canaries.Canaries)
+}
+
+func (s *Server) switchOff(ctx *fasthttp.RequestCtx, arg string) error {
+	return s.switchProfile(ctx, arg, true)
+}
+
+func (s *Server) switchOn(ctx *fasthttp.RequestCtx, arg string) error {
+	return s.switchProfile(ctx, arg, false)
+}
+
+func (s *Server) switchProfile(ctx *fasthttp.RequestCtx, arg string, off bool) error {
+	key, err := keyOf(arg)
+	if err != nil {
+		return err
+	}
+	p := paramsOf(ctx)
+	q := SwitchQuery{Profile: key, Tenant: p.name("tenant"), Off: off, Dry: p.flag("dry_run")}
+	if off {
+		q.Why = p.why()
+	}
+	if err := p.done(); err != nil {
+		return err
+	}
+	rows, err := s.canaries.SwitchProfile(q)
+	if err != nil {
+		return fmt.Errorf("switch profile %s: %w", key, err)
+	}
+	if !q.Dry {
+		s.log.Info().Str("profile", key.String()[:16]).Str("tenant", q.Tenant).Bool("off", off).Msg("splicing of a profile switched by an operator")
+	}
+	return writeJSON(ctx, Switched{Canaries: orEmpty(rows), DryRun: q.Dry})
+}
+
+func (p *params) why() string {
+	v, ok := p.text("why")
+	if ok && (v == "" || len(v) > maxWhy) {
+		p.refuse("why", "has %d bytes, want 1 to %d", len(v), maxWhy)
+	}
+	return v
+}

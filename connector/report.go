@@ -1,0 +1,55 @@
+package connector
+
+import (
+	"context"
+	"math"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+)
+
+// Report is what a canary has seen since its last one: reuses of segments that
+// the engine computed again and compared.
+type Report struct {
+	Compared int
+	Failed   int     // of these, those that differed by more than Bound
+	Worst    float64 // largest difference; +Inf where a result was no number
+	Bound    float64
+	// Off switches the profile off for splicing, for this tenant, until an operator
+	// switches it on again: segments are misses from then on.
+	Off  bool
+	Text string // for people: what was wrong; at most wire.MaxErrorText bytes
+}
+
+// Report tells the daemon, which counts it. It answers whether the profile is
+// switched off, by this report or one before.
+func (m *Model) Report(ctx context.Context, q *Report) (off bool, err error) {
+	switch {
+	case q.Compared < 0 || q.Compared > math.MaxUint32 || q.Failed < 0 || q.Failed > q.Compared:
+		return false, invalid("report: %d of %d comparisons failed", q.Failed, q.Compared)
+	case !(q.Worst >= 0) || !(q.Bound >= 0) || math.IsInf(q.Bound, 1):
+		return false, invalid("report: worst %v, bound %v", q.Worst, q.Bound)
+	case len(q.Text) > wire.MaxErrorText:
+		return false, invalid("report: text of %d bytes, most %d", len(q.Text), wire.MaxErrorText)
+	}
+	r, err := m.enter()
+	if err != nil {
+		return false, err
+	}
+	defer r.a.release()
+	c := m.client
+	k := c.call(ctx, c.opt.Timeouts.Lookup)
+	defer c.put(k)
+	k.op = wire.OpReport
+	body, err := r.a.do(ctx, k, r.tenant, &wire.ReportRequest{
+		Profile: r.profile, Compared: uint32(q.Compared), Failed: uint32(q.Failed),
+		Worst: q.Worst, Bound: q.Bound, Off: flag(q.Off), Text: q.Text,
+	}, nil)
+	if err != nil {
+		return false, err
+	}
+	var reply wire.ReportReply
+	if err := r.a.decode(wire.OpReport, &reply, body); err != nil {
+		return false, err
+	}
+	return reply.Off == 1, nil
+}

@@ -1,0 +1,64 @@
+package disk
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// maxNoteBytes bounds what a note may hold; a guess far above what anybody notes.
+const maxNoteBytes = 32 << 20
+
+// KeepNote makes a small file of a name last in the directory, in place of what it
+// held before, whole or not at all. ErrUnavailable: the directory is not open. It
+// may hang with the disk.
+func (t *Tier) KeepNote(name string, content []byte) error {
+	if len(content) > maxNoteBytes {
+		return fmt.Errorf("disk: note %s: %d bytes, most %d: %w", name, len(content), maxNoteBytes, tiering.ErrInvalid)
+	}
+	v, done, err := t.useVolume()
+	if err != nil {
+		return err
+	}
+	defer done()
+	defer v.writes.begin()()
+	if err := replaceFile(v.index, v.dir, name, content); err != nil {
+		return fmt.Errorf("disk: note %s: %w", name, err)
+	}
+	return nil
+}
+
+// Note reads what KeepNote wrote last: fs.ErrNotExist when there is none, otherwise
+// as KeepNote.
+func (t *Tier) Note(name string) ([]byte, error) {
+	v, done, err := t.useVolume()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	defer v.reads.begin()()
+	b, err := readFile(v.index, v.path(name), maxNoteBytes)
+	if err != nil {
+		return nil, fmt.Errorf("disk: note %s: %w", name, err)
+	}
+	return b, nil
+}
+
+// useVolume keeps the volume open until done is called.
+func (t *Tier) useVolume() (v *volume, done func(), err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.vol == nil || t.state >= StateOpening {
+		return nil, nil, fmt.Errorf("disk: %v: %w", t.state, tiering.ErrUnavailable)
+	}
+	t.reading++
+	return t.vol, t.endUse, nil
+}
+
+func (t *Tier) endUse() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.reading--; t.reading == 0 {
+		t.idle.Broadcast()
+	}
+}
