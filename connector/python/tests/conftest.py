@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import gc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from running import Daemon
-
-StartDaemon = Callable[..., Daemon]
+from client_samples import Connect, descriptors, mappings, workers
+from fake_daemon import FakeDaemon
+from running import Daemon, StartDaemon
+from spliced_connector.client import Client
+from spliced_connector.options import Options
 
 
 @pytest.fixture
@@ -33,3 +37,32 @@ def start_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartDaem
 def daemon(start_daemon: StartDaemon) -> Daemon:
     """A running daemon with a small arena, three tenants and no disk."""
     return start_daemon()
+
+
+@pytest.fixture
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDaemon]:
+    """A daemon that says what the test tells it to."""
+    daemon = FakeDaemon(tmp_path_factory.mktemp("f"))
+    yield daemon
+    daemon.close()
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Makes clients: `connect(socket, **options)`. All are closed at the end, and then nothing
+    of them may be left: no descriptor, no mapping, no thread."""
+    gc.collect()
+    before = descriptors(), mappings(), workers()
+    clients: list[Client] = []
+
+    def make(socket: str, **options: Any) -> Client:
+        client = Client(Options(socket=socket, name="test", **options))
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.close()
+    clients.clear()
+    gc.collect()
+    assert (descriptors(), mappings(), workers()) == before

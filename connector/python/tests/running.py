@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -135,3 +136,7 @@ class Daemon:
         body = answer.partition(b"\r\n\r\n")[2].decode()
         rows = (line.rpartition(" ") for line in body.splitlines() if line[:1] not in ("#", ""))
         return {name: float(value) for name, _, value in rows}
+
+
+StartDaemon = Callable[..., Daemon]
+"""Of the fixture `start_daemon`: flags, and `disk`."""

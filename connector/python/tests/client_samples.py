@@ -1,0 +1,129 @@
+"""A small hybrid model and bytes for what is kept of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from spliced_connector.client import Client
+from spliced_connector.identity import (
+    Attention,
+    Conv,
+    DType,
+    Family,
+    Identity,
+    KeyMode,
+    Kind,
+    Layer,
+    Linear,
+    Rope,
+    SegmentSpec,
+)
+from spliced_connector.keys import NOTHING
+from spliced_connector.layouts import Layout
+from spliced_connector.model import Model
+from spliced_connector.publish import NewCheckpoint, NewSegment
+from spliced_connector.terms import Accept
+
+Connect = Callable[..., Client]
+"""Of the fixture `connect`: a socket, and fields of `Options`."""
+
+LINEAR = Linear(Family.GDN, 2, 4, 16, 16, DType.F32, DType.F16, Conv(4, (32, 32, 64), DType.BF16))
+FULL = Attention(2, 16, 16, DType.BF16, KeyMode.AT_ZERO, Rope(8, 10000.0))
+
+SMALL = Identity(
+    "small-hybrid",
+    bytes(range(32)),
+    (Layer(Kind.LINEAR, linear=LINEAR), Layer(Kind.FULL, attention=FULL)),
+)
+"""Some KiB per segment."""
+
+LARGE = replace(
+    SMALL,
+    model="large-hybrid",
+    layers=(
+        Layer(Kind.LINEAR, linear=replace(LINEAR, key_dim=256, value_dim=256)),
+        Layer(Kind.FULL, attention=replace(FULL, kv_heads=8, key_dim=128, value_dim=128)),
+    ),
+)
+"""Some MiB per segment: parts of several chunks."""
+
+
+def fill(layout: Layout, seed: int) -> list[bytes]:
+    """Bytes for the parts of an object."""
+    rng = random.Random(seed)
+    return [rng.randbytes(part.nbytes) for part in layout.parts]
+
+
+def ids(n: int, seed: int = 0) -> list[int]:
+    """Token ids."""
+    rng = random.Random(seed)
+    return [rng.randrange(100_000) for _ in range(n)]
+
+
+def spec_of(model: Model, tokens: int, seam: int = 4) -> SegmentSpec:
+    """A segment in the middle of a prompt."""
+    spec = model.profile.mid_spec(tokens, seam)
+    if spec is None:
+        raise ValueError(f"{tokens} tokens are too few")
+    return spec
+
+
+def new_segment(model: Model, tokens: int = 64, seed: int = 0) -> NewSegment:
+    """A segment that nobody holds."""
+    spec = spec_of(model, tokens)
+    return NewSegment(spec, ids(tokens, seed), fill(model.profile.segment_layout(spec), seed))
+
+
+def key_of(model: Model, new: NewSegment) -> bytes:
+    """The name of a segment."""
+    key = model.segment_key(new.spec, new.tokens)
+    if key is None:
+        raise ValueError("no salt")
+    return key
+
+
+def publish_one(model: Model, tokens: int = 64, seed: int = 0) -> tuple[bytes, NewSegment]:
+    """Publish a segment, and its key."""
+    new = new_segment(model, tokens, seed)
+    codes = model.publish([new])
+    if codes != [0]:
+        raise RuntimeError(f"publish: {codes}")
+    return key_of(model, new), new
+
+
+def new_checkpoint(
+    model: Model,
+    tokens: Sequence[int],
+    end: int,
+    parent: int = 0,
+    kind: Accept = Accept.EXACT,
+    seed: int = 0,
+) -> NewCheckpoint:
+    """A checkpoint of the first `end` tokens behind one of `parent`."""
+    positions = [parent, end] if parent else [end]
+    hashes = model.prefix_hashes(tokens, positions)
+    if hashes is None:
+        raise ValueError("no salt")
+    parts = fill(model.profile.checkpoint_layout(end - parent), seed)
+    return NewCheckpoint(hashes[-1], end, hashes[0] if parent else NOTHING, parent, kind, parts)
+
+
+def descriptors() -> int:
+    """Open descriptors of this process."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def mappings() -> int:
+    """Shared mappings of memfds in this process."""
+    return len(re.findall(r"/memfd:", Path("/proc/self/maps").read_text()))
+
+
+def workers() -> int:
+    """Threads of clients."""
+    return sum(thread.name == "spliced" for thread in threading.enumerate())
