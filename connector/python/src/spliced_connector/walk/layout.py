@@ -126,6 +126,9 @@ def _given(span: Span, segments: Mapping[int, Captured]) -> Captured:
     return segment
 
 
+PARTS = ("transition", "state", "conv", "k", "v")
+
+
 def check_segment(arch: Architecture, segment: Captured) -> None:
     """Raises PlanError unless every layer has its parts in their shapes.
 

@@ -296,7 +296,10 @@ def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
     blocks: list[Block] = []
     for i, (kind, layer) in enumerate(zip(names(config, "layer_types"), layers(body), strict=True)):
         if kind == "linear_attention":
-            mixer = (None, _delta(config, child(layer, "linear_attn")))
+            mixer: tuple[GatedAttention | None, GatedDelta | None] = (
+                None,
+                _delta(config, child(layer, "linear_attn")),
+            )
         elif kind == "full_attention":
             mixer = (_softmax(config, child(layer, "self_attn"), angles), None)
         else:

@@ -282,11 +282,12 @@ class _CaptureWalk(_Walk):
         if scan is None:
             raise PlanError("a capture computes rows")
         for run, inside in enumerate(self._inside):
-            if inside:
-                state = self._interior(layer, run, state, scan)
-            else:
-                state = scan.advance(run, state)
+            move = self._interior if inside else self._edge
+            state = move(layer, run, state, scan)
         return state
+
+    def _edge(self, layer: int, run: int, state: Tensor, scan: families.Scan) -> Tensor:
+        return scan.advance(run, state)
 
     def _interior(self, layer: int, run: int, state: Tensor, scan: families.Scan) -> Tensor:
         """Moves the state, and beside it what starts from zero and from the identity."""
@@ -307,7 +308,7 @@ class _CaptureWalk(_Walk):
 
     def _tail(self, layer: int, line: Tensor, tail: Tensor) -> Tensor:
         begin, n = self.spec.interior
-        # Row j of the segment is row j + back of the line, so its tail begins at the interior's end.
+        # Row j of the segment is row j + k-1 of the line: the tail begins at the interior's end.
         self._conv[layer] = line[begin + n : begin + n + tail.shape[0]].clone()
         return super()._tail(layer, line, tail)
 
