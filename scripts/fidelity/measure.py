@@ -1,0 +1,174 @@
+"""Answers held-out questions in every way and writes what came out.
+
+    python scripts/fidelity/measure.py --questions 2100 --workers 2 --out docs/results/fidelity.json
+
+Answers are kept in a file beside the result while it runs, one line per question, so that a run that
+was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import multiprocessing
+import platform
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from intervals import paired, share
+from questions import TINYHYBRID, Question, questions
+from ways import FULL, VARIANTS
+
+MODEL = TINYHYBRID / "model"
+COUNTS = (2, 4, 6, 8, 12)
+Row = dict[str, object]
+
+
+def load(directory: Path) -> object:
+    """A server of the model in a directory, in float32 on one thread."""
+    import torch
+    from serve import Server
+    from transformers import AutoModelForCausalLM
+
+    from spliced_connector.walk.naming import Naming
+    from spliced_connector.walk.registry import architecture
+
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    return Server(architecture(model, Naming(digest(directory))))
+
+
+def digest(directory: Path) -> bytes:
+    """SHA-256 of the weights file."""
+    return hashlib.sha256((directory / "model.safetensors").read_bytes()).digest()
+
+
+_server: object = None
+
+
+def start(directory: Path) -> None:
+    """Loads the model once in a worker."""
+    global _server
+    _server = load(directory)
+
+
+def answer(question: Question) -> Row:
+    """All answers to one question: right or not, the first token, the surprise."""
+    from serve import Server
+
+    if not isinstance(_server, Server):
+        raise RuntimeError("the worker has no model")
+    rows = {}
+    for name, given in _server.answers(question, VARIANTS).items():
+        rows[name] = [given.tokens == question.answer, given.tokens[0], given.surprise]
+    return {
+        "seed": question.seed,
+        "kind": question.kind,
+        "notes": question.notes,
+        "tokens": len(question.ids),
+        "answers": rows,
+    }
+
+
+def measure(todo: Sequence[Question], directory: Path, workers: int) -> Iterator[Row]:
+    """Rows as they come."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(workers, start, (directory,)) as pool:
+        yield from pool.imap_unordered(answer, todo, chunksize=4)
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Per way: score, its distance from the full prefill, agreement of the first token."""
+    return [_summary(rows, v.name) for v in VARIANTS]
+
+
+def _summary(rows: Sequence[Row], name: str) -> Row:
+    out: Row = {"name": name, "questions": len(rows)} | _score(rows, name)
+    for by in ("notes", "kind"):
+        groups: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            groups[str(row[by])].append(row)
+        order = sorted(groups, key=lambda g: (len(g), g))
+        out[f"by {by}"] = {
+            g: {"questions": len(groups[g])} | _score(groups[g], name) for g in order
+        }
+    return out
+
+
+def _score(rows: Sequence[Row], name: str) -> Row:
+    def column(which: str, at: int) -> list[object]:
+        return [row["answers"][which][at] for row in rows]  # type: ignore[index]
+
+    hits = [bool(x) for x in column(name, 0)]
+    full = [bool(x) for x in column(FULL, 0)]
+    same = [a == b for a, b in zip(column(name, 1), column(FULL, 1), strict=True)]
+    surprise = [float(x) for x in column(name, 2)]  # type: ignore[arg-type]
+    return {
+        "score": asdict(share(hits)),
+        "difference": asdict(paired(hits, full)),
+        "agreement": asdict(share(same)),
+        "surprise": sum(surprise) / len(surprise),
+    }
+
+
+def read(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+
+
+def describe(directory: Path) -> Row:
+    """What the figures belong to."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": commit.stdout.strip() or "unknown",
+        "machine": platform.processor() or platform.machine(),
+        "model": digest(directory).hex(),
+    }
+
+
+def progress(rows: Iterable[Row], log: Path, total: int) -> Iterator[Row]:
+    with log.open("a") as out:
+        for i, row in enumerate(rows, 1):
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+            if i % 100 == 0:
+                print(f"{i} of {total} questions", flush=True)
+            yield row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--questions", type=int, default=2100)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--model", type=Path, default=MODEL)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--log", type=Path, help="answers so far; default: beside --out, removed")
+    options = parser.parse_args()
+    log: Path = options.log or options.out.with_suffix(".answers.jsonl")
+    wanted = list(questions(options.questions, COUNTS))
+    seeds = {q.seed for q in wanted}
+    rows = [row for row in read(log) if row["seed"] in seeds]
+    done = {row["seed"] for row in rows}
+    todo = [q for q in wanted if q.seed not in done]
+    if todo:
+        rows += progress(measure(todo, options.model, options.workers), log, len(todo))
+    rows.sort(key=lambda row: int(str(row["seed"])))
+    result = describe(options.model) | {"variants": summary(rows)}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    if options.log is None:
+        log.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

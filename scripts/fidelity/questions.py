@@ -1,0 +1,50 @@
+"""Held-out questions as prompts of token ids with their cuts, from the generator of the model."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+TINYHYBRID = Path(__file__).resolve().parents[1] / "tinyhybrid"
+sys.path.insert(0, str(TINYHYBRID))
+
+import generate  # noqa: E402  the generator is a script, not a package
+from lexicon import encode  # noqa: E402
+
+FIRST_SEED = generate.HELD_OUT + (1 << 20)
+"""Seeds that neither the training nor the model's own evaluation has used."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """ids is the prompt; cuts are the ends of its segments, the first is 0; the query follows."""
+
+    seed: int
+    kind: str
+    notes: int
+    ids: tuple[int, ...]
+    cuts: tuple[int, ...]
+    answer: tuple[int, ...]
+
+
+def questions(n: int, counts: tuple[int, ...], first: int = FIRST_SEED) -> Iterator[Question]:
+    """n questions, the numbers of notes in turn."""
+    for i in range(n):
+        yield question(first + i, counts[i % len(counts)])
+
+
+def question(seed: int, notes: int) -> Question:
+    made = generate.prompt(seed, notes)
+    segments = [encode(text) for text in made.segments()]
+    asked = made.questions[0]
+    return Question(
+        seed=seed,
+        kind=asked.kind,
+        notes=notes,
+        ids=tuple(itertools.chain.from_iterable(segments)),
+        cuts=tuple(itertools.accumulate((len(s) for s in segments[:-1]), initial=0)),
+        answer=tuple(encode(asked.answer)),
+    )

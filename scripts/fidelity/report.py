@@ -1,0 +1,136 @@
+"""Writes docs/fidelity.md and its plot from what `measure.py` left.
+
+python scripts/fidelity/report.py docs/results/fidelity.json docs/fidelity.md docs/fidelity.svg
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from plot import Panel, Point, Series, draw
+from ways import FULL, PREFIX, SPLICED
+
+ADDED, WHOLE = "states added up", "whole tuples, edges again"
+LINES = (FULL, SPLICED, "spliced w=0", WHOLE, ADDED)
+Json = Mapping[str, object]
+
+HEAD = """# Fidelity
+
+What reuse at any position costs in answers. Segments are computed alone and spliced; that is exact for the
+states of linear layers given their inputs, but the inputs of deeper layers were computed without what stands
+before. How much that changes is a question to a trained model, so there is one: a small hybrid of the
+Qwen3.5 shape ([scripts/tinyhybrid](../scripts/tinyhybrid/model/README.md)), asked about passages it never saw.
+`make fidelity` measures this page.
+
+{questions} held-out questions, {counts} passages a prompt, one question each, greedy answers, weights in
+float32. Every way sees the same prompts. Measured {date} at {commit}, model {model}.
+
+![Score by number of passages, and points lost by each way](fidelity.svg)
+
+"""
+
+WAYS = """
+* **full**: the whole prompt is computed.
+* **prefix**: the instruction comes from a checkpoint; exact, and here to show what rounding alone does.
+* **spliced w=n**: every passage is reused; at each join the last n tokens of the left and the first
+  n (at least 3, what the convolution looks back on) of the right are computed again, and the question.
+* **T and S in fp16, bf16**: what transitions and end-states are kept in; they are composed in float32.
+* **whole tuples, edges again**: the tuple of *all* tokens of a passage, with its edges computed again as
+  well, so that these tokens enter the state twice. Only tests can make this.
+* **states added up**: end-states are summed, as if every transition were the identity.
+
+*Difference* is the score minus that of full over the same questions, in points, with a 95 % interval for
+pairs (Agresti and Min). *Same token* is the share of prompts whose first answer token is the one of full.
+*Surprise* is the mean -log p of the right first token in nats: it moves long before an answer does.
+"""
+
+
+def percent(e: Mapping[str, float]) -> str:
+    return f"{100 * e['value']:.1f} ({100 * e['low']:.1f} to {100 * e['high']:.1f})"
+
+
+def points(e: Mapping[str, float]) -> str:
+    return f"{100 * e['value']:+.2f} ({100 * e['low']:+.2f} to {100 * e['high']:+.2f})"
+
+
+def table(variants: Sequence[Json]) -> list[str]:
+    lines = [
+        "| way | score, % | difference, points | same token, % | surprise |",
+        "|---|---|---|---|---|",
+    ]
+    for v in variants:
+        lines.append(
+            f"| {v['name']} | {percent(v['score'])} | {points(v['difference'])} "  # type: ignore[arg-type]
+            f"| {percent(v['agreement'])} | {v['surprise']:.3f} |"  # type: ignore[arg-type]
+        )
+    return lines
+
+
+def split(variants: Sequence[Json], by: str, title: str) -> list[str]:
+    """A table of scores with one column per group."""
+    groups = list(variants[0][f"by {by}"])  # type: ignore[call-overload]
+    sizes = [variants[0][f"by {by}"][g]["questions"] for g in groups]  # type: ignore[index]
+    head = " | ".join(f"{g} (n={n})" for g, n in zip(groups, sizes, strict=True))
+    lines = [f"| {title} | {head} |", "|---" * (len(groups) + 1) + "|"]
+    for v in variants:
+        cells = [f"{100 * v[f'by {by}'][g]['score']['value']:.1f}" for g in groups]  # type: ignore[index]
+        lines.append(f"| {v['name']} | {' | '.join(cells)} |")
+    return lines
+
+
+def page(result: Json) -> str:
+    variants: Sequence[Json] = result["variants"]  # type: ignore[assignment]
+    counts = list(variants[0]["by notes"])  # type: ignore[call-overload]
+    head = HEAD.format(
+        questions=f"{variants[0]['questions']:,}",
+        counts=", ".join(counts[:-1]) + f" or {counts[-1]}",
+        date=result["date"],
+        commit=result["commit"],
+        model=str(result["model"])[:12],
+    )
+    lines = table(variants)
+    lines += ["", "By number of passages, score in %:", "", *split(variants, "notes", "passages")]
+    lines += ["", "By kind of question, score in %:", "", *split(variants, "kind", "kind")]
+    return head + "\n".join(lines) + "\n\n## The ways\n" + WAYS
+
+
+def panels(result: Json) -> list[Panel]:
+    variants: Sequence[Json] = result["variants"]  # type: ignore[assignment]
+    named = {str(v["name"]): v for v in variants}
+    by_count = [
+        Series(
+            name,
+            [
+                Point(float(k), *(100 * g["score"][x] for x in ("value", "low", "high")))
+                for k, g in named[name]["by notes"].items()  # type: ignore[attr-defined]
+            ],
+        )
+        for name in LINES
+    ]
+    shown = [v for v in variants if v["name"] not in (FULL, PREFIX, ADDED)]
+    lost = [
+        Point(float(i), *(100 * v["difference"][x] for x in ("value", "low", "high")))  # type: ignore[index]
+        for i, v in enumerate(shown)
+    ]
+    return [
+        Panel("score, %", "passages in the prompt", by_count),
+        Panel(
+            "difference from full, points", "", [Series("", lost)], [str(v["name"]) for v in shown]
+        ),
+    ]
+
+
+def main() -> None:
+    if len(sys.argv) != 4:
+        raise SystemExit(__doc__)
+    source, text, plot = (Path(a) for a in sys.argv[1:])
+    result = json.loads(source.read_text())
+    text.write_text(page(result))
+    plot.write_text(draw(panels(result)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Answers questions in one way or another, with the walk that the engine adapters use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from questions import Question
+from variants import apply
+from ways import FULL, PREFIX, Variant
+
+from spliced_connector.plan import Choice, Prompt, choose, divide, make_plan
+from spliced_connector.profile import Profile
+from spliced_connector.walk.base import Architecture, Captured
+from spliced_connector.walk.context import Context
+from spliced_connector.walk.run import capture, prefill, splice
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """tokens are the greedy continuation; surprise is -log p of the right first token, in nats."""
+
+    tokens: tuple[int, ...]
+    surprise: float
+
+
+class Server:
+    """One model. Segments of the question at hand are captured once per seam width."""
+
+    def __init__(self, arch: Architecture) -> None:
+        self.arch = arch
+        self.profile = Profile(arch.identity)
+        self._captured: dict[tuple[int, int], Captured] = {}
+        self._whole: dict[int, Captured] = {}
+
+    def answers(self, question: Question, variants: tuple[Variant, ...]) -> Mapping[str, Answer]:
+        """One answer per variant."""
+        self._captured.clear()
+        self._whole.clear()
+        return {v.name: self.answer(question, v) for v in variants}
+
+    def answer(self, question: Question, variant: Variant) -> Answer:
+        context = Context(self.arch, len(question.ids) + len(question.answer), CPU)
+        if variant.name == PREFIX:
+            prefill(self.arch, list(question.ids[: question.cuts[1]]), context)
+        if variant.name in (FULL, PREFIX):
+            rows: torch.Tensor | None = prefill(self.arch, list(question.ids), context)
+        else:
+            rows = self._splice(question, variant, context)
+        if rows is None:
+            raise RuntimeError("a plan ends behind its question")
+        return self._continue(question, rows, context)
+
+    def _splice(self, q: Question, variant: Variant, context: Context) -> torch.Tensor | None:
+        if variant.seam is None:
+            raise ValueError(f"{variant.name} has no seams")
+        prompt = divide(self.profile, b"", q.ids, q.cuts, variant.seam)
+        kept = [p.spec is not None for p in prompt.pieces]
+        choices = choose(prompt, 0, kept, [False] * len(kept))
+        plan = make_plan(prompt, 0, choices)
+        segments = {
+            i: self._segment(q, prompt, i, variant)
+            for i, choice in enumerate(choices)
+            if choice is Choice.HIT
+        }
+        return splice(self.arch, list(q.ids), plan.spans, segments, context)
+
+    def _segment(self, q: Question, prompt: Prompt, i: int, variant: Variant) -> Captured:
+        piece = prompt.pieces[i]
+        if piece.spec is None or variant.seam is None:
+            raise ValueError(f"segment {i} is too short to be kept")
+        ids = list(q.ids[piece.start : piece.end])
+        at = (i, variant.seam)
+        if at not in self._captured:
+            self._captured[at] = capture(self.arch, ids, piece.spec)
+        if variant.whole and i not in self._whole:
+            self._whole[i] = capture(self.arch, ids, self.profile.first_spec(len(ids)))
+        return apply(variant, self._captured[at], self._whole.get(i))
+
+    def _continue(self, q: Question, rows: torch.Tensor, context: Context) -> Answer:
+        """Greedy decoding of as many tokens as the right answer has."""
+        ids, out, surprise = list(q.ids), [], 0.0
+        for i, right in enumerate(q.answer):
+            logits = self.arch.logits(rows[-1:])[0].float()
+            if i == 0:
+                surprise = -float(torch.log_softmax(logits, -1)[right])
+            out.append(int(logits.argmax()))
+            if i + 1 < len(q.answer):
+                ids.append(out[-1])
+                rows = prefill(self.arch, ids, context)
+        return Answer(tuple(out), surprise)

@@ -1,0 +1,42 @@
+"""Segments as each way has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from ways import Variant
+
+from spliced_connector.walk.base import Captured, SegmentLayer
+
+
+def apply(variant: Variant, part: Captured, whole: Captured | None) -> Captured:
+    """The segment as this way has it. `whole` is the same segment with a tuple of all its tokens."""
+    layers = []
+    for i, layer in enumerate(part.layers):
+        if layer.transition is None or layer.state is None:
+            layers.append(layer)
+            continue
+        if variant.whole and whole is not None:
+            source = whole.layers[i]
+            layer = replace(layer, transition=source.transition, state=source.state)
+        layers.append(_kept(variant, layer))
+    return Captured(part.spec, tuple(layers))
+
+
+def _kept(variant: Variant, layer: SegmentLayer) -> SegmentLayer:
+    transition, state = layer.transition, layer.state
+    if transition is None or state is None:
+        return layer
+    if variant.summed:
+        transition = _identity(transition)
+    stored: torch.dtype = getattr(torch, variant.stored)
+    return replace(layer, transition=transition.to(stored), state=state.to(stored))
+
+
+def _identity(transition: Tensor) -> Tensor:
+    """What leaves a state as it is, in the shape of the given transition."""
+    if transition.dim() == 3:
+        return torch.eye(transition.shape[1]).expand_as(transition).contiguous()
+    return torch.ones_like(transition)

@@ -1,0 +1,41 @@
+"""The ways of serving one prompt that are compared.
+
+Every way sees the same prompt, cut into the same segments, and the same model. A way says which
+seams are computed again, what the segments' states are kept in, and, for the two wrong ways, how
+their states are joined.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FULL = "full"
+PREFIX = "prefix"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way. seam is the window w in tokens, None = nothing is spliced.
+
+    stored is the type that transitions and end-states are kept in. `summed` joins states by adding
+    them up, as if every transition were the identity. `whole` keeps the tuple of all of a segment's
+    tokens and computes its ends again as well, so that they enter the state twice.
+    """
+
+    name: str
+    seam: int | None = None
+    stored: str = "float32"
+    summed: bool = False
+    whole: bool = False
+
+
+SPLICED = "spliced w=8"
+VARIANTS = (
+    Variant(FULL),
+    Variant(PREFIX),
+    *(Variant(f"spliced w={w}", seam=w) for w in (0, 4, 8, 16, 32)),
+    Variant("spliced w=8, T and S in fp16", seam=8, stored="float16"),
+    Variant("spliced w=8, T and S in bf16", seam=8, stored="bfloat16"),
+    Variant("whole tuples, edges again", seam=8, whole=True),
+    Variant("states added up", seam=8, summed=True),
+)
