@@ -12,7 +12,7 @@ from spliced_connector.walk.base import Captured, SegmentLayer
 
 
 def apply(variant: Variant, part: Captured, whole: Captured | None) -> Captured:
-    """The segment as this way has it. `whole` is the same segment with a tuple of all its tokens."""
+    """The segment as this way has it; `whole` is the same one with a tuple of all tokens."""
     layers = []
     for i, layer in enumerate(part.layers):
         if layer.transition is None or layer.state is None:
