@@ -11,15 +11,19 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from spliced_connector.profile import Kind
-from spliced_connector.walk.base import Architecture, Steps
+from spliced_connector.profile import Kind, Profile
+from spliced_connector.walk.base import Architecture, Captured, Steps
 
 
 @dataclass
 class LayerState:
-    """What one layer remembers: state [Hv, dk, dv], past convolution inputs, rows K and V."""
+    """What one layer remembers: state [Hv, dk, dv], past convolution inputs, rows K and V.
+
+    steps are those that moved the state, one of one row per token.
+    """
 
     state: Tensor | None = None
+    steps: list[Steps] = field(default_factory=list)
     conv: list[Tensor] = field(default_factory=list)
     k: list[Tensor] = field(default_factory=list)
     v: list[Tensor] = field(default_factory=list)
@@ -64,7 +68,8 @@ def _linear(
         state.conv.append(rows.conv[0])
         conv_out = convolve(arch, layer, state.conv)
     steps = arch.steps(layer, conv_out, rows, position)
-    o, state.state = step(steps, 0, state.state)
+    state.steps.append(steps)
+    o, state.state = step(steps, state.state)
     return arch.linear_out(layer, o[None].to(steps.v.dtype), rows)
 
 
@@ -94,18 +99,51 @@ def convolve(arch: Architecture, layer: int, inputs: list[Tensor]) -> Tensor:
     return torch.nn.functional.silu(total)[None]
 
 
-def step(steps: Steps, row: int, state: Tensor | None) -> tuple[Tensor, Tensor]:
-    """One token of the recurrence in float64: output [Hv, dv] and the state behind it."""
+def step(steps: Steps, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The only token of steps in float64: output [Hv, dv] and the state behind it."""
     heads, dv = steps.v.shape[1:]
     share = heads // steps.k.shape[1]
-    q, k = (t[row].double().repeat_interleave(share, dim=0) for t in (steps.q, steps.k))
-    v, decay = steps.v[row].double(), steps.decay[row].double().exp()
+    q, k = (t[0].double().repeat_interleave(share, dim=0) for t in (steps.q, steps.k))
+    v, decay = steps.v[0].double(), steps.decay[0].double().exp()
     if state is None:
         state = torch.zeros(heads, k.shape[-1], dv, dtype=torch.float64)
     state = state * (decay[:, :, None] if decay.dim() == 2 else decay[:, None, None])
     if steps.beta is not None:
         held = torch.einsum("hk,hkv->hv", k, state)
-        v = (v - held) * steps.beta[row].double()[:, None]
+        v = (v - held) * steps.beta[0].double()[:, None]
     state = state + k[:, :, None] * v[:, None]
     o = torch.einsum("hk,hkv->hv", q, state)
-    return o if steps.skip is None else o + steps.skip[row].double(), state
+    return o if steps.skip is None else o + steps.skip[0].double(), state
+
+
+def place(arch: Architecture, segment: Captured, start: int, states: list[LayerState]) -> None:
+    """Puts a segment's interior behind the states: its first token stands at `start`."""
+    profile = Profile(arch.identity)
+    for layer, (part, at) in enumerate(zip(segment.layers, states, strict=True)):
+        if part.transition is not None and part.state is not None:
+            at.state = compose(part.transition, part.state, at.state)
+        if part.conv is not None:
+            at.conv = list(part.conv)
+        if part.k is not None and part.v is not None:
+            at.k.extend(turned(part.k, start - segment.spec.head, profile.inv_freq(layer)))
+            at.v.extend(part.v)
+
+
+def compose(transition: Tensor, state: Tensor, before: Tensor | None) -> Tensor:
+    """T before + S in float64."""
+    t, s = transition.double(), state.double()
+    if before is None:
+        return s
+    if t.dim() == 3:
+        return torch.einsum("hij,hjv->hiv", t, before) + s
+    return t.reshape(*t.shape, *[1] * (3 - t.dim())) * before + s
+
+
+def turned(keys: Tensor, distance: int, frequencies: tuple[float, ...]) -> Tensor:
+    """Keys [n, heads, dim] moved by a distance, as rotations of complex numbers."""
+    half = len(frequencies)
+    wide = keys.double()
+    pairs = torch.complex(wide[..., :half], wide[..., half : 2 * half])
+    angle = distance * torch.tensor(frequencies, dtype=torch.float64)
+    pairs = pairs * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat((pairs.real, pairs.imag, wide[..., 2 * half :]), dim=-1).to(keys.dtype)

@@ -54,15 +54,19 @@ class Tiny:
 
 
 def _roughen(model: nn.Module, seed: int) -> None:
-    """Weights that initialise to a constant would hide what is read wrongly."""
+    """Makes every weight random, and forgetting slow.
+
+    What initialises to a constant would hide what is read wrongly, and under the usual fast decay
+    a transition over a segment is nothing that a test could see.
+    """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             noise = torch.randn(weight.shape, generator=generator)
             if name.endswith("A_log"):
                 weight.copy_((noise * 0.5).exp().log())
-            elif name.endswith("dt_bias"):
-                weight.copy_(noise * 0.7 - 1)
+            elif name.endswith(("dt_bias", "dt_proj.bias", "dt_proj_bias")):
+                weight.copy_(noise * 0.7 - 4)
             elif weight.dim() < 2 or "conv1d" in name:
                 weight.add_(noise * 0.3)
             else:
@@ -157,7 +161,7 @@ TINY: Mapping[str, Tiny] = {
             "mamba_norm_before_gate": False,
         },
     ),
-    "zamba": Tiny(
+    "zamba2": Tiny(
         "Zamba2",
         {
             "layers_block_type": [LINEAR, "hybrid", LINEAR, "hybrid", "hybrid"],
@@ -171,6 +175,32 @@ TINY: Mapping[str, Tiny] = {
             "use_shared_attention_adapter": True,
             "adapter_rank": 8,
             "use_mem_rope": True,
+        },
+    ),
+    "zamba": Tiny(
+        "Zamba",
+        {
+            "layers_block_type": [LINEAR, "hybrid", LINEAR, "hybrid"],
+            "mamba_d_state": 6,
+            "mamba_dt_rank": 5,
+            "n_mamba_heads": 2,
+            "num_key_value_heads": 4,
+        },
+    ),
+    "mamba": Tiny("Mamba", {"state_size": 6, "time_step_rank": 5, "num_hidden_layers": 2}),
+    "falcon_mamba": Tiny(
+        "FalconMamba", {"state_size": 6, "time_step_rank": 5, "num_hidden_layers": 2}
+    ),
+    "mamba2": Tiny(
+        "Mamba2",
+        {
+            "num_heads": 6,
+            "head_dim": 16,
+            "n_groups": 2,
+            "state_size": 12,
+            "chunk_size": 16,
+            "num_hidden_layers": 2,
+            "time_step_limit": (0.01, 1.5),
         },
     ),
     "jamba": Tiny(

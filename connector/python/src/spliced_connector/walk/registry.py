@@ -24,7 +24,11 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "nemotron_h": "nemotron",
         "falcon_h1": "falcon",
         "zamba2": "zamba",
+        "zamba": "zamba",
         "jamba": "jamba",
+        "mamba": "mamba",
+        "mamba2": "mamba",
+        "falcon_mamba": "mamba",
         "minimax": "minimax",
         "kimi_linear": "kimi",
         "olmo_hybrid": "olmo",
@@ -38,19 +42,15 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
 
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
-        "zamba": "its Mamba1 mixes the channels of each head by matrices of their own",
-        "zaya": "its attention convolves queries, keys and values over tokens",
-        "lfm2": "short convolutions keep no recurrent state to compose",
-        "lfm2_moe": "short convolutions keep no recurrent state to compose",
-        "recurrent_gemma": "its states lie outside the cache, its attention has a window",
-        "rwkv": "its state is a running maximum and a quotient, not a linear recurrence",
-        "xlstm": "its state is scaled by a running maximum",
-        "glm5_next": "its attention picks tokens by an index over the whole context",
-        "qwen4_exp": "its attention picks tokens by an index over the whole context",
-        "inkling": "it convolves hidden rows over tokens outside of the mixers",
-        "mamba": "it has no attention: a state alone is reused by prefixes",
-        "mamba2": "it has no attention: a state alone is reused by prefixes",
-        "falcon_mamba": "it has no attention: a state alone is reused by prefixes",
+        "zaya": "its attention convolves queries and keys over tokens and delays values",
+        "lfm2": "its short convolutions are no recurrence that segments compose by",
+        "lfm2_moe": "its short convolutions are no recurrence that segments compose by",
+        "recurrent_gemma": "its states lie outside the cache, and its attention has a window",
+        "rwkv": "its state is a quotient under a running maximum, not a linear recurrence",
+        "xlstm": "its state is a quotient under a running maximum, not a linear recurrence",
+        "glm5_next": "its attention picks tokens by an index of the whole context",
+        "qwen4_exp": "its attention picks tokens by an index of the whole context",
+        "inkling": "it convolves rows over tokens outside of the mixers",
     }
 )
 """Model types that transformers has, and why segments of them are not reused."""

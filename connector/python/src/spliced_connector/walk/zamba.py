@@ -1,4 +1,4 @@
-"""Zamba2: Mamba2 layers, some of them behind an attention block whose weights they share.
+"""Zamba and Zamba2: Mamba layers, some of them behind attention blocks that share their weights.
 
 The shared block reads the word embeddings beside the hidden rows, so rows carry both here:
 [hidden | embedding], and behind an attention block [hidden | embedding | what the block gave],
@@ -8,14 +8,15 @@ which goes into the following Mamba2 but not into the residual.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from spliced_connector.walk.attention import grouped
 from spliced_connector.walk.base import Architecture
-from spliced_connector.walk.blocks import Block, Blocks
+from spliced_connector.walk.blocks import Block, Blocks, LinearMixer
+from spliced_connector.walk.mamba1 import Mamba1, grouped_selection
 from spliced_connector.walk.mamba2 import Mamba2, Mamba2Sizes, gated_norm
 from spliced_connector.walk.naming import Naming
 from spliced_connector.walk.reading import (
@@ -26,29 +27,24 @@ from spliced_connector.walk.reading import (
     maybe_child,
     number,
     real,
+    require_silu,
     whole_numbers,
 )
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """The walk over a `Zamba2ForCausalLM`."""
+    """The walk over a `ZambaForCausalLM` or a `Zamba2ForCausalLM`."""
     body = child(model, "model")
     hidden = number(config, "hidden_size")
-    sizes = Mamba2Sizes(
-        heads=number(config, "n_mamba_heads"),
-        dim=number(config, "mamba_headdim"),
-        groups=number(config, "mamba_ngroups"),
-        state=number(config, "mamba_d_state"),
-        limit=(real(config, "time_step_min"), math.inf),
-    )
+    mixer = _mamba1(config) if hasattr(config, "mamba_dt_rank") else _mamba2(config)
     rotary = child(body, "rotary_emb") if flag(config, "use_mem_rope") else None
     blocks: list[Block] = []
     for i, at in enumerate(layers(body)):
-        shared = maybe_child(at, "shared_transformer")
+        shared = maybe_child(at, "shared_transformer") or maybe_child(at, "shared_transf")
         if shared is not None:
             blocks.append(_shared(i, shared, child(at, "linear"), config, rotary))
             at = child(at, "mamba_decoder")
-        blocks.append(_mamba(i, at, sizes, hidden, shared is not None))
+        blocks.append(_mamba(i, at, mixer, hidden, shared is not None))
     embedding, norm = child(body, "embed_tokens"), child(body, "final_layernorm")
     head = child(model, "lm_head")
 
@@ -61,8 +57,36 @@ def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
     )
 
 
-def _mamba(i: int, layer: nn.Module, sizes: Mamba2Sizes, hidden: int, behind: bool) -> Block:
-    module, norm = child(layer, "mamba"), child(layer, "input_layernorm")
+def _mamba2(config: object) -> Callable[[nn.Module], LinearMixer]:
+    sizes = Mamba2Sizes(
+        heads=number(config, "n_mamba_heads"),
+        dim=number(config, "mamba_headdim"),
+        groups=number(config, "mamba_ngroups"),
+        state=number(config, "mamba_d_state"),
+        limit=(real(config, "time_step_min"), math.inf),
+    )
+    return lambda module: Mamba2(module, sizes, gated_norm(module))
+
+
+def _mamba1(config: object) -> Callable[[nn.Module], LinearMixer]:
+    require_silu(config, "hidden_mamba_act")
+    rank, state = number(config, "mamba_dt_rank"), number(config, "mamba_d_state")
+
+    def pairs(projected: Tensor) -> tuple[Tensor, Tensor]:
+        conv, gate = projected.unflatten(-1, (-1, 2)).unbind(-1)
+        return conv, gate
+
+    return lambda module: Mamba1(module, grouped_selection(module, rank, state), pairs)
+
+
+def _mamba(
+    i: int,
+    layer: nn.Module,
+    mixer: Callable[[nn.Module], LinearMixer],
+    hidden: int,
+    behind: bool,
+) -> Block:
+    norm = child(layer, "input_layernorm")
 
     def before(h: Tensor) -> Tensor:
         rows = h[..., :hidden]
@@ -72,7 +96,7 @@ def _mamba(i: int, layer: nn.Module, sizes: Mamba2Sizes, hidden: int, behind: bo
     def after(h: Tensor, y: Tensor) -> Tensor:
         return torch.cat((h[..., :hidden] + y, h[..., hidden : 2 * hidden]), dim=-1)
 
-    return Block(i, before, after, linear=Mamba2(module, sizes, gated_norm(module)))
+    return Block(i, before, after, linear=mixer(child(layer, "mamba")))
 
 
 def _shared(
@@ -83,9 +107,11 @@ def _shared(
     attention = grouped(config, module, rotary, extra=extra)
     norm, mlp_norm = child(shared, "input_layernorm"), child(shared, "pre_ff_layernorm")
     mlp = child(shared, "feed_forward")
+    adapted = maybe_child(mlp, "gate_up_proj_adapter_list") is not None
 
     def after(h: Tensor, y: Tensor) -> Tensor:
-        return torch.cat((h, linear(mlp(mlp_norm(y), i))), dim=-1)
+        rows = mlp_norm(y)
+        return torch.cat((h, linear(mlp(rows, i) if adapted else mlp(rows))), dim=-1)
 
     return Block(i, norm, after, softmax=attention)
 
