@@ -6,6 +6,7 @@ import os
 import random
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -127,3 +128,11 @@ def mappings() -> int:
 def workers() -> int:
     """Threads of clients."""
     return sum(thread.name == "spliced" for thread in threading.enumerate())
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Poll for something that another process does."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it does not come to pass"
+        time.sleep(0.005)

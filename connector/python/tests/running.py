@@ -117,6 +117,9 @@ class Daemon:
     def pause(self) -> None:
         """Stall it."""
         self._running().send_signal(signal.SIGSTOP)
+        stat = Path(f"/proc/{self.pid}/stat")
+        while stat.read_text().rpartition(") ")[2][0] != "T":
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """End a stall."""

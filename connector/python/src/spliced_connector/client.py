@@ -35,6 +35,8 @@ from spliced_connector.profile import Identity, Profile
 from spliced_connector.registration import Enrolment
 from spliced_connector.wire import Op, StatsReply, StatsRequest
 
+_MARGIN = 0.1  # for the thread to say what has become of the first attempt, in seconds
+
 
 class Client:
     """A connection to the daemon. All methods may be called by several threads at once.
@@ -47,7 +49,7 @@ class Client:
         self.options = options
         self._keeper = Keeper(options)
         self._finalizer = weakref.finalize(self, self._keeper.abandon)
-        self._keeper.wait_tried(options.attach_timeout)
+        self._keeper.wait_tried(options.attach_timeout + _MARGIN)
 
     def model(
         self,

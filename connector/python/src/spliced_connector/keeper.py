@@ -64,7 +64,7 @@ class Keeper:
 
     def wake(self) -> None:
         """Have the thread look around. Takes no lock."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # -1 after the end
             os.eventfd_write(self._wakeup, 1)
 
     def wait_tried(self, timeout: float) -> None:

@@ -32,16 +32,14 @@ class Region:
         if not fcntl.fcntl(descriptor, _F_GET_SEALS) & _F_SEAL_SHRINK:
             raise ValueError("memory that could shrink under the mapping")
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        self._map = mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, access)
+        mapping = mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, access)
         with contextlib.suppress(OSError):
-            self._map.madvise(mmap.MADV_DONTDUMP)
-        self.view = memoryview(self._map)
+            mapping.madvise(mmap.MADV_DONTDUMP)
+        self.view = memoryview(mapping)  # nothing else keeps the mapping
 
     def close(self) -> None:
         """Unmap, now or when the last view is gone."""
         self.view.release()
-        with contextlib.suppress(BufferError):
-            self._map.close()
 
 
 def runs(
