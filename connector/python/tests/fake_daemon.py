@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
+import hashlib
 import os
 import queue
 import socket
@@ -76,7 +77,8 @@ Handler = Callable[[Request], None]
 class FakeDaemon:
     """Answers hello, profile and release; everything else goes to `on` or is ignored.
 
-    Every request is put into `seen`.
+    Every request is put into `seen`, and into `all` by kind. With `linger` set, connections end
+    on this side only after that.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -95,6 +97,8 @@ class FakeDaemon:
             tenant_salts=[b"salt"],
         )
         self.seen: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self.all: dict[int, list[Request]] = {}
+        self.linger: threading.Event | None = None
         self._handlers: dict[int, Handler] = {
             Op.HELLO: self._greet,
             Op.PROFILE: self._register,
@@ -152,8 +156,11 @@ class FakeDaemon:
                     break
                 header, message = decode(frame)
                 request = Request(header, message, sock)
+                self.all.setdefault(header.op, []).append(request)
                 self.seen.put(request)
                 self._handlers.get(header.op, _ignore)(request)
+        if self.linger is not None:
+            self.linger.wait(20)
         sock.close()  # nothing of the connection runs any more
 
     def _greet(self, request: Request) -> None:
@@ -175,8 +182,6 @@ class FakeDaemon:
 
 def fingerprint(request: ProfileRequest) -> bytes:
     """What the daemon would compute."""
-    import hashlib
-
     return hashlib.sha256(request.identity).digest()
 
 
