@@ -7,9 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .advise import Query, Sample
+from .advise import Query
 from .match import Match
 from .plan import Choice, Piece, PlanError, Prompt, choose, divide
+from .vllm_clock import PrefillClock
 from .vllm_plans import Blocks, Outcome
 from .vllm_session import Session
 from .vllm_splice_plans import (
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 SHORT_TOKENS = 256
 """Segments of fewer tokens in all are not worth a question to the daemon, nor a step of the engine
 (a guess: some milliseconds of prefill)."""
-
-_SAMPLE_TOKENS = 256  # shorter prefills say little about the speed of long ones
-_MAX_SAMPLES = 64
 
 
 def check_engine(engine: Engine) -> None:
@@ -77,7 +75,7 @@ class SpliceScheduler:
         self._loads: list[SpliceLoad] = []
         self._dropped: set[str] = set()
         self._unsettled: set[str] = set()
-        self._clock = _PrefillClock(session.engine.pipelined)
+        self._clock = PrefillClock(session.engine.pipelined)
         # Which requests the canary takes must not follow a pattern of the traffic.
         self._random = random.Random()
 
@@ -139,6 +137,10 @@ class SpliceScheduler:
         if tracked.trouble:
             told["trouble"] = tracked.trouble
         return {"spliced": told}
+
+    def pending(self) -> bool:
+        """Nothing is left over when no request is."""
+        return False
 
     def _decide(self, request: Request) -> _Tracked:
         ids = request.prompt_token_ids or []
@@ -203,7 +205,7 @@ class SpliceScheduler:
                 segments=tuple((piece.start, piece.tokens) for piece in named),
                 cuts=cuts.cuts,
                 seam_tokens=2 * cuts.w * len(prompt.pieces),
-                samples=tuple(self._clock.take()),
+                samples=self._clock.take(),
             )
         )
         if advice is None:
@@ -211,45 +213,3 @@ class SpliceScheduler:
             return set()
         told = zip(named, advice.segments, strict=False)
         return {piece.index for piece, segment in told if segment.publish}
-
-
-class _PrefillClock:
-    """Times steps that do nothing but one request's prefill: they price the daemon's advice.
-
-    Steps of an engine that plans the next one before the last has ended overlap, and are not timed.
-    """
-
-    def __init__(self, pipelined: bool) -> None:
-        self._pipelined = pipelined
-        self._began = 0.0
-        self._rows: tuple[int, int] | None = None
-        self._samples: list[Sample] = []
-
-    def begin(self, step: SchedulerOutput, busy: bool) -> None:
-        """busy: the workers have other work in this step."""
-        self._rows = None if busy or self._pipelined else _lone_prefill(step)
-        self._began = time.perf_counter()
-
-    def end(self) -> None:
-        rows, self._rows = self._rows, None
-        if rows is not None and len(self._samples) < _MAX_SAMPLES:
-            self._samples.append(Sample(*rows, time.perf_counter() - self._began))
-
-    def take(self) -> list[Sample]:
-        """The samples since the last call."""
-        samples, self._samples = self._samples, []
-        return samples
-
-
-def _lone_prefill(step: SchedulerOutput) -> tuple[int, int] | None:
-    """First token and end of a step's rows, if they are of one request and many."""
-    if step.total_num_scheduled_tokens < _SAMPLE_TOKENS or len(step.num_scheduled_tokens) != 1:
-        return None
-    new, running = step.scheduled_new_reqs, step.scheduled_cached_reqs
-    if len(new) == 1:
-        begin = int(new[0].num_computed_tokens)
-    elif len(running.num_computed_tokens) == 1:
-        begin = int(running.num_computed_tokens[0])
-    else:
-        return None
-    return begin, begin + int(step.total_num_scheduled_tokens)
