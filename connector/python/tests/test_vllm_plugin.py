@@ -1,0 +1,115 @@
+"""Which runner loaded which model, without an engine."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from spliced_connector import vllm_plugin
+
+SOURCE = """
+class GPUModelRunner:
+    def __init__(self, vllm_config):
+        self.vllm_config = vllm_config
+
+    def load_model(self, load_dummy_weights=False, **options):
+        self.model = "a model"
+        return "loaded"
+
+    def get_model(self):
+        return self.model
+"""
+
+
+def module(source: str) -> ModuleType:
+    made = ModuleType("runners")
+    exec(source, vars(made))
+    return made
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> vllm_plugin.LoadedModels:
+    fresh = vllm_plugin.LoadedModels()
+    monkeypatch.setattr(vllm_plugin, "loaded", fresh)
+    return fresh
+
+
+def test_the_model_is_found_by_its_configuration(loaded: vllm_plugin.LoadedModels) -> None:
+    runners = module(SOURCE)
+    assert vllm_plugin.wrap(runners, "GPUModelRunner")
+    config, other = object(), object()
+    runner = runners.GPUModelRunner(config)
+    assert loaded.of(config) is None
+    assert runner.load_model() == "loaded"
+    assert runner.load_model(load_dummy_weights=True) == "loaded"
+    assert loaded.of(config) == "a model"
+    assert loaded.of(other) is None
+
+
+def test_wrapping_twice_is_wrapping_once(loaded: vllm_plugin.LoadedModels) -> None:
+    runners = module(SOURCE)
+    vllm_plugin.wrap(runners, "GPUModelRunner")
+    once = runners.GPUModelRunner.load_model
+    assert vllm_plugin.wrap(runners, "GPUModelRunner")
+    assert runners.GPUModelRunner.load_model is once
+
+
+def test_a_runner_is_not_kept_alive(loaded: vllm_plugin.LoadedModels) -> None:
+    runners = module(SOURCE)
+    vllm_plugin.wrap(runners, "GPUModelRunner")
+    config = object()
+    runners.GPUModelRunner(config).load_model()
+    gc.collect()
+    assert loaded.of(config) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("GPUModelRunner = 7", "is no class"),
+        ("class GPUModelRunner: pass", "no load_model"),
+        ("class GPUModelRunner:\n def load_model(self, device): pass", r"load_model\(self, device"),
+        ("class GPUModelRunner:\n def load_model(self, load_dummy_weights): pass", "no get_model"),
+    ],
+)
+def test_a_runner_of_another_shape_is_left_alone(
+    source: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    runners = module(source)
+    before = runners.GPUModelRunner
+    assert not vllm_plugin.wrap(runners, "GPUModelRunner")
+    assert runners.GPUModelRunner is before
+    assert len(caplog.records) == 1
+    caplog.text.index(text.replace("\\", ""))
+
+
+@pytest.fixture
+def finders() -> Iterator[None]:
+    before = list(sys.meta_path)
+    yield
+    sys.meta_path[:] = before
+
+
+def test_a_runner_that_is_imported_later_is_wrapped_then(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    loaded: vllm_plugin.LoadedModels,
+    finders: None,
+) -> None:
+    (tmp_path / "late_runner.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(vllm_plugin, "RUNNERS", {"late_runner": "GPUModelRunner"})
+    vllm_plugin.register()
+    vllm_plugin.register()
+    runners = importlib.import_module("late_runner")
+    config = object()
+    runner = runners.GPUModelRunner(config)
+    runner.load_model()
+    assert loaded.of(config) == "a model"
+    del sys.modules["late_runner"]
