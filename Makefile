@@ -20,9 +20,11 @@ PYTHON    ?= python3
 # Modules of their own, so that what only tests and generators need stays out of go.mod.
 MODULES := $(patsubst %/go.mod,%,$(wildcard scripts/*/go.mod docker/*/go.mod))
 
-# Environments of the Python side: bin/python for its linters and plain tests.
+# Environments of the Python side: bin/python for its linters and plain tests,
+# bin/engines, some 5 GB, with torch, transformers and vLLM.
 PYDIR    := connector/python
 PYENV    := $(CURDIR)/bin/python
+ENGINES  := $(CURDIR)/bin/engines
 PYWANTED := $(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 PYSKIP   := SKIP Python: python3 3.11 or later with venv is needed (Debian: python3-venv), or PYTHON=...
 
@@ -32,7 +34,7 @@ LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo torture torture-long test race lint fuzz faults reference bench bench-disk generate image clean \
-  python test-python lint-python
+  python test-python lint-python engines test-engines
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +85,14 @@ test-python: python build ## tests of connector/python that need no torch
 lint-python: python ## ruff and mypy --strict over connector/python
 	@if ! $(PYWANTED); then echo '$(PYSKIP)'; else cd $(PYDIR) && \
 	  $(PYENV)/bin/ruff check . && $(PYENV)/bin/ruff format --check . && $(PYENV)/bin/mypy; fi
+
+engines: ## the pinned environment bin/engines: torch, transformers, vLLM for CPUs; some 5 GB
+	@scripts/engines/environment --python $(PYTHON) $(ENGINES) || [ $$? = 3 ]
+
+test-engines: build ## tests of connector/python with torch, transformers and vLLM; says why it skips
+	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
+	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
+	  cd $(PYDIR) && $(ENGINES)/bin/python -m pytest -q $(PYTESTFLAGS) tests/engine
 
 fuzz: ## every fuzz target for FUZZTIME each
 	@go list -f '{{.Dir}}' ./... | while read -r dir; do \
