@@ -1,0 +1,120 @@
+"""Digests without xxhash, and reports of a canary."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator
+
+import pytest
+
+from client_samples import (
+    SMALL,
+    Connect,
+    ids,
+    new_checkpoint,
+    new_segment,
+    publish_one,
+    wait_until,
+)
+from fake_daemon import FakeDaemon
+from running import Daemon
+from spliced_connector import hello
+from spliced_connector import publish as storing
+from spliced_connector.checksum import chunks, crc32, xxh3
+from spliced_connector.errors import Code
+from spliced_connector.terms import Accept, Reason, Status
+
+needs_xxhash = pytest.mark.skipif(xxh3() is None, reason="xxhash is not installed")
+
+
+@pytest.fixture
+def without_xxhash(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As on a machine that has the standard library only."""
+    with monkeypatch.context() as patch:
+        for module in (hello, storing):
+            patch.setattr(module, "xxh3", lambda: None)
+        yield
+
+
+@pytest.mark.usefixtures("without_xxhash")
+def test_published_with_the_standard_library_only(daemon: Daemon, connect: Connect) -> None:
+    model = connect(daemon.socket).model(SMALL, block_tokens=16)
+    key, new = publish_one(model)
+    assert model.save([new_checkpoint(model, ids(32), 32)]) == [Code.OK]
+    (segment,) = model.acquire([key])
+    assert segment is not None
+    assert [segment.part(i) for i in range(len(new.parts))] == list(new.parts)
+    assert segment.release()
+
+
+@needs_xxhash
+def test_what_one_publishes_with_crc_another_verifies(
+    daemon: Daemon, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        for module in (hello, storing):
+            patch.setattr(module, "xxh3", lambda: None)
+        key, _ = publish_one(connect(daemon.socket).model(SMALL))
+    other = connect(daemon.socket).model(SMALL)
+    (segment,) = other.acquire([key], digests=True)
+    assert segment is not None
+    assert segment.verify() is True
+    assert segment.release()
+
+
+@pytest.mark.usefixtures("without_xxhash")
+def test_wrong_crc_publishes_nothing(
+    daemon: Daemon, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = connect(daemon.socket).model(SMALL)
+    with monkeypatch.context() as patch:
+        patch.setattr(storing, "crc32", lambda data: crc32(data) ^ 1)
+        assert model.publish([new_segment(model)]) == [Code.CORRUPT]
+    publish_one(model)
+
+
+@pytest.mark.usefixtures("without_xxhash")
+def test_a_daemon_that_does_not_know_crc(fake: FakeDaemon, connect: Connect) -> None:
+    client = connect(fake.socket)
+    model = client.model(SMALL)
+    assert model.publish([new_segment(model)] * 2) == [Code.UNSUPPORTED] * 2
+    assert client.attached, "it may still read"
+
+
+def test_digests_of_a_part() -> None:
+    assert [chunks(n) for n in (0, 1, 1 << 20, (1 << 20) + 1)] == [0, 1, 1, 2]
+    assert crc32(memoryview(b"abc")) == zlib.crc32(b"abc") == 0x352441C2
+
+
+def test_a_canary_counts(daemon: Daemon, connect: Connect) -> None:
+    client = connect(daemon.socket)
+    model = client.model(SMALL)
+    assert model.report(64, 0, 0.001, 0.1) is False
+    assert model.report(64, 3, math.nan, 0.1) is False, "no number is the worst there is"
+    assert model.report(1, 2, 0.1, 0.1) is None
+    assert client.counters.invalid == 1
+
+
+def test_a_canary_switches_splicing_off(daemon: Daemon, connect: Connect) -> None:
+    client = connect(daemon.socket, tenants=(("", ""), ("blue", "blue-token")))
+    model = client.model(SMALL, block_tokens=16)
+    blue = client.model(SMALL, tenant="blue", block_tokens=16)
+    key, _ = publish_one(model)
+    exact = new_checkpoint(model, ids(32), 32)
+    spliced = new_checkpoint(model, ids(32, 1), 32, kind=Accept.SPLICED)
+    assert model.save([exact, spliced]) == [Code.OK] * 2
+    blue_key, _ = publish_one(blue)
+    assert model.report(64, 60, 3.5, 0.1, off=True, text="layer 3") is True
+    found = model.match([32], [spliced.hash], [key], Accept.ANY)
+    assert list(found.status) == [Status.MISS]
+    assert list(found.reason) == [Reason.OFF]
+    assert found.prefix_tokens == 0
+    assert model.acquire([key]) == [None]
+    assert model.load(spliced.hash, Accept.ANY) is None
+    checkpoint = model.load(exact.hash)
+    assert checkpoint is not None
+    assert checkpoint.release()
+    assert blue.match(keys=[blue_key]).hit(0), "another tenant is not concerned"
+    assert model.report(1, 0, 0.0, 0.1) is True, "it stays off"
+    wait_until(lambda: daemon.metrics()["spliced_leases"] == 0)
