@@ -14,27 +14,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from spliced_connector.channel import TICK, Channel
 from spliced_connector.counters import Tally
-from spliced_connector.debts import Debt, Debts, granted, returning, worth_retry
+from spliced_connector.debts import Debt, returning, worth_retry
+from spliced_connector.errands import Errands
 from spliced_connector.errors import Code, SplicedError, WireError
 from spliced_connector.flight import Call, Flight, Late
-from spliced_connector.memory import Region
+from spliced_connector.greeting import Greeting
 from spliced_connector.peer import Peer
 from spliced_connector.staging import Staging
 from spliced_connector.stall import Stall
 from spliced_connector.wire import (
     MAX_FRAME,
     MESSAGES,
-    CancelRequest,
     CodesReply,
     FrameKind,
     Header,
     Message,
-    Op,
     encode,
     op_name,
     parse_header,
@@ -56,28 +54,6 @@ _VERDICT_WITHIN = 0.5
 _MICROSECONDS_MOST = 2**32 - 1
 
 
-@dataclass(frozen=True)
-class Grant:
-    """A tenant of the connection."""
-
-    tenant: int
-    salt: bytes
-
-
-@dataclass(frozen=True)
-class Greeting:
-    """What the daemon has granted with hello."""
-
-    epoch: int
-    server: str
-    grants: tuple[Grant, ...]
-    max_in_flight: int
-    crc32: bool  # digests of commits are CRC-32
-    arena: Region
-    slots: Region
-    staging: Region
-
-
 class Attachment:
     """Requests and replies of one connection. All methods may be called by several threads."""
 
@@ -96,9 +72,9 @@ class Attachment:
         self.slots = greeting.slots.view
         self.staging = Staging(greeting.staging.view)
         self.flight = Flight(greeting.max_in_flight)
-        self.debts = Debts()
         self.tally = tally
-        self.wake = wake
+        self.errands = Errands(self.flight, self.staging, tally, self._post, wake)
+        self._wake = wake
         self.ended = False
         self.gone = False
         self.cause = ""
@@ -159,13 +135,15 @@ class Attachment:
 
     def fail(self, cause: str) -> None:
         """End the attachment for callers."""
-        if not self.flight.end(SplicedError(Code.UNAVAILABLE, cause)):
-            return
-        self.cause = cause
-        self._ended_at = time.monotonic()
-        self.ended = True
+        with self._lock:
+            if self.ended:
+                return
+            self.cause = cause
+            self._ended_at = time.monotonic()
+            self.ended = True
+        self.flight.end(cause)
         self.staging.close()
-        self.wake()
+        self._wake()
 
     def quit(self, cause: str) -> None:
         """End it from our side. The daemon is told, gives everything of ours back and hangs up."""
@@ -256,9 +234,13 @@ class Attachment:
 
         After LATE the request goes on: what it names stays aside until its reply.
         """
-        self._finish(call)
+        try:
+            self._finish(call)
+        except BaseException:  # a signal, say: the request goes on
+            self._abandon(call)
+            raise
         if call.trouble is not None:
-            raise SplicedError(call.trouble.code, call.trouble.text)
+            raise SplicedError(Code.UNAVAILABLE, call.trouble)
         if call.reply is None:
             self._abandon(call)
             if call.reply is None:
@@ -340,7 +322,7 @@ class Attachment:
             self.garbage(str(err))
             return
         if call is not None:
-            self._settle(call, header, body)
+            self.errands.settle(call, header, body)
         elif not known:
             self.tally.add("unknown")
         if header.code == Code.STALE:
@@ -355,7 +337,7 @@ class Attachment:
         """Give a call up: what its reply sets off is done by whoever reads it."""
         if self.flight.leave(call):
             self._missed(call)
-            self.wake()
+            self._wake()
 
     # What nobody waits for.
 
@@ -372,41 +354,34 @@ class Attachment:
             self.start(call, returning(debt.op, ids))
         except SplicedError as err:
             if worth_retry(err.code):
-                self.owe(debt, ids)
+                self.errands.owe(debt, ids)
             return None
         try:
             answered = list(self.result(call, CodesReply).codes)
         except SplicedError as err:
             if not call.left and worth_retry(err.code):
-                self.owe(debt, ids)
+                self.errands.owe(debt, ids)
             return None
         if len(answered) != len(ids):
             self.garbage(f"{op_name(debt.op)}: {len(answered)} rows, want {len(ids)}")
             return None
         return answered
 
-    def owe(self, debt: Debt, ids: list[int]) -> None:
-        """Return ids without waiting, now or when there is room."""
-        self.debts.add(debt, ids)
-        self.wake()
-
     def drop(self, debt: Debt, lease: int) -> None:
-        """`owe` and `release` for a destructor: it may run inside of any function, so that it
-        takes no lock."""
+        """Owe a lease and `release`, for a destructor.
+
+        It may run inside of any function, so that it takes no lock.
+        """
         self._dropped.append((debt, lease))
-        self.wake()
+        self._wake()
 
     def collect(self) -> bool:
         """Do what `drop` has left to do; False when nobody uses the mappings any more."""
         while self._dropped:
             debt, lease = self._dropped.popleft()
-            self.debts.add(debt, [lease])
+            self.errands.owe(debt, [lease])
             self.release()
         return self._users > 0
-
-    def tend(self) -> bool:
-        """Send what is owed and cancel what was given up; False when something is left."""
-        return self._pay() and self._ask_to_stop()
 
     def read_late(self) -> bool:
         """Read replies that nobody waits for. False: somebody else reads."""
@@ -418,25 +393,6 @@ class Attachment:
         finally:
             self.flight.step_down()
         return True
-
-    def _pay(self) -> bool:
-        while (due := self.debts.take()) is not None:
-            debt, ids = due
-            late = Late(debt.tenant, returns=tuple(ids))
-            if not self._post(debt.op, late, returning(debt.op, ids)):
-                self.debts.add(debt, ids)
-                return False
-            self.tally.add("gave_back", len(ids))
-        return True
-
-    def _ask_to_stop(self) -> bool:
-        every = True
-        for call in self.flight.unasked():
-            late = Late(call.late.tenant, cancels=call.request)
-            if not self._post(Op.CANCEL, late, CancelRequest([call.request])):
-                self.flight.ask_again(call.request)
-                every = False
-        return every
 
     def _post(self, op: int, late: Late, message: Message) -> bool:
         """Send a request whose reply no caller waits for. It does not block."""
@@ -455,31 +411,3 @@ class Attachment:
                 self.flight.remove(call)
                 self.tally.add("unsent")
         return sent
-
-    def _settle(self, call: Call, header: Header, body: memoryview) -> None:
-        """Do what the reply to an abandoned request sets off."""
-        late = call.late
-        if not call.own:
-            self.tally.add("late_replies")
-        self.staging.free(late.staged)
-        if late.write is not None:
-            late.write.settle()
-        if late.cancels:
-            self._settle_cancel(late, header.code)
-        if late.gives_back and header.code == Code.OK:
-            leases, reservations = granted(call.op, body)
-            if leases:
-                self.owe(Debt(Op.RELEASE, late.tenant), leases)
-            if reservations:
-                self.owe(Debt(Op.ABORT, late.tenant), reservations)
-        if late.returns and header.code != Code.OK and worth_retry(header.code):
-            self.owe(Debt(call.op, late.tenant), list(late.returns))
-
-    def _settle_cancel(self, late: Late, code: int) -> None:
-        """The daemon answers it when the request cannot touch its destination any more."""
-        if code == Code.OK:
-            write = self.flight.cancelled(late.cancels)
-            if write is not None:
-                write.settle()
-        elif worth_retry(code):
-            self.flight.ask_again(late.cancels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable
 from typing import cast
@@ -12,6 +13,7 @@ CHUNK_BYTES = 1 << 20
 Digest = Callable[[memoryview], int]
 
 
+@functools.cache
 def xxh3() -> Digest | None:
     """XXH3-64, None where the package xxhash is not installed."""
     try:

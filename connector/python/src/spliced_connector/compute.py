@@ -110,16 +110,19 @@ def place(
     placed = Placed()
     call = r.call(op, r.options.transfer_timeout, gives_back=True, cancel=True)
     call.late.write = placed
+    sent = False
     try:
         if r.memory == 0 or len(blocks) > MAX_BLOCKS:
             text = f"memory {r.memory}, {len(blocks)} blocks, most {MAX_BLOCKS}"
             raise SplicedError(Code.INVALID, text)
         request = _rotate_request(r, op, plan, layer, origin, 0, blocks)
-        reply = r.attachment.request(call, request, RotateReply)
+        r.attachment.start(call, request)
+        sent = True
+        reply = r.attachment.result(call, RotateReply)
         placed.slot = result_slot(r, reply.lease, reply.off, reply.bytes, reply.rows, None)
     except SplicedError as err:
         placed.code = err.code
-    if not call.left:
+    if not (sent and call.left):
         placed.settle()
     return placed
 

@@ -73,7 +73,7 @@ class Call:
         self.request = 0
         self.left = own  # no caller waits
         self.reply: tuple[Header, memoryview] | None = None
-        self.trouble: SplicedError | None = None  # the connection failed instead
+        self.trouble: str | None = None  # the connection failed instead
         self.wake: threading.Lock | None = None
 
     @property
@@ -99,7 +99,7 @@ class Flight:
         self._free = places - self._own
         self._calls: dict[int, Call] = {}
         self._last = 1  # request 1 was hello
-        self._ended: SplicedError | None = None
+        self._ended: str | None = None
         self._led = False
         self._followers: dict[int, Call] = {}
         self._orphans = 0
@@ -118,7 +118,7 @@ class Flight:
                 waited = True
                 self._room.wait(left)
             if self._ended is not None:
-                raise self._ended
+                raise SplicedError(Code.UNAVAILABLE, self._ended)
             self._free -= 1
             self._add(call)
         return waited
@@ -225,20 +225,18 @@ class Flight:
             self._orphans += 1
             return True
 
-    def end(self, error: SplicedError) -> bool:
-        """Refuse requests from now on and answer all callers; False when that was done before.
+    def end(self, why: str) -> None:
+        """Refuse requests from now on and answer all callers.
 
         Calls that write into engine memory keep their place: a dead connection says nothing of
         the writes, only the end of file does.
         """
         with self._lock:
-            if self._ended is not None:
-                return False
-            self._ended = error
+            self._ended = why
             for call in list(self._calls.values()):
                 if call.left:
                     continue
-                call.trouble = error
+                call.trouble = why
                 if call.late.write is None:
                     self._clear(call)
                 else:
@@ -246,7 +244,6 @@ class Flight:
                     self._orphans += 1
                 self._wake(call)
             self._room.notify_all()
-            return True
 
     def drain(self) -> list[Call]:
         """Empty the table after `end`; what was left in it."""

@@ -7,11 +7,12 @@ import os
 import time
 from collections.abc import Callable
 
-from spliced_connector.attachment import Attachment, Grant, Greeting
+from spliced_connector.attachment import Attachment
 from spliced_connector.channel import TICK, Channel, close_all, connect
 from spliced_connector.checksum import xxh3
 from spliced_connector.counters import Tally
 from spliced_connector.errors import Code, SplicedError, WireError
+from spliced_connector.greeting import Grant, Greeting
 from spliced_connector.memory import Region
 from spliced_connector.options import Options, default_socket
 from spliced_connector.peer import Peer

@@ -205,7 +205,8 @@ class Keeper:
             why = enrolment.register(attachment, self.options)
             if why is not None:
                 enrolment.not_before = time.monotonic() + _BACKOFF_MOST
-                self._refused(enrolment, why)
+                if not attachment.ended:
+                    self._refused(enrolment, why)
             with self.changed:
                 self.changed.notify_all()
         again = [e.not_before for e in due if e.due(attachment)]
@@ -228,7 +229,7 @@ class Keeper:
                 continue
             if attachment.gone:
                 continue
-            if not attachment.ended and not attachment.tend():
+            if not attachment.ended and not attachment.errands.tend():
                 wait = min(wait, TICK)
             events = select.POLLRDHUP | (select.POLLIN if attachment.flight.orphans else 0)
             descriptor = attachment.channel.fileno()

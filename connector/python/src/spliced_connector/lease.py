@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 
 from spliced_connector.attachment import Attachment
@@ -70,6 +71,9 @@ class Held:
             self._attachment.drop(Debt(Op.RELEASE, self._tenant), self._lease)
 
 
+_once = threading.Lock()  # two threads may release the same
+
+
 def release_all(objects: Sequence[Held | None]) -> list[bool]:
     """Give many back with few requests; for each, what its `release` would say. None is False."""
     good = [False] * len(objects)
@@ -77,10 +81,11 @@ def release_all(objects: Sequence[Held | None]) -> list[bool]:
     for i, held in enumerate(objects):
         if held is None or held._pid != os.getpid():
             continue
-        if held._released:
+        with _once:
+            released, held._released = held._released, True
+        if released:
             good[i] = held._good
             continue
-        held._released = True
         batches.setdefault((id(held._attachment), held._tenant), []).append(i)
     for rows in batches.values():
         for at in range(0, len(rows), MAX_IDS):

@@ -75,12 +75,19 @@ class Model:
         return self._enrolment.refusal
 
     def wait_attached(self, timeout: float) -> bool:
-        """Wait until calls can be answered. An engine just calls and takes misses."""
+        """Wait until calls can be answered, or the daemon has refused the profile.
+
+        An engine just calls and takes misses.
+        """
         if self._keeper.inert:
             return False
         with self._keeper.changed:
-            self._keeper.changed.wait_for(lambda: self.attached or self._keeper.closing, timeout)
+            self._keeper.changed.wait_for(lambda: self._decided, timeout)
         return self.attached
+
+    @property
+    def _decided(self) -> bool:
+        return self.attached or bool(self.refused) or self._keeper.closing
 
     def segment_key(self, spec: SegmentSpec, tokens: Sequence[int]) -> bytes | None:
         """The name of a segment of this model and tenant; None without a salt.
