@@ -49,8 +49,11 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "rwkv": "its state is a quotient under a running maximum, not a linear recurrence",
         "xlstm": "its state is a quotient under a running maximum, not a linear recurrence",
         "glm5_next": "its attention picks tokens by an index of the whole context",
+        "glm5_next_text": "its attention picks tokens by an index of the whole context",
         "qwen4_exp": "its attention picks tokens by an index of the whole context",
-        "inkling": "it convolves rows over tokens outside of the mixers",
+        "qwen4_exp_text": "its attention picks tokens by an index of the whole context",
+        "inkling_mm_model": "it convolves rows over tokens outside of the mixers",
+        "inkling_text": "it convolves rows over tokens outside of the mixers",
     }
 )
 """Model types that transformers has, and why segments of them are not reused."""

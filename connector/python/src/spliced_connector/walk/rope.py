@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from spliced_connector.fields import Fields
 from spliced_connector.profile import Rope
+from spliced_connector.validate import Problems
 from spliced_connector.walk.reading import UnsupportedError, tensor
+
+_FIELDS = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "rotary_dim")
 
 
 @dataclass(frozen=True)
@@ -48,43 +50,11 @@ def turn_of(embedding: nn.Module, wide: bool = False) -> Turn:
 def rope_of(config: object, dim: int) -> Rope:
     """What an identity says of the config's rope over heads of the given size.
 
-    Frequencies are derived in double precision from the config, so that every
-    engine and the daemon name the same ones.
+    By the rules that identities are read from config files with, so that both name the same.
     """
-    given = getattr(config, "rope_parameters", None)
-    parameters: Mapping[str, object] = given if isinstance(given, Mapping) else {}
-    theta = _real(parameters, "rope_theta", 1e4)
-    dims = round(dim * _real(parameters, "partial_rotary_factor", 1.0))
-    kind = parameters.get("rope_type", "default")
-    if kind == "default":
-        return Rope(dims=dims, theta=theta)
-    plain = [theta ** (-2 * i / dims) for i in range(dims // 2)]
-    if kind == "linear":
-        factor = _real(parameters, "factor", None)
-        return Rope(dims=dims, inv_freq=tuple(f / factor for f in plain))
-    if kind == "llama3":
-        return Rope(dims=dims, inv_freq=tuple(_llama3(f, parameters) for f in plain))
-    raise UnsupportedError(
-        f"rope scaling {kind!r} is not supported, want default, linear or llama3"
-    )
-
-
-def _llama3(frequency: float, parameters: Mapping[str, object]) -> float:
-    """Keeps short wavelengths, divides long ones, blends those between."""
-    factor = _real(parameters, "factor", None)
-    low = _real(parameters, "low_freq_factor", None)
-    high = _real(parameters, "high_freq_factor", None)
-    turns = _real(parameters, "original_max_position_embeddings", None) * frequency / math.tau
-    if turns < low:
-        return frequency / factor
-    if turns > high:
-        return frequency
-    blend = (turns - low) / (high - low)
-    return (1 - blend) * frequency / factor + blend * frequency
-
-
-def _real(parameters: Mapping[str, object], name: str, default: float | None) -> float:
-    value = parameters.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UnsupportedError(f"config: rope_parameters.{name} is {value!r}, want a number")
-    return float(value)
+    problems = Problems()
+    values = {name: getattr(config, name, None) for name in _FIELDS}
+    rope = Fields(values, problems).rope(dim)
+    if problems.texts:
+        raise UnsupportedError(f"config: {'; '.join(problems.texts)}")
+    return rope

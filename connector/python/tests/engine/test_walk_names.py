@@ -1,0 +1,163 @@
+"""Which models a walk is found for, how they are named, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from engine.walk_models import TINY
+from spliced_connector.config import from_config
+from spliced_connector.config_models import ARCHITECTURES as CONFIGS
+from spliced_connector.profile import DType, Family, Kind, Profile
+from spliced_connector.walk.naming import Naming
+from spliced_connector.walk.reading import UnsupportedError
+from spliced_connector.walk.registry import ARCHITECTURES, REFUSED, architecture
+
+pytestmark = pytest.mark.engine
+
+WEIGHTS = b"\x02" * 32
+
+
+@pytest.mark.parametrize("name", sorted(TINY))
+def test_identities_are_those_that_every_adapter_reads_from_the_config(name: str) -> None:
+    model = TINY[name].build()
+    identity = architecture(model, Naming(weights=WEIGHTS)).identity
+    profile = Profile(identity)
+    assert profile.linear_layers or profile.attention_layers
+    config = model.config.to_dict()
+    if config["model_type"] not in CONFIGS:
+        return
+    slopes = {i: at.linear.slopes for i, at in enumerate(identity.layers)}
+    want = from_config(
+        config,
+        WEIGHTS,
+        kv=DType.F32,
+        conv=DType.F32,
+        slopes=lambda layer, _: slopes[layer],
+    )
+    for i, (ours, theirs) in enumerate(zip(identity.layers, want.layers, strict=True)):
+        assert ours == theirs, f"layer {i}"
+    assert profile.fingerprint == Profile(want).fingerprint
+
+
+def test_every_tiny_model_and_every_registered_type_meet() -> None:
+    types = {tiny.build().config.model_type for tiny in TINY.values()}
+    delta = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}  # have tests of their own
+    assert types == set(ARCHITECTURES) - delta
+
+
+def test_naming_goes_into_the_identity() -> None:
+    naming = Naming(WEIGHTS, "m", "lora", "words", state=DType.BF16, transition=DType.BF16)
+    identity = architecture(TINY["olmo"].build(), naming).identity
+    assert (identity.model, identity.adapter, identity.tokenizer) == ("m", "lora", "words")
+    linear = identity.layers[0].linear
+    assert (linear.state_dtype, linear.transition_dtype) == (DType.BF16, DType.BF16)
+    assert (linear.conv.dtype, identity.layers[1].attention.dtype) == (DType.F32, DType.F32)
+
+
+def test_rows_of_a_narrow_model_are_stored_narrow() -> None:
+    model = TINY["granite"].build().to(torch.bfloat16)
+    arch = architecture(model, Naming(WEIGHTS))
+    assert arch.dtype == torch.bfloat16
+    linear = arch.identity.layers[0].linear
+    assert (linear.conv.dtype, linear.state_dtype) == (DType.BF16, DType.F32)
+
+
+def test_lightning_names_the_rates_of_its_modules() -> None:
+    model = TINY["minimax"].build()
+    layers = architecture(model, Naming(WEIGHTS)).identity.layers
+    rates = [at.linear.slopes for at in layers if at.linear.family == Family.LIGHTNING]
+    assert len(set(rates)) == len(rates) == 2, "rates differ by layer"
+    assert rates[0] == tuple(model.model.layers[1].self_attn.slope_rate.flatten().tolist())
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSED))
+def test_what_has_no_walk_is_refused_by_name(kind: str) -> None:
+    assert kind in transformers.CONFIG_MAPPING
+    model = nn.Module()
+    model.config = SimpleNamespace(model_type=kind)
+    with pytest.raises(UnsupportedError, match=f"^{kind}: "):
+        architecture(model, Naming(WEIGHTS))
+
+
+def test_a_type_that_nobody_knows_is_refused() -> None:
+    model = nn.Module()
+    model.config = SimpleNamespace(model_type="perceptron")
+    with pytest.raises(UnsupportedError, match="'perceptron' is not known"):
+        architecture(model, Naming(WEIGHTS))
+    with pytest.raises(UnsupportedError, match="Module has no config"):
+        architecture(nn.Module(), Naming(WEIGHTS))
+
+
+def test_every_class_of_transformers_that_keeps_states_is_registered_or_refused() -> None:
+    """A new hybrid class has to be looked at when transformers is updated, not met at run time."""
+    known = {
+        transformers.CONFIG_MAPPING[kind].__module__.split(".")[-2]
+        for kind in {*ARCHITECTURES, *REFUSED}
+    }
+    keeps = re.compile(r"update_recurrent_state|update_conv_state|linear_cache|recurrent_state")
+    models = Path(transformers.__file__).parent / "models"
+    files = [p for p in models.glob("*/modeling_*.py") if keeps.search(p.read_text("utf-8"))]
+    assert len(files) > 10
+    assert {p.parent.name for p in files} - known == set()
+
+
+def _change(name: str, change: Callable[[nn.Module], None]) -> nn.Module:
+    model = TINY[name].build()
+    change(model)
+    return model
+
+
+def _set(**settings: object) -> Callable[[nn.Module], None]:
+    def change(model: nn.Module) -> None:
+        for name, value in settings.items():
+            setattr(model.config, name, value)
+
+    return change
+
+
+def _rope(**parameters: object) -> Callable[[nn.Module], None]:
+    def change(model: nn.Module) -> None:
+        model.config.rope_parameters = {**model.config.rope_parameters, **parameters}
+
+    return change
+
+
+def _integers(model: nn.Module) -> None:
+    linear = model.model.layers[2].self_attn.kv_b_proj
+    linear.weight = nn.Parameter(linear.weight.to(torch.int8), requires_grad=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "text"),
+    [
+        ("qwen2", _set(layer_types=["full_attention", "sliding_attention"]), "a window are gone"),
+        ("mistral", _set(sliding_window=32), "sliding-window attention"),
+        ("llama", _rope(rope_type="yarn"), "rope scaling 'yarn' is not supported"),
+        ("llama", _rope(partial_rotary_factor=0.5), "turns 12 dimensions, its config says 6"),
+        ("granite", _set(hidden_act="gelu"), "hidden_act is 'gelu', want silu"),
+        ("granite", _set(mamba_d_state=None), "mamba_d_state is None"),
+        ("minimax", _set(layer_types=["full_attention"] * 3 + ["mystery"]), "'mystery'"),
+        ("bamba", _set(time_step_limit=None), "time_step_limit is None"),
+    ],
+)
+def test_settings_without_arithmetic_here_are_refused(
+    name: str, change: Callable[[nn.Module], None], text: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=text):
+        architecture(_change(name, change), Naming(WEIGHTS))
+
+
+def test_a_quantised_latent_is_refused_when_it_is_read() -> None:
+    model = _change("kimi", _integers)
+    arch = architecture(model, Naming(WEIGHTS))
+    layer = arch.layers.index(Kind.MLA)
+    with pytest.raises(UnsupportedError, match="kv_b_proj is quantised"):
+        arch.attention(layer, torch.zeros(1, 48), torch.zeros(1, dtype=torch.int64))
