@@ -30,7 +30,7 @@ class Config:
 
     vocab_size: int = 640
     hidden_size: int = 128
-    intermediate_size: int = 384
+    intermediate_size: int = 448
     num_hidden_layers: int = 8
     full_attention_interval: int = 4
     num_attention_heads: int = 4
@@ -41,8 +41,8 @@ class Config:
     linear_conv_kernel_dim: int = 4
     linear_num_key_heads: int = 2
     linear_num_value_heads: int = 4
-    linear_key_head_dim: int = 64
-    linear_value_head_dim: int = 64
+    linear_key_head_dim: int = 32
+    linear_value_head_dim: int = 32
     rms_norm_eps: float = 1e-6
     max_position_embeddings: int = 4096
     eos_token_id: int = 1

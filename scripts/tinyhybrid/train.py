@@ -28,32 +28,36 @@ KINDS = ("one", "two", "latest")
 
 @dataclass(frozen=True)
 class Level:
-    """One level of the curriculum: numbers of notes, questions per prompt, shape of notes."""
+    """One level of the curriculum: numbers of notes, questions per prompt, shape of notes.
+
+    The next one begins after `least` steps, once the accuracy on single notes is `enough`.
+    """
 
     notes: tuple[int, int]
     questions: int
     shape: Shape
+    enough: float = 1.0
+    least: int = 40
 
 
 LEVELS = (
-    Level((1, 2), 4, Shape(10, 20, 1, 2, one=0.7, two=0.15, latest=0.15)),
-    Level((2, 3), 6, Shape(14, 28, 2, 3)),
-    Level((2, 4), 8, Shape(24, 50, 3, 4)),
-    Level((2, 6), 12, Shape(40, 80, 3, 5)),
+    Level((1, 2), 4, Shape(10, 20, 1, 2, one=0.7, two=0.15, latest=0.15), 0.85),
+    Level((2, 3), 6, Shape(14, 28, 2, 3), 0.85),
+    Level((2, 4), 8, Shape(24, 50, 3, 4), 0.8, 160),
+    Level((2, 6), 12, Shape(40, 80, 3, 5), 0.75, 120),
     Level((2, 8), 16, Shape()),
 )
 
 
 @dataclass(frozen=True)
 class Recipe:
-    steps: int = 5000
+    steps: int = 2300
     warmup: int = 50
     cooldown: float = 0.35  # share of the steps over which the rate falls to zero
     tokens: int = 6144  # per batch, padding included
     matrix_rate: float = 0.02
     other_rate: float = 4e-3
     language: float = 0.1  # weight of the loss on words that are no answers
-    advance: float = 0.85  # accuracy on single notes at which the next level begins
     earlier: float = 0.25  # share of batches from earlier levels
     seed: int = 0
 
@@ -234,11 +238,9 @@ class Run:
         for kind in KINDS:
             if stats[kind] is not None:
                 self.accuracy[kind] += 0.05 * (stats[kind] - self.accuracy[kind])
-        if (
-            self.accuracy["one"] > self.recipe.advance
-            and self.since > 40
-            and self.level < len(LEVELS) - 1
-        ):
+        level = LEVELS[self.level]
+        done = self.accuracy["one"] > level.enough and self.since > level.least
+        if done and self.level < len(LEVELS) - 1:
             self.level, self.since = self.level + 1, 0
             self.accuracy = dict.fromkeys(KINDS, 0.0)
 
@@ -316,7 +318,7 @@ def work(rank: int, args: argparse.Namespace) -> None:
         write_model(run.model, args.out)
 
 
-OPTIONS = ("steps", "tokens", "matrix_rate", "other_rate", "language", "advance")
+OPTIONS = ("steps", "tokens", "matrix_rate", "other_rate", "language")
 
 
 def main() -> None:
