@@ -375,3 +375,75 @@ def test_a_spoilt_slot_holds_nothing(daemon: Daemon, connect: Connect) -> None:
     assert model.wait_attached(5)
     slot.release()
     segment.release()
+
+
+def buffer_rows(model: Model, n: int, seed: int) -> tuple[bytes, list[bytes]]:
+    """Rows of n tokens, whole and by part: decay, conv inputs, keys, delta values."""
+    layout = model.profile.buffer_layout(n)
+    parts = floats(layout, seed)
+    whole = bytearray(layout.nbytes)
+    for at, raw in zip(layout.parts, parts, strict=True):
+        whole[at.offset : at.offset + at.nbytes] = raw
+    return bytes(whole), parts
+
+
+def moved_by_rows(parts: list[bytes], n: int) -> list[Matrix]:
+    """Zero states moved row by row: S = g S + k u^T."""
+    decay, _, keys, values = parts
+    g, k, u = (list(memoryview(raw).cast("f")) for raw in (decay, keys, values))
+    groups = HEADS // LINEAR.key_heads
+    states = [[0.0] * (DIM * DIM) for _ in range(HEADS)]
+    for row in range(n):
+        for head, state in enumerate(states):
+            key = (row * LINEAR.key_heads + head // groups) * DIM
+            value = (row * HEADS + head) * DIM
+            for i in range(DIM):
+                for j in range(DIM):
+                    at = i * DIM + j
+                    state[at] = g[row * HEADS + head] * state[at] + k[key + i] * u[value + j]
+    return states
+
+
+def test_a_buffer_replays_rows(model: Model) -> None:
+    buffer = model.open_buffer(0, 8)
+    assert buffer is not None
+    rows, parts = buffer_rows(model, 5, 7)
+    assert model.append(buffer, 5, rows) == Code.OK
+    assert (buffer.begin, buffer.accepted, buffer.end) == (0, 0, 5)
+    assert model.append(buffer, 4, buffer_rows(model, 4, 8)[0]) == Code.FULL
+    assert model.append(buffer, 1, b"short") == Code.INVALID
+    assert not buffer.lost, "it is as it was"
+    assert model.replay(buffer, 3) is None, "drafts are not certain"
+    assert model.accept(buffer, 3) == Code.OK
+    assert (buffer.accepted, buffer.end) == (3, 3)
+    slot = model.replay(buffer, 3)
+    assert slot is not None
+    layout = model.profile.checkpoint_layout(0)
+    states = slot.view()[: layout.parts[0].nbytes]
+    assert close(matrices(states), moved_by_rows(parts, 3))
+    before = bytes(slot.view())
+    assert model.replay(buffer, 3, flush=True, into=slot) is slot
+    assert slot.view() == before
+    assert buffer.begin == 3
+    follow = model.open_buffer(3, 4, Origin(slot=slot))
+    assert follow is not None
+    same = model.replay(follow, 3)
+    assert same is not None
+    assert same.view() == before
+    for held in (slot, same, follow, buffer):
+        assert held.release()
+    assert model.append(buffer, 5, rows) == Code.GONE
+
+
+def test_a_buffer_that_may_have_changed_is_lost(daemon: Daemon, connect: Connect) -> None:
+    client = connect(daemon.socket, timeout=0.1, transfer_timeout=0.1)
+    model = client.model(EXACT)
+    buffer = model.open_buffer(0, 8)
+    assert buffer is not None
+    rows, _ = buffer_rows(model, 2, 7)
+    daemon.pause()
+    assert model.append(buffer, 2, rows) == Code.LATE
+    daemon.resume()
+    assert buffer.lost
+    assert model.append(buffer, 2, rows) == Code.GONE
+    buffer.release()

@@ -76,7 +76,7 @@ def compose(
 ) -> Slot | None:
     """Move a running state over a plan. Raises `SplicedError`."""
     call = _call(r, Op.COMPOSE, into)
-    kind, lease, offset = _origin(r, origin)
+    kind, lease, offset = encode_origin(r, origin)
     columns = _columns(r, plan)
     target = _target(r, into)
     inputs = _stage_inputs(r, call, plan, layer)
@@ -140,7 +140,7 @@ def _rotate_request(
     target: int,
     blocks: Sequence[int] | None,
 ) -> RotateRequest:
-    kind, lease, _ = _origin(r, origin)
+    kind, lease, _ = encode_origin(r, origin)
     if kind == _FROM_SLOT:
         raise SplicedError(Code.INVALID, "rows begin from a slot")
     columns = _columns(r, plan)
@@ -182,7 +182,8 @@ def _columns(r: Registration, plan: Plan) -> tuple[bytes, list[int], list[int], 
     return bytes(kinds), leases, starts, [span.count for span in plan.spans]
 
 
-def _origin(r: Registration, origin: Origin) -> tuple[int, int, int]:
+def encode_origin(r: Registration, origin: Origin) -> tuple[int, int, int]:
+    """Kind, lease and offset as they travel. Raises `SplicedError`."""
     if origin.checkpoint is not None and origin.slot is not None:
         raise SplicedError(Code.INVALID, "a plan begins from a checkpoint and from a slot")
     if origin.checkpoint is not None:
@@ -239,6 +240,11 @@ def _flat(span: PlanSpan) -> memoryview | None:
         return memoryview(span.input).cast("B")
     except (TypeError, ValueError) as err:
         raise SplicedError(Code.INVALID, f"input at {span.start}: {err}") from err
+
+
+def run_into(r: Registration, op: Op, request: ReplayRequest, into: Slot | None) -> ComposeReply:
+    """Send a request that answers a slot. Raises `SplicedError`."""
+    return _computed(r, _call(r, op, into), request, into)
 
 
 def _computed(

@@ -9,10 +9,11 @@ from typing import TypeVar
 
 from spliced_connector import acquire as leasing
 from spliced_connector import advise as advising
-from spliced_connector import compute, keys
+from spliced_connector import buffers, compute, keys
 from spliced_connector import match as matching
 from spliced_connector import publish as storing
 from spliced_connector.advise import Advice, Query
+from spliced_connector.buffers import Buffer
 from spliced_connector.compute import Origin, Placed, Plan
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.identity import SegmentSpec
@@ -260,6 +261,46 @@ class Model:
             lambda r: compute.place(r, plan, blocks, layer, origin, states), _not_written
         )
 
+    def open_buffer(
+        self,
+        begin: int,
+        capacity: int,
+        origin: Origin = Origin(),  # noqa: B008
+    ) -> Buffer | None:
+        """A buffer for at most `capacity` rows of the tokens from `begin` on.
+
+        They move on what `origin` names: a checkpoint of `begin` tokens, a slot that begins with
+        `Profile.checkpoint_layout(0)`, which is copied, or zero states. That may be released then.
+        """
+        return self._ask(lambda r: buffers.open_buffer(r, origin, begin, capacity), lambda _: None)
+
+    def append(self, buffer: Buffer, n: int, rows: bytes | bytearray | memoryview) -> Code | int:
+        """Add the rows of the next n tokens as drafts, laid out by `Profile.buffer_layout(n)`.
+
+        FULL when they do not fit beside those there. After that, INVALID, BUSY and QUOTA the
+        buffer is as before; after any other failure it can only be released.
+        """
+        return self._ask(
+            partial(_done, partial(buffers.append, buffer=buffer, n=n, rows=rows)), _code
+        )
+
+    def accept(self, buffer: Buffer, n: int) -> Code | int:
+        """Keep the first n drafts and drop the others. Failures are as in `append`."""
+        return self._ask(partial(_done, partial(buffers.accept, buffer=buffer, n=n)), _code)
+
+    def replay(
+        self, buffer: Buffer, token: int, flush: bool = False, into: Slot | None = None
+    ) -> Slot | None:
+        """States and convolution tails behind an accepted token, by
+        `Profile.checkpoint_layout(0)`: what decoding token by token gives, to the bit.
+
+        With `flush` the rows before `token` become part of the base and leave the buffer; one
+        that fails is as in `append`.
+        """
+        return self._ask(
+            lambda r: buffers.replay(r, buffer, token, into, flush=flush), lambda _: None
+        )
+
     def report(
         self,
         compared: int,
@@ -318,6 +359,11 @@ class Model:
 
 def _stored(store: Callable[[Registration, N], None], new: N, r: Registration) -> Code | int:
     store(r, new)
+    return Code.OK
+
+
+def _done(work: Callable[[Registration], None], r: Registration) -> Code | int:
+    work(r)
     return Code.OK
 
 
