@@ -19,10 +19,9 @@ from torch import Tensor
 
 from .layout_probe import (
     FoundRows,
+    Probes,
     StateOrder,
     UnsupportedError,
-    find_rows,
-    find_states,
     writer,
 )
 from .profile import Profile
@@ -150,7 +149,7 @@ def find_caches(engine: Engine, layers: Mapping[str, object]) -> Caches:
 
     Raises UnsupportedError with the name of the layer that is not understood.
     """
-    profile = Profile(engine.identity)
+    probes = Probes(Profile(engine.identity))
     rows: dict[int, RowPages] = {}
     states: dict[int, StatePages] = {}
     group_of: dict[int, int] = {}
@@ -161,12 +160,9 @@ def find_caches(engine: Engine, layers: Mapping[str, object]) -> Caches:
                 raise UnsupportedError(f"{name}: no module with a cache")
             try:
                 if group.states:
-                    found = find_states(module, profile, layer)
-                    states[layer] = StatePages(*found)
+                    states[layer] = StatePages(*probes.states(module, layer))
                 else:
-                    rows[layer] = RowPages(
-                        module, find_rows(module, profile, layer), group.block_tokens
-                    )
+                    rows[layer] = RowPages(module, probes.rows(module, layer), group.block_tokens)
             except UnsupportedError as err:
                 raise UnsupportedError(f"{name}: {err}") from err
             group_of[layer] = group.index

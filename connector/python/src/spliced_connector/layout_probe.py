@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -121,7 +121,8 @@ def _places(
         touched = seen != _UNTOUCHED
         if digit and not torch.equal(touched, number >= 0):
             raise UnsupportedError("rows land in other places each time")
-        if not bool(torch.isin(seen[touched], torch.arange(float(_DIGIT))).all()):
+        digits_seen = seen[touched]
+        if not bool(((digits_seen == digits_seen.floor()) & (digits_seen < _DIGIT)).all()):
             raise UnsupportedError("rows are not kept as they are")
         number[~touched] = -1
         number[touched] += seen[touched].to(torch.int64) * _DIGIT**digit
@@ -160,6 +161,39 @@ def find_states(module: Any, profile: Profile, layer: int) -> tuple[Tensor, Tens
     probe = _GdnProbe(module, profile, layer, conv, state)
     probe.check_tail(conv_dim_first)
     return conv, state, StateOrder(probe.is_key_major(), conv_dim_first)
+
+
+class Probes:
+    """Looks at each kind of layer once: layers alike in class, shape, strides and setting of the
+    same model file alike."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._rows: dict[tuple[object, ...], FoundRows] = {}
+        self._orders: dict[tuple[object, ...], StateOrder] = {}
+
+    def rows(self, module: Any, layer: int) -> FoundRows:
+        """As `find_rows`."""
+        cache = getattr(module, "kv_cache", None)
+        alike = (_signature(module, (cache,)), self._profile.identity.layers[layer])
+        if alike not in self._rows:
+            self._rows[alike] = find_rows(module, self._profile, layer)
+        return replace(self._rows[alike], cache=cache)
+
+    def states(self, module: Any, layer: int) -> tuple[Tensor, Tensor, StateOrder]:
+        """As `find_states`."""
+        cache = getattr(module, "kv_cache", None)
+        cache = tuple(cache) if isinstance(cache, tuple | list) else (cache,)
+        alike = (_signature(module, cache), self._profile.identity.layers[layer])
+        if alike not in self._orders:
+            self._orders[alike] = find_states(module, self._profile, layer)[2]
+        return cache[0], cache[1], self._orders[alike]
+
+
+def _signature(module: Any, cache: tuple[object, ...]) -> tuple[object, ...]:
+    tensors = [(t.shape, t.stride(), t.dtype, t.device) for t in cache if isinstance(t, Tensor)]
+    impl = getattr(module, "impl", None)
+    return (type(module), type(impl), getattr(module, "isa", None), len(cache), *tensors)
 
 
 class _GdnProbe:

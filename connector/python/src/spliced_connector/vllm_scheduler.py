@@ -32,6 +32,7 @@ class SchedulerHalf:
         self.tally = EngineTally()
         self._settings = settings
         self._client: Client | None = None
+        self._session: Session | None = None
         self._mode: SchedulerMode | None = None
         try:
             self._mode = self._start(survey(config, caches, settings))
@@ -40,7 +41,7 @@ class SchedulerHalf:
 
     def _start(self, engine: Engine) -> SchedulerMode:
         self._client = connect(self._settings, engine)
-        session = join(self._client, self._settings, engine, self.tally)
+        self._session = session = join(self._client, self._settings, engine, self.tally)
         mode = scheduler_mode(session)
         session.model.wait_attached(_ATTACH_SECONDS)
         return mode
@@ -80,22 +81,30 @@ class SchedulerHalf:
     def pending(self) -> bool:
         return self._mode is not None and self._mode.pending()
 
+    def wait_attached(self, timeout: float) -> bool:
+        """Wait until the daemon can be asked."""
+        return self._session is not None and self._session.model.wait_attached(timeout)
+
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def _touches(self, request: Request) -> bool:
-        """Whether the request's state is a function of the weights and its token ids alone."""
-        plain = (
-            request.lora_request is None
-            and request.pooling_params is None
-            and request.prompt_embeds is None
-            and not request.mm_features
-            and not request.resumable
-            and bool(request.prompt_token_ids)
-        )
-        return plain and len(request.prompt_token_ids) >= self._settings.min_tokens
+        return is_plain(request) and len(request.prompt_token_ids) >= self._settings.min_tokens
+
+
+def is_plain(request: Request) -> bool:
+    """Whether the request's state is a function of the weights and its token ids alone."""
+    return (
+        request.lora_request is None
+        and request.pooling_params is None
+        and request.prompt_embeds is None
+        and not request.mm_features
+        and not request.resumable
+        and not request.skip_reading_prefix_cache
+        and bool(request.prompt_token_ids)
+    )
 
 
 def scheduler_mode(session: Session) -> SchedulerMode:

@@ -35,6 +35,7 @@ class WorkerHalf:
         self._settings = settings
         self._config = config
         self._client: Client | None = None
+        self._session: Session | None = None
         self._mode: WorkerMode | None = None
         self._engine: Engine | None = None
         try:
@@ -58,7 +59,7 @@ class WorkerHalf:
         caches = find_caches(engine, {name: layers.get(name) for name in tensors})
         self._client = connect(self._settings, engine)
         rank = get_tensor_model_parallel_rank()
-        session = join(self._client, self._settings, engine, self.tally, rank)
+        self._session = session = join(self._client, self._settings, engine, self.tally, rank)
         return worker_mode(session, caches, self._config)
 
     def turn_off(self, why: str) -> None:
@@ -85,6 +86,10 @@ class WorkerHalf:
     def drain(self, timeout: float) -> bool:
         """Wait until what was taken is stored or given up."""
         return self._mode is None or self._mode.drain(timeout)
+
+    def wait_attached(self, timeout: float) -> bool:
+        """Wait until the daemon can be asked."""
+        return self._session is not None and self._session.model.wait_attached(timeout)
 
     def close(self) -> None:
         mode, self._mode = self._mode, None

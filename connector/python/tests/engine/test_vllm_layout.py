@@ -1,0 +1,191 @@
+"""Where rows and states lie, found out from functions that file them in every order there was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from spliced_connector import layout_probe
+from spliced_connector.layout import RowPages, StatePages, UnsupportedError
+from spliced_connector.layout_probe import StateOrder, find_rows
+from spliced_connector.profile import Attention, DType, Identity, Kind, Layer, Profile
+
+pytestmark = pytest.mark.engine
+
+HEADS, DK, DV, STEP, BLOCKS = 3, 8, 4, 16, 6
+PROFILE = Profile(
+    Identity("m", b"w" * 32, (Layer(Kind.FULL, attention=Attention(HEADS, DK, DV, DType.BF16)),))
+)
+SQUARE = Profile(
+    replace(
+        PROFILE.identity,
+        layers=(Layer(Kind.FULL, attention=Attention(HEADS, DK, DK, DType.BF16)),),
+    )
+)
+
+File = Callable[[Tensor, Tensor, Tensor, Tensor], None]
+
+
+class FakeLayer:
+    """An attention layer of an engine that files rows by a function."""
+
+    def __init__(self, cache: Tensor, file: File) -> None:
+        self.kv_cache = cache
+        self.impl = self
+        self._file = file
+
+    def do_kv_cache_update(
+        self, layer: object, k: Tensor, v: Tensor, cache: Tensor, slots: Tensor
+    ) -> None:
+        assert layer is self
+        self._file(k, v, cache, slots)
+
+
+def split_in_front(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> None:
+    """[2, blocks, tokens, heads, dim]."""
+    for side, rows in ((0, k), (1, v)):
+        cache[side, slots // STEP, slots % STEP] = rows
+
+
+def heads_first(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> None:
+    """[blocks, heads, tokens, keys then values]."""
+    cache[slots // STEP, :, slots % STEP] = torch.cat((k, v), dim=-1)
+
+
+def tokens_first(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> None:
+    """[blocks, tokens, heads, keys then values]."""
+    cache[slots // STEP, slots % STEP] = torch.cat((k, v), dim=-1)
+
+
+def packed(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> None:
+    """Keys in columns and values by pairs of tokens, in memory that has the shape of the others."""
+    blocks = cache.view(cache.shape[0], HEADS, STEP * 2, -1)
+    keys, values = blocks.chunk(2, dim=2)
+    for row, slot in enumerate(slots.tolist()):
+        block, token = divmod(slot, STEP)
+        keys[block].view(HEADS, DK, STEP)[:, :, token] = k[row]
+        pairs = values[block].view(HEADS, STEP // 2, DK, 2)
+        pairs[:, token // 2, :, token % 2] = v[row]
+
+
+def holed(*shape: int) -> Tensor:
+    """Blocks that are part of longer pages, behind something else."""
+    inner = torch.Size(shape[1:]).numel()
+    pages = torch.zeros(shape[0], inner + 37, dtype=torch.bfloat16)
+    return pages.as_strided(shape, (inner + 37, *torch.empty(shape).stride()[1:]), 5)
+
+
+def _zeros(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.bfloat16)
+
+
+CASES = {
+    "split in front": (_zeros(2, BLOCKS, STEP, HEADS, DK), split_in_front, SQUARE),
+    "heads first": (_zeros(BLOCKS, HEADS, STEP, DK + DV), heads_first, PROFILE),
+    "tokens first": (_zeros(BLOCKS, STEP, HEADS, DK + DV), tokens_first, PROFILE),
+    "in pages": (holed(BLOCKS, HEADS, STEP, DK + DV), heads_first, PROFILE),
+    "packed": (_zeros(BLOCKS, HEADS, STEP, 2 * DK), packed, SQUARE),
+}
+
+
+def rows_of(profile: Profile, n: int) -> tuple[Tensor, Tensor]:
+    attention = profile.identity.layers[0].attention
+    return tuple(
+        torch.randn(n, HEADS, dim).bfloat16() for dim in (attention.key_dim, attention.value_dim)
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_come_back_from_where_the_engine_files_them(case: str) -> None:
+    torch.manual_seed(0)
+    cache, file, profile = CASES[case]
+    layer = FakeLayer(cache, file)
+    pages = RowPages(layer, find_rows(layer, profile, 0), STEP)
+    table = [4, 1, 3]
+    k, v = rows_of(profile, 3 * STEP)
+    slots = torch.cat([torch.arange(STEP) + block * STEP for block in table])
+    file(k, v, cache, slots)
+    for begin, end in ((0, 3 * STEP), (0, 1), (5, STEP), (STEP - 1, STEP + 1), (7, 3 * STEP - 2)):
+        read = pages.read(table, begin, end)
+        assert torch.equal(read[0], k[begin:end])
+        assert torch.equal(read[1], v[begin:end])
+    whole = cache.clone()
+    cache.zero_()
+    for begin, end in ((0, 5), (5, 2 * STEP + 1), (2 * STEP + 1, 3 * STEP)):
+        pages.write(table, begin, k[begin:end], v[begin:end])
+    assert torch.equal(cache, whole)
+
+
+def test_blocks_of_kernels_may_be_smaller_than_those_of_tables() -> None:
+    cache = torch.zeros(BLOCKS, HEADS, STEP, DK + DV).bfloat16()
+    layer = FakeLayer(cache, heads_first)
+    pages = RowPages(layer, find_rows(layer, PROFILE, 0), 2 * STEP)
+    k, v = rows_of(PROFILE, 3 * STEP)
+    pages.write([2, 0], 0, k, v)
+    assert torch.equal(cache[4, 0, :, :DK], k[:STEP, 0])
+    assert torch.equal(cache[5, 0, :, :DK], k[STEP : 2 * STEP, 0])
+    assert torch.equal(cache[0, 2, :, DK:], v[2 * STEP :, 2])
+    assert torch.equal(pages.read([2, 0], 3, 3 * STEP)[1], v[3:])
+
+
+def rounding(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> None:
+    heads_first(k / 8, v, cache, slots)
+
+
+def elsewhere(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> None:
+    heads_first(k, v, cache, slots - 1)
+
+
+def first_head(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> None:
+    cache[slots // STEP, 0, slots % STEP] = torch.cat((k, v), dim=-1)[:, 0]
+
+
+def nothing(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> None:
+    pass
+
+
+@pytest.mark.parametrize("file", [rounding, elsewhere, first_head, nothing])
+def test_what_does_not_come_back_is_refused(file: File) -> None:
+    layer = FakeLayer(torch.zeros(BLOCKS, HEADS, STEP, DK + DV).bfloat16(), file)
+    with pytest.raises(UnsupportedError):
+        find_rows(layer, PROFILE, 0)
+
+
+@pytest.mark.parametrize("shape", [(BLOCKS, STEP), (BLOCKS, HEADS, STEP, DK + DV + 1)])
+def test_caches_of_another_size_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UnsupportedError, match="cache"):
+        find_rows(FakeLayer(torch.zeros(shape).bfloat16(), heads_first), PROFILE, 0)
+
+
+def test_spread_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = torch.zeros(HEADS, 64, STEP, DK + DV).bfloat16().permute(1, 0, 2, 3)
+    find_rows(FakeLayer(cache, heads_first), PROFILE, 0)
+    monkeypatch.setattr(layout_probe, "_MOST_SCRATCH", cache.numel())
+    with pytest.raises(UnsupportedError, match="spread"):
+        find_rows(FakeLayer(cache, heads_first), PROFILE, 0)
+
+
+@pytest.mark.parametrize("key_major", [False, True])
+@pytest.mark.parametrize("conv_dim_first", [False, True])
+def test_states_are_key_major_outside(key_major: bool, conv_dim_first: bool) -> None:
+    heads, dk, dv, rows, channels = 2, 3, 5, 3, 7
+    conv = torch.zeros(4, channels, rows) if conv_dim_first else torch.zeros(4, rows, channels)
+    states = torch.zeros(4, heads, dv, dk)
+    pages = StatePages(conv, states, StateOrder(key_major, conv_dim_first))
+    state, tail = torch.randn(heads, dk, dv), torch.randn(rows, channels)
+    pages.write(2, state, tail)
+    inside = states[2].reshape(heads, dk, dv) if key_major else states[2].transpose(1, 2)
+    assert torch.equal(inside, state)
+    assert torch.equal(conv[2].T if conv_dim_first else conv[2], tail)
+    read = pages.read(2)
+    assert torch.equal(read[0], state)
+    assert torch.equal(read[1], tail)
+    assert read[0].is_contiguous()
+    assert read[1].is_contiguous()
+    states.zero_()
+    assert read[0].abs().sum() > 0
+    assert not conv[[0, 1, 3]].any()

@@ -1,0 +1,252 @@
+"""Starts vLLM in the process of a test with a tiny model, and other ones in processes of their own.
+
+    python vllm_harness.py SETTINGS.json
+
+answers the prompts of a settings file in a new process: a second engine on the same node, or the
+reference without a connector.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from spliced_connector.vllm_scheduler import SchedulerHalf
+    from spliced_connector.vllm_worker import WorkerHalf
+
+# Read by vLLM when it is imported. One thread that sleeps when it waits: a test shares its cores.
+os.environ.update(
+    VLLM_CPU_CI_ENV="1",
+    VLLM_CPU_KVCACHE_SPACE="1",
+    VLLM_CPU_OMP_THREADS_BIND="nobind",
+    VLLM_ENABLE_V1_MULTIPROCESSING="0",
+    VLLM_LOGGING_LEVEL="ERROR",
+    VLLM_NO_USAGE_STATS="1",
+    TORCH_COMPILE_DISABLE="1",
+    OMP_NUM_THREADS="1",
+    OMP_WAIT_POLICY="PASSIVE",
+    TOKENIZERS_PARALLELISM="false",
+)
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+CONNECTOR = "spliced_connector.vllm_connector"
+VOCABULARY = 512
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One engine. Without a socket it has no connector."""
+
+    model: str
+    socket: str = ""
+    connector: dict[str, object] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an engine said to one prompt."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    cached: int  # prompt tokens that were not computed
+
+
+class Engine:
+    """vLLM in this process: at most one at a time."""
+
+    def __init__(self, setup: Setup) -> None:
+        from vllm import LLM
+        from vllm.config import KVTransferConfig
+
+        self.setup = setup
+        options: dict[str, object] = {
+            "skip_tokenizer_init": True,
+            "enforce_eager": True,
+            "dtype": "bfloat16",
+            "max_model_len": 2048,
+            "max_num_seqs": 4,
+            "max_num_batched_tokens": 2048,
+            "enable_prefix_caching": True,
+            "seed": 0,
+        }
+        if setup.socket:
+            extra = {"socket": setup.socket, "weights": setup.model, "timeout_ms": 500.0}
+            options["kv_transfer_config"] = KVTransferConfig(
+                kv_connector="SplicedConnector",
+                kv_connector_module_path=CONNECTOR,
+                kv_role="kv_both",
+                kv_load_failure_policy="recompute",
+                kv_connector_extra_config=extra | setup.connector,
+            )
+        self.llm = LLM(model=setup.model, **(options | setup.options))
+        self.core = self.llm.llm_engine.engine_core.engine_core
+
+    @property
+    def scheduler(self) -> SchedulerHalf:
+        """The half of the connector that decides."""
+        half: SchedulerHalf = self.core.scheduler.connector.scheduler_half
+        return half
+
+    @property
+    def worker(self) -> WorkerHalf:
+        """The half of the connector that moves bytes."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        half: WorkerHalf = get_kv_transfer_group().worker_half
+        return half
+
+    def wait_attached(self) -> None:
+        """Both halves have found the daemon."""
+        assert self.scheduler.wait_attached(10)
+        assert self.worker.wait_attached(10)
+
+    def ask(self, *prompts: Sequence[int], tokens: int = 6, **fields: object) -> list[Answer]:
+        """Answer prompts in one batch, greedily."""
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(
+            max_tokens=tokens, detokenize=False, temperature=0, ignore_eos=True, logprobs=0
+        )
+        given = [{"prompt_token_ids": list(prompt)} | fields for prompt in prompts]
+        outputs = self.llm.generate(given, sampling, use_tqdm=False)
+        answers = []
+        for output in outputs:
+            said = output.outputs[0]
+            picked = zip(said.token_ids, said.logprobs, strict=True)
+            logprobs = [row[token].logprob for token, row in picked]
+            answers.append(Answer(list(said.token_ids), logprobs, output.num_cached_tokens or 0))
+        return answers
+
+    def settle(self) -> None:
+        """Wait until everything is stored, and forget what the engine itself has cached."""
+        assert self.worker.drain(30)
+        assert self.llm.reset_prefix_cache()
+
+    def counts(self) -> dict[str, int]:
+        """What both halves of the connector have done."""
+        return self.scheduler.tally.snapshot() | self.worker.tally.snapshot()
+
+    def close(self) -> None:
+        """End it, so that another can start."""
+        import gc
+
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+        self.llm.llm_engine.engine_core.shutdown()
+        del self.llm, self.core
+        cleanup_dist_env_and_memory()
+        gc.collect()
+
+
+def elsewhere(setup: Setup, prompts: Sequence[Sequence[int]], directory: Path) -> list[Answer]:
+    """The answers of an engine in a process of its own, which ends before this returns."""
+    settings = directory / "engine.json"
+    settings.write_text(json.dumps({"setup": asdict(setup), "prompts": [list(p) for p in prompts]}))
+    run = subprocess.run(
+        [sys.executable, __file__, str(settings)],
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if run.returncode:
+        raise RuntimeError(f"the engine ended with {run.returncode}:\n{run.stderr[-4000:]}")
+    rows = json.loads(run.stdout.strip().splitlines()[-1])
+    return [Answer(**row) for row in rows]
+
+
+def main() -> None:
+    """Answer the prompts of a settings file, one after another, and print JSON."""
+    given = json.loads(Path(sys.argv[1]).read_text())
+    engine = Engine(Setup(**given["setup"]))
+    answers = [engine.ask(prompt)[0] for prompt in given["prompts"]]
+    if given["setup"]["socket"]:
+        engine.settle()
+    engine.close()
+    print(json.dumps([asdict(answer) for answer in answers]))
+
+
+def prompt(tokens: int, seed: int, prefix: Sequence[int] = ()) -> list[int]:
+    """Token ids that no other seed has, behind a prefix."""
+    state, out = seed * 2654435761 % 2**32, list(prefix)
+    while len(out) < tokens:
+        state = (state * 1664525 + 1013904223) % 2**32
+        out.append((state >> 16) % VOCABULARY)
+    return out
+
+
+def hybrid_model(directory: Path) -> str:
+    """Three gated delta layers and one of attention, as Qwen3.5 has them; weights by seed."""
+    import torch
+    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    config = Qwen3_5TextConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=4,
+        layer_types=["linear_attention"] * 3 + ["full_attention"],
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=64,
+        linear_num_key_heads=1,
+        linear_num_value_heads=2,
+        linear_key_head_dim=64,
+        linear_value_head_dim=64,
+        linear_conv_kernel_dim=4,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.25,
+        },
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+        dtype="float32",
+    )
+    torch.manual_seed(1)
+    return _written(Qwen3_5ForCausalLM(config).float(), directory)
+
+
+def dense_model(directory: Path) -> str:
+    """Two layers of attention, as Qwen2 has them; weights by seed."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+        dtype="float32",
+    )
+    torch.manual_seed(2)
+    return _written(Qwen2ForCausalLM(config).float(), directory)
+
+
+def _written(model: PreTrainedModel, directory: Path) -> str:
+    """Weights wide enough that answers depend on all tokens, in a directory."""
+    import torch
+
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(directory)
+    return str(directory)
+
+
+if __name__ == "__main__":
+    main()

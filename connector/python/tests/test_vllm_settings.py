@@ -1,0 +1,61 @@
+"""What may be written into kv_connector_extra_config."""
+
+from __future__ import annotations
+
+import pytest
+
+from spliced_connector.vllm_settings import Mode, Settings
+
+WEIGHTS = "ab" * 32
+
+
+def test_only_the_weights_have_to_be_named() -> None:
+    settings = Settings.read({"weights": WEIGHTS})
+    assert settings == Settings(weights=WEIGHTS)
+    assert settings.mode is Mode.PREFIX
+
+
+def test_values_are_taken_as_they_are() -> None:
+    given = {
+        "weights": "/models/m",
+        "mode": "splice",
+        "socket": "/run/s.sock",
+        "timeout_ms": 20,
+        "seam_tokens": 16,
+        "capture": False,
+        "canary_share": 0.5,
+    }
+    settings = Settings.read(given)
+    assert settings.mode is Mode.SPLICE
+    assert (settings.timeout_ms, settings.seam_tokens) == (20.0, 16)
+    assert (settings.capture, settings.canary_share) == (False, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({}, "weights: missing"),
+        ({"weights": ""}, "weights: missing"),
+        ({"weights": WEIGHTS, "sokcet": "/s"}, "sokcet: unknown"),
+        ({"weights": WEIGHTS, "mode": "both"}, "mode: 'both'"),
+        ({"weights": WEIGHTS, "timeout_ms": "50"}, "timeout_ms: '50'"),
+        ({"weights": WEIGHTS, "timeout_ms": 0}, "timeout_ms: 0"),
+        ({"weights": WEIGHTS, "timeout_ms": float("nan")}, "timeout_ms: nan"),
+        ({"weights": WEIGHTS, "seam_tokens": True}, "seam_tokens: True"),
+        ({"weights": WEIGHTS, "seam_tokens": 8.0}, "seam_tokens: 8.0"),
+        ({"weights": WEIGHTS, "capture": 1}, "capture: 1"),
+        ({"weights": WEIGHTS, "canary_share": 1.5}, "canary_share: 1.5"),
+        ({"weights": WEIGHTS, "pending_saves": 0}, "pending_saves: 0"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ValueError, match="kv_connector_extra_config") as caught:
+        Settings.read(given)
+    assert complaint in str(caught.value)
+
+
+def test_everything_that_is_wrong_is_named_at_once() -> None:
+    with pytest.raises(ValueError, match="kv_connector_extra_config") as caught:
+        Settings.read({"mode": 7, "load_ms": -1, "nothing": 0})
+    for name in ("mode", "load_ms", "nothing", "weights"):
+        assert f"{name}: " in str(caught.value)
