@@ -136,3 +136,9 @@ def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
     while not condition():
         assert time.monotonic() < until, "it does not come to pass"
         time.sleep(0.005)
+
+
+def wait_again(model: Model, times: int = 2) -> None:
+    """Wait until a daemon was found so many times in all, and took the model."""
+    wait_until(lambda: model._keeper.tally.snapshot().attached >= times)
+    assert model.wait_attached(5)

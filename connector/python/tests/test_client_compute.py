@@ -13,7 +13,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from client_samples import FULL, LINEAR, SMALL, Connect, fill, ids, key_of, new_checkpoint
+from client_samples import (
+    FULL,
+    LINEAR,
+    SMALL,
+    Connect,
+    fill,
+    ids,
+    key_of,
+    new_checkpoint,
+    wait_again,
+)
 from running import Daemon
 from spliced_connector.compute import Origin, Plan, PlanSpan
 from spliced_connector.errors import Code, SplicedError
@@ -305,7 +315,7 @@ def test_rows_go_to_the_blocks_of_the_engine(
     assert placed.slot.release()
     daemon.kill()
     daemon.start()
-    assert model.wait_attached(5), "the memory is registered again"
+    wait_again(model)
     assert model.publish([new]) == [Code.OK]
     (again,) = model.acquire([key_of(model, new)])
     assert again is not None
@@ -348,7 +358,7 @@ def test_a_slot_of_a_former_daemon_is_gone(daemon: Daemon, model: Model, hold: H
     assert slot is not None
     daemon.kill()
     daemon.start()
-    assert model.wait_attached(5)
+    wait_again(model)
     assert model.compose(plan, into=slot) is None
     assert model.compose(Plan(0, 8, [PlanSpan(0, 8)]), origin=Origin(slot=slot)) is None
     assert matrices(slot.view()) == matrices(held.of("S")), "nobody writes there any more"

@@ -17,6 +17,7 @@ from client_samples import (
     new_segment,
     publish_one,
     spec_of,
+    wait_again,
 )
 from running import Daemon, StartDaemon
 from spliced_connector import publish as storing
@@ -305,7 +306,7 @@ def test_a_level_that_a_disk_gives(start_daemon: StartDaemon, connect: Connect) 
     assert model.publish([new], level=Level.LOGGED) == [Code.OK]
     daemon.kill()
     daemon.start()
-    assert model.wait_attached(5)
+    wait_again(model)
     key = key_of(model, new)
     found = model.match(keys=[key])
     assert list(found.status) == [Status.HIT]
