@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spliced_connector import drift
+from spliced_connector.recorded import targets
 from spliced_connector.recorded.targets import TARGETS, Call, Target
 
 HERE = __name__
@@ -103,13 +104,13 @@ def test_recorded_descriptions_cover_all_targets(engine: str) -> None:
 def test_engine_that_is_not_there_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(drift.TARGETS, "no_such_engine", ())
+    monkeypatch.setitem(targets.TARGETS, "no_such_engine", ())
     assert drift.main(["no_such_engine"]) == 2
     assert "cannot be imported" in capsys.readouterr().err
 
 
 def test_drift_decides_the_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(drift.TARGETS, "json", (Target("json", "loads"),))
+    monkeypatch.setitem(targets.TARGETS, "json", (Target("json", "loads"),))
     monkeypatch.setitem(drift.DISTRIBUTIONS, "json", ())
     file = tmp_path / "json.json"
     assert drift.main(["json", "--record", "--recorded", str(file)]) == 0
