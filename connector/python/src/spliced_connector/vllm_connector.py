@@ -23,6 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
+from .vllm_metrics import SplicedMetrics, SplicedStats
 from .vllm_plans import Blocks, Outcome
 from .vllm_scheduler import SchedulerHalf
 from .vllm_settings import Mode, Settings
@@ -93,6 +94,23 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def counts(self) -> dict[str, int]:
         """What this half has done, by name."""
         return self._half.tally.snapshot()
+
+    def get_kv_connector_stats(self) -> SplicedStats:
+        return SplicedStats(self._half.tally.news())
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, int] | None = None) -> SplicedStats:
+        return SplicedStats(dict(data or {}))
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: VllmConfig,
+        metric_types: dict[type, type],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> SplicedMetrics:
+        return SplicedMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     @property
     def _half(self) -> SchedulerHalf | WorkerHalf:

@@ -25,6 +25,7 @@ class EngineTally:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
+        self._told: Counter[str] = Counter()
 
     def add(self, name: str, n: int = 1) -> None:
         with self._lock:
@@ -34,3 +35,10 @@ class EngineTally:
         """All counts that are not 0."""
         with self._lock:
             return dict(self._counts)
+
+    def news(self) -> dict[str, int]:
+        """What was counted since the last call."""
+        with self._lock:
+            fresh = self._counts - self._told
+            self._told = self._counts.copy()
+        return dict(fresh)

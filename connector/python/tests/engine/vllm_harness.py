@@ -157,7 +157,7 @@ def elsewhere(setup: Setup, prompts: Sequence[Sequence[int]], directory: Path) -
         env=os.environ | {"PYTHONPATH": str(SOURCE)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     if run.returncode:
         raise RuntimeError(f"the engine ended with {run.returncode}:\n{run.stderr[-4000:]}")
