@@ -35,6 +35,9 @@ type LinearConfig struct {
 	ValueDim   int
 	Kernel     int          // causal convolution over q|k|v; 0 = none
 	Rope       profile.Rope // inside the layer; RetNet and Lightning only
+	// Separate says that the weights of q|k|v, z, b and a lie in tensors of their own
+	// with heads in order, as in Qwen3.5; else as in Qwen3-Next, see tensors. GDN only.
+	Separate bool
 }
 
 // AttentionConfig is the shape of every full-attention layer.
@@ -154,6 +157,9 @@ func (c LinearConfig) problems() []string {
 	}
 	if c.Kernel < 0 || c.Kernel == 1 {
 		bad = append(bad, fmt.Sprintf("convolution kernel %d must be 0 or at least 2", c.Kernel))
+	}
+	if c.Separate && c.Family != profile.GDN {
+		bad = append(bad, "projections of their own are read for GDN only")
 	}
 	if c.Rope.Dims != 0 && !c.slopes() {
 		bad = append(bad, "rope inside a linear layer needs a fixed scalar decay")

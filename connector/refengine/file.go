@@ -27,8 +27,8 @@ func (w *Weights) Save(out io.Writer, d safetensors.DType) error {
 
 // Load reads weights for a configuration from a safetensors file. Every tensor
 // must be there with its shape and no other may be, except those of multi-token
-// prediction (mtp.*), which are not part of the model. A missing lm_head.weight
-// means tied embeddings.
+// prediction (mtp.*) and of images (model.visual.*), which are not part of the
+// model. A missing lm_head.weight means tied embeddings.
 func Load(c Config, file []byte) (*Weights, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -39,8 +39,8 @@ func Load(c Config, file []byte) (*Weights, error) {
 	}
 	byName := make(map[string]safetensors.Tensor, len(f.Tensors))
 	for _, t := range f.Tensors {
-		if !strings.HasPrefix(t.Name, "mtp.") {
-			byName[t.Name] = t
+		if name, ok := ofText(t.Name); ok {
+			byName[name] = t
 		}
 	}
 	specs := c.tensors()
@@ -70,7 +70,19 @@ func Load(c Config, file []byte) (*Weights, error) {
 	return w, nil
 }
 
-// hfConfig is what we read of a Qwen3-Next config.json.
+// ofText is a tensor's name in a model for text alone; false for one that such a
+// model does not have. Beside a vision part the text part is nested.
+func ofText(name string) (string, bool) {
+	if strings.HasPrefix(name, "mtp.") || strings.HasPrefix(name, "model.visual.") {
+		return "", false
+	}
+	if rest, ok := strings.CutPrefix(name, "model.language_model."); ok {
+		return "model." + rest, true
+	}
+	return name, true
+}
+
+// hfConfig is what we read of a config.json of Qwen3-Next or Qwen3.5.
 type hfConfig struct {
 	ModelType     string   `json:"model_type"`
 	Vocab         int      `json:"vocab_size"`
@@ -97,9 +109,11 @@ type hfConfig struct {
 	Kernel     int  `json:"linear_conv_kernel_dim"`
 	Experts    int  `json:"num_experts"`
 	Bias       bool `json:"attention_bias"`
+	// Nested is the part for text of a model that also reads images.
+	Nested json.RawMessage `json:"text_config"`
 }
 
-// ConfigFromHF reads the shape of a dense Qwen3-Next model from its
+// ConfigFromHF reads the shape of a dense Qwen3-Next or Qwen3.5 model from its
 // config.json. Models with experts are refused: the engine has dense MLPs only.
 func ConfigFromHF(name string, configJSON []byte, storage Storage) (Config, error) {
 	h := hfConfig{FullEvery: 4, Eps: 1e-6, Theta: 10000, PartialRotary: 0.25}
@@ -109,9 +123,12 @@ func ConfigFromHF(name string, configJSON []byte, storage Storage) (Config, erro
 	refuse := func(what string) (Config, error) {
 		return Config{}, fmt.Errorf("config of %q: %s: %w", name, what, ErrInvalid)
 	}
+	if len(h.Nested) > 0 {
+		return ConfigFromHF(name, h.Nested, storage)
+	}
 	switch {
-	case h.ModelType != "qwen3_next":
-		return refuse(fmt.Sprintf("model type %q, only dense qwen3_next is read", h.ModelType))
+	case h.ModelType != "qwen3_next" && h.ModelType != "qwen3_5_text":
+		return refuse(fmt.Sprintf("model type %q, only dense qwen3_next and qwen3_5_text are read", h.ModelType))
 	case h.Experts > 0:
 		return refuse(fmt.Sprintf("%d experts, only dense MLPs are computed", h.Experts))
 	case h.Bias:
@@ -131,7 +148,7 @@ func ConfigFromHF(name string, configJSON []byte, storage Storage) (Config, erro
 		Name: name, Vocab: h.Vocab, Dim: h.Dim, Hidden: h.Hidden, Eps: h.Eps, Storage: storage,
 		Linear: LinearConfig{
 			Family: profile.GDN, KeyHeads: h.KeyHeads, ValueHeads: h.ValueHeads,
-			KeyDim: h.KeyDim, ValueDim: h.ValueDim, Kernel: h.Kernel,
+			KeyDim: h.KeyDim, ValueDim: h.ValueDim, Kernel: h.Kernel, Separate: h.ModelType == "qwen3_5_text",
 		},
 		Attention: AttentionConfig{
 			Heads: h.Heads, KVHeads: h.KVHeads, HeadDim: h.HeadDim, Gate: true,

@@ -110,22 +110,8 @@ func (m *Model[F]) Profile() *profile.Profile { return m.prof }
 func buildLinear[F Float](w *Weights, p string) *linear[F] {
 	c := w.Config
 	l := c.Linear
-	q, k, v, z, b, a := l.projectionRows()
-	qkvz := w.data(p + "in_proj_qkvz.weight")
-	parts := []part[F]{{qkvz, q}, {qkvz, k}, {qkvz, v}, {qkvz, z}}
-	if l.Family == profile.GDN {
-		ba := w.data(p + "in_proj_ba.weight")
-		parts = append(parts, part[F]{ba, b}, part[F]{ba, a})
-	} else {
-		if n := l.betas(); n > 0 {
-			parts = append(parts, part[F]{w.data(p + "in_proj_b.weight"), identityRows(n)})
-		}
-		if n := l.gates(); n > 0 {
-			parts = append(parts, part[F]{w.data(p + "in_proj_a.weight"), identityRows(n)})
-		}
-	}
 	out := &linear[F]{
-		in:   besides(c.Dim, parts...),
+		in:   besides(c.Dim, inputParts[F](w, p)...),
 		cols: l.convChannels() + l.ValueHeads*l.ValueDim + l.betas() + l.gates(),
 		norm: convert[F](w.data(p + "norm.weight")),
 		out:  transposed[F](w.data(p+"out_proj.weight"), c.Dim, l.ValueHeads*l.ValueDim),
@@ -145,6 +131,34 @@ func buildLinear[F Float](w *Weights, p string) *linear[F] {
 		out.conv = transposed[F](w.data(p+"conv1d.weight"), l.convChannels(), l.Kernel)
 	}
 	return out
+}
+
+// inputParts are the rows of a layer's input projection, in the order of columns.
+func inputParts[F Float](w *Weights, p string) []part[F] {
+	l := w.Config.Linear
+	var parts []part[F]
+	add := func(name string, rows []int) {
+		if len(rows) > 0 {
+			parts = append(parts, part[F]{w.data(p + name + ".weight"), rows})
+		}
+	}
+	q, k, v, z, b, a := l.projectionRows()
+	if l.Separate {
+		add("in_proj_qkv", identityRows(l.convChannels()))
+		add("in_proj_z", identityRows(len(z)))
+	} else {
+		for _, rows := range [][]int{q, k, v, z} {
+			add("in_proj_qkvz", rows)
+		}
+	}
+	if l.Family == profile.GDN && !l.Separate {
+		add("in_proj_ba", b)
+		add("in_proj_ba", a)
+	} else {
+		add("in_proj_b", identityRows(l.betas()))
+		add("in_proj_a", identityRows(l.gates()))
+	}
+	return parts
 }
 
 // projectionRows lists, for q, k, v, z of in_proj_qkvz and b, a of in_proj_ba,

@@ -53,7 +53,8 @@ type spec struct {
 // Qwen3-Next with dense MLPs; DeltaNet, KDA, GLA and Mamba2 use the separate
 // in_proj_b / in_proj_a of Qwen3.5, and fixed decays are linear_attn.slopes.
 // In in_proj_qkvz and in_proj_ba rows are grouped by key head, as in Qwen3-Next:
-// q, k, then v and z of its value heads; b, then a.
+// q, k, then v and z of its value heads; b, then a. LinearConfig.Separate has
+// in_proj_qkv, in_proj_z, in_proj_b and in_proj_a of Qwen3.5 in their place.
 func (c Config) tensors() []spec {
 	list := []spec{{"model.embed_tokens.weight", []int{c.Vocab, c.Dim}, roleEmbedding}}
 	for i, kind := range c.Layers {
@@ -78,9 +79,15 @@ func (c Config) tensors() []spec {
 func (c Config) linearTensors(p string) []spec {
 	l := c.Linear
 	values := l.ValueHeads * l.ValueDim
-	list := []spec{{p + "in_proj_qkvz.weight", []int{2*l.KeyHeads*l.KeyDim + 2*values, c.Dim}, roleProjection}}
+	var list []spec
+	if l.Separate {
+		list = append(list, spec{p + "in_proj_qkv.weight", []int{l.convChannels(), c.Dim}, roleProjection},
+			spec{p + "in_proj_z.weight", []int{values, c.Dim}, roleProjection})
+	} else {
+		list = append(list, spec{p + "in_proj_qkvz.weight", []int{2*l.KeyHeads*l.KeyDim + 2*values, c.Dim}, roleProjection})
+	}
 	switch {
-	case l.Family == profile.GDN:
+	case l.Family == profile.GDN && !l.Separate:
 		list = append(list, spec{p + "in_proj_ba.weight", []int{2 * l.ValueHeads, c.Dim}, roleGate})
 	default:
 		if n := l.betas(); n > 0 {
