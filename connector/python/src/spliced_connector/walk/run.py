@@ -173,7 +173,7 @@ class _Walk:
         if at.state is None:
             raise PlanError(f"layer {layer} of the context keeps no state")
         if x is None:
-            return None, (self._through(layer, at.state, None), self._left(layer, len(rows.spans)))
+            return None, (self._through(layer, at.state, None), self._behind(layer))
         new = arch.linear(layer, x, rows.positions)
         out, tail = self._convolve(layer, new.conv)
         steps = arch.steps(layer, out, new, rows.positions)
@@ -212,6 +212,11 @@ class _Walk:
         conv = self.rows.segments[left.segment].layers[layer].conv
         return None if conv is None else conv.to(tail)
 
+    def _behind(self, layer: int) -> Tensor | None:
+        """The convolution's tail behind a last span that is a segment: a copy of its own."""
+        tail = self._left(layer, len(self.rows.spans))
+        return None if tail is None else tail.clone()
+
     def _convolve(self, layer: int, inputs: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """Outputs behind SiLU [n, C], and the tail [k-1, C] behind the last span."""
         weight = self.arch.conv_weight(layer)
@@ -229,7 +234,7 @@ class _Walk:
             out = out.index_select(0, where.valid)
         tail = line[line.shape[0] - taps.shape[1] + 1 :]
         if spans[-1] != len(self.rows.spans) - 1:
-            return out, self._left(layer, len(self.rows.spans))
+            return out, self._behind(layer)
         return out, self._tail(layer, line, tail)
 
     def _tail(self, layer: int, line: Tensor, tail: Tensor) -> Tensor:

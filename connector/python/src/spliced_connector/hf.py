@@ -1,0 +1,213 @@
+"""Reuse of segments and prefixes in transformers.
+
+    engine = SplicedTransformers(model, client, weights_digest(directory))
+    first = engine.prefill(ids, cuts, mode="splice")      # logits of the last token, a Cache
+    text = engine.generate(ids, cuts, mode="splice", max_new_tokens=32)
+
+`cuts` are the boundaries of the prompt's segments; the query stands behind the last. Mode `prefix`
+continues saved states and gives what no cache gives; mode `splice` places captured segments and
+recomputes the seams; mode `none` is the model's own forward. A daemon that is absent, slow or gone
+costs a bounded wait: the prompt is then computed, and `Prefilled.trouble` says why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+
+from spliced_connector.client import Client
+from spliced_connector.errors import ProfileError
+from spliced_connector.hf_cache import filled
+from spliced_connector.hf_modes import Request, Walked, by_prefix, by_segments, plainly
+from spliced_connector.hf_reuse import Kept, Reuse, UnreliableError
+from spliced_connector.plan import Plan, divide
+from spliced_connector.walk.naming import Naming
+from spliced_connector.walk.reading import UnsupportedError
+from spliced_connector.walk.registry import architecture
+
+log = logging.getLogger("spliced")
+
+Mode = Literal["none", "prefix", "splice"]
+
+
+@dataclass(frozen=True)
+class HFSettings:
+    """How the adapter reuses; the default is usable.
+
+    seam_tokens is w, the tokens recomputed on either side of a join. Checkpoints lie at multiples
+    of block_tokens. With keep_all every missing segment is captured and every position that the
+    daemon names is saved, also where it advises against: for warming a cache.
+    """
+
+    seam_tokens: int = 8
+    block_tokens: int = 16
+    tenant: str = ""
+    keep_all: bool = False
+
+
+@dataclass
+class Prefilled:
+    """What a prefill gave and cost.
+
+    `logits` [vocabulary] are of the last token, `cache` continues behind it. A token of the prompt
+    is reused or computed; `captured` ones were run alone besides, to be reused. `approximate` says
+    that a segment stands behind something, `trouble` why the cache was not used.
+    """
+
+    logits: Tensor
+    cache: Cache
+    computed: int
+    reused: int = 0
+    captured: int = 0
+    approximate: bool = False
+    trouble: str = ""
+    plan: Plan | None = None
+    kept: Kept | None = None
+
+
+class SplicedTransformers:
+    """A causal language model of transformers that reuses through the daemon.
+
+    A model whose state has no arithmetic here is served as it is, in every mode; `inert` says why.
+    Not for several threads at once. The model must stay in evaluation mode and keep its weights.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        client: Client,
+        naming: Naming,
+        settings: HFSettings = HFSettings(),
+    ) -> None:
+        self.model = model
+        self.settings = settings
+        self.inert = ""
+        self._reuse: Reuse | None = None
+        try:
+            arch = architecture(model, naming)
+            spliced = client.model(
+                arch.identity,
+                settings.tenant,
+                block_tokens=settings.block_tokens,
+                connector="transformers",
+                engine=type(model).__name__,
+            )
+            self._reuse = Reuse(arch, spliced, model.device)
+        except (UnsupportedError, ProfileError) as err:
+            self.inert = str(err)
+            log.warning("%s is served without reuse: %s", type(model).__name__, err)
+
+    def prefill(
+        self,
+        ids: Sequence[int] | Tensor,
+        cuts: Sequence[int] = (),
+        mode: Mode = "none",
+        *,
+        keep: bool = True,
+    ) -> Prefilled:
+        """Computes a prompt. Raises `PlanError` for cuts that can never be right.
+
+        What others can use is stored before the return, or with keep=False when `store` is called:
+        the first token need not wait for it.
+        """
+        tokens = _plain(ids)
+        reuse = self._reuse
+        if mode == "none" or reuse is None:
+            return self._own(tokens)
+        with torch.no_grad():
+            walked = self._walk(reuse, tokens, cuts, mode, len(tokens))
+            if walked.hidden is None:
+                raise RuntimeError("no row of the prompt was computed")
+            logits = reuse.arch.logits(walked.hidden[-1:])[0]
+        out = self._prefilled(reuse, walked, logits)
+        if keep:
+            self.store(out)
+        return out
+
+    def generate(
+        self,
+        ids: Sequence[int] | Tensor,
+        cuts: Sequence[int] = (),
+        mode: Mode = "none",
+        **options: object,
+    ) -> Tensor:
+        """The model's own `generate` behind a reused prompt, with its options: [1, tokens].
+
+        The prompt's last token is left to the model, so that its logits are processed like all.
+        """
+        tokens = _plain(ids)
+        line = torch.tensor([tokens], device=self.model.device)
+        mask = torch.ones_like(line)
+        reuse = self._reuse
+        if mode == "none" or reuse is None or len(tokens) < 2:
+            return cast(Tensor, self.model.generate(line, attention_mask=mask, **options))
+        with torch.no_grad():
+            walked = self._walk(reuse, tokens, cuts, mode, len(tokens) - 1)
+            cache = filled(self.model, reuse.arch, walked.context)
+        out = self.model.generate(line, attention_mask=mask, past_key_values=cache, **options)
+        if walked.kept is not None:
+            reuse.store(walked.kept)
+        return cast(Tensor, out)
+
+    def store(self, done: Prefilled) -> list[int]:
+        """Publishes what a prefill has captured and saves its checkpoints; once.
+
+        Returns a code of the protocol for each; trouble is not raised.
+        """
+        kept, done.kept = done.kept, None
+        return [] if kept is None or self._reuse is None else self._reuse.store(kept)
+
+    def _own(self, tokens: list[int]) -> Prefilled:
+        """The model's own forward."""
+        with torch.no_grad():
+            line = torch.tensor([tokens], device=self.model.device)
+            out = self.model(line, use_cache=True, logits_to_keep=1)
+        trouble = f"inert: {self.inert}" if self.inert else ""
+        return Prefilled(out.logits[0, -1], out.past_key_values, len(tokens), trouble=trouble)
+
+    def _prefilled(self, reuse: Reuse, walked: Walked, logits: Tensor) -> Prefilled:
+        context = walked.context
+        return Prefilled(
+            logits=logits,
+            cache=filled(self.model, reuse.arch, context),
+            computed=walked.computed,
+            reused=context.tokens - walked.computed,
+            captured=walked.captured,
+            approximate=context.spliced,
+            trouble=walked.trouble,
+            plan=walked.plan,
+            kept=walked.kept,
+        )
+
+    def _walk(
+        self, reuse: Reuse, ids: list[int], cuts: Sequence[int], mode: Mode, upto: int
+    ) -> Walked:
+        """Brings a context to token `upto`, with reuse or, where that fails, without."""
+        # Also without a daemon: wrong cuts are the caller's error, whatever else is wrong.
+        prompt = divide(
+            reuse.profile, reuse.model.salt or b"", ids, cuts, self.settings.seam_tokens
+        )
+        request = Request(ids, tuple(cuts), prompt, upto, self.settings.keep_all)
+        try:
+            if mode == "prefix":
+                return by_prefix(reuse, request, self.settings.block_tokens)
+            return by_segments(reuse, request)
+        except UnreliableError as err:
+            log.warning("prompt of %d tokens computed without reuse: %s", len(ids), err)
+            return plainly(reuse, request, str(err))
+
+
+def _plain(ids: Sequence[int] | Tensor) -> list[int]:
+    """Token ids of one prompt; a batch of one is unpacked."""
+    if isinstance(ids, Tensor):
+        ids = cast("list[int]", ids.reshape(-1).tolist())
+    if not ids:
+        raise ValueError("a prompt of no tokens")
+    return list(ids)

@@ -1,0 +1,130 @@
+"""The ways in which a prompt of the transformers adapter is brought to its last token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from spliced_connector.hf_reuse import Found, Kept, Reuse
+from spliced_connector.plan import Plan, Prompt, Span, SpanKind, choose, make_plan
+from spliced_connector.terms import Accept
+from spliced_connector.walk import run
+from spliced_connector.walk.context import Context
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt that is to be in place up to token `upto`, cut into segments."""
+
+    ids: list[int]
+    cuts: tuple[int, ...]
+    prompt: Prompt
+    upto: int
+    keep_all: bool
+
+
+@dataclass
+class Walked:
+    """A context at the request's `upto`, the hidden rows that were computed last, and the cost."""
+
+    context: Context
+    hidden: Tensor | None
+    computed: int
+    captured: int = 0
+    trouble: str = ""
+    plan: Plan | None = None
+    kept: Kept | None = None
+
+
+def plainly(reuse: Reuse, request: Request, trouble: str) -> Walked:
+    """All tokens computed."""
+    context = Context(reuse.arch, len(request.ids), reuse.device)
+    hidden = run.prefill(reuse.arch, request.ids[: request.upto], context)
+    return Walked(context, hidden, request.upto, trouble=trouble)
+
+
+def by_prefix(reuse: Reuse, request: Request, block_tokens: int) -> Walked:
+    """Continues the longest saved prefix, and keeps states where the daemon wants them."""
+    ids, upto = request.ids, request.upto
+    nothing = Prompt(len(ids), ())
+    positions = range(block_tokens, len(ids), block_tokens)
+    found = reuse.look_up(ids, positions, nothing, request.cuts, Accept.EXACT, 0)
+    context, kept = _begin(reuse, request, found)
+    begin, started = context.tokens, time.perf_counter()
+    hidden = _advance(reuse, ids, context, kept, found.saves(request.keep_all), upto)
+    if begin < upto:
+        reuse.measured(begin, upto, time.perf_counter() - started)
+    return Walked(context, hidden, upto - begin, trouble=found.match.trouble, kept=kept)
+
+
+def by_segments(reuse: Reuse, request: Request) -> Walked:
+    """Places the segments that the cache has or is to have, and computes the rest in context."""
+    ids, prompt = request.ids, request.prompt
+    positions = [c for c in request.cuts if c]
+    seams = sum(2 * p.spec.tail for p in prompt.pieces if p.spec is not None)
+    found = reuse.look_up(ids, positions, prompt, request.cuts, Accept.EXACT, min(seams, len(ids)))
+    context, kept = _begin(reuse, request, found)
+    begin = context.tokens
+    _lead(reuse, request, found, context, kept)
+    led = context.tokens - begin
+    wanted = found.wanted(prompt, request.keep_all)
+    choices = choose(prompt, context.tokens, found.held(prompt), wanted)
+    held = reuse.acquire(prompt, choices)
+    try:
+        segments = reuse.tensors(prompt, held)
+        have = [p.index in segments for p in prompt.pieces]
+        choices = choose(prompt, context.tokens, have, wanted)
+        reuse.capture(kept, prompt, choices)
+        segments.update((piece.index, captured) for piece, captured in kept.segments)
+        plan = make_plan(prompt, context.tokens, choices)
+        spans = _until(plan.spans, request.upto)
+        hidden = run.splice(reuse.arch, ids, spans, segments, context) if spans else None
+    finally:
+        segments = {}
+        good = reuse.release(held)
+    reuse.trust(good)
+    computed = led + sum(s.length for s in spans if s.kind is SpanKind.RECOMPUTE)
+    captured = sum(piece.tokens for piece, _ in kept.segments)
+    return Walked(context, hidden, computed, captured, found.match.trouble, plan, kept)
+
+
+def _begin(reuse: Reuse, request: Request, found: Found) -> tuple[Context, Kept]:
+    """The context behind the longest saved prefix, or an empty one."""
+    kept = Kept(request.ids)
+    context = reuse.load(found, len(request.ids), Accept.EXACT)
+    if context is None or context.tokens > request.upto:
+        return Context(reuse.arch, len(request.ids), reuse.device), kept
+    kept.parent = (found.hashes[found.match.prefix_index], context.tokens)
+    return context, kept
+
+
+def _lead(reuse: Reuse, request: Request, found: Found, context: Context, kept: Kept) -> None:
+    """Computes what stands before the first segment, if its state is worth a checkpoint."""
+    first = request.cuts[0] if request.cuts else 0
+    if context.tokens < first <= request.upto and first in found.saves(request.keep_all):
+        _advance(reuse, request.ids, context, kept, [first], first)
+
+
+def _advance(
+    reuse: Reuse, ids: list[int], context: Context, kept: Kept, stops: Sequence[int], upto: int
+) -> Tensor | None:
+    """Computes up to a token, with a copy of the state at every stop on the way."""
+    hidden = None
+    for stop in (*(s for s in stops if context.tokens < s < upto), upto):
+        if stop > context.tokens:
+            hidden = run.prefill(reuse.arch, ids[:stop], context)
+            if stop in stops:
+                kept.checkpoints.append(context.snapshot())
+    return hidden
+
+
+def _until(spans: Sequence[Span], upto: int) -> list[Span]:
+    """Spans without what lies behind a token of the last one."""
+    out = [s for s in spans if s.start < upto]
+    if out and out[-1].end > upto:
+        last = out[-1]
+        out[-1] = Span(last.kind, last.start, upto - last.start, last.segment)
+    return out

@@ -1,0 +1,326 @@
+"""transformers through a running daemon: prefixes, splices, and every way to lose the daemon."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from client_samples import Connect
+from engine.hybrids import MODELS, VOCABULARY, qwen35, qwen_next
+from running import Daemon
+from spliced_connector import hf_reuse
+from spliced_connector.errors import Code
+from spliced_connector.hf import HFSettings, Mode, Prefilled, SplicedTransformers
+from spliced_connector.plan import PlanError
+from spliced_connector.profile import DType
+from spliced_connector.segments import pack
+from spliced_connector.walk.naming import Naming
+
+pytestmark = pytest.mark.engine
+
+NAMING = Naming(b"\x07" * 32, transition=DType.F32)
+CUTS = [0, 60, 120, 180]
+
+
+def tokens(n: int, seed: int = 1) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return [int(t) for t in torch.randint(0, VOCABULARY, (n,), generator=generator)]
+
+
+def far(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max())
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    return qwen35()
+
+
+def engine(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon, naming: Naming = NAMING
+) -> SplicedTransformers:
+    # Seconds, not milliseconds: the tests' machine may be busy.
+    client = connect(daemon.socket, timeout=20.0, attach_timeout=20.0, transfer_timeout=20.0)
+    assert client.wait_attached(20)
+    return SplicedTransformers(model, client, naming, HFSettings(keep_all=True))
+
+
+def own(model: PreTrainedModel, ids: list[int]) -> Tensor:
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0, -1]
+
+
+def answer(model: PreTrainedModel, ids: list[int], n: int = 12) -> list[int]:
+    out = model.generate(torch.tensor([ids]), max_new_tokens=n, do_sample=False)
+    return [int(t) for t in out[0, len(ids) :]]
+
+
+def continued(model: PreTrainedModel, ids: list[int], done: Prefilled, n: int = 12) -> list[int]:
+    """Greedy tokens by the model's own forward behind a prefill."""
+    out = [int(done.logits.argmax())]
+    while len(out) < n:
+        with torch.no_grad():
+            step = model(torch.tensor([out[-1:]]), past_key_values=done.cache, use_cache=True)
+        out.append(int(step.logits[0, -1].argmax()))
+    return out
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_prefixes_give_the_tokens_that_no_cache_gives(
+    name: str, connect: Connect, daemon: Daemon
+) -> None:
+    model = MODELS[name]()
+    e = engine(model, connect, daemon)
+    ids = tokens(230)
+    want = answer(model, ids)
+    cold = e.prefill(ids, CUTS, "prefix")
+    assert cold.reused == 0
+    assert cold.computed == 230
+    warm = e.prefill(ids, CUTS, "prefix")
+    assert warm.reused >= 160, "nothing was saved where the daemon advised it"
+    assert warm.reused + warm.computed == 230
+    assert not warm.approximate
+    for done in (cold, warm):
+        assert far(done.logits, own(model, ids)) <= 1e-4
+        assert continued(model, ids, done) == want
+    for mode in ("none", "prefix"):
+        out = e.generate(ids, CUTS, mode, max_new_tokens=12, do_sample=False)
+        assert out[0, 230:].tolist() == want
+    other = [*ids[:200], *tokens(40, seed=9)]
+    again = e.prefill(other, (), "prefix")
+    assert again.reused > 0
+    assert far(again.logits, own(model, other)) <= 1e-4
+
+
+def test_prefixes_of_a_dense_model_too(connect: Connect, daemon: Daemon) -> None:
+    model = qwen35(layer_types=["full_attention"] * 4)
+    e = engine(model, connect, daemon)
+    ids = tokens(150)
+    e.prefill(ids, (), "prefix")
+    warm = e.prefill(ids, (), "prefix")
+    assert warm.reused > 0
+    assert far(warm.logits, own(model, ids)) <= 1e-4
+    assert continued(model, ids, warm) == answer(model, ids)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_warm_splice_is_the_cold_one(name: str, connect: Connect, daemon: Daemon) -> None:
+    model = MODELS[name]()
+    e = engine(model, connect, daemon)
+    ids = tokens(200)
+    cold = e.prefill(ids, CUTS, "splice")
+    assert (cold.reused, cold.captured) == (148, 180)
+    warm = e.prefill(ids, CUTS, "splice")
+    assert (warm.reused, warm.captured, warm.computed) == (148, 0, 52)
+    assert warm.approximate
+    assert not warm.trouble
+    assert far(warm.logits, cold.logits) <= 1e-5
+    # Another order of the same segments behind another first one.
+    moved = [*tokens(60, seed=4), *ids[120:180], *ids[60:120], *ids[180:]]
+    mixed = e.prefill(moved, CUTS, "splice")
+    assert (mixed.reused, mixed.captured) == (148, 60)
+    assert far(mixed.logits, own(model, moved)) < own(model, moved).abs().max() / 3
+
+
+def test_one_leading_segment_gives_what_no_cache_gives(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon
+) -> None:
+    e = engine(model, connect, daemon)
+    ids = tokens(130)
+    e.prefill(ids, [0, 110], "splice")
+    warm = e.prefill(ids, [0, 110], "splice")
+    assert warm.reused == 110
+    assert not warm.approximate
+    assert far(warm.logits, own(model, ids)) <= 1e-4
+    assert continued(model, ids, warm) == answer(model, ids)
+    out = e.generate(ids, [0, 110], "splice", max_new_tokens=12, do_sample=False)
+    assert out[0, 130:].tolist() == answer(model, ids)
+
+
+def test_generate_goes_on_behind_a_splice(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon
+) -> None:
+    e = engine(model, connect, daemon)
+    ids = tokens(200)
+    done = e.prefill(ids, CUTS, "splice")
+    out = e.generate(ids, CUTS, "splice", max_new_tokens=8, do_sample=False)
+    assert out[0, 200:].tolist() == continued(model, ids, done, 8)
+
+
+def test_a_system_prompt_is_a_prefix_behind_which_segments_stand(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon
+) -> None:
+    e = engine(model, connect, daemon)
+    ids = tokens(220)
+    cuts = [32, 92, 152, 200]
+    cold = e.prefill(ids, cuts, "splice")
+    e.prefill(ids[:40], [32], "prefix")
+    warm = e.prefill(ids, cuts, "splice")
+    assert warm.plan is not None
+    assert warm.plan.begin == 32
+    assert warm.reused == 32 + 44 + 44 + 32
+    assert far(warm.logits, cold.logits) <= 1e-4
+
+
+def test_what_is_published_does_not_depend_on_what_stood_before(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon
+) -> None:
+    e = engine(model, connect, daemon)
+    assert e._reuse is not None
+    profile = e._reuse.profile
+    passage = tokens(60, seed=2)
+    published = []
+    for seed in (3, 4):
+        ids = [*tokens(70, seed=seed), *passage, *tokens(20)]
+        done = e.prefill(ids, [0, 70, 130], "splice", keep=False)
+        assert done.kept is not None
+        captured = next(c for p, c in done.kept.segments if p.start == 70)
+        published.append([bytes(part) for part in pack(profile, captured)])
+    assert published[0] == published[1]
+
+
+def test_nothing_is_kept_before_it_is_asked_for(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon
+) -> None:
+    e = engine(model, connect, daemon)
+    ids = tokens(200)
+    first = e.prefill(ids, CUTS, "splice", keep=False)
+    assert e.prefill(ids, CUTS, "splice", keep=False).captured == 180
+    assert e.store(first) == [Code.OK] * 3
+    assert e.store(first) == []
+    assert e.prefill(ids, CUTS, "splice").captured == 0
+
+
+def test_another_revision_of_the_weights_shares_nothing(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon
+) -> None:
+    engine(model, connect, daemon).prefill(tokens(200), CUTS, "splice")
+    for naming in (Naming(b"\x08" * 32), Naming(NAMING.weights, adapter="lora")):
+        other = engine(model, connect, daemon, naming)
+        assert other.prefill(tokens(200), CUTS, "splice", keep=False).captured == 180
+
+
+@pytest.mark.parametrize("mode", ["prefix", "splice"])
+def test_no_daemon_costs_nothing_but_its_help(
+    mode: Mode, model: PreTrainedModel, connect: Connect, daemon: Daemon
+) -> None:
+    daemon.stop()
+    client = connect(daemon.socket)
+    e = SplicedTransformers(model, client, NAMING, HFSettings(keep_all=True))
+    ids = tokens(200)
+    done = e.prefill(ids, CUTS, mode)
+    assert done.reused == 0
+    assert done.trouble
+    assert far(done.logits, own(model, ids)) <= 1e-4
+    with pytest.raises(PlanError):
+        e.prefill(ids, [0, 500], mode)
+
+
+@pytest.mark.parametrize("mode", ["prefix", "splice"])
+def test_a_daemon_killed_amid_a_request_does_not_change_the_answer(
+    mode: Mode,
+    model: PreTrainedModel,
+    connect: Connect,
+    daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    e = engine(model, connect, daemon)
+    ids = tokens(200)
+    e.prefill(ids, CUTS, mode)
+    warm = e.prefill(ids, CUTS, mode)
+    assert warm.reused > 0
+    name = "restore" if mode == "prefix" else "unpack"
+    original = getattr(hf_reuse, name)
+
+    alive = [True]
+
+    def killing(*arguments: object) -> object:
+        out = original(*arguments)
+        if alive:
+            alive.clear()
+            daemon.kill()
+        return out
+
+    monkeypatch.setattr(hf_reuse, name, killing)
+    amid = e.prefill(ids, CUTS, mode)
+    monkeypatch.setattr(hf_reuse, name, original)
+    # Either the leased bytes were good to the end, or nothing of them was used.
+    want = warm.logits if amid.reused else own(model, ids)
+    assert far(amid.logits, want) <= 1e-4
+    after = e.prefill(ids, CUTS, mode)
+    assert after.reused == 0
+    assert after.trouble
+    assert far(after.logits, own(model, ids)) <= 1e-4
+
+
+@pytest.mark.parametrize("mode", ["prefix", "splice"])
+def test_bytes_of_a_lease_that_ended_early_are_not_used(
+    mode: Mode,
+    model: PreTrainedModel,
+    connect: Connect,
+    daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    e = engine(model, connect, daemon)
+    ids = tokens(200)
+    e.prefill(ids, CUTS, mode)
+    if mode == "splice":
+        monkeypatch.setattr(hf_reuse, "release_all", lambda held: [False] * len(held))
+    else:
+        monkeypatch.setattr("spliced_connector.lease.Held.release", lambda held: False)
+    done = e.prefill(ids, CUTS, mode, keep=False)
+    assert done.reused == 0
+    assert far(done.logits, own(model, ids)) <= 1e-4
+    assert continued(model, ids, done) == answer(model, ids)
+
+
+def test_segments_that_are_gone_between_match_and_acquire_are_run_again(
+    model: PreTrainedModel,
+    connect: Connect,
+    daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    e = engine(model, connect, daemon)
+    ids = tokens(200)
+    want = e.prefill(ids, CUTS, "splice").logits
+    acquire = hf_reuse.Reuse.acquire
+
+    def without_the_second(self: hf_reuse.Reuse, *arguments: object) -> object:
+        held = acquire(self, *arguments)  # type: ignore[arg-type]
+        held.pop(1).release()
+        return held
+
+    monkeypatch.setattr(hf_reuse.Reuse, "acquire", without_the_second)
+    done = e.prefill(ids, CUTS, "splice")
+    assert done.captured == 60
+    assert far(done.logits, want) <= 1e-5
+
+
+def test_what_the_daemon_advises_against_is_computed_in_context(
+    model: PreTrainedModel,
+    connect: Connect,
+    daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    e = engine(model, connect, daemon)
+    monkeypatch.setattr(hf_reuse.Found, "wanted", lambda self, prompt, everything: [False] * 3)
+    ids = tokens(200)
+    done = e.prefill(ids, CUTS, "splice")
+    assert (done.captured, done.reused) == (0, 0)
+    assert far(done.logits, own(model, ids)) <= 1e-4
+
+
+def test_a_model_without_arithmetic_here_is_served_as_it_is(
+    connect: Connect, daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = qwen_next()
+    model.config.model_type = "mamba"
+    e = engine(model, connect, daemon)
+    ids = tokens(50)
+    done = e.prefill(ids, [0, 30], "splice")
+    assert e.inert
+    assert e.inert in done.trouble
+    assert sum("without reuse" in r.message for r in caplog.records) == 1
+    assert far(done.logits, own(model, ids)) <= 1e-6
