@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from .advise import Query
 from .match import Match
 from .plan import Choice, Piece, PlanError, Prompt, choose, divide
+from .terms import Reason
 from .vllm_clock import PrefillClock
 from .vllm_plans import Blocks, Outcome
 from .vllm_session import Session
@@ -177,6 +178,9 @@ class SpliceScheduler:
         if found.trouble:
             self._tally.add("no_daemon")
             return _Tracked(trouble=found.trouble)
+        if Reason.OFF in found.reason:
+            self._tally.add("switched_off")
+            return _Tracked(trouble="splicing is switched off")
         held = {piece.index for piece, hit in zip(named, found.hits, strict=True) if hit}
         wanted = self._wanted(ids, cuts, prompt, named, found) - held
         self._tally.add("held_segments", len(held))

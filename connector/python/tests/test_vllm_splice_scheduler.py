@@ -1,0 +1,231 @@
+"""What mode splice decides in vLLM's scheduler, against a real daemon and without an engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from client_samples import SMALL, Connect, fill
+from running import Daemon
+from spliced_connector.errors import Code
+from spliced_connector.identity import Identity
+from spliced_connector.plan import Choice, divide
+from spliced_connector.publish import NewSegment
+from spliced_connector.vllm_plans import Outcome
+from spliced_connector.vllm_session import Session
+from spliced_connector.vllm_settings import Settings
+from spliced_connector.vllm_splice_plans import SplicePlan
+from spliced_connector.vllm_splice_scheduler import SpliceScheduler, check_engine
+from spliced_connector.vllm_support import Engine, Group, Inert
+from spliced_connector.vllm_tally import EngineTally
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+ENGINE = Engine(
+    version="0",
+    identity=SMALL,
+    groups=(Group(0, True, (0,), ("a",), 4096), Group(1, False, (1,), ("b",), 128)),
+    cache_mode="none",
+    prefix_caching=False,
+    pipelined=False,
+    eager=True,
+    max_tokens=4096,
+)
+SEGMENT, QUERY = 200, 20
+BLOCKS = ((3,), (7, 8, 9))
+
+
+@dataclass
+class Asked:
+    """What a decision reads of the engine's request."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    kv_transfer_params: dict[str, object] | None
+
+
+@dataclass
+class Step:
+    """A step of the engine that schedules nothing."""
+
+    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
+    total_num_scheduled_tokens: int = 0
+
+
+STEP = cast("SchedulerOutput", Step())
+
+
+def asked(name: str, segments: Sequence[int], w: int | None = None) -> Request:
+    ids = [token for i in segments for token in [(7 * i + j) % 50 + i for j in range(SEGMENT)]]
+    said: dict[str, object] = {"v": 1, "cuts": [i * SEGMENT for i in range(len(segments) + 1)]}
+    if w is not None:
+        said["w"] = w
+    request = Asked(name, ids + list(range(QUERY)), {"spliced": said})
+    return cast("Request", request)
+
+
+def mode(
+    connect: Connect, daemon: Daemon, identity: Identity = SMALL, **tenant: str
+) -> SpliceScheduler:
+    tenants = ((tenant.get("tenant", ""), tenant.get("token", "")),)
+    client = connect(daemon.socket, tenants=tenants, timeout=1.0)
+    model = client.model(identity, tenant=tenant.get("tenant", ""))
+    assert model.wait_attached(10)
+    settings = Settings(weights="0" * 64)
+    return SpliceScheduler(Session(settings, ENGINE, model, EngineTally(), 128))
+
+
+def publish(half: SpliceScheduler, request: Request) -> None:
+    """Puts every segment of a request into the daemon, with bytes that mean nothing."""
+    model = half._session.model
+    assert model.salt is not None
+    ids = request.prompt_token_ids
+    assert ids is not None
+    cuts = list(range(0, len(ids), SEGMENT))
+    for piece in divide(model.profile, model.salt, ids, cuts, 8).pieces:
+        assert piece.spec is not None
+        parts = fill(model.profile.segment_layout(piece.spec), piece.index)
+        (code,) = model.publish([NewSegment(piece.spec, ids[piece.start : piece.end], parts)])
+        assert code in (Code.OK, Code.EXISTS)
+
+
+def counts(half: SpliceScheduler) -> dict[str, int]:
+    return half._tally.snapshot()
+
+
+def test_held_segments_are_claimed_once(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    request = asked("r", [1, 2, 3])
+    publish(half, request)
+    want = 3 * SEGMENT - 8
+    assert half.match(request, 0) == (want, True)
+    assert half.match(request, 0) == (want, True), "asked again before there were blocks"
+    half.allocated(request, BLOCKS, want)
+    plan = half.plan(STEP)
+    assert isinstance(plan, SplicePlan)
+    (load,) = plan.loads
+    assert (load.request_id, load.blocks) == ("r", BLOCKS)
+    assert load.splice.choices == (Choice.HIT,) * 3
+    half.allocated(request, BLOCKS, 0)
+    assert half.plan(STEP) == SplicePlan()
+    half.settled(Outcome(done=frozenset({"r"})))
+    assert half.match(request, 0) == (0, False), "blocks that were preempted are the engine's"
+    assert half.finished(request) == {
+        "spliced": {"way": "splice", "tokens": want, "walked": 8 + 16, "captured": 0}
+    }
+    assert half.plan(STEP) == SplicePlan(dropped=frozenset({"r"}))
+    assert not half._requests
+
+
+def test_a_failed_load_is_the_engines(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    request = asked("r", [1, 2])
+    publish(half, request)
+    tokens, _ = half.match(request, 0)
+    assert tokens
+    half.allocated(request, BLOCKS, tokens)
+    half.plan(STEP)
+    half.settled(Outcome(frozenset({"r"}), frozenset({"r"})))
+    assert half.match(request, 0) == (0, False)
+    told = half.finished(request)
+    assert told is not None
+    assert cast(dict[str, object], told["spliced"])["way"] == "recomputed"
+
+
+def test_missing_segments_are_captured_only_where_that_is_wanted(
+    connect: Connect, daemon: Daemon
+) -> None:
+    half = mode(connect, daemon)
+    half._session = replace(half._session, settings=Settings(weights="0" * 64, capture=False))
+    request = asked("r", [4, 5])
+    assert half.match(request, 0) == (0, False)
+    assert counts(half)["missing_segments"] == 2
+    assert counts(half)["not_worth"] == 1
+
+
+def test_another_revision_of_the_weights_sees_nothing(connect: Connect, daemon: Daemon) -> None:
+    first = mode(connect, daemon)
+    request = asked("r", [1, 2])
+    publish(first, request)
+    other = mode(connect, daemon, replace(SMALL, weights=bytes(31) + b"\1"))
+    other.match(request, 0)
+    assert counts(other).get("held_segments", 0) == 0
+    assert counts(other)["missing_segments"] == 2
+
+
+def test_an_adapter_sees_nothing(connect: Connect, daemon: Daemon) -> None:
+    first = mode(connect, daemon)
+    request = asked("r", [1, 2])
+    publish(first, request)
+    other = mode(connect, daemon, replace(SMALL, adapter="lora:abc"))
+    other.match(request, 0)
+    assert counts(other).get("held_segments", 0) == 0
+
+
+def test_another_tenant_sees_nothing(connect: Connect, daemon: Daemon) -> None:
+    first = mode(connect, daemon)
+    request = asked("r", [1, 2])
+    publish(first, request)
+    other = mode(connect, daemon, tenant="blue", token="blue-token")
+    other.match(request, 0)
+    assert counts(other).get("held_segments", 0) == 0
+    assert counts(first).get("held_segments", 0) == 0
+    assert first.match(asked("again", [1, 2]), 0)[0]
+
+
+def test_another_seam_is_another_segment(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    publish(half, asked("r", [1, 2]))
+    half.match(asked("wider", [1, 2], w=16), 0)
+    assert counts(half)["held_segments"] == 1, "the leading one has no seam"
+
+
+def test_nothing_is_claimed_behind_what_the_engine_has(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    request = asked("r", [1, 2])
+    publish(half, request)
+    assert half.match(request, 128) == (0, False)
+
+
+def test_a_dead_daemon_costs_a_bounded_wait(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    publish(half, asked("r", [1, 2]))
+    daemon.kill()
+    began = time.monotonic()
+    for i in range(20):
+        assert half.match(asked(f"r{i}", [1, 2]), 0) == (0, False)
+    assert time.monotonic() - began < 3
+    assert counts(half)["no_daemon"] == 20
+    told = half.finished(asked("r0", [1, 2]))
+    assert told is not None
+    assert cast(dict[str, object], told["spliced"])["way"] == "engine"
+
+
+def test_a_profile_that_is_switched_off_says_so(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    request = asked("r", [1, 2])
+    publish(half, request)
+    assert half._session.model.report(1, 1, 9.0, 0.1, off=True, text="test")
+    assert half.match(request, 0) == (0, False)
+    told = half.finished(request)
+    assert told == {"spliced": {"way": "engine", "trouble": "splicing is switched off"}}
+
+
+@pytest.mark.parametrize(
+    ("engine", "text"),
+    [
+        (replace(ENGINE, prefix_caching=True), "prefix caching"),
+        (replace(ENGINE, cache_mode="align"), "'align'"),
+        (replace(ENGINE, identity=replace(SMALL, tp_size=2)), "one tensor-parallel rank"),
+        (replace(ENGINE, eager=False), "--enforce-eager"),
+    ],
+)
+def test_an_engine_that_does_not_fit_is_left_alone(engine: Engine, text: str) -> None:
+    with pytest.raises(Inert, match=text):
+        check_engine(engine)
