@@ -1,0 +1,228 @@
+"""Time to the first token of MuSiQue requests in vLLM, without and with reuse.
+
+    bin/engines/bin/python scripts/bench-engines/bench.py --out bench.json
+
+Three servers of one random model run at once and are asked in turn, so that what else the machine
+does falls on all of them alike:
+
+    plain    vLLM with its own prefix caching, no connector
+    splice   mode splice, missing segments are captured
+    frugal   mode splice, capture off
+
+Every request of the data set is asked twice: as it is, and later with its passages in another
+order and another query. The second time is the warm one. Medians over the requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import statistics
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from prompts import PASSAGES, Corpus, Request, fresh, read_corpus, request, tokens
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "demo-vllm"))
+
+from processes import Server, connector_flag, start_daemon, start_server
+
+MAX_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class Servers:
+    plain: Server
+    splice: Server
+    frugal: Server
+
+
+def random_model(directory: Path, layers: int, hidden: int) -> Path:
+    """Qwen3.5's layers (three gated delta, one attention) with random weights in bfloat16."""
+    import torch
+    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    config = Qwen3_5TextConfig(
+        vocab_size=4096,
+        hidden_size=hidden,
+        intermediate_size=7 * hidden // 2,
+        num_hidden_layers=layers,
+        layer_types=(["linear_attention"] * 3 + ["full_attention"]) * (layers // 4),
+        num_attention_heads=hidden // 128,
+        num_key_value_heads=2,
+        head_dim=256,
+        linear_num_key_heads=hidden // 64,
+        linear_num_value_heads=hidden // 64,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        linear_conv_kernel_dim=4,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 1e7,
+            "partial_rotary_factor": 0.25,
+        },
+        max_position_embeddings=2 * MAX_TOKENS,
+        tie_word_embeddings=True,
+        dtype="bfloat16",
+    )
+    torch.manual_seed(0)
+    Qwen3_5ForCausalLM(config).bfloat16().save_pretrained(directory)
+    return directory
+
+
+def start(stack: ExitStack, directory: Path, model: Path) -> Servers:
+    daemon, socket_path = start_daemon(
+        directory, "-arena=3GiB", "-private=256MiB", "-staging=128MiB"
+    )
+    stack.callback(daemon.close)
+    common = [
+        "--skip-tokenizer-init",
+        f"--max-model-len={MAX_TOKENS}",
+        "--max-num-seqs=2",
+        "--max-num-batched-tokens=2048",
+    ]
+    made = []
+    for mode in ("plain", "splice", "frugal"):
+        flags = list(common)
+        if mode == "plain":
+            flags.append("--enable-prefix-caching")
+        else:
+            extra = {"capture": mode == "splice", "timeout_ms": 1000, "load_ms": 5000}
+            flag = connector_flag(socket_path, model, "splice", **extra)
+            flags += ["--no-enable-prefix-caching", f"--kv-transfer-config={flag}"]
+        server = start_server(directory, model, *flags)
+        stack.callback(server.close)
+        made.append(server)
+    return Servers(*made)
+
+
+class Bench:
+    """Asks, and keeps seconds by row."""
+
+    def __init__(self, servers: Servers, corpus: Corpus) -> None:
+        self._servers, self._corpus = servers, corpus
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+        self.told: dict[str, object] = {}
+        self.prompt_tokens: list[int] = []
+
+    def run(self, rounds: int) -> None:
+        s = self._servers
+        for server in (s.plain, s.splice, s.frugal):
+            for i in range(2):
+                server.ask(tokens(f"warm up {i}", 700), tokens=2)
+        draws = self._corpus.draws[:rounds]
+        for n, (passages, query) in enumerate(draws):
+            self._first(n, passages, query)
+        for n, (passages, query) in enumerate(draws):
+            self._again(n, passages, query)
+            self._short(n)
+
+    def _first(self, n: int, passages: tuple[int, ...], query: int) -> None:
+        """The cold rows, in a turn that changes, on passages that nobody has seen."""
+        s, corpus = self._servers, self._corpus
+        rows: list[tuple[str, Callable[[], float]]] = []
+        for row, server, with_cuts in (
+            ("no cache", s.plain, False),
+            ("no cache, connector there", s.frugal, False),
+            ("spliced cold, capture off", s.frugal, True),
+            ("spliced cold, capture on", s.splice, True),
+        ):
+            asked = fresh(corpus, passages, query, f"{row} {n}")
+            rows.append((row, lambda a=asked, v=server, c=with_cuts: _ask(v, a, c)))
+        random.Random(n).shuffle(rows)
+        for row, ask in rows:
+            self.seconds[row].append(ask())
+        seen = request(corpus, passages, query, f"first {n}")
+        _ask(s.plain, seen, False)
+        for _ in range(2):  # the daemon may want to see a segment twice
+            _ask(s.splice, seen, True)
+
+    def _again(self, n: int, passages: tuple[int, ...], query: int) -> None:
+        """The warm rows."""
+        s = self._servers
+        rng = random.Random(1000 + n)
+        order = rng.sample(passages, PASSAGES)
+        asked = request(self._corpus, order, query, f"again {n}")
+        self.prompt_tokens.append(len(asked.ids))
+        rows = [("prefix caching", s.plain, False), ("spliced warm", s.splice, True)]
+        rng.shuffle(rows)
+        for row, server, with_cuts in rows:
+            self.seconds[row].append(_ask(server, asked, with_cuts))
+        self.told[str(n)] = s.splice.told(asked.ids, asked.cuts)
+
+    def _short(self, n: int) -> None:
+        """A prompt with cuts that is too short to be worth anything, with and without them."""
+        asked = Request(tokens(f"short {n}", 200), [0, 80, 180])
+        other = Request(tokens(f"short too {n}", 200), [0, 80, 180])
+        server = self._servers.splice
+        self.seconds["short prompt"].append(_ask(server, other, False))
+        self.seconds["short prompt with cuts"].append(_ask(server, asked, True))
+
+
+def _ask(server: Server, asked: Request, with_cuts: bool) -> float:
+    return server.ask(asked.ids, asked.cuts if with_cuts else None, tokens=1).ttft
+
+
+def report(bench: Bench, corpus: Corpus, model: Path) -> dict[str, object]:
+    """Medians, and the ratios that the bars are about."""
+    medians = {row: statistics.median(times) for row, times in bench.seconds.items()}
+    cold = [
+        b / a - 1
+        for a, b in zip(
+            bench.seconds["no cache, connector there"],
+            bench.seconds["spliced cold, capture off"],
+            strict=True,
+        )
+    ]
+    short = [
+        b - a
+        for a, b in zip(
+            bench.seconds["short prompt"], bench.seconds["short prompt with cuts"], strict=True
+        )
+    ]
+    return {
+        "requests": corpus.source,
+        "rounds": len(bench.prompt_tokens),
+        "prompt_tokens": statistics.median(bench.prompt_tokens),
+        "model": json.loads((model / "config.json").read_text()),
+        "machine": platform.processor() or platform.machine(),
+        "median_seconds": {row: round(value, 4) for row, value in medians.items()},
+        "seconds": {row: [round(t, 4) for t in ts] for row, ts in bench.seconds.items()},
+        "warm_over_prefix_caching": round(medians["prefix caching"] / medians["spliced warm"], 3),
+        "warm_over_no_cache": round(medians["no cache"] / medians["spliced warm"], 3),
+        "cold_capture_off_slower": round(statistics.median(cold), 4),
+        "short_slower_seconds": round(statistics.median(short), 5),
+        "told": bench.told,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="TTFT in vLLM with and without splicing.")
+    parser.add_argument("--rounds", type=int, default=8, help="requests of the data set")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--hidden", type=int, default=1024)
+    parser.add_argument("--model", type=Path, help="a directory, in place of random weights")
+    parser.add_argument("--out", type=Path, help="where the JSON goes; default: to be read here")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="spliced-bench-") as name, ExitStack() as stack:
+        directory = Path(name)
+        model = args.model or random_model(directory / "model", args.layers, args.hidden)
+        corpus = read_corpus(args.rounds)
+        bench = Bench(start(stack, directory, model), corpus)
+        bench.run(args.rounds)
+        text = json.dumps(report(bench, corpus, model), indent=1)
+    if args.out:
+        args.out.write_text(text + "\n")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()

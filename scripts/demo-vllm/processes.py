@@ -1,0 +1,190 @@
+"""The daemon and vLLM's server as processes of a demo or a bench, and requests over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CONNECTOR = "spliced_connector.vllm_connector"
+
+# vLLM's own switches for a processor without a compiler's help, on few cores.
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "TORCH_COMPILE_DISABLE": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+
+
+def connector_flag(socket_path: str, weights: Path, mode: str, **extra: object) -> str:
+    """The value of --kv-transfer-config."""
+    return json.dumps(
+        {
+            "kv_connector": "SplicedConnector",
+            "kv_connector_module_path": CONNECTOR,
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": {
+                "socket": socket_path,
+                "weights": str(weights),
+                "mode": mode,
+                **extra,
+            },
+        }
+    )
+
+
+class Process:
+    """Something that is started, waited for, and ended with all its children."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self._name, self._log = name, log
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                command,
+                stdout=out,
+                stderr=out,
+                env=os.environ | ENVIRONMENT,
+                start_new_session=True,
+            )
+
+    def wait_for(self, port_or_path: int | str, seconds: float) -> None:
+        """Until it takes connections. Raises RuntimeError with the end of its log."""
+        until = time.monotonic() + seconds
+        while not _listens(port_or_path):
+            if self._process.poll() is not None or time.monotonic() > until:
+                tail = self._log.read_text(errors="replace")[-3000:]
+                raise RuntimeError(f"{self._name} did not start:\n{tail}")
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """Ends it and what it started."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            try:
+                self._process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+
+
+def _listens(where: int | str) -> bool:
+    if isinstance(where, str):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            return probe.connect_ex(where) == 0
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", where, timeout=5)
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def start_daemon(directory: Path, *flags: str) -> tuple[Process, str]:
+    """A daemon with a socket in the directory."""
+    path = str(directory / "spliced.sock")
+    command = [
+        str(ROOT / "bin" / "spliced"),
+        f"-socket={path}",
+        f"-admin-socket={directory / 'admin.sock'}",
+        "-http=off",
+        "-log-level=warn",
+        *flags,
+    ]
+    daemon = Process("spliced", command, directory / "spliced.log")
+    daemon.wait_for(path, 30)
+    return daemon, path
+
+
+def start_server(directory: Path, model: Path, *flags: str) -> Server:
+    """vLLM's server. Prints nothing; its log stays in the directory."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    # `vllm serve` of the CPU wheel looks for a package of another name, and ends.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    command += [f"--model={model}", f"--port={port}", "--host=127.0.0.1", "--dtype=bfloat16"]
+    command += ["--enforce-eager", "--served-model-name=model", *flags]
+    process = Process("vLLM", command, directory / f"vllm-{port}.log")
+    try:
+        process.wait_for(port, 900)
+    except BaseException:
+        process.close()
+        raise
+    return Server(process, port)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back: seconds to the first token, and all tokens' text."""
+
+    ttft: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    process: Process
+    port: int
+
+    def ask(self, ids: Sequence[int], cuts: Sequence[int] | None = None, tokens: int = 8) -> Answer:
+        """Streams one greedy completion. cuts: where the prompt's segments meet."""
+        began = time.perf_counter()
+        return _read(self._post(ids, cuts, tokens, stream=True), began)
+
+    def told(self, ids: Sequence[int], cuts: Sequence[int]) -> dict[str, object]:
+        """What the connector says of a request; a stream of vLLM's does not carry it."""
+        reply = json.loads(self._post(ids, cuts, 1, stream=False).read())
+        return dict((reply.get("kv_transfer_params") or {}).get("spliced", {}))
+
+    def _post(
+        self, ids: Sequence[int], cuts: Sequence[int] | None, tokens: int, *, stream: bool
+    ) -> http.client.HTTPResponse:
+        body: dict[str, object] = {
+            "model": "model",
+            "prompt": list(ids),
+            "max_tokens": tokens,
+            "temperature": 0,
+            "stream": stream,
+        }
+        if cuts is not None:
+            body["kv_transfer_params"] = {"spliced": {"v": 1, "cuts": list(cuts)}}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        connection.request(
+            "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+        )
+        reply = connection.getresponse()
+        if reply.status != 200:
+            raise RuntimeError(f"HTTP {reply.status}: {reply.read(2000).decode(errors='replace')}")
+        return reply
+
+    def close(self) -> None:
+        self.process.close()
+
+
+def _read(reply: http.client.HTTPResponse, began: float) -> Answer:
+    """Server-sent events: a JSON object for each token, then the word DONE."""
+    first, text = 0.0, ""
+    for line in reply:
+        data = line.decode().strip().removeprefix("data: ")
+        if not data or data == "[DONE]":
+            continue
+        event = json.loads(data)
+        first = first or time.perf_counter() - began
+        for choice in event.get("choices", ()):
+            text += choice.get("text", "")
+    return Answer(first, text)
