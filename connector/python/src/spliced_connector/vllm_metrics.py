@@ -23,7 +23,7 @@ class SplicedStats(KVConnectorStats):  # type: ignore[misc]
     """What was counted since the last step, by name."""
 
     def reset(self) -> None:
-        self.data = {}
+        self.data: dict[str, int] = {}
 
     def aggregate(self, other: KVConnectorStats) -> SplicedStats:
         return SplicedStats(dict(Counter(self.data) + Counter(other.data)))

@@ -13,12 +13,14 @@ class EngineTally:
     """Counts of one half of the connector; any thread may add.
 
     matched_tokens       tokens claimed for requests
-    loaded_tokens        tokens filled into blocks
-    loads, load_failures loads that ended well, and that did not: the engine computes these
-    saves, save_failures checkpoints stored, and refused or dropped
-    saved_tokens         rows that were stored
+    loads, loaded_tokens loads that ended well, and the tokens that they filled into blocks
+    load_failures        loads that did not: the engine computes these tokens
+    load_micros          how long the engine stood still for loads, both kinds
+    saves, saved_tokens  checkpoints stored, and the rows that were new in them
+    save_failures        checkpoints refused or dropped; save_code_N: refused with code N
+    save_micros          how long the engine stood still for copies of what is to be stored
     unadvised            prompts without advice: nothing of them is stored
-    untouched            requests of kinds that are never reused
+    untouched            requests of kinds that are never reused, or of too few tokens
     inert                1 if this half does nothing
     """
 
