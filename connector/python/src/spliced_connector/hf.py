@@ -56,9 +56,10 @@ class HFSettings:
 class Prefilled:
     """What a prefill gave and cost.
 
-    `logits` [vocabulary] are of the last token, `cache` continues behind it. A token of the prompt
-    is reused or computed; `captured` ones were run alone besides, to be reused. `approximate` says
-    that a segment stands behind something, `trouble` why the cache was not used.
+    `logits` [vocabulary] are of the last token, `cache` continues behind it. Tokens of the prompt
+    are `computed` in context, `reused` from the daemon, or interiors of segments that were run
+    alone first (`captured` counts those whole). `approximate` says that a segment stands behind
+    something, `trouble` why the daemon was not used.
     """
 
     logits: Tensor
@@ -178,7 +179,7 @@ class SplicedTransformers:
             logits=logits,
             cache=filled(self.model, reuse.arch, context),
             computed=walked.computed,
-            reused=context.tokens - walked.computed,
+            reused=walked.reused,
             captured=walked.captured,
             approximate=context.spliced,
             trouble=walked.trouble,

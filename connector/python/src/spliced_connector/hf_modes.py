@@ -28,11 +28,15 @@ class Request:
 
 @dataclass
 class Walked:
-    """A context at the request's `upto`, the hidden rows that were computed last, and the cost."""
+    """A context at the request's `upto`, the hidden rows that were computed last, and the cost.
+
+    Tokens computed in context, taken from the cache, and run alone.
+    """
 
     context: Context
     hidden: Tensor | None
     computed: int
+    reused: int = 0
     captured: int = 0
     trouble: str = ""
     plan: Plan | None = None
@@ -57,7 +61,7 @@ def by_prefix(reuse: Reuse, request: Request, block_tokens: int) -> Walked:
     hidden = _advance(reuse, ids, context, kept, found.saves(request.keep_all), upto)
     if begin < upto:
         reuse.measured(begin, upto, time.perf_counter() - started)
-    return Walked(context, hidden, upto - begin, trouble=found.match.trouble, kept=kept)
+    return Walked(context, hidden, upto - begin, begin, trouble=found.match.trouble, kept=kept)
 
 
 def by_segments(reuse: Reuse, request: Request) -> Walked:
@@ -70,7 +74,9 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     begin = context.tokens
     _lead(reuse, request, found, context, kept)
     led = context.tokens - begin
-    wanted = found.wanted(prompt, request.keep_all)
+    # Without a daemon nobody could be given what is captured.
+    lost = found.match.trouble != ""
+    wanted = found.wanted(prompt, request.keep_all and not lost)
     choices = choose(prompt, context.tokens, found.held(prompt), wanted)
     held = reuse.acquire(prompt, choices)
     try:
@@ -86,9 +92,16 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         segments = {}
         good = reuse.release(held)
     reuse.trust(good)
-    computed = led + sum(s.length for s in spans if s.kind is SpanKind.RECOMPUTE)
-    captured = sum(piece.tokens for piece, _ in kept.segments)
-    return Walked(context, hidden, computed, captured, found.match.trouble, plan, kept)
+    return Walked(
+        context,
+        hidden,
+        computed=led + sum(s.length for s in spans if s.kind is SpanKind.RECOMPUTE),
+        reused=begin + sum(s.length for s in spans if s.segment in held),
+        captured=sum(piece.tokens for piece, _ in kept.segments),
+        trouble=found.match.trouble,
+        plan=plan,
+        kept=kept,
+    )
 
 
 def _begin(reuse: Reuse, request: Request, found: Found) -> tuple[Context, Kept]:
