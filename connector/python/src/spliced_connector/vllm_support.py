@@ -6,6 +6,7 @@ connector inert: `Inert` carries the one line that says why.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def survey(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Eng
     device = str(config.device_config.device_type)
     if device != "cpu" and not settings.untested:
         raise Inert(f"device {device!r} was never tested, 'cpu' was")
-    _check_parallel(config)
+    _check(config)
     groups = tuple(_group(i, g) for i, g in enumerate(caches.kv_cache_groups))
     engine = Engine(
         version=release,
@@ -101,7 +102,7 @@ def _release() -> str:
     raise Inert("vLLM is not installed as a package")
 
 
-def _check_parallel(config: VllmConfig) -> None:
+def _check(config: VllmConfig) -> None:
     parallel, model = config.parallel_config, config.model_config
     refused = (
         (parallel.pipeline_parallel_size > 1, "pipeline parallel"),
@@ -111,6 +112,13 @@ def _check_parallel(config: VllmConfig) -> None:
         (model.runner_type != "generate", f"runner {model.runner_type!r}"),
         (bool(model.is_encoder_decoder), "an encoder"),
         (str(config.cache_config.cache_dtype) != "auto", "a quantised cache"),
+        # What changes values without a trace in weights or identity must not share with others.
+        (bool(model.hf_overrides), "a config with hf_overrides"),
+        (
+            model.quantization is not None
+            and getattr(model.hf_config, "quantization_config", None) is None,
+            f"quantisation {model.quantization!r} of weights that are not stored so",
+        ),
     )
     for is_so, what in refused:
         if is_so:
@@ -162,9 +170,15 @@ def _weights(settings: Settings) -> bytes:
     if re.fullmatch("[0-9a-fA-F]{64}", settings.weights):
         return bytes.fromhex(settings.weights)
     try:
-        return weights_digest(settings.weights, settings.weights_cache)
+        return _digest(settings.weights, settings.weights_cache)
     except ProfileError as err:
         raise ValueError(f"kv_connector_extra_config: {err}") from err
+
+
+@functools.cache
+def _digest(weights: str, cache: str) -> bytes:
+    """Both halves may be in one process: there the weights are read once."""
+    return weights_digest(weights, cache)
 
 
 def _dtypes(caches: KVCacheConfig) -> tuple[DType, DType]:

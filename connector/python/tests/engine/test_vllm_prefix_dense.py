@@ -36,6 +36,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory, daemon: Daemon) -> Iterator
         "block_size": BLOCK,
         "num_gpu_blocks_override": 12,
         "max_model_len": 1024,
+        "max_num_batched_tokens": 256,  # prompts come in chunks
     }
     running = Engine(Setup(model, daemon.socket, options=options))
     yield running

@@ -1,0 +1,188 @@
+"""What an engine has to be before anything is reused in it, read from configurations alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from spliced_connector import vllm_support
+from spliced_connector.identity import DType, Kind
+from spliced_connector.vllm_settings import Settings
+from spliced_connector.vllm_support import Engine, Inert, survey
+
+SETTINGS = Settings(weights="ab" * 32)
+HYBRID = {
+    "model_type": "qwen3_5_text",
+    "num_hidden_layers": 2,
+    "layer_types": ["linear_attention", "full_attention"],
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "linear_num_key_heads": 1,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    "linear_conv_kernel_dim": 4,
+    "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.25},
+}
+
+
+class FullAttentionSpec(SimpleNamespace):
+    """As the engine's."""
+
+
+class MambaSpec(SimpleNamespace):
+    """As the engine's."""
+
+
+class SlidingWindowSpec(SimpleNamespace):
+    """As the engine's."""
+
+
+def rows(**fields: Any) -> FullAttentionSpec:
+    given = {"block_size": 256, "dtype": "torch.bfloat16", "sliding_window": None}
+    return FullAttentionSpec(**(given | fields))
+
+
+def states(**fields: Any) -> MambaSpec:
+    given = {"block_size": 256, "dtypes": ("torch.bfloat16", "torch.float32")}
+    return MambaSpec(**(given | fields))
+
+
+def caches(*groups: tuple[Any, list[str]]) -> Any:
+    made = [SimpleNamespace(kv_cache_spec=spec, layer_names=names) for spec, names in groups]
+    return SimpleNamespace(kv_cache_groups=made)
+
+
+LINEAR = (states(), ["model.layers.0.linear_attn"])
+FULL = (rows(), ["model.layers.1.self_attn.attn"])
+CACHES = caches(LINEAR, FULL)
+
+
+def config(described: dict[str, Any] = HYBRID, **fields: Any) -> Any:
+    """vLLM's configuration; fields replace what a path such as parallel_config.x names."""
+    made = SimpleNamespace(
+        device_config=SimpleNamespace(device_type="cpu"),
+        parallel_config=SimpleNamespace(
+            pipeline_parallel_size=1,
+            decode_context_parallel_size=1,
+            prefill_context_parallel_size=1,
+            tensor_parallel_size=1,
+        ),
+        model_config=SimpleNamespace(
+            runner_type="generate",
+            is_encoder_decoder=False,
+            enforce_eager=True,
+            max_model_len=2048,
+            hf_overrides={},
+            quantization=None,
+            hf_config=SimpleNamespace(to_dict=lambda: described),
+        ),
+        cache_config=SimpleNamespace(
+            cache_dtype="auto", mamba_cache_mode="align", enable_prefix_caching=True
+        ),
+        speculative_config=None,
+        max_concurrent_batches=1,
+    )
+    for path, value in fields.items():
+        *outer, name = path.split("__")
+        target = made
+        for part in outer:
+            target = getattr(target, part)
+        setattr(target, name, value)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_support, "version", lambda _: "0.32.0")
+
+
+def read(given: Any = None, kept: Any = CACHES, settings: Settings = SETTINGS) -> Engine:
+    return survey(config() if given is None else given, kept, settings)
+
+
+def test_hybrid_engine_is_read() -> None:
+    engine = read()
+    assert [layer.kind for layer in engine.identity.layers] == [Kind.LINEAR, Kind.FULL]
+    assert engine.identity.weights == bytes.fromhex(SETTINGS.weights)
+    assert engine.identity.layers[0].linear.conv.dtype == DType.BF16
+    assert [(g.index, g.states, g.layers) for g in engine.groups] == [
+        (0, True, (0,)),
+        (1, False, (1,)),
+    ]
+    assert (engine.cache_mode, engine.max_tokens, engine.pipelined) == ("align", 2048, False)
+
+
+def test_types_are_those_of_the_cache() -> None:
+    kept = caches(
+        (states(dtypes=("torch.float16", "torch.float32")), LINEAR[1]),
+        (rows(dtype="torch.float32"), FULL[1]),
+    )
+    layers = read(kept=kept).identity.layers
+    assert layers[0].linear.conv.dtype == DType.F16
+    assert layers[1].attention.dtype == DType.F32
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"device_config__device_type": "cuda"}, "device 'cuda'"),
+        ({"parallel_config__pipeline_parallel_size": 2}, "pipeline parallel"),
+        ({"parallel_config__decode_context_parallel_size": 2}, "decode context parallel"),
+        ({"parallel_config__prefill_context_parallel_size": 2}, "prefill context parallel"),
+        ({"speculative_config": object()}, "speculative decoding"),
+        ({"model_config__runner_type": "pooling"}, "runner 'pooling'"),
+        ({"model_config__is_encoder_decoder": True}, "an encoder"),
+        ({"cache_config__cache_dtype": "fp8"}, "quantised cache"),
+        ({"model_config__hf_overrides": {"rms_norm_eps": 1}}, "hf_overrides"),
+        ({"model_config__quantization": "fp8"}, "quantisation 'fp8'"),
+    ],
+)
+def test_engines_of_other_kinds_are_left_alone(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Inert, match=reason):
+        read(config(**fields))
+
+
+@pytest.mark.parametrize(
+    ("kept", "reason"),
+    [
+        (caches(LINEAR, (SlidingWindowSpec(block_size=1), FULL[1])), "SlidingWindowSpec"),
+        (caches(LINEAR, (rows(sliding_window=128), FULL[1])), "sliding window"),
+        (caches(LINEAR, (rows(dtype="torch.uint8"), FULL[1])), "element types"),
+        (caches(LINEAR, (rows(), ["model.layers.1.blocks.2.attn"])), "which one it is"),
+        (caches(LINEAR, (rows(), ["model.attn"])), "which one it is"),
+        (caches(LINEAR), "keeps FULL layers"),
+        (caches(LINEAR, (rows(), ["model.layers.0.self_attn"])), "keeps FULL layers"),
+    ],
+)
+def test_caches_that_are_not_understood_are_left_alone(kept: Any, reason: str) -> None:
+    with pytest.raises(Inert, match=reason):
+        read(kept=kept)
+
+
+def test_architectures_without_a_description_are_left_alone() -> None:
+    with pytest.raises(Inert, match="mystery"):
+        read(config({"model_type": "mystery", "num_hidden_layers": 2}))
+
+
+def test_other_releases_are_tried_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_support, "version", lambda _: "0.33.0")
+    with pytest.raises(Inert, match=r"0\.33\.0 was never tested"):
+        read()
+    tried = Settings(weights=SETTINGS.weights, untested=True)
+    assert read(settings=tried).version == "0.33.0"
+    assert read(config(device_config__device_type="cuda"), settings=tried)
+
+
+def test_weights_that_cannot_be_read_end_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="weights"):
+        read(settings=Settings(weights=str(tmp_path)))
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    one = read(settings=Settings(weights=str(tmp_path))).identity.weights
+    assert len(one) == 32
+    assert one != cast(bytes, bytes.fromhex(SETTINGS.weights))
