@@ -154,5 +154,5 @@ class _Comparison:
             self._arch, self._ids, [Span(SpanKind.RECOMPUTE, context.tokens, n)], {}, context
         )
         if rows is not None and n == left:
-            self._logits.append(self._arch.logits(rows[-1:])[0].clone())
+            self._logits.append(self._arch.logits(rows[-1:])[0].detach().clone())
         self._seconds = (time.monotonic() - began) / n

@@ -1,0 +1,142 @@
+"""The canary's comparisons and when they switch splicing off."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.walk_models import TINY
+from spliced_connector.canary import STRIKES, Canary, Verdict, logit_error
+from spliced_connector.walk.base import Architecture
+from spliced_connector.walk.context import Context
+from spliced_connector.walk.naming import Naming
+from spliced_connector.walk.registry import architecture
+from spliced_connector.walk.run import prefill
+
+FOREVER = 1e12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def arch() -> Architecture:
+    return architecture(TINY["bamba"].build(), Naming(bytes(31) + b"\1"))
+
+
+def ids(n: int = 60) -> Tensor:
+    return torch.tensor([(11 * i * i + 3) % 96 for i in range(n)])
+
+
+def context(arch: Architecture, prompt: Tensor, tokens: int) -> Context:
+    made = Context(arch, len(prompt), torch.device("cpu"))
+    prefill(arch, prompt[:tokens], made)
+    return made
+
+
+def broken(arch: Architecture, prompt: Tensor, tokens: int) -> Context:
+    """As of a segment whose transition was lost."""
+    made = context(arch, prompt, tokens)
+    for layer in made.layers:
+        if layer.state is not None:
+            layer.state = torch.randn_like(layer.state)
+    return made
+
+
+def test_an_error_is_relative_to_the_spread_and_blind_to_a_shift() -> None:
+    full = torch.randn(500, generator=torch.Generator().manual_seed(1))
+    assert logit_error(full, full) == 0
+    assert logit_error(full + 7, full) < 1e-6
+    noise = torch.randn(500, generator=torch.Generator().manual_seed(2))
+    one = logit_error(full + 0.1 * noise, full)
+    assert 0.08 < one < 0.12
+    assert math.isclose(logit_error(10 * full + noise, 10 * full), one, rel_tol=1e-5)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_no_number_is_infinitely_wrong(value: float) -> None:
+    full = torch.arange(5.0)
+    assert logit_error(torch.tensor([0.0, 1.0, value, 3.0, 4.0]), full) == math.inf
+    assert logit_error(full, torch.zeros(5)) == math.inf
+
+
+def test_a_right_context_compares_equal(arch: Architecture) -> None:
+    seen: list[Verdict] = []
+    canary = Canary(arch, 1e-3, seen.append)
+    prompt = ids()
+    assert canary.offer(prompt, context(arch, prompt, 40))
+    canary.run(FOREVER)
+    (verdict,) = seen
+    assert verdict.error < 1e-4
+    assert verdict.same_token
+    assert not verdict.failed
+    assert not canary.busy
+
+
+def test_work_is_cut_into_pieces_and_one_request_is_taken_at_a_time(arch: Architecture) -> None:
+    seen: list[Verdict] = []
+    canary = Canary(arch, 1e-3, seen.append)
+    prompt = ids(200)
+    assert canary.offer(prompt, context(arch, prompt, 40))
+    assert not canary.offer(prompt, context(arch, prompt, 40))
+    steps = 0
+    while canary.busy:
+        canary.run(time.monotonic())
+        steps += 1
+        assert steps < 100
+    assert steps > 4
+    assert seen[0].error < 1e-4
+
+
+def test_a_prompt_that_has_nothing_behind_the_splice_is_not_taken(arch: Architecture) -> None:
+    prompt = ids()
+    canary = Canary(arch, 1.0, lambda _: None)
+    assert not canary.offer(prompt, context(arch, prompt, len(prompt)))
+
+
+def test_wrong_contexts_switch_off_and_it_stays_off(arch: Architecture) -> None:
+    seen: list[Verdict] = []
+    canary = Canary(arch, 0.05, seen.append)
+    prompt = ids()
+    for _ in range(STRIKES):
+        assert not canary.off
+        assert canary.offer(prompt, broken(arch, prompt, 40))
+        canary.run(FOREVER)
+    assert [v.failed for v in seen] == [True] * STRIKES
+    assert [v.off for v in seen] == [False] * (STRIKES - 1) + [True]
+    assert canary.off
+    assert not canary.offer(prompt, context(arch, prompt, 40))
+
+
+def test_few_failures_among_many_are_borne(arch: Architecture) -> None:
+    canary = Canary(arch, 0.05, lambda _: None)
+    prompt = ids()
+    for i in range(3 * STRIKES):
+        make = broken if i % 9 == 0 else context
+        assert canary.offer(prompt, make(arch, prompt, 40))
+        canary.run(FOREVER)
+    assert not canary.off
+
+
+def test_a_logit_that_is_no_number_switches_off_at_once(arch: Architecture) -> None:
+    seen: list[Verdict] = []
+    canary = Canary(arch, 1e9, seen.append)
+    prompt = ids()
+    made = context(arch, prompt, 40)
+    for layer in made.layers:
+        if layer.state is not None:
+            layer.state = layer.state * math.nan
+    canary.offer(prompt, made)
+    canary.run(FOREVER)
+    assert canary.off
+    assert seen[0].error == math.inf
