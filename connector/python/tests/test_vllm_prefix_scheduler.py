@@ -203,6 +203,7 @@ def test_failed_load_is_computed_and_is_no_parent() -> None:
     scheduler.allocated(request, ((1,), (2,)), 256)
     scheduler.plan(make_step(()))
     scheduler.settled(Outcome(frozenset("r"), frozenset("r")))
+    scheduler._prompts["r"].asked = -1.0  # long ago
     assert scheduler.match(request, 0) == (0, False)
     plan = scheduler.plan(make_step(([1, 2], [0, 3]), r=(0, 512)))
     assert isinstance(plan, PrefixPlan)

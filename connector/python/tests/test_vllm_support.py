@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -185,4 +185,4 @@ def test_weights_that_cannot_be_read_end_the_start(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     one = read(settings=Settings(weights=str(tmp_path))).identity.weights
     assert len(one) == 32
-    assert one != cast(bytes, bytes.fromhex(SETTINGS.weights))
+    assert one != bytes.fromhex(SETTINGS.weights)

@@ -71,7 +71,8 @@ class PrefixScheduler:
         prompt = self._prompts.get(request.request_id) or self._open(request)
         if prompt is None:
             return 0, False
-        self._ask(prompt)
+        if not prompt.lost:
+            self._ask(prompt)
         tokens = prompt.found.prefix_tokens
         claims = not prompt.lost and not prompt.compute and tokens > computed
         self._steer(prompt, tokens if claims else computed)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from engine.vllm_harness import Engine, Setup, elsewhere, hybrid_model, prompt
 from running import Daemon
+from spliced_connector.client import Client
+from spliced_connector.digest import weights_digest
+from spliced_connector.hf import HFSettings, SplicedTransformers
+from spliced_connector.options import Options
+from spliced_connector.walk.naming import Naming
 
 pytestmark = [
     pytest.mark.engine,
@@ -165,3 +171,35 @@ def test_survives_a_restart_of_the_daemon(
     (again,) = engine.ask(PROMPTS[0])
     assert again.tokens == alone.tokens
     assert again.cached == 3 * BLOCK
+
+
+def test_transformers_and_vllm_use_each_others_checkpoints(engine: Engine, daemon: Daemon) -> None:
+    """Two implementations of the same layers: neither state, tail nor key may lie otherwise."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(engine.setup.model, dtype=torch.bfloat16)
+    with closing(Client(Options(socket=daemon.socket))) as client:
+        other = SplicedTransformers(
+            model.eval(),
+            client,
+            Naming(weights_digest(engine.setup.model)),
+            HFSettings(block_tokens=BLOCK, keep_all=True),
+        )
+        assert client.wait_attached(10)
+        theirs, ours = prompt(800, seed=30), prompt(800, seed=31)
+        (right,) = engine.ask(theirs, tokens=1, cache_salt="not shared")
+        stored = other.prefill(theirs, mode="prefix")
+        assert stored.reused == 0
+        engine.settle()
+        (answer,) = engine.ask(theirs, tokens=1)
+        assert answer.cached >= 2 * BLOCK
+        assert answer.tokens == right.tokens
+        assert answer.logprobs == pytest.approx(right.logprobs, abs=0.05)
+
+        (first,) = engine.ask(ours, tokens=1)
+        assert first.cached == 0
+        engine.settle()
+        reused = other.prefill(ours, mode="prefix")
+        assert reused.reused >= 2 * BLOCK
+        assert int(reused.logits.argmax()) == first.tokens[0]
