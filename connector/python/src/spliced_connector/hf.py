@@ -141,13 +141,14 @@ class SplicedTransformers:
     ) -> Tensor:
         """The model's own `generate` behind a reused prompt, with its options: [1, tokens].
 
-        The prompt's last token is left to the model, so that its logits are processed like all.
+        The prompt's last token is left to the model, so that its logits are processed like all. A
+        model without attention cannot be handed a cache: its `generate` computes the prompt.
         """
         tokens = _plain(ids)
         line = torch.tensor([tokens], device=self.model.device)
         mask = torch.ones_like(line)
         reuse = self._reuse
-        if mode == "none" or reuse is None or len(tokens) < 2:
+        if mode == "none" or reuse is None or not reuse.attends or len(tokens) < 2:
             return cast(Tensor, self.model.generate(line, attention_mask=mask, **options))
         with torch.no_grad():
             walked = self._walk(reuse, tokens, cuts, mode, len(tokens) - 1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import cast
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -18,36 +21,55 @@ def filled(model: PreTrainedModel, arch: Architecture, context: Context) -> Cach
 
     Raises UnsupportedError where the model keeps its states in a cache of another kind.
     """
-    cache = DynamicCache(config=model.config)
+    cache = _empty(model)
     for slot, at, described in zip(arch.slots, context.layers, arch.identity.layers, strict=True):
-        if described.kind == Kind.NONE:
-            continue
-        if slot >= len(cache.layers):
-            raise UnsupportedError(f"cache of {len(cache.layers)} layers, state of layer {slot}")
         if described.kind == Kind.LINEAR:
-            _fill_linear(cache.layers[slot], described.linear, at)
+            _fill_linear(model, cache, slot, described.linear, at)
         elif at.k is not None and at.v is not None:
             k, v = (x[: context.tokens].transpose(0, 1)[None] for x in (at.k, at.v))
             # The latent is what transformers calls the keys of such a layer.
             first, second = (v, k) if described.kind == Kind.MLA else (k, v)
-            cache.layers[slot].update(first, second)
+            cache.update(first, second, slot)
     return cache
 
 
-def _fill_linear(layer: object, described: Linear, at: LayerContext) -> None:
-    update_conv = getattr(layer, "update_conv_state", None)
-    update_state = getattr(layer, "update_recurrent_state", None)
-    if update_state is None or update_conv is None or at.state is None:
+def _empty(model: PreTrainedModel) -> Cache:
+    if model.config.model_type == "minimax":
+        # It refuses any other.
+        module = import_module("transformers.models.minimax.modeling_minimax")
+        return cast(Cache, module.MiniMaxCache())
+    return DynamicCache(config=model.config)
+
+
+def _fill_linear(
+    model: PreTrainedModel, cache: Cache, slot: int, described: Linear, at: LayerContext
+) -> None:
+    if at.state is None:
+        raise UnsupportedError(f"layer {slot} has no state")
+    if described.family == Family.LIGHTNING:
+        set_linear = getattr(cache, "set_linear_cache", None)
+        if set_linear is None:
+            raise UnsupportedError(f"{type(cache).__name__} holds no Lightning state")
+        set_linear(slot, at.state[None].to(model.dtype))
+        return
+    if slot >= len(cache.layers):
+        raise UnsupportedError(f"cache of {len(cache.layers)} layers, state of layer {slot}")
+    layer = cache.layers[slot]
+    if not hasattr(layer, "update_recurrent_state"):
         raise UnsupportedError(f"{type(layer).__name__} holds no recurrent state")
     if at.conv is not None:
         # As wide as the kernel there; a next token pushes the oldest column out unread.
         columns = torch.nn.functional.pad(at.conv.t(), (1, 0))
-        update_conv(columns[None].contiguous())
-    update_state(engine_state(described, at.state)[None].contiguous())
+        layer.update_conv_state(columns[None].contiguous())
+    layer.update_recurrent_state(_ordered(model, described, at.state)[None].contiguous())
 
 
-def engine_state(described: Linear, state: Tensor) -> Tensor:
+def _ordered(model: PreTrainedModel, described: Linear, state: Tensor) -> Tensor:
     """A state [Hv, dk, dv] in the order in which transformers keeps that family's."""
-    if described.family == Family.MAMBA1:
-        return state.squeeze(-1)
-    return state.transpose(1, 2) if described.family == Family.MAMBA2 else state
+    if described.family == Family.MAMBA2:
+        return state.transpose(1, 2)
+    if described.family != Family.MAMBA1:
+        return state
+    channels = state.squeeze(-1)
+    heads = getattr(model.config, "n_mamba_heads", None)  # Zamba
+    return channels if heads is None else channels.unflatten(0, (heads, -1))

@@ -81,6 +81,7 @@ class Reuse:
         self.model = model
         self.profile = model.profile
         self.device = device
+        self.attends = bool(self.profile.attention_layers)
         self._samples: list[Sample] = []
 
     def look_up(

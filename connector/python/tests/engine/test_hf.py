@@ -320,7 +320,7 @@ def test_a_model_without_arithmetic_here_is_served_as_it_is(
     connect: Connect, daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = qwen_next()
-    model.config.model_type = "mamba"
+    model.config.model_type = "rwkv"
     e = engine(model, connect, daemon)
     ids = tokens(50)
     done = e.prefill(ids, [0, 30], "splice")
