@@ -51,8 +51,8 @@ class Settings:
     seam_tokens: int = 8
     """Tokens on each side of a join that are computed again, mode splice; 0 to 4,096."""
     stall_ms: float = 250.0
-    """Longest walk over recomputed rows within one step of the engine, mode splice: requests that
-    would need more are computed by the engine; 0 forbids walks."""
+    """Longest time within one step of the engine that walks over recomputed rows take, mode splice.
+    What is left goes on in later steps, one join or captured segment at least in each."""
     capture: bool = True
     """Whether segments that are missing are computed alone and published, mode splice."""
     canary_share: float = 0.0

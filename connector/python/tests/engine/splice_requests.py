@@ -1,0 +1,108 @@
+"""Requests that name their segments, to a vLLM in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from engine.vllm_harness import VOCABULARY, Engine, Setup, prompt
+from spliced_connector import vllm_plugin
+from spliced_connector.vllm_splice import SpliceWorker
+from spliced_connector.vllm_splice_scheduler import SpliceScheduler
+
+SEGMENT = 160
+SEGMENTS = [prompt(SEGMENT, seed=100 + i) for i in range(8)]
+QUERY = prompt(12, seed=99)
+
+NEAR = 0.15
+"""Log-probabilities of two right answers may differ by so much: the engine computes in bf16. The
+largest difference seen between the engine and the walk was 0.05, at a spread of 0.9."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back. logprobs [vocabulary] are those of the first token."""
+
+    tokens: list[int]
+    logprobs: Tensor
+    told: dict[str, object]
+    cached: int
+
+    def near(self, other: Tensor) -> bool:
+        return bool((self.logprobs - other).abs().max() < NEAR)
+
+
+def start(model: str, socket: str, **connector: object) -> Engine:
+    """An engine in mode splice. The plugin is registered here as its entry point would be."""
+    vllm_plugin.register()
+    return Engine(
+        Setup(
+            model,
+            socket,
+            {"mode": "splice", "stall_ms": 10_000.0, "load_ms": 5_000.0} | connector,
+            {"enable_prefix_caching": False, "max_logprobs": -1},
+        )
+    )
+
+
+def ids_of(order: Sequence[int], query: Sequence[int] = QUERY) -> tuple[list[int], list[int]]:
+    """A prompt of segments, and its cuts."""
+    ids: list[int] = []
+    cuts = [0]
+    for i in order:
+        ids += SEGMENTS[i]
+        cuts.append(len(ids))
+    return ids + list(query), cuts
+
+
+def ask(engine: Engine, ids: Sequence[int], cuts: Sequence[int] | None = None) -> Reply:
+    """Answers one prompt; without cuts it is nobody's but the engine's."""
+    said = None if cuts is None else {"spliced": {"v": 1, "cuts": list(cuts)}}
+    return ask_raw(engine, ids, said)
+
+
+def ask_raw(engine: Engine, ids: Sequence[int], params: object) -> Reply:
+    from vllm import SamplingParams
+
+    extra = None if params is None else {"kv_transfer_params": params}
+    sampling = SamplingParams(
+        max_tokens=4,
+        detokenize=False,
+        temperature=0,
+        ignore_eos=True,
+        logprobs=-1,
+        extra_args=extra,
+    )
+    output = engine.llm.generate([{"prompt_token_ids": list(ids)}], sampling, use_tqdm=False)[0]
+    said = output.outputs[0]
+    rows = said.logprobs[0]
+    told = (output.kv_transfer_params or {}).get("spliced", {})
+    return Reply(
+        list(said.token_ids),
+        torch.tensor([rows[i].logprob for i in range(VOCABULARY)]),
+        dict(told),
+        output.num_cached_tokens or 0,
+    )
+
+
+def warm(engine: Engine, order: Sequence[int], times: int = 3) -> Reply:
+    """Asks until all segments are held, and once more."""
+    ids, cuts = ids_of(order)
+    for _ in range(times):
+        reply = ask(engine, ids, cuts)
+        assert engine.worker.drain(30)
+        if reply.told.get("way") == "splice" and not reply.told["captured"]:
+            return reply
+    raise AssertionError(f"not spliced after {times} requests: {reply.told}, {engine.counts()}")
+
+
+def worker(engine: Engine) -> SpliceWorker:
+    return cast(SpliceWorker, engine.worker._mode)
+
+
+def scheduler(engine: Engine) -> SpliceScheduler:
+    return cast(SpliceScheduler, engine.scheduler._mode)

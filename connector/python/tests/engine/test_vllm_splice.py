@@ -1,0 +1,391 @@
+"""Mode splice on vLLM itself: answers, and what it does when something goes wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+
+if importlib.util.find_spec("vllm") is not None:
+    import torch
+    from torch import Tensor
+
+    from engine.splice_requests import QUERY, SEGMENT, ask, ask_raw, ids_of, start, warm
+    from engine.splice_requests import scheduler as scheduler_of
+    from engine.splice_requests import worker as worker_of
+    from engine.vllm_harness import Engine, hybrid_model, prompt
+    from running import Daemon
+    from spliced_connector import vllm_splice, vllm_splice_job
+    from spliced_connector.client import Client
+    from spliced_connector.errors import Code
+    from spliced_connector.lease import release_all
+    from spliced_connector.options import Options
+    from spliced_connector.plan import SpanKind, choose, divide, make_plan
+    from spliced_connector.publish import NewSegment
+    from spliced_connector.segments import collect, pack
+    from spliced_connector.vllm_splice import SpliceWorker
+    from spliced_connector.vllm_splice_scheduler import SpliceScheduler
+    from spliced_connector.walk.base import Captured
+    from spliced_connector.walk.context import Context
+    from spliced_connector.walk.run import capture, prefill, splice
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    running = Daemon(tmp_path_factory.mktemp("d"), "-arena=256MiB", "-prefill-speed=500")
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def engine(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    directory: Path = tmp_path_factory.mktemp("model")
+    running = start(hybrid_model(directory), daemon.socket)
+    yield running
+    running.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(engine: Engine) -> Iterator[None]:
+    """No test leaves a request, a lease or a block behind."""
+    yield
+    assert not worker_of(engine)._jobs
+    assert not scheduler_of(engine)._requests
+    assert not engine.core.scheduler.requests
+    pool = engine.core.scheduler.kv_cache_manager.block_pool
+    assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
+    assert len(pool.cached_block_hash_to_block) == 0, "a block was filed as an exact one"
+
+
+def walked(engine: Engine, order: list[int]) -> Tensor:
+    """Log-probabilities behind a prompt by the library alone: the oracle of a splice."""
+    mode = worker_of(engine)
+    profile = mode._session.model.profile
+    ids, cuts = ids_of(order)
+    cut_up = divide(profile, b"", ids, cuts, 8)
+    plan = make_plan(cut_up, 0, choose(cut_up, 0, [True] * len(order), [False] * len(order)))
+    arch = mode._arch
+    with torch.inference_mode():
+        segments = {}
+        for piece in cut_up.pieces:
+            assert piece.spec is not None
+            found = capture(arch, ids[piece.start : piece.end], piece.spec)
+            parts = pack(profile, found)
+            layers = collect(
+                len(found.layers), profile.segment_layout(piece.spec), parts.__getitem__
+            )
+            segments[piece.index] = Captured(piece.spec, layers)
+        context = Context(arch, len(ids), torch.device("cpu"))
+        h = splice(arch, ids, plan.spans, segments, context)
+        assert h is not None
+        return arch.logits(h[-1:])[0].float().log_softmax(-1)
+
+
+def full(engine: Engine, ids: list[int]) -> Tensor:
+    """The same by a full walk."""
+    arch = worker_of(engine)._arch
+    with torch.inference_mode():
+        h = prefill(arch, ids, Context(arch, len(ids), torch.device("cpu")))
+        return arch.logits(h[-1:])[0].float().log_softmax(-1)
+
+
+def test_a_full_walk_gives_the_engines_logits(engine: Engine) -> None:
+    ids, _ = ids_of([0, 1])
+    reply = ask(engine, ids)
+    by_walk = full(engine, ids)
+    assert reply.near(by_walk)
+    assert int(by_walk.argmax()) == int(reply.logprobs.argmax())
+    assert not reply.told
+
+
+def test_one_leading_segment_gives_the_answer_of_no_cache(engine: Engine) -> None:
+    ids, _ = ids_of([0, 1, 2], query=QUERY)
+    exact = ask(engine, ids)
+    cuts = [0, 3 * SEGMENT]
+    for _ in range(3):
+        reply = ask(engine, ids, cuts)
+        assert engine.worker.drain(30)
+    assert reply.told == {"way": "splice", "tokens": 3 * SEGMENT, "walked": 0, "captured": 0}
+    assert reply.cached == 3 * SEGMENT
+    assert reply.near(exact.logprobs)
+    assert reply.tokens == exact.tokens
+
+
+def test_spliced_segments_give_the_answer_of_the_library(engine: Engine) -> None:
+    """In the order they were captured in and in another: blocks and states are in their places."""
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
+        reply = warm(engine, order)
+        assert reply.told["tokens"] == 4 * SEGMENT - 8
+        assert reply.told["walked"] == 8 + 2 * 16
+        assert reply.near(walked(engine, order))
+
+
+def test_who_captures_and_who_reuses_get_the_same(engine: Engine) -> None:
+    order = [4, 5, 6]
+    ids, cuts = ids_of(order)
+    replies = []
+    for _ in range(4):
+        replies.append(ask(engine, ids, cuts))
+        assert engine.worker.drain(30)
+    captured = [r for r in replies if r.told.get("captured")]
+    reused = [r for r in replies if r.told.get("captured") == 0]
+    assert captured
+    assert reused
+    assert torch.equal(captured[-1].logprobs, reused[0].logprobs)
+
+
+def test_requests_without_cuts_ask_nobody(engine: Engine) -> None:
+    before = engine.counts()
+    reply = ask(engine, prompt(400, seed=7))
+    assert reply.told == {}
+    assert reply.cached == 0
+    assert engine.counts() == before
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({"v": 3, "cuts": [0, 160]}, "spliced.v: 3"),
+        ({"v": 1, "cuts": [160, 0]}, "160 is followed by 0"),
+        ({"v": 1, "cuts": [0, 100_000]}, "spliced.cuts[1]: 100000"),
+    ],
+)
+def test_wrong_cuts_are_answered_and_said(engine: Engine, said: Any, text: str) -> None:
+    ids, _ = ids_of([0, 1])
+    reply = ask_raw(engine, ids, {"spliced": said})
+    assert reply.told["way"] == "engine"
+    assert text in str(reply.told["trouble"])
+    assert reply.tokens == ask(engine, ids).tokens
+
+
+def test_a_short_prompt_costs_less_than_a_millisecond(engine: Engine) -> None:
+    ids = prompt(200, seed=8)
+    ask(engine, ids, [0, 90, 180])
+    before = engine.counts()
+    for _ in range(5):
+        assert ask(engine, ids, [0, 90, 180]).told == {"way": "engine"}
+    after = engine.counts()
+    assert after["short"] - before["short"] == 5
+    assert (after["match_micros"] - before["match_micros"]) / 5 < 1000
+    assert after.get("matched_tokens", 0) == before.get("matched_tokens", 0)
+
+
+def test_work_beyond_the_bound_goes_on_in_later_steps(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mode = worker_of(engine)
+    want = warm(engine, [0, 1, 2, 3])
+    calls: list[int] = []
+    real = splice
+
+    def counted(arch: Any, ids: Any, spans: Any, *rest: Any) -> Any:
+        calls.append(sum(s.length for s in spans if s.kind is SpanKind.RECOMPUTE))
+        return real(arch, ids, spans, *rest)
+
+    monkeypatch.setattr(vllm_splice_job, "splice", counted)
+    before = engine.counts().get("stalls", 0)
+    with changed(mode, stall_ms=0.001):
+        reply = ask(engine, *ids_of([0, 1, 2, 3]))
+    assert reply.told["way"] == "splice"
+    assert len(calls) > 4
+    assert max(calls) <= 16
+    assert engine.counts()["stalls"] - before >= len(calls)
+    assert reply.near(want.logprobs)
+
+
+@contextmanager
+def changed(half: SpliceWorker | SpliceScheduler, **values: float) -> Iterator[None]:
+    """Other settings for a while. They are frozen for everybody else."""
+    settings = half._session.settings
+    before = {name: getattr(settings, name) for name in values}
+    for name, value in values.items():
+        object.__setattr__(settings, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            object.__setattr__(settings, name, value)
+
+
+def until(engine: Engine, order: list[int], reached: Callable[[], bool], most: int = 200) -> None:
+    """Asks until something is so. Comparisons go on in the steps of requests."""
+    for _ in range(most):
+        if reached():
+            return
+        ask(engine, *ids_of(order))
+    raise AssertionError(f"not reached: {engine.counts()}")
+
+
+class Trouble:
+    """Something that goes wrong inside a worker, and what the engine must make of it."""
+
+    def __init__(self, engine: Engine, order: list[int]) -> None:
+        self.engine, self.order = engine, order
+        self.exact = ask(engine, ids_of(order)[0])
+        warm(engine, order)
+        self.failures = engine.counts().get("load_failures", 0)
+
+    def check(self) -> None:
+        """The request is computed: the answer of no cache, said and counted."""
+        reply = ask(self.engine, *ids_of(self.order))
+        assert reply.told["way"] == "recomputed"
+        assert reply.tokens == self.exact.tokens
+        assert torch.equal(reply.logprobs, self.exact.logprobs)
+        assert self.engine.counts()["load_failures"] == self.failures + 1
+
+
+def test_an_exception_in_the_walk_is_recomputed(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trouble = Trouble(engine, [0, 1, 2])
+    arch = worker_of(engine)._arch
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("a kernel failed")
+
+    monkeypatch.setattr(arch, "linear_out", broken)
+    trouble.check()
+
+
+def test_segments_that_go_between_match_and_acquire_are_recomputed(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evicted, or of a daemon that was restarted: what came is given back, nothing half is used."""
+    trouble = Trouble(engine, [0, 1, 2])
+    mode = worker_of(engine)
+    real = mode._session.model.acquire
+    given: list[Any] = []
+
+    def partly(keys: Any, **how: Any) -> list[Any]:
+        found = real(keys, **how)
+        given.extend(found)
+        return [found[0], None, found[2]]
+
+    monkeypatch.setattr(mode._session.model, "acquire", partly)
+    with changed(mode, load_ms=0):
+        trouble.check()
+    assert given[0]._released
+    assert given[2]._released
+
+
+def test_leases_that_were_not_good_to_the_end_are_recomputed(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart of a daemon that gave the pages to others."""
+    trouble = Trouble(engine, [0, 1, 2])
+    real = release_all
+    monkeypatch.setattr(
+        vllm_splice_job, "release_all", lambda held: [False for _ in real(held)] or [False]
+    )
+    trouble.check()
+
+
+def test_a_layout_of_another_shape_is_recomputed(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trouble = Trouble(engine, [0, 1, 2])
+    profile = worker_of(engine)._session.model.profile
+    other = profile.segment_layout(SEGMENT + 1)
+    monkeypatch.setattr(profile, "segment_layout", lambda _: other)
+    trouble.check()
+
+
+def test_segments_of_another_engine_are_used(engine: Engine, daemon: Daemon) -> None:
+    """Captured and published by a client of its own; this engine finds them at once."""
+    mode = worker_of(engine)
+    ids, cuts = ids_of([0, 7, 6])
+    client = Client(Options(socket=daemon.socket, name="another engine", timeout=1.0))
+    try:
+        model = client.model(mode._session.engine.identity)
+        assert model.wait_attached(10)
+        assert model.salt is not None
+        for piece in divide(model.profile, model.salt, ids, cuts, 8).pieces:
+            assert piece.spec is not None
+            tokens = ids[piece.start : piece.end]
+            with torch.inference_mode():
+                parts = pack(model.profile, capture(mode._arch, tokens, piece.spec))
+            (code,) = model.publish([NewSegment(piece.spec, tokens, parts)])
+            assert code in (Code.OK, Code.EXISTS)
+    finally:
+        client.close()
+    reply = ask(engine, ids, cuts)
+    assert reply.told["way"] == "splice"
+    assert reply.told["captured"] == 0
+    assert reply.near(walked(engine, [0, 7, 6]))
+
+
+def test_a_restarted_daemon_is_used_again(engine: Engine, daemon: Daemon) -> None:
+    """What it held in memory is gone; engines attach by themselves, and capture again."""
+    warm(engine, [0, 1, 2])
+    daemon.stop()
+    daemon.start()
+    assert engine.worker.wait_attached(10)
+    assert engine.scheduler.wait_attached(10)
+    assert warm(engine, [0, 1, 2], times=5).told["way"] == "splice"
+
+
+def test_an_aborted_request_gives_its_blocks_back(engine: Engine) -> None:
+    """Aborted while its load goes over several steps."""
+    from vllm import SamplingParams
+
+    mode = worker_of(engine)
+    warm(engine, [0, 1, 2, 3])
+    ids, cuts = ids_of([0, 1, 2, 3])
+    sampling = SamplingParams(
+        max_tokens=2,
+        detokenize=False,
+        extra_args={"kv_transfer_params": {"spliced": {"v": 1, "cuts": cuts}}},
+    )
+    llm = engine.llm.llm_engine
+    with changed(mode, stall_ms=0.001):
+        llm.add_request("gone", {"prompt_token_ids": ids}, sampling)
+        for _ in range(50):
+            llm.step()
+            if mode._jobs:
+                break
+        assert mode._jobs
+        llm.abort_request(["gone"])
+        for _ in range(50):
+            if not engine.core.scheduler.has_requests():
+                break
+            llm.step()
+
+
+def test_the_canary_compares_and_switches_off(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is switched off stays off."""
+    mode = worker_of(engine)
+    monkeypatch.setattr(vllm_splice, "CANARY_SECONDS", 1.0)
+    order = [0, 1, 2]
+    with changed(scheduler_of(engine), canary_share=1.0):
+        warm(engine, order)
+        until(engine, order, lambda: engine.counts().get("compared", 0) > 0)
+        assert not mode._canary.off
+        monkeypatch.setattr(mode._canary, "_bound", 1e-9)
+        until(engine, order, lambda: mode._canary.off)
+    assert engine.counts()["compared_beyond_bound"] == 3
+    exact = ask(engine, ids_of(order)[0])
+    reply = ask(engine, *ids_of(order))
+    assert reply.told["way"] == "engine"
+    assert reply.told["trouble"] == "splicing is switched off"
+    assert torch.equal(reply.logprobs, exact.logprobs)
+
+
+def test_a_killed_daemon_is_a_miss(engine: Engine, daemon: Daemon) -> None:
+    daemon.kill()
+    ids, cuts = ids_of([0, 1, 2])
+    reply = ask(engine, ids, cuts)
+    assert reply.told["way"] == "engine"
+    assert reply.tokens == ask(engine, ids).tokens
+    daemon.start()

@@ -1,0 +1,60 @@
+"""Mode splice with a model of attention only."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+
+if importlib.util.find_spec("vllm") is not None:
+    import torch
+
+    from engine.splice_requests import SEGMENT, ask, ids_of, start, warm, worker
+    from engine.vllm_harness import Engine, dense_model
+    from running import Daemon
+    from spliced_connector.walk.context import Context
+    from spliced_connector.walk.run import prefill
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    directory: Path = tmp_path_factory.mktemp("dense")
+    daemon = Daemon(directory, "-arena=256MiB", "-prefill-speed=500")
+    daemon.start()
+    running = start(dense_model(directory / "model"), daemon.socket)
+    yield running
+    running.close()
+    daemon.stop()
+
+
+def test_a_full_walk_gives_the_engines_logits(engine: Engine) -> None:
+    ids, _ = ids_of([0, 1])
+    arch = worker(engine)._arch
+    with torch.inference_mode():
+        h = prefill(arch, ids, Context(arch, len(ids), torch.device("cpu")))
+        by_walk = arch.logits(h[-1:])[0].float().log_softmax(-1)
+    assert ask(engine, ids).near(by_walk)
+
+
+def test_one_leading_segment_gives_the_answer_of_no_cache(engine: Engine) -> None:
+    ids, _ = ids_of([0, 1, 2])
+    exact = ask(engine, ids)
+    for _ in range(3):
+        reply = ask(engine, ids, [0, 3 * SEGMENT])
+        assert engine.worker.drain(30)
+    assert reply.told == {"way": "splice", "tokens": 3 * SEGMENT, "walked": 0, "captured": 0}
+    assert reply.near(exact.logprobs)
+
+
+def test_segments_are_spliced_in_any_order(engine: Engine) -> None:
+    for order in ([0, 1, 2, 3], [2, 0, 3, 1]):
+        reply = warm(engine, order)
+        assert reply.told["tokens"] == 4 * SEGMENT - 8
+        assert reply.told["walked"] == 8 + 2 * 16
