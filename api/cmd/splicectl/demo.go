@@ -5,6 +5,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"time"
 
@@ -21,6 +23,7 @@ type demoFlags struct {
 	seam      int
 	socket    string
 	daemon    string
+	model     string
 	quiet     bool
 	noKill    bool
 }
@@ -29,8 +32,10 @@ func demoCommand() command {
 	return command{
 		name: "demo", synopsis: "[flags]",
 		summary: "Serve real RAG requests and conversations with and without the daemon, and compare",
-		about: `rag serves requests of ten passages each by full recompute, with prefix caching and
-spliced; in its middle the demo's own daemon is killed and restarted. chat serves
+		about: `rag asks a small trained model questions over several passages, by full recompute, with
+prefix caching and spliced, and shows what it answers; in its middle the demo's own daemon
+is killed and restarted. Without the model, real requests of ten passages each are served
+with random weights, whose times count and whose answers do not. chat serves
 conversations with tool calls, forks and regenerated answers without a cache, with a
 state every 64 tokens or at every message, and with states where the daemon advises.
 
@@ -45,6 +50,8 @@ the one without a cache.`,
 			fs.IntVar(&f.seam, "seam", 8, "`tokens` recomputed on either side of a join")
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` of a running daemon (default: a temporary one of its own)")
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
+			fs.StringVar(&f.model, "model", "", "rag: `directory` of a trained model with questions.jsonl, or none for random weights\n"+
+				"(default: "+trainedModel+", where that is there)")
 			fs.BoolVar(&f.noKill, "no-kill", false, "do not kill the demo's own daemon in the middle and restart it on its disk\n"+
 				"directory; a daemon that -socket names is never killed")
 			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
@@ -149,7 +156,11 @@ func (r *demoReports) failed() error {
 
 // rag runs the RAG scenario and prints it unless JSON is wanted.
 func (f *demoFlags) rag(ctx context.Context, c *call, client *connector.Client, crash func(context.Context) error) (*ragdemo.Report, error) {
-	o := ragdemo.Options{Requests: f.requests, Seam: f.seam, Crash: crash}
+	trained, err := f.trained(c)
+	if err != nil {
+		return nil, err
+	}
+	o := ragdemo.Options{Requests: f.requests, Seam: f.seam, Crash: crash, Trained: trained}
 	ended := func() {}
 	if !f.quiet {
 		bar := newProgress(c.stderr)
@@ -164,6 +175,27 @@ func (f *demoFlags) rag(ctx context.Context, c *call, client *connector.Client, 
 		err = report.Print(c.stdout)
 	}
 	return report, err
+}
+
+// trainedModel is where the repository has its trained model.
+const trainedModel = "scripts/tinyhybrid/model"
+
+// trained reads the model that answers; nil for random weights.
+func (f *demoFlags) trained(c *call) (*ragdemo.Trained, error) {
+	dir := f.model
+	switch {
+	case dir == "none":
+		return nil, nil
+	case dir == "":
+		dir = trainedModel
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			if !f.quiet {
+				fmt.Fprintf(c.stderr, "no trained model in %s: the weights are random and the answers mean nothing; -model names one\n", dir)
+			}
+			return nil, nil
+		}
+	}
+	return ragdemo.LoadTrained(dir)
 }
 
 // chat runs the conversations and prints them unless JSON is wanted.

@@ -19,7 +19,7 @@ const modelSeed = 1
 // waits for one until ctx ends. Everything is published at level logged, so that
 // a daemon with a disk that is killed comes back with it.
 func RunClient(ctx context.Context, client *connector.Client, o Options) (*Report, error) {
-	m, err := Model(modelSeed)
+	m, err := o.model()
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package ragdemo
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -13,6 +14,7 @@ func (r *Report) Print(w io.Writer) error {
 	fmt.Fprintf(&b, "model %s\nweights %s\n", r.Model, r.Weights)
 	fmt.Fprintf(&b, "seam: %d tokens on either side of a join are recomputed\n", r.Seam)
 	fmt.Fprintf(&b, "cold: %s;\n      %s\n", r.Cold, r.Split)
+	r.printAnswers(&b)
 	r.table(&b, "warm", func(w *Way) *Group { return &w.Warm })
 	r.table(&b, "cold", func(w *Way) *Group { return &w.Cold })
 	fmt.Fprintf(&b, "\n%-34s", "held by the daemon at the end, MiB")
@@ -21,7 +23,10 @@ func (r *Report) Print(w io.Writer) error {
 	}
 	b.WriteByte('\n')
 	r.Restart.print(&b)
-	fmt.Fprintf(&b, "\n* with random weights no measure of quality\n\n%s\n", r.Sentence)
+	if len(r.Answers) == 0 {
+		b.WriteString("\n* with random weights no measure of quality\n")
+	}
+	fmt.Fprintf(&b, "\n%s\n", r.Sentence)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -61,7 +66,13 @@ var rows = []row{
 	{"TTFT p50, prefix caching / this", false, func(g *Group) string { return fmt.Sprintf("%.2fx", g.OverPrefix) }},
 	{"state error, first linear layer", true, func(g *Group) string { return g.First.String() }},
 	{"state error, deepest linear layer", true, func(g *Group) string { return g.Deepest.String() }},
-	{"next token as full recompute *", true, func(g *Group) string { return fmt.Sprintf("%.0f %%", 100*g.NextTokenAgrees) }},
+	{"next token as full recompute", true, func(g *Group) string { return fmt.Sprintf("%.0f %%", 100*g.NextTokenAgrees) }},
+}
+
+// answerRows are of trained models alone.
+var answerRows = []row{
+	{"answers right", true, func(g *Group) string { return fmt.Sprintf("%d of %d", g.Right, g.Requests) }},
+	{"answers as full recompute", true, func(g *Group) string { return fmt.Sprintf("%d of %d", g.Same, g.Requests) }},
 }
 
 // String is the relative error and the angle.
@@ -86,7 +97,13 @@ func (r *Report) table(b *strings.Builder, name string, of func(*Way) *Group) {
 		fmt.Fprintf(b, "%16s", r.Ways[i].Name)
 	}
 	b.WriteByte('\n')
-	for _, line := range rows {
+	lines := slices.Clone(rows)
+	if len(r.Answers) == 0 {
+		lines[len(lines)-1].name += " *"
+	} else {
+		lines = append(lines, answerRows...)
+	}
+	for _, line := range lines {
 		fmt.Fprintf(b, "%-34s", line.name)
 		for i := range r.Ways {
 			cell := line.cell(of(&r.Ways[i]))
@@ -108,8 +125,14 @@ func (r *Report) say() string {
 		return fmt.Sprintf("No request found all its segments: the first token came %.2fx as fast as with prefix caching; run more requests.",
 			spliced.Cold.OverPrefix)
 	}
-	return fmt.Sprintf("When its passages were seen before, in any order and behind any prefix, a prompt's first token came "+
+	text := fmt.Sprintf("When its passages were seen before, in any order and behind any prefix, a prompt's first token came "+
 		"%.1fx sooner than with prefix caching and %.1fx sooner than computing everything, with %.1f %% of the tokens taken from "+
 		"the daemon; the first recurrent state is exact to %.0e where adding states without transitions is off by %.0f %%.",
 		g.OverPrefix, g.OverFull, 100*g.TokenHitRate, g.First.Relative, 100*a.First.Relative)
+	if len(r.Answers) > 0 {
+		count := func(way string) int { return r.Way(way).Cold.Right + r.Way(way).Warm.Right }
+		text += fmt.Sprintf(" Of %d questions it answers %d right when all is computed, %d spliced and %d with added states.",
+			len(r.Answers), count(WayFull), count(WaySpliced), count(WayAdded))
+	}
+	return text
 }

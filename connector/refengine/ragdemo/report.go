@@ -8,18 +8,20 @@ import (
 
 // Report is what a run measured. Means are over requests.
 type Report struct {
-	Model    string   `json:"model"`
-	Weights  string   `json:"weights"`
-	Source   string   `json:"source"`
-	Requests int      `json:"requests"`
-	Passages int      `json:"passages"`
-	Seam     int      `json:"seam_tokens"`
-	Cold     string   `json:"cold_means"`
-	Split    string   `json:"split_means"`
-	Seconds  float64  `json:"seconds"`
-	Ways     []Way    `json:"ways"`
-	Restart  *Restart `json:"restart,omitempty"` // when the store was killed in the middle
-	Sentence string   `json:"sentence"`
+	Model    string     `json:"model"`
+	Weights  string     `json:"weights"`
+	Source   string     `json:"source"`
+	Requests int        `json:"requests"`
+	Passages int        `json:"passages"`
+	Seam     int        `json:"seam_tokens"`
+	Cold     string     `json:"cold_means"`
+	Split    string     `json:"split_means"`
+	Seconds  float64    `json:"seconds"`
+	Ways     []Way      `json:"ways"`
+	Answers  []Answered `json:"answers,omitempty"` // of a trained model
+	Example  string     `json:"example,omitempty"` // the first prompt of a trained model, in words
+	Restart  *Restart   `json:"restart,omitempty"` // when the store was killed in the middle
+	Sentence string     `json:"sentence"`
 }
 
 // Way is one way to serve the requests. Cold and Warm are the same requests in
@@ -43,7 +45,9 @@ type Group struct {
 	OverPrefix      float64 `json:"speedup_over_prefix_p50"`
 	First           Error   `json:"state_error_first_linear_layer"`
 	Deepest         Error   `json:"state_error_deepest_linear_layer"`
-	NextTokenAgrees float64 `json:"next_token_agreement"` // share; random weights, no measure of quality
+	NextTokenAgrees float64 `json:"next_token_agreement"` // share; with random weights no measure of quality
+	Right           int     `json:"answers_right,omitempty"`
+	Same            int     `json:"answers_as_full_recompute,omitempty"`
 }
 
 // Error is a mean distance of the state after the prompt from full recompute.
@@ -86,8 +90,8 @@ func (r *runner) report(took time.Duration) (*Report, error) {
 	}
 	out := &Report{
 		Model:   r.m.Config().Name + ", " + describe(r.m.Profile()),
-		Weights: "random: times, counts and errors are real, answers are not",
-		Source:  r.sample.Source, Requests: r.opt.Requests, Passages: len(r.sample.Passages), Seam: r.opt.Seam,
+		Weights: r.load.weights,
+		Source:  r.load.source, Requests: r.opt.Requests, Passages: r.load.passages, Seam: r.opt.Seam,
 		Cold: coldMeans, Split: splitMeans, Seconds: took.Seconds(),
 	}
 	held := map[string]int64{WayPrefix: checkpoints, WaySpliced: segments, WayAdded: segments}
@@ -97,6 +101,7 @@ func (r *runner) report(took time.Duration) (*Report, error) {
 		})
 	}
 	out.compareWays()
+	r.answers(out)
 	if out.Restart = r.restart; r.restart != nil {
 		r.restart.After = r.store.(Durable).Hits().minus(r.restart.Before)
 	}
@@ -121,6 +126,12 @@ func (r *runner) group(way string, cold bool) Group {
 		g.Deepest.add(o.deepest)
 		if o.agrees {
 			g.NextTokenAgrees++
+		}
+		if o.right {
+			g.Right++
+		}
+		if o.same {
+			g.Same++
 		}
 	}
 	if g.Requests == 0 {

@@ -147,7 +147,7 @@ func (r *runner) replay(ctx context.Context) ([]answer, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		p := r.sample.prompt(c.request)
+		p := r.load.prompt(c.request)
 		all, boundaries := p.whole()
 		prefix, err := refengine.ServePrefix(r.m, r.store, all, boundaries)
 		if err == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/connector/refengine"
@@ -25,6 +26,9 @@ type Options struct {
 	Requests int     // how many; 0 = all
 	Seam     int     // w; 0 = 8
 	Sample   *Sample // nil = the embedded one
+	// Trained, when set, answers its own questions; the sample and the model that Run
+	// is given are not used then.
+	Trained *Trained
 	// Crash, when set, ends the store's process as a crash would and returns
 	// when it is back. It is called once, in the middle of the run, with the last
 	// requests served again before and after; the store has to be Durable.
@@ -56,26 +60,26 @@ type outcome struct {
 	computed, reused int
 	first, deepest   deviation // from full recompute
 	agrees           bool      // next token
+	answer           string    // of a trained model, decoded greedily
+	right, same      bool      // the answer: as asked for, as full recompute gives it
 }
 
 // Run measures all requests in all ways, one request after another, so that
 // drift of the machine touches all ways alike. It stops between steps when ctx
 // ends.
 func Run(ctx context.Context, m *refengine.Model[float32], store Store, o Options) (*Report, error) {
-	s := o.Sample
-	if s == nil {
-		var err error
-		if s, err = Embedded(); err != nil {
-			return nil, err
-		}
+	load, err := o.workload(m)
+	if err != nil {
+		return nil, err
 	}
-	if o.Requests <= 0 || o.Requests > len(s.Requests) {
-		o.Requests = len(s.Requests)
+	m = load.model
+	if o.Requests <= 0 || o.Requests > load.requests {
+		o.Requests = load.requests
 	}
 	if o.Seam == 0 {
 		o.Seam = 8
 	}
-	r := &runner{m: m, store: store, opt: o, sample: s, linear: m.Profile().LinearLayers()}
+	r := &runner{m: m, store: store, opt: o, load: load, linear: m.Profile().LinearLayers()}
 	if len(r.linear) == 0 {
 		return nil, errors.New("ragdemo: the model has no linear layer")
 	}
@@ -100,7 +104,7 @@ type runner struct {
 	m      *refengine.Model[float32]
 	store  Store
 	opt    Options
-	sample *Sample
+	load   *workload
 	linear []int
 	cold   []bool // per request
 	tokens []int  // per request: prompt length
@@ -114,7 +118,7 @@ type runner struct {
 // warmUp lets the allocator and the tables grow before anything is timed.
 func (r *runner) warmUp() error {
 	r.done = map[string][]outcome{}
-	all, _ := r.sample.prompt(0).whole()
+	all, _ := r.load.prompt(0).whole()
 	_, err := r.m.Prefill(r.m.NewState(), all)
 	runtime.GC()
 	return err
@@ -130,7 +134,7 @@ func (r *runner) step(ctx context.Context, i int, way string) error {
 
 // request serves one request in every way and compares with full recompute.
 func (r *runner) request(ctx context.Context, i int) error {
-	p := r.sample.prompt(i)
+	p := r.load.prompt(i)
 	all, boundaries := p.whole()
 	r.tokens = append(r.tokens, len(all))
 
@@ -143,21 +147,27 @@ func (r *runner) request(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	truth := reference{full, refengine.Greedy(logits)}
-	r.add(WayFull, outcome{ttft: time.Since(began), computed: len(all), agrees: true})
+	truth := reference{state: full, next: refengine.Greedy(logits)}
+	o := outcome{ttft: time.Since(began), computed: len(all), agrees: true}
+	if r.load.trained != nil {
+		if truth.answer, err = r.load.answer(full.Clone(), logits); err != nil {
+			return err
+		}
+	}
+	r.add(WayFull, r.judge(i, o, truth.answer, truth))
 	r.remember(i, truth)
 
 	if err := r.step(ctx, i, WayPrefix); err != nil {
 		return err
 	}
-	if err := r.prefix(all, boundaries, truth); err != nil {
+	if err := r.prefix(i, all, boundaries, truth); err != nil {
 		return err
 	}
 	req := r.ask(p)
 	if err := r.step(ctx, i, WaySpliced); err != nil {
 		return err
 	}
-	missed, err := r.serve(WaySpliced, r.store, req, truth)
+	missed, err := r.serve(i, WaySpliced, r.store, req, truth)
 	if err != nil {
 		return err
 	}
@@ -165,7 +175,7 @@ func (r *runner) request(ctx context.Context, i int) error {
 	if err := r.step(ctx, i, WayAdded); err != nil {
 		return err
 	}
-	_, err = r.serve(WayAdded, refengine.Adding{Cache: r.store}, req, truth)
+	_, err = r.serve(i, WayAdded, refengine.Adding{Cache: r.store}, req, truth)
 	return err
 }
 
@@ -178,11 +188,12 @@ func (r *runner) add(way string, o outcome) { r.done[way] = append(r.done[way], 
 
 // reference is what full recompute gave.
 type reference struct {
-	state *refengine.State[float32]
-	next  uint32
+	state  *refengine.State[float32]
+	next   uint32
+	answer []uint32
 }
 
-func (r *runner) prefix(all []uint32, boundaries []int, truth reference) error {
+func (r *runner) prefix(i int, all []uint32, boundaries []int, truth reference) error {
 	began := time.Now()
 	out, err := refengine.ServePrefix(r.m, r.store, all, boundaries)
 	ttft := time.Since(began)
@@ -192,14 +203,14 @@ func (r *runner) prefix(all []uint32, boundaries []int, truth reference) error {
 	if out.Cache != nil {
 		return fmt.Errorf("%s: %w", WayPrefix, out.Cache)
 	}
-	r.compare(WayPrefix, outcome{ttft: ttft, computed: out.Computed, reused: out.Reused}, out.Logits, out.State, truth)
+	o := r.measure(outcome{ttft: ttft, computed: out.Computed, reused: out.Reused}, out.Logits, out.State, truth)
 	if err := out.Keep(); err != nil {
 		return fmt.Errorf("%s: %w", WayPrefix, err)
 	}
-	return nil
+	return r.finish(i, WayPrefix, o, out.Logits, out.State, truth)
 }
 
-func (r *runner) serve(way string, c refengine.Cache, req refengine.Request, truth reference) (missed int, err error) {
+func (r *runner) serve(i int, way string, c refengine.Cache, req refengine.Request, truth reference) (missed int, err error) {
 	began := time.Now()
 	out, err := refengine.Serve(r.m, c, req)
 	ttft := time.Since(began)
@@ -210,12 +221,27 @@ func (r *runner) serve(way string, c refengine.Cache, req refengine.Request, tru
 		return 0, fmt.Errorf("%s: %w", way, out.Cache)
 	}
 	o := outcome{ttft: ttft, computed: out.Captured + out.Recomputed, reused: out.Reused}
-	r.compare(way, o, out.Logits, out.State, truth)
-	return out.Missed, nil
+	o = r.measure(o, out.Logits, out.State, truth)
+	return out.Missed, r.finish(i, way, o, out.Logits, out.State, truth)
 }
 
-func (r *runner) compare(way string, o outcome, logits []float32, st *refengine.State[float32], truth reference) {
-	r.add(way, r.measure(o, logits, st, truth))
+// finish lets the model answer from where a way left it, and keeps what came of it.
+func (r *runner) finish(i int, way string, o outcome, logits []float32, st *refengine.State[float32], truth reference) error {
+	answer, err := r.load.answer(st, logits)
+	if err != nil {
+		return err
+	}
+	r.add(way, r.judge(i, o, answer, truth))
+	return nil
+}
+
+// judge compares an answer with the one asked for, and with that of full recompute.
+func (r *runner) judge(i int, o outcome, answer []uint32, truth reference) outcome {
+	if t := r.load.trained; t != nil {
+		o.answer = t.Text(answer)
+		o.right, o.same = slices.Equal(answer, t.Questions[i].Answer), slices.Equal(answer, truth.answer)
+	}
+	return o
 }
 
 // measure compares a result with full recompute.

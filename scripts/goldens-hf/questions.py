@@ -1,0 +1,52 @@
+"""What transformers answers with the trained model, for the demo and its tests.
+
+Reads questions as scripts/tinyhybrid/generate.py prints them, lets the model in
+DIR answer each of them in float32 on the CPU, and prints what the Go side reads
+from DIR/questions.jsonl:
+
+    cd scripts/tinyhybrid
+    python generate.py -n 60 -k 6,7,8 --corpus 28 | python ../goldens-hf/questions.py model > new
+    mv new model/questions.jsonl
+
+Needs torch and transformers. Says on standard error how many answers are right.
+"""
+
+import json
+import sys
+
+import torch
+import transformers
+
+MAX_ANSWER = 6
+
+
+def answer(model: transformers.PreTrainedModel, ids: list[int], end: int) -> list[int]:
+    """Greedy tokens behind a prompt, without the one that ends the answer."""
+    out: list[int] = []
+    while len(out) < MAX_ANSWER:
+        logits = model(torch.tensor([ids + out]), use_cache=False).logits[0, -1]
+        token = int(logits.argmax())
+        if token == end:
+            break
+        out.append(token)
+    return out
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    folder = sys.argv[1]
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    asked = right = 0
+    with torch.no_grad():
+        for line in sys.stdin:
+            q = json.loads(line)
+            said = answer(model, sum(q["segments"], []), model.config.eos_token_id)
+            kept = {name: q[name] for name in ("seed", "kind", "segments", "answer")}
+            print(json.dumps({**kept, "transformers": said}, separators=(",", ":")))
+            asked += 1
+            right += said == q["answer"]
+    print(f"{right} of {asked} right", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
