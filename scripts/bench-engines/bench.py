@@ -11,6 +11,7 @@ does falls on all of them alike:
 
 Every request of the data set is asked twice: as it is, and later with its passages in another
 order and another query. The second time is the warm one. Medians over the requests.
+Time to the first token is that of an answer of one token.
 """
 
 from __future__ import annotations
@@ -23,12 +24,11 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from prompts import PASSAGES, Corpus, Request, fresh, read_corpus, request, tokens
+from prompts import PASSAGES, VOCABULARY, Corpus, Request, fresh, read_corpus, request, tokens
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "demo-vllm"))
 
@@ -47,10 +47,12 @@ class Servers:
 def random_model(directory: Path, layers: int, hidden: int) -> Path:
     """Qwen3.5's layers (three gated delta, one attention) with random weights in bfloat16."""
     import torch
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
     config = Qwen3_5TextConfig(
-        vocab_size=4096,
+        vocab_size=VOCABULARY,
         hidden_size=hidden,
         intermediate_size=7 * hidden // 2,
         num_hidden_layers=layers,
@@ -74,6 +76,10 @@ def random_model(directory: Path, layers: int, hidden: int) -> Path:
     )
     torch.manual_seed(0)
     Qwen3_5ForCausalLM(config).bfloat16().save_pretrained(directory)
+    words = Tokenizer(WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
+    words.save(str(directory / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": MAX_TOKENS}
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings) + "\n")
     return directory
 
 
@@ -83,7 +89,6 @@ def start(stack: ExitStack, directory: Path, model: Path) -> Servers:
     )
     stack.callback(daemon.close)
     common = [
-        "--skip-tokenizer-init",
         f"--max-model-len={MAX_TOKENS}",
         "--max-num-seqs=2",
         "--max-num-batched-tokens=2048",
@@ -109,7 +114,7 @@ class Bench:
     def __init__(self, servers: Servers, corpus: Corpus) -> None:
         self._servers, self._corpus = servers, corpus
         self.seconds: dict[str, list[float]] = defaultdict(list)
-        self.told: dict[str, object] = {}
+        self.told: dict[str, list[dict[str, object]]] = defaultdict(list)
         self.prompt_tokens: list[int] = []
 
     def run(self, rounds: int) -> None:
@@ -127,22 +132,20 @@ class Bench:
     def _first(self, n: int, passages: tuple[int, ...], query: int) -> None:
         """The cold rows, in a turn that changes, on passages that nobody has seen."""
         s, corpus = self._servers, self._corpus
-        rows: list[tuple[str, Callable[[], float]]] = []
-        for row, server, with_cuts in (
+        rows = [
             ("no cache", s.plain, False),
             ("no cache, connector there", s.frugal, False),
             ("spliced cold, capture off", s.frugal, True),
             ("spliced cold, capture on", s.splice, True),
-        ):
-            asked = fresh(corpus, passages, query, f"{row} {n}")
-            rows.append((row, lambda a=asked, v=server, c=with_cuts: _ask(v, a, c)))
+        ]
         random.Random(n).shuffle(rows)
-        for row, ask in rows:
-            self.seconds[row].append(ask())
+        for row, server, with_cuts in rows:
+            asked = fresh(corpus, passages, query, f"{row} {n}")
+            self._ask(row, server, asked, with_cuts)
         seen = request(corpus, passages, query, f"first {n}")
-        _ask(s.plain, seen, False)
+        s.plain.one_token(seen.ids, None)
         for _ in range(2):  # the daemon may want to see a segment twice
-            _ask(s.splice, seen, True)
+            s.splice.one_token(seen.ids, seen.cuts)
 
     def _again(self, n: int, passages: tuple[int, ...], query: int) -> None:
         """The warm rows."""
@@ -154,20 +157,21 @@ class Bench:
         rows = [("prefix caching", s.plain, False), ("spliced warm", s.splice, True)]
         rng.shuffle(rows)
         for row, server, with_cuts in rows:
-            self.seconds[row].append(_ask(server, asked, with_cuts))
-        self.told[str(n)] = s.splice.told(asked.ids, asked.cuts)
+            self._ask(row, server, asked, with_cuts)
 
     def _short(self, n: int) -> None:
         """A prompt with cuts that is too short to be worth anything, with and without them."""
         asked = Request(tokens(f"short {n}", 200), [0, 80, 180])
         other = Request(tokens(f"short too {n}", 200), [0, 80, 180])
         server = self._servers.splice
-        self.seconds["short prompt"].append(_ask(server, other, False))
-        self.seconds["short prompt with cuts"].append(_ask(server, asked, True))
+        self._ask("short prompt", server, other, False)
+        self._ask("short prompt with cuts", server, asked, True)
 
-
-def _ask(server: Server, asked: Request, with_cuts: bool) -> float:
-    return server.ask(asked.ids, asked.cuts if with_cuts else None, tokens=1).ttft
+    def _ask(self, row: str, server: Server, asked: Request, with_cuts: bool) -> None:
+        took, told = server.one_token(asked.ids, asked.cuts if with_cuts else None)
+        self.seconds[row].append(took)
+        if told:
+            self.told[row].append(told)
 
 
 def report(bench: Bench, corpus: Corpus, model: Path) -> dict[str, object]:
@@ -199,7 +203,11 @@ def report(bench: Bench, corpus: Corpus, model: Path) -> dict[str, object]:
         "warm_over_no_cache": round(medians["no cache"] / medians["spliced warm"], 3),
         "cold_capture_off_slower": round(statistics.median(cold), 4),
         "short_slower_seconds": round(statistics.median(short), 5),
-        "told": bench.told,
+        "decision_micros": {
+            row: statistics.median(float(str(t["decided_micros"])) for t in told)
+            for row, told in bench.told.items()
+        },
+        "told": {row: told[-1] for row, told in bench.told.items()},
     }
 
 

@@ -146,10 +146,15 @@ class Server:
         began = time.perf_counter()
         return _read(self._post(ids, cuts, tokens, stream=True), began)
 
-    def told(self, ids: Sequence[int], cuts: Sequence[int]) -> dict[str, object]:
-        """What the connector says of a request; a stream of vLLM's does not carry it."""
+    def one_token(
+        self, ids: Sequence[int], cuts: Sequence[int] | None
+    ) -> tuple[float, dict[str, object]]:
+        """Seconds that an answer of one token takes, and what the connector says of the request,
+        which a stream of vLLM's does not carry."""
+        began = time.perf_counter()
         reply = json.loads(self._post(ids, cuts, 1, stream=False).read())
-        return dict((reply.get("kv_transfer_params") or {}).get("spliced", {}))
+        took = time.perf_counter() - began
+        return took, dict((reply.get("kv_transfer_params") or {}).get("spliced", {}))
 
     def _post(
         self, ids: Sequence[int], cuts: Sequence[int] | None, tokens: int, *, stream: bool

@@ -95,6 +95,15 @@ def publish(half: SpliceScheduler, request: Request) -> None:
         assert code in (Code.OK, Code.EXISTS)
 
 
+def told_of(half: SpliceScheduler, request: Request) -> dict[str, object]:
+    """What the response says, without the time that the decision took."""
+    params = half.finished(request)
+    assert params is not None
+    told = cast(dict[str, object], params["spliced"])
+    assert cast(int, told.pop("decided_micros")) > 0
+    return told
+
+
 def counts(half: SpliceScheduler) -> dict[str, int]:
     return half._tally.snapshot()
 
@@ -116,8 +125,11 @@ def test_held_segments_are_claimed_once(connect: Connect, daemon: Daemon) -> Non
     assert half.plan(STEP) == SplicePlan()
     half.settled(Outcome(done=frozenset({"r"})))
     assert half.match(request, 0) == (0, False), "blocks that were preempted are the engine's"
-    assert half.finished(request) == {
-        "spliced": {"way": "splice", "tokens": want, "walked": 8 + 16, "captured": 0}
+    assert told_of(half, request) == {
+        "way": "splice",
+        "tokens": want,
+        "walked": 8 + 16,
+        "captured": 0,
     }
     assert half.plan(STEP) == SplicePlan(dropped=frozenset({"r"}))
     assert not half._requests
@@ -133,9 +145,7 @@ def test_a_failed_load_is_the_engines(connect: Connect, daemon: Daemon) -> None:
     half.plan(STEP)
     half.settled(Outcome(frozenset({"r"}), frozenset({"r"})))
     assert half.match(request, 0) == (0, False)
-    told = half.finished(request)
-    assert told is not None
-    assert cast(dict[str, object], told["spliced"])["way"] == "recomputed"
+    assert told_of(half, request)["way"] == "recomputed"
 
 
 def test_missing_segments_are_captured_only_where_that_is_wanted(
@@ -202,9 +212,7 @@ def test_a_dead_daemon_costs_a_bounded_wait(connect: Connect, daemon: Daemon) ->
         assert half.match(asked(f"r{i}", [1, 2]), 0) == (0, False)
     assert time.monotonic() - began < 3
     assert counts(half)["no_daemon"] == 20
-    told = half.finished(asked("r0", [1, 2]))
-    assert told is not None
-    assert cast(dict[str, object], told["spliced"])["way"] == "engine"
+    assert told_of(half, asked("r0", [1, 2]))["way"] == "engine"
 
 
 def test_a_profile_that_is_switched_off_says_so(connect: Connect, daemon: Daemon) -> None:
@@ -213,8 +221,7 @@ def test_a_profile_that_is_switched_off_says_so(connect: Connect, daemon: Daemon
     publish(half, request)
     assert half._session.model.report(1, 1, 9.0, 0.1, off=True, text="test")
     assert half.match(request, 0) == (0, False)
-    told = half.finished(request)
-    assert told == {"spliced": {"way": "engine", "trouble": "splicing is switched off"}}
+    assert told_of(half, request) == {"way": "engine", "trouble": "splicing is switched off"}
 
 
 @pytest.mark.parametrize(

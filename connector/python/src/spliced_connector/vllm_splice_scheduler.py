@@ -60,6 +60,7 @@ class _Tracked:
     way: str = "engine"
     claimed: bool = False
     trouble: str = ""
+    decided_micros: int = 0  # what the decision took of the scheduler's time
 
 
 class SpliceScheduler:
@@ -90,7 +91,8 @@ class SpliceScheduler:
             began = time.perf_counter()
             tracked = self._decide(request)
             self._requests[request.request_id] = tracked
-            self._tally.add("match_micros", round((time.perf_counter() - began) * 1e6))
+            tracked.decided_micros = round((time.perf_counter() - began) * 1e6)
+            self._tally.add("match_micros", tracked.decided_micros)
         if tracked.splice is None or tracked.claimed or computed > 0:
             return 0, False
         return tracked.splice.tokens, True
@@ -130,7 +132,7 @@ class SpliceScheduler:
         if tracked is None:
             return None
         self._dropped.add(request.request_id)
-        told: dict[str, object] = {"way": tracked.way}
+        told: dict[str, object] = {"way": tracked.way, "decided_micros": tracked.decided_micros}
         if tracked.splice is not None and tracked.way == "splice":
             told["tokens"] = tracked.splice.tokens
             told["walked"] = tracked.splice.walked

@@ -80,11 +80,12 @@ def ask_raw(engine: Engine, ids: Sequence[int], params: object) -> Reply:
     output = engine.llm.generate([{"prompt_token_ids": list(ids)}], sampling, use_tqdm=False)[0]
     said = output.outputs[0]
     rows = said.logprobs[0]
-    told = (output.kv_transfer_params or {}).get("spliced", {})
+    told = dict((output.kv_transfer_params or {}).get("spliced", {}))
+    told.pop("decided_micros", None)  # another one each time
     return Reply(
         list(said.token_ids),
         torch.tensor([rows[i].logprob for i in range(VOCABULARY)]),
-        dict(told),
+        told,
         output.num_cached_tokens or 0,
     )
 
