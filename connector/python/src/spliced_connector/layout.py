@@ -34,8 +34,8 @@ class _Elements:
     """One tensor of rows inside the blocks of a layer: [block tokens, heads, dim] of them each."""
 
     def __init__(self, cache: Tensor, block_dim: int, offsets: Tensor) -> None:
-        self._offsets = offsets
-        self.tokens = offsets.shape[0]
+        self.row = offsets.shape[1:]
+        """[heads, dim]."""
         blocks, stride = cache.shape[block_dim], cache.stride(block_dim)
         first = int(offsets.reshape(-1)[0])
         strides = [_stride(offsets, dim) for dim in range(offsets.dim())]
@@ -59,7 +59,7 @@ class _Elements:
         rows = self._view.index_select(0, blocks)
         if not self.is_strided:
             rows = rows.index_select(1, self._flat)
-        return rows.reshape(-1, *self._offsets.shape[1:])
+        return rows.reshape(-1, *self.row)
 
 
 def _stride(offsets: Tensor, dim: int) -> int:
@@ -95,7 +95,14 @@ class RowPages:
         return self._keys.read(blocks)[cut], self._values.read(blocks)[cut]
 
     def write(self, table: Sequence[int], begin: int, k: Tensor, v: Tensor) -> None:
-        """Replace keys [n, KV, dk] and values [n, KV, dv] of tokens from `begin` on."""
+        """Replace keys [n, KV, dk] and values [n, KV, dv] of tokens from `begin` on.
+
+        Raises ValueError for rows of another shape, and beyond the table.
+        """
+        if k.shape[1:] != self._keys.row or v.shape[1:] != self._values.row:
+            raise ValueError(f"rows of {tuple(k.shape)} and {tuple(v.shape)}")
+        if len(k) != len(v) or begin + len(k) > len(table) * self.block_tokens:
+            raise ValueError(f"{len(k)} and {len(v)} rows from {begin} on, {len(table)} blocks")
         tokens = torch.arange(begin, begin + len(k))
         blocks = self._kernel_blocks(table, tokens // self._step)
         slots = (blocks * self._step + tokens % self._step).to(self._cache.device)

@@ -66,6 +66,13 @@ class Outcome:
     failed: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Requests that were promised tokens by a half that has failed since: nothing fills them."""
+
+    request_ids: frozenset[str]
+
+
 class SchedulerMode(Protocol):
     """A mode's decisions, in the scheduler's process. Requests that cannot be touched (adapters,
     images, embeddings, pooling) never get here."""

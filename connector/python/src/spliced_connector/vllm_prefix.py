@@ -78,6 +78,9 @@ class PrefixWorker:
     def _fill(self, plan: LoadPlan, checkpoint: Checkpoint) -> bool:
         if checkpoint.tokens != plan.tokens or checkpoint.kind != Accept.EXACT:
             return False
+        begins, ends = zip(*checkpoint.nodes, strict=True)
+        if begins != (0, *ends[:-1]):
+            raise ValueError(f"nodes {checkpoint.nodes} leave something out")
         for layer, pages in self._caches.rows.items():
             table = plan.blocks[self._caches.group[layer]]
             for node, (begin, end) in enumerate(checkpoint.nodes):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from .client import Client
-from .vllm_plans import Blocks, Outcome, SchedulerMode
+from .vllm_plans import Blocks, Lost, Outcome, SchedulerMode
 from .vllm_prefix_scheduler import PrefixScheduler
 from .vllm_session import Session, connect, join
 from .vllm_settings import Mode, Settings
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.request import Request
+
+T = TypeVar("T")
+
+_NOTHING: tuple[int | None, bool] = (0, False)
 
 _ATTACH_SECONDS = 1.0
 """How long a start waits for the daemon, so that the first request need not miss."""
@@ -33,6 +38,7 @@ class SchedulerHalf:
         self._settings = settings
         self._client: Client | None = None
         self._session: Session | None = None
+        self._claims: set[str] = set()  # requests that wait for what they were promised
         self._mode: SchedulerMode | None = None
         try:
             self._mode = self._start(survey(config, caches, settings))
@@ -60,26 +66,47 @@ class SchedulerHalf:
             self.tally.add("untouched")
 
     def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
-        if self._mode is None or not self._touches(request):
-            return 0, False
-        return self._mode.match(request, computed)
+        mode = self._mode
+        if mode is None or not self._touches(request):
+            return _NOTHING
+        return self._guarded(lambda: mode.match(request, computed), _NOTHING)
 
     def allocated(self, request: Request, blocks: Blocks, external: int) -> None:
-        if self._mode is not None and self._touches(request):
-            self._mode.allocated(request, blocks, external)
+        if external > 0:
+            self._claims.add(request.request_id)
+        mode = self._mode
+        if mode is not None and self._touches(request):
+            self._guarded(lambda: mode.allocated(request, blocks, external), None)
 
     def plan(self, step: SchedulerOutput) -> object:
-        return None if self._mode is None else self._mode.plan(step)
+        mode = self._mode
+        plan = None if mode is None else self._guarded(lambda: mode.plan(step), None)
+        if self._mode is None and self._claims:
+            return Lost(frozenset(self._claims))
+        return plan
 
     def settled(self, outcome: Outcome) -> None:
-        if self._mode is not None:
-            self._mode.settled(outcome)
+        self._claims -= outcome.done
+        mode = self._mode
+        if mode is not None:
+            self._guarded(lambda: mode.settled(outcome), None)
 
     def finished(self, request: Request) -> dict[str, object] | None:
-        return None if self._mode is None else self._mode.finished(request)
+        mode = self._mode
+        return None if mode is None else self._guarded(lambda: mode.finished(request), None)
 
     def pending(self) -> bool:
-        return self._mode is not None and self._mode.pending()
+        mode = self._mode
+        return False if mode is None else self._guarded(mode.pending, False)
+
+    def _guarded(self, work: Callable[[], T], instead: T) -> T:
+        """An error of ours ends the reuse, not the engine."""
+        try:
+            return work()
+        except Exception as err:
+            log.exception("spliced has failed")
+            self.turn_off(f"{type(err).__name__}: {err}")
+            return instead
 
     def wait_attached(self, timeout: float) -> bool:
         """Wait until the daemon can be asked."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from .client import Client
 from .layout import Caches, UnsupportedError, find_caches
-from .vllm_plans import Outcome, WorkerMode
+from .vllm_plans import Lost, Outcome, WorkerMode
 from .vllm_prefix import PrefixWorker
 from .vllm_session import Session, connect, join
 from .vllm_settings import Mode, Settings
@@ -36,6 +36,7 @@ class WorkerHalf:
         self._config = config
         self._client: Client | None = None
         self._session: Session | None = None
+        self._waiting: set[str] = set()  # requests whose loads are not settled
         self._mode: WorkerMode | None = None
         self._engine: Engine | None = None
         try:
@@ -68,20 +69,37 @@ class WorkerHalf:
             self.tally.add("inert")
             log.warning("spliced does nothing for this engine: %s", why)
         self.inert = why
-        self.close()
+        self._end(0.0)
 
     def load(self, plan: object) -> Outcome:
         """Run the step's loads. What cannot be loaded is failed: the engine computes it."""
-        if plan is None:
-            return Outcome()
-        if self._mode is not None:
-            return self._mode.load(plan)
-        lost = frozenset(load.request_id for load in getattr(plan, "loads", ()))
-        return Outcome(done=lost, failed=lost)
+        if isinstance(plan, Lost):
+            self._waiting |= plan.request_ids
+            self.turn_off("the scheduler's half has failed")
+        self._waiting |= {load.request_id for load in getattr(plan, "loads", ())}
+        outcome = Outcome()
+        if self._mode is not None and plan is not None:
+            try:
+                outcome = self._mode.load(plan)
+            except Exception as err:
+                self._fail(err)
+        if self._mode is None:
+            lost = frozenset(self._waiting)
+            outcome = Outcome(done=lost, failed=lost)
+        self._waiting -= outcome.done
+        return outcome
 
     def save(self, plan: object) -> None:
-        if plan is not None and self._mode is not None:
-            self._mode.save(plan)
+        if self._mode is not None and plan is not None:
+            try:
+                self._mode.save(plan)
+            except Exception as err:
+                self._fail(err)
+
+    def _fail(self, err: Exception) -> None:
+        """An error of ours ends the reuse, not the engine."""
+        log.exception("spliced has failed")
+        self.turn_off(f"{type(err).__name__}: {err}")
 
     def drain(self, timeout: float) -> bool:
         """Wait until what was taken is stored or given up."""
@@ -92,9 +110,13 @@ class WorkerHalf:
         return self._session is not None and self._session.model.wait_attached(timeout)
 
     def close(self) -> None:
+        """Store what was taken, for some seconds at most, and end."""
+        self._end(_CLOSE_SECONDS)
+
+    def _end(self, seconds: float) -> None:
         mode, self._mode = self._mode, None
         if mode is not None:
-            mode.drain(_CLOSE_SECONDS)
+            mode.drain(seconds)
             mode.close()
         client, self._client = self._client, None
         if client is not None:

@@ -129,7 +129,7 @@ class Engine:
 
     def settle(self) -> None:
         """Wait until everything is stored, and forget what the engine itself has cached."""
-        assert self.worker.drain(30)
+        assert all(self.llm.collective_rpc(_drained))
         assert self.llm.reset_prefix_cache()
 
     def counts(self) -> dict[str, int]:
@@ -146,6 +146,13 @@ class Engine:
         del self.llm, self.core
         cleanup_dist_env_and_memory()
         gc.collect()
+
+
+def _drained(_worker: object) -> bool:
+    """In the process of each rank."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+    return bool(get_kv_transfer_group().worker_half.drain(30))
 
 
 def elsewhere(setup: Setup, prompts: Sequence[Sequence[int]], directory: Path) -> list[Answer]:
@@ -169,9 +176,11 @@ def main() -> None:
     """Answer the prompts of a settings file, one after another, and print JSON."""
     given = json.loads(Path(sys.argv[1]).read_text())
     engine = Engine(Setup(**given["setup"]))
-    answers = [engine.ask(prompt)[0] for prompt in given["prompts"]]
-    if given["setup"]["socket"]:
-        engine.settle()
+    answers = []
+    for one in given["prompts"]:
+        answers += engine.ask(one)
+        if given["setup"]["socket"]:
+            engine.settle()
     engine.close()
     print(json.dumps([asdict(answer) for answer in answers]))
 
@@ -185,8 +194,11 @@ def prompt(tokens: int, seed: int, prefix: Sequence[int] = ()) -> list[int]:
     return out
 
 
-def hybrid_model(directory: Path) -> str:
-    """Three gated delta layers and one of attention, as Qwen3.5 has them; weights by seed."""
+def hybrid_model(directory: Path, heads: int = 1) -> str:
+    """Three gated delta layers and one of attention, as Qwen3.5 has them; weights by seed.
+
+    heads: of keys, so many as ranks may share the model.
+    """
     import torch
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
@@ -196,11 +208,11 @@ def hybrid_model(directory: Path) -> str:
         intermediate_size=128,
         num_hidden_layers=4,
         layer_types=["linear_attention"] * 3 + ["full_attention"],
-        num_attention_heads=2,
-        num_key_value_heads=1,
+        num_attention_heads=2 * heads,
+        num_key_value_heads=heads,
         head_dim=64,
-        linear_num_key_heads=1,
-        linear_num_value_heads=2,
+        linear_num_key_heads=heads,
+        linear_num_value_heads=2 * heads,
         linear_key_head_dim=64,
         linear_value_head_dim=64,
         linear_conv_kernel_dim=4,

@@ -1,0 +1,178 @@
+"""An error of ours inside an engine ends the reuse, and no request waits for what never comes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from spliced_connector import vllm_scheduler, vllm_worker
+from spliced_connector.vllm_plans import LoadPlan, Lost, Outcome, PrefixPlan
+from spliced_connector.vllm_scheduler import SchedulerHalf
+from spliced_connector.vllm_settings import Settings
+from spliced_connector.vllm_support import Inert
+from spliced_connector.vllm_worker import WorkerHalf
+
+pytestmark = pytest.mark.engine
+
+SETTINGS = Settings(weights="ab" * 32)
+LOAD = LoadPlan("r", b"h" * 32, 256, 0, ((1,), (2,)))
+REQUEST: Any = SimpleNamespace(
+    request_id="r",
+    lora_request=None,
+    pooling_params=None,
+    prompt_embeds=None,
+    mm_features=[],
+    resumable=False,
+    skip_reading_prefix_cache=False,
+    prompt_token_ids=[1, 2],
+)
+
+
+class Mode:
+    """Does what it is asked until the call that breaks."""
+
+    def __init__(self, breaks: str = "") -> None:
+        self.breaks = breaks
+        self.closed = False
+
+    def _do(self, name: str, answer: object = None) -> Any:
+        if name == self.breaks:
+            raise KeyError(name)
+        return answer
+
+    def match(self, request: object, computed: int) -> tuple[int | None, bool]:
+        return cast(tuple[int | None, bool], self._do("match", (256, True)))
+
+    def allocated(self, request: object, blocks: object, external: int) -> None:
+        self._do("allocated")
+
+    def plan(self, step: object) -> object:
+        return self._do("plan", PrefixPlan(loads=(LOAD,)))
+
+    def settled(self, outcome: Outcome) -> None:
+        self._do("settled")
+
+    def finished(self, request: object) -> dict[str, object] | None:
+        return cast("dict[str, object] | None", self._do("finished"))
+
+    def pending(self) -> bool:
+        return bool(self._do("pending", False))
+
+    def load(self, plan: object) -> Outcome:
+        return cast(Outcome, self._do("load", Outcome(frozenset("r"), frozenset())))
+
+    def save(self, plan: object) -> None:
+        self._do("save")
+
+    def drain(self, timeout: float) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def scheduler(monkeypatch: pytest.MonkeyPatch, breaks: str = "") -> SchedulerHalf:
+    monkeypatch.setattr(vllm_scheduler, "survey", lambda *_: None)
+    monkeypatch.setattr(SchedulerHalf, "_start", lambda *_: Mode(breaks))
+    return SchedulerHalf(SETTINGS, cast(Any, None), cast(Any, None))
+
+
+def worker(monkeypatch: pytest.MonkeyPatch, breaks: str = "") -> WorkerHalf:
+    monkeypatch.setattr(vllm_worker, "survey", lambda *_: object())
+    monkeypatch.setattr(WorkerHalf, "_start", lambda *_: Mode(breaks))
+    half = WorkerHalf(SETTINGS, cast(Any, None), cast(Any, None))
+    half.register({})
+    return half
+
+
+def run(half: SchedulerHalf) -> object:
+    """A request that is matched and given blocks, and the plan of the step."""
+    tokens, _ = half.match(REQUEST, 0)
+    half.allocated(REQUEST, ((1,), (2,)), tokens or 0)
+    return half.plan(cast(Any, None))
+
+
+def test_scheduler_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = scheduler(monkeypatch)
+    assert run(half) == PrefixPlan(loads=(LOAD,))
+    half.settled(Outcome(frozenset("r"), frozenset()))
+    assert half.finished(REQUEST) is None
+    assert not half.pending()
+    assert not half.tally.snapshot()
+
+
+@pytest.mark.parametrize("breaks", ["allocated", "plan"])
+def test_scheduler_that_breaks_gives_up_what_it_has_claimed(
+    monkeypatch: pytest.MonkeyPatch, breaks: str
+) -> None:
+    half = scheduler(monkeypatch, breaks)
+    assert run(half) == Lost(frozenset("r"))
+    half.settled(Outcome(frozenset("r"), frozenset("r")))
+    assert half.plan(cast(Any, None)) is None
+    assert half.match(REQUEST, 0) == (0, False)
+    assert half.tally.snapshot() == {"inert": 1}
+
+
+@pytest.mark.parametrize("breaks", ["match", "settled", "finished", "pending"])
+def test_scheduler_that_breaks_between_claims(monkeypatch: pytest.MonkeyPatch, breaks: str) -> None:
+    half = scheduler(monkeypatch, breaks)
+    run(half)
+    half.settled(Outcome(frozenset("r"), frozenset()))
+    assert half.finished(REQUEST) is None
+    assert half.pending() is False
+    assert half.plan(cast(Any, None)) is None
+    assert half.tally.snapshot() == {"inert": 1}
+
+
+def test_worker_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = worker(monkeypatch)
+    plan = PrefixPlan(loads=(LOAD,))
+    assert half.load(plan) == Outcome(frozenset("r"), frozenset())
+    half.save(plan)
+    assert half.load(None) == Outcome()
+    assert half.inert == ""
+
+
+def test_worker_that_breaks_fails_its_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = worker(monkeypatch, "load")
+    plan = PrefixPlan(loads=(LOAD,))
+    assert half.load(plan) == Outcome(frozenset("r"), frozenset("r"))
+    half.save(plan)
+    assert "KeyError" in half.inert
+    assert half.load(plan) == Outcome(frozenset("r"), frozenset("r"))
+    assert half.load(None) == Outcome()
+
+
+def test_worker_that_breaks_when_it_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = worker(monkeypatch, "save")
+    plan = PrefixPlan(loads=(LOAD,))
+    assert half.load(plan).failed == frozenset()
+    half.save(plan)
+    assert half.inert
+    assert half.load(None) == Outcome()
+
+
+def test_worker_fails_what_the_scheduler_has_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = worker(monkeypatch)
+    mode = half._mode
+    assert isinstance(mode, Mode)
+    assert half.load(Lost(frozenset("r"))) == Outcome(frozenset("r"), frozenset("r"))
+    assert mode.closed
+    assert half.inert
+
+
+def test_engine_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise Inert("of another kind")
+
+    monkeypatch.setattr(vllm_scheduler, "survey", refuses)
+    monkeypatch.setattr(vllm_worker, "survey", refuses)
+    decides = SchedulerHalf(SETTINGS, cast(Any, None), cast(Any, None))
+    moves = WorkerHalf(SETTINGS, cast(Any, None), cast(Any, None))
+    moves.register({})
+    assert run(decides) is None
+    assert moves.inert == "of another kind"
+    assert moves.load(PrefixPlan(loads=(LOAD,))).failed == frozenset("r")
+    assert decides.tally.snapshot() == moves.tally.snapshot() == {"inert": 1}
