@@ -48,6 +48,7 @@ class Asked:
     request_id: str
     prompt_token_ids: list[int]
     kv_transfer_params: dict[str, object] | None
+    cache_salt: str | None = None
 
 
 @dataclass
@@ -81,14 +82,14 @@ def mode(
     return SpliceScheduler(Session(settings, ENGINE, model, EngineTally(), 128))
 
 
-def publish(half: SpliceScheduler, request: Request) -> None:
+def publish(half: SpliceScheduler, request: Request, w: int = 8) -> None:
     """Puts every segment of a request into the daemon, with bytes that mean nothing."""
     model = half._session.model
     assert model.salt is not None
     ids = request.prompt_token_ids
     assert ids is not None
     cuts = list(range(0, len(ids), SEGMENT))
-    for piece in divide(model.profile, model.salt, ids, cuts, 8).pieces:
+    for piece in divide(model.profile, model.salt, ids, cuts, w).pieces:
         assert piece.spec is not None
         parts = fill(model.profile.segment_layout(piece.spec), piece.index)
         (code,) = model.publish([NewSegment(piece.spec, ids[piece.start : piece.end], parts)])
@@ -194,6 +195,32 @@ def test_another_seam_is_another_segment(connect: Connect, daemon: Daemon) -> No
     publish(half, asked("r", [1, 2]))
     half.match(asked("wider", [1, 2], w=16), 0)
     assert counts(half)["held_segments"] == 1, "the leading one has no seam"
+
+
+def test_a_request_with_a_salt_of_its_own_is_left_alone(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    request = asked("r", [1, 2])
+    publish(half, request)
+    cast(Asked, request).cache_salt = "secret"
+    assert half.match(request, 0) == (0, False)
+    assert counts(half) == {}
+
+
+@pytest.mark.parametrize(("w", "segments", "fair"), [(8, [1, 2], True), (0, [1, 2], False)])
+def test_the_canary_judges_by_fair_requests_only(
+    connect: Connect, daemon: Daemon, w: int, segments: list[int], fair: bool
+) -> None:
+    half = mode(connect, daemon)
+    settings = replace(half._session.settings, canary_share=1.0)
+    half._session = replace(half._session, settings=settings)
+    request = asked("r", segments, w=w)
+    publish(half, request, w)
+    tokens, _ = half.match(request, 0)
+    assert tokens
+    half.allocated(request, BLOCKS, tokens)
+    plan = half.plan(STEP)
+    assert isinstance(plan, SplicePlan)
+    assert [load.sampled for load in plan.loads] == [fair]
 
 
 def test_nothing_is_claimed_behind_what_the_engine_has(connect: Connect, daemon: Daemon) -> None:

@@ -8,6 +8,7 @@ setting `stall_ms` goes on in later steps, and its request waits while others ar
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 CANARY_SECONDS = 0.01
 """What a comparison may add to a step of the engine: less than a token of most models takes."""
 
+REPORT_SECONDS = 1.0
+"""Between two attempts to tell the daemon what the canary has seen."""
+
 
 class SpliceWorker:
     """Raises Inert where the model is unknown or the engine runs it in a way we cannot."""
@@ -51,6 +55,7 @@ class SpliceWorker:
         settings = session.settings
         self._publisher = Publisher(session.model, session.tally, settings.pending_saves)
         self._canary = Canary(self._arch, settings.canary_bound, self._compared)
+        self._untold = _Untold()
         self.longest = 0.0
         """The longest time that the engine's thread was held up in one step, seconds."""
 
@@ -68,6 +73,7 @@ class SpliceWorker:
             self._work(done, failed)
         elif self._canary.busy:
             self._compare()
+        self._tell(again=self._canary.off and bool(plan.loads))
         return Outcome(frozenset(done), frozenset(failed))
 
     def save(self, plan: object) -> None:
@@ -136,9 +142,28 @@ class SpliceWorker:
         self._tally.add("compared")
         self._tally.add("compared_same_token", verdict.same_token)
         self._tally.add("compared_beyond_bound", verdict.failed)
+        self._untold.add(verdict)
+
+    def _tell(self, again: bool) -> None:
+        """Reports what is not reported yet, until the daemon has taken it.
+
+        again: a request was claimed although splicing is off, so that the daemon does not know, or
+        has forgotten. As long as it cannot be told it cannot be asked either: nothing is claimed.
+        """
+        told = self._untold
+        if not (told.compared or again) or time.monotonic() < told.next_try:
+            return
+        told.next_try = time.monotonic() + REPORT_SECONDS
+        off = self._canary.off
+        text = "logits of spliced prompts differ from full walks" if off else ""
         bound = self._session.settings.canary_bound
-        text = "logits of spliced prompts differ from full walks" if verdict.off else ""
-        self._session.model.report(1, int(verdict.failed), verdict.error, bound, verdict.off, text)
+        # A report has to be of something: one that repeats the switch is of the last comparison.
+        compared, failed = max(1, told.compared), max(told.failed, int(off))
+        answer = self._session.model.report(compared, failed, told.worst, bound, off, text)
+        if answer is None or (off and not answer):
+            self._tally.add("report_failures")
+            return
+        told.compared = told.failed = 0
 
     def _fail(self, job: SpliceJob, failed: set[str], why: str) -> None:
         job.close()
@@ -169,6 +194,21 @@ class SpliceWorker:
         self._publisher.put(NewSegment(captured.spec, ids, parts))
         layout = profile.segment_layout(captured.spec)
         return Captured(captured.spec, collect(len(captured.layers), layout, parts.__getitem__))
+
+
+@dataclass(slots=True)
+class _Untold:
+    """Comparisons that the daemon has not heard of."""
+
+    compared: int = 0
+    failed: int = 0
+    worst: float = 0.0  # error of all
+    next_try: float = 0.0  # monotonic seconds
+
+    def add(self, verdict: Verdict) -> None:
+        self.compared += 1
+        self.failed += int(verdict.failed)
+        self.worst = max(self.worst, verdict.error)
 
 
 def _check_config(config: VllmConfig) -> None:

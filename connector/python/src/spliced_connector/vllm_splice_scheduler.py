@@ -34,6 +34,9 @@ SHORT_TOKENS = 256
 """Segments of fewer tokens in all are not worth a question to the daemon, nor a step of the engine
 (a guess: some milliseconds of prefill)."""
 
+FAIR_SEAMS = 8
+"""A segment that the canary counts is so many times as long as a seam (a guess)."""
+
 
 def check_engine(engine: Engine) -> None:
     """Raises Inert where a splice would not be right, or could be taken for something exact."""
@@ -57,6 +60,7 @@ class _Tracked:
     """A request that named cuts."""
 
     splice: Splice | None = None
+    fair: bool = False  # may the canary judge splicing by it
     way: str = "engine"
     claimed: bool = False
     trouble: str = ""
@@ -84,8 +88,8 @@ class SpliceScheduler:
     def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
         """Tokens [0, n) of a request that named cuts, filled later; 0 for others."""
         params = request.kv_transfer_params
-        if not params or "spliced" not in params:
-            return 0, False
+        if not params or "spliced" not in params or request.cache_salt:
+            return 0, False  # keys know the tenant's salt, not a request's
         tracked = self._requests.get(request.request_id)
         if tracked is None:
             began = time.perf_counter()
@@ -104,7 +108,7 @@ class SpliceScheduler:
             return
         tracked.claimed, tracked.way = True, "splice"
         self._tally.add("matched_tokens", external)
-        sampled = self._random.random() < self._session.settings.canary_share
+        sampled = tracked.fair and self._random.random() < self._session.settings.canary_share
         ids = tuple(request.prompt_token_ids or ())
         self._unsettled.add(request.request_id)
         self._loads.append(SpliceLoad(request.request_id, ids, tracked.splice, blocks, sampled))
@@ -196,7 +200,17 @@ class SpliceScheduler:
         splice = best_splice(prompt, choices)
         if splice is None:
             self._tally.add("not_worth")
-        return _Tracked(splice)
+        return _Tracked(splice, splice is not None and self._fair(splice, cuts.w))
+
+    def _fair(self, splice: Splice, w: int) -> bool:
+        """Whether the canary may judge everybody's splicing by a request.
+
+        Seams and cuts are the caller's own words: narrow seams and tiny segments give bad answers,
+        to that caller.
+        """
+        seam = self._session.settings.seam_tokens
+        used = (*splice.pieces(Choice.HIT), *splice.pieces(Choice.ISOLATED))
+        return w >= seam and all(piece.tokens >= FAIR_SEAMS * seam for piece in used)
 
     def _wanted(
         self, ids: list[int], cuts: Cuts, prompt: Prompt, named: list[Piece], found: Match

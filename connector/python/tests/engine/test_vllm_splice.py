@@ -367,15 +367,24 @@ def test_the_canary_compares_and_switches_off(
     """What is switched off stays off."""
     mode = worker_of(engine)
     monkeypatch.setattr(vllm_splice, "CANARY_SECONDS", 1.0)
+    monkeypatch.setattr(vllm_splice, "REPORT_SECONDS", 0.0)
+    report = mode._session.model.report
     order = [0, 1, 2]
     with changed(scheduler_of(engine), canary_share=1.0):
         warm(engine, order)
         until(engine, order, lambda: engine.counts().get("compared", 0) > 0)
         assert not mode._canary.off
         monkeypatch.setattr(mode._canary, "_bound", 1e-9)
+        monkeypatch.setattr(mode._session.model, "report", lambda *_: None)
         until(engine, order, lambda: mode._canary.off)
     assert engine.counts()["compared_beyond_bound"] == 3
     exact = ask(engine, ids_of(order)[0])
+    reply = ask(engine, *ids_of(order))
+    assert reply.told["way"] == "recomputed", "the daemon could not be told yet"
+    assert torch.equal(reply.logprobs, exact.logprobs)
+    monkeypatch.setattr(mode._session.model, "report", report)
+    ask(engine, ids_of(order)[0])
+    assert mode._untold.compared == 0
     reply = ask(engine, *ids_of(order))
     assert reply.told["way"] == "engine"
     assert reply.told["trouble"] == "splicing is switched off"
