@@ -68,7 +68,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Requests that were promised tokens by a half that has failed since: nothing fills them."""
+    """The scheduler's half has failed, and these requests wait for what it has promised. The
+    workers give up what they still have, and say so of all of them."""
 
     request_ids: frozenset[str]
 

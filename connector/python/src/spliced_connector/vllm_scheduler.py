@@ -38,7 +38,8 @@ class SchedulerHalf:
         self._settings = settings
         self._client: Client | None = None
         self._session: Session | None = None
-        self._claims: set[str] = set()  # requests that wait for what they were promised
+        self._claims: set[str] = set()  # requests that were promised tokens, and no worker told
+        self._over = False  # the workers have to hear that it is over
         self._mode: SchedulerMode | None = None
         try:
             self._mode = self._start(survey(config, caches, settings))
@@ -53,10 +54,11 @@ class SchedulerHalf:
         return mode
 
     def turn_off(self, why: str) -> None:
-        """From now on nothing is reused or stored. Says so once."""
+        """From now on nothing is reused or stored. Says so once, and the workers are told."""
         if not self.tally.snapshot().get("inert"):
             self.tally.add("inert")
             log.warning("spliced does nothing for this engine: %s", why)
+        self._over = self._over or self._mode is not None
         self._mode = None
         self.close()
 
@@ -81,12 +83,13 @@ class SchedulerHalf:
     def plan(self, step: SchedulerOutput) -> object:
         mode = self._mode
         plan = None if mode is None else self._guarded(lambda: mode.plan(step), None)
-        if self._mode is None and self._claims:
-            return Lost(frozenset(self._claims))
+        claims, self._claims = frozenset(self._claims), set()
+        if self._over:
+            self._over = False
+            return Lost(claims)
         return plan
 
     def settled(self, outcome: Outcome) -> None:
-        self._claims -= outcome.done
         mode = self._mode
         if mode is not None:
             self._guarded(lambda: mode.settled(outcome), None)

@@ -122,6 +122,8 @@ def test_scheduler_that_breaks_between_claims(monkeypatch: pytest.MonkeyPatch, b
     half.settled(Outcome(frozenset("r"), frozenset()))
     assert half.finished(REQUEST) is None
     assert half.pending() is False
+    if breaks != "match":  # then its only plan has told the workers
+        assert half.plan(cast(Any, None)) == Lost(frozenset())
     assert half.plan(cast(Any, None)) is None
     assert half.tally.snapshot() == {"inert": 1}
 
@@ -151,6 +153,16 @@ def test_worker_that_breaks_when_it_saves(monkeypatch: pytest.MonkeyPatch) -> No
     assert half.load(plan).failed == frozenset()
     half.save(plan)
     assert half.inert
+    assert half.load(None) == Outcome()
+
+
+def test_worker_that_is_told_of_the_end_fails_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    half = worker(monkeypatch, "")
+    monkeypatch.setattr(half._mode, "load", lambda _: Outcome())  # takes several steps
+    assert half.load(PrefixPlan(loads=(LOAD,))) == Outcome()
+    assert half.load(Lost(frozenset("s"))) == Outcome(frozenset("rs"), frozenset("rs"))
     assert half.load(None) == Outcome()
 
 
