@@ -121,7 +121,7 @@ def test_nothing_but_profile_errors_comes_from_odd_configs() -> None:
         True,
     ]
     refused = 0
-    for _ in range(1500):
+    for _ in range(500):
         path = rng.choice(sorted(CONFIGS.glob("*.json")))
         config = json.loads(path.read_text())
         values = config.get("text_config", config)
@@ -131,7 +131,7 @@ def test_nothing_but_profile_errors_comes_from_odd_configs() -> None:
             Profile(from_config(config, WEIGHTS, slopes=lambda layer, heads: [0.01] * heads))
         except ProfileError:
             refused += 1
-    assert 300 < refused < 1500, f"seed {SEED}: {refused}"
+    assert 100 < refused < 500, f"seed {SEED}: {refused}"
 
 
 def model_directory(at: Path) -> Path:
