@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import random
 import statistics
@@ -81,6 +82,10 @@ def random_model(directory: Path, layers: int, hidden: int) -> Path:
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": MAX_TOKENS}
     (directory / "tokenizer_config.json").write_text(json.dumps(settings) + "\n")
     return directory
+
+
+# Room for the rows and states of all requests of a round, where states are kept at every block.
+CACHE_GIB = "2"
 
 
 def start(stack: ExitStack, directory: Path, model: Path) -> Servers:
@@ -213,12 +218,13 @@ def report(bench: Bench, corpus: Corpus, model: Path) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="TTFT in vLLM with and without splicing.")
-    parser.add_argument("--rounds", type=int, default=8, help="requests of the data set")
+    parser.add_argument("--rounds", type=int, default=6, help="requests of the data set")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--model", type=Path, help="a directory, in place of random weights")
     parser.add_argument("--out", type=Path, help="where the JSON goes; default: to be read here")
     args = parser.parse_args()
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", CACHE_GIB)
     with tempfile.TemporaryDirectory(prefix="spliced-bench-") as name, ExitStack() as stack:
         directory = Path(name)
         model = args.model or random_model(directory / "model", args.layers, args.hidden)

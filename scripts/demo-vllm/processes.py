@@ -56,7 +56,7 @@ class Process:
                 command,
                 stdout=out,
                 stderr=out,
-                env=os.environ | ENVIRONMENT,
+                env=ENVIRONMENT | os.environ,
                 start_new_session=True,
             )
 
