@@ -214,6 +214,7 @@ def test_slow_fetches_are_not_claimed() -> None:
     scheduler, model = make(way=Way.RECOMPUTE)
     model.held = set(names(model, 1000, 512))
     assert scheduler.match(make_request(1000), 0) == (0, False)
+    assert scheduler._session.tally.snapshot() == {"not_worth_it": 1}
 
 
 @pytest.mark.parametrize("absence", [{"salt": None}, {"absent": True}])

@@ -141,6 +141,8 @@ class PrefixScheduler:
         # The engine computes at least the last token: its output is the first answer.
         before = [p for p in prompt.names if p < len(prompt.request.prompt_token_ids)]
         prompt.found = self._session.model.match(before, [prompt.names[p] for p in before])
+        if prompt.found.trouble:
+            self._session.tally.add("unanswered")
         prompt.held = max(prompt.held, prompt.found.prefix_tokens)
         if prompt.wanted is None:
             self._advise(prompt)
@@ -164,6 +166,8 @@ class PrefixScheduler:
             c.tokens for c in advice.checkpoints if c.save and c.tokens in prompt.names
         ]
         prompt.compute = advice.way == Way.RECOMPUTE
+        if prompt.compute and prompt.found.prefix_tokens:
+            session.tally.add("not_worth_it")
 
     def _saves(self, prompt: _Prompt, end: int, step: SchedulerOutput) -> list[SavePlan]:
         """What the request holds behind the step. Rows stay, a state is that of the last token."""

@@ -46,6 +46,7 @@ def connect(settings: Settings, engine: Engine) -> Client:
             name=f"vllm {engine.version}",
             tenants=((settings.tenant, settings.token),),
             timeout=seconds,
+            transfer_timeout=max(2.0, seconds),  # of messages that the engine does not wait for
         )
     )
 

@@ -19,6 +19,8 @@ class EngineTally:
     saves, saved_tokens  checkpoints stored, and the rows that were new in them
     save_failures        checkpoints refused or dropped; save_code_N: refused with code N
     save_micros          how long the engine stood still for copies of what is to be stored
+    unanswered           questions for prefixes that the daemon did not answer in time
+    not_worth_it         prompts whose prefix is stored and takes longer to fetch than to compute
     unadvised            prompts without advice: nothing of them is stored
     untouched            requests of kinds that are never reused, or of too few tokens
     inert                1 if this half does nothing

@@ -58,7 +58,7 @@ def test_stored_prompts_are_reused(engine: Engine, cold: list[Answer]) -> None:
     assert engine.counts()["saves"] > 0
     for one, right in zip(PROMPTS, cold, strict=True):
         (answer,) = engine.ask(one, tokens=100)
-        assert answer.cached == HIT
+        assert answer.cached == HIT, engine.counts()
         assert answer.tokens == right.tokens
         engine.settle()
 

@@ -38,7 +38,7 @@ def daemon(directory: Path) -> Iterator[Daemon]:
 
 @pytest.fixture(scope="module")
 def engine(directory: Path, daemon: Daemon) -> Iterator[Engine]:
-    settings: dict[str, object] = {"timeout_ms": 300.0, "load_ms": 400.0}
+    settings: dict[str, object] = {"timeout_ms": 1500.0, "load_ms": 1500.0}
     running = Engine(Setup(hybrid_model(directory / "model"), daemon.socket, settings))
     yield running
     running.close()

@@ -80,7 +80,7 @@ class Engine:
             "seed": 0,
         }
         if setup.socket:
-            extra = {"socket": setup.socket, "weights": setup.model, "timeout_ms": 500.0}
+            extra = {"socket": setup.socket, "weights": setup.model, "timeout_ms": 5000.0}
             options["kv_transfer_config"] = KVTransferConfig(
                 kv_connector="SplicedConnector",
                 kv_connector_module_path=CONNECTOR,
