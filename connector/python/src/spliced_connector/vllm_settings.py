@@ -55,10 +55,13 @@ class Settings:
     What is left goes on in later steps, one join or captured segment at least in each."""
     capture: bool = True
     """Whether segments that are missing are computed alone and published, mode splice."""
-    canary_share: float = 0.0
-    """Share of reuses that are computed again and compared, mode splice; 0 to 1."""
+    canary_share: float = 0.01
+    """Share of spliced requests that are computed again in full and compared, mode splice; 0 to 1.
+    Requests with narrower seams than `seam_tokens`, or with tiny segments, are not taken."""
     canary_bound: float = 0.25
-    """Largest error of the compared logits, relative to their spread, that a reuse may have."""
+    """Largest error of the compared logits, relative to their spread, that a splice may have. Of
+    the trained model of scripts/tinyhybrid, 14 prompts: 0.02 to 0.12 at a seam of 8; 0.19 to 0.56
+    with states lost, 0.38 to 0.96 with keys at wrong positions."""
     untested: bool = False
     """Try releases of the engine and devices that this connector was never run with."""
 
