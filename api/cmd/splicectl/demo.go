@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
@@ -32,26 +33,26 @@ func demoCommand() command {
 	return command{
 		name: "demo", synopsis: "[flags]",
 		summary: "Serve real RAG requests and conversations with and without the daemon, and compare",
-		about: `rag asks a small trained model questions over several passages, by full recompute, with
-prefix caching and spliced, and shows what it answers; in its middle the demo's own daemon
-is killed and restarted. Without the model, real requests of ten passages each are served
-with random weights, whose times count and whose answers do not. chat serves
+		about: `questions asks a small trained model about several passages, by full recompute, with
+prefix caching and spliced, and shows what it answers; without the model it is left out. rag
+serves real requests of ten passages each in the same ways with random weights, whose times
+count and whose answers do not. In the middle of both the demo's own daemon is killed and
+restarted. chat serves
 conversations with tool calls, forks and regenerated answers without a cache, with a
 state every 64 tokens or at every message, and with states where the daemon advises.
 
 Exit status 1: the daemon came back without what it held, or an answer differs from
 the one without a cache.`,
-		examples: []string{"", "-scenario chat", "-scenario rag -requests 12", "-no-kill", "-socket /run/spliced/spliced.sock", "--json"},
+		examples: []string{"", "-scenario questions", "-scenario chat", "-scenario rag -requests 12", "-no-kill", "-socket /run/spliced/spliced.sock", "--json"},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
 			var f demoFlags
-			fs.Var(&f.scenarios, "scenario", "`names`: rag, chat, or both separated by a comma (default rag,chat)")
-			fs.IntVar(&f.requests, "requests", 0, "rag: serve only the first `n` requests; 0 = all")
+			fs.Var(&f.scenarios, "scenario", "`names` separated by commas: questions, rag, chat (default all)")
+			fs.IntVar(&f.requests, "requests", 0, "questions, rag: serve only the first `n` requests; 0 = all")
 			fs.IntVar(&f.turns, "turns", 0, "chat: serve only the first `n` prompts; 0 = all")
 			fs.IntVar(&f.seam, "seam", 8, "`tokens` recomputed on either side of a join")
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` of a running daemon (default: a temporary one of its own)")
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
-			fs.StringVar(&f.model, "model", "", "rag: `directory` of a trained model with questions.jsonl, or none for random weights\n"+
-				"(default: "+trainedModel+", where that is there)")
+			fs.StringVar(&f.model, "model", "", "questions: `directory` of a trained model with questions.jsonl (default "+trainedModel+")")
 			fs.BoolVar(&f.noKill, "no-kill", false, "do not kill the demo's own daemon in the middle and restart it on its disk\n"+
 				"directory; a daemon that -socket names is never killed")
 			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
@@ -72,12 +73,12 @@ func (f *demoFlags) run(ctx context.Context, c *call) (err error) {
 		return usagef("-seam %d is not 1 to 1024", f.seam)
 	}
 	for _, name := range f.scenarios {
-		if name != "rag" && name != "chat" {
-			return usagef("no scenario %q, want rag or chat", name)
+		if !slices.Contains(scenarios, name) {
+			return usagef("no scenario %q, want one of %s", name, strings.Join(scenarios, ", "))
 		}
 	}
 	if f.scenarios == nil {
-		f.scenarios = list{"rag", "chat"}
+		f.scenarios = scenarios
 	}
 	if f.socket != "" {
 		return f.show(ctx, c, f.socket, nil)
@@ -97,6 +98,9 @@ func (f *demoFlags) run(ctx context.Context, c *call) (err error) {
 		return d.Restart(ctx)
 	})
 }
+
+// scenarios are those of the demo, in the order in which they run.
+var scenarios = list{"questions", "rag", "chat"}
 
 // demoDisk is many times what the demo publishes; a small slab, since each is
 // allocated whole.
@@ -121,8 +125,14 @@ func (f *demoFlags) show(ctx context.Context, c *call, socket string, crash func
 		return err
 	}
 	var out demoReports
+	if slices.Contains(f.scenarios, "questions") {
+		if out.Questions, err = f.questions(ctx, c, client, crash); err != nil {
+			return err
+		}
+	}
 	if slices.Contains(f.scenarios, "rag") {
-		if out.Report, err = f.rag(ctx, c, client, crash); err != nil {
+		f.divide(c, out.Questions != nil)
+		if out.Report, err = f.rag(ctx, c, client, ragdemo.Options{Crash: crash}); err != nil {
 			return err
 		}
 	}
@@ -137,16 +147,20 @@ func (f *demoFlags) show(ctx context.Context, c *call, socket string, crash func
 	return errors.Join(err, out.failed())
 }
 
-// demoReports is the JSON form: the fields of the RAG scenario, and the chat one.
+// demoReports is the JSON form: the fields of the RAG scenario, and the other ones.
 type demoReports struct {
 	*ragdemo.Report
-	Chat *chatdemo.Report `json:"chat,omitempty"`
+	Questions *ragdemo.Report  `json:"questions,omitempty"`
+	Chat      *chatdemo.Report `json:"chat,omitempty"`
 }
 
 func (r *demoReports) failed() error {
 	var err error
+	if r.Questions != nil {
+		err = r.Questions.Restart.Failed()
+	}
 	if r.Report != nil {
-		err = r.Restart.Failed()
+		err = errors.Join(err, r.Restart.Failed())
 	}
 	if r.Chat != nil {
 		err = errors.Join(err, r.Chat.Failed())
@@ -154,13 +168,25 @@ func (r *demoReports) failed() error {
 	return err
 }
 
-// rag runs the RAG scenario and prints it unless JSON is wanted.
-func (f *demoFlags) rag(ctx context.Context, c *call, client *connector.Client, crash func(context.Context) error) (*ragdemo.Report, error) {
+// divide leaves room between what two scenarios print.
+func (f *demoFlags) divide(c *call, printed bool) {
+	if printed && !c.json {
+		fmt.Fprint(c.stdout, "\n\n")
+	}
+}
+
+// questions runs the trained model's questions; no report where there is no model.
+func (f *demoFlags) questions(ctx context.Context, c *call, client *connector.Client, crash func(context.Context) error) (*ragdemo.Report, error) {
 	trained, err := f.trained(c)
-	if err != nil {
+	if err != nil || trained == nil {
 		return nil, err
 	}
-	o := ragdemo.Options{Requests: f.requests, Seam: f.seam, Crash: crash, Trained: trained}
+	return f.rag(ctx, c, client, ragdemo.Options{Crash: crash, Trained: trained})
+}
+
+// rag runs requests over passages and prints the report unless JSON is wanted.
+func (f *demoFlags) rag(ctx context.Context, c *call, client *connector.Client, o ragdemo.Options) (*ragdemo.Report, error) {
+	o.Requests, o.Seam = f.requests, f.seam
 	ended := func() {}
 	if !f.quiet {
 		bar := newProgress(c.stderr)
@@ -180,22 +206,17 @@ func (f *demoFlags) rag(ctx context.Context, c *call, client *connector.Client, 
 // trainedModel is where the repository has its trained model.
 const trainedModel = "scripts/tinyhybrid/model"
 
-// trained reads the model that answers; nil for random weights.
+// trained reads the model that answers. Outside of the repository there is none,
+// unless it was asked for.
 func (f *demoFlags) trained(c *call) (*ragdemo.Trained, error) {
-	dir := f.model
-	switch {
-	case dir == "none":
-		return nil, nil
-	case dir == "":
-		dir = trainedModel
-		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-			if !f.quiet {
-				fmt.Fprintf(c.stderr, "no trained model in %s: the weights are random and the answers mean nothing; -model names one\n", dir)
-			}
-			return nil, nil
-		}
+	if f.model != "" {
+		return ragdemo.LoadTrained(f.model)
 	}
-	return ragdemo.LoadTrained(dir)
+	if _, err := os.Stat(trainedModel); errors.Is(err, fs.ErrNotExist) {
+		fmt.Fprintf(c.stderr, "no trained model in %s, so that nothing is answered; -model names one\n", trainedModel)
+		return nil, nil
+	}
+	return ragdemo.LoadTrained(trainedModel)
 }
 
 // chat runs the conversations and prints them unless JSON is wanted.
@@ -212,9 +233,7 @@ func (f *demoFlags) chat(ctx context.Context, c *call, client *connector.Client)
 	report, err := chatdemo.RunClient(ctx, client, o)
 	ended()
 	if err == nil && !c.json {
-		if len(f.scenarios) > 1 {
-			fmt.Fprint(c.stdout, "\n\n")
-		}
+		f.divide(c, len(f.scenarios) > 1)
 		err = report.Print(c.stdout)
 	}
 	return report, err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -235,6 +236,32 @@ func TestDemoServesRequestsThroughItsOwnDaemon(t *testing.T) {
 	}
 	if !strings.Contains(errs, "request 1") {
 		t.Errorf("no progress: %s", errs)
+	}
+}
+
+func TestDemoAsksATrainedModel(t *testing.T) {
+	const model = "../../../scripts/tinyhybrid/model"
+	if _, err := os.Stat(model); errors.Is(err, fs.ErrNotExist) {
+		t.Skip("the trained model is not here:", err)
+	}
+	out, _ := splicectl(t, exitOK, "demo", "-scenario", "questions", "-model", model, "-requests", "2", "-quiet", "--json")
+	var r struct{ Questions *ragdemo.Report }
+	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Questions == nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if q := r.Questions; q.Requests != 2 || len(q.Answers) != 2 || q.Answers[0].Ways[0].Answer == "" || q.Restart == nil || q.Restart.Failed() != nil {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestDemoSaysThatThereIsNoTrainedModel(t *testing.T) {
+	out, errs := splicectl(t, exitOK, "demo", "-scenario", "questions", "-quiet", "--json")
+	if strings.TrimSpace(out) != "{}" || !strings.Contains(errs, "no trained model") {
+		t.Errorf("%s%s", out, errs)
+	}
+	_, errs = splicectl(t, exitFailed, "demo", "-scenario", "questions", "-model", t.TempDir(), "-quiet")
+	if !strings.Contains(errs, "config.json") {
+		t.Errorf("%s", errs)
 	}
 }
 
