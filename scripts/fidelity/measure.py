@@ -64,8 +64,9 @@ def answer(question: Question) -> Row:
 
     if not isinstance(_server, Server):
         raise RuntimeError("the worker has no model")
+    asked = tuple(v for v in VARIANTS if question.seed // len(COUNTS) % v.every == 0)
     rows = {}
-    for name, given in _server.answers(question, VARIANTS).items():
+    for name, given in _server.answers(question, asked).items():
         rows[name] = [given.tokens == question.answer, given.tokens[0], given.surprise]
     return {
         "seed": question.seed,
@@ -89,6 +90,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def _summary(rows: Sequence[Row], name: str) -> Row:
+    rows = [row for row in rows if name in row["answers"]]  # type: ignore[operator]
     out: Row = {"name": name, "questions": len(rows)} | _score(rows, name)
     for by in ("notes", "kind"):
         groups: dict[str, list[Row]] = defaultdict(list)

@@ -14,7 +14,7 @@ from plot import Panel, Point, Series, draw
 from ways import FULL, PREFIX, SPLICED
 
 ADDED, WHOLE = "states added up", "whole tuples, edges again"
-LINES = (FULL, SPLICED, "spliced w=0", WHOLE, ADDED)
+LINES = (FULL, SPLICED, WHOLE, ADDED)
 Json = Mapping[str, object]
 
 HEAD = """# Fidelity
@@ -58,12 +58,12 @@ def points(e: Mapping[str, float]) -> str:
 
 def table(variants: Sequence[Json]) -> list[str]:
     lines = [
-        "| way | score, % | difference, points | same token, % | surprise |",
-        "|---|---|---|---|---|",
+        "| way | questions | score, % | difference, points | same token, % | surprise |",
+        "|---|---|---|---|---|---|",
     ]
     for v in variants:
         lines.append(
-            f"| {v['name']} | {percent(v['score'])} | {points(v['difference'])} "  # type: ignore[arg-type]
+            f"| {v['name']} | {v['questions']:,} | {percent(v['score'])} | {points(v['difference'])} "  # type: ignore[arg-type]
             f"| {percent(v['agreement'])} | {v['surprise']:.3f} |"  # type: ignore[arg-type]
         )
     return lines
@@ -71,6 +71,7 @@ def table(variants: Sequence[Json]) -> list[str]:
 
 def split(variants: Sequence[Json], by: str, title: str) -> list[str]:
     """A table of scores with one column per group."""
+    variants = [v for v in variants if v["questions"] == variants[0]["questions"]]
     groups = list(variants[0][f"by {by}"])  # type: ignore[call-overload]
     sizes = [variants[0][f"by {by}"][g]["questions"] for g in groups]  # type: ignore[index]
     head = " | ".join(f"{g} (n={n})" for g, n in zip(groups, sizes, strict=True))
