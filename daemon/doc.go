@@ -32,8 +32,8 @@
 //
 // Start: configuration resolved and validated, device, disk tier (its directory is
 // not looked at yet), store and its arena, watcher, socket directory, lock, bind
-// and listen, admin listeners, the disk tier's run (waited for until it has opened,
-// a moment at most), background parts (watcher, the store's run, admin REST,
+// and listen, admin listeners, the disk tier's run (waited for until it has opened
+// and what is switched off was read, a moment at most), background parts (watcher, the store's run, admin REST,
 // workers), accept, ready.
 //
 // Stop, on the end of Run's context or when a part fails: not ready; listener
@@ -54,7 +54,7 @@
 //
 // A goroutine that holds one of these takes only later ones:
 //
-//	conn.answering  conn.mu  attachment.mu  slots.mu  queue.mu  server.mu  watcher.mu  tiering's
+//	conn.answering  conn.mu  attachment.mu  slots.mu  queue.mu  server.mu  watcher.mu  canary.mu  tiering's
 //
 // Of tiering's, the store's comes first, then that of a profile's prices, then that
 // of the decisions; the lock of advice is never held with another.
@@ -67,6 +67,8 @@
 // # Who owns what
 //
 // The reader of a connection owns the connection: the last one takes it apart.
+// What is switched off for splicing is the canary's; canaryMemory alone writes its
+// note to the disk tier, in the background, since that may hang.
 // The attachment owns staging, slots and imported engine memory. A job is owned
 // by the queue, then by whoever took it out; a job that never was in the queue,
 // by the reader that runs it; one that has to wait for a disk, by the goroutine
