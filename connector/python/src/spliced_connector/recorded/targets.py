@@ -182,6 +182,32 @@ SGLANG = (
         "HybridLinearKVPool",
         methods=("__init__", "get_kv_buffer", "set_kv_buffer"),
     ),
+    Target(
+        f"{_CACHE}.storage.backend_factory", "StorageBackendFactory", methods=("create_backend",)
+    ),
+    Target(
+        f"{_CACHE}.pool_host.mha",
+        "MHATokenToKVPoolHost",
+        methods=("get_data_page", "get_dummy_flat_data_page", "set_from_flat_data_page"),
+    ),
+    Target(
+        f"{_CACHE}.pool_host.mamba",
+        "MambaPoolHost",
+        methods=("get_data_page",),
+        attributes=("temporal_buffer", "conv_buffer", "slot_state_buffers"),
+    ),
+    Target(
+        "spliced_connector.sglang_samples",
+        "PoolShapes",
+        calls=(
+            Call("device", ()),
+            Call("rows", ("layer_first",)),
+            Call("rows", ("page_first",)),
+            Call("rows", ("page_first_direct",)),
+            Call("rows", ("page_head",)),
+            Call("states", ()),
+        ),
+    ),
     Target(f"{_CACHE}.unified_cache.unified_cache_linker", "UnifiedCacheLinker"),
     Target("sglang.srt.plugins.hook_registry", "HookRegistry", methods=("register",)),
 )
