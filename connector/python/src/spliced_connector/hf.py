@@ -25,9 +25,11 @@ from transformers.cache_utils import Cache
 from spliced_connector.client import Client
 from spliced_connector.errors import ProfileError
 from spliced_connector.hf_cache import filled
+from spliced_connector.hf_canary import Watch
 from spliced_connector.hf_modes import Request, Walked, by_prefix, by_segments, plainly
-from spliced_connector.hf_reuse import Kept, Reuse, UnreliableError
+from spliced_connector.hf_reuse import Reuse, UnreliableError
 from spliced_connector.plan import Plan, divide
+from spliced_connector.walk.context import Context
 from spliced_connector.walk.naming import Naming
 from spliced_connector.walk.reading import UnsupportedError
 from spliced_connector.walk.registry import architecture
@@ -43,13 +45,17 @@ class HFSettings:
 
     seam_tokens is w, the tokens recomputed on either side of a join. Checkpoints lie at multiples
     of block_tokens. With keep_all every missing segment is captured and every position that the
-    daemon names is saved, also where it advises against: for warming a cache.
+    daemon names is saved, also where it advises against: for warming a cache. A canary_share of
+    the spliced prompts is computed again behind its answer; canary_bound is the error of logits,
+    relative to their spread, beyond which a comparison has failed; some failures end splicing.
     """
 
     seam_tokens: int = 8
     block_tokens: int = 16
     tenant: str = ""
     keep_all: bool = False
+    canary_share: float = 0.0
+    canary_bound: float = 0.25
 
 
 @dataclass
@@ -70,7 +76,7 @@ class Prefilled:
     approximate: bool = False
     trouble: str = ""
     plan: Plan | None = None
-    kept: Kept | None = None
+    walked: Walked | None = None
 
 
 class SplicedTransformers:
@@ -93,6 +99,7 @@ class SplicedTransformers:
         self._reuse: Reuse | None = None
         try:
             arch = architecture(model, naming)
+            filled(model, arch, Context(arch, 0, model.device))
             spliced = client.model(
                 arch.identity,
                 settings.tenant,
@@ -101,6 +108,7 @@ class SplicedTransformers:
                 engine=type(model).__name__,
             )
             self._reuse = Reuse(arch, spliced, model.device)
+            self._watch = Watch(arch, spliced, settings.canary_share, settings.canary_bound)
         except (UnsupportedError, ProfileError) as err:
             self.inert = str(err)
             log.warning("%s is served without reuse: %s", type(model).__name__, err)
@@ -156,15 +164,21 @@ class SplicedTransformers:
         out = self.model.generate(line, attention_mask=mask, past_key_values=cache, **options)
         if walked.kept is not None:
             reuse.store(walked.kept)
+        self._watch.look(tokens, walked.context)
         return cast(Tensor, out)
 
     def store(self, done: Prefilled) -> list[int]:
-        """Publishes what a prefill has captured and saves its checkpoints; once.
+        """Publishes what a prefill has captured and saves its checkpoints, once; the canary's turn.
 
         Returns a code of the protocol for each; trouble is not raised.
         """
-        kept, done.kept = done.kept, None
-        return [] if kept is None or self._reuse is None else self._reuse.store(kept)
+        walked, done.walked = done.walked, None
+        if walked is None or walked.kept is None or self._reuse is None:
+            return []
+        codes = self._reuse.store(walked.kept)
+        following = int(done.logits.argmax())
+        self._watch.look([*walked.kept.ids, following], walked.context)
+        return codes
 
     def _own(self, tokens: list[int]) -> Prefilled:
         """The model's own forward."""
@@ -185,7 +199,7 @@ class SplicedTransformers:
             approximate=context.spliced,
             trouble=walked.trouble,
             plan=walked.plan,
-            kept=walked.kept,
+            walked=walked,
         )
 
     def _walk(
@@ -200,6 +214,8 @@ class SplicedTransformers:
         try:
             if mode == "prefix":
                 return by_prefix(reuse, request, self.settings.block_tokens)
+            if self._watch.off:
+                return plainly(reuse, request, "the canary has switched splicing off")
             return by_segments(reuse, request)
         except UnreliableError as err:
             log.warning("prompt of %d tokens computed without reuse: %s", len(ids), err)

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.engine
 
 NAMING = Naming(b"\x07" * 32, transition=DType.F32)
 CUTS = [0, 60, 120, 180]
+WARMING = HFSettings(keep_all=True)
 
 
 def tokens(n: int, seed: int = 1) -> list[int]:
@@ -40,12 +41,16 @@ def model() -> PreTrainedModel:
 
 
 def engine(
-    model: PreTrainedModel, connect: Connect, daemon: Daemon, naming: Naming = NAMING
+    model: PreTrainedModel,
+    connect: Connect,
+    daemon: Daemon,
+    naming: Naming = NAMING,
+    settings: HFSettings = WARMING,
 ) -> SplicedTransformers:
     # Seconds, not milliseconds: the tests' machine may be busy.
     client = connect(daemon.socket, timeout=20.0, attach_timeout=20.0, transfer_timeout=20.0)
     assert client.wait_attached(20)
-    return SplicedTransformers(model, client, naming, HFSettings(keep_all=True))
+    return SplicedTransformers(model, client, naming, settings)
 
 
 def own(model: PreTrainedModel, ids: list[int]) -> Tensor:
@@ -176,8 +181,9 @@ def test_what_is_published_does_not_depend_on_what_stood_before(
     for seed in (3, 4):
         ids = [*tokens(70, seed=seed), *passage, *tokens(20)]
         done = e.prefill(ids, [0, 70, 130], "splice", keep=False)
-        assert done.kept is not None
-        captured = next(c for p, c in done.kept.segments if p.start == 70)
+        assert done.walked is not None
+        assert done.walked.kept is not None
+        captured = next(c for p, c in done.walked.kept.segments if p.start == 70)
         published.append([bytes(part) for part in pack(profile, captured)])
     assert published[0] == published[1]
 
@@ -314,6 +320,25 @@ def test_what_the_daemon_advises_against_is_computed_in_context(
     done = e.prefill(ids, CUTS, "splice")
     assert (done.captured, done.reused) == (0, 0)
     assert far(done.logits, own(model, ids)) <= 1e-4
+
+
+@pytest.mark.parametrize(("bound", "off"), [(10.0, False), (1e-9, True)])
+def test_a_canary_that_is_beyond_its_bound_ends_splicing(
+    bound: float, off: bool, model: PreTrainedModel, connect: Connect, daemon: Daemon
+) -> None:
+    settings = HFSettings(keep_all=True, canary_share=0.5, canary_bound=bound)
+    e = engine(model, connect, daemon, settings=settings)
+    ids = tokens(200)
+    for _ in range(3):
+        e.prefill(ids, CUTS, "splice")
+        e.generate(ids, CUTS, "splice", max_new_tokens=2)
+    last = e.prefill(ids, CUTS, "splice")
+    assert ("canary" in last.trouble) == off
+    assert (last.reused == 0) == off
+    assert last.approximate != off
+    # Another engine hears of it from the daemon.
+    other = engine(model, connect, daemon).prefill(ids, CUTS, "splice", keep=False)
+    assert (other.reused == 0) == off
 
 
 def test_a_model_without_arithmetic_here_is_served_as_it_is(
