@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -56,8 +56,6 @@ class Config:
         c = asdict(self)
         rotary = c.pop("rotary_dim")
         c.pop("full_attention_interval")
-        pairs = rotary // 2
-        section = [pairs - 2 * (pairs // 3), pairs // 3, pairs // 3]
         c |= {
             "architectures": ["Qwen3_5ForCausalLM"],
             "model_type": "qwen3_5_text",
@@ -76,8 +74,6 @@ class Config:
                 "rope_type": "default",
                 "rope_theta": c.pop("rope_theta"),
                 "partial_rotary_factor": rotary / self.head_dim,
-                "mrope_section": section,
-                "mrope_interleaved": True,
             },
         }
         return json.dumps(c, indent=2, sort_keys=True) + "\n"
@@ -384,6 +380,37 @@ def initialise(model: Model, seed: int) -> None:
             elif name.endswith("A_log"):
                 spans = torch.logspace(math.log10(8), math.log10(2000), p.numel())
                 p.copy_(torch.log(1 / (spans * math.log(2))))
+
+
+def widened(net: Model, width: int) -> Model:
+    """The same function with linear heads of `width` dims, the new ones zero.
+
+    Engines have kernels for some widths only. Keys and queries are normalised, so
+    zeros change nothing there. Queries are scaled by width^-1/2 and the norm of a head's
+    output takes its mean over more channels: both shrink the square that eps is added
+    to by old / width, so eps shrinks with it, and the weight takes back the rest. (In
+    the other norms eps is far below what it is added to.)
+    """
+    c = net.c
+    old = c.linear_key_head_dim
+    if c.linear_value_head_dim != old:
+        raise ValueError("key and value heads of different widths")
+    eps = c.rms_norm_eps * (old / width) ** 2
+    wider = replace(c, linear_key_head_dim=width, linear_value_head_dim=width, rms_norm_eps=eps)
+    wide = Model(wider, net.compute)
+    tensors = {}
+    for name, t in net.state_dict().items():
+        if ".linear_attn." in name:
+            if name.endswith(("in_proj_qkv.weight", "in_proj_z.weight", "conv1d.weight")):
+                t = F.pad(t.unflatten(0, (-1, old)).movedim(1, -1), (0, width - old))
+                t = t.movedim(-1, 1).flatten(0, 1)
+            elif name.endswith("out_proj.weight"):
+                t = F.pad(t.unflatten(1, (-1, old)), (0, width - old)).flatten(1)
+            elif name.endswith("norm.weight"):
+                t = F.pad(t * (old / width) ** 0.5, (0, width - old))
+        tensors[name] = t
+    wide.load_state_dict(tensors)
+    return wide
 
 
 def save(model: Model, folder: Path) -> None:

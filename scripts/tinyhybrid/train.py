@@ -21,9 +21,12 @@ from torch import Tensor, distributed, multiprocessing, nn
 import model
 from generate import Prompt, Shape, prompt
 from lexicon import END, IDS, INSTRUCTION, QUESTION, encode, tokenizer_json
-from model import CHUNK, Config, Model, initialise, save
+from model import CHUNK, Config, Model, initialise, save, widened
 
 KINDS = ("one", "two", "latest")
+
+
+ENGINE_WIDTH = 64
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Level:
     """One level of the curriculum: numbers of notes, questions per prompt, shape of notes.
 
     The next one begins after `least` steps, once the accuracy on single notes is `enough`.
+    `bare` is the share of prompts without the instruction: they begin with a note, so a note
+    with nothing before it is nothing new to the model.
     """
 
     notes: tuple[int, int]
@@ -38,6 +43,7 @@ class Level:
     shape: Shape
     enough: float = 1.0
     least: int = 40
+    bare: float = 0.0
 
 
 LEVELS = (
@@ -45,15 +51,16 @@ LEVELS = (
     Level((2, 3), 6, Shape(14, 28, 2, 3), 0.85),
     Level((2, 4), 8, Shape(24, 50, 3, 4), 0.8, 160),
     Level((2, 6), 12, Shape(40, 80, 3, 5), 0.75, 120),
-    Level((2, 8), 16, Shape()),
+    Level((2, 8), 16, Shape(), 0.0, 251),
+    Level((2, 8), 16, Shape(), bare=0.5),
 )
 
 
 @dataclass(frozen=True)
 class Recipe:
-    steps: int = 2300
+    steps: int = 2100
     warmup: int = 50
-    cooldown: float = 0.35  # share of the steps over which the rate falls to zero
+    cooldown: float = 0.5  # share of the steps over which the rate falls to zero
     tokens: int = 6144  # per batch, padding included
     matrix_rate: float = 0.02
     other_rate: float = 4e-3
@@ -93,7 +100,8 @@ def batch(seed: int, level: Level, tokens: int, share: Share = Share()) -> Batch
         made = prompt(
             (seed * share.workers + share.rank) * 1024 + i, k, level.shape, level.questions
         )
-        ids, mark = row(made, len(kinds))
+        bare = float(torch.rand((), generator=rng)) < level.bare
+        ids, mark = row(made, len(kinds), bare)
         kinds += [KINDS.index(q.kind) for q in made.questions]
         rows.append(ids)
         marks.append(mark)
@@ -108,8 +116,9 @@ def batch(seed: int, level: Level, tokens: int, share: Share = Share()) -> Batch
     return Batch(full[:, :n], full[:, 1:], mark[:, 1:], real[:, 1:], tuple(kinds))
 
 
-def row(made: Prompt, first: int) -> tuple[list[int], list[int]]:
-    ids = encode(" ".join([INSTRUCTION, *(n.text for n in made.notes)]))
+def row(made: Prompt, first: int, bare: bool = False) -> tuple[list[int], list[int]]:
+    """Token ids of a prompt with its questions and answers, and the marks of the answers."""
+    ids = encode(" ".join([*([] if bare else [INSTRUCTION]), *(n.text for n in made.notes)]))
     mark = [0] * len(ids)
     for i, q in enumerate(made.questions):
         ask, answer = encode(QUESTION.format(q=q.text)), [*encode(q.answer), IDS[END]]
@@ -263,8 +272,8 @@ class Run:
 
 
 def write_model(net: Model, folder: Path) -> None:
-    """A folder that transformers and vLLM load."""
-    save(net, folder)
+    """A folder that transformers and vLLM load, with heads that vLLM has kernels for."""
+    save(widened(net, ENGINE_WIDTH), folder)
     (folder / "tokenizer.json").write_text(tokenizer_json() + "\n")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -67,3 +67,14 @@ def test_the_inverse_stands_equal_keys() -> None:
     assert torch.allclose(x, expected, atol=1e-3)
     x.sum().backward()
     assert all(math.isfinite(g) for g in a.grad.flatten().tolist())
+
+
+def test_wider_heads_are_the_same_function() -> None:
+    torch.set_num_threads(1)
+    net = seeded()
+    ids = torch.randint(0, 600, (2, 90), generator=torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        logits = net(ids)
+        difference = (logits - model.widened(net, 64)(ids)).abs().max()
+    # What is left is the smaller eps of the norms over the residual stream.
+    assert difference < 2e-3 * logits.std()
