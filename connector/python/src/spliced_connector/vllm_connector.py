@@ -177,6 +177,15 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     ) -> tuple[bool, dict[str, object] | None]:
         return False, self._scheduler.finished(request)
 
+    def reset_cache(self) -> bool:
+        """Ends the reuse until the engine starts again.
+
+        Engines reset their connectors when weights have been changed in place, and the daemon's
+        objects are named by the weights that were read at the start.
+        """
+        self._scheduler.turn_off("its cache was reset, weights may have changed: restart it")
+        return True
+
     # The workers' processes.
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:

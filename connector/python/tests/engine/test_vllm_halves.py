@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from spliced_connector import vllm_scheduler, vllm_worker
+from spliced_connector.vllm_connector import SplicedConnector
 from spliced_connector.vllm_plans import LoadPlan, Lost, Outcome, PrefixPlan
 from spliced_connector.vllm_scheduler import SchedulerHalf
 from spliced_connector.vllm_settings import Settings
@@ -188,3 +189,14 @@ def test_engine_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert moves.inert == "of another kind"
     assert moves.load(PrefixPlan(loads=(LOAD,))).failed == frozenset("r")
     assert decides.tally.snapshot() == moves.tally.snapshot() == {"inert": 1}
+
+
+def test_reset_of_the_connector_ends_the_reuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = scheduler(monkeypatch)
+    run(half)
+    connector = SplicedConnector.__new__(SplicedConnector)
+    connector.scheduler_half, connector.worker_half = half, None
+    assert connector.reset_cache() is True
+    assert half.match(REQUEST, 0) == (0, False)
+    assert half.plan(cast(Any, None)) == Lost(frozenset())
+    assert half.tally.snapshot() == {"inert": 1}
