@@ -25,6 +25,7 @@ MODULES := $(patsubst %/go.mod,%,$(wildcard scripts/*/go.mod docker/*/go.mod))
 PYDIR    := connector/python
 PYENV    := $(CURDIR)/bin/python
 ENGINES  := $(CURDIR)/bin/engines
+SGLANG   := $(CURDIR)/bin/sglang
 PYWANTED := $(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 PYSKIP   := SKIP Python: python3 3.11 or later with venv is needed (Debian: python3-venv), or PYTHON=...
 
@@ -34,7 +35,7 @@ LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo torture torture-long test race lint fuzz faults reference bench bench-disk generate image clean \
-  python test-python lint-python engines test-engines
+  python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +94,23 @@ test-engines: build ## tests of connector/python with torch, transformers and vL
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
 	  cd $(PYDIR) && $(ENGINES)/bin/python -m pytest -q $(PYTESTFLAGS) tests/engine
+
+test-sglang: build ## tests on SGLang's own cache classes; 0.8 GB beside bin/engines; says why it skips
+	@scripts/engines/environment --python $(PYTHON) $(ENGINES) && \
+	  scripts/engines/sglang $(ENGINES) $(SGLANG); code=$$?; \
+	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
+	  cd $(PYDIR) && $(SGLANG)/bin/python -m pytest -q $(PYTESTFLAGS) \
+	    tests/engine/test_sglang_backend.py tests/engine/test_drift.py
+
+demo-vllm: build ## a RAG request to a stock vLLM server: cold, prefix-cached and spliced; says why it skips
+	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
+	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
+	  $(ENGINES)/bin/python scripts/demo-vllm/demo.py
+
+bench-engines: build ## time to the first token in vLLM with and without splicing; some minutes
+	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
+	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
+	  $(ENGINES)/bin/python scripts/bench-engines/bench.py
 
 fuzz: ## every fuzz target for FUZZTIME each
 	@go list -f '{{.Dir}}' ./... | while read -r dir; do \
