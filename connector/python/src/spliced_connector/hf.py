@@ -31,6 +31,7 @@ from spliced_connector.hf_reuse import Reuse, UnreliableError
 from spliced_connector.plan import Plan, divide
 from spliced_connector.walk.context import Context
 from spliced_connector.walk.naming import Naming
+from spliced_connector.walk.plain import altered
 from spliced_connector.walk.reading import UnsupportedError
 from spliced_connector.walk.registry import architecture
 
@@ -127,7 +128,7 @@ class SplicedTransformers:
         the first token need not wait for it.
         """
         tokens = _plain(ids)
-        reuse = self._reuse
+        reuse = self._serving()
         if mode == "none" or reuse is None:
             return self._own(tokens)
         with torch.no_grad():
@@ -155,7 +156,7 @@ class SplicedTransformers:
         tokens = _plain(ids)
         line = torch.tensor([tokens], device=self.model.device)
         mask = torch.ones_like(line)
-        reuse = self._reuse
+        reuse = self._serving()
         if mode == "none" or reuse is None or not reuse.attends or len(tokens) < 2:
             return cast(Tensor, self.model.generate(line, attention_mask=mask, **options))
         with torch.no_grad():
@@ -173,12 +174,19 @@ class SplicedTransformers:
         Returns a code of the protocol for each; trouble is not raised.
         """
         walked, done.walked = done.walked, None
-        if walked is None or walked.kept is None or self._reuse is None:
+        if walked is None or walked.kept is None or (reuse := self._serving()) is None:
             return []
-        codes = self._reuse.store(walked.kept)
+        codes = reuse.store(walked.kept)
         following = int(done.logits.argmax())
         self._watch.look([*walked.kept.ids, following], walked.context)
         return codes
+
+    def _serving(self) -> Reuse | None:
+        """What to reuse with: nothing from when the model has more in it than was named."""
+        if self._reuse is not None and (why := altered(self.model)):
+            self._reuse, self.inert = None, why
+            log.warning("%s is served without reuse: %s", type(self.model).__name__, why)
+        return self._reuse
 
     def _own(self, tokens: list[int]) -> Prefilled:
         """The model's own forward."""

@@ -200,6 +200,22 @@ def test_nothing_is_kept_before_it_is_asked_for(
     assert e.prefill(ids, CUTS, "splice").captured == 0
 
 
+def test_an_adapter_that_is_loaded_later_ends_reuse(connect: Connect, daemon: Daemon) -> None:
+    model = qwen35()
+    e = engine(model, connect, daemon)
+    ids = tokens(200)
+    e.prefill(ids, CUTS, "splice")
+    left = e.prefill(tokens(200, seed=2), CUTS, "splice", keep=False)
+    at = model.model.layers[3].self_attn
+    at.v_proj = torch.nn.Sequential(at.v_proj, torch.nn.Linear(32, 32))
+    done = e.prefill(ids, CUTS, "splice")
+    assert "v_proj is a Sequential" in done.trouble
+    assert "v_proj is a Sequential" in e.inert
+    assert done.reused == 0
+    assert torch.equal(done.logits, own(model, ids))
+    assert e.store(left) == []
+
+
 def test_another_revision_of_the_weights_shares_nothing(
     model: PreTrainedModel, connect: Connect, daemon: Daemon
 ) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from engine.walk_models import TINY
 from spliced_connector.config import from_config
 from spliced_connector.config_models import ARCHITECTURES as CONFIGS
-from spliced_connector.profile import DType, Family, Kind, Profile
+from spliced_connector.profile import DType, Family, Profile
 from spliced_connector.walk.naming import Naming
 from spliced_connector.walk.reading import UnsupportedError
 from spliced_connector.walk.registry import ARCHITECTURES, REFUSED, architecture
@@ -130,11 +130,6 @@ def _rope(**parameters: object) -> Callable[[nn.Module], None]:
     return change
 
 
-def _integers(model: nn.Module) -> None:
-    linear = model.model.layers[2].self_attn.kv_b_proj
-    linear.weight = nn.Parameter(linear.weight.to(torch.int8), requires_grad=False)
-
-
 @pytest.mark.parametrize(
     ("name", "change", "text"),
     [
@@ -153,11 +148,3 @@ def test_settings_without_arithmetic_here_are_refused(
 ) -> None:
     with pytest.raises(UnsupportedError, match=text):
         architecture(_change(name, change), Naming(WEIGHTS))
-
-
-def test_a_quantised_latent_is_refused_when_it_is_read() -> None:
-    model = _change("kimi", _integers)
-    arch = architecture(model, Naming(WEIGHTS))
-    layer = arch.layers.index(Kind.MLA)
-    with pytest.raises(UnsupportedError, match="kv_b_proj is quantised"):
-        arch.attention(layer, torch.zeros(1, 48), torch.zeros(1, dtype=torch.int64))

@@ -12,6 +12,7 @@ from torch import nn
 
 from spliced_connector.walk.base import Architecture
 from spliced_connector.walk.naming import Naming
+from spliced_connector.walk.plain import require_plain
 from spliced_connector.walk.reading import UnsupportedError
 
 ARCHITECTURES: Mapping[str, str] = MappingProxyType(
@@ -75,6 +76,7 @@ def architecture(model: nn.Module, naming: Naming) -> Architecture:
         raise UnsupportedError(
             f"model_type {kind!r} is not known, want one of {sorted(ARCHITECTURES)}"
         )
+    require_plain(model)
     module = import_module(f"spliced_connector.walk.{ARCHITECTURES[kind]}")
     named = naming if naming.model else replace(naming, model=kind)
     return cast(Architecture, module.build(model, config, named))

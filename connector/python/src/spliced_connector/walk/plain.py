@@ -1,0 +1,88 @@
+"""Whether a model is made of nothing but the modules of its class.
+
+A walk reads weights of some modules and calls others, and an identity names the weights that were
+loaded. Adapters, quantised layers and hooks change values and appear in neither, so a model that
+has any of them is refused. What is replaced by assigning to a method of a class is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from spliced_connector.walk.reading import UnsupportedError
+
+_TORCH = frozenset(
+    {
+        nn.Linear,
+        nn.Conv1d,
+        nn.Embedding,
+        nn.Identity,
+        nn.SiLU,
+        nn.ModuleList,
+        nn.Sequential,
+    }
+)
+_OWN = ("transformers.models.", "transformers.activations")
+_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_READS_ONLY = "transformers.utils.output_capturing"
+"""Its hooks collect what a module gives, and stay when they have been used once."""
+
+
+def require_plain(model: nn.Module) -> None:
+    """Raises `UnsupportedError` with the name of what changes the model's values."""
+    why = altered(model)
+    if why:
+        raise UnsupportedError(why)
+
+
+def altered(model: nn.Module) -> str:
+    """What changes the model's values beside its weights and config; empty if nothing does.
+
+    One look at every module, so that it can be asked before each request.
+    """
+    if getattr(model, "_hf_peft_config_loaded", False) or getattr(model, "peft_config", None):
+        return "the model has adapters (peft_config)"
+    if getattr(model, "hf_quantizer", None) is not None:
+        return "the model is quantised (hf_quantizer)"
+    if getattr(getattr(model, "config", None), "quantization_config", None) is not None:
+        return "the model is quantised (quantization_config)"
+    for name, module, inside in _modules(model):
+        why = _odd(module, inside)
+        if why:
+            return f"{name or 'the model'} {why}"
+    return ""
+
+
+def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Module | None]]:
+    """Every module with its path and what it is in."""
+    todo: list[tuple[str, nn.Module, nn.Module | None]] = [("", model, None)]
+    while todo:
+        name, module, inside = todo.pop()
+        yield name, module, inside
+        for key, part in module._modules.items():
+            if part is not None:
+                todo.append((f"{name}.{key}" if name else key, part, module))
+
+
+def _odd(module: nn.Module, inside: nn.Module | None) -> str:
+    kind = type(module)
+    if kind not in _TORCH and not kind.__module__.startswith(_OWN):
+        return f"is a {kind.__module__}.{kind.__qualname__}, which no walk knows"
+    # Low-rank adapters of the models' own are sequences in lists; one in place of a projection
+    # is somebody else's.
+    if kind is nn.Sequential and type(inside) is not nn.ModuleList:
+        return "is a Sequential, which no walk knows"
+    if "forward" in module.__dict__:
+        return "has another forward than its class"
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    if any(getattr(hook, "__module__", "") != _READS_ONLY for hook in hooks):
+        return "has forward hooks"
+    for name, weight in module._parameters.items():
+        if weight is not None and type(weight) is not nn.Parameter:
+            return f"keeps {name} as a {type(weight).__name__}"
+        if weight is not None and weight.dtype not in _DTYPES:
+            return f"keeps {name} in {weight.dtype}"
+    return ""
