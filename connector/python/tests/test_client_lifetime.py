@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,7 @@ from client_samples import (
     workers,
 )
 from running import Daemon, StartDaemon
+from spliced_connector import lease
 from spliced_connector.client import Client
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.lease import Segment
@@ -85,6 +87,50 @@ def test_a_forked_child_is_inert(daemon: Daemon, connect: Connect) -> None:
     assert segment.release(), "the parent's lease is untouched"
     assert model.match(keys=[key]).hit(0)
     assert client.counters.lost == 0
+
+
+def test_a_child_can_release_what_it_leased_itself(daemon: Daemon, connect: Connect) -> None:
+    """Also when it was forked while a thread of its parent was releasing."""
+    key, _ = publish_one(connect(daemon.socket).model(SMALL))
+
+    def child() -> None:
+        own = Client(Options(socket=daemon.socket, timeout=10.0))
+        (segment,) = own.model(SMALL).acquire([key])
+        assert segment is not None
+        assert segment.release()
+        own.close()
+
+    with lease._once:
+        in_child(child)
+
+
+def test_a_late_wake_rings_nobody_else(
+    daemon: Daemon, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The descriptor of a closed client may belong to a file by the time it is written to."""
+    client = connect(daemon.socket)
+    ring = os.eventfd_write
+    about_to, go = threading.Event(), threading.Event()
+
+    def slowly(descriptor: int, value: int) -> None:
+        if threading.current_thread() is late:
+            about_to.set()
+            go.wait(20)
+        ring(descriptor, value)
+
+    late = threading.Thread(target=client._keeper.wake)
+    monkeypatch.setattr(os, "eventfd_write", slowly)
+    late.start()
+    assert about_to.wait(20)
+    before = descriptors()
+    client.close()
+    assert descriptors() < before
+    files = [(tmp_path / str(i)).open("wb", buffering=0) for i in range(before + 1)]
+    go.set()
+    late.join()
+    assert [os.fstat(file.fileno()).st_size for file in files] == [0] * len(files)
+    for file in files:
+        file.close()
 
 
 def expect_nothing(model: Model, key: bytes) -> None:

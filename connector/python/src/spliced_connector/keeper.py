@@ -33,6 +33,28 @@ _MODELS_MOST = 64
 _HANGUP = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
+class _Bell:
+    """What wakes the thread.
+
+    It is closed when nobody holds it: whoever is about to ring does, so that the number of its
+    descriptor cannot be somebody else's by then.
+    """
+
+    def __init__(self) -> None:
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def ring(self) -> None:
+        with contextlib.suppress(OSError):  # rung more often than can be counted
+            os.eventfd_write(self.descriptor, 1)
+
+    def hush(self) -> None:
+        with contextlib.suppress(OSError):
+            os.eventfd_read(self.descriptor)
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
 class Keeper:
     """Attaches, attaches again after a restart, registers models, reads late replies."""
 
@@ -50,7 +72,7 @@ class Keeper:
         self._enrolments: list[Enrolment] = []
         self._attachments: list[Attachment] = []  # of the thread
         self._complaint = ""  # logged last
-        self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._bell: _Bell | None = _Bell()
         self._thread = threading.Thread(target=self._run, name="spliced", daemon=True)
         _keepers.add(self)
         self._thread.start()
@@ -64,8 +86,9 @@ class Keeper:
 
     def wake(self) -> None:
         """Have the thread look around. Takes no lock."""
-        with contextlib.suppress(OSError, ValueError):  # -1 after the end
-            os.eventfd_write(self._wakeup, 1)
+        bell = self._bell
+        if bell is not None:
+            bell.ring()
 
     def wait_tried(self, timeout: float) -> None:
         """Wait for the first attempt to attach."""
@@ -117,7 +140,7 @@ class Keeper:
         self.changed = threading.Condition()
         for attachment in self._attachments:
             attachment.forget()
-        self._close_wakeup()
+        self._bell = None
         for enrolment in self._enrolments:
             enrolment.close()
 
@@ -126,11 +149,6 @@ class Keeper:
         if text != self._complaint:
             self._complaint = text
             log.error("a request to the cache daemon is wrong: %s", text)
-
-    def _close_wakeup(self) -> None:
-        descriptor, self._wakeup = self._wakeup, -1
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
 
     # Of the thread.
 
@@ -221,7 +239,9 @@ class Keeper:
     def _tend(self, wait: float) -> None:
         """Serve the connections for at most so many seconds."""
         ready = select.poll()
-        ready.register(self._wakeup, select.POLLIN)
+        bell = self._bell
+        if bell is not None:
+            ready.register(bell.descriptor, select.POLLIN)
         by_descriptor = {}
         for attachment in list(self._attachments):
             if not attachment.collect() and attachment.gone:
@@ -237,9 +257,8 @@ class Keeper:
             by_descriptor[descriptor] = attachment
         again = False
         for descriptor, events in ready.poll(milliseconds(wait)):
-            if descriptor == self._wakeup:
-                with contextlib.suppress(OSError):
-                    os.eventfd_read(self._wakeup)
+            if bell is not None and descriptor == bell.descriptor:
+                bell.hush()
                 continue
             attachment = by_descriptor[descriptor]
             if events & _HANGUP:
@@ -269,7 +288,7 @@ class Keeper:
         with self.changed:
             self.closing, self.current, self.why = True, None, "client closed"
             self.changed.notify_all()
-        self._close_wakeup()
+        self._bell = None
 
     def _writing(self) -> bool:
         return any(not a.gone and a.flight.writing() for a in self._attachments)

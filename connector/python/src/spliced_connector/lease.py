@@ -74,6 +74,15 @@ class Held:
 _once = threading.Lock()  # two threads may release the same
 
 
+def _forked() -> None:
+    """In a child, whose parent may have held the lock."""
+    global _once
+    _once = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def release_all(objects: Sequence[Held | None]) -> list[bool]:
     """Give many back with few requests; for each, what its `release` would say. None is False."""
     good = [False] * len(objects)
