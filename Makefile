@@ -35,7 +35,7 @@ LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo torture torture-long test race lint fuzz faults reference bench bench-disk generate image clean \
-  python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines
+  python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines fidelity
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -111,6 +111,12 @@ bench-engines: build ## time to the first token in vLLM with and without splicin
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
 	  $(ENGINES)/bin/python scripts/bench-engines/bench.py
+
+fidelity: ## what each way of reuse costs in answers: docs/fidelity.md; a quarter of an hour
+	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
+	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
+	  $(ENGINES)/bin/python scripts/fidelity/measure.py --out docs/results/fidelity.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/report.py docs/results/fidelity.json docs/fidelity.md docs/fidelity.svg
 
 fuzz: ## every fuzz target for FUZZTIME each
 	@go list -f '{{.Dir}}' ./... | while read -r dir; do \
