@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spliced_connector import vllm_support
+from spliced_connector.config_digest import identity_digest
 from spliced_connector.identity import DType, Kind
 from spliced_connector.vllm_settings import Settings
 from spliced_connector.vllm_support import Engine, Inert, survey
@@ -79,6 +80,7 @@ def config(described: dict[str, Any] = HYBRID, **fields: Any) -> Any:
             enforce_eager=True,
             max_model_len=2048,
             hf_overrides={},
+            dtype="torch.bfloat16",
             quantization=None,
             hf_config=SimpleNamespace(to_dict=lambda: described),
         ),
@@ -109,7 +111,8 @@ def read(given: Any = None, kept: Any = CACHES, settings: Settings = SETTINGS) -
 def test_hybrid_engine_is_read() -> None:
     engine = read()
     assert [layer.kind for layer in engine.identity.layers] == [Kind.LINEAR, Kind.FULL]
-    assert engine.identity.weights == bytes.fromhex(SETTINGS.weights)
+    weights = bytes.fromhex(SETTINGS.weights)
+    assert engine.identity.weights == identity_digest(weights, HYBRID, "bfloat16")
     assert engine.identity.layers[0].linear.conv.dtype == DType.BF16
     assert [(g.index, g.states, g.layers) for g in engine.groups] == [
         (0, True, (0,)),
@@ -126,6 +129,18 @@ def test_types_are_those_of_the_cache() -> None:
     layers = read(kept=kept).identity.layers
     assert layers[0].linear.conv.dtype == DType.F16
     assert layers[1].attention.dtype == DType.F32
+
+
+def test_engines_that_compute_otherwise_are_named_otherwise() -> None:
+    mixer = LINEAR[1]
+    narrow = caches((states(dtypes=("torch.bfloat16", "torch.bfloat16")), mixer), FULL)
+    names = {
+        read().identity.weights,
+        read(config(HYBRID | {"rms_norm_eps": 0.5})).identity.weights,
+        read(config(model_config__dtype="torch.float32")).identity.weights,
+        read(kept=narrow).identity.weights,
+    }
+    assert len(names) == 4
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from .config import from_config
+from .config_digest import identity_digest
 from .digest import weights_digest
 from .errors import ProfileError
 from .identity import DType, Identity, Kind
@@ -157,7 +158,7 @@ def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> 
     try:
         return from_config(
             described,
-            weights,
+            identity_digest(weights, described, str(config.model_config.dtype), _running(caches)),
             tp_size=int(config.parallel_config.tensor_parallel_size),
             kv=kv,
             conv=conv,
@@ -197,6 +198,13 @@ def _dtypes(caches: KVCacheConfig) -> tuple[DType, DType]:
     if len(found) != 2 or found[0] is None or found[1] is None:
         raise Inert(f"element types {sorted(kv | conv)} are not supported")
     return found[0], found[1]
+
+
+def _running(caches: KVCacheConfig) -> str:
+    """The element type of running states; where there are none, that of models without any."""
+    specs = [group.kv_cache_spec for group in caches.kv_cache_groups]
+    states = {str(spec.dtypes[1]) for spec in specs if len(getattr(spec, "dtypes", ())) > 1}
+    return "+".join(sorted(states)) or "float32"
 
 
 def _check_layers(engine: Engine) -> None:

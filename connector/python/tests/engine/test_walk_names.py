@@ -14,6 +14,7 @@ from torch import nn
 
 from engine.walk_models import TINY
 from spliced_connector.config import from_config
+from spliced_connector.config_digest import identity_digest
 from spliced_connector.config_models import ARCHITECTURES as CONFIGS
 from spliced_connector.profile import DType, Family, Profile
 from spliced_connector.walk.naming import Naming
@@ -37,7 +38,7 @@ def test_identities_are_those_that_every_adapter_reads_from_the_config(name: str
     slopes = {i: at.linear.slopes for i, at in enumerate(identity.layers)}
     want = from_config(
         config,
-        WEIGHTS,
+        identity_digest(WEIGHTS, config, "float32"),
         kv=DType.F32,
         conv=DType.F32,
         slopes=lambda layer, _: slopes[layer],
@@ -60,6 +61,15 @@ def test_naming_goes_into_the_identity() -> None:
     linear = identity.layers[0].linear
     assert (linear.state_dtype, linear.transition_dtype) == (DType.BF16, DType.BF16)
     assert (linear.conv.dtype, identity.layers[1].attention.dtype) == (DType.F32, DType.F32)
+
+
+def test_settings_of_the_config_and_the_type_are_named_with_the_weights() -> None:
+    model = TINY["granite"].build()
+    weights = [architecture(model, Naming(WEIGHTS)).identity.weights]
+    model.config.rms_norm_eps = 0.5
+    weights.append(architecture(model, Naming(WEIGHTS)).identity.weights)
+    weights.append(architecture(model.double(), Naming(WEIGHTS)).identity.weights)
+    assert len({WEIGHTS, *weights}) == 4
 
 
 def test_rows_of_a_narrow_model_are_stored_narrow() -> None:

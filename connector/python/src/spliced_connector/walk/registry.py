@@ -10,10 +10,11 @@ from typing import cast
 
 from torch import nn
 
+from spliced_connector.config_digest import identity_digest
 from spliced_connector.walk.base import Architecture
 from spliced_connector.walk.naming import Naming
 from spliced_connector.walk.plain import require_plain
-from spliced_connector.walk.reading import UnsupportedError
+from spliced_connector.walk.reading import UnsupportedError, float_dtype
 
 ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {
@@ -64,7 +65,8 @@ def architecture(model: nn.Module, naming: Naming) -> Architecture:
     """The walk over a causal language model of transformers.
 
     The weights stay the model's own, so the model has to live as long as the walk. Raises
-    `UnsupportedError` with the name of what cannot be reused.
+    `UnsupportedError` with the name of what cannot be reused, `ProfileError` for a config with a
+    value that cannot be named.
     """
     config: object = getattr(model, "config", None)
     kind = getattr(config, "model_type", None)
@@ -78,5 +80,17 @@ def architecture(model: nn.Module, naming: Naming) -> Architecture:
         )
     require_plain(model)
     module = import_module(f"spliced_connector.walk.{ARCHITECTURES[kind]}")
-    named = naming if naming.model else replace(naming, model=kind)
+    dtype = float_dtype(model.get_input_embeddings())
+    named = replace(
+        naming,
+        model=naming.model or kind,
+        weights=identity_digest(naming.weights, _described(config), str(dtype)),
+    )
     return cast(Architecture, module.build(model, config, named))
+
+
+def _described(config: object) -> Mapping[str, object]:
+    to_dict = getattr(config, "to_dict", None)
+    if not callable(to_dict):
+        raise UnsupportedError(f"a {type(config).__name__} is no config of transformers")
+    return cast(Mapping[str, object], to_dict())

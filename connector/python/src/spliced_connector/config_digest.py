@@ -1,0 +1,95 @@
+"""Mixes what a config says into the digest of the weights.
+
+The same weights under another config, such as another epsilon or number of experts, give other
+values. An identity has only the layers' shapes of it, so everything else goes in here: all
+settings but those that are known to leave the values alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from spliced_connector.errors import ProfileError
+
+_HEADER = b"spliced weights and config\0"
+
+_OF_NO_EFFECT = frozenset(
+    {
+        # Where a model comes from and how it is loaded. Element types go in apart.
+        "architectures",
+        "attn_implementation",
+        "auto_map",
+        "dtype",
+        "torch_dtype",
+        "transformers_version",
+        # What only training reads.
+        "attention_dropout",
+        "dropout",
+        "hidden_dropout",
+        "initializer_range",
+        # How results are handed out.
+        "chunk_size_feed_forward",
+        "return_dict",
+        "use_cache",
+        # What stands behind the states: labels and the head.
+        "id2label",
+        "is_encoder_decoder",
+        "label2id",
+        "num_labels",
+        "problem_type",
+        "pruned_heads",
+        "tie_word_embeddings",
+    }
+)
+
+
+def identity_digest(
+    weights: bytes, config: Mapping[str, object], computed: str, state: str = "float32"
+) -> bytes:
+    """What `Identity.weights` is: the weights, the config and the types that are computed in.
+
+    `config` is a config.json, or what transformers makes of one: only equal forms give equal
+    digests, and the second has the defaults. Of a model with more than text the part for text
+    counts. `computed` is the element type of hidden rows, `state` that of running states, as
+    "bfloat16". Settings that are None count as absent, 1.0 as 1.
+
+        SHA-256("spliced weights and config\\0" | weights | computed | 0 | state | 0 | JSON)
+
+    An unknown digest (32 zeros, or of another length) stays what it is, so that it is refused.
+    Raises `ProfileError` for a value that is no plain data.
+    """
+    if len(weights) != 32 or not any(weights):
+        return weights
+    text = config.get("text_config")
+    values = _plain(text if isinstance(text, Mapping) else config, "config", top=True)
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    sha = hashlib.sha256(_HEADER + weights)
+    for part in (computed, state):
+        sha.update(part.removeprefix("torch.").encode() + b"\0")
+    sha.update(canonical.encode())
+    return sha.digest()
+
+
+def _plain(value: object, name: str, *, top: bool = False) -> object:
+    """The value in the only form that it has here."""
+    if value is None or isinstance(value, bool | str | int):
+        return value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, Mapping):
+        if set(value) == {"__float__"}:  # how newer files write infinities
+            return _plain(float(str(value["__float__"])), name)
+        return {
+            str(key): _plain(entry, f"{name}.{key}")
+            for key, entry in value.items()
+            if entry is not None and not (top and _ignored(str(key)))
+        }
+    if isinstance(value, list | tuple):
+        return [_plain(entry, name) for entry in value]
+    raise ProfileError(f"{name} is a {type(value).__name__}, which cannot be named")
+
+
+def _ignored(key: str) -> bool:
+    return key in _OF_NO_EFFECT or key.startswith(("_", "output_")) or key.endswith("_token_id")
