@@ -51,6 +51,9 @@ def test_an_identity_needs_config_and_weights(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     assert settings.identity(settings.digest(), 2, DType.BF16).tp_size == 2
     assert settings.identity(settings.digest(), 1, DType.F16).layers[0].attention.dtype == DType.F16
+    before = settings.identity(settings.digest(), 1, DType.BF16)
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "rms_norm_eps": 1e-3}))
+    assert settings.identity(settings.digest(), 1, DType.BF16) != before
     (tmp_path / "config.json").write_text('{"model_type": "unheard of"}')
     with pytest.raises(ValueError, match="unheard of"):
         settings.identity(settings.digest(), 1, DType.BF16)

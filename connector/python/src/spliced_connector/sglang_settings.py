@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from .config import from_config
+from .config_digest import identity_digest
 from .digest import weights_digest
 from .errors import ProfileError
 from .identity import DType, Identity
@@ -36,8 +37,8 @@ class HiCacheSettings:
     weights_cache: str = ""
     """Directory that remembers digests of weights files. Empty: they are read at every start."""
     adapter: str = ""
-    """Name and digest of adapters that are merged into the weights at start. Those that requests
-    name are in SGLang's page hashes."""
+    """Names what else changes values and is not in config and weights: adapters merged at start,
+    quantisation, overrides of the config. Adapters that requests name are in the page hashes."""
     socket: str = ""
     """Path of the daemon's socket. Empty: where a daemon listens by default."""
     tenant: str = ""
@@ -92,13 +93,16 @@ class HiCacheSettings:
     def identity(self, weights: bytes, tp_size: int, dtype: DType) -> Identity:
         """The model with rows, or convolution tails, of a type.
 
+        All settings of the config that may change values are in it, but none that SGLang was
+        started with.
         Raises ValueError when its config cannot be read or is not known.
         """
         path = Path(self.model) / "config.json"
         try:
+            described = json.loads(path.read_text())
             return from_config(
-                json.loads(path.read_text()),
-                weights,
+                described,
+                identity_digest(weights, described, dtype.name),
                 adapter=self.adapter,
                 tp_size=tp_size,
                 kv=dtype,
