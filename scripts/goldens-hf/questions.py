@@ -5,7 +5,7 @@ DIR answer each of them in float32 on the CPU, and prints what the Go side reads
 from DIR/questions.jsonl:
 
     cd scripts/tinyhybrid
-    python generate.py -n 60 -k 6,7,8 --corpus 28 | python ../goldens-hf/questions.py model > new
+    python generate.py -n 40 -k 6,7,8 --corpus 32 | python ../goldens-hf/questions.py model > new
     mv new model/questions.jsonl
 
 Needs torch and transformers. Says on standard error how many answers are right.
@@ -22,14 +22,9 @@ MAX_ANSWER = 6
 
 def answer(model: transformers.PreTrainedModel, ids: list[int], end: int) -> list[int]:
     """Greedy tokens behind a prompt, without the one that ends the answer."""
-    out: list[int] = []
-    while len(out) < MAX_ANSWER:
-        logits = model(torch.tensor([ids + out]), use_cache=False).logits[0, -1]
-        token = int(logits.argmax())
-        if token == end:
-            break
-        out.append(token)
-    return out
+    said = model.generate(torch.tensor([ids]), max_new_tokens=MAX_ANSWER, do_sample=False)
+    out = said[0, len(ids) :].tolist()
+    return out[: out.index(end)] if end in out else out
 
 
 def main() -> None:
@@ -40,7 +35,8 @@ def main() -> None:
     with torch.no_grad():
         for line in sys.stdin:
             q = json.loads(line)
-            said = answer(model, sum(q["segments"], []), model.config.eos_token_id)
+            ids = [token for segment in q["segments"] for token in segment]
+            said = answer(model, ids, model.config.eos_token_id)
             kept = {name: q[name] for name in ("seed", "kind", "segments", "answer")}
             print(json.dumps({**kept, "transformers": said}, separators=(",", ":")))
             asked += 1
