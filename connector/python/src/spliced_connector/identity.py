@@ -173,7 +173,7 @@ class Identity:
     """
 
     model: str  # name, for people; hashed too
-    weights: bytes  # digest, 32 bytes; all zero = unknown = refused
+    weights: bytes  # `config_digest.identity_digest`, 32 bytes; all zero = unknown = refused
     layers: tuple[Layer, ...]
     adapter: str = ""  # LoRA name and digest
     tokenizer: str = ""

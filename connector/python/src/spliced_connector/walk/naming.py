@@ -18,7 +18,7 @@ _STORED = {
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The rest of an identity. weights is the digest of the weights, 32 bytes.
+    """The rest of an identity. weights is the digest of the weights alone, 32 bytes.
 
     An empty model takes the config's model_type. state and transition are the element types of
     S and of a T that is not scalar.
