@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 import torch
 
@@ -20,10 +21,13 @@ from .walk.context import Context
 from .walk.run import capture, splice
 
 REUSED_COST = 1 / 16
-"""What placing a reused row takes, in walked rows (measured at 6,000 tokens: 1/10 to 1/30)."""
+"""What placing a reused row takes, in walked rows (a guess; the pace learns from both)."""
 
 CAPTURE_COST = 1.5
 """What a row of a capture takes: the transition is a second pass of the recurrence (a guess)."""
+
+
+_Work: TypeAlias = tuple[float, Callable[[], None]]
 
 
 class LostError(Exception):
@@ -68,7 +72,8 @@ class SpliceJob:
         self.context: Context | None = None
         self._arch, self._caches, self._model = arch, caches, model
         self._published = published
-        self._give_up = time.monotonic() + patience
+        self._patience = patience
+        self._give_up = 0.0  # monotonic seconds, from the first attempt to lease on
         self._segments: dict[int, Captured] = {}
         self._leases: list[Segment] = []
         self._captures = list(load.splice.pieces(Choice.ISOLATED))
@@ -80,16 +85,11 @@ class SpliceJob:
 
         Raises LostError, and whatever a walk over the engine's modules raises.
         """
-        if not self._acquire():
+        # Captures first: they take long, and a lease does not last for ever.
+        if not _done(self._to_capture(), pace, until):
             return False
-        first = True
-        for cost, work in self._pieces(pace, until):
-            now = time.monotonic()
-            if not first and now + cost * pace.seconds > until:
-                return False
-            work()
-            pace.learn(cost, time.monotonic() - now)
-            first = False
+        if not self._acquire() or not _done(self._to_walk(pace, until), pace, until):
+            return False
         self._finish()
         return True
 
@@ -107,7 +107,9 @@ class SpliceJob:
         held = [segment for segment in found if segment is not None]
         if len(held) < len(pieces):
             release_all(held)
-            if time.monotonic() < self._give_up and self._model.attached:
+            now = time.monotonic()
+            self._give_up = self._give_up or now + self._patience
+            if now < self._give_up and self._model.attached:
                 return False
             raise LostError(f"{len(pieces) - len(held)} of {len(pieces)} segments are gone")
         self._leases = held
@@ -121,11 +123,14 @@ class SpliceJob:
                 raise LostError(str(err)) from err
         return True
 
-    def _pieces(self, pace: Pace, until: float) -> Iterator[tuple[float, Callable[[], None]]]:
-        """What is left to do, each with its cost in walked rows."""
+    def _to_capture(self) -> Iterator[_Work]:
+        """The captures that are left, each with its cost in walked rows."""
         while self._captures:
             piece = self._captures[0]
             yield CAPTURE_COST * piece.tokens, partial(self._capture, piece)
+
+    def _to_walk(self, pace: Pace, until: float) -> Iterator[_Work]:
+        """The walks that are left, cut to the time that is."""
         while self._left:
             spans = self._next(pace.rows(until - time.monotonic()))
             yield _cost(spans), partial(self._walk, spans)
@@ -156,6 +161,10 @@ class SpliceJob:
             self.context = Context(self._arch, self.load.splice.tokens, self.ids.device)
         begin = self.context.tokens
         splice(self._arch, self.ids, spans, self._segments, self.context)
+        for at in self.context.layers:
+            if at.conv is not None:
+                # Behind a segment that is a view of leased memory, which ends before its use does.
+                at.conv = at.conv.clone()
         end = spans[-1].end
         self._left = [
             replace(s, start=max(s.start, end), length=s.end - max(s.start, end))
@@ -180,6 +189,19 @@ class SpliceJob:
                 raise LostError(f"layer {layer} has no state")
             pages.write(self.load.blocks[self._caches.group[layer]][0], at.state, at.conv)
         self._segments.clear()
+
+
+def _done(pieces: Iterator[_Work], pace: Pace, until: float) -> bool:
+    """Works one piece off at least, and as many as fit into the time. False when some are left."""
+    first = True
+    for cost, work in pieces:
+        now = time.monotonic()
+        if not first and now + cost * pace.seconds > until:
+            return False
+        work()
+        pace.learn(cost, time.monotonic() - now)
+        first = False
+    return True
 
 
 def _cost(spans: Sequence[Span]) -> float:

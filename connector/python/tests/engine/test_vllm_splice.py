@@ -300,6 +300,32 @@ def test_a_layout_of_another_shape_is_recomputed(
     trouble.check()
 
 
+def test_a_daemon_that_is_killed_in_the_middle_of_a_walk_changes_no_answer(
+    engine: Engine, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory stays as it was where nobody else can have written to it; else it is computed."""
+    order = [0, 1, 2, 3]
+    want = warm(engine, order)
+    exact = ask(engine, ids_of(order)[0])
+    real = splice
+
+    def killing(*given: Any) -> Any:
+        monkeypatch.setattr(vllm_splice_job, "splice", real)
+        daemon.kill()
+        return real(*given)
+
+    monkeypatch.setattr(vllm_splice_job, "splice", killing)
+    reply = ask(engine, *ids_of(order))
+    if reply.told["way"] == "splice":
+        assert torch.equal(reply.logprobs, want.logprobs)
+    else:
+        assert torch.equal(reply.logprobs, exact.logprobs)
+    assert ask(engine, *ids_of(order)).told["way"] == "engine"
+    daemon.start()
+    assert engine.worker.wait_attached(10)
+    assert engine.scheduler.wait_attached(10)
+
+
 def test_segments_of_another_engine_are_used(engine: Engine, daemon: Daemon) -> None:
     """Captured and published by a client of its own; this engine finds them at once."""
     mode = worker_of(engine)

@@ -1,0 +1,215 @@
+"""One spliced request without an engine: what is read when, and what is written in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.walk_models import TINY
+from spliced_connector import vllm_splice_job
+from spliced_connector.layout import Caches
+from spliced_connector.layouts import Layout
+from spliced_connector.plan import Choice, Piece, divide
+from spliced_connector.profile import Profile
+from spliced_connector.segments import collect, pack, rounded
+from spliced_connector.vllm_splice_job import LostError, Pace, SpliceJob
+from spliced_connector.vllm_splice_plans import SpliceLoad, best_splice
+from spliced_connector.walk.base import Architecture, Captured
+from spliced_connector.walk.context import Context
+from spliced_connector.walk.naming import Naming
+from spliced_connector.walk.registry import architecture
+from spliced_connector.walk.run import capture, splice
+
+SEGMENT = 120
+SEGMENTS = 3
+FOREVER = 1e12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def arch() -> Architecture:
+    return architecture(TINY["bamba"].build(), Naming(bytes(31) + b"\1"))
+
+
+class Leased:
+    """A segment in memory that somebody else gets when it is released."""
+
+    def __init__(self, layout: Layout, parts: Sequence[memoryview]) -> None:
+        self.layout = layout
+        self._parts = [bytearray(part) for part in parts]
+        self.released = False
+
+    def part(self, i: int) -> memoryview:
+        return memoryview(self._parts[i]).toreadonly()
+
+    def release(self) -> bool:
+        self.released = True
+        for part in self._parts:
+            part[:] = b"\xff" * len(part)
+        return True
+
+
+@dataclass
+class Model:
+    """The client's model: has what it is given."""
+
+    profile: Profile
+    leased: dict[bytes, Leased] = field(default_factory=dict)
+    attached: bool = True
+    asked: int = 0
+
+    def acquire(self, keys: Sequence[bytes], **_: object) -> list[Leased | None]:
+        self.asked += 1
+        return [self.leased.get(key) for key in keys]
+
+
+@dataclass
+class Pages:
+    """An engine's cache of one layer."""
+
+    written: list[Any] = field(default_factory=list)
+
+    def write(self, *what: Any) -> None:
+        self.written.append([x.clone() if isinstance(x, Tensor) else x for x in what])
+
+
+class Setup:
+    """A request of three segments and everything around it."""
+
+    def __init__(self, arch: Architecture, choices: Sequence[Choice]) -> None:
+        self.arch = arch
+        self.profile = Profile(arch.identity)
+        ids = [(17 * i * i + 5 * i) % 96 for i in range(SEGMENTS * SEGMENT + 20)]
+        cuts = [i * SEGMENT for i in range(SEGMENTS + 1)]
+        prompt = divide(self.profile, b"", ids, cuts, 8)
+        found = best_splice(prompt, choices)
+        assert found is not None
+        self.splice = found
+        self.model = Model(self.profile)
+        self.captured: dict[int, Captured] = {}
+        for piece, choice in zip(prompt.pieces, choices, strict=True):
+            assert piece.spec is not None
+            assert piece.key is not None
+            made = capture(arch, ids[piece.start : piece.end], piece.spec)
+            self.captured[piece.index] = rounded(self.profile, made)
+            if choice is Choice.HIT:
+                parts = pack(self.profile, made)
+                layout = self.profile.segment_layout(piece.spec)
+                self.model.leased[piece.key] = Leased(layout, parts)
+        self.rows = {i: Pages() for i in self.profile.attention_layers}
+        self.states = {i: Pages() for i in self.profile.linear_layers}
+        group = dict.fromkeys(self.rows, 1) | dict.fromkeys(self.states, 0)
+        self.load = SpliceLoad("r", tuple(ids), self.splice, ((5,), (2, 3)), False)
+        self.published: list[int] = []
+        self.job = SpliceJob(
+            self.load,
+            arch,
+            Caches(cast(Any, self.rows), cast(Any, self.states), group),
+            cast(Any, self.model),
+            self._publish,
+            0.0,
+        )
+
+    def _publish(self, piece: Piece, ids: tuple[int, ...], made: Captured) -> Captured:
+        assert len(ids) == piece.tokens
+        self.published.append(piece.index)
+        parts = pack(self.profile, made)
+        layers = collect(
+            len(made.layers), self.profile.segment_layout(made.spec), parts.__getitem__
+        )
+        return Captured(made.spec, layers)
+
+    def want(self) -> Context:
+        """By the library, from the same segments."""
+        context = Context(self.arch, self.splice.tokens, torch.device("cpu"))
+        splice(self.arch, list(self.load.ids), self.splice.spans, self.captured, context)
+        return context
+
+    def check(self) -> None:
+        """Blocks hold what the library says, in one go or in many."""
+        want = self.want()
+        for layer, pages in self.rows.items():
+            k, v = want.rows(layer)
+            at = 0
+            for table, begin, new_k, new_v in pages.written:
+                assert table == (2, 3)
+                assert begin == at
+                at += len(new_k)
+                assert torch.allclose(new_k, k[begin:at], atol=1e-4)
+                assert torch.allclose(new_v, v[begin:at], atol=1e-4)
+            assert at == self.splice.tokens
+        for layer, pages in self.states.items():
+            ((block, state, conv),) = pages.written
+            assert block == 5
+            assert torch.allclose(state, want.layers[layer].state, atol=1e-4)
+            assert torch.equal(conv, want.layers[layer].conv)
+
+
+@pytest.fixture(autouse=True)
+def leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        vllm_splice_job, "release_all", lambda held: [segment.release() for segment in held]
+    )
+
+
+HIT, ALONE = Choice.HIT, Choice.ISOLATED
+
+
+def test_what_is_written_outlives_the_leases(arch: Architecture) -> None:
+    setup = Setup(arch, [HIT, HIT, HIT])
+    assert setup.job.run(Pace(), FOREVER)
+    assert all(segment.released for segment in setup.model.leased.values())
+    setup.check()
+
+
+def test_captures_come_before_leases(arch: Architecture) -> None:
+    setup = Setup(arch, [HIT, ALONE, HIT])
+    assert not setup.job.run(Pace(), -FOREVER)
+    assert setup.published == [1]
+    assert setup.job.run(Pace(), FOREVER)
+    assert setup.model.asked == 1
+    setup.check()
+
+
+def test_the_smallest_steps_lead_to_the_same(arch: Architecture) -> None:
+    setup = Setup(arch, [HIT, HIT, HIT])
+    steps = 1
+    while not setup.job.run(Pace(), -FOREVER):
+        steps += 1
+        assert steps < 200
+    assert steps > 2 * SEGMENTS
+    setup.check()
+
+
+def test_a_segment_that_is_gone_gives_the_others_back(arch: Architecture) -> None:
+    setup = Setup(arch, [HIT, HIT, HIT])
+    gone = setup.splice.prompt.pieces[1].key
+    assert gone is not None
+    del setup.model.leased[gone]
+    with pytest.raises(LostError, match="1 of 3"):
+        setup.job.run(Pace(), FOREVER)
+    setup.job.close()
+    assert all(segment.released for segment in setup.model.leased.values())
+    assert not any(pages.written for pages in setup.states.values())
+
+
+def test_leases_that_were_not_good_leave_the_states_alone(
+    arch: Architecture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = Setup(arch, [HIT, HIT, HIT])
+    monkeypatch.setattr(vllm_splice_job, "release_all", lambda held: [False for _ in held])
+    with pytest.raises(LostError, match="vouch"):
+        setup.job.run(Pace(), FOREVER)
+    assert not any(pages.written for pages in setup.states.values())
