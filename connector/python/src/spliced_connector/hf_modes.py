@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from spliced_connector.hf_reuse import Found, Kept, Reuse
-from spliced_connector.plan import Plan, Prompt, Span, SpanKind, choose, make_plan
+from spliced_connector.plan import Choice, Plan, Prompt, Span, SpanKind, choose, make_plan
 from spliced_connector.terms import Accept
 from spliced_connector.walk import run
+from spliced_connector.walk.base import Captured
 from spliced_connector.walk.context import Context
 
 
@@ -74,15 +75,14 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     begin = context.tokens
     _lead(reuse, request, found, context, kept)
     led = context.tokens - begin
-    # Without a daemon nobody could be given what is captured.
-    lost = found.match.trouble != ""
-    wanted = found.wanted(prompt, request.keep_all and not lost)
+    wanted = [False] * len(prompt.pieces)
+    if not found.trouble:
+        wanted = found.wanted(prompt, request.keep_all)
     choices = choose(prompt, context.tokens, found.held(prompt), wanted)
     held = reuse.acquire(prompt, choices)
     try:
         segments = reuse.tensors(prompt, held)
-        have = [p.index in segments for p in prompt.pieces]
-        choices = choose(prompt, context.tokens, have, wanted)
+        choices = _without_misses(choices, segments)
         reuse.capture(kept, prompt, choices)
         segments.update((piece.index, captured) for piece, captured in kept.segments)
         plan = make_plan(prompt, context.tokens, choices)
@@ -98,9 +98,22 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         computed=led + sum(s.length for s in spans if s.kind is SpanKind.RECOMPUTE),
         reused=begin + sum(s.length for s in spans if s.segment in held),
         captured=sum(piece.tokens for piece, _ in kept.segments),
-        trouble=found.match.trouble,
+        trouble=found.trouble,
         plan=plan,
         kept=kept,
+    )
+
+
+def _without_misses(
+    choices: Sequence[Choice], segments: Mapping[int, Captured]
+) -> tuple[Choice, ...]:
+    """Choices without the hits that came to nothing: those are computed in context.
+
+    The daemon may have switched splicing off meanwhile, so they are not run alone either.
+    """
+    return tuple(
+        Choice.CONTEXT if choice is Choice.HIT and i not in segments else choice
+        for i, choice in enumerate(choices)
     )
 
 

@@ -23,7 +23,7 @@ from spliced_connector.model import Model
 from spliced_connector.plan import Choice, Piece, Prompt
 from spliced_connector.publish import NewCheckpoint, NewSegment
 from spliced_connector.segments import pack, unpack
-from spliced_connector.terms import Accept
+from spliced_connector.terms import Accept, Reason
 from spliced_connector.walk import run
 from spliced_connector.walk.base import Architecture, Captured
 from spliced_connector.walk.context import Context
@@ -42,6 +42,13 @@ class Found:
     hashes: list[bytes]
     match: Match
     advice: Advice | None
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing may be spliced, or even run alone for it; empty when it may."""
+        if Reason.OFF in self.match.reason:
+            return "the profile is switched off for splicing"
+        return self.match.trouble
 
     def held(self, prompt: Prompt) -> list[bool]:
         """For each segment of the prompt, whether the cache has it."""
