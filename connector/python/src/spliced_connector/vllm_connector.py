@@ -11,6 +11,7 @@ role has its half, and what the halves do depends on the mode.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -192,6 +193,7 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._worker.register(kv_caches)
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: object) -> None:
+        self._give_up_failed_step()
         self._outcome = self._worker.load(self._plan)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
@@ -207,7 +209,17 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """Nothing: layers without attention have no such call, so `wait_for_save` takes all."""
 
     def wait_for_save(self) -> None:
+        self._give_up_failed_step()
         self._worker.save(self._plan)
+
+    def _give_up_failed_step(self) -> None:
+        """Ends the reuse when the engine's step is on its way out with an exception.
+
+        Engines make these calls in a `finally`. What the step should have computed is in no known
+        state then: nothing may be stored of it, and nothing written behind it.
+        """
+        if sys.exc_info()[0] is not None:
+            self._worker.turn_off("the engine's step has failed")
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         outcome, self._outcome = self._outcome, Outcome()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from spliced_connector import vllm_scheduler, vllm_worker
-from spliced_connector.vllm_connector import SplicedConnector
+from spliced_connector.vllm_connector import SplicedConnector, SplicedMetadata
 from spliced_connector.vllm_plans import LoadPlan, Lost, Outcome, PrefixPlan
 from spliced_connector.vllm_scheduler import SchedulerHalf
 from spliced_connector.vllm_settings import Settings
@@ -37,10 +39,12 @@ class Mode:
     def __init__(self, breaks: str = "") -> None:
         self.breaks = breaks
         self.closed = False
+        self.done: list[str] = []
 
     def _do(self, name: str, answer: object = None) -> Any:
         if name == self.breaks:
             raise KeyError(name)
+        self.done.append(name)
         return answer
 
     def match(self, request: object, computed: int) -> tuple[int | None, bool]:
@@ -200,3 +204,55 @@ def test_reset_of_the_connector_ends_the_reuse(monkeypatch: pytest.MonkeyPatch) 
     assert half.match(REQUEST, 0) == (0, False)
     assert half.plan(cast(Any, None)) == Lost(frozenset())
     assert half.tally.snapshot() == {"inert": 1}
+
+
+@contextmanager
+def step(connector: SplicedConnector, loads_first: bool) -> Iterator[None]:
+    """One step of the engine, in the order of its mixin for model runners."""
+    connector.bind_connector_metadata(SplicedMetadata(PrefixPlan(loads=(LOAD,))))
+    if loads_first:
+        connector.start_load_kv(cast(Any, None))
+    try:
+        yield
+    finally:
+        if not loads_first:
+            connector.start_load_kv(cast(Any, None))
+        connector.wait_for_save()
+
+
+def in_worker(monkeypatch: pytest.MonkeyPatch) -> tuple[SplicedConnector, Mode]:
+    connector = SplicedConnector.__new__(SplicedConnector)
+    connector.scheduler_half, connector.worker_half = None, worker(monkeypatch)
+    connector._outcome = Outcome()
+    mode = connector.worker_half._mode
+    assert isinstance(mode, Mode)
+    return connector, mode
+
+
+def test_step_that_works_loads_and_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+    connector, mode = in_worker(monkeypatch)
+    with step(connector, loads_first=False):
+        assert mode.done == []
+    assert mode.done == ["load", "save"]
+    assert not mode.closed
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("loads_first", [False, True])
+def test_step_that_fails_is_not_stored(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException], loads_first: bool
+) -> None:
+    connector, mode = in_worker(monkeypatch)
+    with pytest.raises(error), step(connector, loads_first):
+        raise error
+    assert "save" not in mode.done
+    assert ("load" in mode.done) == loads_first
+    assert mode.closed
+    half = connector.worker_half
+    assert half is not None
+    assert "step has failed" in half.inert
+    if not loads_first:
+        assert connector.get_transfer_results(set()).failed_recving == {"r"}
+    with step(connector, loads_first):  # an engine that goes on
+        pass
+    assert "save" not in mode.done
