@@ -74,7 +74,10 @@ def config(described: dict[str, Any] = HYBRID, **fields: Any) -> Any:
             prefill_context_parallel_size=1,
             tensor_parallel_size=1,
         ),
+        load_config=SimpleNamespace(load_format="auto"),
+        weight_transfer_config=None,
         model_config=SimpleNamespace(
+            model="someone/model",
             runner_type="generate",
             is_encoder_decoder=False,
             enforce_eager=True,
@@ -154,6 +157,8 @@ def test_engines_that_compute_otherwise_are_named_otherwise() -> None:
         ({"model_config__runner_type": "pooling"}, "runner 'pooling'"),
         ({"model_config__is_encoder_decoder": True}, "an encoder"),
         ({"cache_config__cache_dtype": "fp8"}, "quantised cache"),
+        ({"load_config__load_format": "dummy"}, "load_format 'dummy'"),
+        ({"weight_transfer_config": object()}, "weight transfer"),
         ({"model_config__hf_overrides": {"rms_norm_eps": 1}}, "hf_overrides"),
         ({"model_config__quantization": "fp8"}, "quantisation 'fp8'"),
     ],
@@ -201,3 +206,52 @@ def test_weights_that_cannot_be_read_end_the_start(tmp_path: Path) -> None:
     one = read(settings=Settings(weights=str(tmp_path))).identity.weights
     assert len(one) == 32
     assert one != bytes.fromhex(SETTINGS.weights)
+
+
+def weights(directory: Path, content: bytes) -> str:
+    directory.mkdir(exist_ok=True)
+    (directory / "model.safetensors").write_bytes(content)
+    return str(directory)
+
+
+def test_weights_that_are_replaced_get_another_name(tmp_path: Path) -> None:
+    settings = Settings(weights=weights(tmp_path / "m", b"weights"))
+    before = read(settings=settings).identity.weights
+    assert read(settings=settings).identity.weights == before
+    aside = tmp_path / "aside"
+    aside.write_bytes(b"WEIGHTS")
+    aside.replace(tmp_path / "m" / "model.safetensors")
+    replaced = read(settings=settings).identity.weights
+    (tmp_path / "m" / "more.safetensors").write_bytes(b"")
+    assert len({before, replaced, read(settings=settings).identity.weights}) == 3
+
+
+def test_both_halves_of_a_process_read_the_weights_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+
+    def digest(source: str, cache: str) -> bytes:
+        reads.append(source)
+        return bytes(32)
+
+    monkeypatch.setattr(vllm_support, "weights_digest", digest)
+    settings = Settings(weights=weights(tmp_path / "m", b"weights"))
+    read(settings=settings)
+    read(settings=settings)
+    assert reads == [settings.weights]
+
+
+def test_an_engine_with_other_weights_than_the_settings_name(tmp_path: Path) -> None:
+    settings = Settings(weights=weights(tmp_path / "m", b"weights"))
+    plain = read(settings=settings).identity.weights
+    same = config(model_config__model=weights(tmp_path / "copy", b"weights"))
+    assert read(same, settings=settings).identity.weights == plain
+    itself = config(model_config__model=str(tmp_path / "copy" / ".." / "m"))
+    assert read(itself, settings=settings).identity.weights == plain
+    other = config(model_config__model=weights(tmp_path / "other", b"WEIGHTS"))
+    with pytest.raises(Inert, match="not those of"):
+        read(other, settings=settings)
+    empty = config(model_config__model=str(tmp_path))
+    with pytest.raises(Inert, match="cannot be told"):
+        read(empty, settings=settings)

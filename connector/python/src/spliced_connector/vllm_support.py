@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .config import from_config
@@ -113,6 +114,12 @@ def _check(config: VllmConfig) -> None:
         (model.runner_type != "generate", f"runner {model.runner_type!r}"),
         (bool(model.is_encoder_decoder), "an encoder"),
         (str(config.cache_config.cache_dtype) != "auto", "a quantised cache"),
+        # Weights that are not those that the settings name.
+        (str(config.load_config.load_format) == "dummy", "load_format 'dummy'"),
+        (
+            getattr(config, "weight_transfer_config", None) is not None,
+            "weight transfer into a running engine",
+        ),
         # What changes values without a trace in weights or identity must not share with others.
         (bool(model.hf_overrides), "a config with hf_overrides"),
         (
@@ -152,7 +159,7 @@ def _layer(name: str) -> int:
 
 
 def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Identity:
-    weights = _weights(settings)
+    weights = _weights(settings, str(config.model_config.model))
     described: Mapping[str, object] = config.model_config.hf_config.to_dict()
     kv, conv = _dtypes(caches)
     try:
@@ -167,18 +174,39 @@ def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> 
         raise Inert(f"architecture {described.get('model_type')!r}: {err}") from err
 
 
-def _weights(settings: Settings) -> bytes:
+def _weights(settings: Settings, model: str) -> bytes:
+    """The digest that the settings name. model: what the engine was told to load."""
     if re.fullmatch("[0-9a-fA-F]{64}", settings.weights):
         return bytes.fromhex(settings.weights)
     try:
-        return _digest(settings.weights, settings.weights_cache)
+        weights = _digest_of(settings.weights, settings.weights_cache)
     except ProfileError as err:
         raise ValueError(f"kv_connector_extra_config: {err}") from err
+    if Path(model).is_dir() and not Path(model).samefile(settings.weights):
+        try:
+            same = _digest_of(model, settings.weights_cache) == weights
+        except ProfileError as err:
+            raise Inert(f"what the engine has loaded cannot be told: {err}") from err
+        if not same:
+            raise Inert(f"the engine's weights are not those of {settings.weights}")
+    return weights
 
 
-@functools.cache
-def _digest(weights: str, cache: str) -> bytes:
-    """Both halves may be in one process: there the weights are read once."""
+def _digest_of(weights: str, cache: str) -> bytes:
+    """Raises ProfileError when there are no weights or they cannot be read."""
+    path = Path(weights)
+    try:
+        files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+        states = [(file.name, file.stat()) for file in files]
+    except OSError as err:
+        raise ProfileError(f"weights: {err}") from err
+    known = tuple((name, s.st_size, s.st_mtime_ns, s.st_ino, s.st_dev) for name, s in states)
+    return _digest(weights, cache, known)
+
+
+@functools.lru_cache(maxsize=4)
+def _digest(weights: str, cache: str, files: tuple[tuple[object, ...], ...]) -> bytes:
+    """Both halves may be in one process: there the weights are read once, as they are now."""
     return weights_digest(weights, cache)
 
 
