@@ -165,7 +165,7 @@ def test_an_adapter_that_is_loaded_later_ends_reuse(connect: Connect, daemon: Da
     assert "v_proj is a Sequential" in done.trouble
     assert "v_proj is a Sequential" in e.inert
     assert done.reused == 0
-    assert torch.equal(done.logits, own(model, ids))
+    assert far(done.logits, own(model, ids)) <= 1e-4
     assert e.store(left) == []
 
 
