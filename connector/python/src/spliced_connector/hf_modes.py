@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from spliced_connector.terms import Accept
 from spliced_connector.walk import run
 from spliced_connector.walk.base import Captured
 from spliced_connector.walk.context import Context
+
+log = logging.getLogger("spliced")
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,12 @@ class Walked:
     kept: Kept | None = None
 
 
-def plainly(reuse: Reuse, request: Request, trouble: str) -> Walked:
-    """All tokens computed."""
+def plainly(reuse: Reuse, request: Request, trouble: str, kept: Kept | None = None) -> Walked:
+    """All tokens computed; what was made for others before the trouble is kept."""
     context = Context(reuse.arch, len(request.ids), reuse.device)
     hidden = run.prefill(reuse.arch, request.ids[: request.upto], context)
-    return Walked(context, hidden, request.upto, trouble=trouble)
+    captured = 0 if kept is None else kept.captured
+    return Walked(context, hidden, request.upto, captured=captured, trouble=trouble, kept=kept)
 
 
 def by_prefix(reuse: Reuse, request: Request, block_tokens: int) -> Walked:
@@ -79,25 +83,28 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     if not found.trouble:
         wanted = found.wanted(prompt, request.keep_all)
     choices = choose(prompt, context.tokens, found.held(prompt), wanted)
+    # First what takes long: a lease must outlive all that is done under it.
+    reuse.capture(kept, prompt, choices)
     held = reuse.acquire(prompt, choices)
     try:
         segments = reuse.tensors(prompt, held)
-        choices = _without_misses(choices, segments)
-        reuse.capture(kept, prompt, choices)
         segments.update((piece.index, captured) for piece, captured in kept.segments)
+        choices = _without_misses(choices, segments)
         plan = make_plan(prompt, context.tokens, choices)
         spans = _until(plan.spans, request.upto)
         hidden = run.splice(reuse.arch, ids, spans, segments, context) if spans else None
     finally:
         segments = {}
         good = reuse.release(held)
-    reuse.trust(good)
+    if not good:
+        log.warning("prompt of %d tokens computed: a lease ended early", len(ids))
+        return plainly(reuse, request, "a lease ended before its segment was read", kept)
     return Walked(
         context,
         hidden,
         computed=led + sum(s.length for s in spans if s.kind is SpanKind.RECOMPUTE),
         reused=begin + sum(s.length for s in spans if s.segment in held),
-        captured=sum(piece.tokens for piece, _ in kept.segments),
+        captured=kept.captured,
         trouble=found.trouble,
         plan=plan,
         kept=kept,

@@ -79,6 +79,11 @@ class Kept:
     checkpoints: list[Context] = field(default_factory=list)
     parent: tuple[bytes, int] = (NOTHING, 0)
 
+    @property
+    def captured(self) -> int:
+        """Tokens of the segments that were run alone."""
+        return sum(piece.tokens for piece, _ in self.segments)
+
 
 class Reuse:
     """One model's dealings with the daemon."""
@@ -163,11 +168,6 @@ class Reuse:
     def release(self, held: dict[int, Segment]) -> bool:
         """Ends the leases; whether all their bytes were good until now."""
         return all(release_all(list(held.values())))
-
-    def trust(self, good: bool) -> None:
-        """Raises `UnreliableError` when leased bytes went into a result and cannot be trusted."""
-        if not good:
-            raise UnreliableError("a lease ended before its segment was read")
 
     def capture(self, kept: Kept, prompt: Prompt, choices: Sequence[Choice]) -> None:
         """Runs the segments alone that are chosen for it."""
