@@ -22,7 +22,7 @@ from spliced_connector.match import Match
 from spliced_connector.model import Model
 from spliced_connector.plan import Choice, Piece, Prompt
 from spliced_connector.publish import NewCheckpoint, NewSegment
-from spliced_connector.segments import pack, unpack
+from spliced_connector.segments import pack, rounded, unpack
 from spliced_connector.terms import Accept, Reason
 from spliced_connector.walk import run
 from spliced_connector.walk.base import Architecture, Captured
@@ -170,14 +170,18 @@ class Reuse:
         return all(release_all(list(held.values())))
 
     def capture(self, kept: Kept, prompt: Prompt, choices: Sequence[Choice]) -> None:
-        """Runs the segments alone that are chosen for it."""
+        """Runs the segments alone that are chosen for it.
+
+        What is kept has the stored types: the prompt gets what those behind it will read.
+        """
         by_key: dict[bytes, Captured] = {}
         for piece, choice in zip(prompt.pieces, choices, strict=True):
             if choice is not Choice.ISOLATED or piece.spec is None or piece.key is None:
                 continue
             if piece.key not in by_key:
                 tokens = kept.ids[piece.start : piece.end]
-                by_key[piece.key] = run.capture(self.arch, tokens, piece.spec, self.device)
+                captured = run.capture(self.arch, tokens, piece.spec, self.device)
+                by_key[piece.key] = rounded(self.profile, captured)
             kept.segments.append((piece, by_key[piece.key]))
 
     def store(self, kept: Kept) -> list[Code | int]:

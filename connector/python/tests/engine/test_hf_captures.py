@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import PreTrainedModel
 
 from client_samples import Connect
-from engine.hf_requests import CUTS, engine, far, own, tokens
+from engine.hf_requests import CUTS, NAMING, engine, far, own, tokens
 from engine.hybrids import qwen35
 from running import Daemon
 from spliced_connector import hf_reuse
 from spliced_connector.errors import Code
 from spliced_connector.hf import SplicedTransformers
 from spliced_connector.lease import Held, release_all
+from spliced_connector.profile import DType
 
 pytestmark = pytest.mark.engine
 
@@ -68,3 +71,15 @@ def test_captures_outlive_a_lease_that_ended_early(
     assert far(done.logits, own(model, ids)) <= 1e-4
     assert e.store(done) == [Code.OK] * 2
     assert e.prefill(ids, CUTS, "splice").reused == 148
+
+
+def test_a_cold_request_reads_what_a_warm_one_reads(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon
+) -> None:
+    # Transitions are stored in fewer bits than they are computed in.
+    e = engine(model, connect, daemon, replace(NAMING, transition=DType.F16))
+    ids = tokens(200)
+    cold = e.prefill(ids, CUTS, "splice")
+    warm = e.prefill(ids, CUTS, "splice")
+    assert (cold.captured, warm.captured, warm.reused) == (180, 0, 148)
+    assert far(warm.logits, cold.logits) <= 1e-6
