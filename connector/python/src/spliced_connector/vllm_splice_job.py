@@ -161,10 +161,6 @@ class SpliceJob:
             self.context = Context(self._arch, self.load.splice.tokens, self.ids.device)
         begin = self.context.tokens
         splice(self._arch, self.ids, spans, self._segments, self.context)
-        for at in self.context.layers:
-            if at.conv is not None:
-                # Behind a segment that is a view of leased memory, which ends before its use does.
-                at.conv = at.conv.clone()
         end = spans[-1].end
         self._left = [
             replace(s, start=max(s.start, end), length=s.end - max(s.start, end))
