@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,11 @@ class GPUModelRunner:
 
     def get_model(self):
         return self.model
+
+    def reload_weights(self, path=None):
+        if path is None:
+            raise FileNotFoundError
+        return path
 """
 
 
@@ -55,9 +61,30 @@ def test_the_model_is_found_by_its_configuration(loaded: vllm_plugin.LoadedModel
 def test_wrapping_twice_is_wrapping_once(loaded: vllm_plugin.LoadedModels) -> None:
     runners = module(SOURCE)
     vllm_plugin.wrap(runners, "GPUModelRunner")
-    once = runners.GPUModelRunner.load_model
+    once = runners.GPUModelRunner.load_model, runners.GPUModelRunner.reload_weights
     assert vllm_plugin.wrap(runners, "GPUModelRunner")
-    assert runners.GPUModelRunner.load_model is once
+    assert (runners.GPUModelRunner.load_model, runners.GPUModelRunner.reload_weights) == once
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_weights_that_are_replaced_are_noticed(
+    loaded: vllm_plugin.LoadedModels, works: bool
+) -> None:
+    runners = module(SOURCE + "\nclass CPUModelRunner(GPUModelRunner): pass")
+    vllm_plugin.wrap(runners, "GPUModelRunner")
+    vllm_plugin.wrap(runners, "CPUModelRunner")
+    config, other = object(), object()
+    runner, kept = runners.CPUModelRunner(config), runners.GPUModelRunner(other)
+    runner.load_model()
+    kept.load_model()
+    assert not loaded.replaced(config)
+    if works:
+        assert runner.reload_weights(path="there") == "there"
+    else:
+        with pytest.raises(FileNotFoundError):
+            runner.reload_weights()
+    assert loaded.replaced(config)
+    assert not loaded.replaced(other)
 
 
 def test_a_runner_is_not_kept_alive(loaded: vllm_plugin.LoadedModels) -> None:
@@ -107,6 +134,7 @@ def test_a_runner_that_is_imported_later_is_wrapped_then(
     monkeypatch.setattr(vllm_plugin, "RUNNERS", {"late_runner": "GPUModelRunner"})
     vllm_plugin.register()
     vllm_plugin.register()
+    assert importlib.util.find_spec("late_runner") is not None  # a question, not an import
     runners = importlib.import_module("late_runner")
     config = object()
     runner = runners.GPUModelRunner(config)

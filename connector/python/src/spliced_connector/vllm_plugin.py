@@ -2,8 +2,11 @@
 
 Splicing computes the tokens at the seams with the engine's own modules, and a connector is not
 given the model. So `register` wraps `load_model` of the runner classes and keeps a weak reference
-to each runner that loaded one. It changes nothing else, and a runner shaped otherwise than
-expected is left alone: no model is found then, and splicing stays off.
+to each runner that loaded one. A runner shaped otherwise than expected is left alone: no model is
+found then, and splicing stays off.
+
+Nor is a connector told that weights were replaced in place, so `reload_weights` is wrapped too.
+Nothing else is changed.
 
 Runners are imported late in some processes and never in others, and importing them takes seconds.
 So a class is wrapped when its module is imported, or at once where it already is.
@@ -33,6 +36,7 @@ RUNNERS = {
 }
 
 _LOAD = "load_model"
+_RELOAD = "reload_weights"
 _MARK = "_spliced_keeps_model"
 
 
@@ -41,6 +45,7 @@ class LoadedModels:
 
     def __init__(self) -> None:
         self._runners: list[weakref.ref[object]] = []
+        self._replaced: weakref.WeakSet[object] = weakref.WeakSet()
 
     def keep(self, runner: object) -> None:
         """Remembers a runner; once for each, however often it loads."""
@@ -57,6 +62,14 @@ class LoadedModels:
                 get_model = getattr(runner, "get_model", None)
                 return get_model() if callable(get_model) else None
         return None
+
+    def replace(self, runner: object) -> None:
+        """Remembers that a runner's weights are, or will be, others than those it has loaded."""
+        self._replaced.add(runner)
+
+    def replaced(self, vllm_config: object) -> bool:
+        """Whether weights were replaced in a runner with exactly this configuration object."""
+        return any(getattr(r, "vllm_config", None) is vllm_config for r in self._replaced)
 
 
 loaded = LoadedModels()
@@ -78,6 +91,8 @@ def register() -> None:
 def wrap(module: ModuleType, class_name: str) -> bool:
     """Makes load_model of a runner class keep the runner. Says whether the class fits."""
     runner = getattr(module, class_name, None)
+    if inspect.isclass(runner):
+        _wrap_reload(runner)
     trouble = _mismatch(runner)
     if trouble:
         _log.warning("splicing stays off: %s.%s %s", module.__name__, class_name, trouble)
@@ -115,6 +130,23 @@ def _keeping(load: Callable[..., object]) -> Callable[..., object]:
     return load_model
 
 
+def _wrap_reload(runner: type) -> None:
+    """A class that inherits its reload_weights has that of a class that is wrapped as well."""
+    reload = vars(runner).get(_RELOAD)
+    if callable(reload) and not getattr(reload, _MARK, False):
+        setattr(runner, _RELOAD, _telling(reload))
+
+
+def _telling(reload: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(reload)
+    def reload_weights(self: object, *args: object, **options: object) -> object:
+        loaded.replace(self)  # first: one that fails may have replaced some
+        return reload(self, *args, **options)
+
+    setattr(reload_weights, _MARK, True)
+    return reload_weights
+
+
 class _Finder(importlib.abc.MetaPathFinder):
     """Wraps runner classes right after their modules are executed; finds nothing by itself."""
 
@@ -127,7 +159,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        class_name = self._waiting.pop(fullname, None)
+        # Kept afterwards: this may be a question only, with the import still to come.
+        class_name = self._waiting.get(fullname)
         if class_name is None:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
