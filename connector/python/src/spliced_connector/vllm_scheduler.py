@@ -45,6 +45,10 @@ class SchedulerHalf:
             self._mode = self._start(survey(config, caches, settings))
         except Inert as err:
             self.turn_off(str(err))
+        except ValueError:  # a setting
+            raise
+        except Exception as err:
+            self._fail(err)
 
     def _start(self, engine: Engine) -> SchedulerMode:
         self._client = connect(self._settings, engine)
@@ -64,21 +68,28 @@ class SchedulerHalf:
 
     def arrived(self, request: Request) -> None:
         """A request has come."""
-        if not self._touches(request):
+        if self._mode is not None and not self._guarded(lambda: self._touches(request), True):
             self.tally.add("untouched")
 
     def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
         mode = self._mode
-        if mode is None or not self._touches(request):
+        if mode is None:
             return _NOTHING
-        return self._guarded(lambda: mode.match(request, computed), _NOTHING)
+        return self._guarded(
+            lambda: mode.match(request, computed) if self._touches(request) else _NOTHING, _NOTHING
+        )
 
     def allocated(self, request: Request, blocks: Blocks, external: int) -> None:
         if external > 0:
             self._claims.add(request.request_id)
         mode = self._mode
-        if mode is not None and self._touches(request):
-            self._guarded(lambda: mode.allocated(request, blocks, external), None)
+        if mode is not None:
+            self._guarded(
+                lambda: (
+                    mode.allocated(request, blocks, external) if self._touches(request) else None
+                ),
+                None,
+            )
 
     def plan(self, step: SchedulerOutput) -> object:
         mode = self._mode
@@ -107,9 +118,12 @@ class SchedulerHalf:
         try:
             return work()
         except Exception as err:
-            log.exception("spliced has failed")
-            self.turn_off(f"{type(err).__name__}: {err}")
+            self._fail(err)
             return instead
+
+    def _fail(self, err: Exception) -> None:
+        log.exception("spliced has failed")
+        self.turn_off(f"{type(err).__name__}: {err}")
 
     def wait_attached(self, timeout: float) -> bool:
         """Wait until the daemon can be asked."""

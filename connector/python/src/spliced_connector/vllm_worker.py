@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from .client import Client
 from .layout import Caches, UnsupportedError, find_caches
 from .vllm_plans import Lost, Outcome, WorkerMode
+from .vllm_plugin import loaded
+from .vllm_plugin import register as watch_runners
 from .vllm_prefix import PrefixWorker
 from .vllm_session import Session, connect, join
 from .vllm_settings import Mode, Settings
@@ -39,10 +41,15 @@ class WorkerHalf:
         self._waiting: set[str] = set()  # requests whose loads are not settled
         self._mode: WorkerMode | None = None
         self._engine: Engine | None = None
+        watch_runners()  # where plugins are not loaded, replaced weights are noticed all the same
         try:
             self._engine = survey(config, caches, settings)
         except Inert as err:
             self.turn_off(str(err))
+        except ValueError:  # a setting
+            raise
+        except Exception as err:
+            self._fail(err)
 
     def register(self, tensors: dict[str, torch.Tensor]) -> None:
         """Learn where everything lies in the engine's cache, and begin to work."""
@@ -52,6 +59,8 @@ class WorkerHalf:
             self._mode = self._start(self._engine, tensors)
         except (Inert, UnsupportedError) as err:
             self.turn_off(str(err))
+        except Exception as err:
+            self._fail(err)
 
     def _start(self, engine: Engine, tensors: dict[str, torch.Tensor]) -> WorkerMode:
         from vllm.distributed import get_tensor_model_parallel_rank
@@ -77,6 +86,7 @@ class WorkerHalf:
             self._waiting |= plan.request_ids
             self.turn_off("the scheduler's half has failed")
         self._waiting |= {load.request_id for load in getattr(plan, "loads", ())}
+        self._check_weights()
         outcome = Outcome()
         if self._mode is not None and plan is not None:
             try:
@@ -90,11 +100,17 @@ class WorkerHalf:
         return outcome
 
     def save(self, plan: object) -> None:
+        self._check_weights()
         if self._mode is not None and plan is not None:
             try:
                 self._mode.save(plan)
             except Exception as err:
                 self._fail(err)
+
+    def _check_weights(self) -> None:
+        """The daemon's objects are named by the weights that were read at the start."""
+        if self._mode is not None and loaded.replaced(self._config):
+            self.turn_off("its weights were replaced: restart it")
 
     def _fail(self, err: Exception) -> None:
         """An error of ours ends the reuse, not the engine."""

@@ -12,6 +12,7 @@ import pytest
 from spliced_connector import vllm_scheduler, vllm_worker
 from spliced_connector.vllm_connector import SplicedConnector, SplicedMetadata
 from spliced_connector.vllm_plans import LoadPlan, Lost, Outcome, PrefixPlan
+from spliced_connector.vllm_plugin import LoadedModels
 from spliced_connector.vllm_scheduler import SchedulerHalf
 from spliced_connector.vllm_settings import Settings
 from spliced_connector.vllm_support import Inert
@@ -195,6 +196,67 @@ def test_engine_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decides.tally.snapshot() == moves.tally.snapshot() == {"inert": 1}
 
 
+@pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("x"), AttributeError("x")])
+def test_engine_that_cannot_be_read_runs_without_reuse(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(vllm_scheduler, "survey", fails)
+    monkeypatch.setattr(vllm_worker, "survey", fails)
+    decides = SchedulerHalf(SETTINGS, cast(Any, None), cast(Any, None))
+    moves = WorkerHalf(SETTINGS, cast(Any, None), cast(Any, None))
+    moves.register({})
+    assert run(decides) is None
+    assert type(error).__name__ in moves.inert
+    assert decides.tally.snapshot() == moves.tally.snapshot() == {"inert": 1}
+
+
+def test_setting_that_is_wrong_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise ValueError("weights")
+
+    monkeypatch.setattr(vllm_scheduler, "survey", refuses)
+    monkeypatch.setattr(vllm_worker, "survey", refuses)
+    with pytest.raises(ValueError, match="weights"):
+        SchedulerHalf(SETTINGS, cast(Any, None), cast(Any, None))
+    with pytest.raises(ValueError, match="weights"):
+        WorkerHalf(SETTINGS, cast(Any, None), cast(Any, None))
+
+
+@pytest.mark.parametrize("error", [ValueError("rows"), RuntimeError("out of memory")])
+def test_tensors_that_cannot_be_read_end_the_reuse(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(vllm_worker, "survey", lambda *_: object())
+    monkeypatch.setattr(WorkerHalf, "_start", fails)
+    half = WorkerHalf(SETTINGS, cast(Any, None), cast(Any, None))
+    half.register({})
+    assert str(error) in half.inert
+    assert half.load(PrefixPlan(loads=(LOAD,))).failed == frozenset("r")
+
+
+@pytest.mark.parametrize("call", ["arrived", "match", "allocated"])
+def test_requests_of_another_shape_end_the_reuse(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    half = scheduler(monkeypatch)
+    odd: Any = SimpleNamespace(request_id="odd")  # of a release with other names
+    if call == "arrived":
+        half.arrived(odd)
+    elif call == "match":
+        assert half.match(odd, 0) == (0, False)
+    else:
+        half.allocated(odd, ((1,), (2,)), 256)
+    claimed = frozenset({"odd"}) if call == "allocated" else frozenset()
+    assert half.plan(cast(Any, None)) == Lost(claimed)
+    assert half.tally.snapshot() == {"inert": 1}
+
+
 def test_reset_of_the_connector_ends_the_reuse(monkeypatch: pytest.MonkeyPatch) -> None:
     half = scheduler(monkeypatch)
     run(half)
@@ -256,3 +318,32 @@ def test_step_that_fails_is_not_stored(
     with step(connector, loads_first):  # an engine that goes on
         pass
     assert "save" not in mode.done
+
+
+def test_weights_that_are_replaced_end_the_reuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    connector, mode = in_worker(monkeypatch)
+    half = connector.worker_half
+    assert half is not None
+    fresh = LoadedModels()
+    monkeypatch.setattr(vllm_worker, "loaded", fresh)
+    half._config = cast(Any, object())
+    with step(connector, loads_first=False):
+        pass
+    assert mode.done == ["load", "save"]
+    runner = Runner(half._config)
+    fresh.replace(runner)
+    with step(connector, loads_first=False):
+        pass
+    assert mode.done == ["load", "save"]
+    assert mode.closed
+    assert connector.get_transfer_results(set()).failed_recving == {"r"}
+    report = connector.build_connector_worker_meta()
+    assert report is not None
+    assert "weights" in report.inert
+
+
+class Runner:
+    """As the engine's, but for all that it does."""
+
+    def __init__(self, vllm_config: object) -> None:
+        self.vllm_config = vllm_config
