@@ -14,10 +14,17 @@ from .layout import Caches
 from .lease import Checkpoint
 from .segments import part_bytes, tensor_over
 from .terms import Accept
-from .vllm_plans import LoadPlan, Outcome, PrefixPlan, SavePlan
+from .vllm_plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
 from .vllm_saver import Saver, Taken
 from .vllm_session import Session
 from .vllm_tally import log
+
+_NULL = 0
+"""The engine's block that stands for none: its contents are nobody's."""
+
+
+class _BlocksError(ValueError):
+    """A request's blocks are not those that rows and states were said to be in."""
 
 
 class PrefixWorker:
@@ -30,12 +37,14 @@ class PrefixWorker:
         self._saver = Saver(session.model, session.tally, session.settings.pending_saves)
 
     def load(self, plan: object) -> Outcome:
+        """Fills for `load_ms` in all: what is left over fails, so that the engine computes it."""
         if not isinstance(plan, PrefixPlan):
             return Outcome()
         failed = set()
+        until = time.monotonic() + self._session.settings.load_ms / 1000
         for load in plan.loads:
             began = time.perf_counter()
-            filled = self._load(load)
+            filled = self._load(load, until - time.monotonic())
             self._session.tally.add("load_micros", round((time.perf_counter() - began) * 1e6))
             if filled:
                 self._session.tally.add("loads")
@@ -51,7 +60,11 @@ class PrefixWorker:
                 self._session.tally.add("save_failures")
                 continue
             began = time.perf_counter()
-            self._saver.put(self._take(save))
+            try:
+                self._saver.put(self._take(save))
+            except _BlocksError as err:
+                self._session.tally.add("save_failures")
+                log.warning("spliced: %d tokens are not stored: %s", save.tokens, err)
             self._session.tally.add("save_micros", round((time.perf_counter() - began) * 1e6))
 
     def drain(self, timeout: float) -> bool:
@@ -60,10 +73,11 @@ class PrefixWorker:
     def close(self) -> None:
         self._saver.close()
 
-    def _load(self, plan: LoadPlan) -> bool:
+    def _load(self, plan: LoadPlan, seconds: float) -> bool:
         """Whether all of it is in the blocks, and was good until it was."""
-        settings = self._session.settings
-        checkpoint = self._session.model.load(plan.hash, wait=settings.load_ms / 1000)
+        if seconds <= 0:
+            return False
+        checkpoint = self._session.model.load(plan.hash, wait=seconds)
         if checkpoint is None:
             return False
         filled = False
@@ -82,7 +96,7 @@ class PrefixWorker:
         if begins != (0, *ends[:-1]):
             raise ValueError(f"nodes {checkpoint.nodes} leave something out")
         for layer, pages in self._caches.rows.items():
-            table = plan.blocks[self._caches.group[layer]]
+            table = self._table(plan.blocks, layer, plan.begin, plan.tokens)
             for node, (begin, end) in enumerate(checkpoint.nodes):
                 skip = max(plan.begin - begin, 0)
                 if skip < end - begin:
@@ -91,10 +105,8 @@ class PrefixWorker:
                     pages.write(table, begin + skip, k, v)
         last = len(checkpoint.nodes) - 1
         for layer, states in self._caches.states.items():
-            group = self._caches.group[layer]
-            block = plan.blocks[group][self._block(group, plan.tokens)]
             states.write(
-                block,
+                self._state_block(plan.blocks, layer, plan.tokens),
                 _part(checkpoint, last, layer, "S"),
                 _part(checkpoint, last, layer, "conv"),
             )
@@ -105,19 +117,31 @@ class PrefixWorker:
         parts: list[Tensor] = []
         for layer in range(len(self._session.engine.identity.layers)):
             if layer in self._caches.states:
-                group = self._caches.group[layer]
-                block = plan.blocks[group][self._block(group, plan.tokens)]
+                block = self._state_block(plan.blocks, layer, plan.tokens)
                 parts += self._caches.states[layer].read(block)
             elif layer in self._caches.rows:
-                table = plan.blocks[self._caches.group[layer]]
+                table = self._table(plan.blocks, layer, plan.parent_tokens, plan.tokens)
                 parts += self._caches.rows[layer].read(table, plan.parent_tokens, plan.tokens)
         layout = self._profile.checkpoint_layout(plan.tokens - plan.parent_tokens)
         copies = tuple(part_bytes(layout, parts))
         return Taken(plan.hash, plan.tokens, plan.parent_hash, plan.parent_tokens, copies)
 
-    def _block(self, group: int, tokens: int) -> int:
+    def _state_block(self, blocks: Blocks, layer: int, tokens: int) -> int:
         """Which of a request's blocks holds the state behind `tokens` tokens."""
-        return tokens // self._session.engine.groups[group].block_tokens - 1
+        group = self._caches.group[layer]
+        index = tokens // self._session.engine.groups[group].block_tokens - 1
+        if not 0 <= index < len(blocks[group]) or blocks[group][index] == _NULL:
+            raise _BlocksError(f"layer {layer} has no block for the state behind token {tokens}")
+        return blocks[group][index]
+
+    def _table(self, blocks: Blocks, layer: int, begin: int, end: int) -> tuple[int, ...]:
+        """The request's blocks of a layer, which hold all rows of tokens [begin, end)."""
+        group = self._caches.group[layer]
+        size = self._session.engine.groups[group].block_tokens
+        used = blocks[group][begin // size : -(-end // size)]
+        if len(blocks[group]) * size < end or _NULL in used:
+            raise _BlocksError(f"layer {layer} has no blocks for all of tokens {begin} to {end}")
+        return blocks[group]
 
 
 def _part(checkpoint: Checkpoint, node: int, layer: int, kind: str) -> Tensor:

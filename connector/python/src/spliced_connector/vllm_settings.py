@@ -41,7 +41,8 @@ class Settings:
     timeout_ms: float = 50.0
     """Longest wait for one answer of the daemon, while the engine stands still; 0.1 to 10,000."""
     load_ms: float = 1000.0
-    """Longest wait for a checkpoint or segments that have to come from disk; 0.1 to 60,000."""
+    """Longest wait for what has to come from disk: for all checkpoints of one step of the engine
+    together, or for the segments of one request; 0.1 to 60,000."""
     max_checkpoints: int = 0
     """Checkpoints of one prompt that are stored at most; 0: as the daemon is set; up to 1,024."""
     min_tokens: int = 0
