@@ -1,6 +1,6 @@
 """Reuse of segments and prefixes in transformers.
 
-    engine = SplicedTransformers(model, client, weights_digest(directory))
+    engine = SplicedTransformers(model, client, Naming(weights_digest(directory)))
     first = engine.prefill(ids, cuts, mode="splice")      # logits of the last token, a Cache
     text = engine.generate(ids, cuts, mode="splice", max_new_tokens=32)
 
@@ -13,7 +13,7 @@ costs a bounded wait: the prompt is then computed, and `Prefilled.trouble` says 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -38,6 +38,12 @@ from spliced_connector.walk.registry import architecture
 log = logging.getLogger("spliced")
 
 Mode = Literal["none", "prefix", "splice"]
+
+_LINES = ("num_beams", "num_return_sequences")
+"""Options of a generation that carries on several lines at once."""
+
+_OTHER_CACHES = ("past_key_values", "cache_implementation", "assistant_model")
+"""Options that bring a cache, or need one whose last tokens can be taken back."""
 
 
 @dataclass(frozen=True)
@@ -151,13 +157,15 @@ class SplicedTransformers:
         """The model's own `generate` behind a reused prompt, with its options: [1, tokens].
 
         The prompt's last token is left to the model, so that its logits are processed like all. A
-        model without attention cannot be handed a cache: its `generate` computes the prompt.
+        model without attention cannot be handed a cache, and beams, several answers and other
+        caches cannot be fed from one: there the model's `generate` computes the prompt.
         """
         tokens = _plain(ids)
         line = torch.tensor([tokens], device=self.model.device)
         mask = torch.ones_like(line)
         reuse = self._serving()
-        if mode == "none" or reuse is None or not reuse.attends or len(tokens) < 2:
+        usable = reuse is not None and reuse.attends and len(tokens) > 1
+        if mode == "none" or reuse is None or not usable or self._branches(options):
             return cast(Tensor, self.model.generate(line, attention_mask=mask, **options))
         with torch.no_grad():
             walked = self._walk(reuse, tokens, cuts, mode, len(tokens) - 1)
@@ -187,6 +195,13 @@ class SplicedTransformers:
             self._reuse, self.inert = None, why
             log.warning("%s is served without reuse: %s", type(self.model).__name__, why)
         return self._reuse
+
+    def _branches(self, options: Mapping[str, object]) -> bool:
+        """Whether a generation needs another cache than one row of states per layer."""
+        given = options.get("generation_config") or self.model.generation_config
+        if any((options.get(n) or getattr(given, n, None) or 1) != 1 for n in _LINES):
+            return True
+        return any(options.get(n) or getattr(given, n, None) for n in _OTHER_CACHES)
 
     def _own(self, tokens: list[int]) -> Prefilled:
         """The model's own forward."""

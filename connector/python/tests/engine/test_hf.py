@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.cache_utils import Cache
 
 from client_samples import Connect
 from engine.hf_requests import CUTS, NAMING, answer, continued, engine, far, own, tokens
 from engine.hybrids import MODELS, qwen35, qwen_next
 from running import Daemon
-from spliced_connector import hf_reuse
+from spliced_connector import hf, hf_reuse
 from spliced_connector.errors import Code
 from spliced_connector.hf import HFSettings, Mode, SplicedTransformers
 from spliced_connector.lease import Held, release_all
 from spliced_connector.plan import PlanError
 from spliced_connector.segments import pack
 from spliced_connector.walk.naming import Naming
+from spliced_connector.walk.reading import UnsupportedError
 
 pytestmark = pytest.mark.engine
 
@@ -106,6 +108,36 @@ def test_generate_goes_on_behind_a_splice(
     done = e.prefill(ids, CUTS, "splice")
     out = e.generate(ids, CUTS, "splice", max_new_tokens=8, do_sample=False)
     assert out[0, 200:].tolist() == continued(model, ids, done, 8)
+
+
+@pytest.mark.parametrize("several", ["num_beams", "num_return_sequences"])
+def test_several_lines_of_generation_are_the_models_own(
+    several: str, model: PreTrainedModel, connect: Connect, daemon: Daemon
+) -> None:
+    e = engine(model, connect, daemon)
+    ids = tokens(130)
+    e.prefill(ids, [0, 110], "splice")
+    options = {several: 2, "do_sample": several != "num_beams", "max_new_tokens": 4}
+    line = torch.tensor([ids])
+    for given in (options, {"generation_config": GenerationConfig(**options)}):
+        torch.manual_seed(5)
+        want = model.generate(line, attention_mask=torch.ones_like(line), **given)
+        torch.manual_seed(5)
+        assert torch.equal(e.generate(ids, [0, 110], "splice", **given), want)
+
+
+def test_a_model_whose_cache_cannot_be_filled_is_served_as_it_is(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> Cache:
+        raise UnsupportedError("layer 2 holds no recurrent state")
+
+    monkeypatch.setattr(hf, "filled", never)
+    e = engine(model, connect, daemon)
+    assert "no recurrent state" in e.inert
+    ids = tokens(50)
+    for mode in ("prefix", "splice"):
+        assert far(e.prefill(ids, [0, 30], mode).logits, own(model, ids)) <= 1e-6
 
 
 def test_a_system_prompt_is_a_prefix_behind_which_segments_stand(
