@@ -136,6 +136,8 @@ class Reuse:
         if held is None:
             return None
         try:
+            if held.tokens != found.match.prefix_tokens:
+                raise ValueError(f"the match was of {found.match.prefix_tokens}")
             context = restore(self.arch, self.profile, held, room, self.device)
             context.spliced = held.kind == Accept.SPLICED
         except (SplicedError, ValueError) as err:

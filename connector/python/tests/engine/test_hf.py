@@ -15,6 +15,7 @@ from spliced_connector import hf, hf_reuse
 from spliced_connector.errors import Code
 from spliced_connector.hf import HFSettings, Mode, SplicedTransformers
 from spliced_connector.lease import Held, release_all
+from spliced_connector.model import Model
 from spliced_connector.plan import PlanError
 from spliced_connector.segments import pack
 from spliced_connector.walk.naming import Naming
@@ -64,6 +65,28 @@ def test_prefixes_of_a_dense_model_too(connect: Connect, daemon: Daemon) -> None
     assert warm.reused > 0
     assert far(warm.logits, own(model, ids)) <= 1e-4
     assert continued(model, ids, warm) == answer(model, ids)
+
+
+def test_a_checkpoint_of_another_length_than_matched_is_not_used(
+    model: PreTrainedModel,
+    connect: Connect,
+    daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    e = engine(model, connect, daemon)
+    cuts, ids = [32, 92, 152, 200], tokens(220)
+    for end in (32, 92):
+        e.prefill(ids[: end + 8], [end], "prefix")
+    assert e._reuse is not None
+    hashes = e._reuse.model.prefix_hashes(ids, [32])
+    assert hashes is not None
+    load = Model.load
+    monkeypatch.setattr(Model, "load", lambda self, digest, accept: load(self, hashes[0], accept))
+    done = e.prefill(ids, cuts, "prefix", keep=False)
+    assert (done.reused, done.computed) == (0, 220)
+    assert far(done.logits, own(model, ids)) <= 1e-4
+    assert "checkpoint of 32 tokens not used" in caplog.text
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
