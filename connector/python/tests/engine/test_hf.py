@@ -10,14 +10,13 @@ from transformers.cache_utils import Cache
 from client_samples import Connect
 from engine.hf_requests import CUTS, NAMING, answer, continued, engine, far, own, tokens
 from engine.hybrids import MODELS, qwen35, qwen_next
-from running import Daemon
+from running import Daemon, StartDaemon
 from spliced_connector import hf, hf_reuse
 from spliced_connector.errors import Code
 from spliced_connector.hf import HFSettings, Mode, SplicedTransformers
 from spliced_connector.lease import Held, release_all
 from spliced_connector.model import Model
-from spliced_connector.plan import PlanError
-from spliced_connector.segments import pack
+from spliced_connector.plan import PlanError, divide
 from spliced_connector.walk.naming import Naming
 from spliced_connector.walk.reading import UnsupportedError
 
@@ -179,20 +178,25 @@ def test_a_system_prompt_is_a_prefix_behind_which_segments_stand(
 
 
 def test_what_is_published_does_not_depend_on_what_stood_before(
-    model: PreTrainedModel, connect: Connect, daemon: Daemon
+    model: PreTrainedModel, connect: Connect, start_daemon: StartDaemon
 ) -> None:
-    e = engine(model, connect, daemon)
-    assert e._reuse is not None
-    profile = e._reuse.profile
     passage = tokens(60, seed=2)
     published = []
-    for seed in (3, 4):
-        ids = [*tokens(70, seed=seed), *passage, *tokens(20)]
-        done = e.prefill(ids, [0, 70, 130], "splice", keep=False)
-        assert done.walked is not None
-        assert done.walked.kept is not None
-        captured = next(c for p, c in done.walked.kept.segments if p.start == 70)
-        published.append([bytes(part) for part in pack(profile, captured)])
+    for seed, before in ((3, 70), (4, 35)):
+        # Its own daemon, other prompts first, and another place.
+        e = engine(model, connect, start_daemon())
+        assert e._reuse is not None
+        own_model = e._reuse.model
+        e.prefill(tokens(200, seed=seed + 10), CUTS, "splice")
+        cuts = [0, before, before + 60]
+        ids = [*tokens(before, seed=seed), *passage, *tokens(20, seed=seed)]
+        assert e.prefill(ids, cuts, "splice").captured == cuts[-1]
+        piece = divide(own_model.profile, own_model.salt or b"", ids, cuts, 8).pieces[1]
+        assert piece.key is not None
+        [held] = own_model.acquire([piece.key])
+        assert held is not None
+        published.append([bytes(held.part(i)) for i in range(len(held.layout.parts))])
+        assert held.release()
     assert published[0] == published[1]
 
 
