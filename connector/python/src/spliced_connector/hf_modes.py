@@ -92,7 +92,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         choices = _without_misses(choices, segments)
         plan = make_plan(prompt, context.tokens, choices)
         spans = _until(plan.spans, request.upto)
-        hidden = run.splice(reuse.arch, ids, spans, segments, context) if spans else None
+        hidden = run.splice_long(reuse.arch, ids, spans, segments, context)
     finally:
         segments = {}
         good = reuse.release(held)

@@ -11,19 +11,39 @@ SCORES = 1 << 18
 """Rows times keys up to which one masked call is quicker than a call per span (measured)."""
 
 ROWS = 512
-"""Rows per call of a long span, so that a mask stays small."""
+"""Rows per call of a long span, at most."""
+
+MASK = 1 << 24
+"""Rows times keys of a call's mask, if one row has no more keys than that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows [lo, hi) of a walk see keys [begin, end) under an additive mask [hi - lo, end - begin];
-    None: row i sees the keys up to its own, which is the i-th."""
+    """Rows [lo, hi) of a walk, the first at `position`, see keys [begin, end).
+
+    A mask [hi - lo, end - begin] is given for rows that do not stand side by side, else it is made
+    where it is used: all blocks' together would grow with the square of the prompt.
+    """
 
     lo: int
     hi: int
     begin: int
     end: int
-    mask: Tensor | None
+    position: int = 0
+    window: int = 0
+    given: Tensor | None = None
+
+    @property
+    def causal(self) -> bool:
+        """Whether row i sees the keys up to its own, which is the i-th."""
+        return self.given is None and self.position == self.begin and self.window == 0
+
+    def mask(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+        """What is added to the scores; None if the block is causal."""
+        if self.given is not None or self.causal:
+            return self.given
+        positions = torch.arange(self.position, self.end, device=device)
+        return _mask(positions, self.begin, self.end, self.window).to(dtype)
 
 
 def blocks(
@@ -33,28 +53,28 @@ def blocks(
     rows = spans[-1][1]
     end = spans[-1][2] + spans[-1][1] - spans[-1][0]
     if len(spans) == 1 and spans[0][2] == 0 and (window == 0 or window >= end):
-        return [Block(0, rows, 0, end, None)]
+        return [Block(0, rows, 0, end)]
     if rows * end <= SCORES:
         positions = torch.cat([torch.arange(p, p + hi - lo) for lo, hi, p in spans])
-        return [Block(0, rows, 0, end, _mask(positions, 0, end, window).to(device, dtype))]
+        mask = _mask(positions, 0, end, window).to(device, dtype)
+        return [Block(0, rows, 0, end, given=mask)]
+    step = max(1, min(ROWS, MASK // end))
     out = []
     for lo, hi, position in spans:
-        for at in range(lo, hi, ROWS):
-            stop = min(at + ROWS, hi)
+        for at in range(lo, hi, step):
+            stop = min(at + step, hi)
             first = position + at - lo
             begin = max(0, first - window + 1) if window else 0
-            last = first + stop - at
-            mask = _mask(torch.arange(first, last), begin, last, window)
-            out.append(Block(at, stop, begin, last, mask.to(device, dtype)))
+            out.append(Block(at, stop, begin, first + stop - at, first, window))
     return out
 
 
 def _mask(positions: Tensor, begin: int, end: int, window: int) -> Tensor:
-    keys = torch.arange(begin, end)
+    keys = torch.arange(begin, end, device=positions.device)
     hidden = keys[None, :] > positions[:, None]
     if window:
         hidden |= keys[None, :] <= positions[:, None] - window
-    return torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
+    return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, -torch.inf)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, spans: list[Block], scale: float) -> Tensor:
@@ -62,12 +82,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, spans: list[Block], scale: float) ->
     grouped = q.shape[1] != k.shape[1]
     out = []
     for b in spans:
+        mask = b.mask(q.dtype, q.device)
         o = torch.nn.functional.scaled_dot_product_attention(
             q[b.lo : b.hi].transpose(0, 1)[None],
             k[b.begin : b.end].transpose(0, 1)[None],
             v[b.begin : b.end].transpose(0, 1)[None],
-            attn_mask=b.mask,
-            is_causal=b.mask is None,
+            attn_mask=mask,
+            is_causal=mask is None,
             scale=scale,
             enable_gqa=grouped,
         )

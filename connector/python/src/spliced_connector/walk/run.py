@@ -27,7 +27,10 @@ from spliced_connector.walk.context import Context
 from spliced_connector.walk.layout import Rows, check_segment
 
 PREFILL_ROWS = 2048
-"""Rows of one walk of a long prefill: bounds what a layer holds at once."""
+"""Rows computed in one walk of a long prompt: bounds what a layer holds at once."""
+
+PLACED_ROWS = 16 * PREFILL_ROWS
+"""Rows of segments that one walk of a long prompt puts in place, if no segment has more."""
 
 
 def prefill(arch: Architecture, ids: Tensor | Sequence[int], context: Context) -> Tensor:
@@ -71,6 +74,48 @@ def splice(
         context.spliced |= any(s.segment >= 0 and s.start > 0 for s in rows.spans)
         last = rows.spans[-1]
         return None if h is None or last.segment >= 0 else h[h.shape[0] - last.length :]
+
+
+def pieces(spans: Sequence[Span]) -> list[list[Span]]:
+    """Consecutive spans as walks one after the other, each of bounded memory: long recomputed
+    spans are cut, and a walk ends before PREFILL_ROWS or PLACED_ROWS would be passed."""
+    out: list[list[Span]] = [[]]
+    computed = placed = 0
+    for span in spans:
+        if span.segment >= 0:
+            if placed and placed + span.length > PLACED_ROWS:
+                out.append([])
+                computed = placed = 0
+            placed += span.length
+            out[-1].append(span)
+            continue
+        at = span.start
+        while at < span.end:
+            if computed == PREFILL_ROWS:
+                out.append([])
+                computed = placed = 0
+            n = min(span.end - at, PREFILL_ROWS - computed)
+            out[-1].append(Span(SpanKind.RECOMPUTE, at, n))
+            at, computed = at + n, computed + n
+    return [walk for walk in out if walk]
+
+
+def splice_long(
+    arch: Architecture,
+    ids: Tensor | Sequence[int],
+    spans: Sequence[Span],
+    segments: Mapping[int, Captured],
+    context: Context,
+) -> Tensor | None:
+    """`splice` in walks of bounded memory; a PlanError can leave the context between two of them.
+
+    Returns the hidden rows of the last walk's last span, None when that is a segment or no span is.
+    """
+    every = _tokens(ids, context.device)
+    h = None
+    for walk in pieces(spans):
+        h = splice(arch, every, walk, segments, context)
+    return h
 
 
 def capture(
