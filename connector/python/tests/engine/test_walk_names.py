@@ -12,6 +12,7 @@ import torch
 import transformers
 from torch import nn
 
+from engine.hybrids import qwen35
 from engine.walk_models import TINY
 from spliced_connector.config import from_config
 from spliced_connector.config_digest import identity_digest
@@ -158,3 +159,10 @@ def test_settings_without_arithmetic_here_are_refused(
 ) -> None:
     with pytest.raises(UnsupportedError, match=text):
         architecture(_change(name, change), Naming(WEIGHTS))
+
+
+def test_gated_attention_turns_what_its_config_says() -> None:
+    model = qwen35()
+    _rope(partial_rotary_factor=1.0)(model)
+    with pytest.raises(UnsupportedError, match="turns 8 dimensions, its config says 16"):
+        architecture(model, Naming(WEIGHTS))

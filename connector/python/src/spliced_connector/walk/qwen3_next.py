@@ -50,6 +50,7 @@ class _Angles:
 
     def __init__(self, inv_freq: Tensor) -> None:
         self._inv_freq = inv_freq.float()
+        self.dims = 2 * inv_freq.shape[0]
         self._last: tuple[Tensor, torch.dtype, Tensor, Tensor] | None = None
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -103,6 +104,12 @@ class GatedAttention:
     biases: tuple[Tensor | None, ...]
 
     kind = Kind.FULL
+
+    def __post_init__(self) -> None:
+        if self.angles.dims != self.rope.dims:
+            raise UnsupportedError(
+                f"rope turns {self.angles.dims} dimensions, its config says {self.rope.dims}"
+            )
 
     def describe(self, rows: DType) -> Attention:
         return Attention(self.kv_heads, self.dim, self.dim, rows, KeyMode.AT_ZERO, self.rope)
