@@ -45,6 +45,7 @@ def test_values_are_taken_as_they_are() -> None:
         ({"weights": WEIGHTS, "seam_tokens": 8.0}, "seam_tokens: 8.0"),
         ({"weights": WEIGHTS, "capture": 1}, "capture: 1"),
         ({"weights": WEIGHTS, "canary_share": 1.5}, "canary_share: 1.5"),
+        ({"weights": WEIGHTS, "capture_tokens": 0}, "capture_tokens: 0"),
         ({"weights": WEIGHTS, "pending_saves": 0}, "pending_saves: 0"),
     ],
 )

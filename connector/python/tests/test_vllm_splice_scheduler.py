@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -13,6 +14,7 @@ from client_samples import SMALL, Connect, fill
 from running import Daemon
 from spliced_connector.errors import Code
 from spliced_connector.identity import Identity
+from spliced_connector.match import misses
 from spliced_connector.plan import Choice, divide
 from spliced_connector.publish import NewSegment
 from spliced_connector.vllm_plans import Outcome
@@ -158,6 +160,43 @@ def test_missing_segments_are_captured_only_where_that_is_wanted(
     assert half.match(request, 0) == (0, False)
     assert counts(half)["missing_segments"] == 2
     assert counts(half)["not_worth"] == 1
+
+
+@pytest.mark.parametrize(("most", "captured"), [(SEGMENT, 2), (SEGMENT - 1, 0)])
+def test_long_segments_are_not_captured(
+    connect: Connect,
+    daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    captured: int,
+) -> None:
+    half = mode(connect, daemon)
+    settings = Settings(weights="0" * 64, capture_tokens=most)
+    half._session = replace(half._session, settings=settings)
+    every = SimpleNamespace(segments=[SimpleNamespace(publish=True)] * 2)
+    monkeypatch.setattr(type(half._session.model), "advise", lambda *_: every)
+    request = asked("r", [4, 5])
+    tokens, _ = half.match(request, 0)
+    assert bool(tokens) == bool(captured)
+    assert counts(half).get("too_long_to_capture", 0) == 2 - captured
+    splice = half._requests["r"].splice
+    assert len(splice.pieces(Choice.ISOLATED) if splice else ()) == captured
+
+
+def test_trouble_of_the_client_is_not_told_to_callers(
+    connect: Connect,
+    daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    half = mode(connect, daemon)
+    gone = misses(2, "connect /run/secret/spliced.sock: refused")
+    monkeypatch.setattr(type(half._session.model), "match", lambda *_, **__: gone)
+    request = asked("r", [1, 2])
+    with caplog.at_level("INFO", "spliced"):
+        assert half.match(request, 0) == (0, False)
+    assert told_of(half, request) == {"way": "engine", "trouble": "the daemon did not answer"}
+    assert "/run/secret" in caplog.text
 
 
 def test_another_revision_of_the_weights_sees_nothing(connect: Connect, daemon: Daemon) -> None:

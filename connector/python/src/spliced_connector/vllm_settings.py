@@ -52,10 +52,14 @@ class Settings:
     seam_tokens: int = 8
     """Tokens on each side of a join that are computed again, mode splice; 0 to 4,096."""
     stall_ms: float = 250.0
-    """Longest time within one step of the engine that walks over recomputed rows take, mode splice.
-    What is left goes on in later steps, one join or captured segment at least in each."""
+    """Time within one step of the engine that captures and walks over recomputed rows may take,
+    mode splice. What is left goes on in later steps. The first piece of a step always runs, and
+    may take longer: a run of rows is cut to the time, a captured segment is one piece."""
     capture: bool = True
     """Whether segments that are missing are computed alone and published, mode splice."""
+    capture_tokens: int = 2048
+    """Segments of more tokens are not captured, because the engine stands still for the whole of
+    one; 1 to 16,777,216. What an engine does in a few times `stall_ms` is a good value."""
     canary_share: float = 0.01
     """Share of spliced requests that are computed again in full and compared, mode splice; 0 to 1.
     Requests with narrower seams than `seam_tokens`, or with tiny segments, are not taken."""
@@ -96,6 +100,7 @@ _RANGES = (
     ("pending_saves", 1, 256),
     ("seam_tokens", 0, 4096),
     ("stall_ms", 0, 60_000),
+    ("capture_tokens", 1, 1 << 24),
     ("canary_share", 0, 1),
     ("canary_bound", 0, 1e9),
 )

@@ -175,15 +175,18 @@ class SpliceScheduler:
             prompt = divide(model.profile, salt, ids, cuts.cuts, cuts.w)
         except PlanError as err:
             self._tally.add("bad_cuts")
-            return _Tracked(trouble=str(err))
+            log.info("cuts that no segments can lie between: %s", err)
+            return _Tracked(trouble="no segments can lie between these cuts")
         named = [piece for piece in prompt.pieces if piece.key is not None]
         if not named:
             self._tally.add("short")
             return _Tracked()
         found = model.match(keys=prompt.keys)
         if found.trouble:
+            # In words of ours: the client's name places and settings, and callers are strangers.
+            log.info("a request is not spliced: %s", found.trouble)
             self._tally.add("no_daemon")
-            return _Tracked(trouble=found.trouble)
+            return _Tracked(trouble="the daemon did not answer")
         if Reason.OFF in found.reason:
             self._tally.add("switched_off")
             return _Tracked(trouble="splicing is switched off")
@@ -232,4 +235,9 @@ class SpliceScheduler:
             self._tally.add("unadvised")
             return set()
         told = zip(named, advice.segments, strict=False)
-        return {piece.index for piece, segment in told if segment.publish}
+        wanted = [piece for piece, segment in told if segment.publish]
+        most = self._session.settings.capture_tokens
+        short = {piece.index for piece in wanted if piece.tokens <= most}
+        if len(short) < len(wanted):
+            self._tally.add("too_long_to_capture", len(wanted) - len(short))
+        return short
