@@ -112,14 +112,18 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
 
 
 def _without_misses(
-    choices: Sequence[Choice], segments: Mapping[int, Captured]
+    choices: tuple[Choice, ...], segments: Mapping[int, Captured]
 ) -> tuple[Choice, ...]:
     """Choices without the hits that came to nothing: those are computed in context.
 
-    The daemon may have switched splicing off meanwhile, so they are not run alone either.
+    With one of them go the segments that were run alone, because the daemon may have switched
+    splicing off meanwhile: they are only published.
     """
+    lost = {i for i, c in enumerate(choices) if c is Choice.HIT and i not in segments}
+    if not lost:
+        return choices
     return tuple(
-        Choice.CONTEXT if choice is Choice.HIT and i not in segments else choice
+        Choice.CONTEXT if i in lost or choice is Choice.ISOLATED else choice
         for i, choice in enumerate(choices)
     )
 

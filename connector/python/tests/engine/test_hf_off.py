@@ -59,3 +59,22 @@ def test_a_switch_between_match_and_acquire_is_heeded(
     done = e.prefill(ids, CUTS, "splice")
     assert (done.captured, done.reused, done.approximate) == (0, 0, False)
     assert far(done.logits, own(model, ids)) <= 1e-4
+
+
+def test_what_was_run_alone_before_a_switch_is_not_spliced_behind_it(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e = engine(model, connect, daemon)
+    ids = tokens(200)
+    e.prefill([*tokens(60, seed=7), *ids[60:120], *tokens(20, seed=8)], CUTS[:3], "splice")
+    capture = hf_reuse.Reuse.capture
+
+    def long_ago(self: hf_reuse.Reuse, *arguments: object) -> None:
+        capture(self, *arguments)  # type: ignore[arg-type]
+        switch_off(e)
+
+    monkeypatch.setattr(hf_reuse.Reuse, "capture", long_ago)
+    done = e.prefill(ids, CUTS, "splice", keep=False)
+    assert (done.captured, done.reused, done.computed) == (120, 0, 200)
+    assert not done.approximate
+    assert far(done.logits, own(model, ids)) <= 1e-4
