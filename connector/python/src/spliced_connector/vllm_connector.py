@@ -66,6 +66,9 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     Raises ValueError at the start for settings that are wrong.
     """
 
+    _handled: BaseException | None = None
+    """What was being handled around the engine when its step began; no failure of the step."""
+
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
@@ -218,8 +221,17 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         Engines make these calls in a `finally`. What the step should have computed is in no known
         state then: nothing may be stored of it, and nothing written behind it.
         """
-        if sys.exc_info()[0] is not None:
+        error = sys.exc_info()[1]
+        if error is not None and error is not self._handled:
             self._worker.turn_off("the engine's step has failed")
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        self._handled = sys.exc_info()[1]
+
+    def clear_connector_metadata(self) -> None:
+        super().clear_connector_metadata()
+        self._handled = None
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         outcome, self._outcome = self._outcome, Outcome()

@@ -268,6 +268,10 @@ def test_reset_of_the_connector_ends_the_reuse(monkeypatch: pytest.MonkeyPatch) 
     assert half.tally.snapshot() == {"inert": 1}
 
 
+def _break() -> None:
+    raise RuntimeError
+
+
 @contextmanager
 def step(connector: SplicedConnector, loads_first: bool) -> Iterator[None]:
     """One step of the engine, in the order of its mixin for model runners."""
@@ -280,6 +284,7 @@ def step(connector: SplicedConnector, loads_first: bool) -> Iterator[None]:
         if not loads_first:
             connector.start_load_kv(cast(Any, None))
         connector.wait_for_save()
+        connector.clear_connector_metadata()
 
 
 def in_worker(monkeypatch: pytest.MonkeyPatch) -> tuple[SplicedConnector, Mode]:
@@ -297,6 +302,19 @@ def test_step_that_works_loads_and_saves(monkeypatch: pytest.MonkeyPatch) -> Non
         assert mode.done == []
     assert mode.done == ["load", "save"]
     assert not mode.closed
+
+
+def test_step_in_somebodys_except_clause_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    connector, mode = in_worker(monkeypatch)
+    try:
+        raise ValueError("handled by running an engine")
+    except ValueError:
+        with step(connector, loads_first=False):
+            pass
+        with pytest.raises(RuntimeError), step(connector, loads_first=False):
+            _break()
+    assert mode.done == ["load", "save"]
+    assert mode.closed
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
