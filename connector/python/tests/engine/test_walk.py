@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from engine.hybrids import MODELS, VOCABULARY, qwen35
 from spliced_connector.config import from_config
+from spliced_connector.config_digest import identity_digest
 from spliced_connector.plan import Choice, Plan, PlanError, Span, SpanKind, divide, make_plan
 from spliced_connector.profile import DType, Kind, Profile
 from spliced_connector.segments import pack, rounded
@@ -93,9 +94,9 @@ def test_prefill_gives_the_models_logits(model: PreTrainedModel) -> None:
 
 
 def test_the_identity_is_that_of_the_config(model: PreTrainedModel) -> None:
-    want = from_config(
-        model.config.to_dict(), WEIGHTS, kv=DType.F32, conv=DType.F32, transition=DType.F32
-    )
+    config = model.config.to_dict()
+    digest = identity_digest(WEIGHTS, config, "float32")
+    want = from_config(config, digest, kv=DType.F32, conv=DType.F32, transition=DType.F32)
     assert Profile(walked(model).identity).fingerprint == Profile(want).fingerprint
 
 
