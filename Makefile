@@ -93,7 +93,7 @@ engines: ## the pinned environment bin/engines: torch, transformers, vLLM for CP
 test-engines: build ## tests of connector/python with torch, transformers and vLLM; says why it skips
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
-	  cd $(PYDIR) && $(ENGINES)/bin/python -m pytest -q $(PYTESTFLAGS) tests/engine
+	  cd $(PYDIR) && $(ENGINES)/bin/python -m pytest -q -rs $(PYTESTFLAGS) tests/engine
 
 test-sglang: build ## tests on SGLang's own cache classes; 0.8 GB beside bin/engines; says why it skips
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES) && \
