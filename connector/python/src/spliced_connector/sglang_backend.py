@@ -4,7 +4,7 @@ Pages of keys and values, and recurrent states where tree nodes end: see `sglang
 calls this from its storage threads, not from the thread that runs the model.
 
 This was run against the classes, host pools and allocators of SGLang 0.5.23 and a real daemon, and
-never inside a running engine: its kernels need a GPU, or a build from source for CPUs.
+never inside a running engine: HiCache pins host memory, for which SGLang needs a GPU's driver.
 """
 
 from __future__ import annotations
