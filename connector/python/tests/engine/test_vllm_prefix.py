@@ -38,7 +38,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def daemon(directory: Path) -> Iterator[Daemon]:
     """Not running yet."""
-    made = Daemon(directory, disk=True)
+    made = Daemon(directory, "-prefill-speed=500", disk=True)
     yield made
     made.stop()
 

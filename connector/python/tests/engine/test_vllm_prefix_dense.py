@@ -22,7 +22,7 @@ HIT = 512
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    running = Daemon(tmp_path_factory.mktemp("d"))
+    running = Daemon(tmp_path_factory.mktemp("d"), "-prefill-speed=500")
     running.start()
     yield running
     running.stop()

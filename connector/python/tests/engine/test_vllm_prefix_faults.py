@@ -30,7 +30,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def daemon(directory: Path) -> Iterator[Daemon]:
-    running = Daemon(directory, disk=True)
+    running = Daemon(directory, "-prefill-speed=500", disk=True)
     running.start()
     yield running
     running.stop()
