@@ -26,6 +26,7 @@ NOTES = 8
 REPEATS = 3
 
 SPLICE_FLAG = "--no-enable-prefix-caching"
+SERVER = "python -m vllm.entrypoints.openai.api_server"
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def run(directory: Path, chosen: Path | None, seed: int) -> None:
     daemon, socket_path = start_daemon(directory, "-arena=1GiB", "-private=512MiB")
     try:
         flag = connector_flag(socket_path, model, "prefix", timeout_ms=500)
-        print(f"vllm serve ... --kv-transfer-config '{flag}'")
+        print(f"{SERVER} ... --kv-transfer-config '{flag}'")
         server = start_server(directory, model, f"--kv-transfer-config={flag}")
         try:
             warm_up(server, 512)
@@ -129,7 +130,7 @@ def run(directory: Path, chosen: Path | None, seed: int) -> None:
         finally:
             server.close()
         flag = connector_flag(socket_path, model, "splice", timeout_ms=500)
-        print(f"\nvllm serve ... {SPLICE_FLAG} --kv-transfer-config '{flag}'")
+        print(f"\n{SERVER} ... {SPLICE_FLAG} --kv-transfer-config '{flag}'")
         server = start_server(directory, model, SPLICE_FLAG, f"--kv-transfer-config={flag}")
         try:
             warm_up(server, 512)
