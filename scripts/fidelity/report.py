@@ -45,6 +45,11 @@ WAYS = """
 *Difference* is the score minus that of full over the same questions, in points, with a 95 % interval for
 pairs (Agresti and Min). *Same token* is the share of prompts whose first answer token is the one of full.
 *Surprise* is the mean -log p of the right first token in nats: it moves long before an answer does.
+Rows of fewer questions asked a part of them: compare their differences, not their scores.
+
+What this model cannot show: that adding states up is wrong by much. An item's holders are one vote
+each in its states, and a newer one weighs more through the decay at every join, so a sum still names
+the right one more often than not.
 """
 
 

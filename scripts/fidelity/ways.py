@@ -38,7 +38,7 @@ VARIANTS = (
     Variant(SPLICED, seam=8),
     Variant("whole tuples, edges again", seam=8, whole=True),
     Variant("states added up", seam=8, summed=True),
-    *(Variant(f"spliced w={w}", seam=w, every=3) for w in (0, 4, 16, 32)),
-    Variant("spliced w=8, T and S in fp16", seam=8, stored="float16", every=3),
-    Variant("spliced w=8, T and S in bf16", seam=8, stored="bfloat16", every=3),
+    *(Variant(f"spliced w={w}", seam=w, every=8) for w in (0, 4, 16, 32)),
+    Variant("spliced w=8, T and S in fp16", seam=8, stored="float16", every=8),
+    Variant("spliced w=8, T and S in bf16", seam=8, stored="bfloat16", every=8),
 )
