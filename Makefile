@@ -87,7 +87,7 @@ lint-python: python ## ruff and mypy --strict over connector/python
 	@if ! $(PYWANTED); then echo '$(PYSKIP)'; else cd $(PYDIR) && \
 	  $(PYENV)/bin/ruff check . && $(PYENV)/bin/ruff format --check . && $(PYENV)/bin/mypy; fi
 
-engines: ## the pinned environment bin/engines: torch, transformers, vLLM for CPUs; some 5 GB
+engines: ## the pinned environment bin/engines: torch, transformers, vLLM for CPUs; 4.5 GiB
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES) || [ $$? = 3 ]
 
 test-engines: build ## tests of connector/python with torch, transformers and vLLM; says why it skips
@@ -95,7 +95,7 @@ test-engines: build ## tests of connector/python with torch, transformers and vL
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
 	  cd $(PYDIR) && $(ENGINES)/bin/python -m pytest -q -rs $(PYTESTFLAGS) tests/engine
 
-test-sglang: build ## tests on SGLang's own cache classes; 0.8 GB beside bin/engines; says why it skips
+test-sglang: build ## tests on SGLang's own cache classes; 0.8 GiB beside bin/engines; says why it skips
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES) && \
 	  scripts/engines/sglang $(ENGINES) $(SGLANG); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
