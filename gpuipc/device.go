@@ -45,6 +45,9 @@ type RegionSpec struct {
 	Bytes  int64  // rounded up to the device's page granularity
 	Access Access
 	Huge   HugePages
+	// Way is how the region of an accelerator is to leave the process: 0 takes
+	// descriptors where the device can, else a handle. Host devices ignore it.
+	Way Way
 }
 
 // Handle is what crosses the process border to let a client map a region. The

@@ -1,0 +1,114 @@
+package cuda
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// Options chooses a device. The zero value is the only device there is, with the
+// defaults below.
+type Options struct {
+	// Library is the path of the driver library; "" = libcuda.so.1 as the
+	// dynamic linker finds it.
+	Library string
+	// Device is the UUID, as in "GPU-8a2f...", of the device; "" = the only one,
+	// and with several the first.
+	Device string
+	// ChunkBytes bounds the physical allocations that regions are made of,
+	// rounded up to the device's granularity; 0 = 1 GiB. Fewer chunks mean fewer
+	// descriptors for each client.
+	ChunkBytes int64
+	// Streams bounds the operations that run at once; 0 = 8.
+	Streams int
+	// CallTimeout bounds how long a call waits for the driver to open or close
+	// memory of another process; 0 = 2 s.
+	CallTimeout time.Duration
+	// Log, when set, is told what should be known once, such as that host memory
+	// could not be pinned. It must be safe for concurrent use.
+	Log func(message string)
+}
+
+const (
+	defaultChunkBytes  = 1 << 30
+	defaultStreams     = 8
+	maxStreams         = 256
+	defaultCallTimeout = 2 * time.Second
+)
+
+// withDefaults fills in zeros and refuses what makes no sense.
+func (o Options) withDefaults() (Options, error) {
+	if o.ChunkBytes < 0 || o.Streams < 0 || o.Streams > maxStreams || o.CallTimeout < 0 {
+		return o, fmt.Errorf("cuda: chunks of %d bytes, %d streams (at most %d), call timeout %v: %w",
+			o.ChunkBytes, o.Streams, maxStreams, o.CallTimeout, gpuipc.ErrInvalid)
+	}
+	if o.ChunkBytes == 0 {
+		o.ChunkBytes = defaultChunkBytes
+	}
+	if o.Streams == 0 {
+		o.Streams = defaultStreams
+	}
+	if o.CallTimeout == 0 {
+		o.CallTimeout = defaultCallTimeout
+	}
+	if o.Log == nil {
+		o.Log = func(string) {}
+	}
+	return o, nil
+}
+
+// Info says what is known of a device without making a context on it.
+type Info struct {
+	UUID   gpuipc.UUID
+	Name   string
+	Bytes  int64 // memory of the device
+	Driver int   // CUDA version of the driver: 1000*major + 10*minor
+	Major  int   // compute capability
+	Minor  int
+	// Mode is "default", "exclusive process" (one process at a time: engine and
+	// daemon cannot share it) or "prohibited".
+	Mode string
+	// MPS says whether contexts of several processes run side by side under the
+	// Multi-Process Service. Without it they take turns (time slicing).
+	MPS Tristate
+	// Descriptors: memory can leave the process as POSIX descriptors.
+	Descriptors bool
+	// WaitValues: streams can wait for and write 64-bit values in memory.
+	WaitValues bool
+}
+
+// Tristate is an answer that an older driver may not give.
+type Tristate uint8
+
+// The answers.
+const (
+	Unknown Tristate = iota
+	No
+	Yes
+)
+
+func (t Tristate) String() string {
+	switch t {
+	case No:
+		return "no"
+	case Yes:
+		return "yes"
+	}
+	return "unknown"
+}
+
+// Counters are of one device since Open.
+type Counters struct {
+	// StuckCalls is how many driver calls on memory of other processes run past
+	// their deadline now, LateCalls how many ever did.
+	StuckCalls, LateCalls int64
+	// Lanes is how many streams were made.
+	Lanes int64
+	// Gathered is how many operands straddled extents and went through scratch
+	// memory.
+	Gathered int64
+	// Unpinned is how many bytes of host memory went through staging, because
+	// the driver did not register their region.
+	Unpinned int64
+}
