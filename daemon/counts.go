@@ -29,7 +29,7 @@ const (
 var dropNames = [drops]string{"no_hello", "slow_reader"}
 
 const (
-	opCount   = int(wire.OpReport) + 1 // 0 counts operations that are unknown
+	opCount   = int(wire.OpLoadDevice) + 1 // 0 counts operations that are unknown
 	codeCount = int(wire.Quota) + 1
 )
 

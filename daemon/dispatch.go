@@ -94,6 +94,12 @@ var operations = [...]operation{
 	wire.OpAccept:   {run: (*task).acceptRows, tenant: true},
 	wire.OpReplay:   {run: (*task).replayRows, long: always, tenant: true},
 	wire.OpReport:   {run: (*task).report, tenant: true},
+
+	wire.OpAttachDevice:   {run: (*task).noDevice},
+	wire.OpRegisterDevice: {run: (*task).noDevice},
+	wire.OpAcquireDevice:  {run: (*task).noDevice, tenant: true},
+	wire.OpOrder:          {run: (*task).noDevice},
+	wire.OpLoadDevice:     {run: (*task).noDevice, tenant: true},
 }
 
 func always(*task) (bool, error) { return true, nil }

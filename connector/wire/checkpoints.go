@@ -41,8 +41,10 @@ func (m *LoadRequest) Append(b []byte) []byte {
 }
 
 // Decode implements Message.
-func (m *LoadRequest) Decode(body []byte) error {
-	r := reader{message: "load request", body: body}
+func (m *LoadRequest) Decode(body []byte) error { return m.decode("load request", body) }
+
+func (m *LoadRequest) decode(message string, body []byte) error {
+	r := reader{message: message, body: body}
 	m.Profile = r.u32("profile")
 	m.Rank = r.u32("rank")
 	m.TTLMs = r.u32("ttl")

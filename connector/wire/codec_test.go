@@ -251,7 +251,7 @@ func TestFrameOverMaxIsRefused(t *testing.T) {
 }
 
 func TestUnknownMessage(t *testing.T) {
-	for _, op := range []Op{0, OpReport + 1, 0xffff} {
+	for _, op := range []Op{0, OpLoadDevice + 1, 0xffff} {
 		if _, ok := New(op, Request); ok || op.Known() {
 			t.Errorf("op %d is known", op)
 		}
@@ -309,6 +309,6 @@ func FuzzDecode(f *testing.F) {
 			checkBody(t, h.Op, h.Kind, body)
 		}
 		// Bodies of other messages come along for free.
-		checkBody(t, OpHello+Op(h.Request%uint64(OpReport)), h.Kind, body)
+		checkBody(t, OpHello+Op(h.Request%uint64(OpLoadDevice)), h.Kind, body)
 	})
 }

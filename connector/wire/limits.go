@@ -33,9 +33,12 @@ const (
 	MaxToken        = 1024     // bytes of a tenant's token
 	MaxSalt         = 256      // bytes of a tenant's salt
 	MaxStats        = 1024     // counters in one reply
+	MaxChunks       = 252      // chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX
 
 	// HelloDescriptors and ProfileDescriptors are how many descriptors a hello
-	// reply must and a profile request may carry.
+	// reply must and a profile request may carry. AttachDescriptors come with an
+	// attach-device reply beside those of its chunks.
 	HelloDescriptors   = 3
 	ProfileDescriptors = 1
+	AttachDescriptors  = 1
 )

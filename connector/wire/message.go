@@ -9,8 +9,9 @@ type Message interface {
 }
 
 // New returns an empty message of the op and kind; false for an unknown op.
-// Reserve and save share a reply, as do abort and release, rotate and assemble,
-// append and accept, and compose and replay.
+// Reserve and save share a reply, as do abort, release and order, rotate and
+// assemble, append and accept, compose and replay, and acquire and load with
+// their forms for device memory.
 func New(op Op, kind Kind) (Message, bool) {
 	if !op.Known() || kind > Reply {
 		return nil, false
@@ -39,6 +40,12 @@ var messages = [...][2]func() Message{
 	OpAccept:   {message[AcceptRequest], message[AppendReply]},
 	OpReplay:   {message[ReplayRequest], message[ComposeReply]},
 	OpReport:   {message[ReportRequest], message[ReportReply]},
+
+	OpAttachDevice:   {message[AttachDeviceRequest], message[AttachDeviceReply]},
+	OpRegisterDevice: {message[RegisterDeviceRequest], message[RegisterDeviceReply]},
+	OpAcquireDevice:  {message[AcquireDeviceRequest], message[AcquireReply]},
+	OpOrder:          {message[OrderRequest], message[CodesReply]},
+	OpLoadDevice:     {message[LoadDeviceRequest], message[LoadReply]},
 }
 
 func message[T any, P interface {

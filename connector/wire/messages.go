@@ -25,6 +25,12 @@ const (
 	OpAccept   Op = 18
 	OpReplay   Op = 19
 	OpReport   Op = 20
+
+	OpAttachDevice   Op = 21
+	OpRegisterDevice Op = 22
+	OpAcquireDevice  Op = 23
+	OpOrder          Op = 24
+	OpLoadDevice     Op = 25
 )
 
 // Code is the outcome of a request or of one item of a batch.

@@ -9,6 +9,8 @@ var opNames = [...]string{
 	OpRotate: "rotate", OpAssemble: "assemble", OpSave: "save", OpLoad: "load",
 	OpCancel: "cancel", OpRelease: "release", OpStats: "stats", OpAdvise: "advise",
 	OpAppend: "append", OpAccept: "accept", OpReplay: "replay", OpReport: "report",
+	OpAttachDevice: "attach-device", OpRegisterDevice: "register-device", OpAcquireDevice: "acquire-device",
+	OpOrder: "order", OpLoadDevice: "load-device",
 }
 
 var codeNames = [...]string{

@@ -57,6 +57,25 @@ func (g numbers) plan(n int) Plan {
 	}
 }
 
+func (g numbers) layer() MemoryLayer {
+	return MemoryLayer{
+		Layer: g.Uint32(), KBase: g.Uint64(), VBase: g.Uint64(), BlockStride: g.Uint64(),
+		KTokenStride: g.Uint64(), KHeadStride: g.Uint64(), VTokenStride: g.Uint64(), VHeadStride: g.Uint64(),
+	}
+}
+
+// attached has handles on odd rows and descriptors on even ones.
+func (g numbers) attached(n int) *AttachDeviceReply {
+	m := &AttachDeviceReply{
+		Way: WayDescriptor, Epoch: g.Uint64(), PublicBytes: g.Uint64(), PrivateBytes: g.Uint64(), OrderOff: 4096,
+		OrderSlots: 16, PublicChunks: uint32(n / 2), StagingOff: 8192, StagingBytes: g.Uint64(), UUID: g.u8s(UUIDBytes), ChunkBytes: g.u64s(n),
+	}
+	if n%2 == 1 {
+		m.Way, m.Handles, m.Offsets, m.Events = WayHandle, g.u8s(n*HandleBytes), g.u64s(n), g.u8s(2*HandleBytes)
+	}
+	return m
+}
+
 func (g numbers) rotate(n int) RotateRequest {
 	return RotateRequest{
 		Profile: g.Uint32(), Rank: 1, Layer: AllLayers, Dest: DestMemory, Memory: 4, From: FromCheckpoint,
@@ -91,10 +110,7 @@ func (g numbers) request(op Op, n int) Message {
 			ProbeTokens: 256, SegmentBytes: g.Uint64(), CheckpointBytes: g.Uint64(), MemoryBytes: g.Uint64(),
 		}
 		for range n {
-			m.Memory = append(m.Memory, MemoryLayer{
-				Layer: g.Uint32(), KBase: g.Uint64(), VBase: g.Uint64(), BlockStride: g.Uint64(),
-				KTokenStride: g.Uint64(), KHeadStride: g.Uint64(), VTokenStride: g.Uint64(), VHeadStride: g.Uint64(),
-			})
+			m.Memory = append(m.Memory, g.layer())
 		}
 		return m
 	case OpMatch:
@@ -136,6 +152,22 @@ func (g numbers) request(op Op, n int) Message {
 		return &AcceptRequest{Profile: 9, Rank: 1, Buffer: g.Uint64(), Tokens: 3}
 	case OpReplay:
 		return &ReplayRequest{Profile: 9, Rank: 1, Buffer: g.Uint64(), Token: 4099, Flush: 1, Into: g.Uint64()}
+	case OpAttachDevice:
+		return &AttachDeviceRequest{Ways: WayDescriptor | WayHandle, PrivateBytes: g.Uint64(), UUID: g.u8s(UUIDBytes * (n % 2))}
+	case OpRegisterDevice:
+		m := &RegisterDeviceRequest{
+			Profile: 9, Way: WayHandle, Epoch: g.Uint64(), ChunkBytes: g.u64s(n), Handles: g.u8s(n * HandleBytes), Offsets: g.u64s(n),
+		}
+		for range n {
+			m.Memory = append(m.Memory, g.layer())
+		}
+		return m
+	case OpAcquireDevice:
+		return &AcquireDeviceRequest{Profile: 9, Rank: 1, TTLMs: 30_000, Digests: 1, All: 1, Wait: 1, Keys: g.hashes(n)}
+	case OpOrder:
+		return &OrderRequest{After: g.Uint64(), Signal: g.Uint64(), Leases: g.u64s(n)}
+	case OpLoadDevice:
+		return &LoadDeviceRequest{LoadRequest{Profile: 9, Rank: 1, Accept: AcceptSpliced, TTLMs: 30_000, Digests: 1, Hash: g.hash()}}
 	case OpReport:
 		return &ReportRequest{Profile: 9, Compared: 64, Failed: 3, Worst: g.Float64(), Bound: 0.125, Off: 1, Text: "worst at layer 3 – é"}
 	default:
@@ -158,7 +190,11 @@ func (g numbers) reply(op Op, n int) Message {
 		return &ProfileReply{Profile: 9, Memory: 4, Fingerprint: g.hash()}
 	case OpMatch:
 		return &MatchReply{PrefixTokens: 4096, PrefixIndex: 2, PrefixFlags: AcceptExact, PrefixReason: ReasonFlagOnly, PrefixTier: TierDisk, Status: g.u8s(n), Tier: g.u8s(n), Reason: g.u8s(n), Tokens: g.u32s(n)}
-	case OpAcquire:
+	case OpAttachDevice:
+		return g.attached(n)
+	case OpRegisterDevice:
+		return &RegisterDeviceReply{Memory: 5}
+	case OpAcquire, OpAcquireDevice:
 		extents, e := g.split(n)
 		digests, d := g.split(n)
 		blocks, b := g.split(n)
@@ -171,13 +207,13 @@ func (g numbers) reply(op Op, n int) Message {
 		return &ReserveReply{Codes: g.u16s(n), Reservations: g.u64s(n), Bytes: g.u64s(n)}
 	case OpCommit:
 		return &CommitReply{Codes: g.u16s(n), Published: g.u8s(n), Levels: g.u8s(n)}
-	case OpAbort, OpRelease:
+	case OpAbort, OpRelease, OpOrder:
 		return &CodesReply{Codes: g.u16s(n)}
 	case OpCompose, OpReplay:
 		return &ComposeReply{Lease: g.Uint64(), Off: g.Uint64(), Bytes: g.Uint64()}
 	case OpRotate, OpAssemble:
 		return &RotateReply{Lease: g.Uint64(), Off: g.Uint64(), Bytes: g.Uint64(), Rows: g.Uint32()}
-	case OpLoad:
+	case OpLoad, OpLoadDevice:
 		extents, e := g.split(n)
 		digests, d := g.split(n)
 		return &LoadReply{

@@ -25,8 +25,13 @@ var (
 	ErrDescriptors = errors.New("unexpected control data")
 )
 
-// MaxDescriptors is how many descriptors one message may carry.
-const MaxDescriptors = 8
+// MaxDescriptors is how many descriptors one message may carry: as many as
+// Linux takes (SCM_MAX_FD). What comes in is bound to FewDescriptors until
+// AllowDescriptors says otherwise, so that a stranger cannot fill our table.
+const (
+	MaxDescriptors = 253
+	FewDescriptors = 8
+)
 
 // Conn is one end of a connection.
 type Conn struct {
@@ -34,6 +39,7 @@ type Conn struct {
 	gate gate
 
 	recvTimeout atomic.Int64 // as set on fd, in ns; 0 = none
+	descriptors atomic.Int32 // as allowed in one message; 0 = FewDescriptors
 }
 
 // New takes over fd, a connected SOCK_SEQPACKET socket, and makes it blocking
@@ -198,9 +204,10 @@ func (c *Conn) recv(buf []byte, flags int) (n int, fds []int, err error) {
 	iov.SetLen(len(buf))
 	msg := unix.Msghdr{Iov: &iov, Control: &control[0]}
 	msg.SetIovlen(1)
+	most := c.mostDescriptors()
 	var got uintptr
 	for reset := false; ; {
-		msg.SetControllen(controlBytes)
+		msg.SetControllen(controlRoom(most))
 		var errno unix.Errno
 		got, _, errno = unix.Syscall(unix.SYS_RECVMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&msg)), uintptr(flags|unix.MSG_CMSG_CLOEXEC))
 		if errno == 0 {
@@ -231,7 +238,7 @@ func (c *Conn) recv(buf []byte, flags int) (n int, fds []int, err error) {
 	case got == 0:
 		err = ErrClosed
 	case msg.Flags&unix.MSG_CTRUNC != 0:
-		err = fmt.Errorf("recv: more than %d descriptors: %w", MaxDescriptors, ErrDescriptors)
+		err = fmt.Errorf("recv: more than %d descriptors: %w", most, ErrDescriptors)
 	case msg.Flags&unix.MSG_TRUNC != 0:
 		err = fmt.Errorf("recv: more than %d bytes: %w", len(buf), ErrTruncated)
 	}
@@ -242,9 +249,23 @@ func (c *Conn) recv(buf []byte, flags int) (n int, fds []int, err error) {
 	return int(got), fds, err
 }
 
-// controlBytes is the room for one SCM_RIGHTS of MaxDescriptors: a header of 16
-// bytes and 4 bytes for each, a multiple of 8. The kernel drops what is over.
-const controlBytes = 16 + 4*MaxDescriptors
+// AllowDescriptors says how many descriptors a message may carry from now on, at
+// most MaxDescriptors. A Recv that waits already takes as many as it did.
+func (c *Conn) AllowDescriptors(n int) { c.descriptors.Store(int32(min(n, MaxDescriptors))) }
+
+func (c *Conn) mostDescriptors() int {
+	if n := c.descriptors.Load(); n > 0 {
+		return int(n)
+	}
+	return FewDescriptors
+}
+
+// controlBytes is controlRoom(MaxDescriptors).
+const controlBytes = (16 + 4*MaxDescriptors + 7) &^ 7
+
+// controlRoom is the room for one SCM_RIGHTS of n descriptors: a header of 16
+// bytes and 4 bytes for each, up to a multiple of 8. The kernel drops what is over.
+func controlRoom(n int) int { return 16 + (4*n+7)&^7 }
 
 func recvError(errno unix.Errno) error {
 	switch errno {

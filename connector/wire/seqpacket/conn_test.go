@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -103,13 +104,10 @@ func TestTooManyDescriptorsAreClosed(t *testing.T) {
 	a, b := pair(t)
 	fd := memory(t, "x")
 	defer unix.Close(fd)
-	many := make([]int, MaxDescriptors+4)
-	for i := range many {
-		many[i] = fd
-	}
-	if err := a.Send([]byte("x"), many); !errors.Is(err, ErrDescriptors) {
+	if err := a.Send([]byte("x"), slices.Repeat([]int{fd}, MaxDescriptors+1)); !errors.Is(err, ErrDescriptors) {
 		t.Fatalf("send: %v", err)
 	}
+	many := slices.Repeat([]int{fd}, FewDescriptors+4)
 	if err := unix.Sendmsg(a.Fd(), []byte("x"), unix.UnixRights(many...), nil, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -120,6 +118,23 @@ func TestTooManyDescriptorsAreClosed(t *testing.T) {
 	}
 	if after := openDescriptors(t); after != before {
 		t.Fatalf("%d descriptors before, %d after", before, after)
+	}
+}
+
+func TestAllowedDescriptorsArrive(t *testing.T) {
+	a, b := pair(t)
+	fd := memory(t, "x")
+	defer unix.Close(fd)
+	for _, n := range []int{FewDescriptors + 1, 252, MaxDescriptors} {
+		b.AllowDescriptors(n)
+		if err := a.Send([]byte("x"), slices.Repeat([]int{fd}, n)); err != nil {
+			t.Fatal(err)
+		}
+		_, fds, err := b.Recv(make([]byte, 64))
+		if err != nil || len(fds) != n {
+			t.Fatalf("%d descriptors of %d, %v", len(fds), n, err)
+		}
+		CloseAll(fds)
 	}
 }
 
