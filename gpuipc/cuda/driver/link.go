@@ -1,0 +1,30 @@
+//go:build linux && (amd64 || arm64) && !nocuda
+
+package driver
+
+import "github.com/ebitengine/purego"
+
+// Built says whether this binary can load a driver.
+const Built = true
+
+func open(path string) (uintptr, error) {
+	return purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+}
+
+func symbol(lib uintptr, name string) (uintptr, error) { return purego.Dlsym(lib, name) }
+
+// call calls a C function of integers and pointers. The directive moves what the
+// pointers among args point to off the stack and keeps it until call returns.
+//
+//go:uintptrescapes
+func call(fn uintptr, args ...uintptr) Result {
+	r, _, _ := purego.SyscallN(fn, args...)
+	return Result(int32(r))
+}
+
+// bind makes the functions that take a struct by value, which each processor's
+// calling convention passes in its own way.
+func (s *symbols) bind() {
+	purego.RegisterFunc(&s.ipcOpenMemHandle, s.rawIPCOpenMemHandle)
+	purego.RegisterFunc(&s.ipcOpenEventHandle, s.rawIPCOpenEventHandle)
+}

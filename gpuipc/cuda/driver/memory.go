@@ -1,0 +1,88 @@
+package driver
+
+import "unsafe"
+
+// MemAlloc allocates device memory, aligned to 256 bytes or more. It is the kind
+// that IPCMemHandle can name.
+func (a *API) MemAlloc(size int64) (DevicePtr, error) {
+	var p DevicePtr
+	r := call(a.memAlloc, uintptr(unsafe.Pointer(&p)), uintptr(size))
+	return p, fail("cuMemAlloc_v2", r)
+}
+
+// MemFree frees what MemAlloc gave. To free memory that another process has
+// still open is undefined by the driver: its importers close first.
+func (a *API) MemFree(p DevicePtr) error {
+	return fail("cuMemFree_v2", call(a.memFree, uintptr(p)))
+}
+
+// IPCMemHandle names the whole allocation that p lies in, for other processes.
+// Memory of MemCreate has no such handle: InvalidValue.
+func (a *API) IPCMemHandle(p DevicePtr) ([IPCHandleBytes]byte, error) {
+	var h [IPCHandleBytes]byte
+	r := call(a.ipcGetMemHandle, uintptr(unsafe.Pointer(&h)), uintptr(p))
+	return h, fail("cuIpcGetMemHandle", r)
+}
+
+// IPCOpen maps the allocation that another process named and gives its base.
+// InvalidContext, with a context current, is what the driver answers where both
+// processes have the same PID in namespaces of their own. Opening a handle twice
+// gives the same address; each needs its IPCClose.
+func (a *API) IPCOpen(h [IPCHandleBytes]byte) (DevicePtr, error) {
+	var p DevicePtr
+	r := a.ipcOpenMemHandle(&p, ipcHandleOf(h), ipcLazyPeerAccess)
+	return p, fail("cuIpcOpenMemHandle_v2", r)
+}
+
+// IPCClose unmaps what IPCOpen mapped.
+func (a *API) IPCClose(p DevicePtr) error {
+	return fail("cuIpcCloseMemHandle", call(a.ipcCloseMemHandle, uintptr(p)))
+}
+
+// MemAddressRange gives the allocation that p lies in.
+func (a *API) MemAddressRange(p DevicePtr) (base DevicePtr, size int64, err error) {
+	var b DevicePtr
+	var n uint64
+	r := call(a.memGetAddressRange, uintptr(unsafe.Pointer(&b)), uintptr(unsafe.Pointer(&n)), uintptr(p))
+	return b, int64(n), fail("cuMemGetAddressRange_v2", r)
+}
+
+const hostRegisterPortable = 1
+
+// HostRegister pins host memory, so that copies run at the speed of the bus and
+// beside the host. The memory is a mapping, never Go's heap.
+func (a *API) HostRegister(p unsafe.Pointer, size int64) error {
+	r := call(a.memHostRegister, uintptr(p), uintptr(size), hostRegisterPortable)
+	return fail("cuMemHostRegister_v2", r)
+}
+
+// HostUnregister undoes HostRegister of the same pointer; no copy may run on it.
+func (a *API) HostUnregister(p unsafe.Pointer) error {
+	return fail("cuMemHostUnregister", call(a.memHostUnregister, uintptr(p)))
+}
+
+// MemcpyHtoDAsync enqueues a copy of n bytes of host memory to the device. From
+// memory that is not registered the driver copies through a buffer of its own,
+// and part of the work is done before the call returns.
+func (a *API) MemcpyHtoDAsync(dst DevicePtr, src unsafe.Pointer, n int64, s Stream) error {
+	r := call(a.memcpyHtoDAsync, uintptr(dst), uintptr(src), uintptr(n), uintptr(s))
+	return fail("cuMemcpyHtoDAsync_v2", r)
+}
+
+// MemcpyDtoHAsync enqueues a copy of n bytes of the device to host memory.
+func (a *API) MemcpyDtoHAsync(dst unsafe.Pointer, src DevicePtr, n int64, s Stream) error {
+	r := call(a.memcpyDtoHAsync, uintptr(dst), uintptr(src), uintptr(n), uintptr(s))
+	return fail("cuMemcpyDtoHAsync_v2", r)
+}
+
+// MemcpyDtoDAsync enqueues a copy of n bytes within the device.
+func (a *API) MemcpyDtoDAsync(dst, src DevicePtr, n int64, s Stream) error {
+	r := call(a.memcpyDtoDAsync, uintptr(dst), uintptr(src), uintptr(n), uintptr(s))
+	return fail("cuMemcpyDtoDAsync_v2", r)
+}
+
+// MemsetD8Async enqueues the setting of n bytes to v.
+func (a *API) MemsetD8Async(dst DevicePtr, v byte, n int64, s Stream) error {
+	r := call(a.memsetD8Async, uintptr(dst), uintptr(v), uintptr(n), uintptr(s))
+	return fail("cuMemsetD8Async", r)
+}

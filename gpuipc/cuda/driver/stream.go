@@ -1,0 +1,112 @@
+package driver
+
+import "unsafe"
+
+const (
+	streamNonBlocking = 1 // does not wait for the legacy default stream
+	waitGreaterEqual  = 0 // CU_STREAM_WAIT_VALUE_GEQ
+	writeWithBarrier  = 0 // CU_STREAM_WRITE_VALUE_DEFAULT
+)
+
+// StreamCreate makes a stream that runs beside the default stream.
+func (a *API) StreamCreate() (Stream, error) {
+	var s Stream
+	r := call(a.streamCreate, uintptr(unsafe.Pointer(&s)), streamNonBlocking)
+	return s, fail("cuStreamCreate", r)
+}
+
+// StreamDestroy drops a stream; what it still runs goes on to its end.
+func (a *API) StreamDestroy(s Stream) error {
+	return fail("cuStreamDestroy_v2", call(a.streamDestroy, uintptr(s)))
+}
+
+// StreamSynchronize waits until everything enqueued so far has run. It answers
+// the error of whatever failed on the stream.
+func (a *API) StreamSynchronize(s Stream) error {
+	return fail("cuStreamSynchronize", call(a.streamSynchronize, uintptr(s)))
+}
+
+// StreamQuery reports whether everything enqueued so far has run.
+func (a *API) StreamQuery(s Stream) (done bool, err error) {
+	return answered("cuStreamQuery", call(a.streamQuery, uintptr(s)))
+}
+
+// answered reads the result of a query, where NotReady is an answer.
+func answered(name string, r Result) (bool, error) {
+	if r == NotReady {
+		return false, nil
+	}
+	return r == Success, fail(name, r)
+}
+
+// EventCreate makes an event.
+func (a *API) EventCreate(flags EventFlags) (Event, error) {
+	var e Event
+	r := call(a.eventCreate, uintptr(unsafe.Pointer(&e)), uintptr(flags))
+	return e, fail("cuEventCreate", r)
+}
+
+// EventDestroy drops an event, made here or opened.
+func (a *API) EventDestroy(e Event) error {
+	return fail("cuEventDestroy_v2", call(a.eventDestroy, uintptr(e)))
+}
+
+// EventRecord enqueues the event behind everything on the stream so far.
+func (a *API) EventRecord(e Event, s Stream) error {
+	return fail("cuEventRecord", call(a.eventRecord, uintptr(e), uintptr(s)))
+}
+
+// EventQuery reports whether the stream is past the last EventRecord; an event
+// that was never recorded counts as passed.
+func (a *API) EventQuery(e Event) (done bool, err error) {
+	return answered("cuEventQuery", call(a.eventQuery, uintptr(e)))
+}
+
+// EventSynchronize waits until EventQuery would say yes.
+func (a *API) EventSynchronize(e Event) error {
+	return fail("cuEventSynchronize", call(a.eventSynchronize, uintptr(e)))
+}
+
+// EventElapsed gives the milliseconds between two events, to half a microsecond.
+// Both were made with timing and have passed.
+func (a *API) EventElapsed(start, end Event) (float32, error) {
+	var ms float32
+	r := call(a.eventElapsed, uintptr(unsafe.Pointer(&ms)), uintptr(start), uintptr(end))
+	return ms, fail("cuEventElapsedTime", r)
+}
+
+// StreamWaitEvent makes what comes on s wait for the last EventRecord of e, in
+// whatever process that was made.
+func (a *API) StreamWaitEvent(s Stream, e Event) error {
+	return fail("cuStreamWaitEvent", call(a.streamWaitEvent, uintptr(s), uintptr(e), 0))
+}
+
+// IPCEventHandle names an event made with EventInterprocess|EventNoTiming.
+func (a *API) IPCEventHandle(e Event) ([IPCHandleBytes]byte, error) {
+	var h [IPCHandleBytes]byte
+	r := call(a.ipcGetEventHandle, uintptr(unsafe.Pointer(&h)), uintptr(e))
+	return h, fail("cuIpcGetEventHandle", r)
+}
+
+// IPCOpenEvent opens an event of another process; EventDestroy closes it. The
+// driver resolves the handle through /dev/shm, which both must share.
+func (a *API) IPCOpenEvent(h [IPCHandleBytes]byte) (Event, error) {
+	var e Event
+	r := a.ipcOpenEventHandle(&e, ipcHandleOf(h))
+	return e, fail("cuIpcOpenEventHandle", r)
+}
+
+// StreamWriteValue64 enqueues a store of v to p, 8-byte aligned, visible after
+// everything that ran on s before it.
+func (a *API) StreamWriteValue64(s Stream, p DevicePtr, v uint64) error {
+	r := call(a.streamWrite64, uintptr(s), uintptr(p), uintptr(v), writeWithBarrier)
+	return fail("cuStreamWriteValue64_v2", r)
+}
+
+// StreamWaitValue64GEQ makes what comes on s wait until the value at p, 8-byte
+// aligned, is at least v: (int64)(*p - v) >= 0, so that a sequence may wrap.
+// Nothing ends the wait but the value.
+func (a *API) StreamWaitValue64GEQ(s Stream, p DevicePtr, v uint64) error {
+	r := call(a.streamWait64, uintptr(s), uintptr(p), uintptr(v), waitGreaterEqual)
+	return fail("cuStreamWaitValue64_v2", r)
+}
