@@ -25,7 +25,7 @@ def frame_of(name: str) -> bytes:
 
 def snake(name: str) -> str:
     """TTLMs is ttl_ms, KBase k_base, From from_."""
-    name = name.replace("TTL", "Ttl").replace("ID", "Id")
+    name = name.replace("TTL", "Ttl").replace("UUID", "Uuid").replace("ID", "Id")
     words = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
     return "from_" if words == "from" else words
 
@@ -73,7 +73,7 @@ def test_golden_frames_both_ways(golden: dict[str, Any]) -> None:
 def test_every_operation_has_golden_frames() -> None:
     names = {g["name"] for g in GOLDEN}
     for op in wire.Op:
-        kinds = {f"{op.name.lower()} request", f"{op.name.lower()} reply"}
+        kinds = {f"{wire.op_name(op)} request", f"{wire.op_name(op)} reply"}
         assert kinds <= names
     assert set(MESSAGES) == set(wire.Op)
 
@@ -81,7 +81,7 @@ def test_every_operation_has_golden_frames() -> None:
 def test_numbers_are_those_of_the_protocol_page() -> None:
     page = (REPOSITORY / "docs/protocol.md").read_text()
     for op in wire.Op:
-        assert f"| {op.value} | {op.name.lower()} |" in page
+        assert f"| {op.value} | {wire.op_name(op)} |" in page
     for code in Code:
         assert f"| {code.value} | {code.name.lower()} |" in page
     bounds = dict(re.findall(r"\| Max(\w+) \| (\d+)", page))

@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass
 
 from spliced_connector.errors import Code, SplicedError, WireError
-from spliced_connector.wire import compute, objects, session
+from spliced_connector.wire import compute, device, objects, session
 from spliced_connector.wire.numbers import (
     HEADER_BYTES,
     MAX_ERROR_TEXT,
@@ -50,6 +50,11 @@ MESSAGES: dict[int, tuple[type[Message], type[Message]]] = {
     Op.ACCEPT: (compute.AcceptRequest, compute.AppendReply),
     Op.REPLAY: (compute.ReplayRequest, compute.ComposeReply),
     Op.REPORT: (session.ReportRequest, session.ReportReply),
+    Op.ATTACH_DEVICE: (device.AttachDeviceRequest, device.AttachDeviceReply),
+    Op.REGISTER_DEVICE: (device.RegisterDeviceRequest, device.RegisterDeviceReply),
+    Op.ACQUIRE_DEVICE: (device.AcquireDeviceRequest, objects.AcquireReply),
+    Op.ORDER: (device.OrderRequest, session.CodesReply),
+    Op.LOAD_DEVICE: (device.LoadDeviceRequest, objects.LoadReply),
 }
 """Request and reply of each operation."""
 
@@ -148,7 +153,7 @@ def parse_header(frame: bytes | bytearray | memoryview) -> tuple[Header, memoryv
 def op_name(op: int) -> str:
     """The name of an operation, or its number."""
     try:
-        return Op(op).name.lower()
+        return Op(op).name.lower().replace("_", "-")
     except ValueError:
         return f"op {op}"
 

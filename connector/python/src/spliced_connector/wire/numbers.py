@@ -30,9 +30,19 @@ MAX_NAME = 256
 MAX_TOKEN = 1024
 MAX_SALT = 256
 MAX_STATS = 1024
+MAX_CHUNKS = 252
+"""Chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX."""
 
 HELLO_DESCRIPTORS = 3
 """Of a hello reply, in this order: arena, slots, staging."""
+ATTACH_DESCRIPTORS = 1
+"""Of an attach-device reply before those of its chunks: the kernels' PTX."""
+
+UUID_BYTES = 16
+HANDLE_BYTES = 64
+"""Of a CUDA IPC handle."""
+ORDER_SLOT_BYTES = 64
+"""From one slot of the order page to the next; 8 of them are used."""
 
 
 class FrameKind(IntEnum):
@@ -65,6 +75,11 @@ class Op(IntEnum):
     ACCEPT = 18
     REPLAY = 19
     REPORT = 20
+    ATTACH_DEVICE = 21
+    REGISTER_DEVICE = 22
+    ACQUIRE_DEVICE = 23
+    ORDER = 24
+    LOAD_DEVICE = 25
 
 
 class Feature(IntFlag):
@@ -72,3 +87,14 @@ class Feature(IntFlag):
 
     CRC32_DIGESTS = 1 << 0
     """Digests of a commit are CRC-32 (IEEE) in place of xxh3-64."""
+    DEVICE = 1 << 1
+    """The daemon has memory of a GPU to lend."""
+
+
+class Way(IntFlag):
+    """How device memory crosses the process border; a set where a client says what it can map."""
+
+    DESCRIPTOR = 1
+    """One POSIX descriptor for each chunk, of the driver's virtual memory management."""
+    HANDLE = 2
+    """One CUDA IPC handle for each chunk."""

@@ -115,6 +115,9 @@ class Message:
     __slots__ = ()
     schema: ClassVar[Schema]
 
+    def check(self) -> None:
+        """Raises `WireError` for a decoded message whose fields do not fit each other."""
+
 
 M = TypeVar("M", bound=Message)
 
@@ -159,6 +162,7 @@ class Schema:
         self._get = _getter(self._scalars)
         self._codecs = tuple((f, c.codec.write, c.codec.read) for f, c in self._columns)
         self._checks = self._row_checks()
+        self._checked = cls.check is not Message.check
 
     def _row_checks(self) -> tuple[tuple[int, int, bool, bool], ...]:
         """Column, the one it is held against, whether it divides it, whether it may be empty."""
@@ -201,7 +205,10 @@ class Schema:
         if size != len(body):
             raise WireError(f"{self.name}: end: {len(body) - size} bytes left")
         self._check_rows(values[len(self._scalars) :])
-        return self._cls(*values)
+        m = self._cls(*values)
+        if self._checked:
+            m.check()
+        return m
 
     def _check_rows(self, rows: list[Any]) -> None:
         for i, other, divides, optional in self._checks:
