@@ -1,0 +1,254 @@
+package fakecuda
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+//go:embed src
+var sources embed.FS
+
+// errNoCompiler is why there is no library on a machine without cc and c++.
+var errNoCompiler = errors.New("no C and C++ compiler (cc, c++) to build a fake libcuda.so.1 with")
+
+// Build returns the path of the library. It is built once for each content of
+// its sources and those of the kernels, and kept in the user's cache folder for
+// all test binaries. Without a compiler the test is skipped.
+func Build(tb testing.TB) string {
+	tb.Helper()
+	path, err := cached()
+	if errors.Is(err, errNoCompiler) {
+		tb.Skip(err)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return path
+}
+
+// Install builds the library into a folder, as libcuda.so.1, for what does not
+// call Build: tests in other languages.
+func Install(folder string) (string, error) {
+	from, err := cached()
+	if err != nil {
+		return "", err
+	}
+	library, err := os.ReadFile(from)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", err
+	}
+	// Renamed into place: a process may have the old one mapped.
+	scratch := filepath.Join(folder, fmt.Sprintf(".libcuda.%d", os.Getpid()))
+	if err := os.WriteFile(scratch, library, 0o755); err != nil {
+		return "", err
+	}
+	to := filepath.Join(folder, libraryName)
+	return to, os.Rename(scratch, to)
+}
+
+const libraryName = "libcuda.so.1"
+
+// cached returns the path of the library for today's sources, built if need be.
+func cached() (string, error) {
+	units, err := units()
+	if err != nil {
+		return "", err
+	}
+	digest, err := digest(units)
+	if err != nil {
+		return "", err
+	}
+	base, err := os.UserCacheDir()
+	if err != nil {
+		base = os.TempDir()
+	}
+	folder := filepath.Join(base, "spliced-fakecuda", digest)
+	path := filepath.Join(folder, libraryName)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", err
+	}
+	// Test binaries run at once: one builds, the others wait for it.
+	lock, err := os.OpenFile(filepath.Join(folder, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	return path, build(units, folder)
+}
+
+// unit is a source file: one that is compiled, or a header beside it.
+type unit struct {
+	name    string // below the folder it is written to
+	content []byte
+}
+
+func (u unit) compiled() bool {
+	return strings.HasSuffix(u.name, ".c") || isKernel(u.name)
+}
+
+// units are all sources: ours, and the kernels with their emulation.
+func units() ([]unit, error) {
+	var all []unit
+	err := fs.WalkDir(sources, "src", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := sources.ReadFile(path)
+		all = append(all, unit{name: path, content: content})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	root, err := moduleRoot()
+	if err != nil {
+		return nil, err
+	}
+	kernels, err := kernelUnits(filepath.Join(root, "gpuipc", "cuda", "kernels"))
+	return append(all, kernels...), err
+}
+
+// moduleRoot is the folder of go.mod, above the working directory: tests run in
+// the folder of their package.
+func moduleRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for at := dir; ; at = filepath.Dir(at) {
+		if _, err := os.Stat(filepath.Join(at, "go.mod")); err == nil {
+			return at, nil
+		}
+		if at == filepath.Dir(at) {
+			return "", fmt.Errorf("no go.mod in or above %s: the kernels' sources are found from it", dir)
+		}
+	}
+}
+
+// kernelUnits reads the kernels' sources, of which there may be none.
+func kernelUnits(folder string) ([]unit, error) {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var found []unit
+	for _, e := range entries {
+		if !isKernel(e.Name()) && !strings.HasSuffix(e.Name(), ".h") && !strings.HasSuffix(e.Name(), ".inc") {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(folder, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, unit{name: filepath.Join("kernels", e.Name()), content: content})
+	}
+	return found, nil
+}
+
+func isKernel(name string) bool { return strings.HasSuffix(name, ".cu") }
+
+// Flags are part of the digest. Kernels must round as a GPU does: no fused
+// multiply-add but where the source asks for one.
+var (
+	flags       = []string{"-O2", "-g1", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra"}
+	cFlags      = []string{"-std=gnu11"}
+	kernelFlags = []string{"-x", "c++", "-std=c++17", "-DSPLICED_EMULATE", "-ffp-contract=off", "-fno-strict-aliasing",
+		"-Wno-unknown-pragmas", "-Wno-unused-parameter"}
+	linkFlags = []string{"-shared", "-pthread", "-Wl,-soname," + libraryName, "-Wl,-z,defs"}
+)
+
+// digest names a library: by compilers, flags and the content of all sources.
+func digest(units []unit) (string, error) {
+	h := sha256.New()
+	for _, compiler := range []string{"cc", "c++"} {
+		version, err := exec.Command(compiler, "-v").CombinedOutput()
+		if err != nil {
+			return "", fmt.Errorf("%w: %s: %v", errNoCompiler, compiler, err)
+		}
+		h.Write(version)
+	}
+	fmt.Fprintln(h, flags, cFlags, kernelFlags, linkFlags)
+	for _, u := range units {
+		fmt.Fprintln(h, u.name, len(u.content))
+		h.Write(u.content)
+	}
+	return hex.EncodeToString(h.Sum(nil))[:24], nil
+}
+
+// build compiles and links in a scratch folder and renames the result into
+// place, so that a build that was cut off leaves no half library.
+func build(units []unit, folder string) error {
+	scratch, err := os.MkdirTemp(folder, "build")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch)
+	for _, u := range units {
+		path := filepath.Join(scratch, u.name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, u.content, 0o644); err != nil {
+			return err
+		}
+	}
+	var objects []string
+	for _, u := range units {
+		if !u.compiled() {
+			continue
+		}
+		object := u.name + ".o"
+		compiler, language := "cc", cFlags
+		if isKernel(u.name) {
+			compiler, language = "c++", kernelFlags
+		}
+		args := slices.Concat(flags, language, []string{"-c", u.name, "-o", object})
+		if err := compile(scratch, compiler, args); err != nil {
+			return err
+		}
+		objects = append(objects, object)
+	}
+	args := slices.Concat(linkFlags, []string{"-o", libraryName}, objects, []string{"-lm"})
+	if err := compile(scratch, "c++", args); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(scratch, libraryName), filepath.Join(folder, libraryName))
+}
+
+func compile(dir, compiler string, args []string) error {
+	command := exec.Command(compiler, args...)
+	command.Dir = dir
+	var output bytes.Buffer
+	command.Stdout, command.Stderr = &output, &output
+	if err := command.Run(); err != nil {
+		return fmt.Errorf("%s %s: %w\n%s", compiler, strings.Join(args, " "), err, output.Bytes())
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package fakecuda
+
+import (
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Setup is how another process sees the fake driver, from its start. The zero
+// value is one device of 1 GiB and no faults.
+type Setup struct {
+	Dir     string   // see DIR in fakecuda.h; empty = none
+	Bytes   int64    // of each device; 0 = 1 GiB
+	Devices []string // UUIDs, 32 hexadecimal digits each; nil = one device
+	Version int      // of the driver; 0 = 12040
+	PID     int      // shown to others; 0 = the real one
+	Delay   int      // microseconds before each operation of a stream
+	Faults  []Fault
+}
+
+// Env returns the variables for a process that loads the library at path, by
+// that path or by its bare name libcuda.so.1.
+func (s Setup) Env(path string) []string {
+	env := []string{"LD_LIBRARY_PATH=" + filepath.Dir(path)}
+	add := func(name, value string) { env = append(env, "FAKECUDA_"+name+"="+value) }
+	number := func(name string, n int64) {
+		if n != 0 {
+			add(name, strconv.FormatInt(n, 10))
+		}
+	}
+	if s.Dir != "" {
+		add("DIR", s.Dir)
+	}
+	number("MEM", s.Bytes)
+	number("VERSION", int64(s.Version))
+	number("PID", int64(s.PID))
+	number("DELAY", int64(s.Delay))
+	if s.Devices != nil {
+		add("DEVICES", strings.Join(s.Devices, ","))
+	}
+	specs := map[Kind][]string{}
+	for _, f := range s.Faults {
+		specs[f.Kind] = append(specs[f.Kind], f.spec())
+	}
+	for _, kind := range []Kind{Fail, Slow, Die, Hang, Lost} {
+		if len(specs[kind]) > 0 {
+			add(string(kind), strings.Join(specs[kind], ","))
+		}
+	}
+	return env
+}

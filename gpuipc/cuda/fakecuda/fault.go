@@ -1,0 +1,34 @@
+package fakecuda
+
+import "strconv"
+
+// Kind says what a Fault does.
+type Kind string
+
+// The kinds of faults; fakecuda.h says what each does.
+const (
+	Fail Kind = "FAIL"
+	Slow Kind = "SLOW"
+	Die  Kind = "DIE"
+	Hang Kind = "HANG"
+	Lost Kind = "LOST"
+)
+
+// Fault happens at the nth call of a function from when it is set; Nth 0 is every
+// call. Call is a driver function's exported name, "*" for all, or what a stream
+// executes: "run.copy", "run.memset", "run.launch", "run.write", "run.wait",
+// "run.record", "run.*".
+type Fault struct {
+	Kind  Kind
+	Call  string
+	Nth   int
+	Value int // Fail, Lost: the error code; Slow: microseconds
+}
+
+func (f Fault) spec() string {
+	s := f.Call + ":" + strconv.Itoa(f.Nth)
+	if f.Kind == Fail || f.Kind == Slow || f.Kind == Lost {
+		s += ":" + strconv.Itoa(f.Value)
+	}
+	return s
+}
