@@ -11,7 +11,7 @@ import (
 // workers share. A head's state lives in Out while it moves, where that is one
 // run of bytes, so a job that ends early leaves Out and Before undefined.
 func (h *host) Compose(ctx context.Context, job *ComposeJob) error {
-	a := access{host: h}
+	a := h.access()
 	defer a.release()
 	c, err := a.composer(job)
 	if err != nil {
@@ -49,7 +49,10 @@ type composeStep struct {
 }
 
 func (a *access) composer(job *ComposeJob) (*composer, error) {
-	if err := job.check(); err != nil {
+	if err := a.Compose(job); err != nil {
+		return nil, err
+	}
+	if err := a.Disjoint(); err != nil {
 		return nil, err
 	}
 	c := &composer{job: job, steps: make([]composeStep, len(job.Steps)), group: 1}
@@ -58,106 +61,17 @@ func (a *access) composer(job *ComposeJob) (*composer, error) {
 		// with thousands of tiny heads would drown in calls otherwise.
 		c.group = min(job.Heads, max(1, mergedRows/job.DK))
 	}
-	if err := c.openStates(a); err != nil {
-		return nil, err
+	c.out = a.memory(job.Out)
+	if c.inPlace = !job.Out.Absent() && job.Out.Equal(job.From); c.inPlace {
+		c.from = c.out
+	} else {
+		c.from = a.memory(job.From)
 	}
 	for i := range job.Steps {
-		if err := c.openStep(a, i); err != nil {
-			return nil, fmt.Errorf("step %d: %w", i, err)
-		}
+		in := &job.Steps[i]
+		c.steps[i] = composeStep{a.memory(in.T), a.memory(in.S), a.memory(in.Before), !in.T.Absent()}
 	}
-	return c, a.disjoint()
-}
-
-func (j *ComposeJob) check() error {
-	const most = 1 << 20
-	if j.Heads <= 0 || j.DK <= 0 || j.DV <= 0 || j.Heads > most || j.DK > most || j.DV > most {
-		return fmt.Errorf("%d heads of [%d, %d]: %w", j.Heads, j.DK, j.DV, ErrInvalid)
-	}
-	switch j.Transition {
-	case kernel.Scalar, kernel.Diagonal, kernel.Dense:
-		return nil
-	}
-	return fmt.Errorf("transition %d: %w", j.Transition, ErrInvalid)
-}
-
-func (c *composer) openStates(a *access) (err error) {
-	n := c.stateBytes() * int64(c.job.Heads)
-	if !c.job.Out.Absent() {
-		if c.out, err = a.openExact("out", c.job.Out, 4, writes, n); err != nil {
-			return err
-		}
-		if c.job.Out.Equal(c.job.From) {
-			c.from, c.inPlace = c.out, true
-			return nil
-		}
-	}
-	if !c.job.From.Absent() {
-		c.from, err = a.openExact("from", c.job.From, 4, reads, n)
-	}
-	return err
-}
-
-func (c *composer) openStep(a *access, i int) (err error) {
-	j, in, st := c.job, &c.job.Steps[i], &c.steps[i]
-	if st.present = !in.T.Absent(); st.present == in.S.Absent() {
-		return fmt.Errorf("T and S must both be present or both absent: %w", ErrInvalid)
-	}
-	if !in.Before.Absent() {
-		if st.before, err = a.openExact("before", in.Before, 4, writes, c.stateBytes()*int64(j.Heads)); err != nil {
-			return err
-		}
-	}
-	if !st.present {
-		return nil
-	}
-	if in.TType.Size() == 0 || in.SType.Size() == 0 || j.Transition == kernel.Scalar && in.TType != kernel.F32 {
-		return fmt.Errorf("T of type %d, S of type %d: %w", in.TType, in.SType, ErrInvalid)
-	}
-	if err := j.checkRotation(in.Rotation); err != nil {
-		return err
-	}
-	if st.t, err = a.openExact("T", in.T, in.TType.Size(), reads, c.tBytes(in)*int64(j.Heads)); err != nil {
-		return err
-	}
-	st.s, err = a.openExact("S", in.S, in.SType.Size(), reads, c.sBytes(in)*int64(j.Heads))
-	return err
-}
-
-func (j *ComposeJob) checkRotation(r *Rotation) error {
-	if r == nil {
-		return nil
-	}
-	if j.Transition != kernel.Scalar {
-		return fmt.Errorf("rotation with transition %d, only scalar ones commute: %w", j.Transition, ErrInvalid)
-	}
-	return r.check(j.DK)
-}
-
-// check tells whether r can turn rows of dim numbers.
-func (r *Rotation) check(dim int) error {
-	if r.Dims < 0 || r.Dims%2 != 0 || r.Dims > dim || len(r.Cos) != r.Dims/2 || len(r.Sin) != r.Dims/2 {
-		return fmt.Errorf("rotation of %d of %d dimensions with %d cosines and %d sines: %w", r.Dims, dim, len(r.Cos), len(r.Sin), ErrInvalid)
-	}
-	return nil
-}
-
-// stateBytes, tBytes and sBytes are per head.
-func (c *composer) stateBytes() int64 { return int64(c.job.DK) * int64(c.job.DV) * 4 }
-
-func (c *composer) sBytes(st *ComposeStep) int64 {
-	return int64(c.job.DK) * int64(c.job.DV) * int64(st.SType.Size())
-}
-
-func (c *composer) tBytes(st *ComposeStep) int64 {
-	n := int64(1)
-	switch c.job.Transition {
-	case kernel.Diagonal:
-		n = int64(c.job.DK)
-	case kernel.Dense:
-		n = int64(c.job.DK) * int64(c.job.DK)
-	}
-	return n * int64(st.TType.Size())
+	return c, nil
 }
 
 // cost estimates the multiply-adds of one item over n steps; a step that only
@@ -187,14 +101,14 @@ func (c *composer) item(w *worker, item int) error {
 		c.move(w.scratch, state, head, heads, lo, min(lo+batch, len(c.steps)))
 	}
 	if c.out.n > 0 && !inOut {
-		c.out.store(int64(head)*c.stateBytes(), state)
+		c.out.store(int64(head)*c.job.stateBytes(), state)
 	}
 	return nil
 }
 
 // begin loads the first state, into its place in Out when that is one run.
 func (c *composer) begin(s *scratch, head, heads int) (state []byte, inOut bool) {
-	off, n := int64(head)*c.stateBytes(), int64(heads)*c.stateBytes()
+	off, n := int64(head)*c.job.stateBytes(), int64(heads)*c.job.stateBytes()
 	if c.out.n > 0 {
 		state = c.out.run(off, n)
 		inOut = int64(len(state)) == n
@@ -223,7 +137,7 @@ func (c *composer) move(s *scratch, state []byte, head, heads, lo, hi int) {
 		if st.before.n == 0 {
 			continue
 		}
-		off, n := int64(head)*c.stateBytes(), int64(heads)*c.stateBytes()
+		off, n := int64(head)*c.job.stateBytes(), int64(heads)*c.job.stateBytes()
 		if int64(len(st.before.run(off, n))) < n {
 			st.before.store(off, s.gather[3*(i-lo)+2][:n])
 		}
@@ -236,7 +150,7 @@ func (c *composer) step(s *scratch, i, slot, head, heads int) kernel.Step {
 	in, st := &c.job.Steps[i], &c.steps[i]
 	var k kernel.Step
 	if st.before.n > 0 {
-		off, n := int64(head)*c.stateBytes(), int64(heads)*c.stateBytes()
+		off, n := int64(head)*c.job.stateBytes(), int64(heads)*c.job.stateBytes()
 		b := st.before.run(off, n)
 		if int64(len(b)) < n {
 			b = grown(s.buffer(slot+2), int(n))
@@ -247,8 +161,8 @@ func (c *composer) step(s *scratch, i, slot, head, heads int) kernel.Step {
 		return k
 	}
 	k.TType, k.SType = in.TType, in.SType
-	k.T = st.t.view(int64(head)*c.tBytes(in), int64(heads)*c.tBytes(in), s.buffer(slot))
-	k.S = st.s.view(int64(head)*c.sBytes(in), int64(heads)*c.sBytes(in), s.buffer(slot+1))
+	k.T = st.t.view(int64(head)*c.job.tBytes(in), int64(heads)*c.job.tBytes(in), s.buffer(slot))
+	k.S = st.s.view(int64(head)*c.job.sBytes(in), int64(heads)*c.job.sBytes(in), s.buffer(slot+1))
 	if r := in.Rotation; r != nil {
 		k.Dims, k.Interleaved, k.Cos, k.Sin = r.Dims, r.Interleaved, r.Cos, r.Sin
 	}

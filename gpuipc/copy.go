@@ -10,15 +10,16 @@ import (
 // changing its staging can damage its own object, but never make digest and
 // stored bytes differ.
 func (h *host) CopyDigests(ctx context.Context, dst, src Ref, digests []uint64) error {
-	a := access{host: h}
+	a := h.access()
 	defer a.release()
-	to, from, err := a.pair(dst, src)
+	err := a.Copy(dst, src)
+	if err == nil {
+		err = CheckDigests(digests, dst.Len())
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", OpCopyDigests, err)
 	}
-	if err := checkDigests(digests, to.n); err != nil {
-		return fmt.Errorf("%s: %w", OpCopyDigests, err)
-	}
+	to, from := a.memory(dst), a.memory(src)
 	return h.chunks(ctx, OpCopyDigests, to.n, func(s *scratch, i int, off, n int64) {
 		to.populate(off, n)
 		copyRange(&to, &from, off, n)
@@ -37,15 +38,16 @@ func (h *host) Checksums(ctx context.Context, src Ref, sums []uint64) error {
 }
 
 func (h *host) sum(ctx context.Context, op Op, src Ref, sums []uint64, sum func(s *scratch, m *memory, off, n int64) uint64) error {
-	a := access{host: h}
+	a := h.access()
 	defer a.release()
-	from, err := a.open("source", src, 1, reads)
+	err := a.object("source", src, 1, reads)
 	if err == nil {
-		err = checkDigests(sums, from.n)
+		err = CheckDigests(sums, src.Len())
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
+	from := a.memory(src)
 	return h.chunks(ctx, op, from.n, func(s *scratch, i int, off, n int64) {
 		sums[i] = sum(s, &from, off, n)
 	})
@@ -53,12 +55,12 @@ func (h *host) sum(ctx context.Context, op Op, src Ref, sums []uint64, sum func(
 
 // Load copies src to dst; their lengths must be equal.
 func (h *host) Load(ctx context.Context, dst []byte, src Ref) error {
-	a := access{host: h}
+	a := h.access()
 	defer a.release()
-	from, err := a.openExact("source", src, 1, reads, int64(len(dst)))
-	if err != nil {
+	if err := a.Reads("source", src, 1, int64(len(dst))); err != nil {
 		return fmt.Errorf("%s: %w", OpLoad, err)
 	}
+	from := a.memory(src)
 	return h.chunks(ctx, OpLoad, from.n, func(_ *scratch, _ int, off, n int64) {
 		from.load(dst[off:off+n], off)
 	})
@@ -66,37 +68,20 @@ func (h *host) Load(ctx context.Context, dst []byte, src Ref) error {
 
 // Store copies src to dst; their lengths must be equal.
 func (h *host) Store(ctx context.Context, dst Ref, src []byte) error {
-	a := access{host: h}
+	a := h.access()
 	defer a.release()
-	to, err := a.openExact("destination", dst, 1, writes, int64(len(src)))
+	err := a.Writes("destination", dst, 1, int64(len(src)))
 	if err == nil {
-		err = a.disjoint()
+		err = a.Disjoint()
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", OpStore, err)
 	}
+	to := a.memory(dst)
 	return h.chunks(ctx, OpStore, to.n, func(_ *scratch, _ int, off, n int64) {
 		to.populate(off, n)
 		to.store(off, src[off:off+n])
 	})
-}
-
-// pair opens a copy's two sides.
-func (a *access) pair(dst, src Ref) (to, from memory, err error) {
-	if to, err = a.open("destination", dst, 1, writes); err != nil {
-		return to, from, err
-	}
-	if from, err = a.openExact("source", src, 1, reads, to.n); err != nil {
-		return to, from, err
-	}
-	return to, from, a.disjoint()
-}
-
-func checkDigests(digests []uint64, n int64) error {
-	if len(digests) != Chunks(n) {
-		return fmt.Errorf("%d digests for %d chunks of %d bytes: %w", len(digests), Chunks(n), n, ErrInvalid)
-	}
-	return nil
 }
 
 // chunks runs f over the chunks of an object of n bytes.

@@ -1,11 +1,9 @@
 package gpuipc
 
 import (
-	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"sort"
 	"unsafe"
 )
@@ -81,67 +79,42 @@ func floats(b []byte) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
 }
 
-// access is what one operation touches: it keeps the regions mapped until
-// release, and knows which bytes are read and written.
+// access is one operation's hold on the regions that it touches: they stay mapped
+// until release.
 type access struct {
-	host    *host
-	regions []*hostRegion
-	uses    []use
+	Checker
+	host *host
 }
 
-type use struct {
-	region *hostRegion
-	Extent
-	write bool
-	name  string
-}
+func (h *host) access() access { return access{Checker: Checker{Holder: h}, host: h} }
 
-const (
-	reads  = false
-	writes = true
-)
+// Hold keeps a region of this device mapped.
+func (h *host) Hold(r Region) error {
+	hr, ok := r.(*hostRegion)
+	if !ok || hr.dev != h {
+		return fmt.Errorf("the region is not one of this device: %w", ErrInvalid)
+	}
+	return hr.acquire()
+}
 
 func (a *access) release() {
 	for _, r := range a.regions {
-		r.release()
+		r.(*hostRegion).release()
 	}
 }
 
-// region pins a region of this device.
-func (a *access) region(name string, r Region) (*hostRegion, error) {
-	hr, ok := r.(*hostRegion)
-	if !ok || hr.dev != a.host {
-		return nil, fmt.Errorf("%s: the region is not one of this device: %w", name, ErrInvalid)
+// memory is the bytes of an object that was checked.
+func (a *access) memory(r Ref) memory {
+	if r.Region == nil {
+		return memory{}
 	}
-	if slices.Contains(a.regions, hr) {
-		return hr, nil
-	}
-	if err := hr.acquire(); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	a.regions = append(a.regions, hr)
-	return hr, nil
-}
-
-// open checks r and pins its region. An object without bytes needs no region.
-func (a *access) open(name string, r Ref, elem int, write bool) (memory, error) {
-	if r.Region == nil && r.Len() == 0 {
-		return memory{}, nil
-	}
-	hr, err := a.region(name, r.Region)
-	if err != nil {
-		return memory{}, err
-	}
-	if err := r.within(hr.Bytes(), elem); err != nil {
-		return memory{}, fmt.Errorf("%s: %w", name, err)
-	}
+	hr := r.Region.(*hostRegion)
 	m := memory{region: hr, parts: make([]part, 0, len(r.Extents))}
 	end := int64(-1)
 	for _, e := range r.Extents {
 		if e.Len == 0 {
 			continue
 		}
-		a.uses = append(a.uses, use{hr, e, write, name})
 		if k := len(m.parts) - 1; e.Off == end {
 			p := &m.parts[k]
 			p.b = hr.mem[end-int64(len(p.b)) : end+e.Len]
@@ -151,61 +124,7 @@ func (a *access) open(name string, r Ref, elem int, write bool) (memory, error) 
 		m.n += e.Len
 		end = e.Off + e.Len
 	}
-	return m, nil
-}
-
-// openExact is open for an object that must have n bytes.
-func (a *access) openExact(name string, r Ref, elem int, write bool, n int64) (memory, error) {
-	if got := r.Len(); got != n {
-		return memory{}, fmt.Errorf("%s: %d bytes instead of %d: %w", name, got, n, ErrInvalid)
-	}
-	return a.open(name, r, elem, write)
-}
-
-// disjoint refuses an operation that writes bytes twice, or writes bytes that it
-// also reads: with several workers the result would depend on their order.
-func (a *access) disjoint() error {
-	for _, r := range a.regions {
-		var in []use
-		written := false
-		for _, u := range a.uses {
-			if u.region == r {
-				in = append(in, u)
-				written = written || u.write
-			}
-		}
-		if !written {
-			continue
-		}
-		if err := disjoint(in); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func disjoint(in []use) error {
-	slices.SortFunc(in, func(x, y use) int { return cmp.Compare(x.Off, y.Off) })
-	var last, written use // those seen so far that end last
-	for _, u := range in {
-		if u.write && u.Off < last.Off+last.Len {
-			return overlap(u, last)
-		}
-		if u.Off < written.Off+written.Len {
-			return overlap(u, written)
-		}
-		if u.Off+u.Len > last.Off+last.Len {
-			last = u
-		}
-		if u.write {
-			written = u // begins where the one before has ended, or later
-		}
-	}
-	return nil
-}
-
-func overlap(a, b use) error {
-	return fmt.Errorf("%s [%d, +%d) and %s [%d, +%d) overlap in region %s: %w", a.name, a.Off, a.Len, b.name, b.Off, b.Len, a.region.name, ErrInvalid)
+	return m
 }
 
 // guarded runs f and turns a memory fault into ErrUnavailable. Sealed memory

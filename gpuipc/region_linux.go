@@ -154,6 +154,16 @@ func (h *host) Import(hd Handle) (Region, error) {
 	return &hostRegion{dev: h, name: "import", access: ClientWrites, file: hd.File, mem: mem}, nil
 }
 
+// HostOf is the host device that made or imported r, for accelerators that copy
+// to and from its memory; false when r is not a region of a host device.
+func HostOf(r Region) (Device, bool) {
+	hr, ok := r.(*hostRegion)
+	if !ok {
+		return nil, false
+	}
+	return hr.dev, true
+}
+
 func (r *hostRegion) Bytes() int64 { return int64(len(r.mem)) }
 
 func (r *hostRegion) Export() (Handle, error) {

@@ -27,7 +27,7 @@ type ReplayJob struct {
 // Replay works head by head, like Compose. A job that ends early leaves Out
 // undefined.
 func (h *host) Replay(ctx context.Context, job *ReplayJob) error {
-	a := access{host: h}
+	a := h.access()
 	defer a.release()
 	r, err := a.replayer(job)
 	if err != nil {
@@ -50,65 +50,19 @@ type replayer struct {
 }
 
 func (a *access) replayer(job *ReplayJob) (*replayer, error) {
-	if err := job.check(); err != nil {
+	if err := a.Replay(job); err != nil {
 		return nil, err
 	}
-	r := &replayer{job: job}
-	states := int64(job.Heads) * r.stateBytes()
-	var err error
-	if r.out, err = a.openExact("out", job.Out, 4, writes, states); err != nil {
+	if err := a.Disjoint(); err != nil {
 		return nil, err
 	}
-	switch {
-	case job.Out.Equal(job.From):
-		r.from, r.inPlace = r.out, true
-	case !job.From.Absent():
-		if r.from, err = a.openExact("from", job.From, 4, reads, states); err != nil {
-			return nil, err
-		}
+	r := &replayer{job: job, out: a.memory(job.Out), decay: a.memory(job.Decay), k: a.memory(job.K), u: a.memory(job.U)}
+	if r.inPlace = job.Out.Equal(job.From); r.inPlace {
+		r.from = r.out
+	} else {
+		r.from = a.memory(job.From)
 	}
-	rows := int64(job.Rows)
-	for _, in := range []struct {
-		name string
-		ref  Ref
-		n    int64
-		to   *memory
-	}{
-		{"decays", job.Decay, rows * r.decayStep(), &r.decay},
-		{"keys", job.K, rows * r.keyStep(), &r.k},
-		{"delta values", job.U, rows * r.valueStep(), &r.u},
-	} {
-		if *in.to, err = a.openExact(in.name, in.ref, 4, reads, in.n); err != nil {
-			return nil, err
-		}
-	}
-	return r, a.disjoint()
-}
-
-func (j *ReplayJob) check() error {
-	const most = 1 << 20
-	for _, n := range []int{j.Heads, j.KeyHeads, j.DK, j.DV} {
-		if n <= 0 || n > most {
-			return fmt.Errorf("%d heads of [%d, %d], %d of keys: %w", j.Heads, j.DK, j.DV, j.KeyHeads, ErrInvalid)
-		}
-	}
-	if j.Heads%j.KeyHeads != 0 || j.Rows < 0 || j.Rows > most {
-		return fmt.Errorf("%d rows of %d heads, %d of keys: %w", j.Rows, j.Heads, j.KeyHeads, ErrInvalid)
-	}
-	return nil
-}
-
-// stateBytes is of one head, the steps are bytes from row to row.
-func (r *replayer) stateBytes() int64 { return 4 * int64(r.job.DK) * int64(r.job.DV) }
-func (r *replayer) keyStep() int64    { return 4 * int64(r.job.KeyHeads) * int64(r.job.DK) }
-func (r *replayer) valueStep() int64  { return 4 * int64(r.job.Heads) * int64(r.job.DV) }
-func (r *replayer) decayStep() int64  { return int64(r.job.Heads) * r.decayBytes() }
-
-func (r *replayer) decayBytes() int64 {
-	if r.job.PerKey {
-		return 4 * int64(r.job.DK)
-	}
-	return 4
+	return r, nil
 }
 
 // rowCost is about the multiply-adds that one row of one head takes the time of.
@@ -116,7 +70,7 @@ func (r *replayer) rowCost() float64 { return 3 * float64(r.job.DK) * float64(r.
 
 // item moves the state of one head over all rows.
 func (r *replayer) item(w *worker, head int) error {
-	off, n := int64(head)*r.stateBytes(), r.stateBytes()
+	off, n := int64(head)*r.job.stateBytes(), r.job.stateBytes()
 	state := r.out.run(off, n)
 	inOut := int64(len(state)) == n
 	if !inOut {
@@ -148,9 +102,9 @@ func (r *replayer) rows(s *scratch, head, lo, hi int) kernel.Rows {
 	j, n := r.job, hi-lo
 	key := head / (j.Heads / j.KeyHeads)
 	out := kernel.Rows{N: n, PerKey: j.PerKey}
-	out.K, out.KStep = r.k.strided(lo, n, r.keyStep(), int64(key*j.DK)*4, int64(j.DK)*4, s.buffer(0))
-	out.U, out.UStep = r.u.strided(lo, n, r.valueStep(), int64(head*j.DV)*4, int64(j.DV)*4, s.buffer(1))
-	out.G, out.GStep = r.decay.strided(lo, n, r.decayStep(), int64(head)*r.decayBytes(), r.decayBytes(), s.buffer(2))
+	out.K, out.KStep = r.k.strided(lo, n, r.job.keyStep(), int64(key*j.DK)*4, int64(j.DK)*4, s.buffer(0))
+	out.U, out.UStep = r.u.strided(lo, n, r.job.valueStep(), int64(head*j.DV)*4, int64(j.DV)*4, s.buffer(1))
+	out.G, out.GStep = r.decay.strided(lo, n, r.job.decayStep(), int64(head)*r.job.decayBytes(), r.job.decayBytes(), s.buffer(2))
 	return out
 }
 

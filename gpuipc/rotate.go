@@ -12,7 +12,7 @@ import (
 // one stride at the destination; rows cut by an extent's end go through scratch.
 // All bounds are checked before the first byte is written.
 func (h *host) Rotate(ctx context.Context, job *RotateJob) error {
-	a := access{host: h}
+	a := h.access()
 	defer a.release()
 	r, err := a.rotator(job)
 	if err != nil {
@@ -49,61 +49,29 @@ type rotator struct {
 }
 
 func (a *access) rotator(job *RotateJob) (*rotator, error) {
-	r := &rotator{job: job}
-	if err := r.shape(); err != nil {
+	if err := a.Rotate(job); err != nil {
 		return nil, err
 	}
-	var err error
-	n := int64(job.Rows) * r.rowBytes
-	if r.src, err = a.openExact("source", job.Src, job.Type.Size(), reads, n); err != nil {
+	if err := a.Disjoint(); err != nil {
 		return nil, err
 	}
-	if job.Dst.Region == nil {
-		r.dense, err = a.openExact("rows", job.Dst.Rows, job.Type.Size(), writes, n)
-		if err != nil {
-			return nil, err
-		}
-		return r, a.disjoint()
-	}
-	if !job.Dst.Rows.Absent() {
-		return nil, fmt.Errorf("both rows and a block table as destination: %w", ErrInvalid)
-	}
-	hr, err := a.region("block table", job.Dst.Region)
-	if err != nil {
-		return nil, err
-	}
-	r.table = hr.mem
-	return r, r.checkTable(a, hr)
-}
-
-// shape checks everything that needs no memory.
-func (r *rotator) shape() error {
-	const most = 1 << 24
-	j := r.job
-	if j.Rows < 0 || j.Rows > most || j.Heads <= 0 || j.Heads > most || j.Dim <= 0 || j.Dim > most || j.Heads > most/j.Dim {
-		return fmt.Errorf("%d rows of [%d, %d]: %w", j.Rows, j.Heads, j.Dim, ErrInvalid)
-	}
-	if j.Type.Size() == 0 {
-		return fmt.Errorf("element type %d: %w", j.Type, ErrInvalid)
-	}
-	r.headBytes = int64(j.Dim) * int64(j.Type.Size())
-	r.rowBytes = r.headBytes * int64(j.Heads)
+	r := &rotator{job: job, headBytes: job.headBytes(), rowBytes: job.rowBytes(), src: a.memory(job.Src)}
 	r.pieceRows = int(max(1, pieceBytes/r.rowBytes))
-	if j.Turn != nil && j.PerRow != nil {
-		return fmt.Errorf("one turn for all rows and one for each: %w", ErrInvalid)
-	}
-	if t := j.Turn; t != nil {
+	switch {
+	case job.Turn != nil:
+		t := job.Turn
 		r.turn = kernel.Turn{Dims: t.Dims, Interleaved: t.Interleaved, Cos: t.Cos, Sin: t.Sin}
-		return t.check(j.Dim)
-	}
-	if p := j.PerRow; p != nil {
-		if p.Dims < 0 || p.Dims%2 != 0 || p.Dims > j.Dim || len(p.InvFreq) != p.Dims/2 {
-			return fmt.Errorf("rotation of %d of %d dimensions with %d frequencies: %w", p.Dims, j.Dim, len(p.InvFreq), ErrInvalid)
-		}
+	case job.PerRow != nil:
+		p := job.PerRow
 		r.turn = kernel.Turn{Dims: p.Dims, Interleaved: p.Interleaved}
 		r.pieceRows = max(1, min(r.pieceRows, piecePairs/max(1, p.Dims/2)))
 	}
-	return nil
+	if job.Dst.Region == nil {
+		r.dense = a.memory(job.Dst.Rows)
+	} else {
+		r.table = job.Dst.Region.(*hostRegion).mem
+	}
+	return r, nil
 }
 
 // piece moves the rows of one piece.

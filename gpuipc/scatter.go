@@ -8,13 +8,13 @@ import (
 
 // checkTable refuses a destination in which any byte lies outside the region,
 // inside the source, or would be written twice.
-func (r *rotator) checkTable(a *access, hr *hostRegion) error {
-	d, rows := &r.job.Dst, r.job.Rows
+func (j *RotateJob) checkTable(source []use) error {
+	d, rows := &j.Dst, j.Rows
 	if d.BlockTokens <= 0 || d.FirstToken < 0 || d.Base < 0 || d.BlockStride < 0 || d.TokenStride < 0 || d.HeadStride < 0 {
 		return fmt.Errorf("block table of %d tokens a block, first %d, base %d, strides %d, %d, %d: %w",
 			d.BlockTokens, d.FirstToken, d.Base, d.BlockStride, d.TokenStride, d.HeadStride, ErrInvalid)
 	}
-	elem := int64(r.job.Type.Size())
+	elem := int64(j.Type.Size())
 	if (d.Base|d.BlockStride|d.TokenStride|d.HeadStride)%elem != 0 {
 		return fmt.Errorf("block table: base %d or strides %d, %d, %d not aligned to %d-byte elements: %w",
 			d.Base, d.BlockStride, d.TokenStride, d.HeadStride, elem, ErrInvalid)
@@ -27,35 +27,35 @@ func (r *rotator) checkTable(a *access, hr *hostRegion) error {
 		return fmt.Errorf("block table: rows end in block %d of %d: %w", last, len(d.Blocks), ErrInvalid)
 	}
 	used := d.Blocks[first : last+1]
-	if err := r.checkBounds(a, hr, used); err != nil {
+	if err := j.checkBounds(source, used); err != nil {
 		return err
 	}
-	return r.checkDistinct(used)
+	return j.checkDistinct(used)
 }
 
 // checkBounds looks at the first and last byte of every used block.
-func (r *rotator) checkBounds(a *access, hr *hostRegion, used []uint32) error {
-	d, size := &r.job.Dst, hr.Bytes()
-	heads, ok := reach(int64(r.job.Heads-1), d.HeadStride, size)
+func (j *RotateJob) checkBounds(source []use, used []uint32) error {
+	d, size := &j.Dst, j.Dst.Region.Bytes()
+	heads, ok := reach(int64(j.Heads-1), d.HeadStride, size)
 	for i, b := range used {
 		low, high := 0, d.BlockTokens-1
 		if i == 0 {
 			low = d.FirstToken % d.BlockTokens
 		}
 		if i == len(used)-1 {
-			high = (d.FirstToken + r.job.Rows - 1) % d.BlockTokens
+			high = (d.FirstToken + j.Rows - 1) % d.BlockTokens
 		}
 		block, ok1 := reach(int64(b), d.BlockStride, size)
 		begin, ok2 := reach(int64(low), d.TokenStride, size)
 		end, ok3 := reach(int64(high), d.TokenStride, size)
 		// Each term is at most size (2^46), so the sums cannot wrap.
-		if !ok || !ok1 || !ok2 || !ok3 || d.Base > size || d.Base+block+end+heads+r.headBytes > size {
+		if !ok || !ok1 || !ok2 || !ok3 || d.Base > size || d.Base+block+end+heads+j.headBytes() > size {
 			return fmt.Errorf("block %d (entry %d) reaches outside the region of %d bytes: %w", b, i, size, ErrInvalid)
 		}
-		e := Extent{Off: d.Base + block + begin, Len: end - begin + heads + r.headBytes}
-		for _, u := range a.uses {
-			if u.region == hr && u.Off < e.Off+e.Len && e.Off < u.Off+u.Len {
-				return overlap(use{hr, e, writes, fmt.Sprintf("block %d", b)}, u)
+		e := Extent{Off: d.Base + block + begin, Len: end - begin + heads + j.headBytes()}
+		for _, u := range source {
+			if u.region == d.Region && u.Off < e.Off+e.Len && e.Off < u.Off+u.Len {
+				return overlap(use{d.Region, e, writes, fmt.Sprintf("block %d", b)}, u)
 			}
 		}
 	}
@@ -65,8 +65,8 @@ func (r *rotator) checkBounds(a *access, hr *hostRegion, used []uint32) error {
 // checkDistinct refuses strides that put two rows or heads onto the same bytes,
 // and a block named twice. The order of the strides is the engine's choice:
 // [block, token, head], [block, head, token] and [head, block, token] all pass.
-func (r *rotator) checkDistinct(used []uint32) error {
-	d := &r.job.Dst
+func (j *RotateJob) checkDistinct(used []uint32) error {
+	d := &j.Dst
 	ids := slices.Sorted(slices.Values(used))
 	for i := 1; i < len(ids); i++ {
 		if ids[i] == ids[i-1] {
@@ -75,23 +75,23 @@ func (r *rotator) checkDistinct(used []uint32) error {
 	}
 	tokens := d.BlockTokens
 	if len(used) == 1 {
-		tokens = r.job.Rows
+		tokens = j.Rows
 	}
 	type axis struct{ count, stride int64 }
 	axes := []axis{
-		{int64(r.job.Heads), d.HeadStride},
+		{int64(j.Heads), d.HeadStride},
 		{int64(tokens), d.TokenStride},
 		{int64(ids[len(ids)-1]-ids[0]) + 1, d.BlockStride},
 	}
 	slices.SortFunc(axes, func(x, y axis) int { return cmp.Compare(x.stride, y.stride) })
-	span := r.headBytes
+	span := j.headBytes()
 	for _, x := range axes {
 		if x.count == 1 {
 			continue
 		}
 		if x.stride < span {
 			return fmt.Errorf("block table: strides %d, %d, %d let rows of %d bytes a head overlap: %w",
-				d.BlockStride, d.TokenStride, d.HeadStride, r.headBytes, ErrInvalid)
+				d.BlockStride, d.TokenStride, d.HeadStride, j.headBytes(), ErrInvalid)
 		}
 		span += (x.count - 1) * x.stride
 	}
