@@ -27,6 +27,7 @@ type SegmentInfo struct {
 	Promoting bool // the store fills it from the lower tier
 	Place     Place
 	Lower     Level // of its copy in the lower tier; 0 = none there
+	HBM       int   // ranks with a copy in HBM
 	Interior  int
 	Bytes     int64 // of layouts, over all ranks
 	Leases    int   // live and expired
@@ -63,6 +64,7 @@ type CheckpointInfo struct {
 	Thinned   bool  // its rows are held, its states are not: no lookup finds it
 	Promoting bool  // as of segments
 	Lower     Level // as of segments
+	HBM       int   // as of segments
 	Begin     int   // rows [Begin, Tokens) are held here
 	Tokens    int
 	Bytes     int64

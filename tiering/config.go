@@ -74,6 +74,8 @@ type Config struct {
 
 	Log zerolog.Logger
 
+	HBM *HBM // the tier above memory; nil = none
+
 	Lower Tier // the next slower tier; nil = what leaves memory is evicted
 	// DefaultLevel is how safe an object is made before its publication is
 	// acknowledged when its commits name no level; LevelMemory.

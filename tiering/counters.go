@@ -87,6 +87,8 @@ type Counters struct {
 	ReadAheadFailed  uint64
 	ReadAheadDropped uint64 // not begun: over a bound
 
+	HBM HBMCounters
+
 	Composed  uint64
 	Rotated   uint64
 	Assembled uint64
@@ -221,6 +223,7 @@ func (c *Counters) Each(f func(name string, value uint64)) {
 	f("thinned_dropped", c.ThinnedDropped)
 	f("thinned_dropped_bytes", c.ThinnedDroppedBytes)
 	c.eachLower(f)
+	c.eachHBM(f)
 	f("composed", c.Composed)
 	f("rotated", c.Rotated)
 	f("assembled", c.Assembled)

@@ -129,6 +129,7 @@ type Acquired struct {
 	Promoting bool
 	Reason    Reason
 	Err       error
+	Place     Place // of a hit: PlaceHBM when extents are of DeviceArena, else PlaceDRAM
 	Lease     LeaseID
 	Bytes     int64 // of this rank's layout
 	Begin     int   // first interior token, local to the segment
@@ -156,6 +157,7 @@ type Loaded struct {
 	Hit       bool
 	Promoting bool
 	Reason    Reason
+	Place     Place // as in Acquired
 	Lease     LeaseID
 	Kind      CheckpointKind
 	Tokens    int
