@@ -1,0 +1,91 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
+)
+
+// Streams writes and waits for a page's slots in stream order, on a device with
+// driver.StreamMemOps64. As for all of package driver, its context is current on
+// the calling thread.
+type Streams struct {
+	API  *driver.API
+	Page driver.DevicePtr // of the page, as this process has mapped it
+}
+
+func (o Streams) at(s Slot) driver.DevicePtr {
+	return o.Page + driver.DevicePtr(s)*SlotBytes
+}
+
+// Signal enqueues the write of v: it is seen after everything that was enqueued
+// on st before. Numbers of a slot ascend, also over several streams, whose order
+// among each other the caller sees to.
+func (o Streams) Signal(st driver.Stream, s Slot, v uint64) error {
+	if err := errors.Join(s.check(), number(v)); err != nil {
+		return err
+	}
+	return o.API.StreamWriteValue64(st, o.at(s), v)
+}
+
+// Wait makes everything enqueued on st from now on wait until the slot has
+// reached v. See the package on what may be waited for: nothing else ends it.
+func (o Streams) Wait(st driver.Stream, s Slot, v uint64) error {
+	if err := errors.Join(s.check(), number(v)); err != nil {
+		return err
+	}
+	return o.API.StreamWaitValue64GEQ(st, o.at(s), v)
+}
+
+// Release writes Released on st, a stream with no wait on it, so that waiters of
+// a dead peer go on. It has been written when it returns.
+func (o Streams) Release(st driver.Stream, s Slot) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	if err := o.API.StreamWriteValue64(st, o.at(s), Released); err != nil {
+		return err
+	}
+	return o.API.StreamSynchronize(st)
+}
+
+// atAddress reaches a page by its address, with copies on a stream of its own.
+type atAddress struct {
+	api    *driver.API
+	stream driver.Stream
+	page   driver.DevicePtr
+}
+
+// At is the page at p for a process that works with package driver itself. Its
+// calls copy on st, which has no wait on it, one at a time, and need the context
+// on the calling thread.
+func At(api *driver.API, st driver.Stream, p driver.DevicePtr) (*Page, error) {
+	if p == 0 || p%SlotBytes != 0 {
+		return nil, fmt.Errorf("order: page at address %#x: %w", uint64(p), gpuipc.ErrInvalid)
+	}
+	return &Page{memory: &atAddress{api: api, stream: st, page: p}}, nil
+}
+
+// The word is Go's memory and pinned until the copy has ended.
+func (m *atAddress) load(_ context.Context, off int64, word []byte) error {
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	pin.Pin(&word[0])
+	from := m.page + driver.DevicePtr(off)
+	err := m.api.MemcpyDtoHAsync(unsafe.Pointer(&word[0]), from, int64(len(word)), m.stream)
+	return errors.Join(err, m.api.StreamSynchronize(m.stream))
+}
+
+func (m *atAddress) store(_ context.Context, off int64, word []byte) error {
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	pin.Pin(&word[0])
+	to := m.page + driver.DevicePtr(off)
+	err := m.api.MemcpyHtoDAsync(to, unsafe.Pointer(&word[0]), int64(len(word)), m.stream)
+	return errors.Join(err, m.api.StreamSynchronize(m.stream))
+}
