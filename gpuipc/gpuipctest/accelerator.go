@@ -1,0 +1,393 @@
+package gpuipctest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// Operations of an Accelerator beside those of a Device, for Fail and Stall.
+const (
+	OpUpload gpuipc.Op = 64 + iota
+	OpDownload
+	OpComposeAll
+	OpRotateAll
+	OpImportShare
+	OpAttachHost
+)
+
+// Accelerator is a gpuipc.Accelerator whose memory is memfds and whose kernels are
+// those of a host device of its own. Its regions are no regions of another device
+// and the other way round, as on a GPU. A region is one chunk and leaves as a
+// descriptor. Operations fail or wait where the embedded Device's rules say so.
+type Accelerator struct {
+	*Device // its kernels
+
+	host gpuipc.Device // whose regions can be attached
+	id   gpuipc.UUID
+
+	state struct {
+		sync.Mutex
+		attached map[gpuipc.Region]*sync.WaitGroup // uploads and downloads that run
+		lost     bool
+		spoil    int // uploads until one writes a wrong byte; 0 = none
+	}
+}
+
+// NewAccelerator opens an accelerator beside a host device. It is closed when the
+// test ends, after its regions must be.
+func NewAccelerator(t testing.TB, host gpuipc.Device) *Accelerator {
+	t.Helper()
+	a := &Accelerator{Device: HostDevice(t, gpuipc.HostOptions{Workers: 1}), host: host, id: gpuipc.UUID{15: 1}}
+	a.state.attached = map[gpuipc.Region]*sync.WaitGroup{}
+	return a
+}
+
+// Lose makes every operation from now on fail with ErrUnavailable, as a GPU does
+// that has fallen off its bus. Regions can still be closed.
+func (a *Accelerator) Lose() {
+	a.state.Lock()
+	defer a.state.Unlock()
+	a.state.lost = true
+}
+
+// Spoil has the n-th upload from now on (1 = the next) write a byte that is not its
+// source's, where its digests see it.
+func (a *Accelerator) Spoil(n int) {
+	a.state.Lock()
+	defer a.state.Unlock()
+	a.state.spoil = n
+}
+
+// Attached counts host regions that are attached.
+func (a *Accelerator) Attached() int {
+	a.state.Lock()
+	defer a.state.Unlock()
+	return len(a.state.attached)
+}
+
+func (a *Accelerator) check() error {
+	a.state.Lock()
+	defer a.state.Unlock()
+	if a.state.lost {
+		return fmt.Errorf("the device is lost: %w", gpuipc.ErrUnavailable)
+	}
+	return nil
+}
+
+// Describe says that this is not a GPU.
+func (a *Accelerator) Describe() gpuipc.Description {
+	return gpuipc.Description{Kind: "double", Name: "kernels of the host"}
+}
+
+// UUID is the same for every Accelerator of this package.
+func (a *Accelerator) UUID() gpuipc.UUID { return a.id }
+
+// region is memory of an Accelerator. The host device underneath never sees it.
+type region struct {
+	gpuipc.Region // of the host device underneath
+	dev           *Accelerator
+}
+
+// Export answers ErrUnavailable: no host can map the memory of an accelerator.
+func (r *region) Export() (gpuipc.Handle, error) {
+	return gpuipc.Handle{}, fmt.Errorf("memory of an accelerator has no host handle: %w", gpuipc.ErrUnavailable)
+}
+
+// Share makes one descriptor.
+func (r *region) Share(way gpuipc.Way) (gpuipc.Share, error) {
+	if err := r.dev.check(); err != nil {
+		return gpuipc.Share{}, err
+	}
+	if way != gpuipc.WayDescriptor {
+		return gpuipc.Share{}, fmt.Errorf("way %d: %w", way, gpuipc.ErrUnavailable)
+	}
+	h, err := r.Region.Export()
+	if err != nil {
+		return gpuipc.Share{}, err
+	}
+	return gpuipc.Share{Way: way, Device: r.dev.id, Chunks: []gpuipc.Chunk{{Bytes: h.Bytes, File: h.File}}}, nil
+}
+
+// NewRegion makes a gpuipc.SharedRegion; whoever maps it may write it.
+func (a *Accelerator) NewRegion(spec gpuipc.RegionSpec) (gpuipc.Region, error) {
+	if err := a.check(); err != nil {
+		return nil, err
+	}
+	spec.Access, spec.Huge = gpuipc.ClientWrites, gpuipc.HugeNever
+	r, err := a.Device.NewRegion(spec)
+	if err != nil {
+		return nil, err
+	}
+	return &region{Region: r, dev: a}, nil
+}
+
+// Import takes nothing.
+func (a *Accelerator) Import(h gpuipc.Handle) (gpuipc.Region, error) {
+	if h.File != nil {
+		h.File.Close()
+	}
+	return nil, fmt.Errorf("import of host memory: %w", gpuipc.ErrUnavailable)
+}
+
+// ImportShare maps a Share of one descriptor.
+func (a *Accelerator) ImportShare(ctx context.Context, s gpuipc.Share) (gpuipc.Region, error) {
+	err := errors.Join(a.check(), a.enter(OpImportShare), ctx.Err())
+	switch {
+	case err != nil:
+	case s.Way != gpuipc.WayDescriptor || len(s.Chunks) != 1 || s.Chunks[0].File == nil:
+		err = fmt.Errorf("import of %d chunks by way %d: %w", len(s.Chunks), s.Way, gpuipc.ErrUnavailable)
+	case s.Device != a.id:
+		err = fmt.Errorf("import of memory of device %v: %w", s.Device, gpuipc.ErrInvalid)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	r, err := a.Device.Device.Import(gpuipc.Handle{File: s.Chunks[0].File, Bytes: s.Chunks[0].Bytes})
+	if err != nil {
+		return nil, err
+	}
+	return &region{Region: r, dev: a}, nil
+}
+
+// own replaces a region of this accelerator by the one underneath. What is not its
+// own stays, and the host device underneath refuses it.
+func (a *Accelerator) own(r gpuipc.Region) gpuipc.Region {
+	if mine, ok := r.(*region); ok && mine.dev == a {
+		return mine.Region
+	}
+	return r
+}
+
+func (a *Accelerator) ref(r gpuipc.Ref) gpuipc.Ref {
+	return gpuipc.Ref{Region: a.own(r.Region), Extents: r.Extents}
+}
+
+// AttachHost lets a region of the host device be a side of copies.
+func (a *Accelerator) AttachHost(r gpuipc.Region) (detach func() error, err error) {
+	if err := errors.Join(a.check(), a.enter(OpAttachHost)); err != nil {
+		return nil, err
+	}
+	a.state.Lock()
+	defer a.state.Unlock()
+	if a.state.attached[r] != nil {
+		return nil, fmt.Errorf("the region is attached already: %w", gpuipc.ErrInvalid)
+	}
+	running := &sync.WaitGroup{}
+	a.state.attached[r] = running
+	return func() error {
+		a.state.Lock()
+		delete(a.state.attached, r)
+		a.state.Unlock()
+		running.Wait()
+		return nil
+	}, nil
+}
+
+// begin counts a copy on an attached region.
+func (a *Accelerator) begin(r gpuipc.Region) (end func(), err error) {
+	a.state.Lock()
+	defer a.state.Unlock()
+	running := a.state.attached[r]
+	if running == nil {
+		return nil, fmt.Errorf("the host region is not attached: %w", gpuipc.ErrInvalid)
+	}
+	running.Add(1)
+	return running.Done, nil
+}
+
+// Upload copies chunk by chunk through a buffer and hashes what then lies here.
+func (a *Accelerator) Upload(ctx context.Context, dst, src gpuipc.Ref, digests []uint64) error {
+	if err := a.enter(OpUpload); err != nil {
+		return err
+	}
+	end, err := a.begin(src.Region)
+	if err != nil {
+		return err
+	}
+	defer end()
+	to := a.ref(dst)
+	if err := a.copy(ctx, OpUpload, to, src, a.host.Load, a.Device.Device.Store); err != nil {
+		return err
+	}
+	if err := a.spoil(ctx, to); err != nil || digests == nil {
+		return err
+	}
+	return a.Device.Device.Digests(ctx, to, digests)
+}
+
+// Download copies the other way.
+func (a *Accelerator) Download(ctx context.Context, dst, src gpuipc.Ref, digests []uint64) error {
+	if err := a.enter(OpDownload); err != nil {
+		return err
+	}
+	end, err := a.begin(dst.Region)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if err := a.copy(ctx, OpDownload, dst, a.ref(src), a.Device.Device.Load, a.host.Store); err != nil || digests == nil {
+		return err
+	}
+	return a.host.Digests(ctx, dst, digests)
+}
+
+type (
+	loader func(context.Context, []byte, gpuipc.Ref) error
+	storer func(context.Context, gpuipc.Ref, []byte) error
+)
+
+func (a *Accelerator) copy(ctx context.Context, op gpuipc.Op, dst, src gpuipc.Ref, load loader, store storer) error {
+	if dst.Len() != src.Len() {
+		return fmt.Errorf("%d bytes to %d: %w", src.Len(), dst.Len(), gpuipc.ErrInvalid)
+	}
+	buf := make([]byte, min(src.Len(), gpuipc.ChunkBytes))
+	for off := int64(0); off < src.Len(); off += gpuipc.ChunkBytes {
+		if off > 0 {
+			a.between(op)
+		}
+		if err := errors.Join(a.check(), ctx.Err()); err != nil {
+			return err
+		}
+		n := min(src.Len()-off, gpuipc.ChunkBytes)
+		if err := load(ctx, buf[:n], src.Slice(off, n)); err != nil {
+			return err
+		}
+		if err := store(ctx, dst.Slice(off, n), buf[:n]); err != nil {
+			return err
+		}
+	}
+	return a.check()
+}
+
+// spoil changes the first byte of what an upload wrote, if it is the one.
+func (a *Accelerator) spoil(ctx context.Context, dst gpuipc.Ref) error {
+	a.state.Lock()
+	hit := a.state.spoil == 1
+	a.state.spoil = max(0, a.state.spoil-1)
+	a.state.Unlock()
+	if !hit || dst.Len() == 0 {
+		return nil
+	}
+	b, first := make([]byte, 1), dst.Slice(0, 1)
+	if err := a.Device.Device.Load(ctx, b, first); err != nil {
+		return err
+	}
+	b[0]++
+	return a.Device.Device.Store(ctx, first, b)
+}
+
+// CopyDigests copies inside the accelerator.
+func (a *Accelerator) CopyDigests(ctx context.Context, dst, src gpuipc.Ref, digests []uint64) error {
+	return a.run(func() error { return a.Device.CopyDigests(ctx, a.ref(dst), a.ref(src), digests) })
+}
+
+// Digests hashes memory of the accelerator.
+func (a *Accelerator) Digests(ctx context.Context, src gpuipc.Ref, digests []uint64) error {
+	return a.run(func() error { return a.Device.Digests(ctx, a.ref(src), digests) })
+}
+
+// Checksums is Digests by CRC-32.
+func (a *Accelerator) Checksums(ctx context.Context, src gpuipc.Ref, sums []uint64) error {
+	return a.run(func() error { return a.Device.Checksums(ctx, a.ref(src), sums) })
+}
+
+// Load copies to host memory.
+func (a *Accelerator) Load(ctx context.Context, dst []byte, src gpuipc.Ref) error {
+	return a.run(func() error { return a.Device.Load(ctx, dst, a.ref(src)) })
+}
+
+// Store copies from host memory.
+func (a *Accelerator) Store(ctx context.Context, dst gpuipc.Ref, src []byte) error {
+	return a.run(func() error { return a.Device.Store(ctx, a.ref(dst), src) })
+}
+
+// Pin answers ErrUnavailable: the memory has no host address.
+func (a *Accelerator) Pin(gpuipc.Ref, bool) ([][]byte, func(), error) {
+	return nil, nil, fmt.Errorf("memory of an accelerator: %w", gpuipc.ErrUnavailable)
+}
+
+// Compose runs the host's kernel.
+func (a *Accelerator) Compose(ctx context.Context, job *gpuipc.ComposeJob) error {
+	own := a.composeJob(job)
+	return a.run(func() error { return a.Device.Compose(ctx, &own) })
+}
+
+// Replay runs the host's kernel.
+func (a *Accelerator) Replay(ctx context.Context, job *gpuipc.ReplayJob) error {
+	own := *job
+	for _, r := range [...]*gpuipc.Ref{&own.From, &own.Decay, &own.K, &own.U, &own.Out} {
+		*r = a.ref(*r)
+	}
+	return a.run(func() error { return a.Device.Replay(ctx, &own) })
+}
+
+// Rotate runs the host's kernel.
+func (a *Accelerator) Rotate(ctx context.Context, job *gpuipc.RotateJob) error {
+	own := a.rotateJob(job)
+	return a.run(func() error { return a.Device.Rotate(ctx, &own) })
+}
+
+// ComposeAll runs one job after the other.
+func (a *Accelerator) ComposeAll(ctx context.Context, jobs []gpuipc.ComposeJob) error {
+	if err := a.enter(OpComposeAll); err != nil {
+		return err
+	}
+	return a.run(func() error {
+		for i := range jobs {
+			own := a.composeJob(&jobs[i])
+			if err := a.Device.Device.Compose(ctx, &own); err != nil {
+				return fmt.Errorf("job %d of %d: %w", i, len(jobs), err)
+			}
+		}
+		return nil
+	})
+}
+
+// RotateAll runs one job after the other.
+func (a *Accelerator) RotateAll(ctx context.Context, jobs []gpuipc.RotateJob) error {
+	if err := a.enter(OpRotateAll); err != nil {
+		return err
+	}
+	return a.run(func() error {
+		for i := range jobs {
+			own := a.rotateJob(&jobs[i])
+			if err := a.Device.Device.Rotate(ctx, &own); err != nil {
+				return fmt.Errorf("job %d of %d: %w", i, len(jobs), err)
+			}
+		}
+		return nil
+	})
+}
+
+// run fails before and after an operation of a device that is lost.
+func (a *Accelerator) run(op func() error) error {
+	if err := a.check(); err != nil {
+		return err
+	}
+	if err := op(); err != nil {
+		return err
+	}
+	return a.check()
+}
+
+func (a *Accelerator) composeJob(job *gpuipc.ComposeJob) gpuipc.ComposeJob {
+	own := *job
+	own.From, own.Out, own.Steps = a.ref(job.From), a.ref(job.Out), slices.Clone(job.Steps)
+	for i := range own.Steps {
+		st := &own.Steps[i]
+		st.T, st.S, st.Before = a.ref(st.T), a.ref(st.S), a.ref(st.Before)
+	}
+	return own
+}
+
+func (a *Accelerator) rotateJob(job *gpuipc.RotateJob) gpuipc.RotateJob {
+	own := *job
+	own.Src, own.Dst.Rows, own.Dst.Region = a.ref(job.Src), a.ref(job.Dst.Rows), a.own(job.Dst.Region)
+	return own
+}

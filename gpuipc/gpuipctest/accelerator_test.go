@@ -1,0 +1,142 @@
+package gpuipctest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// pair is an accelerator with a region beside an attached host region.
+type pair struct {
+	*testing.T
+	acc    *Accelerator
+	host   *Device
+	memory gpuipc.Region // of the host
+	hbm    gpuipc.Region
+}
+
+func newPair(t *testing.T, bytes int64) *pair {
+	p := &pair{T: t, host: HostDevice(t, gpuipc.HostOptions{Workers: 1})}
+	p.acc = NewAccelerator(t, p.host)
+	var err error
+	spec := gpuipc.RegionSpec{Name: "r", Bytes: bytes, Access: gpuipc.ClientReads}
+	if p.memory, err = p.host.NewRegion(spec); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.memory.Close() })
+	if p.hbm, err = p.acc.NewRegion(spec); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.hbm.Close() })
+	detach, err := p.acc.AttachHost(p.memory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := detach(); err != nil || p.acc.Attached() != 0 {
+			t.Errorf("detach: %v, %d regions stay attached", err, p.acc.Attached())
+		}
+	})
+	return p
+}
+
+func whole(r gpuipc.Region, n int64) gpuipc.Ref {
+	return gpuipc.Ref{Region: r, Extents: []gpuipc.Extent{{Off: n / 2, Len: n - n/2}, {Off: 0, Len: n / 2}}}
+}
+
+func TestAcceleratorCopiesUpAndDown(t *testing.T) {
+	n := int64(gpuipc.ChunkBytes + 12345)
+	p := newPair(t, n)
+	want := make([]byte, n)
+	for i := range want {
+		want[i] = byte(i * i >> 3)
+	}
+	ctx := context.Background()
+	up, down, hashed := make([]uint64, 2), make([]uint64, 2), make([]uint64, 2)
+	if err := errors.Join(
+		p.host.Store(ctx, whole(p.memory, n), want),
+		p.acc.Upload(ctx, whole(p.hbm, n), whole(p.memory, n), up),
+		p.acc.Digests(ctx, whole(p.hbm, n), hashed),
+		p.host.Store(ctx, whole(p.memory, n), make([]byte, n)),
+		p.acc.Download(ctx, whole(p.memory, n), whole(p.hbm, n), down),
+	); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, n)
+	if err := p.host.Load(ctx, got, whole(p.memory, n)); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%v; equal %v", err, bytes.Equal(got, want))
+	}
+	if !slices.Equal(up, hashed) || !slices.Equal(down, hashed) || hashed[0] != gpuipc.DigestBytes(want[:gpuipc.ChunkBytes]) {
+		t.Errorf("digests %x, %x, %x", up, down, hashed)
+	}
+	p.acc.Spoil(2)
+	spoilt := make([]uint64, 2)
+	if err := errors.Join(p.acc.Upload(ctx, whole(p.hbm, n), whole(p.memory, n), up),
+		p.acc.Upload(ctx, whole(p.hbm, n), whole(p.memory, n), spoilt)); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(up, hashed) || spoilt[0] == hashed[0] || spoilt[1] != hashed[1] {
+		t.Errorf("digests %x and, spoilt, %x of %x", up, spoilt, hashed)
+	}
+}
+
+func TestAcceleratorKeepsRegionsApart(t *testing.T) {
+	p := newPair(t, 8192)
+	ctx, digests := context.Background(), make([]uint64, 1)
+	hbm, memory := whole(p.hbm, 4096), whole(p.memory, 4096)
+	for what, err := range map[string]error{
+		"host digests of HBM":       p.host.Digests(ctx, hbm, digests),
+		"HBM digests of the host":   p.acc.Digests(ctx, memory, digests),
+		"upload from HBM":           p.acc.Upload(ctx, hbm, whole(p.hbm, 4096), nil),
+		"upload to the host":        p.acc.Upload(ctx, memory, memory, nil),
+		"download to HBM":           p.acc.Download(ctx, hbm, hbm, nil),
+		"a copy of another length":  p.acc.Upload(ctx, whole(p.hbm, 2048), memory, nil),
+		"a region attached already": func() error { _, err := p.acc.AttachHost(p.memory); return err }(),
+	} {
+		if !errors.Is(err, gpuipc.ErrInvalid) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := p.hbm.Export(); !errors.Is(err, gpuipc.ErrUnavailable) {
+		t.Errorf("export: %v", err)
+	}
+}
+
+func TestAShareIsTheSameMemory(t *testing.T) {
+	p := newPair(t, 8192)
+	ctx := context.Background()
+	share, err := p.hbm.(gpuipc.SharedRegion).Share(gpuipc.WayDescriptor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := p.acc.ImportShare(ctx, share)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	got := make([]byte, 4)
+	err = errors.Join(p.acc.Store(ctx, whole(p.hbm, 4), []byte("abcd")), p.acc.Load(ctx, got, whole(other, 4)))
+	if err != nil || string(got) != "abcd" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+func TestALostAcceleratorStaysLost(t *testing.T) {
+	p := newPair(t, 8192)
+	p.acc.Lose()
+	ctx := context.Background()
+	hbm := whole(p.hbm, 4096)
+	_, regionErr := p.acc.NewRegion(gpuipc.RegionSpec{Name: "r", Bytes: 4096})
+	for what, err := range map[string]error{
+		"upload": p.acc.Upload(ctx, hbm, whole(p.memory, 4096), nil), "region": regionErr,
+		"compose": p.acc.ComposeAll(ctx, nil), "rotate": p.acc.RotateAll(ctx, nil),
+	} {
+		if !errors.Is(err, gpuipc.ErrUnavailable) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
