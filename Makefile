@@ -6,12 +6,17 @@ COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 DATE    := $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
+# Without NVIDIA's driver, which is loaded at run time and needs glibc.
+STATIC  := -tags nocuda
 
 TESTFLAGS ?=
 PYTESTFLAGS ?=
 FUZZTIME  ?= 30s
 BENCHTIME ?= 1s
 IMAGE     ?= localhost/spliced:dev
+# The same with CUDA, and what it stands on: glibc and nothing else.
+CUDAIMAGE ?= localhost/spliced:dev-cuda
+CUDABASE  ?= gcr.io/distroless/base-nossl-debian12:nonroot
 # Where bench-disk puts its files, removed at its end; empty = where temporary files go.
 DISKDIR   ?=
 # What makes the environments of the Python side.
@@ -35,14 +40,21 @@ LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo torture torture-long test race lint fuzz faults reference bench bench-disk generate image clean \
-  python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines fidelity
+  ptx python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines fidelity
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## static binaries bin/spliced and bin/splicectl
+build: ## bin/spliced and bin/splicectl; they load a CUDA driver where there is one, and need glibc
 	$(GOBUILD) -o bin/spliced ./daemon/cmd/spliced
 	$(GOBUILD) -o bin/splicectl ./api/cmd/splicectl
+
+static: ## the same as static binaries without CUDA, in bin/static
+	$(GOBUILD) $(STATIC) -o bin/static/spliced ./daemon/cmd/spliced
+	$(GOBUILD) $(STATIC) -o bin/static/splicectl ./api/cmd/splicectl
+
+fakecuda: ## bin/fakecuda/libcuda.so.1: a CUDA driver without a GPU, for tests; needs cc and c++
+	go run ./gpuipc/cuda/fakecuda/build bin/fakecuda
 
 demo: build ## RAG requests with a kill -9 in the middle, and conversations, with the daemon and without
 	bin/splicectl demo
@@ -55,6 +67,7 @@ torture-long: build ## the same with 100 loops
 
 test: ## vet and all tests, again with the race detector, then those of the Python side that need no torch
 	go vet ./...
+	go vet $(STATIC) ./...
 	go test $(TESTFLAGS) ./...
 	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && go vet ./... && go test $(TESTFLAGS) ./...) || exit 1; done
 	$(MAKE) --no-print-directory race
@@ -63,9 +76,11 @@ test: ## vet and all tests, again with the race detector, then those of the Pyth
 race: ## all tests with the race detector, long ones shortened
 	go test -race -short $(TESTFLAGS) ./...
 
-lint: $(LINT) ## the linters of .golangci.yml, a vet of what arm64 compiles, ruff and mypy
+lint: $(LINT) ## the linters of .golangci.yml, with CUDA and without, a vet of what arm64 compiles, ruff and mypy
 	$(LINT) run ./...
+	$(LINT) run --build-tags nocuda ./gpuipc/... ./daemon/...
 	GOARCH=arm64 go vet ./...
+	GOARCH=arm64 go vet $(STATIC) ./gpuipc/... ./daemon/...
 	$(MAKE) --no-print-directory lint-python
 
 $(LINT):
@@ -147,8 +162,15 @@ generate: ## rewrite generated files; leaves a clean tree when nothing changed
 	go generate ./...
 	@for m in $(MODULES); do (cd $$m && go generate ./...) || exit 1; done
 
-image: build ## container image of the binaries, with buildah
+ptx: ## rewrite the kernels' PTX from their sources; needs clang of one release
+	scripts/ptx/ptx.sh
+
+image: static ## container image of the static binaries, with buildah
 	buildah bud --isolation chroot --timestamp 0 --target prebuilt -t $(IMAGE) \
+	  --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -f docker/Dockerfile .
+
+image-cuda: build ## container image for nodes with NVIDIA GPUs, on CUDABASE, with buildah
+	buildah bud --isolation chroot --timestamp 0 --target prebuilt-cuda -t $(CUDAIMAGE) --build-arg CUDABASE=$(CUDABASE) \
 	  --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -f docker/Dockerfile .
 
 clean: ## remove what the targets built

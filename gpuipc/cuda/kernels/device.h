@@ -1,0 +1,174 @@
+// What kernels need and no CUDA header is at hand to give: names for the grid, barriers, warp
+// collectives, the asynchronous copy, the tensor core's product and conversions. Kernels include
+// nothing else. Inline PTX stands in this file only, so that the same source compiles to PTX
+// (clang, no SDK) and, with -DSPLICED_EMULATE, to host code that runs in emulate/emulate.cc.
+//
+// Rules for kernels, because the emulation relies on them:
+//   - shared memory is dynamic, reached through shared<T>(byte offset), and starts undefined;
+//   - every thread of a warp reaches a collective, every thread of a block blockBarrier(), or
+//     none of them does;
+//   - a copyAsync is seen after waitAsync by the thread that asked for it, and after a barrier
+//     on top by the others;
+//   - a*b+c rounds twice (contraction is off); fused() rounds once.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef int i32;
+#ifdef SPLICED_EMULATE
+#include <cstdint>
+typedef std::uint64_t u64;
+typedef std::int64_t i64;
+#else
+typedef unsigned long long u64;
+typedef long long i64;
+#endif
+
+static_assert(sizeof(u64) == 8 && sizeof(u32) == 4 && sizeof(u16) == 2, "sizes of the wire");
+
+// What one load or store of 8 or 16 bytes moves.
+struct alignas(8) Word2 {
+  u32 v[2];
+};
+struct alignas(16) Word4 {
+  u32 v[4];
+};
+
+// gpuipc/kernel.DType
+enum : u32 { F32 = 1, F16 = 2, BF16 = 3 };
+
+#ifdef SPLICED_EMULATE
+#include "emulate/emulate.h"
+#else
+
+#define FN static inline __attribute__((device, always_inline))
+// KERNEL opens an entry that is launched with at most THREADS threads a block; the register
+// budget is what lets BLOCKS of them share a multiprocessor.
+#define KERNEL(NAME, ARGS, THREADS, BLOCKS)                                          \
+  extern "C" __attribute__((global, launch_bounds(THREADS, BLOCKS))) void NAME(ARGS args)
+
+FN u32 threadIndex() { return __nvvm_read_ptx_sreg_tid_x(); }
+FN u32 threads() { return __nvvm_read_ptx_sreg_ntid_x(); }
+FN u32 blockX() { return __nvvm_read_ptx_sreg_ctaid_x(); }
+FN u32 blockY() { return __nvvm_read_ptx_sreg_ctaid_y(); }
+FN u32 blockZ() { return __nvvm_read_ptx_sreg_ctaid_z(); }
+FN u32 blocksX() { return __nvvm_read_ptx_sreg_nctaid_x(); }
+FN u32 blocksY() { return __nvvm_read_ptx_sreg_nctaid_y(); }
+
+FN void blockBarrier() { __syncthreads(); }
+FN void warpBarrier() { __nvvm_bar_warp_sync(0xffffffffu); }
+
+FN u32 asBits(float v) { return __builtin_bit_cast(u32, v); }
+FN float asFloat(u32 v) { return __builtin_bit_cast(float, v); }
+
+// shuffle gives the value of another lane, shuffleXor that of lane ^ mask.
+FN u32 shuffle(u32 v, u32 lane) { return __nvvm_shfl_sync_idx_i32(0xffffffffu, v, lane, 31); }
+FN u32 shuffleXor(u32 v, u32 mask) { return __nvvm_shfl_sync_bfly_i32(0xffffffffu, v, mask, 31); }
+
+extern __attribute__((shared, aligned(128))) u8 splicedShared[];
+
+template <class T>
+using Shared = T *;
+
+template <class T>
+FN Shared<T> shared(u32 offset) {
+  return (T *)(splicedShared + offset);
+}
+
+FN u32 sharedAddress(const void *p) {
+  return (u32)(u64)(__attribute__((address_space(3))) const void *)p;
+}
+FN u64 globalAddress(const void *p) {
+  return (u64)(__attribute__((address_space(1))) const void *)p;
+}
+
+// copyAsync16 begins to copy 16 bytes to shared memory; both sides are aligned to 16. Only the
+// first `bytes` are read, the others become zero.
+FN void copyAsync16(void *to, const void *from, u32 bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(sharedAddress(to)), "l"(globalAddress(from)), "r"(bytes)
+               : "memory");
+}
+// commitAsync closes a group of copies, waitAsync waits until at most LEFT groups are open.
+FN void commitAsync() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+template <u32 LEFT>
+FN void waitAsync() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(LEFT) : "memory");
+}
+
+// readOnce loads what no other thread needs and nobody writes while the kernel runs.
+FN Word4 readOnce16(const void *p) {
+  Word4 w;
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(w.v[0]), "=r"(w.v[1]), "=r"(w.v[2]), "=r"(w.v[3])
+      : "l"(globalAddress(p)));
+  return w;
+}
+FN Word2 readOnce8(const void *p) {
+  Word2 w;
+  asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+      : "=r"(w.v[0]), "=r"(w.v[1])
+      : "l"(globalAddress(p)));
+  return w;
+}
+
+// toTF32 rounds to nearest, ties away from zero: 11 bits of mantissa, the 13 below are zero.
+FN u32 toTF32(float v) {
+  u32 r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
+  return r;
+}
+
+// multiplyTF32 is c += a*b on [16, 8] x [8, 8] of one warp. Lane l = 4*g + t holds
+//   a[0..3] = A[g][t], A[g+8][t], A[g][t+4], A[g+8][t+4]
+//   b[0..1] = B[t][g], B[t+4][g]
+//   c[0..3] = C[g][2t], C[g][2t+1], C[g+8][2t], C[g+8][2t+1]
+// Operands are TF32 (toTF32, or exact in it); the sum is not rounded to nearest.
+FN void multiplyTF32(float c[4], const u32 a[4], const u32 b[2]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// halfToFloat is exact; halfFromFloat rounds to nearest even.
+FN float halfToFloat(u16 h) {
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+  return f;
+}
+FN u16 halfFromFloat(float f) {
+  u16 h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+  return h;
+}
+
+FN float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+#endif
+
+FN u32 laneIndex() { return threadIndex() & 31; }
+FN u32 warpIndex() { return threadIndex() >> 5; }
+FN float shuffle(float v, u32 lane) { return asFloat(shuffle(asBits(v), lane)); }
+FN float shuffleXor(float v, u32 mask) { return asFloat(shuffleXor(asBits(v), mask)); }
+
+FN float bfloatToFloat(u16 h) { return asFloat((u32)h << 16); }
+
+// bfloatFromFloat rounds to nearest even; a NaN is cut and made quiet, as gpuipc/kernel does.
+FN u16 bfloatFromFloat(float f) {
+  u32 u = asBits(f);
+  if (f != f) return (u16)(u >> 16 | 0x40);
+  return (u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+// Words behind an address that came in a table.
+template <class T>
+FN T *at(u64 address) {
+  return (T *)address;
+}
+FN Word4 read16(const void *p) { return *(const Word4 *)p; }
+FN Word2 read8(const void *p) { return *(const Word2 *)p; }
+FN void write16(void *p, Word4 w) { *(Word4 *)p = w; }
+FN void write8(void *p, Word2 w) { *(Word2 *)p = w; }

@@ -1,0 +1,171 @@
+// The emulation's side of device.h: the same kernels as host code, one fiber for each thread of a
+// block. Compile spliced.cu and emulate/emulate.cc together:
+//
+//   c++ -std=c++17 -O2 -fPIC -pthread -ffp-contract=off -fno-strict-aliasing
+//       -DSPLICED_EMULATE -x c++ spliced.cu emulate/emulate.cc
+//
+// It shows a kernel's arithmetic, indices, barriers and shared memory to be right; it says
+// nothing about time. Faults are answers of emulate_launch, not signals, apart from accesses
+// beside global memory and further than a page beside shared memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cmath>
+#include <cstring>
+
+extern "C" {
+// emulate_launch runs a whole grid and returns when it has ended: 0, or 1 for a kernel or a
+// launch that does not exist, 2 for arguments of another size, 3 for a fault inside a kernel.
+// Calls may overlap.
+int emulate_launch(const char *name, const unsigned grid[3], const unsigned block[3],
+                   unsigned shared, const void *args, size_t n);
+// emulate_error is the text of the calling thread's last answer that was not 0.
+const char *emulate_error(void);
+// emulate_kernel is the name of kernel i, NULL behind the last one; emulate_argument_bytes the
+// size of a kernel's arguments, 0 without such a kernel.
+const char *emulate_kernel(unsigned i);
+size_t emulate_argument_bytes(const char *name);
+}
+
+namespace emulate {
+
+struct Position {
+  u32 thread, threads;
+  u32 block[3], blocks[3];
+};
+const Position &position();
+
+enum Collective : u32 { NONE, BLOCK_BARRIER, WARP_BARRIER, SHUFFLE, SHUFFLE_XOR, MULTIPLY };
+// collect waits until all threads of the warp (of the block for BLOCK_BARRIER) are here for the
+// same reason and exchanges `words` words between them.
+void collect(Collective what, void *words);
+struct Multiply {
+  float c[4];
+  u32 a[4], b[2];
+};
+struct Shuffle {
+  u32 value, lane;
+};
+
+u8 *sharedMemory(u32 offset, size_t align);
+void sharedCheck(const void *p, size_t bytes);
+[[noreturn]] void fault(const char *format, ...);
+
+void copyAsync(void *to, const void *from, u32 bytes, u32 size);
+void commitAsync();
+void waitAsync(u32 left);
+
+struct Registration {
+  Registration(const char *name, size_t argumentBytes, u32 threads, void (*run)(const void *));
+};
+
+}  // namespace emulate
+
+#define FN [[maybe_unused]] static inline
+#define KERNEL(NAME, ARGS, THREADS, BLOCKS)                                     \
+  static void NAME(ARGS args);                                                  \
+  static const emulate::Registration NAME##Registration(                        \
+      #NAME, sizeof(ARGS), THREADS, [](const void *p) {                         \
+        ARGS args;                                                              \
+        memcpy(&args, p, sizeof args);                                          \
+        NAME(args);                                                             \
+      });                                                                       \
+  static void NAME(ARGS args)
+
+FN u32 threadIndex() { return emulate::position().thread; }
+FN u32 threads() { return emulate::position().threads; }
+FN u32 blockX() { return emulate::position().block[0]; }
+FN u32 blockY() { return emulate::position().block[1]; }
+FN u32 blockZ() { return emulate::position().block[2]; }
+FN u32 blocksX() { return emulate::position().blocks[0]; }
+FN u32 blocksY() { return emulate::position().blocks[1]; }
+
+FN void blockBarrier() { emulate::collect(emulate::BLOCK_BARRIER, nullptr); }
+FN void warpBarrier() { emulate::collect(emulate::WARP_BARRIER, nullptr); }
+
+FN u32 asBits(float v) {
+  u32 r;
+  memcpy(&r, &v, 4);
+  return r;
+}
+FN float asFloat(u32 v) {
+  float r;
+  memcpy(&r, &v, 4);
+  return r;
+}
+
+FN u32 shuffle(u32 v, u32 lane) {
+  emulate::Shuffle s{v, lane};
+  emulate::collect(emulate::SHUFFLE, &s);
+  return s.value;
+}
+FN u32 shuffleXor(u32 v, u32 mask) {
+  emulate::Shuffle s{v, mask};
+  emulate::collect(emulate::SHUFFLE_XOR, &s);
+  return s.value;
+}
+
+// Shared checks every access by index; on the device it is a plain pointer.
+template <class T>
+struct Shared {
+  T *p;
+  T &operator[](size_t i) const {
+    emulate::sharedCheck(p + i, sizeof(T));
+    return p[i];
+  }
+  T &operator*() const { return (*this)[0]; }
+  Shared operator+(size_t i) const { return {p + i}; }
+  operator T *() const { return p; }
+};
+template <class T>
+FN Shared<T> shared(u32 offset) {
+  return {(T *)emulate::sharedMemory(offset, alignof(T))};
+}
+
+FN void copyAsync16(void *to, const void *from, u32 bytes) {
+  emulate::copyAsync(to, from, bytes, 16);
+}
+FN void commitAsync() { emulate::commitAsync(); }
+template <u32 LEFT>
+FN void waitAsync() {
+  emulate::waitAsync(LEFT);
+}
+
+FN Word4 readOnce16(const void *p) { return *(const Word4 *)p; }
+FN Word2 readOnce8(const void *p) { return *(const Word2 *)p; }
+
+FN u32 toTF32(float v) {
+  u32 u = asBits(v);
+  if ((u & 0x7f800000u) == 0x7f800000u) return v != v ? 0x7fffe000u : u;
+  return (u + 0x1000u) & 0xffffe000u;
+}
+
+FN void multiplyTF32(float c[4], const u32 a[4], const u32 b[2]) {
+  emulate::Multiply m;
+  memcpy(m.c, c, sizeof m.c);
+  memcpy(m.a, a, sizeof m.a);
+  memcpy(m.b, b, sizeof m.b);
+  emulate::collect(emulate::MULTIPLY, &m);
+  memcpy(c, m.c, sizeof m.c);
+}
+
+FN float halfToFloat(u16 h) {
+  u32 sign = (u32)(h & 0x8000) << 16, m = h & 0x7fff;
+  if (m > 0x7c00) return asFloat(0x7fffffffu);  // cvt gives one NaN
+  if (m == 0x7c00) return asFloat(sign | 0x7f800000u);
+  if (m < 0x0400) return asFloat(sign | asBits((float)m * 0x1p-24f));
+  return asFloat(sign | ((m << 13) + ((127 - 15) << 23)));
+}
+FN u16 halfFromFloat(float f) {
+  u32 u = asBits(f);
+  u16 sign = u >> 16 & 0x8000;
+  u &= 0x7fffffffu;
+  if (u > 0x7f800000u) return 0x7fff;  // cvt gives one NaN
+  if (u >= 0x477ff000u) return sign | 0x7c00;
+  if (u < 0x38800000u) return sign | (u16)(asBits(asFloat(u) + 0.5f) - 0x3f000000u);
+  u -= (127 - 15) << 23;
+  return sign | (u16)((u + 0x0fff + (u >> 13 & 1)) >> 13);
+}
+
+FN float fused(float a, float b, float c) { return std::fma(a, b, c); }

@@ -1,0 +1,84 @@
+// Package kernels holds the device's side of gpuipc/kernel: CUDA C++ compiled to PTX (ISA 7.8,
+// sm_80, so any NVIDIA GPU since Ampere with a driver since CUDA 11.8), and the functions that
+// turn a job into launches of it. It calls no driver: a Launch is a value, which the daemon
+// launches, or a client in its own process.
+//
+// A kernel's argument block begins with the device address of its tables; what varies in number
+// (jobs, steps, blocks, angles) lies there, little-endian, in the C structs that stand beside the
+// kernel. Tensors are contiguous device memory, named by raw addresses. Nobody checks that an
+// address can be read: that is the caller's business, as is to order the launch behind what
+// writes its operands.
+//
+// The emulation (emulate) compiles the same sources for the host; tests run every kernel in it
+// against gpuipc/kernel. make ptx rewrites spliced.ptx.
+package kernels
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/binary"
+	"math"
+)
+
+//go:embed spliced.ptx
+var ptx []byte
+
+// PTX returns the text of all kernels, for cuModuleLoadDataEx after a zero byte is added.
+func PTX() []byte { return bytes.Clone(ptx) }
+
+// TableAlign is how the copy of a launch's Tables has to be aligned in device memory.
+const TableAlign = 16
+
+// Launch is one kernel launch.
+type Launch struct {
+	Name   string // entry of PTX
+	Grid   [3]uint32
+	Block  [3]uint32
+	Shared uint32 // bytes of dynamic shared memory; beyond 48 KiB it has to be asked for
+	// Args is the argument block. Its first 8 bytes are zero: the launcher puts the device
+	// address of Tables there, little-endian, or leaves them when there are no Tables.
+	Args []byte
+	// Tables has to be copied to device memory before the kernel runs, and stay until it ended.
+	Tables []byte
+}
+
+// MaxShared is the most dynamic shared memory that a launch here asks for: what a block can have
+// on every GPU of compute capability 8.0 and above (8.6 and 8.9 have the least, 99 KiB).
+const MaxShared = 99 << 10
+
+const (
+	maxGridX = 1<<31 - 1
+	maxGridY = 1<<16 - 1
+)
+
+// words appends little-endian numbers to an argument block or to tables.
+type words []byte
+
+func (w *words) u64(v ...uint64) {
+	for _, x := range v {
+		*w = binary.LittleEndian.AppendUint64(*w, x)
+	}
+}
+
+func (w *words) u32(v ...uint32) {
+	for _, x := range v {
+		*w = binary.LittleEndian.AppendUint32(*w, x)
+	}
+}
+
+func (w *words) f32(v ...float32) {
+	for _, x := range v {
+		*w = binary.LittleEndian.AppendUint32(*w, math.Float32bits(x))
+	}
+}
+
+// align pads with zeros and tells where the next byte goes.
+func (w *words) align(n int) uint32 {
+	for len(*w)%n != 0 {
+		*w = append(*w, 0)
+	}
+	return uint32(len(*w))
+}
+
+// arguments begins an argument block with the room for the address of the tables.
+func arguments() words { return make(words, 8) }

@@ -1,0 +1,2 @@
+// All kernels as one unit: it becomes spliced.ptx and the emulation.
+#include "device.h"
