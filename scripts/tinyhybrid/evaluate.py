@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from generate import HELD_OUT, Prompt, prompt
+from generate import HELD_OUT, KINDS, Prompt, prompt
 from lexicon import END, encode
 
 FIRST = HELD_OUT + (1 << 30)  # apart from the seeds that other measurements begin with
@@ -62,7 +62,7 @@ def main() -> None:
         return
     columns = [*map(str, counts), "all"]
     print("kind    " + "".join(f"{c:>8}" for c in columns))
-    for kind in ("one", "two", "latest", "all"):
+    for kind in (*KINDS, "all"):
         row = table.get(kind, {})
         cells = [f"{row[c][0] / row[c][1]:8.1%}" if c in row else " " * 8 for c in columns]
         print(f"{kind:8}" + "".join(cells))

@@ -2,12 +2,13 @@
 
 A prompt is a list of segments: an instruction, notes about one subject each, and
 a question. Facts are drawn afresh for every prompt, so nothing can be learned by
-heart: the answer is in the notes. Three kinds of question:
+heart: the answer is in the notes. Four kinds of question:
 
 - one: a single note holds the answer ("what food does Ada like ?");
 - two: one note names the subject of another ("what food does the friend of Ada
   like ?"); the answer names both, "Boris soup";
-- latest: an item went from hand to hand, and the last note that mentions it counts.
+- latest: an item went from hand to hand, and the last note that mentions it counts;
+- holder: a fact about whoever has an item now; the answer names both, as in two.
 
 Everything follows from a seed. Seeds below HELD_OUT are for training.
 """
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from lexicon import (
     COMPANY,
     FILLERS,
+    HOLDER,
     HOLDER_QUESTION,
     INSTRUCTION,
     MOVES,
@@ -34,11 +36,12 @@ from lexicon import (
     TITLES,
     TOWN,
     VALUES,
-    Relation,
     encode,
 )
 
 HELD_OUT = 1 << 40  # seeds from here on are never trained on
+ITEMS = 6  # that people of a corpus hand round; few, so that notes of a prompt share some
+KINDS = ("one", "two", "latest", "holder")
 OF_KIND = {kind: tuple(r for r in RELATIONS if r.subject == kind) for kind in NAMES}
 
 
@@ -52,9 +55,15 @@ class Shape:
     max_facts: int = 6
     again: float = 0.25  # share of facts that are stated a second time
     linked: float = 0.6  # share of facts about subjects that name one with a note in the prompt
-    one: float = 0.4
-    two: float = 0.35
-    latest: float = 0.25
+    people: int = 2  # notes on people at least, if there are so many notes
+    every: int = 2  # one more item may go round for so many people
+    hands: int = 6  # an item is in so many notes at most
+    least_hands: int = 3  # and in so many at least, if there are so many notes
+    seen: bool = True  # notes on anything say who has an item, not only those on its holders
+    one: float = 0.2
+    two: float = 0.2
+    latest: float = 0.3
+    holder: float = 0.3
 
 
 @dataclass(frozen=True)
@@ -67,12 +76,12 @@ class Question:
 
 @dataclass
 class Note:
-    """What one note says. Items are those that its subject took."""
+    """What one note says. Items are who has them, as far as it knows."""
 
     kind: str
     subject: str
     facts: dict[str, str] = field(default_factory=dict)
-    items: tuple[str, ...] = ()
+    items: dict[str, str] = field(default_factory=dict)
     text: str = ""
 
 
@@ -107,7 +116,7 @@ def write(note: Note, rng: random.Random, shape: Shape) -> str:
         wordings = rng.sample(by_name[name].sentences, 2)
         for wording in wordings[: 2 if rng.random() < shape.again else 1]:
             lines.append(wording.format(s=note.subject, v=value))
-    lines += [rng.choice(MOVES).format(s=note.subject, v=item) for item in note.items]
+    lines += [rng.choice(MOVES).format(s=who, v=item) for item, who in note.items.items()]
     title = TITLES[note.kind].format(s=note.subject)
     length = len(title.split()) + sum(len(line.split()) for line in lines)
     target = rng.randint(shape.min_words, shape.max_words)
@@ -125,9 +134,10 @@ def write(note: Note, rng: random.Random, shape: Shape) -> str:
     return " ".join([title, *lines])
 
 
-def subjects(rng: random.Random, k: int) -> list[tuple[str, str]]:
-    """k different subjects, half of them people, at least one of those."""
-    kinds = [PERSON, *rng.choices((PERSON, COMPANY, TOWN), (2, 1, 1), k=k - 1)]
+def subjects(rng: random.Random, k: int, people: int) -> list[tuple[str, str]]:
+    """k different subjects, half of them people or more, at least so many of those."""
+    people = min(k, people)
+    kinds = [PERSON] * people + rng.choices((PERSON, COMPANY, TOWN), (2, 1, 1), k=k - people)
     out: list[tuple[str, str]] = []
     for kind in NAMES:
         out += [(kind, name) for name in rng.sample(NAMES[kind], kinds.count(kind))]
@@ -150,75 +160,100 @@ def facts(rng: random.Random, shape: Shape, kind: str, subject: str, near: list[
     return out
 
 
-def hand_round(rng: random.Random, notes: list[Note]) -> None:
-    """Lets people take items: each item passes through two to four of the notes."""
+def hand_round(rng: random.Random, notes: list[Note], shape: Shape) -> None:
+    """Lets people take items: each item passes through two notes or more."""
     people = [n for n in notes if n.kind == PERSON]
     if len(people) < 2:
         return
-    items = rng.sample(VALUES["item"], rng.randint(1, 1 + len(people) // 3))
+    items = rng.sample(VALUES["item"], rng.randint(1, 1 + len(people) // shape.every))
     for item in items:
-        for note in rng.sample(people, rng.randint(2, min(4, len(people)))):
-            note.items += (item,)
+        if shape.seen:
+            seen(rng, notes, people, item, shape)
+            continue
+        for note in rng.sample(people, rng.randint(2, min(shape.hands, len(people)))):
+            note.items[item] = note.subject
+
+
+def seen(
+    rng: random.Random, notes: list[Note], people: list[Note], item: str, shape: Shape
+) -> None:
+    """Lets notes on anything say who has an item, most often the same one until the last."""
+    most = min(shape.hands, len(notes))
+    times = rng.randint(min(shape.least_hands, most), most)
+    mentions = sorted(rng.sample(range(len(notes)), times))
+    holder = rng.choice(people).subject
+    for i in mentions:
+        if rng.random() < (0.75 if i == mentions[-1] else 0.2):
+            holder = rng.choice([n.subject for n in people if n.subject != holder])
+        notes[i].items[item] = holder
 
 
 def questions(rng: random.Random, notes: list[Note], shape: Shape, n: int) -> list[Question]:
     """Up to n different questions about the notes, kinds in the shares of the shape."""
     at = {note.subject: i for i, note in enumerate(notes)}
     by_name = {r.name: r for r in RELATIONS}
-    pools: dict[str, list[Question]] = {"one": [], "two": [], "latest": []}
+    pools: dict[str, list[Question]] = {kind: [] for kind in KINDS}
     for i, note in enumerate(notes):
         for name, value in note.facts.items():
             r = by_name[name]
             pools["one"].append(Question(r.question.format(s=note.subject), value, "one", (i,)))
             if r.bridge and value in at:
-                pools["two"] += bridged(r, i, notes[at[value]], at[value], note.subject, by_name)
+                j = at[value]
+                pools["two"] += told(notes[j], r.bridge.format(s=note.subject), "two", (i, j))
     holders = {item: i for i, note in enumerate(notes) for item in note.items}
     for item, i in holders.items():
         text = HOLDER_QUESTION.format(v=item)
-        pools["latest"].append(Question(text, notes[i].subject, "latest", (i,)))
-    for pool in pools.values():
-        rng.shuffle(pool)
-    shares = {"one": shape.one, "two": shape.two, "latest": shape.latest}
+        who = notes[i].items[item]
+        pools["latest"].append(Question(text, who, "latest", (i,)))
+        if who in at:
+            pools["holder"] += told(notes[at[who]], HOLDER.format(v=item), "holder", (i, at[who]))
+    shares = {kind: getattr(shape, kind) for kind in KINDS if getattr(shape, kind) > 0}
+    for kind in shares:
+        rng.shuffle(pools[kind])
     out = []
     while len(out) < n:
-        left = [kind for kind in pools if pools[kind] and shares[kind] > 0]
+        left = [kind for kind in shares if pools[kind]]
         if not left:
             break
         out.append(pools[rng.choices(left, [shares[kind] for kind in left])[0]].pop())
     return out
 
 
-def bridged(
-    first: Relation, i: int, other: Note, j: int, subject: str, by_name: dict[str, Relation]
-) -> list[Question]:
-    """The questions that go from note i over to note j."""
-    via = first.bridge.format(s=subject)
+def told(note: Note, via: str, kind: str, used: tuple[int, ...]) -> list[Question]:
+    """The questions about a note's subject that call it something else, but not by a fact asked."""
+    by_name = {r.name: r for r in OF_KIND[note.kind]}
     return [
-        Question(by_name[name].question.format(s=via), f"{other.subject} {value}", "two", (i, j))
-        for name, value in other.facts.items()
-        if value != subject
+        Question(by_name[name].question.format(s=via), f"{note.subject} {value}", kind, used)
+        for name, value in note.facts.items()
+        if value not in via.split()
     ]
 
 
 def prompt(seed: int, k: int, shape: Shape = Shape(), n: int = 1) -> Prompt:
     """A prompt of k notes about a world of its own, with up to n questions."""
     rng = random.Random(seed)
-    names = subjects(rng, k)
+    names = subjects(rng, k, shape.people)
     notes = []
     for kind, subject in names:
         near = [other for _, other in names if other != subject]
         notes.append(Note(kind, subject, facts(rng, shape, kind, subject, near)))
-    if shape.latest:
-        hand_round(rng, notes)
+    hand_round(rng, notes, shape)
     for note in notes:
         note.text = write(note, rng, shape)
     return Prompt(tuple(notes), tuple(questions(rng, notes, shape, n)))
 
 
-class Corpus:
-    """Notes written once, about one world; prompts draw them by Zipf's law, so notes come back."""
+OF_CORPUS = Shape(one=0.4, two=0.35, latest=0.25, holder=0.0)
 
-    def __init__(self, seed: int, size: int = 128, shape: Shape = Shape(), zipf: float = 1.0):
+
+class Corpus:
+    """Notes written once, about one world; prompts draw them by Zipf's law, so notes come back.
+
+    A note is the same in every prompt, so it cannot tell who has an item after other notes: only
+    those on its holders mention one.
+    """
+
+    def __init__(self, seed: int, size: int = 128, shape: Shape = OF_CORPUS, zipf: float = 1.0):
         rng = random.Random(seed)
         people = min(size // 2, len(NAMES[PERSON]))
         counts = {PERSON: people, COMPANY: size // 4, TOWN: size - people - size // 4}
@@ -233,7 +268,8 @@ class Corpus:
             others = [s for s in near if s != subject]
             note = Note(kind, subject, facts(rng, shape, kind, subject, others))
             if kind == PERSON:
-                note.items = tuple(rng.sample(VALUES["item"], rng.randint(0, 2)))
+                for item in rng.sample(VALUES["item"][:ITEMS], rng.randint(0, 2)):
+                    note.items[item] = subject
             note.text = write(note, rng, shape)
             self.notes.append(note)
         weights = [1 / (rank + 1) ** zipf for rank in range(size)]

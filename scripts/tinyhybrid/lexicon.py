@@ -318,6 +318,7 @@ MOVES = (
     "{s} took the {v} away .",
 )
 HOLDER_QUESTION = "who has the {v} now ?"
+HOLDER = "the person who has the {v} now"  # in place of a subject, in the questions about people
 
 TITLES = {
     PERSON: "note on the person {s} .",
@@ -375,6 +376,7 @@ def _words() -> tuple[str, ...]:
     lines = [INSTRUCTION, QUESTION, HOLDER_QUESTION, *MOVES, *TITLES.values(), *FILLERS]
     for r in RELATIONS:
         lines += [*r.sentences, r.question, r.bridge]
+    lines.append(HOLDER)
     for line in lines:
         seen.update(dict.fromkeys(w for w in line.split() if not w.startswith("{")))
     return tuple(seen)

@@ -19,12 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, distributed, multiprocessing, nn
 
 import model
-from generate import Prompt, Shape, prompt
+from generate import KINDS, Prompt, Shape, prompt
 from lexicon import END, IDS, INSTRUCTION, QUESTION, encode, tokenizer_json
 from model import CHUNK, Config, Model, initialise, save, widened
-
-KINDS = ("one", "two", "latest")
-
 
 ENGINE_WIDTH = 64
 
@@ -46,27 +43,76 @@ class Level:
     bare: float = 0.0
 
 
-LEVELS = (
-    Level((1, 2), 4, Shape(10, 20, 1, 2, one=0.7, two=0.15, latest=0.15), 0.85),
-    Level((2, 3), 6, Shape(14, 28, 2, 3), 0.85),
-    Level((2, 4), 8, Shape(24, 50, 3, 4), 0.8, 160),
-    Level((2, 6), 12, Shape(40, 80, 3, 5), 0.75, 120),
-    Level((2, 8), 16, Shape(), 0.0, 251),
-    Level((2, 8), 16, Shape(), bare=0.5),
+@dataclass(frozen=True)
+class Phase:
+    """A part of the training with an optimiser of its own."""
+
+    levels: tuple[Level, ...]
+    steps: int
+    peak: float = 1.0  # factor of the rates
+    cooldown: float = 0.5  # share of the steps over which the rates fall to zero
+    warmup: int = 50
+
+
+def words(lo: int, hi: int, facts: tuple[int, int], base: Shape) -> Shape:
+    """Notes of another length."""
+    least, most = facts
+    return replace(base, min_words=lo, max_words=hi, min_facts=least, max_facts=most)
+
+
+FEW_MOVES = Shape(
+    people=1, every=3, hands=4, seen=False, one=0.4, two=0.35, latest=0.25, holder=0.0
+)
+FIRST = replace(FEW_MOVES, one=0.7, two=0.15, latest=0.15)
+EVEN = Shape(least_hands=2, one=0.25, two=0.25, latest=0.25, holder=0.25)
+
+# The first phase learns to read, from two short notes to eight long ones; only the holders of an
+# item mention it. From the second on, notes repeat who has it, so that the last one overwrites what
+# several said before: with one note for each holder, a sum of states answers as well.
+PHASES = (
+    Phase(
+        (
+            Level((1, 2), 4, words(10, 20, (1, 2), FIRST), 0.85),
+            Level((2, 3), 6, words(14, 28, (2, 3), FEW_MOVES), 0.85),
+            Level((2, 4), 8, words(24, 50, (3, 4), FEW_MOVES), 0.8, 160),
+            Level((2, 6), 12, words(40, 80, (3, 5), FEW_MOVES), 0.75, 120),
+            Level((2, 8), 16, FEW_MOVES, 0.0, 251),
+            Level((2, 8), 16, FEW_MOVES, bare=0.5),
+        ),
+        steps=2100,
+    ),
+    Phase(
+        (
+            Level((3, 5), 10, words(24, 50, (3, 4), EVEN), 0.0, 60, bare=0.5),
+            Level((3, 7), 14, words(40, 80, (3, 5), EVEN), 0.0, 60, bare=0.5),
+            Level((2, 8), 16, EVEN, bare=0.5),
+        ),
+        steps=300,
+        peak=0.5,
+        cooldown=0.85,
+        warmup=20,
+    ),
+    Phase(
+        (
+            Level((2, 4), 10, words(24, 50, (3, 4), Shape()), 0.0, 140, bare=0.5),
+            Level((2, 6), 14, words(40, 80, (3, 5), Shape()), 0.0, 120, bare=0.5),
+            Level((2, 8), 16, Shape(), bare=0.5),
+        ),
+        steps=900,
+        peak=0.7,
+        cooldown=0.7,
+        warmup=20,
+    ),
 )
 
 
 @dataclass(frozen=True)
 class Recipe:
-    steps: int = 2100
-    warmup: int = 50
-    cooldown: float = 0.5  # share of the steps over which the rate falls to zero
     tokens: int = 6144  # per batch, padding included
     matrix_rate: float = 0.02
     other_rate: float = 4e-3
     language: float = 0.1  # weight of the loss on words that are no answers
     earlier: float = 0.25  # share of batches from earlier levels
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -186,29 +232,42 @@ class Run:
         self.recipe = recipe
         self.share = share
         self.model = Model(Config(), torch.bfloat16)
-        initialise(self.model, recipe.seed)
+        initialise(self.model, 0)
+        self.seconds = 0.0
+        self.begin(0)
+
+    def begin(self, phase: int) -> None:
+        """Starts a phase from the weights there are."""
+        self.phase = phase
         matrices, others = [], []
         for name, p in self.model.named_parameters():
             big = p.dim() == 2 and min(p.shape) >= 64 and "embed" not in name
             (matrices if big else others).append(p)
         self.muon = Muon(matrices)
         self.adam = torch.optim.AdamW(others, betas=(0.9, 0.98), eps=1e-10, weight_decay=0.0)
-        self.step, self.level, self.seconds = 0, 0, 0.0
-        self.since = 0
+        self.step, self.level, self.since = 0, 0, 0
         self.accuracy = dict.fromkeys(KINDS, 0.0)
 
-    def rate(self) -> float:
-        r = self.recipe
-        up = min(1.0, (self.step + 1) / r.warmup)
-        return min(up, (r.steps - self.step) / (r.steps * r.cooldown), 1.0)
+    def advance(self) -> bool:
+        """Begins the next phase when this one has ended; false when it was the last."""
+        if self.step == PHASES[self.phase].steps:
+            if self.phase + 1 == len(PHASES):
+                return False
+            self.begin(self.phase + 1)
+        return True
 
-    def train_step(self) -> dict:
-        r = self.recipe
+    def rate(self) -> float:
+        p = PHASES[self.phase]
+        up = min(1.0, (self.step + 1) / p.warmup)
+        return p.peak * min(up, (p.steps - self.step) / (p.steps * p.cooldown), 1.0)
+
+    def train_step(self) -> dict[str, object]:
+        r, p = self.recipe, PHASES[self.phase]
         level = self.level
-        pick = torch.Generator().manual_seed(r.seed + self.step)
+        pick = torch.Generator().manual_seed(self.phase + self.step)
         if float(torch.rand((), generator=pick)) < r.earlier:
             level = int(torch.randint(0, level + 1, (), generator=pick))
-        b = batch(r.seed * 10**7 + self.step, LEVELS[level], r.tokens, self.share)
+        b = batch(self.phase * 10**7 + self.step, p.levels[level], r.tokens, self.share)
         loss, logged = loss_of(self.model, b, r.language)
         loss.backward()
         logged = self.averaged(logged)
@@ -247,9 +306,10 @@ class Run:
         for kind in KINDS:
             if stats[kind] is not None:
                 self.accuracy[kind] += 0.05 * (stats[kind] - self.accuracy[kind])
-        level = LEVELS[self.level]
+        levels = PHASES[self.phase].levels
+        level = levels[self.level]
         done = self.accuracy["one"] > level.enough and self.since > level.least
-        if done and self.level < len(LEVELS) - 1:
+        if done and self.level < len(levels) - 1:
             self.level, self.since = self.level + 1, 0
             self.accuracy = dict.fromkeys(KINDS, 0.0)
 
@@ -259,12 +319,14 @@ class Run:
             "adam": self.adam.state_dict(),
             "muon": self.muon.moving,
             "rest": (self.step, self.level, self.seconds, self.since, self.accuracy),
+            "phase": self.phase,
         }
         torch.save(state, path.with_suffix(".new"))
         path.with_suffix(".new").rename(path)
 
     def restore(self, path: Path) -> None:
         state = torch.load(path)
+        self.begin(state["phase"])
         self.model.load_state_dict(state["model"])
         self.adam.load_state_dict(state["adam"])
         self.muon.moving = state["muon"]
@@ -312,13 +374,13 @@ def work(rank: int, args: argparse.Namespace) -> None:
         run.restore(checkpoint)
     began = time.monotonic() - run.seconds
     with (args.work / "log.jsonl").open("a") if rank == 0 else nullcontext() as log:
-        while run.step < run.recipe.steps:
+        while run.advance():
             stats = run.train_step()
             run.seconds = time.monotonic() - began
             if log is None:
                 continue
-            line = {"step": run.step, "seconds": round(run.seconds, 1), "level": run.level}
-            log.write(json.dumps(line | stats) + "\n")
+            at = {"phase": run.phase, "step": run.step, "level": run.level}
+            log.write(json.dumps(at | {"seconds": round(run.seconds, 1)} | stats) + "\n")
             log.flush()
             if run.step % 100 == 0:
                 run.store(checkpoint)
@@ -327,7 +389,7 @@ def work(rank: int, args: argparse.Namespace) -> None:
         write_model(run.model, args.out)
 
 
-OPTIONS = ("steps", "tokens", "matrix_rate", "other_rate", "language")
+OPTIONS = ("tokens", "matrix_rate", "other_rate", "language")
 
 
 def main() -> None:
@@ -336,7 +398,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the finished model")
     parser.add_argument("--workers", type=int, default=2)
     for name in OPTIONS:
-        kind = int if name in ("steps", "tokens") else float
+        kind = int if name == "tokens" else float
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
