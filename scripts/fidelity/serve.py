@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from questions import Question
 from variants import apply
 from ways import FULL, PREFIX, Variant
 
-from spliced_connector.plan import Choice, Prompt, choose, divide, make_plan
+from spliced_connector.plan import Choice, Prompt, Span, SpanKind, choose, divide, make_plan
 from spliced_connector.profile import Profile
 from spliced_connector.walk.base import Architecture, Captured
 from spliced_connector.walk.context import Context
@@ -48,6 +49,8 @@ class Server:
             prefill(self.arch, list(question.ids[: question.cuts[1]]), context)
         if variant.name in (FULL, PREFIX):
             rows: torch.Tensor | None = prefill(self.arch, list(question.ids), context)
+        elif variant.bare:
+            rows = self._lay(question, variant, context)
         else:
             rows = self._splice(question, variant, context)
         if rows is None:
@@ -68,6 +71,21 @@ class Server:
         }
         return splice(self.arch, list(q.ids), plan.spans, segments, context)
 
+    def _lay(self, q: Question, variant: Variant, context: Context) -> torch.Tensor | None:
+        """Whole segments one behind the other, and nothing computed at their joins."""
+        spans, segments = [], {}
+        for i, (start, end) in enumerate(pairwise(q.cuts)):
+            spans.append(Span(SpanKind.SEGMENT, start, end - start, i))
+            segments[i] = apply(variant, self._capture_whole(q, i), None)
+        spans.append(Span(SpanKind.RECOMPUTE, q.cuts[-1], len(q.ids) - q.cuts[-1]))
+        return splice(self.arch, list(q.ids), spans, segments, context)
+
+    def _capture_whole(self, q: Question, i: int) -> Captured:
+        if i not in self._whole:
+            ids = list(q.ids[q.cuts[i] : q.cuts[i + 1]])
+            self._whole[i] = capture(self.arch, ids, self.profile.first_spec(len(ids)))
+        return self._whole[i]
+
     def _segment(self, q: Question, prompt: Prompt, i: int, variant: Variant) -> Captured:
         piece = prompt.pieces[i]
         if piece.spec is None or variant.seam is None:
@@ -76,9 +94,8 @@ class Server:
         at = (i, variant.seam)
         if at not in self._captured:
             self._captured[at] = capture(self.arch, ids, piece.spec)
-        if variant.whole and i not in self._whole:
-            self._whole[i] = capture(self.arch, ids, self.profile.first_spec(len(ids)))
-        return apply(variant, self._captured[at], self._whole.get(i))
+        whole = self._capture_whole(q, i) if variant.whole else None
+        return apply(variant, self._captured[at], whole)
 
     def _continue(self, q: Question, rows: torch.Tensor, context: Context) -> Answer:
         """Greedy decoding of as many tokens as the right answer has."""

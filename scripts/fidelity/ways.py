@@ -19,8 +19,9 @@ class Variant:
 
     stored is the type that transitions and end-states are kept in. `summed` joins states by adding
     them up, as if every transition were the identity. `whole` keeps the tuple of all of a segment's
-    tokens and computes its ends again as well, so that they enter the state twice. Every `every`th
-    question is asked: the shades of a way need fewer than the ways themselves.
+    tokens and computes its ends again as well, so that they enter the state twice; `bare` keeps it
+    and computes nothing again but the question. Every `every`th question is asked: the shades of a
+    way need fewer than the ways themselves.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Variant:
     stored: str = "float32"
     summed: bool = False
     whole: bool = False
+    bare: bool = False
     every: int = 1
 
 
@@ -37,7 +39,8 @@ VARIANTS = (
     Variant(PREFIX),
     Variant(SPLICED, seam=8),
     Variant("whole tuples, edges again", seam=8, whole=True),
-    Variant("states added up", seam=8, summed=True),
+    Variant("naive addition", summed=True, bare=True),
+    Variant("states added up, seams", seam=8, summed=True),
     *(Variant(f"spliced w={w}", seam=w, every=8) for w in (0, 4, 16, 32)),
     Variant("spliced w=8, T and S in fp16", seam=8, stored="float16", every=8),
     Variant("spliced w=8, T and S in bf16", seam=8, stored="bfloat16", every=8),
