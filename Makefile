@@ -39,8 +39,8 @@ LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo torture torture-long test race lint fuzz faults reference bench bench-disk generate image clean \
-  ptx python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines fidelity
+.PHONY: help build static fakecuda demo torture torture-long test race lint fuzz faults reference bench bench-disk \
+  generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines fidelity
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
