@@ -14,9 +14,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from spliced_connector.channel import TICK, Channel
+from spliced_connector.channel import TICK, Channel, close_all
 from spliced_connector.counters import Tally
 from spliced_connector.debts import Debt, returning, worth_retry
 from spliced_connector.errands import Errands
@@ -38,6 +38,9 @@ from spliced_connector.wire import (
     parse_header,
 )
 from spliced_connector.wire.numbers import MAX_ERROR_TEXT
+
+if TYPE_CHECKING:
+    from spliced_connector.device import DeviceMemory
 
 R = TypeVar("R", bound=Message)
 
@@ -75,6 +78,8 @@ class Attachment:
         self.tally = tally
         self.errands = Errands(self.flight, self.staging, tally, self._post, wake)
         self._wake = wake
+        self.device: DeviceMemory | None = None
+        """What is mapped of a GPU; it stays when the connection ends."""
         self.ended = False
         self.gone = False
         self.cause = ""
@@ -107,6 +112,21 @@ class Attachment:
             self._users -= 1
             if self._users:
                 return
+            device = self.device
+        if device is None:
+            self._unmap()
+        else:
+            device.retire(self._unmap)
+
+    def adopt(self, device: DeviceMemory) -> bool:
+        """Have memory of a GPU told of the end, and unmapped with the rest; False after the end."""
+        with self._lock:
+            if self.ended:
+                return False
+            self.device = device
+            return True
+
+    def _unmap(self) -> None:
         self.arena = self.slots = memoryview(b"")
         self.staging.close()
         for region in (self.greeting.arena, self.greeting.slots, self.greeting.staging):
@@ -141,7 +161,10 @@ class Attachment:
             self.cause = cause
             self._ended_at = time.monotonic()
             self.ended = True
+            device = self.device
         self.flight.end(cause)
+        if device is not None:
+            device.ended()
         self.staging.close()
         self._wake()
 
@@ -193,6 +216,7 @@ class Attachment:
         """Close the descriptors that a forked child has of its parent's connection."""
         self.ended = True
         self._died = False
+        self.device = None  # the driver is of no use here
         self.channel.forget()
         self._peer.close()
 
@@ -305,10 +329,14 @@ class Attachment:
             return False
         if self._stall.heard():
             log.info("the cache daemon answers again")
-        self._dispatch(bytes(self._buffer[:n]))
+        descriptors = self.channel.take_descriptors()
+        try:
+            self._dispatch(bytes(self._buffer[:n]), descriptors)
+        finally:
+            close_all(descriptors)
         return True
 
-    def _dispatch(self, frame: bytes) -> None:
+    def _dispatch(self, frame: bytes, descriptors: list[int]) -> None:
         try:
             header, body = parse_header(frame)
             if header.kind != FrameKind.REPLY:
@@ -317,7 +345,7 @@ class Attachment:
                 raise WireError(f"reply of epoch {header.epoch:#x}, want {self.epoch:#x}")
             if header.request == 0:
                 raise WireError("the daemon could not read a request")
-            call, known = self.flight.take(header, body)
+            call, known = self.flight.take(header, body, descriptors)
         except WireError as err:
             self.garbage(str(err))
             return

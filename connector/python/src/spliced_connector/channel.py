@@ -54,6 +54,17 @@ class Channel:
         self._sock = sock
         self._ready = select.poll()
         self._ready.register(sock, select.POLLIN)
+        self._room = 0  # for descriptors
+        self._came: list[int] = []
+
+    def carry(self, most: int) -> None:
+        """Take at most so many descriptors with a message from now on."""
+        self._room = socket.CMSG_SPACE(4 * most)
+
+    def take_descriptors(self) -> list[int]:
+        """What came with the last message of `receive`; the caller owns them."""
+        came, self._came = self._came, []
+        return came
 
     def fileno(self) -> int:
         """The descriptor, -1 after close."""
@@ -86,22 +97,34 @@ class Channel:
     def receive(self, buffer: memoryview, seconds: float) -> int | None:
         """Receive a message: its bytes, 0 at the end of the connection, None for none in time.
 
-        Descriptors that come along are dropped by the kernel. What does not fit `buffer` is lost.
-        Raises OSError for anything else.
+        Descriptors that come along are dropped by the kernel, unless `carry` allows them. What does
+        not fit `buffer` is lost. Raises OSError for anything else.
         """
         if 0 < seconds < TICK and not self._ready.poll(milliseconds(seconds)):
             return None
         flags = 0 if seconds >= TICK else socket.MSG_DONTWAIT
         try:
-            return self._sock.recv_into(buffer, 0, flags)
+            return self._receive(buffer, flags)
         except BlockingIOError:
             return None
         except ConnectionResetError:
             # The daemon closed without having read everything. What it sent before lies behind
             # this error, which is told once.
             with contextlib.suppress(BlockingIOError, ConnectionResetError):
-                return self._sock.recv_into(buffer, 0, socket.MSG_DONTWAIT)
+                return self._receive(buffer, socket.MSG_DONTWAIT)
             return 0
+
+    def _receive(self, buffer: memoryview, flags: int) -> int:
+        if not self._room:
+            return self._sock.recv_into(buffer, 0, flags)
+        flags |= socket.MSG_CMSG_CLOEXEC
+        n, control, got, _ = self._sock.recvmsg_into([buffer], self._room, flags)
+        if control:
+            self._came += _descriptors(control)
+            if got & socket.MSG_CTRUNC:
+                close_all(self.take_descriptors())
+                raise OSError("descriptors truncated")
+        return n
 
     def receive_descriptors(self, size: int, seconds: float) -> tuple[bytes, list[int]] | None:
         """Receive a message with the descriptors it carries, all close-on-exec.
@@ -116,14 +139,11 @@ class Channel:
             frame, control, got, _ = self._sock.recvmsg(size, room, flags)
         except BlockingIOError:
             return None
-        descriptors = array.array("i")
-        for level, kind, data in control:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+        descriptors = _descriptors(control)
         if got & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
-            close_all(descriptors.tolist())
+            close_all(descriptors)
             raise OSError("message truncated")
-        return frame, descriptors.tolist()
+        return frame, descriptors
 
     def readable(self) -> bool:
         """Whether a message or the end of the connection is there. Not for a second reader."""
@@ -145,10 +165,19 @@ class Channel:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
+        close_all(self.take_descriptors())
 
     def forget(self) -> None:
         """Close the descriptor of a forked child; the connection is its parent's."""
         self._sock.close()
+
+
+def _descriptors(control: list[tuple[int, int, bytes]]) -> list[int]:
+    descriptors = array.array("i")
+    for level, kind, data in control:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return descriptors.tolist()
 
 
 def milliseconds(seconds: float) -> int:

@@ -25,6 +25,7 @@ import time
 import weakref
 
 from spliced_connector.counters import Counters
+from spliced_connector.device import DeviceMemory
 from spliced_connector.errors import SplicedError
 from spliced_connector.flight import Call, Late
 from spliced_connector.keeper import Keeper
@@ -108,6 +109,36 @@ class Client:
         return self.attached
 
     @property
+    def device(self) -> DeviceMemory | None:
+        """Memory of the daemon's GPU, None without one or before it is attached."""
+        current = self._keeper.current
+        return current.device if current is not None and self.attached else None
+
+    def wait_device(self, timeout: float) -> DeviceMemory | None:
+        """Wait until memory of a GPU is attached, or it is known that there is none."""
+        keeper = self._keeper
+        if keeper.device is None or keeper.inert:
+            return None
+        with keeper.changed:
+            keeper.changed.wait_for(self._device_decided, timeout)
+        return self.device
+
+    def _device_decided(self) -> bool:
+        keeper = self._keeper
+        tried = keeper.device is not None and keeper.device.tried is keeper.current
+        return (tried and keeper.current is not None) or keeper.closing
+
+    @property
+    def device_state(self) -> str:
+        """Why there is no memory of a GPU, in one line; empty when there is."""
+        keeper = self._keeper
+        if self.device is not None:
+            return ""
+        if keeper.device is None:
+            return "Options.device is not set"
+        return keeper.device.why or "the daemon is gone"
+
+    @property
     def counters(self) -> Counters:
         """What the client has seen so far."""
         return self._keeper.tally.snapshot()
@@ -146,6 +177,8 @@ class Client:
 
     def close(self) -> None:
         """End the connection: the daemon takes back everything of ours. Calls in progress fail.
+
+        Memory of a GPU is unmapped once all that this process has queued there has run.
 
         Leases that are not released are not good any more. It waits at most
         `Options.transfer_timeout` for the daemon to let go of engine memory.

@@ -88,11 +88,12 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuCtxGetCurrent": (POINTER(c_void_p),),
     "cuCtxPushCurrent_v2": (c_void_p,),
     "cuCtxPopCurrent_v2": (POINTER(c_void_p),),
+    "cuCtxSynchronize": (),
     "cuMemAlloc_v2": (_U64P, c_size_t),
     "cuMemFree_v2": (c_uint64,),
     "cuMemGetAddressRange_v2": (_U64P, POINTER(c_size_t), c_uint64),
-    "cuMemHostAlloc": (POINTER(c_void_p), c_size_t, c_uint),
-    "cuMemFreeHost": (c_void_p,),
+    "cuMemHostRegister_v2": (c_void_p, c_size_t, c_uint),
+    "cuMemHostUnregister": (c_void_p,),
     "cuIpcGetMemHandle": (POINTER(_Handle), c_uint64),
     "cuIpcOpenMemHandle_v2": (_U64P, _Handle, c_uint),
     "cuIpcCloseMemHandle": (c_uint64,),
@@ -111,6 +112,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuStreamDestroy_v2": (c_void_p,),
     "cuStreamSynchronize": (c_void_p,),
     "cuStreamQuery": (c_void_p,),
+    "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
     "cuStreamWriteValue64_v2": (c_void_p, c_uint64, c_uint64, c_uint),
     "cuStreamWaitValue64_v2": (c_void_p, c_uint64, c_uint64, c_uint),
     "cuEventCreate": (POINTER(c_void_p), c_uint),
@@ -152,6 +154,8 @@ class Driver:
             except AttributeError as err:
                 raise NoDriverError(f"{library} has no {name}") from err
             function.argtypes, function.restype = types, c_int
+        self.imports: dict[tuple[int, bytes], tuple[DevicePtr, int]] = {}
+        """By context and handle: where an allocation is mapped, and how often it is in use."""
         self._call("cuInit", 0)
         self.version = self._int("cuDriverGetVersion")
         """As 12040 for CUDA 12.4."""
@@ -210,6 +214,10 @@ class Driver:
         """Undo `push_context`."""
         self._handle("cuCtxPopCurrent_v2")
 
+    def synchronize_all(self) -> None:
+        """Wait for everything that is queued in the current context."""
+        self._call("cuCtxSynchronize")
+
     # Memory.
 
     def alloc(self, nbytes: int) -> DevicePtr:
@@ -220,15 +228,13 @@ class Driver:
         """Undo `alloc`."""
         self._call("cuMemFree_v2", address)
 
-    def alloc_host(self, nbytes: int) -> int:
-        """Page-locked host memory, which copies read without staging."""
-        value = c_void_p()
-        self._call("cuMemHostAlloc", byref(value), nbytes, 0)
-        return value.value or 0
+    def lock_pages(self, address: int, nbytes: int) -> None:
+        """Have copies read host memory without staging."""
+        self._call("cuMemHostRegister_v2", address, nbytes, 0)
 
-    def free_host(self, address: int) -> None:
-        """Undo `alloc_host`."""
-        self._call("cuMemFreeHost", address)
+    def unlock_pages(self, address: int) -> None:
+        """Undo `lock_pages`."""
+        self._call("cuMemHostUnregister", address)
 
     def address_range(self, address: DevicePtr) -> tuple[DevicePtr, int]:
         """Base and size of the allocation that an address lies in."""
@@ -330,6 +336,10 @@ class Driver:
         """Wait until the stream has passed the mark."""
         self._call("cuEventSynchronize", event)
 
+    def follow(self, stream: Stream, event: Event) -> None:
+        """Have a stream wait for a mark, as it is set now."""
+        self._call("cuStreamWaitEvent", stream, event, 0)
+
     def _done(self, name: str, handle: int) -> bool:
         try:
             self._call(name, handle)
@@ -415,16 +425,16 @@ class Context:
         self.driver = driver
         self.device = device
         self._owned = not handle
-        self._handle = handle or driver.retain_primary(device)
+        self.handle = handle or driver.retain_primary(device)
 
     @contextmanager
     def current(self) -> Iterator[Driver]:
         """Make it this thread's for one block. What was current before is so again."""
         driver = self.driver
-        if driver.current_context() == self._handle:
+        if driver.current_context() == self.handle:
             yield driver
             return
-        driver.push_context(self._handle)
+        driver.push_context(self.handle)
         try:
             yield driver
         finally:

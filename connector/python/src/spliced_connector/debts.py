@@ -83,7 +83,7 @@ def granted(op: int, body: memoryview) -> tuple[list[int], list[int]]:
     except WireError:
         return [], []
     match op:
-        case Op.ACQUIRE:
+        case Op.ACQUIRE | Op.ACQUIRE_DEVICE:
             rows = cast(AcquireReply, reply)
             return _with_code(rows.codes, rows.leases), []
         case Op.RESERVE | Op.SAVE:
@@ -91,7 +91,7 @@ def granted(op: int, body: memoryview) -> tuple[list[int], list[int]]:
             return [], _with_code(reserved.codes, reserved.reservations)
         case Op.APPEND:
             return [cast(AppendReply, reply).buffer], []
-        case Op.LOAD | Op.COMPOSE | Op.REPLAY | Op.ROTATE | Op.ASSEMBLE:
+        case Op.LOAD | Op.LOAD_DEVICE | Op.COMPOSE | Op.REPLAY | Op.ROTATE | Op.ASSEMBLE:
             lease = cast(LoadReply | ComposeReply | RotateReply, reply).lease
             return [lease] if lease else [], []
     return [], []

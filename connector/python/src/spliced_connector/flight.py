@@ -63,7 +63,10 @@ class Late:
 class Call:
     """One request and its reply."""
 
-    __slots__ = ("deadline", "late", "left", "op", "own", "reply", "request", "trouble", "wake")
+    __slots__ = (
+        "deadline", "descriptors", "late", "left", "op", "own", "reply", "request", "trouble",
+        "wake",
+    )  # fmt: skip
 
     def __init__(self, op: int, deadline: float, late: Late, *, own: bool = False) -> None:
         self.op = op
@@ -73,6 +76,7 @@ class Call:
         self.request = 0
         self.left = own  # no caller waits
         self.reply: tuple[Header, memoryview] | None = None
+        self.descriptors: list[int] | None = None  # wanted with the reply, or come with it
         self.trouble: str | None = None  # the connection failed instead
         self.wake: threading.Lock | None = None
 
@@ -154,10 +158,13 @@ class Flight:
             self._free += 1
             self._room.notify()
 
-    def take(self, header: Header, body: memoryview) -> tuple[Call | None, bool]:
+    def take(
+        self, header: Header, body: memoryview, descriptors: list[int]
+    ) -> tuple[Call | None, bool]:
         """Accept a reply: a call whose caller has left, and whether the request is known.
 
-        Raises `WireError` for a reply to something else.
+        A caller who wants the descriptors has taken them out of the list then. Raises `WireError`
+        for a reply to something else.
         """
         with self._lock:
             call = self._calls.get(header.request)
@@ -169,6 +176,9 @@ class Flight:
             self._clear(call)
             if call.left:
                 return call, True
+            if call.descriptors is not None:
+                call.descriptors += descriptors
+                descriptors.clear()
             call.reply = header, body
             self._wake(call)
             return None, True

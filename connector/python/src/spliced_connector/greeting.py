@@ -24,6 +24,7 @@ class Greeting:
     grants: tuple[Grant, ...]
     max_in_flight: int
     crc32: bool  # digests of commits are CRC-32
+    device: bool  # memory of a GPU can be attached
     arena: Region
     slots: Region
     staging: Region

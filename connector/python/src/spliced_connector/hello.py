@@ -30,6 +30,7 @@ from spliced_connector.wire import (
     decode,
     encode,
 )
+from spliced_connector.wire.numbers import ATTACH_DESCRIPTORS, MAX_CHUNKS
 
 _IN_FLIGHT_MOST = 256  # whatever the daemon allows
 
@@ -49,7 +50,10 @@ def attach(
     try:
         frame, descriptors = _ask(channel, options, deadline, closed)
         reply = _read_reply(frame)
-        return Attachment(channel, peer, _greet(reply, descriptors, options), tally, wake)
+        greeting = _greet(reply, descriptors, options)
+        if greeting.device:
+            channel.carry(ATTACH_DESCRIPTORS + MAX_CHUNKS)
+        return Attachment(channel, peer, greeting, tally, wake)
     except SplicedError as err:
         channel.close()
         peer.close()
@@ -62,6 +66,8 @@ def _ask(
     channel: Channel, options: Options, deadline: float, closed: Callable[[], bool]
 ) -> tuple[bytes, list[int]]:
     features = 0 if xxh3() is not None else int(Feature.CRC32_DIGESTS)
+    if options.device is not None:
+        features |= Feature.DEVICE
     request = HelloRequest(
         min_version=VERSION,
         max_version=VERSION,
@@ -131,6 +137,7 @@ def _greet(reply: HelloReply, descriptors: list[int], options: Options) -> Greet
         grants=tuple(Grant(tenant, bytes(salt)) for tenant, salt in grants),
         max_in_flight=min(reply.max_in_flight, _IN_FLIGHT_MOST),
         crc32=bool(reply.features & Feature.CRC32_DIGESTS),
+        device=options.device is not None and bool(reply.features & Feature.DEVICE),
         arena=regions[0],
         slots=regions[1],
         staging=regions[2],

@@ -14,6 +14,7 @@ import weakref
 from spliced_connector.attachment import Attachment
 from spliced_connector.channel import TICK, milliseconds
 from spliced_connector.counters import Tally
+from spliced_connector.device_keeper import DeviceKeeper
 from spliced_connector.errors import SplicedError
 from spliced_connector.hello import attach
 from spliced_connector.options import Options
@@ -73,6 +74,9 @@ class Keeper:
         self._attachments: list[Attachment] = []  # of the thread
         self._complaint = ""  # logged last
         self._bell: _Bell | None = _Bell()
+        self.device: DeviceKeeper | None = None
+        if options.device is not None:
+            self.device = DeviceKeeper(options.device, options.attach_timeout, self.changed)
         self._thread = threading.Thread(target=self._run, name="spliced", daemon=True)
         _keepers.add(self)
         self._thread.start()
@@ -193,6 +197,8 @@ class Keeper:
             self.current, self.why = attachment, ""
             self._attempts += 1
             self.changed.notify_all()
+        if self.device is not None:
+            self.device.attach(attachment)
         return True
 
     def _failed(self, why: str) -> None:
@@ -285,6 +291,8 @@ class Keeper:
                 attachment.settle_all(known=False)
         for enrolment in self._enrolments:
             enrolment.close()
+        if self.device is not None:
+            self.device.close(self.options.transfer_timeout)
         with self.changed:
             self.closing, self.current, self.why = True, None, "client closed"
             self.changed.notify_all()

@@ -5,11 +5,44 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from spliced_connector.wire.numbers import UUID_BYTES, ShareWay
+
 MAX_NAME_BYTES = 256
 MAX_TOKEN_BYTES = 1024
 MAX_TENANTS = 64
 
 _MAX_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """Which GPU's memory to attach, and how the driver is reached there."""
+
+    library: str = "libcuda.so.1"
+    """The CUDA driver."""
+
+    uuid: bytes = b""
+    """16 bytes that name the engine's GPU. Empty: the only one that is visible here."""
+
+    ways: ShareWay = ShareWay.DESCRIPTOR | ShareWay.HANDLE
+    """How its memory may come here."""
+
+    private_bytes: int = 0
+    """Wished size of the memory for results and inputs; 0 is the daemon's default."""
+
+    context: int = 0
+    """The CUcontext to map into. 0: the primary one, which is torch's."""
+
+    def wrong(self) -> list[str]:
+        """What can never be right."""
+        wrong = []
+        if len(self.uuid) not in (0, UUID_BYTES):
+            wrong.append(f"uuid of {len(self.uuid)} bytes, want {UUID_BYTES}")
+        if not self.ways or self.ways & ~(ShareWay.DESCRIPTOR | ShareWay.HANDLE):
+            wrong.append(f"ways {int(self.ways)}")
+        if not 0 <= self.private_bytes < 2**63:
+            wrong.append(f"private_bytes {self.private_bytes}")
+        return wrong
 
 
 @dataclass(frozen=True)
@@ -45,6 +78,9 @@ class Options:
     slot_bytes: int = 0
     """Wished size of the memory for results of compose and rotate; 0 is the daemon's default."""
 
+    device: DeviceOptions | None = None
+    """The GPU whose memory to attach where the daemon lends some; None is none."""
+
     def __post_init__(self) -> None:
         """Raise ValueError with everything that is wrong."""
         wrong = list(self._wrong())
@@ -69,6 +105,8 @@ class Options:
         for what in ("staging_bytes", "slot_bytes"):
             if not 0 <= getattr(self, what) < 2**63:
                 wrong.append(f"{what} {getattr(self, what)}")
+        if self.device is not None:
+            wrong += self.device.wrong()
         return wrong
 
 

@@ -40,7 +40,7 @@ from spliced_connector.wire.numbers import (
     Feature,
     FrameKind,
     Op,
-    Way,
+    ShareWay,
 )
 from spliced_connector.wire.objects import (
     AcquireReply,
@@ -125,9 +125,9 @@ __all__ = [
     "RotateReply",
     "RotateRequest",
     "SaveRequest",
+    "ShareWay",
     "StatsReply",
     "StatsRequest",
-    "Way",
     "decode",
     "encode",
     "op_name",

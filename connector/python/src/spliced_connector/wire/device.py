@@ -14,7 +14,7 @@ from spliced_connector.wire.numbers import (
     MAX_KEYS,
     MAX_MEMORY_LAYERS,
     UUID_BYTES,
-    Way,
+    ShareWay,
 )
 from spliced_connector.wire.objects import LoadRequest
 from spliced_connector.wire.schema import Message, message
@@ -26,9 +26,9 @@ def _check_uuid(name: str, uuid: bytes) -> None:
 
 
 def _check_chunks(name: str, way: int, chunks: int, handles: bytes, offsets: int) -> None:
-    if way not in (Way.DESCRIPTOR, Way.HANDLE):
+    if way not in (ShareWay.DESCRIPTOR, ShareWay.HANDLE):
         raise WireError(f"{name}: way: {way}")
-    want = chunks if way == Way.HANDLE else 0
+    want = chunks if way == ShareWay.HANDLE else 0
     if len(handles) != want * HANDLE_BYTES:
         raise WireError(f"{name}: handles: {len(handles)} rows, want {want * HANDLE_BYTES}")
     if offsets != want:

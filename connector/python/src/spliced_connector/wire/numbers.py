@@ -91,7 +91,7 @@ class Feature(IntFlag):
     """The daemon has memory of a GPU to lend."""
 
 
-class Way(IntFlag):
+class ShareWay(IntFlag):
     """How device memory crosses the process border; a set where a client says what it can map."""
 
     DESCRIPTOR = 1

@@ -1,0 +1,226 @@
+"""Memory of a GPU that the daemon lends to this process: the device arena and private chunks.
+
+One `DeviceMemory` belongs to one connection. When that ends nothing is given by it any more; it is
+unmapped when the last lease is released and everything queued on the GPU has run, because an
+access to unmapped memory would end the engine's context.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from spliced_connector.attachment import Attachment
+from spliced_connector.cuda_driver import Event, Stream
+from spliced_connector.cuda_errors import CudaError
+from spliced_connector.cuda_memory import quiet
+from spliced_connector.debts import Debt
+from spliced_connector.device_attach import Gpu, Mapping
+from spliced_connector.device_thread import DeviceThread
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.flight import Call, Late
+from spliced_connector.wire import CodesReply, Op, OrderRequest
+from spliced_connector.wire.numbers import MAX_IDS
+
+_PAUSE = 0.05  # between attempts to tell a daemon that does not take requests, in seconds
+
+
+class Passing:
+    """Leases that the daemon takes back when a stream has passed a point."""
+
+    def __init__(self, tenant: int, leases: Sequence[int], after: int, signal: int) -> None:
+        self.tenant = tenant
+        self.leases = leases
+        self.after = after
+        self.signal = signal
+        """What the daemon writes into its slot then, 0 for nothing."""
+        self.event: Event | None = None
+        self._done = threading.Event()
+        self._good: tuple[bool, ...] = (False,) * len(leases)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until the stream has passed and the daemon has answered, or is gone."""
+        return self._done.wait(timeout)
+
+    @property
+    def good(self) -> tuple[bool, ...]:
+        """For each lease whether its bytes were good until the stream had passed; False before."""
+        return self._good
+
+    def settle(self, good: Sequence[bool]) -> None:
+        """Say what became of it."""
+        self._good = tuple(good)
+        self._done.set()
+
+
+class DeviceMemory:
+    """What one connection has of the daemon's GPU. Any thread may use it."""
+
+    def __init__(
+        self, attachment: Attachment, gpu: Gpu, thread: DeviceThread, mapping: Mapping
+    ) -> None:
+        self.gpu = gpu
+        self.attachment = attachment
+        self.arena = mapping.arena
+        """Mapped for reading; that nobody writes to it is left to the client."""
+        self.private = mapping.private
+        """Slots, staging and the order page, which only this connection has."""
+        self.epoch = mapping.epoch
+        self.staging = mapping.staging
+        """The offset and size of the part of `private` that inputs are written to."""
+        self.ptx = mapping.ptx
+        """The kernels that belong to this daemon."""
+        self._order = mapping.order
+        self._thread = thread
+        self._timeout = mapping.timeout
+        self._ended = threading.Event()
+        self._passing: deque[Passing] = deque()
+        self._dropped: deque[tuple[int, int]] = deque()
+
+    # Order.
+
+    def release_after(
+        self, stream: Stream, tenant: int, leases: Sequence[int], *, signal: bool = False
+    ) -> Passing:
+        """Have leases released when a stream has passed this point. It does not wait.
+
+        The caller keeps the mappings until then (`Attachment.retain`). Raises `CudaError`.
+        """
+        order = self._order
+        if order is None:
+            passing = Passing(tenant, leases, 0, 0)
+            with self.gpu.context.current() as driver:
+                passing.event = driver.event()
+                driver.record(passing.event, stream)
+        else:
+            number = order.next_signal() if signal else 0
+            passing = Passing(tenant, leases, order.mark(stream), number)
+        self._passing.append(passing)
+        self._thread.do(self._pass)
+        return passing
+
+    def wait(self, stream: Stream, passing: Passing) -> None:
+        """Have a stream wait until the daemon has the leases back, or is gone.
+
+        `release_after` was told that it signals. Where the GPU has no memory operations on
+        streams, this waits on the host. Raises `CudaError`, `SplicedError(INVALID)`.
+        """
+        if self._order is None:
+            passing.wait(self._timeout)
+        elif passing.signal == 0:
+            raise SplicedError(Code.INVALID, "a wait for no signal")
+        else:
+            self._order.wait(stream, passing.signal)
+
+    def _pass(self) -> None:
+        """Tell the daemon of all that has been marked meanwhile."""
+        tenants: dict[int, list[Passing]] = {}
+        with contextlib.suppress(IndexError):
+            while True:
+                passing = self._passing.popleft()
+                tenants.setdefault(passing.tenant, []).append(passing)
+        for batch in tenants.values():
+            while batch:
+                now = [batch.pop(0)]
+                n = len(now[0].leases)
+                while batch and n + len(batch[0].leases) <= MAX_IDS:
+                    n += len(batch[0].leases)
+                    now.append(batch.pop(0))
+                self._settle(now)
+
+    def _settle(self, batch: list[Passing]) -> None:
+        ids = [lease for passing in batch for lease in passing.leases]
+        answers = [False] * len(ids)
+        with contextlib.suppress(SplicedError):
+            through = self._release_behind if self._order is None else self._ask
+            answers = through(batch, ids)
+        self.attachment.tally.add("doubtful", answers.count(False))
+        at = 0
+        for passing in batch:
+            n = len(passing.leases)
+            passing.settle(answers[at : at + n])
+            at += n
+            for _ in range(n):
+                self.attachment.release()
+
+    def _ask(self, batch: list[Passing], ids: list[int]) -> list[bool]:
+        """Ask until the stream has passed, or the connection has ended."""
+        after, signal = batch[-1].after, max(passing.signal for passing in batch)
+        request = OrderRequest(after, signal, ids)
+        while not self.attachment.ended:
+            call = Call(Op.ORDER, time.monotonic() + self._timeout, Late(batch[0].tenant))
+            try:
+                codes = self.attachment.request(call, request, CodesReply).codes
+            except SplicedError as err:
+                if err.code in (Code.LATE, Code.BUSY, Code.CANCELED, Code.UNAVAILABLE):
+                    # Streams that wait for a daemon that does not answer must not wait for ever.
+                    if signal and self._order is not None:
+                        self._order.let_go(signal)
+                    self._ended.wait(_PAUSE)
+                    continue
+                return self._release_behind(batch, ids)
+            if len(codes) != len(ids):
+                raise self.attachment.garbage(f"order: {len(codes)} rows, want {len(ids)}")
+            return [code == Code.OK for code in codes]
+        return [self.attachment.intact] * len(ids)
+
+    def _release_behind(self, batch: list[Passing], ids: list[int]) -> list[bool]:
+        """Wait on the host for the streams, then release."""
+        with self.gpu.context.current() as driver:
+            for passing in batch:
+                if passing.event is None:
+                    driver.synchronize_all()
+                    continue
+                driver.wait_event(passing.event)
+                driver.destroy_event(passing.event)
+        debt = Debt(Op.RELEASE, batch[0].tenant)
+        codes = self.attachment.give_up(debt, ids, self._timeout)
+        if codes is None:
+            return [self.attachment.ended and self.attachment.intact] * len(ids)
+        return [code == Code.OK for code in codes]
+
+    def drop(self, tenant: int, lease: int) -> None:
+        """Release a lease that was forgotten, behind all that is queued. Takes no lock."""
+        self._dropped.append((tenant, lease))
+        self._thread.do(self._collect)
+
+    def _collect(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                tenant, lease = self._dropped.popleft()
+                with contextlib.suppress(CudaError), self.gpu.context.current() as driver:
+                    driver.synchronize_all()
+                self.attachment.drop(Debt(Op.RELEASE, tenant), lease)
+
+    # The end.
+
+    def ended(self) -> None:
+        """Let streams go on that wait for the daemon. It does not wait."""
+        self._ended.set()
+        if self._order is not None:
+            self._thread.do(self._order.let_go)
+
+    def retire(self, then: Callable[[], None]) -> None:
+        """Unmap once everything queued has run, and call `then`."""
+        self._thread.do(partial(self._retire, then))
+
+    def _retire(self, then: Callable[[], None]) -> None:
+        try:
+            with self.gpu.context.current() as driver:
+                driver.synchronize_all()
+            self.close()
+        finally:
+            then()
+
+    def close(self) -> None:
+        """Unmap it. Raises `CudaError`."""
+        closing = [self.private.close, self.arena.close, self.gpu.context.close]
+        if self._order is not None:
+            closing.insert(0, self._order.close)
+        said = list(filter(None, map(quiet, closing)))
+        if said:
+            raise SplicedError(Code.UNAVAILABLE, "; ".join(said))

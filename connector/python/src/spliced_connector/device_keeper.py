@@ -1,0 +1,72 @@
+"""Keeps memory of the engine's GPU attached, at whatever daemon the client is attached to."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import partial
+
+from spliced_connector.attachment import Attachment
+from spliced_connector.device import DeviceMemory
+from spliced_connector.device_attach import attach_device, open_gpu
+from spliced_connector.device_thread import DeviceThread
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.options import DeviceOptions
+
+log = logging.getLogger("spliced")
+
+
+class DeviceKeeper:
+    """Attaches and attaches again, in a thread of its own."""
+
+    def __init__(
+        self, options: DeviceOptions, timeout: float, changed: threading.Condition
+    ) -> None:
+        self.why = "not tried yet"
+        """Why there is no memory."""
+        self.tried: Attachment | None = None
+        """The last attachment whose memory was asked for."""
+        self._options = options
+        self._timeout = timeout
+        self._changed = changed
+        self._complaint = ""
+        self._thread = DeviceThread()
+
+    def attach(self, attachment: Attachment) -> None:
+        """Have the memory of a daemon attached; `changed` is notified then."""
+        if attachment.retain():
+            self._thread.do(partial(self._attach, attachment))
+
+    def _attach(self, attachment: Attachment) -> None:
+        try:
+            self._try(attachment)
+            self.why = self._complaint = ""
+        except SplicedError as err:
+            self.why = str(err)
+            if self.why != self._complaint and not attachment.ended:
+                self._complaint = self.why
+                log.warning("no memory of a GPU from the cache daemon: %s", self.why)
+        finally:
+            attachment.release()
+            with self._changed:
+                self.tried = attachment
+                self._changed.notify_all()
+
+    def _try(self, attachment: Attachment) -> None:
+        if not attachment.greeting.device:
+            raise SplicedError(Code.UNSUPPORTED, "it lends none")
+        gpu = open_gpu(self._options)
+        try:
+            mapping = attach_device(attachment, gpu, self._options, self._timeout)
+        except SplicedError:
+            gpu.context.close()
+            raise
+        memory = DeviceMemory(attachment, gpu, self._thread, mapping)
+        if not attachment.adopt(memory):
+            memory.close()
+            raise SplicedError(Code.UNAVAILABLE, "the connection has ended")
+        log.info("attached %d bytes of the daemon's GPU", mapping.arena.nbytes)
+
+    def close(self, timeout: float) -> None:
+        """End the thread, after what was asked of it."""
+        self._thread.close(timeout)

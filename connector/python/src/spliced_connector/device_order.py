@@ -1,0 +1,65 @@
+"""Order between streams of this process and the daemon: two numbers in shared device memory.
+
+They are described in docs/protocol.md, "Order on the device". The client's number is written by
+one stream of ours that follows the engine's, so that it ascends whatever streams are marked.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from spliced_connector.cuda_driver import Context, DevicePtr, Stream
+
+RELEASED = 2**63 - 1
+"""What passes every wait: they compare the signed difference of 64 bits with 0."""
+
+
+class OrderPage:
+    """The two slots, mapped here. Methods raise `CudaError`."""
+
+    def __init__(self, context: Context, client: DevicePtr, daemon: DevicePtr) -> None:
+        self._context = context
+        self._client, self._daemon = client, daemon
+        self._lock = threading.Lock()
+        self._marked = self._signal = 0
+        self._closed = False
+        with context.current() as driver:
+            self._event = driver.event()
+            self._writer = driver.stream()
+            # Apart from the writer, which may be behind a stream that waits for the daemon's slot.
+            self._rescuer = driver.stream()
+
+    def mark(self, stream: Stream) -> int:
+        """A number that the client's slot reaches when the stream has passed this point."""
+        with self._lock, self._context.current() as driver:
+            driver.record(self._event, stream)
+            driver.follow(self._writer, self._event)
+            self._marked += 1
+            driver.write_value(self._writer, self._client, self._marked)
+            return self._marked
+
+    def next_signal(self) -> int:
+        """A number for the daemon to write into its slot."""
+        with self._lock:
+            self._signal += 1
+            return self._signal
+
+    def wait(self, stream: Stream, signal: int) -> None:
+        """Have a stream wait for a signal that is asked for, or for the end of the connection."""
+        with self._lock, self._context.current() as driver:
+            if not self._closed:
+                driver.wait_value(stream, self._daemon, signal)
+
+    def let_go(self, signal: int = RELEASED) -> None:
+        """Write the daemon's slot in its place: it is gone, or does not answer."""
+        with self._lock, self._context.current() as driver:
+            if signal == RELEASED:
+                self._closed = True
+            driver.write_value(self._rescuer, self._daemon, signal)
+
+    def close(self) -> None:
+        """Give streams and event back, once nothing is queued that uses the slots."""
+        with self._context.current() as driver:
+            driver.destroy_stream(self._rescuer)
+            driver.destroy_stream(self._writer)
+            driver.destroy_event(self._event)

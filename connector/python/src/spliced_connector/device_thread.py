@@ -1,0 +1,54 @@
+"""A thread for driver calls that may take long, so that no engine and no keeper waits for them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from spliced_connector.errors import SplicedError
+
+log = logging.getLogger("spliced")
+
+Job = Callable[[], None]
+
+
+class DeviceThread:
+    """Runs jobs one after the other. After `close` they run where they are asked for."""
+
+    def __init__(self) -> None:
+        # Its put may be called by a destructor that interrupts a put.
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="spliced", daemon=True)
+        self._thread.start()
+
+    def do(self, job: Job) -> None:
+        """Have a job done."""
+        if self._closed and not self._thread.is_alive():
+            _guarded(job)
+            return
+        self._jobs.put(job)
+
+    def close(self, timeout: float) -> bool:
+        """Wait for what was asked for; False when that takes longer."""
+        self._closed = True
+        self._jobs.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            _guarded(job)
+        with contextlib.suppress(queue.Empty):  # asked for while it closed
+            while (job := self._jobs.get_nowait()) is not None:
+                _guarded(job)
+
+
+def _guarded(job: Job) -> None:
+    try:
+        job()
+    except SplicedError as err:
+        log.warning("memory of the GPU: %s", err)
