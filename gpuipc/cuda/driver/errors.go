@@ -44,7 +44,7 @@ func (r Result) Sticky() bool {
 	case ECCUncorrectable, NVLinkUncorrectable, DeviceUnavailable, Contained,
 		IllegalAddress, LaunchTimeout, HardwareStack, IllegalInstruction,
 		MisalignedAddress, InvalidAddressSpace, InvalidPC, LaunchFailed,
-		AssertFailed, TensorMemoryLeak, MPSClientTerminated, ContextDestroyed,
+		AssertFailed, TensorMemoryLeak, MPSServerGone, MPSClientTerminated, ContextDestroyed,
 		ExternalDevice, Unknown:
 		return true
 	}

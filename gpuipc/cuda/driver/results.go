@@ -43,6 +43,7 @@ const (
 	NotSupported        Result = 801
 	SystemNotReady      Result = 802
 	DriverMismatch      Result = 803
+	MPSServerGone       Result = 806
 	MPSClientTerminated Result = 810
 	ExternalDevice      Result = 911
 	Unknown             Result = 999
