@@ -1,0 +1,66 @@
+package kernels
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// DigestArgs asks for the digests of the chunks of one object: gpuipc.DigestBytes of each
+// gpuipc.ChunkBytes from Src on, the last one shorter. They go to Out as Chunks(Bytes) numbers of
+// 8 bytes, little-endian. An object of several runs of memory that are cut between chunks is
+// several of these.
+type DigestArgs struct {
+	Src   uint64 // any alignment; multiples of 16 are several times faster
+	Bytes int64
+	Out   uint64
+}
+
+const (
+	digestThreads = 288
+	// digestShared is two buffers for the sums of 64 runs of 1024 bytes, 64 bytes each.
+	digestShared = 2 * 64 * 64
+	// maxDigests is chunks of a launch: 16 TiB, and 384 MiB of tables.
+	maxDigests = 16 << 20
+)
+
+// Digests builds launches of the kernel digest: one, or none when there is nothing to digest.
+// The memory is read once, and takes no scratch memory. One chunk takes as long as its thousand
+// dependent steps; many chunks run at the pace of the memory.
+func Digests(jobs []DigestArgs) ([]Launch, error) {
+	var tables words
+	chunks := 0
+	for i := range jobs {
+		a := &jobs[i]
+		if err := a.check(); err != nil {
+			return nil, fmt.Errorf("digest, job %d: %w", i, err)
+		}
+		n := gpuipc.Chunks(a.Bytes)
+		if chunks += n; chunks > maxDigests {
+			return nil, fmt.Errorf("digest: more than %d chunks: %w", maxDigests, gpuipc.ErrInvalid)
+		}
+		tables = slices.Grow(tables, 24*n)
+		for off := int64(0); off < a.Bytes; off += gpuipc.ChunkBytes {
+			bytes := min(a.Bytes-off, gpuipc.ChunkBytes)
+			tables.u64(a.Src+uint64(off), a.Out+8*uint64(off/gpuipc.ChunkBytes), uint64(bytes))
+		}
+	}
+	if chunks == 0 {
+		return nil, nil
+	}
+	return []Launch{{
+		Name: "digest", Grid: [3]uint32{uint32(chunks), 1, 1}, Block: [3]uint32{digestThreads, 1, 1},
+		Shared: digestShared, Args: arguments(), Tables: tables,
+	}}, nil
+}
+
+func (a *DigestArgs) check() error {
+	end := addresses{at: a.Src}
+	end.add(1, uint64(a.Bytes))
+	if a.Bytes < 0 || a.Bytes > maxDigests*gpuipc.ChunkBytes ||
+		a.Bytes > 0 && (a.Src == 0 || a.Out == 0 || a.Out%8 != 0 || end.over) {
+		return fmt.Errorf("%d bytes at %#x to %#x: %w", a.Bytes, a.Src, a.Out, gpuipc.ErrInvalid)
+	}
+	return nil
+}

@@ -1,0 +1,370 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// RotateArgs is a gpuipc.RotateJob on device memory: rows [Rows, Heads, Dim] of Type at Src,
+// copied to Dst and turned on the way. Turn and PerRow are as there, at most one of them set.
+// Cosines and sines are formed here, as the host's device forms them, so that both turn by the
+// same numbers.
+type RotateArgs struct {
+	Rows   int
+	Heads  int
+	Dim    int
+	Type   gpuipc.DType
+	Src    uint64
+	Turn   *gpuipc.Rotation
+	PerRow *gpuipc.RowRotation
+	Dst    RotateTarget
+}
+
+// RotateTarget is where rows go. With BlockTokens 0 they lie densely at Base, [Rows, Heads, Dim].
+// Else token t, head h goes to
+//
+//	Base + Blocks[t/BlockTokens]*BlockStride + (t%BlockTokens)*TokenStride + h*HeadStride
+//
+// as in gpuipc.Scatter, Base being the address of block 0. That no two rows or heads overlap,
+// and that all of it can be written, is for the caller to know.
+type RotateTarget struct {
+	Base        uint64
+	Blocks      []uint32
+	BlockTokens int
+	FirstToken  int
+	BlockStride int64
+	TokenStride int64
+	HeadStride  int64
+}
+
+const (
+	rotateThreads  = 256
+	rotateRowBytes = 128 // of a job in the tables: rotation::Job
+	// rotateBatch is the rows that a thread has on their way at once.
+	rotateBatch = 4
+	// rotateBlocks is how many blocks share all jobs of a launch, as far as their rows can be
+	// split: several for each multiprocessor of any GPU, and few enough that a thread keeps its
+	// cosines and sines over many rows. A guess.
+	rotateBlocks = 8192
+	// maxAngles bounds the cosines of a launch, which are made on the host at 30 ns each.
+	maxAngles = 1 << 24
+	// tablesBack is how many tables of each kind are looked through for an equal one.
+	tablesBack = 4
+)
+
+// Rotate builds launches of the kernel rotate: one, unless there are more jobs than a grid is
+// high. Jobs may differ in everything. They run in any order, so no job may write what another
+// reads or writes. Jobs in a row that share a block table or positions share the table.
+//
+// What comes out has the bits of gpuipc/kernel.RotateRows, except that a NaN in a dimension that
+// turns may come out as another NaN.
+func Rotate(jobs []RotateArgs) ([]Launch, error) {
+	var some []*rotateJob
+	angles := 0
+	for i := range jobs {
+		j, err := newRotateJob(&jobs[i])
+		if err != nil {
+			return nil, fmt.Errorf("rotate, job %d: %w", i, err)
+		}
+		if j == nil {
+			continue
+		}
+		if angles += j.angles(); angles > maxAngles {
+			return nil, fmt.Errorf("rotate: more than %d cosines for one launch: %w", maxAngles, gpuipc.ErrInvalid)
+		}
+		some = append(some, j)
+	}
+	var launches []Launch
+	for part := range slices.Chunk(some, maxGridY) {
+		launches = append(launches, rotateLaunch(part))
+	}
+	return launches, nil
+}
+
+// rotateJob is a checked RotateArgs and how threads share it; see rotation::Job.
+type rotateJob struct {
+	*RotateArgs
+	used        []uint32 // entries of the block table that rows go to
+	first       int      // token of row 0 in the first of them
+	dims        int
+	interleaved bool
+
+	headBytes   uint64
+	tokenStride uint64
+	headStride  uint64
+	wide        bool
+	copyBytes   uint64
+	turnUnits   int
+	units       int
+	groups      int
+	groupLanes  int
+}
+
+// newRotateJob is nil when there are no rows.
+func newRotateJob(a *RotateArgs) (*rotateJob, error) {
+	const most = 1 << 24
+	if a.Rows < 0 || a.Rows > most || a.Heads <= 0 || a.Heads > most || a.Dim <= 0 || a.Dim > most || a.Heads > most/a.Dim {
+		return nil, fmt.Errorf("%d rows of [%d, %d]: %w", a.Rows, a.Heads, a.Dim, gpuipc.ErrInvalid)
+	}
+	if a.Type.Size() == 0 {
+		return nil, fmt.Errorf("element type %d: %w", a.Type, gpuipc.ErrInvalid)
+	}
+	j := &rotateJob{RotateArgs: a, headBytes: uint64(a.Dim * a.Type.Size())}
+	if err := j.setTurn(); err != nil {
+		return nil, err
+	}
+	if a.Rows == 0 {
+		return nil, nil
+	}
+	if err := j.setTarget(); err != nil {
+		return nil, err
+	}
+	j.share()
+	return j, nil
+}
+
+func (j *rotateJob) setTurn() error {
+	var want, cosines, sines int
+	switch t, p := j.Turn, j.PerRow; {
+	case t != nil && p != nil:
+		return fmt.Errorf("one turn for all rows and one for each: %w", gpuipc.ErrInvalid)
+	case t != nil:
+		j.dims, j.interleaved = t.Dims, t.Interleaved
+		want, cosines, sines = t.Dims/2, len(t.Cos), len(t.Sin)
+	case p != nil:
+		j.dims, j.interleaved = p.Dims, p.Interleaved
+		want, cosines, sines = p.Dims/2, len(p.InvFreq), len(p.InvFreq)
+	}
+	if j.dims < 0 || j.dims%2 != 0 || j.dims > j.Dim || cosines != want || sines != want {
+		return fmt.Errorf("rotation of %d of %d dimensions by %d and %d numbers: %w", j.dims, j.Dim, cosines, sines, gpuipc.ErrInvalid)
+	}
+	return nil
+}
+
+// setTarget cuts the block table to what is used of it, and checks that all addresses are
+// addresses, aligned to elements.
+func (j *rotateJob) setTarget() error {
+	d := &j.Dst
+	j.tokenStride, j.headStride = uint64(d.TokenStride), uint64(d.HeadStride)
+	if d.BlockTokens == 0 {
+		if len(d.Blocks) != 0 || d.FirstToken != 0 || d.BlockStride|d.TokenStride|d.HeadStride != 0 {
+			return fmt.Errorf("rows without blocks have a block table or strides: %w", gpuipc.ErrInvalid)
+		}
+		j.tokenStride, j.headStride = j.headBytes*uint64(j.Heads), j.headBytes
+	} else if err := j.cutTable(); err != nil {
+		return err
+	}
+	size := uint64(j.Type.Size())
+	if j.Src == 0 || d.Base == 0 || (j.Src|d.Base|uint64(d.BlockStride)|j.tokenStride|j.headStride)%size != 0 {
+		return fmt.Errorf("rows at %#x to %#x, strides %d, %d, %d, of %d-byte elements: %w",
+			j.Src, d.Base, d.BlockStride, j.tokenStride, j.headStride, size, gpuipc.ErrInvalid)
+	}
+	last := uint64(j.Rows - 1)
+	if d.BlockTokens > 0 {
+		last = uint64(d.BlockTokens - 1)
+	}
+	end := addresses{at: d.Base}
+	end.add(last, j.tokenStride)
+	end.add(uint64(j.Heads), max(j.headStride, j.headBytes))
+	if len(j.used) > 0 {
+		end.add(uint64(slices.Max(j.used)), uint64(d.BlockStride))
+	}
+	begin := addresses{at: j.Src}
+	begin.add(uint64(j.Rows), j.headBytes*uint64(j.Heads))
+	if end.over || begin.over {
+		return fmt.Errorf("rows reach past the last address: %w", gpuipc.ErrInvalid)
+	}
+	return nil
+}
+
+func (j *rotateJob) cutTable() error {
+	const most = 1 << 30
+	d := &j.Dst
+	if d.BlockTokens < 0 || d.BlockTokens > most || d.FirstToken < 0 || d.FirstToken > math.MaxInt-j.Rows || d.BlockStride < 0 || d.TokenStride < 0 || d.HeadStride < 0 {
+		return fmt.Errorf("block table of %d tokens a block, first %d, strides %d, %d, %d: %w",
+			d.BlockTokens, d.FirstToken, d.BlockStride, d.TokenStride, d.HeadStride, gpuipc.ErrInvalid)
+	}
+	first, last := d.FirstToken/d.BlockTokens, (d.FirstToken+j.Rows-1)/d.BlockTokens
+	if last >= len(d.Blocks) {
+		return fmt.Errorf("rows end in block %d of %d: %w", last, len(d.Blocks), gpuipc.ErrInvalid)
+	}
+	j.used, j.first = d.Blocks[first:last+1], d.FirstToken%d.BlockTokens
+	return nil
+}
+
+// addresses adds up an address and says when it does not fit 63 bits.
+type addresses struct {
+	at   uint64
+	over bool
+}
+
+func (a *addresses) add(n, stride uint64) {
+	high, low := bits.Mul64(n, stride)
+	sum, carry := bits.Add64(a.at, low, 0)
+	a.at = sum
+	a.over = a.over || high|carry != 0 || sum > math.MaxInt64
+}
+
+// share splits a row into units, the widest that all addresses allow, and rows among threads.
+func (j *rotateJob) share() {
+	size, dims := uint64(j.Type.Size()), uint64(j.dims)
+	all := j.Src | j.Dst.Base | j.tokenStride | j.headBytes
+	if j.Heads > 1 {
+		all |= j.headStride
+	}
+	if j.Dst.BlockTokens > 0 {
+		all |= uint64(j.Dst.BlockStride)
+	}
+	run := dims * size // of elements that turn and lie side by side
+	if !j.interleaved {
+		run /= 2
+	}
+	j.wide = (all|run)%16 == 0
+	switch {
+	case j.wide:
+		j.turnUnits = int(run / 16)
+	default:
+		j.turnUnits = j.dims / 2
+	}
+	still := j.headBytes - dims*size
+	j.copyBytes = 1 << min(4, bits.TrailingZeros64(all|still|dims*size|16))
+	j.units = j.turnUnits + int(still/j.copyBytes)
+	lanes := j.Heads * j.units
+	j.groups = (lanes-1)/rotateThreads + 1
+	j.groupLanes = (lanes-1)/j.groups + 1
+}
+
+// columns is how many blocks below each other have work.
+func (j *rotateJob) columns() int {
+	return (j.Rows-1)/(rotateThreads/j.groupLanes*rotateBatch) + 1
+}
+
+// angles is how many cosines the job needs if it shares them with none.
+func (j *rotateJob) angles() int {
+	if j.PerRow != nil {
+		return j.Rows * (j.dims / 2)
+	}
+	return j.dims / 2
+}
+
+func rotateLaunch(jobs []*rotateJob) Launch {
+	t := rotateTables{words: make(words, len(jobs)*rotateRowBytes)}
+	blocks := 1
+	for i, j := range jobs {
+		row := j.row(t.turnsOf(j), t.blocksOf(j))
+		copy(t.words[i*rotateRowBytes:], row)
+		columns := min(j.columns(), max(1, rotateBlocks/(len(jobs)*j.groups)))
+		blocks = max(blocks, columns*j.groups)
+	}
+	return Launch{
+		Name: "rotate", Grid: [3]uint32{uint32(blocks), uint32(len(jobs)), 1}, Block: [3]uint32{rotateThreads, 1, 1},
+		Args: arguments(), Tables: t.words,
+	}
+}
+
+// row is the job as rotation::Job.
+func (j *rotateJob) row(turns, blocks uint64) words {
+	form := uint32(0)
+	switch {
+	case j.dims > 0 && j.interleaved:
+		form = 2
+	case j.dims > 0:
+		form = 1
+	}
+	var w words
+	w.u64(j.Src, j.Dst.Base, turns, blocks, j.headBytes*uint64(j.Heads), j.headBytes,
+		uint64(j.Dst.BlockStride), j.tokenStride, j.headStride)
+	w.u32(uint32(j.Rows), uint32(j.Dst.BlockTokens), uint32(j.first), uint32(j.dims/2), uint32(j.Type), form,
+		flag(j.PerRow != nil), flag(j.wide), uint32(j.copyBytes), uint32(j.turnUnits), uint32(j.units),
+		uint32(j.Heads*j.units), uint32(j.groupLanes), uint32(j.groups))
+	return w
+}
+
+func flag(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// rotateTables is the rows of the jobs, and behind them what they point to.
+type rotateTables struct {
+	words
+	turns  []placed[*rotateJob]
+	blocks []placed[[]uint32]
+}
+
+// placed is something that lies in the tables, and where.
+type placed[T any] struct {
+	what T
+	at   uint64
+}
+
+// find looks for an equal among the last few.
+func find[T any](all []placed[T], what T, equal func(T, T) bool) (at uint64, ok bool) {
+	for _, p := range all[max(0, len(all)-tablesBack):] {
+		if equal(p.what, what) {
+			return p.at, true
+		}
+	}
+	return 0, false
+}
+
+func (t *rotateTables) blocksOf(j *rotateJob) uint64 {
+	if len(j.used) == 0 {
+		return 0
+	}
+	if at, ok := find(t.blocks, j.used, slices.Equal); ok {
+		return at
+	}
+	at := uint64(t.align(TableAlign))
+	t.u32(j.used...)
+	t.blocks = append(t.blocks, placed[[]uint32]{j.used, at})
+	return at
+}
+
+func (t *rotateTables) turnsOf(j *rotateJob) uint64 {
+	if j.dims == 0 {
+		return 0
+	}
+	if at, ok := find(t.turns, j, sameTurns); ok {
+		return at
+	}
+	at := uint64(t.align(TableAlign))
+	if j.PerRow != nil {
+		cos, sin := rowAngles(j.PerRow, j.Rows)
+		t.f32(cos...)
+		t.f32(sin...)
+	} else {
+		t.f32(j.Turn.Cos...)
+		t.f32(j.Turn.Sin...)
+	}
+	t.turns = append(t.turns, placed[*rotateJob]{j, at})
+	return at
+}
+
+func sameTurns(a, b *rotateJob) bool {
+	if a.PerRow != nil && b.PerRow != nil {
+		return a.Rows == b.Rows && a.PerRow.Position == b.PerRow.Position && slices.Equal(a.PerRow.InvFreq, b.PerRow.InvFreq)
+	}
+	return a.Turn != nil && b.Turn != nil && slices.Equal(a.Turn.Cos, b.Turn.Cos) && slices.Equal(a.Turn.Sin, b.Turn.Sin)
+}
+
+// rowAngles is the cosines and sines of all rows, [rows, Dims/2] each, formed in float64 as
+// gpuipc's host device does.
+func rowAngles(p *gpuipc.RowRotation, rows int) (cos, sin []float32) {
+	half := p.Dims / 2
+	cos, sin = make([]float32, 0, rows*half), make([]float32, 0, rows*half)
+	for r := range rows {
+		position := float64(p.Position + r)
+		for _, f := range p.InvFreq {
+			s, c := math.Sincos(position * f)
+			cos, sin = append(cos, float32(c)), append(sin, float32(s))
+		}
+	}
+	return cos, sin
+}
