@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -29,7 +30,12 @@ const (
 )
 
 // features are those that this daemon has.
-const features = wire.FeatureCRC32Digests
+func (s *server) features() uint64 {
+	if s.gpu == nil {
+		return wire.FeatureCRC32Digests
+	}
+	return wire.FeatureCRC32Digests | wire.FeatureDevice
+}
 
 // attachment is what hello and profile requests give a connection.
 type attachment struct {
@@ -41,11 +47,14 @@ type attachment struct {
 	slots   *slots
 	staging gpuipc.Region
 	crc32   bool // digests of commits are CRC-32
+	device  bool // may use the operations of a device
 	// stagingBytes and slotBytes are as granted; a region may be longer.
 	stagingBytes int64
 	slotBytes    int64
 
-	unmapped sync.Once
+	unmapped  sync.Once
+	attaching atomic.Bool          // attach-device has begun
+	lent      atomic.Pointer[lent] // set once, by attach-device
 
 	mu struct {
 		sync.Mutex
@@ -55,9 +64,10 @@ type attachment struct {
 
 // binding is one profile request. Its memory id is its index plus one.
 type binding struct {
-	profile tiering.ProfileID
-	engine  string
-	memory  *tiering.Memory // nil = none
+	profile     tiering.ProfileID
+	engine      string
+	blockTokens uint32
+	memory      *tiering.Memory // nil = none
 }
 
 // hello answers version, tenants and memory, and attaches the connection.
@@ -71,11 +81,13 @@ func (t *task) hello() (wire.Message, error) {
 		return nil, refuse(wire.Unsupported, "versions %d to %d, this daemon speaks %d to %d", m.MinVersion, m.MaxVersion, minVersion, maxVersion)
 	}
 	reply := &wire.HelloReply{
-		Version: maxVersion, Features: m.Features & features, Connection: c.id, BootEpoch: s.epoch,
+		Version: maxVersion, Features: m.Features & s.features(), Connection: c.id, BootEpoch: s.epoch,
 		ArenaBytes: uint64(s.store.Arena().Bytes()),
 		MaxFrame:   wire.MaxFrame, MaxInFlight: uint32(s.config.MaxInFlight), Server: s.title,
 	}
-	a := &attachment{client: m.Client, crc32: reply.Features&wire.FeatureCRC32Digests != 0}
+	a := &attachment{
+		client: m.Client, crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
+	}
 	for _, want := range m.Tenants {
 		granted, err := s.grant(want)
 		if err != nil {
@@ -93,6 +105,9 @@ func (t *task) hello() (wire.Message, error) {
 		a.session.Close()
 		a.close(s)
 		return nil, err
+	}
+	if a.device {
+		c.sock.AllowDescriptors(wire.MaxChunks) // before the reader waits for the next frame
 	}
 	c.attached.Store(a)
 	return reply, c.sock.SetRecvTimeout(0)
@@ -138,7 +153,7 @@ func (a *attachment) open(s *server, id uint64, m *wire.HelloRequest) (err error
 		s.giveBack(a.stagingBytes + a.slotBytes)
 		return err
 	}
-	a.slots = newSlots(slotRegion, int(s.config.PageBytes), s.config.MaxLeases)
+	a.slots = newSlots(slotRegion, gpuipc.Extent{Len: slotRegion.Bytes()}, int(s.config.PageBytes), s.config.MaxLeases)
 	a.session = s.store.NewSession(a.client)
 	return nil
 }
@@ -178,6 +193,23 @@ func (a *attachment) close(s *server) {
 		}
 	}
 	s.giveBack(a.stagingBytes + a.slotBytes)
+	if l := a.lent.Load(); l != nil {
+		l.end(s)
+		if !l.outlives() {
+			a.closeLent(s)
+		}
+	}
+}
+
+// closeLent gives the private memory on the device back.
+func (a *attachment) closeLent(s *server) {
+	l := a.lent.Load()
+	if l == nil {
+		return
+	}
+	if err := l.closeRegion(); err != nil {
+		s.log.Error().Err(err).Str("client", a.client).Msg("device memory of a connection could not be given back")
+	}
 }
 
 // profile registers an identity and, with it, memory that the engine owns.
@@ -200,7 +232,7 @@ func (t *task) profile() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := binding{profile: id, engine: m.Connector + " " + m.Engine}
+	b := binding{profile: id, engine: m.Connector + " " + m.Engine, blockTokens: m.BlockTokens}
 	number, err := t.bind(b, m)
 	if err != nil {
 		s.store.ReleaseProfile(id)
@@ -252,25 +284,29 @@ func (t *task) importMemory(id tiering.ProfileID, m *wire.ProfileRequest) (*tier
 	if m.MemoryBytes > 1<<46 {
 		return nil, refuse(wire.Invalid, "memory of %d bytes", m.MemoryBytes)
 	}
-	layers := make([]tiering.MemoryLayer, len(m.Memory))
-	for i, l := range m.Memory {
-		layers[i] = tiering.MemoryLayer{
-			Layer: int(l.Layer), KBase: int64(l.KBase), VBase: int64(l.VBase), BlockStride: int64(l.BlockStride),
-			KTokenStride: int64(l.KTokenStride), KHeadStride: int64(l.KHeadStride),
-			VTokenStride: int64(l.VTokenStride), VHeadStride: int64(l.VHeadStride),
-		}
-	}
 	file := os.NewFile(uintptr(t.received[0]), "engine memory")
 	t.received = nil // Import owns it
 	region, err := t.conn.server.device.Import(gpuipc.Handle{File: file, Bytes: int64(m.MemoryBytes)})
 	if err != nil {
 		return nil, err
 	}
-	memory := &tiering.Memory{Region: region, BlockTokens: int(m.BlockTokens), Layers: layers}
+	memory := &tiering.Memory{Region: region, BlockTokens: int(m.BlockTokens), Layers: memoryLayers(m.Memory)}
 	if err := t.conn.server.store.CheckMemory(id, memory); err != nil {
 		return nil, errors.Join(err, region.Close())
 	}
 	return memory, nil
+}
+
+func memoryLayers(list []wire.MemoryLayer) []tiering.MemoryLayer {
+	layers := make([]tiering.MemoryLayer, len(list))
+	for i, l := range list {
+		layers[i] = tiering.MemoryLayer{
+			Layer: int(l.Layer), KBase: int64(l.KBase), VBase: int64(l.VBase), BlockStride: int64(l.BlockStride),
+			KTokenStride: int64(l.KTokenStride), KHeadStride: int64(l.KHeadStride),
+			VTokenStride: int64(l.VTokenStride), VHeadStride: int64(l.VHeadStride),
+		}
+	}
+	return layers
 }
 
 // bound reports whether b is among the bindings, and how many there are.
@@ -294,6 +330,9 @@ func (a *attachment) use(id uint32) (tiering.ProfileID, error) {
 
 // memory returns registered engine memory.
 func (a *attachment) memory(number uint32, id tiering.ProfileID) (*tiering.Memory, error) {
+	if l := a.lent.Load(); l != nil && number >= firstDeviceMemory {
+		return l.memory(number, id)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	i := int64(number) - 1

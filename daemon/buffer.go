@@ -25,16 +25,17 @@ func (t *task) appendRows() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if q.Src, err = t.at.staged(m.StagingOff, bytes); err != nil {
+	at := t.sideOf(max(m.Buffer, m.Base)) // one of them is 0
+	if q.Src, err = at.staged(m.StagingOff, bytes); err != nil {
 		return nil, err
 	}
 	if m.Base != 0 {
-		x, err := t.baseOf(m.Base, id, &q.Base)
+		x, err := t.baseOf(at.slots, m.Base, id, &q.Base)
 		if err != nil {
 			return nil, err
 		}
 		if x != nil {
-			defer t.at.slots.doneReading(x)
+			defer at.slots.doneReading(x)
 		}
 	}
 	got, err := t.at.session.Append(t.ctx, &q)
@@ -43,19 +44,19 @@ func (t *task) appendRows() (wire.Message, error) {
 
 // baseOf resolves what a buffer is opened over: a slot, which the caller ends the
 // reading of, or else the lease of a checkpoint.
-func (t *task) baseOf(lease uint64, id tiering.ProfileID, base *tiering.From) (*slot, error) {
+func (t *task) baseOf(in *slots, lease uint64, id tiering.ProfileID, base *tiering.From) (*slot, error) {
 	bytes, err := t.conn.server.store.ReplayBytes(id)
 	if err != nil {
 		return nil, err
 	}
-	x, err := t.at.slots.readFront(lease, bytes)
+	x, err := in.readFront(lease, bytes)
 	switch {
 	case err != nil:
 		return nil, err
 	case x == nil:
 		*base = tiering.From{Kind: tiering.FromCheckpoint, Lease: tiering.LeaseID(lease)}
 	default:
-		*base = tiering.From{Kind: tiering.FromState, State: t.at.slots.ref(x, bytes)}
+		*base = tiering.From{Kind: tiering.FromState, State: in.ref(x, bytes)}
 	}
 	return x, nil
 }
@@ -114,7 +115,7 @@ func (t *task) replayRows() (wire.Message, error) {
 	q := tiering.ReplayQuery{
 		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Buffer: tiering.LeaseID(m.Buffer), Token: cut(m.Token), Flush: m.Flush == 1,
 	}
-	return t.intoSlot(m.Into, bytes, nil, func(out gpuipc.Ref) error {
+	return t.intoSlot(t.sideOf(m.Buffer).slots, m.Into, bytes, nil, func(out gpuipc.Ref) error {
 		q.Out = out
 		return t.at.session.Replay(t.ctx, &q)
 	})

@@ -1,30 +1,74 @@
 package daemon
 
 import (
+	"slices"
+
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering"
 )
 
-// plan turns the columns of a plan into spans. inputBytes is the size of the
-// (T, S) of a recomputed span.
-func (t *task) plan(m *wire.Plan, inputBytes int64) (tiering.Plan, error) {
+// plan turns the columns of a plan into spans, without their inputs.
+func (t *task) plan(m *wire.Plan) tiering.Plan {
 	p := tiering.Plan{Begin: int(m.Begin), End: int(m.End), Spans: t.scratch.spans[:0]}
 	for i := range m.Kinds {
-		s := tiering.Span{
+		p.Spans = append(p.Spans, tiering.Span{
 			Kind: tiering.SpanKind(m.Kinds[i]), Lease: tiering.LeaseID(m.Leases[i]),
 			Start: int(m.Starts[i]), Count: int(m.Counts[i]),
-		}
-		if m.Inputs[i] != wire.None {
-			var err error
-			if s.Input, err = t.at.staged(m.Inputs[i], inputBytes); err != nil {
-				return p, err
-			}
-		}
-		p.Spans = append(p.Spans, s)
+		})
 	}
 	t.scratch.spans = p.Spans
-	return p, nil
+	return p
+}
+
+// side is the memory that a request is carried out in: of the host, or of the
+// device.
+type side struct {
+	slots *slots
+	// staged names what the client has written.
+	staged func(off uint64, bytes int64) (gpuipc.Ref, error)
+}
+
+// side is where the leases of a plan lie. One without leases is carried out where
+// the slots lie that it names.
+func (t *task) side(from tiering.From, p *tiering.Plan, named ...uint64) (side, error) {
+	host := side{t.at.slots, t.at.staged}
+	l := t.at.lent.Load()
+	if l == nil {
+		return host, nil
+	}
+	device := side{l.slots, l.staged}
+	switch place, err := t.at.session.PlanPlace(from, p); {
+	case err != nil:
+		return host, err
+	case place == tiering.PlaceHBM, place == tiering.PlaceNone && slices.ContainsFunc(named, l.slots.has):
+		return device, nil
+	}
+	return host, nil
+}
+
+// sideOf is where a lease, a buffer or a slot lies; what is none of these is taken
+// for one of the host.
+func (t *task) sideOf(id uint64) side {
+	if l := t.at.lent.Load(); l != nil && id != 0 {
+		if place, _ := t.at.session.LeasePlace(tiering.LeaseID(id)); place == tiering.PlaceHBM || l.slots.has(id) {
+			return side{l.slots, l.staged}
+		}
+	}
+	return side{t.at.slots, t.at.staged}
+}
+
+// inputs names the (T, S) of recomputed spans, each of so many bytes.
+func (s *side) inputs(p *tiering.Plan, offsets []uint64, bytes int64) (err error) {
+	for i, off := range offsets {
+		if off == wire.None {
+			continue
+		}
+		if p.Spans[i].Input, err = s.staged(off, bytes); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (t *task) compose() (wire.Message, error) {
@@ -43,21 +87,26 @@ func (t *task) compose() (wire.Message, error) {
 	}
 	q := tiering.ComposeQuery{Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Layer: layer}
 	q.From = tiering.From{Kind: tiering.FromKind(m.From), Lease: tiering.LeaseID(m.FromLease)}
-	if q.Plan, err = t.plan(&m.Plan, inputBytes); err != nil {
+	q.Plan = t.plan(&m.Plan)
+	at, err := t.side(q.From, &q.Plan, m.FromLease, m.Into)
+	if err == nil {
+		err = at.inputs(&q.Plan, m.Plan.Inputs, inputBytes)
+	}
+	if err != nil {
 		return nil, err
 	}
 	var own *slot
 	if m.From == wire.FromSlot {
-		if own, err = t.stateFrom(m, id, &q.From); err != nil {
+		if own, err = t.stateFrom(at.slots, m, id, &q.From); err != nil {
 			return nil, err
 		}
-		defer t.at.slots.doneReading(own)
+		defer at.slots.doneReading(own)
 	}
 	bytes, err := store.ComposeBytes(&q)
 	if err != nil {
 		return nil, err
 	}
-	return t.intoSlot(m.Into, bytes, own, func(out gpuipc.Ref) error {
+	return t.intoSlot(at.slots, m.Into, bytes, own, func(out gpuipc.Ref) error {
 		if err := apart(q.From.State, out); err != nil {
 			return err
 		}
@@ -67,17 +116,17 @@ func (t *task) compose() (wire.Message, error) {
 }
 
 // stateFrom resolves states that lie in a slot; the caller ends the reading.
-func (t *task) stateFrom(m *wire.ComposeRequest, id tiering.ProfileID, from *tiering.From) (*slot, error) {
+func (t *task) stateFrom(in *slots, m *wire.ComposeRequest, id tiering.ProfileID, from *tiering.From) (*slot, error) {
 	bytes, err := t.conn.server.store.StateBytes(id, int(m.Layer))
 	if err != nil {
 		return nil, err
 	}
-	x, err := t.at.slots.read(m.FromLease, m.FromOff, bytes)
+	x, err := in.read(m.FromLease, m.FromOff, bytes)
 	if err != nil {
 		return nil, err
 	}
 	from.Lease = 0
-	from.State = gpuipc.Ref{Region: t.at.slots.region, Extents: []gpuipc.Extent{{Off: int64(m.FromOff), Len: bytes}}}
+	from.State = gpuipc.Ref{Region: in.region, Extents: []gpuipc.Extent{{Off: int64(m.FromOff), Len: bytes}}}
 	return x, nil
 }
 
@@ -96,8 +145,7 @@ func apart(from, out gpuipc.Ref) error {
 
 // intoSlot lets work write bytes into the slot of lease into, or a new one when
 // that is 0. own is the slot that work reads, or nil.
-func (t *task) intoSlot(into uint64, bytes int64, own *slot, work func(gpuipc.Ref) error) (*wire.ComposeReply, error) {
-	slots := t.at.slots
+func (t *task) intoSlot(slots *slots, into uint64, bytes int64, own *slot, work func(gpuipc.Ref) error) (*wire.ComposeReply, error) {
 	x, err := slots.open(into, bytes, own, func() uint64 { return uint64(t.conn.server.store.NewLeaseID()) })
 	if err != nil {
 		return nil, err
@@ -115,6 +163,7 @@ type placement struct {
 	from tiering.From
 	plan tiering.Plan
 	dest tiering.Destination
+	at   side
 }
 
 func (t *task) placement(m *wire.RotateRequest, id tiering.ProfileID) (p placement, err error) {
@@ -123,13 +172,14 @@ func (t *task) placement(m *wire.RotateRequest, id tiering.ProfileID) (p placeme
 			return p, refuse(wire.Invalid, "%v takes no inputs", t.header.Op)
 		}
 	}
-	if p.plan, err = t.plan(&m.Plan, 0); err != nil {
-		return p, err
-	}
+	p.plan = t.plan(&m.Plan)
 	if m.From != wire.FromZero && m.From != wire.FromCheckpoint {
 		return p, refuse(wire.Invalid, "%v from %d", t.header.Op, m.From)
 	}
 	p.from = tiering.From{Kind: tiering.FromKind(m.From), Lease: tiering.LeaseID(m.FromLease)}
+	if p.at, err = t.side(p.from, &p.plan, m.Into); err != nil {
+		return p, err
+	}
 	switch m.Dest {
 	case wire.DestSlot:
 		if m.Memory != 0 || len(m.Blocks) > 0 {
@@ -162,7 +212,7 @@ func (t *task) rotate() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.place(m, bytes, rows, func(out gpuipc.Ref) error {
+	return t.place(p.at.slots, m, bytes, rows, func(out gpuipc.Ref) error {
 		q.Dest.Out = out
 		return t.at.session.Rotate(t.ctx, &q)
 	})
@@ -186,7 +236,7 @@ func (t *task) assemble() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.place(&m.RotateRequest, bytes, rows, func(out gpuipc.Ref) error {
+	return t.place(p.at.slots, &m.RotateRequest, bytes, rows, func(out gpuipc.Ref) error {
 		q.Dest.Out = out
 		return t.at.session.Assemble(t.ctx, &q)
 	})
@@ -194,7 +244,7 @@ func (t *task) assemble() (wire.Message, error) {
 
 // place runs a rotate or assemble. Without bytes for a slot everything goes to
 // engine memory and the reply names no lease.
-func (t *task) place(m *wire.RotateRequest, bytes int64, rows int, work func(gpuipc.Ref) error) (wire.Message, error) {
+func (t *task) place(slots *slots, m *wire.RotateRequest, bytes int64, rows int, work func(gpuipc.Ref) error) (wire.Message, error) {
 	if bytes == 0 && m.Dest == wire.DestMemory {
 		if m.Into != 0 {
 			return nil, refuse(wire.Invalid, "slot %d where nothing is written into a slot", m.Into)
@@ -204,7 +254,7 @@ func (t *task) place(m *wire.RotateRequest, bytes int64, rows int, work func(gpu
 		}
 		return &wire.RotateReply{Rows: uint32(rows)}, nil
 	}
-	r, err := t.intoSlot(m.Into, bytes, nil, work)
+	r, err := t.intoSlot(slots, m.Into, bytes, nil, work)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering"
 )
@@ -43,6 +44,17 @@ type Config struct {
 	Slots            Bytes
 	SlotsMax         Bytes
 	ConnectionMemory Bytes
+
+	HBMPublic      Bytes
+	HBMPrivate     Bytes
+	HBMPageBytes   Bytes
+	HBMClient      Bytes
+	HBMConnections Bytes
+	HBMDevice      string
+	HBMLibrary     string
+	HBMShare       string
+	HBMAhead       bool
+	HBMTimeout     time.Duration
 
 	Disk          string
 	DiskSize      Bytes
@@ -130,6 +142,12 @@ func DefaultConfig() Config {
 		StagingMax:        1 * GiB,
 		Slots:             256 * MiB,
 		SlotsMax:          4 * GiB,
+		HBMPageBytes:      64 * KiB,
+		HBMClient:         64 * MiB,
+		HBMConnections:    1 * GiB,
+		HBMShare:          "auto",
+		HBMAhead:          true,
+		HBMTimeout:        2 * time.Second,
 		DiskSize:          64 * GiB,
 		DiskPrivate:       16 * GiB,
 		DiskSlab:          1 * GiB,
@@ -208,6 +226,7 @@ func (c *Config) Validate(m Machine) error {
 	v := &faults{}
 	c.checkSockets(v)
 	c.checkMemory(v, m)
+	c.checkHBM(v)
 	c.checkDisk(v)
 	c.checkPolicies(v)
 	v.between("max-connections", c.MaxConnections, 1, 4096)
@@ -240,6 +259,7 @@ func (c *Config) checkTimes(v *faults) {
 		{"max-lease-ttl", c.MaxLeaseTTL, c.LeaseTTL, 24 * time.Hour},
 		{"fill-ttl", c.FillTTL, time.Second, 24 * time.Hour},
 		{"disk-sync-every", c.DiskSyncEvery, 10 * time.Millisecond, time.Hour},
+		{"hbm-timeout", c.HBMTimeout, 10 * time.Millisecond, time.Minute},
 		{"promote-timeout", c.PromoteTimeout, time.Millisecond, time.Hour},
 	} {
 		if t.d < t.low || t.d > t.top {
@@ -293,6 +313,39 @@ func (c *Config) checkMemory(v *faults, m Machine) {
 	if total := c.Arena + c.Private; m.MemoryBytes > 0 && total > m.MemoryBytes {
 		v.add("arena", "%v with private %v is more than the %v that this process may use", c.Arena, c.Private, m.MemoryBytes)
 	}
+}
+
+// usesHBM reports whether memory of a GPU was asked for. Without it no driver is
+// loaded.
+func (c *Config) usesHBM() bool { return c.HBMPublic > 0 || c.HBMPrivate > 0 }
+
+// checkHBM holds the settings of the GPU to their ranges whether one is used or
+// not, as checkDisk does.
+func (c *Config) checkHBM(v *faults) {
+	page := c.HBMPageBytes
+	if page < 4*KiB || page > 16*MiB || page&(page-1) != 0 {
+		v.add("hbm-page-bytes", "%v is not a power of two between 4KiB and 16MiB", page)
+		page = 4 * KiB
+	}
+	for _, pool := range []sizeBound{{name: "hbm-public", size: c.HBMPublic}, {name: "hbm-private", size: c.HBMPrivate}} {
+		if pool.size != 0 {
+			v.sizes([]sizeBound{{pool.name, pool.size, page, 4 * TiB}})
+		}
+	}
+	least := leastLent + page
+	v.sizes([]sizeBound{
+		{"hbm-client", c.HBMClient, least, TiB},
+		{"hbm-connections", c.HBMConnections, c.HBMClient, 4 * TiB},
+	})
+	if c.HBMDevice != "" {
+		if _, err := gpuipc.ParseUUID(c.HBMDevice); err != nil {
+			v.add("hbm-device", "%q is not the UUID of a device, as in GPU-8a2f4c1e-...: %v", c.HBMDevice, err)
+		}
+	}
+	if len(c.HBMLibrary) > maxDiskPath {
+		v.add("hbm-library", "path of %d bytes, most %d", len(c.HBMLibrary), maxDiskPath)
+	}
+	v.oneOf("hbm-share", c.HBMShare, "auto", "descriptor", "handle")
 }
 
 // checkDisk holds the settings of the disk tier to their ranges whether there is

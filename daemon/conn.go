@@ -147,10 +147,14 @@ func (c *conn) windDown() {
 	c.lingers = time.AfterFunc(c.server.config.MaxLeaseTTL, func() { c.leave(errPeerLeft) })
 }
 
+// holdsLeases reports whether something stays until the client lets go.
 func (c *conn) holdsLeases() bool {
 	a := c.attached.Load()
 	if a == nil {
 		return false
+	}
+	if l := a.lent.Load(); l != nil && l.outlives() {
+		return true
 	}
 	leases, _ := a.session.Holdings()
 	return leases > 0
@@ -345,6 +349,9 @@ func (c *conn) close() {
 		a.session.Close()
 	}
 	c.unmap() // of a hello that was answered while the connection ended
+	if a := c.attached.Load(); a != nil {
+		a.closeLent(c.server)
+	}
 	if c.peer.pidfd >= 0 {
 		unix.Close(c.peer.pidfd)
 	}

@@ -33,11 +33,14 @@ type Build struct {
 // Parts are what a daemon is given beside its configuration. The zero value is
 // the daemon of this machine, without logs.
 type Parts struct {
-	Log     zerolog.Logger
-	Build   Build
-	Device  gpuipc.Device // nil = opened by Run; a device that is given stays open
-	Machine *Machine      // nil = DetectMachine
-	Now     func() time.Time
+	Log    zerolog.Logger
+	Build  Build
+	Device gpuipc.Device // nil = opened by Run; a device that is given stays open
+	// Accelerator is used where the configuration asks for memory of a GPU; nil =
+	// the GPU that it names, opened by Run. One that is given stays open.
+	Accelerator gpuipc.Accelerator
+	Machine     *Machine // nil = DetectMachine
+	Now         func() time.Time
 	// Lower, if set, stands between the store and the disk tier.
 	Lower func(tiering.Tier) tiering.Tier
 }
@@ -52,9 +55,13 @@ type Daemon struct {
 	now     func() time.Time
 	lower   func(tiering.Tier) tiering.Tier
 
+	accelerator gpuipc.Accelerator // as given
+	gpuTrouble  string             // why there is none though one was asked for; set by open
+
 	// Set by Run before ready is closed.
 	device   gpuipc.Device
 	ownsDev  bool
+	gpu      *gpu       // nil = none
 	disk     *disk.Tier // nil = none
 	store    *tiering.Store
 	place    tiering.Place // of the store's memory
@@ -86,7 +93,7 @@ func New(config Config, parts Parts) (*Daemon, error) {
 	}
 	d := &Daemon{
 		config: config, machine: *m, build: parts.Build, log: parts.Log, now: parts.Now, lower: parts.Lower,
-		device: parts.Device, ownsDev: parts.Device == nil, ready: make(chan struct{}),
+		device: parts.Device, ownsDev: parts.Device == nil, accelerator: parts.Accelerator, ready: make(chan struct{}),
 	}
 	if d.now == nil {
 		d.now = time.Now
@@ -252,7 +259,8 @@ func (d *Daemon) open() (err error) {
 	if err = d.openDisk(); err != nil {
 		return errors.Join(err, d.close())
 	}
-	if d.store, err = tiering.Open(d.storeConfig()); err != nil {
+	d.openGPU()
+	if err = d.openStore(); err != nil {
 		return errors.Join(err, d.close())
 	}
 	d.place = d.store.Pools()[0].Place
@@ -260,7 +268,7 @@ func (d *Daemon) open() (err error) {
 	if d.server, err = newServer(&d.config, d.store, d.device, d.log, title); err != nil {
 		return errors.Join(err, d.close())
 	}
-	d.server.disk = d.disk
+	d.server.disk, d.server.gpu = d.disk, d.gpu
 	d.server.canary = newCanary(d.now)
 	if d.disk != nil {
 		d.remembered = newCanaryMemory(d.server.canary, d.disk, d.server.tenants, d.log)
@@ -339,6 +347,7 @@ func (d *Daemon) close() error {
 		return errors.Join(append(failed, fmt.Errorf("a write of the disk tier does not end: %w", errStuck))...)
 	}
 	failed = append(failed, stored)
+	d.closeGPU()
 	if d.ownsDev && d.device != nil {
 		failed = append(failed, d.device.Close())
 	}

@@ -44,22 +44,27 @@ type scratch struct {
 	save         wire.SaveRequest
 	load         wire.LoadRequest
 	ids          wire.ReleaseRequest
-	abort        wire.AbortRequest
-	codes        wire.CodesReply
-	cancel       wire.CancelRequest
-	profile      wire.ProfileRequest
-	compose      wire.ComposeRequest
-	rotate       wire.RotateRequest
-	assemble     wire.AssembleRequest
-	advise       wire.AdviseRequest
-	adviseReply  wire.AdviseReply
-	adviseQuery  tiering.AdviseQuery
-	advice       tiering.Advice
-	rows         wire.AppendRequest
-	accept       wire.AcceptRequest
-	replay       wire.ReplayRequest
-	spans        []tiering.Span
-	tokens       []uint32
+	order        wire.OrderRequest
+	loadDevice   wire.LoadDeviceRequest
+
+	acquireDevice wire.AcquireDeviceRequest
+
+	abort       wire.AbortRequest
+	codes       wire.CodesReply
+	cancel      wire.CancelRequest
+	profile     wire.ProfileRequest
+	compose     wire.ComposeRequest
+	rotate      wire.RotateRequest
+	assemble    wire.AssembleRequest
+	advise      wire.AdviseRequest
+	adviseReply wire.AdviseReply
+	adviseQuery tiering.AdviseQuery
+	advice      tiering.Advice
+	rows        wire.AppendRequest
+	accept      wire.AcceptRequest
+	replay      wire.ReplayRequest
+	spans       []tiering.Span
+	tokens      []uint32
 }
 
 // operation is how one op is served.
@@ -95,11 +100,11 @@ var operations = [...]operation{
 	wire.OpReplay:   {run: (*task).replayRows, long: always, tenant: true},
 	wire.OpReport:   {run: (*task).report, tenant: true},
 
-	wire.OpAttachDevice:   {run: (*task).noDevice},
-	wire.OpRegisterDevice: {run: (*task).noDevice},
-	wire.OpAcquireDevice:  {run: (*task).noDevice, tenant: true},
-	wire.OpOrder:          {run: (*task).noDevice},
-	wire.OpLoadDevice:     {run: (*task).noDevice, tenant: true},
+	wire.OpAttachDevice:   {run: (*task).attachDevice, long: always},
+	wire.OpRegisterDevice: {run: (*task).registerDevice, long: always},
+	wire.OpAcquireDevice:  {run: (*task).acquireDevice, tenant: true},
+	wire.OpOrder:          {run: (*task).order, closing: true},
+	wire.OpLoadDevice:     {run: (*task).loadDevice, tenant: true},
 }
 
 func always(*task) (bool, error) { return true, nil }
@@ -128,7 +133,9 @@ func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (next,
 	switch {
 	case err != nil:
 	case long:
-		mine, err = c.start(t, now)
+		if mine, err = c.start(t, now); err != nil {
+			seqpacket.CloseAll(t.received)
+		}
 	case h.Op == wire.OpCancel:
 		err = c.cancelRequests(t)
 	default:
@@ -170,7 +177,7 @@ func (c *conn) check(h *wire.Header, fds []int) error {
 		return refuse(wire.Invalid, "request id 0")
 	case (h.Op == wire.OpHello) != (at == nil):
 		return refuse(wire.Invalid, "hello is the first request and only that")
-	case len(fds) > 0 && h.Op != wire.OpProfile:
+	case len(fds) > 0 && h.Op != wire.OpProfile && h.Op != wire.OpRegisterDevice:
 		return refuse(wire.Invalid, "%d descriptors with %v", len(fds), h.Op)
 	case h.Op == wire.OpHello:
 		return c.server.refuseStopping()

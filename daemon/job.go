@@ -2,10 +2,12 @@ package daemon
 
 import (
 	"context"
+	"os"
 	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 )
 
 // job is a long request, or what is left of a request that waits (see rest). It
@@ -19,7 +21,9 @@ import (
 type job struct {
 	conn     *conn
 	header   wire.Header
-	body     []byte // its own copy; nil when only the rest of a request is a job
+	body     []byte     // its own copy; nil when only the rest of a request is a job
+	received []int      // descriptors that came along; closed by finish
+	send     []*os.File // to send along with the answer; closed by finish
 	arrived  time.Time
 	deadline time.Time
 	ctx      context.Context
@@ -47,6 +51,7 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 	j := c.newJob(t, now)
 	// The body is copied: the reader's buffer is used for the next frame.
 	j.body = slices.Clone(t.body)
+	j.received = t.received
 	if n == 1 && c.server.queue.enter() {
 		return j, nil
 	}
@@ -113,8 +118,9 @@ func (c *conn) run(j *job, s *scratch, now time.Time) {
 	}
 	ctx, stop := context.WithDeadline(j.ctx, j.deadline)
 	t := &s.task
-	*t = task{conn: c, at: c.attached.Load(), header: j.header, body: j.body, ctx: ctx, deadline: j.deadline, scratch: s}
+	*t = task{conn: c, at: c.attached.Load(), header: j.header, body: j.body, ctx: ctx, deadline: j.deadline, scratch: s, received: j.received}
 	reply, err := operations[j.header.Op].run(t)
+	j.received, j.send = t.received, t.send
 	if err != nil {
 		err, _ = ended(ctx, err)
 	}
@@ -139,9 +145,11 @@ func (c *conn) finish(j *job, reply wire.Message, err error, s *scratch) {
 		if err != nil {
 			c.replyError(&j.header, err, s)
 		} else {
-			c.reply(&j.header, reply, nil, s)
+			c.reply(&j.header, reply, descriptors(j.send), s)
 		}
 	}
+	seqpacket.CloseAll(j.received)
+	closeFiles(j.send)
 	c.server.counts.took(j.header.Op, time.Since(j.arrived))
 	j.cancel(nil)
 	outcome := wire.CancelDrained

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -10,7 +11,30 @@ import (
 // leasing is an acquire, and the block tables it asks for.
 type leasing struct {
 	tiering.AcquireQuery
-	blockTokens int // 0 = no tables
+	blockTokens int  // 0 = no tables
+	resident    bool // copies on the device
+	atOnce      bool // never wait
+}
+
+func (q *leasing) acquire(c *tiering.Session, dst []tiering.Acquired) ([]tiering.Acquired, error) {
+	if q.resident {
+		return c.AcquireResident(&q.AcquireQuery, dst)
+	}
+	return c.Acquire(&q.AcquireQuery, dst)
+}
+
+func (q *leasing) await(ctx context.Context, c *tiering.Session) ([]tiering.Acquired, error) {
+	if q.resident {
+		return c.AwaitAcquireResident(ctx, &q.AcquireQuery, nil)
+	}
+	return c.AwaitAcquire(ctx, &q.AcquireQuery, nil)
+}
+
+func (q *leasing) needsWait(s *tiering.Store) bool {
+	if q.resident {
+		return s.NeedsHBMPromotion(&q.AcquireQuery)
+	}
+	return s.NeedsPromotion(&q.AcquireQuery)
 }
 
 func (q *leasing) check(s *tiering.Store) error {

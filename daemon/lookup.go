@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"math"
 	"slices"
 	"time"
@@ -112,21 +113,28 @@ func (t *task) acquire() (wire.Message, error) {
 	if t.switchedOff(id) {
 		return t.acquired(&q, make([]tiering.Acquired, len(m.Keys))), nil
 	}
-	if q.All && t.conn.mayWait() && t.conn.server.store.NeedsPromotion(&q.AcquireQuery) {
-		t.rest = awaitTogether(q)
+	return t.lease(&q)
+}
+
+// lease takes the leases of a query, or has it wait for what is on its way.
+func (t *task) lease(q *leasing) (_ wire.Message, err error) {
+	s := t.scratch
+	may := !q.atOnce && t.conn.mayWait() // only this goroutine begins what waits
+	if q.All && may && q.needsWait(t.conn.server.store) {
+		t.rest = awaitTogether(*q)
 		return nil, nil
 	}
-	q.Again = !q.All && t.conn.mayWait() // only this goroutine begins what waits
-	s.acquired, err = t.at.session.Acquire(&q.AcquireQuery, s.acquired[:0])
+	q.Again = !q.All && may
+	s.acquired, err = q.acquire(t.at.session, s.acquired[:0])
 	if err != nil {
 		return nil, err
 	}
 	defer clear(s.acquired) // they point into the store
 	if q.Again && slices.ContainsFunc(s.acquired, promoting) {
-		t.rest = awaitAcquire(q, s.acquired)
+		t.rest = awaitAcquire(*q, s.acquired)
 		return nil, nil
 	}
-	return t.acquired(&q, s.acquired), nil
+	return t.acquired(q, s.acquired), nil
 }
 
 // acquired answers rows, as many as fit a frame.
@@ -202,13 +210,19 @@ func (t *task) release() (wire.Message, error) {
 	}
 	out.Codes = out.Codes[:0]
 	for _, id := range m.Leases {
-		var err error
-		if !t.at.slots.release(id) {
-			err = t.at.session.Release(tiering.LeaseID(id))
-		}
-		out.Codes = append(out.Codes, t.row(err))
+		out.Codes = append(out.Codes, t.row(t.releaseOne(id)))
 	}
 	return out, nil
+}
+
+func (t *task) releaseOne(id uint64) error {
+	if t.at.slots.release(id) {
+		return nil
+	}
+	if l := t.at.lent.Load(); l != nil && l.slots.release(id) {
+		return nil
+	}
+	return t.at.session.Release(tiering.LeaseID(id))
 }
 
 func (t *task) load() (wire.Message, error) {
@@ -220,25 +234,35 @@ func (t *task) load() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := tiering.LoadQuery{
+	return t.loadFrom(t.at.session.Load, t.at.session.AwaitLoad, tiering.LoadQuery{
 		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tiering.CheckpointKind(m.Accept),
 		TTL: milliseconds(m.TTLMs), Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash,
-	}
-	if q.Accept&tiering.Spliced != 0 && t.switchedOff(id) {
+	})
+}
+
+// loadFrom leases a checkpoint, in memory of the host or of the device.
+func (t *task) loadFrom(now loadNow, later loadLater, q tiering.LoadQuery) (wire.Message, error) {
+	if q.Accept&tiering.Spliced != 0 && t.switchedOff(q.Profile) {
 		if q.Accept &^= tiering.Spliced; q.Accept == 0 {
 			return nil, refuse(wire.Miss, "checkpoint %x: splicing is switched off for its profile", q.Hash[:8])
 		}
 	}
-	got, err := t.at.session.Load(&q)
+	got, err := now(&q)
 	if err != nil {
 		return nil, err
 	}
 	if got.Promoting && q.Again {
-		t.rest = awaitLoad(q)
+		t.rest = awaitLoad(later, q)
 		return nil, nil
 	}
 	return t.loaded(&q, &got)
 }
+
+// loadNow and loadLater are methods of a session.
+type (
+	loadNow   func(*tiering.LoadQuery) (tiering.Loaded, error)
+	loadLater func(context.Context, *tiering.LoadQuery) (tiering.Loaded, error)
+)
 
 // loaded answers a checkpoint.
 func (t *task) loaded(q *tiering.LoadQuery, got *tiering.Loaded) (wire.Message, error) {

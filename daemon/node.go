@@ -159,11 +159,18 @@ func (s *server) counters() []api.Counter {
 	add("requests_queued", float64(s.queue.length()))
 	add("requests_waiting", float64(s.waiting.Load()))
 	for _, p := range s.store.Pools() {
-		add("pool_"+p.Name+"_capacity_bytes", float64(p.CapacityBytes))
-		add("pool_"+p.Name+"_used_bytes", float64(p.UsedBytes))
-		add("pool_"+p.Name+"_objects", float64(p.Objects))
+		name := "pool_" + p.Name
+		if p.Place == tiering.PlaceHBM {
+			name = "hbm_" + name
+		}
+		add(name+"_capacity_bytes", float64(p.CapacityBytes))
+		add(name+"_used_bytes", float64(p.UsedBytes))
+		add(name+"_objects", float64(p.Objects))
 	}
 	whole := func(name string, value uint64) { add(name, float64(value)) }
+	if s.gpu != nil {
+		add("hbm_connection_bytes", float64(s.gpu.lentBytes()))
+	}
 	if s.disk != nil {
 		u := s.disk.Usage()
 		for i := range u.Pools {
@@ -232,6 +239,9 @@ func (d *Daemon) checks() []api.Check {
 	}
 	list = append(list, d.splicingCheck())
 	if check, ok := d.diskCheck(); ok {
+		list = append(list, check)
+	}
+	if check, ok := d.gpuCheck(); ok {
 		list = append(list, check)
 	}
 	slices.SortFunc(list, func(a, b api.Check) int { return cmp.Compare(a.Name, b.Name) })

@@ -29,6 +29,7 @@ type server struct {
 	store   *tiering.Store
 	device  gpuipc.Device
 	disk    *disk.Tier // nil = none
+	gpu     *gpu       // nil = none
 	log     zerolog.Logger
 	counts  *counts
 	epoch   uint64

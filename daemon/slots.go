@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// slots hands out the slot region of one connection. A slot is one run of pages,
+// slots hands out slot memory of one connection. A slot is one run of pages,
 // since a reply names it by one offset.
 //
 // Invariant: pages of a slot go back when the client has released it and no
@@ -18,7 +18,8 @@ import (
 // that reads a slot may be the one that writes it.
 type slots struct {
 	region gpuipc.Region
-	most   int // slots at once
+	within gpuipc.Extent // of the region: where slots lie
+	most   int           // slots at once
 
 	mu struct {
 		sync.Mutex
@@ -40,9 +41,9 @@ type slot struct {
 	released bool
 }
 
-func newSlots(region gpuipc.Region, pageBytes, most int) *slots {
-	s := &slots{region: region, most: most}
-	s.mu.pages = gpuipc.NewPageAllocator(region.Bytes(), pageBytes)
+func newSlots(region gpuipc.Region, within gpuipc.Extent, pageBytes, most int) *slots {
+	s := &slots{region: region, within: within, most: most}
+	s.mu.pages = gpuipc.NewPageAllocator(within.Len, pageBytes)
 	s.mu.leases = map[uint64]*slot{}
 	return s
 }
@@ -75,6 +76,7 @@ func (s *slots) open(into uint64, bytes int64, own *slot, newID func() uint64) (
 	if err != nil {
 		return nil, fmt.Errorf("slot: %w", err)
 	}
+	extent.Off += s.within.Off
 	x := &slot{lease: newID(), extent: extent, fresh: true, writer: true}
 	s.mu.leases[x.lease] = x
 	return x, nil
@@ -140,8 +142,15 @@ func (s *slots) release(lease uint64) bool {
 
 func (s *slots) freeLocked(x *slot) {
 	if x.released && !x.writer && x.readers == 0 {
-		s.mu.pages.Free([]gpuipc.Extent{x.extent})
+		s.mu.pages.Free([]gpuipc.Extent{{Off: x.extent.Off - s.within.Off, Len: x.extent.Len}})
 	}
+}
+
+// has reports whether lease is that of a slot here.
+func (s *slots) has(lease uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return lease != 0 && s.mu.leases[lease] != nil
 }
 
 // ref names the first bytes of a slot.

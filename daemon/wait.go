@@ -74,7 +74,7 @@ func awaitAcquire(q leasing, rows []tiering.Acquired) rest {
 	return func(t *task) (wire.Message, error) {
 		ctx, stop := t.patience(t.conn.server.config.PromoteTimeout)
 		defer stop()
-		got, err := t.at.session.AwaitAcquire(ctx, &q.AcquireQuery, nil)
+		got, err := q.await(ctx, t.at.session)
 		for i := range got {
 			rows[at[i]] = got[i]
 		}
@@ -96,7 +96,7 @@ func awaitTogether(q leasing) rest {
 	return func(t *task) (wire.Message, error) {
 		ctx, stop := t.patience(t.conn.server.config.PromoteTimeout)
 		defer stop()
-		rows, err := t.at.session.AwaitAcquire(ctx, &q.AcquireQuery, nil)
+		rows, err := q.await(ctx, t.at.session)
 		if err == nil {
 			err = t.ctx.Err()
 		}
@@ -109,11 +109,11 @@ func awaitTogether(q leasing) rest {
 }
 
 // awaitLoad waits for a checkpoint that is on its way up.
-func awaitLoad(q tiering.LoadQuery) rest {
+func awaitLoad(later loadLater, q tiering.LoadQuery) rest {
 	return func(t *task) (wire.Message, error) {
 		ctx, stop := t.patience(t.conn.server.config.PromoteTimeout)
 		defer stop()
-		got, err := t.at.session.AwaitLoad(ctx, &q)
+		got, err := later(ctx, &q)
 		if err != nil {
 			return nil, err
 		}

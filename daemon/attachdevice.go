@@ -1,0 +1,280 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// A private region: the order page, what the client writes, slots. Its parts
+// begin at multiples of lentAlign; a quarter of it is the client's (a guess: the
+// (T, S) of a few seams beside the states that compose answers).
+//
+//	0           lentAlign                        slots
+//	+-----------+--------------------------------+-----------------+
+//	| order page| staging, written by the client | slots           |
+//	+-----------+--------------------------------+-----------------+
+const (
+	lentAlign  = 64 << 10
+	orderOff   = 0
+	orderSlots = order.PageBytes / order.SlotBytes
+	leastLent  = 4 * lentAlign // and a page of slots
+)
+
+// lent is the memory of the device that one connection has.
+type lent struct {
+	// Fixed after attach-device.
+	gpu     *gpu
+	way     gpuipc.Way
+	private gpuipc.SharedRegion
+	order   *order.Page // at orderOff
+	staging gpuipc.Extent
+	slots   *slots
+
+	closed    sync.Once
+	signalled uint64 // in the daemon's slot; of the order request whose turn it is
+
+	mu struct {
+		sync.Mutex
+		memories []deviceMemory
+		engines  map[engine]func() // that read the device, with what says they do not
+		last     *turn             // of the order request that came last; nil = none
+	}
+}
+
+// engine is one rank of a profile on a connection.
+type engine struct {
+	profile tiering.ProfileID
+	rank    int
+}
+
+// attachDevice lends memory of the device to a connection, once.
+func (t *task) attachDevice() (wire.Message, error) {
+	g := t.conn.server.gpu
+	var m wire.AttachDeviceRequest
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	if g == nil || !t.at.device {
+		return t.noDevice()
+	}
+	ours := g.device.UUID()
+	if len(m.UUID) > 0 && gpuipc.UUID(m.UUID) != ours {
+		return nil, refuse(wire.Unsupported, "the client's device is %v, this daemon's %v: use that one, or a daemon on yours",
+			gpuipc.UUID(m.UUID), ours)
+	}
+	if !t.at.attaching.CompareAndSwap(false, true) {
+		return nil, refuse(wire.Invalid, "this connection has attached the device already")
+	}
+	l, reply, err := t.lend(g, &m)
+	if err != nil {
+		t.at.attaching.Store(false)
+		return nil, err
+	}
+	t.at.lent.Store(l)
+	return reply, nil
+}
+
+// lend makes the private region and the answer.
+func (t *task) lend(g *gpu, m *wire.AttachDeviceRequest) (_ *lent, _ *wire.AttachDeviceReply, err error) {
+	arena := t.conn.server.store.DeviceArena()
+	public, err := g.shareOf(arena, m.Ways)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer public.Close() // of what t.send has not taken
+	l, err := newLent(g, public.Way, t.conn.id, m.PrivateBytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.closeRegion())
+		}
+	}()
+	if err := l.clear(t.ctx); err != nil {
+		return nil, nil, err
+	}
+	private, err := l.private.Share(public.Way)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer private.Close()
+	if n := len(public.Chunks) + len(private.Chunks); n > wire.MaxChunks {
+		return nil, nil, refuse(wire.Full, "%d chunks of device memory, a reply names %d", n, wire.MaxChunks)
+	}
+	text, err := sealedText("spliced-kernels", g.ptx)
+	if err != nil {
+		return nil, nil, err
+	}
+	t.send = append(t.send, text)
+	return l, t.attachReply(l, &public, &private), nil
+}
+
+// attachReply moves the descriptors of both shares to those that are sent.
+func (t *task) attachReply(l *lent, public, private *gpuipc.Share) *wire.AttachDeviceReply {
+	r := &wire.AttachDeviceReply{
+		Way: uint8(l.way), Epoch: l.gpu.epoch, PublicBytes: uint64(public.Bytes()), PrivateBytes: uint64(private.Bytes()),
+		OrderOff: orderOff, OrderSlots: orderSlots, PublicChunks: uint32(len(public.Chunks)),
+		StagingOff: uint64(l.staging.Off), StagingBytes: uint64(l.staging.Len),
+	}
+	uuid := l.gpu.device.UUID()
+	r.UUID = uuid[:]
+	for _, share := range []*gpuipc.Share{public, private} {
+		for i := range share.Chunks {
+			c := &share.Chunks[i]
+			r.ChunkBytes = append(r.ChunkBytes, uint64(c.Bytes))
+			if l.way == gpuipc.WayDescriptor {
+				t.send = append(t.send, c.File)
+				c.File = nil
+				continue
+			}
+			r.Handles = append(r.Handles, c.Handle[:]...)
+			r.Offsets = append(r.Offsets, uint64(c.Off))
+		}
+	}
+	return r
+}
+
+// newLent makes a private region of the size that the client wishes for, within
+// what one client may have.
+func newLent(g *gpu, way gpuipc.Way, connection, wish uint64) (*lent, error) {
+	page := int64(g.config.HBMPageBytes)
+	bytes := int64(g.config.HBMClient)
+	if wish > 0 {
+		bytes = max(leastLent+page, min(bytes, int64(min(wish, uint64(bytes)))))
+	}
+	if err := g.take(bytes); err != nil {
+		return nil, err
+	}
+	region, err := g.device.NewRegion(gpuipc.RegionSpec{
+		Name: fmt.Sprintf("spliced-device-%d", connection), Bytes: bytes, Access: gpuipc.ClientWrites, Way: way})
+	if err != nil {
+		g.giveBack(bytes)
+		return nil, err
+	}
+	private, ok := region.(gpuipc.SharedRegion)
+	if !ok {
+		panic(fmt.Sprintf("daemon: a region of %s cannot be shared", g.device.Describe().Name))
+	}
+	l := &lent{gpu: g, way: way, private: private}
+	if l.order, err = order.In(g.device, private, orderOff); err != nil {
+		g.giveBack(bytes)
+		return nil, errors.Join(err, private.Close())
+	}
+	// Rounding of the device is not counted: it has that memory in any case.
+	slotBytes := max(page, (bytes-lentAlign)/4*3/page*page)
+	at := bytes - slotBytes
+	at -= at % lentAlign
+	l.staging = gpuipc.Extent{Off: lentAlign, Len: at - lentAlign}
+	l.slots = newSlots(private, gpuipc.Extent{Off: at, Len: bytes - at}, int(page), g.config.MaxLeases)
+	l.mu.engines = map[engine]func(){}
+	return l, nil
+}
+
+// clear writes zeros over the region: the order page begins at 0, and what lay
+// there before was another client's.
+func (l *lent) clear(ctx context.Context) error {
+	zeros := make([]byte, min(l.private.Bytes(), 4<<20))
+	for off := int64(0); off < l.private.Bytes(); off += int64(len(zeros)) {
+		n := min(int64(len(zeros)), l.private.Bytes()-off)
+		if err := l.gpu.device.Store(ctx, l.extent(off, n), zeros[:n]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *lent) extent(off, n int64) gpuipc.Ref {
+	return gpuipc.Ref{Region: l.private, Extents: []gpuipc.Extent{{Off: off, Len: n}}}
+}
+
+// staged names [off, off+bytes) of what the client writes.
+func (l *lent) staged(off uint64, bytes int64) (gpuipc.Ref, error) {
+	if bytes < 0 || off > uint64(l.staging.Len) || bytes > l.staging.Len-int64(off) {
+		return gpuipc.Ref{}, refuse(wire.Invalid, "[%d, +%d) is not inside the device staging of %d bytes", off, bytes, l.staging.Len)
+	}
+	return l.extent(l.staging.Off+int64(off), bytes), nil
+}
+
+// reads notes that an engine of the connection reads the device, so that what
+// its matches find is copied there.
+func (l *lent) reads(s *tiering.Store, id tiering.ProfileID, rank int) {
+	key := engine{id, rank}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, known := l.mu.engines[key]; known || len(l.mu.engines) >= maxBindings {
+		return
+	}
+	// A rank that the profile has not: its requests say so.
+	if detach, err := s.AttachEngine(id, rank); err == nil {
+		l.mu.engines[key] = detach
+	}
+}
+
+// end tells the client's streams that nobody will signal any more, and lets go of
+// the client's memory. Nothing of the connection runs any more.
+func (l *lent) end(s *server) {
+	ctx, stop := context.WithTimeout(context.Background(), s.config.HBMTimeout)
+	defer stop()
+	if err := l.order.Release(ctx, order.Daemon); err != nil {
+		s.log.Debug().Err(err).Str("tier", "hbm").Msg("waits of a client could not be ended")
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, detach := range l.mu.engines {
+		detach()
+	}
+	for _, m := range l.mu.memories {
+		if err := m.memory.Region.Close(); err != nil {
+			s.log.Warn().Err(err).Str("tier", "hbm").Msg("device memory of an engine could not be unmapped")
+		}
+	}
+	l.mu.memories = nil
+}
+
+// outlives reports whether the private region has to stay as long as the client
+// may have it open: freeing what a handle names before that is undefined, while
+// a descriptor keeps the memory itself.
+func (l *lent) outlives() bool { return l.way == gpuipc.WayHandle }
+
+// closeRegion gives the private region back, once.
+func (l *lent) closeRegion() (err error) {
+	l.closed.Do(func() {
+		err = l.private.Close()
+		l.gpu.giveBack(l.bytes())
+	})
+	return err
+}
+
+// bytes is what the connection was lent.
+func (l *lent) bytes() int64 { return l.slots.within.Off + l.slots.within.Len }
+
+// sealedText is a descriptor of memory that holds text and cannot be changed.
+func sealedText(name string, text []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("memfd %s: %w", name, err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	if _, err := f.Write(text); err != nil {
+		return nil, errors.Join(fmt.Errorf("memfd %s: %w", name, err), f.Close())
+	}
+	const seals = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, errors.Join(fmt.Errorf("seal %s: %w", name, err), f.Close())
+	}
+	if _, err := f.Seek(0, 0); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
