@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
+from spliced_connector.device import DeviceMemory
+from spliced_connector.device_lease import DeviceCheckpoint, DeviceSegment, HeldAt
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.identity import MAX_TOKENS
 from spliced_connector.layouts import Layout
-from spliced_connector.lease import Checkpoint, Segment, Stored, release_all
+from spliced_connector.lease import Checkpoint, Held, Segment, Stored, release_all
 from spliced_connector.memory import present, runs
 from spliced_connector.registration import Registration
 from spliced_connector.staging import Extent
 from spliced_connector.terms import Accept
-from spliced_connector.wire import AcquireReply, AcquireRequest, LoadReply, LoadRequest, Op
+from spliced_connector.wire import (
+    AcquireDeviceRequest,
+    AcquireReply,
+    AcquireRequest,
+    LoadDeviceRequest,
+    LoadReply,
+    LoadRequest,
+    Op,
+)
 from spliced_connector.wire.numbers import MAX_KEYS
 
 MAX_BLOCK_TOKENS = 65536
+
+H = TypeVar("H", bound=Held)
 
 
 def acquire(
@@ -31,25 +45,79 @@ def acquire(
     if not 0 <= block_tokens <= MAX_BLOCK_TOKENS or (together and len(keys) > MAX_KEYS):
         text = f"acquire: blocks of {block_tokens} tokens, {len(keys)} keys"
         raise SplicedError(Code.INVALID, text)
-    out: list[Segment | None] = [None] * len(keys)
+    flags = int(digests), int(together)
+
+    def ask(now: list[bytes]) -> AcquireReply:
+        request = AcquireRequest(r.profile, r.rank, 0, block_tokens, *flags, now)
+        call = r.call(Op.ACQUIRE, wait, gives_back=True)
+        return r.attachment.request(call, request, AcquireReply)
+
+    def make(held: HeldAt, key: bytes, row: _Row) -> Segment:
+        return Segment(held, key, row.rows, row.stored, row.blocks)
+
+    return _lease(r, keys, ask, len(r.attachment.arena), make)
+
+
+def acquire_device(
+    r: Registration,
+    keys: Sequence[bytes],
+    wait: float,
+    *,
+    together: bool = False,
+    fetch: bool = True,
+    digests: bool = False,
+) -> list[DeviceSegment | None]:
+    """`acquire` of copies on the GPU; without `fetch` it does not wait for those to be made."""
+    device = memory_of(r)
+    if together and len(keys) > MAX_KEYS:
+        raise SplicedError(Code.INVALID, f"acquire: {len(keys)} keys")
+    flags = int(digests), int(together), int(fetch)
+
+    def ask(now: list[bytes]) -> AcquireReply:
+        request = AcquireDeviceRequest(r.profile, r.rank, 0, *flags, now)
+        call = r.call(Op.ACQUIRE_DEVICE, wait, gives_back=True)
+        return r.attachment.request(call, request, AcquireReply)
+
+    def make(held: HeldAt, key: bytes, row: _Row) -> DeviceSegment:
+        return DeviceSegment(held, device, key, row.rows, row.stored)
+
+    return _lease(r, keys, ask, device.arena.nbytes, make)
+
+
+def memory_of(r: Registration) -> DeviceMemory:
+    """Memory of the GPU. Raises `SplicedError(UNAVAILABLE)` where none is attached."""
+    device = r.attachment.device
+    if device is None:
+        raise SplicedError(Code.UNAVAILABLE, "no memory of a GPU is attached")
+    return device
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What a reply says of one segment."""
+
+    rows: tuple[int, int]
+    stored: Stored
+    blocks: tuple[int, ...]
+
+
+def _lease(
+    r: Registration,
+    keys: Sequence[bytes],
+    ask: Callable[[list[bytes]], AcquireReply],
+    arena: int,
+    make: Callable[[HeldAt, bytes, _Row], H],
+) -> list[H | None]:
+    """Ask until every key is decided."""
+    out: list[H | None] = [None] * len(keys)
     todo = list(range(len(keys)))
     try:
         while todo:
             now, rest = todo[:MAX_KEYS], todo[MAX_KEYS:]
-            request = AcquireRequest(
-                r.profile,
-                r.rank,
-                0,
-                block_tokens,
-                int(digests),
-                int(together),
-                [keys[i] for i in now],
-            )
-            call = r.call(Op.ACQUIRE, wait, gives_back=True)
-            reply = r.attachment.request(call, request, AcquireReply)
+            reply = ask([keys[i] for i in now])
             if len(reply.codes) != len(now):
                 raise r.attachment.garbage(f"acquire: {len(reply.codes)} rows, want {len(now)}")
-            todo = _rows(r, reply, keys, now, out) + rest
+            todo = _rows(r, reply, keys, now, out, arena, make) + rest
     except SplicedError:
         release_all(out)
         raise
@@ -61,7 +129,9 @@ def _rows(
     reply: AcquireReply,
     keys: Sequence[bytes],
     now: list[int],
-    out: list[Segment | None],
+    out: list[H | None],
+    arena: int,
+    make: Callable[[HeldAt, bytes, _Row], H],
 ) -> list[int]:
     """Turn the rows of a reply into segments; the keys to ask for again.
 
@@ -81,9 +151,11 @@ def _rows(
             digests = slice(digest, ends[1])
             blocks = slice(block, ends[2])
             try:
-                out[i] = _segment(r, reply, row, keys[i], extents, digests, blocks)
+                found = _segment(r, reply, row, arena, extents, digests, blocks)
             except ValueError as err:
                 raise r.attachment.garbage(f"acquire: {err}") from err
+            held = (r.attachment, r.tenant, reply.leases[row], r.options.timeout)
+            out[i] = make(held, keys[i], found)
         elif code == Code.BUSY:
             again.append(i)
         extent, digest, block = ends
@@ -94,11 +166,11 @@ def _segment(
     r: Registration,
     reply: AcquireReply,
     row: int,
-    key: bytes,
+    arena: int,
     extents: slice,
     digests: slice,
     blocks: slice,
-) -> Segment:
+) -> _Row:
     """Check a row. Raises ValueError."""
     tokens = reply.tokens[row]
     if not 1 <= tokens <= MAX_TOKENS:
@@ -107,11 +179,9 @@ def _segment(
     nbytes = reply.bytes[row]
     if layout.nbytes != nbytes:
         raise ValueError(f"a segment of {nbytes} bytes, want {layout.nbytes} for {tokens} tokens")
-    arena = len(r.attachment.arena)
     where = runs(reply.extent_off[extents], reply.extent_len[extents], nbytes, arena)
     stored = Stored(layout, where, reply.digest[digests])
-    held = (r.attachment, r.tenant, reply.leases[row], r.options.timeout)
-    return Segment(held, key, (reply.begins[row], tokens), stored, tuple(reply.block[blocks]))
+    return _Row((reply.begins[row], tokens), stored, tuple(reply.block[blocks]))
 
 
 def load(
@@ -120,18 +190,40 @@ def load(
     """Lease the checkpoint of a prefix. Raises `SplicedError`, MISS where there is none."""
     request = LoadRequest(r.profile, r.rank, 0, accept, int(digests), prefix)
     reply = r.attachment.request(r.call(Op.LOAD, wait, gives_back=True), request, LoadReply)
+    held, kind, nodes, stored = _chain(r, reply, accept, len(r.attachment.arena))
+    return Checkpoint(held, kind, nodes, stored)
+
+
+def load_device(
+    r: Registration, prefix: bytes, accept: Accept, wait: float, *, digests: bool = False
+) -> DeviceCheckpoint:
+    """`load` of a copy on the GPU, which is made where there is none."""
+    device = memory_of(r)
+    request = LoadDeviceRequest(r.profile, r.rank, 0, accept, int(digests), prefix)
+    call = r.call(Op.LOAD_DEVICE, wait, gives_back=True)
+    reply = r.attachment.request(call, request, LoadReply)
+    held, kind, nodes, stored = _chain(r, reply, accept, device.arena.nbytes)
+    return DeviceCheckpoint(held, device, kind, nodes, stored)
+
+
+def _chain(
+    r: Registration, reply: LoadReply, accept: Accept, arena: int
+) -> tuple[HeldAt, Accept, tuple[tuple[int, int], ...], list[Stored]]:
+    """Check a reply to load."""
     try:
-        nodes, stored = _nodes(r, reply)
+        nodes, stored = _nodes(r, reply, arena)
     except ValueError as err:
         raise r.attachment.garbage(f"load: {err}") from err
     kind = Accept(reply.kind & Accept.ANY)
     if not kind & accept:
         raise r.attachment.garbage(f"load: a checkpoint of kind {reply.kind}, want {accept!r}")
     held = (r.attachment, r.tenant, reply.lease, r.options.timeout)
-    return Checkpoint(held, kind, tuple(nodes), stored)
+    return held, kind, tuple(nodes), stored
 
 
-def _nodes(r: Registration, reply: LoadReply) -> tuple[list[tuple[int, int]], list[Stored]]:
+def _nodes(
+    r: Registration, reply: LoadReply, arena: int
+) -> tuple[list[tuple[int, int]], list[Stored]]:
     """Check a chain: nodes that join to [0, tokens), each of its layout's size.
 
     Raises ValueError.
@@ -139,7 +231,6 @@ def _nodes(r: Registration, reply: LoadReply) -> tuple[list[tuple[int, int]], li
     nodes: list[tuple[int, int]] = []
     stored = []
     at = extent = digest = 0
-    arena = len(r.attachment.arena)
     last = len(reply.node_begin) - 1
     for i, (begin, end) in enumerate(zip(reply.node_begin, reply.node_end, strict=True)):
         if begin != at or not begin < end <= MAX_TOKENS:

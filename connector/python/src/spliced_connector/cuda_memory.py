@@ -26,7 +26,7 @@ class Mapped:
     """
 
     def __init__(self, runs: Sequence[Run], undo: Callable[[], None]) -> None:
-        self._runs = _joined(runs)
+        self._runs = joined(runs)
         self._undo = undo
         self.nbytes = sum(run.nbytes for run in self._runs)
 
@@ -59,7 +59,8 @@ class Mapped:
         self._undo()
 
 
-def _joined(runs: Sequence[Run]) -> list[Run]:
+def joined(runs: Sequence[Run]) -> list[Run]:
+    """Runs with those merged that lie one behind the other."""
     out: list[Run] = []
     for run in runs:
         if out and out[-1].address + out[-1].nbytes == run.address:

@@ -83,6 +83,15 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+def take(held: Held) -> bool:
+    """Take over a lease that is to be released: False when somebody has, or it was forked."""
+    if held._pid != os.getpid():
+        return False
+    with _once:
+        released, held._released = held._released, True
+    return not released
+
+
 def release_all(objects: Sequence[Held | None]) -> list[bool]:
     """Give many back with few requests; for each, what its `release` would say. None is False."""
     good = [False] * len(objects)

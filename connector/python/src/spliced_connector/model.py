@@ -15,11 +15,12 @@ from spliced_connector import publish as storing
 from spliced_connector.advise import Advice, Query
 from spliced_connector.buffers import Buffer
 from spliced_connector.compute import Origin, Placed, Plan
+from spliced_connector.device_lease import DeviceCheckpoint, DeviceSegment
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.identity import SegmentSpec
 from spliced_connector.keeper import Keeper
 from spliced_connector.layouts import ALL_LAYERS
-from spliced_connector.lease import Checkpoint, Segment, Slot
+from spliced_connector.lease import Checkpoint, Held, Segment, Slot, release_all
 from spliced_connector.match import Match, misses
 from spliced_connector.profile import Profile
 from spliced_connector.publish import NewCheckpoint, NewSegment
@@ -29,6 +30,7 @@ from spliced_connector.wire import Op, ReportReply, ReportRequest
 
 T = TypeVar("T")
 N = TypeVar("N")
+H = TypeVar("H", bound=Held)
 
 # After one of these the daemon is not asked for the rest of a batch: each would cost its time.
 _HOPELESS = {Code.UNAVAILABLE, Code.LATE, Code.STALE, Code.DENIED, Code.UNSUPPORTED}
@@ -147,12 +149,30 @@ class Model:
             ),
             lambda _: none,
         )
-        if all and None in out:
-            for segment in out:
-                if segment is not None:
-                    segment.release()
-            return none
-        return out
+        return _every(out) if all else out
+
+    def acquire_device(
+        self,
+        keys: Sequence[bytes],
+        all: bool = False,
+        fetch: bool = True,
+        wait: float | None = None,
+        digests: bool = False,
+    ) -> list[DeviceSegment | None]:
+        """Lease copies of segments on the GPU, as `acquire`.
+
+        What is held but not on the GPU is copied there: with `fetch` that is waited for, without
+        it is a miss now. Without memory of a GPU everything is a miss (`Client.device_state`).
+        """
+        seconds = self._options.timeout if wait is None else wait
+        none: list[DeviceSegment | None] = [None] * len(keys)
+        out = self._ask(
+            lambda r: leasing.acquire_device(
+                r, keys, seconds, together=all, fetch=fetch, digests=digests
+            ),
+            lambda _: none,
+        )
+        return _every(out) if all else out
 
     def load(
         self,
@@ -165,6 +185,20 @@ class Model:
         seconds = self._options.timeout if wait is None else wait
         return self._ask(
             lambda r: leasing.load(r, hash, accept, seconds, digests=digests), lambda _: None
+        )
+
+    def load_device(
+        self,
+        hash: bytes,
+        accept: Accept = Accept.EXACT,
+        wait: float | None = None,
+        digests: bool = False,
+    ) -> DeviceCheckpoint | None:
+        """`load` of a copy on the GPU."""
+        seconds = self._options.timeout if wait is None else wait
+        return self._ask(
+            lambda r: leasing.load_device(r, hash, accept, seconds, digests=digests),
+            lambda _: None,
         )
 
     def publish(
@@ -355,6 +389,14 @@ class Model:
             self._keeper.complain(str(err))
         elif err.code not in _QUIET:
             self._keeper.tally.add("refused")
+
+
+def _every(out: list[H | None]) -> list[H | None]:
+    """All, or none of them: what was leased is given back."""
+    if None not in out:
+        return out
+    release_all(out)
+    return [None] * len(out)
 
 
 def _stored(store: Callable[[Registration, N], None], new: N, r: Registration) -> Code | int:
