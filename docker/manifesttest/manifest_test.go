@@ -1,6 +1,7 @@
 package manifesttest
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/policy"
@@ -19,17 +21,29 @@ import (
 // overheadBytes is what the process needs beside the memory it hands out.
 const overheadBytes = 1 << 30
 
-func sidecar(t *testing.T) *corev1.Pod {
+// eachSidecar runs a test on the pod of every manifest.
+func eachSidecar(t *testing.T, test func(*testing.T, *corev1.Pod)) {
 	t.Helper()
-	text, err := os.ReadFile("../sidecar.yaml")
+	for _, name := range []string{"sidecar.yaml", "sidecar-gpu.yaml"} {
+		t.Run(name, func(t *testing.T) {
+			documents := documents(t, name)
+			pod, err := decode(documents[len(documents)-1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			test(t, pod)
+		})
+	}
+}
+
+// documents are those of one manifest; its pod is the last.
+func documents(t *testing.T, name string) [][]byte {
+	t.Helper()
+	text, err := os.ReadFile("../" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod, err := decode(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pod
+	return bytes.Split(text, []byte("\n---\n"))
 }
 
 func decode(text []byte) (*corev1.Pod, error) {
@@ -73,8 +87,9 @@ func TestDecodingIsStrict(t *testing.T) {
 	}
 }
 
-func TestSidecarIsRestricted(t *testing.T) {
-	pod := sidecar(t)
+func TestSidecarIsRestricted(t *testing.T) { eachSidecar(t, sidecarIsRestricted) }
+
+func sidecarIsRestricted(t *testing.T, pod *corev1.Pod) {
 	if got := violations(t, pod); len(got) > 0 {
 		t.Errorf("restricted: %s", strings.Join(got, "; "))
 	}
@@ -86,8 +101,9 @@ func TestSidecarIsRestricted(t *testing.T) {
 	}
 }
 
-func TestSidecarIsNativeAndUnprivileged(t *testing.T) {
-	pod := sidecar(t)
+func TestSidecarIsNativeAndUnprivileged(t *testing.T) { eachSidecar(t, sidecarIsNativeAndUnprivileged) }
+
+func sidecarIsNativeAndUnprivileged(t *testing.T, pod *corev1.Pod) {
 	c := pod.Spec.InitContainers[0]
 	if c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
 		t.Error("restartPolicy Always is what makes it a sidecar that starts before the engine and ends after it")
@@ -100,8 +116,9 @@ func TestSidecarIsNativeAndUnprivileged(t *testing.T) {
 	}
 }
 
-func TestSocketDirectoryIsShared(t *testing.T) {
-	pod := sidecar(t)
+func TestSocketDirectoryIsShared(t *testing.T) { eachSidecar(t, socketDirectoryIsShared) }
+
+func socketDirectoryIsShared(t *testing.T, pod *corev1.Pod) {
 	c, engine := pod.Spec.InitContainers[0], pod.Spec.Containers[0]
 	socket := argument(t, c.Args, "socket")
 	dir := socket[:strings.LastIndexByte(socket, '/')]
@@ -126,7 +143,9 @@ func TestSocketDirectoryIsShared(t *testing.T) {
 	}
 }
 
-func TestProbesAskPathsThatAreServed(t *testing.T) {
+func TestProbesAskPathsThatAreServed(t *testing.T) { eachSidecar(t, probesAskPathsThatAreServed) }
+
+func probesAskPathsThatAreServed(t *testing.T, pod *corev1.Pod) {
 	text, err := os.ReadFile("../../api/openapi.json")
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +156,7 @@ func TestProbesAskPathsThatAreServed(t *testing.T) {
 	if err := json.Unmarshal(text, &document); err != nil {
 		t.Fatal(err)
 	}
-	c := sidecar(t).Spec.InitContainers[0]
+	c := pod.Spec.InitContainers[0]
 	port := argument(t, c.Args, "http")
 	port = port[strings.LastIndexByte(port, ':')+1:]
 	probes := map[string]*corev1.Probe{"/healthz": c.StartupProbe, "/livez": c.LivenessProbe, "/readyz": c.ReadinessProbe}
@@ -156,8 +175,10 @@ func TestProbesAskPathsThatAreServed(t *testing.T) {
 	}
 }
 
-func TestMemoryLimitHoldsAllThatIsHandedOut(t *testing.T) {
-	c := sidecar(t).Spec.InitContainers[0]
+func TestMemoryLimitHoldsAllThatIsHandedOut(t *testing.T) { eachSidecar(t, memoryLimitHoldsAll) }
+
+func memoryLimitHoldsAll(t *testing.T, pod *corev1.Pod) {
+	c := pod.Spec.InitContainers[0]
 	need := int64(overheadBytes)
 	for _, name := range []string{"arena", "private", "connection-memory"} {
 		q := resource.MustParse(strings.TrimSuffix(argument(t, c.Args, name), "B"))
@@ -174,14 +195,53 @@ func TestMemoryLimitHoldsAllThatIsHandedOut(t *testing.T) {
 
 // The daemon of this tree reads the manifest's arguments; the last ones shrink
 // what the machine of the test may not have.
-func TestDaemonTakesTheArguments(t *testing.T) {
-	args := append([]string{"run", "./daemon/cmd/spliced", "-check"}, sidecar(t).Spec.InitContainers[0].Args...)
+func TestDaemonTakesTheArguments(t *testing.T) { eachSidecar(t, daemonTakesTheArguments) }
+
+func daemonTakesTheArguments(t *testing.T, pod *corev1.Pod) {
+	args := append([]string{"run", "./daemon/cmd/spliced", "-check"}, pod.Spec.InitContainers[0].Args...)
 	args = append(args, "-arena=16MiB", "-private=16MiB", "-connection-memory=512MiB", "-socket="+t.TempDir()+"/spliced.sock")
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = "../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
+}
+
+// One claim that both containers list is one GPU for both.
+func TestBothContainersAreOnOneGPU(t *testing.T) {
+	docs := documents(t, "sidecar-gpu.yaml")
+	var claim resourcev1.ResourceClaimTemplate
+	if err := yaml.UnmarshalStrict(docs[0], &claim); err != nil {
+		t.Fatal(err)
+	}
+	pod, err := decode(docs[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests := claim.Spec.Spec.Devices.Requests
+	if claim.APIVersion != "resource.k8s.io/v1" || len(requests) != 1 || requests[0].Exactly == nil {
+		t.Errorf("%s asks for %+v", claim.APIVersion, requests)
+	}
+	claims := pod.Spec.ResourceClaims
+	if len(claims) != 1 || claims[0].ResourceClaimTemplateName == nil || *claims[0].ResourceClaimTemplateName != claim.Name {
+		t.Fatalf("the pod claims %+v, not %s", claims, claim.Name)
+	}
+	for _, c := range []corev1.Container{pod.Spec.InitContainers[0], pod.Spec.Containers[0]} {
+		if !slices.Equal(c.Resources.Claims, []corev1.ResourceClaim{{Name: claims[0].Name}}) {
+			t.Errorf("%s is on %+v", c.Name, c.Resources.Claims)
+		}
+	}
+	// A start compiles the kernels where the image's cache is not on a volume.
+	dockerfile, err := os.ReadFile("../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range pod.Spec.InitContainers[0].VolumeMounts {
+		if strings.Contains(string(dockerfile), "CUDA_CACHE_PATH="+m.MountPath+"\n") {
+			return
+		}
+	}
+	t.Error("no volume is mounted at the image's CUDA_CACHE_PATH")
 }
 
 // argument finds -name=value.
