@@ -18,7 +18,7 @@ ALLOWED = {
     "sglang": ["sglang_*"],
     "torch": [
         "canary", "capture", "checkpoints", "families", "segments", "splice", "walk.*",
-        "hf", "hf_*", "layout", "layout_probe", "vllm_*", "sglang_*",
+        "device_torch", "hf", "hf_*", "layout", "layout_probe", "vllm_*", "sglang_*",
     ],
     "safetensors": ["hf", "hf_*"],
 }  # fmt: skip

@@ -26,6 +26,7 @@ import weakref
 
 from spliced_connector.counters import Counters
 from spliced_connector.device import DeviceMemory
+from spliced_connector.device_engine import DeviceEngineMemory
 from spliced_connector.errors import SplicedError
 from spliced_connector.flight import Call, Late
 from spliced_connector.keeper import Keeper
@@ -61,13 +62,14 @@ class Client:
         block_tokens: int = 0,
         connector: str = "",
         engine: str = "",
-        memory: EngineMemory | None = None,
+        memory: EngineMemory | DeviceEngineMemory | None = None,
     ) -> Model:
         """A model for one tenant and rank, registered at every daemon that is found.
 
         `tenant` is one of `Options.tenants`; empty where that has no empty name is the first.
         `connector` and `engine` are names and versions for people. `memory` is what
-        `Model.place` writes into. Raises `ProfileError` or ValueError for what can never be
+        `Model.place` writes into; on a GPU it is registered once memory of the daemon's is
+        attached. Raises `ProfileError` or ValueError for what can never be
         right. A client has at most 64 models.
         """
         profile = identity if isinstance(identity, Profile) else Profile(identity)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spliced_connector.device import DeviceMemory
+from spliced_connector.device_lease import DeviceCheckpoint, DeviceHeld, DeviceSegment, DeviceSlot
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.flight import Call, Write
 from spliced_connector.identity import MAX_TOKENS
@@ -37,11 +39,11 @@ class PlanSpan:
 
     start: int
     count: int
-    segment: Segment | None = None
+    segment: Segment | DeviceSegment | None = None
     """None: the engine computes these tokens."""
     input: bytes | bytearray | memoryview | None = None
     """(T, S) of a computed span in F32, by `Profile.seam_layout` of the asked layers. Compose
-    needs it for every computed span but the last."""
+    needs it for every computed span but the last. Not for segments on a GPU: `device_splice`."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Origin:
     """Where a plan begins: at a zero state, at a loaded checkpoint of `Plan.begin` tokens, or at
     states that an earlier call left in a slot."""
 
-    checkpoint: Checkpoint | None = None
+    checkpoint: Checkpoint | DeviceCheckpoint | None = None
     slot: Slot | None = None
     slot_offset: int = 0
     """Of the states in `Slot.view()`."""
@@ -85,7 +87,14 @@ def compose(
         *columns, inputs,
     )  # fmt: skip
     reply = _computed(r, call, request, into)
-    return result_slot(r, reply.lease, reply.off, reply.bytes, 0, into)
+    where = _memory(r, plan, origin, into)
+    return result_slot(r, reply.lease, reply.off, reply.bytes, 0, into, where)
+
+
+def _memory(r: Registration, plan: Plan, origin: Origin, into: Slot | None) -> DeviceMemory | None:
+    """The GPU's memory, where results of a plan lie there."""
+    named = [span.segment for span in plan.spans] + [origin.checkpoint, origin.slot, into]
+    return r.attachment.device if any(isinstance(held, DeviceHeld) for held in named) else None
 
 
 def rotate(
@@ -99,7 +108,8 @@ def rotate(
     except SplicedError as err:
         _spoil(into, err)
         raise
-    return result_slot(r, reply.lease, reply.off, reply.bytes, reply.rows, into)
+    where = _memory(r, plan, origin, into)
+    return result_slot(r, reply.lease, reply.off, reply.bytes, reply.rows, into, where)
 
 
 def place(
@@ -119,7 +129,8 @@ def place(
         r.attachment.start(call, request)
         sent = True
         reply = r.attachment.result(call, RotateReply)
-        placed.slot = result_slot(r, reply.lease, reply.off, reply.bytes, reply.rows, None)
+        where = _memory(r, plan, origin, None)
+        placed.slot = result_slot(r, reply.lease, reply.off, reply.bytes, reply.rows, None, where)
     except SplicedError as err:
         placed.code = err.code
     if not (sent and call.left):
@@ -211,6 +222,8 @@ def _stage_inputs(r: Registration, call: Call, plan: Plan, layer: int) -> list[i
     given = [data for data in flat if data is not None]
     if not given:
         return [NONE64] * len(flat)
+    if any(isinstance(span.segment, DeviceSegment) for span in plan.spans):
+        raise SplicedError(Code.INVALID, "inputs beside segments on a GPU: compose in this process")
     size = r.enrolment.profile.seam_layout(layer).nbytes
     wrong = next((data.nbytes for data in given if data.nbytes != size or size == 0), None)
     if wrong is not None:
@@ -266,15 +279,24 @@ def _spoil(into: Slot | None, err: SplicedError) -> None:
 
 
 def result_slot(
-    r: Registration, lease: int, offset: int, nbytes: int, rows: int, into: Slot | None
+    r: Registration,
+    lease: int,
+    offset: int,
+    nbytes: int,
+    rows: int,
+    into: Slot | None,
+    device: DeviceMemory | None = None,
 ) -> Slot | None:
     """Where the daemon says a result is; None for one that is not in the slots."""
     if lease == 0 and nbytes == 0:
         return None
-    size = len(r.attachment.slots)
+    size = len(r.attachment.slots) if device is None else device.private.nbytes
     wrong = nbytes > size or offset > size - nbytes
     if wrong or (into is not None and into.lease_on(r.attachment) != lease):
         raise r.attachment.garbage(f"result of {nbytes} bytes at {offset} of {size}")
-    slot = into if into is not None else Slot((r.attachment, r.tenant, lease, r.options.timeout))
+    slot = into
+    if slot is None:
+        held = (r.attachment, r.tenant, lease, r.options.timeout)
+        slot = Slot(held) if device is None else DeviceSlot(held, device)
     slot.place(offset, nbytes, rows)
     return slot

@@ -8,6 +8,7 @@ access to unmapped memory would end the engine's context.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -57,6 +58,21 @@ class Passing:
         self._done.set()
 
 
+class _Keep:
+    """A user of the mappings. It may be destroyed inside of any function."""
+
+    def __init__(self, attachment: Attachment, thread: DeviceThread) -> None:
+        self._thread: DeviceThread | None = None
+        self._pid = os.getpid()
+        if not attachment.retain():
+            raise SplicedError(Code.UNAVAILABLE, "the connection has ended")
+        self._attachment, self._thread = attachment, thread
+
+    def __del__(self) -> None:
+        if self._thread is not None and self._pid == os.getpid():
+            self._thread.do(self._attachment.release)
+
+
 class DeviceMemory:
     """What one connection has of the daemon's GPU. Any thread may use it."""
 
@@ -80,6 +96,13 @@ class DeviceMemory:
         self._ended = threading.Event()
         self._passing: deque[Passing] = deque()
         self._dropped: deque[tuple[int, int]] = deque()
+
+    def keep(self) -> object:
+        """Something that keeps the mappings for as long as it lives.
+
+        Raises `SplicedError(UNAVAILABLE)` when they are gone.
+        """
+        return _Keep(self.attachment, self._thread)
 
     # Order.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from functools import partial
 
 from spliced_connector.attachment import Attachment
@@ -20,7 +21,11 @@ class DeviceKeeper:
     """Attaches and attaches again, in a thread of its own."""
 
     def __init__(
-        self, options: DeviceOptions, timeout: float, changed: threading.Condition
+        self,
+        options: DeviceOptions,
+        timeout: float,
+        changed: threading.Condition,
+        wake: Callable[[], None],
     ) -> None:
         self.why = "not tried yet"
         """Why there is no memory."""
@@ -29,6 +34,7 @@ class DeviceKeeper:
         self._options = options
         self._timeout = timeout
         self._changed = changed
+        self._wake = wake
         self._complaint = ""
         self._thread = DeviceThread()
 
@@ -51,6 +57,7 @@ class DeviceKeeper:
             with self._changed:
                 self.tried = attachment
                 self._changed.notify_all()
+            self._wake()  # the engine's memory can be registered now
 
     def _try(self, attachment: Attachment) -> None:
         if not attachment.greeting.device:

@@ -15,7 +15,7 @@ from spliced_connector.cuda_memory import Run, joined
 from spliced_connector.device import DeviceMemory, Passing
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.layouts import Layout
-from spliced_connector.lease import Held, Stored, take
+from spliced_connector.lease import Held, Slot, Stored, take
 from spliced_connector.memory import ABSENT, present
 from spliced_connector.terms import Accept
 
@@ -139,17 +139,26 @@ class DeviceCheckpoint(DeviceHeld):
         return _runs(self._nodes[node], self.device, i)
 
 
-class DeviceSlot(DeviceHeld):
-    """A result of compose, rotate or assemble in the private chunks of this client."""
+class DeviceSlot(DeviceHeld, Slot):
+    """A result of compose, rotate or assemble in the private chunks of this client.
 
-    def __init__(self, held: HeldAt, device: DeviceMemory, offset: int, nbytes: int) -> None:
-        super().__init__(held, device)
-        self.offset, self.nbytes = offset, nbytes
-        """In the private chunks."""
+    The daemon has written it when the call returns: no stream needs to wait. For one thread at a
+    time.
+    """
+
+    def __init__(self, held: HeldAt, device: DeviceMemory) -> None:
+        Slot.__init__(self, held)
+        self.device = device
+
+    def view(self) -> memoryview:
+        """Not to be had: the bytes are on the GPU, at `address`."""
+        raise SplicedError(Code.UNSUPPORTED, "a slot on a GPU has no view")
 
     def address(self, offset: int, nbytes: int) -> DevicePtr:
         """Where bytes of it lie. Raises `SplicedError`: GONE after release, INVALID outside."""
         self._memory()
+        if self.spoilt:
+            raise SplicedError(Code.GONE, f"slot {self._lease} holds nothing")
         if offset < 0 or nbytes < 0 or offset > self.nbytes - nbytes:
             raise SplicedError(Code.INVALID, f"{nbytes} bytes at {offset} of {self.nbytes}")
         return self.device.private.address(self.offset + offset, nbytes)

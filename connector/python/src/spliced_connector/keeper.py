@@ -76,7 +76,9 @@ class Keeper:
         self._bell: _Bell | None = _Bell()
         self.device: DeviceKeeper | None = None
         if options.device is not None:
-            self.device = DeviceKeeper(options.device, options.attach_timeout, self.changed)
+            self.device = DeviceKeeper(
+                options.device, options.attach_timeout, self.changed, self.wake
+            )
         self._thread = threading.Thread(target=self._run, name="spliced", daemon=True)
         _keepers.add(self)
         self._thread.start()

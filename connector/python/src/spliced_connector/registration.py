@@ -5,16 +5,27 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from spliced_connector.attachment import Attachment
+from spliced_connector.device import DeviceMemory
+from spliced_connector.device_engine import DeviceEngineMemory
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.flight import Call, Late
 from spliced_connector.layouts import Layout
-from spliced_connector.memory import EngineMemory, duplicate
+from spliced_connector.memory import EngineMemory, MemoryLayer, duplicate
 from spliced_connector.options import MAX_NAME_BYTES, Options
 from spliced_connector.profile import Profile
-from spliced_connector.wire import Op, ProfileReply, ProfileRequest
+from spliced_connector.wire import (
+    Op,
+    ProfileReply,
+    ProfileRequest,
+    RegisterDeviceReply,
+    RegisterDeviceRequest,
+    ShareWay,
+)
 from spliced_connector.wire.numbers import MAX_MEMORY_LAYERS
 
 # The interior for which sizes are compared with the daemon's. Odd, so that a size per token that
@@ -71,7 +82,7 @@ class Enrolment:
         block_tokens: int = 0,
         connector: str = "",
         engine: str = "",
-        memory: EngineMemory | None = None,
+        memory: EngineMemory | DeviceEngineMemory | None = None,
     ) -> None:
         """Raises ValueError for what can never be right."""
         if not 0 <= rank < profile.identity.tp_size:
@@ -96,6 +107,10 @@ class Enrolment:
         self._refused_by: Attachment | None = None
         self._layouts: dict[int, Layout] = {}
         self._descriptor = -1
+        self._exported: DeviceEngineMemory | None = None
+        self._asked: DeviceMemory | None = None
+        if isinstance(memory, DeviceEngineMemory):
+            self._exported, memory = memory, None
         self._request = self._describe(block_tokens, connector, engine, memory)
 
     def _describe(
@@ -115,14 +130,7 @@ class Enrolment:
             identity=self.profile.canonical,
             connector=connector,
             engine=engine,
-            memory_layer=[layer.layer for layer in layers],
-            memory_k_base=[layer.k_base for layer in layers],
-            memory_v_base=[layer.v_base for layer in layers],
-            memory_block_stride=[layer.block_stride for layer in layers],
-            memory_k_token_stride=[layer.k_token_stride for layer in layers],
-            memory_k_head_stride=[layer.k_head_stride for layer in layers],
-            memory_v_token_stride=[layer.v_token_stride for layer in layers],
-            memory_v_head_stride=[layer.v_head_stride for layer in layers],
+            **_columns(layers),
         )
 
     def segment_layout(self, tokens: int) -> Layout:
@@ -138,13 +146,25 @@ class Enrolment:
         """Whether it is still to be registered there."""
         if self._refused_by is attachment:
             return False
-        return self.registration is None or self.registration.attachment is not attachment
+        if self.registration is None or self.registration.attachment is not attachment:
+            return True
+        return self._to_export(attachment) is not None
+
+    def _to_export(self, attachment: Attachment) -> DeviceMemory | None:
+        """The device at which the engine's memory is still to be registered."""
+        device = attachment.device
+        if self._exported is None or device is None or self._asked is device:
+            return None
+        return device
 
     def register(self, attachment: Attachment, options: Options) -> str | None:
         """Ask the daemon: None when it took the profile, else why not.
 
         `due` says afterwards whether to ask again.
         """
+        known = self.registration
+        if known is not None and known.attachment is attachment:
+            return self._export(known)
         grant = attachment.greeting.grants[self.tenant]
         blank = Registration(attachment, self, options, grant.tenant)
         call = blank.call(Op.PROFILE, options.attach_timeout)
@@ -162,10 +182,39 @@ class Enrolment:
         self.registration = Registration(
             attachment, self, options, grant.tenant, reply.profile, reply.memory
         )
+        return self._export(self.registration)
+
+    def _export(self, r: Registration) -> str | None:
+        """Register the engine's device memory, once a device is attached."""
+        device = self._to_export(r.attachment)
+        if device is None or self._exported is None:
+            return None
+        self._asked = device
+        chunks = self._exported.exported.chunks
+        request = RegisterDeviceRequest(
+            profile=r.profile,
+            way=ShareWay.HANDLE,
+            epoch=self._exported.exported.epoch,
+            chunk_bytes=[chunk.nbytes for chunk in chunks],
+            handles=b"".join(chunk.handle for chunk in chunks),
+            offsets=[chunk.offset for chunk in chunks],
+            **_columns(self._exported.described()),
+        )
+        call = r.call(Op.REGISTER_DEVICE, r.options.attach_timeout)
+        try:
+            reply = r.attachment.request(call, request, RegisterDeviceReply)
+        except SplicedError as err:
+            return f"memory of the engine's GPU: {err}"
+        self.registration = replace(r, memory=reply.memory)
         return None
 
     def _descriptors(self) -> tuple[int, ...]:
         return (self._descriptor,) if self._descriptor >= 0 else ()
+
+    @property
+    def exported(self) -> DeviceEngineMemory | None:
+        """The engine's memory on the GPU."""
+        return self._exported
 
     def close(self) -> None:
         """Give the engine's memory back."""
@@ -173,3 +222,29 @@ class Enrolment:
         if descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+
+
+class _Columns(TypedDict):
+    """Layers of engine memory as they travel."""
+
+    memory_layer: list[int]
+    memory_k_base: list[int]
+    memory_v_base: list[int]
+    memory_block_stride: list[int]
+    memory_k_token_stride: list[int]
+    memory_k_head_stride: list[int]
+    memory_v_token_stride: list[int]
+    memory_v_head_stride: list[int]
+
+
+def _columns(layers: Sequence[MemoryLayer]) -> _Columns:
+    return _Columns(
+        memory_layer=[layer.layer for layer in layers],
+        memory_k_base=[layer.k_base for layer in layers],
+        memory_v_base=[layer.v_base for layer in layers],
+        memory_block_stride=[layer.block_stride for layer in layers],
+        memory_k_token_stride=[layer.k_token_stride for layer in layers],
+        memory_k_head_stride=[layer.k_head_stride for layer in layers],
+        memory_v_token_stride=[layer.v_token_stride for layer in layers],
+        memory_v_head_stride=[layer.v_head_stride for layer in layers],
+    )
