@@ -35,7 +35,7 @@ const closedRegion = -1 << 62
 // which the kernel honours where shmem_enabled says so. HugeRequire accepts the
 // reserved ones only.
 func (h *host) NewRegion(spec RegionSpec) (Region, error) {
-	if err := checkSpec(&spec); err != nil {
+	if err := spec.Check(); err != nil {
 		return nil, err
 	}
 	if limit, ok := MemoryLimit(); ok && spec.Bytes > limit {
@@ -58,7 +58,8 @@ func (h *host) NewRegion(spec RegionSpec) (Region, error) {
 	return r, nil
 }
 
-func checkSpec(spec *RegionSpec) error {
+// Check refuses, with ErrInvalid, what no device makes.
+func (spec *RegionSpec) Check() error {
 	switch {
 	case spec.Bytes <= 0 || spec.Bytes > 1<<46:
 		return fmt.Errorf("region %q of %d bytes: %w", spec.Name, spec.Bytes, ErrInvalid)
@@ -66,6 +67,8 @@ func checkSpec(spec *RegionSpec) error {
 		return fmt.Errorf("region %q: access %d: %w", spec.Name, spec.Access, ErrInvalid)
 	case spec.Huge > HugeRequire:
 		return fmt.Errorf("region %q: huge pages %d: %w", spec.Name, spec.Huge, ErrInvalid)
+	case spec.Way > WayHandle:
+		return fmt.Errorf("region %q: way %d: %w", spec.Name, spec.Way, ErrInvalid)
 	case len(spec.Name) > 200 || strings.ContainsRune(spec.Name, 0):
 		return fmt.Errorf("region name %q: %w", spec.Name, ErrInvalid)
 	}
