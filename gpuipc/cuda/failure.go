@@ -1,0 +1,49 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
+)
+
+// lostError is the failure after which the device gives no more service.
+type lostError struct{ err error }
+
+// gone is ErrUnavailable once the device is lost.
+func (d *device) gone() error {
+	if l := d.lost.Load(); l != nil {
+		return fmt.Errorf("cuda: the device was lost to %w; restart the daemon: %w", l.err, gpuipc.ErrUnavailable)
+	}
+	return nil
+}
+
+// fail turns an error of the driver into one of our kinds, and notices when the
+// device is lost. Errors that have a kind already, and nil, pass.
+func (d *device) fail(err error) error {
+	var result driver.Result
+	if err == nil || !errors.As(err, &result) || kinded(err) {
+		return err
+	}
+	if result.Sticky() && d.lost.CompareAndSwap(nil, &lostError{err}) {
+		d.options.Log(fmt.Sprintf("cuda: %s (%s) is lost: %v", d.info.Name, d.info.UUID, err))
+	}
+	if result == driver.OutOfMemory {
+		return fmt.Errorf("%w: %w", err, gpuipc.ErrFull)
+	}
+	return unavailable(err)
+}
+
+func kinded(err error) bool {
+	return errors.Is(err, gpuipc.ErrUnavailable) || errors.Is(err, gpuipc.ErrFull) || errors.Is(err, gpuipc.ErrInvalid)
+}
+
+// unavailable adds the remedy to a failure of the driver, where one is known.
+func unavailable(err error) error {
+	var result driver.Result
+	if errors.As(err, &result) && result.Remedy() != "" {
+		return fmt.Errorf("cuda: %w (%s): %w", err, result.Remedy(), gpuipc.ErrUnavailable)
+	}
+	return fmt.Errorf("cuda: %w: %w", err, gpuipc.ErrUnavailable)
+}

@@ -1,0 +1,52 @@
+package cuda
+
+import (
+	"context"
+
+	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
+)
+
+// batchBytes is how much the kernels between two looks at the context may touch:
+// 0.5 ms at 2 TB/s.
+const batchBytes = 1 << 30
+
+// batch names operands, launches what build makes of them and copies results
+// that straddle extents to their places.
+func (l *lane) batch(build func(p *operands) ([]kernels.Launch, error)) error {
+	p := &operands{lane: l}
+	launches, err := build(p)
+	if err != nil {
+		return err
+	}
+	if err := l.launch(launches); err != nil {
+		return err
+	}
+	return p.scatter()
+}
+
+// batches runs count jobs in order, as many at once as end and cost allow: cost
+// is what a job touches, in bytes or whatever most is counted in. Between two
+// batches the context may end everything.
+func (l *lane) batches(ctx context.Context, count int, cost func(i int) int64, run func(first, end int) error) error {
+	for first := 0; first < count; {
+		if first > 0 {
+			if err := l.drain(); err != nil {
+				return err
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			l.scratch.reset(l)
+		}
+		end, sum := first, int64(0)
+		for end < count && (end == first || sum+cost(end) <= batchBytes) {
+			sum += cost(end)
+			end++
+		}
+		if err := run(first, end); err != nil {
+			return err
+		}
+		first = end
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+package cuda
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
+)
+
+// lanes is the bounded pool of lanes. Lanes are made when they are first needed
+// and kept.
+type lanes struct {
+	dev   *device
+	slots chan struct{} // one token per lane in use
+	made  atomic.Int64
+
+	mu struct {
+		sync.Mutex
+		idle   []*lane
+		closed bool
+	}
+}
+
+func newLanes(d *device, n int) *lanes { return &lanes{dev: d, slots: make(chan struct{}, n)} }
+
+// lane is what one operation runs on: a stream, and memory that it needs on the
+// way. It belongs to one operation at a time and has nothing under way between
+// two.
+type lane struct {
+	dev    *device
+	stream driver.Stream
+	done   driver.Event    // behind everything
+	marks  [2]driver.Event // behind each piece under way
+	busy   bool            // something was enqueued since the last wait
+
+	tables  tables
+	staging staging
+	scratch scratch
+}
+
+// on runs f on a lane, with the thread locked and the context current, and
+// returns when everything that f enqueued has ended. It waits with ctx for a
+// lane; when the context ends later, f decides.
+func (d *device) on(ctx context.Context, f func(l *lane) error) error {
+	if err := d.gone(); err != nil {
+		return err
+	}
+	l, err := d.lanes.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer d.lanes.give(l)
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	l.tables.used = 0
+	if err = l.open(); err == nil {
+		err = f(l)
+	}
+	// Memory must be free of the device whatever happened.
+	if e := l.drain(); err == nil {
+		err = e
+	}
+	l.scratch.reset(l)
+	return d.fail(err)
+}
+
+// take waits for a lane.
+func (p *lanes) take(ctx context.Context) (*lane, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case p.slots <- struct{}{}:
+	default:
+		select {
+		case p.slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.closed {
+		<-p.slots
+		return nil, fmt.Errorf("cuda: the device is closed: %w", gpuipc.ErrInvalid)
+	}
+	if k := len(p.mu.idle) - 1; k >= 0 {
+		l := p.mu.idle[k]
+		p.mu.idle = p.mu.idle[:k]
+		return l, nil
+	}
+	p.made.Add(1)
+	return &lane{dev: p.dev}, nil
+}
+
+func (p *lanes) give(l *lane) {
+	p.mu.Lock()
+	p.mu.idle = append(p.mu.idle, l)
+	p.mu.Unlock()
+	<-p.slots
+}
+
+// close waits for the lanes in use and gives all of them back; false when that
+// was done before.
+func (p *lanes) close(ctx context.Context) bool {
+	for range cap(p.slots) {
+		p.slots <- struct{}{}
+	}
+	p.mu.Lock()
+	idle, closed := p.mu.idle, p.mu.closed
+	p.mu.idle, p.mu.closed = nil, true
+	p.mu.Unlock()
+	for range cap(p.slots) {
+		<-p.slots
+	}
+	p.dev.release(func() {
+		for _, l := range idle {
+			l.close()
+		}
+	})
+	return !closed
+}
+
+// open makes what a lane misses: all at its first use, the rest of it after a
+// failure.
+func (l *lane) open() (err error) {
+	api := l.dev.api
+	if l.stream == 0 {
+		if l.stream, err = api.StreamCreate(); err != nil {
+			return err
+		}
+	}
+	for _, e := range []*driver.Event{&l.done, &l.marks[0], &l.marks[1]} {
+		if *e == 0 {
+			if *e, err = api.EventCreate(driver.EventBlocking | driver.EventNoTiming); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// close gives back what the driver will take; a lost device takes nothing.
+func (l *lane) close() {
+	api := l.dev.api
+	l.tables.close(l.dev)
+	l.staging.close(l.dev)
+	l.scratch.close(l.dev)
+	for _, e := range []driver.Event{l.done, l.marks[0], l.marks[1]} {
+		if e != 0 {
+			_ = api.EventDestroy(e)
+		}
+	}
+	if l.stream != 0 {
+		_ = api.StreamDestroy(l.stream)
+	}
+}

@@ -1,0 +1,136 @@
+package cuda
+
+import (
+	"fmt"
+	"sort"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
+)
+
+// checker makes the checks of one operation and holds its regions.
+type checker struct{ gpuipc.Checker }
+
+func (d *device) checker() *checker { return &checker{gpuipc.Checker{Holder: d}} }
+
+// Hold keeps a region of this device for an operation.
+func (d *device) Hold(r gpuipc.Region) error {
+	own, ok := r.(*region)
+	if !ok || own.dev != d {
+		return fmt.Errorf("cuda: the region is not one of this device: %w", gpuipc.ErrInvalid)
+	}
+	return own.hold()
+}
+
+// letGo ends the hold on all regions.
+func (c *checker) letGo() {
+	for _, r := range c.Regions() {
+		r.(*region).letGo()
+	}
+}
+
+// run is bytes in a row at one address.
+type run struct {
+	at driver.DevicePtr
+	n  int64
+}
+
+// object is a checked Ref as addresses: its runs in object order, neighbours
+// joined.
+type object struct {
+	runs []run
+	n    int64
+}
+
+// objectOf resolves a Ref that was checked.
+func objectOf(r gpuipc.Ref) object {
+	var o object
+	for _, e := range r.Extents {
+		if e.Len > 0 {
+			o.add(r.Region.(*region), e)
+		}
+	}
+	return o
+}
+
+// add appends an extent, cut where the region changes its address.
+func (o *object) add(r *region, e gpuipc.Extent) {
+	for i := r.spanOf(e.Off); e.Len > 0; i++ {
+		s := &r.spans[i]
+		in := e.Off - s.off
+		n := min(e.Len, s.bytes-in)
+		at := s.at + driver.DevicePtr(in)
+		if k := len(o.runs) - 1; k >= 0 && o.runs[k].at+driver.DevicePtr(o.runs[k].n) == at {
+			o.runs[k].n += n
+		} else {
+			o.runs = append(o.runs, run{at, n})
+		}
+		o.n += n
+		e.Off, e.Len = e.Off+n, e.Len-n
+	}
+}
+
+// spanOf is the span that off lies in.
+func (r *region) spanOf(off int64) int {
+	return sort.Search(len(r.spans), func(i int) bool { return r.spans[i].off > off }) - 1
+}
+
+// slice is the bytes [off, off+n).
+func (o *object) slice(off, n int64) object {
+	if off == 0 && n == o.n {
+		return *o
+	}
+	out := object{n: n}
+	for i := 0; n > 0; i++ {
+		r := o.runs[i]
+		if off >= r.n {
+			off -= r.n
+			continue
+		}
+		k := min(n, r.n-off)
+		out.runs = append(out.runs, run{r.at + driver.DevicePtr(off), k})
+		off, n = 0, n-k
+	}
+	return out
+}
+
+// one reports whether the object has one address.
+func (o *object) one() bool { return len(o.runs) <= 1 }
+
+// at is the address of an object that has one; 0 when it is empty.
+func (o *object) at() driver.DevicePtr {
+	if len(o.runs) == 0 {
+		return 0
+	}
+	return o.runs[0].at
+}
+
+// copyRuns enqueues the copy of one object to another of the same size, on the
+// device.
+func (l *lane) copyRuns(dst, src object) error {
+	l.busy = true
+	to, from := dst.runs, src.runs
+	var in, out int64 // done of the first run of each
+	for len(to) > 0 && len(from) > 0 {
+		n := min(to[0].n-out, from[0].n-in)
+		if err := l.dev.api.MemcpyDtoDAsync(to[0].at+driver.DevicePtr(out), from[0].at+driver.DevicePtr(in), n, l.stream); err != nil {
+			return err
+		}
+		if out += n; out == to[0].n {
+			to, out = to[1:], 0
+		}
+		if in += n; in == from[0].n {
+			from, in = from[1:], 0
+		}
+	}
+	return nil
+}
+
+// gather copies an object that straddles extents into scratch, in one run.
+func (l *lane) gather(o object) (driver.DevicePtr, error) {
+	at, err := l.scratch.take(l, o.n)
+	if err != nil {
+		return 0, err
+	}
+	return at, l.copyRuns(object{[]run{{at, o.n}}, o.n}, o)
+}

@@ -1,0 +1,184 @@
+package cuda
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
+)
+
+// device is one GPU.
+type device struct {
+	// Fixed after Open.
+	api         *driver.API
+	options     Options
+	id          driver.Device
+	info        Info
+	context     driver.Context
+	granularity int64
+	kernels     *module
+	lanes       *lanes
+	foreign     *foreign
+
+	regions  atomic.Int64 // open ones
+	attached attachments
+	lost     atomic.Pointer[lostError] // set once, never taken back
+	gathered atomic.Int64
+	unpinned atomic.Int64
+	told     atomic.Bool // that host memory could not be pinned
+}
+
+// Open loads the driver, retains the primary context of the device that o names
+// and compiles the kernels for it, which takes seconds where the driver has no
+// cached result. ErrUnavailable says what is missing; ErrInvalid that o makes no
+// sense.
+func Open(o Options) (gpuipc.Accelerator, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	api, err := driver.Load(o.Library)
+	if err != nil {
+		return nil, fmt.Errorf("cuda: %w", err)
+	}
+	id, info, err := choose(api, o.Device)
+	if err != nil {
+		return nil, err
+	}
+	d := &device{api: api, options: o, id: id, info: info}
+	d.lanes = newLanes(d, o.Streams)
+	d.foreign = newForeign(d, o.CallTimeout)
+	if err := d.start(); err != nil {
+		return nil, fmt.Errorf("cuda: %s (%s): %w", info.Name, info.UUID, err)
+	}
+	return d, nil
+}
+
+// start makes what Close ends.
+func (d *device) start() (err error) {
+	if d.granularity, err = d.api.Granularity(d.id); err != nil {
+		d.info.Descriptors = false
+	}
+	if !d.info.Descriptors {
+		d.granularity = handleGranularity
+	}
+	if d.context, err = d.api.PrimaryContextRetain(d.id); err != nil {
+		return d.fail(err)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err = d.api.ContextSetCurrent(d.context); err == nil {
+		d.kernels, err = loadModule(d.api)
+	}
+	if err != nil {
+		_ = d.api.PrimaryContextRelease(d.id) // the first error says more
+		return d.fail(err)
+	}
+	return nil
+}
+
+// enter locks the calling goroutine to its thread and makes the context current
+// there, until leave. It refuses once the device is lost.
+func (d *device) enter() error {
+	if err := d.gone(); err != nil {
+		return err
+	}
+	runtime.LockOSThread()
+	if err := d.api.ContextSetCurrent(d.context); err != nil {
+		runtime.UnlockOSThread()
+		return d.fail(err)
+	}
+	return nil
+}
+
+func (d *device) leave() { runtime.UnlockOSThread() }
+
+// release runs f, which gives memory back, on a thread with the context, lost or
+// not: what the driver still takes back it should get.
+func (d *device) release(f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = d.api.ContextSetCurrent(d.context) // f's calls fail as well then, harmlessly
+	f()
+}
+
+// Describe names the GPU and what is used of it.
+func (d *device) Describe() gpuipc.Description {
+	features := []string{
+		fmt.Sprintf("sm_%d%d", d.info.Major, d.info.Minor),
+		fmt.Sprintf("cuda %d.%d", d.info.Driver/1000, d.info.Driver%1000/10),
+	}
+	if d.info.Descriptors {
+		features = append(features, "descriptors")
+	}
+	if d.info.WaitValues {
+		features = append(features, "wait values")
+	}
+	return gpuipc.Description{Kind: "cuda", Name: d.info.Name, Features: features}
+}
+
+// UUID names the device for every process.
+func (d *device) UUID() gpuipc.UUID { return d.info.UUID }
+
+// Counters says what happened since Open.
+func (d *device) Counters() Counters {
+	return Counters{
+		StuckCalls: d.foreign.stuck.Load(), LateCalls: d.foreign.late.Load(), Lanes: d.lanes.made.Load(),
+		Gathered: d.gathered.Load(), Unpinned: d.unpinned.Load(),
+	}
+}
+
+// Import takes nothing: memory of an accelerator comes as a Share.
+func (d *device) Import(h gpuipc.Handle) (gpuipc.Region, error) {
+	if h.File != nil {
+		h.File.Close()
+	}
+	return nil, fmt.Errorf("cuda: import: memory of a GPU comes as a Share: %w", gpuipc.ErrUnavailable)
+}
+
+// Pin answers ErrUnavailable: the memory has no host address.
+func (d *device) Pin(r gpuipc.Ref, _ bool) ([][]byte, func(), error) {
+	c := d.checker()
+	defer c.letGo()
+	if err := c.Reads("pin", r, 1, r.Len()); err != nil {
+		return nil, nil, err
+	}
+	return nil, nil, fmt.Errorf("cuda: pin: device memory has no host address: %w", gpuipc.ErrUnavailable)
+}
+
+// Close gives everything back. It answers ErrInvalid while regions are open or
+// host regions attached, and ErrUnavailable while driver calls on memory of
+// other processes have not come back: the context stays for them, and Close may
+// be called again.
+func (d *device) Close() error {
+	if n, m := d.regions.Load(), d.attached.count(); n != 0 || m != 0 {
+		return fmt.Errorf("cuda: close: %d regions are open, %d host regions attached: %w", n, m, gpuipc.ErrInvalid)
+	}
+	if err := d.foreign.close(); err != nil {
+		return err
+	}
+	if !d.lanes.close(context.Background()) {
+		return fmt.Errorf("cuda: close: closed already: %w", gpuipc.ErrInvalid)
+	}
+	var err error
+	d.release(func() {
+		err = d.kernels.unload(d.api)
+		// The thread must not keep a context that is about to go.
+		if e := d.api.ContextSetCurrent(0); err == nil {
+			err = e
+		}
+	})
+	if e := d.api.PrimaryContextRelease(d.id); err == nil {
+		err = e
+	}
+	if d.gone() != nil {
+		return nil // the driver refuses to clean up a lost device; there is nothing left of ours
+	}
+	if err != nil {
+		return d.fail(err)
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+package cuda
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
+)
+
+// angleBytes is what a cosine and its sine count for in a batch: 30 ns of the
+// host's time to make, as long as the device takes for 60 KiB, and 8 bytes of
+// tables.
+const (
+	angleBytes  = 256
+	pieceAngles = 1 << 20
+)
+
+// Rotate copies and turns the rows of one job.
+func (d *device) Rotate(ctx context.Context, job *gpuipc.RotateJob) error {
+	if err := d.rotate(ctx, []*gpuipc.RotateJob{job}); err != nil {
+		return fmt.Errorf("cuda: %s of %d rows: %w", gpuipc.OpRotate, job.Rows, err)
+	}
+	return nil
+}
+
+// RotateAll runs independent jobs together. Each is checked like one of Rotate,
+// and their dense operands against each other; that block tables of two jobs
+// share no bytes is the caller's promise.
+func (d *device) RotateAll(ctx context.Context, jobs []gpuipc.RotateJob) error {
+	all := make([]*gpuipc.RotateJob, len(jobs))
+	for i := range jobs {
+		all[i] = &jobs[i]
+	}
+	if err := d.rotate(ctx, all); err != nil {
+		return fmt.Errorf("cuda: %s of %d jobs: %w", gpuipc.OpRotate, len(jobs), err)
+	}
+	return nil
+}
+
+func (d *device) rotate(ctx context.Context, jobs []*gpuipc.RotateJob) error {
+	c := d.checker()
+	defer c.letGo()
+	var pieces []rotatePiece
+	for i, job := range jobs {
+		if err := c.Rotate(job); err != nil {
+			return fmt.Errorf("job %d: %w", i, err)
+		}
+		base, err := tableBase(job)
+		if err != nil {
+			return fmt.Errorf("job %d: %w", i, err)
+		}
+		pieces = append(pieces, cutRotation(job, base)...)
+	}
+	if err := c.Disjoint(); err != nil {
+		return err
+	}
+	return d.on(ctx, func(l *lane) error {
+		cost := func(i int) int64 { return pieces[i].cost() }
+		return l.batches(ctx, len(pieces), cost, func(first, end int) error {
+			return l.batch(func(p *operands) ([]kernels.Launch, error) { return p.rotate(pieces[first:end]) })
+		})
+	})
+}
+
+// rotatePiece is rows of a job.
+type rotatePiece struct {
+	job       *gpuipc.RotateJob
+	base      driver.DevicePtr // of the block table
+	row, rows int
+}
+
+// cutRotation cuts a job so that the angles of each piece are bounded; they are
+// made on the host. A job without angles of its own for each row is one piece.
+func cutRotation(job *gpuipc.RotateJob, base driver.DevicePtr) []rotatePiece {
+	step := max(1, job.Rows)
+	if p := job.PerRow; p != nil && p.Dims > 0 {
+		step = max(1, pieceAngles/(p.Dims/2))
+	}
+	var out []rotatePiece
+	for row := 0; row < job.Rows; row += step {
+		out = append(out, rotatePiece{job, base, row, min(step, job.Rows-row)})
+	}
+	return out
+}
+
+// cost is the bytes that move, and what the angles take.
+func (r *rotatePiece) cost() int64 {
+	n := 2 * int64(r.rows) * rowBytes(r.job)
+	if p := r.job.PerRow; p != nil {
+		n += int64(r.rows) * int64(p.Dims/2) * angleBytes
+	}
+	return n
+}
+
+func rowBytes(j *gpuipc.RotateJob) int64 {
+	return int64(j.Heads) * int64(j.Dim) * int64(j.Type.Size())
+}
+
+// tableBase is the address of a table's block 0. All that is written must lie in
+// one run of addresses.
+func tableBase(j *gpuipc.RotateJob) (driver.DevicePtr, error) {
+	d := &j.Dst
+	if d.Region == nil || j.Rows == 0 {
+		return 0, nil
+	}
+	used := d.Blocks[d.FirstToken/d.BlockTokens : (d.FirstToken+j.Rows-1)/d.BlockTokens+1]
+	low, high := used[0], used[0]
+	for _, b := range used {
+		low, high = min(low, b), max(high, b)
+	}
+	tokens := min(d.BlockTokens, d.FirstToken%d.BlockTokens+j.Rows)
+	begin := d.Base + int64(low)*d.BlockStride
+	end := d.Base + int64(high)*d.BlockStride + int64(tokens-1)*d.TokenStride + int64(j.Heads-1)*d.HeadStride + int64(j.Dim*j.Type.Size())
+	r := d.Region.(*region)
+	s := &r.spans[r.spanOf(begin)]
+	if r.spanOf(end-1) != r.spanOf(begin) {
+		return 0, fmt.Errorf("a block table over several chunks that came as handles, [%d, %d): %w", begin, end, gpuipc.ErrUnavailable)
+	}
+	return s.at + driver.DevicePtr(d.Base) - driver.DevicePtr(s.off), nil
+}
+
+func (p *operands) rotate(pieces []rotatePiece) ([]kernels.Launch, error) {
+	args := make([]kernels.RotateArgs, len(pieces))
+	for i := range pieces {
+		if err := p.rotatePiece(&args[i], &pieces[i]); err != nil {
+			return nil, err
+		}
+	}
+	return kernels.Rotate(args)
+}
+
+func (p *operands) rotatePiece(a *kernels.RotateArgs, r *rotatePiece) (err error) {
+	j := r.job
+	*a = kernels.RotateArgs{Rows: r.rows, Heads: j.Heads, Dim: j.Dim, Type: j.Type, Turn: j.Turn}
+	if j.PerRow != nil {
+		turn := *j.PerRow
+		turn.Position += r.row
+		a.PerRow = &turn
+	}
+	off, n := int64(r.row)*rowBytes(j), int64(r.rows)*rowBytes(j)
+	if a.Src, err = p.read(j.Src.Slice(off, n)); err != nil {
+		return err
+	}
+	if d := &j.Dst; d.Region != nil {
+		a.Dst = kernels.RotateTarget{
+			Base: uint64(r.base), Blocks: d.Blocks, BlockTokens: d.BlockTokens, FirstToken: d.FirstToken + r.row,
+			BlockStride: d.BlockStride, TokenStride: d.TokenStride, HeadStride: d.HeadStride,
+		}
+		return nil
+	}
+	a.Dst.Base, err = p.write(j.Dst.Rows.Slice(off, n))
+	return err
+}

@@ -1,0 +1,114 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
+)
+
+const (
+	tablesFirst = 256 << 10 // a lane's tables at first
+	tablesMost  = 64 << 20  // no operation needs more at once: its parts are bounded
+)
+
+// tables is where the tables of launches go through on their way to the device:
+// pinned memory of the host and as much of the device. They fill up from the
+// front, so that what was handed to a copy stays until the lane has drained.
+type tables struct {
+	host pinned
+	at   driver.DevicePtr
+	used int64
+}
+
+// launch puts kernels on the stream, one behind the other, their tables in one
+// copy ahead of them.
+func (l *lane) launch(launches []kernels.Launch) error {
+	total := int64(0)
+	for i := range launches {
+		total += tableRoom(len(launches[i].Tables))
+	}
+	if err := l.roomForTables(total); err != nil {
+		return err
+	}
+	l.busy = true
+	begin := l.tables.used
+	for i := range launches {
+		t := launches[i].Tables
+		copy(l.tables.host.mem[l.tables.used:], t)
+		if len(t) > 0 {
+			binary.LittleEndian.PutUint64(launches[i].Args, uint64(l.tables.at)+uint64(l.tables.used))
+		}
+		l.tables.used += tableRoom(len(t))
+	}
+	if total > 0 {
+		if err := l.dev.api.MemcpyHtoDAsync(l.tables.at+driver.DevicePtr(begin), l.tables.host.at(begin), total, l.stream); err != nil {
+			return err
+		}
+	}
+	for i := range launches {
+		if err := l.start(&launches[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *lane) start(k *kernels.Launch) error {
+	f, err := l.dev.kernels.function(l.dev.api, k)
+	if err != nil {
+		return err
+	}
+	if err := l.dev.api.Launch(f, k.Grid, k.Block, k.Shared, l.stream, k.Args); err != nil {
+		return fmt.Errorf("%s, grid %v, block %v, %d bytes shared: %w", k.Name, k.Grid, k.Block, k.Shared, err)
+	}
+	return nil
+}
+
+func tableRoom(n int) int64 {
+	return (int64(n) + kernels.TableAlign - 1) / kernels.TableAlign * kernels.TableAlign
+}
+
+// roomForTables makes place for n bytes, waiting for earlier launches where the
+// place is theirs.
+func (l *lane) roomForTables(n int64) error {
+	t := &l.tables
+	if n <= int64(len(t.host.mem))-t.used {
+		return nil
+	}
+	if n > tablesMost {
+		return fmt.Errorf("cuda: %d bytes of tables, at most %d: %w", n, int64(tablesMost), gpuipc.ErrInvalid)
+	}
+	if err := l.drain(); err != nil {
+		return err
+	}
+	t.used = 0
+	if n <= int64(len(t.host.mem)) {
+		return nil
+	}
+	t.close(l.dev)
+	size := int64(tablesFirst)
+	for size < n {
+		size *= 2
+	}
+	at, err := l.dev.api.MemAlloc(size)
+	if err != nil {
+		return err
+	}
+	if t.host, err = l.dev.newPinned(size); err != nil {
+		_ = l.dev.api.MemFree(at)
+		return err
+	}
+	t.at = at
+	return nil
+}
+
+func (t *tables) close(d *device) {
+	if t.host.mem != nil {
+		_ = d.api.MemFree(t.at)
+	}
+	t.host.close(d)
+	t.at, t.used = 0, 0
+}

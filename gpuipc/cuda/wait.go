@@ -1,0 +1,86 @@
+package cuda
+
+import (
+	"context"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
+)
+
+// spinFor is how long a wait asks again and again before it sleeps. A sleeping
+// thread wakes 10 to 50 us late, as long as a small compose takes; the value is
+// a guess at where the processor's time is worth more.
+const spinFor = 50 * time.Microsecond
+
+// wait returns when the stream is past the last record of e.
+func (l *lane) wait(e driver.Event) error {
+	api := l.dev.api
+	for start := time.Now(); ; {
+		if done, err := api.EventQuery(e); done || err != nil {
+			return err
+		}
+		if time.Since(start) > spinFor {
+			return api.EventSynchronize(e)
+		}
+	}
+}
+
+// drain returns when the lane has nothing under way.
+func (l *lane) drain() error {
+	if !l.busy {
+		return nil
+	}
+	l.busy = false
+	err := l.dev.api.EventRecord(l.done, l.stream)
+	if err == nil {
+		err = l.wait(l.done)
+	}
+	if err = l.dev.fail(err); err != nil && l.dev.gone() == nil {
+		// No event tells when the stream is past; the stream itself must.
+		_ = l.dev.fail(l.dev.api.StreamSynchronize(l.stream))
+	}
+	return err
+}
+
+// pieces cuts n bytes into pieces of at most size and keeps two under way. issue
+// enqueues one; done, when there is one, is called in order for each that has
+// ended. slot is 0 or 1: a slot's piece is done before the next is issued into
+// it. Between two pieces the context may end everything.
+func (l *lane) pieces(ctx context.Context, n, size int64, issue, done func(slot int, off, n int64) error) error {
+	finish := func(i int64) error {
+		if err := l.wait(l.marks[i%2]); err != nil || done == nil {
+			return err
+		}
+		return done(int(i%2), i*size, min(size, n-i*size))
+	}
+	count := (n + size - 1) / size
+	for i := range count {
+		if i >= 2 {
+			if err := finish(i - 2); err != nil {
+				return err
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		l.busy = true
+		if err := issue(int(i%2), i*size, min(size, n-i*size)); err != nil {
+			return err
+		}
+		if done == nil && i+2 >= count {
+			continue // nobody will ask for it
+		}
+		if err := l.dev.api.EventRecord(l.marks[i%2], l.stream); err != nil {
+			return err
+		}
+	}
+	if done == nil {
+		return nil // what comes next on the stream, or its drain, is behind them
+	}
+	for i := max(0, count-2); i < count; i++ {
+		if err := finish(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
