@@ -25,7 +25,7 @@ const (
 	maxDigests = 16 << 20
 )
 
-// Digests builds launches of the kernel digest: one, or none when there is nothing to digest.
+// Digests builds launches of spliced_digest: one, or none when there is nothing to digest.
 // The memory is read once, and takes no scratch memory. One chunk takes as long as its thousand
 // dependent steps; many chunks run at the pace of the memory.
 func Digests(jobs []DigestArgs) ([]Launch, error) {
@@ -50,7 +50,7 @@ func Digests(jobs []DigestArgs) ([]Launch, error) {
 		return nil, nil
 	}
 	return []Launch{{
-		Name: "digest", Grid: [3]uint32{uint32(chunks), 1, 1}, Block: [3]uint32{digestThreads, 1, 1},
+		Name: "spliced_digest", Grid: [3]uint32{uint32(chunks), 1, 1}, Block: [3]uint32{digestThreads, 1, 1},
 		Shared: digestShared, Args: arguments(), Tables: tables,
 	}}, nil
 }

@@ -28,7 +28,7 @@ const (
 	replayRowBytes = 72 // of a job in the tables: replaying::Job
 )
 
-// Replay builds launches of the kernel replay: one, unless there are more jobs than a grid is
+// Replay builds launches of spliced_replay: one, unless there are more jobs than a grid is
 // high. Jobs may differ in shape, but blocks are started as for the largest. They run in any
 // order, so no job may write what another reads or writes.
 //
@@ -59,7 +59,7 @@ func (a *ReplayArgs) check() error {
 	if a.Out == 0 || a.Rows > 0 && (a.Decay == 0 || a.K == 0 || a.U == 0) || (a.From|a.Decay|a.K|a.U|a.Out)%4 != 0 {
 		return fmt.Errorf("states at %#x and %#x, rows at %#x, %#x, %#x: %w", a.From, a.Out, a.Decay, a.K, a.U, gpuipc.ErrInvalid)
 	}
-	if int64(a.Heads)*int64(a.tiles()) > maxGridX {
+	if a.DK > most*2048/a.DV || a.Heads*a.tiles() > maxGridX {
 		return fmt.Errorf("%d heads of [%d, %d] are more than a grid: %w", a.Heads, a.DK, a.DV, gpuipc.ErrInvalid)
 	}
 	return nil
@@ -86,11 +86,11 @@ func replayLaunch(jobs []ReplayArgs) Launch {
 		a := &jobs[i]
 		blocks = max(blocks, a.Heads*a.tiles())
 		tables.u64(a.From, a.Decay, a.K, a.U, a.Out)
-		tables.u32(uint32(a.Heads), uint32(a.KeyHeads), uint32(a.DK), uint32(a.DV), uint32(a.Rows), flag(a.PerKey),
+		tables.u32(uint32(a.Heads), uint32(a.KeyHeads), uint32(a.DK), uint32(a.DV), uint32(a.Rows), oneIf(a.PerKey),
 			uint32(a.width()), uint32(a.tiles()))
 	}
 	return Launch{
-		Name: "replay", Grid: [3]uint32{uint32(blocks), uint32(len(jobs)), 1}, Block: [3]uint32{replayThreads, 1, 1},
+		Name: "spliced_replay", Grid: [3]uint32{uint32(blocks), uint32(len(jobs)), 1}, Block: [3]uint32{replayThreads, 1, 1},
 		Args: arguments(), Tables: tables,
 	}
 }

@@ -56,7 +56,7 @@ const (
 	tablesBack = 4
 )
 
-// Rotate builds launches of the kernel rotate: one, unless there are more jobs than a grid is
+// Rotate builds launches of spliced_rotate: one, unless there are more jobs than a grid is
 // high. Jobs may differ in everything. They run in any order, so no job may write what another
 // reads or writes. Jobs in a row that share a block table or positions share the table.
 //
@@ -261,7 +261,7 @@ func rotateLaunch(jobs []*rotateJob) Launch {
 		blocks = max(blocks, columns*j.groups)
 	}
 	return Launch{
-		Name: "rotate", Grid: [3]uint32{uint32(blocks), uint32(len(jobs)), 1}, Block: [3]uint32{rotateThreads, 1, 1},
+		Name: "spliced_rotate", Grid: [3]uint32{uint32(blocks), uint32(len(jobs)), 1}, Block: [3]uint32{rotateThreads, 1, 1},
 		Args: arguments(), Tables: t.words,
 	}
 }
@@ -279,12 +279,12 @@ func (j *rotateJob) row(turns, blocks uint64) words {
 	w.u64(j.Src, j.Dst.Base, turns, blocks, j.headBytes*uint64(j.Heads), j.headBytes,
 		uint64(j.Dst.BlockStride), j.tokenStride, j.headStride)
 	w.u32(uint32(j.Rows), uint32(j.Dst.BlockTokens), uint32(j.first), uint32(j.dims/2), uint32(j.Type), form,
-		flag(j.PerRow != nil), flag(j.wide), uint32(j.copyBytes), uint32(j.turnUnits), uint32(j.units),
+		oneIf(j.PerRow != nil), oneIf(j.wide), uint32(j.copyBytes), uint32(j.turnUnits), uint32(j.units),
 		uint32(j.Heads*j.units), uint32(j.groupLanes), uint32(j.groups))
 	return w
 }
 
-func flag(b bool) uint32 {
+func oneIf(b bool) uint32 {
 	if b {
 		return 1
 	}

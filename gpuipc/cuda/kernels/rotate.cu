@@ -1,0 +1,304 @@
+// Rows of keys or values on their way into an engine's blocks: copied, and keys turned, in one
+// pass. rotate.go builds the launch.
+//
+// A thread keeps its place inside the row (a unit of a head) and walks down the rows, so that
+// the cosines and sines of a turn that all rows share are read once, into registers.
+// Neighbouring threads take neighbouring units: reads are whole lines, writes whole runs of a
+// head.
+#include "device.h"
+#ifdef SPLICED_EMULATE
+#define METHOD inline
+#else
+#define METHOD __attribute__((device, always_inline))
+#endif
+
+namespace rotation {
+
+enum : u32 { THREADS = 256 };
+
+enum : u32 { COPIED, HALVES, PAIRS };  // Job::form
+
+// Job is one row of the launch's table, as rotate.go writes it. Sizes and strides in bytes.
+struct Job {
+  u64 src;          // [rows, heads, dim]
+  u64 dst;          // block 0, or row 0
+  u64 turns;        // where in the tables: cosines, then sines
+  u64 blocks;       // where in the tables: block numbers
+  u64 rowBytes;     // of src
+  u64 headBytes;    // of src
+  u64 blockStride;  // of dst
+  u64 tokenStride;
+  u64 headStride;
+  u32 rows;
+  u32 blockTokens;  // 0: no blocks, row after row at tokenStride
+  u32 firstToken;
+  u32 half;         // pairs of a head
+  u32 type;
+  u32 form;
+  u32 perRow;       // cosines and sines are [rows, half], else [half]
+  u32 wide;         // what turns moves by 16 bytes, else by elements
+  u32 copyBytes;    // of a unit of what does not turn: 16, 8, 4 or 2
+  u32 turnUnits;    // of a head
+  u32 units;        // of a head, with those that do not turn
+  u32 lanes;        // units of a row
+  u32 groupLanes;   // of which a block takes so many
+  u32 groups;       // blocks beside each other for a whole row
+};
+static_assert(sizeof(Job) == 128, "rotate.go writes rows of 128 bytes");
+
+struct Single {
+  typedef u32 Raw;
+  METHOD static float value(u32 raw) { return asFloat(raw); }
+  METHOD static u32 raw(float v) { return asBits(v); }
+};
+struct Half {
+  typedef u16 Raw;
+  METHOD static float value(u32 raw) { return halfToFloat((u16)raw); }
+  METHOD static u32 raw(float v) { return halfFromFloat(v); }
+};
+struct Bfloat {
+  typedef u16 Raw;
+  METHOD static float value(u32 raw) { return bfloatToFloat((u16)raw); }
+  METHOD static u32 raw(float v) { return bfloatFromFloat(v); }
+};
+
+struct Long {  // only copied
+  typedef u64 Raw;
+};
+
+// Wide is 16 bytes of elements, Narrow is N elements wherever they lie.
+template <class T>
+struct Wide {
+  enum : u32 { COUNT = 16 / sizeof(typename T::Raw), EACH = COUNT / 4, BATCH = 4 };
+  Word4 word;
+  METHOD void load(u64 from) { word = readOnce16(at<u8>(from)); }
+  METHOD void store(u64 to) const { write16(at<u8>(to), word); }
+  METHOD void get(float (&v)[COUNT]) const {
+UNROLL
+    for (u32 i = 0; i < COUNT; i++) v[i] = T::value(word.v[i / EACH] >> i % EACH * 16);
+  }
+  METHOD void set(const float (&v)[COUNT]) {
+UNROLL
+    for (u32 i = 0; i < 4; i++) {
+      word.v[i] = T::raw(v[i * EACH]);
+      if (EACH == 2) word.v[i] |= T::raw(v[i * EACH + 1]) << 16;
+    }
+  }
+};
+template <class T, u32 N>
+struct Narrow {
+  enum : u32 { COUNT = N, BATCH = 1 };
+  typedef typename T::Raw Raw;
+  Raw raw[N];
+  METHOD void load(u64 from) {
+UNROLL
+    for (u32 i = 0; i < N; i++) raw[i] = at<Raw>(from)[i];
+  }
+  METHOD void store(u64 to) const {
+UNROLL
+    for (u32 i = 0; i < N; i++) at<Raw>(to)[i] = raw[i];
+  }
+  METHOD void get(float (&v)[N]) const {
+UNROLL
+    for (u32 i = 0; i < N; i++) v[i] = T::value(raw[i]);
+  }
+  METHOD void set(const float (&v)[N]) {
+UNROLL
+    for (u32 i = 0; i < N; i++) raw[i] = (Raw)T::raw(v[i]);
+  }
+};
+
+FN u32 min(u32 a, u32 b) { return a < b ? a : b; }
+
+// turnPair rounds as the host's turnPair: the product with the sine, and then, once, the
+// multiply-add.
+FN void turnPair(float &x, float &y, float c, float s) {
+  float turned = fused(x, c, -(y * s));
+  y = fused(y, c, x * s);
+  x = turned;
+}
+
+// Turns is the cosines and sines of the N pairs of a unit. Where N is a multiple of four they
+// lie on 16 bytes: then half is one too.
+template <u32 N>
+struct Turns {
+  float cosines[N], sines[N];
+  METHOD void read(const float *c, const float *s) {
+    if (N % 4 == 0) {
+UNROLL
+      for (u32 i = 0; i < N; i += 4) {
+        Word4 a = read16(c + i), b = read16(s + i);
+UNROLL
+        for (u32 j = 0; j < 4; j++) {
+          cosines[(i + j) % N] = asFloat(a.v[j]);
+          sines[(i + j) % N] = asFloat(b.v[j]);
+        }
+      }
+      return;
+    }
+UNROLL
+    for (u32 i = 0; i < N; i++) {
+      cosines[i] = c[i];
+      sines[i] = s[i];
+    }
+  }
+};
+
+// Halves, Pairs and Copied are what a thread does with its unit of a row: load takes it up,
+// store turns it and puts it down. BATCH rows are on their way at once.
+template <class U>
+struct Halves {
+  enum : u32 { COUNT = U::COUNT, TURNS = COUNT, BATCH = (U::BATCH + 1) / 2 };
+  struct Held {
+    U x, y;
+  };
+  u64 far;  // from x to y
+  METHOD void load(Held &h, u64 from) const {
+    h.x.load(from);
+    h.y.load(from + far);
+  }
+  METHOD void store(Held &h, u64 to, const Turns<TURNS> &t) const {
+    float x[COUNT], y[COUNT];
+    h.x.get(x);
+    h.y.get(y);
+UNROLL
+    for (u32 i = 0; i < COUNT; i++) turnPair(x[i], y[i], t.cosines[i], t.sines[i]);
+    h.x.set(x);
+    h.y.set(y);
+    h.x.store(to);
+    h.y.store(to + far);
+  }
+};
+template <class U>
+struct Pairs {
+  enum : u32 { TURNS = U::COUNT / 2, BATCH = U::BATCH };
+  typedef U Held;
+  METHOD void load(Held &h, u64 from) const { h.load(from); }
+  METHOD void store(Held &h, u64 to, const Turns<TURNS> &t) const {
+    float v[U::COUNT];
+    h.get(v);
+UNROLL
+    for (u32 i = 0; i < TURNS; i++) turnPair(v[2 * i], v[2 * i + 1], t.cosines[i], t.sines[i]);
+    h.set(v);
+    h.store(to);
+  }
+};
+template <class U>
+struct Copied {
+  enum : u32 { TURNS = 0, BATCH = U::BATCH };
+  typedef U Held;
+  METHOD void load(Held &h, u64 from) const { h.load(from); }
+  METHOD void store(Held &h, u64 to, const Turns<1> &) const { h.store(to); }
+};
+
+// Span is which rows are a thread's own: of the pass that its block takes at once it is in row
+// slot; the block is one of columns below each other.
+struct Span {
+  u32 slot, pass, column, columns;
+};
+
+// Place is where a thread's unit lies.
+struct Place {
+  u64 src, dst;   // in row 0, in token 0 of block 0
+  u32 firstPair;
+
+  METHOD u64 target(const Job &job, u64 tables, u32 row) const {
+    if (job.blockTokens == 0) return dst + row * job.tokenStride;
+    u32 token = job.firstToken + row, entry = token / job.blockTokens;
+    u64 block = at<const u32>(tables + job.blocks)[entry];
+    return dst + block * job.blockStride + (token - entry * job.blockTokens) * job.tokenStride;
+  }
+};
+
+// walk moves one unit of each row that is the thread's.
+template <class M>
+FN void walk(const Job &job, u64 tables, const Span &span, Place p, const M &move) {
+  constexpr u32 BATCH = M::BATCH, PAIRS_HELD = M::TURNS > 0 ? (u32)M::TURNS : 1;
+  const float *cosines = at<const float>(tables + job.turns) + p.firstPair;
+  const float *sines = cosines + (u64)job.half * (job.perRow ? job.rows : 1);
+  Turns<PAIRS_HELD> turns;
+  if (M::TURNS > 0 && !job.perRow) turns.read(cosines, sines);
+  u32 step = span.columns * span.pass * BATCH;
+  for (u32 row = span.column * span.pass * BATCH + span.slot; row < job.rows; row += step) {
+    typename M::Held held[BATCH];
+UNROLL
+    for (u32 i = 0; i < BATCH; i++) {
+      // Past the end the last row once more: no branch lies between the reads.
+      u32 r = min(row + i * span.pass, job.rows - 1);
+      move.load(held[i], p.src + r * job.rowBytes);
+    }
+UNROLL
+    for (u32 i = 0; i < BATCH; i++) {
+      u32 r = row + i * span.pass;
+      if (r >= job.rows) break;
+      u64 angles = (u64)r * job.half;
+      if (M::TURNS > 0 && job.perRow) turns.read(cosines + angles, sines + angles);
+      move.store(held[i], p.target(job, tables, r), turns);
+    }
+  }
+}
+
+template <class T>
+FN void turn(const Job &job, u64 tables, const Span &span, u64 src, u64 dst, u32 unit) {
+  const u32 size = sizeof(typename T::Raw);
+  bool halves = job.form == HALVES;
+  u32 elements = job.wide ? 16 / size : halves ? 1 : 2;
+  u64 from = (u64)unit * elements * size, far = (u64)job.half * size;
+  Place p{src + from, dst + from, halves ? unit * elements : unit * elements / 2};
+  if (job.wide && halves) {
+    walk(job, tables, span, p, Halves<Wide<T>>{far});
+  } else if (job.wide) {
+    walk(job, tables, span, p, Pairs<Wide<T>>{});
+  } else if (halves) {
+    walk(job, tables, span, p, Halves<Narrow<T, 1>>{far});
+  } else {
+    walk(job, tables, span, p, Pairs<Narrow<T, 2>>{});
+  }
+}
+
+FN void copy(const Job &job, u64 tables, const Span &span, u64 src, u64 dst, u32 unit) {
+  u64 from = (u64)job.half * (job.type == F32 ? 8 : 4) + (u64)unit * job.copyBytes;
+  Place p{src + from, dst + from, 0};
+  switch (job.copyBytes) {
+    case 16:
+      return walk(job, tables, span, p, Copied<Wide<Single>>{});
+    case 8:
+      return walk(job, tables, span, p, Copied<Narrow<Long, 1>>{});
+    case 4:
+      return walk(job, tables, span, p, Copied<Narrow<Single, 1>>{});
+    default:
+      walk(job, tables, span, p, Copied<Narrow<Half, 1>>{});
+  }
+}
+
+}  // namespace rotation
+
+struct RotateArgs {
+  u64 tables;
+};
+
+// spliced_rotate: grid.y counts jobs, grid.x is enough blocks for the widest. A block is groupLanes
+// units wide and as many rows high as its threads reach.
+KERNEL(spliced_rotate, RotateArgs, 256, 3) {
+  using namespace rotation;
+  // A copy: what is in registers cannot be what a store writes.
+  const Job job = at<const Job>(args.tables)[blockY()];
+  Span span;
+  span.columns = blocksX() / job.groups;
+  span.column = blockX() / job.groups;
+  span.pass = THREADS / job.groupLanes;
+  span.slot = threadIndex() / job.groupLanes;
+  u32 lane = blockX() % job.groups * job.groupLanes + threadIndex() % job.groupLanes;
+  if (span.column >= span.columns || span.slot >= span.pass || lane >= job.lanes) return;
+  u32 head = lane / job.units, unit = lane % job.units;
+  u64 src = job.src + head * job.headBytes, dst = job.dst + head * job.headStride;
+  if (unit >= job.turnUnits) {
+    copy(job, args.tables, span, src, dst, unit - job.turnUnits);
+  } else if (job.type == F32) {
+    turn<Single>(job, args.tables, span, src, dst, unit);
+  } else if (job.type == F16) {
+    turn<Half>(job, args.tables, span, src, dst, unit);
+  } else {
+    turn<Bfloat>(job, args.tables, span, src, dst, unit);
+  }
+}
