@@ -106,7 +106,21 @@ type Status struct {
 	Socket    string    `json:"socket"` // path of the engine socket
 	Device    string    `json:"device"` // kind and name
 	Features  []string  `json:"features"`
+	GPU       *GPU      `json:"gpu,omitempty"` // whose memory is lent; nil = none
 	Checks    []Check   `json:"checks"`
+}
+
+// GPU is the device whose memory the node lends.
+type GPU struct {
+	UUID   string   `json:"uuid"` // GPU-..., as nvidia-smi -L has it
+	Name   string   `json:"name"`
+	Driver string   `json:"driver"`           // CUDA version of the driver, such as 12.4; empty = not known
+	Mode   string   `json:"mode"`             // compute mode; empty = not known
+	MPS    string   `json:"mps"`              // yes: contexts run side by side; no: they take turns; unknown
+	Ways   []string `json:"ways"`             // how clients may get its memory: descriptor, handle
+	Lost   bool     `json:"lost"`             // it does not answer any more
+	Stuck  int64    `json:"stuck_calls"`      // calls of the driver that run past their time now
+	Lent   int64    `json:"connection_bytes"` // memory of its own that clients have
 }
 
 // Profile is one registered model identity.
@@ -258,6 +272,7 @@ type Connection struct {
 	Reservations int       `json:"reservations"`
 	StagingBytes int64     `json:"staging_bytes"`
 	SlotBytes    int64     `json:"slot_bytes"`
+	DeviceBytes  int64     `json:"device_bytes"` // memory of the GPU of its own; 0 = not attached to it
 }
 
 // Counter is one counter or gauge.

@@ -3,12 +3,14 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 	"github.com/spliced-kv/spliced/tiering"
 )
 
@@ -22,6 +24,7 @@ type gpu struct {
 	epoch  uint64       // of its pools
 	config *Config
 	ptx    []byte
+	info   cuda.Info // zero where the driver did not tell
 
 	mu struct {
 		sync.Mutex
@@ -35,7 +38,7 @@ func (d *Daemon) openGPU() {
 	if !d.config.usesHBM() {
 		return
 	}
-	g := &gpu{device: d.accelerator, ways: shareWays(d.config.HBMShare), epoch: newEpoch(), config: &d.config}
+	g := &gpu{device: d.accelerator, ways: shareWays(d.config.HBMShare), epoch: newEpoch(), config: &d.config, ptx: kernels.PTX()}
 	if g.device == nil {
 		device, err := cuda.Open(cuda.Options{
 			Library: d.config.HBMLibrary, Device: d.config.HBMDevice, ChunkBytes: chunkBytes(&d.config),
@@ -46,8 +49,45 @@ func (d *Daemon) openGPU() {
 			return
 		}
 		g.device, g.owned = device, true
+		g.info = infoOf(d.config.HBMLibrary, device.UUID())
 	}
 	d.gpu = g
+}
+
+// infoOf is what the driver tells about a device.
+func infoOf(library string, id gpuipc.UUID) cuda.Info {
+	list, err := cuda.Devices(library)
+	if i := slices.IndexFunc(list, func(i cuda.Info) bool { return i.UUID == id }); err == nil && i >= 0 {
+		return list[i]
+	}
+	return cuda.Info{}
+}
+
+// gpu is what people see of the device; nil without one.
+func (v view) gpu() *api.GPU {
+	g := v.d.gpu
+	if g == nil {
+		return nil
+	}
+	stored := v.d.store.Counters()
+	out := &api.GPU{
+		UUID: g.device.UUID().String(), Name: g.device.Describe().Name, Mode: g.info.Mode, MPS: g.info.MPS.String(),
+		Lost: stored.HBM.Lost != 0, Lent: g.lentBytes(),
+	}
+	if n := g.info.Driver; n > 0 {
+		out.Driver = fmt.Sprintf("%d.%d", n/1000, n%1000/10)
+	}
+	for _, way := range g.ways {
+		if way == gpuipc.WayHandle {
+			out.Ways = append(out.Ways, "handle")
+		} else if g.info == (cuda.Info{}) || g.info.Descriptors {
+			out.Ways = append(out.Ways, "descriptor")
+		}
+	}
+	if c, ok := g.device.(driverCounters); ok {
+		out.Stuck = c.Counters().StuckCalls
+	}
+	return out
 }
 
 // chunkBytes keeps the arena within three quarters of the chunks that one reply

@@ -130,13 +130,17 @@ type residence struct {
 	diskBytes int64
 }
 
-// residence of an object that the store knows. One that is being promoted is
+// residence of an object that the store knows; copies are those on the device. One that is being promoted is
 // published, and only on disk until that is done. An entry of its name that the
 // store does not take for its copy is another profile's or tenant's.
-func (v view) residence(n tiering.Name, inMemory, promoting bool, place tiering.Place, lower tiering.Level) residence {
+func (v view) residence(n tiering.Name, inMemory, promoting bool, copies int, lower tiering.Level) residence {
 	r := residence{state: "pending", level: api.LevelMemory}
 	if inMemory {
-		r.state, r.tiers = "published", []string{tierName(place)}
+		r.state = "published"
+		if copies > 0 {
+			r.tiers = append(r.tiers, tierName(tiering.PlaceHBM))
+		}
+		r.tiers = append(r.tiers, tierName(v.d.place))
 	}
 	if v.d.disk != nil && lower != 0 && (inMemory || promoting) {
 		if e, ok := v.d.disk.Lookup(&n); ok {
@@ -150,7 +154,7 @@ func (v view) residence(n tiering.Name, inMemory, promoting bool, place tiering.
 }
 
 func (v view) segment(s *tiering.SegmentInfo) api.Segment {
-	r := v.residence(tiering.Name{Key: s.Key}, s.Published, s.Promoting, s.Place, s.Lower)
+	r := v.residence(tiering.Name{Key: s.Key}, s.Published, s.Promoting, s.HBM, s.Lower)
 	return api.Segment{
 		Key: api.Digest(s.Key), Profile: uint32(s.Profile), Model: s.Model, Tenant: v.tenantName(s.Tenant),
 		State: r.state, Tiers: r.tiers, Level: r.level, Role: s.Spec.Role.String(), Tokens: s.Spec.Tokens, Interior: s.Interior,
@@ -307,7 +311,7 @@ func (v view) checkpointsInMemory(f tiering.CheckpointFilter, after *profile.Pre
 }
 
 func (v view) checkpoint(c *tiering.CheckpointInfo) api.Checkpoint {
-	r := v.residence(tiering.Name{Kind: c.Kind, Key: c.Hash}, c.Published, c.Promoting, v.d.place, c.Lower)
+	r := v.residence(tiering.Name{Kind: c.Kind, Key: c.Hash}, c.Published, c.Promoting, c.HBM, c.Lower)
 	return api.Checkpoint{
 		Hash: api.Digest(c.Hash), Parent: parentOf(c.Parent), Profile: uint32(c.Profile), Model: c.Model, Tenant: v.tenantName(c.Tenant),
 		Kind: kindName(c.Kind), Tiers: r.tiers, Level: r.level, Tokens: c.Tokens, Rows: c.Tokens - c.Begin,

@@ -53,7 +53,7 @@ var (
 	leases           = describe("leases", "Live leases on segments and checkpoints.")
 	leasesExpired    = describe("lease_expired_total", "Leases that ended by time.")
 	leasesQuarantine = describe("leases_quarantined", "Expired leases whose memory waits for the client.")
-	kernels          = describe("kernels_total", "Requests computed by kind.", "kind")
+	kernelRuns       = describe("kernels_total", "Requests computed by kind, and by the tier whose memory they read.", "kind", "tier")
 
 	sessions    = describe("engine_sessions", "Attached clients.")
 	connsTotal  = describe("connections_total", "Connections by what became of them at the door.", "result")
@@ -109,6 +109,7 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	counters := m.d.store.Counters()
 	lookupMetrics(s, &counters)
 	storeMetrics(s, &counters)
+	m.hbm(s, &counters)
 	m.disk(s, &counters)
 	m.advice(s)
 	m.costs(s)
@@ -125,7 +126,7 @@ func (m metrics) pools(s sink) {
 			s.gauge(tierUsed, float64(bytes), tier, p.Name, state)
 		}
 		s.gauge(poolObjects, float64(p.Objects), tier, p.Name)
-		if m.d.disk != nil {
+		if m.d.disk != nil && p.Place == m.d.place {
 			s.gauge(dirtyBytes, float64(p.DirtyBytes), tier, p.Name)
 			s.gauge(readAheadBytes, float64(p.ReadAheadBytes), tier, p.Name)
 		}
@@ -143,9 +144,11 @@ func usedByState(p *tiering.PoolInfo) map[string]int64 {
 }
 
 func lookupMetrics(s sink, c *tiering.Counters) {
-	s.count(lookups, c.HitSegments-c.HitSegmentsDisk, "dram")
+	s.count(lookups, c.HBM.HitSegments, "hbm")
+	s.count(lookups, c.HitSegments-c.HitSegmentsDisk-c.HBM.HitSegments, "dram")
 	s.count(lookups, c.HitSegmentsDisk, "disk")
-	s.count(lookupTokens, c.HitTokens-c.HitTokensDisk, "dram")
+	s.count(lookupTokens, c.HBM.HitTokens, "hbm")
+	s.count(lookupTokens, c.HitTokens-c.HitTokensDisk-c.HBM.HitTokens, "dram")
 	s.count(lookupTokens, c.HitTokensDisk, "disk")
 	var keys, tokens uint64
 	for why := range c.MissSegments {
@@ -159,9 +162,11 @@ func lookupMetrics(s sink, c *tiering.Counters) {
 	}
 	s.count(lookups, keys, "miss")
 	s.count(lookupTokens, tokens, "miss")
-	s.count(prefixHits, c.PrefixHits-c.PrefixHitsDisk, "dram")
+	s.count(prefixHits, c.HBM.PrefixHits, "hbm")
+	s.count(prefixHits, c.PrefixHits-c.PrefixHitsDisk-c.HBM.PrefixHits, "dram")
 	s.count(prefixHits, c.PrefixHitsDisk, "disk")
-	s.count(prefixHitTokens, c.PrefixHitTokens-c.PrefixHitTokensDisk, "dram")
+	s.count(prefixHitTokens, c.HBM.PrefixHitTokens, "hbm")
+	s.count(prefixHitTokens, c.PrefixHitTokens-c.PrefixHitTokensDisk-c.HBM.PrefixHitTokens, "dram")
 	s.count(prefixHitTokens, c.PrefixHitTokensDisk, "disk")
 	for why, n := range c.PrefixMisses {
 		if tiering.Reason(why) != tiering.ReasonNone {
@@ -188,9 +193,10 @@ func storeMetrics(s sink, c *tiering.Counters) {
 	s.gauge(leases, float64(c.Leases))
 	s.gauge(leasesQuarantine, float64(c.Quarantined))
 	s.count(leasesExpired, c.LeasesExpired)
-	s.count(kernels, c.Composed, "compose")
-	s.count(kernels, c.Rotated, "rotate")
-	s.count(kernels, c.Assembled, "assemble")
+	s.count(kernelRuns, c.Composed, "compose", "dram")
+	s.count(kernelRuns, c.Rotated, "rotate", "dram")
+	s.count(kernelRuns, c.Assembled, "assemble", "dram")
+	s.count(kernelRuns, c.Replayed, "replay", "dram")
 }
 
 func (m metrics) serverMetrics(s sink) {

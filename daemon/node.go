@@ -29,7 +29,7 @@ func (v view) Status() api.Status {
 		Ready: d.serving.Load(), Alive: d.server.watcher.alive(time.Now()),
 		Node: d.config.Node, Version: d.build.Version, BootEpoch: d.server.epoch, Started: d.started,
 		Socket: d.socketPath(), Device: device.Kind + " " + device.Name, Features: device.Features,
-		Checks: d.checks(),
+		GPU: v.gpu(), Checks: d.checks(),
 	}
 }
 
@@ -127,6 +127,11 @@ func (v view) Connections() []api.Connection {
 			held, _ := a.slots.held()
 			entry.Leases += held
 			entry.StagingBytes, entry.SlotBytes = a.stagingBytes, a.slotBytes
+			if l := a.lent.Load(); l != nil {
+				held, _ := l.slots.held()
+				entry.Leases += held
+				entry.DeviceBytes = l.bytes()
+			}
 			for _, b := range c.bindings() {
 				if !slices.Contains(entry.Profiles, uint32(b.profile)) {
 					entry.Profiles = append(entry.Profiles, uint32(b.profile))

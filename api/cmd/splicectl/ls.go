@@ -190,9 +190,9 @@ func quotaText(n int64) string {
 
 func connectionTable(t *table, items []api.Connection) {
 	now := time.Now()
-	t.row("ID", "CLIENT", "UID", "PID", "AGE", "REQUESTS", "IN FLIGHT", "LEASES", "STAGING", "TENANTS")
+	t.row("ID", "CLIENT", "UID", "PID", "AGE", "REQUESTS", "IN FLIGHT", "LEASES", "STAGING", "GPU", "TENANTS")
 	for _, n := range items {
 		t.row(n.ID, n.Client, n.UID, n.PID, ageText(n.Since, now), n.Requests, n.InFlight, n.Leases,
-			bytesText(n.StagingBytes), strings.Join(n.Tenants, ","))
+			bytesText(n.StagingBytes), bytesText(n.DeviceBytes), strings.Join(n.Tenants, ","))
 	}
 }
