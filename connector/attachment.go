@@ -29,10 +29,14 @@ type attachment struct {
 	grants []wire.TenantGrant // in the order of Options.Tenants
 	server string
 
-	arena   *gpuipc.Mapping
-	slots   *gpuipc.Mapping
-	region  *gpuipc.Mapping // of staging
-	staging *staging
+	arena  *gpuipc.Mapping
+	slots  *gpuipc.Mapping
+	region *gpuipc.Mapping // of staging
+	lends  bool            // the daemon has a device
+	device *deviceMemory   // nil = none
+
+	deviceErr error // why not, though asked for
+	staging   *staging
 
 	flight
 	owed  owed
@@ -70,6 +74,9 @@ func (a *attachment) release() {
 		if err := m.Close(); err != nil {
 			a.client.opt.Log.Error().Err(err).Msg("unmapping a region of the daemon")
 		}
+	}
+	if a.device != nil {
+		a.device.close(a.client)
 	}
 	// Only now: to a daemon that dropped us an open end says that somebody may
 	// still look at the pages.
@@ -130,6 +137,9 @@ func (a *attachment) hangup() {
 				p.settle(unknown)
 			}
 		}
+	}
+	if a.device != nil {
+		a.device.letGo(a.client)
 	}
 	close(a.gone)
 	a.release()

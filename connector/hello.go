@@ -13,6 +13,18 @@ import (
 
 // dial connects, says hello and maps what comes back.
 func dial(c *Client) (*attachment, error) {
+	a, err := connect(c, c.opt.Device)
+	if err == nil && a.deviceErr != nil {
+		c.opt.Log.Warn().Err(a.deviceErr).Msg("no device memory of the cache daemon, going on without")
+		if errors.Is(a.deviceErr, errNoReply) {
+			a.release() // it was never published
+			return connect(c, nil)
+		}
+	}
+	return a, err
+}
+
+func connect(c *Client, device gpuipc.Accelerator) (*attachment, error) {
 	path := c.opt.Socket
 	if path == "" {
 		path = DefaultSocket()
@@ -27,23 +39,30 @@ func dial(c *Client) (*attachment, error) {
 		token: make(chan struct{}, 1), dead: make(chan struct{}), gone: make(chan struct{}),
 	}
 	a.token <- struct{}{}
-	fds, err := a.hello(deadline)
+	fds, err := a.hello(device != nil, deadline)
 	if err != nil {
 		seqpacket.CloseAll(fds)
 		conn.Close()
 		a.peer.close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	if device != nil {
+		a.deviceErr = a.attachDevice(device, deadline)
+	}
 	return a, nil
 }
 
 // hello is the first request of a connection. On success it took over the
 // descriptors, otherwise it returns them.
-func (a *attachment) hello(deadline time.Time) ([]int, error) {
+func (a *attachment) hello(device bool, deadline time.Time) ([]int, error) {
 	o := &a.client.opt
 	request := &wire.HelloRequest{
 		MinVersion: wire.Version, MaxVersion: wire.Version, Client: o.Name,
 		StagingBytes: uint64(o.StagingBytes), SlotBytes: uint64(o.SlotBytes),
+	}
+	if device {
+		request.Features |= wire.FeatureDevice
+		a.conn.AllowDescriptors(seqpacket.MaxDescriptors)
 	}
 	for _, t := range o.Tenants {
 		request.Tenants = append(request.Tenants, wire.TenantName(t))
@@ -57,7 +76,7 @@ func (a *attachment) hello(deadline time.Time) ([]int, error) {
 	if err := a.send(a.client.ctx, frame, nil, deadline); err != nil && !errors.Is(err, seqpacket.ErrClosed) {
 		return nil, fmt.Errorf("hello: %w", err)
 	}
-	body, fds, err := a.helloReply(deadline)
+	body, fds, err := a.early(&h, deadline)
 	if err != nil {
 		return fds, err
 	}
@@ -68,33 +87,37 @@ func (a *attachment) hello(deadline time.Time) ([]int, error) {
 	return a.adopt(&m, fds)
 }
 
-// helloReply receives the reply, looking up now and then whether the client has
-// been closed.
-func (a *attachment) helloReply(deadline time.Time) (body []byte, fds []int, err error) {
+// errNoReply: a reply may still come, which nobody would take. The connection is
+// of no use.
+var errNoReply = errors.New("no reply")
+
+// early receives the reply to a request that is sent before others may be,
+// looking up now and then whether the client has been closed.
+func (a *attachment) early(request *wire.Header, deadline time.Time) (body []byte, fds []int, err error) {
 	for {
 		left := time.Until(deadline)
 		if left <= 0 || a.client.ctx.Err() != nil {
-			return nil, nil, fmt.Errorf("hello: no reply in time: %w", ErrLate)
+			return nil, nil, fmt.Errorf("%s: %w in time: %w", request.Op, errNoReply, ErrLate)
 		}
 		if err := a.conn.SetRecvTimeout(min(left, readTick)); err != nil {
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("%w: %w", errNoReply, err)
 		}
 		n, fds, err := a.conn.Recv(a.rbuf)
 		if errors.Is(err, seqpacket.ErrTimeout) {
 			continue
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("hello: %w", err)
+			return nil, nil, fmt.Errorf("%s: %w: %w", request.Op, errNoReply, err)
 		}
 		h, body, err := wire.ParseHeader(a.rbuf[:n])
 		switch {
 		case err != nil:
 		case h.Kind == wire.Reply && h.Op == wire.OpHello && h.Request == 0 && h.Code != wire.OK:
 			err = refusal(wire.OpHello, h.Code, body) // turned away before we said a word
-		case h.Kind != wire.Reply || h.Op != wire.OpHello || h.Request != 1:
-			err = fmt.Errorf("hello: reply to %s, request %d", h.Op, h.Request)
+		case h.Kind != wire.Reply || h.Op != request.Op || h.Request != request.Request:
+			err = fmt.Errorf("%s: reply to %s, request %d", request.Op, h.Op, h.Request)
 		case h.Code != wire.OK:
-			err = refusal(wire.OpHello, h.Code, body)
+			err = refusal(request.Op, h.Code, body)
 		}
 		return body, fds, err
 	}
@@ -112,6 +135,7 @@ func (a *attachment) adopt(m *wire.HelloReply, fds []int) ([]int, error) {
 	case m.BootEpoch == 0 || m.MaxInFlight == 0:
 		return fds, fmt.Errorf("hello: epoch %d, %d in flight", m.BootEpoch, m.MaxInFlight)
 	}
+	a.lends = m.Features&wire.FeatureDevice != 0
 	a.epoch, a.grants, a.server = m.BootEpoch, m.Tenants, m.Server
 	regions := []struct {
 		name     string

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
 )
 
 // Options configure a Client. The zero value is usable.
@@ -32,6 +33,12 @@ type Options struct {
 	// and slot regions; 0 = the daemon's defaults. The daemon may grant less.
 	StagingBytes int64
 	SlotBytes    int64
+
+	// Device, if set, is the GPU of this process: where the daemon lends memory of
+	// the same one, it is mapped, and AcquireDevice gives leases in it. It stays
+	// the caller's, and is closed after the client and all leases. Without a daemon
+	// that can share it everything else works.
+	Device gpuipc.Accelerator
 
 	Timeouts Timeouts
 

@@ -168,7 +168,7 @@ func (a *attachment) giveBack(l *late, op wire.Op, body []byte) {
 // granted lists the leases and reservations in a reply.
 func granted(op wire.Op, body []byte) (leases, reservations []uint64) {
 	switch op {
-	case wire.OpAcquire:
+	case wire.OpAcquire, wire.OpAcquireDevice:
 		var m wire.AcquireReply
 		if m.Decode(body) == nil {
 			leases = withCode(m.Codes, m.Leases)

@@ -1,0 +1,143 @@
+package connector
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// DeviceLease is one segment held on the device.
+type DeviceLease struct {
+	held
+	Begin   int // first interior token, local to the segment
+	Tokens  int // interior tokens
+	layout  profile.Layout
+	extents extents
+	digests []uint64
+}
+
+// AcquiredDevice is one row of AcquireDevice: a lease, or why there is none.
+type AcquiredDevice struct {
+	Lease *DeviceLease
+	Err   error
+}
+
+// Layout lists the parts; they are shared and must not be changed.
+func (l *DeviceLease) Layout() profile.Layout { return l.layout }
+
+// Digests are those of the segment in memory, one for each chunk of each part;
+// nil unless asked for.
+func (l *DeviceLease) Digests() []uint64 { return l.digests }
+
+// Part names part i in the arena as this process has mapped it, for operations of
+// Options.Device; absent after Release or for a part that does not exist. Work
+// that reads it ends before Release, or before the number that ReleaseBehind
+// waits for.
+func (l *DeviceLease) Part(i int) gpuipc.Ref {
+	if i < 0 || i >= len(l.layout.Parts) || l.released.Load() {
+		return gpuipc.Ref{}
+	}
+	p := &l.layout.Parts[i]
+	whole := gpuipc.Ref{Region: l.a.device.arena, Extents: l.extents}
+	return whole.Slice(p.Off, p.Len)
+}
+
+// Release is Lease.Release: nothing on the device may read the lease any more.
+func (l *DeviceLease) Release() {
+	if l != nil {
+		l.release()
+	}
+}
+
+// Valid is Lease.Valid.
+func (l *DeviceLease) Valid() bool { return l != nil && l.valid() }
+
+func (l *DeviceLease) base() *held {
+	if l == nil {
+		return nil
+	}
+	return &l.held
+}
+
+// AcquireDevice leases segments on the device, one row per key, at most
+// wire.MaxKeys. What is not there yet is copied there: with o.Wait the call waits
+// for that so long, without it such a row is a miss. Block tables are not for the
+// device. ErrUnsupported: this client has no device memory of the daemon.
+func (m *Model) AcquireDevice(ctx context.Context, keys []profile.SegmentKey, o AcquireOptions) ([]AcquiredDevice, error) {
+	r, err := m.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer r.a.release()
+	switch {
+	case r.a.device == nil:
+		return nil, fmt.Errorf("acquire-device: no device memory: %w", ErrUnsupported)
+	case o.BlockTokens != 0 || len(keys) > wire.MaxKeys:
+		return nil, invalid("acquire-device: blocks of %d tokens, %d keys", o.BlockTokens, len(keys))
+	}
+	c := m.client
+	k := c.call(ctx, c.timeout(o))
+	defer c.put(k)
+	k.op = wire.OpAcquireDevice
+	k.late.giveBack = true
+	body, err := r.a.do(ctx, k, r.tenant, &wire.AcquireDeviceRequest{
+		Profile: r.profile, Rank: uint32(m.binding.Rank), TTLMs: milliseconds(o.TTL), Digests: flag(o.Digests),
+		All: flag(o.All), Wait: flag(o.Wait > 0), Keys: wireHashes(keys),
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	reply := &k.acquired
+	if err := r.a.decode(wire.OpAcquireDevice, reply, body); err != nil {
+		return nil, err
+	}
+	if err := r.a.rows(wire.OpAcquireDevice, len(reply.Codes), len(keys)); err != nil {
+		return nil, err
+	}
+	return m.deviceLeases(r, reply)
+}
+
+// deviceLeases turns the rows of a reply into leases.
+func (m *Model) deviceLeases(r *registration, reply *wire.AcquireReply) ([]AcquiredDevice, error) {
+	out := make([]AcquiredDevice, len(reply.Codes))
+	extent, digest := uint32(0), uint32(0)
+	for i, code := range reply.Codes {
+		e, d := extent+reply.ExtentCount[i], digest+reply.DigestCount[i]
+		if wire.Code(code) != wire.OK {
+			out[i].Err = kind(wire.Code(code))
+		} else {
+			l, err := m.deviceLease(r, reply, i)
+			if err == nil {
+				l.extents, err = newExtents(reply.ExtentOff[extent:e], reply.ExtentLen[extent:e], reply.Bytes[i], int(r.a.device.arena.Bytes()))
+			}
+			if err == nil && !r.a.retain() {
+				err = fmt.Errorf("the mappings are gone")
+			}
+			if err != nil {
+				return nil, r.a.malformed("acquire-device: %w", err)
+			}
+			l.digests = append(l.digests, reply.Digest[digest:d]...)
+			out[i].Lease = l
+		}
+		extent, digest = e, d
+	}
+	return out, nil
+}
+
+func (m *Model) deviceLease(r *registration, reply *wire.AcquireReply, row int) (*DeviceLease, error) {
+	l := &DeviceLease{
+		held:  held{a: r.a, tenant: r.tenant, id: reply.Leases[row]},
+		Begin: int(reply.Begins[row]), Tokens: int(reply.Tokens[row]),
+	}
+	if l.Tokens < 1 || l.Tokens > profile.MaxTokens {
+		return nil, fmt.Errorf("a segment of %d tokens", l.Tokens)
+	}
+	l.layout = m.layouts.of(m.profile, l.Tokens)
+	if uint64(l.layout.Bytes) != reply.Bytes[row] {
+		return nil, fmt.Errorf("a segment of %d bytes, want %d for %d tokens", reply.Bytes[row], l.layout.Bytes, l.Tokens)
+	}
+	return l, nil
+}
