@@ -304,16 +304,9 @@ UNROLL
   if (lane == 0) *at<u64>(c.out) = digest;
 }
 
-}  // namespace digests
-
-struct DigestArgs {
-  u64 tables;
-};
-
-// spliced_digest: grid.x counts chunks; shared memory is two buffers of 64 runs' sums.
-KERNEL(spliced_digest, DigestArgs, 288, 2) {
-  using namespace digests;
-  const Chunk c = at<const Chunk>(args.tables)[blockX()];
+// digest is what a block does: grid.x counts chunks; shared memory is two buffers of 64 runs' sums.
+FN void digest(u64 tables) {
+  const Chunk c = at<const Chunk>(tables)[blockX()];
   if (c.bytes <= SHORT) {
     if (threadIndex() == 0) *at<u64>(c.out) = hashShort(c.src, c.bytes);
   } else if (c.src % 16 == 0) {
@@ -322,3 +315,11 @@ KERNEL(spliced_digest, DigestArgs, 288, 2) {
     hashLong<false>(c);
   }
 }
+
+}  // namespace digests
+
+struct DigestArgs {
+  u64 tables;
+};
+
+KERNEL(spliced_digest, DigestArgs, 288, 2) { digests::digest(args.tables); }

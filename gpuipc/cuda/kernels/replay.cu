@@ -98,16 +98,9 @@ UNROLL
   }
 }
 
-}  // namespace replaying
-
-struct ReplayArgs {
-  u64 tables;
-};
-
-// spliced_replay: grid.y counts jobs, grid.x is heads times tiles of the largest.
-KERNEL(spliced_replay, ReplayArgs, 128, 4) {
-  using namespace replaying;
-  const Job job = at<const Job>(args.tables)[blockY()];
+// replay is what a thread does: grid.y counts jobs, grid.x is heads times tiles of the largest.
+FN void replay(u64 tables) {
+  const Job job = at<const Job>(tables)[blockY()];
   const u32 head = blockX() / job.tiles, item = blockX() % job.tiles * THREADS + threadIndex();
   if (head >= job.heads) return;
   if (job.width == 4) {
@@ -116,3 +109,11 @@ KERNEL(spliced_replay, ReplayArgs, 128, 4) {
     run<1>(job, head, item);
   }
 }
+
+}  // namespace replaying
+
+struct ReplayArgs {
+  u64 tables;
+};
+
+KERNEL(spliced_replay, ReplayArgs, 128, 4) { replaying::replay(args.tables); }

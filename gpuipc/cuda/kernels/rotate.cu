@@ -16,7 +16,17 @@ namespace rotation {
 
 enum : u32 { THREADS = 256 };
 
-enum : u32 { COPIED, HALVES, PAIRS };  // Job::form
+enum : u32 { HALVES = 1, PAIRS };  // Job::form
+
+// Part is the blocks for what turns, or for what does not: warps whose threads went both ways
+// would wait for memory twice.
+struct Part {
+  u32 units;       // of a head
+  u32 lanes;       // units of a row
+  u32 groupLanes;  // of which a block takes so many
+  u32 groups;      // blocks beside each other for a whole row
+  u32 blocks;      // beside and below each other: a multiple of groups
+};
 
 // Job is one row of the launch's table, as rotate.go writes it. Sizes and strides in bytes.
 struct Job {
@@ -37,14 +47,11 @@ struct Job {
   u32 form;
   u32 perRow;       // cosines and sines are [rows, half], else [half]
   u32 wide;         // what turns moves by 16 bytes, else by elements
-  u32 copyBytes;    // of a unit of what does not turn: 16, 8, 4 or 2
-  u32 turnUnits;    // of a head
-  u32 units;        // of a head, with those that do not turn
-  u32 lanes;        // units of a row
-  u32 groupLanes;   // of which a block takes so many
-  u32 groups;       // blocks beside each other for a whole row
+  u32 copyBytes;    // of a unit of what does not: 16, 8, 4 or 2
+  Part turned, copied;
+  u32 unused;
 };
-static_assert(sizeof(Job) == 128, "rotate.go writes rows of 128 bytes");
+static_assert(sizeof(Job) == 152, "rotate.go writes rows of 152 bytes");
 
 struct Single {
   typedef u32 Raw;
@@ -271,34 +278,40 @@ FN void copy(const Job &job, u64 tables, const Span &span, u64 src, u64 dst, u32
   }
 }
 
+// rotate is what a thread does: grid.y counts jobs; of grid.x a job's first blocks turn, the next ones copy,
+// others have nothing to do. A block is groupLanes units wide and as many rows high as its
+// threads reach.
+FN void rotate(u64 tables) {
+  // A copy: what is in registers cannot be what a store writes.
+  const Job job = at<const Job>(tables)[blockY()];
+  const bool turns = blockX() < job.turned.blocks;
+  const Part part = turns ? job.turned : job.copied;
+  const u32 block = turns ? blockX() : blockX() - job.turned.blocks;
+  if (block >= part.blocks) return;
+  Span span;
+  span.columns = part.blocks / part.groups;
+  span.column = block / part.groups;
+  span.pass = THREADS / part.groupLanes;
+  span.slot = threadIndex() / part.groupLanes;
+  const u32 lane = block % part.groups * part.groupLanes + threadIndex() % part.groupLanes;
+  if (span.slot >= span.pass || lane >= part.lanes) return;
+  const u32 head = lane / part.units, unit = lane % part.units;
+  const u64 src = job.src + head * job.headBytes, dst = job.dst + head * job.headStride;
+  if (!turns) {
+    copy(job, tables, span, src, dst, unit);
+  } else if (job.type == F32) {
+    turn<Single>(job, tables, span, src, dst, unit);
+  } else if (job.type == F16) {
+    turn<Half>(job, tables, span, src, dst, unit);
+  } else {
+    turn<Bfloat>(job, tables, span, src, dst, unit);
+  }
+}
+
 }  // namespace rotation
 
 struct RotateArgs {
   u64 tables;
 };
 
-// spliced_rotate: grid.y counts jobs, grid.x is enough blocks for the widest. A block is groupLanes
-// units wide and as many rows high as its threads reach.
-KERNEL(spliced_rotate, RotateArgs, 256, 3) {
-  using namespace rotation;
-  // A copy: what is in registers cannot be what a store writes.
-  const Job job = at<const Job>(args.tables)[blockY()];
-  Span span;
-  span.columns = blocksX() / job.groups;
-  span.column = blockX() / job.groups;
-  span.pass = THREADS / job.groupLanes;
-  span.slot = threadIndex() / job.groupLanes;
-  u32 lane = blockX() % job.groups * job.groupLanes + threadIndex() % job.groupLanes;
-  if (span.column >= span.columns || span.slot >= span.pass || lane >= job.lanes) return;
-  u32 head = lane / job.units, unit = lane % job.units;
-  u64 src = job.src + head * job.headBytes, dst = job.dst + head * job.headStride;
-  if (unit >= job.turnUnits) {
-    copy(job, args.tables, span, src, dst, unit - job.turnUnits);
-  } else if (job.type == F32) {
-    turn<Single>(job, args.tables, span, src, dst, unit);
-  } else if (job.type == F16) {
-    turn<Half>(job, args.tables, span, src, dst, unit);
-  } else {
-    turn<Bfloat>(job, args.tables, span, src, dst, unit);
-  }
-}
+KERNEL(spliced_rotate, RotateArgs, 256, 3) { rotation::rotate(args.tables); }

@@ -43,11 +43,11 @@ type RotateTarget struct {
 
 const (
 	rotateThreads  = 256
-	rotateRowBytes = 128 // of a job in the tables: rotation::Job
+	rotateRowBytes = 152 // of a job in the tables: rotation::Job
 	// rotateBatch is the rows that a thread has on their way at once.
 	rotateBatch = 4
-	// rotateBlocks is how many blocks share all jobs of a launch, as far as their rows can be
-	// split: several for each multiprocessor of any GPU, and few enough that a thread keeps its
+	// rotateBlocks is about how many blocks share what turns, and what does not, of all jobs of a
+	// launch: several for each multiprocessor of any GPU, and few enough that a thread keeps its
 	// cosines and sines over many rows. A guess.
 	rotateBlocks = 8192
 	// maxAngles bounds the cosines of a launch, which are made on the host at 30 ns each.
@@ -98,10 +98,17 @@ type rotateJob struct {
 	headStride  uint64
 	wide        bool
 	copyBytes   uint64
-	turnUnits   int
-	units       int
-	groups      int
-	groupLanes  int
+	turned      rotatePart
+	copied      rotatePart
+}
+
+// rotatePart is how blocks share what turns, or what does not; see rotation::Part.
+type rotatePart struct {
+	units      int
+	lanes      int
+	groupLanes int
+	groups     int
+	blocks     int // as many as have work
 }
 
 // newRotateJob is nil when there are no rows.
@@ -224,23 +231,32 @@ func (j *rotateJob) share() {
 		run /= 2
 	}
 	j.wide = (all|run)%16 == 0
-	switch {
-	case j.wide:
-		j.turnUnits = int(run / 16)
-	default:
-		j.turnUnits = j.dims / 2
+	turnUnits := j.dims / 2
+	if j.wide {
+		turnUnits = int(run / 16)
 	}
 	still := j.headBytes - dims*size
 	j.copyBytes = 1 << min(4, bits.TrailingZeros64(all|still|dims*size|16))
-	j.units = j.turnUnits + int(still/j.copyBytes)
-	lanes := j.Heads * j.units
-	j.groups = (lanes-1)/rotateThreads + 1
-	j.groupLanes = (lanes-1)/j.groups + 1
+	j.turned = j.part(turnUnits)
+	j.copied = j.part(int(still / j.copyBytes))
 }
 
-// columns is how many blocks below each other have work.
-func (j *rotateJob) columns() int {
-	return (j.Rows-1)/(rotateThreads/j.groupLanes*rotateBatch) + 1
+func (j *rotateJob) part(units int) rotatePart {
+	if units == 0 {
+		return rotatePart{}
+	}
+	p := rotatePart{units: units, lanes: j.Heads * units}
+	p.groups = (p.lanes-1)/rotateThreads + 1
+	p.groupLanes = (p.lanes-1)/p.groups + 1
+	p.blocks = p.groups * ((j.Rows-1)/(rotateThreads/p.groupLanes*rotateBatch) + 1)
+	return p
+}
+
+// atMost gives the part no more blocks than that, if a row does not need them.
+func (p *rotatePart) atMost(blocks int) {
+	if p.groups > 0 {
+		p.blocks = min(p.blocks, max(1, blocks/p.groups)*p.groups)
+	}
 }
 
 // angles is how many cosines the job needs if it shares them with none.
@@ -255,10 +271,11 @@ func rotateLaunch(jobs []*rotateJob) Launch {
 	t := rotateTables{words: make(words, len(jobs)*rotateRowBytes)}
 	blocks := 1
 	for i, j := range jobs {
+		j.turned.atMost(rotateBlocks / len(jobs))
+		j.copied.atMost(rotateBlocks / len(jobs))
+		blocks = max(blocks, j.turned.blocks+j.copied.blocks)
 		row := j.row(t.turnsOf(j), t.blocksOf(j))
 		copy(t.words[i*rotateRowBytes:], row)
-		columns := min(j.columns(), max(1, rotateBlocks/(len(jobs)*j.groups)))
-		blocks = max(blocks, columns*j.groups)
 	}
 	return Launch{
 		Name: "spliced_rotate", Grid: [3]uint32{uint32(blocks), uint32(len(jobs)), 1}, Block: [3]uint32{rotateThreads, 1, 1},
@@ -279,8 +296,11 @@ func (j *rotateJob) row(turns, blocks uint64) words {
 	w.u64(j.Src, j.Dst.Base, turns, blocks, j.headBytes*uint64(j.Heads), j.headBytes,
 		uint64(j.Dst.BlockStride), j.tokenStride, j.headStride)
 	w.u32(uint32(j.Rows), uint32(j.Dst.BlockTokens), uint32(j.first), uint32(j.dims/2), uint32(j.Type), form,
-		oneIf(j.PerRow != nil), oneIf(j.wide), uint32(j.copyBytes), uint32(j.turnUnits), uint32(j.units),
-		uint32(j.Heads*j.units), uint32(j.groupLanes), uint32(j.groups))
+		oneIf(j.PerRow != nil), oneIf(j.wide), uint32(j.copyBytes))
+	for _, p := range []rotatePart{j.turned, j.copied} {
+		w.u32(uint32(p.units), uint32(p.lanes), uint32(p.groupLanes), uint32(p.groups), uint32(p.blocks))
+	}
+	w.u32(0)
 	return w
 }
 
