@@ -198,7 +198,7 @@ def _launch(jobs: Sequence[RotateJob]) -> Launch:
         columns = min(columns, max(1, _BLOCKS // (len(jobs) * share.groups)))
         blocks = max(blocks, columns * share.groups)
     grid = (blocks, len(jobs), 1)
-    return Launch("rotate", grid, (_THREADS, 1, 1), 0, b"", tables.bytes())
+    return Launch("spliced_rotate", grid, (_THREADS, 1, 1), 0, b"", tables.bytes())
 
 
 def _row(job: RotateJob, turns: int, blocks: int) -> bytes:
