@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from client_samples import Connect, descriptors, mappings, workers
+from fake_cuda import FakeCuda, library
 from fake_daemon import FakeDaemon
 from running import Daemon, StartDaemon
 from spliced_connector.client import Client
@@ -38,6 +39,27 @@ def start_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartDaem
 def daemon(start_daemon: StartDaemon) -> Daemon:
     """A running daemon with a small arena, three tenants and no disk."""
     return start_daemon()
+
+
+@pytest.fixture(scope="session")
+def fake_library() -> Path:
+    """The CUDA driver without a GPU; skips where there is no compiler to build it."""
+    try:
+        return library()
+    except FileNotFoundError as err:
+        pytest.skip(str(err))
+
+
+@pytest.fixture
+def cuda(fake_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCuda]:
+    """That driver in this process. At the end nothing of the test may be left in it."""
+    driver = FakeCuda(fake_library, tmp_path_factory.mktemp("c"))
+    before = driver.live()
+    yield driver
+    driver.clear()
+    driver.wait_live(before)  # threads of streams end behind the call that destroys them
+    assert driver.live() == before, driver.text()
+    driver.end()
 
 
 @pytest.fixture
