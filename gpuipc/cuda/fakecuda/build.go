@@ -106,9 +106,12 @@ type unit struct {
 	content []byte
 }
 
-func (u unit) compiled() bool {
-	return strings.HasSuffix(u.name, ".c") || isKernel(u.name)
+// kernel reports C++: the unit that includes all kernels, and their emulation.
+func (u unit) kernel() bool {
+	return filepath.Base(u.name) == "spliced.cu" || strings.HasSuffix(u.name, ".cc")
 }
+
+func (u unit) compiled() bool { return strings.HasSuffix(u.name, ".c") || u.kernel() }
 
 // units are all sources: ours, and the kernels with their emulation.
 func units() ([]unit, error) {
@@ -149,39 +152,37 @@ func moduleRoot() (string, error) {
 	}
 }
 
-// kernelUnits reads the kernels' sources, of which there may be none.
+// kernelUnits reads the sources of the kernels and of their emulation.
 func kernelUnits(folder string) ([]unit, error) {
-	entries, err := os.ReadDir(folder)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
 	var found []unit
-	for _, e := range entries {
-		if !isKernel(e.Name()) && !strings.HasSuffix(e.Name(), ".h") && !strings.HasSuffix(e.Name(), ".inc") {
-			continue
-		}
-		content, err := os.ReadFile(filepath.Join(folder, e.Name()))
+	for _, pattern := range []string{"*.cu", "*.h", "emulate/*.cc", "emulate/*.h"} {
+		paths, err := filepath.Glob(filepath.Join(folder, pattern))
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, unit{name: filepath.Join("kernels", e.Name()), content: content})
+		for _, path := range paths {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			name, err := filepath.Rel(folder, path)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, unit{name: filepath.Join("kernels", name), content: content})
+		}
 	}
 	return found, nil
 }
-
-func isKernel(name string) bool { return strings.HasSuffix(name, ".cu") }
 
 // Flags are part of the digest. Kernels must round as a GPU does: no fused
 // multiply-add but where the source asks for one.
 var (
 	flags       = []string{"-O2", "-g1", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra"}
 	cFlags      = []string{"-std=gnu11"}
-	kernelFlags = []string{"-x", "c++", "-std=c++17", "-DSPLICED_EMULATE", "-ffp-contract=off", "-fno-strict-aliasing",
-		"-Wno-unknown-pragmas", "-Wno-unused-parameter"}
-	linkFlags = []string{"-shared", "-pthread", "-Wl,-soname," + libraryName, "-Wl,-z,defs"}
+	kernelFlags = []string{"-x", "c++", "-std=c++17", "-DSPLICED_EMULATE", "-ffp-contract=off", "-fno-strict-aliasing"}
+	// Its threads run in it: it is never unloaded.
+	linkFlags = []string{"-shared", "-pthread", "-Wl,-soname," + libraryName, "-Wl,-z,defs", "-Wl,-z,nodelete"}
 )
 
 // digest names a library: by compilers, flags and the content of all sources.
@@ -226,7 +227,7 @@ func build(units []unit, folder string) error {
 		}
 		object := u.name + ".o"
 		compiler, language := "cc", cFlags
-		if isKernel(u.name) {
+		if u.kernel() {
 			compiler, language = "c++", kernelFlags
 		}
 		args := slices.Concat(flags, language, []string{"-c", u.name, "-o", object})

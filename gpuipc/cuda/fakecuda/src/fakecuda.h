@@ -20,6 +20,7 @@
  *   POISON   1 (default): fresh memory is all ones (a NaN, and no valid index) in
  *            its first 16 MiB. 0: it is zero.
  *   NOVMM, NOWAITVALUE  1: the device lacks this, as its attributes then say.
+ *   MPS      1: the attribute for it says that the process runs under MPS.
  *
  * Faults (fakecuda_fault(kind, spec), or FAKECUDA_<KIND> with commas between
  * specs). CALL is a function's exported name, "*" for all of them, or what a

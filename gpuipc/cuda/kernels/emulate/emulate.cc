@@ -130,6 +130,7 @@ struct Launch {
   const void *args;
   std::atomic<u64> next{0};
   std::atomic<bool> failed{false};
+  std::atomic<bool> illegal{false};  // failed by an access to memory that is not there
   std::string error;  // written by the one that set failed
 };
 
@@ -144,6 +145,7 @@ struct Block {
   u8 *base;      // of this launch's shared memory
   Launch *launch = nullptr;
   Fiber *running = nullptr;
+  volatile bool inside = false;  // a fiber runs, not the scheduler
   bool faulted = false;
 
   Block();
@@ -253,7 +255,9 @@ bool Block::runWarp(u32 first, u32 count, bool reverse) {
       if (f.done || f.waits != NONE) continue;
       moved = true;
       running = &f;
+      inside = true;
       switchTo(scheduler, f.context);
+      inside = false;
       if (faulted) return moved;
     }
   } while (completeWarp(first, count));
@@ -380,9 +384,12 @@ void work(Launch &l) {
 }
 
 void workOnMany(Launch &l, unsigned workers) {
-  // The process may be one whose signals are handled on stacks of its own threads only.
+  // The process may be one whose signals are handled on stacks of its own threads only. Bad
+  // accesses are the thread's own: emulate_illegal.
   sigset_t all, old;
   sigfillset(&all);
+  sigdelset(&all, SIGSEGV);
+  sigdelset(&all, SIGBUS);
   pthread_sigmask(SIG_SETMASK, &all, &old);
   std::vector<std::thread> threads;
   for (unsigned i = 1; i < workers; i++) threads.emplace_back([&l] { work(l); });
@@ -502,7 +509,19 @@ extern "C" int emulate_launch(const char *name, const unsigned grid[3], const un
   } else {
     workOnMany(l, (unsigned)workers);
   }
-  return l.failed ? refuse(3, l.error) : 0;
+  return l.failed ? refuse(l.illegal ? 4 : 3, l.error) : 0;
+}
+
+extern "C" int emulate_illegal(const void *at) {
+  Block *b = current;
+  if (!b || !b->inside) return 0;
+  sigset_t own;
+  sigemptyset(&own);
+  sigaddset(&own, SIGSEGV);
+  sigaddset(&own, SIGBUS);
+  pthread_sigmask(SIG_UNBLOCK, &own, nullptr);
+  b->launch->illegal = true;
+  fault("an access to %p, where no memory is", at);
 }
 
 extern "C" const char *emulate_error(void) { return lastError.c_str(); }

@@ -5,8 +5,8 @@
 //       -DSPLICED_EMULATE -x c++ spliced.cu emulate/emulate.cc
 //
 // It shows a kernel's arithmetic, indices, barriers and shared memory to be right; it says
-// nothing about time. Faults are answers of emulate_launch, not signals, apart from accesses
-// beside global memory and further than a page beside shared memory.
+// nothing about time. Faults are answers of emulate_launch, not signals; accesses beside global
+// memory, or further than a page beside shared memory, are where a handler calls emulate_illegal.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@
 
 extern "C" {
 // emulate_launch runs a whole grid and returns when it has ended: 0, or 1 for a kernel or a
-// launch that does not exist, 2 for arguments of another size, 3 for a fault inside a kernel.
+// launch that does not exist, 2 for arguments of another size, 3 for a fault inside a kernel, 4 for
+// one by an access to memory that is not there (see emulate_illegal).
 // Calls may overlap.
 int emulate_launch(const char *name, const unsigned grid[3], const unsigned block[3],
                    unsigned shared, const void *args, size_t n);
@@ -26,6 +27,9 @@ const char *emulate_error(void);
 // size of a kernel's arguments, 0 without such a kernel.
 const char *emulate_kernel(unsigned i);
 size_t emulate_argument_bytes(const char *name);
+// emulate_illegal is for a handler of SIGSEGV and SIGBUS: where the calling thread runs a kernel,
+// the launch fails with 4 and the call does not return; else it answers 0.
+int emulate_illegal(const void *at);
 }
 
 namespace emulate {
@@ -72,6 +76,8 @@ struct Registration {
         NAME(args);                                                             \
       });                                                                       \
   static void NAME(ARGS args)
+
+#define UNROLL
 
 FN u32 threadIndex() { return emulate::position().thread; }
 FN u32 threads() { return emulate::position().threads; }
@@ -167,5 +173,8 @@ FN u16 halfFromFloat(float f) {
   u -= (127 - 15) << 23;
   return sign | (u16)((u + 0x0fff + (u >> 13 & 1)) >> 13);
 }
+
+FN float again(float v) { return v; }
+FN u32 again(u32 v) { return v; }
 
 FN float fused(float a, float b, float c) { return std::fma(a, b, c); }

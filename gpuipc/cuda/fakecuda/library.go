@@ -1,0 +1,131 @@
+package fakecuda
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	_ "embed"
+
+	"github.com/ebitengine/purego"
+)
+
+// ProbePTX has kernels that need none of package kernels: probe_fill(u64 dst,
+// u32 n, u32 value) and probe_add(u64 dst, u64 src, u32 n), both on words.
+//
+//go:embed probe.ptx
+var ProbePTX []byte
+
+// Library is the fake driver in this process: the same one that the code under
+// test loads from Path. Its settings and faults hold for the whole process, so
+// tests that use them do not run in parallel. Safe for concurrent use.
+type Library struct {
+	Path string
+
+	stats   func(*Stats, uintptr)
+	live    func(*byte, uintptr) uintptr
+	set     func(string, *byte) int32
+	fault   func(string, string) int32
+	clear   func()
+	release func()
+	calls   func(string) uint64
+	reset   func()
+
+	forgiven atomic.Uint64 // misuses that a test made on purpose
+}
+
+// Open builds the library, if need be, and loads it. The test's end clears all
+// faults and takes the settings that it made back.
+func Open(tb testing.TB) *Library {
+	tb.Helper()
+	l := &Library{Path: Build(tb)}
+	lib, err := purego.Dlopen(l.Path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for name, f := range map[string]any{
+		"stats": &l.stats, "live": &l.live, "set": &l.set, "fault": &l.fault, "clear": &l.clear,
+		"release": &l.release, "calls": &l.calls, "reset": &l.reset,
+	} {
+		purego.RegisterLibFunc(f, lib, "fakecuda_"+name)
+	}
+	tb.Cleanup(l.clear)
+	return l
+}
+
+// Stats counts what is live in this process.
+func (l *Library) Stats() (s Stats) {
+	l.stats(&s, unsafe.Sizeof(s))
+	return s
+}
+
+// Live has a line for each live object.
+func (l *Library) Live() string {
+	for room := 4096; ; room *= 4 {
+		text := make([]byte, room)
+		if n := int(l.live(&text[0], uintptr(room))); n < room {
+			return string(text[:n])
+		}
+	}
+}
+
+// Set gives a setting of fakecuda.h a value until the test ends. Before the
+// first call of the driver, where the header says that it is read then.
+func (l *Library) Set(tb testing.TB, name, value string) {
+	tb.Helper()
+	text := append([]byte(value), 0)
+	if l.set(name, &text[0]) != 0 {
+		tb.Fatalf("fakecuda: no setting %s=%s", name, value)
+	}
+	tb.Cleanup(func() { l.set(name, nil) })
+}
+
+// Inject sets faults, until Clear or the end of the test that opened l.
+func (l *Library) Inject(tb testing.TB, faults ...Fault) {
+	tb.Helper()
+	for _, f := range faults {
+		if l.fault(string(f.Kind), f.spec()) != 0 {
+			tb.Fatalf("fakecuda: fault %s=%s is not understood", f.Kind, f.spec())
+		}
+	}
+}
+
+// Clear ends all faults, a lost device included. Calls that hang go on.
+func (l *Library) Clear() { l.clear() }
+
+// Release lets the calls that hang go on, once.
+func (l *Library) Release() { l.release() }
+
+// Calls counts the calls of a function so far; "*" for all.
+func (l *Library) Calls(name string) uint64 { return l.calls(name) }
+
+// Reset ends what a lost or broken device left behind in this process, as the
+// process' end would: all objects and memory go, handles are invalid from then
+// on. Nothing may be calling the driver.
+func (l *Library) Reset() { l.reset() }
+
+// Forgive tells LeakCheck of n misuses that the test made on purpose.
+func (l *Library) Forgive(n uint64) { l.forgiven.Add(n) }
+
+// LeakCheck compares what is live now with what is when the test ends, after the
+// cleanups that are registered later.
+func (l *Library) LeakCheck(tb testing.TB) {
+	tb.Helper()
+	before := l.Stats()
+	tb.Cleanup(func() {
+		after := l.Stats()
+		// The thread of a destroyed stream may still be on its way out.
+		for until := time.Now().Add(5 * time.Second); after.Live() != before.Live() && time.Now().Before(until); {
+			runtime.Gosched()
+			after = l.Stats()
+		}
+		if after.Live() != before.Live() {
+			tb.Errorf("before %+v\nafter  %+v\nlive:\n%s", before.Live(), after.Live(), l.Live())
+		}
+		if n := after.Misuses - before.Misuses - l.forgiven.Load(); n != 0 {
+			tb.Errorf("%d misuses of the driver: see stderr", n)
+		}
+	})
+}
