@@ -44,6 +44,7 @@ func TestThreadsNeedAContext(t *testing.T) {
 	answers := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		must(t, r.ContextSetCurrent(0))
 		_, err := r.MemAlloc(1)
 		answers <- err
 	}()

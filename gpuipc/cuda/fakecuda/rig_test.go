@@ -94,7 +94,10 @@ func newRig(t testing.TB) *rig {
 func newBrokenRig(t testing.TB) *rig {
 	t.Helper()
 	r := loadRig(t)
-	t.Cleanup(r.fake.Reset)
+	t.Cleanup(func() {
+		r.fake.Reset()
+		must(t, r.ContextSetCurrent(0))
+	})
 	var err error
 	r.stream, err = r.StreamCreate()
 	must(t, err)
