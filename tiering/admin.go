@@ -158,10 +158,15 @@ func hasHexPrefix(key *[32]byte, digits string) bool {
 
 func (s *Store) segmentInfoLocked(o *object) SegmentInfo {
 	below, _ := s.belowLocked(o)
+	place := s.place
+	if o.resident != nil {
+		place = PlaceHBM
+	}
 	return SegmentInfo{
+		HBM:       o.residentRanks(),
 		Promoting: o.fill != nil && o.fill.promotion != nil, Lower: below.Level,
 		Key: o.key, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID, Spec: o.spec,
-		Published: o.published, Place: s.place, Interior: o.tokens(), Bytes: o.rankBytes * int64(len(o.shares)), Leases: o.leases + o.expired,
+		Published: o.published, Place: place, Interior: o.tokens(), Bytes: o.rankBytes * int64(len(o.shares)), Leases: o.leases + o.expired,
 		Hits: o.hits, Publisher: o.publisher, Created: o.created, LastUsed: o.used,
 	}
 }
@@ -211,6 +216,7 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 func (s *Store) checkpointInfoLocked(o *object) CheckpointInfo {
 	below, _ := s.belowLocked(o)
 	return CheckpointInfo{
+		HBM:       o.residentRanks(),
 		Promoting: o.fill != nil && o.fill.promotion != nil || o.thin && s.promotions[o.label()] != nil, Lower: below.Level,
 		Hash: o.key, Parent: o.extends, Kind: o.kind, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID,
 		Published: o.published, Thinned: o.thin, Begin: o.begin, Tokens: o.end, Bytes: o.bytes, Leases: o.leases + o.expired,
@@ -218,18 +224,35 @@ func (s *Store) checkpointInfoLocked(o *object) CheckpointInfo {
 	}
 }
 
-// Pools answers the public and the private pool, in this order.
+// residentRanks is how many ranks have a copy in HBM.
+func (o *object) residentRanks() int {
+	if o.resident == nil {
+		return 0
+	}
+	return o.resident.n
+}
+
+// Pools answers the public and the private pool of memory, in this order, and then
+// those of HBM if there is one.
 func (s *Store) Pools() []PoolInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	infos := make([]PoolInfo, 0, poolCount)
-	for _, p := range s.pools {
+	infos := make([]PoolInfo, 0, allPools)
+	pools := s.pools[:]
+	if s.hbm != nil {
+		pools = append(pools[:poolCount:poolCount], s.hbm.pools[:]...)
+	}
+	for _, p := range pools {
+		place, pageBytes := s.place, s.cfg.PageBytes
+		if p.number >= hbmPublicPool {
+			place, pageBytes = PlaceHBM, s.hbm.cfg.PageBytes
+		}
 		info := PoolInfo{
-			Name: p.name, Place: s.place, CapacityBytes: p.budget, UsedBytes: p.used,
+			Name: p.name, Place: place, CapacityBytes: p.budget, UsedBytes: p.used,
 			PendingBytes: p.bytes[classPending], LeasedBytes: p.bytes[classLeased],
 			QuarantinedBytes: p.bytes[classQuarantined], DemotingBytes: p.bytes[classDemoting],
 			DirtyBytes: p.dirtyBytes, ReadAheadBytes: p.aheadBytes,
-			PageBytes: s.cfg.PageBytes, Objects: p.objects,
+			PageBytes: pageBytes, Objects: p.objects,
 		}
 		for _, t := range s.tenants {
 			info.Tenants = append(info.Tenants, TenantInfo{t.ID, t.Name, t.used[p.number], s.lowerUsed(t), t.QuotaBytes})
@@ -279,6 +302,7 @@ func (s *Store) Evict(key profile.SegmentKey) error {
 func (s *Store) removeLocked(n Name) (held bool, err error) {
 	o := s.segments.find(&n.Key)
 	promotion := s.promotions[n]
+	s.removeHBMLocked(n)
 	switch {
 	case promotion != nil:
 		s.failPromotionLocked(promotion, promoteStopped)

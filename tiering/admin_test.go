@@ -152,15 +152,22 @@ func TestEveryCounterHasAName(t *testing.T) {
 		fields++
 		v.SetUint(fields)
 	}
-	for i := range reflect.TypeFor[Counters]().NumField() {
-		if v := reflect.ValueOf(&c).Elem().Field(i); v.Kind() != reflect.Array {
-			number(v)
-		} else {
-			for k := range v.Len() {
-				number(v.Index(k))
+	var all func(v reflect.Value)
+	all = func(v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Struct:
+			for i := range v.NumField() {
+				all(v.Field(i))
 			}
+		case reflect.Array:
+			for i := range v.Len() {
+				number(v.Index(i))
+			}
+		default:
+			number(v)
 		}
 	}
+	all(reflect.ValueOf(&c).Elem())
 	names, values := map[string]bool{}, map[uint64]string{}
 	c.Each(func(name string, value uint64) {
 		if names[name] || values[value] != "" {

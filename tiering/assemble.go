@@ -45,20 +45,21 @@ func (c *Session) Assemble(ctx context.Context, q *AssembleQuery) (err error) {
 	if err != nil {
 		return fmt.Errorf("assemble: %w", err)
 	}
-	h, err := c.hold(sc, q.From, &q.Plan)
+	h, err := c.hold(sc, q.From, &q.Plan, q.Dest.Out.Region)
 	if err != nil {
 		return fmt.Errorf("assemble: %w", err)
 	}
-	defer s.drop(h, &s.counters.Assembled, &err)
+	defer s.drop(h, h.counter(&s.counters.Assembled, &s.counters.HBM.Assembled), &err)
 
 	out := q.layout(sc.profile, rows)
-	place := &placer{store: s, heldPlan: h, turns: turns{profile: sc.profile}, out: q.Dest.Out, layout: out}
+	jobs := &launches{store: s, above: h.above}
+	place := &placer{launches: jobs, heldPlan: h, turns: turns{profile: sc.profile}, out: q.Dest.Out, layout: out}
 	if q.Dest.Memory != nil {
 		if place.memory, err = h.bind(&q.Dest); err != nil {
 			return fmt.Errorf("assemble: %w", err)
 		}
 	}
-	move := &composer{store: s, heldPlan: h, from: q.From, turns: turns{profile: sc.profile}}
+	move := &composer{launches: jobs, heldPlan: h, from: q.From, turns: turns{profile: sc.profile}}
 	began := s.cfg.Now()
 	for _, layer := range sc.profile.LinearLayers() {
 		state, _ := out.part(layer, profile.PartS)
@@ -70,10 +71,13 @@ func (c *Session) Assemble(ctx context.Context, q *AssembleQuery) (err error) {
 		}
 	}
 	composed := s.cfg.Now()
-	h.composed(composed.Sub(began))
 	if err := place.layers(ctx, sc.profile.AttentionLayers()); err != nil {
 		return err
 	}
+	if h.above {
+		return jobs.run(ctx)
+	}
+	h.composed(composed.Sub(began))
 	h.rotated(s.cfg.Now().Sub(composed))
 	return nil
 }
@@ -114,12 +118,13 @@ func (w *composer) tail(ctx context.Context, layer int, out *layout, into gpuipc
 	}
 	what := fmt.Sprintf("convolution tail of layer %d", layer)
 	if last == nil {
-		return deviceError(what, w.store.dev.Store(ctx, dst, make([]byte, part.Len)))
+		err := w.store.device(w.launches.above).Store(ctx, dst, make([]byte, part.Len))
+		return w.store.deviceFailed(w.launches.above, what, err)
 	}
 	src, from := w.store.part(last, w.rank, layer, profile.PartConv)
 	job := gpuipc.RotateJob{
 		Rows: from.Shape[0], Heads: 1, Dim: from.Shape[1], Type: gpuipc.DType(from.DType), Src: src,
 		Dst: gpuipc.Scatter{Rows: dst},
 	}
-	return deviceError(what, w.store.dev.Rotate(ctx, &job))
+	return deviceError(what, w.rotate(ctx, &job))
 }

@@ -32,6 +32,7 @@ type buffer struct {
 	accepted int     // prompt positions
 	end      int
 
+	above     bool // in HBM, with its base; fixed
 	appending bool
 	flushing  bool
 	replays   int
@@ -158,6 +159,7 @@ func (c *Session) openBuffer(q *AppendQuery, sc planScope) (*buffer, error) {
 		return nil, fmt.Errorf("session %q has %d leases and %d buffers: %w", c.name, len(c.leases), len(c.buffers), ErrBusy)
 	}
 	var base *object
+	b.above = s.isAbove(q.Src.Region) || s.isAbove(q.Base.State.Region)
 	if q.Base.Kind == FromCheckpoint {
 		l, err := c.useLeaseLocked(q.Base.Lease, &sc, now)
 		if err != nil {
@@ -166,9 +168,10 @@ func (c *Session) openBuffer(q *AppendQuery, sc planScope) (*buffer, error) {
 		if base = l.object; base.kind == 0 || base.end != q.Begin {
 			return nil, fmt.Errorf("%s as the first %d tokens: %w", base.name(), q.Begin, ErrInvalid)
 		}
+		b.above = base.inHBM()
 		s.useLocked(base)
 	}
-	rows, err := s.claimLocked(sc, l.Bytes, &out)
+	rows, err := s.claimLocked(sc, l.Bytes, b.above, &out)
 	if err != nil {
 		s.unuseLocked(base)
 		return nil, err
@@ -178,9 +181,12 @@ func (c *Session) openBuffer(q *AppendQuery, sc planScope) (*buffer, error) {
 	return b, nil
 }
 
-// claimLocked takes memory of the private pool that is in use until unuseLocked,
-// and that its tenant pays for.
-func (s *Store) claimLocked(sc planScope, bytes int64, out *outside) (*object, error) {
+// claimLocked takes memory of the private pool, or of that of HBM, that is in use
+// until unuseLocked, and that its tenant pays for.
+func (s *Store) claimLocked(sc planScope, bytes int64, above bool, out *outside) (*object, error) {
+	if above {
+		return s.claimHBMLocked(sc, bytes)
+	}
 	o := &object{profile: sc.profile, tenant: sc.tenant, pool: s.pools[privatePool], kind: bufferKind, depth: 1}
 	o.rankBytes, o.bytes, o.pageBytes = bytes, bytes, s.pagesOf(bytes)
 	o.shares = make([]share, 1)

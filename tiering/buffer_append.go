@@ -142,20 +142,25 @@ func (c *Session) appended(b *buffer, q *AppendQuery, err error) (BufferState, e
 func (s *Store) copyBase(ctx context.Context, b *buffer, from gpuipc.Ref) error {
 	var out outside
 	s.mu.Lock()
-	base, err := s.claimLocked(b.scope, from.Len(), &out)
+	base, err := s.claimLocked(b.scope, from.Len(), b.above, &out)
 	b.base = base
 	s.mu.Unlock()
 	s.act(&out)
 	if err != nil {
 		return fmt.Errorf("append: base: %w", err)
 	}
-	return s.copyBytes(ctx, s.ref(&base.shares[0]), from)
+	return s.copyOn(ctx, b.above, s.shareOf(base, 0), from)
 }
 
 // copyBytes copies without anybody wanting the digests.
 func (s *Store) copyBytes(ctx context.Context, to, from gpuipc.Ref) error {
+	return s.copyOn(ctx, false, to, from)
+}
+
+// copyOn is copyBytes in memory or in HBM.
+func (s *Store) copyOn(ctx context.Context, above bool, to, from gpuipc.Ref) error {
 	digests := make([]uint64, gpuipc.Chunks(from.Len()))
-	return deviceError("copy states", s.dev.CopyDigests(ctx, to, from, digests))
+	return s.deviceFailed(above, "copy states", s.device(above).CopyDigests(ctx, to, from, digests))
 }
 
 // copyRows writes rows behind the last one. They count once all are there.
@@ -164,11 +169,11 @@ func (s *Store) copyRows(ctx context.Context, b *buffer, q *AppendQuery) error {
 		return nil
 	}
 	from := b.scope.profile.layout(ofBuffer, AllLayers, q.Rows)
-	to, done := s.ref(&b.rows.shares[0]), 0
+	to, done := s.shareOf(b.rows, 0), 0
 	for _, r := range b.ring(q.Begin, q.Rows) {
 		for i := range b.layout.Parts {
 			src := rowsOf(q.Src, &from.Parts[i], run{done, r.n})
-			if err := s.moveRows(ctx, rowsOf(to, &b.layout.Parts[i], r), src, &from.Parts[i], r.n); err != nil {
+			if err := s.moveRows(ctx, b.above, rowsOf(to, &b.layout.Parts[i], r), src, &from.Parts[i], r.n); err != nil {
 				return err
 			}
 		}
@@ -178,10 +183,10 @@ func (s *Store) copyRows(ctx context.Context, b *buffer, q *AppendQuery) error {
 }
 
 // moveRows copies n rows of a part.
-func (s *Store) moveRows(ctx context.Context, to, from gpuipc.Ref, part *profile.Part, n int) error {
+func (s *Store) moveRows(ctx context.Context, above bool, to, from gpuipc.Ref, part *profile.Part, n int) error {
 	job := gpuipc.RotateJob{
 		Rows: n, Heads: 1, Dim: part.Shape[1] * part.Shape[2], Type: gpuipc.DType(part.DType), Src: from,
 		Dst: gpuipc.Scatter{Rows: to},
 	}
-	return deviceError(fmt.Sprintf("rows of layer %d", part.Layer), s.dev.Rotate(ctx, &job))
+	return s.deviceFailed(above, fmt.Sprintf("rows of layer %d", part.Layer), s.device(above).Rotate(ctx, &job))
 }

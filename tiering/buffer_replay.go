@@ -51,7 +51,7 @@ func (c *Session) Replay(ctx context.Context, q *ReplayQuery) (err error) {
 	var next *object
 	defer func() { c.endReplay(r, q, next, &err) }()
 	if q.Flush {
-		if next, err = s.claimBase(sc, l.Bytes); err != nil {
+		if next, err = s.claimBase(sc, l.Bytes, r.buffer.above); err != nil {
 			return fmt.Errorf("replay: %w", err)
 		}
 	}
@@ -64,17 +64,17 @@ func (c *Session) Replay(ctx context.Context, q *ReplayQuery) (err error) {
 		}
 	}
 	if q.Flush {
-		return s.copyBytes(ctx, s.ref(&next.shares[0]), r.out)
+		return s.copyOn(ctx, r.buffer.above, s.shareOf(next, 0), r.out)
 	}
 	return nil
 }
 
-func (s *Store) claimBase(sc planScope, bytes int64) (*object, error) {
+func (s *Store) claimBase(sc planScope, bytes int64, above bool) (*object, error) {
 	var out outside
 	defer s.act(&out)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.claimLocked(sc, bytes, &out)
+	return s.claimLocked(sc, bytes, above, &out)
 }
 
 func (c *Session) beginReplay(q *ReplayQuery, sc *planScope) (*replay, error) {
@@ -132,7 +132,11 @@ func (c *Session) endReplay(r *replay, q *ReplayQuery, next *object, err *error)
 		s.unuseLocked(next)
 	}
 	if *err == nil {
-		s.counters.Replayed++
+		if b.above {
+			s.counters.HBM.Replayed++
+		} else {
+			s.counters.Replayed++
+		}
 		s.counters.RowsReplayed += uint64(r.n)
 	}
 	s.running.Done()
@@ -158,7 +162,7 @@ func (r *replay) states(ctx context.Context, layer int) error {
 		Out: r.out.Slice(state.Off, state.Len),
 	}
 	job.From, _ = r.basePart(layer, profile.PartS)
-	rows := r.ref(&b.rows.shares[0])
+	rows := r.shareOf(b.rows, 0)
 	for i := range max(1, len(r.rows)) { // without rows once, to copy
 		if r.n > 0 {
 			job.Rows = r.rows[i].n
@@ -166,8 +170,8 @@ func (r *replay) states(ctx context.Context, layer int) error {
 			job.K = r.rowsOf(rows, layer, profile.PartK, r.rows[i])
 			job.U = r.rowsOf(rows, layer, profile.PartV, r.rows[i])
 		}
-		if err := r.dev.Replay(ctx, &job); err != nil {
-			return deviceError(fmt.Sprintf("replay layer %d", layer), err)
+		if err := r.device(b.above).Replay(ctx, &job); err != nil {
+			return r.deviceFailed(b.above, fmt.Sprintf("replay layer %d", layer), err)
 		}
 		job.From = job.Out
 	}
@@ -194,12 +198,12 @@ func (r *replay) tail(ctx context.Context, layer int) error {
 		to := rowsOf(r.out, &part, run{0, kept})
 		base, ok := r.basePart(layer, profile.PartConv)
 		if !ok {
-			if err := r.dev.Store(ctx, to, make([]byte, to.Len())); err != nil {
-				return deviceError(fmt.Sprintf("convolution tail of layer %d", layer), err)
+			if err := r.device(b.above).Store(ctx, to, make([]byte, to.Len())); err != nil {
+				return r.deviceFailed(b.above, fmt.Sprintf("convolution tail of layer %d", layer), err)
 			}
 		} else {
 			row := part.Len / int64(want)
-			if err := r.moveRows(ctx, to, base.Slice(int64(fromRows)*row, int64(kept)*row), &part, kept); err != nil {
+			if err := r.moveRows(ctx, b.above, to, base.Slice(int64(fromRows)*row, int64(kept)*row), &part, kept); err != nil {
 				return err
 			}
 		}
@@ -207,7 +211,7 @@ func (r *replay) tail(ctx context.Context, layer int) error {
 	at := kept
 	for _, places := range b.ring(b.begin+r.n-fromRows, fromRows) {
 		to := rowsOf(r.out, &part, run{at, places.n})
-		if err := r.moveRows(ctx, to, rowsOf(r.ref(&b.rows.shares[0]), &inputs, places), &part, places.n); err != nil {
+		if err := r.moveRows(ctx, b.above, to, rowsOf(r.shareOf(b.rows, 0), &inputs, places), &part, places.n); err != nil {
 			return err
 		}
 		at += places.n

@@ -47,7 +47,11 @@ func (b *bench) save(c *Session, q *SaveQuery, begin int) (data [][]byte) {
 
 func (b *bench) loadPrefix(c *Session, hash profile.PrefixHash, accept CheckpointKind) Loaded {
 	b.Helper()
-	l, err := c.Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: accept, Digests: true, Hash: hash})
+	q := &LoadQuery{Profile: b.id, Tenant: tenantA, Accept: accept, Digests: true, Hash: hash}
+	if b.above {
+		return b.raisePrefix(c, q)
+	}
+	l, err := c.Load(q)
 	b.must(err)
 	return l
 }

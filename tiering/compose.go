@@ -70,14 +70,14 @@ func (c *Session) Compose(ctx context.Context, q *ComposeQuery) (err error) {
 	if err != nil {
 		return fmt.Errorf("compose: %w", err)
 	}
-	h, err := c.hold(sc, q.From, &q.Plan)
+	h, err := c.hold(sc, q.From, &q.Plan, q.Out.Region)
 	if err != nil {
 		return fmt.Errorf("compose: %w", err)
 	}
-	defer s.drop(h, &s.counters.Composed, &err)
+	defer s.drop(h, h.counter(&s.counters.Composed, &s.counters.HBM.Composed), &err)
 
 	w := &composer{
-		store: s, heldPlan: h, from: q.From, turns: turns{profile: sc.profile},
+		launches: &launches{store: s, above: h.above}, heldPlan: h, from: q.From, turns: turns{profile: sc.profile},
 		state: sc.profile.layout(ofState, q.Layer, 0),
 		seam:  sc.profile.layout(ofSeam, q.Layer, 0),
 	}
@@ -88,7 +88,10 @@ func (c *Session) Compose(ctx context.Context, q *ComposeQuery) (err error) {
 			return err
 		}
 	}
-	if q.Layer == AllLayers {
+	if err := w.run(ctx); err != nil {
+		return err
+	}
+	if q.Layer == AllLayers && !h.above {
 		h.composed(s.cfg.Now().Sub(began))
 	}
 	return nil
@@ -165,7 +168,7 @@ func overlap(a, b gpuipc.Ref) bool {
 // composer makes one device job per layer of a plan.
 type composer struct {
 	*heldPlan
-	store *Store
+	*launches
 	from  From
 	turns turns
 	state *layout // of From.State
@@ -179,6 +182,9 @@ func (w *composer) layer(ctx context.Context, layer int, before func(seam int) g
 	lin := &w.profile.Layer(layer).Linear
 	_, heads := w.profile.RankHeads(layer)
 	w.steps = w.steps[:0]
+	if w.launches.above {
+		w.steps = nil // the job keeps them
+	}
 	seam := 0
 	for i := range w.spans {
 		sp := &w.spans[i]
@@ -197,7 +203,7 @@ func (w *composer) layer(ctx context.Context, layer int, before func(seam int) g
 		Transition: gpuipc.Transition(lin.Transition()), Heads: heads, DK: lin.KeyDim, DV: lin.ValueDim,
 		From: w.begin(layer), Steps: w.steps, Out: out,
 	}
-	return deviceError(fmt.Sprintf("compose layer %d", layer), w.store.dev.Compose(ctx, &job))
+	return w.compose(ctx, layer, &job)
 }
 
 // begin is the state before the plan's first token; absent = zero.

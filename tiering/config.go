@@ -17,10 +17,11 @@ type Tenant struct {
 	ID   TenantID
 	Name string
 	Salt []byte // any length; empty for at most one tenant
-	// QuotaBytes bounds what the tenant holds in all pools and the lower tier
-	// together: in memory bytes of layouts over all ranks (not pages) and 4 bytes
+	// QuotaBytes bounds what the tenant holds in all pools, HBM included, and the
+	// lower tier together: in memory bytes of layouts over all ranks (not pages) and 4 bytes
 	// for each token id kept, pending objects included, in the lower tier what
-	// entries take there. What lies in both counts twice. 0 = no quota.
+	// entries take there, in HBM those of the ranks' layouts that have copies. What
+	// lies in two of them counts twice. 0 = no quota.
 	QuotaBytes int64
 }
 
@@ -126,6 +127,7 @@ func (c *Config) Validate() error {
 	check(c.AdviseBytes < 0 || c.AdviseBytes >= 64<<10, "tree of prompts of %d bytes, want 65536 or more", c.AdviseBytes)
 	check(c.AdviseCheckpoints > 0 && c.AdviseCheckpoints <= MaxPositions && c.AdviseSolveEvery > 0,
 		"%d checkpoints advised, placements solved every %d prompts", c.AdviseCheckpoints, c.AdviseSolveEvery)
+	c.HBM.validate(check)
 	check(len(c.Tenants) > 0, "no tenant")
 	ids, names, salts := map[TenantID]bool{}, map[string]bool{}, map[string]bool{}
 	for _, t := range c.Tenants {
@@ -163,6 +165,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.AdviseBytes, 64<<20)
 	setDefault(&c.AdviseCheckpoints, 4)
 	setDefault(&c.AdviseSolveEvery, 10)
+	c.HBM = c.HBM.withDefaults()
 	if c.Eviction == nil {
 		c.Eviction = policy.NewDefault
 	}

@@ -25,6 +25,12 @@
 // tier's; only AwaitAcquire, AwaitLoad, Durable.Wait, Flush and Close wait for
 // either.
 //
+// With HBM copies of what is held lie in the memory of an accelerator as well (hbm.go).
+// They are made behind an acquire or a load that wants them there, by goroutines of
+// Run, and verified where they lie; they are dropped, never written back. A plan runs
+// on the device that its leases lie on. An accelerator that is lost takes the copies
+// with it and nothing else.
+//
 // A buffer is rows of recent tokens over states that it holds. It belongs to its
 // session like a lease, and its memory is that of an object that no lookup finds.
 //
@@ -50,7 +56,7 @@
 // Invariant: a thinned checkpoint is found by no lookup, is not read by the lower
 // tier and has its rows; its holes reach no device.
 //
-// Invariant: what a tenant with a quota holds in memory and in the lower tier
+// Invariant: what a tenant with a quota holds in HBM, in memory and in the lower tier
 // together is never more than that, to the byte, whenever the lock is free. A tier
 // that comes up holding more gives it up with the next sweep or reservation.
 //

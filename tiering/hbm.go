@@ -1,8 +1,9 @@
 package tiering
 
 import (
-	"context"
+	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 )
@@ -10,6 +11,21 @@ import (
 // HBM puts the memory of an accelerator above the store: an inclusive cache of
 // what lies in memory or in the lower tier. The zero value of a field that is not
 // marked required takes the default that is named with it.
+//
+// A copy is one rank's share of an object, since each rank of an engine has a GPU
+// of its own. Clients can write what they import, so nothing is ever copied back
+// down: a copy leaves by being dropped, and the store reads HBM for a request that
+// asks for it, never for anything that outlives the request.
+//
+// Invariant: a copy is found only while its object is whole in memory with the
+// digests that the copy was verified against, or lies in the lower tier as the
+// entry that was there when the object left memory.
+//
+// Invariant: every byte of a copy that is found was hashed by the device where it
+// lies, and had the object's digests, before the copy was found.
+//
+// Invariant: what is leased, written or used by an operation in HBM is freed after
+// that ends, whatever has become of its object or of the device.
 type HBM struct {
 	Device gpuipc.Accelerator // required; closed by its owner, after the store
 	Way    gpuipc.Way         // how its region is to reach clients; 0 = the device's choice
@@ -20,58 +36,215 @@ type HBM struct {
 	PrivateBytes int64
 	PageBytes    int // as Config's; 64 KiB
 
-	Promotions int // into HBM at once; 2 (a guess: one copies while the next is checked)
+	Promotions int // into HBM at once; 2 (a guess: one copies while another is settled)
 	Queue      int // promotions into HBM that are wanted or running; 4096
 	// AfterMatch promotes what a match finds in memory for the ranks whose engines
 	// are attached, see Store.AttachEngine. A guess takes free room only.
 	AfterMatch bool
 }
 
+func (h *HBM) withDefaults() *HBM {
+	if h == nil {
+		return nil
+	}
+	full := *h
+	setDefault(&full.PageBytes, 64<<10)
+	setDefault(&full.Promotions, 2)
+	setDefault(&full.Queue, 4096)
+	return &full
+}
+
+func (h *HBM) validate(check func(ok bool, format string, args ...any)) {
+	if h == nil {
+		return
+	}
+	page := h.PageBytes
+	check(h.Device != nil, "HBM without a device")
+	check(page >= minPageBytes && page <= maxPageBytes && page&(page-1) == 0,
+		"HBM: page of %d bytes is not a power of two from %d to %d", page, minPageBytes, maxPageBytes)
+	check(h.PublicBytes >= 0 && h.PrivateBytes >= 0 && max(h.PublicBytes, h.PrivateBytes) >= int64(page),
+		"HBM: pools of %d and %d bytes in pages of %d", h.PublicBytes, h.PrivateBytes, page)
+	check(h.Promotions > 0 && h.Queue > 0, "HBM: %d promotions at once, %d in the queue", h.Promotions, h.Queue)
+}
+
+// Pools of HBM, numbered behind those of memory.
+const (
+	hbmPublicPool  = poolCount + publicPool
+	hbmPrivatePool = poolCount + privatePool
+	allPools       = 2 * poolCount
+)
+
+// inHBM tells copies in HBM, and buffers there, from what lies in memory.
+func (o *object) inHBM() bool { return o.pool.number >= hbmPublicPool }
+
+// hbm is a store's HBM.
+type hbm struct {
+	cfg    *HBM
+	dev    gpuipc.Accelerator
+	arena  gpuipc.SharedRegion
+	detach func() error // the arena in memory from the device
+
+	// Guarded by the store's lock.
+	pages      *gpuipc.PageAllocator
+	pools      [poolCount]*pool
+	held       map[residentKey]*resident
+	loose      int // residents whose object is not in memory
+	promotions map[copyKey]*hbmPromotion
+	demand     []*hbmPromotion // ready, first in first out; those that have ended are skipped
+	guesses    []*hbmPromotion
+	matched    *aheadLine // nil without promotion after a match
+	lost       bool       // the device cannot be used any more
+	stopped    bool       // Run has ended
+	work       sync.Cond
+}
+
+// openHBM makes the region and its pools. The device is asked for nothing else.
+func (s *Store) openHBM() (err error) {
+	cfg := s.cfg.HBM
+	if cfg == nil {
+		return nil
+	}
+	page := int64(cfg.PageBytes)
+	public, private := cfg.PublicBytes/page*page, cfg.PrivateBytes/page*page
+	region, err := cfg.Device.NewRegion(gpuipc.RegionSpec{
+		Name: s.cfg.Name + "-hbm", Bytes: public + private, Access: gpuipc.ClientWrites, Way: cfg.Way,
+	})
+	if err != nil {
+		return hbmError(fmt.Sprintf("HBM of %d bytes", public+private), err)
+	}
+	arena, ok := region.(gpuipc.SharedRegion)
+	if !ok {
+		return errors.Join(fmt.Errorf("HBM: a region that no client can map: %w", ErrInvalid), region.Close())
+	}
+	detach, err := cfg.Device.AttachHost(s.arena)
+	if err != nil {
+		return errors.Join(hbmError("HBM: attach the arena in memory", err), region.Close())
+	}
+	h := &hbm{
+		cfg: cfg, dev: cfg.Device, arena: arena, detach: detach,
+		pages: gpuipc.NewPageAllocator(public+private, cfg.PageBytes),
+		held:  map[residentKey]*resident{}, promotions: map[copyKey]*hbmPromotion{},
+	}
+	h.work.L = &s.mu
+	h.pools[publicPool] = &pool{name: "public", number: hbmPublicPool, budget: public, evict: s.cfg.EvictionPublic()}
+	h.pools[privatePool] = &pool{name: "private", number: hbmPrivatePool, budget: private, evict: s.cfg.EvictionPrivate()}
+	if cfg.AfterMatch {
+		h.matched = &aheadLine{}
+	}
+	for _, t := range s.tenants {
+		if t.QuotaBytes > 0 {
+			t.above = s.cfg.Eviction()
+		}
+	}
+	s.hbm = h
+	return nil
+}
+
+// hbmError is deviceError that keeps a want of room apart.
+func hbmError(what string, err error) error {
+	if errors.Is(err, gpuipc.ErrFull) {
+		return fmt.Errorf("%s: %w: %w", what, ErrFull, err)
+	}
+	return deviceError(what, err)
+}
+
+// closeHBM gives the region back. Nothing runs any more.
+func (s *Store) closeHBM() error {
+	if s.hbm == nil {
+		return nil
+	}
+	if err := errors.Join(s.hbm.detach(), s.hbm.arena.Close()); err != nil {
+		return fmt.Errorf("close HBM: %w", err)
+	}
+	return nil
+}
+
 // DeviceArena is the region that extents of leases in HBM refer to; nil without
 // HBM. It is the same for the life of the store.
-func (s *Store) DeviceArena() gpuipc.SharedRegion { return nil }
+func (s *Store) DeviceArena() gpuipc.SharedRegion {
+	if s.hbm == nil {
+		return nil
+	}
+	return s.hbm.arena
+}
 
 // AttachEngine says that an engine of one rank of a profile reads HBM, until
 // detach, which may be called again.
 func (s *Store) AttachEngine(id ProfileID, rank int) (detach func(), err error) {
-	return nil, fmt.Errorf("attach an engine: %w", ErrUnavailable)
+	p, err := s.profile(id)
+	if err == nil {
+		err = p.checkRank(rank)
+	}
+	if err == nil && s.hbm == nil {
+		err = errNoHBM
+	}
+	if err != nil {
+		return nil, fmt.Errorf("attach an engine: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.engines == nil {
+		p.engines = make([]int, p.ranks)
+	}
+	p.engines[rank]++
+	var once sync.Once
+	return func() {
+		once.Do(func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			p.engines[rank]--
+		})
+	}, nil
 }
 
-// AcquireResident is Acquire of copies in HBM for the query's rank: rows have
-// PlaceHBM and extents of DeviceArena. What has no copy there begins to be promoted
-// and is a miss that is Promoting. ErrUnavailable: there is no HBM.
-func (c *Session) AcquireResident(q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
-	return dst, fmt.Errorf("acquire in HBM: %w", ErrUnavailable)
+var errNoHBM = fmt.Errorf("the store has no HBM: %w", ErrUnavailable)
+
+// regionOf is where an object's extents lie.
+func (s *Store) regionOf(o *object) gpuipc.Region {
+	if o.inHBM() {
+		return s.hbm.arena
+	}
+	return s.arena
 }
 
-// AwaitAcquireResident is AcquireResident that waits for promotions until ctx ends,
-// as AwaitAcquire.
-func (c *Session) AwaitAcquireResident(ctx context.Context, q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
-	return c.AcquireResident(q, dst)
+// shareOf names one rank's bytes to the device that has them.
+func (s *Store) shareOf(o *object, rank int) gpuipc.Ref {
+	return gpuipc.Ref{Region: s.regionOf(o), Extents: o.shares[rank].extents}
 }
 
-// LoadResident is Load of a copy in HBM. It is one node: the states of the
-// checkpoint, and the rows of its whole chain, as profile.CheckpointLayout(Tokens).
-func (c *Session) LoadResident(q *LoadQuery) (Loaded, error) {
-	return Loaded{}, fmt.Errorf("load in HBM: %w", ErrUnavailable)
+// placeOf is the place that a lease of an object is told.
+func (s *Store) placeOf(o *object) Place {
+	if o.inHBM() {
+		return PlaceHBM
+	}
+	return s.place
 }
 
-// AwaitLoadResident is LoadResident that waits, as AwaitAcquireResident.
-func (c *Session) AwaitLoadResident(ctx context.Context, q *LoadQuery) (Loaded, error) {
-	return c.LoadResident(q)
+// failedHBM looks at an error of the device: one that is not the caller's fault
+// says that it is lost.
+func (s *Store) failedHBM(err error) {
+	if !errors.Is(err, gpuipc.ErrUnavailable) || contextEnded(err) {
+		return
+	}
+	s.mu.Lock()
+	copies, first := s.loseHBMLocked()
+	s.mu.Unlock()
+	if first {
+		s.cfg.Log.Error().Err(err).Int("copies", copies).Str("tier", "hbm").Msg("the device is lost; the cache goes on without it")
+	}
 }
 
-// NeedsHBMPromotion tells whether AwaitAcquireResident would have to wait. It looks
-// at memory only.
-func (s *Store) NeedsHBMPromotion(q *AcquireQuery) bool { return false }
-
-// LoadNeedsHBMPromotion tells the same of AwaitLoadResident.
-func (s *Store) LoadNeedsHBMPromotion(q *LoadQuery) bool { return false }
-
-// LeasePlace is where the memory of a lease or a buffer of the session lies; false
-// when it has neither of that id.
-func (c *Session) LeasePlace(id LeaseID) (Place, bool) { return PlaceNone, false }
-
-// PlanPlace is where a plan is carried out: where all its leases lie. ErrInvalid: in
-// HBM and in memory. PlaceNone: it has no lease of this session.
-func (c *Session) PlanPlace(from From, pl *Plan) (Place, error) { return PlaceNone, nil }
+// loseHBMLocked drops every copy. Memory and the lower tier have all of them.
+func (s *Store) loseHBMLocked() (copies int, first bool) {
+	h := s.hbm
+	if h.lost {
+		return 0, false
+	}
+	h.lost = true
+	s.counters.HBM.Lost = 1
+	for _, r := range h.held {
+		copies += s.dropResidentLocked(r, dropLost)
+	}
+	s.endHBMPromotionsLocked(hbmLost)
+	return copies, true
+}

@@ -25,7 +25,7 @@ type HBMCounters struct {
 	MatchesDropped uint64                 // hits of matches that were not looked at: too many
 	Dropped        [hbmDropReasons]uint64 // copies that lookups do not find any more, by why
 	DroppedBytes   uint64                 // of these
-	Composed       uint64                 // plans carried out in HBM, by operation
+	Composed       uint64                 // carried out in HBM, and not among the others
 	Rotated        uint64
 	Assembled      uint64
 	Replayed       uint64

@@ -29,13 +29,17 @@ func newLayout(l profile.Layout) *layout {
 
 // part finds the part of a layer and kind; parts are in this order.
 func (l *layout) part(layer int, kind profile.PartKind) (profile.Part, bool) {
-	i, ok := sort.Find(len(l.Parts), func(i int) int {
-		return cmp.Or(cmp.Compare(layer, l.Parts[i].Layer), cmp.Compare(kind, l.Parts[i].Kind))
-	})
+	i, ok := l.find(layer, kind)
 	if !ok {
 		return profile.Part{}, false
 	}
 	return l.Parts[i], true
+}
+
+func (l *layout) find(layer int, kind profile.PartKind) (i int, ok bool) {
+	return sort.Find(len(l.Parts), func(i int) int {
+		return cmp.Or(cmp.Compare(layer, l.Parts[i].Layer), cmp.Compare(kind, l.Parts[i].Kind))
+	})
 }
 
 // withStates finds the pages of a checkpoint's share that hold nothing but states

@@ -96,7 +96,7 @@ func (c *Session) leaseRowLocked(o *object, q *AcquireQuery, now time.Time) Acqu
 	s.counters.AcquiredTokens += uint64(o.tokens())
 	sh := &o.shares[q.Rank]
 	row := Acquired{
-		Hit: true, Lease: l.id, Bytes: o.rankBytes,
+		Hit: true, Place: s.placeOf(o), Lease: l.id, Bytes: o.rankBytes,
 		Begin: o.begin, Tokens: o.end - o.begin, Extents: sh.extents,
 	}
 	if q.Digests {
@@ -156,7 +156,7 @@ func (c *Session) loadLocked(o *object, q *LoadQuery, now time.Time) (Loaded, er
 	}
 	s.counters.Loaded++
 	s.counters.LoadedTokens += uint64(o.end)
-	return Loaded{Hit: true, Lease: l.id, Kind: o.kind, Tokens: o.end, Nodes: chain(o, q.Rank, q.Digests)}, nil
+	return Loaded{Hit: true, Place: s.placeOf(o), Lease: l.id, Kind: o.kind, Tokens: o.end, Nodes: chain(o, q.Rank, q.Digests)}, nil
 }
 
 // chain lists a checkpoint's nodes from the root. The rows of all of them, and the
@@ -196,6 +196,9 @@ func (c *Session) leaseLocked(o *object, rank int, ttl time.Duration, now time.T
 	}
 	s.settleLocked(o)
 	s.usedLocked(o, now)
+	if o.resident != nil && o.inHBM() {
+		s.usedCopyLocked(o, now)
+	}
 	return l, nil
 }
 

@@ -71,6 +71,9 @@ func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenan
 	switch {
 	case o == nil || o.profile != p || o.tenant != t:
 		if s.cfg.Lower != nil && s.matchBelowLocked(key, p, t) {
+			if s.aboveLocked(&s.found, p, t) {
+				return s.hitAboveLocked(s.found.tokens())
+			}
 			return s.hitBelowLocked(s.found.tokens())
 		}
 		why, tokens := s.departed.why(key, p.id, t.ID)
@@ -84,7 +87,15 @@ func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenan
 	}
 	s.counters.HitSegments++
 	s.counters.HitTokens += uint64(o.tokens())
-	return SegmentStatus{Status: StatusHit, Place: s.place, Tokens: uint32(o.tokens())}
+	place := s.place
+	if o.resident != nil {
+		place = PlaceHBM
+		s.counters.HBM.HitSegments++
+		s.counters.HBM.HitTokens += uint64(o.tokens())
+	} else {
+		s.matchedHBMLocked(o)
+	}
+	return SegmentStatus{Status: StatusHit, Place: place, Tokens: uint32(o.tokens())}
 }
 
 // matchBelowLocked finds a segment in the lower tier, as s.found, without copies
@@ -101,6 +112,23 @@ func (s *Store) matchBelowLocked(key *[32]byte, p *profileState, t *tenant) bool
 	}
 	s.matchedBelowLocked(s.asked, p, t)
 	return true
+}
+
+// aboveLocked tells whether an entry of the lower tier has copies in HBM.
+func (s *Store) aboveLocked(e *Entry, p *profileState, t *tenant) bool {
+	if s.hbm == nil || s.hbm.loose == 0 {
+		return false
+	}
+	r := s.hbm.held[residentKey{e.Name, p, t}]
+	return r != nil && r.source == nil && r.generation == e.Generation
+}
+
+func (s *Store) hitAboveLocked(tokens uint32) SegmentStatus {
+	s.counters.HitSegments++
+	s.counters.HitTokens += uint64(tokens)
+	s.counters.HBM.HitSegments++
+	s.counters.HBM.HitTokens += uint64(tokens)
+	return SegmentStatus{Status: StatusHit, Place: PlaceHBM, Tokens: tokens}
 }
 
 // hitBelowLocked answers and counts for a key that lies in the lower tier.
@@ -126,12 +154,20 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 			o, why := s.bestLocked(&q.Prefixes[i], q.Accept, p, t)
 			if o != nil && uint32(o.end) == q.Positions[i] {
 				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, o.kind, s.place
+				if o.resident != nil {
+					dst.PrefixPlace = PlaceHBM
+				} else {
+					s.matchedHBMLocked(o)
+				}
 				break
 			}
 			if s.cfg.Lower == nil {
 				// Nowhere else to look.
 			} else if e, ok := s.bestBelowAtLocked(&q.Prefixes[i], q.Accept, p, t, int(q.Positions[i])); ok {
 				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, e.Kind, PlaceDisk
+				if s.aboveLocked(&e, p, t) {
+					dst.PrefixPlace = PlaceHBM
+				}
 				s.matchedBelowLocked(e.Name, p, t)
 				break
 			}
@@ -148,9 +184,13 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 	if dst.PrefixTokens > 0 {
 		s.counters.PrefixHits++
 		s.counters.PrefixHitTokens += uint64(dst.PrefixTokens)
-		if dst.PrefixPlace == PlaceDisk {
+		switch dst.PrefixPlace {
+		case PlaceDisk:
 			s.counters.PrefixHitsDisk++
 			s.counters.PrefixHitTokensDisk += uint64(dst.PrefixTokens)
+		case PlaceHBM:
+			s.counters.HBM.PrefixHits++
+			s.counters.HBM.PrefixHitTokens += uint64(dst.PrefixTokens)
 		}
 	} else {
 		s.counters.PrefixMisses[missed]++

@@ -19,6 +19,7 @@ type object struct {
 	begin, end int            // segments: the interior; checkpoints: rows held here
 	fill       *fill          // nil once published, or once dead and no copy runs; guarded
 	kind       CheckpointKind // 0 = segment
+	resident   *resident      // what HBM has of it, or what this copy in HBM belongs to; guarded
 
 	id          policy.ID
 	key         [32]byte
@@ -172,6 +173,9 @@ func (s *Store) pinLocked(o *object, d int) {
 		}
 		o.pool.pinned += int64(d) * o.pageBytes
 		o.tenant.pinned += int64(d) * o.bytes
+		if o.inHBM() {
+			o.tenant.pinnedAbove += int64(d) * o.bytes
+		}
 		if o.published && o.linked {
 			o.refused = false
 			s.rankLocked(o)
@@ -228,6 +232,7 @@ func (s *Store) unlinkLocked(o *object, why Reason) {
 		o.countPublished(-1)
 	}
 	o.linked = false
+	s.leftHBMLocked(o, why)
 	if o.spoilt {
 		o.spoilt = false
 		s.spoilt--
@@ -299,11 +304,16 @@ func (s *Store) publishLocked(o *object, now time.Time, why Because) {
 	s.decideLocked(o, DecidedAdmit, why, bytes)
 	s.settleLocked(o)
 	s.rankLocked(o)
+	s.adoptLocked(o)
 }
 
 func (s *Store) freeLocked(o *object) {
-	for i := range o.shares {
-		s.freePagesLocked(o.shares[i].extents)
+	if o.inHBM() {
+		s.freeHBMLocked(o)
+	} else {
+		for i := range o.shares {
+			s.freePagesLocked(o.shares[i].extents)
+		}
 	}
 	if s.roomWaiters > 0 {
 		s.changed.Broadcast()

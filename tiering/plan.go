@@ -24,8 +24,9 @@ type heldPlan struct {
 	base  *object    // the checkpoint it begins from
 	chain []heldNode // base and those it extends, from the root
 	held  []*object
-	rows  int // tokens of segment spans
-	seams int // recomputed spans
+	rows  int  // tokens of segment spans
+	seams int  // recomputed spans
+	above bool // carried out in HBM
 }
 
 // heldSpan is a span and the segment that its lease names.
@@ -80,7 +81,8 @@ func (pl *Plan) shape() (rows, seams int) {
 
 // hold looks up the leases of a plan and holds what they name. The caller drops
 // the plan when its last read of memory has ended.
-func (c *Session) hold(sc planScope, from From, pl *Plan) (*heldPlan, error) {
+// It runs where they lie, or where its answer goes if there are none.
+func (c *Session) hold(sc planScope, from From, pl *Plan, answer gpuipc.Region) (*heldPlan, error) {
 	if err := pl.check(); err != nil {
 		return nil, err
 	}
@@ -88,7 +90,7 @@ func (c *Session) hold(sc planScope, from From, pl *Plan) (*heldPlan, error) {
 	h.rows, h.seams = pl.shape()
 	now := c.store.cfg.Now()
 	c.store.mu.Lock()
-	err := c.holdLocked(h, from, pl, now)
+	err := c.holdLocked(h, from, pl, answer, now)
 	c.store.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -104,11 +106,14 @@ func (c *Session) hold(sc planScope, from From, pl *Plan) (*heldPlan, error) {
 	return h, nil
 }
 
-func (c *Session) holdLocked(h *heldPlan, from From, pl *Plan, now time.Time) error {
+func (c *Session) holdLocked(h *heldPlan, from From, pl *Plan, answer gpuipc.Region, now time.Time) error {
 	if err := c.openLocked(); err != nil {
 		return err
 	}
 	if err := c.resolveLocked(h, from, pl, now); err != nil {
+		return err
+	}
+	if err := c.store.oneDeviceOf(h, answer); err != nil {
 		return err
 	}
 	c.store.running.Add(1)
@@ -237,7 +242,7 @@ func (s *Store) part(n *heldNode, rank, layer int, kind profile.PartKind) (gpuip
 	if !ok {
 		panic(fmt.Sprintf("tiering: %s has no part %d of layer %d", n.object.name(), kind, layer))
 	}
-	ref := gpuipc.Ref{Region: s.arena, Extents: n.extents}.Slice(part.Off, part.Len)
+	ref := gpuipc.Ref{Region: s.regionOf(n.object), Extents: n.extents}.Slice(part.Off, part.Len)
 	for _, e := range ref.Extents {
 		if e.Off == hole {
 			panic(fmt.Sprintf("tiering: part %d of layer %d of %s is not in memory", kind, layer, n.object.name()))

@@ -97,6 +97,14 @@ type Destination struct {
 	Blocks []uint32
 }
 
+// region is where rows go.
+func (d *Destination) region() gpuipc.Region {
+	if d.Memory != nil {
+		return d.Memory.Region
+	}
+	return d.Out.Region
+}
+
 // RotateQuery places the keys and values of a plan's segments. With Memory and
 // FromCheckpoint the rows of the checkpoint's chain are placed too, unrotated:
 // they already stand at their positions. FromZero asks nothing of Begin here,

@@ -42,13 +42,30 @@ type pool struct {
 // ranks, not of pages, and of token ids. Guarded by the store's lock, apart from Tenant.
 type tenant struct {
 	Tenant
-	used    [poolCount]int64
+	used    [allPools]int64
 	pinned  int64
 	leaving int64           // of classDemoting
-	evict   policy.Eviction // over both pools; nil without a quota
+	evict   policy.Eviction // over both pools of memory; nil without a quota
+
+	pinnedAbove int64           // of pinned, in HBM
+	above       policy.Eviction // over both pools of HBM; nil without a quota or HBM
 }
 
-func (t *tenant) total() int64 { return t.used[publicPool] + t.used[privatePool] }
+// total is what a tenant holds in memory and in HBM.
+func (t *tenant) total() (bytes int64) {
+	for _, used := range t.used {
+		bytes += used
+	}
+	return bytes
+}
+
+// evictionOf is the tenant's policy for an object.
+func (t *tenant) evictionOf(o *object) policy.Eviction {
+	if o.inHBM() {
+		return t.above
+	}
+	return t.evict
+}
 
 // stayingBytes is what a pool or a tenant holds, apart from what is leaving it.
 func (p *pool) stayingBytes() int64   { return p.used - p.bytes[classDemoting] }
@@ -60,9 +77,9 @@ var errLeaving = fmt.Errorf("room is being demoted: %w", ErrBusy)
 // makeRoomLocked evicts until o fits its tenant's quota and its pool, or evicts
 // nothing and says why o cannot fit.
 //
-// A tenant over its quota pays from the slowest tier up: with entries of the
-// lower tier, spare bytes of which are not to be touched, then with its own least
-// valuable objects, in whichever pool they are. Those are not demoted, since that
+// A tenant over its quota pays with copies in HBM, which are nowhere alone, then from
+// the slowest tier up: with entries of the lower tier, spare bytes of which are not to
+// be touched, then with its own least valuable objects, in whichever pool they are. Those are not demoted, since that
 // gives the quota nothing. Only then the pool's least valuable objects leave,
 // whosever they are. What has to be written first keeps its memory until then:
 // the answer is errLeaving. Once writes hang, what they hold is no room to wait
@@ -82,6 +99,7 @@ func (s *Store) makeRoomLocked(o *object, spare int64, b *outside) error {
 		return fmt.Errorf("%s: %d bytes of pages, %s pool holds %d of %d, %d of them evictable: %w",
 			o.name(), o.pageBytes, p.name, p.used, p.budget, evictable, ErrFull)
 	}
+	overQuota -= s.yieldLocked(o.tenant, overQuota)
 	if overQuota, err = s.trimLocked(o, overQuota, spare); err != nil {
 		return err
 	}

@@ -22,9 +22,10 @@ type profileState struct {
 	prices  prices
 
 	// Guarded by the store's lock.
-	uses        int  // AddProfile without ReleaseProfile
-	forgotten   bool // nothing may be filled for it any more
-	segments    int  // published
+	uses        int   // AddProfile without ReleaseProfile
+	engines     []int // by rank, those that read HBM; nil before the first
+	forgotten   bool  // nothing may be filled for it any more
+	segments    int   // published
 	checkpoints int
 }
 
@@ -89,7 +90,9 @@ func (s *Store) forgettableLocked(ps *profileState) bool {
 	if ps.uses > 0 || ps.segments > 0 || ps.checkpoints > 0 {
 		return false
 	}
-	return !slices.ContainsFunc(s.objects.Places(), func(o *object) bool { return o != nil && o.profile == ps })
+	return !slices.ContainsFunc(s.objects.Places(), func(o *object) bool {
+		return o != nil && o.profile == ps && !(o.inHBM() && o.pins == 0) // a copy of what is on disk; the next sweep drops it
+	})
 }
 
 // Profile answers a registered profile.

@@ -34,7 +34,8 @@ type promotion struct {
 	object    *object      // once it is placed; lends its memory when into is set
 	cancel    context.CancelFunc
 	until     deadline
-	waiters   int // calls that lease the object when it is there
+	waiters   int   // calls that lease the object when it is there
+	further   []int // ranks that want it in HBM as well
 	done      chan struct{}
 	outcome   promoteOutcome // once done is closed
 }
@@ -328,6 +329,7 @@ func (s *Store) publishPromotionLocked(p *promotion, c *Content) {
 		s.readyLocked(f)
 	}
 	p.followers = nil
+	s.furtherLocked(p, o)
 	s.endPromotionLocked(p, promoteDone)
 }
 

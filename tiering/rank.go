@@ -22,7 +22,7 @@ func (s *Store) rankLocked(o *object) {
 		if ranked {
 			it = s.itemLocked(o)
 		}
-		for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evict} {
+		for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evictionOf(o)} {
 			switch {
 			case p == nil: // a tenant without a quota
 			case ranked:
@@ -34,7 +34,7 @@ func (s *Store) rankLocked(o *object) {
 	}
 	if candidate != o.candidate {
 		o.candidate = candidate
-		for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evict} {
+		for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evictionOf(o)} {
 			switch {
 			case p == nil:
 			case candidate:
@@ -50,7 +50,7 @@ func (s *Store) rankLocked(o *object) {
 // usedLocked tells the policies of a use.
 func (s *Store) usedLocked(o *object, now time.Time) {
 	o.used = now
-	for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evict, o.pool.dirty} {
+	for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evictionOf(o), o.pool.dirty} {
 		if p != nil {
 			p.Touch(o.id, now)
 		}
@@ -64,7 +64,7 @@ func (s *Store) revalueLocked(o *object) {
 		return
 	}
 	it := s.itemLocked(o)
-	for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evict, o.pool.dirty} {
+	for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evictionOf(o), o.pool.dirty} {
 		if p != nil {
 			p.Update(o.id, it)
 		}
@@ -95,7 +95,13 @@ func (s *Store) itemLocked(o *object) policy.Item {
 		}
 	}
 	h := cost.Held{Begin: begin, End: end, Bytes: o.rankBytes * int64(len(o.shares)), In: cost.Tier(s.place)}
-	if o.stored != 0 {
+	switch {
+	case o.inHBM():
+		h.Bytes, h.In, h.Below = o.rankBytes, cost.TierHBM, cost.TierDRAM
+		if o.resident != nil && o.resident.source == nil {
+			h.Below = cost.TierDisk
+		}
+	case o.stored != 0:
 		h.Below = cost.TierDisk
 	}
 	prices := o.profile.prices.now()

@@ -28,15 +28,30 @@ func (s *Store) matchedBelowLocked(n Name, p *profileState, t *tenant) {
 	if l == nil {
 		return
 	}
-	if l.n == aheadNames {
+	if !l.add(wanted{name: n, profile: p, tenant: t}) {
 		s.counters.ReadAheadDropped++
-		return
-	}
-	l.ring[(l.first+l.n)%aheadNames] = wanted{name: n, profile: p, tenant: t}
-	l.n++
-	if l.n == 1 {
+	} else if l.n == 1 {
 		s.work.Signal()
 	}
+}
+
+// add puts a hit behind the others; false when there are too many.
+func (l *aheadLine) add(w wanted) bool {
+	if l.n == aheadNames {
+		return false
+	}
+	l.ring[(l.first+l.n)%aheadNames] = w
+	l.n++
+	return true
+}
+
+// take is the first one, of at least one.
+func (l *aheadLine) take() wanted {
+	w := l.ring[l.first]
+	l.ring[l.first] = wanted{}
+	l.first = (l.first + 1) % aheadNames
+	l.n--
+	return w
 }
 
 // aheadFromMatchesLocked turns some of what matches found into promotions, until
@@ -47,10 +62,7 @@ func (s *Store) aheadFromMatchesLocked() (more bool) {
 		return false
 	}
 	for n := 0; n < aheadRows && l.n > 0 && len(s.ahead) == 0; n++ {
-		w := l.ring[l.first]
-		l.ring[l.first] = wanted{}
-		l.first = (l.first + 1) % aheadNames
-		l.n--
+		w := l.take()
 		if o := s.namedLocked(w.name, w.profile, w.tenant); s.promotions[w.name] == nil && (o == nil || o.thin) {
 			s.promoteLocked(w)
 		}

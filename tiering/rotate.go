@@ -50,13 +50,13 @@ func (c *Session) Rotate(ctx context.Context, q *RotateQuery) (err error) {
 	if q.From.Kind > FromState {
 		return fmt.Errorf("rotate: plan from kind %d: %w", q.From.Kind, ErrInvalid)
 	}
-	h, err := c.hold(sc, q.From, &q.Plan)
+	h, err := c.hold(sc, q.From, &q.Plan, q.Dest.region())
 	if err != nil {
 		return fmt.Errorf("rotate: %w", err)
 	}
-	defer s.drop(h, &s.counters.Rotated, &err)
+	defer s.drop(h, h.counter(&s.counters.Rotated, &s.counters.HBM.Rotated), &err)
 
-	w := &placer{store: s, heldPlan: h, turns: turns{profile: sc.profile}, out: q.Dest.Out}
+	w := &placer{launches: &launches{store: s, above: h.above}, heldPlan: h, turns: turns{profile: sc.profile}, out: q.Dest.Out}
 	if q.Dest.Memory == nil {
 		w.layout = sc.profile.layout(ofRows, q.Layer, rows)
 	} else if w.memory, err = h.bind(&q.Dest); err != nil {
@@ -66,7 +66,10 @@ func (c *Session) Rotate(ctx context.Context, q *RotateQuery) (err error) {
 	if err := w.layers(ctx, layers); err != nil {
 		return err
 	}
-	if q.Layer == AllLayers {
+	if err := w.run(ctx); err != nil {
+		return err
+	}
+	if q.Layer == AllLayers && !h.above {
 		h.rotated(s.cfg.Now().Sub(began))
 	}
 	return nil
@@ -75,7 +78,7 @@ func (c *Session) Rotate(ctx context.Context, q *RotateQuery) (err error) {
 // placer makes the device jobs that put a plan's rows where they belong.
 type placer struct {
 	*heldPlan
-	store  *Store
+	*launches
 	turns  turns
 	out    gpuipc.Ref
 	layout *layout      // of out, when rows go there
@@ -105,11 +108,11 @@ func (w *placer) layer(ctx context.Context, layer int) error {
 		}
 		keys := w.job(&sp.heldNode, layer, profile.PartK, row, sp.Start)
 		w.turn(&keys, layer, sp)
-		if err := w.store.dev.Rotate(ctx, &keys); err != nil {
+		if err := w.rotate(ctx, &keys); err != nil {
 			return err
 		}
 		values := w.job(&sp.heldNode, layer, profile.PartV, row, sp.Start)
-		if err := w.store.dev.Rotate(ctx, &values); err != nil {
+		if err := w.rotate(ctx, &values); err != nil {
 			return err
 		}
 		row += sp.Count
@@ -124,7 +127,7 @@ func (w *placer) chainRows(ctx context.Context, layer int) error {
 		node := &w.chain[i]
 		for _, kind := range [...]profile.PartKind{profile.PartK, profile.PartV} {
 			job := w.job(node, layer, kind, 0, node.object.begin)
-			if err := w.store.dev.Rotate(ctx, &job); err != nil {
+			if err := w.rotate(ctx, &job); err != nil {
 				return err
 			}
 		}

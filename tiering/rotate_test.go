@@ -212,7 +212,11 @@ func (e *engine) wantChain(l Loaded) {
 	e.Helper()
 	for _, node := range l.Nodes {
 		layout := e.profile.CheckpointLayout(node.End - node.Begin)
-		data := e.load(gpuipc.Ref{Region: e.Arena(), Extents: node.Extents})
+		arena := e.Arena()
+		if e.above {
+			arena = e.DeviceArena()
+		}
+		data := e.load(gpuipc.Ref{Region: arena, Extents: node.Extents})
 		for i, part := range layout.Parts {
 			if !slices.Contains(rowKinds, part.Kind) {
 				continue
@@ -339,7 +343,7 @@ func TestRotateRefusals(t *testing.T) {
 func TestAssembleIsComposeAndRotateAndTails(t *testing.T) {
 	for _, from := range []FromKind{FromZero, FromCheckpoint} {
 		for _, paged := range []bool{false, true} {
-			t.Run(fmt.Sprintf("from=%d/paged=%v", from, paged), func(t *testing.T) { assembleOnce(t, from, paged) })
+			t.Run(fmt.Sprintf("from=%d/paged=%v", from, paged), func(t *testing.T) { newBench(t, hybrid(1)).assembleOnce(from, paged) })
 		}
 	}
 }
@@ -347,8 +351,8 @@ func TestAssembleIsComposeAndRotateAndTails(t *testing.T) {
 // assembleOnce assembles what can be without seams: a first segment and the
 // query, or a checkpoint, a mid segment whose head the checkpoint covers, and
 // the query.
-func assembleOnce(t *testing.T, from FromKind, paged bool) {
-	b := newBench(t, hybrid(1))
+func (b *bench) assembleOnce(from FromKind, paged bool) {
+	b.Helper()
 	c := b.NewSession("c")
 	begin, start := 0, map[int][]float64{}
 	q := &AssembleQuery{Profile: b.id, Tenant: tenantA}
@@ -380,7 +384,7 @@ func assembleOnce(t *testing.T, from FromKind, paged bool) {
 	bytes, total, err := b.AssembleBytes(q)
 	layout := b.profile.CheckpointLayout(rows)
 	if err != nil || total != n || bytes != layout.Bytes {
-		t.Fatalf("%d bytes for %d rows, %v", bytes, total, err)
+		b.Fatalf("%d bytes for %d rows, %v", bytes, total, err)
 	}
 	q.Dest.Out = b.slot(0, bytes)
 	b.must(c.Assemble(b.ctx, q))

@@ -120,6 +120,7 @@ func inPieces(mu *sync.Mutex, n int, f func(i int)) {
 func (s *Store) Sweep() {
 	now := s.cfg.Now()
 	s.sweepLower()
+	s.sweepHBM()
 	leases, reservations := 0, 0
 	for more := true; more; {
 		s.mu.Lock()

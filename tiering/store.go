@@ -28,6 +28,7 @@ type Store struct {
 
 	mu          sync.Mutex
 	arena       gpuipc.Region
+	hbm         *hbm // nil without; its fields say what guards them
 	closed      bool
 	pages       *gpuipc.PageAllocator
 	pools       [poolCount]*pool
@@ -107,6 +108,9 @@ func Open(cfg Config) (*Store, error) {
 			s.matched = &aheadLine{}
 		}
 	}
+	if err := s.openHBM(); err != nil {
+		return nil, errors.Join(err, arena.Close())
+	}
 	return s, nil
 }
 
@@ -140,8 +144,19 @@ func (s *Store) Run(ctx context.Context) error {
 		}
 		workers.Go(func() { s.clean(ctx) })
 	}
+	if s.hbm != nil {
+		s.setHBMStopped(false)
+		wake := context.AfterFunc(ctx, s.wakeAll)
+		defer wake()
+		for range s.hbm.cfg.Promotions {
+			workers.Go(func() { s.hbmPromoter(ctx) })
+		}
+	}
 	s.sweepUntil(ctx)
 	workers.Wait()
+	if s.hbm != nil {
+		s.setHBMStopped(true)
+	}
 	if s.cfg.Lower != nil {
 		s.setStopped(true)
 	}
@@ -169,6 +184,9 @@ func (s *Store) wakeAll() {
 	defer s.mu.Unlock()
 	s.work.Broadcast()
 	s.changed.Broadcast()
+	if s.hbm != nil {
+		s.hbm.work.Broadcast()
+	}
 }
 
 func (s *Store) sweepUntil(ctx context.Context) {
@@ -203,11 +221,15 @@ func (s *Store) Close() error {
 		s.setStopped(true)
 		s.dropBacklog()
 	}
-	s.running.Wait()
-	if err := s.arena.Close(); err != nil {
-		return fmt.Errorf("close arena: %w", err)
+	if s.hbm != nil {
+		s.setHBMStopped(true)
 	}
-	return nil
+	s.running.Wait()
+	above := s.closeHBM() // which reads the arena
+	if err := s.arena.Close(); err != nil {
+		return errors.Join(above, fmt.Errorf("close arena: %w", err))
+	}
+	return above
 }
 
 // scope finds what every query names.

@@ -83,7 +83,11 @@ type bench struct {
 	id      ProfileID
 	staging gpuipc.Region
 	slots   gpuipc.Region
+	commits gpuipc.Region // staging, always of the host
 	ctx     context.Context
+
+	acc   gpuipc.Accelerator // of a store with HBM
+	above bool               // plans run there: staging, slots and engine memory are its regions
 }
 
 type option func(*Config)
@@ -95,10 +99,10 @@ func newBench(t testing.TB, id profile.Identity, options ...option) *bench {
 		PublicBytes: 8 << 20, PrivateBytes: 8 << 20, PageBytes: 4096, Now: b.clock.Now, Eviction: policy.NewLRU,
 		Tenants: []Tenant{{ID: tenantA, Name: "a", Salt: []byte("salt a")}, {ID: tenantB, Name: "b", Salt: []byte("salt b")}},
 	}
+	cfg.Device = b.dev
 	for _, o := range options {
 		o(&cfg)
 	}
-	cfg.Device = b.dev
 	var err error
 	if b.Store, err = Open(cfg); err != nil {
 		t.Fatal(err)
@@ -111,6 +115,10 @@ func newBench(t testing.TB, id profile.Identity, options ...option) *bench {
 	}
 	b.staging = b.region("staging", 16<<20)
 	b.slots = b.region("slots", 16<<20)
+	b.commits = b.staging
+	if cfg.HBM != nil {
+		b.acc = cfg.HBM.Device
+	}
 	t.Cleanup(func() {
 		if b.Store == nil {
 			return // the test has closed it
@@ -119,13 +127,20 @@ func newBench(t testing.TB, id profile.Identity, options ...option) *bench {
 		if err := errors.Join(b.staging.Close(), b.slots.Close(), b.Store.Close()); err != nil {
 			t.Error(err)
 		}
+		if b.commits != b.staging {
+			b.must(b.commits.Close())
+		}
 	})
 	return b
 }
 
 func (b *bench) region(name string, bytes int64) gpuipc.Region {
 	b.Helper()
-	r, err := b.dev.NewRegion(gpuipc.RegionSpec{Name: name, Bytes: bytes, Access: gpuipc.ClientWrites, Huge: gpuipc.HugeNever})
+	dev := gpuipc.Device(b.dev)
+	if b.above {
+		dev = b.acc
+	}
+	r, err := dev.NewRegion(gpuipc.RegionSpec{Name: name, Bytes: bytes, Access: gpuipc.ClientWrites, Huge: gpuipc.HugeNever})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -149,23 +164,34 @@ func (b *bench) wantErr(err, want error) {
 // stage writes bytes to staging and names them.
 func (b *bench) stage(off int64, data []byte) gpuipc.Ref {
 	b.Helper()
-	ref := gpuipc.Ref{Region: b.staging, Extents: []gpuipc.Extent{{Off: off, Len: int64(len(data))}}}
-	b.must(b.dev.Store(b.ctx, ref, data))
+	return b.put(b.staging, off, data)
+}
+
+func (b *bench) put(r gpuipc.Region, off int64, data []byte) gpuipc.Ref {
+	b.Helper()
+	ref := gpuipc.Ref{Region: r, Extents: []gpuipc.Extent{{Off: off, Len: int64(len(data))}}}
+	b.must(b.deviceOf(r).Store(b.ctx, ref, data))
 	return ref
+}
+
+// deviceOf is the device that a region is of.
+func (b *bench) deviceOf(r gpuipc.Region) gpuipc.Device {
+	if _, shared := r.(gpuipc.SharedRegion); shared {
+		return b.acc
+	}
+	return b.dev
 }
 
 // slot names a fresh, zeroed run of the slots region.
 func (b *bench) slot(off, bytes int64) gpuipc.Ref {
 	b.Helper()
-	ref := gpuipc.Ref{Region: b.slots, Extents: []gpuipc.Extent{{Off: off, Len: bytes}}}
-	b.must(b.dev.Store(b.ctx, ref, make([]byte, bytes)))
-	return ref
+	return b.put(b.slots, off, make([]byte, bytes))
 }
 
 func (b *bench) load(ref gpuipc.Ref) []byte {
 	b.Helper()
 	out := make([]byte, ref.Len())
-	b.must(b.dev.Load(b.ctx, out, ref))
+	b.must(b.deviceOf(ref.Region).Load(b.ctx, out, ref))
 	return out
 }
 
@@ -321,7 +347,7 @@ func (b *bench) commitAll(c *Session, r Reservation, l *profile.Layout, data []b
 // item stages bytes of a part from a chunk on, with their digests.
 func (b *bench) item(r ReservationID, part, chunk int, data []byte) CommitItem {
 	b.Helper()
-	item := CommitItem{Reservation: r, Part: part, ChunkFirst: chunk, Src: b.stage(0, data)}
+	item := CommitItem{Reservation: r, Part: part, ChunkFirst: chunk, Src: b.put(b.commits, 0, data)}
 	for len(data) > 0 {
 		n := min(len(data), gpuipc.ChunkBytes)
 		item.Digests = append(item.Digests, gpuipc.DigestBytes(data[:n]))
@@ -360,6 +386,9 @@ func (b *bench) acquire(c *Session, rank int, p piece) Acquired {
 func (b *bench) lease(c *Session, p piece) LeaseID {
 	b.Helper()
 	row := b.acquire(c, 0, p)
+	if b.above {
+		row = b.raise(c, p, 0)
+	}
 	if !row.Hit {
 		b.Fatalf("segment %x is a miss: %v", p.key[:4], row.Reason)
 	}
@@ -428,13 +457,13 @@ func (s *Store) auditLocked() error {
 		bytes        [classes]int64
 		objects      int
 	}
-	var pools [poolCount]account
+	var pools [allPools]account
 	tenants := map[*tenant]*account{}
 	for _, t := range s.tenants {
 		tenants[t] = &account{}
 	}
 	children := map[*object]int{}
-	linked, ranked, ids := 0, [poolCount]int{}, int64(0)
+	linked, ranked, ids := 0, [allPools]int{}, int64(0)
 	kids, candidates := map[*object]policy.ID{}, map[policy.ID]bool{}
 	for _, o := range s.objects.Places() {
 		if o == nil {
@@ -447,7 +476,7 @@ func (s *Store) auditLocked() error {
 			children[o.parent]++
 			kids[o.parent] ^= o.id
 		}
-		if o.linked {
+		if o.linked && !o.inHBM() {
 			linked++
 		}
 		if err := s.auditExtents(o); err != nil {
@@ -462,7 +491,9 @@ func (s *Store) auditLocked() error {
 		if o.thin && o.children == 0 && o.class == classIdle {
 			return fmt.Errorf("%s: thinned, and nothing extends it", o.name())
 		}
-		ids += 4 * int64(o.spec.Tokens)
+		if !o.inHBM() {
+			ids += 4 * int64(o.spec.Tokens)
+		}
 		pinned := o.class != classIdle
 		for _, other := range s.objects.Places() {
 			for up := other; up != nil && other.class != classIdle && other != o; up = up.parent {
@@ -496,8 +527,8 @@ func (s *Store) auditLocked() error {
 			return fmt.Errorf("%s: its children's ids make %x, should be %x", o.name(), o.kids, kids[o])
 		}
 	}
-	total := int64(0)
-	for i, p := range s.pools {
+	total, above := int64(0), int64(0)
+	for i, p := range s.allPools() {
 		a := pools[i]
 		if p.used != a.used || p.pinned != a.pinned || p.bytes != a.bytes || p.objects != a.objects || p.used > p.budget {
 			return fmt.Errorf("pool %s: %+v, its objects give %+v", p.name, p, a)
@@ -508,11 +539,17 @@ func (s *Store) auditLocked() error {
 		if err := auditVictims(p.evict, func(id policy.ID) bool { return candidates[id] && s.objects.Get(id).pool == p }, candidates); err != nil {
 			return fmt.Errorf("pool %s: %w", p.name, err)
 		}
-		total += p.used
+		if i < poolCount {
+			total += p.used
+		} else {
+			above += p.used
+		}
 	}
 	for t, a := range tenants {
 		if t.evict != nil {
-			if err := auditVictims(t.evict, func(id policy.ID) bool { return candidates[id] && s.objects.Get(id).tenant == t }, candidates); err != nil {
+			if err := auditVictims(t.evict, func(id policy.ID) bool {
+				return candidates[id] && s.objects.Get(id).tenant == t && !s.objects.Get(id).inHBM()
+			}, candidates); err != nil {
 				return fmt.Errorf("tenant %s: %w", t.Name, err)
 			}
 		}
@@ -526,6 +563,9 @@ func (s *Store) auditLocked() error {
 	if got := s.pages.UsedBytes(); got != total-ids {
 		return fmt.Errorf("%d bytes of pages in use, pools say %d with %d of token ids", got, total, ids)
 	}
+	if err := s.auditHBMLocked(above, candidates); err != nil {
+		return err
+	}
 	timed := 0
 	for session := range s.sessions {
 		for _, l := range session.leases {
@@ -538,7 +578,7 @@ func (s *Store) auditLocked() error {
 		}
 	}
 	for _, o := range s.objects.Places() {
-		if o != nil && o.fill != nil && !o.fill.dead && o.fill.promotion == nil {
+		if o != nil && o.fill != nil && !o.fill.dead && o.fill.promotion == nil && !o.inHBM() {
 			timed++
 		}
 	}
@@ -585,6 +625,9 @@ func auditVictims(p policy.Eviction, want func(policy.ID) bool, all map[policy.I
 // auditExtents checks that an object's memory is what it costs, and that it has
 // holes where a thinned one has, and nowhere else.
 func (s *Store) auditExtents(o *object) error {
+	if o.inHBM() {
+		return s.auditCopyExtents(o)
+	}
 	bytes, pages := 4*int64(o.spec.Tokens), 4*int64(o.spec.Tokens)
 	for i := range o.shares {
 		at, holes := int64(0), int64(0)
@@ -622,6 +665,12 @@ func (s *Store) auditLowerLocked() error {
 	unused, leaving, written := uint64(0), uint64(0), map[Name]int{}
 	for _, o := range s.objects.Places() {
 		if o == nil {
+			continue
+		}
+		if o.inHBM() {
+			if o.dirty || o.tracked || o.ahead || o.write != nil || o.stored != 0 {
+				return fmt.Errorf("%s: a copy in HBM, known to what writes downwards", o.name())
+			}
 			continue
 		}
 		unwritten := s.cfg.Lower != nil && o.linked && o.published && !o.thin && o.stored == 0

@@ -39,6 +39,7 @@ func (s *Store) thinLocked(o *object, way eviction) {
 	s.counters.Thinned++
 	s.counters.ThinnedBytes += uint64(o.stateBytes)
 	s.unaheadLocked(o, &s.counters.ReadAheadWasted)
+	s.leftHBMLocked(o, ReasonEvicted)
 	o.thin = true
 	s.rankLocked(o)
 	s.unmendLocked(o)

@@ -139,6 +139,10 @@ func (s *Store) admitLocked(o *object, b *outside) error {
 		return fmt.Errorf("%s: the tier has one of another tenant, profile or length: %w", o.name(), ErrExists)
 	}
 	tw, err := s.cfg.Lower.Admit(s.describe(o), s.roomBelow(o.tenant))
+	if errors.Is(err, ErrQuota) && s.yieldLocked(o.tenant, math.MaxInt64) > 0 {
+		// Copies in HBM must not keep what they are copies of from the disk.
+		tw, err = s.cfg.Lower.Admit(s.describe(o), s.roomBelow(o.tenant))
+	}
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,293 @@
+package tiering
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
+	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// twoAndHBM is a bench over a mapTier and below an accelerator, used by one
+// goroutine: promotions into HBM wait for carryHBM as well.
+type twoAndHBM struct {
+	*twoTiers
+	twin *gpuipctest.Accelerator // acc, when it is the one out of host devices
+}
+
+// accelerator opens the device of a test beside a host device.
+type accelerator func(t testing.TB, host gpuipc.Device) gpuipc.Accelerator
+
+func ofHostDevices(t testing.TB, host gpuipc.Device) gpuipc.Accelerator {
+	return gpuipctest.NewAccelerator(t, host)
+}
+
+func inHBM(t testing.TB, open accelerator, public, private int64) option {
+	return func(c *Config) {
+		c.HBM = &HBM{Device: open(t, c.Device), PublicBytes: public, PrivateBytes: private, PageBytes: 8192}
+	}
+}
+
+func newTwoAndHBM(t testing.TB, id profile.Identity, options ...option) *twoAndHBM {
+	t.Helper()
+	x := &twoAndHBM{}
+	x.twoTiers = newTwoTiers(t, id, append([]option{inHBM(t, ofHostDevices, 8<<20, 8<<20)}, options...)...)
+	x.twin = x.acc.(*gpuipctest.Accelerator)
+	return x
+}
+
+// carryHBM does what the goroutines of Run do for HBM until there is no work.
+func (b *bench) carryHBM() (n int) {
+	for b.carryOneHBM() {
+		n++
+	}
+	return n
+}
+
+func (b *bench) carryOneHBM() bool {
+	s := b.Store
+	s.mu.Lock()
+	p, again := s.takeHBMLocked()
+	for p == nil && again {
+		p, again = s.takeHBMLocked()
+	}
+	s.mu.Unlock()
+	if p == nil {
+		return false
+	}
+	s.carryHBM(b.ctx, p)
+	return true
+}
+
+// carryAll carries promotions of both kinds.
+func (x *twoAndHBM) carryAll() {
+	for x.carry()+x.carryHBM() > 0 {
+	}
+}
+
+func (b *bench) tryHBM(c *Session, p piece, rank int) Acquired {
+	b.Helper()
+	q := &AcquireQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Digests: true, Keys: [][32]byte{p.key}}
+	rows, err := c.AcquireResident(q, nil)
+	b.must(err)
+	return rows[0]
+}
+
+// raise brings a segment to HBM and leases it there.
+func (b *bench) raise(c *Session, p piece, rank int) Acquired {
+	b.Helper()
+	row := b.tryHBM(c, p, rank)
+	if row.Hit {
+		return row
+	}
+	if !row.Promoting || row.Reason != ReasonPending {
+		b.Fatalf("segment %x: %+v", p.key[:4], row)
+	}
+	b.carryHBM()
+	return b.tryHBM(c, p, rank)
+}
+
+// raisePrefix does so for a checkpoint.
+func (b *bench) raisePrefix(c *Session, q *LoadQuery) Loaded {
+	b.Helper()
+	l, err := c.LoadResident(q)
+	b.must(err)
+	if !l.Hit {
+		b.carryHBM()
+		l, err = c.LoadResident(q)
+		b.must(err)
+	}
+	return l
+}
+
+// goUp has plans run in HBM from now on.
+func (b *bench) goUp() {
+	b.Helper()
+	b.must(b.slots.Close())
+	b.above = true
+	b.staging, b.slots = b.region("staging", 16<<20), b.region("slots", 16<<20)
+}
+
+func newBenchAbove(t testing.TB, open accelerator, id profile.Identity, options ...option) *bench {
+	t.Helper()
+	b := newBench(t, id, append([]option{inHBM(t, open, 8<<20, 8<<20)}, options...)...)
+	b.goUp()
+	return b
+}
+
+// up brings a segment to HBM.
+func (x *twoAndHBM) up(p piece) {
+	x.Helper()
+	row := x.raise(x.c, p, 0)
+	x.wantCopy(p, 0, row)
+	x.must(x.c.Release(row.Lease))
+}
+
+// wantCopy checks what a lease in HBM names.
+func (x *twoAndHBM) wantCopy(p piece, rank int, row Acquired) {
+	x.Helper()
+	if !row.Hit || row.Err != nil || row.Place != PlaceHBM || row.Bytes != p.layout.Bytes {
+		x.Fatalf("segment %x: %+v", p.key[:4], row)
+	}
+	x.wantParts(&p.layout, contentOf(p, rank), x.loadHBM(row.Extents), row.Digests)
+}
+
+// wantParts compares the parts of a share, and their digests; what lies between them
+// is not copied.
+func (x *twoAndHBM) wantParts(l *profile.Layout, want, got []byte, digests []uint64) {
+	x.Helper()
+	chunk := 0
+	for i, part := range l.Parts {
+		a, b := want[part.Off:part.Off+part.Len], got[part.Off:part.Off+part.Len]
+		if string(a) != string(b) {
+			x.Fatalf("part %d has other bytes", i)
+		}
+		for ; len(a) > 0; chunk++ {
+			n := min(len(a), gpuipc.ChunkBytes)
+			if digests[chunk] != gpuipc.DigestBytes(a[:n]) {
+				x.Fatalf("part %d: digest %d is another", i, chunk)
+			}
+			a = a[n:]
+		}
+	}
+}
+
+func (x *twoAndHBM) loadHBM(extents []gpuipc.Extent) []byte {
+	x.Helper()
+	ref := gpuipc.Ref{Region: x.DeviceArena(), Extents: extents}
+	out := make([]byte, ref.Len())
+	x.must(x.acc.Load(x.ctx, out, ref))
+	return out
+}
+
+func (x *twoAndHBM) wantPlace(p piece, place Place) {
+	x.Helper()
+	_, n := p.spec.Interior()
+	if got, want := x.status(p), (SegmentStatus{StatusHit, place, ReasonNone, uint32(n)}); got != want {
+		x.Fatalf("segment %x: %+v, want %+v", p.key[:4], got, want)
+	}
+}
+
+// wantHBM checks what the pools of HBM hold.
+func (x *twoAndHBM) wantHBM(public, private int64) {
+	x.Helper()
+	x.audit()
+	pools := x.Pools()
+	if pools[2].UsedBytes != public || pools[3].UsedBytes != private || pools[2].Place != PlaceHBM {
+		x.Fatalf("HBM uses %d and %d bytes, want %d and %d", pools[2].UsedBytes, pools[3].UsedBytes, public, private)
+	}
+}
+
+// costHBM is what one rank's copy takes there.
+func (x *twoAndHBM) costHBM(bytes int64) int64 { return (bytes + 8191) / 8192 * 8192 }
+
+func (x *twoAndHBM) hbmCounters() HBMCounters { return x.Counters().HBM }
+
+// allPools is for the audit.
+func (s *Store) allPools() []*pool {
+	if s.hbm == nil {
+		return s.pools[:]
+	}
+	return slices.Concat(s.pools[:], s.hbm.pools[:])
+}
+
+// auditCopyExtents checks that what lies in HBM is what it costs.
+func (s *Store) auditCopyExtents(o *object) error {
+	var bytes, pages int64
+	for i := range o.shares {
+		for _, e := range o.shares[i].extents {
+			bytes += e.Len
+			pages += s.hbm.pagesOf(e.Len)
+		}
+	}
+	if bytes != o.bytes || pages != o.pageBytes || bytes != o.rankBytes {
+		return fmt.Errorf("%s in HBM: costs %d bytes and %d of pages, its extents have %d and %d", o.name(), o.bytes, o.pageBytes, bytes, pages)
+	}
+	return nil
+}
+
+// auditHBMLocked checks what the invariants say of copies.
+func (s *Store) auditHBMLocked(used int64, candidates map[policy.ID]bool) error {
+	h := s.hbm
+	if h == nil {
+		return nil
+	}
+	if got := h.pages.UsedBytes(); got != used {
+		return fmt.Errorf("%d bytes of HBM's pages in use, pools say %d", got, used)
+	}
+	copies, loose := 0, 0
+	for k, r := range h.held {
+		n := 0
+		for rank, c := range r.copies {
+			if c == nil {
+				continue
+			}
+			n++
+			if !c.linked || !c.published || c.fill != nil || c.resident != r || !c.inHBM() || c.residence() != k {
+				return fmt.Errorf("%s: a copy that is found, linked %v, published %v, filling %v", c.name(), c.linked, c.published, c.fill != nil)
+			}
+			if o := r.source; o != nil && !slices.Equal(r.from[rank], o.shares[rank].digests) {
+				return fmt.Errorf("%s: its copy of rank %d has other bytes", o.name(), rank)
+			}
+		}
+		copies += n
+		if n != r.n || n == 0 {
+			return fmt.Errorf("%x: %d copies, counts %d", k.name.Key[:4], n, r.n)
+		}
+		o := s.namedLocked(k.name, k.profile, k.tenant)
+		whole := o != nil && o.published && !o.thin
+		if r.source == nil {
+			loose++
+		}
+		if whole != (r.source != nil) || whole && (r.source != o || o.resident != r) {
+			return fmt.Errorf("%x: whole in memory %v, its copies say %v", k.name.Key[:4], whole, r.source != nil)
+		}
+	}
+	if loose != h.loose || uint64(copies) != s.counters.HBM.Copies {
+		return fmt.Errorf("%d copies, %d objects of them not in memory; counted %d and %d", copies, loose, s.counters.HBM.Copies, h.loose)
+	}
+	if uint64(len(h.promotions)) != s.counters.HBM.Promoting {
+		return fmt.Errorf("%d promotions into HBM, counted %d", len(h.promotions), s.counters.HBM.Promoting)
+	}
+	for k, p := range h.promotions {
+		if p.state == promotionEnded || (p.source != nil) != (p.object != nil) {
+			return fmt.Errorf("promotion of %x into HBM: state %d", k.name.Key[:4], p.state)
+		}
+		if r := h.held[k.residentKey]; r != nil && r.copies[k.rank] != nil {
+			return fmt.Errorf("promotion of %x into HBM, which has it", k.name.Key[:4])
+		}
+	}
+	for t := range s.tenants {
+		if err := s.auditTenantHBM(s.tenants[t], candidates); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) auditTenantHBM(t *tenant, candidates map[policy.ID]bool) error {
+	var pinned int64
+	for _, o := range s.objects.Places() {
+		if o != nil && o.tenant == t && o.inHBM() {
+			if o.pins > 0 {
+				pinned += o.bytes
+			}
+			if o.resident == nil && o.class == classIdle {
+				return fmt.Errorf("%s: in HBM although nothing finds or holds it", o.name())
+			}
+		} else if o != nil && !o.inHBM() && o.resident != nil && o.resident.source != o {
+			return fmt.Errorf("%s: has copies of something else", o.name())
+		}
+	}
+	if pinned != t.pinnedAbove {
+		return fmt.Errorf("tenant %s: %d bytes pinned in HBM, counted %d", t.Name, pinned, t.pinnedAbove)
+	}
+	if t.above == nil {
+		return nil
+	}
+	mine := func(id policy.ID) bool { o := s.objects.Get(id); return candidates[id] && o.tenant == t && o.inHBM() }
+	return auditVictims(t.above, mine, candidates)
+}

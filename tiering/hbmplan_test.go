@@ -1,0 +1,198 @@
+package tiering
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// devices are what the tests of plans run on.
+var devices = map[string]accelerator{"double": ofHostDevices}
+
+func eachDevice(t *testing.T, test func(t *testing.T, open accelerator)) {
+	for name, open := range devices {
+		t.Run(name, func(t *testing.T) { test(t, open) })
+	}
+}
+
+func TestComposeInHBMAgreesWithTheRecurrence(t *testing.T) {
+	eachDevice(t, func(t *testing.T, open accelerator) {
+		b := newBenchAbove(t, open, hybrid(1))
+		c := b.NewSession("c")
+		ps := b.three(c)
+		for _, layer := range []int{AllLayers, b.profile.LinearLayers()[0]} {
+			pr := b.lay(c, layer, 0, 30, ps...)
+			q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: layer, Plan: pr.plan}
+			b.compareCompose(c, q, pr, layer, nil)
+		}
+		if n := b.Counters(); n.HBM.Composed != 2 || n.Composed != 0 {
+			t.Fatalf("%d composes counted in HBM and %d in memory", n.HBM.Composed, n.Composed)
+		}
+	})
+}
+
+func TestRotateInHBMPlacesTheRowsOfSegmentsAndOfAWholeChain(t *testing.T) {
+	eachDevice(t, func(t *testing.T, open accelerator) {
+		b := newBenchAbove(t, open, hybrid(1))
+		c := b.NewSession("c")
+		b.save(c, b.saveQuery(1, 10, 0, Exact), 0)
+		b.save(c, b.saveQuery(1, 37, 10, Exact), 10)
+		first, last := b.mid(2, 64, 8), b.mid(3, 40, 4)
+		b.publish(c, first)
+		b.publish(c, last)
+		pr := b.lay(c, noInputs, 37, 12, first, last)
+		e := b.engine(16, 17, table(17))
+		loaded := b.loadPrefix(c, hashOf(1, 37), Exact)
+		if !loaded.Hit || loaded.Place != PlaceHBM || len(loaded.Nodes) != 1 {
+			t.Fatalf("%+v", loaded)
+		}
+		q := &RotateQuery{
+			Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: pr.plan,
+			From: From{Kind: FromCheckpoint, Lease: loaded.Lease},
+			Dest: Destination{Memory: &e.memory, Blocks: e.blocks},
+		}
+		b.must(c.Rotate(b.ctx, q))
+		e.wantPlan(pr)
+		e.wantChain(loaded)
+	})
+}
+
+func TestAssembleInHBMIsComposeAndRotateAndTails(t *testing.T) {
+	eachDevice(t, func(t *testing.T, open accelerator) {
+		for _, from := range []FromKind{FromZero, FromCheckpoint} {
+			for _, paged := range []bool{false, true} {
+				t.Run(fmt.Sprintf("from=%d/paged=%v", from, paged), func(t *testing.T) {
+					newBenchAbove(t, open, hybrid(1)).assembleOnce(from, paged)
+				})
+			}
+		}
+	})
+}
+
+// A plan without a lease runs where its answer lies.
+func TestComposeInHBMContinuesFromAState(t *testing.T) {
+	eachDevice(t, func(t *testing.T, open accelerator) {
+		b := newBenchAbove(t, open, hybrid(1))
+		c := b.NewSession("c")
+		l := b.profile.StatesLayout(AllLayers, 0)
+		data := content(&l, 5)
+		pr := b.lay(c, AllLayers, 12, 8)
+		q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: pr.plan, From: From{Kind: FromState, State: b.stage(8<<20, data)}}
+		start := map[int][]float64{}
+		for i, layer := range b.profile.LinearLayers() {
+			start[layer] = numbers(&l, data, i)
+		}
+		b.compareCompose(c, q, pr, AllLayers, start)
+		if n := b.Counters().HBM.Composed; n != 1 {
+			t.Fatalf("%d composes counted in HBM", n)
+		}
+	})
+}
+
+func TestBuffersInHBMReplayWhatDecodingGives(t *testing.T) {
+	eachDevice(t, func(t *testing.T, open accelerator) {
+		b := newBenchAbove(t, open, hybrid(1))
+		c := b.NewSession("engine")
+		saved := b.save(c, b.saveQuery(1, 20, 0, Exact), 0)[0]
+		loaded := b.loadPrefix(c, hashOf(1, 20), Exact)
+		d := b.decode(0, 12, 3, b.stripped(saved, 20))
+		q := d.appendQuery(0, 20, 0, 4)
+		q.Base, q.Capacity = From{Kind: FromCheckpoint, Lease: loaded.Lease}, 6
+		st, err := c.Append(b.ctx, q)
+		b.must(err)
+		if at, ok := c.LeasePlace(st.Buffer); !ok || at != PlaceHBM {
+			t.Fatalf("the buffer lies in place %d, %v", at, ok)
+		}
+		b.must(c.Release(loaded.Lease))
+		_, err = c.Accept(d.acceptQuery(st.Buffer, 4))
+		b.must(err)
+		d.replays(c, st.Buffer, 20, 0, false)
+		d.replays(c, st.Buffer, 23, 3, true) // the base is now the buffer's own
+		_, err = c.Append(b.ctx, d.appendQuery(st.Buffer, 24, 4, 5))
+		b.must(err)
+		_, err = c.Accept(d.acceptQuery(st.Buffer, 3))
+		b.must(err)
+		d.replays(c, st.Buffer, 27, 7, false)
+		b.audit()
+		if pools := b.Pools(); pools[1].LeasedBytes != 0 || pools[3].LeasedBytes == 0 {
+			t.Fatalf("buffers: %+v", pools)
+		}
+		b.must(c.Release(st.Buffer))
+		if pools := b.Pools(); pools[3].LeasedBytes != 0 || b.Counters().HBM.Replayed != 3 {
+			t.Fatalf("after the release: %+v", pools[3])
+		}
+	})
+}
+
+func TestAPlanInTwoPlacesIsInvalid(t *testing.T) {
+	b := newBenchAbove(t, ofHostDevices, hybrid(1))
+	c := b.NewSession("c")
+	first, last := b.mid(2, 64, 8), b.mid(3, 40, 4)
+	b.publish(c, first)
+	b.publish(c, last)
+	pr := b.lay(c, AllLayers, 0, 0, first, last)
+	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: pr.plan}
+	bytes, err := b.ComposeBytes(q)
+	b.must(err)
+	q.Out = b.slot(0, bytes)
+	b.must(c.Compose(b.ctx, q))
+	if at, err := c.PlanPlace(q.From, &q.Plan); at != PlaceHBM || err != nil {
+		t.Fatalf("plan of HBM: place %d, %v", at, err)
+	}
+	for i := range q.Plan.Spans {
+		if q.Plan.Spans[i].Kind == SpanSegment {
+			q.Plan.Spans[i].Lease = b.acquire(c, 0, first).Lease
+			break
+		}
+	}
+	b.wantErr(c.Compose(b.ctx, q), ErrInvalid)
+	_, err = c.PlanPlace(q.From, &q.Plan)
+	b.wantErr(err, ErrInvalid)
+	if at, err := c.PlanPlace(From{}, &Plan{}); at != PlaceNone || err != nil {
+		t.Fatalf("plan of nothing: place %d, %v", at, err)
+	}
+
+	// An answer elsewhere than the leases changes nothing and loses nothing.
+	pr = b.lay(c, AllLayers, 0, 0, first, last)
+	q.Plan, q.Out = pr.plan, b.put(b.commits, 0, make([]byte, bytes))
+	b.wantErr(c.Compose(b.ctx, q), ErrInvalid)
+	if n := b.Counters().HBM; n.Lost != 0 || n.Copies != 2 {
+		t.Fatalf("after a caller's mistake: %+v", n)
+	}
+}
+
+// Whatever runs into the lost device takes all copies with it, and memory goes on.
+func TestAPlanThatFindsTheDeviceLostDropsAllCopies(t *testing.T) {
+	for _, op := range []gpuipc.Op{gpuipctest.OpComposeAll, gpuipctest.OpRotateAll} {
+		b := newBenchAbove(t, ofHostDevices, hybrid(1))
+		twin := b.acc.(*gpuipctest.Accelerator)
+		c := b.NewSession("c")
+		p := b.piece(1, profile.FirstSpec(33))
+		b.publish(c, p)
+		id := b.lease(c, p)
+		q := &AssembleQuery{Profile: b.id, Tenant: tenantA, Plan: Plan{End: 33, Spans: []Span{{Kind: SpanSegment, Lease: id, Count: 33}}}}
+		bytes, _, err := b.AssembleBytes(q)
+		b.must(err)
+		q.Dest.Out = b.slot(0, bytes)
+		twin.Fail(op, 1, errors.New("off the bus: "+gpuipc.ErrUnavailable.Error()))
+		if err := c.Assemble(b.ctx, q); !errors.Is(err, ErrUnavailable) {
+			t.Fatal(err)
+		}
+		if b.Counters().HBM.Lost != 0 {
+			t.Fatal("an error that is not of a lost device lost it")
+		}
+		twin.Fail(op, 1, gpuipc.ErrUnavailable)
+		b.wantErr(c.Assemble(b.ctx, q), ErrUnavailable)
+		if n := b.Counters().HBM; n.Lost != 1 || n.Copies != 0 || n.Dropped[dropLost] != 1 {
+			t.Fatalf("%+v", n)
+		}
+		b.audit()
+		b.must(c.Release(id))
+		b.wantHit(p)
+		b.must(c.Release(b.acquire(c, 0, p).Lease))
+	}
+}

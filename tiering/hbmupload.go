@@ -1,0 +1,184 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// upload is one copy on its way into HBM: the pieces of its parts, each verified by
+// the digests that the device computes of the destination against those that the
+// object was published with.
+type upload struct {
+	store *Store
+	copy  *object
+	to    gpuipc.Ref // the copy
+	rank  int
+	nodes []uploadNode // the object, or a checkpoint's chain from the root
+	from  []uint64     // digests of the object's share
+
+	digests []uint64 // of the copy's parts, once it has run
+}
+
+// uploadNode is an object in memory as it was when it was held.
+type uploadNode struct {
+	layout  *layout
+	share   gpuipc.Ref
+	digests []uint64
+}
+
+// piece is what one node gives to one part of a copy.
+type uploadPiece struct {
+	to, from gpuipc.Ref
+	want     []uint64
+	layer    int
+}
+
+// newUpload notes under the store's lock where everything lies. Extents and digests
+// are replaced, never changed, and those that are named here stay while the object is
+// held.
+func (s *Store) newUpload(c, o *object, rank int) *upload {
+	up := &upload{store: s, copy: c, to: s.shareOf(c, rank), rank: rank, from: o.shares[rank].digests}
+	up.nodes = make([]uploadNode, o.depth)
+	for i := o.depth - 1; i >= 0; i-- {
+		up.nodes[i] = uploadNode{layout: o.layout(), share: s.shareOf(o, rank), digests: o.shares[rank].digests}
+		o = o.parent
+	}
+	return up
+}
+
+// piecesAtOnce is how many pieces of a copy are on their way at a time, so that one
+// crosses the bus while another is hashed (a guess).
+const piecesAtOnce = 4
+
+// run copies and verifies all pieces.
+func (up *upload) run(ctx context.Context) error {
+	pieces, err := up.pieces()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	var once sync.Once
+	for range min(piecesAtOnce, len(pieces)) {
+		workers.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(pieces) {
+					return
+				}
+				if e := up.move(ctx, &pieces[i]); e != nil {
+					once.Do(func() { err = e })
+					cancel()
+					return
+				}
+			}
+		})
+	}
+	workers.Wait()
+	if err != nil {
+		return err
+	}
+	return up.hash(ctx)
+}
+
+// pieces lists what goes where. The rows of a part of a checkpoint's copy are those
+// of the nodes of its chain, one behind the other; states and convolution tails are
+// the last node's.
+func (up *upload) pieces() ([]uploadPiece, error) {
+	l := up.copy.layout()
+	last := len(up.nodes) - 1
+	var pieces []uploadPiece
+	for i := range l.Parts {
+		part := &l.Parts[i]
+		to := up.to.Slice(part.Off, part.Len)
+		nodes := up.nodes[last:]
+		if up.copy.kind != 0 && isRows(part.Kind) {
+			nodes = up.nodes
+		}
+		at := int64(0)
+		for k := range nodes {
+			from, want := nodes[k].part(part.Layer, part.Kind)
+			n := from.Len()
+			if n > part.Len-at {
+				return nil, fmt.Errorf("%s: part %d of its copy has %d bytes, its nodes more: %w", up.copy.name(), i, part.Len, ErrInvalid)
+			}
+			if n > 0 {
+				pieces = append(pieces, uploadPiece{to: to.Slice(at, n), from: from, want: want, layer: part.Layer})
+			}
+			at += n
+		}
+		if at != part.Len {
+			return nil, fmt.Errorf("%s: part %d of its copy has %d bytes, its nodes %d: %w", up.copy.name(), i, part.Len, at, ErrInvalid)
+		}
+	}
+	return pieces, nil
+}
+
+// part names a part of a node and the digests of its chunks.
+func (n *uploadNode) part(layer int, kind profile.PartKind) (gpuipc.Ref, []uint64) {
+	i, ok := n.layout.find(layer, kind)
+	if !ok {
+		panic(fmt.Sprintf("tiering: no part %d of layer %d in a node of a copy", kind, layer))
+	}
+	part := &n.layout.Parts[i]
+	return n.share.Slice(part.Off, part.Len), n.digests[n.layout.first[i]:n.layout.first[i+1]]
+}
+
+// move copies a piece and compares what the device reads where it has come to lie
+// with what was published.
+func (up *upload) move(ctx context.Context, p *uploadPiece) error {
+	got := make([]uint64, len(p.want))
+	what := fmt.Sprintf("%s: promote layer %d", up.copy.name(), p.layer)
+	if err := up.store.hbm.dev.Upload(ctx, p.to, p.from, got); err != nil {
+		return uploadError(what, err)
+	}
+	if i := firstDifference(got, p.want); i >= 0 {
+		return fmt.Errorf("%s: chunk %d has digest %016x in HBM, it was published with %016x: %w", what, i, got[i], p.want[i], ErrCorrupt)
+	}
+	return nil
+}
+
+// uploadError keeps the device's kind visible, from which it is told whether it is
+// lost.
+func uploadError(what string, err error) error {
+	if errors.Is(err, gpuipc.ErrUnavailable) {
+		return fmt.Errorf("%s: %w: %w", what, ErrUnavailable, err)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// hash makes the digests that leases of the copy are told. Parts that are made of
+// several nodes have chunks of their own, hashed where they lie once their pieces
+// were found right.
+func (up *upload) hash(ctx context.Context) error {
+	if len(up.nodes) == 1 {
+		up.digests = up.from
+		return nil
+	}
+	l := up.copy.layout()
+	up.digests = make([]uint64, l.chunks())
+	for i := range l.Parts {
+		part := &l.Parts[i]
+		into := up.digests[l.first[i]:l.first[i+1]]
+		if !isRows(part.Kind) {
+			_, digests := up.nodes[len(up.nodes)-1].part(part.Layer, part.Kind)
+			copy(into, digests)
+			continue
+		}
+		if err := up.store.hbm.dev.Digests(ctx, up.to.Slice(part.Off, part.Len), into); err != nil {
+			return uploadError(fmt.Sprintf("%s: hash layer %d", up.copy.name(), part.Layer), err)
+		}
+	}
+	return nil
+}
+
+// settle gives the copy its digests.
+func (up *upload) settle() { up.copy.shares[up.rank].digests = up.digests }
