@@ -16,6 +16,9 @@ TABLE_ALIGN = 16
 
 GRID_Y_MOST = 2**16 - 1
 
+SHARED_MOST = 99 << 10
+"""Shared memory that a block can have on every GPU of compute capability 8.0 and above."""
+
 _TABLES_BACK = 4  # of each kind that are looked through for an equal one
 
 K = TypeVar("K")

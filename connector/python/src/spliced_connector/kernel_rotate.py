@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from spliced_connector.errors import Code, SplicedError
@@ -24,9 +24,9 @@ from spliced_connector.kernel_launch import (
 )
 
 _THREADS = 256
-_ROW = struct.Struct("<9Q14I")
+_ROW = struct.Struct("<9Q20I")
 _BATCH = 4  # rows that a thread has on their way at once
-_BLOCKS = 8192  # that share the jobs of a launch, as far as their rows can be split
+_BLOCKS = 8192  # about so many share what turns, and what does not, of all jobs of a launch
 _MOST = 1 << 24
 _ANGLES_MOST = 1 << 24
 _BLOCK_TOKENS_MOST = 1 << 30
@@ -95,15 +95,36 @@ class RotateJob:
 
 
 @dataclass(frozen=True)
+class _Part:
+    """How blocks share what turns, or what does not."""
+
+    units: int = 0  # of a head
+    lanes: int = 0  # of a row
+    group_lanes: int = 0  # of which a block takes so many
+    groups: int = 0  # blocks beside each other for a whole row
+    blocks: int = 0  # as many as have work
+
+    def at_most(self, blocks: int) -> _Part:
+        """No more blocks than that, if a row does not need them."""
+        if self.groups == 0:
+            return self
+        most = max(1, blocks // self.groups) * self.groups
+        return replace(self, blocks=min(self.blocks, most))
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        """As it stands in a job's row."""
+        return self.units, self.lanes, self.group_lanes, self.groups, self.blocks
+
+
+@dataclass(frozen=True)
 class _Share:
     """How threads share a job."""
 
     wide: bool
     copy_bytes: int
-    turn_units: int
-    units: int
-    groups: int
-    group_lanes: int
+    turned: _Part
+    copied: _Part
 
 
 def rotate(jobs: Sequence[RotateJob]) -> list[Launch]:
@@ -182,37 +203,45 @@ def _split(job: RotateJob) -> _Share:
     still = job.head_bytes - dims * size
     low = places | still | dims * size | 16
     copy_bytes = low & -low
-    units = turn_units + still // copy_bytes
+    return _Share(wide, copy_bytes, _part(job, turn_units), _part(job, still // copy_bytes))
+
+
+def _part(job: RotateJob, units: int) -> _Part:
+    if units == 0:
+        return _Part()
     lanes = job.heads * units
     groups = (lanes - 1) // _THREADS + 1
-    return _Share(wide, copy_bytes, turn_units, units, groups, (lanes - 1) // groups + 1)
+    group_lanes = (lanes - 1) // groups + 1
+    blocks = groups * ((job.rows - 1) // (_THREADS // group_lanes * _BATCH) + 1)
+    return _Part(units, lanes, group_lanes, groups, blocks)
 
 
 def _launch(jobs: Sequence[RotateJob]) -> Launch:
     tables = Tables(len(jobs) * _ROW.size)
     blocks = 1
     for i, job in enumerate(jobs):
-        share = job.share
-        tables.put_row(i * _ROW.size, _row(job, _turns(tables, job), _blocks(tables, job)))
-        columns = (job.rows - 1) // (_THREADS // share.group_lanes * _BATCH) + 1
-        columns = min(columns, max(1, _BLOCKS // (len(jobs) * share.groups)))
-        blocks = max(blocks, columns * share.groups)
+        parts = [
+            part.at_most(_BLOCKS // len(jobs)) for part in (job.share.turned, job.share.copied)
+        ]
+        blocks = max(blocks, sum(part.blocks for part in parts))
+        places = _turns(tables, job), _blocks(tables, job)
+        tables.put_row(i * _ROW.size, _row(job, places, parts))
     grid = (blocks, len(jobs), 1)
     return Launch("spliced_rotate", grid, (_THREADS, 1, 1), 0, b"", tables.bytes())
 
 
-def _row(job: RotateJob, turns: int, blocks: int) -> bytes:
+def _row(job: RotateJob, places: tuple[int, int], parts: Sequence[_Part]) -> bytes:
     t, share = job.target, job.share
     form = _COPIED
     if job.turn is not None and job.dims:
         form = _PAIRS if job.turn.interleaved else _HALVES
     first = t.first_token % t.block_tokens if t.block_tokens else 0
     return _ROW.pack(
-        job.source, t.base, turns, blocks, job.head_bytes * job.heads, job.head_bytes,
+        job.source, t.base, *places, job.head_bytes * job.heads, job.head_bytes,
         t.block_stride, *job.strides,
         job.rows, t.block_tokens, first, job.dims // 2, job.dtype, form,
-        isinstance(job.turn, RowTurns), share.wide, share.copy_bytes, share.turn_units,
-        share.units, job.heads * share.units, share.group_lanes, share.groups,
+        isinstance(job.turn, RowTurns), share.wide, share.copy_bytes,
+        *parts[0].row, *parts[1].row, 0,
     )  # fmt: skip
 
 

@@ -1,0 +1,139 @@
+"""Kernel launches are those that Go's package gpuipc/cuda/kernels builds, to the byte."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.identity import DType, Transition
+from spliced_connector.kernel_compose import ComposeJob, ComposeStep, compose
+from spliced_connector.kernel_launch import Launch, RowTurns, Turn
+from spliced_connector.kernel_rotate import RotateJob, RotateTarget, rotate, turn_by
+
+FOLDER = Path(__file__).parents[3] / "gpuipc/cuda/kernels/testdata"
+FILES = sorted(FOLDER.glob("launches*.json"))
+GOLDEN = [case for path in FILES for case in json.loads(path.read_text())]
+
+
+def cases(name: str) -> list[Any]:
+    """The golden launches of one kernel."""
+    found = [case for case in GOLDEN if case["name"] == name]
+    assert found, f"no golden launches of {name} in {FOLDER}"
+    return [pytest.param(case, id=case["case"]) for case in found]
+
+
+def plain(launch: Launch) -> dict[str, Any]:
+    """As the golden file writes it."""
+    return {
+        "name": launch.name,
+        "grid": list(launch.grid),
+        "block": list(launch.block),
+        "shared": launch.shared,
+        "args": (bytes(8) + launch.arguments).hex(),
+        "tables": launch.tables.hex(),
+    }
+
+
+def turn_of(args: dict[str, Any] | None) -> Turn | None:
+    if args is None:
+        return None
+    return Turn(
+        args["Dims"], args["Interleaved"], tuple(args["Cos"] or ()), tuple(args["Sin"] or ())
+    )
+
+
+def rotate_job(args: dict[str, Any]) -> RotateJob:
+    to, rows = args["Dst"], args["PerRow"]
+    target = RotateTarget(
+        to["Base"], tuple(to["Blocks"] or ()), to["BlockTokens"], to["FirstToken"],
+        to["BlockStride"], to["TokenStride"], to["HeadStride"],
+    )  # fmt: skip
+    turn: Turn | RowTurns | None = turn_of(args["Turn"])
+    if rows is not None:
+        freq = tuple(rows["InvFreq"])
+        turn = RowTurns(rows["Dims"], rows["Interleaved"], rows["Position"], freq)
+    dtype, source = DType(args["Type"]), args["Src"]
+    return RotateJob(args["Rows"], args["Heads"], args["Dim"], dtype, source, target, turn)
+
+
+@pytest.mark.parametrize("case", cases("rotate"))
+def test_rotations_are_the_golden_ones(case: dict[str, Any]) -> None:
+    launches = rotate([rotate_job(args) for args in case["args"]])
+    assert [plain(launch) for launch in launches] == case["launches"]
+
+
+STEP = ComposeStep(0x1000, 0x2000, 0x3000, DType.F32, DType.F32)
+STATE = ComposeJob(Transition.SCALAR, 4, 16, 16, [STEP], 0x4000, 0x5000)
+HALF = Turn(4, False, (1.0, 1.0), (0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(STATE, heads=0),
+        replace(STATE, dk=1 << 21),
+        replace(STATE, heads=1 << 20, dk=1 << 20),
+        replace(STATE, transition=Transition.NONE),
+        replace(STATE, origin=2),
+        replace(STATE, steps=[replace(STEP, t=0)]),
+        replace(STATE, steps=[replace(STEP, before=2)]),
+        replace(STATE, steps=[replace(STEP, t_dtype=DType.F16)]),
+        replace(STATE, steps=[replace(STEP, s_dtype=DType.NONE)]),
+        replace(STATE, steps=[replace(STEP, s=0x2002)]),
+        replace(STATE, steps=[replace(STEP, turn=replace(HALF, dims=6))]),
+        replace(STATE, transition=Transition.DIAGONAL, steps=[replace(STEP, turn=HALF)]),
+        replace(STATE, transition=Transition.DENSE, heads=1, dk=1 << 14, dv=3),
+    ],
+)
+def test_compositions_that_can_never_be_right_are_refused(wrong: ComposeJob) -> None:
+    assert len(compose([STATE, replace(STATE, steps=[replace(STEP, turn=HALF)])])) == 2
+    with pytest.raises(SplicedError) as caught:
+        compose([STATE, wrong])
+    assert caught.value.code == Code.INVALID
+    assert "job 1" in caught.value.text
+
+
+TABLE = RotateTarget(0x1000, (3, 1), 16, 4, 4096, 256, 64)
+GOOD = RotateJob(8, 4, 16, DType.F32, 0x100, TABLE)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(GOOD, rows=-1),
+        replace(GOOD, heads=0),
+        replace(GOOD, dim=1 << 25),
+        replace(GOOD, heads=1 << 20, dim=1 << 20),
+        replace(GOOD, dtype=DType.NONE),
+        replace(GOOD, rows=29),
+        replace(GOOD, source=0),
+        replace(GOOD, source=0x102),
+        replace(GOOD, target=replace(TABLE, base=0x1002)),
+        replace(GOOD, target=replace(TABLE, head_stride=-64)),
+        replace(GOOD, target=replace(TABLE, block_tokens=0)),
+        replace(GOOD, target=replace(TABLE, base=2**63 - 64)),
+        replace(GOOD, source=2**63 - 64),
+        replace(GOOD, turn=Turn(18, False, (1.0,) * 9, (0.0,) * 9)),
+        replace(GOOD, turn=Turn(4, False, (1.0, 1.0), (0.0,))),
+        replace(GOOD, turn=RowTurns(4, False, 0, (1.0,))),
+    ],
+)
+def test_rotations_that_can_never_be_right_are_refused(wrong: RotateJob) -> None:
+    assert len(rotate([GOOD])) == 1
+    with pytest.raises(SplicedError) as caught:
+        rotate([GOOD, wrong])
+    assert caught.value.code == Code.INVALID
+    assert "job 1" in caught.value.text
+
+
+def test_a_turn_is_by_the_angles_of_its_distance() -> None:
+    turn = turn_by(1000, 4, True, (1.0, 0.25))
+    assert turn.cos == (math.cos(1000.0), math.cos(250.0))
+    assert turn.sin == (math.sin(1000.0), math.sin(250.0))
+    assert (turn.dims, turn.interleaved) == (4, True)
