@@ -1,0 +1,158 @@
+package kernels
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+// emulation is all kernels as host code, loaded into the test. Addresses are the host's.
+type emulation struct {
+	launch func(name string, grid, block *[3]uint32, shared uint32, args *byte, n uint64) int32
+	error  func() string
+}
+
+var buildEmulation = sync.OnceValues(func() (*emulation, error) {
+	folder, err := os.MkdirTemp("", "spliced-kernels-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(folder) // what is loaded stays
+	library := filepath.Join(folder, "kernels.so")
+	out, err := exec.Command("c++", "-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-ffp-contract=off",
+		"-fno-strict-aliasing", "-Wall", "-Wextra", "-DSPLICED_EMULATE", "-I.", "-x", "c++", "-o", library,
+		"spliced.cu", "emulate/emulate.cc").CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("c++: %w\n%s", err, out)
+	}
+	h, err := purego.Dlopen(library, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		return nil, err
+	}
+	var e emulation
+	purego.RegisterLibFunc(&e.launch, h, "emulate_launch")
+	purego.RegisterLibFunc(&e.error, h, "emulate_error")
+	return &e, nil
+})
+
+// emulated builds the emulation once for all tests.
+func emulated(tb testing.TB) *emulation {
+	tb.Helper()
+	readSources(tb)
+	if _, err := exec.LookPath("c++"); err != nil {
+		tb.Skip("no C++ compiler to build the emulation with")
+	}
+	e, err := buildEmulation()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return e
+}
+
+// readSources lets go test know what the compiler reads: a result is kept only as long as the
+// files that the test itself opened are as they were.
+func readSources(tb testing.TB) {
+	tb.Helper()
+	for _, pattern := range []string{"*.cu", "*.h", "emulate/*"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			tb.Fatal(pattern, files, err)
+		}
+		for _, f := range files {
+			if _, err := os.ReadFile(f); err != nil {
+				tb.Fatal(err)
+			}
+		}
+	}
+}
+
+// run launches as a driver would: the tables go to memory of their own, whose address becomes
+// the first argument.
+func (e *emulation) run(tb testing.TB, l Launch) {
+	tb.Helper()
+	args := bytes.Clone(l.Args)
+	if len(l.Tables) > 0 {
+		tables := memory(tb, len(l.Tables), 0)
+		copy(tables, l.Tables)
+		binary.LittleEndian.PutUint64(args, address(tables))
+	}
+	runtime.LockOSThread() // the error is the thread's
+	defer runtime.UnlockOSThread()
+	if e.launch(l.Name, &l.Grid, &l.Block, l.Shared, &args[0], uint64(len(args))) != 0 {
+		tb.Fatal(e.error())
+	}
+}
+
+func (e *emulation) runAll(tb testing.TB, launches []Launch, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, l := range launches {
+		e.run(tb, l)
+	}
+}
+
+const guardBytes = 256
+
+// memory is n bytes that stand for device memory, off bytes behind a multiple of 16 (of 256 when
+// off is 0). The test fails if bytes beside them are written; a page further the process faults.
+func memory(tb testing.TB, n, off int) []byte {
+	tb.Helper()
+	page := os.Getpagesize()
+	size := (n + off + 2*guardBytes + page - 1) / page * page
+	all, err := syscall.Mmap(-1, 0, size+2*page, syscall.PROT_NONE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = syscall.Munmap(all) })
+	open := all[page : page+size]
+	if err := syscall.Mprotect(open, syscall.PROT_READ|syscall.PROT_WRITE); err != nil {
+		tb.Fatal(err)
+	}
+	for i := range open {
+		open[i] = 0xa5
+	}
+	begin := guardBytes + off
+	tb.Cleanup(func() {
+		for i, b := range open {
+			if b != 0xa5 && (i < begin || i >= begin+n) {
+				tb.Errorf("byte %d of %d was written", i-begin, n)
+				return
+			}
+		}
+	})
+	return open[begin : begin+n : begin+n]
+}
+
+// address is 0 for no memory.
+func address(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
+
+// f32s is memory as numbers; its address has to be a multiple of 4.
+func f32s(b []byte) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
+
+func randomBytes(r *rand.Rand, b []byte) {
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+}
+
+// seeded is a source whose seed the log tells.
+func seeded(tb testing.TB) *rand.Rand {
+	seed := rand.Uint64()
+	tb.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
