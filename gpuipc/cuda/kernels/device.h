@@ -48,6 +48,9 @@ enum : u32 { F32 = 1, F16 = 2, BF16 = 3 };
 #define KERNEL(NAME, ARGS, THREADS, BLOCKS)                                          \
   extern "C" __attribute__((global, launch_bounds(THREADS, BLOCKS))) void NAME(ARGS args)
 
+// In front of a loop over registers, whose indices have to be constants.
+#define UNROLL _Pragma("unroll")
+
 FN u32 threadIndex() { return __nvvm_read_ptx_sreg_tid_x(); }
 FN u32 threads() { return __nvvm_read_ptx_sreg_ntid_x(); }
 FN u32 blockX() { return __nvvm_read_ptx_sreg_ctaid_x(); }
@@ -143,6 +146,17 @@ FN u16 halfFromFloat(float f) {
   u16 h;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
   return h;
+}
+
+// again hides from the compiler that v is what it was, so that what is made of it in a loop is
+// made anew and does not take registers for the whole loop.
+FN float again(float v) {
+  asm volatile("" : "+f"(v));
+  return v;
+}
+FN u32 again(u32 v) {
+  asm volatile("" : "+r"(v));
+  return v;
 }
 
 FN float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }

@@ -1,2 +1,7 @@
 // All kernels as one unit: it becomes spliced.ptx and the emulation.
-#include "device.h"
+#include "compose.cu"
+#include "compose_dense.cu"
+#include "compose_plain.cu"
+#include "digest.cu"
+#include "replay.cu"
+#include "rotate.cu"

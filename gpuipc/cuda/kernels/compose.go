@@ -1,0 +1,418 @@
+package kernels
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+)
+
+// ComposeArgs is a gpuipc.ComposeJob on device memory: all tensors contiguous, 0 = absent. Out may
+// equal From; apart from that nothing that is written may overlap anything else of any job of
+// the launch.
+type ComposeArgs struct {
+	Transition gpuipc.Transition
+	Heads      int
+	DK, DV     int
+	From       uint64 // F32 [Heads, DK, DV]
+	Steps      []ComposeStep
+	Out        uint64 // F32 [Heads, DK, DV]
+}
+
+// ComposeStep is one step, as gpuipc.ComposeStep. Addresses are multiples of their elements' size.
+type ComposeStep struct {
+	T, S, Before uint64
+	TType, SType gpuipc.DType
+	Rotation     *gpuipc.Rotation
+}
+
+// Compose builds the launches for jobs, such as all layers of a model: one launch for those that
+// the same kernel can take, whatever their shapes. Launches do not depend on each other.
+//
+// Scalar and diagonal states come out as the bits of gpuipc/kernel. Dense ones are sums of products of
+// TF32 halves: within 1e-6 of float64 (root of the mean square, relative), and an infinity
+// in a state may come out as a NaN. ErrInvalid: sizes, types or addresses that do not fit together, and
+// dense transitions of so many key dimensions that shared memory does not hold a column (10,000).
+//
+// Fastest are rows of whole 16 bytes at addresses that are multiples of 16, and dense transitions of at
+// most 192 key dimensions. Anything else is taken by kernels that are plain and slow.
+func Compose(jobs []ComposeArgs) ([]Launch, error) {
+	groups := make([][]*ComposeArgs, composeKernels)
+	for i := range jobs {
+		j := &jobs[i]
+		if err := j.check(); err != nil {
+			return nil, fmt.Errorf("compose, job %d: %w", i, err)
+		}
+		if j.writes() {
+			k := j.kernel()
+			groups[k] = append(groups[k], j)
+		}
+	}
+	var launches []Launch
+	for k, group := range groups {
+		for part := range slices.Chunk(group, maxGridY) {
+			l, err := composeKernel(k).launch(part)
+			if err != nil {
+				return nil, fmt.Errorf("compose: %w", err)
+			}
+			launches = append(launches, l)
+		}
+	}
+	return launches, nil
+}
+
+// composeKernel is one of the entries; a job goes to the fastest that can take it.
+type composeKernel int
+
+const (
+	composeRows composeKernel = iota
+	composeNumbers
+	composeTurned
+	composeSingle
+	composeDense64
+	composeDense128
+	composeDense192
+	composePlain
+	composeKernels = iota
+)
+
+func (k composeKernel) String() string {
+	return [...]string{"spliced_compose_rows", "spliced_compose_numbers", "spliced_compose_turned", "spliced_compose_single",
+		"spliced_compose_dense_64", "spliced_compose_dense_128", "spliced_compose_dense_192", "spliced_compose_plain"}[k]
+}
+
+func (j *ComposeArgs) check() error {
+	const most, steps = 1 << 20, 1 << 20
+	if j.Heads <= 0 || j.DK <= 0 || j.DV <= 0 || j.Heads > most || j.DK > most || j.DV > most || j.numbers() > 1<<31 {
+		return fmt.Errorf("%d heads of [%d, %d]: %w", j.Heads, j.DK, j.DV, gpuipc.ErrInvalid)
+	}
+	if j.factors() == 0 || len(j.Steps) > steps {
+		return fmt.Errorf("transition %d, %d steps: %w", j.Transition, len(j.Steps), gpuipc.ErrInvalid)
+	}
+	if (j.From|j.Out)%4 != 0 {
+		return fmt.Errorf("states at %#x and %#x: %w", j.From, j.Out, gpuipc.ErrInvalid)
+	}
+	for i := range j.Steps {
+		if err := j.checkStep(&j.Steps[i]); err != nil {
+			return fmt.Errorf("step %d: %w", i, err)
+		}
+	}
+	if j.Transition == kernel.Dense && j.kernel() == composePlain {
+		if _, ok := plainColumns(j.DK); !ok {
+			return fmt.Errorf("dense transitions of %d key dimensions: %w", j.DK, gpuipc.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+func (j *ComposeArgs) checkStep(s *ComposeStep) error {
+	if s.Before%4 != 0 || (s.T == 0) != (s.S == 0) {
+		return fmt.Errorf("T at %#x, S at %#x, state before at %#x: %w", s.T, s.S, s.Before, gpuipc.ErrInvalid)
+	}
+	if s.S == 0 {
+		return nil
+	}
+	tSize, sSize := uint64(s.TType.Size()), uint64(s.SType.Size())
+	if tSize == 0 || sSize == 0 || j.Transition == kernel.Scalar && s.TType != kernel.F32 || s.T%tSize != 0 || s.S%sSize != 0 {
+		return fmt.Errorf("T of type %d at %#x, S of type %d at %#x: %w", s.TType, s.T, s.SType, s.S, gpuipc.ErrInvalid)
+	}
+	if r := s.Rotation; r != nil {
+		if j.Transition != kernel.Scalar {
+			return fmt.Errorf("rotation with transition %d, only scalar ones commute: %w", j.Transition, gpuipc.ErrInvalid)
+		}
+		if r.Dims < 0 || r.Dims%2 != 0 || r.Dims > j.DK || len(r.Cos) != r.Dims/2 || len(r.Sin) != r.Dims/2 {
+			return fmt.Errorf("rotation of %d of %d dimensions with %d cosines and %d sines: %w",
+				r.Dims, j.DK, len(r.Cos), len(r.Sin), gpuipc.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+func (j *ComposeArgs) numbers() int { return j.Heads * j.DK * j.DV }
+
+// factors is the numbers of a head's T.
+func (j *ComposeArgs) factors() int {
+	switch j.Transition {
+	case kernel.Scalar:
+		return 1
+	case kernel.Diagonal:
+		return j.DK
+	case kernel.Dense:
+		return j.DK * j.DK
+	}
+	return 0
+}
+
+// span is how many neighbouring numbers of the state one factor multiplies.
+func (j *ComposeArgs) span() int { return j.DK * j.DV / min(j.factors(), j.DK*j.DV) }
+
+// writes tells whether anything comes out.
+func (j *ComposeArgs) writes() bool {
+	if j.Out != 0 && (j.Out != j.From || len(j.Steps) > 0) {
+		return true
+	}
+	return slices.ContainsFunc(j.Steps, func(s ComposeStep) bool { return s.Before != 0 })
+}
+
+func (j *ComposeArgs) kernel() composeKernel {
+	if j.Transition == kernel.Dense {
+		return j.denseKernel()
+	}
+	_, one := j.pairs()
+	switch {
+	case !j.aligned():
+		return composeSingle
+	case j.turns() && one && j.DV%4 == 0:
+		return composeTurned
+	case j.turns():
+		return composeSingle
+	case j.span()%4 == 0:
+		return composeRows
+	case j.span() == 1 && j.numbers()%4 == 0 && j.alignedFactors():
+		return composeNumbers
+	}
+	return composeSingle
+}
+
+// aligned tells whether four neighbouring numbers can be moved at once.
+func (j *ComposeArgs) aligned() bool {
+	states := j.From | j.Out
+	for i := range j.Steps {
+		s := &j.Steps[i]
+		states |= s.Before
+		if s.S%uint64(max(1, 4*s.SType.Size())) != 0 {
+			return false
+		}
+	}
+	return states%16 == 0
+}
+
+func (j *ComposeArgs) alignedFactors() bool {
+	return !slices.ContainsFunc(j.Steps, func(s ComposeStep) bool { return s.T%uint64(max(1, 4*s.TType.Size())) != 0 })
+}
+
+func (j *ComposeArgs) turns() bool {
+	return slices.ContainsFunc(j.Steps, func(s ComposeStep) bool { return s.turned() })
+}
+
+func (s *ComposeStep) turned() bool { return s.S != 0 && s.Rotation != nil && s.Rotation.Dims > 0 }
+
+// pairs is a rotation with the pairs of all of them, if they all have the same.
+func (j *ComposeArgs) pairs() (r gpuipc.Rotation, one bool) {
+	for i := range j.Steps {
+		if !j.Steps[i].turned() {
+			continue
+		}
+		next := j.Steps[i].Rotation
+		if r.Dims != 0 && (r.Dims != next.Dims || r.Interleaved != next.Interleaved) {
+			return r, false
+		}
+		r = *next
+	}
+	return r, true
+}
+
+// denseKernel: copies move 16 bytes, so rows of T and S have to be whole ones; states are moved
+// by two numbers.
+func (j *ComposeArgs) denseKernel() composeKernel {
+	states := j.From | j.Out
+	for i := range j.Steps {
+		s := &j.Steps[i]
+		states |= s.Before
+		if s.S != 0 && ((s.T|s.S)%16 != 0 || j.DK*s.TType.Size()%16 != 0 || j.DV*s.SType.Size()%16 != 0) {
+			return composePlain
+		}
+	}
+	switch {
+	case states%8 != 0 || j.DV%2 != 0 || j.DK > 192:
+		return composePlain
+	case j.DK > 128:
+		return composeDense192
+	case j.DK > 64:
+		return composeDense128
+	}
+	return composeDense64
+}
+
+const (
+	streamThreads = 256
+	plainThreads  = 128
+)
+
+func (k composeKernel) launch(jobs []*ComposeArgs) (Launch, error) {
+	args := arguments()
+	l := Launch{Name: k.String(), Block: [3]uint32{streamThreads, 1, 1}}
+	perBlock := func(units int) int { return (units + streamThreads - 1) / streamThreads }
+	var blocks func(j *ComposeArgs) int
+	switch k {
+	case composeRows, composeNumbers:
+		blocks = func(j *ComposeArgs) int { return perBlock(j.numbers() / 4) }
+	case composeTurned:
+		blocks = func(j *ComposeArgs) int { return perBlock(j.Heads * ((j.DK + 1) / 2) * (j.DV / 4)) }
+	case composeSingle:
+		blocks = func(j *ComposeArgs) int { return perBlock(j.numbers()) }
+	case composePlain:
+		columns, _ := plainColumns(mostDK(jobs))
+		l.Block[0], l.Shared = plainThreads, plainShared(mostDK(jobs), columns)
+		args.u32(uint32(columns), uint32(8*mostDK(jobs)*columns), uint32(mostDK(jobs)), 0)
+		blocks = func(j *ComposeArgs) int { return strips(j, columns) }
+	default:
+		r := k.ring(jobs)
+		l.Block[0], l.Shared = uint32(2*r.columns), r.bytes()
+		args.u32(uint32(r.columns), r.tBytes, r.slot(), r.slots, r.slots*r.slot(), 0)
+		blocks = func(j *ComposeArgs) int { return strips(j, r.columns) }
+	}
+	most := 0
+	for _, j := range jobs {
+		most = max(most, blocks(j))
+	}
+	tables := composeTables(jobs)
+	if most > maxGridX || len(tables) > 1<<30 {
+		return Launch{}, fmt.Errorf("%d blocks, %d bytes of tables: %w", most, len(tables), gpuipc.ErrInvalid)
+	}
+	l.Grid = [3]uint32{uint32(most), uint32(len(jobs)), 1}
+	l.Args, l.Tables = args, tables
+	return l, nil
+}
+
+func mostDK(jobs []*ComposeArgs) (n int) {
+	for _, j := range jobs {
+		n = max(n, j.DK)
+	}
+	return n
+}
+
+func strips(j *ComposeArgs, columns int) int { return j.Heads * ((j.DV + columns - 1) / columns) }
+
+// plainColumns is how wide a strip of states of dk rows shared memory holds twice.
+func plainColumns(dk int) (columns int, ok bool) {
+	for columns = 8; columns > 0; columns /= 2 {
+		if dk <= MaxShared && plainShared(dk, columns) <= MaxShared {
+			return columns, true
+		}
+	}
+	return 0, false
+}
+
+// plainShared is two strips of the state and a piece of T, 33 numbers for each row of threads.
+func plainShared(dk, columns int) uint32 {
+	return uint32((8*dk*columns + plainThreads/columns*33*4 + 15) / 16 * 16)
+}
+
+// ring is how dense kernels lay out shared memory: slots for tiles of 32 rows of T and of S, then
+// the new state of each warp.
+type ring struct {
+	columns        int
+	tBytes, sBytes uint32 // of a tile
+	slots          uint32
+	park           uint32
+}
+
+func (r *ring) slot() uint32  { return r.tBytes + r.sBytes }
+func (r *ring) bytes() uint32 { return r.slots*r.slot() + r.park }
+
+// multiprocessors is what an H200 has. Strips are chosen for it; a device with fewer runs more
+// waves of the same blocks.
+const multiprocessors = 132
+
+// ring chooses the strip of columns that a block owns and how many tiles are under way. Strips
+// are independent over all steps, because columns of a state do not mix, but each reads T: from
+// HBM once, as strips of a head run at about the same time, and from L2 as often as there are
+// strips. So the widest of 64 and 32 columns is taken, unless the busiest
+// multiprocessor gets a quarter less to do with the narrow one. 32 heads of 128 columns: 128 blocks of 32
+// columns keep 128 of 132 multiprocessors busy, 64 blocks of 64 would leave half of them idle. 30
+// layers of those: 1,920 blocks of 64 columns, four warps each, two at once on a multiprocessor. Wider
+// than 64 does not fit the shared memory that every device has (MaxShared).
+func (k composeKernel) ring(jobs []*ComposeArgs) ring {
+	wide, narrow := k.ringOf(jobs, 64), k.ringOf(jobs, 32)
+	if wide.bytes() > MaxShared || 4*load(jobs, 32) <= 3*load(jobs, 64) {
+		return narrow
+	}
+	return wide
+}
+
+// load is the columns that the busiest multiprocessor gets.
+func load(jobs []*ComposeArgs, columns int) int {
+	blocks := 0
+	for _, j := range jobs {
+		blocks += strips(j, columns)
+	}
+	return (blocks + multiprocessors - 1) / multiprocessors * columns
+}
+
+func (k composeKernel) ringOf(jobs []*ComposeArgs, columns int) ring {
+	dk := 64 * uint32(1+k-composeDense64)
+	r := ring{columns: columns, slots: 3, park: uint32(columns/16) * dk / 32 * 2048}
+	tSize, sSize := 2, 2
+	for _, j := range jobs {
+		for i := range j.Steps {
+			tSize, sSize = max(tSize, j.Steps[i].TType.Size()), max(sSize, j.Steps[i].SType.Size())
+		}
+	}
+	r.tBytes, r.sBytes = 32*dk*uint32(tSize), uint32(32*columns*sSize)
+	if r.bytes() > MaxShared {
+		r.slots = 2
+	}
+	return r
+}
+
+const (
+	composeJobBytes  = 48
+	composeStepBytes = 48
+)
+
+// composeTables is jobs, then their steps, then cosines and sines; see compose_job.cu.
+func composeTables(jobs []*ComposeArgs) words {
+	at := uint32(len(jobs) * composeJobBytes)
+	var w words
+	for _, j := range jobs {
+		r, _ := j.pairs()
+		w.u64(j.From, j.Out)
+		w.u32(at, uint32(len(j.Steps)), uint32(j.Heads), uint32(j.DK), uint32(j.DV), uint32(j.span()))
+		w.u32(uint32(r.Dims), oneIf(r.Interleaved))
+		at += uint32(len(j.Steps) * composeStepBytes)
+	}
+	turns := angles{at: at, known: make(map[string]uint32)}
+	for _, j := range jobs {
+		for i := range j.Steps {
+			turns.step(&w, &j.Steps[i])
+		}
+	}
+	return append(w, turns.words...)
+}
+
+// angles collects cosines and sines behind the steps; equal ones, such as those of a step in all
+// layers, are kept once.
+type angles struct {
+	words words
+	at    uint32
+	known map[string]uint32
+}
+
+func (a *angles) step(w *words, s *ComposeStep) {
+	w.u64(s.T, s.S, s.Before)
+	if s.S == 0 {
+		w.u32(0, 0, 0, 0, 0, 0)
+		return
+	}
+	w.u32(uint32(s.TType), uint32(s.SType))
+	if !s.turned() {
+		w.u32(0, 0, 0, 0)
+		return
+	}
+	w.u32(a.place(s.Rotation), uint32(s.Rotation.Dims), oneIf(s.Rotation.Interleaved), 0)
+}
+
+func (a *angles) place(r *gpuipc.Rotation) uint32 {
+	var b words
+	b.f32(r.Cos...)
+	b.f32(r.Sin...)
+	where, ok := a.known[string(b)]
+	if !ok {
+		where = a.at + uint32(len(a.words))
+		a.known[string(b)] = where
+		a.words = append(a.words, b...)
+	}
+	return where
+}
