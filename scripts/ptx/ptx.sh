@@ -27,7 +27,7 @@ trap 'rm -f "$tmp"' EXIT
   echo "// clang $WANT"
   "$CLANG" -x cuda --cuda-device-only --cuda-gpu-arch=sm_80 --cuda-feature=+ptx78 -nocudainc -nocudalib \
     -std=c++17 -O3 -ffp-contract=off -fno-exceptions -Wall -Wextra -Werror -fno-verbose-asm -S -o - spliced.cu |
-    sed -e '/^\t\/\/ \(begin\|end\) inline asm$/d' -e 's/[ \t]*\/\/ .*$//' -e '/^/{/^\/*$/d}'
+    sed -e '/^\t\/\/ \(begin\|end\) inline asm$/d' -e 's/[ \t]*\/\/ .*$//' -e '/^\/*$/d'
 } >"$tmp"
 install -m 644 "$tmp" spliced.ptx
 echo "spliced.ptx: $(grep -c "^\.visible \.entry" spliced.ptx || true) kernels"

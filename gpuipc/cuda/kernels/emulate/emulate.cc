@@ -284,6 +284,13 @@ void exchange(Fiber *warp, u32 count, Collective what) {
 
 // ---- the tensor core
 
+double powerOf2(i64 n) {
+  const u64 bits = (u64)(n + 1023) << 52;
+  double v;
+  memcpy(&v, &bits, 8);
+  return v;
+}
+
 // addTruncated adds four products to c as a tensor core may: all are cut, not rounded, to the
 // last place of the largest, and so is the sum. Measured ones keep a bit or two more (Fasi,
 // Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores, 2021), so results here
@@ -294,15 +301,16 @@ float addTruncated(float c, const double p[4]) {
     largest = std::max(largest, std::fabs(p[i]));
     plain += p[i];
   }
-  if (!std::isfinite(plain) || largest == 0) return (float)plain;
-  const int place = std::ilogb(largest) - 23;
-  const double scale = std::ldexp(1.0, -place);
-  i64 sum = (i64)(c * scale);
-  for (int i = 0; i < 4; i++) sum += (i64)(p[i] * scale);
-  i64 cut = 0;
-  while ((sum < 0 ? -sum : sum) >> cut >= (i64)1 << 24) cut++;
-  sum = sum < 0 ? -(-sum >> cut << cut) : sum >> cut << cut;
-  return (float)((double)sum / scale);
+  u64 bits;
+  memcpy(&bits, &largest, 8);
+  const i64 exponent = (i64)(bits >> 52) - 1023;
+  if (!std::isfinite(plain) || exponent < -900) return (float)plain;
+  const double up = powerOf2(23 - exponent), down = powerOf2(exponent - 23);
+  i64 sum = (i64)(c * up);
+  for (int i = 0; i < 4; i++) sum += (i64)(p[i] * up);
+  i64 one = 1;
+  while ((sum < 0 ? -sum : sum) >= one << 24) one <<= 1;
+  return (float)((double)(sum / one * one) * down);
 }
 
 void multiply(Fiber *warp) {
