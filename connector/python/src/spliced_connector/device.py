@@ -21,6 +21,7 @@ from spliced_connector.cuda_errors import CudaError
 from spliced_connector.cuda_memory import quiet
 from spliced_connector.debts import Debt
 from spliced_connector.device_attach import Gpu, Mapping
+from spliced_connector.device_launch import Kernels
 from spliced_connector.device_thread import DeviceThread
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.flight import Call, Late
@@ -91,11 +92,21 @@ class DeviceMemory:
         self.ptx = mapping.ptx
         """The kernels that belong to this daemon."""
         self._order = mapping.order
+        self._kernels: Kernels | None = None
+        self._loading = threading.Lock()
         self._thread = thread
         self._timeout = mapping.timeout
         self._ended = threading.Event()
         self._passing: deque[Passing] = deque()
         self._dropped: deque[tuple[int, int]] = deque()
+
+    @property
+    def kernels(self) -> Kernels:
+        """The daemon's kernels in this process; the first use loads them. Raises `CudaError`."""
+        with self._loading:
+            if self._kernels is None:
+                self._kernels = Kernels(self.gpu.context, self.ptx)
+            return self._kernels
 
     def keep(self) -> object:
         """Something that keeps the mappings for as long as it lives.
@@ -244,6 +255,8 @@ class DeviceMemory:
         closing = [self.private.close, self.arena.close, self.gpu.context.close]
         if self._order is not None:
             closing.insert(0, self._order.close)
+        if self._kernels is not None:
+            closing.insert(0, self._kernels.close)
         said = list(filter(None, map(quiet, closing)))
         if said:
             raise SplicedError(Code.UNAVAILABLE, "; ".join(said))

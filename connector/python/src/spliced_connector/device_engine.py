@@ -68,6 +68,13 @@ class Exported:
             at += chunk.nbytes
         raise SplicedError(Code.INVALID, f"address {address:#x} is of no exported tensor")
 
+    def room(self, address: int) -> int:
+        """How many bytes of its chunk lie from an address on, 0 for one outside."""
+        for chunk in self.chunks:
+            if chunk.address <= address < chunk.address + chunk.nbytes:
+                return chunk.address + chunk.nbytes - address
+        return 0
+
 
 def export(context: Context, tensors: Iterable[Tensor]) -> Exported:
     """Make the storages of tensors openable by another process, each allocation once.

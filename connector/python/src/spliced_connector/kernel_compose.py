@@ -315,7 +315,7 @@ def _tables(jobs: Sequence[ComposeJob]) -> bytes:
     at = len(jobs) * _JOB.size
     rows, steps, turns = [], [], bytearray()
     behind = at + sum(len(job.steps) for job in jobs) * _STEP.size
-    known: dict[tuple[object, object], int] = {}
+    known: dict[bytes, int] = {}
     for job in jobs:
         dims, interleaved, _ = job.pairs
         sizes = job.heads, job.dk, job.dv, job.span
@@ -325,11 +325,11 @@ def _tables(jobs: Sequence[ComposeJob]) -> bytes:
             where = dims = form = 0
             turn = step.turn
             if turn is not None and step.turned:
-                key = turn.cos, turn.sin
-                if key not in known:
-                    known[key] = behind + len(turns)
-                    turns += floats(turn.cos) + floats(turn.sin)
-                where, dims, form = known[key], turn.dims, int(turn.interleaved)
-            types = step.t_dtype, step.s_dtype
+                raw = floats(turn.cos) + floats(turn.sin)
+                if raw not in known:
+                    known[raw] = behind + len(turns)
+                    turns += raw
+                where, dims, form = known[raw], turn.dims, int(turn.interleaved)
+            types = (step.t_dtype, step.s_dtype) if step.s else (0, 0)
             steps.append(_STEP.pack(step.t, step.s, step.before, *types, where, dims, form, 0))
     return b"".join(rows + steps) + bytes(turns)
