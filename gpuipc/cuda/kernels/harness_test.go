@@ -2,7 +2,9 @@ package kernels
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -23,18 +25,13 @@ type emulation struct {
 	error  func() string
 }
 
-var buildEmulation = sync.OnceValues(func() (*emulation, error) {
-	folder, err := os.MkdirTemp("", "spliced-kernels-")
+var emulationFlags = []string{"-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-ffp-contract=off",
+	"-fno-strict-aliasing", "-Wall", "-Wextra", "-DSPLICED_EMULATE", "-I.", "-x", "c++", "spliced.cu", "emulate/emulate.cc"}
+
+var loadEmulation = sync.OnceValues(func() (*emulation, error) {
+	library, err := emulationLibrary()
 	if err != nil {
 		return nil, err
-	}
-	defer os.RemoveAll(folder) // what is loaded stays
-	library := filepath.Join(folder, "kernels.so")
-	out, err := exec.Command("c++", "-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-ffp-contract=off",
-		"-fno-strict-aliasing", "-Wall", "-Wextra", "-DSPLICED_EMULATE", "-I.", "-x", "c++", "-o", library,
-		"spliced.cu", "emulate/emulate.cc").CombinedOutput()
-	if err != nil {
-		return nil, fmt.Errorf("c++: %w\n%s", err, out)
 	}
 	h, err := purego.Dlopen(library, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
@@ -46,35 +43,69 @@ var buildEmulation = sync.OnceValues(func() (*emulation, error) {
 	return &e, nil
 })
 
-// emulated builds the emulation once for all tests.
+// emulationLibrary compiles, which takes seconds, unless the user's cache folder has the library
+// of the same sources.
+func emulationLibrary() (string, error) {
+	base, err := os.UserCacheDir()
+	if err != nil {
+		base = os.TempDir()
+	}
+	digest, err := emulationDigest()
+	if err != nil {
+		return "", err
+	}
+	folder := filepath.Join(base, "spliced-kernels", digest)
+	library := filepath.Join(folder, "kernels.so")
+	if _, err := os.Stat(library); err == nil {
+		return library, nil
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", err
+	}
+	scratch := filepath.Join(folder, fmt.Sprintf("%d.so", os.Getpid())) // another test may build it too
+	defer os.Remove(scratch)
+	if out, err := exec.Command("c++", append(emulationFlags, "-o", scratch)...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("c++: %w\n%s", err, out)
+	}
+	return library, os.Rename(scratch, library)
+}
+
+// emulationDigest is of the compiler, its flags and all that it reads.
+func emulationDigest() (string, error) {
+	version, err := exec.Command("c++", "-v").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("c++ -v: %w", err)
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%s%q", version, emulationFlags)
+	for _, pattern := range []string{"*.cu", "*.h", "emulate/*"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			return "", err
+		}
+		for _, f := range files {
+			// Read here, a file is also one whose change makes go test forget a result.
+			b, err := os.ReadFile(f)
+			if err != nil {
+				return "", err
+			}
+			fmt.Fprintf(h, "%s %d\n%s", f, len(b), b)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil))[:24], nil
+}
+
+// emulated loads the emulation once for all tests.
 func emulated(tb testing.TB) *emulation {
 	tb.Helper()
-	readSources(tb)
 	if _, err := exec.LookPath("c++"); err != nil {
 		tb.Skip("no C++ compiler to build the emulation with")
 	}
-	e, err := buildEmulation()
+	e, err := loadEmulation()
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return e
-}
-
-// readSources lets go test know what the compiler reads: a result is kept only as long as the
-// files that the test itself opened are as they were.
-func readSources(tb testing.TB) {
-	tb.Helper()
-	for _, pattern := range []string{"*.cu", "*.h", "emulate/*"} {
-		files, err := filepath.Glob(pattern)
-		if err != nil || len(files) == 0 {
-			tb.Fatal(pattern, files, err)
-		}
-		for _, f := range files {
-			if _, err := os.ReadFile(f); err != nil {
-				tb.Fatal(err)
-			}
-		}
-	}
 }
 
 // run launches as a driver would: the tables go to memory of their own, whose address becomes
