@@ -1,0 +1,670 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+func TestACopyIsMadeOnDemandAndVerified(t *testing.T) {
+	eachDevice(t, func(t *testing.T, open accelerator) {
+		b := newBench(t, wide(1), inHBM(t, open, 8<<20, 0)) // parts of more than a chunk
+		x := &twoAndHBM{twoTiers: &twoTiers{bench: b, c: b.NewSession("c")}}
+		p := b.mid(1, 600, 8)
+		b.publish(x.c, p)
+		b.wantHit(p)
+		row := b.tryHBM(x.c, p, 0)
+		if row.Hit || !row.Promoting || row.Reason != ReasonPending || x.hbmCounters().Promoting != 1 {
+			t.Fatalf("%+v", row)
+		}
+		if again := b.tryHBM(x.c, p, 0); again.Hit || !again.Promoting {
+			t.Fatalf("%+v", again)
+		}
+		if n := b.carryHBM(); n != 1 {
+			t.Fatalf("%d promotions of one copy", n)
+		}
+		x.wantPlace(p, PlaceHBM)
+		x.wantCopy(p, 0, b.tryHBM(x.c, p, 0))
+		x.wantHBM(x.costHBM(p.layout.Bytes), 0)
+		n := x.hbmCounters()
+		if n.Promotions[hbmDone] != 1 || n.PromotedBytes != uint64(p.layout.Bytes) || n.Acquired != 1 || n.AcquireMisses != 2 || n.HitSegments != 1 || n.Copies != 1 {
+			t.Fatalf("%+v", n)
+		}
+		if info, _ := b.Segment(p.key); info.Place != PlaceHBM || info.HBM != 1 {
+			t.Fatalf("%+v", info.SegmentInfo)
+		}
+		if got, ok := x.c.LeasePlace(b.acquire(x.c, 0, p).Lease); !ok || got != PlaceDRAM {
+			t.Fatalf("a lease in memory has place %d, %v", got, ok)
+		}
+	})
+}
+
+func TestWrongBytesInHBMAreNeverFound(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.publish(x.c, p)
+	x.twin.Spoil(3)
+	x.tryHBM(x.c, p, 0)
+	x.carryHBM()
+	x.wantPlace(p, PlaceDRAM)
+	x.wantHBM(0, 0)
+	if n := x.hbmCounters(); n.Promotions[hbmCorrupt] != 1 || n.Copies != 0 || n.Lost != 0 {
+		t.Fatalf("%+v", n)
+	}
+	x.up(p) // the next one is right
+}
+
+// Each rank has a copy of its own share.
+func TestRanksHaveCopiesOfTheirOwn(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(2))
+	p := x.mid(1, 64, 8)
+	x.publish(x.c, p)
+	for rank := range 2 {
+		x.wantCopy(p, rank, x.raise(x.c, p, rank))
+		x.wantHBM(int64(rank+1)*x.costHBM(p.layout.Bytes), 0)
+	}
+	if info, _ := x.Segment(p.key); info.HBM != 2 {
+		t.Fatalf("%+v", info.SegmentInfo)
+	}
+	x.must(x.Evict(p.key))
+	x.wantMiss(p, ReasonRemoved)
+	x.c.Close()
+	x.wantHBM(0, 0)
+	if n := x.hbmCounters(); n.Dropped[dropRemoved] != 2 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+// Without a lower tier a copy goes with its object.
+func TestACopyGoesWithItsObject(t *testing.T) {
+	b := newBench(t, hybrid(1), inHBM(t, ofHostDevices, 8<<20, 8<<20))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	id := b.raise(c, p, 0).Lease
+	b.mu.Lock()
+	b.evictLocked(b.pools[publicPool].evict, forRoom, &outside{})
+	b.mu.Unlock()
+	b.wantMiss(p, ReasonEvicted)
+	if row := b.tryHBM(c, p, 0); row.Hit || row.Promoting {
+		t.Fatalf("%+v", row)
+	}
+	if pool := b.Pools()[2]; pool.LeasedBytes == 0 || b.Counters().HBM.Copies != 0 || b.Counters().HBM.Dropped[dropObject] != 1 {
+		t.Fatalf("%+v", pool)
+	}
+	b.audit()
+	b.must(c.Release(id))
+	if pool := b.Pools()[2]; pool.UsedBytes != 0 {
+		t.Fatalf("%+v", pool)
+	}
+}
+
+// With one it stays while the entry does that was there when its object left.
+func TestACopyOutlivesItsObjectOnDisk(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.sink(p) // published, written, dropped
+	x.wantOnDisk(p)
+	row := x.tryHBM(x.c, p, 0) // into memory, and on from there
+	if row.Hit || !row.Promoting {
+		t.Fatalf("%+v", row)
+	}
+	x.carry()
+	x.carryHBM()
+	x.up(p)
+	x.dropAll()
+	x.wantPlace(p, PlaceHBM)
+	reads := x.tier.reads
+	x.up(p)
+	if x.tier.reads != reads {
+		t.Fatal("the disk was read for a copy that is in HBM")
+	}
+	if n := x.Counters(); n.HitSegmentsDisk != 1 || n.HBM.HitSegments != 1 || n.HitSegments != 2 {
+		t.Fatalf("%+v", n)
+	}
+
+	// It is that of the object that comes back with the same bytes.
+	x.try(p)
+	x.carry()
+	x.wantPlace(p, PlaceHBM)
+	x.audit()
+	x.dropAll()
+
+	// An entry that is written again is another one.
+	x.tier.mu.Lock()
+	x.tier.entries[Name{Key: p.key}].Generation++
+	x.tier.mu.Unlock()
+	x.wantOnDisk(p)
+	x.Sweep()
+	x.wantHBM(0, 0)
+	if n := x.hbmCounters(); n.Dropped[dropObject] != 1 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestACopyOfWhatTheDiskForgotIsAMiss(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.publish(x.c, p)
+	x.up(p)
+	x.push()
+	x.wantPlace(p, PlaceHBM)
+	x.tier.Remove(&Name{Key: p.key})
+	x.wantMiss(p, ReasonEvicted)
+	if row := x.tryHBM(x.c, p, 0); row.Hit || row.Promoting || row.Reason != ReasonEvicted {
+		t.Fatalf("%+v", row)
+	}
+	x.wantHBM(0, 0)
+}
+
+// A checkpoint that was saved again from another run has other bytes under its name.
+func TestCopiesOfAnotherRunAreDropped(t *testing.T) {
+	x := newTwoAndHBM(t, stateful(1))
+	for _, end := range []int{16, 32} {
+		x.save(x.c, x.saveQuery(1, end, end-16, Exact), end-16)
+	}
+	q := &LoadQuery{Profile: x.id, Tenant: tenantA, Accept: Exact, Digests: true, Hash: hashOf(1, 16)}
+	x.must(x.c.Release(x.raisePrefix(x.c, q).Lease))
+	var b outside
+	x.mu.Lock()
+	_, _ = x.flushLocked(0, nil, &b)
+	x.mu.Unlock()
+	x.act(&b)
+	x.tier.finishAll()
+	x.thin(1, 16)
+	if r := x.matchPrefix(1, Exact, 16); r.PrefixPlace != PlaceHBM || x.hbmCounters().Copies != 1 {
+		t.Fatalf("%+v", r)
+	}
+	again, err := x.c.Save(x.saveQuery(1, 16, 0, Exact))
+	x.must(err)
+	l := x.profile.CheckpointLayout(16)
+	x.commitAll(x.c, again, &l, content(&l, 77))
+	if r := x.matchPrefix(1, Exact, 16); r.PrefixPlace != PlaceDRAM {
+		t.Fatalf("%+v", r)
+	}
+	if n := x.hbmCounters(); n.Copies != 0 || n.Dropped[dropObject] != 1 {
+		t.Fatalf("%+v", n)
+	}
+	x.audit()
+	got := x.raisePrefix(x.c, q)
+	for i, part := range l.Parts {
+		if data := x.loadHBM(got.Nodes[0].Extents); !isRows(part.Kind) && string(data[part.Off:part.Off+part.Len]) != string(content(&l, 77)[part.Off:part.Off+part.Len]) {
+			t.Fatalf("part %d is not that of the last run", i)
+		}
+	}
+}
+
+// The copy of a checkpoint has the rows of its chain, thinned nodes included.
+func TestALoadedCopyHasTheWholeChain(t *testing.T) {
+	eachDevice(t, func(t *testing.T, open accelerator) {
+		b := newBench(t, stateful(2), inHBM(t, open, 0, 8<<20))
+		x := &twoAndHBM{twoTiers: &twoTiers{bench: b, c: b.NewSession("c")}}
+		data := map[int][][]byte{}
+		for _, end := range []int{16, 32, 48} {
+			data[end] = b.save(x.c, b.saveQuery(1, end, end-16, Exact), end-16)
+		}
+		b.thin(1, 16)
+		b.thin(1, 32)
+		for rank := range 2 {
+			got := b.raisePrefix(x.c, &LoadQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Accept: Exact | Spliced, Digests: true, Hash: hashOf(1, 48)})
+			if !got.Hit || got.Place != PlaceHBM || got.Tokens != 48 || got.Kind != Exact || len(got.Nodes) != 1 || got.Nodes[0].Begin != 0 || got.Nodes[0].End != 48 {
+				t.Fatalf("%+v", got)
+			}
+			l := b.profile.CheckpointLayout(48)
+			x.wantParts(&l, flattened(b.profile, data, rank), x.loadHBM(got.Nodes[0].Extents), got.Nodes[0].Digests)
+		}
+		l := b.profile.CheckpointLayout(48)
+		x.wantHBM(0, 2*x.costHBM(l.Bytes))
+		if n := x.hbmCounters(); n.Loaded != 2 || n.LoadMisses != 2 || n.LoadedTokens != 96 {
+			t.Fatalf("%+v", n)
+		}
+	})
+}
+
+// flattened is a chain of checkpoints at 16, 32 and 48 tokens as one node.
+func flattened(p *profile.Profile, data map[int][][]byte, rank int) []byte {
+	l, node := p.CheckpointLayout(48), p.CheckpointLayout(16)
+	out := make([]byte, l.Bytes)
+	for i, part := range l.Parts {
+		from := node.Parts[i]
+		if !isRows(part.Kind) {
+			copy(out[part.Off:], data[48][rank][from.Off:from.Off+from.Len])
+			continue
+		}
+		for k, end := range []int{16, 32, 48} {
+			copy(out[part.Off+int64(k)*from.Len:], data[end][rank][from.Off:from.Off+from.Len])
+		}
+	}
+	return out
+}
+
+// A promotion holds its object: it can neither be evicted nor be thinned, and what an
+// operator removes meanwhile is not found in HBM either.
+func TestAPromotionHoldsItsObject(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.publish(x.c, p)
+	for _, removed := range []bool{false, true} {
+		x.tryHBM(x.c, p, 0)
+		stall := x.twin.Stall(t, gpuipctest.OpUpload, 2)
+		done := make(chan struct{})
+		go func() { defer close(done); x.carryHBM() }()
+		<-stall.Reached()
+		if pool := x.Pools(); pool[0].LeasedBytes != x.cost(p) || pool[2].PendingBytes != x.costHBM(p.layout.Bytes) {
+			t.Fatalf("%+v", pool)
+		}
+		x.audit()
+		if removed {
+			x.must(x.Evict(p.key))
+		}
+		stall.Release()
+		<-done
+		x.audit()
+		if removed {
+			break
+		}
+		x.wantPlace(p, PlaceHBM)
+		id := x.tryHBM(x.c, p, 0).Lease
+		x.must(x.c.Release(id))
+		x.mu.Lock()
+		x.dropResidentLocked(x.residentLocked(residentKey{Name{Key: p.key}, x.profileState(), x.tenants[tenantA]}), dropRoom)
+		x.mu.Unlock()
+	}
+	x.wantMiss(p, ReasonRemoved)
+	x.wantHBM(0, 0)
+	x.wantUsed(0, 0)
+	if n := x.hbmCounters(); n.Promotions[hbmGone] != 1 || n.Promotions[hbmDone] != 1 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func (b *bench) profileState() *profileState {
+	p, _ := b.Store.profile(b.id)
+	return p
+}
+
+// The least recently used copies leave for others; those that are leased stay.
+func TestCopiesMakeRoomForEachOther(t *testing.T) {
+	var ps []piece
+	x := newTwoAndHBM(t, tiny(1), func(c *Config) { c.HBM.PublicBytes = 3 * 8192 })
+	for i := range 5 {
+		ps = append(ps, x.mid(i, 60, 4))
+		x.publish(x.c, ps[i])
+	}
+	if one := x.costHBM(ps[0].layout.Bytes); one != 8192 {
+		t.Fatalf("%d bytes a copy: the test wants 8192", one)
+	}
+	held := x.raise(x.c, ps[0], 0)
+	x.up(ps[1])
+	x.up(ps[2])
+	x.up(ps[1])
+	x.up(ps[3])
+	for i, want := range []Place{PlaceHBM, PlaceHBM, PlaceDRAM, PlaceHBM, PlaceDRAM} {
+		x.wantPlace(ps[i], want)
+	}
+	x.wantHBM(3*8192, 0)
+	x.wantCopy(ps[0], 0, held)
+
+	// All are leased: there is no room, and nobody loses anything.
+	one, three := x.raise(x.c, ps[1], 0), x.raise(x.c, ps[3], 0)
+	x.tryHBM(x.c, ps[4], 0)
+	x.carryHBM()
+	if row := x.tryHBM(x.c, ps[4], 0); row.Hit {
+		t.Fatalf("%+v", row)
+	}
+	x.carryHBM()
+	for i, row := range []Acquired{held, one, three} {
+		x.wantCopy([]piece{ps[0], ps[1], ps[3]}[i], 0, row)
+	}
+	if n := x.hbmCounters(); n.Promotions[hbmNoRoom] != 2 || n.Dropped[dropRoom] != 1 {
+		t.Fatalf("%+v", n)
+	}
+	x.must(x.c.Release(one.Lease))
+	x.up(ps[4])
+	x.wantPlace(ps[1], PlaceDRAM)
+}
+
+// Leases in HBM are leases: an expired one keeps its memory until the client lets go
+// or dies.
+func TestLeasesInHBMExpireAndDie(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.publish(x.c, p)
+	other := x.NewSession("other")
+	mine, theirs := x.raise(x.c, p, 0), x.raise(other, p, 0)
+	x.wantErr(other.Release(mine.Lease), ErrGone)
+	x.clock.advance(time.Minute)
+	x.Sweep()
+	x.must(x.Evict(p.key))
+	if pool := x.Pools()[2]; pool.QuarantinedBytes != x.costHBM(p.layout.Bytes) {
+		t.Fatalf("%+v", pool)
+	}
+	x.wantErr(x.c.Compose(x.ctx, x.composeOne(p, mine.Lease)), ErrGone)
+	x.must(x.c.Release(mine.Lease))
+	x.wantCopy(p, 0, Acquired{Hit: true, Place: PlaceHBM, Bytes: theirs.Bytes, Extents: theirs.Extents, Digests: theirs.Digests})
+	other.Close()
+	x.wantHBM(0, 0)
+	if n := x.Counters(); n.Leases != 0 || n.Quarantined != 0 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+// A quota counts copies to the byte; they are what its tenant pays with first, and
+// nothing leaves memory or the disk for one.
+func TestCopiesPayFromTheirTenantsQuota(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	each := p.layout.Bytes + 4*int64(p.spec.Tokens)
+	quota := 3*each + p.layout.Bytes
+	x = newTwoAndHBM(t, hybrid(1), func(c *Config) { c.Tenants[0].QuotaBytes = quota })
+	var ps []piece
+	for i := range 4 {
+		ps = append(ps, x.mid(1+i, 64, 8))
+	}
+	for _, p := range ps[:3] {
+		x.publish(x.c, p)
+	}
+	x.up(ps[0])
+	if used := x.Pools()[2].Tenants[0].UsedBytes; used != p.layout.Bytes {
+		t.Fatalf("the tenant has %d bytes in HBM", used)
+	}
+	x.up(ps[1]) // in the place of the first one
+	x.wantPlace(ps[0], PlaceDRAM)
+	row := x.raise(x.c, ps[1], 0)
+	x.tryHBM(x.c, ps[0], 0)
+	x.carryHBM()
+	x.wantPlace(ps[0], PlaceDRAM)
+	if n := x.hbmCounters(); n.Promotions[hbmNoRoom] != 1 || n.Dropped[dropQuota] != 1 {
+		t.Fatalf("%+v", n)
+	}
+	x.must(x.c.Release(row.Lease))
+	x.publish(x.c, ps[3]) // the copy goes, and one of memory, since the room of a copy is not enough
+	x.wantPlace(ps[1], PlaceDRAM)
+	if n := x.Counters(); n.EvictedQuota != 1 || n.HBM.Dropped[dropQuota] != 2 {
+		t.Fatalf("%+v", n)
+	}
+	x.audit()
+}
+
+// Copies do not keep what they are copies of from the disk.
+func TestCopiesYieldToWritesOfTheirTenant(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	quota := 2*(p.layout.Bytes+4*int64(p.spec.Tokens)) + 700
+	x = newTwoAndHBM(t, hybrid(1), func(c *Config) { c.Tenants[0].QuotaBytes = quota })
+	x.publish(x.c, p)
+	x.up(p)
+	x.push()
+	x.wantOnDisk(p)
+	if n := x.hbmCounters(); n.Dropped[dropQuota] != 1 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestALostDeviceCostsCopiesAndNothingElse(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1))
+	ps := []piece{x.mid(1, 64, 8), x.mid(2, 40, 4), x.mid(3, 48, 4)}
+	for _, p := range ps {
+		x.publish(x.c, p)
+	}
+	x.up(ps[0])
+	held := x.raise(x.c, ps[1], 0)
+	x.tryHBM(x.c, ps[2], 0)
+	x.twin.Lose()
+	x.carryHBM()
+	n := x.hbmCounters()
+	if n.Lost != 1 || n.Copies != 0 || n.Dropped[dropLost] != 2 || n.Promotions[hbmLost] != 1 || n.Promoting != 0 {
+		t.Fatalf("%+v", n)
+	}
+	for _, p := range ps {
+		x.wantPlace(p, PlaceDRAM)
+		if row := x.tryHBM(x.c, p, 0); row.Hit || row.Promoting || row.Err != nil || row.Reason != ReasonEvicted {
+			t.Fatalf("%+v", row)
+		}
+		x.must(x.c.Release(x.acquire(x.c, 0, p).Lease))
+	}
+	x.must(x.c.Release(held.Lease))
+	x.wantHBM(0, 0)
+	x.publish(x.c, x.mid(4, 64, 8))
+}
+
+// waiting is how many calls wait for promotions, of both kinds.
+func (x *twoAndHBM) waiting() (n int) {
+	n = x.waiters()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, p := range x.hbm.promotions {
+		n += p.waiters
+	}
+	return n
+}
+
+func TestAwaitAcquireResidentComesUpFromTheDisk(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1))
+	below, above := x.mid(1, 64, 8), x.mid(2, 40, 4)
+	x.sink(below)
+	x.publish(x.c, above)
+	q := x.acquireQuery(below, above)
+	if !x.NeedsHBMPromotion(q) {
+		t.Fatal("nothing to wait for")
+	}
+	var rows []Acquired
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		rows, err = x.c.AwaitAcquireResident(x.ctx, q, nil)
+	}()
+	for x.waiting() != 2 {
+	}
+	for range 2 {
+		x.carryAll()
+	}
+	for finished := false; !finished; {
+		select {
+		case <-done:
+			finished = true
+		default:
+			x.carryAll() // a row may ask for its copy only now
+		}
+	}
+	x.must(err)
+	x.wantCopy(below, 0, rows[0])
+	x.wantCopy(above, 0, rows[1])
+	if x.NeedsHBMPromotion(q) || x.waiting() != 0 {
+		t.Fatal("still something to wait for")
+	}
+	if n := x.hbmCounters(); n.AcquireMisses != 0 || n.Acquired != 2 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestAwaitingEndsWithItsContextAndWithItsSession(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.publish(x.c, p)
+	q := x.acquireQuery(p)
+	ctx, cancel := context.WithCancel(x.ctx)
+	cancel()
+	rows, err := x.c.AwaitAcquireResident(ctx, q, nil)
+	if err != nil || rows[0].Hit || !rows[0].Promoting {
+		t.Fatalf("%+v, %v", rows, err)
+	}
+	session := x.NewSession("short")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		rows, err = session.AwaitAcquireResident(x.ctx, q, nil)
+	}()
+	for x.waiting() != 1 {
+	}
+	session.Close()
+	<-done
+	if err != nil || !errors.Is(rows[0].Err, ErrGone) || x.waiting() != 0 {
+		t.Fatalf("%+v, %v", rows, err)
+	}
+	x.up(p)
+}
+
+// All keys or none: what could be leased is given back when another one cannot.
+func TestAcquireResidentOfAllOrNone(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1))
+	p, missing := x.mid(1, 64, 8), x.mid(2, 40, 4)
+	x.publish(x.c, p)
+	x.up(p)
+	q := x.acquireQuery(p, missing)
+	q.All = true
+	rows, err := x.c.AcquireResident(q, nil)
+	x.must(err)
+	if !errors.Is(rows[0].Err, ErrWithheld) || rows[1].Reason != ReasonUnknown || x.Counters().Leases != 0 {
+		t.Fatalf("%+v", rows)
+	}
+}
+
+// A match promotes for engines that are attached, into free room only.
+func TestMatchesPromoteForAttachedEngines(t *testing.T) {
+	x := newTwoAndHBM(t, tiny(1), func(c *Config) { c.HBM.AfterMatch, c.HBM.PublicBytes = true, 8192 })
+	p, other := x.mid(1, 60, 4), x.mid(2, 60, 4)
+	x.publish(x.c, p)
+	x.publish(x.c, other)
+	x.wantPlace(p, PlaceDRAM)
+	if x.carryHBM() != 0 {
+		t.Fatal("promoted for nobody")
+	}
+	detach, err := x.AttachEngine(x.id, 0)
+	x.must(err)
+	x.wantPlace(p, PlaceDRAM)
+	x.wantPlace(p, PlaceDRAM)
+	if n := x.carryHBM(); n != 1 {
+		t.Fatalf("%d promotions", n)
+	}
+	x.wantPlace(p, PlaceHBM)
+	x.wantPlace(other, PlaceDRAM)
+	if x.carryHBM(); x.hbmCounters().Promotions[hbmNoRoom] != 1 {
+		t.Fatalf("%+v", x.hbmCounters())
+	}
+	x.wantPlace(p, PlaceHBM)
+	x.up(other) // a client may push a guess out
+	x.wantPlace(p, PlaceDRAM)
+	detach()
+	detach()
+	x.carryHBM()
+	x.wantPlace(p, PlaceDRAM)
+	if n := x.carryHBM(); n != 0 {
+		t.Fatalf("%d promotions for an engine that has left", n)
+	}
+}
+
+func TestPromotionsIntoHBMAreBounded(t *testing.T) {
+	x := newTwoAndHBM(t, tiny(1), func(c *Config) { c.HBM.Queue = 2 })
+	for i := range 3 {
+		p := x.mid(i, 24, 4)
+		x.publish(x.c, p)
+		if row := x.tryHBM(x.c, p, 0); row.Promoting != (i < 2) {
+			t.Fatalf("promotion %d: %+v", i, row)
+		}
+	}
+	if n := x.hbmCounters(); n.PromotionsBusy != 1 || x.carryHBM() != 2 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+// Closing ends what waits and what runs, in order: promotions, then the attachment of
+// the arena, then the regions.
+func TestCloseUnderAPromotion(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1), realTime)
+	x.running()
+	p := x.mid(1, 64, 8)
+	x.publish(x.c, p)
+	stall := x.twin.Stall(t, gpuipctest.OpUpload, 1)
+	var rows []Acquired
+	var waiter, closer sync.WaitGroup
+	waiter.Go(func() { rows, _ = x.c.AwaitAcquireResident(x.ctx, x.acquireQuery(p), nil) })
+	<-stall.Reached()
+	store := x.Store
+	closer.Go(func() {
+		if err := errors.Join(x.staging.Close(), x.slots.Close(), store.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	waiter.Wait() // with its session
+	if rows[0].Hit || !errors.Is(rows[0].Err, ErrUnavailable) && !errors.Is(rows[0].Err, ErrGone) {
+		t.Errorf("%+v", rows)
+	}
+	if x.twin.Attached() != 1 {
+		t.Error("the arena was taken from under an upload")
+	}
+	stall.Release()
+	closer.Wait()
+	if x.twin.Attached() != 0 {
+		t.Error("the arena is still attached")
+	}
+	x.Store = nil
+}
+
+func TestHBMThatCannotBeOpened(t *testing.T) {
+	b := newBench(t, tiny(1))
+	if b.DeviceArena() != nil {
+		t.Error("an arena without HBM")
+	}
+	c := b.NewSession("c")
+	_, err := c.AcquireResident(&AcquireQuery{Profile: b.id, Tenant: tenantA}, nil)
+	b.wantErr(err, ErrUnavailable)
+	_, err = c.LoadResident(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: Exact})
+	b.wantErr(err, ErrUnavailable)
+	_, err = b.AttachEngine(b.id, 0)
+	b.wantErr(err, ErrUnavailable)
+
+	for name, test := range map[string]struct {
+		op   gpuipc.Op
+		fail error
+		want error
+	}{
+		"no room":      {gpuipc.OpNewRegion, gpuipc.ErrFull, ErrFull},
+		"no device":    {gpuipc.OpNewRegion, gpuipc.ErrUnavailable, ErrUnavailable},
+		"not attached": {gpuipctest.OpAttachHost, gpuipc.ErrUnavailable, ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			acc := gpuipctest.NewAccelerator(t, b.dev)
+			acc.Fail(test.op, 1, test.fail)
+			cfg := Config{Device: b.dev, PublicBytes: 1 << 20, Tenants: []Tenant{{ID: 1, Name: "a"}}, HBM: &HBM{Device: acc, PublicBytes: 1 << 20}}
+			if s, err := Open(cfg); !errors.Is(err, test.want) {
+				t.Errorf("%v, %v", s, err)
+			}
+		})
+	}
+	bad := &HBM{PublicBytes: -1, PageBytes: 5000, Promotions: -1}
+	_, err = Open(Config{Device: b.dev, PublicBytes: 1 << 20, Tenants: []Tenant{{ID: 1, Name: "a"}}, HBM: bad})
+	b.wantErr(err, ErrInvalid)
+	if bad.Queue != 0 {
+		t.Error("the caller's configuration was changed")
+	}
+}
+
+// A profile whose only objects are copies of what lies on disk can be forgotten, and
+// they go with it.
+func TestForgottenProfilesLoseTheirCopies(t *testing.T) {
+	x := newTwoAndHBM(t, tiny(1), func(c *Config) { c.MaxProfiles = 1 })
+	p := x.mid(1, 24, 4)
+	x.publish(x.c, p)
+	x.up(p)
+	x.push()
+	x.wantPlace(p, PlaceHBM)
+	x.ReleaseProfile(x.id)
+	next, err := profile.New(wide(1))
+	x.must(err)
+	id, err := x.AddProfile(next)
+	x.must(err)
+	x.Sweep()
+	x.wantHBM(0, 0)
+	if ids := x.Profiles(); len(ids) != 1 || ids[0].ID != id || !slices.Contains([]ProfileID{2}, id) {
+		t.Fatalf("%+v", ids)
+	}
+}
