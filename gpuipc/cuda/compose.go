@@ -5,14 +5,113 @@ import (
 	"fmt"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
-// Compose has no kernel yet.
-func (d *device) Compose(context.Context, *gpuipc.ComposeJob) error {
-	return fmt.Errorf("cuda: %s: %w", gpuipc.OpCompose, gpuipc.ErrUnavailable)
+// Compose moves one layer's state over its steps in one launch.
+func (d *device) Compose(ctx context.Context, job *gpuipc.ComposeJob) error {
+	if err := d.compose(ctx, []*gpuipc.ComposeJob{job}); err != nil {
+		return fmt.Errorf("cuda: %s of %d heads over %d steps: %w", gpuipc.OpCompose, job.Heads, len(job.Steps), err)
+	}
+	return nil
 }
 
-// ComposeAll has no kernel yet.
-func (d *device) ComposeAll(context.Context, []gpuipc.ComposeJob) error {
-	return fmt.Errorf("cuda: %s: %w", gpuipc.OpCompose, gpuipc.ErrUnavailable)
+// ComposeAll runs independent jobs in as few launches as their shapes allow. That
+// none writes what another reads or writes is checked.
+func (d *device) ComposeAll(ctx context.Context, jobs []gpuipc.ComposeJob) error {
+	all := make([]*gpuipc.ComposeJob, len(jobs))
+	for i := range jobs {
+		all[i] = &jobs[i]
+	}
+	if err := d.compose(ctx, all); err != nil {
+		return fmt.Errorf("cuda: %s of %d jobs: %w", gpuipc.OpCompose, len(jobs), err)
+	}
+	return nil
+}
+
+func (d *device) compose(ctx context.Context, jobs []*gpuipc.ComposeJob) error {
+	c := d.checker()
+	defer c.letGo()
+	pieces := make([]composePiece, 0, len(jobs))
+	for i, job := range jobs {
+		if err := c.Compose(job); err != nil {
+			return fmt.Errorf("job %d: %w", i, err)
+		}
+		pieces = cutComposition(pieces, job)
+	}
+	if err := c.Disjoint(); err != nil {
+		return err
+	}
+	return d.on(ctx, func(l *lane) error {
+		cost := func(i int) int64 { return pieces[i].cost }
+		return l.batches(ctx, len(pieces), cost, func(first, end int) error {
+			return l.batch(func(p *operands) ([]kernels.Launch, error) { return p.compose(pieces[first:end]) })
+		})
+	})
+}
+
+// composePiece is steps of a job.
+type composePiece struct {
+	job        *gpuipc.ComposeJob
+	first, end int
+	cost       int64 // bytes that move
+}
+
+// cutComposition appends the pieces of a job: one, or where its steps are more
+// than fits a batch, several that hand the state on in Out. Without Out there is
+// no place for it, and the job stays whole.
+func cutComposition(pieces []composePiece, job *gpuipc.ComposeJob) []composePiece {
+	state := job.From.Len() + job.Out.Len()
+	p := composePiece{job: job, cost: state}
+	for i := range job.Steps {
+		in := &job.Steps[i]
+		n := in.T.Len() + in.S.Len() + in.Before.Len()
+		if p.cost+n > batchBytes && i > p.first && !job.Out.Absent() {
+			p.end = i
+			pieces = append(pieces, p)
+			p = composePiece{job: job, first: i, cost: 2 * job.Out.Len()}
+		}
+		p.cost += n
+	}
+	p.end = len(job.Steps)
+	return append(pieces, p)
+}
+
+// compose is the launches of pieces of which no two are of one job, or all of
+// one launch would race.
+func (p *operands) compose(pieces []composePiece) ([]kernels.Launch, error) {
+	args := make([]kernels.ComposeArgs, len(pieces))
+	for i := range pieces {
+		if err := p.composePiece(&args[i], &pieces[i]); err != nil {
+			return nil, err
+		}
+	}
+	return kernels.Compose(args)
+}
+
+func (p *operands) composePiece(a *kernels.ComposeArgs, c *composePiece) (err error) {
+	job := c.job
+	*a = kernels.ComposeArgs{Transition: job.Transition, Heads: job.Heads, DK: job.DK, DV: job.DV}
+	from := job.From
+	if c.first > 0 {
+		from = job.Out
+	}
+	if a.From, a.Out, err = p.states(from, job.Out); err != nil {
+		return err
+	}
+	a.Steps = make([]kernels.ComposeStep, c.end-c.first)
+	for i := range a.Steps {
+		in, to := &job.Steps[c.first+i], &a.Steps[i]
+		to.TType, to.SType, to.Rotation = in.TType, in.SType, in.Rotation
+		if to.T, err = p.read(in.T); err != nil {
+			return err
+		}
+		if to.S, err = p.read(in.S); err != nil {
+			return err
+		}
+		if to.Before, err = p.write(in.Before); err != nil {
+			return err
+		}
+	}
+	return nil
 }
