@@ -1,0 +1,45 @@
+package gpucheck
+
+import (
+	"errors"
+
+	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+)
+
+// Names for the types that the timed requests have.
+const (
+	dense    = kernel.Dense
+	half16   = kernel.F16
+	float32s = kernel.F32
+)
+
+// kernelAlone is the median seconds of the same kernel between two events.
+func (c *check) kernelAlone(z Sizes) (alone float64, err error) {
+	w, err := c.stopwatch()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	t, s := int64(z.Heads*z.Dim*z.Dim*2), int64(z.Heads*z.Dim*z.Dim*4)
+	base, err := w.alloc(t + 2*s)
+	if err != nil {
+		return 0, err
+	}
+	if err := w.fill(base, make([]byte, 1<<16), t+2*s); err != nil {
+		return 0, err
+	}
+	launches, err := kernels.Compose([]kernels.ComposeArgs{{Transition: dense, Heads: z.Heads, DK: z.Dim, DV: z.Dim, Out: uint64(base),
+		Steps: []kernels.ComposeStep{{T: uint64(base) + uint64(s), S: uint64(base) + uint64(s+t), TType: half16, SType: float32s}}}})
+	if err != nil {
+		return 0, err
+	}
+	if err := w.prepare(launches); err != nil {
+		return 0, err
+	}
+	m, err := w.medians(z.Requests, func() error { return w.launch(launches) })
+	if err != nil {
+		return 0, err
+	}
+	return m[0], nil
+}

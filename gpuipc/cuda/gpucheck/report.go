@@ -1,0 +1,112 @@
+package gpucheck
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"text/tabwriter"
+)
+
+// Row is one figure. Ratio is value against limit, as the bar is stated; Limit
+// and Bar may be absent.
+type Row struct {
+	Name  string   `json:"name"`
+	Value float64  `json:"value"`
+	Unit  string   `json:"unit"`
+	Limit *float64 `json:"limit,omitempty"`
+	Ratio *float64 `json:"ratio,omitempty"`
+	Bar   string   `json:"bar,omitempty"`
+	OK    bool     `json:"ok"`
+	// Note says why a check failed or did not run; Skipped that it did not.
+	Note    string `json:"note,omitempty"`
+	Skipped bool   `json:"skipped,omitempty"`
+}
+
+// Report is everything that one run found.
+type Report struct {
+	Device string `json:"device"`
+	UUID   string `json:"uuid"`
+	Driver string `json:"driver"`
+	Date   string `json:"date"`
+	Commit string `json:"commit"`
+	Seed   uint64 `json:"seed"`
+	Rows   []Row  `json:"rows"`
+}
+
+// OK reports whether every check that ran has passed, and that some did.
+func (r *Report) OK() bool {
+	ran := false
+	for i := range r.Rows {
+		ran = ran || !r.Rows[i].Skipped
+		if !r.Rows[i].OK && !r.Rows[i].Skipped {
+			return false
+		}
+	}
+	return ran
+}
+
+func (r *Report) add(row Row) {
+	for _, v := range []*float64{&row.Value, row.Limit, row.Ratio} {
+		if v != nil && (math.IsNaN(*v) || math.IsInf(*v, 0)) { // JSON has no such numbers
+			*v, row.OK = -1, false
+			row.Note += " (not a number)"
+		}
+	}
+	r.Rows = append(r.Rows, row)
+}
+
+// atMost adds a figure that has to stay under a bound.
+func (r *Report) atMost(name string, value float64, unit string, bound float64) {
+	r.add(Row{Name: name, Value: value, Unit: unit, Bar: fmt.Sprintf("<= %g %s", bound, unit), OK: value <= bound})
+}
+
+// holds adds a yes or no.
+func (r *Report) holds(name string, err error) {
+	row := Row{Name: name, Unit: "yes", OK: err == nil}
+	if err == nil {
+		row.Value = 1
+	} else {
+		row.Note = err.Error()
+	}
+	r.add(row)
+}
+
+// share adds a rate beside its limit and the part of it that is asked for.
+func (r *Report) share(name string, value, limit float64, unit string, least float64) {
+	ratio := value / limit
+	row := Row{Name: name, Value: value, Unit: unit, Limit: &limit, Ratio: &ratio, OK: true}
+	if least > 0 {
+		row.Bar, row.OK = fmt.Sprintf(">= %g of limit", least), ratio >= least
+	}
+	r.add(row)
+}
+
+func (r *Report) skip(name, why string) {
+	r.add(Row{Name: name, Skipped: true, Note: why})
+}
+
+// Table prints the report for people.
+func (r *Report) Table(w io.Writer) error {
+	fmt.Fprintf(w, "%s (%s), driver %s, %s, commit %s, seed %d\n", r.Device, r.UUID, r.Driver, r.Date, r.Commit, r.Seed)
+	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "check\tvalue\tunit\tlimit\tratio\tbar\t")
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		state := "ok"
+		switch {
+		case row.Skipped:
+			state = "skipped: " + row.Note
+		case !row.OK:
+			state = "FAILED " + row.Note
+		}
+		fmt.Fprintf(t, "%s\t%.4g\t%s\t%s\t%s\t%s\t%s\n", row.Name, row.Value, row.Unit, number(row.Limit), number(row.Ratio), row.Bar, state)
+	}
+	return t.Flush()
+}
+
+func number(v *float64) string {
+	if v == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.4g", *v)
+}
