@@ -37,6 +37,7 @@ type lent struct {
 	way     gpuipc.Way
 	private gpuipc.SharedRegion
 	order   *order.Page // at orderOff
+	pair    eventPair
 	staging gpuipc.Extent
 	slots   *slots
 
@@ -49,6 +50,35 @@ type lent struct {
 		engines  map[engine]func() // that read the device, with what says they do not
 		last     *turn             // of the order request that came last; nil = none
 	}
+}
+
+// eventPair stands behind the order page's numbers on a device without 64-bit
+// memory operations on streams; elsewhere events is nil.
+type eventPair struct {
+	events  *order.Events
+	handles order.EventHandles
+}
+
+// newEventPair asks a device for a pair.
+func newEventPair(device gpuipc.Accelerator) (p eventPair, err error) {
+	lacking, ok := device.(interface {
+		OrderEvents() (*order.Events, order.EventHandles, error)
+	})
+	if ok {
+		p.events, p.handles, err = lacking.OrderEvents()
+	}
+	return p, err
+}
+
+// close closes the pair; of a lost device it went with the context.
+func (p *eventPair) close() error {
+	if p.events == nil {
+		return nil
+	}
+	if err := p.events.Close(); !errors.Is(err, gpuipc.ErrUnavailable) {
+		return err
+	}
+	return nil
 }
 
 // engine is one rank of a profile on a connection.
@@ -129,6 +159,9 @@ func (t *task) attachReply(l *lent, public, private *gpuipc.Share) *wire.AttachD
 	}
 	uuid := l.gpu.device.UUID()
 	r.UUID = uuid[:]
+	if l.pair.events != nil {
+		r.Events = l.pair.handles[:]
+	}
 	for _, share := range []*gpuipc.Share{public, private} {
 		for i := range share.Chunks {
 			c := &share.Chunks[i]
@@ -167,7 +200,10 @@ func newLent(g *gpu, way gpuipc.Way, connection, wish uint64) (*lent, error) {
 		panic(fmt.Sprintf("daemon: a region of %s cannot be shared", g.device.Describe().Name))
 	}
 	l := &lent{gpu: g, way: way, private: private}
-	if l.order, err = order.In(g.device, private, orderOff); err != nil {
+	if l.order, err = order.In(g.device, private, orderOff); err == nil {
+		l.pair, err = newEventPair(g.device)
+	}
+	if err != nil {
 		g.giveBack(bytes)
 		return nil, errors.Join(err, private.Close())
 	}
@@ -250,7 +286,7 @@ func (l *lent) outlives() bool { return l.way == gpuipc.WayHandle }
 // closeRegion gives the private region back, once.
 func (l *lent) closeRegion() (err error) {
 	l.closed.Do(func() {
-		err = l.private.Close()
+		err = errors.Join(l.pair.close(), l.private.Close())
 		l.gpu.giveBack(l.bytes())
 	})
 	return err

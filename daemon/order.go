@@ -74,7 +74,7 @@ func (t *task) ordered(l *lent, m *wire.OrderRequest) (wire.Message, error) {
 		return nil, refuse(wire.Invalid, "signal %d after %d", m.Signal, l.signalled)
 	}
 	if m.After != 0 {
-		if _, err := l.order.Wait(t.ctx, order.Client, m.After); err != nil {
+		if err := l.passed(t.ctx, m.After); err != nil {
 			return nil, err
 		}
 	}
@@ -86,5 +86,26 @@ func (t *task) ordered(l *lent, m *wire.OrderRequest) (wire.Message, error) {
 		return out, nil
 	}
 	l.signalled = m.Signal
-	return out, l.order.Signal(t.ctx, order.Daemon, m.Signal)
+	return out, l.signal(t.ctx, m.Signal)
+}
+
+// passed waits for the client's number, and where that says no more than that an
+// event was recorded, for the event.
+func (l *lent) passed(ctx context.Context, v uint64) error {
+	_, err := l.order.Wait(ctx, order.Client, v)
+	if e := l.pair.events; e != nil && err == nil {
+		e.Announced(v)
+		err = e.Wait(ctx, v)
+	}
+	return err
+}
+
+// signal writes the daemon's number: nothing that it speaks of runs any more.
+func (l *lent) signal(ctx context.Context, v uint64) error {
+	if e := l.pair.events; e != nil {
+		if err := e.Signal(v); err != nil {
+			return err
+		}
+	}
+	return l.order.Signal(ctx, order.Daemon, v)
 }

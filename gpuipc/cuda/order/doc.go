@@ -51,9 +51,10 @@
 //
 // # Devices without 64-bit operations on streams
 //
-// There the sides use a pair of events instead, see Events. It orders less: a
-// stream can wait only for what was recorded before the wait was enqueued, so
-// that the announcement has to cross the socket first.
+// There a number in a slot says only that an event was recorded, and a pair of
+// events does the waiting, see Events. It orders less: a stream can wait only for
+// what was recorded before the wait was enqueued, so that the host has to have
+// read the number first.
 //
 // Comparison is the driver's for CU_STREAM_WAIT_VALUE_GEQ, of the 64-bit
 // difference as a signed number. It is why Released is 1<<63-1 and not 1<<64-1,

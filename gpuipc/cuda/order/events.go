@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// Events stand in for a page on a device without driver.StreamMemOps64: one
-// event that this side records and one of the peer's, opened by its handle. No
-// number is in memory. It crosses the socket instead, and whoever receives it
-// calls Announced.
+// Events stand behind a page on a device without driver.StreamMemOps64: a pair of
+// events that the daemon makes, of which the client records the first and the
+// daemon the second. A side records its event in its stream and then writes the
+// number into its slot from the host (Page.Signal). There the number says only
+// that the event is recorded; who has read it calls Announced and waits for the
+// event.
 //
 // An event knows its last record only. So a wait may wait for more than it asked
 // for, never for less, and a side that signals without pause can keep a host wait
@@ -24,38 +27,87 @@ import (
 // documented; a wait that was enqueued before is behind a record, which ends or
 // goes with its context.
 type Events struct {
-	api  *driver.API
-	own  driver.Event
-	peer driver.Event
+	api *driver.API
+	run Entered
+	own driver.Event // recorded by this process
+	its driver.Event // by the other
+
 	last atomic.Uint64 // signalled by us
 	said atomic.Uint64 // announced by the peer
+
+	side struct {
+		sync.Mutex
+		stream driver.Stream // of Signal; 0 = not made yet
+	}
 }
 
-// NewEvents makes this side's event and gives its handle for the peer.
-func NewEvents(api *driver.API) (*Events, [driver.IPCHandleBytes]byte, error) {
-	own, err := api.EventCreate(driver.EventInterprocess | driver.EventNoTiming)
+// Entered runs calls of the driver with the context current on their thread.
+// nil: the caller's thread has it.
+type Entered func(calls func() error) error
+
+// EventHandles name both events for the other process: the client's, the
+// daemon's.
+type EventHandles [2 * driver.IPCHandleBytes]byte
+
+const pairFlags = driver.EventInterprocess | driver.EventNoTiming
+
+// NewEvents makes a pair for the daemon and its handles for the client.
+func NewEvents(api *driver.API, run Entered) (*Events, EventHandles, error) {
+	e := &Events{api: api, run: run}
+	var h EventHandles
+	err := e.do(func() error {
+		for i, to := range []*driver.Event{Client: &e.its, Daemon: &e.own} {
+			ev, err := api.EventCreate(pairFlags)
+			if err != nil {
+				return err
+			}
+			*to = ev
+			name, err := api.IPCEventHandle(ev)
+			if err != nil {
+				return err
+			}
+			copy(h[i*driver.IPCHandleBytes:], name[:])
+		}
+		return nil
+	})
+	return e.orClosed(h, err)
+}
+
+// OpenEvents opens the daemon's pair for the client.
+func OpenEvents(api *driver.API, h EventHandles, run Entered) (*Events, error) {
+	e := &Events{api: api, run: run}
+	err := e.do(func() error {
+		for i, to := range []*driver.Event{Client: &e.own, Daemon: &e.its} {
+			ev, err := api.IPCOpenEvent([driver.IPCHandleBytes]byte(h[i*driver.IPCHandleBytes:]))
+			if err != nil {
+				return err
+			}
+			*to = ev
+		}
+		return nil
+	})
+	e, _, err = e.orClosed(h, err)
+	return e, err
+}
+
+// orClosed gives e, or closes what there is of it.
+func (e *Events) orClosed(h EventHandles, err error) (*Events, EventHandles, error) {
 	if err != nil {
-		return nil, [driver.IPCHandleBytes]byte{}, err
+		return nil, EventHandles{}, errors.Join(err, e.Close())
 	}
-	h, err := api.IPCEventHandle(own)
-	if err != nil {
-		return nil, h, errors.Join(err, api.EventDestroy(own))
-	}
-	return &Events{api: api, own: own}, h, nil
+	return e, h, nil
 }
 
-// Open opens the peer's event; once, before anything waits.
-func (e *Events) Open(peer [driver.IPCHandleBytes]byte) error {
-	ev, err := e.api.IPCOpenEvent(peer)
-	if err == nil {
-		e.peer = ev
+func (e *Events) do(calls func() error) error {
+	if e.run == nil {
+		return calls()
 	}
-	return err
+	return e.run(calls)
 }
 
-// Signal records v on st. The caller tells the peer v after it returned, not
-// before.
-func (e *Events) Signal(st driver.Stream, v uint64) error {
+// Record signals v, larger than the number before, behind what is on st. The
+// caller tells the peer v after it returned, not before.
+func (e *Events) Record(st driver.Stream, v uint64) error {
 	if err := number(v); err != nil {
 		return err
 	}
@@ -63,7 +115,24 @@ func (e *Events) Signal(st driver.Stream, v uint64) error {
 		return fmt.Errorf("order: number %d after %d: %w", v, last, gpuipc.ErrInvalid)
 	}
 	e.last.Store(v)
-	return e.api.EventRecord(e.own, st)
+	return e.do(func() error { return e.api.EventRecord(e.own, st) })
+}
+
+// Signal signals v from the host, on a stream with nothing on it: all work that v
+// speaks of has ended.
+func (e *Events) Signal(v uint64) error {
+	e.side.Lock()
+	defer e.side.Unlock()
+	if e.side.stream == 0 {
+		err := e.do(func() (err error) {
+			e.side.stream, err = e.api.StreamCreate()
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return e.Record(e.side.stream, v)
 }
 
 // Announced notes that the peer said it has signalled v.
@@ -82,7 +151,7 @@ func (e *Events) announced(v uint64) error {
 	if err := number(v); err != nil {
 		return err
 	}
-	if said := e.said.Load(); v > said || e.peer == 0 {
+	if said := e.said.Load(); v > said {
 		return fmt.Errorf("order: wait for %d, the peer announced %d: %w", v, said, gpuipc.ErrInvalid)
 	}
 	return nil
@@ -93,7 +162,7 @@ func (e *Events) StreamWait(st driver.Stream, v uint64) error {
 	if err := e.announced(v); err != nil {
 		return err
 	}
-	return e.api.StreamWaitEvent(st, e.peer)
+	return e.do(func() error { return e.api.StreamWaitEvent(st, e.its) })
 }
 
 // Wait waits on the host for v, which was announced, or until ctx ends.
@@ -101,14 +170,27 @@ func (e *Events) Wait(ctx context.Context, v uint64) error {
 	if err := e.announced(v); err != nil {
 		return err
 	}
-	return poll(ctx, func() (bool, error) { return e.api.EventQuery(e.peer) })
+	return poll(ctx, func() (done bool, err error) {
+		err = e.do(func() error {
+			done, err = e.api.EventQuery(e.its)
+			return err
+		})
+		return done, err
+	})
 }
 
 // Close closes both events. Nothing waits for them any more.
 func (e *Events) Close() error {
-	err := e.api.EventDestroy(e.own)
-	if e.peer != 0 {
-		err = errors.Join(err, e.api.EventDestroy(e.peer))
-	}
-	return err
+	return e.do(func() error {
+		var errs []error
+		for _, ev := range []driver.Event{e.own, e.its} {
+			if ev != 0 {
+				errs = append(errs, e.api.EventDestroy(ev))
+			}
+		}
+		if e.side.stream != 0 {
+			errs = append(errs, e.api.StreamDestroy(e.side.stream))
+		}
+		return errors.Join(errs...)
+	})
 }

@@ -146,19 +146,13 @@ func TestALostDeviceEndsAWait(t *testing.T) {
 
 // eventsRole is the client's side of a pair of events.
 func eventsRole(c *chunk, in *bufio.Reader, out io.Writer) error {
-	e, own, err := order.NewEvents(c.API)
-	if err != nil {
-		return err
-	}
-	var peer [driver.IPCHandleBytes]byte
-	fmt.Fprintf(out, "%x\n", own)
 	var text []byte
 	var rounds uint64
 	if _, err := fmt.Fscanf(in, "%x %d\n", &text, &rounds); err != nil {
 		return err
 	}
-	copy(peer[:], text)
-	if err := e.Open(peer); err != nil {
+	e, err := order.OpenEvents(c.API, order.EventHandles(text), nil)
+	if err != nil {
 		return err
 	}
 	for v := uint64(1); v <= rounds; v++ {
@@ -167,7 +161,7 @@ func eventsRole(c *chunk, in *bufio.Reader, out io.Writer) error {
 				return err
 			}
 		}
-		if err := errors.Join(c.put(c.work, byte(v)), e.Signal(c.work, v)); err != nil {
+		if err := errors.Join(c.put(c.work, byte(v)), e.Record(c.work, v)); err != nil {
 			return err
 		}
 		// The announcement crosses the socket, and so does the daemon's.
@@ -186,19 +180,11 @@ func TestEventsOrderTheWorkOfTwoProcesses(t *testing.T) {
 	c, fake := newChunk(t)
 	dir := t.TempDir()
 	fake.Set(t, "DIR", dir)
-	e, own, err := order.NewEvents(c.API)
+	e, handles, err := order.NewEvents(c.API, nil)
 	check(t, err)
 	client := c.startPeer(t, "events", fake.Path, fakecuda.Setup{Dir: dir, Delay: 200})
-	var text []byte
-	if _, err := fmt.Fscanf(client.out, "%x\n", &text); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.Wait(t.Context(), 1); !errors.Is(err, gpuipc.ErrInvalid) {
-		t.Errorf("a wait without a peer: %v", err)
-	}
-	check(t, e.Open([driver.IPCHandleBytes]byte(text)))
 	data := host(t, dataBytes)
-	line := fmt.Sprintf("%x %d", own, rounds)
+	line := fmt.Sprintf("%x %d", handles[:], rounds)
 	for v := uint64(1); v <= rounds; v++ {
 		// A record that may not have been made is not waited for.
 		if err := e.StreamWait(c.work, v); !errors.Is(err, gpuipc.ErrInvalid) {
@@ -213,18 +199,40 @@ func TestEventsOrderTheWorkOfTwoProcesses(t *testing.T) {
 		} else {
 			check(t, e.StreamWait(c.work, v))
 		}
-		check(t, c.MemcpyDtoHAsync(pointer(data), c.base+dataOff, dataBytes, c.work), e.Signal(c.work, v))
-		line = fmt.Sprint(v)
-		check(t, c.StreamSynchronize(c.work))
+		check(t, c.MemcpyDtoHAsync(pointer(data), c.base+dataOff, dataBytes, c.work))
+		if v%3 == 0 {
+			check(t, c.StreamSynchronize(c.work), e.Signal(v))
+		} else {
+			check(t, e.Record(c.work, v), c.StreamSynchronize(c.work))
+		}
 		if !bytes.Equal(data, bytes.Repeat([]byte{byte(v)}, dataBytes)) {
 			t.Fatalf("round %d: bytes of another round", v)
 		}
+		line = fmt.Sprint(v)
 	}
-	if err := e.Signal(c.work, rounds); !errors.Is(err, gpuipc.ErrInvalid) {
+	if err := e.Record(c.work, rounds); !errors.Is(err, gpuipc.ErrInvalid) {
 		t.Errorf("the same number again: %v", err)
 	}
 	if _, err := fmt.Fprintln(client.in, line); err != nil {
 		t.Fatal(err)
 	}
 	check(t, e.Close())
+}
+
+// Half a pair does not stay behind.
+func TestEventsThatCannotBeMadeLeaveNothing(t *testing.T) {
+	c, fake := newChunk(t)
+	for _, f := range []fakecuda.Fault{
+		{Kind: fakecuda.Fail, Call: "cuEventCreate", Nth: 2, Value: 2},
+		{Kind: fakecuda.Fail, Call: "cuIpcGetEventHandle", Nth: 2, Value: 304},
+	} {
+		fake.Inject(t, f)
+		if _, _, err := order.NewEvents(c.API, nil); !errors.Is(err, driver.Result(f.Value)) {
+			t.Errorf("%s: %v", f.Call, err)
+		}
+		fake.Clear()
+	}
+	if _, err := order.OpenEvents(c.API, order.EventHandles{1}, nil); err == nil {
+		t.Error("handles of nothing were opened")
+	}
 }
