@@ -183,7 +183,7 @@ uint64_t misuse_count(void);
 void stream_retain(struct stream *s), stream_release(struct stream *s);
 
 /* run.c: operations, on the thread of their stream */
-void run_op(struct stream *s, struct op *op);
+bool run_op(struct stream *s, struct op *op);
 void guard_install(void);
 struct pause {
   unsigned tries;

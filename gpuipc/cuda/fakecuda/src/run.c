@@ -65,6 +65,8 @@ static void set(struct op *op) {
 }
 
 static void write_value(struct op *op) {
+  /* Who sees the value may take the memory away at once. */
+  __atomic_store_n(&op->dst_bytes, 0, __ATOMIC_RELAXED);
   if (op->width == 8) atomic_store((_Atomic uint64_t *)op->dst, op->value);
   else atomic_store((_Atomic uint32_t *)op->dst, (uint32_t)op->value);
 }
@@ -101,7 +103,6 @@ static CUresult execute(struct stream *s, struct op *op) {
     case OP_LAUNCH: return launch_run(op->launch);
     case OP_WRITE: write_value(op); break;
     case OP_WAIT: wait_value(s, op); break;
-    case OP_RECORD: event_done(op->event, op->value); break;
     case OP_AWAIT: event_await(op->event, op->value, s); break;
     case OP_BEHIND: finish(op->behind, op->value); break;
     default: break;
@@ -120,11 +121,13 @@ static CUresult execute_guarded(struct stream *s, struct op *op) {
   return result;
 }
 
-void run_op(struct stream *s, struct op *op) {
-  if (s->quit || broken()) return;
+/* False when the operation was left out: the context is broken or ends. */
+bool run_op(struct stream *s, struct op *op) {
+  if (s->quit || broken()) return false;
   if (settings.delay && op->kind != OP_BEHIND) sleep_micros(settings.delay);
   CUresult result = fault_point(&points[op->kind]);
-  if (s->quit || lost_device()) return;
+  if (s->quit || lost_device()) return false;
   if (result == CUDA_SUCCESS) result = execute_guarded(s, op);
   if (result != CUDA_SUCCESS) break_context(result);
+  return result == CUDA_SUCCESS;
 }

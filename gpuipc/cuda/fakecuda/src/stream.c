@@ -62,13 +62,15 @@ static void *work(void *arg) {
   pthread_mutex_lock(&s->queue);
   for (struct op *op; (op = take(s));) {
     pthread_mutex_unlock(&s->queue);
-    run_op(s, op);
+    bool ran = run_op(s, op);
     pthread_mutex_lock(&s->queue);
     s->running = NULL;
     s->completed++;
     atomic_fetch_add(&executed, 1);
     pthread_cond_broadcast(&s->done);
     pthread_mutex_unlock(&s->queue);
+    /* Not before: who sees the event must also see the stream past it. */
+    if (ran && op->kind == OP_RECORD) event_done(op->event, op->value);
     op_free(op);
     pthread_mutex_lock(&s->queue);
   }
@@ -206,7 +208,9 @@ void streams_stop(struct context *context) {
 }
 
 static bool overlap(const struct op *op, CUdeviceptr at, uint64_t n) {
-  return op && ((op->dst < at + n && at < op->dst + op->dst_bytes) || (op->src < at + n && at < op->src + op->src_bytes));
+  if (!op) return false;
+  uint64_t dst_bytes = __atomic_load_n(&op->dst_bytes, __ATOMIC_RELAXED);
+  return (op->dst < at + n && at < op->dst + dst_bytes) || (op->src < at + n && at < op->src + op->src_bytes);
 }
 
 /* Whether an operation that has not ended touches [at, at+n). Nobody knows what
@@ -222,10 +226,17 @@ bool streams_use(CUdeviceptr at, uint64_t n) {
   return found;
 }
 
+/* Whether something is under way. A write of a value that is being executed may
+ * be what its waiter has seen already: it does not count. */
 bool streams_busy(struct context *context) {
-  for (struct stream *s = workers; s; s = s->next_worker)
-    if (s->o.context == context && ahead(s)) return true;
-  return false;
+  bool busy = false;
+  for (struct stream *s = workers; s && !busy; s = s->next_worker) {
+    if (s->o.context != context) continue;
+    pthread_mutex_lock(&s->queue);
+    busy = s->first || (s->running && s->running->kind != OP_WRITE);
+    pthread_mutex_unlock(&s->queue);
+  }
+  return busy;
 }
 
 /* Waits for what is queued now in all streams of a context. */
