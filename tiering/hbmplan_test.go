@@ -11,7 +11,7 @@ import (
 )
 
 // devices are what the tests of plans run on.
-var devices = map[string]accelerator{"double": ofHostDevices}
+var devices = map[string]accelerator{"double": ofHostDevices, "fake driver": ofFakeDriver}
 
 func eachDevice(t *testing.T, test func(t *testing.T, open accelerator)) {
 	for name, open := range devices {
