@@ -28,7 +28,7 @@ func newFake(n int) *fakeNode {
 	f := &fakeNode{removed: make(chan Digest, 16), switched: make(chan SwitchQuery, 100), status: Status{
 		Ready: true, Alive: true, Node: "node-1", Version: "v1", BootEpoch: 1 << 60, Started: longAgo,
 		Socket: "/run/spliced/spliced.sock", Device: "host: test", Features: []string{"avx2"},
-		GPU:    &GPU{UUID: "GPU-01020304-0506-0708-090a-0b0c0d0e0f10", Name: "test", Driver: "12.4", Mode: "default", MPS: "no", Ways: []string{"descriptor", "handle"}},
+		GPU:    &GPU{UUID: "GPU-01020304-0506-0708-090a-0b0c0d0e0f10", Name: "test", Driver: "12.4", Mode: "default", MPS: "no", Way: "descriptor"},
 		Checks: []Check{{Name: "huge_pages", State: CheckDegraded, Detail: "none"}, {Name: "seals", State: CheckOK}},
 	}}
 	for i := range n {

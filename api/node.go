@@ -112,15 +112,15 @@ type Status struct {
 
 // GPU is the device whose memory the node lends.
 type GPU struct {
-	UUID   string   `json:"uuid"` // GPU-..., as nvidia-smi -L has it
-	Name   string   `json:"name"`
-	Driver string   `json:"driver"`           // CUDA version of the driver, such as 12.4; empty = not known
-	Mode   string   `json:"mode"`             // compute mode; empty = not known
-	MPS    string   `json:"mps"`              // yes: contexts run side by side; no: they take turns; unknown
-	Ways   []string `json:"ways"`             // how clients may get its memory: descriptor, handle
-	Lost   bool     `json:"lost"`             // it does not answer any more
-	Stuck  int64    `json:"stuck_calls"`      // calls of the driver that run past their time now
-	Lent   int64    `json:"connection_bytes"` // memory of its own that clients have
+	UUID   string `json:"uuid"` // GPU-..., as nvidia-smi -L has it
+	Name   string `json:"name"`
+	Driver string `json:"driver"`           // CUDA version of the driver, such as 12.4; empty = not known
+	Mode   string `json:"mode"`             // compute mode; empty = not known
+	MPS    string `json:"mps"`              // yes: contexts run side by side; no: they take turns; unknown
+	Way    string `json:"way"`              // how clients get its memory: descriptor or handle
+	Lost   bool   `json:"lost"`             // it does not answer any more
+	Stuck  int64  `json:"stuck_calls"`      // calls of the driver that run past their time now
+	Lent   int64  `json:"connection_bytes"` // memory of its own that clients have
 }
 
 // Profile is one registered model identity.

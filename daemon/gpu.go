@@ -77,12 +77,9 @@ func (v view) gpu() *api.GPU {
 	if n := g.info.Driver; n > 0 {
 		out.Driver = fmt.Sprintf("%d.%d", n/1000, n%1000/10)
 	}
-	for _, way := range g.ways {
-		if way == gpuipc.WayHandle {
-			out.Ways = append(out.Ways, "handle")
-		} else if g.info == (cuda.Info{}) || g.info.Descriptors {
-			out.Ways = append(out.Ways, "descriptor")
-		}
+	out.Way = "handle"
+	if g.ways[0] == gpuipc.WayDescriptor && (g.info == (cuda.Info{}) || g.info.Descriptors) {
+		out.Way = "descriptor"
 	}
 	if c, ok := g.device.(driverCounters); ok {
 		out.Stuck = c.Counters().StuckCalls

@@ -22,19 +22,23 @@ type doctorFlags struct {
 	socket string
 	self   bool
 	daemon string
+	gpu    bool
+	driver string
 }
 
 func doctorCommand() command {
 	return command{
 		name: "doctor", synopsis: "[flags]",
-		summary:  "Prove on this machine that spliced works: kernel, socket, memory, layouts, a round trip",
-		examples: []string{"", "--self", "-socket /run/spliced/spliced.sock --json"},
+		summary:  "Prove on this machine that spliced works: kernel, socket, memory, GPU, layouts, a round trip",
+		examples: []string{"", "--self", "--self -gpu", "-socket /run/spliced/spliced.sock --json"},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
 			var f doctorFlags
 			f.target.flags(fs)
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` (default $SPLICED_SOCKET, or where spliced listens by default)")
 			fs.BoolVar(&f.self, "self", false, "start a temporary daemon and examine that one")
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced for --self (default: beside this program, or in PATH)")
+			fs.BoolVar(&f.gpu, "gpu", false, "with --self: lend memory of the GPU, so that it is tried too")
+			fs.StringVar(&f.driver, "driver", "", "`path` of the CUDA driver library (default libcuda.so.1)")
 			return f.run
 		},
 	}
@@ -47,10 +51,17 @@ func (f *doctorFlags) run(ctx context.Context, c *call) error {
 	if f.self && (f.socket != "" || f.target.admin != "") {
 		return usagef("--self examines its own daemon: leave out -socket and -admin")
 	}
+	if f.gpu && !f.self {
+		return usagef("-gpu is for --self: another daemon's GPU is examined in any case")
+	}
 	if !f.self {
 		return f.examine(ctx, c)
 	}
-	d, err := child.Start(ctx, child.Options{Binary: f.daemon, Args: []string{"-arena", "64MiB", "-private", "16MiB"}})
+	args := []string{"-arena", "64MiB", "-private", "16MiB"}
+	if f.gpu {
+		args = append(args, "-hbm-public", "64MiB", "-hbm-library", f.driver)
+	}
+	d, err := child.Start(ctx, child.Options{Binary: f.daemon, Args: args})
 	if err != nil {
 		return err
 	}
@@ -59,7 +70,7 @@ func (f *doctorFlags) run(ctx context.Context, c *call) error {
 }
 
 func (f *doctorFlags) examine(ctx context.Context, c *call) error {
-	o := doctor.Options{Socket: f.socket}
+	o := doctor.Options{Socket: f.socket, Library: f.driver}
 	if o.Socket == "" {
 		o.Socket = defaultSocket()
 	}

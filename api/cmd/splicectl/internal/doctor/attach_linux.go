@@ -24,6 +24,7 @@ type visit struct {
 	conn    *seqpacket.Conn
 	hello   wire.HelloReply
 	files   []*os.File // arena, slots, staging
+	gpu     *api.GPU   // as the daemon tells of it; nil = none, or not told
 	frame   []byte     // hello views it
 }
 
@@ -79,7 +80,8 @@ func checkPeer(fd int) Check {
 func checkAttach(_ context.Context, v *visit) []Check {
 	const name = "hello"
 	request := wire.HelloRequest{MinVersion: wire.Version, MaxVersion: wire.Version, Client: "splicectl doctor",
-		StagingBytes: 1 << 20, SlotBytes: 1 << 20, Tenants: []wire.TenantName{{}}}
+		StagingBytes: 1 << 20, SlotBytes: 1 << 20, Features: wire.FeatureDevice, Tenants: []wire.TenantName{{}}}
+	v.conn.AllowDescriptors(seqpacket.MaxDescriptors)
 	fds, err := v.call(&wire.Header{Op: wire.OpHello, Request: 1}, &request, &v.hello)
 	if err != nil {
 		return []Check{fail(name, "the daemon's log says why; is this user on its allow-list, and the version the same?", "%v", err)}
@@ -184,10 +186,19 @@ func checkAdmin(ctx context.Context, v *visit) []Check {
 		return []Check{warn(name, remedy, "the admin address is that of another daemon (node %s)", st.Node)}
 	}
 	checks := []Check{ok(name, "node %s, version %s, up since %s", st.Node, st.Version, st.Started.Format(time.RFC3339))}
+	v.gpu = st.GPU
 	for _, c := range st.Checks {
 		if c.State != api.CheckOK {
-			checks = append(checks, warn("daemon: "+c.Name, "see docs/operations or the daemon's log", "%s", c.Detail))
+			checks = append(checks, warn("daemon: "+c.Name, remedyOf(c.Name), "%s", c.Detail))
 		}
 	}
 	return checks
+}
+
+// remedyOf a check of the daemon that is degraded.
+func remedyOf(check string) string {
+	if check == "hbm" {
+		return "see docs/gpu.md, which lists errors by their code, and the hbm- settings"
+	}
+	return "see docs/operations or the daemon's log"
 }

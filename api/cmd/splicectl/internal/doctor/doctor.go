@@ -1,6 +1,7 @@
 // Package doctor proves on this machine what spliced needs: features of the
 // kernel, a socket that can be reached, memory that clients can read and not
-// write, agreement about layouts, and one segment's way in and out.
+// write, the GPU and its memory, agreement about layouts, and one segment's way
+// in and out.
 //
 // It tests by doing, as a client would, and cleans up behind itself. It never
 // changes settings.
@@ -32,6 +33,8 @@ type Check struct {
 type Options struct {
 	Socket string      // engine socket
 	Admin  *api.Client // nil = not checked, and the test segment cannot be removed
+	// Library is the CUDA driver that this process loads; "" = libcuda.so.1.
+	Library string
 }
 
 // Run does all checks. Those that need a daemon end at the first that fails,
@@ -39,7 +42,7 @@ type Options struct {
 func Run(ctx context.Context, o Options) []Check {
 	checks := machine()
 	steps := []func(context.Context, *visit) []Check{
-		checkSocket, checkAttach, checkMemory, checkAdmin, checkRoundTrip,
+		checkSocket, checkAttach, checkMemory, checkAdmin, checkGPU, checkRoundTrip,
 	}
 	v := &visit{options: o}
 	defer v.close()
