@@ -37,7 +37,7 @@ func (d *device) compose(ctx context.Context, jobs []*gpuipc.ComposeJob) error {
 		if err := c.Compose(job); err != nil {
 			return fmt.Errorf("job %d: %w", i, err)
 		}
-		pieces = cutComposition(pieces, job)
+		pieces = d.cutComposition(pieces, job)
 	}
 	if err := c.Disjoint(); err != nil {
 		return err
@@ -60,13 +60,13 @@ type composePiece struct {
 // cutComposition appends the pieces of a job: one, or where its steps are more
 // than fits a batch, several that hand the state on in Out. Without Out there is
 // no place for it, and the job stays whole.
-func cutComposition(pieces []composePiece, job *gpuipc.ComposeJob) []composePiece {
+func (d *device) cutComposition(pieces []composePiece, job *gpuipc.ComposeJob) []composePiece {
 	state := job.From.Len() + job.Out.Len()
 	p := composePiece{job: job, cost: state}
 	for i := range job.Steps {
 		in := &job.Steps[i]
 		n := in.T.Len() + in.S.Len() + in.Before.Len()
-		if p.cost+n > batchBytes && i > p.first && !job.Out.Absent() {
+		if p.cost+n > d.limits.bytes && i > p.first && !job.Out.Absent() {
 			p.end = i
 			pieces = append(pieces, p)
 			p = composePiece{job: job, first: i, cost: 2 * job.Out.Len()}
@@ -77,8 +77,8 @@ func cutComposition(pieces []composePiece, job *gpuipc.ComposeJob) []composePiec
 	return append(pieces, p)
 }
 
-// compose is the launches of pieces of which no two are of one job, or all of
-// one launch would race.
+// compose is the launches of the pieces of one batch. No two of them are of one
+// job: what cuts a job is that two neighbours do not fit a batch.
 func (p *operands) compose(pieces []composePiece) ([]kernels.Launch, error) {
 	args := make([]kernels.ComposeArgs, len(pieces))
 	for i := range pieces {

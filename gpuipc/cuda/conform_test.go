@@ -8,30 +8,47 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 )
 
-// variants are devices that must all behave alike.
-var variants = []struct {
+// variant is a device that must behave like all others.
+type variant struct {
 	name    string
 	options Options
+	limits  limits
 	prepare func(t testing.TB, lib *fakecuda.Library)
-}{
+}
+
+var variants = []variant{
 	{name: "defaults"},
-	{name: "one stream, small chunks", options: Options{Streams: 1, ChunkBytes: 1}},
+	{name: "one stream, small chunks and batches", options: Options{Streams: 1, ChunkBytes: 1}, limits: limits{bytes: 1, angles: 1}},
 	{name: "without VMM", prepare: func(t testing.TB, lib *fakecuda.Library) { lib.Set(t, "NOVMM", "1") }},
 	{name: "nothing pinned", prepare: func(t testing.TB, lib *fakecuda.Library) {
 		lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuMemHostRegister_v2", Value: 304})
 	}},
 }
 
+// skipIfShort leaves the defaults and the variant that differs most.
+func (v *variant) skipIfShort(t *testing.T) {
+	if testing.Short() && v.name != variants[0].name && v.name != variants[1].name {
+		t.Skip("short: two variants are enough")
+	}
+}
+
+// open opens the device.
+func (v *variant) open(t testing.TB) *device {
+	if v.prepare != nil {
+		v.prepare(t, fakecuda.Open(t))
+	}
+	d, _ := openFake(t, v.options)
+	if v.limits != (limits{}) {
+		d.limits = v.limits
+	}
+	return d
+}
+
 func TestConformance(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
-			gpuipctest.Conformance(t, func(t testing.TB) gpuipc.Device {
-				if v.prepare != nil {
-					v.prepare(t, fakecuda.Open(t))
-				}
-				d, _ := openFake(t, v.options)
-				return d
-			})
+			v.skipIfShort(t)
+			gpuipctest.Conformance(t, func(t testing.TB) gpuipc.Device { return v.open(t) })
 		})
 	}
 }
@@ -39,13 +56,10 @@ func TestConformance(t *testing.T) {
 func TestAcceleratorConformance(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
+			v.skipIfShort(t)
 			gpuipctest.AcceleratorConformance(t, func(t testing.TB) (gpuipc.Accelerator, gpuipc.Device) {
-				if v.prepare != nil {
-					v.prepare(t, fakecuda.Open(t))
-				}
 				host := gpuipctest.HostDevice(t, gpuipc.HostOptions{})
-				d, _ := openFake(t, v.options)
-				return d, host
+				return v.open(t), host
 			})
 		})
 	}

@@ -6,9 +6,15 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
-// batchBytes is how much the kernels between two looks at the context may touch:
-// 0.5 ms at 2 TB/s.
-const batchBytes = 1 << 30
+// limits are how much work goes to the device between two looks at the context.
+type limits struct {
+	bytes  int64 // that kernels touch
+	angles int   // of rows with positions, made by the host
+}
+
+// defaultLimits are 0.5 ms at 2 TB/s, and 30 ms of the host's sines: a table of
+// positions is best shared by the jobs of all layers.
+var defaultLimits = limits{bytes: 1 << 30, angles: 1 << 20}
 
 // batch names operands, launches what build makes of them and copies results
 // that straddle extents to their places.
@@ -39,7 +45,7 @@ func (l *lane) batches(ctx context.Context, count int, cost func(i int) int64, r
 			l.scratch.reset(l)
 		}
 		end, sum := first, int64(0)
-		for end < count && (end == first || sum+cost(end) <= batchBytes) {
+		for end < count && (end == first || sum+cost(end) <= l.dev.limits.bytes) {
 			sum += cost(end)
 			end++
 		}

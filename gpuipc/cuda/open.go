@@ -22,6 +22,7 @@ type device struct {
 	kernels     *module
 	lanes       *lanes
 	foreign     *foreign
+	limits      limits
 
 	regions  atomic.Int64 // open ones
 	attached attachments
@@ -48,7 +49,7 @@ func Open(o Options) (gpuipc.Accelerator, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &device{api: api, options: o, id: id, info: info}
+	d := &device{api: api, options: o, id: id, info: info, limits: defaultLimits}
 	d.lanes = newLanes(d, o.Streams)
 	d.foreign = newForeign(d, o.CallTimeout)
 	if err := d.start(); err != nil {

@@ -12,10 +12,7 @@ import (
 // angleBytes is what a cosine and its sine count for in a batch: 30 ns of the
 // host's time to make, as long as the device takes for 60 KiB, and 8 bytes of
 // tables.
-const (
-	angleBytes  = 256
-	pieceAngles = 1 << 20
-)
+const angleBytes = 256
 
 // Rotate copies and turns the rows of one job.
 func (d *device) Rotate(ctx context.Context, job *gpuipc.RotateJob) error {
@@ -51,7 +48,7 @@ func (d *device) rotate(ctx context.Context, jobs []*gpuipc.RotateJob) error {
 		if err != nil {
 			return fmt.Errorf("job %d: %w", i, err)
 		}
-		pieces = append(pieces, cutRotation(job, base)...)
+		pieces = append(pieces, d.cutRotation(job, base)...)
 	}
 	if err := c.Disjoint(); err != nil {
 		return err
@@ -73,10 +70,10 @@ type rotatePiece struct {
 
 // cutRotation cuts a job so that the angles of each piece are bounded; they are
 // made on the host. A job without angles of its own for each row is one piece.
-func cutRotation(job *gpuipc.RotateJob, base driver.DevicePtr) []rotatePiece {
+func (d *device) cutRotation(job *gpuipc.RotateJob, base driver.DevicePtr) []rotatePiece {
 	step := max(1, job.Rows)
 	if p := job.PerRow; p != nil && p.Dims > 0 {
-		step = max(1, pieceAngles/(p.Dims/2))
+		step = max(1, d.limits.angles/(p.Dims/2))
 	}
 	var out []rotatePiece
 	for row := 0; row < job.Rows; row += step {

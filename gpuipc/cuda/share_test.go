@@ -204,11 +204,11 @@ func TestRefusedImportsSayWhatHelps(t *testing.T) {
 	if n := lib.Stats().Imports; n != 0 {
 		t.Errorf("%d handles are open", n)
 	}
-	e.end2(t, d)
+	e.fillAndEnd(t, d)
 }
 
-// end2 makes the engine's check pass and ends it.
-func (e *engine) end2(t *testing.T, d *device) {
+// fillAndEnd makes the engine's check pass and ends it.
+func (e *engine) fillAndEnd(t *testing.T, d *device) {
 	t.Helper()
 	r, err := d.ImportShare(t.Context(), e.share)
 	if err != nil {

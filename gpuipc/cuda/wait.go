@@ -82,5 +82,8 @@ func (l *lane) pieces(ctx context.Context, n, size int64, issue, done func(slot 
 			return err
 		}
 	}
+	if count > 0 {
+		l.busy = false // the last mark was behind everything
+	}
 	return nil
 }
