@@ -21,6 +21,10 @@ const roleEnv = "SPLICED_TEST_CLIENT"
 
 func TestMain(m *testing.M) {
 	if socket := os.Getenv(roleEnv); socket != "" {
+		if library := os.Getenv(libraryEnv); library != "" {
+			useDevice(socket, library)
+			return
+		}
 		holdAndWait(socket)
 		return
 	}

@@ -72,7 +72,7 @@ func (v view) gpu() *api.GPU {
 	stored := v.d.store.Counters()
 	out := &api.GPU{
 		UUID: g.device.UUID().String(), Name: g.device.Describe().Name, Mode: g.info.Mode, MPS: g.info.MPS.String(),
-		Lost: stored.HBM.Lost != 0, Lent: g.lentBytes(),
+		Lost: stored.HBM.Lost != 0, Stuck: g.stuckCalls(), Lent: g.lentBytes(),
 	}
 	if n := g.info.Driver; n > 0 {
 		out.Driver = fmt.Sprintf("%d.%d", n/1000, n%1000/10)
@@ -80,9 +80,6 @@ func (v view) gpu() *api.GPU {
 	out.Way = "handle"
 	if g.ways[0] == gpuipc.WayDescriptor && (g.info == (cuda.Info{}) || g.info.Descriptors) {
 		out.Way = "descriptor"
-	}
-	if c, ok := g.device.(driverCounters); ok {
-		out.Stuck = c.Counters().StuckCalls
 	}
 	return out
 }
@@ -163,8 +160,19 @@ func (d *Daemon) gpuCheck() (api.Check, bool) {
 	case counters.HBM.Lost != 0:
 		check.State = api.CheckDegraded
 		check.Detail = "the GPU was lost (see the kernel's log for NVRM messages): served from memory and disk until the daemon is started again"
+	case d.gpu.stuckCalls() > 0:
+		check.State = api.CheckDegraded
+		check.Detail = fmt.Sprintf("%d calls of the driver on memory of other processes do not come back: what they hold stays held", d.gpu.stuckCalls())
 	}
 	return check, true
+}
+
+// stuckCalls is how many calls of the driver run past their time now.
+func (g *gpu) stuckCalls() int64 {
+	if c, ok := g.device.(driverCounters); ok {
+		return c.Counters().StuckCalls
+	}
+	return 0
 }
 
 // take counts a private region of a connection in.

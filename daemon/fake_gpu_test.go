@@ -1,0 +1,430 @@
+package daemon
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/fakecuda"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// libraryEnv makes a client process one that uses the device, with this driver.
+const libraryEnv = "SPLICED_TEST_LIBRARY"
+
+// startFake starts a daemon on the fake driver. At the end of the test nothing of
+// it may be left.
+func startFake(t testing.TB, c Config) (*running, *fakecuda.Library) {
+	t.Helper()
+	lib := fakecuda.Open(t)
+	lib.LeakCheck(t)
+	c.HBMLibrary = lib.Path
+	r := startParts(t, c, Parts{})
+	if r.gpu == nil {
+		t.Fatalf("no device: %s", r.gpuTrouble)
+	}
+	return r, lib
+}
+
+// openDevice opens the fake driver's device once more, as an engine does.
+func openDevice(t testing.TB, library string) gpuipc.Accelerator {
+	t.Helper()
+	device, err := cuda.Open(cuda.Options{Library: library})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := device.Close(); err != nil {
+			t.Errorf("closing the engine's device: %v", err)
+		}
+	})
+	return device
+}
+
+// openDeviceClient attaches the real client with a device.
+func openDeviceClient(t testing.TB, socket string, device gpuipc.Accelerator, p *profile.Profile) (*connector.Client, *connector.Model) {
+	t.Helper()
+	c, err := connector.Open(connector.Options{Socket: socket, Name: "test", Device: device, Timeouts: connector.Timeouts{
+		Lookup: patience, Transfer: patience, Attach: patience}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := c.WaitAttached(ctx); err != nil {
+		t.Fatal(err)
+	}
+	m, err := c.Register(p, connector.Binding{})
+	if err == nil {
+		err = m.WaitReady(ctx)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, m
+}
+
+// onDevice acquires a segment on the device.
+func onDevice(t testing.TB, m *connector.Model, d *document) *connector.DeviceLease {
+	t.Helper()
+	rows, err := m.AcquireDevice(context.Background(), []profile.SegmentKey{d.key}, connector.AcquireOptions{Digests: true, Wait: patience})
+	if err != nil || rows[0].Err != nil {
+		t.Fatalf("acquire-device: %v, %v", err, rows)
+	}
+	return rows[0].Lease
+}
+
+// read copies a part of a lease from the device.
+func read(t testing.TB, device gpuipc.Device, r gpuipc.Ref) []byte {
+	t.Helper()
+	b := make([]byte, r.Len())
+	if err := device.Load(context.Background(), b, r); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// composeHere composes a leased segment behind a zero state with kernels of this
+// process, and returns the state.
+func composeHere(t testing.TB, device gpuipc.Accelerator, p *profile.Profile, l *connector.DeviceLease) []byte {
+	t.Helper()
+	lin := &p.Layer(0).Linear
+	_, heads := p.RankHeads(0)
+	layout := l.Layout()
+	part := func(kind profile.PartKind) (gpuipc.Ref, gpuipc.DType) {
+		for i := range layout.Parts {
+			if q := &layout.Parts[i]; q.Layer == 0 && q.Kind == kind {
+				return l.Part(i), gpuipc.DType(q.DType)
+			}
+		}
+		t.Fatalf("no part %v", kind)
+		return gpuipc.Ref{}, 0
+	}
+	region, err := device.NewRegion(gpuipc.RegionSpec{Name: "state", Bytes: int64(4 * heads * lin.KeyDim * lin.ValueDim), Access: gpuipc.ClientWrites})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer region.Close()
+	out := gpuipc.Ref{Region: region, Extents: []gpuipc.Extent{{Len: int64(4 * heads * lin.KeyDim * lin.ValueDim)}}}
+	step := gpuipc.ComposeStep{}
+	step.T, step.TType = part(profile.PartT)
+	step.S, step.SType = part(profile.PartS)
+	err = device.ComposeAll(context.Background(), []gpuipc.ComposeJob{{
+		Transition: gpuipc.Transition(lin.Transition()), Heads: heads, DK: lin.KeyDim, DV: lin.ValueDim,
+		Steps: []gpuipc.ComposeStep{step}, Out: out,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read(t, device, out)
+}
+
+// composedInMemory is the state of layer 0 behind d, composed by the daemon.
+func composedInMemory(t testing.TB, m *connector.Model, d *document) []byte {
+	t.Helper()
+	l := get(t, m, d)
+	defer l.Release()
+	slot, err := m.Compose(context.Background(), &connector.ComposeQuery{Layer: 0,
+		Plan: connector.Plan{End: 70, Spans: []connector.Span{{Lease: l, Count: 64}, {Start: 64, Count: 6}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slot.Release()
+	b := slot.Bytes()
+	return bytes.Clone(b[len(b)/2:]) // the state before the recomputed span, then the final one
+}
+
+// sameFloats compares F32 values to a relative 1e-6 of the largest.
+func sameFloats(t testing.TB, got, want []byte) {
+	t.Helper()
+	if len(got) < len(want) {
+		t.Fatalf("%d bytes, want %d", len(got), len(want))
+	}
+	value := func(b []byte, i int) float64 {
+		return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])))
+	}
+	worst, most := 0.0, 0.0
+	for i := range len(want) / 4 {
+		worst, most = max(worst, math.Abs(value(got, i)-value(want, i))), max(most, math.Abs(value(want, i)))
+	}
+	if most == 0 || !(worst <= 1e-6*most) {
+		t.Errorf("off by %g of %g", worst, most)
+	}
+}
+
+func TestAnEngineReadsAndComposesOnTheGPU(t *testing.T) {
+	leakCheck(t)
+	r, lib := startFake(t, deviceConfig(t))
+	p := testProfile(t, 1)
+	device := openDevice(t, lib.Path)
+	c, m := openDeviceClient(t, r.Socket(), device, p)
+	if len(c.Kernels()) == 0 {
+		t.Fatal("the client has no device memory of the daemon")
+	}
+	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+	put(t, m, d)
+	l := onDevice(t, m, d)
+	for i, want := range partsOf(d) {
+		if !bytes.Equal(read(t, device, l.Part(i)), want) {
+			t.Errorf("part %d on the device differs", i)
+		}
+	}
+	sameFloats(t, composeHere(t, device, p, l), composedInMemory(t, m, d))
+
+	page, ok := c.Order()
+	if !ok {
+		t.Fatal("no order page")
+	}
+	ctx := context.Background()
+	done := make(chan error, 1)
+	go func() { done <- m.ReleaseBehind(ctx, 1, 7, l) }()
+	if err := page.Signal(ctx, order.Client, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("release behind the stream: %v", err)
+	}
+	if seen, err := page.Wait(ctx, order.Daemon, 7); err != nil || seen != 7 {
+		t.Errorf("the daemon's slot is at %d, %v", seen, err)
+	}
+	if l.Valid() {
+		t.Error("the lease is valid behind its release")
+	}
+	c.Close()
+	r.deviceAtRest()
+}
+
+func TestAClientAttachesTheDeviceAgainAfterARestart(t *testing.T) {
+	leakCheck(t)
+	config := deviceConfig(t)
+	r, lib := startFake(t, config)
+	p := testProfile(t, 1)
+	device := openDevice(t, lib.Path)
+	c, m := openDeviceClient(t, config.Socket, device, p)
+	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+	put(t, m, d)
+	held := onDevice(t, m, d)
+	page, _ := c.Order()
+	r.stop()
+	eventually(t, "the client knows", func() bool { return !c.Attached() })
+	// Streams that wait for the daemon go on.
+	if seen, err := page.Wait(context.Background(), order.Daemon, 1); err != nil || seen != order.Released {
+		t.Errorf("the daemon's slot is at %d, %v", seen, err)
+	}
+	if _, err := m.AcquireDevice(context.Background(), []profile.SegmentKey{d.key}, connector.AcquireOptions{}); !errors.Is(err, connector.ErrUnavailable) {
+		t.Errorf("acquire-device without a daemon: %v", err)
+	}
+	config.HBMLibrary = lib.Path
+	r = startParts(t, config, Parts{})
+	eventually(t, "the client is back", func() bool { return m.Ready() == nil })
+	put(t, m, d)
+	again := onDevice(t, m, d)
+	if !bytes.Equal(read(t, device, again.Part(0)), partsOf(d)[0]) {
+		t.Error("after the restart the bytes differ")
+	}
+	held.Release()
+	again.Release()
+	c.Close()
+	r.deviceAtRest()
+}
+
+// seen is what a client process has seen.
+type seen struct {
+	Digests []uint64 // of the parts
+	State   []byte
+	Trouble string
+}
+
+// useDevice is a client process: it maps the device memory of the daemon, reads
+// the segment of seed 1, composes it with kernels of its own, says what it saw,
+// and waits to be killed.
+func useDevice(socket, library string) {
+	var t clientProcess
+	device, err := cuda.Open(cuda.Options{Library: library})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := testProfile(t, 1)
+	c, m := openDeviceClient(t, socket, device, p)
+	var saw seen
+	if c.Kernels() == nil {
+		saw.Trouble = "no device memory"
+	} else {
+		l := onDevice(t, m, newDocument(p, nil, 1, 64, profile.RoleFirst))
+		for i := range l.Layout().Parts {
+			saw.Digests = append(saw.Digests, gpuipc.DigestBytes(read(t, device, l.Part(i))))
+		}
+		saw.State = composeHere(t, device, p, l)
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(saw)
+	select {}
+}
+
+// startClientProcess starts useDevice and waits for what it says.
+func startClientProcess(t *testing.T, socket, library string) (*exec.Cmd, seen) {
+	t.Helper()
+	command := exec.Command(os.Args[0])
+	command.Env = append(append(os.Environ(), fakecuda.Setup{}.Env(library)...), roleEnv+"="+socket, libraryEnv+"="+library)
+	command.Stderr = os.Stderr
+	out, err := command.StdoutPipe()
+	if err == nil {
+		err = command.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	var s seen
+	if err == nil {
+		err = json.Unmarshal(line, &s)
+	}
+	if err != nil {
+		_ = command.Process.Kill()
+		t.Fatalf("the client process: %v", err)
+	}
+	return command, s
+}
+
+func TestAnotherProcessMapsTheGPUByEitherWay(t *testing.T) {
+	for _, way := range []string{"descriptor", "handle"} {
+		t.Run(way, func(t *testing.T) {
+			leakCheck(t)
+			config := deviceConfig(t)
+			config.HBMShare = way
+			r, lib := startFake(t, config)
+			p := testProfile(t, 1)
+			c, m := openClient(t, r.Socket(), p, connector.Binding{})
+			d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+			put(t, m, d)
+			command, s := startClientProcess(t, r.Socket(), lib.Path)
+			if s.Trouble != "" {
+				t.Error(s.Trouble)
+			}
+			for i, part := range partsOf(d) {
+				if i < len(s.Digests) && s.Digests[i] != gpuipc.DigestBytes(part) {
+					t.Errorf("part %d differs in the other process", i)
+				}
+			}
+			if s.Trouble == "" {
+				sameFloats(t, s.State, composedInMemory(t, m, d))
+			}
+			c.Close()
+			killed := time.Now()
+			if err := command.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			r.deviceAtRest()
+			t.Logf("free %v after kill -9", time.Since(killed))
+			_ = command.Wait()
+		})
+	}
+}
+
+func TestHandlesBetweenEqualPIDsAreRefusedWithTheRemedy(t *testing.T) {
+	leakCheck(t)
+	config := deviceConfig(t)
+	config.HBMShare = "handle"
+	r, lib := startFake(t, config)
+	device := openDevice(t, lib.Path)
+	p := testProfile(t, 1)
+	c, m := openDeviceClient(t, r.Socket(), device, p)
+	if c.Kernels() != nil {
+		t.Error("a handle of this very process was opened")
+	}
+	// Everything else works.
+	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+	put(t, m, d)
+	get(t, m, d).Release()
+	c.Close()
+	r.deviceAtRest()
+}
+
+func TestAKilledClientsWorkOnTheGPUEndsFirst(t *testing.T) {
+	leakCheck(t)
+	r, lib := startFake(t, deviceConfig(t))
+	p := testProfile(t, 1)
+	c := deviceHello(t, r.Socket())
+	_, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor})
+	for _, f := range files {
+		f.Close()
+	}
+	c.register(p)
+	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+	c.publish(d)
+	lease := c.acquireDevice(1, d.key)
+	if wire.Code(lease.Codes[0]) != wire.OK {
+		t.Fatalf("acquire-device: %v", lease.Codes)
+	}
+	lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: "run.launch", Nth: 1})
+	c.send(wire.OpCompose, &wire.ComposeRequest{Profile: c.profile, Layer: 0, Plan: onePlan(lease.Leases[0], d, 6)})
+	eventually(t, "the kernel hangs", func() bool { return lib.Stats().Hanging > 0 })
+	c.close()
+	eventually(t, "the daemon has noticed", func() bool {
+		for _, x := range r.server.list() {
+			if !x.ending.Load() {
+				return false
+			}
+		}
+		return true
+	})
+	if r.gpu.lentBytes() == 0 {
+		t.Error("the memory went before the kernel that writes it had ended")
+	}
+	lib.Release()
+	r.deviceAtRest()
+}
+
+func TestWhatIsWrongWithTheDriverIsTold(t *testing.T) {
+	lib := fakecuda.Open(t)
+	empty := filepath.Join(t.TempDir(), "libcuda.so.1")
+	compiler, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("no C compiler")
+	}
+	if out, err := exec.Command(compiler, "-shared", "-fPIC", "-x", "c", "/dev/null", "-o", empty).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, row := range []struct {
+		name string
+		set  func(*Config)
+		want string
+	}{
+		{"library without symbols", func(c *Config) { c.HBMLibrary = empty }, "cu"},
+		{"another device", func(c *Config) { c.HBMDevice = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10" }, "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"},
+		{"more than the device has", func(c *Config) { c.HBMPublic = 2 * TiB }, "memory"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			leakCheck(t)
+			config := deviceConfig(t)
+			config.AdminSocket = ""
+			config.HBMLibrary = lib.Path
+			row.set(&config)
+			r := startParts(t, config, Parts{})
+			check := r.check(t, "hbm")
+			if check.State != api.CheckDegraded || !strings.Contains(check.Detail, row.want) {
+				t.Errorf("%+v", check)
+			}
+			t.Log(check.Detail)
+			c := attach(t, r.Socket())
+			c.close()
+			r.atRest()
+		})
+	}
+}
