@@ -15,7 +15,7 @@ from fake_cuda import FakeCuda, library
 from fake_daemon import FakeDaemon
 from running import Daemon, StartDaemon
 from spliced_connector.client import Client
-from spliced_connector.options import Options
+from spliced_connector.options import DeviceOptions, Options
 
 
 @pytest.fixture
@@ -54,12 +54,39 @@ def fake_library() -> Path:
 def cuda(fake_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCuda]:
     """That driver in this process. At the end nothing of the test may be left in it."""
     driver = FakeCuda(fake_library, tmp_path_factory.mktemp("c"))
+    driver.warm()
     before = driver.live()
     yield driver
     driver.clear()
     driver.wait_live(before)  # threads of streams end behind the call that destroys them
     assert driver.live() == before, driver.text()
     driver.end()
+
+
+@pytest.fixture
+def start_gpu_daemon(
+    start_daemon: StartDaemon, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> StartDaemon:
+    """Starts daemons that lend memory of the fake driver's device."""
+    for name, value in cuda.environment().items():
+        monkeypatch.setenv(name, value)
+
+    def start(*settings: str, disk: bool = False) -> Daemon:
+        gpu = ("-hbm-public=16MiB", "-hbm-private=16MiB", "-hbm-client=4MiB")
+        return start_daemon(*gpu, f"-hbm-library={cuda.path}", *settings, disk=disk)
+
+    return start
+
+
+@pytest.fixture
+def connect_gpu(cuda: FakeCuda, connect: Connect) -> Connect:
+    """`connect` of an engine with that device; fields of `DeviceOptions` may be given."""
+
+    def make(socket: str, *, device: dict[str, Any] | None = None, **options: Any) -> Client:
+        chosen = DeviceOptions(**{"library": cuda.path, **(device or {})})
+        return connect(socket, device=chosen, **options)
+
+    return make
 
 
 @pytest.fixture

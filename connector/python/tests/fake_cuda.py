@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from running import ROOT
+from spliced_connector.cuda_driver import Context, find_device, load
 
 _COUNTS = (
     "contexts", "allocations", "physical", "reservations", "mappings", "imports",
@@ -38,6 +39,14 @@ class FakeCuda:
         """What processes that share its devices have in common."""
         self._library = ctypes.CDLL(self.path)
         self.set("DIR", str(directory))
+
+    def warm(self) -> None:
+        """Use it once: it keeps some files for the life of the process."""
+        driver = load(self.path)
+        context = Context(driver, find_device(driver, b""))
+        with context.current():
+            driver.free(driver.alloc(1))
+        context.close()
 
     def set(self, name: str, value: str | None) -> None:
         """A setting; None takes it back."""

@@ -68,6 +68,24 @@ def test_rotations_are_the_golden_ones(case: dict[str, Any]) -> None:
     assert [plain(launch) for launch in launches] == case["launches"]
 
 
+def compose_job(args: dict[str, Any]) -> ComposeJob:
+    steps = [
+        ComposeStep(
+            step["T"], step["S"], step["Before"], DType(step["TType"]), DType(step["SType"]),
+            turn_of(step["Rotation"]),
+        )
+        for step in args["Steps"] or ()
+    ]  # fmt: skip
+    sizes = args["Heads"], args["DK"], args["DV"]
+    return ComposeJob(Transition(args["Transition"]), *sizes, steps, args["From"], args["Out"])
+
+
+@pytest.mark.parametrize("case", cases("compose"))
+def test_compositions_are_the_golden_ones(case: dict[str, Any]) -> None:
+    launches = compose([compose_job(args) for args in case["args"]])
+    assert [plain(launch) for launch in launches] == case["launches"]
+
+
 STEP = ComposeStep(0x1000, 0x2000, 0x3000, DType.F32, DType.F32)
 STATE = ComposeJob(Transition.SCALAR, 4, 16, 16, [STEP], 0x4000, 0x5000)
 HALF = Turn(4, False, (1.0, 1.0), (0.0, 0.0))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from spliced_connector.cuda_driver import HANDLE_BYTES, Context, DevicePtr
-from spliced_connector.cuda_errors import CudaError
 from spliced_connector.errors import Code, SplicedError
 
 
@@ -152,6 +151,6 @@ def quiet(close: Callable[[], None]) -> str:
     """Run a clean-up that may fail; what it said, empty for success."""
     try:
         close()
-    except CudaError as err:
+    except SplicedError as err:
         return str(err)
     return ""

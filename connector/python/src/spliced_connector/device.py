@@ -78,8 +78,14 @@ class DeviceMemory:
     """What one connection has of the daemon's GPU. Any thread may use it."""
 
     def __init__(
-        self, attachment: Attachment, gpu: Gpu, thread: DeviceThread, mapping: Mapping
+        self,
+        attachment: Attachment,
+        gpu: Gpu,
+        thread: DeviceThread,
+        mapping: Mapping,
+        timeout: float,
     ) -> None:
+        """`timeout` is of one attempt to tell the daemon that leases have ended."""
         self.gpu = gpu
         self.attachment = attachment
         self.arena = mapping.arena
@@ -95,7 +101,7 @@ class DeviceMemory:
         self._kernels: Kernels | None = None
         self._loading = threading.Lock()
         self._thread = thread
-        self._timeout = mapping.timeout
+        self._timeout = timeout
         self._ended = threading.Event()
         self._passing: deque[Passing] = deque()
         self._dropped: deque[tuple[int, int]] = deque()

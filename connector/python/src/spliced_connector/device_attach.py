@@ -47,13 +47,10 @@ def open_gpu(options: DeviceOptions) -> Gpu:
 class Mapping:
     """What a reply to attach-device has been turned into."""
 
-    def __init__(
-        self, gpu: Gpu, reply: AttachDeviceReply, descriptors: list[int], timeout: float
-    ) -> None:
+    def __init__(self, gpu: Gpu, reply: AttachDeviceReply, descriptors: list[int]) -> None:
         """Raises `SplicedError`; nothing stays mapped then."""
         _check(gpu, reply, descriptors)
         self.epoch = reply.epoch
-        self.timeout = timeout
         self.staging = reply.staging_off, reply.staging_bytes
         self.ptx = _read_ptx(descriptors[0])
         with contextlib.ExitStack() as failing:
@@ -75,17 +72,15 @@ class Mapping:
         return OrderPage(gpu.context, client, daemon)
 
 
-def attach_device(
-    attachment: Attachment, gpu: Gpu, options: DeviceOptions, timeout: float
-) -> Mapping:
+def attach_device(attachment: Attachment, gpu: Gpu, options: DeviceOptions) -> Mapping:
     """Ask the daemon for memory and map it. Raises `SplicedError`."""
-    call = Call(Op.ATTACH_DEVICE, time.monotonic() + timeout, Late())
+    call = Call(Op.ATTACH_DEVICE, time.monotonic() + options.attach_timeout, Late())
     descriptors: list[int] = []
     call.descriptors = descriptors
     request = AttachDeviceRequest(int(options.ways), options.private_bytes, gpu.uuid)
     try:
         reply = attachment.request(call, request, AttachDeviceReply)
-        return Mapping(gpu, reply, descriptors, timeout)
+        return Mapping(gpu, reply, descriptors)
     finally:
         close_all(descriptors)  # mappings keep the memory
 

@@ -64,11 +64,11 @@ class DeviceKeeper:
             raise SplicedError(Code.UNSUPPORTED, "it lends none")
         gpu = open_gpu(self._options)
         try:
-            mapping = attach_device(attachment, gpu, self._options, self._timeout)
+            mapping = attach_device(attachment, gpu, self._options)
         except SplicedError:
             gpu.context.close()
             raise
-        memory = DeviceMemory(attachment, gpu, self._thread, mapping)
+        memory = DeviceMemory(attachment, gpu, self._thread, mapping, self._timeout)
         if not attachment.adopt(memory):
             memory.close()
             raise SplicedError(Code.UNAVAILABLE, "the connection has ended")

@@ -77,7 +77,7 @@ class Keeper:
         self.device: DeviceKeeper | None = None
         if options.device is not None:
             self.device = DeviceKeeper(
-                options.device, options.attach_timeout, self.changed, self.wake
+                options.device, options.transfer_timeout, self.changed, self.wake
             )
         self._thread = threading.Thread(target=self._run, name="spliced", daemon=True)
         _keepers.add(self)

@@ -30,6 +30,9 @@ class DeviceOptions:
     private_bytes: int = 0
     """Wished size of the memory for results and inputs; 0 is the daemon's default."""
 
+    attach_timeout: float = 10.0
+    """Of the daemon's answer, in seconds. Only a thread of our own waits for it: it may be long."""
+
     context: int = 0
     """The CUcontext to map into. 0: the primary one, which is torch's."""
 
@@ -42,6 +45,8 @@ class DeviceOptions:
             wrong.append(f"ways {int(self.ways)}")
         if not 0 <= self.private_bytes < 2**63:
             wrong.append(f"private_bytes {self.private_bytes}")
+        if not 0 < self.attach_timeout <= _MAX_SECONDS:
+            wrong.append(f"attach_timeout {self.attach_timeout}")
         return wrong
 
 

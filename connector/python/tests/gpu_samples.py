@@ -1,0 +1,123 @@
+"""Memory of a GPU as tests look at it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from spliced_connector.client import Client
+from spliced_connector.cuda_driver import Context, DevicePtr, Stream
+from spliced_connector.cuda_memory import Run
+from spliced_connector.device import DeviceMemory
+
+
+def attached(client: Client) -> DeviceMemory:
+    """The daemon's memory."""
+    device = client.wait_device(10)
+    assert device is not None, client.device_state
+    return device
+
+
+@contextmanager
+def stream_of(device: DeviceMemory) -> Iterator[Stream]:
+    """A stream of the engine."""
+    context = engine_context(device)
+    with context.current() as driver:
+        stream = driver.stream()
+    yield stream
+    with context.current() as driver:
+        driver.synchronize(stream)
+        driver.destroy_stream(stream)
+    context.close()
+
+
+def engine_context(device: DeviceMemory) -> Context:
+    """The primary context, kept as an engine keeps it, whatever becomes of the client."""
+    return Context(device.gpu.driver, device.gpu.context.device)
+
+
+class Memory:
+    """Memory of the engine, and what a test has put there. Copies wait for the whole device."""
+
+    def __init__(self, context: Context, nbytes: int) -> None:
+        self._context = context
+        self.nbytes = nbytes
+        with context.current() as driver:
+            self.address = driver.alloc(nbytes)
+        self.fill(0)
+
+    def fill(self, value: int) -> None:
+        """Every byte."""
+        self.write(bytes([value]) * self.nbytes)
+
+    def write(self, data: bytes, offset: int = 0) -> None:
+        """From the host."""
+        source = ctypes.create_string_buffer(data, len(data))
+        with self._context.current() as driver:
+            stream = driver.stream()
+            to = DevicePtr(self.address + offset)
+            driver.copy_to_device(to, ctypes.addressof(source), len(data), stream)
+            driver.synchronize(stream)
+            driver.destroy_stream(stream)
+
+    def read(self) -> bytes:
+        """All of it, when all that is queued has run."""
+        with self._context.current() as driver:
+            driver.synchronize_all()
+        return read(self._context, [Run(self.address, self.nbytes)])
+
+    def close(self) -> None:
+        """Give it back."""
+        with self._context.current() as driver:
+            driver.free(self.address)
+        self._context.close()
+
+
+@contextmanager
+def memory_of(device: DeviceMemory, nbytes: int) -> Iterator[Memory]:
+    """Memory of the engine on that device."""
+    memory = Memory(engine_context(device), nbytes)
+    yield memory
+    memory.close()
+
+
+def read(context: Context, runs: Sequence[Run]) -> bytes:
+    """Bytes on the device, as they are now."""
+    back = [ctypes.create_string_buffer(run.nbytes) for run in runs]
+    with context.current() as driver:
+        stream = driver.stream()
+        for run, to in zip(runs, back, strict=True):
+            driver.copy_to_host(ctypes.addressof(to), run.address, run.nbytes, stream)
+        driver.synchronize(stream)
+        driver.destroy_stream(stream)
+    return b"".join(to.raw for to in back)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """As torch.UntypedStorage."""
+
+    address: int
+    size: int
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def nbytes(self) -> int:
+        return self.size
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """As torch.Tensor."""
+
+    storage: Storage
+    offset: int = 0
+
+    def data_ptr(self) -> int:
+        return self.storage.address + self.offset
+
+    def untyped_storage(self) -> Storage:
+        return self.storage
