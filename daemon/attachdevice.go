@@ -266,16 +266,17 @@ func (l *lent) end(s *server) {
 		s.log.Debug().Err(err).Str("tier", "hbm").Msg("waits of a client could not be ended")
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, detach := range l.mu.engines {
+	engines, memories := l.mu.engines, l.mu.memories
+	l.mu.engines, l.mu.memories = nil, nil
+	l.mu.Unlock()
+	for _, detach := range engines {
 		detach()
 	}
-	for _, m := range l.mu.memories {
+	for _, m := range memories {
 		if err := m.memory.Region.Close(); err != nil {
 			s.log.Warn().Err(err).Str("tier", "hbm").Msg("device memory of an engine could not be unmapped")
 		}
 	}
-	l.mu.memories = nil
 }
 
 // outlives reports whether the private region has to stay as long as the client

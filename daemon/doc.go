@@ -17,6 +17,7 @@
 //	|    slots (r)  <-----memfd----------- daemon: slots of the connection          |
 //	|    staging (w) ----memfd-----------> tiering: commit copies and hashes        |
 //	|    its own    <-----memfd----------- gpuipc: rotate scatters into its blocks  |
+//	|    HBM (rw)   <--chunks, handles---- tiering: copies · daemon: private chunks |
 //	+-----------------+               |        |   tiering/disk: slab files, index  |
 //	                                  |   gpuipc: regions, pages, kernels           |
 //	 people, Prometheus  --- http --->| api: admin REST (Node and Catalogue: view)  |
@@ -25,13 +26,14 @@
 // Files here: config, settings, load (where settings come from) · machine,
 // socket, peer, watch (the operating system) · server, conn, dispatch, job,
 // queue, wait, cancel (a request's way) · attach, lookup, leasing, fill, compute, buffer,
-// slots (what requests do) · codes (errors to wire codes, the one place) · node, metrics,
+// slots (what requests do) · gpu, attachdevice, devicememory, resident, order, gpumetrics (memory
+// of a GPU) · codes (errors to wire codes, the one place) · node, metrics,
 // counts (what people see) · disk, daemon (start and stop).
 //
 // # Start and stop
 //
 // Start: configuration resolved and validated, device, disk tier (its directory is
-// not looked at yet), store and its arena, watcher, socket directory, lock, bind
+// not looked at yet), the GPU, store and its arenas, watcher, socket directory, lock, bind
 // and listen, admin listeners, the disk tier's run (waited for until it has opened
 // and what is switched off was read, a moment at most), background parts (watcher, the store's run, admin REST,
 // workers), accept, ready.
@@ -42,7 +44,7 @@
 // what is left ended; each connection closed when its last operation has let go
 // of memory; workers ended; what is only in memory written to disk, again at most
 // DrainTimeout; watcher, the store's run and admin REST ended; store, disk tier,
-// device, lock. Work that no context ends is waited for once more and then left:
+// GPU, device, lock. Work that no context ends is waited for once more and then left:
 // unmapping under it would fault, so Run returns without closing store and device.
 //
 // A disk that hangs in the kernel is left in the same way.
@@ -54,7 +56,7 @@
 //
 // A goroutine that holds one of these takes only later ones:
 //
-//	conn.answering  conn.mu  attachment.mu  slots.mu  queue.mu  server.mu  watcher.mu  canary.mu  tiering's
+//	conn.answering  conn.mu  attachment.mu  lent.mu  gpu.mu  slots.mu  queue.mu  server.mu  watcher.mu  canary.mu  tiering's
 //
 // Of tiering's, the store's comes first, then that of a profile's prices, then that
 // of the decisions; the lock of advice is never held with another.
@@ -69,7 +71,9 @@
 // The reader of a connection owns the connection: the last one takes it apart.
 // What is switched off for splicing is the canary's; canaryMemory alone writes its
 // note to the disk tier, in the background, since that may hang.
-// The attachment owns staging, slots and imported engine memory. A job is owned
+// The attachment owns staging, slots and imported engine memory; lent, the same on
+// a GPU. What a handle names is given back when the client is gone, everything
+// else with the last operation. A job is owned
 // by the queue, then by whoever took it out; a job that never was in the queue,
 // by the reader that runs it; one that has to wait for a disk, by the goroutine
 // that waits. The owner answers it. Descriptors that arrive with

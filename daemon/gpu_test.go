@@ -416,3 +416,41 @@ func TestALostDeviceIsATierLess(t *testing.T) {
 	c.close()
 	r.deviceAtRest()
 }
+
+// A buffer that is opened over a device lease is replayed on the device, to what
+// the same buffer in memory is replayed to.
+func TestBuffersOverDeviceLeasesLieOnTheDevice(t *testing.T) {
+	leakCheck(t)
+	r, _ := startDouble(t, deviceConfig(t))
+	p := testProfile(t, 1)
+	c := attachDouble(t, r.Socket())
+	c.register(p)
+	_, leaf := c.saveChain(p)
+	replayed := func(base uint64, memory []byte) []byte {
+		b := c.openBuffer(base, 64, 12)
+		c.stageRows(p, 0, 8)
+		copy(c.private.Bytes()[c.lent.StagingOff:][:c.lent.StagingBytes], c.staging.Bytes())
+		var rows wire.AppendReply
+		c.call(wire.OpAppend, &wire.AppendRequest{Profile: c.profile, Buffer: b, Begin: 64, Rows: 8}, &rows)
+		c.accept(b, 8)
+		var out wire.ComposeReply
+		c.call(wire.OpReplay, &wire.ReplayRequest{Profile: c.profile, Buffer: b, Token: 69}, &out)
+		states := bytes.Clone(memory[out.Off:][:out.Bytes])
+		c.release(b, out.Lease)
+		return states
+	}
+	var host, device wire.LoadReply
+	q := wire.LoadRequest{Profile: c.profile, Accept: wire.AcceptExact, Hash: leaf.hash}
+	c.call(wire.OpLoad, &q, &host)
+	c.call(wire.OpLoadDevice, &wire.LoadDeviceRequest{LoadRequest: q}, &device)
+	want, got := replayed(host.Lease, c.slots.Bytes()), replayed(device.Lease, c.private.Bytes())
+	if !bytes.Equal(got, want) {
+		t.Error("states replayed on the device differ from those in memory")
+	}
+	if n := r.store.Counters().HBM.Replayed; n != 1 {
+		t.Errorf("%d replays on the device", n)
+	}
+	c.release(host.Lease, device.Lease)
+	c.close()
+	r.deviceAtRest()
+}
