@@ -1,35 +1,40 @@
 // Composing running states by dense transitions, state = T*state + S (HYPIC Eq. 6), on the tensor
 // cores, with F32's accuracy.
 //
-// Numbers. A state is the sum of two TF32 halves, hi = rna(x) and lo = rna(x - hi), which keep 22
-// bits and more. fp16 and bf16 transitions are exact in TF32, so T*x = T*lo + T*hi; an F32 T has
-// halves too, and lo*lo is left out. Tensor cores cut their sums instead of rounding them, which
-// would cost a bit for every few products of a long sum, always towards zero (Ootomo and Yokota,
-// Recovering single precision accuracy from Tensor Cores, 2022). So only 32 products of hi are
-// summed there, from zero, and such sums are added in plain F32. A state that is not finite comes
+// Numbers. An F32 state is the sum of short numbers of the type that T has, so that T is used as it
+// is and all products are exact:
+//   fp16  two halves, hi and 2^11 times what is left, after each column was scaled by a power of
+//         two to fit fp16's exponents: 22 bits, for numbers down to 2^-29 of the column's largest;
+//   bf16  three parts, which keep all 24 bits;
+//   F32   two TF32 halves of T and of the state, 22 bits; lo*lo is left out.
+// fp16 and bf16 are exact in TF32 too, but products of 16 bit operands take half the time and T
+// needs no conversion. Tensor cores cut their sums instead of rounding them, which would cost a bit for
+// every few products of a long sum, always towards zero (Ootomo and Yokota, Recovering single
+// precision accuracy from Tensor Cores, 2022). So only 32 products of hi are summed there, from
+// zero, and such sums are added in plain F32. A column that has a number which is not finite comes
 // out as not finite, though an infinity may have become NaN, because inf - inf is.
 //
 // Columns of a state do not mix. A warp owns 16 of one head for all steps, in registers: it
-// computes the transpose, state' = state * T', with its columns as the 16 rows of the product. The
+// computes the transpose, state' = state' * T', with its columns as the 16 rows of the product. The
 // place of number (m = column, n = row of T) in the result of one product is then the place of
-// (m, k) in the left operand of the next one, if its 8 columns k are taken in the order 0 2 4 6 1 3
-// 5 7. Sums do not care for the order, so a result is the next step's operand where it stands:
-// nothing goes through shared memory, no shuffle is needed. The order is chosen for four
-// products at once, so that a lane's part of a row of T is 8 neighbouring numbers: within 32 rows
-// (or columns) of T, slot s of product q stands for number 8*(s/2) + 2*q + s%2.
+// (m, k) in the left operand of the next one. Sums do not care for the order of k, so a result is the
+// next step's operand where it stands: no shuffle is needed. The order is chosen for four results
+// at once, so that a lane's part of a row of T is 8 neighbouring numbers: within 32 rows (or columns)
+// of T, slot s of result q stands for number 8*(s/2) + 2*q + s%2.
 //
 // T and S come in tiles of 32 rows of T and of S through a ring in shared memory, filled by
-// asynchronous copies of 16 bytes, 2 to 3 tiles ahead: 16 bytes of T serve the warp four products
-// and their halves. Rows of T lie with bit 6 (halves; bit 4 of F32) flipped in odd rows, rows of
-// S with bits 5 and 6 flipped by bits 3 and 4 of the row: the eight (16) lanes that shared memory
-// serves at once then touch different banks.
+// asynchronous copies of 16 bytes, 1 to 2 tiles ahead. Rows of T lie with bit 6 (bit 4 of F32) flipped
+// in odd rows, rows of S with bits 5 and 6 flipped by bits 3 and 4 of the row: the eight (16) lanes
+// that shared memory serves at once then touch different banks.
 //
 // What limits it, for [128, 128], T fp16, S F32, per head and step: 96 KiB of HBM, at 85 % of an
-// H200's 4.8 TB/s 24 ns or, shared by 132 multiprocessors, 5,700 clocks each; 4,096 products of
-// 16x8x8, 1.6 clocks each at the 62 % of the peak that mma.sync is known to reach on this
-// generation, 6,600 clocks; 8 warps x 2,200 instructions on four schedulers, 4,400 clocks; shared
-// memory about 2,600 clocks. So a long chain of steps is held by memory and tensor cores about alike, and one
-// step with its From and Out (224 KiB) by memory. None of this was measured yet.
+// H200's 4.8 TB/s 24 ns or, shared by 132 multiprocessors, 5,700 clocks each of 1.75 GHz; 2,048
+// products of 16x8x16 in 2,048 clocks at the rated peak, 3,300 at the 62 % of it that mma.sync reaches on
+// this generation (Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture, 2024); 2,500
+// instructions of each of 8 warps (counted in ptxas' output) on four schedulers, 5,000 clocks; shared
+// memory, 3,600 clocks. So memory should hold it, by a small margin, and clearly where a job is one
+// step with its From and Out, 224 KiB. T is read by each strip of columns, by all but one from L2.
+// None of this was measured yet.
 #include "compose_job.cu"
 
 enum : u32 { TILE = 32 };  // rows of T and S in a tile; also columns of T in a block
@@ -48,8 +53,7 @@ static_assert(sizeof(DenseArgs) == 32, "compose.go");
 // Strip is a block's share of a job.
 struct Strip {
   const ComposeJob &job;
-  const ComposeStep *steps;
-  u32 head, column, columns;
+  u32 head, column;
 };
 
 // Cursor walks over the tiles of all steps that have T and S.
@@ -57,50 +61,74 @@ struct Cursor {
   u32 step, tile;
 };
 
-FN void skipEmpty(const Strip &a, Cursor &c) {
-  while (c.step < a.job.count && a.steps[c.step].s == 0) c.step++;
-}
+FN const ComposeStep &stepAt(const Strip &a, const DenseArgs &args, u32 n) { return stepsOf(args.tables, a.job)[n]; }
 
 FN u32 sizeOf(u32 type) { return type == F32 ? 4 : 2; }
 
-FN u32 tPlace(u32 row, u32 byte, u32 rowBytes, u32 type) {
-  return row * rowBytes + (byte ^ ((row & 1) << (type == F32 ? 4 : 6)));
-}
 FN u32 sPlace(u32 row, u32 byte, u32 rowBytes) {
   return (row * rowBytes + byte) ^ ((row >> 3 & 3) << 5);
 }
 
-// copyRows begins to copy 32 rows: what lies behind the tensor's last row, or behind `have` bytes
-// of a row, becomes zero. PLACE tells where a chunk goes.
-template <class Place>
-FN void copyRows(u32 to, const u8 *from, u64 stride, u32 rows, u32 have, u32 rowBytes, Place place) {
-  const u32 across = rowBytes / 16;
-  for (u32 i = again(threadIndex()); i < TILE * across; i += threads()) {
-    const u32 row = i / across, byte = i % across * 16;
-    const bool there = row < rows && byte < have;
-    copyAsync16(shared<u8>(to + place(row, byte)), there ? from + row * stride + byte : from, there ? 16 : 0);
+FN void copyChunk(u32 to, const u8 *from, bool there) { copyAsync16(shared<u8>(to), from, there ? 16 : 0); }
+
+// Tile is where a tile comes from. Rows and bytes of a row that the tensor does not have become zero.
+struct Tile {
+  const u8 *from;
+  u32 stride, rows, have;
+};
+
+// copyT: eight threads copy 128 bytes of a row, and all of them as many rows at once. That is an even
+// number of rows, so that a thread flips the same bit always.
+template <u32 ROW_BYTES>
+FN void copyT(u32 to, const Tile &t, u32 flip) {
+  const u32 id = again(threadIndex()), byte = id % 8 * 16, rows = threads() / 8;
+  u32 row = id / 8, place = to + row * ROW_BYTES + (byte ^ (row & 1) * flip);
+  const u8 *from = t.from + (u64)row * t.stride + byte;
+  for (; row < TILE; row += rows) {
+    UNROLL
+    for (u32 part = 0; part < ROW_BYTES; part += 128) {
+      copyChunk(place + part, from + part, row < t.rows && byte + part < t.have);
+    }
+    place += rows * ROW_BYTES;
+    from += (u64)rows * t.stride;
+  }
+}
+
+// copyS: with two threads for each column, all of them copy 8 rows of F32 at once, or 16 of half the
+// size, so that the bits to flip differ between passes by a constant.
+template <bool WIDE>
+FN void copyS(u32 to, const Tile &s) {
+  constexpr u32 rows = WIDE ? 8 : 16;
+  const u32 id = again(threadIndex()), across = threads() / rows, rowBytes = 16 * across;
+  const u32 row = threads() == 128 ? id / (128 / rows) : id / (64 / rows), byte = (id & (across - 1)) * 16;
+  const u32 place = to + sPlace(row, byte, rowBytes);
+  const u8 *from = s.from + (u64)row * s.stride + byte;
+  UNROLL
+  for (u32 pass = 0; pass < TILE / rows; pass++) {
+    const u32 flip = (pass * rows / 8 & 3) << 5;
+    copyChunk((place ^ flip) + pass * rows * rowBytes, from, row + pass * rows < s.rows && byte < s.have);
+    from += (u64)rows * s.stride;
   }
 }
 
 // fetch begins to copy the tile at the cursor, if there is one, and moves on.
 template <u32 DK>
 FN void fetch(const Strip &a, const DenseArgs &args, Cursor &c, u32 slot) {
-  skipEmpty(a, c);
+  while (c.step < a.job.count && stepAt(a, args, c.step).s == 0) c.step++;
   if (c.step < a.job.count) {
-    const ComposeStep &st = a.steps[c.step];
+    const ComposeStep &st = stepAt(a, args, c.step);
     const u32 base = slot * args.slotBytes, row = c.tile * TILE;
     const u32 rows = row < a.job.dk ? a.job.dk - row : 0;
     const u64 first = (u64)a.head * a.job.dk + (rows ? row : 0);
-    const u32 type = st.tType, tSize = sizeOf(type), sSize = sizeOf(st.sType);
-    const u64 tStride = (u64)a.job.dk * tSize, sStride = (u64)a.job.dv * sSize;
-    const u8 *t = at<const u8>(st.t) + first * tStride;
-    const u8 *s = at<const u8>(st.s) + first * sStride + a.column * sSize;
-    const u32 sBytes = a.columns * sSize, tHave = a.job.dk * tSize;
-    const auto tAt = [=](u32 r, u32 b) { return tPlace(r, b, DK * tSize, type); };
-    if (type == F32) copyRows(base, t, tStride, rows, tHave, DK * 4, tAt);
-    else copyRows(base, t, tStride, rows, tHave, DK * 2, tAt);
-    copyRows(base + args.sOffset, s, sStride, rows, (a.job.dv - a.column) * sSize, sBytes,
-             [=](u32 r, u32 b) { return sPlace(r, b, sBytes); });
+    const u32 tSize = sizeOf(st.tType), sSize = sizeOf(st.sType);
+    Tile t = {nullptr, a.job.dk * tSize, rows, a.job.dk * tSize};
+    Tile s = {nullptr, a.job.dv * sSize, rows, (a.job.dv - a.column) * sSize};
+    t.from = at<const u8>(st.t) + first * t.stride;
+    s.from = at<const u8>(st.s) + first * s.stride + a.column * sSize;
+    if (st.tType == F32) copyT<DK * 4>(base, t, 16);
+    else copyT<DK * 2>(base, t, 64);
+    if (st.sType == F32) copyS<true>(base + args.sOffset, s);
+    else copyS<false>(base + args.sOffset, s);
     if (++c.tile == DK / TILE) {
       c.tile = 0;
       c.step++;
@@ -116,37 +144,8 @@ FN void waitFor(u32 slots) {
   blockBarrier();
 }
 
-// split makes halves by integer arithmetic: cvt.rna costs twice the instructions. hi is x to the
-// nearest 11 bits; what is left of it has at most 12 bits, of which the last is cut from lo. A NaN
-// stays one in lo.
-FN void split(float x, u32 &hi, u32 &lo) {
-  hi = (asBits(x) + 0x1000u) & 0xffffe000u;
-  lo = asBits(x - asFloat(hi)) & 0xffffe000u;
-}
-
-// Row is a lane's 8 numbers of a row of T.
-template <u32 TYPE>
-struct Row;
-template <>
-struct Row<F32> {
-  Word4 w[2];
-  FN float get(const Row &r, u32 i) { return asFloat(r.w[i / 4].v[i % 4]); }
-};
-template <>
-struct Row<F16> {
-  Word4 w[1];
-  FN float get(const Row &r, u32 i) { return halfToFloat((u16)(r.w[0].v[i / 2] >> (16 * (i & 1)))); }
-};
-template <>
-struct Row<BF16> {
-  Word4 w[1];
-  FN float get(const Row &r, u32 i) {
-    return asFloat(i & 1 ? r.w[0].v[i / 2] & 0xffff0000u : r.w[0].v[i / 2] << 16);
-  }
-};
-
-// RowPlace is where a lane's part of a row lies: what tPlace says, as two sums, one for each of the
-// bits that it flips.
+// RowPlace is where a lane's part of a row lies, as two sums: the bit that copyT flips is set in
+// one of two neighbouring blocks (of two words of F32) and not in the other.
 template <u32 TYPE, u32 DK>
 struct RowPlace {
   u32 base[2];
@@ -157,16 +156,11 @@ struct RowPlace {
     const u32 part = row + t * (TYPE == F32 ? 32 : 16);
     return {{part + odd, part + (flip - odd)}};
   }
-  // read is row 2n of the lane's rows, 32 columns from 32*block on.
-  FN Row<TYPE> read(const RowPlace &p, u32 n, u32 block) {
-    Row<TYPE> r;
-    if (TYPE == F32) {
-      UNROLL
-      for (u32 h = 0; h < sizeof(r.w) / 16; h++) r.w[h] = *shared<Word4>(p.base[h] + 128 * block + 2 * n * DK * 4);
-    } else {
-      r.w[0] = *shared<Word4>(p.base[block & 1] + 128 * (block / 2) + 2 * n * DK * 2);
-    }
-    return r;
+  // read is of row 2n of the lane's rows, of 32 columns from 32*block on the lane's 8, or of those
+  // in F32 the first (h = 0) or last four.
+  FN Word4 read(const RowPlace &p, u32 n, u32 block, u32 h) {
+    if (TYPE == F32) return *shared<Word4>(p.base[h] + 128 * block + 2 * n * DK * 4);
+    return *shared<Word4>(p.base[block & 1] + 128 * (block / 2) + 2 * n * DK * 2);
   }
 };
 
@@ -176,91 +170,176 @@ struct Part {
   float v[4][4];
 };
 
-// The same as operands: the order within [q] is that of multiplyTF32.
-struct Halves {
-  u32 hi[4][4], lo[4][4];
-};
+// State is a lane's part of a state as operands. addProducts adds to high and low what 32
+// rows of T make of block b of it: rows[n] is the lane's part of the rows of result n.
+template <u32 TYPE, u32 DK>
+struct State;
 
-FN void halve(const float (&x)[4], u32 (&hi)[4], u32 (&lo)[4]) {
-  split(x[0], hi[0], lo[0]);
-  split(x[2], hi[1], lo[1]);
-  split(x[1], hi[2], lo[2]);
-  split(x[3], hi[3], lo[3]);
+// split makes halves by integer arithmetic: cvt.rna costs twice the instructions. hi is x to the
+// nearest 11 bits; what is left of it has at most 12 bits, of which the last is cut from lo. A NaN
+// stays one in lo.
+FN void split(float x, u32 &hi, u32 &lo) {
+  hi = (asBits(x) + 0x1000u) & 0xffffe000u;
+  lo = asBits(x - asFloat(hi)) & 0xffffe000u;
 }
 
-// State is a lane's part of a state. KEPT: its halves stay in registers for a step; else, where
-// it is too large for that, they are made anew for each tile of T.
-template <u32 DK, bool KEPT>
-struct State {
-  Halves h[DK / TILE];
-};
 template <u32 DK>
-struct State<DK, false> {
+struct State<F32, DK> {
   Part p[DK / TILE];
+
+  FN void fill(State &s, const Part (&x)[DK / TILE]) {
+    UNROLL
+    for (u32 i = 0; i < DK / TILE; i++) s.p[i] = x[i];
+  }
+
+  // The halves would not fit registers, so they are made anew for each tile of T.
+  FN void addProducts(const State &s, const RowPlace<F32, DK> &place, u32 block, Part &high, Part &low) {
+    Word4 rows[4];
+    UNROLL
+    for (u32 q = 0; q < 4; q++) {
+      const float(&x)[4] = s.p[block].v[q];
+      u32 hi[4], lo[4];
+      split(again(x[0]), hi[0], lo[0]);
+      split(again(x[2]), hi[1], lo[1]);
+      split(again(x[1]), hi[2], lo[2]);
+      split(again(x[3]), hi[3], lo[3]);
+      UNROLL
+      for (u32 n = 0; n < 4; n++) {
+        if (q % 2 == 0) rows[n] = place.read(place, n, block, q / 2);
+        u32 b[2], rest[2];
+        split(asFloat(rows[n].v[q % 2 * 2]), b[0], rest[0]);
+        split(asFloat(rows[n].v[q % 2 * 2 + 1]), b[1], rest[1]);
+        multiplyTF32(low.v[n], hi, rest);
+        multiplyTF32(low.v[n], lo, b);
+        multiplyTF32(high.v[n], hi, b);
+      }
+    }
+  }
+
+  FN void finish(const State &, const Part &low, Part &sum) {
+    UNROLL
+    for (u32 i = 0; i < 16; i++) sum.v[i / 4][i % 4] += low.v[i / 4][i % 4];
+  }
 };
 
+// pairAt is where word i of 16 rows' operand comes from: numbers [r][e] and [r][e+1] of a part.
+struct PairAt {
+  u32 r, e;
+};
+FN PairAt pairAt(u32 half, u32 i) { return {2 * half + i / 2, i % 2 * 2}; }
+
 template <u32 DK>
-FN void fill(State<DK, true> &s, const Part (&x)[DK / TILE]) {
-  UNROLL
-  for (u32 i = 0; i < DK / TILE * 4; i++) halve(x[i / 4].v[i % 4], s.h[i / 4].hi[i % 4], s.h[i / 4].lo[i % 4]);
-}
-template <u32 DK>
-FN void fill(State<DK, false> &s, const Part (&x)[DK / TILE]) {
-  UNROLL
-  for (u32 i = 0; i < DK / TILE; i++) s.p[i] = x[i];
+struct State<BF16, DK> {
+  u32 hi[DK / 16][4], mid[DK / 16][4], lo[DK / 16][4];
+
+  FN void cut(float &x, float &y, u32 &word) {
+    word = packBF16(x, y);
+    x -= asFloat(word << 16);
+    y -= asFloat(word & 0xffff0000u);
+  }
+
+  FN void fill(State &s, const Part (&p)[DK / TILE]) {
+    UNROLL
+    for (u32 i = 0; i < DK / 4; i++) {
+      const PairAt from = pairAt(i / 4 % 2, i % 4);
+      float x = p[i / 8].v[from.r][from.e], y = p[i / 8].v[from.r][from.e + 1];
+      cut(x, y, s.hi[i / 4][i % 4]);
+      cut(x, y, s.mid[i / 4][i % 4]);
+      s.lo[i / 4][i % 4] = packBF16(x, y);
+    }
+  }
+
+  // The small products are summed first: low is not needed for them.
+  FN void addProducts(const State &s, const RowPlace<BF16, DK> &place, u32 block, Part &high, Part &) {
+    Word4 rows[4];
+    UNROLL
+    for (u32 i = 0; i < 16; i++) {
+      const u32 n = i % 4, half = i / 4 % 2, at = 2 * block + half;
+      if (i < 4) rows[n] = place.read(place, n, block, 0);
+      const u32 b[2] = {rows[n].v[2 * half], rows[n].v[2 * half + 1]};
+      if (i < 8) {
+        multiplyBF16(high.v[n], s.lo[at], b);
+        multiplyBF16(high.v[n], s.mid[at], b);
+      } else {
+        multiplyBF16(high.v[n], s.hi[at], b);
+      }
+    }
+  }
+
+  FN void finish(const State &, const Part &, Part &) {}
+};
+
+// scaleOf is the power of two that brings numbers up to `largest` below 2^15, and its inverse. Both
+// are normal numbers; an infinity is not scaled.
+FN void scaleOf(float largest, float &scale, float &inverse) {
+  u32 exponent = asBits(largest) >> 23;
+  if (exponent == 255) exponent = 127 + 14;
+  if (exponent < 16) exponent = 16;
+  scale = asFloat((127 + 14 + 127 - exponent) << 23);
+  inverse = asFloat((exponent - 14) << 23);
 }
 
 template <u32 DK>
-FN void operand(const State<DK, true> &s, u32 block, u32 q, u32 (&hi)[4], u32 (&lo)[4]) {
-  UNROLL
-  for (u32 i = 0; i < 4; i++) {
-    hi[i] = s.h[block].hi[q][i];
-    lo[i] = s.h[block].lo[q][i];
+struct State<F16, DK> {
+  u32 hi[DK / 16][4], lo[DK / 16][4];
+  float inverse[2];  // of the scales of the lane's two columns
+
+  FN void fill(State &s, const Part (&p)[DK / TILE]) {
+    float scale[2];
+    UNROLL
+    for (u32 c = 0; c < 2; c++) {
+      float most = 0;
+      UNROLL
+      for (u32 i = 0; i < DK / 4; i++) most = larger(most, magnitude(p[i / 8].v[i / 2 % 4][2 * c + i % 2]));
+      most = larger(most, shuffleXor(most, 1));
+      most = larger(most, shuffleXor(most, 2));
+      scaleOf(most, scale[c], s.inverse[c]);
+    }
+    UNROLL
+    for (u32 i = 0; i < DK / 4; i++) {
+      const PairAt from = pairAt(i / 4 % 2, i % 4);
+      const float x = p[i / 8].v[from.r][from.e] * scale[i % 2], y = p[i / 8].v[from.r][from.e + 1] * scale[i % 2];
+      const u32 word = packF16(x, y);
+      s.hi[i / 4][i % 4] = word;
+      s.lo[i / 4][i % 4] = packF16((x - halfToFloat((u16)word)) * 2048, (y - halfToFloat((u16)(word >> 16))) * 2048);
+    }
   }
-}
-template <u32 DK>
-FN void operand(const State<DK, false> &s, u32 block, u32 q, u32 (&hi)[4], u32 (&lo)[4]) {
-  float x[4];
-  UNROLL
-  for (u32 i = 0; i < 4; i++) x[i] = again(s.p[block].v[q][i]);
-  halve(x, hi, lo);
-}
+
+  FN void addProducts(const State &s, const RowPlace<F16, DK> &place, u32 block, Part &high, Part &low) {
+    Word4 rows[4];
+    UNROLL
+    for (u32 i = 0; i < 8; i++) {
+      const u32 n = i % 4, half = i / 4, at = 2 * block + half;
+      if (half == 0) rows[n] = place.read(place, n, block, 0);
+      const u32 b[2] = {rows[n].v[2 * half], rows[n].v[2 * half + 1]};
+      multiplyF16(low.v[n], s.lo[at], b);
+      multiplyF16(high.v[n], s.hi[at], b);
+    }
+  }
+
+  FN void finish(const State &s, const Part &low, Part &sum) {
+    UNROLL
+    for (u32 i = 0; i < 16; i++) {
+      float &v = sum.v[i / 4][i % 4];
+      v = fused(low.v[i / 4][i % 4], 1.0f / 2048, v) * s.inverse[i / 2 % 2];
+    }
+  }
+};
 
 // multiplyTile is the tile's 32 rows of T times the state.
-template <u32 TYPE, u32 DK, bool KEPT>
-FN void multiplyTile(u32 tile, const State<DK, KEPT> &state, Part &sum) {
+template <u32 TYPE, u32 DK>
+FN void multiplyTile(u32 tile, const State<TYPE, DK> &state, Part &sum) {
   const auto place = RowPlace<TYPE, DK>::make(tile);
   Part low = {};
   sum = {};
   UNROLL
   for (u32 block = 0; block < DK / TILE; block++) {
-    Row<TYPE> rows[4];
-    UNROLL
-    for (u32 n = 0; n < 4; n++) rows[n] = RowPlace<TYPE, DK>::read(place, n, block);
     Part high = {};
-    UNROLL
-    for (u32 q = 0; q < 4; q++) {
-      u32 hi[4], lo[4];
-      operand(state, block, q, hi, lo);
-      UNROLL
-      for (u32 n = 0; n < 4; n++) {
-        const float b0 = Row<TYPE>::get(rows[n], 2 * q), b1 = Row<TYPE>::get(rows[n], 2 * q + 1);
-        u32 b[2] = {asBits(b0), asBits(b1)};
-        if (TYPE == F32) {
-          u32 rest[2];
-          split(b0, b[0], rest[0]);
-          split(b1, b[1], rest[1]);
-          multiplyTF32(low.v[n], hi, rest);
-        }
-        multiplyTF32(low.v[n], lo, b);
-        multiplyTF32(high.v[n], hi, b);
-      }
-    }
+    state.addProducts(state, place, block, high, low);
     UNROLL
     for (u32 i = 0; i < 16; i++) sum.v[i / 4][i % 4] += high.v[i / 4][i % 4];
   }
-  UNROLL
-  for (u32 i = 0; i < 16; i++) sum.v[i / 4][i % 4] += low.v[i / 4][i % 4];
+  state.finish(state, low, sum);
 }
 
 template <bool WIDE>
@@ -298,25 +377,30 @@ FN void clearBehind(u32 rows, Part &sum) {
   }
 }
 
-// moveState reads a lane's whole state from F32 [heads, dk, dv], or writes it there.
+// moveState reads a lane's whole state from F32 [heads, dk, dv], or writes it there. Places are made
+// one from the other, as many addresses at once would not leave registers for the state.
 template <bool WRITE, u32 DK>
 FN void moveState(u64 array, const Strip &a, Part (&state)[DK / TILE]) {
-  const u32 lane = again(laneIndex()), g = lane >> 2, t = lane & 3;
-  const u32 dv = again(a.job.dv), column = a.column + 16 * warpIndex() + 2 * g;
+  const u32 lane = again(laneIndex()), dv = a.job.dv, column = a.column + 16 * warpIndex() + 2 * (lane >> 2);
+  if (column >= dv) return;
   float *p = at<float>(array) + (u64)a.head * a.job.dk * dv + column;
+  u32 row = 8 * (lane & 3), place = row * dv;
   UNROLL
   for (u32 i = 0; i < DK / TILE * 8; i++) {
-    const u32 row = i / 8 * TILE + 8 * t + i % 8;
     float(&v)[4] = state[i / 8].v[i % 8 / 2];
-    if (row >= a.job.dk || column >= dv) continue;
-    float *here = p + (u64)row * dv;
-    if (WRITE) {
-      write8(here, {{asBits(v[i & 1]), asBits(v[2 + (i & 1)])}});
-    } else {
-      const Word2 w = read8(here);
-      v[i & 1] = asFloat(w.v[0]);
-      v[2 + (i & 1)] = asFloat(w.v[1]);
+    place = again(place);
+    if (row < a.job.dk) {
+      if (WRITE) {
+        write8(p + place, {{asBits(v[i & 1]), asBits(v[2 + (i & 1)])}});
+      } else {
+        const Word2 w = read8(p + place);
+        v[i & 1] = asFloat(w.v[0]);
+        v[2 + (i & 1)] = asFloat(w.v[1]);
+      }
     }
+    const u32 on = i % 8 == 7 ? TILE - 7 : 1;
+    row += on;
+    place += on * dv;
   }
 }
 
@@ -337,60 +421,64 @@ FN void unpark(u32 place, Part &p) {
   }
 }
 
-// newTile is 32 rows of the state after a step.
-template <u32 DK, bool KEPT>
-FN void newTile(u32 slot, const DenseArgs &args, const Strip &a, const ComposeStep &st, u32 row,
-                const State<DK, KEPT> &state, Part &sum) {
-  if (st.tType == F16) multiplyTile<F16>(slot, state, sum);
-  else if (st.tType == BF16) multiplyTile<BF16>(slot, state, sum);
-  else multiplyTile<F32>(slot, state, sum);
-  const u32 end = slot + args.sOffset;
+// Walk is how far a block has come.
+struct Walk {
+  Cursor ahead;  // the next tile to ask for
+  u32 slot;      // of the ring, whose tile is the next to use
+};
+
+// newTile adds S to 32 rows of T*state, from row on.
+FN void newTile(u32 end, const DenseArgs &args, const Strip &a, const ComposeStep &st, u32 row, Part &sum) {
   if (st.sType == F32) addTile<true>(end, F32, args.columns, sum);
   else if (st.sType == F16) addTile<false>(end, F16, args.columns, sum);
   else addTile<false>(end, BF16, args.columns, sum);
   if (row + TILE > a.job.dk) clearBehind(row < a.job.dk ? a.job.dk - row : 0, sum);
 }
 
-// A new state waits in shared memory until the old one is not needed any more: registers do not
-// hold both and the old one's halves.
-template <u32 DK, bool KEPT>
+// step moves the state by one step. The new state waits in shared memory until the old one is not
+// needed any more: registers do not hold both and the old one's operands.
+template <u32 TYPE, u32 DK>
+FN void step(const DenseArgs &args, const Strip &a, const ComposeStep &st, Walk &w, Part (&x)[DK / TILE]) {
+  const u32 parked = args.parkOffset + warpIndex() * (DK / TILE) * 2048;
+  const bool busy = a.column + 16 * warpIndex() < a.job.dv;
+  State<TYPE, DK> state;
+  state.fill(state, x);
+  for (u32 tile = 0; tile < DK / TILE; tile++) {
+    waitFor(args.slots);
+    fetch<DK>(a, args, w.ahead, w.slot == 0 ? args.slots - 1 : w.slot - 1);
+    if (busy) {
+      Part sum;
+      multiplyTile<TYPE, DK>(w.slot * args.slotBytes, state, sum);
+      newTile(w.slot * args.slotBytes + args.sOffset, args, a, st, tile * TILE, sum);
+      park(parked + tile * 2048, sum);
+    }
+    w.slot = w.slot + 1 == args.slots ? 0 : w.slot + 1;
+  }
+  UNROLL
+  for (u32 i = 0; i < DK / TILE; i++) unpark(parked + i * 2048, x[i]);
+}
+
+template <u32 DK>
 FN void composeDense(const DenseArgs &args) {
-  constexpr u32 tiles = DK / TILE;
   const ComposeJob &job = at<const ComposeJob>(args.tables)[blockY()];
   const u32 strips = (job.dv + args.columns - 1) / args.columns;
   if (blockX() >= job.heads * strips) return;
-  const Strip a = {job, stepsOf(args.tables, job), blockX() / strips, blockX() % strips * args.columns, args.columns};
-  const bool busy = a.column + 16 * warpIndex() < a.job.dv;
-  const u32 parked = args.parkOffset + warpIndex() * tiles * 2048;
-
-  Cursor ahead = {0, 0};
-  for (u32 i = 0; i + 1 < args.slots; i++) fetch<DK>(a, args, ahead, i);
-  Part x[tiles] = {};
-  if (a.job.from) moveState<false, DK>(a.job.from, a, x);
-
-  u32 slot = 0;
-  for (u32 n = 0; n < a.job.count; n++) {
-    const ComposeStep &st = a.steps[n];
+  const Strip a = {job, blockX() / strips, blockX() % strips * args.columns};
+  Walk w = {};
+  for (u32 i = 0; i + 1 < args.slots; i++) fetch<DK>(a, args, w.ahead, i);
+  Part x[DK / TILE] = {};
+  if (job.from) moveState<false, DK>(job.from, a, x);
+  for (u32 n = 0; n < job.count; n++) {
+    const ComposeStep &st = stepAt(a, args, n);
     if (st.before) moveState<true, DK>(st.before, a, x);
     if (st.s == 0) continue;
-    State<DK, KEPT> state;
-    fill(state, x);
-    for (u32 tile = 0; tile < tiles; tile++) {
-      waitFor(args.slots);
-      fetch<DK>(a, args, ahead, slot == 0 ? args.slots - 1 : slot - 1);
-      if (busy) {
-        Part sum;
-        newTile<DK>(slot * args.slotBytes, args, a, st, tile * TILE, state, sum);
-        park(parked + tile * 2048, sum);
-      }
-      slot = slot + 1 == args.slots ? 0 : slot + 1;
-    }
-    UNROLL
-    for (u32 i = 0; i < tiles; i++) unpark(parked + i * 2048, x[i]);
+    if (st.tType == F16) step<F16, DK>(args, a, st, w, x);
+    else if (st.tType == BF16) step<BF16, DK>(args, a, st, w, x);
+    else step<F32, DK>(args, a, st, w, x);
   }
-  if (a.job.out) moveState<true, DK>(a.job.out, a, x);
+  if (job.out) moveState<true, DK>(job.out, a, x);
 }
 
-KERNEL(spliced_compose_dense_64, DenseArgs, 128, 3) { composeDense<64, true>(args); }
-KERNEL(spliced_compose_dense_128, DenseArgs, 128, 2) { composeDense<128, true>(args); }
-KERNEL(spliced_compose_dense_192, DenseArgs, 128, 2) { composeDense<192, false>(args); }
+KERNEL(spliced_compose_dense_64, DenseArgs, 128, 3) { composeDense<64>(args); }
+KERNEL(spliced_compose_dense_128, DenseArgs, 128, 2) { composeDense<128>(args); }
+KERNEL(spliced_compose_dense_192, DenseArgs, 128, 2) { composeDense<192>(args); }

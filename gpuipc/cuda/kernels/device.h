@@ -136,6 +136,39 @@ FN void multiplyTF32(float c[4], const u32 a[4], const u32 b[2]) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// multiplyF16 and multiplyBF16 are c += a*b on [16, 16] x [16, 8], two numbers a word, the lower bits
+// first: with k = 2t and 2t+1
+//   a[0..3] = A[g][k], A[g+8][k], A[g][k+8], A[g+8][k+8]
+//   b[0..1] = B[k][g], B[k+8][g]
+// and c as above.
+FN void multiplyF16(float c[4], const u32 a[4], const u32 b[2]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+FN void multiplyBF16(float c[4], const u32 a[4], const u32 b[2]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// pack rounds two numbers to nearest even, the first to the lower bits.
+FN u32 packF16(float low, float high) {
+  u32 r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+FN u32 packBF16(float low, float high) {
+  u32 r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+
+FN float larger(float a, float b) { return __builtin_fmaxf(a, b); }
+FN float magnitude(float v) { return __builtin_fabsf(v); }
+
 // halfToFloat is exact; halfFromFloat rounds to nearest even.
 FN float halfToFloat(u16 h) {
   float f;

@@ -313,36 +313,59 @@ float addTruncated(float c, const double p[4]) {
   return (float)((double)(sum / one * one) * down);
 }
 
-void multiply(Fiber *warp) {
-  float a[16][8], b[8][8];
+// half is one of the two numbers of a word.
+float half(u32 type, u32 word, u32 i) {
+  const u16 h = (u16)(word >> 16 * i);
+  return type == F16 ? halfToFloat(h) : bfloatToFloat(h);
+}
+
+// Operands of a warp: A [16, 8 or 16] and B [8 or 16, 8] as lanes hold them.
+struct Operands {
+  u32 depth;
+  float a[16][16], b[16][8];
+};
+
+void gather(Fiber *warp, Operands &o) {
+  const u32 type = ((const Multiply *)warp[0].words)->type;
+  o.depth = type == F32 ? 8 : 16;
   for (u32 l = 0; l < 32; l++) {
     const auto *m = (const Multiply *)warp[l].words;
     const u32 g = l >> 2, t = l & 3;
-    a[g][t] = asFloat(m->a[0]);
-    a[g + 8][t] = asFloat(m->a[1]);
-    a[g][t + 4] = asFloat(m->a[2]);
-    a[g + 8][t + 4] = asFloat(m->a[3]);
-    b[t][g] = asFloat(m->b[0]);
-    b[t + 4][g] = asFloat(m->b[1]);
+    for (u32 i = 0; i < 4; i++) {
+      float *row = o.a[g + 8 * (i & 1)];
+      if (type == F32) row[t + 4 * (i >> 1)] = asFloat(m->a[i]);
+      else for (u32 e = 0; e < 2; e++) row[2 * t + 8 * (i >> 1) + e] = half(type, m->a[i], e);
+    }
+    for (u32 i = 0; i < 2; i++) {
+      if (type == F32) o.b[t + 4 * i][g] = asFloat(m->b[i]);
+      else for (u32 e = 0; e < 2; e++) o.b[2 * t + 8 * i + e][g] = half(type, m->b[i], e);
+    }
   }
+}
+
+void multiply(Fiber *warp) {
+  Operands o;
+  gather(warp, o);
   for (u32 l = 0; l < 32; l++) {
     auto *m = (Multiply *)warp[l].words;
     for (u32 i = 0; i < 4; i++) {
       const u32 row = (l >> 2) + 8 * (i >> 1), column = 2 * (l & 3) + (i & 1);
-      for (u32 k = 0; k < 8; k += 4) {
+      for (u32 k = 0; k < o.depth; k += 4) {
         double p[4];
-        for (u32 j = 0; j < 4; j++) p[j] = (double)a[row][k + j] * b[k + j][column];
+        for (u32 j = 0; j < 4; j++) p[j] = (double)o.a[row][k + j] * o.b[k + j][column];
         m->c[i] = addTruncated(m->c[i], p);
       }
     }
   }
 }
 
-bool wide(const Multiply *m) {
+// unlike tells what is wrong with a lane's operands, if something is.
+const char *unlike(const Multiply *m, const Multiply *first) {
+  if (m->type != first->type) return "a product of another type than the warp's first thread";
   u32 low = 0;
   for (u32 v : m->a) low |= v;
   for (u32 v : m->b) low |= v;
-  return low & 0x1fff;
+  return m->type == F32 && low & 0x1fff ? "an operand of a product is not TF32" : nullptr;
 }
 
 bool Block::completeWarp(u32 first, u32 count) {
@@ -357,10 +380,10 @@ bool Block::completeWarp(u32 first, u32 count) {
   if (what == MULTIPLY) {
     if (count < 32) return report("a product of part of a warp"), false;
     for (u32 i = 0; i < 32; i++) {
-      if (wide((const Multiply *)warp[i].words)) {
-        running = &warp[i];
-        return report("an operand of a product is not TF32"), false;
-      }
+      const char *wrong = unlike((const Multiply *)warp[i].words, (const Multiply *)warp[0].words);
+      if (!wrong) continue;
+      running = &warp[i];
+      return report(wrong), false;
     }
     multiply(warp);
   }

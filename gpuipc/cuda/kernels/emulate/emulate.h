@@ -45,6 +45,7 @@ enum Collective : u32 { NONE, BLOCK_BARRIER, WARP_BARRIER, SHUFFLE, SHUFFLE_XOR,
 // same reason and exchanges `words` words between them.
 void collect(Collective what, void *words);
 struct Multiply {
+  u32 type;  // of the operands; F32 stands for TF32
   float c[4];
   u32 a[4], b[2];
 };
@@ -147,14 +148,18 @@ FN u32 toTF32(float v) {
   return (u + 0x1000u) & 0xffffe000u;
 }
 
-FN void multiplyTF32(float c[4], const u32 a[4], const u32 b[2]) {
+FN void multiplyAs(u32 type, float c[4], const u32 a[4], const u32 b[2]) {
   emulate::Multiply m;
+  m.type = type;
   memcpy(m.c, c, sizeof m.c);
   memcpy(m.a, a, sizeof m.a);
   memcpy(m.b, b, sizeof m.b);
   emulate::collect(emulate::MULTIPLY, &m);
   memcpy(c, m.c, sizeof m.c);
 }
+FN void multiplyTF32(float c[4], const u32 a[4], const u32 b[2]) { multiplyAs(F32, c, a, b); }
+FN void multiplyF16(float c[4], const u32 a[4], const u32 b[2]) { multiplyAs(F16, c, a, b); }
+FN void multiplyBF16(float c[4], const u32 a[4], const u32 b[2]) { multiplyAs(BF16, c, a, b); }
 
 FN float halfToFloat(u16 h) {
   u32 sign = (u32)(h & 0x8000) << 16, m = h & 0x7fff;
@@ -178,3 +183,15 @@ FN float again(float v) { return v; }
 FN u32 again(u32 v) { return v; }
 
 FN float fused(float a, float b, float c) { return std::fma(a, b, c); }
+
+FN u32 packF16(float low, float high) { return halfFromFloat(low) | (u32)halfFromFloat(high) << 16; }
+
+// roundBF16 gives one NaN, as cvt does.
+FN u32 roundBF16(float f) {
+  const u32 u = asBits(f);
+  return f != f ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+FN u32 packBF16(float low, float high) { return roundBF16(low) | roundBF16(high) << 16; }
+
+FN float larger(float a, float b) { return std::fmax(a, b); }
+FN float magnitude(float v) { return std::fabs(v); }
