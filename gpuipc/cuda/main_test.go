@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/fakecuda"
 )
 
@@ -28,6 +29,10 @@ var roles = map[string]func() error{
 }
 
 func TestMain(m *testing.M) {
+	if !driver.Built {
+		fmt.Println("skipped: built with the tag nocuda")
+		os.Exit(0)
+	}
 	role := os.Getenv(roleVariable)
 	if role == "" {
 		os.Exit(m.Run())

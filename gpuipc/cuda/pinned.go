@@ -24,7 +24,7 @@ func (d *device) newPinned(n int64) (pinned, error) {
 	}
 	p := pinned{mem: mem}
 	if err := d.api.HostRegister(p.at(0), n); err != nil {
-		if d.fail(err); d.gone() != nil {
+		if _ = d.fail(err); d.gone() != nil {
 			_ = unix.Munmap(mem)
 			return pinned{}, err
 		}
