@@ -1,0 +1,647 @@
+package tiering
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// The model of HBM is a list of copies. What memory and the lower tier hold it takes
+// from the store as given, and says from that what has to be in HBM, what every
+// lookup answers and how every promotion ends. Random operations go to the store;
+// after each of them the two must agree.
+
+type hbmOptions struct {
+	ranks           int
+	segments, loads int // of the largest ones, how many copies fit into HBM
+	quota           int // the same of the quota, over all tiers; 0 = none
+	queue           int
+	memory          int64 // of each pool of memory
+
+	public, private int64 // of HBM, in bytes
+}
+
+var hbmOptionSets = []hbmOptions{
+	{ranks: 1, segments: 3, loads: 2, queue: 100, memory: 4 << 20},
+	{ranks: 2, segments: 4, loads: 2, queue: 3, memory: 800 << 10},
+	{ranks: 1, segments: 20, loads: 20, quota: 14, queue: 100, memory: 4 << 20},
+	{ranks: 2, segments: 0, loads: 3, queue: 10, memory: 800 << 10},
+}
+
+// sized turns numbers of copies into bytes.
+func (o hbmOptions) sized(t *testing.T) (_ hbmOptions, quota int64) {
+	p, err := profile.New(stateful(o.ranks))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := func(bytes int64) int64 { return (bytes + 8191) / 8192 * 8192 }
+	segment, checkpoint := p.SegmentLayout(24+6*7), p.CheckpointLayout(48)
+	o.public, o.private = int64(o.segments)*pages(segment.Bytes), int64(o.loads)*pages(checkpoint.Bytes)
+	return o, int64(o.quota) * segment.Bytes
+}
+
+// modelCopy is a copy in HBM, found or only held by leases.
+type modelCopy struct {
+	key        copyKey
+	bytes      int64
+	pages      int64
+	private    bool
+	from       []uint64 // digests of what it was made of
+	generation uint64   // of the entry, once the object has left memory
+	loose      bool
+	content    []byte // of the parts
+	layout     profile.Layout
+	extents    []gpuipc.Extent
+	found      bool
+	leases     int
+	stamp      int
+}
+
+type hbmLease struct {
+	copy    *modelCopy
+	session int
+	id      LeaseID
+}
+
+type hbmModel struct {
+	*twoAndHBM
+	o        hbmOptions
+	rng      *rand.Rand
+	pieces   []piece
+	copies   []*modelCopy
+	leases   []hbmLease
+	sessions []*Session
+	stamps   int
+	step     int
+	runs     int
+	dropped  uint64 // by quota, as last counted
+}
+
+func TestHBMAgreesWithItsModel(t *testing.T) {
+	seeds, steps := min(*modelSeeds, 4), 400
+	if testing.Short() {
+		seeds, steps = min(seeds, 2), 250
+	}
+	for i, o := range hbmOptionSets {
+		var seen HBMCounters
+		for seed := range seeds {
+			t.Run(fmt.Sprintf("options=%d/seed=%d", i, seed), func(t *testing.T) { runHBMModel(t, o, seed, steps, &seen) })
+		}
+		if testing.Short() || seen.Promotions[hbmDone] == 0 {
+			continue // one that is replayed
+		}
+		p, d := &seen.Promotions, &seen.Dropped
+		if p[hbmDone] < 5*seeds || p[hbmCorrupt] == 0 || p[hbmGone] == 0 || p[hbmNoRoom] == 0 || seen.Loaded == 0 ||
+			o.segments > 0 && (seen.Acquired == 0 || d[dropRemoved] == 0) || d[dropObject] == 0 || d[dropRoom] == 0 && o.quota == 0 ||
+			(o.quota > 0) != (d[dropQuota] > 0) || d[dropLost] == 0 || o.queue < 5 && seen.PromotionsBusy == 0 {
+			t.Errorf("options %d: %d walks met too little: %+v", i, seeds, seen)
+		}
+	}
+}
+
+func runHBMModel(t *testing.T, o hbmOptions, seed uint64, steps int, seen *HBMCounters) {
+	o, quota := o.sized(t)
+	m := &hbmModel{o: o, rng: rand.New(rand.NewPCG(seed, 17))}
+	m.twoAndHBM = newTwoAndHBM(t, stateful(o.ranks), func(c *Config) {
+		c.PublicBytes, c.PrivateBytes = o.memory, o.memory
+		c.HBM.PublicBytes, c.HBM.PrivateBytes, c.HBM.Queue = o.public, o.private, o.queue
+		c.Tenants[0].QuotaBytes = quota
+		c.LeaseTTL = 20 * time.Second
+	})
+	for i := range 8 {
+		m.pieces = append(m.pieces, m.mid(100+i, 24+6*i, 4))
+	}
+	for range 3 {
+		m.sessions = append(m.sessions, m.NewSession("client"))
+	}
+	for m.step = range steps {
+		if m.one() {
+			m.compare()
+		}
+		if t.Failed() {
+			t.Fatalf("at step %d", m.step)
+		}
+	}
+	m.loseIt()
+	for i := range m.sessions {
+		m.closeSession(i)
+	}
+	m.compare()
+	m.wantHBM(0, 0)
+	n := m.hbmCounters()
+	for i := range n.Promotions {
+		seen.Promotions[i] += n.Promotions[i]
+	}
+	for i := range n.Dropped {
+		seen.Dropped[i] += n.Dropped[i]
+	}
+	seen.Loaded += n.Loaded
+	seen.Acquired += n.Acquired
+	seen.PromotionsBusy += n.PromotionsBusy
+}
+
+func (m *hbmModel) fatal(format string, args ...any) {
+	m.Helper()
+	m.Fatalf("step %d: "+format, append([]any{m.step}, args...)...)
+}
+
+// one does one random operation and tells whether everything is to be compared
+// behind it: what the disk loses is noticed by the next lookup, if no sweep comes
+// before it.
+func (m *hbmModel) one() (compare bool) {
+	i := m.rng.IntN(len(m.sessions))
+	switch n := m.rng.IntN(100); {
+	case n < 12:
+		m.fillOne(m.pieces[m.rng.IntN(len(m.pieces))])
+	case n < 22:
+		m.saveOne()
+	case n < 42 && m.o.public > 0:
+		m.acquireOne(i, m.pieces[m.rng.IntN(len(m.pieces))], m.rng.IntN(m.o.ranks))
+	case n < 56:
+		m.loadOne(i, m.prefix(), m.rng.IntN(m.o.ranks))
+	case n < 72:
+		m.promoteOne()
+	case n < 78:
+		m.observe(func() { m.writeOut(); m.carryOne() }) // it must not wait for room that is being written
+	case n < 86:
+		m.releaseOne()
+	case n < 89:
+		m.observe(func() { m.writeOut() })
+	case n < 91:
+		m.observe(func() { m.dropAll() })
+	case n < 93:
+		m.removeOne()
+	case n < 96:
+		m.observe(m.loseOnDisk)
+		return m.rng.IntN(2) == 0
+	case n < 98:
+		m.observe(func() { m.clock.advance(time.Duration(m.rng.IntN(12)) * time.Second); m.Sweep() })
+	case n < 99:
+		m.closeSession(i)
+	default:
+		m.thinOne()
+	}
+	return true
+}
+
+// fillOne publishes a segment if nobody has it.
+func (m *hbmModel) fillOne(p piece) {
+	m.observe(func() {
+		for rank := range m.o.ranks {
+			r, err := m.c.Reserve(m.reserveQuery(p, rank))
+			if err != nil {
+				return
+			}
+			m.commitAll(m.c, r, &p.layout, contentOf(p, rank))
+		}
+	})
+}
+
+func (m *hbmModel) prefix() int { return 1 + m.rng.IntN(3) }
+
+// saveOne saves one of three checkpoints, the later ones behind the earlier, each
+// time of another run.
+func (m *hbmModel) saveOne() {
+	n := m.prefix()
+	m.runs++
+	m.observe(func() {
+		l := m.profile.CheckpointLayout(16)
+		for rank := range m.o.ranks {
+			q := m.saveQuery(1, 16*n, 16*(n-1), Exact)
+			q.Rank = rank
+			r, err := m.c.Save(q)
+			if err != nil {
+				return
+			}
+			m.commitAll(m.c, r, &l, content(&l, uint64(m.runs*8+rank)))
+		}
+	})
+}
+
+func (m *hbmModel) writeOut() {
+	var b outside
+	m.mu.Lock()
+	_, _ = m.flushLocked(0, nil, &b)
+	m.mu.Unlock()
+	m.act(&b)
+	m.tier.finishAll()
+}
+
+// thinOne thins the first checkpoint, if it may be.
+func (m *hbmModel) thinOne() {
+	m.observe(func() {
+		m.mu.Lock()
+		if o := m.node(1, 16); o != nil && o.candidate && o.children == 1 && m.mayThin(o) {
+			m.thinLocked(o, forRoom)
+		}
+		m.mu.Unlock()
+	})
+}
+
+// loseOnDisk has the lower tier forget an entry, or write it anew.
+func (m *hbmModel) loseOnDisk() {
+	m.tier.mu.Lock()
+	defer m.tier.mu.Unlock()
+	var names []Name
+	for n, e := range m.tier.entries {
+		if e.children == 0 && e.readers == 0 {
+			names = append(names, n)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	slices.SortFunc(names, func(a, b Name) int { return slices.Compare(a.Key[:], b.Key[:]) })
+	e := m.tier.entries[names[m.rng.IntN(len(names))]]
+	if m.rng.IntN(2) == 0 {
+		m.tier.forget(e)
+		return
+	}
+	m.tier.given++
+	e.Generation = m.tier.given
+}
+
+// removeOne has an operator remove a segment.
+func (m *hbmModel) removeOne() {
+	p := m.pieces[m.rng.IntN(len(m.pieces))]
+	m.observe(func() { _ = m.Evict(p.key) })
+	for _, c := range m.copies {
+		if c.key.name.Key == p.key {
+			c.found = false
+		}
+	}
+}
+
+// source is the object of a name, if it is whole in memory.
+func (m *hbmModel) source(k residentKey) *object {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o := m.namedLocked(k.name, k.profile, k.tenant)
+	if o == nil || !o.published || o.thin || o.fill != nil {
+		return nil
+	}
+	return o
+}
+
+func (m *hbmModel) entry(n Name) (uint64, bool) {
+	m.tier.mu.Lock()
+	defer m.tier.mu.Unlock()
+	e := m.tier.entries[n]
+	if e == nil {
+		return 0, false
+	}
+	return e.Generation, true
+}
+
+// observe does something to memory or the disk and follows what became of the
+// objects of copies.
+func (m *hbmModel) observe(do func()) {
+	type before struct {
+		o     *object
+		gen   uint64
+		below bool
+	}
+	was := map[residentKey]before{}
+	for _, c := range m.copies {
+		if c.found {
+			gen, below := m.entry(c.key.name)
+			was[c.key.residentKey] = before{m.source(c.key.residentKey), gen, below}
+		}
+	}
+	do()
+	for _, c := range m.copies {
+		if !c.found {
+			continue
+		}
+		b, o := was[c.key.residentKey], m.source(c.key.residentKey)
+		gen, below := m.entry(c.key.name)
+		if o == nil && b.o != nil { // it has left
+			c.loose, c.generation = true, gen
+			c.found = below
+		}
+		if o != nil && o != b.o { // it has come
+			c.loose = false
+			c.found = slices.Equal(c.from, o.shares[c.key.rank].digests)
+		}
+	}
+	m.yielded()
+}
+
+// yielded follows the copies that their tenant gave up for its quota: as many as were
+// counted, those first that were used longest ago.
+func (m *hbmModel) yielded() {
+	n := m.hbmCounters().Dropped[dropQuota]
+	for ; m.dropped < n; m.dropped++ {
+		if m.o.quota == 0 {
+			m.fatal("a copy was dropped for a quota")
+		}
+		m.oldest(func(c *modelCopy) bool { return c.key.tenant.ID == tenantA }).found = false
+	}
+	m.forget()
+}
+
+// oldest is the copy that may leave and was used longest ago; nil = none.
+func (m *hbmModel) oldest(of func(*modelCopy) bool) (first *modelCopy) {
+	for _, c := range m.copies {
+		if c.found && c.leases == 0 && of(c) && (first == nil || c.stamp < first.stamp) {
+			first = c
+		}
+	}
+	return first
+}
+
+// forget drops what neither lookups nor leases hold.
+func (m *hbmModel) forget() {
+	m.copies = slices.DeleteFunc(m.copies, func(c *modelCopy) bool { return !c.found && c.leases == 0 })
+}
+
+// find is the copy that a lookup must find.
+func (m *hbmModel) find(k copyKey) *modelCopy {
+	for _, c := range m.copies {
+		if c.found && c.key == k {
+			if gen, below := m.entry(k.name); c.loose && (!below || gen != c.generation) {
+				return nil
+			}
+			return c
+		}
+	}
+	return nil
+}
+
+func (m *hbmModel) use(c *modelCopy) {
+	m.stamps++
+	c.stamp = m.stamps
+}
+
+// acquireOne leases a segment's copy if it is there.
+func (m *hbmModel) acquireOne(i int, p piece, rank int) {
+	k := copyKey{residentKey{Name{Key: p.key}, m.profileState(), m.tenants[tenantA]}, rank}
+	c := m.find(k)
+	row := m.tryHBM(m.sessions[i], p, rank)
+	m.answered(i, k, c, row.Hit, row.Promoting, row.Lease, row.Extents, row.Digests)
+}
+
+func (m *hbmModel) loadOne(i, n, rank int) {
+	k := copyKey{residentKey{Name{Exact, hashOf(1, 16*n)}, m.profileState(), m.tenants[tenantA]}, rank}
+	q := &LoadQuery{Profile: m.id, Tenant: tenantA, Rank: rank, Accept: Exact | Spliced, Digests: true, Hash: hashOf(1, 16*n)}
+	c := m.find(k)
+	if _, below := m.entry(k.name); m.source(k.residentKey) == nil && !below {
+		c = nil
+	}
+	got, err := m.sessions[i].LoadResident(q)
+	m.must(err)
+	if !got.Hit {
+		got.Nodes = []LoadedNode{{}}
+	}
+	m.answered(i, k, c, got.Hit, got.Promoting, got.Lease, got.Nodes[0].Extents, got.Nodes[0].Digests)
+}
+
+func (m *hbmModel) answered(i int, k copyKey, c *modelCopy, hit, promoting bool, id LeaseID, extents []gpuipc.Extent, digests []uint64) {
+	m.Helper()
+	if hit != (c != nil) {
+		m.fatal("%x rank %d: hit %v, in HBM %v", k.name.Key[:4], k.rank, hit, c != nil)
+	}
+	if !hit {
+		for _, stale := range m.copies { // dropped now, if it was not before
+			if stale.found && stale.key.residentKey == k.residentKey && m.find(stale.key) == nil {
+				stale.found = false
+			}
+		}
+		m.forget()
+		if o := m.source(k.residentKey); o != nil {
+			m.mu.Lock()
+			wanted := m.hbm.promotions[k] != nil
+			full := len(m.hbm.promotions) >= m.o.queue
+			m.mu.Unlock()
+			if promoting != wanted || !wanted && !full {
+				m.fatal("%x rank %d: promoting %v, among the promotions %v", k.name.Key[:4], k.rank, promoting, wanted)
+			}
+		}
+		return
+	}
+	if !slices.Equal(extents, c.extents) {
+		m.fatal("%x rank %d lies at %v, was put at %v", k.name.Key[:4], k.rank, extents, c.extents)
+	}
+	m.wantParts(&c.layout, c.content, m.loadHBM(extents), digests)
+	m.use(c)
+	c.leases++
+	m.leases = append(m.leases, hbmLease{c, i, id})
+}
+
+func (m *hbmModel) releaseOne() {
+	if len(m.leases) == 0 {
+		return
+	}
+	i := m.rng.IntN(len(m.leases))
+	l := m.leases[i]
+	m.wantParts(&l.copy.layout, l.copy.content, m.loadHBM(l.copy.extents), partDigests(&l.copy.layout, l.copy.content))
+	m.must(m.sessions[l.session].Release(l.id))
+	l.copy.leases--
+	m.leases = slices.Delete(m.leases, i, i+1)
+	m.forget()
+}
+
+func (m *hbmModel) closeSession(i int) {
+	m.sessions[i].Close()
+	m.leases = slices.DeleteFunc(m.leases, func(l hbmLease) bool {
+		if l.session == i {
+			l.copy.leases--
+		}
+		return l.session == i
+	})
+	m.forget()
+	m.sessions[i] = m.NewSession("client")
+}
+
+func partDigests(l *profile.Layout, data []byte) (digests []uint64) {
+	for _, p := range l.Parts {
+		for off := int64(0); off < p.Len; off += gpuipc.ChunkBytes {
+			digests = append(digests, gpuipc.DigestBytes(data[p.Off+off:p.Off+min(off+gpuipc.ChunkBytes, p.Len)]))
+		}
+	}
+	return digests
+}
+
+// promoteOne carries the next promotion into HBM and says how it has to end.
+func (m *hbmModel) promoteOne() {
+	m.mu.Lock()
+	p, _ := m.takeHBMLocked()
+	m.mu.Unlock()
+	if p == nil {
+		return
+	}
+	want, c := m.planned(p)
+	if want == hbmDone && m.rng.IntN(6) == 0 {
+		m.twin.Spoil(1)
+		want = hbmCorrupt
+	}
+	m.carryHBM1(p)
+	if p.outcome != want {
+		m.fatal("promotion of %x ended as %q, want %q", p.name.Key[:4], p.outcome, want)
+	}
+	m.dropped = m.hbmCounters().Dropped[dropQuota]
+	if want == hbmDone {
+		c.extents = p.object.shares[p.rank].extents
+		m.use(c)
+		m.copies = append(m.copies, c)
+	}
+	m.forget()
+}
+
+func (m *hbmModel) carryHBM1(p *hbmPromotion) { m.Store.carryHBM(m.ctx, p) }
+
+// planned is how a promotion has to end, and the copy that it makes. What has to
+// leave for it leaves the model.
+func (m *hbmModel) planned(p *hbmPromotion) (hbmOutcome, *modelCopy) {
+	o := m.source(p.residentKey)
+	if o == nil {
+		return hbmGone, nil
+	}
+	c := &modelCopy{key: p.copyKey, private: o.kind != 0, found: true, from: o.shares[p.rank].digests}
+	c.layout, c.content = m.flat(o, p.rank)
+	c.bytes = c.layout.Bytes
+	c.pages = m.costHBM(c.bytes)
+	mine := func(x *modelCopy) bool { return x.key.tenant == o.tenant }
+	same := func(x *modelCopy) bool { return x.private == c.private }
+	budget := m.o.public
+	if c.private {
+		budget = m.o.private
+	}
+	sum := func(of func(*modelCopy) bool, size func(*modelCopy) int64) (n, idle int64) {
+		for _, x := range m.copies {
+			if of(x) {
+				n += size(x)
+				if x.leases == 0 {
+					idle += size(x)
+				}
+			}
+		}
+		return n, idle
+	}
+	pages := func(x *modelCopy) int64 { return x.pages }
+	bytes := func(x *modelCopy) int64 { return x.bytes }
+	used, idle := sum(same, pages)
+	held, yields := sum(mine, bytes)
+	m.mu.Lock()
+	memory := o.tenant.used[publicPool] + o.tenant.used[privatePool] + m.lowerUsed(o.tenant)
+	m.mu.Unlock()
+	overQuota := int64(0)
+	if q := o.tenant.QuotaBytes; q > 0 {
+		overQuota = memory + held + c.bytes - q
+	}
+	if used+c.pages-budget > idle || overQuota > yields {
+		return hbmNoRoom, nil
+	}
+	for freed := int64(0); freed < overQuota; {
+		x := m.oldest(mine)
+		freed += x.bytes
+		x.found = false
+		m.forget()
+	}
+	for {
+		if used, _ = sum(same, pages); used+c.pages <= budget {
+			return hbmDone, c
+		}
+		m.oldest(same).found = false
+		m.forget()
+	}
+}
+
+// flat is what a copy of an object has to hold: the object's bytes, or a chain's as
+// one node.
+func (m *hbmModel) flat(o *object, rank int) (profile.Layout, []byte) {
+	if o.kind == 0 {
+		return o.layout().Layout, m.loadShare(o.shares[rank].extents)
+	}
+	l := m.profile.CheckpointLayout(o.end)
+	out := make([]byte, l.Bytes)
+	last := o
+	for ; o != nil; o = o.parent {
+		node, data := o.layout(), m.loadShare(o.shares[rank].extents)
+		for i, part := range l.Parts {
+			from := node.Parts[i]
+			bytes := data[from.Off : from.Off+from.Len]
+			switch {
+			case isRows(part.Kind):
+				copy(out[part.Off+part.Len/int64(part.Shape[0])*int64(o.begin):], bytes)
+			case o == last:
+				copy(out[part.Off:], bytes)
+			}
+		}
+	}
+	return l, out
+}
+
+// compare wants the store to have the model's copies, no byte more and none less.
+func (m *hbmModel) compare() {
+	m.Helper()
+	m.sweepHBM()
+	for _, c := range m.copies {
+		if c.found && m.find(c.key) == nil {
+			c.found = false
+		}
+	}
+	m.forget()
+	var used [2]int64
+	found := 0
+	for _, c := range m.copies {
+		if c.private {
+			used[1] += c.pages
+		} else {
+			used[0] += c.pages
+		}
+		if !c.found {
+			continue
+		}
+		found++
+		m.mu.Lock()
+		have := m.copyLocked(c.key.residentKey, c.key.rank)
+		m.mu.Unlock()
+		if have == nil || !slices.Equal(have.shares[c.key.rank].extents, c.extents) {
+			m.fatal("%x rank %d is not in HBM as it should be", c.key.name.Key[:4], c.key.rank)
+		}
+	}
+	if n := m.hbmCounters().Copies; n != uint64(found) {
+		m.fatal("%d copies are found, want %d", n, found)
+	}
+	m.wantHBM(used[0], used[1])
+	if len(m.copies) > 0 {
+		c := m.copies[m.rng.IntN(len(m.copies))]
+		m.wantParts(&c.layout, c.content, m.loadHBM(c.extents), partDigests(&c.layout, c.content))
+	}
+}
+
+// loseIt takes the device away while something is promoted; all copies go, and
+// memory is as it was.
+func (m *hbmModel) loseIt() {
+	p := m.mid(99, 30, 4)
+	m.fillOne(p)
+	before := m.Pools()[:2]
+	if row := m.tryHBM(m.c, m.pieces[0], 0); row.Hit {
+		m.must(m.c.Release(row.Lease))
+	}
+	m.twin.Lose()
+	m.failedHBM(gpuipc.ErrUnavailable)
+	for _, c := range m.copies {
+		c.found = false
+	}
+	m.forget()
+	after := m.Pools()[:2]
+	for i := range before {
+		if before[i].UsedBytes != after[i].UsedBytes {
+			m.fatal("pool %s of memory has %d bytes, had %d", after[i].Name, after[i].UsedBytes, before[i].UsedBytes)
+		}
+	}
+	// What follows reads the lost device no more.
+	m.leases = slices.DeleteFunc(m.leases, func(l hbmLease) bool {
+		m.must(m.sessions[l.session].Release(l.id))
+		l.copy.leases--
+		return true
+	})
+	m.forget()
+}
