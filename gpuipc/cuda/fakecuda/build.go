@@ -25,9 +25,13 @@ var errNoCompiler = errors.New("no C and C++ compiler (cc, c++) to build a fake 
 
 // Build returns the path of the library. It is built once for each content of
 // its sources and those of the kernels, and kept in the user's cache folder for
-// all test binaries. Without a compiler the test is skipped.
+// all test binaries. Without a compiler, or with the tag nocuda, the test is
+// skipped.
 func Build(tb testing.TB) string {
 	tb.Helper()
+	if withoutDriver {
+		tb.Skip("built with the tag nocuda")
+	}
 	path, err := cached()
 	if errors.Is(err, errNoCompiler) {
 		tb.Skip(err)

@@ -32,10 +32,14 @@ func TestAFailedOperationBreaksTheContext(t *testing.T) {
 	r := newBrokenRig(t)
 	p, err := r.MemAlloc(8)
 	must(t, err)
+	before := r.fake.Calls("run.memset")
 	r.fake.Inject(t, fakecuda.Fault{Kind: fakecuda.Fail, Call: "run.memset", Nth: 1, Value: 719})
 	must(t, r.MemsetD8Async(p, 0, 8, r.stream))
 	wants(t, r.StreamSynchronize(r.stream), driver.LaunchFailed)
 	wants(t, r.MemFree(p), driver.LaunchFailed)
+	if n := r.fake.Calls("run.memset") - before; n != 1 {
+		t.Errorf("%d memsets", n)
+	}
 }
 
 func TestALostDeviceAnswersNothingElse(t *testing.T) {

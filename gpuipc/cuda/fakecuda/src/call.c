@@ -18,7 +18,7 @@ void require_init(void) {
   initialised = true;
 }
 
-static void list(struct call *call) {
+void call_list(struct call *call) {
   int expected = 0;
   if (!atomic_compare_exchange_strong(&call->listed, &expected, 1)) return;
   call->next = atomic_load(&calls);
@@ -28,7 +28,6 @@ static void list(struct call *call) {
 
 CUresult enter(struct call *call, enum needs needs) {
   settings_load();
-  list(call);
   atomic_fetch_add(&total, 1);
   CUresult injected = fault_point(call);
   if (injected != CUDA_SUCCESS) return injected;

@@ -39,6 +39,7 @@ struct call {
   struct call *next;
 };
 CUresult enter(struct call *call, enum needs needs);
+void call_list(struct call *call); /* for fakecuda_calls */
 #define ENTER(needs)                                \
   static struct call call_ = {.name = __func__};    \
   CUresult entered_ = enter(&call_, needs);         \

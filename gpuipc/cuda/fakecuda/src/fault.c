@@ -126,6 +126,7 @@ static void hang(void) {
 
 CUresult fault_point(struct call *call) {
   pthread_once(&from_environment, read_environment);
+  call_list(call);
   atomic_fetch_add(&call->count, 1);
   if (n_faults == 0) return CUDA_SUCCESS;
   pthread_mutex_lock(&mutex);

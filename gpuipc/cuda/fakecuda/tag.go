@@ -1,0 +1,5 @@
+//go:build !nocuda
+
+package fakecuda
+
+const withoutDriver = false
