@@ -89,10 +89,10 @@ func (d *device) unregister(a *attachment) (err error) {
 		return nil
 	}
 	d.release(func() { err = d.api.HostUnregister(unsafe.Pointer(&a.mem[0])) })
-	if d.gone() != nil {
+	if err = d.fail(err); d.gone() != nil {
 		return nil
 	}
-	return d.fail(err)
+	return err
 }
 
 // reserve takes the place of a region, false when it is taken.

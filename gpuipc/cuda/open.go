@@ -175,11 +175,8 @@ func (d *device) Close() error {
 	if e := d.api.PrimaryContextRelease(d.id); err == nil {
 		err = e
 	}
-	if d.gone() != nil {
+	if err = d.fail(err); d.gone() != nil {
 		return nil // the driver refuses to clean up a lost device; there is nothing left of ours
 	}
-	if err != nil {
-		return d.fail(err)
-	}
-	return nil
+	return err
 }

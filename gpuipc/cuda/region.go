@@ -233,10 +233,11 @@ func (r *region) Close() error {
 	} else {
 		d.release(func() { err = r.giveBack() })
 	}
-	if err == nil || d.gone() != nil {
+	// This call may be the first to see that the device is lost.
+	if err = d.fail(err); err == nil || d.gone() != nil {
 		return nil // what a lost device held is gone with it
 	}
-	return fmt.Errorf("cuda: close region %s: %w", r.name, d.fail(err))
+	return fmt.Errorf("cuda: close region %s: %w", r.name, err)
 }
 
 // hold keeps the region for one operation.
