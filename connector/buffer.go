@@ -177,7 +177,7 @@ func (m *Model) Replay(ctx context.Context, b *Buffer, q *ReplayQuery) (*Slot, e
 	if q.Flush {
 		b.begin = q.Token
 	}
-	return r.slot(wire.OpReplay, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, q.Into)
+	return r.slot(wire.OpReplay, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, q.Into, false)
 }
 
 // append sends rows by way of staging; want is what the buffer holds then.

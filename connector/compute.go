@@ -15,17 +15,30 @@ type Slot struct {
 	held
 	off, n int64
 	Rows   int // rows that Rotate or Assemble packed
+	device bool
 	spoilt bool
 }
 
 // Bytes is a view of the result, valid until Release or until the slot is given
-// as Into again; nil after Release and when the slot is not valid any more.
+// as Into again; nil after Release, when the slot is not valid any more and when
+// it is on the device.
 func (s *Slot) Bytes() []byte {
-	if s == nil || s.spoilt || s.keep() != nil {
+	if s == nil || s.spoilt || s.device || s.keep() != nil {
 		return nil
 	}
 	defer s.a.release()
 	return s.a.slots.Bytes()[s.off : s.off+s.n : s.off+s.n]
+}
+
+// Ref names a result on the device, for operations of Options.Device; absent where
+// Bytes is the way in, and when the slot is not valid. What reads it ends before
+// Release.
+func (s *Slot) Ref() gpuipc.Ref {
+	if s == nil || s.spoilt || !s.device || s.keep() != nil {
+		return gpuipc.Ref{}
+	}
+	defer s.a.release()
+	return gpuipc.Ref{Region: s.a.device.private, Extents: []gpuipc.Extent{{Off: s.off, Len: s.n}}}
 }
 
 // Release gives the slot back; see Lease.Release.
@@ -94,7 +107,7 @@ func (m *Model) Compose(ctx context.Context, q *ComposeQuery) (*Slot, error) {
 	if err := r.a.decode(k.op, &reply, body); err != nil {
 		return nil, err
 	}
-	return r.slot(k.op, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, q.Into)
+	return r.slot(k.op, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, q.Into, q.Plan.onDevice(&q.From))
 }
 
 // stageInputs copies the inputs of a plan into staging. The daemon reads as much
@@ -111,6 +124,9 @@ func (m *Model) stageInputs(ctx context.Context, a *attachment, k *call, q *Comp
 		}
 		if size < 0 {
 			size = m.profile.SeamLayout(q.Layer).Bytes
+		}
+		if q.Plan.onDevice(&q.From) {
+			return nil, invalid("span %d: input for a plan on the device", i)
 		}
 		if n := int64(len(spans[i].Input)); n != size || n == 0 {
 			return nil, invalid("span %d: input of %d bytes, layer %d takes %d", i, n, q.Layer, size)
@@ -158,12 +174,15 @@ func (s *Slot) spoil(err error) {
 
 // slot checks where the daemon says a result is. A result that is not in the
 // slots, such as that of a rotate into engine memory, is nil.
-func (r *registration) slot(op wire.Op, reply *wire.RotateReply, into *Slot) (*Slot, error) {
+func (r *registration) slot(op wire.Op, reply *wire.RotateReply, into *Slot, device bool) (*Slot, error) {
 	a := r.a
 	if reply.Lease == 0 && reply.Bytes == 0 {
 		return nil, nil
 	}
 	size := uint64(len(a.slots.Bytes()))
+	if device && a.device != nil {
+		size = uint64(a.device.private.Bytes())
+	}
 	if reply.Bytes > size || reply.Off > size-reply.Bytes || into != nil && into.id != reply.Lease {
 		err := fmt.Errorf("%s: result of %d bytes at %d of %d, lease %d", op, reply.Bytes, reply.Off, size, reply.Lease)
 		a.garbage(err)
@@ -176,7 +195,7 @@ func (r *registration) slot(op wire.Op, reply *wire.RotateReply, into *Slot) (*S
 		}
 		s = &Slot{held: held{a: a, tenant: r.tenant, id: reply.Lease}}
 	}
-	s.off, s.n, s.Rows = int64(reply.Off), int64(reply.Bytes), int(reply.Rows)
+	s.off, s.n, s.Rows, s.device = int64(reply.Off), int64(reply.Bytes), int(reply.Rows), device
 	return s, nil
 }
 
@@ -238,7 +257,7 @@ func (m *Model) rotate(ctx context.Context, op wire.Op, q *RotateQuery) (*Slot, 
 	if err := r.a.decode(op, &reply, body); err != nil {
 		return nil, err
 	}
-	return r.slot(op, &reply, q.Into)
+	return r.slot(op, &reply, q.Into, q.Plan.onDevice(&q.From))
 }
 
 func (m *Model) rotateRequest(r *registration, k *call, q *RotateQuery) (*wire.RotateRequest, error) {

@@ -11,13 +11,35 @@ const AllLayers = profile.AllLayers
 // Span is a run of prompt tokens [Start, Start+Count): the interior of a leased
 // segment, or tokens that the engine computes.
 type Span struct {
-	Lease *Lease // nil = the engine computes these tokens
-	Start int
-	Count int
+	Lease *Lease // with Resident nil, nil = the engine computes these tokens
+	// Resident is a segment held on the device. The daemon then works there: all
+	// segments of the plan are on the device, what it begins from is, and so is
+	// the Slot. Computed spans have no Input then.
+	Resident *DeviceLease
+	Start    int
+	Count    int
 	// Input is (T, S) of a computed span in F32, by profile.SeamLayout of the
 	// asked layers. Compose needs it for every computed span but the last; it is
 	// copied into staging.
 	Input []byte
+}
+
+// holder is the lease of a segment; nil for computed tokens.
+func (s *Span) holder() *held {
+	if s.Resident != nil {
+		return s.Resident.base()
+	}
+	return s.Lease.base()
+}
+
+// onDevice reports whether the daemon works on the device for this plan.
+func (p *Plan) onDevice(from *From) bool {
+	for i := range p.Spans {
+		if p.Spans[i].Resident != nil {
+			return true
+		}
+	}
+	return from.Slot != nil && from.Slot.device
 }
 
 // Plan covers the prompt tokens [Begin, End) exactly once, in order.
@@ -60,10 +82,14 @@ func (p *Plan) encode(a *attachment, inputs []uint64) (wire.Plan, error) {
 			return wire.Plan{}, invalid("span %d of %d tokens at %d, plan is [%d, %d)", i, s.Count, s.Start, p.Begin, p.End)
 		}
 		w.Starts[i], w.Counts[i], w.Kinds[i] = uint32(s.Start), uint32(s.Count), wire.SpanRecompute
-		if s.Lease == nil {
+		h := s.holder()
+		switch {
+		case h == nil:
 			continue
+		case s.Lease != nil && s.Resident != nil:
+			return wire.Plan{}, invalid("span %d has a lease in memory and one on the device", i)
 		}
-		id, err := s.Lease.lease(a)
+		id, err := h.lease(a)
 		if err != nil {
 			return wire.Plan{}, err
 		}

@@ -120,7 +120,7 @@ func FuzzReplies(f *testing.F) {
 			if reply.Decode(body) != nil {
 				return
 			}
-			if s, err := r.slot(wire.OpRotate, &reply, nil); err == nil && s != nil {
+			if s, err := r.slot(wire.OpRotate, &reply, nil, false); err == nil && s != nil {
 				for _, b := range s.Bytes() {
 					_ = b
 				}
