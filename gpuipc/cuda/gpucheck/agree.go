@@ -15,9 +15,15 @@ const exactness = 1e-6
 
 // agree runs every kernel on the device and on the CPU, on the same random inputs.
 func (c *check) agree() error {
-	for _, part := range []func() error{c.agreeDense, c.agreeLight, c.agreeRotate, c.agreeReplay, c.agreeDigests} {
-		if err := part(); err != nil {
-			return err
+	for _, part := range []struct {
+		name string
+		run  func() error
+	}{
+		{"compose dense against float64", c.agreeDense}, {"compose scalar and diagonal against the CPU", c.agreeLight},
+		{"rotate against the CPU", c.agreeRotate}, {"replay against the CPU", c.agreeReplay}, {"digests against the CPU", c.agreeDigests},
+	} {
+		if err := part.run(); err != nil {
+			c.report.Holds(part.name, err)
 		}
 	}
 	return nil
@@ -42,8 +48,8 @@ func (c *check) agreeDense() error {
 		if err != nil {
 			return fmt.Errorf("dense %+v: %w", shape, err)
 		}
-		name := fmt.Sprintf("compose dense %dx%dx%d, %d segments, T %v, S %v: error", shape.heads, shape.dk, shape.dv, shape.steps, shape.t, shape.s)
-		c.report.atMost(name, worst, "relative", exactness)
+		name := fmt.Sprintf("compose dense, %d heads %dx%d, %s, T %s, S %s: error", shape.heads, shape.dk, shape.dv, plural(shape.steps), typeName(shape.t), typeName(shape.s))
+		c.report.AtMost(name, worst, "relative", exactness)
 	}
 	return nil
 }
@@ -125,7 +131,7 @@ func (c *check) agreeLight() error {
 				continue
 			}
 			err := c.light(tr, rotated)
-			c.report.holds(fmt.Sprintf("compose %v, rotated %v: same bits as the CPU", tr, rotated), err)
+			c.report.Holds(fmt.Sprintf("compose %s%s: same bits as the CPU", transitionName(tr), either(rotated, " with a turn", "")), err)
 		}
 	}
 	return nil
@@ -190,7 +196,7 @@ func (c *check) agreeRotate() error {
 	for _, typ := range []gpuipc.DType{kernel.BF16, kernel.F16, kernel.F32} {
 		for _, perRow := range []bool{false, true} {
 			err := c.rotate(typ, perRow)
-			c.report.holds(fmt.Sprintf("rotate %v into blocks, angles per row %v: same bits as the CPU", typ, perRow), err)
+			c.report.Holds(fmt.Sprintf("rotate %s into blocks, %s: same bits as the CPU", typeName(typ), either(perRow, "an angle for each row", "one angle")), err)
 		}
 	}
 	return nil
@@ -279,7 +285,7 @@ func (c *check) agreeReplay() error {
 			return err
 		}
 	}
-	c.report.holds("replay of a buffer: same bits as the CPU", out.sameBytes())
+	c.report.Holds("replay of a buffer: same bits as the CPU", out.sameBytes())
 	return nil
 }
 
@@ -310,6 +316,6 @@ func (c *check) agreeDigests() error {
 			}
 		}
 	}
-	c.report.holds(fmt.Sprintf("digests of %d lengths: same as the CPU", len(lengths)), nil)
+	c.report.Holds(fmt.Sprintf("digests of %d lengths: same as the CPU", len(lengths)), nil)
 	return nil
 }

@@ -49,10 +49,10 @@ func Child(ctx context.Context) error {
 func (c *check) shared() error {
 	for way, name := range map[gpuipc.Way]string{gpuipc.WayDescriptor: "descriptor", gpuipc.WayHandle: "IPC handle"} {
 		if len(c.Self) == 0 {
-			c.report.skip("second process maps memory by "+name, errNoSecond.Error())
+			c.report.Skip("second process maps memory by "+name, errNoSecond.Error())
 			continue
 		}
-		c.report.holds("second process maps memory by "+name, c.sharedBy(way))
+		c.report.Holds("second process maps memory by "+name, c.sharedBy(way))
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/gpuipc/cuda"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
 // someJob is one layer over all segments, small beside the device.
@@ -33,13 +33,13 @@ func (c *check) someJob() (*gpuipc.ComposeJob, *arena, error) {
 	return job, a, nil
 }
 
-// neighbour asks what the daemon's kernels cost a process that keeps the same
-// device busy: its rate alone, beside one compose request a millisecond, and
-// beside as many as there can be.
+// neighbour asks what work of the daemon's process costs one that keeps the same device busy: its
+// rate alone, beside one compose request a millisecond, beside as many as there can be, and beside
+// copies from memory without a pause.
 func (c *check) neighbour() (err error) {
 	const name = "rate of a busy neighbour process"
 	if len(c.Self) == 0 {
-		c.report.skip(name, errNoSecond.Error())
+		c.report.Skip(name, errNoSecond.Error())
 		return nil
 	}
 	p, err := c.start(&message{Role: roleNeighbour})
@@ -47,52 +47,84 @@ func (c *check) neighbour() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.end()) }()
-	rates := make([]float64, 0, 3)
-	for _, every := range []time.Duration{-1, time.Millisecond, 0} {
-		rate, err := c.rateBeside(p, every)
-		if err != nil {
-			return err
-		}
-		rates = append(rates, rate)
+	compose, a, err := c.someJob()
+	if err != nil {
+		return err
 	}
-	c.report.add(Row{Name: name + ", alone", Value: rates[0], Unit: "1/s", OK: rates[0] > 0})
-	for i, what := range []string{", beside a compose request each ms", ", beside requests without a pause"} {
-		c.report.share(name+what, rates[i+1], rates[0], "1/s", 0)
+	defer func() { err = errors.Join(err, a.close()) }()
+	upload, detach, err := c.someUpload()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, detach()) }()
+	request := func(ctx context.Context) error { return c.gpu.Compose(ctx, compose) }
+	var alone float64
+	for i, work := range []struct {
+		name  string
+		run   func(context.Context) error
+		every time.Duration
+	}{
+		{", alone", nil, 0},
+		{", beside a compose request each ms", request, time.Millisecond},
+		{", beside compose requests without a pause", request, 0},
+		{", beside copies from memory without a pause", upload, 0},
+	} {
+		rate, err := c.rateBeside(p, work.run, work.every)
+		if err != nil {
+			return fmt.Errorf("%s%s: %w", name, work.name, err)
+		}
+		if i == 0 {
+			alone = rate
+			c.report.Add(Row{Name: name + work.name, Value: rate, Unit: "1/s", OK: rate > 0})
+			continue
+		}
+		c.report.Share(name+work.name, rate, alone, "1/s", 0)
 	}
 	return nil
 }
 
-// rateBeside has the neighbour count while this process makes a request every so
-// often; below zero it makes none.
-func (c *check) rateBeside(p *peer, every time.Duration) (float64, error) {
-	job, a, err := c.someJob()
+// someUpload is a copy from pinned memory, and what ends it all.
+func (c *check) someUpload() (run func(context.Context) error, end func() error, err error) {
+	n := max(gpuipc.ChunkBytes, c.Sizes.Copy/16)
+	a, err := c.arena(n)
 	if err != nil {
-		return 0, err
+		return nil, nil, err
 	}
+	detach, err := c.gpu.AttachHost(a.regions[onHost])
+	if err != nil {
+		return nil, nil, errors.Join(err, a.close())
+	}
+	t := a.room(n)
+	run = func(ctx context.Context) error { return c.gpu.Upload(ctx, t.ref(onGPU), t.ref(onHost), nil) }
+	return run, func() error { return errors.Join(detach(), a.close()) }, nil
+}
+
+// rateBeside has the neighbour count while this process repeats its work; nil is none.
+func (c *check) rateBeside(p *peer, work func(context.Context) error, every time.Duration) (float64, error) {
 	ctx, stop := context.WithCancel(c.ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- c.repeat(ctx, job, every) }()
-	err = p.send(&message{Role: roleNeighbour})
+	go func() { ended <- repeat(ctx, work, every) }()
+	err := p.send(&message{Role: roleNeighbour})
 	var m *message
 	if err == nil {
 		m, err = p.receive(c.ctx)
 	}
 	stop()
-	if err = errors.Join(err, <-ended, a.close()); err != nil {
+	if err = errors.Join(err, <-ended); err != nil {
 		return 0, err
 	}
 	return m.Rate, nil
 }
 
-func (c *check) repeat(ctx context.Context, job *gpuipc.ComposeJob, every time.Duration) error {
-	if every < 0 {
+func repeat(ctx context.Context, work func(context.Context) error, every time.Duration) error {
+	if work == nil {
 		return nil
 	}
 	tick := time.NewTicker(max(every, time.Nanosecond))
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		if err := c.gpu.Compose(ctx, job); err != nil && ctx.Err() == nil {
-			return fmt.Errorf("compose beside the neighbour: %w", err)
+		if err := work(ctx); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("work beside the neighbour: %w", err)
 		}
 		if every > 0 {
 			select {
@@ -104,33 +136,58 @@ func (c *check) repeat(ctx context.Context, job *gpuipc.ComposeJob, every time.D
 	return nil
 }
 
-// busy composes without a pause, and counts for one window whenever it is asked.
+// neighbourWindows is how often the neighbour is asked to count, and neighbourBatch how many
+// launches it keeps on its stream, so that the device always has work of it.
+const (
+	neighbourWindows = 4
+	neighbourBatch   = 8
+)
+
+// busy launches compose kernels without a pause, and counts for one window whenever it is asked.
 func busy(ctx context.Context, p *peer, m *message) (err error) {
 	c := &check{Options: Options{Library: m.Library, Device: m.Device, Sizes: m.Sizes}, ctx: ctx, rng: rand.New(rand.NewPCG(1, 1))}
-	if c.host, err = gpuipc.NewHost(gpuipc.HostOptions{}); err != nil {
-		return err
-	}
-	if c.gpu, err = cuda.Open(cuda.Options{Library: m.Library, Device: m.Device}); err != nil {
-		return err
-	}
-	job, a, err := c.someJob()
+	c.Sizes.Layers = min(c.Sizes.Layers, 4)
+	w, err := c.stopwatch()
 	if err != nil {
 		return err
 	}
-	for range 3 {
+	defer func() { err = errors.Join(err, w.close()) }()
+	t, s := c.partBytes()
+	layers, segments := int64(c.Sizes.Layers), int64(c.Sizes.Segments)
+	total := layers * (segments*(t+s) + 2*s)
+	base, err := w.alloc(total)
+	if err != nil {
+		return err
+	}
+	if err := w.fill(base, make([]byte, 1<<20), total); err != nil {
+		return err
+	}
+	launches, err := kernels.Compose(c.layers(uint64(base), uint64(base)+uint64(layers*segments*(t+s)), 0, c.Sizes.Segments))
+	if err != nil {
+		return err
+	}
+	if err := w.prepare(launches); err != nil {
+		return err
+	}
+	for range neighbourWindows {
 		if _, err := p.receive(ctx); err != nil {
 			return err
 		}
 		n, start := 0, time.Now()
-		for time.Since(start) < m.Sizes.Window {
-			if err := c.gpu.Compose(ctx, job); err != nil {
+		for time.Since(start) < c.Sizes.Window {
+			for range neighbourBatch {
+				if err := w.launch(launches); err != nil {
+					return err
+				}
+			}
+			if err := w.api.StreamSynchronize(w.stream); err != nil {
 				return err
 			}
-			n++
+			n += neighbourBatch
 		}
 		if err := p.send(&message{Count: n, Rate: float64(n) / time.Since(start).Seconds()}); err != nil {
 			return err
 		}
 	}
-	return errors.Join(a.close(), c.gpu.Close(), c.host.Close())
+	return nil
 }

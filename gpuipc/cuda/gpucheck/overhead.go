@@ -14,7 +14,8 @@ const (
 	float32s = kernel.F32
 )
 
-// kernelAlone is the median seconds of the same kernel between two events.
+// kernelAlone is the seconds of the same kernel when it need not wait for the
+// host: as in a request, on inputs that are in the L2.
 func (c *check) kernelAlone(z Sizes) (alone float64, err error) {
 	w, err := c.stopwatch()
 	if err != nil {
@@ -22,6 +23,9 @@ func (c *check) kernelAlone(z Sizes) (alone float64, err error) {
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
 	t, s := int64(z.Heads*z.Dim*z.Dim*2), int64(z.Heads*z.Dim*z.Dim*4)
+	if err := w.openPool(z.Copy, z.Warm/4); err != nil {
+		return 0, err
+	}
 	base, err := w.alloc(t + 2*s)
 	if err != nil {
 		return 0, err
@@ -37,7 +41,7 @@ func (c *check) kernelAlone(z Sizes) (alone float64, err error) {
 	if err := w.prepare(launches); err != nil {
 		return 0, err
 	}
-	m, err := w.medians(z.Requests, func() error { return w.launch(launches) })
+	m, err := w.medians(z.Rounds, one(func() error { return w.launch(launches) }))
 	if err != nil {
 		return 0, err
 	}

@@ -17,12 +17,12 @@ import (
 // of the report a line. Code 3 says that it cannot run here, and why.
 func (c *check) python() error {
 	if c.Python == "" {
-		c.report.skip("torch maps the arena", "no Python was given")
+		c.report.Skip("torch maps the arena", "no Python was given")
 		return nil
 	}
 	for _, script := range []string{"torch_view.py", "gated_delta.py"} {
 		if err := c.script(script); err != nil {
-			c.report.holds(script, err)
+			c.report.Holds(script, err)
 		}
 	}
 	return nil
@@ -63,7 +63,7 @@ func (c *check) script(name string) (err error) {
 	err = cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 3 {
-		c.report.skip(name, strings.TrimSpace(trouble.String()))
+		c.report.Skip(name, strings.TrimSpace(trouble.String()))
 		return nil
 	}
 	if err != nil {
@@ -79,7 +79,7 @@ func (c *check) rows(out []byte) error {
 		if err := json.Unmarshal(line, &row); err != nil {
 			return fmt.Errorf("a row of the script: %w", err)
 		}
-		c.report.add(row)
+		c.report.Add(row)
 		n++
 	}
 	if n == 0 {

@@ -26,7 +26,7 @@ func (c *check) ordered() error {
 	const name = "sequence numbers order two processes, %d exchanges of 1 MiB under load"
 	title := fmt.Sprintf(name, c.Sizes.Rallies)
 	if len(c.Self) == 0 {
-		c.report.skip(title, errNoSecond.Error())
+		c.report.Skip(title, errNoSecond.Error())
 		return nil
 	}
 	w, err := c.stopwatch()
@@ -35,13 +35,13 @@ func (c *check) ordered() error {
 	}
 	ok, err := w.api.DeviceAttribute(w.device, driver.StreamMemOps64)
 	if err == nil && ok == 0 {
-		c.report.skip(title, "the device has no 64-bit stream memory operations")
+		c.report.Skip(title, "the device has no 64-bit stream memory operations")
 		return w.close()
 	}
 	if err == nil {
 		err = c.serve(w)
 	}
-	c.report.holds(title, err)
+	c.report.Holds(title, err)
 	return w.close()
 }
 

@@ -30,6 +30,7 @@ type Report struct {
 	Date   string `json:"date"`
 	Commit string `json:"commit"`
 	Seed   uint64 `json:"seed"`
+	Sizes  string `json:"sizes"`
 	Rows   []Row  `json:"rows"`
 }
 
@@ -45,7 +46,7 @@ func (r *Report) OK() bool {
 	return ran
 }
 
-func (r *Report) add(row Row) {
+func (r *Report) Add(row Row) {
 	for _, v := range []*float64{&row.Value, row.Limit, row.Ratio} {
 		if v != nil && (math.IsNaN(*v) || math.IsInf(*v, 0)) { // JSON has no such numbers
 			*v, row.OK = -1, false
@@ -55,39 +56,39 @@ func (r *Report) add(row Row) {
 	r.Rows = append(r.Rows, row)
 }
 
-// atMost adds a figure that has to stay under a bound.
-func (r *Report) atMost(name string, value float64, unit string, bound float64) {
-	r.add(Row{Name: name, Value: value, Unit: unit, Bar: fmt.Sprintf("<= %g %s", bound, unit), OK: value <= bound})
+// AtMost adds a figure that has to stay under a bound.
+func (r *Report) AtMost(name string, value float64, unit string, bound float64) {
+	r.Add(Row{Name: name, Value: value, Unit: unit, Bar: fmt.Sprintf("<= %g %s", bound, unit), OK: value <= bound})
 }
 
-// holds adds a yes or no.
-func (r *Report) holds(name string, err error) {
+// Holds adds a yes or no.
+func (r *Report) Holds(name string, err error) {
 	row := Row{Name: name, Unit: "yes", OK: err == nil}
 	if err == nil {
 		row.Value = 1
 	} else {
 		row.Note = err.Error()
 	}
-	r.add(row)
+	r.Add(row)
 }
 
-// share adds a rate beside its limit and the part of it that is asked for.
-func (r *Report) share(name string, value, limit float64, unit string, least float64) {
+// Share adds a rate beside its limit and the part of it that is asked for.
+func (r *Report) Share(name string, value, limit float64, unit string, least float64) {
 	ratio := value / limit
 	row := Row{Name: name, Value: value, Unit: unit, Limit: &limit, Ratio: &ratio, OK: true}
 	if least > 0 {
 		row.Bar, row.OK = fmt.Sprintf(">= %g of limit", least), ratio >= least
 	}
-	r.add(row)
+	r.Add(row)
 }
 
-func (r *Report) skip(name, why string) {
-	r.add(Row{Name: name, Skipped: true, Note: why})
+func (r *Report) Skip(name, why string) {
+	r.Add(Row{Name: name, Skipped: true, Note: why})
 }
 
 // Table prints the report for people.
 func (r *Report) Table(w io.Writer) error {
-	fmt.Fprintf(w, "%s (%s), driver %s, %s, commit %s, seed %d\n", r.Device, r.UUID, r.Driver, r.Date, r.Commit, r.Seed)
+	fmt.Fprintf(w, "%s (%s), driver %s, %s, commit %s, seed %d, sizes %s\n", r.Device, r.UUID, r.Driver, r.Date, r.Commit, r.Seed, r.Sizes)
 	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "check\tvalue\tunit\tlimit\tratio\tbar\t")
 	for i := range r.Rows {

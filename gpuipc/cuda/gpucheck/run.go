@@ -49,12 +49,15 @@ type Sizes struct {
 	Rallies  int           // exchanges of the order check
 	Requests int           // of the overhead check
 	Window   time.Duration // of each measurement beside a neighbour
+	Warm     time.Duration // of copies before anything is timed, for clocks to rise
+	Timing   time.Duration // least time of one round of a timed kernel, which repeats it
 }
 
 // Full are sizes of a real GPU: the linear layers of a 35B-A3B model, 1,000
 // tokens a segment, working sets of several L2 caches.
 func Full() Sizes {
-	return Sizes{Layers: 30, Heads: 32, Dim: 128, Segments: 16, Rows: 1024, Copy: 1 << 30, Rounds: 15, Rallies: 2000, Requests: 2000, Window: 2 * time.Second}
+	return Sizes{Layers: 30, Heads: 32, Dim: 128, Segments: 16, Rows: 1024, Copy: 1 << 30, Rounds: 15, Rallies: 2000, Requests: 2000, Window: 2 * time.Second,
+		Warm: time.Second, Timing: 2 * time.Millisecond}
 }
 
 // Small are sizes that a CPU emulates in seconds.
@@ -86,9 +89,16 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	o.Device = info.UUID.String()
+	sizes := "of the caller"
+	switch o.Sizes {
+	case Full():
+		sizes = "full"
+	case Small():
+		sizes = "small: its times mean nothing"
+	}
 	c := &check{Options: o, ctx: ctx, rng: rand.New(rand.NewPCG(o.Seed, 1)), report: &Report{
 		Device: info.Name, UUID: o.Device, Driver: fmt.Sprintf("%d.%d", info.Driver/1000, info.Driver%1000/10),
-		Date: time.Now().UTC().Format(time.RFC3339), Commit: o.Commit, Seed: o.Seed,
+		Date: time.Now().UTC().Format(time.RFC3339), Commit: o.Commit, Seed: o.Seed, Sizes: sizes,
 	}}
 	if c.host, err = gpuipc.NewHost(gpuipc.HostOptions{}); err != nil {
 		return nil, err
@@ -97,7 +107,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	c.all()
-	c.report.holds("device closes with nothing left open", c.gpu.Close())
+	c.report.Holds("device closes with nothing left open", c.gpu.Close())
 	return c.report, c.host.Close()
 }
 
@@ -131,10 +141,10 @@ func (c *check) all() {
 	for _, part := range append(parts, c.Also...) {
 		c.Progress(part.Name)
 		if err := part.Run(c.ctx, c.report); err != nil {
-			c.report.holds(part.Name, err)
+			c.report.Holds(part.Name, err)
 		}
 		if err := c.ctx.Err(); err != nil {
-			c.report.holds("all checks within the time", err)
+			c.report.Holds("all checks within the time", err)
 			return
 		}
 	}

@@ -36,8 +36,8 @@ func run(t *testing.T, o Options) *Report {
 	return r
 }
 
-// timed are rows whose figures mean nothing on a CPU.
-func timed(row *Row) bool {
+// timedRow tells rows whose figures mean nothing on a CPU.
+func timedRow(row *Row) bool {
 	return row.Unit == "GB/s" || row.Unit == "us" || row.Unit == "1/s"
 }
 
@@ -48,10 +48,10 @@ func TestEveryCheckRunsOnTheFakeDriver(t *testing.T) {
 		if row.Skipped && row.Name != "torch maps the arena" {
 			t.Errorf("%s was skipped: %s", row.Name, row.Note)
 		}
-		if !row.OK && !row.Skipped && !timed(row) {
+		if !row.OK && !row.Skipped && !timedRow(row) {
 			t.Errorf("%s: %v %s, %s", row.Name, row.Value, row.Unit, row.Note)
 		}
-		if timed(row) && row.Value <= 0 && row.Unit != "us" {
+		if timedRow(row) && row.Value <= 0 && row.Unit != "us" {
 			t.Errorf("%s: %v %s", row.Name, row.Value, row.Unit)
 		}
 	}

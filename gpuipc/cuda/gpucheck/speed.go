@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
@@ -22,14 +21,23 @@ const (
 // figure is 2.3 ms (HYPIC, Fig. 12 b).
 const perSegment = 100e-6
 
-// speed times kernels beside a plain copy of as many bytes, in turn. Inputs are larger than
-// caches: those of one launch are not in the L2 when the next one begins.
+// speed times kernels beside plain copies of as many bytes, in turn. Inputs are larger than
+// caches: what one launch has read is not in the L2 when it is read again.
 func (c *check) speed() (err error) {
 	w, err := c.stopwatch()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
+	if err := c.enough(w); err != nil {
+		return err
+	}
+	if err := w.openPool(c.Sizes.Copy, c.Sizes.Warm); err != nil {
+		return err
+	}
+	if err := c.plainCopies(w); err != nil {
+		return err
+	}
 	slope, err := c.composeSpeed(w)
 	if err != nil {
 		return err
@@ -38,86 +46,130 @@ func (c *check) speed() (err error) {
 	if err != nil {
 		return err
 	}
-	c.report.atMost("one more segment, compose and rotate of all layers", (slope+rotated)*1e6, "us", perSegment*1e6)
+	c.report.AtMost("one more segment, compose and rotate of all layers", (slope+rotated)*1e6, "us", perSegment*1e6)
 	if err := c.replaySpeed(w); err != nil {
 		return err
 	}
 	return c.digestSpeed(w)
 }
 
-// copying moves as much memory as a kernel that touches n bytes: it reads n/2 and writes n/2.
-func (w *stopwatch) copying(n int64) (func() error, error) {
-	from, err := w.alloc(n/2 + 16)
+// enough looks for room: a device that is nearly full has other work too.
+func (c *check) enough(w *stopwatch) error {
+	free, total, err := w.api.MemInfo()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	to, err := w.alloc(n/2 + 16)
-	return func() error { return w.api.MemcpyDtoDAsync(to, from, n/2, w.stream) }, err
+	t, s := c.partBytes()
+	need := 2*c.Sizes.Copy + int64(c.Sizes.Layers)*(int64(c.Sizes.Segments)*(t+s)+mostTurns*2*s)
+	if need > free {
+		return fmt.Errorf("%d MiB are needed, %d of %d MiB are free: %w", need>>20, free>>20, total>>20, gpuipc.ErrFull)
+	}
+	return nil
 }
 
-// beside times a kernel that touches n bytes against a copy and reports bytes per second.
-func (c *check) beside(w *stopwatch, name string, n int64, launches []kernels.Launch, least float64) (float64, error) {
-	if err := w.prepare(launches); err != nil {
-		return 0, err
+// partBytes are the sizes of T in fp16 and of S in fp32 of one layer.
+func (c *check) partBytes() (t, s int64) {
+	n := int64(c.Sizes.Heads * c.Sizes.Dim * c.Sizes.Dim)
+	return 2 * n, 4 * n
+}
+
+// plainCopies says how fast the limits themselves are.
+func (c *check) plainCopies(w *stopwatch) error {
+	byDriver, byKernel, traffic, err := w.copies(2 * c.Sizes.Copy)
+	if err != nil {
+		return err
 	}
-	plain, err := w.copying(n)
+	t, err := w.medians(c.Sizes.Rounds, byDriver, byKernel)
+	if err != nil {
+		return err
+	}
+	for i, by := range []string{"the driver", "a kernel"} {
+		name := fmt.Sprintf("plain copy of %.4g MiB by %s, read and written", float64(traffic)/2/(1<<20), by)
+		c.report.Add(Row{Name: name, Value: float64(traffic) / t[i] / 1e9, Unit: "GB/s", OK: true})
+	}
+	return w.free()
+}
+
+// beside times a kernel that touches n bytes against copies and reports bytes per second.
+func (c *check) beside(w *stopwatch, name string, n int64, variants [][]kernels.Launch, least float64) (float64, error) {
+	x := &timed{}
+	for _, launches := range variants {
+		if err := w.prepare(launches); err != nil {
+			return 0, err
+		}
+		x.variants = append(x.variants, func() error { return w.launch(launches) })
+	}
+	byDriver, byKernel, traffic, err := w.copies(n)
 	if err != nil {
 		return 0, err
 	}
-	t, err := w.medians(c.Sizes.Rounds, func() error { return w.launch(launches) }, plain)
+	t, err := w.medians(c.Sizes.Rounds, x, byDriver, byKernel)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}
-	c.report.share(name, float64(n)/t[0]/1e9, float64(n)/t[1]/1e9, "GB/s", least)
+	c.report.Share(name, float64(n)/t[0]/1e9, float64(traffic)/min(t[1], t[2])/1e9, "GB/s", least)
 	return t[0], nil
 }
+
+// mostTurns bounds the variants of one kernel's inputs.
+const mostTurns = 4
 
 // composeSpeed times all linear layers over growing numbers of segments and gives the seconds
 // that one more costs.
 func (c *check) composeSpeed(w *stopwatch) (float64, error) {
 	z := c.Sizes
-	t, s := int64(z.Heads*z.Dim*z.Dim*2), int64(z.Heads*z.Dim*z.Dim*4)
-	base, err := w.alloc(int64(z.Layers) * (int64(z.Segments)*(t+s) + 2*s))
+	t, s := c.partBytes()
+	segments := int64(z.Layers) * int64(z.Segments) * (t + s)
+	states := int64(z.Layers) * 2 * s
+	base, err := w.alloc(segments + mostTurns*states)
 	if err != nil {
 		return 0, err
 	}
-	if err := w.fill(base, c.random(1<<20, kernel.F16, 0.05), int64(z.Layers)*(int64(z.Segments)*(t+s)+2*s)); err != nil {
+	if err := w.fill(base, c.random(1<<20, kernel.F16, 0.05), segments+mostTurns*states); err != nil {
 		return 0, err
 	}
 	var counts, seconds []float64
 	for n := 1; n <= z.Segments; n *= 2 {
-		launches, err := kernels.Compose(c.layers(base, n, t, s))
+		bytes := int64(z.Layers) * (int64(n)*(t+s) + 2*s)
+		turns, err := w.turnsPast(bytes, min(mostTurns, z.Segments/n))
 		if err != nil {
 			return 0, err
 		}
-		bytes := int64(z.Layers) * (int64(n)*(t+s) + 2*s)
+		variants := make([][]kernels.Launch, turns)
+		for i := range variants {
+			jobs := c.layers(uint64(base), uint64(base)+uint64(segments+int64(i)*states), i*n, n)
+			if variants[i], err = kernels.Compose(jobs); err != nil {
+				return 0, err
+			}
+		}
 		least := 0.0
 		if 2*n > z.Segments {
 			least = 0.85
 		}
-		name := fmt.Sprintf("compose dense, %d layers, %d heads %dx%d, %d segments", z.Layers, z.Heads, z.Dim, z.Dim, n)
-		took, err := c.beside(w, name, bytes, launches, least)
+		name := fmt.Sprintf("compose dense, %d layers, %d heads %dx%d, %s", z.Layers, z.Heads, z.Dim, z.Dim, plural(n))
+		took, err := c.beside(w, name, bytes, variants, least)
 		if err != nil {
 			return 0, err
 		}
-		c.report.add(Row{Name: name + ": time", Value: took * 1e6, Unit: "us", OK: true})
+		c.report.Add(Row{Name: name + ": time", Value: took * 1e6, Unit: "us", OK: true})
 		counts, seconds = append(counts, float64(n)), append(seconds, took)
 	}
 	per := slope(counts, seconds)
-	c.report.atMost("compose, one more segment", per*1e6, "us", perSegment*1e6)
+	c.report.AtMost("compose, one more segment", per*1e6, "us", perSegment*1e6)
 	return per, w.free()
 }
 
-// layers lays out [layer][segment]{T, S}, then the states before and behind.
-func (c *check) layers(base driver.DevicePtr, n int, t, s int64) []kernels.ComposeArgs {
+// layers are jobs over segments first to first+n-1 of memory [layer][segment]{T, S}, with states
+// [layer]{before, behind}.
+func (c *check) layers(memory, states uint64, first, n int) []kernels.ComposeArgs {
 	z := c.Sizes
+	t, s := c.partBytes()
 	jobs := make([]kernels.ComposeArgs, z.Layers)
 	for l := range jobs {
-		at := uint64(base) + uint64(int64(l)*(int64(z.Segments)*(t+s)+2*s))
+		at := states + uint64(int64(l)*2*s)
 		jobs[l] = kernels.ComposeArgs{Transition: kernel.Dense, Heads: z.Heads, DK: z.Dim, DV: z.Dim, From: at, Out: at + uint64(s)}
-		at += uint64(2 * s)
-		for i := range n {
-			step := at + uint64(int64(i)*(t+s))
+		for i := first; i < first+n; i++ {
+			step := memory + uint64(int64(l*z.Segments+i)*(t+s))
 			jobs[l].Steps = append(jobs[l].Steps, kernels.ComposeStep{T: step, S: step + uint64(t), TType: kernel.F16, SType: kernel.F32})
 		}
 	}
@@ -178,7 +230,7 @@ func (c *check) rotateSpeed(w *stopwatch) (float64, error) {
 		return 0, err
 	}
 	name := fmt.Sprintf("rotate into blocks, %d layers, %d segments of %d tokens", attentionLayers, z.Segments, z.Rows)
-	took, err := c.beside(w, name, 2*total, launches, 0.85)
+	took, err := c.beside(w, name, 2*total, [][]kernels.Launch{launches}, 0.85)
 	if err != nil {
 		return 0, err
 	}
@@ -192,26 +244,32 @@ func (c *check) replaySpeed(w *stopwatch) error {
 	state := int64(z.Heads * z.Dim * z.Dim * 4)
 	buffer := int64(rows * 4 * (z.Heads + z.Heads/2*z.Dim + z.Heads*z.Dim))
 	total := int64(z.Layers) * (2*state + buffer)
-	base, err := w.alloc(total)
+	turns, err := w.turnsPast(total, mostTurns)
 	if err != nil {
 		return err
 	}
-	if err := w.fill(base, c.random(1<<18, kernel.F32, 0.5), total); err != nil {
-		return err
-	}
-	var jobs []kernels.ReplayArgs
-	for l := range z.Layers {
-		at := uint64(base) + uint64(int64(l)*(2*state+buffer))
-		decay := at + uint64(2*state)
-		k := decay + uint64(rows*4*z.Heads)
-		jobs = append(jobs, kernels.ReplayArgs{Heads: z.Heads, KeyHeads: z.Heads / 2, DK: z.Dim, DV: z.Dim, Rows: rows,
-			From: at, Out: at + uint64(state), Decay: decay, K: k, U: k + uint64(rows*4*z.Heads/2*z.Dim)})
-	}
-	launches, err := kernels.Replay(jobs)
+	base, err := w.alloc(total * int64(turns))
 	if err != nil {
 		return err
 	}
-	_, err = c.beside(w, fmt.Sprintf("replay of %d tokens, %d layers", rows, z.Layers), total, launches, 0)
+	if err := w.fill(base, c.random(1<<18, kernel.F32, 0.5), total*int64(turns)); err != nil {
+		return err
+	}
+	variants := make([][]kernels.Launch, turns)
+	for i := range variants {
+		var jobs []kernels.ReplayArgs
+		for l := range z.Layers {
+			at := uint64(base) + uint64(int64(i)*total+int64(l)*(2*state+buffer))
+			decay := at + uint64(2*state)
+			k := decay + uint64(rows*4*z.Heads)
+			jobs = append(jobs, kernels.ReplayArgs{Heads: z.Heads, KeyHeads: z.Heads / 2, DK: z.Dim, DV: z.Dim, Rows: rows,
+				From: at, Out: at + uint64(state), Decay: decay, K: k, U: k + uint64(rows*4*z.Heads/2*z.Dim)})
+		}
+		if variants[i], err = kernels.Replay(jobs); err != nil {
+			return err
+		}
+	}
+	_, err = c.beside(w, fmt.Sprintf("replay of %d tokens, %d layers", rows, z.Layers), total, variants, 0)
 	return errors.Join(err, w.free())
 }
 
@@ -232,6 +290,6 @@ func (c *check) digestSpeed(w *stopwatch) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.beside(w, "digests", n, launches, 0)
+	_, err = c.beside(w, "digests", n, [][]kernels.Launch{launches}, 0)
 	return errors.Join(err, w.free())
 }

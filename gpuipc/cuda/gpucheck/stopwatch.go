@@ -3,8 +3,10 @@ package gpucheck
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"runtime"
 	"slices"
+	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
@@ -15,11 +17,14 @@ import (
 type stopwatch struct {
 	api        *driver.API
 	device     driver.Device
+	context    driver.Context
 	module     driver.Module
 	functions  map[string]driver.Function
 	stream     driver.Stream
 	start, end driver.Event
 	memory     []driver.DevicePtr
+	pool       *pool         // to copy in; nil without
+	least      time.Duration // of the runs of one round together
 }
 
 func (c *check) stopwatch() (*stopwatch, error) {
@@ -27,7 +32,7 @@ func (c *check) stopwatch() (*stopwatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &stopwatch{api: api, functions: map[string]driver.Function{}}
+	w := &stopwatch{api: api, functions: map[string]driver.Function{}, least: c.Sizes.Timing}
 	if w.device, err = ordinal(api, c.Device); err != nil {
 		return nil, err
 	}
@@ -39,11 +44,11 @@ func (c *check) stopwatch() (*stopwatch, error) {
 }
 
 func (w *stopwatch) open() error {
-	context, err := w.api.PrimaryContextRetain(w.device)
-	if err != nil {
+	var err error
+	if w.context, err = w.api.PrimaryContextRetain(w.device); err != nil {
 		return err
 	}
-	if err := w.api.ContextSetCurrent(context); err != nil {
+	if err := w.current(); err != nil {
 		return err
 	}
 	if w.module, err = w.api.ModuleLoad(kernels.PTX()); err != nil {
@@ -59,10 +64,17 @@ func (w *stopwatch) open() error {
 	return err
 }
 
+// current makes the context this thread's: the accelerator takes its own away
+// when it is used on the same thread.
+func (w *stopwatch) current() error { return w.api.ContextSetCurrent(w.context) }
+
 // close gives everything back and unlocks the thread.
 func (w *stopwatch) close() error {
 	defer runtime.UnlockOSThread()
-	errs := []error{w.free()}
+	if w.context == 0 {
+		return nil
+	}
+	errs := []error{w.current(), w.free(), w.closePool()}
 	for _, e := range []driver.Event{w.start, w.end} {
 		if e != 0 {
 			errs = append(errs, w.api.EventDestroy(e))
@@ -86,8 +98,12 @@ func (w *stopwatch) alloc(n int64) (driver.DevicePtr, error) {
 	return p, err
 }
 
+// free waits for the stream: a check that failed may have left work on it.
 func (w *stopwatch) free() error {
 	var errs []error
+	if w.stream != 0 && len(w.memory) > 0 {
+		errs = append(errs, w.api.StreamSynchronize(w.stream))
+	}
 	for _, p := range w.memory {
 		errs = append(errs, w.api.MemFree(p))
 	}
@@ -137,13 +153,34 @@ func (w *stopwatch) launch(launches []kernels.Launch) error {
 	return nil
 }
 
-// seconds times what f puts on the stream.
-func (w *stopwatch) seconds(f func() error) (float64, error) {
+// timed is work to be timed: variants of it on memory of their own, taken in
+// turn, so that none finds in the L2 what it has left there.
+type timed struct {
+	variants []func() error
+	next     int
+}
+
+func one(f func() error) *timed { return &timed{variants: []func() error{f}} }
+
+func (t *timed) run() error {
+	t.next++
+	return t.variants[(t.next-1)%len(t.variants)]()
+}
+
+// seconds times one run of x as the mean of so many in a row. A copy goes before
+// them: while it runs all of them are enqueued, so that what is timed is the
+// device and not the host, and the device is awake.
+func (w *stopwatch) seconds(x *timed, runs int) (float64, error) {
+	if err := w.plug(); err != nil {
+		return 0, err
+	}
 	if err := w.api.EventRecord(w.start, w.stream); err != nil {
 		return 0, err
 	}
-	if err := f(); err != nil {
-		return 0, err
+	for range runs {
+		if err := x.run(); err != nil {
+			return 0, err
+		}
 	}
 	if err := w.api.EventRecord(w.end, w.stream); err != nil {
 		return 0, err
@@ -152,22 +189,31 @@ func (w *stopwatch) seconds(f func() error) (float64, error) {
 		return 0, err
 	}
 	ms, err := w.api.EventElapsed(w.start, w.end)
-	return float64(ms) / 1e3, err
+	return float64(ms) / 1e3 / float64(runs), err
 }
 
-// medians runs all of them in turn, rounds times after one round to warm up, and
-// gives the median seconds of each.
-func (w *stopwatch) medians(rounds int, all ...func() error) ([]float64, error) {
-	times := make([][]float64, len(all))
-	for round := range rounds + 1 {
-		for i, f := range all {
-			t, err := w.seconds(f)
+// mostRuns bounds what is enqueued at once; streams take about a thousand.
+const mostRuns = 100
+
+// medians times all of them in turn, rounds times after one round to warm up, and
+// gives the median seconds of each. What is short runs so often in each round
+// that the resolution of events, half a microsecond, does not show.
+func (w *stopwatch) medians(rounds int, all ...*timed) ([]float64, error) {
+	times, runs := make([][]float64, len(all)), make([]int, len(all))
+	for i, x := range all {
+		t, err := w.seconds(x, 1)
+		if err != nil {
+			return nil, err
+		}
+		runs[i] = max(1, min(mostRuns, int(math.Ceil(w.least.Seconds()/t))))
+	}
+	for range rounds {
+		for i, x := range all {
+			t, err := w.seconds(x, runs[i])
 			if err != nil {
 				return nil, err
 			}
-			if round > 0 {
-				times[i] = append(times[i], t)
-			}
+			times[i] = append(times[i], t)
 		}
 	}
 	out := make([]float64, len(all))

@@ -28,79 +28,80 @@ func (c *check) transfers() (err error) {
 	if err != nil {
 		return err
 	}
-	raw, err := c.rawCopies(a.regions[onHost], n)
+	w, err := c.stopwatch()
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	rawUp, rawDown, unpin, err := c.rawCopies(w, a.regions[onHost], n)
+	if err != nil {
+		return err
+	}
+	defer unpin()
 	digests := make([]uint64, gpuipc.Chunks(n))
+	times, err := c.walls(rawUp, rawDown,
+		func() error { return c.gpu.Upload(c.ctx, t.ref(onGPU), t.ref(onHost), nil) },
+		func() error { return c.gpu.Upload(c.ctx, t.ref(onGPU), t.ref(onHost), digests) },
+		func() error { return c.gpu.Download(c.ctx, t.ref(onHost), t.ref(onGPU), nil) })
+	if err != nil {
+		return err
+	}
 	for i, d := range []struct {
 		name  string
 		least float64
-		run   func() error
-	}{
-		{"upload, verified on the device", 0, func() error { return c.gpu.Upload(c.ctx, t.ref(onGPU), t.ref(onHost), digests) }},
-		{"upload", 0.9, func() error { return c.gpu.Upload(c.ctx, t.ref(onGPU), t.ref(onHost), nil) }},
-		{"download", 0, func() error { return c.gpu.Download(c.ctx, t.ref(onHost), t.ref(onGPU), nil) }},
-	} {
-		took, err := c.wall(d.run)
-		if err != nil {
-			return fmt.Errorf("%s: %w", d.name, err)
-		}
-		limit := raw[0]
-		if i == 2 {
-			limit = raw[1]
-		}
-		c.report.share(fmt.Sprintf("%s of %d MiB, against a raw pinned copy", d.name, n>>20), float64(n)/took/1e9, float64(n)/limit/1e9, "GB/s", d.least)
+		limit float64
+	}{{"upload", 0.9, times[0]}, {"upload, verified on the device", 0, times[0]}, {"download", 0, times[1]}} {
+		name := fmt.Sprintf("%s, %d MiB, beside a raw pinned copy", d.name, n>>20)
+		c.report.Share(name, float64(n)/times[2+i]/1e9, float64(n)/d.limit/1e9, "GB/s", d.least)
 	}
 	return t.sameBytes()
 }
 
-// wall is the median of rounds, after one to warm up.
-func (c *check) wall(f func() error) (float64, error) {
-	var times []float64
+// walls takes all of them in turn, after one round to warm up, and gives the median seconds of each
+// by the host's clock.
+func (c *check) walls(all ...func() error) ([]float64, error) {
+	times := make([][]float64, len(all))
 	for round := range c.Sizes.Rounds + 1 {
-		start := time.Now()
-		if err := f(); err != nil {
-			return 0, err
-		}
-		if round > 0 {
-			times = append(times, time.Since(start).Seconds())
+		for i, f := range all {
+			start := time.Now()
+			if err := f(); err != nil {
+				return nil, fmt.Errorf("copy %d of %d: %w", i+1, len(all), err)
+			}
+			if round > 0 {
+				times[i] = append(times[i], time.Since(start).Seconds())
+			}
 		}
 	}
-	return median(times), nil
+	out := make([]float64, len(all))
+	for i := range times {
+		out[i] = median(times[i])
+	}
+	return out, nil
 }
 
-// rawCopies times one driver copy each way over memory that is pinned already, in wall time.
-func (c *check) rawCopies(r gpuipc.Region, n int64) (t [2]float64, err error) {
-	views, unpin, err := c.host.Pin(gpuipc.Ref{Region: r, Extents: []gpuipc.Extent{{Off: n, Len: n}}}, true)
-	if err != nil {
-		return t, err
-	}
-	defer unpin()
-	w, err := c.stopwatch()
-	if err != nil {
-		return t, err
-	}
-	defer func() { err = errors.Join(err, w.close()) }()
+// rawCopies are one driver copy each way of memory that is pinned already, and the wait for it.
+func (c *check) rawCopies(w *stopwatch, r gpuipc.Region, n int64) (up, down func() error, unpin func(), err error) {
 	p, err := w.alloc(n)
 	if err != nil {
-		return t, err
+		return nil, nil, nil, err
+	}
+	views, unpin, err := c.host.Pin(gpuipc.Ref{Region: r, Extents: []gpuipc.Extent{{Off: n, Len: n}}}, true)
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	host := unsafe.Pointer(&views[0][0])
-	for i, enqueue := range []func() error{
-		func() error { return w.api.MemcpyHtoDAsync(p, host, n, w.stream) },
-		func() error { return w.api.MemcpyDtoHAsync(host, p, n, w.stream) },
-	} {
-		if t[i], err = c.wall(func() error { return errors.Join(enqueue(), w.api.StreamSynchronize(w.stream)) }); err != nil {
-			return t, err
-		}
+	up = func() error {
+		return errors.Join(w.current(), w.api.MemcpyHtoDAsync(p, host, n, w.stream), w.api.StreamSynchronize(w.stream))
 	}
-	return t, nil
+	down = func() error {
+		return errors.Join(w.current(), w.api.MemcpyDtoHAsync(host, p, n, w.stream), w.api.StreamSynchronize(w.stream))
+	}
+	return up, down, unpin, nil
 }
 
 // overhead is what a request through the accelerator costs beside its kernel: one layer, one
 // segment, so that the kernel itself is short.
-func (c *check) overhead() error {
+func (c *check) overhead() (err error) {
 	z := c.Sizes
 	z.Layers, z.Segments = 1, 1
 	state := int64(z.Heads * z.Dim * z.Dim * 4)
@@ -108,7 +109,7 @@ func (c *check) overhead() error {
 	if err != nil {
 		return err
 	}
-	defer a.close()
+	defer func() { err = errors.Join(err, a.close()) }()
 	zero := make([]byte, state)
 	t, err := a.put(zero[:state/2])
 	if err != nil {
@@ -133,6 +134,6 @@ func (c *check) overhead() error {
 	if err != nil {
 		return err
 	}
-	c.report.atMost("compose request beside its kernel, p50", (median(whole)-alone)*1e6, "us", 30)
+	c.report.AtMost("compose request beside its kernel, p50", (median(whole)-alone)*1e6, "us", 30)
 	return nil
 }

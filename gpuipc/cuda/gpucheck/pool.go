@@ -1,0 +1,96 @@
+package gpucheck
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+)
+
+// pool is two halves of device memory between which plain copies are timed.
+type pool struct {
+	from, to driver.DevicePtr
+	bytes    int64 // of each half
+}
+
+// openPool takes memory for plain copies and copies there for a while, so that
+// clocks are up when something is timed.
+func (w *stopwatch) openPool(n int64, warm time.Duration) error {
+	p := &pool{bytes: n}
+	var err error
+	if p.from, err = w.api.MemAlloc(n); err != nil {
+		return err
+	}
+	if p.to, err = w.api.MemAlloc(n); err != nil {
+		return errors.Join(err, w.api.MemFree(p.from))
+	}
+	w.pool = p
+	if err := w.api.MemsetD8Async(p.from, 0x3d, n, w.stream); err != nil {
+		return err
+	}
+	for start := time.Now(); ; {
+		if err := errors.Join(w.plug(), w.api.StreamSynchronize(w.stream)); err != nil || time.Since(start) >= warm {
+			return err
+		}
+	}
+}
+
+func (w *stopwatch) closePool() error {
+	if w.pool == nil {
+		return nil
+	}
+	p := w.pool
+	w.pool = nil
+	return errors.Join(w.api.StreamSynchronize(w.stream), w.api.MemFree(p.from), w.api.MemFree(p.to))
+}
+
+// plug keeps the stream busy for as long as the pool takes to copy.
+func (w *stopwatch) plug() error {
+	if w.pool == nil {
+		return nil
+	}
+	return w.api.MemcpyDtoDAsync(w.pool.to, w.pool.from, w.pool.bytes, w.stream)
+}
+
+// copyRow is what the copying kernel moves at once, and copyTurns how many places
+// of the pool a copy goes round.
+const (
+	copyRow   = 1024
+	copyTurns = 4
+)
+
+// copies are plain copies of about n/2 bytes, by the driver and by a kernel of
+// ours, and what each of them reads and writes together. Which is the faster one
+// differs between devices, and the faster one is the limit.
+func (w *stopwatch) copies(n int64) (byDriver, byKernel *timed, traffic int64, err error) {
+	size := max(copyRow, min(n/2, w.pool.bytes)/copyRow*copyRow)
+	turns := max(1, min(copyTurns, w.pool.bytes/size))
+	byDriver, byKernel = &timed{}, &timed{}
+	for i := range turns {
+		from, to := w.pool.from+driver.DevicePtr(i*size), w.pool.to+driver.DevicePtr(i*size)
+		byDriver.variants = append(byDriver.variants, func() error { return w.api.MemcpyDtoDAsync(to, from, size, w.stream) })
+		launches, err := kernels.Rotate([]kernels.RotateArgs{{Rows: int(size / copyRow), Heads: 1, Dim: copyRow / 2, Type: kernel.BF16,
+			Src: uint64(from), Dst: kernels.RotateTarget{Base: uint64(to)}}})
+		if err == nil {
+			err = w.prepare(launches)
+		}
+		if err != nil {
+			return nil, nil, 0, fmt.Errorf("a copy of %d bytes: %w", size, err)
+		}
+		byKernel.variants = append(byKernel.variants, func() error { return w.launch(launches) })
+	}
+	return byDriver, byKernel, 2 * size, nil
+}
+
+// turnsPast is how many variants of n bytes each it takes until the first one is
+// out of the L2 again; most bounds it.
+func (w *stopwatch) turnsPast(n int64, most int) (int, error) {
+	l2, err := w.api.DeviceAttribute(w.device, driver.L2Bytes)
+	if err != nil {
+		return 0, err
+	}
+	return max(1, min(most, int(4*int64(l2)/n)+1)), nil
+}
