@@ -26,7 +26,7 @@ const (
 	exitOK      = 0
 	exitFailed  = 1 // the command could not do it, or found something wrong
 	exitUsage   = 2 // the command line was wrong
-	exitRefused = 3 // disk: nothing was looked at
+	exitRefused = 3 // disk: nothing was looked at; gpu-check has the same
 )
 
 func main() {
@@ -58,7 +58,7 @@ type call struct {
 func commands() []command {
 	return []command{
 		demoCommand(), replayCommand(), benchCommand(), tortureCommand(), diskCommand(), profileCommand(), lsCommand(), inspectCommand(), statsCommand(), doctorCommand(),
-		versionCommand(), echoCommand(), victimCommand(), loadCommand(),
+		gpuCheckCommand(), versionCommand(), gpuCheckChildCommand(), echoCommand(), victimCommand(), loadCommand(),
 	}
 }
 
@@ -163,7 +163,7 @@ func printUsage(w io.Writer) {
 		}
 	}
 	fmt.Fprint(w, "\nEach command has -h with examples, and --json.\n"+
-		"Exit codes: 0 done, 1 failed or something is wrong, 2 wrong usage; disk -h tells one more.\n")
+		"Exit codes: 0 done, 1 failed or something is wrong, 2 wrong usage; disk -h and gpu-check -h tell one more.\n")
 }
 
 func (c command) printHelp(w io.Writer, fs *flag.FlagSet) {

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc/cuda/fakecuda"
+)
+
+// bundle lays the files of gpu-check out as `make gpu-check-bundle` does.
+func bundle(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds and runs the programs")
+	}
+	programs, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	pack := exec.Command("../../../scripts/gpu-check/bundle", programs, filepath.Join(dir, "gpu-check.tar.gz"))
+	if out, err := pack.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	unpack := exec.Command("tar", "-xzf", filepath.Join(dir, "gpu-check.tar.gz"), "-C", dir)
+	if out, err := unpack.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return filepath.Join(dir, "gpu-check")
+}
+
+// runBundle runs it in a directory of its own and returns its exit status.
+func runBundle(t *testing.T, env []string, args ...string) (code int, dir, out string) {
+	t.Helper()
+	run := exec.CommandContext(t.Context(), filepath.Join(bundle(t), "run"), args...)
+	run.Dir = t.TempDir()
+	run.Env = append(os.Environ(), env...)
+	b, err := run.CombinedOutput()
+	if run.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return run.ProcessState.ExitCode(), run.Dir, string(b)
+}
+
+// checkRow is a row as the report promises it.
+type checkRow struct {
+	Name    string
+	Value   *float64
+	Unit    *string
+	Limit   *float64
+	Ratio   *float64
+	Bar     string
+	OK      *bool
+	Note    string
+	Skipped bool
+}
+
+func TestTheBundleChecksADeviceFromEndToEnd(t *testing.T) {
+	library := fakecuda.Build(t)
+	env := fakecuda.Setup{Dir: t.TempDir()}.Env(library)
+	code, dir, out := runBundle(t, env, "--library", library, "--sizes", "small", "--seed", "5")
+	if code != exitOK && code != exitFailed { // bars of speed are missed on a CPU
+		t.Fatalf("exit %d\n%s", code, out)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "gpu-check.json"))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var report struct {
+		Device, Driver, Date, Commit, Sizes string
+		Rows                                []checkRow
+	}
+	if err := json.Unmarshal(b, &report); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(report.Device, "fake") || report.Driver == "" || report.Date == "" || report.Commit == "" || !strings.HasPrefix(report.Sizes, "small") {
+		t.Errorf("the head is %q %q %q %q %q", report.Device, report.Driver, report.Date, report.Commit, report.Sizes)
+	}
+	names := map[string]int{}
+	for _, row := range report.Rows {
+		names[row.Name]++
+		if row.Name == "" || row.Value == nil || row.Unit == nil || row.OK == nil {
+			t.Errorf("an incomplete row: %+v", row)
+			continue
+		}
+		if !strings.Contains(out, row.Name) {
+			t.Errorf("the table lacks %q", row.Name)
+		}
+		if *row.Unit == "yes" && !*row.OK {
+			t.Errorf("%s: %s", row.Name, row.Note)
+		}
+		if row.Skipped && !strings.HasSuffix(row.Name, ".py") && row.Name != "torch maps the arena" {
+			t.Errorf("%s was skipped: %s", row.Name, row.Note)
+		}
+		if row.Limit != nil && (row.Ratio == nil || *row.Limit <= 0) {
+			t.Errorf("%s: limit %v, ratio %v", row.Name, *row.Limit, row.Ratio)
+		}
+	}
+	for _, want := range []string{
+		"second process maps memory by descriptor", "second process maps memory by IPC handle", "replay of a buffer: same bits as the CPU",
+		"compose by the daemon over a segment on the GPU: as in memory", "acquire of a segment on the GPU, p50",
+		"rate of a busy neighbour process, alone", "device closes with nothing left open",
+	} {
+		if names[want] != 1 {
+			t.Errorf("%d rows %q", names[want], want)
+		}
+	}
+	if t.Failed() {
+		t.Log(out)
+	}
+}
+
+func TestTheBundleSaysThatThereIsNoDriver(t *testing.T) {
+	code, dir, out := runBundle(t, nil, "--library", "/nonexistent/libcuda.so.1")
+	if code != exitRefused || !strings.Contains(out, "nothing to check on") {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) > 0 {
+		t.Errorf("without a driver it left %q", files)
+	}
+}

@@ -1,0 +1,89 @@
+"""Compares a transition and an end-state of other people's gated delta rule with ours.
+
+Flash Linear Attention's Triton kernels run a segment twice: from zero, which ends in S, and from
+the identity with values of zero, which ends in T. `spliced_connector.families` computes both in
+float64 on the CPU, by another algorithm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import rows
+
+TOKENS, HEADS, DIM = 512, 8, 128
+BOUND = 5e-3
+"""Relative root mean square error that is let pass: their products are of bf16 or TF32 numbers."""
+
+
+def relative(got: object, want: object) -> float:
+    """Root mean square of the difference, against that of what is wanted."""
+    import torch
+
+    a, b = torch.as_tensor(got).double().cpu(), torch.as_tensor(want).double().cpu()
+    return float((a - b).norm() / b.norm())
+
+
+def check(seed: int) -> None:
+    """Print the rows."""
+    import torch
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+
+    from spliced_connector.families import end_state, transition
+    from spliced_connector.walk.base import Steps
+
+    draw = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+    q, k = (torch.nn.functional.normalize(normal(TOKENS, HEADS, DIM), dim=-1) for _ in range(2))
+    v = normal(TOKENS, HEADS, DIM)
+    beta = normal(TOKENS, HEADS).sigmoid()
+    decay = -0.002 * normal(TOKENS, HEADS).abs()
+    # Both sides get the same numbers: those that bf16 has.
+    q, k, v = (x.bfloat16().double() for x in (q, k, v))
+    beta, decay = beta.float().double(), decay.float().double()
+    steps = Steps(q=q, k=k, v=v, decay=decay, beta=beta)
+
+    def theirs(values: torch.Tensor, state: torch.Tensor | None) -> torch.Tensor:
+        on = [x[None].bfloat16().cuda() for x in (q, k, values)]
+        small = [x[None].float().cuda() for x in (decay, beta)]
+        _, end = chunk_gated_delta_rule(
+            *on, *small, scale=1.0, output_final_state=True,
+            initial_state=None if state is None else state[None].float().cuda(),
+        )  # fmt: skip
+        return end[0]
+
+    one = torch.eye(DIM, dtype=torch.float64).expand(HEADS, DIM, DIM).contiguous()
+    for name, got, want in (
+        ("T, from the identity", theirs(torch.zeros_like(v), one), transition(steps)),
+        ("S, from zero", theirs(v, None), end_state(steps)),
+    ):
+        title = f"FLA's gated delta rule, {TOKENS} tokens: {name}"
+        rows.at_most(title, relative(got, want), "relative", BOUND)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", default="")
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--bytes", type=int, default=0)
+    parser.add_argument("--numbers", default="")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    try:
+        import torch
+        import triton  # noqa: F401
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule  # noqa: F401
+    except Exception as err:  # its import fails in many ways without a GPU
+        rows.cannot_run(f"no FLA with Triton: {type(err).__name__}: {err}")
+    if not torch.cuda.is_available():
+        rows.cannot_run(f"torch {torch.__version__} finds no CUDA")
+    check(args.seed)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

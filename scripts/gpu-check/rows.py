@@ -1,0 +1,32 @@
+"""Rows of the report, one JSON object a line, and the ways a script ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import NoReturn
+
+CANNOT_RUN = 3
+"""Exit status of a script that lacks something here; the reason is on stderr."""
+
+
+def holds(name: str, trouble: str = "") -> None:
+    """A yes, or a no and why."""
+    row = {"name": name, "value": float(not trouble), "unit": "yes", "ok": not trouble}
+    _print(row | ({"note": trouble} if trouble else {}))
+
+
+def at_most(name: str, value: float, unit: str, bound: float) -> None:
+    """A figure that has to stay under a bound."""
+    row = {"name": name, "value": value, "unit": unit, "bar": f"<= {bound:g} {unit}"}
+    _print(row | {"ok": value <= bound})
+
+
+def cannot_run(why: str) -> NoReturn:
+    """End without a row."""
+    print(why, file=sys.stderr)
+    sys.exit(CANNOT_RUN)
+
+
+def _print(row: dict[str, object]) -> None:
+    print(json.dumps(row), flush=True)
