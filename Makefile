@@ -19,6 +19,8 @@ CUDAIMAGE ?= localhost/spliced:dev-cuda
 CUDABASE  ?= gcr.io/distroless/base-nossl-debian12:nonroot
 # Where bench-disk puts its files, removed at its end; empty = where temporary files go.
 DISKDIR   ?=
+# Of splicectl gpu-check, such as --device GPU-...
+GPUCHECKFLAGS ?=
 # What makes the environments of the Python side.
 PYTHON    ?= python3
 
@@ -40,7 +42,8 @@ LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
 .PHONY: help build static fakecuda demo torture torture-long test race lint fuzz faults reference bench bench-disk \
-  generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines fidelity
+  generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines fidelity \
+  gpu-check gpu-check-bundle
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -172,6 +175,13 @@ image: static ## container image of the static binaries, with buildah
 image-cuda: build ## container image for nodes with NVIDIA GPUs, on CUDABASE, with buildah
 	buildah bud --isolation chroot --timestamp 0 --target prebuilt-cuda -t $(CUDAIMAGE) --build-arg CUDABASE=$(CUDABASE) \
 	  --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -f docker/Dockerfile .
+
+gpu-check-bundle: build ## bin/gpu-check.tar.gz: all that checks a machine with a GPU, where nothing is to be downloaded
+	scripts/gpu-check/bundle bin bin/gpu-check.tar.gz
+
+gpu-check: gpu-check-bundle ## check the GPU of this machine; table and gpu-check.json; says why it skips
+	@rm -rf bin/gpu-check && tar -C bin -xzf bin/gpu-check.tar.gz
+	@bin/gpu-check/run $(GPUCHECKFLAGS) || { code=$$?; [ $$code = 3 ] && echo 'SKIP gpu-check: no driver or no GPU here'; }
 
 clean: ## remove what the targets built
 	rm -rf bin dist
