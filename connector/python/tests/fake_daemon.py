@@ -10,7 +10,7 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,10 +60,16 @@ class Request:
             header = replace(header, epoch=EPOCH)
         return replace(header, **changes)
 
-    def raw(self, frame: bytes) -> None:
+    def raw(self, frame: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send any bytes."""
+        rights = array.array("i", descriptors).tobytes()
+        control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if descriptors else []
         with contextlib.suppress(OSError):
-            self._sock.send(frame)
+            self._sock.sendmsg([frame], control)
+
+    def lend(self, message: Message, descriptors: Sequence[int]) -> None:
+        """Answer it with descriptors."""
+        self.raw(encode(message, self._header()), descriptors)
 
     def hang_up(self) -> None:
         """End the connection."""

@@ -163,6 +163,32 @@ def write_from_elsewhere(current: Callable[[], object], address: DevicePtr) -> N
         driver.destroy_stream(stream)
 
 
+def test_a_gpu_that_cannot_write_numbers_is_waited_for_on_the_host(
+    start_gpu_daemon: StartDaemon,
+    connect_gpu: Connect,
+    cuda: FakeCuda,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAKECUDA_NOWAITVALUE", "1")
+    daemon = start_gpu_daemon()
+    client = connect_gpu(daemon.socket)
+    device = attached(client)
+    model = client.model(SMALL)
+    key, _ = publish_one(model)
+    segment = held(model, key)
+    cuda.set("DELAY", "50000")
+    with memory_of(device, 8) as slot, stream_of(device) as stream:
+        with device.gpu.context.current() as driver:
+            driver.write_value(stream, slot.address, 1)
+            writes = cuda.counts()["executed"]
+        passing = release_after(stream, [segment], signal=True)
+        assert passing is not None and passing.signal == 0
+        device.wait(stream, passing)  # on the host
+        assert cuda.counts()["executed"] > writes
+        assert passing.wait(5) and passing.good == (True,)
+    assert leased(daemon) == 0
+
+
 def leased(daemon: Daemon) -> float:
     """Bytes of the GPU that are leased."""
     metrics = daemon.metrics()
