@@ -103,6 +103,13 @@ PHASES = (
         cooldown=0.7,
         warmup=20,
     ),
+    Phase(
+        (Level((2, 8), 16, Shape(), bare=0.5),),
+        steps=900,
+        peak=0.6,
+        cooldown=0.9,
+        warmup=20,
+    ),
 )
 
 
