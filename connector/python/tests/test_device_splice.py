@@ -29,7 +29,13 @@ from spliced_connector.compute import Origin, Plan, PlanSpan
 from spliced_connector.cuda_driver import Context, DevicePtr, find_device, load
 from spliced_connector.cuda_errors import CudaError
 from spliced_connector.device import DeviceMemory
-from spliced_connector.device_engine import DeviceEngineMemory, DeviceLayer, Exported, export
+from spliced_connector.device_engine import (
+    DeviceEngineMemory,
+    DeviceLayer,
+    Exported,
+    export,
+    local,
+)
 from spliced_connector.device_lease import DeviceSegment, DeviceSlot, release_after
 from spliced_connector.device_splice import Blocks, DeviceSpan, compose, place
 from spliced_connector.errors import Code, SplicedError
@@ -420,11 +426,16 @@ def test_each_allocation_is_exported_once(cuda: FakeCuda) -> None:
 def test_memory_without_a_handle_is_refused_with_the_remedy(
     cuda: FakeCuda, start_gpu_daemon: StartDaemon, connect_gpu: Connect
 ) -> None:
-    device = attached(connect_gpu(start_gpu_daemon("-hbm-share=descriptor").socket))
+    client = connect_gpu(start_gpu_daemon("-hbm-share=descriptor").socket)
+    device = attached(client)
     [run] = device.private.runs(0, device.private.nbytes)  # mapped, as expandable segments are
     with pytest.raises(CudaError) as caught:
         export(device.gpu.context, [Tensor(Storage(run.address, 4096))])
     assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False" in caught.value.text
     assert "vLLM's sleep mode" in caught.value.text
+    alone = local([Tensor(Storage(run.address, 4096)), Tensor(Storage(run.address, 4096), 8)])
+    assert (alone.nbytes, alone.epoch, alone.room(run.address + 96)) == (4096, 0, 4000)
+    with pytest.raises(ValueError, match="not exported"):
+        client.model(SMALL, memory=DeviceEngineMemory(alone, ()))
     with pytest.raises(SplicedError, match="no exported tensor"):
         DeviceEngineMemory(Exported((), 1), (DeviceLayer(0, 1, 1, 1, 1, 1, 1, 1),))

@@ -197,8 +197,9 @@ class DeviceMemory:
                 codes = self.attachment.request(call, request, CodesReply).codes
             except SplicedError as err:
                 if err.code in (Code.LATE, Code.BUSY, Code.CANCELED, Code.UNAVAILABLE):
-                    # Streams that wait for a daemon that does not answer must not wait for ever.
-                    if signal and self._order is not None:
+                    # Streams must not wait for ever for a daemon that does not answer. One that
+                    # does has only not seen our stream pass yet.
+                    if signal and self._order is not None and call.reply is None:
                         self._order.let_go(signal)
                     self._ended.wait(_PAUSE)
                     continue

@@ -41,7 +41,7 @@ class Chunk:
     address: DevicePtr
     nbytes: int
     handle: bytes
-    """Of the whole allocation."""
+    """Of the whole allocation; empty where it is not exported."""
     offset: int
     """Where in the allocation the part begins."""
 
@@ -52,7 +52,7 @@ class Exported:
 
     chunks: tuple[Chunk, ...]
     epoch: int
-    """Names what is exported, to a daemon that is asked to open it again."""
+    """Names what is exported, to a daemon that is asked to open it again; 0 = `local`."""
 
     @property
     def nbytes(self) -> int:
@@ -103,6 +103,14 @@ def export(context: Context, tensors: Iterable[Tensor]) -> Exported:
     if not 0 < len(chunks) <= MAX_CHUNKS:
         raise SplicedError(Code.INVALID, f"{len(chunks)} allocations, want 1 to {MAX_CHUNKS}")
     return Exported(tuple(chunks), secrets.randbits(63) + 1)
+
+
+def local(tensors: Iterable[Tensor]) -> Exported:
+    """Tensors that only kernels in this process write, of any memory; they are not registered."""
+    chunks = [
+        Chunk(DevicePtr(address), nbytes, b"", 0) for address, nbytes in sorted(_storages(tensors))
+    ]
+    return Exported(tuple(chunks), 0)
 
 
 def _storages(tensors: Iterable[Tensor]) -> set[tuple[int, int]]:

@@ -16,7 +16,8 @@ Job = Callable[[], None]
 
 
 class DeviceThread:
-    """Runs jobs one after the other. After `close` they run where they are asked for."""
+    """Runs jobs one after the other. After `close` each has a thread of its own, because whoever asks
+    may be a destructor."""
 
     def __init__(self) -> None:
         # Its put may be called by a destructor that interrupts a put.
@@ -27,10 +28,11 @@ class DeviceThread:
 
     def do(self, job: Job) -> None:
         """Have a job done."""
-        if self._closed and not self._thread.is_alive():
-            _guarded(job)
+        if not self._closed or self._thread.is_alive():
+            self._jobs.put(job)
             return
-        self._jobs.put(job)
+        with contextlib.suppress(RuntimeError):  # the interpreter ends, and all memory with it
+            threading.Thread(target=_guarded, args=(job,), daemon=True).start()
 
     def close(self, timeout: float) -> bool:
         """Wait for what was asked for; False when that takes longer."""

@@ -240,8 +240,12 @@ class Keeper:
 
     def _refused(self, enrolment: Enrolment, why: str) -> None:
         complaint = f"{enrolment.profile.identity.model}: {why}"
-        if complaint != self._complaint:
-            self._complaint = complaint
+        if complaint == self._complaint:
+            return
+        self._complaint = complaint
+        if enrolment.registration is not None and enrolment.registration.attachment is self.current:
+            log.warning("the cache daemon cannot write for %s", complaint)
+        else:
             log.warning("the cache daemon refuses the profile, no hits for %s", complaint)
 
     def _tend(self, wait: float) -> None:

@@ -110,6 +110,8 @@ class Enrolment:
         self._exported: DeviceEngineMemory | None = None
         self._asked: DeviceMemory | None = None
         if isinstance(memory, DeviceEngineMemory):
+            if memory.exported.epoch == 0:
+                raise ValueError("memory of a GPU that is not exported")
             self._exported, memory = memory, None
         self._request = self._describe(block_tokens, connector, engine, memory)
 
@@ -204,17 +206,14 @@ class Enrolment:
         try:
             reply = r.attachment.request(call, request, RegisterDeviceReply)
         except SplicedError as err:
+            if err.code in (Code.LATE, Code.BUSY):
+                self._asked = None  # it is the same memory when it is asked again
             return f"memory of the engine's GPU: {err}"
         self.registration = replace(r, memory=reply.memory)
         return None
 
     def _descriptors(self) -> tuple[int, ...]:
         return (self._descriptor,) if self._descriptor >= 0 else ()
-
-    @property
-    def exported(self) -> DeviceEngineMemory | None:
-        """The engine's memory on the GPU."""
-        return self._exported
 
     def close(self) -> None:
         """Give the engine's memory back."""
