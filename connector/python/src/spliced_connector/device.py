@@ -194,7 +194,10 @@ class DeviceMemory:
         while not self.attachment.ended:
             call = Call(Op.ORDER, time.monotonic() + self._timeout, Late(batch[0].tenant))
             try:
-                codes = self.attachment.request(call, request, CodesReply).codes
+                self.attachment.start(call, request)
+                # The daemon says at its deadline that the stream has not passed.
+                call.deadline += self._timeout
+                codes = self.attachment.result(call, CodesReply).codes
             except SplicedError as err:
                 if err.code in (Code.LATE, Code.BUSY, Code.CANCELED, Code.UNAVAILABLE):
                     # Streams must not wait for ever for a daemon that does not answer. One that

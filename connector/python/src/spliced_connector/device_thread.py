@@ -16,8 +16,10 @@ Job = Callable[[], None]
 
 
 class DeviceThread:
-    """Runs jobs one after the other. After `close` each has a thread of its own, because whoever asks
-    may be a destructor."""
+    """Runs jobs one after the other.
+
+    After `close` each has a thread of its own, because whoever asks may be a destructor.
+    """
 
     def __init__(self) -> None:
         # Its put may be called by a destructor that interrupts a put.
