@@ -30,13 +30,16 @@ type ComposeStep struct {
 // Compose builds the launches for jobs, such as all layers of a model: one launch for those that
 // the same kernel can take, whatever their shapes. Launches do not depend on each other.
 //
-// Scalar and diagonal states come out as the bits of gpuipc/kernel. Dense ones are within 1e-6 of
-// float64 (root of the mean square, relative; 2.7e-7 in the emulation after up to 6 steps), and an
-// infinity in a state may come out as a NaN. ErrInvalid: sizes, types or addresses that do not fit together, and
-// dense transitions of so many key dimensions that shared memory does not hold a column (10,000).
+// Scalar and diagonal states come out as the bits of gpuipc/kernel. Dense ones are near those of
+// float64, by the root of the mean square: 2.7e-7 in the emulation after up to 6 steps (the bound of
+// the tests is 1e-6), and 1.1e-6 after 40 steps whose transitions keep the state's size, where
+// plain F32 is at 6e-7. An infinity in a dense state may come out as a NaN.
 //
-// Fastest are rows of whole 16 bytes at addresses that are multiples of 16, and dense transitions of at
-// most 192 key dimensions. Anything else is taken by kernels that are plain and slow.
+// Fastest are rows of whole 16 bytes at addresses that are multiples of 16, and dense transitions of
+// at most 192 key dimensions. Anything else is taken by kernels that are plain and slow.
+//
+// ErrInvalid: sizes, types or addresses that do not fit together, and dense transitions of so many
+// key dimensions that shared memory does not hold a column of the state (about 10,000).
 func Compose(jobs []ComposeArgs) ([]Launch, error) {
 	groups := make([][]*ComposeArgs, composeKernels)
 	for i := range jobs {
@@ -319,11 +322,11 @@ const multiprocessors = 132
 // ring chooses the strip of columns that a block owns and how many tiles are under way. Strips
 // are independent over all steps, because columns of a state do not mix, but each reads T: from
 // HBM once, as strips of a head run at about the same time, and from L2 as often as there are
-// strips. So the widest of 64 and 32 columns is taken, unless the busiest
-// multiprocessor gets a quarter less to do with the narrow one. 32 heads of 128 columns: 128 blocks of 32
-// columns keep 128 of 132 multiprocessors busy, 64 blocks of 64 would leave half of them idle. 30
-// layers of those: 1,920 blocks of 64 columns, four warps each, two at once on a multiprocessor. Wider
-// than 64 does not fit the shared memory that every device has (MaxShared).
+// strips. So of 64 and 32 columns the wide strip is taken, unless the busiest multiprocessor gets
+// a quarter less to do with the narrow one. 32 heads of 128 columns: 128 blocks of 32 columns keep
+// 128 of 132 multiprocessors busy, 64 blocks of 64 would leave half of them idle. 30 layers of
+// those: 1,920 blocks of 64 columns, four warps each, two at once on a multiprocessor. More than
+// 64 columns do not fit the shared memory that every device has (MaxShared).
 func (k composeKernel) ring(jobs []*ComposeArgs) ring {
 	wide, narrow := k.ringOf(jobs, 64), k.ringOf(jobs, 32)
 	if wide.bytes() > MaxShared || 4*load(jobs, 32) <= 3*load(jobs, 64) {
@@ -365,7 +368,11 @@ const (
 // composeTables is jobs, then their steps, then cosines and sines; see compose_job.cu.
 func composeTables(jobs []*ComposeArgs) words {
 	at := uint32(len(jobs) * composeJobBytes)
-	var w words
+	bytes := len(jobs) * composeJobBytes
+	for _, j := range jobs {
+		bytes += len(j.Steps) * composeStepBytes
+	}
+	w := make(words, 0, bytes)
 	for _, j := range jobs {
 		r, _ := j.pairs()
 		w.u64(j.From, j.Out)

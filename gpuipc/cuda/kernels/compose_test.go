@@ -321,6 +321,59 @@ func TestComposeOfManyLayersIsOneLaunch(t *testing.T) {
 	}
 }
 
+// Jobs of random shapes in one call, each by whichever kernel takes it.
+func TestComposeOfRandomJobs(t *testing.T) {
+	e := emulated(t)
+	r := seeded(t)
+	rounds := 12
+	if testing.Short() {
+		rounds = 2
+	}
+	for range rounds {
+		var all []*composition
+		var jobs []ComposeArgs
+		for range 1 + r.IntN(6) {
+			sh := shape{gpuipc.Transition(1 + r.IntN(3)), 1 + r.IntN(3), 1 + r.IntN(80), 1 + r.IntN(70)}
+			if r.IntN(2) == 0 {
+				sh.dk, sh.dv = (sh.dk+7)/8*8, (sh.dv+7)/8*8
+			}
+			c := newComposition(t, r, sh, r.IntN(6), dtypes[r.IntN(3)], dtypes[r.IntN(3)], 4*max(0, r.IntN(8)-4))
+			if sh.tr == kernel.Scalar && r.IntN(2) == 0 {
+				c.turn(r, r.IntN(sh.dk/2+1)*2, func(int) bool { return r.IntN(4) == 0 })
+			}
+			all, jobs = append(all, c), append(jobs, c.args)
+		}
+		launches, err := Compose(jobs)
+		e.runAll(t, launches, err)
+		for _, c := range all {
+			what := fmt.Sprintf("%v off %d, %d steps, T %d S %d, %s", c.args.Transition, c.off, len(c.args.Steps), c.tType, c.sType, c.args.kernel())
+			if c.args.Transition == kernel.Dense {
+				c.wantClose(t, what)
+			} else {
+				c.wantBits(t, what)
+			}
+		}
+	}
+}
+
+// Random transitions keep a state's size and so all errors of the steps before; these add up like a
+// random walk, as those of plain F32 do.
+func TestDenseErrorsOfManyStepsAddUpLikeThoseOfF32(t *testing.T) {
+	const steps = 40
+	r := seeded(t)
+	for i, tType := range dtypes {
+		c := newComposition(t, r, shape{kernel.Dense, 1, 64, 16}, steps, tType, dtypes[i], 0)
+		compose(t, composeDense64, c)
+		state, _ := c.host()
+		exact := c.exact()
+		device, host := distance(f32s(c.out), exact), distance(state, exact)
+		t.Logf("T %d, %d steps: %.2g from float64, the host %.2g", tType, steps, device, host)
+		if device > 3*host {
+			t.Errorf("T %d: %.2g from float64, more than three times the host's %.2g", tType, device, host)
+		}
+	}
+}
+
 func TestComposeInPlaceAndFromZero(t *testing.T) {
 	r := seeded(t)
 	for _, sh := range []shape{{kernel.Scalar, 2, 8, 12}, {kernel.Diagonal, 2, 8, 3}, {kernel.Dense, 1, 64, 48}, {kernel.Dense, 1, 20, 3}} {
@@ -411,6 +464,16 @@ func TestComposeRefuses(t *testing.T) {
 		spoil(&a)
 		if _, err := Compose([]ComposeArgs{good(), a}); !errors.Is(err, gpuipc.ErrInvalid) {
 			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func BenchmarkCompose(b *testing.B) {
+	jobs := layers(30, 5, shape{kernel.Dense, 32, 128, 128}, kernel.F16, kernel.F32, 0)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Compose(jobs); err != nil {
+			b.Fatal(err)
 		}
 	}
 }
