@@ -22,12 +22,13 @@ from client_samples import (
     wait_until,
 )
 from fake_cuda import FakeCuda
-from gpu_samples import Memory, Storage, Tensor, attached, memory_of, stream_of
+from gpu_samples import Memory, Storage, Tensor, attached, memory_of, read, stream_of
 from running import StartDaemon
 from spliced_connector.client import Client
 from spliced_connector.compute import Origin, Plan, PlanSpan
 from spliced_connector.cuda_driver import Context, DevicePtr, find_device, load
 from spliced_connector.cuda_errors import CudaError
+from spliced_connector.cuda_memory import Run
 from spliced_connector.device import DeviceMemory
 from spliced_connector.device_engine import (
     DeviceEngineMemory,
@@ -197,42 +198,56 @@ def test_composing_in_this_process_is_what_the_daemon_composes(
     assert slot.release() and all(segment.release() for segment in p.host)
 
 
-def test_the_daemon_composes_leases_of_the_gpu_there(
+def test_the_daemon_composes_and_packs_leases_of_the_gpu_there(
     start_gpu_daemon: StartDaemon, connect_gpu: Connect
 ) -> None:
-    p = prompt(start_gpu_daemon().socket, connect_gpu)
-    layout = p.model.profile.states_layout(-1, 0)
-    plan = p.plan(p.copies)
-    plan = Plan(HEAD, plan.end, plan.spans[1:2])
-    plan = replace(plan, end=plan.spans[0].start + plan.spans[0].count)
+    daemon = start_gpu_daemon()
+    p = prompt(daemon.socket, connect_gpu)
+    model, profile = p.model, p.model.profile
+    spec = profile.first_spec(40)
+    first = NewSegment(spec, ids(40, 7), [])
+    first = fill(first, model, 7)
+    assert model.publish([first]) == [0]
+    [copy] = model.acquire_device([key_of(model, first)], wait=10.0)
+    assert copy is not None
+    context = p.device.gpu.context
+    plan = Plan(0, 40, [PlanSpan(0, 40, copy)])
+    layout = profile.states_layout(-1, 0)
     with memory_of(p.device, layout.nbytes) as state, stream_of(p.device) as stream:
-        span = plan.spans[0]
-        assert isinstance(span.segment, DeviceSegment)
-        spans = [DeviceSpan(span.start, span.count, span.segment)]
-        compose(stream, p.model.profile, spans, state.address)
+        compose(stream, profile, [DeviceSpan(0, 40, copy)], state.address)
         ours = state.read()
-    rows = p.model.rotate(plan)  # no state before token 4 is needed for rows
-    assert isinstance(rows, DeviceSlot) and rows.rows == span.count
+    slot = model.compose(plan)
+    assert isinstance(slot, DeviceSlot) and slot.nbytes == layout.nbytes
     with pytest.raises(SplicedError, match="no view"):
-        rows.view()
-    assert rows.address(0, rows.nbytes)
-    assert rows.release()
-    slot = p.model.compose(replace(plan, begin=0, spans=[PlanSpan(0, HEAD, input=None), span]))
-    assert slot is None  # the seam's input is missing
-    nothing = bytes(p.model.profile.seam_layout().nbytes)
-    first = Plan(0, plan.end, [PlanSpan(0, HEAD, input=nothing), span])
-    assert p.model.compose(first) is None
-    assert p.client.counters.invalid >= 1
-    host = Plan(0, plan.end, [first.spans[0], PlanSpan(span.start, span.count, p.host[0])])
-    want = p.model.compose(host)
-    assert want is not None
-    states = p.model.profile.states_layout(-1, 1)
-    for i, part in enumerate(layout.parts):
-        last = states.parts[2 * i + 1]
-        theirs = bytes(want.view()[last.offset : last.offset + last.nbytes])
-        assert off_by(ours[part.offset : part.offset + part.nbytes], theirs) < 1e-6
-    assert want.release()
-    assert all(segment.release() for segment in [*p.host, *p.copies])
+        slot.view()
+    theirs = read(context, [Run(slot.address(0, slot.nbytes), slot.nbytes)])
+    rows = model.rotate(plan)
+    assert isinstance(rows, DeviceSlot) and rows.rows == 40
+    packed = read(context, [Run(rows.address(0, rows.nbytes), rows.nbytes)])
+    for part in layout.parts:
+        got = slice(part.offset, part.offset + part.nbytes)
+        assert theirs[got] == ours[got], part  # the same kernels
+    keys = profile.rows_layout(-1, 40).parts[0]
+    index = profile.segment_layout(spec).find(keys.layer, "K")
+    assert index is not None and packed[: keys.nbytes] == raw(first.parts[index])
+    # What follows begins from that slot, and stays on the GPU.
+    again = Plan(40, 40 + HEAD, [PlanSpan(40, HEAD)])
+    moved = model.compose(again, origin=Origin(slot=slot))
+    assert isinstance(moved, DeviceSlot)
+    count = daemon.metrics()['spliced_kernels_total{kind="compose",tier="hbm"}']
+    assert count == 2
+    seam = PlanSpan(0, HEAD, input=bytes(profile.seam_layout().nbytes))
+    with_input = Plan(0, HEAD + 32, [seam, PlanSpan(HEAD, 32, p.copies[0])])
+    assert model.compose(with_input) is None  # inputs would have to lie on the GPU
+    assert p.client.counters.invalid == 1
+    for held in (slot, rows, moved, copy, *p.host, *p.copies):
+        assert held.release()
+
+
+def raw(part: object) -> bytes:
+    """What was published."""
+    assert isinstance(part, bytes)
+    return part
 
 
 # The engine's own memory.
