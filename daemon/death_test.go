@@ -20,6 +20,10 @@ import (
 const roleEnv = "SPLICED_TEST_CLIENT"
 
 func TestMain(m *testing.M) {
+	if socket := os.Getenv(daemonEnv); socket != "" {
+		serveAndDie(socket, os.Getenv(libraryEnv))
+		return
+	}
 	if socket := os.Getenv(roleEnv); socket != "" {
 		if library := os.Getenv(libraryEnv); library != "" {
 			useDevice(socket, library)
