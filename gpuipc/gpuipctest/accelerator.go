@@ -96,6 +96,9 @@ type region struct {
 
 // Export answers ErrUnavailable: no host can map the memory of an accelerator.
 func (r *region) Export() (gpuipc.Handle, error) {
+	if _, err := r.Resident(); err != nil {
+		return gpuipc.Handle{}, err // closed
+	}
 	return gpuipc.Handle{}, fmt.Errorf("memory of an accelerator has no host handle: %w", gpuipc.ErrUnavailable)
 }
 
@@ -117,6 +120,9 @@ func (r *region) Share(way gpuipc.Way) (gpuipc.Share, error) {
 // NewRegion makes a gpuipc.SharedRegion; whoever maps it may write it.
 func (a *Accelerator) NewRegion(spec gpuipc.RegionSpec) (gpuipc.Region, error) {
 	if err := a.check(); err != nil {
+		return nil, err
+	}
+	if err := spec.Check(); err != nil {
 		return nil, err
 	}
 	spec.Access, spec.Huge = gpuipc.ClientWrites, gpuipc.HugeNever
@@ -173,6 +179,9 @@ func (a *Accelerator) AttachHost(r gpuipc.Region) (detach func() error, err erro
 	if err := errors.Join(a.check(), a.enter(OpAttachHost)); err != nil {
 		return nil, err
 	}
+	if _, ok := gpuipc.HostOf(r); !ok {
+		return nil, fmt.Errorf("not a region of a host device: %w", gpuipc.ErrInvalid)
+	}
 	a.state.Lock()
 	defer a.state.Unlock()
 	if a.state.attached[r] != nil {
@@ -206,6 +215,9 @@ func (a *Accelerator) Upload(ctx context.Context, dst, src gpuipc.Ref, digests [
 	if err := a.enter(OpUpload); err != nil {
 		return err
 	}
+	if err := checkTransfer(dst, src, digests); err != nil {
+		return err
+	}
 	end, err := a.begin(src.Region)
 	if err != nil {
 		return err
@@ -226,6 +238,9 @@ func (a *Accelerator) Download(ctx context.Context, dst, src gpuipc.Ref, digests
 	if err := a.enter(OpDownload); err != nil {
 		return err
 	}
+	if err := checkTransfer(dst, src, digests); err != nil {
+		return err
+	}
 	end, err := a.begin(dst.Region)
 	if err != nil {
 		return err
@@ -242,10 +257,17 @@ type (
 	storer func(context.Context, gpuipc.Ref, []byte) error
 )
 
-func (a *Accelerator) copy(ctx context.Context, op gpuipc.Op, dst, src gpuipc.Ref, load loader, store storer) error {
+func checkTransfer(dst, src gpuipc.Ref, digests []uint64) error {
 	if dst.Len() != src.Len() {
 		return fmt.Errorf("%d bytes to %d: %w", src.Len(), dst.Len(), gpuipc.ErrInvalid)
 	}
+	if digests == nil {
+		return nil
+	}
+	return gpuipc.CheckDigests(digests, src.Len())
+}
+
+func (a *Accelerator) copy(ctx context.Context, op gpuipc.Op, dst, src gpuipc.Ref, load loader, store storer) error {
 	buf := make([]byte, min(src.Len(), gpuipc.ChunkBytes))
 	for off := int64(0); off < src.Len(); off += gpuipc.ChunkBytes {
 		if off > 0 {
@@ -338,6 +360,15 @@ func (a *Accelerator) ComposeAll(ctx context.Context, jobs []gpuipc.ComposeJob) 
 	if err := a.enter(OpComposeAll); err != nil {
 		return err
 	}
+	c := gpuipc.Checker{Holder: a}
+	for i := range jobs {
+		if err := c.Compose(&jobs[i]); err != nil {
+			return fmt.Errorf("job %d of %d: %w", i, len(jobs), err)
+		}
+	}
+	if err := c.Disjoint(); err != nil {
+		return err
+	}
 	return a.run(func() error {
 		for i := range jobs {
 			own := a.composeJob(&jobs[i])
@@ -354,6 +385,15 @@ func (a *Accelerator) RotateAll(ctx context.Context, jobs []gpuipc.RotateJob) er
 	if err := a.enter(OpRotateAll); err != nil {
 		return err
 	}
+	c := gpuipc.Checker{Holder: a}
+	for i := range jobs {
+		if err := c.Rotate(&jobs[i]); err != nil {
+			return fmt.Errorf("job %d of %d: %w", i, len(jobs), err)
+		}
+	}
+	if err := c.Disjoint(); err != nil {
+		return err
+	}
 	return a.run(func() error {
 		for i := range jobs {
 			own := a.rotateJob(&jobs[i])
@@ -363,6 +403,16 @@ func (a *Accelerator) RotateAll(ctx context.Context, jobs []gpuipc.RotateJob) er
 		}
 		return nil
 	})
+}
+
+// Hold makes the Accelerator a gpuipc.Holder of its own regions. It keeps nothing:
+// the host device underneath does, while it works.
+func (a *Accelerator) Hold(r gpuipc.Region) error {
+	if mine, ok := r.(*region); !ok || mine.dev != a {
+		return fmt.Errorf("a region of another device: %w", gpuipc.ErrInvalid)
+	}
+	_, err := r.Resident()
+	return err // closed
 }
 
 // run fails before and after an operation of a device that is lost.

@@ -48,6 +48,16 @@ func whole(r gpuipc.Region, n int64) gpuipc.Ref {
 	return gpuipc.Ref{Region: r, Extents: []gpuipc.Extent{{Off: n / 2, Len: n - n/2}, {Off: 0, Len: n / 2}}}
 }
 
+func TestAcceleratorConforms(t *testing.T) {
+	Conformance(t, func(t testing.TB) gpuipc.Device {
+		return NewAccelerator(t, HostDevice(t, gpuipc.HostOptions{Workers: 1}))
+	})
+	AcceleratorConformance(t, func(t testing.TB) (gpuipc.Accelerator, gpuipc.Device) {
+		host := HostDevice(t, gpuipc.HostOptions{Workers: 1})
+		return NewAccelerator(t, host), host
+	})
+}
+
 func TestAcceleratorCopiesUpAndDown(t *testing.T) {
 	n := int64(gpuipc.ChunkBytes + 12345)
 	p := newPair(t, n)
