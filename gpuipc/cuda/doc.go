@@ -16,6 +16,11 @@
 // runs behind a deadline, because the driver may wait there for a process that
 // does not answer.
 //
+// Two limits follow from what the driver offers. A kernel or copy that never ends
+// holds its caller, since the memory it touches cannot be taken from it. And an
+// operation looks at its context between launches, about every millisecond of the
+// device's work, not inside one.
+//
 // An error after which the driver gives no more service, such as a lost device,
 // makes every later call gpuipc.ErrUnavailable at once. Closing regions and the
 // device still lets go of everything on our side.

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -29,6 +30,9 @@ func newForeign(d *device, timeout time.Duration) *foreign {
 	return &foreign{dev: d, timeout: timeout, slots: make(chan struct{}, foreignCalls)}
 }
 
+// errLate is why a call is left whose time is over.
+var errLate = errors.New("cuda: the driver took too long")
+
 // states of a call
 const (
 	callWaited   int32 = iota // somebody waits for the answer
@@ -47,7 +51,7 @@ type call struct {
 // start runs k and waits for its answer, until ctx ends or the time is over: that
 // is ErrUnavailable.
 func (c *foreign) start(ctx context.Context, k call) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, errLate)
 	defer cancel()
 	if err := c.slot(ctx, k.what); err != nil {
 		k.last()
@@ -76,7 +80,9 @@ func (c *foreign) start(ctx context.Context, k call) error {
 	if !c.leave(&state) {
 		return <-answer
 	}
-	c.dev.options.Log(fmt.Sprintf("cuda: %s: the driver did not answer in time; %d such calls are under way", k.what, c.stuck.Load()))
+	if errors.Is(context.Cause(ctx), errLate) { // and not because a client went away
+		c.dev.options.Log(fmt.Sprintf("cuda: %s: no answer of the driver within %v; %d such calls are under way", k.what, c.timeout, c.stuck.Load()))
+	}
 	return fmt.Errorf("cuda: %s: the driver did not answer in time (%w): %w", k.what, ctx.Err(), gpuipc.ErrUnavailable)
 }
 

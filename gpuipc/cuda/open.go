@@ -67,7 +67,7 @@ func (d *device) start() (err error) {
 		d.granularity = handleGranularity
 	}
 	if d.context, err = d.api.PrimaryContextRetain(d.id); err != nil {
-		return d.fail(err)
+		return unavailable(err)
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -76,7 +76,7 @@ func (d *device) start() (err error) {
 	}
 	if err != nil {
 		_ = d.api.PrimaryContextRelease(d.id) // the first error says more
-		return d.fail(err)
+		return unavailable(err)
 	}
 	return nil
 }
