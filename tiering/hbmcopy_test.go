@@ -61,6 +61,25 @@ func TestWrongBytesInHBMAreNeverFound(t *testing.T) {
 	x.up(p) // the next one is right
 }
 
+// Bytes that have gone wrong in memory are noticed on the way up, and found nowhere.
+func TestPromotionsIntoHBMNoticeWrongBytesInMemory(t *testing.T) {
+	b := newBench(t, hybrid(1), inHBM(t, ofHostDevices, 8<<20, 8<<20))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	row := b.acquire(c, 0, p)
+	b.must(b.dev.Store(b.ctx, gpuipc.Ref{Region: b.Arena(), Extents: row.Extents}.Slice(p.layout.Parts[1].Off, 3), []byte("bad")))
+	b.tryHBM(c, p, 0)
+	b.carryHBM()
+	b.wantMiss(p, ReasonAborted)
+	if n := b.Counters(); n.SpoiltInMemory != 1 || n.HBM.Promotions[hbmCorrupt] != 1 || n.HBM.Copies != 0 {
+		t.Fatalf("%+v", n)
+	}
+	b.audit()
+	b.must(c.Release(row.Lease))
+	b.wantUsed(0, 0)
+}
+
 // Each rank has a copy of its own share.
 func TestRanksHaveCopiesOfTheirOwn(t *testing.T) {
 	x := newTwoAndHBM(t, hybrid(2))

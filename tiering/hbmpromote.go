@@ -278,6 +278,9 @@ func (s *Store) endUploadLocked(p *hbmPromotion, up *upload, err error) {
 		}
 		s.endHBMPromotionLocked(p, how)
 	}
+	if bad := up.spoilt.Load(); bad != nil {
+		s.spoiltLocked(bad)
+	}
 	s.settleLocked(c)
 	s.unuseLocked(o)
 	p.source = nil

@@ -22,11 +22,14 @@ type upload struct {
 	nodes []uploadNode // the object, or a checkpoint's chain from the root
 	from  []uint64     // digests of the object's share
 
+	spoilt atomic.Pointer[object] // of nodes: one whose bytes in memory are wrong
+
 	digests []uint64 // of the copy's parts, once it has run
 }
 
 // uploadNode is an object in memory as it was when it was held.
 type uploadNode struct {
+	object  *object
 	layout  *layout
 	share   gpuipc.Ref
 	digests []uint64
@@ -37,6 +40,7 @@ type uploadPiece struct {
 	to, from gpuipc.Ref
 	want     []uint64
 	layer    int
+	object   *object
 }
 
 // newUpload notes under the store's lock where everything lies. Extents and digests
@@ -46,7 +50,7 @@ func (s *Store) newUpload(c, o *object, rank int) *upload {
 	up := &upload{store: s, copy: c, to: s.shareOf(c, rank), rank: rank, from: o.shares[rank].digests}
 	up.nodes = make([]uploadNode, o.depth)
 	for i := o.depth - 1; i >= 0; i-- {
-		up.nodes[i] = uploadNode{layout: o.layout(), share: s.shareOf(o, rank), digests: o.shares[rank].digests}
+		up.nodes[i] = uploadNode{object: o, layout: o.layout(), share: s.shareOf(o, rank), digests: o.shares[rank].digests}
 		o = o.parent
 	}
 	return up
@@ -111,7 +115,7 @@ func (up *upload) pieces() ([]uploadPiece, error) {
 				return nil, fmt.Errorf("%s: part %d of its copy has %d bytes, its nodes more: %w", up.copy.name(), i, part.Len, ErrInvalid)
 			}
 			if n > 0 {
-				pieces = append(pieces, uploadPiece{to: to.Slice(at, n), from: from, want: want, layer: part.Layer})
+				pieces = append(pieces, uploadPiece{to: to.Slice(at, n), from: from, want: want, layer: part.Layer, object: nodes[k].object})
 			}
 			at += n
 		}
@@ -141,9 +145,18 @@ func (up *upload) move(ctx context.Context, p *uploadPiece) error {
 		return uploadError(what, err)
 	}
 	if i := firstDifference(got, p.want); i >= 0 {
+		up.blame(ctx, p)
 		return fmt.Errorf("%s: chunk %d has digest %016x in HBM, it was published with %016x: %w", what, i, got[i], p.want[i], ErrCorrupt)
 	}
 	return nil
+}
+
+// blame finds out whether wrong bytes in HBM were wrong in memory already.
+func (up *upload) blame(ctx context.Context, p *uploadPiece) {
+	got := make([]uint64, len(p.want))
+	if err := up.store.dev.Digests(ctx, p.from, got); err == nil && firstDifference(got, p.want) >= 0 {
+		up.spoilt.Store(p.object)
+	}
 }
 
 // uploadError keeps the device's kind visible, from which it is told whether it is

@@ -1,0 +1,140 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// Clients that come, read and die at any time, tiers that are too small, promotions
+// that run and a device that is lost in the middle: no row may name other bytes than
+// its key's, and in the end nothing is held.
+func TestManyClientsOfHBM(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1), realTime, func(c *Config) {
+		c.PublicBytes, c.HBM.PublicBytes, c.HBM.PrivateBytes = 400<<10, 200<<10, 1<<20
+		c.HBM.AfterMatch, c.HBM.Promotions = true, 3
+		c.WriteBehind, c.SweepEvery = true, 5*time.Millisecond
+	})
+	detach, err := x.AttachEngine(x.id, 0)
+	x.must(err)
+	defer detach()
+	x.running()
+	var ps []piece
+	for i := range 16 {
+		ps = append(ps, x.mid(i, 40+i, 4))
+	}
+	var fills sync.Mutex // staging is one
+	ctx, cancel := context.WithCancel(x.ctx)
+	defer cancel()
+	var clients sync.WaitGroup
+	for n := range 4 {
+		clients.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(n), 5))
+			for turn := range 60 {
+				if n == 0 && turn == 45 {
+					x.twin.Lose()
+				}
+				c := x.NewSession("client")
+				x.raceOnce(ctx, c, rng, ps, &fills)
+				c.Close()
+			}
+		})
+	}
+	clients.Wait()
+	for {
+		n := x.Counters()
+		if n.Promoting == 0 && n.HBM.Promoting == 0 && n.Writing == 0 {
+			break
+		}
+		time.Sleep(time.Millisecond) // goroutines of Run have no event for this
+	}
+	x.audit()
+	n := x.Counters()
+	if n.Leases != 0 || n.HBM.Lost != 1 || n.HBM.Copies != 0 || n.HBM.Acquired == 0 || n.HBM.Composed == 0 {
+		t.Errorf("%+v", n)
+	}
+	for _, pool := range x.Pools()[2:] {
+		if pool.UsedBytes != 0 {
+			t.Errorf("%+v", pool)
+		}
+	}
+}
+
+// raceOnce is a short life of a client.
+func (x *twoAndHBM) raceOnce(ctx context.Context, c *Session, rng *rand.Rand, ps []piece, fills *sync.Mutex) {
+	p := ps[rng.IntN(len(ps))]
+	fills.Lock()
+	if r, err := c.Reserve(x.reserveQuery(p, 0)); err == nil {
+		data := contentOf(p, 0)
+		for i, part := range p.layout.Parts {
+			if _, err := c.Commit(ctx, x.item(r.ID, i, 0, data[part.Off:part.Off+part.Len])); err != nil {
+				x.Errorf("commit: %v", err)
+			}
+		}
+	}
+	fills.Unlock()
+	var m MatchResult
+	x.noError(x.Match(&MatchQuery{Profile: x.id, Tenant: tenantA, Keys: [][32]byte{p.key}}, &m))
+	wait, stop := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer stop()
+	rows, err := c.AwaitAcquireResident(wait, x.acquireQuery(p, ps[rng.IntN(len(ps))]), nil)
+	if err != nil {
+		x.Errorf("acquire: %v", err)
+		return
+	}
+	row := rows[0]
+	if !row.Hit {
+		return
+	}
+	if rng.IntN(4) == 0 {
+		_ = x.Evict(p.key) // the lease keeps what it names
+	}
+	got := make([]byte, p.layout.Bytes)
+	err = x.acc.Load(ctx, got, gpuipc.Ref{Region: x.DeviceArena(), Extents: row.Extents})
+	if errors.Is(err, gpuipc.ErrUnavailable) {
+		return // lost
+	}
+	x.noError(err)
+	want := contentOf(p, 0)
+	for i, part := range p.layout.Parts {
+		if string(got[part.Off:part.Off+part.Len]) != string(want[part.Off:part.Off+part.Len]) {
+			x.Errorf("segment %x part %d has other bytes", p.key[:4], i)
+		}
+	}
+	x.raceCompose(ctx, c, p, row.Lease)
+	if rng.IntN(2) == 0 {
+		x.noError(c.Release(row.Lease)) // else with the session
+	}
+}
+
+// raceCompose moves a state over a segment in HBM, in a slot of its own.
+func (x *twoAndHBM) raceCompose(ctx context.Context, c *Session, p piece, id LeaseID) {
+	head, n := p.spec.Interior()
+	q := &ComposeQuery{Profile: x.id, Tenant: tenantA, Layer: AllLayers, From: From{Kind: FromState}, Plan: Plan{
+		Begin: head, End: head + n, Spans: []Span{{Kind: SpanSegment, Lease: id, Start: head, Count: n}}}}
+	bytes, err := x.StateBytes(x.id, AllLayers)
+	x.noError(err)
+	slot, err := x.acc.NewRegion(gpuipc.RegionSpec{Name: "slot", Bytes: 2 * bytes, Access: gpuipc.ClientWrites})
+	if err != nil {
+		return // lost
+	}
+	q.From.State = gpuipc.Ref{Region: slot, Extents: []gpuipc.Extent{{Off: 0, Len: bytes}}}
+	q.Out = gpuipc.Ref{Region: slot, Extents: []gpuipc.Extent{{Off: bytes, Len: bytes}}}
+	if err := c.Compose(ctx, q); err != nil && !errors.Is(err, ErrUnavailable) {
+		x.Errorf("compose: %v", err)
+	}
+	x.noError(slot.Close())
+}
+
+// noError is must for goroutines that are not the test's.
+func (b *bench) noError(err error) {
+	b.Helper()
+	if err != nil {
+		b.Error(err)
+	}
+}
