@@ -235,6 +235,7 @@ FN void step(const DenseArgs &args, const Strip &a, const ComposeStep &st, Walk 
     waitFor(args.slots);
     fetch<DK>(a, args, w.ahead, w.slot == 0 ? args.slots - 1 : w.slot - 1);
     if (busy) {
+      warpBarrier();  // copies took threads different ways, products want the warp together
       Part sum;
       multiplyTile<TYPE, DK>(w.slot * args.slotBytes, state, sum);
       newTile(w.slot * args.slotBytes + args.sOffset, args, a, st, tile * TILE, sum);
