@@ -16,14 +16,13 @@ var dtypes = []gpuipc.DType{kernel.F32, kernel.F16, kernel.BF16}
 
 // composition is a job in guarded memory, with what the host needs to do the same.
 type composition struct {
-	args       ComposeArgs
-	from, out  []byte
-	t, s       [][]byte
-	before     [][]byte
-	tType      gpuipc.DType
-	sType      gpuipc.DType
-	off        int // of all tensors, from their alignment
-	everyOther bool
+	args      ComposeArgs
+	from, out []byte
+	t, s      [][]byte
+	before    [][]byte
+	tType     gpuipc.DType
+	sType     gpuipc.DType
+	off       int // of all tensors, from their alignment
 }
 
 type shape struct {
