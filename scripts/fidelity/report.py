@@ -13,7 +13,7 @@ from pathlib import Path
 from plot import Panel, Point, Series, draw
 from ways import FULL, PREFIX, SPLICED
 
-ADDED, WHOLE = "states added up", "whole tuples, edges again"
+ADDED, WHOLE = "naive addition", "whole tuples, edges again"
 LINES = (FULL, SPLICED, WHOLE, ADDED)
 Json = Mapping[str, object]
 
@@ -40,16 +40,15 @@ WAYS = """
 * **T and S in fp16, bf16**: what transitions and end-states are kept in; they are composed in float32.
 * **whole tuples, edges again**: the tuple of *all* tokens of a passage, with its edges computed again as
   well, so that these tokens enter the state twice. Only tests can make this.
-* **states added up**: end-states are summed, as if every transition were the identity.
+* **naive addition**: end-states of whole passages are summed, as if every transition were the identity, and
+  nothing is computed again but the question (the baseline of that name in HYPIC, section 6.1).
+* **states added up, seams**: summed as well, but behind seams as of w=8: what they compute decays the sum, so
+  it is not as wrong.
 
 *Difference* is the score minus that of full over the same questions, in points, with a 95 % interval for
 pairs (Agresti and Min). *Same token* is the share of prompts whose first answer token is the one of full.
 *Surprise* is the mean -log p of the right first token in nats: it moves long before an answer does.
 Rows of fewer questions asked a part of them: compare their differences, not their scores.
-
-What this model cannot show: that adding states up is wrong by much. An item's holders are one vote
-each in its states, and a newer one weighs more through the decay at every join, so a sum still names
-the right one more often than not.
 """
 
 
