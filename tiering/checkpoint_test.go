@@ -59,7 +59,7 @@ func (b *bench) loadPrefix(c *Session, hash profile.PrefixHash, accept Checkpoin
 // matchPrefix asks for the given positions of a prompt.
 func (b *bench) matchPrefix(prompt int, accept CheckpointKind, positions ...uint32) MatchResult {
 	b.Helper()
-	q := &MatchQuery{Profile: b.id, Tenant: tenantA, Accept: accept, Positions: positions}
+	q := &MatchQuery{Profile: b.id, Tenant: tenantA, Accept: accept, Positions: positions, Device: b.acc != nil}
 	for _, p := range positions {
 		q.Prefixes = append(q.Prefixes, hashOf(prompt, int(p)))
 	}

@@ -149,6 +149,13 @@ func TestACopyOutlivesItsObjectOnDisk(t *testing.T) {
 		t.Fatalf("%+v", n)
 	}
 
+	// A client without the device is told what it would read.
+	var r MatchResult
+	x.must(x.Match(&MatchQuery{Profile: x.id, Tenant: tenantA, Keys: [][32]byte{p.key}}, &r))
+	if r.Segments[0].Place != PlaceDisk || x.hbmCounters().HitSegments != 1 {
+		t.Fatalf("%+v", r.Segments)
+	}
+
 	// It is that of the object that comes back with the same bytes.
 	x.try(p)
 	x.carry()

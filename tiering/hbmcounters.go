@@ -3,7 +3,8 @@ package tiering
 // HBMCounters counts what happens in HBM since Open, apart from the gauges Copies,
 // Promoting and Lost. All are zero without HBM.
 type HBMCounters struct {
-	// By Match: of its hits, those with a copy in HBM for some rank.
+	// By Match for clients of the device: of its hits, those with a copy in HBM for
+	// some rank. They are not among those in the lower tier.
 	HitSegments     uint64
 	HitTokens       uint64
 	PrefixHits      uint64

@@ -79,7 +79,7 @@ func (x *twoAndHBM) raceOnce(ctx context.Context, c *Session, rng *rand.Rand, ps
 	}
 	fills.Unlock()
 	var m MatchResult
-	x.noError(x.Match(&MatchQuery{Profile: x.id, Tenant: tenantA, Keys: [][32]byte{p.key}}, &m))
+	x.noError(x.Match(&MatchQuery{Profile: x.id, Tenant: tenantA, Keys: [][32]byte{p.key}, Device: true}, &m))
 	wait, stop := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer stop()
 	rows, err := c.AwaitAcquireResident(wait, x.acquireQuery(p, ps[rng.IntN(len(ps))]), nil)

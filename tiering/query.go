@@ -80,6 +80,9 @@ type MatchQuery struct {
 	Positions []uint32       // ascending; tokens covered by each of Prefixes
 	Prefixes  [][32]byte     // profile.PrefixHash values
 	Keys      [][32]byte     // profile.SegmentKey values
+	// Device: the client reads HBM. Others are told where they would read instead,
+	// and promote nothing.
+	Device bool
 }
 
 // MatchResult answers a MatchQuery. Segments is reused by the next Match into

@@ -401,7 +401,7 @@ func (b *bench) status(p piece) SegmentStatus { return b.statusFor(tenantA, p) }
 func (b *bench) statusFor(t TenantID, p piece) SegmentStatus {
 	b.Helper()
 	var r MatchResult
-	b.must(b.Match(&MatchQuery{Profile: b.id, Tenant: t, Keys: [][32]byte{p.key}}, &r))
+	b.must(b.Match(&MatchQuery{Profile: b.id, Tenant: t, Keys: [][32]byte{p.key}, Device: b.acc != nil}, &r))
 	return r.Segments[0]
 }
 
