@@ -99,7 +99,7 @@ python: ## the pinned environment bin/python: pytest, ruff, mypy, xxhash
 	  cp $(PYDIR)/requirements.txt $(PYENV)/requirements.txt; fi
 
 test-python: python build ## tests of connector/python that need no torch
-	@if $(PYWANTED); then cd $(PYDIR) && $(PYENV)/bin/python -m pytest -q $(PYTESTFLAGS); else echo '$(PYSKIP)'; fi
+	@if $(PYWANTED); then cd $(PYDIR) && $(PYENV)/bin/python -m pytest -q -rs $(PYTESTFLAGS); else echo '$(PYSKIP)'; fi
 
 lint-python: python ## ruff and mypy --strict over connector/python
 	@if ! $(PYWANTED); then echo '$(PYSKIP)'; else cd $(PYDIR) && \

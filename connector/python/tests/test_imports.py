@@ -31,6 +31,8 @@ CORE = [
     "spliced_connector.options", "spliced_connector.plan", "spliced_connector.profile",
     "spliced_connector.keys", "spliced_connector.layouts", "spliced_connector.config",
     "spliced_connector.digest", "spliced_connector.vllm_plugin",
+    "spliced_connector.device_splice", "spliced_connector.device_engine",
+    "spliced_connector.dlpack",
 ]  # fmt: skip
 
 
