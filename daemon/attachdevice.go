@@ -142,7 +142,7 @@ func (t *task) lend(g *gpu, m *wire.AttachDeviceRequest) (_ *lent, _ *wire.Attac
 	if n := len(public.Chunks) + len(private.Chunks); n > wire.MaxChunks {
 		return nil, nil, refuse(wire.Full, "%d chunks of device memory, a reply names %d", n, wire.MaxChunks)
 	}
-	text, err := sealedText("spliced-kernels", g.ptx)
+	text, err := reopened(g.ptx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -295,6 +295,19 @@ func (l *lent) closeRegion() (err error) {
 
 // bytes is what the connection was lent.
 func (l *lent) bytes() int64 { return l.slots.within.Off + l.slots.within.Len }
+
+// reopened is a descriptor of f for a client. Where /proc can be used it has an
+// offset of its own; else clients that read without an offset share one.
+func reopened(f *os.File) (*os.File, error) {
+	if own, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err == nil {
+		return own, nil
+	}
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
 
 // sealedText is a descriptor of memory that holds text and cannot be changed.
 func sealedText(name string, text []byte) (*os.File, error) {

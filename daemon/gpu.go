@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 
@@ -23,7 +24,7 @@ type gpu struct {
 	ways   []gpuipc.Way // as clients may be answered, the best first
 	epoch  uint64       // of its pools
 	config *Config
-	ptx    []byte
+	ptx    *os.File  // the kernels' text, sealed
 	info   cuda.Info // zero where the driver did not tell
 
 	mu struct {
@@ -38,7 +39,12 @@ func (d *Daemon) openGPU() {
 	if !d.config.usesHBM() {
 		return
 	}
-	g := &gpu{device: d.accelerator, ways: shareWays(d.config.HBMShare), epoch: newEpoch(), config: &d.config, ptx: kernels.PTX()}
+	g := &gpu{device: d.accelerator, ways: shareWays(d.config.HBMShare), epoch: newEpoch(), config: &d.config}
+	var err error
+	if g.ptx, err = sealedText("spliced-kernels", kernels.PTX()); err != nil {
+		d.gpuTrouble = err.Error()
+		return
+	}
 	if g.device == nil {
 		device, err := cuda.Open(cuda.Options{
 			Library: d.config.HBMLibrary, Device: d.config.HBMDevice, ChunkBytes: chunkBytes(&d.config),
@@ -46,6 +52,7 @@ func (d *Daemon) openGPU() {
 		})
 		if err != nil {
 			d.gpuTrouble = err.Error()
+			g.ptx.Close()
 			return
 		}
 		g.device, g.owned = device, true
@@ -139,7 +146,11 @@ func (d *Daemon) hbmConfig() *tiering.HBM {
 // closeGPU lets go of the device, after everything that uses it. What goes wrong
 // there is no trouble of the daemon's: the driver cleans up after a process.
 func (d *Daemon) closeGPU() {
-	if d.gpu == nil || !d.gpu.owned {
+	if d.gpu == nil {
+		return
+	}
+	d.gpu.ptx.Close()
+	if !d.gpu.owned {
 		return
 	}
 	if err := d.gpu.device.Close(); err != nil {
