@@ -62,8 +62,9 @@ fakecuda: ## bin/fakecuda/libcuda.so.1: a CUDA driver without a GPU, for tests; 
 demo: build ## RAG requests with a kill -9 in the middle, and conversations, with the daemon and without
 	bin/splicectl demo
 
-torture: build ## kill -9 and lost power, five loops, and what was left each time
+torture: build ## kill -9 and lost power, five loops, and 10,000 clients of a fake GPU that die
 	bin/splicectl torture -loops 5
+	SPLICED_LONG=1 go test -count=1 -v -timeout 30m -run 'LeaveNothing$$' ./daemon
 
 torture-long: build ## the same with 100 loops
 	bin/splicectl torture -loops 100

@@ -145,11 +145,20 @@ func (w *hbmWorld) die(i int) {
 	c.close()
 }
 
-// holds is everything of the device that is in use in this process.
+// holds is what of the device is in use in this process, but for what belongs to
+// the streams that a device keeps: these come as work does, to a bound.
 func (w *hbmWorld) holds() fakecuda.Stats {
+	w.t.Helper()
 	s := w.lib.Stats().Live()
-	s.Workers, s.Queued = 0, 0 // threads on their way out
-	return s
+	const streams = 2 * 8 // of the daemon's device and of the engine's
+	if s.Streams > streams || s.Events > 3*streams || s.Allocations > 2*streams || s.Registered > 3*streams+2 ||
+		s.MemoryObjects != s.Allocations+s.Physical || s.Descriptors != s.MemoryObjects {
+		w.t.Errorf("more than %d streams need: %+v\n%s", streams, s, w.lib.Live())
+	}
+	return fakecuda.Stats{
+		Contexts: s.Contexts, Physical: s.Physical, Reservations: s.Reservations, Mappings: s.Mappings, Imports: s.Imports,
+		Modules: s.Modules, HostAllocations: s.HostAllocations, Hanging: s.Hanging,
+	}
 }
 
 // Clients die in everything that they can be in the middle of, ten thousand of
