@@ -211,6 +211,12 @@ func TestSegmentsAreLeasedOnTheDevice(t *testing.T) {
 	if m := c.match(d.key); m.Tier[0] != wire.TierHBM {
 		t.Errorf("tier %d after", m.Tier[0])
 	}
+	plain := attach(t, r.Socket())
+	plain.register(p)
+	if m := plain.match(d.key); m.Tier[0] != wire.TierDRAM {
+		t.Errorf("tier %d for a client that reads through memory", m.Tier[0])
+	}
+	plain.close()
 	var unknown [32]byte
 	if got := c.acquireDevice(1, d.key, unknown); wire.Code(got.Codes[0]) != wire.OK || wire.Code(got.Codes[1]) != wire.Miss {
 		t.Errorf("codes %v", got.Codes)

@@ -28,7 +28,7 @@ func (t *task) match() (wire.Message, error) {
 	}
 	q := tiering.MatchQuery{
 		Profile: id, Tenant: tenant, Accept: tiering.CheckpointKind(m.Accept),
-		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys,
+		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys, Device: t.at.lent.Load() != nil,
 	}
 	off := t.switchedOff(id)
 	if off {
