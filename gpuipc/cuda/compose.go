@@ -50,6 +50,10 @@ func (d *device) compose(ctx context.Context, jobs []*gpuipc.ComposeJob) error {
 	})
 }
 
+// stepBytes is what a step counts for beside the bytes that move: it has 48 bytes
+// of tables, and those are bounded too.
+const stepBytes = 1024
+
 // composePiece is steps of a job.
 type composePiece struct {
 	job        *gpuipc.ComposeJob
@@ -65,7 +69,10 @@ func (d *device) cutComposition(pieces []composePiece, job *gpuipc.ComposeJob) [
 	p := composePiece{job: job, cost: state}
 	for i := range job.Steps {
 		in := &job.Steps[i]
-		n := in.T.Len() + in.S.Len() + in.Before.Len()
+		n := in.T.Len() + in.S.Len() + in.Before.Len() + stepBytes
+		if in.Rotation != nil {
+			n += int64(len(in.Rotation.Cos)) * angleBytes
+		}
 		if p.cost+n > d.limits.bytes && i > p.first && !job.Out.Absent() {
 			p.end = i
 			pieces = append(pieces, p)

@@ -107,7 +107,7 @@ func (p *lanes) give(l *lane) {
 
 // close waits for the lanes in use and gives all of them back; false when that
 // was done before.
-func (p *lanes) close(ctx context.Context) bool {
+func (p *lanes) close() bool {
 	for range cap(p.slots) {
 		p.slots <- struct{}{}
 	}

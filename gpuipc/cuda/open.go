@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -161,7 +160,7 @@ func (d *device) Close() error {
 	if err := d.foreign.close(); err != nil {
 		return err
 	}
-	if !d.lanes.close(context.Background()) {
+	if !d.lanes.close() {
 		return fmt.Errorf("cuda: close: closed already: %w", gpuipc.ErrInvalid)
 	}
 	var err error

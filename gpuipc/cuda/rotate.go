@@ -9,10 +9,14 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
-// angleBytes is what a cosine and its sine count for in a batch: 30 ns of the
-// host's time to make, as long as the device takes for 60 KiB, and 8 bytes of
-// tables.
-const angleBytes = 256
+// What the host does for a job counts in a batch as bytes that the device moves
+// meanwhile, and bounds the tables: an angle is 30 ns of the host's time and 8
+// bytes of tables, a row in a block table at most 4.
+const (
+	angleBytes    = 256
+	tableRowBytes = 128
+	pieceRows     = 4 << 20
+)
 
 // Rotate copies and turns the rows of one job.
 func (d *device) Rotate(ctx context.Context, job *gpuipc.RotateJob) error {
@@ -68,12 +72,11 @@ type rotatePiece struct {
 	row, rows int
 }
 
-// cutRotation cuts a job so that the angles of each piece are bounded; they are
-// made on the host. A job without angles of its own for each row is one piece.
+// cutRotation cuts a job so that the tables of each piece are bounded.
 func (d *device) cutRotation(job *gpuipc.RotateJob, base driver.DevicePtr) []rotatePiece {
-	step := max(1, job.Rows)
+	step := pieceRows
 	if p := job.PerRow; p != nil && p.Dims > 0 {
-		step = max(1, d.limits.angles/(p.Dims/2))
+		step = max(1, min(step, d.limits.angles/(p.Dims/2)))
 	}
 	var out []rotatePiece
 	for row := 0; row < job.Rows; row += step {
@@ -87,6 +90,9 @@ func (r *rotatePiece) cost() int64 {
 	n := 2 * int64(r.rows) * rowBytes(r.job)
 	if p := r.job.PerRow; p != nil {
 		n += int64(r.rows) * int64(p.Dims/2) * angleBytes
+	}
+	if r.job.Dst.Region != nil {
+		n += int64(r.rows) * tableRowBytes
 	}
 	return n
 }
