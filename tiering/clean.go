@@ -137,6 +137,7 @@ func (s *Store) sweepLower() {
 	var b outside
 	s.mu.Lock()
 	for _, t := range s.tenants {
+		s.yieldLocked(t, s.overQuota(t, 0))
 		if over := min(s.overQuota(t, 0), s.lowerUsed(t)); over > 0 {
 			s.counters.TrimmedBytes += uint64(s.cfg.Lower.Trim(t.ID, over))
 		}

@@ -10,7 +10,8 @@ import (
 
 // HBM puts the memory of an accelerator above the store: an inclusive cache of
 // what lies in memory or in the lower tier. The zero value of a field that is not
-// marked required takes the default that is named with it.
+// marked required takes the default that is named with it. The arena in memory is
+// registered with the device, which may pin, and so back, all of it from the start.
 //
 // A copy is one rank's share of an object, since each rank of an engine has a GPU
 // of its own. Clients can write what they import, so nothing is ever copied back

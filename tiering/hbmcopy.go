@@ -287,6 +287,19 @@ func (s *Store) yieldLocked(t *tenant, bytes int64) (freed int64) {
 	return freed
 }
 
+// writeSlack is how much more than its bytes in memory an entry of the lower tier is
+// taken to need at most: a header, and parts rounded up to blocks (a guess on the safe
+// side; a copy too many costs a promotion).
+func writeSlack(bytes int64) int64 { return bytes/8 + 64<<10 }
+
+// yieldToWriteLocked has a tenant at its quota give up copies in HBM, rather than
+// entries of the lower tier, for an object that is to be written there.
+func (s *Store) yieldToWriteLocked(o *object) {
+	if t := o.tenant; t.QuotaBytes > 0 {
+		s.yieldLocked(t, s.overQuota(t, o.bytes+writeSlack(o.bytes)))
+	}
+}
+
 // placeHBMLocked gives an object of HBM its memory; there is room.
 func (s *Store) placeHBMLocked(o *object, rank int) {
 	extents, err := s.hbm.pages.Alloc(o.rankBytes)

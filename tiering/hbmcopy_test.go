@@ -434,6 +434,22 @@ func TestCopiesYieldToWritesOfTheirTenant(t *testing.T) {
 	}
 }
 
+// Nor do they push out what the disk has.
+func TestCopiesYieldBeforeTheDiskForgets(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	entry := x.tier.bytesOf(&Object{Shares: []Share{{Ref: gpuipc.Ref{Extents: []gpuipc.Extent{{Len: p.layout.Bytes}}}}}})
+	quota := 2*entry + p.layout.Bytes*3/2 + 4*int64(p.spec.Tokens)
+	x = newTwoAndHBM(t, hybrid(1), func(c *Config) { c.Tenants[0].QuotaBytes = quota })
+	old, fresh := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.sink(old)
+	x.publish(x.c, fresh)
+	x.up(fresh)
+	x.push()
+	x.wantOnDisk(old)
+	x.wantOnDisk(fresh)
+}
+
 func TestALostDeviceCostsCopiesAndNothingElse(t *testing.T) {
 	x := newTwoAndHBM(t, hybrid(1))
 	ps := []piece{x.mid(1, 64, 8), x.mid(2, 40, 4), x.mid(3, 48, 4)}

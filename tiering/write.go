@@ -138,11 +138,8 @@ func (s *Store) admitLocked(o *object, b *outside) error {
 		// broken hash function.
 		return fmt.Errorf("%s: the tier has one of another tenant, profile or length: %w", o.name(), ErrExists)
 	}
+	s.yieldToWriteLocked(o)
 	tw, err := s.cfg.Lower.Admit(s.describe(o), s.roomBelow(o.tenant))
-	if errors.Is(err, ErrQuota) && s.yieldLocked(o.tenant, math.MaxInt64) > 0 {
-		// Copies in HBM must not keep what they are copies of from the disk.
-		tw, err = s.cfg.Lower.Admit(s.describe(o), s.roomBelow(o.tenant))
-	}
 	if err != nil {
 		return err
 	}
