@@ -23,9 +23,23 @@ type tables struct {
 	used int64
 }
 
-// launch puts kernels on the stream, one behind the other, their tables in one
-// copy ahead of them.
+// launch puts kernels on the stream, one behind the other, their tables ahead of
+// them.
 func (l *lane) launch(launches []kernels.Launch) error {
+	if err := l.place(launches); err != nil {
+		return err
+	}
+	for i := range launches {
+		if err := l.start(&launches[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place puts the tables of kernels on the device, in one copy, and their address
+// into the arguments.
+func (l *lane) place(launches []kernels.Launch) error {
 	total := int64(0)
 	for i := range launches {
 		total += tableRoom(len(launches[i].Tables))
@@ -43,17 +57,10 @@ func (l *lane) launch(launches []kernels.Launch) error {
 		}
 		l.tables.used += tableRoom(len(t))
 	}
-	if total > 0 {
-		if err := l.dev.api.MemcpyHtoDAsync(l.tables.at+driver.DevicePtr(begin), l.tables.host.at(begin), total, l.stream); err != nil {
-			return err
-		}
+	if total == 0 {
+		return nil
 	}
-	for i := range launches {
-		if err := l.start(&launches[i]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return l.dev.api.MemcpyHtoDAsync(l.tables.at+driver.DevicePtr(begin), l.tables.host.at(begin), total, l.stream)
 }
 
 func (l *lane) start(k *kernels.Launch) error {

@@ -7,10 +7,11 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// spinFor is how long a wait asks again and again before it sleeps. A sleeping
-// thread wakes 10 to 50 us late, as long as a small compose takes; the value is
-// a guess at where the processor's time is worth more.
-const spinFor = 50 * time.Microsecond
+// spinFor is how long a wait asks again and again before it sleeps: as long as a
+// small copy takes. A sleeping thread wakes some 10 us late. One that spins takes a
+// core from others: with 50 us, on 2 cores that the fake driver's kernels need too,
+// a compose took 45 us more.
+const spinFor = 10 * time.Microsecond
 
 // wait returns when the stream is past the last record of e.
 func (l *lane) wait(e driver.Event) error {
