@@ -22,17 +22,36 @@ func (d *device) gone() error {
 // fail turns an error of the driver into one of our kinds, and notices when the
 // device is lost. Errors that have a kind already, and nil, pass.
 func (d *device) fail(err error) error {
+	return d.failed(err, func(r driver.Result) bool { return r.Sticky() || r.Doubtful() && !d.answers() })
+}
+
+// failForeign is fail for calls on memory of another process. What they answer
+// says nothing of the device by itself: a client chooses what it hands over, and
+// one client must not take the device from all.
+func (d *device) failForeign(err error) error {
+	return d.failed(err, func(r driver.Result) bool { return (r.Sticky() || r.Doubtful()) && !d.answers() })
+}
+
+func (d *device) failed(err error, lost func(driver.Result) bool) error {
 	var result driver.Result
 	if err == nil || !errors.As(err, &result) || kinded(err) {
 		return err
 	}
-	if result.Sticky() && d.lost.CompareAndSwap(nil, &lostError{err}) {
+	if d.lost.Load() == nil && lost(result) && d.lost.CompareAndSwap(nil, &lostError{err}) {
 		d.options.Log(fmt.Sprintf("cuda: %s (%s) is lost: %v", d.info.Name, d.info.UUID, err))
 	}
 	if result == driver.OutOfMemory {
 		return fmt.Errorf("%w: %w", err, gpuipc.ErrFull)
 	}
 	return unavailable(err)
+}
+
+// answers asks the driver for something harmless: a lost context fails that too.
+func (d *device) answers() bool {
+	err := errors.New("not asked")
+	d.release(func() { _, _, err = d.api.MemInfo() })
+	var result driver.Result
+	return !errors.As(err, &result) || !result.Sticky() && !result.Doubtful()
 }
 
 func kinded(err error) bool {

@@ -96,8 +96,11 @@ func (d *device) importError(way gpuipc.Way, err error) error {
 		return fmt.Errorf("%w: the handle names no allocation of a living process; memory of expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True) or of a sleep mode has none, turn them off or share by descriptors: %w", err, gpuipc.ErrUnavailable)
 	case way == gpuipc.WayDescriptor && (result == driver.InvalidValue || result == driver.InvalidHandle):
 		return fmt.Errorf("%w: the descriptor is not one of an allocation of that size on this device: %w", err, gpuipc.ErrInvalid)
+	case result == driver.MapFailed || result == driver.OperatingSystem || result == driver.DeviceUnavailable || result == driver.Unknown:
+		// No documentation names these here.
+		err = fmt.Errorf("%w: its process may have ended, or live in another IPC or user namespace, or in a container that sees the device in another way", err)
 	}
-	return d.fail(err)
+	return d.failForeign(err)
 }
 
 // importDescriptors maps the chunks. Their mapping keeps the memory, whatever the

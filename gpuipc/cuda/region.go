@@ -233,8 +233,12 @@ func (r *region) Close() error {
 	} else {
 		d.release(func() { err = r.giveBack() })
 	}
+	fail := d.fail
+	if r.imported {
+		fail = d.failForeign
+	}
 	// This call may be the first to see that the device is lost.
-	if err = d.fail(err); err == nil || d.gone() != nil {
+	if err = fail(err); err == nil || d.gone() != nil {
 		return nil // what a lost device held is gone with it
 	}
 	return fmt.Errorf("cuda: close region %s: %w", r.name, err)

@@ -283,3 +283,39 @@ func TestDescriptorsAreClosedWhateverHappens(t *testing.T) {
 		t.Errorf("%d, %v", b[0], err)
 	}
 }
+
+func TestNoBadImportTakesTheDeviceFromTheOthers(t *testing.T) {
+	d, lib := openFake(t, Options{})
+	own := newRegion(t, d, gpuipc.RegionSpec{Bytes: 2 << 20}).(gpuipc.SharedRegion)
+	for _, call := range []string{"cuMemImportFromShareableHandle", "cuMemMap", "cuMemSetAccess"} {
+		for _, result := range []driver.Result{driver.Unknown, driver.DeviceUnavailable, driver.OperatingSystem, driver.MapFailed, driver.IllegalAddress} {
+			s, err := own.Share(gpuipc.WayDescriptor)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Fail, Call: call, Nth: 1, Value: int(result)})
+			if _, err := d.ImportShare(t.Context(), s); !errors.Is(err, gpuipc.ErrUnavailable) || !errors.Is(err, result) {
+				t.Errorf("%s answers %v: %v", call, result, err)
+			}
+			lib.Clear()
+			if err := d.Store(t.Context(), at(own, 0, 3), []byte("abc")); err != nil {
+				t.Fatalf("after %s answered %v: %v", call, result, err)
+			}
+		}
+	}
+}
+
+func TestADoubtfulResultLosesTheDeviceOnlyWithTheNextCall(t *testing.T) {
+	d, lib := openFake(t, Options{})
+	r := newRegion(t, d, gpuipc.RegionSpec{Bytes: 4096})
+	for _, result := range []driver.Result{driver.Unknown, driver.DeviceUnavailable} {
+		lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuMemcpyHtoDAsync_v2", Nth: 1, Value: int(result)})
+		if err := d.Store(t.Context(), at(r, 0, 3), []byte("abc")); !errors.Is(err, result) {
+			t.Errorf("%v: %v", result, err)
+		}
+		lib.Clear()
+		if err := d.Store(t.Context(), at(r, 0, 3), []byte("abc")); err != nil {
+			t.Errorf("after %v: %v", result, err)
+		}
+	}
+}

@@ -37,16 +37,21 @@ func (r Result) Name() string {
 // nothing to say beyond its name.
 func (r Result) Remedy() string { return results[r].remedy }
 
-// Sticky reports whether the context is lost with this result: every later call
-// in the process fails too, and only a new process helps.
+// Sticky reports whether the context is lost with this result when a call on
+// memory of our own answers it: every later call in the process fails too, and
+// only a new process helps.
 func (r Result) Sticky() bool {
 	switch r {
-	case ECCUncorrectable, NVLinkUncorrectable, DeviceUnavailable, Contained,
+	case ECCUncorrectable, NVLinkUncorrectable, Contained,
 		IllegalAddress, LaunchTimeout, HardwareStack, IllegalInstruction,
 		MisalignedAddress, InvalidAddressSpace, InvalidPC, LaunchFailed,
 		AssertFailed, TensorMemoryLeak, MPSServerGone, MPSClientTerminated, ContextDestroyed,
-		ExternalDevice, Unknown:
+		ExternalDevice:
 		return true
 	}
 	return false
 }
+
+// Doubtful reports whether the context may be lost with this result, or only this
+// call failed: drivers answer these for both. The next harmless call tells.
+func (r Result) Doubtful() bool { return r == DeviceUnavailable || r == Unknown }

@@ -91,7 +91,10 @@ func TestWhatUsersMeetHasARemedy(t *testing.T) {
 	}
 	// A lost context is told in the remedy of each result that loses it.
 	for r := range results {
-		if r.Sticky() != strings.HasSuffix(r.Remedy(), newProcess) && r != DeviceUnavailable {
+		if r.Sticky() && r.Doubtful() {
+			t.Errorf("%v is certain and doubtful", r)
+		}
+		if (r.Sticky() || r == Unknown) != strings.HasSuffix(r.Remedy(), newProcess) {
 			t.Errorf("%v: sticky is %v, remedy is %q", r, r.Sticky(), r.Remedy())
 		}
 	}
