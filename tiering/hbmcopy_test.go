@@ -80,6 +80,22 @@ func TestPromotionsIntoHBMNoticeWrongBytesInMemory(t *testing.T) {
 	b.wantUsed(0, 0)
 }
 
+// What was found to be wrong in memory takes its copies along, though the disk may
+// have it.
+func TestCopiesOfASpoiltObjectAreDropped(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	x.try(p)
+	x.carry()
+	x.up(p)
+	x.mu.Lock()
+	x.spoiltLocked(x.segmentLocked((*[32]byte)(&p.key), x.profileState(), x.tenants[tenantA]))
+	x.mu.Unlock()
+	x.wantOnDisk(p)
+	x.wantHBM(0, 0)
+}
+
 // Each rank has a copy of its own share.
 func TestRanksHaveCopiesOfTheirOwn(t *testing.T) {
 	x := newTwoAndHBM(t, hybrid(2))
