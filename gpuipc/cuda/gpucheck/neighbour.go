@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -63,13 +64,14 @@ func (c *check) neighbour() (err error) {
 		name  string
 		run   func(context.Context) error
 		every time.Duration
+		took  string // what each run is called, where its time is told
 	}{
-		{", alone", nil, 0},
-		{", beside a compose request each ms", request, time.Millisecond},
-		{", beside compose requests without a pause", request, 0},
-		{", beside copies from memory without a pause", upload, 0},
+		{", alone", nil, 0, ""},
+		{", beside a compose request each ms", request, time.Millisecond, "compose request beside a busy neighbour process"},
+		{", beside compose requests without a pause", request, 0, ""},
+		{", beside copies from memory without a pause", upload, 0, ""},
 	} {
-		rate, err := c.rateBeside(p, work.run, work.every)
+		rate, took, err := c.rateBeside(p, work.run, work.every)
 		if err != nil {
 			return fmt.Errorf("%s%s: %w", name, work.name, err)
 		}
@@ -79,8 +81,27 @@ func (c *check) neighbour() (err error) {
 			continue
 		}
 		c.report.Share(name+work.name, rate, alone, "1/s", 0)
+		if work.took != "" {
+			c.latency(work.took, took)
+		}
 	}
 	return nil
+}
+
+// latency adds what requests took beside the neighbour, by the host's clock. It has
+// no bar: without MPS a request waits for its turn on the device.
+func (c *check) latency(name string, took []float64) {
+	slices.Sort(took)
+	for _, q := range []struct {
+		name string
+		part float64
+	}{{", p50", 0.5}, {", p99", 0.99}} {
+		row := Row{Name: name + q.name, Unit: "us", OK: len(took) > 0}
+		if len(took) > 0 {
+			row.Value = took[int(q.part*float64(len(took)-1))] * 1e6
+		}
+		c.report.Add(row)
+	}
 }
 
 // someUpload is a copy from pinned memory, and what ends it all.
@@ -99,32 +120,44 @@ func (c *check) someUpload() (run func(context.Context) error, end func() error,
 	return run, func() error { return errors.Join(detach(), a.close()) }, nil
 }
 
-// rateBeside has the neighbour count while this process repeats its work; nil is none.
-func (c *check) rateBeside(p *peer, work func(context.Context) error, every time.Duration) (float64, error) {
+// rateBeside has the neighbour count while this process repeats its work; nil is none. took are the
+// seconds of each run that ended while the neighbour counted.
+func (c *check) rateBeside(p *peer, work func(context.Context) error, every time.Duration) (rate float64, took []float64, err error) {
 	ctx, stop := context.WithCancel(c.ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- repeat(ctx, work, every) }()
-	err := p.send(&message{Role: roleNeighbour})
+	go func() {
+		var err error
+		took, err = repeat(ctx, work, every)
+		ended <- err
+	}()
+	err = p.send(&message{Role: roleNeighbour})
 	var m *message
 	if err == nil {
 		m, err = p.receive(c.ctx)
 	}
 	stop()
 	if err = errors.Join(err, <-ended); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	return m.Rate, nil
+	return m.Rate, took, nil
 }
 
-func repeat(ctx context.Context, work func(context.Context) error, every time.Duration) error {
+// repeat gives the seconds of every run until ctx ended; the one that it ends under is not among
+// them.
+func repeat(ctx context.Context, work func(context.Context) error, every time.Duration) (took []float64, err error) {
 	if work == nil {
-		return nil
+		return nil, nil
 	}
 	tick := time.NewTicker(max(every, time.Nanosecond))
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		if err := work(ctx); err != nil && ctx.Err() == nil {
-			return fmt.Errorf("work beside the neighbour: %w", err)
+		start := time.Now()
+		err := work(ctx)
+		if err != nil && ctx.Err() == nil {
+			return nil, fmt.Errorf("work beside the neighbour: %w", err)
+		}
+		if ctx.Err() == nil {
+			took = append(took, time.Since(start).Seconds())
 		}
 		if every > 0 {
 			select {
@@ -133,7 +166,7 @@ func repeat(ctx context.Context, work func(context.Context) error, every time.Du
 			}
 		}
 	}
-	return nil
+	return took, nil
 }
 
 // neighbourWindows is how often the neighbour is asked to count, and neighbourBatch how many
