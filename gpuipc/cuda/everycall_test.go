@@ -121,7 +121,7 @@ var driverCalls = []string{
 	"cuMemcpyDtoDAsync_v2", "cuMemsetD8Async", "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize", "cuStreamQuery",
 	"cuStreamWaitEvent", "cuStreamWriteValue64_v2", "cuStreamWaitValue64_v2", "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord",
 	"cuEventQuery", "cuEventSynchronize", "cuEventElapsedTime", "cuModuleLoadDataEx", "cuModuleUnload", "cuModuleGetFunction",
-	"cuFuncSetAttribute", "cuLaunchKernel",
+	"cuFuncSetAttribute", "cuFuncGetAttribute", "cuLaunchKernel",
 }
 
 // timesCalled is how often a tour calls each function, at most most times.

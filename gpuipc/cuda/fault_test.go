@@ -12,6 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/fakecuda"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 )
 
@@ -123,6 +124,7 @@ func TestEveryFailureOfStartingIsUndone(t *testing.T) {
 	lib := fakecuda.Open(t)
 	lib.LeakCheck(t)
 	for _, call := range []string{"cuMemGetAllocationGranularity", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuModuleLoadDataEx",
+		"cuModuleGetFunction", "cuFuncGetAttribute", "cuFuncSetAttribute",
 		"cuDeviceGetUuid_v2", "cuDeviceGetName", "cuDeviceTotalMem_v2", "cuDeviceGetCount", "cuDeviceGet"} {
 		lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Fail, Call: call, Nth: 1, Value: 304})
 		d, err := Open(Options{Library: lib.Path})
@@ -151,6 +153,30 @@ func TestEveryFailureOfStartingIsUndone(t *testing.T) {
 		if _, err := Open(o); !errors.Is(err, gpuipc.ErrInvalid) {
 			t.Errorf("%+v: %v", o, err)
 		}
+	}
+}
+
+func TestKernelsAreLoadedBeforeTheFirstLaunch(t *testing.T) {
+	d, lib := openFake(t, Options{})
+	r := newRegion(t, d, gpuipc.RegionSpec{Bytes: 4096})
+	if n := len(kernels.Entries()); len(d.kernels.functions) != n || n == 0 {
+		t.Errorf("%d of %d kernels", len(d.kernels.functions), n)
+	}
+	calls := func() (n uint64) {
+		for _, name := range []string{"cuModuleGetFunction", "cuFuncGetAttribute", "cuFuncSetAttribute"} {
+			n += lib.Calls(name)
+		}
+		return n
+	}
+	before := calls()
+	if before == 0 {
+		t.Error("nothing was loaded")
+	}
+	if err := d.Digests(t.Context(), at(r, 0, 10), make([]uint64, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if n := calls() - before; n != 0 {
+		t.Errorf("%d calls about kernels at a launch", n)
 	}
 }
 

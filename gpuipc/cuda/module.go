@@ -1,64 +1,57 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
-	"sync"
 
+	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
 // module is the kernels as the driver compiled them for one device.
 type module struct {
-	handle driver.Module
-
-	mu struct {
-		sync.Mutex
-		functions map[string]function
-	}
+	handle    driver.Module
+	functions map[string]driver.Function // all of them
 }
 
-type function struct {
-	handle driver.Function
-	shared uint32 // dynamic shared memory that was asked for
-}
-
-// freeShared is the dynamic shared memory that needs no asking.
-const freeShared = 48 << 10
-
-// loadModule compiles the kernels for the current context's device. An error
-// carries the compiler's log.
+// loadModule compiles the kernels for the current context's device, loads each of
+// them and lets it have all the shared memory that a launch may ask for. Drivers
+// load a kernel at its first launch if nobody asks before, and may then wait for
+// everything on the context. An error carries the compiler's log.
 func loadModule(api *driver.API) (*module, error) {
 	handle, err := api.ModuleLoad(kernels.PTX())
 	if err != nil {
 		return nil, fmt.Errorf("compile kernels: %w", err)
 	}
-	m := &module{handle: handle}
-	m.mu.functions = map[string]function{}
+	m := &module{handle: handle, functions: map[string]driver.Function{}}
+	for _, name := range kernels.Entries() {
+		if err := m.load(api, name); err != nil {
+			return nil, errors.Join(fmt.Errorf("load kernel %s: %w", name, err), m.unload(api))
+		}
+	}
 	return m, nil
 }
 
-// function finds the kernel of a launch and lets it have its shared memory. The
-// lock is held over driver calls that are made once for each kernel.
-func (m *module) function(api *driver.API, l *kernels.Launch) (driver.Function, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	f, ok := m.mu.functions[l.Name]
+func (m *module) load(api *driver.API, name string) error {
+	f, err := api.ModuleFunction(m.handle, name)
+	if err == nil {
+		err = api.FunctionLoad(f)
+	}
+	if err == nil {
+		err = api.FunctionMaxDynamicShared(f, kernels.MaxShared)
+	}
+	m.functions[name] = f
+	return err
+}
+
+// function finds a kernel.
+func (m *module) function(name string) (driver.Function, error) {
+	f, ok := m.functions[name]
 	if !ok {
-		handle, err := api.ModuleFunction(m.handle, l.Name)
-		if err != nil {
-			return 0, err
-		}
-		f.handle = handle
+		return 0, fmt.Errorf("cuda: the module has no kernel %s: %w", name, gpuipc.ErrUnavailable)
 	}
-	if l.Shared > freeShared && l.Shared > f.shared {
-		if err := api.FunctionMaxDynamicShared(f.handle, int(l.Shared)); err != nil {
-			return 0, fmt.Errorf("%s with %d bytes of shared memory: %w", l.Name, l.Shared, err)
-		}
-		f.shared = l.Shared
-	}
-	m.mu.functions[l.Name] = f
-	return f.handle, nil
+	return f, nil
 }
 
 func (m *module) unload(api *driver.API) error { return api.ModuleUnload(m.handle) }

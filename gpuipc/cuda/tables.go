@@ -64,7 +64,7 @@ func (l *lane) place(launches []kernels.Launch) error {
 }
 
 func (l *lane) start(k *kernels.Launch) error {
-	f, err := l.dev.kernels.function(l.dev.api, k)
+	f, err := l.dev.kernels.function(k.Name)
 	if err != nil {
 		return err
 	}

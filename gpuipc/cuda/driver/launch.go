@@ -65,6 +65,15 @@ func (a *API) FunctionMaxDynamicShared(f Function, size int) error {
 	return fail("cuFuncSetAttribute", call(a.funcSetAttribute, uintptr(f), maxDynamicShared, uintptr(size)))
 }
 
+const maxThreads = 0 // CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+
+// FunctionLoad has the driver load f now. Otherwise it does so at the first launch,
+// which then may wait until everything on the context has ended.
+func (a *API) FunctionLoad(f Function) error {
+	var n int32
+	return fail("cuFuncGetAttribute", call(a.funcGetAttribute, uintptr(unsafe.Pointer(&n)), maxThreads, uintptr(f)))
+}
+
 // Keys of the "extra" list of a launch (CU_LAUNCH_PARAM_...).
 const (
 	launchEnd    = 0

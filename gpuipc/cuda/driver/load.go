@@ -41,7 +41,8 @@ type symbols struct {
 	eventCreate, eventDestroy, eventRecord, eventQuery        uintptr
 	eventSynchronize, eventElapsed                            uintptr
 	moduleLoadDataEx, moduleUnload, moduleGetFunction         uintptr
-	funcSetAttribute, launchKernel, initialize, driverVersion uintptr
+	funcSetAttribute, funcGetAttribute, launchKernel          uintptr
+	initialize, driverVersion                                 uintptr
 	rawIPCOpenMemHandle, rawIPCOpenEventHandle                uintptr
 
 	ipcOpenMemHandle   func(*DevicePtr, ipcHandle, uint32) Result
@@ -111,6 +112,7 @@ func (s *symbols) table() []struct {
 		{"cuModuleUnload", &s.moduleUnload},
 		{"cuModuleGetFunction", &s.moduleGetFunction},
 		{"cuFuncSetAttribute", &s.funcSetAttribute},
+		{"cuFuncGetAttribute", &s.funcGetAttribute},
 		{"cuLaunchKernel", &s.launchKernel},
 	}
 }

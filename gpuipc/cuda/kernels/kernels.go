@@ -26,6 +26,18 @@ var ptx []byte
 // PTX returns the text of all kernels, for cuModuleLoadDataEx after a zero byte is added.
 func PTX() []byte { return bytes.Clone(ptx) }
 
+// Entries returns the names of all kernels in PTX.
+func Entries() []string {
+	var names []string
+	for line := range bytes.Lines(ptx) {
+		if rest, ok := bytes.CutPrefix(line, []byte(".visible .entry ")); ok {
+			name, _, _ := bytes.Cut(rest, []byte("("))
+			names = append(names, string(name))
+		}
+	}
+	return names
+}
+
 // TableAlign is how the copy of a launch's Tables has to be aligned in device memory.
 const TableAlign = 16
 

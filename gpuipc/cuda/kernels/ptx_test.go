@@ -68,6 +68,9 @@ func TestPTXHasEveryKernel(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("entries %v, sources have %v", got, want)
 	}
+	if names := slices.Sorted(slices.Values(Entries())); !slices.Equal(names, got) {
+		t.Errorf("Entries gives %v of %v", names, got)
+	}
 	for k := range composeKernel(composeKernels) {
 		if !slices.Contains(got, k.String()) {
 			t.Errorf("no entry %s", k)
