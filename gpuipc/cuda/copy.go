@@ -84,7 +84,7 @@ func (d *device) Load(ctx context.Context, dst []byte, src gpuipc.Ref) error {
 	defer c.letGo()
 	err := c.Reads("source", src, 1, int64(len(dst)))
 	if err == nil {
-		err = d.on(ctx, func(l *lane) error {
+		err = d.lanesFor(len(dst)).on(ctx, func(l *lane) error {
 			return l.fetch(ctx, objectOf(src), stagingBytes, func(off int64, b []byte) error {
 				copy(dst[off:], b)
 				return nil
@@ -103,7 +103,7 @@ func (d *device) Store(ctx context.Context, dst gpuipc.Ref, src []byte) error {
 		err = c.Disjoint()
 	}
 	if err == nil {
-		err = d.on(ctx, func(l *lane) error {
+		err = d.lanesFor(len(src)).on(ctx, func(l *lane) error {
 			return l.send(ctx, objectOf(dst), func(off int64, b []byte) error {
 				copy(b, src[off:])
 				return nil

@@ -41,18 +41,39 @@ type lane struct {
 	scratch scratch
 }
 
+// wordBytes is what package order reads and writes, again and again. Such words have
+// lanes of their own: they must not wait behind long copies, or clients would get
+// their memory back late under just the load that needs it. Two, so that one is
+// asked while the answer of the other is on its way; a guess.
+const (
+	wordBytes = 8
+	wordLanes = 2
+)
+
+// lanesFor are the lanes of a read or write of n bytes by the host.
+func (d *device) lanesFor(n int) *lanes {
+	if n == wordBytes {
+		return d.words
+	}
+	return d.lanes
+}
+
+// on is lanes.on for all that is not a word.
+func (d *device) on(ctx context.Context, f func(l *lane) error) error { return d.lanes.on(ctx, f) }
+
 // on runs f on a lane, with the thread locked and the context current, and
 // returns when everything that f enqueued has ended. It waits with ctx for a
 // lane; when the context ends later, f decides.
-func (d *device) on(ctx context.Context, f func(l *lane) error) error {
+func (p *lanes) on(ctx context.Context, f func(l *lane) error) error {
+	d := p.dev
 	if err := d.gone(); err != nil {
 		return err
 	}
-	l, err := d.lanes.take(ctx)
+	l, err := p.take(ctx)
 	if err != nil {
 		return err
 	}
-	defer d.lanes.give(l)
+	defer p.give(l)
 	if err := d.enter(); err != nil {
 		return err
 	}

@@ -51,6 +51,23 @@ func TestCallersWaitForAStreamWithTheirContext(t *testing.T) {
 	}
 }
 
+func TestAWordDoesNotWaitForCopies(t *testing.T) {
+	d, lib := openFake(t, Options{Streams: 1})
+	r := newRegion(t, d, gpuipc.RegionSpec{Bytes: 4096})
+	lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: "run.copy", Nth: 1})
+	first := make(chan error, 1)
+	go func() { first <- d.Store(context.Background(), at(r, 0, 100), make([]byte, 100)) }()
+	awaitHanging(t, lib, 1)
+	want, got := []byte("12345678"), make([]byte, wordBytes)
+	if err := errors.Join(d.Store(t.Context(), at(r, 128, 8), want), d.Load(t.Context(), got, at(r, 128, 8))); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%q, %v", got, err)
+	}
+	lib.Release()
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestStreamsAreBounded(t *testing.T) {
 	d, _ := openFake(t, Options{Streams: 3})
 	r := newRegion(t, d, gpuipc.RegionSpec{Bytes: 1 << 20})

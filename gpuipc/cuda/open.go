@@ -20,6 +20,7 @@ type device struct {
 	granularity int64
 	kernels     *module
 	lanes       *lanes
+	words       *lanes // of the 8 bytes that order reads and writes
 	foreign     *foreign
 	limits      limits
 
@@ -49,7 +50,7 @@ func Open(o Options) (gpuipc.Accelerator, error) {
 		return nil, err
 	}
 	d := &device{api: api, options: o, id: id, info: info, limits: defaultLimits}
-	d.lanes = newLanes(d, o.Streams)
+	d.lanes, d.words = newLanes(d, o.Streams), newLanes(d, wordLanes)
 	d.foreign = newForeign(d, o.CallTimeout)
 	if err := d.start(); err != nil {
 		return nil, fmt.Errorf("cuda: %s (%s): %w", info.Name, info.UUID, err)
@@ -126,7 +127,7 @@ func (d *device) UUID() gpuipc.UUID { return d.info.UUID }
 // Counters says what happened since Open.
 func (d *device) Counters() Counters {
 	return Counters{
-		StuckCalls: d.foreign.stuck.Load(), LateCalls: d.foreign.late.Load(), Lanes: d.lanes.made.Load(),
+		StuckCalls: d.foreign.stuck.Load(), LateCalls: d.foreign.late.Load(), Lanes: d.lanes.made.Load() + d.words.made.Load(),
 		Gathered: d.gathered.Load(), Unpinned: d.unpinned.Load(),
 	}
 }
@@ -160,7 +161,7 @@ func (d *device) Close() error {
 	if err := d.foreign.close(); err != nil {
 		return err
 	}
-	if !d.lanes.close() {
+	if bulk, words := d.lanes.close(), d.words.close(); !bulk || !words {
 		return fmt.Errorf("cuda: close: closed already: %w", gpuipc.ErrInvalid)
 	}
 	var err error

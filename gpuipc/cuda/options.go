@@ -20,7 +20,8 @@ type Options struct {
 	// rounded up to the device's granularity; 0 = 1 GiB. Fewer chunks mean fewer
 	// descriptors for each client.
 	ChunkBytes int64
-	// Streams bounds the operations that run at once; 0 = 8.
+	// Streams bounds the operations that run at once; 0 = 8. Reads and writes of
+	// 8 bytes have two streams of their own beside them.
 	Streams int
 	// CallTimeout bounds how long a call waits for the driver to open or close
 	// memory of another process; 0 = 2 s.
