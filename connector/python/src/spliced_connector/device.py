@@ -22,7 +22,7 @@ from spliced_connector.cuda_memory import quiet
 from spliced_connector.debts import Debt
 from spliced_connector.device_attach import Gpu, Mapping
 from spliced_connector.device_launch import Kernels
-from spliced_connector.device_thread import DeviceThread
+from spliced_connector.device_thread import DeviceThread, DeviceThreads
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.flight import Call, Late
 from spliced_connector.wire import CodesReply, Op, OrderRequest
@@ -81,7 +81,7 @@ class DeviceMemory:
         self,
         attachment: Attachment,
         gpu: Gpu,
-        thread: DeviceThread,
+        threads: DeviceThreads,
         mapping: Mapping,
         timeout: float,
     ) -> None:
@@ -100,7 +100,8 @@ class DeviceMemory:
         self._order = mapping.order
         self._kernels: Kernels | None = None
         self._loading = threading.Lock()
-        self._thread = thread
+        self._thread = threads.order
+        self._waiter = threads.waits
         self._timeout = timeout
         self._ended = threading.Event()
         self._passing: deque[Passing] = deque()
@@ -158,26 +159,31 @@ class DeviceMemory:
 
     def _pass(self) -> None:
         """Tell the daemon of all that has been marked meanwhile."""
-        tenants: dict[int, list[Passing]] = {}
+        waiting: list[Passing] = []
         with contextlib.suppress(IndexError):
             while True:
-                passing = self._passing.popleft()
-                tenants.setdefault(passing.tenant, []).append(passing)
-        for batch in tenants.values():
-            while batch:
-                now = [batch.pop(0)]
-                n = len(now[0].leases)
-                while batch and n + len(batch[0].leases) <= MAX_IDS:
-                    n += len(batch[0].leases)
-                    now.append(batch.pop(0))
-                self._settle(now)
+                waiting.append(self._passing.popleft())
+        while waiting:
+            n = _together(waiting)
+            self._settle(waiting[:n])
+            del waiting[:n]
 
     def _settle(self, batch: list[Passing]) -> None:
-        ids = [lease for passing in batch for lease in passing.leases]
-        answers = [False] * len(ids)
+        answers: list[bool] | None = [False] * _leases(batch)
         with contextlib.suppress(SplicedError):
-            through = self._release_behind if self._order is None else self._ask
-            answers = through(batch, ids)
+            answers = None if self._order is None else self._ask(batch)
+        if answers is None:
+            self._waiter.do(partial(self._settle_behind, batch))
+        else:
+            self._settled(batch, answers)
+
+    def _settle_behind(self, batch: list[Passing]) -> None:
+        answers = [False] * _leases(batch)
+        with contextlib.suppress(SplicedError):
+            answers = self._release_behind(batch)
+        self._settled(batch, answers)
+
+    def _settled(self, batch: list[Passing], answers: list[bool]) -> None:
         self.attachment.tally.add("doubtful", answers.count(False))
         at = 0
         for passing in batch:
@@ -187,9 +193,12 @@ class DeviceMemory:
             for _ in range(n):
                 self.attachment.release()
 
-    def _ask(self, batch: list[Passing], ids: list[int]) -> list[bool]:
-        """Ask until the stream has passed, or the connection has ended."""
-        after, signal = batch[-1].after, max(passing.signal for passing in batch)
+    def _ask(self, batch: list[Passing]) -> list[bool] | None:
+        """Ask until the stream has passed, or the connection has ended. None: it is refused."""
+        # Two threads may have marked in one order and come here in the other.
+        after = max(passing.after for passing in batch)
+        signal = batch[-1].signal
+        ids = [lease for passing in batch for lease in passing.leases]
         request = OrderRequest(after, signal, ids)
         while not self.attachment.ended:
             call = Call(Op.ORDER, time.monotonic() + self._timeout, Late(batch[0].tenant))
@@ -206,14 +215,17 @@ class DeviceMemory:
                         self._order.let_go(signal)
                     self._ended.wait(_PAUSE)
                     continue
-                return self._release_behind(batch, ids)
+                if signal and self._order is not None:
+                    self._order.let_go(signal)  # nobody else will
+                return None
             if len(codes) != len(ids):
                 raise self.attachment.garbage(f"order: {len(codes)} rows, want {len(ids)}")
             return [code == Code.OK for code in codes]
         return [self.attachment.intact] * len(ids)
 
-    def _release_behind(self, batch: list[Passing], ids: list[int]) -> list[bool]:
+    def _release_behind(self, batch: list[Passing]) -> list[bool]:
         """Wait on the host for the streams, then release."""
+        ids = [lease for passing in batch for lease in passing.leases]
         with self.gpu.context.current() as driver:
             for passing in batch:
                 if passing.event is None:
@@ -230,7 +242,7 @@ class DeviceMemory:
     def drop(self, tenant: int, lease: int) -> None:
         """Release a lease that was forgotten, behind all that is queued. Takes no lock."""
         self._dropped.append((tenant, lease))
-        self._thread.do(self._collect)
+        self._waiter.do(self._collect)
 
     def _collect(self) -> None:
         with contextlib.suppress(IndexError):
@@ -246,11 +258,13 @@ class DeviceMemory:
         """Let streams go on that wait for the daemon. It does not wait."""
         self._ended.set()
         if self._order is not None:
-            self._thread.do(self._order.let_go)
+            # Here and now: our threads may be behind the very streams that wait.
+            with contextlib.suppress(CudaError):
+                self._order.let_go()
 
     def retire(self, then: Callable[[], None]) -> None:
         """Unmap once everything queued has run, and call `then`."""
-        self._thread.do(partial(self._retire, then))
+        self._waiter.do(partial(self._retire, then))
 
     def _retire(self, then: Callable[[], None]) -> None:
         try:
@@ -270,3 +284,22 @@ class DeviceMemory:
         said = list(filter(None, map(quiet, closing)))
         if said:
             raise SplicedError(Code.UNAVAILABLE, "; ".join(said))
+
+
+def _leases(batch: Sequence[Passing]) -> int:
+    return sum(len(passing.leases) for passing in batch)
+
+
+def _together(waiting: Sequence[Passing]) -> int:
+    """How many of the first go into one request.
+
+    None behind one that signals: its stream may be waiting for that signal in front of what was
+    marked later.
+    """
+    n, ids = 1, len(waiting[0].leases)
+    while n < len(waiting) and not waiting[n - 1].signal:
+        ids += len(waiting[n].leases)
+        if waiting[n].tenant != waiting[0].tenant or ids > MAX_IDS:
+            break
+        n += 1
+    return n

@@ -10,7 +10,7 @@ from functools import partial
 from spliced_connector.attachment import Attachment
 from spliced_connector.device import DeviceMemory
 from spliced_connector.device_attach import attach_device, open_gpu
-from spliced_connector.device_thread import DeviceThread
+from spliced_connector.device_thread import DeviceThreads
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.options import DeviceOptions
 
@@ -18,7 +18,7 @@ log = logging.getLogger("spliced")
 
 
 class DeviceKeeper:
-    """Attaches and attaches again, in a thread of its own."""
+    """Attaches and attaches again, in threads of its own."""
 
     def __init__(
         self,
@@ -36,12 +36,12 @@ class DeviceKeeper:
         self._changed = changed
         self._wake = wake
         self._complaint = ""
-        self._thread = DeviceThread()
+        self._threads = DeviceThreads()
 
     def attach(self, attachment: Attachment) -> None:
         """Have the memory of a daemon attached; `changed` is notified then."""
         if attachment.retain():
-            self._thread.do(partial(self._attach, attachment))
+            self._threads.order.do(partial(self._attach, attachment))
 
     def _attach(self, attachment: Attachment) -> None:
         try:
@@ -68,12 +68,12 @@ class DeviceKeeper:
         except SplicedError:
             gpu.context.close()
             raise
-        memory = DeviceMemory(attachment, gpu, self._thread, mapping, self._timeout)
+        memory = DeviceMemory(attachment, gpu, self._threads, mapping, self._timeout)
         if not attachment.adopt(memory):
             memory.close()
             raise SplicedError(Code.UNAVAILABLE, "the connection has ended")
         log.info("attached %d bytes of the daemon's GPU", mapping.arena.nbytes)
 
     def close(self, timeout: float) -> None:
-        """End the thread, after what was asked of it."""
-        self._thread.close(timeout)
+        """End the threads, after what was asked of them."""
+        self._threads.close(timeout)

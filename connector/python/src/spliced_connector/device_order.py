@@ -22,7 +22,9 @@ class OrderPage:
         self._client, self._daemon = client, daemon
         self._lock = threading.Lock()
         self._marked = self._signal = 0
-        self._closed = False
+        self._let_go = self._closed = False
+        # Not the other lock: a call under that may be blocked by streams that wait for the rescue.
+        self._rescue = threading.Lock()
         with context.current() as driver:
             self._event = driver.event()
             self._writer = driver.stream()
@@ -46,19 +48,27 @@ class OrderPage:
 
     def wait(self, stream: Stream, signal: int) -> None:
         """Have a stream wait for a signal that is asked for, or for the end of the connection."""
-        with self._lock, self._context.current() as driver:
-            if not self._closed:
-                driver.wait_value(stream, self._daemon, signal)
+        with self._context.current() as driver:
+            if self._let_go:
+                return
+            driver.wait_value(stream, self._daemon, signal)
+        if self._let_go:  # perhaps before the wait was there
+            self.let_go()
 
     def let_go(self, signal: int = RELEASED) -> None:
         """Write the daemon's slot in its place: it is gone, or does not answer."""
-        with self._lock, self._context.current() as driver:
-            if signal == RELEASED:
-                self._closed = True
-            driver.write_value(self._rescuer, self._daemon, signal)
+        if signal == RELEASED:
+            self._let_go = True
+        with self._rescue:
+            if self._closed:
+                return
+            with self._context.current() as driver:
+                driver.write_value(self._rescuer, self._daemon, signal)
 
     def close(self) -> None:
         """Give streams and event back, once nothing is queued that uses the slots."""
+        with self._rescue:
+            self._closed = True
         with self._context.current() as driver:
             driver.destroy_stream(self._rescuer)
             driver.destroy_stream(self._writer)

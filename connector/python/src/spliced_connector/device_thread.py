@@ -1,4 +1,4 @@
-"""A thread for driver calls that may take long, so that no engine and no keeper waits for them."""
+"""Threads for driver calls that may take long, so that no engine and no keeper waits for them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 from spliced_connector.errors import SplicedError
@@ -49,6 +50,23 @@ class DeviceThread:
         with contextlib.suppress(queue.Empty):  # asked for while it closed
             while (job := self._jobs.get_nowait()) is not None:
                 _guarded(job)
+
+
+class DeviceThreads:
+    """The threads of one client."""
+
+    def __init__(self) -> None:
+        self.order = DeviceThread()
+        """Attaches, and tells the daemon what streams have passed. It waits for the daemon, and
+        for no stream: one that waits for the daemon would wait for ever."""
+        self.waits = DeviceThread()
+        """Waits for streams, and does what comes behind them."""
+
+    def close(self, timeout: float) -> None:
+        """Wait so long for what was asked for."""
+        until = time.monotonic() + timeout
+        self.order.close(timeout)
+        self.waits.close(max(0.0, until - time.monotonic()))
 
 
 def _guarded(job: Job) -> None:
