@@ -8,7 +8,7 @@ import (
 var (
 	hbmInfo       = describe("hbm_info", "The GPU whose memory is lent.", "uuid", "name")
 	hbmCopies     = describe("hbm_copies", "Copies of segments and checkpoints on the GPU that lookups find.")
-	hbmPromotions = describe("hbm_promotions_total", "Copies to the GPU by outcome: done, corrupt (the device's digests are not the object's), gone (the object left memory meanwhile), no_room, stopped, lost (with the device).", "result")
+	hbmPromotions = describe("hbm_promotions_total", "Copies to the GPU by outcome: done, corrupt (the device's digests are not the object's), gone (the object left memory meanwhile), no_room, stopped, lost (with the device), failed (refused by the device).", "result")
 	hbmPromoting  = describe("hbm_promotions_in_flight", "Copies to the GPU that are wanted or running.")
 	hbmBusy       = describe("hbm_promotions_refused_total", "Copies to the GPU not begun because too many were wanted.")
 	hbmGuesses    = describe("hbm_matches_dropped_total", "Hits of matches that were not considered for a copy: too many at once.")
@@ -33,7 +33,7 @@ func (m metrics) hbm(s sink, c *tiering.Counters) {
 	h := &c.HBM
 	s.gauge(hbmInfo, 1, g.device.UUID().String(), g.device.Describe().Name)
 	s.gauge(hbmCopies, float64(h.Copies))
-	for i, outcome := range [...]string{"done", "corrupt", "gone", "no_room", "stopped", "lost"} {
+	for i, outcome := range [...]string{"done", "corrupt", "gone", "no_room", "stopped", "lost", "failed"} {
 		s.count(hbmPromotions, h.Promotions[i], outcome)
 	}
 	s.count(committedBytes, h.PromotedBytes, "hbm", "in")

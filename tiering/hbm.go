@@ -221,10 +221,18 @@ func (s *Store) placeOf(o *object) Place {
 	return s.place
 }
 
-// failedHBM looks at an error of the device: one that is not the caller's fault
-// says that it is lost.
+// hbmIsLost asks the device. An error cannot tell: what one client handed over may
+// be refused for as many reasons as a device has to fail. A device that is never
+// lost need not answer.
+func (s *Store) hbmIsLost() bool {
+	device, ok := s.hbm.dev.(interface{ Lost() bool })
+	return ok && device.Lost()
+}
+
+// failedHBM drops all copies once an error of the device turns out to come from
+// its being lost.
 func (s *Store) failedHBM(err error) {
-	if !errors.Is(err, gpuipc.ErrUnavailable) || contextEnded(err) {
+	if err == nil || !s.hbmIsLost() {
 		return
 	}
 	s.mu.Lock()

@@ -61,6 +61,23 @@ func TestWrongBytesInHBMAreNeverFound(t *testing.T) {
 	x.up(p) // the next one is right
 }
 
+// A device that refuses a copy is neither lost nor suspect.
+func TestACopyThatTheDeviceRefusesCostsThatCopy(t *testing.T) {
+	x := newTwoAndHBM(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.publish(x.c, p)
+	for err, how := range map[error]hbmOutcome{gpuipc.ErrFull: hbmNoRoom, gpuipc.ErrUnavailable: hbmFailed, gpuipc.ErrInvalid: hbmFailed} {
+		x.twin.Fail(gpuipctest.OpUpload, 1, err)
+		x.tryHBM(x.c, p, 0)
+		x.carryHBM()
+		x.wantPlace(p, PlaceDRAM)
+		if n := x.hbmCounters(); n.Promotions[how] == 0 || n.Promotions[hbmCorrupt] != 0 || n.Lost != 0 {
+			t.Fatalf("%v: %+v", err, n)
+		}
+	}
+	x.up(p)
+}
+
 // Bytes that have gone wrong in memory are noticed on the way up, and found nowhere.
 func TestPromotionsIntoHBMNoticeWrongBytesInMemory(t *testing.T) {
 	b := newBench(t, hybrid(1), inHBM(t, ofHostDevices, 8<<20, 8<<20))

@@ -40,14 +40,15 @@ const (
 	hbmDone    hbmOutcome = iota
 	hbmCorrupt            // the device's digests of the destination are not the object's
 	hbmGone               // the object has left memory, or lost its states
-	hbmNoRoom             // in HBM, for the pool or the tenant
+	hbmNoRoom             // in HBM, for the pool, the tenant or what the device needs to copy
 	hbmStopped            // the store is closing, or the object was removed
 	hbmLost               // the device cannot be used any more
+	hbmFailed             // the device refused the copy, and is not lost
 	hbmOutcomes
 )
 
 func (o hbmOutcome) String() string {
-	return [...]string{"done", "corrupt", "gone", "no_room", "stopped", "lost"}[o]
+	return [...]string{"done", "corrupt", "gone", "no_room", "stopped", "lost", "failed"}[o]
 }
 
 // hbmDrop is why a copy left HBM. It was never the only one.

@@ -178,14 +178,16 @@ func TestAPlanThatFindsTheDeviceLostDropsAllCopies(t *testing.T) {
 		bytes, _, err := b.AssembleBytes(q)
 		b.must(err)
 		q.Dest.Out = b.slot(0, bytes)
-		twin.Fail(op, 1, errors.New("off the bus: "+gpuipc.ErrUnavailable.Error()))
-		if err := c.Assemble(b.ctx, q); !errors.Is(err, ErrUnavailable) {
-			t.Fatal(err)
+		for _, refused := range []error{errors.New("not now"), gpuipc.ErrUnavailable} {
+			twin.Fail(op, 1, refused)
+			if err := c.Assemble(b.ctx, q); !errors.Is(err, ErrUnavailable) {
+				t.Fatal(err)
+			}
+			if n := b.Counters().HBM; n.Lost != 0 || n.Copies != 1 {
+				t.Fatalf("a device that refused one request was lost to all: %+v", n)
+			}
 		}
-		if b.Counters().HBM.Lost != 0 {
-			t.Fatal("an error that is not of a lost device lost it")
-		}
-		twin.Fail(op, 1, gpuipc.ErrUnavailable)
+		twin.Lose()
 		b.wantErr(c.Assemble(b.ctx, q), ErrUnavailable)
 		if n := b.Counters().HBM; n.Lost != 1 || n.Copies != 0 || n.Dropped[dropLost] != 1 {
 			t.Fatalf("%+v", n)

@@ -11,7 +11,7 @@ import (
 // lock.
 //
 //	ready ──► running ──► found
-//	  │          └──► failed: corrupt, gone, stopped, lost
+//	  │          └──► failed: corrupt, gone, no room, stopped, lost, refused by the device
 //	  └──► failed: gone, no room, stopped, lost
 //
 // Invariant: there is one promotion of a copy at most, and none of a copy that is
@@ -205,15 +205,17 @@ func (s *Store) carryHBM(ctx context.Context, p *hbmPromotion) {
 	}
 	defer s.running.Done()
 	err := up.run(ctx)
+	how = s.outcomeHBM(err)
 	s.mu.Lock()
-	s.endUploadLocked(p, up, err)
+	s.endUploadLocked(p, up, how)
 	s.mu.Unlock()
-	switch {
-	case err == nil || contextEnded(err):
-	case errors.Is(err, gpuipc.ErrUnavailable):
+	switch how {
+	case hbmLost:
 		s.failedHBM(err)
-	default:
+	case hbmCorrupt:
 		s.cfg.Log.Error().Err(err).Str("object", up.copy.name()).Str("tier", "hbm").Msg("promotion failed")
+	case hbmFailed:
+		s.cfg.Log.Warn().Err(err).Str("object", up.copy.name()).Str("tier", "hbm").Msg("promotion failed")
 	}
 }
 
@@ -262,10 +264,9 @@ func (s *Store) newCopy(o *object) *object {
 }
 
 // endUploadLocked settles a copy that has been made, or has not.
-func (s *Store) endUploadLocked(p *hbmPromotion, up *upload, err error) {
+func (s *Store) endUploadLocked(p *hbmPromotion, up *upload, how hbmOutcome) {
 	c, o := p.object, p.source
 	c.fill = nil
-	how := outcomeHBM(err)
 	if how == hbmDone && (!o.linked || !s.promotableLocked(o)) {
 		how = hbmGone // removed by an operator, or found to be spoilt
 	}
@@ -287,16 +288,20 @@ func (s *Store) endUploadLocked(p *hbmPromotion, up *upload, err error) {
 }
 
 // outcomeHBM sorts what an upload answers.
-func outcomeHBM(err error) hbmOutcome {
+func (s *Store) outcomeHBM(err error) hbmOutcome {
 	switch {
 	case err == nil:
 		return hbmDone
 	case contextEnded(err):
 		return hbmStopped
-	case errors.Is(err, gpuipc.ErrUnavailable):
+	case s.hbmIsLost():
 		return hbmLost
+	case errors.Is(err, ErrCorrupt):
+		return hbmCorrupt
+	case errors.Is(err, gpuipc.ErrFull):
+		return hbmNoRoom // for what the device needs on the way
 	}
-	return hbmCorrupt
+	return hbmFailed
 }
 
 // reason is why a row is a miss after a promotion that failed.

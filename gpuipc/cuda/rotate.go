@@ -119,7 +119,7 @@ func tableBase(j *gpuipc.RotateJob) (driver.DevicePtr, error) {
 	r := d.Region.(*region)
 	s := &r.spans[r.spanOf(begin)]
 	if r.spanOf(end-1) != r.spanOf(begin) {
-		return 0, fmt.Errorf("a block table over several chunks that came as handles, [%d, %d): %w", begin, end, gpuipc.ErrUnavailable)
+		return 0, fmt.Errorf("a block table over several chunks that came as handles, [%d, %d): %w", begin, end, gpuipc.ErrInvalid)
 	}
 	return s.at + driver.DevicePtr(d.Base) - driver.DevicePtr(s.off), nil
 }

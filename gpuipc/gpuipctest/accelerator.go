@@ -56,6 +56,9 @@ func (a *Accelerator) Lose() {
 	a.state.lost = true
 }
 
+// Lost reports whether it was taken away, as the device of a GPU does.
+func (a *Accelerator) Lost() bool { return a.check() != nil }
+
 // Spoil has the n-th upload from now on (1 = the next) write a byte that is not its
 // source's, where its digests see it.
 func (a *Accelerator) Spoil(n int) {
