@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -15,11 +17,21 @@ type attachments struct {
 	of map[gpuipc.Region]*attachment // nil while it is being registered
 }
 
-// attachment is one host region.
+// attachPiece is how much host memory is registered in one call: a fraction of a
+// second, where pages of 4 KiB must be backed and pinned (known of other systems,
+// not measured here).
+const attachPiece = 1 << 30
+
+// attachment is one host region. A goroutine registers it piece by piece.
 type attachment struct {
-	host   gpuipc.Device
-	mem    []byte
-	pinned bool // registered with the driver
+	host  gpuipc.Device
+	mem   []byte
+	piece int64
+
+	pinned   atomic.Int64  // bytes from the beginning that are registered
+	stopping atomic.Bool   // no more pieces
+	settled  chan struct{} // closed when no more pieces will be registered
+	err      error         // of a lost device; read it after settled
 
 	mu struct {
 		sync.Mutex
@@ -31,8 +43,10 @@ type attachment struct {
 
 // AttachHost registers a region of a host device with the driver, which pins it:
 // every page of it is backed and charged from then on, however lazily it was
-// made. Where the driver refuses, copies go through staging buffers instead, and
-// Options.Log hears of it once. The region counts as in use until detach.
+// made. It waits for that as long as Options.AttachWait says; the rest is pinned
+// behind it. What is not pinned yet, or where the driver refuses, is copied
+// through staging buffers instead, and Options.Log hears of it. The region counts
+// as in use until detach, which waits for the piece that is being pinned.
 func (d *device) AttachHost(r gpuipc.Region) (detach func() error, err error) {
 	if err := d.gone(); err != nil {
 		return nil, err
@@ -49,8 +63,9 @@ func (d *device) AttachHost(r gpuipc.Region) (detach func() error, err error) {
 		unpin()
 		return nil, fmt.Errorf("cuda: attach: the region is attached already: %w", gpuipc.ErrInvalid)
 	}
-	a := &attachment{host: host, mem: views[0], idle: make(chan struct{})}
-	if err := d.register(a); err != nil {
+	a := &attachment{host: host, mem: views[0], piece: d.attachPiece, settled: make(chan struct{}), idle: make(chan struct{})}
+	go d.register(a)
+	if err := d.awaitRegistered(a); err != nil {
 		d.attached.remove(r)
 		unpin()
 		return nil, fmt.Errorf("cuda: attach %d bytes: %w", len(a.mem), err)
@@ -60,6 +75,8 @@ func (d *device) AttachHost(r gpuipc.Region) (detach func() error, err error) {
 		if !a.end() {
 			return fmt.Errorf("cuda: detach: detached already: %w", gpuipc.ErrInvalid)
 		}
+		a.stopping.Store(true)
+		<-a.settled
 		err := d.unregister(a)
 		d.attached.remove(r)
 		unpin()
@@ -67,32 +84,87 @@ func (d *device) AttachHost(r gpuipc.Region) (detach func() error, err error) {
 	}, nil
 }
 
-func (d *device) register(a *attachment) error {
+// awaitRegistered waits until all is pinned or refused, or the time is over. An
+// error means that nothing is pinned any more.
+func (d *device) awaitRegistered(a *attachment) error {
+	timer := time.NewTimer(d.options.AttachWait)
+	defer timer.Stop()
+	select {
+	case <-a.settled:
+		if a.err != nil {
+			_ = d.unregister(a) // the first error says more
+		}
+		return a.err
+	case <-timer.C:
+		d.options.Log(fmt.Sprintf("cuda: %d of %d bytes of host memory are pinned after %v; the rest follows, and is copied through buffers until then",
+			a.pinned.Load(), len(a.mem), d.options.AttachWait))
+		return nil
+	}
+}
+
+// attachTold is a start that somebody has noticed.
+const attachTold = time.Second
+
+// register pins piece after piece.
+func (d *device) register(a *attachment) {
+	defer close(a.settled)
+	start, total := time.Now(), int64(len(a.mem))
+	for off := int64(0); off < total && !a.stopping.Load(); off = a.pinned.Load() {
+		n := min(a.piece, total-off)
+		if err := d.registerPiece(a, off, n); err != nil {
+			if a.err = d.gone(); a.err == nil {
+				d.tellUnpinned(err)
+			}
+			return
+		}
+		a.pinned.Store(off + n)
+	}
+	if took := time.Since(start); took >= attachTold {
+		d.options.Log(fmt.Sprintf("cuda: %d of %d bytes of host memory were pinned in %v", a.pinned.Load(), total, took.Round(time.Millisecond)))
+	}
+}
+
+func (d *device) registerPiece(a *attachment, off, n int64) error {
 	if err := d.enter(); err != nil {
 		return err
 	}
 	defer d.leave()
-	err := d.api.HostRegister(unsafe.Pointer(&a.mem[0]), int64(len(a.mem)))
-	if err == nil {
-		a.pinned = true
-		return nil
-	}
-	if _ = d.fail(err); d.gone() != nil {
-		return d.gone()
-	}
-	d.tellUnpinned(err)
-	return nil
+	return d.fail(d.api.HostRegister(unsafe.Pointer(&a.mem[off]), n))
 }
 
-func (d *device) unregister(a *attachment) (err error) {
-	if !a.pinned {
-		return nil
+// unregister takes back what was pinned; no piece is on its way.
+func (d *device) unregister(a *attachment) error {
+	var errs []error
+	for off := int64(0); off < a.pinned.Load(); off += a.piece {
+		d.release(func() { errs = append(errs, d.api.HostUnregister(unsafe.Pointer(&a.mem[off]))) })
 	}
-	d.release(func() { err = d.api.HostUnregister(unsafe.Pointer(&a.mem[0])) })
-	if err = d.fail(err); d.gone() != nil {
+	err := d.fail(errors.Join(errs...))
+	if d.gone() != nil {
 		return nil
 	}
 	return err
+}
+
+// covers reports whether the bytes of a range can be copied without a buffer.
+func (a *attachment) covers(r gpuipc.Ref) bool {
+	pinned := a.pinned.Load()
+	for _, e := range r.Extents {
+		if e.Off+e.Len > pinned {
+			return false
+		}
+	}
+	return true
+}
+
+// appendRuns adds the bytes [off, off+n) in runs that lie in one piece each: that a
+// copy may cross two registrations is nowhere promised.
+func (a *attachment) appendRuns(out []hostRun, off, n int64) []hostRun {
+	for end := off + n; off < end; {
+		next := min(end, (off/a.piece+1)*a.piece)
+		out = append(out, hostRun{a.mem[off:next]})
+		off = next
+	}
+	return out
 }
 
 // reserve takes the place of a region, false when it is taken.

@@ -62,17 +62,23 @@ func (d *device) checkShare(ctx context.Context, s *gpuipc.Share) error {
 		return fmt.Errorf("%s does not take memory as descriptors: %w", d.info.Name, gpuipc.ErrUnavailable)
 	}
 	for i := range s.Chunks {
-		if err := d.checkChunk(s.Way, &s.Chunks[i]); err != nil {
+		if err := d.checkChunk(s.Way, &s.Chunks[i], i == len(s.Chunks)-1); err != nil {
 			return fmt.Errorf("chunk %d: %w", i, err)
 		}
 	}
 	return nil
 }
 
-func (d *device) checkChunk(way gpuipc.Way, c *gpuipc.Chunk) error {
+// handleAlign keeps what lies at a multiple of it in the region at one in memory.
+// Only the end of the last chunk is free: nothing comes behind.
+const handleAlign = 16
+
+func (d *device) checkChunk(way gpuipc.Way, c *gpuipc.Chunk, last bool) error {
 	switch {
 	case c.Bytes <= 0 || c.Bytes > importChunkBytes || c.Off < 0:
 		return fmt.Errorf("%d bytes at %d: %w", c.Bytes, c.Off, gpuipc.ErrInvalid)
+	case way == gpuipc.WayHandle && (c.Off%handleAlign != 0 || !last && c.Bytes%handleAlign != 0):
+		return fmt.Errorf("%d bytes at %d of an allocation are not multiples of %d: %w", c.Bytes, c.Off, handleAlign, gpuipc.ErrInvalid)
 	case way == gpuipc.WayHandle:
 		return nil
 	case c.File == nil:

@@ -23,6 +23,7 @@ type device struct {
 	words       *lanes // of the 8 bytes that order reads and writes
 	foreign     *foreign
 	limits      limits
+	attachPiece int64
 
 	regions  atomic.Int64 // open ones
 	attached attachments
@@ -49,7 +50,7 @@ func Open(o Options) (gpuipc.Accelerator, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &device{api: api, options: o, id: id, info: info, limits: defaultLimits}
+	d := &device{api: api, options: o, id: id, info: info, limits: defaultLimits, attachPiece: attachPiece}
 	d.lanes, d.words = newLanes(d, o.Streams), newLanes(d, wordLanes)
 	d.foreign = newForeign(d, o.CallTimeout)
 	if err := d.start(); err != nil {

@@ -26,6 +26,9 @@ type Options struct {
 	// CallTimeout bounds how long a call waits for the driver to open or close
 	// memory of another process; 0 = 2 s.
 	CallTimeout time.Duration
+	// AttachWait bounds how long AttachHost waits for the driver to pin memory; the
+	// rest is pinned while the device is in use. 0 = 10 s.
+	AttachWait time.Duration
 	// Log, when set, is told what should be known once, such as that host memory
 	// could not be pinned. It must be safe for concurrent use.
 	Log func(message string)
@@ -36,13 +39,14 @@ const (
 	defaultStreams     = 8
 	maxStreams         = 256
 	defaultCallTimeout = 2 * time.Second
+	defaultAttachWait  = 10 * time.Second
 )
 
 // withDefaults fills in zeros and refuses what makes no sense.
 func (o Options) withDefaults() (Options, error) {
-	if o.ChunkBytes < 0 || o.Streams < 0 || o.Streams > maxStreams || o.CallTimeout < 0 {
-		return o, fmt.Errorf("cuda: chunks of %d bytes, %d streams (at most %d), call timeout %v: %w",
-			o.ChunkBytes, o.Streams, maxStreams, o.CallTimeout, gpuipc.ErrInvalid)
+	if o.ChunkBytes < 0 || o.Streams < 0 || o.Streams > maxStreams || o.CallTimeout < 0 || o.AttachWait < 0 {
+		return o, fmt.Errorf("cuda: chunks of %d bytes, %d streams (at most %d), call timeout %v, attach wait %v: %w",
+			o.ChunkBytes, o.Streams, maxStreams, o.CallTimeout, o.AttachWait, gpuipc.ErrInvalid)
 	}
 	if o.ChunkBytes == 0 {
 		o.ChunkBytes = defaultChunkBytes
@@ -52,6 +56,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.CallTimeout == 0 {
 		o.CallTimeout = defaultCallTimeout
+	}
+	if o.AttachWait == 0 {
+		o.AttachWait = defaultAttachWait
 	}
 	if o.Log == nil {
 		o.Log = func(string) {}
@@ -110,6 +117,6 @@ type Counters struct {
 	// memory.
 	Gathered int64
 	// Unpinned is how many bytes of host memory went through staging, because
-	// the driver did not register their region.
+	// the driver had not registered them, or not yet.
 	Unpinned int64
 }

@@ -24,7 +24,7 @@ func (d *device) newPinned(n int64) (pinned, error) {
 	}
 	p := pinned{mem: mem}
 	if err := d.api.HostRegister(p.at(0), n); err != nil {
-		if _ = d.fail(err); d.gone() != nil {
+		if err = d.fail(err); d.gone() != nil {
 			_ = unix.Munmap(mem)
 			return pinned{}, err
 		}
@@ -38,7 +38,7 @@ func (d *device) newPinned(n int64) (pinned, error) {
 // tellUnpinned says once that copies are slower than they could be.
 func (d *device) tellUnpinned(err error) {
 	if d.told.CompareAndSwap(false, true) {
-		d.options.Log(fmt.Sprintf("cuda: host memory is not pinned, copies go through buffers: %v (raise the limit of locked memory)", err))
+		d.options.Log(fmt.Sprintf("cuda: host memory is not pinned, copies go through buffers: %v", err))
 	}
 }
 

@@ -191,7 +191,7 @@ func TestRefusedImportsSayWhatHelps(t *testing.T) {
 		{"too many chunks", with(func(s *gpuipc.Share) { s.Chunks = make([]gpuipc.Chunk, importChunks+1) }), gpuipc.ErrInvalid, "4097 chunks"},
 		{"an empty chunk", with(func(s *gpuipc.Share) { s.Chunks[0].Bytes = 0 }), gpuipc.ErrInvalid, "0 bytes"},
 		{"a chunk before its allocation", with(func(s *gpuipc.Share) { s.Chunks[0].Off = -1 }), gpuipc.ErrInvalid, "at -1"},
-		{"a chunk behind its allocation", with(func(s *gpuipc.Share) { s.Chunks[0].Off = 1 }), gpuipc.ErrInvalid, "of an allocation of"},
+		{"a chunk behind its allocation", with(func(s *gpuipc.Share) { s.Chunks[0].Off = 16 }), gpuipc.ErrInvalid, "of an allocation of"},
 		{"a chunk that is larger", with(func(s *gpuipc.Share) { s.Chunks[0].Bytes++ }), gpuipc.ErrInvalid, "of an allocation of"},
 		{"no descriptor", with(func(s *gpuipc.Share) { s.Way = gpuipc.WayDescriptor }), gpuipc.ErrInvalid, "no descriptor"},
 		{"handle of nothing", with(func(s *gpuipc.Share) { s.Chunks[0].Handle = [64]byte{1} }), gpuipc.ErrUnavailable, "expandable segments"},

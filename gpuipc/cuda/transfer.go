@@ -110,7 +110,7 @@ func (t *transfer) upload(ctx context.Context, l *lane) error {
 	var err error
 	switch {
 	case t.device.n == 0:
-	case t.host.pinned:
+	case t.host.covers(t.ref):
 		err = l.pieces(ctx, t.device.n, copyPiece, func(_ int, off, n int64) error {
 			return l.hostCopy(t.runs(off, n), t.device.slice(off, n), true)
 		}, nil)
@@ -130,7 +130,7 @@ func (t *transfer) download(ctx context.Context, l *lane) error {
 	if t.device.n == 0 {
 		return nil
 	}
-	if t.host.pinned {
+	if t.host.covers(t.ref) {
 		return l.pieces(ctx, t.device.n, copyPiece, func(_ int, off, n int64) error {
 			return l.hostCopy(t.runs(off, n), t.device.slice(off, n), false)
 		}, func(_ int, off, n int64) error { return t.hash(ctx, off, n) })
@@ -157,9 +157,7 @@ func (t *transfer) hash(ctx context.Context, off, n int64) error {
 func (t *transfer) runs(off, n int64) []hostRun {
 	var out []hostRun
 	for _, e := range t.ref.Slice(off, n).Extents {
-		if e.Len > 0 {
-			out = append(out, hostRun{t.host.mem[e.Off : e.Off+e.Len]})
-		}
+		out = t.host.appendRuns(out, e.Off, e.Len)
 	}
 	return out
 }
