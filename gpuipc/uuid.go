@@ -7,15 +7,21 @@ import (
 )
 
 // String is the form that drivers and nvidia-smi print: "GPU-" and the 16 bytes
-// in groups of 4, 2, 2, 2 and 6.
+// in groups of 4, 2, 2, 2 and 6. An instance of MIG is printed so too, though
+// nvidia-smi writes "MIG-": the bytes do not tell which they name.
 func (u UUID) String() string {
 	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// ParseUUID reads the form of String, with or without "GPU-", in either case.
+// ParseUUID reads the form of String, with "GPU-", "MIG-" or neither, in either case.
 func ParseUUID(s string) (UUID, error) {
 	var u UUID
-	plain := strings.TrimPrefix(strings.TrimPrefix(s, "GPU-"), "gpu-")
+	plain := s
+	for _, prefix := range []string{"GPU-", "gpu-", "MIG-", "mig-"} {
+		if rest, ok := strings.CutPrefix(s, prefix); ok {
+			plain = rest
+		}
+	}
 	groups := strings.Split(plain, "-")
 	sizes := [...]int{8, 4, 4, 4, 12}
 	if len(groups) != len(sizes) {

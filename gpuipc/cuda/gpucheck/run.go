@@ -103,7 +103,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if c.host, err = gpuipc.NewHost(gpuipc.HostOptions{}); err != nil {
 		return nil, err
 	}
-	if c.gpu, err = cuda.Open(cuda.Options{Library: o.Library, Device: o.Device}); err != nil {
+	if c.gpu, err = cuda.Open(cuda.Options{Library: o.Library, Device: o.Device, AttachWait: time.Minute}); err != nil {
 		return nil, err
 	}
 	c.all()

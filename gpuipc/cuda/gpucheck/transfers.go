@@ -44,6 +44,7 @@ func (c *check) transfers() (err error) {
 		func() error { return c.gpu.Upload(c.ctx, t.ref(onGPU), t.ref(onHost), nil) },
 		func() error { return c.gpu.Upload(c.ctx, t.ref(onGPU), t.ref(onHost), digests) },
 		func() error { return c.gpu.Download(c.ctx, t.ref(onHost), t.ref(onGPU), nil) },
+		func() error { return c.gpu.Upload(c.ctx, paged[onGPU], paged[onHost], nil) },
 		func() error { return c.gpu.Upload(c.ctx, paged[onGPU], paged[onHost], digests) })
 	if err != nil {
 		return err
@@ -53,6 +54,7 @@ func (c *check) transfers() (err error) {
 		least float64
 		limit float64
 	}{{"upload", 0.9, times[0]}, {"upload, verified on the device", 0, times[0]}, {"download", 0, times[1]},
+		{fmt.Sprintf("upload in extents of %d KiB", pageBytes>>10), 0, times[0]},
 		{fmt.Sprintf("upload in extents of %d KiB, verified on the device", pageBytes>>10), 0, times[0]}} {
 		name := fmt.Sprintf("%s, %d MiB, beside a raw pinned copy", d.name, n>>20)
 		c.report.Share(name, float64(n)/times[2+i]/1e9, float64(n)/d.limit/1e9, "GB/s", d.least)

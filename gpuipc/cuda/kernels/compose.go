@@ -11,6 +11,9 @@ import (
 // ComposeArgs is a gpuipc.ComposeJob on device memory: all tensors contiguous, 0 = absent. Out may
 // equal From; apart from that nothing that is written may overlap anything else of any job of
 // the launch.
+//
+// A dense step whose T is F32 is not exact at the edge of the range: a number whose rounding to 11
+// bits overflows (from 0x7f7ff000 on, 3.4e38) makes NaN, though a product with it may be finite.
 type ComposeArgs struct {
 	Transition gpuipc.Transition
 	Heads      int
