@@ -42,6 +42,7 @@ CUresult enter(struct call *call, enum needs needs) {
     unlock();
     if (context == NULL) return CUDA_ERROR_INVALID_CONTEXT;
     if (context->retains == 0) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return capture_forbids(call->name);
   }
   return CUDA_SUCCESS;
 }

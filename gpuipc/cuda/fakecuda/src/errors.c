@@ -22,6 +22,7 @@ static const struct {
     {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the PTX is of a newer ISA than the driver"},
     {304, "CUDA_ERROR_OPERATING_SYSTEM", "a call of the operating system failed"},
     {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {401, "CUDA_ERROR_ILLEGAL_STATE", "not in this state"},
     {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {600, "CUDA_ERROR_NOT_READY", "device not ready"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access"},
@@ -33,6 +34,8 @@ static const struct {
     {719, "CUDA_ERROR_LAUNCH_FAILED", "a launch failed"},
     {800, "CUDA_ERROR_NOT_PERMITTED", "not permitted"},
     {801, "CUDA_ERROR_NOT_SUPPORTED", "not supported"},
+    {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "not permitted while a stream captures"},
+    {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "a forbidden call ended the capture"},
     {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 

@@ -24,7 +24,7 @@ static inline void unlock(void) { pthread_mutex_unlock(&big); }
 /* settings.c */
 struct settings {
   _Atomic uint64_t memory;
-  _Atomic int delay, poison, version, pid, mps, no_vmm, no_wait_value;
+  _Atomic int delay, poison, version, pid, mps, no_vmm, no_wait_value, one_queue, priorities;
 };
 extern struct settings settings;
 void settings_load(void);              /* reads the environment, once */
@@ -154,6 +154,7 @@ struct op {
   void *owned; /* freed with it: staged bytes, launch arguments */
   uint64_t value;
   unsigned flags, width;
+  uint64_t turn; /* in a queue that streams share; 0 = none */
   struct event *event;
   struct stream *behind;
   struct launch *launch;
@@ -161,6 +162,8 @@ struct op {
 struct stream {
   struct object o;
   unsigned flags;
+  int priority;
+  int capture;         /* enum of capture.c; guarded by `big` */
   _Atomic int holders; /* its handle, its thread, and who waits for it */
   _Atomic bool quit;   /* nothing more is executed, and waits inside operations end */
   struct stream *next_worker;
@@ -182,6 +185,16 @@ uint64_t worker_count(void), queued_count(void), executed_count(void);
 void misuse(const char *what, CUdeviceptr at, uint64_t n);
 uint64_t misuse_count(void);
 void stream_retain(struct stream *s), stream_release(struct stream *s);
+
+/* queue.c: streams that share a queue */
+int priority_clamp(int priority);
+void queue_issue(struct stream *s, struct op *op); /* holds `big` */
+void queue_wait(struct stream *s, struct op *op);
+void queue_leave(struct stream *s, struct op *op);
+
+/* capture.c: streams that record a graph */
+CUresult capture_forbids(const char *call);
+void capture_end(struct stream *s); /* holds `big` */
 
 /* run.c: operations, on the thread of their stream */
 bool run_op(struct stream *s, struct op *op);

@@ -21,6 +21,9 @@
  *            its first 16 MiB. 0: it is zero.
  *   NOVMM, NOWAITVALUE  1: the device lacks this, as its attributes then say.
  *   MPS      1: the attribute for it says that the process runs under MPS.
+ *   ONEQUEUE 1: streams of one priority share a hardware queue, in which one that
+ *            waits holds up all that was enqueued behind it. Read at each operation.
+ *   PRIORITIES  levels of stream priorities, 1 to 6 (default).
  *
  * Faults (fakecuda_fault(kind, spec), or FAKECUDA_<KIND> with commas between
  * specs). CALL is a function's exported name, "*" for all of them, or what a

@@ -20,6 +20,7 @@ static const struct {
     {"VERSION", &settings.version, 12040}, {"PID", &settings.pid, 0},
     {"MPS", &settings.mps, 0},
     {"NOVMM", &settings.no_vmm, 0}, {"NOWAITVALUE", &settings.no_wait_value, 0},
+    {"ONEQUEUE", &settings.one_queue, 0}, {"PRIORITIES", &settings.priorities, 6},
 };
 
 static bool parse_number(const char *text, uint64_t *out) {

@@ -62,7 +62,9 @@ static void *work(void *arg) {
   pthread_mutex_lock(&s->queue);
   for (struct op *op; (op = take(s));) {
     pthread_mutex_unlock(&s->queue);
+    queue_wait(s, op);
     bool ran = run_op(s, op);
+    queue_leave(s, op);
     pthread_mutex_lock(&s->queue);
     s->running = NULL;
     s->completed++;
@@ -94,9 +96,10 @@ static int start(struct stream *s) {
   return failed;
 }
 
-static struct stream *stream_new(unsigned flags, struct context *context) {
+static struct stream *stream_new(unsigned flags, int priority, struct context *context) {
   struct stream *s = calloc(1, sizeof *s);
   s->flags = flags;
+  s->priority = priority_clamp(priority);
   s->holders = 2;
   pthread_mutex_init(&s->queue, NULL);
   pthread_cond_init(&s->more, NULL);
@@ -113,7 +116,7 @@ static struct stream *stream_new(unsigned flags, struct context *context) {
 
 /* The default stream has no handle of its own and is made when it is first used. */
 static struct stream *null_stream(struct context *context) {
-  if (!context->null_stream) context->null_stream = stream_new(0, context);
+  if (!context->null_stream) context->null_stream = stream_new(0, 0, context);
   return context->null_stream;
 }
 
@@ -126,6 +129,7 @@ CUresult stream_of(CUhandle id, struct stream **out) {
 }
 
 static uint64_t append(struct stream *s, struct op *op) {
+  queue_issue(s, op);
   pthread_mutex_lock(&s->queue);
   if (s->last) s->last->next = op;
   else s->first = op;
@@ -169,6 +173,11 @@ static void order_with_null(struct stream *s) {
 }
 
 CUresult enqueue(struct stream *s, struct op *op, uint64_t *number) {
+  if (s->capture) { /* there are no graphs here */
+    misuse("an operation of a stream that captures", s->o.id, 0);
+    op_free(op);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   order_with_null(s);
   uint64_t n = append(s, op);
   if (number) *number = n;
@@ -183,6 +192,7 @@ CUresult finish(struct stream *s, uint64_t number) {
 }
 
 static void stream_end(struct stream *s, bool quit) {
+  capture_end(s);
   object_remove(&s->o);
   pthread_mutex_lock(&s->queue);
   s->stop = true;
@@ -287,7 +297,7 @@ EXPORT CUresult cuStreamCreate(CUhandle *out, unsigned flags) {
   ENTER(NEEDS_CONTEXT);
   if (!out || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
   lock();
-  struct stream *s = stream_new(flags, current());
+  struct stream *s = stream_new(flags, 0, current());
   if (s) *out = s->o.id;
   unlock();
   return s ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -295,10 +305,9 @@ EXPORT CUresult cuStreamCreate(CUhandle *out, unsigned flags) {
 
 EXPORT CUresult cuStreamCreateWithPriority(CUhandle *out, unsigned flags, int priority) {
   ENTER(NEEDS_CONTEXT);
-  (void)priority;
   if (!out || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
   lock();
-  struct stream *s = stream_new(flags, current());
+  struct stream *s = stream_new(flags, priority, current());
   if (s) *out = s->o.id;
   unlock();
   return s ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
