@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from running import ROOT
-from spliced_connector.cuda_driver import Context, find_device, load
+from spliced_connector.cuda_driver import Context, Stream, find_device, load
 
 _COUNTS = (
     "contexts", "allocations", "physical", "reservations", "mappings", "imports",
@@ -38,6 +38,7 @@ class FakeCuda:
         self.directory = directory
         """What processes that share its devices have in common."""
         self._library = ctypes.CDLL(self.path)
+        self._library.fakecuda_calls.restype = ctypes.c_uint64
         self.set("DIR", str(directory))
 
     def warm(self) -> None:
@@ -62,6 +63,16 @@ class FakeCuda:
         self._library.fakecuda_clear()
         self._library.fakecuda_release()
 
+    def capture(self, stream: Stream) -> None:
+        """Begin a capture, in the mode that forbids most to other threads."""
+        assert self._library.cuStreamBeginCapture_v2(ctypes.c_uint64(stream), 0) == 0
+
+    def end_capture(self, stream: Stream) -> int:
+        """End it; 0, or 901 when somebody spoilt it."""
+        graph = ctypes.c_uint64()
+        code = self._library.cuStreamEndCapture(ctypes.c_uint64(stream), ctypes.byref(graph))
+        return int(code)
+
     def environment(self) -> dict[str, str]:
         """For another process that shares the devices."""
         return {"FAKECUDA_DIR": str(self.directory)}
@@ -71,6 +82,10 @@ class FakeCuda:
         words = (ctypes.c_uint64 * len(_COUNTS))()
         self._library.fakecuda_stats(words, ctypes.c_size_t(ctypes.sizeof(words)))
         return dict(zip(_COUNTS, words, strict=True))
+
+    def calls(self, *names: str) -> list[int]:
+        """How often functions were called so far."""
+        return [int(self._library.fakecuda_calls(name.encode())) for name in names]
 
     def live(self) -> dict[str, int]:
         """Counts of what exists now."""
@@ -91,5 +106,16 @@ class FakeCuda:
     def end(self) -> None:
         """Take back what a test has set."""
         self.clear()
-        for name in ("MEM", "VERSION", "PID", "DELAY", "POISON", "NOVMM", "NOWAITVALUE", "DIR"):
+        for name in (
+            "MEM",
+            "VERSION",
+            "PID",
+            "DELAY",
+            "POISON",
+            "NOVMM",
+            "NOWAITVALUE",
+            "ONEQUEUE",
+            "PRIORITIES",
+            "DIR",
+        ):
             self.set(name, None)

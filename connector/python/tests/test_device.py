@@ -369,7 +369,8 @@ def test_equal_pids_are_refused_with_the_remedy(
     "call",
     [
         "cuDevicePrimaryCtxRetain", "cuMemAddressReserve", "cuMemImportFromShareableHandle",
-        "cuMemMap", "cuMemSetAccess", "cuEventCreate", "cuStreamCreate",
+        "cuMemMap", "cuMemSetAccess", "cuEventCreate",
+        "cuStreamCreateWithPriority",
     ],
 )  # fmt: skip
 def test_an_import_that_fails_leaves_nothing(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from client_samples import SMALL, Connect, publish_one, wait_until
 from fake_cuda import FakeCuda
 from gpu_samples import attached, memory_of, stream_of
@@ -9,6 +11,8 @@ from running import StartDaemon
 from spliced_connector.cuda_driver import Stream
 from spliced_connector.device import DeviceMemory
 from spliced_connector.device_lease import DeviceSegment, release_after
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.kernel_launch import Launch
 from spliced_connector.model import Model
 
 
@@ -90,3 +94,81 @@ def test_a_stream_that_waits_is_not_asked_for_what_it_does_behind_the_wait(
         for one in (early, passing, behind):
             assert one.wait(5) and one.good == (True,)
         goes_on(device, engine)
+
+
+@pytest.mark.parametrize("levels", ["6", "2"])
+def test_a_stream_goes_on_where_all_of_its_priority_share_a_queue(
+    levels: str, start_gpu_daemon: StartDaemon, connect_gpu: Connect, cuda: FakeCuda
+) -> None:
+    cuda.set("PRIORITIES", levels)
+    daemon = start_gpu_daemon()
+    client = connect_gpu(daemon.socket, transfer_timeout=0.5)
+    device = attached(client)
+    first, second, third = ([one] for one in held(client.model(SMALL), 3))
+    cuda.set("ONEQUEUE", "1")
+    with stream_of(device) as engine, stream_of(device) as other:
+        for stream, leases in ((engine, first), (other, second)):
+            passing = release_after(stream, leases, signal=True)
+            assert passing is not None
+            device.wait(stream, passing)
+        goes_on(device, engine)
+        goes_on(device, other)
+        daemon.pause()
+        passing = release_after(engine, third, signal=True)
+        assert passing is not None
+        device.wait(engine, passing)
+        goes_on(device, engine)  # the number is written in the daemon's place
+        daemon.resume()
+        assert passing.wait(5)
+
+
+# Graphs.
+
+
+def test_nothing_is_queued_on_a_stream_that_captures(
+    start_gpu_daemon: StartDaemon, connect_gpu: Connect, cuda: FakeCuda
+) -> None:
+    client = connect_gpu(start_gpu_daemon().socket)
+    device = attached(client)
+    [segment, other] = held(client.model(SMALL), 2)
+    misuses = cuda.counts()["misuses"]
+    with stream_of(device) as stream:
+        passing = release_after(stream, [other], signal=True)
+        assert passing is not None and passing.wait(5)
+        launch = Launch("spliced_rotate", (1, 1, 1), (32, 1, 1), 0, b"", bytes(16))
+        with device.gpu.context.current():
+            cuda.capture(stream)
+        for queue in (
+            lambda: release_after(stream, [segment]),
+            lambda: device.wait(stream, passing),
+            lambda: device.kernels.launch(stream, [launch]),
+        ):
+            with pytest.raises(SplicedError, match="captures a CUDA graph") as caught:
+                queue()
+            assert caught.value.code == Code.UNSUPPORTED
+        with device.gpu.context.current():
+            assert cuda.end_capture(stream) == 0
+        passing = release_after(stream, [segment])  # it is as it was before
+        assert passing is not None and passing.wait(5) and passing.good == (True,)
+    assert cuda.counts()["misuses"] == misuses
+
+
+def test_a_capture_is_not_spoilt_by_what_the_client_does_meanwhile(
+    start_gpu_daemon: StartDaemon, connect_gpu: Connect, cuda: FakeCuda
+) -> None:
+    daemon = start_gpu_daemon()
+    first = connect_gpu(daemon.socket)
+    device = attached(first)
+    segments = held(first.model(SMALL), 2)
+    with stream_of(device) as stream, stream_of(device) as busy:
+        with device.gpu.context.current():
+            cuda.capture(stream)
+        second = connect_gpu(daemon.socket)  # maps, compiles and allocates
+        assert attached(second).kernels is not None
+        segments.pop()  # waits for the GPU
+        wait_until(lambda: first.counters.gave_back == 1)
+        passing = release_after(busy, segments)
+        assert passing is not None and passing.wait(5)
+        second.close()  # unmaps
+        with device.gpu.context.current():
+            assert cuda.end_capture(stream) == 0

@@ -33,7 +33,9 @@ OLDEST = 11080
 HANDLE_BYTES = 64
 
 _STREAM_NON_BLOCKING = 1
-_EVENT_DISABLE_TIMING = 2
+_EVENT_FLAGS = 1 | 2  # waits sleep, no timing
+_CAPTURE_RELAXED = 2
+_MAX_THREADS = 0
 _WAIT_GEQ = 0
 _POSIX_FD = 1
 _PINNED = 1
@@ -108,7 +110,11 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
     "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, c_void_p),
     "cuMemcpyDtoDAsync_v2": (c_uint64, c_uint64, c_size_t, c_void_p),
+    "cuCtxGetStreamPriorityRange": (POINTER(c_int), POINTER(c_int)),
     "cuStreamCreate": (POINTER(c_void_p), c_uint),
+    "cuStreamCreateWithPriority": (POINTER(c_void_p), c_uint, c_int),
+    "cuStreamIsCapturing": (c_void_p, POINTER(c_int)),
+    "cuThreadExchangeStreamCaptureMode": (POINTER(c_int),),
     "cuStreamDestroy_v2": (c_void_p,),
     "cuStreamSynchronize": (c_void_p,),
     "cuStreamQuery": (c_void_p,),
@@ -125,6 +131,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     ),
     "cuModuleUnload": (c_void_p,),
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+    "cuFuncGetAttribute": (POINTER(c_int), c_int, c_void_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuLaunchKernel": (
         c_void_p, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_void_p,
@@ -304,6 +311,36 @@ class Driver:
         """A stream that does not wait for the default one."""
         return Stream(self._handle("cuStreamCreate", _STREAM_NON_BLOCKING))
 
+    def priorities(self) -> tuple[int, int]:
+        """The least and the greatest priority of streams; a greater one is a smaller number."""
+        least, greatest = c_int(), c_int()
+        self._call("cuCtxGetStreamPriorityRange", byref(least), byref(greatest))
+        return least.value, greatest.value
+
+    def stream_with_priority(self, priority: int) -> Stream:
+        """As `stream`, which makes streams of priority 0."""
+        handle = self._handle("cuStreamCreateWithPriority", _STREAM_NON_BLOCKING, priority)
+        return Stream(handle)
+
+    def captures(self, stream: Stream) -> bool:
+        """Whether what is queued on a stream becomes part of a graph and does not run now."""
+        status = c_int()
+        self._call("cuStreamIsCapturing", stream, byref(status))
+        return status.value != 0
+
+    @contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """For one block, let this thread make calls that a capture forbids to other threads.
+
+        They touch nothing of the capture. Without this they fail, and the capture with them.
+        """
+        mode = c_int(_CAPTURE_RELAXED)
+        self._call("cuThreadExchangeStreamCaptureMode", byref(mode))
+        try:
+            yield
+        finally:
+            self._call("cuThreadExchangeStreamCaptureMode", byref(mode))
+
     def destroy_stream(self, stream: Stream) -> None:
         """Undo `stream`; what is queued still runs."""
         self._call("cuStreamDestroy_v2", stream)
@@ -318,7 +355,7 @@ class Driver:
 
     def event(self) -> Event:
         """A mark in a stream."""
-        return Event(self._handle("cuEventCreate", _EVENT_DISABLE_TIMING))
+        return Event(self._handle("cuEventCreate", _EVENT_FLAGS))
 
     def destroy_event(self, event: Event) -> None:
         """Undo `event`."""
@@ -395,6 +432,10 @@ class Driver:
         except CudaError as err:
             raise CudaError(err.call, err.result, f"kernel {name}") from err
 
+    def preload(self, function: Function) -> None:
+        """Have a kernel loaded now. A driver that loads lazily does it at the first launch."""
+        self._int("cuFuncGetAttribute", _MAX_THREADS, function)
+
     def allow_shared(self, function: Function, nbytes: int) -> None:
         """Let a kernel have so much shared memory at launch."""
         self._call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, nbytes)
@@ -439,6 +480,12 @@ class Context:
             yield driver
         finally:
             driver.pop_context()
+
+    @contextmanager
+    def aside(self) -> Iterator[Driver]:
+        """As `current`, on a thread of ours while threads of the engine may capture graphs."""
+        with self.current() as driver, driver.relaxed():
+            yield driver
 
     def close(self) -> None:
         """Let go of the primary context. Twice is once."""

@@ -8,6 +8,7 @@ access to unmapped memory would end the engine's context.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -21,12 +22,15 @@ from spliced_connector.cuda_errors import CudaError
 from spliced_connector.cuda_memory import quiet
 from spliced_connector.debts import Debt
 from spliced_connector.device_attach import Gpu, Mapping
+from spliced_connector.device_capture import refuse_capture
 from spliced_connector.device_launch import Kernels
 from spliced_connector.device_thread import DeviceThread, DeviceThreads
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.flight import Call, Late
 from spliced_connector.wire import CodesReply, Op, OrderRequest
 from spliced_connector.wire.numbers import MAX_IDS
+
+log = logging.getLogger("spliced")
 
 _PAUSE = 0.05  # between attempts to tell a daemon that does not take requests, in seconds
 
@@ -99,7 +103,7 @@ class DeviceMemory:
         """The kernels that belong to this daemon."""
         self._order = mapping.order
         self._kernels: Kernels | None = None
-        self._loading = threading.Lock()
+        self._no_kernels = "not loaded yet"
         self._thread = threads.order
         self._waiter = threads.waits
         self._timeout = timeout
@@ -109,11 +113,21 @@ class DeviceMemory:
 
     @property
     def kernels(self) -> Kernels:
-        """The daemon's kernels in this process; the first use loads them. Raises `CudaError`."""
-        with self._loading:
-            if self._kernels is None:
-                self._kernels = Kernels(self.gpu.context, self.ptx)
-            return self._kernels
+        """The daemon's kernels in this process. Raises `SplicedError` saying why there are none."""
+        if self._kernels is None:
+            raise SplicedError(Code.UNAVAILABLE, self._no_kernels)
+        return self._kernels
+
+    def load_kernels(self) -> None:
+        """Compile them, before any engine waits for it. Memory is of use without them.
+
+        It takes seconds where the driver has not kept what it compiled before: see docs/gpu.md.
+        """
+        try:
+            self._kernels = Kernels(self.gpu.context, self.ptx)
+        except SplicedError as err:
+            self._no_kernels = err.text
+            log.warning("no kernels of the cache daemon on this GPU: %s", err.text)
 
     def keep(self) -> object:
         """Something that keeps the mappings for as long as it lives.
@@ -129,12 +143,14 @@ class DeviceMemory:
     ) -> Passing:
         """Have leases released when a stream has passed this point. It does not wait.
 
-        The caller keeps the mappings until then (`Attachment.retain`). Raises `CudaError`.
+        The caller keeps the mappings until then (`Attachment.retain`). Raises `CudaError`,
+        `SplicedError(UNSUPPORTED)` for a stream that captures a graph.
         """
         order = self._order
         if order is None:
             passing = Passing(tenant, leases, 0, 0)
             with self.gpu.context.current() as driver:
+                refuse_capture(driver, stream, "a release")
                 passing.event = driver.event()
                 driver.record(passing.event, stream)
         else:
@@ -148,9 +164,12 @@ class DeviceMemory:
         """Have a stream wait until the daemon has the leases back, or is gone.
 
         `release_after` was told that it signals. Where the GPU has no memory operations on
-        streams, this waits on the host. Raises `CudaError`, `SplicedError(INVALID)`.
+        streams, this waits on the host. Raises `CudaError`, `SplicedError`: INVALID, UNSUPPORTED
+        for a stream that captures a graph.
         """
         if self._order is None:
+            with self.gpu.context.current() as driver:
+                refuse_capture(driver, stream, "a wait for the daemon")
             passing.wait(self._timeout)
         elif passing.signal == 0:
             raise SplicedError(Code.INVALID, "a wait for no signal")
@@ -226,7 +245,7 @@ class DeviceMemory:
     def _release_behind(self, batch: list[Passing]) -> list[bool]:
         """Wait on the host for the streams, then release."""
         ids = [lease for passing in batch for lease in passing.leases]
-        with self.gpu.context.current() as driver:
+        with self.gpu.context.aside() as driver:
             for passing in batch:
                 if passing.event is None:
                     driver.synchronize_all()
@@ -248,7 +267,7 @@ class DeviceMemory:
         with contextlib.suppress(IndexError):
             while True:
                 tenant, lease = self._dropped.popleft()
-                with contextlib.suppress(CudaError), self.gpu.context.current() as driver:
+                with contextlib.suppress(CudaError), self.gpu.context.aside() as driver:
                     driver.synchronize_all()
                 self.attachment.drop(Debt(Op.RELEASE, tenant), lease)
 
@@ -268,7 +287,7 @@ class DeviceMemory:
 
     def _retire(self, then: Callable[[], None]) -> None:
         try:
-            with self.gpu.context.current() as driver:
+            with self.gpu.context.aside() as driver:
                 driver.synchronize_all()
             self.close()
         finally:
@@ -276,12 +295,18 @@ class DeviceMemory:
 
     def close(self) -> None:
         """Unmap it. Raises `CudaError`."""
-        closing = [self.private.close, self.arena.close, self.gpu.context.close]
+        said = list(filter(None, map(quiet, (self._unmap, self.gpu.context.close))))
+        if said:
+            raise SplicedError(Code.UNAVAILABLE, "; ".join(said))
+
+    def _unmap(self) -> None:
+        closing = [self.private.close, self.arena.close]
         if self._order is not None:
             closing.insert(0, self._order.close)
         if self._kernels is not None:
             closing.insert(0, self._kernels.close)
-        said = list(filter(None, map(quiet, closing)))
+        with self.gpu.context.aside():
+            said = list(filter(None, map(quiet, closing)))
         if said:
             raise SplicedError(Code.UNAVAILABLE, "; ".join(said))
 

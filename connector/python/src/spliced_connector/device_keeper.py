@@ -64,11 +64,13 @@ class DeviceKeeper:
             raise SplicedError(Code.UNSUPPORTED, "it lends none")
         gpu = open_gpu(self._options)
         try:
-            mapping = attach_device(attachment, gpu, self._options)
+            with gpu.context.aside():
+                mapping = attach_device(attachment, gpu, self._options)
+                memory = DeviceMemory(attachment, gpu, self._threads, mapping, self._timeout)
+                memory.load_kernels()
         except SplicedError:
             gpu.context.close()
             raise
-        memory = DeviceMemory(attachment, gpu, self._threads, mapping, self._timeout)
         if not attachment.adopt(memory):
             memory.close()
             raise SplicedError(Code.UNAVAILABLE, "the connection has ended")

@@ -6,23 +6,27 @@ are queued; what they read has to stay until the stream has passed them.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spliced_connector.cuda_driver import Context, DevicePtr, Driver, Event, Function, Stream
-from spliced_connector.cuda_memory import Run, quiet
+from spliced_connector.cuda_memory import Run
+from spliced_connector.device_capture import refuse_capture
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.kernel_launch import TABLE_ALIGN, Launch
+from spliced_connector.kernel_launch import SHARED_MOST, TABLE_ALIGN, Launch
 
 _SLOTS = 8  # copies of tables that may be in use at once; a guess
-_FIRST_BYTES = 64 << 10
+_TABLE_BYTES = 256 << 10  # of one call, taken ahead: a guess, some 1,700 rows of a rotation
+_SCRATCH_BYTES = 1 << 20  # likewise: a guess
 _MOST_BYTES = 256 << 20
-_SHARED_UNASKED = 48 << 10  # of dynamic shared memory, which every launch may have
 
-_NOWHERE = DevicePtr(0)
+
+_ENTRY = re.compile(rb"\.entry\s+(\w+)")
 
 
 @dataclass
@@ -30,20 +34,35 @@ class _Slot:
     """Memory for one call, until the stream has passed it."""
 
     event: Event
-    device: DevicePtr = _NOWHERE
-    nbytes: int = 0
-    host: mmap.mmap | None = None
-    address: int = 0  # of the host's memory
+    device: DevicePtr
+    host: memoryview
+    address: int  # of the host's memory
+    nbytes: int
 
 
 class _Ring:
-    """Slots that are used in turn. The caller holds the lock and has made the context current."""
+    """Slots that are used in turn. The caller holds the lock and has made the context current.
 
-    def __init__(self, driver: Driver, *, host: bool) -> None:
+    All are taken ahead. One that is too small gets memory of its own, twice as large at least, and
+    what it had goes at the end only: giving memory of a device back waits for all its streams.
+    """
+
+    def __init__(self, driver: Driver, nbytes: int, *, host: bool) -> None:
         self._driver = driver
         self._host = host
-        self._slots = [_Slot(driver.event()) for _ in range(_SLOTS)]
         self._next = 0
+        self._undo = contextlib.ExitStack()
+        with contextlib.ExitStack() as failing:
+            failing.callback(self._undo.close)
+            device, view, address = self._take(_SLOTS * nbytes)
+            self._slots = []
+            for at in range(0, _SLOTS * nbytes, nbytes):
+                event = driver.event()
+                self._undo.callback(driver.destroy_event, event)
+                part = view[at : at + nbytes]
+                slot = _Slot(event, DevicePtr(device + at), part, address + at, nbytes)
+                self._slots.append(slot)
+            failing.pop_all()
 
     def take(self, nbytes: int) -> _Slot:
         """A slot of so many bytes at least; waits for the stream that used it last."""
@@ -53,48 +72,54 @@ class _Ring:
         self._next = (self._next + 1) % _SLOTS
         self._driver.wait_event(slot.event)
         if slot.nbytes < nbytes:
-            self._grow(slot, max(_FIRST_BYTES, 1 << (nbytes - 1).bit_length()))
+            room = 1 << (nbytes - 1).bit_length()
+            slot.device, slot.host, slot.address = self._take(room)
+            slot.nbytes = room
         return slot
 
-    def _grow(self, slot: _Slot, nbytes: int) -> None:
-        self._free(slot)
-        slot.device = self._driver.alloc(nbytes)
-        if self._host:
-            slot.host = mmap.mmap(-1, nbytes)
-            slot.address = ctypes.addressof(ctypes.c_char.from_buffer(slot.host))
-            self._driver.lock_pages(slot.address, nbytes)
-        slot.nbytes = nbytes
-
-    def _free(self, slot: _Slot) -> None:
-        device, slot.device = slot.device, _NOWHERE
-        address, slot.address = slot.address, 0
-        slot.nbytes = 0
-        if device:
-            self._driver.free(device)
-        if address:
-            self._driver.unlock_pages(address)
-        slot.host = None
+    def _take(self, nbytes: int) -> tuple[DevicePtr, memoryview, int]:
+        with contextlib.ExitStack() as failing:
+            device = self._driver.alloc(nbytes)
+            failing.callback(self._driver.free, device)
+            view, address = memoryview(b""), 0
+            if self._host:
+                view = memoryview(mmap.mmap(-1, nbytes))
+                address = ctypes.addressof(ctypes.c_char.from_buffer(view))
+                self._driver.lock_pages(address, nbytes)
+                failing.callback(self._driver.unlock_pages, address)
+            self._undo.push(failing.pop_all())
+        return device, view, address
 
     def close(self) -> None:
         """Give everything back, once no stream uses it."""
-        for slot in self._slots:
-            self._free(slot)
-            self._driver.destroy_event(slot.event)
+        self._undo.close()
 
 
 class Kernels:
     """The kernels, loaded into one context. Any thread may launch them."""
 
     def __init__(self, context: Context, ptx: bytes) -> None:
-        """Compiles them, which may take a second. Raises `CudaError`."""
+        """Compile and load all of them, which may take seconds. Raises `CudaError`.
+
+        Nothing is left for the first launch: the driver may wait for the whole device when it
+        loads a kernel. 10 MiB of the device and 2 MiB of pinned memory are kept for launches.
+        """
         self._context = context
         self._lock = threading.Lock()
         self._functions: dict[str, Function] = {}
-        self._shared: dict[str, int] = {}
-        with context.current() as driver:
-            self._module = driver.load_module(ptx)
-            self._tables = _Ring(driver, host=True)
-            self._scratch = _Ring(driver, host=False)
+        with context.current() as driver, contextlib.ExitStack() as failing:
+            module = driver.load_module(ptx)
+            failing.callback(driver.unload_module, module)
+            for name in _ENTRY.findall(ptx):
+                function = driver.function(module, name.decode())
+                driver.preload(function)
+                driver.allow_shared(function, SHARED_MOST)
+                self._functions[name.decode()] = function
+            self._tables = _Ring(driver, _TABLE_BYTES, host=True)
+            failing.callback(self._tables.close)
+            self._scratch = _Ring(driver, _SCRATCH_BYTES, host=False)
+            failing.callback(self._scratch.close)
+            self._undo = failing.pop_all()
 
     def launch(self, stream: Stream, launches: Sequence[Launch]) -> None:
         """Queue launches, one behind the other. Raises `CudaError`.
@@ -112,8 +137,10 @@ class Kernels:
         """Queue copies that make operands of several runs contiguous, and launches that read them.
 
         `build` is given the address of each operand; one of a single run is not copied.
+        Raises `CudaError`, `SplicedError(UNSUPPORTED)` for a stream that captures a graph.
         """
         with self._lock, self._context.current() as driver:
+            refuse_capture(driver, stream, "a launch")
             slot, addresses = self._gather(driver, stream, pieces)
             try:
                 self._launch(driver, stream, build(addresses))
@@ -126,7 +153,7 @@ class Kernels:
     ) -> tuple[_Slot | None, list[DevicePtr]]:
         sizes = [sum(run.nbytes for run in runs) if len(runs) > 1 else 0 for runs in pieces]
         slot = self._scratch.take(sum(map(_aligned, sizes))) if any(sizes) else None
-        at = slot.device if slot is not None else _NOWHERE
+        at = slot.device if slot is not None else DevicePtr(0)
         addresses = []
         for runs, size in zip(pieces, sizes, strict=True):
             if not size:
@@ -144,9 +171,8 @@ class Kernels:
         nbytes = sum(_aligned(len(launch.tables)) for launch in launches)
         if not launches:
             return
-        slot = self._tables.take(max(nbytes, 1))
-        if slot.host is None:
-            raise SplicedError(Code.UNAVAILABLE, "the kernels are unloaded")
+        functions = [self._function(launch.name) for launch in launches]
+        slot = self._tables.take(nbytes)
         at = 0
         places = []
         for launch in launches:
@@ -156,30 +182,22 @@ class Kernels:
         try:
             if at:
                 driver.copy_to_device(slot.device, slot.address, at, stream)
-            for launch, place in zip(launches, places, strict=True):
+            for function, launch, place in zip(functions, launches, places, strict=True):
                 arguments = place.to_bytes(8, "little") + launch.arguments
-                function = self._function(driver, launch)
                 driver.launch(function, launch.grid, launch.block, launch.shared, stream, arguments)
         finally:
             driver.record(slot.event, stream)
 
-    def _function(self, driver: Driver, launch: Launch) -> Function:
-        function = self._functions.get(launch.name)
+    def _function(self, name: str) -> Function:
+        function = self._functions.get(name)
         if function is None:
-            function = driver.function(self._module, launch.name)
-            self._functions[launch.name] = function
-        if launch.shared > max(_SHARED_UNASKED, self._shared.get(launch.name, 0)):
-            driver.allow_shared(function, launch.shared)
-            self._shared[launch.name] = launch.shared
+            raise SplicedError(Code.UNSUPPORTED, f"the daemon has no kernel {name}")
         return function
 
     def close(self) -> None:
         """Unload them, once no stream runs them. Raises `CudaError`."""
-        with self._lock, self._context.current() as driver:
-            said = list(filter(None, map(quiet, (self._tables.close, self._scratch.close))))
-            driver.unload_module(self._module)
-            if said:
-                raise SplicedError(Code.UNAVAILABLE, "; ".join(said))
+        with self._lock, self._context.aside():
+            self._undo.close()
 
 
 def _aligned(nbytes: int) -> int:
