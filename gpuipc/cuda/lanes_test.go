@@ -259,7 +259,7 @@ func TestABlockTableStaysInOneChunk(t *testing.T) {
 	}}
 	const border = half / (tokens * row) // first block of the second chunk
 	job.Dst.Blocks = []uint32{border - 1, border}
-	if err := d.Rotate(t.Context(), job); !errors.Is(err, gpuipc.ErrUnavailable) {
+	if err := d.Rotate(t.Context(), job); !errors.Is(err, gpuipc.ErrInvalid) {
 		t.Errorf("a table over both chunks: %v", err)
 	}
 	job.Dst.Blocks = []uint32{border + 1, border}
