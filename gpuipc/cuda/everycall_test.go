@@ -118,7 +118,7 @@ var driverCalls = []string{
 	"cuIpcCloseMemHandle", "cuIpcGetEventHandle", "cuIpcOpenEventHandle", "cuMemGetAllocationGranularity", "cuMemCreate", "cuMemRelease",
 	"cuMemAddressReserve", "cuMemAddressFree", "cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemExportToShareableHandle",
 	"cuMemImportFromShareableHandle", "cuMemHostRegister_v2", "cuMemHostUnregister", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2",
-	"cuMemcpyDtoDAsync_v2", "cuMemsetD8Async", "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize", "cuStreamQuery",
+	"cuMemcpyDtoDAsync_v2", "cuMemsetD8Async", "cuStreamCreate", "cuStreamCreateWithPriority", "cuStreamDestroy_v2", "cuStreamSynchronize", "cuStreamQuery",
 	"cuStreamWaitEvent", "cuStreamWriteValue64_v2", "cuStreamWaitValue64_v2", "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord",
 	"cuEventQuery", "cuEventSynchronize", "cuEventElapsedTime", "cuModuleLoadDataEx", "cuModuleUnload", "cuModuleGetFunction",
 	"cuFuncSetAttribute", "cuFuncGetAttribute", "cuLaunchKernel",

@@ -37,6 +37,7 @@ type symbols struct {
 	memcpyHtoDAsync, memcpyDtoHAsync, memcpyDtoDAsync         uintptr
 	memsetD8Async                                             uintptr
 	streamCreate, streamDestroy, streamSynchronize            uintptr
+	streamCreateWithPriority                                  uintptr
 	streamQuery, streamWaitEvent, streamWrite64, streamWait64 uintptr
 	eventCreate, eventDestroy, eventRecord, eventQuery        uintptr
 	eventSynchronize, eventElapsed                            uintptr
@@ -96,6 +97,7 @@ func (s *symbols) table() []struct {
 		{"cuMemcpyDtoDAsync_v2", &s.memcpyDtoDAsync},
 		{"cuMemsetD8Async", &s.memsetD8Async},
 		{"cuStreamCreate", &s.streamCreate},
+		{"cuStreamCreateWithPriority", &s.streamCreateWithPriority},
 		{"cuStreamDestroy_v2", &s.streamDestroy},
 		{"cuStreamSynchronize", &s.streamSynchronize},
 		{"cuStreamQuery", &s.streamQuery},

@@ -15,6 +15,18 @@ func (a *API) StreamCreate() (Stream, error) {
 	return s, fail("cuStreamCreate", r)
 }
 
+// mostUrgent is beyond what any device has: drivers take the nearest they know.
+const mostUrgent = -1 << 20
+
+// StreamCreateUrgent makes a stream of the highest priority. Streams of several
+// priorities have hardware queues of their own in practice; it is not documented.
+func (a *API) StreamCreateUrgent() (Stream, error) {
+	var s Stream
+	priority := int32(mostUrgent)
+	r := call(a.streamCreateWithPriority, uintptr(unsafe.Pointer(&s)), streamNonBlocking, uintptr(priority))
+	return s, fail("cuStreamCreateWithPriority", r)
+}
+
 // StreamDestroy drops a stream; what it still runs goes on to its end.
 func (a *API) StreamDestroy(s Stream) error {
 	return fail("cuStreamDestroy_v2", call(a.streamDestroy, uintptr(s)))

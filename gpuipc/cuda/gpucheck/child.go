@@ -14,6 +14,7 @@ const (
 	roleReader    = "reader"
 	roleRally     = "rally"
 	roleNeighbour = "neighbour"
+	roleRescue    = "rescue"
 )
 
 // Child is what a second process does: it takes its role from descriptor 3, and
@@ -35,6 +36,8 @@ func Child(ctx context.Context) error {
 		err = rally(ctx, p, m)
 	case roleNeighbour:
 		err = busy(ctx, p, m)
+	case roleRescue:
+		err = rescue(ctx, p, m)
 	default:
 		err = fmt.Errorf("role %q: %w", m.Role, gpuipc.ErrInvalid)
 	}

@@ -45,8 +45,9 @@ type peer struct {
 
 var errNoSecond = errors.New("no way to start a second process was given")
 
-// start runs this program once more and gives it its role.
-func (c *check) start(m *message) (*peer, error) {
+// start runs this program once more, with so much more environment, and gives it
+// its role.
+func (c *check) start(m *message, env ...string) (*peer, error) {
 	if len(c.Self) == 0 {
 		return nil, errNoSecond
 	}
@@ -61,6 +62,7 @@ func (c *check) start(m *message) (*peer, error) {
 		return nil, err
 	}
 	p := &peer{conn: conn, cmd: exec.CommandContext(c.ctx, c.Self[0], c.Self[1:]...)}
+	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.ExtraFiles = []*os.File{theirs}
 	p.cmd.Stderr = os.Stderr
 	if err := p.cmd.Start(); err != nil {

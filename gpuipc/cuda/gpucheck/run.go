@@ -135,6 +135,7 @@ func (c *check) all() {
 		own("fixed cost of a request", c.overhead),
 		own("memory in a second process", c.shared),
 		own("order between two processes", c.ordered),
+		own("streams that wait", c.rescued),
 		own("a busy neighbour", c.neighbour),
 		own("torch and other oracles", c.python),
 	}
