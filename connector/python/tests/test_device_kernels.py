@@ -13,6 +13,7 @@ from running import StartDaemon
 from spliced_connector.cuda_driver import DevicePtr
 from spliced_connector.cuda_memory import Run
 from spliced_connector.errors import SplicedError
+from spliced_connector.kernel_launch import Launch
 
 # What a driver may do only when the whole device is idle, and what takes long.
 SLOW = (
@@ -30,10 +31,15 @@ def test_a_step_finds_kernels_and_their_memory_ready(
     with memory_of(device, len(data)) as source, stream_of(device) as stream:
         source.write(data)
         places: list[DevicePtr] = []
+
+        def build(addresses: list[DevicePtr]) -> list[Launch]:
+            places.extend(addresses)
+            return []
+
         slow, allocations = cuda.calls(*SLOW), cuda.calls("cuMemAlloc_v2")
         for n in (1000, half, half):  # the second is more than was taken ahead
             runs = [Run(source.address, n), Run(DevicePtr(source.address + half), n)]
-            device.kernels.gather(stream, [runs], lambda at: places.extend(at) or [])
+            device.kernels.gather(stream, [runs], build)
         assert cuda.calls(*SLOW) == slow
         assert cuda.calls("cuMemAlloc_v2") == [allocations[0] + 2]
         with device.gpu.context.current() as driver:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from client_samples import SMALL, Connect, publish_one, wait_until
@@ -133,16 +135,17 @@ def test_nothing_is_queued_on_a_stream_that_captures(
     [segment, other] = held(client.model(SMALL), 2)
     misuses = cuda.counts()["misuses"]
     with stream_of(device) as stream:
-        passing = release_after(stream, [other], signal=True)
-        assert passing is not None and passing.wait(5)
+        early = release_after(stream, [other], signal=True)
+        assert early is not None and early.wait(5)
         launch = Launch("spliced_rotate", (1, 1, 1), (32, 1, 1), 0, b"", bytes(16))
         with device.gpu.context.current():
             cuda.capture(stream)
-        for queue in (
+        refused: tuple[Callable[[], object], ...] = (
             lambda: release_after(stream, [segment]),
-            lambda: device.wait(stream, passing),
+            lambda: device.wait(stream, early),
             lambda: device.kernels.launch(stream, [launch]),
-        ):
+        )
+        for queue in refused:
             with pytest.raises(SplicedError, match="captures a CUDA graph") as caught:
                 queue()
             assert caught.value.code == Code.UNSUPPORTED

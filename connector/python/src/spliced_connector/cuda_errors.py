@@ -67,9 +67,20 @@ _NOT_CUDAMALLOC = (
     "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, and leave vLLM's sleep mode off"
 )
 
+_GONE = (
+    "the exporting process has ended, or the two do not share what this way needs: the same GPU "
+    "and driver, and for handles the IPC namespace; see docs/gpu.md"
+)
+
 # By call and result, then by result alone.
 _REMEDIES: dict[tuple[str, int], str] = {
     ("cuIpcOpenMemHandle_v2", INVALID_CONTEXT): _SAME_PID,
+    # Not documented for these calls, but said of failed imports.
+    **{
+        (call, result): _GONE
+        for call in ("cuIpcOpenMemHandle_v2", "cuMemImportFromShareableHandle")
+        for result in (205, 304, 999)
+    },
     ("cuIpcGetMemHandle", INVALID_VALUE): _NOT_CUDAMALLOC,
     ("", 34): "this is the stub library of a toolkit: name the driver's own libcuda.so.1",
     ("", 46): "another process has the GPU for itself (compute mode), or it has failed",
