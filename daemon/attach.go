@@ -53,8 +53,10 @@ type attachment struct {
 	slotBytes    int64
 
 	unmapped  sync.Once
-	attaching atomic.Bool          // attach-device has begun
-	lent      atomic.Pointer[lent] // set once, by attach-device
+	attaching atomic.Bool // attach-device has begun
+	// registering counts register-device requests in flight.
+	registering atomic.Int32
+	lent        atomic.Pointer[lent] // set once, by attach-device
 
 	mu struct {
 		sync.Mutex
@@ -207,9 +209,9 @@ func (a *attachment) closeLent(s *server) {
 	if l == nil {
 		return
 	}
-	if err := l.closeRegion(); err != nil {
+	l.closeRegion(func(err error) {
 		s.log.Error().Err(err).Str("client", a.client).Msg("device memory of a connection could not be given back")
-	}
+	})
 }
 
 // profile registers an identity and, with it, memory that the engine owns.

@@ -42,7 +42,8 @@ type lent struct {
 	slots   *slots
 
 	closed    sync.Once
-	signalled uint64 // in the daemon's slot; of the order request whose turn it is
+	letGo     chan struct{} // closed when end's call of the device is back; nil before end
+	signalled uint64        // in the daemon's slot; of the order request whose turn it is
 
 	mu struct {
 		sync.Mutex
@@ -128,10 +129,10 @@ func (t *task) lend(g *gpu, m *wire.AttachDeviceRequest) (_ *lent, _ *wire.Attac
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, l.closeRegion())
+			l.closeRegion(func(trouble error) { err = errors.Join(err, trouble) })
 		}
 	}()
-	if err := l.clear(t.ctx); err != nil {
+	if err := l.order.Clear(t.ctx); err != nil {
 		return nil, nil, err
 	}
 	private, err := l.private.Share(public.Way)
@@ -199,6 +200,14 @@ func newLent(g *gpu, way gpuipc.Way, connection, wish uint64) (*lent, error) {
 	if !ok {
 		panic(fmt.Sprintf("daemon: a region of %s cannot be shared", g.device.Describe().Name))
 	}
+	// Devices have large pages: what they round up to is taken, and is the client's.
+	if rounded := private.Bytes() - bytes; rounded > 0 {
+		if err := g.take(rounded); err != nil {
+			g.giveBack(bytes)
+			return nil, errors.Join(err, private.Close())
+		}
+		bytes += rounded
+	}
 	l := &lent{gpu: g, way: way, private: private}
 	if l.order, err = order.In(g.device, private, orderOff); err == nil {
 		l.pair, err = newEventPair(g.device)
@@ -207,7 +216,6 @@ func newLent(g *gpu, way gpuipc.Way, connection, wish uint64) (*lent, error) {
 		g.giveBack(bytes)
 		return nil, errors.Join(err, private.Close())
 	}
-	// Rounding of the device is not counted: it has that memory in any case.
 	slotBytes := max(page, (bytes-lentAlign)/4*3/page*page)
 	at := bytes - slotBytes
 	at -= at % lentAlign
@@ -215,19 +223,6 @@ func newLent(g *gpu, way gpuipc.Way, connection, wish uint64) (*lent, error) {
 	l.slots = newSlots(private, gpuipc.Extent{Off: at, Len: bytes - at}, int(page), g.config.MaxLeases)
 	l.mu.engines = map[engine]func(){}
 	return l, nil
-}
-
-// clear writes zeros over the region: the order page begins at 0, and what lay
-// there before was another client's.
-func (l *lent) clear(ctx context.Context) error {
-	zeros := make([]byte, min(l.private.Bytes(), 4<<20))
-	for off := int64(0); off < l.private.Bytes(); off += int64(len(zeros)) {
-		n := min(int64(len(zeros)), l.private.Bytes()-off)
-		if err := l.gpu.device.Store(ctx, l.extent(off, n), zeros[:n]); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (l *lent) extent(off, n int64) gpuipc.Ref {
@@ -261,9 +256,17 @@ func (l *lent) reads(s *tiering.Store, id tiering.ProfileID, rank int) {
 // the client's memory. Nothing of the connection runs any more.
 func (l *lent) end(s *server) {
 	ctx, stop := context.WithTimeout(context.Background(), s.config.HBMTimeout)
-	defer stop()
-	if err := l.order.Release(ctx, order.Daemon); err != nil {
-		s.log.Debug().Err(err).Str("tier", "hbm").Msg("waits of a client could not be ended")
+	l.letGo = make(chan struct{})
+	go func() {
+		defer close(l.letGo)
+		defer stop()
+		if err := l.order.Release(ctx, order.Daemon); err != nil {
+			s.log.Debug().Err(err).Str("tier", "hbm").Msg("waits of a client could not be ended")
+		}
+	}()
+	select {
+	case <-l.letGo:
+	case <-ctx.Done(): // a driver that hangs looks at no time; the connection goes on
 	}
 	l.mu.Lock()
 	engines, memories := l.mu.engines, l.mu.memories
@@ -272,11 +275,16 @@ func (l *lent) end(s *server) {
 	for _, detach := range engines {
 		detach()
 	}
+	// At once: each may take as long as the driver may.
+	var closing sync.WaitGroup
 	for _, m := range memories {
-		if err := m.memory.Region.Close(); err != nil {
-			s.log.Warn().Err(err).Str("tier", "hbm").Msg("device memory of an engine could not be unmapped")
-		}
+		closing.Go(func() {
+			if err := m.memory.Region.Close(); err != nil {
+				s.log.Warn().Err(err).Str("tier", "hbm").Msg("device memory of an engine could not be unmapped")
+			}
+		})
 	}
+	closing.Wait()
 }
 
 // outlives reports whether the private region has to stay as long as the client
@@ -284,13 +292,31 @@ func (l *lent) end(s *server) {
 // a descriptor keeps the memory itself.
 func (l *lent) outlives() bool { return l.way == gpuipc.WayHandle }
 
-// closeRegion gives the private region back, once.
-func (l *lent) closeRegion() (err error) {
+// closeRegion gives the private region back, once. While a call that the driver does
+// not end uses it, that is left to whoever waits for the call.
+func (l *lent) closeRegion(trouble func(error)) {
 	l.closed.Do(func() {
-		err = errors.Join(l.pair.close(), l.private.Close())
-		l.gpu.giveBack(l.bytes())
+		free := func() {
+			err := errors.Join(l.pair.close(), l.private.Close())
+			l.gpu.giveBack(l.bytes())
+			if err != nil {
+				trouble(err)
+			}
+		}
+		if l.letGo == nil {
+			free()
+			return
+		}
+		select {
+		case <-l.letGo:
+			free()
+		default:
+			go func() {
+				<-l.letGo
+				free()
+			}()
+		}
 	})
-	return err
 }
 
 // bytes is what the connection was lent.

@@ -70,7 +70,7 @@ func (c *conn) cancelRequests(t *task) error {
 	}
 	for _, j := range named {
 		j.cancel(errCancelled)
-		if c.server.queue.take(&c.lane, j) {
+		if j.queue.take(j.lane, j) {
 			c.finish(j, nil, errCancelled, t.scratch)
 		}
 	}

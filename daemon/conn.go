@@ -41,7 +41,8 @@ type conn struct {
 	ctx    context.Context // ends with the connection; its cause says why
 	cancel context.CancelCauseFunc
 
-	lane lane // guarded by queue.mu
+	lane       lane // guarded by queue.mu
+	deviceLane lane // the same, in the queue of those that have attached the device
 
 	attached atomic.Pointer[attachment] // set once, by hello
 	spare    atomic.Pointer[desk]       // of a reader that was replaced

@@ -172,6 +172,9 @@ func (d *Daemon) run(ctx context.Context, rest *api.Server) error {
 	start("admin REST", func() error { return rest.Run(background, d.admin...) })
 	for range d.config.Workers {
 		parts.Go(d.server.queue.work)
+		if d.gpu != nil {
+			parts.Go(d.server.deviceQueue.work)
+		}
 	}
 	var accepting sync.WaitGroup
 	allow := newAllowList(&d.config, d.socket.dirGID)
@@ -193,11 +196,12 @@ func (d *Daemon) run(ctx context.Context, rest *api.Server) error {
 		return errors.Join(cause(ctx), unlinked, stuck)
 	}
 	d.server.queue.close()
+	d.server.deviceQueue.close()
 	d.flush()
 	woken := d.server.watcher.stop()
 	stopBackground()
 	if !endsWithin(d.stuckAfter(), parts.Wait) {
-		return errors.Join(cause(ctx), unlinked, woken, fmt.Errorf("a read of the disk tier does not end: %w", errStuck))
+		return errors.Join(cause(ctx), unlinked, woken, fmt.Errorf("a read of the disk tier, or a copy to the GPU, does not end: %w", errStuck))
 	}
 	d.log.Info().Msg("stopped")
 	return errors.Join(cause(ctx), unlinked, woken)

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering"
 )
@@ -19,7 +21,29 @@ const firstDeviceMemory = 1 << 31
 type deviceMemory struct {
 	profile tiering.ProfileID
 	epoch   uint64
+	told    wire.RegisterDeviceRequest // as it came
 	memory  *tiering.Memory
+}
+
+// registersAtOnce bounds the requests of a connection that hold descriptors while
+// they wait: any client may send a frame full of them.
+const registersAtOnce = 4
+
+// handleAlign is what addresses of memory that comes as handles are multiples of:
+// an access that is not aligned to its element ends all work of the process on the
+// device. The allocations themselves are aligned to more.
+const handleAlign = 16
+
+// registerIsLong is always. It counts the request in; finish and a refusal count it
+// out.
+func (t *task) registerIsLong() (bool, error) {
+	if t.at.registering.Add(1) <= registersAtOnce {
+		return true, nil
+	}
+	t.at.registering.Add(-1)
+	seqpacket.CloseAll(t.received)
+	t.received = nil
+	return false, refuse(wire.Busy, "%d requests to register device memory are in flight", registersAtOnce)
 }
 
 // registerDevice imports device memory that the engine owns. The driver may take
@@ -41,20 +65,20 @@ func (t *task) registerDevice() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if number, known, err := l.registered(id, m.Epoch); known || err != nil {
+	if number, known, err := l.registered(id, &m); known || err != nil {
 		return &wire.RegisterDeviceReply{Memory: number}, err
 	}
 	memory, err := t.importDevice(l, id, &m)
 	if err != nil {
 		return nil, err
 	}
-	number, kept := l.keep(deviceMemory{id, m.Epoch, memory})
-	if !kept { // a request of the same epoch was quicker
+	number, kept, err := l.keep(deviceMemory{id, m.Epoch, m, memory})
+	if !kept {
 		if err := memory.Region.Close(); err != nil {
 			t.conn.server.log.Warn().Err(err).Str("tier", "hbm").Msg("device memory of an engine could not be unmapped")
 		}
 	}
-	return &wire.RegisterDeviceReply{Memory: number}, nil
+	return &wire.RegisterDeviceReply{Memory: number}, err
 }
 
 // notAttached refuses an operation that needs attach-device before it.
@@ -68,6 +92,8 @@ func (t *task) notAttached() error {
 
 func (t *task) importDevice(l *lent, id tiering.ProfileID, m *wire.RegisterDeviceRequest) (*tiering.Memory, error) {
 	share := gpuipc.Share{Way: gpuipc.Way(m.Way), Device: l.gpu.device.UUID()}
+	var chunks []int64 // ends
+	end := int64(0)
 	for i, bytes := range m.ChunkBytes {
 		if bytes == 0 || bytes > 1<<46 {
 			return nil, refuse(wire.Invalid, "chunk %d of %d bytes", i, bytes)
@@ -79,6 +105,11 @@ func (t *task) importDevice(l *lent, id tiering.ProfileID, m *wire.RegisterDevic
 				return nil, refuse(wire.Invalid, "chunk %d at %d of its allocation", i, m.Offsets[i])
 			}
 			c.Off = int64(m.Offsets[i])
+			if c.Off%handleAlign != 0 || c.Bytes%handleAlign != 0 && i < len(m.ChunkBytes)-1 {
+				return nil, refuse(wire.Invalid, "chunk %d of %d bytes at %d: not multiples of %d", i, c.Bytes, c.Off, handleAlign)
+			}
+			end += c.Bytes
+			chunks = append(chunks, end)
 		}
 		share.Chunks = append(share.Chunks, c)
 	}
@@ -93,43 +124,60 @@ func (t *task) importDevice(l *lent, id tiering.ProfileID, m *wire.RegisterDevic
 		}
 		return nil, err
 	}
-	memory := &tiering.Memory{Region: region, BlockTokens: int(t.at.blockTokens(id)), Layers: memoryLayers(m.Memory)}
+	memory := &tiering.Memory{Region: region, Chunks: chunks, BlockTokens: int(t.at.blockTokens(id)), Layers: memoryLayers(m.Memory)}
 	if err := t.conn.server.store.CheckMemory(id, memory); err != nil {
 		return nil, errors.Join(err, region.Close())
 	}
 	return memory, nil
 }
 
-// registered finds memory of an epoch. The same epoch for another profile is a
-// mistake of the client.
-func (l *lent) registered(id tiering.ProfileID, epoch uint64) (number uint32, known bool, err error) {
+// registered finds memory of an epoch. The same epoch for another profile, or for
+// other memory, is a mistake of the client.
+func (l *lent) registered(id tiering.ProfileID, q *wire.RegisterDeviceRequest) (number uint32, known bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range l.mu.memories {
-		if m := &l.mu.memories[i]; m.epoch == epoch {
-			if m.profile != id {
-				return 0, false, refuse(wire.Invalid, "epoch %d is that of memory for profile %d", epoch, m.profile)
+		if m := &l.mu.memories[i]; m.epoch == q.Epoch {
+			switch {
+			case m.profile != id:
+				return 0, false, refuse(wire.Invalid, "epoch %d is that of memory for profile %d", q.Epoch, m.profile)
+			case !m.isToldAs(q):
+				return 0, false, refuse(wire.Invalid, "epoch %d is that of other memory: take another epoch", q.Epoch)
 			}
 			return firstDeviceMemory + uint32(i), true, nil
 		}
 	}
-	if len(l.mu.memories) >= maxBindings {
-		return 0, false, refuse(wire.Busy, "%d registered memories on one connection", len(l.mu.memories))
-	}
-	return 0, false, nil
+	return 0, false, l.roomLocked()
 }
 
-// keep adds memory unless its epoch is there already.
-func (l *lent) keep(memory deviceMemory) (number uint32, kept bool) {
+func (l *lent) roomLocked() error {
+	if n := len(l.mu.memories); n >= maxBindings {
+		return refuse(wire.Busy, "%d registered memories on one connection", n)
+	}
+	return nil
+}
+
+// isToldAs compares what a request says. Descriptors cannot be compared.
+func (m *deviceMemory) isToldAs(q *wire.RegisterDeviceRequest) bool {
+	return m.told.Way == q.Way && slices.Equal(m.told.ChunkBytes, q.ChunkBytes) && slices.Equal(m.told.Handles, q.Handles) &&
+		slices.Equal(m.told.Offsets, q.Offsets) && slices.Equal(m.told.Memory, q.Memory)
+}
+
+// keep adds memory unless a request of the same epoch was quicker, or others took
+// the last places.
+func (l *lent) keep(memory deviceMemory) (number uint32, kept bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range l.mu.memories {
 		if l.mu.memories[i].epoch == memory.epoch {
-			return firstDeviceMemory + uint32(i), false
+			return firstDeviceMemory + uint32(i), false, nil
 		}
 	}
+	if err := l.roomLocked(); err != nil {
+		return 0, false, err
+	}
 	l.mu.memories = append(l.mu.memories, memory)
-	return firstDeviceMemory + uint32(len(l.mu.memories)-1), true
+	return firstDeviceMemory + uint32(len(l.mu.memories)-1), true, nil
 }
 
 // memory returns registered device memory.

@@ -108,6 +108,9 @@ func TestRowsAreScatteredIntoEngineMemoryOnTheGPU(t *testing.T) {
 		t.Error("a lease in memory was scattered into memory of the device")
 	}
 	c.refusedWith(wire.OpRegisterDevice, m, wire.Invalid, "0 descriptors with 1 chunks")
+	other, fds := c.registerRequest(t, region, 11)
+	other.Memory[0].VBase += tokenBytes
+	c.refusedWith(wire.OpRegisterDevice, other, wire.Invalid, "epoch 11 is that of other memory", fds...)
 	short, fds := c.registerRequest(t, region, 12)
 	short.Memory[0].VBase = 1 << 40
 	c.refusedWith(wire.OpRegisterDevice, short, wire.Invalid, "", fds...)
@@ -207,4 +210,62 @@ func TestEngineMemoryOnTheDeviceOutlivesTheWrites(t *testing.T) {
 	if !bytes.Equal(read(t, engine, whole), make([]byte, 4*blockBytes)) {
 		t.Error("written after end of file")
 	}
+}
+
+// Memory at addresses that no element may lie at never reaches a kernel, and the
+// rows of a layer lie in one allocation.
+func TestMemoryOfHandlesIsAlignedAndInOnePiece(t *testing.T) {
+	leakCheck(t)
+	r, lib := startFake(t, deviceConfig(t))
+	c := deviceHello(t, r.Socket())
+	c.register(testProfile(t, 1))
+	_, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor})
+	for _, f := range files {
+		f.Close()
+	}
+	good, _ := c.registerRequest(t, engineRegion(t, openDevice(t, lib.Path), 4), 1)
+	opened := lib.Calls("cuIpcOpenMemHandle_v2")
+	for _, row := range []struct{ offsets, bytes []uint64 }{
+		{[]uint64{1}, []uint64{1 << 20}},
+		{[]uint64{0, 16}, []uint64{1, 1 << 20}},
+	} {
+		m := &wire.RegisterDeviceRequest{Profile: c.profile, Way: wire.WayHandle, Epoch: 2, Memory: good.Memory, ChunkBytes: row.bytes,
+			Offsets: row.offsets, Handles: make([]byte, len(row.bytes)*wire.HandleBytes)}
+		c.refusedWith(wire.OpRegisterDevice, m, wire.Invalid, "not multiples of 16")
+	}
+	if n := lib.Calls("cuIpcOpenMemHandle_v2"); n != opened {
+		t.Errorf("%d handles were opened", n-opened)
+	}
+	c.close()
+	r.deviceAtRest()
+}
+
+// Requests that wait with their descriptors are few.
+func TestFewRegistrationsWaitWithTheirDescriptors(t *testing.T) {
+	leakCheck(t)
+	config := deviceConfig(t)
+	config.Workers = 1
+	r, double := startDouble(t, config)
+	engine := gpuipctest.NewAccelerator(t, gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1}))
+	c := attachDouble(t, r.Socket())
+	c.register(testProfile(t, 1))
+	region := engineRegion(t, engine, 6)
+	stall := double.Stall(t, gpuipctest.OpImportShare, 1)
+	var sent []uint64
+	for epoch := range uint64(registersAtOnce) {
+		m, fds := c.registerRequest(t, region, epoch)
+		sent = append(sent, c.send(wire.OpRegisterDevice, m, fds...))
+	}
+	m, fds := c.registerRequest(t, region, 99)
+	c.refusedWith(wire.OpRegisterDevice, m, wire.Busy, "in flight", fds...)
+	stall.Release()
+	for _, request := range sent {
+		if code, body, _ := c.await(request); code != wire.OK {
+			t.Errorf("%v %s", code, wire.ErrorText(body))
+		}
+	}
+	m, fds = c.registerRequest(t, region, 99)
+	c.call(wire.OpRegisterDevice, m, &wire.RegisterDeviceReply{}, fds...)
+	c.close()
+	r.deviceAtRest()
 }

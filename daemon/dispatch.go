@@ -101,7 +101,7 @@ var operations = [...]operation{
 	wire.OpReport:   {run: (*task).report, tenant: true},
 
 	wire.OpAttachDevice:   {run: (*task).attachDevice, long: always},
-	wire.OpRegisterDevice: {run: (*task).registerDevice, long: always},
+	wire.OpRegisterDevice: {run: (*task).registerDevice, long: (*task).registerIsLong},
 	wire.OpAcquireDevice:  {run: (*task).acquireDevice, tenant: true},
 	wire.OpOrder:          {run: (*task).order, closing: true},
 	wire.OpLoadDevice:     {run: (*task).loadDevice, tenant: true},
@@ -135,6 +135,7 @@ func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (next,
 	case long:
 		if mine, err = c.start(t, now); err != nil {
 			seqpacket.CloseAll(t.received)
+			c.countOut(h.Op)
 		}
 	case h.Op == wire.OpCancel:
 		err = c.cancelRequests(t)

@@ -118,7 +118,7 @@ func (r *running) atRest() {
 		s.mu.Lock()
 		held := int64(len(s.mu.conns)) + s.mu.lent
 		s.mu.Unlock()
-		held += s.busy.Load() + int64(s.queue.length())
+		held += s.busy.Load() + int64(s.queued())
 		for _, p := range r.store.Pools() {
 			held += p.LeasedBytes + p.PendingBytes + p.QuarantinedBytes
 		}

@@ -26,6 +26,8 @@ type job struct {
 	send     []*os.File // to send along with the answer; closed by finish
 	arrived  time.Time
 	deadline time.Time
+	queue    *queue
+	lane     *lane
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 
@@ -52,12 +54,12 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 	// The body is copied: the reader's buffer is used for the next frame.
 	j.body = slices.Clone(t.body)
 	j.received = t.received
-	if n == 1 && c.server.queue.enter() {
+	if n == 1 && j.queue.enter() {
 		return j, nil
 	}
 	// Before put: whoever takes the job stops it.
 	j.late = time.AfterFunc(time.Until(j.deadline), func() { c.lateInQueue(j) })
-	if !c.server.queue.put(&c.lane, j) {
+	if !j.queue.put(j.lane, j) {
 		panic("daemon: the queue was closed before its connections")
 	}
 	return nil, nil
@@ -65,7 +67,10 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 
 // newJob makes a job of a request and counts it in. flying has counted it.
 func (c *conn) newJob(t *task, now time.Time) *job {
-	j := &job{conn: c, header: t.header, arrived: now}
+	j := &job{conn: c, header: t.header, arrived: now, queue: c.server.queue, lane: &c.lane}
+	if t.mayNeedGPU() {
+		j.queue, j.lane = c.server.deviceQueue, &c.deviceLane
+	}
 	j.deadline = now.Add(c.server.deadline(&t.header))
 	j.ctx, j.cancel = context.WithCancelCause(c.ctx)
 	c.work.Add(1)
@@ -76,11 +81,18 @@ func (c *conn) newJob(t *task, now time.Time) *job {
 	return j
 }
 
+// mayNeedGPU reports whether a request may be carried out by the device. Which plans
+// are is known only once they are read, so that all of a connection that has
+// attached the device count: a driver that hangs must hold up none of the others.
+func (t *task) mayNeedGPU() bool {
+	return t.conn.server.gpu != nil && (t.header.Op == wire.OpAttachDevice || t.at.lent.Load() != nil)
+}
+
 // lateInQueue answers a job whose time is over before anybody began it. A timer
 // that fires while put has not happened leaves the job to run, which then looks
 // at the clock itself.
 func (c *conn) lateInQueue(j *job) {
-	if c.server.queue.take(&c.lane, j) {
+	if j.queue.take(j.lane, j) {
 		c.finish(j, nil, lateBy(j, time.Now()), &scratch{})
 	}
 }
@@ -97,7 +109,7 @@ func (c *conn) runHere(j *job, s *scratch, now time.Time) next {
 		c.serve()
 	})
 	c.run(j, s, now)
-	c.server.queue.leave()
+	j.queue.leave()
 	if !standIn.Stop() {
 		return replaced
 	}
@@ -141,6 +153,7 @@ func (c *conn) finish(j *job, reply wire.Message, err error, s *scratch) {
 	}
 	// Before the answer: who has it may send the next request at once.
 	c.flying.Add(-1)
+	c.countOut(j.header.Op)
 	if !c.ending.Load() {
 		if err != nil {
 			c.replyError(&j.header, err, s)
@@ -174,6 +187,13 @@ func (c *conn) finish(j *job, reply wire.Message, err error, s *scratch) {
 	c.server.jobDone()
 }
 
+// countOut ends the count of those requests of which few may be in flight.
+func (c *conn) countOut(op wire.Op) {
+	if op == wire.OpRegisterDevice {
+		c.attached.Load().registering.Add(-1)
+	}
+}
+
 // dropQueued ends what no worker has begun, without answers.
 func (c *conn) dropQueued() {
 	c.mu.Lock()
@@ -183,7 +203,7 @@ func (c *conn) dropQueued() {
 	}
 	c.mu.Unlock()
 	for _, j := range waiting {
-		if c.server.queue.take(&c.lane, j) {
+		if j.queue.take(j.lane, j) {
 			c.finish(j, nil, errPeerLeft, nil)
 		}
 	}

@@ -233,7 +233,7 @@ func (m metrics) serverMetrics(s sink) {
 		s.count(failures, n, "socket", wire.Code(code).String())
 	}
 	s.gauge(inFlight, float64(server.busy.Load()))
-	s.gauge(queued, float64(server.queue.length()))
+	s.gauge(queued, float64(server.queued()))
 	s.gauge(requestsWaiting, float64(server.waiting.Load()))
 	server.mu.Lock()
 	lent := server.mu.lent

@@ -161,7 +161,7 @@ func (s *server) counters() []api.Counter {
 	add := func(name string, value float64) { list = append(list, api.Counter{Name: name, Value: value}) }
 	add("connections", float64(len(s.list())))
 	add("requests_in_flight", float64(s.busy.Load()))
-	add("requests_queued", float64(s.queue.length()))
+	add("requests_queued", float64(s.queued()))
 	add("requests_waiting", float64(s.waiting.Load()))
 	for _, p := range s.store.Pools() {
 		name := "pool_" + p.Name

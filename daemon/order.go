@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -78,6 +79,10 @@ func (t *task) ordered(l *lent, m *wire.OrderRequest) (wire.Message, error) {
 			return nil, err
 		}
 	}
+	// From here on nothing is late: leases are gone once they are released.
+	if err := t.ctx.Err(); err != nil {
+		return nil, err
+	}
 	out := &wire.CodesReply{}
 	for _, id := range m.Leases {
 		out.Codes = append(out.Codes, t.row(t.releaseOne(id)))
@@ -85,9 +90,20 @@ func (t *task) ordered(l *lent, m *wire.OrderRequest) (wire.Message, error) {
 	if m.Signal == 0 {
 		return out, nil
 	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(t.ctx), t.conn.server.config.HBMTimeout)
+	defer stop()
+	if err := l.signal(ctx, m.Signal); err != nil {
+		// Streams wait for the number, and nobody will write it: the client lets
+		// them go when it finds the connection ended.
+		t.conn.server.log.Warn().Err(err).Str("tier", "hbm").Uint64("connection", t.conn.id).Msg("a number for a client's streams could not be written: its connection ends")
+		t.conn.drop(errNoSignal)
+		return out, nil
+	}
 	l.signalled = m.Signal
-	return out, l.signal(t.ctx, m.Signal)
+	return out, nil
 }
+
+var errNoSignal = errors.New("a number for the client's streams could not be written")
 
 // passed waits for the client's number, and where that says no more than that an
 // event was recorded, for the event.

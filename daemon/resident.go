@@ -47,7 +47,9 @@ func (t *task) loadDevice() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.reads(t.conn.server.store, id, rankOf(m.Rank))
+	if !t.switchedOff(id) {
+		l.reads(t.conn.server.store, id, rankOf(m.Rank))
+	}
 	return t.loadFrom(t.at.session.LoadResident, t.at.session.AwaitLoadResident, tiering.LoadQuery{
 		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tiering.CheckpointKind(m.Accept),
 		TTL: milliseconds(m.TTLMs), Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash,

@@ -38,8 +38,10 @@ type server struct {
 	tokens  [][sha256.Size]byte // by tenant
 	open    []bool              // tenants without a token
 	queue   *queue
-	watcher *watcher
-	canary  *canary
+	// deviceQueue has places of its own for what may wait for the GPU's driver.
+	deviceQueue *queue
+	watcher     *watcher
+	canary      *canary
 
 	busy     atomic.Int64  // jobs in flight
 	waiting  atomic.Int64  // of these, waiting for a disk
@@ -56,10 +58,13 @@ type server struct {
 	}
 }
 
+// queued is how many requests wait for a place.
+func (s *server) queued() int { return s.queue.length() + s.deviceQueue.length() }
+
 func newServer(c *Config, store *tiering.Store, device gpuipc.Device, log zerolog.Logger, title string) (*server, error) {
 	s := &server{
 		config: c, store: store, device: device, log: log, title: title[:min(len(title), wire.MaxName)],
-		counts: newCounts(), epoch: newEpoch(), queue: newQueue(c.Workers),
+		counts: newCounts(), epoch: newEpoch(), queue: newQueue(c.Workers), deviceQueue: newQueue(c.Workers),
 		idle: make(chan struct{}, 1), closing: make(chan struct{}),
 	}
 	s.tenants = tenantsOf(c)

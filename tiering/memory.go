@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -34,7 +35,7 @@ func (s *Store) CheckMemory(id ProfileID, m *Memory) error {
 		seen[ml.Layer] = true
 		for _, kind := range [...]profile.PartKind{profile.PartK, profile.PartV} {
 			pl := p.paged(ml, kind)
-			if err := pl.check(size, m.BlockTokens); err != nil {
+			if err := pl.check(size, m.end(pl.base), m.BlockTokens); err != nil {
 				return fmt.Errorf("memory: layer %d: %w", ml.Layer, err)
 			}
 		}
@@ -43,6 +44,18 @@ func (s *Store) CheckMemory(id ProfileID, m *Memory) error {
 		return fmt.Errorf("memory: %d of %d attention layers: %w", len(seen), n, ErrInvalid)
 	}
 	return nil
+}
+
+// end is where the run of addresses ends that an offset lies in.
+func (m *Memory) end(off int64) int64 {
+	i, found := slices.BinarySearch(m.Chunks, off)
+	if found {
+		i++
+	}
+	if i < len(m.Chunks) {
+		return m.Chunks[i]
+	}
+	return m.Region.Bytes()
 }
 
 // pagedRows is where the keys or the values of one layer lie in engine memory.
@@ -67,24 +80,24 @@ func (p *profileState) paged(ml *MemoryLayer, kind profile.PartKind) pagedRows {
 	return pr
 }
 
-func (pr *pagedRows) check(size int64, blockTokens int) error {
+func (pr *pagedRows) check(size, end int64, blockTokens int) error {
 	for _, v := range [...]int64{pr.base, pr.block, pr.token, pr.head} {
 		if v < 0 || v > size || v%pr.align != 0 {
 			return fmt.Errorf("offset or stride of %d in %d bytes: %w", v, size, ErrInvalid)
 		}
 	}
 	tight := blockTokens > 1 && pr.token < pr.rowBytes || pr.heads > 1 && pr.head < pr.rowBytes || pr.block < pr.rowBytes
-	if tight || pr.blocks(size, blockTokens) < 1 {
-		return fmt.Errorf("%d tokens of %d heads of %d bytes with strides %d, %d, %d from %d in %d bytes: %w",
-			blockTokens, pr.heads, pr.rowBytes, pr.block, pr.token, pr.head, pr.base, size, ErrInvalid)
+	if tight || pr.blocks(end, blockTokens) < 1 {
+		return fmt.Errorf("%d tokens of %d heads of %d bytes with strides %d, %d, %d from %d in a run that ends at %d: %w",
+			blockTokens, pr.heads, pr.rowBytes, pr.block, pr.token, pr.head, pr.base, end, ErrInvalid)
 	}
 	return nil
 }
 
-// blocks is how many blocks lie wholly inside size bytes.
-func (pr *pagedRows) blocks(size int64, blockTokens int) int64 {
+// blocks is how many blocks lie wholly before end.
+func (pr *pagedRows) blocks(end int64, blockTokens int) int64 {
 	span := int64(blockTokens-1)*pr.token + int64(pr.heads-1)*pr.head + pr.rowBytes
-	room := size - pr.base - span
+	room := end - pr.base - span
 	if room < 0 {
 		return 0
 	}

@@ -83,7 +83,10 @@ type MemoryLayer struct {
 // Memory is engine memory bound to a profile: paged rows of every attention
 // layer. CheckMemory validates it once; it must not change afterwards.
 type Memory struct {
-	Region      gpuipc.Region
+	Region gpuipc.Region
+	// Chunks are where the runs end that the region's addresses fall into; nil =
+	// it is one run. The keys of a layer lie in one of them, and so do its values.
+	Chunks      []int64
 	BlockTokens int
 	Layers      []MemoryLayer
 }

@@ -481,3 +481,25 @@ func TestAssembleRefusals(t *testing.T) {
 		})
 	}
 }
+
+// The blocks of a layer lie in one run of addresses of memory that has several.
+func TestRowsStayInTheirRunOfEngineMemory(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	e := b.engine(16, 2, []uint32{0, 1})
+	first := &e.memory.Layers[0]
+	e.memory.Chunks = []int64{first.VBase + first.BlockStride, e.memory.Region.Bytes()}
+	b.must(b.CheckMemory(b.id, &e.memory))
+	c := b.NewSession("c")
+	p := b.piece(1, profile.FirstSpec(32))
+	b.publish(c, p)
+	q := &RotateQuery{
+		Profile: b.id, Tenant: tenantA, Layer: AllLayers,
+		Plan: Plan{End: 32, Spans: []Span{{Kind: SpanSegment, Lease: b.lease(c, p), Count: 32}}},
+		Dest: Destination{Memory: &e.memory, Blocks: e.blocks},
+	}
+	b.wantErr(c.Rotate(b.ctx, q), ErrInvalid)
+	e.memory.Chunks[0] = first.VBase + first.VTokenStride
+	b.wantErr(b.CheckMemory(b.id, &e.memory), ErrInvalid)
+	e.memory.Chunks = nil
+	b.must(c.Rotate(b.ctx, q))
+}

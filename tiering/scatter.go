@@ -25,7 +25,7 @@ func (h *heldPlan) bind(d *Destination) (*boundMemory, error) {
 		b.layer[ml.Layer] = ml
 		for _, kind := range [...]profile.PartKind{profile.PartK, profile.PartV} {
 			pr := h.profile.paged(ml, kind)
-			limit = min(limit, pr.blocks(d.Memory.Region.Bytes(), d.Memory.BlockTokens))
+			limit = min(limit, pr.blocks(d.Memory.end(pr.base), d.Memory.BlockTokens))
 		}
 	}
 	if h.base != nil {

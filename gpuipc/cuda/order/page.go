@@ -79,8 +79,10 @@ func (p *Page) Signal(ctx context.Context, s Slot, v uint64) error {
 	if own.released.Load() {
 		return nil
 	}
-	own.last.Store(v)
 	err := write(ctx, p.memory, s, v)
+	if err == nil {
+		own.last.Store(v)
+	}
 	// A Release since the check above may have written before us, and waiters of
 	// larger numbers would stay.
 	if own.released.Load() {

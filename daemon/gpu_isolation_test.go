@@ -1,0 +1,115 @@
+package daemon
+
+import (
+	"testing"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
+	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// A GPU that hangs keeps the clients that use it, and nobody else.
+func TestAHangingGPUHoldsUpNoRequestOfTheHost(t *testing.T) {
+	leakCheck(t)
+	config := deviceConfig(t)
+	config.Workers = 1
+	r, double := startDouble(t, config)
+	p := testProfile(t, 1)
+	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+	c, plain := attachDouble(t, r.Socket()), attach(t, r.Socket())
+	c.register(p)
+	plain.register(p)
+	plain.publish(d)
+	lease := c.deviceLease(d)
+	stall := double.Stall(t, gpuipctest.OpComposeAll, 1)
+	m := &wire.ComposeRequest{Profile: c.profile, Layer: 0, Plan: onePlan(lease, d, 6)}
+	first := c.send(wire.OpCompose, m)
+	<-stall.Reached()
+	h := c.header(wire.OpCompose)
+	h.Deadline = 20_000
+	c.sendHeader(&h, m)
+	if code, _, _ := c.await(h.Request); code != wire.Late {
+		t.Errorf("behind one that hangs: %v", code)
+	}
+	plain.compose(plain.lease(d), d) // and not after the GPU
+	stall.Release()
+	var out wire.ComposeReply
+	if code, body, _ := c.await(first); code != wire.OK || out.Decode(body) != nil {
+		t.Errorf("%v", code)
+	}
+	c.release(out.Lease, lease)
+	plain.close()
+	c.close()
+	r.deviceAtRest()
+}
+
+// Leases are gone once they are released: the number that says so is written, and
+// the request answered, though it was canceled meanwhile.
+func TestAnOrderThatReleasedIsAnsweredAndItsNumberWritten(t *testing.T) {
+	leakCheck(t)
+	r, double := startDouble(t, deviceConfig(t))
+	p := testProfile(t, 1)
+	c := attachDouble(t, r.Socket())
+	c.register(p)
+	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+	c.publish(d)
+	lease := c.deviceLease(d)
+	stall := double.Stall(t, gpuipc.OpStore, 1)
+	request := c.send(wire.OpOrder, &wire.OrderRequest{Signal: 1, Leases: []uint64{lease}})
+	<-stall.Reached()
+	c.send(wire.OpCancel, &wire.CancelRequest{Requests: []uint64{request}})
+	if codes := c.release(lease); wire.Code(codes[0]) != wire.Gone {
+		t.Errorf("while the number is written the lease is %v", wire.Code(codes[0]))
+	}
+	stall.Release()
+	code, body, _ := c.await(request)
+	var m wire.CodesReply
+	if code != wire.OK || m.Decode(body) != nil || wire.Code(m.Codes[0]) != wire.OK {
+		t.Errorf("order: %v %s", code, wire.ErrorText(body))
+	}
+	if n := c.number(order.Daemon); n != 1 {
+		t.Errorf("the daemon's slot is at %d", n)
+	}
+	c.close()
+	r.deviceAtRest()
+}
+
+// A client whose streams would wait for a number for ever hears of it.
+func TestANumberThatCannotBeWrittenEndsTheConnection(t *testing.T) {
+	leakCheck(t)
+	r, double := startDouble(t, deviceConfig(t))
+	c := attachDouble(t, r.Socket())
+	double.Fail(gpuipc.OpStore, 1, gpuipc.ErrUnavailable)
+	c.send(wire.OpOrder, &wire.OrderRequest{Signal: 1})
+	eventually(t, "waiters are let go", func() bool { return c.number(order.Daemon) == order.Released })
+	c.close()
+	r.deviceAtRest()
+}
+
+// What connections have of the GPU is what it gave, not what they wished for.
+func TestTheBoundOfConnectionsCountsWhatTheGPUGives(t *testing.T) {
+	leakCheck(t)
+	config := deviceConfig(t)
+	config.HBMClient, config.HBMConnections = 512*KiB, 5*MiB
+	r, _ := startFake(t, config)
+	var all []*rawClient
+	for _, want := range []wire.Code{wire.OK, wire.OK, wire.Full} {
+		c := deviceHello(t, r.Socket())
+		all = append(all, c)
+		var m wire.AttachDeviceReply
+		body, fds, code := c.exchange(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, &m)
+		closeAll(fds)
+		if code != want {
+			t.Errorf("client %d: %v %s", len(all), code, wire.ErrorText(body))
+		}
+		if code == wire.OK && r.gpu.lentBytes() != int64(len(all))*int64(m.PrivateBytes) {
+			t.Errorf("%d bytes lent to %d clients with %d each", r.gpu.lentBytes(), len(all), m.PrivateBytes)
+		}
+	}
+	for _, c := range all {
+		c.close()
+	}
+	r.deviceAtRest()
+}
