@@ -348,7 +348,7 @@ func (d *Daemon) close() error {
 		d.stopDisk()
 	}
 	if !endsWithin(d.stuckAfter(), below) {
-		return errors.Join(append(failed, fmt.Errorf("a write of the disk tier does not end: %w", errStuck))...)
+		return errors.Join(append(failed, fmt.Errorf("a write of the disk tier, or a call of the GPU's driver, does not end: %w", errStuck))...)
 	}
 	failed = append(failed, stored)
 	d.closeGPU()

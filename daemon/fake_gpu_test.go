@@ -391,6 +391,39 @@ func TestAKilledClientsWorkOnTheGPUEndsFirst(t *testing.T) {
 	r.deviceAtRest()
 }
 
+// A driver that does not answer costs the copies, not the start, nor the end.
+func TestADriverThatHangsHoldsUpNeitherStartNorEnd(t *testing.T) {
+	lib := fakecuda.Open(t)
+	p := testProfile(t, 1)
+	for _, call := range []string{"cuInit", "cuDevicePrimaryCtxRelease_v2"} {
+		t.Run(call, func(t *testing.T) {
+			leakCheck(t)
+			config := deviceConfig(t)
+			config.AdminSocket = ""
+			config.HBMLibrary, config.HBMTimeout = lib.Path, 20*time.Millisecond
+			lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: call, Nth: 1})
+			r := startParts(t, config, Parts{})
+			if check := r.check(t, "hbm"); (call == "cuInit") != strings.Contains(check.Detail, "did not open the device") {
+				t.Errorf("%+v", check)
+			}
+			c := attach(t, r.Socket())
+			c.register(p)
+			d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+			c.publish(d)
+			c.close()
+			r.atRest()
+			if err := r.end(); err != nil {
+				t.Error(err)
+			}
+			lib.Release()
+			eventually(t, "the call is back, and what it opened closed", func() bool {
+				n := lib.Stats()
+				return n.Hanging == 0 && n.Live() == (fakecuda.Stats{}).Live()
+			})
+		})
+	}
+}
+
 func TestWhatIsWrongWithTheDriverIsTold(t *testing.T) {
 	lib := fakecuda.Open(t)
 	empty := filepath.Join(t.TempDir(), "libcuda.so.1")

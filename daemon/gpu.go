@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -46,19 +47,55 @@ func (d *Daemon) openGPU() {
 		return
 	}
 	if g.device == nil {
-		device, err := cuda.Open(cuda.Options{
-			Library: d.config.HBMLibrary, Device: d.config.HBMDevice, ChunkBytes: chunkBytes(&d.config),
-			CallTimeout: d.config.HBMTimeout, Log: func(text string) { d.log.Warn().Str("tier", "hbm").Msg(text) },
-		})
-		if err != nil {
+		g.owned = true
+		if g.device, g.info, err = d.openDevice(); err != nil {
 			d.gpuTrouble = err.Error()
 			g.ptx.Close()
 			return
 		}
-		g.device, g.owned = device, true
-		g.info = infoOf(d.config.HBMLibrary, device.UUID())
 	}
 	d.gpu = g
+}
+
+// driverPatience is how many times hbm-timeout the driver may take to open a device,
+// or to close it: some seconds to begin, as many to compile the kernels (a guess).
+const driverPatience = 30
+
+// openDevice opens the device, unless the driver does not answer: that of a GPU that
+// fell off its bus may not do so for ever. What it opens later is closed.
+func (d *Daemon) openDevice() (device gpuipc.Accelerator, info cuda.Info, err error) {
+	type opened struct {
+		device gpuipc.Accelerator
+		info   cuda.Info
+		err    error
+	}
+	answer := make(chan opened)
+	gaveUp := make(chan struct{})
+	go func() {
+		var o opened
+		if o.device, o.err = cuda.Open(cuda.Options{
+			Library: d.config.HBMLibrary, Device: d.config.HBMDevice, ChunkBytes: chunkBytes(&d.config),
+			CallTimeout: d.config.HBMTimeout, Log: func(text string) { d.log.Warn().Str("tier", "hbm").Msg(text) },
+		}); o.err == nil {
+			o.info = infoOf(d.config.HBMLibrary, o.device.UUID())
+		}
+		select {
+		case answer <- o:
+		case <-gaveUp:
+			if o.err == nil {
+				_ = o.device.Close() // nobody uses it
+			}
+		}
+	}()
+	limit := time.NewTimer(driverPatience * d.config.HBMTimeout)
+	defer limit.Stop()
+	select {
+	case o := <-answer:
+		return o.device, o.info, o.err
+	case <-limit.C:
+		close(gaveUp)
+		return nil, info, fmt.Errorf("the driver did not open the device within %v", driverPatience*d.config.HBMTimeout)
+	}
 }
 
 // infoOf is what the driver tells about a device.
@@ -153,7 +190,12 @@ func (d *Daemon) closeGPU() {
 	if !d.gpu.owned {
 		return
 	}
-	if err := d.gpu.device.Close(); err != nil {
+	closed := make(chan error, 1)
+	if !endsWithin(driverPatience*d.config.HBMTimeout, func() { closed <- d.gpu.device.Close() }) {
+		d.log.Warn().Str("tier", "hbm").Msg("the driver does not close the GPU: left to the end of the process")
+		return
+	}
+	if err := <-closed; err != nil {
 		d.log.Warn().Err(err).Str("tier", "hbm").Msg("the GPU was not closed well")
 	}
 }
