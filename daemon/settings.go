@@ -69,7 +69,7 @@ func (c *Config) settings() []setting {
 		{"hbm-client", &c.HBMClient, "bytes, 256KiB and one hbm-page to 1TiB", "not allowed",
 			"GPU memory of an attached client's own, for slots and what it writes for compose; most that it gets, and what it gets when it does not ask for a size."},
 		{"hbm-connections", &c.HBMConnections, "bytes, hbm-client to 4TiB", "not allowed",
-			"Bound on that of all connections together; beyond it an attach-device is answered full."},
+			"Bound on that of all connections together, each rounded up to the pages of the GPU (2MiB as a rule); beyond it an attach-device is answered full."},
 		{"hbm-device", (*text)(&c.HBMDevice), "UUID, as in GPU-8a2f4c1e-...", "the only GPU, of several the first",
 			"GPU to use. nvidia-smi -L lists them."},
 		{"hbm-library", (*text)(&c.HBMLibrary), "path of a library", "libcuda.so.1 as the dynamic linker finds it",
@@ -79,7 +79,7 @@ func (c *Config) settings() []setting {
 		{"hbm-ahead", (*toggle)(&c.HBMAhead), "on or off", "not allowed",
 			"Whether what a match finds in memory is copied to the GPU before anybody asks for it, for engines that read there."},
 		{"hbm-timeout", (*interval)(&c.HBMTimeout), "10ms to 1m", "not allowed",
-			"How long the driver may take to open or close memory of another process before the daemon goes on without the answer."},
+			"How long the driver may take to open or close memory of another process before the daemon goes on without the answer; 30 times that to open or close the GPU."},
 
 		{"disk", (*text)(&c.Disk), "path of a directory, at most 3840 bytes", "no disk tier",
 			"Directory of the disk tier, for one daemon. It is made when its parent is there. A directory that cannot be used costs hits, not the start: the daemon serves from memory, says why, and tries again."},
