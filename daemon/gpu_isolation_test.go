@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"testing"
+	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -111,5 +112,24 @@ func TestTheBoundOfConnectionsCountsWhatTheGPUGives(t *testing.T) {
 	for _, c := range all {
 		c.close()
 	}
+	r.deviceAtRest()
+}
+
+// The end of a connection does not wait for a driver that hangs. What the call uses
+// is given back when it is over.
+func TestAConnectionEndsThoughTheGPUHangs(t *testing.T) {
+	leakCheck(t)
+	config := deviceConfig(t)
+	config.HBMTimeout = 20 * time.Millisecond
+	r, double := startDouble(t, config)
+	c := attachDouble(t, r.Socket())
+	stall := double.Stall(t, gpuipc.OpStore, 1)
+	c.close()
+	<-stall.Reached()
+	eventually(t, "the connection is gone", func() bool { return len(r.server.list()) == 0 })
+	if r.gpu.lentBytes() == 0 {
+		t.Error("memory was given back while a call uses it")
+	}
+	stall.Release()
 	r.deviceAtRest()
 }

@@ -250,3 +250,18 @@ func TestAPageLiesInItsRegion(t *testing.T) {
 		t.Errorf("bytes of the slots: %d and %d", c, dm)
 	}
 }
+
+func TestANumberThatWasNotWrittenCanBeWritten(t *testing.T) {
+	page := &Page{memory: &words{}}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := page.Signal(ended, Daemon, 1); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if err := page.Signal(t.Context(), Daemon, 1); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	if err := page.Signal(t.Context(), Daemon, 1); !errors.Is(err, gpuipc.ErrInvalid) {
+		t.Errorf("once it is written: %v", err)
+	}
+}
