@@ -237,13 +237,15 @@ bool streams_use(CUdeviceptr at, uint64_t n) {
 }
 
 /* Whether something is under way. A write of a value that is being executed may
- * be what its waiter has seen already: it does not count. */
+ * be what its waiter has seen already, and an event that is recorded behind
+ * nothing touches no memory: they do not count. */
 bool streams_busy(struct context *context) {
   bool busy = false;
   for (struct stream *s = workers; s && !busy; s = s->next_worker) {
     if (s->o.context != context) continue;
     pthread_mutex_lock(&s->queue);
-    busy = s->first || (s->running && s->running->kind != OP_WRITE);
+    busy = s->running && s->running->kind != OP_WRITE && s->running->kind != OP_RECORD;
+    for (struct op *op = s->first; op && !busy; op = op->next) busy = op->kind != OP_RECORD;
     pthread_mutex_unlock(&s->queue);
   }
   return busy;
