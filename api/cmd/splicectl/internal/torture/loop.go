@@ -343,7 +343,7 @@ func refused(i *item, err error) bool {
 			return true
 		}
 	}
-	return i.parent != nil && (errors.Is(err, connector.ErrMiss) || errors.Is(err, connector.ErrInvalid))
+	return i.parent != nil && (errors.Is(err, connector.ErrGone) || errors.Is(err, connector.ErrInvalid))
 }
 
 // once is a client that does not ask twice for what it does not get: other
