@@ -54,9 +54,9 @@ func (t *task) registerDevice() (wire.Message, error) {
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	l := t.at.lent.Load()
-	if l == nil {
-		return nil, t.notAttached()
+	l, err := t.attachedDevice()
+	if err != nil {
+		return nil, err
 	}
 	if want, err := wire.Descriptors(m.Way, len(m.ChunkBytes), 0); err != nil || len(t.received) != want {
 		return nil, refuse(wire.Invalid, "%d descriptors with %d chunks of way %d", len(t.received), len(m.ChunkBytes), m.Way)
@@ -81,13 +81,17 @@ func (t *task) registerDevice() (wire.Message, error) {
 	return &wire.RegisterDeviceReply{Memory: number}, err
 }
 
-// notAttached refuses an operation that needs attach-device before it.
-func (t *task) notAttached() error {
+// attachedDevice is what attach-device has lent to the connection; an operation
+// that needs it and comes before is refused.
+func (t *task) attachedDevice() (*lent, error) {
+	if l := t.at.lent.Load(); l != nil {
+		return l, nil
+	}
 	if !t.at.device {
 		_, err := t.noDevice()
-		return err
+		return nil, err
 	}
-	return refuse(wire.Invalid, "%v before attach-device", t.header.Op)
+	return nil, refuse(wire.Invalid, "%v before attach-device", t.header.Op)
 }
 
 func (t *task) importDevice(l *lent, id tiering.ProfileID, m *wire.RegisterDeviceRequest) (*tiering.Memory, error) {

@@ -39,10 +39,10 @@ func (t *task) order() (wire.Message, error) {
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	l := t.at.lent.Load()
+	l, err := t.attachedDevice()
 	switch {
-	case l == nil:
-		return nil, t.notAttached()
+	case err != nil:
+		return nil, err
 	case m.After >= order.Released || m.Signal >= order.Released:
 		return nil, refuse(wire.Invalid, "after %d, signal %d: numbers are below %d", m.After, m.Signal, order.Released)
 	case !t.conn.mayWait():

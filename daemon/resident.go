@@ -11,9 +11,9 @@ func (t *task) acquireDevice() (wire.Message, error) {
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	l := t.at.lent.Load()
-	if l == nil {
-		return nil, t.notAttached()
+	l, err := t.attachedDevice()
+	if err != nil {
+		return nil, err
 	}
 	id, tenant, err := t.scope(m.Profile)
 	if err != nil {
@@ -39,9 +39,9 @@ func (t *task) loadDevice() (wire.Message, error) {
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	l := t.at.lent.Load()
-	if l == nil {
-		return nil, t.notAttached()
+	l, err := t.attachedDevice()
+	if err != nil {
+		return nil, err
 	}
 	id, tenant, err := t.scope(m.Profile)
 	if err != nil {

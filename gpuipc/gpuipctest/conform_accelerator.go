@@ -219,15 +219,7 @@ func testComposeAll(r *accRig) {
 			r.Fatal(err)
 		}
 		for _, c := range cases {
-			states := c.want()
-			for i := range c.job.Steps {
-				if b := c.job.Steps[i].Before; !b.Absent() {
-					r.near("before a step", b, states[i])
-				}
-			}
-			if !c.job.Out.Absent() {
-				r.near("out", c.job.Out, states[len(states)-1])
-			}
+			r.composed(c)
 		}
 		r.check("compose all")
 	}

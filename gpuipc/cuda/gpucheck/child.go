@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda"
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
 // The roles of a second process.
@@ -72,7 +73,7 @@ func (c *check) sharedBy(way gpuipc.Way) (err error) {
 			err = e
 		}
 	}()
-	b := c.random(sharedBytes/4, float32s, 1)
+	b := c.random(sharedBytes/4, kernel.F32, 1)
 	all := gpuipc.Ref{Region: r, Extents: []gpuipc.Extent{{Len: sharedBytes}}}
 	if err := c.gpu.Store(c.ctx, all, b); err != nil {
 		return err

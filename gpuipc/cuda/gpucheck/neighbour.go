@@ -10,6 +10,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
 // someJob is one layer over all segments, small beside the device.
@@ -20,7 +21,7 @@ func (c *check) someJob() (*gpuipc.ComposeJob, *arena, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	job := &gpuipc.ComposeJob{Transition: dense, Heads: z.Heads, DK: z.Dim, DV: z.Dim}
+	job := &gpuipc.ComposeJob{Transition: kernel.Dense, Heads: z.Heads, DK: z.Dim, DV: z.Dim}
 	for range z.Segments {
 		t, s := a.room(state/2), a.room(state)
 		for _, x := range []tensor{t, s} {
@@ -28,7 +29,7 @@ func (c *check) someJob() (*gpuipc.ComposeJob, *arena, error) {
 				return nil, nil, errors.Join(err, a.close())
 			}
 		}
-		job.Steps = append(job.Steps, gpuipc.ComposeStep{T: t.ref(onGPU), TType: half16, S: s.ref(onGPU), SType: float32s})
+		job.Steps = append(job.Steps, gpuipc.ComposeStep{T: t.ref(onGPU), TType: kernel.F16, S: s.ref(onGPU), SType: kernel.F32})
 	}
 	job.Out = a.room(state).ref(onGPU)
 	return job, a, nil

@@ -7,13 +7,6 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// Names for the types that the timed requests have.
-const (
-	dense    = kernel.Dense
-	half16   = kernel.F16
-	float32s = kernel.F32
-)
-
 // kernelAlone is the seconds of the same kernel when it need not wait for the
 // host: as in a request, on inputs that are in the L2.
 func (c *check) kernelAlone(z Sizes) (alone float64, err error) {
@@ -33,8 +26,8 @@ func (c *check) kernelAlone(z Sizes) (alone float64, err error) {
 	if err := w.fill(base, make([]byte, 1<<16), t+2*s); err != nil {
 		return 0, err
 	}
-	launches, err := kernels.Compose([]kernels.ComposeArgs{{Transition: dense, Heads: z.Heads, DK: z.Dim, DV: z.Dim, Out: uint64(base),
-		Steps: []kernels.ComposeStep{{T: uint64(base) + uint64(s), S: uint64(base) + uint64(s+t), TType: half16, SType: float32s}}}})
+	launches, err := kernels.Compose([]kernels.ComposeArgs{{Transition: kernel.Dense, Heads: z.Heads, DK: z.Dim, DV: z.Dim, Out: uint64(base),
+		Steps: []kernels.ComposeStep{{T: uint64(base) + uint64(s), S: uint64(base) + uint64(s+t), TType: kernel.F16, SType: kernel.F32}}}})
 	if err != nil {
 		return 0, err
 	}

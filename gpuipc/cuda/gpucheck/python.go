@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
 // python runs the checks of connector/python with torch: a script prints one row
@@ -38,7 +39,7 @@ func (c *check) script(name string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	b := c.random(bytes4/4, float32s, 1)
+	b := c.random(bytes4/4, kernel.F32, 1)
 	if err := c.gpu.Store(c.ctx, gpuipc.Ref{Region: r, Extents: []gpuipc.Extent{{Len: bytes4}}}, b); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
 // transfers compares copies between a pinned host region and the device, as promotions make them,
@@ -24,7 +25,7 @@ func (c *check) transfers() (err error) {
 		return fmt.Errorf("pin a host region of %d bytes: %w", 2*n, err)
 	}
 	defer func() { err = errors.Join(err, detach()) }()
-	t, err := a.put(c.random(int(n/4), float32s, 1))
+	t, err := a.put(c.random(int(n/4), kernel.F32, 1))
 	if err != nil {
 		return err
 	}
@@ -140,8 +141,8 @@ func (c *check) overhead() (err error) {
 		return err
 	}
 	out := a.room(state)
-	job := gpuipc.ComposeJob{Transition: dense, Heads: z.Heads, DK: z.Dim, DV: z.Dim, Out: out.ref(onGPU),
-		Steps: []gpuipc.ComposeStep{{T: t.ref(onGPU), TType: half16, S: s.ref(onGPU), SType: float32s}}}
+	job := gpuipc.ComposeJob{Transition: kernel.Dense, Heads: z.Heads, DK: z.Dim, DV: z.Dim, Out: out.ref(onGPU),
+		Steps: []gpuipc.ComposeStep{{T: t.ref(onGPU), TType: kernel.F16, S: s.ref(onGPU), SType: kernel.F32}}}
 	var whole []float64
 	for range z.Requests {
 		start := time.Now()
