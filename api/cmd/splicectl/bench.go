@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/baseline"
 )
 
 func benchCommand() command {
@@ -79,9 +80,9 @@ func runBench(ctx context.Context, c *call, o bench.Options) error {
 // echoCommand is the other side of the bare socket echo.
 func echoCommand() command {
 	return command{
-		name: bench.EchoCommand, summary: "Answer bytes on descriptor 3 (started by bench)", hidden: true,
+		name: baseline.EchoCommand, summary: "Answer bytes on descriptor 3 (started by bench)", hidden: true,
 		setup: func(*flag.FlagSet) func(context.Context, *call) error {
-			return func(context.Context, *call) error { return bench.ServeEcho() }
+			return func(context.Context, *call) error { return baseline.ServeEcho() }
 		},
 	}
 }

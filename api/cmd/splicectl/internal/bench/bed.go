@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
@@ -101,7 +102,7 @@ func (b *bed) fill(segments int) (err error) {
 	for i := range segments {
 		at := []gpuipc.Extent{{Off: int64(i) * share, Len: b.layout.Bytes}}
 		p := spot{from: gpuipc.Ref{Region: b.source, Extents: at}, to: gpuipc.Ref{Region: b.target, Extents: at}}
-		noise(plain, uint64(i))
+		machine.Noise(plain, uint64(i))
 		b.clearGaps(plain)
 		for _, part := range b.layout.Parts {
 			for off := part.Off; off < part.Off+part.Len; off += gpuipc.ChunkBytes {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/baseline"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,12 +22,12 @@ const (
 // as writers and readers make it, beside the same when it is idle, and when it is
 // busy with something else: what that costs is the machine's share.
 func busyRows(ctx context.Context, s *session) (err error) {
-	d, err := newScratch(s.options.Dir)
+	d, err := machine.NewScratch(s.options.Dir)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.remove()) }()
-	l, err := startOnDisk(ctx, s, d.path("tier"), "-arena", "256MiB")
+	defer func() { err = errors.Join(err, d.Remove()) }()
+	l, err := startOnDisk(ctx, s, d.Path("tier"), "-arena", "256MiB")
 	if err != nil {
 		return err
 	}
@@ -34,14 +36,14 @@ func busyRows(ctx context.Context, s *session) (err error) {
 	if err != nil {
 		return err
 	}
-	load, err := d.startLoad(ctx, l.daemon.Socket)
+	load, err := startLoad(ctx, d, l.daemon.Socket)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, load.stop()) }()
 	node, plain := &busyPart{kind: loadNode}, &busyPart{kind: loadPlain}
 	phase := during(busyPhase, match)
-	device := deviceOf(d.dir)
+	device := deviceOf(d.Dir)
 	got, err := alternate(s.rounds(busyRounds), phase, node.during(load, device, phase), plain.during(load, device, phase))
 	if err != nil {
 		return err
@@ -94,20 +96,20 @@ func (s *session) addBusy(got [][]float64, node, plain *busyPart) {
 
 // startLoad starts the load on a daemon, with a file of its own that has been
 // written.
-func (d *scratch) startLoad(ctx context.Context, socket string) (*loader, error) {
-	path, err := d.fallocated("plain", loadFile)
+func startLoad(ctx context.Context, d *machine.Scratch, socket string) (*loader, error) {
+	path, err := d.Fallocated("plain", loadFile)
 	if err != nil {
 		return nil, err
 	}
-	memory, err := pageAligned(loadFile)
+	memory, err := machine.PageAligned(loadFile)
 	if err != nil {
 		return nil, err
 	}
-	t := transfer{Path: path, Write: true, Bytes: loadFile, Block: tierBlock, Workers: 1}
-	if _, err := t.run(ctx, memory); err != nil {
-		return nil, errors.Join(err, unmap(memory))
+	t := baseline.Transfer{Path: path, Write: true, Bytes: loadFile, Block: tierBlock, Workers: 1}
+	if _, err := t.Run(ctx, memory); err != nil {
+		return nil, errors.Join(err, machine.Unmap(memory))
 	}
-	if err := unmap(memory); err != nil {
+	if err := machine.Unmap(memory); err != nil {
 		return nil, err
 	}
 	return startLoader(socket, path)

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"github.com/spliced-kv/spliced/connector/refengine"
 	"github.com/spliced-kv/spliced/connector/refengine/ragdemo"
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
@@ -120,7 +121,7 @@ func perCore(bytes int64, f func() error) func() ([]float64, error) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		var failed error
-		s, err := threadSeconds(func() { failed = f() })
+		s, err := machine.ThreadSeconds(func() { failed = f() })
 		return []float64{float64(bytes) / s / 1e9}, errors.Join(err, failed)
 	}
 }

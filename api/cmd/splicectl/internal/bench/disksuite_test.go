@@ -2,6 +2,8 @@ package bench
 
 import (
 	"errors"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/baseline"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"slices"
 	"strings"
 	"testing"
@@ -25,7 +27,7 @@ func TestSegmentsOfTheTierHaveTheSizesOfTheirRows(t *testing.T) {
 
 func TestWaysShowWhatTheyTook(t *testing.T) {
 	s := &session{report: &Report{}}
-	w := &way{name: "write", limit: transfer{Write: true}, ask: bar{ratioAtLeast: 0.8}, used: usage{cpu: 1.5, written: 2_200_000_000}, copied: 2_000_000_000}
+	w := &way{name: "write", limit: baseline.Transfer{Write: true}, ask: bar{ratioAtLeast: 0.8}, used: machine.Usage{CPU: 1.5, Written: 2_200_000_000}, copied: 2_000_000_000}
 	s.addWay(w, "1MiB", [][]float64{{4, 5, 3}, {2, 2, 2}, {3, 3.4, 9}})
 	type figures struct {
 		value, limit float64

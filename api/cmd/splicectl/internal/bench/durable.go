@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/baseline"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
@@ -40,7 +42,7 @@ func durableSizes() []durableSize {
 
 // durableRows compares at both sizes.
 func durableRows(ctx context.Context, s *session) error {
-	if _, err := findRedis(); err != nil {
+	if _, err := baseline.FindRedis(); err != nil {
 		s.skip("redis", err.Error())
 	}
 	for _, size := range durableSizes() {
@@ -52,12 +54,12 @@ func durableRows(ctx context.Context, s *session) error {
 }
 
 func durableRow(ctx context.Context, s *session, size durableSize) (err error) {
-	d, err := newScratch(s.options.Dir)
+	d, err := machine.NewScratch(s.options.Dir)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.remove()) }()
-	node, err := openNode(ctx, s, d.path("tier"), size)
+	defer func() { err = errors.Join(err, d.Remove()) }()
+	node, err := openNode(ctx, s, d.Path("tier"), size)
 	if err != nil {
 		return err
 	}
@@ -65,8 +67,8 @@ func durableRow(ctx context.Context, s *session, size durableSize) (err error) {
 	size.bytes = node.model.layout.Bytes
 	var puts, gets [2][]float64
 	figures := []func() ([]float64, error){durableFigure(ctx, node, size, &puts[0], &gets[0])}
-	if _, err := findRedis(); err == nil {
-		redis, err := openRedis(ctx, d.path("redis"), size)
+	if _, err := baseline.FindRedis(); err == nil {
+		redis, err := openRedis(ctx, d.Path("redis"), size)
 		if err != nil {
 			return err
 		}
@@ -188,9 +190,9 @@ func (k *nodeKeeper) get(ctx context.Context, w int) error {
 
 // redisKeeper is one connection a writer to a server of ours.
 type redisKeeper struct {
-	server  *redisServer
+	server  *baseline.RedisServer
 	sockets string
-	conns   []*redisConn
+	conns   []*baseline.RedisConn
 	values  [][]byte
 	size    durableSize
 	puts    []int
@@ -198,7 +200,7 @@ type redisKeeper struct {
 }
 
 func openRedis(ctx context.Context, dir string, size durableSize) (_ *redisKeeper, err error) {
-	program, err := findRedis()
+	program, err := baseline.FindRedis()
 	if err != nil {
 		return nil, err
 	}
@@ -211,43 +213,44 @@ func openRedis(ctx context.Context, dir string, size durableSize) (_ *redisKeepe
 			err = errors.Join(err, k.close())
 		}
 	}()
-	if k.sockets, err = shortDir(); err != nil {
+	// Paths of sockets are short.
+	if k.sockets, err = os.MkdirTemp("", "spliced-"); err != nil {
 		return nil, err
 	}
-	if k.server, err = startRedis(ctx, program, dir, k.sockets); err != nil {
+	if k.server, err = baseline.StartRedis(ctx, program, dir, k.sockets); err != nil {
 		return nil, err
 	}
 	for w := range durableWriters {
-		c, err := dialRedis(k.server.socket)
+		c, err := baseline.DialRedis(k.server.Socket)
 		if err != nil {
 			return nil, err
 		}
 		k.conns = append(k.conns, c)
 		k.values = append(k.values, make([]byte, size.bytes))
-		noise(k.values[w], uint64(w))
+		machine.Noise(k.values[w], uint64(w))
 	}
 	return k, nil
 }
 
 func (k *redisKeeper) put(_ context.Context, w int) error {
 	setStamp(k.values[w], uint64(k.puts[w]))
-	err := k.conns[w].set(fmt.Sprintf("%d.%d", w, k.puts[w]%k.size.each), k.values[w])
+	err := k.conns[w].Set(fmt.Sprintf("%d.%d", w, k.puts[w]%k.size.each), k.values[w])
 	k.puts[w]++
 	return err
 }
 
 func (k *redisKeeper) get(_ context.Context, w int) error {
-	err := k.conns[w].get(fmt.Sprintf("%d.%d", w, k.gets[w]%k.size.each), k.values[w])
+	err := k.conns[w].Get(fmt.Sprintf("%d.%d", w, k.gets[w]%k.size.each), k.values[w])
 	k.gets[w]++
 	return err
 }
 
 func (k *redisKeeper) close() (err error) {
 	for _, c := range k.conns {
-		err = errors.Join(err, c.close())
+		err = errors.Join(err, c.Close())
 	}
 	if k.server != nil {
-		k.server.stop()
+		k.server.Stop()
 	}
 	return errors.Join(err, os.RemoveAll(k.sockets))
 }

@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/baseline"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
@@ -63,7 +65,7 @@ func composeRows(_ context.Context, s *session) error {
 	defer runtime.UnlockOSThread()
 	j := newDenseJob()
 	ours := func() ([]float64, error) {
-		return denseBest(func() (float64, error) { return threadSeconds(j.run) })
+		return denseBest(func() (float64, error) { return machine.ThreadSeconds(j.run) })
 	}
 	sample, err := alternate(s.rounds(60), ours,
 		func() ([]float64, error) { return []float64{kernel.PeakFMA(time.Millisecond)}, nil })
@@ -72,13 +74,13 @@ func composeRows(_ context.Context, s *session) error {
 	}
 	s.add(row("compose_dense_f16", "GFLOP/s", median(sample[0]), median(sample[1]), bar{ratioAtLeast: 0.78}))
 
-	blas, missing := startOpenBLAS()
+	blas, missing := baseline.StartOpenBLAS()
 	if missing != "" {
 		s.skip("compose_dense_vs_openblas", missing)
 		return nil
 	}
-	sample, err = alternate(s.rounds(60), ours, func() ([]float64, error) { return denseBest(blas.round) })
-	if err := errors.Join(err, blas.stop()); err != nil {
+	sample, err = alternate(s.rounds(60), ours, func() ([]float64, error) { return denseBest(blas.Round) })
+	if err := errors.Join(err, blas.Stop()); err != nil {
 		return err
 	}
 	s.add(row("compose_dense_vs_openblas", "ratio", median(sample[0])/median(sample[1]), 0, bar{atLeast: 1}))

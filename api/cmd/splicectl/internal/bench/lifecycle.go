@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -79,7 +80,7 @@ func startRows(ctx context.Context, s *session) error {
 		if err != nil {
 			return err
 		}
-		bytes, err := residentBytes(d.PID())
+		bytes, err := machine.ResidentBytes(d.PID())
 		if err := errors.Join(err, d.Stop()); err != nil {
 			return err
 		}

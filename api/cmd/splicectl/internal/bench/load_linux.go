@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/baseline"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -57,10 +59,10 @@ func ServeLoad(ctx context.Context, socket, file string, in io.Reader, out io.Wr
 		}
 		l.keys = append(l.keys, key)
 	}
-	if l.memory, err = pageAligned(loadFile); err != nil {
+	if l.memory, err = machine.PageAligned(loadFile); err != nil {
 		return err
 	}
-	defer func() { _ = unmap(l.memory) }()
+	defer func() { _ = machine.Unmap(l.memory) }()
 	lines := bufio.NewScanner(in)
 	for fmt.Fprintln(out, "ready"); lines.Scan(); {
 		stop := l.start(ctx, lines.Text() == loadPlain)
@@ -139,16 +141,16 @@ func (l *load) fetch(ctx context.Context) error {
 
 // The plain ones move as much at a time.
 func (l *load) plainWrite(ctx context.Context) error {
-	t := transfer{Path: l.file, Write: true, Bytes: 16 << 20, Block: tierBlock, Workers: tierDepth}
-	_, err := t.run(ctx, l.memory)
+	t := baseline.Transfer{Path: l.file, Write: true, Bytes: 16 << 20, Block: tierBlock, Workers: tierDepth}
+	_, err := t.Run(ctx, l.memory)
 	l.written.Add(t.Bytes)
 	return err
 }
 
 func (l *load) plainRead(ctx context.Context) error {
-	t := transfer{Path: l.file, Bytes: 16 << 20, Block: tierBlock, Workers: tierDepth}
+	t := baseline.Transfer{Path: l.file, Bytes: 16 << 20, Block: tierBlock, Workers: tierDepth}
 	t.From = l.turn.Add(1) % (loadFile / t.Bytes) * t.Bytes
-	_, err := t.run(ctx, l.memory[t.From:])
+	_, err := t.Run(ctx, l.memory[t.From:])
 	l.read.Add(t.Bytes)
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/baseline"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -32,17 +33,17 @@ func lookupRows(ctx context.Context, s *session) (err error) {
 	if err != nil {
 		return err
 	}
-	e, err := startEcho()
+	e, err := baseline.StartEcho()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.stop()) }()
+	defer func() { err = errors.Join(err, e.Stop()) }()
 
 	request := wire.MatchRequest{Keys: make([][32]byte, fewKeys)}
 	message := make([]byte, wire.HeaderBytes+len(request.Append(nil)))
 	const n = 400
 	sample, err := alternate(s.rounds(120),
-		each(n, func() error { return e.roundTrip(message) }),
+		each(n, func() error { return e.RoundTrip(message) }),
 		each(n, l.matcher(ctx, keys[:fewKeys])),
 		each(n, l.matcher(ctx, keys)),
 		l.acquirer(ctx, l.small, keys[0], n/2),

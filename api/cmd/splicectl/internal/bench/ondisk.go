@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/baseline"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -46,7 +48,7 @@ func (l *local) bulkModel(ctx context.Context, size bulk) (*model, error) {
 		return nil, err
 	}
 	for i, p := range m.source.Parts {
-		noise(p, uint64(i)) // as in an engine, it does not compress
+		machine.Noise(p, uint64(i)) // as in an engine, it does not compress
 	}
 	return m, nil
 }
@@ -96,11 +98,11 @@ func (m *model) promote(ctx context.Context, key profile.SegmentKey) error {
 // promotionRow acquires segments of 64 MiB that are on disk only: all that a
 // client waits for, from its request to the lease.
 func promotionRow(ctx context.Context, s *session) (err error) {
-	d, err := newScratch(s.options.Dir)
+	d, err := machine.NewScratch(s.options.Dir)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.remove()) }()
+	defer func() { err = errors.Join(err, d.Remove()) }()
 	size := s.pass(bulks()[1])
 	if s.effort < 1 {
 		size.segments = 5 // more than the arena holds
@@ -110,7 +112,7 @@ func promotionRow(ctx context.Context, s *session) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, limit.free()) }()
-	l, err := startOnDisk(ctx, s, d.path("tier"), "-arena", "256MiB")
+	l, err := startOnDisk(ctx, s, d.Path("tier"), "-arena", "256MiB")
 	if err != nil {
 		return err
 	}
@@ -125,7 +127,7 @@ func promotionRow(ctx context.Context, s *session) (err error) {
 			return err
 		}
 	}
-	read := transfer{Bytes: size.bytes(), Block: tierBlock, Workers: tierDepth}
+	read := baseline.Transfer{Bytes: size.bytes(), Block: tierBlock, Workers: tierDepth}
 	figures := []func() ([]float64, error){
 		limit.byFio(ctx, read), limit.byLoop(ctx, read),
 		func() ([]float64, error) { return m.promotions(ctx, keys) },
@@ -133,7 +135,7 @@ func promotionRow(ctx context.Context, s *session) (err error) {
 	if _, err := alternate(1, figures...); err != nil {
 		return err
 	}
-	before, err := usageOf(l.daemon.PID())
+	before, err := machine.UsageOf(l.daemon.PID())
 	if err != nil {
 		return err
 	}
@@ -141,7 +143,7 @@ func promotionRow(ctx context.Context, s *session) (err error) {
 	if err != nil {
 		return err
 	}
-	after, err := usageOf(l.daemon.PID())
+	after, err := machine.UsageOf(l.daemon.PID())
 	if err != nil {
 		return err
 	}
@@ -149,7 +151,7 @@ func promotionRow(ctx context.Context, s *session) (err error) {
 	s.add(
 		row("disk_promotion_64MiB", "GB/s", median(got[2]), best(got[0], got[1]), bar{ratioAtLeast: 0.8}),
 		row("disk_promotion_64MiB_p50", "ms", float64(m.layout.Bytes)/median(got[2])/1e6, 0, bar{}),
-		row("disk_promotion_cpu_64MiB", "s/GB", after.since(before).cpuPerGB(promoted), 0, bar{atMost: 0.7}),
+		row("disk_promotion_cpu_64MiB", "s/GB", after.Since(before).CPUPerGB(promoted), 0, bar{atMost: 0.7}),
 	)
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
@@ -25,13 +26,13 @@ func openingRow(ctx context.Context, s *session) (err error) {
 	if err != nil {
 		return err
 	}
-	d, err := newScratch(s.options.Dir)
+	d, err := machine.NewScratch(s.options.Dir)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.remove()) }()
+	defer func() { err = errors.Join(err, d.Remove()) }()
 	// One token: a segment is its header and a block of payload.
-	plan := bedPlan{dir: d.path("tier"), profile: p, tokens: 1, segments: 1, budget: int64(segments)*4*granule + 64<<20, granule: granule}
+	plan := bedPlan{dir: d.Path("tier"), profile: p, tokens: 1, segments: 1, budget: int64(segments)*4*granule + 64<<20, granule: granule}
 	b, err := openBed(plan)
 	if err != nil {
 		return err
@@ -41,14 +42,14 @@ func openingRow(ctx context.Context, s *session) (err error) {
 	}
 	got, err := alternate(s.rounds(3),
 		func() ([]float64, error) {
-			if err := dropCachedUnder(d.dir); err != nil {
+			if err := machine.DropCached(d.Dir); err != nil {
 				return nil, err
 			}
 			ms, err := timed(func() error { return readFiles(filepath.Join(plan.dir, "index")) })
 			return []float64{ms * 1e3}, err
 		},
 		func() ([]float64, error) {
-			if err := dropCachedUnder(d.dir); err != nil {
+			if err := machine.DropCached(d.Dir); err != nil {
 				return nil, err
 			}
 			return plan.open(segments)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/baseline"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"math/rand/v2"
 	"os"
 )
@@ -58,31 +60,31 @@ func pebbleSections() []section {
 // placePass is what one pass over a place showed.
 type placePass struct {
 	put, settled, get float64 // MB/s
-	wrote, read       usage
+	wrote, read       machine.Usage
 }
 
 func placeRows(ctx context.Context, s *session, size int64) (err error) {
-	d, err := newScratch(s.options.Dir)
+	d, err := machine.NewScratch(s.options.Dir)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.remove()) }()
+	defer func() { err = errors.Join(err, d.Remove()) }()
 	kinds := placeKinds()
 	passes := make([][]placePass, len(kinds))
 	var writeLimit, readLimit []float64
 	for range s.rounds(3) {
 		w, r, err := plainPass(ctx, d, size)
-		if err := errors.Join(err, d.settle()); err != nil {
+		if err := errors.Join(err, d.Sync()); err != nil {
 			return err
 		}
 		writeLimit, readLimit = append(writeLimit, w), append(readLimit, r)
 		for i, kind := range kinds {
-			p, err := kind.pass(ctx, d.path(kind.name), size)
+			p, err := kind.pass(ctx, d.Path(kind.name), size)
 			if err != nil {
 				return fmt.Errorf("%s with values of %d bytes: %w", kind.name, size, err)
 			}
 			passes[i] = append(passes[i], p)
-			if err := d.settle(); err != nil {
+			if err := d.Sync(); err != nil {
 				return err
 			}
 		}
@@ -105,38 +107,38 @@ func (s *session) addPlace(name string, passes []placePass, writeLimit, readLimi
 		row(name+"_write", "MB/s", of(func(p placePass) float64 { return p.put }), writeLimit, bar{}),
 		row(name+"_write_settled", "MB/s", of(func(p placePass) float64 { return p.settled }), writeLimit, bar{}),
 		row(name+"_read_cold", "MB/s", of(func(p placePass) float64 { return p.get }), readLimit, bar{}),
-		row(name+"_write_cpu", "s/GB", of(func(p placePass) float64 { return p.wrote.cpuPerGB(placeBytes) }), 0, bar{}),
-		row(name+"_read_cpu", "s/GB", of(func(p placePass) float64 { return p.read.cpuPerGB(placeBytes) }), 0, bar{}),
+		row(name+"_write_cpu", "s/GB", of(func(p placePass) float64 { return p.wrote.CPUPerGB(placeBytes) }), 0, bar{}),
+		row(name+"_read_cpu", "s/GB", of(func(p placePass) float64 { return p.read.CPUPerGB(placeBytes) }), 0, bar{}),
 	)
-	if err := writesCounted(); err != nil {
+	if err := machine.WritesCounted(); err != nil {
 		s.skip(name+"_amplification", err.Error())
 		return
 	}
-	s.add(row(name+"_amplification", "ratio", of(func(p placePass) float64 { return p.wrote.amplification(placeBytes) }), 0, bar{}))
+	s.add(row(name+"_amplification", "ratio", of(func(p placePass) float64 { return p.wrote.Amplification(placeBytes) }), 0, bar{}))
 }
 
 // plainPass is the limit: values written to a plain file by one writer, each
 // followed by a sync, and read again.
-func plainPass(ctx context.Context, d *scratch, size int64) (write, read float64, err error) {
-	path, err := d.fallocated("plain", placeBytes)
+func plainPass(ctx context.Context, d *machine.Scratch, size int64) (write, read float64, err error) {
+	path, err := d.Fallocated("plain", placeBytes)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, os.Remove(path)) }()
-	memory, err := pageAligned(placeBytes)
+	memory, err := machine.PageAligned(placeBytes)
 	if err != nil {
 		return 0, 0, err
 	}
-	defer func() { err = errors.Join(err, unmap(memory)) }()
-	w, err := transfer{Path: path, Write: true, Bytes: placeBytes, Block: size, Workers: 1, SyncEvery: 1}.run(ctx, memory)
+	defer func() { err = errors.Join(err, machine.Unmap(memory)) }()
+	w, err := baseline.Transfer{Path: path, Write: true, Bytes: placeBytes, Block: size, Workers: 1, SyncEvery: 1}.Run(ctx, memory)
 	if err != nil {
 		return 0, 0, err
 	}
-	r, err := transfer{Path: path, Bytes: placeBytes, Block: size, Workers: 1}.run(ctx, memory)
+	r, err := baseline.Transfer{Path: path, Bytes: placeBytes, Block: size, Workers: 1}.Run(ctx, memory)
 	if err != nil {
 		return 0, 0, err
 	}
-	return w.rate() * 1e3, r.rate() * 1e3, nil
+	return w.Rate() * 1e3, r.Rate() * 1e3, nil
 }
 
 // pass fills an empty place, closes it and reads all of it again.
@@ -145,15 +147,15 @@ func (k placeKind) pass(ctx context.Context, dir string, size int64) (out placeP
 		return out, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	value, err := pageAligned(size)
+	value, err := machine.PageAligned(size)
 	if err != nil {
 		return out, err
 	}
-	defer func() { err = errors.Join(err, unmap(value)) }()
+	defer func() { err = errors.Join(err, machine.Unmap(value)) }()
 	if err := k.fill(ctx, dir, value, &out); err != nil {
 		return out, err
 	}
-	if err := dropCachedUnder(dir); err != nil {
+	if err := machine.DropCached(dir); err != nil {
 		return out, err
 	}
 	return out, k.drain(ctx, dir, value, &out)
@@ -165,7 +167,7 @@ func (k placeKind) fill(ctx context.Context, dir string, value []byte, out *plac
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	before := ownUsage()
+	before := machine.OwnUsage()
 	put, err := timed(func() error { return k.each(ctx, value, p.put) })
 	if err != nil {
 		return err
@@ -174,7 +176,7 @@ func (k placeKind) fill(ctx context.Context, dir string, value []byte, out *plac
 	if err != nil {
 		return err
 	}
-	out.wrote = ownUsage().since(before)
+	out.wrote = machine.OwnUsage().Since(before)
 	out.put, out.settled = placeBytes/put/1e6, placeBytes/(put+more)/1e6
 	return nil
 }
@@ -185,7 +187,7 @@ func (k placeKind) drain(ctx context.Context, dir string, value []byte, out *pla
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	before := ownUsage()
+	before := machine.OwnUsage()
 	get, err := timed(func() error {
 		return k.each(ctx, value, func(i int, dst []byte) error {
 			clear(dst[:8])
@@ -198,7 +200,7 @@ func (k placeKind) drain(ctx context.Context, dir string, value []byte, out *pla
 			return nil
 		})
 	})
-	out.read = ownUsage().since(before)
+	out.read = machine.OwnUsage().Since(before)
 	out.get = placeBytes / get / 1e6
 	return err
 }

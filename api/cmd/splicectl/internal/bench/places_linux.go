@@ -12,8 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func unmap(b []byte) error { return unix.Munmap(b) }
-
 func setStamp(b []byte, n uint64) { binary.LittleEndian.PutUint64(b, n) }
 func stamp(b []byte) uint64       { return binary.LittleEndian.Uint64(b) }
 

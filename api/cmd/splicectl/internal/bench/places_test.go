@@ -1,20 +1,40 @@
 package bench
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
+	"golang.org/x/sys/unix"
 )
 
+// directScratch is a directory whose file system takes direct transfers.
+func directScratch(t *testing.T) *machine.Scratch {
+	t.Helper()
+	dir := t.TempDir()
+	fd, err := unix.Open(filepath.Join(dir, "probe"), unix.O_RDWR|unix.O_CREAT|unix.O_DIRECT, 0o600)
+	if errors.Is(err, unix.EINVAL) {
+		t.Skip("this file system does not take direct transfers")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fd)
+	return &machine.Scratch{Dir: dir}
+}
+
 func TestEveryPlaceGivesBackWhatItGot(t *testing.T) {
-	d := directDir(t)
+	d := directScratch(t)
 	for _, kind := range placeKinds() {
 		t.Run(kind.name, func(t *testing.T) {
-			value, err := pageAligned(1 << 20)
+			value, err := machine.PageAligned(1 << 20)
 			if err != nil {
 				t.Fatal(err)
 			}
-			dir := d.path(kind.name)
+			dir := d.Path(kind.name)
 			if err := os.Mkdir(dir, 0o700); err != nil {
 				t.Fatal(err)
 			}
@@ -35,7 +55,7 @@ func TestEveryPlaceGivesBackWhatItGot(t *testing.T) {
 			if err := p.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if err := dropCachedUnder(dir); err != nil {
+			if err := machine.DropCached(dir); err != nil {
 				t.Error(err)
 			}
 			if p, err = kind.open(dir, n<<20); err != nil {
@@ -54,7 +74,7 @@ func TestEveryPlaceGivesBackWhatItGot(t *testing.T) {
 			if err := p.Close(); err != nil {
 				t.Error(err)
 			}
-			if err := unmap(value); err != nil {
+			if err := machine.Unmap(value); err != nil {
 				t.Error(err)
 			}
 		})
@@ -65,7 +85,7 @@ func TestRowsOfAPlaceAreMedians(t *testing.T) {
 	s := &session{report: &Report{}}
 	gb := int64(placeBytes)
 	pass := func(v float64) placePass {
-		return placePass{put: v, settled: v / 2, get: 2 * v, wrote: usage{cpu: v, written: int64(v) * gb}, read: usage{cpu: 1}}
+		return placePass{put: v, settled: v / 2, get: 2 * v, wrote: machine.Usage{CPU: v, Written: int64(v) * gb}, read: machine.Usage{CPU: 1}}
 	}
 	s.addPlace("x", []placePass{pass(3), pass(1), pass(2)}, 4, 8)
 	want := map[string]float64{"x_write": 2, "x_write_settled": 1, "x_read_cold": 4, "x_amplification": 2}

@@ -96,31 +96,3 @@ func TestAlternateInterleavesAndStopsAtTheFirstError(t *testing.T) {
 		t.Errorf("%s %v", order, err)
 	}
 }
-
-func TestEchoAnswersTheSameBytes(t *testing.T) {
-	e, err := startEcho()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range []int{1, 1500, 100 << 10} {
-		b := bytes.Repeat([]byte{byte(n)}, n)
-		if err := e.roundTrip(b); err != nil || !bytes.Equal(b, bytes.Repeat([]byte{byte(n)}, n)) {
-			t.Errorf("%d bytes: %v", n, err)
-		}
-	}
-	if err := e.stop(); err != nil {
-		t.Errorf("the echo process: %v", err)
-	}
-}
-
-func TestMachineAndResidentMemoryAreRead(t *testing.T) {
-	if m := Machine(); !strings.Contains(m, "cores") || strings.Contains(m, "unknown") {
-		t.Errorf("%q", m)
-	}
-	if n, err := residentBytes(1); err == nil && n <= 0 {
-		t.Errorf("process 1 has %d bytes", n)
-	}
-	if _, err := residentBytes(-1); err == nil {
-		t.Error("process -1 has memory")
-	}
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"io"
 	"maps"
 	"slices"
@@ -92,7 +93,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, fmt.Errorf("no suite %q", o.Suite)
 	}
 	s := &session{options: o, effort: suite.effort, report: &Report{
-		Machine: Machine(), Commit: o.Commit, Date: time.Now().UTC().Truncate(time.Second), Suite: o.Suite,
+		Machine: machine.Describe(), Commit: o.Commit, Date: time.Now().UTC().Truncate(time.Second), Suite: o.Suite,
 		Rows: []Row{}, Skipped: []Skip{},
 	}}
 	var failed []error

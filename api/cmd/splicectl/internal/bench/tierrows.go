@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/baseline"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"github.com/spliced-kv/spliced/tiering"
 )
 
@@ -19,21 +21,21 @@ const (
 // way is one thing that a tier does, with what fio and our loop do beside it.
 type way struct {
 	name   string
-	limit  transfer
+	limit  baseline.Transfer
 	ask    bar
 	pass   func() error // one over the payload of the bed
-	used   usage
+	used   machine.Usage
 	copied int64 // payload so far
 }
 
 // figure takes one sample of the tier, in GB/s.
 func (w *way) figure(payload int64) func() ([]float64, error) {
 	return func() ([]float64, error) {
-		before := ownUsage()
+		before := machine.OwnUsage()
 		s, err := timed(w.pass)
-		used := ownUsage().since(before)
-		w.used.cpu += used.cpu
-		w.used.written += used.written
+		used := machine.OwnUsage().Since(before)
+		w.used.CPU += used.CPU
+		w.used.Written += used.Written
 		w.copied += payload
 		return []float64{float64(payload) / s / 1e9}, err
 	}
@@ -52,7 +54,7 @@ func (b *bed) compare(ctx context.Context, s *session, size string, l *limits, w
 		return err
 	}
 	for _, w := range ways {
-		w.used, w.copied = usage{}, 0
+		w.used, w.copied = machine.Usage{}, 0
 	}
 	got, err := alternate(s.rounds(rounds), figures...)
 	if err != nil {
@@ -72,16 +74,16 @@ func (s *session) addWay(w *way, size string, got [][]float64) {
 	if len(fio) > 0 {
 		s.add(row("loop_"+w.name+"_"+size, "GB/s", median(loop), median(fio), bar{}))
 	}
-	s.add(row("disk_"+w.name+"_cpu_"+size, "s/GB", w.used.cpuPerGB(w.copied), 0, bar{atMost: 0.7}))
+	s.add(row("disk_"+w.name+"_cpu_"+size, "s/GB", w.used.CPUPerGB(w.copied), 0, bar{atMost: 0.7}))
 	if !w.limit.Write {
 		return
 	}
 	name := "disk_" + w.name + "_amplification_" + size
-	if err := writesCounted(); err != nil {
+	if err := machine.WritesCounted(); err != nil {
 		s.skip(name, err.Error())
 		return
 	}
-	s.add(row(name, "ratio", w.used.amplification(w.copied), 0, bar{atMost: 1.05}))
+	s.add(row(name, "ratio", w.used.Amplification(w.copied), 0, bar{atMost: 1.05}))
 }
 
 // bulk is one size of segments and how many a pass has.
@@ -134,18 +136,18 @@ func onBed(ctx context.Context, s *session, size bulk, f func(*bed, *limits) err
 	if err != nil {
 		return err
 	}
-	d, err := newScratch(s.options.Dir)
+	d, err := machine.NewScratch(s.options.Dir)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.remove()) }()
+	defer func() { err = errors.Join(err, d.Remove()) }()
 	l, err := newLimits(ctx, s, d, size.bytes())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.free()) }()
 	// A pass at each of two levels, and what is forgotten but not yet free.
-	b, err := openBed(bedPlan{dir: d.path("tier"), profile: p, tokens: size.tokens, segments: size.segments, budget: 3*size.bytes() + 128<<20})
+	b, err := openBed(bedPlan{dir: d.Path("tier"), profile: p, tokens: size.tokens, segments: size.segments, budget: 3*size.bytes() + 128<<20})
 	if err != nil {
 		return err
 	}
@@ -156,7 +158,7 @@ func onBed(ctx context.Context, s *session, size bulk, f func(*bed, *limits) err
 // bulkRow writes and reads large segments, as many blocks on their way as fio
 // has. Where they are to be durable fio syncs as often as a segment ends.
 func bulkRow(ctx context.Context, s *session, size bulk, b *bed, l *limits) error {
-	write := transfer{Write: true, Bytes: size.bytes(), Block: tierBlock, Workers: tierDepth}
+	write := baseline.Transfer{Write: true, Bytes: size.bytes(), Block: tierBlock, Workers: tierDepth}
 	durable, read := write, write
 	durable.SyncEvery, read.Write = int(size.bytes()/tierBlock)/size.segments, false
 	ask := bar{ratioAtLeast: 0.8}
@@ -183,10 +185,10 @@ const groupWriters = 8
 func groupRows(ctx context.Context, s *session) error {
 	size := s.pass(bulk{"1MiB", 0, flatTokens, 256})
 	return onBed(ctx, s, size, func(b *bed, l *limits) error {
-		logged := transfer{Write: true, Bytes: size.bytes(), Block: tierBlock, Workers: groupWriters, Apart: true}
+		logged := baseline.Transfer{Write: true, Bytes: size.bytes(), Block: tierBlock, Workers: groupWriters, Apart: true}
 		durable := logged
 		durable.SyncEvery = 1
-		read := transfer{Bytes: size.bytes(), Block: tierBlock, Workers: 1}
+		read := baseline.Transfer{Bytes: size.bytes(), Block: tierBlock, Workers: 1}
 		var fast, safe []tiering.Name
 		return b.compare(ctx, s, size.name, l, []*way{
 			{name: "write", limit: logged, pass: func() (err error) {

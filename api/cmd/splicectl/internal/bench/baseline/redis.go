@@ -1,4 +1,4 @@
-package bench
+package baseline
 
 import (
 	"bufio"
@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -15,10 +14,10 @@ import (
 	"time"
 )
 
-// redisServer is a redis-server of ours that makes every write durable before it
+// RedisServer is a redis-server of ours that makes every write durable before it
 // answers, on a unix socket.
-type redisServer struct {
-	socket string
+type RedisServer struct {
+	Socket string
 	cmd    *exec.Cmd
 	exited chan struct{}
 	log    strings.Builder
@@ -26,7 +25,8 @@ type redisServer struct {
 
 const redisReady = 10 * time.Second
 
-func findRedis() (string, error) {
+// FindRedis is the path of redis-server; an error says that it is not installed.
+func FindRedis() (string, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return "", errors.New("redis-server is not in PATH")
@@ -34,11 +34,11 @@ func findRedis() (string, error) {
 	return path, nil
 }
 
-// startRedis runs it in dir, which holds its append-only file and, since paths
+// StartRedis runs it in dir, which holds its append-only file and, since paths
 // of sockets are short, in sockets what is connected to.
-func startRedis(ctx context.Context, program, dir, sockets string) (*redisServer, error) {
-	r := &redisServer{socket: sockets + "/redis.sock", exited: make(chan struct{})}
-	r.cmd = exec.Command(program, "--port", "0", "--unixsocket", r.socket, "--unixsocketperm", "700", "--dir", dir,
+func StartRedis(ctx context.Context, program, dir, sockets string) (*RedisServer, error) {
+	r := &RedisServer{Socket: sockets + "/redis.sock", exited: make(chan struct{})}
+	r.cmd = exec.Command(program, "--port", "0", "--unixsocket", r.Socket, "--unixsocketperm", "700", "--dir", dir,
 		"--save", "", "--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0",
 		"--proto-max-bulk-len", "512mb", "--daemonize", "no")
 	r.cmd.Stdout, r.cmd.Stderr = &r.log, &r.log
@@ -55,9 +55,9 @@ func startRedis(ctx context.Context, program, dir, sockets string) (*redisServer
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if c, err := dialRedis(r.socket); err == nil {
+		if c, err := DialRedis(r.Socket); err == nil {
 			err = c.do("PING")
-			if err = errors.Join(err, c.close()); err == nil {
+			if err = errors.Join(err, c.Close()); err == nil {
 				return r, nil
 			}
 		}
@@ -65,38 +65,40 @@ func startRedis(ctx context.Context, program, dir, sockets string) (*redisServer
 		case <-r.exited:
 			return nil, fmt.Errorf("redis-server ended while starting: %s", strings.TrimSpace(r.log.String()))
 		case <-ctx.Done():
-			r.stop()
+			r.Stop()
 			return nil, fmt.Errorf("redis-server was not ready: %w", ctx.Err())
 		case <-tick.C:
 		}
 	}
 }
 
-// stop kills it: nothing of it is wanted any more.
-func (r *redisServer) stop() {
+// Stop kills it: nothing of it is wanted any more.
+func (r *RedisServer) Stop() {
 	_ = r.cmd.Process.Kill()
 	<-r.exited
 }
 
-// redisConn is one client. Only what the rows need: commands that answer a
+// RedisConn is one connection. Only what the rows need: commands that answer a
 // status or a value.
-type redisConn struct {
+type RedisConn struct {
 	c net.Conn
 	r *bufio.Reader
 }
 
-func dialRedis(socket string) (*redisConn, error) {
+// DialRedis connects to a server on a unix socket.
+func DialRedis(socket string) (*RedisConn, error) {
 	c, err := net.Dial("unix", socket)
 	if err != nil {
 		return nil, err
 	}
-	return &redisConn{c, bufio.NewReaderSize(c, 1<<20)}, nil
+	return &RedisConn{c, bufio.NewReaderSize(c, 1<<20)}, nil
 }
 
-func (c *redisConn) close() error { return c.c.Close() }
+// Close ends the connection; the server stays.
+func (c *RedisConn) Close() error { return c.c.Close() }
 
 // do sends a command and expects a status.
-func (c *redisConn) do(args ...string) error {
+func (c *RedisConn) do(args ...string) error {
 	parts := make([][]byte, len(args))
 	for i, a := range args {
 		parts[i] = []byte(a)
@@ -114,7 +116,8 @@ func (c *redisConn) do(args ...string) error {
 	return nil
 }
 
-func (c *redisConn) set(key string, value []byte) error {
+// Set returns when the server has synced the value.
+func (c *RedisConn) Set(key string, value []byte) error {
 	if err := c.send([]byte("SET"), []byte(key), value); err != nil {
 		return err
 	}
@@ -125,8 +128,8 @@ func (c *redisConn) set(key string, value []byte) error {
 	return err
 }
 
-// get reads a value into dst, which has its length.
-func (c *redisConn) get(key string, dst []byte) error {
+// Get reads a value into dst, which has its length.
+func (c *RedisConn) Get(key string, dst []byte) error {
 	if err := c.send([]byte("GET"), []byte(key)); err != nil {
 		return err
 	}
@@ -144,7 +147,7 @@ func (c *redisConn) get(key string, dst []byte) error {
 	return err
 }
 
-func (c *redisConn) send(parts ...[]byte) error {
+func (c *RedisConn) send(parts ...[]byte) error {
 	buffers := net.Buffers{fmt.Appendf(nil, "*%d\r\n", len(parts))}
 	for _, p := range parts {
 		buffers = append(buffers, fmt.Appendf(nil, "$%d\r\n", len(p)), p, []byte("\r\n"))
@@ -153,7 +156,7 @@ func (c *redisConn) send(parts ...[]byte) error {
 	return err
 }
 
-func (c *redisConn) reply() (kind byte, text string, err error) {
+func (c *RedisConn) reply() (kind byte, text string, err error) {
 	line, err := c.r.ReadString('\n')
 	if err != nil {
 		return 0, "", fmt.Errorf("redis: %w", err)
@@ -163,6 +166,3 @@ func (c *redisConn) reply() (kind byte, text string, err error) {
 	}
 	return line[0], line[1 : len(line)-2], nil
 }
-
-// shortDir is a directory for sockets, whose paths must be short.
-func shortDir() (string, error) { return os.MkdirTemp("", "spliced-") }

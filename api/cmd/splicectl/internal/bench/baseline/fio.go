@@ -1,4 +1,4 @@
-package bench
+package baseline
 
 import (
 	"bytes"
@@ -12,12 +12,12 @@ import (
 	"syscall"
 )
 
-// transfer is one pass over a file with O_DIRECT, done by fio or by our own loop,
+// Transfer is one pass over a file with O_DIRECT, done by fio or by our own loop,
 // with Workers blocks on their way at any time. All work at one front, which goes
 // through the file from its beginning, as the tier goes through a large object;
 // or, Apart, each goes through a part of its own and waits for its own syncs, as
 // writers of small objects do.
-type transfer struct {
+type Transfer struct {
 	Path      string
 	Write     bool
 	From      int64 // where in the file it begins; ours alone know it
@@ -29,26 +29,27 @@ type transfer struct {
 }
 
 // share is what goes through one front.
-func (t transfer) share() int64 {
+func (t Transfer) share() int64 {
 	if t.Apart {
 		return t.Bytes / int64(t.Workers)
 	}
 	return t.Bytes
 }
 
-// fio is the program of that name. It is a limit only: without it rows keep the
+// Fio is the program of that name. It is a limit only: without it rows keep the
 // limit of our own loop.
-type fio struct{ program string }
+type Fio struct{ program string }
 
-func findFio() (fio, error) {
+// FindFio looks for fio in PATH.
+func FindFio() (Fio, error) {
 	path, err := exec.LookPath("fio")
 	if err != nil {
-		return fio{}, errors.New("fio is not in PATH")
+		return Fio{}, errors.New("fio is not in PATH")
 	}
-	return fio{path}, nil
+	return Fio{path}, nil
 }
 
-func (t transfer) fioArgs() []string {
+func (t Transfer) fioArgs() []string {
 	direction := "read"
 	if t.Write {
 		direction = "write"
@@ -65,8 +66,8 @@ func (t transfer) fioArgs() []string {
 	return append(args, "--ioengine=libaio", "--iodepth="+strconv.Itoa(t.Workers))
 }
 
-// run answers what fio measured, which leaves out its own start.
-func (f fio) run(ctx context.Context, t transfer) (passed, error) {
+// Run answers what fio measured, which leaves out its own start.
+func (f Fio) Run(ctx context.Context, t Transfer) (Pass, error) {
 	cmd := exec.CommandContext(ctx, f.program, t.fioArgs()...)
 	// The interrupt of a terminal is for us, who then end fio by the context.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
@@ -74,24 +75,25 @@ func (f fio) run(ctx context.Context, t transfer) (passed, error) {
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
-			return passed{}, ctx.Err()
+			return Pass{}, ctx.Err()
 		}
-		return passed{}, fmt.Errorf("fio: %w: %s", err, strings.TrimSpace(stderr.String()))
+		return Pass{}, fmt.Errorf("fio: %w: %s", err, strings.TrimSpace(stderr.String()))
 	}
 	return parseFio(stdout.Bytes(), t)
 }
 
-// passed is what a pass took.
-type passed struct {
-	seconds float64
-	bytes   int64
-	cpu     float64 // seconds of all threads
+// Pass is what a pass took.
+type Pass struct {
+	Seconds float64
+	Bytes   int64
+	CPU     float64 // seconds of all threads
 }
 
-func (p passed) rate() float64 { return float64(p.bytes) / p.seconds / 1e9 } // GB/s
+// Rate is in GB/s.
+func (p Pass) Rate() float64 { return float64(p.Bytes) / p.Seconds / 1e9 }
 
 // parseFio reads fio's JSON, which may come behind lines of warnings.
-func parseFio(text []byte, t transfer) (passed, error) {
+func parseFio(text []byte, t Transfer) (Pass, error) {
 	if at := bytes.Index(text, []byte("\n{")); at >= 0 && !bytes.HasPrefix(text, []byte("{")) {
 		text = text[at+1:]
 	}
@@ -111,10 +113,10 @@ func parseFio(text []byte, t transfer) (passed, error) {
 		} `json:"jobs"`
 	}
 	if err := json.Unmarshal(text, &report); err != nil {
-		return passed{}, fmt.Errorf("output of fio: %w", err)
+		return Pass{}, fmt.Errorf("output of fio: %w", err)
 	}
 	if len(report.Jobs) != 1 || report.Jobs[0].Error != 0 {
-		return passed{}, fmt.Errorf("output of fio: %d groups, want one without an error", len(report.Jobs))
+		return Pass{}, fmt.Errorf("output of fio: %d groups, want one without an error", len(report.Jobs))
 	}
 	job := report.Jobs[0]
 	way := job.Read
@@ -122,8 +124,8 @@ func parseFio(text []byte, t transfer) (passed, error) {
 		way = job.Write
 	}
 	if way.Bytes != t.Bytes || way.PerSecond <= 0 {
-		return passed{}, fmt.Errorf("fio moved %d bytes of %d", way.Bytes, t.Bytes)
+		return Pass{}, fmt.Errorf("fio moved %d bytes of %d", way.Bytes, t.Bytes)
 	}
 	// Its milliseconds are whole, its bytes a second come from them or finer.
-	return passed{seconds: float64(way.Bytes) / way.PerSecond, bytes: way.Bytes, cpu: (job.User + job.Sys) / 100 * job.Ms / 1e3}, nil
+	return Pass{Seconds: float64(way.Bytes) / way.PerSecond, Bytes: way.Bytes, CPU: (job.User + job.Sys) / 100 * job.Ms / 1e3}, nil
 }

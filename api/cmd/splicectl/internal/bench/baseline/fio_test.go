@@ -1,4 +1,4 @@
-package bench
+package baseline
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,21 +28,21 @@ const fioOutput = `fio: this platform does not support process shared mutexes
 `
 
 func TestFioIsReadBehindWarnings(t *testing.T) {
-	job := transfer{Write: true, Bytes: 256 << 20, Block: 1 << 20, Workers: 4}
+	job := Transfer{Write: true, Bytes: 256 << 20, Block: 1 << 20, Workers: 4}
 	got, err := parseFio([]byte(fioOutput), job)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.bytes != 256<<20 || got.rate() < 2.8556 || got.rate() > 2.8558 {
-		t.Errorf("%+v, %v GB/s", got, got.rate())
+	if got.Bytes != 256<<20 || got.Rate() < 2.8556 || got.Rate() > 2.8558 {
+		t.Errorf("%+v, %v GB/s", got, got.Rate())
 	}
-	if got.cpu < 0.01794 || got.cpu > 0.01796 { // 5 % of 359 ms
-		t.Errorf("%v s of processor time", got.cpu)
+	if got.CPU < 0.01794 || got.CPU > 0.01796 { // 5 % of 359 ms
+		t.Errorf("%v s of processor time", got.CPU)
 	}
 }
 
 func TestFioThatDidSomethingElseIsRefused(t *testing.T) {
-	job := transfer{Write: true, Bytes: 256 << 20, Block: 1 << 20, Workers: 4}
+	job := Transfer{Write: true, Bytes: 256 << 20, Block: 1 << 20, Workers: 4}
 	for name, text := range map[string]string{
 		"an error":     strings.Replace(fioOutput, `"error" : 0`, `"error" : 28`, 1),
 		"fewer bytes":  strings.Replace(fioOutput, "268435456", "268435455", 1),
@@ -55,20 +56,20 @@ func TestFioThatDidSomethingElseIsRefused(t *testing.T) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
-	if _, err := parseFio([]byte(fioOutput), transfer{Bytes: 256 << 20, Block: 1 << 20, Workers: 4}); err == nil {
+	if _, err := parseFio([]byte(fioOutput), Transfer{Bytes: 256 << 20, Block: 1 << 20, Workers: 4}); err == nil {
 		t.Error("a write was taken for a read")
 	}
 }
 
 func TestFioGetsTheFlagsOfOurTransfers(t *testing.T) {
-	args := transfer{Path: "/d/f", Write: true, Bytes: 1 << 30, Block: 16 << 20, Workers: 2, Apart: true, SyncEvery: 1}.fioArgs()
+	args := Transfer{Path: "/d/f", Write: true, Bytes: 1 << 30, Block: 16 << 20, Workers: 2, Apart: true, SyncEvery: 1}.fioArgs()
 	for _, want := range []string{"--rw=write", "--direct=1", "--bs=16777216", "--numjobs=2", "--size=536870912",
 		"--offset_increment=536870912", "--fdatasync=1", "--filename=/d/f"} {
 		if !slices.Contains(args, want) {
 			t.Errorf("%s is missing in %v", want, args)
 		}
 	}
-	args = transfer{Path: "/d/f", Bytes: 1 << 20, Block: 1 << 18, Workers: 4}.fioArgs()
+	args = Transfer{Path: "/d/f", Bytes: 1 << 20, Block: 1 << 18, Workers: 4}.fioArgs()
 	for _, want := range []string{"--rw=read", "--size=1048576", "--iodepth=4", "--ioengine=libaio"} {
 		if !slices.Contains(args, want) {
 			t.Errorf("%s is missing in %v", want, args)
@@ -77,7 +78,7 @@ func TestFioGetsTheFlagsOfOurTransfers(t *testing.T) {
 }
 
 // directDir is a directory whose file system takes direct transfers.
-func directDir(t *testing.T) *scratch {
+func directDir(t *testing.T) *machine.Scratch {
 	t.Helper()
 	dir := t.TempDir()
 	fd, err := unix.Open(filepath.Join(dir, "probe"), unix.O_RDWR|unix.O_CREAT|unix.O_DIRECT, 0o600)
@@ -88,22 +89,22 @@ func directDir(t *testing.T) *scratch {
 		t.Fatal(err)
 	}
 	unix.Close(fd)
-	return &scratch{dir}
+	return &machine.Scratch{Dir: dir}
 }
 
 func TestOurLoopAndFioMoveTheSameBytes(t *testing.T) {
 	d := directDir(t)
-	path, err := d.fallocated("file", 4<<20)
+	path, err := d.Fallocated("file", 4<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
-	memory, err := pageAligned(4 << 20)
+	memory, err := machine.PageAligned(4 << 20)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unmap(memory)
-	job := transfer{Path: path, Write: true, Bytes: 4 << 20, Block: 1 << 20, Workers: 2, Apart: true, SyncEvery: 1}
-	if got, err := job.run(t.Context(), memory); err != nil || got.bytes != 4<<20 || got.rate() <= 0 {
+	defer machine.Unmap(memory)
+	job := Transfer{Path: path, Write: true, Bytes: 4 << 20, Block: 1 << 20, Workers: 2, Apart: true, SyncEvery: 1}
+	if got, err := job.Run(t.Context(), memory); err != nil || got.Bytes != 4<<20 || got.Rate() <= 0 {
 		t.Fatalf("%+v: %v", got, err)
 	}
 	if text, err := os.ReadFile(path); err != nil || !bytes.Equal(text, memory) {
@@ -111,31 +112,22 @@ func TestOurLoopAndFioMoveTheSameBytes(t *testing.T) {
 	}
 	written := bytes.Clone(memory)
 	clear(memory)
-	if err := dropCachedUnder(d.dir); err != nil {
+	if err := machine.DropCached(d.Dir); err != nil {
 		t.Error(err)
 	}
 	job.Write, job.Apart = false, false
-	if got, err := job.run(t.Context(), memory); err != nil || got.seconds <= 0 || !bytes.Equal(memory, written) {
+	if got, err := job.Run(t.Context(), memory); err != nil || got.Seconds <= 0 || !bytes.Equal(memory, written) {
 		t.Errorf("%+v: %v", got, err)
 	}
-	f, err := findFio()
+	f, err := FindFio()
 	if err != nil {
 		t.Skip(err)
 	}
-	if got, err := f.run(t.Context(), job); err != nil || got.bytes != job.Bytes || got.seconds <= 0 {
+	if got, err := f.Run(t.Context(), job); err != nil || got.Bytes != job.Bytes || got.Seconds <= 0 {
 		t.Errorf("%+v: %v", got, err)
 	}
 	job.Path = filepath.Join(path, "below")
-	if _, err := f.run(t.Context(), job); err == nil {
+	if _, err := f.Run(t.Context(), job); err == nil {
 		t.Error("fio read what lies below a file")
-	}
-}
-
-func TestMemoryIsNoDisk(t *testing.T) {
-	if _, err := os.Stat("/dev/shm"); err != nil {
-		t.Skip("no /dev/shm here")
-	}
-	if d, err := newScratch("/dev/shm"); err == nil || !strings.Contains(err.Error(), "memory") {
-		t.Errorf("%+v: %v", d, err)
 	}
 }

@@ -1,4 +1,4 @@
-package bench
+package baseline
 
 import (
 	"fmt"
@@ -12,14 +12,15 @@ import (
 // EchoCommand is the argument that makes the program run ServeEcho.
 const EchoCommand = "bench-echo"
 
-// echo is a bare SOCK_SEQPACKET conversation with another process: the floor of
+// Echo is a bare SOCK_SEQPACKET conversation with another process: the floor of
 // every request. Blocking descriptors on both sides, no protocol.
-type echo struct {
+type Echo struct {
 	fd  int
 	cmd *exec.Cmd
 }
 
-func startEcho() (*echo, error) {
+// StartEcho starts this program once more, as EchoCommand.
+func StartEcho() (*Echo, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("socket pair: %w", err)
@@ -36,11 +37,11 @@ func startEcho() (*echo, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start echo: %w", err)
 	}
-	return &echo{fd: pair[0], cmd: cmd}, nil
+	return &Echo{fd: pair[0], cmd: cmd}, nil
 }
 
-// roundTrip sends b and receives as much again into b.
-func (e *echo) roundTrip(b []byte) error {
+// RoundTrip sends b and receives as much again into b.
+func (e *Echo) RoundTrip(b []byte) error {
 	if _, err := unix.Write(e.fd, b); err != nil {
 		return fmt.Errorf("echo send: %w", err)
 	}
@@ -51,7 +52,8 @@ func (e *echo) roundTrip(b []byte) error {
 	return nil
 }
 
-func (e *echo) stop() error {
+// Stop closes the socket and waits for the process.
+func (e *Echo) Stop() error {
 	err := unix.Close(e.fd)
 	if werr := e.cmd.Wait(); err == nil {
 		err = werr

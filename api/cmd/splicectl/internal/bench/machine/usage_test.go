@@ -1,4 +1,4 @@
-package bench
+package machine
 
 import (
 	"math"
@@ -26,33 +26,33 @@ func TestUsageIsReadFromProc(t *testing.T) {
 }
 
 func TestUsageGrowsAndIsThatOfTheProcessAsked(t *testing.T) {
-	before := ownUsage()
+	before := OwnUsage()
 	sum := 0.0
 	for i := range 20_000_000 {
 		sum += math.Sqrt(float64(i))
 	}
-	used := ownUsage().since(before)
-	if used.cpu <= 0 || sum == 0 {
+	used := OwnUsage().Since(before)
+	if used.CPU <= 0 || sum == 0 {
 		t.Errorf("%+v", used)
 	}
-	if err := writesCounted(); err != nil {
+	if err := WritesCounted(); err != nil {
 		t.Skip(err)
 	}
-	other, err := usageOf(os.Getpid())
-	if own := ownUsage(); err != nil || other.cpu > own.cpu+0.1 || other.cpu < own.cpu-0.1 {
+	other, err := UsageOf(os.Getpid())
+	if own := OwnUsage(); err != nil || other.CPU > own.CPU+0.1 || other.CPU < own.CPU-0.1 {
 		t.Errorf("%+v beside %+v: %v", other, own, err)
 	}
-	if _, err := usageOf(-1); err == nil {
+	if _, err := UsageOf(-1); err == nil {
 		t.Error("process -1 has used something")
 	}
 }
 
 func TestUsageIsStatedByPayload(t *testing.T) {
-	u := usage{cpu: 3, written: 2_100_000_000}.since(usage{cpu: 2, written: 100_000_000})
-	if got := u.cpuPerGB(2_000_000_000); got != 0.5 {
+	u := Usage{CPU: 3, Written: 2_100_000_000}.Since(Usage{CPU: 2, Written: 100_000_000})
+	if got := u.CPUPerGB(2_000_000_000); got != 0.5 {
 		t.Errorf("%v s/GB", got)
 	}
-	if got := u.amplification(1_000_000_000); got != 2 {
+	if got := u.Amplification(1_000_000_000); got != 2 {
 		t.Errorf("written %v times", got)
 	}
 }

@@ -1,4 +1,4 @@
-package bench
+package machine
 
 import (
 	"fmt"
@@ -8,57 +8,58 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// usage is what a process has used so far.
-type usage struct {
-	cpu     float64 // seconds, user and system
-	written int64   // bytes sent to storage
+// Usage is what a process has used so far.
+type Usage struct {
+	CPU     float64 // seconds, user and system
+	Written int64   // bytes sent to storage
 }
 
-func (u usage) since(before usage) usage {
-	return usage{cpu: u.cpu - before.cpu, written: u.written - before.written}
+// Since is what was used after before was taken.
+func (u Usage) Since(before Usage) Usage {
+	return Usage{CPU: u.CPU - before.CPU, Written: u.Written - before.Written}
 }
 
-// cpuPerGB is seconds of processor time for 10^9 bytes of payload.
-func (u usage) cpuPerGB(payload int64) float64 { return u.cpu / (float64(payload) / 1e9) }
+// CPUPerGB is seconds of processor time for 10^9 bytes of payload.
+func (u Usage) CPUPerGB(payload int64) float64 { return u.CPU / (float64(payload) / 1e9) }
 
-// amplification is bytes written for each byte of payload.
-func (u usage) amplification(payload int64) float64 { return float64(u.written) / float64(payload) }
+// Amplification is bytes written for each byte of payload.
+func (u Usage) Amplification(payload int64) float64 { return float64(u.Written) / float64(payload) }
 
-// ownUsage is that of this process. Where the kernel keeps no account of bytes,
-// written stays 0 and writesCounted says so.
-func ownUsage() usage {
+// OwnUsage is that of this process. Where the kernel keeps no account of bytes,
+// Written stays 0 and WritesCounted says so.
+func OwnUsage() Usage {
 	var r unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &r) // cannot fail for this process
-	u := usage{cpu: seconds(r.Utime) + seconds(r.Stime)}
+	u := Usage{CPU: seconds(r.Utime) + seconds(r.Stime)}
 	if text, err := os.ReadFile("/proc/self/io"); err == nil {
-		u.written, _ = writeBytes(string(text))
+		u.Written, _ = writeBytes(string(text))
 	}
 	return u
 }
 
 func seconds(t unix.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }
 
-// usageOf is that of another process of ours.
-func usageOf(pid int) (usage, error) {
+// UsageOf is that of another process of ours.
+func UsageOf(pid int) (Usage, error) {
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	text, err := os.ReadFile(dir + "io")
 	if err != nil {
-		return usage{}, err
+		return Usage{}, err
 	}
-	var u usage
-	if u.written, err = writeBytes(string(text)); err != nil {
-		return usage{}, err
+	var u Usage
+	if u.Written, err = writeBytes(string(text)); err != nil {
+		return Usage{}, err
 	}
 	stat, err := os.ReadFile(dir + "stat")
 	if err != nil {
-		return usage{}, err
+		return Usage{}, err
 	}
-	u.cpu, err = cpuSeconds(string(stat))
+	u.CPU, err = cpuSeconds(string(stat))
 	return u, err
 }
 
-// writesCounted reports why write_bytes cannot be had here.
-func writesCounted() error {
+// WritesCounted reports why write_bytes cannot be had here.
+func WritesCounted() error {
 	text, err := os.ReadFile("/proc/self/io")
 	if err != nil {
 		return fmt.Errorf("the kernel keeps no account of bytes written: %w", err)
@@ -95,4 +96,18 @@ func cpuSeconds(stat string) (float64, error) {
 		return 0, fmt.Errorf("times in %q: %w", stat, err)
 	}
 	return float64(user+system) / clockTicks, nil
+}
+
+// ThreadSeconds is the CPU time that f takes on this thread, which the caller
+// has locked.
+func ThreadSeconds(f func()) (float64, error) {
+	var begin, end unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &begin); err != nil {
+		return 0, err
+	}
+	f()
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &end); err != nil {
+		return 0, err
+	}
+	return float64(end.Nano()-begin.Nano()) / 1e9, nil
 }

@@ -1,4 +1,4 @@
-package bench
+package machine
 
 import (
 	"bufio"
@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine names the processor, its number of cores, memory, kernel and compiler.
-func Machine() string {
+// Describe names the processor, its number of cores, memory, kernel and compiler.
+func Describe() string {
 	var u unix.Utsname
 	release := "unknown kernel"
 	if unix.Uname(&u) == nil {
@@ -39,8 +39,8 @@ func processor() string {
 	return "unknown processor"
 }
 
-// residentBytes of a process, from its status in /proc.
-func residentBytes(pid int) (int64, error) {
+// ResidentBytes of a process, from its status in /proc.
+func ResidentBytes(pid int) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err

@@ -1,0 +1,16 @@
+package machine
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestMemoryIsNoDisk(t *testing.T) {
+	if _, err := os.Stat("/dev/shm"); err != nil {
+		t.Skip("no /dev/shm here")
+	}
+	if d, err := NewScratch("/dev/shm"); err == nil || !strings.Contains(err.Error(), "memory") {
+		t.Errorf("%+v: %v", d, err)
+	}
+}
