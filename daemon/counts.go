@@ -28,20 +28,15 @@ const (
 
 var dropNames = [drops]string{"no_hello", "slow_reader"}
 
-const (
-	opCount   = int(wire.OpLoadDevice) + 1 // 0 counts operations that are unknown
-	codeCount = int(wire.Quota) + 1
-)
-
 // counts is what the socket server counts. All of it may be used at once; none
 // of it allocates or locks.
 type counts struct {
 	accepted atomic.Uint64
 	refusal  [refusals]atomic.Uint64
 	drop     [drops]atomic.Uint64
-	answers  [opCount][codeCount]atomic.Uint64
-	rows     [opCount][codeCount]atomic.Uint64 // of batches
-	duration [opCount]prometheus.Histogram
+	answers  [wire.OpCount][wire.CodeCount]atomic.Uint64 // op 0 counts operations that are unknown
+	rows     [wire.OpCount][wire.CodeCount]atomic.Uint64 // of batches
+	duration [wire.OpCount]prometheus.Histogram
 }
 
 // durationBuckets reaches from a lookup to a commit of a gigabyte, in seconds.

@@ -72,39 +72,38 @@ type operation struct {
 	run func(*task) (wire.Message, error)
 	// long says whether a request may take long and is a job; nil = never.
 	long func(*task) (bool, error)
-	// tenant: the header must name a tenant of the connection.
-	tenant bool
-	// closing: served while the daemon stops, since it ends things.
-	closing bool
+	// apart: conn.handle serves it without run.
+	apart bool
 }
 
-var operations = [...]operation{
-	wire.OpHello:    {run: (*task).hello},
-	wire.OpProfile:  {run: (*task).profile},
-	wire.OpMatch:    {run: (*task).match, tenant: true},
-	wire.OpAcquire:  {run: (*task).acquire, tenant: true},
-	wire.OpReserve:  {run: (*task).reserve, long: (*task).reserveIsLong, tenant: true},
-	wire.OpCommit:   {run: (*task).commit, long: always},
-	wire.OpAbort:    {run: (*task).abort, closing: true},
-	wire.OpCompose:  {run: (*task).compose, long: always, tenant: true},
-	wire.OpRotate:   {run: (*task).rotate, long: always, tenant: true},
-	wire.OpAssemble: {run: (*task).assemble, long: always, tenant: true},
-	wire.OpSave:     {run: (*task).save, tenant: true},
-	wire.OpLoad:     {run: (*task).load, tenant: true},
-	wire.OpCancel:   {closing: true}, // handled apart: its answer may come later
-	wire.OpRelease:  {run: (*task).release, closing: true},
-	wire.OpStats:    {run: (*task).stats, closing: true},
-	wire.OpAdvise:   {run: (*task).advise, long: (*task).adviseIsLong, tenant: true},
-	wire.OpAppend:   {run: (*task).appendRows, long: always, tenant: true},
-	wire.OpAccept:   {run: (*task).acceptRows, tenant: true},
-	wire.OpReplay:   {run: (*task).replayRows, long: always, tenant: true},
-	wire.OpReport:   {run: (*task).report, tenant: true},
-
+// operations has an entry for every op that wire knows: a test looks after that,
+// and an op without one is answered as unsupported.
+var operations = [wire.OpCount]operation{
+	wire.OpHello:          {run: (*task).hello},
+	wire.OpProfile:        {run: (*task).profile},
+	wire.OpMatch:          {run: (*task).match},
+	wire.OpAcquire:        {run: (*task).acquire},
+	wire.OpReserve:        {run: (*task).reserve, long: (*task).reserveIsLong},
+	wire.OpCommit:         {run: (*task).commit, long: always},
+	wire.OpAbort:          {run: (*task).abort},
+	wire.OpCompose:        {run: (*task).compose, long: always},
+	wire.OpRotate:         {run: (*task).rotate, long: always},
+	wire.OpAssemble:       {run: (*task).assemble, long: always},
+	wire.OpSave:           {run: (*task).save},
+	wire.OpLoad:           {run: (*task).load},
+	wire.OpCancel:         {apart: true}, // its answer may come later
+	wire.OpRelease:        {run: (*task).release},
+	wire.OpStats:          {run: (*task).stats},
+	wire.OpAdvise:         {run: (*task).advise, long: (*task).adviseIsLong},
+	wire.OpAppend:         {run: (*task).appendRows, long: always},
+	wire.OpAccept:         {run: (*task).acceptRows},
+	wire.OpReplay:         {run: (*task).replayRows, long: always},
+	wire.OpReport:         {run: (*task).report},
 	wire.OpAttachDevice:   {run: (*task).attachDevice, long: always},
 	wire.OpRegisterDevice: {run: (*task).registerDevice, long: (*task).registerIsLong},
-	wire.OpAcquireDevice:  {run: (*task).acquireDevice, tenant: true},
-	wire.OpOrder:          {run: (*task).order, closing: true},
-	wire.OpLoadDevice:     {run: (*task).loadDevice, tenant: true},
+	wire.OpAcquireDevice:  {run: (*task).acquireDevice},
+	wire.OpOrder:          {run: (*task).order},
+	wire.OpLoadDevice:     {run: (*task).loadDevice},
 }
 
 func always(*task) (bool, error) { return true, nil }
@@ -166,19 +165,25 @@ func (c *conn) answer(t *task, now time.Time) error {
 	return err
 }
 
+// served reports whether the daemon knows how to answer op. Only then may op index
+// what has an entry for every operation.
+func served(op wire.Op) bool {
+	return op.Known() && (operations[op].run != nil || operations[op].apart)
+}
+
 // check holds the rules of docs/protocol.md for every header.
 func (c *conn) check(h *wire.Header, fds []int) error {
 	at := c.attached.Load()
 	switch {
 	case h.Kind != wire.Request:
 		return refuse(wire.Invalid, "kind %d is not a request", h.Kind)
-	case !h.Op.Known():
+	case !served(h.Op):
 		return refuse(wire.Unsupported, "%v", h.Op)
 	case h.Request == 0:
 		return refuse(wire.Invalid, "request id 0")
 	case (h.Op == wire.OpHello) != (at == nil):
 		return refuse(wire.Invalid, "hello is the first request and only that")
-	case len(fds) > 0 && h.Op != wire.OpProfile && h.Op != wire.OpRegisterDevice:
+	case len(fds) > 0 && !h.Op.Rules().Descriptors:
 		return refuse(wire.Invalid, "%d descriptors with %v", len(fds), h.Op)
 	case h.Op == wire.OpHello:
 		return c.server.refuseStopping()
@@ -187,11 +192,11 @@ func (c *conn) check(h *wire.Header, fds []int) error {
 	case c.isInFlight(h.Request):
 		return refuse(wire.Invalid, "request id %d is in flight", h.Request)
 	}
-	op := &operations[h.Op]
-	if (op.tenant || h.Tenant != 0) && !slices.Contains(at.tenants, h.Tenant) {
+	rules := h.Op.Rules()
+	if (rules.Tenant || h.Tenant != 0) && !slices.Contains(at.tenants, h.Tenant) {
 		return refuse(wire.Denied, "tenant %d is not granted to this connection", h.Tenant)
 	}
-	if !op.closing {
+	if !rules.WhileStopping {
 		return c.server.refuseStopping()
 	}
 	return nil

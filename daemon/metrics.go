@@ -225,7 +225,7 @@ func (m metrics) serverMetrics(s sink) {
 			}
 		}
 	}
-	for code := int(wire.Miss) + 1; code < codeCount; code++ {
+	for code := int(wire.Miss) + 1; code < wire.CodeCount; code++ {
 		var n uint64
 		for op := range server.counts.answers {
 			n += server.counts.answers[op][code].Load() + server.counts.rows[op][code].Load()

@@ -2,33 +2,12 @@ package wire
 
 import "strconv"
 
-// opNames, codeNames and levelNames are indexed by number; docs/protocol.md lists the same.
-var opNames = [...]string{
-	OpHello: "hello", OpProfile: "profile", OpMatch: "match", OpAcquire: "acquire",
-	OpReserve: "reserve", OpCommit: "commit", OpAbort: "abort", OpCompose: "compose",
-	OpRotate: "rotate", OpAssemble: "assemble", OpSave: "save", OpLoad: "load",
-	OpCancel: "cancel", OpRelease: "release", OpStats: "stats", OpAdvise: "advise",
-	OpAppend: "append", OpAccept: "accept", OpReplay: "replay", OpReport: "report",
-	OpAttachDevice: "attach-device", OpRegisterDevice: "register-device", OpAcquireDevice: "acquire-device",
-	OpOrder: "order", OpLoadDevice: "load-device",
-}
-
+// codeNames and levelNames are indexed by number; docs/protocol.md lists the same.
 var codeNames = [...]string{
 	OK: "ok", Miss: "miss", Invalid: "invalid", Busy: "busy", Full: "full", Gone: "gone",
 	Corrupt: "corrupt", Unavailable: "unavailable", Exists: "exists", Denied: "denied",
 	Stale: "stale", Unsupported: "unsupported", Canceled: "canceled", Late: "late", Quota: "quota",
 }
-
-// String returns the name of o, or its number when it has none.
-func (o Op) String() string {
-	if int(o) < len(opNames) && opNames[o] != "" {
-		return opNames[o]
-	}
-	return "op " + strconv.Itoa(int(o))
-}
-
-// Known reports whether o is an operation of this version.
-func (o Op) Known() bool { return int(o) < len(opNames) && opNames[o] != "" }
 
 var levelNames = [...]string{LevelDefault: "default", LevelMemory: "memory", LevelLogged: "logged", LevelSynced: "synced"}
 
