@@ -5,6 +5,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // longAdvise is how many token ids the reader looks at itself, and longChoice how
@@ -57,14 +58,14 @@ func (t *task) advise() (wire.Message, error) {
 func adviseQuery(q *tiering.AdviseQuery, m *wire.AdviseRequest) *tiering.AdviseQuery {
 	*q = tiering.AdviseQuery{
 		Output: cut(m.Output), Record: m.Record == 1, BlockTokens: cut(m.BlockTokens), MaxCheckpoints: cut(m.MaxCheckpoints),
-		PrefixTokens: cut(m.PrefixTokens), PrefixPlace: tiering.Place(m.PrefixTier),
+		PrefixTokens: cut(m.PrefixTokens), PrefixPlace: tier.Place(m.PrefixTier),
 		BufferTokens: cut(m.BufferTokens), SeamTokens: cut(m.SeamTokens),
 		Cuts: m.Cuts, Segments: q.Segments[:0], Samples: q.Samples[:0],
 	}
 	for i := range m.SegmentBegin {
 		q.Segments = append(q.Segments, tiering.AdviseSegment{
 			Begin: cut(m.SegmentBegin[i]), Tokens: cut(m.SegmentTokens[i]),
-			Status: tiering.Status(m.SegmentStatus[i]), Place: tiering.Place(m.SegmentTier[i]),
+			Status: tiering.Status(m.SegmentStatus[i]), Place: tier.Place(m.SegmentTier[i]),
 		})
 	}
 	for i := range m.SampleBegin {

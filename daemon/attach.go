@@ -14,6 +14,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Bounds of one connection that are not worth a setting; guesses with room.
@@ -66,7 +67,7 @@ type attachment struct {
 
 // binding is one profile request. Its memory id is its index plus one.
 type binding struct {
-	profile     tiering.ProfileID
+	profile     tier.ProfileID
 	engine      string
 	blockTokens uint32
 	memory      *tiering.Memory // nil = none
@@ -282,7 +283,7 @@ func checkSizes(p *profile.Profile, m *wire.ProfileRequest) error {
 	return nil
 }
 
-func (t *task) importMemory(id tiering.ProfileID, m *wire.ProfileRequest) (*tiering.Memory, error) {
+func (t *task) importMemory(id tier.ProfileID, m *wire.ProfileRequest) (*tiering.Memory, error) {
 	if m.MemoryBytes > 1<<46 {
 		return nil, refuse(wire.Invalid, "memory of %d bytes", m.MemoryBytes)
 	}
@@ -319,19 +320,19 @@ func (a *attachment) bound(b binding) (known bool, n int) {
 }
 
 // use checks that the connection registered a profile.
-func (a *attachment) use(id uint32) (tiering.ProfileID, error) {
+func (a *attachment) use(id uint32) (tier.ProfileID, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range a.mu.bindings {
-		if a.mu.bindings[i].profile == tiering.ProfileID(id) {
-			return tiering.ProfileID(id), nil
+		if a.mu.bindings[i].profile == tier.ProfileID(id) {
+			return tier.ProfileID(id), nil
 		}
 	}
 	return 0, refuse(wire.Invalid, "profile %d is not registered on this connection", id)
 }
 
 // memory returns registered engine memory.
-func (a *attachment) memory(number uint32, id tiering.ProfileID) (*tiering.Memory, error) {
+func (a *attachment) memory(number uint32, id tier.ProfileID) (*tiering.Memory, error) {
 	if l := a.lent.Load(); l != nil && number >= firstDeviceMemory {
 		return l.memory(number, id)
 	}

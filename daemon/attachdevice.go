@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // A private region: the order page, what the client writes, slots. Its parts
@@ -84,7 +85,7 @@ func (p *eventPair) close() error {
 
 // engine is one rank of a profile on a connection.
 type engine struct {
-	profile tiering.ProfileID
+	profile tier.ProfileID
 	rank    int
 }
 
@@ -239,7 +240,7 @@ func (l *lent) staged(off uint64, bytes int64) (gpuipc.Ref, error) {
 
 // reads notes that an engine of the connection reads the device, so that what
 // its matches find is copied there.
-func (l *lent) reads(s *tiering.Store, id tiering.ProfileID, rank int) {
+func (l *lent) reads(s *tiering.Store, id tier.ProfileID, rank int) {
 	key := engine{id, rank}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // appendRows copies rows out of staging into a buffer, which it opens first if need
@@ -18,7 +19,7 @@ func (t *task) appendRows() (wire.Message, error) {
 		return nil, err
 	}
 	q := tiering.AppendQuery{
-		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Buffer: tiering.LeaseID(m.Buffer),
+		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Buffer: tier.LeaseID(m.Buffer),
 		Capacity: cut(m.Capacity), Begin: cut(m.Begin), Rows: cut(m.Rows),
 	}
 	bytes, err := store.RowsBytes(id, q.Rows)
@@ -44,7 +45,7 @@ func (t *task) appendRows() (wire.Message, error) {
 
 // baseOf resolves what a buffer is opened over: a slot, which the caller ends the
 // reading of, or else the lease of a checkpoint.
-func (t *task) baseOf(in *slots, lease uint64, id tiering.ProfileID, base *tiering.From) (*slot, error) {
+func (t *task) baseOf(in *slots, lease uint64, id tier.ProfileID, base *tiering.From) (*slot, error) {
 	bytes, err := t.conn.server.store.ReplayBytes(id)
 	if err != nil {
 		return nil, err
@@ -54,7 +55,7 @@ func (t *task) baseOf(in *slots, lease uint64, id tiering.ProfileID, base *tieri
 	case err != nil:
 		return nil, err
 	case x == nil:
-		*base = tiering.From{Kind: tiering.FromCheckpoint, Lease: tiering.LeaseID(lease)}
+		*base = tiering.From{Kind: tiering.FromCheckpoint, Lease: tier.LeaseID(lease)}
 	default:
 		*base = tiering.From{Kind: tiering.FromState, State: in.ref(x, bytes)}
 	}
@@ -83,7 +84,7 @@ func (t *task) acceptRows() (wire.Message, error) {
 		return nil, err
 	}
 	got, err := t.at.session.Accept(&tiering.AcceptQuery{
-		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Buffer: tiering.LeaseID(m.Buffer), Tokens: cut(m.Tokens),
+		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Buffer: tier.LeaseID(m.Buffer), Tokens: cut(m.Tokens),
 	})
 	return t.bufferReply(&got, err)
 }
@@ -113,7 +114,7 @@ func (t *task) replayRows() (wire.Message, error) {
 		return nil, err
 	}
 	q := tiering.ReplayQuery{
-		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Buffer: tiering.LeaseID(m.Buffer), Token: cut(m.Token), Flush: m.Flush == 1,
+		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Buffer: tier.LeaseID(m.Buffer), Token: cut(m.Token), Flush: m.Flush == 1,
 	}
 	return t.intoSlot(t.sideOf(m.Buffer).slots, m.Into, bytes, nil, func(out gpuipc.Ref) error {
 		q.Out = out

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // canaryRows is how many profiles of one tenant reports are kept of; a guess with
@@ -39,7 +39,7 @@ type canary struct {
 // reported names what reports are about. Fingerprints, unlike ids, are the same
 // after a restart.
 type reported struct {
-	tenant      tiering.TenantID
+	tenant      tier.TenantID
 	fingerprint profile.Fingerprint
 }
 
@@ -189,7 +189,7 @@ func (c *canary) each(f func(name string, value uint64)) {
 }
 
 // switchedOff reports whether segments may not be used by a request.
-func (t *task) switchedOff(id tiering.ProfileID) bool {
+func (t *task) switchedOff(id tier.ProfileID) bool {
 	c := t.conn.server.canary
 	if c.offs.Load() == 0 {
 		return false
@@ -198,12 +198,12 @@ func (t *task) switchedOff(id tiering.ProfileID) bool {
 	return ok && c.isOff(of)
 }
 
-func (t *task) reported(id tiering.ProfileID) (reported, bool) {
+func (t *task) reported(id tier.ProfileID) (reported, bool) {
 	p, ok := t.conn.server.store.Profile(id)
 	if !ok {
 		return reported{}, false
 	}
-	return reported{tiering.TenantID(t.header.Tenant), p.Fingerprint()}, true
+	return reported{tier.TenantID(t.header.Tenant), p.Fingerprint()}, true
 }
 
 // report takes what a canary has seen.
@@ -224,7 +224,7 @@ func (t *task) report() (wire.Message, error) {
 	if !ok {
 		return nil, refuse(wire.Gone, "profile %d", m.Profile)
 	}
-	of, model := reported{tiering.TenantID(t.header.Tenant), p.Fingerprint()}, p.Identity().Model
+	of, model := reported{tier.TenantID(t.header.Tenant), p.Fingerprint()}, p.Identity().Model
 	off, switched, err := s.canary.add(of, model, &m)
 	if err != nil {
 		return nil, err
@@ -262,7 +262,7 @@ func plainText(text string) string {
 }
 
 // tenantName names a tenant for people.
-func (s *server) tenantName(id tiering.TenantID) string {
+func (s *server) tenantName(id tier.TenantID) string {
 	for i := range s.tenants {
 		if s.tenants[i].ID == id {
 			return s.tenants[i].Name

@@ -15,6 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // report sends a report and answers whether the profile is off.
@@ -325,7 +326,7 @@ type unreliable struct {
 
 func (u *unreliable) Note(string) ([]byte, error) {
 	if u.refusals--; u.refusals >= 0 {
-		return nil, tiering.ErrUnavailable
+		return nil, tier.ErrUnavailable
 	}
 	return u.content, nil
 }

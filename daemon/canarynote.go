@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // canaryNote is the file in the disk directory that names what is switched off.
@@ -85,7 +86,7 @@ func (k *canaryMemory) insist(ctx context.Context, do func() error) bool {
 		if err == nil {
 			return true
 		}
-		if !told && !errors.Is(err, tiering.ErrUnavailable) {
+		if !told && !errors.Is(err, tier.ErrUnavailable) {
 			told = true
 			k.log.Warn().Err(err).Str("tier", "disk").Msg("what is switched off cannot be remembered, trying again")
 		}
@@ -139,7 +140,7 @@ func (k *canaryMemory) save() error {
 	return k.notes.KeepNote(canaryNote, append(content, '\n'))
 }
 
-func (k *canaryMemory) tenant(name string) (tiering.TenantID, bool) {
+func (k *canaryMemory) tenant(name string) (tier.TenantID, bool) {
 	for i := range k.tenants {
 		if k.tenants[i].Name == name {
 			return k.tenants[i].ID, true
@@ -148,7 +149,7 @@ func (k *canaryMemory) tenant(name string) (tiering.TenantID, bool) {
 	return 0, false
 }
 
-func (k *canaryMemory) name(id tiering.TenantID) string {
+func (k *canaryMemory) name(id tier.TenantID) string {
 	for i := range k.tenants {
 		if k.tenants[i].ID == id {
 			return k.tenants[i].Name

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 var _ api.Canaries = view{}
@@ -119,8 +119,8 @@ func (v view) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
 }
 
 // tenantsOf is one tenant by name, or with "" all.
-func (v view) tenantsOf(name string) ([]tiering.TenantID, error) {
-	var list []tiering.TenantID
+func (v view) tenantsOf(name string) ([]tier.TenantID, error) {
+	var list []tier.TenantID
 	for i := range v.d.server.tenants {
 		if t := &v.d.server.tenants[i]; name == "" || t.Name == name {
 			list = append(list, t.ID)

@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // refusal is an error that knows its code: what the daemon itself refuses.
@@ -34,15 +34,15 @@ var kinds = []struct {
 }{
 	{wire.ErrVersion, wire.Unsupported},
 	{wire.ErrMalformed, wire.Invalid},
-	{tiering.ErrInvalid, wire.Invalid},
-	{tiering.ErrBusy, wire.Busy},
-	{tiering.ErrFull, wire.Full},
-	{tiering.ErrQuota, wire.Quota},
-	{tiering.ErrGone, wire.Gone},
-	{tiering.ErrExists, wire.Exists},
-	{tiering.ErrCorrupt, wire.Corrupt},
-	{tiering.ErrUnavailable, wire.Unavailable},
-	{tiering.ErrWithheld, wire.Canceled},
+	{tier.ErrInvalid, wire.Invalid},
+	{tier.ErrBusy, wire.Busy},
+	{tier.ErrFull, wire.Full},
+	{tier.ErrQuota, wire.Quota},
+	{tier.ErrGone, wire.Gone},
+	{tier.ErrExists, wire.Exists},
+	{tier.ErrCorrupt, wire.Corrupt},
+	{tier.ErrUnavailable, wire.Unavailable},
+	{tier.ErrWithheld, wire.Canceled},
 	{gpuipc.ErrInvalid, wire.Invalid},
 	{gpuipc.ErrFull, wire.Full},
 	{gpuipc.ErrUnavailable, wire.Unavailable},

@@ -6,6 +6,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // plan turns the columns of a plan into spans, without their inputs.
@@ -13,7 +14,7 @@ func (t *task) plan(m *wire.Plan) tiering.Plan {
 	p := tiering.Plan{Begin: int(m.Begin), End: int(m.End), Spans: t.scratch.spans[:0]}
 	for i := range m.Kinds {
 		p.Spans = append(p.Spans, tiering.Span{
-			Kind: tiering.SpanKind(m.Kinds[i]), Lease: tiering.LeaseID(m.Leases[i]),
+			Kind: tiering.SpanKind(m.Kinds[i]), Lease: tier.LeaseID(m.Leases[i]),
 			Start: int(m.Starts[i]), Count: int(m.Counts[i]),
 		})
 	}
@@ -41,7 +42,7 @@ func (t *task) side(from tiering.From, p *tiering.Plan, named ...uint64) (side, 
 	switch place, err := t.at.session.PlanPlace(from, p); {
 	case err != nil:
 		return host, err
-	case place == tiering.PlaceHBM, place == tiering.PlaceNone && slices.ContainsFunc(named, l.slots.has):
+	case place == tier.PlaceHBM, place == tier.PlaceNone && slices.ContainsFunc(named, l.slots.has):
 		return device, nil
 	}
 	return host, nil
@@ -51,7 +52,7 @@ func (t *task) side(from tiering.From, p *tiering.Plan, named ...uint64) (side, 
 // for one of the host.
 func (t *task) sideOf(id uint64) side {
 	if l := t.at.lent.Load(); l != nil && id != 0 {
-		if place, _ := t.at.session.LeasePlace(tiering.LeaseID(id)); place == tiering.PlaceHBM || l.slots.has(id) {
+		if place, _ := t.at.session.LeasePlace(tier.LeaseID(id)); place == tier.PlaceHBM || l.slots.has(id) {
 			return side{l.slots, l.staged}
 		}
 	}
@@ -86,7 +87,7 @@ func (t *task) compose() (wire.Message, error) {
 		return nil, err
 	}
 	q := tiering.ComposeQuery{Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Layer: layer}
-	q.From = tiering.From{Kind: tiering.FromKind(m.From), Lease: tiering.LeaseID(m.FromLease)}
+	q.From = tiering.From{Kind: tiering.FromKind(m.From), Lease: tier.LeaseID(m.FromLease)}
 	q.Plan = t.plan(&m.Plan)
 	at, err := t.side(q.From, &q.Plan, m.FromLease, m.Into)
 	if err == nil {
@@ -116,7 +117,7 @@ func (t *task) compose() (wire.Message, error) {
 }
 
 // stateFrom resolves states that lie in a slot; the caller ends the reading.
-func (t *task) stateFrom(in *slots, m *wire.ComposeRequest, id tiering.ProfileID, from *tiering.From) (*slot, error) {
+func (t *task) stateFrom(in *slots, m *wire.ComposeRequest, id tier.ProfileID, from *tiering.From) (*slot, error) {
 	bytes, err := t.conn.server.store.StateBytes(id, int(m.Layer))
 	if err != nil {
 		return nil, err
@@ -166,7 +167,7 @@ type placement struct {
 	at   side
 }
 
-func (t *task) placement(m *wire.RotateRequest, id tiering.ProfileID) (p placement, err error) {
+func (t *task) placement(m *wire.RotateRequest, id tier.ProfileID) (p placement, err error) {
 	for _, in := range m.Plan.Inputs {
 		if in != wire.None {
 			return p, refuse(wire.Invalid, "%v takes no inputs", t.header.Op)
@@ -176,7 +177,7 @@ func (t *task) placement(m *wire.RotateRequest, id tiering.ProfileID) (p placeme
 	if m.From != wire.FromZero && m.From != wire.FromCheckpoint {
 		return p, refuse(wire.Invalid, "%v from %d", t.header.Op, m.From)
 	}
-	p.from = tiering.From{Kind: tiering.FromKind(m.From), Lease: tiering.LeaseID(m.FromLease)}
+	p.from = tiering.From{Kind: tiering.FromKind(m.From), Lease: tier.LeaseID(m.FromLease)}
 	if p.at, err = t.side(p.from, &p.plan, m.Into); err != nil {
 		return p, err
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Build says what was built; the main fills it in.
@@ -42,7 +43,7 @@ type Parts struct {
 	Machine     *Machine // nil = DetectMachine
 	Now         func() time.Time
 	// Lower, if set, stands between the store and the disk tier.
-	Lower func(tiering.Tier) tiering.Tier
+	Lower func(tier.Tier) tier.Tier
 }
 
 // Daemon is one node's cache. New builds it, Run runs it once.
@@ -53,7 +54,7 @@ type Daemon struct {
 	build   Build
 	log     zerolog.Logger
 	now     func() time.Time
-	lower   func(tiering.Tier) tiering.Tier
+	lower   func(tier.Tier) tier.Tier
 
 	accelerator gpuipc.Accelerator // as given
 	gpuTrouble  string             // why there is none though one was asked for; set by open
@@ -64,7 +65,7 @@ type Daemon struct {
 	gpu      *gpu       // nil = none
 	disk     *disk.Tier // nil = none
 	store    *tiering.Store
-	place    tiering.Place // of the store's memory
+	place    tier.Place // of the store's memory
 	server   *server
 	socket   *socket
 	registry *prometheus.Registry

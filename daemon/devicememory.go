@@ -10,6 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // firstDeviceMemory is the first id of device memory; below it are those of
@@ -19,7 +20,7 @@ const firstDeviceMemory = 1 << 31
 
 // deviceMemory is what one register-device request brought.
 type deviceMemory struct {
-	profile tiering.ProfileID
+	profile tier.ProfileID
 	epoch   uint64
 	told    wire.RegisterDeviceRequest // as it came
 	memory  *tiering.Memory
@@ -94,7 +95,7 @@ func (t *task) attachedDevice() (*lent, error) {
 	return nil, refuse(wire.Invalid, "%v before attach-device", t.header.Op)
 }
 
-func (t *task) importDevice(l *lent, id tiering.ProfileID, m *wire.RegisterDeviceRequest) (*tiering.Memory, error) {
+func (t *task) importDevice(l *lent, id tier.ProfileID, m *wire.RegisterDeviceRequest) (*tiering.Memory, error) {
 	share := gpuipc.Share{Way: gpuipc.Way(m.Way), Device: l.gpu.device.UUID()}
 	var chunks []int64 // ends
 	end := int64(0)
@@ -137,7 +138,7 @@ func (t *task) importDevice(l *lent, id tiering.ProfileID, m *wire.RegisterDevic
 
 // registered finds memory of an epoch. The same epoch for another profile, or for
 // other memory, is a mistake of the client.
-func (l *lent) registered(id tiering.ProfileID, q *wire.RegisterDeviceRequest) (number uint32, known bool, err error) {
+func (l *lent) registered(id tier.ProfileID, q *wire.RegisterDeviceRequest) (number uint32, known bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range l.mu.memories {
@@ -185,7 +186,7 @@ func (l *lent) keep(memory deviceMemory) (number uint32, kept bool, err error) {
 }
 
 // memory returns registered device memory.
-func (l *lent) memory(number uint32, id tiering.ProfileID) (*tiering.Memory, error) {
+func (l *lent) memory(number uint32, id tier.ProfileID) (*tiering.Memory, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := int(number - firstDeviceMemory)
@@ -199,7 +200,7 @@ func (l *lent) memory(number uint32, id tiering.ProfileID) (*tiering.Memory, err
 }
 
 // blockTokens is the block size that a profile was registered with last.
-func (a *attachment) blockTokens(id tiering.ProfileID) (tokens uint32) {
+func (a *attachment) blockTokens(id tier.ProfileID) (tokens uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range a.mu.bindings {

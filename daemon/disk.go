@@ -8,8 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // openDisk makes the disk tier of a configuration that has one. Its directory is
@@ -44,8 +44,8 @@ var codedParts = map[string][]profile.PartKind{
 }
 
 // levels are the acknowledgement levels by the names of the configuration.
-var levels = map[string]tiering.Level{
-	"memory": tiering.LevelMemory, "logged": tiering.LevelLogged, "synced": tiering.LevelSynced,
+var levels = map[string]tier.Level{
+	"memory": tier.LevelMemory, "logged": tier.LevelLogged, "synced": tier.LevelSynced,
 }
 
 // openGrace is how long the start waits for the disk tier, so that the first

@@ -369,15 +369,15 @@ func TestManyClientsOverTwoTiers(t *testing.T) {
 			defer client.Close()
 			for range rounds {
 				d := docs[rng.IntN(len(docs))]
-				tier, err := putOrRead(m, d, wire.Level(rng.IntN(4)))
+				in, err := putOrRead(m, d, wire.Level(rng.IntN(4)))
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				if tier != wire.TierNone {
+				if in != wire.TierNone {
 					read.Add(1)
 				}
-				if tier == wire.TierDisk {
+				if in == wire.TierDisk {
 					fromDisk.Add(1)
 				}
 			}
@@ -394,10 +394,10 @@ func TestManyClientsOverTwoTiers(t *testing.T) {
 	client, m := openClient(t, r.Socket(), p, connector.Binding{})
 	held := 0
 	for _, d := range docs {
-		switch tier, err := putOrRead(m, d, wire.LevelMemory); {
+		switch in, err := putOrRead(m, d, wire.LevelMemory); {
 		case err != nil:
 			t.Error(err)
-		case tier != wire.TierNone:
+		case in != wire.TierNone:
 			held++
 		}
 	}
@@ -410,7 +410,7 @@ func TestManyClientsOverTwoTiers(t *testing.T) {
 
 // putOrRead reads a document and compares it, or puts it where it is not held. It
 // returns the tier it was found in.
-func putOrRead(m *connector.Model, d *document, level wire.Level) (tier uint8, err error) {
+func putOrRead(m *connector.Model, d *document, level wire.Level) (in uint8, err error) {
 	ctx := context.Background()
 	var found connector.Found
 	if err := m.Match(ctx, &connector.MatchQuery{Keys: []profile.SegmentKey{d.key}}, &found); err != nil {

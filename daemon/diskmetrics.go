@@ -5,6 +5,7 @@ import (
 
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 var (
@@ -108,7 +109,7 @@ func moveMetrics(s sink, c *tiering.Counters) {
 	s.count(demotions, c.Dropped, "dropped")
 	s.count(spoilt, c.SpoiltInMemory)
 	s.count(trimmed, c.TrimmedBytes, "disk")
-	for level := tiering.LevelMemory; level <= tiering.LevelSynced; level++ {
+	for level := tier.LevelMemory; level <= tier.LevelSynced; level++ {
 		s.count(acknowledged, c.Acknowledged[level], level.String())
 	}
 	for i, outcome := range [...]string{"done", "corrupt", "gone", "unavailable", "no_room", "stopped"} {

@@ -7,6 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // longReserve is how many token ids are hashed on the reader at most: about
@@ -64,7 +65,7 @@ const (
 // tokenIDs reads the little-endian ids of a segment from staging. They are copied
 // before they are looked at, since their writer may still write. The geometry is
 // checked first: it bounds what is read.
-func (t *task) tokenIDs(id tiering.ProfileID, spec profile.SegmentSpec, off uint64) ([]uint32, error) {
+func (t *task) tokenIDs(id tier.ProfileID, spec profile.SegmentSpec, off uint64) ([]uint32, error) {
 	if p, ok := t.conn.server.store.Profile(id); ok {
 		if err := p.CheckSpec(spec); err != nil {
 			return nil, err
@@ -118,7 +119,7 @@ func (t *task) undoReserve(last tiering.Reservation, err error) error {
 	}
 	for _, id := range made {
 		// Gone is what we want of it, however it came about.
-		_ = t.at.session.Abort(tiering.ReservationID(id))
+		_ = t.at.session.Abort(tier.ReservationID(id))
 	}
 	return t.ctx.Err()
 }
@@ -135,7 +136,7 @@ func (t *task) save() (wire.Message, error) {
 	resetReserve(out)
 	for i := range m.Hashes {
 		r, err := t.at.session.Save(&tiering.SaveQuery{
-			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Kind: tiering.CheckpointKind(m.Kind),
+			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Kind: tier.CheckpointKind(m.Kind),
 			Hash: m.Hashes[i], Tokens: int(m.Tokens[i]), Parent: m.Parents[i],
 		})
 		t.appendReserved(out, r, err)
@@ -181,9 +182,9 @@ func (t *task) commit() (wire.Message, error) {
 
 func (t *task) commitRow(m *wire.CommitRequest, i int, digests []uint64) (got tiering.Committed, err error) {
 	item := tiering.CommitItem{
-		Reservation: tiering.ReservationID(m.Reservations[i]),
+		Reservation: tier.ReservationID(m.Reservations[i]),
 		Part:        int(m.Parts[i]), ChunkFirst: int(m.ChunkFirst[i]), Digests: digests, CRC32: t.at.crc32,
-		Level: tiering.Level(m.Level),
+		Level: tier.Level(m.Level),
 	}
 	bytes, err := t.at.session.ChunkSpan(item.Reservation, item.Part, item.ChunkFirst, len(digests))
 	if err != nil {
@@ -202,7 +203,7 @@ func (t *task) abort() (wire.Message, error) {
 	}
 	out.Codes = out.Codes[:0]
 	for _, id := range m.Reservations {
-		out.Codes = append(out.Codes, t.row(t.at.session.Abort(tiering.ReservationID(id))))
+		out.Codes = append(out.Codes, t.row(t.at.session.Abort(tier.ReservationID(id))))
 	}
 	return out, nil
 }

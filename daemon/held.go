@@ -14,6 +14,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // What people see of segments and checkpoints is one listing over both tiers: the
@@ -57,7 +58,7 @@ func (v view) Segments(q api.SegmentQuery) ([]api.Segment, error) {
 }
 
 // tenant turns a name into a filter: no name selects all, an unknown one none.
-func (v view) tenant(name string) (*tiering.TenantID, bool) {
+func (v view) tenant(name string) (*tier.TenantID, bool) {
 	if name == "" {
 		return nil, true
 	}
@@ -70,16 +71,16 @@ func (v view) tenant(name string) (*tiering.TenantID, bool) {
 }
 
 // profileFilter: the store has no profile 0, its filter takes it for all.
-func profileFilter(id *uint32) (tiering.ProfileID, bool) {
+func profileFilter(id *uint32) (tier.ProfileID, bool) {
 	if id == nil {
 		return 0, true
 	}
-	return tiering.ProfileID(*id), *id != 0
+	return tier.ProfileID(*id), *id != 0
 }
 
 // below is the filter of the disk tier; false when nothing there can pass, or
 // there is none.
-func (v view) below(t *tiering.TenantID, id tiering.ProfileID) (disk.Filter, bool) {
+func (v view) below(t *tier.TenantID, id tier.ProfileID) (disk.Filter, bool) {
 	f := disk.Filter{Tenant: t}
 	if v.d.disk == nil {
 		return f, false
@@ -95,11 +96,11 @@ func (v view) below(t *tiering.TenantID, id tiering.ProfileID) (disk.Filter, boo
 }
 
 // listDisk lists entries of one kind behind a key.
-func (v view) listDisk(f disk.Filter, kind tiering.CheckpointKind, after *api.Digest, limit int) []disk.Info {
-	f.Kinds = func(k tiering.CheckpointKind) bool { return k == kind }
-	var from *tiering.Name
+func (v view) listDisk(f disk.Filter, kind tier.CheckpointKind, after *api.Digest, limit int) []disk.Info {
+	f.Kinds = func(k tier.CheckpointKind) bool { return k == kind }
+	var from *tier.Name
 	if after != nil {
-		from = &tiering.Name{Kind: kind, Key: *after}
+		from = &tier.Name{Kind: kind, Key: *after}
 	}
 	return v.d.disk.List(f, from, limit)
 }
@@ -113,7 +114,7 @@ func (v view) profileIDs() map[profile.Fingerprint]uint32 {
 	return ids
 }
 
-func (v view) tenantName(id tiering.TenantID) string {
+func (v view) tenantName(id tier.TenantID) string {
 	for i := range v.d.server.tenants {
 		if v.d.server.tenants[i].ID == id {
 			return v.d.server.tenants[i].Name
@@ -133,18 +134,18 @@ type residence struct {
 // residence of an object that the store knows; copies are those on the device. One that is being promoted is
 // published, and only on disk until that is done. An entry of its name that the
 // store does not take for its copy is another profile's or tenant's.
-func (v view) residence(n tiering.Name, inMemory, promoting bool, copies int, lower tiering.Level) residence {
+func (v view) residence(n tier.Name, inMemory, promoting bool, copies int, lower tier.Level) residence {
 	r := residence{state: "pending", level: api.LevelMemory}
 	if inMemory {
 		r.state = "published"
 		if copies > 0 {
-			r.tiers = append(r.tiers, tierName(tiering.PlaceHBM))
+			r.tiers = append(r.tiers, tierName(tier.PlaceHBM))
 		}
 		r.tiers = append(r.tiers, tierName(v.d.place))
 	}
 	if v.d.disk != nil && lower != 0 && (inMemory || promoting) {
 		if e, ok := v.d.disk.Lookup(&n); ok {
-			r.tiers, r.level, r.diskBytes = append(r.tiers, tierName(tiering.PlaceDisk)), e.Level.String(), e.Bytes
+			r.tiers, r.level, r.diskBytes = append(r.tiers, tierName(tier.PlaceDisk)), e.Level.String(), e.Bytes
 		}
 	}
 	if promoting {
@@ -154,7 +155,7 @@ func (v view) residence(n tiering.Name, inMemory, promoting bool, copies int, lo
 }
 
 func (v view) segment(s *tiering.SegmentInfo) api.Segment {
-	r := v.residence(tiering.Name{Key: s.Key}, s.Published, s.Promoting, s.HBM, s.Lower)
+	r := v.residence(tier.Name{Key: s.Key}, s.Published, s.Promoting, s.HBM, s.Lower)
 	return api.Segment{
 		Key: api.Digest(s.Key), Profile: uint32(s.Profile), Model: s.Model, Tenant: v.tenantName(s.Tenant),
 		State: r.state, Tiers: r.tiers, Level: r.level, Role: s.Spec.Role.String(), Tokens: s.Spec.Tokens, Interior: s.Interior,
@@ -166,7 +167,7 @@ func (v view) segment(s *tiering.SegmentInfo) api.Segment {
 func diskSegment(e *disk.Info, ids map[profile.Fingerprint]uint32) api.Segment {
 	return api.Segment{
 		Key: api.Digest(e.Key), Profile: ids[e.Fingerprint], Model: e.Model, Tenant: e.TenantName,
-		State: "published", Tiers: []string{tierName(tiering.PlaceDisk)}, Level: e.Level.String(),
+		State: "published", Tiers: []string{tierName(tier.PlaceDisk)}, Level: e.Level.String(),
 		Role: e.Spec.Role.String(), Tokens: e.Spec.Tokens, Interior: e.End - e.Begin,
 		Bytes: e.RankBytes * int64(e.Ranks), DiskBytes: e.Bytes, Created: e.Created, LastUsed: e.LastUsed,
 	}
@@ -203,7 +204,7 @@ func (v view) segmentOnDisk(key api.Digest) (api.SegmentDetail, error) {
 		DiskExtents: len(e.Runs), Codec: codecOf(&e.Info),
 	}
 	d.Publisher = e.Manifest.Publisher
-	if p, ok := v.d.store.Profile(tiering.ProfileID(d.Profile)); ok {
+	if p, ok := v.d.store.Profile(tier.ProfileID(d.Profile)); ok {
 		for rank := range e.Ranks {
 			d.Parts = append(d.Parts, partsOfRank(rank, p.SegmentLayout(d.Interior))...)
 		}
@@ -220,9 +221,9 @@ func (v view) detail(key api.Digest) (*disk.Detail, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), detailTimeout)
 	defer cancel()
-	e, err := v.d.disk.Detail(ctx, tiering.Name{Key: key})
+	e, err := v.d.disk.Detail(ctx, tier.Name{Key: key})
 	switch {
-	case errors.Is(err, tiering.ErrGone):
+	case errors.Is(err, tier.ErrGone):
 		return nil, fmt.Errorf("%w: %w", err, api.ErrNotFound)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", err, api.ErrUnavailable)
@@ -273,7 +274,7 @@ func (v view) Checkpoints(q api.CheckpointQuery) ([]api.Checkpoint, error) {
 		return list, nil
 	}
 	ids := v.profileIDs()
-	for _, kind := range []tiering.CheckpointKind{tiering.Exact, tiering.Spliced} {
+	for _, kind := range []tier.CheckpointKind{tier.Exact, tier.Spliced} {
 		for _, e := range v.listDisk(below, kind, q.After, q.Limit) {
 			list = append(list, diskCheckpoint(&e, ids))
 		}
@@ -311,7 +312,7 @@ func (v view) checkpointsInMemory(f tiering.CheckpointFilter, after *profile.Pre
 }
 
 func (v view) checkpoint(c *tiering.CheckpointInfo) api.Checkpoint {
-	r := v.residence(tiering.Name{Kind: c.Kind, Key: c.Hash}, c.Published, c.Promoting, c.HBM, c.Lower)
+	r := v.residence(tier.Name{Kind: c.Kind, Key: c.Hash}, c.Published, c.Promoting, c.HBM, c.Lower)
 	return api.Checkpoint{
 		Hash: api.Digest(c.Hash), Parent: parentOf(c.Parent), Profile: uint32(c.Profile), Model: c.Model, Tenant: v.tenantName(c.Tenant),
 		Kind: kindName(c.Kind), Tiers: r.tiers, Level: r.level, Tokens: c.Tokens, Rows: c.Tokens - c.Begin,
@@ -323,7 +324,7 @@ func (v view) checkpoint(c *tiering.CheckpointInfo) api.Checkpoint {
 func diskCheckpoint(e *disk.Info, ids map[profile.Fingerprint]uint32) api.Checkpoint {
 	return api.Checkpoint{
 		Hash: api.Digest(e.Key), Parent: parentOf(e.Parent.Key), Profile: ids[e.Fingerprint], Model: e.Model, Tenant: e.TenantName,
-		Kind: kindName(e.Kind), Tiers: []string{tierName(tiering.PlaceDisk)}, Level: e.Level.String(), Tokens: e.End, Rows: e.End - e.Begin,
+		Kind: kindName(e.Kind), Tiers: []string{tierName(tier.PlaceDisk)}, Level: e.Level.String(), Tokens: e.End, Rows: e.End - e.Begin,
 		Bytes: e.RankBytes * int64(e.Ranks), DiskBytes: e.Bytes, Children: e.Children, Created: e.Created, LastUsed: e.LastUsed,
 	}
 }
@@ -336,8 +337,8 @@ func parentOf(hash [32]byte) *api.Digest {
 	return &parent
 }
 
-func kindName(k tiering.CheckpointKind) string {
-	if k == tiering.Spliced {
+func kindName(k tier.CheckpointKind) string {
+	if k == tier.Spliced {
 		return "spliced"
 	}
 	return "exact"
@@ -347,9 +348,9 @@ func kindName(k tiering.CheckpointKind) string {
 func (v view) Remove(key api.Digest) error {
 	err := v.d.store.Evict(profile.SegmentKey(key))
 	switch {
-	case errors.Is(err, tiering.ErrGone):
+	case errors.Is(err, tier.ErrGone):
 		return fmt.Errorf("%w: %w", err, api.ErrNotFound)
-	case errors.Is(err, tiering.ErrBusy):
+	case errors.Is(err, tier.ErrBusy):
 		return fmt.Errorf("%w: %w", err, api.ErrBusy)
 	}
 	return err

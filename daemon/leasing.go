@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // leasing is an acquire, and the block tables it asks for.
@@ -81,7 +82,7 @@ func (t *task) keepTogether(q *leasing, rows []tiering.Acquired) {
 		row := &rows[i]
 		if row.Hit && !left.take(len(row.Extents), len(row.Digests), q.blocks(t.conn.server.store, row)) {
 			t.giveAllBack(rows)
-			err := fmt.Errorf("%d rows together do not fit a frame: %w", len(rows), tiering.ErrFull)
+			err := fmt.Errorf("%d rows together do not fit a frame: %w", len(rows), tier.ErrFull)
 			for k := range rows {
 				rows[k] = tiering.Acquired{Err: err}
 			}

@@ -8,12 +8,13 @@ import (
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // scope reads what every request about cached state begins with.
-func (t *task) scope(profileID uint32) (tiering.ProfileID, tiering.TenantID, error) {
+func (t *task) scope(profileID uint32) (tier.ProfileID, tier.TenantID, error) {
 	id, err := t.at.use(profileID)
-	return id, tiering.TenantID(t.header.Tenant), err
+	return id, tier.TenantID(t.header.Tenant), err
 }
 
 func (t *task) match() (wire.Message, error) {
@@ -27,12 +28,12 @@ func (t *task) match() (wire.Message, error) {
 		return nil, err
 	}
 	q := tiering.MatchQuery{
-		Profile: id, Tenant: tenant, Accept: tiering.CheckpointKind(m.Accept),
+		Profile: id, Tenant: tenant, Accept: tier.CheckpointKind(m.Accept),
 		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys, Device: t.at.lent.Load() != nil,
 	}
 	off := t.switchedOff(id)
 	if off {
-		q.Accept &^= tiering.Spliced
+		q.Accept &^= tier.Spliced
 		q.Keys = nil
 	}
 	if err := t.conn.server.store.Match(&q, r); err != nil {
@@ -195,7 +196,7 @@ func appendAcquired(out *wire.AcquireReply, code uint16, row *tiering.Acquired) 
 }
 
 // giveBack releases a lease that its client will not hear of.
-func (t *task) giveBack(lease tiering.LeaseID) {
+func (t *task) giveBack(lease tier.LeaseID) {
 	if err := t.at.session.Release(lease); err != nil && t.conn.ctx.Err() == nil {
 		t.conn.server.log.Error().Err(err).Uint64("lease", uint64(lease)).Msg("a fresh lease could not be given back")
 	}
@@ -222,7 +223,7 @@ func (t *task) releaseOne(id uint64) error {
 	if l := t.at.lent.Load(); l != nil && l.slots.release(id) {
 		return nil
 	}
-	return t.at.session.Release(tiering.LeaseID(id))
+	return t.at.session.Release(tier.LeaseID(id))
 }
 
 func (t *task) load() (wire.Message, error) {
@@ -235,15 +236,15 @@ func (t *task) load() (wire.Message, error) {
 		return nil, err
 	}
 	return t.loadFrom(t.at.session.Load, t.at.session.AwaitLoad, tiering.LoadQuery{
-		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tiering.CheckpointKind(m.Accept),
+		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tier.CheckpointKind(m.Accept),
 		TTL: milliseconds(m.TTLMs), Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash,
 	})
 }
 
 // loadFrom leases a checkpoint, in memory of the host or of the device.
 func (t *task) loadFrom(now loadNow, later loadLater, q tiering.LoadQuery) (wire.Message, error) {
-	if q.Accept&tiering.Spliced != 0 && t.switchedOff(q.Profile) {
-		if q.Accept &^= tiering.Spliced; q.Accept == 0 {
+	if q.Accept&tier.Spliced != 0 && t.switchedOff(q.Profile) {
+		if q.Accept &^= tier.Spliced; q.Accept == 0 {
 			return nil, refuse(wire.Miss, "checkpoint %x: splicing is switched off for its profile", q.Hash[:8])
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // newRegistry holds everything that /metrics answers.
@@ -120,15 +121,15 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 
 func (m metrics) pools(s sink) {
 	for _, p := range m.d.store.Pools() {
-		tier := tierName(p.Place)
-		s.gauge(tierCapacity, float64(p.CapacityBytes), tier, p.Name)
+		level := tierName(p.Place)
+		s.gauge(tierCapacity, float64(p.CapacityBytes), level, p.Name)
 		for state, bytes := range usedByState(&p) {
-			s.gauge(tierUsed, float64(bytes), tier, p.Name, state)
+			s.gauge(tierUsed, float64(bytes), level, p.Name, state)
 		}
-		s.gauge(poolObjects, float64(p.Objects), tier, p.Name)
+		s.gauge(poolObjects, float64(p.Objects), level, p.Name)
 		if m.d.disk != nil && p.Place == m.d.place {
-			s.gauge(dirtyBytes, float64(p.DirtyBytes), tier, p.Name)
-			s.gauge(readAheadBytes, float64(p.ReadAheadBytes), tier, p.Name)
+			s.gauge(dirtyBytes, float64(p.DirtyBytes), level, p.Name)
+			s.gauge(readAheadBytes, float64(p.ReadAheadBytes), level, p.Name)
 		}
 	}
 }
@@ -152,8 +153,8 @@ func lookupMetrics(s sink, c *tiering.Counters) {
 	s.count(lookupTokens, c.HitTokensDisk, "disk")
 	var keys, tokens uint64
 	for why := range c.MissSegments {
-		reason := tiering.Reason(why)
-		if reason == tiering.ReasonNone || reason == tiering.ReasonFlagOnly {
+		reason := tier.Reason(why)
+		if reason == tier.ReasonNone || reason == tier.ReasonFlagOnly {
 			continue // of checkpoints, or not at all
 		}
 		keys, tokens = keys+c.MissSegments[why], tokens+c.MissTokens[why]
@@ -169,8 +170,8 @@ func lookupMetrics(s sink, c *tiering.Counters) {
 	s.count(prefixHitTokens, c.PrefixHitTokens-c.PrefixHitTokensDisk-c.HBM.PrefixHitTokens, "dram")
 	s.count(prefixHitTokens, c.PrefixHitTokensDisk, "disk")
 	for why, n := range c.PrefixMisses {
-		if tiering.Reason(why) != tiering.ReasonNone {
-			s.count(prefixMisses, n, tiering.Reason(why).String())
+		if tier.Reason(why) != tier.ReasonNone {
+			s.count(prefixMisses, n, tier.Reason(why).String())
 		}
 	}
 	s.count(avoided, c.AcquiredTokens+c.LoadedTokens)

@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // view is what people see of a daemon: api.Node and api.Catalogue.
@@ -35,7 +36,7 @@ func (v view) Status() api.Status {
 
 // Profiles implements api.Node.
 func (v view) Profiles() []api.Profile {
-	engines := map[tiering.ProfileID][]string{}
+	engines := map[tier.ProfileID][]string{}
 	for _, c := range v.d.server.list() {
 		for _, b := range c.bindings() {
 			if !slices.Contains(engines[b.profile], b.engine) {
@@ -91,7 +92,7 @@ func (v view) diskPools() []api.Pool {
 	if v.d.disk == nil {
 		return nil
 	}
-	quota := map[tiering.TenantID]int64{}
+	quota := map[tier.TenantID]int64{}
 	for _, t := range v.d.server.tenants {
 		quota[t.ID] = t.QuotaBytes
 	}
@@ -100,7 +101,7 @@ func (v view) diskPools() []api.Pool {
 	for i := range u.Pools {
 		p := &u.Pools[i]
 		pool := api.Pool{
-			Name: p.Name, Tier: tierName(tiering.PlaceDisk), CapacityBytes: p.BudgetBytes, UsedBytes: p.UsedBytes,
+			Name: p.Name, Tier: tierName(tier.PlaceDisk), CapacityBytes: p.BudgetBytes, UsedBytes: p.UsedBytes,
 			PageBytes: int64(v.d.config.DiskGranule), Objects: p.Entries,
 		}
 		for _, t := range p.Tenants {
@@ -165,7 +166,7 @@ func (s *server) counters() []api.Counter {
 	add("requests_waiting", float64(s.waiting.Load()))
 	for _, p := range s.store.Pools() {
 		name := "pool_" + p.Name
-		if p.Place == tiering.PlaceHBM {
+		if p.Place == tier.PlaceHBM {
 			name = "hbm_" + name
 		}
 		add(name+"_capacity_bytes", float64(p.CapacityBytes))
@@ -216,8 +217,8 @@ func (t *task) stats() (wire.Message, error) {
 	return out, nil
 }
 
-func tierName(p tiering.Place) string {
-	names := [...]string{tiering.PlaceNone: "none", tiering.PlaceHBM: "hbm", tiering.PlaceDRAM: "dram", tiering.PlaceDisk: "disk"}
+func tierName(p tier.Place) string {
+	names := [...]string{tier.PlaceNone: "none", tier.PlaceHBM: "hbm", tier.PlaceDRAM: "dram", tier.PlaceDisk: "disk"}
 	return names[min(int(p), len(names)-1)]
 }
 

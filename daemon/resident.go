@@ -3,6 +3,7 @@ package daemon
 import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // acquireDevice leases segments on the device.
@@ -51,7 +52,7 @@ func (t *task) loadDevice() (wire.Message, error) {
 		l.reads(t.conn.server.store, id, rankOf(m.Rank))
 	}
 	return t.loadFrom(t.at.session.LoadResident, t.at.session.AwaitLoadResident, tiering.LoadQuery{
-		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tiering.CheckpointKind(m.Accept),
+		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tier.CheckpointKind(m.Accept),
 		TTL: milliseconds(m.TTLMs), Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash,
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // server accepts clients and holds what connections share. It owns its
@@ -82,7 +83,7 @@ func newServer(c *Config, store *tiering.Store, device gpuipc.Device, log zerolo
 func tenantsOf(c *Config) []tiering.Tenant {
 	var list []tiering.Tenant
 	for i, t := range c.Tenants {
-		list = append(list, tiering.Tenant{ID: tiering.TenantID(i + 1), Name: t.Name, Salt: []byte(t.Salt), QuotaBytes: int64(t.Quota)})
+		list = append(list, tiering.Tenant{ID: tier.TenantID(i + 1), Name: t.Name, Salt: []byte(t.Salt), QuotaBytes: int64(t.Quota)})
 	}
 	return list
 }

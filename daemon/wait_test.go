@@ -10,8 +10,8 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // gate holds up whoever passes while it is shut.
@@ -68,18 +68,18 @@ func (g *gate) await(t testing.TB) {
 
 // slowDisk is the disk tier behind two gates.
 type slowDisk struct {
-	tiering.Tier
+	tier.Tier
 	reads, writes *gate
 }
 
-func (s *slowDisk) Read(ctx context.Context, e *tiering.Entry, dst []gpuipc.Ref) (*tiering.Content, error) {
+func (s *slowDisk) Read(ctx context.Context, e *tier.Entry, dst []gpuipc.Ref) (*tier.Content, error) {
 	if err := s.reads.pass(ctx); err != nil {
 		return nil, err
 	}
 	return s.Tier.Read(ctx, e, dst)
 }
 
-func (s *slowDisk) Admit(o *tiering.Object, room int64) (tiering.Write, error) {
+func (s *slowDisk) Admit(o *tier.Object, room int64) (tier.Write, error) {
 	w, err := s.Tier.Admit(o, room)
 	if err != nil {
 		return nil, err
@@ -88,11 +88,11 @@ func (s *slowDisk) Admit(o *tiering.Object, room int64) (tiering.Write, error) {
 }
 
 type slowWrite struct {
-	tiering.Write
+	tier.Write
 	gate *gate
 }
 
-func (w slowWrite) Start(level tiering.Level, done func(tiering.Level, error)) {
+func (w slowWrite) Start(level tier.Level, done func(tier.Level, error)) {
 	go func() {
 		_ = w.gate.pass(context.Background())
 		w.Write.Start(level, done)
@@ -117,7 +117,7 @@ func startSlow(t *testing.T, change func(*Config)) *slow {
 		change(&config)
 	}
 	s := &slow{disk: &slowDisk{reads: newGate(), writes: newGate()}, p: testProfile(t, 1)}
-	s.running = startParts(t, config, Parts{Lower: func(below tiering.Tier) tiering.Tier {
+	s.running = startParts(t, config, Parts{Lower: func(below tier.Tier) tier.Tier {
 		s.disk.Tier = below
 		return s.disk
 	}})

@@ -1,6 +1,10 @@
 package tiering
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
 
 func TestAbandonedLeasesKeepTheirPagesUntilClose(t *testing.T) {
 	b := newBench(t, hybrid(1))
@@ -30,7 +34,7 @@ func TestAbandonedLeasesKeepTheirPagesUntilClose(t *testing.T) {
 	if _, err := c.Reserve(b.reserveQuery(pending, 0)); err == nil {
 		t.Error("an abandoned session reserves")
 	}
-	b.wantErr(c.Abort(r.ID), ErrGone)
+	b.wantErr(c.Abort(r.ID), tier.ErrGone)
 	c.Close()
 	if pool := b.Pools()[0]; pool.UsedBytes != 0 {
 		t.Errorf("%d bytes used after Close", pool.UsedBytes)

@@ -7,27 +7,28 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // SegmentFilter selects segments; zero fields select all.
 type SegmentFilter struct {
-	Tenant  *TenantID
-	Profile ProfileID
+	Tenant  *tier.TenantID
+	Profile tier.ProfileID
 	Prefix  string // lower-case hex digits that the key begins with
 }
 
 // SegmentInfo is one segment, published or being filled.
 type SegmentInfo struct {
 	Key       profile.SegmentKey
-	Profile   ProfileID
+	Profile   tier.ProfileID
 	Model     string
-	Tenant    TenantID
+	Tenant    tier.TenantID
 	Spec      profile.SegmentSpec
 	Published bool
 	Promoting bool // the store fills it from the lower tier
-	Place     Place
-	Lower     Level // of its copy in the lower tier; 0 = none there
-	HBM       int   // ranks with a copy in HBM
+	Place     tier.Place
+	Lower     tier.Level // of its copy in the lower tier; 0 = none there
+	HBM       int        // ranks with a copy in HBM
 	Interior  int
 	Bytes     int64 // of layouts, over all ranks
 	Leases    int   // live and expired
@@ -48,24 +49,24 @@ type SegmentDetail struct {
 
 // CheckpointFilter selects checkpoints; zero fields select all.
 type CheckpointFilter struct {
-	Tenant  *TenantID
-	Profile ProfileID
+	Tenant  *tier.TenantID
+	Profile tier.ProfileID
 }
 
 // CheckpointInfo is one published or pending node of a private pool's tree.
 type CheckpointInfo struct {
 	Hash      profile.PrefixHash
 	Parent    profile.PrefixHash // zero = none
-	Kind      CheckpointKind
-	Profile   ProfileID
+	Kind      tier.CheckpointKind
+	Profile   tier.ProfileID
 	Model     string
-	Tenant    TenantID
+	Tenant    tier.TenantID
 	Published bool
-	Thinned   bool  // its rows are held, its states are not: no lookup finds it
-	Promoting bool  // as of segments
-	Lower     Level // as of segments
-	HBM       int   // as of segments
-	Begin     int   // rows [Begin, Tokens) are held here
+	Thinned   bool       // its rows are held, its states are not: no lookup finds it
+	Promoting bool       // as of segments
+	Lower     tier.Level // as of segments
+	HBM       int        // as of segments
+	Begin     int        // rows [Begin, Tokens) are held here
 	Tokens    int
 	Bytes     int64
 	Leases    int
@@ -79,7 +80,7 @@ type CheckpointInfo struct {
 // layouts. Both count the token ids of segments, 4 bytes each.
 type PoolInfo struct {
 	Name             string
-	Place            Place
+	Place            tier.Place
 	CapacityBytes    int64
 	UsedBytes        int64
 	PendingBytes     int64
@@ -96,7 +97,7 @@ type PoolInfo struct {
 // TenantInfo is one tenant's share of a pool. The quota is over all pools and the
 // lower tier together.
 type TenantInfo struct {
-	ID         TenantID
+	ID         tier.TenantID
 	Name       string
 	UsedBytes  int64
 	LowerBytes int64 // in the lower tier, of both kinds of objects
@@ -105,7 +106,7 @@ type TenantInfo struct {
 
 // ProfileInfo is one registered profile.
 type ProfileInfo struct {
-	ID          ProfileID
+	ID          tier.ProfileID
 	Profile     *profile.Profile
 	Segments    int // published, of all tenants
 	Checkpoints int
@@ -160,7 +161,7 @@ func (s *Store) segmentInfoLocked(o *object) SegmentInfo {
 	below, _ := s.belowLocked(o)
 	place := s.place
 	if o.resident != nil {
-		place = PlaceHBM
+		place = tier.PlaceHBM
 	}
 	return SegmentInfo{
 		HBM:       o.residentRanks(),
@@ -245,7 +246,7 @@ func (s *Store) Pools() []PoolInfo {
 	for _, p := range pools {
 		place, pageBytes := s.place, s.cfg.PageBytes
 		if p.number >= hbmPublicPool {
-			place, pageBytes = PlaceHBM, s.hbm.cfg.PageBytes
+			place, pageBytes = tier.PlaceHBM, s.hbm.cfg.PageBytes
 		}
 		info := PoolInfo{
 			Name: p.name, Place: place, CapacityBytes: p.budget, UsedBytes: p.used,
@@ -279,7 +280,7 @@ func (s *Store) Profiles() []ProfileInfo {
 // which may take I/O. ErrGone when no tier holds it, ErrBusy while a client fills
 // it.
 func (s *Store) Evict(key profile.SegmentKey) error {
-	n := Name{Key: key}
+	n := tier.Name{Key: key}
 	s.mu.Lock()
 	held, err := s.removeLocked(n)
 	s.mu.Unlock()
@@ -291,7 +292,7 @@ func (s *Store) Evict(key profile.SegmentKey) error {
 		s.pardon(n)
 	}
 	if !held {
-		return fmt.Errorf("segment %x: %w", key[:8], ErrGone)
+		return fmt.Errorf("segment %x: %w", key[:8], tier.ErrGone)
 	}
 	return nil
 }
@@ -299,7 +300,7 @@ func (s *Store) Evict(key profile.SegmentKey) error {
 // removeLocked takes a segment out of memory and begins to take it out of the
 // lower tier: no lookup finds it there any more, and nobody may write it again,
 // until pardon.
-func (s *Store) removeLocked(n Name) (held bool, err error) {
+func (s *Store) removeLocked(n tier.Name) (held bool, err error) {
 	o := s.segments.find(&n.Key)
 	promotion := s.promotions[n]
 	s.removeHBMLocked(n)
@@ -308,10 +309,10 @@ func (s *Store) removeLocked(n Name) (held bool, err error) {
 		s.failPromotionLocked(promotion, promoteStopped)
 	case o == nil:
 	case !o.published:
-		return false, fmt.Errorf("segment %x is being filled: %w", n.Key[:8], ErrBusy)
+		return false, fmt.Errorf("segment %x is being filled: %w", n.Key[:8], tier.ErrBusy)
 	default:
 		s.decideLocked(o, DecidedDrop, BecauseRemoved, o.pageBytes)
-		s.unlinkLocked(o, ReasonRemoved)
+		s.unlinkLocked(o, tier.ReasonRemoved)
 		held = true
 	}
 	below, coming := s.doomLocked(n)
@@ -324,7 +325,7 @@ func (s *Store) removeLocked(n Name) (held bool, err error) {
 
 // doomLocked begins to remove a name from the lower tier, and tells whether it is
 // there or coming. What is being written now is removed again when that ends.
-func (s *Store) doomLocked(n Name) (below, coming bool) {
+func (s *Store) doomLocked(n tier.Name) (below, coming bool) {
 	if s.cfg.Lower == nil {
 		return false, false
 	}
@@ -343,7 +344,7 @@ func (s *Store) doomLocked(n Name) (below, coming bool) {
 
 // noteRemovalLocked remembers for misses to come that an operator removed an
 // entry of the lower tier.
-func (s *Store) noteRemovalLocked(n Name) (held bool) {
+func (s *Store) noteRemovalLocked(n tier.Name) (held bool) {
 	if s.doomed[n] > 0 {
 		return false
 	}
@@ -354,14 +355,14 @@ func (s *Store) noteRemovalLocked(n Name) (held bool) {
 	}
 	for _, p := range *s.profiles.Load() {
 		if p.Fingerprint() == e.Fingerprint {
-			s.departed.note(departure{key: n.Key, profile: p.id, tenant: e.Tenant, reason: ReasonRemoved, tokens: e.tokens()})
+			s.departed.note(departure{key: n.Key, profile: p.id, tenant: e.Tenant, reason: tier.ReasonRemoved, tokens: uint32(e.HitTokens())})
 		}
 	}
 	return true
 }
 
 // pardon ends the removal of a name from the lower tier.
-func (s *Store) pardon(n Name) {
+func (s *Store) pardon(n tier.Name) {
 	var b outside
 	s.mu.Lock()
 	if s.doomed[n]--; s.doomed[n] == 0 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 func TestListingPagesInOrderOfKeys(t *testing.T) {
@@ -44,7 +45,7 @@ func TestListingPagesInOrderOfKeys(t *testing.T) {
 			t.Fatalf("limit %d: %d segments, or out of order", limit, len(all))
 		}
 		for _, info := range all {
-			if p, ok := want[info.Key]; ok && (info.Interior != 48 || info.Bytes != p.layout.Bytes || !info.Published || info.Publisher != "writer" || info.Place != PlaceDRAM) {
+			if p, ok := want[info.Key]; ok && (info.Interior != 48 || info.Bytes != p.layout.Bytes || !info.Published || info.Publisher != "writer" || info.Place != tier.PlaceDRAM) {
 				t.Fatalf("%+v", info)
 			}
 			if info.Published == (info.Key == pending.key) {
@@ -98,9 +99,9 @@ func TestSegmentDetail(t *testing.T) {
 func TestCheckpointListingKeepsSiblingsTogether(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("writer")
-	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
-	b.save(c, b.saveQuery(1, 16, 0, Spliced), 0)
-	b.save(c, b.saveQuery(2, 32, 0, Exact), 0)
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
+	b.save(c, b.saveQuery(1, 16, 0, tier.Spliced), 0)
+	b.save(c, b.saveQuery(2, 32, 0, tier.Exact), 0)
 	page := b.Checkpoints(CheckpointFilter{}, nil, 1)
 	if len(page) != 2 || page[0].Hash != hashOf(1, 16) || page[1].Hash != hashOf(1, 16) || page[0].Kind == page[1].Kind {
 		t.Fatalf("%+v", page)
@@ -119,13 +120,13 @@ func TestProfilesAreCountedAndBounded(t *testing.T) {
 	b := newBench(t, hybrid(1), func(c *Config) { c.MaxProfiles = 2 })
 	c := b.NewSession("c")
 	b.publish(c, b.mid(1, 64, 8))
-	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
 	again, err := b.AddProfile(b.profile)
 	b.must(err)
 	if again != b.id {
 		t.Fatalf("the same profile got ids %d and %d", b.id, again)
 	}
-	for i, want := range []error{nil, ErrBusy} {
+	for i, want := range []error{nil, tier.ErrBusy} {
 		id := hybrid(1)
 		id.Weights[2] = byte(1 + i)
 		p, err := profile.New(id)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Why a checkpoint at a position is worth having. The numbers are those of the
@@ -31,8 +32,8 @@ func (w Why) String() string {
 // AdviseQuery asks what to use and what to store for a prompt. Nothing of it is
 // kept or written.
 type AdviseQuery struct {
-	Profile ProfileID
-	Tenant  TenantID
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
 	Tokens  []uint32 // the whole prompt
 	Output  int      // of these, generated tokens at the end
 	Record  bool     // the prompt is being served: remember it
@@ -43,7 +44,7 @@ type AdviseQuery struct {
 
 	// What is held, as Match has answered it; zero = nothing.
 	PrefixTokens int
-	PrefixPlace  Place
+	PrefixPlace  tier.Place
 	BufferTokens int // end of a buffer over this prompt
 	SeamTokens   int // computed again in all, when the segments are used
 
@@ -56,7 +57,7 @@ type AdviseQuery struct {
 type AdviseSegment struct {
 	Begin, Tokens int
 	Status        Status
-	Place         Place
+	Place         tier.Place
 }
 
 // Advice answers an AdviseQuery. Its slices are reused by the next Advise into
@@ -130,14 +131,14 @@ const adviceTold = 4
 // noteAdvice puts what was advised for a prompt that is being served among the
 // decisions, the first few of it to be told. What is to be stored has no name yet.
 func (s *Store) noteAdvice(w *adviseWork, q *AdviseQuery) {
-	d := Decision{At: s.cfg.Now(), Profile: q.Profile, Tenant: q.Tenant, Name: Name{Kind: Exact}}
+	d := Decision{At: s.cfg.Now(), Profile: q.Profile, Tenant: q.Tenant, Name: tier.Name{Kind: tier.Exact}}
 	for i := range w.positions {
 		p := &w.positions[i]
 		d.Begin, d.End, d.Bytes = w.begins[i], p.Tokens, w.bytes[i]
 		d.What, d.Why, d.Value = advised(p.Admit), Because(p.Reason), p.Value
 		s.noteSome(i, d)
 	}
-	d.Name = Name{}
+	d.Name = tier.Name{}
 	missing := 0
 	for i := range w.segments {
 		g := &w.segments[i]
@@ -173,19 +174,19 @@ func (q *AdviseQuery) check() error {
 	n := len(q.Tokens)
 	switch {
 	case n < 1 || n > profile.MaxTokens:
-		return fmt.Errorf("prompt of %d tokens, want 1 to %d: %w", n, profile.MaxTokens, ErrInvalid)
+		return fmt.Errorf("prompt of %d tokens, want 1 to %d: %w", n, profile.MaxTokens, tier.ErrInvalid)
 	case q.Output < 0 || q.Output > n:
-		return fmt.Errorf("%d of %d tokens generated: %w", q.Output, n, ErrInvalid)
+		return fmt.Errorf("%d of %d tokens generated: %w", q.Output, n, tier.ErrInvalid)
 	case q.BlockTokens < 0 || q.BlockTokens > profile.MaxTokens:
-		return fmt.Errorf("block of %d tokens: %w", q.BlockTokens, ErrInvalid)
+		return fmt.Errorf("block of %d tokens: %w", q.BlockTokens, tier.ErrInvalid)
 	case q.MaxCheckpoints < 0 || q.MaxCheckpoints > MaxPositions:
-		return fmt.Errorf("%d checkpoints, most %d: %w", q.MaxCheckpoints, MaxPositions, ErrInvalid)
+		return fmt.Errorf("%d checkpoints, most %d: %w", q.MaxCheckpoints, MaxPositions, tier.ErrInvalid)
 	case q.PrefixTokens < 0 || q.PrefixTokens > n || q.BufferTokens < 0 || q.BufferTokens > n:
-		return fmt.Errorf("prefix of %d and buffer of %d of %d tokens: %w", q.PrefixTokens, q.BufferTokens, n, ErrInvalid)
+		return fmt.Errorf("prefix of %d and buffer of %d of %d tokens: %w", q.PrefixTokens, q.BufferTokens, n, tier.ErrInvalid)
 	case q.SeamTokens < 0 || q.SeamTokens > n:
-		return fmt.Errorf("seams of %d of %d tokens: %w", q.SeamTokens, n, ErrInvalid)
-	case q.PrefixPlace > PlaceDisk:
-		return fmt.Errorf("prefix in place %d: %w", q.PrefixPlace, ErrInvalid)
+		return fmt.Errorf("seams of %d of %d tokens: %w", q.SeamTokens, n, tier.ErrInvalid)
+	case q.PrefixPlace > tier.PlaceDisk:
+		return fmt.Errorf("prefix in place %d: %w", q.PrefixPlace, tier.ErrInvalid)
 	}
 	return q.checkLists(n)
 }
@@ -194,23 +195,23 @@ func (q *AdviseQuery) checkLists(n int) error {
 	last := int64(-1)
 	for _, cut := range q.Cuts {
 		if int64(cut) <= last || int64(cut) > int64(n) {
-			return fmt.Errorf("cut at %d after %d of %d tokens: %w", cut, last, n, ErrInvalid)
+			return fmt.Errorf("cut at %d after %d of %d tokens: %w", cut, last, n, tier.ErrInvalid)
 		}
 		last = int64(cut)
 	}
 	end := 0
 	for _, g := range q.Segments {
 		if g.Begin < end || g.Tokens < 1 || g.Tokens > n-g.Begin {
-			return fmt.Errorf("segment [%d, +%d) after %d of %d tokens: %w", g.Begin, g.Tokens, end, n, ErrInvalid)
+			return fmt.Errorf("segment [%d, +%d) after %d of %d tokens: %w", g.Begin, g.Tokens, end, n, tier.ErrInvalid)
 		}
-		if g.Status > StatusPending || g.Place > PlaceDisk {
-			return fmt.Errorf("segment at %d: status %d in place %d: %w", g.Begin, g.Status, g.Place, ErrInvalid)
+		if g.Status > StatusPending || g.Place > tier.PlaceDisk {
+			return fmt.Errorf("segment at %d: status %d in place %d: %w", g.Begin, g.Status, g.Place, tier.ErrInvalid)
 		}
 		end = g.Begin + g.Tokens
 	}
 	for _, m := range q.Samples {
 		if m.Begin < 0 || m.Begin >= m.End || m.End > profile.MaxTokens || !(m.Millis > 0) || math.IsInf(m.Millis, 1) {
-			return fmt.Errorf("prefill of [%d, %d) in %v ms: %w", m.Begin, m.End, m.Millis, ErrInvalid)
+			return fmt.Errorf("prefill of [%d, %d) in %v ms: %w", m.Begin, m.End, m.Millis, tier.ErrInvalid)
 		}
 	}
 	return nil
@@ -249,8 +250,8 @@ func (w *adviseWork) request(q *AdviseQuery) cost.Request {
 }
 
 // tierOf is where bytes lie; what is held but not said where lies in memory.
-func tierOf(p Place) cost.Tier {
-	if p == PlaceNone {
+func tierOf(p tier.Place) cost.Tier {
+	if p == tier.PlaceNone {
 		return cost.TierDRAM
 	}
 	return cost.Tier(p)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // measured are prefills of many lengths on a computer that is so many times slower
@@ -28,7 +29,7 @@ func (p *prices) slower() float64 {
 
 func TestPrefillsAreWhatTenantsAgreeOn(t *testing.T) {
 	type claim struct {
-		tenant TenantID
+		tenant tier.TenantID
 		times  float64
 	}
 	for _, row := range []struct {
@@ -72,7 +73,7 @@ func TestPrefillsAreWhatTenantsAgreeOn(t *testing.T) {
 // after another has told absurd times.
 func TestClaimsOfOneTenantMoveAnothersValuesLittle(t *testing.T) {
 	b := newBench(t, stateful(1))
-	b.save(b.NewSession("a"), b.saveQuery(1, 64, 0, Exact), 0)
+	b.save(b.NewSession("a"), b.saveQuery(1, 64, 0, tier.Exact), 0)
 	saved := func() float64 {
 		b.mu.Lock()
 		defer b.mu.Unlock()

@@ -1,6 +1,9 @@
 package tiering
 
-import "github.com/spliced-kv/spliced/policy/cost"
+import (
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
 
 // AdviceStats counts since Open, apart from the gauges Scopes, Nodes, Tokens and
 // Bytes.
@@ -100,7 +103,7 @@ func eachReason(what string, counts *[cost.Reasons]uint64, f func(name string, v
 
 // ProfileCosts is what a profile's costs are predicted from now.
 type ProfileCosts struct {
-	Profile ProfileID
+	Profile tier.ProfileID
 	Model   string
 	Prefill cost.Prefill
 	Samples int // prefills measured

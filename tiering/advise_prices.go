@@ -9,6 +9,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // CostPriors are what costs are predicted from until they are measured. Zero
@@ -35,7 +36,7 @@ type prices struct {
 	jobs    int // measured
 
 	fitting sync.Mutex // taken before mu: nobody but who brings samples waits for a fit
-	fits    map[TenantID]*cost.Fit
+	fits    map[tier.TenantID]*cost.Fit
 }
 
 // claimMost is how many times off the prior a prefill may be that one tenant of
@@ -60,7 +61,7 @@ func (p *prices) open(of *profile.Profile, c CostPriors) {
 	if c.DiskBytesPerSecond > 0 {
 		p.model.SetLink(cost.JobLoadDisk, cost.Bandwidth(p.model.Link(cost.JobLoadDisk).Fixed, c.DiskBytesPerSecond))
 	}
-	p.fits, p.prefill = map[TenantID]*cost.Fit{}, p.model.Prefill()
+	p.fits, p.prefill = map[tier.TenantID]*cost.Fit{}, p.model.Prefill()
 	p.renewLocked()
 }
 
@@ -75,7 +76,7 @@ func (p *prices) renewLocked() {
 
 // computed takes prefills that the engines of one tenant measured and answers how
 // many of them made sense. alone: there is no other tenant.
-func (p *prices) computed(from TenantID, samples []cost.Sample, alone bool) int {
+func (p *prices) computed(from tier.TenantID, samples []cost.Sample, alone bool) int {
 	p.fitting.Lock()
 	defer p.fitting.Unlock()
 	p.mu.Lock()

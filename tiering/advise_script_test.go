@@ -13,6 +13,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 var updateScripts = flag.Bool("update", false, "rewrite testdata/advise")
@@ -219,7 +220,7 @@ func adviceQuery(b *bench, text string) *AdviseQuery {
 		case "prefix":
 			q.PrefixTokens = n
 		case "tier":
-			q.PrefixPlace = Place(n)
+			q.PrefixPlace = tier.Place(n)
 		case "buffer":
 			q.BufferTokens = n
 		case "seam":

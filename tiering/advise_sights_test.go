@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // TestNobodyCanMakeTheNameOfAnothersContent: names say nothing about each other
@@ -37,7 +38,7 @@ func TestNobodyCanMakeTheNameOfAnothersContent(t *testing.T) {
 
 func TestSegmentsThatOthersServedAreNotSeen(t *testing.T) {
 	b := newBench(t, talker(), func(c *Config) { c.PublicBytes = 64 << 20 })
-	ask := func(tenant TenantID, record bool) cost.Reason {
+	ask := func(tenant tier.TenantID, record bool) cost.Reason {
 		var a Advice
 		b.must(b.Advise(&AdviseQuery{
 			Profile: b.id, Tenant: tenant, Record: record, Tokens: promptOf(t, "doc:4000"),

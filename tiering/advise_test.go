@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/policy/radix"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 func wholeTree(c *Config) { c.AdviseNodes, c.AdviseBytes = 1<<20, 1<<30 }
@@ -63,9 +64,9 @@ func TestAdviceAgreesWithAListOfPrompts(t *testing.T) {
 	const seed = 31
 	b := newBench(t, talker(), wholeTree)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	held := map[TenantID][][]uint32{}
+	held := map[tier.TenantID][][]uint32{}
 	for turn := range 800 {
-		tenant := []TenantID{tenantA, tenantB}[rng.IntN(2)]
+		tenant := []tier.TenantID{tenantA, tenantB}[rng.IntN(2)]
 		prompt := make([]uint32, 1+rng.IntN(40))
 		for i := range prompt {
 			prompt[i] = rng.Uint32N(2)
@@ -172,7 +173,7 @@ func TestTreeOfPromptsStaysWithinItsBounds(t *testing.T) {
 				for i := range cold {
 					cold[i] = rng.Uint32()
 				}
-				b.serve(AdviseQuery{Tokens: cold, Tenant: []TenantID{tenantA, tenantB}[turn%2]})
+				b.serve(AdviseQuery{Tokens: cold, Tenant: []tier.TenantID{tenantA, tenantB}[turn%2]})
 				b.checkTree()
 				if turn%50 == 0 {
 					b.serveAdvice(b.ctx)
@@ -245,7 +246,7 @@ func TestAdviceOfAForgottenProfileGoes(t *testing.T) {
 	b.must(err)
 	_, err = b.AddProfile(p)
 	b.must(err)
-	b.wantErr(b.Advise(&AdviseQuery{Profile: b.id, Tenant: tenantA, Tokens: []uint32{1}}, &Advice{}), ErrInvalid)
+	b.wantErr(b.Advise(&AdviseQuery{Profile: b.id, Tenant: tenantA, Tokens: []uint32{1}}, &Advice{}), tier.ErrInvalid)
 	b.serveAdvice(b.ctx)
 	if s := b.AdviceStats(); s.Scopes != 0 || s.Samples != 0 {
 		t.Fatalf("%+v", s)
@@ -280,7 +281,7 @@ func TestAdviceNeedsItsTenantAndProfile(t *testing.T) {
 		{Profile: b.id + 1, Tenant: tenantA, Tokens: []uint32{1}},
 		{Profile: b.id, Tenant: 9, Tokens: []uint32{1}},
 	} {
-		b.wantErr(b.Advise(&q, &Advice{}), ErrInvalid)
+		b.wantErr(b.Advise(&q, &Advice{}), tier.ErrInvalid)
 	}
 	if s := b.AdviceStats(); s.Scopes != 0 || s.Asked != 0 {
 		t.Fatalf("%+v", s)

@@ -7,6 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/checkpoint"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/radix"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // advisor remembers what prompts looked like: one radix tree for all tenants and
@@ -25,8 +26,8 @@ type advisor struct {
 	checkpoints int
 	solveEvery  int
 	contents    contentIDs
-	owners      map[TenantID]int // index of a tenant in mu.owned
-	wake        chan struct{}    // the worker has something to do
+	owners      map[tier.TenantID]int // index of a tenant in mu.owned
+	wake        chan struct{}         // the worker has something to do
 	works       sync.Pool
 
 	mu struct {
@@ -45,8 +46,8 @@ type advisor struct {
 
 // scopeKey is whose prompts are compared with each other.
 type scopeKey struct {
-	profile ProfileID
-	tenant  TenantID
+	profile tier.ProfileID
+	tenant  tier.TenantID
 }
 
 // scope is what is known of one tenant's prompts of one profile, beside the
@@ -66,7 +67,7 @@ func newAdvisor(c *Config) *advisor {
 		maxNodes:  c.AdviseNodes, maxBytes: c.AdviseBytes, checkpoints: c.AdviseCheckpoints, solveEvery: c.AdviseSolveEvery,
 		contents: contentIDs{maphash.MakeSeed()}, wake: make(chan struct{}, 1),
 	}
-	a.owners, a.mu.owned = map[TenantID]int{}, make([]owned, len(c.Tenants))
+	a.owners, a.mu.owned = map[tier.TenantID]int{}, make([]owned, len(c.Tenants))
 	for i := range c.Tenants {
 		a.owners[c.Tenants[i].ID] = i
 	}

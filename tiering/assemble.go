@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // AssembleBytes is the size of Dest.Out and the number of segment rows, from the
@@ -85,15 +86,15 @@ func (c *Session) Assemble(ctx context.Context, q *AssembleQuery) (err error) {
 // check is everything about an assemble that needs no lease.
 func (q *AssembleQuery) check(bytes int64) error {
 	if have := q.Dest.Out.Len(); have < bytes {
-		return fmt.Errorf("%d bytes for an answer of %d: %w", have, bytes, ErrInvalid)
+		return fmt.Errorf("%d bytes for an answer of %d: %w", have, bytes, tier.ErrInvalid)
 	}
 	if q.From.Kind == FromState {
-		return fmt.Errorf("from a bare state, whose convolution tails are not known: %w", ErrInvalid)
+		return fmt.Errorf("from a bare state, whose convolution tails are not known: %w", tier.ErrInvalid)
 	}
 	for i := range q.Plan.Spans {
 		sp := &q.Plan.Spans[i]
 		if sp.Kind == SpanRecompute && i != len(q.Plan.Spans)-1 || !sp.Input.Absent() {
-			return fmt.Errorf("span %d of %d is recomputed or has an input: %w", i, len(q.Plan.Spans), ErrInvalid)
+			return fmt.Errorf("span %d of %d is recomputed or has an input: %w", i, len(q.Plan.Spans), tier.ErrInvalid)
 		}
 	}
 	return checkFrom(q.From, &q.Plan)

@@ -3,6 +3,8 @@ package tiering
 import (
 	"context"
 	"time"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // awaited is a row of an Acquire, or a Load, whose object is being promoted.
@@ -137,12 +139,12 @@ func (p *promotion) arrivedLocked() *object {
 }
 
 // missLocked is why what was waited for is a miss.
-func (p *promotion) missLocked() (why Reason, promoting bool) {
+func (p *promotion) missLocked() (why tier.Reason, promoting bool) {
 	switch {
 	case p.state != promotionEnded:
-		return ReasonPending, true
+		return tier.ReasonPending, true
 	case p.outcome == promoteDone:
-		return ReasonRemoved, false
+		return tier.ReasonRemoved, false
 	}
 	return p.outcome.reason(), false
 }

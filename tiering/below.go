@@ -1,18 +1,20 @@
 package tiering
 
+import "github.com/spliced-kv/spliced/tiering/tier"
+
 // label is what the object is known by in every tier.
-func (o *object) label() Name { return Name{o.kind, o.key} }
+func (o *object) label() tier.Name { return tier.Name{Kind: o.kind, Key: o.key} }
 
 // lookupLocked asks the lower tier for an entry of this profile and tenant. What
 // an operator is removing is not there any more.
-func (s *Store) lookupLocked(n Name, p *profileState, t *tenant) (Entry, bool) {
+func (s *Store) lookupLocked(n tier.Name, p *profileState, t *tenant) (tier.Entry, bool) {
 	if s.cfg.Lower == nil || len(s.doomed) > 0 && s.doomed[n] > 0 {
-		return Entry{}, false
+		return tier.Entry{}, false
 	}
 	s.asked = n // a name on the stack would be moved to the heap
 	e, ok := s.cfg.Lower.Lookup(&s.asked)
 	if !ok || e.Tenant != t.ID || e.Fingerprint != p.Fingerprint() {
-		return Entry{}, false
+		return tier.Entry{}, false
 	}
 	return e, true
 }
@@ -22,17 +24,17 @@ func (s *Store) lookupLocked(n Name, p *profileState, t *tenant) (Entry, bool) {
 // clients. Two spliced checkpoints of one name that cover the same tokens are the
 // same as far as anybody can ask: both stand for these tokens, approximately, so
 // the earlier one stays.
-func (s *Store) belowLocked(o *object) (Entry, bool) {
+func (s *Store) belowLocked(o *object) (tier.Entry, bool) {
 	e, ok := s.lookupLocked(o.label(), o.profile, o.tenant)
 	return e, ok && o.shapeOf(&e)
 }
 
 // shapeOf tells whether an entry of an object's name holds the same tokens.
-func (o *object) shapeOf(e *Entry) bool {
+func (o *object) shapeOf(e *tier.Entry) bool {
 	return e.Begin == o.begin && e.End == o.end && e.Spec == o.spec && e.Parent.Key == o.extends
 }
 
-func (s *Store) touchLocked(n Name) {
+func (s *Store) touchLocked(n tier.Name) {
 	s.asked = n
 	s.cfg.Lower.Touch(&s.asked)
 }
@@ -45,56 +47,48 @@ func (s *Store) lowerUsed(t *tenant) int64 {
 	return s.cfg.Lower.Used(t.ID)
 }
 
-// tokens is what a hit saves, as of objects.
-func (e *Entry) tokens() uint32 {
-	if e.Kind == 0 {
-		return uint32(e.End - e.Begin)
-	}
-	return uint32(e.End)
-}
-
 // segmentBelowLocked finds a segment in the lower tier.
-func (s *Store) segmentBelowLocked(key *[32]byte, p *profileState, t *tenant) (Entry, bool) {
-	return s.lookupLocked(Name{Key: *key}, p, t)
+func (s *Store) segmentBelowLocked(key *[32]byte, p *profileState, t *tenant) (tier.Entry, bool) {
+	return s.lookupLocked(tier.Name{Key: *key}, p, t)
 }
 
 // bestBelowLocked finds a checkpoint of an accepted kind in the lower tier, exact
 // before spliced, whose chain is there or in memory. One that a client fills
 // again at the moment cannot be promoted, so it does not count.
-func (s *Store) bestBelowLocked(hash *[32]byte, accept CheckpointKind, p *profileState, t *tenant) (Entry, bool) {
+func (s *Store) bestBelowLocked(hash *[32]byte, accept tier.CheckpointKind, p *profileState, t *tenant) (tier.Entry, bool) {
 	return s.bestBelowAtLocked(hash, accept, p, t, anyEnd)
 }
 
 const anyEnd = -1
 
 // bestBelowAtLocked finds only what ends at a token: whether it does is known before its chain, which may be long, has been walked.
-func (s *Store) bestBelowAtLocked(hash *[32]byte, accept CheckpointKind, p *profileState, t *tenant, end int) (Entry, bool) {
+func (s *Store) bestBelowAtLocked(hash *[32]byte, accept tier.CheckpointKind, p *profileState, t *tenant, end int) (tier.Entry, bool) {
 	if s.cfg.Lower == nil {
-		return Entry{}, false
+		return tier.Entry{}, false
 	}
-	for _, kind := range [...]CheckpointKind{Exact, Spliced} {
+	for _, kind := range [...]tier.CheckpointKind{tier.Exact, tier.Spliced} {
 		if accept&kind == 0 {
 			continue
 		}
-		n := Name{kind, *hash}
+		n := tier.Name{Kind: kind, Key: *hash}
 		if e, ok := s.lookupLocked(n, p, t); ok && (end == anyEnd || e.End == end) && !s.filledLocked(n, p, t) && s.wholeLocked(&e, p, t) {
 			return e, true
 		}
 	}
-	return Entry{}, false
+	return tier.Entry{}, false
 }
 
 // filledLocked tells whether a client fills an object of this name.
-func (s *Store) filledLocked(n Name, p *profileState, t *tenant) bool {
+func (s *Store) filledLocked(n tier.Name, p *profileState, t *tenant) bool {
 	o := s.namedLocked(n, p, t)
 	return o != nil && o.fill != nil && o.fill.promotion == nil
 }
 
 // wholeLocked walks a chain up to a node that memory has, or its root.
-func (s *Store) wholeLocked(e *Entry, p *profileState, t *tenant) bool {
+func (s *Store) wholeLocked(e *tier.Entry, p *profileState, t *tenant) bool {
 	up, end := e.Parent, e.Begin
 	for range s.cfg.MaxChain {
-		if up == (Name{}) {
+		if up == (tier.Name{}) {
 			return end == 0
 		}
 		o := s.namedLocked(up, p, t)

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // A question for positions that a hash does not end at costs no walk of its chain:
@@ -12,10 +13,10 @@ func TestMatchDoesNotWalkChainsInVain(t *testing.T) {
 	const depth, rows = 100, 512
 	x := newTwoTiers(t, hybrid(1))
 	for end := 1; end <= depth; end++ {
-		x.save(x.c, x.saveQuery(1, end, end-1, Exact), end-1)
+		x.save(x.c, x.saveQuery(1, end, end-1, tier.Exact), end-1)
 	}
 	x.push()
-	q := &MatchQuery{Profile: x.id, Tenant: tenantA, Accept: Exact}
+	q := &MatchQuery{Profile: x.id, Tenant: tenantA, Accept: tier.Exact}
 	for i := range rows {
 		q.Positions = append(q.Positions, uint32(1000*i))
 		q.Prefixes = append(q.Prefixes, hashOf(1, depth))
@@ -37,8 +38,8 @@ func TestMatchFindsSegmentsInBothTiers(t *testing.T) {
 	x.wantOnDisk(disk)
 	x.wantHit(both)
 	x.wantHit(memory)
-	x.wantMiss(x.mid(4, 64, 8), ReasonUnknown)
-	if got := x.statusFor(tenantB, disk); got.Status != StatusMiss || got.Reason != ReasonUnknown {
+	x.wantMiss(x.mid(4, 64, 8), tier.ReasonUnknown)
+	if got := x.statusFor(tenantB, disk); got.Status != StatusMiss || got.Reason != tier.ReasonUnknown {
 		t.Fatalf("another tenant sees %+v", got)
 	}
 	n := x.Counters()
@@ -53,7 +54,7 @@ func TestEntriesOfOthersAreNoHits(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
 	p := x.mid(1, 64, 8)
 	x.sink(p)
-	e := x.tier.entries[Name{Key: p.key}]
+	e := x.tier.entries[tier.Name{Key: p.key}]
 	for name, spoil := range map[string]func(){
 		"tenant":  func() { e.Tenant = tenantB },
 		"nobody":  func() { e.Tenant = 0 },
@@ -74,17 +75,17 @@ func TestEntriesOfOthersAreNoHits(t *testing.T) {
 
 func TestMatchFindsThePrefixWhereverItLies(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
-	x.save(x.c, x.saveQuery(1, 32, 16, Spliced), 16)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
+	x.save(x.c, x.saveQuery(1, 32, 16, tier.Spliced), 16)
 	x.push()
-	x.save(x.c, x.saveQuery(1, 8, 0, Exact), 0)
+	x.save(x.c, x.saveQuery(1, 8, 0, tier.Exact), 0)
 	for _, row := range []struct {
-		accept CheckpointKind
+		accept tier.CheckpointKind
 		want   MatchResult
 	}{
-		{Exact, MatchResult{PrefixTokens: 16, PrefixIndex: 1, PrefixKind: Exact, PrefixPlace: PlaceDisk}},
-		{Exact | Spliced, MatchResult{PrefixTokens: 32, PrefixIndex: 2, PrefixKind: Spliced, PrefixPlace: PlaceDisk}},
-		{Spliced, MatchResult{PrefixTokens: 32, PrefixIndex: 2, PrefixKind: Spliced, PrefixPlace: PlaceDisk}},
+		{tier.Exact, MatchResult{PrefixTokens: 16, PrefixIndex: 1, PrefixKind: tier.Exact, PrefixPlace: tier.PlaceDisk}},
+		{tier.Exact | tier.Spliced, MatchResult{PrefixTokens: 32, PrefixIndex: 2, PrefixKind: tier.Spliced, PrefixPlace: tier.PlaceDisk}},
+		{tier.Spliced, MatchResult{PrefixTokens: 32, PrefixIndex: 2, PrefixKind: tier.Spliced, PrefixPlace: tier.PlaceDisk}},
 	} {
 		got := x.matchPrefix(1, row.accept, 8, 16, 32)
 		if got.PrefixTokens != row.want.PrefixTokens || got.PrefixIndex != row.want.PrefixIndex ||
@@ -92,7 +93,7 @@ func TestMatchFindsThePrefixWhereverItLies(t *testing.T) {
 			t.Errorf("accept %d: %+v, want %+v", row.accept, got, row.want)
 		}
 	}
-	if got := x.matchPrefix(1, Exact, 8); got.PrefixPlace != PlaceDRAM || got.PrefixTokens != 8 {
+	if got := x.matchPrefix(1, tier.Exact, 8); got.PrefixPlace != tier.PlaceDRAM || got.PrefixTokens != 8 {
 		t.Fatalf("%+v", got)
 	}
 	if n := x.Counters(); n.PrefixHits != 4 || n.PrefixHitsDisk != 3 || n.PrefixHitTokensDisk != 16+32+32 {
@@ -103,24 +104,24 @@ func TestMatchFindsThePrefixWhereverItLies(t *testing.T) {
 // What a checkpoint extends has to be there as well, in either tier.
 func TestCheckpointWithoutItsChainIsNoHit(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
-	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
+	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
 	x.push()
-	hit := func() uint32 { return x.matchPrefix(1, Exact, 32).PrefixTokens }
+	hit := func() uint32 { return x.matchPrefix(1, tier.Exact, 32).PrefixTokens }
 	if hit() != 32 {
 		t.Fatal("no hit on a chain on disk")
 	}
-	root := Name{Exact, hashOf(1, 16)}
+	root := tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}
 	e := x.tier.entries[root]
 	delete(x.tier.entries, root)
 	if hit() != 0 {
 		t.Fatal("a hit without its root")
 	}
-	if l := x.loadPrefix(x.c, hashOf(1, 32), Exact); l.Hit || l.Promoting {
+	if l := x.loadPrefix(x.c, hashOf(1, 32), tier.Exact); l.Hit || l.Promoting {
 		t.Fatalf("%+v", l)
 	}
 	// A root that a client fills again cannot come up, nor stand below.
-	r, err := x.c.Save(x.saveQuery(1, 16, 0, Exact))
+	r, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact))
 	x.must(err)
 	x.tier.entries[root] = e
 	if hit() != 0 {
@@ -144,7 +145,7 @@ func TestCheckpointWithoutItsChainIsNoHit(t *testing.T) {
 func TestMatchOverTwoTiersDoesNotAllocate(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1), readAhead)
 	x.tier.alone = false // its checks are not what is measured
-	q := &MatchQuery{Profile: x.id, Tenant: tenantA, Accept: Exact | Spliced}
+	q := &MatchQuery{Profile: x.id, Tenant: tenantA, Accept: tier.Exact | tier.Spliced}
 	for i := range 32 {
 		p := x.mid(i, 64, 8)
 		if i%2 == 0 {
@@ -154,7 +155,7 @@ func TestMatchOverTwoTiersDoesNotAllocate(t *testing.T) {
 		q.Positions = append(q.Positions, uint32(i+1))
 		q.Prefixes = append(q.Prefixes, hashOf(1, i+1))
 	}
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
 	x.push()
 	var r MatchResult
 	if n := testing.AllocsPerRun(100, func() {
@@ -164,7 +165,7 @@ func TestMatchOverTwoTiersDoesNotAllocate(t *testing.T) {
 	}); n != 0 {
 		t.Fatalf("%v allocations", n)
 	}
-	if r.PrefixPlace != PlaceDisk || r.Segments[0].Place != PlaceDisk {
+	if r.PrefixPlace != tier.PlaceDisk || r.Segments[0].Place != tier.PlaceDisk {
 		t.Fatalf("%+v", r)
 	}
 	if n := x.Counters(); n.ReadAheadDropped == 0 {
@@ -176,12 +177,12 @@ func TestEntriesOfNonsenseAreNotPromoted(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
 	p := x.mid(1, 64, 8)
 	x.sink(p)
-	e := x.tier.entries[Name{Key: p.key}]
+	e := x.tier.entries[tier.Name{Key: p.key}]
 	for name, spoil := range map[string]func(){
 		"spec":   func() { e.Spec = profile.SegmentSpec{Role: 9, Tokens: 64} },
 		"begin":  func() { e.Begin++ },
 		"end":    func() { e.End++ },
-		"parent": func() { e.Parent = Name{Exact, [32]byte{1}} },
+		"parent": func() { e.Parent = tier.Name{Kind: tier.Exact, Key: [32]byte{1}} },
 	} {
 		was := e.Entry
 		spoil()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // NoBlock stands in a block table for rows that do not lie in one run of the
@@ -14,13 +15,13 @@ const NoBlock = math.MaxUint64
 
 // BlockEntries is the size of a segment's block table in blocks of blockTokens
 // interior tokens.
-func (s *Store) BlockEntries(id ProfileID, tokens, blockTokens int) (int, error) {
+func (s *Store) BlockEntries(id tier.ProfileID, tokens, blockTokens int) (int, error) {
 	p, err := s.profile(id)
 	if err != nil {
 		return 0, err
 	}
 	if blockTokens < 1 || blockTokens > maxBlockTokens || tokens < 1 || tokens > profile.MaxTokens {
-		return 0, fmt.Errorf("block table of %d tokens in blocks of %d: %w", tokens, blockTokens, ErrInvalid)
+		return 0, fmt.Errorf("block table of %d tokens in blocks of %d: %w", tokens, blockTokens, tier.ErrInvalid)
 	}
 	return 2 * len(p.AttentionLayers()) * ((tokens-1)/blockTokens + 1), nil
 }
@@ -36,7 +37,7 @@ func (s *Store) BlockEntries(id ProfileID, tokens, blockTokens int) (int, error)
 // positions, since keys are kept as of the segment's own token 0 or not turned at
 // all. An offset is a multiple of profile.PartAlign only where a row's size is.
 // The table holds as long as the lease.
-func (s *Store) BlockTable(id ProfileID, a *Acquired, blockTokens int, dst []uint64) ([]uint64, error) {
+func (s *Store) BlockTable(id tier.ProfileID, a *Acquired, blockTokens int, dst []uint64) ([]uint64, error) {
 	n, err := s.BlockEntries(id, a.Tokens, blockTokens)
 	if err != nil || n == 0 {
 		return dst, err

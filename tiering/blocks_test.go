@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // arena copies bytes of the arena, as a client that has mapped it reads them.
@@ -106,10 +107,10 @@ func TestBlockTableOfNonsenseIsInvalid(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	for _, v := range [][2]int{{0, 16}, {16, 0}, {16, -1}, {16, maxBlockTokens + 1}, {profile.MaxTokens + 1, 16}} {
 		_, err := b.BlockTable(b.id, &Acquired{Tokens: v[0]}, v[1], nil)
-		b.wantErr(err, ErrInvalid)
+		b.wantErr(err, tier.ErrInvalid)
 	}
 	_, err := b.BlockEntries(99, 16, 16)
-	b.wantErr(err, ErrInvalid)
+	b.wantErr(err, tier.ErrInvalid)
 }
 
 // Two requests read the same pages at once; the pages stay for the one that is

@@ -3,11 +3,13 @@ package tiering
 import (
 	"errors"
 	"fmt"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // errWithheld is of a segment that could have been leased, but not all of a
 // query's for all or none of them.
-var errWithheld = fmt.Errorf("another key of the request is not to be had: %w", ErrWithheld)
+var errWithheld = fmt.Errorf("another key of the request is not to be had: %w", tier.ErrWithheld)
 
 // together is what a query for all or none of its keys would need.
 type together struct {
@@ -33,7 +35,7 @@ func (c *Session) refuseTogether(q *AcquireQuery, p *profileState, t *tenant, ds
 		row := Acquired{Err: errWithheld}
 		if before, again := seen[q.Keys[i]]; again {
 			row = dst[before]
-		} else if why := s.needLocked(&q.Keys[i], p, t, &need); why != ReasonNone {
+		} else if why := s.needLocked(&q.Keys[i], p, t, &need); why != tier.ReasonNone {
 			row = Acquired{Reason: why}
 		}
 		seen[q.Keys[i]] = len(dst)
@@ -55,11 +57,11 @@ func (c *Session) refuseTogether(q *AcquireQuery, p *profileState, t *tenant, ds
 	}
 	s.counters.AcquireRefused++
 	why := BecauseTogether
-	if errors.Is(err, ErrBusy) {
+	if errors.Is(err, tier.ErrBusy) {
 		why = BecauseBusy
 	}
 	s.note(Decision{
-		At: s.cfg.Now(), What: DecidedRefuse, Why: why, Name: Name{Key: q.Keys[0]}, Profile: q.Profile, Tenant: q.Tenant,
+		At: s.cfg.Now(), What: DecidedRefuse, Why: why, Name: tier.Name{Key: q.Keys[0]}, Profile: q.Profile, Tenant: q.Tenant,
 		Bytes: need.joins + need.comes,
 	})
 	for i := range dst[base:] {
@@ -69,7 +71,7 @@ func (c *Session) refuseTogether(q *AcquireQuery, p *profileState, t *tenant, ds
 }
 
 // needLocked adds what one key needs, or says why it is a miss.
-func (s *Store) needLocked(key *[32]byte, p *profileState, t *tenant, n *together) Reason {
+func (s *Store) needLocked(key *[32]byte, p *profileState, t *tenant, n *together) tier.Reason {
 	o := s.segmentLocked(key, p, t)
 	switch {
 	case o == nil:
@@ -86,12 +88,12 @@ func (s *Store) needLocked(key *[32]byte, p *profileState, t *tenant, n *togethe
 		n.below += e.Bytes
 	case o.fill != nil && o.fill.promotion == nil:
 		n.missing = true
-		return ReasonPending
+		return tier.ReasonPending
 	case o.pins == 0:
 		n.joins += o.pageBytes
 		n.joined += o.bytes
 	}
-	return ReasonNone
+	return tier.ReasonNone
 }
 
 // roomLocked tells whether what is needed fits beside what is in use.
@@ -99,7 +101,7 @@ func (c *Session) roomLocked(n *together, t *tenant, keys int) error {
 	s := c.store
 	pool := s.pools[publicPool]
 	if len(c.leases)+keys > s.cfg.MaxLeases {
-		return fmt.Errorf("acquire: session %q has %d leases and wants %d together: %w", c.name, len(c.leases), keys, ErrBusy)
+		return fmt.Errorf("acquire: session %q has %d leases and wants %d together: %w", c.name, len(c.leases), keys, tier.ErrBusy)
 	}
 	inUse := pool.pinned
 	if !s.writesHangLocked() {
@@ -107,14 +109,14 @@ func (c *Session) roomLocked(n *together, t *tenant, keys int) error {
 	}
 	if n.comes > 0 && inUse+n.joins+n.comes > pool.budget {
 		return fmt.Errorf("acquire: %d bytes together, %d of them to be read, beside %d in use of %d in the %s pool: %w",
-			n.joins+n.comes, n.comes, inUse, pool.budget, pool.name, ErrFull)
+			n.joins+n.comes, n.comes, inUse, pool.budget, pool.name, tier.ErrFull)
 	}
 	if n.comes == 0 || t.QuotaBytes == 0 {
 		return nil
 	}
 	if over := s.overQuota(t, n.bytes) - t.leaving; over > t.total()-t.pinned-n.joined+s.trimmable(t, n.below) {
 		return fmt.Errorf("acquire: %d bytes to be read together, tenant %q is over its quota of %d by %d: %w",
-			n.bytes, t.Name, t.QuotaBytes, over, ErrFull)
+			n.bytes, t.Name, t.QuotaBytes, over, tier.ErrFull)
 	}
 	return nil
 }

@@ -2,6 +2,8 @@ package tiering
 
 import (
 	"testing"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // all acquires pieces together, without waiting.
@@ -71,10 +73,10 @@ func TestOneMissWithholdsTheOthers(t *testing.T) {
 	x.sink(disk)
 	x.publish(x.c, held)
 	rows := x.all(x.c, held, none, disk, none)
-	x.wantErr(rows[0].Err, ErrWithheld)
-	x.wantErr(rows[2].Err, ErrWithheld)
+	x.wantErr(rows[0].Err, tier.ErrWithheld)
+	x.wantErr(rows[2].Err, tier.ErrWithheld)
 	for _, row := range []Acquired{rows[1], rows[3]} {
-		if row.Hit || row.Err != nil || row.Reason != ReasonUnknown {
+		if row.Hit || row.Err != nil || row.Reason != tier.ReasonUnknown {
 			t.Fatalf("%+v", row)
 		}
 	}
@@ -87,10 +89,10 @@ func TestOneMissWithholdsTheOthers(t *testing.T) {
 	r, err := x.c.Reserve(x.reserveQuery(none, 0))
 	x.must(err)
 	rows = x.all(x.c, none, held)
-	if rows[0].Reason != ReasonPending || rows[0].Err != nil {
+	if rows[0].Reason != tier.ReasonPending || rows[0].Err != nil {
 		t.Fatalf("%+v", rows[0])
 	}
-	x.wantErr(rows[1].Err, ErrWithheld)
+	x.wantErr(rows[1].Err, tier.ErrWithheld)
 	x.must(x.c.Abort(r.ID))
 }
 
@@ -112,7 +114,7 @@ func TestWhatDoesNotFitTogetherIsRefusedUntouched(t *testing.T) {
 	before := x.Counters()
 	rows := x.all(x.c, a, b)
 	for _, row := range rows {
-		x.wantErr(row.Err, ErrFull)
+		x.wantErr(row.Err, tier.ErrFull)
 	}
 	after := x.Counters()
 	if after.AcquireRefused != 1 || after.EvictedRoom != before.EvictedRoom || after.Promoting != 0 || after.Acquired != before.Acquired {
@@ -128,7 +130,7 @@ func TestWhatDoesNotFitTogetherIsRefusedUntouched(t *testing.T) {
 	// memory that nobody uses must not be evicted for its neighbour.
 	x.wantBytes(a, x.bring(x.c, 1, a)[0])
 	rows = x.all(x.c, a, b)
-	x.wantErr(rows[0].Err, ErrFull)
+	x.wantErr(rows[0].Err, tier.ErrFull)
 	if leases, _ := x.c.Holdings(); leases != 1 {
 		t.Fatalf("%d leases", leases)
 	}
@@ -150,7 +152,7 @@ func TestIdleKeysOfARequestAreNoRoomForIt(t *testing.T) {
 	}
 	rows := x.all(x.c, a, b, c)
 	for _, row := range rows {
-		x.wantErr(row.Err, ErrFull)
+		x.wantErr(row.Err, tier.ErrFull)
 	}
 	x.wantHit(b)
 	x.wantHit(c)
@@ -168,7 +170,7 @@ func TestLeasesOfASessionBoundWhatIsLeasedTogether(t *testing.T) {
 	x.lease(x.c, a)
 	x.lease(x.c, a)
 	for _, row := range x.all(x.c, a, b) {
-		x.wantErr(row.Err, ErrBusy)
+		x.wantErr(row.Err, tier.ErrBusy)
 	}
 	if leases, _ := x.c.Holdings(); leases != 2 {
 		t.Fatalf("%d leases", leases)
@@ -188,7 +190,7 @@ func TestTogetherWithoutAWaitLeasesNothing(t *testing.T) {
 	if !rows[0].Promoting || rows[0].Hit {
 		t.Fatalf("%+v", rows[0])
 	}
-	x.wantErr(rows[1].Err, ErrWithheld)
+	x.wantErr(rows[1].Err, tier.ErrWithheld)
 	x.carry()
 	x.wantNothing(x.c)
 	for i, row := range x.all(x.c, a, b) {
@@ -205,7 +207,7 @@ func TestFailedPromotionWithholdsTheOthers(t *testing.T) {
 	x.sink(a)
 	x.publish(x.c, b)
 	w := x.start(x.c, 1, a, b)
-	if !x.Store.cfg.Lower.Remove(&Name{Key: a.key}) {
+	if !x.Store.cfg.Lower.Remove(&tier.Name{Key: a.key}) {
 		t.Fatal("nothing to remove")
 	}
 	x.carry()
@@ -213,7 +215,7 @@ func TestFailedPromotionWithholdsTheOthers(t *testing.T) {
 	if rows[0].Hit || rows[0].Err != nil {
 		t.Fatalf("%+v", rows[0])
 	}
-	x.wantErr(rows[1].Err, ErrWithheld)
+	x.wantErr(rows[1].Err, tier.ErrWithheld)
 	x.wantNothing(x.c)
 	x.wantHit(b)
 }
@@ -229,7 +231,7 @@ func TestQuotaBoundsWhatIsReadTogether(t *testing.T) {
 	x.publish(other, c)
 	x.lease(other, c)
 	for _, row := range x.all(x.c, a, b) {
-		x.wantErr(row.Err, ErrFull)
+		x.wantErr(row.Err, tier.ErrFull)
 	}
 	if n := x.Counters(); n.AcquireRefused != 1 || n.Promoting != 0 || n.TrimmedBytes != 0 {
 		t.Fatalf("%+v", n)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // buffer is the rows of recent tokens beside the states that they move on: what a
@@ -20,7 +21,7 @@ import (
 // Invariant: an operation reads rows before accepted only, and appending writes
 // rows from end on only, so that the two may run at once.
 type buffer struct {
-	id       LeaseID
+	id       tier.LeaseID
 	scope    planScope
 	capacity int
 	layout   *layout // of all rows
@@ -41,14 +42,14 @@ type buffer struct {
 
 // bufferKind marks the memory of buffers, which no lookup finds: rows, and states
 // that rows were flushed into.
-const bufferKind CheckpointKind = 1 << 7
+const bufferKind tier.CheckpointKind = 1 << 7
 
 // AppendQuery adds rows to a buffer, or opens one.
 type AppendQuery struct {
-	Profile ProfileID
-	Tenant  TenantID
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
 	Rank    int
-	Buffer  LeaseID // 0 = open one
+	Buffer  tier.LeaseID // 0 = open one
 
 	// Of a buffer that is opened. The base is zero states, a loaded checkpoint, or
 	// the bytes of profile.CheckpointLayout(0), which are copied.
@@ -62,7 +63,7 @@ type AppendQuery struct {
 
 // BufferState is what a buffer holds, in prompt positions.
 type BufferState struct {
-	Buffer   LeaseID
+	Buffer   tier.LeaseID
 	Begin    int // of the first row
 	Accepted int // tokens before it are certain
 	End      int
@@ -70,19 +71,19 @@ type BufferState struct {
 
 // AcceptQuery keeps the first Tokens drafted rows and drops the others.
 type AcceptQuery struct {
-	Profile ProfileID
-	Tenant  TenantID
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
 	Rank    int
-	Buffer  LeaseID
+	Buffer  tier.LeaseID
 	Tokens  int
 }
 
 // ReplayQuery asks for the states and convolution tails behind an accepted token.
 type ReplayQuery struct {
-	Profile ProfileID
-	Tenant  TenantID
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
 	Rank    int
-	Buffer  LeaseID
+	Buffer  tier.LeaseID
 	Token   int        // tokens before it are in the answer
 	Flush   bool       // the rows before Token become part of the base
 	Out     gpuipc.Ref // at least profile.CheckpointLayout(0)
@@ -108,7 +109,7 @@ func (c *Session) Accept(q *AcceptQuery) (BufferState, error) {
 	case b.appending || b.flushing:
 		return BufferState{}, b.busy()
 	case q.Tokens < 0 || q.Tokens > b.end-b.accepted:
-		return BufferState{}, fmt.Errorf("buffer %d: accept %d of %d drafted rows: %w", b.id, q.Tokens, b.end-b.accepted, ErrInvalid)
+		return BufferState{}, fmt.Errorf("buffer %d: accept %d of %d drafted rows: %w", b.id, q.Tokens, b.end-b.accepted, tier.ErrInvalid)
 	}
 	s.counters.RowsAccepted += uint64(q.Tokens)
 	s.counters.RowsDropped += uint64(b.end - b.accepted - q.Tokens)
@@ -119,23 +120,23 @@ func (c *Session) Accept(q *AcceptQuery) (BufferState, error) {
 
 // bufferLocked finds a buffer of this session. It does not tell another tenant's
 // from none.
-func (c *Session) bufferLocked(id LeaseID, sc *planScope) (*buffer, error) {
+func (c *Session) bufferLocked(id tier.LeaseID, sc *planScope) (*buffer, error) {
 	if err := c.openLocked(); err != nil {
 		return nil, err
 	}
 	b := c.buffers[id]
 	switch {
 	case b == nil || b.scope.tenant != sc.tenant:
-		return nil, fmt.Errorf("buffer %d: %w", id, ErrGone)
+		return nil, fmt.Errorf("buffer %d: %w", id, tier.ErrGone)
 	case b.scope.profile != sc.profile || b.scope.rank != sc.rank:
 		return nil, fmt.Errorf("buffer %d is of profile %d and rank %d, not %d and %d: %w",
-			id, b.scope.profile.id, b.scope.rank, sc.profile.id, sc.rank, ErrInvalid)
+			id, b.scope.profile.id, b.scope.rank, sc.profile.id, sc.rank, tier.ErrInvalid)
 	}
 	return b, nil
 }
 
 func (b *buffer) busy() error {
-	return fmt.Errorf("buffer %d is being written: %w", b.id, ErrBusy)
+	return fmt.Errorf("buffer %d is being written: %w", b.id, tier.ErrBusy)
 }
 
 // openBuffer makes a buffer that nobody else can see yet, with its base held.
@@ -152,11 +153,11 @@ func (c *Session) openBuffer(q *AppendQuery, sc planScope) (*buffer, error) {
 		return nil, err
 	}
 	if sc.profile.forgotten {
-		return nil, fmt.Errorf("buffer: profile %d is not registered any more: %w", sc.profile.id, ErrInvalid)
+		return nil, fmt.Errorf("buffer: profile %d is not registered any more: %w", sc.profile.id, tier.ErrInvalid)
 	}
 	if len(c.leases)+len(c.buffers) >= s.cfg.MaxLeases {
 		s.counters.RefusedBusy++
-		return nil, fmt.Errorf("session %q has %d leases and %d buffers: %w", c.name, len(c.leases), len(c.buffers), ErrBusy)
+		return nil, fmt.Errorf("session %q has %d leases and %d buffers: %w", c.name, len(c.leases), len(c.buffers), tier.ErrBusy)
 	}
 	var base *object
 	b.above = s.isAbove(q.Src.Region) || s.isAbove(q.Base.State.Region)
@@ -166,7 +167,7 @@ func (c *Session) openBuffer(q *AppendQuery, sc planScope) (*buffer, error) {
 			return nil, err
 		}
 		if base = l.object; base.kind == 0 || base.end != q.Begin {
-			return nil, fmt.Errorf("%s as the first %d tokens: %w", base.name(), q.Begin, ErrInvalid)
+			return nil, fmt.Errorf("%s as the first %d tokens: %w", base.name(), q.Begin, tier.ErrInvalid)
 		}
 		b.above = base.inHBM()
 		s.useLocked(base)

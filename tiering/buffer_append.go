@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // maxRows bounds a buffer; rows of more tokens are dearer than states for any model
@@ -13,13 +14,13 @@ import (
 const maxRows = 1 << 16
 
 // RowsBytes is the size of so many rows, as Append takes them.
-func (s *Store) RowsBytes(id ProfileID, rows int) (int64, error) {
+func (s *Store) RowsBytes(id tier.ProfileID, rows int) (int64, error) {
 	p, err := s.profile(id)
 	if err != nil {
 		return 0, err
 	}
 	if rows < 0 || rows > maxRows {
-		return 0, fmt.Errorf("%d rows, the most is %d: %w", rows, maxRows, ErrInvalid)
+		return 0, fmt.Errorf("%d rows, the most is %d: %w", rows, maxRows, tier.ErrInvalid)
 	}
 	return p.layout(ofBuffer, AllLayers, rows).Bytes, nil
 }
@@ -60,26 +61,26 @@ func (q *AppendQuery) check(p *profileState) error {
 		least = 0
 	}
 	if q.Rows < least || q.Rows > maxRows {
-		return fmt.Errorf("%d rows, want %d to %d: %w", q.Rows, least, maxRows, ErrInvalid)
+		return fmt.Errorf("%d rows, want %d to %d: %w", q.Rows, least, maxRows, tier.ErrInvalid)
 	}
 	l := p.layout(ofBuffer, AllLayers, q.Rows)
 	switch {
 	case q.Begin < 0 || q.Begin > profile.MaxTokens-q.Rows:
-		return fmt.Errorf("rows of tokens [%d, +%d): %w", q.Begin, q.Rows, ErrInvalid)
+		return fmt.Errorf("rows of tokens [%d, +%d): %w", q.Begin, q.Rows, tier.ErrInvalid)
 	case len(p.LinearLayers()) == 0:
-		return fmt.Errorf("profile %d has no linear layers: %w", p.id, ErrInvalid)
+		return fmt.Errorf("profile %d has no linear layers: %w", p.id, tier.ErrInvalid)
 	case q.Src.Len() != l.Bytes:
-		return fmt.Errorf("%d rows in %d bytes, want %d: %w", q.Rows, q.Src.Len(), l.Bytes, ErrInvalid)
+		return fmt.Errorf("%d rows in %d bytes, want %d: %w", q.Rows, q.Src.Len(), l.Bytes, tier.ErrInvalid)
 	case q.Buffer != 0 && (q.Base.Kind != FromZero || q.Capacity != 0):
-		return fmt.Errorf("base and capacity of a buffer that is open: %w", ErrInvalid)
+		return fmt.Errorf("base and capacity of a buffer that is open: %w", tier.ErrInvalid)
 	case q.Buffer != 0:
 		return nil
 	case q.Capacity < max(q.Rows, 1) || q.Capacity > maxRows:
-		return fmt.Errorf("%d rows in a buffer for %d, the most is %d: %w", q.Rows, q.Capacity, maxRows, ErrInvalid)
+		return fmt.Errorf("%d rows in a buffer for %d, the most is %d: %w", q.Rows, q.Capacity, maxRows, tier.ErrInvalid)
 	case q.Base.Kind > FromState || q.Base.Kind == FromZero && q.Begin != 0:
-		return fmt.Errorf("base of kind %d before token %d: %w", q.Base.Kind, q.Begin, ErrInvalid)
+		return fmt.Errorf("base of kind %d before token %d: %w", q.Base.Kind, q.Begin, tier.ErrInvalid)
 	case q.Base.Kind == FromState && q.Base.State.Len() != p.layout(ofCheckpoint, AllLayers, 0).Bytes:
-		return fmt.Errorf("base of %d bytes, want %d: %w", q.Base.State.Len(), p.layout(ofCheckpoint, AllLayers, 0).Bytes, ErrInvalid)
+		return fmt.Errorf("base of %d bytes, want %d: %w", q.Base.State.Len(), p.layout(ofCheckpoint, AllLayers, 0).Bytes, tier.ErrInvalid)
 	}
 	return nil
 }
@@ -96,9 +97,9 @@ func (c *Session) appendTo(q *AppendQuery, sc *planScope) (*buffer, error) {
 	case b.appending || b.flushing:
 		return nil, b.busy()
 	case q.Begin != b.end:
-		return nil, fmt.Errorf("buffer %d ends at token %d, the rows begin at %d: %w", b.id, b.end, q.Begin, ErrInvalid)
+		return nil, fmt.Errorf("buffer %d ends at token %d, the rows begin at %d: %w", b.id, b.end, q.Begin, tier.ErrInvalid)
 	case b.end+q.Rows-b.begin > b.capacity:
-		return nil, fmt.Errorf("buffer %d: %d rows beside %d, the most is %d: %w", b.id, q.Rows, b.end-b.begin, b.capacity, ErrFull)
+		return nil, fmt.Errorf("buffer %d: %d rows beside %d, the most is %d: %w", b.id, q.Rows, b.end-b.begin, b.capacity, tier.ErrFull)
 	}
 	b.appending = true
 	s.useLocked(b.rows)
@@ -115,7 +116,7 @@ func (c *Session) appended(b *buffer, q *AppendQuery, err error) (BufferState, e
 	if q.Buffer != 0 {
 		s.unuseLocked(b.rows)
 		if err == nil && b.released {
-			err = fmt.Errorf("append: buffer %d: %w", b.id, ErrGone)
+			err = fmt.Errorf("append: buffer %d: %w", b.id, tier.ErrGone)
 		}
 	} else {
 		if err == nil {

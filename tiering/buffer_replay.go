@@ -6,10 +6,11 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // ReplayBytes is the size of a replay's answer.
-func (s *Store) ReplayBytes(id ProfileID) (int64, error) {
+func (s *Store) ReplayBytes(id tier.ProfileID) (int64, error) {
 	p, err := s.profile(id)
 	if err != nil {
 		return 0, err
@@ -41,7 +42,7 @@ func (c *Session) Replay(ctx context.Context, q *ReplayQuery) (err error) {
 	}
 	l := sc.profile.layout(ofCheckpoint, AllLayers, 0)
 	if q.Out.Len() < l.Bytes {
-		return fmt.Errorf("replay: %d bytes for an answer of %d: %w", q.Out.Len(), l.Bytes, ErrInvalid)
+		return fmt.Errorf("replay: %d bytes for an answer of %d: %w", q.Out.Len(), l.Bytes, tier.ErrInvalid)
 	}
 	r, err := c.beginReplay(q, &sc)
 	if err != nil {
@@ -86,9 +87,9 @@ func (c *Session) beginReplay(q *ReplayQuery, sc *planScope) (*replay, error) {
 	case err != nil:
 		return nil, err
 	case q.Token < b.begin || q.Token > b.accepted:
-		return nil, fmt.Errorf("buffer %d has the states of tokens %d to %d, not %d: %w", b.id, b.begin, b.accepted, q.Token, ErrInvalid)
+		return nil, fmt.Errorf("buffer %d has the states of tokens %d to %d, not %d: %w", b.id, b.begin, b.accepted, q.Token, tier.ErrInvalid)
 	case b.flushing || q.Flush && (b.appending || b.replays > 0):
-		return nil, fmt.Errorf("buffer %d is in use: %w", b.id, ErrBusy)
+		return nil, fmt.Errorf("buffer %d is in use: %w", b.id, tier.ErrBusy)
 	}
 	b.replays++
 	b.flushing = q.Flush
@@ -120,7 +121,7 @@ func (c *Session) endReplay(r *replay, q *ReplayQuery, next *object, err *error)
 	s.unuseLocked(b.rows)
 	s.unuseLocked(r.base.object)
 	if *err == nil && b.released {
-		*err = fmt.Errorf("replay: buffer %d: %w", b.id, ErrGone)
+		*err = fmt.Errorf("replay: buffer %d: %w", b.id, tier.ErrGone)
 	}
 	switch {
 	case *err == nil && q.Flush:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // decoder is the rows of some tokens of one rank, and what decoding them one by one
@@ -94,23 +95,23 @@ func (d *decoder) stageRows(from, n int) gpuipc.Ref {
 	return d.stage(0, out)
 }
 
-func (d *decoder) appendQuery(buffer LeaseID, begin, from, n int) *AppendQuery {
+func (d *decoder) appendQuery(buffer tier.LeaseID, begin, from, n int) *AppendQuery {
 	d.Helper()
 	return &AppendQuery{Profile: d.id, Tenant: tenantA, Rank: d.rank, Buffer: buffer, Begin: begin, Rows: n, Src: d.stageRows(from, n)}
 }
 
-func (d *decoder) acceptQuery(buffer LeaseID, n int) *AcceptQuery {
+func (d *decoder) acceptQuery(buffer tier.LeaseID, n int) *AcceptQuery {
 	return &AcceptQuery{Profile: d.id, Tenant: tenantA, Rank: d.rank, Buffer: buffer, Tokens: n}
 }
 
-func (d *decoder) replayQuery(buffer LeaseID, token int, flush bool) *ReplayQuery {
+func (d *decoder) replayQuery(buffer tier.LeaseID, token int, flush bool) *ReplayQuery {
 	d.Helper()
 	return &ReplayQuery{Profile: d.id, Tenant: tenantA, Rank: d.rank, Buffer: buffer, Token: token, Flush: flush,
 		Out: d.slot(4096, d.profile.CheckpointLayout(0).Bytes+64)}
 }
 
 // replays wants the states after n of the decoder's tokens behind a prompt position.
-func (d *decoder) replays(c *Session, buffer LeaseID, token, n int, flush bool) {
+func (d *decoder) replays(c *Session, buffer tier.LeaseID, token, n int, flush bool) {
 	d.Helper()
 	q := d.replayQuery(buffer, token, flush)
 	d.must(c.Replay(d.ctx, q))
@@ -149,8 +150,8 @@ func TestBufferReplaysWhatDecodingGives(t *testing.T) {
 		switch seed % 3 {
 		case 1:
 			begin = 20
-			saved := b.save(c, b.saveQuery(1, begin, 0, Exact), 0)[rank]
-			l, err := c.Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Accept: Exact, Hash: hashOf(1, begin)})
+			saved := b.save(c, b.saveQuery(1, begin, 0, tier.Exact), 0)[rank]
+			l, err := c.Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact, Hash: hashOf(1, begin)})
 			b.must(err)
 			from = From{Kind: FromCheckpoint, Lease: l.Lease}
 			states = b.stripped(saved, begin)
@@ -218,7 +219,7 @@ func (b *bench) stripped(data []byte, rows int) []byte {
 }
 
 // opened is a buffer of ten rows with five accepted ones and two drafts.
-func opened(t *testing.T, options ...option) (*decoder, *Session, LeaseID) {
+func opened(t *testing.T, options ...option) (*decoder, *Session, tier.LeaseID) {
 	b := newBench(t, hybrid(2), options...)
 	c := b.NewSession("engine")
 	d := b.decode(0, 20, 5, nil)
@@ -235,7 +236,7 @@ func opened(t *testing.T, options ...option) (*decoder, *Session, LeaseID) {
 }
 
 // stillWhole goes on with a buffer of opened.
-func (d *decoder) stillWhole(c *Session, id LeaseID) {
+func (d *decoder) stillWhole(c *Session, id tier.LeaseID) {
 	d.Helper()
 	d.audit()
 	d.replays(c, id, 3, 3, false)
@@ -254,28 +255,28 @@ func TestBadAppendsLoseNothing(t *testing.T) {
 		want  error
 		spoil func(d *decoder, c **Session, q *AppendQuery)
 	}{
-		"no such buffer":   {ErrGone, func(_ *decoder, _ **Session, q *AppendQuery) { q.Buffer += 100 }},
-		"another session":  {ErrGone, func(d *decoder, c **Session, _ *AppendQuery) { *c = other(d.bench) }},
-		"another tenant":   {ErrGone, func(_ *decoder, _ **Session, q *AppendQuery) { q.Tenant = tenantB }},
-		"unknown tenant":   {ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Tenant = 77 }},
-		"another rank":     {ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Rank = 1 }},
-		"no such rank":     {ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Rank = 2 }},
-		"unknown profile":  {ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Profile = 77 }},
-		"no rows":          {ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Rows = 0; q.Src = gpuipc.Ref{} }},
-		"negative rows":    {ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Rows = -1 }},
-		"huge rows":        {ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Rows = math.MaxInt }},
-		"few bytes":        {ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Src = q.Src.Slice(0, q.Src.Len()-4) }},
-		"a gap":            {ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Begin = 8 }},
-		"an overlap":       {ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Begin = 6 }},
-		"another capacity": {ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Capacity = 10 }},
-		"another base":     {ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Base.Kind = FromCheckpoint }},
-		"rows past the capacity": {ErrFull, func(d *decoder, _ **Session, q *AppendQuery) {
+		"no such buffer":   {tier.ErrGone, func(_ *decoder, _ **Session, q *AppendQuery) { q.Buffer += 100 }},
+		"another session":  {tier.ErrGone, func(d *decoder, c **Session, _ *AppendQuery) { *c = other(d.bench) }},
+		"another tenant":   {tier.ErrGone, func(_ *decoder, _ **Session, q *AppendQuery) { q.Tenant = tenantB }},
+		"unknown tenant":   {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Tenant = 77 }},
+		"another rank":     {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Rank = 1 }},
+		"no such rank":     {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Rank = 2 }},
+		"unknown profile":  {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Profile = 77 }},
+		"no rows":          {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Rows = 0; q.Src = gpuipc.Ref{} }},
+		"negative rows":    {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Rows = -1 }},
+		"huge rows":        {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Rows = math.MaxInt }},
+		"few bytes":        {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Src = q.Src.Slice(0, q.Src.Len()-4) }},
+		"a gap":            {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Begin = 8 }},
+		"an overlap":       {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Begin = 6 }},
+		"another capacity": {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Capacity = 10 }},
+		"another base":     {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Base.Kind = FromCheckpoint }},
+		"rows past the capacity": {tier.ErrFull, func(d *decoder, _ **Session, q *AppendQuery) {
 			*q = *d.appendQuery(q.Buffer, 7, 7, 4)
 		}},
-		"outside staging": {ErrInvalid, func(d *decoder, _ **Session, q *AppendQuery) {
+		"outside staging": {tier.ErrInvalid, func(d *decoder, _ **Session, q *AppendQuery) {
 			q.Src.Extents = []gpuipc.Extent{{Off: d.staging.Bytes() - 64, Len: q.Src.Len()}}
 		}},
-		"a device that fails": {ErrUnavailable, func(d *decoder, _ **Session, _ *AppendQuery) {
+		"a device that fails": {tier.ErrUnavailable, func(d *decoder, _ **Session, _ *AppendQuery) {
 			d.dev.Fail(gpuipc.OpRotate, 3, errors.New("lost"))
 		}},
 		"an ended context": {context.Canceled, func(d *decoder, _ **Session, _ *AppendQuery) {
@@ -301,33 +302,33 @@ func TestBadOpensTakeNothing(t *testing.T) {
 		want  error
 		spoil func(d *decoder, q *AppendQuery)
 	}{
-		"no capacity":        {ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Capacity = 0 }},
-		"capacity for less":  {ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Capacity = 1 }},
-		"huge capacity":      {ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Capacity = math.MaxInt }},
-		"zero states late":   {ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Base = From{} }},
-		"unknown base":       {ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Base.Kind = 9 }},
-		"no such lease":      {ErrGone, func(_ *decoder, q *AppendQuery) { q.Base.Lease += 100 }},
-		"another token":      {ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Begin = 11 }},
-		"lease of a rank":    {ErrInvalid, func(d *decoder, q *AppendQuery) { q.Rank = 1 }},
-		"another tenant":     {ErrGone, func(_ *decoder, q *AppendQuery) { q.Tenant = tenantB }},
-		"states cut short":   {ErrInvalid, func(d *decoder, q *AppendQuery) { q.Base = From{Kind: FromState, State: d.slot(0, 64)} }},
-		"more than the pool": {ErrFull, func(_ *decoder, q *AppendQuery) { q.Capacity = maxRows }},
-		"a lost base": {ErrGone, func(d *decoder, q *AppendQuery) {
+		"no capacity":        {tier.ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Capacity = 0 }},
+		"capacity for less":  {tier.ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Capacity = 1 }},
+		"huge capacity":      {tier.ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Capacity = math.MaxInt }},
+		"zero states late":   {tier.ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Base = From{} }},
+		"unknown base":       {tier.ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Base.Kind = 9 }},
+		"no such lease":      {tier.ErrGone, func(_ *decoder, q *AppendQuery) { q.Base.Lease += 100 }},
+		"another token":      {tier.ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Begin = 11 }},
+		"lease of a rank":    {tier.ErrInvalid, func(d *decoder, q *AppendQuery) { q.Rank = 1 }},
+		"another tenant":     {tier.ErrGone, func(_ *decoder, q *AppendQuery) { q.Tenant = tenantB }},
+		"states cut short":   {tier.ErrInvalid, func(d *decoder, q *AppendQuery) { q.Base = From{Kind: FromState, State: d.slot(0, 64)} }},
+		"more than the pool": {tier.ErrFull, func(_ *decoder, q *AppendQuery) { q.Capacity = maxRows }},
+		"a lost base": {tier.ErrGone, func(d *decoder, q *AppendQuery) {
 			for s := range d.sessions {
 				d.must(s.Release(q.Base.Lease))
 			}
 		}},
-		"a segment as base": {ErrInvalid, func(d *decoder, q *AppendQuery) {
+		"a segment as base": {tier.ErrInvalid, func(d *decoder, q *AppendQuery) {
 			for s := range d.sessions {
 				p := d.mid(1, 40, 4)
 				d.publish(s, p)
 				q.Base.Lease = d.lease(s, p)
 			}
 		}},
-		"a device that fails": {ErrUnavailable, func(d *decoder, _ *AppendQuery) {
+		"a device that fails": {tier.ErrUnavailable, func(d *decoder, _ *AppendQuery) {
 			d.dev.Fail(gpuipc.OpRotate, 2, errors.New("lost"))
 		}},
-		"a base that cannot be copied": {ErrUnavailable, func(d *decoder, q *AppendQuery) {
+		"a base that cannot be copied": {tier.ErrUnavailable, func(d *decoder, q *AppendQuery) {
 			q.Base = From{Kind: FromState, State: d.slot(0, d.profile.CheckpointLayout(0).Bytes)}
 			d.dev.Fail(gpuipc.OpCopyDigests, 1, errors.New("lost"))
 		}},
@@ -335,8 +336,8 @@ func TestBadOpensTakeNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, hybrid(2))
 			c := b.NewSession("engine")
-			b.save(c, b.saveQuery(1, 10, 0, Exact), 0)
-			base := b.loadPrefix(c, hashOf(1, 10), Exact)
+			b.save(c, b.saveQuery(1, 10, 0, tier.Exact), 0)
+			base := b.loadPrefix(c, hashOf(1, 10), tier.Exact)
 			d := b.decode(0, 2, 3, nil)
 			q := d.appendQuery(0, 10, 0, 2)
 			q.Base, q.Capacity = From{Kind: FromCheckpoint, Lease: base.Lease}, 4
@@ -355,50 +356,50 @@ func TestBadOpensTakeNothing(t *testing.T) {
 func TestBadAcceptsAndReplaysLoseNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		want  error
-		spoil func(d *decoder, c *Session, id LeaseID) error
+		spoil func(d *decoder, c *Session, id tier.LeaseID) error
 	}{
-		"accept more than drafted": {ErrInvalid, func(d *decoder, c *Session, id LeaseID) error {
+		"accept more than drafted": {tier.ErrInvalid, func(d *decoder, c *Session, id tier.LeaseID) error {
 			_, err := c.Accept(d.acceptQuery(id, 3))
 			return err
 		}},
-		"accept less than none": {ErrInvalid, func(d *decoder, c *Session, id LeaseID) error {
+		"accept less than none": {tier.ErrInvalid, func(d *decoder, c *Session, id tier.LeaseID) error {
 			_, err := c.Accept(d.acceptQuery(id, -1))
 			return err
 		}},
-		"accept in no buffer": {ErrGone, func(d *decoder, c *Session, id LeaseID) error {
+		"accept in no buffer": {tier.ErrGone, func(d *decoder, c *Session, id tier.LeaseID) error {
 			_, err := c.Accept(d.acceptQuery(id+100, 1))
 			return err
 		}},
-		"replay a draft": {ErrInvalid, func(d *decoder, c *Session, id LeaseID) error {
+		"replay a draft": {tier.ErrInvalid, func(d *decoder, c *Session, id tier.LeaseID) error {
 			return c.Replay(d.ctx, d.replayQuery(id, 6, false))
 		}},
-		"replay before the base": {ErrInvalid, func(d *decoder, c *Session, id LeaseID) error {
+		"replay before the base": {tier.ErrInvalid, func(d *decoder, c *Session, id tier.LeaseID) error {
 			return c.Replay(d.ctx, d.replayQuery(id, -1, true))
 		}},
-		"replay for another rank": {ErrInvalid, func(d *decoder, c *Session, id LeaseID) error {
+		"replay for another rank": {tier.ErrInvalid, func(d *decoder, c *Session, id tier.LeaseID) error {
 			q := d.replayQuery(id, 3, true)
 			q.Rank = 1
 			return c.Replay(d.ctx, q)
 		}},
-		"replay for another tenant": {ErrGone, func(d *decoder, c *Session, id LeaseID) error {
+		"replay for another tenant": {tier.ErrGone, func(d *decoder, c *Session, id tier.LeaseID) error {
 			q := d.replayQuery(id, 3, true)
 			q.Tenant = tenantB
 			return c.Replay(d.ctx, q)
 		}},
-		"replay into too little": {ErrInvalid, func(d *decoder, c *Session, id LeaseID) error {
+		"replay into too little": {tier.ErrInvalid, func(d *decoder, c *Session, id tier.LeaseID) error {
 			q := d.replayQuery(id, 3, true)
 			q.Out = q.Out.Slice(0, 128)
 			return c.Replay(d.ctx, q)
 		}},
-		"a device that fails in the middle": {ErrUnavailable, func(d *decoder, c *Session, id LeaseID) error {
+		"a device that fails in the middle": {tier.ErrUnavailable, func(d *decoder, c *Session, id tier.LeaseID) error {
 			d.dev.Fail(gpuipc.OpReplay, 2, errors.New("lost"))
 			return c.Replay(d.ctx, d.replayQuery(id, 4, true))
 		}},
-		"a base that cannot be written": {ErrUnavailable, func(d *decoder, c *Session, id LeaseID) error {
+		"a base that cannot be written": {tier.ErrUnavailable, func(d *decoder, c *Session, id tier.LeaseID) error {
 			d.dev.Fail(gpuipc.OpCopyDigests, 1, errors.New("lost"))
 			return c.Replay(d.ctx, d.replayQuery(id, 4, true))
 		}},
-		"an ended context": {context.Canceled, func(d *decoder, c *Session, id LeaseID) error {
+		"an ended context": {context.Canceled, func(d *decoder, c *Session, id tier.LeaseID) error {
 			q := d.replayQuery(id, 4, true)
 			ctx, cancel := context.WithCancel(d.ctx)
 			cancel()
@@ -427,10 +428,10 @@ func TestBuffersInUseAreBusy(t *testing.T) {
 	}()
 	<-stall.Reached()
 	_, err := c.Append(d.ctx, appendMore)
-	d.wantErr(err, ErrBusy)
+	d.wantErr(err, tier.ErrBusy)
 	_, err = c.Accept(d.acceptQuery(id, 1))
-	d.wantErr(err, ErrBusy)
-	d.wantErr(c.Replay(d.ctx, flush), ErrBusy)
+	d.wantErr(err, tier.ErrBusy)
+	d.wantErr(c.Replay(d.ctx, flush), tier.ErrBusy)
 	d.must(c.Replay(d.ctx, replay))
 	stall.Release()
 	d.must(<-done)
@@ -441,10 +442,10 @@ func TestBuffersInUseAreBusy(t *testing.T) {
 	more := *appendMore
 	more.Begin = 8
 	_, err = c.Append(d.ctx, &more)
-	d.wantErr(err, ErrBusy)
+	d.wantErr(err, tier.ErrBusy)
 	_, err = c.Accept(d.acceptQuery(id, 1))
-	d.wantErr(err, ErrBusy)
-	d.wantErr(c.Replay(d.ctx, replay), ErrBusy)
+	d.wantErr(err, tier.ErrBusy)
+	d.wantErr(c.Replay(d.ctx, replay), tier.ErrBusy)
 	stall.Release()
 	d.must(<-done)
 	d.wantStates("flushed", d.load(flush.Out), 5)
@@ -467,13 +468,13 @@ func TestBuffersEndWithTheirSession(t *testing.T) {
 			t.Error("memory that is being read was freed")
 		}
 		stall.Release()
-		d.wantErr(<-done, ErrGone)
+		d.wantErr(<-done, tier.ErrGone)
 		d.wantUsed(0, 0)
 		if n := d.Counters().Buffers; n != 0 {
 			t.Errorf("%d buffers", n)
 		}
 		_, err := c.Accept(d.acceptQuery(id, 0))
-		d.wantErr(err, ErrGone)
+		d.wantErr(err, tier.ErrGone)
 	}
 }
 
@@ -483,11 +484,11 @@ func TestBuffersPayFromTheirTenantsQuota(t *testing.T) {
 	d := b.decode(0, 8, 1, nil)
 	first := d.appendQuery(0, 0, 0, 2)
 	first.Capacity = 16
-	var held []LeaseID
+	var held []tier.LeaseID
 	for {
 		st, err := c.Append(b.ctx, first)
 		if err != nil {
-			b.wantErr(err, ErrQuota)
+			b.wantErr(err, tier.ErrQuota)
 			break
 		}
 		b.audit()
@@ -500,7 +501,7 @@ func TestBuffersPayFromTheirTenantsQuota(t *testing.T) {
 	_, err := c.Accept(d.acceptQuery(held[0], 2))
 	b.must(err)
 	if err := c.Replay(b.ctx, d.replayQuery(held[0], 2, true)); err != nil {
-		b.wantErr(err, ErrQuota)
+		b.wantErr(err, tier.ErrQuota)
 	}
 	d.replays(c, held[0], 2, 2, false)
 	for _, id := range held {
@@ -516,8 +517,8 @@ func TestBuffersPayFromTheirTenantsQuota(t *testing.T) {
 func TestBuffersEvictWhatIsIdleButNotTheirBase(t *testing.T) {
 	b := newBench(t, hybrid(1), func(cfg *Config) { cfg.PrivateBytes = 256 << 10 })
 	c := b.NewSession("engine")
-	saved := b.save(c, b.saveQuery(1, 10, 0, Exact), 0)[0]
-	base := b.loadPrefix(c, hashOf(1, 10), Exact)
+	saved := b.save(c, b.saveQuery(1, 10, 0, tier.Exact), 0)[0]
+	base := b.loadPrefix(c, hashOf(1, 10), tier.Exact)
 	d := b.decode(0, 4, 1, b.stripped(saved, 10))
 	q := d.appendQuery(0, 10, 0, 4)
 	q.Base, q.Capacity = From{Kind: FromCheckpoint, Lease: base.Lease}, 4
@@ -526,19 +527,19 @@ func TestBuffersEvictWhatIsIdleButNotTheirBase(t *testing.T) {
 	_, err = c.Accept(d.acceptQuery(st.Buffer, 4))
 	b.must(err)
 	b.must(c.Release(base.Lease))
-	b.save(c, b.saveQuery(2, 10, 0, Exact), 0)
+	b.save(c, b.saveQuery(2, 10, 0, tier.Exact), 0)
 	zero := d.appendQuery(0, 0, 0, 1)
 	zero.Capacity = 8
 	for {
 		if _, err = c.Append(b.ctx, zero); err != nil {
-			b.wantErr(err, ErrFull)
+			b.wantErr(err, tier.ErrFull)
 			break
 		}
 	}
-	if r := b.matchPrefix(2, Exact, 10); r.PrefixTokens != 0 {
+	if r := b.matchPrefix(2, tier.Exact, 10); r.PrefixTokens != 0 {
 		t.Error("an idle checkpoint stayed while buffers were refused")
 	}
-	if r := b.matchPrefix(1, Exact, 10); r.PrefixTokens != 10 {
+	if r := b.matchPrefix(1, tier.Exact, 10); r.PrefixTokens != 10 {
 		t.Error("the base of a buffer has left")
 	}
 	d.replays(c, st.Buffer, 14, 4, false)

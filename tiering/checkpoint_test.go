@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // hashOf names the first n tokens of prompt number prompt.
@@ -16,7 +17,7 @@ func hashOf(prompt, n int) profile.PrefixHash {
 }
 
 // saveQuery saves n tokens of a prompt behind a parent of fewer (0 = none).
-func (b *bench) saveQuery(prompt, n, parent int, kind CheckpointKind) *SaveQuery {
+func (b *bench) saveQuery(prompt, n, parent int, kind tier.CheckpointKind) *SaveQuery {
 	q := &SaveQuery{Profile: b.id, Tenant: tenantA, Kind: kind, Hash: hashOf(prompt, n), Tokens: n}
 	if parent > 0 {
 		q.Parent = hashOf(prompt, parent)
@@ -45,7 +46,7 @@ func (b *bench) save(c *Session, q *SaveQuery, begin int) (data [][]byte) {
 	return data
 }
 
-func (b *bench) loadPrefix(c *Session, hash profile.PrefixHash, accept CheckpointKind) Loaded {
+func (b *bench) loadPrefix(c *Session, hash profile.PrefixHash, accept tier.CheckpointKind) Loaded {
 	b.Helper()
 	q := &LoadQuery{Profile: b.id, Tenant: tenantA, Accept: accept, Digests: true, Hash: hash}
 	if b.above {
@@ -57,7 +58,7 @@ func (b *bench) loadPrefix(c *Session, hash profile.PrefixHash, accept Checkpoin
 }
 
 // matchPrefix asks for the given positions of a prompt.
-func (b *bench) matchPrefix(prompt int, accept CheckpointKind, positions ...uint32) MatchResult {
+func (b *bench) matchPrefix(prompt int, accept tier.CheckpointKind, positions ...uint32) MatchResult {
 	b.Helper()
 	q := &MatchQuery{Profile: b.id, Tenant: tenantA, Accept: accept, Positions: positions, Device: b.acc != nil}
 	for _, p := range positions {
@@ -74,12 +75,12 @@ func TestCheckpointChainIsLoadedFromTheRoot(t *testing.T) {
 	var want [][][]byte
 	for i, n := range []int{16, 40, 41} {
 		begin := []int{0, 16, 40}[i]
-		want = append(want, b.save(c, b.saveQuery(1, n, begin, Exact), begin))
+		want = append(want, b.save(c, b.saveQuery(1, n, begin, tier.Exact), begin))
 	}
 	for rank := range 2 {
-		l, err := c.Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Accept: Exact, Digests: true, Hash: hashOf(1, 41)})
+		l, err := c.Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact, Digests: true, Hash: hashOf(1, 41)})
 		b.must(err)
-		if !l.Hit || l.Kind != Exact || l.Tokens != 41 || len(l.Nodes) != 3 {
+		if !l.Hit || l.Kind != tier.Exact || l.Tokens != 41 || len(l.Nodes) != 3 {
 			t.Fatalf("%+v", l)
 		}
 		for i, node := range l.Nodes {
@@ -100,19 +101,19 @@ func TestCheckpointChainIsLoadedFromTheRoot(t *testing.T) {
 func TestMatchFindsTheLongestAcceptedPrefix(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
-	b.save(c, b.saveQuery(1, 32, 16, Spliced), 16)
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
+	b.save(c, b.saveQuery(1, 32, 16, tier.Spliced), 16)
 	for _, row := range []struct {
-		accept    CheckpointKind
+		accept    tier.CheckpointKind
 		positions []uint32
 		want      MatchResult
 	}{
-		{Exact, []uint32{8, 16, 32}, MatchResult{PrefixTokens: 16, PrefixIndex: 1, PrefixKind: Exact, PrefixReason: ReasonFlagOnly}},
-		{Exact | Spliced, []uint32{8, 16, 32}, MatchResult{PrefixTokens: 32, PrefixIndex: 2, PrefixKind: Spliced}},
-		{Exact | Spliced, []uint32{8, 16, 32, 64}, MatchResult{PrefixTokens: 32, PrefixIndex: 2, PrefixKind: Spliced, PrefixReason: ReasonUnknown}},
-		{Spliced, []uint32{16}, MatchResult{PrefixReason: ReasonFlagOnly}},
-		{Exact, []uint32{32}, MatchResult{PrefixReason: ReasonFlagOnly}},
-		{Exact, []uint32{7}, MatchResult{PrefixReason: ReasonUnknown}},
+		{tier.Exact, []uint32{8, 16, 32}, MatchResult{PrefixTokens: 16, PrefixIndex: 1, PrefixKind: tier.Exact, PrefixReason: tier.ReasonFlagOnly}},
+		{tier.Exact | tier.Spliced, []uint32{8, 16, 32}, MatchResult{PrefixTokens: 32, PrefixIndex: 2, PrefixKind: tier.Spliced}},
+		{tier.Exact | tier.Spliced, []uint32{8, 16, 32, 64}, MatchResult{PrefixTokens: 32, PrefixIndex: 2, PrefixKind: tier.Spliced, PrefixReason: tier.ReasonUnknown}},
+		{tier.Spliced, []uint32{16}, MatchResult{PrefixReason: tier.ReasonFlagOnly}},
+		{tier.Exact, []uint32{32}, MatchResult{PrefixReason: tier.ReasonFlagOnly}},
+		{tier.Exact, []uint32{7}, MatchResult{PrefixReason: tier.ReasonUnknown}},
 		{0, []uint32{16}, MatchResult{}},
 	} {
 		got := b.matchPrefix(1, row.accept, row.positions...)
@@ -122,23 +123,23 @@ func TestMatchFindsTheLongestAcceptedPrefix(t *testing.T) {
 			t.Errorf("accept %d positions %v: %+v, want %+v", row.accept, row.positions, got, row.want)
 		}
 	}
-	if got := b.matchPrefix(2, Exact, 16); got.PrefixTokens != 0 {
+	if got := b.matchPrefix(2, tier.Exact, 16); got.PrefixTokens != 0 {
 		t.Fatalf("another prompt hit %+v", got)
 	}
 	var r1 MatchResult // a hash asked for at a position that is not its own
 	b.must(b.Match(&MatchQuery{
-		Profile: b.id, Tenant: tenantA, Accept: Exact, Positions: []uint32{17}, Prefixes: [][32]byte{hashOf(1, 16)},
+		Profile: b.id, Tenant: tenantA, Accept: tier.Exact, Positions: []uint32{17}, Prefixes: [][32]byte{hashOf(1, 16)},
 	}, &r1))
 	if r1.PrefixTokens != 0 {
 		t.Fatalf("%+v", r1)
 	}
-	r, err := c.Save(b.saveQuery(1, 64, 16, Exact))
+	r, err := c.Save(b.saveQuery(1, 64, 16, tier.Exact))
 	b.must(err)
-	if got := b.matchPrefix(1, Exact, 16, 64); got.PrefixTokens != 16 || got.PrefixReason != ReasonPending {
+	if got := b.matchPrefix(1, tier.Exact, 16, 64); got.PrefixTokens != 16 || got.PrefixReason != tier.ReasonPending {
 		t.Fatalf("%+v", got)
 	}
 	b.must(c.Abort(r.ID))
-	if got := b.matchPrefix(1, Exact, 16, 64); got.PrefixTokens != 16 || got.PrefixReason != ReasonAborted {
+	if got := b.matchPrefix(1, tier.Exact, 16, 64); got.PrefixTokens != 16 || got.PrefixReason != tier.ReasonAborted {
 		t.Fatalf("%+v", got)
 	}
 }
@@ -146,47 +147,47 @@ func TestMatchFindsTheLongestAcceptedPrefix(t *testing.T) {
 func TestExactAndSplicedLieBesideEachOther(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, Spliced), 0)
-	if l := b.loadPrefix(c, hashOf(1, 16), Exact); l.Hit || l.Reason != ReasonFlagOnly {
+	b.save(c, b.saveQuery(1, 16, 0, tier.Spliced), 0)
+	if l := b.loadPrefix(c, hashOf(1, 16), tier.Exact); l.Hit || l.Reason != tier.ReasonFlagOnly {
 		t.Fatalf("an exact request saw a spliced checkpoint: %+v", l)
 	}
-	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
-	if l := b.loadPrefix(c, hashOf(1, 16), Exact|Spliced); l.Kind != Exact {
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
+	if l := b.loadPrefix(c, hashOf(1, 16), tier.Exact|tier.Spliced); l.Kind != tier.Exact {
 		t.Fatalf("loaded kind %d although an exact one is held", l.Kind)
 	}
-	if l := b.loadPrefix(c, hashOf(1, 16), Spliced); l.Kind != Spliced {
+	if l := b.loadPrefix(c, hashOf(1, 16), tier.Spliced); l.Kind != tier.Spliced {
 		t.Fatalf("loaded kind %d where only spliced is accepted", l.Kind)
 	}
-	for _, kind := range []CheckpointKind{Exact, Spliced} {
+	for _, kind := range []tier.CheckpointKind{tier.Exact, tier.Spliced} {
 		_, err := c.Save(b.saveQuery(1, 16, 0, kind))
-		b.wantErr(err, ErrExists)
+		b.wantErr(err, tier.ErrExists)
 	}
 }
 
 func TestSaveRefusesWrongParents(t *testing.T) {
 	b := newBench(t, hybrid(1), func(c *Config) { c.MaxChain = 3 })
 	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
-	b.save(c, b.saveQuery(1, 32, 16, Spliced), 16)
-	pending, err := c.Save(b.saveQuery(1, 48, 32, Spliced))
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
+	b.save(c, b.saveQuery(1, 32, 16, tier.Spliced), 16)
+	pending, err := c.Save(b.saveQuery(1, 48, 32, tier.Spliced))
 	b.must(err)
 	for _, row := range []struct {
 		name string
 		q    *SaveQuery
 		want error
 	}{
-		{"no such parent", b.saveQuery(1, 64, 20, Exact), ErrGone},
-		{"parent still being filled", b.saveQuery(1, 64, 48, Spliced), ErrGone},
-		{"parent of another prompt", b.saveQuery(2, 64, 16, Exact), ErrGone},
-		{"exact behind spliced", b.saveQuery(1, 64, 32, Exact), ErrInvalid},
-		{"parent as long", b.saveQuery(1, 16, 16, Spliced), ErrInvalid},
-		{"parent longer", b.saveQuery(1, 8, 16, Exact), ErrInvalid},
-		{"no tokens", b.saveQuery(1, 0, 0, Exact), ErrInvalid},
-		{"absurd tokens", b.saveQuery(1, profile.MaxTokens+1, 0, Exact), ErrInvalid},
-		{"both kinds", b.saveQuery(1, 64, 0, Exact|Spliced), ErrInvalid},
-		{"no kind", b.saveQuery(1, 64, 0, 0), ErrInvalid},
-		{"no hash", &SaveQuery{Profile: b.id, Tenant: tenantA, Kind: Exact, Tokens: 8}, ErrInvalid},
-		{"no such rank", &SaveQuery{Profile: b.id, Tenant: tenantA, Kind: Exact, Tokens: 8, Hash: hashOf(3, 8), Rank: 1}, ErrInvalid},
+		{"no such parent", b.saveQuery(1, 64, 20, tier.Exact), tier.ErrGone},
+		{"parent still being filled", b.saveQuery(1, 64, 48, tier.Spliced), tier.ErrGone},
+		{"parent of another prompt", b.saveQuery(2, 64, 16, tier.Exact), tier.ErrGone},
+		{"exact behind spliced", b.saveQuery(1, 64, 32, tier.Exact), tier.ErrInvalid},
+		{"parent as long", b.saveQuery(1, 16, 16, tier.Spliced), tier.ErrInvalid},
+		{"parent longer", b.saveQuery(1, 8, 16, tier.Exact), tier.ErrInvalid},
+		{"no tokens", b.saveQuery(1, 0, 0, tier.Exact), tier.ErrInvalid},
+		{"absurd tokens", b.saveQuery(1, profile.MaxTokens+1, 0, tier.Exact), tier.ErrInvalid},
+		{"both kinds", b.saveQuery(1, 64, 0, tier.Exact|tier.Spliced), tier.ErrInvalid},
+		{"no kind", b.saveQuery(1, 64, 0, 0), tier.ErrInvalid},
+		{"no hash", &SaveQuery{Profile: b.id, Tenant: tenantA, Kind: tier.Exact, Tokens: 8}, tier.ErrInvalid},
+		{"no such rank", &SaveQuery{Profile: b.id, Tenant: tenantA, Kind: tier.Exact, Tokens: 8, Hash: hashOf(3, 8), Rank: 1}, tier.ErrInvalid},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			_, err := c.Save(row.q)
@@ -195,15 +196,15 @@ func TestSaveRefusesWrongParents(t *testing.T) {
 	}
 	l := b.profile.CheckpointLayout(16)
 	b.commitAll(c, pending, &l, content(&l, 5))
-	_, err = c.Save(b.saveQuery(1, 64, 48, Spliced))
-	b.wantErr(err, ErrInvalid) // a fourth node in a chain of three
+	_, err = c.Save(b.saveQuery(1, 64, 48, tier.Spliced))
+	b.wantErr(err, tier.ErrInvalid) // a fourth node in a chain of three
 }
 
 func TestRanksMustAgreeOnACheckpoint(t *testing.T) {
 	b := newBench(t, hybrid(2))
 	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
-	q := b.saveQuery(1, 32, 16, Exact)
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
+	q := b.saveQuery(1, 32, 16, tier.Exact)
 	_, err := c.Save(q)
 	b.must(err)
 	q.Rank = 1
@@ -214,7 +215,7 @@ func TestRanksMustAgreeOnACheckpoint(t *testing.T) {
 		other := *q
 		change(&other)
 		_, err := c.Save(&other)
-		b.wantErr(err, ErrInvalid)
+		b.wantErr(err, tier.ErrInvalid)
 	}
 	_, err = c.Save(q)
 	b.must(err)
@@ -223,23 +224,23 @@ func TestRanksMustAgreeOnACheckpoint(t *testing.T) {
 func TestNodeWithChildrenOrLeasesStays(t *testing.T) {
 	b := newBench(t, hybrid(1), func(c *Config) { c.PrivateBytes = 96 << 10 })
 	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
-	b.save(c, b.saveQuery(1, 32, 16, Exact), 16)
-	b.save(c, b.saveQuery(1, 48, 32, Exact), 32)
-	lease := b.loadPrefix(c, hashOf(1, 32), Exact).Lease
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
+	b.save(c, b.saveQuery(1, 32, 16, tier.Exact), 16)
+	b.save(c, b.saveQuery(1, 48, 32, tier.Exact), 32)
+	lease := b.loadPrefix(c, hashOf(1, 32), tier.Exact).Lease
 	for i := range 20 { // pressure: only the leaf at 48 and these themselves may leave
-		b.save(c, b.saveQuery(2+i, 24, 0, Exact), 0)
+		b.save(c, b.saveQuery(2+i, 24, 0, tier.Exact), 0)
 		b.audit()
 	}
-	if got := b.matchPrefix(1, Exact, 16, 32, 48); got.PrefixTokens != 32 || got.PrefixReason != ReasonEvicted {
+	if got := b.matchPrefix(1, tier.Exact, 16, 32, 48); got.PrefixTokens != 32 || got.PrefixReason != tier.ReasonEvicted {
 		t.Fatalf("%+v", got)
 	}
 	b.must(c.Release(lease))
 	for i := range 20 {
-		b.save(c, b.saveQuery(30+i, 24, 0, Exact), 0)
+		b.save(c, b.saveQuery(30+i, 24, 0, tier.Exact), 0)
 		b.audit()
 	}
-	if got := b.matchPrefix(1, Exact, 16, 32); got.PrefixTokens != 0 || got.PrefixReason != ReasonEvicted {
+	if got := b.matchPrefix(1, tier.Exact, 16, 32); got.PrefixTokens != 0 || got.PrefixReason != tier.ReasonEvicted {
 		t.Fatalf("after release: %+v", got)
 	}
 }
@@ -249,14 +250,14 @@ func TestMakingRoomForAChildDoesNotEvictItsParent(t *testing.T) {
 	room := b.pagesOf(b.profile.CheckpointLayout(16).Bytes)
 	b = newBench(t, hybrid(1), func(c *Config) { c.PrivateBytes = 2*room - 4096 })
 	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
-	_, err := c.Save(b.saveQuery(1, 32, 16, Exact))
-	b.wantErr(err, ErrFull)
-	if got := b.matchPrefix(1, Exact, 16, 32); got.PrefixTokens != 16 || got.PrefixReason != ReasonRefused {
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
+	_, err := c.Save(b.saveQuery(1, 32, 16, tier.Exact))
+	b.wantErr(err, tier.ErrFull)
+	if got := b.matchPrefix(1, tier.Exact, 16, 32); got.PrefixTokens != 16 || got.PrefixReason != tier.ReasonRefused {
 		t.Fatalf("%+v", got)
 	}
-	b.save(c, b.saveQuery(2, 16, 0, Exact), 0) // the parent is free to leave again
-	if got := b.matchPrefix(1, Exact, 16); got.PrefixTokens != 0 || got.PrefixReason != ReasonEvicted {
+	b.save(c, b.saveQuery(2, 16, 0, tier.Exact), 0) // the parent is free to leave again
+	if got := b.matchPrefix(1, tier.Exact, 16); got.PrefixTokens != 0 || got.PrefixReason != tier.ReasonEvicted {
 		t.Fatalf("%+v", got)
 	}
 }
@@ -264,9 +265,9 @@ func TestMakingRoomForAChildDoesNotEvictItsParent(t *testing.T) {
 func TestAbortedChildLetsItsParentGo(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
 	used := b.Pools()[1].UsedBytes
-	r, err := c.Save(b.saveQuery(1, 32, 16, Exact))
+	r, err := c.Save(b.saveQuery(1, 32, 16, tier.Exact))
 	b.must(err)
 	if got := b.Checkpoints(CheckpointFilter{}, nil, 10); len(got) != 2 || !slices.ContainsFunc(got, func(n CheckpointInfo) bool { return n.Children == 1 }) {
 		t.Fatalf("%+v", got)
@@ -282,25 +283,25 @@ func TestAbortedChildLetsItsParentGo(t *testing.T) {
 func TestCheckpointsOutliveTheirSession(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
 	c.Close()
 	b.clock.advance(24 * time.Hour)
 	b.Sweep()
 	d := b.NewSession("d")
-	if l := b.loadPrefix(d, hashOf(1, 16), Exact); !l.Hit {
+	if l := b.loadPrefix(d, hashOf(1, 16), tier.Exact); !l.Hit {
 		t.Fatalf("%+v", l)
 	}
-	l, err := d.Load(&LoadQuery{Profile: b.id, Tenant: tenantB, Accept: Exact, Hash: hashOf(1, 16)})
+	l, err := d.Load(&LoadQuery{Profile: b.id, Tenant: tenantB, Accept: tier.Exact, Hash: hashOf(1, 16)})
 	b.must(err)
-	if l.Hit || l.Reason != ReasonUnknown {
+	if l.Hit || l.Reason != tier.ReasonUnknown {
 		t.Fatalf("another tenant loads it: %+v", l)
 	}
 }
 
 func TestLoadRefusesNoKind(t *testing.T) {
 	b := newBench(t, hybrid(1))
-	for _, accept := range []CheckpointKind{0, 4, 7} {
+	for _, accept := range []tier.CheckpointKind{0, 4, 7} {
 		_, err := b.NewSession("c").Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: accept, Hash: hashOf(1, 16)})
-		b.wantErr(err, ErrInvalid)
+		b.wantErr(err, tier.ErrInvalid)
 	}
 }

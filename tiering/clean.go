@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // trackLocked keeps the pool's policy of dirty objects up to date after
@@ -91,7 +92,7 @@ func (s *Store) cleanableLocked(cause error, ended, swept uint64) bool {
 	case s.cleanerHolds:
 		return false
 	case cause == nil || swept != s.sweeps:
-	case errors.Is(cause, ErrBusy) && ended != s.writesEnded:
+	case errors.Is(cause, tier.ErrBusy) && ended != s.writesEnded:
 	default:
 		return false
 	}
@@ -111,12 +112,12 @@ func (s *Store) cleanLocked(b *outside) error {
 		for ; n < cleanRows && s.shortLocked(p); n++ {
 			id, _ := p.dirty.Victim(func(policy.ID) bool { return true })
 			o := s.objects.Get(id)
-			err := s.wantLocked(o, LevelLogged, false, b)
+			err := s.wantLocked(o, tier.LevelLogged, false, b)
 			switch {
 			case err == nil && o.write == nil: // it was there already
 			case err == nil:
 				s.counters.Cleaned++
-			case errors.Is(err, ErrBusy), errors.Is(err, ErrUnavailable), errors.Is(err, ErrFull):
+			case errors.Is(err, tier.ErrBusy), errors.Is(err, tier.ErrUnavailable), errors.Is(err, tier.ErrFull):
 				return err
 			default: // its tenant's quota, its own fault, or a thinned node before it
 				o.refused = true

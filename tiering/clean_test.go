@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // marks sets watermarks for a public pool of so many segments of 48 tokens.
@@ -75,11 +76,11 @@ func TestCleanerStopsForATierThatCannot(t *testing.T) {
 		tried  int
 		want   error
 	}{
-		"busy":        {ErrBusy, 1, ErrBusy},
-		"full":        {ErrFull, 1, ErrFull},
-		"unavailable": {ErrUnavailable, 1, ErrUnavailable},
-		"quota":       {ErrQuota, 3, nil}, // each tenant has its own
-		"invalid":     {ErrInvalid, 3, nil},
+		"busy":        {tier.ErrBusy, 1, tier.ErrBusy},
+		"full":        {tier.ErrFull, 1, tier.ErrFull},
+		"unavailable": {tier.ErrUnavailable, 1, tier.ErrUnavailable},
+		"quota":       {tier.ErrQuota, 3, nil}, // each tenant has its own
+		"invalid":     {tier.ErrInvalid, 3, nil},
 	} {
 		x := newTwoTiers(t, hybrid(1), marks(4, 0.1, 0.1))
 		for i := range 3 {
@@ -131,7 +132,7 @@ func TestDirtyObjectsAreFoundAtOnce(t *testing.T) {
 // write and one that failed after a sweep.
 func TestRunWritesWhatWasRefused(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1), writeBehind, realTime)
-	x.tier.refuse = fmt.Errorf("read-only: %w", ErrUnavailable)
+	x.tier.refuse = fmt.Errorf("read-only: %w", tier.ErrUnavailable)
 	for i := range 8 {
 		x.publish(x.c, x.mid(i, 64, 8))
 	}
@@ -163,7 +164,7 @@ func TestRunCleansWhenAPoolFills(t *testing.T) {
 func TestWritesThatFailAreTriedAgainAfterASweep(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1), writeBehind)
 	x.publish(x.c, x.mid(1, 64, 8))
-	x.tier.finish(0, fmt.Errorf("EIO: %w", ErrUnavailable))
+	x.tier.finish(0, fmt.Errorf("EIO: %w", tier.ErrUnavailable))
 	cleanable := func() bool {
 		x.mu.Lock()
 		defer x.mu.Unlock()
@@ -187,22 +188,22 @@ func TestWritesThatFailAreTriedAgainAfterASweep(t *testing.T) {
 // until that is whole again; all others can.
 func TestCleanerGoesPastAThinnedParent(t *testing.T) {
 	x := newTwoTiers(t, stateful(1))
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
 	var b outside
 	x.mu.Lock()
-	x.must(x.wantLocked(x.node(1, 16), LevelLogged, false, &b))
+	x.must(x.wantLocked(x.node(1, 16), tier.LevelLogged, false, &b))
 	x.mu.Unlock()
 	x.act(&b)
 	x.tier.finishAll()
-	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
-	x.save(x.c, x.saveQuery(1, 48, 32, Exact), 32)
+	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
+	x.save(x.c, x.saveQuery(1, 48, 32, tier.Exact), 32)
 	x.thin(1, 16)
-	x.tier.Remove(&Name{Exact, hashOf(1, 16)}) // by itself, to make room
+	x.tier.Remove(&tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}) // by itself, to make room
 	for p := 2; p < 6; p++ {
-		x.save(x.c, x.saveQuery(p, 16, 0, Exact), 0)
+		x.save(x.c, x.saveQuery(p, 16, 0, tier.Exact), 0)
 	}
 	x.cfg.WriteBehind = true
-	held := func(prompt, end int) bool { return x.tier.holds(Name{Exact, hashOf(prompt, end)}) }
+	held := func(prompt, end int) bool { return x.tier.holds(tier.Name{Kind: tier.Exact, Key: hashOf(prompt, end)}) }
 	x.must(x.clean1())
 	x.tier.finishAll()
 	x.audit()
@@ -218,7 +219,7 @@ func TestCleanerGoesPastAThinnedParent(t *testing.T) {
 	if n := x.Counters(); n.WritesRefused[refusalOther] == 0 || n.WritesRefused[refusalUnavailable] != 0 {
 		t.Fatalf("%+v", n.WritesRefused)
 	}
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
 	x.must(x.clean1())
 	x.tier.finishAll()
 	x.audit()

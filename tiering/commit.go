@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Commit copies chunks of one part into place and compares the digest of what
@@ -78,30 +79,30 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 	}
 	f := c.fills[item.Reservation]
 	if f == nil {
-		return nil, fmt.Errorf("reservation %d: %w", item.Reservation, ErrGone)
+		return nil, fmt.Errorf("reservation %d: %w", item.Reservation, tier.ErrGone)
 	}
 	o := f.object
 	l := o.fill.layout
 	if item.Part < 0 || item.Part >= len(l.Parts) {
-		return nil, fmt.Errorf("%s: part %d of %d: %w", o.name(), item.Part, len(l.Parts), ErrInvalid)
+		return nil, fmt.Errorf("%s: part %d of %d: %w", o.name(), item.Part, len(l.Parts), tier.ErrInvalid)
 	}
 	part := l.Parts[item.Part]
 	n, have := len(item.Digests), gpuipc.Chunks(part.Len)
-	if item.Level > LevelSynced {
-		return nil, fmt.Errorf("%s: acknowledgement level %d: %w", o.name(), item.Level, ErrInvalid)
+	if item.Level > tier.LevelSynced {
+		return nil, fmt.Errorf("%s: acknowledgement level %d: %w", o.name(), item.Level, tier.ErrInvalid)
 	}
 	if n == 0 || item.ChunkFirst < 0 || item.ChunkFirst > have-n {
-		return nil, fmt.Errorf("%s part %d: chunks [%d, +%d) of %d: %w", o.name(), item.Part, item.ChunkFirst, n, have, ErrInvalid)
+		return nil, fmt.Errorf("%s part %d: chunks [%d, +%d) of %d: %w", o.name(), item.Part, item.ChunkFirst, n, have, tier.ErrInvalid)
 	}
 	off := int64(item.ChunkFirst) * gpuipc.ChunkBytes
 	length := min(int64(n)*gpuipc.ChunkBytes, part.Len-off)
 	if item.Src.Len() != length {
-		return nil, fmt.Errorf("%s part %d: %d bytes for chunks of %d: %w", o.name(), item.Part, item.Src.Len(), length, ErrInvalid)
+		return nil, fmt.Errorf("%s part %d: %d bytes for chunks of %d: %w", o.name(), item.Part, item.Src.Len(), length, tier.ErrInvalid)
 	}
 	first := l.first[item.Part] + item.ChunkFirst
 	chunks := f.chunks[first : first+n]
 	if i := slices.IndexFunc(chunks, func(st chunkState) bool { return st != chunkAbsent }); i >= 0 {
-		return nil, fmt.Errorf("%s part %d: chunk %d comes twice: %w", o.name(), item.Part, item.ChunkFirst+i, ErrInvalid)
+		return nil, fmt.Errorf("%s part %d: chunk %d comes twice: %w", o.name(), item.Part, item.ChunkFirst+i, tier.ErrInvalid)
 	}
 	setChunks(chunks, chunkCopying)
 	o.fill.copying++
@@ -127,7 +128,7 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error, b *outs
 		if w.fill.copying == 0 {
 			s.unfillLocked(o)
 		}
-		return Committed{}, fmt.Errorf("%s: aborted during a commit: %w", o.name(), ErrGone)
+		return Committed{}, fmt.Errorf("%s: aborted during a commit: %w", o.name(), tier.ErrGone)
 	}
 	if err != nil {
 		return Committed{}, s.failCommitLocked(w, err)
@@ -135,7 +136,7 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error, b *outs
 	if i := firstDifference(w.sums, item.Digests); i >= 0 {
 		s.killLocked(o, causeCorrupt)
 		return Committed{}, fmt.Errorf("%s rank %d part %d chunk %d: digest %016x, its writer says %016x: %w",
-			o.name(), w.filler.rank, item.Part, item.ChunkFirst+i, w.sums[i], item.Digests[i], ErrCorrupt)
+			o.name(), w.filler.rank, item.Part, item.ChunkFirst+i, w.sums[i], item.Digests[i], tier.ErrCorrupt)
 	}
 	if !w.rows {
 		copy(w.filler.digests[w.first:], w.got)
@@ -144,7 +145,7 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error, b *outs
 	s.counters.CommittedChunks += uint64(len(item.Digests))
 	s.counters.CommittedBytes += uint64(w.dst.Len())
 	level := item.Level
-	if level == LevelDefault {
+	if level == tier.LevelDefault {
 		level = s.cfg.DefaultLevel
 	}
 	w.fill.level = max(w.fill.level, level)
@@ -173,13 +174,13 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error, b *outs
 
 // acknowledgeLocked begins to write an object that is complete, as far as its
 // level or write-behind asks for it. What the tier does not take now stays dirty.
-func (s *Store) acknowledgeLocked(o *object, level Level, b *outside) *Durable {
+func (s *Store) acknowledgeLocked(o *object, level tier.Level, b *outside) *Durable {
 	switch {
 	case s.cfg.Lower == nil:
-	case level > LevelMemory:
+	case level > tier.LevelMemory:
 		return s.durableLocked(o, level, true, b)
 	case s.cfg.WriteBehind:
-		_ = s.wantLocked(o, LevelLogged, false, b)
+		_ = s.wantLocked(o, tier.LevelLogged, false, b)
 	}
 	return nil
 }

@@ -6,19 +6,20 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // StateBytes is the size of From.State for a layer or AllLayers.
-func (s *Store) StateBytes(id ProfileID, layer int) (int64, error) {
+func (s *Store) StateBytes(id tier.ProfileID, layer int) (int64, error) {
 	return s.layerBytes(id, ofState, layer)
 }
 
 // InputBytes is the size of a recomputed span's Input for a layer or AllLayers.
-func (s *Store) InputBytes(id ProfileID, layer int) (int64, error) {
+func (s *Store) InputBytes(id tier.ProfileID, layer int) (int64, error) {
 	return s.layerBytes(id, ofSeam, layer)
 }
 
-func (s *Store) layerBytes(id ProfileID, of layoutOf, layer int) (int64, error) {
+func (s *Store) layerBytes(id tier.ProfileID, of layoutOf, layer int) (int64, error) {
 	p, err := s.profile(id)
 	if err != nil {
 		return 0, err
@@ -97,7 +98,7 @@ func (c *Session) Compose(ctx context.Context, q *ComposeQuery) (err error) {
 	return nil
 }
 
-func (s *Store) planScope(p ProfileID, t TenantID, rank int) (planScope, error) {
+func (s *Store) planScope(p tier.ProfileID, t tier.TenantID, rank int) (planScope, error) {
 	ps, tn, err := s.scope(p, t, rank)
 	return planScope{ps, tn, rank}, err
 }
@@ -115,26 +116,26 @@ func (q *ComposeQuery) checkInputs(p *profileState, states statesLayout) error {
 		sp := &q.Plan.Spans[i]
 		switch {
 		case sp.Kind == SpanSegment && !sp.Input.Absent():
-			return fmt.Errorf("span %d is a segment with an input: %w", i, ErrInvalid)
+			return fmt.Errorf("span %d is a segment with an input: %w", i, tier.ErrInvalid)
 		case sp.Kind == SpanRecompute && sp.Input.Absent() && i != len(q.Plan.Spans)-1:
-			return fmt.Errorf("span %d of %d has no input: %w", i, len(q.Plan.Spans), ErrInvalid)
+			return fmt.Errorf("span %d of %d has no input: %w", i, len(q.Plan.Spans), tier.ErrInvalid)
 		case !sp.Input.Absent() && sp.Input.Len() != want:
-			return fmt.Errorf("span %d: input of %d bytes, want %d: %w", i, sp.Input.Len(), want, ErrInvalid)
+			return fmt.Errorf("span %d: input of %d bytes, want %d: %w", i, sp.Input.Len(), want, tier.ErrInvalid)
 		}
 	}
 	if have, want := q.Out.Len(), states.bytes(); have < want {
-		return fmt.Errorf("%d bytes for an answer of %d: %w", have, want, ErrInvalid)
+		return fmt.Errorf("%d bytes for an answer of %d: %w", have, want, tier.ErrInvalid)
 	}
 	if q.From.Kind != FromState {
 		return nil
 	}
 	if have, want := q.From.State.Len(), states.one.Bytes; have != want {
-		return fmt.Errorf("state of %d bytes, want %d: %w", have, want, ErrInvalid)
+		return fmt.Errorf("state of %d bytes, want %d: %w", have, want, tier.ErrInvalid)
 	}
 	// Layer by layer in place is fine; any other overlap would have one layer's
 	// answer overwrite what the next one begins from.
 	if overlap(q.From.State, q.Out) && (states.times > 1 || !q.From.State.Equal(q.Out.Slice(0, q.From.State.Len()))) {
-		return fmt.Errorf("the answer overlaps the state it begins from: %w", ErrInvalid)
+		return fmt.Errorf("the answer overlaps the state it begins from: %w", tier.ErrInvalid)
 	}
 	return nil
 }
@@ -144,9 +145,9 @@ func (q *ComposeQuery) checkInputs(p *profileState, states statesLayout) error {
 func checkFrom(from From, pl *Plan) error {
 	switch {
 	case from.Kind > FromState:
-		return fmt.Errorf("plan from kind %d: %w", from.Kind, ErrInvalid)
+		return fmt.Errorf("plan from kind %d: %w", from.Kind, tier.ErrInvalid)
 	case from.Kind == FromZero && pl.Begin != 0:
-		return fmt.Errorf("plan from zero begins at %d: %w", pl.Begin, ErrInvalid)
+		return fmt.Errorf("plan from zero begins at %d: %w", pl.Begin, tier.ErrInvalid)
 	}
 	return nil
 }

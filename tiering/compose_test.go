@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // The oracle keeps states as float64 [heads, dk, dv] and applies HYPIC Eq. 6
@@ -222,8 +223,8 @@ func (b *bench) compareCompose(c *Session, q *ComposeQuery, pr *prompt, layer in
 func TestComposeFromACheckpoint(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
-	data := b.save(c, b.saveQuery(1, 50, 16, Exact), 16)[0]
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
+	data := b.save(c, b.saveQuery(1, 50, 16, tier.Exact), 16)[0]
 	p := b.mid(2, 64, 8)
 	b.publish(c, p)
 	pr := b.lay(c, AllLayers, 50, 9, p)
@@ -232,15 +233,15 @@ func TestComposeFromACheckpoint(t *testing.T) {
 	for _, l := range b.profile.LinearLayers() {
 		start[l] = numbers(&layout, data, layout.Find(l, profile.PartS))
 	}
-	loaded := b.loadPrefix(c, hashOf(1, 50), Exact)
+	loaded := b.loadPrefix(c, hashOf(1, 50), tier.Exact)
 	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers, From: From{Kind: FromCheckpoint, Lease: loaded.Lease}, Plan: pr.plan}
 	b.compareCompose(c, q, pr, AllLayers, start)
 
-	short := b.loadPrefix(c, hashOf(1, 16), Exact)
+	short := b.loadPrefix(c, hashOf(1, 16), tier.Exact)
 	q.From.Lease = short.Lease
-	b.wantErr(c.Compose(b.ctx, q), ErrInvalid) // of 16 tokens, the plan begins at 50
+	b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid) // of 16 tokens, the plan begins at 50
 	q.From.Lease = pr.plan.Spans[1].Lease
-	b.wantErr(c.Compose(b.ctx, q), ErrInvalid) // a segment is no beginning
+	b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid) // a segment is no beginning
 }
 
 // A plan cut in two, the second half continuing from the states of the first,
@@ -301,7 +302,7 @@ func TestComposeInPlaceOrNotAtAll(t *testing.T) {
 	calls := b.dev.Calls(gpuipc.OpCompose)
 	for _, off := range []int64{64, first} {
 		q.Out = gpuipc.Ref{Region: b.slots, Extents: []gpuipc.Extent{{Off: off, Len: bytes}}}
-		b.wantErr(c.Compose(b.ctx, q), ErrInvalid)
+		b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid)
 	}
 	if n := b.dev.Calls(gpuipc.OpCompose); n != calls {
 		t.Fatalf("%d jobs ran before the overlap was noticed", n-calls)
@@ -309,7 +310,7 @@ func TestComposeInPlaceOrNotAtAll(t *testing.T) {
 	plan.Spans = append(plan.Spans, Span{Kind: SpanRecompute, Start: 58, Count: 2})
 	plan.End = 60
 	q.Plan, q.Out = plan, gpuipc.Ref{Region: b.slots, Extents: []gpuipc.Extent{{Off: 0, Len: 2 * bytes}}}
-	b.wantErr(c.Compose(b.ctx, q), ErrInvalid)
+	b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid)
 }
 
 func TestPlansThatCannotBeRight(t *testing.T) {
@@ -369,8 +370,8 @@ func TestPlansThatCannotBeRight(t *testing.T) {
 			shift(q, 4, -1)
 		},
 		"checkpoint as a segment": func(q *ComposeQuery) {
-			b.save(c, b.saveQuery(1, 20, 0, Exact), 0)
-			q.Plan.Spans[0].Lease = b.loadPrefix(c, hashOf(1, 20), Exact).Lease
+			b.save(c, b.saveQuery(1, 20, 0, tier.Exact), 0)
+			q.Plan.Spans[0].Lease = b.loadPrefix(c, hashOf(1, 20), tier.Exact).Lease
 		},
 		"interiors side by side": func(q *ComposeQuery) {
 			q.Plan.Spans = append(q.Plan.Spans[:1], q.Plan.Spans[2])
@@ -390,14 +391,14 @@ func TestPlansThatCannotBeRight(t *testing.T) {
 		},
 		"state of another size": func(q *ComposeQuery) { q.From = From{Kind: FromState, State: b.slot(8<<20, 64)} },
 	} {
-		t.Run(name, func(t *testing.T) { b.wantErr(run(bad), ErrInvalid) })
+		t.Run(name, func(t *testing.T) { b.wantErr(run(bad), tier.ErrInvalid) })
 	}
 	for name, bad := range map[string]func(q *ComposeQuery){
 		"no such lease":   func(q *ComposeQuery) { q.Plan.Spans[2].Lease = 1 << 40 },
 		"another tenant":  func(q *ComposeQuery) { q.Tenant = tenantB },
 		"no lease at all": func(q *ComposeQuery) { q.Plan.Spans[2].Lease = 0 },
 	} {
-		t.Run(name, func(t *testing.T) { b.wantErr(run(bad), ErrGone) })
+		t.Run(name, func(t *testing.T) { b.wantErr(run(bad), tier.ErrGone) })
 	}
 	ctx, cancel := context.WithCancel(b.ctx)
 	cancel()
@@ -426,7 +427,7 @@ func TestLeaseOfAnotherRankIsInvalid(t *testing.T) {
 	bytes, err := b.StateBytes(b.id, AllLayers)
 	b.must(err)
 	q.From.State, q.Out = b.slot(0, bytes), b.slot(1<<20, bytes)
-	b.wantErr(c.Compose(b.ctx, q), ErrInvalid)
+	b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid)
 	q.Rank = 1
 	b.must(c.Compose(b.ctx, q))
 }

@@ -9,12 +9,13 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Tenant separates hits, not memory: its salt goes into every key, so tenants
 // never share an entry. Ids, names and salts are unique, and no id is 0.
 type Tenant struct {
-	ID   TenantID
+	ID   tier.TenantID
 	Name string
 	Salt []byte // any length; empty for at most one tenant
 	// QuotaBytes bounds what the tenant holds in all pools, HBM included, and the
@@ -77,10 +78,10 @@ type Config struct {
 
 	HBM *HBM // the tier above memory; nil = none
 
-	Lower Tier // the next slower tier; nil = what leaves memory is evicted
+	Lower tier.Tier // the next slower tier; nil = what leaves memory is evicted
 	// DefaultLevel is how safe an object is made before its publication is
 	// acknowledged when its commits name no level; LevelMemory.
-	DefaultLevel Level
+	DefaultLevel tier.Level
 	// WriteBehind writes every published object to the lower tier at once;
 	// without it only what the marks below or an eviction ask for is written.
 	WriteBehind bool
@@ -105,7 +106,7 @@ func (c *Config) Validate() error {
 	var bad []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
-			bad = append(bad, fmt.Errorf(format+": %w", append(args, ErrInvalid)...))
+			bad = append(bad, fmt.Errorf(format+": %w", append(args, tier.ErrInvalid)...))
 		}
 	}
 	page := c.PageBytes
@@ -119,7 +120,7 @@ func (c *Config) Validate() error {
 	check(c.FillTTL > 0 && c.SweepEvery > 0, "fill time %v, sweep every %v", c.FillTTL, c.SweepEvery)
 	check(c.MaxLeases > 0 && c.MaxReservations > 0 && c.MaxProfiles > 0 && c.MaxChain > 0 && c.MaxDeparted > 0 && c.MaxDecisions > 0,
 		"a bound is negative")
-	check(c.DefaultLevel >= LevelMemory && c.DefaultLevel <= LevelSynced, "acknowledgement level %d", c.DefaultLevel)
+	check(c.DefaultLevel >= tier.LevelMemory && c.DefaultLevel <= tier.LevelSynced, "acknowledgement level %d", c.DefaultLevel)
 	check(c.LowWater > 0 && c.LowWater <= c.HighWater && c.HighWater <= 1, "marks of %v and %v", c.LowWater, c.HighWater)
 	check(c.MaxPromotions > 0 && c.PromoteBytes > 0 && c.PromoteQueue > 0,
 		"%d promotions of %d bytes at once, %d in the queue", c.MaxPromotions, c.PromoteBytes, c.PromoteQueue)
@@ -129,7 +130,7 @@ func (c *Config) Validate() error {
 		"%d checkpoints advised, placements solved every %d prompts", c.AdviseCheckpoints, c.AdviseSolveEvery)
 	c.HBM.validate(check)
 	check(len(c.Tenants) > 0, "no tenant")
-	ids, names, salts := map[TenantID]bool{}, map[string]bool{}, map[string]bool{}
+	ids, names, salts := map[tier.TenantID]bool{}, map[string]bool{}, map[string]bool{}
 	for _, t := range c.Tenants {
 		check(t.ID != 0, "tenant %q: id 0 stands for nobody", t.Name)
 		check(!ids[t.ID], "tenant %q: id %d is taken", t.Name, t.ID)
@@ -155,7 +156,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxChain, 256)
 	setDefault(&c.MaxDeparted, 65536)
 	setDefault(&c.MaxDecisions, 1024)
-	setDefault(&c.DefaultLevel, LevelMemory)
+	setDefault(&c.DefaultLevel, tier.LevelMemory)
 	setDefault(&c.HighWater, 0.90)
 	setDefault(&c.LowWater, min(0.80, c.HighWater))
 	setDefault(&c.MaxPromotions, 4)

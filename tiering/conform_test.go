@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
@@ -18,7 +19,7 @@ func inMemory(t testing.TB, o tiertest.Options) tiertest.Subject {
 		Device: dev, PublicBytes: o.PublicBytes, PrivateBytes: o.PrivateBytes, PageBytes: 4096,
 		Tenants: o.Tenants, MaxReservations: begun, Eviction: policy.NewLRU,
 	}, tiertest.NewMemory(t, dev, 32<<20), tiertest.Traits{
-		Lowest: tiering.LevelMemory, Highest: tiering.LevelMemory, Budget: o.PublicBytes + o.PrivateBytes, MaxBegun: begun,
+		Lowest: tier.LevelMemory, Highest: tier.LevelMemory, Budget: o.PublicBytes + o.PrivateBytes, MaxBegun: begun,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,10 @@
 package tiering
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
 
 // Counters counts since Open, apart from the gauges Leases and Quarantined. A
 // hit is counted in tokens; so is a miss, as far as the store remembers how many
@@ -9,11 +13,11 @@ type Counters struct {
 	// By Match, per segment key and per question.
 	HitSegments     uint64
 	HitTokens       uint64
-	MissSegments    [reasons]uint64 // by Reason
-	MissTokens      [reasons]uint64
+	MissSegments    [tier.Reasons]uint64 // by Reason
+	MissTokens      [tier.Reasons]uint64
 	PrefixHits      uint64
 	PrefixHitTokens uint64
-	PrefixMisses    [reasons]uint64
+	PrefixMisses    [tier.Reasons]uint64
 	// Of the hits, those in the lower tier.
 	HitSegmentsDisk     uint64
 	HitTokensDisk       uint64
@@ -73,7 +77,7 @@ type Counters struct {
 	Cleaned        uint64           // writes begun by the cleaner
 	SpoiltInMemory uint64           // objects whose bytes were not those published
 	TrimmedBytes   uint64           // given up there for a tenant's quota
-	Acknowledged   [LevelSynced + 1]uint64
+	Acknowledged   [tier.LevelSynced + 1]uint64
 
 	// Out of it.
 	Promotions     [promoteOutcomes]uint64 // by how they ended
@@ -112,16 +116,16 @@ func (s *Store) Counters() Counters {
 	return s.counters
 }
 
-func (c *Counters) miss(why Reason, tokens uint32) {
+func (c *Counters) miss(why tier.Reason, tokens uint32) {
 	c.MissSegments[why]++
 	c.MissTokens[why] += uint64(tokens)
 }
 
 func (c *Counters) refused(err error) {
 	switch {
-	case errors.Is(err, ErrFull):
+	case errors.Is(err, tier.ErrFull):
 		c.RefusedFull++
-	case errors.Is(err, ErrQuota):
+	case errors.Is(err, tier.ErrQuota):
 		c.RefusedQuota++
 	default:
 		c.RefusedBusy++
@@ -146,26 +150,13 @@ func (r refusal) String() string {
 
 func (c *Counters) writeRefused(err error) {
 	why := refusalOther
-	for r, kind := range [...]error{ErrBusy, ErrFull, ErrQuota, ErrUnavailable} {
+	for r, kind := range [...]error{tier.ErrBusy, tier.ErrFull, tier.ErrQuota, tier.ErrUnavailable} {
 		if errors.Is(err, kind) {
 			why = refusal(r)
 			break
 		}
 	}
 	c.WritesRefused[why]++
-}
-
-// String names a level as flags and people know it.
-func (l Level) String() string {
-	if l > LevelSynced {
-		return "unknown"
-	}
-	return [...]string{"default", "memory", "logged", "synced"}[l]
-}
-
-// String names a reason as metrics and people see it.
-func (r Reason) String() string {
-	return [...]string{"none", "unknown", "evicted", "pending", "removed", "refused", "aborted", "flag_only"}[r]
 }
 
 func (c cause) String() string {
@@ -177,13 +168,13 @@ func (c cause) String() string {
 func (c *Counters) Each(f func(name string, value uint64)) {
 	f("hit_segments", c.HitSegments)
 	f("hit_tokens", c.HitTokens)
-	for r := ReasonUnknown; r < ReasonFlagOnly; r++ {
+	for r := tier.ReasonUnknown; r < tier.ReasonFlagOnly; r++ {
 		f("miss_segments_"+r.String(), c.MissSegments[r])
 		f("miss_tokens_"+r.String(), c.MissTokens[r])
 	}
 	f("prefix_hits", c.PrefixHits)
 	f("prefix_hit_tokens", c.PrefixHitTokens)
-	for r := ReasonUnknown; r < reasons; r++ {
+	for r := tier.ReasonUnknown; r < tier.Reasons; r++ {
 		f("prefix_misses_"+r.String(), c.PrefixMisses[r])
 	}
 	f("hit_segments_disk", c.HitSegmentsDisk)
@@ -252,7 +243,7 @@ func (c *Counters) eachLower(f func(name string, value uint64)) {
 	f("cleaned", c.Cleaned)
 	f("spoilt_in_memory", c.SpoiltInMemory)
 	f("trimmed_bytes", c.TrimmedBytes)
-	for level := LevelMemory; level <= LevelSynced; level++ {
+	for level := tier.LevelMemory; level <= tier.LevelSynced; level++ {
 		f("acknowledged_"+level.String(), c.Acknowledged[level])
 	}
 	for how := range promoteOutcomes {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Decision is one choice about an object, for people to read.
@@ -15,9 +16,9 @@ type Decision struct {
 	At      time.Time
 	What    What
 	Why     Because
-	Name    Name
-	Profile ProfileID
-	Tenant  TenantID
+	Name    tier.Name
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
 	Begin   int // tokens [Begin, End): what a hit saves
 	End     int
 	Value   float64 // milliseconds that a hit saves for each MiB that it takes, as far as known

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // told is the newest decisions in words, oldest first.
@@ -27,9 +28,9 @@ func (b *bench) wantTold(lines ...string) {
 func TestDecisionsSayWhyNodesComeAndGo(t *testing.T) {
 	b := newBench(t, stateful(1), func(c *Config) { c.PrivateBytes = 180 << 10 })
 	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
-	b.save(c, b.saveQuery(1, 32, 16, Exact), 16)
-	b.save(c, b.saveQuery(2, 16, 0, Exact), 0)
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
+	b.save(c, b.saveQuery(1, 32, 16, tier.Exact), 16)
+	b.save(c, b.saveQuery(2, 16, 0, tier.Exact), 0)
 	b.wantTold(
 		"admitted 1 [0, 16) 57344 bytes: filled by its writer",
 		"admitted 1 [16, 32) 57344 bytes: filled by its writer",
@@ -38,12 +39,12 @@ func TestDecisionsSayWhyNodesComeAndGo(t *testing.T) {
 	if b.pools[privatePool].floorValue() != 0 {
 		t.Error("a floor before anything had to leave")
 	}
-	b.save(c, b.saveQuery(3, 16, 0, Exact), 0)
+	b.save(c, b.saveQuery(3, 16, 0, tier.Exact), 0)
 	b.wantTold(
 		"thinned 1 [0, 16) 45056 bytes: for room in its pool",
 		"admitted 3 [0, 16) 57344 bytes: filled by its writer",
 	)
-	b.save(c, b.saveQuery(4, 16, 0, Exact), 0)
+	b.save(c, b.saveQuery(4, 16, 0, tier.Exact), 0)
 	b.wantTold(
 		"evicted 1 [0, 32) 57344 bytes: for room in its pool", // the tokens of both are gone with it
 		"dropped 1 [0, 16) 12288 bytes: thinned, and nothing extends it any more",
@@ -53,8 +54,8 @@ func TestDecisionsSayWhyNodesComeAndGo(t *testing.T) {
 		t.Error("no floor after an eviction for room")
 	}
 	b.wantUsed(0, 3*57344)
-	_, err := c.Save(b.saveQuery(5, 5000, 0, Exact))
-	b.wantErr(err, ErrFull)
+	_, err := c.Save(b.saveQuery(5, 5000, 0, tier.Exact))
+	b.wantErr(err, tier.ErrFull)
 	if d := b.Decisions(1)[0]; d.What != DecidedRefuse || d.Why != BecauseNoRoom || d.End != 5000 {
 		t.Errorf("%+v", d)
 	}
@@ -121,7 +122,7 @@ func TestNobodyWaitsForAReaderOfDecisions(t *testing.T) {
 // TestAdviceDoesNotPushOutWhatHappened asks for much advice, often.
 func TestAdviceDoesNotPushOutWhatHappened(t *testing.T) {
 	b := newBench(t, stateful(1), func(c *Config) { c.MaxDecisions = 64 })
-	b.save(b.NewSession("a"), b.saveQuery(1, 16, 0, Exact), 0)
+	b.save(b.NewSession("a"), b.saveQuery(1, 16, 0, tier.Exact), 0)
 	q := AdviseQuery{Tenant: tenantB, Tokens: promptOf(t, "x:5000"), MaxCheckpoints: MaxPositions}
 	for at := range MaxPositions {
 		q.Cuts = append(q.Cuts, uint32(1+4*at))

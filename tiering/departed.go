@@ -1,11 +1,13 @@
 package tiering
 
+import "github.com/spliced-kv/spliced/tiering/tier"
+
 // departure is what became of a key.
 type departure struct {
 	key     [32]byte
-	profile ProfileID
-	tenant  TenantID
-	reason  Reason
+	profile tier.ProfileID
+	tenant  tier.TenantID
+	reason  tier.Reason
 	tokens  uint32
 }
 
@@ -44,10 +46,10 @@ func (d *departures) note(dep departure) {
 
 // why answers for a key that is not in the catalogue. What became of another
 // tenant's or profile's key is not told.
-func (d *departures) why(key *[32]byte, p ProfileID, t TenantID) (Reason, uint32) {
+func (d *departures) why(key *[32]byte, p tier.ProfileID, t tier.TenantID) (tier.Reason, uint32) {
 	dep := d.index.find(key)
 	if dep == nil || dep.profile != p || dep.tenant != t {
-		return ReasonUnknown, 0
+		return tier.ReasonUnknown, 0
 	}
 	return dep.reason, dep.tokens
 }

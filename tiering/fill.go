@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // fill is the state of an object between its reservation and its publication.
@@ -15,10 +16,10 @@ type fill struct {
 	layout *layout
 	ranks  []filler // by rank; session is nil until the rank joins
 
-	left    int   // ranks that are not complete
-	copying int   // commits, or a read of the lower tier, that write into the object's memory now
-	level   Level // highest that a commit asked for
-	dead    bool  // aborted; memory is free once copying is 0
+	left    int        // ranks that are not complete
+	copying int        // commits, or a read of the lower tier, that write into the object's memory now
+	level   tier.Level // highest that a commit asked for
+	dead    bool       // aborted; memory is free once copying is 0
 
 	promotion *promotion // the store fills it itself, no rank may join
 
@@ -29,7 +30,7 @@ type fill struct {
 
 // filler is one rank's share of a fill: a reservation.
 type filler struct {
-	id      ReservationID
+	id      tier.ReservationID
 	object  *object
 	rank    int
 	session *Session
@@ -68,13 +69,13 @@ func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
 		return Reservation{}, err
 	}
 	if err := p.CheckSpec(q.Spec); err != nil {
-		return Reservation{}, fmt.Errorf("segment %x: %w: %w", q.Key[:8], ErrInvalid, err)
+		return Reservation{}, fmt.Errorf("segment %x: %w: %w", q.Key[:8], tier.ErrInvalid, err)
 	}
 	if len(q.Tokens) != q.Spec.Tokens {
-		return Reservation{}, fmt.Errorf("segment %x: %d token ids for %d tokens: %w", q.Key[:8], len(q.Tokens), q.Spec.Tokens, ErrInvalid)
+		return Reservation{}, fmt.Errorf("segment %x: %d token ids for %d tokens: %w", q.Key[:8], len(q.Tokens), q.Spec.Tokens, tier.ErrInvalid)
 	}
 	if key := p.SegmentKey(t.Salt, q.Spec, q.Tokens); key != q.Key {
-		return Reservation{}, fmt.Errorf("segment %x: its tokens have key %x: %w", q.Key[:8], key[:8], ErrInvalid)
+		return Reservation{}, fmt.Errorf("segment %x: its tokens have key %x: %w", q.Key[:8], key[:8], tier.ErrInvalid)
 	}
 	begin, count := q.Spec.Interior()
 	o := &object{
@@ -98,14 +99,14 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 	if err != nil {
 		return Reservation{}, err
 	}
-	if q.Kind != Exact && q.Kind != Spliced {
-		return Reservation{}, fmt.Errorf("checkpoint %x: kind %d: %w", q.Hash[:8], q.Kind, ErrInvalid)
+	if q.Kind != tier.Exact && q.Kind != tier.Spliced {
+		return Reservation{}, fmt.Errorf("checkpoint %x: kind %d: %w", q.Hash[:8], q.Kind, tier.ErrInvalid)
 	}
 	if q.Hash == (profile.PrefixHash{}) {
-		return Reservation{}, fmt.Errorf("checkpoint without a hash: %w", ErrInvalid)
+		return Reservation{}, fmt.Errorf("checkpoint without a hash: %w", tier.ErrInvalid)
 	}
 	if q.Tokens < 1 || q.Tokens > profile.MaxTokens {
-		return Reservation{}, fmt.Errorf("checkpoint %x: %d tokens: %w", q.Hash[:8], q.Tokens, ErrInvalid)
+		return Reservation{}, fmt.Errorf("checkpoint %x: %d tokens: %w", q.Hash[:8], q.Tokens, tier.ErrInvalid)
 	}
 	o := &object{
 		key: q.Hash, kind: q.Kind, profile: p, tenant: t, pool: s.pools[privatePool],
@@ -125,19 +126,19 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 
 // parentLocked finds the node that a checkpoint extends.
 func (s *Store) parentLocked(q *SaveQuery, p *profileState, t *tenant) (*object, error) {
-	accept := q.Kind | Exact // an exact parent serves both kinds
+	accept := q.Kind | tier.Exact // an exact parent serves both kinds
 	parent, why := s.bestNodeLocked((*[32]byte)(&q.Parent), accept, p, t, true)
 	switch {
-	case parent == nil && why == ReasonFlagOnly:
-		return nil, fmt.Errorf("checkpoint %x: exact, but its parent %x is spliced: %w", q.Hash[:8], q.Parent[:8], ErrInvalid)
+	case parent == nil && why == tier.ReasonFlagOnly:
+		return nil, fmt.Errorf("checkpoint %x: exact, but its parent %x is spliced: %w", q.Hash[:8], q.Parent[:8], tier.ErrInvalid)
 	case parent == nil && s.promoteParentLocked(q, p, t):
-		return nil, fmt.Errorf("checkpoint %x: its parent %x is being promoted: %w", q.Hash[:8], q.Parent[:8], ErrBusy)
+		return nil, fmt.Errorf("checkpoint %x: its parent %x is being promoted: %w", q.Hash[:8], q.Parent[:8], tier.ErrBusy)
 	case parent == nil:
-		return nil, fmt.Errorf("checkpoint %x: its parent %x is not held: %w", q.Hash[:8], q.Parent[:8], ErrGone)
+		return nil, fmt.Errorf("checkpoint %x: its parent %x is not held: %w", q.Hash[:8], q.Parent[:8], tier.ErrGone)
 	case parent.end >= q.Tokens:
-		return nil, fmt.Errorf("checkpoint %x: %d tokens, its parent %x has %d: %w", q.Hash[:8], q.Tokens, q.Parent[:8], parent.end, ErrInvalid)
+		return nil, fmt.Errorf("checkpoint %x: %d tokens, its parent %x has %d: %w", q.Hash[:8], q.Tokens, q.Parent[:8], parent.end, tier.ErrInvalid)
 	case parent.depth >= s.cfg.MaxChain:
-		return nil, fmt.Errorf("checkpoint %x: its parent is node %d of a chain: %w", q.Hash[:8], parent.depth, ErrInvalid)
+		return nil, fmt.Errorf("checkpoint %x: its parent is node %d of a chain: %w", q.Hash[:8], parent.depth, tier.ErrInvalid)
 	}
 	return parent, nil
 }
@@ -145,7 +146,7 @@ func (s *Store) parentLocked(q *SaveQuery, p *profileState, t *tenant) (*object,
 // promoteParentLocked begins to promote the parent of a checkpoint that is to be
 // saved, if the lower tier has it.
 func (s *Store) promoteParentLocked(q *SaveQuery, p *profileState, t *tenant) bool {
-	e, ok := s.bestBelowLocked((*[32]byte)(&q.Parent), q.Kind|Exact, p, t)
+	e, ok := s.bestBelowLocked((*[32]byte)(&q.Parent), q.Kind|tier.Exact, p, t)
 	return ok && s.promoteLocked(wanted{e.Name, p, t, true}) != nil
 }
 
@@ -176,11 +177,11 @@ func (s *Store) size(o *object, rankBytes int64) error {
 	ranks := int64(o.profile.ranks)
 	switch {
 	case rankBytes == 0:
-		return fmt.Errorf("%s: its profile keeps no state: %w", o.name(), ErrInvalid)
+		return fmt.Errorf("%s: its profile keeps no state: %w", o.name(), tier.ErrInvalid)
 	case rankBytes > o.pool.budget/ranks:
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		err := fmt.Errorf("%s: %d bytes for each of %d ranks, %s pool has %d: %w", o.name(), rankBytes, ranks, o.pool.name, o.pool.budget, ErrFull)
+		err := fmt.Errorf("%s: %d bytes for each of %d ranks, %s pool has %d: %w", o.name(), rankBytes, ranks, o.pool.name, o.pool.budget, tier.ErrFull)
 		s.refuseLocked(o, err)
 		return err
 	}
@@ -207,16 +208,16 @@ func (c *Session) placeLocked(o *object, rank int, l *layout, now time.Time, b *
 		return nil, err
 	}
 	if o.profile.forgotten {
-		return nil, fmt.Errorf("%s: profile %d is not registered any more: %w", o.name(), o.profile.id, ErrInvalid)
+		return nil, fmt.Errorf("%s: profile %d is not registered any more: %w", o.name(), o.profile.id, tier.ErrInvalid)
 	}
 	if len(c.fills) >= s.cfg.MaxReservations {
 		s.counters.RefusedBusy++
-		return nil, fmt.Errorf("%s: session %q has %d reservations: %w", o.name(), c.name, len(c.fills), ErrBusy)
+		return nil, fmt.Errorf("%s: session %q has %d reservations: %w", o.name(), c.name, len(c.fills), tier.ErrBusy)
 	}
 	known := s.sameLocked(o)
 	if p := s.promotions[o.label()]; p != nil && p.profile == o.profile && p.tenant == o.tenant && (known == nil || known.thin) {
 		s.counters.Exists++
-		return nil, fmt.Errorf("%s is being promoted: %w", o.name(), ErrExists)
+		return nil, fmt.Errorf("%s is being promoted: %w", o.name(), tier.ErrExists)
 	}
 	if known != nil && known.thin && known.fill == nil {
 		if err := s.refillLocked(known, o, l, now, b); err != nil {
@@ -238,7 +239,7 @@ func (s *Store) sameLocked(o *object) *object {
 }
 
 // namedLocked finds an object in memory, published or being filled.
-func (s *Store) namedLocked(n Name, p *profileState, t *tenant) *object {
+func (s *Store) namedLocked(n tier.Name, p *profileState, t *tenant) *object {
 	if n.Kind == 0 {
 		return s.segmentLocked(&n.Key, p, t)
 	}
@@ -251,7 +252,7 @@ func (s *Store) beginLocked(o *object, l *layout, now time.Time, b *outside) err
 		// It was found under another critical section, and making room must
 		// not evict it.
 		if !o.parent.linked {
-			return fmt.Errorf("%s: its parent has left: %w", o.name(), ErrGone)
+			return fmt.Errorf("%s: its parent has left: %w", o.name(), tier.ErrGone)
 		}
 		o.parent.ops++
 		s.settleLocked(o.parent)
@@ -290,17 +291,17 @@ func (c *Session) joinLocked(o, want *object, rank int) (*filler, error) {
 	s := c.store
 	if o.fill == nil || o.fill.dead || o.fill.promotion != nil || o.fill.ranks[rank].session != nil {
 		s.counters.Exists++
-		return nil, fmt.Errorf("%s: %w", o.name(), ErrExists)
+		return nil, fmt.Errorf("%s: %w", o.name(), tier.ErrExists)
 	}
 	// Parents are compared by hash: an exact one may have come to stand beside
 	// a spliced one since the first rank asked.
 	if o.fill.begin != want.begin || o.end != want.end || o.fill.extends != want.extends {
 		return nil, fmt.Errorf("%s: rank %d asks for tokens [%d, %d), it is being filled with [%d, %d): %w",
-			o.name(), rank, want.begin, want.end, o.fill.begin, o.end, ErrInvalid)
+			o.name(), rank, want.begin, want.end, o.fill.begin, o.end, tier.ErrInvalid)
 	}
 	f := &o.fill.ranks[rank]
 	n := o.fill.layout.chunks()
-	*f = filler{id: ReservationID(s.leaseIDs.Add(1)), object: o, rank: rank, session: c, chunks: make([]chunkState, n), left: n}
+	*f = filler{id: tier.ReservationID(s.leaseIDs.Add(1)), object: o, rank: rank, session: c, chunks: make([]chunkState, n), left: n}
 	if o.thin {
 		f.digests = slices.Clone(o.shares[rank].digests) // those of its rows stay
 	} else {
@@ -312,13 +313,13 @@ func (c *Session) joinLocked(o, want *object, rank int) (*filler, error) {
 
 // Abort gives up a reservation, for all ranks. ErrGone when the session has no
 // such reservation.
-func (c *Session) Abort(id ReservationID) error {
+func (c *Session) Abort(id tier.ReservationID) error {
 	s := c.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := c.fills[id]
 	if f == nil {
-		return fmt.Errorf("reservation %d: %w", id, ErrGone)
+		return fmt.Errorf("reservation %d: %w", id, tier.ErrGone)
 	}
 	s.killLocked(f.object, causeAbort)
 	return nil
@@ -340,7 +341,7 @@ func (s *Store) killLocked(o *object, why cause) {
 		s.unfillLocked(o)
 	}
 	if !o.thin {
-		s.unlinkLocked(o, ReasonAborted)
+		s.unlinkLocked(o, tier.ReasonAborted)
 	}
 }
 
@@ -358,15 +359,15 @@ func (s *Store) refuseLocked(o *object, err error) {
 	s.counters.refused(err)
 	s.decideLocked(o, DecidedRefuse, whyRefused(err), o.pageBytes)
 	s.departed.note(departure{
-		key: o.key, profile: o.profile.id, tenant: o.tenant.ID, reason: ReasonRefused, tokens: uint32(o.tokens()),
+		key: o.key, profile: o.profile.id, tenant: o.tenant.ID, reason: tier.ReasonRefused, tokens: uint32(o.tokens()),
 	})
 }
 
 func whyRefused(err error) Because {
 	switch {
-	case errors.Is(err, ErrFull):
+	case errors.Is(err, tier.ErrFull):
 		return BecauseNoRoom
-	case errors.Is(err, ErrQuota):
+	case errors.Is(err, tier.ErrQuota):
 		return BecauseOverQuota
 	}
 	return BecauseBusy

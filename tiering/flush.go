@@ -3,6 +3,8 @@ package tiering
 import (
 	"context"
 	"fmt"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Flush writes every published object that the lower tier does not hold, those
@@ -25,7 +27,7 @@ func (s *Store) Flush(ctx context.Context) (written int, err error) {
 		s.act(&b)
 	}
 	for _, d := range waits {
-		if d.Wait(ctx) >= LevelLogged {
+		if d.Wait(ctx) >= tier.LevelLogged {
 			written++
 		}
 	}
@@ -34,7 +36,7 @@ func (s *Store) Flush(ctx context.Context) (written int, err error) {
 	case ctx.Err() != nil:
 		return written, fmt.Errorf("flush: %d of %d objects are not written: %w", left, len(waits), ctx.Err())
 	case left > 0:
-		return written, fmt.Errorf("flush: %d of %d objects are not written: %w", left, len(waits), ErrUnavailable)
+		return written, fmt.Errorf("flush: %d of %d objects are not written: %w", left, len(waits), tier.ErrUnavailable)
 	}
 	return written, nil
 }
@@ -46,10 +48,10 @@ func (s *Store) flushLocked(first int, waits []*Durable, b *outside) ([]*Durable
 		if o == nil || !o.linked || !o.published || o.thin || o.inHBM() {
 			continue
 		}
-		if e, held := s.belowLocked(o); held && e.Level >= LevelLogged && o.write == nil {
+		if e, held := s.belowLocked(o); held && e.Level >= tier.LevelLogged && o.write == nil {
 			continue
 		}
-		waits = append(waits, s.durableLocked(o, LevelLogged, false, b))
+		waits = append(waits, s.durableLocked(o, tier.LevelLogged, false, b))
 	}
 	return waits, first+closeRows < len(places)
 }

@@ -5,11 +5,12 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 func TestProfilesInUseAreNeverForgotten(t *testing.T) {
 	b := newBench(t, hybrid(1), func(c *Config) { c.MaxProfiles = 2 })
-	add := func(i int) (ProfileID, error) {
+	add := func(i int) (tier.ProfileID, error) {
 		id := hybrid(1)
 		id.Model = fmt.Sprintf("model %d", i)
 		p, err := profile.New(id)
@@ -19,13 +20,13 @@ func TestProfilesInUseAreNeverForgotten(t *testing.T) {
 	one, err := add(1)
 	b.must(err)
 	_, err = add(2)
-	b.wantErr(err, ErrBusy)
+	b.wantErr(err, tier.ErrBusy)
 	if again, err := add(1); err != nil || again != one {
 		t.Fatalf("the same again: %d, %v", again, err)
 	}
 	b.ReleaseProfile(one) // one of two uses
 	_, err = add(2)
-	b.wantErr(err, ErrBusy)
+	b.wantErr(err, tier.ErrBusy)
 	b.ReleaseProfile(one)
 	if _, ok := b.Store.Profile(one); !ok {
 		t.Error("forgotten before its place was wanted")
@@ -47,7 +48,7 @@ func TestProfilesInUseAreNeverForgotten(t *testing.T) {
 	b.must(err)
 	ps.forgotten = true
 	_, err = b.NewSession("late").Reserve(b.reserveQuery(b.mid(1, 40, 4), 0))
-	b.wantErr(err, ErrInvalid)
+	b.wantErr(err, tier.ErrInvalid)
 	ps.forgotten = false
 
 	// Objects hold their profile: published, and removed but leased.
@@ -59,10 +60,10 @@ func TestProfilesInUseAreNeverForgotten(t *testing.T) {
 	b.must(rows[0].Err)
 	b.ReleaseProfile(b.id)
 	_, err = add(3)
-	b.wantErr(err, ErrBusy)
+	b.wantErr(err, tier.ErrBusy)
 	b.must(b.Evict(p.key))
 	_, err = add(3)
-	b.wantErr(err, ErrBusy)
+	b.wantErr(err, tier.ErrBusy)
 	c.Close()
 	if _, err = add(3); err != nil {
 		t.Errorf("with nothing left of the first: %v", err)

@@ -1,6 +1,10 @@
 package tiering
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
 
 // A write that hangs costs the memory it reads and a few refusals, until it is
 // seen to hang; then the rest of the pool serves who publishes, whether what is in
@@ -20,7 +24,7 @@ func TestWriteThatHangsDoesNotStopReservations(t *testing.T) {
 			}
 			// The oldest leaves, and its memory with it only when it was read.
 			_, err := x.c.Reserve(x.reserveQuery(x.mid(99, 64, 8), 0))
-			x.wantErr(err, ErrBusy)
+			x.wantErr(err, tier.ErrBusy)
 			for range hungSweeps {
 				x.Sweep()
 			}

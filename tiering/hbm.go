@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // HBM puts the memory of an accelerator above the store: an inclusive cache of
@@ -115,7 +116,7 @@ func (s *Store) openHBM() (err error) {
 	}
 	arena, ok := region.(gpuipc.SharedRegion)
 	if !ok {
-		return errors.Join(fmt.Errorf("HBM: a region that no client can map: %w", ErrInvalid), region.Close())
+		return errors.Join(fmt.Errorf("HBM: a region that no client can map: %w", tier.ErrInvalid), region.Close())
 	}
 	detach, err := cfg.Device.AttachHost(s.arena)
 	if err != nil {
@@ -144,7 +145,7 @@ func (s *Store) openHBM() (err error) {
 // hbmError is deviceError that keeps a want of room apart.
 func hbmError(what string, err error) error {
 	if errors.Is(err, gpuipc.ErrFull) {
-		return fmt.Errorf("%s: %w: %w", what, ErrFull, err)
+		return fmt.Errorf("%s: %w: %w", what, tier.ErrFull, err)
 	}
 	return deviceError(what, err)
 }
@@ -171,7 +172,7 @@ func (s *Store) DeviceArena() gpuipc.SharedRegion {
 
 // AttachEngine says that an engine of one rank of a profile reads HBM, until
 // detach, which may be called again.
-func (s *Store) AttachEngine(id ProfileID, rank int) (detach func(), err error) {
+func (s *Store) AttachEngine(id tier.ProfileID, rank int) (detach func(), err error) {
 	p, err := s.profile(id)
 	if err == nil {
 		err = p.checkRank(rank)
@@ -198,7 +199,7 @@ func (s *Store) AttachEngine(id ProfileID, rank int) (detach func(), err error) 
 	}, nil
 }
 
-var errNoHBM = fmt.Errorf("the store has no HBM: %w", ErrUnavailable)
+var errNoHBM = fmt.Errorf("the store has no HBM: %w", tier.ErrUnavailable)
 
 // regionOf is where an object's extents lie.
 func (s *Store) regionOf(o *object) gpuipc.Region {
@@ -214,9 +215,9 @@ func (s *Store) shareOf(o *object, rank int) gpuipc.Ref {
 }
 
 // placeOf is the place that a lease of an object is told.
-func (s *Store) placeOf(o *object) Place {
+func (s *Store) placeOf(o *object) tier.Place {
 	if o.inHBM() {
-		return PlaceHBM
+		return tier.PlaceHBM
 	}
 	return s.place
 }

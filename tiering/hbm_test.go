@@ -9,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // twoAndHBM is a bench over a mapTier and below an accelerator, used by one
@@ -83,7 +84,7 @@ func (b *bench) raise(c *Session, p piece, rank int) Acquired {
 	if row.Hit {
 		return row
 	}
-	if !row.Promoting || row.Reason != ReasonPending {
+	if !row.Promoting || row.Reason != tier.ReasonPending {
 		b.Fatalf("segment %x: %+v", p.key[:4], row)
 	}
 	b.carryHBM()
@@ -129,7 +130,7 @@ func (x *twoAndHBM) up(p piece) {
 // wantCopy checks what a lease in HBM names.
 func (x *twoAndHBM) wantCopy(p piece, rank int, row Acquired) {
 	x.Helper()
-	if !row.Hit || row.Err != nil || row.Place != PlaceHBM || row.Bytes != p.layout.Bytes {
+	if !row.Hit || row.Err != nil || row.Place != tier.PlaceHBM || row.Bytes != p.layout.Bytes {
 		x.Fatalf("segment %x: %+v", p.key[:4], row)
 	}
 	x.wantParts(&p.layout, contentOf(p, rank), x.loadHBM(row.Extents), row.Digests)
@@ -163,10 +164,10 @@ func (x *twoAndHBM) loadHBM(extents []gpuipc.Extent) []byte {
 	return out
 }
 
-func (x *twoAndHBM) wantPlace(p piece, place Place) {
+func (x *twoAndHBM) wantPlace(p piece, place tier.Place) {
 	x.Helper()
 	_, n := p.spec.Interior()
-	if got, want := x.status(p), (SegmentStatus{StatusHit, place, ReasonNone, uint32(n)}); got != want {
+	if got, want := x.status(p), (SegmentStatus{StatusHit, place, tier.ReasonNone, uint32(n)}); got != want {
 		x.Fatalf("segment %x: %+v, want %+v", p.key[:4], got, want)
 	}
 }
@@ -176,7 +177,7 @@ func (x *twoAndHBM) wantHBM(public, private int64) {
 	x.Helper()
 	x.audit()
 	pools := x.Pools()
-	if pools[2].UsedBytes != public || pools[3].UsedBytes != private || pools[2].Place != PlaceHBM {
+	if pools[2].UsedBytes != public || pools[3].UsedBytes != private || pools[2].Place != tier.PlaceHBM {
 		x.Fatalf("HBM uses %d and %d bytes, want %d and %d", pools[2].UsedBytes, pools[3].UsedBytes, public, private)
 	}
 }

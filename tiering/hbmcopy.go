@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // A copy in HBM is an object of a pool of HBM: leases, expiry, quarantine, policies
@@ -22,7 +24,7 @@ import (
 
 // residentKey names an object whatever tier it is in.
 type residentKey struct {
-	name    Name
+	name    tier.Name
 	profile *profileState
 	tenant  *tenant
 }
@@ -137,12 +139,12 @@ func (s *Store) dropResidentLocked(r *resident, why hbmDrop) (n int) {
 // leftHBMLocked follows an object that leaves memory, or whose states do. Its copies
 // stay when it was evicted and the lower tier has it: they are then those of that
 // entry. What is only being written there goes.
-func (s *Store) leftHBMLocked(o *object, why Reason) {
+func (s *Store) leftHBMLocked(o *object, why tier.Reason) {
 	r := o.resident
 	if r == nil || o.inHBM() {
 		return
 	}
-	if why == ReasonEvicted {
+	if why == tier.ReasonEvicted {
 		if e, held := s.belowLocked(o); held {
 			r.source, r.generation, o.resident = nil, e.Generation, nil
 			s.hbm.loose++
@@ -155,7 +157,7 @@ func (s *Store) leftHBMLocked(o *object, why Reason) {
 		}
 	}
 	drop := dropObject
-	if why == ReasonRemoved {
+	if why == tier.ReasonRemoved {
 		drop = dropRemoved
 	}
 	s.dropResidentLocked(r, drop)
@@ -183,7 +185,7 @@ func (s *Store) adoptLocked(o *object) {
 }
 
 // removeHBMLocked drops the copies of a name that an operator removes.
-func (s *Store) removeHBMLocked(n Name) {
+func (s *Store) removeHBMLocked(n tier.Name) {
 	if s.hbm == nil {
 		return
 	}
@@ -246,11 +248,11 @@ func (s *Store) makeHBMRoomLocked(o *object, guess bool) error {
 	}
 	if overPool > evictable {
 		return fmt.Errorf("%s: %d bytes of pages, the %s pool of HBM holds %d of %d, %d of them evictable: %w",
-			o.name(), o.pageBytes, p.name, p.used, p.budget, evictable, ErrFull)
+			o.name(), o.pageBytes, p.name, p.used, p.budget, evictable, tier.ErrFull)
 	}
 	if overQuota > yields {
 		return fmt.Errorf("%s: %d bytes in HBM, tenant %q is over its quota of %d by %d, %d of them in idle copies: %w",
-			o.name(), o.bytes, t.Name, t.QuotaBytes, overQuota, yields, ErrQuota)
+			o.name(), o.bytes, t.Name, t.QuotaBytes, overQuota, yields, tier.ErrQuota)
 	}
 	s.yieldLocked(t, overQuota)
 	for p.used+o.pageBytes > p.budget {

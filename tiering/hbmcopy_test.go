@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 func TestACopyIsMadeOnDemandAndVerified(t *testing.T) {
@@ -21,7 +22,7 @@ func TestACopyIsMadeOnDemandAndVerified(t *testing.T) {
 		b.publish(x.c, p)
 		b.wantHit(p)
 		row := b.tryHBM(x.c, p, 0)
-		if row.Hit || !row.Promoting || row.Reason != ReasonPending || x.hbmCounters().Promoting != 1 {
+		if row.Hit || !row.Promoting || row.Reason != tier.ReasonPending || x.hbmCounters().Promoting != 1 {
 			t.Fatalf("%+v", row)
 		}
 		if again := b.tryHBM(x.c, p, 0); again.Hit || !again.Promoting {
@@ -30,17 +31,17 @@ func TestACopyIsMadeOnDemandAndVerified(t *testing.T) {
 		if n := b.carryHBM(); n != 1 {
 			t.Fatalf("%d promotions of one copy", n)
 		}
-		x.wantPlace(p, PlaceHBM)
+		x.wantPlace(p, tier.PlaceHBM)
 		x.wantCopy(p, 0, b.tryHBM(x.c, p, 0))
 		x.wantHBM(x.costHBM(p.layout.Bytes), 0)
 		n := x.hbmCounters()
 		if n.Promotions[hbmDone] != 1 || n.PromotedBytes != uint64(p.layout.Bytes) || n.Acquired != 1 || n.AcquireMisses != 2 || n.HitSegments != 1 || n.Copies != 1 {
 			t.Fatalf("%+v", n)
 		}
-		if info, _ := b.Segment(p.key); info.Place != PlaceHBM || info.HBM != 1 {
+		if info, _ := b.Segment(p.key); info.Place != tier.PlaceHBM || info.HBM != 1 {
 			t.Fatalf("%+v", info.SegmentInfo)
 		}
-		if got, ok := x.c.LeasePlace(b.acquire(x.c, 0, p).Lease); !ok || got != PlaceDRAM {
+		if got, ok := x.c.LeasePlace(b.acquire(x.c, 0, p).Lease); !ok || got != tier.PlaceDRAM {
 			t.Fatalf("a lease in memory has place %d, %v", got, ok)
 		}
 	})
@@ -53,7 +54,7 @@ func TestWrongBytesInHBMAreNeverFound(t *testing.T) {
 	x.twin.Spoil(3)
 	x.tryHBM(x.c, p, 0)
 	x.carryHBM()
-	x.wantPlace(p, PlaceDRAM)
+	x.wantPlace(p, tier.PlaceDRAM)
 	x.wantHBM(0, 0)
 	if n := x.hbmCounters(); n.Promotions[hbmCorrupt] != 1 || n.Copies != 0 || n.Lost != 0 {
 		t.Fatalf("%+v", n)
@@ -70,7 +71,7 @@ func TestACopyThatTheDeviceRefusesCostsThatCopy(t *testing.T) {
 		x.twin.Fail(gpuipctest.OpUpload, 1, err)
 		x.tryHBM(x.c, p, 0)
 		x.carryHBM()
-		x.wantPlace(p, PlaceDRAM)
+		x.wantPlace(p, tier.PlaceDRAM)
 		if n := x.hbmCounters(); n.Promotions[how] == 0 || n.Promotions[hbmCorrupt] != 0 || n.Lost != 0 {
 			t.Fatalf("%v: %+v", err, n)
 		}
@@ -88,7 +89,7 @@ func TestPromotionsIntoHBMNoticeWrongBytesInMemory(t *testing.T) {
 	b.must(b.dev.Store(b.ctx, gpuipc.Ref{Region: b.Arena(), Extents: row.Extents}.Slice(p.layout.Parts[1].Off, 3), []byte("bad")))
 	b.tryHBM(c, p, 0)
 	b.carryHBM()
-	b.wantMiss(p, ReasonAborted)
+	b.wantMiss(p, tier.ReasonAborted)
 	if n := b.Counters(); n.SpoiltInMemory != 1 || n.HBM.Promotions[hbmCorrupt] != 1 || n.HBM.Copies != 0 {
 		t.Fatalf("%+v", n)
 	}
@@ -126,7 +127,7 @@ func TestRanksHaveCopiesOfTheirOwn(t *testing.T) {
 		t.Fatalf("%+v", info.SegmentInfo)
 	}
 	x.must(x.Evict(p.key))
-	x.wantMiss(p, ReasonRemoved)
+	x.wantMiss(p, tier.ReasonRemoved)
 	x.c.Close()
 	x.wantHBM(0, 0)
 	if n := x.hbmCounters(); n.Dropped[dropRemoved] != 2 {
@@ -144,7 +145,7 @@ func TestACopyGoesWithItsObject(t *testing.T) {
 	b.mu.Lock()
 	b.evictLocked(b.pools[publicPool].evict, forRoom, &outside{})
 	b.mu.Unlock()
-	b.wantMiss(p, ReasonEvicted)
+	b.wantMiss(p, tier.ReasonEvicted)
 	if row := b.tryHBM(c, p, 0); row.Hit || row.Promoting {
 		t.Fatalf("%+v", row)
 	}
@@ -172,7 +173,7 @@ func TestACopyOutlivesItsObjectOnDisk(t *testing.T) {
 	x.carryHBM()
 	x.up(p)
 	x.dropAll()
-	x.wantPlace(p, PlaceHBM)
+	x.wantPlace(p, tier.PlaceHBM)
 	reads := x.tier.reads
 	x.up(p)
 	if x.tier.reads != reads {
@@ -185,20 +186,20 @@ func TestACopyOutlivesItsObjectOnDisk(t *testing.T) {
 	// A client without the device is told what it would read.
 	var r MatchResult
 	x.must(x.Match(&MatchQuery{Profile: x.id, Tenant: tenantA, Keys: [][32]byte{p.key}}, &r))
-	if r.Segments[0].Place != PlaceDisk || x.hbmCounters().HitSegments != 1 {
+	if r.Segments[0].Place != tier.PlaceDisk || x.hbmCounters().HitSegments != 1 {
 		t.Fatalf("%+v", r.Segments)
 	}
 
 	// It is that of the object that comes back with the same bytes.
 	x.try(p)
 	x.carry()
-	x.wantPlace(p, PlaceHBM)
+	x.wantPlace(p, tier.PlaceHBM)
 	x.audit()
 	x.dropAll()
 
 	// An entry that is written again is another one.
 	x.tier.mu.Lock()
-	x.tier.entries[Name{Key: p.key}].Generation++
+	x.tier.entries[tier.Name{Key: p.key}].Generation++
 	x.tier.mu.Unlock()
 	x.wantOnDisk(p)
 	x.Sweep()
@@ -214,10 +215,10 @@ func TestACopyOfWhatTheDiskForgotIsAMiss(t *testing.T) {
 	x.publish(x.c, p)
 	x.up(p)
 	x.push()
-	x.wantPlace(p, PlaceHBM)
-	x.tier.Remove(&Name{Key: p.key})
-	x.wantMiss(p, ReasonEvicted)
-	if row := x.tryHBM(x.c, p, 0); row.Hit || row.Promoting || row.Reason != ReasonEvicted {
+	x.wantPlace(p, tier.PlaceHBM)
+	x.tier.Remove(&tier.Name{Key: p.key})
+	x.wantMiss(p, tier.ReasonEvicted)
+	if row := x.tryHBM(x.c, p, 0); row.Hit || row.Promoting || row.Reason != tier.ReasonEvicted {
 		t.Fatalf("%+v", row)
 	}
 	x.wantHBM(0, 0)
@@ -227,9 +228,9 @@ func TestACopyOfWhatTheDiskForgotIsAMiss(t *testing.T) {
 func TestCopiesOfAnotherRunAreDropped(t *testing.T) {
 	x := newTwoAndHBM(t, stateful(1))
 	for _, end := range []int{16, 32} {
-		x.save(x.c, x.saveQuery(1, end, end-16, Exact), end-16)
+		x.save(x.c, x.saveQuery(1, end, end-16, tier.Exact), end-16)
 	}
-	q := &LoadQuery{Profile: x.id, Tenant: tenantA, Accept: Exact, Digests: true, Hash: hashOf(1, 16)}
+	q := &LoadQuery{Profile: x.id, Tenant: tenantA, Accept: tier.Exact, Digests: true, Hash: hashOf(1, 16)}
 	x.must(x.c.Release(x.raisePrefix(x.c, q).Lease))
 	var b outside
 	x.mu.Lock()
@@ -238,14 +239,14 @@ func TestCopiesOfAnotherRunAreDropped(t *testing.T) {
 	x.act(&b)
 	x.tier.finishAll()
 	x.thin(1, 16)
-	if r := x.matchPrefix(1, Exact, 16); r.PrefixPlace != PlaceHBM || x.hbmCounters().Copies != 1 {
+	if r := x.matchPrefix(1, tier.Exact, 16); r.PrefixPlace != tier.PlaceHBM || x.hbmCounters().Copies != 1 {
 		t.Fatalf("%+v", r)
 	}
-	again, err := x.c.Save(x.saveQuery(1, 16, 0, Exact))
+	again, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact))
 	x.must(err)
 	l := x.profile.CheckpointLayout(16)
 	x.commitAll(x.c, again, &l, content(&l, 77))
-	if r := x.matchPrefix(1, Exact, 16); r.PrefixPlace != PlaceDRAM {
+	if r := x.matchPrefix(1, tier.Exact, 16); r.PrefixPlace != tier.PlaceDRAM {
 		t.Fatalf("%+v", r)
 	}
 	if n := x.hbmCounters(); n.Copies != 0 || n.Dropped[dropObject] != 1 {
@@ -267,13 +268,13 @@ func TestALoadedCopyHasTheWholeChain(t *testing.T) {
 		x := &twoAndHBM{twoTiers: &twoTiers{bench: b, c: b.NewSession("c")}}
 		data := map[int][][]byte{}
 		for _, end := range []int{16, 32, 48} {
-			data[end] = b.save(x.c, b.saveQuery(1, end, end-16, Exact), end-16)
+			data[end] = b.save(x.c, b.saveQuery(1, end, end-16, tier.Exact), end-16)
 		}
 		b.thin(1, 16)
 		b.thin(1, 32)
 		for rank := range 2 {
-			got := b.raisePrefix(x.c, &LoadQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Accept: Exact | Spliced, Digests: true, Hash: hashOf(1, 48)})
-			if !got.Hit || got.Place != PlaceHBM || got.Tokens != 48 || got.Kind != Exact || len(got.Nodes) != 1 || got.Nodes[0].Begin != 0 || got.Nodes[0].End != 48 {
+			got := b.raisePrefix(x.c, &LoadQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact | tier.Spliced, Digests: true, Hash: hashOf(1, 48)})
+			if !got.Hit || got.Place != tier.PlaceHBM || got.Tokens != 48 || got.Kind != tier.Exact || len(got.Nodes) != 1 || got.Nodes[0].Begin != 0 || got.Nodes[0].End != 48 {
 				t.Fatalf("%+v", got)
 			}
 			l := b.profile.CheckpointLayout(48)
@@ -329,14 +330,14 @@ func TestAPromotionHoldsItsObject(t *testing.T) {
 		if removed {
 			break
 		}
-		x.wantPlace(p, PlaceHBM)
+		x.wantPlace(p, tier.PlaceHBM)
 		id := x.tryHBM(x.c, p, 0).Lease
 		x.must(x.c.Release(id))
 		x.mu.Lock()
-		x.dropResidentLocked(x.residentLocked(residentKey{Name{Key: p.key}, x.profileState(), x.tenants[tenantA]}), dropRoom)
+		x.dropResidentLocked(x.residentLocked(residentKey{tier.Name{Key: p.key}, x.profileState(), x.tenants[tenantA]}), dropRoom)
 		x.mu.Unlock()
 	}
-	x.wantMiss(p, ReasonRemoved)
+	x.wantMiss(p, tier.ReasonRemoved)
 	x.wantHBM(0, 0)
 	x.wantUsed(0, 0)
 	if n := x.hbmCounters(); n.Promotions[hbmGone] != 1 || n.Promotions[hbmDone] != 1 {
@@ -365,7 +366,7 @@ func TestCopiesMakeRoomForEachOther(t *testing.T) {
 	x.up(ps[2])
 	x.up(ps[1])
 	x.up(ps[3])
-	for i, want := range []Place{PlaceHBM, PlaceHBM, PlaceDRAM, PlaceHBM, PlaceDRAM} {
+	for i, want := range []tier.Place{tier.PlaceHBM, tier.PlaceHBM, tier.PlaceDRAM, tier.PlaceHBM, tier.PlaceDRAM} {
 		x.wantPlace(ps[i], want)
 	}
 	x.wantHBM(3*8192, 0)
@@ -387,7 +388,7 @@ func TestCopiesMakeRoomForEachOther(t *testing.T) {
 	}
 	x.must(x.c.Release(one.Lease))
 	x.up(ps[4])
-	x.wantPlace(ps[1], PlaceDRAM)
+	x.wantPlace(ps[1], tier.PlaceDRAM)
 }
 
 // Leases in HBM are leases: an expired one keeps its memory until the client lets go
@@ -398,16 +399,16 @@ func TestLeasesInHBMExpireAndDie(t *testing.T) {
 	x.publish(x.c, p)
 	other := x.NewSession("other")
 	mine, theirs := x.raise(x.c, p, 0), x.raise(other, p, 0)
-	x.wantErr(other.Release(mine.Lease), ErrGone)
+	x.wantErr(other.Release(mine.Lease), tier.ErrGone)
 	x.clock.advance(time.Minute)
 	x.Sweep()
 	x.must(x.Evict(p.key))
 	if pool := x.Pools()[2]; pool.QuarantinedBytes != x.costHBM(p.layout.Bytes) {
 		t.Fatalf("%+v", pool)
 	}
-	x.wantErr(x.c.Compose(x.ctx, x.composeOne(p, mine.Lease)), ErrGone)
+	x.wantErr(x.c.Compose(x.ctx, x.composeOne(p, mine.Lease)), tier.ErrGone)
 	x.must(x.c.Release(mine.Lease))
-	x.wantCopy(p, 0, Acquired{Hit: true, Place: PlaceHBM, Bytes: theirs.Bytes, Extents: theirs.Extents, Digests: theirs.Digests})
+	x.wantCopy(p, 0, Acquired{Hit: true, Place: tier.PlaceHBM, Bytes: theirs.Bytes, Extents: theirs.Extents, Digests: theirs.Digests})
 	other.Close()
 	x.wantHBM(0, 0)
 	if n := x.Counters(); n.Leases != 0 || n.Quarantined != 0 {
@@ -435,17 +436,17 @@ func TestCopiesPayFromTheirTenantsQuota(t *testing.T) {
 		t.Fatalf("the tenant has %d bytes in HBM", used)
 	}
 	x.up(ps[1]) // in the place of the first one
-	x.wantPlace(ps[0], PlaceDRAM)
+	x.wantPlace(ps[0], tier.PlaceDRAM)
 	row := x.raise(x.c, ps[1], 0)
 	x.tryHBM(x.c, ps[0], 0)
 	x.carryHBM()
-	x.wantPlace(ps[0], PlaceDRAM)
+	x.wantPlace(ps[0], tier.PlaceDRAM)
 	if n := x.hbmCounters(); n.Promotions[hbmNoRoom] != 1 || n.Dropped[dropQuota] != 1 {
 		t.Fatalf("%+v", n)
 	}
 	x.must(x.c.Release(row.Lease))
 	x.publish(x.c, ps[3]) // the copy goes, and one of memory, since the room of a copy is not enough
-	x.wantPlace(ps[1], PlaceDRAM)
+	x.wantPlace(ps[1], tier.PlaceDRAM)
 	if n := x.Counters(); n.EvictedQuota != 1 || n.HBM.Dropped[dropQuota] != 2 {
 		t.Fatalf("%+v", n)
 	}
@@ -471,7 +472,7 @@ func TestCopiesYieldToWritesOfTheirTenant(t *testing.T) {
 func TestCopiesYieldBeforeTheDiskForgets(t *testing.T) {
 	x := newTwoAndHBM(t, hybrid(1))
 	p := x.mid(1, 64, 8)
-	entry := x.tier.bytesOf(&Object{Shares: []Share{{Ref: gpuipc.Ref{Extents: []gpuipc.Extent{{Len: p.layout.Bytes}}}}}})
+	entry := x.tier.bytesOf(&tier.Object{Shares: []tier.Share{{Ref: gpuipc.Ref{Extents: []gpuipc.Extent{{Len: p.layout.Bytes}}}}}})
 	quota := 2*entry + p.layout.Bytes*3/2 + 4*int64(p.spec.Tokens)
 	x = newTwoAndHBM(t, hybrid(1), func(c *Config) { c.Tenants[0].QuotaBytes = quota })
 	old, fresh := x.mid(1, 64, 8), x.mid(2, 64, 8)
@@ -499,8 +500,8 @@ func TestALostDeviceCostsCopiesAndNothingElse(t *testing.T) {
 		t.Fatalf("%+v", n)
 	}
 	for _, p := range ps {
-		x.wantPlace(p, PlaceDRAM)
-		if row := x.tryHBM(x.c, p, 0); row.Hit || row.Promoting || row.Err != nil || row.Reason != ReasonEvicted {
+		x.wantPlace(p, tier.PlaceDRAM)
+		if row := x.tryHBM(x.c, p, 0); row.Hit || row.Promoting || row.Err != nil || row.Reason != tier.ReasonEvicted {
 			t.Fatalf("%+v", row)
 		}
 		x.must(x.c.Release(x.acquire(x.c, 0, p).Lease))
@@ -582,7 +583,7 @@ func TestAwaitingEndsWithItsContextAndWithItsSession(t *testing.T) {
 	}
 	session.Close()
 	<-done
-	if err != nil || !errors.Is(rows[0].Err, ErrGone) || x.waiting() != 0 {
+	if err != nil || !errors.Is(rows[0].Err, tier.ErrGone) || x.waiting() != 0 {
 		t.Fatalf("%+v, %v", rows, err)
 	}
 	x.up(p)
@@ -598,7 +599,7 @@ func TestAcquireResidentOfAllOrNone(t *testing.T) {
 	q.All = true
 	rows, err := x.c.AcquireResident(q, nil)
 	x.must(err)
-	if !errors.Is(rows[0].Err, ErrWithheld) || rows[1].Reason != ReasonUnknown || x.Counters().Leases != 0 {
+	if !errors.Is(rows[0].Err, tier.ErrWithheld) || rows[1].Reason != tier.ReasonUnknown || x.Counters().Leases != 0 {
 		t.Fatalf("%+v", rows)
 	}
 }
@@ -609,29 +610,29 @@ func TestMatchesPromoteForAttachedEngines(t *testing.T) {
 	p, other := x.mid(1, 60, 4), x.mid(2, 60, 4)
 	x.publish(x.c, p)
 	x.publish(x.c, other)
-	x.wantPlace(p, PlaceDRAM)
+	x.wantPlace(p, tier.PlaceDRAM)
 	if x.carryHBM() != 0 {
 		t.Fatal("promoted for nobody")
 	}
 	detach, err := x.AttachEngine(x.id, 0)
 	x.must(err)
-	x.wantPlace(p, PlaceDRAM)
-	x.wantPlace(p, PlaceDRAM)
+	x.wantPlace(p, tier.PlaceDRAM)
+	x.wantPlace(p, tier.PlaceDRAM)
 	if n := x.carryHBM(); n != 1 {
 		t.Fatalf("%d promotions", n)
 	}
-	x.wantPlace(p, PlaceHBM)
-	x.wantPlace(other, PlaceDRAM)
+	x.wantPlace(p, tier.PlaceHBM)
+	x.wantPlace(other, tier.PlaceDRAM)
 	if x.carryHBM(); x.hbmCounters().Promotions[hbmNoRoom] != 1 {
 		t.Fatalf("%+v", x.hbmCounters())
 	}
-	x.wantPlace(p, PlaceHBM)
+	x.wantPlace(p, tier.PlaceHBM)
 	x.up(other) // a client may push a guess out
-	x.wantPlace(p, PlaceDRAM)
+	x.wantPlace(p, tier.PlaceDRAM)
 	detach()
 	detach()
 	x.carryHBM()
-	x.wantPlace(p, PlaceDRAM)
+	x.wantPlace(p, tier.PlaceDRAM)
 	if n := x.carryHBM(); n != 0 {
 		t.Fatalf("%d promotions for an engine that has left", n)
 	}
@@ -670,7 +671,7 @@ func TestCloseUnderAPromotion(t *testing.T) {
 		}
 	})
 	waiter.Wait() // with its session
-	if rows[0].Hit || !errors.Is(rows[0].Err, ErrUnavailable) && !errors.Is(rows[0].Err, ErrGone) {
+	if rows[0].Hit || !errors.Is(rows[0].Err, tier.ErrUnavailable) && !errors.Is(rows[0].Err, tier.ErrGone) {
 		t.Errorf("%+v", rows)
 	}
 	if x.twin.Attached() != 1 {
@@ -691,20 +692,20 @@ func TestHBMThatCannotBeOpened(t *testing.T) {
 	}
 	c := b.NewSession("c")
 	_, err := c.AcquireResident(&AcquireQuery{Profile: b.id, Tenant: tenantA}, nil)
-	b.wantErr(err, ErrUnavailable)
-	_, err = c.LoadResident(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: Exact})
-	b.wantErr(err, ErrUnavailable)
+	b.wantErr(err, tier.ErrUnavailable)
+	_, err = c.LoadResident(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: tier.Exact})
+	b.wantErr(err, tier.ErrUnavailable)
 	_, err = b.AttachEngine(b.id, 0)
-	b.wantErr(err, ErrUnavailable)
+	b.wantErr(err, tier.ErrUnavailable)
 
 	for name, test := range map[string]struct {
 		op   gpuipc.Op
 		fail error
 		want error
 	}{
-		"no room":      {gpuipc.OpNewRegion, gpuipc.ErrFull, ErrFull},
-		"no device":    {gpuipc.OpNewRegion, gpuipc.ErrUnavailable, ErrUnavailable},
-		"not attached": {gpuipctest.OpAttachHost, gpuipc.ErrUnavailable, ErrUnavailable},
+		"no room":      {gpuipc.OpNewRegion, gpuipc.ErrFull, tier.ErrFull},
+		"no device":    {gpuipc.OpNewRegion, gpuipc.ErrUnavailable, tier.ErrUnavailable},
+		"not attached": {gpuipctest.OpAttachHost, gpuipc.ErrUnavailable, tier.ErrUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			acc := gpuipctest.NewAccelerator(t, b.dev)
@@ -717,7 +718,7 @@ func TestHBMThatCannotBeOpened(t *testing.T) {
 	}
 	bad := &HBM{PublicBytes: -1, PageBytes: 5000, Promotions: -1}
 	_, err = Open(Config{Device: b.dev, PublicBytes: 1 << 20, Tenants: []Tenant{{ID: 1, Name: "a"}}, HBM: bad})
-	b.wantErr(err, ErrInvalid)
+	b.wantErr(err, tier.ErrInvalid)
 	if bad.Queue != 0 {
 		t.Error("the caller's configuration was changed")
 	}
@@ -731,7 +732,7 @@ func TestForgottenProfilesLoseTheirCopies(t *testing.T) {
 	x.publish(x.c, p)
 	x.up(p)
 	x.push()
-	x.wantPlace(p, PlaceHBM)
+	x.wantPlace(p, tier.PlaceHBM)
 	x.ReleaseProfile(x.id)
 	next, err := profile.New(wide(1))
 	x.must(err)
@@ -739,7 +740,7 @@ func TestForgottenProfilesLoseTheirCopies(t *testing.T) {
 	x.must(err)
 	x.Sweep()
 	x.wantHBM(0, 0)
-	if ids := x.Profiles(); len(ids) != 1 || ids[0].ID != id || !slices.Contains([]ProfileID{2}, id) {
+	if ids := x.Profiles(); len(ids) != 1 || ids[0].ID != id || !slices.Contains([]tier.ProfileID{2}, id) {
 		t.Fatalf("%+v", ids)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // hbmWait is a row whose copy is being promoted: into HBM, or first into memory. The
@@ -66,7 +68,7 @@ func (c *Session) acquireResident(ctx context.Context, q *AcquireQuery, dst []Ac
 }
 
 // scopeHBM is scope for what needs HBM.
-func (s *Store) scopeHBM(id ProfileID, tenant TenantID, rank int) (*profileState, *tenant, error) {
+func (s *Store) scopeHBM(id tier.ProfileID, tenant tier.TenantID, rank int) (*profileState, *tenant, error) {
 	p, t, err := s.scope(id, tenant, rank)
 	if err == nil && s.hbm == nil {
 		err = errNoHBM
@@ -127,7 +129,7 @@ func (c *Session) acquireAboveLocked(key *[32]byte, q *AcquireQuery, p *profileS
 	if err := c.openLocked(); err != nil {
 		return Acquired{Err: err}, hbmWait{}
 	}
-	name := Name{Key: *key}
+	name := tier.Name{Key: *key}
 	k := copyKey{residentKey{name, p, t}, q.Rank}
 	if copied := s.copyLocked(k.residentKey, q.Rank); copied != nil {
 		row := c.leaseRowLocked(copied, q, now)
@@ -140,17 +142,17 @@ func (c *Session) acquireAboveLocked(key *[32]byte, q *AcquireQuery, p *profileS
 	o := s.segmentLocked(key, p, t)
 	switch {
 	case s.hbm.lost:
-		return Acquired{Reason: ReasonEvicted}, hbmWait{}
+		return Acquired{Reason: tier.ReasonEvicted}, hbmWait{}
 	case o == nil:
 		if _, ok := s.segmentBelowLocked(key, p, t); !ok {
 			why, _ := s.departed.why(key, p.id, t.ID)
 			return Acquired{Reason: why}, hbmWait{}
 		}
 	case o.fill != nil && o.fill.promotion == nil:
-		return Acquired{Reason: ReasonPending}, hbmWait{}
+		return Acquired{Reason: tier.ReasonPending}, hbmWait{}
 	}
 	w := s.raiseLocked(k, o)
-	return Acquired{Reason: ReasonPending, Promoting: w.above != nil || w.below != nil}, w
+	return Acquired{Reason: tier.ReasonPending, Promoting: w.above != nil || w.below != nil}, w
 }
 
 // raiseLocked begins the promotion of an object into HBM, which may have to come into
@@ -189,21 +191,21 @@ func (c *Session) settleWaitLocked(w *hbmWait, key *[32]byte, q *AcquireQuery, p
 }
 
 // missLocked is why what was waited for is a miss, if it is one for good.
-func (w *hbmWait) missLocked() (why Reason, promoting, failed bool) {
+func (w *hbmWait) missLocked() (why tier.Reason, promoting, failed bool) {
 	if p := w.above; p != nil {
 		switch {
 		case p.state != promotionEnded:
-			return ReasonPending, true, true
+			return tier.ReasonPending, true, true
 		case p.outcome != hbmDone:
 			return p.outcome.reason(), false, true
 		}
-		return ReasonNone, false, false
+		return tier.ReasonNone, false, false
 	}
 	if p := w.below; p.state != promotionEnded || p.outcome != promoteDone {
 		why, promoting = p.missLocked()
 		return why, promoting, true
 	}
-	return ReasonNone, false, false
+	return tier.ReasonNone, false, false
 }
 
 // unwaitHBMLocked ends what joining began.
@@ -232,8 +234,8 @@ func (c *Session) AwaitLoadResident(ctx context.Context, q *LoadQuery) (Loaded, 
 func (c *Session) loadResident(ctx context.Context, q *LoadQuery, wait bool) (got Loaded, err error) {
 	s := c.store
 	p, t, err := s.scopeHBM(q.Profile, q.Tenant, q.Rank)
-	if err == nil && (q.Accept == 0 || q.Accept&^(Exact|Spliced) != 0) {
-		err = fmt.Errorf("accepts kinds %#x: %w", q.Accept, ErrInvalid)
+	if err == nil && (q.Accept == 0 || q.Accept&^(tier.Exact|tier.Spliced) != 0) {
+		err = fmt.Errorf("accepts kinds %#x: %w", q.Accept, tier.ErrInvalid)
 	}
 	if err != nil {
 		return Loaded{}, fmt.Errorf("load in HBM: %w", err)
@@ -281,13 +283,13 @@ func (c *Session) loadAboveLocked(q *LoadQuery, p *profileState, t *tenant, now 
 	s := c.store
 	hash := (*[32]byte)(&q.Hash)
 	o, why := s.bestLocked(hash, q.Accept, p, t)
-	var name Name
+	var name tier.Name
 	if o != nil {
 		name = o.label()
 	} else if e, ok := s.bestBelowLocked(hash, q.Accept, p, t); ok {
 		name = e.Name
 	} else {
-		if why == ReasonNone {
+		if why == tier.ReasonNone {
 			why, _ = s.departed.why(hash, p.id, t.ID)
 		}
 		return Loaded{Reason: why}, hbmWait{}, nil
@@ -302,10 +304,10 @@ func (c *Session) loadAboveLocked(q *LoadQuery, p *profileState, t *tenant, now 
 		return got, hbmWait{}, err
 	}
 	if s.hbm.lost {
-		return Loaded{Reason: ReasonEvicted}, hbmWait{}, nil
+		return Loaded{Reason: tier.ReasonEvicted}, hbmWait{}, nil
 	}
 	w := s.raiseLocked(k, o)
-	return Loaded{Reason: ReasonPending, Promoting: w.above != nil || w.below != nil}, w, nil
+	return Loaded{Reason: tier.ReasonPending, Promoting: w.above != nil || w.below != nil}, w, nil
 }
 
 // NeedsHBMPromotion tells whether AwaitAcquireResident would have to wait. It looks
@@ -317,7 +319,7 @@ func (s *Store) NeedsHBMPromotion(q *AcquireQuery) bool {
 	}
 	needs := false
 	inPieces(&s.mu, len(q.Keys), func(i int) {
-		needs = needs || s.needsAboveLocked(copyKey{residentKey{Name{Key: q.Keys[i]}, p, t}, q.Rank})
+		needs = needs || s.needsAboveLocked(copyKey{residentKey{tier.Name{Key: q.Keys[i]}, p, t}, q.Rank})
 	})
 	return needs
 }
@@ -331,7 +333,7 @@ func (s *Store) LoadNeedsHBMPromotion(q *LoadQuery) bool {
 	hash := (*[32]byte)(&q.Hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var name Name
+	var name tier.Name
 	if o, _ := s.bestLocked(hash, q.Accept, p, t); o != nil {
 		name = o.label()
 	} else if e, ok := s.bestBelowLocked(hash, q.Accept, p, t); ok {

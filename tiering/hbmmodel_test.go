@@ -9,6 +9,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // The model of HBM is a list of copies. What memory and the lower tier hold it takes
@@ -65,7 +66,7 @@ type modelCopy struct {
 type hbmLease struct {
 	copy    *modelCopy
 	session int
-	id      LeaseID
+	id      tier.LeaseID
 }
 
 type hbmModel struct {
@@ -212,7 +213,7 @@ func (m *hbmModel) saveOne() {
 	m.observe(func() {
 		l := m.profile.CheckpointLayout(16)
 		for rank := range m.o.ranks {
-			q := m.saveQuery(1, 16*n, 16*(n-1), Exact)
+			q := m.saveQuery(1, 16*n, 16*(n-1), tier.Exact)
 			q.Rank = rank
 			r, err := m.c.Save(q)
 			if err != nil {
@@ -247,7 +248,7 @@ func (m *hbmModel) thinOne() {
 func (m *hbmModel) loseOnDisk() {
 	m.tier.mu.Lock()
 	defer m.tier.mu.Unlock()
-	var names []Name
+	var names []tier.Name
 	for n, e := range m.tier.entries {
 		if e.children == 0 && e.readers == 0 {
 			names = append(names, n)
@@ -256,7 +257,7 @@ func (m *hbmModel) loseOnDisk() {
 	if len(names) == 0 {
 		return
 	}
-	slices.SortFunc(names, func(a, b Name) int { return slices.Compare(a.Key[:], b.Key[:]) })
+	slices.SortFunc(names, func(a, b tier.Name) int { return slices.Compare(a.Key[:], b.Key[:]) })
 	e := m.tier.entries[names[m.rng.IntN(len(names))]]
 	if m.rng.IntN(2) == 0 {
 		m.tier.forget(e)
@@ -288,7 +289,7 @@ func (m *hbmModel) source(k residentKey) *object {
 	return o
 }
 
-func (m *hbmModel) entry(n Name) (uint64, bool) {
+func (m *hbmModel) entry(n tier.Name) (uint64, bool) {
 	m.tier.mu.Lock()
 	defer m.tier.mu.Unlock()
 	e := m.tier.entries[n]
@@ -380,15 +381,15 @@ func (m *hbmModel) use(c *modelCopy) {
 
 // acquireOne leases a segment's copy if it is there.
 func (m *hbmModel) acquireOne(i int, p piece, rank int) {
-	k := copyKey{residentKey{Name{Key: p.key}, m.profileState(), m.tenants[tenantA]}, rank}
+	k := copyKey{residentKey{tier.Name{Key: p.key}, m.profileState(), m.tenants[tenantA]}, rank}
 	c := m.find(k)
 	row := m.tryHBM(m.sessions[i], p, rank)
 	m.answered(i, k, c, row.Hit, row.Promoting, row.Lease, row.Extents, row.Digests)
 }
 
 func (m *hbmModel) loadOne(i, n, rank int) {
-	k := copyKey{residentKey{Name{Exact, hashOf(1, 16*n)}, m.profileState(), m.tenants[tenantA]}, rank}
-	q := &LoadQuery{Profile: m.id, Tenant: tenantA, Rank: rank, Accept: Exact | Spliced, Digests: true, Hash: hashOf(1, 16*n)}
+	k := copyKey{residentKey{tier.Name{Kind: tier.Exact, Key: hashOf(1, 16*n)}, m.profileState(), m.tenants[tenantA]}, rank}
+	q := &LoadQuery{Profile: m.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact | tier.Spliced, Digests: true, Hash: hashOf(1, 16*n)}
 	c := m.find(k)
 	if _, below := m.entry(k.name); m.source(k.residentKey) == nil && !below {
 		c = nil
@@ -401,7 +402,7 @@ func (m *hbmModel) loadOne(i, n, rank int) {
 	m.answered(i, k, c, got.Hit, got.Promoting, got.Lease, got.Nodes[0].Extents, got.Nodes[0].Digests)
 }
 
-func (m *hbmModel) answered(i int, k copyKey, c *modelCopy, hit, promoting bool, id LeaseID, extents []gpuipc.Extent, digests []uint64) {
+func (m *hbmModel) answered(i int, k copyKey, c *modelCopy, hit, promoting bool, id tier.LeaseID, extents []gpuipc.Extent, digests []uint64) {
 	m.Helper()
 	if hit != (c != nil) {
 		m.fatal("%x rank %d: hit %v, in HBM %v", k.name.Key[:4], k.rank, hit, c != nil)

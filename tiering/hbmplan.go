@@ -5,22 +5,23 @@ import (
 	"fmt"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // LeasePlace is where the memory of a lease or a buffer of the session lies; false
 // when it has neither of that id.
-func (c *Session) LeasePlace(id LeaseID) (Place, bool) {
+func (c *Session) LeasePlace(id tier.LeaseID) (tier.Place, bool) {
 	s := c.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o := c.behindLocked(id); o != nil {
 		return s.placeOf(o), true
 	}
-	return PlaceNone, false
+	return tier.PlaceNone, false
 }
 
 // behindLocked is the object of a lease, or the memory of a buffer.
-func (c *Session) behindLocked(id LeaseID) *object {
+func (c *Session) behindLocked(id tier.LeaseID) *object {
 	if l := c.leases[id]; l != nil {
 		return l.object
 	}
@@ -34,7 +35,7 @@ func (c *Session) behindLocked(id LeaseID) *object {
 // handed to Compose, Rotate and Assemble beside them has to lie there as well.
 // ErrInvalid: some lie in HBM and some in memory. PlaceNone: it names no lease of
 // this session; it is then carried out where its answer lies.
-func (c *Session) PlanPlace(from From, pl *Plan) (Place, error) {
+func (c *Session) PlanPlace(from From, pl *Plan) (tier.Place, error) {
 	s := c.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,21 +48,21 @@ func (c *Session) PlanPlace(from From, pl *Plan) (Place, error) {
 			held = append(held, c.behindLocked(pl.Spans[i].Lease))
 		}
 	}
-	place := PlaceNone
+	place := tier.PlaceNone
 	for _, o := range held {
 		if o == nil {
 			continue
 		}
-		if at := s.placeOf(o); place == PlaceNone {
+		if at := s.placeOf(o); place == tier.PlaceNone {
 			place = at
 		} else if at != place {
-			return PlaceNone, errMixed
+			return tier.PlaceNone, errMixed
 		}
 	}
 	return place, nil
 }
 
-var errMixed = fmt.Errorf("leases in HBM and leases in memory in one plan: %w", ErrInvalid)
+var errMixed = fmt.Errorf("leases in HBM and leases in memory in one plan: %w", tier.ErrInvalid)
 
 // oneDeviceOf finds out whether a plan is carried out in HBM: where what it holds lies,
 // or where its answer goes when it holds nothing.
@@ -159,7 +160,7 @@ func (h *heldPlan) counter(memory, above *uint64) *uint64 {
 // claimHBMLocked takes memory of the private pool of HBM, as claimLocked.
 func (s *Store) claimHBMLocked(sc planScope, bytes int64) (*object, error) {
 	if s.hbm.lost {
-		return nil, fmt.Errorf("buffer: the device is lost: %w", ErrUnavailable)
+		return nil, fmt.Errorf("buffer: the device is lost: %w", tier.ErrUnavailable)
 	}
 	o := &object{profile: sc.profile, tenant: sc.tenant, pool: s.hbm.pools[privatePool], kind: bufferKind, depth: 1}
 	o.shares = make([]share, 1)

@@ -8,6 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // devices are what the tests of plans run on.
@@ -39,15 +40,15 @@ func TestRotateInHBMPlacesTheRowsOfSegmentsAndOfAWholeChain(t *testing.T) {
 	eachDevice(t, func(t *testing.T, open accelerator) {
 		b := newBenchAbove(t, open, hybrid(1))
 		c := b.NewSession("c")
-		b.save(c, b.saveQuery(1, 10, 0, Exact), 0)
-		b.save(c, b.saveQuery(1, 37, 10, Exact), 10)
+		b.save(c, b.saveQuery(1, 10, 0, tier.Exact), 0)
+		b.save(c, b.saveQuery(1, 37, 10, tier.Exact), 10)
 		first, last := b.mid(2, 64, 8), b.mid(3, 40, 4)
 		b.publish(c, first)
 		b.publish(c, last)
 		pr := b.lay(c, noInputs, 37, 12, first, last)
 		e := b.engine(16, 17, table(17))
-		loaded := b.loadPrefix(c, hashOf(1, 37), Exact)
-		if !loaded.Hit || loaded.Place != PlaceHBM || len(loaded.Nodes) != 1 {
+		loaded := b.loadPrefix(c, hashOf(1, 37), tier.Exact)
+		if !loaded.Hit || loaded.Place != tier.PlaceHBM || len(loaded.Nodes) != 1 {
 			t.Fatalf("%+v", loaded)
 		}
 		q := &RotateQuery{
@@ -97,14 +98,14 @@ func TestBuffersInHBMReplayWhatDecodingGives(t *testing.T) {
 	eachDevice(t, func(t *testing.T, open accelerator) {
 		b := newBenchAbove(t, open, hybrid(1))
 		c := b.NewSession("engine")
-		saved := b.save(c, b.saveQuery(1, 20, 0, Exact), 0)[0]
-		loaded := b.loadPrefix(c, hashOf(1, 20), Exact)
+		saved := b.save(c, b.saveQuery(1, 20, 0, tier.Exact), 0)[0]
+		loaded := b.loadPrefix(c, hashOf(1, 20), tier.Exact)
 		d := b.decode(0, 12, 3, b.stripped(saved, 20))
 		q := d.appendQuery(0, 20, 0, 4)
 		q.Base, q.Capacity = From{Kind: FromCheckpoint, Lease: loaded.Lease}, 6
 		st, err := c.Append(b.ctx, q)
 		b.must(err)
-		if at, ok := c.LeasePlace(st.Buffer); !ok || at != PlaceHBM {
+		if at, ok := c.LeasePlace(st.Buffer); !ok || at != tier.PlaceHBM {
 			t.Fatalf("the buffer lies in place %d, %v", at, ok)
 		}
 		b.must(c.Release(loaded.Lease))
@@ -140,7 +141,7 @@ func TestAPlanInTwoPlacesIsInvalid(t *testing.T) {
 	b.must(err)
 	q.Out = b.slot(0, bytes)
 	b.must(c.Compose(b.ctx, q))
-	if at, err := c.PlanPlace(q.From, &q.Plan); at != PlaceHBM || err != nil {
+	if at, err := c.PlanPlace(q.From, &q.Plan); at != tier.PlaceHBM || err != nil {
 		t.Fatalf("plan of HBM: place %d, %v", at, err)
 	}
 	for i := range q.Plan.Spans {
@@ -149,17 +150,17 @@ func TestAPlanInTwoPlacesIsInvalid(t *testing.T) {
 			break
 		}
 	}
-	b.wantErr(c.Compose(b.ctx, q), ErrInvalid)
+	b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid)
 	_, err = c.PlanPlace(q.From, &q.Plan)
-	b.wantErr(err, ErrInvalid)
-	if at, err := c.PlanPlace(From{}, &Plan{}); at != PlaceNone || err != nil {
+	b.wantErr(err, tier.ErrInvalid)
+	if at, err := c.PlanPlace(From{}, &Plan{}); at != tier.PlaceNone || err != nil {
 		t.Fatalf("plan of nothing: place %d, %v", at, err)
 	}
 
 	// An answer elsewhere than the leases changes nothing and loses nothing.
 	pr = b.lay(c, AllLayers, 0, 0, first, last)
 	q.Plan, q.Out = pr.plan, b.put(b.commits, 0, make([]byte, bytes))
-	b.wantErr(c.Compose(b.ctx, q), ErrInvalid)
+	b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid)
 	if n := b.Counters().HBM; n.Lost != 0 || n.Copies != 2 {
 		t.Fatalf("after a caller's mistake: %+v", n)
 	}
@@ -180,7 +181,7 @@ func TestAPlanThatFindsTheDeviceLostDropsAllCopies(t *testing.T) {
 		q.Dest.Out = b.slot(0, bytes)
 		for _, refused := range []error{errors.New("not now"), gpuipc.ErrUnavailable} {
 			twin.Fail(op, 1, refused)
-			if err := c.Assemble(b.ctx, q); !errors.Is(err, ErrUnavailable) {
+			if err := c.Assemble(b.ctx, q); !errors.Is(err, tier.ErrUnavailable) {
 				t.Fatal(err)
 			}
 			if n := b.Counters().HBM; n.Lost != 0 || n.Copies != 1 {
@@ -188,7 +189,7 @@ func TestAPlanThatFindsTheDeviceLostDropsAllCopies(t *testing.T) {
 			}
 		}
 		twin.Lose()
-		b.wantErr(c.Assemble(b.ctx, q), ErrUnavailable)
+		b.wantErr(c.Assemble(b.ctx, q), tier.ErrUnavailable)
 		if n := b.Counters().HBM; n.Lost != 1 || n.Copies != 0 || n.Dropped[dropLost] != 1 {
 			t.Fatalf("%+v", n)
 		}

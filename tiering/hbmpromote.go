@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // hbmPromotion makes one rank's copy of an object of memory. Guarded by the store's
@@ -296,7 +297,7 @@ func (s *Store) outcomeHBM(err error) hbmOutcome {
 		return hbmStopped
 	case s.hbmIsLost():
 		return hbmLost
-	case errors.Is(err, ErrCorrupt):
+	case errors.Is(err, tier.ErrCorrupt):
 		return hbmCorrupt
 	case errors.Is(err, gpuipc.ErrFull):
 		return hbmNoRoom // for what the device needs on the way
@@ -305,12 +306,12 @@ func (s *Store) outcomeHBM(err error) hbmOutcome {
 }
 
 // reason is why a row is a miss after a promotion that failed.
-func (o hbmOutcome) reason() Reason {
+func (o hbmOutcome) reason() tier.Reason {
 	switch o {
 	case hbmGone, hbmLost:
-		return ReasonEvicted
+		return tier.ReasonEvicted
 	case hbmNoRoom:
-		return ReasonRefused
+		return tier.ReasonRefused
 	}
-	return ReasonAborted
+	return tier.ReasonAborted
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Clients that come, read and die at any time, tiers that are too small, promotions
@@ -113,7 +114,7 @@ func (x *twoAndHBM) raceOnce(ctx context.Context, c *Session, rng *rand.Rand, ps
 }
 
 // raceCompose moves a state over a segment in HBM, in a slot of its own.
-func (x *twoAndHBM) raceCompose(ctx context.Context, c *Session, p piece, id LeaseID) {
+func (x *twoAndHBM) raceCompose(ctx context.Context, c *Session, p piece, id tier.LeaseID) {
 	head, n := p.spec.Interior()
 	q := &ComposeQuery{Profile: x.id, Tenant: tenantA, Layer: AllLayers, From: From{Kind: FromState}, Plan: Plan{
 		Begin: head, End: head + n, Spans: []Span{{Kind: SpanSegment, Lease: id, Start: head, Count: n}}}}
@@ -125,7 +126,7 @@ func (x *twoAndHBM) raceCompose(ctx context.Context, c *Session, p piece, id Lea
 	}
 	q.From.State = gpuipc.Ref{Region: slot, Extents: []gpuipc.Extent{{Off: 0, Len: bytes}}}
 	q.Out = gpuipc.Ref{Region: slot, Extents: []gpuipc.Extent{{Off: bytes, Len: bytes}}}
-	if err := c.Compose(ctx, q); err != nil && !errors.Is(err, ErrUnavailable) {
+	if err := c.Compose(ctx, q); err != nil && !errors.Is(err, tier.ErrUnavailable) {
 		x.Errorf("compose: %v", err)
 	}
 	x.noError(slot.Close())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // upload is one copy on its way into HBM: the pieces of its parts, each verified by
@@ -112,7 +113,7 @@ func (up *upload) pieces() ([]uploadPiece, error) {
 			from, want := nodes[k].part(part.Layer, part.Kind)
 			n := from.Len()
 			if n > part.Len-at {
-				return nil, fmt.Errorf("%s: part %d of its copy has %d bytes, its nodes more: %w", up.copy.name(), i, part.Len, ErrInvalid)
+				return nil, fmt.Errorf("%s: part %d of its copy has %d bytes, its nodes more: %w", up.copy.name(), i, part.Len, tier.ErrInvalid)
 			}
 			if n > 0 {
 				pieces = append(pieces, uploadPiece{to: to.Slice(at, n), from: from, want: want, layer: part.Layer, object: nodes[k].object})
@@ -120,7 +121,7 @@ func (up *upload) pieces() ([]uploadPiece, error) {
 			at += n
 		}
 		if at != part.Len {
-			return nil, fmt.Errorf("%s: part %d of its copy has %d bytes, its nodes %d: %w", up.copy.name(), i, part.Len, at, ErrInvalid)
+			return nil, fmt.Errorf("%s: part %d of its copy has %d bytes, its nodes %d: %w", up.copy.name(), i, part.Len, at, tier.ErrInvalid)
 		}
 	}
 	return pieces, nil
@@ -146,7 +147,7 @@ func (up *upload) move(ctx context.Context, p *uploadPiece) error {
 	}
 	if i := firstDifference(got, p.want); i >= 0 {
 		up.blame(ctx, p)
-		return fmt.Errorf("%s: chunk %d has digest %016x in HBM, it was published with %016x: %w", what, i, got[i], p.want[i], ErrCorrupt)
+		return fmt.Errorf("%s: chunk %d has digest %016x in HBM, it was published with %016x: %w", what, i, got[i], p.want[i], tier.ErrCorrupt)
 	}
 	return nil
 }
@@ -163,7 +164,7 @@ func (up *upload) blame(ctx context.Context, p *uploadPiece) {
 // lost.
 func uploadError(what string, err error) error {
 	if errors.Is(err, gpuipc.ErrUnavailable) {
-		return fmt.Errorf("%s: %w: %w", what, ErrUnavailable, err)
+		return fmt.Errorf("%s: %w: %w", what, tier.ErrUnavailable, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Here something happens between the two critical sections of an operation.
@@ -37,7 +38,7 @@ func TestFillThatEndsDuringACommitFreesItsPagesAfterwards(t *testing.T) {
 			item := CommitItem{Reservation: r.r1.ID, Digests: []uint64{1}, Src: b.stage(1<<20, make([]byte, 256))}
 			item.Src.Extents[0].Len = b.profile.SegmentLayout(48).Parts[0].Len
 			_, err := r.d.Commit(b.ctx, item)
-			b.wantErr(err, ErrCorrupt)
+			b.wantErr(err, tier.ErrCorrupt)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,14 +56,14 @@ func TestFillThatEndsDuringACommitFreesItsPagesAfterwards(t *testing.T) {
 			<-stall.Reached()
 
 			end(b, r)
-			b.wantMiss(p, ReasonAborted)
+			b.wantMiss(p, tier.ReasonAborted)
 			b.wantUsed(b.cost(p), 0)       // the copy may still write there
 			again := b.NewSession("again") // the key is free at once
 			b.publish(again, p)
 			b.wantUsed(2*b.cost(p), 0)
 
 			stall.Release()
-			b.wantErr(<-done, ErrGone)
+			b.wantErr(<-done, tier.ErrGone)
 			b.wantUsed(b.cost(p), 0)
 			b.wantHit(p)
 			row := b.acquire(again, 0, p)
@@ -88,12 +89,12 @@ func TestCommitsOfOneReservationRunAtOnce(t *testing.T) {
 	done := later(func() error { got, err := c.Commit(b.ctx, slow); published = got.Published; return err })
 	<-stall.Reached()
 	_, err = c.Commit(b.ctx, CommitItem{Reservation: r.ID, Part: 1, ChunkFirst: 2, Digests: slow.Digests[2:], Src: slow.Src.Slice(2<<20, v.Len-2<<20)})
-	b.wantErr(err, ErrInvalid) // it is being written
+	b.wantErr(err, tier.ErrInvalid) // it is being written
 	early, err := c.Commit(b.ctx, CommitItem{
 		Reservation: r.ID, Digests: []uint64{gpuipc.DigestBytes(data[:k.Len])}, Src: b.stage(8<<20, data[:k.Len]),
 	})
 	b.must(err)
-	b.wantMiss(p, ReasonPending)
+	b.wantMiss(p, tier.ReasonPending)
 	stall.Release()
 	b.must(<-done)
 	if early.Published || !published {
@@ -118,25 +119,25 @@ func TestStagingThatChangesDuringACommitIsCorrupt(t *testing.T) {
 	<-stall.Reached() // one chunk of three is copied
 	b.stage(v.Len-1, []byte{data[v.Off+v.Len-1] ^ 1})
 	stall.Release()
-	b.wantErr(<-done, ErrCorrupt)
-	b.wantMiss(p, ReasonAborted)
+	b.wantErr(<-done, tier.ErrCorrupt)
+	b.wantMiss(p, tier.ReasonAborted)
 	b.wantUsed(0, 0)
 }
 
 func TestOperationKeepsWhatItReads(t *testing.T) {
-	for name, end := range map[string]func(b *bench, c *Session, p piece, id LeaseID){
-		"release": func(b *bench, c *Session, p piece, id LeaseID) { b.must(b.Evict(p.key)); b.must(c.Release(id)) },
-		"close":   func(b *bench, c *Session, p piece, _ LeaseID) { c.Close(); b.must(b.Evict(p.key)) },
-		"expiry": func(b *bench, c *Session, p piece, id LeaseID) {
+	for name, end := range map[string]func(b *bench, c *Session, p piece, id tier.LeaseID){
+		"release": func(b *bench, c *Session, p piece, id tier.LeaseID) { b.must(b.Evict(p.key)); b.must(c.Release(id)) },
+		"close":   func(b *bench, c *Session, p piece, _ tier.LeaseID) { c.Close(); b.must(b.Evict(p.key)) },
+		"expiry": func(b *bench, c *Session, p piece, id tier.LeaseID) {
 			b.clock.advance(time.Hour)
 			b.Sweep()
 			b.must(c.Release(id))
 			b.must(b.Evict(p.key))
 		},
-		"pressure": func(b *bench, c *Session, _ piece, id LeaseID) {
+		"pressure": func(b *bench, c *Session, _ piece, id tier.LeaseID) {
 			b.must(c.Release(id))
 			_, err := b.NewSession("other").Reserve(b.reserveQuery(b.mid(9, 64, 8), 0))
-			b.wantErr(err, ErrFull)
+			b.wantErr(err, tier.ErrFull)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -177,8 +178,8 @@ func TestFailureOfTheDeviceAbortsAFillAndKeepsLeases(t *testing.T) {
 	b.must(err)
 	b.dev.Fail(gpuipc.OpCopyDigests, 1, broken)
 	_, err = c.Commit(b.ctx, b.item(r.ID, 0, 0, contentOf(p, 0)[:p.layout.Parts[0].Len]))
-	b.wantErr(err, ErrUnavailable)
-	b.wantMiss(p, ReasonAborted)
+	b.wantErr(err, tier.ErrUnavailable)
+	b.wantMiss(p, tier.ReasonAborted)
 	b.wantUsed(0, 0)
 	if n := b.Counters().Aborted[causeDevice]; n != 1 {
 		t.Fatalf("%d counted", n)
@@ -191,14 +192,14 @@ func TestFailureOfTheDeviceAbortsAFillAndKeepsLeases(t *testing.T) {
 	ended, cancel := context.WithCancel(b.ctx)
 	cancel()
 	_, err = c.Commit(ended, b.item(r.ID, 0, 0, contentOf(p, 0)[:p.layout.Parts[0].Len]))
-	b.wantErr(err, ErrUnavailable)
-	b.wantMiss(p, ReasonAborted)
-	b.wantErr(c.Abort(r.ID), ErrGone)
+	b.wantErr(err, tier.ErrUnavailable)
+	b.wantMiss(p, tier.ReasonAborted)
+	b.wantErr(c.Abort(r.ID), tier.ErrGone)
 
 	b.publish(c, q)
 	id := b.lease(c, q)
 	b.dev.Fail(gpuipc.OpCompose, 2, broken)
-	b.wantErr(c.Compose(b.ctx, b.composeOne(q, id)), ErrUnavailable)
+	b.wantErr(c.Compose(b.ctx, b.composeOne(q, id)), tier.ErrUnavailable)
 	b.must(c.Compose(b.ctx, b.composeOne(q, id)))
 	b.must(c.Release(id))
 	if got := b.Pools()[0].LeasedBytes; got != 0 {
@@ -218,13 +219,13 @@ func TestStoreCloseWaitsForOperations(t *testing.T) {
 	store := b.Store
 	closed := later(store.Close)
 	for { // until Close has begun
-		if _, err := c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0)); errors.Is(err, ErrUnavailable) {
+		if _, err := c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0)); errors.Is(err, tier.ErrUnavailable) {
 			break
 		}
 		runtime.Gosched()
 	}
-	_, err := store.NewSession("late").Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: Exact})
-	b.wantErr(err, ErrUnavailable)
+	_, err := store.NewSession("late").Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: tier.Exact})
+	b.wantErr(err, tier.ErrUnavailable)
 	select {
 	case err := <-closed:
 		t.Fatalf("closed under a running operation: %v", err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // layout is a profile.Layout that answers by layer and kind, and counts chunks.
@@ -191,7 +192,7 @@ type statesLayout struct {
 func (p *profileState) statesLayout(layer, seams int) (statesLayout, error) {
 	l := statesLayout{p.layout(ofState, layer, 0), int64(seams) + 1}
 	if l.one.Bytes > math.MaxInt64/l.times {
-		return l, fmt.Errorf("states before %d seams of %d bytes each: %w", seams, l.one.Bytes, ErrInvalid)
+		return l, fmt.Errorf("states before %d seams of %d bytes each: %w", seams, l.one.Bytes, tier.ErrInvalid)
 	}
 	return l, nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 func TestStatesByArithmeticAreWhereTheProfilePutsThem(t *testing.T) {
@@ -100,10 +101,10 @@ func TestSizesOfAllRanksDoNotOverflow(t *testing.T) {
 	}
 	b := newBench(t, id)
 	c := b.NewSession("c")
-	_, err := c.Save(&SaveQuery{Profile: b.id, Tenant: tenantA, Kind: Exact, Hash: profile.PrefixHash{1}, Tokens: profile.MaxTokens})
-	b.wantErr(err, ErrFull)
+	_, err := c.Save(&SaveQuery{Profile: b.id, Tenant: tenantA, Kind: tier.Exact, Hash: profile.PrefixHash{1}, Tokens: profile.MaxTokens})
+	b.wantErr(err, tier.ErrFull)
 	_, err = c.Reserve(b.reserveQuery(b.piece(1, profile.FirstSpec(100_000)), 0))
-	b.wantErr(err, ErrFull)
+	b.wantErr(err, tier.ErrFull)
 	b.wantUsed(0, 0)
 	if n := b.Counters().RefusedFull; n != 2 {
 		t.Fatalf("%d refusals counted", n)
@@ -125,13 +126,13 @@ func TestTokenIDsAreCounted(t *testing.T) {
 		t.Fatalf("%d bytes used", used)
 	}
 	_, err = c.Reserve(b.reserveQuery(b.piece(2, spec), 0))
-	b.wantErr(err, ErrFull)
+	b.wantErr(err, tier.ErrFull)
 	b.must(c.Abort(r.ID))
 	b.wantUsed(0, 0)
 	q := b.reserveQuery(b.pieceOf(tenantB, 3, spec), 0)
 	q.Tenant = tenantB
 	_, err = c.Reserve(q)
-	b.wantErr(err, ErrQuota)
+	b.wantErr(err, tier.ErrQuota)
 }
 
 func TestDeadlinesComeInOrder(t *testing.T) {

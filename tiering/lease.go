@@ -3,12 +3,14 @@ package tiering
 import (
 	"fmt"
 	"time"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // lease is one client's right to read one rank's share of an object. A lease on
 // a checkpoint covers the chain it extends. Guarded by the store's lock.
 type lease struct {
-	id      LeaseID
+	id      tier.LeaseID
 	object  *object
 	rank    int
 	session *Session
@@ -71,16 +73,16 @@ func (c *Session) acquireLocked(key *[32]byte, q *AcquireQuery, p *profileState,
 	switch {
 	case o == nil:
 		if _, ok := s.segmentBelowLocked(key, p, t); ok {
-			promotion := s.promoteLocked(wanted{Name{Key: *key}, p, t, true})
-			return Acquired{Reason: ReasonPending, Promoting: promotion != nil}, promotion
+			promotion := s.promoteLocked(wanted{tier.Name{Key: *key}, p, t, true})
+			return Acquired{Reason: tier.ReasonPending, Promoting: promotion != nil}, promotion
 		}
 		why, _ := s.departed.why(key, p.id, t.ID)
 		return Acquired{Reason: why}, nil
 	case o.fill != nil && o.fill.promotion != nil:
 		s.demandLocked(o.fill.promotion)
-		return Acquired{Reason: ReasonPending, Promoting: true}, o.fill.promotion
+		return Acquired{Reason: tier.ReasonPending, Promoting: true}, o.fill.promotion
 	case o.fill != nil:
-		return Acquired{Reason: ReasonPending}, nil
+		return Acquired{Reason: tier.ReasonPending}, nil
 	}
 	return c.leaseRowLocked(o, q, now), nil
 }
@@ -118,8 +120,8 @@ func (c *Session) load(q *LoadQuery, waits *[]awaited) (Loaded, error) {
 	if err != nil {
 		return Loaded{}, err
 	}
-	if q.Accept == 0 || q.Accept&^(Exact|Spliced) != 0 {
-		return Loaded{}, fmt.Errorf("load: accepts kinds %#x: %w", q.Accept, ErrInvalid)
+	if q.Accept == 0 || q.Accept&^(tier.Exact|tier.Spliced) != 0 {
+		return Loaded{}, fmt.Errorf("load: accepts kinds %#x: %w", q.Accept, tier.ErrInvalid)
 	}
 	now := s.cfg.Now()
 	s.mu.Lock()
@@ -138,9 +140,9 @@ func (c *Session) load(q *LoadQuery, waits *[]awaited) (Loaded, error) {
 		} else if promotion == nil || !q.Again {
 			s.counters.LoadMisses++
 		}
-		return Loaded{Reason: ReasonPending, Promoting: promotion != nil}, nil
+		return Loaded{Reason: tier.ReasonPending, Promoting: promotion != nil}, nil
 	}
-	if why == ReasonNone {
+	if why == tier.ReasonNone {
 		why, _ = s.departed.why((*[32]byte)(&q.Hash), p.id, t.ID)
 	}
 	s.counters.LoadMisses++
@@ -178,7 +180,7 @@ func (c *Session) leaseLocked(o *object, rank int, ttl time.Duration, now time.T
 	s := c.store
 	if len(c.leases) >= s.cfg.MaxLeases {
 		s.counters.RefusedBusy++
-		return nil, fmt.Errorf("%s: session %q has %d leases: %w", o.name(), c.name, len(c.leases), ErrBusy)
+		return nil, fmt.Errorf("%s: session %q has %d leases: %w", o.name(), c.name, len(c.leases), tier.ErrBusy)
 	}
 	if ttl <= 0 {
 		ttl = s.cfg.LeaseTTL
@@ -204,7 +206,7 @@ func (c *Session) leaseLocked(o *object, rank int, ttl time.Duration, now time.T
 
 // Release gives a lease back, expired or not, or a buffer; the holder must not read
 // the memory any more. ErrGone when the session has neither.
-func (c *Session) Release(id LeaseID) error {
+func (c *Session) Release(id tier.LeaseID) error {
 	s := c.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +216,7 @@ func (c *Session) Release(id LeaseID) error {
 	}
 	l := c.leases[id]
 	if l == nil {
-		return fmt.Errorf("lease %d: %w", id, ErrGone)
+		return fmt.Errorf("lease %d: %w", id, tier.ErrGone)
 	}
 	s.dropLeaseLocked(l)
 	return nil
@@ -248,23 +250,23 @@ func (s *Store) expireLocked(l *lease) {
 
 // useLeaseLocked finds a live lease of this session for an operation. It does
 // not tell a lease of somebody else from none.
-func (c *Session) useLeaseLocked(id LeaseID, sc *planScope, now time.Time) (*lease, error) {
+func (c *Session) useLeaseLocked(id tier.LeaseID, sc *planScope, now time.Time) (*lease, error) {
 	l := c.leases[id]
 	if l == nil {
-		return nil, fmt.Errorf("lease %d: %w", id, ErrGone)
+		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
 	}
 	if !l.expired && !now.Before(l.until.at) {
 		c.store.expireLocked(l) // the sweep has not come by yet
 	}
 	switch o := l.object; {
 	case l.expired:
-		return nil, fmt.Errorf("lease %d has expired: %w", id, ErrGone)
+		return nil, fmt.Errorf("lease %d has expired: %w", id, tier.ErrGone)
 	case o.tenant != sc.tenant:
-		return nil, fmt.Errorf("lease %d: %w", id, ErrGone)
+		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
 	case o.profile != sc.profile:
-		return nil, fmt.Errorf("lease %d is of profile %d, not %d: %w", id, o.profile.id, sc.profile.id, ErrInvalid)
+		return nil, fmt.Errorf("lease %d is of profile %d, not %d: %w", id, o.profile.id, sc.profile.id, tier.ErrInvalid)
 	case l.rank != sc.rank:
-		return nil, fmt.Errorf("lease %d is of rank %d, not %d: %w", id, l.rank, sc.rank, ErrInvalid)
+		return nil, fmt.Errorf("lease %d is of rank %d, not %d: %w", id, l.rank, sc.rank, tier.ErrInvalid)
 	}
 	return l, nil
 }

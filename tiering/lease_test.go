@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 func bounds(leases int) option {
@@ -23,7 +24,7 @@ func TestLeaseEndsByRelease(t *testing.T) {
 		t.Fatal("two leases share an id")
 	}
 	b.must(c.Release(first))
-	b.wantErr(c.Release(first), ErrGone)
+	b.wantErr(c.Release(first), tier.ErrGone)
 	if pool := b.Pools()[0]; pool.LeasedBytes != b.cost(p) {
 		t.Fatalf("%d bytes leased while a lease lives", pool.LeasedBytes)
 	}
@@ -39,17 +40,17 @@ func TestLeaseOfAnotherSessionIsGone(t *testing.T) {
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
 	id := b.lease(c, p)
-	b.wantErr(d.Release(id), ErrGone)
+	b.wantErr(d.Release(id), tier.ErrGone)
 	err := d.Compose(b.ctx, b.composeOne(p, id))
-	b.wantErr(err, ErrGone)
+	b.wantErr(err, tier.ErrGone)
 	r, err := c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0))
 	b.must(err)
-	b.wantErr(d.Abort(r.ID), ErrGone)
+	b.wantErr(d.Abort(r.ID), tier.ErrGone)
 	b.must(c.Compose(b.ctx, b.composeOne(p, id)))
 }
 
 // composeOne is a plan of one mid segment between two recomputed spans.
-func (b *bench) composeOne(p piece, id LeaseID) *ComposeQuery {
+func (b *bench) composeOne(p piece, id tier.LeaseID) *ComposeQuery {
 	b.Helper()
 	head, n := p.spec.Interior()
 	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: Plan{End: p.spec.Tokens, Spans: []Span{
@@ -79,7 +80,7 @@ func TestExpiredLeaseIsQuarantinedUntilRelease(t *testing.T) {
 	b.must(b.Evict(p.key)) // the lease alone keeps the memory
 	b.clock.advance(time.Minute)
 	b.Sweep()
-	b.wantErr(c.Compose(b.ctx, b.composeOne(p, id)), ErrGone)
+	b.wantErr(c.Compose(b.ctx, b.composeOne(p, id)), tier.ErrGone)
 	pool, counters := b.Pools()[0], b.Counters()
 	if pool.QuarantinedBytes != b.cost(p) || pool.LeasedBytes != 0 {
 		t.Fatalf("%+v", pool)
@@ -106,7 +107,7 @@ func TestQuarantinedSegmentIsNotEvicted(t *testing.T) {
 	b.Sweep()
 	b.publish(c, b.mid(3, 64, 8)) // old is the least recently used, next leaves
 	b.wantHit(old)
-	b.wantMiss(next, ReasonEvicted)
+	b.wantMiss(next, tier.ReasonEvicted)
 	if row := b.acquire(c, 0, old); !row.Hit || row.Lease == id {
 		t.Fatalf("a segment with an expired lease cannot be leased again: %+v", row)
 	}
@@ -128,7 +129,7 @@ func TestUseNoticesExpiryBeforeTheSweep(t *testing.T) {
 	b.clock.advance(time.Second - 1)
 	b.must(c.Compose(b.ctx, b.composeOne(p, rows[0].Lease)))
 	b.clock.advance(1)
-	b.wantErr(c.Compose(b.ctx, b.composeOne(p, rows[0].Lease)), ErrGone)
+	b.wantErr(c.Compose(b.ctx, b.composeOne(p, rows[0].Lease)), tier.ErrGone)
 }
 
 func TestLeaseTimeIsCutToTheMaximum(t *testing.T) {
@@ -154,8 +155,8 @@ func TestLeasesOfASessionAreBounded(t *testing.T) {
 	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantA, Keys: [][32]byte{p.key, p.key, {1}}}, nil)
 	b.must(err)
 	b.must(rows[0].Err)
-	b.wantErr(rows[1].Err, ErrBusy)
-	if rows[2].Hit || rows[2].Err != nil || rows[2].Reason != ReasonUnknown {
+	b.wantErr(rows[1].Err, tier.ErrBusy)
+	if rows[2].Hit || rows[2].Err != nil || rows[2].Reason != tier.ReasonUnknown {
 		t.Fatalf("the row after a refusal: %+v", rows[2])
 	}
 	b.lease(b.NewSession("d"), p)
@@ -175,7 +176,7 @@ func TestSessionCloseGivesEverythingBack(t *testing.T) {
 	b.lease(c, p)
 	_, err := c.Reserve(b.reserveQuery(q, 0))
 	b.must(err)
-	_, err = c.Save(b.saveQuery(1, 64, 0, Exact))
+	_, err = c.Save(b.saveQuery(1, 64, 0, tier.Exact))
 	b.must(err)
 	c.Close()
 	b.wantUsed(b.cost(p), 0)
@@ -187,15 +188,15 @@ func TestSessionCloseGivesEverythingBack(t *testing.T) {
 		t.Fatalf("%+v", counters)
 	}
 	b.wantHit(p)
-	b.wantMiss(q, ReasonAborted)
+	b.wantMiss(q, tier.ReasonAborted)
 	c.Close() // twice is fine
 	_, err = c.Reserve(b.reserveQuery(q, 0))
-	b.wantErr(err, ErrGone)
+	b.wantErr(err, tier.ErrGone)
 	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantA, Keys: [][32]byte{p.key}}, nil)
 	b.must(err)
-	b.wantErr(rows[0].Err, ErrGone)
-	_, err = c.Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: Exact})
-	b.wantErr(err, ErrGone)
+	b.wantErr(rows[0].Err, tier.ErrGone)
+	_, err = c.Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: tier.Exact})
+	b.wantErr(err, tier.ErrGone)
 }
 
 // A session with more to give back than one critical section takes.
@@ -252,9 +253,9 @@ func TestLeaseIDsAreNeverReused(t *testing.T) {
 	c := b.NewSession("c")
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
-	seen := map[LeaseID]bool{}
+	seen := map[tier.LeaseID]bool{}
 	for range 100 {
-		for _, id := range []LeaseID{b.lease(c, p), b.NewLeaseID()} {
+		for _, id := range []tier.LeaseID{b.lease(c, p), b.NewLeaseID()} {
 			if seen[id] || id == 0 {
 				t.Fatalf("lease id %d came twice", id)
 			}

@@ -2,6 +2,8 @@ package tiering
 
 import (
 	"testing"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // below is what mapTier takes for a segment of one rank.
@@ -68,8 +70,8 @@ func TestQuotaIsPaidFromTheSlowestTierUp(t *testing.T) {
 	x.wantOnDisk(one)
 	three := x.mid(3, 100, 8) // more than the copy below
 	x.publish(x.c, three)     // which goes, and then the one in memory
-	x.wantMiss(one, ReasonEvicted)
-	x.wantMiss(two, ReasonEvicted)
+	x.wantMiss(one, tier.ReasonEvicted)
+	x.wantMiss(two, tier.ReasonEvicted)
 	x.wantHit(three)
 	if n := x.Counters(); n.TrimmedBytes != uint64(disk) || n.EvictedQuota != 1 || n.Dropped != 1 {
 		t.Fatalf("%+v", n)
@@ -85,7 +87,7 @@ func TestWhatCannotFitAQuotaCostsNothing(t *testing.T) {
 	x.publish(x.c, two)
 	x.lease(x.c, two)
 	_, err := x.c.Reserve(x.reserveQuery(x.mid(3, 128, 8), 0))
-	x.wantErr(err, ErrQuota)
+	x.wantErr(err, tier.ErrQuota)
 	x.wantOnDisk(one)
 	x.wantHit(two)
 }
@@ -103,10 +105,10 @@ func TestPromotionDoesNotTrimWhatItPromotes(t *testing.T) {
 		x.sinkBelowQuota(p)
 		x.try(p)
 		x.carry()
-		if x.tier.entries[Name{Key: p.key}] == nil {
+		if x.tier.entries[tier.Name{Key: p.key}] == nil {
 			t.Fatalf("quota of %d: it is gone", row.quota)
 		}
-		if hit := x.status(p).Place == PlaceDRAM; hit != row.fits {
+		if hit := x.status(p).Place == tier.PlaceDRAM; hit != row.fits {
 			t.Fatalf("quota of %d: in memory %v", row.quota, hit)
 		}
 		x.audit()
@@ -133,7 +135,7 @@ func TestPromotionTrimsOthers(t *testing.T) {
 	x.try(wanted)
 	x.carry()
 	x.wantHit(wanted)
-	x.wantMiss(old, ReasonEvicted)
+	x.wantMiss(old, tier.ReasonEvicted)
 	x.audit()
 }
 
@@ -152,5 +154,5 @@ func TestSweepBringsATenantBackUnderItsQuota(t *testing.T) {
 		t.Fatalf("%d bytes below", got)
 	}
 	x.wantOnDisk(x.mid(3, 64, 8))
-	x.wantMiss(x.mid(0, 64, 8), ReasonEvicted)
+	x.wantMiss(x.mid(0, 64, 8), tier.ReasonEvicted)
 }

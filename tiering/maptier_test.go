@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // mapTier is a Tier out of maps. Writes end when the test says so, or at once;
@@ -23,9 +24,9 @@ type mapTier struct {
 	alone    bool   // one goroutine at a time uses the store: the lock can be checked
 
 	mu      sync.Mutex
-	entries map[Name]*mapEntry
-	on      map[Name]*mapWrite // admitted, not ended
-	used    map[TenantID]int64
+	entries map[tier.Name]*mapEntry
+	on      map[tier.Name]*mapWrite // admitted, not ended
+	used    map[tier.TenantID]int64
 	clock   uint64
 	given   uint64 // generations
 	queue   int    // writes on their way at most
@@ -38,15 +39,15 @@ type mapTier struct {
 	unread  error       // what Read answers
 	stall   chan struct{}
 	reading int
-	offered []*Object
-	removed []Name
+	offered []*tier.Object
+	removed []tier.Name
 	reads   int
 	lookups int
 }
 
 type mapEntry struct {
-	Entry
-	content  Content
+	tier.Entry
+	content  tier.Content
 	bytes    [][]byte
 	used     uint64
 	readers  int
@@ -55,28 +56,28 @@ type mapEntry struct {
 
 type mapWrite struct {
 	tier   *mapTier
-	object *Object
+	object *tier.Object
 	entry  *mapEntry // what it is to become; one that is there already if old
 	old    bool
 	first  *mapWrite // of the same name, on its way: its room is for both
 	failed bool
-	level  Level
-	done   func(Level, error)
+	level  tier.Level
+	done   func(tier.Level, error)
 	over   bool
 }
 
 func newMapTier(t testing.TB, dev gpuipc.Device, capacity int64) *mapTier {
 	return &mapTier{
 		t: t, dev: dev, capacity: capacity, queue: 1 << 30,
-		entries: map[Name]*mapEntry{}, on: map[Name]*mapWrite{}, used: map[TenantID]int64{},
+		entries: map[tier.Name]*mapEntry{}, on: map[tier.Name]*mapWrite{}, used: map[tier.TenantID]int64{},
 	}
 }
 
 // below sets a store up over a tier of this many bytes.
-func below(tier **mapTier, capacity int64) option {
+func below(lower **mapTier, capacity int64) option {
 	return func(c *Config) {
-		*tier = newMapTier(nil, nil, capacity)
-		c.Lower = *tier
+		*lower = newMapTier(nil, nil, capacity)
+		c.Lower = *lower
 	}
 }
 
@@ -119,7 +120,7 @@ func (m *mapTier) unlocked(what string) {
 }
 
 // bytesOf is what an object takes in this tier: more than in memory.
-func (m *mapTier) bytesOf(o *Object) int64 {
+func (m *mapTier) bytesOf(o *tier.Object) int64 {
 	n := int64(100)
 	for _, s := range o.Shares {
 		n += (s.Ref.Len() + 511) / 512 * 512
@@ -127,25 +128,25 @@ func (m *mapTier) bytesOf(o *Object) int64 {
 	return n
 }
 
-func (m *mapTier) Lookup(n *Name) (Entry, bool) {
+func (m *mapTier) Lookup(n *tier.Name) (tier.Entry, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.locked("Lookup")
 	m.lookups++
 	e := m.entries[*n]
 	if e == nil {
-		return Entry{}, false
+		return tier.Entry{}, false
 	}
 	return e.Entry, true
 }
 
-func (m *mapTier) Used(t TenantID) int64 {
+func (m *mapTier) Used(t tier.TenantID) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.used[t]
 }
 
-func (m *mapTier) Touch(n *Name) {
+func (m *mapTier) Touch(n *tier.Name) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.locked("Touch")
@@ -159,7 +160,7 @@ func (m *mapTier) touch(e *mapEntry) {
 	e.used = m.clock
 }
 
-func (m *mapTier) Trim(t TenantID, bytes int64) (freed int64) {
+func (m *mapTier) Trim(t tier.TenantID, bytes int64) (freed int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if bytes <= 0 {
@@ -211,20 +212,20 @@ func (m *mapTier) total() (n int64) {
 	return n
 }
 
-func (m *mapTier) Admit(o *Object, room int64) (Write, error) {
+func (m *mapTier) Admit(o *tier.Object, room int64) (tier.Write, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.offered = append(m.offered, o)
 	m.locked("Admit")
-	n := Name{o.Kind, o.Key}
+	n := tier.Name{Kind: o.Kind, Key: o.Key}
 	w := &mapWrite{tier: m, object: o}
 	switch {
 	case m.refuse != nil:
 		return nil, fmt.Errorf("refused: %w", m.refuse)
 	case len(m.on) >= m.queue:
-		return nil, fmt.Errorf("queue: %w", ErrBusy)
-	case o.Parent != (Name{}) && m.entries[o.Parent] == nil:
-		return nil, fmt.Errorf("its parent is not here: %w", ErrInvalid)
+		return nil, fmt.Errorf("queue: %w", tier.ErrBusy)
+	case o.Parent != (tier.Name{}) && m.entries[o.Parent] == nil:
+		return nil, fmt.Errorf("its parent is not here: %w", tier.ErrInvalid)
 	case m.entries[n] != nil:
 		w.entry, w.old = m.entries[n], true
 		return w, nil
@@ -237,19 +238,19 @@ func (m *mapTier) Admit(o *Object, room int64) (Write, error) {
 	for m.used[o.Tenant]+bytes > room {
 		e := m.oldest(mine)
 		if e == nil {
-			return nil, fmt.Errorf("%d of %d bytes: %w", m.used[o.Tenant], room, ErrQuota)
+			return nil, fmt.Errorf("%d of %d bytes: %w", m.used[o.Tenant], room, tier.ErrQuota)
 		}
 		m.forget(e)
 	}
 	for m.total()+bytes > m.capacity {
 		e := m.oldest(func(e *mapEntry) bool { return e.Name != o.Parent })
 		if e == nil {
-			return nil, fmt.Errorf("%d of %d bytes: %w", m.total(), m.capacity, ErrFull)
+			return nil, fmt.Errorf("%d of %d bytes: %w", m.total(), m.capacity, tier.ErrFull)
 		}
 		m.forget(e)
 	}
 	m.given++
-	w.entry = &mapEntry{Entry: Entry{
+	w.entry = &mapEntry{Entry: tier.Entry{
 		Name: n, Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant, Spec: o.Spec, Begin: o.Begin, End: o.End, Parent: o.Parent,
 		Bytes: bytes, Generation: m.given,
 	}}
@@ -264,9 +265,9 @@ func (m *mapTier) Admit(o *Object, room int64) (Write, error) {
 	return w, nil
 }
 
-func (w *mapWrite) Cancel() { w.end(LevelMemory, errors.New("canceled")) }
+func (w *mapWrite) Cancel() { w.end(tier.LevelMemory, errors.New("canceled")) }
 
-func (w *mapWrite) Start(level Level, done func(Level, error)) {
+func (w *mapWrite) Start(level tier.Level, done func(tier.Level, error)) {
 	m := w.tier
 	m.unlocked("Start")
 	m.mu.Lock()
@@ -322,28 +323,28 @@ func (w *mapWrite) finish(err error) {
 	}
 	reached := w.level
 	if err != nil {
-		reached = LevelMemory
+		reached = tier.LevelMemory
 	}
 	err = w.settle(bytes, reached, err)
 	if err != nil {
-		reached = LevelMemory
+		reached = tier.LevelMemory
 	}
 	w.end(reached, err)
 }
 
-func (w *mapWrite) settle(bytes [][]byte, reached Level, err error) error {
+func (w *mapWrite) settle(bytes [][]byte, reached tier.Level, err error) error {
 	m, e, o := w.tier, w.entry, w.object
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case w.first != nil && w.first.failed:
-		return fmt.Errorf("the first write of it failed: %w", ErrUnavailable)
+		return fmt.Errorf("the first write of it failed: %w", tier.ErrUnavailable)
 	case m.entries[e.Name] == e:
 		if err == nil {
 			e.Level = max(e.Level, reached)
 		}
 	case w.old || m.on[e.Name] == nil || m.on[e.Name].entry != e: // it was forgotten meanwhile
-		return fmt.Errorf("forgotten: %w", ErrGone)
+		return fmt.Errorf("forgotten: %w", tier.ErrGone)
 	case err != nil && w.first == nil:
 		w.failed = true
 		m.used[e.Tenant] -= e.Bytes
@@ -353,7 +354,7 @@ func (w *mapWrite) settle(bytes [][]byte, reached Level, err error) error {
 	default:
 		delete(m.on, e.Name)
 		e.Level, e.bytes = reached, bytes
-		e.content = Content{Publisher: o.Publisher, Tokens: o.Tokens}
+		e.content = tier.Content{Publisher: o.Publisher, Tokens: o.Tokens}
 		for _, sh := range o.Shares {
 			e.content.Digests = append(e.content.Digests, slices.Clone(sh.Digests))
 		}
@@ -366,7 +367,7 @@ func (w *mapWrite) settle(bytes [][]byte, reached Level, err error) error {
 	return err
 }
 
-func (w *mapWrite) end(reached Level, err error) {
+func (w *mapWrite) end(reached tier.Level, err error) {
 	m := w.tier
 	m.mu.Lock()
 	if w.over {
@@ -379,7 +380,7 @@ func (w *mapWrite) end(reached Level, err error) {
 	}
 }
 
-func (m *mapTier) Read(ctx context.Context, e *Entry, dst []gpuipc.Ref) (*Content, error) {
+func (m *mapTier) Read(ctx context.Context, e *tier.Entry, dst []gpuipc.Ref) (*tier.Content, error) {
 	m.unlocked("Read")
 	m.mu.Lock()
 	m.reads++
@@ -405,13 +406,13 @@ func (m *mapTier) Read(ctx context.Context, e *Entry, dst []gpuipc.Ref) (*Conten
 		select {
 		case <-stall:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+			return nil, fmt.Errorf("%w: %w", tier.ErrUnavailable, ctx.Err())
 		}
 	}
 	switch {
 	case have == nil:
-		return nil, ErrGone
-	case errors.Is(unread, ErrCorrupt):
+		return nil, tier.ErrGone
+	case errors.Is(unread, tier.ErrCorrupt):
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if m.entries[e.Name] == have {
@@ -423,7 +424,7 @@ func (m *mapTier) Read(ctx context.Context, e *Entry, dst []gpuipc.Ref) (*Conten
 	}
 	for i, data := range have.bytes {
 		if err := m.dev.Store(ctx, dst[i], data); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return nil, fmt.Errorf("%w: %w", tier.ErrUnavailable, err)
 		}
 	}
 	m.mu.Lock()
@@ -433,7 +434,7 @@ func (m *mapTier) Read(ctx context.Context, e *Entry, dst []gpuipc.Ref) (*Conten
 	return &c, nil
 }
 
-func (m *mapTier) Remove(n *Name) bool {
+func (m *mapTier) Remove(n *tier.Name) bool {
 	m.unlocked("Remove")
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -446,7 +447,7 @@ func (m *mapTier) Remove(n *Name) bool {
 }
 
 // names of what is held, for comparison.
-func (m *mapTier) holds(n Name) bool {
+func (m *mapTier) holds(n tier.Name) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.entries[n] != nil

@@ -3,6 +3,8 @@ package tiering
 import (
 	"fmt"
 	"slices"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // matchRows bounds one critical section of Match; longer questions take several.
@@ -21,15 +23,15 @@ func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 		return err
 	}
 	if len(q.Positions) != len(q.Prefixes) {
-		return fmt.Errorf("match: %d positions for %d prefixes: %w", len(q.Positions), len(q.Prefixes), ErrInvalid)
+		return fmt.Errorf("match: %d positions for %d prefixes: %w", len(q.Positions), len(q.Prefixes), tier.ErrInvalid)
 	}
 	for i := 1; i < len(q.Positions); i++ {
 		if q.Positions[i] <= q.Positions[i-1] {
-			return fmt.Errorf("match: position %d after %d: %w", q.Positions[i], q.Positions[i-1], ErrInvalid)
+			return fmt.Errorf("match: position %d after %d: %w", q.Positions[i], q.Positions[i-1], tier.ErrInvalid)
 		}
 	}
-	if q.Accept&^(Exact|Spliced) != 0 {
-		return fmt.Errorf("match: accepts kinds %#x: %w", q.Accept, ErrInvalid)
+	if q.Accept&^(tier.Exact|tier.Spliced) != 0 {
+		return fmt.Errorf("match: accepts kinds %#x: %w", q.Accept, tier.ErrInvalid)
 	}
 	*dst = MatchResult{Segments: slices.Grow(dst.Segments[:0], len(q.Keys))[:len(q.Keys)]}
 	s.matchPrefix(q, dst, p, t)
@@ -72,9 +74,9 @@ func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenan
 	case o == nil || o.profile != p || o.tenant != t:
 		if s.cfg.Lower != nil && s.matchBelowLocked(key, p, t) {
 			if device && s.aboveLocked(&s.found, p, t) {
-				return s.hitAboveLocked(s.found.tokens())
+				return s.hitAboveLocked(uint32(s.found.HitTokens()))
 			}
-			return s.hitBelowLocked(s.found.tokens())
+			return s.hitBelowLocked(uint32(s.found.HitTokens()))
 		}
 		why, tokens := s.departed.why(key, p.id, t.ID)
 		s.counters.miss(why, tokens)
@@ -82,8 +84,8 @@ func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenan
 	case o.fill != nil && o.fill.promotion != nil:
 		return s.hitBelowLocked(uint32(o.tokens()))
 	case o.fill != nil:
-		s.counters.miss(ReasonPending, uint32(o.tokens()))
-		return SegmentStatus{Status: StatusPending, Reason: ReasonPending}
+		s.counters.miss(tier.ReasonPending, uint32(o.tokens()))
+		return SegmentStatus{Status: StatusPending, Reason: tier.ReasonPending}
 	}
 	s.counters.HitSegments++
 	s.counters.HitTokens += uint64(o.tokens())
@@ -91,7 +93,7 @@ func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenan
 	switch {
 	case !device:
 	case o.resident != nil:
-		place = PlaceHBM
+		place = tier.PlaceHBM
 		s.counters.HBM.HitSegments++
 		s.counters.HBM.HitTokens += uint64(o.tokens())
 	default:
@@ -103,7 +105,7 @@ func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenan
 // matchBelowLocked finds a segment in the lower tier, as s.found, without copies
 // of the entry: most keys are found nowhere.
 func (s *Store) matchBelowLocked(key *[32]byte, p *profileState, t *tenant) bool {
-	s.asked = Name{Key: *key}
+	s.asked = tier.Name{Key: *key}
 	if len(s.doomed) > 0 && s.doomed[s.asked] > 0 {
 		return false
 	}
@@ -117,7 +119,7 @@ func (s *Store) matchBelowLocked(key *[32]byte, p *profileState, t *tenant) bool
 }
 
 // aboveLocked tells whether an entry of the lower tier has copies in HBM.
-func (s *Store) aboveLocked(e *Entry, p *profileState, t *tenant) bool {
+func (s *Store) aboveLocked(e *tier.Entry, p *profileState, t *tenant) bool {
 	if s.hbm == nil || s.hbm.loose == 0 {
 		return false
 	}
@@ -130,7 +132,7 @@ func (s *Store) hitAboveLocked(tokens uint32) SegmentStatus {
 	s.counters.HitTokens += uint64(tokens)
 	s.counters.HBM.HitSegments++
 	s.counters.HBM.HitTokens += uint64(tokens)
-	return SegmentStatus{Status: StatusHit, Place: PlaceHBM, Tokens: tokens}
+	return SegmentStatus{Status: StatusHit, Place: tier.PlaceHBM, Tokens: tokens}
 }
 
 // hitBelowLocked answers and counts for a key that lies in the lower tier.
@@ -139,7 +141,7 @@ func (s *Store) hitBelowLocked(tokens uint32) SegmentStatus {
 	s.counters.HitTokens += uint64(tokens)
 	s.counters.HitSegmentsDisk++
 	s.counters.HitTokensDisk += uint64(tokens)
-	return SegmentStatus{Status: StatusHit, Place: PlaceDisk, Tokens: tokens}
+	return SegmentStatus{Status: StatusHit, Place: tier.PlaceDisk, Tokens: tokens}
 }
 
 // matchPrefix walks the prefixes from the longest down. The reason it gives for
@@ -149,7 +151,7 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 	if q.Accept == 0 || len(q.Prefixes) == 0 {
 		return
 	}
-	missed := ReasonNone
+	missed := tier.ReasonNone
 	for end := len(q.Prefixes); end > 0 && dst.PrefixTokens == 0; end -= matchRows {
 		s.mu.Lock()
 		for i := end - 1; i >= max(0, end-matchRows); i-- {
@@ -159,7 +161,7 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 				switch {
 				case !q.Device:
 				case o.resident != nil:
-					dst.PrefixPlace = PlaceHBM
+					dst.PrefixPlace = tier.PlaceHBM
 				default:
 					s.matchedHBMLocked(o)
 				}
@@ -168,14 +170,14 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 			if s.cfg.Lower == nil {
 				// Nowhere else to look.
 			} else if e, ok := s.bestBelowAtLocked(&q.Prefixes[i], q.Accept, p, t, int(q.Positions[i])); ok {
-				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, e.Kind, PlaceDisk
+				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, e.Kind, tier.PlaceDisk
 				if q.Device && s.aboveLocked(&e, p, t) {
-					dst.PrefixPlace = PlaceHBM
+					dst.PrefixPlace = tier.PlaceHBM
 				}
 				s.matchedBelowLocked(e.Name, p, t)
 				break
 			}
-			if i == len(q.Prefixes)-1 && why == ReasonNone {
+			if i == len(q.Prefixes)-1 && why == tier.ReasonNone {
 				why, _ = s.departed.why(&q.Prefixes[i], p.id, t.ID)
 			}
 			missed = moreTelling(missed, why)
@@ -189,10 +191,10 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 		s.counters.PrefixHits++
 		s.counters.PrefixHitTokens += uint64(dst.PrefixTokens)
 		switch dst.PrefixPlace {
-		case PlaceDisk:
+		case tier.PlaceDisk:
 			s.counters.PrefixHitsDisk++
 			s.counters.PrefixHitTokensDisk += uint64(dst.PrefixTokens)
-		case PlaceHBM:
+		case tier.PlaceHBM:
 			s.counters.HBM.PrefixHits++
 			s.counters.HBM.PrefixHitTokens += uint64(dst.PrefixTokens)
 		}
@@ -204,26 +206,26 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 // bestLocked finds the published checkpoint of an accepted kind, exact before
 // spliced, or says what stands in its place: pending, another kind, one that has
 // lost its states, none.
-func (s *Store) bestLocked(hash *[32]byte, accept CheckpointKind, p *profileState, t *tenant) (*object, Reason) {
+func (s *Store) bestLocked(hash *[32]byte, accept tier.CheckpointKind, p *profileState, t *tenant) (*object, tier.Reason) {
 	return s.bestNodeLocked(hash, accept, p, t, false)
 }
 
 // bestNodeLocked is bestLocked, which takes a thinned node as well if rows are all
 // that is wanted.
-func (s *Store) bestNodeLocked(hash *[32]byte, accept CheckpointKind, p *profileState, t *tenant, rows bool) (*object, Reason) {
+func (s *Store) bestNodeLocked(hash *[32]byte, accept tier.CheckpointKind, p *profileState, t *tenant, rows bool) (*object, tier.Reason) {
 	var best *object
-	why := ReasonNone
+	why := tier.ReasonNone
 	for o := s.checkpoints.find(hash); o != nil; o = o.sibling {
 		switch {
 		case o.profile != p || o.tenant != t:
 		case o.fill != nil && !(rows && o.published):
-			why = moreTelling(why, ReasonPending)
+			why = moreTelling(why, tier.ReasonPending)
 		case o.thin && !rows:
-			why = moreTelling(why, ReasonEvicted)
+			why = moreTelling(why, tier.ReasonEvicted)
 		case o.kind&accept == 0:
-			why = moreTelling(why, ReasonFlagOnly)
+			why = moreTelling(why, tier.ReasonFlagOnly)
 		case !s.soundLocked(o):
-			why = moreTelling(why, ReasonAborted)
+			why = moreTelling(why, tier.ReasonAborted)
 		case best == nil || o.kind < best.kind:
 			best = o
 		}
@@ -231,8 +233,8 @@ func (s *Store) bestNodeLocked(hash *[32]byte, accept CheckpointKind, p *profile
 	return best, why
 }
 
-func moreTelling(a, b Reason) Reason {
-	rank := [reasons]uint8{ReasonUnknown: 1, ReasonRefused: 2, ReasonAborted: 3, ReasonRemoved: 4, ReasonEvicted: 5, ReasonPending: 6, ReasonFlagOnly: 7}
+func moreTelling(a, b tier.Reason) tier.Reason {
+	rank := [tier.Reasons]uint8{tier.ReasonUnknown: 1, tier.ReasonRefused: 2, tier.ReasonAborted: 3, tier.ReasonRemoved: 4, tier.ReasonEvicted: 5, tier.ReasonPending: 6, tier.ReasonFlagOnly: 7}
 	if rank[b] > rank[a] {
 		return b
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 func TestMatchAnswersEveryKeyInOrder(t *testing.T) {
@@ -27,9 +28,9 @@ func TestMatchAnswersEveryKeyInOrder(t *testing.T) {
 	}
 	hits := uint64(0)
 	for i, got := range r.Segments {
-		want := SegmentStatus{Status: StatusMiss, Reason: ReasonUnknown}
+		want := SegmentStatus{Status: StatusMiss, Reason: tier.ReasonUnknown}
 		if i%100 == 7 {
-			want = SegmentStatus{StatusHit, PlaceDRAM, ReasonNone, 48}
+			want = SegmentStatus{StatusHit, tier.PlaceDRAM, tier.ReasonNone, 48}
 			hits++
 		}
 		if got != want {
@@ -37,7 +38,7 @@ func TestMatchAnswersEveryKeyInOrder(t *testing.T) {
 		}
 	}
 	n := b.Counters()
-	if n.HitSegments != hits || n.HitTokens != 48*hits || n.MissSegments[ReasonUnknown] != uint64(len(q.Keys))-hits {
+	if n.HitSegments != hits || n.HitTokens != 48*hits || n.MissSegments[tier.ReasonUnknown] != uint64(len(q.Keys))-hits {
 		t.Fatalf("%+v", n)
 	}
 }
@@ -48,11 +49,11 @@ func TestMissesAreCountedInTheTokensTheyCost(t *testing.T) {
 	p, q := b.mid(1, 64, 8), b.mid(2, 60, 8)
 	b.publish(c, p)
 	b.publish(c, q)
-	b.wantMiss(p, ReasonEvicted)
+	b.wantMiss(p, tier.ReasonEvicted)
 	b.must(b.Evict(q.key))
-	b.wantMiss(q, ReasonRemoved)
+	b.wantMiss(q, tier.ReasonRemoved)
 	n := b.Counters()
-	if n.MissTokens[ReasonEvicted] != 48 || n.MissTokens[ReasonRemoved] != 44 || n.MissSegments[ReasonEvicted] != 1 {
+	if n.MissTokens[tier.ReasonEvicted] != 48 || n.MissTokens[tier.ReasonRemoved] != 44 || n.MissSegments[tier.ReasonEvicted] != 1 {
 		t.Fatalf("%+v", n)
 	}
 }
@@ -71,7 +72,7 @@ func TestMatchRefusesNonsense(t *testing.T) {
 		if err := b.Match(q, &r); err == nil {
 			t.Errorf("%s: no error", name)
 		} else {
-			b.wantErr(err, ErrInvalid)
+			b.wantErr(err, tier.ErrInvalid)
 		}
 	}
 }
@@ -86,11 +87,11 @@ func TestReasonsAreForgottenOldestFirst(t *testing.T) {
 	}
 	b.must(b.Evict(ps[0].key))
 	b.must(b.Evict(ps[1].key))
-	b.wantMiss(ps[0], ReasonRemoved)
+	b.wantMiss(ps[0], tier.ReasonRemoved)
 	b.must(b.Evict(ps[2].key))
-	b.wantMiss(ps[0], ReasonUnknown)
-	b.wantMiss(ps[1], ReasonRemoved)
-	b.wantMiss(ps[2], ReasonRemoved)
+	b.wantMiss(ps[0], tier.ReasonUnknown)
+	b.wantMiss(ps[1], tier.ReasonRemoved)
+	b.wantMiss(ps[2], tier.ReasonRemoved)
 }
 
 // crowd puts n segments into the catalogue without memory behind them.
@@ -116,7 +117,7 @@ func crowd(b *bench, n int) (keys [][32]byte) {
 func TestMatchDoesNotAllocate(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
-	q := &MatchQuery{Profile: b.id, Tenant: tenantA, Accept: Exact | Spliced}
+	q := &MatchQuery{Profile: b.id, Tenant: tenantA, Accept: tier.Exact | tier.Spliced}
 	for i := range 32 {
 		p := b.mid(i, 64, 8)
 		if i%2 == 0 {
@@ -126,7 +127,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 		q.Positions = append(q.Positions, uint32(i+1))
 		q.Prefixes = append(q.Prefixes, hashOf(1, i+1))
 	}
-	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
 	var r MatchResult
 	b.must(b.Match(q, &r))
 	if n := testing.AllocsPerRun(100, func() {

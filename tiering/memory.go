@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Bounds that keep every product of a block, token or head number with its
@@ -17,20 +18,20 @@ const (
 // CheckMemory checks engine memory against a profile: every attention layer
 // once, rows that do not overlap inside a block, and at least one block inside
 // the region. The caller does so once, before the first use.
-func (s *Store) CheckMemory(id ProfileID, m *Memory) error {
+func (s *Store) CheckMemory(id tier.ProfileID, m *Memory) error {
 	p, err := s.profile(id)
 	if err != nil {
 		return err
 	}
 	size := m.Region.Bytes()
 	if size > maxMemoryBytes || m.BlockTokens < 1 || m.BlockTokens > maxBlockTokens {
-		return fmt.Errorf("memory of %d bytes in blocks of %d tokens: %w", size, m.BlockTokens, ErrInvalid)
+		return fmt.Errorf("memory of %d bytes in blocks of %d tokens: %w", size, m.BlockTokens, tier.ErrInvalid)
 	}
 	seen := map[int]bool{}
 	for i := range m.Layers {
 		ml := &m.Layers[i]
 		if _, err := p.attentionLayers(ml.Layer); err != nil || ml.Layer == AllLayers || seen[ml.Layer] {
-			return fmt.Errorf("memory: layer %d is named twice or has no rows: %w", ml.Layer, ErrInvalid)
+			return fmt.Errorf("memory: layer %d is named twice or has no rows: %w", ml.Layer, tier.ErrInvalid)
 		}
 		seen[ml.Layer] = true
 		for _, kind := range [...]profile.PartKind{profile.PartK, profile.PartV} {
@@ -41,7 +42,7 @@ func (s *Store) CheckMemory(id ProfileID, m *Memory) error {
 		}
 	}
 	if n := len(p.AttentionLayers()); len(seen) != n {
-		return fmt.Errorf("memory: %d of %d attention layers: %w", len(seen), n, ErrInvalid)
+		return fmt.Errorf("memory: %d of %d attention layers: %w", len(seen), n, tier.ErrInvalid)
 	}
 	return nil
 }
@@ -83,13 +84,13 @@ func (p *profileState) paged(ml *MemoryLayer, kind profile.PartKind) pagedRows {
 func (pr *pagedRows) check(size, end int64, blockTokens int) error {
 	for _, v := range [...]int64{pr.base, pr.block, pr.token, pr.head} {
 		if v < 0 || v > size || v%pr.align != 0 {
-			return fmt.Errorf("offset or stride of %d in %d bytes: %w", v, size, ErrInvalid)
+			return fmt.Errorf("offset or stride of %d in %d bytes: %w", v, size, tier.ErrInvalid)
 		}
 	}
 	tight := blockTokens > 1 && pr.token < pr.rowBytes || pr.heads > 1 && pr.head < pr.rowBytes || pr.block < pr.rowBytes
 	if tight || pr.blocks(end, blockTokens) < 1 {
 		return fmt.Errorf("%d tokens of %d heads of %d bytes with strides %d, %d, %d from %d in a run that ends at %d: %w",
-			blockTokens, pr.heads, pr.rowBytes, pr.block, pr.token, pr.head, pr.base, end, ErrInvalid)
+			blockTokens, pr.heads, pr.rowBytes, pr.block, pr.token, pr.head, pr.base, end, tier.ErrInvalid)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // The model is the store once more, out of slices and maps, with every rule
@@ -71,9 +72,9 @@ var modelOptionSets = []modelOptions{
 type modelObject struct {
 	name     string // of what it is, the same for both kinds of a checkpoint's hash
 	number   int
-	kind     CheckpointKind
+	kind     tier.CheckpointKind
 	key      [32]byte
-	tenant   TenantID
+	tenant   tier.TenantID
 	private  bool
 	end      int
 	begin    int
@@ -97,13 +98,13 @@ type modelFill struct {
 	object  *modelObject
 	rank    int
 	session int
-	id      ReservationID
+	id      tier.ReservationID
 	parts   map[int]bool // committed
 }
 
 type modelLease struct {
 	object *modelObject
-	id     LeaseID
+	id     tier.LeaseID
 	rank   int
 	until  time.Time
 }
@@ -119,7 +120,7 @@ type model struct {
 	o        modelOptions
 	rng      *rand.Rand
 	objects  []*modelObject // whose memory is not free
-	why      map[string]Reason
+	why      map[string]tier.Reason
 	made     map[uint64][]byte // bytes of shares
 	stamps   int
 	sessions []*modelSession
@@ -158,9 +159,9 @@ func TestStoreAgreesWithModel(t *testing.T) {
 }
 
 func runModel(t *testing.T, o modelOptions, seed uint64, steps int, seen *Counters) {
-	m := &model{o: o, rng: rand.New(rand.NewPCG(seed, 11)), why: map[string]Reason{}, made: map[uint64][]byte{}}
-	tier := newMapTier(t, nil, 0)
-	tier.refuse = ErrFull
+	m := &model{o: o, rng: rand.New(rand.NewPCG(seed, 11)), why: map[string]tier.Reason{}, made: map[uint64][]byte{}}
+	lower := newMapTier(t, nil, 0)
+	lower.refuse = tier.ErrFull
 	id := tiny(o.ranks)
 	if o.states {
 		id = stateful(o.ranks)
@@ -171,10 +172,10 @@ func runModel(t *testing.T, o modelOptions, seed uint64, steps int, seen *Counte
 		c.MaxLeases, c.MaxReservations, c.MaxChain = o.leases, o.reservations, o.chain
 		c.LeaseTTL, c.FillTTL = 20*time.Second, 30*time.Second
 		if o.lower {
-			c.Lower = tier
+			c.Lower = lower
 		}
 	})
-	tier.attach(m.bench, true)
+	lower.attach(m.bench, true)
 	for range 3 {
 		m.sessions = append(m.sessions, &modelSession{Session: m.NewSession("client")})
 	}
@@ -304,7 +305,7 @@ func (m *model) closeSession(i int) {
 
 // wanted is what segment or checkpoint number n is.
 func (m *model) segment(n int) (piece, *modelObject) {
-	tenant := TenantID(1 + n%2)
+	tenant := tier.TenantID(1 + n%2)
 	spec, _ := m.profile.MidSpec(24+3*n, 4)
 	p := m.pieceOf(tenant, n, spec)
 	begin, count := spec.Interior()
@@ -337,7 +338,7 @@ func (m *model) sized(o *modelObject) *modelObject {
 func (o *modelObject) hasRows() bool { return o.filling == nil || o.thin }
 
 // find gives the object that lookups see.
-func (m *model) find(name string, kind CheckpointKind) *modelObject {
+func (m *model) find(name string, kind tier.CheckpointKind) *modelObject {
 	for _, o := range m.objects {
 		if o.linked && o.name == name && o.kind == kind {
 			return o
@@ -355,9 +356,9 @@ func (m *model) reserve(i, n, rank int) {
 // save extends checkpoint number n/2, in a binary tree, if n is odd or that
 // one is held; kinds alternate.
 func (m *model) save(i, n, rank int) {
-	kind := Exact
+	kind := tier.Exact
 	if n%3 == 2 {
-		kind = Spliced
+		kind = tier.Spliced
 	}
 	hash := func(n int) profile.PrefixHash { return profile.PrefixHash{byte(n * 41), byte(n), 9} }
 	want := &modelObject{
@@ -368,7 +369,7 @@ func (m *model) save(i, n, rank int) {
 		q.Parent = hash(n / 2)
 		parent, err := m.parent(n/2, kind)
 		if err == nil && parent.depth >= m.o.chain {
-			err = ErrInvalid
+			err = tier.ErrInvalid
 		}
 		if err != nil {
 			_, got := m.sessions[i].Save(q)
@@ -385,18 +386,18 @@ func (m *model) save(i, n, rank int) {
 	m.placed(i, rank, want, r, err)
 }
 
-func (m *model) parent(n int, kind CheckpointKind) (*modelObject, error) {
+func (m *model) parent(n int, kind tier.CheckpointKind) (*modelObject, error) {
 	name := fmt.Sprintf("checkpoint %d", n)
-	exact, spliced := m.find(name, Exact), m.find(name, Spliced)
+	exact, spliced := m.find(name, tier.Exact), m.find(name, tier.Spliced)
 	switch {
 	case exact != nil && exact.hasRows():
 		return exact, nil
-	case kind == Spliced && spliced != nil && spliced.hasRows():
+	case kind == tier.Spliced && spliced != nil && spliced.hasRows():
 		return spliced, nil
-	case kind == Exact && spliced != nil && spliced.hasRows():
-		return nil, ErrInvalid
+	case kind == tier.Exact && spliced != nil && spliced.hasRows():
+		return nil, tier.ErrInvalid
 	}
-	return nil, ErrGone
+	return nil, tier.ErrGone
 }
 
 // placed is what a reservation should have answered and done.
@@ -419,11 +420,11 @@ func (m *model) placed(i, rank int, want *modelObject, r Reservation, got error)
 
 func (m *model) place(i, rank int, want *modelObject) (*modelObject, error) {
 	if want.layout.Bytes > m.budget(want)/int64(m.o.ranks) {
-		m.why[want.name] = ReasonRefused
-		return nil, ErrFull // alone in an empty pool
+		m.why[want.name] = tier.ReasonRefused
+		return nil, tier.ErrFull // alone in an empty pool
 	}
 	if len(m.sessions[i].fills) >= m.o.reservations {
-		return nil, ErrBusy
+		return nil, tier.ErrBusy
 	}
 	if o := m.find(want.name, want.kind); o != nil {
 		if o.thin && o.filling == nil {
@@ -435,12 +436,12 @@ func (m *model) place(i, rank int, want *modelObject) (*modelObject, error) {
 			return o, nil
 		}
 		if o.filling == nil || o.filling[rank] != nil {
-			return nil, ErrExists
+			return nil, tier.ErrExists
 		}
 		return o, nil
 	}
 	if err := m.makeRoom(want, want.parent); err != nil {
-		m.why[want.name] = ReasonRefused
+		m.why[want.name] = tier.ReasonRefused
 		return nil, err
 	}
 	want.linked, want.filling, want.until = true, map[int]*modelFill{}, m.clock.now.Add(30*time.Second)
@@ -476,10 +477,10 @@ func (m *model) makeRoom(want, inUse *modelObject) error {
 		quota = 1 << 60
 	}
 	if sum(inTenant, bytes)+want.bytes-quota > max(0, sum(reclaimable(inTenant), bytes)) {
-		return ErrQuota
+		return tier.ErrQuota
 	}
 	if sum(inPool, pages)+want.pages-budget > max(0, sum(reclaimable(inPool), pages)) {
-		return ErrFull
+		return tier.ErrFull
 	}
 	for sum(inTenant, bytes)+want.bytes > quota {
 		m.evictOldest(inTenant, inUse)
@@ -529,7 +530,7 @@ func (m *model) evictOldest(of func(*modelObject) bool, inUse *modelObject) {
 		return
 	}
 	oldest.linked = false
-	m.why[oldest.name] = ReasonEvicted
+	m.why[oldest.name] = tier.ReasonEvicted
 	m.settle(oldest)
 	m.dropShells(oldest.parent, inUse)
 }
@@ -547,7 +548,7 @@ func (m *model) children(o *modelObject) (n int) {
 func (m *model) dropShells(o, inUse *modelObject) {
 	for ; o != nil && o.thin && o.filling == nil && o != inUse && m.children(o) == 0; o = o.parent {
 		o.linked = false
-		m.why[o.name] = ReasonEvicted
+		m.why[o.name] = tier.ReasonEvicted
 		m.settle(o)
 	}
 }
@@ -571,7 +572,7 @@ func (m *model) kill(o *modelObject) {
 		return
 	}
 	o.linked = false
-	m.why[o.name] = ReasonAborted
+	m.why[o.name] = tier.ReasonAborted
 	m.settle(o)
 	m.dropShells(o.parent, nil)
 }
@@ -602,14 +603,14 @@ func (m *model) commit(f *modelFill) {
 	got, err := s.Commit(m.ctx, item)
 	switch {
 	case f.parts[part]:
-		if !errors.Is(err, ErrInvalid) {
+		if !errors.Is(err, tier.ErrInvalid) {
 			m.fatal("part %d of %s twice: %v", part, o.name, err)
 		}
 		return
 	case wrong && o.thin && (at.Kind == profile.PartK || at.Kind == profile.PartV):
 		m.must(err) // nobody looks at them
 	case wrong:
-		if !errors.Is(err, ErrCorrupt) {
+		if !errors.Is(err, tier.ErrCorrupt) {
 			m.fatal("wrong digest: %v", err)
 		}
 		m.kill(o)
@@ -661,21 +662,21 @@ func (m *model) acquire(i, n, rank int) {
 	}
 }
 
-func (m *model) reason(name string, pending *modelObject) Reason {
+func (m *model) reason(name string, pending *modelObject) tier.Reason {
 	if pending != nil {
-		return ReasonPending
+		return tier.ReasonPending
 	}
 	if why, ok := m.why[name]; ok {
 		return why
 	}
-	return ReasonUnknown
+	return tier.ReasonUnknown
 }
 
 // leased books a lease, or the refusal of one too many.
-func (m *model) leased(i int, o *modelObject, rank int, id LeaseID, hit bool, err error) bool {
+func (m *model) leased(i int, o *modelObject, rank int, id tier.LeaseID, hit bool, err error) bool {
 	s := m.sessions[i]
 	if len(s.leases) >= m.o.leases {
-		if hit || !errors.Is(err, ErrBusy) {
+		if hit || !errors.Is(err, tier.ErrBusy) {
 			m.fatal("lease %d of %d: %v", len(s.leases)+1, m.o.leases, err)
 		}
 		return false
@@ -713,7 +714,7 @@ func (m *model) sameBytes(o *modelObject, rank int, extents []gpuipc.Extent, dig
 }
 
 func (m *model) loadOne(i, n, rank int) {
-	accept := CheckpointKind(1 + m.rng.IntN(3))
+	accept := tier.CheckpointKind(1 + m.rng.IntN(3))
 	name := fmt.Sprintf("checkpoint %d", n)
 	l, err := m.sessions[i].Load(&LoadQuery{
 		Profile: m.id, Tenant: tenantA, Rank: rank, Accept: accept, Digests: true, Hash: profile.PrefixHash{byte(n * 41), byte(n), 9},
@@ -739,23 +740,23 @@ func (m *model) loadOne(i, n, rank int) {
 	}
 }
 
-func (m *model) best(name string, accept CheckpointKind) (*modelObject, Reason) {
+func (m *model) best(name string, accept tier.CheckpointKind) (*modelObject, tier.Reason) {
 	var found *modelObject
-	seen := map[Reason]bool{}
-	for _, kind := range []CheckpointKind{Exact, Spliced} {
+	seen := map[tier.Reason]bool{}
+	for _, kind := range []tier.CheckpointKind{tier.Exact, tier.Spliced} {
 		switch o := m.find(name, kind); {
 		case o == nil:
 		case o.filling != nil:
-			seen[ReasonPending] = true
+			seen[tier.ReasonPending] = true
 		case o.thin:
-			seen[ReasonEvicted] = true
+			seen[tier.ReasonEvicted] = true
 		case kind&accept == 0:
-			seen[ReasonFlagOnly] = true
+			seen[tier.ReasonFlagOnly] = true
 		case found == nil:
 			found = o
 		}
 	}
-	for _, why := range []Reason{ReasonFlagOnly, ReasonPending, ReasonEvicted} {
+	for _, why := range []tier.Reason{tier.ReasonFlagOnly, tier.ReasonPending, tier.ReasonEvicted} {
 		if seen[why] && found == nil {
 			return nil, why
 		}
@@ -765,14 +766,14 @@ func (m *model) best(name string, accept CheckpointKind) (*modelObject, Reason) 
 
 func (m *model) release(s *modelSession) {
 	if len(s.leases) == 0 {
-		if err := s.Release(LeaseID(1 << 40)); !errors.Is(err, ErrGone) {
+		if err := s.Release(tier.LeaseID(1 << 40)); !errors.Is(err, tier.ErrGone) {
 			m.fatal("release of nothing: %v", err)
 		}
 		return
 	}
 	l := s.leases[m.rng.IntN(len(s.leases))]
 	for _, other := range m.sessions {
-		if other != s && !errors.Is(other.Release(l.id), ErrGone) {
+		if other != s && !errors.Is(other.Release(l.id), tier.ErrGone) {
 			m.fatal("another session released lease %d", l.id)
 		}
 	}
@@ -792,13 +793,13 @@ func (m *model) remove(n int) {
 	o := m.find(want.name, 0)
 	switch {
 	case o == nil:
-		m.wantErr(err, ErrGone)
+		m.wantErr(err, tier.ErrGone)
 	case o.filling != nil:
-		m.wantErr(err, ErrBusy)
+		m.wantErr(err, tier.ErrBusy)
 	default:
 		m.must(err)
 		o.linked = false
-		m.why[o.name] = ReasonRemoved
+		m.why[o.name] = tier.ReasonRemoved
 		m.settle(o)
 	}
 }
@@ -823,14 +824,14 @@ func (m *model) compare() {
 		p, want := m.segment(n)
 		expect := SegmentStatus{Status: StatusMiss, Reason: m.reason(want.name, nil)}
 		if o := m.find(want.name, 0); o != nil && o.filling != nil {
-			expect = SegmentStatus{Status: StatusPending, Reason: ReasonPending}
+			expect = SegmentStatus{Status: StatusPending, Reason: tier.ReasonPending}
 		} else if o != nil {
-			expect = SegmentStatus{Status: StatusHit, Place: PlaceDRAM, Tokens: uint32(o.end - o.begin)}
+			expect = SegmentStatus{Status: StatusHit, Place: tier.PlaceDRAM, Tokens: uint32(o.end - o.begin)}
 		}
 		if got := m.statusFor(want.tenant, p); got != expect {
 			m.fatal("%s: %+v, want %+v", want.name, got, expect)
 		}
-		if got := m.statusFor(3-want.tenant, p); got.Status != StatusMiss || got.Reason != ReasonUnknown {
+		if got := m.statusFor(3-want.tenant, p); got.Status != StatusMiss || got.Reason != tier.ReasonUnknown {
 			m.fatal("%s: another tenant sees %+v", want.name, got)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // object is a segment or a checkpoint, from its reservation until its memory is
@@ -16,10 +17,10 @@ import (
 type object struct {
 	profile    *profileState
 	tenant     *tenant
-	begin, end int            // segments: the interior; checkpoints: rows held here
-	fill       *fill          // nil once published, or once dead and no copy runs; guarded
-	kind       CheckpointKind // 0 = segment
-	resident   *resident      // what HBM has of it, or what this copy in HBM belongs to; guarded
+	begin, end int                 // segments: the interior; checkpoints: rows held here
+	fill       *fill               // nil once published, or once dead and no copy runs; guarded
+	kind       tier.CheckpointKind // 0 = segment
+	resident   *resident           // what HBM has of it, or what this copy in HBM belongs to; guarded
 
 	id          policy.ID
 	key         [32]byte
@@ -29,7 +30,7 @@ type object struct {
 	spec        profile.SegmentSpec // segments
 	ids         []uint32            // segments: token ids
 	extends     profile.PrefixHash  // checkpoints: hash of the parent, zero = none
-	extendsKind CheckpointKind      // of the parent
+	extendsKind tier.CheckpointKind // of the parent
 	until       deadline            // while it is being filled; guarded
 	depth       int                 // checkpoints: nodes from the root, this one counted
 	rankBytes   int64               // of its layout
@@ -39,28 +40,28 @@ type object struct {
 	statePages  int64               // of pageBytes
 	shares      []share             // replaced in parts when it is thinned or filled again; guarded
 
-	linked    bool      // a lookup finds it
-	published bool      // has been complete
-	thin      bool      // has lost its states, see thin.go
-	shadow    bool      // lends its memory to a promotion of a thinned one; never linked
-	ranked    bool      // the policies of its pool and tenant hold it
-	candidate bool      // and it is not suspended there
-	dirty     bool      // the policy of dirty objects holds it
-	write     *write    // into the lower tier, wanted or running
-	stored    Level     // what the lower tier was last seen to hold of it; 0 = nothing
-	refused   bool      // the lower tier did not take it; asked again after its next use
-	tracked   bool      // and it is not suspended there
-	leaving   bool      // evicted while it is written
-	removed   bool      // by an operator while it had a write
-	ahead     bool      // read ahead, and not used yet
-	spoilt    bool      // its bytes are wrong, but others extend it
-	leases    int       // live
-	expired   int       // leases past their time whose holder has not let go
-	ops       int       // operations that read it now
-	parent    *object   // checkpoints, while linked
-	children  int       // checkpoints whose parent it is, filling ones included
-	kids      policy.ID // of the children, all xored: with one child its id
-	pins      int       // 1 unless idle, and 1 for each child with pins; it may leave while 0
+	linked    bool       // a lookup finds it
+	published bool       // has been complete
+	thin      bool       // has lost its states, see thin.go
+	shadow    bool       // lends its memory to a promotion of a thinned one; never linked
+	ranked    bool       // the policies of its pool and tenant hold it
+	candidate bool       // and it is not suspended there
+	dirty     bool       // the policy of dirty objects holds it
+	write     *write     // into the lower tier, wanted or running
+	stored    tier.Level // what the lower tier was last seen to hold of it; 0 = nothing
+	refused   bool       // the lower tier did not take it; asked again after its next use
+	tracked   bool       // and it is not suspended there
+	leaving   bool       // evicted while it is written
+	removed   bool       // by an operator while it had a write
+	ahead     bool       // read ahead, and not used yet
+	spoilt    bool       // its bytes are wrong, but others extend it
+	leases    int        // live
+	expired   int        // leases past their time whose holder has not let go
+	ops       int        // operations that read it now
+	parent    *object    // checkpoints, while linked
+	children  int        // checkpoints whose parent it is, filling ones included
+	kids      policy.ID  // of the children, all xored: with one child its id
+	pins      int        // 1 unless idle, and 1 for each child with pins; it may leave while 0
 	class     class
 	used      time.Time
 	hits      uint64
@@ -117,9 +118,9 @@ func (o *object) layout() *layout {
 
 func (o *object) name() string {
 	switch o.kind {
-	case Exact:
+	case tier.Exact:
 		return fmt.Sprintf("checkpoint %x", o.key[:8])
-	case Spliced:
+	case tier.Spliced:
 		return fmt.Sprintf("spliced checkpoint %x", o.key[:8])
 	case bufferKind:
 		return "buffer"
@@ -219,7 +220,7 @@ func (s *Store) bookLocked(o *object) {
 
 // unlinkLocked hides an object from lookups and policies. Its memory is freed
 // now or by whoever lets go last.
-func (s *Store) unlinkLocked(o *object, why Reason) {
+func (s *Store) unlinkLocked(o *object, why tier.Reason) {
 	if o.children > 0 {
 		panic(fmt.Sprintf("tiering: %s leaves before its %d children", o.name(), o.children))
 	}

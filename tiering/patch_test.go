@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // copied makes a chain of checkpoints at 16 and 32 tokens, which the lower tier has
@@ -14,8 +15,8 @@ import (
 func copied(t *testing.T) (x *twoTiers, want []byte) {
 	t.Helper()
 	x = newTwoTiers(t, stateful(1))
-	want = x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)[0]
-	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	want = x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)[0]
+	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
 	x.writeDown()
 	return x, want
 }
@@ -35,12 +36,12 @@ func (x *twoTiers) writeDown() {
 // digests of all it has, with what a load answers.
 func (x *twoTiers) wantPromoted(want []byte) {
 	x.Helper()
-	if l := x.loadPrefix(x.c, hashOf(1, 16), Exact); l.Hit || !l.Promoting {
+	if l := x.loadPrefix(x.c, hashOf(1, 16), tier.Exact); l.Hit || !l.Promoting {
 		x.Fatalf("%+v", l)
 	}
 	x.carry()
 	x.audit()
-	l := x.loadPrefix(x.c, hashOf(1, 16), Exact)
+	l := x.loadPrefix(x.c, hashOf(1, 16), tier.Exact)
 	if !l.Hit {
 		x.Fatalf("%+v", l)
 	}
@@ -68,7 +69,7 @@ func TestPromotionBringsAllStatesBack(t *testing.T) {
 		"nothing happened": func(*twoTiers) {},
 		"a save was given up": func(x *twoTiers) {
 			l := x.profile.CheckpointLayout(16)
-			r, err := x.c.Save(x.saveQuery(1, 16, 0, Exact))
+			r, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact))
 			x.must(err)
 			other := content(&l, 4242)
 			for i, p := range l.Parts[:len(l.Parts)-1] {
@@ -79,14 +80,14 @@ func TestPromotionBringsAllStatesBack(t *testing.T) {
 		},
 		"saved from another run and thinned again": func(x *twoTiers) {
 			l := x.profile.CheckpointLayout(16)
-			r, err := x.c.Save(x.saveQuery(1, 16, 0, Exact))
+			r, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact))
 			x.must(err)
 			x.commitAll(x.c, r, &l, content(&l, 4242))
 			x.thin(1, 16)
 		},
 		"a promotion failed half-way": func(x *twoTiers) {
 			x.dev.Fail(gpuipc.OpCopyDigests, 1, gpuipc.ErrUnavailable)
-			if l := x.loadPrefix(x.c, hashOf(1, 16), Exact); !l.Promoting {
+			if l := x.loadPrefix(x.c, hashOf(1, 16), tier.Exact); !l.Promoting {
 				x.Fatalf("%+v", l)
 			}
 			x.carry()
@@ -112,10 +113,10 @@ func TestPromotionOverMemoryOfAnotherRun(t *testing.T) {
 	x.dropAll()
 	x.cfg.WriteBehind = true // which finds what is there already
 	l := x.profile.CheckpointLayout(16)
-	r, err := x.c.Save(x.saveQuery(1, 16, 0, Exact))
+	r, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact))
 	x.must(err)
 	x.commitAll(x.c, r, &l, content(&l, 4242))
-	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
 	x.thin(1, 16)
 	x.wantPromoted(want)
 }
@@ -125,7 +126,7 @@ func TestPromotionOverMemoryOfAnotherRun(t *testing.T) {
 func TestPromotionEndsDuringItsPatch(t *testing.T) {
 	x, want := copied(t)
 	x.thin(1, 16)
-	if l := x.loadPrefix(x.c, hashOf(1, 16), Exact); !l.Promoting {
+	if l := x.loadPrefix(x.c, hashOf(1, 16), tier.Exact); !l.Promoting {
 		t.Fatalf("%+v", l)
 	}
 	stall := x.dev.Stall(t, gpuipc.OpCopyDigests, 1)
@@ -136,13 +137,13 @@ func TestPromotionEndsDuringItsPatch(t *testing.T) {
 	}()
 	<-stall.Reached()
 	x.mu.Lock()
-	x.failPromotionLocked(x.promotions[Name{Exact, hashOf(1, 16)}], promoteStopped)
+	x.failPromotionLocked(x.promotions[tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}], promoteStopped)
 	x.mu.Unlock()
 	x.audit()
-	if _, err := x.c.Save(x.saveQuery(1, 16, 0, Exact)); err == nil {
+	if _, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact)); err == nil {
 		t.Error("a save may write where a promotion does")
 	}
-	if l := x.loadPrefix(x.c, hashOf(1, 16), Exact); l.Hit || l.Promoting {
+	if l := x.loadPrefix(x.c, hashOf(1, 16), tier.Exact); l.Hit || l.Promoting {
 		t.Errorf("%+v", l)
 	}
 	x.dropAll() // the checkpoint that extends it leaves

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // planScope is for whom a plan is carried out.
@@ -47,22 +48,22 @@ type heldNode struct {
 // check refuses gaps and overlaps: each span begins where the one before ended.
 func (pl *Plan) check() error {
 	if pl.Begin < 0 || pl.End < pl.Begin || pl.End > profile.MaxTokens {
-		return fmt.Errorf("plan of tokens [%d, %d): %w", pl.Begin, pl.End, ErrInvalid)
+		return fmt.Errorf("plan of tokens [%d, %d): %w", pl.Begin, pl.End, tier.ErrInvalid)
 	}
 	at := pl.Begin
 	for i := range pl.Spans {
 		sp := &pl.Spans[i]
 		if sp.Kind != SpanSegment && sp.Kind != SpanRecompute {
-			return fmt.Errorf("span %d: kind %d: %w", i, sp.Kind, ErrInvalid)
+			return fmt.Errorf("span %d: kind %d: %w", i, sp.Kind, tier.ErrInvalid)
 		}
 		if sp.Count < 1 || sp.Start != at || sp.Count > pl.End-at {
 			return fmt.Errorf("span %d: %d tokens at %d, expected at %d of [%d, %d): %w",
-				i, sp.Count, sp.Start, at, pl.Begin, pl.End, ErrInvalid)
+				i, sp.Count, sp.Start, at, pl.Begin, pl.End, tier.ErrInvalid)
 		}
 		at += sp.Count
 	}
 	if at != pl.End {
-		return fmt.Errorf("plan of tokens [%d, %d) ends at %d: %w", pl.Begin, pl.End, at, ErrInvalid)
+		return fmt.Errorf("plan of tokens [%d, %d) ends at %d: %w", pl.Begin, pl.End, at, tier.ErrInvalid)
 	}
 	return nil
 }
@@ -155,29 +156,29 @@ func (c *Session) resolveLocked(h *heldPlan, from From, pl *Plan, now time.Time)
 func (sp *heldSpan) place(o *object, whole int) (int, error) {
 	switch {
 	case o.kind != 0:
-		return 0, fmt.Errorf("lease %d is of a checkpoint: %w", sp.Lease, ErrInvalid)
+		return 0, fmt.Errorf("lease %d is of a checkpoint: %w", sp.Lease, tier.ErrInvalid)
 	case sp.Count != o.tokens():
-		return 0, fmt.Errorf("%d tokens for %s, whose interior has %d: %w", sp.Count, o.name(), o.tokens(), ErrInvalid)
+		return 0, fmt.Errorf("%d tokens for %s, whose interior has %d: %w", sp.Count, o.name(), o.tokens(), tier.ErrInvalid)
 	case o.spec.Role == profile.RoleFirst && sp.Start != 0:
-		return 0, fmt.Errorf("%s was captured to stand first, not at %d: %w", o.name(), sp.Start, ErrInvalid)
+		return 0, fmt.Errorf("%s was captured to stand first, not at %d: %w", o.name(), sp.Start, tier.ErrInvalid)
 	}
 	sp.object = o
 	sp.turn = sp.Start - o.begin
 	if sp.turn < whole {
-		return 0, fmt.Errorf("%s begins at %d with its head of %d tokens, before %d: %w", o.name(), sp.turn, o.begin, whole, ErrInvalid)
+		return 0, fmt.Errorf("%s begins at %d with its head of %d tokens, before %d: %w", o.name(), sp.turn, o.begin, whole, tier.ErrInvalid)
 	}
 	return sp.turn + o.spec.Tokens, nil
 }
 
 // resolveBaseLocked finds the checkpoint that a plan begins from.
-func (c *Session) resolveBaseLocked(h *heldPlan, id LeaseID, pl *Plan, now time.Time) error {
+func (c *Session) resolveBaseLocked(h *heldPlan, id tier.LeaseID, pl *Plan, now time.Time) error {
 	l, err := c.useLeaseLocked(id, &h.planScope, now)
 	if err != nil {
 		return err
 	}
 	o := l.object
 	if o.kind == 0 || o.end != pl.Begin {
-		return fmt.Errorf("%s as the first %d tokens: %w", o.name(), pl.Begin, ErrInvalid)
+		return fmt.Errorf("%s as the first %d tokens: %w", o.name(), pl.Begin, tier.ErrInvalid)
 	}
 	h.base = o
 	h.held = append(h.held, o)

@@ -1,6 +1,9 @@
 package tiering
 
-import "github.com/spliced-kv/spliced/gpuipc"
+import (
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
 
 // SpanKind is what a span of a plan is.
 type SpanKind uint8
@@ -14,7 +17,7 @@ const (
 // Span is a run of prompt tokens [Start, Start+Count).
 type Span struct {
 	Kind  SpanKind
-	Lease LeaseID // SpanSegment
+	Lease tier.LeaseID // SpanSegment
 	Start int
 	Count int
 	// Input holds (T, S) of a recomputed span in F32, laid out by
@@ -49,7 +52,7 @@ const (
 // profile.StatesLayout(layer, 0); StateBytes tells its size.
 type From struct {
 	Kind  FromKind
-	Lease LeaseID
+	Lease tier.LeaseID
 	State gpuipc.Ref
 }
 
@@ -57,8 +60,8 @@ type From struct {
 // linear layer in order, the F32 state before each recomputed span and then the
 // final state: profile.StatesLayout(Layer, recomputed spans).
 type ComposeQuery struct {
-	Profile ProfileID
-	Tenant  TenantID
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
 	Rank    int
 	Layer   int // a linear layer, or AllLayers
 	From    From
@@ -113,8 +116,8 @@ func (d *Destination) region() gpuipc.Region {
 // they already stand at their positions. FromZero asks nothing of Begin here,
 // rows before it are the engine's own.
 type RotateQuery struct {
-	Profile ProfileID
-	Tenant  TenantID
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
 	Rank    int
 	Layer   int // an attention layer, or AllLayers
 	From    From
@@ -128,8 +131,8 @@ type RotateQuery struct {
 // the convolution tails in it are the last segment's, or the checkpoint's when
 // the plan has no segment, or zero.
 type AssembleQuery struct {
-	Profile ProfileID
-	Tenant  TenantID
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
 	Rank    int
 	From    From
 	Plan    Plan

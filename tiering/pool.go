@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 const (
@@ -72,7 +73,7 @@ func (p *pool) stayingBytes() int64   { return p.used - p.bytes[classDemoting] }
 func (t *tenant) stayingBytes() int64 { return t.total() - t.leaving }
 
 // errLeaving is ErrBusy for room that a lower tier is still reading.
-var errLeaving = fmt.Errorf("room is being demoted: %w", ErrBusy)
+var errLeaving = fmt.Errorf("room is being demoted: %w", tier.ErrBusy)
 
 // makeRoomLocked evicts until o fits its tenant's quota and its pool, or evicts
 // nothing and says why o cannot fit.
@@ -97,7 +98,7 @@ func (s *Store) makeRoomLocked(o *object, spare int64, b *outside) error {
 	}
 	if evictable := p.used - p.pinned; overPool > evictable {
 		return fmt.Errorf("%s: %d bytes of pages, %s pool holds %d of %d, %d of them evictable: %w",
-			o.name(), o.pageBytes, p.name, p.used, p.budget, evictable, ErrFull)
+			o.name(), o.pageBytes, p.name, p.used, p.budget, evictable, tier.ErrFull)
 	}
 	overQuota -= s.yieldLocked(o.tenant, overQuota)
 	if overQuota, err = s.trimLocked(o, overQuota, spare); err != nil {
@@ -148,7 +149,7 @@ func (s *Store) quotaLocked(o *object, below int64) (over int64, err error) {
 	}
 	if evictable := t.total() - t.pinned; over > evictable+below {
 		return 0, fmt.Errorf("%s: %d bytes, tenant %q holds %d of %d and %d in the lower tier, %d of them evictable: %w",
-			o.name(), o.bytes, t.Name, t.total(), t.QuotaBytes, s.lowerUsed(t), evictable+below, ErrQuota)
+			o.name(), o.bytes, t.Name, t.total(), t.QuotaBytes, s.lowerUsed(t), evictable+below, tier.ErrQuota)
 	}
 	return over, nil
 }
@@ -199,7 +200,7 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, b *outside) {
 	if o.write != nil && !o.movingLocked() {
 		s.unwishLocked(o, b)
 		s.leftLocked(o, DecidedEvict, way, o.pageBytes)
-		s.unlinkLocked(o, ReasonEvicted)
+		s.unlinkLocked(o, tier.ReasonEvicted)
 		return
 	}
 	_, held := s.belowLocked(o)
@@ -209,7 +210,7 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, b *outside) {
 		s.counters.Demoted++
 	case way != forRoom || s.cfg.Lower == nil:
 		s.counters.Dropped++
-	case s.wantLocked(o, LevelLogged, false, b) != nil:
+	case s.wantLocked(o, tier.LevelLogged, false, b) != nil:
 		s.counters.DemotionsRefused++
 	}
 	o.leaving = o.write != nil
@@ -218,7 +219,7 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, b *outside) {
 		what = DecidedDemote
 	}
 	s.leftLocked(o, what, way, o.pageBytes)
-	s.unlinkLocked(o, ReasonEvicted)
+	s.unlinkLocked(o, tier.ReasonEvicted)
 }
 
 // victimLocked asks a policy. A node that has a child only because the lower tier
@@ -236,7 +237,7 @@ func (s *Store) victimLocked(from policy.Eviction) *object {
 		if _, held := s.belowLocked(o); held {
 			return o
 		}
-		s.storedLocked(o, LevelDefault)
+		s.storedLocked(o, tier.LevelDefault)
 	}
 }
 

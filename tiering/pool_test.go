@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 func quota(segments int64) option {
@@ -24,7 +25,7 @@ func TestLeastRecentlyUsedSegmentLeavesFirst(t *testing.T) {
 	b.must(c.Release(b.lease(c, ps[0])))
 	b.publish(c, b.mid(3, 64, 8))
 	b.wantHit(ps[0])
-	b.wantMiss(ps[1], ReasonEvicted)
+	b.wantMiss(ps[1], tier.ReasonEvicted)
 	b.wantHit(ps[2])
 	if n := b.Counters().EvictedRoom; n != 1 {
 		t.Fatalf("%d evictions, one was needed", n)
@@ -59,14 +60,14 @@ func TestWhatCannotFitEvictsNothing(t *testing.T) {
 	b.lease(c, ps[1])
 	big := b.piece(9, profile.FirstSpec(100)) // needs two, one may leave
 	_, err := c.Reserve(b.reserveQuery(big, 0))
-	b.wantErr(err, ErrFull)
+	b.wantErr(err, tier.ErrFull)
 	huge := b.piece(10, profile.FirstSpec(1000))
 	_, err = c.Reserve(b.reserveQuery(huge, 0))
-	b.wantErr(err, ErrFull)
+	b.wantErr(err, tier.ErrFull)
 	for _, p := range ps {
 		b.wantHit(p)
 	}
-	b.wantMiss(big, ReasonRefused)
+	b.wantMiss(big, tier.ReasonRefused)
 	if n := b.Counters(); n.RefusedFull != 2 || n.EvictedRoom != 0 {
 		t.Fatalf("%+v", n)
 	}
@@ -78,7 +79,7 @@ func TestPendingMemoryIsNotEvicted(t *testing.T) {
 	_, err := c.Reserve(b.reserveQuery(b.mid(0, 64, 8), 0))
 	b.must(err)
 	_, err = c.Reserve(b.reserveQuery(b.mid(1, 64, 8), 0))
-	b.wantErr(err, ErrFull)
+	b.wantErr(err, tier.ErrFull)
 	if got := b.Pools()[0]; got.PendingBytes != 48<<10+4*64 || got.Objects != 1 {
 		t.Fatalf("%+v", got)
 	}
@@ -88,7 +89,7 @@ func TestPoolsHaveBudgetsOfTheirOwn(t *testing.T) {
 	b := newBench(t, hybrid(1), poolOf(2))
 	c := b.NewSession("c")
 	for i := range 50 {
-		b.save(c, b.saveQuery(i, 64, 0, Exact), 0)
+		b.save(c, b.saveQuery(i, 64, 0, tier.Exact), 0)
 	}
 	first, second := b.mid(0, 64, 8), b.mid(1, 64, 8)
 	b.publish(c, first)
@@ -113,7 +114,7 @@ func TestTenantOverQuotaPaysWithItsOwn(t *testing.T) {
 	b.publish(c, one)
 	b.publish(c, two)
 	b.publish(c, three)
-	b.wantMiss(one, ReasonEvicted)
+	b.wantMiss(one, tier.ReasonEvicted)
 	b.wantHit(two)
 	b.wantHit(three)
 	if got := b.statusFor(tenantB, foreign); got.Status != StatusHit {
@@ -141,7 +142,7 @@ func TestQuotaIsExactToTheByte(t *testing.T) {
 	for _, row := range []struct {
 		quota int64
 		want  error
-	}{{size - 1, ErrQuota}, {size, nil}} {
+	}{{size - 1, tier.ErrQuota}, {size, nil}} {
 		b := newBench(t, hybrid(1), quota(row.quota))
 		_, err := b.NewSession("c").Reserve(b.reserveQuery(b.mid(0, 64, 8), 0))
 		b.wantErr(err, row.want)
@@ -155,17 +156,17 @@ func TestQuotaSpansBothPools(t *testing.T) {
 	b := newBench(t, hybrid(1), quota(size+checkpoint))
 	c := b.NewSession("c")
 	p := b.mid(0, 64, 8)
-	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
 	b.publish(c, p)
-	b.save(c, b.saveQuery(2, 16, 0, Exact), 0) // the older checkpoint pays
+	b.save(c, b.saveQuery(2, 16, 0, tier.Exact), 0) // the older checkpoint pays
 	b.wantHit(p)
-	if got := b.matchPrefix(1, Exact, 16); got.PrefixReason != ReasonEvicted {
+	if got := b.matchPrefix(1, tier.Exact, 16); got.PrefixReason != tier.ReasonEvicted {
 		t.Fatalf("%+v", got)
 	}
 	b.must(c.Release(b.lease(c, p)))
 	b.publish(c, b.mid(1, 64, 8)) // now the checkpoint and the segment must go
-	b.wantMiss(p, ReasonEvicted)
-	if got := b.matchPrefix(2, Exact, 16); got.PrefixReason != ReasonEvicted {
+	b.wantMiss(p, tier.ReasonEvicted)
+	if got := b.matchPrefix(2, tier.Exact, 16); got.PrefixReason != tier.ReasonEvicted {
 		t.Fatalf("%+v", got)
 	}
 }
@@ -180,11 +181,11 @@ func TestLeasedBytesCountTowardsQuota(t *testing.T) {
 	b.publish(c, two)
 	l1, l2 := b.lease(c, one), b.lease(c, two)
 	_, err := c.Reserve(b.reserveQuery(three, 0))
-	b.wantErr(err, ErrQuota)
-	b.wantMiss(three, ReasonRefused)
+	b.wantErr(err, tier.ErrQuota)
+	b.wantMiss(three, tier.ReasonRefused)
 	b.must(b.Evict(one.key)) // removed, but its memory is still read
 	_, err = c.Reserve(b.reserveQuery(three, 0))
-	b.wantErr(err, ErrQuota)
+	b.wantErr(err, tier.ErrQuota)
 	b.must(c.Release(l1))
 	b.publish(c, three)
 	b.must(c.Release(l2))
@@ -197,15 +198,15 @@ func TestOperatorRemovesASegment(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
 	p := b.mid(1, 64, 8)
-	b.wantErr(b.Evict(p.key), ErrGone)
+	b.wantErr(b.Evict(p.key), tier.ErrGone)
 	r, err := c.Reserve(b.reserveQuery(p, 0))
 	b.must(err)
-	b.wantErr(b.Evict(p.key), ErrBusy)
+	b.wantErr(b.Evict(p.key), tier.ErrBusy)
 	b.commitAll(c, r, &p.layout, contentOf(p, 0))
 	id := b.lease(c, p)
 	before := b.acquire(c, 0, p)
 	b.must(b.Evict(p.key))
-	b.wantMiss(p, ReasonRemoved)
+	b.wantMiss(p, tier.ReasonRemoved)
 	b.publish(c, p) // the same key again, while the old bytes are still leased
 	b.wantUsed(2*b.cost(p), 0)
 	b.must(c.Compose(b.ctx, b.composeOne(p, id)))
@@ -216,50 +217,50 @@ func TestOperatorRemovesASegment(t *testing.T) {
 }
 
 func TestRefusedDemotionIsAnEviction(t *testing.T) {
-	var tier *mapTier
-	b := newBench(t, hybrid(1), poolOf(1), below(&tier, 1<<30))
-	tier.attach(b, true)
-	tier.refuse = ErrFull
+	var lower *mapTier
+	b := newBench(t, hybrid(1), poolOf(1), below(&lower, 1<<30))
+	lower.attach(b, true)
+	lower.refuse = tier.ErrFull
 	c := b.NewSession("c")
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
 	b.publish(c, b.mid(2, 64, 8))
-	b.wantMiss(p, ReasonEvicted)
-	if n := b.Counters(); len(tier.offered) != 1 || n.DemotionsRefused != 1 || n.WritesRefused[refusalFull] != 1 || n.Demoted != 0 || n.EvictedRoom != 1 {
-		t.Fatalf("%d offers, %+v", len(tier.offered), n)
+	b.wantMiss(p, tier.ReasonEvicted)
+	if n := b.Counters(); len(lower.offered) != 1 || n.DemotionsRefused != 1 || n.WritesRefused[refusalFull] != 1 || n.Demoted != 0 || n.EvictedRoom != 1 {
+		t.Fatalf("%d offers, %+v", len(lower.offered), n)
 	}
-	o := tier.offered[0]
+	o := lower.offered[0]
 	if o.Key != p.key || o.Kind != 0 || o.Tenant != tenantA || o.Spec != p.spec || len(o.Tokens) != 64 || len(o.Shares) != 1 || o.Shares[0].Ref.Len() != p.layout.Bytes {
 		t.Fatalf("%+v", o)
 	}
 	b.must(b.Evict(b.mid(2, 64, 8).key))
-	if len(tier.removed) != 1 {
+	if len(lower.removed) != 1 {
 		t.Fatal("the tier was not told of a removal")
 	}
 }
 
 func TestDemotedMemoryIsFreeWhenTheTierIsDone(t *testing.T) {
-	var tier *mapTier
-	b := newBench(t, hybrid(1), poolOf(2), below(&tier, 1<<30))
-	tier.attach(b, true)
-	tier.held = true
+	var lower *mapTier
+	b := newBench(t, hybrid(1), poolOf(2), below(&lower, 1<<30))
+	lower.attach(b, true)
+	lower.held = true
 	c := b.NewSession("c")
 	one, two, three := b.mid(1, 64, 8), b.mid(2, 64, 8), b.mid(3, 64, 8)
 	b.publish(c, one)
 	b.publish(c, two)
 	for range 3 { // asking again does not push out more
 		_, err := c.Reserve(b.reserveQuery(three, 0))
-		b.wantErr(err, ErrBusy)
+		b.wantErr(err, tier.ErrBusy)
 	}
-	if len(tier.offered) != 1 || b.Pools()[0].DemotingBytes != 48<<10+4*64 {
-		t.Fatalf("%d objects offered, %+v", len(tier.offered), b.Pools()[0])
+	if len(lower.offered) != 1 || b.Pools()[0].DemotingBytes != 48<<10+4*64 {
+		t.Fatalf("%d objects offered, %+v", len(lower.offered), b.Pools()[0])
 	}
 	b.wantHit(two)
 	b.audit()
-	if got, want := b.load(tier.offered[0].Shares[0].Ref), contentOf(one, 0); string(got[:1024]) != string(want[:1024]) {
+	if got, want := b.load(lower.offered[0].Shares[0].Ref), contentOf(one, 0); string(got[:1024]) != string(want[:1024]) {
 		t.Fatal("the tier reads other bytes than were published")
 	}
-	tier.finish(0, nil)
+	lower.finish(0, nil)
 	b.publish(c, three)
 	b.wantHit(two)
 	b.wantHit(three)
@@ -271,30 +272,30 @@ func TestDemotedMemoryIsFreeWhenTheTierIsDone(t *testing.T) {
 // A parent may leave in the same breath as its child, which the tier is to have
 // after its parent.
 func TestWholeChainIsDemotedParentsFirst(t *testing.T) {
-	var tier *mapTier
-	b := newBench(t, hybrid(1), below(&tier, 1<<30), func(c *Config) { c.PrivateBytes = 96 << 10 })
-	tier.attach(b, true)
-	tier.held = true
+	var lower *mapTier
+	b := newBench(t, hybrid(1), below(&lower, 1<<30), func(c *Config) { c.PrivateBytes = 96 << 10 })
+	lower.attach(b, true)
+	lower.held = true
 	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, Exact), 0)
-	b.save(c, b.saveQuery(1, 32, 16, Exact), 16)
-	b.save(c, b.saveQuery(1, 48, 32, Exact), 32)
-	_, err := c.Save(b.saveQuery(2, 96, 0, Exact))
-	b.wantErr(err, ErrBusy)
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
+	b.save(c, b.saveQuery(1, 32, 16, tier.Exact), 16)
+	b.save(c, b.saveQuery(1, 48, 32, tier.Exact), 32)
+	_, err := c.Save(b.saveQuery(2, 96, 0, tier.Exact))
+	b.wantErr(err, tier.ErrBusy)
 	for i, end := range []int{16, 32, 48} {
 		b.audit()
-		if len(tier.offered) != i+1 || tier.waiting() != 1 {
-			t.Fatalf("%d nodes offered, %d are written", len(tier.offered), tier.waiting())
+		if len(lower.offered) != i+1 || lower.waiting() != 1 {
+			t.Fatalf("%d nodes offered, %d are written", len(lower.offered), lower.waiting())
 		}
-		if o := tier.offered[i]; o.End != end || o.Parent.Key != b.parentHash(end) || o.Kind != Exact {
+		if o := lower.offered[i]; o.End != end || o.Parent.Key != b.parentHash(end) || o.Kind != tier.Exact {
 			t.Fatalf("offer %d: %+v", i, o)
 		}
-		tier.finish(0, nil)
+		lower.finish(0, nil)
 	}
 	if n := b.Counters(); n.Demoted != 3 || n.Written != 3 {
 		t.Fatalf("%+v", n)
 	}
-	b.save(c, b.saveQuery(2, 96, 0, Exact), 0)
+	b.save(c, b.saveQuery(2, 96, 0, tier.Exact), 0)
 }
 
 func (b *bench) parentHash(n int) (h profile.PrefixHash) {
@@ -307,14 +308,14 @@ func (b *bench) parentHash(n int) (h profile.PrefixHash) {
 // To demote for a quota would only move the bytes that are too many.
 func TestQuotaIsNotPaidByDemotion(t *testing.T) {
 	p0 := b0(t).mid(0, 64, 8)
-	var tier *mapTier
-	b := newBench(t, hybrid(1), quota(p0.charge()), below(&tier, 1<<30))
-	tier.attach(b, true)
+	var lower *mapTier
+	b := newBench(t, hybrid(1), quota(p0.charge()), below(&lower, 1<<30))
+	lower.attach(b, true)
 	c := b.NewSession("c")
 	b.publish(c, b.mid(1, 64, 8))
 	b.publish(c, b.mid(2, 64, 8))
-	if n := b.Counters(); len(tier.offered) != 0 || n.EvictedQuota != 1 || n.Dropped != 1 {
-		t.Fatalf("%d objects offered, %+v", len(tier.offered), n)
+	if n := b.Counters(); len(lower.offered) != 0 || n.EvictedQuota != 1 || n.Dropped != 1 {
+		t.Fatalf("%d objects offered, %+v", len(lower.offered), n)
 	}
 }
 
@@ -338,7 +339,7 @@ func TestAnotherPolicyDecides(t *testing.T) {
 	b.publish(c, two)
 	b.publish(c, three)
 	b.wantHit(one)
-	b.wantMiss(two, ReasonEvicted)
+	b.wantMiss(two, tier.ReasonEvicted)
 }
 
 // However much is leased or extended by other nodes: a victim costs one question.
@@ -363,16 +364,16 @@ func TestVictimsAreFoundAtOnce(t *testing.T) {
 	}
 	for i := range 20 { // five chains that grow in turn
 		n := 4*(i/5) + 4
-		b.save(c, b.saveQuery(i%5, n, n-4, Exact), n-4)
+		b.save(c, b.saveQuery(i%5, n, n-4, tier.Exact), n-4)
 	}
 	for i := range 200 {
-		b.save(c, b.saveQuery(10+i, 4, 0, Exact), 0)
+		b.save(c, b.saveQuery(10+i, 4, 0, tier.Exact), 0)
 	}
 	n := b.Counters()
 	if evicted := int(n.EvictedRoom); asked != evicted || evicted < 100 {
 		t.Fatalf("%d questions for %d evictions", asked, evicted)
 	}
-	if got := b.matchPrefix(0, Exact, 4); got.PrefixReason != ReasonEvicted {
+	if got := b.matchPrefix(0, tier.Exact, 4); got.PrefixReason != tier.ReasonEvicted {
 		t.Fatalf("a cold chain was not evicted: %+v", got)
 	}
 }

@@ -6,12 +6,13 @@ import (
 	"slices"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // profileState is a registered profile with what is worth computing once.
 type profileState struct {
 	*profile.Profile
-	id    ProfileID
+	id    tier.ProfileID
 	ranks int
 	page  int64 // of the store's pools
 	model string
@@ -44,7 +45,7 @@ func (a turnSpec) equal(b turnSpec) bool {
 // gets the same id while it is registered. When too many are, one that has
 // neither uses nor objects is forgotten for it; ErrBusy when there is none. Ids
 // are never reused.
-func (s *Store) AddProfile(p *profile.Profile) (ProfileID, error) {
+func (s *Store) AddProfile(p *profile.Profile) (tier.ProfileID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := *s.profiles.Load()
@@ -58,7 +59,7 @@ func (s *Store) AddProfile(p *profile.Profile) (ProfileID, error) {
 	if len(next) >= s.cfg.MaxProfiles {
 		i := slices.IndexFunc(next, s.forgettableLocked)
 		if i < 0 {
-			return 0, fmt.Errorf("profile %q: %d are registered and in use: %w", p.Identity().Model, len(next), ErrBusy)
+			return 0, fmt.Errorf("profile %q: %d are registered and in use: %w", p.Identity().Model, len(next), tier.ErrBusy)
 		}
 		next[i].forgotten = true
 		next = slices.Delete(next, i, i+1)
@@ -74,7 +75,7 @@ func (s *Store) AddProfile(p *profile.Profile) (ProfileID, error) {
 
 // ReleaseProfile ends one use that AddProfile began. The profile stays known,
 // and its objects stay, until its place is wanted.
-func (s *Store) ReleaseProfile(id ProfileID) {
+func (s *Store) ReleaseProfile(id tier.ProfileID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ps, err := s.profile(id)
@@ -96,7 +97,7 @@ func (s *Store) forgettableLocked(ps *profileState) bool {
 }
 
 // Profile answers a registered profile.
-func (s *Store) Profile(id ProfileID) (*profile.Profile, bool) {
+func (s *Store) Profile(id tier.ProfileID) (*profile.Profile, bool) {
 	ps, err := s.profile(id)
 	if err != nil {
 		return nil, false
@@ -104,16 +105,16 @@ func (s *Store) Profile(id ProfileID) (*profile.Profile, bool) {
 	return ps.Profile, true
 }
 
-func (s *Store) profile(id ProfileID) (*profileState, error) {
+func (s *Store) profile(id tier.ProfileID) (*profileState, error) {
 	known := *s.profiles.Load() // in order of ids
-	at, ok := slices.BinarySearchFunc(known, id, func(ps *profileState, id ProfileID) int { return cmp.Compare(ps.id, id) })
+	at, ok := slices.BinarySearchFunc(known, id, func(ps *profileState, id tier.ProfileID) int { return cmp.Compare(ps.id, id) })
 	if !ok {
-		return nil, fmt.Errorf("profile %d is not registered: %w", id, ErrInvalid)
+		return nil, fmt.Errorf("profile %d is not registered: %w", id, tier.ErrInvalid)
 	}
 	return known[at], nil
 }
 
-func newProfileState(p *profile.Profile, id ProfileID, priors CostPriors) *profileState {
+func newProfileState(p *profile.Profile, id tier.ProfileID, priors CostPriors) *profileState {
 	ps := &profileState{Profile: p, id: id, ranks: p.TPSize(), model: p.Identity().Model, rope: make([]int, p.Layers())}
 	for i := range ps.rope {
 		ps.rope[i] = -1
@@ -137,7 +138,7 @@ func newProfileState(p *profile.Profile, id ProfileID, priors CostPriors) *profi
 // checkRank is the check of every query that names a rank.
 func (p *profileState) checkRank(rank int) error {
 	if rank < 0 || rank >= p.ranks {
-		return fmt.Errorf("rank %d of %d: %w", rank, p.ranks, ErrInvalid)
+		return fmt.Errorf("rank %d of %d: %w", rank, p.ranks, tier.ErrInvalid)
 	}
 	return nil
 }
@@ -159,5 +160,5 @@ func pickLayers(all []int, layer int, kind string) ([]int, error) {
 	if i := slices.Index(all, layer); i >= 0 {
 		return all[i : i+1], nil
 	}
-	return nil, fmt.Errorf("layer %d is no %s layer: %w", layer, kind, ErrInvalid)
+	return nil, fmt.Errorf("layer %d is no %s layer: %w", layer, kind, tier.ErrInvalid)
 }

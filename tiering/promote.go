@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // promotion brings an entry of the lower tier into memory: a fill whose writer is
@@ -17,8 +19,8 @@ import (
 // Invariant: there is one promotion of a name at most, and while there is one
 // nobody else fills an object of that name.
 type promotion struct {
-	name    Name
-	entry   Entry
+	name    tier.Name
+	entry   tier.Entry
 	profile *profileState
 	tenant  *tenant
 	pool    *pool
@@ -68,19 +70,19 @@ func (o promoteOutcome) String() string {
 }
 
 // reason is why a row is a miss after a promotion that failed.
-func (o promoteOutcome) reason() Reason {
+func (o promoteOutcome) reason() tier.Reason {
 	switch o {
 	case promoteCorrupt, promoteGone:
-		return ReasonEvicted
+		return tier.ReasonEvicted
 	case promoteNoRoom:
-		return ReasonRefused
+		return tier.ReasonRefused
 	}
-	return ReasonAborted
+	return tier.ReasonAborted
 }
 
 // wanted is what a promotion is to bring and for whom.
 type wanted struct {
-	name     Name
+	name     tier.Name
 	profile  *profileState
 	tenant   *tenant
 	demanded bool
@@ -155,7 +157,7 @@ func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 			nodes[len(nodes)-1].up = p
 		}
 		nodes = append(nodes, p)
-		if e.Parent == (Name{}) {
+		if e.Parent == (tier.Name{}) {
 			return nodes, true
 		}
 		name, end = e.Parent, e.Begin
@@ -164,18 +166,18 @@ func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 }
 
 // fits checks an entry's geometry, which comes from a disk.
-func (p *profileState) fits(e *Entry) bool {
+func (p *profileState) fits(e *tier.Entry) bool {
 	if e.Kind != 0 {
-		return e.Begin >= 0 && e.Begin < e.End && (e.Begin > 0) == (e.Parent != Name{}) && (e.Parent == Name{} || e.Parent.Kind != 0)
+		return e.Begin >= 0 && e.Begin < e.End && (e.Begin > 0) == (e.Parent != tier.Name{}) && (e.Parent == tier.Name{} || e.Parent.Kind != 0)
 	}
-	if p.CheckSpec(e.Spec) != nil || e.Parent != (Name{}) {
+	if p.CheckSpec(e.Spec) != nil || e.Parent != (tier.Name{}) {
 		return false
 	}
 	begin, count := e.Spec.Interior()
 	return e.Begin == begin && e.End == begin+count
 }
 
-func (s *Store) newPromotion(e *Entry, w wanted) *promotion {
+func (s *Store) newPromotion(e *tier.Entry, w wanted) *promotion {
 	p := &promotion{
 		name: e.Name, entry: *e, profile: w.profile, tenant: w.tenant, pool: s.pools[poolNumber(e.Kind)], demanded: w.demanded,
 		done: make(chan struct{}),
@@ -185,7 +187,7 @@ func (s *Store) newPromotion(e *Entry, w wanted) *promotion {
 	return p
 }
 
-func poolNumber(kind CheckpointKind) int {
+func poolNumber(kind tier.CheckpointKind) int {
 	if kind == 0 {
 		return publicPool
 	}
@@ -306,7 +308,7 @@ func (s *Store) endPromotionLocked(p *promotion, why promoteOutcome) {
 
 // publishPromotionLocked makes the object of a promotion a hit, held for those
 // who wait for it and for the checkpoints that extend it.
-func (s *Store) publishPromotionLocked(p *promotion, c *Content) {
+func (s *Store) publishPromotionLocked(p *promotion, c *tier.Content) {
 	for i := range p.object.shares {
 		p.object.shares[i].digests = c.Digests[i]
 	}
@@ -336,9 +338,9 @@ func (s *Store) publishPromotionLocked(p *promotion, c *Content) {
 // outcomeOf sorts what Read answers.
 func outcomeOf(err error) promoteOutcome {
 	switch {
-	case errors.Is(err, ErrCorrupt):
+	case errors.Is(err, tier.ErrCorrupt):
 		return promoteCorrupt
-	case errors.Is(err, ErrGone):
+	case errors.Is(err, tier.ErrGone):
 		return promoteGone
 	}
 	return promoteUnavailable

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 func TestAcquireBringsASegmentBack(t *testing.T) {
@@ -19,7 +20,7 @@ func TestAcquireBringsASegmentBack(t *testing.T) {
 		t.Fatal("no promotion is needed of what lies on disk")
 	}
 	row := x.try(p)
-	if row.Hit || !row.Promoting || row.Reason != ReasonPending || row.Err != nil {
+	if row.Hit || !row.Promoting || row.Reason != tier.ReasonPending || row.Err != nil {
 		t.Fatalf("%+v", row)
 	}
 	x.wantOnDisk(p) // wanted, and below still
@@ -38,7 +39,7 @@ func TestAcquireBringsASegmentBack(t *testing.T) {
 		}
 	}
 	d, _ := x.Segment(p.key)
-	if d.Publisher != "c" || len(d.Tokens) != 64 || d.Lower != LevelLogged || d.Tokens[5] != p.tokens[5] {
+	if d.Publisher != "c" || len(d.Tokens) != 64 || d.Lower != tier.LevelLogged || d.Tokens[5] != p.tokens[5] {
 		t.Fatalf("%+v", d)
 	}
 	n := x.Counters()
@@ -79,7 +80,7 @@ func TestAwaitAnswersHitsMissesAndPromotionsInOrder(t *testing.T) {
 	}
 	x.carry()
 	rows := x.end(a)
-	if len(rows) != 4 || rows[0].Bytes != 77 || rows[2].Hit || rows[2].Reason != ReasonUnknown {
+	if len(rows) != 4 || rows[0].Bytes != 77 || rows[2].Hit || rows[2].Reason != tier.ReasonUnknown {
 		t.Fatalf("%+v", rows)
 	}
 	x.wantBytes(memory, rows[1])
@@ -94,7 +95,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	a := x.await(ctx, 1, p)
 	cancel()
 	row := x.end(a)[0]
-	if row.Hit || !row.Promoting || row.Reason != ReasonPending {
+	if row.Hit || !row.Promoting || row.Reason != tier.ReasonPending {
 		t.Fatalf("%+v", row)
 	}
 	if n := x.waiters(); n != 0 {
@@ -141,19 +142,19 @@ func (x *twoTiers) stopWaiter(p piece) func() []Acquired {
 func TestFailedPromotionIsAMissWithItsCause(t *testing.T) {
 	for how, row := range map[promoteOutcome]struct {
 		spoil func(x *twoTiers, p piece)
-		why   Reason
+		why   tier.Reason
 		then  SegmentStatus
 	}{
-		promoteCorrupt: {func(x *twoTiers, _ piece) { x.tier.unread = fmt.Errorf("digest: %w", ErrCorrupt) }, ReasonEvicted,
-			SegmentStatus{Status: StatusMiss, Reason: ReasonEvicted}},
-		promoteUnavailable: {func(x *twoTiers, _ piece) { x.tier.unread = fmt.Errorf("EIO: %w", ErrUnavailable) }, ReasonAborted,
-			SegmentStatus{Status: StatusHit, Place: PlaceDisk, Tokens: 48}},
-		promoteGone: {func(x *twoTiers, p piece) { x.tier.Remove(&Name{Key: p.key}) }, ReasonEvicted,
-			SegmentStatus{Status: StatusMiss, Reason: ReasonEvicted}},
+		promoteCorrupt: {func(x *twoTiers, _ piece) { x.tier.unread = fmt.Errorf("digest: %w", tier.ErrCorrupt) }, tier.ReasonEvicted,
+			SegmentStatus{Status: StatusMiss, Reason: tier.ReasonEvicted}},
+		promoteUnavailable: {func(x *twoTiers, _ piece) { x.tier.unread = fmt.Errorf("EIO: %w", tier.ErrUnavailable) }, tier.ReasonAborted,
+			SegmentStatus{Status: StatusHit, Place: tier.PlaceDisk, Tokens: 48}},
+		promoteGone: {func(x *twoTiers, p piece) { x.tier.Remove(&tier.Name{Key: p.key}) }, tier.ReasonEvicted,
+			SegmentStatus{Status: StatusMiss, Reason: tier.ReasonEvicted}},
 		promoteNoRoom: {func(x *twoTiers, _ piece) {
 			_, err := x.c.Reserve(x.reserveQuery(x.mid(9, 64, 8), 0))
 			x.must(err)
-		}, ReasonRefused, SegmentStatus{Status: StatusHit, Place: PlaceDisk, Tokens: 48}},
+		}, tier.ReasonRefused, SegmentStatus{Status: StatusHit, Place: tier.PlaceDisk, Tokens: 48}},
 	} {
 		t.Run(how.String(), func(t *testing.T) {
 			x := newTwoTiers(t, hybrid(1), poolOf(1))
@@ -179,17 +180,17 @@ func TestFailedPromotionIsAMissWithItsCause(t *testing.T) {
 
 // Wrong token ids would be found by nobody else: the digests do not cover them.
 func TestContentThatDoesNotFitIsCorrupt(t *testing.T) {
-	for name, spoil := range map[string]func(c *Content){
-		"tokens":     func(c *Content) { c.Tokens = append([]uint32{c.Tokens[0] + 1}, c.Tokens[1:]...) },
-		"few tokens": func(c *Content) { c.Tokens = c.Tokens[1:] },
-		"ranks":      func(c *Content) { c.Digests = nil },
-		"digests":    func(c *Content) { c.Digests[0] = c.Digests[0][1:] },
+	for name, spoil := range map[string]func(c *tier.Content){
+		"tokens":     func(c *tier.Content) { c.Tokens = append([]uint32{c.Tokens[0] + 1}, c.Tokens[1:]...) },
+		"few tokens": func(c *tier.Content) { c.Tokens = c.Tokens[1:] },
+		"ranks":      func(c *tier.Content) { c.Digests = nil },
+		"digests":    func(c *tier.Content) { c.Digests[0] = c.Digests[0][1:] },
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := newTwoTiers(t, hybrid(1))
 			p := x.mid(1, 64, 8)
 			x.sink(p)
-			spoil(&x.tier.entries[Name{Key: p.key}].content)
+			spoil(&x.tier.entries[tier.Name{Key: p.key}].content)
 			x.try(p)
 			x.carry()
 			if n := x.Counters(); n.Promotions[promoteCorrupt] != 1 {
@@ -206,16 +207,16 @@ func TestWhatIsPromotedCannotBeReserved(t *testing.T) {
 	x.sink(p)
 	x.try(p)
 	_, err := x.c.Reserve(x.reserveQuery(p, 0))
-	x.wantErr(err, ErrExists) // wanted only
+	x.wantErr(err, tier.ErrExists) // wanted only
 	x.tier.stall = make(chan struct{})
 	x.tier.alone = false
 	done := make(chan struct{})
 	go func() { defer close(done); x.carry() }()
 	x.untilReading(1)
 	_, err = x.c.Reserve(x.reserveQuery(p, 0))
-	x.wantErr(err, ErrExists) // being read
+	x.wantErr(err, tier.ErrExists) // being read
 	x.wantOnDisk(p)
-	if info := x.Segments(SegmentFilter{}, nil, 10); len(info) != 1 || info[0].Published || !info[0].Promoting || info[0].Lower != LevelLogged {
+	if info := x.Segments(SegmentFilter{}, nil, 10); len(info) != 1 || info[0].Published || !info[0].Promoting || info[0].Lower != tier.LevelLogged {
 		t.Fatalf("%+v", info)
 	}
 	x.audit()
@@ -239,8 +240,8 @@ func TestWhatLiesOnDiskOnlyMayBeReserved(t *testing.T) {
 	x.sink(p)
 	r, err := x.c.Reserve(x.reserveQuery(p, 0))
 	x.must(err)
-	x.wantMiss(p, ReasonPending)
-	if row := x.try(p); row.Promoting || row.Reason != ReasonPending {
+	x.wantMiss(p, tier.ReasonPending)
+	if row := x.try(p); row.Promoting || row.Reason != tier.ReasonPending {
 		t.Fatalf("%+v", row)
 	}
 	offered := len(x.tier.offered)
@@ -257,10 +258,10 @@ func TestChainIsPromotedFromItsRoot(t *testing.T) {
 	var want [][][]byte
 	for i, n := range []int{16, 40, 41} {
 		begin := []int{0, 16, 40}[i]
-		want = append(want, x.save(x.c, x.saveQuery(1, n, begin, Exact), begin))
+		want = append(want, x.save(x.c, x.saveQuery(1, n, begin, tier.Exact), begin))
 	}
 	x.push()
-	q := &LoadQuery{Profile: x.id, Tenant: tenantA, Accept: Exact, Digests: true, Hash: hashOf(1, 41)}
+	q := &LoadQuery{Profile: x.id, Tenant: tenantA, Accept: tier.Exact, Digests: true, Hash: hashOf(1, 41)}
 	if !x.LoadNeedsPromotion(q) {
 		t.Fatal("no promotion is needed of what lies on disk")
 	}
@@ -301,15 +302,15 @@ func TestChainIsPromotedFromItsRoot(t *testing.T) {
 
 func TestChainFailsAsAWhole(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
-	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
-	x.save(x.c, x.saveQuery(1, 48, 32, Exact), 32)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
+	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
+	x.save(x.c, x.saveQuery(1, 48, 32, tier.Exact), 32)
 	x.push()
-	if l := x.loadPrefix(x.c, hashOf(1, 48), Exact); l.Hit || !l.Promoting || l.Reason != ReasonPending {
+	if l := x.loadPrefix(x.c, hashOf(1, 48), tier.Exact); l.Hit || !l.Promoting || l.Reason != tier.ReasonPending {
 		t.Fatalf("%+v", l)
 	}
 	x.carryOne()
-	x.tier.unread = fmt.Errorf("EIO: %w", ErrUnavailable)
+	x.tier.unread = fmt.Errorf("EIO: %w", tier.ErrUnavailable)
 	x.carry()
 	x.audit()
 	if n := x.Counters(); n.Promotions[promoteDone] != 1 || n.Promotions[promoteUnavailable] != 2 {
@@ -323,38 +324,38 @@ func TestChainFailsAsAWhole(t *testing.T) {
 // memory is built upon.
 func TestChainsShareTheirNodes(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
-	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
-	x.save(x.c, x.saveQuery(1, 48, 16, Spliced), 16)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
+	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
+	x.save(x.c, x.saveQuery(1, 48, 16, tier.Spliced), 16)
 	x.push()
-	x.loadPrefix(x.c, hashOf(1, 32), Exact)
-	x.loadPrefix(x.c, hashOf(1, 48), Spliced)
+	x.loadPrefix(x.c, hashOf(1, 32), tier.Exact)
+	x.loadPrefix(x.c, hashOf(1, 48), tier.Spliced)
 	x.audit()
 	if n := x.carry(); n != 3 || x.tier.reads != 3 {
 		t.Fatalf("%d promotions, %d reads", n, x.tier.reads)
 	}
 	x.Pools()
-	root := x.loadPrefix(x.c, hashOf(1, 16), Exact)
+	root := x.loadPrefix(x.c, hashOf(1, 16), tier.Exact)
 	x.dropAll() // both leaves
-	x.loadPrefix(x.c, hashOf(1, 48), Spliced)
+	x.loadPrefix(x.c, hashOf(1, 48), tier.Spliced)
 	if n := x.carry(); n != 1 {
 		t.Fatalf("%d promotions upon a root in memory", n)
 	}
-	if l := x.loadPrefix(x.c, hashOf(1, 48), Spliced); !l.Hit || len(l.Nodes) != 2 || l.Nodes[0].Extents[0] != root.Nodes[0].Extents[0] {
+	if l := x.loadPrefix(x.c, hashOf(1, 48), tier.Spliced); !l.Hit || len(l.Nodes) != 2 || l.Nodes[0].Extents[0] != root.Nodes[0].Extents[0] {
 		t.Fatalf("%+v", l)
 	}
 }
 
 func TestSaveBehindAParentOnDiskPromotesIt(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
 	x.push()
-	_, err := x.c.Save(x.saveQuery(1, 32, 16, Exact))
-	x.wantErr(err, ErrBusy)
+	_, err := x.c.Save(x.saveQuery(1, 32, 16, tier.Exact))
+	x.wantErr(err, tier.ErrBusy)
 	x.carry()
-	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
-	_, err = x.c.Save(x.saveQuery(1, 64, 48, Exact))
-	x.wantErr(err, ErrGone)
+	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
+	_, err = x.c.Save(x.saveQuery(1, 64, 48, tier.Exact))
+	x.wantErr(err, tier.ErrGone)
 }
 
 // Room for a promotion is made by eviction, and what has to be written first is
@@ -412,7 +413,7 @@ func TestPromotionsAreBounded(t *testing.T) {
 	rows, err := x.c.Acquire(x.acquireQuery(ps...), nil)
 	x.must(err)
 	for i, row := range rows {
-		if row.Promoting != (i < 5) || row.Reason != ReasonPending {
+		if row.Promoting != (i < 5) || row.Reason != tier.ReasonPending {
 			t.Fatalf("row %d: %+v", i, row)
 		}
 	}
@@ -458,7 +459,7 @@ func TestPromotionPastItsTimeIsGivenUp(t *testing.T) {
 	x.clock.advance(time.Hour)
 	x.Sweep()
 	for _, row := range x.end(a) {
-		if row.Hit || row.Promoting || row.Reason != ReasonAborted {
+		if row.Hit || row.Promoting || row.Reason != tier.ReasonAborted {
 			t.Fatalf("%+v", row)
 		}
 	}

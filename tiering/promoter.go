@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // promoter carries out promotions until ctx ends. Run has MaxPromotions of them.
@@ -126,9 +127,9 @@ func (s *Store) placePromotion(ctx context.Context, p *promotion, cancel context
 // unplaced is how a promotion ends that could not be placed.
 func unplaced(err error) promoteOutcome {
 	switch {
-	case errors.Is(err, ErrInvalid):
+	case errors.Is(err, tier.ErrInvalid):
 		return promoteStopped
-	case errors.Is(err, ErrGone):
+	case errors.Is(err, tier.ErrGone):
 		return promoteGone
 	}
 	return promoteNoRoom
@@ -153,29 +154,29 @@ func (s *Store) placePromotionLocked(p *promotion, b *outside) ([]gpuipc.Ref, er
 	e, ok := s.lookupLocked(p.name, p.profile, p.tenant)
 	o := p.describe()
 	if !ok || e.Spec != p.entry.Spec || e.Begin != p.entry.Begin || e.End != p.entry.End || e.Parent != p.entry.Parent {
-		return nil, fmt.Errorf("%s: %w", o.name(), ErrGone) // or written again in another shape
+		return nil, fmt.Errorf("%s: %w", o.name(), tier.ErrGone) // or written again in another shape
 	}
 	p.entry = e
 	l := o.layout()
 	if p.base != nil {
 		o.parent, o.depth = p.base, p.base.depth+1
 		if o.depth > s.cfg.MaxChain || !p.base.linked {
-			return nil, fmt.Errorf("%s: node %d of a chain: %w", o.name(), o.depth, ErrInvalid)
+			return nil, fmt.Errorf("%s: node %d of a chain: %w", o.name(), o.depth, tier.ErrInvalid)
 		}
 	}
 	if p.into != nil && (!p.into.linked || !p.into.thin || p.into.fill != nil) {
-		return nil, fmt.Errorf("%s: it is not thinned any more: %w", o.name(), ErrInvalid)
+		return nil, fmt.Errorf("%s: it is not thinned any more: %w", o.name(), tier.ErrInvalid)
 	}
 	if o.profile.forgotten {
-		return nil, fmt.Errorf("%s: its profile is not registered any more: %w", o.name(), ErrInvalid)
+		return nil, fmt.Errorf("%s: its profile is not registered any more: %w", o.name(), tier.ErrInvalid)
 	}
 	if l.Bytes == 0 || l.Bytes > o.pool.budget/int64(o.profile.ranks) {
-		return nil, fmt.Errorf("%s: %d bytes for each rank: %w", o.name(), l.Bytes, ErrFull)
+		return nil, fmt.Errorf("%s: %d bytes for each rank: %w", o.name(), l.Bytes, tier.ErrFull)
 	}
 	s.measure(o, l.Bytes)
 	if over := s.overQuota(o.tenant, o.bytes); over > 0 && !p.demanded {
 		// A guess must not make a tenant lose what it has.
-		return nil, fmt.Errorf("%s: read ahead, %d bytes over the quota: %w", o.name(), over, ErrQuota)
+		return nil, fmt.Errorf("%s: read ahead, %d bytes over the quota: %w", o.name(), over, tier.ErrQuota)
 	}
 	if err := s.makeRoomLocked(o, p.spare, b); err != nil {
 		return nil, err
@@ -228,18 +229,18 @@ func (s *Store) readPromotion(ctx context.Context, p *promotion, refs []gpuipc.R
 
 // check compares what the tier keeps beside the bytes with what the object has
 // to be: the key of a segment names its tokens.
-func (p *promotion) check(c *Content) error {
+func (p *promotion) check(c *tier.Content) error {
 	o := p.object
 	if len(c.Digests) != len(o.shares) || len(c.Tokens) != o.spec.Tokens {
-		return fmt.Errorf("%s: %d ranks and %d token ids: %w", o.name(), len(c.Digests), len(c.Tokens), ErrCorrupt)
+		return fmt.Errorf("%s: %d ranks and %d token ids: %w", o.name(), len(c.Digests), len(c.Tokens), tier.ErrCorrupt)
 	}
 	for _, digests := range c.Digests {
 		if want := o.fill.layout.chunks(); len(digests) != want {
-			return fmt.Errorf("%s: %d digests, want %d: %w", o.name(), len(digests), want, ErrCorrupt)
+			return fmt.Errorf("%s: %d digests, want %d: %w", o.name(), len(digests), want, tier.ErrCorrupt)
 		}
 	}
 	if o.kind == 0 && p.profile.SegmentKey(p.tenant.Salt, o.spec, c.Tokens) != o.key {
-		return fmt.Errorf("%s: its token ids have another key: %w", o.name(), ErrCorrupt)
+		return fmt.Errorf("%s: its token ids have another key: %w", o.name(), tier.ErrCorrupt)
 	}
 	return nil
 }

@@ -5,29 +5,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
-)
-
-// ProfileID numbers a registered profile for the life of a Store; 0 is none.
-type ProfileID uint32
-
-// TenantID numbers a tenant of the configuration.
-type TenantID uint32
-
-// LeaseID names a lease. Ids come from one sequence and are never reused.
-type LeaseID uint64
-
-// ReservationID names one rank's share of an object being filled.
-type ReservationID uint64
-
-// CheckpointKind says how a checkpoint's values were computed; as a set of bits
-// it says which kinds a request accepts.
-type CheckpointKind uint8
-
-// An Exact checkpoint is what full prefill gives; a Spliced one went through
-// the composition of segments.
-const (
-	Exact   CheckpointKind = 1
-	Spliced CheckpointKind = 2
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Status of a segment in a match.
@@ -40,46 +18,17 @@ const (
 	StatusPending Status = 2 // somebody is filling it
 )
 
-// Place is the tier an object lies in.
-type Place uint8
-
-// The places. The numbers are those of the local protocol.
-const (
-	PlaceNone Place = 0
-	PlaceHBM  Place = 1
-	PlaceDRAM Place = 2
-	PlaceDisk Place = 3
-)
-
-// Reason says why a key is a miss.
-type Reason uint8
-
-// The reasons. The numbers are those of the local protocol. What became of a
-// key is remembered for a bounded number of keys, after that it is unknown.
-const (
-	ReasonNone     Reason = 0
-	ReasonUnknown  Reason = 1 // never seen, or too long ago
-	ReasonEvicted  Reason = 2
-	ReasonPending  Reason = 3
-	ReasonRemoved  Reason = 4 // by an operator
-	ReasonRefused  Reason = 5 // quota or room
-	ReasonAborted  Reason = 6 // its writer failed or went away
-	ReasonFlagOnly Reason = 7 // a checkpoint exists but not of an accepted kind
-
-	reasons = 8
-)
-
 // AllLayers asks Compose and Rotate for every layer they apply to.
 const AllLayers = -1
 
 // MatchQuery asks for the longest checkpoint and the status of segments.
 type MatchQuery struct {
-	Profile   ProfileID
-	Tenant    TenantID
-	Accept    CheckpointKind // bits; 0 = no checkpoint wanted
-	Positions []uint32       // ascending; tokens covered by each of Prefixes
-	Prefixes  [][32]byte     // profile.PrefixHash values
-	Keys      [][32]byte     // profile.SegmentKey values
+	Profile   tier.ProfileID
+	Tenant    tier.TenantID
+	Accept    tier.CheckpointKind // bits; 0 = no checkpoint wanted
+	Positions []uint32            // ascending; tokens covered by each of Prefixes
+	Prefixes  [][32]byte          // profile.PrefixHash values
+	Keys      [][32]byte          // profile.SegmentKey values
 	// Device: the client reads HBM. Others are told where they would read instead,
 	// and promote nothing.
 	Device bool
@@ -90,24 +39,24 @@ type MatchQuery struct {
 type MatchResult struct {
 	PrefixTokens uint32 // 0 = no checkpoint
 	PrefixIndex  int    // into Positions, when PrefixTokens > 0
-	PrefixKind   CheckpointKind
-	PrefixPlace  Place  // where the checkpoint lies, when PrefixTokens > 0
-	PrefixReason Reason // why no longer position hit; none when the longest one did
+	PrefixKind   tier.CheckpointKind
+	PrefixPlace  tier.Place  // where the checkpoint lies, when PrefixTokens > 0
+	PrefixReason tier.Reason // why no longer position hit; none when the longest one did
 	Segments     []SegmentStatus
 }
 
 // SegmentStatus is one row of a match.
 type SegmentStatus struct {
 	Status Status
-	Place  Place
-	Reason Reason
+	Place  tier.Place
+	Reason tier.Reason
 	Tokens uint32 // interior tokens of a hit
 }
 
 // AcquireQuery leases segments for reading by one rank.
 type AcquireQuery struct {
-	Profile ProfileID
-	Tenant  TenantID
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
 	Rank    int
 	TTL     time.Duration // 0 = the store's default; longer than its maximum is cut
 	Digests bool
@@ -130,10 +79,10 @@ type AcquireQuery struct {
 type Acquired struct {
 	Hit       bool
 	Promoting bool
-	Reason    Reason
+	Reason    tier.Reason
 	Err       error
-	Place     Place // of a hit: PlaceHBM when extents are of DeviceArena, else PlaceDRAM
-	Lease     LeaseID
+	Place     tier.Place // of a hit: PlaceHBM when extents are of DeviceArena, else PlaceDRAM
+	Lease     tier.LeaseID
 	Bytes     int64 // of this rank's layout
 	Begin     int   // first interior token, local to the segment
 	Tokens    int   // interior tokens
@@ -143,10 +92,10 @@ type Acquired struct {
 
 // LoadQuery leases the checkpoint of a prefix hash.
 type LoadQuery struct {
-	Profile ProfileID
-	Tenant  TenantID
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
 	Rank    int
-	Accept  CheckpointKind
+	Accept  tier.CheckpointKind
 	TTL     time.Duration
 	Digests bool
 	Again   bool // as of AcquireQuery
@@ -159,10 +108,10 @@ type LoadQuery struct {
 type Loaded struct {
 	Hit       bool
 	Promoting bool
-	Reason    Reason
-	Place     Place // as in Acquired
-	Lease     LeaseID
-	Kind      CheckpointKind
+	Reason    tier.Reason
+	Place     tier.Place // as in Acquired
+	Lease     tier.LeaseID
+	Kind      tier.CheckpointKind
 	Tokens    int
 	Nodes     []LoadedNode
 }
@@ -177,8 +126,8 @@ type LoadedNode struct {
 // ReserveQuery asks for room for one rank's share of a segment, or joins the
 // reservation that another rank began.
 type ReserveQuery struct {
-	Profile ProfileID
-	Tenant  TenantID
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
 	Rank    int
 	Key     profile.SegmentKey
 	Spec    profile.SegmentSpec
@@ -187,10 +136,10 @@ type ReserveQuery struct {
 
 // SaveQuery asks for room for one rank's share of a checkpoint.
 type SaveQuery struct {
-	Profile ProfileID
-	Tenant  TenantID
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
 	Rank    int
-	Kind    CheckpointKind // Exact or Spliced
+	Kind    tier.CheckpointKind // Exact or Spliced
 	Hash    profile.PrefixHash
 	Tokens  int                // tokens covered
 	Parent  profile.PrefixHash // the checkpoint that this one extends; zero = none
@@ -198,7 +147,7 @@ type SaveQuery struct {
 
 // Reservation is one rank's share of an object being filled.
 type Reservation struct {
-	ID    ReservationID
+	ID    tier.ReservationID
 	Bytes int64 // of this rank's layout
 }
 
@@ -206,13 +155,13 @@ type Reservation struct {
 // the last one of a part shorter. Level is how safe the object has to be before
 // its publication is acknowledged; the highest of its commits counts.
 type CommitItem struct {
-	Reservation ReservationID
+	Reservation tier.ReservationID
 	Part        int // index into the layout's parts
 	ChunkFirst  int
 	Digests     []uint64   // the client's digest of each chunk
 	CRC32       bool       // Digests are CRC-32, see gpuipc.ChecksumBytes
 	Src         gpuipc.Ref // exactly the bytes of these chunks
-	Level       Level      // LevelDefault = the store's
+	Level       tier.Level // LevelDefault = the store's
 }
 
 // Committed answers a commit.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // crowdTest is several clients that fill, read, compose and die at once over too
@@ -67,19 +68,19 @@ func (x *crowdTest) wantMet() {
 // The same over a tier that fails now and then and checks, at every call under
 // the store's lock, that no tenant holds more than its quota.
 func TestCrowdOverTwoTiersLeavesNothingBehind(t *testing.T) {
-	var tier *mapTier
-	x := &crowdTest{bench: newBench(t, hybrid(2), crowdOptions, below(&tier, 2<<20), writeBehind, readAhead, func(c *Config) {
+	var lower *mapTier
+	x := &crowdTest{bench: newBench(t, hybrid(2), crowdOptions, below(&lower, 2<<20), writeBehind, readAhead, func(c *Config) {
 		c.Tenants[0].QuotaBytes = 1500 << 10
-		c.DefaultLevel, c.LowWater = LevelLogged, 0.5
+		c.DefaultLevel, c.LowWater = tier.LevelLogged, 0.5
 	})}
-	tier.attach(x.bench, false)
-	tier.queue = 5
+	lower.attach(x.bench, false)
+	lower.queue = 5
 	ctx, cancel := context.WithCancel(x.ctx)
 	var runs sync.WaitGroup
 	runs.Go(func() { _ = x.Run(ctx) })
-	tier.troubled(ctx, func() { x.run(200) })
+	lower.troubled(ctx, func() { x.run(200) })
 	for x.runs < 50 {
-		if n := x.Counters(); x.met() && n.Written > 0 && n.Promotions[promoteDone] > 0 && n.Acknowledged[LevelLogged] > 0 {
+		if n := x.Counters(); x.met() && n.Written > 0 && n.Promotions[promoteDone] > 0 && n.Acknowledged[tier.LevelLogged] > 0 {
 			break
 		}
 		x.run(100)
@@ -89,7 +90,7 @@ func TestCrowdOverTwoTiersLeavesNothingBehind(t *testing.T) {
 	cancel()
 	runs.Wait()
 	n := x.Counters()
-	if n.Writing+n.Promoting != 0 || n.Written == 0 || n.Promotions[promoteDone] == 0 || n.Acknowledged[LevelLogged] == 0 {
+	if n.Writing+n.Promoting != 0 || n.Written == 0 || n.Promotions[promoteDone] == 0 || n.Acknowledged[tier.LevelLogged] == 0 {
 		t.Errorf("%+v", n)
 	}
 }
@@ -112,9 +113,9 @@ func (m *mapTier) trouble(ctx context.Context) {
 	rng := rand.New(rand.NewPCG(9, 9))
 	for ctx.Err() == nil {
 		m.mu.Lock()
-		m.refuse = []error{nil, nil, nil, nil, ErrFull, ErrUnavailable}[rng.IntN(6)]
-		m.unread = []error{nil, nil, nil, nil, ErrCorrupt, ErrUnavailable}[rng.IntN(6)]
-		m.spoil = []error{nil, nil, nil, nil, nil, ErrUnavailable}[rng.IntN(6)]
+		m.refuse = []error{nil, nil, nil, nil, tier.ErrFull, tier.ErrUnavailable}[rng.IntN(6)]
+		m.unread = []error{nil, nil, nil, nil, tier.ErrCorrupt, tier.ErrUnavailable}[rng.IntN(6)]
+		m.spoil = []error{nil, nil, nil, nil, nil, tier.ErrUnavailable}[rng.IntN(6)]
 		m.mu.Unlock()
 		for range 1000 {
 			runtime.Gosched()
@@ -153,7 +154,7 @@ func (x *crowdTest) run(rounds int) {
 
 // watch asks what only looks, and sweeps.
 func (x *crowdTest) watch(ctx context.Context) {
-	q := &MatchQuery{Profile: x.id, Tenant: tenantA, Accept: Exact, Positions: []uint32{16}, Prefixes: [][32]byte{hashOf(1, 16)}}
+	q := &MatchQuery{Profile: x.id, Tenant: tenantA, Accept: tier.Exact, Positions: []uint32{16}, Prefixes: [][32]byte{hashOf(1, 16)}}
 	for _, p := range x.pieces {
 		q.Keys = append(q.Keys, p.key)
 	}
@@ -217,8 +218,8 @@ func (cl *crowdClient) commit(r Reservation, l *profile.Layout, data []byte) {
 			item.Digests[0]++
 		}
 		got, err := cl.c.Commit(cl.ctx, item)
-		cl.wantOneOf("commit", err, ErrGone, ErrCorrupt)
-		if errors.Is(err, ErrCorrupt) {
+		cl.wantOneOf("commit", err, tier.ErrGone, tier.ErrCorrupt)
+		if errors.Is(err, tier.ErrCorrupt) {
 			cl.corrupt.Add(1)
 		}
 		if err != nil {
@@ -233,7 +234,7 @@ func (cl *crowdClient) commit(r Reservation, l *profile.Layout, data []byte) {
 func (cl *crowdClient) fill(n int) {
 	for rank := range 2 {
 		r, err := cl.c.Reserve(cl.reserveQuery(cl.pieces[n], rank))
-		cl.wantOneOf("reserve", err, ErrExists, ErrFull, ErrGone, ErrBusy, ErrQuota)
+		cl.wantOneOf("reserve", err, tier.ErrExists, tier.ErrFull, tier.ErrGone, tier.ErrBusy, tier.ErrQuota)
 		if err == nil {
 			cl.commit(r, &cl.pieces[n].layout, cl.contents[n][rank])
 		}
@@ -241,11 +242,11 @@ func (cl *crowdClient) fill(n int) {
 }
 
 func (cl *crowdClient) save(n int) {
-	q := cl.saveQuery(1, 16*(n+1), 16*n, Exact)
+	q := cl.saveQuery(1, 16*(n+1), 16*n, tier.Exact)
 	l := cl.profile.CheckpointLayout(16)
 	for q.Rank = range 2 {
 		r, err := cl.c.Save(q)
-		cl.wantOneOf("save", err, ErrExists, ErrFull, ErrGone, ErrBusy, ErrQuota)
+		cl.wantOneOf("save", err, tier.ErrExists, tier.ErrFull, tier.ErrGone, tier.ErrBusy, tier.ErrQuota)
 		if err == nil {
 			cl.commit(r, &l, content(&l, uint64(q.Rank)))
 		}
@@ -277,7 +278,7 @@ func (cl *crowdClient) compose(n int) {
 		Profile: cl.id, Tenant: tenantA, Rank: rank, Layer: layer, From: From{Kind: FromState, State: zero}, Out: out,
 		Plan: Plan{Begin: 8, End: 8 + tokens, Spans: []Span{{Kind: SpanSegment, Lease: rows[0].Lease, Start: 8, Count: tokens}}},
 	})
-	cl.wantOneOf("compose", err, ErrGone)
+	cl.wantOneOf("compose", err, tier.ErrGone)
 	if err == nil {
 		cl.composed.Add(1)
 		got := make([]byte, bytesOut)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // rankLocked keeps the policies up to date after something about o changed. They
@@ -121,7 +122,7 @@ func (o *object) contentKey() uint64 {
 }
 
 // storedLocked notes what the lower tier holds of an object.
-func (s *Store) storedLocked(o *object, level Level) {
+func (s *Store) storedLocked(o *object, level tier.Level) {
 	if (o.stored == 0) != (level == 0) {
 		o.stored = level
 		s.revalueLocked(o)

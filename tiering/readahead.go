@@ -1,5 +1,7 @@
 package tiering
 
+import "github.com/spliced-kv/spliced/tiering/tier"
+
 // aheadShare is the part of a pool, one in so many bytes, that may be taken by
 // objects that were read ahead and not used yet, those on their way included. So
 // guesses push out an eighth of a pool at most, the least valuable objects of it,
@@ -23,7 +25,7 @@ type aheadLine struct {
 
 // matchedBelowLocked notes a hit in the lower tier for read-ahead. It never
 // waits and does nothing else.
-func (s *Store) matchedBelowLocked(n Name, p *profileState, t *tenant) {
+func (s *Store) matchedBelowLocked(n tier.Name, p *profileState, t *tenant) {
 	l := s.matched
 	if l == nil {
 		return

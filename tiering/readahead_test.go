@@ -2,6 +2,8 @@ package tiering
 
 import (
 	"testing"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // askFor is one match over segments.
@@ -49,14 +51,14 @@ func TestMatchWithoutReadAheadReadsNothing(t *testing.T) {
 
 func TestPrefixesAreReadAheadToo(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1), readAhead)
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
-	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
+	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
 	x.push()
-	x.matchPrefix(1, Exact, 16, 32)
+	x.matchPrefix(1, tier.Exact, 16, 32)
 	if n := x.carry(); n != 2 {
 		t.Fatalf("%d promotions", n)
 	}
-	if l := x.loadPrefix(x.c, hashOf(1, 32), Exact); !l.Hit {
+	if l := x.loadPrefix(x.c, hashOf(1, 32), tier.Exact); !l.Hit {
 		t.Fatalf("%+v", l)
 	}
 	x.audit()
@@ -84,7 +86,7 @@ func TestReadAheadIsBounded(t *testing.T) {
 	x.audit()
 	hits := 0
 	for _, p := range above {
-		if x.status(p).Place == PlaceDRAM {
+		if x.status(p).Place == tier.PlaceDRAM {
 			hits++
 		}
 	}
@@ -105,7 +107,7 @@ func (x *twoTiers) push2(ps []piece) {
 	var b outside
 	x.mu.Lock()
 	for _, p := range ps {
-		_ = x.wantLocked(x.segments.find((*[32]byte)(&p.key)), LevelLogged, true, &b)
+		_ = x.wantLocked(x.segments.find((*[32]byte)(&p.key)), tier.LevelLogged, true, &b)
 	}
 	x.mu.Unlock()
 	x.act(&b)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // RotateBytes is the size of Dest.Out (0 when rows go to engine memory) and the
@@ -45,10 +46,10 @@ func (c *Session) Rotate(ctx context.Context, q *RotateQuery) (err error) {
 		return fmt.Errorf("rotate: %w", err)
 	}
 	if have := q.Dest.Out.Len(); have < bytes {
-		return fmt.Errorf("rotate: %d bytes for an answer of %d: %w", have, bytes, ErrInvalid)
+		return fmt.Errorf("rotate: %d bytes for an answer of %d: %w", have, bytes, tier.ErrInvalid)
 	}
 	if q.From.Kind > FromState {
-		return fmt.Errorf("rotate: plan from kind %d: %w", q.From.Kind, ErrInvalid)
+		return fmt.Errorf("rotate: plan from kind %d: %w", q.From.Kind, tier.ErrInvalid)
 	}
 	h, err := c.hold(sc, q.From, &q.Plan, q.Dest.region())
 	if err != nil {

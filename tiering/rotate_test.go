@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // row is what one token's keys (or values) of one layer should be at their
@@ -170,14 +171,14 @@ func table(n int) []uint32 {
 func TestRotateScattersToEngineMemory(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 10, 0, Exact), 0)
-	b.save(c, b.saveQuery(1, 37, 10, Exact), 10)
+	b.save(c, b.saveQuery(1, 10, 0, tier.Exact), 0)
+	b.save(c, b.saveQuery(1, 37, 10, tier.Exact), 10)
 	first, last := b.mid(2, 64, 8), b.mid(3, 40, 4)
 	b.publish(c, first)
 	b.publish(c, last)
 	pr := b.lay(c, noInputs, 37, 12, first, last)
 	e := b.engine(16, 17, table(17))
-	loaded := b.loadPrefix(c, hashOf(1, 37), Exact)
+	loaded := b.loadPrefix(c, hashOf(1, 37), tier.Exact)
 	q := &RotateQuery{
 		Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: pr.plan,
 		From: From{Kind: FromCheckpoint, Lease: loaded.Lease},
@@ -243,13 +244,13 @@ func TestRotateRefusesBlocksOutsideTheMemory(t *testing.T) {
 		})
 	}
 	b.must(run([]uint32{0, 1, 2, 3})) // tokens 8 to 56; the query's block is not needed
-	b.wantErr(run([]uint32{0, 1, 2}), ErrInvalid)
-	b.wantErr(run(nil), ErrInvalid)
-	b.wantErr(run([]uint32{0, 1, 1 << 30, 3, 4}), ErrInvalid)
-	b.wantErr(run([]uint32{0, 1, math.MaxUint32, 3, 4}), ErrInvalid)
+	b.wantErr(run([]uint32{0, 1, 2}), tier.ErrInvalid)
+	b.wantErr(run(nil), tier.ErrInvalid)
+	b.wantErr(run([]uint32{0, 1, 1 << 30, 3, 4}), tier.ErrInvalid)
+	b.wantErr(run([]uint32{0, 1, math.MaxUint32, 3, 4}), tier.ErrInvalid)
 	// Every span is checked before the first row of any layer moves.
 	calls := b.dev.Calls(gpuipc.OpRotate)
-	b.wantErr(run([]uint32{0, 1, 2, 1 << 20, 4}), ErrInvalid)
+	b.wantErr(run([]uint32{0, 1, 2, 1 << 20, 4}), tier.ErrInvalid)
 	if n := b.dev.Calls(gpuipc.OpRotate); n != calls {
 		t.Fatalf("%d jobs ran with a block outside the memory", n-calls)
 	}
@@ -277,7 +278,7 @@ func TestBlocksReachToTheLastByte(t *testing.T) {
 	b.must(c.Rotate(b.ctx, q))
 	calls := b.dev.Calls(gpuipc.OpRotate)
 	q.Dest.Blocks = []uint32{5}
-	b.wantErr(c.Rotate(b.ctx, q), ErrInvalid)
+	b.wantErr(c.Rotate(b.ctx, q), tier.ErrInvalid)
 	if n := b.dev.Calls(gpuipc.OpRotate); n != calls {
 		t.Fatalf("%d jobs ran with a block outside the memory", n-calls)
 	}
@@ -307,10 +308,10 @@ func TestCheckMemoryRefusesWhatRowsDoNotFit(t *testing.T) {
 			m := good
 			m.Layers = slices.Clone(good.Layers)
 			change(&m)
-			b.wantErr(b.CheckMemory(b.id, &m), ErrInvalid)
+			b.wantErr(b.CheckMemory(b.id, &m), tier.ErrInvalid)
 		})
 	}
-	b.wantErr(b.CheckMemory(9, &good), ErrInvalid)
+	b.wantErr(b.CheckMemory(9, &good), tier.ErrInvalid)
 }
 
 func TestRotateRefusals(t *testing.T) {
@@ -335,7 +336,7 @@ func TestRotateRefusals(t *testing.T) {
 			q := *base
 			q.Dest.Out = b.slot(0, bytes)
 			change(&q)
-			b.wantErr(c.Rotate(b.ctx, &q), ErrInvalid)
+			b.wantErr(c.Rotate(b.ctx, &q), tier.ErrInvalid)
 		})
 	}
 }
@@ -360,12 +361,12 @@ func (b *bench) assembleOnce(from FromKind, paged bool) {
 	var loaded Loaded
 	if from == FromCheckpoint {
 		begin, p = 40, b.mid(2, 64, 8)
-		data := b.save(c, b.saveQuery(1, begin, 0, Exact), 0)[0]
+		data := b.save(c, b.saveQuery(1, begin, 0, tier.Exact), 0)[0]
 		layout := b.profile.CheckpointLayout(begin)
 		for _, l := range b.profile.LinearLayers() {
 			start[l] = numbers(&layout, data, layout.Find(l, profile.PartS))
 		}
-		loaded = b.loadPrefix(c, hashOf(1, begin), Exact)
+		loaded = b.loadPrefix(c, hashOf(1, begin), tier.Exact)
 		q.From = From{Kind: FromCheckpoint, Lease: loaded.Lease}
 	}
 	b.publish(c, p)
@@ -423,8 +424,8 @@ func (b *bench) assembleOnce(from FromKind, paged bool) {
 func TestAssembleWithoutSegments(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
-	saved := b.save(c, b.saveQuery(1, 16, 0, Exact), 0)[0]
-	loaded := b.loadPrefix(c, hashOf(1, 16), Exact)
+	saved := b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)[0]
+	loaded := b.loadPrefix(c, hashOf(1, 16), tier.Exact)
 	savedLayout, layout := b.profile.CheckpointLayout(16), b.profile.CheckpointLayout(0)
 	for _, from := range []From{{}, {Kind: FromCheckpoint, Lease: loaded.Lease}} {
 		begin := 0
@@ -477,7 +478,7 @@ func TestAssembleRefusals(t *testing.T) {
 			q.Plan.Spans = slices.Clone(base.Plan.Spans)
 			q.Dest.Out = b.slot(0, bytes)
 			change(&q)
-			b.wantErr(c.Assemble(b.ctx, &q), ErrInvalid)
+			b.wantErr(c.Assemble(b.ctx, &q), tier.ErrInvalid)
 		})
 	}
 }
@@ -497,9 +498,9 @@ func TestRowsStayInTheirRunOfEngineMemory(t *testing.T) {
 		Plan: Plan{End: 32, Spans: []Span{{Kind: SpanSegment, Lease: b.lease(c, p), Count: 32}}},
 		Dest: Destination{Memory: &e.memory, Blocks: e.blocks},
 	}
-	b.wantErr(c.Rotate(b.ctx, q), ErrInvalid)
+	b.wantErr(c.Rotate(b.ctx, q), tier.ErrInvalid)
 	e.memory.Chunks[0] = first.VBase + first.VTokenStride
-	b.wantErr(b.CheckMemory(b.id, &e.memory), ErrInvalid)
+	b.wantErr(b.CheckMemory(b.id, &e.memory), tier.ErrInvalid)
 	e.memory.Chunks = nil
 	b.must(c.Rotate(b.ctx, q))
 }

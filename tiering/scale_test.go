@@ -11,6 +11,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // slim is a model whose checkpoints of a few tokens fill one page of 4 KiB.
@@ -32,12 +33,12 @@ func (b *bench) populate(n int) (hashes [][32]byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := range n {
-		o := &object{kind: Exact, profile: ps, tenant: b.tenants[tenantA], pool: b.pools[privatePool], end: 8, depth: 1, publisher: "crowd"}
+		o := &object{kind: tier.Exact, profile: ps, tenant: b.tenants[tenantA], pool: b.pools[privatePool], end: 8, depth: 1, publisher: "crowd"}
 		for w := 0; w < 32; w += 8 {
 			binary.LittleEndian.PutUint64(o.key[w:], rng.Uint64())
 		}
 		if i%8 == 7 {
-			o.parent, o.begin, o.end, o.depth, o.extends, o.extendsKind = up, up.end, up.end+8, up.depth+1, up.key, Exact
+			o.parent, o.begin, o.end, o.depth, o.extends, o.extendsKind = up, up.end, up.end+8, up.depth+1, up.key, tier.Exact
 		}
 		b.measure(o, l.Bytes)
 		b.allocateLocked(o, l.Bytes)
@@ -84,7 +85,7 @@ func BenchmarkAdmit(b *testing.B) {
 				for i, part := range l.Parts {
 					items[i].Src = bench.stage(part.Off, data[part.Off:part.Off+part.Len])
 				}
-				q := &SaveQuery{Profile: bench.id, Tenant: tenantA, Kind: Exact, Tokens: 8}
+				q := &SaveQuery{Profile: bench.id, Tenant: tenantA, Kind: tier.Exact, Tokens: 8}
 				next := uint64(0)
 				b.ReportAllocs()
 				for b.Loop() {
@@ -116,7 +117,7 @@ func BenchmarkLoadRelease(b *testing.B) {
 				bench, hashes := large(b, n, p.eviction)
 				c := bench.NewSession("c")
 				rng := rand.New(rand.NewPCG(4, 4))
-				q := &LoadQuery{Profile: bench.id, Tenant: tenantA, Accept: Exact}
+				q := &LoadQuery{Profile: bench.id, Tenant: tenantA, Accept: tier.Exact}
 				b.ReportAllocs()
 				for b.Loop() {
 					bench.clock.advance(time.Microsecond)
@@ -136,7 +137,7 @@ func BenchmarkMatchPrefix(b *testing.B) {
 		b.Run(fmt.Sprintf("prefixes=32/held=%d", n), func(b *testing.B) {
 			bench, hashes := large(b, n, policy.NewDefault)
 			rng := rand.New(rand.NewPCG(4, 4))
-			q := &MatchQuery{Profile: bench.id, Tenant: tenantA, Accept: Exact}
+			q := &MatchQuery{Profile: bench.id, Tenant: tenantA, Accept: tier.Exact}
 			for i := range 32 {
 				q.Positions = append(q.Positions, uint32(8+8*i))
 				q.Prefixes = append(q.Prefixes, [32]byte{byte(i), 1, 2, 3})

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // boundMemory is engine memory under the block table of one plan.
@@ -48,11 +49,11 @@ func (h *heldPlan) bind(d *Destination) (*boundMemory, error) {
 func (b *boundMemory) check(begin, end int, limit int64) error {
 	first, last := begin/b.BlockTokens, (end-1)/b.BlockTokens
 	if last >= len(b.blocks) {
-		return fmt.Errorf("tokens up to %d in a table of %d blocks of %d: %w", end, len(b.blocks), b.BlockTokens, ErrInvalid)
+		return fmt.Errorf("tokens up to %d in a table of %d blocks of %d: %w", end, len(b.blocks), b.BlockTokens, tier.ErrInvalid)
 	}
 	for i, block := range b.blocks[first : last+1] {
 		if int64(block) >= limit {
-			return fmt.Errorf("entry %d of the table is block %d of %d: %w", first+i, block, limit, ErrInvalid)
+			return fmt.Errorf("entry %d of the table is block %d of %d: %w", first+i, block, limit, tier.ErrInvalid)
 		}
 	}
 	return nil

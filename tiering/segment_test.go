@@ -8,13 +8,14 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 func TestSegmentIsReadAsItWasCommitted(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("writer")
 	p := b.mid(1, 64, 8)
-	b.wantMiss(p, ReasonUnknown)
+	b.wantMiss(p, tier.ReasonUnknown)
 	b.publish(c, p)
 	b.wantHit(p)
 
@@ -44,13 +45,13 @@ func TestSecondReservationIsToldExists(t *testing.T) {
 	r, err := c.Reserve(b.reserveQuery(p, 0))
 	b.must(err)
 	_, err = d.Reserve(b.reserveQuery(p, 0))
-	b.wantErr(err, ErrExists)
+	b.wantErr(err, tier.ErrExists)
 	_, err = c.Reserve(b.reserveQuery(p, 0))
-	b.wantErr(err, ErrExists)
-	b.wantMiss(p, ReasonPending)
+	b.wantErr(err, tier.ErrExists)
+	b.wantMiss(p, tier.ReasonPending)
 	b.commitAll(c, r, &p.layout, contentOf(p, 0))
 	_, err = d.Reserve(b.reserveQuery(p, 0))
-	b.wantErr(err, ErrExists)
+	b.wantErr(err, tier.ErrExists)
 	if got := b.Counters().Exists; got != 3 {
 		t.Fatalf("%d refusals counted, want 3", got)
 	}
@@ -81,11 +82,11 @@ func TestReserveRefusesWhatItsTokensDoNotName(t *testing.T) {
 			q := b.reserveQuery(good, 0)
 			bad.change(q)
 			_, err := c.Reserve(q)
-			b.wantErr(err, ErrInvalid)
+			b.wantErr(err, tier.ErrInvalid)
 		})
 	}
 	b.wantUsed(0, 0)
-	b.wantMiss(good, ReasonUnknown)
+	b.wantMiss(good, tier.ReasonUnknown)
 }
 
 func TestAnotherProfilesSegmentIsAMiss(t *testing.T) {
@@ -104,12 +105,12 @@ func TestAnotherProfilesSegmentIsAMiss(t *testing.T) {
 	b.publish(c, p)
 	var r MatchResult
 	b.must(b.Match(&MatchQuery{Profile: id, Tenant: tenantA, Keys: [][32]byte{p.key}}, &r))
-	if r.Segments[0] != (SegmentStatus{Status: StatusMiss, Reason: ReasonUnknown}) {
+	if r.Segments[0] != (SegmentStatus{Status: StatusMiss, Reason: tier.ReasonUnknown}) {
 		t.Fatalf("%+v", r.Segments[0])
 	}
 	rows, err := c.Acquire(&AcquireQuery{Profile: id, Tenant: tenantA, Keys: [][32]byte{p.key}}, nil)
 	b.must(err)
-	if rows[0].Hit || rows[0].Reason != ReasonUnknown || rows[0].Err != nil {
+	if rows[0].Hit || rows[0].Reason != tier.ReasonUnknown || rows[0].Err != nil {
 		t.Fatalf("%+v", rows[0])
 	}
 }
@@ -149,16 +150,16 @@ func TestWrongCommitIsInvalidAndChangesNothing(t *testing.T) {
 	for name, item := range bad {
 		t.Run(name, func(t *testing.T) {
 			_, err := c.Commit(b.ctx, item)
-			b.wantErr(err, ErrInvalid)
+			b.wantErr(err, tier.ErrInvalid)
 		})
 	}
-	b.wantMiss(p, ReasonPending)
+	b.wantMiss(p, tier.ReasonPending)
 
 	_, err = c.Commit(b.ctx, b.item(r.ID, 0, 0, whole(k)))
 	b.must(err)
 	_, err = c.Commit(b.ctx, b.item(r.ID, 1, 2, chunk(2)))
 	b.must(err)
-	b.wantMiss(p, ReasonPending) // one chunk is missing
+	b.wantMiss(p, tier.ReasonPending) // one chunk is missing
 	got, err := c.Commit(b.ctx, b.item(r.ID, 1, 0, chunk(0)))
 	b.must(err)
 	if !got.Published {
@@ -173,7 +174,7 @@ func TestWrongCommitIsInvalidAndChangesNothing(t *testing.T) {
 		t.Fatalf("digests %x, want %x", row.Digests, want)
 	}
 	_, err = c.Commit(b.ctx, b.item(r.ID, 1, 0, chunk(0)))
-	b.wantErr(err, ErrGone)
+	b.wantErr(err, tier.ErrGone)
 }
 
 func TestWrongDigestAbortsAllRanks(t *testing.T) {
@@ -190,11 +191,11 @@ func TestWrongDigestAbortsAllRanks(t *testing.T) {
 	item := b.item(r1.ID, 2, 0, contentOf(p, 1)[part.Off:part.Off+part.Len])
 	item.Digests[0] ^= 1
 	_, err = d.Commit(b.ctx, item)
-	b.wantErr(err, ErrCorrupt)
-	b.wantMiss(p, ReasonAborted)
+	b.wantErr(err, tier.ErrCorrupt)
+	b.wantMiss(p, tier.ReasonAborted)
 	b.wantUsed(0, 0)
-	b.wantErr(c.Abort(r0.ID), ErrGone)
-	b.wantErr(d.Abort(r1.ID), ErrGone)
+	b.wantErr(c.Abort(r0.ID), tier.ErrGone)
+	b.wantErr(d.Abort(r1.ID), tier.ErrGone)
 	if n := b.Counters().Aborted[causeCorrupt]; n != 1 {
 		t.Fatalf("%d corrupt counted", n)
 	}
@@ -209,17 +210,17 @@ func TestRanksPublishTogether(t *testing.T) {
 	r0, err := c.Reserve(b.reserveQuery(p, 0))
 	b.must(err)
 	_, err = d.Reserve(b.reserveQuery(p, 0))
-	b.wantErr(err, ErrExists)
+	b.wantErr(err, tier.ErrExists)
 	if b.commitAll(c, r0, &p.layout, contentOf(p, 0)) {
 		t.Fatal("published with one rank of two")
 	}
-	b.wantMiss(p, ReasonPending)
-	if row := b.acquire(c, 0, p); row.Hit || row.Reason != ReasonPending {
+	b.wantMiss(p, tier.ReasonPending)
+	if row := b.acquire(c, 0, p); row.Hit || row.Reason != tier.ReasonPending {
 		t.Fatalf("half a segment was leased: %+v", row)
 	}
 	r1, err := d.Reserve(b.reserveQuery(p, 1))
 	b.must(err)
-	b.wantMiss(p, ReasonPending)
+	b.wantMiss(p, tier.ReasonPending)
 	if !b.commitAll(d, r1, &p.layout, contentOf(p, 1)) {
 		t.Fatal("not published by the last chunk of the last rank")
 	}
@@ -259,13 +260,13 @@ func TestDeathOfOneRankAbortsAll(t *testing.T) {
 				b.must(err)
 			}
 			b.must(end(c, r0))
-			b.wantMiss(p, ReasonAborted)
+			b.wantMiss(p, tier.ReasonAborted)
 			b.wantUsed(0, 0)
 			if parts > 0 {
 				part := p.layout.Parts[0]
 				_, err := d.Commit(b.ctx, b.item(r1.ID, 0, 0, contentOf(p, 1)[:part.Len]))
-				b.wantErr(err, ErrGone)
-				b.wantErr(d.Abort(r1.ID), ErrGone)
+				b.wantErr(err, tier.ErrGone)
+				b.wantErr(d.Abort(r1.ID), tier.ErrGone)
 			}
 			if _, fills := d.Holdings(); fills != 0 {
 				t.Fatalf("%s after %d parts: the other rank still has %d reservations", name, parts, fills)
@@ -283,12 +284,12 @@ func TestFillThatTakesTooLongIsAborted(t *testing.T) {
 	b.commitAll(c, r0, &p.layout, contentOf(p, 0)) // rank 1 never comes
 	b.clock.advance(5*time.Minute - time.Nanosecond)
 	b.Sweep()
-	b.wantMiss(p, ReasonPending)
+	b.wantMiss(p, tier.ReasonPending)
 	b.clock.advance(time.Nanosecond)
 	b.Sweep()
-	b.wantMiss(p, ReasonAborted)
+	b.wantMiss(p, tier.ReasonAborted)
 	b.wantUsed(0, 0)
-	b.wantErr(c.Abort(r0.ID), ErrGone)
+	b.wantErr(c.Abort(r0.ID), tier.ErrGone)
 }
 
 func TestCanceledCommitMayBeRepeated(t *testing.T) {
@@ -315,7 +316,7 @@ func TestReservationsOfASessionAreBounded(t *testing.T) {
 	_, err = c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0))
 	b.must(err)
 	_, err = c.Reserve(b.reserveQuery(b.mid(3, 64, 8), 0))
-	b.wantErr(err, ErrBusy)
+	b.wantErr(err, tier.ErrBusy)
 	_, err = b.NewSession("d").Reserve(b.reserveQuery(b.mid(3, 64, 8), 0))
 	b.must(err)
 	b.must(c.Abort(first.ID))
@@ -328,12 +329,12 @@ func TestTenantsDoNotSeeEachOther(t *testing.T) {
 	c := b.NewSession("c")
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
-	if got := b.statusFor(tenantB, p); got != (SegmentStatus{Status: StatusMiss, Reason: ReasonUnknown}) {
+	if got := b.statusFor(tenantB, p); got != (SegmentStatus{Status: StatusMiss, Reason: tier.ReasonUnknown}) {
 		t.Fatalf("tenant b sees %+v", got)
 	}
 	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantB, Keys: [][32]byte{p.key}}, nil)
 	b.must(err)
-	if rows[0].Hit || rows[0].Reason != ReasonUnknown {
+	if rows[0].Hit || rows[0].Reason != tier.ReasonUnknown {
 		t.Fatalf("tenant b leased %+v", rows[0])
 	}
 	same := b.pieceOf(tenantB, 1, p.spec)
@@ -342,8 +343,8 @@ func TestTenantsDoNotSeeEachOther(t *testing.T) {
 		t.Fatal("two tenants share a key")
 	}
 	b.must(b.Evict(p.key))
-	if got := b.statusFor(tenantB, p); got.Reason != ReasonUnknown {
+	if got := b.statusFor(tenantB, p); got.Reason != tier.ReasonUnknown {
 		t.Fatalf("tenant b is told that the key was %v", got.Reason)
 	}
-	b.wantMiss(p, ReasonRemoved)
+	b.wantMiss(p, tier.ReasonRemoved)
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Session is what one client holds: leases, reservations and buffers. A client's
@@ -17,16 +19,16 @@ type Session struct {
 	// Guarded by the store's lock.
 	closed bool
 	ended  chan struct{} // closed with closed
-	leases map[LeaseID]*lease
-	fills  map[ReservationID]*filler
+	leases map[tier.LeaseID]*lease
+	fills  map[tier.ReservationID]*filler
 
-	buffers map[LeaseID]*buffer
+	buffers map[tier.LeaseID]*buffer
 }
 
 // NewSession begins a session; name is recorded as the publisher of what it
 // fills.
 func (s *Store) NewSession(name string) *Session {
-	session := &Session{store: s, name: name, ended: make(chan struct{}), leases: map[LeaseID]*lease{}, fills: map[ReservationID]*filler{}, buffers: map[LeaseID]*buffer{}}
+	session := &Session{store: s, name: name, ended: make(chan struct{}), leases: map[tier.LeaseID]*lease{}, fills: map[tier.ReservationID]*filler{}, buffers: map[tier.LeaseID]*buffer{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -46,10 +48,10 @@ func (c *Session) Holdings() (leases, reservations int) {
 // openLocked is the first check of every call.
 func (c *Session) openLocked() error {
 	if c.store.closed {
-		return ErrUnavailable
+		return tier.ErrUnavailable
 	}
 	if c.closed {
-		return fmt.Errorf("session %q is closed: %w", c.name, ErrGone)
+		return fmt.Errorf("session %q is closed: %w", c.name, tier.ErrGone)
 	}
 	return nil
 }

@@ -4,19 +4,21 @@ import (
 	"context"
 	"fmt"
 	"testing"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 func TestSpoiltCheckpointsAreNotServedNorWhatExtendsThem(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1), writeBehind)
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
-	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
-	x.tier.finish(0, fmt.Errorf("digest: %w", ErrCorrupt))
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
+	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
+	x.tier.finish(0, fmt.Errorf("digest: %w", tier.ErrCorrupt))
 	x.tier.finishAll()
 	if n := x.Counters(); n.SpoiltInMemory != 1 {
 		t.Fatalf("%+v", n)
 	}
 	for _, tokens := range []int{16, 32} {
-		if l := x.loadPrefix(x.c, hashOf(1, tokens), Exact); l.Hit {
+		if l := x.loadPrefix(x.c, hashOf(1, tokens), tier.Exact); l.Hit {
 			t.Errorf("the checkpoint of %d tokens is leased", tokens)
 		}
 	}
@@ -27,15 +29,15 @@ func TestSpoiltCheckpointsAreNotServedNorWhatExtendsThem(t *testing.T) {
 // extends it worth another try; not what is wrong.
 func TestSpoiltCheckpointIsNotOfferedAgain(t *testing.T) {
 	x := newTwoTiers(t, stateful(1), writeBehind)
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
 	x.tier.finishAll()
-	x.tier.spoil = ErrCorrupt
-	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
-	x.save(x.c, x.saveQuery(1, 48, 32, Exact), 32)
+	x.tier.spoil = tier.ErrCorrupt
+	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
+	x.save(x.c, x.saveQuery(1, 48, 32, tier.Exact), 32)
 	x.tier.finishAll()
 	x.tier.spoil = nil
 	x.thin(1, 16)
-	if l := x.loadPrefix(x.c, hashOf(1, 16), Exact); !l.Promoting {
+	if l := x.loadPrefix(x.c, hashOf(1, 16), tier.Exact); !l.Promoting {
 		t.Fatalf("%+v", l)
 	}
 	x.carry()
@@ -57,12 +59,12 @@ func TestSpoiltCheckpointIsNotOfferedAgain(t *testing.T) {
 
 func TestWaitThatEndsWithItsContextTellsWhatWasReached(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
-	d := x.publishTo(x.mid(1, 64, 8), LevelLogged).Durable
+	d := x.publishTo(x.mid(1, 64, 8), tier.LevelLogged).Durable
 	x.tier.finishAll()
 	ctx, cancel := context.WithCancel(x.ctx)
 	cancel()
 	for range 100 {
-		if got := d.Wait(ctx); got != LevelLogged {
+		if got := d.Wait(ctx); got != tier.LevelLogged {
 			t.Fatalf("level %v of an object that is logged", got)
 		}
 	}

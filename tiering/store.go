@@ -10,6 +10,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Store is the catalogue and the memory behind it.
@@ -17,8 +18,8 @@ type Store struct {
 	// Fixed after Open.
 	cfg     Config
 	dev     gpuipc.Device
-	place   Place
-	tenants map[TenantID]*tenant
+	place   tier.Place
+	tenants map[tier.TenantID]*tenant
 
 	profiles atomic.Pointer[[]*profileState] // replaced under mu, never changed
 	leaseIDs atomic.Uint64
@@ -39,16 +40,16 @@ type Store struct {
 	decisions   decisionLog // with its own lock
 	sessions    map[*Session]struct{}
 	deadlines   deadlines
-	lastProfile ProfileID
+	lastProfile tier.ProfileID
 	counters    Counters
 
 	// With a lower tier.
-	asked      Name               // argument of the call that is made to it
-	found      Entry              // answer to a match
-	doomed     map[Name]int       // being removed from it by operators
-	writes     map[Name][]*object // with a write, wanted or running
-	backlog    []*object          // whose writes wait for the tier, in order
-	promotions map[Name]*promotion
+	asked      tier.Name               // argument of the call that is made to it
+	found      tier.Entry              // answer to a match
+	doomed     map[tier.Name]int       // being removed from it by operators
+	writes     map[tier.Name][]*object // with a write, wanted or running
+	backlog    []*object               // whose writes wait for the tier, in order
+	promotions map[tier.Name]*promotion
 	demand     []*promotion // ready, first in first out; those that have moved on are skipped
 	ahead      []*promotion
 	matched    *aheadLine // nil without read-ahead
@@ -81,8 +82,8 @@ func Open(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("arena of %d bytes: %w", public+private, err)
 	}
 	s := &Store{
-		cfg: cfg, dev: cfg.Device, arena: arena, place: PlaceHBM,
-		tenants:     map[TenantID]*tenant{},
+		cfg: cfg, dev: cfg.Device, arena: arena, place: tier.PlaceHBM,
+		tenants:     map[tier.TenantID]*tenant{},
 		pages:       gpuipc.NewPageAllocator(public+private, cfg.PageBytes),
 		segments:    newIndex[object](),
 		checkpoints: newIndex[object](),
@@ -92,7 +93,7 @@ func Open(cfg Config) (*Store, error) {
 		decisions:   newDecisionLog(cfg.MaxDecisions),
 	}
 	if cfg.Device.Describe().Kind == "host" {
-		s.place = PlaceDRAM
+		s.place = tier.PlaceDRAM
 	}
 	s.profiles.Store(&[]*profileState{})
 	s.pools[publicPool] = &pool{name: "public", number: publicPool, budget: public, evict: cfg.EvictionPublic()}
@@ -102,7 +103,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s.work.L, s.changed.L = &s.mu, &s.mu
 	if cfg.Lower != nil {
-		s.doomed, s.writes, s.promotions = map[Name]int{}, map[Name][]*object{}, map[Name]*promotion{}
+		s.doomed, s.writes, s.promotions = map[tier.Name]int{}, map[tier.Name][]*object{}, map[tier.Name]*promotion{}
 		s.pools[publicPool].dirty, s.pools[privatePool].dirty = cfg.EvictionPublic(), cfg.EvictionPrivate()
 		if cfg.ReadAhead {
 			s.matched = &aheadLine{}
@@ -127,7 +128,7 @@ func (s *Store) Arena() gpuipc.Region { return s.arena }
 
 // NewLeaseID draws an id from the sequence of leases, for leases that the caller
 // keeps itself (slots): no id is ever given twice.
-func (s *Store) NewLeaseID() LeaseID { return LeaseID(s.leaseIDs.Add(1)) }
+func (s *Store) NewLeaseID() tier.LeaseID { return tier.LeaseID(s.leaseIDs.Add(1)) }
 
 // Run looks for leases and reservations past their time until ctx ends, does what
 // advice leaves to it, and carries out promotions and cleaning. What is promoted then fails, so that
@@ -233,7 +234,7 @@ func (s *Store) Close() error {
 }
 
 // scope finds what every query names.
-func (s *Store) scope(p ProfileID, t TenantID, rank int) (*profileState, *tenant, error) {
+func (s *Store) scope(p tier.ProfileID, t tier.TenantID, rank int) (*profileState, *tenant, error) {
 	ps, err := s.profile(p)
 	if err != nil {
 		return nil, nil, err
@@ -245,10 +246,10 @@ func (s *Store) scope(p ProfileID, t TenantID, rank int) (*profileState, *tenant
 	return ps, tn, err
 }
 
-func (s *Store) tenant(id TenantID) (*tenant, error) {
+func (s *Store) tenant(id tier.TenantID) (*tenant, error) {
 	t, ok := s.tenants[id]
 	if !ok {
-		return nil, fmt.Errorf("tenant %d is not configured: %w", id, ErrInvalid)
+		return nil, fmt.Errorf("tenant %d is not configured: %w", id, tier.ErrInvalid)
 	}
 	return t, nil
 }
@@ -264,7 +265,7 @@ func (s *Store) segmentLocked(key *[32]byte, p *profileState, t *tenant) *object
 }
 
 // checkpointLocked finds the checkpoint of one kind.
-func (s *Store) checkpointLocked(hash *[32]byte, kind CheckpointKind, p *profileState, t *tenant) *object {
+func (s *Store) checkpointLocked(hash *[32]byte, kind tier.CheckpointKind, p *profileState, t *tenant) *object {
 	for o := s.checkpoints.find(hash); o != nil; o = o.sibling {
 		if o.profile == p && o.tenant == t && o.kind == kind {
 			return o
@@ -282,9 +283,9 @@ func deviceError(what string, err error) error {
 	case contextEnded(err):
 		return fmt.Errorf("%s: %w", what, err)
 	case errors.Is(err, gpuipc.ErrInvalid):
-		return fmt.Errorf("%s: %w: %w", what, ErrInvalid, err)
+		return fmt.Errorf("%s: %w: %w", what, tier.ErrInvalid, err)
 	}
-	return fmt.Errorf("%s: %w: %w", what, ErrUnavailable, err)
+	return fmt.Errorf("%s: %w: %w", what, tier.ErrUnavailable, err)
 }
 
 // contextEnded tells an operation that stopped because it was told to from one

@@ -15,11 +15,12 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 const (
-	tenantA TenantID = 1
-	tenantB TenantID = 2
+	tenantA tier.TenantID = 1
+	tenantB tier.TenantID = 2
 )
 
 // hybrid is a small model with every kind of layer: twice as many value heads as
@@ -80,7 +81,7 @@ type bench struct {
 	clock   *clock
 	dev     *gpuipctest.Device
 	profile *profile.Profile
-	id      ProfileID
+	id      tier.ProfileID
 	staging gpuipc.Region
 	slots   gpuipc.Region
 	commits gpuipc.Region // staging, always of the host
@@ -303,7 +304,7 @@ func (b *bench) piece(seed int, spec profile.SegmentSpec) piece {
 	return b.pieceOf(tenantA, seed, spec)
 }
 
-func (b *bench) pieceOf(t TenantID, seed int, spec profile.SegmentSpec) piece {
+func (b *bench) pieceOf(t tier.TenantID, seed int, spec profile.SegmentSpec) piece {
 	ids := tokens(seed, spec.Tokens)
 	_, interior := spec.Interior()
 	return piece{
@@ -345,7 +346,7 @@ func (b *bench) commitAll(c *Session, r Reservation, l *profile.Layout, data []b
 }
 
 // item stages bytes of a part from a chunk on, with their digests.
-func (b *bench) item(r ReservationID, part, chunk int, data []byte) CommitItem {
+func (b *bench) item(r tier.ReservationID, part, chunk int, data []byte) CommitItem {
 	b.Helper()
 	item := CommitItem{Reservation: r, Part: part, ChunkFirst: chunk, Src: b.put(b.commits, 0, data)}
 	for len(data) > 0 {
@@ -362,7 +363,7 @@ func (b *bench) publish(c *Session, p piece) {
 	b.publishFor(c, tenantA, p)
 }
 
-func (b *bench) publishFor(c *Session, t TenantID, p piece) {
+func (b *bench) publishFor(c *Session, t tier.TenantID, p piece) {
 	b.Helper()
 	for rank := range b.profile.TPSize() {
 		q := b.reserveQuery(p, rank)
@@ -383,7 +384,7 @@ func (b *bench) acquire(c *Session, rank int, p piece) Acquired {
 	return rows[0]
 }
 
-func (b *bench) lease(c *Session, p piece) LeaseID {
+func (b *bench) lease(c *Session, p piece) tier.LeaseID {
 	b.Helper()
 	row := b.acquire(c, 0, p)
 	if b.above {
@@ -398,17 +399,17 @@ func (b *bench) lease(c *Session, p piece) LeaseID {
 // status asks for one segment.
 func (b *bench) status(p piece) SegmentStatus { return b.statusFor(tenantA, p) }
 
-func (b *bench) statusFor(t TenantID, p piece) SegmentStatus {
+func (b *bench) statusFor(t tier.TenantID, p piece) SegmentStatus {
 	b.Helper()
 	var r MatchResult
 	b.must(b.Match(&MatchQuery{Profile: b.id, Tenant: t, Keys: [][32]byte{p.key}, Device: b.acc != nil}, &r))
 	return r.Segments[0]
 }
 
-func (b *bench) wantMiss(p piece, why Reason) {
+func (b *bench) wantMiss(p piece, why tier.Reason) {
 	b.Helper()
 	want := SegmentStatus{Status: StatusMiss, Reason: why}
-	if why == ReasonPending {
+	if why == tier.ReasonPending {
 		want.Status = StatusPending
 	}
 	if got := b.status(p); got != want {
@@ -419,7 +420,7 @@ func (b *bench) wantMiss(p piece, why Reason) {
 func (b *bench) wantHit(p piece) {
 	b.Helper()
 	_, n := p.spec.Interior()
-	if got, want := b.status(p), (SegmentStatus{StatusHit, PlaceDRAM, ReasonNone, uint32(n)}); got != want {
+	if got, want := b.status(p), (SegmentStatus{StatusHit, tier.PlaceDRAM, tier.ReasonNone, uint32(n)}); got != want {
 		b.Fatalf("segment %x: %+v, want %+v", p.key[:4], got, want)
 	}
 }
@@ -662,7 +663,7 @@ func (s *Store) auditExtents(o *object) error {
 func (s *Store) auditLowerLocked() error {
 	var dirty, ahead [poolCount]int64
 	var tracked, unclean [poolCount]int
-	unused, leaving, written := uint64(0), uint64(0), map[Name]int{}
+	unused, leaving, written := uint64(0), uint64(0), map[tier.Name]int{}
 	for _, o := range s.objects.Places() {
 		if o == nil {
 			continue

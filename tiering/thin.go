@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // A checkpoint that one other extends may lose its states and convolution tails:
@@ -39,7 +40,7 @@ func (s *Store) thinLocked(o *object, way eviction) {
 	s.counters.Thinned++
 	s.counters.ThinnedBytes += uint64(o.stateBytes)
 	s.unaheadLocked(o, &s.counters.ReadAheadWasted)
-	s.leftHBMLocked(o, ReasonEvicted)
+	s.leftHBMLocked(o, tier.ReasonEvicted)
 	o.thin = true
 	s.rankLocked(o)
 	s.unmendLocked(o)
@@ -50,7 +51,7 @@ func (s *Store) thinLocked(o *object, way eviction) {
 // want says.
 func (s *Store) refillLocked(o, want *object, l *layout, now time.Time, b *outside) error {
 	if want.end != o.end {
-		return fmt.Errorf("%s: %d tokens, its hash stands for %d: %w", o.name(), want.end, o.end, ErrInvalid)
+		return fmt.Errorf("%s: %d tokens, its hash stands for %d: %w", o.name(), want.end, o.end, tier.ErrInvalid)
 	}
 	states := object{
 		key: o.key, kind: o.kind, profile: o.profile, tenant: o.tenant, pool: o.pool, end: o.end,
@@ -164,7 +165,7 @@ func (s *Store) dropShellLocked(o *object) {
 	s.decideLocked(o, DecidedDrop, BecauseAlone, o.pageBytes)
 	s.counters.ThinnedDropped++
 	s.counters.ThinnedDroppedBytes += uint64(o.bytes)
-	s.unlinkLocked(o, ReasonEvicted)
+	s.unlinkLocked(o, tier.ReasonEvicted)
 }
 
 // resizeLocked changes what an object costs its pool and its tenant.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // thinned makes a chain of checkpoints at 16, 32 and 48 tokens and thins those of
@@ -18,7 +19,7 @@ func thinned(t *testing.T, ends ...int) (b *bench, c *Session, data map[int][]by
 	c = b.NewSession("c")
 	data = map[int][]byte{}
 	for _, end := range []int{16, 32, 48} {
-		data[end] = b.save(c, b.saveQuery(1, end, end-16, Exact), end-16)[0]
+		data[end] = b.save(c, b.saveQuery(1, end, end-16, tier.Exact), end-16)[0]
 	}
 	for _, end := range ends {
 		b.thin(1, end)
@@ -43,7 +44,7 @@ func (b *bench) thin(prompt, end int) {
 // node finds a checkpoint in memory; the caller holds the lock.
 func (b *bench) node(prompt, end int) *object {
 	p, _ := b.Store.profile(b.id)
-	return b.checkpointLocked((*[32]byte)(ptr(hashOf(prompt, end))), Exact, p, b.tenants[tenantA])
+	return b.checkpointLocked((*[32]byte)(ptr(hashOf(prompt, end))), tier.Exact, p, b.tenants[tenantA])
 }
 
 func ptr[T any](v T) *T { return &v }
@@ -61,13 +62,13 @@ func (b *bench) wantRows(node LoadedNode, want []byte) {
 
 func TestThinnedNodeIsNoHitAndServesWhatExtendsIt(t *testing.T) {
 	b, c, data := thinned(t, 16, 32)
-	if got := b.matchPrefix(1, Exact, 16, 32); got.PrefixTokens != 0 || got.PrefixReason != ReasonEvicted {
+	if got := b.matchPrefix(1, tier.Exact, 16, 32); got.PrefixTokens != 0 || got.PrefixReason != tier.ReasonEvicted {
 		t.Fatalf("%+v", got)
 	}
-	if l := b.loadPrefix(c, hashOf(1, 32), Exact); l.Hit || l.Reason != ReasonEvicted {
+	if l := b.loadPrefix(c, hashOf(1, 32), tier.Exact); l.Hit || l.Reason != tier.ReasonEvicted {
 		t.Fatalf("%+v", l)
 	}
-	l := b.loadPrefix(c, hashOf(1, 48), Exact)
+	l := b.loadPrefix(c, hashOf(1, 48), tier.Exact)
 	if !l.Hit || len(l.Nodes) != 3 {
 		t.Fatalf("%+v", l)
 	}
@@ -121,11 +122,11 @@ func TestThinningGivesBackWholePagesOfStates(t *testing.T) {
 // node: nobody else has its rows meanwhile.
 func TestRefillLeavesWhatWasLeased(t *testing.T) {
 	b, c, data := thinned(t, 16)
-	before := b.loadPrefix(c, hashOf(1, 48), Exact)
+	before := b.loadPrefix(c, hashOf(1, 48), tier.Exact)
 	l := b.profile.CheckpointLayout(16)
-	r, err := c.Save(b.saveQuery(1, 16, 0, Exact))
+	r, err := c.Save(b.saveQuery(1, 16, 0, tier.Exact))
 	b.must(err)
-	if got := b.matchPrefix(1, Exact, 16); got.PrefixReason != ReasonPending {
+	if got := b.matchPrefix(1, tier.Exact, 16); got.PrefixReason != tier.ReasonPending {
 		t.Fatalf("%+v", got)
 	}
 	other := content(&l, 99) // rows that another run computed
@@ -139,7 +140,7 @@ func TestRefillLeavesWhatWasLeased(t *testing.T) {
 	if holesOf(before.Nodes[0].Extents) == 0 {
 		t.Fatal("an answer has changed after it was given")
 	}
-	after := b.loadPrefix(c, hashOf(1, 16), Exact)
+	after := b.loadPrefix(c, hashOf(1, 16), tier.Exact)
 	b.wantRows(after.Nodes[0], data[16])
 	got := b.loadShare(after.Nodes[0].Extents)
 	at := 0
@@ -158,9 +159,9 @@ func TestRefillLeavesWhatWasLeased(t *testing.T) {
 func TestRefillLeavesTheDigestsOfAnswers(t *testing.T) {
 	b, c, _ := thinned(t, 16)
 	l := b.profile.CheckpointLayout(16)
-	r, err := c.Save(b.saveQuery(1, 16, 0, Exact))
+	r, err := c.Save(b.saveQuery(1, 16, 0, tier.Exact))
 	b.must(err)
-	got := b.loadPrefix(c, hashOf(1, 48), Exact).Nodes[0].Digests
+	got := b.loadPrefix(c, hashOf(1, 48), tier.Exact).Nodes[0].Digests
 	before := slices.Clone(got)
 	same := make(chan bool)
 	go func() { same <- slices.Equal(before, got) }()
@@ -168,7 +169,7 @@ func TestRefillLeavesTheDigestsOfAnswers(t *testing.T) {
 	if !<-same || !slices.Equal(before, got) {
 		t.Fatal("digests of an answer have changed after it was given")
 	}
-	if after := b.loadPrefix(c, hashOf(1, 16), Exact).Nodes[0].Digests; slices.Equal(before, after) {
+	if after := b.loadPrefix(c, hashOf(1, 16), tier.Exact).Nodes[0].Digests; slices.Equal(before, after) {
 		t.Fatal("the digests are those of the states before")
 	}
 }
@@ -177,7 +178,7 @@ func TestRefillLeavesTheDigestsOfAnswers(t *testing.T) {
 // another parent, or none.
 func TestRefillWithAnotherParent(t *testing.T) {
 	b, c, data := thinned(t, 16, 32)
-	r, err := c.Save(b.saveQuery(1, 32, 0, Exact))
+	r, err := c.Save(b.saveQuery(1, 32, 0, tier.Exact))
 	b.must(err)
 	l := b.profile.CheckpointLayout(32)
 	if r.Bytes != l.Bytes {
@@ -188,7 +189,7 @@ func TestRefillWithAnotherParent(t *testing.T) {
 		t.Fatal("not published")
 	}
 	b.audit()
-	got := b.loadPrefix(c, hashOf(1, 32), Exact)
+	got := b.loadPrefix(c, hashOf(1, 32), tier.Exact)
 	if len(got.Nodes) != 2 || got.Nodes[1].Begin != 16 {
 		t.Fatalf("%+v", got)
 	}
@@ -201,28 +202,28 @@ func TestRefillWithAnotherParent(t *testing.T) {
 			t.Fatalf("layer %d part %d is not what was saved", part.Layer, part.Kind)
 		}
 	}
-	_, err = c.Save(&SaveQuery{Profile: b.id, Tenant: tenantA, Kind: Exact, Hash: hashOf(1, 16), Tokens: 17})
-	b.wantErr(err, ErrInvalid)
+	_, err = c.Save(&SaveQuery{Profile: b.id, Tenant: tenantA, Kind: tier.Exact, Hash: hashOf(1, 16), Tokens: 17})
+	b.wantErr(err, tier.ErrInvalid)
 }
 
 func TestRefillThatIsAbortedLeavesTheNodeThin(t *testing.T) {
 	b, c, data := thinned(t, 16)
 	used := b.Pools()[privatePool].UsedBytes
 	d := b.NewSession("d")
-	r, err := d.Save(b.saveQuery(1, 16, 0, Exact))
+	r, err := d.Save(b.saveQuery(1, 16, 0, tier.Exact))
 	b.must(err)
-	_, err = c.Save(b.saveQuery(1, 16, 0, Exact))
-	b.wantErr(err, ErrExists)
+	_, err = c.Save(b.saveQuery(1, 16, 0, tier.Exact))
+	b.wantErr(err, tier.ErrExists)
 	l := b.profile.CheckpointLayout(16)
 	item := b.item(r.ID, 0, 0, content(&l, 3)[l.Parts[0].Off:l.Parts[0].Off+l.Parts[0].Len])
 	_, err = d.Commit(b.ctx, item)
 	b.must(err)
 	d.Close()
 	b.wantUsed(0, used)
-	if got := b.matchPrefix(1, Exact, 16); got.PrefixReason != ReasonEvicted {
+	if got := b.matchPrefix(1, tier.Exact, 16); got.PrefixReason != tier.ReasonEvicted {
 		t.Fatalf("%+v", got)
 	}
-	b.wantRows(b.loadPrefix(c, hashOf(1, 48), Exact).Nodes[0], data[16])
+	b.wantRows(b.loadPrefix(c, hashOf(1, 48), tier.Exact).Nodes[0], data[16])
 }
 
 // A refill that dies while a commit of it copies gives its pages back when the
@@ -230,7 +231,7 @@ func TestRefillThatIsAbortedLeavesTheNodeThin(t *testing.T) {
 func TestRefillDiesDuringACopy(t *testing.T) {
 	b, c, _ := thinned(t, 16)
 	used := b.Pools()[privatePool].UsedBytes
-	r, err := c.Save(b.saveQuery(1, 16, 0, Exact))
+	r, err := c.Save(b.saveQuery(1, 16, 0, tier.Exact))
 	b.must(err)
 	l := b.profile.CheckpointLayout(16)
 	item := b.item(r.ID, 0, 0, content(&l, 3)[l.Parts[0].Off:l.Parts[0].Off+l.Parts[0].Len])
@@ -239,7 +240,7 @@ func TestRefillDiesDuringACopy(t *testing.T) {
 	b.mu.Unlock()
 	b.must(err)
 	b.must(c.Abort(r.ID))
-	if _, err := c.Save(b.saveQuery(1, 16, 0, Exact)); !errors.Is(err, ErrExists) {
+	if _, err := c.Save(b.saveQuery(1, 16, 0, tier.Exact)); !errors.Is(err, tier.ErrExists) {
 		t.Fatalf("%v", err)
 	}
 	if b.Pools()[privatePool].UsedBytes == used {
@@ -249,15 +250,15 @@ func TestRefillDiesDuringACopy(t *testing.T) {
 	_, err = b.endCommitLocked(w, &item, nil, &outside{})
 	b.mu.Unlock()
 	b.running.Done()
-	b.wantErr(err, ErrGone)
+	b.wantErr(err, tier.ErrGone)
 	b.wantUsed(0, used)
 }
 
 func TestSaveBehindAThinnedParent(t *testing.T) {
 	b, c, data := thinned(t, 16, 32)
-	b.save(c, b.saveQuery(1, 40, 32, Exact), 32)
+	b.save(c, b.saveQuery(1, 40, 32, tier.Exact), 32)
 	b.audit()
-	l := b.loadPrefix(c, hashOf(1, 40), Exact)
+	l := b.loadPrefix(c, hashOf(1, 40), tier.Exact)
 	if !l.Hit || len(l.Nodes) != 3 {
 		t.Fatalf("%+v", l)
 	}
@@ -266,7 +267,7 @@ func TestSaveBehindAThinnedParent(t *testing.T) {
 
 func TestShellsLeaveWithWhatExtendsThem(t *testing.T) {
 	b, c, _ := thinned(t, 16, 32)
-	lease := b.loadPrefix(c, hashOf(1, 48), Exact).Lease
+	lease := b.loadPrefix(c, hashOf(1, 48), tier.Exact).Lease
 	b.mu.Lock()
 	if b.pools[privatePool].used != b.pools[privatePool].pinned {
 		t.Error("what a lease reads may leave")
@@ -309,7 +310,7 @@ func TestItemsFollowTheChain(t *testing.T) {
 	want(48, full+full-states, 32) // the rows of 32 go with it
 	b.thin(1, 16)
 	want(48, full+2*(full-states), 48)
-	b.save(c, b.saveQuery(1, 40, 32, Exact), 32)
+	b.save(c, b.saveQuery(1, 40, 32, tier.Exact), 32)
 	want(48, full, 48) // they do not go while something else needs them
 }
 
@@ -327,8 +328,8 @@ func TestContentKeysAreOfContent(t *testing.T) {
 		t.Errorf("keys %v", keys)
 	}
 	b.thinAll()
-	b.save(c, b.saveQuery(2, 48, 0, Exact), 0)
-	b.save(c, b.saveQuery(3, 48, 0, Exact), 0)
+	b.save(c, b.saveQuery(2, 48, 0, tier.Exact), 0)
+	b.save(c, b.saveQuery(3, 48, 0, tier.Exact), 0)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.node(2, 48).contentKey() == b.node(3, 48).contentKey() || first == 0 {

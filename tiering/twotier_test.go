@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // twoTiers is a bench over a mapTier, used by one goroutine: writes wait for
@@ -100,7 +101,7 @@ func (x *twoTiers) dropAll() {
 func (x *twoTiers) wantOnDisk(p piece) {
 	x.Helper()
 	_, n := p.spec.Interior()
-	if got, want := x.status(p), (SegmentStatus{StatusHit, PlaceDisk, ReasonNone, uint32(n)}); got != want {
+	if got, want := x.status(p), (SegmentStatus{StatusHit, tier.PlaceDisk, tier.ReasonNone, uint32(n)}); got != want {
 		x.Fatalf("segment %x: %+v, want %+v", p.key[:4], got, want)
 	}
 }

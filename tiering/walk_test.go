@@ -14,6 +14,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // A walk does random things to a store over a tier that stalls, fails, refuses
@@ -57,11 +58,11 @@ type walk struct {
 	rng      *rand.Rand
 	cfg      Config
 	sessions []*Session
-	leases   map[LeaseID]*Session
-	acked    map[Name]Level // told to the client
-	waits    map[*Durable]Name
-	removed  map[Name]bool // by an operator, and not published since
-	known    map[Name]bool // published at some time
+	leases   map[tier.LeaseID]*Session
+	acked    map[tier.Name]tier.Level // told to the client
+	waits    map[*Durable]tier.Name
+	removed  map[tier.Name]bool // by an operator, and not published since
+	known    map[tier.Name]bool // published at some time
 	step     int
 }
 
@@ -98,7 +99,7 @@ func (seen *walkSeen) check(t *testing.T) {
 		"demoted": seen.Demoted, "failed demotions": seen.DemotionsFailed, "refused demotions": seen.DemotionsRefused,
 		"promoted": seen.Promotions[promoteDone], "corrupt": seen.Promotions[promoteCorrupt], "unavailable": seen.Promotions[promoteUnavailable],
 		"written": seen.Written, "failed writes": seen.WritesFailed, "disk hits": seen.HitSegmentsDisk, "prefixes on disk": seen.PrefixHitsDisk,
-		"removed": seen.Removed, "logged": seen.Acknowledged[LevelLogged], "synced": seen.Acknowledged[LevelSynced], "restarts": uint64(seen.restarts),
+		"removed": seen.Removed, "logged": seen.Acknowledged[tier.LevelLogged], "synced": seen.Acknowledged[tier.LevelSynced], "restarts": uint64(seen.restarts),
 		"read ahead": seen.ReadAheadBegun, "trimmed": seen.TrimmedBytes, "returned": uint64(seen.returned),
 		"thinned": seen.Thinned, "thinned and filled": seen.ThinnedFilled, "thinned and promoted": seen.ThinnedPromoted, "shells": seen.ThinnedDropped,
 	}
@@ -134,8 +135,8 @@ func (seen *walkSeen) add(n Counters) {
 
 func runWalk(t *testing.T, o walkOptions, seed uint64, steps int, seen *walkSeen) {
 	w := &walk{
-		o: o, rng: rand.New(rand.NewPCG(seed, 17)), leases: map[LeaseID]*Session{}, acked: map[Name]Level{}, waits: map[*Durable]Name{},
-		removed: map[Name]bool{}, known: map[Name]bool{},
+		o: o, rng: rand.New(rand.NewPCG(seed, 17)), leases: map[tier.LeaseID]*Session{}, acked: map[tier.Name]tier.Level{}, waits: map[*Durable]tier.Name{},
+		removed: map[tier.Name]bool{}, known: map[tier.Name]bool{},
 	}
 	var cfg *Config
 	id := tiny(o.ranks)
@@ -197,7 +198,7 @@ func (w *walk) one(seen *walkSeen) {
 	case n < 88:
 		w.promote()
 	case n < 91:
-		w.tier.refuse = []error{nil, nil, nil, ErrBusy, ErrFull, ErrUnavailable}[w.rng.IntN(6)]
+		w.tier.refuse = []error{nil, nil, nil, tier.ErrBusy, tier.ErrFull, tier.ErrUnavailable}[w.rng.IntN(6)]
 	case n < 93:
 		_ = w.clean1()
 	case n < 95:
@@ -235,10 +236,10 @@ func (w *walk) segment(n int) piece {
 // what extends it.
 func (w *walk) checkpoint(n int) (q *SaveQuery, begin int) {
 	hash := func(n int) profile.PrefixHash { return profile.PrefixHash{byte(n * 41), byte(n), 9} }
-	q = &SaveQuery{Profile: w.id, Tenant: tenantA, Kind: Exact, Hash: hash(n), Tokens: 10 + 4*n}
+	q = &SaveQuery{Profile: w.id, Tenant: tenantA, Kind: tier.Exact, Hash: hash(n), Tokens: 10 + 4*n}
 	for up := n; up > 0; up /= 2 {
 		if up%3 == 2 {
-			q.Kind = Spliced
+			q.Kind = tier.Spliced
 		}
 		if up%4 == 0 {
 			break
@@ -256,7 +257,7 @@ func (w *walk) checkpointBytes(n, rank int) []byte {
 	return content(&l, uint64(n)<<8|uint64(rank))
 }
 
-func (w *walk) level() Level { return Level(w.rng.IntN(4)) }
+func (w *walk) level() tier.Level { return tier.Level(w.rng.IntN(4)) }
 
 func (w *walk) publishOne() {
 	p := w.segment(w.rng.IntN(walkSegments))
@@ -267,7 +268,7 @@ func (w *walk) publishOne() {
 			w.allowed("reserve", err)
 			return
 		}
-		w.commitAllTo(r, &p.layout, contentOf(p, rank), level, Name{Key: p.key})
+		w.commitAllTo(r, &p.layout, contentOf(p, rank), level, tier.Name{Key: p.key})
 	}
 }
 
@@ -282,13 +283,13 @@ func (w *walk) saveOne() {
 			w.allowed("save", err)
 			return
 		}
-		w.commitAllTo(r, &l, w.checkpointBytes(n, q.Rank), level, Name{q.Kind, q.Hash})
+		w.commitAllTo(r, &l, w.checkpointBytes(n, q.Rank), level, tier.Name{Kind: q.Kind, Key: q.Hash})
 	}
 }
 
 func (w *walk) allowed(what string, err error) {
 	w.Helper()
-	for _, kind := range []error{ErrExists, ErrFull, ErrQuota, ErrBusy, ErrGone} {
+	for _, kind := range []error{tier.ErrExists, tier.ErrFull, tier.ErrQuota, tier.ErrBusy, tier.ErrGone} {
 		if errors.Is(err, kind) {
 			return
 		}
@@ -296,7 +297,7 @@ func (w *walk) allowed(what string, err error) {
 	w.fatal("%s: %v", what, err)
 }
 
-func (w *walk) commitAllTo(r Reservation, l *profile.Layout, data []byte, level Level, n Name) {
+func (w *walk) commitAllTo(r Reservation, l *profile.Layout, data []byte, level tier.Level, n tier.Name) {
 	w.Helper()
 	for _, s := range w.sessions {
 		if s.fills[r.ID] == nil {
@@ -314,7 +315,7 @@ func (w *walk) commitAllTo(r Reservation, l *profile.Layout, data []byte, level 
 			if got.Durable != nil {
 				w.waits[got.Durable] = n
 			}
-			if (got.Durable != nil) != (level > LevelMemory) {
+			if (got.Durable != nil) != (level > tier.LevelMemory) {
 				w.fatal("level %v: %+v", level, got)
 			}
 		}
@@ -326,7 +327,7 @@ func (w *walk) commitAllTo(r Reservation, l *profile.Layout, data []byte, level 
 // acknowledge notes what clients were told by now.
 func (w *walk) acknowledge() {
 	for d, n := range w.waits {
-		if level := w.reached(d); level != LevelDefault {
+		if level := w.reached(d); level != tier.LevelDefault {
 			delete(w.waits, d)
 			w.acked[n] = max(w.acked[n], level)
 		}
@@ -335,7 +336,7 @@ func (w *walk) acknowledge() {
 
 func (w *walk) acquireOne() {
 	p, rank, c := w.segment(w.rng.IntN(walkSegments)), w.rng.IntN(w.o.ranks), w.session()
-	n := Name{Key: p.key}
+	n := tier.Name{Key: p.key}
 	q := &AcquireQuery{Profile: w.id, Tenant: tenantA, Rank: rank, Digests: true, Keys: [][32]byte{p.key}}
 	memory, disk := w.where(n)
 	var rows []Acquired
@@ -365,7 +366,7 @@ func (w *walk) ended() context.Context {
 }
 
 // sameBytes reads what a lease names; between parts may be anything.
-func (w *walk) sameBytes(n Name, l *profile.Layout, want []byte, extents []gpuipc.Extent) {
+func (w *walk) sameBytes(n tier.Name, l *profile.Layout, want []byte, extents []gpuipc.Extent) {
 	w.Helper()
 	if !w.known[n] || w.removed[n] {
 		w.fatal("a hit on %x, published %v, removed %v", n.Key[:4], w.known[n], w.removed[n])
@@ -382,7 +383,7 @@ func (w *walk) sameBytes(n Name, l *profile.Layout, want []byte, extents []gpuip
 }
 
 // where looks behind the scenes: which tier has a name.
-func (w *walk) where(n Name) (memory, disk bool) {
+func (w *walk) where(n tier.Name) (memory, disk bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p, _ := w.Store.profile(w.id)
@@ -393,9 +394,9 @@ func (w *walk) where(n Name) (memory, disk bool) {
 func (w *walk) loadOne() {
 	n, rank, c := w.rng.IntN(walkCheckpoints), w.rng.IntN(w.o.ranks), w.session()
 	save, _ := w.checkpoint(n)
-	name := Name{save.Kind, save.Hash}
+	name := tier.Name{Kind: save.Kind, Key: save.Hash}
 	memory, disk := w.where(name)
-	l, err := c.Load(&LoadQuery{Profile: w.id, Tenant: tenantA, Rank: rank, Accept: Exact | Spliced, Digests: true, Hash: save.Hash})
+	l, err := c.Load(&LoadQuery{Profile: w.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact | tier.Spliced, Digests: true, Hash: save.Hash})
 	w.must(err)
 	if l.Hit != memory || l.Promoting && !disk {
 		w.fatal("load %d: %+v, in memory %v, on disk %v", n, l, memory, disk)
@@ -413,12 +414,12 @@ func (w *walk) loadOne() {
 			w.fatal("checkpoint %d is leased without its states", n)
 		}
 		layout := w.profile.CheckpointLayout(q.Tokens - begin)
-		w.sameBytes(Name{q.Kind, q.Hash}, &layout, w.checkpointBytes(n, rank), l.Nodes[i].Extents)
+		w.sameBytes(tier.Name{Kind: q.Kind, Key: q.Hash}, &layout, w.checkpointBytes(n, rank), l.Nodes[i].Extents)
 	}
 }
 
 func (w *walk) releaseOne() {
-	ids := make([]LeaseID, 0, len(w.leases))
+	ids := make([]tier.LeaseID, 0, len(w.leases))
 	for id := range w.leases {
 		ids = append(ids, id)
 	}
@@ -434,7 +435,7 @@ func (w *walk) endWrite() {
 	if n := w.tier.waiting(); n > 0 {
 		var err error
 		if w.rng.IntN(8) == 0 {
-			err = fmt.Errorf("EIO: %w", ErrUnavailable)
+			err = fmt.Errorf("EIO: %w", tier.ErrUnavailable)
 		}
 		w.tier.finish(w.rng.IntN(n), err)
 	}
@@ -443,8 +444,8 @@ func (w *walk) endWrite() {
 // promote carries out one promotion, mostly well, while somebody waits for it or
 // not. Writes that it waits for end meanwhile.
 func (w *walk) promote() {
-	w.tier.unread = []error{nil, nil, nil, nil, nil, nil, ErrCorrupt, ErrUnavailable}[w.rng.IntN(8)]
-	corrupt := w.tier.unread == ErrCorrupt //nolint:errorlint // the very one
+	w.tier.unread = []error{nil, nil, nil, nil, nil, nil, tier.ErrCorrupt, tier.ErrUnavailable}[w.rng.IntN(8)]
+	corrupt := w.tier.unread == tier.ErrCorrupt //nolint:errorlint // the very one
 	done := make(chan struct{})
 	w.tier.alone = false // this goroutine takes the lock, too
 	go func() {
@@ -480,7 +481,7 @@ func (w *walk) promote() {
 
 func (w *walk) evictOne() {
 	p := w.segment(w.rng.IntN(walkSegments))
-	n := Name{Key: p.key}
+	n := tier.Name{Key: p.key}
 	memory, disk := w.where(n)
 	w.mu.Lock()
 	coming := slices.ContainsFunc(w.writes[n], func(o *object) bool { return !o.removed })
@@ -488,14 +489,14 @@ func (w *walk) evictOne() {
 	w.mu.Unlock()
 	switch err := w.Evict(p.key); {
 	case filled:
-		w.wantErr(err, ErrBusy)
+		w.wantErr(err, tier.ErrBusy)
 	case memory || disk || coming:
 		w.must(err)
 		w.removed[n] = true
 		delete(w.acked, n)
-		maps.DeleteFunc(w.waits, func(_ *Durable, of Name) bool { return of == n }) // of what is removed
+		maps.DeleteFunc(w.waits, func(_ *Durable, of tier.Name) bool { return of == n }) // of what is removed
 	default:
-		w.wantErr(err, ErrGone)
+		w.wantErr(err, tier.ErrGone)
 	}
 }
 
@@ -520,7 +521,7 @@ func (w *walk) restart(seen *walkSeen) {
 			w.tier.finishAll()
 			select {
 			case err := <-done:
-				if err != nil && (w.o.keeps && !w.lost() || !errors.Is(err, ErrUnavailable)) {
+				if err != nil && (w.o.keeps && !w.lost() || !errors.Is(err, tier.ErrUnavailable)) {
 					w.fatal("flush: %v", err)
 				}
 				ended = true
@@ -547,9 +548,9 @@ func (w *walk) restart(seen *walkSeen) {
 	}
 	seen.add(w.Counters())
 	seen.restarts++
-	survives := LevelLogged
+	survives := tier.LevelLogged
 	if w.rng.IntN(2) == 0 {
-		survives = LevelSynced
+		survives = tier.LevelSynced
 	}
 	for _, e := range w.tier.entries {
 		if e.Level < survives && w.tier.entries[e.Name] == e {
@@ -559,11 +560,11 @@ func (w *walk) restart(seen *walkSeen) {
 	w.reopen(survives, seen)
 }
 
-func (w *walk) reopen(survives Level, seen *walkSeen) {
+func (w *walk) reopen(survives tier.Level, seen *walkSeen) {
 	store, err := Open(w.cfg)
 	w.must(err)
 	w.Store, w.tier.store = store, store
-	w.leases = map[LeaseID]*Session{}
+	w.leases = map[tier.LeaseID]*Session{}
 	w.id, err = w.AddProfile(w.profile)
 	w.must(err)
 	w.open()
@@ -574,7 +575,7 @@ func (w *walk) reopen(survives Level, seen *walkSeen) {
 			w.fatal("%x was acknowledged as %v and did not return", n.Key[:4], level)
 		}
 	}
-	w.acked = map[Name]Level{}
+	w.acked = map[tier.Name]tier.Level{}
 }
 
 // compare checks that a match tells what is there, and every account.
@@ -583,13 +584,13 @@ func (w *walk) compare() {
 	var r MatchResult
 	for n := range walkSegments {
 		p := w.segment(n)
-		name := Name{Key: p.key}
+		name := tier.Name{Key: p.key}
 		w.must(w.Match(&MatchQuery{Profile: w.id, Tenant: tenantA, Keys: [][32]byte{p.key}}, &r))
 		memory, disk := w.where(name)
 		got := r.Segments[0]
 		switch {
-		case memory && got.Place == PlaceDRAM:
-		case !memory && disk && got.Place == PlaceDisk:
+		case memory && got.Place == tier.PlaceDRAM:
+		case !memory && disk && got.Place == tier.PlaceDisk:
 		case !memory && got.Status != StatusHit && (!disk || got.Status == StatusPending):
 		default:
 			w.fatal("segment %d: %+v, in memory %v, on disk %v", n, got, memory, disk)
@@ -606,14 +607,14 @@ func (w *walk) compare() {
 		w.must(w.Match(&MatchQuery{
 			Profile: w.id, Tenant: tenantA, Accept: q.Kind, Positions: []uint32{uint32(q.Tokens)}, Prefixes: [][32]byte{q.Hash},
 		}, &r))
-		memory, disk := w.where(Name{q.Kind, q.Hash})
-		want := PlaceNone
+		memory, disk := w.where(tier.Name{Kind: q.Kind, Key: q.Hash})
+		want := tier.PlaceNone
 		if memory {
-			want = PlaceDRAM
-		} else if disk && r.PrefixReason != ReasonPending {
-			want = PlaceDisk
+			want = tier.PlaceDRAM
+		} else if disk && r.PrefixReason != tier.ReasonPending {
+			want = tier.PlaceDisk
 		}
-		if r.PrefixPlace != want && !(w.beingFilled(n) && r.PrefixPlace == PlaceNone) {
+		if r.PrefixPlace != want && !(w.beingFilled(n) && r.PrefixPlace == tier.PlaceNone) {
 			w.fatal("checkpoint %d: %+v, in memory %v, on disk %v", n, r, memory, disk)
 		}
 	}
@@ -626,7 +627,7 @@ func (w *walk) beingFilled(n int) bool {
 	p, _ := w.Store.profile(w.id)
 	for {
 		q, begin := w.checkpoint(n)
-		if w.filledLocked(Name{q.Kind, q.Hash}, p, w.tenants[tenantA]) {
+		if w.filledLocked(tier.Name{Kind: q.Kind, Key: q.Hash}, p, w.tenants[tenantA]) {
 			return true
 		}
 		if begin == 0 {

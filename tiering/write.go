@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // write is an object's way into the lower tier, from the wish to its end. It
@@ -20,12 +22,12 @@ import (
 // Invariant: a checkpoint is offered to the tier only when its parent is there
 // at the level asked for.
 type write struct {
-	want      Level // highest level asked for
-	running   Level // of the write that the tier has; 0 = none
-	reached   Level // so far
-	patient   bool  // waits for a tier that is busy
-	admitted  bool  // the tier has taken it once
-	turns     int   // times it waited for its parent
+	want      tier.Level // highest level asked for
+	running   tier.Level // of the write that the tier has; 0 = none
+	reached   tier.Level // so far
+	patient   bool       // waits for a tier that is busy
+	admitted  bool       // the tier has taken it once
+	turns     int        // times it waited for its parent
 	waiting   []*Durable
 	followers []*object // checkpoints that wait for this one
 }
@@ -37,19 +39,19 @@ const maxTurns = 3
 // outside is what a critical section has decided and is done without the lock.
 type outside struct {
 	starts  []writeStart
-	removed []Name // by an operator while they were written: to be removed again
+	removed []tier.Name // by an operator while they were written: to be removed again
 }
 
 type writeStart struct {
-	write  Write
+	write  tier.Write
 	object *object
-	level  Level
+	level  tier.Level
 }
 
 func (s *Store) act(b *outside) {
 	for i := range b.starts {
 		st := &b.starts[i]
-		st.write.Start(st.level, func(reached Level, err error) { s.written(st.object, reached, err) })
+		st.write.Start(st.level, func(reached tier.Level, err error) { s.written(st.object, reached, err) })
 	}
 	for i := range b.removed {
 		s.cfg.Lower.Remove(&b.removed[i])
@@ -60,15 +62,15 @@ func (s *Store) act(b *outside) {
 // wantLocked asks for an object to be held below at a level, those it extends
 // first. It is on its way when o.write is set afterwards, and there already when
 // it is not and err is nil. A patient wish waits for a tier that is busy.
-func (s *Store) wantLocked(o *object, level Level, patient bool, b *outside) error {
+func (s *Store) wantLocked(o *object, level tier.Level, patient bool, b *outside) error {
 	if s.cfg.Lower == nil || s.closed {
-		return fmt.Errorf("%s: no lower tier: %w", o.name(), ErrUnavailable)
+		return fmt.Errorf("%s: no lower tier: %w", o.name(), tier.ErrUnavailable)
 	}
 	if w := o.write; w != nil {
 		w.want, w.patient = max(w.want, level), w.patient || patient
 		return nil
 	}
-	w := &write{want: level, reached: LevelMemory, patient: patient}
+	w := &write{want: level, reached: tier.LevelMemory, patient: patient}
 	if e, held := s.belowLocked(o); held {
 		w.reached = e.Level
 		s.storedLocked(o, e.Level)
@@ -78,9 +80,9 @@ func (s *Store) wantLocked(o *object, level Level, patient bool, b *outside) err
 	}
 	switch {
 	case o.thin:
-		return fmt.Errorf("%s: its states are not in memory: %w", o.name(), ErrGone)
+		return fmt.Errorf("%s: its states are not in memory: %w", o.name(), tier.ErrGone)
 	case o.spoilt:
-		return fmt.Errorf("%s: its bytes in memory are wrong: %w", o.name(), ErrCorrupt)
+		return fmt.Errorf("%s: its bytes in memory are wrong: %w", o.name(), tier.ErrCorrupt)
 	}
 	o.write = w
 	n := o.label()
@@ -110,7 +112,7 @@ func (s *Store) turnLocked(o *object, b *outside) error {
 	if err == nil {
 		return nil
 	}
-	if o.write.patient && errors.Is(err, ErrBusy) && !s.closed {
+	if o.write.patient && errors.Is(err, tier.ErrBusy) && !s.closed {
 		s.backlog = append(s.backlog, o)
 		return nil
 	}
@@ -126,17 +128,17 @@ func (s *Store) admitLocked(o *object, b *outside) error {
 	name := o.label()
 	switch {
 	case s.closed:
-		return fmt.Errorf("%s: closing: %w", o.name(), ErrUnavailable)
+		return fmt.Errorf("%s: closing: %w", o.name(), tier.ErrUnavailable)
 	case o.removed:
-		return fmt.Errorf("%s: removed: %w", o.name(), ErrGone)
+		return fmt.Errorf("%s: removed: %w", o.name(), tier.ErrGone)
 	case s.doomed[name] > 0:
-		return fmt.Errorf("%s: an older one is being removed: %w", o.name(), ErrBusy)
+		return fmt.Errorf("%s: an older one is being removed: %w", o.name(), tier.ErrBusy)
 	}
 	s.asked = name
 	if e, ok := s.cfg.Lower.Lookup(&s.asked); ok && (e.Tenant != o.tenant.ID || e.Fingerprint != o.profile.Fingerprint() || !o.shapeOf(&e)) {
 		// Hashes of checkpoints come from clients, so this need not be a
 		// broken hash function.
-		return fmt.Errorf("%s: the tier has one of another tenant, profile or length: %w", o.name(), ErrExists)
+		return fmt.Errorf("%s: the tier has one of another tenant, profile or length: %w", o.name(), tier.ErrExists)
 	}
 	s.yieldToWriteLocked(o)
 	tw, err := s.cfg.Lower.Admit(s.describe(o), s.roomBelow(o.tenant))
@@ -166,7 +168,7 @@ func (s *Store) followLocked(o *object, b *outside) (waits bool, err error) {
 		return false, nil
 	}
 	if w.turns == maxTurns && (!held || e.Level < w.want) {
-		return false, fmt.Errorf("%s: its parent does not stay: %w", o.name(), ErrFull)
+		return false, fmt.Errorf("%s: its parent does not stay: %w", o.name(), tier.ErrFull)
 	}
 	if err := s.wantLocked(up, w.want, w.patient, b); err != nil {
 		return false, fmt.Errorf("%s: its parent: %w", o.name(), err)
@@ -188,20 +190,20 @@ func (s *Store) roomBelow(t *tenant) int64 {
 }
 
 // written is the tier's answer to a write.
-func (s *Store) written(o *object, reached Level, err error) {
+func (s *Store) written(o *object, reached tier.Level, err error) {
 	var b outside
 	s.mu.Lock()
 	s.writtenLocked(o, reached, err, &b)
 	s.backlogLocked(&b)
 	s.mu.Unlock()
-	if errors.Is(err, ErrCorrupt) {
+	if errors.Is(err, tier.ErrCorrupt) {
 		s.cfg.Log.Error().Err(err).Str("object", o.name()).Msg("wrong bytes in memory")
 	}
 	s.act(&b)
 	s.running.Done()
 }
 
-func (s *Store) writtenLocked(o *object, reached Level, err error, b *outside) {
+func (s *Store) writtenLocked(o *object, reached tier.Level, err error, b *outside) {
 	w := o.write
 	if w == nil || w.running == 0 {
 		panic(fmt.Sprintf("tiering: a write of %s ended twice", o.name()))
@@ -211,14 +213,14 @@ func (s *Store) writtenLocked(o *object, reached Level, err error, b *outside) {
 	s.counters.Writing--
 	s.writeSweep = s.sweeps
 	switch {
-	case err != nil || reached < LevelLogged:
+	case err != nil || reached < tier.LevelLogged:
 		s.counters.WritesFailed++
 		s.cleanerHolds = true
-		if errors.Is(err, ErrCorrupt) {
+		if errors.Is(err, tier.ErrCorrupt) {
 			s.spoiltLocked(o)
 		}
 	default:
-		if w.reached < LevelLogged {
+		if w.reached < tier.LevelLogged {
 			s.counters.Written++
 			s.counters.WrittenBytes += uint64(o.bytes)
 		}
@@ -241,7 +243,7 @@ func (s *Store) spoiltLocked(o *object) {
 	case !o.linked:
 	case o.children == 0:
 		s.decideLocked(o, DecidedDrop, BecauseSpoilt, o.pageBytes)
-		s.unlinkLocked(o, ReasonAborted)
+		s.unlinkLocked(o, tier.ReasonAborted)
 	case !o.spoilt:
 		o.spoilt = true
 		s.spoilt++
@@ -273,7 +275,7 @@ func (s *Store) endWriteLocked(o *object, b *outside) {
 	if o.leaving {
 		o.leaving = false
 		switch {
-		case w.reached >= LevelLogged:
+		case w.reached >= tier.LevelLogged:
 			s.counters.Demoted++
 		case w.admitted:
 			s.counters.DemotionsFailed++
@@ -287,7 +289,7 @@ func (s *Store) endWriteLocked(o *object, b *outside) {
 	s.rankLocked(o)
 	s.settleLocked(o)
 	for _, f := range w.followers {
-		if w.reached >= LevelLogged {
+		if w.reached >= tier.LevelLogged {
 			f.write.want = min(f.write.want, w.reached)
 			if s.turnLocked(f, b) == nil {
 				continue

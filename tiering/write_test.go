@@ -6,21 +6,22 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // publishTo publishes a segment at a level, named by its first commit only.
-func (x *twoTiers) publishTo(p piece, level Level) Committed {
+func (x *twoTiers) publishTo(p piece, level tier.Level) Committed {
 	x.Helper()
 	r, err := x.c.Reserve(x.reserveQuery(p, 0))
 	x.must(err)
 	return x.commitTo(r, &p.layout, contentOf(p, 0), level)
 }
 
-func (x *twoTiers) commitTo(r Reservation, l *profile.Layout, data []byte, level Level) (got Committed) {
+func (x *twoTiers) commitTo(r Reservation, l *profile.Layout, data []byte, level tier.Level) (got Committed) {
 	x.Helper()
 	for i, part := range l.Parts {
 		item := x.item(r.ID, i, 0, data[part.Off:part.Off+part.Len])
-		item.Level, level = level, LevelDefault
+		item.Level, level = level, tier.LevelDefault
 		var err error
 		got, err = x.c.Commit(x.ctx, item)
 		x.must(err)
@@ -32,36 +33,36 @@ func (x *twoTiers) commitTo(r Reservation, l *profile.Layout, data []byte, level
 }
 
 // reached is where a publication stands, without waiting.
-func (x *twoTiers) reached(d *Durable) Level {
+func (x *twoTiers) reached(d *Durable) tier.Level {
 	x.Helper()
 	select {
 	case <-d.Done():
 		return d.Wait(context.Background())
 	default:
-		return LevelDefault
+		return tier.LevelDefault
 	}
 }
 
 func TestCommitIsAcknowledgedAtItsLevel(t *testing.T) {
-	for _, row := range []struct{ set, ask, want Level }{
-		{LevelDefault, LevelDefault, LevelMemory},
-		{LevelDefault, LevelMemory, LevelMemory},
-		{LevelDefault, LevelLogged, LevelLogged},
-		{LevelDefault, LevelSynced, LevelSynced},
-		{LevelLogged, LevelDefault, LevelLogged},
-		{LevelSynced, LevelDefault, LevelSynced},
+	for _, row := range []struct{ set, ask, want tier.Level }{
+		{tier.LevelDefault, tier.LevelDefault, tier.LevelMemory},
+		{tier.LevelDefault, tier.LevelMemory, tier.LevelMemory},
+		{tier.LevelDefault, tier.LevelLogged, tier.LevelLogged},
+		{tier.LevelDefault, tier.LevelSynced, tier.LevelSynced},
+		{tier.LevelLogged, tier.LevelDefault, tier.LevelLogged},
+		{tier.LevelSynced, tier.LevelDefault, tier.LevelSynced},
 	} {
 		x := newTwoTiers(t, hybrid(1), func(c *Config) { c.DefaultLevel = row.set })
 		p := x.mid(1, 64, 8)
 		got := x.publishTo(p, row.ask)
 		x.wantHit(p) // it need not be waited for
-		if row.want == LevelMemory {
+		if row.want == tier.LevelMemory {
 			if got.Durable != nil || len(x.tier.offered) != 0 {
 				t.Fatalf("%+v: %+v", row, got)
 			}
 			continue
 		}
-		if l := x.reached(got.Durable); l != LevelDefault {
+		if l := x.reached(got.Durable); l != tier.LevelDefault {
 			t.Fatalf("%+v: reached %v before it was written", row, l)
 		}
 		x.tier.finishAll()
@@ -78,18 +79,18 @@ func TestLevelThatIsNoneIsInvalid(t *testing.T) {
 	r, err := x.c.Reserve(x.reserveQuery(p, 0))
 	x.must(err)
 	item := x.item(r.ID, 0, 0, contentOf(p, 0)[:p.layout.Parts[0].Len])
-	item.Level = LevelSynced + 1
+	item.Level = tier.LevelSynced + 1
 	_, err = x.c.Commit(x.ctx, item)
-	x.wantErr(err, ErrInvalid)
+	x.wantErr(err, tier.ErrInvalid)
 }
 
 func TestWithoutATierEverythingReachesMemory(t *testing.T) {
-	b := newBench(t, hybrid(1), func(c *Config) { c.DefaultLevel = LevelSynced })
+	b := newBench(t, hybrid(1), func(c *Config) { c.DefaultLevel = tier.LevelSynced })
 	x := &twoTiers{bench: b, c: b.NewSession("c")}
-	if got := x.publishTo(b.mid(1, 64, 8), LevelSynced); got.Durable != nil {
+	if got := x.publishTo(b.mid(1, 64, 8), tier.LevelSynced); got.Durable != nil {
 		t.Fatalf("%+v", got)
 	}
-	if b.NeedsPromotion(x.acquireQuery(b.mid(2, 64, 8))) || b.LoadNeedsPromotion(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: Exact}) {
+	if b.NeedsPromotion(x.acquireQuery(b.mid(2, 64, 8))) || b.LoadNeedsPromotion(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: tier.Exact}) {
 		t.Fatal("there is nowhere to promote from")
 	}
 	written, err := b.Flush(b.ctx)
@@ -102,23 +103,23 @@ func TestWithoutATierEverythingReachesMemory(t *testing.T) {
 // The object is published whatever becomes of its write.
 func TestWhatTheDiskCannotDoReachesMemory(t *testing.T) {
 	for name, spoil := range map[string]func(m *mapTier){
-		"full":        func(m *mapTier) { m.refuse = ErrFull },
-		"quota":       func(m *mapTier) { m.refuse = ErrQuota },
-		"unavailable": func(m *mapTier) { m.refuse = ErrUnavailable },
-		"failed":      func(m *mapTier) { m.spoil = fmt.Errorf("EIO: %w", ErrUnavailable) },
+		"full":        func(m *mapTier) { m.refuse = tier.ErrFull },
+		"quota":       func(m *mapTier) { m.refuse = tier.ErrQuota },
+		"unavailable": func(m *mapTier) { m.refuse = tier.ErrUnavailable },
+		"failed":      func(m *mapTier) { m.spoil = fmt.Errorf("EIO: %w", tier.ErrUnavailable) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := newTwoTiers(t, hybrid(1))
 			spoil(x.tier)
 			p := x.mid(1, 64, 8)
-			got := x.publishTo(p, LevelSynced)
+			got := x.publishTo(p, tier.LevelSynced)
 			x.tier.finishAll()
-			if l := x.reached(got.Durable); l != LevelMemory {
+			if l := x.reached(got.Durable); l != tier.LevelMemory {
 				t.Fatalf("reached %v", l)
 			}
 			x.wantHit(p)
 			x.audit()
-			if n := x.Counters(); n.Acknowledged[LevelMemory] != 1 || n.Written != 0 || x.Pools()[0].DirtyBytes != x.cost(p) {
+			if n := x.Counters(); n.Acknowledged[tier.LevelMemory] != 1 || n.Written != 0 || x.Pools()[0].DirtyBytes != x.cost(p) {
 				t.Fatalf("%+v", n)
 			}
 		})
@@ -127,14 +128,14 @@ func TestWhatTheDiskCannotDoReachesMemory(t *testing.T) {
 
 func TestWaitForALevelEndsWithItsContext(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
-	got := x.publishTo(x.mid(1, 64, 8), LevelLogged)
+	got := x.publishTo(x.mid(1, 64, 8), tier.LevelLogged)
 	ended, cancel := context.WithCancel(x.ctx)
 	cancel()
-	if l := got.Durable.Wait(ended); l != LevelMemory {
+	if l := got.Durable.Wait(ended); l != tier.LevelMemory {
 		t.Fatalf("reached %v", l)
 	}
 	x.tier.finishAll() // goes on without the waiter
-	if l := got.Durable.Wait(x.ctx); l != LevelLogged {
+	if l := got.Durable.Wait(x.ctx); l != tier.LevelLogged {
 		t.Fatalf("reached %v", l)
 	}
 }
@@ -146,16 +147,16 @@ func TestBusyTierIsWaitedForInOrder(t *testing.T) {
 	x.tier.queue = 1
 	var ds []*Durable
 	for i := range 4 {
-		ds = append(ds, x.publishTo(x.mid(i, 64, 8), LevelLogged).Durable)
+		ds = append(ds, x.publishTo(x.mid(i, 64, 8), tier.LevelLogged).Durable)
 	}
-	memory := x.publishTo(x.mid(9, 64, 8), LevelMemory)
+	memory := x.publishTo(x.mid(9, 64, 8), tier.LevelMemory)
 	if memory.Durable != nil || x.tier.waiting() != 1 {
 		t.Fatalf("%d writes", x.tier.waiting())
 	}
 	for i := range ds {
 		x.audit()
 		for k, d := range ds {
-			if done := x.reached(d) == LevelLogged; done != (k < i) {
+			if done := x.reached(d) == tier.LevelLogged; done != (k < i) {
 				t.Fatalf("after %d writes: number %d done %v", i, k, done)
 			}
 		}
@@ -163,7 +164,7 @@ func TestBusyTierIsWaitedForInOrder(t *testing.T) {
 	}
 	x.tier.finishAll()
 	n := x.Counters()
-	if n.Written != 4 || n.Acknowledged[LevelLogged] != 4 || n.WritesRefused[refusalBusy] != 1 || x.Pools()[0].DirtyBytes == 0 {
+	if n.Written != 4 || n.Acknowledged[tier.LevelLogged] != 4 || n.WritesRefused[refusalBusy] != 1 || x.Pools()[0].DirtyBytes == 0 {
 		t.Fatalf("%+v", n)
 	}
 }
@@ -174,18 +175,18 @@ func TestHungTierDoesNotHoldMemory(t *testing.T) {
 	x.tier.queue = 1
 	var ds []*Durable
 	for i := range 10 {
-		ds = append(ds, x.publishTo(x.mid(i, 64, 8), LevelLogged).Durable)
+		ds = append(ds, x.publishTo(x.mid(i, 64, 8), tier.LevelLogged).Durable)
 		x.audit()
 		if i == 0 { // what the tier reads would have to be waited for
 			x.lease(x.c, x.mid(0, 64, 8))
 		}
 	}
 	n := x.Counters()
-	if n.DemotionsRefused != 6 || n.Acknowledged[LevelMemory] != 6 || x.tier.waiting() != 1 {
+	if n.DemotionsRefused != 6 || n.Acknowledged[tier.LevelMemory] != 6 || x.tier.waiting() != 1 {
 		t.Fatalf("%+v", n)
 	}
 	x.tier.finishAll()
-	if l := x.reached(ds[0]); l != LevelLogged {
+	if l := x.reached(ds[0]); l != tier.LevelLogged {
 		t.Fatalf("reached %v", l)
 	}
 }
@@ -194,42 +195,42 @@ func TestHungTierDoesNotHoldMemory(t *testing.T) {
 func TestHungTierDoesNotHoldChains(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
 	x.tier.queue = 1
-	first := x.publishTo(x.mid(0, 64, 8), LevelLogged).Durable
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
-	r, err := x.c.Save(x.saveQuery(1, 32, 16, Exact))
+	first := x.publishTo(x.mid(0, 64, 8), tier.LevelLogged).Durable
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
+	r, err := x.c.Save(x.saveQuery(1, 32, 16, tier.Exact))
 	x.must(err)
 	l := x.profile.CheckpointLayout(16)
-	d := x.commitTo(r, &l, content(&l, 3), LevelLogged).Durable
+	d := x.commitTo(r, &l, content(&l, 3), tier.LevelLogged).Durable
 	x.dropAll()
-	if l := x.reached(d); l != LevelMemory || x.Pools()[privatePool].UsedBytes != 0 || len(x.backlog) != 0 {
+	if l := x.reached(d); l != tier.LevelMemory || x.Pools()[privatePool].UsedBytes != 0 || len(x.backlog) != 0 {
 		t.Fatalf("reached %v, %+v", l, x.Pools()[privatePool])
 	}
 	x.tier.finishAll()
-	if l := x.reached(first); l != LevelLogged {
+	if l := x.reached(first); l != tier.LevelLogged {
 		t.Fatalf("reached %v", l)
 	}
 }
 
 func TestAncestorsAreWrittenFirst(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
-	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
-	r, err := x.c.Save(x.saveQuery(1, 48, 32, Exact))
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
+	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
+	r, err := x.c.Save(x.saveQuery(1, 48, 32, tier.Exact))
 	x.must(err)
 	l := x.profile.CheckpointLayout(16)
-	d := x.commitTo(r, &l, content(&l, 3), LevelSynced).Durable
+	d := x.commitTo(r, &l, content(&l, 3), tier.LevelSynced).Durable
 	for i, end := range []int{16, 32, 48} {
-		if n := len(x.tier.offered); n != i+1 || x.tier.offered[i].End != end || x.reached(d) != LevelDefault {
+		if n := len(x.tier.offered); n != i+1 || x.tier.offered[i].End != end || x.reached(d) != tier.LevelDefault {
 			t.Fatalf("%d offers before node %d is written", n, end)
 		}
 		x.tier.finish(0, nil)
 		x.audit()
 	}
-	if l := x.reached(d); l != LevelSynced {
+	if l := x.reached(d); l != tier.LevelSynced {
 		t.Fatalf("reached %v", l)
 	}
 	for _, e := range x.tier.entries {
-		if e.Level != LevelSynced {
+		if e.Level != tier.LevelSynced {
 			t.Fatalf("node %d is %v", e.End, e.Level)
 		}
 	}
@@ -239,23 +240,23 @@ func TestAncestorsAreWrittenFirst(t *testing.T) {
 // also when that is being written at the moment.
 func TestAncestorsAreRaisedToTheLevel(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1), writeBehind)
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
 	x.tier.finishAll() // logged
-	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
 	if x.tier.waiting() != 1 {
 		t.Fatal("write-behind wrote nothing") // to logged
 	}
-	r, err := x.c.Save(x.saveQuery(1, 48, 32, Exact))
+	r, err := x.c.Save(x.saveQuery(1, 48, 32, tier.Exact))
 	x.must(err)
 	l := x.profile.CheckpointLayout(16)
-	d := x.commitTo(r, &l, content(&l, 3), LevelSynced).Durable
+	d := x.commitTo(r, &l, content(&l, 3), tier.LevelSynced).Durable
 	x.audit()
 	x.tier.finishAll()
-	if l := x.reached(d); l != LevelSynced {
+	if l := x.reached(d); l != tier.LevelSynced {
 		t.Fatalf("reached %v", l)
 	}
 	for _, e := range x.tier.entries {
-		if e.Level != LevelSynced {
+		if e.Level != tier.LevelSynced {
 			t.Fatalf("node %d is %v", e.End, e.Level)
 		}
 	}
@@ -266,13 +267,13 @@ func TestAncestorsAreRaisedToTheLevel(t *testing.T) {
 
 func TestChildOfAParentThatFailedIsNotWritten(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
-	r, err := x.c.Save(x.saveQuery(1, 32, 16, Exact))
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
+	r, err := x.c.Save(x.saveQuery(1, 32, 16, tier.Exact))
 	x.must(err)
 	l := x.profile.CheckpointLayout(16)
-	d := x.commitTo(r, &l, content(&l, 3), LevelLogged).Durable
-	x.tier.finish(0, fmt.Errorf("EIO: %w", ErrUnavailable))
-	if l := x.reached(d); l != LevelMemory || len(x.tier.offered) != 1 {
+	d := x.commitTo(r, &l, content(&l, 3), tier.LevelLogged).Durable
+	x.tier.finish(0, fmt.Errorf("EIO: %w", tier.ErrUnavailable))
+	if l := x.reached(d); l != tier.LevelMemory || len(x.tier.offered) != 1 {
 		t.Fatalf("reached %v with %d offers", l, len(x.tier.offered))
 	}
 	x.audit()
@@ -281,14 +282,14 @@ func TestChildOfAParentThatFailedIsNotWritten(t *testing.T) {
 // A parent that a small tier pushes out again is written again, but not for ever.
 func TestParentThatDoesNotStayIsGivenUp(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
-	r, err := x.c.Save(x.saveQuery(1, 32, 16, Exact))
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
+	r, err := x.c.Save(x.saveQuery(1, 32, 16, tier.Exact))
 	x.must(err)
 	l := x.profile.CheckpointLayout(16)
-	d := x.commitTo(r, &l, content(&l, 3), LevelLogged).Durable
+	d := x.commitTo(r, &l, content(&l, 3), tier.LevelLogged).Durable
 	x.tier.lose = true
 	x.tier.finishAll()
-	if l := x.reached(d); l != LevelMemory || len(x.tier.offered) != maxTurns {
+	if l := x.reached(d); l != tier.LevelMemory || len(x.tier.offered) != maxTurns {
 		t.Fatalf("reached %v with %d offers", l, len(x.tier.offered))
 	}
 	x.audit()
@@ -297,11 +298,11 @@ func TestParentThatDoesNotStayIsGivenUp(t *testing.T) {
 func TestWriteBehindWritesWhatIsPublished(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1), writeBehind, poolOf(2))
 	p := x.mid(1, 64, 8)
-	if got := x.publishTo(p, LevelDefault); got.Durable != nil || x.tier.waiting() != 1 {
+	if got := x.publishTo(p, tier.LevelDefault); got.Durable != nil || x.tier.waiting() != 1 {
 		t.Fatalf("%+v, %d writes", got, x.tier.waiting())
 	}
 	x.tier.finishAll()
-	if d, _ := x.Segment(p.key); d.Lower != LevelLogged || d.Place != PlaceDRAM {
+	if d, _ := x.Segment(p.key); d.Lower != tier.LevelLogged || d.Place != tier.PlaceDRAM {
 		t.Fatalf("%+v", d)
 	}
 	// What the tier has leaves at once.
@@ -322,14 +323,14 @@ func TestEvictionDuringAWriteBehind(t *testing.T) {
 		demoted, failed uint64
 	}{
 		"succeeds": {nil, 1, 0},
-		"fails":    {fmt.Errorf("EIO: %w", ErrUnavailable), 0, 1},
+		"fails":    {fmt.Errorf("EIO: %w", tier.ErrUnavailable), 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := newTwoTiers(t, hybrid(1), writeBehind, poolOf(1))
 			p, q := x.mid(1, 64, 8), x.mid(2, 64, 8)
 			x.publish(x.c, p)
 			_, err := x.c.Reserve(x.reserveQuery(q, 0))
-			x.wantErr(err, ErrBusy)
+			x.wantErr(err, tier.ErrBusy)
 			x.audit()
 			if len(x.tier.offered) != 1 || x.Pools()[0].DemotingBytes != x.cost(p) {
 				t.Fatalf("%d offers, %+v", len(x.tier.offered), x.Pools()[0])
@@ -350,8 +351,8 @@ func TestWrongBytesInMemoryAreTakenOut(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1), writeBehind)
 	p := x.mid(1, 64, 8)
 	x.publish(x.c, p)
-	x.tier.finish(0, fmt.Errorf("digest: %w", ErrCorrupt))
-	x.wantMiss(p, ReasonAborted)
+	x.tier.finish(0, fmt.Errorf("digest: %w", tier.ErrCorrupt))
+	x.wantMiss(p, tier.ReasonAborted)
 	x.wantUsed(0, 0)
 	if n := x.Counters(); n.SpoiltInMemory != 1 || n.WritesFailed != 1 {
 		t.Fatalf("%+v", n)
@@ -362,18 +363,18 @@ func TestWrongBytesInMemoryAreTakenOut(t *testing.T) {
 // name is neither taken for ours nor written over.
 func TestNameOfAnotherTenantIsNotWrittenOver(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
 	x.push()
-	q := x.saveQuery(1, 16, 0, Exact)
+	q := x.saveQuery(1, 16, 0, tier.Exact)
 	q.Tenant = tenantB
 	r, err := x.c.Save(q)
 	x.must(err)
 	l := x.profile.CheckpointLayout(16)
-	d := x.commitTo(r, &l, content(&l, 3), LevelLogged).Durable
-	if l := x.reached(d); l != LevelMemory {
+	d := x.commitTo(r, &l, content(&l, 3), tier.LevelLogged).Durable
+	if l := x.reached(d); l != tier.LevelMemory {
 		t.Fatalf("reached %v", l)
 	}
-	if e, _ := x.tier.entries[Name{Exact, hashOf(1, 16)}], 0; e.Tenant != tenantA || x.Counters().WritesRefused[refusalOther] != 1 {
+	if e, _ := x.tier.entries[tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}], 0; e.Tenant != tenantA || x.Counters().WritesRefused[refusalOther] != 1 {
 		t.Fatalf("%+v", e)
 	}
 }
@@ -385,7 +386,7 @@ func TestUseInMemoryCountsBelow(t *testing.T) {
 	x.publish(x.c, q)
 	x.tier.finishAll()
 	x.must(x.c.Release(x.lease(x.c, p)))
-	if x.tier.entries[Name{Key: p.key}].used < x.tier.entries[Name{Key: q.key}].used {
+	if x.tier.entries[tier.Name{Key: p.key}].used < x.tier.entries[tier.Name{Key: q.key}].used {
 		t.Fatal("the tier thinks that what was leased last is the older one")
 	}
 }
@@ -398,8 +399,8 @@ func TestOperatorRemovesFromBothTiers(t *testing.T) {
 	x.tier.finishAll()
 	for _, p := range []piece{disk, both} {
 		x.must(x.Evict(p.key))
-		x.wantMiss(p, ReasonRemoved)
-		x.wantErr(x.Evict(p.key), ErrGone)
+		x.wantMiss(p, tier.ReasonRemoved)
+		x.wantErr(x.Evict(p.key), tier.ErrGone)
 	}
 	if len(x.tier.entries) != 0 || x.Counters().Removed != 2 || len(x.doomed) != 0 {
 		t.Fatalf("%d entries, %+v", len(x.tier.entries), x.Counters())
@@ -419,18 +420,18 @@ func TestRemovalOutlastsWrites(t *testing.T) {
 			x.publish(x.c, p)
 			leave(x)
 			x.must(x.Evict(p.key))
-			x.wantErr(x.Evict(p.key), ErrGone)
-			again := x.publishTo(p, LevelLogged) // waits for the removal
+			x.wantErr(x.Evict(p.key), tier.ErrGone)
+			again := x.publishTo(p, tier.LevelLogged) // waits for the removal
 			x.audit()
-			if x.tier.waiting() != 1 || x.reached(again.Durable) != LevelDefault {
+			if x.tier.waiting() != 1 || x.reached(again.Durable) != tier.LevelDefault {
 				t.Fatalf("%d writes", x.tier.waiting())
 			}
 			x.tier.finish(0, nil)
-			if x.tier.holds(Name{Key: p.key}) || len(x.doomed) != 0 {
+			if x.tier.holds(tier.Name{Key: p.key}) || len(x.doomed) != 0 {
 				t.Fatal("the removed segment came back")
 			}
 			x.tier.finishAll()
-			if l := x.reached(again.Durable); l != LevelLogged || !x.tier.holds(Name{Key: p.key}) {
+			if l := x.reached(again.Durable); l != tier.LevelLogged || !x.tier.holds(tier.Name{Key: p.key}) {
 				t.Fatalf("reached %v", l)
 			}
 		})
@@ -452,7 +453,7 @@ func TestRemovalEndsAPromotion(t *testing.T) {
 		t.Fatalf("%+v", row)
 	}
 	<-done
-	x.wantMiss(p, ReasonRemoved)
+	x.wantMiss(p, tier.ReasonRemoved)
 	x.wantUsed(0, 0)
 }
 
@@ -464,8 +465,8 @@ func TestFlushWritesEverythingParentsFirst(t *testing.T) {
 		x.publish(x.c, x.mid(i, 64, 8))
 	}
 	x.lease(x.c, x.mid(3, 64, 8)) // in use or not
-	x.save(x.c, x.saveQuery(1, 16, 0, Exact), 0)
-	x.save(x.c, x.saveQuery(1, 32, 16, Exact), 16)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
+	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
 	written, err := x.Flush(x.ctx)
 	x.must(err)
 	if written != 12 || len(x.tier.entries) != 12 {
@@ -474,7 +475,7 @@ func TestFlushWritesEverythingParentsFirst(t *testing.T) {
 	if written, err = x.Flush(x.ctx); err != nil || written != 0 {
 		t.Fatalf("%d written again, %v", written, err)
 	}
-	if n := x.Counters(); n.Acknowledged != [LevelSynced + 1]uint64{} || n.Written != 12 {
+	if n := x.Counters(); n.Acknowledged != [tier.LevelSynced + 1]uint64{} || n.Written != 12 {
 		t.Fatalf("%+v", n)
 	}
 }
@@ -490,20 +491,20 @@ func TestFlushTellsWhatIsLeft(t *testing.T) {
 	}
 	cancel()
 	x.wantErr(<-done, context.Canceled)
-	x.tier.spoil = fmt.Errorf("EIO: %w", ErrUnavailable)
+	x.tier.spoil = fmt.Errorf("EIO: %w", tier.ErrUnavailable)
 	x.tier.held = false
 	x.tier.finishAll()
 	_, err := x.Flush(x.ctx)
-	x.wantErr(err, ErrUnavailable)
+	x.wantErr(err, tier.ErrUnavailable)
 }
 
 // Close waits for what the tier is reading, and ends what waits for the tier.
 func TestCloseWaitsForWrites(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
 	x.tier.queue = 1
-	running, waits := x.publishTo(x.mid(1, 64, 8), LevelLogged), x.publishTo(x.mid(2, 64, 8), LevelLogged)
+	running, waits := x.publishTo(x.mid(1, 64, 8), tier.LevelLogged), x.publishTo(x.mid(2, 64, 8), tier.LevelLogged)
 	done := later(x.Store.Close)
-	if l := waits.Durable.Wait(x.ctx); l != LevelMemory {
+	if l := waits.Durable.Wait(x.ctx); l != tier.LevelMemory {
 		t.Fatalf("reached %v", l)
 	}
 	select {
@@ -513,7 +514,7 @@ func TestCloseWaitsForWrites(t *testing.T) {
 	}
 	x.tier.finish(0, nil)
 	x.must(<-done)
-	if l := running.Durable.Wait(x.ctx); l != LevelLogged {
+	if l := running.Durable.Wait(x.ctx); l != tier.LevelLogged {
 		t.Fatalf("reached %v", l)
 	}
 	x.must(x.staging.Close())

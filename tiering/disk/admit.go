@@ -3,17 +3,17 @@ package disk
 import (
 	"fmt"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // write is an entry on its way to the disk. It is guarded by the tier's lock; once
 // taken from the queue, runs and object belong to the worker.
 type write struct {
 	entry   *entry
-	object  *tiering.Object // of who started it
-	bytes   int64           // of the queue
-	answers int             // tickets that are neither started nor canceled
+	object  *tier.Object // of who started it
+	bytes   int64        // of the queue
+	answers int          // tickets that are neither started nor canceled
 	started bool
 	waiters []waiter
 
@@ -23,21 +23,21 @@ type write struct {
 // waiter is somebody who is told when an entry has reached a level.
 type waiter struct {
 	entry *entry
-	level tiering.Level
-	done  func(tiering.Level, error)
+	level tier.Level
+	done  func(tier.Level, error)
 }
 
 // ticket is the store's answer of Admit.
 type ticket struct {
 	tier   *Tier
 	entry  *entry
-	object *tiering.Object
+	object *tier.Object
 }
 
 // Admit implements tiering.Tier. It looks at memory only; what has to leave for
 // the object is forgotten now, and its space is waited for by the worker that
 // writes.
-func (t *Tier) Admit(o *tiering.Object, room int64) (tiering.Write, error) {
+func (t *Tier) Admit(o *tier.Object, room int64) (tier.Write, error) {
 	now := t.cfg.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,13 +55,13 @@ func (t *Tier) Admit(o *tiering.Object, room int64) (tiering.Write, error) {
 	return &ticket{t, e, o}, nil
 }
 
-func (t *Tier) admitLocked(o *tiering.Object, room int64) (*entry, error) {
-	name := tiering.Name{Kind: o.Kind, Key: o.Key}
+func (t *Tier) admitLocked(o *tier.Object, room int64) (*entry, error) {
+	name := tier.Name{Kind: o.Kind, Key: o.Key}
 	if t.state > StateFull || t.refusing || t.closing {
-		return nil, fmt.Errorf("disk: %s: %w", t.state, tiering.ErrUnavailable)
+		return nil, fmt.Errorf("disk: %s: %w", t.state, tier.ErrUnavailable)
 	}
 	if _, hung := t.stalledLocked(); hung > 0 {
-		return nil, fmt.Errorf("disk: a write has not returned for %v: %w", hung, tiering.ErrUnavailable)
+		return nil, fmt.Errorf("disk: a write has not returned for %v: %w", hung, tier.ErrUnavailable)
 	}
 	e := t.index[name]
 	if e != nil && e.suspect {
@@ -78,7 +78,7 @@ func (t *Tier) admitLocked(o *tiering.Object, room int64) (*entry, error) {
 		return nil, err
 	}
 	if t.queued > 0 && (t.queuedBytes+e.bytes > t.cfg.QueueBytes || t.queued >= t.cfg.QueueLen) {
-		return nil, fmt.Errorf("disk: %d objects of %d bytes are to be written: %w", t.queued, t.queuedBytes, tiering.ErrBusy)
+		return nil, fmt.Errorf("disk: %d objects of %d bytes are to be written: %w", t.queued, t.queuedBytes, tier.ErrBusy)
 	}
 	// Held, so that what it extends cannot be what makes room for it.
 	e.pins = 1
@@ -104,24 +104,24 @@ func (t *Tier) admitLocked(o *tiering.Object, room int64) (*entry, error) {
 }
 
 // prepareLocked makes the entry of an object, not linked yet.
-func (t *Tier) prepareLocked(o *tiering.Object) (e, parent *entry, err error) {
+func (t *Tier) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
 	owner := t.owners[o.Tenant]
 	if owner == nil {
-		return nil, nil, fmt.Errorf("disk: tenant %d is not known: %w", o.Tenant, tiering.ErrInvalid)
+		return nil, nil, fmt.Errorf("disk: tenant %d is not known: %w", o.Tenant, tier.ErrInvalid)
 	}
-	if o.Parent != (tiering.Name{}) {
+	if o.Parent != (tier.Name{}) {
 		if parent = t.index[o.Parent]; parent == nil {
-			return nil, nil, fmt.Errorf("disk: %x extends %x, which is not here: %w", o.Key[:8], o.Parent.Key[:8], tiering.ErrInvalid)
+			return nil, nil, fmt.Errorf("disk: %x extends %x, which is not here: %w", o.Key[:8], o.Parent.Key[:8], tier.ErrInvalid)
 		}
 		if parent.suspect {
-			return nil, nil, fmt.Errorf("disk: %x extends %x, which was not read yet: %w", o.Key[:8], o.Parent.Key[:8], tiering.ErrBusy)
+			return nil, nil, fmt.Errorf("disk: %x extends %x, which was not read yet: %w", o.Key[:8], o.Parent.Key[:8], tier.ErrBusy)
 		}
 	}
 	if len(o.Shares) == 0 {
-		return nil, nil, fmt.Errorf("disk: %x has no bytes: %w", o.Key[:8], tiering.ErrInvalid)
+		return nil, nil, fmt.Errorf("disk: %x has no bytes: %w", o.Key[:8], tier.ErrInvalid)
 	}
 	e = &entry{
-		Name: tiering.Name{Kind: o.Kind, Key: o.Key}, owner: owner, pool: t.pools[poolOf(o.Kind)], model: t.modelLocked(o.Profile),
+		Name: tier.Name{Kind: o.Kind, Key: o.Key}, owner: owner, pool: t.pools[poolOf(o.Kind)], model: t.modelLocked(o.Profile),
 		spec: o.Spec, begin: o.Begin, end: o.End, parentName: o.Parent, created: o.Created,
 		ranks: len(o.Shares), rankBytes: o.Shares[0].Ref.Len(),
 	}
@@ -136,10 +136,10 @@ func (t *Tier) makeRoomLocked(e *entry, room int64) error {
 	quota := owner.total() + e.bytes - room
 	over := func() int64 { return max(p.used+e.bytes-p.budget, t.usedLocked()+e.bytes-t.spaceLimitLocked()) }
 	if quota > owner.total()-owner.pinned {
-		return fmt.Errorf("disk: %d bytes for tenant %q, which holds %d of at most %d: %w", e.bytes, owner.Name, owner.total(), room, tiering.ErrQuota)
+		return fmt.Errorf("disk: %d bytes for tenant %q, which holds %d of at most %d: %w", e.bytes, owner.Name, owner.total(), room, tier.ErrQuota)
 	}
 	if over() > p.used-p.pinned {
-		return fmt.Errorf("disk: %d bytes in the %s pool, %d of %d used: %w", e.bytes, p.name, p.used, p.budget, tiering.ErrFull)
+		return fmt.Errorf("disk: %d bytes in the %s pool, %d of %d used: %w", e.bytes, p.name, p.used, p.budget, tier.ErrFull)
 	}
 	if quota > 0 {
 		t.trimLocked(owner, quota)
@@ -147,7 +147,7 @@ func (t *Tier) makeRoomLocked(e *entry, room int64) error {
 	for over() > 0 {
 		v := t.victim(p)
 		if v == nil {
-			return fmt.Errorf("disk: %d bytes in the %s pool, %d of %d used: %w", e.bytes, p.name, p.used, p.budget, tiering.ErrFull)
+			return fmt.Errorf("disk: %d bytes in the %s pool, %d of %d used: %w", e.bytes, p.name, p.used, p.budget, tier.ErrFull)
 		}
 		t.evictLocked(v, &t.counters.EvictedRoom)
 	}
@@ -187,16 +187,16 @@ func (t *Tier) forgetLocked(e *entry) {
 }
 
 // Start implements tiering.Write.
-func (k *ticket) Start(level tiering.Level, done func(tiering.Level, error)) {
+func (k *ticket) Start(level tier.Level, done func(tier.Level, error)) {
 	t, e := k.tier, k.entry
-	w := waiter{e, max(level, tiering.LevelLogged), done}
+	w := waiter{e, max(level, tier.LevelLogged), done}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch e.phase {
 	case admitted:
 		if t.vol.stopping { // nobody would write it any more
 			t.forgetLocked(e)
-			t.answerLocked(w, tiering.LevelMemory, fmt.Errorf("disk: closing: %w", tiering.ErrUnavailable))
+			t.answerLocked(w, tier.LevelMemory, fmt.Errorf("disk: closing: %w", tier.ErrUnavailable))
 			return
 		}
 		e.write.answers--
@@ -210,7 +210,7 @@ func (k *ticket) Start(level tiering.Level, done func(tiering.Level, error)) {
 	case live:
 		t.settleWaiterLocked(w)
 	case forgotten:
-		t.answerLocked(w, tiering.LevelMemory, fmt.Errorf("disk: %x left before it was written: %w", e.Key[:8], tiering.ErrGone))
+		t.answerLocked(w, tier.LevelMemory, fmt.Errorf("disk: %x left before it was written: %w", e.Key[:8], tier.ErrGone))
 	}
 }
 
@@ -220,7 +220,7 @@ func (t *Tier) settleWaiterLocked(w waiter) {
 	case e.level >= w.level:
 		t.answerLocked(w, e.level, nil)
 	case t.state > StatePaused:
-		t.answerLocked(w, e.level, fmt.Errorf("disk: %x cannot be synced: %w", e.Key[:8], tiering.ErrUnavailable))
+		t.answerLocked(w, e.level, fmt.Errorf("disk: %x cannot be synced: %w", e.Key[:8], tier.ErrUnavailable))
 	default:
 		t.raising = append(t.raising, w)
 		t.syncs.Signal()
@@ -228,7 +228,7 @@ func (t *Tier) settleWaiterLocked(w waiter) {
 }
 
 // answerLocked calls a waiter back without the lock, as each is promised.
-func (t *Tier) answerLocked(w waiter, reached tiering.Level, err error) {
+func (t *Tier) answerLocked(w waiter, reached tier.Level, err error) {
 	t.answering++
 	go func() {
 		defer t.answered()

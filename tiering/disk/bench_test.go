@@ -11,8 +11,8 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // cpuSeconds is what the process has used.
@@ -31,7 +31,7 @@ func tokensFor(mib int) int { return mib << 20 / (4096 + 256) }
 // counts until the last is answered. BenchmarkFloor is what the disk gives.
 func BenchmarkWrite(b *testing.B) {
 	for _, mib := range []int{1, 16, 64} {
-		for _, level := range []tiering.Level{tiering.LevelLogged, tiering.LevelSynced} {
+		for _, level := range []tier.Level{tier.LevelLogged, tier.LevelSynced} {
 			b.Run(fmt.Sprintf("MiB=%d/level=%d", mib, level), func(b *testing.B) { benchWrite(b, mib, level) })
 		}
 	}
@@ -44,10 +44,10 @@ func benchConfig(s *shelf, dir string) Config {
 	return cfg
 }
 
-func benchWrite(b *testing.B, mib int, level tiering.Level) {
+func benchWrite(b *testing.B, mib int, level tier.Level) {
 	s := newShelf(b)
 	cfg := benchConfig(s, b.TempDir())
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	p := wide(profile.F32)
 	w := thing{seed: 1, profile: p, tenant: tenantA, tokens: tokensFor(mib)}
 	base := s.object(w)
@@ -59,12 +59,12 @@ func benchWrite(b *testing.B, mib int, level tiering.Level) {
 		o := *base
 		o.Key[0], o.Key[1], o.Key[2] = byte(i), byte(i>>8), byte(i>>16)
 		flight <- struct{}{}
-		k, err := tier.Admit(&o, 1<<50)
+		k, err := lower.Admit(&o, 1<<50)
 		if err != nil {
 			b.Fatal(err)
 		}
 		wg.Add(1)
-		k.Start(level, func(_ tiering.Level, err error) {
+		k.Start(level, func(_ tier.Level, err error) {
 			if err != nil {
 				b.Error(err)
 			}
@@ -77,7 +77,7 @@ func benchWrite(b *testing.B, mib int, level tiering.Level) {
 		put(n)
 	}
 	wg.Wait()
-	before := tier.Counters()
+	before := lower.Counters()
 	cpu := cpuSeconds(b)
 	b.SetBytes(w.layout().Bytes)
 	for b.Loop() {
@@ -85,7 +85,7 @@ func benchWrite(b *testing.B, mib int, level tiering.Level) {
 		n++
 	}
 	wg.Wait()
-	after := tier.Counters()
+	after := lower.Counters()
 	gb := float64(b.N) * float64(w.layout().Bytes) / 1e9
 	b.ReportMetric((cpuSeconds(b)-cpu)/gb, "cpu-s/GB")
 	b.ReportMetric(float64(after.StoredBytes-before.StoredBytes)/gb/1e9, "amplification")
@@ -107,23 +107,23 @@ func BenchmarkRead(b *testing.B) {
 
 func benchRead(b *testing.B, mib, at int) {
 	s := newShelf(b)
-	tier := s.openOK(benchConfig(s, b.TempDir()))
+	lower := s.openOK(benchConfig(s, b.TempDir()))
 	w := thing{seed: 1, profile: wide(profile.F32), tenant: tenantA, tokens: tokensFor(mib)}
 	base := s.object(w)
-	var names []tiering.Name
+	var names []tier.Name
 	for i := range 512 / mib {
 		o := *base
 		o.Key[0], o.Key[1] = byte(i), byte(i>>8)
-		k, err := tier.Admit(&o, 1<<50)
+		k, err := lower.Admit(&o, 1<<50)
 		if err != nil {
 			b.Fatal(err)
 		}
 		done := make(chan error, 1)
-		k.Start(tiering.LevelLogged, func(_ tiering.Level, err error) { done <- err })
+		k.Start(tier.LevelLogged, func(_ tier.Level, err error) { done <- err })
 		if err := <-done; err != nil {
 			b.Fatal(err)
 		}
-		names = append(names, tiering.Name{Key: o.Key})
+		names = append(names, tier.Name{Key: o.Key})
 	}
 	s.drop(base)
 	cpu := cpuSeconds(b)
@@ -135,8 +135,8 @@ func benchRead(b *testing.B, mib, at int) {
 			ref := s.alloc(w.layout().Bytes)
 			defer s.free(ref)
 			for i := range next {
-				e, _ := tier.Lookup(&names[i%len(names)])
-				if _, err := tier.Read(context.Background(), &e, []gpuipc.Ref{ref}); err != nil {
+				e, _ := lower.Lookup(&names[i%len(names)])
+				if _, err := lower.Read(context.Background(), &e, []gpuipc.Ref{ref}); err != nil {
 					b.Error(err)
 				}
 			}

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Place is a directory that no tier has open. Dir is enough; the file systems are
@@ -112,7 +112,7 @@ func (o *offline) take() error {
 	for _, err := range bad {
 		var errno unix.Errno
 		switch {
-		case errors.Is(err, tiering.ErrCorrupt):
+		case errors.Is(err, tier.ErrCorrupt):
 			o.report.problem(Problem{What: err.Error()})
 		case errors.As(err, &errno):
 			return err
@@ -263,7 +263,7 @@ func (o *offline) checkRow(ctx context.Context, r *catalog.Row, tenants map[uint
 		return fmt.Errorf("its tenant %d has no name", r.Tenant)
 	case r.Parent != (extent.Name{}) && !there[r.Parent]:
 		return fmt.Errorf("it extends %v, which is not here", r.Parent)
-	case r.Kind > uint8(tiering.Spliced):
+	case r.Kind > uint8(tier.Spliced):
 		return fmt.Errorf("kind %d", r.Kind)
 	}
 	f, err := o.readHeader(r.Runs)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Close ends the tier: nothing more is admitted, what was started is finished for
@@ -17,7 +17,7 @@ func (t *Tier) Close() error {
 	t.mu.Lock()
 	if t.refusing {
 		t.mu.Unlock()
-		return fmt.Errorf("disk: closed twice: %w", tiering.ErrInvalid)
+		return fmt.Errorf("disk: closed twice: %w", tier.ErrInvalid)
 	}
 	t.refusing = true
 	t.waitLocked(func() bool { return t.started == 0 || !t.running || t.state > StateFull })
@@ -46,7 +46,7 @@ func (t *Tier) Close() error {
 
 // hangs is the answer when the disk does not.
 func (t *Tier) hangs() error {
-	return fmt.Errorf("disk: not closed, it has not answered for %v: %w", t.cfg.DrainTime, tiering.ErrUnavailable)
+	return fmt.Errorf("disk: not closed, it has not answered for %v: %w", t.cfg.DrainTime, tier.ErrUnavailable)
 }
 
 // closed is the end.
@@ -57,7 +57,7 @@ func (t *Tier) closed(err error) error {
 	quiet := t.waitLocked(func() bool { return t.answering == 0 })
 	t.mu.Unlock()
 	if !quiet {
-		err = errors.Join(err, fmt.Errorf("disk: closed, but who was called back has not returned for %v: %w", t.cfg.DrainTime, tiering.ErrUnavailable))
+		err = errors.Join(err, fmt.Errorf("disk: closed, but who was called back has not returned for %v: %w", t.cfg.DrainTime, tier.ErrUnavailable))
 	}
 	return err
 }

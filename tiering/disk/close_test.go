@@ -8,8 +8,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Close finishes what was started, and makes it last.
@@ -17,12 +17,12 @@ func TestCloseDrains(t *testing.T) {
 	leaks(t)
 	s := newShelf(t)
 	cfg, faults := faulty(s.config(), 1)
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	entered, release := stall(faults, slab.OpWrite)
 	things := segments(1, 10)
 	var answers []<-chan outcome
 	for _, w := range things {
-		done, err := s.begin(tier.Tier, w, tiering.LevelLogged)
+		done, err := s.begin(lower.Tier, w, tier.LevelLogged)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -30,13 +30,13 @@ func TestCloseDrains(t *testing.T) {
 	}
 	<-entered
 	closed := make(chan error, 1)
-	go func() { closed <- tier.close() }()
+	go func() { closed <- lower.close() }()
 	await(t, "admission to end", func() bool {
-		k, err := s.admit(tier.Tier, segments(99, 1)[0], 1<<40)
+		k, err := s.admit(lower.Tier, segments(99, 1)[0], 1<<40)
 		if err == nil {
 			k.Cancel()
 		}
-		return errors.Is(err, tiering.ErrUnavailable)
+		return errors.Is(err, tier.ErrUnavailable)
 	})
 	release()
 	for _, done := range answers {
@@ -47,7 +47,7 @@ func TestCloseDrains(t *testing.T) {
 	if err := <-closed; err != nil {
 		t.Fatal(err)
 	}
-	if h := tier.Health(); h.State != StateClosed {
+	if h := lower.Health(); h.State != StateClosed {
 		t.Errorf("%+v", h)
 	}
 	again := s.openOK(cfg)
@@ -63,16 +63,16 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	leaks(t)
 	s := newShelf(t)
 	cfg := onMem(s.config(), vfs.NewMem())
-	tier, err := Open(cfg)
+	lower, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- tier.Run(ctx) }()
+	go func() { ended <- lower.Run(ctx) }()
 	w := segments(1, 3)
-	s.mustWrite(tier, w[0], tiering.LevelLogged)
-	late, err := s.admit(tier, w[1], 1<<40)
+	s.mustWrite(lower, w[0], tier.LevelLogged)
+	late, err := s.admit(lower, w[1], 1<<40)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,16 +81,16 @@ func TestRunEndsWithItsContext(t *testing.T) {
 		t.Error(err)
 	}
 	answer := make(chan error, 1)
-	late.Start(tiering.LevelLogged, func(_ tiering.Level, err error) { answer <- err })
-	if err := <-answer; !errors.Is(err, tiering.ErrUnavailable) {
+	late.Start(tier.LevelLogged, func(_ tier.Level, err error) { answer <- err })
+	if err := <-answer; !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("started after the end: %v", err)
 	}
-	if _, err := s.admit(tier, w[2], 1<<40); !errors.Is(err, tiering.ErrUnavailable) {
+	if _, err := s.admit(lower, w[2], 1<<40); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("admitted after the end: %v", err)
 	}
-	s.mustRead(tier, w[0])
-	s.check(tier)
-	if err := tier.Close(); err != nil {
+	s.mustRead(lower, w[0])
+	s.check(lower)
+	if err := lower.Close(); err != nil {
 		t.Error(err)
 	}
 	s.mustRead(s.openOK(cfg).Tier, w[0])
@@ -101,25 +101,25 @@ func TestCloseIsBounded(t *testing.T) {
 	s := newShelf(t)
 	cfg, faults := faulty(s.config(), 1)
 	cfg.DrainTime = 10 * time.Millisecond
-	tier, err := Open(cfg)
+	lower, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- tier.Run(context.Background()) }()
+	go func() { ended <- lower.Run(context.Background()) }()
 	entered, release := stall(faults, slab.OpWrite)
-	done, err := s.begin(tier, segments(1, 1)[0], tiering.LevelLogged)
+	done, err := s.begin(lower, segments(1, 1)[0], tier.LevelLogged)
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-entered
-	if err := tier.Close(); !errors.Is(err, tiering.ErrUnavailable) {
+	if err := lower.Close(); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
 	release()
 	<-done
 	<-ended
-	if err := tier.vol.close(); err != nil {
+	if err := lower.vol.close(); err != nil {
 		t.Error(err)
 	}
 }
@@ -129,15 +129,15 @@ func TestCloseIsBoundedInItsSync(t *testing.T) {
 	s := newShelf(t)
 	cfg, faults := faulty(s.config(), 1)
 	cfg.DrainTime = 50 * time.Millisecond
-	tier := s.openOK(cfg)
-	s.mustWrite(tier.Tier, segments(1, 1)[0], tiering.LevelLogged)
+	lower := s.openOK(cfg)
+	s.mustWrite(lower.Tier, segments(1, 1)[0], tier.LevelLogged)
 	entered, release := stall(faults, slab.OpSync)
-	if err := tier.Close(); !errors.Is(err, tiering.ErrUnavailable) {
+	if err := lower.Close(); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
 	<-entered
 	release()
-	_ = tier.close() // waits for Run
+	_ = lower.close() // waits for Run
 }
 
 // Nor does a caller who hangs in its callback.
@@ -145,20 +145,20 @@ func TestCloseIsBoundedInCallbacks(t *testing.T) {
 	s := newShelf(t)
 	cfg := onMem(s.config(), vfs.NewMem())
 	cfg.DrainTime = 50 * time.Millisecond
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	o := s.object(segments(1, 1)[0])
-	k, err := tier.Admit(o, 1<<40)
+	k, err := lower.Admit(o, 1<<40)
 	if err != nil {
 		t.Fatal(err)
 	}
 	called, hang, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	k.Start(tiering.LevelLogged, func(tiering.Level, error) {
+	k.Start(tier.LevelLogged, func(tier.Level, error) {
 		close(called)
 		<-hang
 		close(over)
 	})
 	<-called
-	if err := tier.close(); !errors.Is(err, tiering.ErrUnavailable) {
+	if err := lower.close(); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
 	close(hang)

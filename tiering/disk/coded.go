@@ -8,10 +8,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/codec"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // codedMargin is what coding may need beyond the raw bytes of a part before it is
@@ -29,7 +29,7 @@ type encoding struct {
 	coded   uint64
 }
 
-func (t *Tier) encodeShares(ctx context.Context, e *entry, o *tiering.Object, m *extent.Manifest) (*prepared, error) {
+func (t *Tier) encodeShares(ctx context.Context, e *entry, o *tier.Object, m *extent.Manifest) (*prepared, error) {
 	took := t.staging.take(int64(e.ranks) * e.rankBytes)
 	layout := e.model.layout(e.Kind, e.end-e.begin)
 	margin := int64(codedMargin + 64*len(chunksOf(&layout, e.ranks)))
@@ -43,7 +43,7 @@ func (t *Tier) encodeShares(ctx context.Context, e *entry, o *tiering.Object, m 
 		var err error
 		if m.Parts[i], err = enc.rank(ctx, o.Shares[i].Ref, &layout); err != nil {
 			t.staging.give(took)
-			return nil, fmt.Errorf("disk: rank %d of %x: %w: %w", i, e.Key[:8], err, tiering.ErrUnavailable)
+			return nil, fmt.Errorf("disk: rank %d of %x: %w: %w", i, e.Key[:8], err, tier.ErrUnavailable)
 		}
 	}
 	n := len(enc.out)

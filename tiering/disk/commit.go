@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // group is what one batch of rows settles.
@@ -83,7 +83,7 @@ func (t *Tier) groupLocked(last bool) (g group) {
 // commitGroup writes one batch and tells everybody.
 func (t *Tier) commitGroup(v *volume, g *group) {
 	for _, w := range g.drop {
-		t.failWrite(v, w, fmt.Errorf("disk: %x left before its row was written: %w", w.entry.Key[:8], tiering.ErrGone))
+		t.failWrite(v, w, fmt.Errorf("disk: %x left before its row was written: %w", w.entry.Key[:8], tier.ErrGone))
 	}
 	if len(g.gone)+len(g.put) == 0 {
 		return
@@ -102,7 +102,7 @@ func (t *Tier) commitGroup(v *volume, g *group) {
 	switch {
 	case err == nil:
 		t.settleGroup(v, g)
-	case errors.Is(err, tiering.ErrInvalid) && v.catalog.Failed() == nil:
+	case errors.Is(err, tier.ErrInvalid) && v.catalog.Failed() == nil:
 		// A row that cannot be: none was written.
 		t.groupFailed(v, g, fmt.Errorf("disk: catalogue: %w", err))
 	default:
@@ -124,10 +124,10 @@ func (t *Tier) settleGroup(v *volume, g *group) {
 			// Forgotten while its row was being written: that goes next.
 			t.doomed = append(t.doomed, e)
 			t.counters.WritesDropped++
-			t.endWriteLocked(w, tiering.LevelMemory, fmt.Errorf("disk: %x left: %w", e.Key[:8], tiering.ErrGone))
+			t.endWriteLocked(w, tier.LevelMemory, fmt.Errorf("disk: %x left: %w", e.Key[:8], tier.ErrGone))
 			continue
 		}
-		e.phase, e.level = live, tiering.LevelLogged
+		e.phase, e.level = live, tier.LevelLogged
 		t.logged = append(t.logged, e)
 		t.counters.Written++
 		t.counters.WrittenBytes += uint64(e.rankBytes) * uint64(e.ranks)
@@ -158,7 +158,7 @@ func (t *Tier) groupFailed(v *volume, g *group, err error) {
 			t.forgetLocked(e)
 		}
 		t.doomed = append(t.doomed, e)
-		t.endWriteLocked(w, tiering.LevelMemory, err)
+		t.endWriteLocked(w, tier.LevelMemory, err)
 	}
 }
 
@@ -168,16 +168,16 @@ func (t *Tier) catalogTrouble(err error) error {
 	err = fmt.Errorf("disk: catalogue: %w", err)
 	t.trouble(StateFailed, err)
 	t.mu.Lock()
-	t.settleRaisingLocked(tiering.ErrGone)
+	t.settleRaisingLocked(tier.ErrGone)
 	t.mu.Unlock()
-	return fmt.Errorf("%w: %w", err, tiering.ErrUnavailable)
+	return fmt.Errorf("%w: %w", err, tier.ErrUnavailable)
 }
 
 // row is what the catalogue keeps of an entry.
 func (e *entry) row() *catalog.Row {
 	return &catalog.Row{
 		Name: extentName(e.Name), Generation: e.generation, Runs: e.runs, HeaderBytes: int(e.headerBytes), PayloadBytes: e.payload,
-		Coded: e.coded, Level: uint8(tiering.LevelLogged), Tenant: e.owner.number, Fingerprint: e.model.Fingerprint(),
+		Coded: e.coded, Level: uint8(tier.LevelLogged), Tenant: e.owner.number, Fingerprint: e.model.Fingerprint(),
 		Spec: e.spec, Begin: e.begin, End: e.end, Parent: extentName(e.parentName), Ranks: e.ranks, RankBytes: e.rankBytes,
 		Created: e.created.UnixNano(), ManifestSum: e.manifestSum,
 	}

@@ -11,13 +11,13 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Tenant is a tenant as the store knows it and the name it has on disk.
 type Tenant struct {
-	ID   tiering.TenantID // not 0
+	ID   tier.TenantID // not 0
 	Name string
 }
 
@@ -72,7 +72,7 @@ func (c *Config) Validate() error {
 	var bad []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
-			bad = append(bad, fmt.Errorf("disk: "+format+": %w", append(args, tiering.ErrInvalid)...))
+			bad = append(bad, fmt.Errorf("disk: "+format+": %w", append(args, tier.ErrInvalid)...))
 		}
 	}
 	g := c.GranuleBytes
@@ -90,7 +90,7 @@ func (c *Config) Validate() error {
 	check(c.SyncEvery > 0 && c.RetryMin > 0 && c.RetryMin <= c.RetryMax && c.DrainTime > 0,
 		"sync every %v, retry after %v to %v, drain for %v", c.SyncEvery, c.RetryMin, c.RetryMax, c.DrainTime)
 	check(len(c.Tenants) > 0 && len(c.Tenants) <= maxTenants, "%d tenants", len(c.Tenants))
-	ids, names := map[tiering.TenantID]bool{}, map[string]bool{}
+	ids, names := map[tier.TenantID]bool{}, map[string]bool{}
 	for _, t := range c.Tenants {
 		check(t.ID != 0 && !ids[t.ID], "tenant %q: id %d is 0 or taken", t.Name, t.ID)
 		check(!names[t.Name], "tenant %q: name is taken", t.Name)

@@ -3,7 +3,7 @@ package disk
 import (
 	"errors"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Counters counts since Open, apart from the gauges at the end.
@@ -107,13 +107,13 @@ func (c *Counters) Each(f func(name string, value uint64)) {
 
 func (c *Counters) refused(err error) {
 	switch {
-	case errors.Is(err, tiering.ErrBusy):
+	case errors.Is(err, tier.ErrBusy):
 		c.RefusedBusy++
-	case errors.Is(err, tiering.ErrFull):
+	case errors.Is(err, tier.ErrFull):
 		c.RefusedFull++
-	case errors.Is(err, tiering.ErrQuota):
+	case errors.Is(err, tier.ErrQuota):
 		c.RefusedQuota++
-	case errors.Is(err, tiering.ErrInvalid):
+	case errors.Is(err, tier.ErrInvalid):
 		c.RefusedInvalid++
 	default:
 		c.RefusedState++

@@ -11,8 +11,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // crashed is a file system as power loss leaves it.
@@ -46,7 +46,7 @@ func (s *shelf) crashLoop(t *testing.T, seed uint64, percent int) {
 	cfg.PublicBytes, cfg.PrivateBytes, cfg.SlabBytes = 1<<20, 256<<10, 320<<10
 	cfg.SyncEvery = time.Millisecond // a bit of everything
 	s.mkdirs(mem, cfg)
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	var ledger struct {
 		sync.Mutex
 		synced map[uint64]thing
@@ -68,29 +68,29 @@ func (s *shelf) crashLoop(t *testing.T, seed uint64, percent int) {
 					list = chain(50_000+k*1000+10*own.IntN(20), 1+own.IntN(4), tenantB)
 				}
 				for _, w := range list {
-					level := tiering.LevelLogged + tiering.Level(own.IntN(2))
-					err := s.write(tier.Tier, w, level)
-					if err == nil && level == tiering.LevelSynced {
+					level := tier.LevelLogged + tier.Level(own.IntN(2))
+					err := s.write(lower.Tier, w, level)
+					if err == nil && level == tier.LevelSynced {
 						ledger.Lock()
 						ledger.synced[w.seed] = w
 						ledger.Unlock()
 					}
 				}
 				if n := list[0].name(); own.IntN(30) == 0 {
-					tier.Remove(&n)
+					lower.Remove(&n)
 				}
 			}
 		})
 	}
 	for range 3 {
-		target := tier.Counters().Written + 1 + uint64(rng.IntN(40))
-		await(t, "writes", func() bool { return tier.Counters().Written >= target })
+		target := lower.Counters().Written + 1 + uint64(rng.IntN(40))
+		await(t, "writes", func() bool { return lower.Counters().Written >= target })
 		ledger.Lock()
-		promised := map[uint64]tiering.Entry{}
+		promised := map[uint64]tier.Entry{}
 		things := map[uint64]thing{}
 		for k, w := range ledger.synced {
 			n := w.name()
-			if e, ok := tier.Lookup(&n); ok && e.Level == tiering.LevelSynced {
+			if e, ok := lower.Lookup(&n); ok && e.Level == tier.LevelSynced {
 				promised[k], things[k] = e, w
 			}
 		}
@@ -98,7 +98,7 @@ func (s *shelf) crashLoop(t *testing.T, seed uint64, percent int) {
 		clone := crashed(mem, percent, rng)
 		for k, e := range promised {
 			// Left while the clone was made: not promised any more.
-			if now, ok := tier.Lookup(&e.Name); !ok || now.Generation != e.Generation {
+			if now, ok := lower.Lookup(&e.Name); !ok || now.Generation != e.Generation {
 				delete(promised, k)
 			}
 		}
@@ -106,8 +106,8 @@ func (s *shelf) crashLoop(t *testing.T, seed uint64, percent int) {
 	}
 	close(stop)
 	writers.Wait()
-	s.check(tier.Tier)
-	if err := tier.close(); err != nil {
+	s.check(lower.Tier)
+	if err := lower.close(); err != nil {
 		t.Error(err)
 	}
 }
@@ -123,19 +123,19 @@ func (s *shelf) mkdirs(mem *vfs.MemFS, cfg Config) {
 	}
 }
 
-func (s *shelf) afterCrash(cfg Config, promised map[uint64]tiering.Entry, things map[uint64]thing) {
+func (s *shelf) afterCrash(cfg Config, promised map[uint64]tier.Entry, things map[uint64]thing) {
 	s.Helper()
-	tier := s.open(cfg)
-	if h := tier.Health(); h.State != StateOK {
+	lower := s.open(cfg)
+	if h := lower.Health(); h.State != StateOK {
 		s.Fatalf("after a crash: %+v", h)
 	}
 	for k := range promised {
-		if err := s.read(tier.Tier, things[k]); err != nil {
+		if err := s.read(lower.Tier, things[k]); err != nil {
 			s.Errorf("of what was synced, %d of kind %d: %v", k, things[k].kind, err)
 		}
 	}
-	found := tier.List(Filter{}, nil, 1<<20)
-	byKey := map[tiering.Name]thing{}
+	found := lower.List(Filter{}, nil, 1<<20)
+	byKey := map[tier.Name]thing{}
 	for k := range 3 {
 		for i := range 1000 {
 			w := segments(k*1000+i, 1)[0]
@@ -153,13 +153,13 @@ func (s *shelf) afterCrash(cfg Config, promised map[uint64]tiering.Entry, things
 			s.Errorf("%x is there and was never written", e.Key[:4])
 			continue
 		}
-		if err := s.read(tier.Tier, w); errors.Is(err, errWrong) || !mayFail(err) {
+		if err := s.read(lower.Tier, w); errors.Is(err, errWrong) || !mayFail(err) {
 			s.Errorf("%x: %v", e.Key[:4], err)
 		}
 	}
-	s.mustWrite(tier.Tier, segments(90_000, 1)[0], tiering.LevelSynced)
-	s.check(tier.Tier)
-	if err := tier.close(); err != nil {
+	s.mustWrite(lower.Tier, segments(90_000, 1)[0], tier.LevelSynced)
+	s.check(lower.Tier)
+	if err := lower.close(); err != nil {
 		s.Error(err)
 	}
 }
@@ -170,10 +170,10 @@ func TestKilledProcessKeepsLogged(t *testing.T) {
 	mem := vfs.NewCrashableMem()
 	cfg := onMem(s.config(), mem)
 	s.mkdirs(mem, cfg)
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	things := append(segments(1, 30), chain(100, 5, tenantB)...)
 	for _, w := range things {
-		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+		s.mustWrite(lower.Tier, w, tier.LevelLogged)
 	}
 	killed := s.openOK(onMem(cfg, crashed(mem, 100, rand.New(rand.NewPCG(1, 2)))))
 	for _, w := range things {
@@ -191,10 +191,10 @@ func TestSuspect(t *testing.T) {
 	cfg := onMem(s.config(), mem)
 	s.mkdirs(mem, cfg)
 	w := segments(1, 4)
-	tier := s.openOK(cfg)
-	s.mustWrite(tier.Tier, w[3], tiering.LevelSynced)
+	lower := s.openOK(cfg)
+	s.mustWrite(lower.Tier, w[3], tier.LevelSynced)
 	for _, w := range w[:3] {
-		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+		s.mustWrite(lower.Tier, w, tier.LevelLogged)
 	}
 	// The rows reached the disk, the bytes of the first two did not.
 	lost := crashed(mem, 100, rand.New(rand.NewPCG(1, 2)))
@@ -202,7 +202,7 @@ func TestSuspect(t *testing.T) {
 	faults := slab.NewFaults(after.Slabs, 1)
 	for _, w := range w[:2] {
 		n := w.name()
-		d, err := tier.Detail(context.Background(), n)
+		d, err := lower.Detail(context.Background(), n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -214,19 +214,19 @@ func TestSuspect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []tiering.Level{tiering.LevelMemory, tiering.LevelMemory, tiering.LevelMemory, tiering.LevelLogged} {
+	for i, want := range []tier.Level{tier.LevelMemory, tier.LevelMemory, tier.LevelMemory, tier.LevelLogged} {
 		n := w[i].name()
 		if e, ok := again.Lookup(&n); !ok || e.Level != want {
 			t.Errorf("%d: %+v, %v", i, e, ok)
 		}
 	}
-	put, err := s.begin(again, w[0], tiering.LevelSynced)
+	put, err := s.begin(again, w[0], tier.LevelSynced)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- again.Run(context.Background()) }()
-	if out := <-put; out.err != nil || out.reached != tiering.LevelSynced {
+	if out := <-put; out.err != nil || out.reached != tier.LevelSynced {
 		t.Errorf("%+v", out)
 	}
 	s.mustRead(again, w[0])
@@ -234,7 +234,7 @@ func TestSuspect(t *testing.T) {
 	await(t, "all to be read", func() bool {
 		_, there := again.Lookup(&bad)
 		e, _ := again.Lookup(&good)
-		return !there && e.Level > tiering.LevelMemory
+		return !there && e.Level > tier.LevelMemory
 	})
 	if c := again.Counters(); c.Corrupt != 1 {
 		t.Errorf("%+v", c)
@@ -246,7 +246,7 @@ func TestSuspect(t *testing.T) {
 	closed := s.openOK(after)
 	for _, i := range []int{0, 2, 3} {
 		n := w[i].name()
-		if e, ok := closed.Lookup(&n); !ok || e.Level != tiering.LevelLogged {
+		if e, ok := closed.Lookup(&n); !ok || e.Level != tier.LevelLogged {
 			t.Errorf("%d after closing in good order: %+v, %v", i, e, ok)
 		}
 	}

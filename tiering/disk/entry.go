@@ -5,8 +5,8 @@ import (
 
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // phase is where an entry stands.
@@ -24,14 +24,14 @@ const (
 // entry is an object on disk, or on its way there. The first group is fixed once
 // the entry is live, runs and sizes before; the rest is guarded by the tier's lock.
 type entry struct {
-	tiering.Name
+	tier.Name
 	generation  uint64
 	model       *model
 	owner       *account
 	pool        *pool
 	spec        profile.SegmentSpec
 	begin, end  int
-	parentName  tiering.Name
+	parentName  tier.Name
 	created     time.Time
 	runs        []slab.Run
 	headerBytes int64
@@ -45,7 +45,7 @@ type entry struct {
 	id         policy.ID
 	bytes      int64 // counted: of its runs, or while it is admitted what it may need
 	phase      phase
-	level      tiering.Level
+	level      tier.Level
 	suspect    bool // taken up unread, and not known to have been synced
 	used       time.Time
 	usedNews   bool // used is not in the catalogue yet
@@ -61,12 +61,12 @@ type entry struct {
 }
 
 // view is what the store gets to know.
-func (e *entry) view() tiering.Entry {
+func (e *entry) view() tier.Entry {
 	level := e.level
 	if e.suspect {
-		level = tiering.LevelMemory
+		level = tier.LevelMemory
 	}
-	return tiering.Entry{
+	return tier.Entry{
 		Name: e.Name, Fingerprint: e.model.Fingerprint(), Tenant: e.owner.ID, Spec: e.spec, Begin: e.begin, End: e.end,
 		Parent: e.parentName, Bytes: e.bytes, Level: level, Generation: e.generation,
 	}
@@ -134,7 +134,7 @@ type pool struct {
 	foreign policy.Eviction
 }
 
-func poolOf(kind tiering.CheckpointKind) int {
+func poolOf(kind tier.CheckpointKind) int {
 	if kind == 0 {
 		return public
 	}
@@ -144,9 +144,9 @@ func poolOf(kind tiering.CheckpointKind) int {
 // catalogue is everything the tier knows of its entries. It is guarded by the
 // tier's lock and begins anew when the directory is opened again.
 type catalogue struct {
-	index   map[tiering.Name]*entry
+	index   map[tier.Name]*entry
 	ids     policy.Table[entry]
-	owners  map[tiering.TenantID]*account
+	owners  map[tier.TenantID]*account
 	names   map[string]*account
 	pools   [poolCount]*pool
 	leaving int64    // bytes of forgotten entries whose space is not free yet
@@ -158,7 +158,7 @@ type catalogue struct {
 }
 
 func (t *Tier) newCatalogue() catalogue {
-	c := catalogue{index: map[tiering.Name]*entry{}, owners: map[tiering.TenantID]*account{}, names: map[string]*account{}}
+	c := catalogue{index: map[tier.Name]*entry{}, owners: map[tier.TenantID]*account{}, names: map[string]*account{}}
 	for i, name := range [...]string{"public", "private"} {
 		c.pools[i] = &pool{name: name, number: i, budget: t.budgets[i], evict: t.cfg.Eviction(), foreign: t.cfg.Eviction()}
 	}

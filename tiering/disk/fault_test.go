@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // mayFail says whether an answer is one that trouble of the disk can lead to.
 func mayFail(err error) bool {
-	for _, kind := range []error{tiering.ErrUnavailable, tiering.ErrCorrupt, tiering.ErrGone, tiering.ErrFull, tiering.ErrBusy, tiering.ErrInvalid} {
+	for _, kind := range []error{tier.ErrUnavailable, tier.ErrCorrupt, tier.ErrGone, tier.ErrFull, tier.ErrBusy, tier.ErrInvalid} {
 		if errors.Is(err, kind) {
 			return true
 		}
@@ -38,30 +38,30 @@ func (s *shelf) faultScript(cfg Config, again Config) {
 			s.Errorf("%s: %v", what, err)
 		}
 	}
-	tier := s.open(cfg)
+	lower := s.open(cfg)
 	for i, w := range things {
-		expect("write", s.write(tier.Tier, w, tiering.LevelLogged+tiering.Level(i%2)))
+		expect("write", s.write(lower.Tier, w, tier.LevelLogged+tier.Level(i%2)))
 	}
 	for _, w := range things {
-		expect("read", s.read(tier.Tier, w))
+		expect("read", s.read(lower.Tier, w))
 	}
 	n := things[0].name()
-	tier.Remove(&n)
-	tier.Trim(tenantA, 1)
-	expect("write again", s.write(tier.Tier, things[0], tiering.LevelSynced))
-	s.check(tier.Tier)
-	_ = tier.close()
-	tier = s.open(again)
-	if h := tier.Health(); h.State != StateOK {
+	lower.Remove(&n)
+	lower.Trim(tenantA, 1)
+	expect("write again", s.write(lower.Tier, things[0], tier.LevelSynced))
+	s.check(lower.Tier)
+	_ = lower.close()
+	lower = s.open(again)
+	if h := lower.Health(); h.State != StateOK {
 		s.Errorf("opened without faults: %+v", h)
 	}
 	for _, w := range things {
-		expect("read after reopening", s.read(tier.Tier, w))
+		expect("read after reopening", s.read(lower.Tier, w))
 	}
-	expect("write after reopening", s.write(tier.Tier, segments(90, 1)[0], tiering.LevelSynced))
-	s.mustRead(tier.Tier, segments(90, 1)[0])
-	s.check(tier.Tier)
-	if err := tier.close(); err != nil {
+	expect("write after reopening", s.write(lower.Tier, segments(90, 1)[0], tier.LevelSynced))
+	s.mustRead(lower.Tier, segments(90, 1)[0])
+	s.check(lower.Tier)
+	if err := lower.close(); err != nil {
 		s.Error(err)
 	}
 }
@@ -129,7 +129,7 @@ func (s *shelf) manyFaults(t *testing.T, seed uint64, coded []profile.PartKind, 
 	var now atomic.Int64
 	now.Store(1e18)
 	cfg.Now = func() time.Time { return time.Unix(0, now.Load()) } // moved on, so that a breaker does not end the test
-	tier := s.open(cfg)
+	lower := s.open(cfg)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	var served, lost int
 	last := time.Now()
@@ -139,9 +139,9 @@ func (s *shelf) manyFaults(t *testing.T, seed uint64, coded []profile.PartKind, 
 			faults.Set(randomRules(rng)...)
 		}
 		if rng.IntN(400) == 0 {
-			s.check(tier.Tier)
+			s.check(lower.Tier)
 			faults.Set()
-			tier.awaitState(t, StateOK)
+			lower.awaitState(t, StateOK)
 		}
 		w := segments(rng.IntN(120), 1)[0]
 		if rng.IntN(8) == 0 {
@@ -151,15 +151,15 @@ func (s *shelf) manyFaults(t *testing.T, seed uint64, coded []profile.PartKind, 
 		var err error
 		switch op := rng.IntN(20); {
 		case op < 7:
-			err = s.write(tier.Tier, w, tiering.LevelLogged+tiering.Level(rng.IntN(2)))
+			err = s.write(lower.Tier, w, tier.LevelLogged+tier.Level(rng.IntN(2)))
 		case op < 19:
-			if err = s.read(tier.Tier, w); err == nil {
+			if err = s.read(lower.Tier, w); err == nil {
 				served++
 			} else {
 				lost++
 			}
 		default:
-			tier.Remove(&n)
+			lower.Remove(&n)
 		}
 		if errors.Is(err, errWrong) || !mayFail(err) {
 			t.Fatalf("after %d faults: %v", faults.InjectedAll(), err)
@@ -170,13 +170,13 @@ func (s *shelf) manyFaults(t *testing.T, seed uint64, coded []profile.PartKind, 
 		}
 	}
 	faults.Set()
-	tier.awaitState(t, StateOK)
-	s.check(tier.Tier)
-	t.Logf("%d faults, %d reads served, %d not, %+v", faults.InjectedAll(), served, lost, tier.Counters())
+	lower.awaitState(t, StateOK)
+	s.check(lower.Tier)
+	t.Logf("%d faults, %d reads served, %d not, %+v", faults.InjectedAll(), served, lost, lower.Counters())
 	if served == 0 || lost == 0 {
 		t.Errorf("%d reads served and %d not: the faults are too many or too few", served, lost)
 	}
-	if err := tier.close(); err != nil {
+	if err := lower.close(); err != nil {
 		t.Error(err)
 	}
 }

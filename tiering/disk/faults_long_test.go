@@ -19,8 +19,8 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // A batch is entries that are written and then read, all of them, with faults of
@@ -63,7 +63,7 @@ var injuries = []injury{
 
 // proof is an object that is written under many names.
 type proof struct {
-	object *tiering.Object
+	object *tier.Object
 	want   [][]byte
 	layout profile.Layout
 }
@@ -129,7 +129,7 @@ func openInjured(t *testing.T, coded []profile.PartKind, seed uint64) *injured {
 	for i := range proofs {
 		w := thing{seed: uint64(i + 1), profile: smallOne, tenant: tenantA, tokens: 1 + i/2}
 		if i%3 == 0 {
-			w = thing{seed: uint64(i + 1), profile: smallTwo, tenant: tenantB, kind: tiering.Exact, tokens: 1 + i/3}
+			w = thing{seed: uint64(i + 1), profile: smallTwo, tenant: tenantB, kind: tier.Exact, tokens: 1 + i/3}
 		}
 		p := proof{object: x.s.object(w), layout: w.layout()}
 		for rank := range w.profile.TPSize() {
@@ -161,7 +161,7 @@ func (x *injured) close() {
 
 // specimen is one entry of a batch.
 type specimen struct {
-	name    tiering.Name
+	name    tier.Name
 	proof   *proof
 	written bool
 }
@@ -203,18 +203,18 @@ func (x *injured) write() []specimen {
 		o := *p.object
 		x.given++
 		binary.LittleEndian.PutUint64(o.Key[:], x.given)
-		list[i] = specimen{name: tiering.Name{Kind: o.Kind, Key: o.Key}, proof: p}
+		list[i] = specimen{name: tier.Name{Kind: o.Kind, Key: o.Key}, proof: p}
 		k, err := x.tier.Admit(&o, 1<<50)
 		if err != nil {
-			x.mustBe(err, tiering.ErrUnavailable, tiering.ErrBusy, tiering.ErrFull)
+			x.mustBe(err, tier.ErrUnavailable, tier.ErrBusy, tier.ErrFull)
 			x.unwritten++
 			continue
 		}
 		begun++
-		k.Start(tiering.LevelLogged+tiering.Level(i%2), func(reached tiering.Level, err error) {
-			list[i].written = reached >= tiering.LevelLogged
+		k.Start(tier.LevelLogged+tier.Level(i%2), func(reached tier.Level, err error) {
+			list[i].written = reached >= tier.LevelLogged
 			if !list[i].written {
-				x.mustBe(err, tiering.ErrUnavailable, tiering.ErrBusy, tiering.ErrFull, tiering.ErrGone)
+				x.mustBe(err, tier.ErrUnavailable, tier.ErrBusy, tier.ErrFull, tier.ErrGone)
 			}
 			answers <- i
 		})
@@ -280,7 +280,7 @@ func (x *injured) read(sp *specimen) {
 			x.right++
 			x.compare(sp, dst)
 		} else {
-			x.mustBe(err, tiering.ErrCorrupt, tiering.ErrUnavailable, tiering.ErrGone)
+			x.mustBe(err, tier.ErrCorrupt, tier.ErrUnavailable, tier.ErrGone)
 			x.refused++
 		}
 		x.s.free(dst...)

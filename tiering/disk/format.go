@@ -12,8 +12,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/sys/unix"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Version is that of the directory's format: of what lies where in it, and of all
@@ -30,9 +30,9 @@ const (
 
 // Why a directory is not opened.
 var (
-	ErrVersion = fmt.Errorf("disk: written by another version: %w", tiering.ErrUnavailable)
-	ErrLocked  = fmt.Errorf("disk: locked by another process: %w", tiering.ErrUnavailable)
-	ErrNotTier = fmt.Errorf("disk: not the directory of a disk tier: %w", tiering.ErrInvalid) // of offline functions
+	ErrVersion = fmt.Errorf("disk: written by another version: %w", tier.ErrUnavailable)
+	ErrLocked  = fmt.Errorf("disk: locked by another process: %w", tier.ErrUnavailable)
+	ErrNotTier = fmt.Errorf("disk: not the directory of a disk tier: %w", tier.ErrInvalid) // of offline functions
 )
 
 // format is what a directory says of itself. Its granule is that of all slabs, so
@@ -72,7 +72,7 @@ func readFormat(index vfs.FS, dir string) (f format, err error) {
 	n, err := fmt.Sscanf(rest, "store %x\ngranule %d\n", &id, &f.granule)
 	g := f.granule
 	if n != 2 || err != nil || len(id) != len(f.id) || g < minGranuleBytes || g > maxGranuleBytes || g&(g-1) != 0 {
-		return f, fmt.Errorf("disk: %s says %.80q: %w", formatName, rest, tiering.ErrCorrupt)
+		return f, fmt.Errorf("disk: %s says %.80q: %w", formatName, rest, tier.ErrCorrupt)
 	}
 	f.id = slab.StoreID(id)
 	return f, nil
@@ -87,7 +87,7 @@ func openFormat(index vfs.FS, dir string, granule int64) (f format, err error) {
 	}
 	for _, name := range [...]string{indexDir, slabDir} {
 		if list, err := index.List(index.PathJoin(dir, name)); err == nil && len(list) > 0 {
-			return f, fmt.Errorf("disk: %s is missing beside %s: %w", formatName, name, tiering.ErrCorrupt)
+			return f, fmt.Errorf("disk: %s is missing beside %s: %w", formatName, name, tier.ErrCorrupt)
 		}
 	}
 	if _, err := rand.Read(f.id[:]); err != nil {

@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // State says what the tier does at the moment.
@@ -124,9 +124,9 @@ func noSpace(err error) bool {
 // answer is the kind that the store sees of an error of the disk.
 func answer(err error) error {
 	if noSpace(err) {
-		return tiering.ErrFull
+		return tier.ErrFull
 	}
-	return tiering.ErrUnavailable
+	return tier.ErrUnavailable
 }
 
 // breaker stops reads after many failures in a row, so that a dying disk does

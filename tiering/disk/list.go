@@ -9,22 +9,22 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Filter selects entries; zero fields select all.
 type Filter struct {
-	Kinds       func(tiering.CheckpointKind) bool // nil = all
-	Tenant      *tiering.TenantID
+	Kinds       func(tier.CheckpointKind) bool // nil = all
+	Tenant      *tier.TenantID
 	Fingerprint profile.Fingerprint
 	Prefix      string // lower-case hex digits that the key begins with
 }
 
 // Info is one entry.
 type Info struct {
-	tiering.Entry
+	tier.Entry
 	Model      string
 	TenantName string // also of a tenant that is not configured now
 	Payload    int64  // bytes behind the header, as stored
@@ -52,7 +52,7 @@ const listBlock = 4096
 // after a name (nil = from the start). It looks at all entries, a block of them
 // under the lock at a time, so that a page is not a snapshot: what comes or goes
 // meanwhile may or may not be in it.
-func (t *Tier) List(f Filter, after *tiering.Name, limit int) []Info {
+func (t *Tier) List(f Filter, after *tier.Name, limit int) []Info {
 	var page []Info
 	for first := 0; limit > 0; first += listBlock {
 		t.mu.Lock()
@@ -74,7 +74,7 @@ func (t *Tier) List(f Filter, after *tiering.Name, limit int) []Info {
 
 // insert puts an entry where it belongs in a page, if it is among the first limit.
 func insert(page []Info, e *entry, limit int) []Info {
-	i, twice := slices.BinarySearchFunc(page, &e.Name, func(a Info, n *tiering.Name) int { return compareNames(&a.Name, n) })
+	i, twice := slices.BinarySearchFunc(page, &e.Name, func(a Info, n *tier.Name) int { return compareNames(&a.Name, n) })
 	if i == limit || twice {
 		return page
 	}
@@ -84,7 +84,7 @@ func insert(page []Info, e *entry, limit int) []Info {
 	return slices.Insert(page, i, e.info())
 }
 
-func compareNames(a, b *tiering.Name) int {
+func compareNames(a, b *tier.Name) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), bytes.Compare(a.Key[:], b.Key[:]))
 }
 
@@ -125,12 +125,12 @@ func (e *entry) info() Info {
 
 // Detail answers one entry, its manifest from the catalogue. ErrGone when there is
 // no such entry, ErrUnavailable when the catalogue does not answer. It is not a use.
-func (t *Tier) Detail(ctx context.Context, n tiering.Name) (*Detail, error) {
+func (t *Tier) Detail(ctx context.Context, n tier.Name) (*Detail, error) {
 	t.mu.Lock()
 	e := t.findLocked(&n)
 	if e == nil {
 		t.mu.Unlock()
-		return nil, fmt.Errorf("disk: %x: %w", n.Key[:8], tiering.ErrGone)
+		return nil, fmt.Errorf("disk: %x: %w", n.Key[:8], tier.ErrGone)
 	}
 	d := &Detail{Info: e.info(), Runs: slices.Clone(e.runs)}
 	v := t.vol
@@ -148,9 +148,9 @@ func (t *Tier) Detail(ctx context.Context, n tiering.Name) (*Detail, error) {
 	}
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("disk: manifest of %x: %w: %w", n.Key[:8], err, tiering.ErrUnavailable)
+		return nil, fmt.Errorf("disk: manifest of %x: %w: %w", n.Key[:8], err, tier.ErrUnavailable)
 	case !ok:
-		return nil, fmt.Errorf("disk: manifest of %x: %w", n.Key[:8], tiering.ErrGone)
+		return nil, fmt.Errorf("disk: manifest of %x: %w", n.Key[:8], tier.ErrGone)
 	}
 	return d, ctx.Err()
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // model is a profile that entries are of. Digests are kept by part, and only the
@@ -26,7 +26,7 @@ type model struct {
 func newModel(p *profile.Profile) *model { return &model{Profile: p, name: p.Identity().Model} }
 
 // layout is that of one rank of an entry.
-func (m *model) layout(kind tiering.CheckpointKind, n int) profile.Layout {
+func (m *model) layout(kind tier.CheckpointKind, n int) profile.Layout {
 	if kind == 0 {
 		return m.SegmentLayout(n)
 	}
@@ -101,7 +101,7 @@ func readProfile(index vfs.FS, path, name string) (*profile.Profile, error) {
 		return nil, fmt.Errorf("disk: profile %s: %w", name, err)
 	}
 	if sum := sha256.Sum256(b); hex.EncodeToString(sum[:]) != name {
-		return nil, fmt.Errorf("disk: profile %s has the digest %x: %w", name, sum[:8], tiering.ErrCorrupt)
+		return nil, fmt.Errorf("disk: profile %s has the digest %x: %w", name, sum[:8], tier.ErrCorrupt)
 	}
 	p, err := profile.Parse(b)
 	if err != nil {
@@ -119,7 +119,7 @@ func readFile(index vfs.FS, path string, most int) ([]byte, error) {
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
 	if err == nil && len(b) > most {
-		err = fmt.Errorf("more than %d bytes: %w", most, tiering.ErrCorrupt)
+		err = fmt.Errorf("more than %d bytes: %w", most, tier.ErrCorrupt)
 	}
 	return b, err
 }

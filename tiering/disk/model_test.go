@@ -10,6 +10,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
@@ -25,18 +26,18 @@ type walkOptions struct {
 	syncEvery       time.Duration
 	profiles        []*profile.Profile
 	faults          tiertest.Faults
-	keeps           tiering.Level
+	keeps           tier.Level
 
 	page                     int
 	memory                   int64 // of each pool
 	behind, ahead            bool
 	high, low                float64
-	level                    tiering.Level // of commits that name none
+	level                    tier.Level // of commits that name none
 	promotions, promoteQueue int
 }
 
 const (
-	nothing = tiering.LevelSynced + 1 // is kept for certain
+	nothing = tier.LevelSynced + 1 // is kept for certain
 	plenty  = 12 << 20
 	scarce  = 700 << 10
 )
@@ -48,22 +49,22 @@ var (
 	bothRanks = []*profile.Profile{tiertest.Small, tiertest.Pair, tiertest.Linear}
 
 	walkSets = []walkOptions{
-		{name: "disk", granule: 4 << 10, slab: 2 << 20, public: plenty, private: plenty, workers: 2, profiles: bothRanks, keeps: tiering.LevelLogged},
+		{name: "disk", granule: 4 << 10, slab: 2 << 20, public: plenty, private: plenty, workers: 2, profiles: bothRanks, keeps: tier.LevelLogged},
 		{name: "disk, all coded", granule: 16 << 10, slab: 3 << 20, coded: codedAll, public: plenty, private: plenty, workers: 4,
-			profiles: bothRanks, keeps: tiering.LevelLogged, faults: tiertest.HonestFaults, syncEvery: 3 * time.Millisecond},
+			profiles: bothRanks, keeps: tier.LevelLogged, faults: tiertest.HonestFaults, syncEvery: 3 * time.Millisecond},
 		{name: "disk, large granules", granule: 64 << 10, slab: 6 << 20, coded: codedKV, public: 2 * plenty, private: 2 * plenty, workers: 1,
-			queue: 6, profiles: onlySmall, keeps: tiering.LevelLogged, faults: tiertest.LyingFaults},
+			queue: 6, profiles: onlySmall, keeps: tier.LevelLogged, faults: tiertest.LyingFaults},
 		{name: "disk, no room", granule: 4 << 10, slab: 256 << 10, public: scarce, private: scarce, workers: 3, profiles: bothRanks, keeps: nothing, faults: tiertest.LyingFaults},
 		{name: "disk, no room, coded, quota", granule: 8 << 10, slab: 128 << 10, coded: codedAll, public: scarce, private: scarce / 2, quota: 200 << 10,
 			workers: 2, profiles: onlySmall, keeps: nothing, syncEvery: 2 * time.Millisecond},
 		{name: "both, write-behind", granule: 4 << 10, slab: 2 << 20, public: plenty, private: plenty, workers: 2, profiles: bothRanks,
-			page: 4096, memory: plenty, behind: true, keeps: tiering.LevelMemory},
+			page: 4096, memory: plenty, behind: true, keeps: tier.LevelMemory},
 		{name: "both, memory small, read-ahead", granule: 16 << 10, slab: 4 << 20, coded: codedKV, public: plenty, private: plenty, workers: 2, queue: 8,
-			profiles: bothRanks, page: 4096, memory: 400 << 10, behind: true, ahead: true, level: tiering.LevelLogged, keeps: tiering.LevelLogged, faults: tiertest.HonestFaults},
+			profiles: bothRanks, page: 4096, memory: 400 << 10, behind: true, ahead: true, level: tier.LevelLogged, keeps: tier.LevelLogged, faults: tiertest.HonestFaults},
 		{name: "both, demotion, marks", granule: 4 << 10, slab: 1 << 20, public: plenty, private: plenty, workers: 2, profiles: onlySmall,
-			page: 8192, memory: 500 << 10, high: 0.7, low: 0.4, promotions: 1, keeps: tiering.LevelLogged},
+			page: 8192, memory: 500 << 10, high: 0.7, low: 0.4, promotions: 1, keeps: tier.LevelLogged},
 		{name: "both, no room, quota", granule: 4 << 10, slab: 256 << 10, public: scarce, private: scarce, quota: 300 << 10, workers: 2, profiles: bothRanks,
-			page: 4096, memory: 300 << 10, behind: true, ahead: true, level: tiering.LevelSynced, promoteQueue: 3, keeps: nothing},
+			page: 4096, memory: 300 << 10, behind: true, ahead: true, level: tier.LevelSynced, promoteQueue: 3, keeps: nothing},
 		{name: "both, no room, faults", granule: 8 << 10, slab: 256 << 10, coded: codedAll, public: scarce, private: scarce, workers: 2, queue: 4,
 			profiles: onlySmall, page: 16384, memory: 600 << 10, high: 0.5, low: 0.2, keeps: nothing, faults: tiertest.LyingFaults, syncEvery: 5 * time.Millisecond},
 	}

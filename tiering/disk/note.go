@@ -3,7 +3,7 @@ package disk
 import (
 	"fmt"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // maxNoteBytes bounds what a note may hold; a guess far above what anybody notes.
@@ -14,7 +14,7 @@ const maxNoteBytes = 32 << 20
 // may hang with the disk.
 func (t *Tier) KeepNote(name string, content []byte) error {
 	if len(content) > maxNoteBytes {
-		return fmt.Errorf("disk: note %s: %d bytes, most %d: %w", name, len(content), maxNoteBytes, tiering.ErrInvalid)
+		return fmt.Errorf("disk: note %s: %d bytes, most %d: %w", name, len(content), maxNoteBytes, tier.ErrInvalid)
 	}
 	v, done, err := t.useVolume()
 	if err != nil {
@@ -49,7 +49,7 @@ func (t *Tier) useVolume() (v *volume, done func(), err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.vol == nil || t.state >= StateOpening {
-		return nil, nil, fmt.Errorf("disk: %v: %w", t.state, tiering.ErrUnavailable)
+		return nil, nil, fmt.Errorf("disk: %v: %w", t.state, tier.ErrUnavailable)
 	}
 	t.reading++
 	return t.vol, t.endUse, nil

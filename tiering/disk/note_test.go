@@ -7,38 +7,37 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // A note is there whole after the power failed, and what it replaced is not.
 func TestNotesLast(t *testing.T) {
 	s := newShelf(t)
 	mem := vfs.NewCrashableMem()
-	tier := s.openOK(onMem(s.config(), mem))
-	if _, err := tier.Note("a"); !errors.Is(err, fs.ErrNotExist) {
+	lower := s.openOK(onMem(s.config(), mem))
+	if _, err := lower.Note("a"); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("before it was written: %v", err)
 	}
 	for _, content := range []string{"first and long", "second"} {
-		if err := tier.KeepNote("a", []byte(content)); err != nil {
+		if err := lower.KeepNote("a", []byte(content)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := tier.KeepNote("a", make([]byte, maxNoteBytes+1)); !errors.Is(err, tiering.ErrInvalid) {
+	if err := lower.KeepNote("a", make([]byte, maxNoteBytes+1)); !errors.Is(err, tier.ErrInvalid) {
 		t.Fatalf("a note over the bound: %v", err)
 	}
 	crashed := mem.CrashClone(vfs.CrashCloneCfg{})
-	if err := tier.close(); err != nil {
+	if err := lower.close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := tier.KeepNote("a", nil); !errors.Is(err, tiering.ErrUnavailable) {
+	if err := lower.KeepNote("a", nil); !errors.Is(err, tier.ErrUnavailable) {
 		t.Fatalf("after close: %v", err)
 	}
-	tier = s.openOK(onMem(s.config(), crashed))
-	if b, err := tier.Note("a"); err != nil || !bytes.Equal(b, []byte("second")) {
+	lower = s.openOK(onMem(s.config(), crashed))
+	if b, err := lower.Note("a"); err != nil || !bytes.Equal(b, []byte("second")) {
 		t.Fatalf("%q, %v", b, err)
 	}
-	if err := tier.close(); err != nil {
+	if err := lower.close(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // filled writes things to a new directory in memory and closes it.
 func (s *shelf) filled(cfg Config, things []thing) {
 	s.Helper()
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	for _, w := range things {
-		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+		s.mustWrite(lower.Tier, w, tier.LevelLogged)
 	}
-	if err := tier.close(); err != nil {
+	if err := lower.close(); err != nil {
 		s.Fatal(err)
 	}
 }
@@ -80,7 +80,7 @@ func TestOfflineRefuses(t *testing.T) {
 	if _, err := Check(context.Background(), cfg.Dir, CheckOptions{}); !errors.Is(err, ErrNotTier) {
 		t.Errorf("a directory that is not there: %v", err)
 	}
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	for name, do := range map[string]func() error{
 		"check":  func() error { _, err := Check(context.Background(), cfg.Dir, CheckOptions{}); return err },
 		"repair": func() error { _, err := Repair(context.Background(), cfg.Dir, CheckOptions{}); return err },
@@ -90,7 +90,7 @@ func TestOfflineRefuses(t *testing.T) {
 			t.Errorf("%s of an open directory: %v", name, err)
 		}
 	}
-	if err := tier.close(); err != nil {
+	if err := lower.close(); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := Check(context.Background(), cfg.Dir, CheckOptions{Deep: true}); err != nil || !r.Clean() {
@@ -162,22 +162,22 @@ func TestRepairRebuilds(t *testing.T) {
 			mem := vfs.NewMem()
 			cfg := onMem(s.config(), mem)
 			cfg.PublicBytes, cfg.PrivateBytes, cfg.SlabBytes = 1<<20, 256<<10, 640<<10
-			tier := s.openOK(cfg)
+			lower := s.openOK(cfg)
 			// More than there is room for, so that space was used again and in pieces.
 			things := segments(1, 200)
 			for _, w := range things {
-				s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+				s.mustWrite(lower.Tier, w, tier.LevelLogged)
 			}
 			nodes := chain(500, 4, tenantB)
 			for _, w := range nodes {
-				s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+				s.mustWrite(lower.Tier, w, tier.LevelLogged)
 			}
 			things = append(things, nodes...)
 			var before []thing
 			var last uint64
 			for _, w := range things {
 				n := w.name()
-				if e, ok := tier.Lookup(&n); ok {
+				if e, ok := lower.Lookup(&n); ok {
 					before = append(before, w)
 					last = max(last, e.Generation)
 				}
@@ -185,7 +185,7 @@ func TestRepairRebuilds(t *testing.T) {
 			if len(before) < 50 || len(before) == len(things) {
 				t.Fatalf("%d of %d entries: the test needs some to have left", len(before), len(things))
 			}
-			if err := tier.close(); err != nil {
+			if err := lower.close(); err != nil {
 				t.Fatal(err)
 			}
 			s.lose(mem, mem.PathJoin(cfg.Dir, indexDir), how)
@@ -209,7 +209,7 @@ func TestRepairRebuilds(t *testing.T) {
 				s.mustRead(again.Tier, w)
 			}
 			w := segments(1000, 1)[0]
-			s.mustWrite(again.Tier, w, tiering.LevelLogged)
+			s.mustWrite(again.Tier, w, tier.LevelLogged)
 			n := w.name()
 			if e, _ := again.Lookup(&n); e.Generation <= last {
 				t.Errorf("generation %d after %d", e.Generation, last)

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // attach opens the directory and takes up its entries, and enters the state that
@@ -39,7 +39,7 @@ func (t *Tier) attach() bool {
 	entries := len(o.index)
 	t.counters.Opened += uint64(entries)
 	t.counters.Dropped += uint64(o.dropped)
-	t.logged, t.removed = o.logged, map[tiering.Name]uint64{}
+	t.logged, t.removed = o.logged, map[tier.Name]uint64{}
 	t.state, t.stateCause, t.stateSince = StateOK, nil, t.cfg.Now()
 	for _, n := range o.dirty {
 		v.dirty[n] = true
@@ -69,7 +69,7 @@ func refusal(err error) State {
 		return StateLocked
 	case errors.Is(err, ErrVersion), errors.Is(err, catalog.ErrVersion):
 		return StateVersion
-	case errors.Is(err, tiering.ErrCorrupt), errors.Is(err, catalog.ErrStore):
+	case errors.Is(err, tier.ErrCorrupt), errors.Is(err, catalog.ErrStore):
 		return StateUnreadable
 	case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, catalog.ErrFailed):
 		return StateMissing
@@ -252,12 +252,12 @@ func (o *opening) take(t *Tier, v *volume, rows []catalog.Row) {
 		numbers[a.number] = a
 	}
 	slices.SortFunc(rows, func(a, b catalog.Row) int { return cmp.Compare(b.Generation, a.Generation) })
-	kept := make(map[tiering.Name]*entry, len(rows))
+	kept := make(map[tier.Name]*entry, len(rows))
 	for i := range rows {
 		r := &rows[i]
 		e, err := o.entry(r, numbers[r.Tenant])
 		if err == nil && r.Generation <= t.removed[e.Name] {
-			err = fmt.Errorf("removed: %w", tiering.ErrGone)
+			err = fmt.Errorf("removed: %w", tier.ErrGone)
 		}
 		if err == nil {
 			err = v.space.Take(r.Runs)
@@ -275,8 +275,8 @@ func (o *opening) take(t *Tier, v *volume, rows []catalog.Row) {
 // entry makes the entry of a row.
 func (o *opening) entry(r *catalog.Row, owner *account) (*entry, error) {
 	m := o.models[r.Fingerprint]
-	if m == nil || owner == nil || r.Kind > uint8(tiering.Spliced) {
-		return nil, fmt.Errorf("profile %x, tenant %d or kind %d is not known: %w", r.Fingerprint[:8], r.Tenant, r.Kind, tiering.ErrCorrupt)
+	if m == nil || owner == nil || r.Kind > uint8(tier.Spliced) {
+		return nil, fmt.Errorf("profile %x, tenant %d or kind %d is not known: %w", r.Fingerprint[:8], r.Tenant, r.Kind, tier.ErrCorrupt)
 	}
 	name := tierName(r.Name)
 	if err := fits(r, m); err != nil {
@@ -287,16 +287,16 @@ func (o *opening) entry(r *catalog.Row, owner *account) (*entry, error) {
 		spec: r.Spec, begin: r.Begin, end: r.End, parentName: tierName(r.Parent), created: time.Unix(0, r.Created),
 		runs: r.Runs, headerBytes: int64(r.HeaderBytes), payload: r.PayloadBytes, coded: r.Coded,
 		ranks: r.Ranks, rankBytes: r.RankBytes, manifestSum: r.ManifestSum,
-		bytes: slab.RunBytes(r.Runs), phase: live, level: tiering.LevelLogged, used: time.Unix(0, r.Used),
+		bytes: slab.RunBytes(r.Runs), phase: live, level: tier.LevelLogged, used: time.Unix(0, r.Used),
 	}
 	return e, nil
 }
 
 // fits says whether a row's lengths are those of its model. Reading trusts them.
 func fits(r *catalog.Row, m *model) error {
-	l := m.layout(tiering.CheckpointKind(r.Kind), r.End-r.Begin)
+	l := m.layout(tier.CheckpointKind(r.Kind), r.End-r.Begin)
 	if r.Ranks != m.TPSize() || r.RankBytes != l.Bytes || !r.Coded && r.PayloadBytes != extent.PayloadBytes(r.Ranks, r.RankBytes) {
-		return fmt.Errorf("%d ranks of %d bytes in %d, its profile has %d of %d: %w", r.Ranks, r.RankBytes, r.PayloadBytes, m.TPSize(), l.Bytes, tiering.ErrCorrupt)
+		return fmt.Errorf("%d ranks of %d bytes in %d, its profile has %d of %d: %w", r.Ranks, r.RankBytes, r.PayloadBytes, m.TPSize(), l.Bytes, tier.ErrCorrupt)
 	}
 	return nil
 }
@@ -310,13 +310,13 @@ func (o *opening) drop(t *Tier, name extent.Name, err error) {
 // dropOrphans drops checkpoints whose roots are not there, and those that extend
 // them. Chains cannot be rings in a catalogue that we wrote; in one that is
 // damaged they are orphans.
-func (o *opening) dropOrphans(t *Tier, v *volume, kept map[tiering.Name]*entry) {
+func (o *opening) dropOrphans(t *Tier, v *volume, kept map[tier.Name]*entry) {
 	rooted := make(map[*entry]bool)
 	for _, e := range kept {
 		var path []*entry
 		ok := true
 		for at := e; ; {
-			if at.parentName == (tiering.Name{}) || rooted[at] {
+			if at.parentName == (tier.Name{}) || rooted[at] {
 				break
 			}
 			path = append(path, at)
@@ -333,14 +333,14 @@ func (o *opening) dropOrphans(t *Tier, v *volume, kept map[tiering.Name]*entry) 
 			} else if kept[p.Name] != nil {
 				delete(kept, p.Name)
 				v.space.Free(p.runs)
-				o.drop(t, extentName(p.Name), fmt.Errorf("it extends %x, which is not here: %w", p.parentName.Key[:8], tiering.ErrCorrupt))
+				o.drop(t, extentName(p.Name), fmt.Errorf("it extends %x, which is not here: %w", p.parentName.Key[:8], tier.ErrCorrupt))
 			}
 		}
 	}
 }
 
 // linkAll counts entries and ranks them, those used longest ago first.
-func (o *opening) linkAll(kept map[tiering.Name]*entry) {
+func (o *opening) linkAll(kept map[tier.Name]*entry) {
 	list := make([]*entry, 0, len(kept))
 	for _, e := range kept {
 		list = append(list, e)
@@ -352,7 +352,7 @@ func (o *opening) linkAll(kept map[tiering.Name]*entry) {
 		o.link(e, nil)
 	}
 	for _, e := range list {
-		if e.parentName != (tiering.Name{}) {
+		if e.parentName != (tier.Name{}) {
 			e.adopt(kept[e.parentName])
 		}
 	}

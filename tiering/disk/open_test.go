@@ -9,22 +9,22 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // rowsOnly fills the catalogue of a closed directory with rows of segments that
 // were never written, two granules each.
 func (s *shelf) rowsOnly(cfg Config, n int, change func(i int, r *catalog.Row)) {
 	s.Helper()
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	w := segments(1, 1)[0]
-	s.mustWrite(tier.Tier, w, tiering.LevelSynced) // its profile, and a slab
+	s.mustWrite(lower.Tier, w, tier.LevelSynced) // its profile, and a slab
 	name := w.name()
-	tier.Remove(&name)
-	v := tier.vol
+	lower.Remove(&name)
+	v := lower.vol
 	for len(v.set.Slabs())*int(cfg.SlabBytes/cfg.GranuleBytes-1) < 2*n {
 		made, err := v.set.Grow()
 		if err != nil {
@@ -53,12 +53,12 @@ func (s *shelf) rowsOnly(cfg Config, n int, change func(i int, r *catalog.Row)) 
 			changes = changes[:0]
 		}
 	}
-	if err := tier.close(); err != nil {
+	if err := lower.close(); err != nil {
 		s.Fatal(err)
 	}
 	// As if all had been synced: else the rows are suspect, read, and found to have
 	// nothing behind them.
-	v, err := openVolume(&tier.cfg)
+	v, err := openVolume(&lower.cfg)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -96,18 +96,18 @@ func TestOpenDropsWhatCannotBe(t *testing.T) {
 		}
 	})
 	for range 2 {
-		tier := s.openOK(cfg)
+		lower := s.openOK(cfg)
 		for i := range 40 {
-			n := tiering.Name{Key: sha256.Sum256(fmt.Append(nil, i))}
+			n := tier.Name{Key: sha256.Sum256(fmt.Append(nil, i))}
 			if i == 12 || i == 13 {
 				n.Kind = 1
 			}
-			if _, ok := tier.Lookup(&n); ok == lost[i] {
+			if _, ok := lower.Lookup(&n); ok == lost[i] {
 				t.Errorf("row %d is there: %v", i, ok)
 			}
 		}
-		s.check(tier.Tier)
-		if err := tier.close(); err != nil {
+		s.check(lower.Tier)
+		if err := lower.close(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -131,29 +131,29 @@ func TestOpenWithoutASlab(t *testing.T) {
 	if err := mem.Remove(mem.PathJoin(cfg.Dir, slabDir, "000002.slab")); err != nil {
 		t.Fatal(err)
 	}
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	for _, w := range things {
 		n := w.name()
-		if _, ok := tier.Lookup(&n); ok == lost[w.seed] {
+		if _, ok := lower.Lookup(&n); ok == lost[w.seed] {
 			t.Errorf("%d is there: %v", w.seed, ok)
 		}
 	}
-	s.check(tier.Tier)
-	if err := tier.close(); err != nil {
+	s.check(lower.Tier)
+	if err := lower.close(); err != nil {
 		t.Fatal(err)
 	}
 	cfg.PublicBytes, cfg.PrivateBytes = 384<<10, 0
-	tier = s.openOK(cfg)
-	if u := tier.Usage(); u.SlabBytes > cfg.PublicBytes || u.Pools[public].Entries == 0 {
+	lower = s.openOK(cfg)
+	if u := lower.Usage(); u.SlabBytes > cfg.PublicBytes || u.Pools[public].Entries == 0 {
 		t.Errorf("%+v", u)
 	}
 	for _, w := range things {
 		n := w.name()
-		if _, ok := tier.Lookup(&n); ok {
-			s.mustRead(tier.Tier, w)
+		if _, ok := lower.Lookup(&n); ok {
+			s.mustRead(lower.Tier, w)
 		}
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 }
 
 // The order of use survives: what was used last leaves last.
@@ -161,25 +161,25 @@ func TestOpenKeepsOrderOfUse(t *testing.T) {
 	s := newShelf(t)
 	cfg := onMem(s.config(), vfs.NewMem())
 	things := segments(1, 20)
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	for _, w := range things {
-		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+		s.mustWrite(lower.Tier, w, tier.LevelLogged)
 	}
 	for _, i := range []int{4, 2} {
-		s.mustRead(tier.Tier, things[i])
+		s.mustRead(lower.Tier, things[i])
 	}
-	if err := tier.close(); err != nil {
+	if err := lower.close(); err != nil {
 		t.Fatal(err)
 	}
-	tier = s.openOK(cfg)
+	lower = s.openOK(cfg)
 	left := len(things)
 	for range 18 {
-		tier.Trim(tenantA, 1)
+		lower.Trim(tenantA, 1)
 		left--
 	}
 	for i, w := range things {
 		n := w.name()
-		if _, ok := tier.Lookup(&n); ok != (i == 4 || i == 2) {
+		if _, ok := lower.Lookup(&n); ok != (i == 4 || i == 2) {
 			t.Errorf("%d is there: %v", i, ok)
 		}
 	}
@@ -194,15 +194,15 @@ func BenchmarkOpen(b *testing.B) {
 			cfg.Dir, cfg.PublicBytes, cfg.PrivateBytes, cfg.SlabBytes = b.TempDir()+"/tier", 1<<30, 0, 1<<29
 			s.rowsOnly(cfg, n, nil)
 			for b.Loop() {
-				tier, err := Open(cfg)
+				lower, err := Open(cfg)
 				if err != nil {
 					b.Fatal(err)
 				}
-				if c := tier.Counters(); c.Entries != uint64(n) {
-					b.Fatalf("%+v %+v", c, tier.Health())
+				if c := lower.Counters(); c.Entries != uint64(n) {
+					b.Fatalf("%+v %+v", c, lower.Health())
 				}
 				b.StopTimer()
-				if err := tier.Close(); err != nil {
+				if err := lower.Close(); err != nil {
 					b.Fatal(err)
 				}
 				b.StartTimer()
@@ -239,22 +239,22 @@ func TestOpenKeepsSlabsInTrouble(t *testing.T) {
 			}
 			later := cfg
 			later.OpenLater = true
-			tier, err := Open(later)
+			lower, err := Open(later)
 			if err != nil {
 				t.Fatal(err)
 			}
-			tier.attach()
-			if h := tier.Health(); h.State != test.first {
+			lower.attach()
+			if h := lower.Health(); h.State != test.first {
 				t.Errorf("%+v, want %v", h, test.first)
 			}
-			if test.first != StateOK && !tier.attach() {
-				t.Errorf("again: %+v", tier.Health())
+			if test.first != StateOK && !lower.attach() {
+				t.Errorf("again: %+v", lower.Health())
 			}
 			for _, w := range things {
-				s.mustRead(tier, w)
+				s.mustRead(lower, w)
 			}
-			s.check(tier)
-			if err := tier.Close(); err != nil {
+			s.check(lower)
+			if err := lower.Close(); err != nil {
 				t.Fatal(err)
 			}
 			if r := s.mustCheck(cfg, true); !r.Clean() {
@@ -274,14 +274,14 @@ func TestOpenSyncsNames(t *testing.T) {
 	killed := cfg
 	faults := slab.NewFaults(cfg.Slabs, 1)
 	killed.Slabs = faults
-	tier := s.openOK(killed)
+	lower := s.openOK(killed)
 	faults.Set(slab.Rule{Op: slab.OpSyncDir, Kind: slab.FaultError, Last: slab.Forever},
 		slab.Rule{Op: slab.OpRemove, Kind: slab.FaultError, Last: slab.Forever})
-	_ = s.write(tier.Tier, segments(1, 1)[0], tiering.LevelLogged)
-	_ = tier.close()
+	_ = s.write(lower.Tier, segments(1, 1)[0], tier.LevelLogged)
+	_ = lower.close()
 	again := s.openOK(cfg)
 	w := segments(2, 1)[0]
-	s.mustWrite(again.Tier, w, tiering.LevelSynced)
+	s.mustWrite(again.Tier, w, tier.LevelSynced)
 	after := s.openOK(onMem(cfg, crashed(mem, 0, nil)))
 	s.mustRead(after.Tier, w)
 }
@@ -294,11 +294,11 @@ func TestShrink(t *testing.T) {
 	things := segments(1, 110)
 	s.filled(cfg, things)
 	cfg.PublicBytes = 1 << 20
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	older, newer := 0, 0
 	for i, w := range things {
 		n := w.name()
-		if _, ok := tier.Lookup(&n); ok && i < len(things)/2 {
+		if _, ok := lower.Lookup(&n); ok && i < len(things)/2 {
 			older++
 		} else if ok {
 			newer++
@@ -307,8 +307,8 @@ func TestShrink(t *testing.T) {
 	if older > newer || newer == 0 {
 		t.Errorf("%d of the older half are left, %d of the newer", older, newer)
 	}
-	if u := tier.Usage(); u.SlabBytes > cfg.PublicBytes {
+	if u := lower.Usage(); u.SlabBytes > cfg.PublicBytes {
 		t.Errorf("%+v", u)
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 }

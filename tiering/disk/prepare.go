@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // prepared is what a write gives to the disk behind its header.
@@ -21,7 +21,7 @@ type prepared struct {
 // headerBound is the longest header an object can get: the manifest stored with
 // no gain. Room is counted before the manifest is made, since that takes longer
 // than a lock may be held.
-func (t *Tier) headerBound(o *tiering.Object) int64 {
+func (t *Tier) headerBound(o *tier.Object) int64 {
 	const fixed = 512 // of all fields whose length is known
 	n := int64(fixed + len(t.owners[o.Tenant].Name) + len(o.Publisher) + 4*len(o.Tokens))
 	for i := range o.Shares {
@@ -45,7 +45,7 @@ const codedPartBytes = 2 * (1 + 8 + 4 + 4)
 func (t *Tier) codes() bool { return len(t.cfg.Coded) > 0 }
 
 // prepare makes the bytes of a write ready: in place, or coded in memory.
-func (t *Tier) prepare(ctx context.Context, e *entry, o *tiering.Object) (*prepared, error) {
+func (t *Tier) prepare(ctx context.Context, e *entry, o *tier.Object) (*prepared, error) {
 	m := describe(e, o)
 	var p *prepared
 	var err error
@@ -60,12 +60,12 @@ func (t *Tier) prepare(ctx context.Context, e *entry, o *tiering.Object) (*prepa
 	p.payload = m.PayloadBytes()
 	if p.manifest, err = m.Encode(nil); err != nil {
 		p.release()
-		return nil, fmt.Errorf("disk: %x: %w: %w", o.Key[:8], err, tiering.ErrInvalid)
+		return nil, fmt.Errorf("disk: %x: %w: %w", o.Key[:8], err, tier.ErrInvalid)
 	}
 	return p, nil
 }
 
-func describe(e *entry, o *tiering.Object) *extent.Manifest {
+func describe(e *entry, o *tier.Object) *extent.Manifest {
 	m := &extent.Manifest{
 		Fingerprint: o.Profile.Fingerprint(), Tenant: e.owner.Name, Publisher: o.Publisher, Created: o.Created.UnixNano(),
 		Spec: o.Spec, Begin: o.Begin, End: o.End, Parent: extentName(o.Parent), Tokens: o.Tokens,
@@ -77,14 +77,14 @@ func describe(e *entry, o *tiering.Object) *extent.Manifest {
 	return m
 }
 
-func extentName(n tiering.Name) extent.Name { return extent.Name{Kind: uint8(n.Kind), Key: n.Key} }
+func extentName(n tier.Name) extent.Name { return extent.Name{Kind: uint8(n.Kind), Key: n.Key} }
 
-func tierName(n extent.Name) tiering.Name {
-	return tiering.Name{Kind: tiering.CheckpointKind(n.Kind), Key: n.Key}
+func tierName(n extent.Name) tier.Name {
+	return tier.Name{Kind: tier.CheckpointKind(n.Kind), Key: n.Key}
 }
 
 // viewShares takes the bytes as they lie in memory, rank after rank.
-func (t *Tier) viewShares(ctx context.Context, o *tiering.Object) (*prepared, error) {
+func (t *Tier) viewShares(ctx context.Context, o *tier.Object) (*prepared, error) {
 	p := &prepared{}
 	views := make([]*view, 0, len(o.Shares))
 	p.release = func() {
@@ -99,7 +99,7 @@ func (t *Tier) viewShares(ctx context.Context, o *tiering.Object) (*prepared, er
 		}
 		if err != nil {
 			p.release()
-			return nil, fmt.Errorf("disk: rank %d of %x: %w: %w", i, o.Key[:8], err, tiering.ErrUnavailable)
+			return nil, fmt.Errorf("disk: rank %d of %x: %w: %w", i, o.Key[:8], err, tier.ErrUnavailable)
 		}
 		p.pieces = append(p.pieces, v.pieces...)
 	}

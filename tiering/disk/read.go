@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Read implements tiering.Tier. It works in the caller's goroutine and as many
 // more as there are workers.
-func (t *Tier) Read(ctx context.Context, want *tiering.Entry, dst []gpuipc.Ref) (*tiering.Content, error) {
+func (t *Tier) Read(ctx context.Context, want *tier.Entry, dst []gpuipc.Ref) (*tier.Content, error) {
 	began := t.cfg.Now()
 	e, v, err := t.beginRead(want, dst, began)
 	if err != nil {
@@ -38,23 +38,23 @@ func retriable(ctx context.Context, err error) bool {
 }
 
 // errDisk is an error of the disk in reading.
-var errDisk = fmt.Errorf("disk: cannot be read: %w", tiering.ErrUnavailable)
+var errDisk = fmt.Errorf("disk: cannot be read: %w", tier.ErrUnavailable)
 
 // beginRead holds an entry, so that its space is not given to another.
-func (t *Tier) beginRead(want *tiering.Entry, dst []gpuipc.Ref, now time.Time) (*entry, *volume, error) {
+func (t *Tier) beginRead(want *tier.Entry, dst []gpuipc.Ref, now time.Time) (*entry, *volume, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.breaker.open(now) {
 		t.counters.ReadsRefused++
-		return nil, nil, fmt.Errorf("disk: read %x: %d reads in a row have failed: %w", want.Key[:8], t.breaker.failures, tiering.ErrUnavailable)
+		return nil, nil, fmt.Errorf("disk: read %x: %d reads in a row have failed: %w", want.Key[:8], t.breaker.failures, tier.ErrUnavailable)
 	}
 	if t.readsOffLocked() {
 		t.counters.ReadsRefused++
-		return nil, nil, fmt.Errorf("disk: read %x: another has not returned: %w", want.Key[:8], tiering.ErrUnavailable)
+		return nil, nil, fmt.Errorf("disk: read %x: another has not returned: %w", want.Key[:8], tier.ErrUnavailable)
 	}
 	e := t.findLocked(&want.Name)
 	if e == nil || e.generation != want.Generation {
-		return nil, nil, fmt.Errorf("disk: read %x, generation %d: %w", want.Key[:8], want.Generation, tiering.ErrGone)
+		return nil, nil, fmt.Errorf("disk: read %x, generation %d: %w", want.Key[:8], want.Generation, tier.ErrGone)
 	}
 	if err := checkDestination(e, dst); err != nil {
 		return nil, nil, err
@@ -88,11 +88,11 @@ func (t *Tier) letGoLocked(e *entry) (free bool) {
 
 func checkDestination(e *entry, dst []gpuipc.Ref) error {
 	if len(dst) != e.ranks {
-		return fmt.Errorf("disk: read %x of %d ranks to %d: %w", e.Key[:8], e.ranks, len(dst), tiering.ErrInvalid)
+		return fmt.Errorf("disk: read %x of %d ranks to %d: %w", e.Key[:8], e.ranks, len(dst), tier.ErrInvalid)
 	}
 	for i := range dst {
 		if n := dst[i].Len(); n != e.rankBytes {
-			return fmt.Errorf("disk: read %x of %d bytes a rank to %d: %w", e.Key[:8], e.rankBytes, n, tiering.ErrInvalid)
+			return fmt.Errorf("disk: read %x of %d bytes a rank to %d: %w", e.Key[:8], e.rankBytes, n, tier.ErrInvalid)
 		}
 	}
 	return nil
@@ -112,7 +112,7 @@ func (t *Tier) endRead(v *volume, e *entry, err error, began time.Time) {
 			t.trustLocked(e)
 			t.touch(e, now)
 		}
-	case errors.Is(err, tiering.ErrCorrupt):
+	case errors.Is(err, tier.ErrCorrupt):
 		t.counters.Corrupt++
 		t.loseLocked(e)
 	case errors.Is(err, errDisk):
@@ -128,7 +128,7 @@ func (t *Tier) endRead(v *volume, e *entry, err error, began time.Time) {
 	if free {
 		t.releaseSpace(v, e, e.runs)
 	}
-	if errors.Is(err, tiering.ErrCorrupt) || errors.Is(err, errDisk) {
+	if errors.Is(err, tier.ErrCorrupt) || errors.Is(err, errDisk) {
 		t.log.Warn().Str("tier", "disk").Hex("segment", e.Key[:8]).Err(err).Msg("an entry is lost")
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/codec"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // pieceBytes is one read of the disk. Smaller ones cost more calls, larger ones
@@ -22,7 +22,7 @@ import (
 const pieceBytes = 1 << 20
 
 // readEntry fills dst with the bytes of an entry that is held.
-func (v *volume) readEntry(ctx context.Context, t *Tier, e *entry, dst []gpuipc.Ref) (*tiering.Content, error) {
+func (v *volume) readEntry(ctx context.Context, t *Tier, e *entry, dst []gpuipc.Ref) (*tier.Content, error) {
 	r := &reading{vol: v, dev: t.cfg.Device, e: e, dst: dst, workers: t.cfg.Workers}
 	r.header = slab.AlignedBuffer(int(e.headerBytes))
 	defer r.close()
@@ -32,12 +32,12 @@ func (v *volume) readEntry(ctx context.Context, t *Tier, e *entry, dst []gpuipc.
 			r.views = append(r.views, view)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("rank %d: %w: %w", i, err, tiering.ErrUnavailable)
+			return nil, fmt.Errorf("rank %d: %w: %w", i, err, tier.ErrUnavailable)
 		}
 	}
 	layout := e.model.layout(e.Kind, e.end-e.begin)
 	if layout.Bytes != e.rankBytes {
-		return nil, fmt.Errorf("%d bytes a rank, its profile says %d: %w", e.rankBytes, layout.Bytes, tiering.ErrCorrupt)
+		return nil, fmt.Errorf("%d bytes a rank, its profile says %d: %w", e.rankBytes, layout.Bytes, tier.ErrCorrupt)
 	}
 	r.chunks = chunksOf(&layout, e.ranks)
 	r.digests = make([]uint64, len(r.chunks))
@@ -54,7 +54,7 @@ func (v *volume) readEntry(ctx context.Context, t *Tier, e *entry, dst []gpuipc.
 	if err := r.compare(m); err != nil {
 		return nil, err
 	}
-	return &tiering.Content{Publisher: m.Publisher, Tokens: m.Tokens, Digests: m.Digests}, nil
+	return &tier.Content{Publisher: m.Publisher, Tokens: m.Tokens, Digests: m.Digests}, nil
 }
 
 // reading is one read of an entry.
@@ -86,7 +86,7 @@ func (r *reading) transfer(off int64, bufs [][]byte) error {
 		return nil
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		// A slab that became shorter: what was there is gone for good.
-		return fmt.Errorf("%w: %w", err, tiering.ErrCorrupt)
+		return fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
 	}
 	return fmt.Errorf("%w: %w", err, errDisk)
 }
@@ -201,7 +201,7 @@ func (r *reading) digest(ctx context.Context, k int) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return fmt.Errorf("%w: %w", err, tiering.ErrUnavailable)
+		return fmt.Errorf("%w: %w", err, tier.ErrUnavailable)
 	}
 	return nil
 }
@@ -223,7 +223,7 @@ func (r *reading) store(ctx context.Context) error {
 			continue
 		}
 		if err := r.dev.Store(ctx, v.ref, v.staged); err != nil {
-			return fmt.Errorf("%w: %w", err, tiering.ErrUnavailable)
+			return fmt.Errorf("%w: %w", err, tier.ErrUnavailable)
 		}
 	}
 	for k := range r.chunks {
@@ -238,24 +238,24 @@ func (r *reading) store(ctx context.Context) error {
 func (r *reading) manifest() (*extent.Manifest, error) {
 	h, err := extent.Parse(r.header)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, tiering.ErrCorrupt)
+		return nil, fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
 	}
 	e := r.e
 	if h.Name != extentName(e.Name) || h.Generation != e.generation || h.Coded != e.coded || h.ManifestSum != e.manifestSum ||
 		int64(h.HeaderBytes) != e.headerBytes || h.PayloadBytes != e.payload {
-		return nil, fmt.Errorf("header of %v, generation %d, where %d is expected: %w", h.Name, h.Generation, e.generation, tiering.ErrCorrupt)
+		return nil, fmt.Errorf("header of %v, generation %d, where %d is expected: %w", h.Name, h.Generation, e.generation, tier.ErrCorrupt)
 	}
 	stored, err := h.Manifest(r.header)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, tiering.ErrCorrupt)
+		return nil, fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
 	}
 	m, err := extent.Decode(stored)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, tiering.ErrCorrupt)
+		return nil, fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
 	}
 	if m.Coded != e.coded || m.PayloadBytes() != e.payload || len(m.Digests) != e.ranks || m.RankBytes != e.rankBytes || len(m.Digests)*len(m.Digests[0]) != len(r.chunks) {
 		return nil, fmt.Errorf("manifest of %d ranks of %d bytes with %d digests each, where %d, %d and %d in all are expected: %w",
-			len(m.Digests), m.RankBytes, len(m.Digests[0]), e.ranks, e.rankBytes, len(r.chunks), tiering.ErrCorrupt)
+			len(m.Digests), m.RankBytes, len(m.Digests[0]), e.ranks, e.rankBytes, len(r.chunks), tier.ErrCorrupt)
 	}
 	return m, nil
 }
@@ -265,7 +265,7 @@ func (r *reading) compare(m *extent.Manifest) error {
 	per := len(m.Digests[0])
 	for k, got := range r.digests {
 		if want := m.Digests[k/per][k%per]; got != want {
-			return fmt.Errorf("rank %d, chunk %d has the digest %016x, not %016x: %w", k/per, k%per, got, want, tiering.ErrCorrupt)
+			return fmt.Errorf("rank %d, chunk %d has the digest %016x, not %016x: %w", k/per, k%per, got, want, tier.ErrCorrupt)
 		}
 	}
 	return nil
@@ -283,7 +283,7 @@ func (r *reading) coded(ctx context.Context, l *profile.Layout) (*extent.Manifes
 	}
 	list, err := storedChunks(m, l)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, tiering.ErrCorrupt)
+		return nil, fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
 	}
 	groups := grouped(list)
 	err = parallel(ctx, len(groups), r.workers, func(i int) error {
@@ -329,7 +329,7 @@ func (r *reading) group(ctx context.Context, list []storedChunk, first int) erro
 		if c.codec == codec.None {
 			copy(to, from)
 		} else if err := codec.Decode(to, from, kernel.DType(c.part.DType), codec.Options{Workers: 1}); err != nil {
-			return fmt.Errorf("chunk at %d: %w: %w", c.at, err, tiering.ErrCorrupt)
+			return fmt.Errorf("chunk at %d: %w: %w", c.at, err, tier.ErrCorrupt)
 		}
 		if len(runs) > 1 {
 			scatter(runs, to)

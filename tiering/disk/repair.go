@@ -13,10 +13,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Repair makes a directory one that Check finds clean, and forgets as little as
@@ -151,7 +151,7 @@ func (o *offline) removeProfiles() error {
 			continue
 		}
 		path := o.index.PathJoin(dir, name)
-		if _, err := readProfile(o.index, path, name); !errors.Is(err, tiering.ErrCorrupt) {
+		if _, err := readProfile(o.index, path, name); !errors.Is(err, tier.ErrCorrupt) {
 			continue
 		}
 		if err := o.index.Remove(path); err != nil {
@@ -275,7 +275,7 @@ func (o *offline) candidate(ctx context.Context, at slab.Run) (*found, error) {
 	if p == nil {
 		return nil, fmt.Errorf("extent %v of profile %x, which is not here", f.Name, f.manifest.Fingerprint[:8])
 	}
-	if f.Kind > uint8(tiering.Spliced) {
+	if f.Kind > uint8(tier.Spliced) {
 		return nil, fmt.Errorf("extent %v of an unknown kind", f.Name)
 	}
 	if err := o.verify(ctx, f, p, runtime.GOMAXPROCS(0)); err != nil {
@@ -408,7 +408,7 @@ func (o *offline) rowOf(f *found) (*catalog.Row, error) {
 	}
 	return &catalog.Row{
 		Name: f.Name, Generation: f.Generation, Runs: f.Runs, HeaderBytes: f.HeaderBytes, PayloadBytes: f.PayloadBytes, Coded: f.Coded,
-		Level: uint8(tiering.LevelLogged), Tenant: tenant, Fingerprint: m.Fingerprint, Spec: m.Spec, Begin: m.Begin, End: m.End,
+		Level: uint8(tier.LevelLogged), Tenant: tenant, Fingerprint: m.Fingerprint, Spec: m.Spec, Begin: m.Begin, End: m.End,
 		Parent: m.Parent, Ranks: len(m.Digests), RankBytes: m.RankBytes, Created: m.Created, ManifestSum: f.ManifestSum,
 	}, nil
 }

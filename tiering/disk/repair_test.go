@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // editRows changes a catalogue behind everybody's back.
@@ -77,9 +77,9 @@ func TestRepairKeepsTheRowThatOwnsTheSpace(t *testing.T) {
 	if r := s.mustCheck(cfg, true); !r.Clean() || r.Segments != 6 || r.Checkpoints != 3 {
 		t.Errorf("%+v", r)
 	}
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	for _, w := range things {
-		s.mustRead(tier.Tier, w)
+		s.mustRead(lower.Tier, w)
 	}
 }
 
@@ -134,10 +134,10 @@ func TestRebuildLosesOnlyWhatDoesNotRead(t *testing.T) {
 	if r := s.mustCheck(whole, true); !r.Clean() {
 		t.Errorf("%v", r.Problems)
 	}
-	tier := s.openOK(whole)
+	lower := s.openOK(whole)
 	for i, w := range things {
 		if i != 3 && i != 8 {
-			s.mustRead(tier.Tier, w)
+			s.mustRead(lower.Tier, w)
 		}
 	}
 }
@@ -183,9 +183,9 @@ func TestRepairRestoresSlabHeaders(t *testing.T) {
 				if r := s.mustCheck(cfg, true); !r.Clean() {
 					t.Errorf("after repair: %v", r.Problems)
 				}
-				tier := s.openOK(cfg)
+				lower := s.openOK(cfg)
 				for _, w := range things {
-					s.mustRead(tier.Tier, w)
+					s.mustRead(lower.Tier, w)
 				}
 			})
 		}
@@ -260,12 +260,12 @@ func TestRepairKeepsWhatIsLeftOfASlab(t *testing.T) {
 	if r := s.mustCheck(cfg, true); !r.Clean() {
 		t.Errorf("after repair: %v", r.Problems)
 	}
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	for _, w := range things[:10] {
-		s.mustRead(tier.Tier, w)
+		s.mustRead(lower.Tier, w)
 	}
-	s.mustWrite(tier.Tier, things[11], tiering.LevelSynced)
-	s.check(tier.Tier)
+	s.mustWrite(lower.Tier, things[11], tier.LevelSynced)
+	s.check(lower.Tier)
 }
 
 // A slab that cannot be opened now, or is of another version, is no damage: nothing
@@ -320,9 +320,9 @@ func TestRepairKeepsWhatDoesNotRead(t *testing.T) {
 	if r := s.mustCheck(cfg, true); len(r.Problems) != 2 {
 		t.Errorf("%v", r.Problems)
 	}
-	tier := s.openOK(whole)
+	lower := s.openOK(whole)
 	for _, w := range things {
-		s.mustRead(tier.Tier, w)
+		s.mustRead(lower.Tier, w)
 	}
 }
 
@@ -380,9 +380,9 @@ func TestOfflineTellsTroubleFromDamage(t *testing.T) {
 				t.Errorf("repair: %+v, %v", r, err)
 			}
 			if c.fails != nil {
-				tier := s.openOK(cfg)
+				lower := s.openOK(cfg)
 				for _, w := range things {
-					s.mustRead(tier.Tier, w)
+					s.mustRead(lower.Tier, w)
 				}
 			}
 		})
@@ -502,12 +502,12 @@ func TestRepairWithoutAProfile(t *testing.T) {
 	if r, err := RepairPlace(t.Context(), place(cfg), CheckOptions{}); !errors.Is(err, ErrVersion) {
 		t.Errorf("%+v, %v", r, err)
 	}
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	for _, w := range things[:6] {
-		s.mustRead(tier.Tier, w)
+		s.mustRead(lower.Tier, w)
 	}
 	for _, w := range things[6:] {
-		s.mustWrite(tier.Tier, w, tiering.LevelSynced)
+		s.mustWrite(lower.Tier, w, tier.LevelSynced)
 	}
 }
 

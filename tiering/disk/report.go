@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Report is what Check or Repair found.
@@ -42,12 +42,12 @@ type Report struct {
 
 // Problem is one thing that is wrong, with as much of where as is known.
 type Problem struct {
-	Name tiering.Name `json:"-"`
-	Kind string       `json:"kind,omitempty"`
-	Key  string       `json:"key,omitempty"` // hex
-	Slab uint32       `json:"slab,omitempty"`
-	Off  int64        `json:"off,omitempty"` // in the slab
-	What string       `json:"what"`
+	Name tier.Name `json:"-"`
+	Kind string    `json:"kind,omitempty"`
+	Key  string    `json:"key,omitempty"` // hex
+	Slab uint32    `json:"slab,omitempty"`
+	Off  int64     `json:"off,omitempty"` // in the slab
+	What string    `json:"what"`
 }
 
 func (p Problem) String() string {
@@ -95,12 +95,12 @@ func (r *Report) count(n extent.Name, runs []slab.Run) {
 }
 
 func kindName(kind uint8) string {
-	switch tiering.CheckpointKind(kind) {
+	switch tier.CheckpointKind(kind) {
 	case 0:
 		return "segment"
-	case tiering.Exact:
+	case tier.Exact:
 		return "checkpoint"
-	case tiering.Spliced:
+	case tier.Spliced:
 		return "spliced checkpoint"
 	}
 	return fmt.Sprintf("kind %d", kind)

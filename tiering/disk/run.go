@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Run does the work of the tier until Close, or until its context ends: it writes
@@ -19,7 +19,7 @@ func (t *Tier) Run(ctx context.Context) error {
 	t.mu.Lock()
 	if t.running || t.closing {
 		t.mu.Unlock()
-		return fmt.Errorf("disk: run twice, or after close: %w", tiering.ErrInvalid)
+		return fmt.Errorf("disk: run twice, or after close: %w", tier.ErrInvalid)
 	}
 	t.running = true
 	t.mu.Unlock()
@@ -208,7 +208,7 @@ func (t *Tier) stop(v *volume) {
 	t.wakeLocked()
 	t.mu.Unlock()
 	for _, w := range queue {
-		t.failWrite(v, w, fmt.Errorf("disk: closing: %w", tiering.ErrUnavailable))
+		t.failWrite(v, w, fmt.Errorf("disk: closing: %w", tier.ErrUnavailable))
 	}
 }
 
@@ -254,12 +254,12 @@ func (t *Tier) forgetAllLocked() {
 	for _, e := range t.index {
 		if e.phase == admitted {
 			t.counters.WritesDropped++
-			t.endWriteLocked(e.write, tiering.LevelMemory, fmt.Errorf("disk: %s: %w", t.state, tiering.ErrUnavailable))
+			t.endWriteLocked(e.write, tier.LevelMemory, fmt.Errorf("disk: %s: %w", t.state, tier.ErrUnavailable))
 		}
 		e.phase = forgotten
 	}
 	for _, w := range t.raising {
-		t.answerLocked(w, tiering.LevelMemory, fmt.Errorf("disk: %s: %w", t.state, tiering.ErrUnavailable))
+		t.answerLocked(w, tier.LevelMemory, fmt.Errorf("disk: %s: %w", t.state, tier.ErrUnavailable))
 	}
 	t.catalogue = t.newCatalogue()
 	t.queue, t.ready, t.deleted, t.raising = nil, nil, nil, nil

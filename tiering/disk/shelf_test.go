@@ -18,13 +18,13 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 const (
-	tenantA tiering.TenantID = 1
-	tenantB tiering.TenantID = 2
+	tenantA tier.TenantID = 1
+	tenantB tier.TenantID = 2
 
 	arenaBytes = 96 << 20
 	pageBytes  = 4 << 10
@@ -146,17 +146,17 @@ func (s *shelf) bytes(r gpuipc.Ref) []byte {
 type thing struct {
 	seed    uint64
 	profile *profile.Profile
-	tenant  tiering.TenantID
-	kind    tiering.CheckpointKind
+	tenant  tier.TenantID
+	kind    tier.CheckpointKind
 	tokens  int
-	parent  tiering.Name
+	parent  tier.Name
 }
 
 func (w thing) key() (key [32]byte) {
 	return sha256.Sum256(fmt.Appendf(nil, "%d %d %d", w.seed, w.kind, w.tenant))
 }
 
-func (w thing) name() tiering.Name { return tiering.Name{Kind: w.kind, Key: w.key()} }
+func (w thing) name() tier.Name { return tier.Name{Kind: w.kind, Key: w.key()} }
 
 func (w thing) layout() profile.Layout {
 	if w.kind == 0 {
@@ -183,8 +183,8 @@ func (w thing) content(rank int) []byte {
 }
 
 // object puts the thing into memory. Who calls it frees its shares.
-func (s *shelf) object(w thing) *tiering.Object {
-	o := &tiering.Object{
+func (s *shelf) object(w thing) *tier.Object {
+	o := &tier.Object{
 		Key: w.key(), Kind: w.kind, Profile: w.profile, Tenant: w.tenant, Publisher: "test", Created: time.Unix(1e9, int64(w.seed)),
 		End: w.tokens, Parent: w.parent,
 	}
@@ -200,7 +200,7 @@ func (s *shelf) object(w thing) *tiering.Object {
 		if err := s.dev.Store(context.Background(), ref, w.content(rank)); err != nil {
 			s.Fatal(err)
 		}
-		o.Shares = append(o.Shares, tiering.Share{Ref: ref, Digests: s.digests(ref, &l)})
+		o.Shares = append(o.Shares, tier.Share{Ref: ref, Digests: s.digests(ref, &l)})
 	}
 	return o
 }
@@ -216,7 +216,7 @@ func (s *shelf) digests(ref gpuipc.Ref, l *profile.Layout) (all []uint64) {
 	return all
 }
 
-func (s *shelf) drop(o *tiering.Object) {
+func (s *shelf) drop(o *tier.Object) {
 	for i := range o.Shares {
 		s.free(o.Shares[i].Ref)
 	}
@@ -224,13 +224,13 @@ func (s *shelf) drop(o *tiering.Object) {
 
 // outcome is how a write ended.
 type outcome struct {
-	reached tiering.Level
+	reached tier.Level
 	err     error
 }
 
 // begin admits and starts a write. The answer comes on the channel, or with an
 // error at once.
-func (s *shelf) begin(t *Tier, w thing, level tiering.Level) (<-chan outcome, error) {
+func (s *shelf) begin(t *Tier, w thing, level tier.Level) (<-chan outcome, error) {
 	o := s.object(w)
 	k, err := t.Admit(o, 1<<50)
 	if err != nil {
@@ -238,7 +238,7 @@ func (s *shelf) begin(t *Tier, w thing, level tiering.Level) (<-chan outcome, er
 		return nil, err
 	}
 	done := make(chan outcome, 1)
-	k.Start(level, func(reached tiering.Level, err error) {
+	k.Start(level, func(reached tier.Level, err error) {
 		s.drop(o)
 		done <- outcome{reached, err}
 	})
@@ -246,7 +246,7 @@ func (s *shelf) begin(t *Tier, w thing, level tiering.Level) (<-chan outcome, er
 }
 
 // write is begin and wait.
-func (s *shelf) write(t *Tier, w thing, level tiering.Level) error {
+func (s *shelf) write(t *Tier, w thing, level tier.Level) error {
 	done, err := s.begin(t, w, level)
 	if err != nil {
 		return err
@@ -258,7 +258,7 @@ func (s *shelf) write(t *Tier, w thing, level tiering.Level) error {
 	return out.err
 }
 
-func (s *shelf) mustWrite(t *Tier, w thing, level tiering.Level) {
+func (s *shelf) mustWrite(t *Tier, w thing, level tier.Level) {
 	s.Helper()
 	if err := s.write(t, w, level); err != nil {
 		s.Fatal(err)
@@ -274,12 +274,12 @@ func (s *shelf) read(t *Tier, w thing) error {
 	n := w.name()
 	e, ok := t.Lookup(&n)
 	if !ok {
-		return fmt.Errorf("no entry: %w", tiering.ErrGone)
+		return fmt.Errorf("no entry: %w", tier.ErrGone)
 	}
 	return s.readEntry(context.Background(), t, &e, w)
 }
 
-func (s *shelf) readEntry(ctx context.Context, t *Tier, e *tiering.Entry, w thing) error {
+func (s *shelf) readEntry(ctx context.Context, t *Tier, e *tier.Entry, w thing) error {
 	l := w.layout()
 	dst := make([]gpuipc.Ref, w.profile.TPSize())
 	for i := range dst {
@@ -387,7 +387,7 @@ func (s *shelf) check(t *Tier) {
 		if e.phase == live && e.bytes != slab.RunBytes(e.runs) {
 			s.Errorf("%x is charged %d bytes and has %d", e.Key[:4], e.bytes, slab.RunBytes(e.runs))
 		}
-		if e.parentName != (tiering.Name{}) && (e.parent == nil || t.index[e.parentName] != e.parent) {
+		if e.parentName != (tier.Name{}) && (e.parent == nil || t.index[e.parentName] != e.parent) {
 			s.Errorf("%x has lost its parent", e.Key[:4])
 		}
 		if may := e.phase == live && e.pins == 0 && e.child == nil; may != e.held {
@@ -444,10 +444,10 @@ func segments(first, n int) []thing {
 var smallOne, smallTwo = small(1), small(2)
 
 // chain is checkpoints that extend each other, the root first.
-func chain(first, n int, tenant tiering.TenantID) []thing {
+func chain(first, n int, tenant tier.TenantID) []thing {
 	list := make([]thing, n)
 	for i := range list {
-		list[i] = thing{seed: uint64(first + i), profile: smallTwo, tenant: tenant, kind: tiering.Exact, tokens: 10 + i}
+		list[i] = thing{seed: uint64(first + i), profile: smallTwo, tenant: tenant, kind: tier.Exact, tokens: 10 + i}
 		if i > 0 {
 			list[i].parent = list[i-1].name()
 		}

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // clock is time that a test moves on.
@@ -24,43 +24,43 @@ func TestHungReadsAreMissesUntilTheyReturn(t *testing.T) {
 	var c clock
 	cfg, faults := faulty(s.config(), 1)
 	cfg.Now, cfg.ticks = c.now, c.now
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	w := segments(1, 3)
-	s.mustWrite(tier.Tier, w[0], tiering.LevelSynced)
+	s.mustWrite(lower.Tier, w[0], tier.LevelSynced)
 	n := w[0].name()
-	held, _ := tier.Lookup(&n)
+	held, _ := lower.Lookup(&n)
 	entered, release := stall(faults, slab.OpRead)
 	read := make(chan error, 1)
-	go func() { read <- s.read(tier.Tier, w[0]) }()
+	go func() { read <- s.read(lower.Tier, w[0]) }()
 	<-entered
 	c.advance(StallAfter - 1)
-	if _, ok := tier.Lookup(&n); !ok || !tier.Health().Reads || tier.Health().ReadStalled != 0 {
-		t.Errorf("after %v it counts as hanging: %+v", StallAfter-1, tier.Health())
+	if _, ok := lower.Lookup(&n); !ok || !lower.Health().Reads || lower.Health().ReadStalled != 0 {
+		t.Errorf("after %v it counts as hanging: %+v", StallAfter-1, lower.Health())
 	}
 	c.advance(2)
-	if h := tier.Health(); h.State != StateOK || h.Reads || h.ReadStalled != StallAfter+1 || h.WriteStalled != 0 {
+	if h := lower.Health(); h.State != StateOK || h.Reads || h.ReadStalled != StallAfter+1 || h.WriteStalled != 0 {
 		t.Errorf("health %+v", h)
 	}
-	if _, ok := tier.Lookup(&n); ok {
+	if _, ok := lower.Lookup(&n); ok {
 		t.Error("found while reads hang")
 	}
-	if err := s.readEntry(t.Context(), tier.Tier, &held, w[0]); !errors.Is(err, tiering.ErrUnavailable) {
+	if err := s.readEntry(t.Context(), lower.Tier, &held, w[0]); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("another read: %v", err)
 	}
-	s.mustWrite(tier.Tier, w[1], tiering.LevelSynced)
+	s.mustWrite(lower.Tier, w[1], tier.LevelSynced)
 	release()
 	if err := <-read; err != nil {
 		t.Error(err)
 	}
-	if h := tier.Health(); !h.Reads || h.ReadStalled != 0 {
+	if h := lower.Health(); !h.Reads || h.ReadStalled != 0 {
 		t.Errorf("after it returned: %+v", h)
 	}
-	s.mustRead(tier.Tier, w[0])
-	s.mustRead(tier.Tier, w[1])
-	if got := tier.Counters().ReadsRefused; got != 1 {
+	s.mustRead(lower.Tier, w[0])
+	s.mustRead(lower.Tier, w[1])
+	if got := lower.Counters().ReadsRefused; got != 1 {
 		t.Errorf("%d reads refused", got)
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 }
 
 // While a write or a sync does not return nothing new is taken; what is there is
@@ -73,37 +73,37 @@ func TestNothingIsAdmittedWhileWritesHang(t *testing.T) {
 			var c clock
 			cfg, faults := faulty(s.config(), 1)
 			cfg.Now, cfg.ticks = c.now, c.now
-			tier := s.openOK(cfg)
+			lower := s.openOK(cfg)
 			w := segments(1, 60)
 			if op != slab.OpCreate {
-				s.mustWrite(tier.Tier, w[0], tiering.LevelLogged)
+				s.mustWrite(lower.Tier, w[0], tier.LevelLogged)
 			}
 			entered, release := stall(faults, op)
-			hung, err := s.begin(tier.Tier, w[1], tiering.LevelSynced)
+			hung, err := s.begin(lower.Tier, w[1], tier.LevelSynced)
 			if err != nil {
 				t.Fatal(err)
 			}
 			<-entered
 			c.advance(StallAfter)
-			if h := tier.Health(); h.State != StateOK || !h.Reads || h.WriteStalled != StallAfter || h.ReadStalled != 0 {
+			if h := lower.Health(); h.State != StateOK || !h.Reads || h.WriteStalled != StallAfter || h.ReadStalled != 0 {
 				t.Errorf("health %+v", h)
 			}
-			if _, err := s.admit(tier.Tier, w[2], 1<<40); !errors.Is(err, tiering.ErrUnavailable) {
+			if _, err := s.admit(lower.Tier, w[2], 1<<40); !errors.Is(err, tier.ErrUnavailable) {
 				t.Errorf("admitted: %v", err)
 			}
 			if op != slab.OpCreate {
-				s.mustRead(tier.Tier, w[0])
+				s.mustRead(lower.Tier, w[0])
 			}
 			release()
-			if out := <-hung; out.err != nil || out.reached != tiering.LevelSynced {
+			if out := <-hung; out.err != nil || out.reached != tier.LevelSynced {
 				t.Errorf("%+v", out)
 			}
-			await(t, "the end of the stall", func() bool { return tier.Health().WriteStalled == 0 })
-			s.mustWrite(tier.Tier, w[2], tiering.LevelSynced)
-			if got := tier.Counters().RefusedState; got != 1 {
+			await(t, "the end of the stall", func() bool { return lower.Health().WriteStalled == 0 })
+			s.mustWrite(lower.Tier, w[2], tier.LevelSynced)
+			if got := lower.Counters().RefusedState; got != 1 {
 				t.Errorf("%d refused", got)
 			}
-			s.check(tier.Tier)
+			s.check(lower.Tier)
 		})
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
@@ -52,7 +53,7 @@ func newSubject(t testing.TB, o tiertest.Options, cfg Config, seed uint64) *subj
 	s.cfg = cfg
 	s.Memory = tiertest.NewMemory(t, s.shelf.dev, 48<<20)
 	s.Trait = tiertest.Traits{
-		Lowest: tiering.LevelLogged, Highest: tiering.LevelSynced, Budget: o.PublicBytes + o.PrivateBytes, MaxBegun: cfg.QueueLen,
+		Lowest: tier.LevelLogged, Highest: tier.LevelSynced, Budget: o.PublicBytes + o.PrivateBytes, MaxBegun: cfg.QueueLen,
 	}
 	if cfg.Dir == "" {
 		s.cfg.Dir = "tier"
@@ -185,7 +186,7 @@ func (s *subject) Spoil(o *tiertest.Object, rng *rand.Rand) (bool, error) {
 }
 
 // runsOf is where an entry lies, and how much of that was written.
-func (s *subject) runsOf(n tiering.Name) (runs []slab.Run, used int64) {
+func (s *subject) runsOf(n tier.Name) (runs []slab.Run, used int64) {
 	s.tier.mu.Lock()
 	defer s.tier.mu.Unlock()
 	if e := s.tier.index[n]; e != nil && e.phase == live {
@@ -300,7 +301,7 @@ func newStack(t testing.TB, o tiertest.Options, cfg tiering.Config, below Config
 func (s *stack) begin() (err error) {
 	s.cfg.Lower = s.below.tier
 	s.Store, err = tiertest.NewStore(s.cfg, s.below.Memory, tiertest.Traits{
-		Lowest: tiering.LevelMemory, Highest: tiering.LevelSynced, MaxBegun: s.cfg.MaxReservations,
+		Lowest: tier.LevelMemory, Highest: tier.LevelSynced, MaxBegun: s.cfg.MaxReservations,
 		Budget: s.cfg.PublicBytes + s.cfg.PrivateBytes + s.o.PublicBytes + s.o.PrivateBytes,
 	})
 	return err

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // proveLoop reads what was taken up unread and is not known to have been synced:
@@ -56,7 +56,7 @@ func (t *Tier) prove(ctx context.Context, v *volume, e *entry) {
 	case e.phase != live:
 	case err == nil:
 		t.trustLocked(e)
-	case errors.Is(err, tiering.ErrCorrupt):
+	case errors.Is(err, tier.ErrCorrupt):
 		t.counters.Corrupt++
 		t.loseLocked(e)
 	}

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // syncRound is what one sync makes last.
@@ -107,9 +107,9 @@ func (t *Tier) settleSync(v *volume, r *syncRound, data, rows error) {
 	if data == nil && rows == nil {
 		free = t.syncedLocked(r)
 	}
-	why := error(tiering.ErrGone)
+	why := error(tier.ErrGone)
 	if data != nil {
-		why = fmt.Errorf("%w: %w", data, tiering.ErrUnavailable)
+		why = fmt.Errorf("%w: %w", data, tier.ErrUnavailable)
 	}
 	t.settleRaisingLocked(why)
 	t.mu.Unlock()
@@ -125,7 +125,7 @@ func (t *Tier) settleRaisingLocked(why error) {
 	t.raising = nil
 	for _, w := range waiting {
 		if w.entry.phase == forgotten {
-			t.answerLocked(w, tiering.LevelMemory, fmt.Errorf("disk: %x left before it was synced: %w", w.entry.Key[:8], why))
+			t.answerLocked(w, tier.LevelMemory, fmt.Errorf("disk: %x left before it was synced: %w", w.entry.Key[:8], why))
 			continue
 		}
 		t.settleWaiterLocked(w)
@@ -143,7 +143,7 @@ func (t *Tier) syncedLocked(r *syncRound) (free []*entry) {
 			t.unsureLocked(e)
 			continue
 		}
-		e.level = tiering.LevelSynced
+		e.level = tier.LevelSynced
 		t.counters.SyncedObjects++
 	}
 	for _, e := range r.deleted {

@@ -8,7 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Tier is a disk below memory. It implements tiering.Tier.
@@ -38,11 +38,11 @@ type Tier struct {
 	ready       []*write // written, without a row
 	deleted     []*entry // row deleted, not synced
 	raising     []waiter
-	spaceWanted int                     // workers that wait for space
-	syncWanted  bool                    // the clock says so
-	removed     map[tiering.Name]uint64 // generations of rows that the next opening has to delete
-	reading     int                     // reads that use vol
-	answering   int                     // waiters being called back
+	spaceWanted int                  // workers that wait for space
+	syncWanted  bool                 // the clock says so
+	removed     map[tier.Name]uint64 // generations of rows that the next opening has to delete
+	reading     int                  // reads that use vol
+	answering   int                  // waiters being called back
 
 	// Conditions of mu, by who waits.
 	jobs  *sync.Cond // workers, for the queue
@@ -52,7 +52,7 @@ type Tier struct {
 	idle  *sync.Cond // who waits for the end of reads, writes or Run
 }
 
-var _ tiering.Tier = (*Tier)(nil)
+var _ tier.Tier = (*Tier)(nil)
 
 // Open makes a tier and, unless told to leave that to Run, opens its directory.
 // That this fails is no error of Open: Health tells why, and Run tries again. An
@@ -64,7 +64,7 @@ func Open(cfg Config) (*Tier, error) {
 	}
 	t := &Tier{
 		cfg: cfg, log: cfg.Log, budgets: budgets(&cfg), staging: newBudget(cfg.QueueBytes),
-		models: map[profile.Fingerprint]*model{}, removed: map[tiering.Name]uint64{}, state: StateOpening, stateSince: cfg.Now(),
+		models: map[profile.Fingerprint]*model{}, removed: map[tier.Name]uint64{}, state: StateOpening, stateSince: cfg.Now(),
 	}
 	for _, kind := range cfg.Coded {
 		t.coded[kind] = true
@@ -106,7 +106,7 @@ func (t *Tier) wakeLocked() {
 }
 
 // findLocked is a live entry that Read would try.
-func (t *Tier) findLocked(n *tiering.Name) *entry {
+func (t *Tier) findLocked(n *tier.Name) *entry {
 	e := t.index[*n]
 	if e == nil || e.phase != live || t.state >= StateOpening {
 		return nil
@@ -115,18 +115,18 @@ func (t *Tier) findLocked(n *tiering.Name) *entry {
 }
 
 // Lookup implements tiering.Tier.
-func (t *Tier) Lookup(n *tiering.Name) (tiering.Entry, bool) {
+func (t *Tier) Lookup(n *tier.Name) (tier.Entry, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.findLocked(n)
 	if e == nil || t.readsOffLocked() {
-		return tiering.Entry{}, false
+		return tier.Entry{}, false
 	}
 	return e.view(), true
 }
 
 // Used implements tiering.Tier.
-func (t *Tier) Used(id tiering.TenantID) int64 {
+func (t *Tier) Used(id tier.TenantID) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if a := t.owners[id]; a != nil {
@@ -136,7 +136,7 @@ func (t *Tier) Used(id tiering.TenantID) int64 {
 }
 
 // Trim implements tiering.Tier.
-func (t *Tier) Trim(id tiering.TenantID, bytes int64) int64 {
+func (t *Tier) Trim(id tier.TenantID, bytes int64) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a := t.owners[id]
@@ -147,7 +147,7 @@ func (t *Tier) Trim(id tiering.TenantID, bytes int64) int64 {
 }
 
 // Touch implements tiering.Tier.
-func (t *Tier) Touch(n *tiering.Name) {
+func (t *Tier) Touch(n *tier.Name) {
 	now := t.cfg.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,7 +159,7 @@ func (t *Tier) Touch(n *tiering.Name) {
 // Remove implements tiering.Tier. What extends the entry goes with it, and what
 // is on its way to the disk is given up. The entry does not come back after a crash
 // once the next sync has been made: after Config.SyncEvery at the latest.
-func (t *Tier) Remove(n *tiering.Name) bool {
+func (t *Tier) Remove(n *tier.Name) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.index[*n]

@@ -8,7 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Everything that was written is there with its bytes, in the same process and
@@ -35,20 +35,20 @@ func TestWriteReadReopen(t *testing.T) {
 					thing{seed: 201, profile: wide(profile.F32), tenant: tenantA, tokens: 777},
 					thing{seed: 202, profile: smallTwo, tenant: tenantA, tokens: 333},
 				)
-				tier := s.openOK(cfg)
+				lower := s.openOK(cfg)
 				for i, w := range things {
-					s.mustWrite(tier.Tier, w, tiering.LevelLogged+tiering.Level(i%2))
+					s.mustWrite(lower.Tier, w, tier.LevelLogged+tier.Level(i%2))
 				}
 				for round := range 3 {
 					for _, w := range things {
-						s.mustRead(tier.Tier, w)
+						s.mustRead(lower.Tier, w)
 					}
-					s.check(tier.Tier)
-					if err := tier.close(); err != nil {
+					s.check(lower.Tier)
+					if err := lower.close(); err != nil {
 						t.Fatal(err)
 					}
 					if round < 2 {
-						tier = s.openOK(cfg)
+						lower = s.openOK(cfg)
 					}
 				}
 			})
@@ -59,17 +59,17 @@ func TestWriteReadReopen(t *testing.T) {
 // A level that was asked for is the level that a lookup tells.
 func TestLevels(t *testing.T) {
 	s := newShelf(t)
-	tier := s.openOK(onMem(s.config(), vfs.NewMem()))
+	lower := s.openOK(onMem(s.config(), vfs.NewMem()))
 	w := segments(1, 2)
-	s.mustWrite(tier.Tier, w[0], tiering.LevelLogged)
+	s.mustWrite(lower.Tier, w[0], tier.LevelLogged)
 	n := w[0].name()
-	if e, ok := tier.Lookup(&n); !ok || e.Level != tiering.LevelLogged {
+	if e, ok := lower.Lookup(&n); !ok || e.Level != tier.LevelLogged {
 		t.Fatalf("%+v, %v", e, ok)
 	}
-	s.mustWrite(tier.Tier, w[1], tiering.LevelSynced)
+	s.mustWrite(lower.Tier, w[1], tier.LevelSynced)
 	for _, w := range w {
 		n := w.name()
-		if e, ok := tier.Lookup(&n); !ok || e.Level != tiering.LevelSynced {
+		if e, ok := lower.Lookup(&n); !ok || e.Level != tier.LevelSynced {
 			t.Fatalf("after a sync: %+v, %v", e, ok)
 		}
 	}
@@ -78,23 +78,23 @@ func TestLevels(t *testing.T) {
 // Unknown objects, parents and tenants are told apart from what is there.
 func TestAdmitRefuses(t *testing.T) {
 	s := newShelf(t)
-	tier := s.openOK(onMem(s.config(), vfs.NewMem()))
+	lower := s.openOK(onMem(s.config(), vfs.NewMem()))
 	c := chain(1, 2, tenantA)
 	for name, test := range map[string]struct {
 		w    thing
 		want error
 	}{
-		"parent not here":  {c[1], tiering.ErrInvalid},
-		"unknown tenant":   {thing{seed: 9, profile: smallOne, tenant: 77, tokens: 20}, tiering.ErrInvalid},
-		"larger than all":  {thing{seed: 9, profile: wide(profile.F32), tenant: tenantA, tokens: 1000}, tiering.ErrFull},
-		"larger than pool": {thing{seed: 9, profile: smallOne, tenant: tenantA, kind: tiering.Exact, tokens: 4100}, tiering.ErrFull},
+		"parent not here":  {c[1], tier.ErrInvalid},
+		"unknown tenant":   {thing{seed: 9, profile: smallOne, tenant: 77, tokens: 20}, tier.ErrInvalid},
+		"larger than all":  {thing{seed: 9, profile: wide(profile.F32), tenant: tenantA, tokens: 1000}, tier.ErrFull},
+		"larger than pool": {thing{seed: 9, profile: smallOne, tenant: tenantA, kind: tier.Exact, tokens: 4100}, tier.ErrFull},
 	} {
-		if err := s.write(tier.Tier, test.w, tiering.LevelLogged); !errors.Is(err, test.want) {
+		if err := s.write(lower.Tier, test.w, tier.LevelLogged); !errors.Is(err, test.want) {
 			t.Errorf("%s: %v, want %v", name, err, test.want)
 		}
 	}
-	if c := tier.Counters(); c.Entries != 0 || c.RefusedInvalid != 2 || c.RefusedFull != 2 {
+	if c := lower.Counters(); c.Entries != 0 || c.RefusedInvalid != 2 || c.RefusedFull != 2 {
 		t.Errorf("%+v", c)
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"golang.org/x/sys/unix"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // quick has a configuration try again at once.
@@ -57,35 +57,35 @@ func TestStalledDiskHoldsUpNoLookup(t *testing.T) {
 			leaks(t)
 			s := newShelf(t)
 			cfg, faults := faulty(s.config(), 1)
-			tier := s.openOK(cfg)
+			lower := s.openOK(cfg)
 			w := segments(1, 40)
-			s.mustWrite(tier.Tier, w[0], tiering.LevelLogged)
-			s.mustWrite(tier.Tier, w[1], tiering.LevelLogged)
+			s.mustWrite(lower.Tier, w[0], tier.LevelLogged)
+			s.mustWrite(lower.Tier, w[1], tier.LevelLogged)
 			entered, release := stall(faults, op)
-			written, err := s.begin(tier.Tier, w[2], tiering.LevelSynced)
+			written, err := s.begin(lower.Tier, w[2], tier.LevelSynced)
 			if err != nil {
 				t.Fatal(err)
 			}
 			read := make(chan error, 1)
-			go func() { read <- s.read(tier.Tier, w[0]) }()
+			go func() { read <- s.read(lower.Tier, w[0]) }()
 			<-entered
 			n, other := w[0].name(), w[1].name()
 			for _, w := range w[3:] {
-				if k, err := s.admit(tier.Tier, w, 1<<40); err == nil {
+				if k, err := s.admit(lower.Tier, w, 1<<40); err == nil {
 					k.Cancel()
 				} else {
 					t.Error(err)
 				}
-				tier.Touch(&n)
-				if _, ok := tier.Lookup(&n); !ok || tier.Used(tenantA) == 0 {
+				lower.Touch(&n)
+				if _, ok := lower.Lookup(&n); !ok || lower.Used(tenantA) == 0 {
 					t.Error("not found")
 				}
 			}
-			tier.Remove(&other)
-			tier.Trim(tenantB, 1)
-			tier.List(Filter{}, nil, 10)
-			tier.Usage()
-			tier.Counters()
+			lower.Remove(&other)
+			lower.Trim(tenantB, 1)
+			lower.List(Filter{}, nil, 10)
+			lower.Usage()
+			lower.Counters()
 			release()
 			if err := <-read; err != nil {
 				t.Error(err)
@@ -93,7 +93,7 @@ func TestStalledDiskHoldsUpNoLookup(t *testing.T) {
 			if out := <-written; out.err != nil {
 				t.Error(out.err)
 			}
-			s.check(tier.Tier)
+			s.check(lower.Tier)
 		})
 	}
 }
@@ -104,45 +104,45 @@ func TestRemovedWhileRead(t *testing.T) {
 	s := newShelf(t)
 	cfg, faults := faulty(s.config(), 1)
 	cfg.PublicBytes, cfg.SlabBytes = 1<<20, 256<<10
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	w := segments(1, 1)[0]
-	s.mustWrite(tier.Tier, w, tiering.LevelSynced)
+	s.mustWrite(lower.Tier, w, tier.LevelSynced)
 	entered, release := stall(faults, slab.OpRead)
 	read := make(chan error, 1)
-	go func() { read <- s.read(tier.Tier, w) }()
+	go func() { read <- s.read(lower.Tier, w) }()
 	<-entered
 	n := w.name()
-	if !tier.Remove(&n) {
+	if !lower.Remove(&n) {
 		t.Fatal("nothing removed")
 	}
 	for _, other := range segments(100, 150) {
-		if err := s.write(tier.Tier, other, tiering.LevelLogged); err != nil {
+		if err := s.write(lower.Tier, other, tier.LevelLogged); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s.mustWrite(tier.Tier, w, tiering.LevelLogged) // anew, in another place
+	s.mustWrite(lower.Tier, w, tier.LevelLogged) // anew, in another place
 	release()
 	if err := <-read; err != nil {
 		t.Errorf("the read that had begun: %v", err)
 	}
-	s.mustRead(tier.Tier, w)
-	s.check(tier.Tier)
+	s.mustRead(lower.Tier, w)
+	s.check(lower.Tier)
 }
 
 // An entry that was written again is not the one that a lookup told of before.
 func TestReplacedIsGone(t *testing.T) {
 	s := newShelf(t)
-	tier := s.openOK(onMem(s.config(), vfs.NewMem()))
+	lower := s.openOK(onMem(s.config(), vfs.NewMem()))
 	w := segments(1, 1)[0]
-	s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+	s.mustWrite(lower.Tier, w, tier.LevelLogged)
 	n := w.name()
-	old, _ := tier.Lookup(&n)
-	tier.Remove(&n)
-	s.mustWrite(tier.Tier, w, tiering.LevelLogged)
-	if err := s.readEntry(context.Background(), tier.Tier, &old, w); !errors.Is(err, tiering.ErrGone) {
+	old, _ := lower.Lookup(&n)
+	lower.Remove(&n)
+	s.mustWrite(lower.Tier, w, tier.LevelLogged)
+	if err := s.readEntry(context.Background(), lower.Tier, &old, w); !errors.Is(err, tier.ErrGone) {
 		t.Errorf("the old entry: %v", err)
 	}
-	s.mustRead(tier.Tier, w)
+	s.mustRead(lower.Tier, w)
 }
 
 // A read error is tried again once, and then costs the entry; after many, nothing
@@ -153,61 +153,61 @@ func TestReadErrorsAndBreaker(t *testing.T) {
 	var now atomic.Int64
 	now.Store(1e18)
 	cfg.Now = func() time.Time { return time.Unix(0, now.Load()) }
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	w := segments(1, 12)
 	for _, w := range w {
-		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+		s.mustWrite(lower.Tier, w, tier.LevelLogged)
 	}
 	faults.Set(slab.Rule{Op: slab.OpRead, First: 1, Kind: slab.FaultError})
-	s.mustRead(tier.Tier, w[0])
+	s.mustRead(lower.Tier, w[0])
 	faults.Set(slab.Rule{Op: slab.OpRead, Kind: slab.FaultError, Last: slab.Forever})
 	for i := range breakerFailures {
-		if err := s.read(tier.Tier, w[i]); !errors.Is(err, tiering.ErrUnavailable) {
+		if err := s.read(lower.Tier, w[i]); !errors.Is(err, tier.ErrUnavailable) {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
 	faults.Set()
 	n := w[0].name()
-	if e, ok := tier.Lookup(&n); ok {
+	if e, ok := lower.Lookup(&n); ok {
 		t.Errorf("found although it cannot be read: %+v", e)
 	}
 	n = w[11].name()
-	if _, ok := tier.Lookup(&n); ok || tier.Health().Reads {
+	if _, ok := lower.Lookup(&n); ok || lower.Health().Reads {
 		t.Error("found although the disk fails")
 	}
 	now.Add(int64(2 * breakerMin))
-	s.mustRead(tier.Tier, w[11])
-	c := tier.Counters()
-	if c.ReadErrors != breakerFailures || c.ReadRetries != breakerFailures+1 || c.BreakerOpenings != 1 || !tier.Health().Reads {
+	s.mustRead(lower.Tier, w[11])
+	c := lower.Counters()
+	if c.ReadErrors != breakerFailures || c.ReadRetries != breakerFailures+1 || c.BreakerOpenings != 1 || !lower.Health().Reads {
 		t.Errorf("%+v", c)
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 }
 
 // Wrong bytes are never given: a read of them is corrupt, counted, and the last.
 func TestCorrupt(t *testing.T) {
 	s := newShelf(t)
 	cfg, faults := faulty(s.config(), 1)
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	w := segments(1, 1)[0]
-	s.mustWrite(tier.Tier, w, tiering.LevelSynced)
+	s.mustWrite(lower.Tier, w, tier.LevelSynced)
 	n := w.name()
-	d, err := tier.Detail(context.Background(), n)
+	d, err := lower.Detail(context.Background(), n)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := faults.Flip("000001.slab", d.Runs[0].Off+4096+100, 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.read(tier.Tier, w); !errors.Is(err, tiering.ErrCorrupt) {
+	if err := s.read(lower.Tier, w); !errors.Is(err, tier.ErrCorrupt) {
 		t.Errorf("%v", err)
 	}
-	if _, ok := tier.Lookup(&n); ok || tier.Counters().Corrupt != 1 || tier.Used(tenantA) != 0 {
-		t.Errorf("%+v", tier.Counters())
+	if _, ok := lower.Lookup(&n); ok || lower.Counters().Corrupt != 1 || lower.Used(tenantA) != 0 {
+		t.Errorf("%+v", lower.Counters())
 	}
-	s.mustWrite(tier.Tier, w, tiering.LevelLogged)
-	s.mustRead(tier.Tier, w)
-	s.check(tier.Tier)
+	s.mustWrite(lower.Tier, w, tier.LevelLogged)
+	s.mustRead(lower.Tier, w)
+	s.check(lower.Tier)
 }
 
 // A file system without room for another slab: entries make room for entries, and
@@ -216,24 +216,24 @@ func TestFull(t *testing.T) {
 	leaks(t)
 	s := newShelf(t)
 	cfg, faults := faulty(quick(s.config()), 1)
-	tier := s.openOK(cfg)
-	s.mustWrite(tier.Tier, segments(1, 1)[0], tiering.LevelLogged)
+	lower := s.openOK(cfg)
+	s.mustWrite(lower.Tier, segments(1, 1)[0], tier.LevelLogged)
 	faults.Set(slab.Rule{Op: slab.OpCreate, Kind: slab.FaultError, Errno: unix.ENOSPC, Last: slab.Forever},
 		slab.Rule{Op: slab.OpFree, Kind: slab.FaultError, Errno: unix.EIO, Last: slab.Forever})
 	for _, w := range segments(2, 120) { // 1.5 MB into one slab of 512 KiB
-		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
-		s.mustRead(tier.Tier, w)
+		s.mustWrite(lower.Tier, w, tier.LevelLogged)
+		s.mustRead(lower.Tier, w)
 	}
-	if h, c := tier.Health(), tier.Counters(); h.State == StateOK || c.SlabsMade != 1 || c.GrowthRefused == 0 || c.EvictedRoom == 0 {
+	if h, c := lower.Health(), lower.Counters(); h.State == StateOK || c.SlabsMade != 1 || c.GrowthRefused == 0 || c.EvictedRoom == 0 {
 		t.Errorf("%+v %+v", h, c)
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 	faults.Set()
-	tier.awaitState(t, StateOK)
+	lower.awaitState(t, StateOK)
 	for _, w := range segments(200, 60) {
-		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+		s.mustWrite(lower.Tier, w, tier.LevelLogged)
 	}
-	if c := tier.Counters(); c.SlabsMade < 2 {
+	if c := lower.Counters(); c.SlabsMade < 2 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -245,26 +245,26 @@ func TestPaused(t *testing.T) {
 			leaks(t)
 			s := newShelf(t)
 			cfg, faults := faulty(quick(s.config()), 1)
-			tier := s.openOK(cfg)
+			lower := s.openOK(cfg)
 			w := segments(1, 3)
-			s.mustWrite(tier.Tier, w[0], tiering.LevelSynced)
+			s.mustWrite(lower.Tier, w[0], tier.LevelSynced)
 			faults.Set(slab.Rule{Op: slab.OpWrite, Kind: slab.FaultError, Errno: errno, Last: slab.Forever})
 			for range failuresToPause {
-				if err := s.write(tier.Tier, w[1], tiering.LevelLogged); !errors.Is(err, tiering.ErrUnavailable) {
+				if err := s.write(lower.Tier, w[1], tier.LevelLogged); !errors.Is(err, tier.ErrUnavailable) {
 					t.Errorf("%v", err)
 				}
 			}
-			if h := tier.Health(); h.State != StatePaused || h.Cause == "" || !h.Reads {
+			if h := lower.Health(); h.State != StatePaused || h.Cause == "" || !h.Reads {
 				t.Errorf("%+v", h)
 			}
-			if err := s.write(tier.Tier, w[2], tiering.LevelLogged); !errors.Is(err, tiering.ErrUnavailable) {
+			if err := s.write(lower.Tier, w[2], tier.LevelLogged); !errors.Is(err, tier.ErrUnavailable) {
 				t.Errorf("%v", err)
 			}
-			s.mustRead(tier.Tier, w[0])
-			s.check(tier.Tier)
+			s.mustRead(lower.Tier, w[0])
+			s.check(lower.Tier)
 			faults.Set()
-			tier.awaitState(t, StateOK)
-			s.mustWrite(tier.Tier, w[1], tiering.LevelSynced)
+			lower.awaitState(t, StateOK)
+			s.mustWrite(lower.Tier, w[1], tier.LevelSynced)
 		})
 	}
 }
@@ -275,30 +275,30 @@ func TestSyncFails(t *testing.T) {
 	s := newShelf(t)
 	cfg, faults := faulty(quick(s.config()), 1)
 	cfg.SyncEvery = time.Hour
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	w := segments(1, 4)
-	s.mustWrite(tier.Tier, w[0], tiering.LevelSynced)
-	s.mustWrite(tier.Tier, w[1], tiering.LevelLogged)
+	s.mustWrite(lower.Tier, w[0], tier.LevelSynced)
+	s.mustWrite(lower.Tier, w[1], tier.LevelLogged)
 	faults.Set(slab.Rule{Op: slab.OpSync, Kind: slab.FaultError, First: 1})
-	if err := s.write(tier.Tier, w[2], tiering.LevelSynced); !errors.Is(err, tiering.ErrUnavailable) {
+	if err := s.write(lower.Tier, w[2], tier.LevelSynced); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
-	tier.awaitState(t, StateOK)
-	s.mustWrite(tier.Tier, w[3], tiering.LevelSynced)
+	lower.awaitState(t, StateOK)
+	s.mustWrite(lower.Tier, w[3], tier.LevelSynced)
 	for i, there := range []bool{true, false, false, true} {
 		n := w[i].name()
-		if e, ok := tier.Lookup(&n); ok != there || ok && e.Level != tiering.LevelSynced {
+		if e, ok := lower.Lookup(&n); ok != there || ok && e.Level != tier.LevelSynced {
 			t.Errorf("%d: %+v, %v", i, e, ok)
 		}
 	}
-	s.mustWrite(tier.Tier, w[1], tiering.LevelSynced)
-	if c := tier.Counters(); c.LostUnsynced != 2 || c.SyncErrors != 1 {
+	s.mustWrite(lower.Tier, w[1], tier.LevelSynced)
+	if c := lower.Counters(); c.LostUnsynced != 2 || c.SyncErrors != 1 {
 		t.Errorf("%+v", c)
 	}
 	for _, i := range []int{0, 1, 3} {
-		s.mustRead(tier.Tier, w[i])
+		s.mustRead(lower.Tier, w[i])
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 }
 
 // A block that takes no writes costs one write and its space, not all that follow.
@@ -306,17 +306,17 @@ func TestBadBlock(t *testing.T) {
 	s := newShelf(t)
 	cfg := onMem(quick(s.config()), vfs.NewMem())
 	cfg.Slabs = badBlock{FS: cfg.Slabs, name: "000001.slab", off: 100 << 10, write: true}
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	failed := 0
 	for _, w := range segments(1, 60) {
-		if err := s.write(tier.Tier, w, tiering.LevelLogged); err != nil {
+		if err := s.write(lower.Tier, w, tier.LevelLogged); err != nil {
 			failed++
 		}
 	}
-	if failed != 1 || tier.Health().State != StateOK {
-		t.Errorf("%d of 60 writes failed, %+v", failed, tier.Health())
+	if failed != 1 || lower.Health().State != StateOK {
+		t.Errorf("%d of 60 writes failed, %+v", failed, lower.Health())
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 }
 
 // badBlock fails what touches one block of one file.
@@ -376,23 +376,23 @@ func (f badBlockFile) WriteAt(bufs [][]byte, off int64) error {
 func TestRemovedStaysRemoved(t *testing.T) {
 	s := newShelf(t)
 	cfg := onMem(quick(s.config()), vfs.NewMem())
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	w := segments(1, 2)
 	for _, w := range w {
-		s.mustWrite(tier.Tier, w, tiering.LevelSynced)
+		s.mustWrite(lower.Tier, w, tier.LevelSynced)
 	}
-	_ = tier.catalogTrouble(errors.New("as if the catalogue had failed"))
+	_ = lower.catalogTrouble(errors.New("as if the catalogue had failed"))
 	n := w[0].name()
-	if !tier.Remove(&n) {
+	if !lower.Remove(&n) {
 		t.Fatal("not there")
 	}
-	tier.awaitState(t, StateOK)
-	if _, ok := tier.Lookup(&n); ok {
+	lower.awaitState(t, StateOK)
+	if _, ok := lower.Lookup(&n); ok {
 		t.Error("what was removed is back")
 	}
-	s.mustRead(tier.Tier, w[1])
-	s.mustWrite(tier.Tier, w[0], tiering.LevelSynced)
-	s.check(tier.Tier)
+	s.mustRead(lower.Tier, w[1])
+	s.mustWrite(lower.Tier, w[0], tier.LevelSynced)
+	s.check(lower.Tier)
 }
 
 // A ticket that is started when the directory is about to be opened anew is
@@ -401,39 +401,39 @@ func TestStartWhileReopening(t *testing.T) {
 	leaks(t)
 	s := newShelf(t)
 	cfg, faults := faulty(quick(s.config()), 1)
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	w := segments(1, 4)
-	s.mustWrite(tier.Tier, w[0], tiering.LevelSynced)
-	late, err := s.admit(tier.Tier, w[1], 1<<40)
+	s.mustWrite(lower.Tier, w[0], tier.LevelSynced)
+	late, err := s.admit(lower.Tier, w[1], 1<<40)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// A sync that hangs keeps the syncer, but not the probe.
 	entered, wait := make(chan struct{}, 1), make(chan struct{})
 	faults.Set(slab.Rule{Op: slab.OpSync, Name: "000001.slab", Kind: slab.FaultSlow, Entered: entered, Wait: wait, First: 1})
-	synced, err := s.begin(tier.Tier, w[2], tiering.LevelSynced)
+	synced, err := s.begin(lower.Tier, w[2], tier.LevelSynced)
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-entered
-	_ = tier.catalogTrouble(errors.New("as if the catalogue had failed"))
+	_ = lower.catalogTrouble(errors.New("as if the catalogue had failed"))
 	await(t, "the workers to leave", func() bool {
-		tier.mu.Lock()
-		defer tier.mu.Unlock()
-		return tier.vol != nil && tier.vol.stopping && tier.vol.writers == 0
+		lower.mu.Lock()
+		defer lower.mu.Unlock()
+		return lower.vol != nil && lower.vol.stopping && lower.vol.writers == 0
 	})
 	answer := make(chan error, 1)
-	late.Start(tiering.LevelLogged, func(_ tiering.Level, err error) { answer <- err })
-	if err := <-answer; !errors.Is(err, tiering.ErrUnavailable) {
+	late.Start(tier.LevelLogged, func(_ tier.Level, err error) { answer <- err })
+	if err := <-answer; !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
 	close(wait)
 	<-synced
-	tier.awaitState(t, StateOK)
+	lower.awaitState(t, StateOK)
 	for _, w := range w {
-		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+		s.mustWrite(lower.Tier, w, tier.LevelLogged)
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 }
 
 // When the catalogue fails, what is known is read on, and once the disk takes
@@ -451,27 +451,27 @@ func TestCatalogFails(t *testing.T) {
 	}))
 	cfg := quick(s.config())
 	cfg.Slabs, cfg.Index = slab.OverVFS(mem, mem.PathJoin(cfg.Dir, slabDir)), index
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	w := append(segments(1, 10), chain(50, 3, tenantB)...)
 	for _, w := range w {
-		s.mustWrite(tier.Tier, w, tiering.LevelSynced)
+		s.mustWrite(lower.Tier, w, tier.LevelSynced)
 	}
 	failing.Store(true)
-	if err := s.write(tier.Tier, segments(100, 1)[0], tiering.LevelSynced); !errors.Is(err, tiering.ErrUnavailable) {
+	if err := s.write(lower.Tier, segments(100, 1)[0], tier.LevelSynced); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
-	tier.awaitState(t, StateFailed)
+	lower.awaitState(t, StateFailed)
 	for _, w := range w {
-		s.mustRead(tier.Tier, w)
+		s.mustRead(lower.Tier, w)
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 	failing.Store(false)
-	tier.awaitState(t, StateOK)
+	lower.awaitState(t, StateOK)
 	for _, w := range w {
-		s.mustRead(tier.Tier, w)
+		s.mustRead(lower.Tier, w)
 	}
-	s.mustWrite(tier.Tier, segments(101, 1)[0], tiering.LevelSynced)
-	s.check(tier.Tier)
+	s.mustWrite(lower.Tier, segments(101, 1)[0], tier.LevelSynced)
+	s.check(lower.Tier)
 }
 
 // Two tiers on one directory: the second says so, and takes over when the first
@@ -483,12 +483,12 @@ func TestLocked(t *testing.T) {
 	cfg.Dir = t.TempDir() + "/tier"
 	first := s.openOK(cfg)
 	w := segments(1, 1)[0]
-	s.mustWrite(first.Tier, w, tiering.LevelLogged)
+	s.mustWrite(first.Tier, w, tier.LevelLogged)
 	second := s.open(cfg)
 	if h := second.Health(); h.State != StateLocked || h.Reads {
 		t.Fatalf("%+v", h)
 	}
-	if err := s.write(second.Tier, w, tiering.LevelLogged); !errors.Is(err, tiering.ErrUnavailable) {
+	if err := s.write(second.Tier, w, tier.LevelLogged); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
 	if err := first.close(); err != nil {
@@ -513,12 +513,12 @@ func TestVersion(t *testing.T) {
 	if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tier := s.open(cfg)
-	h := tier.Health()
+	lower := s.open(cfg)
+	h := lower.Health()
 	if h.State != StateVersion || !strings.Contains(h.Cause, "version 7") || !strings.Contains(h.Cause, "version 1") {
 		t.Errorf("%+v", h)
 	}
-	_ = tier.close()
+	_ = lower.close()
 	if _, err := Check(context.Background(), cfg.Dir, CheckOptions{}); !errors.Is(err, ErrVersion) {
 		t.Errorf("%v", err)
 	}
@@ -536,12 +536,12 @@ func TestMissingDirectory(t *testing.T) {
 	cfg := quick(s.config())
 	mount := t.TempDir() + "/disk"
 	cfg.Dir = mount + "/tier"
-	tier := s.open(cfg)
-	if h := tier.Health(); h.State != StateMissing || h.Cause == "" {
+	lower := s.open(cfg)
+	if h := lower.Health(); h.State != StateMissing || h.Cause == "" {
 		t.Fatalf("%+v", h)
 	}
 	n := segments(1, 1)[0].name()
-	if _, ok := tier.Lookup(&n); ok || tier.Used(tenantA) != 0 || tier.Trim(tenantA, 1) != 0 || tier.Remove(&n) {
+	if _, ok := lower.Lookup(&n); ok || lower.Used(tenantA) != 0 || lower.Trim(tenantA, 1) != 0 || lower.Remove(&n) {
 		t.Error("something is there")
 	}
 	if _, err := os.Stat(mount); !errors.Is(err, fs.ErrNotExist) {
@@ -550,9 +550,9 @@ func TestMissingDirectory(t *testing.T) {
 	if err := os.Mkdir(mount, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	tier.awaitState(t, StateOK)
-	s.mustWrite(tier.Tier, segments(1, 1)[0], tiering.LevelSynced)
-	s.check(tier.Tier)
+	lower.awaitState(t, StateOK)
+	s.mustWrite(lower.Tier, segments(1, 1)[0], tier.LevelSynced)
+	s.check(lower.Tier)
 }
 
 // A sync that fails for want of room makes nothing last: the tier pauses, where a
@@ -560,22 +560,22 @@ func TestMissingDirectory(t *testing.T) {
 func TestSyncWithoutRoomPauses(t *testing.T) {
 	s := newShelf(t)
 	cfg, faults := faulty(quick(s.config()), 1)
-	tier := s.openOK(cfg)
-	s.mustWrite(tier.Tier, segments(1, 1)[0], tiering.LevelSynced)
+	lower := s.openOK(cfg)
+	s.mustWrite(lower.Tier, segments(1, 1)[0], tier.LevelSynced)
 	faults.Set(slab.Rule{Op: slab.OpSync, Kind: slab.FaultError, Errno: unix.ENOSPC, Last: slab.Forever})
-	if err := s.write(tier.Tier, segments(2, 1)[0], tiering.LevelSynced); err == nil {
+	if err := s.write(lower.Tier, segments(2, 1)[0], tier.LevelSynced); err == nil {
 		t.Error("synced")
 	}
-	tier.awaitState(t, StatePaused)
+	lower.awaitState(t, StatePaused)
 	o := s.object(segments(3, 1)[0])
-	if _, err := tier.Admit(o, 1<<40); !errors.Is(err, tiering.ErrUnavailable) {
+	if _, err := lower.Admit(o, 1<<40); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
 	s.drop(o)
-	s.mustRead(tier.Tier, segments(1, 1)[0])
+	s.mustRead(lower.Tier, segments(1, 1)[0])
 	faults.Set()
-	tier.awaitState(t, StateOK)
-	s.check(tier.Tier)
+	lower.awaitState(t, StateOK)
+	s.check(lower.Tier)
 }
 
 // A read that hangs holds up the reopening of a catalogue that failed, but not the
@@ -593,28 +593,28 @@ func TestRunEndsWhileReopeningWaitsForRead(t *testing.T) {
 		}
 		return nil
 	}))
-	tier, err := Open(cfg)
+	lower, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ended, read := make(chan error, 1), make(chan error, 1)
-	go func() { ended <- tier.Run(context.Background()) }()
+	go func() { ended <- lower.Run(context.Background()) }()
 	w := segments(1, 1)[0]
-	s.mustWrite(tier, w, tiering.LevelSynced)
+	s.mustWrite(lower, w, tier.LevelSynced)
 	entered, release := stall(faults, slab.OpRead)
-	go func() { read <- s.read(tier, w) }()
+	go func() { read <- s.read(lower, w) }()
 	<-entered
 	failing.Store(true)
-	_ = s.write(tier, segments(2, 1)[0], tiering.LevelLogged)
+	_ = s.write(lower, segments(2, 1)[0], tier.LevelLogged)
 	failing.Store(false)
-	await(t, "reopening", func() bool { return tier.Health().State == StateOpening })
-	if err := tier.Close(); !errors.Is(err, tiering.ErrUnavailable) {
+	await(t, "reopening", func() bool { return lower.Health().State == StateOpening })
+	if err := lower.Close(); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
 	<-ended
 	release()
 	<-read
-	if err := tier.vol.close(); err != nil && !errors.Is(err, catalog.ErrFailed) {
+	if err := lower.vol.close(); err != nil && !errors.Is(err, catalog.ErrFailed) {
 		t.Error(err)
 	}
 }
@@ -654,20 +654,20 @@ func TestCatalogWithoutRoomKeepsReads(t *testing.T) {
 				}
 				return nil
 			}))
-			tier := s.openOK(cfg)
+			lower := s.openOK(cfg)
 			w := segments(1, 1)[0]
-			s.mustWrite(tier.Tier, w, tiering.LevelSynced)
+			s.mustWrite(lower.Tier, w, tier.LevelSynced)
 			full.Store(true)
 			if told {
 				free.Store(reopenBytes - 1)
 			}
-			if err := s.write(tier.Tier, segments(2, 1)[0], tiering.LevelLogged); !errors.Is(err, tiering.ErrUnavailable) {
+			if err := s.write(lower.Tier, segments(2, 1)[0], tier.LevelLogged); !errors.Is(err, tier.ErrUnavailable) {
 				t.Errorf("%v", err)
 			}
-			tier.awaitState(t, StateFailed)
+			lower.awaitState(t, StateFailed)
 			for before := tried.Load(); tried.Load() < before+5; {
-				s.mustRead(tier.Tier, w)
-				if h := tier.Health(); h.State != StateFailed || !strings.Contains(h.Cause, "no space left") {
+				s.mustRead(lower.Tier, w)
+				if h := lower.Health(); h.State != StateFailed || !strings.Contains(h.Cause, "no space left") {
 					t.Fatalf("%+v", h)
 				}
 			}
@@ -676,10 +676,10 @@ func TestCatalogWithoutRoomKeepsReads(t *testing.T) {
 			}
 			full.Store(false)
 			free.Store(1 << 40)
-			tier.awaitState(t, StateOK)
-			s.mustRead(tier.Tier, w)
-			s.mustWrite(tier.Tier, segments(3, 1)[0], tiering.LevelSynced)
-			s.check(tier.Tier)
+			lower.awaitState(t, StateOK)
+			s.mustRead(lower.Tier, w)
+			s.mustWrite(lower.Tier, segments(3, 1)[0], tier.LevelSynced)
+			s.check(lower.Tier)
 			if list, err := mem.List(mem.PathJoin(cfg.Dir, indexDir)); err != nil || slices.Contains(list, roomName) {
 				t.Errorf("%v, %v", list, err)
 			}
@@ -692,27 +692,27 @@ func TestCatalogWithoutRoomKeepsReads(t *testing.T) {
 func TestCatalogFailsUnderWaiters(t *testing.T) {
 	s := newShelf(t)
 	cfg, faults := faulty(s.config(), 1) // no probe within the hour
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	w := segments(1, 2)
-	s.mustWrite(tier.Tier, w[0], tiering.LevelLogged)
+	s.mustWrite(lower.Tier, w[0], tier.LevelLogged)
 	entered, release := stall(faults, slab.OpSync)
-	first, err := s.begin(tier.Tier, w[0], tiering.LevelSynced)
+	first, err := s.begin(lower.Tier, w[0], tier.LevelSynced)
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-entered
-	second, err := s.begin(tier.Tier, w[1], tiering.LevelSynced)
+	second, err := s.begin(lower.Tier, w[1], tier.LevelSynced)
 	if err != nil {
 		t.Fatal(err)
 	}
 	await(t, "both to wait", func() bool {
-		tier.mu.Lock()
-		defer tier.mu.Unlock()
-		return len(tier.raising) == 2
+		lower.mu.Lock()
+		defer lower.mu.Unlock()
+		return len(lower.raising) == 2
 	})
-	_ = tier.catalogTrouble(errors.New("as if the catalogue had failed"))
+	_ = lower.catalogTrouble(errors.New("as if the catalogue had failed"))
 	for _, done := range []<-chan outcome{first, second} {
-		if out := <-done; !errors.Is(out.err, tiering.ErrUnavailable) || out.reached != tiering.LevelLogged {
+		if out := <-done; !errors.Is(out.err, tier.ErrUnavailable) || out.reached != tier.LevelLogged {
 			t.Errorf("%+v", out)
 		}
 	}
@@ -737,14 +737,14 @@ func TestRefusedDirectory(t *testing.T) {
 			w := segments(1, 1)[0]
 			s.filled(cfg, []thing{w})
 			refusing.Store(true)
-			tier := s.open(cfg)
-			await(t, "refusal", func() bool { return tier.Health().State != StateOpening })
-			if h := tier.Health(); h.State != StateRefused || !strings.Contains(h.Cause, errno.Error()) {
+			lower := s.open(cfg)
+			await(t, "refusal", func() bool { return lower.Health().State != StateOpening })
+			if h := lower.Health(); h.State != StateRefused || !strings.Contains(h.Cause, errno.Error()) {
 				t.Errorf("%+v", h)
 			}
 			refusing.Store(false)
-			tier.awaitState(t, StateOK)
-			s.mustRead(tier.Tier, w)
+			lower.awaitState(t, StateOK)
+			s.mustRead(lower.Tier, w)
 		})
 	}
 }

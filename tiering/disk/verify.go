@@ -9,10 +9,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/codec"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // found is an extent as it lies in slabs, offline.
@@ -35,7 +35,7 @@ func (v *volume) readHeader(runs []slab.Run) (*found, error) {
 		return nil, corrupt(err)
 	}
 	if f.Runs[0].Slab != runs[0].Slab || f.Runs[0].Off != runs[0].Off {
-		return nil, fmt.Errorf("header of an extent that begins in %v, found in %v: %w", f.Runs[0], runs[0], tiering.ErrCorrupt)
+		return nil, fmt.Errorf("header of an extent that begins in %v, found in %v: %w", f.Runs[0], runs[0], tier.ErrCorrupt)
 	}
 	header := slab.AlignedBuffer(f.HeaderBytes)
 	if err := v.readBlocks(f.Runs, 0, header); err != nil {
@@ -48,12 +48,12 @@ func (v *volume) readHeader(runs []slab.Run) (*found, error) {
 		return nil, corrupt(err)
 	}
 	if f.manifest.Coded != f.Coded || f.manifest.PayloadBytes() != f.PayloadBytes {
-		return nil, fmt.Errorf("header and manifest disagree about the payload: %w", tiering.ErrCorrupt)
+		return nil, fmt.Errorf("header and manifest disagree about the payload: %w", tier.ErrCorrupt)
 	}
 	return f, nil
 }
 
-func corrupt(err error) error { return fmt.Errorf("%w: %w", err, tiering.ErrCorrupt) }
+func corrupt(err error) error { return fmt.Errorf("%w: %w", err, tier.ErrCorrupt) }
 
 // errUnread is beside the error of a disk: the bytes may be right.
 var errUnread = errors.New("does not read")
@@ -63,7 +63,7 @@ func (v *volume) readBlocks(runs []slab.Run, off int64, b []byte) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, tiering.ErrInvalid):
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, tier.ErrInvalid):
 		return corrupt(err)
 	}
 	return fmt.Errorf("%w: %w", errUnread, err)
@@ -96,7 +96,7 @@ func (v *volume) verify(ctx context.Context, f *found, p *profile.Profile, worke
 				raw = to
 			}
 			if got, want := gpuipc.DigestBytes(raw), f.manifest.Digests[k/per][k%per]; got != want {
-				return fmt.Errorf("rank %d, chunk %d has the digest %016x, not %016x: %w", k/per, k%per, got, want, tiering.ErrCorrupt)
+				return fmt.Errorf("rank %d, chunk %d has the digest %016x, not %016x: %w", k/per, k%per, got, want, tier.ErrCorrupt)
 			}
 		}
 		return nil
@@ -109,7 +109,7 @@ func (f *found) chunks(p *profile.Profile) ([]storedChunk, error) {
 	if m.Fingerprint != p.Fingerprint() || len(m.Digests) != p.TPSize() {
 		return nil, fmt.Errorf("%d ranks of profile %x, which has %d", len(m.Digests), m.Fingerprint[:8], p.TPSize())
 	}
-	l := (&model{Profile: p}).layout(tiering.CheckpointKind(f.Kind), m.End-m.Begin)
+	l := (&model{Profile: p}).layout(tier.CheckpointKind(f.Kind), m.End-m.Begin)
 	if l.Bytes != m.RankBytes {
 		return nil, fmt.Errorf("%d bytes a rank, its profile says %d", m.RankBytes, l.Bytes)
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rs/zerolog"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // volume is an open directory. It is made anew when the directory is opened
@@ -104,7 +104,7 @@ func (v *volume) haveCatalog(name string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("disk: the catalogue in %s is lost: %w", v.path(name), tiering.ErrCorrupt)
+	return fmt.Errorf("disk: the catalogue in %s is lost: %w", v.path(name), tier.ErrCorrupt)
 }
 
 // openSlabs opens the slab files, which are as they are; bytes is for new ones.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // faulty is a configuration in memory whose slabs fail on demand.
@@ -32,7 +32,7 @@ func stall(f *slab.Faults, op slab.Op) (entered <-chan struct{}, release func())
 }
 
 // admit is Admit of a thing; the object is freed when the test ends.
-func (s *shelf) admit(t *Tier, w thing, room int64) (tiering.Write, error) {
+func (s *shelf) admit(t *Tier, w thing, room int64) (tier.Write, error) {
 	o := s.object(w)
 	s.Cleanup(func() { s.drop(o) })
 	return t.Admit(o, room)
@@ -44,80 +44,80 @@ func TestJoin(t *testing.T) {
 	leaks(t)
 	s := newShelf(t)
 	cfg, faults := faulty(s.config(), 1)
-	tier := s.openOK(cfg)
-	s.mustWrite(tier.Tier, segments(9, 1)[0], tiering.LevelLogged) // so that there is a slab
-	before := tier.Used(tenantA)
+	lower := s.openOK(cfg)
+	s.mustWrite(lower.Tier, segments(9, 1)[0], tier.LevelLogged) // so that there is a slab
+	before := lower.Used(tenantA)
 	entered, release := stall(faults, slab.OpWrite)
 	w := segments(1, 1)[0]
-	canceled, err := s.admit(tier.Tier, w, 1<<40)
+	canceled, err := s.admit(lower.Tier, w, 1<<40)
 	if err != nil {
 		t.Fatal(err)
 	}
-	counted := tier.Used(tenantA)
+	counted := lower.Used(tenantA)
 	answers := make(chan outcome, 3)
-	start := func(level tiering.Level) {
-		k, err := s.admit(tier.Tier, w, 0) // here already: no room is asked for
+	start := func(level tier.Level) {
+		k, err := s.admit(lower.Tier, w, 0) // here already: no room is asked for
 		if err != nil {
 			t.Fatal(err)
 		}
-		k.Start(level, func(l tiering.Level, err error) { answers <- outcome{l, err} })
+		k.Start(level, func(l tier.Level, err error) { answers <- outcome{l, err} })
 	}
-	start(tiering.LevelLogged)
+	start(tier.LevelLogged)
 	canceled.Cancel()
 	<-entered
-	start(tiering.LevelSynced)
+	start(tier.LevelSynced)
 	n := w.name()
-	if _, ok := tier.Lookup(&n); ok {
+	if _, ok := lower.Lookup(&n); ok {
 		t.Error("found while it is being written")
 	}
 	release()
 	first, second := <-answers, <-answers
-	start(tiering.LevelSynced)
+	start(tier.LevelSynced)
 	third := <-answers
-	if first.err != nil || second.err != nil || third != (outcome{reached: tiering.LevelSynced}) ||
-		max(first.reached, second.reached) != tiering.LevelSynced || min(first.reached, second.reached) < tiering.LevelLogged {
+	if first.err != nil || second.err != nil || third != (outcome{reached: tier.LevelSynced}) ||
+		max(first.reached, second.reached) != tier.LevelSynced || min(first.reached, second.reached) < tier.LevelLogged {
 		t.Errorf("%+v %+v %+v", first, second, third)
 	}
-	if used := tier.Used(tenantA); used > counted || used <= before {
+	if used := lower.Used(tenantA); used > counted || used <= before {
 		t.Errorf("%d bytes before, %d when admitted, %d at last", before, counted, used)
 	}
-	if c := tier.Counters(); c.Written != 2 || c.Joined != 3 || c.QueueObjects != 0 || c.QueueBytes != 0 {
+	if c := lower.Counters(); c.Written != 2 || c.Joined != 3 || c.QueueObjects != 0 || c.QueueBytes != 0 {
 		t.Errorf("%+v", c)
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 }
 
 // What is canceled leaves no trace, also when another had joined and canceled too.
 func TestCancel(t *testing.T) {
 	s := newShelf(t)
-	tier := s.openOK(onMem(s.config(), vfs.NewMem()))
+	lower := s.openOK(onMem(s.config(), vfs.NewMem()))
 	w := chain(1, 2, tenantB)
-	a, err := s.admit(tier.Tier, w[0], 1<<40)
+	a, err := s.admit(lower.Tier, w[0], 1<<40)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := s.admit(tier.Tier, w[0], 1<<40)
+	b, err := s.admit(lower.Tier, w[0], 1<<40)
 	if err != nil {
 		t.Fatal(err)
 	}
-	child, err := s.admit(tier.Tier, w[1], 1<<40)
+	child, err := s.admit(lower.Tier, w[1], 1<<40)
 	if err != nil {
 		t.Fatal(err)
 	}
 	a.Cancel()
-	if tier.Used(tenantB) == 0 {
+	if lower.Used(tenantB) == 0 {
 		t.Error("gone before the second one canceled")
 	}
 	b.Cancel() // takes the child with it
 	answer := make(chan error, 1)
-	child.Start(tiering.LevelLogged, func(_ tiering.Level, err error) { answer <- err })
-	if err := <-answer; !errors.Is(err, tiering.ErrGone) {
+	child.Start(tier.LevelLogged, func(_ tier.Level, err error) { answer <- err })
+	if err := <-answer; !errors.Is(err, tier.ErrGone) {
 		t.Errorf("a child whose parent was given up: %v", err)
 	}
-	if c := tier.Counters(); tier.Used(tenantB) != 0 || c.QueueObjects != 0 || c.QueueBytes != 0 || c.Entries != 0 {
-		t.Errorf("%d bytes, %+v", tier.Used(tenantB), c)
+	if c := lower.Counters(); lower.Used(tenantB) != 0 || c.QueueObjects != 0 || c.QueueBytes != 0 || c.Entries != 0 {
+		t.Errorf("%d bytes, %+v", lower.Used(tenantB), c)
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 }
 
 // The queue has a bound in bytes and in objects, and room again when they are
@@ -131,22 +131,22 @@ func TestQueueBounds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg, faults := faulty(s.config(), 1)
 			set(&cfg)
-			tier := s.openOK(cfg)
+			lower := s.openOK(cfg)
 			_, release := stall(faults, slab.OpWrite)
 			w := segments(1, 2)
-			done, err := s.begin(tier.Tier, w[0], tiering.LevelLogged)
+			done, err := s.begin(lower.Tier, w[0], tier.LevelLogged)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.write(tier.Tier, w[1], tiering.LevelLogged); !errors.Is(err, tiering.ErrBusy) {
+			if err := s.write(lower.Tier, w[1], tier.LevelLogged); !errors.Is(err, tier.ErrBusy) {
 				t.Errorf("beyond the bound: %v", err)
 			}
 			release()
 			if out := <-done; out.err != nil {
 				t.Error(out.err)
 			}
-			s.mustWrite(tier.Tier, w[1], tiering.LevelLogged)
-			if c := tier.Counters(); c.RefusedBusy != 1 {
+			s.mustWrite(lower.Tier, w[1], tier.LevelLogged)
+			if c := lower.Counters(); c.RefusedBusy != 1 {
 				t.Errorf("%+v", c)
 			}
 		})
@@ -160,76 +160,76 @@ func TestEvictionMakesRoom(t *testing.T) {
 	s := newShelf(t)
 	cfg := onMem(s.config(), vfs.NewMem())
 	cfg.PublicBytes, cfg.SlabBytes = 1<<20, 256<<10
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	things := segments(1, 300)
 	keep := things[0]
 	for i, w := range things {
-		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+		s.mustWrite(lower.Tier, w, tier.LevelLogged)
 		n := keep.name()
-		tier.Touch(&n)
-		if u := tier.Usage().Pools[public]; u.UsedBytes > u.BudgetBytes {
+		lower.Touch(&n)
+		if u := lower.Usage().Pools[public]; u.UsedBytes > u.BudgetBytes {
 			t.Fatalf("%d: %d bytes of %d", i, u.UsedBytes, u.BudgetBytes)
 		}
 	}
-	s.mustRead(tier.Tier, keep)
+	s.mustRead(lower.Tier, keep)
 	found := 0
 	for i := range things {
 		n := things[i].name()
-		if _, ok := tier.Lookup(&n); ok {
+		if _, ok := lower.Lookup(&n); ok {
 			found++
-			s.mustRead(tier.Tier, things[i])
+			s.mustRead(lower.Tier, things[i])
 		} else if i > len(things)-40 {
 			t.Errorf("%d, one of the last, is gone", i)
 		}
 	}
-	if c := tier.Counters(); c.EvictedRoom == 0 || int(c.EvictedRoom)+found != len(things) {
+	if c := lower.Counters(); c.EvictedRoom == 0 || int(c.EvictedRoom)+found != len(things) {
 		t.Errorf("%d found, %+v", found, c)
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 }
 
 // A tenant over its room pays with its own entries, to the byte; another's stay.
 func TestQuota(t *testing.T) {
 	s := newShelf(t)
-	tier := s.openOK(onMem(s.config(), vfs.NewMem()))
+	lower := s.openOK(onMem(s.config(), vfs.NewMem()))
 	other := thing{seed: 500, profile: smallOne, tenant: tenantB, tokens: 30}
-	s.mustWrite(tier.Tier, other, tiering.LevelLogged)
+	s.mustWrite(lower.Tier, other, tier.LevelLogged)
 	const room = 100 << 10
 	for _, w := range segments(1, 50) {
 		o := s.object(w)
-		k, err := tier.Admit(o, room)
+		k, err := lower.Admit(o, room)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if used := tier.Used(tenantA); used > room {
+		if used := lower.Used(tenantA); used > room {
 			t.Fatalf("%d bytes of %d", used, room)
 		}
 		answer := make(chan error, 1)
-		k.Start(tiering.LevelLogged, func(_ tiering.Level, err error) { answer <- err })
+		k.Start(tier.LevelLogged, func(_ tier.Level, err error) { answer <- err })
 		if err := <-answer; err != nil {
 			t.Fatal(err)
 		}
 		s.drop(o)
 	}
-	s.mustRead(tier.Tier, other)
-	if c := tier.Counters(); c.EvictedQuota == 0 || c.EvictedRoom != 0 {
+	s.mustRead(lower.Tier, other)
+	if c := lower.Counters(); c.EvictedQuota == 0 || c.EvictedRoom != 0 {
 		t.Errorf("%+v", c)
 	}
-	before := tier.Counters()
-	if _, err := s.admit(tier.Tier, segments(100, 1)[0], 1000); !errors.Is(err, tiering.ErrQuota) {
+	before := lower.Counters()
+	if _, err := s.admit(lower.Tier, segments(100, 1)[0], 1000); !errors.Is(err, tier.ErrQuota) {
 		t.Errorf("more than the whole room: %v", err)
 	}
-	if after := tier.Counters(); after.EvictedQuota != before.EvictedQuota {
+	if after := lower.Counters(); after.EvictedQuota != before.EvictedQuota {
 		t.Error("entries left in vain")
 	}
-	used := tier.Used(tenantA)
-	if freed := tier.Trim(tenantA, used/2); freed < used/2 || tier.Used(tenantA) != used-freed {
-		t.Errorf("trimmed %d of %d, %d left", freed, used, tier.Used(tenantA))
+	used := lower.Used(tenantA)
+	if freed := lower.Trim(tenantA, used/2); freed < used/2 || lower.Used(tenantA) != used-freed {
+		t.Errorf("trimmed %d of %d, %d left", freed, used, lower.Used(tenantA))
 	}
-	if freed := tier.Trim(tenantA, 1<<40); tier.Used(tenantA) != 0 || freed == 0 {
-		t.Errorf("%d bytes left", tier.Used(tenantA))
+	if freed := lower.Trim(tenantA, 1<<40); lower.Used(tenantA) != 0 || freed == 0 {
+		t.Errorf("%d bytes left", lower.Used(tenantA))
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 }
 
 // A checkpoint never leaves before those that extend it, whatever makes room, and
@@ -237,42 +237,42 @@ func TestQuota(t *testing.T) {
 func TestParents(t *testing.T) {
 	s := newShelf(t)
 	cfg := onMem(s.config(), vfs.NewMem())
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	w := chain(1, 6, tenantA)
 	for i := range w {
-		s.mustWrite(tier.Tier, w[i], tiering.LevelLogged)
+		s.mustWrite(lower.Tier, w[i], tier.LevelLogged)
 	}
-	tier.Trim(tenantA, 1)
+	lower.Trim(tenantA, 1)
 	for i := range w {
 		n := w[i].name()
-		if _, ok := tier.Lookup(&n); ok == (i == 5) {
+		if _, ok := lower.Lookup(&n); ok == (i == 5) {
 			t.Errorf("node %d found: %v", i, ok)
 		}
 	}
 	n := w[2].name()
-	if !tier.Remove(&n) || tier.Remove(&n) {
+	if !lower.Remove(&n) || lower.Remove(&n) {
 		t.Error("removed not exactly once")
 	}
 	for i := range w {
 		n := w[i].name()
-		if _, ok := tier.Lookup(&n); ok != (i < 2) {
+		if _, ok := lower.Lookup(&n); ok != (i < 2) {
 			t.Errorf("node %d found: %v", i, ok)
 		}
 	}
-	if err := s.write(tier.Tier, w[3], tiering.LevelLogged); !errors.Is(err, tiering.ErrInvalid) {
+	if err := s.write(lower.Tier, w[3], tier.LevelLogged); !errors.Is(err, tier.ErrInvalid) {
 		t.Errorf("extends what was removed: %v", err)
 	}
-	s.mustWrite(tier.Tier, w[2], tiering.LevelLogged)
-	s.check(tier.Tier)
-	if err := tier.close(); err != nil {
+	s.mustWrite(lower.Tier, w[2], tier.LevelLogged)
+	s.check(lower.Tier)
+	if err := lower.close(); err != nil {
 		t.Fatal(err)
 	}
-	tier = s.openOK(cfg)
+	lower = s.openOK(cfg)
 	for i := range w[:3] {
-		s.mustRead(tier.Tier, w[i])
+		s.mustRead(lower.Tier, w[i])
 	}
 	n = w[3].name()
-	if _, ok := tier.Lookup(&n); ok {
+	if _, ok := lower.Lookup(&n); ok {
 		t.Error("what was removed is back")
 	}
 }
@@ -281,17 +281,17 @@ func TestParents(t *testing.T) {
 // after it.
 func TestChildWaitsForParent(t *testing.T) {
 	s := newShelf(t)
-	tier := s.openOK(onMem(s.config(), vfs.NewMem()))
+	lower := s.openOK(onMem(s.config(), vfs.NewMem()))
 	w := chain(1, 2, tenantA)
-	parent, err := s.admit(tier.Tier, w[0], 1<<40)
+	parent, err := s.admit(lower.Tier, w[0], 1<<40)
 	if err != nil {
 		t.Fatal(err)
 	}
-	done, err := s.begin(tier.Tier, w[1], tiering.LevelSynced)
+	done, err := s.begin(lower.Tier, w[1], tier.LevelSynced)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for tier.Counters().StoredBytes == 0 {
+	for lower.Counters().StoredBytes == 0 {
 		select {
 		case out := <-done:
 			t.Fatalf("answered before its parent: %+v", out)
@@ -299,18 +299,18 @@ func TestChildWaitsForParent(t *testing.T) {
 		}
 	}
 	n := w[1].name()
-	if _, ok := tier.Lookup(&n); ok {
+	if _, ok := lower.Lookup(&n); ok {
 		t.Fatal("found before its parent")
 	}
-	parent.Start(tiering.LevelLogged, func(tiering.Level, error) {})
-	if out := <-done; out.err != nil || out.reached != tiering.LevelSynced {
+	parent.Start(tier.LevelLogged, func(tier.Level, error) {})
+	if out := <-done; out.err != nil || out.reached != tier.LevelSynced {
 		t.Fatalf("%+v", out)
 	}
 	up := w[0].name()
-	if e, ok := tier.Lookup(&up); !ok || e.Level != tiering.LevelSynced {
+	if e, ok := lower.Lookup(&up); !ok || e.Level != tier.LevelSynced {
 		t.Errorf("the parent of a synced checkpoint: %+v, %v", e, ok)
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 }
 
 // Entries of tenants that are not configured are found as nobody's, leave first,
@@ -319,49 +319,49 @@ func TestForeignLeaveFirst(t *testing.T) {
 	s := newShelf(t)
 	cfg := onMem(s.config(), vfs.NewMem())
 	cfg.PublicBytes, cfg.SlabBytes = 1<<20, 256<<10
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	theirs := thing{seed: 900, profile: smallOne, tenant: tenantB, tokens: 30}
-	s.mustWrite(tier.Tier, theirs, tiering.LevelLogged)
+	s.mustWrite(lower.Tier, theirs, tier.LevelLogged)
 	ours := segments(1, 5)
 	for _, w := range ours {
-		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+		s.mustWrite(lower.Tier, w, tier.LevelLogged)
 	}
 	n := theirs.name()
-	tier.Touch(&n) // used last of all
-	bytes := tier.Used(tenantB)
-	if err := tier.close(); err != nil {
+	lower.Touch(&n) // used last of all
+	bytes := lower.Used(tenantB)
+	if err := lower.close(); err != nil {
 		t.Fatal(err)
 	}
 	fewer := cfg
 	fewer.Tenants = cfg.Tenants[:1]
-	tier = s.openOK(fewer)
-	if e, ok := tier.Lookup(&n); !ok || e.Tenant != 0 || tier.Used(tenantB) != 0 {
+	lower = s.openOK(fewer)
+	if e, ok := lower.Lookup(&n); !ok || e.Tenant != 0 || lower.Used(tenantB) != 0 {
 		t.Fatalf("%+v, %v", e, ok)
 	}
-	if err := tier.close(); err != nil {
+	if err := lower.close(); err != nil {
 		t.Fatal(err)
 	}
-	tier = s.openOK(cfg)
-	if tier.Used(tenantB) != bytes {
-		t.Errorf("%d bytes, %d before", tier.Used(tenantB), bytes)
+	lower = s.openOK(cfg)
+	if lower.Used(tenantB) != bytes {
+		t.Errorf("%d bytes, %d before", lower.Used(tenantB), bytes)
 	}
-	if err := tier.close(); err != nil {
+	if err := lower.close(); err != nil {
 		t.Fatal(err)
 	}
-	tier = s.openOK(fewer)
+	lower = s.openOK(fewer)
 	for i := 0; ; i++ {
-		if tier.Counters().EvictedRoom > 0 {
+		if lower.Counters().EvictedRoom > 0 {
 			break
 		}
-		s.mustWrite(tier.Tier, segments(100+i, 1)[0], tiering.LevelLogged)
+		s.mustWrite(lower.Tier, segments(100+i, 1)[0], tier.LevelLogged)
 	}
-	if _, ok := tier.Lookup(&n); ok {
+	if _, ok := lower.Lookup(&n); ok {
 		t.Error("another left before it")
 	}
 	for _, w := range ours {
-		s.mustRead(tier.Tier, w)
+		s.mustRead(lower.Tier, w)
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 }
 
 // Who is answered may unmap the memory: nothing of ours is in it any more.
@@ -370,7 +370,7 @@ func TestMemoryIsLetGoBeforeTheAnswer(t *testing.T) {
 	for _, coded := range [][]profile.PartKind{nil, {profile.PartK}} {
 		cfg := onMem(s.config(), vfs.NewMem())
 		cfg.Coded = coded
-		tier := s.openOK(cfg)
+		lower := s.openOK(cfg)
 		for _, w := range segments(1, 40) {
 			region, err := s.dev.NewRegion(gpuipc.RegionSpec{Name: "own", Bytes: 1 << 20, Access: gpuipc.ClientReads})
 			if err != nil {
@@ -383,17 +383,17 @@ func TestMemoryIsLetGoBeforeTheAnswer(t *testing.T) {
 			}
 			s.drop(o)
 			o.Shares[0].Ref = own
-			k, err := tier.Admit(o, 1<<40)
+			k, err := lower.Admit(o, 1<<40)
 			if err != nil {
 				t.Fatal(err)
 			}
 			closed := make(chan error, 1)
-			k.Start(tiering.LevelLogged, func(tiering.Level, error) { closed <- region.Close() }) // panics when in use
+			k.Start(tier.LevelLogged, func(tier.Level, error) { closed <- region.Close() }) // panics when in use
 			if err := <-closed; err != nil {
 				t.Fatal(err)
 			}
 		}
-		s.mustRead(tier.Tier, segments(1, 1)[0])
+		s.mustRead(lower.Tier, segments(1, 1)[0])
 	}
 }
 
@@ -402,25 +402,25 @@ func TestQuotaAndPoolTogether(t *testing.T) {
 	s := newShelf(t)
 	cfg := onMem(s.config(), vfs.NewMem())
 	cfg.PublicBytes, cfg.PrivateBytes = 3<<20, 256<<10
-	tier := s.openOK(cfg)
+	lower := s.openOK(cfg)
 	for _, w := range segments(1, 30) {
-		s.mustWrite(tier.Tier, w, tiering.LevelLogged)
+		s.mustWrite(lower.Tier, w, tier.LevelLogged)
 	}
-	node := func(seed uint64, tenant tiering.TenantID) thing {
-		return thing{seed: seed, profile: smallTwo, tenant: tenant, kind: tiering.Exact, tokens: 40}
+	node := func(seed uint64, tenant tier.TenantID) thing {
+		return thing{seed: seed, profile: smallTwo, tenant: tenant, kind: tier.Exact, tokens: 40}
 	}
 	for i := range 30 { // the private pool is full of another's
-		s.mustWrite(tier.Tier, node(uint64(500+i), tenantB), tiering.LevelLogged)
+		s.mustWrite(lower.Tier, node(uint64(500+i), tenantB), tier.LevelLogged)
 	}
 	for i := range 10 {
-		k, err := s.admit(tier.Tier, node(uint64(100+i), tenantA), tier.Used(tenantA))
+		k, err := s.admit(lower.Tier, node(uint64(100+i), tenantA), lower.Used(tenantA))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if u := tier.Usage().Pools[private]; u.UsedBytes > u.BudgetBytes {
+		if u := lower.Usage().Pools[private]; u.UsedBytes > u.BudgetBytes {
 			t.Errorf("the private pool holds %d of %d", u.UsedBytes, u.BudgetBytes)
 		}
 		k.Cancel()
 	}
-	s.check(tier.Tier)
+	s.check(lower.Tier)
 }

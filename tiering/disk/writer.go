@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // writeLoop writes what is queued until the volume stops.
@@ -44,10 +44,10 @@ func (t *Tier) nextWrite(v *volume) *write {
 // writableLocked says why nothing can be written now.
 func (t *Tier) writableLocked(e *entry) error {
 	if e.phase == forgotten {
-		return fmt.Errorf("disk: %x left before it was written: %w", e.Key[:8], tiering.ErrGone)
+		return fmt.Errorf("disk: %x left before it was written: %w", e.Key[:8], tier.ErrGone)
 	}
 	if t.state > StateFull {
-		return fmt.Errorf("disk: %s: %w", t.state, tiering.ErrUnavailable)
+		return fmt.Errorf("disk: %s: %w", t.state, tier.ErrUnavailable)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (t *Tier) place(v *volume, w *write, h *extent.Header) error {
 	}
 	bytes := slab.RunBytes(h.Runs)
 	if bytes > e.bytes {
-		return fmt.Errorf("disk: %x takes %d bytes, not the %d at most that were counted: %w", e.Key[:8], bytes, e.bytes, tiering.ErrInvalid)
+		return fmt.Errorf("disk: %x takes %d bytes, not the %d at most that were counted: %w", e.Key[:8], bytes, e.bytes, tier.ErrInvalid)
 	}
 	e.generation, e.runs, e.headerBytes, e.payload = h.Generation, h.Runs, int64(h.HeaderBytes), h.PayloadBytes
 	e.coded, e.manifestSum, e.failures = h.Coded, h.ManifestSum, v.failures
@@ -179,7 +179,7 @@ func (t *Tier) writeFailed(v *volume, e *entry, err error) error {
 		return t.writeTrouble(err)
 	}
 	t.log.Warn().Str("tier", "disk").Err(err).Msg("space of the disk tier is given up")
-	return fmt.Errorf("%w: %w", err, tiering.ErrUnavailable)
+	return fmt.Errorf("%w: %w", err, tier.ErrUnavailable)
 }
 
 // failWrite ends a write that has no row.
@@ -194,7 +194,7 @@ func (t *Tier) failWrite(v *volume, w *write, err error) {
 	}
 	runs := e.runs
 	delete(v.flying, w)
-	t.endWriteLocked(w, tiering.LevelMemory, err)
+	t.endWriteLocked(w, tier.LevelMemory, err)
 	t.mu.Unlock()
 	if runs != nil {
 		t.releaseSpace(v, e, runs)
@@ -202,7 +202,7 @@ func (t *Tier) failWrite(v *volume, w *write, err error) {
 }
 
 // endWriteLocked answers who waits for a write.
-func (t *Tier) endWriteLocked(w *write, reached tiering.Level, err error) {
+func (t *Tier) endWriteLocked(w *write, reached tier.Level, err error) {
 	for _, waiter := range w.waiters {
 		if err != nil {
 			t.answerLocked(waiter, reached, err)
@@ -250,13 +250,13 @@ func (t *Tier) waitSpace(v *volume, e *entry, seen uint64) error {
 			return err
 		}
 		if v.stopping {
-			return fmt.Errorf("disk: closing: %w", tiering.ErrUnavailable)
+			return fmt.Errorf("disk: closing: %w", tier.ErrUnavailable)
 		}
 		if t.leaving == 0 {
 			// Growing was counted on and has failed, or space is in too many runs.
 			victim := t.victim(e.pool)
 			if victim == nil {
-				return fmt.Errorf("disk: no space for %x: %w", e.Key[:8], tiering.ErrFull)
+				return fmt.Errorf("disk: no space for %x: %w", e.Key[:8], tier.ErrFull)
 			}
 			t.evictLocked(victim, &t.counters.EvictedRoom)
 		}

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"sync"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // testAtOnce has several goroutines put, get and remove a few objects, in budgets
@@ -27,7 +27,7 @@ func testAtOnce(r *rig) {
 		if i%6 == 0 {
 			up = nil
 		}
-		up = Checkpoint(Pair, alice, r.next(), tiering.Exact, up, 12)
+		up = Checkpoint(Pair, alice, r.next(), tier.Exact, up, 12)
 		list = append(list, up)
 	}
 	var users sync.WaitGroup
@@ -54,7 +54,7 @@ func (r *rig) anything(rng *rand.Rand, o *Object) {
 	span := int(r.Traits().Highest-r.Traits().Lowest) + 1
 	switch rng.IntN(8) {
 	case 0, 1, 2:
-		r.tolerate(r.try(o, r.Traits().Lowest+tiering.Level(rng.IntN(span))))
+		r.tolerate(r.try(o, r.Traits().Lowest+tier.Level(rng.IntN(span))))
 	case 3:
 		r.Remove(o)
 	case 4:
@@ -74,7 +74,7 @@ func (r *rig) anything(rng *rand.Rand, o *Object) {
 
 // tolerate lets the answers of a tier that is in use pass.
 func (r *rig) tolerate(err error) {
-	for _, kind := range []error{nil, tiering.ErrBusy, tiering.ErrFull, tiering.ErrGone, tiering.ErrExists, tiering.ErrInvalid, errNotReached} {
+	for _, kind := range []error{nil, tier.ErrBusy, tier.ErrFull, tier.ErrGone, tier.ErrExists, tier.ErrInvalid, errNotReached} {
 		if errors.Is(err, kind) {
 			return
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Conformance checks that a tier keeps what every tier must keep. open is called
@@ -142,7 +143,7 @@ func (r *rig) next() uint64 {
 func (r *rig) segment(t tiering.Tenant) *Object { return Segment(Small, t, r.next(), 40) }
 
 // try puts an object at a level.
-func (r *rig) try(o *Object, level tiering.Level) error {
+func (r *rig) try(o *Object, level tier.Level) error {
 	f, err := r.Begin(o)
 	if err != nil {
 		return err
@@ -181,8 +182,8 @@ func (r *rig) gone(o *Object) {
 	if e, ok := r.Find(o); ok {
 		r.Fatalf("%v is found: %+v", o, e)
 	}
-	if _, err := r.Get(context.Background(), o); !errors.Is(err, tiering.ErrGone) {
-		r.Fatalf("%v: %v, want %v", o, err, tiering.ErrGone)
+	if _, err := r.Get(context.Background(), o); !errors.Is(err, tier.ErrGone) {
+		r.Fatalf("%v: %v, want %v", o, err, tier.ErrGone)
 	}
 }
 
@@ -224,7 +225,7 @@ func balanced(s Subject, list []*Object, patience time.Duration) (err error) {
 }
 
 func unbalanced(s Subject, list []*Object) error {
-	rest := map[tiering.TenantID]int64{}
+	rest := map[tier.TenantID]int64{}
 	for _, o := range list {
 		rest[o.Tenant.ID] = s.Used(o.Tenant.ID)
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // variety is an object of every shape: kinds, ranks, chains, parts of no, one and
@@ -20,18 +21,18 @@ func (r *rig) variety() []*Object {
 		Segment(Linear, bob, r.next(), 1000),
 		Segment(WideF32, alice, r.next(), 777),
 		Segment(WideF16, bob, r.next(), 601),
-		Checkpoint(WideF16, alice, r.next(), tiering.Exact, nil, 513),
+		Checkpoint(WideF16, alice, r.next(), tier.Exact, nil, 513),
 	}
 	var up *Object
 	for i := range 5 {
-		kind := tiering.Exact
+		kind := tier.Exact
 		if i > 2 {
-			kind = tiering.Spliced
+			kind = tier.Spliced
 		}
 		up = Checkpoint(Pair, alice, r.next(), kind, up, 10+7*i)
 		list = append(list, up)
 	}
-	return append(list, Checkpoint(Small, bob, r.next(), tiering.Spliced, nil, 90))
+	return append(list, Checkpoint(Small, bob, r.next(), tier.Spliced, nil, 90))
 }
 
 func testContent(r *rig) {
@@ -40,14 +41,14 @@ func testContent(r *rig) {
 	levels := r.Traits()
 	for i, o := range list {
 		span := int(levels.Highest-levels.Lowest) + 1
-		r.must(r.try(o, levels.Lowest+tiering.Level(i%span)))
+		r.must(r.try(o, levels.Lowest+tier.Level(i%span)))
 	}
 	r.want(list...)
 	slices.Reverse(list)
 	r.want(list...)
 	for _, o := range list {
 		if err := r.try(o, levels.Lowest); err != nil {
-			r.wantErr(err, tiering.ErrExists)
+			r.wantErr(err, tier.ErrExists)
 		}
 	}
 	r.want(list...)
@@ -55,7 +56,7 @@ func testContent(r *rig) {
 
 func testBegun(r *rig) {
 	r.open(Options{})
-	o, other := r.segment(alice), Checkpoint(Pair, alice, r.next(), tiering.Exact, nil, 30)
+	o, other := r.segment(alice), Checkpoint(Pair, alice, r.next(), tier.Exact, nil, 30)
 	for _, o := range []*Object{o, other} {
 		r.Settle()
 		before := r.Used(alice.ID)
@@ -81,18 +82,18 @@ func (r *rig) gone2(o *Object) {
 		r.Fatalf("%v is found: %+v", o, e)
 	}
 	_, err := r.Get(context.Background(), o)
-	r.wantErr(err, tiering.ErrGone, tiering.ErrBusy, tiering.ErrUnavailable)
+	r.wantErr(err, tier.ErrGone, tier.ErrBusy, tier.ErrUnavailable)
 }
 
 func testSpoiltBefore(r *rig) {
 	r.open(Options{})
-	for _, o := range []*Object{r.segment(alice), Checkpoint(Pair, alice, r.next(), tiering.Exact, nil, 30)} {
+	for _, o := range []*Object{r.segment(alice), Checkpoint(Pair, alice, r.next(), tier.Exact, nil, 30)} {
 		right := o.Digests[len(o.Digests)-1]
 		wrong := slices.Clone(right)
 		wrong[r.rng.IntN(len(wrong))] ^= 1 << r.rng.IntN(64)
 		o.Digests[len(o.Digests)-1] = wrong
 		if err := r.try(o, r.Traits().Lowest); err != nil {
-			r.wantErr(err, tiering.ErrCorrupt)
+			r.wantErr(err, tier.ErrCorrupt)
 		} else if c, err := r.Get(context.Background(), o); err == nil {
 			r.Fatalf("served %d ranks that are not what their digests say", len(c.Bytes))
 		}
@@ -118,21 +119,21 @@ func (r *rig) removeAll(list ...*Object) {
 
 func testOrphans(r *rig) {
 	r.open(Options{})
-	up := Checkpoint(Pair, alice, r.next(), tiering.Exact, nil, 20)
-	child := Checkpoint(Pair, alice, r.next(), tiering.Exact, up, 10)
+	up := Checkpoint(Pair, alice, r.next(), tier.Exact, nil, 20)
+	child := Checkpoint(Pair, alice, r.next(), tier.Exact, up, 10)
 	_, err := r.Begin(child)
-	r.wantErr(err, tiering.ErrInvalid, tiering.ErrGone)
+	r.wantErr(err, tier.ErrInvalid, tier.ErrGone)
 	r.wantUsed(alice, 0)
 	unknown := Segment(Small, tiering.Tenant{ID: 99, Name: "nobody"}, r.next(), 20)
 	_, err = r.Begin(unknown)
-	r.wantErr(err, tiering.ErrInvalid)
+	r.wantErr(err, tier.ErrInvalid)
 	r.put(up, child)
 	r.want(child, up)
 }
 
 func testAccounts(r *rig) {
 	r.open(Options{LargestBytes: 4 << 20})
-	sums := map[tiering.TenantID]int64{}
+	sums := map[tier.TenantID]int64{}
 	list := r.variety()
 	r.put(list...)
 	r.Settle()

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // restarts skips a story unless the subject can end in this way.
@@ -25,10 +26,10 @@ func testRestartClosed(r *rig) {
 	s := r.restarts(Closed)
 	list := r.variety()
 	for i, o := range list {
-		r.must(r.try(o, tiering.LevelLogged+tiering.Level(i%2)))
+		r.must(r.try(o, tier.LevelLogged+tier.Level(i%2)))
 	}
 	lost := r.segment(bob)
-	r.must(r.try(lost, tiering.LevelSynced))
+	r.must(r.try(lost, tier.LevelSynced))
 	r.Remove(lost)
 	for range 2 {
 		r.must(s.Restart(Closed, 100, r.rng))
@@ -50,17 +51,17 @@ func testRestartClosed(r *rig) {
 	r.want(more)
 }
 
-func testRestartKilled(r *rig) { r.abrupt(Killed, tiering.LevelLogged, 100) }
+func testRestartKilled(r *rig) { r.abrupt(Killed, tier.LevelLogged, 100) }
 
 func testRestartPower(r *rig) {
 	for _, unsynced := range []int{0, 30, 100} {
-		r.abrupt(PowerLost, tiering.LevelSynced, unsynced)
+		r.abrupt(PowerLost, tier.LevelSynced, unsynced)
 	}
 }
 
 // abrupt ends the subject while it writes, and wants all that had been
 // acknowledged at a level before.
-func (r *rig) abrupt(how Ending, level tiering.Level, unsynced int) {
+func (r *rig) abrupt(how Ending, level tier.Level, unsynced int) {
 	r.open(Options{LargestBytes: 4 << 20})
 	s := r.restarts(how)
 	safe := r.variety()
@@ -73,7 +74,7 @@ func (r *rig) abrupt(how Ending, level tiering.Level, unsynced int) {
 		begun[i] = r.segment(alice)
 		f, err := r.Begin(begun[i])
 		r.must(err)
-		writing.Go(func() { _, _ = f.Finish(context.Background(), tiering.LevelSynced) })
+		writing.Go(func() { _, _ = f.Finish(context.Background(), tier.LevelSynced) })
 	}
 	r.must(s.Restart(how, unsynced, r.rng))
 	writing.Wait()
@@ -84,7 +85,7 @@ func (r *rig) abrupt(how Ending, level tiering.Level, unsynced int) {
 			r.must(o.Compare(c))
 			continue
 		}
-		r.wantErr(err, tiering.ErrGone, tiering.ErrCorrupt)
+		r.wantErr(err, tier.ErrGone, tier.ErrCorrupt)
 		r.put(o)
 		r.want(o)
 	}
@@ -95,9 +96,9 @@ func testRestartOrder(r *rig) {
 	r.open(tight())
 	s := r.restarts(Closed)
 	keep := r.segment(alice)
-	r.must(r.try(keep, tiering.LevelLogged))
+	r.must(r.try(keep, tier.LevelLogged))
 	for range 8 {
-		r.must(r.try(r.segment(bob), tiering.LevelLogged))
+		r.must(r.try(r.segment(bob), tier.LevelLogged))
 	}
 	r.want(keep)
 	r.must(s.Restart(Closed, 100, r.rng))
@@ -114,7 +115,7 @@ func (r *rig) overfillAfter(t tiering.Tenant) (list []*Object) {
 	for {
 		before := r.Used(alice.ID) + r.Used(bob.ID)
 		o := r.segment(t)
-		r.must(r.try(o, tiering.LevelLogged))
+		r.must(r.try(o, tier.LevelLogged))
 		r.Settle()
 		list = append(list, o)
 		e, ok := r.Find(o)
@@ -172,7 +173,7 @@ func (r *rig) spoil(s Spoiler, o *Object) (refused int) {
 		r.must(o.Compare(c))
 		return 0
 	}
-	if !errors.Is(err, tiering.ErrCorrupt) && !errors.Is(err, tiering.ErrGone) {
+	if !errors.Is(err, tier.ErrCorrupt) && !errors.Is(err, tier.ErrGone) {
 		r.Fatalf("%v: %v", o, err)
 	}
 	r.Settle()

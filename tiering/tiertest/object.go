@@ -12,17 +12,18 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Object is a segment or checkpoint to be put into a subject.
 type Object struct {
-	tiering.Name
+	tier.Name
 	Profile    *profile.Profile
 	Tenant     tiering.Tenant
 	Spec       profile.SegmentSpec // segments
 	Tokens     []uint32            // segments
 	Begin, End int                 // segments: the interior; checkpoints: rows held
-	Parent     tiering.Name        // checkpoints
+	Parent     tier.Name           // checkpoints
 	Bytes      [][]byte            // by rank
 	Digests    [][]uint64          // by rank, of each chunk of each part
 }
@@ -55,7 +56,7 @@ func Middle(p *profile.Profile, t tiering.Tenant, seed uint64, tokens int) *Obje
 
 // Checkpoint makes a checkpoint of some rows, behind those of its parent if it
 // has one, which is of the same profile and tenant.
-func Checkpoint(p *profile.Profile, t tiering.Tenant, seed uint64, kind tiering.CheckpointKind, parent *Object, rows int) *Object {
+func Checkpoint(p *profile.Profile, t tiering.Tenant, seed uint64, kind tier.CheckpointKind, parent *Object, rows int) *Object {
 	o := &Object{Profile: p, Tenant: t, End: rows}
 	o.Kind = kind
 	o.Key = sha256.Sum256(fmt.Appendf(nil, "checkpoint %d of %s", seed, t.Name))

@@ -10,6 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Store makes a tiering.Store a subject, alone or with a tier below, used as the
@@ -20,9 +21,9 @@ type Store struct {
 	Memory *Memory // staging
 	Trait  Traits
 
-	lower   tiering.Tier
+	lower   tier.Tier
 	session *tiering.Session
-	ids     map[profile.Fingerprint]tiering.ProfileID
+	ids     map[profile.Fingerprint]tier.ProfileID
 	cancel  context.CancelFunc
 	ended   chan error
 	stop    sync.Once
@@ -38,7 +39,7 @@ func NewStore(cfg tiering.Config, m *Memory, trait Traits) (*Store, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Store{
 		Store: store, Memory: m, Trait: trait, lower: cfg.Lower, session: store.NewSession("tiertest"),
-		ids: map[profile.Fingerprint]tiering.ProfileID{}, cancel: cancel, ended: make(chan error, 1),
+		ids: map[profile.Fingerprint]tier.ProfileID{}, cancel: cancel, ended: make(chan error, 1),
 	}
 	for _, p := range [...]*profile.Profile{Small, Pair, Linear, WideF32, WideF16} {
 		if s.ids[p.Fingerprint()], err = store.AddProfile(p); err != nil {
@@ -67,7 +68,7 @@ func (s *Store) Stop(flush bool) error {
 func (s *Store) Close() error   { return s.Stop(false) }
 func (s *Store) Traits() Traits { return s.Trait }
 
-func (s *Store) Used(t tiering.TenantID) (bytes int64) {
+func (s *Store) Used(t tier.TenantID) (bytes int64) {
 	for _, p := range s.Pools() {
 		for _, u := range p.Tenants {
 			if u.ID == t {
@@ -111,7 +112,7 @@ func (s *Store) Find(o *Object) (Entry, bool) {
 	if o.Kind == 0 && got.Segments[0].Status != tiering.StatusHit || o.Kind != 0 && got.PrefixTokens == 0 {
 		return Entry{}, false
 	}
-	e := Entry{Level: tiering.LevelMemory}
+	e := Entry{Level: tier.LevelMemory}
 	if s.inMemory(o) {
 		e.Bytes = o.total() + 4*int64(len(o.Tokens))
 	}
@@ -170,7 +171,7 @@ func (s *Store) reserve(o *Object, rank int) (tiering.Reservation, error) {
 type storeFilling struct {
 	store  *Store
 	object *Object
-	ranks  []tiering.ReservationID
+	ranks  []tier.ReservationID
 }
 
 func (f *storeFilling) Cancel() {
@@ -180,7 +181,7 @@ func (f *storeFilling) Cancel() {
 }
 
 // Finish commits part after part, rank after rank.
-func (f *storeFilling) Finish(ctx context.Context, level tiering.Level) (tiering.Level, error) {
+func (f *storeFilling) Finish(ctx context.Context, level tier.Level) (tier.Level, error) {
 	l := f.object.Layout()
 	var last tiering.Committed
 	chunk := 0
@@ -194,16 +195,16 @@ func (f *storeFilling) Finish(ctx context.Context, level tiering.Level) (tiering
 			item := tiering.CommitItem{Reservation: id, Part: i, Digests: f.object.Digests[rank][chunk : chunk+n], Level: level}
 			var err error
 			if last, err = f.commit(ctx, item, f.object.Bytes[rank][p.Off:p.Off+p.Len]); err != nil {
-				return tiering.LevelMemory, err
+				return tier.LevelMemory, err
 			}
 			chunk += n
 		}
 	}
 	switch {
 	case !last.Published:
-		return tiering.LevelMemory, fmt.Errorf("%v: committed as a whole, and not published: %w", f.object, ErrWrong)
+		return tier.LevelMemory, fmt.Errorf("%v: committed as a whole, and not published: %w", f.object, ErrWrong)
 	case last.Durable == nil:
-		return tiering.LevelMemory, nil
+		return tier.LevelMemory, nil
 	}
 	return last.Durable.Wait(ctx), nil
 }
@@ -220,12 +221,12 @@ func (f *storeFilling) commit(ctx context.Context, item tiering.CommitItem, b []
 
 // missed is the error of a miss. What a lookup finds all the same could not be
 // brought up now.
-func (s *Store) missed(o *Object, why tiering.Reason, promoting bool) error {
-	kind := tiering.ErrGone
-	if promoting || why == tiering.ReasonPending {
-		kind = tiering.ErrBusy
+func (s *Store) missed(o *Object, why tier.Reason, promoting bool) error {
+	kind := tier.ErrGone
+	if promoting || why == tier.ReasonPending {
+		kind = tier.ErrBusy
 	} else if _, ok := s.Find(o); ok {
-		kind = tiering.ErrBusy
+		kind = tier.ErrBusy
 	}
 	return fmt.Errorf("%v: %v, promoting %v: %w", o, why, promoting, kind)
 }
@@ -246,7 +247,7 @@ func (s *Store) Get(ctx context.Context, o *Object) (*Content, error) {
 	return c, nil
 }
 
-func (s *Store) lease(ctx context.Context, o *Object, rank int) (tiering.LeaseID, []gpuipc.Extent, []uint64, error) {
+func (s *Store) lease(ctx context.Context, o *Object, rank int) (tier.LeaseID, []gpuipc.Extent, []uint64, error) {
 	id := s.ids[o.Profile.Fingerprint()]
 	if o.Kind == 0 {
 		rows, err := s.session.AwaitAcquire(ctx, &tiering.AcquireQuery{Profile: id, Tenant: o.Tenant.ID, Rank: rank, Digests: true, Keys: [][32]byte{o.Key}}, nil)

@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Tier makes a tiering.Tier a subject, used as the store uses it: a tenant's room
 // is its quota, since it holds nothing elsewhere. Settle and Close are left to who
 // embeds it.
 type Tier struct {
-	tiering.Tier
+	tier.Tier
 	Memory *Memory
 	Trait  Traits
 }
@@ -34,7 +34,7 @@ func (s *Tier) Remove(o *Object) bool { return s.Tier.Remove(&o.Name) }
 
 // Begin brings the bytes along, since a tier may begin with them as soon as it is told.
 func (s *Tier) Begin(o *Object) (Filling, error) {
-	view := &tiering.Object{
+	view := &tier.Object{
 		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant.ID, Publisher: "tiertest", Created: time.Unix(1e9, 0),
 		Spec: o.Spec, Tokens: o.Tokens, Begin: o.Begin, End: o.End, Parent: o.Parent,
 	}
@@ -46,7 +46,7 @@ func (s *Tier) Begin(o *Object) (Filling, error) {
 			return nil, err
 		}
 		f.refs = append(f.refs, ref)
-		view.Shares = append(view.Shares, tiering.Share{Ref: ref, Digests: o.Digests[rank]})
+		view.Shares = append(view.Shares, tier.Share{Ref: ref, Digests: o.Digests[rank]})
 	}
 	room := o.Tenant.QuotaBytes
 	if room == 0 {
@@ -62,25 +62,25 @@ func (s *Tier) Begin(o *Object) (Filling, error) {
 
 type tierFilling struct {
 	tier  *Tier
-	write tiering.Write
+	write tier.Write
 	refs  []gpuipc.Ref
 }
 
 type tierAnswer struct {
-	reached tiering.Level
+	reached tier.Level
 	err     error
 }
 
 // Finish waits for the answer whatever becomes of its context: the memory is not
 // ours before.
-func (f *tierFilling) Finish(_ context.Context, level tiering.Level) (tiering.Level, error) {
+func (f *tierFilling) Finish(_ context.Context, level tier.Level) (tier.Level, error) {
 	done := make(chan tierAnswer, 1)
-	f.write.Start(level, func(reached tiering.Level, err error) { done <- tierAnswer{reached, err} })
+	f.write.Start(level, func(reached tier.Level, err error) { done <- tierAnswer{reached, err} })
 	a := <-done
 	if err := f.tier.Memory.spend(f.refs...); err != nil {
 		return a.reached, err
 	}
-	if a.err != nil && a.reached >= tiering.LevelLogged {
+	if a.err != nil && a.reached >= tier.LevelLogged {
 		return a.reached, nil // it is there, but not as safe as was asked for
 	}
 	return a.reached, a.err
@@ -94,7 +94,7 @@ func (f *tierFilling) Cancel() {
 func (s *Tier) Get(ctx context.Context, o *Object) (*Content, error) {
 	e, ok := s.Lookup(&o.Name)
 	if !ok {
-		return nil, fmt.Errorf("%v: no entry: %w", o, tiering.ErrGone)
+		return nil, fmt.Errorf("%v: no entry: %w", o, tier.ErrGone)
 	}
 	if e.Tenant != o.Tenant.ID || e.Fingerprint != o.Profile.Fingerprint() || e.Spec != o.Spec ||
 		e.Begin != o.Begin || e.End != o.End || e.Parent != o.Parent {

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // tight are budgets of some ten small objects in each pool.
@@ -72,9 +73,9 @@ func testChains(r *rig) {
 		var c []*Object
 		var up *Object
 		for range 4 {
-			up = Checkpoint(Small, alice, r.next(), tiering.Exact, up, 25)
+			up = Checkpoint(Small, alice, r.next(), tier.Exact, up, 25)
 			if err := r.try(up, r.Traits().Lowest); err != nil {
-				r.wantErr(err, tiering.ErrFull, tiering.ErrGone, tiering.ErrInvalid)
+				r.wantErr(err, tier.ErrFull, tier.ErrGone, tier.ErrInvalid)
 				break
 			}
 			c = append(c, up)
@@ -113,12 +114,12 @@ func (r *rig) broken(c []*Object) (missing int) {
 
 func testTooLarge(r *rig) {
 	r.open(tight())
-	list := []*Object{r.segment(alice), r.segment(bob), Checkpoint(Pair, bob, r.next(), tiering.Exact, nil, 40)}
+	list := []*Object{r.segment(alice), r.segment(bob), Checkpoint(Pair, bob, r.next(), tier.Exact, nil, 40)}
 	r.put(list...)
 	r.Settle()
 	a, b := r.Used(alice.ID), r.Used(bob.ID)
-	for _, o := range []*Object{Segment(WideF32, alice, r.next(), 2000), Checkpoint(WideF32, alice, r.next(), tiering.Exact, nil, 2000)} {
-		r.wantErr(r.try(o, r.Traits().Lowest), tiering.ErrFull)
+	for _, o := range []*Object{Segment(WideF32, alice, r.next(), 2000), Checkpoint(WideF32, alice, r.next(), tier.Exact, nil, 2000)} {
+		r.wantErr(r.try(o, r.Traits().Lowest), tier.ErrFull)
 		r.gone(o)
 	}
 	r.wantUsed(alice, a)
@@ -161,7 +162,7 @@ func testQuota(r *rig) {
 	// A byte less than one object is none at all.
 	few.QuotaBytes = cost - 1
 	r.open(Options{Tenants: []tiering.Tenant{few, bob}})
-	r.wantErr(r.try(r.segment(few), r.Traits().Lowest), tiering.ErrQuota)
+	r.wantErr(r.try(r.segment(few), r.Traits().Lowest), tier.ErrQuota)
 	r.wantUsed(few, 0)
 }
 
@@ -189,7 +190,7 @@ func testBusy(r *rig) {
 	for {
 		o := r.segment(alice)
 		f, err := r.Begin(o)
-		if errors.Is(err, tiering.ErrBusy) {
+		if errors.Is(err, tier.ErrBusy) {
 			break
 		}
 		r.must(err)

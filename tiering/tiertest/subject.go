@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Subject is a tier, or several on top of each other. Its methods may be called
@@ -23,7 +24,7 @@ type Subject interface {
 	// Remove forgets a segment that an operator removed; false when there is none.
 	Remove(o *Object) bool
 	// Used is how many bytes a tenant holds, what was begun included.
-	Used(t tiering.TenantID) int64
+	Used(t tier.TenantID) int64
 	// Settle waits until the subject has done what it does on its own.
 	Settle()
 	// Close ends the subject. What it gave out is gone.
@@ -35,21 +36,21 @@ type Filling interface {
 	// Finish hands the bytes over, which are the caller's again when it returns,
 	// and waits until the object is as safe as asked for, or cannot be. The
 	// object is found if there is no error; the level is what it has reached.
-	Finish(ctx context.Context, level tiering.Level) (tiering.Level, error)
+	Finish(ctx context.Context, level tier.Level) (tier.Level, error)
 	Cancel()
 }
 
 // Traits is what differs from subject to subject.
 type Traits struct {
-	Lowest, Highest tiering.Level // that Finish can be asked for
-	Budget          int64         // bytes that all tenants together hold at most
-	MaxBegun        int           // objects begun and not finished at most; the next is ErrBusy
+	Lowest, Highest tier.Level // that Finish can be asked for
+	Budget          int64      // bytes that all tenants together hold at most
+	MaxBegun        int        // objects begun and not finished at most; the next is ErrBusy
 }
 
 // Entry is what Find answers.
 type Entry struct {
-	Bytes int64         // that its tenant is charged for it, over all tiers
-	Level tiering.Level // how safe it is
+	Bytes int64      // that its tenant is charged for it, over all tiers
+	Level tier.Level // how safe it is
 }
 
 // Content is what Get answers.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // WalkOptions says what a walk does. The seed decides every operation and its
@@ -27,7 +28,7 @@ type WalkOptions struct {
 	Flights     int // objects being finished at once
 	// Keeps is the lowest level whose objects are never made room of: budgets and
 	// quotas hold them all. One above LevelSynced: none.
-	Keeps  tiering.Level
+	Keeps  tier.Level
 	Faults Faults
 }
 
@@ -72,10 +73,10 @@ type known struct {
 	number int
 
 	// Guarded by walk.mu.
-	maybe   []*Object     // bytes that may be served
-	buried  []*Object     // removed, but a crash may bring them back
-	level   tiering.Level // acknowledged; 0 = it need not be there
-	shown   tiering.Level // acknowledged since it was opened last
+	maybe   []*Object  // bytes that may be served
+	buried  []*Object  // removed, but a crash may bring them back
+	level   tier.Level // acknowledged; 0 = it need not be there
+	shown   tier.Level // acknowledged since it was opened last
 	flights int
 }
 
@@ -132,7 +133,7 @@ func (w *walk) plan() {
 func (w *walk) checkpoint(number int, parent *known) *known {
 	t := w.o.Tenants[w.rng.IntN(len(w.o.Tenants))]
 	p := w.o.Profiles[w.rng.IntN(len(w.o.Profiles))]
-	kind := tiering.Exact
+	kind := tier.Exact
 	var up *Object
 	if parent != nil {
 		up = parent.object
@@ -140,7 +141,7 @@ func (w *walk) checkpoint(number int, parent *known) *known {
 		kind = up.Kind
 	}
 	if w.rng.IntN(5) == 0 {
-		kind = tiering.Spliced
+		kind = tier.Spliced
 	}
 	return &known{number: number, parent: parent, object: Checkpoint(p, t, w.o.Seed<<16|uint64(number), kind, up, 1+w.rng.IntN(30))}
 }
@@ -195,9 +196,9 @@ func (w *walk) one() {
 }
 
 // level draws one that the subject can be asked for.
-func (w *walk) level() tiering.Level {
+func (w *walk) level() tier.Level {
 	t := w.s.Traits()
-	return t.Lowest + tiering.Level(w.rng.IntN(int(t.Highest-t.Lowest)+1))
+	return t.Lowest + tier.Level(w.rng.IntN(int(t.Highest-t.Lowest)+1))
 }
 
 // begin begins an object and judges a refusal.
@@ -212,15 +213,15 @@ func (w *walk) begin(k *known) Filling {
 	switch {
 	case err == nil:
 		return f
-	case errors.Is(err, tiering.ErrExists):
+	case errors.Is(err, tier.ErrExists):
 		return nil
-	case w.disturbed && errors.Is(err, tiering.ErrUnavailable):
-	case errors.Is(err, tiering.ErrBusy):
-	case errors.Is(err, tiering.ErrFull), errors.Is(err, tiering.ErrQuota):
+	case w.disturbed && errors.Is(err, tier.ErrUnavailable):
+	case errors.Is(err, tier.ErrBusy):
+	case errors.Is(err, tier.ErrFull), errors.Is(err, tier.ErrQuota):
 		if w.keepsAll() {
 			w.fail("%d %v is refused although there is room for all: %v", k.number, k.object, err)
 		}
-	case k.parent != nil && (errors.Is(err, tiering.ErrGone) || errors.Is(err, tiering.ErrInvalid)):
+	case k.parent != nil && (errors.Is(err, tier.ErrGone) || errors.Is(err, tier.ErrInvalid)):
 		if w.safe(k.parent) != 0 {
 			w.fail("%d %v is refused although its parent is there: %v", k.number, k.object, err)
 		}
@@ -242,7 +243,7 @@ func (w *walk) keepsAll() bool {
 
 // safe is the level that an object is sure of: not more than what it extends. While
 // somebody fills one of them again, it may read as pending.
-func (w *walk) safe(k *known) tiering.Level {
+func (w *walk) safe(k *known) tier.Level {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for up := k; up != nil; up = up.parent {
@@ -253,7 +254,7 @@ func (w *walk) safe(k *known) tiering.Level {
 	return w.safeLocked(k)
 }
 
-func (w *walk) safeLocked(k *known) tiering.Level {
+func (w *walk) safeLocked(k *known) tier.Level {
 	if w.disturbed || w.lied {
 		return 0
 	}
@@ -279,7 +280,7 @@ func (w *walk) submit(k *known) (epoch int) {
 }
 
 // answered takes an acknowledgement, unless the subject was restarted meanwhile.
-func (w *walk) answered(k *known, epoch int, asked, reached tiering.Level, err error) {
+func (w *walk) answered(k *known, epoch int, asked, reached tier.Level, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	k.flights--
@@ -299,7 +300,7 @@ func (w *walk) answered(k *known, epoch int, asked, reached tiering.Level, err e
 		if w.o.Faults != NoFaults {
 			break
 		}
-		if w.o.Keeps <= w.s.Traits().Lowest && !errors.Is(err, tiering.ErrGone) {
+		if w.o.Keeps <= w.s.Traits().Lowest && !errors.Is(err, tier.ErrGone) {
 			w.wrongLocked("%d %v was not put: %v", k.number, k.object, err)
 		}
 	}
@@ -389,18 +390,18 @@ func (w *walk) get(k *known) {
 	switch {
 	case errors.Is(err, ErrWrong):
 		w.fail("get %d: %v", k.number, err)
-	case safe != 0 && !errors.Is(err, tiering.ErrBusy):
+	case safe != 0 && !errors.Is(err, tier.ErrBusy):
 		w.fail("%d %v is not served, although it was acknowledged as %v: %v", k.number, k.object, safe, err)
 	case !isKind(err):
 		w.fail("get %d %v: %v", k.number, k.object, err)
-	case errors.Is(err, tiering.ErrCorrupt) && !w.disturbed && !w.lied && !w.cut:
+	case errors.Is(err, tier.ErrCorrupt) && !w.disturbed && !w.lied && !w.cut:
 		w.fail("get %d %v: %v", k.number, k.object, err)
 	}
 }
 
 // isKind tells a miss from an error that no tier may answer.
 func isKind(err error) bool {
-	for _, kind := range []error{tiering.ErrGone, tiering.ErrCorrupt, tiering.ErrUnavailable, tiering.ErrBusy} {
+	for _, kind := range []error{tier.ErrGone, tier.ErrCorrupt, tier.ErrUnavailable, tier.ErrBusy} {
 		if errors.Is(err, kind) {
 			return true
 		}

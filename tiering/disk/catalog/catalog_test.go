@@ -13,9 +13,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 const dir = "index"
@@ -228,7 +228,7 @@ func TestNumbersAreStable(t *testing.T) {
 	if n, err := c.TenantNumber("later"); n != 5 || err != nil {
 		t.Fatalf("number %d, %v", n, err)
 	}
-	if _, err := c.TenantNumber(string(make([]byte, extent.MaxNameBytes+1))); !errors.Is(err, tiering.ErrInvalid) {
+	if _, err := c.TenantNumber(string(make([]byte, extent.MaxNameBytes+1))); !errors.Is(err, tier.ErrInvalid) {
 		t.Fatal(err)
 	}
 	must(t, c.SaveCounters(map[string]uint64{"hits": 7, "misses": 1 << 60}))
@@ -255,7 +255,7 @@ func TestGenerationsGrowOverPowerCuts(t *testing.T) {
 			}
 			last = first + uint64(n) - 1
 		}
-		if _, err := c.NextGenerations(0); !errors.Is(err, tiering.ErrInvalid) {
+		if _, err := c.NextGenerations(0); !errors.Is(err, tier.ErrInvalid) {
 			t.Fatal(err)
 		}
 		next := fs.CrashClone(vfs.CrashCloneCfg{})
@@ -372,7 +372,7 @@ func TestCommitRefusesWhatCannotBeRead(t *testing.T) {
 		"negative head":       changed(func(r *Row) { r.Spec.Head = -1 }),
 		"negative rank":       changed(func(r *Row) { r.RankBytes = -1 }),
 	} {
-		if err := c.Commit([]Change{put(2), ch}, false); !errors.Is(err, tiering.ErrInvalid) {
+		if err := c.Commit([]Change{put(2), ch}, false); !errors.Is(err, tier.ErrInvalid) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Change puts one entry or deletes one.
@@ -53,16 +53,16 @@ func (c *Catalog) Commit(changes []Change, synced bool) error {
 
 func (ch *Change) check() error {
 	if (ch.Row == nil) == (ch.Delete == nil) || ch.Row == nil && ch.Manifest != nil {
-		return fmt.Errorf("a change is a row or a name to delete: %w", tiering.ErrInvalid)
+		return fmt.Errorf("a change is a row or a name to delete: %w", tier.ErrInvalid)
 	}
 	if ch.Row == nil {
 		return nil
 	}
 	if err := ch.Row.check(); err != nil {
-		return fmt.Errorf("%v: %s: %w", ch.Row.Name, err, tiering.ErrInvalid)
+		return fmt.Errorf("%v: %s: %w", ch.Row.Name, err, tier.ErrInvalid)
 	}
 	if len(ch.Manifest) > extent.MaxStoredManifestBytes {
-		return fmt.Errorf("%v: manifest of %d bytes: %w", ch.Row.Name, len(ch.Manifest), tiering.ErrInvalid)
+		return fmt.Errorf("%v: manifest of %d bytes: %w", ch.Row.Name, len(ch.Manifest), tier.ErrInvalid)
 	}
 	return nil
 }

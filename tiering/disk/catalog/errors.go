@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 var (
@@ -24,7 +24,7 @@ var (
 func checkVersion(b []byte, want byte, what string) error {
 	switch {
 	case len(b) == 0:
-		return fmt.Errorf("empty %s row: %w", what, tiering.ErrCorrupt)
+		return fmt.Errorf("empty %s row: %w", what, tier.ErrCorrupt)
 	case b[0] != want:
 		return fmt.Errorf("%s row of version %d, want %d: %w", what, b[0], want, ErrVersion)
 	}
@@ -34,7 +34,7 @@ func checkVersion(b []byte, want byte, what string) error {
 // marked adds tiering.ErrCorrupt to what Pebble calls corruption.
 func marked(err error) error {
 	if err != nil && pebble.IsCorruptionError(err) {
-		return fmt.Errorf("%w: %w", tiering.ErrCorrupt, err)
+		return fmt.Errorf("%w: %w", tier.ErrCorrupt, err)
 	}
 	return err
 }

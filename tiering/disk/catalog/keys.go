@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // The first byte of a key says what its row is. Names sort alike in all spaces
@@ -49,7 +49,7 @@ func nameKey(space byte, n *extent.Name) []byte {
 func parseNameKey(b []byte) (extent.Name, error) {
 	var n extent.Name
 	if len(b) != nameKeyBytes {
-		return n, fmt.Errorf("key of %d bytes: %w", len(b), tiering.ErrCorrupt)
+		return n, fmt.Errorf("key of %d bytes: %w", len(b), tier.ErrCorrupt)
 	}
 	n.Kind = b[1]
 	copy(n.Key[:], b[2:])
@@ -69,7 +69,7 @@ func parseFormat(b []byte) (id slab.StoreID, err error) {
 		return id, err
 	}
 	if len(b) != 1+4+len(id) {
-		return id, fmt.Errorf("format row of %d bytes: %w", len(b), tiering.ErrCorrupt)
+		return id, fmt.Errorf("format row of %d bytes: %w", len(b), tier.ErrCorrupt)
 	}
 	if v := binary.LittleEndian.Uint32(b[1:]); v != formatVersion {
 		return id, fmt.Errorf("format version %d, want %d: %w", v, formatVersion, ErrVersion)
@@ -87,7 +87,7 @@ func parseUint64Row(b []byte, version byte, what string) (uint64, error) {
 		return 0, err
 	}
 	if len(b) != 1+8 {
-		return 0, fmt.Errorf("%s row of %d bytes: %w", what, len(b), tiering.ErrCorrupt)
+		return 0, fmt.Errorf("%s row of %d bytes: %w", what, len(b), tier.ErrCorrupt)
 	}
 	return binary.LittleEndian.Uint64(b[1:]), nil
 }
@@ -101,7 +101,7 @@ func parseTenantRow(b []byte) (uint32, error) {
 		return 0, err
 	}
 	if len(b) != 1+4 {
-		return 0, fmt.Errorf("tenant row of %d bytes: %w", len(b), tiering.ErrCorrupt)
+		return 0, fmt.Errorf("tenant row of %d bytes: %w", len(b), tier.ErrCorrupt)
 	}
 	return binary.LittleEndian.Uint32(b[1:]), nil
 }

@@ -8,8 +8,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // tenants gives names numbers that stay for ever.
@@ -28,7 +28,7 @@ func (c *Catalog) loadTenants() error {
 			return err
 		}
 		if other, ok := taken[n]; ok || n == 0 {
-			return fmt.Errorf("tenant number %d is that of %q: %w", n, other, tiering.ErrCorrupt)
+			return fmt.Errorf("tenant number %d is that of %q: %w", n, other, tier.ErrCorrupt)
 		}
 		numbers[name], taken[n] = n, name
 		return nil
@@ -47,7 +47,7 @@ func (c *Catalog) loadTenants() error {
 // which is in the log before any row that a later commit gives it.
 func (c *Catalog) TenantNumber(name string) (uint32, error) {
 	if len(name) > extent.MaxNameBytes {
-		return 0, fmt.Errorf("tenant name of %d bytes: %w", len(name), tiering.ErrInvalid)
+		return 0, fmt.Errorf("tenant name of %d bytes: %w", len(name), tier.ErrInvalid)
 	}
 	t := &c.tenants
 	t.Lock() // across the commit of a new name, which is rare
@@ -56,7 +56,7 @@ func (c *Catalog) TenantNumber(name string) (uint32, error) {
 		return n, nil
 	}
 	if t.last == math.MaxUint32 {
-		return 0, fmt.Errorf("tenant %q: no number left: %w", name, tiering.ErrFull)
+		return 0, fmt.Errorf("tenant %q: no number left: %w", name, tier.ErrFull)
 	}
 	n := t.last + 1
 	err := c.write(false, func(b *pebble.Batch) error {
@@ -117,7 +117,7 @@ func (c *Catalog) NextGenerations(n int) (first uint64, err error) {
 	g.Lock() // across the sync: who comes meanwhile needs it, too
 	defer g.Unlock()
 	if n < 1 || uint64(n) > math.MaxUint64-generationsAhead-g.next {
-		return 0, fmt.Errorf("%d generations after %d: %w", n, g.next, tiering.ErrInvalid)
+		return 0, fmt.Errorf("%d generations after %d: %w", n, g.next, tier.ErrInvalid)
 	}
 	end := g.next + uint64(n)
 	if end > g.ceiling {

@@ -6,9 +6,9 @@ import (
 	"fmt"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Row says where an entry lies and what a lookup has to know of it.
@@ -115,7 +115,7 @@ func parseRow(n extent.Name, b []byte) (Row, error) {
 		return r, fmt.Errorf("%v: %w", n, err)
 	}
 	if len(b) <= rowRunsOff || len(b) != rowRunsOff+1+int(b[rowRunsOff])*extent.RunBytes {
-		return r, fmt.Errorf("%v: entry row of %d bytes: %w", n, len(b), tiering.ErrCorrupt)
+		return r, fmt.Errorf("%v: entry row of %d bytes: %w", n, len(b), tier.ErrCorrupt)
 	}
 	le := binary.LittleEndian
 	next := func(n int) []byte { // the length was checked
@@ -147,10 +147,10 @@ func parseRow(n extent.Name, b []byte) (Row, error) {
 		r.Runs[i] = extent.Run(next(extent.RunBytes))
 	}
 	if flags&^flagCoded != 0 {
-		return r, fmt.Errorf("%v: entry row with flags %#x: %w", n, flags, tiering.ErrCorrupt)
+		return r, fmt.Errorf("%v: entry row with flags %#x: %w", n, flags, tier.ErrCorrupt)
 	}
 	if err := r.check(); err != nil {
-		return r, fmt.Errorf("%v: entry row: %s: %w", n, err, tiering.ErrCorrupt)
+		return r, fmt.Errorf("%v: entry row: %s: %w", n, err, tier.ErrCorrupt)
 	}
 	return r, nil
 }

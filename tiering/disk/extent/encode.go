@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 const manifestVersion = 1
@@ -13,11 +13,11 @@ const manifestVersion = 1
 // Encode adds the manifest to dst as it is stored.
 func (m *Manifest) Encode(dst []byte) ([]byte, error) {
 	if err := m.check(); err != nil {
-		return dst, fmt.Errorf("manifest: %s: %w", err, tiering.ErrInvalid)
+		return dst, fmt.Errorf("manifest: %s: %w", err, tier.ErrInvalid)
 	}
 	content := m.append(nil)
 	if len(content) > MaxManifestBytes {
-		return dst, fmt.Errorf("manifest of %d bytes, at most %d: %w", len(content), MaxManifestBytes, tiering.ErrInvalid)
+		return dst, fmt.Errorf("manifest of %d bytes, at most %d: %w", len(content), MaxManifestBytes, tier.ErrInvalid)
 	}
 	return compress(dst, content), nil
 }
@@ -115,12 +115,12 @@ func parse(content []byte) (*Manifest, error) {
 	r.coded(m, ranks)
 	switch {
 	case r.short:
-		return nil, fmt.Errorf("manifest of %d bytes ends too early: %w", len(content), tiering.ErrCorrupt)
+		return nil, fmt.Errorf("manifest of %d bytes ends too early: %w", len(content), tier.ErrCorrupt)
 	case r.odd || len(r.b) > 0:
-		return nil, fmt.Errorf("manifest of %d bytes, %d of them left over: %w", len(content), len(r.b), tiering.ErrCorrupt)
+		return nil, fmt.Errorf("manifest of %d bytes, %d of them left over: %w", len(content), len(r.b), tier.ErrCorrupt)
 	}
 	if err := m.check(); err != nil {
-		return nil, fmt.Errorf("manifest: %s: %w", err, tiering.ErrCorrupt)
+		return nil, fmt.Errorf("manifest: %s: %w", err, tier.ErrCorrupt)
 	}
 	return m, nil
 }

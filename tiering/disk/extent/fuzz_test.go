@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // FuzzHeader: what Parse takes, Append writes again, to the bit. Since nobody
@@ -49,7 +49,7 @@ func tryHeader(t *testing.T, b []byte) {
 			return
 		}
 	}
-	if !errors.Is(err, tiering.ErrCorrupt) && !errors.Is(err, ErrVersion) {
+	if !errors.Is(err, tier.ErrCorrupt) && !errors.Is(err, ErrVersion) {
 		t.Fatalf("%v says neither what is wrong with the bytes", err)
 	}
 }
@@ -71,7 +71,7 @@ func FuzzManifest(f *testing.F) {
 		for what, read := range map[string]func([]byte) (*Manifest, error){"content": parse, "stored": Decode} {
 			m, err := read(b)
 			if err != nil {
-				if !errors.Is(err, tiering.ErrCorrupt) && !errors.Is(err, ErrVersion) {
+				if !errors.Is(err, tier.ErrCorrupt) && !errors.Is(err, ErrVersion) {
 					t.Fatalf("%s: %v", what, err)
 				}
 				continue

@@ -7,8 +7,8 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // ErrVersion is a header or manifest of another version. All else that cannot be
@@ -73,7 +73,7 @@ func (h *Header) Append(dst, manifest []byte) ([]byte, error) {
 	h.ManifestBytes = len(manifest)
 	h.ManifestSum = xxh3.Hash(manifest)
 	if err := h.check(); err != nil {
-		return dst, fmt.Errorf("%v: %s: %w", h.Name, err, tiering.ErrInvalid)
+		return dst, fmt.Errorf("%v: %s: %w", h.Name, err, tier.ErrInvalid)
 	}
 	start := len(dst)
 	dst = append(dst, make([]byte, h.HeaderBytes)...)
@@ -124,21 +124,21 @@ func Parse(b []byte) (Header, error) {
 	h.ManifestSum = le.Uint64(b[64:])
 	h.PayloadBytes = int64(le.Uint64(b[72:]))
 	if runs > MaxRuns {
-		return h, fmt.Errorf("header of %v: %d runs: %w", h.Name, runs, tiering.ErrCorrupt)
+		return h, fmt.Errorf("header of %v: %d runs: %w", h.Name, runs, tier.ErrCorrupt)
 	}
 	table := b[fixedBytes:manifestOff]
 	if sum := xxh3.Hash(table); sum != le.Uint64(b[80:]) {
-		return h, fmt.Errorf("header of %v: run table has checksum %016x, not %016x: %w", h.Name, sum, le.Uint64(b[80:]), tiering.ErrCorrupt)
+		return h, fmt.Errorf("header of %v: run table has checksum %016x, not %016x: %w", h.Name, sum, le.Uint64(b[80:]), tier.ErrCorrupt)
 	}
 	h.Runs = make([]slab.Run, runs)
 	for i := range h.Runs {
 		h.Runs[i] = Run(table[i*runBytes:])
 	}
 	if !allZero(table[runs*runBytes:]) {
-		return h, fmt.Errorf("header of %v: run table goes on after its end: %w", h.Name, tiering.ErrCorrupt)
+		return h, fmt.Errorf("header of %v: run table goes on after its end: %w", h.Name, tier.ErrCorrupt)
 	}
 	if err := h.check(); err != nil {
-		return h, fmt.Errorf("header of %v: %s: %w", h.Name, err, tiering.ErrCorrupt)
+		return h, fmt.Errorf("header of %v: %s: %w", h.Name, err, tier.ErrCorrupt)
 	}
 	return h, nil
 }
@@ -146,11 +146,11 @@ func Parse(b []byte) (Header, error) {
 // checkFixed decides whether the fixed part can be believed.
 func checkFixed(b []byte) error {
 	if len(b) < BlockBytes {
-		return fmt.Errorf("header of %d bytes: %w", len(b), tiering.ErrCorrupt)
+		return fmt.Errorf("header of %d bytes: %w", len(b), tier.ErrCorrupt)
 	}
 	le := binary.LittleEndian
 	if string(b[:8]) != magic {
-		return fmt.Errorf("header begins with %x: %w", b[:8], tiering.ErrCorrupt)
+		return fmt.Errorf("header begins with %x: %w", b[:8], tier.ErrCorrupt)
 	}
 	// The version is told apart before the checksum, which another version may
 	// keep elsewhere.
@@ -158,10 +158,10 @@ func checkFixed(b []byte) error {
 		return fmt.Errorf("header of version %d, want %d: %w", v, Version, ErrVersion)
 	}
 	if sum := xxh3.Hash(b[:sumOff]); sum != le.Uint64(b[sumOff:]) {
-		return fmt.Errorf("header has checksum %016x, not %016x: %w", sum, le.Uint64(b[sumOff:]), tiering.ErrCorrupt)
+		return fmt.Errorf("header has checksum %016x, not %016x: %w", sum, le.Uint64(b[sumOff:]), tier.ErrCorrupt)
 	}
 	if b[57]&^flagCoded != 0 || !allZero(b[88:sumOff]) {
-		return fmt.Errorf("header with flags %#x or what follows not zero: %w", b[57], tiering.ErrCorrupt)
+		return fmt.Errorf("header with flags %#x or what follows not zero: %w", b[57], tier.ErrCorrupt)
 	}
 	return nil
 }
@@ -191,15 +191,15 @@ func (h *Header) check() error {
 // Manifest finds the stored manifest in a header's blocks; it is part of b.
 func (h *Header) Manifest(b []byte) ([]byte, error) {
 	if len(b) < h.HeaderBytes {
-		return nil, fmt.Errorf("header of %v: %d bytes of %d: %w", h.Name, len(b), h.HeaderBytes, tiering.ErrCorrupt)
+		return nil, fmt.Errorf("header of %v: %d bytes of %d: %w", h.Name, len(b), h.HeaderBytes, tier.ErrCorrupt)
 	}
 	end := manifestOff + h.ManifestBytes
 	m := b[manifestOff:end:end]
 	if sum := xxh3.Hash(m); sum != h.ManifestSum {
-		return nil, fmt.Errorf("manifest of %v has checksum %016x, not %016x: %w", h.Name, sum, h.ManifestSum, tiering.ErrCorrupt)
+		return nil, fmt.Errorf("manifest of %v has checksum %016x, not %016x: %w", h.Name, sum, h.ManifestSum, tier.ErrCorrupt)
 	}
 	if !allZero(b[end:h.HeaderBytes]) {
-		return nil, fmt.Errorf("header of %v: bytes between manifest and payload: %w", h.Name, tiering.ErrCorrupt)
+		return nil, fmt.Errorf("header of %v: bytes between manifest and payload: %w", h.Name, tier.ErrCorrupt)
 	}
 	return m, nil
 }

@@ -12,8 +12,8 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -135,7 +135,7 @@ func TestEveryBitFlipIsFound(t *testing.T) {
 		if err == nil {
 			_, err = got.Manifest(b)
 		}
-		if !errors.Is(err, tiering.ErrCorrupt) && !errors.Is(err, ErrVersion) {
+		if !errors.Is(err, tier.ErrCorrupt) && !errors.Is(err, ErrVersion) {
 			t.Fatalf("bit %d of byte %d: %v", bit%8, bit/8, err)
 		}
 	}
@@ -167,11 +167,11 @@ func TestTornHeaderIsFound(t *testing.T) {
 		if whole := bytes.Equal(torn, b); whole != (err == nil) {
 			t.Fatalf("torn at %d: %v, whole %v", cut, err, whole)
 		}
-		if err != nil && !errors.Is(err, tiering.ErrCorrupt) {
+		if err != nil && !errors.Is(err, tier.ErrCorrupt) {
 			t.Fatalf("torn at %d: %v", cut, err)
 		}
 	}
-	if _, err := Parse(make([]byte, BlockBytes)); !errors.Is(err, tiering.ErrCorrupt) {
+	if _, err := Parse(make([]byte, BlockBytes)); !errors.Is(err, tier.ErrCorrupt) {
 		t.Fatalf("a block of zeros: %v", err)
 	}
 }
@@ -184,23 +184,23 @@ func TestHeaderRefusesLies(t *testing.T) {
 		want error
 	}{
 		{"another version", func(b []byte) { b[8] = 2 }, ErrVersion},
-		{"header shorter than its manifest", func(b []byte) { b[61] = 0x40 }, tiering.ErrCorrupt},
-		{"header of half a block", func(b []byte) { b[13] = 0x08 }, tiering.ErrCorrupt},
-		{"header of 4 GiB", func(b []byte) { copy(b[12:], "\x00\xf0\xff\xff") }, tiering.ErrCorrupt},
-		{"manifest of 4 GiB", func(b []byte) { copy(b[60:], "\xff\xff\xff\xff") }, tiering.ErrCorrupt},
-		{"no manifest", func(b []byte) { copy(b[60:], "\x00\x00\x00\x00") }, tiering.ErrCorrupt},
-		{"generation 0", func(b []byte) { clear(b[16:24]) }, tiering.ErrCorrupt},
-		{"flag not known", func(b []byte) { b[57] = 2 }, tiering.ErrCorrupt},
-		{"no runs", func(b []byte) { b[58] = 0 }, tiering.ErrCorrupt},
-		{"65 runs", func(b []byte) { b[58] = 65 }, tiering.ErrCorrupt},
-		{"65535 runs", func(b []byte) { b[58], b[59] = 0xff, 0xff }, tiering.ErrCorrupt},
-		{"fewer runs than the table holds", func(b []byte) { b[58] = 1 }, tiering.ErrCorrupt},
-		{"payload of half a block", func(b []byte) { b[72] = 1 }, tiering.ErrCorrupt},
-		{"payload longer than the runs", func(b []byte) { b[74] = 1 }, tiering.ErrCorrupt},
-		{"negative payload", func(b []byte) { b[79] = 0x80 }, tiering.ErrCorrupt},
-		{"empty run", func(b []byte) { clear(b[fixedBytes+8 : fixedBytes+12]) }, tiering.ErrCorrupt},
-		{"bytes after the fields", func(b []byte) { b[90] = 1 }, tiering.ErrCorrupt},
-		{"a run behind the last", func(b []byte) { b[manifestOff-1] = 1 }, tiering.ErrCorrupt},
+		{"header shorter than its manifest", func(b []byte) { b[61] = 0x40 }, tier.ErrCorrupt},
+		{"header of half a block", func(b []byte) { b[13] = 0x08 }, tier.ErrCorrupt},
+		{"header of 4 GiB", func(b []byte) { copy(b[12:], "\x00\xf0\xff\xff") }, tier.ErrCorrupt},
+		{"manifest of 4 GiB", func(b []byte) { copy(b[60:], "\xff\xff\xff\xff") }, tier.ErrCorrupt},
+		{"no manifest", func(b []byte) { copy(b[60:], "\x00\x00\x00\x00") }, tier.ErrCorrupt},
+		{"generation 0", func(b []byte) { clear(b[16:24]) }, tier.ErrCorrupt},
+		{"flag not known", func(b []byte) { b[57] = 2 }, tier.ErrCorrupt},
+		{"no runs", func(b []byte) { b[58] = 0 }, tier.ErrCorrupt},
+		{"65 runs", func(b []byte) { b[58] = 65 }, tier.ErrCorrupt},
+		{"65535 runs", func(b []byte) { b[58], b[59] = 0xff, 0xff }, tier.ErrCorrupt},
+		{"fewer runs than the table holds", func(b []byte) { b[58] = 1 }, tier.ErrCorrupt},
+		{"payload of half a block", func(b []byte) { b[72] = 1 }, tier.ErrCorrupt},
+		{"payload longer than the runs", func(b []byte) { b[74] = 1 }, tier.ErrCorrupt},
+		{"negative payload", func(b []byte) { b[79] = 0x80 }, tier.ErrCorrupt},
+		{"empty run", func(b []byte) { clear(b[fixedBytes+8 : fixedBytes+12]) }, tier.ErrCorrupt},
+		{"bytes after the fields", func(b []byte) { b[90] = 1 }, tier.ErrCorrupt},
+		{"a run behind the last", func(b []byte) { b[manifestOff-1] = 1 }, tier.ErrCorrupt},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			h := exampleHeader()
@@ -244,7 +244,7 @@ func TestAppendRefusesWhatParseWould(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			h := exampleHeader()
 			spoil(&h)
-			if b, err := h.Append([]byte("x"), []byte("manifest")); !errors.Is(err, tiering.ErrInvalid) || len(b) != 1 {
+			if b, err := h.Append([]byte("x"), []byte("manifest")); !errors.Is(err, tier.ErrInvalid) || len(b) != 1 {
 				t.Fatalf("%d bytes, %v", len(b), err)
 			}
 		})

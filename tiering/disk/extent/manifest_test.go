@@ -13,7 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 func exampleManifest(coded bool) *Manifest {
@@ -137,11 +137,11 @@ func TestManifestOfAnotherLengthIsRefused(t *testing.T) {
 	for _, coded := range []bool{false, true} {
 		content := exampleManifest(coded).append(nil)
 		for n := range content {
-			if _, err := parse(content[:n]); !errors.Is(err, tiering.ErrCorrupt) {
+			if _, err := parse(content[:n]); !errors.Is(err, tier.ErrCorrupt) {
 				t.Fatalf("%d bytes of %d: %v", n, len(content), err)
 			}
 		}
-		if _, err := parse(append(content, 0)); !errors.Is(err, tiering.ErrCorrupt) {
+		if _, err := parse(append(content, 0)); !errors.Is(err, tier.ErrCorrupt) {
 			t.Fatalf("one byte too many: %v", err)
 		}
 	}
@@ -179,7 +179,7 @@ func TestEncodeRefusesWhatDecodeWould(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			m := exampleManifest(true)
 			spoil(m)
-			if b, err := m.Encode([]byte("x")); !errors.Is(err, tiering.ErrInvalid) || len(b) != 1 {
+			if b, err := m.Encode([]byte("x")); !errors.Is(err, tier.ErrInvalid) || len(b) != 1 {
 				t.Fatalf("%d bytes, %v", len(b), err)
 			}
 		})
@@ -217,7 +217,7 @@ func TestHostileFrameIsBounded(t *testing.T) {
 		"nothing":          nil,
 		"skippable":        {0x50, 0x2a, 0x4d, 0x18, 4, 0, 0, 0, 1, 2, 3, 4},
 	} {
-		if _, err := Decode(b); !errors.Is(err, tiering.ErrCorrupt) {
+		if _, err := Decode(b); !errors.Is(err, tier.ErrCorrupt) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Bounds of a manifest's bytes: the token ids of the longest segment, and as
@@ -52,21 +52,21 @@ func compress(dst, content []byte) []byte {
 // says that it needs, at most MaxManifestBytes.
 func decompress(b []byte) ([]byte, error) {
 	if len(b) > MaxStoredManifestBytes {
-		return nil, fmt.Errorf("stored manifest of %d bytes: %w", len(b), tiering.ErrCorrupt)
+		return nil, fmt.Errorf("stored manifest of %d bytes: %w", len(b), tier.ErrCorrupt)
 	}
 	var h zstd.Header
 	if err := h.Decode(b); err != nil {
-		return nil, fmt.Errorf("stored manifest: %v: %w", err, tiering.ErrCorrupt)
+		return nil, fmt.Errorf("stored manifest: %v: %w", err, tier.ErrCorrupt)
 	}
 	if h.Skippable || !h.HasFCS || h.FrameContentSize > MaxManifestBytes {
-		return nil, fmt.Errorf("stored manifest: frame of %d bytes: %w", h.FrameContentSize, tiering.ErrCorrupt)
+		return nil, fmt.Errorf("stored manifest: frame of %d bytes: %w", h.FrameContentSize, tier.ErrCorrupt)
 	}
 	content, err := decoder().DecodeAll(b, make([]byte, 0, h.FrameContentSize))
 	if err != nil {
-		return nil, fmt.Errorf("stored manifest: %v: %w", err, tiering.ErrCorrupt)
+		return nil, fmt.Errorf("stored manifest: %v: %w", err, tier.ErrCorrupt)
 	}
 	if uint64(len(content)) != h.FrameContentSize {
-		return nil, fmt.Errorf("stored manifest: %d bytes of %d: %w", len(content), h.FrameContentSize, tiering.ErrCorrupt)
+		return nil, fmt.Errorf("stored manifest: %d bytes of %d: %w", len(content), h.FrameContentSize, tier.ErrCorrupt)
 	}
 	return content, nil
 }

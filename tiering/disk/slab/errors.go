@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 	"golang.org/x/sys/unix"
 )
 
@@ -14,7 +14,7 @@ var ErrNoSpace = errors.New("slab: no space left on the file system")
 
 // ErrFragmented is ErrFull although enough bytes are free: they lie in more than
 // MaxRuns runs.
-var ErrFragmented = fmt.Errorf("slab: free space in too many pieces: %w", tiering.ErrFull)
+var ErrFragmented = fmt.Errorf("slab: free space in too many pieces: %w", tier.ErrFull)
 
 // Why a file was refused as a slab. A refusal that is none of these is an error
 // of the file system, and says nothing about the bytes.

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // kinds makes an empty FS of every kind.
@@ -155,10 +155,10 @@ func TestFileRefusesWhatIsNotWholeBlocksOfIt(t *testing.T) {
 				"behind the end":  {[][]byte{b}, 9 * BlockBytes},
 				"sum":             {[][]byte{b, b, b}, 0},
 			} {
-				if err := f.ReadAt(c.bufs, c.off); !errors.Is(err, tiering.ErrInvalid) {
+				if err := f.ReadAt(c.bufs, c.off); !errors.Is(err, tier.ErrInvalid) {
 					t.Errorf("read, %s: %v", name, err)
 				}
-				if err := f.WriteAt(c.bufs, c.off); !errors.Is(err, tiering.ErrInvalid) {
+				if err := f.WriteAt(c.bufs, c.off); !errors.Is(err, tier.ErrInvalid) {
 					t.Errorf("write, %s: %v", name, err)
 				}
 			}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // BlockBytes is the unit of every transfer: offsets, lengths and addresses of
@@ -54,17 +54,17 @@ type File interface {
 // that works on one works on all.
 func checkTransfer(verb, name string, size int64, bufs [][]byte, off int64) (bytes int64, err error) {
 	if off < 0 || off%BlockBytes != 0 {
-		return 0, fmt.Errorf("%s %s: offset %d: %w", verb, name, off, tiering.ErrInvalid)
+		return 0, fmt.Errorf("%s %s: offset %d: %w", verb, name, off, tier.ErrInvalid)
 	}
 	for i, b := range bufs {
 		if len(b) == 0 || len(b)%BlockBytes != 0 || uintptr(unsafe.Pointer(unsafe.SliceData(b)))%BlockBytes != 0 {
 			return 0, fmt.Errorf("%s %s: buffer %d of %d bytes at %p is not whole blocks: %w",
-				verb, name, i, len(b), unsafe.SliceData(b), tiering.ErrInvalid)
+				verb, name, i, len(b), unsafe.SliceData(b), tier.ErrInvalid)
 		}
 		bytes += int64(len(b))
 	}
 	if bytes > size-off {
-		return 0, fmt.Errorf("%s %s: %d bytes at %d of %d: %w", verb, name, bytes, off, size, tiering.ErrInvalid)
+		return 0, fmt.Errorf("%s %s: %d bytes at %d of %d: %w", verb, name, bytes, off, size, tier.ErrInvalid)
 	}
 	return bytes, nil
 }

@@ -7,9 +7,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/spliced-kv/spliced/tiering/tier"
 	"golang.org/x/sys/unix"
-
-	"github.com/spliced-kv/spliced/tiering"
 )
 
 // SetOptions say which slabs belong to a Set and how new ones are made.
@@ -24,12 +23,12 @@ type SetOptions struct {
 func (o *SetOptions) Validate() error {
 	var errs []error
 	if !validGranule(o.Granule) {
-		errs = append(errs, fmt.Errorf("granule %d: not a power of two from %d to %d: %w", o.Granule, MinGranule, MaxGranule, tiering.ErrInvalid))
+		errs = append(errs, fmt.Errorf("granule %d: not a power of two from %d to %d: %w", o.Granule, MinGranule, MaxGranule, tier.ErrInvalid))
 	} else if o.SlabBytes%o.Granule != 0 || o.SlabBytes < 2*o.Granule {
-		errs = append(errs, fmt.Errorf("slab of %d bytes: not two or more granules of %d: %w", o.SlabBytes, o.Granule, tiering.ErrInvalid))
+		errs = append(errs, fmt.Errorf("slab of %d bytes: not two or more granules of %d: %w", o.SlabBytes, o.Granule, tier.ErrInvalid))
 	}
 	if o.Width < 0 || o.Width > MaxWidth {
-		errs = append(errs, fmt.Errorf("width %d: not 0 to %d: %w", o.Width, MaxWidth, tiering.ErrInvalid))
+		errs = append(errs, fmt.Errorf("width %d: not 0 to %d: %w", o.Width, MaxWidth, tier.ErrInvalid))
 	}
 	return errors.Join(errs...)
 }
@@ -130,7 +129,7 @@ func (s *Set) Grow() (SlabInfo, error) {
 	n := s.mu.next
 	if n == math.MaxUint32 {
 		s.mu.Unlock()
-		return SlabInfo{}, fmt.Errorf("slab number %d: %w", n, tiering.ErrFull)
+		return SlabInfo{}, fmt.Errorf("slab number %d: %w", n, tier.ErrFull)
 	}
 	s.mu.next++ // a number that fails is not used again
 	s.mu.Unlock()
@@ -177,7 +176,7 @@ func (s *Set) Remove(n uint32) error {
 	i := slices.IndexFunc(s.mu.refused, func(r Refusal) bool { return r.Number == n })
 	if !used && i < 0 {
 		s.mu.Unlock()
-		return fmt.Errorf("remove slab %d: no such slab: %w", n, tiering.ErrInvalid)
+		return fmt.Errorf("remove slab %d: no such slab: %w", n, tier.ErrInvalid)
 	}
 	delete(s.mu.slabs, n)
 	if i >= 0 {

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 )
@@ -67,7 +67,7 @@ func writeEntries(t *testing.T, s *Set, space *Space) (all []written) {
 	for seed := uint64(0); ; seed++ {
 		data := random(seed, (1+rng.IntN(600))*BlockBytes)
 		runs, err := space.Alloc(int64(len(data)))
-		if errors.Is(err, tiering.ErrFull) {
+		if errors.Is(err, tier.ErrFull) {
 			return all
 		}
 		noError(t, err)
@@ -122,14 +122,14 @@ func TestSetRefusesTransfersOutsideItsSlabs(t *testing.T) {
 		"behind slab":  {[]Run{{1, o.SlabBytes, o.Granule}}, 0},
 		"unaligned":    {[]Run{{1, o.Granule, o.Granule}}, 8},
 	} {
-		if err := s.Read(c.runs, c.off, block); !errors.Is(err, tiering.ErrInvalid) {
+		if err := s.Read(c.runs, c.off, block); !errors.Is(err, tier.ErrInvalid) {
 			t.Errorf("read, %s: %v", name, err)
 		}
-		if err := s.Write(c.runs, c.off, block); !errors.Is(err, tiering.ErrInvalid) {
+		if err := s.Write(c.runs, c.off, block); !errors.Is(err, tier.ErrInvalid) {
 			t.Errorf("write, %s: %v", name, err)
 		}
 	}
-	if err := s.Sync(1, 9); !errors.Is(err, tiering.ErrInvalid) {
+	if err := s.Sync(1, 9); !errors.Is(err, tier.ErrInvalid) {
 		t.Errorf("sync of no slab: %v", err)
 	}
 	noError(t, s.Read([]Run{{1, o.Granule, o.Granule}}, o.Granule, nil))
@@ -150,7 +150,7 @@ func TestSetOptionsNameEveryBadSetting(t *testing.T) {
 		c.change(&o)
 		_, err := OpenSet(kinds["memory"](t), o)
 		for _, says := range c.says {
-			if !errors.Is(err, tiering.ErrInvalid) || !strings.Contains(fmt.Sprint(err), says) {
+			if !errors.Is(err, tier.ErrInvalid) || !strings.Contains(fmt.Sprint(err), says) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -238,7 +238,7 @@ func TestSlabsThatAreNotOursAreRefusedByName(t *testing.T) {
 			if names := must[[]string](t)(fsys.List()); slices.Contains(names, fileName(1)) || !slices.Contains(names, "notes.txt") {
 				t.Errorf("files %q", names)
 			}
-			if err := s.Remove(1); !errors.Is(err, tiering.ErrInvalid) {
+			if err := s.Remove(1); !errors.Is(err, tier.ErrInvalid) {
 				t.Errorf("removed twice: %v", err)
 			}
 		})

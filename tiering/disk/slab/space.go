@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Sizes of a granule: no less than a transfer, no more than what we are willing
@@ -137,7 +137,7 @@ func (s *Space) Alloc(bytes int64) ([]Run, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if bytes > s.mu.free*s.granule {
-		return nil, fmt.Errorf("%d bytes of slabs, %d free: %w", bytes, s.mu.free*s.granule, tiering.ErrFull)
+		return nil, fmt.Errorf("%d bytes of slabs, %d free: %w", bytes, s.mu.free*s.granule, tier.ErrFull)
 	}
 	want := s.Round(bytes) / s.granule
 	var taken []span
@@ -242,11 +242,11 @@ func (s *Space) spanLocked(r Run) (span, error) {
 	p := span{slab: r.Slab, off: r.Off / s.granule, len: r.Len / s.granule}
 	switch {
 	case !ok:
-		return p, fmt.Errorf("%v: no such slab among %d: %w", r, len(s.mu.slabs), tiering.ErrInvalid)
+		return p, fmt.Errorf("%v: no such slab among %d: %w", r, len(s.mu.slabs), tier.ErrInvalid)
 	case r.Off%s.granule != 0 || r.Len%s.granule != 0 || r.Len <= 0:
-		return p, fmt.Errorf("%v: not granules of %d: %w", r, s.granule, tiering.ErrInvalid)
+		return p, fmt.Errorf("%v: not granules of %d: %w", r, s.granule, tier.ErrInvalid)
 	case p.off < 1 || p.off > granules || p.len > granules-p.off:
-		return p, fmt.Errorf("%v: outside of its %d granules of %d: %w", r, granules, s.granule, tiering.ErrInvalid)
+		return p, fmt.Errorf("%v: outside of its %d granules of %d: %w", r, granules, s.granule, tier.ErrInvalid)
 	}
 	return p, nil
 }
@@ -254,10 +254,10 @@ func (s *Space) spanLocked(r Run) (span, error) {
 // usedLocked fails if any granule of p is free.
 func (s *Space) usedLocked(p span) error {
 	if n, ok := s.mu.place.ceiling(p); ok && n.slab == p.slab && n.off < p.end() {
-		return fmt.Errorf("%v: %v is free already: %w", s.run(p), s.run(n), tiering.ErrInvalid)
+		return fmt.Errorf("%v: %v is free already: %w", s.run(p), s.run(n), tier.ErrInvalid)
 	}
 	if n, ok := s.mu.place.below(p); ok && n.slab == p.slab && n.end() > p.off {
-		return fmt.Errorf("%v: %v is free already: %w", s.run(p), s.run(n), tiering.ErrInvalid)
+		return fmt.Errorf("%v: %v is free already: %w", s.run(p), s.run(n), tier.ErrInvalid)
 	}
 	return nil
 }
@@ -267,7 +267,7 @@ func (s *Space) takeLocked(p span) error {
 	// The greatest that begins at or before p.
 	n, ok := s.mu.place.below(span{slab: p.slab, off: p.off + 1})
 	if !ok || n.slab != p.slab || n.end() < p.end() {
-		return fmt.Errorf("%v: not all of it is free: %w", s.run(p), tiering.ErrInvalid)
+		return fmt.Errorf("%v: not all of it is free: %w", s.run(p), tier.ErrInvalid)
 	}
 	s.dropLocked(n)
 	if n.off < p.off {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 const testGranule = 4096
@@ -145,12 +145,12 @@ func (m *spaceModel) alloc(t *testing.T) {
 	runs, err := m.space.Alloc(bytes)
 	switch {
 	case want > free:
-		if !errors.Is(err, tiering.ErrFull) || errors.Is(err, ErrFragmented) {
+		if !errors.Is(err, tier.ErrFull) || errors.Is(err, ErrFragmented) {
 			t.Fatalf("%d granules of %d free: %v", want, free, err)
 		}
 		return
 	case fewest(lens, want) > MaxRuns:
-		if !errors.Is(err, ErrFragmented) || !errors.Is(err, tiering.ErrFull) {
+		if !errors.Is(err, ErrFragmented) || !errors.Is(err, tier.ErrFull) {
 			t.Fatalf("%d granules in %d runs: %v", want, fewest(lens, want), err)
 		}
 		m.fragmented++
@@ -334,7 +334,7 @@ func TestSpaceRefusesWithoutTaking(t *testing.T) {
 		t.Errorf("in more than %d runs: %v", MaxRuns, err)
 	}
 	for _, bytes := range []int64{before.FreeBytes + 1, math.MaxInt64} {
-		if _, err := s.Alloc(bytes); !errors.Is(err, tiering.ErrFull) || errors.Is(err, ErrFragmented) {
+		if _, err := s.Alloc(bytes); !errors.Is(err, tier.ErrFull) || errors.Is(err, ErrFragmented) {
 			t.Errorf("%d bytes: %v", bytes, err)
 		}
 	}
@@ -387,7 +387,7 @@ func TestTakeRefusesWhatIsNotFree(t *testing.T) {
 		"negative offset": {1, -20 * testGranule, testGranule},
 		"overflow":        {1, 20 * testGranule, math.MaxInt64 &^ (testGranule - 1)},
 	} {
-		if err := s.Take([]Run{good, bad}); !errors.Is(err, tiering.ErrInvalid) {
+		if err := s.Take([]Run{good, bad}); !errors.Is(err, tier.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if after := s.Usage(); after != before {

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // How a transfer is divided. The width is a guess, and so is the piece: 15 rounds
@@ -60,7 +60,7 @@ func (s *Set) Sync(slabs ...uint32) error {
 	for i, n := range slabs {
 		f, ok := s.file(n)
 		if !ok {
-			return fmt.Errorf("sync: no slab %d: %w", n, tiering.ErrInvalid)
+			return fmt.Errorf("sync: no slab %d: %w", n, tier.ErrInvalid)
 		}
 		files[i] = f
 	}
@@ -129,7 +129,7 @@ func (s *Set) divide(runs []Run, off int64, bufs [][]byte) ([]request, error) {
 		left += int64(len(b))
 	}
 	if off < 0 || off > RunBytes(runs) || left > RunBytes(runs)-off {
-		return nil, fmt.Errorf("%d bytes at %d of runs of %d: %w", left, off, RunBytes(runs), tiering.ErrInvalid)
+		return nil, fmt.Errorf("%d bytes at %d of runs of %d: %w", left, off, RunBytes(runs), tier.ErrInvalid)
 	}
 	v := vector{bufs: bufs}
 	var requests []request
@@ -144,7 +144,7 @@ func (s *Set) divide(runs []Run, off int64, bufs [][]byte) ([]request, error) {
 		}
 		f, ok := s.file(r.Slab)
 		if !ok || r.Off < BlockBytes {
-			return nil, fmt.Errorf("%v: no such slab, or its header: %w", r, tiering.ErrInvalid)
+			return nil, fmt.Errorf("%v: no such slab, or its header: %w", r, tier.ErrInvalid)
 		}
 		for end := r.Off + min(r.Len, left); r.Off < end; {
 			n := min(pieceBytes, end-r.Off)

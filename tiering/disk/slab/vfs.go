@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // OverVFS gives the files of a directory of one of Pebble's file systems. Over a
@@ -32,7 +32,7 @@ func (d vfsDirectory) path(name string) string { return d.fsys.PathJoin(d.dir, n
 func (d vfsDirectory) Create(name string, bytes int64) (File, error) {
 	what := fmt.Sprintf("create %s: allocate %d bytes", name, bytes)
 	if bytes < 0 {
-		return nil, fmt.Errorf("%s: %w", what, tiering.ErrInvalid)
+		return nil, fmt.Errorf("%s: %w", what, tier.ErrInvalid)
 	}
 	if _, err := d.fsys.Stat(d.path(name)); err == nil {
 		return nil, fmt.Errorf("%s: %w", what, fs.ErrExist)

@@ -11,8 +11,8 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // bed is a disk tier of its own, in this process and without a daemon, with
@@ -49,7 +49,7 @@ type bedPlan struct {
 	granule  int64 // 0 = the tier's default
 }
 
-const benchTenant tiering.TenantID = 1
+const benchTenant tier.TenantID = 1
 
 func openBed(p bedPlan) (_ *bed, err error) {
 	b := &bed{profile: p.profile, spec: profile.FirstSpec(p.tokens), layout: p.profile.SegmentLayout(p.tokens), tokens: tokensOf(1, p.tokens)}
@@ -150,32 +150,32 @@ func (b *bed) close() (err error) {
 }
 
 // segment is a new one, its bytes those of place i.
-func (b *bed) segment(i int) *tiering.Object {
+func (b *bed) segment(i int) *tier.Object {
 	b.made++
-	o := &tiering.Object{Profile: b.profile, Tenant: benchTenant, Publisher: "bench", Created: time.Now(), Spec: b.spec, Tokens: b.tokens,
-		End: b.spec.Tokens, Shares: []tiering.Share{{Ref: b.places[i].from, Digests: b.places[i].digests}}}
+	o := &tier.Object{Profile: b.profile, Tenant: benchTenant, Publisher: "bench", Created: time.Now(), Spec: b.spec, Tokens: b.tokens,
+		End: b.spec.Tokens, Shares: []tier.Share{{Ref: b.places[i].from, Digests: b.places[i].digests}}}
 	binary.LittleEndian.PutUint64(o.Key[:], b.made)
 	return o
 }
 
 // ticket is a write that is under way.
 type ticket struct {
-	reached tiering.Level
+	reached tier.Level
 	err     error
 }
 
 // start begins to write an object; the answer comes on done. It waits while the
 // tier is busy, since something else of ours will be done then.
-func (b *bed) start(o *tiering.Object, level tiering.Level, done chan<- ticket) error {
+func (b *bed) start(o *tier.Object, level tier.Level, done chan<- ticket) error {
 	w, err := b.tier.Admit(o, 1<<62)
 	if err != nil {
 		return err
 	}
-	w.Start(level, func(reached tiering.Level, err error) { done <- ticket{reached, err} })
+	w.Start(level, func(reached tier.Level, err error) { done <- ticket{reached, err} })
 	return nil
 }
 
-func (k ticket) check(want tiering.Level) error {
+func (k ticket) check(want tier.Level) error {
 	if k.err == nil && k.reached < want {
 		return fmt.Errorf("level %d instead of %d", k.reached, want)
 	}
@@ -184,20 +184,20 @@ func (k ticket) check(want tiering.Level) error {
 
 // writePass writes a segment at each place, as many at once as the tier takes,
 // and answers their names.
-func (b *bed) writePass(ctx context.Context, level tiering.Level) ([]tiering.Name, error) {
-	names := make([]tiering.Name, len(b.places))
+func (b *bed) writePass(ctx context.Context, level tier.Level) ([]tier.Name, error) {
+	names := make([]tier.Name, len(b.places))
 	done := make(chan ticket, len(b.places))
 	flying := 0
 	for i := range b.places {
 		o := b.segment(i)
-		names[i] = tiering.Name{Key: o.Key}
+		names[i] = tier.Name{Key: o.Key}
 		for {
 			err := b.start(o, level, done)
 			if err == nil {
 				flying++
 				break
 			}
-			if !errors.Is(err, tiering.ErrBusy) || flying == 0 {
+			if !errors.Is(err, tier.ErrBusy) || flying == 0 {
 				return nil, err
 			}
 			flying--
@@ -216,12 +216,12 @@ func (b *bed) writePass(ctx context.Context, level tiering.Level) ([]tiering.Nam
 
 // writeEach has writers that write one segment after another, each waiting for
 // its own.
-func (b *bed) writeEach(ctx context.Context, level tiering.Level, writers int) ([]tiering.Name, error) {
-	objects := make([]*tiering.Object, len(b.places))
-	names := make([]tiering.Name, len(b.places))
+func (b *bed) writeEach(ctx context.Context, level tier.Level, writers int) ([]tier.Name, error) {
+	objects := make([]*tier.Object, len(b.places))
+	names := make([]tier.Name, len(b.places))
 	for i := range objects {
 		objects[i] = b.segment(i)
-		names[i] = tiering.Name{Key: objects[i].Key}
+		names[i] = tier.Name{Key: objects[i].Key}
 	}
 	return names, together(writers, func(w int) error {
 		done := make(chan ticket, 1)
@@ -241,7 +241,7 @@ func (b *bed) writeEach(ctx context.Context, level tiering.Level, writers int) (
 // places that it came from.
 // Nothing of it is in the page cache, as far as we can tell: what lies outside
 // this machine may remember.
-func (b *bed) readPass(ctx context.Context, names []tiering.Name) error {
+func (b *bed) readPass(ctx context.Context, names []tier.Name) error {
 	for i := range names {
 		e, ok := b.tier.Lookup(&names[i])
 		if !ok {
@@ -255,7 +255,7 @@ func (b *bed) readPass(ctx context.Context, names []tiering.Name) error {
 }
 
 // forget gives the room of a pass back.
-func (b *bed) forget(names []tiering.Name) error {
+func (b *bed) forget(names []tier.Name) error {
 	for i := range names {
 		if !b.tier.Remove(&names[i]) {
 			return fmt.Errorf("segment %d was not there to be removed", i)

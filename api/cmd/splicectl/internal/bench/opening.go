@@ -10,8 +10,8 @@ import (
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // openingRow opens a directory that holds many segments, cold, beside a plain
@@ -87,16 +87,16 @@ func (b *bed) writeMany(ctx context.Context, n int) error {
 	done := make(chan ticket, flying)
 	for i := range n {
 		if i >= flying {
-			if err := errors.Join(ctx.Err(), (<-done).check(tiering.LevelLogged)); err != nil {
+			if err := errors.Join(ctx.Err(), (<-done).check(tier.LevelLogged)); err != nil {
 				return err
 			}
 		}
-		if err := b.start(b.segment(0), tiering.LevelLogged, done); err != nil {
+		if err := b.start(b.segment(0), tier.LevelLogged, done); err != nil {
 			return err
 		}
 	}
 	for range min(n, flying) {
-		if err := (<-done).check(tiering.LevelLogged); err != nil {
+		if err := (<-done).check(tier.LevelLogged); err != nil {
 			return err
 		}
 	}

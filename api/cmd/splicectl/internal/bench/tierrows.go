@@ -7,7 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/baseline"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // What fio has on its way: as many blocks as the tier has in reading one object
@@ -162,14 +162,14 @@ func bulkRow(ctx context.Context, s *session, size bulk, b *bed, l *limits) erro
 	durable, read := write, write
 	durable.SyncEvery, read.Write = int(size.bytes()/tierBlock)/size.segments, false
 	ask := bar{ratioAtLeast: 0.8}
-	var logged, synced []tiering.Name
+	var logged, synced []tier.Name
 	return b.compare(ctx, s, size.name, l, []*way{
 		{name: "write", limit: write, ask: ask, pass: func() (err error) {
-			logged, err = b.writePass(ctx, tiering.LevelLogged)
+			logged, err = b.writePass(ctx, tier.LevelLogged)
 			return err
 		}},
 		{name: "write_synced", limit: durable, ask: ask, pass: func() (err error) {
-			synced, err = b.writePass(ctx, tiering.LevelSynced)
+			synced, err = b.writePass(ctx, tier.LevelSynced)
 			return err
 		}},
 		{name: "read", limit: read, ask: ask, pass: func() error { return b.readPass(ctx, logged) }},
@@ -189,14 +189,14 @@ func groupRows(ctx context.Context, s *session) error {
 		durable := logged
 		durable.SyncEvery = 1
 		read := baseline.Transfer{Bytes: size.bytes(), Block: tierBlock, Workers: 1}
-		var fast, safe []tiering.Name
+		var fast, safe []tier.Name
 		return b.compare(ctx, s, size.name, l, []*way{
 			{name: "write", limit: logged, pass: func() (err error) {
-				fast, err = b.writeEach(ctx, tiering.LevelLogged, groupWriters)
+				fast, err = b.writeEach(ctx, tier.LevelLogged, groupWriters)
 				return err
 			}},
 			{name: "write_synced", limit: durable, ask: bar{ratioAtLeast: 0.6}, pass: func() (err error) {
-				safe, err = b.writeEach(ctx, tiering.LevelSynced, groupWriters)
+				safe, err = b.writeEach(ctx, tier.LevelSynced, groupWriters)
 				return err
 			}},
 			{name: "read", limit: read, pass: func() error { return b.readPass(ctx, safe) }},

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // cache is what is audited: a daemon, or a store in this process.
@@ -16,7 +16,7 @@ type cache interface {
 	// when it is not there after all.
 	read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error)
 	// list names all that is held.
-	list(ctx context.Context) ([]tiering.Name, error)
+	list(ctx context.Context) ([]tier.Name, error)
 }
 
 // reader is the part of a cache that serves bytes.
@@ -85,10 +85,10 @@ type audit struct {
 	ledger    *ledger
 	cache     cache
 	rng       *rand.Rand
-	older     int64         // bytes of items of earlier rounds to read back; the others are looked up only. Negative = all
-	first     int           // added to the ledger's rounds when they are told
-	must      tiering.Level // what is acknowledged at this level or above and is lost gets a note
-	strangers []*item       // never submitted
+	older     int64      // bytes of items of earlier rounds to read back; the others are looked up only. Negative = all
+	first     int        // added to the ledger's rounds when they are told
+	must      tier.Level // what is acknowledged at this level or above and is lost gets a note
+	strangers []*item    // never submitted
 }
 
 // run settles all records. What was submitted in the round that just ended is

@@ -3,7 +3,7 @@ package torture
 import (
 	"testing"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 func tallies(memory, logged, synced Tally) Tallies { return Tallies{memory, logged, synced} }
@@ -11,7 +11,7 @@ func tallies(memory, logged, synced Tally) Tallies { return Tallies{memory, logg
 func TestWhatIsThereHasSurvived(t *testing.T) {
 	b := newBench(t, 1)
 	b.ledger.begin()
-	for n, l := range []tiering.Level{0, 1, 2, 3, 1, 2, 3} {
+	for n, l := range []tier.Level{0, 1, 2, 3, 1, 2, 3} {
 		b.put(uint64(n), l)
 	}
 	f := b.audit(0)
@@ -33,16 +33,16 @@ func TestEveryKindOfDamageIsCounted(t *testing.T) {
 		"gone":            {func(b *bench, i *item) { delete(b.fake.held, i.Name) }, 0, 0, 1, true},
 		"one bit":         {func(b *bench, i *item) { b.fake.wrong[i.Name] = true }, 1, 0, 1, true},
 		"short":           {func(b *bench, i *item) { b.fake.short[i.Name] = true }, 1, 0, 1, true},
-		"of another item": {func(b *bench, i *item) { b.fake.listed = []tiering.Name{{Key: [32]byte{9}}} }, 0, 1, 2, true},
-		"of another kind": {func(b *bench, i *item) { b.fake.listed = []tiering.Name{{Kind: 1, Key: i.Key}} }, 0, 1, 2, true},
+		"of another item": {func(b *bench, i *item) { b.fake.listed = []tier.Name{{Key: [32]byte{9}}} }, 0, 1, 2, true},
+		"of another kind": {func(b *bench, i *item) { b.fake.listed = []tier.Name{{Kind: 1, Key: i.Key}} }, 0, 1, 2, true},
 		"all hits":        {func(b *bench, i *item) { b.fake.hits = true }, 0, 8, 2, true},
 		"nothing":         {func(b *bench, i *item) {}, 0, 0, 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, 1)
 			b.ledger.begin()
-			b.put(1, tiering.LevelSynced)
-			c.damage(b, b.put(2, tiering.LevelSynced))
+			b.put(1, tier.LevelSynced)
+			c.damage(b, b.put(2, tier.LevelSynced))
 			f := b.audit(0)
 			if f.Corrupt != c.corrupt || f.Phantom != c.phantom || (f.Notes != nil) != c.note {
 				t.Errorf("%+v", f)
@@ -75,10 +75,10 @@ func TestUnacknowledgedBytesMustBeRightToo(t *testing.T) {
 func TestALaterLossCountsAgainstItsRound(t *testing.T) {
 	b := newBench(t, 1)
 	b.ledger.begin()
-	first, second := b.put(1, tiering.LevelSynced), b.put(2, tiering.LevelLogged)
+	first, second := b.put(1, tier.LevelSynced), b.put(2, tier.LevelLogged)
 	b.audit(0)
 	b.ledger.begin()
-	b.put(3, tiering.LevelSynced)
+	b.put(3, tier.LevelSynced)
 	delete(b.fake.held, first.Name)
 	f := b.audit(0)
 	if want := tallies(Tally{}, Tally{1, 1}, Tally{2, 1}); b.ledger.totals() != want || len(f.Notes) != 1 {
@@ -104,7 +104,7 @@ func TestALaterLossCountsAgainstItsRound(t *testing.T) {
 func TestRemovedAndSubmittedAgain(t *testing.T) {
 	b := newBench(t, 1)
 	b.ledger.begin()
-	i := b.put(1, tiering.LevelSynced)
+	i := b.put(1, tier.LevelSynced)
 	b.audit(0)
 	b.ledger.begin()
 	b.ledger.remove(i)
@@ -113,7 +113,7 @@ func TestRemovedAndSubmittedAgain(t *testing.T) {
 		t.Errorf("%+v, %+v", f, b.ledger.totals())
 	}
 	b.ledger.begin()
-	b.put(1, tiering.LevelSynced)
+	b.put(1, tier.LevelSynced)
 	delete(b.fake.held, i.Name)
 	if b.audit(0); b.ledger.totals().Synced != (Tally{2, 1}) {
 		t.Errorf("%+v", b.ledger.totals())
@@ -126,11 +126,11 @@ func TestClosedRoundTakesNoAcknowledgements(t *testing.T) {
 	b.ledger.begin()
 	i := b.put(1, 0)
 	b.ledger.close()
-	if err := b.ledger.acknowledge(i, tiering.LevelSynced); err != nil || b.ledger.current() != (Tallies{}) {
+	if err := b.ledger.acknowledge(i, tier.LevelSynced); err != nil || b.ledger.current() != (Tallies{}) {
 		t.Errorf("%v, %+v", err, b.ledger.current())
 	}
 	b.ledger.begin()
-	if err := b.ledger.acknowledge(i, tiering.LevelSynced); err == nil {
+	if err := b.ledger.acknowledge(i, tier.LevelSynced); err == nil {
 		t.Error("acknowledged in a round in which it was not submitted")
 	}
 }

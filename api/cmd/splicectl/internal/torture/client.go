@@ -10,7 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Patience of clients: a busy machine must not turn what is there into a miss.
@@ -72,7 +72,7 @@ func (c *client) wait(ctx context.Context) error {
 
 // put writes all ranks of an item and answers the level that the last one's
 // reply names. seen is called before each run of bytes is filled.
-func (c *client) put(ctx context.Context, i *item, level tiering.Level, seen func()) (tiering.Level, error) {
+func (c *client) put(ctx context.Context, i *item, level tier.Level, seen func()) (tier.Level, error) {
 	var stored connector.Stored
 	var err error
 	for rank, m := range c.models[i.shape] {
@@ -99,7 +99,7 @@ func (c *client) put(ctx context.Context, i *item, level tiering.Level, seen fun
 	if !stored.Published {
 		return 0, fmt.Errorf("%s: all ranks are written and it is not published", i)
 	}
-	return tiering.Level(stored.Level), nil
+	return tier.Level(stored.Level), nil
 }
 
 // found implements cache. A match answers many segments at once, but one
@@ -232,23 +232,23 @@ func unlessAbsent(err error) error {
 }
 
 // list implements cache with the admin listings.
-func (c *client) list(ctx context.Context) ([]tiering.Name, error) {
-	var out []tiering.Name
+func (c *client) list(ctx context.Context) ([]tier.Name, error) {
+	var out []tier.Name
 	for s, err := range c.admin.Segments(ctx, api.SegmentQuery{Limit: api.MaxLimit}) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, tiering.Name{Key: s.Key})
+		out = append(out, tier.Name{Key: s.Key})
 	}
 	for p, err := range c.admin.Checkpoints(ctx, api.CheckpointQuery{Limit: api.MaxLimit}) {
 		if err != nil {
 			return nil, err
 		}
-		kind := tiering.Exact
+		kind := tier.Exact
 		if p.Kind == "spliced" {
-			kind = tiering.Spliced
+			kind = tier.Spliced
 		}
-		out = append(out, tiering.Name{Kind: kind, Key: p.Hash})
+		out = append(out, tier.Name{Kind: kind, Key: p.Hash})
 	}
 	return out, nil
 }

@@ -6,20 +6,20 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // fake is a cache that damages what a test tells it to.
 type fake struct {
-	held   map[tiering.Name]*item
-	wrong  map[tiering.Name]bool // served with a flipped bit
-	short  map[tiering.Name]bool // served without its last part
-	listed []tiering.Name        // beside what is held
-	hits   bool                  // every lookup is a hit
+	held   map[tier.Name]*item
+	wrong  map[tier.Name]bool // served with a flipped bit
+	short  map[tier.Name]bool // served without its last part
+	listed []tier.Name        // beside what is held
+	hits   bool               // every lookup is a hit
 }
 
 func newFake() *fake {
-	return &fake{held: map[tiering.Name]*item{}, wrong: map[tiering.Name]bool{}, short: map[tiering.Name]bool{}}
+	return &fake{held: map[tier.Name]*item{}, wrong: map[tier.Name]bool{}, short: map[tier.Name]bool{}}
 }
 
 func (f *fake) found(_ context.Context, items []*item) ([]bool, error) {
@@ -55,8 +55,8 @@ func (f *fake) read(_ context.Context, i *item, see func(rank, part int, off int
 	return true, nil
 }
 
-func (f *fake) list(context.Context) ([]tiering.Name, error) {
-	out := append([]tiering.Name(nil), f.listed...)
+func (f *fake) list(context.Context) ([]tier.Name, error) {
+	out := append([]tier.Name(nil), f.listed...)
 	for n := range f.held {
 		out = append(out, n)
 	}
@@ -93,7 +93,7 @@ func testShapes(t *testing.T) []*shape {
 }
 
 // put submits one segment and acknowledges it, unless level is 0.
-func (b *bench) put(number uint64, level tiering.Level) *item {
+func (b *bench) put(number uint64, level tier.Level) *item {
 	b.Helper()
 	i := newSegment(b.work.shapes[number%2], 1, number, rand.New(rand.NewPCG(number, 0)), 100)
 	b.ledger.submit(i)
@@ -108,7 +108,7 @@ func (b *bench) put(number uint64, level tiering.Level) *item {
 
 func (b *bench) audit(older int64) Findings {
 	b.Helper()
-	a := audit{ledger: b.ledger, cache: b.fake, rng: rand.New(rand.NewPCG(1, 2)), older: older, must: tiering.LevelLogged, strangers: b.work.strangers(8)}
+	a := audit{ledger: b.ledger, cache: b.fake, rng: rand.New(rand.NewPCG(1, 2)), older: older, must: tier.LevelLogged, strangers: b.work.strangers(8)}
 	f, err := a.run(b.Context())
 	if err != nil {
 		b.Fatal(err)

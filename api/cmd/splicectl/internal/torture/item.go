@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Sizes of what is written. A row of keys and values is 1 KiB over all ranks, so
@@ -50,7 +50,7 @@ func (s *shape) ranks() int { return s.profile.TPSize() }
 
 // item is a segment or a checkpoint that may be submitted. It is immutable.
 type item struct {
-	tiering.Name
+	tier.Name
 	number uint64 // names its bytes
 	seed   uint64
 	shape  *shape
@@ -77,7 +77,7 @@ func newSegment(s *shape, seed, number uint64, rng *rand.Rand, most int) *item {
 }
 
 // newCheckpoint makes a checkpoint behind parent, nil = the first of a prompt.
-func newCheckpoint(s *shape, seed, number uint64, parent *item, kind tiering.CheckpointKind, rng *rand.Rand, most int) *item {
+func newCheckpoint(s *shape, seed, number uint64, parent *item, kind tier.CheckpointKind, rng *rand.Rand, most int) *item {
 	i := &item{number: number, seed: seed, shape: s, prompt: number, parent: parent}
 	i.Kind = kind
 	if parent != nil {
@@ -127,9 +127,9 @@ func (i *item) isSegment() bool { return i.Kind == 0 }
 
 func (i *item) String() string {
 	switch i.Kind {
-	case tiering.Exact:
+	case tier.Exact:
 		return fmt.Sprintf("checkpoint %x", i.Key[:8])
-	case tiering.Spliced:
+	case tier.Spliced:
 		return fmt.Sprintf("spliced checkpoint %x", i.Key[:8])
 	}
 	return fmt.Sprintf("segment %x", i.Key[:8])

@@ -5,19 +5,19 @@ import (
 	"io"
 	"sync"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Levels in the order of reports.
-var levels = [...]tiering.Level{tiering.LevelMemory, tiering.LevelLogged, tiering.LevelSynced}
+var levels = [...]tier.Level{tier.LevelMemory, tier.LevelLogged, tier.LevelSynced}
 
-func levelText(l tiering.Level) string {
+func levelText(l tier.Level) string {
 	switch l {
-	case tiering.LevelMemory:
+	case tier.LevelMemory:
 		return "memory"
-	case tiering.LevelLogged:
+	case tier.LevelLogged:
 		return "logged"
-	case tiering.LevelSynced:
+	case tier.LevelSynced:
 		return "synced"
 	}
 	return "none"
@@ -45,11 +45,11 @@ type Tallies struct {
 	Synced Tally `json:"synced"`
 }
 
-func (t *Tallies) of(l tiering.Level) *Tally {
+func (t *Tallies) of(l tier.Level) *Tally {
 	switch l {
-	case tiering.LevelSynced:
+	case tier.LevelSynced:
 		return &t.Synced
-	case tiering.LevelLogged:
+	case tier.LevelLogged:
 		return &t.Logged
 	}
 	return &t.Memory
@@ -68,12 +68,12 @@ func (t *Tallies) add(o Tallies) {
 //	    └── no reply: may be there or not, but only with its own bytes
 type record struct {
 	item    *item
-	round   int           // in which it was last submitted
-	acked   tiering.Level // that its reply named; 0 = no reply
-	audited bool          // by the audit after its round
-	missing bool          // an audit did not find it
-	removed bool          // its removal was asked for
-	gone    bool          // and cannot happen any more: it was answered, or its daemon is dead
+	round   int        // in which it was last submitted
+	acked   tier.Level // that its reply named; 0 = no reply
+	audited bool       // by the audit after its round
+	missing bool       // an audit did not find it
+	removed bool       // its removal was asked for
+	gone    bool       // and cannot happen any more: it was answered, or its daemon is dead
 }
 
 // ledger is the log of what was submitted and acknowledged. A round is what
@@ -84,13 +84,13 @@ type ledger struct {
 	log     io.Writer
 	round   int
 	closed  bool // the crash may have happened: acknowledgements do not count
-	records map[tiering.Name]*record
+	records map[tier.Name]*record
 	order   []*record // by first submission
 	rounds  []Tallies
 }
 
 func newLedger(log io.Writer) *ledger {
-	return &ledger{log: log, records: map[tiering.Name]*record{}, rounds: make([]Tallies, 1)}
+	return &ledger{log: log, records: map[tier.Name]*record{}, rounds: make([]Tallies, 1)}
 }
 
 // begin starts the next round.
@@ -126,7 +126,7 @@ func (l *ledger) submit(i *item) {
 }
 
 // acknowledge notes a reply.
-func (l *ledger) acknowledge(i *item, reached tiering.Level) error {
+func (l *ledger) acknowledge(i *item, reached tier.Level) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -137,7 +137,7 @@ func (l *ledger) acknowledge(i *item, reached tiering.Level) error {
 		return fmt.Errorf("%s was acknowledged without being submitted", i)
 	}
 	switch reached {
-	case tiering.LevelMemory, tiering.LevelLogged, tiering.LevelSynced:
+	case tier.LevelMemory, tier.LevelLogged, tier.LevelSynced:
 	default:
 		return fmt.Errorf("%s was acknowledged at level %d, which there is not", i, reached)
 	}
@@ -163,7 +163,7 @@ func (l *ledger) removal(i *item) {
 }
 
 // submitted says whether an item of that name was ever sent.
-func (l *ledger) submitted(n tiering.Name) bool {
+func (l *ledger) submitted(n tier.Name) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.records[n] != nil

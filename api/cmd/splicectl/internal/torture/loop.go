@@ -14,8 +14,8 @@ import (
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/connector"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Sizes of what is written. The daemon's memory (see daemonArgs) holds a small
@@ -235,7 +235,7 @@ func (t *loops) restart(ctx context.Context, n int) error {
 func (t *loops) audit(ctx context.Context, row *Round, older int64) error {
 	began := time.Now()
 	a := audit{ledger: t.ledger, cache: t.clients[0], rng: t.rng, older: older,
-		must: tiering.LevelLogged, strangers: t.work.strangers(strangerRows)}
+		must: tier.LevelLogged, strangers: t.work.strangers(strangerRows)}
 	f, err := a.run(ctx)
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)

@@ -13,13 +13,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Sizes of the store in this process: memory holds a part of what is written,
 // the disk all of it. Slabs are small since the file system in memory copies a
 // whole file at each sync.
 const (
-	machineTenant    = tiering.TenantID(1)
+	machineTenant    = tier.TenantID(1)
 	machinePublic    = 6 << 20
 	machinePrivate   = 2 << 20
 	machineDisk      = 64 << 20
@@ -51,14 +52,14 @@ type machine struct {
 	dev     gpuipc.Device
 	tier    *disk.Tier
 	store   *tiering.Store
-	ids     map[*shape]tiering.ProfileID
+	ids     map[*shape]tier.ProfileID
 	session *tiering.Session // of who reads and audits
 	halt    context.CancelFunc
 	ended   chan error
 }
 
 func boot(files vfs.FS, shapes []*shape, s *setup) (m *machine, err error) {
-	m = &machine{ids: map[*shape]tiering.ProfileID{}, ended: make(chan error, 2)}
+	m = &machine{ids: map[*shape]tier.ProfileID{}, ended: make(chan error, 2)}
 	if m.dev, err = gpuipc.NewHost(gpuipc.HostOptions{}); err != nil {
 		return nil, err
 	}
@@ -127,7 +128,7 @@ func (w *writer) close() error {
 }
 
 // put writes all ranks of an item and waits for its level.
-func (w *writer) put(ctx context.Context, i *item, level tiering.Level, seen func()) (tiering.Level, error) {
+func (w *writer) put(ctx context.Context, i *item, level tier.Level, seen func()) (tier.Level, error) {
 	var last tiering.Committed
 	for rank := range i.shape.ranks() {
 		r, err := w.reserve(i, rank)
@@ -142,7 +143,7 @@ func (w *writer) put(ctx context.Context, i *item, level tiering.Level, seen fun
 	case !last.Published:
 		return 0, fmt.Errorf("%s: all ranks are written and it is not published", i)
 	case last.Durable == nil:
-		return tiering.LevelMemory, nil
+		return tier.LevelMemory, nil
 	}
 	return last.Durable.Wait(ctx), nil
 }
@@ -163,7 +164,7 @@ func (w *writer) reserve(i *item, rank int) (tiering.Reservation, error) {
 }
 
 // commit writes one rank chunk by chunk.
-func (w *writer) commit(ctx context.Context, i *item, rank int, id tiering.ReservationID, level tiering.Level, seen func()) (last tiering.Committed, err error) {
+func (w *writer) commit(ctx context.Context, i *item, rank int, id tier.ReservationID, level tier.Level, seen func()) (last tiering.Committed, err error) {
 	for part, p := range i.layout.Parts {
 		for off := int64(0); off < p.Len; off += gpuipc.ChunkBytes {
 			seen()
@@ -186,7 +187,7 @@ func (w *writer) commit(ctx context.Context, i *item, rank int, id tiering.Reser
 
 // unlessGone drops the error of giving up what is not there any more.
 func unlessGone(err error) error {
-	if errors.Is(err, tiering.ErrGone) {
+	if errors.Is(err, tier.ErrGone) {
 		return nil
 	}
 	return err
@@ -241,7 +242,7 @@ func (m *machine) read(ctx context.Context, i *item, see func(rank, part int, of
 
 // lease holds one rank's share for reading; 0 when it is not there. What is not
 // the item's share has no extents, so that reading it fails.
-func (m *machine) lease(ctx context.Context, i *item, rank int) (tiering.LeaseID, []gpuipc.Extent, error) {
+func (m *machine) lease(ctx context.Context, i *item, rank int) (tier.LeaseID, []gpuipc.Extent, error) {
 	if i.isSegment() {
 		q := tiering.AcquireQuery{Profile: m.ids[i.shape], Tenant: machineTenant, Rank: rank, Keys: [][32]byte{i.Key}}
 		rows, err := m.session.AwaitAcquire(ctx, &q, nil)
@@ -269,13 +270,13 @@ func (m *machine) lease(ctx context.Context, i *item, rank int) (tiering.LeaseID
 }
 
 // list implements cache: what memory holds and what the disk holds.
-func (m *machine) list(context.Context) ([]tiering.Name, error) {
-	var out []tiering.Name
+func (m *machine) list(context.Context) ([]tier.Name, error) {
+	var out []tier.Name
 	for _, s := range m.store.Segments(tiering.SegmentFilter{}, nil, wholeList) {
-		out = append(out, tiering.Name{Key: s.Key})
+		out = append(out, tier.Name{Key: s.Key})
 	}
 	for _, c := range m.store.Checkpoints(tiering.CheckpointFilter{}, nil, wholeList) {
-		out = append(out, tiering.Name{Kind: c.Kind, Key: c.Hash})
+		out = append(out, tier.Name{Kind: c.Kind, Key: c.Hash})
 	}
 	for _, e := range m.tier.List(disk.Filter{}, nil, wholeList) {
 		out = append(out, e.Name)

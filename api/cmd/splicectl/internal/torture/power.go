@@ -10,8 +10,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Sizes of a life, from an empty file system through some losses of power.
@@ -111,7 +110,7 @@ func (l *life) crash(ctx context.Context) error {
 	}
 	began := time.Now()
 	a := audit{ledger: l.ledger, cache: l.machine, rng: l.rng, older: -1, first: l.first,
-		must: tiering.LevelSynced, strangers: l.work.strangers(strangerRows)}
+		must: tier.LevelSynced, strangers: l.work.strangers(strangerRows)}
 	f, err := a.run(ctx)
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
@@ -201,7 +200,7 @@ func (l *life) worker(ctx context.Context, n int, fuse *fuse, f *Findings) (refu
 			_, err = f.check(ctx, l.machine, op.item)
 		case doRemove:
 			fuse.at(afterRemoval)
-			if err = l.machine.store.Evict(op.item.Key); errors.Is(err, tiering.ErrGone) || errors.Is(err, tiering.ErrBusy) {
+			if err = l.machine.store.Evict(op.item.Key); errors.Is(err, tier.ErrGone) || errors.Is(err, tier.ErrBusy) {
 				err = nil
 			}
 			l.ledger.removal(op.item)
@@ -217,10 +216,10 @@ func (l *life) worker(ctx context.Context, n int, fuse *fuse, f *Findings) (refu
 
 // inMemoryRefused is refused for a store in this process.
 func inMemoryRefused(i *item, err error) bool {
-	for _, fine := range []error{tiering.ErrFull, tiering.ErrBusy, tiering.ErrExists} {
+	for _, fine := range []error{tier.ErrFull, tier.ErrBusy, tier.ErrExists} {
 		if errors.Is(err, fine) {
 			return true
 		}
 	}
-	return i.parent != nil && (errors.Is(err, tiering.ErrGone) || errors.Is(err, tiering.ErrInvalid))
+	return i.parent != nil && (errors.Is(err, tier.ErrGone) || errors.Is(err, tier.ErrInvalid))
 }

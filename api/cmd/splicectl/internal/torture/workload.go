@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"sync"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // verb is what a worker does next.
@@ -21,7 +21,7 @@ const (
 type operation struct {
 	verb  verb
 	item  *item
-	level tiering.Level
+	level tier.Level
 }
 
 // What workers do how often.
@@ -152,11 +152,11 @@ func (w *workload) grow(at int) *item {
 	if g.n == chainLength {
 		*g = growth{}
 	}
-	s, kind := w.shape(), tiering.Exact
+	s, kind := w.shape(), tier.Exact
 	if g.tip != nil {
 		s, kind = g.tip.shape, g.tip.Kind
 	} else if w.rng.IntN(3) == 0 {
-		kind = tiering.Spliced
+		kind = tier.Spliced
 	}
 	w.number++
 	i := newCheckpoint(s, w.seed, w.number, g.tip, kind, w.rng, w.limits.Tokens/4)
@@ -227,7 +227,7 @@ func (w *workload) strangers(n int) []*item {
 	for i := range out {
 		number := uint64(never) + uint64(w.rng.Uint32())
 		if i%4 == 0 {
-			out[i] = newCheckpoint(w.shape(), w.seed, number, nil, tiering.Exact, w.rng, w.limits.Tokens)
+			out[i] = newCheckpoint(w.shape(), w.seed, number, nil, tier.Exact, w.rng, w.limits.Tokens)
 		} else {
 			out[i] = newSegment(w.shape(), w.seed, number, w.rng, w.limits.Tokens)
 		}

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // play runs a round of a workload against the fake, with one worker: whoever
@@ -47,7 +47,7 @@ func (b *bench) play(rng *rand.Rand) (did map[verb]int, puts []string) {
 // crash loses what was acknowledged in memory, and with it what stands behind it.
 func (b *bench) crash() {
 	for _, r := range b.ledger.order {
-		if r.acked == tiering.LevelMemory && r.round == b.ledger.round || r.item.parent != nil && b.fake.held[r.item.parent.Name] == nil {
+		if r.acked == tier.LevelMemory && r.round == b.ledger.round || r.item.parent != nil && b.fake.held[r.item.parent.Name] == nil {
 			delete(b.fake.held, r.item.Name)
 		}
 	}
@@ -107,7 +107,7 @@ func (b *bench) written() (n int64) {
 func TestARemovalIsAwaited(t *testing.T) {
 	b := newBench(t, 1)
 	b.ledger.begin()
-	i := b.put(1, tiering.LevelSynced)
+	i := b.put(1, tier.LevelSynced)
 	b.ledger.begin()
 	b.ledger.remove(i)
 	if got := b.work.former(); got != nil {
@@ -174,11 +174,11 @@ func TestContentIsAFunctionOfItsPlace(t *testing.T) {
 
 func TestKeysNameTheirItems(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	seen := map[tiering.Name]bool{}
+	seen := map[tier.Name]bool{}
 	for _, s := range testShapes(t) {
 		var parent *item
 		for n := range uint64(8) {
-			parent = newCheckpoint(s, 1, 100+n, parent, tiering.Exact, rng, 300)
+			parent = newCheckpoint(s, 1, 100+n, parent, tier.Exact, rng, 300)
 			for _, i := range []*item{newSegment(s, 1, n, rng, 300), parent} {
 				if seen[i.Name] {
 					t.Errorf("%s has the name of another", i)

@@ -1,42 +1,13 @@
-package tiering
+// Package tier says what a tier is: the names, kinds and errors that the store and
+// the places it keeps bytes in share, and the interface that a tier below memory
+// implements. It holds no state and imports nothing of the store.
+package tier
 
 import (
 	"context"
 
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/policy/profile"
 )
-
-// Level is how safe an object is, or has to be before its commit is answered.
-// The numbers are those of the local protocol.
-type Level uint8
-
-// The levels, each with what it survives.
-const (
-	LevelDefault Level = 0 // of a request: what the store's configuration says
-	LevelMemory  Level = 1 // nothing
-	LevelLogged  Level = 2 // a killed process: the kernel has the data and the row that finds it
-	LevelSynced  Level = 3 // power loss: the disk has both
-)
-
-// Name is what an object is known by in every tier. The zero Name is none.
-type Name struct {
-	Kind CheckpointKind // 0 = segment
-	Key  [32]byte       // segment key or prefix hash
-}
-
-// Entry is what a tier knows of an object without I/O.
-type Entry struct {
-	Name
-	Fingerprint profile.Fingerprint
-	Tenant      TenantID            // 0 = a tenant that is not configured now: nobody's hit
-	Spec        profile.SegmentSpec // segments
-	Begin, End  int                 // segments: the interior; checkpoints: rows held
-	Parent      Name                // checkpoints: the node this one extends, in the same tier
-	Bytes       int64               // what the entry takes in the tier, to the byte
-	Level       Level               // LevelLogged or LevelSynced
-	Generation  uint64              // tells this entry from an earlier or later one of the same name
-}
 
 // Tier is the next slower tier below memory. The methods of the first group
 // look at memory only, never wait and never call back: the store calls them under
@@ -84,11 +55,4 @@ type Write interface {
 	Start(level Level, done func(reached Level, err error))
 	// Cancel gives the room back.
 	Cancel()
-}
-
-// Content is what a tier keeps beside an object's bytes.
-type Content struct {
-	Publisher string
-	Tokens    []uint32   // segments: the token ids
-	Digests   [][]uint64 // by rank, of each chunk of each part
 }

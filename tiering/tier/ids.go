@@ -1,0 +1,35 @@
+package tier
+
+// ProfileID numbers a registered profile for the life of a Store; 0 is none.
+type ProfileID uint32
+
+// TenantID numbers a tenant of the configuration.
+type TenantID uint32
+
+// LeaseID names a lease. Ids come from one sequence and are never reused.
+type LeaseID uint64
+
+// ReservationID names one rank's share of an object being filled.
+type ReservationID uint64
+
+// CheckpointKind says how a checkpoint's values were computed; as a set of bits
+// it says which kinds a request accepts.
+type CheckpointKind uint8
+
+// An Exact checkpoint is what full prefill gives; a Spliced one went through
+// the composition of segments.
+const (
+	Exact   CheckpointKind = 1
+	Spliced CheckpointKind = 2
+)
+
+// Place is the tier that an object lies in.
+type Place uint8
+
+// The places, from the fastest. The numbers are those of the local protocol.
+const (
+	PlaceNone Place = 0
+	PlaceHBM  Place = 1
+	PlaceDRAM Place = 2
+	PlaceDisk Place = 3
+)

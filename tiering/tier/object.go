@@ -1,0 +1,68 @@
+package tier
+
+import (
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Name is what an object is known by in every tier. The zero Name is none.
+type Name struct {
+	Kind CheckpointKind // 0 = segment
+	Key  [32]byte       // segment key or prefix hash
+}
+
+// Entry is what a tier knows of an object without I/O.
+type Entry struct {
+	Name
+	Fingerprint profile.Fingerprint
+	Tenant      TenantID            // 0 = a tenant that is not configured now: nobody's hit
+	Spec        profile.SegmentSpec // segments
+	Begin, End  int                 // segments: the interior; checkpoints: rows held
+	Parent      Name                // checkpoints: the node this one extends, in the same tier
+	Bytes       int64               // what the entry takes in the tier, to the byte
+	Level       Level               // LevelLogged or LevelSynced
+	Generation  uint64              // tells this entry from an earlier or later one of the same name
+}
+
+// HitTokens is what a hit of the entry saves: the interior of a segment, all
+// tokens that a checkpoint covers.
+func (e *Entry) HitTokens() int {
+	if e.Kind == 0 {
+		return e.End - e.Begin
+	}
+	return e.End
+}
+
+// Object describes a published segment or checkpoint to a Tier. It must not be
+// written; Shares and their memory are valid until done, the rest for ever.
+type Object struct {
+	Key       [32]byte // segment key or prefix hash
+	Kind      CheckpointKind
+	Profile   *profile.Profile
+	Tenant    TenantID
+	Publisher string
+	Created   time.Time
+
+	Spec   profile.SegmentSpec // segments (Kind 0)
+	Tokens []uint32            // segments: the token ids
+
+	Begin, End int  // checkpoints: rows held
+	Parent     Name // checkpoints: the node this one extends; zero = none
+
+	Shares []Share // by rank
+}
+
+// Share is one rank's bytes and the digests of their chunks, part by part.
+type Share struct {
+	Ref     gpuipc.Ref
+	Digests []uint64
+}
+
+// Content is what a tier keeps beside an object's bytes.
+type Content struct {
+	Publisher string
+	Tokens    []uint32   // segments: the token ids
+	Digests   [][]uint64 // by rank, of each chunk of each part
+}
