@@ -146,7 +146,7 @@ faults: ## a million faults in what the disk tier writes and reads, 0 wrong byte
 	SPLICED_LONG=1 go test -count=1 -v -timeout 30m -run 'TestNoFaultIsServed$$' ./tiering/disk
 
 reference: ## every number of Marconi's simulator that our caches have to meet; many minutes
-	SPLICED_LONG=1 go test -count=1 -v -timeout 60m -run 'MeetTheReference$$' ./policy/prefixcache
+	SPLICED_LONG=1 go test -count=1 -v -timeout 60m -run 'MeetTheReference$$' ./api/cmd/splicectl/internal/replay/prefixcache
 
 bench: build ## Go benchmarks, then the rows of `splicectl bench`
 	-$(MAKE) --no-print-directory bin/openblas-compose

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy"
-	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
+	"github.com/spliced-kv/spliced/policy/tracetest"
 )
 
 // A passage in the public pool of a 35B-A3B hybrid: 30 linear layers of 32 heads
@@ -19,6 +19,7 @@ const (
 	passageHeads = 30 * 32
 	passageKV    = 20 << 10 // bytes a token
 	seamTokens   = 16       // computed again on both sides of a passage
+	gigabyte     = 1_000_000_000
 )
 
 // passages is the stream of uses of the request list, with the length of each

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
+	"github.com/spliced-kv/spliced/policy/tracetest"
 )
 
 // depthRow is a request of a depth file: of its length tokens the first overlap

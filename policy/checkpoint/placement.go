@@ -13,15 +13,6 @@ func Balanced(n, m int) []int {
 	return ascending(positions, n)
 }
 
-// Block puts a checkpoint every ceil(n/m) tokens: what a cache of m blocks
-// keeps.
-func Block(n, m int) []int {
-	if n <= 0 || m <= 0 {
-		return nil
-	}
-	return Every(n, (n+m-1)/m)
-}
-
 // Every puts a checkpoint every step tokens.
 func Every(n, step int) []int {
 	if step <= 0 {

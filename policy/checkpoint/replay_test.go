@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
+	"github.com/spliced-kv/spliced/policy/tracetest"
 )
 
 // depth is a row of a depth file. Request req belongs to a group of prompts

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
+	"github.com/spliced-kv/spliced/policy/tracetest"
 )
 
 // Jamba 1.5 Mini on four A100, 639 lengths from 50 to 31,950 tokens, stalls of

@@ -3,8 +3,8 @@ package replay
 import (
 	"slices"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/replay/bound"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/replay/trace"
-	"github.com/spliced-kv/spliced/policy/bound"
 )
 
 // bounds collects a trace of prompts for what no cache can exceed that keeps

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/replay/prefixcache"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/replay/trace"
 	"github.com/spliced-kv/spliced/policy"
-	"github.com/spliced-kv/spliced/policy/prefixcache"
 )
 
 // The policies that are not those of package policy.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
+	"github.com/spliced-kv/spliced/policy/tracetest"
 )
 
 // published finds a published trace, or a member of one, or skips.

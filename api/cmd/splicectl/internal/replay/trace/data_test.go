@@ -5,7 +5,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
+	"github.com/spliced-kv/spliced/policy/tracetest"
 )
 
 // dataFile finds a published trace, or skips.

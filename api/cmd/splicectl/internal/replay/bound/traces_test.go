@@ -4,11 +4,11 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/replay/bound"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/replay/prefixcache"
 	"github.com/spliced-kv/spliced/policy"
-	"github.com/spliced-kv/spliced/policy/bound"
 	"github.com/spliced-kv/spliced/policy/cost"
-	"github.com/spliced-kv/spliced/policy/prefixcache"
-	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
+	"github.com/spliced-kv/spliced/policy/tracetest"
 )
 
 const gigabyte = 1_000_000_000

@@ -1,17 +1,18 @@
-package policy_test
+package prefixcache_test
 
 import (
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/replay/prefixcache"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/cost"
-	"github.com/spliced-kv/spliced/policy/prefixcache"
-	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
+	"github.com/spliced-kv/spliced/policy/tracetest"
 )
 
-const gigabyte = 1_000_000_000
+// epoch is when the replays begin.
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // agentRows are the arrival orders of 100 agent sessions with what Marconi as
 // released, its alpha tuned once, hits of their tokens at 40 and 60 GB.

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/replay/prefixcache"
 	"github.com/spliced-kv/spliced/policy"
-	"github.com/spliced-kv/spliced/policy/prefixcache"
-	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
+	"github.com/spliced-kv/spliced/policy/tracetest"
 )
 
 // One iteration is one request. A trace begins anew with an empty cache when it

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/replay/prefixcache"
 	"github.com/spliced-kv/spliced/policy/cost"
-	"github.com/spliced-kv/spliced/policy/prefixcache"
-	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
 	"github.com/spliced-kv/spliced/policy/radix"
+	"github.com/spliced-kv/spliced/policy/tracetest"
 )
 
 // The numbers here are what the simulator that Marconi's authors released gives

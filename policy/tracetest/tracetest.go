@@ -28,7 +28,7 @@ func Directory() string {
 		return dir
 	}
 	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "../../../../shared/data")
+	return filepath.Join(filepath.Dir(file), "../../../shared/data")
 }
 
 // Path is where a file of the data sets is. It skips the test where there is none.

@@ -1,4 +1,4 @@
-package policy_test
+package prefixcache_test
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy"
-	"github.com/spliced-kv/spliced/policy/prefixcache/tracetest"
+	"github.com/spliced-kv/spliced/policy/tracetest"
 )
 
 // What the default was not made with: parts of the conversations, and agent

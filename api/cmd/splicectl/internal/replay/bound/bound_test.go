@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/spliced-kv/spliced/policy/bound"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/replay/bound"
 )
 
 type request struct{ input, output []uint32 }
@@ -201,8 +201,8 @@ func TestUnitCountsTokensOfASymbol(t *testing.T) {
 	if got := trace.Tokens(1024); got > 520 || got < 512 {
 		t.Errorf("%v tokens in half the room, want 512", got)
 	}
-	if trace.InputTokens() != 6*512 || trace.Requests() != 2 {
-		t.Errorf("%v tokens in %d requests", trace.InputTokens(), trace.Requests())
+	if got := trace.Rate(2 * 1024); got != 1024.0/(6*512) {
+		t.Errorf("rate %v, want 1024 of 6 × 512 tokens", got)
 	}
 }
 

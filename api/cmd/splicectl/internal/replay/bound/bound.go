@@ -90,12 +90,6 @@ func (t *Trace) Add(input, output []uint32) {
 	t.tree.insert(input, output, now)
 }
 
-// Requests is how many requests were added.
-func (t *Trace) Requests() int { return len(t.first) }
-
-// InputTokens is what a hit rate is measured against.
-func (t *Trace) InputTokens() float64 { return t.input }
-
 // Tokens bounds the tokens that a cache of capacityBytes can serve over the
 // whole trace.
 func (t *Trace) Tokens(capacityBytes float64) float64 {

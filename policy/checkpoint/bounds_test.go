@@ -27,3 +27,12 @@ func TrackingVariance(cells int, gamma float64, samples int) float64 {
 // TrackingBias bounds the bias term of the same theorem where the law moves by
 // at most drift (in ‖·‖₁) between two samples.
 func TrackingBias(gamma, drift float64) float64 { return drift * gamma / (1 - gamma) }
+
+// Block puts a checkpoint every ceil(n/m) tokens: what a cache of m blocks
+// keeps.
+func Block(n, m int) []int {
+	if n <= 0 || m <= 0 {
+		return nil
+	}
+	return Every(n, (n+m-1)/m)
+}
