@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-CONNECTOR = "spliced_connector.vllm_connector"
+CONNECTOR = "spliced_connector.vllm"
 
 # vLLM's own switches for a processor without a compiler's help, on few cores.
 ENVIRONMENT = {

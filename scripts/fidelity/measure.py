@@ -35,8 +35,8 @@ def load(directory: Path) -> object:
     from serve import Server
     from transformers import AutoModelForCausalLM
 
-    from spliced_connector.walk.naming import Naming
-    from spliced_connector.walk.registry import architecture
+    from spliced_connector.walk import (Naming)
+    from spliced_connector.walk import (architecture)
 
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)

@@ -11,11 +11,11 @@ from questions import Question
 from variants import apply
 from ways import FULL, PREFIX, Variant
 
-from spliced_connector.plan import Choice, Prompt, Span, SpanKind, choose, divide, make_plan
-from spliced_connector.profile import Profile
-from spliced_connector.walk.base import Architecture, Captured
-from spliced_connector.walk.context import Context
-from spliced_connector.walk.run import capture, prefill, splice
+from spliced_connector.model import (Choice, Prompt, Span, SpanKind, choose, divide, make_plan)
+from spliced_connector.model import (Profile)
+from spliced_connector.walk import (Architecture, Captured)
+from spliced_connector.walk import (Context)
+from spliced_connector.walk import (capture, prefill, splice)
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from ways import Variant
 
-from spliced_connector.walk.base import Captured, SegmentLayer
+from spliced_connector.walk import (Captured, SegmentLayer)
 
 
 def apply(variant: Variant, part: Captured, whole: Captured | None) -> Captured:

@@ -30,8 +30,8 @@ def check(seed: int) -> None:
     import torch
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 
-    from spliced_connector.families import end_state, transition
-    from spliced_connector.walk.base import Steps
+    from spliced_connector.walk import (Steps)
+    from spliced_connector.walk.families import end_state, transition
 
     draw = torch.Generator().manual_seed(seed)
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import rows
 
-from spliced_connector.cuda_driver import LIBRARY, Context, DevicePtr, find_device, load
-from spliced_connector.cuda_memory import map_descriptors
 from spliced_connector.errors import SplicedError
+from spliced_connector.gpu import (Context, find_device)
+from spliced_connector.gpu import (LIBRARY, DevicePtr, load)
+from spliced_connector.gpu import (map_descriptors)
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -21,10 +21,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from spliced_connector.advise import Query
-from spliced_connector.checksum import xxh3
-from spliced_connector.client import Client
-from spliced_connector.identity import (
+from spliced_connector.client import Client, Model, NewSegment, Options, Query
+from spliced_connector.client.connection.checksum import xxh3
+from spliced_connector.model import (
     Attention,
     Conv,
     DType,
@@ -36,9 +35,6 @@ from spliced_connector.identity import (
     Linear,
     Rope,
 )
-from spliced_connector.model import Model
-from spliced_connector.options import Options
-from spliced_connector.publish import NewSegment
 
 IDENTITY = Identity(
     "bench",

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from spliced_connector.client import Client
-from spliced_connector.identity import (
+from spliced_connector.client import Accept, Client, Model, NewCheckpoint, NewSegment
+from spliced_connector.model import (
+    NOTHING,
     Attention,
     Conv,
     DType,
@@ -21,15 +22,11 @@ from spliced_connector.identity import (
     KeyMode,
     Kind,
     Layer,
+    Layout,
     Linear,
     Rope,
     SegmentSpec,
 )
-from spliced_connector.keys import NOTHING
-from spliced_connector.layouts import Layout
-from spliced_connector.model import Model
-from spliced_connector.publish import NewCheckpoint, NewSegment
-from spliced_connector.terms import Accept
 
 Connect = Callable[..., Client]
 """Of the fixture `connect`: a socket, and fields of `Options`."""

@@ -14,8 +14,7 @@ from client_samples import Connect, descriptors, mappings, workers
 from fake_cuda import FakeCuda, library
 from fake_daemon import FakeDaemon
 from running import Daemon, StartDaemon
-from spliced_connector.client import Client
-from spliced_connector.options import DeviceOptions, Options
+from spliced_connector.client import Client, DeviceOptions, Options
 
 
 @pytest.fixture

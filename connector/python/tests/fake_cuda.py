@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from running import ROOT
-from spliced_connector.cuda_driver import Context, Stream, find_device, load
+from spliced_connector.gpu import Context, Stream, find_device, load
 
 _COUNTS = (
     "contexts", "allocations", "physical", "reservations", "mappings", "imports",

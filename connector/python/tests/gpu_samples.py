@@ -7,10 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from spliced_connector.client import Client
-from spliced_connector.cuda_driver import Context, DevicePtr, Stream
-from spliced_connector.cuda_memory import Run
-from spliced_connector.device import DeviceMemory
+from spliced_connector.client import Client, DeviceMemory
+from spliced_connector.gpu import Context, DevicePtr, Run, Stream
 
 
 def attached(client: Client) -> DeviceMemory:

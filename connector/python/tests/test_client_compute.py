@@ -25,14 +25,20 @@ from client_samples import (
     wait_again,
 )
 from running import Daemon
-from spliced_connector.compute import Origin, Plan, PlanSpan
+from spliced_connector.client import (
+    EngineMemory,
+    MemoryLayer,
+    Model,
+    NewSegment,
+    Origin,
+    Plan,
+    PlanSpan,
+    Segment,
+    Slot,
+    engine_memfd,
+)
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.identity import DType, Kind, Layer, SegmentSpec
-from spliced_connector.layouts import Layout
-from spliced_connector.lease import Segment, Slot
-from spliced_connector.memory import EngineMemory, MemoryLayer, engine_memfd
-from spliced_connector.model import Model
-from spliced_connector.publish import NewSegment
+from spliced_connector.model import DType, Kind, Layer, Layout, SegmentSpec
 
 EXACT = replace(
     SMALL,

@@ -19,11 +19,11 @@ from client_samples import (
 )
 from fake_daemon import FakeDaemon
 from running import Daemon
-from spliced_connector import hello
-from spliced_connector import publish as storing
-from spliced_connector.checksum import chunks, crc32, xxh3
+from spliced_connector.client import Accept, Reason, Status
+from spliced_connector.client import publish as storing
+from spliced_connector.client.connection import hello
+from spliced_connector.client.connection.checksum import chunks, crc32, xxh3
 from spliced_connector.errors import Code
-from spliced_connector.terms import Accept, Reason, Status
 
 needs_xxhash = pytest.mark.skipif(xxh3() is None, reason="xxhash is not installed")
 

@@ -12,13 +12,19 @@ import pytest
 
 from client_samples import SMALL, Connect, new_segment, wait_until
 from fake_daemon import FakeDaemon, Request, fingerprint
-from spliced_connector.attachment import Attachment
-from spliced_connector.client import Client
-from spliced_connector.compute import Placed, Plan, PlanSpan
+from spliced_connector.client import (
+    Client,
+    EngineMemory,
+    MemoryLayer,
+    Model,
+    Placed,
+    Plan,
+    PlanSpan,
+    engine_memfd,
+)
+from spliced_connector.client.connection.attachment import Attachment
+from spliced_connector.client.connection.staging import Extent, Staging
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.memory import EngineMemory, MemoryLayer, engine_memfd
-from spliced_connector.model import Model
-from spliced_connector.staging import Extent, Staging
 from spliced_connector.wire import (
     AbortRequest,
     AcquireReply,

@@ -28,12 +28,8 @@ from client_samples import (
     workers,
 )
 from running import Daemon, StartDaemon
-from spliced_connector import lease
-from spliced_connector.client import Client
+from spliced_connector.client import Client, Model, Options, Segment, lease
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.lease import Segment
-from spliced_connector.model import Model
-from spliced_connector.options import Options
 
 
 def in_child(work: Callable[[], None]) -> None:

@@ -20,15 +20,23 @@ from client_samples import (
     wait_again,
 )
 from running import Daemon, StartDaemon
-from spliced_connector import publish as storing
-from spliced_connector.advise import Query, Sample
-from spliced_connector.checksum import Digest, xxh3
+from spliced_connector.client import (
+    Accept,
+    Level,
+    NewSegment,
+    Query,
+    Reason,
+    Sample,
+    Status,
+    Tier,
+    Way,
+    release_all,
+)
+from spliced_connector.client import publish as storing
+from spliced_connector.client.connection.checksum import Digest, xxh3
+from spliced_connector.client.registration import Registration
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.keys import NOTHING
-from spliced_connector.lease import release_all
-from spliced_connector.publish import NewSegment
-from spliced_connector.registration import Registration
-from spliced_connector.terms import Accept, Level, Reason, Status, Tier, Way
+from spliced_connector.model import NOTHING
 
 MIB = 1 << 20
 
@@ -363,7 +371,7 @@ def test_other_weights_share_nothing(daemon: Daemon, connect: Connect) -> None:
 def test_a_layout_of_the_daemon_that_differs_is_a_refusal(
     daemon: Daemon, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spliced_connector.profile import Profile
+    from spliced_connector.model import Profile
 
     monkeypatch.setattr(Profile, "segment_bytes", lambda self, n: 64)
     client = connect(daemon.socket)

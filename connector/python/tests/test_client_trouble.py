@@ -26,12 +26,8 @@ from client_samples import (
 )
 from fake_daemon import SIZE, FakeDaemon, Request
 from running import Daemon
-from spliced_connector.advise import Query
-from spliced_connector.compute import Plan, PlanSpan
+from spliced_connector.client import Model, NewSegment, Plan, PlanSpan, Query, release_all
 from spliced_connector.errors import Code
-from spliced_connector.lease import release_all
-from spliced_connector.model import Model
-from spliced_connector.publish import NewSegment
 from spliced_connector.wire import (
     AcquireReply,
     HelloReply,
@@ -246,7 +242,7 @@ def test_an_orderly_stop_is_not_a_death(fake: FakeDaemon, connect: Connect) -> N
 
 def grant(request: Request) -> None:
     """Lease one segment of 8 tokens at the start of the arena."""
-    from spliced_connector.profile import Profile
+    from spliced_connector.model import Profile
 
     nbytes = Profile(SMALL).segment_bytes(8)
     request.reply(AcquireReply([0], [11], [nbytes], [0], [8], [1], [0], [nbytes], [0]))

@@ -11,7 +11,7 @@ import pytest
 
 from spliced_connector import Profile, from_config, weights_digest
 from spliced_connector.errors import ProfileError
-from spliced_connector.profile import DType, Kind
+from spliced_connector.model import DType, Kind
 
 CONFIGS = Path(__file__).parents[3] / "policy/profile/testdata/config"
 WEIGHTS = b"\x01" * 32

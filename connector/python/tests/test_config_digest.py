@@ -7,8 +7,8 @@ from collections import OrderedDict
 
 import pytest
 
-from spliced_connector.config_digest import identity_digest
 from spliced_connector.errors import ProfileError
+from spliced_connector.model import identity_digest
 
 WEIGHTS = b"\x05" * 32
 CONFIG: dict[str, object] = {

@@ -13,16 +13,18 @@ from pathlib import Path
 import pytest
 
 from fake_cuda import FakeCuda
-from spliced_connector.cuda_driver import (
+from spliced_connector.errors import Code
+from spliced_connector.gpu import (
     Context,
+    CudaError,
     DevicePtr,
     Driver,
+    NoDriverError,
     find_device,
     load,
     uuid_text,
 )
-from spliced_connector.cuda_errors import CudaError, NoDriverError, remedy
-from spliced_connector.errors import Code
+from spliced_connector.gpu.errors import remedy
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def context(cuda: FakeCuda) -> Iterator[Context]:
 def test_nothing_is_loaded_by_an_import() -> None:
     code = (
         "import sys; sys.path.insert(0, 'src');"
-        "import spliced_connector.client, spliced_connector.cuda_driver;"
+        "import spliced_connector.client, spliced_connector.gpu.driver;"
         "print('libcuda' in open('/proc/self/maps').read())"
     )
     folder = Path(__file__).parents[1]

@@ -22,13 +22,17 @@ from client_samples import (
 from fake_cuda import FakeCuda
 from gpu_samples import attached, memory_of, read, stream_of
 from running import Daemon, StartDaemon
-from spliced_connector.client import Client
-from spliced_connector.cuda_driver import DevicePtr
-from spliced_connector.device_lease import DeviceCheckpoint, DeviceSegment, release_after
+from spliced_connector.client import (
+    Accept,
+    Client,
+    DeviceCheckpoint,
+    DeviceSegment,
+    Model,
+    NewSegment,
+    release_after,
+)
 from spliced_connector.errors import SplicedError
-from spliced_connector.model import Model
-from spliced_connector.publish import NewSegment
-from spliced_connector.terms import Accept
+from spliced_connector.gpu import DevicePtr
 from spliced_connector.wire import ShareWay
 
 WAYS = pytest.mark.parametrize("way", ["descriptor", "handle"])

@@ -12,10 +12,9 @@ import pytest
 from client_samples import SMALL, Connect, wait_until
 from fake_cuda import FakeCuda
 from fake_daemon import FakeDaemon, Request
-from spliced_connector.client import Client
-from spliced_connector.cuda_driver import load
+from spliced_connector.client import Client, DeviceOptions, Options
 from spliced_connector.errors import Code
-from spliced_connector.options import DeviceOptions, Options
+from spliced_connector.gpu import load
 from spliced_connector.wire import (
     AttachDeviceReply,
     AttachDeviceRequest,

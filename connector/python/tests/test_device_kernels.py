@@ -10,10 +10,8 @@ from client_samples import SMALL, Connect, publish_one
 from fake_cuda import FakeCuda
 from gpu_samples import attached, memory_of, read, stream_of
 from running import StartDaemon
-from spliced_connector.cuda_driver import DevicePtr
-from spliced_connector.cuda_memory import Run
 from spliced_connector.errors import SplicedError
-from spliced_connector.kernel_launch import Launch
+from spliced_connector.gpu import DevicePtr, Launch, Run
 
 # What a driver may do only when the whole device is idle, and what takes long.
 SLOW = (

@@ -10,12 +10,9 @@ from client_samples import SMALL, Connect, publish_one, wait_until
 from fake_cuda import FakeCuda
 from gpu_samples import attached, memory_of, stream_of
 from running import StartDaemon
-from spliced_connector.cuda_driver import Stream
-from spliced_connector.device import DeviceMemory
-from spliced_connector.device_lease import DeviceSegment, release_after
+from spliced_connector.client import DeviceMemory, DeviceSegment, Model, release_after
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.kernel_launch import Launch
-from spliced_connector.model import Model
+from spliced_connector.gpu import Launch, Stream
 
 
 def held(model: Model, n: int) -> list[DeviceSegment]:

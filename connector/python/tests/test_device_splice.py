@@ -24,27 +24,38 @@ from client_samples import (
 from fake_cuda import FakeCuda
 from gpu_samples import Memory, Storage, Tensor, attached, memory_of, read, stream_of
 from running import StartDaemon
-from spliced_connector.client import Client
-from spliced_connector.compute import Origin, Plan, PlanSpan
-from spliced_connector.cuda_driver import Context, DevicePtr, find_device, load
-from spliced_connector.cuda_errors import CudaError
-from spliced_connector.cuda_memory import Run
-from spliced_connector.device import DeviceMemory
-from spliced_connector.device_engine import (
+from spliced_connector.client import (
+    Blocks,
+    Client,
+    DeviceMemory,
+    DeviceSegment,
+    DeviceSlot,
+    DeviceSpan,
+    Model,
+    NewSegment,
+    Origin,
+    Plan,
+    PlanSpan,
+    Segment,
+    compose,
+    place,
+    release_after,
+)
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.gpu import (
+    Context,
+    CudaError,
     DeviceEngineMemory,
     DeviceLayer,
+    DevicePtr,
     Exported,
+    Run,
     export,
+    find_device,
+    load,
     local,
 )
-from spliced_connector.device_lease import DeviceSegment, DeviceSlot, release_after
-from spliced_connector.device_splice import Blocks, DeviceSpan, compose, place
-from spliced_connector.errors import Code, SplicedError
-from spliced_connector.identity import DType, Family, Identity, KeyMode, Kind, Layer, Rope
-from spliced_connector.layouts import Layout
-from spliced_connector.lease import Segment
-from spliced_connector.model import Model
-from spliced_connector.publish import NewSegment
+from spliced_connector.model import DType, Family, Identity, KeyMode, Kind, Layer, Layout, Rope
 
 LIGHTNING = replace(
     LINEAR,

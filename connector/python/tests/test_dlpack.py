@@ -8,8 +8,9 @@ import weakref
 
 import pytest
 
-from spliced_connector.dlpack import CUDA, DeviceArray, _Managed, lent
-from spliced_connector.identity import DType
+from spliced_connector.gpu import DeviceArray, lent
+from spliced_connector.gpu.dlpack import CUDA, _Managed
+from spliced_connector.model import DType
 
 _get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)

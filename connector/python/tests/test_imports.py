@@ -1,69 +1,175 @@
-"""What may import what: the core needs the standard library only, and each engine has its files."""
+"""What may import what. The table is the map of the package: a change of it is a decision."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
-from fnmatch import fnmatch
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "src"
+OURS = "spliced_connector"
 
-# Package: the modules that may import it, and no others.
-ALLOWED = {
-    "xxhash": ["checksum"],
-    "transformers": ["hf", "hf_*"],
-    "vllm": ["vllm_*", "layout_probe"],
-    "sglang": ["sglang_*"],
-    "torch": [
-        "canary", "capture", "checkpoints", "families", "segments", "splice", "walk.*",
-        "device_torch", "hf", "hf_*", "layout", "layout_probe", "vllm_*", "sglang_*",
-    ],
-    "safetensors": ["hf", "hf_*"],
-}  # fmt: skip
+CORE = ("errors", "wire", "model")
+
+# Package or module of the top folder: what of ours it imports, by door.
+LAYERS: dict[str, tuple[str, ...]] = {
+    "errors": (),
+    "lazy": (),
+    "wire": ("errors",),
+    "model": ("errors",),
+    "gpu": CORE,
+    "client.connection": CORE,
+    "client": (*CORE, "gpu", "client.connection"),
+    "walk": ("errors", "lazy", "model", "walk.architectures"),
+    "walk.architectures": ("model", "walk"),
+    "hf": ("errors", "lazy", "model", "client", "walk"),
+    "vllm": ("", "errors", "lazy", "model", "client", "walk"),
+    "sglang": ("", "errors", "lazy", "model", "client", "walk"),
+    # Names of former times, in settings of engines.
+    "vllm_connector": ("vllm",),
+    "vllm_plugin": ("vllm",),
+    "sglang_backend": ("sglang",),
+    "drift": ("recorded",),
+    "recorded": (),
+    "": ("errors", "model"),
+}
+
+# Foreign package: which of ours import it, and no others.
+FOREIGN = {
+    "xxhash": {"client.connection"},
+    "torch": {"walk", "walk.architectures", "hf", "vllm", "sglang"},
+    "transformers": {"hf"},
+    "safetensors": {"hf"},
+    "vllm": {"vllm"},
+    "sglang": {"sglang"},
+}
 
 # They import where there is neither torch nor any other package.
-CORE = [
-    "spliced_connector", "spliced_connector.wire", "spliced_connector.client",
-    "spliced_connector.model", "spliced_connector.publish", "spliced_connector.advise",
-    "spliced_connector.compute", "spliced_connector.lease", "spliced_connector.memory",
-    "spliced_connector.options", "spliced_connector.plan", "spliced_connector.profile",
-    "spliced_connector.keys", "spliced_connector.layouts", "spliced_connector.config",
-    "spliced_connector.digest", "spliced_connector.vllm_plugin",
-    "spliced_connector.device_splice", "spliced_connector.device_engine",
-    "spliced_connector.dlpack",
+STANDARD_LIBRARY_ONLY = [
+    OURS, "spliced_connector.wire", "spliced_connector.model", "spliced_connector.gpu",
+    "spliced_connector.client", "spliced_connector.walk", "spliced_connector.hf",
+    "spliced_connector.vllm", "spliced_connector.sglang", "spliced_connector.drift",
+    "spliced_connector.vllm.plugin", "spliced_connector.vllm_plugin",
 ]  # fmt: skip
 
+MODULES_MOST = 25
+"""In one folder."""
 
-def imports_of(path: Path) -> set[str]:
-    """The packages that a module imports anywhere in it, ours and the standard library apart."""
-    names = set()
+
+def modules() -> dict[str, Path]:
+    """Every module by its name below the package, "" is the package."""
+    found = {}
+    for path in sorted((ROOT / OURS).rglob("*.py")):
+        parts = path.relative_to(ROOT / OURS).with_suffix("").parts
+        found[".".join(part for part in parts if part != "__init__")] = path
+    assert len(found) > 100
+    return found
+
+
+MODULES = modules()
+
+
+def package_of(module: str) -> str:
+    """The row of the table that a module belongs to."""
+    while module and module not in LAYERS:
+        module = module.rpartition(".")[0]
+    return module
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
+    """What is imported anywhere in a module, by full name; whether a name of it is."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names.add(node.module)
-    packages = {name.split(".")[0] for name in names}
-    return packages - sys.stdlib_module_names - {"spliced_connector"}
+            yield from ((alias.name, False) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                is_module = full.removeprefix(f"{OURS}.") in MODULES
+                yield (full, False) if is_module else (node.module, True)
 
 
-def test_only_the_files_of_a_package_import_it() -> None:
+def ours(path: Path) -> set[str]:
+    """The modules of ours that a module imports."""
+    names = {name for name, _ in imports_of(path)}
+    return {name[len(OURS) :].lstrip(".") for name in names if name.split(".")[0] == OURS}
+
+
+def test_packages_import_what_the_table_says() -> None:
     wrong = []
-    paths = sorted((ROOT / "spliced_connector").rglob("*.py"))
-    assert len(paths) > 20
-    for path in paths:
-        module = ".".join(path.relative_to(ROOT / "spliced_connector").with_suffix("").parts)
-        for package in imports_of(path):
-            if not any(fnmatch(module, pattern) for pattern in ALLOWED.get(package, ())):
-                wrong.append(f"{module} imports {package}")
+    for module, path in MODULES.items():
+        package = package_of(module)
+        for name in sorted(ours(path)):
+            other = package_of(name)
+            if other != package and other not in LAYERS[package]:
+                wrong.append(f"{module} imports {name}")
     assert wrong == []
 
 
+def test_packages_import_each_other_by_their_doors() -> None:
+    wrong = []
+    for module, path in MODULES.items():
+        top = module.split(".")[0]
+        for name in sorted(ours(path)):
+            inside = name.split(".")[0] in ("model", "gpu", "client", "walk") and "." in name
+            if inside and name.split(".")[0] != top:
+                wrong.append(f"{module} imports {name}")
+    assert wrong == []
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    graph = {module: ours(path) - {module} for module, path in MODULES.items()}
+    done: set[str] = set()
+
+    def visit(module: str, way: tuple[str, ...]) -> None:
+        assert module not in way, " -> ".join((*way[way.index(module) :], module))
+        if module not in done:
+            for name in sorted(graph[module]):
+                visit(name, (*way, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def test_foreign_packages_are_imported_by_those_who_need_them() -> None:
+    wrong = []
+    for module, path in MODULES.items():
+        names = {name.split(".")[0] for name, _ in imports_of(path)}
+        for name in sorted(names - sys.stdlib_module_names - {OURS}):
+            if package_of(module) not in FOREIGN.get(name, ()):
+                wrong.append(f"{module} imports {name}")
+    assert wrong == []
+
+
+def test_folders_stay_small() -> None:
+    counts: dict[Path, int] = {}
+    for path in MODULES.values():
+        counts[path.parent] = counts.get(path.parent, 0) + 1
+    assert {str(folder): n for folder, n in counts.items() if n > MODULES_MOST} == {}
+
+
 def test_the_core_needs_the_standard_library_only() -> None:
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {', '.join(CORE)}"
+    imports = ", ".join(STANDARD_LIBRARY_ONLY)
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {imports}"
     # -S leaves the installed packages out, -I everything that the environment could add.
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_former_names_of_the_adapters_lead_to_them() -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import spliced_connector.vllm_plugin as a"
+    )
+    code += "; import spliced_connector.vllm.plugin as b; assert a.register is b.register"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
+    for module, name in (
+        ("vllm_connector", "vllm.connector"),
+        ("sglang_backend", "sglang.backend"),
+    ):
+        assert ours(MODULES[module]) == {name}

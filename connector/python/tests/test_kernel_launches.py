@@ -11,10 +11,19 @@ from typing import Any
 import pytest
 
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.identity import DType, Transition
-from spliced_connector.kernel_compose import ComposeJob, ComposeStep, compose
-from spliced_connector.kernel_launch import Launch, RowTurns, Turn
-from spliced_connector.kernel_rotate import RotateJob, RotateTarget, rotate, turn_by
+from spliced_connector.gpu import (
+    ComposeJob,
+    ComposeStep,
+    Launch,
+    RotateJob,
+    RotateTarget,
+    RowTurns,
+    Turn,
+    compose_launches,
+    rotate_launches,
+    turn_by,
+)
+from spliced_connector.model import DType, Transition
 
 FOLDER = Path(__file__).parents[3] / "gpuipc/cuda/kernels/testdata"
 FILES = sorted(FOLDER.glob("launches*.json"))
@@ -64,7 +73,7 @@ def rotate_job(args: dict[str, Any]) -> RotateJob:
 
 @pytest.mark.parametrize("case", cases("rotate"))
 def test_rotations_are_the_golden_ones(case: dict[str, Any]) -> None:
-    launches = rotate([rotate_job(args) for args in case["args"]])
+    launches = rotate_launches([rotate_job(args) for args in case["args"]])
     assert [plain(launch) for launch in launches] == case["launches"]
 
 
@@ -82,7 +91,7 @@ def compose_job(args: dict[str, Any]) -> ComposeJob:
 
 @pytest.mark.parametrize("case", cases("compose"))
 def test_compositions_are_the_golden_ones(case: dict[str, Any]) -> None:
-    launches = compose([compose_job(args) for args in case["args"]])
+    launches = compose_launches([compose_job(args) for args in case["args"]])
     assert [plain(launch) for launch in launches] == case["launches"]
 
 
@@ -110,9 +119,9 @@ HALF = Turn(4, False, (1.0, 1.0), (0.0, 0.0))
     ],
 )
 def test_compositions_that_can_never_be_right_are_refused(wrong: ComposeJob) -> None:
-    assert len(compose([STATE, replace(STATE, steps=[replace(STEP, turn=HALF)])])) == 2
+    assert len(compose_launches([STATE, replace(STATE, steps=[replace(STEP, turn=HALF)])])) == 2
     with pytest.raises(SplicedError) as caught:
-        compose([STATE, wrong])
+        compose_launches([STATE, wrong])
     assert caught.value.code == Code.INVALID
     assert "job 1" in caught.value.text
 
@@ -143,9 +152,9 @@ GOOD = RotateJob(8, 4, 16, DType.F32, 0x100, TABLE)
     ],
 )
 def test_rotations_that_can_never_be_right_are_refused(wrong: RotateJob) -> None:
-    assert len(rotate([GOOD])) == 1
+    assert len(rotate_launches([GOOD])) == 1
     with pytest.raises(SplicedError) as caught:
-        rotate([GOOD, wrong])
+        rotate_launches([GOOD, wrong])
     assert caught.value.code == Code.INVALID
     assert "job 1" in caught.value.text
 

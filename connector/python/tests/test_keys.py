@@ -8,8 +8,7 @@ from array import array
 import pytest
 
 from spliced_connector.errors import ProfileError
-from spliced_connector.keys import NOTHING, prefix_hashes, segment_key
-from spliced_connector.profile import Profile, Role, SegmentSpec
+from spliced_connector.model import NOTHING, Profile, Role, SegmentSpec, prefix_hashes, segment_key
 from test_profile import TINY
 
 PROFILE = Profile(TINY)

@@ -6,20 +6,9 @@ import random
 
 import pytest
 
-from spliced_connector.keys import segment_key
-from spliced_connector.plan import (
-    Choice,
-    Plan,
-    PlanError,
-    Prompt,
-    Span,
-    SpanKind,
-    choose,
-    divide,
-    make_plan,
-)
-from spliced_connector.profile import (
+from spliced_connector.model import (
     Attention,
+    Choice,
     Conv,
     DType,
     Family,
@@ -27,8 +16,17 @@ from spliced_connector.profile import (
     Kind,
     Layer,
     Linear,
+    Plan,
+    PlanError,
     Profile,
+    Prompt,
     Role,
+    Span,
+    SpanKind,
+    choose,
+    divide,
+    make_plan,
+    segment_key,
 )
 
 HIT, ALONE, CONTEXT, PREFIX = Choice.HIT, Choice.ISOLATED, Choice.CONTEXT, Choice.PREFIX

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from spliced_connector import canonical
 from spliced_connector.errors import Code, ProfileError
-from spliced_connector.profile import (
+from spliced_connector.model import (
     Attention,
     Conv,
     DType,
@@ -22,6 +21,7 @@ from spliced_connector.profile import (
     Role,
     Rope,
     SegmentSpec,
+    canonical,
 )
 
 GDN = Linear(Family.GDN, 2, 4, 16, 8, DType.F32, DType.F16, Conv(4, (32, 32, 32), DType.F32))

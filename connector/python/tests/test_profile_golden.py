@@ -8,10 +8,19 @@ from typing import Any
 
 import pytest
 
-from spliced_connector import canonical, from_config
-from spliced_connector.keys import prefix_hashes, segment_key
-from spliced_connector.layouts import ALL_LAYERS, PART_ALIGN, Layout
-from spliced_connector.profile import Family, Profile, Role, SegmentSpec
+from spliced_connector import from_config
+from spliced_connector.model import (
+    ALL_LAYERS,
+    PART_ALIGN,
+    Family,
+    Layout,
+    Profile,
+    Role,
+    SegmentSpec,
+    canonical,
+    prefix_hashes,
+    segment_key,
+)
 
 DATA = Path(__file__).parents[3] / "policy/profile/testdata"
 KEYS = json.loads((DATA / "golden.json").read_text())

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from spliced_connector.identity import DType
-from spliced_connector.sglang_settings import HiCacheSettings
+from spliced_connector.model import DType
+from spliced_connector.sglang.settings import HiCacheSettings
 
 OF_THE_ENGINE = {
     "backend_name": "spliced",
-    "module_path": "spliced_connector.sglang_backend",
+    "module_path": "spliced_connector.sglang",
     "class_name": "SplicedHiCache",
     "interface_v1": 1,
 }

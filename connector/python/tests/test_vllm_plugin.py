@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from spliced_connector import vllm_plugin
+from spliced_connector.vllm import plugin as vllm_plugin
 
 SOURCE = """
 class GPUModelRunner:

@@ -9,18 +9,25 @@ from typing import Any, cast
 
 import pytest
 
-from spliced_connector.advise import Advice, CheckpointAdvice, Query
-from spliced_connector.identity import Attention, Conv, DType, Family, Identity, Kind, Layer, Linear
-from spliced_connector.match import Match
-from spliced_connector.profile import Profile
-from spliced_connector.terms import Accept, Way
-from spliced_connector.vllm_plans import LoadPlan, Outcome, PrefixPlan
-from spliced_connector.vllm_prefix_scheduler import PrefixScheduler
-from spliced_connector.vllm_scheduler import is_plain
-from spliced_connector.vllm_session import Session, block_tokens
-from spliced_connector.vllm_settings import Settings
-from spliced_connector.vllm_support import Engine, Group, Inert
-from spliced_connector.vllm_tally import EngineTally
+from spliced_connector.client import Accept, Advice, CheckpointAdvice, Match, Query, Way
+from spliced_connector.model import (
+    Attention,
+    Conv,
+    DType,
+    Family,
+    Identity,
+    Kind,
+    Layer,
+    Linear,
+    Profile,
+)
+from spliced_connector.vllm.plans import LoadPlan, Outcome, PrefixPlan
+from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
+from spliced_connector.vllm.scheduler import is_plain
+from spliced_connector.vllm.session import Session, block_tokens
+from spliced_connector.vllm.settings import Settings
+from spliced_connector.vllm.support import Engine, Group, Inert
+from spliced_connector.vllm.tally import EngineTally
 
 BLOCK = 256
 FULL = Layer(Kind.FULL, attention=Attention(1, 64, 64, DType.BF16))
@@ -100,7 +107,7 @@ def make_step(blocks: tuple[list[int], ...], **scheduled: tuple[int, int]) -> An
 
 
 def names(model: FakeModel, tokens: int, *positions: int, salt: bytes = b"salt") -> list[bytes]:
-    from spliced_connector.keys import prefix_hashes
+    from spliced_connector.model import prefix_hashes
 
     ids = [i % 97 for i in range(tokens)]
     return prefix_hashes(model.profile, salt, BLOCK, ids, positions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spliced_connector.vllm_settings import Mode, Settings
+from spliced_connector.vllm.settings import Mode, Settings
 
 WEIGHTS = "ab" * 32
 

@@ -6,10 +6,8 @@ import hashlib
 
 import pytest
 
-from spliced_connector.config import from_config
-from spliced_connector.plan import Choice, Prompt, SpanKind, divide
-from spliced_connector.profile import Profile
-from spliced_connector.vllm_splice_plans import (
+from spliced_connector.model import Choice, Profile, Prompt, SpanKind, divide, from_config
+from spliced_connector.vllm.splice_plans import (
     CLAIM_ROWS,
     WALK_COST,
     Cuts,

@@ -12,18 +12,17 @@ import pytest
 
 from client_samples import SMALL, Connect, fill
 from running import Daemon
+from spliced_connector.client import NewSegment
+from spliced_connector.client.match import misses
 from spliced_connector.errors import Code
-from spliced_connector.identity import Identity
-from spliced_connector.match import misses
-from spliced_connector.plan import Choice, divide
-from spliced_connector.publish import NewSegment
-from spliced_connector.vllm_plans import Outcome
-from spliced_connector.vllm_session import Session
-from spliced_connector.vllm_settings import Settings
-from spliced_connector.vllm_splice_plans import SplicePlan
-from spliced_connector.vllm_splice_scheduler import SpliceScheduler, check_engine
-from spliced_connector.vllm_support import Engine, Group, Inert
-from spliced_connector.vllm_tally import EngineTally
+from spliced_connector.model import Choice, Identity, divide
+from spliced_connector.vllm.plans import Outcome
+from spliced_connector.vllm.session import Session
+from spliced_connector.vllm.settings import Settings
+from spliced_connector.vllm.splice_plans import SplicePlan
+from spliced_connector.vllm.splice_scheduler import SpliceScheduler, check_engine
+from spliced_connector.vllm.support import Engine, Group, Inert
+from spliced_connector.vllm.tally import EngineTally
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from spliced_connector import vllm_support
-from spliced_connector.config_digest import identity_digest
-from spliced_connector.identity import DType, Kind
-from spliced_connector.vllm_settings import Settings
-from spliced_connector.vllm_support import Engine, Inert, survey
+from spliced_connector.model import DType, Kind, identity_digest
+from spliced_connector.vllm import support as vllm_support
+from spliced_connector.vllm.settings import Settings
+from spliced_connector.vllm.support import Engine, Inert, survey
 
 SETTINGS = Settings(weights="ab" * 32)
 HYBRID = {

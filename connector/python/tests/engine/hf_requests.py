@@ -10,8 +10,8 @@ from client_samples import Connect
 from engine.hybrids import VOCABULARY
 from running import Daemon
 from spliced_connector.hf import HFSettings, Prefilled, SplicedTransformers
-from spliced_connector.profile import DType
-from spliced_connector.walk.naming import Naming
+from spliced_connector.model import DType
+from spliced_connector.walk import Naming
 
 NAMING = Naming(b"\x07" * 32, transition=DType.F32)
 CUTS = [0, 60, 120, 180]

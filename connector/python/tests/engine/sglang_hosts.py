@@ -6,7 +6,7 @@ import hashlib
 
 import torch
 
-from spliced_connector.sglang_samples import Hosts
+from spliced_connector.sglang.samples import Hosts
 
 
 def randomise(pools: Hosts, seed: int) -> None:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from engine.vllm_harness import VOCABULARY, Engine, Setup, prompt
-from spliced_connector import vllm_plugin
-from spliced_connector.vllm_splice import SpliceWorker
-from spliced_connector.vllm_splice_scheduler import SpliceScheduler
+from spliced_connector.vllm import plugin as vllm_plugin
+from spliced_connector.vllm.splice import SpliceWorker
+from spliced_connector.vllm.splice_scheduler import SpliceScheduler
 
 SEGMENT = 160
 SEGMENTS = [prompt(SEGMENT, seed=100 + i) for i in range(8)]

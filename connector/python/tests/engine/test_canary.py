@@ -11,12 +11,17 @@ import torch
 from torch import Tensor
 
 from engine.walk_models import TINY
-from spliced_connector.canary import STRIKES, Canary, Verdict, logit_error
-from spliced_connector.walk.base import Architecture
-from spliced_connector.walk.context import Context
-from spliced_connector.walk.naming import Naming
-from spliced_connector.walk.registry import architecture
-from spliced_connector.walk.run import prefill
+from spliced_connector.walk import (
+    Architecture,
+    Canary,
+    Context,
+    Naming,
+    Verdict,
+    architecture,
+    logit_error,
+    prefill,
+)
+from spliced_connector.walk.canary import STRIKES
 
 FOREVER = 1e12
 

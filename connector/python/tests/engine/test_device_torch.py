@@ -8,12 +8,9 @@ import gc
 import pytest
 import torch
 
-from spliced_connector.cuda_driver import Context, find_device, load
-from spliced_connector.device_engine import export
-from spliced_connector.device_torch import layer_of
-from spliced_connector.dlpack import DeviceArray, lent
 from spliced_connector.errors import SplicedError
-from spliced_connector.identity import DType
+from spliced_connector.gpu import Context, DeviceArray, export, find_device, layer_of, lent, load
+from spliced_connector.model import DType
 
 _CPU = 1  # DLPack's number for memory of the host
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spliced_connector import families
-from spliced_connector.profile import Rope
-from spliced_connector.walk.base import Steps
+from spliced_connector.model import Rope
+from spliced_connector.walk import Steps, families
 
 pytestmark = pytest.mark.engine
 

@@ -10,10 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from spliced_connector.walk import run
-from spliced_connector.walk.context import Context
-from spliced_connector.walk.naming import Naming
-from spliced_connector.walk.registry import architecture
+from spliced_connector.walk import Context, Naming, architecture, run
 
 pytestmark = pytest.mark.engine
 

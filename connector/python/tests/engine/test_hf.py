@@ -11,14 +11,15 @@ from client_samples import Connect
 from engine.hf_requests import CUTS, NAMING, answer, continued, engine, far, own, tokens
 from engine.hybrids import MODELS, qwen35, qwen_next
 from running import Daemon, StartDaemon
-from spliced_connector import hf, hf_reuse
+from spliced_connector.client import Model, release_all
+from spliced_connector.client.lease import Held
 from spliced_connector.errors import Code
-from spliced_connector.hf import HFSettings, Mode, SplicedTransformers
-from spliced_connector.lease import Held, release_all
-from spliced_connector.model import Model
-from spliced_connector.plan import PlanError, divide
-from spliced_connector.walk.naming import Naming
-from spliced_connector.walk.reading import UnsupportedError
+from spliced_connector.hf import HFSettings, SplicedTransformers
+from spliced_connector.hf import adapter as hf
+from spliced_connector.hf import reuse as hf_reuse
+from spliced_connector.hf.adapter import Mode
+from spliced_connector.model import PlanError, divide
+from spliced_connector.walk import Naming, UnsupportedError
 
 pytestmark = pytest.mark.engine
 

@@ -8,12 +8,9 @@ import pytest
 import torch
 
 from engine.walk_models import TINY
-from spliced_connector.hf_cache import filled
-from spliced_connector.profile import Kind
-from spliced_connector.walk import run
-from spliced_connector.walk.context import Context
-from spliced_connector.walk.naming import Naming
-from spliced_connector.walk.registry import architecture
+from spliced_connector.hf.cache import filled
+from spliced_connector.model import Kind
+from spliced_connector.walk import Context, Naming, architecture, run
 
 pytestmark = pytest.mark.engine
 

@@ -12,11 +12,12 @@ from client_samples import Connect
 from engine.hf_requests import CUTS, NAMING, engine, far, own, tokens
 from engine.hybrids import qwen35
 from running import Daemon
-from spliced_connector import hf_reuse
+from spliced_connector.client import release_all
+from spliced_connector.client.lease import Held
 from spliced_connector.errors import Code
 from spliced_connector.hf import SplicedTransformers
-from spliced_connector.lease import Held, release_all
-from spliced_connector.profile import DType
+from spliced_connector.hf import reuse as hf_reuse
+from spliced_connector.model import DType
 
 pytestmark = pytest.mark.engine
 

@@ -10,7 +10,7 @@ from client_samples import Connect
 from engine.hf_requests import CUTS, engine, far, tokens
 from engine.hybrids import qwen35
 from running import Daemon
-from spliced_connector.plan import Span
+from spliced_connector.model import Span
 from spliced_connector.walk import attend, run
 
 pytestmark = pytest.mark.engine

@@ -10,8 +10,8 @@ from client_samples import Connect
 from engine.hf_requests import CUTS, engine, far, own, tokens
 from engine.hybrids import qwen35
 from running import Daemon
-from spliced_connector import hf_reuse
 from spliced_connector.hf import SplicedTransformers
+from spliced_connector.hf import reuse as hf_reuse
 
 pytestmark = pytest.mark.engine
 

@@ -25,10 +25,10 @@ from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory  
 
 from engine.sglang_hosts import chain, clear, randomise  # noqa: E402
 from running import Daemon  # noqa: E402
-from spliced_connector.segments import tensor_over  # noqa: E402
-from spliced_connector.sglang_backend import SplicedHiCache  # noqa: E402
-from spliced_connector.sglang_pages import page_name  # noqa: E402
-from spliced_connector.sglang_samples import CONFIG, PAGE, Hosts, hosts  # noqa: E402
+from spliced_connector.sglang import SplicedHiCache  # noqa: E402
+from spliced_connector.sglang.pages import page_name  # noqa: E402
+from spliced_connector.sglang.samples import CONFIG, PAGE, Hosts, hosts  # noqa: E402
+from spliced_connector.walk import tensor_over  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -54,7 +54,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     ) -> SplicedHiCache:
         extra = {
             "backend_name": "spliced",
-            "module_path": "spliced_connector.sglang_backend",
+            "module_path": "spliced_connector.sglang",
             "class_name": "SplicedHiCache",
             "interface_v1": 1,
             "socket": socket,

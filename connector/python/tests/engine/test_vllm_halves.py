@@ -9,14 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from spliced_connector import vllm_scheduler, vllm_worker
-from spliced_connector.vllm_connector import SplicedConnector, SplicedMetadata
-from spliced_connector.vllm_plans import LoadPlan, Lost, Outcome, PrefixPlan
-from spliced_connector.vllm_plugin import LoadedModels
-from spliced_connector.vllm_scheduler import SchedulerHalf
-from spliced_connector.vllm_settings import Settings
-from spliced_connector.vllm_support import Inert
-from spliced_connector.vllm_worker import WorkerHalf
+from spliced_connector.vllm import SplicedConnector
+from spliced_connector.vllm import scheduler as vllm_scheduler
+from spliced_connector.vllm import worker as vllm_worker
+from spliced_connector.vllm.connector import SplicedMetadata
+from spliced_connector.vllm.plans import LoadPlan, Lost, Outcome, PrefixPlan
+from spliced_connector.vllm.plugin import LoadedModels
+from spliced_connector.vllm.scheduler import SchedulerHalf
+from spliced_connector.vllm.settings import Settings
+from spliced_connector.vllm.support import Inert
+from spliced_connector.vllm.worker import WorkerHalf
 
 pytestmark = pytest.mark.engine
 

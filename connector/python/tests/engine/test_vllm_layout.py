@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from spliced_connector import layout_probe
-from spliced_connector.layout import RowPages, StatePages, UnsupportedError
-from spliced_connector.layout_probe import StateOrder, find_rows
-from spliced_connector.profile import Attention, DType, Identity, Kind, Layer, Profile
+from spliced_connector.model import Attention, DType, Identity, Kind, Layer, Profile
+from spliced_connector.vllm import probe as layout_probe
+from spliced_connector.vllm.caches import RowPages, StatePages, UnsupportedError
+from spliced_connector.vllm.probe import StateOrder, find_rows
 
 pytestmark = pytest.mark.engine
 

@@ -11,11 +11,10 @@ import pytest
 
 from engine.vllm_harness import Engine, Setup, elsewhere, hybrid_model, prompt
 from running import Daemon
-from spliced_connector.client import Client
-from spliced_connector.digest import weights_digest
+from spliced_connector.client import Client, Options
 from spliced_connector.hf import HFSettings, SplicedTransformers
-from spliced_connector.options import Options
-from spliced_connector.walk.naming import Naming
+from spliced_connector.model import weights_digest
+from spliced_connector.walk import Naming
 
 pytestmark = [
     pytest.mark.engine,
@@ -134,7 +133,7 @@ def test_requests_of_one_batch(engine: Engine, reference: Reference) -> None:
 
 def test_loads_of_states_matter(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the state the answer is another: what the tests above compare tells."""
-    from spliced_connector.layout import StatePages
+    from spliced_connector.vllm.caches import StatePages
 
     engine.settle()
     (right,) = engine.ask(LONG)

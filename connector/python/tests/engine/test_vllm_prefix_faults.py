@@ -11,7 +11,7 @@ import pytest
 
 from engine.vllm_harness import Answer, Engine, Setup, elsewhere, hybrid_model, prompt
 from running import Daemon
-from spliced_connector.vllm_prefix_scheduler import PrefixScheduler
+from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
 
 pytestmark = [
     pytest.mark.engine,
@@ -117,7 +117,7 @@ def test_memory_of_the_lease_is_lost(
     engine: Engine, warm: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was copied does not count when the lease was not good to its end."""
-    from spliced_connector.lease import Checkpoint
+    from spliced_connector.client import Checkpoint
 
     release = Checkpoint.release
     monkeypatch.setattr(Checkpoint, "release", lambda self: release(self) and False)
@@ -127,7 +127,7 @@ def test_memory_of_the_lease_is_lost(
 def test_checkpoint_of_another_shape(
     engine: Engine, warm: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spliced_connector.layout import StatePages
+    from spliced_connector.vllm.caches import StatePages
 
     def refuses(*_: object) -> None:
         raise RuntimeError("shape mismatch")

@@ -10,17 +10,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from spliced_connector import vllm_prefix
-from spliced_connector.identity import Attention, Conv, DType, Family, Identity, Kind, Layer, Linear
-from spliced_connector.layout import Caches
-from spliced_connector.profile import Profile
-from spliced_connector.segments import part_bytes
-from spliced_connector.terms import Accept
-from spliced_connector.vllm_plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
-from spliced_connector.vllm_prefix import PrefixWorker
-from spliced_connector.vllm_saver import Taken
-from spliced_connector.vllm_settings import Settings
-from spliced_connector.vllm_tally import EngineTally
+from spliced_connector.client import Accept
+from spliced_connector.model import (
+    Attention,
+    Conv,
+    DType,
+    Family,
+    Identity,
+    Kind,
+    Layer,
+    Linear,
+    Profile,
+)
+from spliced_connector.vllm import prefix as vllm_prefix
+from spliced_connector.vllm.caches import Caches
+from spliced_connector.vllm.plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
+from spliced_connector.vllm.prefix import PrefixWorker
+from spliced_connector.vllm.saver import Taken
+from spliced_connector.vllm.settings import Settings
+from spliced_connector.vllm.tally import EngineTally
+from spliced_connector.walk import part_bytes
 
 pytestmark = pytest.mark.engine
 

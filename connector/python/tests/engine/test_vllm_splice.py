@@ -24,19 +24,14 @@ if importlib.util.find_spec("vllm") is not None:
     from engine.splice_requests import worker as worker_of
     from engine.vllm_harness import Engine, hybrid_model, prompt
     from running import Daemon
-    from spliced_connector import vllm_splice, vllm_splice_job
-    from spliced_connector.client import Client
+    from spliced_connector.client import Client, NewSegment, Options, release_all
     from spliced_connector.errors import Code
-    from spliced_connector.lease import release_all
-    from spliced_connector.options import Options
-    from spliced_connector.plan import SpanKind, choose, divide, make_plan
-    from spliced_connector.publish import NewSegment
-    from spliced_connector.segments import collect, pack
-    from spliced_connector.vllm_splice import SpliceWorker
-    from spliced_connector.vllm_splice_scheduler import SpliceScheduler
-    from spliced_connector.walk.base import Captured
-    from spliced_connector.walk.context import Context
-    from spliced_connector.walk.run import capture, prefill, splice
+    from spliced_connector.model import SpanKind, choose, divide, make_plan
+    from spliced_connector.vllm import splice as vllm_splice
+    from spliced_connector.vllm import splice_job as vllm_splice_job
+    from spliced_connector.vllm.splice import SpliceWorker
+    from spliced_connector.vllm.splice_scheduler import SpliceScheduler
+    from spliced_connector.walk import Captured, Context, capture, collect, pack, prefill, splice
 
 
 @pytest.fixture(scope="module")

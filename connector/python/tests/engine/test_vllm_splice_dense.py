@@ -19,8 +19,7 @@ if importlib.util.find_spec("vllm") is not None:
     from engine.splice_requests import SEGMENT, ask, ids_of, start, warm, worker
     from engine.vllm_harness import Engine, dense_model
     from running import Daemon
-    from spliced_connector.walk.context import Context
-    from spliced_connector.walk.run import prefill
+    from spliced_connector.walk import Context, prefill
 
 
 @pytest.fixture(scope="module")

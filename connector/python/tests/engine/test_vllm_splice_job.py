@@ -11,19 +11,23 @@ import torch
 from torch import Tensor
 
 from engine.walk_models import TINY
-from spliced_connector import vllm_splice_job
-from spliced_connector.layout import Caches
-from spliced_connector.layouts import Layout
-from spliced_connector.plan import Choice, Piece, divide
-from spliced_connector.profile import Profile
-from spliced_connector.segments import collect, pack, rounded
-from spliced_connector.vllm_splice_job import LostError, Pace, SpliceJob
-from spliced_connector.vllm_splice_plans import SpliceLoad, best_splice
-from spliced_connector.walk.base import Architecture, Captured
-from spliced_connector.walk.context import Context
-from spliced_connector.walk.naming import Naming
-from spliced_connector.walk.registry import architecture
-from spliced_connector.walk.run import capture, splice
+from spliced_connector.model import Choice, Layout, Piece, Profile, divide
+from spliced_connector.vllm import splice_job as vllm_splice_job
+from spliced_connector.vllm.caches import Caches
+from spliced_connector.vllm.splice_job import LostError, Pace, SpliceJob
+from spliced_connector.vllm.splice_plans import SpliceLoad, best_splice
+from spliced_connector.walk import (
+    Architecture,
+    Captured,
+    Context,
+    Naming,
+    architecture,
+    capture,
+    collect,
+    pack,
+    rounded,
+    splice,
+)
 
 SEGMENT = 120
 SEGMENTS = 3

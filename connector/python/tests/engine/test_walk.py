@@ -11,16 +11,30 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.hybrids import MODELS, VOCABULARY, qwen35
-from spliced_connector.config import from_config
-from spliced_connector.config_digest import identity_digest
-from spliced_connector.plan import Choice, Plan, PlanError, Span, SpanKind, divide, make_plan
-from spliced_connector.profile import DType, Kind, Profile
-from spliced_connector.segments import pack, rounded
-from spliced_connector.walk import run
-from spliced_connector.walk.base import Architecture, Captured
-from spliced_connector.walk.context import Context
-from spliced_connector.walk.naming import Naming
-from spliced_connector.walk.registry import architecture
+from spliced_connector.model import (
+    Choice,
+    DType,
+    Kind,
+    Plan,
+    PlanError,
+    Profile,
+    Span,
+    SpanKind,
+    divide,
+    from_config,
+    identity_digest,
+    make_plan,
+)
+from spliced_connector.walk import (
+    Architecture,
+    Captured,
+    Context,
+    Naming,
+    architecture,
+    pack,
+    rounded,
+    run,
+)
 
 pytestmark = pytest.mark.engine
 

@@ -10,13 +10,16 @@ from torch import Tensor
 
 from engine.walk_loop import LayerState, begin, compose, place, step, walk
 from engine.walk_models import TINY
-from spliced_connector.plan import Span, SpanKind
-from spliced_connector.profile import Kind, Profile
-from spliced_connector.walk.base import Architecture, Captured
-from spliced_connector.walk.context import Context
-from spliced_connector.walk.naming import Naming
-from spliced_connector.walk.registry import architecture
-from spliced_connector.walk.run import capture, splice
+from spliced_connector.model import Kind, Profile, Span, SpanKind
+from spliced_connector.walk import (
+    Architecture,
+    Captured,
+    Context,
+    Naming,
+    architecture,
+    capture,
+    splice,
+)
 
 pytestmark = pytest.mark.engine
 

@@ -14,13 +14,10 @@ from torch import nn
 
 from engine.hybrids import qwen35
 from engine.walk_models import TINY
-from spliced_connector.config import from_config
-from spliced_connector.config_digest import identity_digest
-from spliced_connector.config_models import ARCHITECTURES as CONFIGS
-from spliced_connector.profile import DType, Family, Profile
-from spliced_connector.walk.naming import Naming
-from spliced_connector.walk.reading import UnsupportedError
-from spliced_connector.walk.registry import ARCHITECTURES, REFUSED, architecture
+from spliced_connector.model import DType, Family, Profile, from_config, identity_digest
+from spliced_connector.model.config_models import ARCHITECTURES as CONFIGS
+from spliced_connector.walk import Naming, UnsupportedError, architecture
+from spliced_connector.walk.registry import ARCHITECTURES, REFUSED
 
 pytestmark = pytest.mark.engine
 

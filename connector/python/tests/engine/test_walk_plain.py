@@ -12,10 +12,7 @@ from torch.nn.utils import parametrize
 
 from engine.hybrids import qwen35
 from engine.walk_models import TINY
-from spliced_connector.walk.naming import Naming
-from spliced_connector.walk.plain import altered
-from spliced_connector.walk.reading import UnsupportedError
-from spliced_connector.walk.registry import architecture
+from spliced_connector.walk import Naming, UnsupportedError, altered, architecture
 
 pytestmark = pytest.mark.engine
 

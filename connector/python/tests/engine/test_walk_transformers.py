@@ -11,13 +11,16 @@ from torch import Tensor, nn
 from engine.walk_cache import canonical, forward
 from engine.walk_loop import begin, walk
 from engine.walk_models import TINY
-from spliced_connector.plan import Span, SpanKind
-from spliced_connector.profile import Kind, Profile
-from spliced_connector.walk.base import Architecture
-from spliced_connector.walk.context import Context
-from spliced_connector.walk.naming import Naming
-from spliced_connector.walk.registry import architecture
-from spliced_connector.walk.run import capture, prefill, splice
+from spliced_connector.model import Kind, Profile, Span, SpanKind
+from spliced_connector.walk import (
+    Architecture,
+    Context,
+    Naming,
+    architecture,
+    capture,
+    prefill,
+    splice,
+)
 
 pytestmark = pytest.mark.engine
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from spliced_connector.vllm_scheduler import SchedulerHalf
-    from spliced_connector.vllm_worker import WorkerHalf
+    from spliced_connector.vllm.scheduler import SchedulerHalf
+    from spliced_connector.vllm.worker import WorkerHalf
 
 # Read by vLLM when it is imported. One thread that sleeps when it waits: a test shares its cores.
 os.environ.update(
@@ -38,7 +38,7 @@ os.environ.update(
 )
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-CONNECTOR = "spliced_connector.vllm_connector"
+CONNECTOR = "spliced_connector.vllm"
 VOCABULARY = 512
 
 

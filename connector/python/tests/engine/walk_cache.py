@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spliced_connector.profile import Family, Kind
-from spliced_connector.walk.base import Architecture, SegmentLayer
+from spliced_connector.model import Family, Kind
+from spliced_connector.walk import Architecture, SegmentLayer
 
 
 def forward(model: nn.Module, ids: list[int]) -> tuple[Tensor, Any]:

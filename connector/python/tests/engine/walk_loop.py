@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from spliced_connector.profile import Kind, Profile
-from spliced_connector.walk.base import Architecture, Captured, Steps
+from spliced_connector.model import Kind, Profile
+from spliced_connector.walk import Architecture, Captured, Steps
 
 
 @dataclass

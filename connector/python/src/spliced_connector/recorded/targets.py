@@ -197,7 +197,7 @@ SGLANG = (
         attributes=("temporal_buffer", "conv_buffer", "slot_state_buffers"),
     ),
     Target(
-        "spliced_connector.sglang_samples",
+        "spliced_connector.sglang.samples",
         "PoolShapes",
         calls=(
             Call("device", ()),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from spliced_connector.profile import Attention, DType, KeyMode, Kind, Rope
+from spliced_connector.model import Attention, DType, KeyMode, Kind, Rope
 from spliced_connector.walk.base import AttentionRows
 from spliced_connector.walk.reading import (
     UnsupportedError,

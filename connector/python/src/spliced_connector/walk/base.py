@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from spliced_connector.profile import Identity, Kind, SegmentSpec
+from spliced_connector.model import Identity, Kind, SegmentSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from spliced_connector.profile import Attention, DType, Identity, Kind, Layer, Linear
+from spliced_connector.model import Attention, DType, Identity, Kind, Layer, Linear
 from spliced_connector.walk.base import AttentionRows, LinearRows, Steps
 from spliced_connector.walk.naming import Naming, stored
 from spliced_connector.walk.reading import UnsupportedError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spliced_connector.profile import Kind
+from spliced_connector.model import Kind
 from spliced_connector.walk.base import Architecture
 
 

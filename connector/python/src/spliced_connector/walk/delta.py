@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from spliced_connector.profile import Conv, DType, Family, Linear
+from spliced_connector.model import Conv, DType, Family, Linear
 from spliced_connector.walk.base import LinearRows, Steps
 from spliced_connector.walk.reading import child, conv_weight
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from spliced_connector.profile import Conv, DType, Family, Linear
+from spliced_connector.model import Conv, DType, Family, Linear
 from spliced_connector.walk.base import LinearRows, Steps
 from spliced_connector.walk.reading import (
     child,

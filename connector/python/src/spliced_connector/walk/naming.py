@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spliced_connector.profile import DType
+from spliced_connector.model import DType
 
 _STORED = {
     torch.float64: DType.F32,

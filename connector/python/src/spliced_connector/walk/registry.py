@@ -10,7 +10,7 @@ from typing import cast
 
 from torch import nn
 
-from spliced_connector.config_digest import identity_digest
+from spliced_connector.model import identity_digest
 from spliced_connector.walk.base import Architecture
 from spliced_connector.walk.naming import Naming
 from spliced_connector.walk.plain import require_plain
@@ -40,7 +40,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "qwen3": "llama",
     }
 )
-"""Modules of this package by model_type; each has `build(model, config, naming)`."""
+"""Modules of `walk.architectures` by model_type; each has `build(model, config, naming)`."""
 
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
@@ -79,7 +79,7 @@ def architecture(model: nn.Module, naming: Naming) -> Architecture:
             f"model_type {kind!r} is not known, want one of {sorted(ARCHITECTURES)}"
         )
     require_plain(model)
-    module = import_module(f"spliced_connector.walk.{ARCHITECTURES[kind]}")
+    module = import_module(f"spliced_connector.walk.architectures.{ARCHITECTURES[kind]}")
     dtype = float_dtype(model.get_input_embeddings())
     named = replace(
         naming,

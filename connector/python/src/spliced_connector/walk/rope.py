@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from spliced_connector.fields import Fields
-from spliced_connector.profile import Rope
-from spliced_connector.validate import Problems
+from spliced_connector.model import Fields, Problems, Rope
 from spliced_connector.walk.reading import UnsupportedError, tensor
 
 _FIELDS = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "rotary_dim")

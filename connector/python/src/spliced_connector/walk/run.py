@@ -13,18 +13,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from spliced_connector import families
-from spliced_connector.plan import PlanError, Span, SpanKind
-from spliced_connector.profile import Kind, SegmentSpec
+from spliced_connector.model import Kind, PlanError, SegmentSpec, Span, SpanKind
+from spliced_connector.walk import families
 from spliced_connector.walk.attend import attend
-from spliced_connector.walk.base import (
-    Architecture,
-    AttentionRows,
-    Captured,
-    SegmentLayer,
-)
+from spliced_connector.walk.base import Architecture, AttentionRows, Captured, SegmentLayer
 from spliced_connector.walk.context import Context
-from spliced_connector.walk.layout import Rows, check_segment
+from spliced_connector.walk.rows import Rows, check_segment
 
 PREFILL_ROWS = 2048
 """Rows computed in one walk of a long prompt: bounds what a layer holds at once."""

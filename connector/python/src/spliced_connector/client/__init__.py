@@ -1,0 +1,74 @@
+"""The client of the daemon: what an engine asks of it, and what it holds.
+
+`Client` is one connection that outlives daemons, `Client.model` a model at whatever daemon is
+there; `connection` below it is one connection to one start of a daemon, the modules `device_*` are
+memory of the daemon's GPU. Needs the standard library only.
+"""
+
+from spliced_connector.client.advise import Advice, CheckpointAdvice, Query, Sample, SegmentAdvice
+from spliced_connector.client.buffers import Buffer
+from spliced_connector.client.client import Client
+from spliced_connector.client.compute import Origin, Placed, Plan, PlanSpan
+from spliced_connector.client.connection.counters import Counters
+from spliced_connector.client.connection.options import DeviceOptions, Options, default_socket
+from spliced_connector.client.device_lease import (
+    DeviceCheckpoint,
+    DeviceSegment,
+    DeviceSlot,
+    release_after,
+)
+from spliced_connector.client.device_memory import DeviceMemory, Passing
+from spliced_connector.client.device_splice import Blocks, DeviceSpan, compose, place
+from spliced_connector.client.engine_memory import EngineMemory, MemoryLayer, engine_memfd
+from spliced_connector.client.lease import Checkpoint, Segment, Slot, release_all
+from spliced_connector.client.match import Match
+from spliced_connector.client.model import Model
+from spliced_connector.client.publish import NewCheckpoint, NewSegment
+from spliced_connector.client.terms import Accept, Level, Reason, Status, Tier, Verdict, Way, Why
+
+__all__ = [
+    "Accept",
+    "Advice",
+    "Blocks",
+    "Buffer",
+    "Checkpoint",
+    "CheckpointAdvice",
+    "Client",
+    "Counters",
+    "DeviceCheckpoint",
+    "DeviceMemory",
+    "DeviceOptions",
+    "DeviceSegment",
+    "DeviceSlot",
+    "DeviceSpan",
+    "EngineMemory",
+    "Level",
+    "Match",
+    "MemoryLayer",
+    "Model",
+    "NewCheckpoint",
+    "NewSegment",
+    "Options",
+    "Origin",
+    "Passing",
+    "Placed",
+    "Plan",
+    "PlanSpan",
+    "Query",
+    "Reason",
+    "Sample",
+    "Segment",
+    "SegmentAdvice",
+    "Slot",
+    "Status",
+    "Tier",
+    "Verdict",
+    "Way",
+    "Why",
+    "compose",
+    "default_socket",
+    "engine_memfd",
+    "place",
+    "release_after",
+    "release_all",
+]

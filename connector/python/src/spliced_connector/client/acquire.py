@@ -1,0 +1,255 @@
+"""Leasing segments and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from spliced_connector.client.connection.staging import Extent
+from spliced_connector.client.device_lease import DeviceCheckpoint, DeviceSegment, HeldAt
+from spliced_connector.client.device_memory import DeviceMemory, device_of
+from spliced_connector.client.extents import present, runs
+from spliced_connector.client.lease import Checkpoint, Held, Segment, Stored, release_all
+from spliced_connector.client.registration import Registration
+from spliced_connector.client.terms import Accept
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.model import MAX_TOKENS, Layout
+from spliced_connector.wire import (
+    AcquireDeviceRequest,
+    AcquireReply,
+    AcquireRequest,
+    LoadDeviceRequest,
+    LoadReply,
+    LoadRequest,
+    Op,
+)
+from spliced_connector.wire.numbers import MAX_KEYS
+
+MAX_BLOCK_TOKENS = 65536
+
+H = TypeVar("H", bound=Held)
+
+
+def acquire(
+    r: Registration,
+    keys: Sequence[bytes],
+    wait: float,
+    *,
+    together: bool = False,
+    block_tokens: int = 0,
+    digests: bool = False,
+) -> list[Segment | None]:
+    """Lease segments, None for each that is not to be had. Raises `SplicedError`."""
+    if not 0 <= block_tokens <= MAX_BLOCK_TOKENS or (together and len(keys) > MAX_KEYS):
+        text = f"acquire: blocks of {block_tokens} tokens, {len(keys)} keys"
+        raise SplicedError(Code.INVALID, text)
+    flags = int(digests), int(together)
+
+    def ask(now: list[bytes]) -> AcquireReply:
+        request = AcquireRequest(r.profile, r.rank, 0, block_tokens, *flags, now)
+        call = r.call(Op.ACQUIRE, wait, gives_back=True)
+        return r.attachment.request(call, request, AcquireReply)
+
+    def make(held: HeldAt, key: bytes, row: _Row) -> Segment:
+        return Segment(held, key, row.rows, row.stored, row.blocks)
+
+    return _lease(r, keys, ask, len(r.attachment.arena), make)
+
+
+def acquire_device(
+    r: Registration,
+    keys: Sequence[bytes],
+    wait: float,
+    *,
+    together: bool = False,
+    fetch: bool = True,
+    digests: bool = False,
+) -> list[DeviceSegment | None]:
+    """`acquire` of copies on the GPU; without `fetch` it does not wait for those to be made."""
+    device = memory_of(r)
+    if together and len(keys) > MAX_KEYS:
+        raise SplicedError(Code.INVALID, f"acquire: {len(keys)} keys")
+    flags = int(digests), int(together), int(fetch)
+
+    def ask(now: list[bytes]) -> AcquireReply:
+        request = AcquireDeviceRequest(r.profile, r.rank, 0, *flags, now)
+        call = r.call(Op.ACQUIRE_DEVICE, wait, gives_back=True)
+        return r.attachment.request(call, request, AcquireReply)
+
+    def make(held: HeldAt, key: bytes, row: _Row) -> DeviceSegment:
+        return DeviceSegment(held, device, key, row.rows, row.stored)
+
+    return _lease(r, keys, ask, device.arena.nbytes, make)
+
+
+def memory_of(r: Registration) -> DeviceMemory:
+    """Memory of the GPU. Raises `SplicedError(UNAVAILABLE)` where none is attached."""
+    device = device_of(r.attachment)
+    if device is None:
+        raise SplicedError(Code.UNAVAILABLE, "no memory of a GPU is attached")
+    return device
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What a reply says of one segment."""
+
+    rows: tuple[int, int]
+    stored: Stored
+    blocks: tuple[int, ...]
+
+
+def _lease(
+    r: Registration,
+    keys: Sequence[bytes],
+    ask: Callable[[list[bytes]], AcquireReply],
+    arena: int,
+    make: Callable[[HeldAt, bytes, _Row], H],
+) -> list[H | None]:
+    """Ask until every key is decided."""
+    out: list[H | None] = [None] * len(keys)
+    todo = list(range(len(keys)))
+    try:
+        while todo:
+            now, rest = todo[:MAX_KEYS], todo[MAX_KEYS:]
+            reply = ask([keys[i] for i in now])
+            if len(reply.codes) != len(now):
+                raise r.attachment.garbage(f"acquire: {len(reply.codes)} rows, want {len(now)}")
+            todo = _rows(r, reply, keys, now, out, arena, make) + rest
+    except SplicedError:
+        release_all(out)
+        raise
+    return out
+
+
+def _rows(
+    r: Registration,
+    reply: AcquireReply,
+    keys: Sequence[bytes],
+    now: list[int],
+    out: list[H | None],
+    arena: int,
+    make: Callable[[HeldAt, bytes, _Row], H],
+) -> list[int]:
+    """Turn the rows of a reply into segments; the keys to ask for again.
+
+    Those are the busy ones while others got through, which is what a full reply looks like.
+    """
+    again = []
+    extent = digest = block = 0
+    for row, i in enumerate(now):
+        ends = (
+            extent + reply.extent_count[row],
+            digest + reply.digest_count[row],
+            block + (reply.block_count[row] if reply.block_count else 0),
+        )
+        code = reply.codes[row]
+        if code == Code.OK:
+            extents = slice(extent, ends[0])
+            digests = slice(digest, ends[1])
+            blocks = slice(block, ends[2])
+            try:
+                found = _segment(r, reply, row, arena, extents, digests, blocks)
+            except ValueError as err:
+                raise r.attachment.garbage(f"acquire: {err}") from err
+            held = (r.attachment, r.tenant, reply.leases[row], r.options.timeout)
+            out[i] = make(held, keys[i], found)
+        elif code == Code.BUSY:
+            again.append(i)
+        extent, digest, block = ends
+    return again if len(again) < len(now) else []  # busy for another reason than room
+
+
+def _segment(
+    r: Registration,
+    reply: AcquireReply,
+    row: int,
+    arena: int,
+    extents: slice,
+    digests: slice,
+    blocks: slice,
+) -> _Row:
+    """Check a row. Raises ValueError."""
+    tokens = reply.tokens[row]
+    if not 1 <= tokens <= MAX_TOKENS:
+        raise ValueError(f"a segment of {tokens} tokens")
+    layout = r.enrolment.segment_layout(tokens)
+    nbytes = reply.bytes[row]
+    if layout.nbytes != nbytes:
+        raise ValueError(f"a segment of {nbytes} bytes, want {layout.nbytes} for {tokens} tokens")
+    where = runs(reply.extent_off[extents], reply.extent_len[extents], nbytes, arena)
+    stored = Stored(layout, where, reply.digest[digests])
+    return _Row((reply.begins[row], tokens), stored, tuple(reply.block[blocks]))
+
+
+def load(
+    r: Registration, prefix: bytes, accept: Accept, wait: float, *, digests: bool = False
+) -> Checkpoint:
+    """Lease the checkpoint of a prefix. Raises `SplicedError`, MISS where there is none."""
+    request = LoadRequest(r.profile, r.rank, 0, accept, int(digests), prefix)
+    reply = r.attachment.request(r.call(Op.LOAD, wait, gives_back=True), request, LoadReply)
+    held, kind, nodes, stored = _chain(r, reply, accept, len(r.attachment.arena))
+    return Checkpoint(held, kind, nodes, stored)
+
+
+def load_device(
+    r: Registration, prefix: bytes, accept: Accept, wait: float, *, digests: bool = False
+) -> DeviceCheckpoint:
+    """`load` of a copy on the GPU, which is made where there is none."""
+    device = memory_of(r)
+    request = LoadDeviceRequest(r.profile, r.rank, 0, accept, int(digests), prefix)
+    call = r.call(Op.LOAD_DEVICE, wait, gives_back=True)
+    reply = r.attachment.request(call, request, LoadReply)
+    held, kind, nodes, stored = _chain(r, reply, accept, device.arena.nbytes)
+    return DeviceCheckpoint(held, device, kind, nodes, stored)
+
+
+def _chain(
+    r: Registration, reply: LoadReply, accept: Accept, arena: int
+) -> tuple[HeldAt, Accept, tuple[tuple[int, int], ...], list[Stored]]:
+    """Check a reply to load."""
+    try:
+        nodes, stored = _nodes(r, reply, arena)
+    except ValueError as err:
+        raise r.attachment.garbage(f"load: {err}") from err
+    kind = Accept(reply.kind & Accept.ANY)
+    if not kind & accept:
+        raise r.attachment.garbage(f"load: a checkpoint of kind {reply.kind}, want {accept!r}")
+    held = (r.attachment, r.tenant, reply.lease, r.options.timeout)
+    return held, kind, tuple(nodes), stored
+
+
+def _nodes(
+    r: Registration, reply: LoadReply, arena: int
+) -> tuple[list[tuple[int, int]], list[Stored]]:
+    """Check a chain: nodes that join to [0, tokens), each of its layout's size.
+
+    Raises ValueError.
+    """
+    nodes: list[tuple[int, int]] = []
+    stored = []
+    at = extent = digest = 0
+    last = len(reply.node_begin) - 1
+    for i, (begin, end) in enumerate(zip(reply.node_begin, reply.node_end, strict=True)):
+        if begin != at or not begin < end <= MAX_TOKENS:
+            raise ValueError(f"node {i} covers [{begin}, {end}), want it to begin at {at}")
+        layout = r.enrolment.profile.checkpoint_layout(end - begin)
+        extents = slice(extent, extent + reply.extent_count[i])
+        digests = slice(digest, digest + reply.digest_count[i])
+        offsets, lengths = reply.extent_off[extents], reply.extent_len[extents]
+        where = runs(offsets, lengths, layout.nbytes, arena, holes=i < last)
+        _check_rows(layout, where)
+        nodes.append((begin, end))
+        stored.append(Stored(layout, where, reply.digest[digests]))
+        at, extent, digest = end, extents.stop, digests.stop
+    if at != reply.tokens or at == 0:
+        raise ValueError(f"nodes cover {at} tokens, want {reply.tokens}")
+    return nodes, stored
+
+
+def _check_rows(layout: Layout, where: list[Extent]) -> None:
+    """Refuse a node whose attention rows are not all in memory."""
+    for part in layout.parts:
+        if part.kind in ("K", "V") and not present(where, part.offset, part.nbytes):
+            raise ValueError(f"{part.kind} of layer {part.layer} is not in memory")

@@ -1,0 +1,193 @@
+"""Asking what to use for a prompt and what to store of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spliced_connector.client.match import Match
+from spliced_connector.client.registration import Registration
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.model import MAX_TOKENS, token_bytes
+from spliced_connector.wire import AdviseReply, AdviseRequest, Op
+from spliced_connector.wire.numbers import MAX_KEYS, MAX_POSITIONS, MAX_SAMPLES
+
+
+@dataclass(frozen=True)
+class Sample:
+    """How long it took to compute tokens [begin, end) behind those before."""
+
+    begin: int
+    end: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Query:
+    """A prompt. Ask when it arrives, with what match has found, and again when the answer is
+    there: then with the answer behind the prompt, and `output` set."""
+
+    tokens: Sequence[int]
+    output: int = 0
+    """Of these, generated tokens at the end."""
+    record: bool = True
+    """The prompt is being served: the daemon remembers it."""
+    block_tokens: int = 0
+    """What positions are multiples of; 0 = the model's."""
+    max_checkpoints: int = 0
+    """0 = the daemon's default."""
+    match: Match | None = None
+    """What was found for this prompt."""
+    segments: Sequence[tuple[int, int]] = ()
+    """Where the segments begin and how many tokens they have, as the keys of `match`."""
+    cuts: Sequence[int] = ()
+    """Boundaries that the application knows, ascending."""
+    seam_tokens: int = 0
+    """Computed again in all, when the segments are used."""
+    buffer_tokens: int = 0
+    """End of a buffer over this prompt; 0 = none."""
+    samples: Sequence[Sample] = ()
+    """Prefills measured since the last advice; the last 1,024 count."""
+
+
+@dataclass(frozen=True)
+class CheckpointAdvice:
+    """A position that is worth thinking of."""
+
+    tokens: int
+    save: bool
+    why: int
+    """A `Why`: what makes it one."""
+    reason: int
+    """A `Verdict`: why it is to be saved, or not."""
+    value: float
+    """Expected milliseconds saved per MiB."""
+
+
+@dataclass(frozen=True)
+class SegmentAdvice:
+    """Whether a missing segment is worth publishing."""
+
+    publish: bool
+    reason: int
+    """A `Verdict`."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A guess about what comes, never a promise."""
+
+    seen_tokens: int
+    """Longest prefix of the prompt that was seen before, stored or not."""
+    way: int
+    """A `Way`: how the prompt is served the quickest."""
+    predicted: tuple[float, ...]
+    """Seconds that each way takes, at index `way - 1`; infinite for what is not possible."""
+    checkpoints: tuple[CheckpointAdvice, ...]
+    segments: tuple[SegmentAdvice, ...]
+
+
+def advise(r: Registration, query: Query) -> Advice:
+    """Ask for advice. Raises `SplicedError`."""
+    _check(query)
+    call = r.call(Op.ADVISE, r.options.timeout)
+    staging = r.attachment.staging
+    ids = token_bytes(query.tokens)
+    part = staging.allocate(len(ids), call.deadline)
+    call.late.staged = [part]
+    staging.bytes_of(part)[:] = ids
+    try:
+        reply = r.attachment.request(call, _request(r, query, part.offset), AdviseReply)
+    finally:
+        r.free_staging(call)
+    return _advice(r, reply, query)
+
+
+def _check(query: Query) -> None:
+    n = len(query.tokens)
+    text = ""
+    counts = (query.output, query.buffer_tokens, query.seam_tokens)
+    if not 1 <= n <= MAX_TOKENS:
+        text = f"{n} tokens, want 1 to {MAX_TOKENS}"
+    elif not all(0 <= count <= n for count in counts):
+        text = f"output, buffer and seams {counts} of {n} tokens"
+    elif not 0 <= query.max_checkpoints <= MAX_POSITIONS:
+        text = f"{query.max_checkpoints} checkpoints, most {MAX_POSITIONS}"
+    elif len(query.cuts) > MAX_KEYS or len(query.segments) > MAX_KEYS:
+        text = f"{len(query.cuts)} cuts and {len(query.segments)} segments, most {MAX_KEYS}"
+    elif not all(0 <= cut <= n for cut in query.cuts):
+        text = f"a cut outside of {n} tokens"
+    elif not all(0 <= begin <= n - count < n for begin, count in query.segments):
+        text = f"a segment outside of {n} tokens"
+    elif query.match is not None and len(query.match.status) not in (0, len(query.segments)):
+        text = f"{len(query.segments)} segments, {len(query.match.status)} were matched"
+    if text:
+        raise SplicedError(Code.INVALID, f"advise: {text}")
+
+
+def _request(r: Registration, query: Query, offset: int) -> AdviseRequest:
+    found = query.match if query.match is not None else Match()
+    known = bool(found.status)
+    samples = [sample for sample in query.samples if _sensible(sample)][-MAX_SAMPLES:]
+    return AdviseRequest(
+        profile=r.profile,
+        record=int(query.record),
+        block_tokens=query.block_tokens or r.enrolment.block_tokens,
+        max_checkpoints=query.max_checkpoints,
+        tokens=len(query.tokens),
+        token_off=offset,
+        output=query.output,
+        prefix_tokens=found.prefix_tokens,
+        prefix_tier=found.prefix_tier,
+        buffer_tokens=query.buffer_tokens,
+        seam_tokens=query.seam_tokens,
+        cuts=query.cuts,
+        segment_begin=[begin for begin, _ in query.segments],
+        segment_tokens=[count for _, count in query.segments],
+        segment_status=bytes(found.status) if known else bytes(len(query.segments)),
+        segment_tier=bytes(found.tier) if known else bytes(len(query.segments)),
+        sample_begin=[sample.begin for sample in samples],
+        sample_end=[sample.end for sample in samples],
+        sample_micros=[_micros(sample) for sample in samples],
+    )
+
+
+def _micros(sample: Sample) -> int:
+    return int(sample.seconds * 1e6)
+
+
+def _sensible(sample: Sample) -> bool:
+    """Whether the daemon would take a sample: one of no time or no tokens refuses them all."""
+    if not 0 <= sample.begin < sample.end <= MAX_TOKENS or not math.isfinite(sample.seconds):
+        return False
+    return 1 <= _micros(sample) < 2**32
+
+
+def _advice(r: Registration, reply: AdviseReply, query: Query) -> Advice:
+    """Check a reply: an engine would save a state of something else at a wrong position."""
+    tokens = len(query.tokens)
+    if reply.seen_tokens > tokens or not 1 <= reply.way <= len(reply.way_micros):
+        text = f"advise: {reply.seen_tokens} of {tokens} tokens seen, way {reply.way}"
+        raise r.attachment.garbage(text)
+    if len(reply.segment_admit) != len(query.segments):
+        text = f"advise: {len(reply.segment_admit)} rows for {len(query.segments)} segments"
+        raise r.attachment.garbage(text)
+    positions = list(reply.positions)
+    if positions != sorted(set(positions)) or any(not 0 < at <= tokens for at in positions):
+        raise r.attachment.garbage(f"advise: positions {positions[:8]} of {tokens} tokens")
+    return Advice(
+        seen_tokens=reply.seen_tokens,
+        way=reply.way,
+        predicted=tuple(micros / 1e6 if micros >= 0 else math.inf for micros in reply.way_micros),
+        checkpoints=tuple(
+            CheckpointAdvice(at, admit == 1, why, reason, value)
+            for at, admit, why, reason, value in zip(
+                positions, reply.admit, reply.why, reply.reason, reply.value, strict=True
+            )
+        ),
+        segments=tuple(
+            SegmentAdvice(admit == 1, reason)
+            for admit, reason in zip(reply.segment_admit, reply.segment_reason, strict=True)
+        ),
+    )

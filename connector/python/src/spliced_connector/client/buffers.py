@@ -1,0 +1,139 @@
+"""Rows of recent tokens that the daemon keeps beside a state: drafts behind accepted ones."""
+
+from __future__ import annotations
+
+from spliced_connector.client.compute import Origin, encode_origin, result_slot, run_into
+from spliced_connector.client.connection.attachment import Attachment
+from spliced_connector.client.lease import Held, Slot
+from spliced_connector.client.registration import Registration
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.wire import (
+    AcceptRequest,
+    AppendReply,
+    AppendRequest,
+    ComposeReply,
+    Op,
+    ReplayRequest,
+)
+
+_MOST = 2**31 - 1
+
+_UNCHANGED = {Code.INVALID, Code.BUSY, Code.FULL, Code.QUOTA}
+
+
+class Buffer(Held):
+    """The rows behind a state. It ends with its release or with the connection.
+
+    For one thread at a time.
+    """
+
+    def __init__(self, held: tuple[Attachment, int, int, float], begin: int) -> None:
+        super().__init__(*held)
+        self.begin = self.accepted = self.end = begin
+        """Prompt positions: of the first row, behind the last certain row, behind the drafts."""
+        self.lost = False
+        """A request that failed may have changed it: it can only be released."""
+
+    def lease_on(self, attachment: Attachment) -> int:
+        if self.lost:
+            raise SplicedError(Code.GONE, f"buffer {self._lease}: a call may have changed it")
+        return super().lease_on(attachment)
+
+    def settle(self, err: SplicedError) -> None:
+        """Note that a request has failed."""
+        self.lost = self.lost or err.code not in _UNCHANGED
+
+
+def open_buffer(r: Registration, origin: Origin, begin: int, capacity: int) -> Buffer:
+    """Open a buffer without rows. Raises `SplicedError`."""
+    if not 0 <= begin <= _MOST or not 1 <= capacity <= _MOST:
+        raise SplicedError(Code.INVALID, f"buffer of {capacity} rows from token {begin}")
+    _, base, offset = encode_origin(r, origin)
+    if origin.slot is not None and offset != origin.slot.offset:
+        raise SplicedError(Code.INVALID, "buffer over the middle of a slot")
+    request = AppendRequest(r.profile, r.rank, 0, base, begin, capacity)
+    call = r.call(Op.APPEND, r.options.transfer_timeout, gives_back=True, cancel=True)
+    reply = r.attachment.request(call, request, AppendReply)
+    if reply.buffer == 0:
+        raise r.attachment.garbage("append: buffer 0")
+    _check(r, reply, AppendReply(reply.buffer, begin, begin, begin))
+    return Buffer((r.attachment, r.tenant, reply.buffer, r.options.timeout), begin)
+
+
+def append(r: Registration, buffer: Buffer, n: int, rows: bytes | bytearray | memoryview) -> None:
+    """Add the rows of the next n tokens as drafts. Raises `SplicedError`."""
+    try:
+        flat = memoryview(rows).cast("B")
+    except (TypeError, ValueError) as err:
+        raise SplicedError(Code.INVALID, f"rows: {err}") from err
+    want = r.enrolment.profile.buffer_layout(n).nbytes
+    if not 1 <= n <= _MOST or flat.nbytes != want:
+        raise SplicedError(Code.INVALID, f"{n} rows in {flat.nbytes} bytes, want {want}")
+    lease = buffer.lease_on(r.attachment)
+    call = r.call(Op.APPEND, r.options.transfer_timeout, cancel=True)
+    staging = r.attachment.staging
+    room = staging.allocate(want, call.deadline)
+    call.late.staged = [room]
+    staging.bytes_of(room)[:] = flat
+    request = AppendRequest(r.profile, r.rank, lease, 0, buffer.end, 0, n, room.offset)
+    try:
+        reply = r.attachment.request(call, request, AppendReply)
+    except SplicedError as err:
+        buffer.settle(err)
+        raise
+    finally:
+        r.free_staging(call)
+    _take(r, buffer, reply, AppendReply(lease, buffer.begin, buffer.accepted, buffer.end + n))
+
+
+def accept(r: Registration, buffer: Buffer, n: int) -> None:
+    """Keep the first n drafts and drop the others. Raises `SplicedError`."""
+    if not 0 <= n <= _MOST:
+        raise SplicedError(Code.INVALID, f"{n} drafts")
+    lease = buffer.lease_on(r.attachment)
+    call = r.call(Op.ACCEPT, r.options.timeout)
+    request = AcceptRequest(r.profile, r.rank, lease, n)
+    try:
+        reply = r.attachment.request(call, request, AppendReply)
+    except SplicedError as err:
+        buffer.settle(err)
+        raise
+    end = buffer.accepted + n
+    _take(r, buffer, reply, AppendReply(lease, buffer.begin, end, end))
+
+
+def replay(
+    r: Registration, buffer: Buffer, token: int, into: Slot | None, *, flush: bool
+) -> Slot | None:
+    """The states behind an accepted token. Raises `SplicedError`."""
+    if not buffer.begin <= token <= buffer.accepted:
+        text = f"token {token} of a buffer of [{buffer.begin}, {buffer.accepted})"
+        raise SplicedError(Code.INVALID, f"replay to {text}")
+    lease = buffer.lease_on(r.attachment)
+    target = 0 if into is None else into.lease_on(r.attachment)
+    request = ReplayRequest(r.profile, r.rank, lease, token, int(flush), target)
+    try:
+        reply: ComposeReply = run_into(r, Op.REPLAY, request, into)
+    except SplicedError as err:
+        if flush:
+            buffer.settle(err)
+        raise
+    if flush:
+        buffer.begin = token
+    return result_slot(r, reply.lease, reply.off, reply.bytes, 0, into)
+
+
+def _take(r: Registration, buffer: Buffer, reply: AppendReply, want: AppendReply) -> None:
+    """Take over what a reply says."""
+    try:
+        _check(r, reply, want)
+    except SplicedError as err:
+        buffer.settle(err)
+        raise
+    buffer.accepted, buffer.end = reply.accepted, reply.end
+
+
+def _check(r: Registration, reply: AppendReply, want: AppendReply) -> None:
+    """What a buffer holds follows from what was asked for: nothing else is believed."""
+    if reply != want or reply.end > _MOST:
+        raise r.attachment.garbage(f"a buffer as {reply}, want {want}")

@@ -1,0 +1,189 @@
+"""The client of the daemon: one connection that outlives daemons.
+
+It is made to sit inside an engine. Every call ends within a bound, a dead or slow daemon reads as
+a miss, and nothing of its trouble is raised: one thread attaches, and attaches again after a
+restart, while calls made meanwhile fail at once. Changes of condition are logged, one line each,
+to the logger "spliced"; everything else is counted.
+
+    client = Client(Options(socket=path, name="engine 1.0"))
+    model = client.model(identity, block_tokens=16)
+    found = model.match(positions, prefixes, keys)
+    for segment in model.acquire(keys):
+        ...
+        if segment is not None and segment.release():
+            ...  # what was copied out of it holds
+
+Memory: segments, checkpoints and slots give views of memory that the daemon owns and that is
+mapped here for reading. Their bytes count only when `release` answers True.
+
+A forked child has no connection: there all calls are misses. It may make a client of its own.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+
+from spliced_connector.client.connection.counters import Counters
+from spliced_connector.client.connection.flight import Call, Late
+from spliced_connector.client.connection.options import Options
+from spliced_connector.client.device_memory import DeviceMemory, device_of
+from spliced_connector.client.engine_memory import EngineMemory
+from spliced_connector.client.keeper import Keeper
+from spliced_connector.client.model import Model
+from spliced_connector.client.registration import Enrolment
+from spliced_connector.errors import SplicedError
+from spliced_connector.gpu import DeviceEngineMemory
+from spliced_connector.model import Identity, Profile
+from spliced_connector.wire import Op, StatsReply, StatsRequest
+
+_MARGIN = 0.1  # for the thread to say what has become of the first attempt, in seconds
+
+
+class Client:
+    """A connection to the daemon. All methods may be called by several threads at once.
+
+    It makes one attempt to attach, bounded by `Options.attach_timeout`, and goes on trying in the
+    background: that no daemon is there is not an error.
+    """
+
+    def __init__(self, options: Options = Options()) -> None:  # noqa: B008
+        self.options = options
+        self._keeper = Keeper(options)
+        self._finalizer = weakref.finalize(self, self._keeper.abandon)
+        self._keeper.wait_tried(options.attach_timeout + _MARGIN)
+
+    def model(
+        self,
+        identity: Identity | Profile,
+        tenant: str = "",
+        *,
+        rank: int = 0,
+        block_tokens: int = 0,
+        connector: str = "",
+        engine: str = "",
+        memory: EngineMemory | DeviceEngineMemory | None = None,
+    ) -> Model:
+        """A model for one tenant and rank, registered at every daemon that is found.
+
+        `tenant` is one of `Options.tenants`; empty where that has no empty name is the first.
+        `connector` and `engine` are names and versions for people. `memory` is what
+        `Model.place` writes into; on a GPU it is registered once memory of the daemon's is
+        attached. Raises `ProfileError` or ValueError for what can never be
+        right. A client has at most 64 models.
+        """
+        profile = identity if isinstance(identity, Profile) else Profile(identity)
+        enrolment = Enrolment(
+            profile,
+            self._tenant(tenant),
+            rank,
+            block_tokens=block_tokens,
+            connector=connector,
+            engine=engine,
+            memory=memory,
+        )
+        try:
+            self._keeper.enrol(enrolment)
+        except ValueError:
+            enrolment.close()
+            raise
+        return Model(self._keeper, enrolment, self)
+
+    def _tenant(self, name: str) -> int:
+        names = [tenant for tenant, _ in self.options.tenants]
+        if name not in names and name:
+            raise ValueError(f"tenant {name!r} is not among the client's")
+        return names.index(name) if name in names else 0
+
+    @property
+    def attached(self) -> bool:
+        """Whether a daemon is attached now."""
+        current = self._keeper.current
+        return current is not None and not current.ended and not self._keeper.inert
+
+    def wait_attached(self, timeout: float) -> bool:
+        """Wait until a daemon is attached. An engine just calls and takes misses."""
+        keeper = self._keeper
+        if keeper.inert:
+            return False
+        with keeper.changed:
+            keeper.changed.wait_for(lambda: self.attached or keeper.closing, timeout)
+        return self.attached
+
+    @property
+    def device(self) -> DeviceMemory | None:
+        """Memory of the daemon's GPU, None without one or before it is attached."""
+        current = self._keeper.current
+        return device_of(current) if current is not None and self.attached else None
+
+    def wait_device(self, timeout: float) -> DeviceMemory | None:
+        """Wait until memory of a GPU is attached, or it is known that there is none."""
+        keeper = self._keeper
+        if keeper.device is None or keeper.inert:
+            return None
+        with keeper.changed:
+            keeper.changed.wait_for(self._device_decided, timeout)
+        return self.device
+
+    def _device_decided(self) -> bool:
+        keeper = self._keeper
+        tried = keeper.device is not None and keeper.device.tried is keeper.current
+        return (tried and keeper.current is not None) or keeper.closing
+
+    @property
+    def device_state(self) -> str:
+        """Why there is no memory of a GPU, in one line; empty when there is."""
+        keeper = self._keeper
+        if self.device is not None:
+            return ""
+        if keeper.device is None:
+            return "Options.device is not set"
+        return keeper.device.why or "the daemon is gone"
+
+    @property
+    def counters(self) -> Counters:
+        """What the client has seen so far."""
+        return self._keeper.tally.snapshot()
+
+    @property
+    def state(self) -> str:
+        """The condition in one line, for people."""
+        keeper = self._keeper
+        if keeper.inert:
+            return "inert: a forked child has no connection"
+        current = keeper.current
+        if current is None or current.ended:
+            return f"no daemon: {keeper.why if current is None else current.cause}"
+        return f"attached to {current.greeting.server}, epoch {current.epoch:#x}"
+
+    @property
+    def epoch(self) -> int:
+        """Boot epoch of the attached daemon, 0 without one."""
+        current = self._keeper.current
+        return current.epoch if current is not None and self.attached else 0
+
+    def stats(self) -> dict[str, float]:
+        """The daemon's counters and gauges, empty without one."""
+        current = self._keeper.current
+        if not self.attached or current is None or not current.retain():
+            self._keeper.tally.add("unavailable")
+            return {}
+        try:
+            call = Call(Op.STATS, time.monotonic() + self.options.timeout, Late())
+            reply = current.request(call, StatsRequest(), StatsReply)
+            return dict(zip(reply.names, reply.values, strict=True))
+        except SplicedError:
+            return {}
+        finally:
+            current.release()
+
+    def close(self) -> None:
+        """End the connection: the daemon takes back everything of ours. Calls in progress fail.
+
+        Memory of a GPU is unmapped once all that this process has queued there has run.
+
+        Leases that are not released are not good any more. It waits at most
+        `Options.transfer_timeout` for the daemon to let go of engine memory.
+        """
+        self._finalizer.detach()
+        self._keeper.close()

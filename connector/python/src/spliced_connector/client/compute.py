@@ -1,0 +1,306 @@
+"""Having the daemon compose states and place keys and values."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spliced_connector.client.connection.flight import Call, Write
+from spliced_connector.client.device_lease import (
+    DeviceCheckpoint,
+    DeviceHeld,
+    DeviceSegment,
+    DeviceSlot,
+)
+from spliced_connector.client.device_memory import DeviceMemory, device_of
+from spliced_connector.client.lease import Checkpoint, Segment, Slot
+from spliced_connector.client.registration import Registration
+from spliced_connector.client.terms import NONE64
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.model import ALL_LAYERS, MAX_TOKENS
+from spliced_connector.wire import (
+    AssembleRequest,
+    ComposeReply,
+    ComposeRequest,
+    Op,
+    ReplayRequest,
+    RotateReply,
+    RotateRequest,
+)
+from spliced_connector.wire.numbers import MAX_BLOCKS, MAX_SPANS
+
+_SPAN_SEGMENT, _SPAN_RECOMPUTE = 1, 2
+_FROM_ZERO, _FROM_CHECKPOINT, _FROM_SLOT = 0, 1, 2
+_DEST_SLOT, _DEST_MEMORY = 1, 2
+
+_UNTOUCHED = {Code.INVALID, Code.BUSY, Code.FULL}
+
+
+@dataclass(frozen=True)
+class PlanSpan:
+    """Prompt tokens [start, start + count): a segment's interior, or computed by the engine."""
+
+    start: int
+    count: int
+    segment: Segment | DeviceSegment | None = None
+    """None: the engine computes these tokens."""
+    input: bytes | bytearray | memoryview | None = None
+    """(T, S) of a computed span in F32, by `Profile.seam_layout` of the asked layers. Compose
+    needs it for every computed span but the last. Not for segments on a GPU: `device_splice`."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Covers the prompt tokens [begin, end) exactly once, in order."""
+
+    begin: int
+    end: int
+    spans: Sequence[PlanSpan]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a plan begins: at a zero state, at a loaded checkpoint of `Plan.begin` tokens, or at
+    states that an earlier call left in a slot."""
+
+    checkpoint: Checkpoint | DeviceCheckpoint | None = None
+    slot: Slot | None = None
+    slot_offset: int = 0
+    """Of the states in `Slot.view()`."""
+
+
+class Placed(Write):
+    """What has become of a placement in engine memory, and with it of the blocks it named."""
+
+    slot: Slot | None = None
+    """States and convolution tails, where they were asked for."""
+
+
+def compose(
+    r: Registration, plan: Plan, layer: int, origin: Origin, into: Slot | None
+) -> Slot | None:
+    """Move a running state over a plan. Raises `SplicedError`."""
+    call = _call(r, Op.COMPOSE, into)
+    kind, lease, offset = encode_origin(r, origin)
+    columns = _columns(r, plan)
+    target = _target(r, into)
+    inputs = _stage_inputs(r, call, plan, layer)
+    request = ComposeRequest(
+        r.profile, r.rank, layer, plan.begin, plan.end, kind, lease, offset, target,
+        *columns, inputs,
+    )  # fmt: skip
+    reply = _computed(r, call, request, into)
+    where = _memory(r, plan, origin, into)
+    return result_slot(r, reply.lease, reply.off, reply.bytes, 0, into, where)
+
+
+def _memory(r: Registration, plan: Plan, origin: Origin, into: Slot | None) -> DeviceMemory | None:
+    """The GPU's memory, where results of a plan lie there."""
+    named = [span.segment for span in plan.spans] + [origin.checkpoint, origin.slot, into]
+    return device_of(r.attachment) if any(isinstance(held, DeviceHeld) for held in named) else None
+
+
+def rotate(
+    r: Registration, op: Op, plan: Plan, layer: int, origin: Origin, into: Slot | None
+) -> Slot | None:
+    """Place keys and values, and with op ASSEMBLE states, in a slot. Raises `SplicedError`."""
+    call = _call(r, op, into)
+    request = _rotate_request(r, op, plan, layer, origin, _target(r, into), None)
+    try:
+        reply = r.attachment.request(call, request, RotateReply)
+    except SplicedError as err:
+        _spoil(into, err)
+        raise
+    where = _memory(r, plan, origin, into)
+    return result_slot(r, reply.lease, reply.off, reply.bytes, reply.rows, into, where)
+
+
+def place(
+    r: Registration, plan: Plan, blocks: Sequence[int], layer: int, origin: Origin, states: bool
+) -> Placed:
+    """Place keys and values in engine memory. What fails is said by the result."""
+    op = Op.ASSEMBLE if states else Op.ROTATE
+    placed = Placed()
+    call = r.call(op, r.options.transfer_timeout, gives_back=True, cancel=True)
+    call.late.write = placed
+    sent = False
+    try:
+        if r.memory == 0 or len(blocks) > MAX_BLOCKS:
+            text = f"memory {r.memory}, {len(blocks)} blocks, most {MAX_BLOCKS}"
+            raise SplicedError(Code.INVALID, text)
+        request = _rotate_request(r, op, plan, layer, origin, 0, blocks)
+        r.attachment.start(call, request)
+        sent = True
+        reply = r.attachment.result(call, RotateReply)
+        where = _memory(r, plan, origin, None)
+        placed.slot = result_slot(r, reply.lease, reply.off, reply.bytes, reply.rows, None, where)
+    except SplicedError as err:
+        placed.code = err.code
+    if not (sent and call.left):
+        placed.settle()
+    return placed
+
+
+def _call(r: Registration, op: Op, into: Slot | None) -> Call:
+    return r.call(op, r.options.transfer_timeout, gives_back=into is None, cancel=True)
+
+
+def _rotate_request(
+    r: Registration,
+    op: Op,
+    plan: Plan,
+    layer: int,
+    origin: Origin,
+    target: int,
+    blocks: Sequence[int] | None,
+) -> RotateRequest:
+    kind, lease, _ = encode_origin(r, origin)
+    if kind == _FROM_SLOT:
+        raise SplicedError(Code.INVALID, "rows begin from a slot")
+    columns = _columns(r, plan)
+    request = AssembleRequest if op == Op.ASSEMBLE else RotateRequest
+    return request(
+        profile=r.profile,
+        rank=r.rank,
+        layer=ALL_LAYERS if op == Op.ASSEMBLE else layer,
+        memory=r.memory if blocks is not None else 0,
+        begin=plan.begin,
+        end=plan.end,
+        dest=_DEST_SLOT if blocks is None else _DEST_MEMORY,
+        from_=kind,
+        from_lease=lease,
+        into=target,
+        kinds=columns[0],
+        leases=columns[1],
+        starts=columns[2],
+        counts=columns[3],
+        inputs=[NONE64] * len(plan.spans),
+        blocks=blocks if blocks is not None else (),
+    )
+
+
+def _columns(r: Registration, plan: Plan) -> tuple[bytes, list[int], list[int], list[int]]:
+    """The spans as they travel. Raises `SplicedError`."""
+    if len(plan.spans) > MAX_SPANS or not 0 <= plan.begin <= plan.end <= MAX_TOKENS:
+        text = f"plan of {len(plan.spans)} spans over [{plan.begin}, {plan.end})"
+        raise SplicedError(Code.INVALID, text)
+    kinds = bytearray()
+    leases = []
+    for span in plan.spans:
+        if span.count < 0 or not plan.begin <= span.start <= plan.end - span.count:
+            text = f"span of {span.count} tokens at {span.start}"
+            raise SplicedError(Code.INVALID, f"{text}, plan is [{plan.begin}, {plan.end})")
+        kinds.append(_SPAN_RECOMPUTE if span.segment is None else _SPAN_SEGMENT)
+        leases.append(0 if span.segment is None else span.segment.lease_on(r.attachment))
+    starts = [span.start for span in plan.spans]
+    return bytes(kinds), leases, starts, [span.count for span in plan.spans]
+
+
+def encode_origin(r: Registration, origin: Origin) -> tuple[int, int, int]:
+    """Kind, lease and offset as they travel. Raises `SplicedError`."""
+    if origin.checkpoint is not None and origin.slot is not None:
+        raise SplicedError(Code.INVALID, "a plan begins from a checkpoint and from a slot")
+    if origin.checkpoint is not None:
+        return _FROM_CHECKPOINT, origin.checkpoint.lease_on(r.attachment), 0
+    if origin.slot is not None:
+        if not 0 <= origin.slot_offset <= origin.slot.nbytes:
+            text = f"offset {origin.slot_offset} of a slot of {origin.slot.nbytes} bytes"
+            raise SplicedError(Code.INVALID, text)
+        lease = origin.slot.lease_on(r.attachment)
+        return _FROM_SLOT, lease, origin.slot.offset + origin.slot_offset
+    return _FROM_ZERO, 0, 0
+
+
+def _target(r: Registration, into: Slot | None) -> int:
+    return 0 if into is None else into.lease_on(r.attachment)
+
+
+def _stage_inputs(r: Registration, call: Call, plan: Plan, layer: int) -> list[int]:
+    """Copy the inputs of a plan into staging; their offsets.
+
+    The daemon reads as much as the layers need from where an input begins: one of another length
+    would be completed by whatever lies behind it.
+    """
+    flat = [_flat(span) for span in plan.spans]
+    given = [data for data in flat if data is not None]
+    if not given:
+        return [NONE64] * len(flat)
+    if any(isinstance(span.segment, DeviceSegment) for span in plan.spans):
+        raise SplicedError(Code.INVALID, "inputs beside segments on a GPU: compose in this process")
+    size = r.enrolment.profile.seam_layout(layer).nbytes
+    wrong = next((data.nbytes for data in given if data.nbytes != size or size == 0), None)
+    if wrong is not None:
+        raise SplicedError(Code.INVALID, f"input of {wrong} bytes, layer {layer} takes {size}")
+    staging = r.attachment.staging
+    room = staging.allocate(size * len(given), call.deadline)
+    call.late.staged = [room]
+    memory = staging.bytes_of(room)
+    offsets = []
+    at = 0
+    for data in flat:
+        if data is None:
+            offsets.append(NONE64)
+            continue
+        memory[at : at + size] = data
+        offsets.append(room.offset + at)
+        at += size
+    # The daemon's time begins when everything lies there.
+    call.deadline = time.monotonic() + r.options.transfer_timeout
+    return offsets
+
+
+def _flat(span: PlanSpan) -> memoryview | None:
+    if span.input is None:
+        return None
+    try:
+        return memoryview(span.input).cast("B")
+    except (TypeError, ValueError) as err:
+        raise SplicedError(Code.INVALID, f"input at {span.start}: {err}") from err
+
+
+def run_into(r: Registration, op: Op, request: ReplayRequest, into: Slot | None) -> ComposeReply:
+    """Send a request that answers a slot. Raises `SplicedError`."""
+    return _computed(r, _call(r, op, into), request, into)
+
+
+def _computed(
+    r: Registration, call: Call, request: ComposeRequest | ReplayRequest, into: Slot | None
+) -> ComposeReply:
+    try:
+        return r.attachment.request(call, request, ComposeReply)
+    except SplicedError as err:
+        _spoil(into, err)
+        raise
+    finally:
+        r.free_staging(call)
+
+
+def _spoil(into: Slot | None, err: SplicedError) -> None:
+    """Mark a slot that a request may have written to, in part or still."""
+    if into is not None and err.code not in _UNTOUCHED:
+        into.spoilt = True
+
+
+def result_slot(
+    r: Registration,
+    lease: int,
+    offset: int,
+    nbytes: int,
+    rows: int,
+    into: Slot | None,
+    device: DeviceMemory | None = None,
+) -> Slot | None:
+    """Where the daemon says a result is; None for one that is not in the slots."""
+    if lease == 0 and nbytes == 0:
+        return None
+    size = len(r.attachment.slots) if device is None else device.private.nbytes
+    wrong = nbytes > size or offset > size - nbytes
+    if wrong or (into is not None and into.lease_on(r.attachment) != lease):
+        raise r.attachment.garbage(f"result of {nbytes} bytes at {offset} of {size}")
+    slot = into
+    if slot is None:
+        held = (r.attachment, r.tenant, lease, r.options.timeout)
+        slot = Slot(held) if device is None else DeviceSlot(held, device)
+    slot.place(offset, nbytes, rows)
+    return slot

@@ -1,0 +1,30 @@
+"""What a daemon grants a connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spliced_connector.client.connection.region import Region
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A tenant of the connection."""
+
+    tenant: int
+    salt: bytes
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What the daemon has granted with hello."""
+
+    epoch: int
+    server: str
+    grants: tuple[Grant, ...]
+    max_in_flight: int
+    crc32: bool  # digests of commits are CRC-32
+    device: bool  # memory of a GPU can be attached
+    arena: Region
+    slots: Region
+    staging: Region

@@ -1,0 +1,31 @@
+"""A region of memory that the daemon shares with its clients."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+
+_F_GET_SEALS = 1034
+_F_SEAL_SHRINK = 0x2
+
+
+class Region:
+    """A mapping of memory that the daemon has made.
+
+    Views keep the memory mapped for as long as they live, so that none of them can fault.
+    """
+
+    def __init__(self, descriptor: int, nbytes: int, *, writable: bool) -> None:
+        """Map it; the descriptor stays the caller's. Raises OSError or ValueError."""
+        if not fcntl.fcntl(descriptor, _F_GET_SEALS) & _F_SEAL_SHRINK:
+            raise ValueError("memory that could shrink under the mapping")
+        access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        mapping = mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, access)
+        with contextlib.suppress(OSError):
+            mapping.madvise(mmap.MADV_DONTDUMP)
+        self.view = memoryview(mapping)  # nothing else keeps the mapping
+
+    def close(self) -> None:
+        """Unmap, now or when the last view is gone."""
+        self.view.release()

@@ -1,0 +1,81 @@
+"""Keeps memory of the engine's GPU attached, at whatever daemon the client is attached to."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from spliced_connector.client.connection.attachment import Attachment
+from spliced_connector.client.connection.options import DeviceOptions
+from spliced_connector.client.device_attach import attach_device, open_gpu
+from spliced_connector.client.device_memory import DeviceMemory
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.gpu import DeviceThreads
+
+log = logging.getLogger("spliced")
+
+
+class DeviceKeeper:
+    """Attaches and attaches again, in threads of its own."""
+
+    def __init__(
+        self,
+        options: DeviceOptions,
+        timeout: float,
+        changed: threading.Condition,
+        wake: Callable[[], None],
+    ) -> None:
+        self.why = "not tried yet"
+        """Why there is no memory."""
+        self.tried: Attachment | None = None
+        """The last attachment whose memory was asked for."""
+        self._options = options
+        self._timeout = timeout
+        self._changed = changed
+        self._wake = wake
+        self._complaint = ""
+        self._threads = DeviceThreads()
+
+    def attach(self, attachment: Attachment) -> None:
+        """Have the memory of a daemon attached; `changed` is notified then."""
+        if attachment.retain():
+            self._threads.order.do(partial(self._attach, attachment))
+
+    def _attach(self, attachment: Attachment) -> None:
+        try:
+            self._try(attachment)
+            self.why = self._complaint = ""
+        except SplicedError as err:
+            self.why = str(err)
+            if self.why != self._complaint and not attachment.ended:
+                self._complaint = self.why
+                log.warning("no memory of a GPU from the cache daemon: %s", self.why)
+        finally:
+            attachment.release()
+            with self._changed:
+                self.tried = attachment
+                self._changed.notify_all()
+            self._wake()  # the engine's memory can be registered now
+
+    def _try(self, attachment: Attachment) -> None:
+        if not attachment.greeting.device:
+            raise SplicedError(Code.UNSUPPORTED, "it lends none")
+        gpu = open_gpu(self._options)
+        try:
+            with gpu.context.aside():
+                mapping = attach_device(attachment, gpu, self._options)
+                memory = DeviceMemory(attachment, gpu, self._threads, mapping, self._timeout)
+                memory.load_kernels()
+        except SplicedError:
+            gpu.context.close()
+            raise
+        if not attachment.adopt(memory):
+            memory.close()
+            raise SplicedError(Code.UNAVAILABLE, "the connection has ended")
+        log.info("attached %d bytes of the daemon's GPU", mapping.arena.nbytes)
+
+    def close(self, timeout: float) -> None:
+        """End the threads, after what was asked of them."""
+        self._threads.close(timeout)

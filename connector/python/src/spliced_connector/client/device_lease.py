@@ -1,0 +1,163 @@
+"""What is held of the device arena: copies of segments and checkpoints on the GPU.
+
+Streams run behind the calls that fill them. So a lease ends by `release_after`, which ties it to
+the stream that reads it; `release` is for a stream that has been waited for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from spliced_connector.client.connection.attachment import Attachment
+from spliced_connector.client.device_memory import DeviceMemory, Passing
+from spliced_connector.client.extents import ABSENT, present
+from spliced_connector.client.lease import Held, Slot, Stored, take
+from spliced_connector.client.terms import Accept
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.gpu import DevicePtr, Run, Stream, joined
+from spliced_connector.model import Layout
+
+HeldAt = tuple[Attachment, int, int, float]
+"""Attachment, tenant, lease, time-out."""
+
+
+class DeviceHeld(Held):
+    """A lease of device memory."""
+
+    def __init__(self, held: HeldAt, device: DeviceMemory) -> None:
+        super().__init__(*held)
+        self.device = device
+
+    def __del__(self) -> None:
+        if not self._released and self._pid == os.getpid():
+            self._released = True
+            # Some stream may still read it. Without a lock: this may run inside of any function.
+            self.device.drop(self._tenant, self._lease)
+
+
+def release_after(
+    stream: Stream, objects: Sequence[DeviceHeld], *, signal: bool = False
+) -> Passing | None:
+    """Give leases of one client and tenant back when a stream has passed this point.
+
+    They cannot be used from now on, except by what is queued. It does not wait; `Passing.good`
+    says later whether the bytes were good throughout. None for no leases. Raises ValueError for
+    leases of different clients, `CudaError`, after which they are as before.
+    """
+    if not objects:
+        return None
+    device, tenant = objects[0].device, objects[0]._tenant
+    if any(held.device is not device or held._tenant != tenant for held in objects):
+        raise ValueError("leases of different clients or tenants")
+    taken = [held for held in objects if take(held)]
+    try:
+        return device.release_after(stream, tenant, [held._lease for held in taken], signal=signal)
+    except SplicedError:
+        for held in taken:
+            held._released = False
+        raise
+
+
+def _runs(stored: Stored, device: DeviceMemory, i: int) -> list[Run]:
+    """Where part i lies."""
+    part = stored.layout.parts[i]
+    if not present(stored.extents, part.offset, part.nbytes):
+        raise SplicedError(Code.GONE, f"part {i} is not in memory")
+    offset, left = part.offset, part.nbytes
+    runs: list[Run] = []
+    for extent in stored.extents:
+        if left == 0:
+            break
+        if offset >= extent.nbytes:
+            offset -= extent.nbytes
+            continue
+        n = min(extent.nbytes - offset, left)
+        if extent.offset != ABSENT:
+            runs += device.arena.runs(extent.offset + offset, n)
+        offset, left = 0, left - n
+    return joined(runs)
+
+
+class DeviceSegment(DeviceHeld):
+    """One segment held on the GPU."""
+
+    def __init__(
+        self, held: HeldAt, device: DeviceMemory, key: bytes, rows: tuple[int, int], stored: Stored
+    ) -> None:
+        super().__init__(held, device)
+        self.key = key
+        self.begin, self.tokens = rows
+        """First interior token, local to the segment, and how many there are."""
+        self._stored = stored
+
+    @property
+    def layout(self) -> Layout:
+        """Where the parts are."""
+        return self._stored.layout
+
+    def runs(self, i: int) -> list[Run]:
+        """Where the bytes of part i lie, in order. Raises `SplicedError(GONE)` after release."""
+        self._memory()
+        return _runs(self._stored, self.device, i)
+
+
+class DeviceCheckpoint(DeviceHeld):
+    """A saved prefix held on the GPU: nodes from the start of the prompt to its last token."""
+
+    def __init__(
+        self,
+        held: HeldAt,
+        device: DeviceMemory,
+        kind: Accept,
+        nodes: tuple[tuple[int, int], ...],
+        stored: list[Stored],
+    ) -> None:
+        super().__init__(held, device)
+        self.kind = kind
+        self.nodes = nodes
+        """The tokens [begin, end) whose attention rows each node has."""
+        self._nodes = stored
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that it covers."""
+        return self.nodes[-1][1]
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Where the parts of each node are."""
+        return tuple(stored.layout for stored in self._nodes)
+
+    def runs(self, node: int, i: int) -> list[Run]:
+        """Where part i of a node lies, as `DeviceSegment.runs`.
+
+        States and convolution tails count in the last node only.
+        """
+        self._memory()
+        return _runs(self._nodes[node], self.device, i)
+
+
+class DeviceSlot(DeviceHeld, Slot):
+    """A result of compose, rotate or assemble in the private chunks of this client.
+
+    The daemon has written it when the call returns: no stream needs to wait. For one thread at a
+    time.
+    """
+
+    def __init__(self, held: HeldAt, device: DeviceMemory) -> None:
+        Slot.__init__(self, held)
+        self.device = device
+
+    def view(self) -> memoryview:
+        """Not to be had: the bytes are on the GPU, at `address`."""
+        raise SplicedError(Code.UNSUPPORTED, "a slot on a GPU has no view")
+
+    def address(self, offset: int, nbytes: int) -> DevicePtr:
+        """Where bytes of it lie. Raises `SplicedError`: GONE after release, INVALID outside."""
+        self._memory()
+        if self.spoilt:
+            raise SplicedError(Code.GONE, f"slot {self._lease} holds nothing")
+        if offset < 0 or nbytes < 0 or offset > self.nbytes - nbytes:
+            raise SplicedError(Code.INVALID, f"{nbytes} bytes at {offset} of {self.nbytes}")
+        return self.device.private.address(self.offset + offset, nbytes)

@@ -1,0 +1,306 @@
+"""Splicing segments on the GPU by kernels on the engine's own stream.
+
+What is queued reads leased copies and writes the engine's memory; the daemon takes no part in it.
+The leases end by `release_after` on the same stream, and what was computed counts if that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from spliced_connector.client.device_lease import DeviceCheckpoint, DeviceSegment
+from spliced_connector.client.device_memory import DeviceMemory
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.gpu import (
+    ComposeJob,
+    ComposeStep,
+    DeviceEngineMemory,
+    DeviceLayer,
+    DevicePtr,
+    Launch,
+    RotateJob,
+    RotateTarget,
+    RowTurns,
+    Run,
+    Stream,
+    Turn,
+    compose_launches,
+    rotate_launches,
+    turn_by,
+)
+from spliced_connector.model import ALL_LAYERS, MAX_TOKENS, KeyMode, Layout, Part, Profile
+
+_NOWHERE = DevicePtr(0)
+
+
+@dataclass(frozen=True)
+class DeviceSpan:
+    """Prompt tokens [start, start + count): a segment's interior, or computed by the engine."""
+
+    start: int
+    count: int
+    segment: DeviceSegment | None = None
+    """None: the engine computes these tokens."""
+    input: DevicePtr = _NOWHERE
+    """Where (T, S) of a computed span are, in F32, by `Profile.seam_layout` of the asked layers, S
+    at the true positions. Compose needs it for every computed span but the last."""
+    before: DevicePtr = _NOWHERE
+    """Where compose puts the states before a computed span, by `Profile.states_layout(layer, 0)`;
+    0 = not wanted."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A request's block table in the engine's memory, of the tokens from 0 on."""
+
+    memory: DeviceEngineMemory
+    table: tuple[int, ...]
+    block_tokens: int
+
+
+def compose(
+    stream: Stream,
+    profile: Profile,
+    spans: Sequence[DeviceSpan],
+    into: DevicePtr,
+    layer: int = ALL_LAYERS,
+    origin: DeviceCheckpoint | DevicePtr | None = None,
+) -> None:
+    """Queue the move of running states over spans.
+
+    `into` is where the last states go, F32, by `Profile.states_layout(layer, 0)`; `origin` where
+    those before the first span lie, in the same layout, and may be `into`; None is zero states.
+    Raises `SplicedError`: INVALID, GONE for a lease that ended, or of the driver.
+    """
+    device = _checked(spans, origin if isinstance(origin, DeviceCheckpoint) else None)
+    for i, span in enumerate(spans):
+        if span.segment is None and not span.input and i != len(spans) - 1:
+            raise SplicedError(Code.INVALID, f"computed span {i} of {len(spans)} has no input")
+    operands = _Operands()
+    jobs = [
+        _StateJob(profile, spans, into, layer, at, origin, operands)
+        for at in _asked(profile.linear_layers, layer)
+    ]
+
+    def build(addresses: list[DevicePtr]) -> Sequence[Launch]:
+        return compose_launches([job.build(addresses) for job in jobs])
+
+    device.kernels.gather(stream, operands.runs, build)
+
+
+def place(
+    stream: Stream,
+    profile: Profile,
+    spans: Sequence[DeviceSpan],
+    blocks: Blocks,
+    layer: int = ALL_LAYERS,
+    origin: DeviceCheckpoint | None = None,
+) -> None:
+    """Queue the copy of keys and values into the engine's blocks, keys turned to their place.
+
+    The rows of `origin` are placed too: they stand at their positions already. Rows of computed
+    spans are left to the engine. Raises as `compose`.
+    """
+    device = _checked(spans, origin)
+    operands = _Operands()
+    layers = {at.layer: at for at in blocks.memory.layers}
+    makers: list[Callable[[list[DevicePtr]], RotateJob]] = []
+    for at in _asked(profile.attention_layers, layer):
+        if at not in layers:
+            raise SplicedError(Code.INVALID, f"layer {at} has no memory of the engine")
+        for rows in _rows(profile, at, spans, origin):
+            makers.append(rows.job(blocks, layers[at], operands))
+
+    def build(addresses: list[DevicePtr]) -> Sequence[Launch]:
+        return rotate_launches([make(addresses) for make in makers])
+
+    device.kernels.gather(stream, operands.runs, build)
+
+
+class _Operands:
+    """What launches read: where it lies, and its place in the list of addresses."""
+
+    def __init__(self) -> None:
+        self.runs: list[list[Run]] = []
+
+    def add(self, runs: list[Run]) -> int:
+        self.runs.append(runs)
+        return len(self.runs) - 1
+
+
+def _checked(spans: Sequence[DeviceSpan], origin: DeviceCheckpoint | None) -> DeviceMemory:
+    """The device of all leases. Raises `SplicedError(INVALID)` for spans that cannot stand so."""
+    at = origin.tokens if origin is not None else spans[0].start if spans else 0
+    behind = 0  # the segments so far
+    devices = [origin.device] if origin is not None else []
+    for i, span in enumerate(spans):
+        if span.start != at or not 0 < span.count <= MAX_TOKENS - at:
+            raise SplicedError(Code.INVALID, f"span {i}: {span.count} tokens at {span.start}")
+        at += span.count
+        segment = span.segment
+        if segment is None:
+            continue
+        if segment.tokens != span.count or span.start - segment.begin < behind:
+            text = f"span {i}: a segment of {segment.tokens} tokens behind a head of"
+            raise SplicedError(Code.INVALID, f"{text} {segment.begin} at {span.start}")
+        behind = at
+        devices.append(segment.device)
+    if not devices or any(device is not devices[0] for device in devices):
+        raise SplicedError(Code.INVALID, f"{len(devices)} leases, want some of one client")
+    return devices[0]
+
+
+def _asked(layers: Sequence[int], layer: int) -> Sequence[int]:
+    if layer == ALL_LAYERS:
+        return layers
+    if layer not in layers:
+        raise SplicedError(Code.INVALID, f"layer {layer} is of another kind")
+    return (layer,)
+
+
+def _part(layout: Layout, layer: int, kind: str) -> tuple[int, Part]:
+    i = layout.find(layer, kind)
+    if i is None:
+        raise SplicedError(Code.INVALID, f"layer {layer} has no {kind}")
+    return i, layout.parts[i]
+
+
+@lru_cache(maxsize=1024)
+def _turn(dims: int, interleaved: bool, freq: tuple[float, ...], distance: int) -> Turn | None:
+    return turn_by(distance, dims, interleaved, freq) if dims and distance else None
+
+
+def _turn_of(profile: Profile, layer: int, distance: int) -> Turn | None:
+    """Of a layer's keys by a distance in tokens. Layers of one rope share it."""
+    rope = profile.rope(layer)
+    return _turn(rope.dims, rope.interleaved, profile.inv_freq(layer), distance)
+
+
+class _StateJob:
+    """The move of one layer's state, before it is known where gathered operands lie."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        spans: Sequence[DeviceSpan],
+        into: DevicePtr,
+        asked: int,
+        layer: int,
+        origin: DeviceCheckpoint | DevicePtr | None,
+        operands: _Operands,
+    ) -> None:
+        self._profile = profile
+        self._layer = layer
+        self._seam = profile.seam_layout(asked)
+        _, state = _part(profile.states_layout(asked, 0), layer, "S")
+        self._state = state
+        self._out = into + state.offset
+        self._origin = 0
+        self._from = -1
+        if isinstance(origin, DeviceCheckpoint):
+            last = len(origin.nodes) - 1
+            i, _ = _part(origin.layouts[last], layer, "S")
+            self._from = operands.add(origin.runs(last, i))
+        elif origin is not None:
+            self._origin = origin + state.offset
+        self._steps = [self._step(span, operands) for span in spans]
+
+    def _step(
+        self, span: DeviceSpan, operands: _Operands
+    ) -> Callable[[list[DevicePtr]], ComposeStep]:
+        segment = span.segment
+        if segment is None:
+            seam = self._seam_step(span)
+            return lambda _: seam
+        (t, t_part), (s, s_part) = (_part(segment.layout, self._layer, kind) for kind in "TS")
+        at_t, at_s = operands.add(segment.runs(t)), operands.add(segment.runs(s))
+        types = t_part.dtype, s_part.dtype
+        turn = _turn_of(self._profile, self._layer, span.start - segment.begin)
+        return lambda at: ComposeStep(at[at_t], at[at_s], 0, *types, turn)
+
+    def _seam_step(self, span: DeviceSpan) -> ComposeStep:
+        before = span.before + self._state.offset if span.before else 0
+        if not span.input:
+            return ComposeStep(before=before)
+        (_, t), (_, s) = (_part(self._seam, self._layer, kind) for kind in "TS")
+        at = span.input
+        return ComposeStep(at + t.offset, at + s.offset, before, t.dtype, s.dtype)
+
+    def build(self, at: list[DevicePtr]) -> ComposeJob:
+        """The job, its operands at these addresses."""
+        transition = self._profile.identity.layers[self._layer].linear.family.transition
+        heads, dk, dv = self._state.shape
+        origin = at[self._from] if self._from >= 0 else self._origin
+        steps = [step(at) for step in self._steps]
+        return ComposeJob(transition, heads, dk, dv, steps, origin, self._out)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Keys or values of one layer that go to the engine."""
+
+    part: Part
+    runs: list[Run]
+    start: int
+    """The prompt position of the first row."""
+    turn: Turn | RowTurns | None
+
+    def job(
+        self, blocks: Blocks, layer: DeviceLayer, operands: _Operands
+    ) -> Callable[[list[DevicePtr]], RotateJob]:
+        """The job, once it is known where gathered operands lie."""
+        rows, heads, dim = self.part.shape
+        keys = self.part.kind == "K"
+        target = RotateTarget(
+            layer.k_address if keys else layer.v_address, blocks.table, blocks.block_tokens,
+            self.start, layer.block_stride, layer.k_token_stride if keys else layer.v_token_stride,
+            layer.k_head_stride if keys else layer.v_head_stride,
+        )  # fmt: skip
+        dtype = self.part.dtype
+        _check_inside(blocks, target, rows, heads, dim * dtype.size)
+        index = operands.add(self.runs)
+        return lambda at: RotateJob(rows, heads, dim, dtype, at[index], target, self.turn)
+
+
+def _check_inside(blocks: Blocks, t: RotateTarget, rows: int, heads: int, row_bytes: int) -> None:
+    """Refuse rows that would go beside the engine's memory."""
+    n = t.block_tokens
+    used = t.blocks[t.first_token // n : -(-(t.first_token + rows) // n)] if n > 0 else ()
+    if not used or len(used) * n < t.first_token % n + rows or min(used) < 0:
+        text = f"{rows} rows from {t.first_token} on, {len(t.blocks)} blocks of {n} tokens"
+        raise SplicedError(Code.INVALID, text)
+    last = max(used) * t.block_stride + (n - 1) * t.token_stride + (heads - 1) * t.head_stride
+    room = blocks.memory.exported.room(t.base)
+    if last + row_bytes > room:
+        text = f"block {max(used)} ends at {last + row_bytes} of {room} bytes of the engine"
+        raise SplicedError(Code.INVALID, text)
+
+
+def _rows(
+    profile: Profile,
+    layer: int,
+    spans: Sequence[DeviceSpan],
+    origin: DeviceCheckpoint | None,
+) -> Iterator[_Rows]:
+    """What goes to the engine of one layer."""
+    if origin is not None:
+        for node, (begin, end) in enumerate(origin.nodes):
+            for kind in "KV":
+                i, part = _part(origin.layouts[node], layer, kind)
+                if end > begin:
+                    yield _Rows(part, origin.runs(node, i), begin, None)
+    unturned = profile.identity.layers[layer].attention.keys == KeyMode.UNROTATED
+    rope = profile.rope(layer)
+    for span in spans:
+        segment = span.segment
+        if segment is None:
+            continue
+        turn: Turn | RowTurns | None = _turn_of(profile, layer, span.start - segment.begin)
+        if unturned and rope.dims:
+            freq = profile.inv_freq(layer)
+            turn = RowTurns(rope.dims, rope.interleaved, span.start, freq)
+        for kind in "KV":
+            i, part = _part(segment.layout, layer, kind)
+            yield _Rows(part, segment.runs(i), span.start, turn if kind == "K" else None)

@@ -1,0 +1,324 @@
+"""The thread that keeps a client attached and does what no caller waits for."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import select
+import threading
+import time
+import weakref
+
+from spliced_connector.client.connection.attachment import Attachment
+from spliced_connector.client.connection.channel import TICK, milliseconds
+from spliced_connector.client.connection.counters import Tally
+from spliced_connector.client.connection.hello import attach
+from spliced_connector.client.connection.options import Options
+from spliced_connector.client.device_keeper import DeviceKeeper
+from spliced_connector.client.registration import Enrolment
+from spliced_connector.errors import SplicedError
+
+log = logging.getLogger("spliced")
+
+# Between attempts to attach, doubled from the first to the last, so that a daemon that was
+# started again is found within a second.
+_BACKOFF_FIRST = 0.01
+_BACKOFF_MOST = 0.5
+
+_IDLE = 60.0  # nothing is waited for that would not wake the thread
+
+_MODELS_MOST = 64
+
+_HANGUP = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+class _Bell:
+    """What wakes the thread.
+
+    It is closed when nobody holds it: whoever is about to ring does, so that the number of its
+    descriptor cannot be somebody else's by then.
+    """
+
+    def __init__(self) -> None:
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def ring(self) -> None:
+        with contextlib.suppress(OSError):  # rung more often than can be counted
+            os.eventfd_write(self.descriptor, 1)
+
+    def hush(self) -> None:
+        with contextlib.suppress(OSError):
+            os.eventfd_read(self.descriptor)
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+class Keeper:
+    """Attaches, attaches again after a restart, registers models, reads late replies."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.tally = Tally()
+        self.pid = os.getpid()
+        self.current: Attachment | None = None
+        self.why = "not tried yet"
+        """Why there is no daemon."""
+        self.changed = threading.Condition()
+        """Notified when `current`, a registration or `closing` changes."""
+        self.closing = False
+        self._attempts = 0
+        self._enrolments: list[Enrolment] = []
+        self._attachments: list[Attachment] = []  # of the thread
+        self._complaint = ""  # logged last
+        self._bell: _Bell | None = _Bell()
+        self.device: DeviceKeeper | None = None
+        if options.device is not None:
+            self.device = DeviceKeeper(
+                options.device, options.transfer_timeout, self.changed, self.wake
+            )
+        self._thread = threading.Thread(target=self._run, name="spliced", daemon=True)
+        _keepers.add(self)
+        self._thread.start()
+
+    # For callers.
+
+    @property
+    def inert(self) -> bool:
+        """Whether this is a forked child, which has no connection of its own."""
+        return self.pid != os.getpid()
+
+    def wake(self) -> None:
+        """Have the thread look around. Takes no lock."""
+        bell = self._bell
+        if bell is not None:
+            bell.ring()
+
+    def wait_tried(self, timeout: float) -> None:
+        """Wait for the first attempt to attach."""
+        with self.changed:
+            self.changed.wait_for(lambda: self._attempts > 0 or self.closing, timeout)
+
+    def enrol(self, enrolment: Enrolment) -> None:
+        """Have a model registered at every attachment; waits for the first answer.
+
+        Raises ValueError for too many models.
+        """
+        with self.changed:
+            if len(self._enrolments) >= _MODELS_MOST:
+                raise ValueError(f"{_MODELS_MOST} models already")
+            self._enrolments.append(enrolment)
+            self.wake()
+            if self.current is not None and not self.inert:
+                # Longer than the registration itself may take.
+                self.changed.wait_for(
+                    lambda: self._answered(enrolment), 2 * self.options.attach_timeout
+                )
+
+    def _answered(self, enrolment: Enrolment) -> bool:
+        return self.current is None or not enrolment.due(self.current) or self.closing
+
+    def close(self) -> None:
+        """End the thread and every connection; waits for at most about the transfer time-out."""
+        if self.inert:
+            return
+        with self.changed:
+            self.closing = True
+            self.changed.notify_all()
+        self.wake()
+        self._thread.join(self.options.transfer_timeout + self.options.attach_timeout)
+
+    def abandon(self) -> None:
+        """`close` for a destructor: it waits for nothing and takes no lock."""
+        self.closing = True
+        if not self.inert:
+            self.wake()
+
+    def forked(self) -> None:
+        """Let go of the parent's connection, in a child that has just been forked.
+
+        Otherwise the daemon would not see the parent's end. Locks may be held by threads that are
+        not here.
+        """
+        self.tally.forked()
+        self.changed = threading.Condition()
+        for attachment in self._attachments:
+            attachment.forget()
+        self._bell = None
+        for enrolment in self._enrolments:
+            enrolment.close()
+
+    def complain(self, text: str) -> None:
+        """Log a request that could never be right, once per text in a row."""
+        if text != self._complaint:
+            self._complaint = text
+            log.error("a request to the cache daemon is wrong: %s", text)
+
+    # Of the thread.
+
+    def _run(self) -> None:
+        try:
+            self._keep()
+        finally:
+            self._part()
+
+    def _keep(self) -> None:
+        backoff = _BACKOFF_FIRST
+        attempt = 0.0
+        while not self.closing:
+            now = time.monotonic()
+            if self.current is not None and self.current.ended:
+                self._lost(self.current)
+                attempt = now + _jitter(backoff)
+            if self.current is None and now >= attempt:
+                if self._attach():
+                    backoff = _BACKOFF_FIRST
+                else:
+                    attempt = time.monotonic() + _jitter(backoff)
+                    backoff = min(2 * backoff, _BACKOFF_MOST)
+            if self.current is None:
+                self._tend(attempt - time.monotonic())
+            else:
+                self._tend(self._register(self.current) - time.monotonic())
+
+    def _attach(self) -> bool:
+        try:
+            attachment = attach(self.options, self.tally, self.wake, lambda: self.closing)
+        except SplicedError as err:
+            self._failed(str(err))
+            return False
+        self.tally.add("attached")
+        self._attachments.append(attachment)
+        for enrolment in self._enrolments:
+            enrolment.not_before = 0.0
+        self._complaint = ""
+        log.info("attached to the cache daemon %s", attachment.greeting.server)
+        with self.changed:
+            self.current, self.why = attachment, ""
+            self._attempts += 1
+            self.changed.notify_all()
+        if self.device is not None:
+            self.device.attach(attachment)
+        return True
+
+    def _failed(self, why: str) -> None:
+        """Say why there is no daemon, once per reason."""
+        if why != self._complaint and not self.closing:
+            self._complaint = why
+            log.warning("no cache daemon, going on without: %s", why)
+        with self.changed:
+            self.why = why
+            self._attempts += 1
+            self.changed.notify_all()
+
+    def _lost(self, attachment: Attachment) -> None:
+        self.tally.add("lost")
+        log.warning("lost the cache daemon: %s", attachment.cause)
+        with self.changed:
+            self.current, self.why = None, attachment.cause
+            self.changed.notify_all()
+
+    def _register(self, attachment: Attachment) -> float:
+        """Register what is due; when to look again, if nothing wakes us before."""
+        with self.changed:
+            due = [e for e in self._enrolments if e.due(attachment)]
+        now = time.monotonic()
+        for enrolment in due:
+            if enrolment.not_before > now or attachment.ended or self.closing:
+                continue
+            why = enrolment.register(attachment, self.options)
+            if why is not None:
+                enrolment.not_before = time.monotonic() + _BACKOFF_MOST
+                if not attachment.ended:
+                    self._refused(enrolment, why)
+            with self.changed:
+                self.changed.notify_all()
+        again = [e.not_before for e in due if e.due(attachment)]
+        return min(again, default=time.monotonic() + _IDLE)
+
+    def _refused(self, enrolment: Enrolment, why: str) -> None:
+        complaint = f"{enrolment.profile.identity.model}: {why}"
+        if complaint == self._complaint:
+            return
+        self._complaint = complaint
+        if enrolment.registration is not None and enrolment.registration.attachment is self.current:
+            log.warning("the cache daemon cannot write for %s", complaint)
+        else:
+            log.warning("the cache daemon refuses the profile, no hits for %s", complaint)
+
+    def _tend(self, wait: float) -> None:
+        """Serve the connections for at most so many seconds."""
+        ready = select.poll()
+        bell = self._bell
+        if bell is not None:
+            ready.register(bell.descriptor, select.POLLIN)
+        by_descriptor = {}
+        for attachment in list(self._attachments):
+            if not attachment.collect() and attachment.gone:
+                self._attachments.remove(attachment)
+                continue
+            if attachment.gone:
+                continue
+            if not attachment.ended and not attachment.errands.tend():
+                wait = min(wait, TICK)
+            events = select.POLLRDHUP | (select.POLLIN if attachment.flight.orphans else 0)
+            descriptor = attachment.channel.fileno()
+            ready.register(descriptor, events)
+            by_descriptor[descriptor] = attachment
+        again = False
+        for descriptor, events in ready.poll(milliseconds(wait)):
+            if bell is not None and descriptor == bell.descriptor:
+                bell.hush()
+                continue
+            attachment = by_descriptor[descriptor]
+            if events & _HANGUP:
+                again |= not attachment.hang_up()
+            else:
+                again |= not attachment.read_late()
+        for attachment in by_descriptor.values():
+            if attachment.at_end and not attachment.gone:
+                again |= not attachment.hang_up()
+        if again:
+            time.sleep(0.001)  # a caller reads, and finds the same
+
+    def _part(self) -> None:
+        """Leave. Whoever may still write into engine memory is waited for."""
+        until = time.monotonic() + self.options.transfer_timeout
+        for attachment in self._attachments:
+            if not attachment.gone:
+                attachment.quit("client closed")
+        while self._writing() and (left := until - time.monotonic()) > 0:
+            self._tend(left)
+        for attachment in self._attachments:
+            attachment.collect()
+            if not attachment.gone:
+                attachment.settle_all(known=False)
+        for enrolment in self._enrolments:
+            enrolment.close()
+        if self.device is not None:
+            self.device.close(self.options.transfer_timeout)
+        with self.changed:
+            self.closing, self.current, self.why = True, None, "client closed"
+            self.changed.notify_all()
+        self._bell = None
+
+    def _writing(self) -> bool:
+        return any(not a.gone and a.flight.writing() for a in self._attachments)
+
+
+def _jitter(seconds: float) -> float:
+    """Keeps the clients of a node from coming all at once."""
+    return random.uniform(seconds / 2, seconds)
+
+
+_keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for keeper in list(_keepers):
+        keeper.forked()
+
+
+os.register_at_fork(after_in_child=_forget_all)

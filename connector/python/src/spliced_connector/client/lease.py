@@ -1,0 +1,294 @@
+"""What is held of the daemon's memory: segments, checkpoints and slots."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+
+from spliced_connector.client.connection.attachment import Attachment
+from spliced_connector.client.connection.checksum import CHUNK_BYTES, chunks, xxh3
+from spliced_connector.client.connection.debts import Debt
+from spliced_connector.client.connection.staging import Extent
+from spliced_connector.client.extents import cut, present
+from spliced_connector.client.terms import Accept
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.model import Layout
+from spliced_connector.wire import Op
+from spliced_connector.wire.numbers import MAX_IDS
+
+
+class Held:
+    """A lease: an id that the daemon knows, and mappings that stay until release.
+
+    One that is dropped without release is given back when it is collected.
+    """
+
+    def __init__(self, attachment: Attachment, tenant: int, lease: int, timeout: float) -> None:
+        """Raises `SplicedError(UNAVAILABLE)` when the mappings are gone."""
+        self._released = True
+        self._good = False
+        self._pid = os.getpid()
+        if not attachment.retain():
+            raise SplicedError(Code.UNAVAILABLE, "the connection has ended")
+        self._released = False
+        self._attachment = attachment
+        self._tenant = tenant
+        self._lease = lease
+        self._timeout = timeout
+
+    @property
+    def valid(self) -> bool:
+        """Whether the bytes are still those that were leased, as far as is known here."""
+        return not self._released and self._pid == os.getpid() and self._attachment.intact
+
+    def release(self) -> bool:
+        """Give it back: True when its bytes were good for the whole lease.
+
+        False after a restart of a daemon that lives on, after a drop, when the daemon does not
+        answer in time, and in a forked child: what was read must not be used then. Views stay
+        readable but may hold something else.
+        """
+        return release_all([self])[0]
+
+    def lease_on(self, attachment: Attachment) -> int:
+        """The id for a request. Raises `SplicedError(GONE)` after release or a restart."""
+        if self._released or self._pid != os.getpid():
+            raise SplicedError(Code.GONE, f"lease {self._lease} is released")
+        if self._attachment is not attachment:
+            raise SplicedError(Code.GONE, f"lease {self._lease} is of a former daemon")
+        return self._lease
+
+    def _memory(self) -> Attachment:
+        if self._released or self._pid != os.getpid():
+            raise SplicedError(Code.GONE, f"lease {self._lease} is released")
+        return self._attachment
+
+    def __del__(self) -> None:
+        if not self._released and self._pid == os.getpid():
+            self._released = True
+            # Without a lock: this may run inside of any function.
+            self._attachment.drop(Debt(Op.RELEASE, self._tenant), self._lease)
+
+
+_once = threading.Lock()  # two threads may release the same
+
+
+def _forked() -> None:
+    """In a child, whose parent may have held the lock."""
+    global _once
+    _once = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def take(held: Held) -> bool:
+    """Take over a lease that is to be released: False when somebody has, or it was forked."""
+    if held._pid != os.getpid():
+        return False
+    with _once:
+        released, held._released = held._released, True
+    return not released
+
+
+def release_all(objects: Sequence[Held | None]) -> list[bool]:
+    """Give many back with few requests; for each, what its `release` would say. None is False."""
+    good = [False] * len(objects)
+    batches: dict[tuple[int, int], list[int]] = {}
+    for i, held in enumerate(objects):
+        if held is None or held._pid != os.getpid():
+            continue
+        with _once:
+            released, held._released = held._released, True
+        if released:
+            good[i] = held._good
+            continue
+        batches.setdefault((id(held._attachment), held._tenant), []).append(i)
+    for rows in batches.values():
+        for at in range(0, len(rows), MAX_IDS):
+            _release(objects, rows[at : at + MAX_IDS], good)
+    return good
+
+
+def _release(objects: Sequence[Held | None], rows: list[int], good: list[bool]) -> None:
+    """Release what belongs to one attachment and tenant."""
+    batch = [(i, held) for i in rows if (held := objects[i]) is not None]
+    first = batch[0][1]
+    attachment = first._attachment
+    ids = [held._lease for _, held in batch]
+    codes = attachment.give_up(Debt(Op.RELEASE, first._tenant), ids, first._timeout)
+    if codes is None:
+        # What the daemon does not say is known only of one that is dead.
+        verdict = attachment.ended and attachment.intact
+        answers = [verdict] * len(ids)
+    else:
+        answers = [code == Code.OK for code in codes]
+    attachment.tally.add("doubtful", answers.count(False))
+    for (i, held), answer in zip(batch, answers, strict=True):
+        held._good = good[i] = answer
+        attachment.release()
+
+
+class Stored:
+    """The bytes of a segment, or of one node of a checkpoint."""
+
+    __slots__ = ("digests", "extents", "layout")
+
+    def __init__(self, layout: Layout, extents: list[Extent], digests: Sequence[int]) -> None:
+        """Raises ValueError for digests that do not fit the layout."""
+        self.layout = layout
+        self.extents = extents
+        self.digests = tuple(digests)
+        if self.digests:
+            want = sum(chunks(part.nbytes) for part in layout.parts)
+            if len(self.digests) != want:
+                raise ValueError(f"{len(self.digests)} digests, want {want}")
+
+    def part(self, memory: memoryview, i: int) -> memoryview:
+        part = self.layout.parts[i]
+        if not present(self.extents, part.offset, part.nbytes):
+            raise SplicedError(Code.GONE, f"part {i} is not in memory")
+        return cut(self.extents, memory, part.offset, part.nbytes)
+
+    def good(self, memory: memoryview) -> bool | None:
+        digest = xxh3()
+        if digest is None or not self.digests:
+            return None
+        at = 0
+        for part in self.layout.parts:
+            n = chunks(part.nbytes)
+            if present(self.extents, part.offset, part.nbytes):
+                data = cut(self.extents, memory, part.offset, part.nbytes)
+                for chunk in range(n):
+                    piece = data[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES]
+                    if digest(piece) != self.digests[at + chunk]:
+                        return False
+            at += n
+        return True
+
+
+class Segment(Held):
+    """One segment held for reading."""
+
+    def __init__(
+        self,
+        held: tuple[Attachment, int, int, float],
+        key: bytes,
+        rows: tuple[int, int],
+        stored: Stored,
+        blocks: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(*held)
+        self.key = key
+        self.begin, self.tokens = rows
+        """First interior token, local to the segment, and how many there are."""
+        self._stored = stored
+        self.blocks = blocks
+        """Arena offsets by layer, keys and values, and block; see acquire in docs/protocol.md."""
+
+    @property
+    def layout(self) -> Layout:
+        """Where the parts are."""
+        return self._stored.layout
+
+    def part(self, i: int) -> memoryview:
+        """The bytes of part i, read-only: a view where they lie in one run, else a copy.
+
+        They count only if `release` answers True. Raises `SplicedError(GONE)` after release.
+        """
+        return self._stored.part(self._memory().arena, i)
+
+    def view(self) -> memoryview | None:
+        """All bytes in the layout's order, None where they lie in several runs."""
+        memory = self._memory().arena
+        extents = self._stored.extents
+        return cut(extents, memory, 0, self.layout.nbytes) if len(extents) == 1 else None
+
+    def verify(self) -> bool | None:
+        """Whether the bytes in memory have the digests that were acquired with them.
+
+        None without digests, and where xxhash is not installed.
+        """
+        attachment = self._memory()
+        good = self._stored.good(attachment.arena)
+        if good is False:
+            attachment.tally.add("corrupt")
+        return good
+
+
+class Checkpoint(Held):
+    """A saved prefix held for reading: nodes from the start of the prompt to its last token."""
+
+    def __init__(
+        self,
+        held: tuple[Attachment, int, int, float],
+        kind: Accept,
+        nodes: tuple[tuple[int, int], ...],
+        stored: list[Stored],
+    ) -> None:
+        super().__init__(*held)
+        self.kind = kind
+        self.nodes = nodes
+        """The tokens [begin, end) whose attention rows each node has."""
+        self._nodes = stored
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that it covers."""
+        return self.nodes[-1][1]
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Where the parts of each node are."""
+        return tuple(stored.layout for stored in self._nodes)
+
+    def part(self, node: int, i: int) -> memoryview:
+        """The bytes of part i of a node, as `Segment.part`.
+
+        States and convolution tails count in the last node only. Those of others may not be in
+        memory: `SplicedError(GONE)`.
+        """
+        return self._nodes[node].part(self._memory().arena, i)
+
+    def verify(self) -> bool | None:
+        """`Segment.verify` of all nodes."""
+        attachment = self._memory()
+        answers = [stored.good(attachment.arena) for stored in self._nodes]
+        if False in answers:
+            attachment.tally.add("corrupt")
+            return False
+        return None if None in answers else True
+
+
+class Slot(Held):
+    """A result of compose, rotate or assemble in memory that only this client sees.
+
+    For one thread at a time.
+    """
+
+    def __init__(self, held: tuple[Attachment, int, int, float]) -> None:
+        super().__init__(*held)
+        self.offset = self.nbytes = 0
+        """In the slots region."""
+        self.rows = 0
+        """Rows that rotate or assemble packed."""
+        self.spoilt = False
+        """A request that failed may have written to it, in part or still."""
+
+    def place(self, offset: int, nbytes: int, rows: int) -> None:
+        """Take over what a reply says."""
+        self.offset, self.nbytes, self.rows = offset, nbytes, rows
+        self.spoilt = False
+
+    def lease_on(self, attachment: Attachment) -> int:
+        if self.spoilt:
+            raise SplicedError(Code.GONE, f"slot {self._lease}: a call may still be writing")
+        return super().lease_on(attachment)
+
+    def view(self) -> memoryview:
+        """The result, until release or until the slot is given to another call to write into."""
+        memory = self._memory().slots
+        if self.spoilt:
+            raise SplicedError(Code.GONE, f"slot {self._lease} holds nothing")
+        return memory[self.offset : self.offset + self.nbytes]

@@ -1,0 +1,113 @@
+"""Looking up a prompt: the longest saved prefix, and its segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spliced_connector.client.registration import Registration
+from spliced_connector.client.terms import Accept, Reason, Status, Tier
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.wire import MatchReply, MatchRequest, Op
+
+# Keys and prefixes in one request: with their positions they fill little more than half a frame.
+_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Match:
+    """What is held of a prompt. A hit is a hint: only acquire and load hold something."""
+
+    prefix_tokens: int = 0
+    """Tokens of the longest saved prefix, 0 = none."""
+    prefix_index: int = -1
+    """Which of the positions that is."""
+    prefix_kind: Accept = Accept.NONE
+    prefix_reason: int = Reason.NONE
+    """Why no longer position hit."""
+    prefix_tier: int = Tier.NONE
+    status: Sequence[int] = ()
+    """One `Status` for each key; the next three go with it."""
+    tier: Sequence[int] = ()
+    reason: Sequence[int] = ()
+    tokens: Sequence[int] = ()
+    """Interior tokens of a hit."""
+    trouble: str = ""
+    """Why everything is a miss, empty when the daemon has answered."""
+
+    def hit(self, i: int) -> bool:
+        """Whether the segment of key i can be acquired."""
+        return self.status[i] == Status.HIT
+
+    @property
+    def hits(self) -> list[bool]:
+        """`hit` for each key."""
+        return [status == Status.HIT for status in self.status]
+
+
+def misses(keys: int, trouble: str) -> Match:
+    """A match that found nothing."""
+    nothing = bytes(keys)
+    return Match(status=nothing, tier=nothing, reason=nothing, tokens=(0,) * keys, trouble=trouble)
+
+
+def match(
+    r: Registration,
+    positions: Sequence[int],
+    prefixes: Sequence[bytes],
+    keys: Sequence[bytes],
+    accept: Accept,
+) -> Match:
+    """Look up a prompt. Raises `SplicedError`."""
+    if len(positions) != len(prefixes):
+        raise SplicedError(Code.INVALID, f"{len(positions)} positions, {len(prefixes)} prefixes")
+    if len(keys) <= _ROWS and len(prefixes) <= _ROWS:
+        return _match(r, positions, prefixes, keys, accept, 0)
+    parts = []
+    for at in range(0, max(len(keys), len(prefixes)), _ROWS):
+        rows = slice(at, at + _ROWS)
+        parts.append(_match(r, positions[rows], prefixes[rows], keys[rows], accept, at))
+    best = max(parts, key=lambda part: part.prefix_tokens)
+    return Match(
+        best.prefix_tokens,
+        best.prefix_index,
+        best.prefix_kind,
+        best.prefix_reason,
+        best.prefix_tier,
+        b"".join(bytes(part.status) for part in parts),
+        b"".join(bytes(part.tier) for part in parts),
+        b"".join(bytes(part.reason) for part in parts),
+        [n for part in parts for n in part.tokens],
+    )
+
+
+def _match(
+    r: Registration,
+    positions: Sequence[int],
+    prefixes: Sequence[bytes],
+    keys: Sequence[bytes],
+    accept: Accept,
+    begin: int,
+) -> Match:
+    """Ask for one part of a query, whose prefixes begin at `begin`."""
+    request = MatchRequest(r.profile, accept, positions, prefixes, keys)
+    m = r.attachment.request(r.call(Op.MATCH, r.options.timeout), request, MatchReply)
+    if len(m.status) != len(keys):
+        raise r.attachment.garbage(f"match: {len(m.status)} rows, want {len(keys)}")
+    if m.prefix_tokens == 0:
+        index = -1
+    elif m.prefix_index >= len(positions) or positions[m.prefix_index] != m.prefix_tokens:
+        raise r.attachment.garbage(f"match: {m.prefix_tokens} tokens at {m.prefix_index}")
+    else:
+        index = begin + m.prefix_index
+    return Match(
+        m.prefix_tokens,
+        index,
+        Accept(m.prefix_flags & Accept.ANY),
+        m.prefix_reason,
+        m.prefix_tier,
+        m.status,
+        m.tier,
+        m.reason,
+        m.tokens,
+    )

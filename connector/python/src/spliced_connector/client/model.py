@@ -1,0 +1,422 @@
+"""What an engine asks of the daemon for one model and tenant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from spliced_connector.client import acquire as leasing
+from spliced_connector.client import advise as advising
+from spliced_connector.client import buffers, compute
+from spliced_connector.client import match as matching
+from spliced_connector.client import publish as storing
+from spliced_connector.client.advise import Advice, Query
+from spliced_connector.client.buffers import Buffer
+from spliced_connector.client.compute import Origin, Placed, Plan
+from spliced_connector.client.device_lease import DeviceCheckpoint, DeviceSegment
+from spliced_connector.client.keeper import Keeper
+from spliced_connector.client.lease import Checkpoint, Held, Segment, Slot, release_all
+from spliced_connector.client.match import Match, misses
+from spliced_connector.client.publish import NewCheckpoint, NewSegment
+from spliced_connector.client.registration import Enrolment, Registration
+from spliced_connector.client.terms import Accept, Level
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.model import ALL_LAYERS, Profile, SegmentSpec, prefix_hashes, segment_key
+from spliced_connector.wire import Op, ReportReply, ReportRequest
+
+T = TypeVar("T")
+N = TypeVar("N")
+H = TypeVar("H", bound=Held)
+
+# After one of these the daemon is not asked for the rest of a batch: each would cost its time.
+_HOPELESS = {Code.UNAVAILABLE, Code.LATE, Code.STALE, Code.DENIED, Code.UNSUPPORTED}
+
+_QUIET = {Code.MISS, Code.EXISTS, Code.UNAVAILABLE, Code.LATE}  # answers, or counted elsewhere
+
+
+class Model:
+    """A profile registered for one tenant and rank. It stays good across restarts of the daemon.
+
+    Trouble of the daemon is never raised: it reads as a miss. All methods may be called by
+    several threads at once, and each ends within its time-out.
+    """
+
+    def __init__(self, keeper: Keeper, enrolment: Enrolment, owner: object) -> None:
+        self._keeper = keeper
+        self._enrolment = enrolment
+        self._owner = owner  # keeps the client alive
+        self._options = keeper.options
+
+    @property
+    def profile(self) -> Profile:
+        """What the model was made of."""
+        return self._enrolment.profile
+
+    @property
+    def rank(self) -> int:
+        """The tensor-parallel rank."""
+        return self._enrolment.rank
+
+    @property
+    def salt(self) -> bytes | None:
+        """The tenant's salt, which goes into keys; None until a daemon was attached once."""
+        return self._enrolment.salt
+
+    @property
+    def attached(self) -> bool:
+        """Whether calls can be answered now."""
+        r = self._enrolment.registration
+        return r is not None and not r.attachment.ended and not self._keeper.inert
+
+    @property
+    def refused(self) -> str:
+        """Why the daemon refuses the profile, empty when it does not."""
+        return self._enrolment.refusal
+
+    def wait_attached(self, timeout: float) -> bool:
+        """Wait until calls can be answered, or the daemon has refused the profile.
+
+        An engine just calls and takes misses.
+        """
+        if self._keeper.inert:
+            return False
+        with self._keeper.changed:
+            self._keeper.changed.wait_for(lambda: self._decided, timeout)
+        return self.attached
+
+    @property
+    def _decided(self) -> bool:
+        return self.attached or bool(self.refused) or self._keeper.closing
+
+    def segment_key(self, spec: SegmentSpec, tokens: Sequence[int]) -> bytes | None:
+        """The name of a segment of this model and tenant; None without a salt.
+
+        Raises `ProfileError` for tokens that do not fit the spec.
+        """
+        salt = self.salt
+        return None if salt is None else segment_key(self.profile, salt, spec, tokens)
+
+    def prefix_hashes(
+        self, tokens: Sequence[int], positions: Sequence[int], block_tokens: int | None = None
+    ) -> list[bytes] | None:
+        """Names of the leading tokens at each of the ascending positions; None without a salt.
+
+        `block_tokens` is the model's unless given.
+        """
+        salt = self.salt
+        if salt is None:
+            return None
+        block = self._enrolment.block_tokens if block_tokens is None else block_tokens
+        return prefix_hashes(self.profile, salt, block, tokens, positions)
+
+    def match(
+        self,
+        positions: Sequence[int] = (),
+        prefixes: Sequence[bytes] = (),
+        keys: Sequence[bytes] = (),
+        accept: Accept = Accept.EXACT,
+    ) -> Match:
+        """Look up a prompt: prefix hash i covers `positions[i]` tokens, which ascend.
+
+        All misses when anything is wrong; `Match.trouble` says what.
+        """
+        return self._ask(
+            lambda r: matching.match(r, positions, prefixes, keys, accept),
+            lambda err: misses(len(keys), str(err)),
+        )
+
+    def acquire(
+        self,
+        keys: Sequence[bytes],
+        all: bool = False,
+        block_tokens: int = 0,
+        wait: float | None = None,
+        digests: bool = False,
+    ) -> list[Segment | None]:
+        """Lease segments, one for each key; None is a miss.
+
+        With `all` every key is leased or none. `wait` bounds the wait for what lies on disk.
+        """
+        seconds = self._options.timeout if wait is None else wait
+        none: list[Segment | None] = [None] * len(keys)
+        out = self._ask(
+            lambda r: leasing.acquire(
+                r, keys, seconds, together=all, block_tokens=block_tokens, digests=digests
+            ),
+            lambda _: none,
+        )
+        return _every(out) if all else out
+
+    def acquire_device(
+        self,
+        keys: Sequence[bytes],
+        all: bool = False,
+        fetch: bool = True,
+        wait: float | None = None,
+        digests: bool = False,
+    ) -> list[DeviceSegment | None]:
+        """Lease copies of segments on the GPU, as `acquire`.
+
+        What is held but not on the GPU is copied there: with `fetch` that is waited for, without
+        it is a miss now. Without memory of a GPU everything is a miss (`Client.device_state`).
+        """
+        seconds = self._options.timeout if wait is None else wait
+        none: list[DeviceSegment | None] = [None] * len(keys)
+        out = self._ask(
+            lambda r: leasing.acquire_device(
+                r, keys, seconds, together=all, fetch=fetch, digests=digests
+            ),
+            lambda _: none,
+        )
+        return _every(out) if all else out
+
+    def load(
+        self,
+        hash: bytes,
+        accept: Accept = Accept.EXACT,
+        wait: float | None = None,
+        digests: bool = False,
+    ) -> Checkpoint | None:
+        """Lease the checkpoint of a prefix; None when there is none of an accepted kind."""
+        seconds = self._options.timeout if wait is None else wait
+        return self._ask(
+            lambda r: leasing.load(r, hash, accept, seconds, digests=digests), lambda _: None
+        )
+
+    def load_device(
+        self,
+        hash: bytes,
+        accept: Accept = Accept.EXACT,
+        wait: float | None = None,
+        digests: bool = False,
+    ) -> DeviceCheckpoint | None:
+        """`load` of a copy on the GPU."""
+        seconds = self._options.timeout if wait is None else wait
+        return self._ask(
+            lambda r: leasing.load_device(r, hash, accept, seconds, digests=digests),
+            lambda _: None,
+        )
+
+    def publish(
+        self, segments: Sequence[NewSegment], level: Level = Level.DEFAULT
+    ) -> list[Code | int]:
+        """Publish segments; for each its outcome. EXISTS means that nothing is to be done.
+
+        Each message is bounded by `Options.transfer_timeout`. Once the daemon does not answer the
+        rest is not tried.
+        """
+        return self._store(segments, lambda r, new: storing.publish(r, new, level))
+
+    def save(
+        self, checkpoints: Sequence[NewCheckpoint], level: Level = Level.DEFAULT
+    ) -> list[Code | int]:
+        """Keep checkpoints, as `publish`."""
+        return self._store(checkpoints, lambda r, new: storing.save(r, new, level))
+
+    def _store(
+        self, new: Sequence[N], store: Callable[[Registration, N], None]
+    ) -> list[Code | int]:
+        codes: list[Code | int] = []
+        for one in new:
+            if codes and codes[-1] in _HOPELESS:
+                codes.append(codes[-1])
+                continue
+            codes.append(self._ask(partial(_stored, store, one), _code))
+        tally = self._keeper.tally
+        published = codes.count(Code.OK)
+        tally.add("published", published)
+        tally.add("unpublished", len(codes) - published)
+        return codes
+
+    def advise(self, query: Query) -> Advice | None:
+        """What to use for a prompt and what to store of it; None: use and store nothing."""
+        advice = self._ask(lambda r: advising.advise(r, query), lambda _: None)
+        self._keeper.tally.add("unadvised" if advice is None else "advised")
+        return advice
+
+    def compose(
+        self,
+        plan: Plan,
+        layer: int = ALL_LAYERS,
+        origin: Origin = Origin(),  # noqa: B008
+        into: Slot | None = None,
+    ) -> Slot | None:
+        """The states by `Profile.states_layout(layer, computed spans)`: for each asked layer the
+        F32 state before each computed span, then the final one.
+
+        A last span without input ends the walk: the final state is the one before it. `into` is a
+        slot to write into; after a failure it may hold nothing, and can only be released.
+        """
+        return self._ask(lambda r: compute.compose(r, plan, layer, origin, into), lambda _: None)
+
+    def rotate(self, plan: Plan, layer: int = ALL_LAYERS, into: Slot | None = None) -> Slot | None:
+        """Keys and values of a plan's segments at their places in the prompt, packed into a slot
+        by `Profile.rows_layout(layer, rows)`. Inputs of the spans are not looked at."""
+        origin = Origin()
+        return self._ask(
+            lambda r: compute.rotate(r, Op.ROTATE, plan, layer, origin, into), lambda _: None
+        )
+
+    def assemble(
+        self,
+        plan: Plan,
+        origin: Origin = Origin(),  # noqa: B008
+        into: Slot | None = None,
+    ) -> Slot | None:
+        """Compose and rotate of all layers, for plans whose only computed span is the last.
+
+        The slot is laid out by `Profile.checkpoint_layout(rows)`.
+        """
+        return self._ask(
+            lambda r: compute.rotate(r, Op.ASSEMBLE, plan, ALL_LAYERS, origin, into),
+            lambda _: None,
+        )
+
+    def place(
+        self,
+        plan: Plan,
+        blocks: Sequence[int],
+        layer: int = ALL_LAYERS,
+        origin: Origin = Origin(),  # noqa: B008
+        states: bool = False,
+    ) -> Placed:
+        """Rotate, or with `states` assemble, into the engine's memory by its block table of the
+        tokens [0, plan.end).
+
+        The rows count when `Placed.code` is OK. Until that is settled the daemon may be
+        writing to the blocks. With `states` `Placed.slot` has the states and convolution tails, by
+        `Profile.checkpoint_layout(0)`.
+        """
+        return self._ask(
+            lambda r: compute.place(r, plan, blocks, layer, origin, states), _not_written
+        )
+
+    def open_buffer(
+        self,
+        begin: int,
+        capacity: int,
+        origin: Origin = Origin(),  # noqa: B008
+    ) -> Buffer | None:
+        """A buffer for at most `capacity` rows of the tokens from `begin` on.
+
+        They move on what `origin` names: a checkpoint of `begin` tokens, a slot that begins with
+        `Profile.checkpoint_layout(0)`, which is copied, or zero states. That may be released then.
+        """
+        return self._ask(lambda r: buffers.open_buffer(r, origin, begin, capacity), lambda _: None)
+
+    def append(self, buffer: Buffer, n: int, rows: bytes | bytearray | memoryview) -> Code | int:
+        """Add the rows of the next n tokens as drafts, laid out by `Profile.buffer_layout(n)`.
+
+        FULL when they do not fit beside those there. After that, INVALID, BUSY and QUOTA the
+        buffer is as before; after any other failure it can only be released.
+        """
+        return self._ask(
+            partial(_done, partial(buffers.append, buffer=buffer, n=n, rows=rows)), _code
+        )
+
+    def accept(self, buffer: Buffer, n: int) -> Code | int:
+        """Keep the first n drafts and drop the others. Failures are as in `append`."""
+        return self._ask(partial(_done, partial(buffers.accept, buffer=buffer, n=n)), _code)
+
+    def replay(
+        self, buffer: Buffer, token: int, flush: bool = False, into: Slot | None = None
+    ) -> Slot | None:
+        """States and convolution tails behind an accepted token, by
+        `Profile.checkpoint_layout(0)`: what decoding token by token gives, to the bit.
+
+        With `flush` the rows before `token` become part of the base and leave the buffer; one
+        that fails is as in `append`.
+        """
+        return self._ask(
+            lambda r: buffers.replay(r, buffer, token, into, flush=flush), lambda _: None
+        )
+
+    def report(
+        self,
+        compared: int,
+        failed: int,
+        worst: float,
+        bound: float,
+        off: bool = False,
+        text: str = "",
+    ) -> bool | None:
+        """Tell what a canary has seen since the last report: of the reuses that were computed
+        again so many failed, by `worst` at most where `bound` was allowed.
+
+        `off` switches the profile off for splicing. True when it is off, None when not known.
+        """
+
+        def tell(r: Registration) -> bool | None:
+            request = ReportRequest(
+                r.profile,
+                compared,
+                failed,
+                math.inf if math.isnan(worst) else worst,
+                bound,
+                int(off),
+                text,
+            )
+            call = r.call(Op.REPORT, self._options.timeout)
+            return bool(r.attachment.request(call, request, ReportReply).off)
+
+        return self._ask(tell, lambda _: None)
+
+    def _ask(self, work: Callable[[Registration], T], failed: Callable[[SplicedError], T]) -> T:
+        """Do something with the registration; trouble is counted and reads as a failure."""
+        keeper = self._keeper
+        if keeper.inert:
+            keeper.tally.add("inert")
+            return failed(SplicedError(Code.UNAVAILABLE, "a forked child has no connection"))
+        r = self._enrolment.registration
+        if r is None or r.attachment.ended or not r.attachment.retain():
+            keeper.tally.add("unavailable")
+            return failed(SplicedError(Code.UNAVAILABLE, self.refused or keeper.why))
+        try:
+            return work(r)
+        except SplicedError as err:
+            self._count(err)
+            return failed(err)
+        finally:
+            r.attachment.release()
+
+    def _count(self, err: SplicedError) -> None:
+        if err.code == Code.INVALID:
+            self._keeper.tally.add("invalid")
+            self._keeper.complain(str(err))
+        elif err.code not in _QUIET:
+            self._keeper.tally.add("refused")
+
+
+def _every(out: list[H | None]) -> list[H | None]:
+    """All, or none of them: what was leased is given back."""
+    if None not in out:
+        return out
+    release_all(out)
+    return [None] * len(out)
+
+
+def _stored(store: Callable[[Registration, N], None], new: N, r: Registration) -> Code | int:
+    store(r, new)
+    return Code.OK
+
+
+def _done(work: Callable[[Registration], None], r: Registration) -> Code | int:
+    work(r)
+    return Code.OK
+
+
+def _code(err: SplicedError) -> Code | int:
+    """A `Code`, or the number that a newer daemon sent."""
+    try:
+        return Code(err.code)
+    except ValueError:
+        return err.code
+
+
+def _not_written(err: SplicedError) -> Placed:
+    placed = Placed()
+    placed.code = err.code
+    placed.settle()
+    return placed

@@ -1,0 +1,315 @@
+"""Storing segments and checkpoints: room for them, their bytes, their digests."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from spliced_connector.client.connection.checksum import CHUNK_BYTES, Digest, crc32, xxh3
+from spliced_connector.client.connection.debts import Debt
+from spliced_connector.client.connection.flight import Call
+from spliced_connector.client.connection.staging import padded
+from spliced_connector.client.registration import Registration
+from spliced_connector.client.terms import Accept, Level
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.model import (
+    MAX_TOKENS,
+    NOTHING,
+    Layout,
+    SegmentSpec,
+    segment_key,
+    token_bytes,
+)
+from spliced_connector.wire import (
+    CommitReply,
+    CommitRequest,
+    Op,
+    ReserveReply,
+    ReserveRequest,
+    SaveRequest,
+)
+from spliced_connector.wire.numbers import MAX_COMMIT_ROWS
+
+Fill: TypeAlias = Callable[[int, memoryview], None]
+"""Writes the bytes of a part from an offset on into shared memory, all of the destination."""
+
+Source: TypeAlias = bytes | bytearray | memoryview | Fill
+"""The bytes of a part: anything C-contiguous with a buffer, or a function that writes them."""
+
+# One commit carries a quarter of an object, within these bounds: enough that the round trip does
+# not show, little enough that filling one overlaps the daemon's copy of another.
+_BATCH_LEAST = 512 << 10
+_BATCH_MOST = 2 << 20
+_AT_ONCE = 2  # while the daemon copies one batch the next is filled
+
+
+@dataclass(frozen=True)
+class NewSegment:
+    """One rank's share of a segment to publish."""
+
+    spec: SegmentSpec
+    tokens: Sequence[int]
+    """All `spec.tokens` ids."""
+    parts: Sequence[Source]
+    """As `Profile.segment_layout(spec)` lists them."""
+
+
+@dataclass(frozen=True)
+class NewCheckpoint:
+    """One rank's share of a checkpoint to keep."""
+
+    hash: bytes
+    """Of the first `tokens` tokens."""
+    tokens: int
+    parent_hash: bytes
+    """The checkpoint that this one extends, `keys.NOTHING` for none. Only rows behind it are
+    stored."""
+    parent_tokens: int
+    kind: Accept
+    parts: Sequence[Source]
+    """As `Profile.checkpoint_layout(tokens - parent_tokens)` lists them."""
+
+
+def publish(r: Registration, new: NewSegment, level: Level) -> None:
+    """Publish a segment. Raises `SplicedError`: EXISTS when somebody else holds or fills it."""
+    problem = r.enrolment.profile.spec_problem(new.spec)
+    if problem is not None:
+        raise SplicedError(Code.INVALID, problem)
+    grant = r.attachment.greeting.grants[r.enrolment.tenant]
+    key = segment_key(r.enrolment.profile, grant.salt, new.spec, new.tokens)
+    layout = r.enrolment.segment_layout(new.spec.interior[1])
+    writer = _Writer(r, layout, new.parts, level)
+    ids = token_bytes(new.tokens)
+    call = r.call(Op.RESERVE, r.options.transfer_timeout, gives_back=True)
+    staging = r.attachment.staging
+    part = staging.allocate(len(ids), call.deadline)
+    call.late.staged = [part]
+    staging.bytes_of(part)[:] = ids
+    request = ReserveRequest(
+        r.profile,
+        r.rank,
+        [key],
+        bytes([new.spec.role]),
+        [new.spec.head],
+        [new.spec.tail],
+        [new.spec.tokens],
+        [part.offset],
+    )
+    writer.write(call, request)
+
+
+def save(r: Registration, new: NewCheckpoint, level: Level) -> None:
+    """Keep a checkpoint. Raises `SplicedError`: BUSY also while its parent is read from disk."""
+    rows = new.tokens - new.parent_tokens
+    if not 0 <= new.parent_tokens < new.tokens <= MAX_TOKENS:
+        text = f"{new.tokens} tokens behind a parent of {new.parent_tokens}"
+        raise SplicedError(Code.INVALID, text)
+    if (new.parent_tokens == 0) != (new.parent_hash == NOTHING) or new.kind not in (1, 2):
+        raise SplicedError(Code.INVALID, f"parent of {new.parent_tokens} tokens, kind {new.kind}")
+    writer = _Writer(r, r.enrolment.profile.checkpoint_layout(rows), new.parts, level)
+    call = r.call(Op.SAVE, r.options.transfer_timeout, gives_back=True)
+    request = SaveRequest(
+        r.profile, r.rank, int(new.kind), [new.hash], [new.tokens], [new.parent_hash]
+    )
+    writer.write(call, request)
+
+
+@dataclass
+class _Batch:
+    """Chunks that one commit hands over."""
+
+    parts: list[int] = field(default_factory=list)
+    chunks: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    room: int = 0
+
+
+class _Writer:
+    """Carries one object into staging and commits it, batch by batch."""
+
+    def __init__(
+        self, r: Registration, layout: Layout, sources: Sequence[Source], level: Level
+    ) -> None:
+        """Raises `SplicedError(INVALID)` for parts that do not fit the layout."""
+        self._r = r
+        self._layout = layout
+        self._level = level
+        self._digest = _digest(r)
+        if len(sources) != len(layout.parts):
+            raise SplicedError(Code.INVALID, f"{len(sources)} parts, want {len(layout.parts)}")
+        self._sources = [
+            _flat(source, part.nbytes, i)
+            for i, (source, part) in enumerate(zip(sources, layout.parts, strict=True))
+        ]
+        self._reservation = 0
+
+    def write(self, call: Call, request: ReserveRequest | SaveRequest) -> None:
+        """Reserve, fill and commit. On any error nothing stays reserved."""
+        self._reserve(call, request)
+        done = False
+        try:
+            self._commit_all()
+            done = True
+        finally:
+            if not done:  # also when a source raises
+                self._abort()
+
+    def _reserve(self, call: Call, request: ReserveRequest | SaveRequest) -> None:
+        r = self._r
+        try:
+            reply = r.attachment.request(call, request, ReserveReply)
+        finally:
+            r.free_staging(call)
+        if len(reply.codes) != 1:
+            raise r.attachment.garbage(f"reserve: {len(reply.codes)} rows, want 1")
+        if reply.codes[0] != Code.OK:
+            raise SplicedError(reply.codes[0], "reserve")
+        self._reservation = reply.reservations[0]
+        if reply.bytes[0] != self._layout.nbytes:
+            self._abort()
+            text = f"the daemon has {reply.bytes[0]} bytes, we have {self._layout.nbytes}"
+            raise SplicedError(Code.INVALID, text)
+
+    def _abort(self) -> None:
+        r = self._r
+        debt = Debt(Op.ABORT, r.tenant)
+        r.attachment.give_up(debt, [self._reservation], r.options.timeout)
+
+    def _commit_all(self) -> None:
+        flying: deque[tuple[Call, int]] = deque()
+        try:
+            for batch in self._batches():
+                # While one flies the next takes only what staging is free: waiting for more
+                # would be waiting for itself.
+                call = self._fill(batch, wait=not flying)
+                while call is None:
+                    self._await(*flying.popleft())
+                    call = self._fill(batch, wait=not flying)
+                flying.append((call, len(batch.parts)))
+                if len(flying) == _AT_ONCE:
+                    self._await(*flying.popleft())
+            while flying:
+                self._await(*flying.popleft())
+        finally:
+            for left in flying:
+                self._let_go(*left)
+
+    def _let_go(self, call: Call, rows: int) -> None:
+        """Wait for a commit whose outcome does not count any more: an abort comes after it."""
+        try:
+            self._await(call, rows)
+        except SplicedError:
+            return
+
+    def _batches(self) -> list[_Batch]:
+        staging = len(self._r.attachment.staging.region)
+        most = min(max(self._layout.nbytes // 4, _BATCH_LEAST), _BATCH_MOST)
+        # Two batches fly at once, and other writers want room too.
+        most = min(most, max(staging // 4, CHUNK_BYTES))
+        batches = [_Batch()]
+        for i, part in enumerate(self._layout.parts):
+            for at in range(0, part.nbytes, CHUNK_BYTES):
+                size = min(part.nbytes - at, CHUNK_BYTES)
+                batch = batches[-1]
+                full = batch.room + padded(size) > most or len(batch.parts) >= MAX_COMMIT_ROWS
+                if batch.parts and full:
+                    batch = _Batch()
+                    batches.append(batch)
+                batch.parts.append(i)
+                batch.chunks.append(at // CHUNK_BYTES)
+                batch.sizes.append(size)
+                batch.room += padded(size)
+        return batches
+
+    def _fill(self, batch: _Batch, *, wait: bool) -> Call | None:
+        """Write a batch into staging and send its commit; None when there is no room now."""
+        r = self._r
+        staging = r.attachment.staging
+        seconds = r.options.transfer_timeout
+        if wait:
+            room = staging.allocate(batch.room, time.monotonic() + seconds)
+        else:
+            free = staging.try_allocate(batch.room)
+            if free is None:
+                return None
+            room = free
+        memory = staging.bytes_of(room)
+        offsets = []
+        digests = []
+        try:
+            at = 0
+            for part, chunk, size in zip(batch.parts, batch.chunks, batch.sizes, strict=True):
+                target = memory[at : at + size]
+                self._copy(part, chunk * CHUNK_BYTES, target)
+                digests.append(self._digest(target))
+                offsets.append(room.offset + at)
+                at += padded(size)
+        except BaseException:
+            staging.free([room])
+            raise
+        n = len(batch.parts)
+        request = CommitRequest(
+            int(self._level),
+            [self._reservation] * n,
+            batch.parts,
+            batch.chunks,
+            [1] * n,
+            offsets,
+            digests,
+        )
+        # What a source took is not the daemon's.
+        call = r.call(Op.COMMIT, seconds, cancel=True)
+        call.late.staged = [room]
+        try:
+            r.attachment.start(call, request)
+        except SplicedError:
+            r.free_staging(call)
+            raise
+        return call
+
+    def _copy(self, part: int, offset: int, target: memoryview) -> None:
+        source = self._sources[part]
+        if callable(source):
+            source(offset, target)
+        else:
+            target[:] = source[offset : offset + len(target)]
+
+    def _await(self, call: Call, rows: int) -> None:
+        """Wait for a commit. Raises `SplicedError` unless every row is OK."""
+        r = self._r
+        try:
+            reply = r.attachment.result(call, CommitReply)
+        finally:
+            r.free_staging(call)
+        if len(reply.codes) != rows:
+            raise r.attachment.garbage(f"commit: {len(reply.codes)} rows, want {rows}")
+        for row, code in enumerate(reply.codes):
+            if code != Code.OK:
+                raise SplicedError(code, f"commit: row {row}")
+
+
+def _digest(r: Registration) -> Digest:
+    """What this connection's digests are. Raises `SplicedError(UNSUPPORTED)`."""
+    if r.attachment.greeting.crc32:
+        return crc32
+    digest = xxh3()
+    if digest is None:
+        text = "the daemon takes XXH3 digests only, and xxhash is not installed"
+        raise SplicedError(Code.UNSUPPORTED, text)
+    return digest
+
+
+def _flat(source: Source, nbytes: int, i: int) -> memoryview | Fill:
+    """The bytes of a part in one dimension. Raises `SplicedError(INVALID)`."""
+    if callable(source):
+        return source
+    try:
+        flat = memoryview(source).cast("B")
+    except (TypeError, ValueError) as err:
+        raise SplicedError(Code.INVALID, f"part {i}: {err}") from err
+    if flat.nbytes != nbytes:
+        raise SplicedError(Code.INVALID, f"part {i} has {flat.nbytes} bytes, want {nbytes}")
+    return flat

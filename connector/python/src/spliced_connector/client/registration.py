@@ -1,0 +1,260 @@
+"""A model's place at the daemon: what it is registered as, and how it comes to that."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+from spliced_connector.client.connection.attachment import Attachment
+from spliced_connector.client.connection.flight import Call, Late
+from spliced_connector.client.connection.options import MAX_NAME_BYTES, Options
+from spliced_connector.client.device_memory import DeviceMemory, device_of
+from spliced_connector.client.engine_memory import EngineMemory, MemoryLayer, duplicate
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.gpu import DeviceEngineMemory
+from spliced_connector.model import Layout, Profile
+from spliced_connector.wire import (
+    Op,
+    ProfileReply,
+    ProfileRequest,
+    RegisterDeviceReply,
+    RegisterDeviceRequest,
+    ShareWay,
+)
+from spliced_connector.wire.numbers import MAX_MEMORY_LAYERS
+
+# The interior for which sizes are compared with the daemon's. Odd, so that a size per token that
+# is off by a padding shows.
+_PROBE_TOKENS = 509
+
+_LAYOUTS_MOST = 256  # a guess; beyond it all are forgotten
+
+_NO_ANSWER = {Code.UNAVAILABLE, Code.LATE, Code.BUSY, Code.CANCELED, Code.STALE}
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A model at one attachment."""
+
+    attachment: Attachment
+    enrolment: Enrolment
+    options: Options
+    tenant: int
+    profile: int = 0
+    memory: int = 0
+
+    @property
+    def rank(self) -> int:
+        """The tensor-parallel rank."""
+        return self.enrolment.rank
+
+    def call(
+        self, op: int, seconds: float, *, gives_back: bool = False, cancel: bool = False
+    ) -> Call:
+        """A request of this model that ends after so many seconds."""
+        late = Late(self.tenant, gives_back=gives_back, cancel=cancel)
+        return Call(op, time.monotonic() + seconds, late)
+
+    def free_staging(self, call: Call) -> None:
+        """Free the staging of a call that was answered or never sent.
+
+        One that was given up keeps it until its reply.
+        """
+        if not call.left:
+            self.attachment.staging.free(call.late.staged)
+            call.late.staged = []
+
+
+class Enrolment:
+    """What is registered at every attachment."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        tenant: int,
+        rank: int,
+        *,
+        block_tokens: int = 0,
+        connector: str = "",
+        engine: str = "",
+        memory: EngineMemory | DeviceEngineMemory | None = None,
+    ) -> None:
+        """Raises ValueError for what can never be right."""
+        if not 0 <= rank < profile.identity.tp_size:
+            raise ValueError(f"rank {rank} of {profile.identity.tp_size}")
+        if not 0 <= block_tokens < 2**31:
+            raise ValueError(f"blocks of {block_tokens} tokens")
+        for name in (connector, engine):
+            if len(name.encode()) > MAX_NAME_BYTES:
+                raise ValueError(f"name of {len(name.encode())} bytes, most {MAX_NAME_BYTES}")
+        self.profile = profile
+        self.tenant = tenant
+        """Index in the client's tenants."""
+        self.rank = rank
+        self.block_tokens = block_tokens
+        self.salt: bytes | None = None
+        """Of the last daemon that registered us."""
+        self.registration: Registration | None = None
+        self.refusal = ""
+        """Why the daemon refuses the profile."""
+        self.not_before = 0.0
+        """When to ask again, after the daemon did not answer."""
+        self._refused_by: Attachment | None = None
+        self._layouts: dict[int, Layout] = {}
+        self._descriptor = -1
+        self._exported: DeviceEngineMemory | None = None
+        self._asked: DeviceMemory | None = None
+        if isinstance(memory, DeviceEngineMemory):
+            if memory.exported.epoch == 0:
+                raise ValueError("memory of a GPU that is not exported")
+            self._exported, memory = memory, None
+        self._request = self._describe(block_tokens, connector, engine, memory)
+
+    def _describe(
+        self, block_tokens: int, connector: str, engine: str, memory: EngineMemory | None
+    ) -> ProfileRequest:
+        layers = memory.layers if memory is not None else ()
+        if memory is not None:
+            if memory.nbytes <= 0 or len(layers) > MAX_MEMORY_LAYERS:
+                raise ValueError(f"memory of {memory.nbytes} bytes, {len(layers)} layers")
+            self._descriptor = duplicate(memory.descriptor)
+        return ProfileRequest(
+            block_tokens=block_tokens,
+            probe_tokens=_PROBE_TOKENS,
+            segment_bytes=self.profile.segment_bytes(_PROBE_TOKENS),
+            checkpoint_bytes=self.profile.checkpoint_bytes(_PROBE_TOKENS),
+            memory_bytes=memory.nbytes if memory is not None else 0,
+            identity=self.profile.canonical,
+            connector=connector,
+            engine=engine,
+            **_columns(layers),
+        )
+
+    def segment_layout(self, tokens: int) -> Layout:
+        """`Profile.segment_layout`, remembered: an engine asks for few lengths over and over."""
+        layout = self._layouts.get(tokens)
+        if layout is None:
+            if len(self._layouts) >= _LAYOUTS_MOST:
+                self._layouts = {}
+            layout = self._layouts[tokens] = self.profile.segment_layout(tokens)
+        return layout
+
+    def due(self, attachment: Attachment) -> bool:
+        """Whether it is still to be registered there."""
+        if self._refused_by is attachment:
+            return False
+        if self.registration is None or self.registration.attachment is not attachment:
+            return True
+        return self._to_export(attachment) is not None
+
+    def _to_export(self, attachment: Attachment) -> DeviceMemory | None:
+        """The device at which the engine's memory is still to be registered."""
+        device = device_of(attachment)
+        if self._exported is None or device is None or self._asked is device:
+            return None
+        return device
+
+    def register(self, attachment: Attachment, options: Options) -> str | None:
+        """Ask the daemon: None when it took the profile, else why not.
+
+        `due` says afterwards whether to ask again.
+        """
+        known = self.registration
+        if known is not None and known.attachment is attachment:
+            return self._export(known)
+        grant = attachment.greeting.grants[self.tenant]
+        blank = Registration(attachment, self, options, grant.tenant)
+        call = blank.call(Op.PROFILE, options.attach_timeout)
+        try:
+            attachment.start(call, self._request, self._descriptors())
+            reply = attachment.result(call, ProfileReply)
+            if reply.fingerprint != self.profile.fingerprint:
+                raise SplicedError(Code.INVALID, "the daemon has another fingerprint")
+        except SplicedError as err:
+            if err.code not in _NO_ANSWER:
+                self._refused_by, self.refusal = attachment, str(err)
+            return str(err)
+        self.salt = grant.salt
+        self.refusal = ""
+        self.registration = Registration(
+            attachment, self, options, grant.tenant, reply.profile, reply.memory
+        )
+        return self._export(self.registration)
+
+    def _export(self, r: Registration) -> str | None:
+        """Register the engine's device memory, once a device is attached."""
+        device = self._to_export(r.attachment)
+        if device is None or self._exported is None:
+            return None
+        self._asked = device
+        chunks = self._exported.exported.chunks
+        request = RegisterDeviceRequest(
+            profile=r.profile,
+            way=ShareWay.HANDLE,
+            epoch=self._exported.exported.epoch,
+            chunk_bytes=[chunk.nbytes for chunk in chunks],
+            handles=b"".join(chunk.handle for chunk in chunks),
+            offsets=[chunk.offset for chunk in chunks],
+            **_columns(_offsets(self._exported)),
+        )
+        call = r.call(Op.REGISTER_DEVICE, r.options.attach_timeout)
+        try:
+            reply = r.attachment.request(call, request, RegisterDeviceReply)
+        except SplicedError as err:
+            if err.code in (Code.LATE, Code.BUSY):
+                self._asked = None  # it is the same memory when it is asked again
+            return f"memory of the engine's GPU: {err}"
+        self.registration = replace(r, memory=reply.memory)
+        return None
+
+    def _descriptors(self) -> tuple[int, ...]:
+        return (self._descriptor,) if self._descriptor >= 0 else ()
+
+    def close(self) -> None:
+        """Give the engine's memory back."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+class _Columns(TypedDict):
+    """Layers of engine memory as they travel."""
+
+    memory_layer: list[int]
+    memory_k_base: list[int]
+    memory_v_base: list[int]
+    memory_block_stride: list[int]
+    memory_k_token_stride: list[int]
+    memory_k_head_stride: list[int]
+    memory_v_token_stride: list[int]
+    memory_v_head_stride: list[int]
+
+
+def _offsets(memory: DeviceEngineMemory) -> list[MemoryLayer]:
+    """The layers with offsets in the run of exported memory in place of addresses."""
+    at = memory.exported.offset
+    return [
+        MemoryLayer(
+            a.layer, at(a.k_address), at(a.v_address), a.block_stride,
+            a.k_token_stride, a.k_head_stride, a.v_token_stride, a.v_head_stride,
+        )
+        for a in memory.layers
+    ]  # fmt: skip
+
+
+def _columns(layers: Sequence[MemoryLayer]) -> _Columns:
+    return _Columns(
+        memory_layer=[layer.layer for layer in layers],
+        memory_k_base=[layer.k_base for layer in layers],
+        memory_v_base=[layer.v_base for layer in layers],
+        memory_block_stride=[layer.block_stride for layer in layers],
+        memory_k_token_stride=[layer.k_token_stride for layer in layers],
+        memory_k_head_stride=[layer.k_head_stride for layer in layers],
+        memory_v_token_stride=[layer.v_token_stride for layer in layers],
+        memory_v_head_stride=[layer.v_head_stride for layer in layers],
+    )

@@ -1,0 +1,71 @@
+"""A GPU as this process sees it: driver, contexts, mapped memory, streams and launches.
+
+It knows nothing of a daemon: `client` maps what the daemon lends with it, and runs the kernels that
+came along. Needs the standard library, and libcuda.so.1 once `load` is called. What is queued on a
+stream returns at once; who owns memory says so, and gives it back once no stream uses it.
+"""
+
+from spliced_connector.gpu.context import Context, find_device, refuse_capture, uuid_text
+from spliced_connector.gpu.dlpack import DeviceArray, lent
+from spliced_connector.gpu.driver import LIBRARY, DevicePtr, Driver, Event, Stream, load
+from spliced_connector.gpu.errors import CudaError, NoDriverError
+from spliced_connector.gpu.kernel_compose import ComposeJob, ComposeStep, compose_launches
+from spliced_connector.gpu.kernel_rotate import RotateJob, RotateTarget, rotate_launches, turn_by
+from spliced_connector.gpu.kernels import Kernels
+from spliced_connector.gpu.launch import Launch, RowTurns, Turn
+from spliced_connector.gpu.mapped import Mapped, Run, joined, map_descriptors, map_handles, quiet
+from spliced_connector.gpu.order import OrderPage
+from spliced_connector.gpu.tensors import (
+    Chunk,
+    DeviceEngineMemory,
+    DeviceLayer,
+    Exported,
+    export,
+    layer_of,
+    local,
+)
+from spliced_connector.gpu.threads import DeviceThread, DeviceThreads
+
+__all__ = [
+    "LIBRARY",
+    "Chunk",
+    "ComposeJob",
+    "ComposeStep",
+    "Context",
+    "CudaError",
+    "DeviceArray",
+    "DeviceEngineMemory",
+    "DeviceLayer",
+    "DevicePtr",
+    "DeviceThread",
+    "DeviceThreads",
+    "Driver",
+    "Event",
+    "Exported",
+    "Kernels",
+    "Launch",
+    "Mapped",
+    "NoDriverError",
+    "OrderPage",
+    "RotateJob",
+    "RotateTarget",
+    "RowTurns",
+    "Run",
+    "Stream",
+    "Turn",
+    "compose_launches",
+    "export",
+    "find_device",
+    "joined",
+    "layer_of",
+    "lent",
+    "load",
+    "local",
+    "map_descriptors",
+    "map_handles",
+    "quiet",
+    "refuse_capture",
+    "rotate_launches",
+    "turn_by",
+    "uuid_text",
+]

@@ -1,0 +1,79 @@
+"""Devices and contexts: which GPU, and whose context is current on a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.gpu.driver import Driver, Stream
+from spliced_connector.gpu.errors import NoDriverError
+
+
+class Context:
+    """A context of one device: the primary one, or one that the engine made."""
+
+    def __init__(self, driver: Driver, device: int, handle: int = 0) -> None:
+        """Without a handle the primary context is kept until `close`. Raises `CudaError`."""
+        self.driver = driver
+        self.device = device
+        self._owned = not handle
+        self.handle = handle or driver.retain_primary(device)
+
+    @contextmanager
+    def current(self) -> Iterator[Driver]:
+        """Make it this thread's for one block. What was current before is so again."""
+        driver = self.driver
+        if driver.current_context() == self.handle:
+            yield driver
+            return
+        driver.push_context(self.handle)
+        try:
+            yield driver
+        finally:
+            driver.pop_context()
+
+    @contextmanager
+    def aside(self) -> Iterator[Driver]:
+        """As `current`, on a thread of ours while threads of the engine may capture graphs."""
+        with self.current() as driver, driver.relaxed():
+            yield driver
+
+    def close(self) -> None:
+        """Let go of the primary context. Twice is once."""
+        owned, self._owned = self._owned, False
+        if owned:
+            self.driver.release_primary(self.device)
+
+
+def find_device(driver: Driver, uuid: bytes) -> int:
+    """The device of a UUID, or the only one for an empty UUID. Raises `NoDriverError`."""
+    devices = driver.devices()
+    if not uuid:
+        if len(devices) == 1:
+            return devices[0][0]
+        raise NoDriverError(f"{len(devices)} GPUs are visible: say which by its UUID")
+    for device, found in devices:
+        if found == uuid:
+            return device
+    seen = ", ".join(uuid_text(found) for _, found in devices) or "none"
+    raise NoDriverError(f"GPU {uuid_text(uuid)} is not visible here, only {seen}")
+
+
+def uuid_text(uuid: bytes) -> str:
+    """As nvidia-smi prints it."""
+    text = uuid.hex()
+    cuts = (0, 8, 12, 16, 20, 32)
+    return "GPU-" + "-".join(text[a:b] for a, b in pairwise(cuts))
+
+
+def refuse_capture(driver: Driver, stream: Stream, what: str) -> None:
+    """Refuse to queue something that a replay of the graph would do wrong.
+
+    A graph keeps addresses of tables that are written anew for later launches, and numbers that
+    are told to the daemon once. Raises `SplicedError(UNSUPPORTED)`, `CudaError`.
+    """
+    if driver.captures(stream):
+        text = f"{what} on a stream that captures a CUDA graph: do it before or behind the capture"
+        raise SplicedError(Code.UNSUPPORTED, text)

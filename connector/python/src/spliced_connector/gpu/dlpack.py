@@ -1,0 +1,141 @@
+"""Device memory as an array that other libraries take without a copy.
+
+DLPack (its C structs, here by ctypes) knows bfloat16; the CUDA array interface does not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from ctypes import c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
+from dataclasses import dataclass
+
+from spliced_connector.model import DType
+
+CUDA = 2
+"""DLPack's number for memory of a CUDA device."""
+
+_FLOAT, _BFLOAT, _UNSIGNED = 2, 4, 1
+_CODES = {DType.F32: (_FLOAT, 32), DType.F16: (_FLOAT, 16), DType.BF16: (_BFLOAT, 16)}
+_BYTES = (_UNSIGNED, 8)
+_TYPESTR = {DType.F32: "<f4", DType.F16: "<f2", DType.NONE: "|u1"}
+_NAME = b"dltensor"  # a consumer renames the capsule to used_dltensor
+
+
+class _Device(ctypes.Structure):
+    _fields_ = (("type", c_int32), ("id", c_int32))
+
+
+class _Type(ctypes.Structure):
+    _fields_ = (("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16))
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", c_void_p),
+        ("device", _Device),
+        ("dims", c_int32),
+        ("type", _Type),
+        ("shape", ctypes.POINTER(c_int64)),
+        ("strides", ctypes.POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    """A DLManagedTensor: whoever takes the capsule calls the deleter once."""
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
+_Managed._fields_ = (("tensor", _Tensor), ("context", c_void_p), ("deleter", _Deleter))
+
+# Arguments are plain pointers: a reference taken by a destructor would revive its object.
+_Destructor = ctypes.PYFUNCTYPE(None, c_void_p)
+_capsule_new = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, ctypes.c_char_p, _Destructor)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+_capsule_valid = ctypes.PYFUNCTYPE(ctypes.c_int, c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_capsule_pointer = ctypes.PYFUNCTYPE(c_void_p, c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+_lent: dict[int, tuple[object, ...]] = {}
+"""By address of their struct: what consumers look at, until they call the deleter."""
+
+
+def _forget(managed: ctypes._Pointer[_Managed]) -> None:
+    _lent.pop(ctypes.addressof(managed.contents), None)
+
+
+def _unused(capsule: int) -> None:
+    if _capsule_valid(capsule, _NAME):  # nobody took it
+        _lent.pop(_capsule_pointer(capsule, _NAME), None)
+
+
+# They are called until the process ends.
+_delete = _Deleter(_forget)
+_destroy = _Destructor(_unused)
+
+
+@dataclass(frozen=True)
+class DeviceArray:
+    """Contiguous device memory of a shape and type. Consumers keep `owner` alive."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: DType
+    """NONE is bytes."""
+    device: int
+    """Its number among those visible here."""
+    owner: object
+    kind: int = CUDA
+
+    @property
+    def nbytes(self) -> int:
+        """Of all elements."""
+        return math.prod(self.shape) * (self.dtype.size or 1)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.kind, self.device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: object = None,
+        dl_device: object = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A capsule. What is queued on streams is not waited for: leases are of bytes that stay."""
+        if copy:
+            raise BufferError("this memory is lent, not copied")
+        shape = (c_int64 * len(self.shape))(*self.shape)
+        code, bits = _CODES.get(self.dtype, _BYTES)
+        tensor = _Tensor(
+            self.address, _Device(self.kind, self.device), len(self.shape), _Type(code, bits, 1),
+            shape, None, 0,
+        )  # fmt: skip
+        managed = _Managed(tensor, None, _delete)
+        at = ctypes.addressof(managed)
+        _lent[at] = managed, shape, self.owner
+        return _capsule_new(at, _NAME, _destroy)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        typestr = _TYPESTR.get(self.dtype)
+        if typestr is None:
+            raise AttributeError("the CUDA array interface has no bfloat16")
+        return {
+            "shape": self.shape,
+            "typestr": typestr,
+            "data": (self.address, False),
+            "strides": None,
+            "version": 3,
+        }
+
+
+def lent() -> int:
+    """How many capsules and arrays made of them are alive."""
+    return len(_lent)

@@ -1,0 +1,335 @@
+"""Launches of the kernels that move running states over segments.
+
+The layouts are `ComposeJob` and `ComposeStep` in gpuipc/cuda/kernels/compose_job.cu, and
+`DenseArgs` beside the dense kernels. Which kernel takes a job, and by what blocks, is decided as in
+compose.go.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.gpu.launch import GRID_Y_MOST, SHARED_MOST, Launch, Turn, floats
+from spliced_connector.model import DType, Transition
+
+_MOST = 1 << 20
+_NUMBERS_MOST = 1 << 31
+_GRID_X_MOST = 2**31 - 1
+_TABLES_MOST = 1 << 30
+
+_JOB = struct.Struct("<2Q8I")
+_STEP = struct.Struct("<3Q6I")
+
+_STREAM_THREADS, _PLAIN_THREADS = 256, 128
+_TILE = 32  # rows of T and S in a slot of the ring
+_MULTIPROCESSORS = 132  # of an H200, for which strips are chosen
+
+
+@dataclass(frozen=True)
+class ComposeStep:
+    """One segment or seam: addresses of T [heads, ...], S [heads, dk, dv] and of where the F32
+    state before the step goes, 0 = absent. Without T and S the step changes nothing."""
+
+    t: int = 0
+    s: int = 0
+    before: int = 0
+    t_dtype: DType = DType.NONE
+    s_dtype: DType = DType.NONE
+    turn: Turn | None = None
+    """Of S on its key axis before it is added; scalar transitions only."""
+
+    @property
+    def turned(self) -> bool:
+        return self.s != 0 and self.turn is not None and self.turn.dims > 0
+
+
+@dataclass(frozen=True)
+class ComposeJob:
+    """A state moved over steps, all heads of one layer.
+
+    `origin` and `out` are addresses of F32 [heads, dk, dv], 0 = zero state and not wanted; they may
+    be equal. Apart from that nothing that is written may overlap anything else of a launch.
+    """
+
+    transition: Transition
+    heads: int
+    dk: int
+    dv: int
+    steps: Sequence[ComposeStep]
+    origin: int = 0
+    out: int = 0
+
+    @property
+    def numbers(self) -> int:
+        return self.heads * self.dk * self.dv
+
+    @property
+    def span(self) -> int:
+        """How many neighbouring numbers of the state one factor of T multiplies."""
+        match self.transition:
+            case Transition.SCALAR:
+                return self.dk * self.dv
+            case Transition.DIAGONAL:
+                return self.dv
+        return self.dk * self.dv // min(self.dk * self.dk, self.dk * self.dv)
+
+    @property
+    def writes(self) -> bool:
+        """Whether anything comes out."""
+        moved = self.out != 0 and (self.out != self.origin or len(self.steps) > 0)
+        return moved or any(step.before for step in self.steps)
+
+    @cached_property
+    def states(self) -> int:
+        """All addresses of states, or-ed for their alignment."""
+        together = self.origin | self.out
+        for step in self.steps:
+            together |= step.before
+        return together
+
+    @cached_property
+    def pairs(self) -> tuple[int, bool, bool]:
+        """Dimensions and form of the turns, and whether all have the same."""
+        dims, interleaved = 0, False
+        for step in self.steps:
+            turn = step.turn
+            if turn is None or not step.turned:
+                continue
+            if dims and (dims, interleaved) != (turn.dims, turn.interleaved):
+                return dims, interleaved, False
+            dims, interleaved = turn.dims, turn.interleaved
+        return dims, interleaved, True
+
+    @cached_property
+    def kernel(self) -> _Kernel:
+        return _choose(self)
+
+
+class _Kernel(IntEnum):
+    """The entries; launches come in this order."""
+
+    ROWS = 0
+    NUMBERS = 1
+    TURNED = 2
+    SINGLE = 3
+    DENSE_64 = 4
+    DENSE_128 = 5
+    DENSE_192 = 6
+    PLAIN = 7
+
+    @property
+    def entry(self) -> str:
+        return f"spliced_compose_{self.name.lower()}"
+
+
+def compose_launches(jobs: Sequence[ComposeJob]) -> list[Launch]:
+    """Launches for jobs, such as all layers of a model; they do not depend on each other.
+
+    Raises `SplicedError(INVALID)`.
+    """
+    groups: list[list[ComposeJob]] = [[] for _ in _Kernel]
+    for i, job in enumerate(jobs):
+        problem = _problem(job)
+        if problem:
+            raise SplicedError(Code.INVALID, f"compose, job {i}: {problem}")
+        if job.writes:
+            groups[job.kernel].append(job)
+    return [
+        _launch(kernel, group[at : at + GRID_Y_MOST])
+        for kernel, group in zip(_Kernel, groups, strict=True)
+        for at in range(0, len(group), GRID_Y_MOST)
+    ]
+
+
+def _problem(job: ComposeJob) -> str:
+    """Why a job can never be right, empty when it can."""
+    sizes = job.heads, job.dk, job.dv
+    if not all(0 < n <= _MOST for n in sizes) or job.numbers > _NUMBERS_MOST:
+        return f"{job.heads} heads of [{job.dk}, {job.dv}]"
+    if job.transition == Transition.NONE or len(job.steps) > _MOST:
+        return f"transition {job.transition}, {len(job.steps)} steps"
+    if (job.origin | job.out) % 4:
+        return f"states at {job.origin:#x} and {job.out:#x}"
+    for i, step in enumerate(job.steps):
+        problem = _step_problem(job, step)
+        if problem:
+            return f"step {i}: {problem}"
+    dense = job.transition == Transition.DENSE
+    if dense and job.kernel == _Kernel.PLAIN and _plain_columns(job.dk) == 0:
+        return f"dense transitions of {job.dk} key dimensions"
+    return ""
+
+
+def _step_problem(job: ComposeJob, step: ComposeStep) -> str:
+    if step.before % 4 or (step.t == 0) != (step.s == 0):
+        return f"T at {step.t:#x}, S at {step.s:#x}, state before at {step.before:#x}"
+    if step.s == 0:
+        return ""
+    t_size, s_size = step.t_dtype.size, step.s_dtype.size
+    scalar = job.transition == Transition.SCALAR
+    if t_size == 0 or s_size == 0 or (scalar and step.t_dtype != DType.F32):
+        return f"T of type {int(step.t_dtype)}, S of type {int(step.s_dtype)}"
+    if step.t % t_size or step.s % s_size:
+        return f"T at {step.t:#x}, S at {step.s:#x}"
+    turn = step.turn
+    if turn is None:
+        return ""
+    if not scalar:
+        return "only scalar transitions commute with a rotation"
+    fits = 2 * len(turn.cos) == 2 * len(turn.sin) == turn.dims
+    return "" if fits and turn.dims <= job.dk else f"rotation of {turn.dims} of {job.dk} dimensions"
+
+
+def _choose(job: ComposeJob) -> _Kernel:
+    """The fastest that can take it."""
+    if job.transition == Transition.DENSE:
+        return _choose_dense(job)
+    dims, _, one = job.pairs
+    aligned = job.states % 16 == 0 and not any(
+        step.s % max(1, 4 * step.s_dtype.size) for step in job.steps
+    )
+    if not aligned:
+        return _Kernel.SINGLE
+    if dims:
+        return _Kernel.TURNED if one and job.dv % 4 == 0 else _Kernel.SINGLE
+    if job.span % 4 == 0:
+        return _Kernel.ROWS
+    by_four = job.numbers % 4 == 0 and not any(
+        step.t % max(1, 4 * step.t_dtype.size) for step in job.steps
+    )
+    return _Kernel.NUMBERS if job.span == 1 and by_four else _Kernel.SINGLE
+
+
+def _choose_dense(job: ComposeJob) -> _Kernel:
+    """Copies move 16 bytes, so that rows of T and S have to be whole ones."""
+    for step in job.steps:
+        rows = job.dk * step.t_dtype.size, job.dv * step.s_dtype.size
+        if step.s and ((step.t | step.s) % 16 or any(n % 16 for n in rows)):
+            return _Kernel.PLAIN
+    if job.states % 8 or job.dv % 2 or job.dk > 192:
+        return _Kernel.PLAIN
+    if job.dk > 128:
+        return _Kernel.DENSE_192
+    return _Kernel.DENSE_128 if job.dk > 64 else _Kernel.DENSE_64
+
+
+def _launch(kernel: _Kernel, jobs: Sequence[ComposeJob]) -> Launch:
+    threads, shared, arguments = _STREAM_THREADS, 0, b""
+    match kernel:
+        case _Kernel.ROWS | _Kernel.NUMBERS:
+            blocks = max(_per_block(job.numbers // 4) for job in jobs)
+        case _Kernel.TURNED:
+            rows = [job.heads * ((job.dk + 1) // 2) * (job.dv // 4) for job in jobs]
+            blocks = max(map(_per_block, rows))
+        case _Kernel.SINGLE:
+            blocks = max(_per_block(job.numbers) for job in jobs)
+        case _Kernel.PLAIN:
+            dk = max(job.dk for job in jobs)
+            columns = _plain_columns(dk)
+            threads, shared = _PLAIN_THREADS, _plain_shared(dk, columns)
+            arguments = struct.pack("<4I", columns, 8 * dk * columns, dk, 0)
+            blocks = max(_strips(job, columns) for job in jobs)
+        case _:
+            ring = _ring(kernel, jobs)
+            threads, shared, arguments = 2 * ring.columns, ring.nbytes, ring.arguments
+            blocks = max(_strips(job, ring.columns) for job in jobs)
+    tables = _tables(jobs)
+    if blocks > _GRID_X_MOST or len(tables) > _TABLES_MOST:
+        text = f"compose: {blocks} blocks, {len(tables)} bytes of tables"
+        raise SplicedError(Code.INVALID, text)
+    grid = (blocks, len(jobs), 1)
+    return Launch(kernel.entry, grid, (threads, 1, 1), shared, arguments, tables)
+
+
+def _per_block(units: int) -> int:
+    return -(-units // _STREAM_THREADS)
+
+
+def _strips(job: ComposeJob, columns: int) -> int:
+    return job.heads * -(-job.dv // columns)
+
+
+def _plain_columns(dk: int) -> int:
+    """How wide a strip of states of dk rows shared memory holds twice; 0 = none."""
+    for columns in (8, 4, 2, 1):
+        if _plain_shared(dk, columns) <= SHARED_MOST:
+            return columns
+    return 0
+
+
+def _plain_shared(dk: int, columns: int) -> int:
+    return -(-(8 * dk * columns + _PLAIN_THREADS // columns * 33 * 4) // 16) * 16
+
+
+@dataclass(frozen=True)
+class _Ring:
+    """How dense kernels lay out shared memory: slots for tiles of T and S, then new states."""
+
+    columns: int
+    t_bytes: int
+    s_bytes: int
+    slots: int
+    park: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.slots * (self.t_bytes + self.s_bytes) + self.park
+
+    @property
+    def arguments(self) -> bytes:
+        slot = self.t_bytes + self.s_bytes
+        park = self.slots * slot
+        return struct.pack("<6I", self.columns, self.t_bytes, slot, self.slots, park, 0)
+
+
+def _ring(kernel: _Kernel, jobs: Sequence[ComposeJob]) -> _Ring:
+    """The widest strip of 64 and 32 columns, unless the narrow one spreads the work better."""
+    wide, narrow = _ring_of(kernel, jobs, 64), _ring_of(kernel, jobs, 32)
+    if wide.nbytes > SHARED_MOST or 4 * _load(jobs, 32) <= 3 * _load(jobs, 64):
+        return narrow
+    return wide
+
+
+def _load(jobs: Sequence[ComposeJob], columns: int) -> int:
+    """The columns that the busiest multiprocessor gets."""
+    return -(-sum(_strips(job, columns) for job in jobs) // _MULTIPROCESSORS) * columns
+
+
+def _ring_of(kernel: _Kernel, jobs: Sequence[ComposeJob], columns: int) -> _Ring:
+    dk = 64 * (1 + kernel - _Kernel.DENSE_64)
+    steps = [step for job in jobs for step in job.steps]
+    t_bytes = _TILE * dk * max([2, *(step.t_dtype.size for step in steps)])
+    s_bytes = _TILE * columns * max([2, *(step.s_dtype.size for step in steps)])
+    park = columns // 16 * dk // 32 * 2048
+    three = _Ring(columns, t_bytes, s_bytes, 3, park)
+    return three if three.nbytes <= SHARED_MOST else _Ring(columns, t_bytes, s_bytes, 2, park)
+
+
+def _tables(jobs: Sequence[ComposeJob]) -> bytes:
+    """Jobs, then their steps, then cosines and sines, which the steps of all layers share."""
+    at = len(jobs) * _JOB.size
+    rows, steps, turns = [], [], bytearray()
+    behind = at + sum(len(job.steps) for job in jobs) * _STEP.size
+    known: dict[bytes, int] = {}
+    for job in jobs:
+        dims, interleaved, _ = job.pairs
+        sizes = job.heads, job.dk, job.dv, job.span
+        rows.append(_JOB.pack(job.origin, job.out, at, len(job.steps), *sizes, dims, interleaved))
+        at += len(job.steps) * _STEP.size
+        for step in job.steps:
+            where = dims = form = 0
+            turn = step.turn
+            if turn is not None and step.turned:
+                raw = floats(turn.cos) + floats(turn.sin)
+                if raw not in known:
+                    known[raw] = behind + len(turns)
+                    turns += raw
+                where, dims, form = known[raw], turn.dims, int(turn.interleaved)
+            types = (step.t_dtype, step.s_dtype) if step.s else (0, 0)
+            steps.append(_STEP.pack(step.t, step.s, step.before, *types, where, dims, form, 0))
+    return b"".join(rows + steps) + bytes(turns)

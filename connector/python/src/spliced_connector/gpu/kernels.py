@@ -1,0 +1,204 @@
+"""Running the daemon's kernels in this process, on the engine's own streams.
+
+The PTX came with the memory, so that kernels and daemon belong together. Launches return when they
+are queued; what they read has to stay until the stream has passed them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.gpu.context import Context, refuse_capture
+from spliced_connector.gpu.driver import DevicePtr, Driver, Event, Function, Stream
+from spliced_connector.gpu.launch import SHARED_MOST, TABLE_ALIGN, Launch
+from spliced_connector.gpu.mapped import Run
+
+_SLOTS = 8  # copies of tables that may be in use at once; a guess
+_TABLE_BYTES = 256 << 10  # of one call, taken ahead: a guess, some 1,700 rows of a rotation
+_SCRATCH_BYTES = 1 << 20  # likewise: a guess
+_MOST_BYTES = 256 << 20
+
+
+_ENTRY = re.compile(rb"\.entry\s+(\w+)")
+
+
+@dataclass
+class _Slot:
+    """Memory for one call, until the stream has passed it."""
+
+    event: Event
+    device: DevicePtr
+    host: memoryview
+    address: int  # of the host's memory
+    nbytes: int
+
+
+class _Ring:
+    """Slots that are used in turn. The caller holds the lock and has made the context current.
+
+    All are taken ahead. One that is too small gets memory of its own, twice as large at least, and
+    what it had goes at the end only: giving memory of a device back waits for all its streams.
+    """
+
+    def __init__(self, driver: Driver, nbytes: int, *, host: bool) -> None:
+        self._driver = driver
+        self._host = host
+        self._next = 0
+        self._undo = contextlib.ExitStack()
+        with contextlib.ExitStack() as failing:
+            failing.callback(self._undo.close)
+            device, view, address = self._take(_SLOTS * nbytes)
+            self._slots = []
+            for at in range(0, _SLOTS * nbytes, nbytes):
+                event = driver.event()
+                self._undo.callback(driver.destroy_event, event)
+                part = view[at : at + nbytes]
+                slot = _Slot(event, DevicePtr(device + at), part, address + at, nbytes)
+                self._slots.append(slot)
+            failing.pop_all()
+
+    def take(self, nbytes: int) -> _Slot:
+        """A slot of so many bytes at least; waits for the stream that used it last."""
+        if nbytes > _MOST_BYTES:
+            raise SplicedError(Code.FULL, f"{nbytes} bytes beside a launch, most {_MOST_BYTES}")
+        slot = self._slots[self._next]
+        self._next = (self._next + 1) % _SLOTS
+        self._driver.wait_event(slot.event)
+        if slot.nbytes < nbytes:
+            room = 1 << (nbytes - 1).bit_length()
+            slot.device, slot.host, slot.address = self._take(room)
+            slot.nbytes = room
+        return slot
+
+    def _take(self, nbytes: int) -> tuple[DevicePtr, memoryview, int]:
+        with contextlib.ExitStack() as failing:
+            device = self._driver.alloc(nbytes)
+            failing.callback(self._driver.free, device)
+            view, address = memoryview(b""), 0
+            if self._host:
+                view = memoryview(mmap.mmap(-1, nbytes))
+                address = ctypes.addressof(ctypes.c_char.from_buffer(view))
+                self._driver.lock_pages(address, nbytes)
+                failing.callback(self._driver.unlock_pages, address)
+            self._undo.push(failing.pop_all())
+        return device, view, address
+
+    def close(self) -> None:
+        """Give everything back, once no stream uses it."""
+        self._undo.close()
+
+
+class Kernels:
+    """The kernels, loaded into one context. Any thread may launch them."""
+
+    def __init__(self, context: Context, ptx: bytes) -> None:
+        """Compile and load all of them, which may take seconds. Raises `CudaError`.
+
+        Nothing is left for the first launch: the driver may wait for the whole device when it
+        loads a kernel. 10 MiB of the device and 2 MiB of pinned memory are kept for launches.
+        """
+        self._context = context
+        self._lock = threading.Lock()
+        self._functions: dict[str, Function] = {}
+        with context.current() as driver, contextlib.ExitStack() as failing:
+            module = driver.load_module(ptx)
+            failing.callback(driver.unload_module, module)
+            for name in _ENTRY.findall(ptx):
+                function = driver.function(module, name.decode())
+                driver.preload(function)
+                driver.allow_shared(function, SHARED_MOST)
+                self._functions[name.decode()] = function
+            self._tables = _Ring(driver, _TABLE_BYTES, host=True)
+            failing.callback(self._tables.close)
+            self._scratch = _Ring(driver, _SCRATCH_BYTES, host=False)
+            failing.callback(self._scratch.close)
+            self._undo = failing.pop_all()
+
+    def launch(self, stream: Stream, launches: Sequence[Launch]) -> None:
+        """Queue launches, one behind the other. Raises `CudaError`.
+
+        It waits for another stream only while the last eight calls' tables are all in use.
+        """
+        self.gather(stream, [], lambda _: launches)
+
+    def gather(
+        self,
+        stream: Stream,
+        pieces: Sequence[Sequence[Run]],
+        build: Callable[[list[DevicePtr]], Sequence[Launch]],
+    ) -> None:
+        """Queue copies that make operands of several runs contiguous, and launches that read them.
+
+        `build` is given the address of each operand; one of a single run is not copied.
+        Raises `CudaError`, `SplicedError(UNSUPPORTED)` for a stream that captures a graph.
+        """
+        with self._lock, self._context.current() as driver:
+            refuse_capture(driver, stream, "a launch")
+            slot, addresses = self._gather(driver, stream, pieces)
+            try:
+                self._launch(driver, stream, build(addresses))
+            finally:
+                if slot is not None:
+                    driver.record(slot.event, stream)
+
+    def _gather(
+        self, driver: Driver, stream: Stream, pieces: Sequence[Sequence[Run]]
+    ) -> tuple[_Slot | None, list[DevicePtr]]:
+        sizes = [sum(run.nbytes for run in runs) if len(runs) > 1 else 0 for runs in pieces]
+        slot = self._scratch.take(sum(map(_aligned, sizes))) if any(sizes) else None
+        at = slot.device if slot is not None else DevicePtr(0)
+        addresses = []
+        for runs, size in zip(pieces, sizes, strict=True):
+            if not size:
+                addresses.append(runs[0].address)
+                continue
+            addresses.append(at)
+            to = at
+            for run in runs:
+                driver.copy(to, run.address, run.nbytes, stream)
+                to = DevicePtr(to + run.nbytes)
+            at = DevicePtr(at + _aligned(size))
+        return slot, addresses
+
+    def _launch(self, driver: Driver, stream: Stream, launches: Sequence[Launch]) -> None:
+        nbytes = sum(_aligned(len(launch.tables)) for launch in launches)
+        if not launches:
+            return
+        functions = [self._function(launch.name) for launch in launches]
+        slot = self._tables.take(nbytes)
+        at = 0
+        places = []
+        for launch in launches:
+            slot.host[at : at + len(launch.tables)] = launch.tables
+            places.append(slot.device + at)
+            at += _aligned(len(launch.tables))
+        try:
+            if at:
+                driver.copy_to_device(slot.device, slot.address, at, stream)
+            for function, launch, place in zip(functions, launches, places, strict=True):
+                arguments = place.to_bytes(8, "little") + launch.arguments
+                driver.launch(function, launch.grid, launch.block, launch.shared, stream, arguments)
+        finally:
+            driver.record(slot.event, stream)
+
+    def _function(self, name: str) -> Function:
+        function = self._functions.get(name)
+        if function is None:
+            raise SplicedError(Code.UNSUPPORTED, f"the daemon has no kernel {name}")
+        return function
+
+    def close(self) -> None:
+        """Unload them, once no stream runs them. Raises `CudaError`."""
+        with self._lock, self._context.aside():
+            self._undo.close()
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // TABLE_ALIGN) * TABLE_ALIGN

@@ -1,0 +1,90 @@
+"""Order between streams of this process and the daemon: two numbers in shared device memory.
+
+They are described in docs/protocol.md, "Order on the device". The client's number is written by
+one stream of ours that follows the engine's, so that it ascends whatever streams are marked.
+
+A GPU has few hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless it is set), and a stream that
+waits holds up those that share its queue, the one that should end its wait included. So our streams
+have priorities of their own, which in practice gives them other queues but is not documented to: an
+engine whose streams have all priorities, or a device without several, may still wait for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+from spliced_connector.gpu.context import Context, refuse_capture
+from spliced_connector.gpu.driver import DevicePtr, Stream
+
+RELEASED = 2**63 - 1
+"""What passes every wait: they compare the signed difference of 64 bits with 0."""
+
+
+class OrderPage:
+    """The two slots, mapped here. Methods raise `CudaError`.
+
+    `mark` and `wait` raise `SplicedError(UNSUPPORTED)` for a stream that captures a graph.
+    """
+
+    def __init__(self, context: Context, client: DevicePtr, daemon: DevicePtr) -> None:
+        self._context = context
+        self._client, self._daemon = client, daemon
+        self._lock = threading.Lock()
+        self._marked = self._signal = 0
+        self._let_go = self._closed = False
+        # Not the other lock: a call under that may be blocked by streams that wait for the rescue.
+        self._rescue = threading.Lock()
+        with context.current() as driver, contextlib.ExitStack() as failing:
+            self._event = driver.event()
+            failing.callback(driver.destroy_event, self._event)
+            least, greatest = driver.priorities()
+            # Apart from the writer, which may be behind a stream that waits for the daemon's slot.
+            self._rescuer = driver.stream_with_priority(greatest)
+            failing.callback(driver.destroy_stream, self._rescuer)
+            self._writer = driver.stream_with_priority(min(greatest + 1, least))
+            failing.callback(driver.destroy_stream, self._writer)
+            self._undo = failing.pop_all()
+
+    def mark(self, stream: Stream) -> int:
+        """A number that the client's slot reaches when the stream has passed this point."""
+        with self._lock, self._context.current() as driver:
+            refuse_capture(driver, stream, "a release")
+            driver.record(self._event, stream)
+            driver.follow(self._writer, self._event)
+            self._marked += 1
+            driver.write_value(self._writer, self._client, self._marked)
+            return self._marked
+
+    def next_signal(self) -> int:
+        """A number for the daemon to write into its slot."""
+        with self._lock:
+            self._signal += 1
+            return self._signal
+
+    def wait(self, stream: Stream, signal: int) -> None:
+        """Have a stream wait for a signal that is asked for, or for the end of the connection."""
+        with self._context.current() as driver:
+            refuse_capture(driver, stream, "a wait for the daemon")
+            if self._let_go:
+                return
+            driver.wait_value(stream, self._daemon, signal)
+        if self._let_go:  # perhaps before the wait was there
+            self.let_go()
+
+    def let_go(self, signal: int = RELEASED) -> None:
+        """Write the daemon's slot in its place: it is gone, or does not answer."""
+        if signal == RELEASED:
+            self._let_go = True
+        with self._rescue:
+            if self._closed:
+                return
+            with self._context.aside() as driver:
+                driver.write_value(self._rescuer, self._daemon, signal)
+
+    def close(self) -> None:
+        """Give streams and event back, once nothing is queued that uses the slots."""
+        with self._rescue:
+            self._closed = True
+        with self._context.aside():
+            self._undo.close()

@@ -1,0 +1,250 @@
+"""Reuse of segments and prefixes in transformers.
+
+    engine = SplicedTransformers(model, client, Naming(weights_digest(directory)))
+    first = engine.prefill(ids, cuts, mode="splice")      # logits of the last token, a Cache
+    text = engine.generate(ids, cuts, mode="splice", max_new_tokens=32)
+
+`cuts` are the boundaries of the prompt's segments; the query stands behind the last. Mode `prefix`
+continues saved states and gives what no cache gives; mode `splice` places captured segments and
+recomputes the seams; mode `none` is the model's own forward. A daemon that is absent, slow or gone
+costs a bounded wait: the prompt is then computed, and `Prefilled.trouble` says why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+
+from spliced_connector.client import Client
+from spliced_connector.errors import ProfileError
+from spliced_connector.hf.cache import filled
+from spliced_connector.hf.canary import Watch
+from spliced_connector.hf.modes import Request, Walked, by_prefix, by_segments, plainly
+from spliced_connector.hf.reuse import Reuse, UnreliableError
+from spliced_connector.model import Plan, divide
+from spliced_connector.walk import Context, Naming, UnsupportedError, altered, architecture
+
+log = logging.getLogger("spliced")
+
+Mode = Literal["none", "prefix", "splice"]
+
+_LINES = ("num_beams", "num_return_sequences")
+"""Options of a generation that carries on several lines at once."""
+
+_OTHER_CACHES = ("past_key_values", "cache_implementation", "assistant_model")
+"""Options that bring a cache, or need one whose last tokens can be taken back."""
+
+
+@dataclass(frozen=True)
+class HFSettings:
+    """How the adapter reuses; the default is usable.
+
+    seam_tokens is w, the tokens recomputed on either side of a join. Checkpoints lie at multiples
+    of block_tokens. With keep_all every missing segment is captured and every position that the
+    daemon names is saved, also where it advises against: for warming a cache. A canary_share of
+    the spliced prompts is computed again behind its answer; canary_bound is the error of logits,
+    relative to their spread, beyond which a comparison has failed; some failures end splicing.
+    """
+
+    seam_tokens: int = 8
+    block_tokens: int = 16
+    tenant: str = ""
+    keep_all: bool = False
+    canary_share: float = 0.0
+    canary_bound: float = 0.25
+
+
+@dataclass
+class Prefilled:
+    """What a prefill gave and cost.
+
+    `logits` [vocabulary] are of the last token, `cache` continues behind it. Tokens of the prompt
+    are `computed` in context, `reused` from the daemon, or interiors of segments that were run
+    alone first (`captured` counts those whole). `approximate` says that a segment stands behind
+    something, `trouble` why the daemon was not used.
+    """
+
+    logits: Tensor
+    cache: Cache
+    computed: int
+    reused: int = 0
+    captured: int = 0
+    approximate: bool = False
+    trouble: str = ""
+    plan: Plan | None = None
+    walked: Walked | None = None
+
+
+class SplicedTransformers:
+    """A causal language model of transformers that reuses through the daemon.
+
+    A model whose state has no arithmetic here is served as it is, in every mode; `inert` says why.
+    Not for several threads at once. The model must stay in evaluation mode and keep its weights.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        client: Client,
+        naming: Naming,
+        settings: HFSettings = HFSettings(),
+    ) -> None:
+        self.model = model
+        self.settings = settings
+        self.inert = ""
+        self._reuse: Reuse | None = None
+        try:
+            arch = architecture(model, naming)
+            filled(model, arch, Context(arch, 0, model.device))
+            spliced = client.model(
+                arch.identity,
+                settings.tenant,
+                block_tokens=settings.block_tokens,
+                connector="transformers",
+                engine=type(model).__name__,
+            )
+            self._reuse = Reuse(arch, spliced, model.device)
+            self._watch = Watch(arch, spliced, settings.canary_share, settings.canary_bound)
+        except (UnsupportedError, ProfileError) as err:
+            self.inert = str(err)
+            log.warning("%s is served without reuse: %s", type(model).__name__, err)
+
+    def prefill(
+        self,
+        ids: Sequence[int] | Tensor,
+        cuts: Sequence[int] = (),
+        mode: Mode = "none",
+        *,
+        keep: bool = True,
+    ) -> Prefilled:
+        """Computes a prompt. Raises `PlanError` for cuts that can never be right.
+
+        What others can use is stored before the return, or with keep=False when `store` is called:
+        the first token need not wait for it.
+        """
+        tokens = _plain(ids)
+        reuse = self._serving()
+        if mode == "none" or reuse is None:
+            return self._own(tokens)
+        with torch.no_grad():
+            walked = self._walk(reuse, tokens, cuts, mode, len(tokens))
+            if walked.hidden is None:
+                raise RuntimeError("no row of the prompt was computed")
+            logits = reuse.arch.logits(walked.hidden[-1:])[0]
+        out = self._prefilled(reuse, walked, logits)
+        if keep:
+            self.store(out)
+        return out
+
+    def generate(
+        self,
+        ids: Sequence[int] | Tensor,
+        cuts: Sequence[int] = (),
+        mode: Mode = "none",
+        **options: object,
+    ) -> Tensor:
+        """The model's own `generate` behind a reused prompt, with its options: [1, tokens].
+
+        The prompt's last token is left to the model, so that its logits are processed like all. A
+        model without attention cannot be handed a cache, and beams, several answers and other
+        caches cannot be fed from one: there the model's `generate` computes the prompt.
+        """
+        tokens = _plain(ids)
+        line = torch.tensor([tokens], device=self.model.device)
+        mask = torch.ones_like(line)
+        reuse = self._serving()
+        usable = reuse is not None and reuse.attends and len(tokens) > 1
+        if mode == "none" or reuse is None or not usable or self._branches(options):
+            return cast(Tensor, self.model.generate(line, attention_mask=mask, **options))
+        with torch.no_grad():
+            walked = self._walk(reuse, tokens, cuts, mode, len(tokens) - 1)
+            cache = filled(self.model, reuse.arch, walked.context)
+        out = self.model.generate(line, attention_mask=mask, past_key_values=cache, **options)
+        if walked.kept is not None:
+            reuse.store(walked.kept)
+        self._watch.look(tokens, walked.context)
+        return cast(Tensor, out)
+
+    def store(self, done: Prefilled) -> list[int]:
+        """Publishes what a prefill has captured and saves its checkpoints, once; the canary's turn.
+
+        Returns a code of the protocol for each; trouble is not raised.
+        """
+        walked, done.walked = done.walked, None
+        if walked is None or walked.kept is None or (reuse := self._serving()) is None:
+            return []
+        codes = reuse.store(walked.kept)
+        following = int(done.logits.argmax())
+        self._watch.look([*walked.kept.ids, following], walked.context)
+        return codes
+
+    def _serving(self) -> Reuse | None:
+        """What to reuse with: nothing from when the model has more in it than was named."""
+        if self._reuse is not None and (why := altered(self.model)):
+            self._reuse, self.inert = None, why
+            log.warning("%s is served without reuse: %s", type(self.model).__name__, why)
+        return self._reuse
+
+    def _branches(self, options: Mapping[str, object]) -> bool:
+        """Whether a generation needs another cache than one row of states per layer."""
+        given = options.get("generation_config") or self.model.generation_config
+        if any((options.get(n) or getattr(given, n, None) or 1) != 1 for n in _LINES):
+            return True
+        return any(options.get(n) or getattr(given, n, None) for n in _OTHER_CACHES)
+
+    def _own(self, tokens: list[int]) -> Prefilled:
+        """The model's own forward."""
+        with torch.no_grad():
+            line = torch.tensor([tokens], device=self.model.device)
+            out = self.model(line, use_cache=True, logits_to_keep=1)
+        trouble = f"inert: {self.inert}" if self.inert else ""
+        return Prefilled(out.logits[0, -1], out.past_key_values, len(tokens), trouble=trouble)
+
+    def _prefilled(self, reuse: Reuse, walked: Walked, logits: Tensor) -> Prefilled:
+        context = walked.context
+        return Prefilled(
+            logits=logits,
+            cache=filled(self.model, reuse.arch, context),
+            computed=walked.computed,
+            reused=walked.reused,
+            captured=walked.captured,
+            approximate=context.spliced,
+            trouble=walked.trouble,
+            plan=walked.plan,
+            walked=walked,
+        )
+
+    def _walk(
+        self, reuse: Reuse, ids: list[int], cuts: Sequence[int], mode: Mode, upto: int
+    ) -> Walked:
+        """Brings a context to token `upto`, with reuse or, where that fails, without."""
+        # Also without a daemon: wrong cuts are the caller's error, whatever else is wrong.
+        prompt = divide(
+            reuse.profile, reuse.model.salt or b"", ids, cuts, self.settings.seam_tokens
+        )
+        request = Request(ids, tuple(cuts), prompt, upto, self.settings.keep_all)
+        try:
+            if mode == "prefix":
+                return by_prefix(reuse, request, self.settings.block_tokens)
+            if self._watch.off:
+                return plainly(reuse, request, "the canary has switched splicing off")
+            return by_segments(reuse, request)
+        except UnreliableError as err:
+            log.warning("prompt of %d tokens computed without reuse: %s", len(ids), err)
+            return plainly(reuse, request, str(err))
+
+
+def _plain(ids: Sequence[int] | Tensor) -> list[int]:
+    """Token ids of one prompt; a batch of one is unpacked."""
+    if isinstance(ids, Tensor):
+        ids = cast("list[int]", ids.reshape(-1).tolist())
+    if not ids:
+        raise ValueError("a prompt of no tokens")
+    return list(ids)

@@ -1,0 +1,73 @@
+"""A transformers cache that holds what a context holds, so that `generate` goes on from it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicCache
+
+from spliced_connector.model import Family, Kind, Linear
+from spliced_connector.walk import Architecture, Context, LayerContext, UnsupportedError
+
+
+def filled(model: PreTrainedModel, arch: Architecture, context: Context) -> Cache:
+    """A new cache of the model with the states and rows of a context, a batch of one.
+
+    Raises UnsupportedError where the model keeps its states in a cache of another kind.
+    """
+    cache = _empty(model)
+    for slot, at, described in zip(arch.slots, context.layers, arch.identity.layers, strict=True):
+        if described.kind == Kind.LINEAR:
+            _fill_linear(model, cache, slot, described.linear, at)
+        elif at.k is not None and at.v is not None:
+            k, v = (x[: context.tokens].transpose(0, 1)[None] for x in (at.k, at.v))
+            # The latent is what transformers calls the keys of such a layer.
+            first, second = (v, k) if described.kind == Kind.MLA else (k, v)
+            cache.update(first, second, slot)
+    return cache
+
+
+def _empty(model: PreTrainedModel) -> Cache:
+    if model.config.model_type == "minimax":
+        # It refuses any other.
+        module = import_module("transformers.models.minimax.modeling_minimax")
+        return cast(Cache, module.MiniMaxCache())
+    return DynamicCache(config=model.config)
+
+
+def _fill_linear(
+    model: PreTrainedModel, cache: Cache, slot: int, described: Linear, at: LayerContext
+) -> None:
+    if at.state is None:
+        raise UnsupportedError(f"layer {slot} has no state")
+    if described.family == Family.LIGHTNING:
+        set_linear = getattr(cache, "set_linear_cache", None)
+        if set_linear is None:
+            raise UnsupportedError(f"{type(cache).__name__} holds no Lightning state")
+        set_linear(slot, at.state[None].to(model.dtype))
+        return
+    if slot >= len(cache.layers):
+        raise UnsupportedError(f"cache of {len(cache.layers)} layers, state of layer {slot}")
+    layer = cache.layers[slot]
+    if not hasattr(layer, "update_recurrent_state"):
+        raise UnsupportedError(f"{type(layer).__name__} holds no recurrent state")
+    if at.conv is not None:
+        # As wide as the kernel there; a next token pushes the oldest column out unread.
+        columns = torch.nn.functional.pad(at.conv.t(), (1, 0))
+        layer.update_conv_state(columns[None].contiguous())
+    layer.update_recurrent_state(_ordered(model, described, at.state)[None].contiguous())
+
+
+def _ordered(model: PreTrainedModel, described: Linear, state: Tensor) -> Tensor:
+    """A state [Hv, dk, dv] in the order in which transformers keeps that family's."""
+    if described.family == Family.MAMBA2:
+        return state.transpose(1, 2)
+    if described.family != Family.MAMBA1:
+        return state
+    channels = state.squeeze(-1)
+    heads = getattr(model.config, "n_mamba_heads", None)  # Zamba
+    return channels if heads is None else channels.unflatten(0, (heads, -1))

@@ -1,0 +1,44 @@
+"""A share of the spliced prompts of the transformers adapter is computed again and compared."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from spliced_connector.client import Model
+from spliced_connector.walk import Architecture, Canary, Context, Verdict
+
+_LONGEST = 600.0  # seconds; nobody waits for it but who asked for a share of it
+
+
+class Watch:
+    """Looks at every n-th spliced prompt, behind its answer; and says whether to go on splicing."""
+
+    def __init__(self, arch: Architecture, model: Model, share: float, bound: float) -> None:
+        self._model = model
+        self._bound = bound
+        self._every = 0 if share <= 0 else max(1, round(1 / share))
+        self._seen = 0
+        self._canary = Canary(arch, bound, self._tell)
+
+    @property
+    def off(self) -> bool:
+        """Whether splices of this model were found too far off."""
+        return self._canary.off
+
+    def look(self, ids: list[int], context: Context) -> None:
+        """Compares the logits behind the last of ids, if it is this prompt's turn.
+
+        The context, spliced and behind fewer tokens than ids, is the canary's from then on.
+        """
+        if self._every == 0 or not context.spliced:
+            return
+        self._seen += 1
+        if self._seen % self._every == 0:
+            every = torch.tensor(ids, device=context.device)
+            if self._canary.offer(every, context):
+                self._canary.run(time.monotonic() + _LONGEST)
+
+    def _tell(self, verdict: Verdict) -> None:
+        self._model.report(1, int(verdict.failed), verdict.error, self._bound, verdict.off)

@@ -1,0 +1,165 @@
+"""The ways in which a prompt of the transformers adapter is brought to its last token."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from spliced_connector.client import Accept
+from spliced_connector.hf.reuse import Found, Kept, Reuse
+from spliced_connector.model import Choice, Plan, Prompt, Span, SpanKind, choose, make_plan
+from spliced_connector.walk import Captured, Context, prefill, splice_long
+
+log = logging.getLogger("spliced")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt that is to be in place up to token `upto`, cut into segments."""
+
+    ids: list[int]
+    cuts: tuple[int, ...]
+    prompt: Prompt
+    upto: int
+    keep_all: bool
+
+
+@dataclass
+class Walked:
+    """A context at the request's `upto`, the hidden rows that were computed last, and the cost.
+
+    Tokens computed in context, taken from the cache, and run alone.
+    """
+
+    context: Context
+    hidden: Tensor | None
+    computed: int
+    reused: int = 0
+    captured: int = 0
+    trouble: str = ""
+    plan: Plan | None = None
+    kept: Kept | None = None
+
+
+def plainly(reuse: Reuse, request: Request, trouble: str, kept: Kept | None = None) -> Walked:
+    """All tokens computed; what was made for others before the trouble is kept."""
+    context = Context(reuse.arch, len(request.ids), reuse.device)
+    hidden = prefill(reuse.arch, request.ids[: request.upto], context)
+    captured = 0 if kept is None else kept.captured
+    return Walked(context, hidden, request.upto, captured=captured, trouble=trouble, kept=kept)
+
+
+def by_prefix(reuse: Reuse, request: Request, block_tokens: int) -> Walked:
+    """Continues the longest saved prefix, and keeps states where the daemon wants them."""
+    ids, upto = request.ids, request.upto
+    nothing = Prompt(len(ids), ())
+    positions = range(block_tokens, len(ids), block_tokens)
+    found = reuse.look_up(ids, positions, nothing, request.cuts, Accept.EXACT, 0)
+    context, kept = _begin(reuse, request, found)
+    begin, started = context.tokens, time.perf_counter()
+    hidden = _advance(reuse, ids, context, kept, found.saves(request.keep_all), upto)
+    if begin < upto:
+        reuse.measured(begin, upto, time.perf_counter() - started)
+    return Walked(context, hidden, upto - begin, begin, trouble=found.match.trouble, kept=kept)
+
+
+def by_segments(reuse: Reuse, request: Request) -> Walked:
+    """Places the segments that the cache has or is to have, and computes the rest in context."""
+    ids, prompt = request.ids, request.prompt
+    positions = [c for c in request.cuts if c]
+    seams = sum(2 * p.spec.tail for p in prompt.pieces if p.spec is not None)
+    found = reuse.look_up(ids, positions, prompt, request.cuts, Accept.EXACT, min(seams, len(ids)))
+    context, kept = _begin(reuse, request, found)
+    begin = context.tokens
+    _lead(reuse, request, found, context, kept)
+    led = context.tokens - begin
+    wanted = [False] * len(prompt.pieces)
+    if not found.trouble:
+        wanted = found.wanted(prompt, request.keep_all)
+    choices = choose(prompt, context.tokens, found.held(prompt), wanted)
+    # First what takes long: a lease must outlive all that is done under it.
+    reuse.capture(kept, prompt, choices)
+    held = reuse.acquire(prompt, choices)
+    try:
+        segments = reuse.tensors(prompt, held)
+        segments.update((piece.index, captured) for piece, captured in kept.segments)
+        choices = _without_misses(choices, segments)
+        plan = make_plan(prompt, context.tokens, choices)
+        spans = _until(plan.spans, request.upto)
+        hidden = splice_long(reuse.arch, ids, spans, segments, context)
+    finally:
+        segments = {}
+        good = reuse.release(held)
+    if not good:
+        log.warning("prompt of %d tokens computed: a lease ended early", len(ids))
+        return plainly(reuse, request, "a lease ended before its segment was read", kept)
+    return Walked(
+        context,
+        hidden,
+        computed=led + sum(s.length for s in spans if s.kind is SpanKind.RECOMPUTE),
+        reused=begin + sum(s.length for s in spans if s.segment in held),
+        captured=kept.captured,
+        trouble=found.trouble,
+        plan=plan,
+        kept=kept,
+    )
+
+
+def _without_misses(
+    choices: tuple[Choice, ...], segments: Mapping[int, Captured]
+) -> tuple[Choice, ...]:
+    """Choices without the hits that came to nothing: those are computed in context.
+
+    With one of them go the segments that were run alone, because the daemon may have switched
+    splicing off meanwhile: they are only published.
+    """
+    lost = {i for i, c in enumerate(choices) if c is Choice.HIT and i not in segments}
+    if not lost:
+        return choices
+    return tuple(
+        Choice.CONTEXT if i in lost or choice is Choice.ISOLATED else choice
+        for i, choice in enumerate(choices)
+    )
+
+
+def _begin(reuse: Reuse, request: Request, found: Found) -> tuple[Context, Kept]:
+    """The context behind the longest saved prefix, or an empty one."""
+    kept = Kept(request.ids)
+    context = reuse.load(found, len(request.ids), Accept.EXACT)
+    if context is None or context.tokens > request.upto:
+        return Context(reuse.arch, len(request.ids), reuse.device), kept
+    kept.parent = (found.hashes[found.match.prefix_index], context.tokens)
+    return context, kept
+
+
+def _lead(reuse: Reuse, request: Request, found: Found, context: Context, kept: Kept) -> None:
+    """Computes what stands before the first segment, if its state is worth a checkpoint."""
+    first = request.cuts[0] if request.cuts else 0
+    if context.tokens < first <= request.upto and first in found.saves(request.keep_all):
+        _advance(reuse, request.ids, context, kept, [first], first)
+
+
+def _advance(
+    reuse: Reuse, ids: list[int], context: Context, kept: Kept, stops: Sequence[int], upto: int
+) -> Tensor | None:
+    """Computes up to a token, with a copy of the state at every stop on the way."""
+    hidden = None
+    for stop in (*(s for s in stops if context.tokens < s < upto), upto):
+        if stop > context.tokens:
+            hidden = prefill(reuse.arch, ids[:stop], context)
+            if stop in stops:
+                kept.checkpoints.append(context.snapshot())
+    return hidden
+
+
+def _until(spans: Sequence[Span], upto: int) -> list[Span]:
+    """Spans without what lies behind a token of the last one."""
+    out = [s for s in spans if s.start < upto]
+    if out and out[-1].end > upto:
+        last = out[-1]
+        out[-1] = Span(last.kind, last.start, upto - last.start, last.segment)
+    return out

@@ -1,0 +1,223 @@
+"""What a request of the transformers adapter takes from the daemon and gives to it.
+
+Trouble of the daemon never shows in a result: whatever cannot be had is computed. Everything that
+was read of leased memory counts only once its lease was released well; else the prompt is computed
+from its first token.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from spliced_connector.client import (
+    Accept,
+    Advice,
+    Match,
+    Model,
+    NewCheckpoint,
+    NewSegment,
+    Query,
+    Reason,
+    Sample,
+    Segment,
+    release_all,
+)
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.model import NOTHING, Choice, Piece, Prompt
+from spliced_connector.walk import (
+    Architecture,
+    Captured,
+    Context,
+    capture,
+    checkpoint_parts,
+    pack,
+    restore,
+    rounded,
+    unpack,
+)
+
+log = logging.getLogger("spliced")
+
+
+class UnreliableError(Exception):
+    """Something that was read of the daemon's memory cannot be used; compute instead."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the daemon said about a prompt; hashes name it up to the positions of the match."""
+
+    hashes: list[bytes]
+    match: Match
+    advice: Advice | None
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing may be spliced, or even run alone for it; empty when it may."""
+        if Reason.OFF in self.match.reason:
+            return "the profile is switched off for splicing"
+        return self.match.trouble
+
+    def held(self, prompt: Prompt) -> list[bool]:
+        """For each segment of the prompt, whether the cache has it."""
+        hits = iter(self.match.hits)
+        return [p.key is not None and next(hits) for p in prompt.pieces]
+
+    def wanted(self, prompt: Prompt, everything: bool) -> list[bool]:
+        """For each segment, whether it is worth running alone when it is missing."""
+        advised = iter(() if self.advice is None else self.advice.segments)
+        out = []
+        for p in prompt.pieces:
+            one = next(advised, None) if p.key is not None else None
+            out.append(p.key is not None and (everything or (one is not None and one.publish)))
+        return out
+
+    def saves(self, everything: bool) -> list[int]:
+        """Ascending positions that are worth a checkpoint."""
+        named = () if self.advice is None else self.advice.checkpoints
+        return sorted(c.tokens for c in named if c.save or everything)
+
+
+@dataclass
+class Kept:
+    """What a request has made that others can use, until it is stored."""
+
+    ids: list[int]
+    segments: list[tuple[Piece, Captured]] = field(default_factory=list)
+    checkpoints: list[Context] = field(default_factory=list)
+    parent: tuple[bytes, int] = (NOTHING, 0)
+
+    @property
+    def captured(self) -> int:
+        """Tokens of the segments that were run alone."""
+        return sum(piece.tokens for piece, _ in self.segments)
+
+
+class Reuse:
+    """One model's dealings with the daemon."""
+
+    def __init__(self, arch: Architecture, model: Model, device: torch.device) -> None:
+        self.arch = arch
+        self.model = model
+        self.profile = model.profile
+        self.device = device
+        self.attends = bool(self.profile.attention_layers)
+        self._samples: list[Sample] = []
+
+    def look_up(
+        self,
+        ids: list[int],
+        positions: Sequence[int],
+        prompt: Prompt,
+        cuts: Sequence[int],
+        accept: Accept,
+        seam_tokens: int,
+    ) -> Found:
+        """One match and one advice. Raises `UnreliableError` while no daemon ever answered."""
+        hashes = self.model.prefix_hashes(ids, positions)
+        if hashes is None:
+            raise UnreliableError("no daemon was attached")
+        named = [p for p in prompt.pieces if p.key is not None]
+        match = self.model.match(positions, hashes, prompt.keys, accept)
+        samples, self._samples = tuple(self._samples), []
+        advice = self.model.advise(
+            Query(
+                tokens=ids,
+                match=match,
+                segments=tuple((p.start, p.tokens) for p in named),
+                cuts=tuple(c for c in cuts if c),
+                seam_tokens=seam_tokens,
+                samples=samples,
+            )
+        )
+        return Found(hashes, match, advice)
+
+    def measured(self, begin: int, end: int, seconds: float) -> None:
+        """Remembers a prefill for the next advice."""
+        self._samples = [*self._samples, Sample(begin, end, seconds)][-64:]
+
+    def load(self, found: Found, room: int, accept: Accept) -> Context | None:
+        """The context behind the longest saved prefix, None for a miss."""
+        if found.match.prefix_tokens == 0:
+            return None
+        held = self.model.load(found.hashes[found.match.prefix_index], accept)
+        if held is None:
+            return None
+        try:
+            if held.tokens != found.match.prefix_tokens:
+                raise ValueError(f"the match was of {found.match.prefix_tokens}")
+            context = restore(self.arch, self.profile, held, room, self.device)
+            context.spliced = held.kind == Accept.SPLICED
+        except (SplicedError, ValueError) as err:
+            log.warning("checkpoint of %d tokens not used: %s", held.tokens, err)
+            context = None
+        return context if held.release() else None
+
+    def acquire(self, prompt: Prompt, choices: Sequence[Choice]) -> dict[int, Segment]:
+        """Leases the segments that are chosen as hits, by index; a miss is left out."""
+        wanted = [
+            p
+            for p, c in zip(prompt.pieces, choices, strict=True)
+            if c is Choice.HIT and p.key is not None
+        ]
+        held = self.model.acquire([p.key for p in wanted if p.key is not None]) if wanted else []
+        return {p.index: s for p, s in zip(wanted, held, strict=True) if s is not None}
+
+    def tensors(self, prompt: Prompt, held: dict[int, Segment]) -> dict[int, Captured]:
+        """Leased segments as tensors over the leased memory; one that cannot be read is no hit."""
+        out = {}
+        for index, segment in held.items():
+            spec = prompt.pieces[index].spec
+            try:
+                if spec is not None:
+                    out[index] = unpack(self.profile, spec, segment)
+            except (SplicedError, ValueError) as err:
+                log.warning("segment %s not used: %s", segment.key.hex()[:16], err)
+        return out
+
+    def release(self, held: dict[int, Segment]) -> bool:
+        """Ends the leases; whether all their bytes were good until now."""
+        return all(release_all(list(held.values())))
+
+    def capture(self, kept: Kept, prompt: Prompt, choices: Sequence[Choice]) -> None:
+        """Runs the segments alone that are chosen for it.
+
+        What is kept has the stored types: the prompt gets what those behind it will read.
+        """
+        by_key: dict[bytes, Captured] = {}
+        for piece, choice in zip(prompt.pieces, choices, strict=True):
+            if choice is not Choice.ISOLATED or piece.spec is None or piece.key is None:
+                continue
+            if piece.key not in by_key:
+                tokens = kept.ids[piece.start : piece.end]
+                captured = capture(self.arch, tokens, piece.spec, self.device)
+                by_key[piece.key] = rounded(self.profile, captured)
+            kept.segments.append((piece, by_key[piece.key]))
+
+    def store(self, kept: Kept) -> list[Code | int]:
+        """Publishes captured segments and saves checkpoints: what became of each."""
+        new: dict[bytes, NewSegment] = {}
+        for piece, captured in kept.segments:
+            if piece.key is not None and piece.key not in new:
+                tokens = kept.ids[piece.start : piece.end]
+                new[piece.key] = NewSegment(captured.spec, tokens, pack(self.profile, captured))
+        codes = self.model.publish(list(new.values())) if new else []
+        return [*codes, *self._save(kept)]
+
+    def _save(self, kept: Kept) -> list[Code | int]:
+        positions = [c.tokens for c in kept.checkpoints]
+        hashes = self.model.prefix_hashes(kept.ids, positions) if positions else None
+        if not hashes:
+            return []
+        parent, behind = kept.parent
+        new = []
+        for digest, context in zip(hashes, kept.checkpoints, strict=True):
+            kind = Accept.SPLICED if context.spliced else Accept.EXACT
+            parts = checkpoint_parts(self.profile, context, behind)
+            new.append(NewCheckpoint(digest, context.tokens, parent, behind, kind, parts))
+            parent, behind = digest, context.tokens
+        return self.model.save(new)

@@ -1,0 +1,83 @@
+"""What a model's state is: identities, sizes and layouts, the names of segments, plans.
+
+Needs the standard library only. `Profile` is where most begins; `from_config` reads the identity of
+a model from its `config.json`, `plan` divides a prompt into segments and spans.
+"""
+
+from spliced_connector.model.config import from_config
+from spliced_connector.model.config_digest import identity_digest
+from spliced_connector.model.digest import weights_digest
+from spliced_connector.model.fields import Fields
+from spliced_connector.model.identity import (
+    MAX_TOKENS,
+    Attention,
+    Conv,
+    DType,
+    Family,
+    Identity,
+    KeyMode,
+    Kind,
+    Layer,
+    Linear,
+    Role,
+    Rope,
+    SegmentSpec,
+    Transition,
+)
+from spliced_connector.model.keys import NOTHING, prefix_hashes, segment_key, token_bytes
+from spliced_connector.model.layout import ALL_LAYERS, PART_ALIGN, Layout, Part
+from spliced_connector.model.plan import (
+    Choice,
+    Piece,
+    Plan,
+    PlanError,
+    Prompt,
+    Span,
+    SpanKind,
+    choose,
+    divide,
+    make_plan,
+)
+from spliced_connector.model.profile import Profile
+from spliced_connector.model.validate import Problems
+
+__all__ = [
+    "ALL_LAYERS",
+    "MAX_TOKENS",
+    "NOTHING",
+    "PART_ALIGN",
+    "Attention",
+    "Choice",
+    "Conv",
+    "DType",
+    "Family",
+    "Fields",
+    "Identity",
+    "KeyMode",
+    "Kind",
+    "Layer",
+    "Layout",
+    "Linear",
+    "Part",
+    "Piece",
+    "Plan",
+    "PlanError",
+    "Problems",
+    "Profile",
+    "Prompt",
+    "Role",
+    "Rope",
+    "SegmentSpec",
+    "Span",
+    "SpanKind",
+    "Transition",
+    "choose",
+    "divide",
+    "from_config",
+    "identity_digest",
+    "make_plan",
+    "prefix_hashes",
+    "segment_key",
+    "token_bytes",
+    "weights_digest",
+]

@@ -1,0 +1,75 @@
+"""Reads a Hugging Face `config.json` into an `Identity`, with the rules of Go's `policy/profile`.
+
+Every adapter names a model through here: two that named it differently would share nothing.
+`config_models.py` has the architectures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from spliced_connector.model.config_models import ARCHITECTURES, Types
+from spliced_connector.model.fields import Fields
+from spliced_connector.model.identity import MAX_HEADS, MAX_LAYERS, DType, Family, Identity, Layer
+from spliced_connector.model.validate import Problems
+
+Slopes = Callable[[int, int], Sequence[float]]
+"""Decay exponents of a Lightning layer, one per head: from layer and heads."""
+
+
+def from_config(
+    config: Mapping[str, object],
+    weights: bytes,
+    *,
+    model: str = "",
+    adapter: str = "",
+    tokenizer: str = "",
+    tp_size: int = 1,
+    kv: DType = DType.BF16,
+    conv: DType = DType.BF16,
+    state: DType = DType.F32,
+    transition: DType = DType.F16,
+    slopes: Slopes | None = None,
+) -> Identity:
+    """The identity of a model from its config and the digest of its weights.
+
+    `model` is the config's model_type by default. Scalar transitions are F32 whatever `transition`
+    says. Engines derive the slopes of Lightning layers by different formulas, so that there is no
+    default for them. Raises `ProfileError`, naming every field that is missing or unusable.
+    """
+    problems = Problems()
+    fields = Fields(config, problems)
+    model_type = fields.text("model_type")
+    read = ARCHITECTURES.get(model_type)
+    if read is None and not problems.texts:
+        known = ", ".join(sorted(ARCHITECTURES))
+        problems.add(f"model_type {model_type!r} is not known, want one of {known}")
+    layers: tuple[Layer, ...] = ()
+    tp_size = max(tp_size, 1)
+    if read is not None:
+        fields = fields.section("text_config") or fields
+        n = fields.layers()
+        if 1 <= n <= MAX_LAYERS:
+            types = Types(kv, conv, state, transition, tp_size)
+            layers = _with_slopes(read(fields, types, n), slopes, problems)
+        else:
+            problems.add(f"num_hidden_layers: {n}, want 1 to {MAX_LAYERS}")
+    problems.refuse("config")
+    return Identity(model or model_type, weights, layers, adapter, tokenizer, tp_size)
+
+
+def _with_slopes(
+    layers: Sequence[Layer], slopes: Slopes | None, problems: Problems
+) -> tuple[Layer, ...]:
+    out = []
+    for i, layer in enumerate(layers):
+        heads = layer.linear.value_heads
+        if layer.linear.family == Family.LIGHTNING and 1 <= heads <= MAX_HEADS:
+            if slopes is None:
+                problems.add("decay slopes: not in the config, they have to be given")
+                break
+            given = tuple(float(v) for v in slopes(i, heads))
+            layer = replace(layer, linear=replace(layer.linear, slopes=given))
+        out.append(layer)
+    return tuple(out)

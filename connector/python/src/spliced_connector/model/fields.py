@@ -1,0 +1,189 @@
+"""Named values of a config, with a note of every one that is missing or of another type."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from typing import TypeGuard, TypeVar
+
+from spliced_connector.model.identity import MAX_DIM, Layer, Rope
+from spliced_connector.model.validate import Problems
+
+T = TypeVar("T")
+
+
+class Fields:
+    """Reads one JSON object. What cannot be read gives zero and a problem."""
+
+    def __init__(self, values: Mapping[str, object], problems: Problems) -> None:
+        self.values = dict(values)
+        self.problems = problems
+
+    def has(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def number(self, name: str) -> int:
+        value = self._value(name)
+        return value if _is_number(value) else self._wrong(name, value, "a whole number", 0)
+
+    def number_or(self, name: str, default: int) -> int:
+        return self.number(name) if self.has(name) else default
+
+    def real(self, name: str) -> float:
+        value = self._value(name)
+        if _is_number(value) or (isinstance(value, float) and math.isfinite(value)):
+            return float(value)
+        return self._wrong(name, value, "a number", 0.0)
+
+    def real_or(self, name: str, default: float) -> float:
+        return self.real(name) if self.has(name) else default
+
+    def flag(self, name: str, default: bool) -> bool:
+        if not self.has(name):
+            return default
+        value = self._value(name)
+        return value if isinstance(value, bool) else self._wrong(name, value, "a flag", default)
+
+    def text(self, name: str) -> str:
+        value = self._value(name)
+        return value if isinstance(value, str) else self._wrong(name, value, "a text", "")
+
+    def text_or(self, name: str, default: str) -> str:
+        return self.text(name) if self.has(name) else default
+
+    def numbers(self, name: str) -> list[int]:
+        value = self._value(name)
+        if isinstance(value, list | tuple) and all(map(_is_number, value)):
+            return list(value)
+        return self._wrong(name, value, "a list of whole numbers", [])
+
+    def texts(self, name: str) -> list[str]:
+        value = self._value(name)
+        if isinstance(value, list | tuple) and all(isinstance(v, str) for v in value):
+            return list(value)
+        return self._wrong(name, value, "a list of texts", [])
+
+    def section(self, name: str) -> Fields | None:
+        if not self.has(name):
+            return None
+        value = self._value(name)
+        if isinstance(value, Mapping):
+            return Fields(value, self.problems)
+        return self._wrong(name, value, "an object", None)
+
+    def layers(self) -> int:
+        """How many decoder layers there are.
+
+        Files of Nemotron-H that transformers 5 wrote say it by the length of a list only.
+        """
+        if not self.has("num_hidden_layers") and self.has("layers_block_type"):
+            return len(self.texts("layers_block_type"))
+        return self.number("num_hidden_layers")
+
+    def head_dim(self) -> int:
+        """The size of a head, or the hidden size over the heads where it is left out."""
+        if self.has("head_dim"):
+            return self.number("head_dim")
+        hidden, heads = self.number("hidden_size"), self.number("num_attention_heads")
+        if heads < 1 or hidden % heads:
+            self.problems.add(
+                f"head_dim: missing, and hidden_size {hidden} over {heads} heads does not tell"
+            )
+            return 1
+        return hidden // heads
+
+    def rope(self, dim: int, theta: float = 1e4, factor: float = 1.0) -> Rope:
+        """NeoX rotary embedding over a share of `dim`.
+
+        From rope_parameters or the older fields beside it; base and share default to what the
+        architecture takes.
+        """
+        source = self.section("rope_parameters") or self
+        theta = source.real_or("rope_theta", self.real_or("rope_theta", theta))
+        share = "partial_rotary_factor"
+        factor = source.real_or(share, self.real_or(share, factor))
+        dims: float = _round(dim * factor)
+        if self.has("rotary_dim"):
+            dims = self.number("rotary_dim")
+        if not 0 <= dims <= MAX_DIM:
+            self.problems.add(f"rope turns {dims:.0f} dimensions, want 0 to {MAX_DIM}")
+            return Rope()
+        source = self.section("rope_scaling") or source
+        return source._scaled(Rope(int(dims), theta))
+
+    def _scaled(self, rope: Rope) -> Rope:
+        """With the scalings that change frequencies only."""
+        kind = self.text_or("rope_type", self.text_or("type", "default"))
+        if kind == "default":
+            return rope
+        if kind == "linear":
+            factor = self.real("factor")
+            return self._rescaled(rope, lambda freq: freq / factor)
+        if kind == "llama3":
+            factor, low = self.real("factor"), self.real("low_freq_factor")
+            high, context = (
+                self.real("high_freq_factor"),
+                self.real("original_max_position_embeddings"),
+            )
+            return self._rescaled(rope, lambda freq: llama3_freq(freq, factor, low, high, context))
+        self.problems.add(f"rope scaling {kind!r} is not supported, want default, linear or llama3")
+        return rope
+
+    def _rescaled(self, rope: Rope, turn: Callable[[float], float]) -> Rope:
+        # Rounded to F32, which is how engines keep them: libraries differ in the last bits of a
+        # power, and an identity must not.
+        try:
+            freqs = [turn(rope.theta ** (-2 * i / rope.dims)) for i in range(rope.dims // 2)]
+            inv_freq = struct.unpack(f"<{len(freqs)}f", struct.pack(f"<{len(freqs)}f", *freqs))
+        except (ArithmeticError, TypeError, struct.error) as err:
+            self.problems.add(f"rope scaling: {err}")
+            return Rope()
+        return Rope(rope.dims, 0.0, rope.interleaved, inv_freq)
+
+    def layers_by_name(self, field: str, n: int, kinds: Mapping[str, Layer]) -> list[Layer]:
+        names = self.texts(field)
+        if len(names) != n:
+            self.problems.add(f"{field}: {len(names)} entries for {n} layers")
+            return []
+        for i, name in enumerate(names):
+            if name not in kinds:
+                self.problems.add(f"{field}: {name!r} at layer {i} is not known")
+        return [kinds.get(name, Layer()) for name in names]
+
+    def every_nth(self, layers: int, field: str, n: int, linear: Layer, full: Layer) -> list[Layer]:
+        """The last layer of each group of n is full, the others are linear."""
+        if n < 1:
+            self.problems.add(f"{field}: {n}, want at least 1")
+            return []
+        return [full if (i + 1) % n == 0 else linear for i in range(layers)]
+
+    def _value(self, name: str) -> object:
+        return self.values.get(name)
+
+    def _wrong(self, name: str, value: object, want: str, zero: T) -> T:
+        told = "missing" if value is None else f"{value!r} is not {want}"
+        self.problems.add(f"{name}: {told[:200]}")
+        return zero
+
+
+def llama3_freq(freq: float, factor: float, low: float, high: float, context: float) -> float:
+    """Keeps short wavelengths, divides long ones and blends those between."""
+    turns = context * freq / (2 * math.pi)
+    if turns < low:
+        return freq / factor
+    if turns > high:
+        return freq
+    blend = (turns - low) / (high - low)
+    return (1 - blend) * freq / factor + blend * freq
+
+
+def _is_number(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
+
+
+def _round(value: float) -> float:
+    """To the nearest, halves away from zero as Go does it."""
+    if not math.isfinite(value):
+        return value
+    return math.copysign(math.floor(abs(value) + 0.5), value)

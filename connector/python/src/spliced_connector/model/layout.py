@@ -1,0 +1,66 @@
+"""Byte layouts of segments, checkpoints and buffers of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spliced_connector.model.identity import DType
+
+PART_ALIGN = 64
+"""Every part begins at a multiple of it, in bytes: a cache line and the widest vector."""
+
+ALL_LAYERS = -1
+"""Asks the layouts of all layers at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One tensor in the linear bytes of an object, of one rank."""
+
+    kind: str  # "T", "S", "conv", "K" or "V"
+    layer: int
+    offset: int  # bytes, a multiple of PART_ALIGN
+    nbytes: int
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def number(self) -> int:
+        """The kind as the protocol counts them, from 1."""
+        return PART_KINDS.index(self.kind) + 1
+
+
+PART_KINDS = ("T", "S", "conv", "K", "V")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The parts of one rank's share, ordered by layer and kind, and never overlapping."""
+
+    parts: tuple[Part, ...]
+    nbytes: int  # a multiple of PART_ALIGN
+
+    def find(self, layer: int, kind: str) -> int | None:
+        """The index of the first such part."""
+        for i, part in enumerate(self.parts):
+            if part.layer == layer and part.kind == kind:
+                return i
+        return None
+
+
+class LayoutBuilder:
+    """Places parts one behind another."""
+
+    def __init__(self) -> None:
+        self._parts: list[Part] = []
+        self._end = 0
+
+    def add(self, layer: int, kind: str, dtype: DType, *shape: int) -> None:
+        nbytes = dtype.size
+        for n in shape:
+            nbytes *= n
+        self._parts.append(Part(kind, layer, self._end, nbytes, dtype, shape))
+        self._end += -(-nbytes // PART_ALIGN) * PART_ALIGN
+
+    def build(self) -> Layout:
+        return Layout(tuple(self._parts), self._end)

@@ -1,0 +1,215 @@
+"""From a prompt's cuts and what the cache holds to the spans of a request.
+
+    prompt     [0 ........ c0)[c0 .. c1)[c1 .. c2) ... [ck ..... N)
+    is         in context     segment   segment        query
+
+A segment keeps its interior; its ends are computed again at the joins. So a plan is a list of
+spans, each either one segment's interior or a run of recomputed tokens, that covers [begin, N)
+exactly once. Needs the standard library only: the scheduler half of an engine adapter and the
+worker half make the same plan from the same inputs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from spliced_connector.model.identity import Role, SegmentSpec
+from spliced_connector.model.keys import segment_key
+from spliced_connector.model.profile import Profile
+
+
+class PlanError(ValueError):
+    """A prompt's cuts or a plan's spans can never be right."""
+
+
+class Choice(Enum):
+    """What becomes of a segment in one request."""
+
+    PREFIX = "prefix"  # before the tokens that the request begins from
+    HIT = "hit"  # its interior is reused
+    ISOLATED = "isolated"  # run alone, published, then reused like a hit
+    CONTEXT = "context"  # recomputed in context, never published
+
+
+class SpanKind(Enum):
+    """Where the tokens of a span come from."""
+
+    SEGMENT = "segment"
+    RECOMPUTE = "recompute"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A segment of a prompt: tokens [start, start + tokens).
+
+    spec and key are None when nothing worth keeping is left between its ends.
+    """
+
+    index: int
+    start: int
+    tokens: int
+    spec: SegmentSpec | None
+    key: bytes | None
+
+    @property
+    def end(self) -> int:
+        return self.start + self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt's segments; what lies before the first and behind the last is not one."""
+
+    tokens: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The keys of the segments that have one, in order."""
+        return [p.key for p in self.pieces if p.key is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens [start, start + length). segment is the piece's index, -1 when recomputed."""
+
+    kind: SpanKind
+    start: int
+    length: int
+    segment: int = -1
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The spans of one request. `make_plan` and `check` establish what it promises:
+
+    Invariant: spans cover [begin, end) exactly once, in order; no two recomputed spans touch; the
+    last one is recomputed, because an engine needs at least one row of its own.
+    """
+
+    begin: int
+    end: int
+    spans: tuple[Span, ...]
+
+    @property
+    def recomputed(self) -> tuple[Span, ...]:
+        return tuple(s for s in self.spans if s.kind is SpanKind.RECOMPUTE)
+
+    @property
+    def recomputed_tokens(self) -> int:
+        return sum(s.length for s in self.recomputed)
+
+    @property
+    def reused_tokens(self) -> int:
+        return self.end - self.begin - self.recomputed_tokens
+
+    @property
+    def approximate(self) -> bool:
+        """True if the result can differ from a full prefill: a segment stands behind something."""
+        return any(s.kind is SpanKind.SEGMENT and s.start > 0 for s in self.spans)
+
+    def check(self) -> None:
+        """Raises PlanError unless the invariant holds."""
+        at, before = self.begin, SpanKind.SEGMENT
+        for i, s in enumerate(self.spans):
+            if s.start != at or s.length <= 0:
+                raise PlanError(
+                    f"span {i} covers [{s.start}, {s.end}), expected it to begin at {at}"
+                )
+            if s.kind is SpanKind.RECOMPUTE and before is SpanKind.RECOMPUTE and i > 0:
+                raise PlanError(f"spans {i - 1} and {i} meet at {at} and are both recomputed")
+            if (s.kind is SpanKind.SEGMENT) != (s.segment >= 0):
+                raise PlanError(f"span {i} is of kind {s.kind.value} and names segment {s.segment}")
+            at, before = s.end, s.kind
+        if at != self.end or not self.spans or before is not SpanKind.RECOMPUTE:
+            raise PlanError(f"spans end at {at}, expected a recomputed one that ends at {self.end}")
+
+
+def divide(
+    profile: Profile, salt: bytes, ids: Sequence[int], cuts: Sequence[int], w: int
+) -> Prompt:
+    """Names the segments between the ascending cuts at seam width w.
+
+    The tokens behind the last cut are the query: at least one. No cuts: no segments. A segment
+    that begins at 0 leads the prompt and is kept whole.
+    """
+    n = len(ids)
+    if w < 0:
+        raise PlanError(f"seam of {w} tokens")
+    for a, b in itertools.pairwise(cuts):
+        if a >= b:
+            raise PlanError(f"cuts must ascend: {a} is followed by {b}")
+    if cuts and not (cuts[0] >= 0 and cuts[-1] < n):
+        raise PlanError(f"cuts from {cuts[0]} to {cuts[-1]} in a prompt of {n} tokens")
+    pieces = []
+    for i, (a, b) in enumerate(itertools.pairwise(cuts)):
+        spec = profile.first_spec(b - a) if a == 0 else profile.mid_spec(b - a, w)
+        key = None if spec is None else segment_key(profile, salt, spec, ids[a:b])
+        pieces.append(Piece(i, a, b - a, spec, key))
+    return Prompt(n, tuple(pieces))
+
+
+def choose(
+    prompt: Prompt, begin: int, held: Sequence[bool], admit: Sequence[bool]
+) -> tuple[Choice, ...]:
+    """Decides over every segment of a request that begins with `begin` tokens in place.
+
+    held and admit are parallel to `prompt.pieces`: the cache has the segment; it is worth running
+    alone and publishing. A segment that the prefix ends inside of is finished in context.
+    """
+    if len(held) != len(prompt.pieces) or len(admit) != len(prompt.pieces):
+        raise PlanError(f"{len(held)} and {len(admit)} answers for {len(prompt.pieces)} segments")
+    out = []
+    for p, hit, wanted in zip(prompt.pieces, held, admit, strict=True):
+        if p.end <= begin:
+            out.append(Choice.PREFIX)
+        elif p.start < begin or p.spec is None:
+            out.append(Choice.CONTEXT)
+        elif hit:
+            out.append(Choice.HIT)
+        else:
+            out.append(Choice.ISOLATED if wanted else Choice.CONTEXT)
+    return tuple(out)
+
+
+def make_plan(prompt: Prompt, begin: int, choices: Sequence[Choice]) -> Plan:
+    """Lays the spans of [begin, N): the prefix first, then segments, then the query.
+
+    Between two reused segments the tail of the left and the head of the right are one recomputed
+    span. A leading segment and the prefix hold their own tails.
+    """
+    if len(choices) != len(prompt.pieces):
+        raise PlanError(f"{len(choices)} choices for {len(prompt.pieces)} segments")
+    if not 0 <= begin < prompt.tokens:
+        raise PlanError(f"{begin} tokens in place of {prompt.tokens}: the query is missing")
+    spans: list[Span] = []
+    at = begin
+    for piece, choice in zip(prompt.pieces, choices, strict=True):
+        if choice is Choice.PREFIX and piece.end > begin:
+            raise PlanError(f"segment {piece.index} ends at {piece.end}, the prefix at {begin}")
+        if choice not in (Choice.HIT, Choice.ISOLATED):
+            continue
+        spec = piece.spec
+        if spec is None or piece.start < begin:
+            raise PlanError(f"segment {piece.index} cannot be reused behind {begin} tokens")
+        if spec.role is Role.FIRST and piece.start != 0:
+            raise PlanError(f"segment {piece.index} leads its prompt but stands at {piece.start}")
+        first = piece.start + spec.head
+        length = spec.interior[1]
+        if length <= 0 or spec.tokens != piece.tokens:
+            raise PlanError(f"segment {piece.index} of {piece.tokens} tokens has no interior")
+        if first > at:
+            spans.append(Span(SpanKind.RECOMPUTE, at, first - at))
+        spans.append(Span(SpanKind.SEGMENT, first, length, piece.index))
+        at = first + length
+    spans.append(Span(SpanKind.RECOMPUTE, at, prompt.tokens - at))
+    plan = Plan(begin, prompt.tokens, tuple(spans))
+    plan.check()
+    return plan

@@ -1,0 +1,251 @@
+"""A validated identity with what follows from it: fingerprint, geometry, sizes and layouts."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+from spliced_connector.errors import ProfileError
+from spliced_connector.model import canonical
+from spliced_connector.model.identity import (
+    MAX_CANONICAL_BYTES,
+    MAX_TOKENS,
+    Attention,
+    Conv,
+    DType,
+    Family,
+    Identity,
+    KeyMode,
+    Kind,
+    Layer,
+    Linear,
+    Role,
+    Rope,
+    SegmentSpec,
+    Transition,
+)
+from spliced_connector.model.layout import ALL_LAYERS, PART_ALIGN, Layout, LayoutBuilder, Part
+from spliced_connector.model.validate import validate
+
+__all__ = [
+    "ALL_LAYERS",
+    "MAX_TOKENS",
+    "PART_ALIGN",
+    "Attention",
+    "Conv",
+    "DType",
+    "Family",
+    "Identity",
+    "KeyMode",
+    "Kind",
+    "Layer",
+    "Layout",
+    "Linear",
+    "Part",
+    "Profile",
+    "Role",
+    "Rope",
+    "SegmentSpec",
+    "Transition",
+]
+
+
+class Profile:
+    """Immutable, and safe for use by several threads.
+
+    Raises `ProfileError` with every problem of the identity. All sizes are of one rank.
+    """
+
+    def __init__(self, identity: Identity) -> None:
+        identity = replace(identity, layers=tuple(_plain(layer) for layer in identity.layers))
+        validate(identity)
+        self.identity = identity
+        self.canonical = canonical.encode(identity)
+        """The bytes that are hashed and that travel to the daemon."""
+        if len(self.canonical) > MAX_CANONICAL_BYTES:
+            raise ProfileError(
+                f"canonical bytes: {len(self.canonical)}, at most {MAX_CANONICAL_BYTES}"
+            )
+        self.fingerprint = hashlib.sha256(self.canonical).digest()
+        kinds = [layer.kind for layer in identity.layers]
+        self.linear_layers = tuple(i for i, kind in enumerate(kinds) if kind == Kind.LINEAR)
+        self.attention_layers = tuple(
+            i for i, kind in enumerate(kinds) if kind not in (Kind.LINEAR, Kind.NONE)
+        )
+        self.min_head = max(
+            (identity.layers[i].linear.conv.rows for i in self.linear_layers), default=0
+        )
+        """Tokens that the convolutions look back on: no head exclusion is smaller."""
+
+    def head_exclusion(self, w: int) -> int:
+        """Leading tokens left out of the interior of a MID segment at seam width `w`."""
+        return max(w, self.min_head)
+
+    def first_spec(self, tokens: int) -> SegmentSpec:
+        """The geometry of a leading segment, which is kept whole."""
+        return SegmentSpec(Role.FIRST, 0, 0, tokens)
+
+    def mid_spec(self, tokens: int, w: int) -> SegmentSpec | None:
+        """The geometry of any other segment; None when nothing worth keeping is left."""
+        spec = SegmentSpec(Role.MID, self.head_exclusion(w), w, tokens)
+        return spec if self.spec_problem(spec) is None else None
+
+    def spec_problem(self, spec: SegmentSpec) -> str | None:
+        """Why segments of this geometry cannot be kept, None when they can."""
+        if not 1 <= spec.tokens <= MAX_TOKENS:
+            return f"segment of {spec.tokens} tokens, want 1 to {MAX_TOKENS}"
+        low = 1
+        if spec.role == Role.FIRST:
+            if spec.head or spec.tail:
+                return f"first segment with {spec.head} and {spec.tail} tokens excluded"
+        elif spec.role == Role.MID:
+            low = max(1, self.min_head)
+            if not (self.min_head <= spec.head <= MAX_TOKENS and 0 <= spec.tail <= MAX_TOKENS):
+                return (
+                    f"segment with {spec.head} head and {spec.tail} tail tokens excluded,"
+                    f" want a head of at least {self.min_head}"
+                )
+        else:
+            return f"segment role {spec.role} is unknown"
+        if spec.interior[1] < low:
+            return (
+                f"segment of {spec.tokens} tokens has an interior of {spec.interior[1]},"
+                f" want at least {low}"
+            )
+        return None
+
+    def rank_heads(self, layer: int) -> tuple[int, int]:
+        """Key and value heads of a linear layer."""
+        a = self.identity.layers[layer].linear
+        tp = self.identity.tp_size
+        return max(1, a.key_heads // tp), a.value_heads // tp
+
+    def rank_kv_heads(self, layer: int) -> int:
+        """Key-value heads of an attention layer; fewer than ranks are replicated."""
+        return max(1, self.identity.layers[layer].attention.kv_heads // self.identity.tp_size)
+
+    def rank_conv_channels(self, layer: int) -> int:
+        """Convolution channels of a linear layer, all groups together."""
+        channels = self.identity.layers[layer].linear.conv.channels
+        return sum(n // self.identity.tp_size for n in channels)
+
+    def rope(self, layer: int) -> Rope:
+        """The rotary embedding of a layer of whichever kind."""
+        at = self.identity.layers[layer]
+        return at.linear.rope if at.kind == Kind.LINEAR else at.attention.rope
+
+    def inv_freq(self, layer: int) -> tuple[float, ...]:
+        """The inverse frequencies of a layer's rope, one per pair; () without rope."""
+        rope = self.rope(layer)
+        if rope.inv_freq or not rope.dims:
+            return rope.inv_freq
+        return tuple(rope.theta ** (-2 * i / rope.dims) for i in range(rope.dims // 2))
+
+    def segment_layout(self, spec: SegmentSpec | int) -> Layout:
+        """A segment of a geometry, or of so many interior tokens.
+
+        T, S and convolution tail of every linear layer, K and V of every attention layer.
+        """
+        rows = spec.interior[1] if isinstance(spec, SegmentSpec) else spec
+        b = LayoutBuilder()
+        for i, layer in enumerate(self.identity.layers):
+            if layer.kind == Kind.LINEAR:
+                self._transition(b, i, layer.linear.transition_dtype)
+                self._state(b, i, layer.linear.state_dtype)
+                self._conv(b, i)
+            elif layer.kind != Kind.NONE:
+                self._rows(b, i, rows)
+        return b.build()
+
+    def checkpoint_layout(self, rows: int) -> Layout:
+        """A checkpoint that adds so many rows to its parent; its states are F32."""
+        b = LayoutBuilder()
+        for i, layer in enumerate(self.identity.layers):
+            if layer.kind == Kind.LINEAR:
+                self._state(b, i, DType.F32)
+                self._conv(b, i)
+            elif layer.kind != Kind.NONE:
+                self._rows(b, i, rows)
+        return b.build()
+
+    def buffer_layout(self, rows: int) -> Layout:
+        """What moves the states of all linear layers on by so many tokens, row by row."""
+        b = LayoutBuilder()
+        rows = max(rows, 0)
+        for i in self.linear_layers:
+            a = self.identity.layers[i].linear
+            keys, values = self.rank_heads(i)
+            decays = (a.key_dim,) if a.family.decay_per_key else ()
+            b.add(i, "T", DType.F32, rows, values, *decays)
+            if a.conv.rows:
+                b.add(i, "conv", a.conv.dtype, rows, self.rank_conv_channels(i))
+            b.add(i, "K", DType.F32, rows, keys, a.key_dim)
+            b.add(i, "V", DType.F32, rows, values, a.value_dim)
+        return b.build()
+
+    def seam_layout(self, layer: int = ALL_LAYERS) -> Layout:
+        """(T, S) of a recomputed span in F32, as compose takes them."""
+        b = LayoutBuilder()
+        for i in self.linear_layers:
+            if layer in (ALL_LAYERS, i):
+                self._transition(b, i, DType.F32)
+                self._state(b, i, DType.F32)
+        return b.build()
+
+    def states_layout(self, layer: int, spans: int) -> Layout:
+        """What compose answers: the F32 state before each recomputed span, then the last one."""
+        b = LayoutBuilder()
+        for i in self.linear_layers:
+            if layer in (ALL_LAYERS, i):
+                for _ in range(spans + 1):
+                    self._state(b, i, DType.F32)
+        return b.build()
+
+    def rows_layout(self, layer: int, rows: int) -> Layout:
+        """What rotate answers: K and V of so many rows."""
+        b = LayoutBuilder()
+        for i in self.attention_layers:
+            if layer in (ALL_LAYERS, i):
+                self._rows(b, i, rows)
+        return b.build()
+
+    def segment_bytes(self, interior: int) -> int:
+        return self.segment_layout(interior).nbytes
+
+    def checkpoint_bytes(self, rows: int) -> int:
+        return self.checkpoint_layout(rows).nbytes
+
+    def _transition(self, b: LayoutBuilder, i: int, dtype: DType) -> None:
+        a = self.identity.layers[i].linear
+        heads = self.rank_heads(i)[1]
+        match a.family.transition:
+            case Transition.SCALAR:
+                b.add(i, "T", DType.F32, heads)
+            case Transition.DIAGONAL:
+                b.add(i, "T", dtype, heads, a.key_dim)
+            case _:
+                b.add(i, "T", dtype, heads, a.key_dim, a.key_dim)
+
+    def _state(self, b: LayoutBuilder, i: int, dtype: DType) -> None:
+        a = self.identity.layers[i].linear
+        b.add(i, "S", dtype, self.rank_heads(i)[1], a.key_dim, a.value_dim)
+
+    def _conv(self, b: LayoutBuilder, i: int) -> None:
+        c = self.identity.layers[i].linear.conv
+        if c.rows:
+            b.add(i, "conv", c.dtype, c.rows, self.rank_conv_channels(i))
+
+    def _rows(self, b: LayoutBuilder, i: int, rows: int) -> None:
+        a = self.identity.layers[i].attention
+        heads, rows = self.rank_kv_heads(i), max(rows, 0)
+        b.add(i, "K", a.dtype, rows, heads, a.key_dim)
+        b.add(i, "V", a.dtype, rows, heads, a.value_dim)
+
+
+def _plain(layer: Layer) -> Layer:
+    """Without what the kind does not use, so that equal bytes mean equal identities."""
+    if layer.kind == Kind.LINEAR:
+        return replace(layer, attention=Attention())
+    if layer.kind == Kind.NONE:
+        return Layer()
+    return replace(layer, linear=Linear())

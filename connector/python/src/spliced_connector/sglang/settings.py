@@ -1,0 +1,112 @@
+"""What `--hicache-storage-backend-extra-config` may say, checked before the engine starts.
+
+    {"backend_name": "spliced", "module_path": "spliced_connector.sglang",
+     "class_name": "SplicedHiCache", "interface_v1": 1, "hicache_storage_pass_prefix_keys": true,
+     "model": "/models/qwen3-next"}
+
+A setting that is unknown, of another type or out of range ends the start with a text that names
+all of them: a typing error must not read as "no hits".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from spliced_connector.errors import ProfileError
+from spliced_connector.model import DType, Identity, from_config, identity_digest, weights_digest
+
+_OF_THE_ENGINE = {"backend_name", "module_path", "class_name", "interface_v1"}
+
+
+@dataclass(frozen=True)
+class HiCacheSettings:
+    """Settings of one backend, the same for all ranks."""
+
+    model: str = ""
+    """Directory of the model's config.json. Empty: the model path that SGLang was started with."""
+    weights: str = ""
+    """What the weights are: their digest as 64 hexadecimal digits, or the directory of the
+    safetensors files, which is read at every start. Empty: `model`."""
+    weights_cache: str = ""
+    """Directory that remembers digests of weights files. Empty: they are read at every start."""
+    adapter: str = ""
+    """Names what else changes values and is not in config and weights: adapters merged at start,
+    quantisation, overrides of the config. Adapters that requests name are in the page hashes."""
+    socket: str = ""
+    """Path of the daemon's socket. Empty: where a daemon listens by default."""
+    tenant: str = ""
+    """Tenant of the daemon whose objects are used and paid for. Empty: the default tenant."""
+    token: str = ""
+    """The tenant's token."""
+    timeout_ms: float = 50.0
+    """Longest wait for one answer of the daemon; 0.1 to 10,000."""
+    exists_ms: float = 200.0
+    """Longest time for the look-up of a prompt, which answers what it has found; 1 to 10,000."""
+    load_ms: float = 1000.0
+    """Longest wait, for one batch of pages, for what has to come from disk; 1 to 60,000."""
+
+    @classmethod
+    def read(cls, given: Mapping[str, object] | None, model_name: str | None) -> HiCacheSettings:
+        """Raises ValueError with everything that is wrong."""
+        wrong: list[str] = []
+        known = {field.name: str(field.type) for field in fields(cls)}
+        values: dict[str, object] = {}
+        for name, value in (given or {}).items():
+            if name in _OF_THE_ENGINE:
+                continue
+            if name not in known:
+                wrong.append(f"{name}: unknown, want one of {', '.join(known)}")
+            elif known[name] == "str" and isinstance(value, str):
+                values[name] = value
+            elif known[name] == "float" and type(value) in (int, float):
+                values[name] = float(str(value))
+            else:
+                wrong.append(f"{name}: {value!r}, want {known[name]}")
+        for name, low, high in _RANGES:
+            number = values.get(name)
+            if isinstance(number, float) and not low <= number <= high:
+                wrong.append(f"{name}: {number:g}, want {low:g} to {high:g}")
+        if not values.get("model"):
+            values["model"] = model_name or ""
+        if not values["model"]:
+            wrong.append("model: missing, want the directory of config.json")
+        if wrong:
+            raise ValueError("hicache-storage-backend-extra-config: " + "; ".join(wrong))
+        return cls(**values)  # type: ignore[arg-type]
+
+    def digest(self) -> bytes:
+        """Of the weights. Raises ValueError when they cannot be read."""
+        if re.fullmatch("[0-9a-fA-F]{64}", self.weights):
+            return bytes.fromhex(self.weights)
+        try:
+            return weights_digest(self.weights or self.model, self.weights_cache)
+        except ProfileError as err:
+            raise ValueError(f"hicache-storage-backend-extra-config: {err}") from err
+
+    def identity(self, weights: bytes, tp_size: int, dtype: DType) -> Identity:
+        """The model with rows, or convolution tails, of a type.
+
+        All settings of the config that may change values are in it, but none that SGLang was
+        started with.
+        Raises ValueError when its config cannot be read or is not known.
+        """
+        path = Path(self.model) / "config.json"
+        try:
+            described = json.loads(path.read_text())
+            return from_config(
+                described,
+                identity_digest(weights, described, dtype.name),
+                adapter=self.adapter,
+                tp_size=tp_size,
+                kv=dtype,
+                conv=dtype,
+            )
+        except (OSError, json.JSONDecodeError, ProfileError) as err:
+            raise ValueError(f"model {self.model!r}: {err}") from err
+
+
+_RANGES = (("timeout_ms", 0.1, 10_000), ("exists_ms", 1, 10_000), ("load_ms", 1, 60_000))

@@ -1,0 +1,170 @@
+"""Where an engine keeps rows and states in its paged tensors, and canonical copies of them.
+
+vLLM has changed the order of these tensors several times and packs keys differently for every CPU
+it knows, so nothing here follows a version: the engine's own functions write patterns into scratch
+memory of the same strides, and where each element lands is read back (`probe`). What does
+not come back element for element raises `UnsupportedError`, and the connector stays inert.
+
+Canonical rows are token-major, [tokens, KV heads, dim]; a canonical state is [value heads, key
+dim, value dim] in float32; a convolution's tail is [kernel - 1, channels], the oldest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spliced_connector.model import Profile
+from spliced_connector.vllm.probe import FoundRows, Probes, StateOrder, UnsupportedError, writer
+from spliced_connector.vllm.support import Engine
+
+__all__ = ["Caches", "RowPages", "StatePages", "UnsupportedError", "find_caches"]
+
+
+class _Elements:
+    """One tensor of rows inside the blocks of a layer: [block tokens, heads, dim] of them each."""
+
+    def __init__(self, cache: Tensor, block_dim: int, offsets: Tensor) -> None:
+        self.row = offsets.shape[1:]
+        """[heads, dim]."""
+        blocks, stride = cache.shape[block_dim], cache.stride(block_dim)
+        first = int(offsets.reshape(-1)[0])
+        strides = [_stride(offsets, dim) for dim in range(offsets.dim())]
+        grid = torch.full_like(offsets, first)
+        for dim, step in enumerate(strides):
+            shape = [-1 if i == dim else 1 for i in range(offsets.dim())]
+            grid = grid + (torch.arange(offsets.shape[dim]) * step).view(shape)
+        self.is_strided = bool(torch.equal(grid, offsets))
+        """Whether every element's place is a sum of one step per index."""
+        if self.is_strided:
+            size = (blocks, *offsets.shape)
+            base = cache.storage_offset() + first
+            self._view = cache.as_strided(size, (stride, *strides), base)
+        else:
+            span = int(offsets.max()) + 1
+            self._view = cache.as_strided((blocks, span), (stride, 1), cache.storage_offset())
+            self._flat = offsets.reshape(-1).to(cache.device)
+
+    def read(self, blocks: Tensor) -> Tensor:
+        """The rows of whole blocks, [blocks * tokens, heads, dim], a contiguous copy."""
+        rows = self._view.index_select(0, blocks)
+        if not self.is_strided:
+            rows = rows.index_select(1, self._flat)
+        return rows.reshape(-1, *self.row)
+
+
+def _stride(offsets: Tensor, dim: int) -> int:
+    if offsets.shape[dim] < 2:
+        return 0
+    first = offsets.reshape(-1)[0]
+    return int(offsets.select(dim, 1).reshape(-1)[0] - first)
+
+
+class RowPages:
+    """Keys and values of one attention layer.
+
+    Tables are the request's block numbers in the layer's group; token t of the request lies in
+    table[t // block_tokens]. Keys are as the layer wrote them, turned to their positions.
+    """
+
+    def __init__(self, module: object, found: FoundRows, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self._cache = found.cache
+        self._writer = writer(module)
+        self._keys = _Elements(found.cache, found.block_dim, found.keys)
+        self._values = _Elements(found.cache, found.block_dim, found.values)
+        self._step = found.keys.shape[0]  # kernels may use smaller blocks
+        if block_tokens % self._step:
+            raise UnsupportedError(f"blocks of {self._step} rows for {block_tokens} tokens")
+
+    def read(self, table: Sequence[int], begin: int, end: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of tokens [begin, end), copies."""
+        first = begin // self._step
+        blocks = self._kernel_blocks(table, torch.arange(first, -(-end // self._step)))
+        blocks = blocks.to(self._cache.device)
+        cut = slice(begin - first * self._step, end - first * self._step)
+        return self._keys.read(blocks)[cut], self._values.read(blocks)[cut]
+
+    def write(self, table: Sequence[int], begin: int, k: Tensor, v: Tensor) -> None:
+        """Replace keys [n, KV, dk] and values [n, KV, dv] of tokens from `begin` on.
+
+        Raises ValueError for rows of another shape, and beyond the table.
+        """
+        if k.shape[1:] != self._keys.row or v.shape[1:] != self._values.row:
+            raise ValueError(f"rows of {tuple(k.shape)} and {tuple(v.shape)}")
+        if len(k) != len(v) or begin + len(k) > len(table) * self.block_tokens:
+            raise ValueError(f"{len(k)} and {len(v)} rows from {begin} on, {len(table)} blocks")
+        tokens = torch.arange(begin, begin + len(k))
+        blocks = self._kernel_blocks(table, tokens // self._step)
+        slots = (blocks * self._step + tokens % self._step).to(self._cache.device)
+        self._writer(k.to(self._cache), v.to(self._cache), self._cache, slots)
+
+    def _kernel_blocks(self, table: Sequence[int], indices: Tensor) -> Tensor:
+        n = self.block_tokens // self._step
+        return torch.tensor(table, dtype=torch.int64)[indices // n] * n + indices % n
+
+
+class StatePages:
+    """Recurrent state and convolution tail of one linear layer, one of each in a block."""
+
+    def __init__(self, conv: Tensor, state: Tensor, order: StateOrder) -> None:
+        self._conv, self._state = conv, state
+        self._order = order
+
+    def read(self, block: int) -> tuple[Tensor, Tensor]:
+        """The state [Hv, dk, dv] in float32 and the tail [k - 1, C], contiguous copies."""
+        state, conv = self._views(block)
+        return state.to(torch.float32, copy=True).contiguous(), conv.clone().contiguous()
+
+    def write(self, block: int, state: Tensor, conv: Tensor) -> None:
+        """Replace both."""
+        to_state, to_conv = self._views(block)
+        to_state.copy_(state)
+        to_conv.copy_(conv)
+
+    def _views(self, block: int) -> tuple[Tensor, Tensor]:
+        state, conv = self._state[block], self._conv[block]
+        if self._order.key_major:
+            heads, a, b = state.shape
+            state = state.view(heads, b, a)
+        else:
+            state = state.transpose(1, 2)
+        return state, conv.transpose(0, 1) if self._order.conv_dim_first else conv
+
+
+@dataclass(frozen=True)
+class Caches:
+    """The engine's cache by the model's layer numbers."""
+
+    rows: Mapping[int, RowPages]
+    states: Mapping[int, StatePages]
+    group: Mapping[int, int]
+    """The cache group of each layer: which row of a request's blocks is its table."""
+
+
+def find_caches(engine: Engine, layers: Mapping[str, object]) -> Caches:
+    """Finds every layer's memory. layers: the engine's modules by name, with their cache bound.
+
+    Raises UnsupportedError with the name of the layer that is not understood.
+    """
+    probes = Probes(Profile(engine.identity))
+    rows: dict[int, RowPages] = {}
+    states: dict[int, StatePages] = {}
+    group_of: dict[int, int] = {}
+    for group in engine.groups:
+        for layer, name in zip(group.layers, group.names, strict=True):
+            module = layers.get(name)
+            if module is None:
+                raise UnsupportedError(f"{name}: no module with a cache")
+            try:
+                if group.states:
+                    states[layer] = StatePages(*probes.states(module, layer))
+                else:
+                    rows[layer] = RowPages(module, probes.rows(module, layer), group.block_tokens)
+            except UnsupportedError as err:
+                raise UnsupportedError(f"{name}: {err}") from err
+            group_of[layer] = group.index
+    return Caches(rows, states, group_of)

@@ -1,0 +1,255 @@
+"""The class that vLLM loads: `kv_connector_module_path` names this package.
+
+    --kv-transfer-config '{"kv_connector": "SplicedConnector", "kv_role": "kv_both",
+      "kv_connector_module_path": "spliced_connector.vllm",
+      "kv_load_failure_policy": "recompute",
+      "kv_connector_extra_config": {"weights": "/models/m", "mode": "prefix"}}'
+
+vLLM builds it once in the scheduler's process and once in each worker. It is a thin shell: each
+role has its half, and what the halves do depends on the mode.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+    KVConnectorWorkerMetadata,
+    SupportsHMA,
+)
+
+from spliced_connector.vllm.metrics import SplicedMetrics, SplicedStats
+from spliced_connector.vllm.plans import Blocks, Outcome
+from spliced_connector.vllm.scheduler import SchedulerHalf
+from spliced_connector.vllm.settings import Mode, Settings
+from spliced_connector.vllm.worker import WorkerHalf
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.forward_context import ForwardContext
+    from vllm.v1.attention.backend import AttentionMetadata
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+
+@dataclass(frozen=True)
+class SplicedMetadata(KVConnectorMetadata):  # type: ignore[misc]
+    """One step's plan, in the terms of the mode; None when there is nothing to do."""
+
+    plan: object = None
+
+
+@dataclass(frozen=True)
+class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]
+    """Tells the scheduler's half why a rank does nothing: then no rank is asked for anything."""
+
+    inert: str
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerReport:
+        return self
+
+
+class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+    """Connects one vLLM engine to the spliced daemon on its node.
+
+    Trouble of the daemon never reaches the engine: a request that cannot be served is computed.
+    Raises ValueError at the start for settings that are wrong.
+    """
+
+    _handled: BaseException | None = None
+    """What was being handled around the engine when its step began; no failure of the step."""
+
+    def __init__(
+        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
+    ) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = vllm_config.kv_transfer_config
+        settings = Settings.read(transfer.kv_connector_extra_config)
+        self._settings = settings
+        if transfer.kv_load_failure_policy != "recompute":
+            raise ValueError(
+                f"kv_load_failure_policy: {transfer.kv_load_failure_policy!r}, want 'recompute':"
+                " a checkpoint that cannot be loaded must not fail its request"
+            )
+        self.scheduler_half: SchedulerHalf | None = None
+        self.worker_half: WorkerHalf | None = None
+        if role == KVConnectorRole.SCHEDULER:
+            self.scheduler_half = SchedulerHalf(settings, vllm_config, kv_cache_config)
+        else:
+            self.worker_half = WorkerHalf(settings, vllm_config, kv_cache_config)
+        self._outcome = Outcome()
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """No: what is not stored is a miss of tomorrow, and no reason to wait today."""
+        return False
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What this half has done, by name."""
+        return self._half.tally.snapshot()
+
+    def get_kv_connector_stats(self) -> SplicedStats:
+        return SplicedStats(self._half.tally.news())
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, int] | None = None) -> SplicedStats:
+        return SplicedStats(dict(data or {}))
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: VllmConfig,
+        metric_types: dict[type, type],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> SplicedMetrics:
+        return SplicedMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    @property
+    def _half(self) -> SchedulerHalf | WorkerHalf:
+        half = self.scheduler_half or self.worker_half
+        if half is None:
+            raise RuntimeError("the connector has no half")
+        return half
+
+    @property
+    def _scheduler(self) -> SchedulerHalf:
+        if self.scheduler_half is None:
+            raise RuntimeError("called for the scheduler, built for a worker")
+        return self.scheduler_half
+
+    @property
+    def _worker(self) -> WorkerHalf:
+        if self.worker_half is None:
+            raise RuntimeError("called for a worker, built for the scheduler")
+        return self.worker_half
+
+    # The scheduler's process.
+
+    def get_loaded_kv_cache_group_ids(self, request: Request) -> tuple[int, ...]:
+        """Groups whose new blocks need not be zeroed. A splice may end inside of a block."""
+        if self._settings.mode is Mode.SPLICE:
+            return ()
+        groups: tuple[int, ...] = super().get_loaded_kv_cache_group_ids(request)
+        return groups
+
+    def has_pending_push_work(self) -> bool:
+        return self._scheduler.pending()
+
+    def on_new_request(self, request: Request) -> None:
+        self._scheduler.arrived(request)
+
+    def get_num_new_matched_tokens(
+        self, request: Request, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        return self._scheduler.match(request, num_computed_tokens)
+
+    def update_state_after_alloc(
+        self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
+    ) -> None:
+        self._scheduler.allocated(request, _rows(blocks.get_block_ids()), num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> SplicedMetadata:
+        return SplicedMetadata(self._scheduler.plan(scheduler_output))
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        done = frozenset(connector_output.finished_recving or ())
+        failed = frozenset(connector_output.failed_recving or ())
+        self._scheduler.settled(Outcome(done, failed))
+        report = connector_output.kv_connector_worker_meta
+        if isinstance(report, WorkerReport) and report.inert:
+            self._scheduler.turn_off(report.inert)
+
+    def request_finished(
+        self, request: Request, block_ids: list[int]
+    ) -> tuple[bool, dict[str, object] | None]:
+        return False, self._scheduler.finished(request)
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, object] | None]:
+        return False, self._scheduler.finished(request)
+
+    def reset_cache(self) -> bool:
+        """Ends the reuse until the engine starts again.
+
+        Engines reset their connectors when weights have been changed in place, and the daemon's
+        objects are named by the weights that were read at the start.
+        """
+        self._scheduler.turn_off("its cache was reset, weights may have changed: restart it")
+        return True
+
+    # The workers' processes.
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        self._worker.register(kv_caches)
+
+    def start_load_kv(self, forward_context: ForwardContext, **kwargs: object) -> None:
+        self._give_up_failed_step()
+        self._outcome = self._worker.load(self._plan)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Everything is in place when `start_load_kv` returns."""
+
+    def save_kv_layer(
+        self,
+        layer_name: str,
+        kv_layer: torch.Tensor,
+        attn_metadata: AttentionMetadata,
+        **kwargs: object,
+    ) -> None:
+        """Nothing: layers without attention have no such call, so `wait_for_save` takes all."""
+
+    def wait_for_save(self) -> None:
+        self._give_up_failed_step()
+        self._worker.save(self._plan)
+
+    def _give_up_failed_step(self) -> None:
+        """Ends the reuse when the engine's step is on its way out with an exception.
+
+        Engines make these calls in a `finally`. What the step should have computed is in no known
+        state then: nothing may be stored of it, and nothing written behind it.
+        """
+        error = sys.exc_info()[1]
+        if error is not None and error is not self._handled:
+            self._worker.turn_off("the engine's step has failed")
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        self._handled = sys.exc_info()[1]
+
+    def clear_connector_metadata(self) -> None:
+        super().clear_connector_metadata()
+        self._handled = None
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        outcome, self._outcome = self._outcome, Outcome()
+        return KVConnectorTransferResults(
+            finished_recving=set(outcome.done), failed_recving=set(outcome.failed)
+        )
+
+    def build_connector_worker_meta(self) -> WorkerReport | None:
+        return WorkerReport(self._worker.inert) if self._worker.inert else None
+
+    def shutdown(self) -> None:
+        self._half.close()
+
+    @property
+    def _plan(self) -> object:
+        metadata = self._get_connector_metadata()
+        return metadata.plan if isinstance(metadata, SplicedMetadata) else None
+
+
+def _rows(ids: tuple[list[int], ...]) -> Blocks:
+    return tuple(tuple(row) for row in ids)

@@ -1,0 +1,183 @@
+"""The `vllm.general_plugins` entry point: remembers which model each model runner loaded.
+
+Splicing computes the tokens at the seams with the engine's own modules, and a connector is not
+given the model. So `register` wraps `load_model` of the runner classes and keeps a weak reference
+to each runner that loaded one. A runner shaped otherwise than expected is left alone: no model is
+found then, and splicing stays off.
+
+Nor is a connector told that weights were replaced in place, so `reload_weights` is wrapped too.
+Nothing else is changed.
+
+Runners are imported late in some processes and never in others, and importing them takes seconds.
+So a class is wrapped when its module is imported, or at once where it already is.
+
+Nothing here imports vLLM or torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import inspect
+import logging
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+_log = logging.getLogger("spliced")
+
+# Module and class of every runner that loads a model (tested: vLLM 0.32.0).
+RUNNERS = {
+    "vllm.v1.worker.gpu_model_runner": "GPUModelRunner",
+    "vllm.v1.worker.cpu_model_runner": "CPUModelRunner",
+    "vllm.v1.worker.gpu.model_runner": "GPUModelRunner",
+}
+
+_LOAD = "load_model"
+_RELOAD = "reload_weights"
+_MARK = "_spliced_keeps_model"
+
+
+class LoadedModels:
+    """The runners of this process that have loaded a model, weakly held."""
+
+    def __init__(self) -> None:
+        self._runners: list[weakref.ref[object]] = []
+        self._replaced: weakref.WeakSet[object] = weakref.WeakSet()
+
+    def keep(self, runner: object) -> None:
+        """Remembers a runner; once for each, however often it loads."""
+        alive = [ref for ref in self._runners if ref() is not None]
+        if not any(ref() is runner for ref in alive):
+            alive.append(weakref.ref(runner))
+        self._runners = alive
+
+    def of(self, vllm_config: object) -> object | None:
+        """The model of the runner with exactly this configuration object, None where unknown."""
+        for ref in self._runners:
+            runner = ref()
+            if runner is not None and getattr(runner, "vllm_config", None) is vllm_config:
+                get_model = getattr(runner, "get_model", None)
+                return get_model() if callable(get_model) else None
+        return None
+
+    def replace(self, runner: object) -> None:
+        """Remembers that a runner's weights are, or will be, others than those it has loaded."""
+        self._replaced.add(runner)
+
+    def replaced(self, vllm_config: object) -> bool:
+        """Whether weights were replaced in a runner with exactly this configuration object."""
+        return any(getattr(r, "vllm_config", None) is vllm_config for r in self._replaced)
+
+
+loaded = LoadedModels()
+
+
+def register() -> None:
+    """Wraps the runners that are imported and sees to those that will be. May be called again."""
+    waiting = {}
+    for module_name, class_name in RUNNERS.items():
+        module = sys.modules.get(module_name)
+        if module is None:
+            waiting[module_name] = class_name
+        else:
+            wrap(module, class_name)
+    if waiting and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(waiting))
+
+
+def wrap(module: ModuleType, class_name: str) -> bool:
+    """Makes load_model of a runner class keep the runner. Says whether the class fits."""
+    runner = getattr(module, class_name, None)
+    if inspect.isclass(runner):
+        _wrap_reload(runner)
+    trouble = _mismatch(runner)
+    if trouble:
+        _log.warning("splicing stays off: %s.%s %s", module.__name__, class_name, trouble)
+        return False
+    load = vars(runner)[_LOAD]
+    if getattr(load, _MARK, False):
+        return True
+    setattr(runner, _LOAD, _keeping(load))
+    return True
+
+
+def _mismatch(runner: object) -> str:
+    """What is not as expected about a runner class, "" when nothing."""
+    if not inspect.isclass(runner):
+        return "is no class"
+    load = vars(runner).get(_LOAD)
+    if not callable(load):
+        return "has no load_model of its own"
+    names = list(inspect.signature(load).parameters)
+    if names[:2] != ["self", "load_dummy_weights"]:
+        return f"has load_model({', '.join(names)})"
+    if not callable(getattr(runner, "get_model", None)):
+        return "has no get_model"
+    return ""
+
+
+def _keeping(load: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(load)
+    def load_model(self: object, *args: object, **options: object) -> object:
+        result = load(self, *args, **options)
+        loaded.keep(self)
+        return result
+
+    setattr(load_model, _MARK, True)
+    return load_model
+
+
+def _wrap_reload(runner: type) -> None:
+    """A class that inherits its reload_weights has that of a class that is wrapped as well."""
+    reload = vars(runner).get(_RELOAD)
+    if callable(reload) and not getattr(reload, _MARK, False):
+        setattr(runner, _RELOAD, _telling(reload))
+
+
+def _telling(reload: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(reload)
+    def reload_weights(self: object, *args: object, **options: object) -> object:
+        loaded.replace(self)  # first: one that fails may have replaced some
+        return reload(self, *args, **options)
+
+    setattr(reload_weights, _MARK, True)
+    return reload_weights
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Wraps runner classes right after their modules are executed; finds nothing by itself."""
+
+    def __init__(self, waiting: dict[str, str]) -> None:
+        self._waiting = waiting
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        # Kept afterwards: this may be a question only, with the import still to come.
+        class_name = self._waiting.get(fullname)
+        if class_name is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, class_name)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """Runs a module's own loader, then wraps the class in it."""
+
+    def __init__(self, loader: importlib.abc.Loader, class_name: str) -> None:
+        self._loader, self._class_name = loader, class_name
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        wrap(module, self._class_name)

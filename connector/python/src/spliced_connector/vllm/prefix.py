@@ -1,0 +1,153 @@
+"""Mode prefix in a worker: fills blocks from checkpoints and copies new ones out.
+
+Everything happens on the thread that runs the model, between two forward passes, but for storing.
+"""
+
+from __future__ import annotations
+
+import time
+
+from torch import Tensor
+
+from spliced_connector.client import Accept, Checkpoint
+from spliced_connector.errors import SplicedError
+from spliced_connector.vllm.caches import Caches
+from spliced_connector.vllm.plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
+from spliced_connector.vllm.saver import Saver, Taken
+from spliced_connector.vllm.session import Session
+from spliced_connector.vllm.tally import log
+from spliced_connector.walk import part_bytes, tensor_over
+
+_NULL = 0
+"""The engine's block that stands for none: its contents are nobody's."""
+
+
+class _BlocksError(ValueError):
+    """A request's blocks are not those that rows and states were said to be in."""
+
+
+class PrefixWorker:
+    """Fills blocks from checkpoints and copies new ones out."""
+
+    def __init__(self, session: Session, caches: Caches) -> None:
+        self._session = session
+        self._caches = caches
+        self._profile = session.model.profile
+        self._saver = Saver(session.model, session.tally, session.settings.pending_saves)
+
+    def load(self, plan: object) -> Outcome:
+        """Fills for `load_ms` in all: what is left over fails, so that the engine computes it."""
+        if not isinstance(plan, PrefixPlan):
+            return Outcome()
+        failed = set()
+        until = time.monotonic() + self._session.settings.load_ms / 1000
+        for load in plan.loads:
+            began = time.perf_counter()
+            filled = self._load(load, until - time.monotonic())
+            self._session.tally.add("load_micros", round((time.perf_counter() - began) * 1e6))
+            if filled:
+                self._session.tally.add("loads")
+                self._session.tally.add("loaded_tokens", load.tokens - load.begin)
+            else:
+                self._session.tally.add("load_failures")
+                failed.add(load.request_id)
+        return Outcome(frozenset(load.request_id for load in plan.loads), frozenset(failed))
+
+    def save(self, plan: object) -> None:
+        for save in plan.saves if isinstance(plan, PrefixPlan) else ():
+            if self._saver.full:
+                self._session.tally.add("save_failures")
+                continue
+            began = time.perf_counter()
+            try:
+                self._saver.put(self._take(save))
+            except _BlocksError as err:
+                self._session.tally.add("save_failures")
+                log.warning("spliced: %d tokens are not stored: %s", save.tokens, err)
+            self._session.tally.add("save_micros", round((time.perf_counter() - began) * 1e6))
+
+    def drain(self, timeout: float) -> bool:
+        return self._saver.drain(timeout)
+
+    def close(self) -> None:
+        self._saver.close()
+
+    def _load(self, plan: LoadPlan, seconds: float) -> bool:
+        """Whether all of it is in the blocks, and was good until it was."""
+        if seconds <= 0:
+            return False
+        checkpoint = self._session.model.load(plan.hash, wait=seconds)
+        if checkpoint is None:
+            return False
+        filled = False
+        try:
+            filled = self._fill(plan, checkpoint)
+        except (SplicedError, ValueError, RuntimeError) as err:
+            log.warning("spliced: a checkpoint of %d tokens does not fit: %s", plan.tokens, err)
+        finally:
+            good = checkpoint.release()
+        return filled and good
+
+    def _fill(self, plan: LoadPlan, checkpoint: Checkpoint) -> bool:
+        if checkpoint.tokens != plan.tokens or checkpoint.kind != Accept.EXACT:
+            return False
+        begins, ends = zip(*checkpoint.nodes, strict=True)
+        if begins != (0, *ends[:-1]):
+            raise ValueError(f"nodes {checkpoint.nodes} leave something out")
+        for layer, pages in self._caches.rows.items():
+            table = self._table(plan.blocks, layer, plan.begin, plan.tokens)
+            for node, (begin, end) in enumerate(checkpoint.nodes):
+                skip = max(plan.begin - begin, 0)
+                if skip < end - begin:
+                    k = _part(checkpoint, node, layer, "K")[skip:]
+                    v = _part(checkpoint, node, layer, "V")[skip:]
+                    pages.write(table, begin + skip, k, v)
+        last = len(checkpoint.nodes) - 1
+        for layer, states in self._caches.states.items():
+            states.write(
+                self._state_block(plan.blocks, layer, plan.tokens),
+                _part(checkpoint, last, layer, "S"),
+                _part(checkpoint, last, layer, "conv"),
+            )
+        return True
+
+    def _take(self, plan: SavePlan) -> Taken:
+        """Copies, in the order of the layout."""
+        parts: list[Tensor] = []
+        for layer in range(len(self._session.engine.identity.layers)):
+            if layer in self._caches.states:
+                block = self._state_block(plan.blocks, layer, plan.tokens)
+                parts += self._caches.states[layer].read(block)
+            elif layer in self._caches.rows:
+                table = self._table(plan.blocks, layer, plan.parent_tokens, plan.tokens)
+                parts += self._caches.rows[layer].read(table, plan.parent_tokens, plan.tokens)
+        layout = self._profile.checkpoint_layout(plan.tokens - plan.parent_tokens)
+        copies = tuple(part_bytes(layout, parts))
+        return Taken(plan.hash, plan.tokens, plan.parent_hash, plan.parent_tokens, copies)
+
+    def _state_block(self, blocks: Blocks, layer: int, tokens: int) -> int:
+        """Which of a request's blocks holds the state behind `tokens` tokens."""
+        group = self._caches.group[layer]
+        index = tokens // self._session.engine.groups[group].block_tokens - 1
+        if not 0 <= index < len(blocks[group]) or blocks[group][index] == _NULL:
+            raise _BlocksError(f"layer {layer} has no block for the state behind token {tokens}")
+        return blocks[group][index]
+
+    def _table(self, blocks: Blocks, layer: int, begin: int, end: int) -> tuple[int, ...]:
+        """The request's blocks of a layer, which hold all rows of tokens [begin, end)."""
+        group = self._caches.group[layer]
+        size = self._session.engine.groups[group].block_tokens
+        used = blocks[group][begin // size : -(-end // size)]
+        if len(blocks[group]) * size < end or _NULL in used:
+            raise _BlocksError(f"layer {layer} has no blocks for all of tokens {begin} to {end}")
+        return blocks[group]
+
+
+def _part(checkpoint: Checkpoint, node: int, layer: int, kind: str) -> Tensor:
+    """One part over the daemon's memory. Raises ValueError for a layout without it."""
+    layout = checkpoint.layouts[node]
+    index = layout.find(layer, kind)
+    if index is None:
+        raise ValueError(f"layer {layer} has no {kind}")
+    part = layout.parts[index]
+    return tensor_over(checkpoint.part(node, index), part.dtype, part.shape)

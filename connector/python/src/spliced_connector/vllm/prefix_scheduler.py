@@ -1,0 +1,223 @@
+"""Mode prefix in the scheduler's process: reuse behind exactly the same leading tokens.
+
+A checkpoint behind token p is all rows of [0, p) and every recurrent state behind p. The scheduler
+claims the longest one that the daemon has; the claim is asynchronous, because in the step of a
+synchronous one vLLM has copied the state block before a connector is called. Loads end in the
+step that they begin in.
+
+States exist only where a step ends, so the scheduler's half makes the engine's own stop for shared
+prefixes (`Request.shared_prefix_boundary`) fall on the next position that the daemon wants stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from spliced_connector.client import Match, Query, Way
+from spliced_connector.model import prefix_hashes
+from spliced_connector.vllm.clock import PrefillClock, computed_before
+from spliced_connector.vllm.plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
+from spliced_connector.vllm.session import Session
+from spliced_connector.vllm.support import Engine, Inert
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+_MOST_POSITIONS = 2048
+"""Prefixes that one question to the daemon can name; of a longer prompt the deepest count."""
+_MATCH_SECONDS = 0.1
+"""How long an answer is used for a request that waits to be scheduled."""
+
+
+@dataclass(slots=True)
+class _Prompt:
+    """What is known of one request's prompt."""
+
+    request: Request
+    salt: bytes
+    names: dict[int, bytes]  # by position, ascending
+    found: Match = field(default_factory=Match)
+    asked: float = 0.0
+    """When the daemon said so, 0 never."""
+    held: int = 0
+    """Leading tokens that the daemon has, or is about to have."""
+    wanted: list[int] | None = None
+    """Positions to store, ascending; None before the daemon was asked."""
+    compute: bool = False
+    """Fetching is no faster than computing."""
+    lost: bool = False
+    """A load has failed: the engine computes this prompt."""
+
+
+class PrefixScheduler:
+    """Finds prefixes and says where to store new ones. Raises Inert for an engine whose recurrent
+    states cannot be had at block boundaries."""
+
+    def __init__(self, session: Session) -> None:
+        _check(session.engine)
+        self._session = session
+        self._prompts: dict[str, _Prompt] = {}
+        self._loads: list[LoadPlan] = []
+        self._clock = PrefillClock(session.engine.pipelined)
+
+    def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
+        """Tokens of the longest stored prefix beyond the engine's own."""
+        prompt = self._prompts.get(request.request_id) or self._open(request)
+        if prompt is None:
+            return 0, False
+        if not prompt.lost:
+            self._ask(prompt)
+        tokens = prompt.found.prefix_tokens
+        claims = not prompt.lost and not prompt.compute and tokens > computed
+        self._steer(prompt, tokens if claims else computed)
+        return (tokens - computed, True) if claims else (0, False)
+
+    def allocated(self, request: Request, blocks: Blocks, external: int) -> None:
+        prompt = self._prompts.get(request.request_id)
+        if external == 0 or prompt is None:
+            return
+        tokens = prompt.found.prefix_tokens
+        self._session.tally.add("matched_tokens", external)
+        self._loads.append(
+            LoadPlan(request.request_id, prompt.names[tokens], tokens, tokens - external, blocks)
+        )
+
+    def plan(self, step: SchedulerOutput) -> PrefixPlan | None:
+        """The loads that were claimed, and the checkpoints that the step will reach."""
+        loads, self._loads = tuple(self._loads), []
+        computed = computed_before(step)
+        saves: list[SavePlan] = []
+        for request_id, tokens in step.num_scheduled_tokens.items():
+            prompt = self._prompts.get(request_id)
+            if prompt is not None and prompt.wanted:
+                end = computed[request_id] + tokens
+                saves += self._saves(prompt, end, step)
+                self._steer(prompt, end)
+        self._clock.begin(step, busy=bool(loads or saves))
+        return PrefixPlan(loads, tuple(saves)) if loads or saves else None
+
+    def settled(self, outcome: Outcome) -> None:
+        self._clock.end()
+        for request_id in outcome.failed:
+            prompt = self._prompts.get(request_id)
+            if prompt is not None:
+                # What could not be loaded is no parent either.
+                prompt.lost, prompt.held = True, 0
+
+    def finished(self, request: Request) -> dict[str, object] | None:
+        self._prompts.pop(request.request_id, None)
+        return None
+
+    def pending(self) -> bool:
+        return False
+
+    def _open(self, request: Request) -> _Prompt | None:
+        """Names the prompt's prefixes. None without a daemon, whose salt is part of the names."""
+        salt = self._session.model.salt
+        if salt is None:
+            return None
+        ids, step = request.prompt_token_ids, self._session.block_tokens
+        positions = range(step, len(ids) + 1, step)[-_MOST_POSITIONS:]
+        if not positions:
+            return None
+        salt = _salted(salt, request.cache_salt)
+        names = prefix_hashes(self._session.model.profile, salt, step, ids, positions)
+        prompt = _Prompt(request, salt, dict(zip(positions, names, strict=True)))
+        self._prompts[request.request_id] = prompt
+        return prompt
+
+    def _ask(self, prompt: _Prompt) -> None:
+        """Ask what is stored, and once what to store."""
+        now = time.monotonic()
+        if prompt.asked and now - prompt.asked < _MATCH_SECONDS:
+            return
+        prompt.asked = now
+        # The engine computes at least the last token: its output is the first answer.
+        before = [p for p in prompt.names if p < len(prompt.request.prompt_token_ids)]
+        prompt.found = self._session.model.match(before, [prompt.names[p] for p in before])
+        if prompt.found.trouble:
+            self._session.tally.add("unanswered")
+        prompt.held = max(prompt.held, prompt.found.prefix_tokens)
+        if prompt.wanted is None:
+            self._advise(prompt)
+        prompt.wanted = [p for p in prompt.wanted or () if p > prompt.held]
+
+    def _advise(self, prompt: _Prompt) -> None:
+        session = self._session
+        advice = session.model.advise(
+            Query(
+                tokens=prompt.request.prompt_token_ids,
+                block_tokens=session.block_tokens,
+                max_checkpoints=session.settings.max_checkpoints,
+                match=prompt.found,
+                samples=self._clock.take(),
+            )
+        )
+        if advice is None:
+            session.tally.add("unadvised")
+            return
+        prompt.wanted = [
+            c.tokens for c in advice.checkpoints if c.save and c.tokens in prompt.names
+        ]
+        prompt.compute = advice.way == Way.RECOMPUTE
+        if prompt.compute and prompt.found.prefix_tokens:
+            session.tally.add("not_worth_it")
+
+    def _saves(self, prompt: _Prompt, end: int, step: SchedulerOutput) -> list[SavePlan]:
+        """What the request holds behind the step. Rows stay, a state is that of the last token."""
+        wanted = prompt.wanted or []
+        reached = [p for p in wanted if p == end or (p < end and not self._session.engine.states)]
+        prompt.wanted = [p for p in wanted if p > end]
+        state = step.kv_connector_block_state
+        blocks = state.get_block_ids(prompt.request.request_id) if reached and state else None
+        if blocks is None:
+            return []
+        table = tuple(tuple(row) for row in blocks)
+        saves = []
+        for tokens in reached:
+            parent = prompt.names[prompt.held] if prompt.held else bytes(32)
+            saves.append(
+                SavePlan(
+                    prompt.request.request_id,
+                    prompt.names[tokens],
+                    tokens,
+                    parent,
+                    prompt.held,
+                    table,
+                )
+            )
+            prompt.held = tokens
+        return saves
+
+    def _steer(self, prompt: _Prompt, computed: int) -> None:
+        """Let the next step end where a state is wanted, unless the engine stops before it."""
+        if not self._session.engine.states or not prompt.wanted:
+            return
+        target = next((p for p in prompt.wanted if p > computed), 0)
+        engines = getattr(prompt.request, "shared_prefix_boundary", None)
+        if target and engines is not None and not computed < engines < target:
+            prompt.request.shared_prefix_boundary = target
+
+
+def _check(engine: Engine) -> None:
+    if not engine.states:
+        return
+    if engine.cache_mode != "align":
+        raise Inert(
+            f"mode prefix needs recurrent states at block boundaries, the engine keeps"
+            f" {engine.cache_mode!r}: start with --enable-prefix-caching --mamba-cache-mode align"
+        )
+    sizes = {group.block_tokens for group in engine.groups}
+    if len(sizes) > 1:
+        raise Inert(f"cache groups have blocks of {sorted(sizes)} tokens")
+
+
+def _salted(salt: bytes, request_salt: str | None) -> bytes:
+    """A salt of its own for every salt that requests bring; none of them is no salt."""
+    if request_salt is None:
+        return salt
+    return salt + b"\0request" + hashlib.sha256(request_salt.encode()).digest()

@@ -1,0 +1,160 @@
+"""The connector's half in the scheduler's process: decides, and moves no bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from spliced_connector.client import Client
+from spliced_connector.vllm.plans import Blocks, Lost, Outcome, SchedulerMode
+from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
+from spliced_connector.vllm.session import Session, connect, join
+from spliced_connector.vllm.settings import Mode, Settings
+from spliced_connector.vllm.support import Engine, Inert, survey
+from spliced_connector.vllm.tally import EngineTally, log
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.request import Request
+
+T = TypeVar("T")
+
+_NOTHING: tuple[int | None, bool] = (0, False)
+
+_ATTACH_SECONDS = 1.0
+"""How long a start waits for the daemon, so that the first request need not miss."""
+
+
+class SchedulerHalf:
+    """Keeps requests that must not be touched away from the mode, and is inert without one.
+
+    Raises ValueError for weights that cannot be read.
+    """
+
+    def __init__(self, settings: Settings, config: VllmConfig, caches: KVCacheConfig) -> None:
+        self.tally = EngineTally()
+        self._settings = settings
+        self._client: Client | None = None
+        self._session: Session | None = None
+        self._claims: set[str] = set()  # requests that were promised tokens, and no worker told
+        self._over = False  # the workers have to hear that it is over
+        self._mode: SchedulerMode | None = None
+        try:
+            self._mode = self._start(survey(config, caches, settings))
+        except Inert as err:
+            self.turn_off(str(err))
+        except ValueError:  # a setting
+            raise
+        except Exception as err:
+            self._fail(err)
+
+    def _start(self, engine: Engine) -> SchedulerMode:
+        self._client = connect(self._settings, engine)
+        self._session = session = join(self._client, self._settings, engine, self.tally)
+        mode = scheduler_mode(session)
+        session.model.wait_attached(_ATTACH_SECONDS)
+        return mode
+
+    def turn_off(self, why: str) -> None:
+        """From now on nothing is reused or stored. Says so once, and the workers are told."""
+        if not self.tally.snapshot().get("inert"):
+            self.tally.add("inert")
+            log.warning("spliced does nothing for this engine: %s", why)
+        self._over = self._over or self._mode is not None
+        self._mode = None
+        self.close()
+
+    def arrived(self, request: Request) -> None:
+        """A request has come."""
+        if self._mode is not None and not self._guarded(lambda: self._touches(request), True):
+            self.tally.add("untouched")
+
+    def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
+        mode = self._mode
+        if mode is None:
+            return _NOTHING
+        return self._guarded(
+            lambda: mode.match(request, computed) if self._touches(request) else _NOTHING, _NOTHING
+        )
+
+    def allocated(self, request: Request, blocks: Blocks, external: int) -> None:
+        if external > 0:
+            self._claims.add(request.request_id)
+        mode = self._mode
+        if mode is not None:
+            self._guarded(
+                lambda: (
+                    mode.allocated(request, blocks, external) if self._touches(request) else None
+                ),
+                None,
+            )
+
+    def plan(self, step: SchedulerOutput) -> object:
+        mode = self._mode
+        plan = None if mode is None else self._guarded(lambda: mode.plan(step), None)
+        claims, self._claims = frozenset(self._claims), set()
+        if self._over:
+            self._over = False
+            return Lost(claims)
+        return plan
+
+    def settled(self, outcome: Outcome) -> None:
+        mode = self._mode
+        if mode is not None:
+            self._guarded(lambda: mode.settled(outcome), None)
+
+    def finished(self, request: Request) -> dict[str, object] | None:
+        mode = self._mode
+        return None if mode is None else self._guarded(lambda: mode.finished(request), None)
+
+    def pending(self) -> bool:
+        mode = self._mode
+        return False if mode is None else self._guarded(mode.pending, False)
+
+    def _guarded(self, work: Callable[[], T], instead: T) -> T:
+        """An error of ours ends the reuse, not the engine."""
+        try:
+            return work()
+        except Exception as err:
+            self._fail(err)
+            return instead
+
+    def _fail(self, err: Exception) -> None:
+        log.exception("spliced has failed")
+        self.turn_off(f"{type(err).__name__}: {err}")
+
+    def wait_attached(self, timeout: float) -> bool:
+        """Wait until the daemon can be asked."""
+        return self._session is not None and self._session.model.wait_attached(timeout)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _touches(self, request: Request) -> bool:
+        return is_plain(request) and len(request.prompt_token_ids) >= self._settings.min_tokens
+
+
+def is_plain(request: Request) -> bool:
+    """Whether the request's state is a function of the weights and its token ids alone."""
+    return (
+        request.lora_request is None
+        and request.pooling_params is None
+        and request.prompt_embeds is None
+        and not request.mm_features
+        and not request.resumable
+        and not request.skip_reading_prefix_cache
+        and bool(request.prompt_token_ids)
+    )
+
+
+def scheduler_mode(session: Session) -> SchedulerMode:
+    """Raises Inert where the engine is not set up for the mode."""
+    if session.settings.mode is Mode.PREFIX:
+        return PrefixScheduler(session)
+    from spliced_connector.vllm.splice_scheduler import SpliceScheduler
+
+    return SpliceScheduler(session)

@@ -1,0 +1,65 @@
+"""An engine's connection to the daemon, and what a mode is built from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from spliced_connector import __version__
+from spliced_connector.client import Client, Model, Options
+from spliced_connector.vllm.settings import Settings
+from spliced_connector.vllm.support import Engine
+from spliced_connector.vllm.tally import EngineTally
+
+_FINEST = 128
+"""Tokens between prefixes that have names, at least: more names cost time in every request and
+save next to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One half's view of engine and daemon."""
+
+    settings: Settings
+    engine: Engine
+    model: Model
+    tally: EngineTally
+    block_tokens: int
+    """Prefixes have names at multiples of it."""
+    rank: int = 0
+
+
+def block_tokens(engine: Engine) -> int:
+    """The multiples at which every group has whole blocks, and states where there are any."""
+    whole = math.lcm(*(group.block_tokens for group in engine.groups))
+    return whole if engine.states else math.lcm(whole, _FINEST)
+
+
+def connect(settings: Settings, engine: Engine) -> Client:
+    """Never waits and never raises for a daemon that is not there."""
+    seconds = settings.timeout_ms / 1000
+    return Client(
+        Options(
+            socket=settings.socket,
+            name=f"vllm {engine.version}",
+            tenants=((settings.tenant, settings.token),),
+            timeout=seconds,
+            transfer_timeout=max(2.0, seconds),  # of messages that the engine does not wait for
+        )
+    )
+
+
+def join(
+    client: Client, settings: Settings, engine: Engine, tally: EngineTally, rank: int = 0
+) -> Session:
+    """Registers the engine's model; the client does so again at every daemon that it finds."""
+    step = block_tokens(engine)
+    model = client.model(
+        engine.identity,
+        tenant=settings.tenant,
+        rank=rank,
+        block_tokens=step,
+        connector=f"vllm {__version__}",
+        engine=f"vllm {engine.version}",
+    )
+    return Session(settings, engine, model, tally, step, rank)

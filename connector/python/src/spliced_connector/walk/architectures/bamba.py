@@ -1,0 +1,38 @@
+"""Bamba: Mamba2 and attention with rope on half of each head."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from spliced_connector.walk.attention import grouped
+from spliced_connector.walk.base import Architecture
+from spliced_connector.walk.blocks import AttentionMixer, Blocks, LinearMixer, batched, pre_norm
+from spliced_connector.walk.mamba2 import Mamba2, gated_norm, sizes_of
+from spliced_connector.walk.naming import Naming
+from spliced_connector.walk.reading import child, float_dtype, layers, maybe_child
+
+
+def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
+    """The walk over a `BambaForCausalLM`."""
+    body = child(model, "model")
+    sizes = sizes_of(config)
+
+    def mixer(layer: nn.Module) -> tuple[AttentionMixer | None, LinearMixer | None]:
+        mamba = maybe_child(layer, "mamba")
+        if mamba is not None:
+            return None, Mamba2(mamba, sizes, gated_norm(mamba))
+        return grouped(config, child(layer, "self_attn"), child(body, "rotary_emb")), None
+
+    blocks = [
+        pre_norm(
+            i,
+            mixer(at),
+            child(at, "input_layernorm"),
+            child(at, "pre_ff_layernorm"),
+            batched(child(at, "feed_forward")),
+        )
+        for i, at in enumerate(layers(body))
+    ]
+    embedding, norm = child(body, "embed_tokens"), child(body, "final_layernorm")
+    head = child(model, "lm_head")
+    return Blocks(blocks, embedding, lambda h: head(norm(h)), float_dtype(embedding), naming)

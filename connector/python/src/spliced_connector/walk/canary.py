@@ -1,0 +1,158 @@
+"""Computes a sample of spliced requests again in full, and compares.
+
+A splice is an approximation that a measurement on other prompts has found good. The canary looks
+at the prompts that are served: the logits behind a prompt's last token, once from its spliced
+context and once from a full walk. It takes one request at a time, works when it is told to and for
+as long as it is told to, and is never on a request's way.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from spliced_connector.model import Span, SpanKind
+from spliced_connector.walk.base import Architecture
+from spliced_connector.walk.context import Context
+from spliced_connector.walk.run import splice
+
+log = logging.getLogger("spliced.canary")
+
+WINDOW = 16
+"""Comparisons that count."""
+
+STRIKES = 3
+"""Failures among them that switch the profile off: one odd prompt is not enough."""
+
+_ROWS = 64
+"""Rows between two looks at the clock, where nothing is known of the pace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One comparison. error: of the logits, root of the mean square, relative to the spread of
+    those of the full walk; infinite for a logit that is no number."""
+
+    error: float
+    same_token: bool
+    failed: bool
+    off: bool  # the profile is to be switched off, from this one on
+
+
+def logit_error(spliced: Tensor, full: Tensor) -> float:
+    """How far logits [vocabulary] are off, in units of the spread of the right ones.
+
+    A constant added to all logits does not count: it changes no probability.
+    """
+    a, b = spliced.double(), full.double()
+    a, b = a - a.mean(), b - b.mean()
+    spread = float(b.square().mean().sqrt())
+    error = float((a - b).square().mean().sqrt())
+    if not math.isfinite(error) or not math.isfinite(spread):
+        return math.inf
+    if spread == 0:
+        return 0.0 if error == 0 else math.inf
+    return error / spread
+
+
+class Canary:
+    """Keeps the record of one profile. For one thread.
+
+    `report` is called with every verdict. After `off` nothing is taken any more; a person has to
+    look, and to start the engine again.
+    """
+
+    def __init__(self, arch: Architecture, bound: float, report: Callable[[Verdict], None]) -> None:
+        self._arch = arch
+        self._bound = bound
+        self._report = report
+        self._recent: deque[bool] = deque(maxlen=WINDOW)
+        self._work: _Comparison | None = None
+        self.off = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a comparison is under way."""
+        return self._work is not None
+
+    def offer(self, ids: Tensor, context: Context) -> bool:
+        """Takes a request, unless another is under way.
+
+        ids [n] of the whole prompt; context: spliced, behind fewer tokens than that. It is the
+        canary's from then on.
+        """
+        if self.off or self._work is not None or context.tokens >= len(ids):
+            return False
+        self._work = _Comparison(self._arch, ids, context)
+        return True
+
+    def run(self, until: float) -> None:
+        """Works until the monotonic time `until`, and a bit at least. Raises what a walk raises;
+        the comparison is given up then."""
+        work = self._work
+        if work is None:
+            return
+        try:
+            found = work.run(until)
+        except Exception:
+            self._work = None
+            raise
+        if found is not None:
+            self._work = None
+            self._settle(*found)
+
+    def _settle(self, spliced: Tensor, full: Tensor) -> None:
+        error = logit_error(spliced, full)
+        failed = error > self._bound
+        self._recent.append(failed)
+        if not self.off and (sum(self._recent) >= STRIKES or math.isinf(error)):
+            self.off = True
+            log.error(
+                "splicing is off: logits of a spliced prompt are off by %.3g of their spread, %d of"
+                " the last %d were beyond the bound of %.3g",
+                error,
+                sum(self._recent),
+                len(self._recent),
+                self._bound,
+            )
+        same = int(spliced.argmax()) == int(full.argmax())
+        self._report(Verdict(error, same, failed, self.off))
+
+
+class _Comparison:
+    """Both walks of one prompt, in pieces of rows."""
+
+    def __init__(self, arch: Architecture, ids: Tensor, spliced: Context) -> None:
+        self._arch, self._ids = arch, ids
+        self._seconds = 0.0  # per row, 0 while unknown
+        self._walks = [spliced, Context(arch, len(ids), spliced.device)]
+        self._logits: list[Tensor] = []
+
+    def run(self, until: float) -> tuple[Tensor, Tensor] | None:
+        """Logits of the spliced and of the full walk, None when the time was over before."""
+        while len(self._logits) < len(self._walks):
+            self._step(self._walks[len(self._logits)], until)
+            if time.monotonic() >= until:
+                break
+        if len(self._logits) < len(self._walks):
+            return None
+        return self._logits[0], self._logits[1]
+
+    def _step(self, context: Context, until: float) -> None:
+        """Moves a context on, by as many rows as fit into the time."""
+        began = time.monotonic()
+        left = len(self._ids) - context.tokens
+        fit = int((until - began) / self._seconds) if self._seconds else _ROWS
+        n = max(1, min(left, max(fit, _ROWS // 4)))
+        rows = splice(
+            self._arch, self._ids, [Span(SpanKind.RECOMPUTE, context.tokens, n)], {}, context
+        )
+        if rows is not None and n == left:
+            self._logits.append(self._arch.logits(rows[-1:])[0].detach().clone())
+        self._seconds = (time.monotonic() - began) / n

@@ -1,0 +1,82 @@
+"""Checkpoints: a context's states and rows as parts of a layout, and back."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from spliced_connector.model import Layout, Profile
+from spliced_connector.walk.base import Architecture
+from spliced_connector.walk.context import Context
+from spliced_connector.walk.segments import part_bytes, tensor_over
+
+
+class HeldCheckpoint(Protocol):
+    """A leased checkpoint of the client: a chain of nodes, each [begin, end) of the prefix."""
+
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def nodes(self) -> tuple[tuple[int, int], ...]: ...
+    @property
+    def layouts(self) -> tuple[Layout, ...]: ...
+    def part(self, node: int, index: int) -> memoryview: ...
+
+
+def checkpoint_parts(profile: Profile, context: Context, parent_tokens: int) -> list[memoryview]:
+    """What a checkpoint at the context's tokens adds to its parent, as its layout lists it."""
+    layout = profile.checkpoint_layout(context.tokens - parent_tokens)
+    found: list[Tensor | None] = []
+    for p in layout.parts:
+        at = context.layers[p.layer]
+        if p.kind in ("K", "V"):
+            rows = context.rows(p.layer)[0 if p.kind == "K" else 1]
+            found.append(rows[parent_tokens:])
+        else:
+            found.append(at.state if p.kind == "S" else at.conv)
+    return part_bytes(layout, found)
+
+
+def restore(
+    arch: Architecture, profile: Profile, held: HeldCheckpoint, room: int, device: torch.device
+) -> Context:
+    """A context that continues behind a leased checkpoint; everything is copied.
+
+    Raises ValueError when a node's layout is not that of the model.
+    """
+    context = Context(arch, room, device)
+    last = len(held.nodes) - 1
+    for i, ((begin, end), layout) in enumerate(zip(held.nodes, held.layouts, strict=True)):
+        if layout != profile.checkpoint_layout(end - begin):
+            raise ValueError(f"node of tokens [{begin}, {end}) has another layout")
+        _read_node(context, layout, held, i, (begin, end), i == last)
+    if not held.nodes or held.nodes[last][1] != held.tokens:
+        raise ValueError(f"checkpoint of {held.tokens} tokens, nodes {held.nodes}")
+    context.tokens = held.tokens
+    return context
+
+
+def _read_node(
+    context: Context,
+    layout: Layout,
+    held: HeldCheckpoint,
+    node: int,
+    span: tuple[int, int],
+    last: bool,
+) -> None:
+    begin, end = span
+    for i, p in enumerate(layout.parts):
+        at = context.layers[p.layer]
+        if p.kind in ("K", "V"):
+            into = at.k if p.kind == "K" else at.v
+            target = None if into is None else into[begin:end]
+        else:
+            target = at.state if p.kind == "S" else at.conv
+            if not last:
+                continue
+        if target is None:
+            raise ValueError(f"layer {p.layer} has no place for part {p.kind}")
+        if target.numel():
+            target.copy_(tensor_over(held.part(node, i), p.dtype, p.shape))

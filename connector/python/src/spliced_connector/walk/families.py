@@ -1,0 +1,360 @@
+"""Arithmetic of linear-attention layers: scans, transitions, composition and rotation, in torch.
+
+One algorithm serves every family that `walk.base.Steps` can say. Rows are cut into chunks; inside
+a chunk everything is matrix products (the WY form of a product of Householder-like factors: Bischof
+and Van Loan 1987; for the gated delta rule Yang et al. 2024, arXiv 2412.06464), between chunks the
+state moves once. With a chunk's decayed keys Kd, writes U from a zero state, and W that reads the
+state before it,
+
+    V = U - W S            what the chunk's tokens write
+    S' = g S + Kd^T V      so that T = g I - Kd^T W and the end-state is Kd^T U
+    O = Qd S + A V
+
+Computes in float32, in float64 when the values are. Sums of logarithmic decays are taken in
+float64: a sum over a chunk of strong decays would leave no digits for the small differences.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spliced_connector.model import Rope
+from spliced_connector.walk.base import Steps
+
+CHUNK = 64
+"""Rows per chunk: products grow with its square, the number of states with its inverse."""
+
+_PAIR_BYTES = 32 << 20  # bound on the table of decays between pairs of rows and key channels
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Chunks of one length. index [count * length] names their rows, mask [count, length] is 0 on
+    those that only fill a chunk up; None = none does."""
+
+    count: int
+    length: int
+    index: Tensor
+    mask: Tensor | None
+
+
+class Runs:
+    """How rows that form consecutive runs are cut into chunks: made once for all layers.
+
+    A chunk never crosses runs. Whole chunks and shorter ones are two groups, so that a few short
+    runs beside a long one are not all padded to a whole chunk.
+    """
+
+    def __init__(self, lengths: Sequence[int], chunk: int, device: torch.device) -> None:
+        whole: list[tuple[int, int]] = []
+        short: list[tuple[int, int]] = []
+        places: list[list[tuple[bool, int, int]]] = []  # per run: is short, index there, rows
+        at = 0
+        for n in lengths:
+            places.append([])
+            for lo in range(0, n, chunk):
+                size = min(chunk, n - lo)
+                kind = whole if size == chunk else short
+                places[-1].append((size < chunk, len(kind), size))
+                kind.append((at + lo, size))
+            at += n
+        self.rows = at
+        parts = [(whole, chunk)] if whole else []
+        if short:
+            parts.append((short, max(size for _, size in short)))
+        self.groups = [_group(kind, length, device) for kind, length in parts]
+        behind = len(self.groups) - 1  # the group of the short chunks
+        self.chunks = [[(behind if s else 0, i) for s, i, _ in run] for run in places]
+        """Per run: (group, index in the group) of its chunks, in order."""
+        self.order = self._order([p for run in places for p in run], device)
+
+    def _order(self, places: list[tuple[bool, int, int]], device: torch.device) -> Tensor | None:
+        """Where each row lies in the groups' rows put one behind another; None = in order."""
+        short = self.groups[-1]
+        offset = sum(g.count * g.length for g in self.groups[:-1])
+        out: list[int] = []
+        for is_short, i, size in places:
+            first = offset + i * short.length if is_short else i * self.groups[0].length
+            out.extend(range(first, first + size))
+        if out == list(range(offset + short.count * short.length)):
+            return None
+        return torch.tensor(out, device=device)
+
+
+def _group(chunks: list[tuple[int, int]], length: int, device: torch.device) -> _Group:
+    lo = torch.tensor([c[0] for c in chunks], device=device)[:, None]
+    size = torch.tensor([c[1] for c in chunks], device=device)[:, None]
+    within = torch.arange(length, device=device)[None, :]
+    mask = None if bool((size == length).all()) else (within < size)
+    return _Group(len(chunks), length, (lo + within.minimum(size - 1)).flatten(), mask)
+
+
+def chunk_length(steps: Steps) -> int:
+    """Rows per chunk: as many as a bounded table of decays allows."""
+    if steps.decay.dim() == 2:
+        return CHUNK
+    heads, dk = steps.decay.shape[1:]
+    n = 16
+    while n > 1 and heads * dk * n * n * 4 > _PAIR_BYTES:
+        n //= 2
+    return n
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """A group's chunks ready for the scan; heads are value heads.
+
+    writes [c, Hv, L, dv]; reads [c, Hv, L, dk], None without the delta rule; scores [c, Hv, L, L];
+    queries [c, Hv, L, dk]; keys [c, Hv, dk, L]; decay [c, Hv, 1 or dk, 1].
+    """
+
+    writes: Tensor
+    reads: Tensor | None
+    scores: Tensor
+    queries: Tensor
+    keys: Tensor
+    decay: Tensor
+
+
+class Scan:
+    """The recurrence of one layer over runs of rows, moved run by run in any order of states.
+
+    `advance` moves a state over a run and remembers what the run's outputs need; `outputs` gives
+    those of all rows. So the states between runs may go through segments.
+    """
+
+    def __init__(self, steps: Steps, runs: Runs) -> None:
+        self.steps = steps
+        self.runs = runs
+        self.wide = torch.float64 if steps.v.dtype == torch.float64 else torch.float32
+        self._groups = [_prepare(steps, g, self.wide) for g in runs.groups]
+        self._seen: list[list[tuple[Tensor, Tensor] | None]] = [
+            [None] * g.count for g in runs.groups
+        ]
+
+    def advance(self, run: int, x: Tensor, blocks: int = 1) -> Tensor:
+        """Moves x [Hv, dk, width] over a run.
+
+        The tokens write to the first `blocks` times dv columns, the outputs belong to the first dv;
+        columns behind take the transition only.
+        """
+        dv = self.steps.v.shape[-1]
+        for group, i in self.runs.chunks[run]:
+            p = self._groups[group]
+            new = p.writes[i]
+            if blocks != 1:
+                new = new.repeat(1, 1, blocks)
+            if p.reads is not None:
+                if x.shape[-1] > new.shape[-1]:
+                    new = torch.nn.functional.pad(new, (0, x.shape[-1] - new.shape[-1]))
+                new = torch.baddbmm(new, p.reads[i], x, alpha=-1)
+            self._seen[group][i] = (x[..., :dv], new[..., :dv])
+            moved = p.decay[i] * x
+            if new.shape[-1] == x.shape[-1]:
+                x = torch.baddbmm(moved, p.keys[i], new)
+            else:
+                moved[..., : new.shape[-1]] += p.keys[i] @ new
+                x = moved
+        return x
+
+    def outputs(self) -> Tensor:
+        """The outputs of all rows, [n, Hv, dv], once every run was advanced."""
+        out = []
+        for p, seen in zip(self._groups, self._seen, strict=True):
+            done = [s for s in seen if s is not None]
+            if len(done) < len(seen):
+                raise RuntimeError("outputs of a run that no state was moved over")
+            before = torch.stack([s for s, _ in done])
+            new = torch.stack([n for _, n in done])
+            o = p.queries @ before + p.scores @ new
+            out.append(o.transpose(1, 2).flatten(0, 1))
+        rows = torch.cat(out) if len(out) > 1 else out[0]
+        if self.runs.order is not None:
+            rows = rows.index_select(0, self.runs.order)
+        if self.steps.skip is not None:
+            rows = rows + self.steps.skip
+        return rows.to(self.steps.v.dtype)
+
+
+def _prepare(steps: Steps, group: _Group, wide: torch.dtype) -> _Prepared:
+    heads, repeat = steps.v.shape[1], steps.v.shape[1] // steps.k.shape[1]
+    q, k, v, g = (_cut(x, group, wide) for x in (steps.q, steps.k, steps.v, steps.decay))
+    beta = None if steps.beta is None else _cut(steps.beta, group, wide)
+    if group.mask is not None:
+        # A row that fills up neither decays nor writes.
+        g = g * group.mask[:, None, :].view(group.count, 1, group.length, *[1] * (g.dim() - 3))
+        if beta is None:
+            v = v * group.mask[:, None, :, None]
+        else:
+            beta = beta * group.mask[:, None, :]
+    total = g.double().cumsum(2)
+    own, scores = _pairs(q, k, total, heads, repeat, steps.beta is not None, wide)
+    if repeat > 1:
+        q, k = q.repeat_interleave(repeat, 1), k.repeat_interleave(repeat, 1)
+    if total.dim() == 3:
+        total = total.unsqueeze(-1)
+    since, until = total.to(wide).exp(), (total[:, :, -1:] - total).to(wide).exp()
+    decay = since[:, :, -1].unsqueeze(-1)
+    keys = (k * until).transpose(2, 3)
+    if beta is None or own is None:
+        return _Prepared(v, None, scores, q * since, keys, decay)
+    beta = beta.unsqueeze(-1)
+    system = own * beta  # the solver takes the diagonal as ones and never reads above it
+    both = torch.linalg.solve_triangular(
+        system, torch.cat((v * beta, k * since * beta), -1), upper=False, unitriangular=True
+    )
+    dv = v.shape[-1]
+    return _Prepared(both[..., :dv], both[..., dv:], scores, q * since, keys, decay)
+
+
+def _cut(x: Tensor, group: _Group, wide: torch.dtype) -> Tensor:
+    """Rows [n, H, ...] as [chunks, H, length, ...]."""
+    if group.mask is None and group.count * group.length == x.shape[0]:
+        rows = x  # one group of whole chunks: its rows are all rows, in order
+    else:
+        rows = x.index_select(0, group.index)
+    return rows.to(wide).view(group.count, group.length, *x.shape[1:]).transpose(1, 2)
+
+
+def _pairs(
+    q: Tensor, k: Tensor, total: Tensor, heads: int, repeat: int, delta: bool, wide: torch.dtype
+) -> tuple[Tensor | None, Tensor]:
+    """k_i . k_j and q_i . k_j under the decay from row j to row i, for j <= i; else zero.
+
+    [c, Hv, L, L]; the first is None where the family does not need it.
+    """
+    above = torch.ones(2 * (q.shape[2],), dtype=torch.bool, device=q.device).triu(1)
+    if total.dim() == 3:
+        fade = (total.unsqueeze(3) - total.unsqueeze(2)).to(wide)
+        fade = fade.masked_fill_(above, -torch.inf).exp_()
+        kt = k.transpose(2, 3)
+        scores = _heads(q @ kt, repeat) * fade
+        return (_heads(k @ kt, repeat) * fade if delta else None), scores
+    own, scores = [], []
+    # One chunk at a time: the table of one is what `chunk_length` bounds.
+    for qc, kc, tc in zip(q, k, total, strict=True):
+        fade = (tc.unsqueeze(2) - tc.unsqueeze(1)).to(wide)
+        fade = fade.masked_fill_(above[:, :, None], -torch.inf).exp_()
+        fade *= _heads(kc[None], repeat)[0].unsqueeze(1)
+        scores.append((fade @ _heads(qc[None], repeat)[0].unsqueeze(-1)).squeeze(-1))
+        if delta:
+            own.append((fade @ _heads(kc[None], repeat)[0].unsqueeze(-1)).squeeze(-1))
+    return (torch.stack(own) if delta else None), torch.stack(scores)
+
+
+def _heads(x: Tensor, repeat: int) -> Tensor:
+    return x if repeat == 1 else x.repeat_interleave(repeat, 1)
+
+
+def recur(steps: Steps, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Runs the recurrence from a state [Hv, dk, dv] (None = zero).
+
+    Returns outputs [n, Hv, dv] and the state after the last row.
+    """
+    scan = Scan(steps, Runs([steps.v.shape[0]], chunk_length(steps), steps.v.device))
+    if state is None:
+        state = zero_state(steps)
+    state = scan.advance(0, state.to(scan.wide))
+    return scan.outputs(), state
+
+
+def zero_state(steps: Steps) -> Tensor:
+    """The state before the first token."""
+    wide = torch.float64 if steps.v.dtype == torch.float64 else torch.float32
+    shape = (steps.v.shape[1], steps.k.shape[2], steps.v.shape[2])
+    return torch.zeros(shape, dtype=wide, device=steps.v.device)
+
+
+def end_state(steps: Steps) -> Tensor:
+    """S of the rows: the state that they reach from zero, [Hv, dk, dv]."""
+    return recur(steps)[1]
+
+
+def transition(steps: Steps) -> Tensor:
+    """T of the rows, later ones on the left: [Hv], [Hv, dk] or [Hv, dk, dk]."""
+    if steps.beta is None:
+        return plain_transition(steps)
+    scan = Scan(steps, Runs([steps.v.shape[0]], chunk_length(steps), steps.v.device))
+    heads, dk = steps.v.shape[1], steps.k.shape[2]
+    one = torch.eye(dk, dtype=scan.wide, device=steps.v.device).expand(heads, dk, dk)
+    return scan.advance(0, one, blocks=0)
+
+
+def plain_transition(steps: Steps, begin: int = 0, end: int | None = None) -> Tensor:
+    """T of rows [begin, end) of a family without the delta rule."""
+    wide = torch.float64 if steps.v.dtype == torch.float64 else torch.float32
+    return steps.decay[begin:end].double().sum(0).exp().to(wide)
+
+
+def compose(transition: Tensor, state: Tensor, before: Tensor) -> Tensor:
+    """The state behind a segment, T before + S, [Hv, dk, dv], in the type of `before`.
+
+    transition is [Hv], [Hv, dk] or [Hv, dk, dk] and acts from the left; both may be of a narrower
+    type or lie on another device.
+    """
+    t = transition.to(before)
+    s = state.to(before)
+    if t.dim() == 3:
+        return torch.baddbmm(s, t, before)
+    return torch.addcmul(s, t.view(*t.shape, *[1] * (3 - t.dim())), before)
+
+
+@functools.cache
+def inverse_frequencies(rope: Rope) -> tuple[float, ...]:
+    """The angles per position of the turned pairs, dims / 2 of them."""
+    if rope.inv_freq:
+        return tuple(rope.inv_freq)
+    return tuple(rope.theta ** (-2.0 * i / rope.dims) for i in range(rope.dims // 2))
+
+
+def angles(rope: Rope, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin, float32 [n, dims / 2], of a turn by positions (or distances) [n]."""
+    freq = torch.tensor(inverse_frequencies(rope), dtype=torch.float64, device=positions.device)
+    angle = positions.double()[:, None] * freq
+    return angle.cos().float(), angle.sin().float()
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """Turns the leading 2 * cos.shape[-1] dimensions of x [..., d], in float32, to x's type.
+
+    cos and sin broadcast against [..., dims / 2]. Interleaved pairs are (2i, 2i + 1), others
+    (i, i + dims / 2).
+    """
+    half = cos.shape[-1]
+    wide = x if x.dtype == torch.float64 else x.float()
+    if interleaved:
+        a, b = wide[..., 0 : 2 * half : 2], wide[..., 1 : 2 * half : 2]
+    else:
+        a, b = wide[..., :half], wide[..., half : 2 * half]
+    first, second = a * cos - b * sin, b * cos + a * sin
+    if interleaved:
+        turned = torch.stack((first, second), -1).flatten(-2)
+    else:
+        turned = torch.cat((first, second), -1)
+    if 2 * half < x.shape[-1]:
+        turned = torch.cat((turned, wide[..., 2 * half :]), -1)
+    return turned.to(x.dtype)
+
+
+def rotate(keys: Tensor, distance: Tensor, rope: Rope) -> Tensor:
+    """Moves keys [n, KV, d] by distances in tokens, int [n]; no rope leaves them as they are."""
+    if rope.dims == 0:
+        return keys
+    cos, sin = angles(rope, distance)
+    return turn(keys, cos[:, None], sin[:, None], rope.interleaved)
+
+
+def rotate_state(state: Tensor, distance: int, rope: Rope) -> Tensor:
+    """Moves a state [Hv, dk, dv] by a distance, along its key axis: the keys in it were turned.
+
+    Right for scalar transitions only, which commute with the turn.
+    """
+    if rope.dims == 0 or distance == 0:
+        return state
+    cos, sin = angles(rope, torch.tensor([distance], device=state.device))
+    return turn(state.transpose(1, 2), cos, sin, rope.interleaved).transpose(1, 2)
