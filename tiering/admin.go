@@ -7,6 +7,8 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/ghost"
+	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -120,11 +122,11 @@ func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) 
 	var page []SegmentInfo
 	first := 0
 	if after != nil {
-		first = shardOf((*[32]byte)(after))
+		first = index.Shard((*[32]byte)(after))
 	}
-	for shard := first; shard < shardCount && len(page) < limit; shard++ {
+	for shard := first; shard < index.Shards && len(page) < limit; shard++ {
 		s.mu.Lock()
-		for _, o := range s.segments.sorted(shard, (*[32]byte)(after)) {
+		for _, o := range s.segments.Sorted(shard, (*[32]byte)(after)) {
 			if len(page) < limit && f.match(o) {
 				page = append(page, s.segmentInfoLocked(o))
 			}
@@ -175,7 +177,7 @@ func (s *Store) segmentInfoLocked(o *object) SegmentInfo {
 // Segment answers one segment of any tenant.
 func (s *Store) Segment(key profile.SegmentKey) (SegmentDetail, bool) {
 	s.mu.Lock()
-	o := s.segments.find((*[32]byte)(&key))
+	o := s.segments.Find((*[32]byte)(&key))
 	if o == nil {
 		s.mu.Unlock()
 		return SegmentDetail{}, false
@@ -195,11 +197,11 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 	var page []CheckpointInfo
 	first := 0
 	if after != nil {
-		first = shardOf((*[32]byte)(after))
+		first = index.Shard((*[32]byte)(after))
 	}
-	for shard := first; shard < shardCount && len(page) < limit; shard++ {
+	for shard := first; shard < index.Shards && len(page) < limit; shard++ {
 		s.mu.Lock()
-		for _, o := range s.checkpoints.sorted(shard, (*[32]byte)(after)) {
+		for _, o := range s.checkpoints.Sorted(shard, (*[32]byte)(after)) {
 			if len(page) >= limit {
 				break
 			}
@@ -301,7 +303,7 @@ func (s *Store) Evict(key profile.SegmentKey) error {
 // lower tier: no lookup finds it there any more, and nobody may write it again,
 // until pardon.
 func (s *Store) removeLocked(n tier.Name) (held bool, err error) {
-	o := s.segments.find(&n.Key)
+	o := s.segments.Find(&n.Key)
 	promotion := s.promotions[n]
 	s.removeHBMLocked(n)
 	switch {
@@ -355,7 +357,7 @@ func (s *Store) noteRemovalLocked(n tier.Name) (held bool) {
 	}
 	for _, p := range *s.profiles.Load() {
 		if p.Fingerprint() == e.Fingerprint {
-			s.departed.note(departure{key: n.Key, profile: p.id, tenant: e.Tenant, reason: tier.ReasonRemoved, tokens: uint32(e.HitTokens())})
+			s.ghosts.Note(ghost.Entry{Key: n.Key, Profile: p.id, Tenant: e.Tenant, Reason: tier.ReasonRemoved, Tokens: uint32(e.HitTokens())})
 		}
 	}
 	return true

@@ -78,7 +78,7 @@ func (s *Store) needLocked(key *[32]byte, p *profileState, t *tenant, n *togethe
 		e, ok := s.segmentBelowLocked(key, p, t)
 		if !ok {
 			n.missing = true
-			why, _ := s.departed.why(key, p.id, t.ID)
+			why, _ := s.ghosts.Why(key, p.id, t.ID)
 			return why
 		}
 		bytes := p.layout(ofSegment, AllLayers, e.End-e.Begin).Bytes

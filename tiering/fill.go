@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/deadline"
+	"github.com/spliced-kv/spliced/tiering/internal/ghost"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -280,8 +282,8 @@ func newFill(want *object, l *layout) *fill {
 
 // expectLocked gives what is being filled its time.
 func (s *Store) expectLocked(o *object, now time.Time) {
-	o.until = deadline{at: now.Add(s.cfg.FillTTL), order: s.leaseIDs.Add(1), object: o}
-	s.deadlines.add(&o.until)
+	o.until = deadline.Deadline[timed]{At: now.Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: o}
+	s.deadlines.Add(&o.until)
 	s.counters.Reserved++
 }
 
@@ -331,7 +333,7 @@ func (s *Store) killLocked(o *object, why cause) {
 	s.counters.Aborted[why]++
 	f := o.fill
 	f.dead = true
-	s.deadlines.remove(&o.until)
+	s.deadlines.Remove(&o.until)
 	for i := range f.ranks {
 		if session := f.ranks[i].session; session != nil {
 			delete(session.fills, f.ranks[i].id)
@@ -358,8 +360,8 @@ func (s *Store) unfillLocked(o *object) {
 func (s *Store) refuseLocked(o *object, err error) {
 	s.counters.refused(err)
 	s.decideLocked(o, DecidedRefuse, whyRefused(err), o.pageBytes)
-	s.departed.note(departure{
-		key: o.key, profile: o.profile.id, tenant: o.tenant.ID, reason: tier.ReasonRefused, tokens: uint32(o.tokens()),
+	s.ghosts.Note(ghost.Entry{
+		Key: o.key, Profile: o.profile.id, Tenant: o.tenant.ID, Reason: tier.ReasonRefused, Tokens: uint32(o.tokens()),
 	})
 }
 

@@ -145,7 +145,7 @@ func (c *Session) acquireAboveLocked(key *[32]byte, q *AcquireQuery, p *profileS
 		return Acquired{Reason: tier.ReasonEvicted}, hbmWait{}
 	case o == nil:
 		if _, ok := s.segmentBelowLocked(key, p, t); !ok {
-			why, _ := s.departed.why(key, p.id, t.ID)
+			why, _ := s.ghosts.Why(key, p.id, t.ID)
 			return Acquired{Reason: why}, hbmWait{}
 		}
 	case o.fill != nil && o.fill.promotion == nil:
@@ -290,7 +290,7 @@ func (c *Session) loadAboveLocked(q *LoadQuery, p *profileState, t *tenant, now 
 		name = e.Name
 	} else {
 		if why == tier.ReasonNone {
-			why, _ = s.departed.why(hash, p.id, t.ID)
+			why, _ = s.ghosts.Why(hash, p.id, t.ID)
 		}
 		return Loaded{Reason: why}, hbmWait{}, nil
 	}

@@ -1,9 +1,7 @@
 package tiering
 
 import (
-	"slices"
 	"testing"
-	"time"
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -133,40 +131,4 @@ func TestTokenIDsAreCounted(t *testing.T) {
 	q.Tenant = tenantB
 	_, err = c.Reserve(q)
 	b.wantErr(err, tier.ErrQuota)
-}
-
-func TestDeadlinesComeInOrder(t *testing.T) {
-	c := newClock()
-	var h deadlines
-	var all []*deadline
-	for i := range 500 {
-		d := &deadline{at: c.now.Add(time.Duration(i * 7919 % 50)), order: uint64(i)} // many at the same time
-		all = append(all, d)
-		h.add(d)
-	}
-	for i := 0; i < len(all); i += 3 {
-		h.remove(all[i])
-		h.remove(all[i]) // once more changes nothing
-	}
-	var want []*deadline
-	for i, d := range all {
-		if i%3 != 0 {
-			want = append(want, d)
-		}
-	}
-	slices.SortFunc(want, func(a, b *deadline) int {
-		if a.before(b) {
-			return -1
-		}
-		return 1
-	})
-	for i, d := range want {
-		if got := h.first(); got != d || d.place != 1 {
-			t.Fatalf("number %d: order %d, want %d", i, got.order, d.order)
-		}
-		h.remove(d)
-	}
-	if h.first() != nil {
-		t.Fatal("something is left")
-	}
 }

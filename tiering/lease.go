@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -14,7 +15,7 @@ type lease struct {
 	object  *object
 	rank    int
 	session *Session
-	until   deadline
+	until   deadline.Deadline[timed]
 	expired bool
 }
 
@@ -76,7 +77,7 @@ func (c *Session) acquireLocked(key *[32]byte, q *AcquireQuery, p *profileState,
 			promotion := s.promoteLocked(wanted{tier.Name{Key: *key}, p, t, true})
 			return Acquired{Reason: tier.ReasonPending, Promoting: promotion != nil}, promotion
 		}
-		why, _ := s.departed.why(key, p.id, t.ID)
+		why, _ := s.ghosts.Why(key, p.id, t.ID)
 		return Acquired{Reason: why}, nil
 	case o.fill != nil && o.fill.promotion != nil:
 		s.demandLocked(o.fill.promotion)
@@ -143,7 +144,7 @@ func (c *Session) load(q *LoadQuery, waits *[]awaited) (Loaded, error) {
 		return Loaded{Reason: tier.ReasonPending, Promoting: promotion != nil}, nil
 	}
 	if why == tier.ReasonNone {
-		why, _ = s.departed.why((*[32]byte)(&q.Hash), p.id, t.ID)
+		why, _ = s.ghosts.Why((*[32]byte)(&q.Hash), p.id, t.ID)
 	}
 	s.counters.LoadMisses++
 	return Loaded{Reason: why}, nil
@@ -186,8 +187,8 @@ func (c *Session) leaseLocked(o *object, rank int, ttl time.Duration, now time.T
 		ttl = s.cfg.LeaseTTL
 	}
 	l := &lease{id: s.NewLeaseID(), object: o, rank: rank, session: c}
-	l.until = deadline{at: now.Add(min(ttl, s.cfg.MaxLeaseTTL)), order: uint64(l.id), lease: l}
-	s.deadlines.add(&l.until)
+	l.until = deadline.Deadline[timed]{At: now.Add(min(ttl, s.cfg.MaxLeaseTTL)), Order: uint64(l.id), Of: l}
+	s.deadlines.Add(&l.until)
 	c.leases[l.id] = l
 	o.leases++
 	o.hits++
@@ -228,7 +229,7 @@ func (s *Store) dropLeaseLocked(l *lease) {
 		l.object.expired--
 		s.counters.Quarantined--
 	} else {
-		s.deadlines.remove(&l.until)
+		s.deadlines.Remove(&l.until)
 		l.object.leases--
 		s.counters.Leases--
 	}
@@ -238,7 +239,7 @@ func (s *Store) dropLeaseLocked(l *lease) {
 // expireLocked quarantines a lease past its time: it is no right to anything
 // any more, but its holder may still be reading, so the memory stays.
 func (s *Store) expireLocked(l *lease) {
-	s.deadlines.remove(&l.until)
+	s.deadlines.Remove(&l.until)
 	l.expired = true
 	l.object.leases--
 	l.object.expired++
@@ -255,7 +256,7 @@ func (c *Session) useLeaseLocked(id tier.LeaseID, sc *planScope, now time.Time) 
 	if l == nil {
 		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
 	}
-	if !l.expired && !now.Before(l.until.at) {
+	if !l.expired && !now.Before(l.until.At) {
 		c.store.expireLocked(l) // the sweep has not come by yet
 	}
 	switch o := l.object; {

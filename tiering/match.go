@@ -61,7 +61,7 @@ const matchAtOnce = 32
 func (s *Store) statusesLocked(keys [][32]byte, rows []SegmentStatus, p *profileState, t *tenant, device bool) {
 	var found [matchAtOnce]*object
 	for i := range keys {
-		found[i] = s.segments.find(&keys[i])
+		found[i] = s.segments.Find(&keys[i])
 	}
 	for i := range keys {
 		rows[i] = s.statusLocked(found[i], &keys[i], p, t, device)
@@ -78,7 +78,7 @@ func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenan
 			}
 			return s.hitBelowLocked(uint32(s.found.HitTokens()))
 		}
-		why, tokens := s.departed.why(key, p.id, t.ID)
+		why, tokens := s.ghosts.Why(key, p.id, t.ID)
 		s.counters.miss(why, tokens)
 		return SegmentStatus{Status: StatusMiss, Reason: why}
 	case o.fill != nil && o.fill.promotion != nil:
@@ -178,7 +178,7 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 				break
 			}
 			if i == len(q.Prefixes)-1 && why == tier.ReasonNone {
-				why, _ = s.departed.why(&q.Prefixes[i], p.id, t.ID)
+				why, _ = s.ghosts.Why(&q.Prefixes[i], p.id, t.ID)
 			}
 			missed = moreTelling(missed, why)
 		}
@@ -215,7 +215,7 @@ func (s *Store) bestLocked(hash *[32]byte, accept tier.CheckpointKind, p *profil
 func (s *Store) bestNodeLocked(hash *[32]byte, accept tier.CheckpointKind, p *profileState, t *tenant, rows bool) (*object, tier.Reason) {
 	var best *object
 	why := tier.ReasonNone
-	for o := s.checkpoints.find(hash); o != nil; o = o.sibling {
+	for o := s.checkpoints.Find(hash); o != nil; o = o.sibling {
 		switch {
 		case o.profile != p || o.tenant != t:
 		case o.fill != nil && !(rows && o.published):

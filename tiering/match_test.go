@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -108,7 +109,7 @@ func crowd(b *bench, n int) (keys [][32]byte) {
 			key: key, profile: ps, tenant: b.tenants[tenantA], pool: b.pools[publicPool],
 			spec: profile.FirstSpec(512), end: 512, depth: 1, published: true, linked: true, created: time.Now(),
 		}
-		b.segments.put(&o.key, o)
+		b.segments.Put(&o.key, o)
 		keys = append(keys, key)
 	}
 	return keys
@@ -145,7 +146,7 @@ func BenchmarkMatch(b *testing.B) {
 			b.Run(fmt.Sprintf("keys=32/held=%d/hits=%v", n, hits), func(b *testing.B) {
 				bench := newBench(b, hybrid(1))
 				keys := crowd(bench, n)
-				b.Cleanup(func() { bench.segments = newIndex[object]() })
+				b.Cleanup(func() { bench.segments = index.New[object]() })
 				rng := rand.New(rand.NewPCG(4, 4))
 				rng.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
 				if !hits {

@@ -7,6 +7,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/deadline"
+	"github.com/spliced-kv/spliced/tiering/internal/ghost"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -27,18 +29,18 @@ type object struct {
 	pool        *pool
 	publisher   string // session that began to fill it
 	created     time.Time
-	spec        profile.SegmentSpec // segments
-	ids         []uint32            // segments: token ids
-	extends     profile.PrefixHash  // checkpoints: hash of the parent, zero = none
-	extendsKind tier.CheckpointKind // of the parent
-	until       deadline            // while it is being filled; guarded
-	depth       int                 // checkpoints: nodes from the root, this one counted
-	rankBytes   int64               // of its layout
-	bytes       int64               // that its tenant pays for: layouts of all ranks and token ids; guarded
-	pageBytes   int64               // that its pool pays for: the same with layouts in pages; guarded
-	stateBytes  int64               // of bytes, what thinning gives back
-	statePages  int64               // of pageBytes
-	shares      []share             // replaced in parts when it is thinned or filled again; guarded
+	spec        profile.SegmentSpec      // segments
+	ids         []uint32                 // segments: token ids
+	extends     profile.PrefixHash       // checkpoints: hash of the parent, zero = none
+	extendsKind tier.CheckpointKind      // of the parent
+	until       deadline.Deadline[timed] // while it is being filled; guarded
+	depth       int                      // checkpoints: nodes from the root, this one counted
+	rankBytes   int64                    // of its layout
+	bytes       int64                    // that its tenant pays for: layouts of all ranks and token ids; guarded
+	pageBytes   int64                    // that its pool pays for: the same with layouts in pages; guarded
+	stateBytes  int64                    // of bytes, what thinning gives back
+	statePages  int64                    // of pageBytes
+	shares      []share                  // replaced in parts when it is thinned or filled again; guarded
 
 	linked    bool       // a lookup finds it
 	published bool       // has been complete
@@ -188,13 +190,13 @@ func (s *Store) pinLocked(o *object, d int) {
 func (s *Store) linkLocked(o *object) {
 	o.linked = true
 	if o.kind == 0 {
-		if s.segments.find(&o.key) != nil {
+		if s.segments.Find(&o.key) != nil {
 			panic(fmt.Sprintf("tiering: %s is held twice", o.name()))
 		}
-		s.segments.put(&o.key, o)
+		s.segments.Put(&o.key, o)
 	} else {
-		o.sibling = s.checkpoints.find(&o.key)
-		s.checkpoints.put(&o.key, o)
+		o.sibling = s.checkpoints.Find(&o.key)
+		s.checkpoints.Put(&o.key, o)
 	}
 	s.bookLocked(o)
 	if up := o.parent; up != nil {
@@ -225,7 +227,7 @@ func (s *Store) unlinkLocked(o *object, why tier.Reason) {
 		panic(fmt.Sprintf("tiering: %s leaves before its %d children", o.name(), o.children))
 	}
 	if o.kind == 0 {
-		s.segments.remove(&o.key)
+		s.segments.Remove(&o.key)
 	} else {
 		s.unlinkSiblingLocked(o)
 	}
@@ -253,8 +255,8 @@ func (s *Store) unlinkLocked(o *object, why tier.Reason) {
 		}
 		o.parent = nil
 	}
-	s.departed.note(departure{
-		key: o.key, profile: o.profile.id, tenant: o.tenant.ID, reason: why, tokens: uint32(o.tokens()),
+	s.ghosts.Note(ghost.Entry{
+		Key: o.key, Profile: o.profile.id, Tenant: o.tenant.ID, Reason: why, Tokens: uint32(o.tokens()),
 	})
 	s.settleLocked(o)
 	if up != nil {
@@ -263,12 +265,12 @@ func (s *Store) unlinkLocked(o *object, why tier.Reason) {
 }
 
 func (s *Store) unlinkSiblingLocked(o *object) {
-	head := s.checkpoints.find(&o.key)
+	head := s.checkpoints.Find(&o.key)
 	if head == o {
 		if o.sibling == nil {
-			s.checkpoints.remove(&o.key)
+			s.checkpoints.Remove(&o.key)
 		} else {
-			s.checkpoints.put(&o.key, o.sibling)
+			s.checkpoints.Put(&o.key, o.sibling)
 		}
 		o.sibling = nil
 		return
@@ -293,7 +295,7 @@ func (o *object) countPublished(d int) {
 // publishLocked ends the filling of a complete object.
 func (s *Store) publishLocked(o *object, now time.Time, why Because) {
 	o.fill, o.used = nil, now
-	s.deadlines.remove(&o.until)
+	s.deadlines.Remove(&o.until)
 	bytes := o.pageBytes
 	if o.thin {
 		bytes = o.statePages

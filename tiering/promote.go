@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -35,7 +36,7 @@ type promotion struct {
 	into      *object      // the thinned node whose states it brings, held until then
 	object    *object      // once it is placed; lends its memory when into is set
 	cancel    context.CancelFunc
-	until     deadline
+	until     deadline.Deadline[timed]
 	waiters   int   // calls that lease the object when it is there
 	further   []int // ranks that want it in HBM as well
 	done      chan struct{}
@@ -205,8 +206,8 @@ func (p *promotion) describe() *object {
 
 func (s *Store) beginPromotionLocked(p *promotion) {
 	s.promotions[p.name] = p
-	p.until = deadline{at: s.cfg.Now().Add(s.cfg.FillTTL), order: s.leaseIDs.Add(1), promotion: p}
-	s.deadlines.add(&p.until)
+	p.until = deadline.Deadline[timed]{At: s.cfg.Now().Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: p}
+	s.deadlines.Add(&p.until)
 	s.counters.Promoting++
 	if !p.demanded {
 		p.pool.aheadBytes += p.bytes
@@ -285,7 +286,7 @@ func (s *Store) endPromotionLocked(p *promotion, why promoteOutcome) {
 	s.counters.Promoting--
 	p.state, p.outcome, p.up = promotionEnded, why, nil
 	delete(s.promotions, p.name)
-	s.deadlines.remove(&p.until)
+	s.deadlines.Remove(&p.until)
 	for _, o := range [...]*object{p.base, p.into} {
 		if o != nil {
 			o.ops--

@@ -107,7 +107,7 @@ func (x *twoTiers) push2(ps []piece) {
 	var b outside
 	x.mu.Lock()
 	for _, p := range ps {
-		_ = x.wantLocked(x.segments.find((*[32]byte)(&p.key)), tier.LevelLogged, true, &b)
+		_ = x.wantLocked(x.segments.Find((*[32]byte)(&p.key)), tier.LevelLogged, true, &b)
 	}
 	x.mu.Unlock()
 	x.act(&b)

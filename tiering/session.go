@@ -138,20 +138,24 @@ func (s *Store) Sweep() {
 
 func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
 	for leases+reservations < closeRows {
-		due := s.deadlines.first()
-		switch {
-		case due == nil || now.Before(due.at):
+		due := s.deadlines.First()
+		if due == nil || now.Before(due.At) {
 			return leases, reservations
-		case due.lease != nil:
-			s.expireLocked(due.lease)
+		}
+		due.Of.overdueLocked(s)
+		if _, ok := due.Of.(*lease); ok {
 			leases++
-		case due.promotion != nil:
-			s.failPromotionLocked(due.promotion, promoteStopped)
-			reservations++
-		default:
-			s.killLocked(due.object, causeExpiry)
+		} else {
 			reservations++
 		}
 	}
 	return leases, reservations
 }
+
+// timed is what ends when its deadline has passed: a lease, the filling of an
+// object, or a promotion. Its end takes the deadline out of the heap.
+type timed interface{ overdueLocked(s *Store) }
+
+func (l *lease) overdueLocked(s *Store)     { s.expireLocked(l) }
+func (o *object) overdueLocked(s *Store)    { s.killLocked(o, causeExpiry) }
+func (p *promotion) overdueLocked(s *Store) { s.failPromotionLocked(p, promoteStopped) }

@@ -10,6 +10,9 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/internal/deadline"
+	"github.com/spliced-kv/spliced/tiering/internal/ghost"
+	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -34,12 +37,12 @@ type Store struct {
 	pages       *gpuipc.PageAllocator
 	pools       [poolCount]*pool
 	objects     policy.Table[object]
-	segments    *index[object]
-	checkpoints *index[object] // heads of lists of siblings
-	departed    *departures
+	segments    *index.Map[object]
+	checkpoints *index.Map[object] // heads of lists of siblings
+	ghosts      *ghost.List
 	decisions   decisionLog // with its own lock
 	sessions    map[*Session]struct{}
-	deadlines   deadlines
+	deadlines   deadline.Heap[timed]
 	lastProfile tier.ProfileID
 	counters    Counters
 
@@ -85,9 +88,9 @@ func Open(cfg Config) (*Store, error) {
 		cfg: cfg, dev: cfg.Device, arena: arena, place: tier.PlaceHBM,
 		tenants:     map[tier.TenantID]*tenant{},
 		pages:       gpuipc.NewPageAllocator(public+private, cfg.PageBytes),
-		segments:    newIndex[object](),
-		checkpoints: newIndex[object](),
-		departed:    newDepartures(cfg.MaxDeparted),
+		segments:    index.New[object](),
+		checkpoints: index.New[object](),
+		ghosts:      ghost.New(cfg.MaxDeparted),
 		sessions:    map[*Session]struct{}{},
 		advice:      newAdvisor(&cfg),
 		decisions:   newDecisionLog(cfg.MaxDecisions),
@@ -257,7 +260,7 @@ func (s *Store) tenant(id tier.TenantID) (*tenant, error) {
 // segmentLocked finds a segment, published or being filled, if it belongs to
 // this profile and tenant.
 func (s *Store) segmentLocked(key *[32]byte, p *profileState, t *tenant) *object {
-	o := s.segments.find(key)
+	o := s.segments.Find(key)
 	if o == nil || o.profile != p || o.tenant != t {
 		return nil
 	}
@@ -266,7 +269,7 @@ func (s *Store) segmentLocked(key *[32]byte, p *profileState, t *tenant) *object
 
 // checkpointLocked finds the checkpoint of one kind.
 func (s *Store) checkpointLocked(hash *[32]byte, kind tier.CheckpointKind, p *profileState, t *tenant) *object {
-	for o := s.checkpoints.find(hash); o != nil; o = o.sibling {
+	for o := s.checkpoints.Find(hash); o != nil; o = o.sibling {
 		if o.profile == p && o.tenant == t && o.kind == kind {
 			return o
 		}

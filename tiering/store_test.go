@@ -15,6 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -570,8 +571,8 @@ func (s *Store) auditLocked() error {
 	timed := 0
 	for session := range s.sessions {
 		for _, l := range session.leases {
-			if l.expired == (l.until.place > 0) {
-				return fmt.Errorf("lease %d: expired %v, deadline in place %d", l.id, l.expired, l.until.place)
+			if l.expired == l.until.Set() {
+				return fmt.Errorf("lease %d: expired %v, deadline held %v", l.id, l.expired, l.until.Set())
 			}
 			if !l.expired {
 				timed++
@@ -584,13 +585,13 @@ func (s *Store) auditLocked() error {
 		}
 	}
 	timed += len(s.promotions)
-	if timed != len(s.deadlines.heap) {
-		return fmt.Errorf("%d deadlines, want %d", len(s.deadlines.heap), timed)
+	if timed != s.deadlines.Len() {
+		return fmt.Errorf("%d deadlines, want %d", s.deadlines.Len(), timed)
 	}
 	listed := 0
-	for shard := range shardCount {
-		listed += len(s.segments.sorted(shard, nil))
-		for _, o := range s.checkpoints.sorted(shard, nil) {
+	for shard := range index.Shards {
+		listed += len(s.segments.Sorted(shard, nil))
+		for _, o := range s.checkpoints.Sorted(shard, nil) {
 			for ; o != nil; o = o.sibling {
 				listed++
 			}

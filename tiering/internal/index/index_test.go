@@ -1,4 +1,4 @@
-package tiering
+package index
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ func keyIn(rng *rand.Rand, narrow bool) (key [32]byte) {
 func TestIndexAgreesWithMap(t *testing.T) {
 	for seed := range uint64(10) {
 		rng := rand.New(rand.NewPCG(seed, 5))
-		x, want := newIndex[int](), map[[32]byte]*int{}
+		x, want := New[int](), map[[32]byte]*int{}
 		var keys [][32]byte
 		for range 300 {
 			keys = append(keys, keyIn(rng, seed%2 == 0))
@@ -32,22 +32,22 @@ func TestIndexAgreesWithMap(t *testing.T) {
 			switch rng.IntN(3) {
 			case 0:
 				v := step
-				x.put(&key, &v)
+				x.Put(&key, &v)
 				want[key] = &v
 			case 1:
-				x.remove(&key)
+				x.Remove(&key)
 				delete(want, key)
 			case 2:
-				if got := x.find(&key); got != want[key] {
+				if got := x.Find(&key); got != want[key] {
 					t.Fatalf("seed %d step %d: found %v, want %v", seed, step, got, want[key])
 				}
 			}
-			if x.n != len(want) {
-				t.Fatalf("seed %d step %d: %d held, want %d", seed, step, x.n, len(want))
+			if x.Len() != len(want) {
+				t.Fatalf("seed %d step %d: %d held, want %d", seed, step, x.Len(), len(want))
 			}
 		}
 		for _, key := range keys {
-			if got := x.find(&key); got != want[key] {
+			if got := x.Find(&key); got != want[key] {
 				t.Fatalf("seed %d: found %v, want %v at the end", seed, got, want[key])
 			}
 		}
@@ -56,23 +56,23 @@ func TestIndexAgreesWithMap(t *testing.T) {
 
 func TestIndexListsInAscendingOrderAfterAKey(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 6))
-	x := newIndex[[32]byte]()
+	x := New[[32]byte]()
 	var keys [][32]byte
 	for i := range 2000 {
 		key := keyIn(rng, i%3 == 0)
 		keys = append(keys, key)
-		x.put(&key, &key)
+		x.Put(&key, &key)
 	}
 	slices.SortFunc(keys, func(a, b [32]byte) int { return bytes.Compare(a[:], b[:]) })
 	for _, first := range []int{-1, 0, 500, 1998, 1999} {
 		var after *[32]byte
 		from := 0
 		if first >= 0 {
-			after, from = &keys[first], shardOf(&keys[first])
+			after, from = &keys[first], Shard(&keys[first])
 		}
 		var got [][32]byte
-		for shard := from; shard < shardCount; shard++ {
-			for _, key := range x.sorted(shard, after) {
+		for shard := from; shard < Shards; shard++ {
+			for _, key := range x.Sorted(shard, after) {
 				got = append(got, *key)
 			}
 		}

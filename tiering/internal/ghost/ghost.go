@@ -1,0 +1,60 @@
+// Package ghost is the ghost list of a cache: the keys that left it last, each
+// with the reason, so that a miss can say why. It has no lock; its owner guards it.
+package ghost
+
+import (
+	"github.com/spliced-kv/spliced/tiering/internal/index"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Entry is a key that left, or that never came in.
+type Entry struct {
+	Key     [32]byte
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
+	Reason  tier.Reason
+	Tokens  uint32 // that a hit would have saved
+}
+
+// List is bounded: a new key replaces the one that has been here longest.
+type List struct {
+	index *index.Map[Entry]
+	ring  []*Entry
+	next  int // the oldest, once the ring is full
+	limit int
+}
+
+// New makes a list of up to limit keys, at least one.
+func New(limit int) *List {
+	return &List{index: index.New[Entry](), limit: limit}
+}
+
+// Note adds a key. One that is here already keeps its place in the order and takes
+// the new reason.
+func (l *List) Note(e Entry) {
+	if known := l.index.Find(&e.Key); known != nil {
+		*known = e
+		return
+	}
+	if len(l.ring) < l.limit {
+		fresh := e
+		l.ring = append(l.ring, &fresh)
+		l.index.Put(&fresh.Key, &fresh)
+		return
+	}
+	oldest := l.ring[l.next]
+	l.next = (l.next + 1) % l.limit
+	l.index.Remove(&oldest.Key)
+	*oldest = e
+	l.index.Put(&oldest.Key, oldest)
+}
+
+// Why answers why a key is not held, and how many tokens it stood for. A key of
+// another tenant or profile reads as unknown.
+func (l *List) Why(key *[32]byte, p tier.ProfileID, t tier.TenantID) (tier.Reason, uint32) {
+	e := l.index.Find(key)
+	if e == nil || e.Profile != p || e.Tenant != t {
+		return tier.ReasonUnknown, 0
+	}
+	return e.Reason, e.Tokens
+}

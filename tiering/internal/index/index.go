@@ -1,0 +1,164 @@
+// Package index finds values by 32-byte key: a hash table in shards of its own
+// growth, whose shards in order hold the keys in order. It has no lock; its owner
+// guards it.
+package index
+
+import (
+	"bytes"
+	"hash/maphash"
+	"slices"
+)
+
+// Shards is how many there are. A key's leading bits choose its shard, so that a
+// listing that goes through the shards in order can let go of its lock in between.
+const Shards = 1 << shardBits
+
+const (
+	shardBits = 12
+	minSlots  = 8
+)
+
+// Map finds values by key: two dependent cache misses for a hit, no allocation.
+// Growth copies one shard (keys are hashes: 1/4096 of them), never all.
+//
+// Inside a shard a seeded hash chooses the slot: checkpoint hashes come from
+// clients, who could otherwise choose them to collide.
+type Map[V any] struct {
+	seed   maphash.Seed
+	n      int
+	shards [Shards]shard[V]
+}
+
+// shard is open addressing with linear probing; len(slots) is a power of two, at
+// most 3/4 full.
+type shard[V any] struct {
+	slots []slot[V]
+	n     int
+}
+
+type slot[V any] struct {
+	key [32]byte
+	v   *V // nil = empty
+}
+
+// New makes an empty map.
+func New[V any]() *Map[V] {
+	return &Map[V]{seed: maphash.MakeSeed()}
+}
+
+// Shard is the number of a key's shard.
+func Shard(key *[32]byte) int {
+	return (int(key[0])<<8 | int(key[1])) >> (16 - shardBits)
+}
+
+func (m *Map[V]) home(key *[32]byte, mask int) int {
+	return int(maphash.Bytes(m.seed, key[:])) & mask
+}
+
+// Len is how many keys are held.
+func (m *Map[V]) Len() int { return m.n }
+
+// Find answers nil when the key is not held.
+func (m *Map[V]) Find(key *[32]byte) *V {
+	sh := &m.shards[Shard(key)]
+	if sh.n == 0 {
+		return nil
+	}
+	mask := len(sh.slots) - 1
+	for i := m.home(key, mask); ; i = (i + 1) & mask {
+		s := &sh.slots[i]
+		if s.v == nil {
+			return nil
+		}
+		if s.key == *key {
+			return s.v
+		}
+	}
+}
+
+// Put adds or replaces a key's value, which is not nil.
+func (m *Map[V]) Put(key *[32]byte, v *V) {
+	sh := &m.shards[Shard(key)]
+	if 4*(sh.n+1) > 3*len(sh.slots) {
+		m.grow(sh)
+	}
+	if m.set(sh, key, v) {
+		sh.n++
+		m.n++
+	}
+}
+
+// set reports whether the key is new.
+func (m *Map[V]) set(sh *shard[V], key *[32]byte, v *V) bool {
+	mask := len(sh.slots) - 1
+	for i := m.home(key, mask); ; i = (i + 1) & mask {
+		s := &sh.slots[i]
+		if s.v == nil {
+			s.key, s.v = *key, v
+			return true
+		}
+		if s.key == *key {
+			s.v = v
+			return false
+		}
+	}
+}
+
+func (m *Map[V]) grow(sh *shard[V]) {
+	old := sh.slots
+	sh.slots = make([]slot[V], max(minSlots, 2*len(old)))
+	for i := range old {
+		if old[i].v != nil {
+			m.set(sh, &old[i].key, old[i].v)
+		}
+	}
+}
+
+// Remove forgets a key, if held, and closes the gap it leaves.
+func (m *Map[V]) Remove(key *[32]byte) {
+	sh := &m.shards[Shard(key)]
+	if sh.n == 0 {
+		return
+	}
+	mask := len(sh.slots) - 1
+	i := m.home(key, mask)
+	for sh.slots[i].v != nil && sh.slots[i].key != *key {
+		i = (i + 1) & mask
+	}
+	if sh.slots[i].v == nil {
+		return
+	}
+	// Pull back every later slot of the run whose home is not after the gap.
+	gap := i
+	for j := (gap + 1) & mask; sh.slots[j].v != nil; j = (j + 1) & mask {
+		home := m.home(&sh.slots[j].key, mask)
+		if (j-home)&mask >= (j-gap)&mask {
+			sh.slots[gap] = sh.slots[j]
+			gap = j
+		}
+	}
+	sh.slots[gap] = slot[V]{}
+	sh.n--
+	m.n--
+}
+
+// Sorted lists the values of one shard whose keys are greater than after (nil =
+// all) in ascending order of key.
+func (m *Map[V]) Sorted(shard int, after *[32]byte) []*V {
+	sh := &m.shards[shard]
+	if sh.n == 0 {
+		return nil
+	}
+	var found []*slot[V]
+	for i := range sh.slots {
+		if s := &sh.slots[i]; s.v != nil && (after == nil || bytes.Compare(s.key[:], after[:]) > 0) {
+			found = append(found, s)
+		}
+	}
+	slices.SortFunc(found, func(a, b *slot[V]) int { return bytes.Compare(a.key[:], b.key[:]) })
+	values := make([]*V, len(found))
+	for i, s := range found {
+		values[i] = s.v
+	}
+	return values
+}
