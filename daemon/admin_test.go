@@ -14,6 +14,7 @@ import (
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -59,7 +60,7 @@ func TestPeopleSeeWhatIsHeld(t *testing.T) {
 	defer trusted.Close()
 
 	status, err := tcp.Status(ctx)
-	if err != nil || !status.Ready || !status.Alive || status.BootEpoch != r.server.epoch || status.Socket != r.Socket() || len(status.Checks) == 0 {
+	if err != nil || !status.Ready || !status.Alive || status.BootEpoch != r.epoch || status.Socket != r.Socket() || len(status.Checks) == 0 {
 		t.Errorf("status %+v, %v", status, err)
 	}
 	profiles, err := tcp.Profiles(ctx)
@@ -69,7 +70,7 @@ func TestPeopleSeeWhatIsHeld(t *testing.T) {
 	}
 	conns, err := tcp.Connections(ctx)
 	if err != nil || len(conns) != 1 || conns[0].Client != "raw" || conns[0].Leases != 1 || conns[0].Reservations != 1 ||
-		strings.Join(conns[0].Tenants, " ") != "default guarded" || conns[0].StagingBytes != int64(2*MiB) {
+		strings.Join(conns[0].Tenants, " ") != "default guarded" || conns[0].StagingBytes != int64(2*settings.MiB) {
 		t.Errorf("connections %+v, %v", conns, err)
 	}
 	pools, err := tcp.Pools(ctx)
@@ -205,7 +206,7 @@ func TestReadinessIsAboutTheSocketAlone(t *testing.T) {
 	if h, err := c.Ready(ctx); err != nil || h.Status != "unavailable" {
 		t.Errorf("readiness without a socket %+v, %v", h, err)
 	}
-	if r.server.watcher.alive(time.Now().Add(time.Hour)) {
+	if r.server.AliveAt(time.Now().Add(time.Hour)) {
 		t.Error("alive without a heartbeat for an hour")
 	}
 }

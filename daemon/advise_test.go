@@ -13,7 +13,6 @@ import (
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/cost"
-	"github.com/spliced-kv/spliced/policy/profile"
 )
 
 // stageTokens writes ids 0, 1, … into staging.
@@ -125,9 +124,9 @@ func TestAdviseOverTheSocket(t *testing.T) {
 		t.Errorf("%+v", second)
 	}
 	// Longer than what the reader looks at itself.
-	long := ask(&connector.AdviseQuery{Tokens: prompt(3, longAdvise, 1000), Record: true})
-	again := ask(&connector.AdviseQuery{Tokens: prompt(4, longAdvise, 1000), Found: &connector.Found{PrefixTokens: 2000, PrefixTier: wire.TierDRAM}})
-	if long.SeenTokens != 2000 || again.SeenTokens != longAdvise || again.Way != wire.WayPrefix {
+	long := ask(&connector.AdviseQuery{Tokens: prompt(3, 16<<10, 1000), Record: true})
+	again := ask(&connector.AdviseQuery{Tokens: prompt(4, 16<<10, 1000), Found: &connector.Found{PrefixTokens: 2000, PrefixTier: wire.TierDRAM}})
+	if long.SeenTokens != 2000 || again.SeenTokens != 16<<10 || again.Way != wire.WayPrefix {
 		t.Errorf("%+v\n%+v", long, again)
 	}
 	eventually(t, "the prefill was learned", func() bool { return r.store.AdviceStats().Samples == 1 })
@@ -214,31 +213,5 @@ func TestAdviceNumbersAreThoseOfTheProtocol(t *testing.T) {
 	if wire.WayRecompute != uint8(cost.WayRecompute) || wire.WayPrefix != uint8(cost.WayPrefix) || wire.WaySplice != uint8(cost.WaySplice) ||
 		wire.WayReplay != uint8(cost.WayReplay) || cost.Ways > wire.MaxWays {
 		t.Error("ways differ")
-	}
-	if profile.MaxTokens > cut(1<<32-1) {
-		t.Error("cut lets a length through")
-	}
-}
-
-func TestAdviceThatTakesLongIsAJob(t *testing.T) {
-	columns := func(n int) []uint32 { return make([]uint32, n) }
-	for _, row := range []struct {
-		name string
-		m    wire.AdviseRequest
-		long bool
-	}{
-		{"usual", wire.AdviseRequest{Tokens: longAdvise, Cuts: columns(longChoice), MaxCheckpoints: longChoice}, false},
-		{"tokens", wire.AdviseRequest{Tokens: longAdvise + 1}, true},
-		{"cuts", wire.AdviseRequest{Tokens: 100, Cuts: columns(longChoice + 1)}, true},
-		{"checkpoints", wire.AdviseRequest{Tokens: 100, MaxCheckpoints: 1<<32 - 1}, true},
-		{"segments", wire.AdviseRequest{
-			Tokens: 100, SegmentBegin: columns(longChoice + 1), SegmentTokens: columns(longChoice + 1),
-			SegmentStatus: make([]uint8, longChoice+1), SegmentTier: make([]uint8, longChoice+1),
-		}, true},
-	} {
-		body := row.m.Append(nil)
-		if got, err := (&task{scratch: &scratch{}, body: body}).adviseIsLong(); err != nil || got != row.long {
-			t.Errorf("%s: long %v, %v", row.name, got, err)
-		}
 	}
 }

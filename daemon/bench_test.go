@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -92,7 +93,7 @@ func BenchmarkRoundTrip(b *testing.B) { roundTrips(b, testConfig(b)) }
 // The same with a disk tier below: what is in memory must not cost more.
 func BenchmarkRoundTripAboveADisk(b *testing.B) { roundTrips(b, withDisk(b)) }
 
-func roundTrips(b *testing.B, config Config) {
+func roundTrips(b *testing.B, config settings.Config) {
 	r := startDaemon(b, config, nil)
 	c := attach(b, r.Socket())
 	p := testProfile(b, 1)
@@ -140,37 +141,4 @@ func roundTrips(b *testing.B, config Config) {
 			release.do(b)
 		}
 	})
-}
-
-// A lookup allocates nothing in the daemon once it is warm.
-func TestLookupsDoNotAllocate(t *testing.T) {
-	r := startDaemon(t, testConfig(t), nil)
-	client := attach(t, r.Socket())
-	p := testProfile(t, 1)
-	client.register(p)
-	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
-	client.publish(d)
-	c := r.server.list()[0]
-	h := client.header(wire.OpMatch)
-	frame, err := wire.AppendFrame(nil, &h, &wire.MatchRequest{Profile: client.profile, Keys: make([][32]byte, 64)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	header, body, err := wire.ParseHeader(frame)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &scratch{}
-	if n := testing.AllocsPerRun(200, func() {
-		k := task{conn: c, at: c.attached.Load(), header: header, body: body, ctx: c.ctx, scratch: s}
-		m, err := k.match()
-		if err == nil {
-			s.out, err = wire.AppendFrame(s.out[:0], &header, m)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -237,7 +238,7 @@ func TestBuffersEndWithTheirConnection(t *testing.T) {
 func TestBuffersPayFromTheirTenantsQuota(t *testing.T) {
 	leakCheck(t)
 	config := testConfig(t)
-	config.Tenants[1].Quota = 64 * KiB
+	config.Tenants[1].Quota = 64 * settings.KiB
 	r := startDaemon(t, config, nil)
 	p := testProfile(t, 1)
 	c := attach(t, r.Socket(), wire.TenantName{Name: "guarded", Token: "open sesame"}, wire.TenantName{})

@@ -1,21 +1,15 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"math"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
-	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // report sends a report and answers whether the profile is off.
@@ -74,11 +68,11 @@ func TestProfileIsSwitchedOffForItsTenantAlone(t *testing.T) {
 	}
 	other.release(other.lease(theirs))
 
-	rows := d.server.canary.list()
-	if len(rows) != 1 || rows[0].compared != 16 || rows[0].failed != 3 || !rows[0].off || rows[0].why != "no number" {
+	rows := d.canary.List()
+	if len(rows) != 1 || rows[0].Compared != 16 || rows[0].Failed != 3 || !rows[0].Off || rows[0].Why != "no number" {
 		t.Fatalf("kept %+v", rows)
 	}
-	if changed, err := d.server.canary.set(rows[0].reported, "", false, ""); err != nil || !changed {
+	if changed, err := d.canary.Set(rows[0].Key, "", false, ""); err != nil || !changed {
 		t.Fatal(changed, err)
 	}
 	c.release(c.lease(mine))
@@ -143,39 +137,8 @@ func TestBadReportsAreRefused(t *testing.T) {
 		c.refused(wire.OpReport, &m, wire.Invalid, part)
 	}
 	c.refused(wire.OpReport, &wire.ReportRequest{Profile: c.profile + 7, Off: 1}, wire.Invalid, "not registered")
-	if rows := d.server.canary.list(); len(rows) != 0 {
+	if rows := d.canary.List(); len(rows) != 0 {
 		t.Fatalf("kept %+v", rows)
-	}
-}
-
-func TestReportsOfOneTenantAreBounded(t *testing.T) {
-	now := time.Unix(0, 0)
-	c := newCanary(func() time.Time { now = now.Add(time.Second); return now })
-	of := func(tenant, i int) (r reported) {
-		r.tenant = 1
-		r.fingerprint[0], r.fingerprint[1], r.fingerprint[2] = byte(i), byte(i>>8), byte(tenant)
-		return r
-	}
-	if _, _, err := c.add(of(0, 0), "", &wire.ReportRequest{Compared: 1}); err != nil {
-		t.Fatal(err)
-	}
-	for i := 1; i <= canaryRows; i++ {
-		if off, _, err := c.add(of(0, i), "", &wire.ReportRequest{Compared: 1, Off: 1}); err != nil || !off {
-			t.Fatal(i, off, err)
-		}
-	}
-	if _, _, err := c.add(of(0, canaryRows+1), "", &wire.ReportRequest{Compared: 1, Off: 1}); err == nil {
-		t.Fatal("more rows than the bound")
-	} else if code, _ := codeOf(err); code != wire.Full {
-		t.Fatal(err)
-	}
-	if rows := c.list(); len(rows) != canaryRows || c.offs.Load() != canaryRows {
-		t.Fatalf("%d rows, %d off", len(rows), c.offs.Load())
-	}
-	elsewhere := of(0, 1)
-	elsewhere.tenant = 2
-	if off, _, err := c.add(elsewhere, "", &wire.ReportRequest{Compared: 1}); err != nil || off {
-		t.Fatal("another tenant is in the way of the first:", off, err)
 	}
 }
 
@@ -288,7 +251,7 @@ func TestSwitchedOffSurvivesARestartAndAnOperatorClearsIt(t *testing.T) {
 	d.stop()
 
 	d = startDaemon(t, config, nil)
-	if n := d.server.canary.offs.Load(); n != 0 {
+	if n := d.canary.Off(); n != 0 {
 		t.Fatalf("%d off again after the next restart", n)
 	}
 }
@@ -308,55 +271,11 @@ func TestOperatorSwitchesAProfileOff(t *testing.T) {
 	if m := c.match([32]byte{1}); m.Reason[0] != wire.ReasonOff {
 		t.Fatalf("reason %d", m.Reason[0])
 	}
-	if n := d.server.canary.withheld.Load(); n != 1 {
+	if n := d.canary.Withheld(); n != 1 {
 		t.Fatalf("%d keys withheld", n)
 	}
 	q.Profile[0] ^= 1
 	if _, err := admin.SwitchProfile(t.Context(), q); !errors.Is(err, api.ErrNotFound) {
 		t.Fatalf("a profile that nobody has: %v", err)
-	}
-}
-
-// unreliable is a disk that takes a while.
-type unreliable struct {
-	refusals int
-	content  []byte
-	kept     chan []byte
-}
-
-func (u *unreliable) Note(string) ([]byte, error) {
-	if u.refusals--; u.refusals >= 0 {
-		return nil, tier.ErrUnavailable
-	}
-	return u.content, nil
-}
-
-func (u *unreliable) KeepNote(_ string, content []byte) error {
-	u.kept <- content
-	return nil
-}
-
-func TestNotesOfOthersAndDamageAreKeptApart(t *testing.T) {
-	disk := &unreliable{refusals: 3, kept: make(chan []byte, 1), content: []byte(
-		`[{"tenant":"gone","profile":"` + strings.Repeat("ab", 32) + `","model":"m","why":"w"}]`)}
-	c := newCanary(time.Now)
-	k := newCanaryMemory(c, disk, []tiering.Tenant{{ID: 1, Name: "here"}}, zerolog.Nop())
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- k.run(ctx) }()
-	<-k.loaded
-	if _, err := c.set(reported{tenant: 1}, "m", true, ""); err != nil {
-		t.Fatal(err)
-	}
-	if text := string(<-disk.kept); !strings.Contains(text, `"gone"`) || !strings.Contains(text, `"here"`) {
-		t.Fatalf("kept %s", text)
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	damaged := newCanaryMemory(c, &unreliable{content: []byte("{")}, nil, zerolog.Nop())
-	if err := damaged.load(); err != nil {
-		t.Fatalf("a note that cannot be read keeps the start waiting: %v", err)
 	}
 }

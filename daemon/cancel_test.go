@@ -11,6 +11,7 @@ import (
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -93,7 +94,7 @@ func stallScatter(t *testing.T) *stalled {
 	t.Helper()
 	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
 	config := testConfig(t)
-	config.Staging, config.StagingMax = 8*MiB, 8*MiB
+	config.Staging, config.StagingMax = 8*settings.MiB, 8*settings.MiB
 	s := &stalled{running: startDaemon(t, config, device), engine: newEngineMemory(t, longRows/blockTokens+1)}
 	s.c = attach(t, s.Socket())
 	p := testProfile(t, 1)
@@ -184,8 +185,8 @@ func TestCancelIsLateWhileTheWorkStillRuns(t *testing.T) {
 
 func TestEndOfFileComesAfterTheLastWrite(t *testing.T) {
 	for name, end := range map[string]func(*stalled){
-		"the daemon drops the client": func(s *stalled) { s.server.list()[0].drop(errStopping) },
-		"the one that connected dies": func(s *stalled) { s.server.list()[0].peerGone() },
+		"the daemon drops the client": func(s *stalled) { s.server.Hooks()[0].Stop() },
+		"the one that connected dies": func(s *stalled) { s.server.Hooks()[0].PeerGone() },
 		"the client stops sending":    func(s *stalled) { unix.Shutdown(s.c.conn.Fd(), unix.SHUT_WR) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -216,7 +217,7 @@ func TestMemoryOfADeadClientStaysMappedUntilWorkHasDrained(t *testing.T) {
 		public := s.store.Pools()[0]
 		return s.store.Counters().Leases == 0 && public.PendingBytes == 0
 	})
-	if n := len(s.server.list()); n != 1 {
+	if n := len(s.server.Connections()); n != 1 {
 		t.Fatalf("%d connections: the regions went while work ran on them", n)
 	}
 	s.stall.Release() // with its regions unmapped this would fault
@@ -336,8 +337,8 @@ func TestAClientThatDoesNotReadItsRepliesIsDropped(t *testing.T) {
 	frame, _ := wire.AppendFrame(nil, &h, &wire.StatsRequest{})
 	eventually(t, "the slow client is dropped", func() bool {
 		_ = slow.conn.Send(frame, nil)
-		return r.server.counts.drop[dropSlow].Load() == 1
+		return r.counter("connections_dropped_slow_reader") == 1
 	})
 	good.call(wire.OpStats, &wire.StatsRequest{}, &wire.StatsReply{})
-	eventually(t, "only the good one is left", func() bool { return len(r.server.list()) == 1 })
+	eventually(t, "only the good one is left", func() bool { return len(r.server.Connections()) == 1 })
 }

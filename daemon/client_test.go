@@ -12,6 +12,7 @@ import (
 
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -150,7 +151,7 @@ func TestClientsAttachAgainAfterARestart(t *testing.T) {
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	put(t, m, d)
 	held := get(t, m, d)
-	before := r.server.epoch
+	before := r.epoch
 	r.stop()
 
 	// Away: a miss at once. What is leased stays as it was or is refused; this
@@ -165,7 +166,7 @@ func TestClientsAttachAgainAfterARestart(t *testing.T) {
 
 	started := time.Now()
 	r = startDaemon(t, config, nil)
-	if r.server.epoch == before {
+	if r.epoch == before {
 		t.Error("the same epoch twice")
 	}
 	eventually(t, "the client is back", func() bool { return m.Ready() == nil })
@@ -216,8 +217,8 @@ func TestAStalledDaemonCostsABoundedWait(t *testing.T) {
 func TestManyClientsComeAndGo(t *testing.T) {
 	leakCheck(t)
 	config := testConfig(t)
-	config.Arena = 2 * MiB              // small: eviction happens
-	config.ConnectionMemory = 256 * MiB // those that left keep theirs until it is noticed
+	config.Arena = 2 * settings.MiB              // small: eviction happens
+	config.ConnectionMemory = 256 * settings.MiB // those that left keep theirs until it is noticed
 	r := startDaemon(t, config, nil)
 	p := testProfile(t, 1)
 	var served atomic.Int64
@@ -244,8 +245,8 @@ func TestManyClientsComeAndGo(t *testing.T) {
 	if served.Load() == 0 {
 		t.Error("nothing was served")
 	}
-	for _, c := range r.server.list() {
-		c.leave(errPeerLeft)
+	for _, c := range r.server.Hooks() {
+		c.Leave()
 	}
 }
 

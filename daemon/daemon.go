@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -14,9 +16,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
-	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/daemon/canary"
+	"github.com/spliced-kv/spliced/daemon/gpu"
+	"github.com/spliced-kv/spliced/daemon/server"
+	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/daemon/socket"
+	"github.com/spliced-kv/spliced/daemon/view"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/cost"
@@ -40,7 +47,7 @@ type Parts struct {
 	// Accelerator is used where the configuration asks for memory of a GPU; nil =
 	// the GPU that it names, opened by Run. One that is given stays open.
 	Accelerator gpuipc.Accelerator
-	Machine     *Machine // nil = DetectMachine
+	Machine     *settings.Machine // nil = settings.DetectMachine
 	Now         func() time.Time
 	// Lower, if set, stands between the store and the disk tier.
 	Lower func(tier.Tier) tier.Tier
@@ -49,11 +56,13 @@ type Parts struct {
 // Daemon is one node's cache. New builds it, Run runs it once.
 type Daemon struct {
 	// Fixed after New.
-	config  Config
-	machine Machine
+	config  settings.Config
+	machine settings.Machine
 	build   Build
 	log     zerolog.Logger
 	now     func() time.Time
+	tenants []tiering.Tenant
+	epoch   uint64 // tells this start from all others
 	lower   func(tier.Tier) tier.Tier
 
 	accelerator gpuipc.Accelerator // as given
@@ -62,18 +71,18 @@ type Daemon struct {
 	// Set by Run before ready is closed.
 	device   gpuipc.Device
 	ownsDev  bool
-	gpu      *gpu       // nil = none
+	gpu      *gpu.GPU   // nil = none
 	disk     *disk.Tier // nil = none
 	store    *tiering.Store
-	place    tier.Place // of the store's memory
-	server   *server
-	socket   *socket
+	canary   *canary.Canary
+	server   *server.Server
+	socket   *socket.Socket
+	view     *view.View
 	registry *prometheus.Registry
 	started  time.Time
-	pidfds   bool
 	admin    []api.Listener
 
-	remembered  *canaryMemory // what is switched off; nil without a disk
+	remembered  *canary.Memory // what is switched off; nil without a disk
 	diskRun     sync.WaitGroup
 	abandonDisk context.CancelFunc
 
@@ -82,10 +91,10 @@ type Daemon struct {
 }
 
 // New resolves and validates a configuration. Nothing is opened before Run.
-func New(config Config, parts Parts) (*Daemon, error) {
+func New(config settings.Config, parts Parts) (*Daemon, error) {
 	m := parts.Machine
 	if m == nil {
-		detected := DetectMachine()
+		detected := settings.DetectMachine()
 		m = &detected
 	}
 	config.Resolve(*m)
@@ -94,6 +103,7 @@ func New(config Config, parts Parts) (*Daemon, error) {
 	}
 	d := &Daemon{
 		config: config, machine: *m, build: parts.Build, log: parts.Log, now: parts.Now, lower: parts.Lower,
+		tenants: tenantsOf(&config), epoch: newEpoch(),
 		device: parts.Device, ownsDev: parts.Device == nil, accelerator: parts.Accelerator, ready: make(chan struct{}),
 	}
 	if d.now == nil {
@@ -103,7 +113,7 @@ func New(config Config, parts Parts) (*Daemon, error) {
 }
 
 // Config returns the resolved configuration.
-func (d *Daemon) Config() Config { return d.config }
+func (d *Daemon) Config() settings.Config { return d.config }
 
 // Ready is closed once the socket is served.
 func (d *Daemon) Ready() <-chan struct{} { return d.ready }
@@ -115,7 +125,7 @@ func (d *Daemon) socketPath() string {
 	if d.socket == nil {
 		return d.config.Socket
 	}
-	return d.socket.path
+	return d.socket.Path
 }
 
 // AdminAddr returns the address of the admin REST over TCP, nil when it is off;
@@ -137,14 +147,14 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() {
-		if !errors.Is(err, errStuck) {
+		if !errors.Is(err, server.ErrStuck) {
 			err = errors.Join(err, d.close())
 		}
 	}()
 	rest, err := d.newAdmin()
 	if err != nil {
 		d.closeAdmin()
-		return errors.Join(err, d.socket.stopListening())
+		return errors.Join(err, d.socket.StopListening())
 	}
 	return d.run(ctx, rest)
 }
@@ -165,22 +175,22 @@ func (d *Daemon) run(ctx context.Context, rest *api.Server) error {
 	background, stopBackground := context.WithCancel(context.Background())
 	defer stopBackground()
 	if d.remembered != nil {
-		start("what is switched off", func() error { return d.remembered.run(background) })
+		start("what is switched off", func() error { return d.remembered.Run(background) })
 	}
 	d.startDisk(ctx)
-	start("clients' watch", d.server.watcher.run)
+	start("clients' watch", d.server.Watch)
 	start("lease sweep", func() error { return d.store.Run(background) })
 	start("admin REST", func() error { return rest.Run(background, d.admin...) })
 	for range d.config.Workers {
-		parts.Go(d.server.queue.work)
+		parts.Go(d.server.Work)
 		if d.gpu != nil {
-			parts.Go(d.server.deviceQueue.work)
+			parts.Go(d.server.WorkOnDevice)
 		}
 	}
 	var accepting sync.WaitGroup
-	allow := newAllowList(&d.config, d.socket.dirGID)
+	allow := d.socket.NewAllowList(d.config.AllowUIDs, d.config.AllowGIDs)
 	accepting.Go(func() {
-		if err := d.server.accept(d.socket.listener, &allow); err != nil {
+		if err := d.server.Accept(d.socket.Listener, allow); err != nil {
 			fail(fmt.Errorf("accept: %w", err))
 		}
 	})
@@ -190,19 +200,17 @@ func (d *Daemon) run(ctx context.Context, rest *api.Server) error {
 	d.serving.Store(false)
 	notify("STOPPING=1")
 	d.log.Info().Msg("stopping")
-	unlinked := d.socket.stopListening()
+	unlinked := d.socket.StopListening()
 	accepting.Wait()
-	if stuck := d.server.stop(); stuck != nil {
+	if stuck := d.server.Stop(); stuck != nil {
 		stopBackground()
 		return errors.Join(cause(ctx), unlinked, stuck)
 	}
-	d.server.queue.close()
-	d.server.deviceQueue.close()
 	d.flush()
-	woken := d.server.watcher.stop()
+	woken := d.server.StopWatch()
 	stopBackground()
 	if !endsWithin(d.stuckAfter(), parts.Wait) {
-		return errors.Join(cause(ctx), unlinked, woken, fmt.Errorf("a read of the disk tier, or a copy to the GPU, does not end: %w", errStuck))
+		return errors.Join(cause(ctx), unlinked, woken, fmt.Errorf("a read of the disk tier, or a copy to the GPU, does not end: %w", server.ErrStuck))
 	}
 	d.log.Info().Msg("stopped")
 	return errors.Join(cause(ctx), unlinked, woken)
@@ -241,10 +249,10 @@ func cause(ctx context.Context) error {
 func (d *Daemon) announce() {
 	d.serving.Store(true)
 	close(d.ready)
-	notify("READY=1\nSTATUS=serving " + d.socket.path)
-	d.log.Info().Str("version", d.build.Version).Str("socket", d.socket.path).Uint64("epoch", d.server.epoch).
+	notify("READY=1\nSTATUS=serving " + d.socket.Path)
+	d.log.Info().Str("version", d.build.Version).Str("socket", d.socket.Path).Uint64("epoch", d.epoch).
 		Str("arena", d.config.Arena.String()).Str("private", d.config.Private.String()).Int("workers", d.config.Workers).Msg("serving")
-	for _, c := range d.checks() {
+	for _, c := range d.view.Checks() {
 		if c.State != api.CheckOK {
 			d.log.Warn().Str("check", c.Name).Msg(c.Detail)
 		}
@@ -255,7 +263,6 @@ func (d *Daemon) announce() {
 // opened is closed again.
 func (d *Daemon) open() (err error) {
 	d.started = d.now()
-	d.pidfds = hasPeerPidfd()
 	if d.ownsDev {
 		if d.device, err = gpuipc.Open(gpuipc.Options{Host: gpuipc.HostOptions{Workers: d.config.Workers}}); err != nil {
 			return err
@@ -268,24 +275,72 @@ func (d *Daemon) open() (err error) {
 	if err = d.openStore(); err != nil {
 		return errors.Join(err, d.close())
 	}
-	d.place = d.store.Pools()[0].Place
-	title := strings.TrimSpace("spliced " + d.build.Version)
-	if d.server, err = newServer(&d.config, d.store, d.device, d.log, title); err != nil {
+	d.canary = canary.New(d.now)
+	if d.server, err = d.newServer(); err != nil {
 		return errors.Join(err, d.close())
 	}
-	d.server.disk, d.server.gpu = d.disk, d.gpu
-	d.server.canary = newCanary(d.now)
 	if d.disk != nil {
-		d.remembered = newCanaryMemory(d.server.canary, d.disk, d.server.tenants, d.log)
+		d.remembered = canary.NewMemory(d.canary, d.disk, d.tenants, d.log)
 	}
-	where, err := choosePlace(places(&d.config, d.machine))
-	if err == nil {
-		d.socket, err = openSocket(where, d.config.MaxConnections)
-	}
+	d.socket, err = socket.Open(d.config.Socket, d.machine, d.config.MaxConnections)
 	if err != nil {
 		return errors.Join(err, d.close())
 	}
+	d.view = d.newView()
 	return nil
+}
+
+func (d *Daemon) newServer() (*server.Server, error) {
+	return server.New(server.Options{
+		Config: &d.config, Store: d.store, Device: d.device, GPU: d.gpu, Canary: d.canary, Tenants: d.tenants,
+		Epoch: d.epoch, Title: strings.TrimSpace("spliced " + d.build.Version), Log: d.log,
+		Stats: func() []api.Counter { return d.view.Counters() },
+	})
+}
+
+func (d *Daemon) newView() *view.View {
+	return view.New(view.Options{
+		Config: &d.config, Machine: d.machine, Version: d.build.Version, Commit: d.build.Commit, Started: d.started,
+		Epoch: d.epoch, Socket: d.socketPath(), Pidfds: socket.HasPidfd(), Serving: d.serving.Load,
+		Store: d.store, Place: d.store.Pools()[0].Place, Device: d.device, GPU: d.gpu, GPUTrouble: d.gpuTrouble, Disk: d.disk,
+		Server: d.server, Canary: d.canary, Tenants: d.tenants,
+	})
+}
+
+// openGPU opens the device that the configuration asks for. One that cannot be
+// used is a tier less: why is kept for the check and told once, by announce.
+func (d *Daemon) openGPU() {
+	if !d.config.UsesHBM() {
+		return
+	}
+	var err error
+	if d.gpu, err = gpu.Open(&d.config, d.accelerator, newEpoch(), d.log); err != nil {
+		d.gpuTrouble = err.Error()
+	}
+}
+
+// openStore opens the store, and without the GPU where that has not the memory.
+func (d *Daemon) openStore() (err error) {
+	config := d.storeConfig()
+	if d.gpu != nil {
+		config.HBM = d.hbmConfig()
+		if d.store, err = tiering.Open(config); err == nil {
+			return nil
+		}
+		d.gpuTrouble = err.Error()
+		d.gpu.Close()
+		d.gpu, config.HBM = nil, nil
+	}
+	d.store, err = tiering.Open(config)
+	return err
+}
+
+func (d *Daemon) hbmConfig() *tiering.HBM {
+	c := &d.config
+	return &tiering.HBM{
+		Device: d.gpu.Device, Way: d.gpu.RegionWay(), PublicBytes: int64(c.HBMPublic), PrivateBytes: int64(c.HBMPrivate),
+		PageBytes: int(c.HBMPageBytes), AfterMatch: c.HBMAhead,
+	}
 }
 
 func (d *Daemon) storeConfig() tiering.Config {
@@ -293,10 +348,10 @@ func (d *Daemon) storeConfig() tiering.Config {
 	huge := map[string]gpuipc.HugePages{"auto": gpuipc.HugeAuto, "never": gpuipc.HugeNever, "require": gpuipc.HugeRequire}
 	config := tiering.Config{
 		Device: d.device, PublicBytes: int64(c.Arena), PrivateBytes: int64(c.Private), PageBytes: int(c.PageBytes),
-		Huge: huge[c.HugePages], Tenants: tenantsOf(c), Eviction: evictionOf(c.Eviction), Now: d.now,
+		Huge: huge[c.HugePages], Tenants: d.tenants, Eviction: evictionOf(c.Eviction), Now: d.now,
 		LeaseTTL: c.LeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL, FillTTL: c.FillTTL,
 		MaxLeases: c.MaxLeases, MaxReservations: c.MaxReservations, MaxProfiles: c.MaxProfiles, Log: d.log,
-		EvictionPublic: evictionOf(c.EvictionPublic), EvictionPrivate: evictionOf(c.EvictionPrivate), Cost: c.costs(),
+		EvictionPublic: evictionOf(c.EvictionPublic), EvictionPrivate: evictionOf(c.EvictionPrivate), Cost: costsOf(c),
 		AdviseBytes: int64(c.AdviseMemory), AdviseNodes: c.AdviseNodes,
 		AdviseCheckpoints: c.AdviseCheckpoints, AdviseSolveEvery: c.AdviseSolveEvery,
 		MaxDecisions: c.Decisions,
@@ -323,8 +378,8 @@ func evictionOf(name string) func() policy.Eviction {
 	return build
 }
 
-// costs are what is believed of engine, memory and disk before they are measured.
-func (c *Config) costs() tiering.CostPriors {
+// costsOf is what is believed of engine, memory and disk before they are measured.
+func costsOf(c *settings.Config) tiering.CostPriors {
 	priors := tiering.CostPriors{DRAMBytesPerSecond: float64(c.MemoryBandwidth), DiskBytesPerSecond: float64(c.DiskBandwidth)}
 	if c.PrefillSpeed > 0 {
 		guess := cost.DefaultPrefill
@@ -338,8 +393,8 @@ func (c *Config) costs() tiering.CostPriors {
 // hangs keeps the memory that it reads: then store and device stay open.
 func (d *Daemon) close() error {
 	var failed []error
-	if d.server != nil && d.server.watcher != nil {
-		d.server.watcher.close()
+	if d.server != nil {
+		d.server.Close()
 	}
 	var stored error
 	below := func() {
@@ -349,15 +404,17 @@ func (d *Daemon) close() error {
 		d.stopDisk()
 	}
 	if !endsWithin(d.stuckAfter(), below) {
-		return errors.Join(append(failed, fmt.Errorf("a write of the disk tier, or a call of the GPU's driver, does not end: %w", errStuck))...)
+		return errors.Join(append(failed, fmt.Errorf("a write of the disk tier, or a call of the GPU's driver, does not end: %w", server.ErrStuck))...)
 	}
 	failed = append(failed, stored)
-	d.closeGPU()
+	if d.gpu != nil {
+		d.gpu.Close()
+	}
 	if d.ownsDev && d.device != nil {
 		failed = append(failed, d.device.Close())
 	}
 	if d.socket != nil {
-		failed = append(failed, d.socket.unlock())
+		failed = append(failed, d.socket.Unlock())
 	}
 	return errors.Join(failed...)
 }
@@ -371,19 +428,19 @@ func (d *Daemon) newAdmin() (*api.Server, error) {
 			return nil, err
 		}
 		if token = strings.TrimSpace(string(data)); token == "" {
-			return nil, fmt.Errorf("%s is empty: %w", d.config.TokenFile, ErrConfig)
+			return nil, fmt.Errorf("%s is empty: %w", d.config.TokenFile, settings.ErrConfig)
 		}
 	}
-	d.registry = d.newRegistry()
+	d.registry = d.view.Registry()
 	rest, err := api.New(api.Options{
-		Node: view{d}, Catalogue: view{d}, Canaries: view{d}, Metrics: d.registry, Log: d.log, Token: token, Hosts: d.config.HTTPHosts,
+		Node: d.view, Catalogue: d.view, Canaries: d.view, Metrics: d.registry, Log: d.log, Token: token, Hosts: d.config.HTTPHosts,
 	})
 	if err != nil {
 		return nil, err
 	}
-	if path := d.config.AdminSocket; path != off {
+	if path := d.config.AdminSocket; path != settings.Off {
 		if path == "" {
-			path = filepath.Join(filepath.Dir(d.socket.path), "admin.sock")
+			path = filepath.Join(filepath.Dir(d.socket.Path), "admin.sock")
 		}
 		l, err := api.ListenUnix(path)
 		if err != nil {
@@ -391,7 +448,7 @@ func (d *Daemon) newAdmin() (*api.Server, error) {
 		}
 		d.admin = append(d.admin, api.Listener{Listener: l, Trusted: true})
 	}
-	if d.config.HTTP != off {
+	if d.config.HTTP != settings.Off {
 		l, err := net.Listen("tcp", d.config.HTTP)
 		if err != nil {
 			return nil, err
@@ -407,18 +464,23 @@ func (d *Daemon) closeAdmin() {
 	}
 }
 
-// hasPeerPidfd asks the kernel on a socket pair of ours.
-func hasPeerPidfd() bool {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false
+// tenantsOf numbers the tenants of the configuration from 1; 0 is none.
+func tenantsOf(c *settings.Config) []tiering.Tenant {
+	var list []tiering.Tenant
+	for i, t := range c.Tenants {
+		list = append(list, tiering.Tenant{ID: tier.TenantID(i + 1), Name: t.Name, Salt: []byte(t.Salt), QuotaBytes: int64(t.Quota)})
 	}
-	defer unix.Close(pair[0])
-	defer unix.Close(pair[1])
-	p, err := readPeer(pair[0])
-	if err != nil || p.pidfd < 0 {
-		return false
+	return list
+}
+
+// newEpoch draws the number that tells this start from all others; 0 is what a
+// client says that has none.
+func newEpoch() uint64 {
+	var b [8]byte
+	for {
+		rand.Read(b[:]) // never fails
+		if epoch := binary.LittleEndian.Uint64(b[:]); epoch != 0 {
+			return epoch
+		}
 	}
-	unix.Close(p.pidfd)
-	return true
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/socket"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -78,7 +79,7 @@ func TestAKilledClientIsFreedAtOnceThoughAChildHoldsItsSocket(t *testing.T) {
 	leakCheck(t)
 	config := testConfig(t)
 	r := startDaemon(t, config, nil)
-	if !r.pidfds {
+	if !socket.HasPidfd() {
 		t.Skip("this kernel has no SO_PEERPIDFD")
 	}
 	command := exec.Command(os.Args[0])
@@ -159,7 +160,7 @@ func TestTheDeathOfARankAbortsTheReservation(t *testing.T) {
 		t.Errorf("status %d", m.Status[0])
 	}
 	a.close()
-	eventually(t, "rank 0 is gone", func() bool { return len(r.server.list()) == 1 })
+	eventually(t, "rank 0 is gone", func() bool { return len(r.server.Connections()) == 1 })
 	var reply wire.CommitReply
 	b.call(wire.OpCommit, b.commitRequest(second, d.layout, d.bytes), &reply)
 	if wire.Code(reply.Codes[0]) != wire.Gone {

@@ -182,14 +182,14 @@ func TestEngineMemoryOnTheDeviceOutlivesTheWrites(t *testing.T) {
 	if err := c.conn.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the daemon has noticed", func() bool { return r.server.list()[0].ending.Load() })
+	eventually(t, "the daemon has noticed", func() bool { return r.server.Connections()[0].Ending })
 	if err := c.conn.SetRecvTimeout(20 * time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := c.conn.Recv(make([]byte, wire.MaxFrame)); !errors.Is(err, seqpacket.ErrTimeout) {
 		t.Errorf("end of file while the kernel may write: %v", err)
 	}
-	if r.gpu.lentBytes() == 0 {
+	if r.gpu.LentBytes() == 0 {
 		t.Error("memory was given back while the kernel may write it")
 	}
 	stall.Release()
@@ -252,7 +252,7 @@ func TestFewRegistrationsWaitWithTheirDescriptors(t *testing.T) {
 	region := engineRegion(t, engine, 6)
 	stall := double.Stall(t, gpuipctest.OpImportShare, 1)
 	var sent []uint64
-	for epoch := range uint64(registersAtOnce) {
+	for epoch := range uint64(4) {
 		m, fds := c.registerRequest(t, region, epoch)
 		sent = append(sent, c.send(wire.OpRegisterDevice, m, fds...))
 	}

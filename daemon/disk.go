@@ -2,10 +2,8 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"time"
 
-	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk"
@@ -32,7 +30,7 @@ func (d *Daemon) diskConfig() disk.Config {
 		Eviction: policy.NewLRU, Now: d.now, Log: d.log,
 	}
 	// By name: ids follow the order of the configuration, which may change.
-	for _, t := range tenantsOf(c) {
+	for _, t := range d.tenants {
 		config.Tenants = append(config.Tenants, disk.Tenant{ID: t.ID, Name: t.Name})
 	}
 	return config
@@ -91,7 +89,7 @@ func (d *Daemon) diskComes() bool {
 		return false
 	}
 	select {
-	case <-d.remembered.loaded:
+	case <-d.remembered.Loaded():
 		return false
 	default:
 		return true
@@ -132,48 +130,4 @@ func (d *Daemon) stopDisk() {
 	if err == nil {
 		d.diskRun.Wait() // else it may hang in the kernel
 	}
-}
-
-// diskCheck is how the disk tier does; false without one.
-func (d *Daemon) diskCheck() (api.Check, bool) {
-	if d.disk == nil {
-		return api.Check{}, false
-	}
-	check := api.Check{Name: "disk", State: api.CheckOK}
-	explain(&check, d.disk.Health())
-	return check, true
-}
-
-// explain says what is wrong with the disk tier, the gravest first.
-func explain(check *api.Check, h disk.Health) {
-	degraded := func(format string, args ...any) {
-		check.State, check.Detail = api.CheckDegraded, fmt.Sprintf(format, args...)
-	}
-	switch {
-	case h.State != disk.StateOK:
-		degraded("%v since %s: %s", h.State, h.Since.Format(time.RFC3339), diskMeans[h.State])
-		if h.Cause != "" {
-			check.Detail += ": " + h.Cause
-		}
-	case h.ReadStalled > 0:
-		degraded("a read has not returned for %v: until it does, what is only on disk is a miss", h.ReadStalled.Round(time.Second))
-	case h.WriteStalled > 0:
-		degraded("a write has not returned for %v: until it does, nothing new is taken", h.WriteStalled.Round(time.Second))
-	case !h.Reads:
-		degraded("reads failed many times in a row and are put off: what is only on disk is a miss")
-	}
-}
-
-// diskMeans says what follows from a state.
-var diskMeans = map[disk.State]string{
-	disk.StateFull:       "no file can be made, new entries take the place of old ones",
-	disk.StatePaused:     "nothing is written, what is there can be read",
-	disk.StateFailed:     "nothing is written, what is there can be read",
-	disk.StateOpening:    "not open yet, served from memory",
-	disk.StateMissing:    "the directory cannot be used, served from memory",
-	disk.StateRefused:    "its file system is full, read-only or failing, so that it cannot be opened; served from memory",
-	disk.StateLocked:     "another process has the directory, served from memory",
-	disk.StateVersion:    "the directory is of another version, served from memory",
-	disk.StateUnreadable: "the catalogue is damaged, served from memory until it is repaired or deleted",
-	disk.StateClosed:     "closed",
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk"
 )
@@ -28,11 +29,11 @@ import (
 // withDisk is testConfig with a small disk tier in a directory of the test's own.
 // Nothing is read ahead, so that what a match finds on disk stays there until it
 // is asked for.
-func withDisk(t testing.TB) Config {
+func withDisk(t testing.TB) settings.Config {
 	t.Helper()
 	c := testConfig(t)
 	c.Disk = filepath.Join(t.TempDir(), "disk")
-	c.DiskSize, c.DiskPrivate, c.DiskSlab, c.DiskGranule, c.DiskReserve = 24*MiB, 8*MiB, 4*MiB, 4*KiB, 0
+	c.DiskSize, c.DiskPrivate, c.DiskSlab, c.DiskGranule, c.DiskReserve = 24*settings.MiB, 8*settings.MiB, 4*settings.MiB, 4*settings.KiB, 0
 	c.ReadAhead = false
 	c.AdminSocket, c.HTTP = "", "127.0.0.1:0"
 	return c
@@ -111,9 +112,9 @@ func TestWhatWasPutAtAnyLevelOutlivesTheDaemon(t *testing.T) {
 	r.stop()
 
 	// Ids follow the order of the file, which an operator may change.
-	config.Tenants = append([]Tenant{{Name: "new", Salt: "salted"}}, config.Tenants...)
+	config.Tenants = append([]settings.Tenant{{Name: "new", Salt: "salted"}}, config.Tenants...)
 	r = startDaemon(t, config, nil)
-	c = attach(t, r.Socket(), wire.TenantName{Name: defaultTenant})
+	c = attach(t, r.Socket(), wire.TenantName{Name: settings.DefaultTenant})
 	if c.tenant != 2 {
 		t.Errorf("tenant %d", c.tenant)
 	}
@@ -195,7 +196,7 @@ func (c *rawClient) nodes(l *wire.LoadReply) [][]byte {
 func TestTheDiskHoldsWhatMemoryCannot(t *testing.T) {
 	leakCheck(t)
 	config := withDisk(t)
-	config.Arena = MiB
+	config.Arena = settings.MiB
 	r := startDaemon(t, config, nil)
 	p := testProfile(t, 1)
 	c := attach(t, r.Socket())
@@ -285,23 +286,23 @@ func TestLevelsWithoutADisk(t *testing.T) {
 // A directory that cannot be used costs the tier, never the daemon.
 func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
 	for name, test := range map[string]struct {
-		spoil func(t *testing.T, c *Config)
+		spoil func(t *testing.T, c *settings.Config)
 		state string
 	}{
-		"taken by another daemon": {func(t *testing.T, c *Config) {
+		"taken by another daemon": {func(t *testing.T, c *settings.Config) {
 			other := withDisk(t)
 			other.Disk = c.Disk
 			startDaemon(t, other, nil)
 		}, "locked"},
-		"not a directory": {func(t *testing.T, c *Config) {
+		"not a directory": {func(t *testing.T, c *settings.Config) {
 			if err := os.WriteFile(c.Disk, []byte("a file"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}, "missing"},
-		"no parent":                  {func(_ *testing.T, c *Config) { c.Disk = filepath.Join(c.Disk, "a", "b") }, "missing"},
-		"a read-only directory":      {func(_ *testing.T, c *Config) { c.Disk = "/sys/kernel" }, "missing"},
-		"a file system without room": {func(_ *testing.T, c *Config) { c.Disk = "/proc/self/spliced" }, "missing"},
-		"another version": {func(t *testing.T, c *Config) {
+		"no parent":                  {func(_ *testing.T, c *settings.Config) { c.Disk = filepath.Join(c.Disk, "a", "b") }, "missing"},
+		"a read-only directory":      {func(_ *testing.T, c *settings.Config) { c.Disk = "/sys/kernel" }, "missing"},
+		"a file system without room": {func(_ *testing.T, c *settings.Config) { c.Disk = "/proc/self/spliced" }, "missing"},
+		"another version": {func(t *testing.T, c *settings.Config) {
 			startDaemon(t, *c, nil).stop()
 			format := filepath.Join(c.Disk, "FORMAT")
 			text, err := os.ReadFile(format)
@@ -349,7 +350,7 @@ func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
 func TestManyClientsOverTwoTiers(t *testing.T) {
 	leakCheck(t)
 	config := withDisk(t)
-	config.Arena, config.ReadAhead = 512*KiB, true
+	config.Arena, config.ReadAhead = 512*settings.KiB, true
 	r := startDaemon(t, config, nil)
 	p := testProfile(t, 1)
 	rounds := 60
@@ -471,14 +472,6 @@ func TestADaemonTakesADirectoryOverFromOneThatEnds(t *testing.T) {
 	second.stop()
 }
 
-func TestEveryStateOfTheDiskIsExplained(t *testing.T) {
-	disk.States(func(s disk.State) {
-		if (diskMeans[s] == "") != (s == disk.StateOK) {
-			t.Errorf("%v: %q", s, diskMeans[s])
-		}
-	})
-}
-
 func (r *running) metricsText(t testing.TB) string {
 	t.Helper()
 	defer http.DefaultClient.CloseIdleConnections()
@@ -497,7 +490,7 @@ func (r *running) metricsText(t testing.TB) string {
 func TestPeopleSeeBothTiersAsOne(t *testing.T) {
 	leakCheck(t)
 	config := withDisk(t)
-	config.Arena = MiB
+	config.Arena = settings.MiB
 	r := startDaemon(t, config, nil)
 	p := testProfile(t, 1)
 	c := attach(t, r.Socket())
@@ -526,7 +519,7 @@ func TestPeopleSeeBothTiersAsOne(t *testing.T) {
 			if d == nil || bytes.Compare(s.Key[:], last[:]) <= 0 {
 				t.Fatalf("limit %d: %v after %v", limit, s.Key, last)
 			}
-			if s.State != "published" || s.Level == api.LevelMemory || s.Bytes != d.layout.Bytes || s.DiskBytes < s.Bytes || s.Tenant != defaultTenant ||
+			if s.State != "published" || s.Level == api.LevelMemory || s.Bytes != d.layout.Bytes || s.DiskBytes < s.Bytes || s.Tenant != settings.DefaultTenant ||
 				s.Profile != c.profile || s.Model != "test" || s.Tokens != 512 || s.Interior != 512 || s.Role != "first" || s.Created.IsZero() {
 				t.Errorf("limit %d: %+v", limit, s)
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/fakecuda"
@@ -30,7 +31,7 @@ const libraryEnv = "SPLICED_TEST_LIBRARY"
 
 // startFake starts a daemon on the fake driver. At the end of the test nothing of
 // it may be left.
-func startFake(t testing.TB, c Config) (*running, *fakecuda.Library) {
+func startFake(t testing.TB, c settings.Config) (*running, *fakecuda.Library) {
 	t.Helper()
 	lib := fakecuda.Open(t)
 	lib.LeakCheck(t)
@@ -377,14 +378,14 @@ func TestAKilledClientsWorkOnTheGPUEndsFirst(t *testing.T) {
 	eventually(t, "the kernel hangs", func() bool { return lib.Stats().Hanging > 0 })
 	c.close()
 	eventually(t, "the daemon has noticed", func() bool {
-		for _, x := range r.server.list() {
-			if !x.ending.Load() {
+		for _, x := range r.server.Connections() {
+			if !x.Ending {
 				return false
 			}
 		}
 		return true
 	})
-	if r.gpu.lentBytes() == 0 {
+	if r.gpu.LentBytes() == 0 {
 		t.Error("the memory went before the kernel that writes it had ended")
 	}
 	lib.Release()
@@ -436,12 +437,12 @@ func TestWhatIsWrongWithTheDriverIsTold(t *testing.T) {
 	}
 	for _, row := range []struct {
 		name string
-		set  func(*Config)
+		set  func(*settings.Config)
 		want string
 	}{
-		{"library without symbols", func(c *Config) { c.HBMLibrary = empty }, "cu"},
-		{"another device", func(c *Config) { c.HBMDevice = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10" }, "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"},
-		{"more than the device has", func(c *Config) { c.HBMPublic = 2 * TiB }, "memory"},
+		{"library without symbols", func(c *settings.Config) { c.HBMLibrary = empty }, "cu"},
+		{"another device", func(c *settings.Config) { c.HBMDevice = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10" }, "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"},
+		{"more than the device has", func(c *settings.Config) { c.HBMPublic = 2 * settings.TiB }, "memory"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			leakCheck(t)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
@@ -93,7 +94,7 @@ func TestANumberThatCannotBeWrittenEndsTheConnection(t *testing.T) {
 func TestTheBoundOfConnectionsCountsWhatTheGPUGives(t *testing.T) {
 	leakCheck(t)
 	config := deviceConfig(t)
-	config.HBMClient, config.HBMConnections = 512*KiB, 5*MiB
+	config.HBMClient, config.HBMConnections = 512*settings.KiB, 5*settings.MiB
 	r, _ := startFake(t, config)
 	var all []*rawClient
 	for _, want := range []wire.Code{wire.OK, wire.OK, wire.Full} {
@@ -105,8 +106,8 @@ func TestTheBoundOfConnectionsCountsWhatTheGPUGives(t *testing.T) {
 		if code != want {
 			t.Errorf("client %d: %v %s", len(all), code, wire.ErrorText(body))
 		}
-		if code == wire.OK && r.gpu.lentBytes() != int64(len(all))*int64(m.PrivateBytes) {
-			t.Errorf("%d bytes lent to %d clients with %d each", r.gpu.lentBytes(), len(all), m.PrivateBytes)
+		if code == wire.OK && r.gpu.LentBytes() != int64(len(all))*int64(m.PrivateBytes) {
+			t.Errorf("%d bytes lent to %d clients with %d each", r.gpu.LentBytes(), len(all), m.PrivateBytes)
 		}
 	}
 	for _, c := range all {
@@ -126,8 +127,8 @@ func TestAConnectionEndsThoughTheGPUHangs(t *testing.T) {
 	stall := double.Stall(t, gpuipc.OpStore, 1)
 	c.close()
 	<-stall.Reached()
-	eventually(t, "the connection is gone", func() bool { return len(r.server.list()) == 0 })
-	if r.gpu.lentBytes() == 0 {
+	eventually(t, "the connection is gone", func() bool { return len(r.server.Connections()) == 0 })
+	if r.gpu.LentBytes() == 0 {
 		t.Error("memory was given back while a call uses it")
 	}
 	stall.Release()

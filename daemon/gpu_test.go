@@ -12,6 +12,7 @@ import (
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
@@ -20,17 +21,17 @@ import (
 )
 
 // deviceConfig is testConfig with small pools on a device.
-func deviceConfig(t testing.TB) Config {
+func deviceConfig(t testing.TB) settings.Config {
 	t.Helper()
 	c := testConfig(t)
-	c.HBMPublic, c.HBMPrivate, c.HBMPageBytes = 4*MiB, 4*MiB, 4*KiB
-	c.HBMClient, c.HBMConnections = 2*MiB, 16*MiB
+	c.HBMPublic, c.HBMPrivate, c.HBMPageBytes = 4*settings.MiB, 4*settings.MiB, 4*settings.KiB
+	c.HBMClient, c.HBMConnections = 2*settings.MiB, 16*settings.MiB
 	c.HBMAhead = false
 	return c
 }
 
 // startDouble starts a daemon on an accelerator that is none.
-func startDouble(t testing.TB, c Config) (*running, *gpuipctest.Accelerator) {
+func startDouble(t testing.TB, c settings.Config) (*running, *gpuipctest.Accelerator) {
 	t.Helper()
 	host := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 2})
 	double := gpuipctest.NewAccelerator(t, host)
@@ -139,7 +140,7 @@ func gather(memory []byte, off, length []uint64) (b []byte) {
 func (r *running) deviceAtRest() {
 	r.t.Helper()
 	r.atRest()
-	eventually(r.t, "no memory of the device is lent", func() bool { return r.gpu.lentBytes() == 0 })
+	eventually(r.t, "no memory of the device is lent", func() bool { return r.gpu.LentBytes() == 0 })
 }
 
 func TestAttachLendsMemoryOfTheDeviceOnce(t *testing.T) {
@@ -154,14 +155,14 @@ func TestAttachLendsMemoryOfTheDeviceOnce(t *testing.T) {
 		t.Error("a client can change the kernels")
 	}
 	l := &c.lent
-	if l.PublicBytes != uint64(8*MiB) || l.PrivateBytes < uint64(2*MiB) || l.StagingBytes == 0 || l.StagingOff+l.StagingBytes >= l.PrivateBytes {
+	if l.PublicBytes != uint64(8*settings.MiB) || l.PrivateBytes < uint64(2*settings.MiB) || l.StagingBytes == 0 || l.StagingOff+l.StagingBytes >= l.PrivateBytes {
 		t.Errorf("%+v", l)
 	}
 	if c.number(order.Client) != 0 || c.number(order.Daemon) != 0 {
 		t.Error("the order page does not begin at 0")
 	}
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Invalid, "already")
-	if got := r.gpu.lentBytes(); got < int64(2*MiB) {
+	if got := r.gpu.LentBytes(); got < int64(2*settings.MiB) {
 		t.Errorf("%d bytes are lent", got)
 	}
 	c.close()
@@ -185,7 +186,7 @@ func TestAttachIsRefusedByName(t *testing.T) {
 	first := attachDouble(t, r.Socket())
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Full, "are lent")
 	first.close()
-	eventually(t, "what was lent is back", func() bool { return r.gpu.lentBytes() == 0 })
+	eventually(t, "what was lent is back", func() bool { return r.gpu.LentBytes() == 0 })
 	if _, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor, PrivateBytes: 1}); len(files) > 0 {
 		for _, f := range files {
 			f.Close()

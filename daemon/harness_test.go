@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -32,22 +33,22 @@ func eventually(t testing.TB, what string, ok func() bool) {
 
 // testConfig is a small daemon on a socket of its own. The path is short: a
 // test's own directory would not fit sun_path for tests with long names.
-func testConfig(t testing.TB) Config {
+func testConfig(t testing.TB) settings.Config {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "spl")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	c := DefaultConfig()
+	c := settings.Default()
 	c.Socket = filepath.Join(dir, "s")
-	c.AdminSocket, c.HTTP = off, off
-	c.Arena, c.Private = 8*MiB, 4*MiB
-	c.PageBytes = 4 * KiB
-	c.Staging, c.Slots = 2*MiB, 2*MiB
-	c.ConnectionMemory = 64 * MiB
+	c.AdminSocket, c.HTTP = settings.Off, settings.Off
+	c.Arena, c.Private = 8*settings.MiB, 4*settings.MiB
+	c.PageBytes = 4 * settings.KiB
+	c.Staging, c.Slots = 2*settings.MiB, 2*settings.MiB
+	c.ConnectionMemory = 64 * settings.MiB
 	c.Workers = 2
-	c.Tenants = append(c.Tenants, Tenant{Name: "guarded", Token: "open sesame", Salt: "pepper"})
+	c.Tenants = append(c.Tenants, settings.Tenant{Name: "guarded", Token: "open sesame", Salt: "pepper"})
 	return c
 }
 
@@ -59,12 +60,12 @@ type running struct {
 	done   chan error
 }
 
-func startDaemon(t testing.TB, c Config, device gpuipc.Device) *running {
+func startDaemon(t testing.TB, c settings.Config, device gpuipc.Device) *running {
 	t.Helper()
 	return startParts(t, c, Parts{Device: device})
 }
 
-func startParts(t testing.TB, c Config, parts Parts) *running {
+func startParts(t testing.TB, c settings.Config, parts Parts) *running {
 	t.Helper()
 	parts.Log, parts.Build = zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel), Build{Version: "test"}
 	d, err := New(c, parts)
@@ -114,16 +115,23 @@ func (r *running) end() error {
 func (r *running) atRest() {
 	r.t.Helper()
 	eventually(r.t, "the daemon holds nothing of clients", func() bool {
-		s := r.server
-		s.mu.Lock()
-		held := int64(len(s.mu.conns)) + s.mu.lent
-		s.mu.Unlock()
-		held += s.busy.Load() + int64(s.queued())
+		load := r.server.Load()
+		held := int64(load.Connections+load.InFlight+load.Queued) + load.LentBytes
 		for _, p := range r.store.Pools() {
 			held += p.LeasedBytes + p.PendingBytes + p.QuarantinedBytes
 		}
 		return held == 0
 	})
+}
+
+// counter is the value of a counter as people see it; 0 = none of that name.
+func (r *running) counter(name string) float64 {
+	for _, c := range r.view.Counters() {
+		if c.Name == name {
+			return c.Value
+		}
+	}
+	return 0
 }
 
 // leakCheck compares goroutines and descriptors of before and after the test.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/fakecuda"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -36,7 +37,7 @@ func newHBMWorld(t *testing.T) *hbmWorld {
 	t.Helper()
 	config := deviceConfig(t)
 	// The dead are freed a moment after they died.
-	config.HBMConnections, config.ConnectionMemory = 256*MiB, GiB
+	config.HBMConnections, config.ConnectionMemory = 256*settings.MiB, settings.GiB
 	fakecuda.Open(t).Set(t, "POISON", "0") // the time of it, over thousands of regions
 	r, lib := startFake(t, config)
 	w := &hbmWorld{running: r, t: t, lib: lib, p: testProfile(t, 1)}
@@ -235,7 +236,7 @@ func TestKilledProcessesLeaveNothing(t *testing.T) {
 				t.Fatalf("the client process: %v", err)
 			}
 		} else {
-			eventually(t, "the process has connected", func() bool { return len(w.server.list()) > 0 })
+			eventually(t, "the process has connected", func() bool { return len(w.server.Connections()) > 0 })
 		}
 		if err := command.Process.Kill(); err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/fakecuda"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -30,7 +31,7 @@ func givenBack(call string) bool {
 
 // hbmRound is a life of a daemon with a device that may fail it: whatever does,
 // memory of the host must serve, and the daemon end well.
-func hbmRound(t *testing.T, config Config, p *profile.Profile) error {
+func hbmRound(t *testing.T, config settings.Config, p *profile.Profile) error {
 	t.Helper()
 	r := startParts(t, config, Parts{})
 	c := deviceHello(t, r.Socket())
@@ -160,7 +161,7 @@ func TestTheDaemonServesThoughTheDeviceIsLost(t *testing.T) {
 func TestADeviceWithoutRoomRefusesAttachments(t *testing.T) {
 	leakCheck(t)
 	config := deviceConfig(t)
-	config.HBMConnections = 256 * MiB
+	config.HBMConnections = 256 * settings.MiB
 	r, lib := startFake(t, config)
 	lib.Set(t, "MEM", "16M") // 8 MiB of pools and lanes of some 2 MiB are there
 	p := testProfile(t, 1)
@@ -254,7 +255,7 @@ func TestAClientDiesWhileItsCopyHangs(t *testing.T) {
 	c.send(wire.OpAcquireDevice, &wire.AcquireDeviceRequest{Profile: c.profile, Digests: 1, Wait: 1, Keys: [][32]byte{d.key}})
 	eventually(t, "the copy has begun", func() bool { return lib.Calls("run.copy") > copies })
 	c.close()
-	eventually(t, "the connection is gone", func() bool { return len(r.server.list()) == 0 })
+	eventually(t, "the connection is gone", func() bool { return len(r.server.Connections()) == 0 })
 	lib.Release()
 	r.deviceAtRest()
 }

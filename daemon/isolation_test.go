@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -193,7 +194,7 @@ func TestRequestsOutsideOfStagingAreInvalid(t *testing.T) {
 func TestAcquireAnswersWhatFitsAFrame(t *testing.T) {
 	leakCheck(t)
 	config := testConfig(t)
-	config.Arena = 64 * MiB
+	config.Arena = 64 * settings.MiB
 	r := startDaemon(t, config, nil)
 	p := testProfile(t, 1)
 	c := attach(t, r.Socket())

@@ -12,6 +12,8 @@ import (
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/daemon/server"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -21,17 +23,17 @@ import (
 func TestALateCallOfTheWatcherTouchesNobodyElse(t *testing.T) {
 	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
-	former := map[int]*conn{}
+	former := map[int]server.Hooks{}
 	for range 50 {
 		c := attach(t, r.Socket())
-		now := r.server.list()[0]
-		if old := former[now.sock.Fd()]; old != nil {
-			old.peerGone()
-			old.leave(errPeerLeft)
+		now := r.server.Hooks()[0]
+		if old, again := former[now.Fd()]; again {
+			old.PeerGone()
+			old.Leave()
 			c.call(wire.OpStats, &wire.StatsRequest{}, &wire.StatsReply{})
 			return
 		}
-		former[now.sock.Fd()] = now
+		former[now.Fd()] = now
 		c.close()
 		r.atRest()
 	}
@@ -46,7 +48,7 @@ func TestRefusalsReachClientsThatSpokeFirst(t *testing.T) {
 	r := startDaemon(t, config, nil)
 	attach(t, r.Socket())
 	for i := range 20 {
-		refused := r.server.counts.refusal[refusedBound].Load()
+		refused := r.counter("connections_refused_bound")
 		c := dialRaw(t, r.Socket())
 		h := c.header(wire.OpHello)
 		frame, err := wire.AppendFrame(nil, &h, &wire.HelloRequest{MinVersion: 1, MaxVersion: 1})
@@ -56,7 +58,7 @@ func TestRefusalsReachClientsThatSpokeFirst(t *testing.T) {
 		if err := c.conn.Send(frame, nil); err != nil && !errors.Is(err, seqpacket.ErrClosed) {
 			t.Fatal(err)
 		}
-		eventually(t, "it is refused", func() bool { return r.server.counts.refusal[refusedBound].Load() > refused })
+		eventually(t, "it is refused", func() bool { return r.counter("connections_refused_bound") > refused })
 		got, _, _, err := c.receive()
 		if err != nil || got.Code != wire.Busy {
 			t.Fatalf("client %d: %v, %+v", i, err, got)
@@ -187,7 +189,7 @@ func TestQueuedWorkIsLateWhenItsTimeIsOver(t *testing.T) {
 func TestConnectionMemoryIsShared(t *testing.T) {
 	leakCheck(t)
 	config := testConfig(t)
-	config.ConnectionMemory, config.StagingMax, config.SlotsMax = 64*MiB, GiB, GiB
+	config.ConnectionMemory, config.StagingMax, config.SlotsMax = 64*settings.MiB, settings.GiB, settings.GiB
 	r := startDaemon(t, config, nil)
 	greedy := func() *wire.HelloReply {
 		c := dialRaw(t, r.Socket())
@@ -195,22 +197,22 @@ func TestConnectionMemoryIsShared(t *testing.T) {
 		return &c.hello
 	}
 	first := greedy()
-	if total := Bytes(first.StagingBytes + first.SlotBytes); total > 32*MiB || total < 31*MiB || first.StagingBytes != first.SlotBytes {
-		t.Errorf("the first got %v and %v of 64MiB", Bytes(first.StagingBytes), Bytes(first.SlotBytes))
+	if total := settings.Bytes(first.StagingBytes + first.SlotBytes); total > 32*settings.MiB || total < 31*settings.MiB || first.StagingBytes != first.SlotBytes {
+		t.Errorf("the first got %v and %v of 64MiB", settings.Bytes(first.StagingBytes), settings.Bytes(first.SlotBytes))
 	}
 	if second := greedy(); second.StagingBytes > first.StagingBytes/2 || second.StagingBytes == 0 {
-		t.Errorf("the second got %v", Bytes(second.StagingBytes))
+		t.Errorf("the second got %v", settings.Bytes(second.StagingBytes))
 	}
 	attach(t, r.Socket()) // one that asks for nothing gets the default
 }
 
 func TestASlotRegionHasRoomForAPage(t *testing.T) {
 	config := testConfig(t)
-	config.PageBytes, config.Slots = MiB, 2*MiB
+	config.PageBytes, config.Slots = settings.MiB, 2*settings.MiB
 	r := startDaemon(t, config, nil)
 	c := dialRaw(t, r.Socket())
 	seqpacket.CloseAll(c.mustHello(&wire.HelloRequest{MinVersion: 1, MaxVersion: 1, SlotBytes: 1}))
-	if c.hello.SlotBytes != uint64(MiB) {
+	if c.hello.SlotBytes != uint64(settings.MiB) {
 		t.Errorf("%d bytes of slots for pages of 1MiB", c.hello.SlotBytes)
 	}
 }
@@ -237,10 +239,10 @@ func TestProfilesAreForgottenForOthers(t *testing.T) {
 	d := newDocument(model(1), nil, 1, 64, profile.RoleFirst)
 	writer.publish(d)
 	writer.close()
-	eventually(t, "it is gone", func() bool { return len(r.server.list()) == 1 })
+	eventually(t, "it is gone", func() bool { return len(r.server.Connections()) == 1 })
 	c := attach(t, r.Socket())
 	c.refused(wire.OpProfile, profileRequest(model(2)), wire.Busy, "registered and in use")
-	if got := r.checks(); got[2].Name != "profiles" || got[2].State == "ok" {
+	if got := r.view.Checks(); got[2].Name != "profiles" || got[2].State == "ok" {
 		t.Errorf("checks %+v", got)
 	}
 	if err := r.store.Evict(d.key); err != nil {
@@ -252,7 +254,7 @@ func TestProfilesAreForgottenForOthers(t *testing.T) {
 	}
 	c.refused(wire.OpProfile, profileRequest(model(3)), wire.Busy, "registered and in use")
 	// Registering the same again takes no room, at the bound either.
-	for range maxBindings + 5 {
+	for range 64 + 5 {
 		c.register(model(2))
 	}
 	c.close()
@@ -268,7 +270,7 @@ func TestProfilesAreForgottenForOthers(t *testing.T) {
 
 func TestTokenIDsAreBoundedByTheGeometry(t *testing.T) {
 	config := testConfig(t)
-	config.Staging, config.StagingMax, config.ConnectionMemory = 128*MiB, 128*MiB, 256*MiB
+	config.Staging, config.StagingMax, config.ConnectionMemory = 128*settings.MiB, 128*settings.MiB, 256*settings.MiB
 	r := startDaemon(t, config, nil)
 	c := attach(t, r.Socket())
 	p := testProfile(t, 1)
@@ -284,7 +286,7 @@ func TestTokenIDsAreBoundedByTheGeometry(t *testing.T) {
 	if wire.Code(reply.Codes[0]) != wire.Invalid {
 		t.Errorf("reserve: %v", wire.Code(reply.Codes[0]))
 	}
-	if took := Bytes(after.TotalAlloc - before.TotalAlloc); took > 2*MiB {
+	if took := settings.Bytes(after.TotalAlloc - before.TotalAlloc); took > 2*settings.MiB {
 		t.Errorf("a refused row took %v", took)
 	}
 }
@@ -301,7 +303,7 @@ func TestLeasesOfADroppedClientStayUntilItLetsGo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			leakCheck(t)
 			config := testConfig(t)
-			config.Arena = 256 * KiB
+			config.Arena = 256 * settings.KiB
 			if name == "its time is over" {
 				config.LeaseTTL, config.MaxLeaseTTL = time.Second, time.Second
 			}
@@ -315,8 +317,8 @@ func TestLeasesOfADroppedClientStayUntilItLetsGo(t *testing.T) {
 			if _, code := c.reserve(newDocument(p, nil, 2, 64, profile.RoleFirst), 0); code != wire.OK {
 				t.Fatal(code)
 			}
-			dropped := r.server.list()[0]
-			dropped.drop(errPeerLeft)
+			dropped := r.server.Hooks()[0]
+			dropped.Drop()
 			// It is told, and gets no more answers.
 			if _, _, _, err := c.receive(); !errors.Is(err, seqpacket.ErrClosed) {
 				t.Fatalf("after the drop: %v", err)
@@ -359,14 +361,6 @@ func TestRefusalsAreCounted(t *testing.T) {
 	c := attach(t, r.Socket())
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
-	count := func(name string) float64 {
-		for _, counter := range r.server.counters() {
-			if counter.Name == name {
-				return counter.Value
-			}
-		}
-		return 0
-	}
 	var reserved wire.ReserveReply
 	var committed wire.CommitReply
 	for _, test := range []struct {
@@ -417,13 +411,13 @@ func TestRefusalsAreCounted(t *testing.T) {
 		}},
 		{"foreign lease", "rows_release_gone", func() { c.release(12345) }},
 	} {
-		before := count(test.counter)
+		before := r.counter(test.counter)
 		test.do()
-		if count(test.counter) <= before {
+		if r.counter(test.counter) <= before {
 			t.Errorf("%s: %s did not move", test.name, test.counter)
 		}
 	}
-	if n := count("aborted_corrupt"); n != 1 {
+	if n := r.counter("aborted_corrupt"); n != 1 {
 		t.Errorf("aborted_corrupt: %v", n)
 	}
 	c.close()

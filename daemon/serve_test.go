@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -130,7 +131,7 @@ func TestStatsListsCounters(t *testing.T) {
 	for i, name := range s.Names {
 		found[name] = s.Values[i]
 	}
-	if found["connections"] != 1 || found["requests_hello_ok"] != 1 || found["pool_public_capacity_bytes"] != float64(8*MiB) {
+	if found["connections"] != 1 || found["requests_hello_ok"] != 1 || found["pool_public_capacity_bytes"] != float64(8*settings.MiB) {
 		t.Errorf("stats: %v", found)
 	}
 }

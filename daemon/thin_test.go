@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestClientLoadsThroughThinnedNodes(t *testing.T) {
 	leakCheck(t)
 	cfg := testConfig(t)
-	cfg.Private, cfg.Eviction = 1*MiB, "lru"
+	cfg.Private, cfg.Eviction = 1*settings.MiB, "lru"
 	r := startDaemon(t, cfg, nil)
 	id := testProfile(t, 1).Identity()
 	id.Layers[0].Linear.KeyDim, id.Layers[0].Linear.ValueDim = 64, 64 // states of 64 KiB

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/server"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk"
@@ -107,7 +109,7 @@ type slow struct {
 	p    *profile.Profile
 }
 
-func startSlow(t *testing.T, change func(*Config)) *slow {
+func startSlow(t *testing.T, change func(*settings.Config)) *slow {
 	t.Helper()
 	config := withDisk(t)
 	config.Workers = 1
@@ -165,7 +167,7 @@ func (s *slow) quick(seed uint64) {
 }
 
 // small makes memory hold a few documents only.
-func small(c *Config) { c.Arena, c.Private = MiB, 256*KiB }
+func small(c *settings.Config) { c.Arena, c.Private = settings.MiB, 256*settings.KiB }
 
 func TestAnAcquireWaitsForTheDiskAndHoldsNobodyUp(t *testing.T) {
 	leakCheck(t)
@@ -176,10 +178,10 @@ func TestAnAcquireWaitsForTheDiskAndHoldsNobodyUp(t *testing.T) {
 	request := s.c.send(wire.OpAcquire, &wire.AcquireRequest{Profile: s.c.profile, Keys: [][32]byte{held.key, d.key, {7}}})
 	s.disk.reads.await(t)
 	s.quick(3)
-	if n := s.server.waiting.Load(); n != 1 {
+	if n := s.server.Load().Waiting; n != 1 {
 		t.Errorf("%d wait", n)
 	}
-	if n := s.server.list()[0].flying.Load(); n != 1 {
+	if n := s.server.Connections()[0].InFlight; n != 1 {
 		t.Errorf("%d in flight", n)
 	}
 	s.disk.reads.open()
@@ -212,7 +214,7 @@ func TestAnAcquireThatIsCancelledHoldsNothing(t *testing.T) {
 	if code, body, _ := s.c.await(request); code != wire.Canceled {
 		t.Errorf("%v: %s", code, wire.ErrorText(body))
 	}
-	if leases, _ := s.server.list()[0].attached.Load().session.Holdings(); leases != 0 {
+	if leases := s.server.Connections()[0].Leases; leases != 0 {
 		t.Errorf("%d leases", leases)
 	}
 	// The read goes on for whoever asks next.
@@ -229,7 +231,7 @@ func TestWhatTheDiskDoesNotBringInTimeIsAMiss(t *testing.T) {
 		"the deadline":    {patience, 200 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := startSlow(t, func(c *Config) { small(c); c.PromoteTimeout = bound.promote })
+			s := startSlow(t, func(c *settings.Config) { small(c); c.PromoteTimeout = bound.promote })
 			point := s.checkpointOnDisk()
 			d, held := s.onDisk(1), s.document(2)
 			s.c.publish(held)
@@ -381,7 +383,7 @@ func TestACommitWaitsForItsLevelAndHoldsNobodyUp(t *testing.T) {
 func TestWaitsAreBounded(t *testing.T) {
 	leakCheck(t)
 	const most = 4
-	s := startSlow(t, func(c *Config) { small(c); c.MaxInFlight = most })
+	s := startSlow(t, func(c *settings.Config) { small(c); c.MaxInFlight = most })
 	d := s.onDisk(1)
 	s.disk.reads.close()
 	m := &wire.AcquireRequest{Profile: s.c.profile, Keys: [][32]byte{d.key}}
@@ -394,7 +396,7 @@ func TestWaitsAreBounded(t *testing.T) {
 	if r.Codes[0] != uint16(wire.Miss) {
 		t.Errorf("one too many: %v", wire.Code(r.Codes[0]))
 	}
-	if n := s.server.waiting.Load(); n != most {
+	if n := s.server.Load().Waiting; n != most {
 		t.Errorf("%d wait, want %d", n, most)
 	}
 	s.disk.reads.open()
@@ -411,11 +413,11 @@ func TestWaitsAreBounded(t *testing.T) {
 
 // A write that hangs in the kernel does not keep the process.
 func TestAStopLeavesADiskThatHangs(t *testing.T) {
-	s := startSlow(t, func(c *Config) { c.DrainTimeout = 50 * time.Millisecond })
+	s := startSlow(t, func(c *settings.Config) { c.DrainTimeout = 50 * time.Millisecond })
 	s.disk.writes.close()
 	s.c.publish(s.document(1))
 	s.disk.writes.await(t)
-	if err := s.end(); !errors.Is(err, errStuck) {
+	if err := s.end(); !errors.Is(err, server.ErrStuck) {
 		t.Errorf("ended with %v", err)
 	}
 	s.disk.writes.open()
@@ -425,7 +427,7 @@ func TestAStopLeavesADiskThatHangs(t *testing.T) {
 // A daemon that stops does not wait for a disk longer than it waits for work.
 func TestAStopEndsWaits(t *testing.T) {
 	leakCheck(t)
-	s := startSlow(t, func(c *Config) { small(c); c.DrainTimeout = 50 * time.Millisecond })
+	s := startSlow(t, func(c *settings.Config) { small(c); c.DrainTimeout = 50 * time.Millisecond })
 	d := s.onDisk(1)
 	s.disk.reads.close()
 	s.c.send(wire.OpAcquire, &wire.AcquireRequest{Profile: s.c.profile, Keys: [][32]byte{d.key}})

@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/daemon"
+	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
 // Set by the linker.
@@ -35,7 +36,7 @@ const (
 func main() { os.Exit(run()) }
 
 func run() int {
-	config, invocation, err := daemon.LoadConfig(daemon.ProcessSources())
+	config, invocation, err := settings.Load(settings.ProcessSources())
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -62,7 +63,7 @@ func run() int {
 	context.AfterFunc(ctx, stop)
 	if err := d.Run(ctx); err != nil {
 		log.Error().Err(err).Msg("spliced ends")
-		if errors.Is(err, daemon.ErrConfig) {
+		if errors.Is(err, settings.ErrConfig) {
 			return exitConfig
 		}
 		return exitFailed
@@ -72,7 +73,7 @@ func run() int {
 
 // newLog is called before the configuration is validated: a level that does not
 // parse logs everything until validation refuses it.
-func newLog(c *daemon.Config, w io.Writer) zerolog.Logger {
+func newLog(c *settings.Config, w io.Writer) zerolog.Logger {
 	if c.LogFormat == "console" {
 		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339}
 	}

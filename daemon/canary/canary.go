@@ -1,0 +1,211 @@
+// Package canary keeps what engines report of reuses that they computed again, and
+// which profiles are switched off for splicing; Memory remembers the latter across
+// restarts. What a switched-off profile is answered is the server's.
+package canary
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// maxRows is how many profiles of one tenant reports are kept of; a guess with
+// room, since a tenant may register one identity after another.
+const maxRows = 256
+
+// Canary keeps what engines report of the reuses that they computed again, and
+// which profiles are switched off for splicing. Both are per tenant: segments are
+// not shared between tenants, so that what one has seen says nothing about those
+// of another, and no tenant can take reuse from another.
+type Canary struct {
+	now      func() time.Time
+	offs     atomic.Int64  // rows that are off: while there is none, lookups ask no further
+	withheld atomic.Uint64 // segment keys that were misses for it
+	changed  chan struct{} // capacity 1: what is off has changed
+
+	mu struct {
+		sync.Mutex
+		rows map[Key]*Reports
+	}
+}
+
+// Key names what reports are about. Fingerprints, unlike ids, are the same
+// after a restart.
+type Key struct {
+	Tenant      tier.TenantID
+	Fingerprint profile.Fingerprint
+}
+
+// Reports is what came in about one profile of one tenant.
+type Reports struct {
+	Model            string
+	Compared, Failed uint64
+	Worst, Bound     float64 // of all since the daemon's start; of the last report
+	Last             time.Time
+	Off              bool
+	Since            time.Time // switched off
+	Why              string    // what the report said
+}
+
+// New makes a canary that nothing was reported to.
+func New(now func() time.Time) *Canary {
+	c := &Canary{now: now, changed: make(chan struct{}, 1)}
+	c.mu.rows = map[Key]*Reports{}
+	return c
+}
+
+// IsOff reports whether a profile is switched off for a tenant.
+func (c *Canary) IsOff(of Key) bool {
+	if c.offs.Load() == 0 {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.mu.rows[of]
+	return r != nil && r.Off
+}
+
+// Add counts a report and says whether the profile is off now, and whether it was
+// this report that switched it.
+func (c *Canary) Add(of Key, model string, m *wire.ReportRequest) (off, switched bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.mu.rows[of]
+	if r == nil {
+		if r, err = c.newRowLocked(of); err != nil {
+			return false, false, err
+		}
+		r.Model = model
+	}
+	r.Compared += uint64(m.Compared)
+	r.Failed += uint64(m.Failed)
+	r.Worst, r.Bound = max(r.Worst, m.Worst), m.Bound
+	r.Last = c.now()
+	if switched = m.Off == 1 && !r.Off; switched {
+		r.Off, r.Since, r.Why = true, r.Last, PlainText(m.Text)
+		c.offs.Add(1)
+		c.noteChange()
+	}
+	return r.Off, switched, nil
+}
+
+// newRowLocked makes a row. At the bound it takes the place of the one that was
+// silent longest and is not off.
+func (c *Canary) newRowLocked(of Key) (*Reports, error) {
+	n := 0
+	var oldest *Key
+	for key, r := range c.mu.rows {
+		if key.Tenant != of.Tenant {
+			continue
+		}
+		n++
+		if !r.Off && (oldest == nil || r.Last.Before(c.mu.rows[*oldest].Last)) {
+			oldest = &key
+		}
+	}
+	if n >= maxRows {
+		if oldest == nil {
+			return nil, codes.Refuse(wire.Full, "%d profiles are switched off", n)
+		}
+		delete(c.mu.rows, *oldest)
+	}
+	r := &Reports{}
+	c.mu.rows[of] = r
+	return r, nil
+}
+
+func (c *Canary) noteChange() {
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Set switches a profile for a tenant, as an operator asks, and reports whether
+// that changed anything.
+func (c *Canary) Set(of Key, model string, off bool, why string) (changed bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.mu.rows[of]
+	if r == nil {
+		if !off {
+			return false, nil
+		}
+		if r, err = c.newRowLocked(of); err != nil {
+			return false, err
+		}
+		r.Model, r.Last = model, c.now()
+	}
+	if r.Off == off {
+		return false, nil
+	}
+	r.Off, r.Since, r.Why = off, c.now(), PlainText(why)
+	if off {
+		c.offs.Add(1)
+	} else {
+		c.offs.Add(-1)
+		r.Since = time.Time{}
+	}
+	c.noteChange()
+	return true, nil
+}
+
+// Row is a copy of what is kept of one profile and tenant.
+type Row struct {
+	Key
+	Reports
+}
+
+// List copies all rows, in the order of tenants and fingerprints.
+func (c *Canary) List() []Row {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	rows := make([]Row, 0, len(c.mu.rows))
+	for key, r := range c.mu.rows {
+		rows = append(rows, Row{key, *r})
+	}
+	slices.SortFunc(rows, func(a, b Row) int {
+		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), slices.Compare(a.Fingerprint[:], b.Fingerprint[:]))
+	})
+	return rows
+}
+
+// Off is how many profiles are switched off.
+func (c *Canary) Off() int { return int(max(0, c.offs.Load())) }
+
+// Withhold counts segment keys that were answered as misses for it.
+func (c *Canary) Withhold(n int) { c.withheld.Add(uint64(n)) }
+
+// Withheld is how many there were.
+func (c *Canary) Withheld() uint64 { return c.withheld.Load() }
+
+// Each calls f with sums over all rows.
+func (c *Canary) Each(f func(name string, value uint64)) {
+	var compared, failed uint64
+	for _, r := range c.List() {
+		compared, failed = compared+r.Compared, failed+r.Failed
+	}
+	f("canary_compared", compared)
+	f("canary_failed", failed)
+	f("canary_withheld", c.withheld.Load())
+	f("profiles_switched_off", uint64(c.Off()))
+}
+
+// PlainText is a client's text without what could move a person's terminal.
+func PlainText(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
+}

@@ -1,0 +1,180 @@
+package canary
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// noteName is the file in the disk directory that names what is switched off.
+const noteName = "switched-off.json"
+
+// Notes is where a canary remembers across restarts: the disk tier.
+type Notes interface {
+	Note(name string) ([]byte, error)
+	KeepNote(name string, content []byte) error
+}
+
+// noted is one profile that is switched off. Tenants are named, since their
+// numbers follow the order of the configuration.
+type noted struct {
+	Tenant  string     `json:"tenant"`
+	Profile api.Digest `json:"profile"`
+	Model   string     `json:"model"`
+	Since   time.Time  `json:"since"`
+	Why     string     `json:"why"`
+}
+
+// Memory keeps what is switched off on disk. Only its Run touches the disk,
+// which may hang: neither requests nor the start wait for it without end.
+type Memory struct {
+	canary  *Canary
+	notes   Notes
+	tenants []tiering.Tenant
+	log     zerolog.Logger
+	loaded  chan struct{} // closed when what was noted is in force
+
+	others []noted // of tenants that are not configured now; owned by Run
+}
+
+// NewMemory makes the memory of c. It uses n only in Run.
+func NewMemory(c *Canary, n Notes, tenants []tiering.Tenant, log zerolog.Logger) *Memory {
+	return &Memory{canary: c, notes: n, tenants: tenants, log: log, loaded: make(chan struct{})}
+}
+
+// Waits between attempts, while the directory is not open or refuses writes.
+const (
+	noteWaitLeast = 2 * time.Millisecond
+	noteWaitMost  = time.Second
+)
+
+// Loaded is closed when what was noted is in force.
+func (k *Memory) Loaded() <-chan struct{} { return k.loaded }
+
+// Run loads the note and then keeps it up to date until ctx ends.
+func (k *Memory) Run(ctx context.Context) error {
+	if !k.insist(ctx, k.load) {
+		return nil
+	}
+	close(k.loaded)
+	for {
+		select {
+		case <-ctx.Done():
+			select {
+			case <-k.canary.changed:
+				k.insist(ctx, k.save)
+			default:
+			}
+			return nil
+		case <-k.canary.changed:
+			k.insist(ctx, k.save)
+		}
+	}
+}
+
+// insist tries until do succeeds, or ctx ends: then once more.
+func (k *Memory) insist(ctx context.Context, do func() error) bool {
+	told := false
+	for wait := noteWaitLeast; ; wait = min(2*wait, noteWaitMost) {
+		err := do()
+		if err == nil {
+			return true
+		}
+		if !told && !errors.Is(err, tier.ErrUnavailable) {
+			told = true
+			k.log.Warn().Err(err).Str("tier", "disk").Msg("what is switched off cannot be remembered, trying again")
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return do() == nil
+		}
+	}
+}
+
+// load takes up what an earlier daemon has noted. What cannot be read as such is
+// gone, and said so: nothing else would end it.
+func (k *Memory) load() error {
+	content, err := k.notes.Note(noteName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var list []noted
+	if err := json.Unmarshal(content, &list); err != nil {
+		k.log.Error().Err(err).Str("file", noteName).Msg("which profiles were switched off is lost: they are on")
+		return nil
+	}
+	for i := range list {
+		if tenant, ok := k.tenant(list[i].Tenant); ok {
+			k.canary.restore(Key{tenant, profile.Fingerprint(list[i].Profile)}, &list[i])
+		} else {
+			k.others = append(k.others, list[i])
+		}
+	}
+	return nil
+}
+
+// save writes what is switched off now.
+func (k *Memory) save() error {
+	list := append([]noted{}, k.others...)
+	for _, r := range k.canary.List() {
+		if r.Off {
+			list = append(list, noted{k.name(r.Tenant), api.Digest(r.Fingerprint), r.Model, r.Since, r.Why})
+		}
+	}
+	content, err := json.MarshalIndent(list, "", " ")
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	return k.notes.KeepNote(noteName, append(content, '\n'))
+}
+
+func (k *Memory) tenant(name string) (tier.TenantID, bool) {
+	for i := range k.tenants {
+		if k.tenants[i].Name == name {
+			return k.tenants[i].ID, true
+		}
+	}
+	return 0, false
+}
+
+func (k *Memory) name(id tier.TenantID) string {
+	for i := range k.tenants {
+		if k.tenants[i].ID == id {
+			return k.tenants[i].Name
+		}
+	}
+	return ""
+}
+
+// restore switches a profile off as it was before a restart.
+func (c *Canary) restore(of Key, n *noted) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.mu.rows[of]
+	if r == nil {
+		var err error
+		if r, err = c.newRowLocked(of); err != nil {
+			return // the bound was met before as well
+		}
+	}
+	if !r.Off {
+		c.offs.Add(1)
+	}
+	r.Model, r.Off, r.Since, r.Why = n.Model, true, n.Since, n.Why
+}

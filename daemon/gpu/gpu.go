@@ -1,0 +1,260 @@
+// Package gpu opens the accelerator that the settings ask for and counts what of
+// it is lent to connections. Copies of segments and checkpoints on it are
+// tiering's, a connection's own memory is its connection's.
+package gpu
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
+)
+
+// GPU is the accelerator of a daemon that has one, and what of it is lent to
+// connections.
+type GPU struct {
+	// Fixed after Open.
+	Device gpuipc.Accelerator
+	Epoch  uint64    // of its pools
+	Info   cuda.Info // zero where the driver did not tell
+	config *settings.Config
+	log    zerolog.Logger
+	owned  bool
+	ways   []gpuipc.Way // as clients may be answered, the best first
+	text   *os.File     // of the kernels, sealed
+
+	mu struct {
+		sync.Mutex
+		lent int64 // bytes of private regions of connections
+	}
+}
+
+// Open opens the device that c asks for, unless one is given: that stays open.
+func Open(c *settings.Config, given gpuipc.Accelerator, epoch uint64, log zerolog.Logger) (*GPU, error) {
+	g := &GPU{Device: given, Epoch: epoch, config: c, log: log, owned: given == nil, ways: shareWays(c.HBMShare)}
+	var err error
+	if g.text, err = sealedText("spliced-kernels", kernels.PTX()); err != nil {
+		return nil, err
+	}
+	if g.owned {
+		if g.Device, g.Info, err = g.open(); err != nil {
+			g.text.Close()
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+// driverPatience is how many times hbm-timeout the driver may take to open a device,
+// or to close it: some seconds to begin, as many to compile the kernels (a guess).
+const driverPatience = 30
+
+// open opens the device, unless the driver does not answer: that of a GPU that
+// fell off its bus may not do so for ever. What it opens later is closed.
+func (g *GPU) open() (device gpuipc.Accelerator, info cuda.Info, err error) {
+	type opened struct {
+		device gpuipc.Accelerator
+		info   cuda.Info
+		err    error
+	}
+	answer := make(chan opened)
+	gaveUp := make(chan struct{})
+	go func() {
+		var o opened
+		if o.device, o.err = cuda.Open(cuda.Options{
+			Library: g.config.HBMLibrary, Device: g.config.HBMDevice, ChunkBytes: chunkBytes(g.config),
+			CallTimeout: g.config.HBMTimeout, Log: func(text string) { g.log.Warn().Str("tier", "hbm").Msg(text) },
+		}); o.err == nil {
+			o.info = infoOf(g.config.HBMLibrary, o.device.UUID())
+		}
+		select {
+		case answer <- o:
+		case <-gaveUp:
+			if o.err == nil {
+				_ = o.device.Close() // nobody uses it
+			}
+		}
+	}()
+	limit := time.NewTimer(driverPatience * g.config.HBMTimeout)
+	defer limit.Stop()
+	select {
+	case o := <-answer:
+		return o.device, o.info, o.err
+	case <-limit.C:
+		close(gaveUp)
+		return nil, info, fmt.Errorf("the driver did not open the device within %v", driverPatience*g.config.HBMTimeout)
+	}
+}
+
+// infoOf is what the driver tells about a device.
+func infoOf(library string, id gpuipc.UUID) cuda.Info {
+	list, err := cuda.Devices(library)
+	if i := slices.IndexFunc(list, func(i cuda.Info) bool { return i.UUID == id }); err == nil && i >= 0 {
+		return list[i]
+	}
+	return cuda.Info{}
+}
+
+// chunkBytes keeps the arena within three quarters of the chunks that one reply
+// may name; the rest are for private regions.
+func chunkBytes(c *settings.Config) int64 {
+	const least = settings.GiB
+	return int64(max(least, (c.HBMPublic+c.HBMPrivate)/(wire.MaxChunks*3/4)+1))
+}
+
+// shareWays are the ways of a setting that was validated.
+func shareWays(setting string) []gpuipc.Way {
+	switch setting {
+	case "descriptor":
+		return []gpuipc.Way{gpuipc.WayDescriptor}
+	case "handle":
+		return []gpuipc.Way{gpuipc.WayHandle}
+	default:
+		return []gpuipc.Way{gpuipc.WayDescriptor, gpuipc.WayHandle}
+	}
+}
+
+// RegionWay is the way that regions are made for: the device's choice where both
+// are allowed.
+func (g *GPU) RegionWay() gpuipc.Way {
+	if len(g.ways) > 1 {
+		return 0
+	}
+	return g.ways[0]
+}
+
+// Close lets go of the device, after everything that uses it. What goes wrong
+// there is no trouble of the daemon's: the driver cleans up after a process.
+func (g *GPU) Close() {
+	g.text.Close()
+	if !g.owned {
+		return
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- g.Device.Close() }()
+	limit := time.NewTimer(driverPatience * g.config.HBMTimeout)
+	defer limit.Stop()
+	select {
+	case err := <-closed:
+		if err != nil {
+			g.log.Warn().Err(err).Str("tier", "hbm").Msg("the GPU was not closed well")
+		}
+	case <-limit.C:
+		g.log.Warn().Str("tier", "hbm").Msg("the driver does not close the GPU: left to the end of the process")
+	}
+}
+
+// StuckCalls is how many calls of the driver run past their time now.
+func (g *GPU) StuckCalls() int64 {
+	c, _ := g.Counters()
+	return c.StuckCalls
+}
+
+// Take counts a private region of a connection in.
+func (g *GPU) Take(bytes int64) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if most := int64(g.config.HBMConnections); g.mu.lent+bytes > most {
+		return codes.Refuse(wire.Full, "%d bytes of the GPU: %d of %d are lent", bytes, g.mu.lent, most)
+	}
+	g.mu.lent += bytes
+	return nil
+}
+
+// GiveBack ends Take.
+func (g *GPU) GiveBack(bytes int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.lent -= bytes
+}
+
+// LentBytes is what connections have of the GPU for their own.
+func (g *GPU) LentBytes() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.mu.lent
+}
+
+// Share makes handles of the device arena in the first way that the client,
+// the configuration and the memory allow.
+func (g *GPU) Share(arena gpuipc.SharedRegion, ways uint8) (gpuipc.Share, error) {
+	var failed []error
+	for _, way := range g.ways {
+		if ways&uint8(way) == 0 {
+			continue
+		}
+		share, err := arena.Share(way)
+		if err == nil {
+			return share, nil
+		}
+		if !errors.Is(err, gpuipc.ErrUnavailable) {
+			return share, err
+		}
+		failed = append(failed, err)
+	}
+	if len(failed) > 0 {
+		return gpuipc.Share{}, codes.Refuse(wire.Unsupported, "%v", errors.Join(failed...))
+	}
+	return gpuipc.Share{}, codes.Refuse(wire.Unsupported, "the client maps memory in ways %#x, this daemon shares it as %s", ways, g.config.HBMShare)
+}
+
+// Counters are those of a device that is one of this repository's.
+func (g *GPU) Counters() (cuda.Counters, bool) {
+	d, ok := g.Device.(interface{ Counters() cuda.Counters })
+	if !ok {
+		return cuda.Counters{}, false
+	}
+	return d.Counters(), true
+}
+
+// Descriptors reports whether clients are answered descriptors where they can use
+// them.
+func (g *GPU) Descriptors() bool {
+	return g.ways[0] == gpuipc.WayDescriptor && (g.Info == (cuda.Info{}) || g.Info.Descriptors)
+}
+
+// Text is a descriptor of the kernels' text for a client. Where /proc can be used
+// it has an offset of its own; else clients that read without an offset share one.
+func (g *GPU) Text() (*os.File, error) {
+	f := g.text
+	if own, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err == nil {
+		return own, nil
+	}
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// sealedText is a descriptor of memory that holds text and cannot be changed.
+func sealedText(name string, text []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("memfd %s: %w", name, err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	if _, err := f.Write(text); err != nil {
+		return nil, errors.Join(fmt.Errorf("memfd %s: %w", name, err), f.Close())
+	}
+	const seals = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, errors.Join(fmt.Errorf("seal %s: %w", name, err), f.Close())
+	}
+	if _, err := f.Seek(0, 0); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}

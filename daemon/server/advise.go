@@ -1,0 +1,106 @@
+package server
+
+import (
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// longAdvise is how many token ids the reader looks at itself, and longChoice how
+// many positions it chooses from or segments it judges: some 100 µs of copying and
+// of walking through the tree of prompts. What is more is a job.
+const (
+	longAdvise = 16 << 10
+	longChoice = 64
+)
+
+func (t *task) adviseIsLong() (bool, error) {
+	m := &t.scratch.advise
+	if err := m.Decode(t.body); err != nil {
+		return false, err
+	}
+	return m.Tokens > longAdvise || max(len(m.Cuts), len(m.SegmentBegin), int(min(m.MaxCheckpoints, 1<<16))) > longChoice, nil
+}
+
+// advise copies the prompt out of staging, since its writer may still write, and
+// asks the store about the copy.
+func (t *task) advise() (wire.Message, error) {
+	s := t.scratch
+	m := &s.advise
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	if m.Record > 1 || m.Tokens > profile.MaxTokens {
+		return nil, codes.Refuse(wire.Invalid, "record %d, a prompt of %d tokens, most %d", m.Record, m.Tokens, profile.MaxTokens)
+	}
+	q := adviseQuery(&s.adviseQuery, m)
+	q.Profile, q.Tenant = id, tenant
+	if q.Tokens, err = t.stagedTokens(m.TokenOff, int(m.Tokens)); err != nil {
+		return nil, err
+	}
+	err = t.conn.server.store.Advise(q, &s.advice)
+	q.Tokens, q.Cuts = nil, nil // they lie in what others use next
+	if err != nil {
+		return nil, err
+	}
+	return adviseReply(&s.adviseReply, &s.advice), nil
+}
+
+// adviseQuery turns a request into a query, in the memory of the former one.
+// Numbers that do not fit an int32 are refused by the store: they are cut to one
+// that no prompt has.
+func adviseQuery(q *tiering.AdviseQuery, m *wire.AdviseRequest) *tiering.AdviseQuery {
+	*q = tiering.AdviseQuery{
+		Output: cut(m.Output), Record: m.Record == 1, BlockTokens: cut(m.BlockTokens), MaxCheckpoints: cut(m.MaxCheckpoints),
+		PrefixTokens: cut(m.PrefixTokens), PrefixPlace: tier.Place(m.PrefixTier),
+		BufferTokens: cut(m.BufferTokens), SeamTokens: cut(m.SeamTokens),
+		Cuts: m.Cuts, Segments: q.Segments[:0], Samples: q.Samples[:0],
+	}
+	for i := range m.SegmentBegin {
+		q.Segments = append(q.Segments, tiering.AdviseSegment{
+			Begin: cut(m.SegmentBegin[i]), Tokens: cut(m.SegmentTokens[i]),
+			Status: tiering.Status(m.SegmentStatus[i]), Place: tier.Place(m.SegmentTier[i]),
+		})
+	}
+	for i := range m.SampleBegin {
+		q.Samples = append(q.Samples, cost.Sample{
+			Begin: cut(m.SampleBegin[i]), End: cut(m.SampleEnd[i]), Millis: float64(m.SampleMicros[i]) / 1e3,
+		})
+	}
+	return q
+}
+
+// cut keeps numbers from wrapping where an int has 32 bits.
+func cut(n uint32) int { return int(min(n, 1<<30)) }
+
+// adviseReply answers an advice, in the memory of the former one.
+func adviseReply(out *wire.AdviseReply, a *tiering.Advice) *wire.AdviseReply {
+	*out = wire.AdviseReply{
+		SeenTokens: uint32(a.SeenTokens), Way: uint8(a.Choice.Best), WayMicros: out.WayMicros[:0],
+		Positions: out.Positions[:0], Why: out.Why[:0], Admit: out.Admit[:0], Reason: out.Reason[:0], Value: out.Value[:0],
+		SegmentAdmit: out.SegmentAdmit[:0], SegmentReason: out.SegmentReason[:0],
+	}
+	for _, ms := range a.Choice.Millis {
+		out.WayMicros = append(out.WayMicros, 1e3*ms)
+	}
+	for i := range a.Positions {
+		p := &a.Positions[i]
+		out.Positions = append(out.Positions, uint32(p.Tokens))
+		out.Why = append(out.Why, uint8(p.Why))
+		out.Admit = append(out.Admit, oneIf(p.Admit))
+		out.Reason = append(out.Reason, uint8(p.Reason))
+		out.Value = append(out.Value, p.Value)
+	}
+	for i := range a.Segments {
+		out.SegmentAdmit = append(out.SegmentAdmit, oneIf(a.Segments[i].Admit))
+		out.SegmentReason = append(out.SegmentReason, uint8(a.Segments[i].Reason))
+	}
+	return out
+}

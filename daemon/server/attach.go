@@ -1,0 +1,359 @@
+package server
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Bounds of one connection that are not worth a setting; guesses with room.
+const (
+	maxBindings = 64      // profile requests of one connection
+	maxProbe    = 1 << 24 // tokens that an engine may state sizes for
+	minShare    = 64 * settings.KiB
+)
+
+// protocol versions that this daemon speaks.
+const (
+	minVersion = wire.Version
+	maxVersion = wire.Version
+)
+
+// features are those that this daemon has.
+func (s *Server) features() uint64 {
+	if s.gpu == nil {
+		return wire.FeatureCRC32Digests
+	}
+	return wire.FeatureCRC32Digests | wire.FeatureDevice
+}
+
+// attachment is what hello and profile requests give a connection.
+type attachment struct {
+	// Fixed after hello.
+	client  string
+	tenants []uint32
+	names   []string
+	session *tiering.Session
+	slots   *slots
+	staging gpuipc.Region
+	crc32   bool // digests of commits are CRC-32
+	device  bool // may use the operations of a device
+	// stagingBytes and slotBytes are as granted; a region may be longer.
+	stagingBytes int64
+	slotBytes    int64
+
+	unmapped  sync.Once
+	attaching atomic.Bool // attach-device has begun
+	// registering counts register-device requests in flight.
+	registering atomic.Int32
+	lent        atomic.Pointer[lent] // set once, by attach-device
+
+	mu struct {
+		sync.Mutex
+		bindings []binding
+	}
+}
+
+// binding is one profile request. Its memory id is its index plus one.
+type binding struct {
+	profile     tier.ProfileID
+	engine      string
+	blockTokens uint32
+	memory      *tiering.Memory // nil = none
+}
+
+// hello answers version, tenants and memory, and attaches the connection.
+func (t *task) hello() (wire.Message, error) {
+	c, s := t.conn, t.conn.server
+	var m wire.HelloRequest
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	if m.MinVersion > maxVersion || m.MaxVersion < minVersion {
+		return nil, codes.Refuse(wire.Unsupported, "versions %d to %d, this daemon speaks %d to %d", m.MinVersion, m.MaxVersion, minVersion, maxVersion)
+	}
+	reply := &wire.HelloReply{
+		Version: maxVersion, Features: m.Features & s.features(), Connection: c.id, BootEpoch: s.epoch,
+		ArenaBytes: uint64(s.store.Arena().Bytes()),
+		MaxFrame:   wire.MaxFrame, MaxInFlight: uint32(s.config.MaxInFlight), Server: s.title,
+	}
+	a := &attachment{
+		client: m.Client, crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
+	}
+	for _, want := range m.Tenants {
+		granted, err := s.grant(want)
+		if err != nil {
+			return nil, err
+		}
+		a.tenants = append(a.tenants, uint32(granted.ID))
+		a.names = append(a.names, granted.Name)
+		reply.Tenants = append(reply.Tenants, wire.TenantGrant{ID: uint32(granted.ID), Salt: granted.Salt})
+	}
+	if err := a.open(s, c.id, &m); err != nil {
+		return nil, err
+	}
+	reply.StagingBytes, reply.SlotBytes = uint64(a.stagingBytes), uint64(a.slotBytes)
+	if err := t.export(s.store.Arena(), a.slots.region, a.staging); err != nil {
+		a.session.Close()
+		a.close(s)
+		return nil, err
+	}
+	if a.device {
+		c.sock.AllowDescriptors(wire.MaxChunks) // before the reader waits for the next frame
+	}
+	c.attached.Store(a)
+	return reply, c.sock.SetRecvTimeout(0)
+}
+
+// grant checks one tenant's token. All tokens are compared, by digest, so that
+// time tells nothing about them.
+func (s *Server) grant(want wire.TenantName) (*tiering.Tenant, error) {
+	name := want.Name
+	if name == "" {
+		name = settings.DefaultTenant
+	}
+	shown := sha256.Sum256([]byte(want.Token))
+	found := -1
+	for i := range s.tenants {
+		if s.tenants[i].Name == name && (s.open[i] || subtle.ConstantTimeCompare(shown[:], s.tokens[i][:]) == 1) {
+			found = i
+		}
+	}
+	if found < 0 {
+		return nil, codes.Refuse(wire.Denied, "tenant %q: unknown, or another token", name)
+	}
+	return &s.tenants[found], nil
+}
+
+// open makes the connection's regions, within the budget of all connections.
+func (a *attachment) open(s *Server, id uint64, m *wire.HelloRequest) (err error) {
+	a.stagingBytes = wanted(m.StagingBytes, s.config.Staging, s.config.StagingMax)
+	a.slotBytes = max(wanted(m.SlotBytes, s.config.Slots, s.config.SlotsMax), int64(s.config.PageBytes))
+	if err := s.lend(&a.stagingBytes, &a.slotBytes); err != nil {
+		return err
+	}
+	slotRegion, err := s.device.NewRegion(gpuipc.RegionSpec{
+		Name: fmt.Sprintf("spliced-slots-%d", id), Bytes: a.slotBytes, Access: gpuipc.ClientReads, Huge: gpuipc.HugeNever})
+	if err == nil {
+		a.staging, err = s.device.NewRegion(gpuipc.RegionSpec{
+			Name: fmt.Sprintf("spliced-staging-%d", id), Bytes: a.stagingBytes, Access: gpuipc.ClientWrites, Huge: gpuipc.HugeNever})
+		if err != nil {
+			err = errors.Join(err, slotRegion.Close())
+		}
+	}
+	if err != nil {
+		s.giveBack(a.stagingBytes + a.slotBytes)
+		return err
+	}
+	a.slots = newSlots(slotRegion, gpuipc.Extent{Len: slotRegion.Bytes()}, int(s.config.PageBytes), s.config.MaxLeases)
+	a.session = s.store.NewSession(a.client)
+	return nil
+}
+
+// wanted bounds what a client asks for; 0 = the default.
+func wanted(bytes uint64, def, most settings.Bytes) int64 {
+	if bytes == 0 {
+		return int64(def)
+	}
+	return int64(max(minShare, settings.Bytes(min(bytes, uint64(most)))))
+}
+
+// export puts a descriptor of each region into the reply.
+func (t *task) export(regions ...gpuipc.Region) error {
+	for _, r := range regions {
+		h, err := r.Export()
+		if err != nil {
+			return err
+		}
+		t.send = append(t.send, h.File)
+	}
+	return nil
+}
+
+// close gives the memory back; nothing of the connection runs any more.
+func (a *attachment) close(s *Server) {
+	regions := []gpuipc.Region{a.slots.region, a.staging}
+	for _, b := range a.mu.bindings {
+		s.store.ReleaseProfile(b.profile)
+		if b.memory != nil {
+			regions = append(regions, b.memory.Region)
+		}
+	}
+	for _, r := range regions {
+		if err := r.Close(); err != nil {
+			s.log.Error().Err(err).Str("client", a.client).Msg("memory of a connection could not be unmapped")
+		}
+	}
+	s.giveBack(a.stagingBytes + a.slotBytes)
+	if l := a.lent.Load(); l != nil {
+		l.end(s)
+		if !l.outlives() {
+			a.closeLent(s)
+		}
+	}
+}
+
+// closeLent gives the private memory on the device back.
+func (a *attachment) closeLent(s *Server) {
+	l := a.lent.Load()
+	if l == nil {
+		return
+	}
+	l.closeRegion(func(err error) {
+		s.log.Error().Err(err).Str("client", a.client).Msg("device memory of a connection could not be given back")
+	})
+}
+
+// profile registers an identity and, with it, memory that the engine owns.
+func (t *task) profile() (wire.Message, error) {
+	s, m := t.conn.server, &t.scratch.profile
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	if (m.MemoryBytes > 0) != (len(t.received) == 1) || len(t.received) > 1 {
+		return nil, codes.Refuse(wire.Invalid, "%d descriptors with %d bytes of memory", len(t.received), m.MemoryBytes)
+	}
+	p, err := profile.Parse(m.Identity)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSizes(p, m); err != nil {
+		return nil, err
+	}
+	id, err := s.store.AddProfile(p)
+	if err != nil {
+		return nil, err
+	}
+	b := binding{profile: id, engine: m.Connector + " " + m.Engine, blockTokens: m.BlockTokens}
+	number, err := t.bind(b, m)
+	if err != nil {
+		s.store.ReleaseProfile(id)
+		return nil, err
+	}
+	return &wire.ProfileReply{Profile: uint32(id), Memory: number, Fingerprint: p.Fingerprint()}, nil
+}
+
+// bind adds a binding and imports its memory. The same again, as a client that
+// is not sure sends it, needs no room. It returns the id of the memory.
+func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error) {
+	known, n := t.at.bound(b)
+	if known && m.MemoryBytes == 0 {
+		t.conn.server.store.ReleaseProfile(b.profile)
+		return 0, nil
+	}
+	if n >= maxBindings {
+		return 0, codes.Refuse(wire.Busy, "%d profile requests on one connection", n)
+	}
+	if m.MemoryBytes > 0 {
+		if b.memory, err = t.importMemory(b.profile, m); err != nil {
+			return 0, err
+		}
+		memory = uint32(n + 1)
+	}
+	t.at.mu.Lock()
+	defer t.at.mu.Unlock()
+	t.at.mu.bindings = append(t.at.mu.bindings, b) // only the reader appends
+	return memory, nil
+}
+
+// checkSizes compares what the engine computed with what the identity says: two
+// programs that disagree about a layout must not share memory.
+func checkSizes(p *profile.Profile, m *wire.ProfileRequest) error {
+	if m.ProbeTokens > maxProbe {
+		return codes.Refuse(wire.Invalid, "sizes for %d tokens, most %d", m.ProbeTokens, maxProbe)
+	}
+	n := int(m.ProbeTokens)
+	if ours := uint64(p.SegmentLayout(n).Bytes); ours != m.SegmentBytes {
+		return codes.Refuse(wire.Invalid, "segment of %d interior tokens: the engine has %d bytes, the daemon %d", n, m.SegmentBytes, ours)
+	}
+	if ours := uint64(p.CheckpointLayout(n).Bytes); ours != m.CheckpointBytes {
+		return codes.Refuse(wire.Invalid, "checkpoint of %d rows: the engine has %d bytes, the daemon %d", n, m.CheckpointBytes, ours)
+	}
+	return nil
+}
+
+func (t *task) importMemory(id tier.ProfileID, m *wire.ProfileRequest) (*tiering.Memory, error) {
+	if m.MemoryBytes > 1<<46 {
+		return nil, codes.Refuse(wire.Invalid, "memory of %d bytes", m.MemoryBytes)
+	}
+	file := os.NewFile(uintptr(t.received[0]), "engine memory")
+	t.received = nil // Import owns it
+	region, err := t.conn.server.device.Import(gpuipc.Handle{File: file, Bytes: int64(m.MemoryBytes)})
+	if err != nil {
+		return nil, err
+	}
+	memory := &tiering.Memory{Region: region, BlockTokens: int(m.BlockTokens), Layers: memoryLayers(m.Memory)}
+	if err := t.conn.server.store.CheckMemory(id, memory); err != nil {
+		return nil, errors.Join(err, region.Close())
+	}
+	return memory, nil
+}
+
+func memoryLayers(list []wire.MemoryLayer) []tiering.MemoryLayer {
+	layers := make([]tiering.MemoryLayer, len(list))
+	for i, l := range list {
+		layers[i] = tiering.MemoryLayer{
+			Layer: int(l.Layer), KBase: int64(l.KBase), VBase: int64(l.VBase), BlockStride: int64(l.BlockStride),
+			KTokenStride: int64(l.KTokenStride), KHeadStride: int64(l.KHeadStride),
+			VTokenStride: int64(l.VTokenStride), VHeadStride: int64(l.VHeadStride),
+		}
+	}
+	return layers
+}
+
+// bound reports whether b is among the bindings, and how many there are.
+func (a *attachment) bound(b binding) (known bool, n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Contains(a.mu.bindings, b), len(a.mu.bindings)
+}
+
+// use checks that the connection registered a profile.
+func (a *attachment) use(id uint32) (tier.ProfileID, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.mu.bindings {
+		if a.mu.bindings[i].profile == tier.ProfileID(id) {
+			return tier.ProfileID(id), nil
+		}
+	}
+	return 0, codes.Refuse(wire.Invalid, "profile %d is not registered on this connection", id)
+}
+
+// memory returns registered engine memory.
+func (a *attachment) memory(number uint32, id tier.ProfileID) (*tiering.Memory, error) {
+	if l := a.lent.Load(); l != nil && number >= firstDeviceMemory {
+		return l.memory(number, id)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	i := int64(number) - 1
+	if i < 0 || i >= int64(len(a.mu.bindings)) || a.mu.bindings[i].memory == nil {
+		return nil, codes.Refuse(wire.Gone, "memory %d", number)
+	}
+	if b := &a.mu.bindings[i]; b.profile != id {
+		return nil, codes.Refuse(wire.Invalid, "memory %d belongs to profile %d, not %d", number, b.profile, id)
+	}
+	return a.mu.bindings[i].memory, nil
+}
+
+// staged names [off, off+bytes) of staging.
+func (a *attachment) staged(off uint64, bytes int64) (gpuipc.Ref, error) {
+	if bytes < 0 || off > uint64(a.stagingBytes) || bytes > a.stagingBytes-int64(off) {
+		return gpuipc.Ref{}, codes.Refuse(wire.Invalid, "[%d, +%d) is not inside the staging of %d bytes", off, bytes, a.stagingBytes)
+	}
+	return gpuipc.Ref{Region: a.staging, Extents: []gpuipc.Extent{{Off: int64(off), Len: bytes}}}, nil
+}

@@ -1,0 +1,325 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/gpu"
+	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// A private region: the order page, what the client writes, slots. Its parts
+// begin at multiples of lentAlign; a quarter of it is the client's (a guess: the
+// (T, S) of a few seams beside the states that compose answers).
+//
+//	0           lentAlign                        slots
+//	+-----------+--------------------------------+-----------------+
+//	| order page| staging, written by the client | slots           |
+//	+-----------+--------------------------------+-----------------+
+const (
+	lentAlign  = 64 << 10
+	orderOff   = 0
+	orderSlots = order.PageBytes / order.SlotBytes
+	leastLent  = int64(settings.LeastHBMClient) // and a page of slots
+)
+
+// lent is the memory of the device that one connection has.
+type lent struct {
+	// Fixed after attach-device.
+	gpu     *gpu.GPU
+	way     gpuipc.Way
+	private gpuipc.SharedRegion
+	order   *order.Page // at orderOff
+	pair    eventPair
+	staging gpuipc.Extent
+	slots   *slots
+
+	closed    sync.Once
+	letGo     chan struct{} // closed when end's call of the device is back; nil before end
+	signalled uint64        // in the daemon's slot; of the order request whose turn it is
+
+	mu struct {
+		sync.Mutex
+		memories []deviceMemory
+		engines  map[engine]func() // that read the device, with what says they do not
+		last     *turn             // of the order request that came last; nil = none
+	}
+}
+
+// eventPair stands behind the order page's numbers on a device without 64-bit
+// memory operations on streams; elsewhere events is nil.
+type eventPair struct {
+	events  *order.Events
+	handles order.EventHandles
+}
+
+// newEventPair asks a device for a pair.
+func newEventPair(device gpuipc.Accelerator) (p eventPair, err error) {
+	lacking, ok := device.(interface {
+		OrderEvents() (*order.Events, order.EventHandles, error)
+	})
+	if ok {
+		p.events, p.handles, err = lacking.OrderEvents()
+	}
+	return p, err
+}
+
+// close closes the pair; of a lost device it went with the context.
+func (p *eventPair) close() error {
+	if p.events == nil {
+		return nil
+	}
+	if err := p.events.Close(); !errors.Is(err, gpuipc.ErrUnavailable) {
+		return err
+	}
+	return nil
+}
+
+// engine is one rank of a profile on a connection.
+type engine struct {
+	profile tier.ProfileID
+	rank    int
+}
+
+// attachDevice lends memory of the device to a connection, once.
+func (t *task) attachDevice() (wire.Message, error) {
+	g := t.conn.server.gpu
+	var m wire.AttachDeviceRequest
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	if g == nil || !t.at.device {
+		return t.noDevice()
+	}
+	ours := g.Device.UUID()
+	if len(m.UUID) > 0 && gpuipc.UUID(m.UUID) != ours {
+		return nil, codes.Refuse(wire.Unsupported, "the client's device is %v, this daemon's %v: use that one, or a daemon on yours",
+			gpuipc.UUID(m.UUID), ours)
+	}
+	if !t.at.attaching.CompareAndSwap(false, true) {
+		return nil, codes.Refuse(wire.Invalid, "this connection has attached the device already")
+	}
+	l, reply, err := t.lend(g, &m)
+	if err != nil {
+		t.at.attaching.Store(false)
+		return nil, err
+	}
+	t.at.lent.Store(l)
+	return reply, nil
+}
+
+// lend makes the private region and the answer.
+func (t *task) lend(g *gpu.GPU, m *wire.AttachDeviceRequest) (_ *lent, _ *wire.AttachDeviceReply, err error) {
+	arena := t.conn.server.store.DeviceArena()
+	public, err := g.Share(arena, m.Ways)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer public.Close() // of what t.send has not taken
+	l, err := t.conn.server.newLent(public.Way, t.conn.id, m.PrivateBytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			l.closeRegion(func(trouble error) { err = errors.Join(err, trouble) })
+		}
+	}()
+	if err := l.order.Clear(t.ctx); err != nil {
+		return nil, nil, err
+	}
+	private, err := l.private.Share(public.Way)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer private.Close()
+	if n := len(public.Chunks) + len(private.Chunks); n > wire.MaxChunks {
+		return nil, nil, codes.Refuse(wire.Full, "%d chunks of device memory, a reply names %d", n, wire.MaxChunks)
+	}
+	text, err := g.Text()
+	if err != nil {
+		return nil, nil, err
+	}
+	t.send = append(t.send, text)
+	return l, t.attachReply(l, &public, &private), nil
+}
+
+// attachReply moves the descriptors of both shares to those that are sent.
+func (t *task) attachReply(l *lent, public, private *gpuipc.Share) *wire.AttachDeviceReply {
+	r := &wire.AttachDeviceReply{
+		Way: uint8(l.way), Epoch: l.gpu.Epoch, PublicBytes: uint64(public.Bytes()), PrivateBytes: uint64(private.Bytes()),
+		OrderOff: orderOff, OrderSlots: orderSlots, PublicChunks: uint32(len(public.Chunks)),
+		StagingOff: uint64(l.staging.Off), StagingBytes: uint64(l.staging.Len),
+	}
+	uuid := l.gpu.Device.UUID()
+	r.UUID = uuid[:]
+	if l.pair.events != nil {
+		r.Events = l.pair.handles[:]
+	}
+	for _, share := range []*gpuipc.Share{public, private} {
+		for i := range share.Chunks {
+			c := &share.Chunks[i]
+			r.ChunkBytes = append(r.ChunkBytes, uint64(c.Bytes))
+			if l.way == gpuipc.WayDescriptor {
+				t.send = append(t.send, c.File)
+				c.File = nil
+				continue
+			}
+			r.Handles = append(r.Handles, c.Handle[:]...)
+			r.Offsets = append(r.Offsets, uint64(c.Off))
+		}
+	}
+	return r
+}
+
+// newLent makes a private region of the size that the client wishes for, within
+// what one client may have.
+func (s *Server) newLent(way gpuipc.Way, connection, wish uint64) (*lent, error) {
+	g := s.gpu
+	page := int64(s.config.HBMPageBytes)
+	bytes := int64(s.config.HBMClient)
+	if wish > 0 {
+		bytes = max(leastLent+page, min(bytes, int64(min(wish, uint64(bytes)))))
+	}
+	if err := g.Take(bytes); err != nil {
+		return nil, err
+	}
+	region, err := g.Device.NewRegion(gpuipc.RegionSpec{
+		Name: fmt.Sprintf("spliced-device-%d", connection), Bytes: bytes, Access: gpuipc.ClientWrites, Way: way})
+	if err != nil {
+		g.GiveBack(bytes)
+		return nil, err
+	}
+	private, ok := region.(gpuipc.SharedRegion)
+	if !ok {
+		panic(fmt.Sprintf("daemon: a region of %s cannot be shared", g.Device.Describe().Name))
+	}
+	// Devices have large pages: what they round up to is taken, and is the client's.
+	if rounded := private.Bytes() - bytes; rounded > 0 {
+		if err := g.Take(rounded); err != nil {
+			g.GiveBack(bytes)
+			return nil, errors.Join(err, private.Close())
+		}
+		bytes += rounded
+	}
+	l := &lent{gpu: g, way: way, private: private}
+	if l.order, err = order.In(g.Device, private, orderOff); err == nil {
+		l.pair, err = newEventPair(g.Device)
+	}
+	if err != nil {
+		g.GiveBack(bytes)
+		return nil, errors.Join(err, private.Close())
+	}
+	slotBytes := max(page, (bytes-lentAlign)/4*3/page*page)
+	at := bytes - slotBytes
+	at -= at % lentAlign
+	l.staging = gpuipc.Extent{Off: lentAlign, Len: at - lentAlign}
+	l.slots = newSlots(private, gpuipc.Extent{Off: at, Len: bytes - at}, int(page), s.config.MaxLeases)
+	l.mu.engines = map[engine]func(){}
+	return l, nil
+}
+
+func (l *lent) extent(off, n int64) gpuipc.Ref {
+	return gpuipc.Ref{Region: l.private, Extents: []gpuipc.Extent{{Off: off, Len: n}}}
+}
+
+// staged names [off, off+bytes) of what the client writes.
+func (l *lent) staged(off uint64, bytes int64) (gpuipc.Ref, error) {
+	if bytes < 0 || off > uint64(l.staging.Len) || bytes > l.staging.Len-int64(off) {
+		return gpuipc.Ref{}, codes.Refuse(wire.Invalid, "[%d, +%d) is not inside the device staging of %d bytes", off, bytes, l.staging.Len)
+	}
+	return l.extent(l.staging.Off+int64(off), bytes), nil
+}
+
+// reads notes that an engine of the connection reads the device, so that what
+// its matches find is copied there.
+func (l *lent) reads(s *tiering.Store, id tier.ProfileID, rank int) {
+	key := engine{id, rank}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, known := l.mu.engines[key]; known || len(l.mu.engines) >= maxBindings {
+		return
+	}
+	// A rank that the profile has not: its requests say so.
+	if detach, err := s.AttachEngine(id, rank); err == nil {
+		l.mu.engines[key] = detach
+	}
+}
+
+// end tells the client's streams that nobody will signal any more, and lets go of
+// the client's memory. Nothing of the connection runs any more.
+func (l *lent) end(s *Server) {
+	ctx, stop := context.WithTimeout(context.Background(), s.config.HBMTimeout)
+	l.letGo = make(chan struct{})
+	go func() {
+		defer close(l.letGo)
+		defer stop()
+		if err := l.order.Release(ctx, order.Daemon); err != nil {
+			s.log.Debug().Err(err).Str("tier", "hbm").Msg("waits of a client could not be ended")
+		}
+	}()
+	select {
+	case <-l.letGo:
+	case <-ctx.Done(): // a driver that hangs looks at no time; the connection goes on
+	}
+	l.mu.Lock()
+	engines, memories := l.mu.engines, l.mu.memories
+	l.mu.engines, l.mu.memories = nil, nil
+	l.mu.Unlock()
+	for _, detach := range engines {
+		detach()
+	}
+	// At once: each may take as long as the driver may.
+	var closing sync.WaitGroup
+	for _, m := range memories {
+		closing.Go(func() {
+			if err := m.memory.Region.Close(); err != nil {
+				s.log.Warn().Err(err).Str("tier", "hbm").Msg("device memory of an engine could not be unmapped")
+			}
+		})
+	}
+	closing.Wait()
+}
+
+// outlives reports whether the private region has to stay as long as the client
+// may have it open: freeing what a handle names before that is undefined, while
+// a descriptor keeps the memory itself.
+func (l *lent) outlives() bool { return l.way == gpuipc.WayHandle }
+
+// closeRegion gives the private region back, once. While a call that the driver does
+// not end uses it, that is left to whoever waits for the call.
+func (l *lent) closeRegion(trouble func(error)) {
+	l.closed.Do(func() {
+		free := func() {
+			err := errors.Join(l.pair.close(), l.private.Close())
+			l.gpu.GiveBack(l.bytes())
+			if err != nil {
+				trouble(err)
+			}
+		}
+		if l.letGo == nil {
+			free()
+			return
+		}
+		select {
+		case <-l.letGo:
+			free()
+		default:
+			go func() {
+				<-l.letGo
+				free()
+			}()
+		}
+	})
+}
+
+// bytes is what the connection was lent.
+func (l *lent) bytes() int64 { return l.slots.within.Off + l.slots.within.Len }

@@ -1,0 +1,102 @@
+package server
+
+import (
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/codes"
+)
+
+// cancellation is a cancel request that waits for running work. It is answered
+// when none of the requests it named can touch a destination any more, or late
+// when its own deadline passes first: then the work still runs.
+type cancellation struct {
+	header wire.Header
+	timer  *time.Timer
+
+	// Guarded by conn.mu.
+	outcomes []uint8
+	left     int
+	over     bool // answered, or nobody to answer
+}
+
+// waiter is one row of a cancellation.
+type waiter struct {
+	*cancellation
+	row int
+}
+
+// settleLocked reports whether this was the last row.
+func (w waiter) settleLocked(outcome uint8) bool {
+	w.outcomes[w.row] = outcome
+	w.left--
+	if w.left > 0 || w.over {
+		return false
+	}
+	w.over = true
+	return true
+}
+
+// cancelRequests begins a cancellation. It does not wait: a job that nobody has
+// begun is answered here, a running one by the worker that runs it, and the
+// cancellation by whoever finishes the last of them.
+func (c *conn) cancelRequests(t *task) error {
+	m := &t.scratch.cancel
+	if err := m.Decode(t.body); err != nil {
+		return err
+	}
+	w := &cancellation{header: t.header, outcomes: make([]uint8, len(m.Requests))}
+	var named []*job
+	c.mu.Lock()
+	if len(c.mu.cancels) >= c.server.config.MaxInFlight {
+		c.mu.Unlock()
+		return codes.Refuse(wire.Busy, "%d cancels are waiting, the most of a connection", c.server.config.MaxInFlight)
+	}
+	for row, id := range m.Requests {
+		if j := c.mu.jobs[id]; j != nil {
+			j.waiters = append(j.waiters, waiter{w, row})
+			named = append(named, j)
+			w.left++
+		}
+	}
+	if w.left > 0 {
+		c.mu.cancels[w] = struct{}{}
+		// Set under the lock: finish, which stops it, takes the lock first.
+		w.timer = time.AfterFunc(c.server.deadline(&w.header), func() { c.cancelLate(w) })
+	}
+	c.mu.Unlock()
+	if len(named) == 0 {
+		c.reply(&w.header, &wire.CancelReply{Outcomes: w.outcomes}, nil, t.scratch)
+		return nil
+	}
+	for _, j := range named {
+		j.cancel(errCancelled)
+		if j.queue.take(j.lane, j) {
+			c.finish(j, nil, errCancelled, t.scratch)
+		}
+	}
+	return nil
+}
+
+// cancelLate answers a cancellation whose time is over.
+func (c *conn) cancelLate(w *cancellation) {
+	c.mu.Lock()
+	left, over := w.left, w.over
+	w.over = true
+	delete(c.mu.cancels, w)
+	c.mu.Unlock()
+	if !over {
+		c.replyError(&w.header, codes.Refuse(wire.Late, "%d requests still run", left), &scratch{})
+	}
+}
+
+// dropCancels forgets the cancellations of a connection that ends.
+func (c *conn) dropCancels() {
+	c.mu.Lock()
+	for w := range c.mu.cancels {
+		w.over = true
+		w.timer.Stop()
+	}
+	clear(c.mu.cancels)
+	c.mu.Unlock()
+}

@@ -1,0 +1,264 @@
+package server
+
+import (
+	"slices"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// plan turns the columns of a plan into spans, without their inputs.
+func (t *task) plan(m *wire.Plan) tiering.Plan {
+	p := tiering.Plan{Begin: int(m.Begin), End: int(m.End), Spans: t.scratch.spans[:0]}
+	for i := range m.Kinds {
+		p.Spans = append(p.Spans, tiering.Span{
+			Kind: tiering.SpanKind(m.Kinds[i]), Lease: tier.LeaseID(m.Leases[i]),
+			Start: int(m.Starts[i]), Count: int(m.Counts[i]),
+		})
+	}
+	t.scratch.spans = p.Spans
+	return p
+}
+
+// side is the memory that a request is carried out in: of the host, or of the
+// device.
+type side struct {
+	slots *slots
+	// staged names what the client has written.
+	staged func(off uint64, bytes int64) (gpuipc.Ref, error)
+}
+
+// side is where the leases of a plan lie. One without leases is carried out where
+// the slots lie that it names.
+func (t *task) side(from tiering.From, p *tiering.Plan, named ...uint64) (side, error) {
+	host := side{t.at.slots, t.at.staged}
+	l := t.at.lent.Load()
+	if l == nil {
+		return host, nil
+	}
+	device := side{l.slots, l.staged}
+	switch place, err := t.at.session.PlanPlace(from, p); {
+	case err != nil:
+		return host, err
+	case place == tier.PlaceHBM, place == tier.PlaceNone && slices.ContainsFunc(named, l.slots.has):
+		return device, nil
+	}
+	return host, nil
+}
+
+// sideOf is where a lease, a buffer or a slot lies; what is none of these is taken
+// for one of the host.
+func (t *task) sideOf(id uint64) side {
+	if l := t.at.lent.Load(); l != nil && id != 0 {
+		if place, _ := t.at.session.LeasePlace(tier.LeaseID(id)); place == tier.PlaceHBM || l.slots.has(id) {
+			return side{l.slots, l.staged}
+		}
+	}
+	return side{t.at.slots, t.at.staged}
+}
+
+// inputs names the (T, S) of recomputed spans, each of so many bytes.
+func (s *side) inputs(p *tiering.Plan, offsets []uint64, bytes int64) (err error) {
+	for i, off := range offsets {
+		if off == wire.None {
+			continue
+		}
+		if p.Spans[i].Input, err = s.staged(off, bytes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *task) compose() (wire.Message, error) {
+	store, m := t.conn.server.store, &t.scratch.compose
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	layer := int(m.Layer)
+	inputBytes, err := store.InputBytes(id, layer)
+	if err != nil {
+		return nil, err
+	}
+	q := tiering.ComposeQuery{Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Layer: layer}
+	q.From = tiering.From{Kind: tiering.FromKind(m.From), Lease: tier.LeaseID(m.FromLease)}
+	q.Plan = t.plan(&m.Plan)
+	at, err := t.side(q.From, &q.Plan, m.FromLease, m.Into)
+	if err == nil {
+		err = at.inputs(&q.Plan, m.Plan.Inputs, inputBytes)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var own *slot
+	if m.From == wire.FromSlot {
+		if own, err = t.stateFrom(at.slots, m, id, &q.From); err != nil {
+			return nil, err
+		}
+		defer at.slots.doneReading(own)
+	}
+	bytes, err := store.ComposeBytes(&q)
+	if err != nil {
+		return nil, err
+	}
+	return t.intoSlot(at.slots, m.Into, bytes, own, func(out gpuipc.Ref) error {
+		if err := apart(q.From.State, out); err != nil {
+			return err
+		}
+		q.Out = out
+		return t.at.session.Compose(t.ctx, &q)
+	})
+}
+
+// stateFrom resolves states that lie in a slot; the caller ends the reading.
+func (t *task) stateFrom(in *slots, m *wire.ComposeRequest, id tier.ProfileID, from *tiering.From) (*slot, error) {
+	bytes, err := t.conn.server.store.StateBytes(id, int(m.Layer))
+	if err != nil {
+		return nil, err
+	}
+	x, err := in.read(m.FromLease, m.FromOff, bytes)
+	if err != nil {
+		return nil, err
+	}
+	from.Lease = 0
+	from.State = gpuipc.Ref{Region: in.region, Extents: []gpuipc.Extent{{Off: int64(m.FromOff), Len: bytes}}}
+	return x, nil
+}
+
+// apart refuses a result that would overwrite the states it is computed from,
+// unless it takes exactly their place, which the kernels allow.
+func apart(from, out gpuipc.Ref) error {
+	if from.Absent() || len(out.Extents) == 0 || from.Equal(out) {
+		return nil
+	}
+	a, b := from.Extents[0], out.Extents[0]
+	if a.Off < b.Off+b.Len && b.Off < a.Off+a.Len {
+		return codes.Refuse(wire.Invalid, "states [%d, +%d) overlap the result [%d, +%d)", a.Off, a.Len, b.Off, b.Len)
+	}
+	return nil
+}
+
+// intoSlot lets work write bytes into the slot of lease into, or a new one when
+// that is 0. own is the slot that work reads, or nil.
+func (t *task) intoSlot(slots *slots, into uint64, bytes int64, own *slot, work func(gpuipc.Ref) error) (*wire.ComposeReply, error) {
+	x, err := slots.open(into, bytes, own, func() uint64 { return uint64(t.conn.server.store.NewLeaseID()) })
+	if err != nil {
+		return nil, err
+	}
+	err = work(slots.ref(x, bytes))
+	slots.done(x, err)
+	if err != nil {
+		return nil, err
+	}
+	return &wire.ComposeReply{Lease: x.lease, Off: uint64(x.extent.Off), Bytes: uint64(bytes)}, nil
+}
+
+// placement is what rotate and assemble ask alike.
+type placement struct {
+	from tiering.From
+	plan tiering.Plan
+	dest tiering.Destination
+	at   side
+}
+
+func (t *task) placement(m *wire.RotateRequest, id tier.ProfileID) (p placement, err error) {
+	for _, in := range m.Plan.Inputs {
+		if in != wire.None {
+			return p, codes.Refuse(wire.Invalid, "%v takes no inputs", t.header.Op)
+		}
+	}
+	p.plan = t.plan(&m.Plan)
+	if m.From != wire.FromZero && m.From != wire.FromCheckpoint {
+		return p, codes.Refuse(wire.Invalid, "%v from %d", t.header.Op, m.From)
+	}
+	p.from = tiering.From{Kind: tiering.FromKind(m.From), Lease: tier.LeaseID(m.FromLease)}
+	if p.at, err = t.side(p.from, &p.plan, m.Into); err != nil {
+		return p, err
+	}
+	switch m.Dest {
+	case wire.DestSlot:
+		if m.Memory != 0 || len(m.Blocks) > 0 {
+			return p, codes.Refuse(wire.Invalid, "memory %d and %d blocks with a slot as destination", m.Memory, len(m.Blocks))
+		}
+	case wire.DestMemory:
+		p.dest.Blocks = m.Blocks
+		p.dest.Memory, err = t.at.memory(m.Memory, id)
+	default:
+		err = codes.Refuse(wire.Invalid, "destination %d", m.Dest)
+	}
+	return p, err
+}
+
+func (t *task) rotate() (wire.Message, error) {
+	m := &t.scratch.rotate
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	p, err := t.placement(m, id)
+	if err != nil {
+		return nil, err
+	}
+	q := tiering.RotateQuery{Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Layer: int(m.Layer), From: p.from, Plan: p.plan, Dest: p.dest}
+	bytes, rows, err := t.conn.server.store.RotateBytes(&q)
+	if err != nil {
+		return nil, err
+	}
+	return t.place(p.at.slots, m, bytes, rows, func(out gpuipc.Ref) error {
+		q.Dest.Out = out
+		return t.at.session.Rotate(t.ctx, &q)
+	})
+}
+
+func (t *task) assemble() (wire.Message, error) {
+	m := &t.scratch.assemble
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	p, err := t.placement(&m.RotateRequest, id)
+	if err != nil {
+		return nil, err
+	}
+	q := tiering.AssembleQuery{Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), From: p.from, Plan: p.plan, Dest: p.dest}
+	bytes, rows, err := t.conn.server.store.AssembleBytes(&q)
+	if err != nil {
+		return nil, err
+	}
+	return t.place(p.at.slots, &m.RotateRequest, bytes, rows, func(out gpuipc.Ref) error {
+		q.Dest.Out = out
+		return t.at.session.Assemble(t.ctx, &q)
+	})
+}
+
+// place runs a rotate or assemble. Without bytes for a slot everything goes to
+// engine memory and the reply names no lease.
+func (t *task) place(slots *slots, m *wire.RotateRequest, bytes int64, rows int, work func(gpuipc.Ref) error) (wire.Message, error) {
+	if bytes == 0 && m.Dest == wire.DestMemory {
+		if m.Into != 0 {
+			return nil, codes.Refuse(wire.Invalid, "slot %d where nothing is written into a slot", m.Into)
+		}
+		if err := work(gpuipc.Ref{}); err != nil {
+			return nil, err
+		}
+		return &wire.RotateReply{Rows: uint32(rows)}, nil
+	}
+	r, err := t.intoSlot(slots, m.Into, bytes, nil, work)
+	if err != nil {
+		return nil, err
+	}
+	return &wire.RotateReply{Lease: r.Lease, Off: r.Off, Bytes: r.Bytes, Rows: uint32(rows)}, nil
+}

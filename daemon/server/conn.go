@@ -1,0 +1,374 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/socket"
+)
+
+// conn is one client. One goroutine at a time is its reader: it receives, answers
+// short requests itself, and runs a long one itself or hands it to the queue
+// (see job.go). The last reader takes everything of the connection apart.
+//
+//	accepted --hello--> attached --drop--> ending: refused, drained, end of file sent
+//	                       |                  |  leases stay: the client may still read
+//	                       +-----leave-----> gone: leases given back, then closed
+//
+// leave: the client closed its end or died, or the daemon stops. drop: anything
+// else, after which the client may live and not know.
+//
+// Invariant: the client sees end of file only after the last operation of the
+// connection has let go of all memory, so that a client whose connection ended
+// may use its own memory again.
+//
+// Invariant: arena pages of a lease are not used again before the client has
+// closed its end or died; where that can no longer be seen, before endGrace after
+// it stopped sending, or MaxLeaseTTL after a drop.
+type conn struct {
+	// Fixed after accept.
+	id     uint64
+	server *Server
+	sock   *seqpacket.Conn
+	peer   socket.Peer
+	since  time.Time
+	ctx    context.Context // ends with the connection; its cause says why
+	cancel context.CancelCauseFunc
+
+	lane       lane // guarded by queue.mu
+	deviceLane lane // the same, in the queue of those that have attached the device
+
+	attached atomic.Pointer[attachment] // set once, by hello
+	spare    atomic.Pointer[desk]       // of a reader that was replaced
+	requests atomic.Uint64
+	flying   atomic.Int64 // requests in flight that were not answered yet
+	ending   atomic.Bool  // nothing is begun or answered any more
+	toldEnd  atomic.Bool  // end of file was sent
+
+	letGo sync.Once
+	gone  chan struct{} // closed by leave: nobody minds what becomes of leases
+
+	// answering is held by the reader while it answers; windDown waits for it.
+	answering sync.Mutex
+	work      sync.WaitGroup // jobs that are in mu.jobs; grows only under answering
+	wound     chan struct{}  // closed when windDown is done
+	lingers   *time.Timer    // set before wound is closed; nil = leases were not kept
+
+	mu struct {
+		sync.Mutex
+		jobs    map[uint64]*job // in flight, by request id
+		cancels map[*cancellation]struct{}
+	}
+}
+
+func newConn(s *Server, id uint64, sock *seqpacket.Conn, p socket.Peer, now time.Time) *conn {
+	c := &conn{id: id, server: s, sock: sock, peer: p, since: now, gone: make(chan struct{}), wound: make(chan struct{})}
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	c.mu.jobs = map[uint64]*job{}
+	c.mu.cancels = map[*cancellation]struct{}{}
+	return c
+}
+
+// errStopping is the cause of contexts that the daemon's end has ended.
+var errStopping = codes.Refuse(wire.Unavailable, "the daemon is stopping")
+
+// errPeerLeft is the cause of contexts that a client's end has ended.
+var errPeerLeft = codes.Refuse(wire.Canceled, "the connection ended")
+
+// endGrace is how long leases outlive the moment at which a client stopped
+// sending: it may still be looking at what it leased. A guess at what one look
+// takes at most; a client that closes its end is not waited for.
+const endGrace = time.Second
+
+// peerGone is called by the watcher: the process that connected is dead. Others
+// may hold the socket and engine memory, so end of file waits for running work
+// as always; leases need not.
+func (c *conn) peerGone() { c.leave(errPeerLeft) }
+
+// peerEnded is called when the client sends no more; hungUp when it cannot
+// receive either. After end of file was sent the two look alike.
+func (c *conn) peerEnded(hungUp bool) {
+	if hungUp && !c.toldEnd.Load() {
+		c.leave(errPeerLeft)
+		return
+	}
+	select {
+	case <-c.gone: // what we see is our own shutdown
+		return
+	default:
+	}
+	c.drop(errPeerLeft)
+	time.AfterFunc(endGrace, func() { c.leave(errPeerLeft) })
+}
+
+// drop ends the connection while its client lives.
+func (c *conn) drop(cause error) {
+	if c.ending.Swap(true) {
+		return
+	}
+	c.cancel(cause)
+	if a := c.attached.Load(); a != nil {
+		a.session.Abandon()
+	}
+	c.server.conns.Go(c.windDown)
+}
+
+// leave ends the connection and gives its leases back.
+func (c *conn) leave(cause error) {
+	c.drop(cause)
+	if a := c.attached.Load(); a != nil {
+		a.session.Close()
+	}
+	c.letGo.Do(func() { close(c.gone) })
+	// Wakes the reader. Closed: it was quicker.
+	_ = c.sock.CloseRead()
+}
+
+// windDown lets all work of an ending connection end, gives back the memory that
+// only it used, and tells the client.
+func (c *conn) windDown() {
+	defer close(c.wound)
+	c.answering.Lock() // from here on the reader begins nothing
+	c.dropCancels()
+	c.answering.Unlock()
+	c.dropQueued()
+	c.work.Wait()
+	c.unmap()
+	// Not shut down for reading too: what the client does can still be seen.
+	// Closed: there is nobody to tell.
+	c.toldEnd.Store(true)
+	_ = c.sock.CloseWrite()
+	if !c.holdsLeases() {
+		c.leave(errPeerLeft)
+		return
+	}
+	c.lingers = time.AfterFunc(c.server.config.MaxLeaseTTL, func() { c.leave(errPeerLeft) })
+}
+
+// holdsLeases reports whether something stays until the client lets go.
+func (c *conn) holdsLeases() bool {
+	a := c.attached.Load()
+	if a == nil {
+		return false
+	}
+	if l := a.lent.Load(); l != nil && l.outlives() {
+		return true
+	}
+	leases, _ := a.session.Holdings()
+	return leases > 0
+}
+
+// unmap gives staging, slots and engine memory back, once.
+func (c *conn) unmap() {
+	if a := c.attached.Load(); a != nil {
+		a.unmapped.Do(func() { a.close(c.server) })
+	}
+}
+
+// desk is what a reader works with.
+type desk struct {
+	buf     []byte // one frame
+	scratch scratch
+}
+
+// serve makes the calling goroutine the reader. It returns when another one has
+// become it, or when the connection has been closed and all its memory given
+// back.
+func (c *conn) serve() {
+	d := c.spare.Swap(nil)
+	if d == nil {
+		d = &desk{buf: make([]byte, wire.MaxFrame)}
+	}
+	if c.read(d) == replaced {
+		c.spare.Store(d)
+		return
+	}
+	c.drop(errPeerLeft)
+	c.linger(d)
+	c.close()
+}
+
+// next says what becomes of a reader.
+type next uint8
+
+const (
+	readOn   next = iota
+	replaced      // somebody else reads now
+	endOfConn
+)
+
+func (c *conn) read(d *desk) next {
+	helloBy := c.since.Add(c.server.config.HelloTimeout)
+	if c.attached.Load() == nil && c.sock.SetRecvTimeout(c.server.config.HelloTimeout) != nil {
+		return endOfConn
+	}
+	for {
+		n, fds, err := c.sock.Recv(d.buf)
+		now := time.Now()
+		if c.ending.Load() {
+			seqpacket.CloseAll(fds)
+			return endOfConn
+		}
+		outcome := readOn
+		switch {
+		case err == nil:
+			outcome = c.receive(d, n, fds, now)
+		case errors.Is(err, seqpacket.ErrTimeout):
+			// A signal may end a bounded wait early.
+			if c.attached.Load() == nil && !now.Before(helloBy) {
+				c.server.counts.dropped(dropHello)
+				outcome = endOfConn
+			}
+		case errors.Is(err, seqpacket.ErrTruncated), errors.Is(err, seqpacket.ErrDescriptors):
+			outcome = c.refuseFrame(d.buf[:n], err, &d.scratch)
+		default:
+			c.peerEnded(c.hungUp())
+			outcome = endOfConn
+		}
+		if outcome != readOn {
+			return outcome
+		}
+	}
+}
+
+// receive answers one frame, or runs the job that it starts.
+func (c *conn) receive(d *desk, n int, fds []int, now time.Time) next {
+	c.answering.Lock()
+	if c.ending.Load() {
+		c.answering.Unlock()
+		seqpacket.CloseAll(fds)
+		return endOfConn
+	}
+	outcome, j := c.handle(d.buf[:n], fds, now, &d.scratch)
+	c.answering.Unlock()
+	if j != nil {
+		return c.runHere(j, &d.scratch, now)
+	}
+	return outcome
+}
+
+// hungUp asks whether the other end is closed for both directions. Only the reader
+// may: it alone closes the descriptor.
+func (c *conn) hungUp() bool {
+	fds := []unix.PollFd{{Fd: int32(c.sock.Fd())}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n == 1 && fds[0].Revents&unix.POLLHUP != 0
+}
+
+// linger waits until the client of an ending connection lets go of its leases.
+// What it still sends is thrown away.
+func (c *conn) linger(d *desk) {
+	for {
+		_, fds, err := c.sock.Recv(d.buf)
+		seqpacket.CloseAll(fds)
+		switch {
+		case err == nil, errors.Is(err, seqpacket.ErrTimeout), errors.Is(err, seqpacket.ErrTruncated), errors.Is(err, seqpacket.ErrDescriptors):
+			continue
+		}
+		select {
+		case <-c.gone: // our own shutdown, as a rule
+		default:
+			c.peerEnded(c.hungUp())
+			<-c.gone
+		}
+		return
+	}
+}
+
+// refuseFrame answers a message that could not be received whole.
+func (c *conn) refuseFrame(frame []byte, err error, s *scratch) next {
+	h, _, _ := wire.ParseHeader(frame)
+	c.replyError(&h, codes.Refuse(wire.Invalid, "%v", err), s)
+	return afterRefusal(&h)
+}
+
+// afterRefusal: a peer whose header could not be read speaks something else.
+func afterRefusal(h *wire.Header) next {
+	if *h == (wire.Header{}) {
+		return endOfConn
+	}
+	return readOn
+}
+
+// send sends one reply. A client that does not read its replies is dropped: the
+// bound on waiting for it is SendTimeout, set on the socket.
+func (c *conn) send(frame []byte, fds []int) {
+	err := c.sock.Send(frame, fds)
+	switch {
+	case err == nil:
+	case errors.Is(err, seqpacket.ErrTimeout):
+		if !c.ending.Load() {
+			c.server.counts.dropped(dropSlow)
+		}
+		c.drop(errPeerLeft)
+	default:
+		c.drop(errPeerLeft)
+	}
+}
+
+func (c *conn) replyError(h *wire.Header, err error, s *scratch) {
+	code, known := codes.Of(err)
+	if !known {
+		c.logUnknown(h.Op, err)
+	}
+	reply := *h
+	reply.Version, reply.Code = wire.Version, code
+	c.server.counts.answered(h.Op, code)
+	s.out = wire.AppendError(s.out[:0], &reply, err.Error())
+	c.send(s.out, nil)
+}
+
+// logUnknown is for errors of no kind: a mistake of ours.
+func (c *conn) logUnknown(op wire.Op, err error) {
+	c.server.log.Error().Err(err).Str("op", op.String()).Uint64("connection", c.id).Msg("an error of no known kind, answered unavailable")
+}
+
+func (c *conn) reply(h *wire.Header, m wire.Message, fds []int, s *scratch) {
+	reply := *h
+	reply.Kind, reply.Code = wire.Reply, wire.OK
+	frame, err := wire.AppendFrame(s.out[:0], &reply, m)
+	if err != nil {
+		// Handlers bound what they answer.
+		panic("daemon: " + err.Error())
+	}
+	s.out = frame
+	c.server.counts.answered(h.Op, wire.OK)
+	c.send(frame, fds)
+}
+
+// close gives back what windDown has left.
+func (c *conn) close() {
+	c.server.unwatch(c)
+	<-c.wound
+	if c.lingers != nil {
+		c.lingers.Stop()
+	}
+	if a := c.attached.Load(); a != nil {
+		a.session.Close()
+	}
+	c.unmap() // of a hello that was answered while the connection ended
+	if a := c.attached.Load(); a != nil {
+		a.closeLent(c.server)
+	}
+	if c.peer.Pidfd >= 0 {
+		unix.Close(c.peer.Pidfd)
+	}
+	c.server.forget(c)
+	hangUp(c.sock)
+}
+
+// hangUp closes a socket so that what was sent last can still be read.
+func hangUp(sock *seqpacket.Conn) {
+	// No more can arrive after this; what had arrived must not be left unread.
+	_ = sock.CloseRead()
+	sock.Drain()
+	sock.Close()
+}

@@ -1,0 +1,213 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// firstDeviceMemory is the first id of device memory; below it are those of
+// memory of the host. Memory that an engine registered on the device has the ids
+// from there on, in order.
+const firstDeviceMemory = 1 << 31
+
+// deviceMemory is what one register-device request brought.
+type deviceMemory struct {
+	profile tier.ProfileID
+	epoch   uint64
+	told    wire.RegisterDeviceRequest // as it came
+	memory  *tiering.Memory
+}
+
+// registersAtOnce bounds the requests of a connection that hold descriptors while
+// they wait: any client may send a frame full of them.
+const registersAtOnce = 4
+
+// handleAlign is what addresses of memory that comes as handles are multiples of:
+// an access that is not aligned to its element ends all work of the process on the
+// device. The allocations themselves are aligned to more.
+const handleAlign = 16
+
+// registerIsLong is always. It counts the request in; finish and a refusal count it
+// out.
+func (t *task) registerIsLong() (bool, error) {
+	if t.at.registering.Add(1) <= registersAtOnce {
+		return true, nil
+	}
+	t.at.registering.Add(-1)
+	seqpacket.CloseAll(t.received)
+	t.received = nil
+	return false, codes.Refuse(wire.Busy, "%d requests to register device memory are in flight", registersAtOnce)
+}
+
+// registerDevice imports device memory that the engine owns. The driver may take
+// its time with memory of another process: the request ends at its deadline, and
+// the device cleans up behind it.
+func (t *task) registerDevice() (wire.Message, error) {
+	var m wire.RegisterDeviceRequest
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	l, err := t.attachedDevice()
+	if err != nil {
+		return nil, err
+	}
+	if want, err := wire.Descriptors(m.Way, len(m.ChunkBytes), 0); err != nil || len(t.received) != want {
+		return nil, codes.Refuse(wire.Invalid, "%d descriptors with %d chunks of way %d", len(t.received), len(m.ChunkBytes), m.Way)
+	}
+	id, err := t.at.use(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	if number, known, err := l.registered(id, &m); known || err != nil {
+		return &wire.RegisterDeviceReply{Memory: number}, err
+	}
+	memory, err := t.importDevice(l, id, &m)
+	if err != nil {
+		return nil, err
+	}
+	number, kept, err := l.keep(deviceMemory{id, m.Epoch, m, memory})
+	if !kept {
+		if err := memory.Region.Close(); err != nil {
+			t.conn.server.log.Warn().Err(err).Str("tier", "hbm").Msg("device memory of an engine could not be unmapped")
+		}
+	}
+	return &wire.RegisterDeviceReply{Memory: number}, err
+}
+
+// attachedDevice is what attach-device has lent to the connection; an operation
+// that needs it and comes before is refused.
+func (t *task) attachedDevice() (*lent, error) {
+	if l := t.at.lent.Load(); l != nil {
+		return l, nil
+	}
+	if !t.at.device {
+		_, err := t.noDevice()
+		return nil, err
+	}
+	return nil, codes.Refuse(wire.Invalid, "%v before attach-device", t.header.Op)
+}
+
+func (t *task) importDevice(l *lent, id tier.ProfileID, m *wire.RegisterDeviceRequest) (*tiering.Memory, error) {
+	share := gpuipc.Share{Way: gpuipc.Way(m.Way), Device: l.gpu.Device.UUID()}
+	var chunks []int64 // ends
+	end := int64(0)
+	for i, bytes := range m.ChunkBytes {
+		if bytes == 0 || bytes > 1<<46 {
+			return nil, codes.Refuse(wire.Invalid, "chunk %d of %d bytes", i, bytes)
+		}
+		c := gpuipc.Chunk{Bytes: int64(bytes)}
+		if share.Way == gpuipc.WayHandle {
+			copy(c.Handle[:], m.Handles[i*wire.HandleBytes:])
+			if m.Offsets[i] > 1<<46 {
+				return nil, codes.Refuse(wire.Invalid, "chunk %d at %d of its allocation", i, m.Offsets[i])
+			}
+			c.Off = int64(m.Offsets[i])
+			if c.Off%handleAlign != 0 || c.Bytes%handleAlign != 0 && i < len(m.ChunkBytes)-1 {
+				return nil, codes.Refuse(wire.Invalid, "chunk %d of %d bytes at %d: not multiples of %d", i, c.Bytes, c.Off, handleAlign)
+			}
+			end += c.Bytes
+			chunks = append(chunks, end)
+		}
+		share.Chunks = append(share.Chunks, c)
+	}
+	for i, fd := range t.received {
+		share.Chunks[i].File = os.NewFile(uintptr(fd), fmt.Sprintf("engine chunk %d", i))
+	}
+	t.received = nil // ImportShare owns them
+	region, err := l.gpu.Device.ImportShare(t.ctx, share)
+	if err != nil {
+		if ended := t.ctx.Err(); ended != nil {
+			err = errors.Join(ended, err)
+		}
+		return nil, err
+	}
+	memory := &tiering.Memory{Region: region, Chunks: chunks, BlockTokens: int(t.at.blockTokens(id)), Layers: memoryLayers(m.Memory)}
+	if err := t.conn.server.store.CheckMemory(id, memory); err != nil {
+		return nil, errors.Join(err, region.Close())
+	}
+	return memory, nil
+}
+
+// registered finds memory of an epoch. The same epoch for another profile, or for
+// other memory, is a mistake of the client.
+func (l *lent) registered(id tier.ProfileID, q *wire.RegisterDeviceRequest) (number uint32, known bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.mu.memories {
+		if m := &l.mu.memories[i]; m.epoch == q.Epoch {
+			switch {
+			case m.profile != id:
+				return 0, false, codes.Refuse(wire.Invalid, "epoch %d is that of memory for profile %d", q.Epoch, m.profile)
+			case !m.isToldAs(q):
+				return 0, false, codes.Refuse(wire.Invalid, "epoch %d is that of other memory: take another epoch", q.Epoch)
+			}
+			return firstDeviceMemory + uint32(i), true, nil
+		}
+	}
+	return 0, false, l.roomLocked()
+}
+
+func (l *lent) roomLocked() error {
+	if n := len(l.mu.memories); n >= maxBindings {
+		return codes.Refuse(wire.Busy, "%d registered memories on one connection", n)
+	}
+	return nil
+}
+
+// isToldAs compares what a request says. Descriptors cannot be compared.
+func (m *deviceMemory) isToldAs(q *wire.RegisterDeviceRequest) bool {
+	return m.told.Way == q.Way && slices.Equal(m.told.ChunkBytes, q.ChunkBytes) && slices.Equal(m.told.Handles, q.Handles) &&
+		slices.Equal(m.told.Offsets, q.Offsets) && slices.Equal(m.told.Memory, q.Memory)
+}
+
+// keep adds memory unless a request of the same epoch was quicker, or others took
+// the last places.
+func (l *lent) keep(memory deviceMemory) (number uint32, kept bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.mu.memories {
+		if l.mu.memories[i].epoch == memory.epoch {
+			return firstDeviceMemory + uint32(i), false, nil
+		}
+	}
+	if err := l.roomLocked(); err != nil {
+		return 0, false, err
+	}
+	l.mu.memories = append(l.mu.memories, memory)
+	return firstDeviceMemory + uint32(len(l.mu.memories)-1), true, nil
+}
+
+// memory returns registered device memory.
+func (l *lent) memory(number uint32, id tier.ProfileID) (*tiering.Memory, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := int(number - firstDeviceMemory)
+	if i >= len(l.mu.memories) {
+		return nil, codes.Refuse(wire.Gone, "memory %d", number)
+	}
+	if m := &l.mu.memories[i]; m.profile != id {
+		return nil, codes.Refuse(wire.Invalid, "memory %d belongs to profile %d, not %d", number, m.profile, id)
+	}
+	return l.mu.memories[i].memory, nil
+}
+
+// blockTokens is the block size that a profile was registered with last.
+func (a *attachment) blockTokens(id tier.ProfileID) (tokens uint32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.mu.bindings {
+		if a.mu.bindings[i].profile == id {
+			tokens = a.mu.bindings[i].blockTokens
+		}
+	}
+	return tokens
+}

@@ -1,0 +1,249 @@
+package server
+
+import (
+	"context"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// task is one request while it is being answered.
+type task struct {
+	conn     *conn
+	at       *attachment // nil in hello
+	header   wire.Header
+	body     []byte
+	ctx      context.Context
+	deadline time.Time // of jobs
+	scratch  *scratch
+	rest     rest       // set by an operation that has to wait, instead of an answer
+	received []int      // descriptors; what is left is closed
+	send     []*os.File // to send along; closed afterwards
+}
+
+// scratch is what one goroutine reuses from request to request. Handlers return
+// messages that lie in it.
+type scratch struct {
+	task task
+	out  []byte
+
+	match        wire.MatchRequest
+	matchReply   wire.MatchReply
+	matchResult  tiering.MatchResult
+	acquire      wire.AcquireRequest
+	acquireReply wire.AcquireReply
+	acquired     []tiering.Acquired
+	reserve      wire.ReserveRequest
+	reserveReply wire.ReserveReply
+	commit       wire.CommitRequest
+	commitReply  wire.CommitReply
+	save         wire.SaveRequest
+	load         wire.LoadRequest
+	ids          wire.ReleaseRequest
+	order        wire.OrderRequest
+	loadDevice   wire.LoadDeviceRequest
+
+	acquireDevice wire.AcquireDeviceRequest
+
+	abort       wire.AbortRequest
+	codes       wire.CodesReply
+	cancel      wire.CancelRequest
+	profile     wire.ProfileRequest
+	compose     wire.ComposeRequest
+	rotate      wire.RotateRequest
+	assemble    wire.AssembleRequest
+	advise      wire.AdviseRequest
+	adviseReply wire.AdviseReply
+	adviseQuery tiering.AdviseQuery
+	advice      tiering.Advice
+	rows        wire.AppendRequest
+	accept      wire.AcceptRequest
+	replay      wire.ReplayRequest
+	spans       []tiering.Span
+	tokens      []uint32
+}
+
+// operation is how one op is served.
+type operation struct {
+	run func(*task) (wire.Message, error)
+	// long says whether a request may take long and is a job; nil = never.
+	long func(*task) (bool, error)
+	// apart: conn.handle serves it without run.
+	apart bool
+}
+
+// operations has an entry for every op that wire knows: a test looks after that,
+// and an op without one is answered as unsupported.
+var operations = [wire.OpCount]operation{
+	wire.OpHello:          {run: (*task).hello},
+	wire.OpProfile:        {run: (*task).profile},
+	wire.OpMatch:          {run: (*task).match},
+	wire.OpAcquire:        {run: (*task).acquire},
+	wire.OpReserve:        {run: (*task).reserve, long: (*task).reserveIsLong},
+	wire.OpCommit:         {run: (*task).commit, long: always},
+	wire.OpAbort:          {run: (*task).abort},
+	wire.OpCompose:        {run: (*task).compose, long: always},
+	wire.OpRotate:         {run: (*task).rotate, long: always},
+	wire.OpAssemble:       {run: (*task).assemble, long: always},
+	wire.OpSave:           {run: (*task).save},
+	wire.OpLoad:           {run: (*task).load},
+	wire.OpCancel:         {apart: true}, // its answer may come later
+	wire.OpRelease:        {run: (*task).release},
+	wire.OpStats:          {run: (*task).stats},
+	wire.OpAdvise:         {run: (*task).advise, long: (*task).adviseIsLong},
+	wire.OpAppend:         {run: (*task).appendRows, long: always},
+	wire.OpAccept:         {run: (*task).acceptRows},
+	wire.OpReplay:         {run: (*task).replayRows, long: always},
+	wire.OpReport:         {run: (*task).report},
+	wire.OpAttachDevice:   {run: (*task).attachDevice, long: always},
+	wire.OpRegisterDevice: {run: (*task).registerDevice, long: (*task).registerIsLong},
+	wire.OpAcquireDevice:  {run: (*task).acquireDevice},
+	wire.OpOrder:          {run: (*task).order},
+	wire.OpLoadDevice:     {run: (*task).loadDevice},
+}
+
+func always(*task) (bool, error) { return true, nil }
+
+// handle answers one frame, or starts a job that will. A job that it returns is
+// for the reader to run.
+func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (next, *job) {
+	c.requests.Add(1)
+	h, body, err := wire.ParseHeader(frame)
+	if err == nil {
+		err = c.check(&h, fds)
+	}
+	if err != nil {
+		seqpacket.CloseAll(fds)
+		c.replyError(&h, err, s)
+		return afterRefusal(&h), nil
+	}
+	t := &s.task
+	*t = task{conn: c, at: c.attached.Load(), header: h, body: body, ctx: c.ctx, scratch: s, received: fds}
+	op := &operations[h.Op]
+	long := false
+	if op.long != nil {
+		long, err = op.long(t)
+	}
+	var mine *job
+	switch {
+	case err != nil:
+	case long:
+		if mine, err = c.start(t, now); err != nil {
+			seqpacket.CloseAll(t.received)
+			c.countOut(h.Op)
+		}
+	case h.Op == wire.OpCancel:
+		err = c.cancelRequests(t)
+	default:
+		err = c.answer(t, now)
+	}
+	if err != nil {
+		err, _ = codes.Ended(c.ctx, err)
+		c.replyError(&h, err, s)
+	}
+	return readOn, mine
+}
+
+// answer runs a short request and answers it or has it wait, unless it returns an
+// error for the caller to answer.
+func (c *conn) answer(t *task, now time.Time) error {
+	m, err := operations[t.header.Op].run(t)
+	switch {
+	case err != nil:
+	case t.rest != nil:
+		c.wait(t, now)
+	default:
+		c.reply(&t.header, m, descriptors(t.send), t.scratch)
+		c.server.counts.took(t.header.Op, time.Since(now))
+	}
+	seqpacket.CloseAll(t.received)
+	closeFiles(t.send)
+	return err
+}
+
+// served reports whether the daemon knows how to answer op. Only then may op index
+// what has an entry for every operation.
+func served(op wire.Op) bool {
+	return op.Known() && (operations[op].run != nil || operations[op].apart)
+}
+
+// check holds the rules of docs/protocol.md for every header.
+func (c *conn) check(h *wire.Header, fds []int) error {
+	at := c.attached.Load()
+	switch {
+	case h.Kind != wire.Request:
+		return codes.Refuse(wire.Invalid, "kind %d is not a request", h.Kind)
+	case !served(h.Op):
+		return codes.Refuse(wire.Unsupported, "%v", h.Op)
+	case h.Request == 0:
+		return codes.Refuse(wire.Invalid, "request id 0")
+	case (h.Op == wire.OpHello) != (at == nil):
+		return codes.Refuse(wire.Invalid, "hello is the first request and only that")
+	case len(fds) > 0 && !h.Op.Rules().Descriptors:
+		return codes.Refuse(wire.Invalid, "%d descriptors with %v", len(fds), h.Op)
+	case h.Op == wire.OpHello:
+		return c.server.refuseStopping()
+	case h.Epoch != c.server.epoch:
+		return codes.Refuse(wire.Stale, "epoch %d, this daemon has %d", h.Epoch, c.server.epoch)
+	case c.isInFlight(h.Request):
+		return codes.Refuse(wire.Invalid, "request id %d is in flight", h.Request)
+	}
+	rules := h.Op.Rules()
+	if (rules.Tenant || h.Tenant != 0) && !slices.Contains(at.tenants, h.Tenant) {
+		return codes.Refuse(wire.Denied, "tenant %d is not granted to this connection", h.Tenant)
+	}
+	if !rules.WhileStopping {
+		return c.server.refuseStopping()
+	}
+	return nil
+}
+
+func (c *conn) isInFlight(request uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.mu.jobs[request]; ok {
+		return true
+	}
+	for w := range c.mu.cancels {
+		if w.header.Request == request {
+			return true
+		}
+	}
+	return false
+}
+
+// row answers and counts one row of a batch.
+func (t *task) row(err error) uint16 {
+	code, known := codes.Of(err)
+	if !known {
+		t.conn.logUnknown(t.header.Op, err)
+	}
+	return t.rowCode(code)
+}
+
+func (t *task) rowCode(code wire.Code) uint16 {
+	t.conn.server.counts.row(t.header.Op, code)
+	return uint16(code)
+}
+
+func descriptors(files []*os.File) []int {
+	if len(files) == 0 {
+		return nil
+	}
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+	}
+	return fds
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}

@@ -1,0 +1,217 @@
+package server
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// longReserve is how many token ids are hashed on the reader at most: about
+// 60 µs of SHA-256.
+const longReserve = 16 << 10
+
+func (t *task) reserveIsLong() (bool, error) {
+	m := &t.scratch.reserve
+	if err := m.Decode(t.body); err != nil {
+		return false, err
+	}
+	total := 0
+	for _, n := range m.Tokens {
+		total += int(n)
+	}
+	return total > longReserve, nil
+}
+
+func (t *task) reserve() (wire.Message, error) {
+	m, out := &t.scratch.reserve, &t.scratch.reserveReply
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	resetReserve(out)
+	for i := range m.Keys {
+		q := tiering.ReserveQuery{
+			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Key: m.Keys[i],
+			Spec: profile.SegmentSpec{
+				Role: profile.Role(m.Roles[i]), Head: int(m.Heads[i]), Tail: int(m.Tails[i]), Tokens: int(m.Tokens[i]),
+			},
+		}
+		var r tiering.Reservation
+		if q.Tokens, err = t.tokenIDs(id, q.Spec, m.TokenOff[i]); err == nil {
+			r, err = t.at.session.Reserve(&q)
+		}
+		if t.ctx.Err() != nil {
+			return nil, t.undoReserve(r, err)
+		}
+		t.appendReserved(out, r, err)
+	}
+	return out, nil
+}
+
+// tokenPiece is how many bytes of token ids are read at once, and keptTokens how
+// many ids a scratch keeps room for.
+const (
+	tokenPiece = 64 << 10
+	keptTokens = 256 << 10
+)
+
+// tokenIDs reads the little-endian ids of a segment from staging. They are copied
+// before they are looked at, since their writer may still write. The geometry is
+// checked first: it bounds what is read.
+func (t *task) tokenIDs(id tier.ProfileID, spec profile.SegmentSpec, off uint64) ([]uint32, error) {
+	if p, ok := t.conn.server.store.Profile(id); ok {
+		if err := p.CheckSpec(spec); err != nil {
+			return nil, err
+		}
+	}
+	return t.stagedTokens(off, spec.Tokens)
+}
+
+// stagedTokens copies n token ids out of staging. They stay good until the next
+// call.
+func (t *task) stagedTokens(off uint64, n int) ([]uint32, error) {
+	src, err := t.at.staged(off, 4*int64(n))
+	if err != nil {
+		return nil, err
+	}
+	ids := slices.Grow(t.scratch.tokens[:0], n)
+	if cap(ids) <= keptTokens {
+		t.scratch.tokens = ids
+	}
+	raw := make([]byte, min(tokenPiece, 4*n))
+	for at := int64(0); at < src.Len(); at += int64(len(raw)) {
+		raw = raw[:min(int64(len(raw)), src.Len()-at)]
+		if err := t.conn.server.device.Load(t.ctx, raw, src.Slice(at, int64(len(raw)))); err != nil {
+			return nil, err
+		}
+		for i := 0; i < len(raw); i += 4 {
+			ids = append(ids, binary.LittleEndian.Uint32(raw[i:]))
+		}
+	}
+	return ids, nil
+}
+
+func resetReserve(out *wire.ReserveReply) {
+	*out = wire.ReserveReply{Codes: out.Codes[:0], Reservations: out.Reservations[:0], Bytes: out.Bytes[:0]}
+}
+
+func (t *task) appendReserved(out *wire.ReserveReply, r tiering.Reservation, err error) {
+	if err != nil {
+		r = tiering.Reservation{}
+	}
+	out.Codes = append(out.Codes, t.row(err))
+	out.Reservations = append(out.Reservations, uint64(r.ID))
+	out.Bytes = append(out.Bytes, uint64(r.Bytes))
+}
+
+// undoReserve aborts what a request that was ended had reserved so far.
+func (t *task) undoReserve(last tiering.Reservation, err error) error {
+	made := t.scratch.reserveReply.Reservations
+	if err == nil {
+		made = append(made, uint64(last.ID))
+	}
+	for _, id := range made {
+		// Gone is what we want of it, however it came about.
+		_ = t.at.session.Abort(tier.ReservationID(id))
+	}
+	return t.ctx.Err()
+}
+
+func (t *task) save() (wire.Message, error) {
+	m, out := &t.scratch.save, &t.scratch.reserveReply
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	resetReserve(out)
+	for i := range m.Hashes {
+		r, err := t.at.session.Save(&tiering.SaveQuery{
+			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Kind: tier.CheckpointKind(m.Kind),
+			Hash: m.Hashes[i], Tokens: int(m.Tokens[i]), Parent: m.Parents[i],
+		})
+		t.appendReserved(out, r, err)
+	}
+	return out, nil
+}
+
+func (t *task) commit() (wire.Message, error) {
+	m, out := &t.scratch.commit, &t.scratch.commitReply
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	if level := wire.Level(m.Level); !level.Known() {
+		return nil, codes.Refuse(wire.Invalid, "acknowledgement %v", level)
+	}
+	*out = wire.CommitReply{Codes: out.Codes[:0], Published: out.Published[:0], Levels: out.Levels[:0]}
+	digests := m.Digest
+	var waits []settling
+	for i := range m.Reservations {
+		n := m.ChunkCount[i]
+		got, err := t.commitRow(m, i, digests[:n])
+		if cause, over := codes.Ended(t.ctx, err); over {
+			if i == 0 {
+				return nil, err
+			}
+			// Rows before this one stand: their codes must reach the client.
+			err = cause
+		}
+		digests = digests[n:]
+		out.Codes = append(out.Codes, t.row(err))
+		out.Published = append(out.Published, oneIf(got.Published))
+		out.Levels = append(out.Levels, uint8(wire.LevelMemory)*oneIf(got.Published))
+		if got.Durable != nil {
+			waits = append(waits, settling{i, got.Durable})
+		}
+	}
+	if len(waits) > 0 {
+		t.rest = awaitLevels(out, waits)
+		return nil, nil
+	}
+	return out, nil
+}
+
+func (t *task) commitRow(m *wire.CommitRequest, i int, digests []uint64) (got tiering.Committed, err error) {
+	item := tiering.CommitItem{
+		Reservation: tier.ReservationID(m.Reservations[i]),
+		Part:        int(m.Parts[i]), ChunkFirst: int(m.ChunkFirst[i]), Digests: digests, CRC32: t.at.crc32,
+		Level: tier.Level(m.Level),
+	}
+	bytes, err := t.at.session.ChunkSpan(item.Reservation, item.Part, item.ChunkFirst, len(digests))
+	if err != nil {
+		return got, err
+	}
+	if item.Src, err = t.at.staged(m.StagingOff[i], bytes); err != nil {
+		return got, err
+	}
+	return t.at.session.Commit(t.ctx, item)
+}
+
+func (t *task) abort() (wire.Message, error) {
+	m, out := &t.scratch.abort, &t.scratch.codes
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	out.Codes = out.Codes[:0]
+	for _, id := range m.Reservations {
+		out.Codes = append(out.Codes, t.row(t.at.session.Abort(tier.ReservationID(id))))
+	}
+	return out, nil
+}
+
+func oneIf(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,101 @@
+package server
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// leasing is an acquire, and the block tables it asks for.
+type leasing struct {
+	tiering.AcquireQuery
+	blockTokens int  // 0 = no tables
+	resident    bool // copies on the device
+	atOnce      bool // never wait
+}
+
+func (q *leasing) acquire(c *tiering.Session, dst []tiering.Acquired) ([]tiering.Acquired, error) {
+	if q.resident {
+		return c.AcquireResident(&q.AcquireQuery, dst)
+	}
+	return c.Acquire(&q.AcquireQuery, dst)
+}
+
+func (q *leasing) await(ctx context.Context, c *tiering.Session) ([]tiering.Acquired, error) {
+	if q.resident {
+		return c.AwaitAcquireResident(ctx, &q.AcquireQuery, nil)
+	}
+	return c.AwaitAcquire(ctx, &q.AcquireQuery, nil)
+}
+
+func (q *leasing) needsWait(s *tiering.Store) bool {
+	if q.resident {
+		return s.NeedsHBMPromotion(&q.AcquireQuery)
+	}
+	return s.NeedsPromotion(&q.AcquireQuery)
+}
+
+func (q *leasing) check(s *tiering.Store) error {
+	if q.blockTokens == 0 {
+		return nil
+	}
+	_, err := s.BlockEntries(q.Profile, 1, q.blockTokens)
+	return err
+}
+
+// blocks is the size of a row's table. A profile is known as long as one of its
+// segments is leased; without it the connection has ended, and nobody reads the
+// answer.
+func (q *leasing) blocks(s *tiering.Store, row *tiering.Acquired) int {
+	if q.blockTokens == 0 || !row.Hit {
+		return 0
+	}
+	n, err := s.BlockEntries(q.Profile, row.Tokens, q.blockTokens)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// appendTable answers a row's table, which is empty for a row without a lease.
+func (q *leasing) appendTable(s *tiering.Store, out *wire.AcquireReply, row *tiering.Acquired) {
+	if q.blockTokens == 0 {
+		return
+	}
+	before := len(out.Block)
+	if q.blocks(s, row) > 0 {
+		if table, err := s.BlockTable(q.Profile, row, q.blockTokens, out.Block); err == nil {
+			out.Block = table
+		}
+	}
+	out.BlockCount = append(out.BlockCount, uint32(len(out.Block)-before))
+}
+
+// keepTogether refuses all rows of a request for all keys or none whose answer
+// does not fit a frame.
+func (t *task) keepTogether(q *leasing, rows []tiering.Acquired) {
+	left := newRoom(len(rows))
+	for i := range rows {
+		row := &rows[i]
+		if row.Hit && !left.take(len(row.Extents), len(row.Digests), q.blocks(t.conn.server.store, row)) {
+			t.giveAllBack(rows)
+			err := fmt.Errorf("%d rows together do not fit a frame: %w", len(rows), tier.ErrFull)
+			for k := range rows {
+				rows[k] = tiering.Acquired{Err: err}
+			}
+			return
+		}
+	}
+}
+
+// giveAllBack releases leases that their client will not hear of.
+func (t *task) giveAllBack(rows []tiering.Acquired) {
+	for i := range rows {
+		if rows[i].Hit {
+			t.giveBack(rows[i].Lease)
+		}
+	}
+}

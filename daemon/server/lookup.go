@@ -1,0 +1,309 @@
+package server
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// scope reads what every request about cached state begins with.
+func (t *task) scope(profileID uint32) (tier.ProfileID, tier.TenantID, error) {
+	id, err := t.at.use(profileID)
+	return id, tier.TenantID(t.header.Tenant), err
+}
+
+func (t *task) match() (wire.Message, error) {
+	s := t.scratch
+	m, r, out := &s.match, &s.matchResult, &s.matchReply
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	q := tiering.MatchQuery{
+		Profile: id, Tenant: tenant, Accept: tier.CheckpointKind(m.Accept),
+		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys, Device: t.at.lent.Load() != nil,
+	}
+	off := t.switchedOff(id)
+	if off {
+		q.Accept &^= tier.Spliced
+		q.Keys = nil
+	}
+	if err := t.conn.server.store.Match(&q, r); err != nil {
+		return nil, err
+	}
+	*out = wire.MatchReply{
+		PrefixTokens: r.PrefixTokens, PrefixIndex: uint32(r.PrefixIndex),
+		PrefixFlags: uint8(r.PrefixKind), PrefixReason: uint8(r.PrefixReason), PrefixTier: uint8(r.PrefixPlace),
+		Status: out.Status[:0], Tier: out.Tier[:0], Reason: out.Reason[:0], Tokens: out.Tokens[:0],
+	}
+	for i := range r.Segments {
+		row := &r.Segments[i]
+		out.Status = append(out.Status, uint8(row.Status))
+		out.Tier = append(out.Tier, uint8(row.Place))
+		out.Reason = append(out.Reason, uint8(row.Reason))
+		out.Tokens = append(out.Tokens, row.Tokens)
+	}
+	if off {
+		t.withhold(out, len(m.Keys))
+	}
+	return out, nil
+}
+
+// withhold answers n segment keys of a profile that is switched off.
+func (t *task) withhold(out *wire.MatchReply, n int) {
+	t.conn.server.canary.Withhold(n)
+	for range n {
+		out.Status = append(out.Status, wire.StatusMiss)
+		out.Tier = append(out.Tier, wire.TierNone)
+		out.Reason = append(out.Reason, wire.ReasonOff)
+		out.Tokens = append(out.Tokens, 0)
+	}
+}
+
+// acquireRowBytes is what one row takes beside its extents, digests and blocks, and
+// acquireFixed bounds counts and padding of the twelve columns.
+const (
+	acquireRowBytes = 2 + 8 + 8 + 4 + 4 + 4 + 4 + 4
+	acquireFixed    = 12 * (8 + 7)
+)
+
+// room is what is left of a reply frame for extents, digests and block tables.
+type room struct{ bytes, extents, digests, blocks int }
+
+func newRoom(rows int) room {
+	return room{wire.MaxBody - acquireFixed - rows*acquireRowBytes, wire.MaxExtents, wire.MaxDigests, wire.MaxTable}
+}
+
+func (r *room) take(extents, digests, blocks int) bool {
+	bytes := 16*extents + 8*digests + 8*blocks
+	if bytes > r.bytes || extents > r.extents || digests > r.digests || blocks > r.blocks {
+		return false
+	}
+	r.bytes, r.extents, r.digests, r.blocks = r.bytes-bytes, r.extents-extents, r.digests-digests, r.blocks-blocks
+	return true
+}
+
+func (t *task) acquire() (wire.Message, error) {
+	s := t.scratch
+	m := &s.acquire
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	q := leasing{
+		AcquireQuery: tiering.AcquireQuery{
+			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), TTL: milliseconds(m.TTLMs),
+			Digests: m.Digests != 0, All: m.All != 0, Keys: m.Keys,
+		},
+		blockTokens: int(min(m.BlockTokens, math.MaxInt32)),
+	}
+	if err := q.check(t.conn.server.store); err != nil {
+		return nil, err
+	}
+	if t.switchedOff(id) {
+		return t.acquired(&q, make([]tiering.Acquired, len(m.Keys))), nil
+	}
+	return t.lease(&q)
+}
+
+// lease takes the leases of a query, or has it wait for what is on its way.
+func (t *task) lease(q *leasing) (_ wire.Message, err error) {
+	s := t.scratch
+	may := !q.atOnce && t.conn.mayWait() // only this goroutine begins what waits
+	if q.All && may && q.needsWait(t.conn.server.store) {
+		t.rest = awaitTogether(*q)
+		return nil, nil
+	}
+	q.Again = !q.All && may
+	s.acquired, err = q.acquire(t.at.session, s.acquired[:0])
+	if err != nil {
+		return nil, err
+	}
+	defer clear(s.acquired) // they point into the store
+	if q.Again && slices.ContainsFunc(s.acquired, promoting) {
+		t.rest = awaitAcquire(*q, s.acquired)
+		return nil, nil
+	}
+	return t.acquired(q, s.acquired), nil
+}
+
+// acquired answers rows, as many as fit a frame.
+func (t *task) acquired(q *leasing, rows []tiering.Acquired) *wire.AcquireReply {
+	out := &t.scratch.acquireReply
+	resetAcquire(out)
+	if q.All {
+		t.keepTogether(q, rows)
+	}
+	left := newRoom(len(rows))
+	for i := range rows {
+		row := &rows[i]
+		code := acquireCode(row)
+		if blocks := q.blocks(t.conn.server.store, row); row.Hit && !left.take(len(row.Extents), len(row.Digests), blocks) {
+			code = wire.Busy
+			if alone := newRoom(1); !alone.take(len(row.Extents), len(row.Digests), blocks) {
+				code = wire.Full
+			}
+			t.giveBack(row.Lease)
+			*row = tiering.Acquired{}
+		}
+		appendAcquired(out, t.rowCode(code), row)
+		q.appendTable(t.conn.server.store, out, row)
+	}
+	return out
+}
+
+func acquireCode(row *tiering.Acquired) wire.Code {
+	if row.Err == nil && !row.Hit {
+		return wire.Miss
+	}
+	code, _ := codes.Of(row.Err)
+	return code
+}
+
+func resetAcquire(out *wire.AcquireReply) {
+	*out = wire.AcquireReply{
+		Codes: out.Codes[:0], Leases: out.Leases[:0], Bytes: out.Bytes[:0], Begins: out.Begins[:0], Tokens: out.Tokens[:0],
+		ExtentCount: out.ExtentCount[:0], ExtentOff: out.ExtentOff[:0], ExtentLen: out.ExtentLen[:0],
+		DigestCount: out.DigestCount[:0], Digest: out.Digest[:0],
+		BlockCount: out.BlockCount[:0], Block: out.Block[:0],
+	}
+}
+
+func appendAcquired(out *wire.AcquireReply, code uint16, row *tiering.Acquired) {
+	out.Codes = append(out.Codes, code)
+	out.Leases = append(out.Leases, uint64(row.Lease))
+	out.Bytes = append(out.Bytes, uint64(row.Bytes))
+	out.Begins = append(out.Begins, uint32(row.Begin))
+	out.Tokens = append(out.Tokens, uint32(row.Tokens))
+	out.ExtentCount = append(out.ExtentCount, uint32(len(row.Extents)))
+	for _, e := range row.Extents {
+		out.ExtentOff = append(out.ExtentOff, uint64(e.Off))
+		out.ExtentLen = append(out.ExtentLen, uint64(e.Len))
+	}
+	out.DigestCount = append(out.DigestCount, uint32(len(row.Digests)))
+	out.Digest = append(out.Digest, row.Digests...)
+}
+
+// giveBack releases a lease that its client will not hear of.
+func (t *task) giveBack(lease tier.LeaseID) {
+	if err := t.at.session.Release(lease); err != nil && t.conn.ctx.Err() == nil {
+		t.conn.server.log.Error().Err(err).Uint64("lease", uint64(lease)).Msg("a fresh lease could not be given back")
+	}
+}
+
+// release takes slots and leases of the store alike: both draw ids from one
+// sequence.
+func (t *task) release() (wire.Message, error) {
+	m, out := &t.scratch.ids, &t.scratch.codes
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	out.Codes = out.Codes[:0]
+	for _, id := range m.Leases {
+		out.Codes = append(out.Codes, t.row(t.releaseOne(id)))
+	}
+	return out, nil
+}
+
+func (t *task) releaseOne(id uint64) error {
+	if t.at.slots.release(id) {
+		return nil
+	}
+	if l := t.at.lent.Load(); l != nil && l.slots.release(id) {
+		return nil
+	}
+	return t.at.session.Release(tier.LeaseID(id))
+}
+
+func (t *task) load() (wire.Message, error) {
+	m := &t.scratch.load
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	return t.loadFrom(t.at.session.Load, t.at.session.AwaitLoad, tiering.LoadQuery{
+		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tier.CheckpointKind(m.Accept),
+		TTL: milliseconds(m.TTLMs), Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash,
+	})
+}
+
+// loadFrom leases a checkpoint, in memory of the host or of the device.
+func (t *task) loadFrom(now loadNow, later loadLater, q tiering.LoadQuery) (wire.Message, error) {
+	if q.Accept&tier.Spliced != 0 && t.switchedOff(q.Profile) {
+		if q.Accept &^= tier.Spliced; q.Accept == 0 {
+			return nil, codes.Refuse(wire.Miss, "checkpoint %x: splicing is switched off for its profile", q.Hash[:8])
+		}
+	}
+	got, err := now(&q)
+	if err != nil {
+		return nil, err
+	}
+	if got.Promoting && q.Again {
+		t.rest = awaitLoad(later, q)
+		return nil, nil
+	}
+	return t.loaded(&q, &got)
+}
+
+// loadNow and loadLater are methods of a session.
+type (
+	loadNow   func(*tiering.LoadQuery) (tiering.Loaded, error)
+	loadLater func(context.Context, *tiering.LoadQuery) (tiering.Loaded, error)
+)
+
+// loaded answers a checkpoint.
+func (t *task) loaded(q *tiering.LoadQuery, got *tiering.Loaded) (wire.Message, error) {
+	if !got.Hit {
+		return nil, codes.Refuse(wire.Miss, "checkpoint %x: %v", q.Hash[:8], got.Reason)
+	}
+	out, fits := loadReply(got)
+	if !fits {
+		t.giveBack(got.Lease)
+		return nil, codes.Refuse(wire.Full, "checkpoint %x: its %d nodes do not fit a frame", q.Hash[:8], len(got.Nodes))
+	}
+	return out, nil
+}
+
+func loadReply(got *tiering.Loaded) (*wire.LoadReply, bool) {
+	out := &wire.LoadReply{Lease: uint64(got.Lease), Kind: uint8(got.Kind), Tokens: uint32(got.Tokens)}
+	// A node's row is smaller than a row of acquire.
+	left := newRoom(len(got.Nodes))
+	if len(got.Nodes) > wire.MaxNodes {
+		return nil, false
+	}
+	for _, n := range got.Nodes {
+		if !left.take(len(n.Extents), len(n.Digests), 0) {
+			return nil, false
+		}
+		out.NodeBegin = append(out.NodeBegin, uint32(n.Begin))
+		out.NodeEnd = append(out.NodeEnd, uint32(n.End))
+		out.ExtentCount = append(out.ExtentCount, uint32(len(n.Extents)))
+		for _, e := range n.Extents {
+			out.ExtentOff = append(out.ExtentOff, uint64(e.Off))
+			out.ExtentLen = append(out.ExtentLen, uint64(e.Len))
+		}
+		out.DigestCount = append(out.DigestCount, uint32(len(n.Digests)))
+		out.Digest = append(out.Digest, n.Digests...)
+	}
+	return out, true
+}
+
+// rankOf keeps numbers that no profile has from wrapping.
+func rankOf(rank uint32) int { return int(min(rank, math.MaxInt32)) }
+
+func milliseconds(n uint32) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -1,0 +1,73 @@
+package server
+
+import (
+	"testing"
+	"time"
+)
+
+func TestConnectionsTakeTurns(t *testing.T) {
+	q := newQueue(5)
+	a, b := &lane{}, &lane{}
+	jobs := map[string]*job{}
+	for _, name := range []string{"a1", "a2", "a3", "b1", "b2"} {
+		jobs[name] = &job{body: []byte(name)}
+		l := a
+		if name[0] == 'b' {
+			l = b
+		}
+		q.put(l, jobs[name])
+	}
+	if !q.take(a, jobs["a2"]) || q.take(a, jobs["a2"]) || q.take(b, jobs["a1"]) {
+		t.Error("take takes what is there once, and nothing else")
+	}
+	var order []string
+	for range 4 {
+		j, _ := q.next()
+		order = append(order, string(j.body))
+	}
+	if got := order; got[0] != "a1" || got[1] != "b1" || got[2] != "a3" || got[3] != "b2" {
+		t.Errorf("order %v", order)
+	}
+	q.put(a, jobs["a1"])
+	if !q.take(a, jobs["a1"]) || q.length() != 0 {
+		t.Error("the last of a lane is not taken")
+	}
+	q.put(b, jobs["b1"])
+	q.close()
+	if j, ok := q.next(); !ok || j != jobs["b1"] {
+		t.Error("a closed queue hands out what waits")
+	}
+	if _, ok := q.next(); ok {
+		t.Error("a closed queue ends")
+	}
+	if q.put(a, jobs["a1"]) {
+		t.Error("a closed queue takes work")
+	}
+}
+
+func TestPlacesAreBounded(t *testing.T) {
+	q := newQueue(2)
+	for i, want := range []bool{true, true, false} {
+		if q.enter() != want {
+			t.Fatalf("place %d of 2: %v", i+1, !want)
+		}
+	}
+	l, j := &lane{}, &job{}
+	q.put(l, j)
+	got := make(chan *job)
+	go func() { j, _ := q.next(); got <- j }()
+	select {
+	case <-got:
+		t.Fatal("a third place")
+	case <-time.After(10 * time.Millisecond):
+	}
+	q.leave()
+	if <-got != j {
+		t.Error("another job")
+	}
+	q.put(l, j)
+	q.leave()
+	if q.enter() {
+		t.Error("one that does not wait goes before one that does")
+	}
+}

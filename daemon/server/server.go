@@ -1,0 +1,323 @@
+package server
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/daemon/canary"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/gpu"
+	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/daemon/socket"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Options is what a server is given. All but GPU is needed.
+type Options struct {
+	Config  *settings.Config
+	Store   *tiering.Store
+	Device  gpuipc.Device
+	GPU     *gpu.GPU // nil = none
+	Canary  *canary.Canary
+	Tenants []tiering.Tenant // those of Config, in its order
+	Epoch   uint64           // tells this start from all others
+	Title   string           // what a client is told of us
+	Log     zerolog.Logger
+	// Stats are the counters that the operation of that name answers.
+	Stats func() []api.Counter
+}
+
+// Server accepts clients and holds what connections share. It owns its
+// connections and neither the store nor the device.
+type Server struct {
+	// Fixed after New.
+	config  *settings.Config
+	store   *tiering.Store
+	device  gpuipc.Device
+	gpu     *gpu.GPU // nil = none
+	log     zerolog.Logger
+	stats   func() []api.Counter
+	counts  *Counts
+	epoch   uint64
+	title   string
+	tenants []tiering.Tenant
+	tokens  [][sha256.Size]byte // by tenant
+	open    []bool              // tenants without a token
+	queue   *queue
+	// deviceQueue has places of its own for what may wait for the GPU's driver.
+	deviceQueue *queue
+	watcher     *watcher
+	canary      *canary.Canary
+
+	busy     atomic.Int64  // jobs in flight
+	waiting  atomic.Int64  // of these, waiting for a disk
+	stopping atomic.Bool   // new work is refused
+	idle     chan struct{} // capacity 1: busy came to 0 while stopping
+	closing  chan struct{} // closed when accept has to end
+
+	conns sync.WaitGroup
+	mu    struct {
+		sync.Mutex
+		conns map[uint64]*conn
+		last  uint64 // connection id
+		lent  int64  // bytes of staging and slots
+	}
+}
+
+// queued is how many requests wait for a place.
+func (s *Server) queued() int { return s.queue.length() + s.deviceQueue.length() }
+
+// New makes a server; nothing runs yet.
+func New(o Options) (*Server, error) {
+	s := &Server{
+		config: o.Config, store: o.Store, device: o.Device, gpu: o.GPU, log: o.Log, stats: o.Stats,
+		counts: newCounts(), epoch: o.Epoch, title: o.Title[:min(len(o.Title), wire.MaxName)], tenants: o.Tenants, canary: o.Canary,
+		queue: newQueue(o.Config.Workers), deviceQueue: newQueue(o.Config.Workers),
+		idle: make(chan struct{}, 1), closing: make(chan struct{}),
+	}
+	for _, t := range o.Config.Tenants {
+		s.tokens = append(s.tokens, sha256.Sum256([]byte(t.Token)))
+		s.open = append(s.open, t.Token == "")
+	}
+	s.mu.conns = map[uint64]*conn{}
+	var err error
+	if s.watcher, err = newWatcher(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// TenantName names a tenant for people.
+func (s *Server) TenantName(id tier.TenantID) string {
+	for i := range s.tenants {
+		if s.tenants[i].ID == id {
+			return s.tenants[i].Name
+		}
+	}
+	return fmt.Sprintf("tenant %d", id)
+}
+
+// Watch notices that clients end, until StopWatch.
+func (s *Server) Watch() error { return s.watcher.run() }
+
+// StopWatch makes Watch return.
+func (s *Server) StopWatch() error { return s.watcher.stop() }
+
+// Work is one worker; it returns after Stop.
+func (s *Server) Work() { s.queue.work() }
+
+// WorkOnDevice is one worker for what may wait for the GPU's driver.
+func (s *Server) WorkOnDevice() { s.deviceQueue.work() }
+
+// Close frees what New took, when nothing of the server runs any more.
+func (s *Server) Close() { s.watcher.close() }
+
+// acceptPause is how long accept waits when the process has no descriptors left.
+const acceptPause = 50 * time.Millisecond
+
+// Accept serves connections of the listener until it is closed.
+func (s *Server) Accept(l *seqpacket.Listener, allow *socket.AllowList) error {
+	for {
+		sock, err := l.Accept()
+		switch {
+		case err == nil:
+			s.admit(sock, allow)
+		case errors.Is(err, seqpacket.ErrClosed):
+			return nil
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
+			s.counts.refused(refusedResources)
+			if !s.pause(acceptPause) {
+				return nil
+			}
+		default:
+			return err
+		}
+	}
+}
+
+func (s *Server) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-s.closing:
+		return false
+	}
+}
+
+// admit makes a connection of an accepted socket, or says why not and closes it.
+func (s *Server) admit(sock *seqpacket.Conn, allow *socket.AllowList) {
+	p, err := socket.ReadPeer(sock.Fd())
+	if err != nil {
+		s.counts.refused(refusedResources)
+		sock.Close()
+		return
+	}
+	if err := sock.SetSendTimeout(s.config.SendTimeout); err == nil {
+		switch {
+		case !allow.Allows(&p):
+			s.counts.refused(refusedPeer)
+			s.log.Warn().Uint32("uid", p.UID).Uint32("gid", p.GID).Msg("connection refused: not on the allow list")
+			turnAway(sock, codes.Refuse(wire.Denied, "user %d, group %d may not connect", p.UID, p.GID))
+		case s.register(sock, p):
+			return
+		default:
+			s.counts.refused(refusedBound)
+			turnAway(sock, codes.Refuse(wire.Busy, "%d connections, the most of this daemon", s.config.MaxConnections))
+		}
+	}
+	if p.Pidfd >= 0 {
+		unix.Close(p.Pidfd)
+	}
+	hangUp(sock)
+}
+
+// turnAway tells a peer why its connection ends, as an answer to the hello that
+// it has sent or will send.
+func turnAway(sock *seqpacket.Conn, err error) {
+	code, _ := codes.Of(err)
+	// It is about to be closed: what became of the frame does not matter.
+	_ = sock.Send(wire.AppendError(nil, &wire.Header{Op: wire.OpHello, Code: code}, err.Error()), nil)
+}
+
+// register starts a connection; false when there are too many.
+func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) bool {
+	s.mu.Lock()
+	if len(s.mu.conns) >= s.config.MaxConnections {
+		s.mu.Unlock()
+		return false
+	}
+	s.mu.last++
+	c := newConn(s, s.mu.last, sock, p, time.Now())
+	s.mu.conns[c.id] = c
+	s.mu.Unlock()
+	s.counts.accepted.Add(1)
+	if err := s.watcher.add(c.id, sock.Fd(), p.Pidfd, c); err != nil {
+		// Without it the reader still sees end of file.
+		s.log.Error().Err(err).Msg("client cannot be watched")
+	}
+	s.conns.Go(c.serve)
+	return true
+}
+
+func (s *Server) unwatch(c *conn) { s.watcher.remove(c.id, c.sock.Fd(), c.peer.Pidfd) }
+
+func (s *Server) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.conns, c.id)
+}
+
+// list returns the connections in order of their ids.
+func (s *Server) list() []*conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	conns := make([]*conn, 0, len(s.mu.conns))
+	for _, c := range s.mu.conns {
+		conns = append(conns, c)
+	}
+	slices.SortFunc(conns, func(a, b *conn) int { return int(a.id) - int(b.id) })
+	return conns
+}
+
+// lend takes staging and slots out of the budget of all connections. A client
+// that wishes for more than the default gets at most half of what is left, its
+// wishes cut in proportion, so that none takes all.
+func (s *Server) lend(staging, slots *int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := int64(s.config.ConnectionMemory) - s.mu.lent
+	most := max(left/2, int64(s.config.Staging+s.config.Slots))
+	if wish := *staging + *slots; wish > most {
+		share := float64(most) / float64(wish)
+		*staging = max(int64(minShare), int64(float64(*staging)*share))
+		*slots = max(int64(s.config.PageBytes), int64(float64(*slots)*share))
+	}
+	bytes := *staging + *slots
+	if bytes > left {
+		return codes.Refuse(wire.Full, "%d bytes of staging and slots: %d of %d are lent", bytes, s.mu.lent, int64(s.config.ConnectionMemory))
+	}
+	s.mu.lent += bytes
+	return nil
+}
+
+// giveBack ends lend.
+func (s *Server) giveBack(bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.lent -= bytes
+}
+
+func (s *Server) refuseStopping() error {
+	if s.stopping.Load() {
+		return errStopping
+	}
+	return nil
+}
+
+// deadline is how long a request may take from its arrival.
+func (s *Server) deadline(h *wire.Header) time.Duration {
+	if h.Deadline == 0 {
+		return s.config.RequestTimeout
+	}
+	return min(time.Duration(h.Deadline)*time.Microsecond, s.config.MaxRequestTimeout)
+}
+
+// jobDone counts a job out and tells stop when none is left.
+func (s *Server) jobDone() {
+	if s.busy.Add(-1) == 0 && s.stopping.Load() {
+		select {
+		case s.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// ErrStuck: work that no context ends holds memory that a client may own.
+var ErrStuck = errors.New("work is stuck")
+
+// Stop refuses new work, lets running work end within DrainTimeout, stops what
+// is left, and closes all connections; then Work returns. The listener has been closed before.
+func (s *Server) Stop() error {
+	close(s.closing)
+	s.stopping.Store(true)
+	limit := time.NewTimer(s.config.DrainTimeout)
+	defer limit.Stop()
+	for drained := false; !drained && s.busy.Load() > 0; {
+		select {
+		case <-s.idle:
+		case <-limit.C:
+			drained = true
+		}
+	}
+	for _, c := range s.list() {
+		c.leave(errStopping)
+	}
+	closed := make(chan struct{})
+	go func() { s.conns.Wait(); close(closed) }()
+	stuck := time.NewTimer(max(s.config.DrainTimeout, time.Second))
+	defer stuck.Stop()
+	select {
+	case <-closed:
+		s.queue.close()
+		s.deviceQueue.close()
+		return nil
+	case <-stuck.C:
+		// Unmapping under it would fault; the process is about to end anyway.
+		return fmt.Errorf("%d connections cannot be closed: %w", len(s.list()), ErrStuck)
+	}
+}

@@ -1,0 +1,135 @@
+package server
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/daemon/canary"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/daemon/socket"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// newTestServer is a server on a small store; nothing runs.
+func newTestServer(t testing.TB) *Server {
+	t.Helper()
+	config := settings.Default()
+	config.Workers = 1
+	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
+	tenants := []tiering.Tenant{{ID: 1, Name: settings.DefaultTenant}}
+	store, err := tiering.Open(tiering.Config{Device: device, PublicBytes: 1 << 20, PrivateBytes: 1 << 20, PageBytes: 4 << 10, Tenants: tenants})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Options{
+		Config: &config, Store: store, Device: device, Canary: canary.New(time.Now), Tenants: tenants, Epoch: 1, Title: "test", Log: zerolog.Nop(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Close()
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestARefusedPeerIsToldSo(t *testing.T) {
+	s := newTestServer(t)
+	a, b, err := seqpacket.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	// Root is always allowed and may be who runs this test: judge another peer.
+	stranger := socket.AllowList{Self: 1 << 31}
+	if os.Geteuid() != 0 {
+		s.admit(a, &stranger)
+	} else {
+		turnAway(a, codes.Refuse(wire.Denied, "user %d, group %d may not connect", 1, 1))
+		a.Close()
+	}
+	buf := make([]byte, wire.MaxFrame)
+	n, _, err := b.Recv(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, body, err := wire.ParseHeader(buf[:n])
+	if err != nil || h.Code != wire.Denied || h.Op != wire.OpHello || !strings.Contains(wire.ErrorText(body), "may not connect") {
+		t.Errorf("%v answered %v, %q, %v", h.Op, h.Code, wire.ErrorText(body), err)
+	}
+	if _, _, err := b.Recv(buf); !errors.Is(err, seqpacket.ErrClosed) {
+		t.Errorf("then %v", err)
+	}
+}
+
+// A lookup allocates nothing in the daemon once it is warm.
+func TestLookupsDoNotAllocate(t *testing.T) {
+	s := newTestServer(t)
+	c := newConn(s, 1, nil, socket.Peer{}, time.Now())
+	id, err := s.store.AddProfile(testProfile(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &attachment{session: s.store.NewSession("test")}
+	defer a.session.Close()
+	a.mu.bindings = []binding{{profile: id}}
+	c.attached.Store(a)
+	h := wire.Header{Version: wire.Version, Kind: wire.Request, Op: wire.OpMatch, Epoch: s.epoch, Request: 1, Tenant: 1}
+	frame, err := wire.AppendFrame(nil, &h, &wire.MatchRequest{Profile: uint32(id), Keys: make([][32]byte, 64)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	header, body, err := wire.ParseHeader(frame)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &scratch{}
+	if n := testing.AllocsPerRun(200, func() {
+		k := task{conn: c, at: c.attached.Load(), header: header, body: body, ctx: c.ctx, scratch: x}
+		m, err := k.match()
+		if err == nil {
+			x.out, err = wire.AppendFrame(x.out[:0], &header, m)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// testProfile has one linear layer of a dense family with a convolution, more
+// value heads than key heads and dk unlike dv, and one attention layer.
+func testProfile(t testing.TB) *profile.Profile {
+	t.Helper()
+	p, err := profile.New(profile.Identity{
+		Model: "test", Weights: [32]byte{7}, Tokenizer: "bytes", TPSize: 1,
+		Layers: []profile.Layer{
+			{Kind: profile.KindLinear, Linear: profile.Linear{
+				Family: profile.GDN, KeyHeads: 2, ValueHeads: 4, KeyDim: 16, ValueDim: 8, StateDType: profile.F32, TransitionDType: profile.F16,
+				Conv: profile.Conv{Kernel: 4, Channels: []int{32, 32, 32}, DType: profile.F32},
+			}},
+			{Kind: profile.KindFull, Attention: profile.Attention{
+				KVHeads: 2, KeyDim: 16, ValueDim: 16, DType: profile.BF16, Keys: profile.AtZero, Rope: profile.Rope{Dims: 8, Theta: 1e4},
+			}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}

@@ -1,0 +1,151 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// rest is what is left of a request that has to wait for a disk. It runs in a
+// goroutine of its own and holds no worker's place, so that waits, however many
+// and however long, never keep requests that need no disk from running. It is a
+// job like any other: counted in flight, cancelled by cancel and by the end of
+// its connection, and its message does not lie in a scratch of another goroutine.
+type rest func(*task) (wire.Message, error)
+
+// mayWait reports whether one more request may be in flight. Only the reader adds
+// to them, and asks.
+func (c *conn) mayWait() bool { return c.flying.Load() < int64(c.server.config.MaxInFlight) }
+
+// wait makes a job of the rest of a short request that mayWait.
+func (c *conn) wait(t *task, now time.Time) {
+	c.flying.Add(1)
+	j := c.newJob(t, now)
+	c.runRest(j, t.rest)
+}
+
+// runRest starts the rest of a job.
+func (c *conn) runRest(j *job, rest rest) {
+	c.server.waiting.Add(1)
+	go func() {
+		ctx, stop := context.WithDeadline(j.ctx, j.deadline)
+		s := &scratch{}
+		t := &s.task
+		*t = task{conn: c, at: c.attached.Load(), header: j.header, ctx: ctx, deadline: j.deadline, scratch: s}
+		reply, err := rest(t)
+		if err != nil {
+			err, _ = codes.Ended(ctx, err)
+		}
+		stop()
+		c.server.waiting.Add(-1)
+		c.finish(j, reply, err, s)
+	}()
+}
+
+// patience bounds a wait: by seven eighths of the time that is left, so that the
+// answer still reaches a client whose clock began before ours, and by most (0 =
+// no other bound).
+func (t *task) patience(most time.Duration) (context.Context, context.CancelFunc) {
+	left := time.Until(t.deadline)
+	left -= left / 8
+	if most > 0 {
+		left = min(left, most)
+	}
+	return context.WithTimeout(t.ctx, left)
+}
+
+func promoting(row tiering.Acquired) bool { return row.Promoting }
+
+// awaitAcquire waits for those rows that are on their way up from a slower tier.
+// The others keep their leases meanwhile. q and rows lie in the reader's memory.
+func awaitAcquire(q leasing, rows []tiering.Acquired) rest {
+	rows = slices.Clone(rows)
+	var keys [][32]byte
+	var at []int
+	for i := range rows {
+		if rows[i].Promoting {
+			keys, at = append(keys, q.Keys[i]), append(at, i)
+		}
+	}
+	q.Keys = keys
+	return func(t *task) (wire.Message, error) {
+		ctx, stop := t.patience(t.conn.server.config.PromoteTimeout)
+		defer stop()
+		got, err := q.await(ctx, t.at.session)
+		for i := range got {
+			rows[at[i]] = got[i]
+		}
+		if err == nil {
+			err = t.ctx.Err()
+		}
+		if err != nil {
+			t.giveAllBack(rows)
+			return nil, err
+		}
+		return t.acquired(&q, rows), nil
+	}
+}
+
+// awaitTogether leases all rows or none, and waits for those on their way up.
+// q lies in the reader's memory.
+func awaitTogether(q leasing) rest {
+	q.Keys = slices.Clone(q.Keys)
+	return func(t *task) (wire.Message, error) {
+		ctx, stop := t.patience(t.conn.server.config.PromoteTimeout)
+		defer stop()
+		rows, err := q.await(ctx, t.at.session)
+		if err == nil {
+			err = t.ctx.Err()
+		}
+		if err != nil {
+			t.giveAllBack(rows)
+			return nil, err
+		}
+		return t.acquired(&q, rows), nil
+	}
+}
+
+// awaitLoad waits for a checkpoint that is on its way up.
+func awaitLoad(later loadLater, q tiering.LoadQuery) rest {
+	return func(t *task) (wire.Message, error) {
+		ctx, stop := t.patience(t.conn.server.config.PromoteTimeout)
+		defer stop()
+		got, err := later(ctx, &q)
+		if err != nil {
+			return nil, err
+		}
+		if err := t.ctx.Err(); err != nil {
+			if got.Hit {
+				t.giveBack(got.Lease)
+			}
+			return nil, err
+		}
+		return t.loaded(&q, &got)
+	}
+}
+
+// settling is an object that a row of a commit has published and that has not
+// reached its level.
+type settling struct {
+	row     int
+	durable *tiering.Durable
+}
+
+// awaitLevels waits until what a commit has published is as safe as it asked for.
+// It never fails: the objects are published, and a client that is told otherwise
+// would compute them again.
+func awaitLevels(out *wire.CommitReply, waits []settling) rest {
+	out = &wire.CommitReply{Codes: slices.Clone(out.Codes), Published: slices.Clone(out.Published), Levels: slices.Clone(out.Levels)}
+	return func(t *task) (wire.Message, error) {
+		ctx, stop := t.patience(0)
+		defer stop()
+		for _, w := range waits {
+			out.Levels[w.row] = uint8(w.durable.Wait(ctx))
+		}
+		return out, nil
+	}
+}

@@ -1,0 +1,64 @@
+package settings
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Bytes is an amount of memory. As text it is a number with an optional unit:
+// B, KiB, MiB, GiB, TiB or the decimal kB, MB, GB, TB.
+type Bytes int64
+
+// The binary units.
+const (
+	KiB Bytes = 1 << 10
+	MiB Bytes = 1 << 20
+	GiB Bytes = 1 << 30
+	TiB Bytes = 1 << 40
+)
+
+// byteUnits is in the order in which String tries them; a suffix that ends
+// another comes after it.
+var byteUnits = [...]struct {
+	name string
+	size Bytes
+}{
+	{"TiB", TiB}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB},
+	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1},
+}
+
+// String is exact: the largest binary unit that divides b.
+func (b Bytes) String() string {
+	for _, u := range byteUnits[:4] {
+		if b != 0 && b%u.size == 0 {
+			return strconv.FormatInt(int64(b/u.size), 10) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(b), 10) + "B"
+}
+
+// Set implements flag.Value. On an error b is unchanged.
+func (b *Bytes) Set(text string) error {
+	number, unit := strings.TrimSpace(text), Bytes(1)
+	for _, u := range byteUnits {
+		if rest, ok := strings.CutSuffix(number, u.name); ok {
+			number, unit = strings.TrimSpace(rest), u.size
+			break
+		}
+	}
+	// Whole numbers first: a float64 would round large ones.
+	if whole, err := strconv.ParseInt(number, 10, 64); err == nil && whole >= 0 && whole <= math.MaxInt64/int64(unit) {
+		*b = Bytes(whole) * unit
+		return nil
+	}
+	v, err := strconv.ParseFloat(number, 64)
+	total := v * float64(unit)
+	// NaN fails every comparison, so the good range is asked for.
+	if err != nil || !(total >= 0 && total < math.MaxInt64) || strings.ContainsAny(number, "eExXpP_iInN") {
+		return fmt.Errorf("%q is not an amount of bytes such as 65536, 64KiB or 1.5GiB", text)
+	}
+	*b = Bytes(total)
+	return nil
+}

@@ -1,0 +1,496 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+// ErrConfig is wrapped by everything that is wrong with a configuration.
+var ErrConfig = errors.New("bad configuration")
+
+// Off switches a listener off.
+const Off = "off"
+
+// Config is all settings. settings() names each, with its unit, range and what
+// its zero value means; docs/configuration.md is written from there. The zero
+// Config is not valid: start from Default or Load.
+type Config struct {
+	Socket      string
+	AllowUIDs   idList
+	AllowGIDs   idList
+	AdminSocket string
+	HTTP        string
+	HTTPHosts   nameList
+	TokenFile   string
+	Node        string
+
+	Arena            Bytes
+	Private          Bytes
+	PageBytes        Bytes
+	HugePages        string
+	Staging          Bytes
+	StagingMax       Bytes
+	Slots            Bytes
+	SlotsMax         Bytes
+	ConnectionMemory Bytes
+
+	HBMPublic      Bytes
+	HBMPrivate     Bytes
+	HBMPageBytes   Bytes
+	HBMClient      Bytes
+	HBMConnections Bytes
+	HBMDevice      string
+	HBMLibrary     string
+	HBMShare       string
+	HBMAhead       bool
+	HBMTimeout     time.Duration
+
+	Disk          string
+	DiskSize      Bytes
+	DiskPrivate   Bytes
+	DiskSlab      Bytes
+	DiskGranule   Bytes
+	DiskReserve   Bytes
+	DiskCodec     string
+	DiskWorkers   int
+	DiskQueue     Bytes
+	DiskSyncEvery time.Duration
+
+	AckLevel       string
+	WriteBehind    bool
+	ReadAhead      bool
+	MemoryHigh     int
+	MemoryLow      int
+	PromoteTimeout time.Duration
+
+	Eviction        string
+	EvictionPublic  string
+	EvictionPrivate string
+
+	AdviseMemory      Bytes
+	AdviseNodes       int
+	AdviseCheckpoints int
+	AdviseSolveEvery  int
+	Decisions         int
+	PrefillSpeed      int
+	MemoryBandwidth   Bytes
+	DiskBandwidth     Bytes
+
+	MaxConnections  int
+	MaxInFlight     int
+	MaxLeases       int
+	MaxReservations int
+	MaxProfiles     int
+	Workers         int
+
+	RequestTimeout    time.Duration
+	MaxRequestTimeout time.Duration
+	HelloTimeout      time.Duration
+	SendTimeout       time.Duration
+	DrainTimeout      time.Duration
+	LeaseTTL          time.Duration
+	MaxLeaseTTL       time.Duration
+	FillTTL           time.Duration
+
+	LogLevel  string
+	LogFormat string
+
+	Tenants []Tenant
+}
+
+// Tenant is one owner of cached state. Tenants stand in the YAML file only.
+type Tenant struct {
+	// Name is 1 to 256 bytes and unique. A client that asks for no tenant gets
+	// the one called "default".
+	Name string `yaml:"name"`
+	// Token is what a client must show, at most 1024 bytes; empty = nothing,
+	// every client that may connect may use the tenant.
+	Token string `yaml:"token"`
+	// TokenFile is read for the token instead; surrounding white space is cut.
+	TokenFile string `yaml:"token_file"`
+	// Salt separates this tenant's hits from others': it goes into every key.
+	// At most 256 bytes; empty allowed for one tenant. Daemons that shall share
+	// segments use the same salt.
+	Salt string `yaml:"salt"`
+	// Quota bounds the bytes of segments and checkpoints; 0 = no bound but the
+	// pools'.
+	Quota Bytes `yaml:"quota"`
+}
+
+// DefaultTenant is who a client is when it does not say.
+const DefaultTenant = "default"
+
+// Default is the configuration of a daemon that was told nothing. Zero
+// memory sizes are filled in from the machine by Resolve.
+func Default() Config {
+	return Config{
+		HTTP:              "127.0.0.1:9400",
+		PageBytes:         64 * KiB,
+		HugePages:         "auto",
+		Staging:           64 * MiB,
+		StagingMax:        1 * GiB,
+		Slots:             256 * MiB,
+		SlotsMax:          4 * GiB,
+		HBMPageBytes:      64 * KiB,
+		HBMClient:         64 * MiB,
+		HBMConnections:    1 * GiB,
+		HBMShare:          "auto",
+		HBMAhead:          true,
+		HBMTimeout:        2 * time.Second,
+		DiskSize:          64 * GiB,
+		DiskPrivate:       16 * GiB,
+		DiskSlab:          1 * GiB,
+		DiskGranule:       64 * KiB,
+		DiskReserve:       1 * GiB,
+		DiskCodec:         "none",
+		DiskWorkers:       4,
+		DiskQueue:         256 * MiB,
+		DiskSyncEvery:     5 * time.Second,
+		AckLevel:          "memory",
+		WriteBehind:       true,
+		ReadAhead:         true,
+		MemoryHigh:        90,
+		MemoryLow:         80,
+		PromoteTimeout:    time.Second,
+		Eviction:          "default",
+		AdviseMemory:      64 * MiB,
+		AdviseNodes:       1 << 18,
+		AdviseCheckpoints: 4,
+		AdviseSolveEvery:  10,
+		Decisions:         4096,
+		MaxConnections:    128,
+		MaxInFlight:       64,
+		MaxLeases:         65536,
+		MaxReservations:   4096,
+		MaxProfiles:       64,
+		RequestTimeout:    5 * time.Second,
+		MaxRequestTimeout: time.Minute,
+		HelloTimeout:      5 * time.Second,
+		SendTimeout:       time.Second,
+		DrainTimeout:      5 * time.Second,
+		LeaseTTL:          60 * time.Second,
+		MaxLeaseTTL:       10 * time.Minute,
+		FillTTL:           60 * time.Second,
+		LogLevel:          "info",
+		LogFormat:         "json",
+		Tenants:           []Tenant{{Name: DefaultTenant}},
+	}
+}
+
+// Resolve fills in what was left to the machine. The shares are guesses that
+// leave a quarter of a default machine to everything else: a quarter for
+// segments, an eighth for checkpoints, and of what staging and slots could take
+// (pages are taken when touched) three eighths.
+func (c *Config) Resolve(m Machine) {
+	memory := m.MemoryBytes
+	if memory == 0 {
+		memory = 8 * GiB
+	}
+	if c.Arena == 0 {
+		c.Arena = min(4*GiB, roundDown(memory/4, c.PageBytes))
+	}
+	if c.Private == 0 {
+		c.Private = min(2*GiB, roundDown(memory/8, c.PageBytes))
+	}
+	if c.ConnectionMemory == 0 {
+		c.ConnectionMemory = memory / 8 * 3
+	}
+	if c.Workers == 0 {
+		c.Workers = max(1, m.CPUs)
+	}
+	if c.Node == "" {
+		c.Node = m.Host
+	}
+}
+
+func roundDown(n, unit Bytes) Bytes {
+	if unit <= 0 {
+		return n
+	}
+	return n / unit * unit
+}
+
+// Validate lists everything that is wrong with a resolved configuration.
+func (c *Config) Validate(m Machine) error {
+	v := &faults{}
+	c.checkSockets(v)
+	c.checkMemory(v, m)
+	c.checkHBM(v)
+	c.checkDisk(v)
+	c.checkPolicies(v)
+	v.between("max-connections", c.MaxConnections, 1, 4096)
+	v.between("max-in-flight", c.MaxInFlight, 1, 1024)
+	v.between("max-leases", c.MaxLeases, 1, 1<<20)
+	v.between("max-reservations", c.MaxReservations, 1, 1<<16)
+	v.between("max-profiles", c.MaxProfiles, 1, 4096)
+	v.between("workers", c.Workers, 1, 1024)
+	c.checkTimes(v)
+	if level, err := zerolog.ParseLevel(c.LogLevel); err != nil || level < zerolog.TraceLevel || c.LogLevel == "" {
+		v.add("log-level", "%q is not one of trace, debug, info, warn, error, disabled", c.LogLevel)
+	}
+	v.oneOf("log-format", c.LogFormat, "json", "console")
+	c.checkTenants(v)
+	return v.err()
+}
+
+func (c *Config) checkTimes(v *faults) {
+	for _, t := range []struct {
+		name     string
+		d        time.Duration
+		low, top time.Duration
+	}{
+		{"request-timeout", c.RequestTimeout, time.Millisecond, c.MaxRequestTimeout},
+		{"max-request-timeout", c.MaxRequestTimeout, time.Millisecond, time.Hour},
+		{"hello-timeout", c.HelloTimeout, 10 * time.Millisecond, time.Minute},
+		{"send-timeout", c.SendTimeout, time.Millisecond, time.Minute},
+		{"drain-timeout", c.DrainTimeout, 0, 10 * time.Minute},
+		{"lease-ttl", c.LeaseTTL, time.Second, 24 * time.Hour},
+		{"max-lease-ttl", c.MaxLeaseTTL, c.LeaseTTL, 24 * time.Hour},
+		{"fill-ttl", c.FillTTL, time.Second, 24 * time.Hour},
+		{"disk-sync-every", c.DiskSyncEvery, 10 * time.Millisecond, time.Hour},
+		{"hbm-timeout", c.HBMTimeout, 10 * time.Millisecond, time.Minute},
+		{"promote-timeout", c.PromoteTimeout, time.Millisecond, time.Hour},
+	} {
+		if t.d < t.low || t.d > t.top {
+			v.add(t.name, "%v is not between %v and %v", t.d, t.low, t.top)
+		}
+	}
+}
+
+func (c *Config) checkSockets(v *faults) {
+	v.path("socket", c.Socket)
+	if c.AdminSocket != Off {
+		v.path("admin-socket", c.AdminSocket)
+	}
+	if c.AdminSocket != "" && c.AdminSocket == c.Socket {
+		v.add("admin-socket", "%s is the engine socket", c.Socket)
+	}
+	if c.HTTP != Off {
+		host, port, err := net.SplitHostPort(c.HTTP)
+		if n, bad := strconv.Atoi(port); err != nil || bad != nil || n < 0 || n > 65535 || strings.ContainsAny(host, "/ ") {
+			v.add("http", "%q is neither HOST:PORT nor off", c.HTTP)
+		}
+	}
+	for _, h := range c.HTTPHosts {
+		if h == "" || strings.ContainsAny(h, ":/ ") || strings.ToLower(h) != h {
+			v.add("http-hosts", "%q is not a lower-case host name without port", h)
+		}
+	}
+	if len(c.Node) == 0 || len(c.Node) > wire.MaxName {
+		v.add("node", "%d bytes, want 1 to %d", len(c.Node), wire.MaxName)
+	}
+}
+
+func (c *Config) checkMemory(v *faults, m Machine) {
+	page := c.PageBytes
+	if page < 4*KiB || page > 16*MiB || page&(page-1) != 0 {
+		v.add("page-bytes", "%v is not a power of two between 4KiB and 16MiB", page)
+		page = 4 * KiB
+	}
+	v.oneOf("huge-pages", c.HugePages, "auto", "never", "require")
+	v.sizes([]sizeBound{
+		{"arena", c.Arena, page, 64 * TiB},
+		{"private", c.Private, page, 64 * TiB},
+		{"staging-max", c.StagingMax, 64 * KiB, TiB},
+		{"staging", c.Staging, 64 * KiB, c.StagingMax},
+		{"slots-max", c.SlotsMax, page, TiB},
+		{"slots", c.Slots, page, c.SlotsMax},
+		{"connection-memory", c.ConnectionMemory, c.Staging + c.Slots, 64 * TiB},
+	})
+	// Touching more than the limit gets us or the engine killed, at a time of
+	// the kernel's choosing; refusing at the start is kinder.
+	if total := c.Arena + c.Private; m.MemoryBytes > 0 && total > m.MemoryBytes {
+		v.add("arena", "%v with private %v is more than the %v that this process may use", c.Arena, c.Private, m.MemoryBytes)
+	}
+}
+
+// UsesHBM reports whether memory of a GPU was asked for. Without it no driver is
+// loaded.
+func (c *Config) UsesHBM() bool { return c.HBMPublic > 0 || c.HBMPrivate > 0 }
+
+// checkHBM holds the settings of the GPU to their ranges whether one is used or
+// not, as checkDisk does.
+func (c *Config) checkHBM(v *faults) {
+	page := c.HBMPageBytes
+	if page < 4*KiB || page > 16*MiB || page&(page-1) != 0 {
+		v.add("hbm-page-bytes", "%v is not a power of two between 4KiB and 16MiB", page)
+		page = 4 * KiB
+	}
+	for _, pool := range []sizeBound{{name: "hbm-public", size: c.HBMPublic}, {name: "hbm-private", size: c.HBMPrivate}} {
+		if pool.size != 0 {
+			v.sizes([]sizeBound{{pool.name, pool.size, page, 4 * TiB}})
+		}
+	}
+	least := LeastHBMClient + page
+	v.sizes([]sizeBound{
+		{"hbm-client", c.HBMClient, least, TiB},
+		{"hbm-connections", c.HBMConnections, c.HBMClient, 4 * TiB},
+	})
+	if c.HBMDevice != "" {
+		if _, err := gpuipc.ParseUUID(c.HBMDevice); err != nil {
+			v.add("hbm-device", "%q is not the UUID of a device, as in GPU-8a2f4c1e-...: %v", c.HBMDevice, err)
+		}
+	}
+	if len(c.HBMLibrary) > maxDiskPath {
+		v.add("hbm-library", "path of %d bytes, most %d", len(c.HBMLibrary), maxDiskPath)
+	}
+	v.oneOf("hbm-share", c.HBMShare, "auto", "descriptor", "handle")
+}
+
+// checkDisk holds the settings of the disk tier to their ranges whether there is
+// a disk or not, so that adding one to a file that was good is no surprise.
+func (c *Config) checkDisk(v *faults) {
+	if len(c.Disk) > maxDiskPath {
+		v.add("disk", "path of %d bytes, most %d", len(c.Disk), maxDiskPath)
+	}
+	granule := c.DiskGranule
+	if granule < 4*KiB || granule > MiB || granule&(granule-1) != 0 {
+		v.add("disk-granule", "%v is not a power of two between 4KiB and 1MiB", granule)
+		granule = 4 * KiB
+	}
+	v.sizes([]sizeBound{
+		{"disk-size", c.DiskSize, 2 * granule, 1024 * TiB},
+		{"disk-private", c.DiskPrivate, 0, 1024 * TiB},
+		{"disk-slab", c.DiskSlab, 2 * granule, TiB},
+		{"disk-reserve", c.DiskReserve, 0, 1024 * TiB},
+		{"disk-queue", c.DiskQueue, MiB, 64 * TiB},
+	})
+	v.oneOf("disk-codec", c.DiskCodec, "none", "kv", "all")
+	v.between("disk-workers", c.DiskWorkers, 1, 256)
+	v.oneOf("ack-level", c.AckLevel, "memory", "logged", "synced")
+	if c.Disk == "" && c.AckLevel != "memory" {
+		v.add("ack-level", "%q needs a disk", c.AckLevel)
+	}
+	v.between("memory-high", c.MemoryHigh, 1, 100)
+	v.between("memory-low", c.MemoryLow, 1, c.MemoryHigh)
+}
+
+// checkPolicies holds what decides to its ranges.
+func (c *Config) checkPolicies(v *faults) {
+	v.eviction("eviction", c.Eviction)
+	if c.EvictionPublic != "" {
+		v.eviction("eviction-public", c.EvictionPublic)
+	}
+	if c.EvictionPrivate != "" {
+		v.eviction("eviction-private", c.EvictionPrivate)
+	}
+	if c.AdviseMemory != 0 {
+		v.sizes([]sizeBound{{"advise-memory", c.AdviseMemory, 64 * KiB, TiB}})
+	}
+	v.between("advise-nodes", c.AdviseNodes, 64, 1<<24)
+	v.between("advise-checkpoints", c.AdviseCheckpoints, 1, tiering.MaxPositions)
+	v.between("advise-solve-every", c.AdviseSolveEvery, 1, 1_000_000)
+	v.between("decisions", c.Decisions, 1, 1<<20)
+	v.between("prefill-speed", c.PrefillSpeed, 0, 1_000_000_000)
+	v.sizes([]sizeBound{
+		{"memory-bandwidth", c.MemoryBandwidth, 0, 1024 * TiB},
+		{"disk-bandwidth", c.DiskBandwidth, 0, 1024 * TiB},
+	})
+}
+
+func (v *faults) eviction(name, policyName string) {
+	if _, ok := policy.Named(policyName); !ok {
+		v.add(name, "%q is not one of lru, gdsf, marconi, default", policyName)
+	}
+}
+
+func (c *Config) checkTenants(v *faults) {
+	if len(c.Tenants) == 0 || len(c.Tenants) > wire.MaxTenants {
+		v.add("tenants", "%d of them, want 1 to %d", len(c.Tenants), wire.MaxTenants)
+	}
+	names, salts := map[string]bool{}, map[string]string{}
+	for i, t := range c.Tenants {
+		at := fmt.Sprintf("tenants[%d]", i)
+		if len(t.Name) == 0 || len(t.Name) > wire.MaxName {
+			v.add(at, "name of %d bytes, want 1 to %d", len(t.Name), wire.MaxName)
+		}
+		if names[t.Name] {
+			v.add(at, "name %q appears twice", t.Name)
+		}
+		if other, ok := salts[t.Salt]; ok {
+			v.add(at, "%q has the salt of %q: they would share hits", t.Name, other)
+		}
+		names[t.Name], salts[t.Salt] = true, t.Name
+		if len(t.Salt) > wire.MaxSalt {
+			v.add(at, "salt of %d bytes, most %d", len(t.Salt), wire.MaxSalt)
+		}
+		if len(t.Token) > wire.MaxToken {
+			v.add(at, "token of %d bytes, most %d", len(t.Token), wire.MaxToken)
+		}
+		if t.Quota < 0 {
+			v.add(at, "quota %d is negative", int64(t.Quota))
+		}
+	}
+}
+
+// LeastHBMClient is the least memory of the GPU that a client can use for its own,
+// beside one page of slots: the order page, and what it writes.
+const LeastHBMClient = 256 * KiB
+
+// maxDiskPath leaves room for the names of files below PATH_MAX.
+const maxDiskPath = 3840
+
+// maxSocketPath is sun_path without its terminating zero.
+const maxSocketPath = 107
+
+// faults collects what is wrong.
+type faults struct{ list []error }
+
+func (v *faults) add(name, format string, args ...any) {
+	v.list = append(v.list, fmt.Errorf("%s: %s", name, fmt.Sprintf(format, args...)))
+}
+
+// sizeBound is a size and its range.
+type sizeBound struct {
+	name     string
+	size     Bytes
+	low, top Bytes
+}
+
+func (v *faults) sizes(list []sizeBound) {
+	for _, s := range list {
+		if s.size < s.low || s.size > s.top {
+			v.add(s.name, "%v is not between %v and %v", s.size, s.low, s.top)
+		}
+	}
+}
+
+func (v *faults) between(name string, n, low, top int) {
+	if n < low || n > top {
+		v.add(name, "%d is not between %d and %d", n, low, top)
+	}
+}
+
+func (v *faults) oneOf(name, got string, want ...string) {
+	for _, w := range want {
+		if got == w {
+			return
+		}
+	}
+	v.add(name, "%q is not one of %s", got, strings.Join(want, ", "))
+}
+
+// path allows the empty path, which stands for a default.
+func (v *faults) path(name, path string) {
+	if len(path) > maxSocketPath-len(".lock") {
+		v.add(name, "path of %d bytes, most %d", len(path), maxSocketPath-len(".lock"))
+	}
+}
+
+func (v *faults) err() error {
+	if len(v.list) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrConfig, errors.Join(v.list...))
+}

@@ -1,0 +1,318 @@
+package settings
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "rewrite files that tests compare with")
+
+// from makes sources of literals.
+func from(file string, env map[string]string, args ...string) Sources {
+	return Sources{
+		Args:   args,
+		Getenv: func(name string) string { return env[name] },
+		ReadFile: func(path string) ([]byte, error) {
+			if path != "config.yaml" {
+				return nil, fmt.Errorf("%s: %w", path, os.ErrNotExist)
+			}
+			return []byte(file), nil
+		},
+		Output: &bytes.Buffer{},
+	}
+}
+
+var bigMachine = Machine{MemoryBytes: 64 * GiB, CPUs: 8, UID: 1000, Host: "big"}
+
+func TestADaemonThatWasToldNothingIsSafe(t *testing.T) {
+	for _, m := range []Machine{bigMachine, {MemoryBytes: 512 * MiB, CPUs: 1, Host: "small"}, {CPUs: 2, Host: "unknown"}} {
+		c, _, err := Load(from("", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Resolve(m)
+		if m.MemoryBytes == 512*MiB {
+			// Too small for the default staging and slots of even one connection.
+			c.Staging, c.Slots = 16*MiB, 16*MiB
+		}
+		if err := c.Validate(m); err != nil {
+			t.Errorf("%s: %v", m.Host, err)
+		}
+		if m.MemoryBytes > 0 && c.Arena+c.Private+c.ConnectionMemory > m.MemoryBytes {
+			t.Errorf("%s: %v + %v + %v of %v", m.Host, c.Arena, c.Private, c.ConnectionMemory, m.MemoryBytes)
+		}
+		if !strings.HasPrefix(c.HTTP, "127.0.0.1:") {
+			t.Errorf("%s: admin REST on %s", m.Host, c.HTTP)
+		}
+	}
+}
+
+func TestAFlagWinsOverTheEnvironmentOverTheFile(t *testing.T) {
+	file := "max_connections: 10\nmax_in_flight: 11\nworkers: 12\narena: 1GiB\nlease_ttl: 30s\nallow_gids: [5, 6]\n"
+	env := map[string]string{"SPLICED_CONFIG": "config.yaml", "SPLICED_MAX_IN_FLIGHT": "21", "SPLICED_WORKERS": "22"}
+	c, _, err := Load(from(file, env, "-workers", "32", "-http=off"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.MaxConnections != 10 || c.MaxInFlight != 21 || c.Workers != 32 {
+		t.Errorf("file %d, environment %d, flag %d", c.MaxConnections, c.MaxInFlight, c.Workers)
+	}
+	if c.Arena != GiB || c.LeaseTTL != 30*time.Second || len(c.AllowGIDs) != 2 || c.HTTP != Off {
+		t.Errorf("%+v", c)
+	}
+	if c.MaxLeases != Default().MaxLeases {
+		t.Error("what nobody set is not the default")
+	}
+}
+
+func TestEverySettingCanBeSetInEveryWay(t *testing.T) {
+	sample := func(s *setting) string {
+		switch s.value.(type) {
+		case *Bytes:
+			return "8MiB"
+		case *integer:
+			return "3"
+		case *interval:
+			return "7s"
+		case *toggle:
+			if s.value.String() == "off" {
+				return "on"
+			}
+		case *idList:
+			return "1,2"
+		}
+		return "off"
+	}
+	config := Default()
+	for i, s := range config.settings() {
+		want := sample(&s)
+		for way, sources := range map[string]Sources{
+			"flag":        from("", nil, "-"+s.name, want),
+			"environment": from("", map[string]string{s.env(): want}),
+			"file":        from(s.key()+": "+want+"\n", map[string]string{"SPLICED_CONFIG": "config.yaml"}),
+		} {
+			got, _, err := Load(sources)
+			if err != nil {
+				t.Errorf("%s by %s: %v", s.name, way, err)
+				continue
+			}
+			if text := got.settings()[i].value.String(); text != want {
+				t.Errorf("%s by %s: %s, want %s", s.name, way, text, want)
+			}
+		}
+		if s.about == "" || s.bound == "" || s.zero == "" {
+			t.Errorf("%s is not documented", s.name)
+		}
+	}
+}
+
+func TestEveryBadSourceIsNamedAtOnce(t *testing.T) {
+	file := "arena: lots\nmax_conections: 4\nworkers: 1\nworkers: 2\nhttp_hosts: {a: b}\ntenants:\n- name: a\n  quoat: 1\n"
+	env := map[string]string{"SPLICED_CONFIG": "config.yaml", "SPLICED_LEASE_TTL": "soon"}
+	_, _, err := Load(from(file, env, "-max-leases", "many"))
+	if !errors.Is(err, ErrConfig) {
+		t.Fatal(err)
+	}
+	for _, part := range []string{
+		`line 1: arena: "lots"`, "line 2: max_conections: no such setting", "line 4: workers: appears twice",
+		"line 5: http_hosts: not a plain value", "line 6: tenants:", "quoat", "SPLICED_LEASE_TTL:", "-max-leases:",
+	} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("nothing about %q in:\n%v", part, err)
+		}
+	}
+}
+
+func TestOtherBadSources(t *testing.T) {
+	for name, s := range map[string]Sources{
+		"a missing file":        from("", nil, "-config", "nowhere.yaml"),
+		"not YAML":              from("a: [", nil, "-config", "config.yaml"),
+		"not a mapping":         from("- a\n", nil, "-config", "config.yaml"),
+		"an unknown flag":       from("", nil, "-colour"),
+		"a word":                from("", nil, "serve"),
+		"both kinds of token":   from("tenants: [{name: a, token: x, token_file: config.yaml}]", nil, "-config", "config.yaml"),
+		"a missing token file":  from("tenants: [{name: a, token_file: nowhere}]", nil, "-config", "config.yaml"),
+		"a null value":          from("arena:\n", nil, "-config", "config.yaml"),
+		"tenants of wrong form": from("tenants: default\n", nil, "-config", "config.yaml"),
+	} {
+		if _, _, err := Load(s); !errors.Is(err, ErrConfig) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, _, err := Load(from("", nil, "-help")); !errors.Is(err, flag.ErrHelp) {
+		t.Errorf("help: %v", err)
+	}
+	if _, _, err := Load(from("# nothing\n", nil, "-config", "config.yaml")); err != nil {
+		t.Errorf("a file of comments: %v", err)
+	}
+}
+
+func TestValidateListsEveryBadSetting(t *testing.T) {
+	c := Default()
+	c.Resolve(bigMachine)
+	c.Arena = 63 * GiB
+	c.PageBytes = 5000
+	c.HugePages, c.LogLevel, c.LogFormat = "perhaps", "loud", "xml"
+	c.Staging = 2 * GiB
+	c.MaxConnections, c.MaxInFlight, c.Workers = 0, -1, 5000
+	c.SendTimeout, c.MaxLeaseTTL = 0, time.Second
+	c.HTTP, c.HTTPHosts = "everywhere", nameList{"Upper"}
+	c.Socket = strings.Repeat("s", 200)
+	c.Node = strings.Repeat("n", 300)
+	c.DiskGranule, c.DiskSize, c.DiskPrivate, c.DiskSlab, c.DiskReserve, c.DiskQueue = 3000, KiB, -1, 2*TiB, -1, KiB
+	c.HBMPublic, c.HBMPrivate, c.HBMPageBytes, c.HBMClient, c.HBMConnections = KiB, 5*TiB, 3000, 64*KiB, KiB
+	c.HBMDevice, c.HBMLibrary, c.HBMShare, c.HBMTimeout = "0", strings.Repeat("l", 4000), "both", time.Hour
+	c.Disk, c.DiskCodec, c.DiskWorkers, c.DiskSyncEvery = strings.Repeat("d", 4000), "zip", 0, 0
+	c.AckLevel, c.MemoryHigh, c.MemoryLow, c.PromoteTimeout = "default", 80, 90, 0
+	c.Eviction, c.EvictionPublic, c.EvictionPrivate = "", "fifo", "LRU"
+	c.AdviseMemory, c.AdviseNodes, c.AdviseCheckpoints, c.AdviseSolveEvery = KiB, 63, 1025, 0
+	c.Decisions = 0
+	c.PrefillSpeed, c.MemoryBandwidth, c.DiskBandwidth = -1, -1, -2
+	c.Tenants = []Tenant{{Name: "a", Quota: -1}, {Name: "a"}, {Name: "", Salt: "x", Token: strings.Repeat("t", 2000)}}
+	err := c.Validate(bigMachine)
+	if !errors.Is(err, ErrConfig) {
+		t.Fatal(err)
+	}
+	for _, part := range []string{
+		"arena: 63GiB with private 2GiB is more than the 64GiB that this process may use", "page-bytes:", "huge-pages:", "log-level:", "log-format:", "staging:",
+		"max-connections:", "max-in-flight:", "workers:", "send-timeout:", "max-lease-ttl:", "http:", "http-hosts:", "socket:", "node:",
+		"disk: path of 4000 bytes", "disk-granule:", "disk-size:", "disk-private:", "disk-slab:", "disk-reserve:", "disk-queue:", "disk-codec:",
+		"hbm-public:", "hbm-private:", "hbm-page-bytes:", "hbm-client:", "hbm-connections:", `hbm-device: "0" is not the UUID of a device`,
+		"hbm-library: path of 4000 bytes", "hbm-share:", "hbm-timeout:",
+		"disk-workers:", "disk-sync-every:", "ack-level:", "memory-low:", "promote-timeout:",
+		"eviction:", "eviction-public:", `eviction-private: "LRU" is not one of lru, gdsf, marconi, default`,
+		"advise-memory:", "advise-nodes:", "advise-checkpoints:", "advise-solve-every:", "decisions:", "prefill-speed:", "memory-bandwidth:", "disk-bandwidth:",
+		"tenants[0]: quota", `tenants[1]: name "a" appears twice`, `tenants[1]: "a" has the salt of "a"`, "tenants[2]: name of 0 bytes", "tenants[2]: token",
+	} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("nothing about %q in:\n%v", part, err)
+		}
+	}
+}
+
+func TestALevelAboveMemoryNeedsADisk(t *testing.T) {
+	for _, level := range []string{"memory", "logged", "synced"} {
+		for _, disk := range []string{"", "/var/cache/spliced"} {
+			c := Default()
+			c.Disk, c.AckLevel = disk, level
+			c.Resolve(bigMachine)
+			if err := c.Validate(bigMachine); (err == nil) != (disk != "" || level == "memory") {
+				t.Errorf("%q at %q: %v", level, disk, err)
+			}
+		}
+	}
+}
+
+func TestSizesAreReadAndWrittenExactly(t *testing.T) {
+	for text, want := range map[string]Bytes{
+		"0": 0, "7": 7, "65536": 64 * KiB, "64KiB": 64 * KiB, "1.5GiB": GiB + GiB/2, "2 MiB": 2 * MiB, "3kB": 3000, "1GB": 1e9,
+		"5B": 5, "1TiB": TiB, "9223372036854775807": 1<<63 - 1,
+	} {
+		var b Bytes
+		if err := b.Set(text); err != nil || b != want {
+			t.Errorf("%q: %d, %v, want %d", text, b, err, want)
+		}
+		var again Bytes
+		if err := again.Set(b.String()); err != nil || again != b {
+			t.Errorf("%q: written as %q, read as %d, %v", text, b, again, err)
+		}
+	}
+	for _, text := range []string{"", "B", "-1", "-1KiB", "1e3", "0x10", "NaN", "inf", "1KB2", "9223372036854775808", "99999999TiB", "1 2", "1_000"} {
+		b := Bytes(42)
+		if err := b.Set(text); err == nil || b != 42 {
+			t.Errorf("%q was read as %d", text, b)
+		}
+	}
+}
+
+func FuzzBytes(f *testing.F) {
+	f.Add("1.5GiB")
+	f.Fuzz(func(t *testing.T, text string) {
+		var b, again Bytes
+		if b.Set(text) != nil {
+			return
+		}
+		if b < 0 {
+			t.Fatalf("%q is %d", text, b)
+		}
+		if err := again.Set(b.String()); err != nil || again != b {
+			t.Fatalf("%q: %d is written as %q and read as %d", text, b, b.String(), again)
+		}
+	})
+}
+
+func TestTheMemoryLimitIsTheLeastOfAllThatApply(t *testing.T) {
+	const meminfo = "MemTotal: 100 kB\nMemAvailable:   8388608 kB\n"
+	for name, test := range map[string]struct {
+		files map[string]string
+		want  Bytes
+	}{
+		"nothing known":  {nil, 0},
+		"the machine":    {map[string]string{"proc/meminfo": meminfo}, 8 * GiB},
+		"version 2":      {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "2147483648\n"}, 2 * GiB},
+		"its parent":     {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/memory.max": "1073741824\n"}, GiB},
+		"in a container": {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/../../x\n", "sys/fs/cgroup/memory.max": "1073741824\n"}, GiB},
+		"version 1":      {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "7:cpu,memory:/j\n3:pids:/j\n", "sys/fs/cgroup/memory/j/memory.limit_in_bytes": "536870912\n"}, GiB / 2},
+		"no limit in 1":  {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "7:memory:/j\n", "sys/fs/cgroup/memory/j/memory.limit_in_bytes": "9223372036854771712\n"}, 8 * GiB},
+	} {
+		root := t.TempDir()
+		for path, text := range test.files {
+			full := filepath.Join(root, path)
+			if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(full, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := memoryLimit(root); got != test.want {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+// docs/configuration.md ends with a table that is written from settings().
+func TestTheReferenceListsEverySetting(t *testing.T) {
+	const path, mark = "../../docs/configuration.md", "<!-- The table below is written by `go test ./daemon/settings -run Reference -update`. -->\n"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, after, ok := strings.Cut(string(text), mark)
+	if !ok {
+		t.Fatalf("%s has no mark", path)
+	}
+	table := referenceTable()
+	if *update {
+		if err := os.WriteFile(path, []byte(before+mark+table), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if after != table {
+		t.Errorf("%s does not list the settings as they are; run with -update", path)
+	}
+}
+
+func referenceTable() string {
+	var b strings.Builder
+	b.WriteString("\n| flag | environment, file | default | unit and range | zero or empty | meaning |\n|---|---|---|---|---|---|\n")
+	c := Default()
+	for _, s := range c.settings() {
+		value := s.value.String()
+		if value == "0B" || value == "0" || value == "" {
+			value = "-"
+		} else {
+			value = "`" + value + "`"
+		}
+		fmt.Fprintf(&b, "| `-%s` | `%s` `%s` | %s | %s | %s | %s |\n", s.name, s.env(), s.key(), value, s.bound, s.zero, s.about)
+	}
+	return b.String()
+}

@@ -1,0 +1,206 @@
+package settings
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Sources is where a configuration is read from.
+type Sources struct {
+	Args     []string            // without the program's name
+	Getenv   func(string) string // os.Getenv
+	ReadFile func(string) ([]byte, error)
+	Output   io.Writer // for -help
+}
+
+// ProcessSources are those of this process.
+func ProcessSources() Sources {
+	return Sources{Args: os.Args[1:], Getenv: os.Getenv, ReadFile: os.ReadFile, Output: os.Stderr}
+}
+
+// Invocation is what the command line asked for beside settings.
+type Invocation struct {
+	Version bool // print the version and exit
+	Check   bool // say whether the configuration is good and exit
+}
+
+// Load puts a configuration together: a flag wins over the environment,
+// that over the file named by -config or SPLICED_CONFIG, that over the default.
+// Every bad source is listed; flag.ErrHelp means that help was printed. The
+// result is neither resolved nor validated.
+func Load(from Sources) (Config, Invocation, error) {
+	config := Default()
+	var run Invocation
+	var file string
+	fs := flag.NewFlagSet("spliced", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.StringVar(&file, "config", from.Getenv("SPLICED_CONFIG"), "YAML `file` to read")
+	fs.BoolVar(&run.Version, "version", false, "print the version and exit")
+	fs.BoolVar(&run.Check, "check", false, "check the configuration and exit")
+	// Flags are parsed first for -config and applied last: they win.
+	given := map[string]string{}
+	settings := config.settings()
+	for _, s := range settings {
+		fs.Func(s.name, s.about, func(v string) error { given[s.name] = v; return nil })
+	}
+	if err := fs.Parse(from.Args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			printHelp(from.Output, settings)
+			return config, run, err
+		}
+		return config, run, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	v := &faults{}
+	if fs.NArg() > 0 {
+		v.add("arguments", "%q is not a flag", fs.Arg(0))
+	}
+	if file != "" {
+		config.readFile(v, file, from.ReadFile)
+	}
+	for _, s := range settings {
+		if text := from.Getenv(s.env()); text != "" {
+			v.set(s.env(), s.value, text)
+		}
+		if text, ok := given[s.name]; ok {
+			v.set("-"+s.name, s.value, text)
+		}
+	}
+	config.readTokens(v, from.ReadFile)
+	return config, run, v.err()
+}
+
+func (v *faults) set(name string, value flag.Value, text string) {
+	if err := value.Set(text); err != nil {
+		v.add(name, "%v", err)
+	}
+}
+
+// readFile applies a YAML mapping of setting keys, and the list of tenants.
+func (c *Config) readFile(v *faults, path string, read func(string) ([]byte, error)) {
+	data, err := read(path)
+	if err != nil {
+		v.add("config", "%v", err)
+		return
+	}
+	var root yaml.Node
+	if err := yaml.Unmarshal(data, &root); err != nil {
+		v.add(path, "%v", err)
+		return
+	}
+	if len(root.Content) == 0 {
+		return // empty, or comments only
+	}
+	top := root.Content[0]
+	if top.Kind != yaml.MappingNode {
+		v.add(path, "line %d: not a mapping of settings", top.Line)
+		return
+	}
+	byKey := map[string]setting{}
+	for _, s := range c.settings() {
+		byKey[s.key()] = s
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(top.Content); i += 2 {
+		key, node := top.Content[i], top.Content[i+1]
+		at := fmt.Sprintf("%s line %d: %s", path, key.Line, key.Value)
+		s, known := byKey[key.Value]
+		switch {
+		case seen[key.Value]:
+			v.add(at, "appears twice")
+		case key.Value == "tenants":
+			c.decodeTenants(v, at, node)
+		case !known:
+			v.add(at, "no such setting")
+		default:
+			if text, ok := scalars(node); ok {
+				v.set(at, s.value, text)
+			} else {
+				v.add(at, "not a plain value or a list of them")
+			}
+		}
+		seen[key.Value] = true
+	}
+}
+
+func (c *Config) decodeTenants(v *faults, at string, node *yaml.Node) {
+	// A node forgets KnownFields, so it is read again from its text.
+	text, err := yaml.Marshal(node)
+	if err == nil {
+		d := yaml.NewDecoder(strings.NewReader(string(text)))
+		d.KnownFields(true)
+		var tenants []Tenant
+		if err = d.Decode(&tenants); err == nil {
+			c.Tenants = tenants
+			return
+		}
+	}
+	v.add(at, "%v", err)
+}
+
+// UnmarshalYAML reads a size as flags do.
+func (b *Bytes) UnmarshalYAML(node *yaml.Node) error {
+	if node.Kind != yaml.ScalarNode {
+		return fmt.Errorf("line %d: not an amount of bytes", node.Line)
+	}
+	return b.Set(node.Value)
+}
+
+// scalars returns the text of a value, or of a list joined by commas.
+func scalars(node *yaml.Node) (string, bool) {
+	switch node.Kind {
+	case yaml.ScalarNode:
+		return node.Value, node.Tag != "!!null"
+	case yaml.SequenceNode:
+		var parts []string
+		for _, item := range node.Content {
+			if item.Kind != yaml.ScalarNode {
+				return "", false
+			}
+			parts = append(parts, item.Value)
+		}
+		return strings.Join(parts, ","), true
+	}
+	return "", false
+}
+
+func (c *Config) readTokens(v *faults, read func(string) ([]byte, error)) {
+	for i := range c.Tenants {
+		t := &c.Tenants[i]
+		if t.TokenFile == "" {
+			continue
+		}
+		at := fmt.Sprintf("tenants[%d]", i)
+		if t.Token != "" {
+			v.add(at, "both token and token_file")
+		}
+		data, err := read(t.TokenFile)
+		if err != nil {
+			v.add(at, "%v", err)
+			continue
+		}
+		if t.Token = strings.TrimSpace(string(data)); t.Token == "" {
+			v.add(at, "%s is empty: anybody could use the tenant", t.TokenFile)
+		}
+	}
+}
+
+func printHelp(w io.Writer, settings []setting) {
+	fmt.Fprint(w, "spliced keeps reusable model state for the engines of this node.\n\n",
+		"  -config FILE\n\tYAML file; the keys are the names below with _ for -\n",
+		"  -check\n\tcheck the configuration and exit\n",
+		"  -version\n\tprint the version and exit\n")
+	for _, s := range settings {
+		fmt.Fprintf(w, "  -%s (%s)\n\t%s\n\t%s", s.name, s.env(), s.about, s.bound)
+		if text := s.value.String(); text != "" && text != "0B" && text != "0" {
+			fmt.Fprintf(w, "; default %s\n", text)
+		} else {
+			fmt.Fprintf(w, "; default: %s\n", s.zero)
+		}
+	}
+}

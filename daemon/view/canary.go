@@ -1,0 +1,149 @@
+package view
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/daemon/canary"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+var _ api.Canaries = (*View)(nil)
+
+var (
+	canaryCompared = describe("canary_compared_total", "Reuses that engines computed again and compared, as they reported.", "model", "profile", "tenant")
+	canaryFailed   = describe("canary_failed_total", "Of these, those that differed by more than the engine's bound.", "model", "profile", "tenant")
+	canaryWorst    = describe("canary_worst_difference", "Largest difference that was reported since the daemon's start.", "model", "profile", "tenant")
+	canaryWithheld = describe("canary_withheld_total", "Segment keys that match answered as misses since their profile is switched off. They are not among the lookups.")
+	canaryOff      = describe("profile_switched_off", "1 while a profile is switched off for splicing. Only an operator switches it on.", "model", "profile", "tenant")
+)
+
+// canaryMetrics makes the metrics of reports, of which a tenant has a bounded number.
+func (v *View) canaryMetrics(s sink) {
+	c := v.o.Canary
+	for _, r := range c.List() {
+		labels := []string{strings.ToValidUTF8(r.Model, "?"), fmt.Sprintf("%x", r.Fingerprint), v.o.Server.TenantName(r.Tenant)}
+		s.count(canaryCompared, r.Compared, labels...)
+		s.count(canaryFailed, r.Failed, labels...)
+		s.gauge(canaryWorst, r.Worst, labels...)
+		s.gauge(canaryOff, one(r.Off), labels...)
+	}
+	s.count(canaryWithheld, c.Withheld())
+}
+
+// splicingCheck says what is switched off.
+func (v *View) splicingCheck() api.Check {
+	check := api.Check{Name: "splicing", State: api.CheckOK}
+	if v.o.Canary.Off() == 0 {
+		return check
+	}
+	var off []string
+	for _, r := range v.o.Canary.List() {
+		if r.Off {
+			off = append(off, fmt.Sprintf("%s (%x) for tenant %s since %s: %s", r.Model, r.Fingerprint[:6],
+				v.o.Server.TenantName(r.Tenant), r.Since.UTC().Format(time.RFC3339), r.Why))
+		}
+	}
+	if len(off) == 0 {
+		return check
+	}
+	const most = 4
+	more := ""
+	if len(off) > most {
+		more = fmt.Sprintf("; and %d more", len(off)-most)
+		off = off[:most]
+	}
+	check.State = api.CheckDegraded
+	check.Detail = "switched off: " + strings.Join(off, "; ") + more + ". splicectl profile on switches it on again"
+	return check
+}
+
+// Canaries implements api.Canaries.
+func (v *View) Canaries() []api.Canary {
+	var list []api.Canary
+	for _, r := range v.o.Canary.List() {
+		list = append(list, v.canary(&r))
+	}
+	return list
+}
+
+func (v *View) canary(r *canary.Row) api.Canary {
+	c := api.Canary{
+		Profile: api.Digest(r.Fingerprint), Model: r.Model, Tenant: v.o.Server.TenantName(r.Tenant), Off: r.Off, Why: r.Why,
+		Compared: r.Compared, Failed: r.Failed, Bound: r.Bound,
+	}
+	if !math.IsInf(r.Worst, 1) {
+		c.Worst = &r.Worst
+	}
+	if r.Off {
+		c.Since = &r.Since
+	}
+	if !r.Last.IsZero() {
+		c.Reported = &r.Last
+	}
+	return c
+}
+
+// SwitchProfile implements api.Canaries.
+func (v *View) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
+	tenants, err := v.tenantsOf(q.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	of := profile.Fingerprint(q.Profile)
+	model, known := v.model(of)
+	c := v.o.Canary
+	for _, t := range tenants {
+		if q.Dry || q.Off && !known {
+			continue
+		}
+		if _, err := c.Set(canary.Key{Tenant: t, Fingerprint: of}, model, q.Off, q.Why); err != nil {
+			return nil, errors.Join(err, api.ErrBusy)
+		}
+	}
+	var list []api.Canary
+	for _, r := range c.List() {
+		name := v.o.Server.TenantName(r.Tenant)
+		if r.Fingerprint == of && (q.Tenant == "" || q.Tenant == name) {
+			list = append(list, v.canary(&r))
+		}
+	}
+	if len(list) == 0 && !(known && q.Off) {
+		return nil, fmt.Errorf("profile %x: %w", of[:6], api.ErrNotFound)
+	}
+	return list, nil
+}
+
+// tenantsOf is one tenant by name, or with "" all.
+func (v *View) tenantsOf(name string) ([]tier.TenantID, error) {
+	var list []tier.TenantID
+	for i := range v.o.Tenants {
+		if t := &v.o.Tenants[i]; name == "" || t.Name == name {
+			list = append(list, t.ID)
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("tenant %q: %w", name, api.ErrNotFound)
+	}
+	return list, nil
+}
+
+// model names the model of a profile that is registered, or that was reported on.
+func (v *View) model(of profile.Fingerprint) (string, bool) {
+	for _, p := range v.o.Store.Profiles() {
+		if p.Profile.Fingerprint() == of {
+			return p.Profile.Identity().Model, true
+		}
+	}
+	for _, r := range v.o.Canary.List() {
+		if r.Fingerprint == of {
+			return r.Model, true
+		}
+	}
+	return "", false
+}

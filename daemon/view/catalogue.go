@@ -1,0 +1,357 @@
+package view
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// What people see of segments and checkpoints is one listing over both tiers: the
+// store's rows, which know their copies on disk, and the rows of what is on disk
+// only. Each of the two lists in ascending order of key, so that the first rows
+// of both joined are the first of all.
+
+// diskCodecs are the codec's names, as in the configuration of the format.
+const (
+	codecNone   = "none"
+	codecPlanes = "planes-huff0"
+)
+
+// Segments implements api.Catalogue.
+func (v *View) Segments(q api.SegmentQuery) ([]api.Segment, error) {
+	f := tiering.SegmentFilter{Prefix: q.Prefix}
+	ok := false
+	if f.Tenant, ok = v.tenant(q.Tenant); !ok {
+		return nil, nil
+	}
+	if f.Profile, ok = profileFilter(q.Profile); !ok {
+		return nil, nil
+	}
+	var list []api.Segment
+	for _, s := range v.o.Store.Segments(f, (*profile.SegmentKey)(q.After), q.Limit) {
+		list = append(list, v.segment(&s))
+	}
+	below, ok := v.below(f.Tenant, f.Profile)
+	if !ok {
+		return list, nil
+	}
+	below.Prefix = f.Prefix
+	ids := v.profileIDs()
+	for _, e := range v.listDisk(below, 0, q.After, q.Limit) {
+		list = append(list, diskSegment(&e, ids))
+	}
+	// Of two rows of one key the store's is kept: it came first.
+	slices.SortStableFunc(list, func(a, b api.Segment) int { return bytes.Compare(a.Key[:], b.Key[:]) })
+	list = slices.CompactFunc(list, func(a, b api.Segment) bool { return a.Key == b.Key })
+	return list[:min(len(list), q.Limit)], nil
+}
+
+// tenant turns a name into a filter: no name selects all, an unknown one none.
+func (v *View) tenant(name string) (*tier.TenantID, bool) {
+	if name == "" {
+		return nil, true
+	}
+	for i := range v.o.Tenants {
+		if v.o.Tenants[i].Name == name {
+			return &v.o.Tenants[i].ID, true
+		}
+	}
+	return nil, false
+}
+
+// profileFilter: the store has no profile 0, its filter takes it for all.
+func profileFilter(id *uint32) (tier.ProfileID, bool) {
+	if id == nil {
+		return 0, true
+	}
+	return tier.ProfileID(*id), *id != 0
+}
+
+// below is the filter of the disk tier; false when nothing there can pass, or
+// there is none.
+func (v *View) below(t *tier.TenantID, id tier.ProfileID) (disk.Filter, bool) {
+	f := disk.Filter{Tenant: t}
+	if v.o.Disk == nil {
+		return f, false
+	}
+	if id != 0 {
+		p, ok := v.o.Store.Profile(id)
+		if !ok {
+			return f, false
+		}
+		f.Fingerprint = p.Fingerprint()
+	}
+	return f, true
+}
+
+// listDisk lists entries of one kind behind a key.
+func (v *View) listDisk(f disk.Filter, kind tier.CheckpointKind, after *api.Digest, limit int) []disk.Info {
+	f.Kinds = func(k tier.CheckpointKind) bool { return k == kind }
+	var from *tier.Name
+	if after != nil {
+		from = &tier.Name{Kind: kind, Key: *after}
+	}
+	return v.o.Disk.List(f, from, limit)
+}
+
+// profileIDs finds the registered profile of a fingerprint; 0 = none.
+func (v *View) profileIDs() map[profile.Fingerprint]uint32 {
+	ids := map[profile.Fingerprint]uint32{}
+	for _, p := range v.o.Store.Profiles() {
+		ids[p.Profile.Fingerprint()] = uint32(p.ID)
+	}
+	return ids
+}
+
+func (v *View) tenantName(id tier.TenantID) string {
+	for i := range v.o.Tenants {
+		if v.o.Tenants[i].ID == id {
+			return v.o.Tenants[i].Name
+		}
+	}
+	return ""
+}
+
+// residence is where an object lies.
+type residence struct {
+	state     string
+	tiers     []string
+	level     string
+	diskBytes int64
+}
+
+// residence of an object that the store knows; copies are those on the device. One that is being promoted is
+// published, and only on disk until that is done. An entry of its name that the
+// store does not take for its copy is another profile's or tenant's.
+func (v *View) residence(n tier.Name, inMemory, promoting bool, copies int, lower tier.Level) residence {
+	r := residence{state: "pending", level: api.LevelMemory}
+	if inMemory {
+		r.state = "published"
+		if copies > 0 {
+			r.tiers = append(r.tiers, tierName(tier.PlaceHBM))
+		}
+		r.tiers = append(r.tiers, tierName(v.o.Place))
+	}
+	if v.o.Disk != nil && lower != 0 && (inMemory || promoting) {
+		if e, ok := v.o.Disk.Lookup(&n); ok {
+			r.tiers, r.level, r.diskBytes = append(r.tiers, tierName(tier.PlaceDisk)), e.Level.String(), e.Bytes
+		}
+	}
+	if promoting {
+		r.state = "published"
+	}
+	return r
+}
+
+func (v *View) segment(s *tiering.SegmentInfo) api.Segment {
+	r := v.residence(tier.Name{Key: s.Key}, s.Published, s.Promoting, s.HBM, s.Lower)
+	return api.Segment{
+		Key: api.Digest(s.Key), Profile: uint32(s.Profile), Model: s.Model, Tenant: v.tenantName(s.Tenant),
+		State: r.state, Tiers: r.tiers, Level: r.level, Role: s.Spec.Role.String(), Tokens: s.Spec.Tokens, Interior: s.Interior,
+		Bytes: s.Bytes, DiskBytes: r.diskBytes, Leases: s.Leases, Hits: s.Hits, Publisher: s.Publisher, Created: s.Created, LastUsed: s.LastUsed,
+	}
+}
+
+// diskSegment is a segment that is on disk only.
+func diskSegment(e *disk.Info, ids map[profile.Fingerprint]uint32) api.Segment {
+	return api.Segment{
+		Key: api.Digest(e.Key), Profile: ids[e.Fingerprint], Model: e.Model, Tenant: e.TenantName,
+		State: "published", Tiers: []string{tierName(tier.PlaceDisk)}, Level: e.Level.String(),
+		Role: e.Spec.Role.String(), Tokens: e.Spec.Tokens, Interior: e.End - e.Begin,
+		Bytes: e.RankBytes * int64(e.Ranks), DiskBytes: e.Bytes, Created: e.Created, LastUsed: e.LastUsed,
+	}
+}
+
+// Segment implements api.Catalogue.
+func (v *View) Segment(key api.Digest) (api.SegmentDetail, error) {
+	s, ok := v.o.Store.Segment(profile.SegmentKey(key))
+	if !ok {
+		return v.segmentOnDisk(key)
+	}
+	d := api.SegmentDetail{Segment: v.segment(&s.SegmentInfo), HeadExcluded: s.Spec.Head, TailExcluded: s.Spec.Tail}
+	for rank, extents := range s.Extents {
+		d.Extents += len(extents)
+		d.Parts = append(d.Parts, partsOfRank(rank, s.Layout)...)
+	}
+	if d.DiskBytes > 0 {
+		if e, err := v.detail(key); err == nil {
+			d.DiskExtents, d.Codec = len(e.Runs), codecOf(&e.Info)
+		}
+	}
+	return d, nil
+}
+
+// segmentOnDisk answers a segment that is on disk only. What its parts are is
+// known while its profile is registered.
+func (v *View) segmentOnDisk(key api.Digest) (api.SegmentDetail, error) {
+	e, err := v.detail(key)
+	if err != nil {
+		return api.SegmentDetail{}, err
+	}
+	d := api.SegmentDetail{
+		Segment: diskSegment(&e.Info, v.profileIDs()), HeadExcluded: e.Spec.Head, TailExcluded: e.Spec.Tail,
+		DiskExtents: len(e.Runs), Codec: codecOf(&e.Info),
+	}
+	d.Publisher = e.Manifest.Publisher
+	if p, ok := v.o.Store.Profile(tier.ProfileID(d.Profile)); ok {
+		for rank := range e.Ranks {
+			d.Parts = append(d.Parts, partsOfRank(rank, p.SegmentLayout(d.Interior))...)
+		}
+	}
+	return d, nil
+}
+
+// detailTimeout bounds the wait for a disk on behalf of a person.
+const detailTimeout = 5 * time.Second
+
+func (v *View) detail(key api.Digest) (*disk.Detail, error) {
+	if v.o.Disk == nil {
+		return nil, fmt.Errorf("segment %v: %w", key, api.ErrNotFound)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), detailTimeout)
+	defer cancel()
+	e, err := v.o.Disk.Detail(ctx, tier.Name{Key: key})
+	switch {
+	case errors.Is(err, tier.ErrGone):
+		return nil, fmt.Errorf("%w: %w", err, api.ErrNotFound)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", err, api.ErrUnavailable)
+	}
+	return e, nil
+}
+
+func codecOf(e *disk.Info) string {
+	if e.Coded {
+		return codecPlanes
+	}
+	return codecNone
+}
+
+func partsOfRank(rank int, l profile.Layout) []api.SegmentPart {
+	var list []api.SegmentPart
+	for _, p := range l.Parts {
+		list = append(list, api.SegmentPart{
+			Rank: rank, Layer: p.Layer, Kind: strings.ToLower(p.Kind.String()), DType: strings.ToLower(p.DType.String()),
+			Shape: shapeOf(p), Bytes: p.Len,
+		})
+	}
+	return list
+}
+
+// shapeOf leaves out trailing dimensions of 1, but keeps one.
+func shapeOf(p profile.Part) []int {
+	n := len(p.Shape)
+	for n > 1 && p.Shape[n-1] <= 1 {
+		n--
+	}
+	return slices.Clone(p.Shape[:n])
+}
+
+// Checkpoints implements api.Catalogue.
+func (v *View) Checkpoints(q api.CheckpointQuery) ([]api.Checkpoint, error) {
+	var f tiering.CheckpointFilter
+	ok := false
+	if f.Tenant, ok = v.tenant(q.Tenant); !ok {
+		return nil, nil
+	}
+	if f.Profile, ok = profileFilter(q.Profile); !ok {
+		return nil, nil
+	}
+	list := v.checkpointsInMemory(f, (*profile.PrefixHash)(q.After), q.Limit)
+	below, ok := v.below(f.Tenant, f.Profile)
+	if !ok {
+		return list, nil
+	}
+	ids := v.profileIDs()
+	for _, kind := range []tier.CheckpointKind{tier.Exact, tier.Spliced} {
+		for _, e := range v.listDisk(below, kind, q.After, q.Limit) {
+			list = append(list, diskCheckpoint(&e, ids))
+		}
+	}
+	slices.SortStableFunc(list, func(a, b api.Checkpoint) int {
+		return cmp.Or(bytes.Compare(a.Hash[:], b.Hash[:]), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Profile, b.Profile))
+	})
+	list = slices.CompactFunc(list, sameCheckpoint)
+	n := min(len(list), q.Limit)
+	for 0 < n && n < len(list) && list[n].Hash == list[n-1].Hash {
+		n++ // rows of one hash stay together
+	}
+	return list[:n], nil
+}
+
+func sameCheckpoint(a, b api.Checkpoint) bool {
+	return a.Hash == b.Hash && a.Kind == b.Kind && a.Tenant == b.Tenant && a.Profile == b.Profile
+}
+
+func (v *View) checkpointsInMemory(f tiering.CheckpointFilter, after *profile.PrefixHash, limit int) []api.Checkpoint {
+	var list []api.Checkpoint
+	for {
+		// Pending ones are left out, so one page of the store may not fill ours.
+		page := v.o.Store.Checkpoints(f, after, limit)
+		for i := range page {
+			if page[i].Published || page[i].Promoting {
+				list = append(list, v.checkpoint(&page[i]))
+			}
+		}
+		if len(page) < limit || len(list) >= limit {
+			return list
+		}
+		after = &page[len(page)-1].Hash
+	}
+}
+
+func (v *View) checkpoint(c *tiering.CheckpointInfo) api.Checkpoint {
+	r := v.residence(tier.Name{Kind: c.Kind, Key: c.Hash}, c.Published, c.Promoting, c.HBM, c.Lower)
+	return api.Checkpoint{
+		Hash: api.Digest(c.Hash), Parent: parentOf(c.Parent), Profile: uint32(c.Profile), Model: c.Model, Tenant: v.tenantName(c.Tenant),
+		Kind: kindName(c.Kind), Tiers: r.tiers, Level: r.level, Tokens: c.Tokens, Rows: c.Tokens - c.Begin,
+		Bytes: c.Bytes, DiskBytes: r.diskBytes, Leases: c.Leases, Children: c.Children, Thinned: c.Thinned, Created: c.Created, LastUsed: c.LastUsed,
+	}
+}
+
+// diskCheckpoint is a checkpoint that is on disk only.
+func diskCheckpoint(e *disk.Info, ids map[profile.Fingerprint]uint32) api.Checkpoint {
+	return api.Checkpoint{
+		Hash: api.Digest(e.Key), Parent: parentOf(e.Parent.Key), Profile: ids[e.Fingerprint], Model: e.Model, Tenant: e.TenantName,
+		Kind: kindName(e.Kind), Tiers: []string{tierName(tier.PlaceDisk)}, Level: e.Level.String(), Tokens: e.End, Rows: e.End - e.Begin,
+		Bytes: e.RankBytes * int64(e.Ranks), DiskBytes: e.Bytes, Children: e.Children, Created: e.Created, LastUsed: e.LastUsed,
+	}
+}
+
+func parentOf(hash [32]byte) *api.Digest {
+	if hash == ([32]byte{}) {
+		return nil
+	}
+	parent := api.Digest(hash)
+	return &parent
+}
+
+func kindName(k tier.CheckpointKind) string {
+	if k == tier.Spliced {
+		return "spliced"
+	}
+	return "exact"
+}
+
+// Remove implements api.Catalogue.
+func (v *View) Remove(key api.Digest) error {
+	err := v.o.Store.Evict(profile.SegmentKey(key))
+	switch {
+	case errors.Is(err, tier.ErrGone):
+		return fmt.Errorf("%w: %w", err, api.ErrNotFound)
+	case errors.Is(err, tier.ErrBusy):
+		return fmt.Errorf("%w: %w", err, api.ErrBusy)
+	}
+	return err
+}

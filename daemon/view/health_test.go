@@ -1,0 +1,50 @@
+package view
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk"
+)
+
+// Readiness says what hangs and for how long, unless there is graver trouble.
+func TestADiskThatHangsIsDegraded(t *testing.T) {
+	for name, test := range map[string]struct {
+		health disk.Health
+		state  string
+		detail string
+	}{
+		"fine":       {disk.Health{Reads: true}, api.CheckOK, ""},
+		"read":       {disk.Health{ReadStalled: 7 * time.Second}, api.CheckDegraded, "a read has not returned for 7s"},
+		"write":      {disk.Health{Reads: true, WriteStalled: 61 * time.Second}, api.CheckDegraded, "a write has not returned for 1m1s"},
+		"both":       {disk.Health{ReadStalled: 7 * time.Second, WriteStalled: time.Minute}, api.CheckDegraded, "a read has not"},
+		"put off":    {disk.Health{}, api.CheckDegraded, "reads failed many times"},
+		"and paused": {disk.Health{State: disk.StatePaused, ReadStalled: time.Minute}, api.CheckDegraded, "paused since"},
+	} {
+		check := api.Check{State: api.CheckOK}
+		explain(&check, test.health)
+		if check.State != test.state || !strings.HasPrefix(check.Detail, test.detail) || (check.Detail == "") != (test.detail == "") {
+			t.Errorf("%s: %+v", name, check)
+		}
+	}
+}
+
+func TestWhatIsBeingDemotedIsNotEvictable(t *testing.T) {
+	p := tiering.PoolInfo{UsedBytes: 100, LeasedBytes: 1, PendingBytes: 2, QuarantinedBytes: 4, DemotingBytes: 8}
+	want := map[string]int64{"leased": 1, "pending": 2, "quarantined": 4, "demoting": 8, "evictable": 85}
+	if got := usedByState(&p); !maps.Equal(got, want) {
+		t.Errorf("%v, not %v", got, want)
+	}
+}
+
+func TestEveryStateOfTheDiskIsExplained(t *testing.T) {
+	disk.States(func(s disk.State) {
+		if (diskMeans[s] == "") != (s == disk.StateOK) {
+			t.Errorf("%v: %q", s, diskMeans[s])
+		}
+	})
+}

@@ -1,0 +1,236 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/daemon/canary"
+	"github.com/spliced-kv/spliced/daemon/gpu"
+	"github.com/spliced-kv/spliced/daemon/server"
+	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Options is what a view looks at. What is nil is not there.
+type Options struct {
+	Config  *settings.Config
+	Machine settings.Machine
+	Version string
+	Commit  string
+	Started time.Time
+	Epoch   uint64
+	Socket  string
+	Pidfds  bool // the kernel tells when a client's process is gone
+	Serving func() bool
+
+	Store      *tiering.Store
+	Place      tier.Place // of the store's memory
+	Device     gpuipc.Device
+	GPU        *gpu.GPU
+	GPUTrouble string // why there is none though one was asked for
+	Disk       *disk.Tier
+	Server     *server.Server
+	Canary     *canary.Canary
+	Tenants    []tiering.Tenant
+}
+
+// View is what people see of a daemon. All of it may be used at once.
+type View struct{ o Options }
+
+// New makes a view.
+func New(o Options) *View { return &View{o} }
+
+var (
+	_ api.Node      = (*View)(nil)
+	_ api.Catalogue = (*View)(nil)
+)
+
+// Status implements api.Node.
+func (v *View) Status() api.Status {
+	device := v.o.Device.Describe()
+	return api.Status{
+		Ready: v.o.Serving(), Alive: v.o.Server.Alive(time.Now()),
+		Node: v.o.Config.Node, Version: v.o.Version, BootEpoch: v.o.Epoch, Started: v.o.Started,
+		Socket: v.o.Socket, Device: device.Kind + " " + device.Name, Features: device.Features,
+		GPU: v.gpu(), Checks: v.Checks(),
+	}
+}
+
+// Profiles implements api.Node.
+func (v *View) Profiles() []api.Profile {
+	engines := map[tier.ProfileID][]string{}
+	for _, c := range v.o.Server.Connections() {
+		for _, b := range c.Bindings {
+			if !slices.Contains(engines[b.Profile], b.Engine) {
+				engines[b.Profile] = append(engines[b.Profile], b.Engine)
+			}
+		}
+	}
+	var list []api.Profile
+	for _, p := range v.o.Store.Profiles() {
+		fixed := p.Profile.SegmentLayout(0).Bytes
+		id := p.Profile.Identity()
+		slices.Sort(engines[p.ID])
+		list = append(list, api.Profile{
+			ID: uint32(p.ID), Fingerprint: api.Digest(p.Profile.Fingerprint()), Model: id.Model, TPSize: p.Profile.TPSize(),
+			Layers: len(id.Layers), LinearLayers: len(p.Profile.LinearLayers()), AttentionLayers: len(p.Profile.AttentionLayers()),
+			StateBytes: fixed, RowBytes: rowBytes(p.Profile),
+			Segments: p.Segments, Checkpoints: p.Checkpoints, Engines: engines[p.ID],
+		})
+	}
+	return list
+}
+
+// rowBytes is K and V of one token, without the padding of parts.
+func rowBytes(p *profile.Profile) int64 {
+	var n int64
+	for _, i := range p.AttentionLayers() {
+		a := &p.Layer(i).Attention
+		n += int64(p.RankKVHeads(i)) * int64(a.KeyDim+a.ValueDim) * int64(a.DType.Size())
+	}
+	return n
+}
+
+// Pools implements api.Node.
+func (v *View) Pools() []api.Pool {
+	var list []api.Pool
+	for _, p := range v.o.Store.Pools() {
+		pool := api.Pool{
+			Name: p.Name, Tier: tierName(p.Place), CapacityBytes: p.CapacityBytes, UsedBytes: p.UsedBytes,
+			LeasedBytes: p.LeasedBytes, PendingBytes: p.PendingBytes, QuarantinedBytes: p.QuarantinedBytes,
+			PageBytes: int64(p.PageBytes), Objects: p.Objects,
+		}
+		for _, t := range p.Tenants {
+			pool.Tenants = append(pool.Tenants, api.TenantPool{Tenant: t.Name, UsedBytes: t.UsedBytes, QuotaBytes: t.QuotaBytes})
+		}
+		list = append(list, pool)
+	}
+	return append(list, v.diskPools()...)
+}
+
+// diskPools are the budgets on disk. A tenant that is not configured any more is
+// listed while something of it is there.
+func (v *View) diskPools() []api.Pool {
+	if v.o.Disk == nil {
+		return nil
+	}
+	quota := map[tier.TenantID]int64{}
+	for _, t := range v.o.Tenants {
+		quota[t.ID] = t.QuotaBytes
+	}
+	var list []api.Pool
+	u := v.o.Disk.Usage()
+	for i := range u.Pools {
+		p := &u.Pools[i]
+		pool := api.Pool{
+			Name: p.Name, Tier: tierName(tier.PlaceDisk), CapacityBytes: p.BudgetBytes, UsedBytes: p.UsedBytes,
+			PageBytes: int64(v.o.Config.DiskGranule), Objects: p.Entries,
+		}
+		for _, t := range p.Tenants {
+			if t.ID != 0 || t.UsedBytes > 0 {
+				pool.Tenants = append(pool.Tenants, api.TenantPool{Tenant: t.Name, UsedBytes: t.UsedBytes, QuotaBytes: quota[t.ID]})
+			}
+		}
+		list = append(list, pool)
+	}
+	return list
+}
+
+// Connections implements api.Node.
+func (v *View) Connections() []api.Connection {
+	var list []api.Connection
+	for _, c := range v.o.Server.Connections() {
+		list = append(list, c.Connection)
+	}
+	return list
+}
+
+// Counters implements api.Node; stats on the socket answers the same.
+func (v *View) Counters() []api.Counter {
+	var list []api.Counter
+	add := func(name string, value float64) { list = append(list, api.Counter{Name: name, Value: value}) }
+	load := v.o.Server.Load()
+	add("connections", float64(load.Connections))
+	add("requests_in_flight", float64(load.InFlight))
+	add("requests_queued", float64(load.Queued))
+	add("requests_waiting", float64(load.Waiting))
+	for _, p := range v.o.Store.Pools() {
+		name := "pool_" + p.Name
+		if p.Place == tier.PlaceHBM {
+			name = "hbm_" + name
+		}
+		add(name+"_capacity_bytes", float64(p.CapacityBytes))
+		add(name+"_used_bytes", float64(p.UsedBytes))
+		add(name+"_objects", float64(p.Objects))
+	}
+	whole := func(name string, value uint64) { add(name, float64(value)) }
+	if v.o.GPU != nil {
+		add("hbm_connection_bytes", float64(v.o.GPU.LentBytes()))
+	}
+	if v.o.Disk != nil {
+		u := v.o.Disk.Usage()
+		for i := range u.Pools {
+			add("disk_pool_"+u.Pools[i].Name+"_capacity_bytes", float64(u.Pools[i].BudgetBytes))
+			add("disk_pool_"+u.Pools[i].Name+"_used_bytes", float64(u.Pools[i].UsedBytes))
+			add("disk_pool_"+u.Pools[i].Name+"_objects", float64(u.Pools[i].Entries))
+		}
+		below := v.o.Disk.Counters()
+		below.Each(func(name string, value uint64) { whole("disk_"+name, value) })
+	}
+	v.o.Server.Counts().Each(whole)
+	v.o.Canary.Each(whole)
+	stored := v.o.Store.Counters()
+	stored.Each(whole)
+	advised := v.o.Store.AdviceStats()
+	advised.Each(whole)
+	v.o.Store.EachDecision(func(what tiering.What, why tiering.Because, n uint64) {
+		whole("decisions_"+what.String()+"_"+slug(why.String()), n)
+	})
+	slices.SortFunc(list, func(a, b api.Counter) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+func tierName(p tier.Place) string {
+	names := [...]string{tier.PlaceNone: "none", tier.PlaceHBM: "hbm", tier.PlaceDRAM: "dram", tier.PlaceDisk: "disk"}
+	return names[min(int(p), len(names)-1)]
+}
+
+// Checks lists what this node can and cannot do. None of it takes the node out
+// of service.
+func (v *View) Checks() []api.Check {
+	list := []api.Check{
+		{Name: "peer_pidfd", State: api.CheckOK},
+		{Name: "memory", State: api.CheckOK},
+		{Name: "profiles", State: api.CheckOK},
+	}
+	if n := len(v.o.Store.Profiles()); n >= v.o.Config.MaxProfiles {
+		list[2].State = api.CheckDegraded
+		list[2].Detail = fmt.Sprintf("%d profiles are registered, the most: a new one is refused unless one of them is neither used nor held", n)
+	}
+	if !v.o.Pidfds {
+		list[0].State = api.CheckDegraded
+		list[0].Detail = "the kernel has no SO_PEERPIDFD (Linux 6.5): a killed client whose socket lives on in a child is noticed only when that ends"
+	}
+	total := v.o.Config.Arena + v.o.Config.Private + v.o.Config.ConnectionMemory
+	if limit := v.o.Machine.MemoryBytes; limit > 0 && total > limit {
+		list[1].State = api.CheckDegraded
+		list[1].Detail = fmt.Sprintf("pools and connection memory may grow to %v, this process may use %v", total, limit)
+	}
+	list = append(list, v.splicingCheck())
+	if check, ok := v.diskCheck(); ok {
+		list = append(list, check)
+	}
+	if check, ok := v.gpuCheck(); ok {
+		list = append(list, check)
+	}
+	slices.SortFunc(list, func(a, b api.Check) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
