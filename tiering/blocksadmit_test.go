@@ -30,8 +30,7 @@ func (x *twoTiers) start(c *Session, n int, ps ...piece) *awaiting {
 		defer close(a.done)
 		a.rows, a.err = c.AwaitAcquire(x.ctx, q, nil)
 	}()
-	for x.waiters() != before+n {
-	}
+	x.until("rows wait", func() bool { return x.waiters() == before+n })
 	return a
 }
 

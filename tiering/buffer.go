@@ -191,7 +191,7 @@ func (s *Store) claimLocked(sc planScope, bytes int64, above bool, out *outside)
 	o := &object{profile: sc.profile, tenant: sc.tenant, pool: s.pools[privatePool], kind: bufferKind, depth: 1}
 	o.rankBytes, o.bytes, o.pageBytes = bytes, bytes, s.pagesOf(bytes)
 	o.shares = make([]share, 1)
-	if err := s.makeRoomLocked(o, 0, out); err != nil {
+	if err := s.makeRoomLocked(o, spared{}, out); err != nil {
 		s.counters.refused(err)
 		return nil, err
 	}

@@ -140,7 +140,7 @@ func (s *Store) sweepLower() {
 	for _, t := range s.tenants {
 		s.yieldLocked(t, s.overQuota(t, 0))
 		if over := min(s.overQuota(t, 0), s.lowerUsed(t)); over > 0 {
-			s.counters.TrimmedBytes += uint64(s.cfg.Lower.Trim(t.ID, over))
+			s.trimBelowLocked(t, over, nil)
 		}
 	}
 	s.backlogLocked(&b)

@@ -263,7 +263,7 @@ func (s *Store) beginLocked(o *object, l *layout, now time.Time, b *outside) err
 			s.settleLocked(o.parent)
 		}()
 	}
-	if err := s.makeRoomLocked(o, 0, b); err != nil {
+	if err := s.makeRoomLocked(o, spared{}, b); err != nil {
 		s.refuseLocked(o, err)
 		return err
 	}

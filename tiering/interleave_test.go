@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"testing"
 	"time"
 
@@ -218,12 +217,10 @@ func TestStoreCloseWaitsForOperations(t *testing.T) {
 	<-stall.Reached()
 	store := b.Store
 	closed := later(store.Close)
-	for { // until Close has begun
-		if _, err := c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0)); errors.Is(err, tier.ErrUnavailable) {
-			break
-		}
-		runtime.Gosched()
-	}
+	b.until("Close has begun", func() bool {
+		_, err := c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0))
+		return errors.Is(err, tier.ErrUnavailable)
+	})
 	_, err := store.NewSession("late").Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: tier.Exact})
 	b.wantErr(err, tier.ErrUnavailable)
 	select {

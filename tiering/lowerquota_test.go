@@ -115,6 +115,29 @@ func TestPromotionDoesNotTrimWhatItPromotes(t *testing.T) {
 	}
 }
 
+// Nor may it push it out where the tenant's other entries cannot go, since they
+// are being read.
+func TestPromotionUnderATightQuotaKeepsItsEntryWhileAnotherIsRead(t *testing.T) {
+	p0 := b0(t).mid(0, 64, 8)
+	mem, disk := p0.charge(), (&twoTiers{}).below(p0)
+	x := newTwoTiers(t, hybrid(1), quota(2*disk+mem-1))
+	wanted, read := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.sinkBelowQuota(wanted) // the less recently used one
+	x.sinkBelowQuota(read)
+	x.try(wanted)
+	x.tier.touch(x.tier.entries[tier.Name{Key: read.key}])
+	x.tier.entries[tier.Name{Key: read.key}].readers++
+	x.carry()
+	x.wantOnDisk(wanted)
+	x.wantOnDisk(read)
+	x.tier.entries[tier.Name{Key: read.key}].readers--
+	x.try(wanted)
+	x.carry()
+	x.wantHit(wanted)
+	x.wantMiss(read, tier.ReasonEvicted)
+	x.audit()
+}
+
 // sinkBelowQuota puts an entry below without room for both copies.
 func (x *twoTiers) sinkBelowQuota(p piece) {
 	x.Helper()

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -109,14 +109,14 @@ func (m *mapTier) unlocked(what string) {
 	if m.store == nil || !m.alone {
 		return
 	}
-	for range 100_000 {
-		if m.store.mu.TryLock() {
-			m.store.mu.Unlock()
+	// The end of an earlier write may have it for a moment.
+	for deadline := time.Now().Add(time.Minute); !m.store.mu.TryLock(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(deadline) {
+			m.t.Errorf("%s under the store's lock", what)
 			return
 		}
-		runtime.Gosched() // the end of an earlier write may have it for a moment
 	}
-	m.t.Errorf("%s under the store's lock", what)
+	m.store.mu.Unlock()
 }
 
 // bytesOf is what an object takes in this tier: more than in memory.
@@ -160,21 +160,19 @@ func (m *mapTier) touch(e *mapEntry) {
 	e.used = m.clock
 }
 
-func (m *mapTier) Trim(t tier.TenantID, bytes int64) (freed int64) {
+// Trim forgets one entry a call, so that its caller has to ask again.
+func (m *mapTier) Trim(t tier.TenantID, bytes int64, spare []tier.Name) (freed int64, more bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if bytes <= 0 {
 		m.t.Errorf("trim of %d bytes", bytes)
 	}
-	for freed < bytes {
-		e := m.oldest(func(e *mapEntry) bool { return e.Tenant == t })
-		if e == nil {
-			return freed
-		}
-		freed += e.Bytes
-		m.forget(e)
+	e := m.oldest(func(e *mapEntry) bool { return e.Tenant == t && !slices.Contains(spare, e.Name) })
+	if e == nil {
+		return 0, false
 	}
-	return freed
+	m.forget(e)
+	return e.Bytes, e.Bytes < bytes
 }
 
 // oldest is the least recently used entry that may go.

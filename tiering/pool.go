@@ -79,20 +79,20 @@ var errLeaving = fmt.Errorf("room is being demoted: %w", tier.ErrBusy)
 // nothing and says why o cannot fit.
 //
 // A tenant over its quota pays with copies in HBM, which are nowhere alone, then from
-// the slowest tier up: with entries of the lower tier, spare bytes of which are not to
-// be touched, then with its own least valuable objects, in whichever pool they are. Those are not demoted, since that
+// the slowest tier up: with entries of the lower tier, apart from those to
+// spare, then with its own least valuable objects, in whichever pool they are. Those are not demoted, since that
 // gives the quota nothing. Only then the pool's least valuable objects leave,
 // whosever they are. What has to be written first keeps its memory until then:
 // the answer is errLeaving. Once writes hang, what they hold is no room to wait
 // for, and nothing more is given to them.
-func (s *Store) makeRoomLocked(o *object, spare int64, b *outside) error {
+func (s *Store) makeRoomLocked(o *object, spare spared, b *outside) error {
 	p := o.pool
 	hang := s.writesHangLocked()
 	overPool := p.used + o.pageBytes - p.budget
 	if !hang {
 		overPool -= p.bytes[classDemoting]
 	}
-	overQuota, err := s.quotaLocked(o, s.trimmable(o.tenant, spare))
+	overQuota, err := s.quotaLocked(o, s.trimmable(o.tenant, spare.bytes))
 	if err != nil {
 		return err
 	}
@@ -161,13 +161,29 @@ func (s *Store) trimmable(t *tenant, spare int64) int64 {
 
 // trimLocked has the lower tier forget entries of a tenant over its quota and
 // answers what is left to pay in memory.
-func (s *Store) trimLocked(o *object, over, spare int64) (int64, error) {
-	bytes := min(over, s.trimmable(o.tenant, spare))
+func (s *Store) trimLocked(o *object, over int64, spare spared) (int64, error) {
+	bytes := min(over, s.trimmable(o.tenant, spare.bytes))
 	if bytes <= 0 {
 		return over, nil
 	}
-	s.counters.TrimmedBytes += uint64(s.cfg.Lower.Trim(o.tenant.ID, bytes))
+	s.trimBelowLocked(o.tenant, bytes, spare.names)
 	return s.quotaLocked(o, 0)
+}
+
+// spared is what the lower tier must not forget to make room: it is about to be read.
+type spared struct {
+	names []tier.Name
+	bytes int64
+}
+
+// trimBelowLocked has the lower tier free bytes of a tenant, as far as it can.
+func (s *Store) trimBelowLocked(t *tenant, bytes int64, spare []tier.Name) {
+	for more := true; more && bytes > 0; {
+		var freed int64
+		freed, more = s.cfg.Lower.Trim(t.ID, bytes, spare)
+		s.counters.TrimmedBytes += uint64(freed)
+		bytes -= freed
+	}
 }
 
 // eviction is why something is to leave memory, and so how.

@@ -25,8 +25,8 @@ type promotion struct {
 	profile *profileState
 	tenant  *tenant
 	pool    *pool
-	bytes   int64 // of pages, and of token ids
-	spare   int64 // bytes in the lower tier that must not be trimmed for it
+	bytes   int64  // of pages, and of token ids
+	spare   spared // entries of the lower tier that must not be trimmed for it
 
 	state     promotionState
 	demanded  bool         // by a client; else read ahead
@@ -110,9 +110,12 @@ func (s *Store) promoteLocked(w wanted) *promotion {
 		s.counters.PromotionsBusy++
 		return nil
 	}
-	var spare int64
+	var spare spared
 	for _, p := range nodes {
-		spare += p.entry.Bytes
+		spare.names, spare.bytes = append(spare.names, p.name), spare.bytes+p.entry.Bytes
+	}
+	for up := nodes[len(nodes)-1].up; up != nil; up = up.up {
+		up.spare = spared{slices.Concat(up.spare.names, spare.names), up.spare.bytes + spare.bytes}
 	}
 	for _, p := range slices.Backward(nodes) {
 		p.spare = spare

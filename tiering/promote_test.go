@@ -76,8 +76,7 @@ func TestAwaitAnswersHitsMissesAndPromotionsInOrder(t *testing.T) {
 		defer close(a.done)
 		a.rows, a.err = x.c.AwaitAcquire(x.ctx, x.acquireQuery(memory, none, disk), dst)
 	}()
-	for x.waiters() != 1 {
-	}
+	x.until("a row waits", func() bool { return x.waiters() == 1 })
 	x.carry()
 	rows := x.end(a)
 	if len(rows) != 4 || rows[0].Bytes != 77 || rows[2].Hit || rows[2].Reason != tier.ReasonUnknown {
@@ -226,11 +225,12 @@ func TestWhatIsPromotedCannotBeReserved(t *testing.T) {
 }
 
 func (x *twoTiers) untilReading(n int) {
-	for reading := 0; reading != n; {
+	x.Helper()
+	x.until("the tier reads", func() bool {
 		x.tier.mu.Lock()
-		reading = x.tier.reading
-		x.tier.mu.Unlock()
-	}
+		defer x.tier.mu.Unlock()
+		return x.tier.reading == n
+	})
 }
 
 // The same key has the same bytes, so it may be computed again.

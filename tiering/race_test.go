@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -117,9 +116,7 @@ func (m *mapTier) trouble(ctx context.Context) {
 		m.unread = []error{nil, nil, nil, nil, tier.ErrCorrupt, tier.ErrUnavailable}[rng.IntN(6)]
 		m.spoil = []error{nil, nil, nil, nil, nil, tier.ErrUnavailable}[rng.IntN(6)]
 		m.mu.Unlock()
-		for range 1000 {
-			runtime.Gosched()
-		}
+		time.Sleep(100 * time.Microsecond)
 	}
 }
 

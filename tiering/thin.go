@@ -59,7 +59,7 @@ func (s *Store) refillLocked(o, want *object, l *layout, now time.Time, b *outsi
 	}
 	o.ops++ // so that making room does not take it, or what it extends
 	s.settleLocked(o)
-	err := s.makeRoomLocked(&states, 0, b)
+	err := s.makeRoomLocked(&states, spared{}, b)
 	if err == nil {
 		s.mendLocked(o)
 		o.fill = newFill(want, l)

@@ -139,9 +139,18 @@ func (x *twoTiers) await(ctx context.Context, n int, ps ...piece) *awaiting {
 		defer close(a.done)
 		a.rows, a.err = x.c.AwaitAcquire(ctx, x.acquireQuery(ps...), nil)
 	}()
-	for x.waiters() != before+n {
-	}
+	x.until("rows wait", func() bool { return x.waiters() == before+n })
 	return a
+}
+
+// until waits for what another goroutine does and no event tells of.
+func (b *bench) until(what string, ok func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(deadline) {
+			b.Fatalf("after a minute it is still not so that %s", what)
+		}
+	}
 }
 
 // waiters counts the rows that wait for promotions, ended ones not.

@@ -47,7 +47,7 @@ func (s *shelf) faultScript(cfg Config, again Config) {
 	}
 	n := things[0].name()
 	lower.Remove(&n)
-	lower.Trim(tenantA, 1)
+	trim(lower.Tier, tenantA, 1)
 	expect("write again", s.write(lower.Tier, things[0], tier.LevelSynced))
 	s.check(lower.Tier)
 	_ = lower.close()

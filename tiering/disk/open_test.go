@@ -174,7 +174,7 @@ func TestOpenKeepsOrderOfUse(t *testing.T) {
 	lower = s.openOK(cfg)
 	left := len(things)
 	for range 18 {
-		lower.Trim(tenantA, 1)
+		trim(lower.Tier, tenantA, 1)
 		left--
 	}
 	for i, w := range things {

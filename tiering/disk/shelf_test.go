@@ -367,6 +367,16 @@ func (r *running) close() error {
 	return r.err
 }
 
+// trim has a tier forget entries of a tenant, in as many calls as that takes.
+func trim(t *Tier, tenant tier.TenantID, bytes int64, spare ...tier.Name) (freed int64) {
+	for more := true; more; {
+		var n int64
+		n, more = t.Trim(tenant, bytes-freed, spare)
+		freed += n
+	}
+	return freed
+}
+
 // check compares the accounts with the entries, and space with both.
 func (s *shelf) check(t *Tier) {
 	s.Helper()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -136,14 +137,44 @@ func (t *Tier) Used(id tier.TenantID) int64 {
 }
 
 // Trim implements tiering.Tier.
-func (t *Tier) Trim(id tier.TenantID, bytes int64) int64 {
+func (t *Tier) Trim(id tier.TenantID, bytes int64, spare []tier.Name) (freed int64, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a := t.owners[id]
 	if a == nil {
-		return 0
+		return 0, false
 	}
-	return t.trimLocked(a, bytes)
+	may := anyID
+	if len(spare) > 0 {
+		may = t.notInLocked(spare)
+	}
+	for range trimRows {
+		if freed >= bytes {
+			return freed, false
+		}
+		victim, ok := a.evict.Victim(may)
+		if !ok {
+			return freed, false
+		}
+		e := t.ids.Get(victim)
+		freed += e.bytes
+		t.evictLocked(e, &t.counters.EvictedQuota)
+	}
+	return freed, freed < bytes
+}
+
+// trimRows bounds what one Trim forgets, since lookups wait for it.
+const trimRows = 32
+
+// notInLocked selects the entries that are not among some names.
+func (t *Tier) notInLocked(names []tier.Name) func(policy.ID) bool {
+	spared := make(map[*entry]bool, len(names))
+	for i := range names {
+		if e := t.index[names[i]]; e != nil {
+			spared[e] = true
+		}
+	}
+	return func(id policy.ID) bool { return !spared[t.ids.Get(id)] }
 }
 
 // Touch implements tiering.Tier.

@@ -82,7 +82,7 @@ func TestStalledDiskHoldsUpNoLookup(t *testing.T) {
 				}
 			}
 			lower.Remove(&other)
-			lower.Trim(tenantB, 1)
+			trim(lower.Tier, tenantB, 1)
 			lower.List(Filter{}, nil, 10)
 			lower.Usage()
 			lower.Counters()
@@ -541,7 +541,7 @@ func TestMissingDirectory(t *testing.T) {
 		t.Fatalf("%+v", h)
 	}
 	n := segments(1, 1)[0].name()
-	if _, ok := lower.Lookup(&n); ok || lower.Used(tenantA) != 0 || lower.Trim(tenantA, 1) != 0 || lower.Remove(&n) {
+	if _, ok := lower.Lookup(&n); ok || lower.Used(tenantA) != 0 || trim(lower.Tier, tenantA, 1) != 0 || lower.Remove(&n) {
 		t.Error("something is there")
 	}
 	if _, err := os.Stat(mount); !errors.Is(err, fs.ErrNotExist) {

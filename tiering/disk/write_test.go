@@ -223,11 +223,36 @@ func TestQuota(t *testing.T) {
 		t.Error("entries left in vain")
 	}
 	used := lower.Used(tenantA)
-	if freed := lower.Trim(tenantA, used/2); freed < used/2 || lower.Used(tenantA) != used-freed {
+	if freed := trim(lower.Tier, tenantA, used/2); freed < used/2 || lower.Used(tenantA) != used-freed {
 		t.Errorf("trimmed %d of %d, %d left", freed, used, lower.Used(tenantA))
 	}
-	if freed := lower.Trim(tenantA, 1<<40); lower.Used(tenantA) != 0 || freed == 0 {
+	if freed := trim(lower.Tier, tenantA, 1<<40); lower.Used(tenantA) != 0 || freed == 0 {
 		t.Errorf("%d bytes left", lower.Used(tenantA))
+	}
+	s.check(lower.Tier)
+}
+
+// What is about to be read is not trimmed, nor is what it extends, and one call
+// forgets a bounded number of entries.
+func TestTrimSparesAndIsBounded(t *testing.T) {
+	s := newShelf(t)
+	lower := s.openOK(onMem(s.config(), vfs.NewMem()))
+	nodes := chain(1, 3, tenantA)
+	things := append(segments(10, 3*trimRows), nodes...)
+	for _, w := range things {
+		s.mustWrite(lower.Tier, w, tier.LevelLogged)
+	}
+	oldest, leaf := things[0].name(), nodes[2].name()
+	before := lower.Counters().Entries
+	if freed, more := lower.Trim(tenantA, 1<<40, []tier.Name{oldest, leaf}); freed == 0 || !more || lower.Counters().Entries != before-trimRows {
+		t.Errorf("one call has freed %d bytes and left %d of %d entries, more: %v", freed, lower.Counters().Entries, before, more)
+	}
+	trim(lower.Tier, tenantA, 1<<40, oldest, leaf)
+	for _, w := range append(nodes, things[0]) {
+		s.mustRead(lower.Tier, w)
+	}
+	if left := lower.Counters().Entries; left != 4 {
+		t.Errorf("%d entries are left, 4 were spared", left)
 	}
 	s.check(lower.Tier)
 }
@@ -242,7 +267,7 @@ func TestParents(t *testing.T) {
 	for i := range w {
 		s.mustWrite(lower.Tier, w[i], tier.LevelLogged)
 	}
-	lower.Trim(tenantA, 1)
+	trim(lower.Tier, tenantA, 1)
 	for i := range w {
 		n := w[i].name()
 		if _, ok := lower.Lookup(&n); ok == (i == 5) {

@@ -24,9 +24,10 @@ type Tier interface {
 	// Used is how many bytes a tenant holds here, admitted writes included.
 	Used(t TenantID) int64
 	// Trim forgets least recently used entries of a tenant until bytes are
-	// freed or none is left that may go, and answers what was freed. An entry
-	// that is read at the moment, or that others extend, may not.
-	Trim(t TenantID, bytes int64) (freed int64)
+	// freed or none is left that may go. An entry that is being read, that
+	// others extend or that is named in spare may not. A call forgets a bounded
+	// number of entries; more says that another call would free more.
+	Trim(t TenantID, bytes int64, spare []Name) (freed int64, more bool)
 	// Admit makes room for an object and counts it; room is how many bytes the
 	// tenant may hold here afterwards. What is here already, or on its way, is
 	// admitted without counting again. The answer is to be started or
