@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/ghost"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -313,7 +314,7 @@ func (s *Store) removeLocked(n tier.Name) (held bool, err error) {
 	case !o.published:
 		return false, fmt.Errorf("segment %x is being filled: %w", n.Key[:8], tier.ErrBusy)
 	default:
-		s.decideLocked(o, DecidedDrop, BecauseRemoved, o.pageBytes)
+		s.decideLocked(o, decision.Drop, decision.Removed, o.pageBytes)
 		s.unlinkLocked(o, tier.ReasonRemoved)
 		held = true
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -131,11 +132,11 @@ const adviceTold = 4
 // noteAdvice puts what was advised for a prompt that is being served among the
 // decisions, the first few of it to be told. What is to be stored has no name yet.
 func (s *Store) noteAdvice(w *adviseWork, q *AdviseQuery) {
-	d := Decision{At: s.cfg.Now(), Profile: q.Profile, Tenant: q.Tenant, Name: tier.Name{Kind: tier.Exact}}
+	d := decision.Decision{At: s.cfg.Now(), Profile: q.Profile, Tenant: q.Tenant, Name: tier.Name{Kind: tier.Exact}}
 	for i := range w.positions {
 		p := &w.positions[i]
 		d.Begin, d.End, d.Bytes = w.begins[i], p.Tokens, w.bytes[i]
-		d.What, d.Why, d.Value = advised(p.Admit), Because(p.Reason), p.Value
+		d.What, d.Why, d.Value = advised(p.Admit), decision.Reason(p.Reason), p.Value
 		s.noteSome(i, d)
 	}
 	d.Name = tier.Name{}
@@ -147,26 +148,26 @@ func (s *Store) noteAdvice(w *adviseWork, q *AdviseQuery) {
 		}
 		d.Begin, d.End = q.Segments[i].Begin, q.Segments[i].Begin+q.Segments[i].Tokens
 		d.Bytes = w.model.Shape.SegmentTotalBytes(q.Segments[i].Tokens)
-		d.What, d.Why, d.Value = advised(g.Admit), Because(g.Reason), g.Value
+		d.What, d.Why, d.Value = advised(g.Admit), decision.Reason(g.Reason), g.Value
 		s.noteSome(missing, d)
 		missing++
 	}
 }
 
 // noteSome notes the i-th decision of a kind in one advice.
-func (s *Store) noteSome(i int, d Decision) {
+func (s *Store) noteSome(i int, d decision.Decision) {
 	if i < adviceTold {
-		s.note(d)
+		s.decisions.Note(d)
 	} else {
-		s.noteUntold(d.What, d.Why)
+		s.decisions.Count(d.What, d.Why)
 	}
 }
 
-func advised(admit bool) What {
+func advised(admit bool) decision.What {
 	if admit {
-		return DecidedAdvise
+		return decision.Advise
 	}
-	return DecidedAdviseAgainst
+	return decision.AdviseAgainst
 }
 
 // check holds a query to its bounds: it comes from a client.

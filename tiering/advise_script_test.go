@@ -143,7 +143,7 @@ func adviceCommand(b *bench, command []string, rest string) string {
 	case "decisions":
 		var out strings.Builder
 		n, _ := strconv.Atoi(rest)
-		for _, d := range b.Decisions(n) {
+		for _, d := range b.lastDecisions(n) {
 			what := "segment"
 			if d.Name.Kind != 0 {
 				what = "checkpoint"

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -56,12 +57,12 @@ func (c *Session) refuseTogether(q *AcquireQuery, p *profileState, t *tenant, ds
 		return dst[:base], false
 	}
 	s.counters.AcquireRefused++
-	why := BecauseTogether
+	why := decision.Together
 	if errors.Is(err, tier.ErrBusy) {
-		why = BecauseBusy
+		why = decision.Busy
 	}
-	s.note(Decision{
-		At: s.cfg.Now(), What: DecidedRefuse, Why: why, Name: tier.Name{Key: q.Keys[0]}, Profile: q.Profile, Tenant: q.Tenant,
+	s.decisions.Note(decision.Decision{
+		At: s.cfg.Now(), What: decision.Refuse, Why: why, Name: tier.Name{Key: q.Keys[0]}, Profile: q.Profile, Tenant: q.Tenant,
 		Bytes: need.joins + need.comes,
 	})
 	for i := range dst[base:] {

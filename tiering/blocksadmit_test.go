@@ -3,6 +3,7 @@ package tiering
 import (
 	"testing"
 
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -119,7 +120,7 @@ func TestWhatDoesNotFitTogetherIsRefusedUntouched(t *testing.T) {
 	if after.AcquireRefused != 1 || after.EvictedRoom != before.EvictedRoom || after.Promoting != 0 || after.Acquired != before.Acquired {
 		t.Fatalf("%+v after %+v", after, before)
 	}
-	if d := x.Decisions(1)[0]; d.What != DecidedRefuse || d.Why != BecauseTogether || d.Name.Key != [32]byte(a.key) || d.Bytes != 2*x.cost(a) {
+	if d := x.lastDecisions(1)[0]; d.What != decision.Refuse || d.Why != decision.Together || d.Name.Key != [32]byte(a.key) || d.Bytes != 2*x.cost(a) {
 		t.Fatalf("%+v", d)
 	}
 	if leases, _ := x.c.Holdings(); leases != 0 {

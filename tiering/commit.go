@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -162,9 +163,9 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error, b *outs
 	}
 	s.counters.Published++
 	s.counters.PublishedBytes += uint64(o.bytes)
-	why := BecauseFilled
+	why := decision.Filled
 	if o.thin {
-		why = BecauseFilledAgain
+		why = decision.FilledAgain
 		s.counters.ThinnedFilled++
 	}
 	s.publishLocked(o, s.cfg.Now(), why)

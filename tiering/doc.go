@@ -42,7 +42,7 @@
 // are told what may not leave: what is leased, filled, written or read, what such
 // an object extends, and nodes that more than one other extends. A checkpoint that
 // one other extends gives back its states only (thin.go). Each decision is noted
-// with its reason and value (decide.go).
+// with its reason and value (package decision).
 //
 //	reserve ──► filling ──► published ──► unlinked ──► free
 //	promote        │  all parts of │ ▲   evicted or       last lease, operation

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/internal/ghost"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -359,18 +360,18 @@ func (s *Store) unfillLocked(o *object) {
 // refuseLocked remembers and counts an object that found no room.
 func (s *Store) refuseLocked(o *object, err error) {
 	s.counters.refused(err)
-	s.decideLocked(o, DecidedRefuse, whyRefused(err), o.pageBytes)
+	s.decideLocked(o, decision.Refuse, whyRefused(err), o.pageBytes)
 	s.ghosts.Note(ghost.Entry{
 		Key: o.key, Profile: o.profile.id, Tenant: o.tenant.ID, Reason: tier.ReasonRefused, Tokens: uint32(o.tokens()),
 	})
 }
 
-func whyRefused(err error) Because {
+func whyRefused(err error) decision.Reason {
 	switch {
 	case errors.Is(err, tier.ErrFull):
-		return BecauseNoRoom
+		return decision.NoRoom
 	case errors.Is(err, tier.ErrQuota):
-		return BecauseOverQuota
+		return decision.OverQuota
 	}
-	return BecauseBusy
+	return decision.Busy
 }

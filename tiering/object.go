@@ -7,6 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/internal/ghost"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -293,7 +294,7 @@ func (o *object) countPublished(d int) {
 }
 
 // publishLocked ends the filling of a complete object.
-func (s *Store) publishLocked(o *object, now time.Time, why Because) {
+func (s *Store) publishLocked(o *object, now time.Time, why decision.Reason) {
 	o.fill, o.used = nil, now
 	s.deadlines.Remove(&o.until)
 	bytes := o.pageBytes
@@ -304,7 +305,7 @@ func (s *Store) publishLocked(o *object, now time.Time, why Because) {
 		o.published = true
 		o.countPublished(1)
 	}
-	s.decideLocked(o, DecidedAdmit, why, bytes)
+	s.decideLocked(o, decision.Admit, why, bytes)
 	s.settleLocked(o)
 	s.rankLocked(o)
 	s.adoptLocked(o)

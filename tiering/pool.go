@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -215,7 +216,7 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, b *outside) {
 	s.counters.EvictedBytes += uint64(o.bytes)
 	if o.write != nil && !o.movingLocked() {
 		s.unwishLocked(o, b)
-		s.leftLocked(o, DecidedEvict, way, o.pageBytes)
+		s.leftLocked(o, decision.Evict, way, o.pageBytes)
 		s.unlinkLocked(o, tier.ReasonEvicted)
 		return
 	}
@@ -230,9 +231,9 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, b *outside) {
 		s.counters.DemotionsRefused++
 	}
 	o.leaving = o.write != nil
-	what := DecidedEvict
+	what := decision.Evict
 	if held || o.leaving {
-		what = DecidedDemote
+		what = decision.Demote
 	}
 	s.leftLocked(o, what, way, o.pageBytes)
 	s.unlinkLocked(o, tier.ReasonEvicted)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -324,9 +325,9 @@ func (s *Store) publishPromotionLocked(p *promotion, c *tier.Content) {
 	o.ahead = !p.demanded
 	followers := p.liveFollowers()
 	o.ops += p.waiters + len(followers)
-	why := BecausePromoted
+	why := decision.Promoted
 	if o.ahead {
-		why = BecauseReadAhead
+		why = decision.ReadAhead
 	}
 	s.publishLocked(o, s.cfg.Now(), why)
 	s.counters.PromotedBytes += uint64(o.bytes)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -45,7 +46,7 @@ func (b *bench) populate(n int) (hashes [][32]byte) {
 		o.shares[0].digests = make([]uint64, l.chunks())
 		o.created, o.used, o.fill = now, now, newFill(o, l)
 		b.linkLocked(o)
-		b.publishLocked(o, now.Add(time.Duration(i)*time.Microsecond), BecauseFilled)
+		b.publishLocked(o, now.Add(time.Duration(i)*time.Microsecond), decision.Filled)
 		hashes = append(hashes, o.key)
 		up = o
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/internal/ghost"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
@@ -24,9 +25,10 @@ type Store struct {
 	place   tier.Place
 	tenants map[tier.TenantID]*tenant
 
-	profiles atomic.Pointer[[]*profileState] // replaced under mu, never changed
-	leaseIDs atomic.Uint64
-	advice   *advisor
+	profiles  atomic.Pointer[[]*profileState] // replaced under mu, never changed
+	leaseIDs  atomic.Uint64
+	advice    *advisor
+	decisions *decision.Log
 
 	running sync.WaitGroup // operations that touch memory; grows only under mu while open
 
@@ -40,7 +42,6 @@ type Store struct {
 	segments    *index.Map[object]
 	checkpoints *index.Map[object] // heads of lists of siblings
 	ghosts      *ghost.List
-	decisions   decisionLog // with its own lock
 	sessions    map[*Session]struct{}
 	deadlines   deadline.Heap[timed]
 	lastProfile tier.ProfileID
@@ -93,7 +94,7 @@ func Open(cfg Config) (*Store, error) {
 		ghosts:      ghost.New(cfg.MaxDeparted),
 		sessions:    map[*Session]struct{}{},
 		advice:      newAdvisor(&cfg),
-		decisions:   newDecisionLog(cfg.MaxDecisions),
+		decisions:   decision.NewLog(cfg.MaxDecisions),
 	}
 	if cfg.Device.Describe().Kind == "host" {
 		s.place = tier.PlaceDRAM

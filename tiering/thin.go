@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -36,7 +37,7 @@ func (s *Store) mayThin(o *object) bool {
 
 // thinLocked takes an idle node's states out of memory.
 func (s *Store) thinLocked(o *object, way eviction) {
-	s.leftLocked(o, DecidedThin, way, o.statePages)
+	s.leftLocked(o, decision.Strip, way, o.statePages)
 	s.counters.Thinned++
 	s.counters.ThinnedBytes += uint64(o.stateBytes)
 	s.unaheadLocked(o, &s.counters.ReadAheadWasted)
@@ -162,7 +163,7 @@ func (s *Store) dropShellLocked(o *object) {
 	if !o.thin || !o.linked || o.children > 0 || o.class != classIdle {
 		return
 	}
-	s.decideLocked(o, DecidedDrop, BecauseAlone, o.pageBytes)
+	s.decideLocked(o, decision.Drop, decision.Childless, o.pageBytes)
 	s.counters.ThinnedDropped++
 	s.counters.ThinnedDroppedBytes += uint64(o.bytes)
 	s.unlinkLocked(o, tier.ReasonEvicted)

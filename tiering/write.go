@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -242,7 +243,7 @@ func (s *Store) spoiltLocked(o *object) {
 	switch {
 	case !o.linked:
 	case o.children == 0:
-		s.decideLocked(o, DecidedDrop, BecauseSpoilt, o.pageBytes)
+		s.decideLocked(o, decision.Drop, decision.Corrupt, o.pageBytes)
 		s.unlinkLocked(o, tier.ReasonAborted)
 	case !o.spoilt:
 		o.spoilt = true

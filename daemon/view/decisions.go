@@ -4,13 +4,13 @@ import (
 	"strings"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/decision"
 )
 
 // Decisions implements api.Node.
 func (v *View) Decisions(q api.DecisionQuery) []api.Decision {
 	var list []api.Decision
-	for d := range v.o.Store.LastDecisions() {
+	for d := range v.o.Store.Decisions().Last() {
 		if len(list) == q.Limit {
 			break
 		}
@@ -21,7 +21,7 @@ func (v *View) Decisions(q api.DecisionQuery) []api.Decision {
 	return list
 }
 
-func (v *View) decision(d *tiering.Decision) api.Decision {
+func (v *View) decision(d *decision.Decision) api.Decision {
 	entry := api.Decision{
 		At: d.At, What: d.What.String(), Why: d.Why.String(), Object: "segment",
 		Profile: uint32(d.Profile), Tenant: v.tenantName(d.Tenant), Begin: d.Begin, End: d.End, Value: d.Value, Bytes: d.Bytes,
@@ -39,7 +39,7 @@ func (v *View) decision(d *tiering.Decision) api.Decision {
 var decisionsMade = describe("decisions_total", "Decisions about segments and checkpoints by what was decided and why: what happened, and what engines were advised (advised, discouraged).", "decision", "why")
 
 func (v *View) decisionMetrics(s sink) {
-	v.o.Store.EachDecision(func(what tiering.What, why tiering.Because, n uint64) {
+	v.o.Store.Decisions().Counts(func(what decision.What, why decision.Reason, n uint64) {
 		s.count(decisionsMade, n, what.String(), slug(why.String()))
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/disk"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -191,7 +192,7 @@ func (v *View) Counters() []api.Counter {
 	stored.Each(whole)
 	advised := v.o.Store.AdviceStats()
 	advised.Each(whole)
-	v.o.Store.EachDecision(func(what tiering.What, why tiering.Because, n uint64) {
+	v.o.Store.Decisions().Counts(func(what decision.What, why decision.Reason, n uint64) {
 		whole("decisions_"+what.String()+"_"+slug(why.String()), n)
 	})
 	slices.SortFunc(list, func(a, b api.Counter) int { return strings.Compare(a.Name, b.Name) })
