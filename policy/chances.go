@@ -290,8 +290,7 @@ func (c *chances) list(objects []object, i int32) {
 		a.place = int32(len(c.occupied))
 		c.occupied = append(c.occupied, a)
 	}
-	a.heap = append(a.heap, listing{objects[i].density, i})
-	a.fix(objects, int32(len(a.heap)-1))
+	a.heap = push(listings(objects), a.heap, listing{objects[i].density, i})
 }
 
 // drop undoes list.
@@ -301,18 +300,12 @@ func (c *chances) drop(objects []object, i int32) {
 		return
 	}
 	a := c.cell(&objects[i])
-	last := int32(len(a.heap) - 1)
-	moved := a.heap[last]
-	a.heap = a.heap[:last]
+	a.heap = take(listings(objects), a.heap, pos)
 	if cap(a.heap) > max(leastHeap, 4*len(a.heap)) {
 		a.heap = append(make([]listing, 0, 2*len(a.heap)), a.heap...)
 	}
 	objects[i].pos = outside
-	if pos != last {
-		a.heap[pos] = moved
-		a.fix(objects, pos)
-	}
-	if last == 0 {
+	if len(a.heap) == 0 {
 		end := c.occupied[len(c.occupied)-1]
 		c.occupied[a.place] = end
 		end.place = a.place
@@ -330,35 +323,15 @@ func (c *chances) reweigh(objects []object, i int32, density float64) {
 	x.density = density
 	if pos := x.pos; pos != outside {
 		a.heap[pos].density = density
-		a.fix(objects, pos)
+		fix(listings(objects), a.heap, pos)
 	}
 }
 
-func before(objects []object, a, b listing) bool {
-	return a.density < b.density || a.density == b.density && objects[a.object].used < objects[b.object].used
+// listings orders what a cell lists.
+type listings []object
+
+func (l listings) before(a, b listing) bool {
+	return a.density < b.density || a.density == b.density && l[a.object].used < l[b.object].used
 }
 
-// fix moves what stands at a position up or down to where it belongs.
-func (a *cell) fix(objects []object, pos int32) {
-	x := a.heap[pos]
-	for pos > 0 && before(objects, x, a.heap[(pos-1)/2]) {
-		a.put(objects, pos, a.heap[(pos-1)/2])
-		pos = (pos - 1) / 2
-	}
-	for child := 2*pos + 1; int(child) < len(a.heap); child = 2*pos + 1 {
-		if int(child+1) < len(a.heap) && before(objects, a.heap[child+1], a.heap[child]) {
-			child++
-		}
-		if !before(objects, a.heap[child], x) {
-			break
-		}
-		a.put(objects, pos, a.heap[child])
-		pos = child
-	}
-	a.put(objects, pos, x)
-}
-
-func (a *cell) put(objects []object, pos int32, x listing) {
-	a.heap[pos] = x
-	objects[x.object].pos = pos
-}
+func (l listings) moved(x listing, pos int32) { l[x.object].pos = pos }

@@ -25,8 +25,8 @@ type learned struct {
 	now    time.Time
 	begun  bool
 	named  victim
-	power  float64  // of the density, for Victim
-	search frontier // scratch of Victim
+	power  float64     // of the density, for Victim
+	search []candidate // scratch of Victim
 }
 
 type object struct {
@@ -343,19 +343,17 @@ func (l *learned) Victim(evictable func(ID) bool) (ID, bool) {
 func (l *learned) next(evictable func(ID) bool, first candidate) (ID, bool) {
 	f := l.search[:0]
 	for _, c := range l.chances.occupied {
-		if c != first.cell {
-			f.push(l.candidate(c, 0))
-		}
+		f = push(frontier{}, f, l.candidate(c, 0))
 	}
-	for x, ok := first, true; ok; x, ok = f.pop() {
-		if x != first {
-			if id := l.objects[x.cell.heap[x.pos].object].id; evictable(id) {
-				l.search = f
-				return id, true
-			}
+	for len(f) > 0 {
+		x := f[0]
+		f = take(frontier{}, f, 0)
+		if id := l.objects[x.cell.heap[x.pos].object].id; x != first && evictable(id) {
+			l.search = f
+			return id, true
 		}
 		for child := 2*x.pos + 1; child <= 2*x.pos+2 && int(child) < len(x.cell.heap); child++ {
-			f.push(l.candidate(x.cell, child))
+			f = push(frontier{}, f, l.candidate(x.cell, child))
 		}
 	}
 	l.search = f

@@ -47,7 +47,7 @@ func (o *order) add(id ID) int32 {
 	o.turns++
 	o.nodes[i] = node{id: id, turn: o.turns}
 	o.at[id] = i
-	o.push(i)
+	o.heap = push(o, o.heap, i)
 	return i
 }
 
@@ -56,7 +56,7 @@ func (o *order) rank(i int32, rank float64) {
 	o.turns++
 	o.nodes[i].rank, o.nodes[i].turn = rank, o.turns
 	if pos := o.nodes[i].pos; pos != outside {
-		o.fix(pos)
+		fix(o, o.heap, pos)
 	}
 }
 
@@ -64,7 +64,7 @@ func (o *order) rank(i int32, rank float64) {
 func (o *order) rerank(i int32, rank float64) {
 	o.nodes[i].rank = rank
 	if pos := o.nodes[i].pos; pos != outside {
-		o.fix(pos)
+		fix(o, o.heap, pos)
 	}
 }
 
@@ -84,19 +84,13 @@ func (o *order) suspend(i int32) {
 	if pos == outside {
 		return
 	}
-	last := int32(len(o.heap) - 1)
-	moved := o.heap[last]
-	o.heap = o.heap[:last]
+	o.heap = take(o, o.heap, pos)
 	o.nodes[i].pos = outside
-	if pos != last {
-		o.put(pos, moved)
-		o.fix(pos)
-	}
 }
 
 func (o *order) resume(i int32) {
 	if o.nodes[i].pos == outside {
-		o.push(i)
+		o.heap = push(o, o.heap, i)
 	}
 }
 
@@ -114,12 +108,13 @@ func (o *order) first(evictable func(ID) bool) (ID, bool) {
 		o.front = append(o.front, 0)
 	}
 	for len(o.front) > 0 {
-		pos := o.popFront()
+		pos := o.front[0]
+		o.front = take(front{o}, o.front, 0)
 		if id := o.nodes[o.heap[pos]].id; evictable(id) {
 			return id, true
 		}
 		for child := 2*pos + 1; child <= 2*pos+2 && int(child) < len(o.heap); child++ {
-			o.pushFront(child)
+			o.front = push(front{o}, o.front, child)
 		}
 	}
 	return 0, false
@@ -130,73 +125,11 @@ func (o *order) before(i, j int32) bool {
 	return a.rank < b.rank || a.rank == b.rank && a.turn < b.turn
 }
 
-func (o *order) put(pos, i int32) {
-	o.heap[pos] = i
-	o.nodes[i].pos = pos
-}
+func (o *order) moved(i, pos int32) { o.nodes[i].pos = pos }
 
-func (o *order) push(i int32) {
-	o.heap = append(o.heap, i)
-	o.put(int32(len(o.heap)-1), i)
-	o.fix(o.nodes[i].pos)
-}
+// front orders positions in the heap of an order.
+type front struct{ *order }
 
-// fix moves what stands at a position up or down to where it belongs.
-func (o *order) fix(pos int32) {
-	i := o.heap[pos]
-	for pos > 0 {
-		parent := (pos - 1) / 2
-		if !o.before(i, o.heap[parent]) {
-			break
-		}
-		o.put(pos, o.heap[parent])
-		pos = parent
-	}
-	for {
-		child := 2*pos + 1
-		if int(child) >= len(o.heap) {
-			break
-		}
-		if int(child+1) < len(o.heap) && o.before(o.heap[child+1], o.heap[child]) {
-			child++
-		}
-		if !o.before(o.heap[child], i) {
-			break
-		}
-		o.put(pos, o.heap[child])
-		pos = child
-	}
-	o.put(pos, i)
-}
+func (f front) before(p, q int32) bool { return f.order.before(f.heap[p], f.heap[q]) }
 
-func (o *order) pushFront(pos int32) {
-	o.front = append(o.front, pos)
-	for at := len(o.front) - 1; at > 0; {
-		parent := (at - 1) / 2
-		if !o.before(o.heap[o.front[at]], o.heap[o.front[parent]]) {
-			return
-		}
-		o.front[at], o.front[parent] = o.front[parent], o.front[at]
-		at = parent
-	}
-}
-
-func (o *order) popFront() int32 {
-	top, last := o.front[0], len(o.front)-1
-	o.front[0] = o.front[last]
-	o.front = o.front[:last]
-	for at := 0; ; {
-		child := 2*at + 1
-		if child >= last {
-			return top
-		}
-		if child+1 < last && o.before(o.heap[o.front[child+1]], o.heap[o.front[child]]) {
-			child++
-		}
-		if !o.before(o.heap[o.front[child]], o.heap[o.front[at]]) {
-			return top
-		}
-		o.front[at], o.front[child] = o.front[child], o.front[at]
-		at = child
-	}
-}
+func (front) moved(int32, int32) {}
