@@ -15,7 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// ErrInUse: another process serves or locks the socket's path.
+// ErrInUse means that another process serves or locks the path of the socket.
 var ErrInUse = errors.New("socket in use")
 
 // place is where the socket may be.

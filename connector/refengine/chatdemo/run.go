@@ -143,5 +143,5 @@ func (r *runner) step(ctx context.Context, i int, kind Kind, c *chat) ([]uint32,
 
 func sameBits(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }
 
-// ErrChanged: an answer is not that of computing everything.
+// ErrChanged means that an answer is not that of computing everything.
 var ErrChanged = errors.New("chatdemo: reuse changed an answer")

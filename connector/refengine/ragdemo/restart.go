@@ -11,7 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/refengine"
 )
 
-// ErrChanged: the answers after the crash are not those from before it, or the
+// ErrChanged means that answers after the crash differ from those before it, or the
 // store came back without what it held.
 var ErrChanged = errors.New("ragdemo: a crash of the store changed what it serves")
 
