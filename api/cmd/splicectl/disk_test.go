@@ -14,6 +14,7 @@ import (
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk"
 )
@@ -21,11 +22,11 @@ import (
 // onDisk runs a daemon in this process with a disk directory until stop.
 func onDisk(t *testing.T, dir string) (socket string, stop func()) {
 	t.Helper()
-	c := daemon.DefaultConfig()
+	c := settings.Default()
 	sockets := t.TempDir()
 	c.Socket, c.AdminSocket, c.HTTP = filepath.Join(sockets, "s"), filepath.Join(sockets, "a"), "off"
-	c.Arena, c.Private, c.Staging, c.Slots = 64*daemon.MiB, 16*daemon.MiB, 16*daemon.MiB, daemon.MiB
-	c.Disk, c.DiskSize, c.DiskPrivate, c.DiskSlab, c.DiskReserve = dir, 48*daemon.MiB, 16*daemon.MiB, 16*daemon.MiB, 0
+	c.Arena, c.Private, c.Staging, c.Slots = 64*settings.MiB, 16*settings.MiB, 16*settings.MiB, settings.MiB
+	c.Disk, c.DiskSize, c.DiskPrivate, c.DiskSlab, c.DiskReserve = dir, 48*settings.MiB, 16*settings.MiB, 16*settings.MiB, 0
 	d, err := daemon.New(c, daemon.Parts{})
 	if err != nil {
 		t.Fatal(err)
