@@ -44,7 +44,7 @@ func (s *Store) beginPatchLocked(p *promotion) (from, to []gpuipc.Ref) {
 	if o == nil {
 		return nil, nil
 	}
-	edges := o.layout().StateEdges
+	edges := o.layout().edges
 	if len(edges) == 0 {
 		return nil, nil
 	}

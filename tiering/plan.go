@@ -7,7 +7,6 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -42,7 +41,7 @@ type heldSpan struct {
 // was held: a thinned node may be filled again meanwhile.
 type heldNode struct {
 	object  *object
-	layout  *plan.PartMap
+	layout  *layout
 	extents []gpuipc.Extent
 }
 
@@ -240,7 +239,7 @@ func (t *turns) by(layer, distance int) *gpuipc.Rotation {
 
 // part names one tensor of a rank's share to the device.
 func (s *Store) part(n *heldNode, rank, layer int, kind profile.PartKind) (gpuipc.Ref, profile.Part) {
-	part, ok := n.layout.Part(layer, kind)
+	part, ok := n.layout.part(layer, kind)
 	if !ok {
 		panic(fmt.Sprintf("tiering: %s has no part %d of layer %d", n.object.name(), kind, layer))
 	}

@@ -18,6 +18,9 @@ const (
 	StatusPending Status = 2 // somebody is filling it
 )
 
+// AllLayers asks Compose and Rotate for every layer they apply to.
+const AllLayers = -1
+
 // MatchQuery asks for the longest checkpoint and the status of segments.
 type MatchQuery struct {
 	Profile   tier.ProfileID

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench"
@@ -20,7 +21,7 @@ func benchCommand() command {
 		examples: []string{"", "--suite quick --json", "-only lookup,transfer", "--suite disk --dir /var/lib"},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
 			o := bench.Options{Commit: commit}
-			fs.StringVar(&o.Suite, "suite", "quick", "`suite`: quick takes less than a minute, full five times the rounds,\nsmoke one round of each; disk measures the disk tier beside fio in two minutes,\npebble the places where its values could lie")
+			fs.StringVar(&o.Suite, "suite", "quick", "`suite`: quick takes less than a minute, full five times the rounds,\nsmoke one round of each; scale has up to 16 client processes at once; disk measures the disk tier beside fio in two minutes,\npebble the places where its values could lie")
 			fs.StringVar(&o.Dir, "dir", "", "`directory` on the disk to measure, for suites of the disk\n(default: where temporary files go)")
 			fs.StringVar(&o.Torture, "torture", "", "`file` with a report of torture runs to show beside the suite disk")
 			fs.StringVar(&o.Daemon, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
@@ -41,7 +42,7 @@ func benchCommand() command {
 
 func sectionsByName() string {
 	var text []string
-	for _, suite := range []string{"quick", "disk", "pebble"} {
+	for _, suite := range []string{"quick", "scale", "disk", "pebble"} {
 		text = append(text, strings.Join(bench.SectionNames(suite), ", ")+" ("+suite+")")
 	}
 	return strings.Join(text, "; ")
@@ -83,6 +84,40 @@ func echoCommand() command {
 		name: baseline.EchoCommand, summary: "Answer bytes on descriptor 3 (started by bench)", hidden: true,
 		setup: func(*flag.FlagSet) func(context.Context, *call) error {
 			return func(context.Context, *call) error { return baseline.ServeEcho() }
+		},
+	}
+}
+
+// crowdCommand echoes for many clients.
+func crowdCommand() command {
+	return command{
+		name: baseline.CrowdCommand, synopsis: "N", summary: "Answer bytes on N descriptors (started by bench)", hidden: true,
+		setup: func(*flag.FlagSet) func(context.Context, *call) error {
+			return func(_ context.Context, c *call) error {
+				if len(c.args) != 1 {
+					return usagef("want a number of descriptors")
+				}
+				n, err := strconv.Atoi(c.args[0])
+				if err != nil {
+					return usagef("want a number of descriptors, got %q", c.args[0])
+				}
+				return baseline.ServeCrowd(n)
+			}
+		},
+	}
+}
+
+// peerCommand is one of many clients.
+func peerCommand() command {
+	return command{
+		name: bench.PeerCommand, synopsis: "SOCKET", summary: "Make requests when told to (started by bench)", hidden: true,
+		setup: func(*flag.FlagSet) func(context.Context, *call) error {
+			return func(ctx context.Context, c *call) error {
+				if len(c.args) != 1 {
+					return usagef("want a socket")
+				}
+				return bench.ServePeer(ctx, c.args[0], os.Stdin, c.stdout)
+			}
 		},
 	}
 }

@@ -101,6 +101,9 @@ func TestSuitesHaveSectionsOfTheirOwn(t *testing.T) {
 		!slices.Equal(SectionNames("smoke"), quick) || !slices.Equal(SectionNames("disk-smoke"), disk) {
 		t.Errorf("%v and %v", quick, disk)
 	}
+	if scale := SectionNames("scale"); !slices.Contains(scale, "clients") || !slices.Equal(SectionNames("scale-smoke"), scale) {
+		t.Errorf("sections of scale: %v", scale)
+	}
 	if _, err := Run(t.Context(), Options{Suite: "none"}); err == nil {
 		t.Error("a suite that is not there was run")
 	}

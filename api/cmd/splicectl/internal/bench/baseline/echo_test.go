@@ -4,19 +4,29 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 )
 
-// TestMain lets this program play the echo that the benchmark starts.
+// TestMain lets this program play the echoes that benchmarks start.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == EchoCommand {
-		if err := ServeEcho(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	var err error
+	switch {
+	case len(os.Args) == 2 && os.Args[1] == EchoCommand:
+		err = ServeEcho()
+	case len(os.Args) == 3 && os.Args[1] == CrowdCommand:
+		var n int
+		if n, err = strconv.Atoi(os.Args[2]); err == nil {
+			err = ServeCrowd(n)
 		}
-		os.Exit(0)
+	default:
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
 func TestEchoAnswersTheSameBytes(t *testing.T) {
@@ -32,5 +42,24 @@ func TestEchoAnswersTheSameBytes(t *testing.T) {
 	}
 	if err := e.Stop(); err != nil {
 		t.Errorf("the echo process: %v", err)
+	}
+}
+
+func TestCrowdAnswersEachConnectionWithItsBytes(t *testing.T) {
+	c, err := StartCrowd(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		fd := int(c.Client(i).Fd())
+		for _, n := range []int{1, 1500} {
+			b := bytes.Repeat([]byte{byte(n + i)}, n)
+			if err := RoundTripBare(fd, b); err != nil || !bytes.Equal(b, bytes.Repeat([]byte{byte(n + i)}, n)) {
+				t.Errorf("%d bytes of client %d: %v", n, i, err)
+			}
+		}
+	}
+	if err := c.Stop(); err != nil {
+		t.Errorf("the crowd's process: %v", err)
 	}
 }

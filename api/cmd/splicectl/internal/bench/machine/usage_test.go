@@ -56,3 +56,25 @@ func TestUsageIsStatedByPayload(t *testing.T) {
 		t.Errorf("written %v times", got)
 	}
 }
+
+func TestEffortIsThatOfAllThreads(t *testing.T) {
+	const status = "Name:\ta: b\nvoluntary_ctxt_switches:\t40\nnonvoluntary_ctxt_switches:\t2\n"
+	if n := switches(status); n != 42 {
+		t.Errorf("%v switches of 42", n)
+	}
+	before, err := EffortOf(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0.0
+	for i := range 2_000_000 {
+		sum += math.Sqrt(float64(i))
+	}
+	after, err := EffortOf(os.Getpid())
+	if spent := after.Since(before); err != nil || spent.CPU <= 0 || after.Switches <= 0 || sum == 0 {
+		t.Errorf("%v s and %v switches so far, %v s for some arithmetic: %v", after.CPU, after.Switches, spent.CPU, err)
+	}
+	if e, err := EffortOf(1 << 22); err == nil {
+		t.Errorf("%v s of a process that is not there", e.CPU)
+	}
+}
