@@ -17,7 +17,9 @@ import (
 //	 u32     u32  8-byte aligned             0..7
 //
 // A list of texts is two columns: u32 lengths, then all bytes joined. Offsets
-// are from the start of the body. Invariant: a body has one encoding only, so
+// are from the start of the body. A section, which ends a body, begins at a
+// multiple of 8 with the number of the feature bit that it needs, u32, and four
+// zero bytes; then it is scalars and columns like a body. Invariant: a body has one encoding only, so
 // that decode followed by append gives the same bytes.
 
 // element is what a column can hold.
@@ -78,6 +80,13 @@ func (w *writer) texts(n int, at func(i int) string) {
 		w.b = append(w.b, at(i)...)
 	}
 	w.align(8)
+}
+
+// section starts a section.
+func (w *writer) section(bit uint32) {
+	w.align(8)
+	w.u32(bit)
+	w.u32(0)
 }
 
 // count starts a column.
@@ -170,6 +179,18 @@ func (r *reader) hash(field string) (v [32]byte) {
 	return v
 }
 
+// section reports whether the section of a feature's bit comes next, and steps into
+// it. What is no section is left for end to refuse.
+func (r *reader) section(bit uint32) bool {
+	at := r.off + -r.off&7
+	if r.err != nil || len(r.body)-at < 8 || binary.LittleEndian.Uint64(r.body[at:]) != uint64(bit) {
+		return false
+	}
+	r.align("section", 8)
+	r.off += 8
+	return r.err == nil
+}
+
 // count reads the start of a column.
 func (r *reader) count(field string, most int) int {
 	r.align(field, 8)
@@ -239,6 +260,14 @@ func (r *reader) same(field string, got, n int) {
 	if got != n {
 		r.fail(field, "%d rows, want %d", got, n)
 	}
+}
+
+// only is n where a column has its elements, else none.
+func only(has bool, n int) int {
+	if has {
+		return n
+	}
+	return 0
 }
 
 // sum checks that counts add up to the length of the column they divide.

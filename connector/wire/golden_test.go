@@ -86,7 +86,7 @@ func goldenFrames(t *testing.T) []byte {
 		h.Version, h.Length = Version, uint32(len(frame)-HeaderBytes)
 		out = append(out, goldenFrame{name, hex.EncodeToString(frame), plain(reflect.ValueOf(h)).(map[string]any), fields})
 	}
-	for op := OpHello; op.Known(); op++ {
+	for _, op := range everyOp() {
 		for _, kind := range []Kind{Request, Reply} {
 			h := sampleHeader(op, kind)
 			m := sample(op, kind)
@@ -97,6 +97,14 @@ func goldenFrames(t *testing.T) []byte {
 			name := op.String() + map[Kind]string{Request: " request", Reply: " reply"}[kind]
 			add(name, h, frame, plain(reflect.ValueOf(m).Elem()).(map[string]any))
 		}
+	}
+	for _, whole := range withSections() {
+		h := sampleHeader(OpMatch, whole.kind)
+		frame, err := AppendFrame(nil, &h, whole.m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		add(whole.name, h, frame, plain(reflect.ValueOf(whole.m).Elem()).(map[string]any))
 	}
 	h := sampleHeader(OpMatch, Reply)
 	h.Code = Stale
@@ -109,13 +117,16 @@ func goldenFrames(t *testing.T) []byte {
 	return append(b, '\n')
 }
 
-// plain turns a message into maps, lists, numbers and texts; bytes become hex.
+// plain turns a message into maps, lists, numbers and texts; bytes become hex, and
+// a section that is absent is left out.
 func plain(v reflect.Value) any {
 	switch v.Kind() {
 	case reflect.Struct:
 		m := map[string]any{}
 		for i := range v.NumField() {
-			m[v.Type().Field(i).Name] = plain(v.Field(i))
+			if present := sectionPresent(v.Field(i)); !present.IsValid() || present.Bool() {
+				m[v.Type().Field(i).Name] = plain(v.Field(i))
+			}
 		}
 		return m
 	case reflect.Slice, reflect.Array:
@@ -132,4 +143,12 @@ func plain(v reflect.Value) any {
 	default:
 		return v.Interface()
 	}
+}
+
+// sectionPresent is the field that says whether v, when it is a section, is there.
+func sectionPresent(v reflect.Value) reflect.Value {
+	if v.Kind() != reflect.Struct {
+		return reflect.Value{}
+	}
+	return v.FieldByName("Present")
 }

@@ -19,24 +19,8 @@ var ErrVersion = errors.New("unsupported version")
 // ErrTooLarge is wrapped when a message does not fit a frame.
 var ErrTooLarge = errors.New("frame too large")
 
-// Version is the protocol version that this package speaks.
-const Version = 1
-
-// HeaderBytes is the size of a header; a multiple of 8, so that bodies stay
-// aligned in an aligned buffer.
-const HeaderBytes = 40
-
 // magic is "SPLC" read as a little-endian number.
 const magic = uint32('S') | uint32('P')<<8 | uint32('L')<<16 | uint32('C')<<24
-
-// Kind says which way a frame goes.
-type Kind uint8
-
-// Requests go to the daemon, replies to the client.
-const (
-	Request Kind = 0
-	Reply   Kind = 1
-)
 
 // Header starts every frame.
 //

@@ -20,7 +20,7 @@ func TestProtocolPageAgrees(t *testing.T) {
 			t.Errorf("docs/protocol.md lacks %q", row)
 		}
 	}
-	for op := OpHello; op.Known(); op++ {
+	for _, op := range everyOp() {
 		want("| %d | %s |", op, op)
 	}
 	for code := OK; code <= Quota; code++ {

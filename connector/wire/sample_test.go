@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"fmt"
 	"math/rand/v2"
 )
 
@@ -88,6 +89,24 @@ func sample(op Op, kind Kind) Message {
 	return numbers{rand.New(rand.NewPCG(uint64(op), uint64(kind)))}.message(op, kind, 3)
 }
 
+// wholeMessage is a message with every section.
+type wholeMessage struct {
+	name string
+	kind Kind
+	m    Message
+}
+
+// withSections has a message for each section that the protocol knows.
+func withSections() []wholeMessage {
+	request, reply := sample(OpMatch, Request).(*MatchRequest), sample(OpMatch, Reply).(*MatchReply)
+	request.Prompt = MatchPrompt{Present: true, Tokens: 8192, TokenOff: 1 << 20}
+	reply.Estimates = MatchEstimates{
+		Present: true, PrefixMicros: 450, PrefixError: 0, Micros: []uint32{0, 1200, 1<<32 - 1}, Error: []float64{0, 1.0 / 1024, 0.25},
+	}
+	reply.Tier[1] = TierPeer
+	return []wholeMessage{{"match request with prompt", Request, request}, {"match reply with estimates", Reply, reply}}
+}
+
 // message returns a message with n rows.
 func (g numbers) message(op Op, kind Kind, n int) Message {
 	if kind == Request {
@@ -170,8 +189,10 @@ func (g numbers) request(op Op, n int) Message {
 		return &LoadDeviceRequest{LoadRequest{Profile: 9, Rank: 1, Accept: AcceptSpliced, TTLMs: 30_000, Digests: 1, Hash: g.hash()}}
 	case OpReport:
 		return &ReportRequest{Profile: 9, Compared: 64, Failed: 3, Worst: g.Float64(), Bound: 0.125, Off: 1, Text: "worst at layer 3 – é"}
-	default:
+	case OpStats:
 		return &StatsRequest{}
+	default:
+		panic(fmt.Sprintf("no sample request of %v", op))
 	}
 }
 
@@ -189,7 +210,7 @@ func (g numbers) reply(op Op, n int) Message {
 	case OpProfile:
 		return &ProfileReply{Profile: 9, Memory: 4, Fingerprint: g.hash()}
 	case OpMatch:
-		return &MatchReply{PrefixTokens: 4096, PrefixIndex: 2, PrefixFlags: AcceptExact, PrefixReason: ReasonFlagOnly, PrefixTier: TierDisk, Status: g.u8s(n), Tier: g.u8s(n), Reason: g.u8s(n), Tokens: g.u32s(n)}
+		return &MatchReply{PrefixTokens: 4096, PrefixIndex: 2, PrefixFlags: AcceptExact, PrefixReason: ReasonOtherKind, PrefixTier: TierDisk, Status: g.u8s(n), Tier: g.u8s(n), Reason: g.u8s(n), Tokens: g.u32s(n)}
 	case OpAttachDevice:
 		return g.attached(n)
 	case OpRegisterDevice:
@@ -232,12 +253,14 @@ func (g numbers) reply(op Op, n int) Message {
 		return &ReportReply{Off: 1}
 	case OpAppend, OpAccept:
 		return &AppendReply{Buffer: g.Uint64(), Begin: 4096, Accepted: 4099, End: 4101}
-	default:
+	case OpStats:
 		m := &StatsReply{}
 		for i := range n {
 			m.Names = append(m.Names, "counter"[:i%8])
 			m.Values = append(m.Values, g.Float64())
 		}
 		return m
+	default:
+		panic(fmt.Sprintf("no sample reply of %v", op))
 	}
 }

@@ -15,7 +15,8 @@ CORE = ("errors", "wire", "model")
 
 # Package or module of the top folder: what of ours it imports, by door.
 LAYERS: dict[str, tuple[str, ...]] = {
-    "errors": (),
+    "codes": (),
+    "errors": ("codes",),
     "lazy": (),
     "wire": ("errors",),
     "model": ("errors",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,10 +13,10 @@ import pytest
 from spliced_connector import wire
 from spliced_connector.errors import Code, WireError
 from spliced_connector.wire import columns, numbers
-from spliced_connector.wire.frame import MESSAGES
 
 REPOSITORY = Path(__file__).parents[3]
 GOLDEN = json.loads((REPOSITORY / "connector/wire/testdata/golden/frames.json").read_text())
+SECTIONS = {"prompt", "estimates"}
 HEADER_FIELDS = ("code", "deadline", "epoch", "kind", "op", "request", "tenant", "version")
 
 
@@ -31,10 +32,15 @@ def snake(name: str) -> str:
 
 
 def flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """The golden fields, which nest as Go's do, as the flat ones of docs/protocol.md."""
+    """The golden fields, which nest as Go's do, as the flat ones of docs/protocol.md.
+
+    A section nests in Python too.
+    """
     out: dict[str, Any] = {}
     for name, value in fields.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and "Present" in value:
+            out[snake(name)] = {snake(f): v for f, v in value.items() if f != "Present"}
+        elif isinstance(value, dict):
             out |= flat(value)
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             prefix = {"Tenants": "tenant_", "Memory": "memory_"}[name]
@@ -53,6 +59,8 @@ def plain(value: object) -> object:
         return value.hex()
     if isinstance(value, memoryview | list):
         return [plain(v) for v in value]
+    if isinstance(value, wire.Message):
+        return {f: plain(getattr(value, f)) for f in cast(Any, value).__dataclass_fields__}
     return value
 
 
@@ -64,10 +72,21 @@ def test_golden_frames_both_ways(golden: dict[str, Any]) -> None:
         assert getattr(header, field) == golden["header"][field.title()], field
     want = flat(golden["fields"])
     names = set(cast(Any, message).__dataclass_fields__)
+    names -= {name for name in SECTIONS & names if getattr(message, name) is None}
     assert set(want) == names - ({"code"} if isinstance(message, wire.Refusal) else set())
     for name, value in want.items():
         assert plain(getattr(message, name)) == value, name
     assert wire.encode(message, header) == frame
+
+
+def test_absent_sections_are_the_frames_of_an_earlier_release() -> None:
+    """One frame with each section and one without, which differ in the section alone."""
+    for name, section in (("match request", "prompt"), ("match reply", "estimates")):
+        _, whole = wire.decode(frame_of(f"{name} with {section}"))
+        header, old = wire.decode(frame_of(name))
+        assert getattr(old, section) is None
+        changes = {section: None} if section == "prompt" else {section: None, "tier": old.tier}  # type: ignore[union-attr]
+        assert wire.encode(replace(cast(Any, whole), **changes), header) == frame_of(name)
 
 
 def test_every_operation_has_golden_frames() -> None:
@@ -75,7 +94,7 @@ def test_every_operation_has_golden_frames() -> None:
     for op in wire.Op:
         kinds = {f"{wire.op_name(op)} request", f"{wire.op_name(op)} reply"}
         assert kinds <= names
-    assert set(MESSAGES) == set(wire.Op)
+    assert set(wire.MESSAGES) == set(wire.Op)
 
 
 def test_numbers_are_those_of_the_protocol_page() -> None:

@@ -2,27 +2,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
-
-
-class Code(IntEnum):
-    """The outcome of a request or of one row of a batch. A miss is an answer, not an error."""
-
-    OK = 0
-    MISS = 1
-    INVALID = 2
-    BUSY = 3
-    FULL = 4
-    GONE = 5
-    CORRUPT = 6
-    UNAVAILABLE = 7
-    EXISTS = 8
-    DENIED = 9
-    STALE = 10
-    UNSUPPORTED = 11
-    CANCELED = 12
-    LATE = 13
-    QUOTA = 14
+from spliced_connector.codes import Code as Code
 
 
 def code_name(code: int) -> str:

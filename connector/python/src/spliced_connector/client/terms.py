@@ -1,3 +1,4 @@
+# Code generated from connector/wire/schema by wiregen; DO NOT EDIT.
 """Numbers of the protocol that callers of the client see."""
 
 from __future__ import annotations
@@ -6,78 +7,104 @@ from enum import IntEnum, IntFlag
 
 
 class Accept(IntFlag):
-    """What a checkpoint is, or which ones a request takes."""
+    """Accept bits say what a checkpoint is, or which ones a request takes."""
 
     NONE = 0
+    """No checkpoint."""
     EXACT = 1
     """What a full prefill gives."""
     SPLICED = 2
     """It went through the composition of segments."""
     ANY = 3
+    """Either."""
 
 
 class Level(IntEnum):
-    """What an object survives before its commit is answered."""
+    """Level is an acknowledgement level: what an object has to survive before its commit is
+    answered, or what it survives. Every number but these is invalid.
+    """
 
     DEFAULT = 0
-    """As the daemon is configured."""
+    """What the daemon's `ack-level` says."""
     MEMORY = 1
+    """Nothing: a daemon that ends may lose it."""
     LOGGED = 2
-    """A killed daemon."""
+    """A killed daemon: the kernel has its bytes and the row that finds them."""
     SYNCED = 3
-    """Power loss."""
+    """Power loss: the disk has both."""
 
 
 class Status(IntEnum):
-    """What `match` says of a segment."""
+    """Status of a segment in a match."""
 
     MISS = 0
+    """Not held."""
     HIT = 1
+    """Held: `acquire` may lease it."""
     PENDING = 2
     """Somebody is filling it."""
 
 
 class Tier(IntEnum):
-    """Where something lies."""
+    """Tier numbers say where a segment or checkpoint lies."""
 
     NONE = 0
+    """Nowhere."""
     HBM = 1
+    """Memory of the GPU. Only connections with *attach-device* are told; others are told what
+    `acquire` reads.
+    """
     DRAM = 2
+    """Memory of the host."""
     DISK = 3
+    """A hit that takes a read."""
+    PEER = 4
+    """Another node. Only connections with *estimates* are to be told; not answered yet."""
 
 
 class Reason(IntEnum):
-    """Why something is a miss."""
+    """Reason numbers say why something is a miss."""
 
     NONE = 0
+    """It is no miss."""
     UNKNOWN = 1
+    """Never seen."""
     EVICTED = 2
+    """It left to make room."""
     PENDING = 3
+    """Somebody is filling it."""
     REMOVED = 4
+    """By an operator."""
     REFUSED = 5
+    """By admission, a quota or for want of room."""
     ABORTED = 6
+    """Its writer failed."""
     OTHER_KIND = 7
     """A checkpoint is held, but not of an accepted kind."""
     OFF = 8
-    """The profile is switched off for splicing."""
+    """The profile is switched off for splicing, see *report*."""
 
 
 class Way(IntEnum):
-    """How a prompt is served the quickest."""
+    """Way to serve a prompt; AdviseReply.WayMicros is indexed by way minus one."""
 
     RECOMPUTE = 1
+    """Nothing is used."""
     PREFIX = 2
+    """From the longest checkpoint on."""
     SPLICE = 3
+    """From the longest checkpoint on, with the segments that are held."""
     REPLAY = 4
+    """From a token inside a buffer on."""
 
 
 class Why(IntEnum):
-    """What makes a position one for a checkpoint."""
+    """Why numbers say why a checkpoint at a position is worth having."""
 
     BRANCH = 1
     """Prompts part there."""
     LAST = 2
-    """The last token."""
+    """The last token of this prompt."""
     BOUNDARY = 3
     """A cut that the application named."""
     PLACED = 4
@@ -85,18 +112,30 @@ class Why(IntEnum):
 
 
 class Verdict(IntEnum):
-    """Why the daemon advises to store something (below 16), or not to."""
+    """Advice numbers say why something is worth storing (below 16) or is not. Unlike a Reason of
+    match this is about what is not there yet.
+    """
 
     NONE = 0
+    """It is there, or somebody is storing it."""
     SEEN = 1
+    """It came before."""
     CHEAP = 2
+    """Storing it costs next to nothing of computing it."""
     ASKED = 3
+    """The application named it."""
     RETURNING = 4
+    """Such things come back."""
     SHORT = 16
+    """Computing it again takes less than fetching it."""
     COLD = 17
+    """Not expected back often enough for what storing it takes."""
     THIN = 18
+    """Saves less per byte than what would have to leave."""
     LARGE = 19
+    """Takes more than its share of the pool."""
     NO_GAIN = 20
+    """Fetching it is no faster than computing it."""
 
 
 NONE64 = 2**64 - 1

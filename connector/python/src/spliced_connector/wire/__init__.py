@@ -1,35 +1,53 @@
+# Code generated from connector/wire/schema by wiregen; DO NOT EDIT.
 """The local protocol: frames and messages (docs/protocol.md), with the standard library only."""
 
-from spliced_connector.wire.compute import (
+from spliced_connector.wire.frame import Header, Refusal, decode, encode, op_name, parse_header
+from spliced_connector.wire.messages import (
+    MESSAGES,
+    AbortRequest,
     AcceptRequest,
+    AcquireDeviceRequest,
+    AcquireReply,
+    AcquireRequest,
     AdviseReply,
     AdviseRequest,
     AppendReply,
     AppendRequest,
     AssembleRequest,
-    ComposeReply,
-    ComposeRequest,
-    ReplayRequest,
-    RotateReply,
-    RotateRequest,
-)
-from spliced_connector.wire.device import (
-    AcquireDeviceRequest,
     AttachDeviceReply,
     AttachDeviceRequest,
+    CancelReply,
+    CancelRequest,
+    CodesReply,
+    CommitReply,
+    CommitRequest,
+    ComposeReply,
+    ComposeRequest,
+    HelloReply,
+    HelloRequest,
     LoadDeviceRequest,
+    LoadReply,
+    LoadRequest,
+    MatchEstimates,
+    MatchPrompt,
+    MatchReply,
+    MatchRequest,
     OrderRequest,
+    ProfileReply,
+    ProfileRequest,
     RegisterDeviceReply,
     RegisterDeviceRequest,
-)
-from spliced_connector.wire.frame import (
-    MESSAGES,
-    Header,
-    Refusal,
-    decode,
-    encode,
-    op_name,
-    parse_header,
+    ReleaseRequest,
+    ReplayRequest,
+    ReportReply,
+    ReportRequest,
+    ReserveReply,
+    ReserveRequest,
+    RotateReply,
+    RotateRequest,
+    SaveRequest,
+    StatsReply,
+    StatsRequest,
 )
 from spliced_connector.wire.numbers import (
     HEADER_BYTES,
@@ -42,35 +60,7 @@ from spliced_connector.wire.numbers import (
     Op,
     ShareWay,
 )
-from spliced_connector.wire.objects import (
-    AcquireReply,
-    AcquireRequest,
-    CommitReply,
-    CommitRequest,
-    LoadReply,
-    LoadRequest,
-    MatchReply,
-    MatchRequest,
-    ReserveReply,
-    ReserveRequest,
-    SaveRequest,
-)
 from spliced_connector.wire.schema import Message
-from spliced_connector.wire.session import (
-    AbortRequest,
-    CancelReply,
-    CancelRequest,
-    CodesReply,
-    HelloReply,
-    HelloRequest,
-    ProfileReply,
-    ProfileRequest,
-    ReleaseRequest,
-    ReportReply,
-    ReportRequest,
-    StatsReply,
-    StatsRequest,
-)
 
 __all__ = [
     "HEADER_BYTES",
@@ -106,6 +96,8 @@ __all__ = [
     "LoadDeviceRequest",
     "LoadReply",
     "LoadRequest",
+    "MatchEstimates",
+    "MatchPrompt",
     "MatchReply",
     "MatchRequest",
     "Message",

@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass
 
 from spliced_connector.errors import Code, SplicedError, WireError
-from spliced_connector.wire import compute, device, objects, session
+from spliced_connector.wire.messages import MESSAGES
 from spliced_connector.wire.numbers import (
     HEADER_BYTES,
     MAX_ERROR_TEXT,
@@ -28,35 +28,6 @@ from spliced_connector.wire.schema import Message
 MAGIC = int.from_bytes(b"SPLC", "little")
 _HEADER = struct.Struct("<IBBHQQIIII")
 _REPLY = int(FrameKind.REPLY)  # looking up a member costs more than comparing numbers
-
-MESSAGES: dict[int, tuple[type[Message], type[Message]]] = {
-    Op.HELLO: (session.HelloRequest, session.HelloReply),
-    Op.PROFILE: (session.ProfileRequest, session.ProfileReply),
-    Op.MATCH: (objects.MatchRequest, objects.MatchReply),
-    Op.ACQUIRE: (objects.AcquireRequest, objects.AcquireReply),
-    Op.RESERVE: (objects.ReserveRequest, objects.ReserveReply),
-    Op.COMMIT: (objects.CommitRequest, objects.CommitReply),
-    Op.ABORT: (session.AbortRequest, session.CodesReply),
-    Op.COMPOSE: (compute.ComposeRequest, compute.ComposeReply),
-    Op.ROTATE: (compute.RotateRequest, compute.RotateReply),
-    Op.ASSEMBLE: (compute.AssembleRequest, compute.RotateReply),
-    Op.SAVE: (objects.SaveRequest, objects.ReserveReply),
-    Op.LOAD: (objects.LoadRequest, objects.LoadReply),
-    Op.CANCEL: (session.CancelRequest, session.CancelReply),
-    Op.RELEASE: (session.ReleaseRequest, session.CodesReply),
-    Op.STATS: (session.StatsRequest, session.StatsReply),
-    Op.ADVISE: (compute.AdviseRequest, compute.AdviseReply),
-    Op.APPEND: (compute.AppendRequest, compute.AppendReply),
-    Op.ACCEPT: (compute.AcceptRequest, compute.AppendReply),
-    Op.REPLAY: (compute.ReplayRequest, compute.ComposeReply),
-    Op.REPORT: (session.ReportRequest, session.ReportReply),
-    Op.ATTACH_DEVICE: (device.AttachDeviceRequest, device.AttachDeviceReply),
-    Op.REGISTER_DEVICE: (device.RegisterDeviceRequest, device.RegisterDeviceReply),
-    Op.ACQUIRE_DEVICE: (device.AcquireDeviceRequest, objects.AcquireReply),
-    Op.ORDER: (device.OrderRequest, session.CodesReply),
-    Op.LOAD_DEVICE: (device.LoadDeviceRequest, objects.LoadReply),
-}
-"""Request and reply of each operation."""
 
 
 @dataclass(frozen=True, slots=True)

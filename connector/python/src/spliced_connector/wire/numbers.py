@@ -1,59 +1,85 @@
+# Code generated from connector/wire/schema by wiregen; DO NOT EDIT.
 """Numbers of the protocol: operations, features and bounds (docs/protocol.md)."""
 
 from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-VERSION = 1
-
-MAX_FRAME = 128 << 10
-HEADER_BYTES = 40
-MAX_BODY = MAX_FRAME - HEADER_BYTES
-MAX_ERROR_TEXT = 1 << 10
-
-MAX_KEYS = 2048
-MAX_IDS = 4096
-MAX_COMMIT_ROWS = 2048
-MAX_DIGESTS = 8192
-MAX_EXTENTS = 4096
-MAX_NODES = 1024
-MAX_SPANS = 2048
-MAX_BLOCKS = 24 << 10
-MAX_TABLE = 12 << 10
-MAX_POSITIONS = 1024
-MAX_SAMPLES = 1024
-MAX_WAYS = 8
-MAX_MEMORY_LAYERS = 1024
-MAX_IDENTITY = 96 << 10
-MAX_TENANTS = 64
-MAX_NAME = 256
-MAX_TOKEN = 1024
-MAX_SALT = 256
-MAX_STATS = 1024
-MAX_CHUNKS = 252
-"""Chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX."""
-
-HELLO_DESCRIPTORS = 3
-"""Of a hello reply, in this order: arena, slots, staging."""
-ATTACH_DESCRIPTORS = 1
-"""Of an attach-device reply before those of its chunks: the kernels' PTX."""
-
-UUID_BYTES = 16
-HANDLE_BYTES = 64
-"""Of a CUDA IPC handle."""
-ORDER_SLOT_BYTES = 64
-"""From one slot of the order page to the next; 8 of them are used."""
-
 
 class FrameKind(IntEnum):
-    """Which way a frame goes."""
+    """Says which way a frame goes."""
 
     REQUEST = 0
+    """To the daemon."""
     REPLY = 1
+    """To the client."""
+
+
+class Feature(IntFlag):
+    """Feature bits of hello: additions that an older peer may ignore. Those that both sides know
+    hold.
+    """
+
+    CRC32_DIGESTS = 1
+    """Sends CRC-32 (IEEE) in `commit` in place of xxh3-64, as a client needs whose language has no
+    xxh3 at hand.
+    """
+    DEVICE = 2
+    """May send operations 21 to 25, and up to 253 descriptors with a frame. The daemon has it only
+    where it lends memory of a GPU.
+    """
+    PROMPT = 4
+    """May send the section *prompt* of `match`. The daemon takes it and ignores it."""
+    ESTIMATES = 8
+    """Is able to read the section *estimates* of a `match` reply, and tier `peer`. The daemon sends
+    neither yet.
+    """
+
+
+class SpanKind(IntEnum):
+    """Span kinds of a plan."""
+
+    SEGMENT = 1
+    """The interior of a leased segment."""
+    RECOMPUTE = 2
+    """Tokens that the engine computes: seam, miss, question."""
+
+
+class Origin(IntEnum):
+    """From says where a plan begins."""
+
+    ZERO = 0
+    """At a zero state."""
+    CHECKPOINT = 1
+    """At the checkpoint whose lease is `from lease`."""
+    SLOT = 2
+    """At states in the slot of `from lease`, at `from off` of the slots region; see
+    ComposeReply.
+    """
+
+
+class Destination(IntEnum):
+    """Dest kinds of rotate and assemble."""
+
+    SLOT = 1
+    """Packed into a slot."""
+    MEMORY = 2
+    """Scattered into registered memory by the engine's block table."""
+
+
+class ShareWay(IntFlag):
+    """Share ways in which device memory crosses the process border; bits of a set where a client
+    says what it can map.
+    """
+
+    DESCRIPTOR = 1
+    """One descriptor for each chunk, with the frame (CUDA VMM)."""
+    HANDLE = 2
+    """One CUDA IPC handle for each chunk, in the frame."""
 
 
 class Op(IntEnum):
-    """The operations. Numbers are never used again."""
+    """An operation. Numbers are never used again."""
 
     HELLO = 1
     PROFILE = 2
@@ -82,19 +108,67 @@ class Op(IntEnum):
     LOAD_DEVICE = 25
 
 
-class Feature(IntFlag):
-    """Additions that an older peer may ignore; those both sides know hold."""
-
-    CRC32_DIGESTS = 1 << 0
-    """Digests of a commit are CRC-32 (IEEE) in place of xxh3-64."""
-    DEVICE = 1 << 1
-    """The daemon has memory of a GPU to lend."""
-
-
-class ShareWay(IntFlag):
-    """How device memory crosses the process border; a set where a client says what it can map."""
-
-    DESCRIPTOR = 1
-    """One POSIX descriptor for each chunk, of the driver's virtual memory management."""
-    HANDLE = 2
-    """One CUDA IPC handle for each chunk."""
+VERSION = 1
+"""The protocol version that this codec speaks."""
+HEADER_BYTES = 40
+"""The size of a header; a multiple of 8, so that bodies stay aligned in an aligned buffer."""
+MAX_FRAME = 131072
+"""Bytes of a frame, header included. Linux takes seqpacket messages up to about 200 KiB with
+default socket buffers (measured), so this passes without tuning.
+"""
+MAX_BODY = 131032
+"""Bytes of a body."""
+MAX_ERROR_TEXT = 1024
+"""Bytes of the text of an error reply."""
+MAX_KEYS = 2048
+"""Segment keys, prefix hashes or checkpoints in one request."""
+MAX_IDS = 4096
+"""Leases, reservations or request ids in one request."""
+MAX_COMMIT_ROWS = 2048
+"""Rows of a commit."""
+MAX_DIGESTS = 8192
+"""Chunk digests in one frame (8 GiB of full chunks)."""
+MAX_EXTENTS = 4096
+"""Extents in one reply."""
+MAX_NODES = 1024
+"""Nodes of a checkpoint chain."""
+MAX_SPANS = 2048
+"""Spans of a plan."""
+MAX_BLOCKS = 24576
+"""Entries of an engine's block table."""
+MAX_TABLE = 12288
+"""Entries of all block tables in one reply."""
+MAX_POSITIONS = 1024
+"""Checkpoints that one advice names."""
+MAX_SAMPLES = 1024
+"""Measured prefills in one advise."""
+MAX_WAYS = 8
+"""Ways to serve a prompt."""
+MAX_MEMORY_LAYERS = 1024
+"""Attention layers of registered memory."""
+MAX_IDENTITY = 98304
+"""Bytes of an identity in canonical form."""
+MAX_TENANTS = 64
+"""Tenants of one connection."""
+MAX_NAME = 256
+"""Bytes of a name of a client, engine, tenant or counter."""
+MAX_TOKEN = 1024
+"""Bytes of a tenant's token."""
+MAX_SALT = 256
+"""Bytes of a tenant's salt."""
+MAX_STATS = 1024
+"""Counters in one reply."""
+MAX_CHUNKS = 252
+"""Chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX."""
+HELLO_DESCRIPTORS = 3
+"""Descriptors of a hello reply, in this order: arena, slots, staging."""
+PROFILE_DESCRIPTORS = 1
+"""Descriptors that a profile request may carry."""
+ATTACH_DESCRIPTORS = 1
+"""Descriptors of an attach-device reply before those of its chunks: the kernels' PTX."""
+UUID_BYTES = 16
+"""The size of a device's UUID."""
+HANDLE_BYTES = 64
+"""The size of a CUDA IPC handle of memory or of an event."""
+ORDER_SLOT_BYTES = 64
+"""From one slot of the order page to the next; 8 of them are used."""

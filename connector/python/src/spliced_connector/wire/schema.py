@@ -1,8 +1,9 @@
 """Messages as dataclasses whose fields say how they travel.
 
 Fields are declared in the order of docs/protocol.md: scalars first, each aligned to its size, then
-columns. From that `message` builds what encodes and decodes a body. A body has one encoding only,
-so that decoding and encoding again gives the same bytes.
+columns, then optional sections. From that `message` builds what encodes and decodes a body. A body
+has one encoding only, so that decoding and encoding again gives the same bytes. The messages
+themselves are generated, see messages.py.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
 from spliced_connector.errors import WireError
 from spliced_connector.wire import columns
@@ -32,6 +33,14 @@ class _Column:
     rows: str  # the column that has as many rows; empty = its own
     divides: str  # the column that these counts divide; empty = none
     optional: bool  # no rows at all are allowed too
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """An optional part behind the columns, which begins with the bit of its feature."""
+
+    message: type[Message]
+    feature: int
 
 
 def _scalar(code: str, size: int, zero: object) -> Any:
@@ -109,6 +118,14 @@ def blobs(count: int, most: int, rows: str = "") -> Sequence[bytes]:
     return cast(Sequence[bytes], _column(columns.Blobs(count, most), (), rows))
 
 
+S = TypeVar("S", bound="Message")
+
+
+def section(message: type[S], feature: int) -> S | None:
+    """A part of a message that may be absent, as only peers that agreed on a feature send it."""
+    return cast(S | None, field(default=None, metadata={_KEY: _Section(message, feature)}))
+
+
 class Message:
     """The body of a frame. Decoded columns are views of the frame and live as long as it."""
 
@@ -117,6 +134,15 @@ class Message:
 
     def check(self) -> None:
         """Raises `WireError` for a decoded message whose fields do not fit each other."""
+
+    def same(self, words: str, got: int, want: int) -> None:
+        """Raises `WireError` for a column of another length."""
+        if got != want:
+            self.fail(words, f"{got} rows, want {want}")
+
+    def fail(self, words: str, what: str) -> NoReturn:
+        """Raises `WireError` over a field."""
+        raise WireError(f"{self.schema.name}: {words}: {what}")
 
 
 M = TypeVar("M", bound=Message)
@@ -140,9 +166,13 @@ class Schema:
         self._cls = cls
         self._scalars: list[str] = []
         self._columns: list[tuple[str, _Column]] = []
+        sections: list[tuple[str, _Section]] = []
         layout, size, pads = "<", 0, []
         for f in fields(cls):  # type: ignore[arg-type]
             wire = f.metadata[_KEY]
+            if isinstance(wire, _Section):
+                sections.append((f.name, wire))
+                continue
             if isinstance(wire, _Column):
                 self._columns.append((f.name, wire))
                 continue
@@ -161,18 +191,22 @@ class Schema:
         self._pads = tuple(pads)
         self._get = _getter(self._scalars)
         self._codecs = tuple((f, c.codec.write, c.codec.read) for f, c in self._columns)
+        self._index = {f: i for i, (f, _) in enumerate(self._columns)}
         self._checks = self._row_checks()
+        self._sections = tuple(
+            (f, columns.COUNT.pack(s.feature.bit_length() - 1), s.message.schema)
+            for f, s in sections
+        )
         self._checked = cls.check is not Message.check
 
     def _row_checks(self) -> tuple[tuple[int, int, bool, bool], ...]:
         """Column, the one it is held against, whether it divides it, whether it may be empty."""
-        index = {f: i for i, (f, _) in enumerate(self._columns)}
         checks = []
         for i, (_, c) in enumerate(self._columns):
-            if c.rows:
-                checks.append((i, index[c.rows], False, c.optional))
+            if c.rows in self._index:
+                checks.append((i, self._index[c.rows], False, c.optional))
             if c.divides:
-                checks.append((i, index[c.divides], True, False))
+                checks.append((i, self._index[c.divides], True, False))
         return tuple(checks)
 
     def append(self, out: list[bytes], m: Message) -> None:
@@ -186,29 +220,48 @@ class Schema:
                 write(out, getattr(m, name))
             except WireError as err:
                 raise WireError(f"{self.name}: {_words(name)}: {err.text}") from err
+        for name, head, schema in self._sections:
+            part = getattr(m, name)
+            if part is not None:
+                out.append(head)
+                schema.append(out, part)
 
     def decode(self, body: memoryview) -> Message:
         """Reads a whole body. Raises `WireError`, naming field and value."""
-        size = self._struct.size
+        values, size = self._read(body, 0)
+        self._check_rows(values[len(self._scalars) :])
+        for _, head, schema in self._sections:
+            if body[size : size + 8] != head:
+                values.append(None)
+                continue
+            inner, size = schema._read(body, size + 8)
+            schema._check_rows(inner[len(schema._scalars) :])
+            self._check_outer(schema, inner, values)
+            values.append(schema._cls(*inner))
+        if size != len(body):
+            raise WireError(f"{self.name}: end: {len(body) - size} bytes left")
+        m = self._cls(*values)
+        if self._checked:
+            m.check()
+        return m
+
+    def _read(self, body: memoryview, at: int) -> tuple[list[Any], int]:
+        """The values of scalars and columns that begin at `at`, and where the columns end."""
+        size = at + self._struct.size
         if len(body) < size:
-            raise WireError(f"{self.name}: {size} bytes of scalars, {len(body)} left")
-        values: list[Any] = list(self._struct.unpack_from(body))
+            left = len(body) - at
+            raise WireError(f"{self.name}: {size - at} bytes of scalars, {left} left")
+        values: list[Any] = list(self._struct.unpack_from(body, at))
         name = "scalars"
         try:
             for begin, end in self._pads:
-                check_zero(body, begin, end)
+                check_zero(body, at + begin, at + end)
             for name, _, read in self._codecs:  # noqa: B007 (the handler names it)
                 value, size = read(body, size)
                 values.append(value)
         except WireError as err:
             raise WireError(f"{self.name}: {_words(name)}: {err.text}") from err
-        if size != len(body):
-            raise WireError(f"{self.name}: end: {len(body) - size} bytes left")
-        self._check_rows(values[len(self._scalars) :])
-        m = self._cls(*values)
-        if self._checked:
-            m.check()
-        return m
+        return values, size
 
     def _check_rows(self, rows: list[Any]) -> None:
         for i, other, divides, optional in self._checks:
@@ -218,6 +271,15 @@ class Schema:
             what = "counts add up to {}, {} elements" if divides else "{} rows, want {}"
             field = _words(self._columns[i][0])
             raise WireError(f"{self.name}: {field}: {what.format(got, want)}")
+
+    def _check_outer(self, section: Schema, inner: list[Any], values: list[Any]) -> None:
+        """Columns of a section have as many rows as columns of the message that they name."""
+        for i, (name, c) in enumerate(section._columns):
+            if c.rows in self._index and c.rows not in section._index:
+                got = len(inner[len(section._scalars) + i])
+                want = len(values[len(self._scalars) + self._index[c.rows]])
+                if got != want:
+                    raise WireError(f"{section.name}: {_words(name)}: {got} rows, want {want}")
 
 
 def _getter(names: list[str]) -> Callable[[Message], tuple[Any, ...]]:

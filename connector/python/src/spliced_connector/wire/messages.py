@@ -1,0 +1,728 @@
+# Code generated from connector/wire/schema by wiregen; DO NOT EDIT.
+"""The messages, in the order of their fields on the wire (docs/protocol.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spliced_connector.wire import schema as w
+from spliced_connector.wire.numbers import (
+    HANDLE_BYTES,
+    MAX_BLOCKS,
+    MAX_CHUNKS,
+    MAX_COMMIT_ROWS,
+    MAX_DIGESTS,
+    MAX_ERROR_TEXT,
+    MAX_EXTENTS,
+    MAX_IDENTITY,
+    MAX_IDS,
+    MAX_KEYS,
+    MAX_MEMORY_LAYERS,
+    MAX_NAME,
+    MAX_NODES,
+    MAX_POSITIONS,
+    MAX_SALT,
+    MAX_SAMPLES,
+    MAX_SPANS,
+    MAX_STATS,
+    MAX_TABLE,
+    MAX_TENANTS,
+    MAX_TOKEN,
+    MAX_WAYS,
+    UUID_BYTES,
+    Feature,
+    Op,
+    ShareWay,
+)
+from spliced_connector.wire.schema import Message, message
+
+
+@message("hello request")
+@dataclass(frozen=True, slots=True)
+class HelloRequest(Message):
+    """Opens a connection. Sizes are wishes in bytes; 0 takes the daemon's default."""
+
+    min_version: int = w.u16()
+    max_version: int = w.u16()
+    features: int = w.u64()
+    staging_bytes: int = w.u64()
+    slot_bytes: int = w.u64()
+    client: str = w.text(MAX_NAME)
+    tenant_names: Sequence[str] = w.texts(MAX_TENANTS, MAX_NAME)
+    tenant_tokens: Sequence[str] = w.texts(MAX_TENANTS, MAX_TOKEN, rows="tenant_names")
+
+
+@message("hello reply")
+@dataclass(frozen=True, slots=True)
+class HelloReply(Message):
+    """Carries three descriptors, in this order: the public arena and the private slots (both can
+    only be read), and staging (read and write).
+    """
+
+    version: int = w.u16()
+    features: int = w.u64()
+    connection: int = w.u64()
+    boot_epoch: int = w.u64()
+    arena_bytes: int = w.u64()
+    slot_bytes: int = w.u64()
+    staging_bytes: int = w.u64()
+    max_frame: int = w.u32()
+    max_in_flight: int = w.u32()
+    server: str = w.text(MAX_NAME)
+    tenant_ids: Sequence[int] = w.u32s(MAX_TENANTS)
+    tenant_salts: Sequence[bytes] = w.blobs(MAX_TENANTS, MAX_SALT, rows="tenant_ids")
+
+
+@message("profile request")
+@dataclass(frozen=True, slots=True)
+class ProfileRequest(Message):
+    """Registers an identity and this engine's binding. It may carry one descriptor: engine memory,
+    described by Memory. Segment and checkpoint bytes are the engine's own sizes, which must
+    agree with the daemon's.
+    """
+
+    block_tokens: int = w.u32()
+    probe_tokens: int = w.u32()
+    segment_bytes: int = w.u64()
+    checkpoint_bytes: int = w.u64()
+    memory_bytes: int = w.u64()
+    identity: bytes = w.u8s(MAX_IDENTITY)
+    connector: str = w.text(MAX_NAME)
+    engine: str = w.text(MAX_NAME)
+    memory_layer: Sequence[int] = w.u32s(MAX_MEMORY_LAYERS)
+    memory_k_base: Sequence[int] = w.u64s(MAX_MEMORY_LAYERS, rows="memory_layer")
+    memory_v_base: Sequence[int] = w.u64s(MAX_MEMORY_LAYERS, rows="memory_layer")
+    memory_block_stride: Sequence[int] = w.u64s(MAX_MEMORY_LAYERS, rows="memory_layer")
+    memory_k_token_stride: Sequence[int] = w.u64s(MAX_MEMORY_LAYERS, rows="memory_layer")
+    memory_k_head_stride: Sequence[int] = w.u64s(MAX_MEMORY_LAYERS, rows="memory_layer")
+    memory_v_token_stride: Sequence[int] = w.u64s(MAX_MEMORY_LAYERS, rows="memory_layer")
+    memory_v_head_stride: Sequence[int] = w.u64s(MAX_MEMORY_LAYERS, rows="memory_layer")
+
+
+@message("profile reply")
+@dataclass(frozen=True, slots=True)
+class ProfileReply(Message):
+    """Answers ProfileRequest."""
+
+    profile: int = w.u32()
+    memory: int = w.u32()
+    fingerprint: bytes = w.hash32()
+
+
+@message("abort request")
+@dataclass(frozen=True, slots=True)
+class AbortRequest(Message):
+    """Gives reservations back."""
+
+    reservations: Sequence[int] = w.u64s(MAX_IDS)
+
+
+@message("codes reply")
+@dataclass(frozen=True, slots=True)
+class CodesReply(Message):
+    """Answers requests that give ids back, one row for each."""
+
+    codes: Sequence[int] = w.u16s(MAX_IDS)
+
+
+@message("cancel request")
+@dataclass(frozen=True, slots=True)
+class CancelRequest(Message):
+    """Stops requests of this connection. The reply comes when none of them can touch a destination
+    any more.
+    """
+
+    requests: Sequence[int] = w.u64s(MAX_IDS)
+
+
+@message("cancel reply")
+@dataclass(frozen=True, slots=True)
+class CancelReply(Message):
+    """Has one row for each request id."""
+
+    outcomes: bytes = w.u8s(MAX_IDS)
+
+
+@message("release request")
+@dataclass(frozen=True, slots=True)
+class ReleaseRequest(Message):
+    """Gives leases back: segments, checkpoints and slots alike."""
+
+    leases: Sequence[int] = w.u64s(MAX_IDS)
+
+
+@message("stats request")
+@dataclass(frozen=True, slots=True)
+class StatsRequest(Message):
+    """Has an empty body."""
+
+
+@message("stats reply")
+@dataclass(frozen=True, slots=True)
+class StatsReply(Message):
+    """Lists counters and gauges by name, in a stable order."""
+
+    values: Sequence[float] = w.f64s(MAX_STATS)
+    names: Sequence[str] = w.texts(MAX_STATS, MAX_NAME, rows="values")
+
+
+@message("report request")
+@dataclass(frozen=True, slots=True)
+class ReportRequest(Message):
+    """Tells what a canary has seen: reuses of segments that an engine computed again and compared.
+    The counts are those since the last report.
+    """
+
+    profile: int = w.u32()
+    compared: int = w.u32()
+    failed: int = w.u32()
+    worst: float = w.f64()
+    bound: float = w.f64()
+    off: int = w.u8()
+    text: str = w.text(MAX_ERROR_TEXT)
+
+
+@message("report reply")
+@dataclass(frozen=True, slots=True)
+class ReportReply(Message):
+    """Answers a ReportRequest."""
+
+    off: int = w.u8()
+
+
+@message("match request: prompt")
+@dataclass(frozen=True, slots=True)
+class MatchPrompt(Message):
+    """The prompt that a match is for."""
+
+    tokens: int = w.u32()
+    token_off: int = w.u64()
+
+
+@message("match request")
+@dataclass(frozen=True, slots=True)
+class MatchRequest(Message):
+    """Asks for the longest private prefix and then for the status of each segment, in one round
+    trip. Positions ascend.
+    """
+
+    profile: int = w.u32()
+    accept: int = w.u8()
+    positions: Sequence[int] = w.u32s(MAX_KEYS)
+    prefixes: Sequence[bytes] = w.hashes(MAX_KEYS, rows="positions")
+    keys: Sequence[bytes] = w.hashes(MAX_KEYS)
+    prompt: MatchPrompt | None = w.section(MatchPrompt, Feature.PROMPT)  # noqa: RUF009
+
+
+@message("match reply: estimates")
+@dataclass(frozen=True, slots=True)
+class MatchEstimates(Message):
+    """What using the prefix and each row is expected to take, and how far it may be off. Micros are
+    until its bytes can be read, 2^32-1 where nothing is known. An error is a bound on the
+    relative error of the bytes held: 0 for what was written, +Inf where nothing is known.
+    """
+
+    prefix_micros: int = w.u32()
+    prefix_error: float = w.f64()
+    micros: Sequence[int] = w.u32s(MAX_KEYS, rows="status")
+    error: Sequence[float] = w.f64s(MAX_KEYS, rows="status")
+
+
+@message("match reply")
+@dataclass(frozen=True, slots=True)
+class MatchReply(Message):
+    """Has one row for each key of the request."""
+
+    prefix_tokens: int = w.u32()
+    prefix_index: int = w.u32()
+    prefix_flags: int = w.u8()
+    prefix_reason: int = w.u8()
+    prefix_tier: int = w.u8()
+    status: bytes = w.u8s(MAX_KEYS)
+    tier: bytes = w.u8s(MAX_KEYS, rows="status")
+    reason: bytes = w.u8s(MAX_KEYS, rows="status")
+    tokens: Sequence[int] = w.u32s(MAX_KEYS, rows="status")
+    estimates: MatchEstimates | None = w.section(MatchEstimates, Feature.ESTIMATES)  # noqa: RUF009
+
+
+@message("acquire request")
+@dataclass(frozen=True, slots=True)
+class AcquireRequest(Message):
+    """Leases segments for reading by one rank."""
+
+    profile: int = w.u32()
+    rank: int = w.u32()
+    ttl_ms: int = w.u32()
+    block_tokens: int = w.u32()
+    digests: int = w.u8()
+    all: int = w.u8()
+    keys: Sequence[bytes] = w.hashes(MAX_KEYS)
+
+
+@message("acquire reply")
+@dataclass(frozen=True, slots=True)
+class AcquireReply(Message):
+    """Has one row for each key. Extents are in the public arena and stay valid and unchanged until
+    the lease is released; Digest holds, for each hit in order, one digest for each chunk of each
+    part. Block holds BlockCount[i] entries of the block table of row i, one after another; both
+    are empty unless asked for.
+    """
+
+    codes: Sequence[int] = w.u16s(MAX_KEYS)
+    leases: Sequence[int] = w.u64s(MAX_KEYS, rows="codes")
+    bytes: Sequence[int] = w.u64s(MAX_KEYS, rows="codes")
+    begins: Sequence[int] = w.u32s(MAX_KEYS, rows="codes")
+    tokens: Sequence[int] = w.u32s(MAX_KEYS, rows="codes")
+    extent_count: Sequence[int] = w.u32s(MAX_KEYS, rows="codes", divides="extent_off")
+    extent_off: Sequence[int] = w.u64s(MAX_EXTENTS)
+    extent_len: Sequence[int] = w.u64s(MAX_EXTENTS, rows="extent_off")
+    digest_count: Sequence[int] = w.u32s(MAX_KEYS, rows="codes", divides="digest")
+    digest: Sequence[int] = w.u64s(MAX_DIGESTS)
+    block_count: Sequence[int] = w.u32s(MAX_KEYS, rows="codes", divides="block", optional=True)
+    block: Sequence[int] = w.u64s(MAX_TABLE)
+
+
+@message("reserve request")
+@dataclass(frozen=True, slots=True)
+class ReserveRequest(Message):
+    """Asks for room for segments. Token ids (little-endian uint32) lie in staging; the daemon
+    recomputes each key from them.
+    """
+
+    profile: int = w.u32()
+    rank: int = w.u32()
+    keys: Sequence[bytes] = w.hashes(MAX_KEYS)
+    roles: bytes = w.u8s(MAX_KEYS, rows="keys")
+    heads: Sequence[int] = w.u32s(MAX_KEYS, rows="keys")
+    tails: Sequence[int] = w.u32s(MAX_KEYS, rows="keys")
+    tokens: Sequence[int] = w.u32s(MAX_KEYS, rows="keys")
+    token_off: Sequence[int] = w.u64s(MAX_KEYS, rows="keys")
+
+
+@message("reserve reply")
+@dataclass(frozen=True, slots=True)
+class ReserveReply(Message):
+    """Has one row for each key."""
+
+    codes: Sequence[int] = w.u16s(MAX_KEYS)
+    reservations: Sequence[int] = w.u64s(MAX_KEYS, rows="codes")
+    bytes: Sequence[int] = w.u64s(MAX_KEYS, rows="codes")
+
+
+@message("commit request")
+@dataclass(frozen=True, slots=True)
+class CommitRequest(Message):
+    """Hands over chunks of parts that lie in staging. A chunk is ChunkBytes of one part, the last
+    one of a part shorter. Digest has ChunkCount[i] entries for row i, one after another:
+    XXH3-64, or CRC-32 with FeatureCRC32Digests.
+    """
+
+    level: int = w.u8()
+    reservations: Sequence[int] = w.u64s(MAX_COMMIT_ROWS)
+    parts: Sequence[int] = w.u32s(MAX_COMMIT_ROWS, rows="reservations")
+    chunk_first: Sequence[int] = w.u32s(MAX_COMMIT_ROWS, rows="reservations")
+    chunk_count: Sequence[int] = w.u32s(MAX_COMMIT_ROWS, rows="reservations", divides="digest")
+    staging_off: Sequence[int] = w.u64s(MAX_COMMIT_ROWS, rows="reservations")
+    digest: Sequence[int] = w.u64s(MAX_DIGESTS)
+
+
+@message("commit reply")
+@dataclass(frozen=True, slots=True)
+class CommitReply(Message):
+    """Has one row for each row of the request. Published is 1 on the row whose chunks completed the
+    object for all ranks. There Levels has the Level that the object has reached, which is lower
+    than the one asked for when a disk is not able to; elsewhere it is 0.
+    """
+
+    codes: Sequence[int] = w.u16s(MAX_COMMIT_ROWS)
+    published: bytes = w.u8s(MAX_COMMIT_ROWS, rows="codes")
+    levels: bytes = w.u8s(MAX_COMMIT_ROWS, rows="codes")
+
+
+@message("save request")
+@dataclass(frozen=True, slots=True)
+class SaveRequest(Message):
+    """Asks for room for checkpoints. A parent is the prefix hash of the checkpoint that this one
+    extends, all zero for none; only rows of tokens [parent, Tokens) are stored.
+    """
+
+    profile: int = w.u32()
+    rank: int = w.u32()
+    kind: int = w.u8()
+    hashes: Sequence[bytes] = w.hashes(MAX_KEYS)
+    tokens: Sequence[int] = w.u32s(MAX_KEYS, rows="hashes")
+    parents: Sequence[bytes] = w.hashes(MAX_KEYS, rows="hashes")
+
+
+@message("load request")
+@dataclass(frozen=True, slots=True)
+class LoadRequest(Message):
+    """Leases the checkpoint of a prefix hash."""
+
+    profile: int = w.u32()
+    rank: int = w.u32()
+    ttl_ms: int = w.u32()
+    accept: int = w.u8()
+    digests: int = w.u8()
+    hash: bytes = w.hash32()
+
+
+@message("load reply")
+@dataclass(frozen=True, slots=True)
+class LoadReply(Message):
+    """Lists the chain of nodes from the root to the checkpoint. Each node is laid out by
+    CheckpointLayout(End-Begin); states and convolution tails are those of the last node.
+    """
+
+    lease: int = w.u64()
+    tokens: int = w.u32()
+    kind: int = w.u8()
+    node_begin: Sequence[int] = w.u32s(MAX_NODES)
+    node_end: Sequence[int] = w.u32s(MAX_NODES, rows="node_begin")
+    extent_count: Sequence[int] = w.u32s(MAX_NODES, rows="node_begin", divides="extent_off")
+    extent_off: Sequence[int] = w.u64s(MAX_EXTENTS)
+    extent_len: Sequence[int] = w.u64s(MAX_EXTENTS, rows="extent_off")
+    digest_count: Sequence[int] = w.u32s(MAX_NODES, rows="node_begin", divides="digest")
+    digest: Sequence[int] = w.u64s(MAX_DIGESTS)
+
+
+@message("compose request")
+@dataclass(frozen=True, slots=True)
+class ComposeRequest(Message):
+    """Moves a running state over a plan, for one layer or all linear layers."""
+
+    profile: int = w.u32()
+    rank: int = w.u32()
+    layer: int = w.i32()
+    begin: int = w.u32()
+    end: int = w.u32()
+    from_: int = w.u8()
+    from_lease: int = w.u64()
+    from_off: int = w.u64()
+    into: int = w.u64()
+    kinds: bytes = w.u8s(MAX_SPANS)
+    leases: Sequence[int] = w.u64s(MAX_SPANS, rows="kinds")
+    starts: Sequence[int] = w.u32s(MAX_SPANS, rows="kinds")
+    counts: Sequence[int] = w.u32s(MAX_SPANS, rows="kinds")
+    inputs: Sequence[int] = w.u64s(MAX_SPANS, rows="kinds")
+
+
+@message("compose reply")
+@dataclass(frozen=True, slots=True)
+class ComposeReply(Message):
+    """Says where the states are. For each asked linear layer, in order: one F32 state before each
+    recomputed span, then the final state, each [heads, dk, dv] and padded to PartAlign. When the
+    last span has no input the final state is the state before it.
+    """
+
+    lease: int = w.u64()
+    off: int = w.u64()
+    bytes: int = w.u64()
+
+
+@message("rotate request")
+@dataclass(frozen=True, slots=True)
+class RotateRequest(Message):
+    """Places the keys and values of a plan's segments (and of a checkpoint it begins from, for
+    DestMemory) for one attention layer or all.
+    """
+
+    profile: int = w.u32()
+    rank: int = w.u32()
+    layer: int = w.i32()
+    memory: int = w.u32()
+    begin: int = w.u32()
+    end: int = w.u32()
+    dest: int = w.u8()
+    from_: int = w.u8()
+    from_lease: int = w.u64()
+    into: int = w.u64()
+    kinds: bytes = w.u8s(MAX_SPANS)
+    leases: Sequence[int] = w.u64s(MAX_SPANS, rows="kinds")
+    starts: Sequence[int] = w.u32s(MAX_SPANS, rows="kinds")
+    counts: Sequence[int] = w.u32s(MAX_SPANS, rows="kinds")
+    inputs: Sequence[int] = w.u64s(MAX_SPANS, rows="kinds")
+    blocks: Sequence[int] = w.u32s(MAX_BLOCKS)
+
+
+@message("rotate reply")
+@dataclass(frozen=True, slots=True)
+class RotateReply(Message):
+    """Says where rows are when Dest is DestSlot: for each asked attention layer, K then V, each the
+    segment rows of the plan packed in plan order and padded to PartAlign.
+    """
+
+    lease: int = w.u64()
+    off: int = w.u64()
+    bytes: int = w.u64()
+    rows: int = w.u32()
+
+
+@message("assemble request")
+@dataclass(frozen=True, slots=True)
+class AssembleRequest(RotateRequest):
+    """Compose and rotate of all layers in one request, for plans whose only recomputed span is the
+    last. It also answers the convolution tail of the last segment. With DestSlot the result is
+    laid out as CheckpointLayout(rows); with DestMemory as CheckpointLayout(0) and the rows go to
+    engine memory.
+    """
+
+
+@message("append request")
+@dataclass(frozen=True, slots=True)
+class AppendRequest(Message):
+    """Adds rows to a buffer, or opens one. The rows lie in staging, as BufferLayout(Rows)
+    has them.
+    """
+
+    profile: int = w.u32()
+    rank: int = w.u32()
+    buffer: int = w.u64()
+    base: int = w.u64()
+    begin: int = w.u32()
+    capacity: int = w.u32()
+    rows: int = w.u32()
+    staging_off: int = w.u64()
+
+
+@message("append reply")
+@dataclass(frozen=True, slots=True)
+class AppendReply(Message):
+    """Answers append and accept: what the buffer holds now, in prompt positions."""
+
+    buffer: int = w.u64()
+    begin: int = w.u32()
+    accepted: int = w.u32()
+    end: int = w.u32()
+
+
+@message("accept request")
+@dataclass(frozen=True, slots=True)
+class AcceptRequest(Message):
+    """Keeps the first Tokens rows that are not accepted yet, and drops the others."""
+
+    profile: int = w.u32()
+    rank: int = w.u32()
+    buffer: int = w.u64()
+    tokens: int = w.u32()
+
+
+@message("replay request")
+@dataclass(frozen=True, slots=True)
+class ReplayRequest(Message):
+    """Writes the states and convolution tails after the tokens before Token into a slot, laid out
+    as CheckpointLayout(0).
+    """
+
+    profile: int = w.u32()
+    rank: int = w.u32()
+    buffer: int = w.u64()
+    token: int = w.u32()
+    flush: int = w.u8()
+    into: int = w.u64()
+
+
+@message("advise request")
+@dataclass(frozen=True, slots=True)
+class AdviseRequest(Message):
+    """Asks what to use and what to store for a prompt whose token ids (little-endian uint32) lie in
+    staging. What match has answered comes along; zero means nothing is held. Cuts and the begins
+    of segments ascend. Samples are prefills measured since the last advise: tokens [begin, end)
+    took so many microseconds.
+    """
+
+    profile: int = w.u32()
+    record: int = w.u8()
+    block_tokens: int = w.u32()
+    max_checkpoints: int = w.u32()
+    tokens: int = w.u32()
+    token_off: int = w.u64()
+    output: int = w.u32()
+    prefix_tokens: int = w.u32()
+    prefix_tier: int = w.u8()
+    buffer_tokens: int = w.u32()
+    seam_tokens: int = w.u32()
+    cuts: Sequence[int] = w.u32s(MAX_KEYS)
+    segment_begin: Sequence[int] = w.u32s(MAX_KEYS)
+    segment_tokens: Sequence[int] = w.u32s(MAX_KEYS, rows="segment_begin")
+    segment_status: bytes = w.u8s(MAX_KEYS, rows="segment_begin")
+    segment_tier: bytes = w.u8s(MAX_KEYS, rows="segment_begin")
+    sample_begin: Sequence[int] = w.u32s(MAX_SAMPLES)
+    sample_end: Sequence[int] = w.u32s(MAX_SAMPLES, rows="sample_begin")
+    sample_micros: Sequence[int] = w.u32s(MAX_SAMPLES, rows="sample_begin")
+
+
+@message("advise reply")
+@dataclass(frozen=True, slots=True)
+class AdviseReply(Message):
+    """Has one row for each advised checkpoint and one for each segment."""
+
+    seen_tokens: int = w.u32()
+    way: int = w.u8()
+    way_micros: Sequence[float] = w.f64s(MAX_WAYS)
+    positions: Sequence[int] = w.u32s(MAX_POSITIONS)
+    why: bytes = w.u8s(MAX_POSITIONS, rows="positions")
+    admit: bytes = w.u8s(MAX_POSITIONS, rows="positions")
+    reason: bytes = w.u8s(MAX_POSITIONS, rows="positions")
+    value: Sequence[float] = w.f64s(MAX_POSITIONS, rows="positions")
+    segment_admit: bytes = w.u8s(MAX_KEYS)
+    segment_reason: bytes = w.u8s(MAX_KEYS, rows="segment_admit")
+
+
+@message("attach-device request")
+@dataclass(frozen=True, slots=True)
+class AttachDeviceRequest(Message):
+    """Asks for device memory: the public arena and chunks of this connection's own. It is answered
+    once on a connection.
+    """
+
+    ways: int = w.u8()
+    private_bytes: int = w.u64()
+    uuid: bytes = w.u8s(UUID_BYTES)
+
+    def check(self) -> None:
+        if self.uuid:
+            self.same("uuid", len(self.uuid), UUID_BYTES)
+
+
+@message("attach-device reply")
+@dataclass(frozen=True, slots=True)
+class AttachDeviceReply(Message):
+    """Says what to map, in the order of the chunks: those of the public arena laid end to end, then
+    those of the private one. Descriptors: first a sealed memfd with the kernels' PTX text, then
+    one for each chunk where Way is WayDescriptor.
+    """
+
+    way: int = w.u8()
+    epoch: int = w.u64()
+    public_bytes: int = w.u64()
+    private_bytes: int = w.u64()
+    order_off: int = w.u64()
+    order_slots: int = w.u32()
+    public_chunks: int = w.u32()
+    staging_off: int = w.u64()
+    staging_bytes: int = w.u64()
+    uuid: bytes = w.u8s(UUID_BYTES)
+    chunk_bytes: Sequence[int] = w.u64s(MAX_CHUNKS)
+    handles: bytes = w.u8s(MAX_CHUNKS * HANDLE_BYTES)
+    offsets: Sequence[int] = w.u64s(MAX_CHUNKS)
+    events: bytes = w.u8s(2 * HANDLE_BYTES)
+
+    def check(self) -> None:
+        self.same("uuid", len(self.uuid), UUID_BYTES)
+        if self.way not in (ShareWay.DESCRIPTOR, ShareWay.HANDLE):
+            self.fail("way", f"{self.way}")
+        want = len(self.chunk_bytes) * HANDLE_BYTES if self.way == ShareWay.HANDLE else 0
+        self.same("handles", len(self.handles), want)
+        want = len(self.chunk_bytes) if self.way == ShareWay.HANDLE else 0
+        self.same("offsets", len(self.offsets), want)
+        if self.public_chunks > len(self.chunk_bytes):
+            self.fail("public chunks", f"{self.public_chunks} of {len(self.chunk_bytes)}")
+        if self.events:
+            self.same("events", len(self.events), 2 * HANDLE_BYTES)
+
+
+@message("register-device request")
+@dataclass(frozen=True, slots=True)
+class RegisterDeviceRequest(Message):
+    """Registers device memory that the engine owns, as ProfileRequest does for memory of the host.
+    Chunks are taken as one run, which the layers' offsets count from. Descriptors: one for each
+    chunk where Way is WayDescriptor.
+    """
+
+    profile: int = w.u32()
+    way: int = w.u8()
+    epoch: int = w.u64()
+    chunk_bytes: Sequence[int] = w.u64s(MAX_CHUNKS)
+    handles: bytes = w.u8s(MAX_CHUNKS * HANDLE_BYTES)
+    offsets: Sequence[int] = w.u64s(MAX_CHUNKS)
+    memory_layer: Sequence[int] = w.u32s(MAX_MEMORY_LAYERS)
+    memory_k_base: Sequence[int] = w.u64s(MAX_MEMORY_LAYERS, rows="memory_layer")
+    memory_v_base: Sequence[int] = w.u64s(MAX_MEMORY_LAYERS, rows="memory_layer")
+    memory_block_stride: Sequence[int] = w.u64s(MAX_MEMORY_LAYERS, rows="memory_layer")
+    memory_k_token_stride: Sequence[int] = w.u64s(MAX_MEMORY_LAYERS, rows="memory_layer")
+    memory_k_head_stride: Sequence[int] = w.u64s(MAX_MEMORY_LAYERS, rows="memory_layer")
+    memory_v_token_stride: Sequence[int] = w.u64s(MAX_MEMORY_LAYERS, rows="memory_layer")
+    memory_v_head_stride: Sequence[int] = w.u64s(MAX_MEMORY_LAYERS, rows="memory_layer")
+
+    def check(self) -> None:
+        if self.way not in (ShareWay.DESCRIPTOR, ShareWay.HANDLE):
+            self.fail("way", f"{self.way}")
+        want = len(self.chunk_bytes) * HANDLE_BYTES if self.way == ShareWay.HANDLE else 0
+        self.same("handles", len(self.handles), want)
+        want = len(self.chunk_bytes) if self.way == ShareWay.HANDLE else 0
+        self.same("offsets", len(self.offsets), want)
+
+
+@message("register-device reply")
+@dataclass(frozen=True, slots=True)
+class RegisterDeviceReply(Message):
+    """Names the memory for rotate and assemble."""
+
+    memory: int = w.u32()
+
+
+@message("acquire-device request")
+@dataclass(frozen=True, slots=True)
+class AcquireDeviceRequest(Message):
+    """Leases segments in device memory. What is not there yet is copied there: with Wait 1 the
+    reply waits for that, else it is a miss.
+    """
+
+    profile: int = w.u32()
+    rank: int = w.u32()
+    ttl_ms: int = w.u32()
+    digests: int = w.u8()
+    all: int = w.u8()
+    wait: int = w.u8()
+    keys: Sequence[bytes] = w.hashes(MAX_KEYS)
+
+
+@message("order request")
+@dataclass(frozen=True, slots=True)
+class OrderRequest(Message):
+    """Ties leases to the client's stream: when the client's slot of the order page has reached
+    After, the leases are released, and then Signal, if it is not 0, is written to the daemon's
+    slot.
+    """
+
+    after: int = w.u64()
+    signal: int = w.u64()
+    leases: Sequence[int] = w.u64s(MAX_IDS)
+
+
+@message("load-device request")
+@dataclass(frozen=True, slots=True)
+class LoadDeviceRequest(LoadRequest):
+    """A LoadRequest whose reply has extents in device memory."""
+
+
+MESSAGES: dict[int, tuple[type[Message], type[Message]]] = {
+    Op.HELLO: (HelloRequest, HelloReply),
+    Op.PROFILE: (ProfileRequest, ProfileReply),
+    Op.MATCH: (MatchRequest, MatchReply),
+    Op.ACQUIRE: (AcquireRequest, AcquireReply),
+    Op.RESERVE: (ReserveRequest, ReserveReply),
+    Op.COMMIT: (CommitRequest, CommitReply),
+    Op.ABORT: (AbortRequest, CodesReply),
+    Op.COMPOSE: (ComposeRequest, ComposeReply),
+    Op.ROTATE: (RotateRequest, RotateReply),
+    Op.ASSEMBLE: (AssembleRequest, RotateReply),
+    Op.SAVE: (SaveRequest, ReserveReply),
+    Op.LOAD: (LoadRequest, LoadReply),
+    Op.CANCEL: (CancelRequest, CancelReply),
+    Op.RELEASE: (ReleaseRequest, CodesReply),
+    Op.STATS: (StatsRequest, StatsReply),
+    Op.ADVISE: (AdviseRequest, AdviseReply),
+    Op.APPEND: (AppendRequest, AppendReply),
+    Op.ACCEPT: (AcceptRequest, AppendReply),
+    Op.REPLAY: (ReplayRequest, ComposeReply),
+    Op.REPORT: (ReportRequest, ReportReply),
+    Op.ATTACH_DEVICE: (AttachDeviceRequest, AttachDeviceReply),
+    Op.REGISTER_DEVICE: (RegisterDeviceRequest, RegisterDeviceReply),
+    Op.ACQUIRE_DEVICE: (AcquireDeviceRequest, AcquireReply),
+    Op.ORDER: (OrderRequest, CodesReply),
+    Op.LOAD_DEVICE: (LoadDeviceRequest, LoadReply),
+}
+"""Request and reply of each operation."""

@@ -1,0 +1,1282 @@
+// Code generated from connector/wire/schema by wiregen; DO NOT EDIT.
+
+package wire
+
+import "math"
+
+// Append implements Message.
+func (m *HelloRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u16(m.MinVersion)
+	w.u16(m.MaxVersion)
+	w.u64(m.Features)
+	w.u64(m.StagingBytes)
+	w.u64(m.SlotBytes)
+	w.text(m.Client)
+	w.texts(len(m.Tenants), func(i int) string { return m.Tenants[i].Name })
+	w.texts(len(m.Tenants), func(i int) string { return m.Tenants[i].Token })
+	return w.b
+}
+
+// Decode implements Message.
+func (m *HelloRequest) Decode(body []byte) error {
+	r := reader{message: "hello request", body: body}
+	m.MinVersion = r.u16("min version")
+	m.MaxVersion = r.u16("max version")
+	m.Features = r.u64("features")
+	m.StagingBytes = r.u64("staging bytes")
+	m.SlotBytes = r.u64("slot bytes")
+	m.Client = r.text("client", MaxName)
+	tenantsName := r.texts("tenant names", MaxTenants, MaxName)
+	tenantsToken := r.texts("tenant tokens", MaxTenants, MaxToken)
+	r.same("tenant tokens", len(tenantsToken), len(tenantsName))
+	if err := r.end(); err != nil {
+		return err
+	}
+	m.Tenants = nil
+	if n := len(tenantsName); n > 0 {
+		m.Tenants = make([]TenantName, n)
+	}
+	for i := range m.Tenants {
+		m.Tenants[i] = TenantName{
+			Name:  tenantsName[i],
+			Token: tenantsToken[i],
+		}
+	}
+	return nil
+}
+
+// Append implements Message.
+func (m *HelloReply) Append(b []byte) []byte {
+	w := begin(b)
+	w.u16(m.Version)
+	w.u64(m.Features)
+	w.u64(m.Connection)
+	w.u64(m.BootEpoch)
+	w.u64(m.ArenaBytes)
+	w.u64(m.SlotBytes)
+	w.u64(m.StagingBytes)
+	w.u32(m.MaxFrame)
+	w.u32(m.MaxInFlight)
+	w.text(m.Server)
+	w.count(len(m.Tenants))
+	for i := range m.Tenants {
+		w.u32(m.Tenants[i].ID)
+	}
+	w.align(8)
+	w.texts(len(m.Tenants), func(i int) string { return string(m.Tenants[i].Salt) })
+	return w.b
+}
+
+// Decode implements Message.
+func (m *HelloReply) Decode(body []byte) error {
+	r := reader{message: "hello reply", body: body}
+	m.Version = r.u16("version")
+	m.Features = r.u64("features")
+	m.Connection = r.u64("connection")
+	m.BootEpoch = r.u64("boot epoch")
+	m.ArenaBytes = r.u64("arena bytes")
+	m.SlotBytes = r.u64("slot bytes")
+	m.StagingBytes = r.u64("staging bytes")
+	m.MaxFrame = r.u32("max frame")
+	m.MaxInFlight = r.u32("max in flight")
+	m.Server = r.text("server", MaxName)
+	tenantsID := get[uint32](&r, "tenant ids", MaxTenants)
+	tenantsSalt := r.texts("tenant salts", MaxTenants, MaxSalt)
+	r.same("tenant salts", len(tenantsSalt), len(tenantsID))
+	if err := r.end(); err != nil {
+		return err
+	}
+	m.Tenants = nil
+	if n := len(tenantsID); n > 0 {
+		m.Tenants = make([]TenantGrant, n)
+	}
+	for i := range m.Tenants {
+		m.Tenants[i] = TenantGrant{
+			ID:   tenantsID[i],
+			Salt: []byte(tenantsSalt[i]),
+		}
+	}
+	return nil
+}
+
+// Append implements Message.
+func (m *ProfileRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.BlockTokens)
+	w.u32(m.ProbeTokens)
+	w.u64(m.SegmentBytes)
+	w.u64(m.CheckpointBytes)
+	w.u64(m.MemoryBytes)
+	put(&w, m.Identity)
+	w.text(m.Connector)
+	w.text(m.Engine)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u32(m.Memory[i].Layer)
+	}
+	w.align(8)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u64(m.Memory[i].KBase)
+	}
+	w.align(8)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u64(m.Memory[i].VBase)
+	}
+	w.align(8)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u64(m.Memory[i].BlockStride)
+	}
+	w.align(8)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u64(m.Memory[i].KTokenStride)
+	}
+	w.align(8)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u64(m.Memory[i].KHeadStride)
+	}
+	w.align(8)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u64(m.Memory[i].VTokenStride)
+	}
+	w.align(8)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u64(m.Memory[i].VHeadStride)
+	}
+	w.align(8)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *ProfileRequest) Decode(body []byte) error {
+	r := reader{message: "profile request", body: body}
+	m.BlockTokens = r.u32("block tokens")
+	m.ProbeTokens = r.u32("probe tokens")
+	m.SegmentBytes = r.u64("segment bytes")
+	m.CheckpointBytes = r.u64("checkpoint bytes")
+	m.MemoryBytes = r.u64("memory bytes")
+	m.Identity = get[uint8](&r, "identity", MaxIdentity)
+	m.Connector = r.text("connector", MaxName)
+	m.Engine = r.text("engine", MaxName)
+	memoryLayer := get[uint32](&r, "memory layer", MaxMemoryLayers)
+	memoryKBase := get[uint64](&r, "memory k base", MaxMemoryLayers)
+	r.same("memory k base", len(memoryKBase), len(memoryLayer))
+	memoryVBase := get[uint64](&r, "memory v base", MaxMemoryLayers)
+	r.same("memory v base", len(memoryVBase), len(memoryLayer))
+	memoryBlockStride := get[uint64](&r, "memory block stride", MaxMemoryLayers)
+	r.same("memory block stride", len(memoryBlockStride), len(memoryLayer))
+	memoryKTokenStride := get[uint64](&r, "memory k token stride", MaxMemoryLayers)
+	r.same("memory k token stride", len(memoryKTokenStride), len(memoryLayer))
+	memoryKHeadStride := get[uint64](&r, "memory k head stride", MaxMemoryLayers)
+	r.same("memory k head stride", len(memoryKHeadStride), len(memoryLayer))
+	memoryVTokenStride := get[uint64](&r, "memory v token stride", MaxMemoryLayers)
+	r.same("memory v token stride", len(memoryVTokenStride), len(memoryLayer))
+	memoryVHeadStride := get[uint64](&r, "memory v head stride", MaxMemoryLayers)
+	r.same("memory v head stride", len(memoryVHeadStride), len(memoryLayer))
+	if err := r.end(); err != nil {
+		return err
+	}
+	m.Memory = nil
+	if n := len(memoryLayer); n > 0 {
+		m.Memory = make([]MemoryLayer, n)
+	}
+	for i := range m.Memory {
+		m.Memory[i] = MemoryLayer{
+			Layer:        memoryLayer[i],
+			KBase:        memoryKBase[i],
+			VBase:        memoryVBase[i],
+			BlockStride:  memoryBlockStride[i],
+			KTokenStride: memoryKTokenStride[i],
+			KHeadStride:  memoryKHeadStride[i],
+			VTokenStride: memoryVTokenStride[i],
+			VHeadStride:  memoryVHeadStride[i],
+		}
+	}
+	return nil
+}
+
+// Append implements Message.
+func (m *ProfileReply) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u32(m.Memory)
+	w.hash(&m.Fingerprint)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *ProfileReply) Decode(body []byte) error {
+	r := reader{message: "profile reply", body: body}
+	m.Profile = r.u32("profile")
+	m.Memory = r.u32("memory")
+	m.Fingerprint = r.hash("fingerprint")
+	return r.end()
+}
+
+// Append implements Message.
+func (m *AbortRequest) Append(b []byte) []byte {
+	w := begin(b)
+	put(&w, m.Reservations)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *AbortRequest) Decode(body []byte) error {
+	r := reader{message: "abort request", body: body}
+	m.Reservations = get[uint64](&r, "reservations", MaxIDs)
+	return r.end()
+}
+
+// Append implements Message.
+func (m *CodesReply) Append(b []byte) []byte {
+	w := begin(b)
+	put(&w, m.Codes)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *CodesReply) Decode(body []byte) error {
+	r := reader{message: "codes reply", body: body}
+	m.Codes = get[uint16](&r, "codes", MaxIDs)
+	return r.end()
+}
+
+// Append implements Message.
+func (m *CancelRequest) Append(b []byte) []byte {
+	w := begin(b)
+	put(&w, m.Requests)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *CancelRequest) Decode(body []byte) error {
+	r := reader{message: "cancel request", body: body}
+	m.Requests = get[uint64](&r, "requests", MaxIDs)
+	return r.end()
+}
+
+// Append implements Message.
+func (m *CancelReply) Append(b []byte) []byte {
+	w := begin(b)
+	put(&w, m.Outcomes)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *CancelReply) Decode(body []byte) error {
+	r := reader{message: "cancel reply", body: body}
+	m.Outcomes = get[uint8](&r, "outcomes", MaxIDs)
+	return r.end()
+}
+
+// Append implements Message.
+func (m *ReleaseRequest) Append(b []byte) []byte {
+	w := begin(b)
+	put(&w, m.Leases)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *ReleaseRequest) Decode(body []byte) error {
+	r := reader{message: "release request", body: body}
+	m.Leases = get[uint64](&r, "leases", MaxIDs)
+	return r.end()
+}
+
+// Append implements Message.
+func (m *StatsRequest) Append(b []byte) []byte {
+	w := begin(b)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *StatsRequest) Decode(body []byte) error {
+	r := reader{message: "stats request", body: body}
+	return r.end()
+}
+
+// Append implements Message.
+func (m *StatsReply) Append(b []byte) []byte {
+	w := begin(b)
+	put(&w, m.Values)
+	w.texts(len(m.Names), func(i int) string { return m.Names[i] })
+	return w.b
+}
+
+// Decode implements Message.
+func (m *StatsReply) Decode(body []byte) error {
+	r := reader{message: "stats reply", body: body}
+	m.Values = get[float64](&r, "values", MaxStats)
+	m.Names = r.texts("names", MaxStats, MaxName)
+	r.same("names", len(m.Names), len(m.Values))
+	return r.end()
+}
+
+// Append implements Message.
+func (m *ReportRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u32(m.Compared)
+	w.u32(m.Failed)
+	w.u64(math.Float64bits(m.Worst))
+	w.u64(math.Float64bits(m.Bound))
+	w.u8(m.Off)
+	w.text(m.Text)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *ReportRequest) Decode(body []byte) error {
+	r := reader{message: "report request", body: body}
+	m.Profile = r.u32("profile")
+	m.Compared = r.u32("compared")
+	m.Failed = r.u32("failed")
+	m.Worst = math.Float64frombits(r.u64("worst"))
+	m.Bound = math.Float64frombits(r.u64("bound"))
+	m.Off = r.u8("off")
+	m.Text = r.text("text", MaxErrorText)
+	return r.end()
+}
+
+// Append implements Message.
+func (m *ReportReply) Append(b []byte) []byte {
+	w := begin(b)
+	w.u8(m.Off)
+	w.align(8)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *ReportReply) Decode(body []byte) error {
+	r := reader{message: "report reply", body: body}
+	m.Off = r.u8("off")
+	return r.end()
+}
+
+// Append implements Message.
+func (m *MatchRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u8(m.Accept)
+	put(&w, m.Positions)
+	put(&w, m.Prefixes)
+	put(&w, m.Keys)
+	if m.Prompt.Present {
+		w.section(2)
+		w.u32(m.Prompt.Tokens)
+		w.u64(m.Prompt.TokenOff)
+	}
+	return w.b
+}
+
+// Decode implements Message.
+func (m *MatchRequest) Decode(body []byte) error {
+	r := reader{message: "match request", body: body}
+	m.Profile = r.u32("profile")
+	m.Accept = r.u8("accept")
+	m.Positions = get[uint32](&r, "positions", MaxKeys)
+	m.Prefixes = get[[32]byte](&r, "prefixes", MaxKeys)
+	m.Keys = get[[32]byte](&r, "keys", MaxKeys)
+	r.same("prefixes", len(m.Prefixes), len(m.Positions))
+	m.Prompt = MatchPrompt{Present: r.section(2)}
+	if m.Prompt.Present {
+		m.Prompt.Tokens = r.u32("prompt tokens")
+		m.Prompt.TokenOff = r.u64("prompt token off")
+	}
+	return r.end()
+}
+
+// Append implements Message.
+func (m *MatchReply) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.PrefixTokens)
+	w.u32(m.PrefixIndex)
+	w.u8(m.PrefixFlags)
+	w.u8(m.PrefixReason)
+	w.u8(m.PrefixTier)
+	put(&w, m.Status)
+	put(&w, m.Tier)
+	put(&w, m.Reason)
+	put(&w, m.Tokens)
+	if m.Estimates.Present {
+		w.section(3)
+		w.u32(m.Estimates.PrefixMicros)
+		w.u64(math.Float64bits(m.Estimates.PrefixError))
+		put(&w, m.Estimates.Micros)
+		put(&w, m.Estimates.Error)
+	}
+	return w.b
+}
+
+// Decode implements Message.
+func (m *MatchReply) Decode(body []byte) error {
+	r := reader{message: "match reply", body: body}
+	m.PrefixTokens = r.u32("prefix tokens")
+	m.PrefixIndex = r.u32("prefix index")
+	m.PrefixFlags = r.u8("prefix flags")
+	m.PrefixReason = r.u8("prefix reason")
+	m.PrefixTier = r.u8("prefix tier")
+	m.Status = get[uint8](&r, "status", MaxKeys)
+	m.Tier = get[uint8](&r, "tier", MaxKeys)
+	m.Reason = get[uint8](&r, "reason", MaxKeys)
+	m.Tokens = get[uint32](&r, "tokens", MaxKeys)
+	r.same("tier", len(m.Tier), len(m.Status))
+	r.same("reason", len(m.Reason), len(m.Status))
+	r.same("tokens", len(m.Tokens), len(m.Status))
+	m.Estimates = MatchEstimates{Present: r.section(3)}
+	if m.Estimates.Present {
+		m.Estimates.PrefixMicros = r.u32("estimates prefix micros")
+		m.Estimates.PrefixError = math.Float64frombits(r.u64("estimates prefix error"))
+		m.Estimates.Micros = get[uint32](&r, "estimates micros", MaxKeys)
+		m.Estimates.Error = get[float64](&r, "estimates error", MaxKeys)
+		r.same("estimates micros", len(m.Estimates.Micros), len(m.Status))
+		r.same("estimates error", len(m.Estimates.Error), len(m.Status))
+	}
+	return r.end()
+}
+
+// Append implements Message.
+func (m *AcquireRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u32(m.Rank)
+	w.u32(m.TTLMs)
+	w.u32(m.BlockTokens)
+	w.u8(m.Digests)
+	w.u8(m.All)
+	put(&w, m.Keys)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *AcquireRequest) Decode(body []byte) error {
+	r := reader{message: "acquire request", body: body}
+	m.Profile = r.u32("profile")
+	m.Rank = r.u32("rank")
+	m.TTLMs = r.u32("ttl ms")
+	m.BlockTokens = r.u32("block tokens")
+	m.Digests = r.u8("digests")
+	m.All = r.u8("all")
+	m.Keys = get[[32]byte](&r, "keys", MaxKeys)
+	return r.end()
+}
+
+// Append implements Message.
+func (m *AcquireReply) Append(b []byte) []byte {
+	w := begin(b)
+	put(&w, m.Codes)
+	put(&w, m.Leases)
+	put(&w, m.Bytes)
+	put(&w, m.Begins)
+	put(&w, m.Tokens)
+	put(&w, m.ExtentCount)
+	put(&w, m.ExtentOff)
+	put(&w, m.ExtentLen)
+	put(&w, m.DigestCount)
+	put(&w, m.Digest)
+	put(&w, m.BlockCount)
+	put(&w, m.Block)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *AcquireReply) Decode(body []byte) error {
+	r := reader{message: "acquire reply", body: body}
+	m.Codes = get[uint16](&r, "codes", MaxKeys)
+	m.Leases = get[uint64](&r, "leases", MaxKeys)
+	m.Bytes = get[uint64](&r, "bytes", MaxKeys)
+	m.Begins = get[uint32](&r, "begins", MaxKeys)
+	m.Tokens = get[uint32](&r, "tokens", MaxKeys)
+	m.ExtentCount = get[uint32](&r, "extent count", MaxKeys)
+	m.ExtentOff = get[uint64](&r, "extent off", MaxExtents)
+	m.ExtentLen = get[uint64](&r, "extent len", MaxExtents)
+	m.DigestCount = get[uint32](&r, "digest count", MaxKeys)
+	m.Digest = get[uint64](&r, "digest", MaxDigests)
+	m.BlockCount = get[uint32](&r, "block count", MaxKeys)
+	m.Block = get[uint64](&r, "block", MaxTable)
+	r.same("leases", len(m.Leases), len(m.Codes))
+	r.same("bytes", len(m.Bytes), len(m.Codes))
+	r.same("begins", len(m.Begins), len(m.Codes))
+	r.same("tokens", len(m.Tokens), len(m.Codes))
+	r.same("extent count", len(m.ExtentCount), len(m.Codes))
+	r.same("extent len", len(m.ExtentLen), len(m.ExtentOff))
+	r.same("digest count", len(m.DigestCount), len(m.Codes))
+	r.sum("extent count", m.ExtentCount, len(m.ExtentOff))
+	r.sum("digest count", m.DigestCount, len(m.Digest))
+	if len(m.BlockCount) > 0 {
+		r.same("block count", len(m.BlockCount), len(m.Codes))
+	}
+	r.sum("block count", m.BlockCount, len(m.Block))
+	return r.end()
+}
+
+// Append implements Message.
+func (m *ReserveRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u32(m.Rank)
+	put(&w, m.Keys)
+	put(&w, m.Roles)
+	put(&w, m.Heads)
+	put(&w, m.Tails)
+	put(&w, m.Tokens)
+	put(&w, m.TokenOff)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *ReserveRequest) Decode(body []byte) error {
+	r := reader{message: "reserve request", body: body}
+	m.Profile = r.u32("profile")
+	m.Rank = r.u32("rank")
+	m.Keys = get[[32]byte](&r, "keys", MaxKeys)
+	m.Roles = get[uint8](&r, "roles", MaxKeys)
+	m.Heads = get[uint32](&r, "heads", MaxKeys)
+	m.Tails = get[uint32](&r, "tails", MaxKeys)
+	m.Tokens = get[uint32](&r, "tokens", MaxKeys)
+	m.TokenOff = get[uint64](&r, "token off", MaxKeys)
+	r.same("roles", len(m.Roles), len(m.Keys))
+	r.same("heads", len(m.Heads), len(m.Keys))
+	r.same("tails", len(m.Tails), len(m.Keys))
+	r.same("tokens", len(m.Tokens), len(m.Keys))
+	r.same("token off", len(m.TokenOff), len(m.Keys))
+	return r.end()
+}
+
+// Append implements Message.
+func (m *ReserveReply) Append(b []byte) []byte {
+	w := begin(b)
+	put(&w, m.Codes)
+	put(&w, m.Reservations)
+	put(&w, m.Bytes)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *ReserveReply) Decode(body []byte) error {
+	r := reader{message: "reserve reply", body: body}
+	m.Codes = get[uint16](&r, "codes", MaxKeys)
+	m.Reservations = get[uint64](&r, "reservations", MaxKeys)
+	m.Bytes = get[uint64](&r, "bytes", MaxKeys)
+	r.same("reservations", len(m.Reservations), len(m.Codes))
+	r.same("bytes", len(m.Bytes), len(m.Codes))
+	return r.end()
+}
+
+// Append implements Message.
+func (m *CommitRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u8(m.Level)
+	put(&w, m.Reservations)
+	put(&w, m.Parts)
+	put(&w, m.ChunkFirst)
+	put(&w, m.ChunkCount)
+	put(&w, m.StagingOff)
+	put(&w, m.Digest)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *CommitRequest) Decode(body []byte) error {
+	r := reader{message: "commit request", body: body}
+	m.Level = r.u8("level")
+	m.Reservations = get[uint64](&r, "reservations", MaxCommitRows)
+	m.Parts = get[uint32](&r, "parts", MaxCommitRows)
+	m.ChunkFirst = get[uint32](&r, "chunk first", MaxCommitRows)
+	m.ChunkCount = get[uint32](&r, "chunk count", MaxCommitRows)
+	m.StagingOff = get[uint64](&r, "staging off", MaxCommitRows)
+	m.Digest = get[uint64](&r, "digest", MaxDigests)
+	r.same("parts", len(m.Parts), len(m.Reservations))
+	r.same("chunk first", len(m.ChunkFirst), len(m.Reservations))
+	r.same("chunk count", len(m.ChunkCount), len(m.Reservations))
+	r.same("staging off", len(m.StagingOff), len(m.Reservations))
+	r.sum("chunk count", m.ChunkCount, len(m.Digest))
+	return r.end()
+}
+
+// Append implements Message.
+func (m *CommitReply) Append(b []byte) []byte {
+	w := begin(b)
+	put(&w, m.Codes)
+	put(&w, m.Published)
+	put(&w, m.Levels)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *CommitReply) Decode(body []byte) error {
+	r := reader{message: "commit reply", body: body}
+	m.Codes = get[uint16](&r, "codes", MaxCommitRows)
+	m.Published = get[uint8](&r, "published", MaxCommitRows)
+	m.Levels = get[uint8](&r, "levels", MaxCommitRows)
+	r.same("published", len(m.Published), len(m.Codes))
+	r.same("levels", len(m.Levels), len(m.Codes))
+	return r.end()
+}
+
+// Append implements Message.
+func (m *SaveRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u32(m.Rank)
+	w.u8(m.Kind)
+	put(&w, m.Hashes)
+	put(&w, m.Tokens)
+	put(&w, m.Parents)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *SaveRequest) Decode(body []byte) error {
+	r := reader{message: "save request", body: body}
+	m.Profile = r.u32("profile")
+	m.Rank = r.u32("rank")
+	m.Kind = r.u8("kind")
+	m.Hashes = get[[32]byte](&r, "hashes", MaxKeys)
+	m.Tokens = get[uint32](&r, "tokens", MaxKeys)
+	m.Parents = get[[32]byte](&r, "parents", MaxKeys)
+	r.same("tokens", len(m.Tokens), len(m.Hashes))
+	r.same("parents", len(m.Parents), len(m.Hashes))
+	return r.end()
+}
+
+// Append implements Message.
+func (m *LoadRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u32(m.Rank)
+	w.u32(m.TTLMs)
+	w.u8(m.Accept)
+	w.u8(m.Digests)
+	w.align(8)
+	w.hash(&m.Hash)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *LoadRequest) Decode(body []byte) error { return m.decode("load request", body) }
+
+func (m *LoadRequest) decode(message string, body []byte) error {
+	r := reader{message: message, body: body}
+	m.Profile = r.u32("profile")
+	m.Rank = r.u32("rank")
+	m.TTLMs = r.u32("ttl ms")
+	m.Accept = r.u8("accept")
+	m.Digests = r.u8("digests")
+	r.align("hash", 8)
+	m.Hash = r.hash("hash")
+	return r.end()
+}
+
+// Append implements Message.
+func (m *LoadReply) Append(b []byte) []byte {
+	w := begin(b)
+	w.u64(m.Lease)
+	w.u32(m.Tokens)
+	w.u8(m.Kind)
+	put(&w, m.NodeBegin)
+	put(&w, m.NodeEnd)
+	put(&w, m.ExtentCount)
+	put(&w, m.ExtentOff)
+	put(&w, m.ExtentLen)
+	put(&w, m.DigestCount)
+	put(&w, m.Digest)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *LoadReply) Decode(body []byte) error {
+	r := reader{message: "load reply", body: body}
+	m.Lease = r.u64("lease")
+	m.Tokens = r.u32("tokens")
+	m.Kind = r.u8("kind")
+	m.NodeBegin = get[uint32](&r, "node begin", MaxNodes)
+	m.NodeEnd = get[uint32](&r, "node end", MaxNodes)
+	m.ExtentCount = get[uint32](&r, "extent count", MaxNodes)
+	m.ExtentOff = get[uint64](&r, "extent off", MaxExtents)
+	m.ExtentLen = get[uint64](&r, "extent len", MaxExtents)
+	m.DigestCount = get[uint32](&r, "digest count", MaxNodes)
+	m.Digest = get[uint64](&r, "digest", MaxDigests)
+	r.same("node end", len(m.NodeEnd), len(m.NodeBegin))
+	r.same("extent count", len(m.ExtentCount), len(m.NodeBegin))
+	r.same("extent len", len(m.ExtentLen), len(m.ExtentOff))
+	r.same("digest count", len(m.DigestCount), len(m.NodeBegin))
+	r.sum("extent count", m.ExtentCount, len(m.ExtentOff))
+	r.sum("digest count", m.DigestCount, len(m.Digest))
+	return r.end()
+}
+
+// Append implements Message.
+func (m *ComposeRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u32(m.Rank)
+	w.u32(uint32(m.Layer))
+	w.u32(m.Plan.Begin)
+	w.u32(m.Plan.End)
+	w.u8(m.From)
+	w.u64(m.FromLease)
+	w.u64(m.FromOff)
+	w.u64(m.Into)
+	put(&w, m.Plan.Kinds)
+	put(&w, m.Plan.Leases)
+	put(&w, m.Plan.Starts)
+	put(&w, m.Plan.Counts)
+	put(&w, m.Plan.Inputs)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *ComposeRequest) Decode(body []byte) error {
+	r := reader{message: "compose request", body: body}
+	m.Profile = r.u32("profile")
+	m.Rank = r.u32("rank")
+	m.Layer = int32(r.u32("layer"))
+	m.Plan.Begin = r.u32("plan begin")
+	m.Plan.End = r.u32("plan end")
+	m.From = r.u8("from")
+	m.FromLease = r.u64("from lease")
+	m.FromOff = r.u64("from off")
+	m.Into = r.u64("into")
+	m.Plan.Kinds = get[uint8](&r, "plan kinds", MaxSpans)
+	m.Plan.Leases = get[uint64](&r, "plan leases", MaxSpans)
+	m.Plan.Starts = get[uint32](&r, "plan starts", MaxSpans)
+	m.Plan.Counts = get[uint32](&r, "plan counts", MaxSpans)
+	m.Plan.Inputs = get[uint64](&r, "plan inputs", MaxSpans)
+	r.same("plan leases", len(m.Plan.Leases), len(m.Plan.Kinds))
+	r.same("plan starts", len(m.Plan.Starts), len(m.Plan.Kinds))
+	r.same("plan counts", len(m.Plan.Counts), len(m.Plan.Kinds))
+	r.same("plan inputs", len(m.Plan.Inputs), len(m.Plan.Kinds))
+	return r.end()
+}
+
+// Append implements Message.
+func (m *ComposeReply) Append(b []byte) []byte {
+	w := begin(b)
+	w.u64(m.Lease)
+	w.u64(m.Off)
+	w.u64(m.Bytes)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *ComposeReply) Decode(body []byte) error {
+	r := reader{message: "compose reply", body: body}
+	m.Lease = r.u64("lease")
+	m.Off = r.u64("off")
+	m.Bytes = r.u64("bytes")
+	return r.end()
+}
+
+// Append implements Message.
+func (m *RotateRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u32(m.Rank)
+	w.u32(uint32(m.Layer))
+	w.u32(m.Memory)
+	w.u32(m.Plan.Begin)
+	w.u32(m.Plan.End)
+	w.u8(m.Dest)
+	w.u8(m.From)
+	w.u64(m.FromLease)
+	w.u64(m.Into)
+	put(&w, m.Plan.Kinds)
+	put(&w, m.Plan.Leases)
+	put(&w, m.Plan.Starts)
+	put(&w, m.Plan.Counts)
+	put(&w, m.Plan.Inputs)
+	put(&w, m.Blocks)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *RotateRequest) Decode(body []byte) error { return m.decode("rotate request", body) }
+
+func (m *RotateRequest) decode(message string, body []byte) error {
+	r := reader{message: message, body: body}
+	m.Profile = r.u32("profile")
+	m.Rank = r.u32("rank")
+	m.Layer = int32(r.u32("layer"))
+	m.Memory = r.u32("memory")
+	m.Plan.Begin = r.u32("plan begin")
+	m.Plan.End = r.u32("plan end")
+	m.Dest = r.u8("dest")
+	m.From = r.u8("from")
+	m.FromLease = r.u64("from lease")
+	m.Into = r.u64("into")
+	m.Plan.Kinds = get[uint8](&r, "plan kinds", MaxSpans)
+	m.Plan.Leases = get[uint64](&r, "plan leases", MaxSpans)
+	m.Plan.Starts = get[uint32](&r, "plan starts", MaxSpans)
+	m.Plan.Counts = get[uint32](&r, "plan counts", MaxSpans)
+	m.Plan.Inputs = get[uint64](&r, "plan inputs", MaxSpans)
+	r.same("plan leases", len(m.Plan.Leases), len(m.Plan.Kinds))
+	r.same("plan starts", len(m.Plan.Starts), len(m.Plan.Kinds))
+	r.same("plan counts", len(m.Plan.Counts), len(m.Plan.Kinds))
+	r.same("plan inputs", len(m.Plan.Inputs), len(m.Plan.Kinds))
+	m.Blocks = get[uint32](&r, "blocks", MaxBlocks)
+	return r.end()
+}
+
+// Append implements Message.
+func (m *RotateReply) Append(b []byte) []byte {
+	w := begin(b)
+	w.u64(m.Lease)
+	w.u64(m.Off)
+	w.u64(m.Bytes)
+	w.u32(m.Rows)
+	w.align(8)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *RotateReply) Decode(body []byte) error {
+	r := reader{message: "rotate reply", body: body}
+	m.Lease = r.u64("lease")
+	m.Off = r.u64("off")
+	m.Bytes = r.u64("bytes")
+	m.Rows = r.u32("rows")
+	return r.end()
+}
+
+// Decode implements Message.
+func (m *AssembleRequest) Decode(body []byte) error {
+	return m.RotateRequest.decode("assemble request", body)
+}
+
+// Append implements Message.
+func (m *AppendRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u32(m.Rank)
+	w.u64(m.Buffer)
+	w.u64(m.Base)
+	w.u32(m.Begin)
+	w.u32(m.Capacity)
+	w.u32(m.Rows)
+	w.u64(m.StagingOff)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *AppendRequest) Decode(body []byte) error {
+	r := reader{message: "append request", body: body}
+	m.Profile = r.u32("profile")
+	m.Rank = r.u32("rank")
+	m.Buffer = r.u64("buffer")
+	m.Base = r.u64("base")
+	m.Begin = r.u32("begin")
+	m.Capacity = r.u32("capacity")
+	m.Rows = r.u32("rows")
+	m.StagingOff = r.u64("staging off")
+	return r.end()
+}
+
+// Append implements Message.
+func (m *AppendReply) Append(b []byte) []byte {
+	w := begin(b)
+	w.u64(m.Buffer)
+	w.u32(m.Begin)
+	w.u32(m.Accepted)
+	w.u32(m.End)
+	w.align(8)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *AppendReply) Decode(body []byte) error {
+	r := reader{message: "append reply", body: body}
+	m.Buffer = r.u64("buffer")
+	m.Begin = r.u32("begin")
+	m.Accepted = r.u32("accepted")
+	m.End = r.u32("end")
+	return r.end()
+}
+
+// Append implements Message.
+func (m *AcceptRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u32(m.Rank)
+	w.u64(m.Buffer)
+	w.u32(m.Tokens)
+	w.align(8)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *AcceptRequest) Decode(body []byte) error {
+	r := reader{message: "accept request", body: body}
+	m.Profile = r.u32("profile")
+	m.Rank = r.u32("rank")
+	m.Buffer = r.u64("buffer")
+	m.Tokens = r.u32("tokens")
+	return r.end()
+}
+
+// Append implements Message.
+func (m *ReplayRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u32(m.Rank)
+	w.u64(m.Buffer)
+	w.u32(m.Token)
+	w.u8(m.Flush)
+	w.u64(m.Into)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *ReplayRequest) Decode(body []byte) error {
+	r := reader{message: "replay request", body: body}
+	m.Profile = r.u32("profile")
+	m.Rank = r.u32("rank")
+	m.Buffer = r.u64("buffer")
+	m.Token = r.u32("token")
+	m.Flush = r.u8("flush")
+	m.Into = r.u64("into")
+	return r.end()
+}
+
+// Append implements Message.
+func (m *AdviseRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u8(m.Record)
+	w.u32(m.BlockTokens)
+	w.u32(m.MaxCheckpoints)
+	w.u32(m.Tokens)
+	w.u64(m.TokenOff)
+	w.u32(m.Output)
+	w.u32(m.PrefixTokens)
+	w.u8(m.PrefixTier)
+	w.u32(m.BufferTokens)
+	w.u32(m.SeamTokens)
+	put(&w, m.Cuts)
+	put(&w, m.SegmentBegin)
+	put(&w, m.SegmentTokens)
+	put(&w, m.SegmentStatus)
+	put(&w, m.SegmentTier)
+	put(&w, m.SampleBegin)
+	put(&w, m.SampleEnd)
+	put(&w, m.SampleMicros)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *AdviseRequest) Decode(body []byte) error {
+	r := reader{message: "advise request", body: body}
+	m.Profile = r.u32("profile")
+	m.Record = r.u8("record")
+	m.BlockTokens = r.u32("block tokens")
+	m.MaxCheckpoints = r.u32("max checkpoints")
+	m.Tokens = r.u32("tokens")
+	m.TokenOff = r.u64("token off")
+	m.Output = r.u32("output")
+	m.PrefixTokens = r.u32("prefix tokens")
+	m.PrefixTier = r.u8("prefix tier")
+	m.BufferTokens = r.u32("buffer tokens")
+	m.SeamTokens = r.u32("seam tokens")
+	m.Cuts = get[uint32](&r, "cuts", MaxKeys)
+	m.SegmentBegin = get[uint32](&r, "segment begin", MaxKeys)
+	m.SegmentTokens = get[uint32](&r, "segment tokens", MaxKeys)
+	m.SegmentStatus = get[uint8](&r, "segment status", MaxKeys)
+	m.SegmentTier = get[uint8](&r, "segment tier", MaxKeys)
+	m.SampleBegin = get[uint32](&r, "sample begin", MaxSamples)
+	m.SampleEnd = get[uint32](&r, "sample end", MaxSamples)
+	m.SampleMicros = get[uint32](&r, "sample micros", MaxSamples)
+	r.same("segment tokens", len(m.SegmentTokens), len(m.SegmentBegin))
+	r.same("segment status", len(m.SegmentStatus), len(m.SegmentBegin))
+	r.same("segment tier", len(m.SegmentTier), len(m.SegmentBegin))
+	r.same("sample end", len(m.SampleEnd), len(m.SampleBegin))
+	r.same("sample micros", len(m.SampleMicros), len(m.SampleBegin))
+	return r.end()
+}
+
+// Append implements Message.
+func (m *AdviseReply) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.SeenTokens)
+	w.u8(m.Way)
+	put(&w, m.WayMicros)
+	put(&w, m.Positions)
+	put(&w, m.Why)
+	put(&w, m.Admit)
+	put(&w, m.Reason)
+	put(&w, m.Value)
+	put(&w, m.SegmentAdmit)
+	put(&w, m.SegmentReason)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *AdviseReply) Decode(body []byte) error {
+	r := reader{message: "advise reply", body: body}
+	m.SeenTokens = r.u32("seen tokens")
+	m.Way = r.u8("way")
+	m.WayMicros = get[float64](&r, "way micros", MaxWays)
+	m.Positions = get[uint32](&r, "positions", MaxPositions)
+	m.Why = get[uint8](&r, "why", MaxPositions)
+	m.Admit = get[uint8](&r, "admit", MaxPositions)
+	m.Reason = get[uint8](&r, "reason", MaxPositions)
+	m.Value = get[float64](&r, "value", MaxPositions)
+	m.SegmentAdmit = get[uint8](&r, "segment admit", MaxKeys)
+	m.SegmentReason = get[uint8](&r, "segment reason", MaxKeys)
+	r.same("why", len(m.Why), len(m.Positions))
+	r.same("admit", len(m.Admit), len(m.Positions))
+	r.same("reason", len(m.Reason), len(m.Positions))
+	r.same("value", len(m.Value), len(m.Positions))
+	r.same("segment reason", len(m.SegmentReason), len(m.SegmentAdmit))
+	return r.end()
+}
+
+// Append implements Message.
+func (m *AttachDeviceRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u8(m.Ways)
+	w.u64(m.PrivateBytes)
+	put(&w, m.UUID)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *AttachDeviceRequest) Decode(body []byte) error {
+	r := reader{message: "attach-device request", body: body}
+	m.Ways = r.u8("ways")
+	m.PrivateBytes = r.u64("private bytes")
+	m.UUID = get[uint8](&r, "uuid", UUIDBytes)
+	if len(m.UUID) > 0 {
+		r.same("uuid", len(m.UUID), UUIDBytes)
+	}
+	return r.end()
+}
+
+// Append implements Message.
+func (m *AttachDeviceReply) Append(b []byte) []byte {
+	w := begin(b)
+	w.u8(m.Way)
+	w.u64(m.Epoch)
+	w.u64(m.PublicBytes)
+	w.u64(m.PrivateBytes)
+	w.u64(m.OrderOff)
+	w.u32(m.OrderSlots)
+	w.u32(m.PublicChunks)
+	w.u64(m.StagingOff)
+	w.u64(m.StagingBytes)
+	put(&w, m.UUID)
+	put(&w, m.ChunkBytes)
+	put(&w, m.Handles)
+	put(&w, m.Offsets)
+	put(&w, m.Events)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *AttachDeviceReply) Decode(body []byte) error {
+	r := reader{message: "attach-device reply", body: body}
+	m.Way = r.u8("way")
+	m.Epoch = r.u64("epoch")
+	m.PublicBytes = r.u64("public bytes")
+	m.PrivateBytes = r.u64("private bytes")
+	m.OrderOff = r.u64("order off")
+	m.OrderSlots = r.u32("order slots")
+	m.PublicChunks = r.u32("public chunks")
+	m.StagingOff = r.u64("staging off")
+	m.StagingBytes = r.u64("staging bytes")
+	m.UUID = get[uint8](&r, "uuid", UUIDBytes)
+	r.same("uuid", len(m.UUID), UUIDBytes)
+	m.ChunkBytes = get[uint64](&r, "chunk bytes", MaxChunks)
+	m.Handles = get[uint8](&r, "handles", MaxChunks*HandleBytes)
+	m.Offsets = get[uint64](&r, "offsets", MaxChunks)
+	switch m.Way {
+	case WayDescriptor, WayHandle:
+	default:
+		r.fail("way", "%d", m.Way)
+	}
+	r.same("handles", len(m.Handles), only(m.Way == WayHandle, len(m.ChunkBytes)*HandleBytes))
+	r.same("offsets", len(m.Offsets), only(m.Way == WayHandle, len(m.ChunkBytes)))
+	if int64(m.PublicChunks) > int64(len(m.ChunkBytes)) {
+		r.fail("public chunks", "%d of %d", m.PublicChunks, len(m.ChunkBytes))
+	}
+	m.Events = get[uint8](&r, "events", 2*HandleBytes)
+	if len(m.Events) > 0 {
+		r.same("events", len(m.Events), 2*HandleBytes)
+	}
+	return r.end()
+}
+
+// Append implements Message.
+func (m *RegisterDeviceRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u8(m.Way)
+	w.u64(m.Epoch)
+	put(&w, m.ChunkBytes)
+	put(&w, m.Handles)
+	put(&w, m.Offsets)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u32(m.Memory[i].Layer)
+	}
+	w.align(8)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u64(m.Memory[i].KBase)
+	}
+	w.align(8)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u64(m.Memory[i].VBase)
+	}
+	w.align(8)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u64(m.Memory[i].BlockStride)
+	}
+	w.align(8)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u64(m.Memory[i].KTokenStride)
+	}
+	w.align(8)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u64(m.Memory[i].KHeadStride)
+	}
+	w.align(8)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u64(m.Memory[i].VTokenStride)
+	}
+	w.align(8)
+	w.count(len(m.Memory))
+	for i := range m.Memory {
+		w.u64(m.Memory[i].VHeadStride)
+	}
+	w.align(8)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *RegisterDeviceRequest) Decode(body []byte) error {
+	r := reader{message: "register-device request", body: body}
+	m.Profile = r.u32("profile")
+	m.Way = r.u8("way")
+	m.Epoch = r.u64("epoch")
+	m.ChunkBytes = get[uint64](&r, "chunk bytes", MaxChunks)
+	m.Handles = get[uint8](&r, "handles", MaxChunks*HandleBytes)
+	m.Offsets = get[uint64](&r, "offsets", MaxChunks)
+	switch m.Way {
+	case WayDescriptor, WayHandle:
+	default:
+		r.fail("way", "%d", m.Way)
+	}
+	r.same("handles", len(m.Handles), only(m.Way == WayHandle, len(m.ChunkBytes)*HandleBytes))
+	r.same("offsets", len(m.Offsets), only(m.Way == WayHandle, len(m.ChunkBytes)))
+	memoryLayer := get[uint32](&r, "memory layer", MaxMemoryLayers)
+	memoryKBase := get[uint64](&r, "memory k base", MaxMemoryLayers)
+	r.same("memory k base", len(memoryKBase), len(memoryLayer))
+	memoryVBase := get[uint64](&r, "memory v base", MaxMemoryLayers)
+	r.same("memory v base", len(memoryVBase), len(memoryLayer))
+	memoryBlockStride := get[uint64](&r, "memory block stride", MaxMemoryLayers)
+	r.same("memory block stride", len(memoryBlockStride), len(memoryLayer))
+	memoryKTokenStride := get[uint64](&r, "memory k token stride", MaxMemoryLayers)
+	r.same("memory k token stride", len(memoryKTokenStride), len(memoryLayer))
+	memoryKHeadStride := get[uint64](&r, "memory k head stride", MaxMemoryLayers)
+	r.same("memory k head stride", len(memoryKHeadStride), len(memoryLayer))
+	memoryVTokenStride := get[uint64](&r, "memory v token stride", MaxMemoryLayers)
+	r.same("memory v token stride", len(memoryVTokenStride), len(memoryLayer))
+	memoryVHeadStride := get[uint64](&r, "memory v head stride", MaxMemoryLayers)
+	r.same("memory v head stride", len(memoryVHeadStride), len(memoryLayer))
+	if err := r.end(); err != nil {
+		return err
+	}
+	m.Memory = nil
+	if n := len(memoryLayer); n > 0 {
+		m.Memory = make([]MemoryLayer, n)
+	}
+	for i := range m.Memory {
+		m.Memory[i] = MemoryLayer{
+			Layer:        memoryLayer[i],
+			KBase:        memoryKBase[i],
+			VBase:        memoryVBase[i],
+			BlockStride:  memoryBlockStride[i],
+			KTokenStride: memoryKTokenStride[i],
+			KHeadStride:  memoryKHeadStride[i],
+			VTokenStride: memoryVTokenStride[i],
+			VHeadStride:  memoryVHeadStride[i],
+		}
+	}
+	return nil
+}
+
+// Append implements Message.
+func (m *RegisterDeviceReply) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Memory)
+	w.align(8)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *RegisterDeviceReply) Decode(body []byte) error {
+	r := reader{message: "register-device reply", body: body}
+	m.Memory = r.u32("memory")
+	return r.end()
+}
+
+// Append implements Message.
+func (m *AcquireDeviceRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u32(m.Rank)
+	w.u32(m.TTLMs)
+	w.u8(m.Digests)
+	w.u8(m.All)
+	w.u8(m.Wait)
+	put(&w, m.Keys)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *AcquireDeviceRequest) Decode(body []byte) error {
+	r := reader{message: "acquire-device request", body: body}
+	m.Profile = r.u32("profile")
+	m.Rank = r.u32("rank")
+	m.TTLMs = r.u32("ttl ms")
+	m.Digests = r.u8("digests")
+	m.All = r.u8("all")
+	m.Wait = r.u8("wait")
+	m.Keys = get[[32]byte](&r, "keys", MaxKeys)
+	return r.end()
+}
+
+// Append implements Message.
+func (m *OrderRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u64(m.After)
+	w.u64(m.Signal)
+	put(&w, m.Leases)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *OrderRequest) Decode(body []byte) error {
+	r := reader{message: "order request", body: body}
+	m.After = r.u64("after")
+	m.Signal = r.u64("signal")
+	m.Leases = get[uint64](&r, "leases", MaxIDs)
+	return r.end()
+}
+
+// Decode implements Message.
+func (m *LoadDeviceRequest) Decode(body []byte) error {
+	return m.LoadRequest.decode("load-device request", body)
+}

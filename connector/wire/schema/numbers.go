@@ -1,0 +1,212 @@
+package schema
+
+var constants = []Constant{
+	{Name: "Version", Value: 1, Doc: "the protocol version that this codec speaks"},
+	{Name: "HeaderBytes", Value: 40, Doc: "the size of a header; a multiple of 8, so that bodies stay aligned in an aligned buffer"},
+	{Name: "MaxFrame", Value: 128 << 10, Bound: true, Doc: "bytes of a frame, header included. Linux takes seqpacket messages up to about 200 KiB with default socket buffers (measured), so this passes without tuning"},
+	{Name: "MaxBody", Value: 128<<10 - 40, Doc: "bytes of a body"},
+	{Name: "MaxErrorText", Value: 1 << 10, Bound: true, Doc: "bytes of the text of an error reply"},
+
+	{Name: "MaxKeys", Value: 2048, Bound: true, Doc: "segment keys, prefix hashes or checkpoints in one request"},
+	{Name: "MaxIDs", Value: 4096, Bound: true, Doc: "leases, reservations or request ids in one request"},
+	{Name: "MaxCommitRows", Value: 2048, Bound: true, Doc: "rows of a commit"},
+	{Name: "MaxDigests", Value: 8192, Bound: true, Doc: "chunk digests in one frame (8 GiB of full chunks)"},
+	{Name: "MaxExtents", Value: 4096, Bound: true, Doc: "extents in one reply"},
+	{Name: "MaxNodes", Value: 1024, Bound: true, Doc: "nodes of a checkpoint chain"},
+	{Name: "MaxSpans", Value: 2048, Bound: true, Doc: "spans of a plan"},
+	{Name: "MaxBlocks", Value: 24 << 10, Bound: true, Doc: "entries of an engine's block table"},
+	{Name: "MaxTable", Value: 12 << 10, Bound: true, Doc: "entries of all block tables in one reply"},
+	{Name: "MaxPositions", Value: 1024, Bound: true, Doc: "checkpoints that one advice names"},
+	{Name: "MaxSamples", Value: 1024, Bound: true, Doc: "measured prefills in one advise"},
+	{Name: "MaxWays", Value: 8, Bound: true, Doc: "ways to serve a prompt"},
+	{Name: "MaxMemoryLayers", Value: 1024, Bound: true, Doc: "attention layers of registered memory"},
+	{Name: "MaxIdentity", Value: 96 << 10, Bound: true, Doc: "bytes of an identity in canonical form"},
+	{Name: "MaxTenants", Value: 64, Bound: true, Doc: "tenants of one connection"},
+	{Name: "MaxName", Value: 256, Bound: true, Doc: "bytes of a name of a client, engine, tenant or counter"},
+	{Name: "MaxToken", Value: 1024, Bound: true, Doc: "bytes of a tenant's token"},
+	{Name: "MaxSalt", Value: 256, Bound: true, Doc: "bytes of a tenant's salt"},
+	{Name: "MaxStats", Value: 1024, Bound: true, Doc: "counters in one reply"},
+	{Name: "MaxChunks", Value: 252, Bound: true, Doc: "chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX"},
+
+	{Name: "HelloDescriptors", Value: 3, Doc: "descriptors of a hello reply, in this order: arena, slots, staging"},
+	{Name: "ProfileDescriptors", Value: 1, Doc: "descriptors that a profile request may carry"},
+	{Name: "AttachDescriptors", Value: 1, Doc: "descriptors of an attach-device reply before those of its chunks: the kernels' PTX"},
+	{Name: "UUIDBytes", Value: 16, Doc: "the size of a device's UUID"},
+	{Name: "HandleBytes", Value: 64, Doc: "the size of a CUDA IPC handle of memory or of an event"},
+	{Name: "OrderSlotBytes", Value: 64, Doc: "from one slot of the order page to the next; 8 of them are used"},
+}
+
+var enums = []Enum{
+	{
+		Name: "Kind", Type: "uint8", Own: true, Python: "FrameKind",
+		Doc: "says which way a frame goes",
+		Values: []Value{
+			{Name: "Request", Number: 0, Doc: "to the daemon"},
+			{Name: "Reply", Number: 1, Doc: "to the client"},
+		},
+	},
+	{
+		Name: "Code", Type: "uint16", Own: true, Named: true, Python: "Code", Client: true,
+		Doc: "is the outcome of a request or of one row of a batch. A miss is an answer, not an error. Numbers are never reused",
+		Values: []Value{
+			{Name: "OK", Number: 0, Doc: "done"},
+			{Name: "Miss", Number: 1, Doc: "not held, or not held in an acceptable form", Then: "compute"},
+			{Name: "Invalid", Number: 2, Doc: "the request can never be right", Then: "a bug: log it, compute"},
+			{Name: "Busy", Number: 3, Doc: "a bound on work in flight is met, or the row did not fit this reply", Then: "fewer at once, or later, or compute"},
+			{Name: "Full", Number: 4, Doc: "no room after eviction", Then: "do not store"},
+			{Name: "Gone", Number: 5, Doc: "the lease, reservation, slot or memory is not there any more", Then: "compute"},
+			{Name: "Corrupt", Number: 6, Doc: "bytes did not match their digest", Then: "do not store, or compute"},
+			{Name: "Unavailable", Number: 7, Doc: "starting or stopping", Then: "compute"},
+			{Name: "Exists", Number: 8, Doc: "somebody else holds or fills this key", Then: "do not store"},
+			{Name: "Denied", Number: 9, Doc: "tenant or peer not allowed", Then: "configuration"},
+			{Name: "Stale", Number: 10, Doc: "epoch of another daemon start", Then: "connect again"},
+			{Name: "Unsupported", Number: 11, Doc: "unknown operation, version or feature", Then: "do without"},
+			{Name: "Canceled", Number: 12, Doc: "by `cancel`, or the connection ended"},
+			{Name: "Late", Number: 13, Doc: "the deadline passed", Then: "compute"},
+			{Name: "Quota", Number: 14, Doc: "the tenant's byte quota is met", Then: "do not store"},
+		},
+	},
+	{
+		Name: "Feature", Prefix: "Feature", Type: "uint64", Bits: true, Python: "Feature",
+		Doc: "bits of hello: additions that an older peer may ignore. Those that both sides know hold",
+		Values: []Value{
+			{Name: "CRC32Digests", Number: 1 << 0, Doc: "sends CRC-32 (IEEE) in `commit` in place of xxh3-64, as a client needs whose language has no xxh3 at hand"},
+			{Name: "Device", Number: 1 << 1, Doc: "may send operations 21 to 25, and up to 253 descriptors with a frame. The daemon has it only where it lends memory of a GPU"},
+			{Name: "Prompt", Number: 1 << 2, Doc: "may send the section *prompt* of `match`. The daemon takes it and ignores it"},
+			{Name: "Estimates", Number: 1 << 3, Doc: "is able to read the section *estimates* of a `match` reply, and tier `peer`. The daemon sends neither yet"},
+		},
+	},
+	{
+		Name: "Accept", Prefix: "Accept", Type: "uint8", Bits: true, Python: "Accept", Client: true,
+		Doc: "bits say what a checkpoint is, or which ones a request takes",
+		Values: []Value{
+			{Name: "None", Number: 0, Doc: "no checkpoint"},
+			{Name: "Exact", Number: 1, Doc: "what a full prefill gives"},
+			{Name: "Spliced", Number: 2, Doc: "it went through the composition of segments"},
+			{Name: "Any", Number: 3, Doc: "either"},
+		},
+	},
+	{
+		Name: "Level", Prefix: "Level", Type: "uint8", Own: true, Named: true, Python: "Level", Client: true,
+		Doc: "is an acknowledgement level: what an object has to survive before its commit is answered, or what it survives. Every number but these is invalid",
+		Values: []Value{
+			{Name: "Default", Number: 0, Doc: "what the daemon's `ack-level` says"},
+			{Name: "Memory", Number: 1, Doc: "nothing: a daemon that ends may lose it"},
+			{Name: "Logged", Number: 2, Doc: "a killed daemon: the kernel has its bytes and the row that finds them"},
+			{Name: "Synced", Number: 3, Doc: "power loss: the disk has both"},
+		},
+	},
+	{
+		Name: "Status", Prefix: "Status", Type: "uint8", Python: "Status", Client: true,
+		Doc: "of a segment in a match",
+		Values: []Value{
+			{Name: "Miss", Number: 0, Doc: "not held"},
+			{Name: "Hit", Number: 1, Doc: "held: `acquire` may lease it"},
+			{Name: "Pending", Number: 2, Doc: "somebody is filling it"},
+		},
+	},
+	{
+		Name: "Tier", Prefix: "Tier", Type: "uint8", Python: "Tier", Client: true,
+		Doc: "numbers say where a segment or checkpoint lies",
+		Values: []Value{
+			{Name: "None", Number: 0, Doc: "nowhere"},
+			{Name: "HBM", Number: 1, Doc: "memory of the GPU. Only connections with *attach-device* are told; others are told what `acquire` reads"},
+			{Name: "DRAM", Number: 2, Doc: "memory of the host"},
+			{Name: "Disk", Number: 3, Doc: "a hit that takes a read"},
+			{Name: "Peer", Number: 4, Doc: "another node. Only connections with *estimates* are to be told; not answered yet"},
+		},
+	},
+	{
+		Name: "Reason", Prefix: "Reason", Type: "uint8", Python: "Reason", Client: true,
+		Doc: "numbers say why something is a miss",
+		Values: []Value{
+			{Name: "None", Number: 0, Doc: "it is no miss"},
+			{Name: "Unknown", Number: 1, Doc: "never seen"},
+			{Name: "Evicted", Number: 2, Doc: "it left to make room"},
+			{Name: "Pending", Number: 3, Doc: "somebody is filling it"},
+			{Name: "Removed", Number: 4, Doc: "by an operator"},
+			{Name: "Refused", Number: 5, Doc: "by admission, a quota or for want of room"},
+			{Name: "Aborted", Number: 6, Doc: "its writer failed"},
+			{Name: "OtherKind", Number: 7, Doc: "a checkpoint is held, but not of an accepted kind"},
+			{Name: "Off", Number: 8, Doc: "the profile is switched off for splicing, see *report*"},
+		},
+	},
+	{
+		Name: "Span", Prefix: "Span", Type: "uint8", Python: "SpanKind",
+		Doc: "kinds of a plan",
+		Values: []Value{
+			{Name: "Segment", Number: 1, Doc: "the interior of a leased segment"},
+			{Name: "Recompute", Number: 2, Doc: "tokens that the engine computes: seam, miss, question"},
+		},
+	},
+	{
+		Name: "From", Prefix: "From", Type: "uint8", Python: "Origin",
+		Doc: "says where a plan begins",
+		Values: []Value{
+			{Name: "Zero", Number: 0, Doc: "at a zero state"},
+			{Name: "Checkpoint", Number: 1, Doc: "at the checkpoint whose lease is `from lease`"},
+			{Name: "Slot", Number: 2, Doc: "at states in the slot of `from lease`, at `from off` of the slots region; see ComposeReply"},
+		},
+	},
+	{
+		Name: "Dest", Prefix: "Dest", Type: "uint8", Python: "Destination",
+		Doc: "kinds of rotate and assemble",
+		Values: []Value{
+			{Name: "Slot", Number: 1, Doc: "packed into a slot"},
+			{Name: "Memory", Number: 2, Doc: "scattered into registered memory by the engine's block table"},
+		},
+	},
+	{
+		Name: "Cancel", Prefix: "Cancel", Type: "uint8",
+		Doc: "outcomes, one for each request",
+		Values: []Value{
+			{Name: "Unknown", Number: 0, Doc: "not in flight: answered already, or never seen"},
+			{Name: "Stopped", Number: 1, Doc: "stopped: it has answered `canceled`"},
+			{Name: "Drained", Number: 2, Doc: "it ended by itself meanwhile"},
+		},
+	},
+	{
+		Name: "Way", Prefix: "Way", Type: "uint8", Python: "Way", Client: true,
+		Doc: "to serve a prompt; AdviseReply.WayMicros is indexed by way minus one",
+		Values: []Value{
+			{Name: "Recompute", Number: 1, Doc: "nothing is used"},
+			{Name: "Prefix", Number: 2, Doc: "from the longest checkpoint on"},
+			{Name: "Splice", Number: 3, Doc: "from the longest checkpoint on, with the segments that are held"},
+			{Name: "Replay", Number: 4, Doc: "from a token inside a buffer on"},
+		},
+	},
+	{
+		Name: "Why", Prefix: "Why", Type: "uint8", Python: "Why", Client: true,
+		Doc: "numbers say why a checkpoint at a position is worth having",
+		Values: []Value{
+			{Name: "Branch", Number: 1, Doc: "prompts part there"},
+			{Name: "Last", Number: 2, Doc: "the last token of this prompt"},
+			{Name: "Boundary", Number: 3, Doc: "a cut that the application named"},
+			{Name: "Placed", Number: 4, Doc: "placed from the depths at which earlier prompts parted"},
+		},
+	},
+	{
+		Name: "Advice", Prefix: "Advice", Type: "uint8", Python: "Verdict", Client: true,
+		Doc: "numbers say why something is worth storing (below 16) or is not. Unlike a Reason of match this is about what is not there yet",
+		Values: []Value{
+			{Name: "None", Number: 0, Doc: "it is there, or somebody is storing it"},
+			{Name: "Seen", Number: 1, Doc: "it came before"},
+			{Name: "Cheap", Number: 2, Doc: "storing it costs next to nothing of computing it"},
+			{Name: "Asked", Number: 3, Doc: "the application named it"},
+			{Name: "Returning", Number: 4, Doc: "such things come back"},
+			{Name: "Short", Number: 16, Doc: "computing it again takes less than fetching it"},
+			{Name: "Cold", Number: 17, Doc: "not expected back often enough for what storing it takes"},
+			{Name: "Thin", Number: 18, Doc: "saves less per byte than what would have to leave"},
+			{Name: "Large", Number: 19, Doc: "takes more than its share of the pool"},
+			{Name: "NoGain", Number: 20, Doc: "fetching it is no faster than computing it"},
+		},
+	},
+	{
+		Name: "Share", Prefix: "Way", Type: "uint8", Bits: true, Python: "ShareWay",
+		Doc: "ways in which device memory crosses the process border; bits of a set where a client says what it can map",
+		Values: []Value{
+			{Name: "Descriptor", Number: 1, Doc: "one descriptor for each chunk, with the frame (CUDA VMM)"},
+			{Name: "Handle", Number: 2, Doc: "one CUDA IPC handle for each chunk, in the frame"},
+		},
+	},
+}

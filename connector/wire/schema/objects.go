@@ -1,0 +1,145 @@
+package schema
+
+func messages() []Message {
+	var all []Message
+	for _, list := range [][]Message{sessionMessages, objectMessages, computeMessages, adviceMessages, deviceMessages} {
+		all = append(all, list...)
+	}
+	return all
+}
+
+// leased is how a reply lists extents and digests of n rows.
+func leased(rowsOf, most string) []Item {
+	return body(
+		u32s("ExtentCount", most, rows(rowsOf), divides("ExtentOff")),
+		u64s("ExtentOff", "MaxExtents"),
+		u64s("ExtentLen", "MaxExtents", rows("ExtentOff")),
+		u32s("DigestCount", most, rows(rowsOf), divides("Digest")),
+		u64s("Digest", "MaxDigests"),
+	)
+}
+
+var objectMessages = []Message{
+	{
+		Name: "MatchRequest",
+		Doc: "asks for the longest private prefix and then for the status of each segment, in one round trip. " +
+			"Positions ascend",
+		Body: body(
+			u32("Profile"), u8("Accept"),
+			u32s("Positions", "MaxKeys", doc("tokens covered by each prefix hash")),
+			hashes("Prefixes", "MaxKeys", rows("Positions"), doc("rolling prefix hashes")),
+			hashes("Keys", "MaxKeys", doc("segment keys")),
+		),
+		Sections: []Section{{
+			Name: "Prompt", Struct: "MatchPrompt", Feature: "Prompt",
+			Doc: "is the prompt that a match is for",
+			Body: body(
+				u32("Tokens", doc("whole length")),
+				u64("TokenOff", doc("staging offset of the token ids, little-endian uint32; None = only the length is told")),
+			),
+		}},
+	},
+	{
+		Name: "MatchReply",
+		Doc:  "has one row for each key of the request",
+		Body: body(
+			u32("PrefixTokens", doc("0 = no checkpoint")),
+			u32("PrefixIndex", doc("index in Positions; meaningful when PrefixTokens > 0")),
+			u8("PrefixFlags", doc("AcceptExact or AcceptSpliced: what it is")),
+			u8("PrefixReason"), u8("PrefixTier", doc("TierNone = no checkpoint")),
+			u8s("Status", "MaxKeys"), u8s("Tier", "MaxKeys", rows("Status")), u8s("Reason", "MaxKeys", rows("Status")),
+			u32s("Tokens", "MaxKeys", rows("Status"), doc("interior tokens of a hit")),
+		),
+		Sections: []Section{{
+			Name: "Estimates", Struct: "MatchEstimates", Feature: "Estimates",
+			Doc: "is what using the prefix and each row is expected to take, and how far it may be off. " +
+				"Micros are until its bytes can be read, 2^32-1 where nothing is known. An error is a bound on the relative error of the bytes held: " +
+				"0 for what was written, +Inf where nothing is known",
+			Body: body(
+				u32("PrefixMicros"), f64("PrefixError"),
+				u32s("Micros", "MaxKeys", rows("Status")), f64s("Error", "MaxKeys", rows("Status")),
+			),
+		}},
+	},
+	{
+		Name: "AcquireRequest",
+		Doc:  "leases segments for reading by one rank",
+		Body: body(
+			u32("Profile"), u32("Rank"), u32("TTLMs", doc("0 = the daemon's default")),
+			u32("BlockTokens", doc("answer block tables in blocks of so many tokens; 0 = none")),
+			u8("Digests", doc("1 = answer chunk digests too")),
+			u8("All", doc("1 = lease every key, or none and refuse with Full")),
+			hashes("Keys", "MaxKeys"),
+		),
+	},
+	{
+		Name: "AcquireReply",
+		Doc: "has one row for each key. Extents are in the public arena and stay valid and unchanged until the lease is released; " +
+			"Digest holds, for each hit in order, one digest for each chunk of each part. Block holds BlockCount[i] entries of " +
+			"the block table of row i, one after another; both are empty unless asked for",
+		Body: body(
+			u16s("Codes", "MaxKeys"), u64s("Leases", "MaxKeys", rows("Codes")), u64s("Bytes", "MaxKeys", rows("Codes")),
+			u32s("Begins", "MaxKeys", rows("Codes"), doc("first interior token, local to the segment")),
+			u32s("Tokens", "MaxKeys", rows("Codes"), doc("interior tokens")),
+			leased("Codes", "MaxKeys"),
+			u32s("BlockCount", "MaxKeys", rows("Codes"), orNone, divides("Block")), u64s("Block", "MaxTable"),
+		),
+	},
+	{
+		Name: "ReserveRequest",
+		Doc:  "asks for room for segments. Token ids (little-endian uint32) lie in staging; the daemon recomputes each key from them",
+		Body: body(
+			u32("Profile"), u32("Rank"), hashes("Keys", "MaxKeys"), u8s("Roles", "MaxKeys", rows("Keys")),
+			u32s("Heads", "MaxKeys", rows("Keys")), u32s("Tails", "MaxKeys", rows("Keys")),
+			u32s("Tokens", "MaxKeys", rows("Keys"), doc("whole length n")),
+			u64s("TokenOff", "MaxKeys", rows("Keys"), doc("staging offset of the n token ids")),
+		),
+	},
+	{
+		Name: "ReserveReply",
+		Doc:  "has one row for each key",
+		Body: body(u16s("Codes", "MaxKeys"), u64s("Reservations", "MaxKeys", rows("Codes")), u64s("Bytes", "MaxKeys", rows("Codes"))),
+	},
+	{
+		Name: "CommitRequest",
+		Doc: "hands over chunks of parts that lie in staging. A chunk is gpuipc.ChunkBytes of one part, the last one of a part shorter. " +
+			"Digest has ChunkCount[i] entries for row i, one after another: XXH3-64, or CRC-32 with FeatureCRC32Digests",
+		Body: body(
+			u8("Level", doc("a Level; it counts where the request completes an object")),
+			u64s("Reservations", "MaxCommitRows"), u32s("Parts", "MaxCommitRows", rows("Reservations")),
+			u32s("ChunkFirst", "MaxCommitRows", rows("Reservations")),
+			u32s("ChunkCount", "MaxCommitRows", rows("Reservations"), divides("Digest")),
+			u64s("StagingOff", "MaxCommitRows", rows("Reservations")), u64s("Digest", "MaxDigests"),
+		),
+	},
+	{
+		Name: "CommitReply",
+		Doc: "has one row for each row of the request. Published is 1 on the row whose chunks completed the object for all ranks. " +
+			"There Levels has the Level that the object has reached, which is lower than the one asked for when a disk is not able to; elsewhere it is 0",
+		Body: body(u16s("Codes", "MaxCommitRows"), u8s("Published", "MaxCommitRows", rows("Codes")), u8s("Levels", "MaxCommitRows", rows("Codes"))),
+	},
+	{
+		Name: "SaveRequest",
+		Doc: "asks for room for checkpoints. A parent is the prefix hash of the checkpoint that this one extends, all zero for none; " +
+			"only rows of tokens [parent, Tokens) are stored",
+		Body: body(
+			u32("Profile"), u32("Rank"), u8("Kind", doc("AcceptExact or AcceptSpliced")),
+			hashes("Hashes", "MaxKeys"), u32s("Tokens", "MaxKeys", rows("Hashes")), hashes("Parents", "MaxKeys", rows("Hashes")),
+		),
+	},
+	{
+		Name: "LoadRequest",
+		Doc:  "leases the checkpoint of a prefix hash",
+		Body: body(u32("Profile"), u32("Rank"), u32("TTLMs"), u8("Accept"), u8("Digests"), hash("Hash")),
+	},
+	{
+		Name: "LoadReply",
+		Doc: "lists the chain of nodes from the root to the checkpoint. Each node is laid out by profile.CheckpointLayout(End-Begin); " +
+			"states and convolution tails are those of the last node",
+		Body: body(
+			u64("Lease"), u32("Tokens"), u8("Kind"),
+			u32s("NodeBegin", "MaxNodes"), u32s("NodeEnd", "MaxNodes", rows("NodeBegin")),
+			leased("NodeBegin", "MaxNodes"),
+		),
+	},
+}

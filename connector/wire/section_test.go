@@ -1,0 +1,152 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// without is the message of an earlier release: m with no section.
+func without(t *testing.T, m Message) Message {
+	t.Helper()
+	switch m := m.(type) {
+	case *MatchRequest:
+		old := *m
+		old.Prompt = MatchPrompt{}
+		return &old
+	case *MatchReply:
+		old := *m
+		old.Estimates = MatchEstimates{}
+		return &old
+	}
+	t.Fatalf("%T has no section", m)
+	return nil
+}
+
+func TestAbsentSectionsAreTheFramesOfAnEarlierRelease(t *testing.T) {
+	for _, whole := range withSections() {
+		t.Run(whole.name, func(t *testing.T) {
+			old := without(t, whole.m)
+			body, before := whole.m.Append(nil), old.Append(nil)
+			if len(before) >= len(body) || !bytes.Equal(body[:len(before)], before) {
+				t.Fatalf("the section changes what lies before it:\n%x\n%x", body, before)
+			}
+			got, _ := New(OpMatch, whole.kind)
+			// What an earlier message left behind must not read as present.
+			if err := got.Decode(body); err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(got, whole.m) {
+				t.Fatalf("a body with its section decodes to something else than it was encoded from")
+			}
+			if err := got.Decode(before); err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(got, old) {
+				t.Fatalf("a body without its section does not decode to a message without one")
+			}
+		})
+	}
+}
+
+func TestRequestsOfAnEarlierReleaseHaveNoPrompt(t *testing.T) {
+	// What a client that knows no section sends: profile 1,
+	// accept exact, one key.
+	body := make([]byte, 8+8+8+8+32)
+	body[0], body[4], body[24] = 1, AcceptExact, 1
+	var m MatchRequest
+	if err := m.Decode(body); err != nil {
+		t.Fatal(err)
+	}
+	if m.Prompt.Present || m.Prompt.Tokens != 0 || len(m.Keys) != 1 {
+		t.Errorf("%d keys, a prompt of %d tokens (present: %v)", len(m.Keys), m.Prompt.Tokens, m.Prompt.Present)
+	}
+}
+
+func TestCutSectionsAreMalformed(t *testing.T) {
+	for _, whole := range withSections() {
+		t.Run(whole.name, func(t *testing.T) {
+			body, before := whole.m.Append(nil), len(without(t, whole.m).Append(nil))
+			for n := range len(body) {
+				m, _ := New(OpMatch, whole.kind)
+				err := m.Decode(body[:n])
+				if n == before {
+					if err != nil {
+						t.Fatalf("cut to where the section begins: %v", err)
+					}
+					continue
+				}
+				if !errors.Is(err, ErrMalformed) {
+					t.Fatalf("cut to %d of %d bytes: %v", n, len(body), err)
+				}
+			}
+			for _, more := range []int{1, 7, 8, 16} {
+				m, _ := New(OpMatch, whole.kind)
+				if err := m.Decode(append(bytes.Clone(body), make([]byte, more)...)); !errors.Is(err, ErrMalformed) {
+					t.Fatalf("%d bytes more: %v", more, err)
+				}
+			}
+			for i := range body {
+				for _, flip := range []byte{1, 0x80, 0xff} {
+					changed := bytes.Clone(body)
+					changed[i] ^= flip
+					checkBody(t, OpMatch, whole.kind, changed)
+				}
+			}
+		})
+	}
+}
+
+func TestSectionsAreRefusedWhereTheyDoNotBelong(t *testing.T) {
+	request, reply := without(t, withSections()[0].m).Append(nil), without(t, withSections()[1].m).Append(nil)
+	section := func(bit uint32, content ...uint64) []byte {
+		b := binary.LittleEndian.AppendUint64(nil, uint64(bit))
+		for _, v := range content {
+			b = binary.LittleEndian.AppendUint64(b, v)
+		}
+		return b
+	}
+	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+	prompt := section(2, 7, 8)
+	for _, row := range []struct {
+		name string
+		m    Message
+		body []byte
+		want string
+	}{
+		{"another section", &MatchRequest{}, join(request, section(3, 7, 8)), "match request: end: 24 bytes left"},
+		{"the same twice", &MatchRequest{}, join(request, prompt, prompt), "match request: end: 24 bytes left"},
+		{"after a number, not zero", &MatchRequest{}, join(request, []byte{2, 0, 0, 0, 1, 0, 0, 0}, make([]byte, 16)), "match request: end: 24 bytes left"},
+		{"of a request, in a reply", &MatchReply{}, join(reply, prompt), "match reply: end: 24 bytes left"},
+		{"padding in it", &MatchRequest{}, join(request, section(2, 7|1<<32, 8)), "match request: prompt token off: padding byte 1 before offset"},
+		{"other rows", &MatchReply{}, join(reply, section(3, 0, 0, 0, 0)), "match reply: estimates micros: 0 rows, want 3"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			err := row.m.Decode(row.body)
+			if !errors.Is(err, ErrMalformed) || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("got %v, want %s", err, row.want)
+			}
+		})
+	}
+}
+
+func TestSectionsDoNotAllocate(t *testing.T) {
+	for _, whole := range withSections() {
+		body := whole.m.Append(nil)
+		buf := make([]byte, 0, MaxFrame)
+		if n := testing.AllocsPerRun(100, func() { buf = whole.m.Append(buf[:0]) }); n != 0 {
+			t.Errorf("%s: encode: %v allocations", whole.name, n)
+		}
+		m, _ := New(OpMatch, whole.kind)
+		if n := testing.AllocsPerRun(100, func() {
+			if err := m.Decode(body); err != nil {
+				t.Fatal(err)
+			}
+		}); n != 0 {
+			t.Errorf("%s: decode: %v allocations", whole.name, n)
+		}
+	}
+}
