@@ -159,7 +159,7 @@ func TestConnectionWithCRC32Digests(t *testing.T) {
 	p := testProfile(t, 1)
 	c := dialRaw(t, d.Socket())
 	fds := c.mustHello(&wire.HelloRequest{MinVersion: 1, MaxVersion: 1, Features: ^uint64(0), Client: "raw", Tenants: []wire.TenantName{{}}})
-	if c.hello.Features != wire.FeatureCRC32Digests {
+	if c.hello.Features&(wire.FeatureCRC32Digests|wire.FeatureDevice) != wire.FeatureCRC32Digests {
 		t.Fatalf("features %#x", c.hello.Features)
 	}
 	c.mapAll(fds)

@@ -131,6 +131,40 @@ func TestHelloIsTheFirstRequestAndOnlyThat(t *testing.T) {
 	r.atRest()
 }
 
+// A client of an earlier release asks for no feature and sends no section; one of
+// this release sends the prompt once the daemon has agreed to it.
+func TestPromptsComeFromClientsThatAgreedOnThem(t *testing.T) {
+	leakCheck(t)
+	r := startDaemon(t, testConfig(t), nil)
+	const both = wire.FeaturePrompt | wire.FeatureEstimates
+	for _, row := range []struct {
+		name     string
+		features uint64
+	}{{"a client that knows no section", 0}, {"a client that knows both", both}} {
+		t.Run(row.name, func(t *testing.T) {
+			c := dialRaw(t, r.Socket())
+			seqpacket.CloseAll(c.mustHello(&wire.HelloRequest{MinVersion: 1, MaxVersion: 1, Features: row.features, Tenants: []wire.TenantName{{}}}))
+			if got := c.hello.Features; got != row.features {
+				t.Fatalf("the daemon agreed to features %#x, asked for %#x", got, row.features)
+			}
+			c.tenant = c.hello.Tenants[0].ID
+			c.register(testProfile(t, 1))
+			m := wire.MatchRequest{Profile: c.profile, Keys: [][32]byte{{1}, {2}}}
+			if row.features != 0 {
+				// The offset is in no staging: the daemon must not look there.
+				m.Prompt = wire.MatchPrompt{Present: true, Tokens: 8192, TokenOff: 1 << 62}
+			}
+			var reply wire.MatchReply
+			c.call(wire.OpMatch, &m, &reply)
+			if len(reply.Status) != 2 || reply.Estimates.Present {
+				t.Errorf("%d rows, want 2; estimates present: %v", len(reply.Status), reply.Estimates.Present)
+			}
+			c.close()
+		})
+	}
+	r.atRest()
+}
+
 func TestAConnectionWithoutTenantsCanOnlyAsk(t *testing.T) {
 	r := startDaemon(t, testConfig(t), nil)
 	c := dialRaw(t, r.Socket())
@@ -236,10 +270,12 @@ func TestMemoryThatItsOwnerCouldShrinkIsRefused(t *testing.T) {
 // answer.
 func FuzzFrames(f *testing.F) {
 	p := testProfile(f, 1)
-	for op := wire.OpHello; op.Known(); op++ {
-		m, _ := wire.New(op, wire.Request)
-		f.Add(uint16(op), m.Append(nil))
+	for op := range wire.Op(wire.OpCount) {
+		if m, ok := wire.New(op, wire.Request); ok {
+			f.Add(uint16(op), m.Append(nil))
+		}
 	}
+	f.Add(uint16(wire.OpMatch), (&wire.MatchRequest{Profile: 1, Prompt: wire.MatchPrompt{Present: true, Tokens: 9, TokenOff: wire.None}}).Append(nil))
 	f.Add(uint16(wire.OpProfile), profileRequest(p).Append(nil))
 	f.Add(uint16(wire.OpCompose), (&wire.ComposeRequest{Profile: 1, Layer: -1, Into: 1, Plan: onePlan(1, newDocument(p, nil, 1, 64, profile.RoleFirst), 5)}).Append(nil))
 	r := startDaemon(f, testConfig(f), nil)

@@ -34,10 +34,11 @@ const (
 
 // features are those that this daemon has.
 func (s *Server) features() uint64 {
+	const always = wire.FeatureCRC32Digests | wire.FeaturePrompt | wire.FeatureEstimates
 	if s.gpu == nil {
-		return wire.FeatureCRC32Digests
+		return always
 	}
-	return wire.FeatureCRC32Digests | wire.FeatureDevice
+	return always | wire.FeatureDevice
 }
 
 // attachment is what hello and profile requests give a connection.
