@@ -28,6 +28,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/disk"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -379,8 +380,8 @@ func evictionOf(name string) func() policy.Eviction {
 }
 
 // costsOf is what is believed of engine, memory and disk before they are measured.
-func costsOf(c *settings.Config) tiering.CostPriors {
-	priors := tiering.CostPriors{DRAMBytesPerSecond: float64(c.MemoryBandwidth), DiskBytesPerSecond: float64(c.DiskBandwidth)}
+func costsOf(c *settings.Config) costs.Priors {
+	priors := costs.Priors{DRAMBytesPerSecond: float64(c.MemoryBandwidth), DiskBytesPerSecond: float64(c.DiskBandwidth)}
 	if c.PrefillSpeed > 0 {
 		guess := cost.DefaultPrefill
 		perToken := 1e3 / float64(c.PrefillSpeed)

@@ -108,7 +108,7 @@ func (s *Store) Advise(q *AdviseQuery, dst *Advice) error {
 		return fmt.Errorf("advise: %w", err)
 	}
 	w := s.advice.open(q)
-	w.model = p.prices.now()
+	w.model = p.costs.Model()
 	w.pool = s.poolLimits()
 	s.advice.look(w, q)
 	s.advice.think(w, q)

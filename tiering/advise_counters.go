@@ -2,7 +2,6 @@ package tiering
 
 import (
 	"github.com/spliced-kv/spliced/policy/cost"
-	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // AdviceStats counts since Open, apart from the gauges Scopes, Nodes, Tokens and
@@ -99,27 +98,4 @@ func eachReason(what string, counts *[cost.Reasons]uint64, f func(name string, v
 			f("advice_"+what+"_"+verdict+"_"+r.Code(), counts[r])
 		}
 	}
-}
-
-// ProfileCosts is what a profile's costs are predicted from now.
-type ProfileCosts struct {
-	Profile tier.ProfileID
-	Model   string
-	Prefill cost.Prefill
-	Samples int // prefills measured
-	Links   [cost.JobPublish + 1]cost.Link
-}
-
-// Costs lists the cost models of all profiles.
-func (s *Store) Costs() []ProfileCosts {
-	var list []ProfileCosts
-	for _, p := range *s.profiles.Load() {
-		m := p.prices.now()
-		c := ProfileCosts{Profile: p.id, Model: p.model, Prefill: m.Prefill(), Samples: p.prices.prefillSamples()}
-		for j := range c.Links {
-			c.Links[j] = m.Link(cost.Job(j)) //nolint:gosec // below jobs
-		}
-		list = append(list, c)
-	}
-	return list
 }

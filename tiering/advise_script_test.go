@@ -124,7 +124,7 @@ func adviceCommand(b *bench, command []string, rest string) string {
 		b.must(b.Advise(q, &Advice{}))
 		b.serveAdvice(b.ctx)
 		p, _ := b.Store.profile(b.id)
-		fit := p.prices.now().Prefill()
+		fit := p.costs.Model().Prefill()
 		return fmt.Sprintf("%.2f ms and %.4f ms a token\n", fit.Fixed, fit.PerToken)
 	case "work":
 		before := b.AdviceStats()

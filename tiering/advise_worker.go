@@ -52,7 +52,7 @@ func (s *Store) serveAdvice(ctx context.Context) {
 			continue
 		}
 		samples, problem := a.take(key)
-		taken := p.prices.computed(key.tenant, samples, len(s.cfg.Tenants) == 1)
+		taken := p.costs.Prefills(key.tenant, samples, len(s.cfg.Tenants) == 1)
 		var solution *checkpoint.Solution
 		if problem != nil {
 			solution = problem.Solve()

@@ -35,7 +35,7 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 	if !w.rows {
 		began := s.cfg.Now()
 		if err = w.copy(ctx, s.dev, &item); err == nil {
-			w.filler.object.profile.prices.did(cost.JobPublish, w.dst.Len(), s.cfg.Now().Sub(began))
+			w.filler.object.profile.costs.Did(cost.JobPublish, w.dst.Len(), s.cfg.Now().Sub(began))
 		}
 	}
 

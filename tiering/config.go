@@ -9,6 +9,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -49,7 +50,7 @@ type Config struct {
 	EvictionPublic, EvictionPrivate func() policy.Eviction
 
 	Eviction func() policy.Eviction // also of what a tenant with a quota holds; policy.NewDefault
-	Cost     CostPriors             // what costs are predicted from at first
+	Cost     costs.Priors           // what costs are predicted from at first
 
 	// Bounds of the tree of prompts that advice is given from: nodes, and bytes
 	// over all tenants; 262144 and 64 MiB. Below zero nothing is remembered.

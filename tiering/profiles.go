@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -20,7 +21,7 @@ type profileState struct {
 	rope  []int      // layer -> index into turns, -1 = keys are not turned
 
 	layouts layoutCache
-	prices  prices
+	costs   *costs.Learned
 
 	// Guarded by the store's lock.
 	uses        int   // AddProfile without ReleaseProfile
@@ -114,7 +115,7 @@ func (s *Store) profile(id tier.ProfileID) (*profileState, error) {
 	return known[at], nil
 }
 
-func newProfileState(p *profile.Profile, id tier.ProfileID, priors CostPriors) *profileState {
+func newProfileState(p *profile.Profile, id tier.ProfileID, priors costs.Priors) *profileState {
 	ps := &profileState{Profile: p, id: id, ranks: p.TPSize(), model: p.Identity().Model, rope: make([]int, p.Layers())}
 	for i := range ps.rope {
 		ps.rope[i] = -1
@@ -131,7 +132,7 @@ func newProfileState(p *profile.Profile, id tier.ProfileID, priors CostPriors) *
 		ps.rope[i] = at
 	}
 	ps.layouts.reset()
-	ps.prices.open(p, priors)
+	ps.costs = costs.New(p, priors)
 	return ps
 }
 

@@ -206,7 +206,7 @@ func (s *Store) readPromotion(ctx context.Context, p *promotion, refs []gpuipc.R
 	began := s.cfg.Now()
 	c, err := s.cfg.Lower.Read(ctx, &p.entry, refs)
 	if err == nil {
-		p.profile.prices.did(cost.JobLoadDisk, p.bytes, s.cfg.Now().Sub(began))
+		p.profile.costs.Did(cost.JobLoadDisk, p.bytes, s.cfg.Now().Sub(began))
 		err = p.check(c)
 	}
 	if err == nil {

@@ -105,11 +105,11 @@ func (s *Store) itemLocked(o *object) policy.Item {
 	case o.stored != 0:
 		h.Below = cost.TierDisk
 	}
-	prices := o.profile.prices.now()
+	model := o.profile.costs.Model()
 	return policy.Item{
 		Bytes: bytes, Tokens: end - begin, Tenant: uint32(o.tenant.ID), Key: o.contentKey(), Extends: extends,
 		// What saves nothing is still worth more the more tokens it has.
-		Saved: max(prices.Saved(h), prices.Prefill().Marginal(begin, end)/1000),
+		Saved: max(model.Saved(h), model.Prefill().Marginal(begin, end)/1000),
 	}
 }
 

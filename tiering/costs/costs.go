@@ -1,0 +1,177 @@
+// Package costs learns what computing, loading, composing and rotating take for one
+// profile: priors first, then what engines and the store have measured. Learned may
+// be used by many at once and has locks of its own; predictions take none of them.
+package costs
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Priors are what costs are predicted from until they are measured. Zero fields
+// stand for the guesses of package cost.
+type Priors struct {
+	Prefill            cost.Prefill // of every profile
+	DRAMBytesPerSecond float64      // at which an engine reads what lies in memory
+	DiskBytesPerSecond float64      // at which the lower tier is read
+}
+
+// Learned is the cost model of one profile.
+//
+// How long a prefill takes is what tenants say, and it prices the objects of them
+// all: each has a fit of its own, and the median of them is used.
+type Learned struct {
+	latest atomic.Pointer[cost.Model] // what it points to never changes
+
+	mu      sync.Mutex  // held for a moment
+	model   *cost.Model // of links; its prefill is the prior
+	prefill cost.Prefill
+	samples int // prefills measured
+	jobs    int // measured
+
+	// fitting is taken before mu and held while samples are fitted, some ms for as
+	// many as come at once: only those who bring samples wait for it.
+	fitting sync.Mutex
+	fits    map[tier.TenantID]*cost.Fit
+}
+
+// claimMost is how many times off the prior a prefill may be that one tenant of
+// several has measured and no other. It is wide, since a prior may be a guess: from
+// 1,250 to 320,000 tokens a second around the default.
+const claimMost = 16
+
+// claimTokens is the length of prompt by which fits are compared.
+const claimTokens = 4096
+
+// New begins with priors. An identity does not say how wide a model is, so its
+// shape counts bytes only.
+func New(p *profile.Profile, c Priors) *Learned {
+	l := &Learned{
+		model: cost.New(cost.Options{Shape: cost.FromProfile(p, cost.Widths{}), Prefill: c.Prefill}),
+		fits:  map[tier.TenantID]*cost.Fit{},
+	}
+	if c.DRAMBytesPerSecond > 0 {
+		l.model.SetLink(cost.JobLoadDRAM, cost.Bandwidth(l.model.Link(cost.JobLoadDRAM).Fixed, c.DRAMBytesPerSecond))
+	}
+	if c.DiskBytesPerSecond > 0 {
+		l.model.SetLink(cost.JobLoadDisk, cost.Bandwidth(l.model.Link(cost.JobLoadDisk).Fixed, c.DiskBytesPerSecond))
+	}
+	l.prefill = l.model.Prefill()
+	l.publishLocked()
+	return l
+}
+
+// Model is the present predictions. It is read only: nothing may be measured with
+// it. It takes no lock.
+func (l *Learned) Model() *cost.Model { return l.latest.Load() }
+
+// publishLocked publishes what was measured as the priors of a model of its own.
+func (l *Learned) publishLocked() {
+	m := cost.New(cost.Options{Shape: l.model.Shape, Prefill: l.prefill})
+	for j := cost.JobLoadHBM; j <= cost.JobPublish; j++ {
+		m.SetLink(j, l.model.Link(j))
+	}
+	l.latest.Store(m)
+}
+
+// Prefills takes prefills that the engines of one tenant measured and answers how
+// many of them made sense. alone: there is no other tenant.
+func (l *Learned) Prefills(from tier.TenantID, samples []cost.Sample, alone bool) int {
+	l.fitting.Lock()
+	defer l.fitting.Unlock()
+	l.mu.Lock()
+	prior := l.model.Prefill()
+	l.mu.Unlock()
+	fit := l.fits[from]
+	if fit == nil {
+		fit = cost.NewFit(prior)
+	}
+	taken := 0
+	for _, s := range samples {
+		if fit.Add(s) {
+			taken++
+		}
+	}
+	if taken > 0 {
+		l.fits[from] = fit
+		agreed := l.agreed(prior, alone)
+		l.mu.Lock()
+		l.prefill = agreed
+		l.samples += taken
+		l.publishLocked()
+		l.mu.Unlock()
+	}
+	return taken
+}
+
+// agreed is the median of what tenants have measured. The prior has a vote
+// where their number is even, so that none of two decides; what one alone says is
+// held to claimMost. The caller holds fitting.
+func (l *Learned) agreed(prior cost.Prefill, alone bool) cost.Prefill {
+	votes := make([]cost.Prefill, 0, len(l.fits)+1)
+	for _, fit := range l.fits {
+		votes = append(votes, fit.Prefill())
+	}
+	if len(votes) == 1 && !alone {
+		return claimed(votes[0], prior)
+	}
+	if len(votes)%2 == 0 {
+		votes = append(votes, prior)
+	}
+	slices.SortFunc(votes, func(a, b cost.Prefill) int { return cmp.Compare(a.Millis(0, claimTokens), b.Millis(0, claimTokens)) })
+	return votes[len(votes)/2]
+}
+
+// claimed is a fit brought within claimMost of the prior.
+func claimed(fit, prior cost.Prefill) cost.Prefill {
+	ratio := fit.Millis(0, claimTokens) / prior.Millis(0, claimTokens)
+	by := min(max(ratio, 1.0/claimMost), claimMost) / ratio
+	if by == 1 {
+		return fit
+	}
+	return cost.Prefill{Fixed: fit.Fixed * by, PerToken: fit.PerToken * by, PerTokenSquared: fit.PerTokenSquared * by}
+}
+
+// publishEvery is how many jobs go by between two copies: a job takes long enough
+// that one more allocation in 16 does not show.
+const publishEvery = 16
+
+// Did takes a job of that many bytes.
+func (l *Learned) Did(j cost.Job, bytes int64, took time.Duration) {
+	if bytes <= 0 || took <= 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.model.Did(j, bytes, took.Seconds()*1e3)
+	if l.jobs++; l.jobs <= publishEvery || l.jobs%publishEvery == 0 {
+		l.publishLocked()
+	}
+}
+
+// Snapshot is what predictions are made from now.
+type Snapshot struct {
+	Prefill cost.Prefill
+	Samples int // prefills measured
+	Links   [cost.JobPublish + 1]cost.Link
+}
+
+// Snapshot answers the present costs.
+func (l *Learned) Snapshot() Snapshot {
+	m := l.Model()
+	s := Snapshot{Prefill: m.Prefill()}
+	for j := range s.Links {
+		s.Links[j] = m.Link(cost.Job(j)) //nolint:gosec // below jobs
+	}
+	l.mu.Lock()
+	s.Samples = l.samples
+	l.mu.Unlock()
+	return s
+}

@@ -1,0 +1,96 @@
+package costs
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+func newProfile(t *testing.T) *profile.Profile {
+	t.Helper()
+	p, err := profile.New(profile.Identity{Model: "m", Weights: [32]byte{7}, Tokenizer: "bytes", TPSize: 1, Layers: []profile.Layer{
+		{Kind: profile.KindLinear, Linear: profile.Linear{
+			Family: profile.GDN, KeyHeads: 4, ValueHeads: 8, KeyDim: 64, ValueDim: 64, StateDType: profile.F32, TransitionDType: profile.F16,
+		}},
+		{Kind: profile.KindFull, Attention: profile.Attention{KVHeads: 4, KeyDim: 128, ValueDim: 128, DType: profile.BF16, Keys: profile.AtZero}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// measured are prefills of many lengths on a computer that is so many times slower
+// than the prior.
+func measured(times float64) []cost.Sample {
+	var list []cost.Sample
+	for range 30 {
+		for _, n := range []int{100, 1000, 4096, 20_000} {
+			list = append(list, cost.Sample{End: n, Millis: times * cost.DefaultPrefill.Millis(0, n)})
+		}
+	}
+	return list
+}
+
+// slower is how many times the prior a prefill is believed to take.
+func (l *Learned) slower() float64 {
+	return l.Model().Prefill().Millis(0, claimTokens) / cost.DefaultPrefill.Millis(0, claimTokens)
+}
+
+func TestPrefillsAreWhatTenantsAgreeOn(t *testing.T) {
+	type claim struct {
+		tenant tier.TenantID
+		times  float64
+	}
+	for _, row := range []struct {
+		claims []claim
+		alone  bool
+		want   float64
+	}{
+		{nil, false, 1},
+		{[]claim{{1, 1000}}, true, 1000},
+		{[]claim{{1, 3}}, false, 3},
+		{[]claim{{1, 1000}}, false, claimMost},
+		{[]claim{{1, 0.001}}, false, 1.0 / claimMost},
+		{[]claim{{1, 3}, {2, 1000}}, false, 3},
+		{[]claim{{1, 1000}, {2, 3}}, false, 3},
+		{[]claim{{1, 3}, {2, 0.001}}, false, 1},
+		{[]claim{{1, 40}, {2, 50}}, false, 40},
+		{[]claim{{1, 3}, {2, 1000}, {3, 5}}, false, 5},
+		{[]claim{{1, 3}, {2, 0.001}, {3, 5}}, false, 3},
+		{[]claim{{1, 1000}, {1, 1000}, {2, 3}, {3, 5}}, false, 5},
+		{[]claim{{1, 2}, {2, 3}, {3, 5}, {4, 1000}}, false, 3},
+	} {
+		t.Run(fmt.Sprint(row.claims, row.alone), func(t *testing.T) {
+			l := New(newProfile(t), Priors{})
+			n := 0
+			for _, c := range row.claims {
+				n += l.Prefills(c.tenant, measured(c.times), row.alone)
+			}
+			if got := l.slower(); got < 0.98*row.want || got > 1.02*row.want {
+				t.Errorf("%.4f times the prior, want %.4f", got, row.want)
+			}
+			if got := l.Snapshot().Samples; got != n || n != 120*len(row.claims) {
+				t.Errorf("%d samples, %d were taken", got, n)
+			}
+		})
+	}
+}
+
+// TestJobsDoNotWaitForAFit: commits and loads of all tenants tell how long
+// they took while one tenant's samples are fitted.
+func TestJobsDoNotWaitForAFit(t *testing.T) {
+	l := New(newProfile(t), Priors{})
+	l.fitting.Lock()
+	defer l.fitting.Unlock()
+	before := l.jobs
+	l.Did(cost.JobPublish, 1<<20, time.Millisecond)
+	if l.jobs != before+1 {
+		t.Errorf("%d jobs measured, were %d", l.jobs, before)
+	}
+	l.Snapshot()
+}
