@@ -57,7 +57,7 @@ type AdviseQuery struct {
 // AdviseSegment is a segment of the prompt. They ascend and do not overlap.
 type AdviseSegment struct {
 	Begin, Tokens int
-	Status        Status
+	Status        tier.Status
 	Place         tier.Place
 }
 
@@ -205,7 +205,7 @@ func (q *AdviseQuery) checkLists(n int) error {
 		if g.Begin < end || g.Tokens < 1 || g.Tokens > n-g.Begin {
 			return fmt.Errorf("segment [%d, +%d) after %d of %d tokens: %w", g.Begin, g.Tokens, end, n, tier.ErrInvalid)
 		}
-		if g.Status > StatusPending || g.Place > tier.PlaceDisk {
+		if g.Status > tier.StatusPending || g.Place > tier.PlaceDisk {
 			return fmt.Errorf("segment at %d: status %d in place %d: %w", g.Begin, g.Status, g.Place, tier.ErrInvalid)
 		}
 		end = g.Begin + g.Tokens
@@ -233,12 +233,12 @@ func (w *adviseWork) request(q *AdviseQuery) cost.Request {
 	}
 	hits := 0
 	for i := range q.Segments {
-		if q.Segments[i].Status == StatusHit {
+		if q.Segments[i].Status == tier.StatusHit {
 			hits++
 		}
 	}
 	for i := range q.Segments {
-		if g := &q.Segments[i]; g.Status == StatusHit {
+		if g := &q.Segments[i]; g.Status == tier.StatusHit {
 			seam := min(q.SeamTokens/hits, g.Tokens)
 			r.Segments = append(r.Segments, cost.Segment{
 				Begin: g.Begin, Tokens: g.Tokens, SeamTokens: seam, Tier: tierOf(g.Place),

@@ -4,6 +4,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/checkpoint"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/radix"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // adviseWork is one advice while it is being made. Works are reused.
@@ -315,7 +316,7 @@ func (w *adviseWork) judgeSegments(q *AdviseQuery) {
 	for i := range q.Segments {
 		g := &q.Segments[i]
 		var advice SegmentAdvice
-		if g.Status == StatusMiss {
+		if g.Status == tier.StatusMiss {
 			held := cost.Held{End: g.Tokens, Bytes: w.model.Shape.SegmentTotalBytes(g.Tokens), In: cost.TierDRAM}
 			likely := max(w.shares[originSegment], float64(w.sights[i])/float64(w.sights[i]+1))
 			advice.Value = likely * w.model.Density(held)

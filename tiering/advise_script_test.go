@@ -237,7 +237,7 @@ func adviceQuery(b *bench, text string) *AdviseQuery {
 				if _, err := fmt.Sscanf(g, "%d+%d:%d", &s.Begin, &s.Tokens, &status); err != nil {
 					b.Fatalf("%q: %v", g, err)
 				}
-				s.Status = Status(status)
+				s.Status = tier.Status(status)
 				q.Segments = append(q.Segments, s)
 			}
 		default:

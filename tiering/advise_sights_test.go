@@ -42,7 +42,7 @@ func TestSegmentsThatOthersServedAreNotSeen(t *testing.T) {
 		var a Advice
 		b.must(b.Advise(&AdviseQuery{
 			Profile: b.id, Tenant: tenant, Record: record, Tokens: promptOf(t, "doc:4000"),
-			Segments: []AdviseSegment{{Tokens: 4000, Status: StatusMiss}},
+			Segments: []AdviseSegment{{Tokens: 4000, Status: tier.StatusMiss}},
 		}, &a))
 		return a.Segments[0].Reason
 	}

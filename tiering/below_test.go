@@ -39,7 +39,7 @@ func TestMatchFindsSegmentsInBothTiers(t *testing.T) {
 	x.wantHit(both)
 	x.wantHit(memory)
 	x.wantMiss(x.mid(4, 64, 8), tier.ReasonUnknown)
-	if got := x.statusFor(tenantB, disk); got.Status != StatusMiss || got.Reason != tier.ReasonUnknown {
+	if got := x.statusFor(tenantB, disk); got.Status != tier.StatusMiss || got.Reason != tier.ReasonUnknown {
 		t.Fatalf("another tenant sees %+v", got)
 	}
 	n := x.Counters()
@@ -62,7 +62,7 @@ func TestEntriesOfOthersAreNoHits(t *testing.T) {
 	} {
 		was := e.Entry
 		spoil()
-		if got := x.status(p); got.Status != StatusMiss {
+		if got := x.status(p); got.Status != tier.StatusMiss {
 			t.Errorf("%s: %+v", name, got)
 		}
 		if row := x.try(p); row.Hit || row.Promoting {

@@ -79,7 +79,7 @@ func TestAdviceDoesNotPushOutWhatHappened(t *testing.T) {
 	q := AdviseQuery{Tenant: tenantB, Tokens: promptOf(t, "x:5000"), MaxCheckpoints: MaxPositions}
 	for at := range MaxPositions {
 		q.Cuts = append(q.Cuts, uint32(1+4*at))
-		q.Segments = append(q.Segments, AdviseSegment{Begin: 4 * at, Tokens: 4, Status: StatusMiss})
+		q.Segments = append(q.Segments, AdviseSegment{Begin: 4 * at, Tokens: 4, Status: tier.StatusMiss})
 	}
 	positions := 0
 	for turn := range 20 {

@@ -167,7 +167,7 @@ func (x *twoAndHBM) loadHBM(extents []gpuipc.Extent) []byte {
 func (x *twoAndHBM) wantPlace(p piece, place tier.Place) {
 	x.Helper()
 	_, n := p.spec.Interior()
-	if got, want := x.status(p), (SegmentStatus{StatusHit, place, tier.ReasonNone, uint32(n)}); got != want {
+	if got, want := x.status(p), (SegmentStatus{tier.StatusHit, place, tier.ReasonNone, uint32(n)}); got != want {
 		x.Fatalf("segment %x: %+v, want %+v", p.key[:4], got, want)
 	}
 }

@@ -80,12 +80,12 @@ func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenan
 		}
 		why, tokens := s.ghosts.Why(key, p.id, t.ID)
 		s.counters.miss(why, tokens)
-		return SegmentStatus{Status: StatusMiss, Reason: why}
+		return SegmentStatus{Status: tier.StatusMiss, Reason: why}
 	case o.fill != nil && o.fill.promotion != nil:
 		return s.hitBelowLocked(uint32(o.tokens()))
 	case o.fill != nil:
 		s.counters.miss(tier.ReasonPending, uint32(o.tokens()))
-		return SegmentStatus{Status: StatusPending, Reason: tier.ReasonPending}
+		return SegmentStatus{Status: tier.StatusPending, Reason: tier.ReasonPending}
 	}
 	s.counters.HitSegments++
 	s.counters.HitTokens += uint64(o.tokens())
@@ -99,7 +99,7 @@ func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenan
 	default:
 		s.matchedHBMLocked(o)
 	}
-	return SegmentStatus{Status: StatusHit, Place: place, Tokens: uint32(o.tokens())}
+	return SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(o.tokens())}
 }
 
 // matchBelowLocked finds a segment in the lower tier, as s.found, without copies
@@ -132,7 +132,7 @@ func (s *Store) hitAboveLocked(tokens uint32) SegmentStatus {
 	s.counters.HitTokens += uint64(tokens)
 	s.counters.HBM.HitSegments++
 	s.counters.HBM.HitTokens += uint64(tokens)
-	return SegmentStatus{Status: StatusHit, Place: tier.PlaceHBM, Tokens: tokens}
+	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceHBM, Tokens: tokens}
 }
 
 // hitBelowLocked answers and counts for a key that lies in the lower tier.
@@ -141,7 +141,7 @@ func (s *Store) hitBelowLocked(tokens uint32) SegmentStatus {
 	s.counters.HitTokens += uint64(tokens)
 	s.counters.HitSegmentsDisk++
 	s.counters.HitTokensDisk += uint64(tokens)
-	return SegmentStatus{Status: StatusHit, Place: tier.PlaceDisk, Tokens: tokens}
+	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: tokens}
 }
 
 // matchPrefix walks the prefixes from the longest down. The reason it gives for

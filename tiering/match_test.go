@@ -29,9 +29,9 @@ func TestMatchAnswersEveryKeyInOrder(t *testing.T) {
 	}
 	hits := uint64(0)
 	for i, got := range r.Segments {
-		want := SegmentStatus{Status: StatusMiss, Reason: tier.ReasonUnknown}
+		want := SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonUnknown}
 		if i%100 == 7 {
-			want = SegmentStatus{StatusHit, tier.PlaceDRAM, tier.ReasonNone, 48}
+			want = SegmentStatus{tier.StatusHit, tier.PlaceDRAM, tier.ReasonNone, 48}
 			hits++
 		}
 		if got != want {

@@ -822,16 +822,16 @@ func (m *model) compare() {
 	}
 	for n := range m.o.segments {
 		p, want := m.segment(n)
-		expect := SegmentStatus{Status: StatusMiss, Reason: m.reason(want.name, nil)}
+		expect := SegmentStatus{Status: tier.StatusMiss, Reason: m.reason(want.name, nil)}
 		if o := m.find(want.name, 0); o != nil && o.filling != nil {
-			expect = SegmentStatus{Status: StatusPending, Reason: tier.ReasonPending}
+			expect = SegmentStatus{Status: tier.StatusPending, Reason: tier.ReasonPending}
 		} else if o != nil {
-			expect = SegmentStatus{Status: StatusHit, Place: tier.PlaceDRAM, Tokens: uint32(o.end - o.begin)}
+			expect = SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDRAM, Tokens: uint32(o.end - o.begin)}
 		}
 		if got := m.statusFor(want.tenant, p); got != expect {
 			m.fatal("%s: %+v, want %+v", want.name, got, expect)
 		}
-		if got := m.statusFor(3-want.tenant, p); got.Status != StatusMiss || got.Reason != tier.ReasonUnknown {
+		if got := m.statusFor(3-want.tenant, p); got.Status != tier.StatusMiss || got.Reason != tier.ReasonUnknown {
 			m.fatal("%s: another tenant sees %+v", want.name, got)
 		}
 	}

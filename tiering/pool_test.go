@@ -117,7 +117,7 @@ func TestTenantOverQuotaPaysWithItsOwn(t *testing.T) {
 	b.wantMiss(one, tier.ReasonEvicted)
 	b.wantHit(two)
 	b.wantHit(three)
-	if got := b.statusFor(tenantB, foreign); got.Status != StatusHit {
+	if got := b.statusFor(tenantB, foreign); got.Status != tier.StatusHit {
 		t.Fatalf("tenant b paid for tenant a: %+v", got)
 	}
 	if n := b.Counters(); n.EvictedQuota != 1 || n.EvictedRoom != 0 {

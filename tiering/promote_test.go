@@ -145,15 +145,15 @@ func TestFailedPromotionIsAMissWithItsCause(t *testing.T) {
 		then  SegmentStatus
 	}{
 		promoteCorrupt: {func(x *twoTiers, _ piece) { x.tier.unread = fmt.Errorf("digest: %w", tier.ErrCorrupt) }, tier.ReasonEvicted,
-			SegmentStatus{Status: StatusMiss, Reason: tier.ReasonEvicted}},
+			SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonEvicted}},
 		promoteUnavailable: {func(x *twoTiers, _ piece) { x.tier.unread = fmt.Errorf("EIO: %w", tier.ErrUnavailable) }, tier.ReasonAborted,
-			SegmentStatus{Status: StatusHit, Place: tier.PlaceDisk, Tokens: 48}},
+			SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: 48}},
 		promoteGone: {func(x *twoTiers, p piece) { x.tier.Remove(&tier.Name{Key: p.key}) }, tier.ReasonEvicted,
-			SegmentStatus{Status: StatusMiss, Reason: tier.ReasonEvicted}},
+			SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonEvicted}},
 		promoteNoRoom: {func(x *twoTiers, _ piece) {
 			_, err := x.c.Reserve(x.reserveQuery(x.mid(9, 64, 8), 0))
 			x.must(err)
-		}, tier.ReasonRefused, SegmentStatus{Status: StatusHit, Place: tier.PlaceDisk, Tokens: 48}},
+		}, tier.ReasonRefused, SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: 48}},
 	} {
 		t.Run(how.String(), func(t *testing.T) {
 			x := newTwoTiers(t, hybrid(1), poolOf(1))

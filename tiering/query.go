@@ -8,16 +8,6 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Status of a segment in a match.
-type Status uint8
-
-// The statuses. The numbers are those of the local protocol.
-const (
-	StatusMiss    Status = 0
-	StatusHit     Status = 1
-	StatusPending Status = 2 // somebody is filling it
-)
-
 // AllLayers asks Compose and Rotate for every layer they apply to.
 const AllLayers = -1
 
@@ -47,7 +37,7 @@ type MatchResult struct {
 
 // SegmentStatus is one row of a match.
 type SegmentStatus struct {
-	Status Status
+	Status tier.Status
 	Place  tier.Place
 	Reason tier.Reason
 	Tokens uint32 // interior tokens of a hit

@@ -105,7 +105,7 @@ func TestAnotherProfilesSegmentIsAMiss(t *testing.T) {
 	b.publish(c, p)
 	var r MatchResult
 	b.must(b.Match(&MatchQuery{Profile: id, Tenant: tenantA, Keys: [][32]byte{p.key}}, &r))
-	if r.Segments[0] != (SegmentStatus{Status: StatusMiss, Reason: tier.ReasonUnknown}) {
+	if r.Segments[0] != (SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonUnknown}) {
 		t.Fatalf("%+v", r.Segments[0])
 	}
 	rows, err := c.Acquire(&AcquireQuery{Profile: id, Tenant: tenantA, Keys: [][32]byte{p.key}}, nil)
@@ -329,7 +329,7 @@ func TestTenantsDoNotSeeEachOther(t *testing.T) {
 	c := b.NewSession("c")
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
-	if got := b.statusFor(tenantB, p); got != (SegmentStatus{Status: StatusMiss, Reason: tier.ReasonUnknown}) {
+	if got := b.statusFor(tenantB, p); got != (SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonUnknown}) {
 		t.Fatalf("tenant b sees %+v", got)
 	}
 	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantB, Keys: [][32]byte{p.key}}, nil)

@@ -409,9 +409,9 @@ func (b *bench) statusFor(t tier.TenantID, p piece) SegmentStatus {
 
 func (b *bench) wantMiss(p piece, why tier.Reason) {
 	b.Helper()
-	want := SegmentStatus{Status: StatusMiss, Reason: why}
+	want := SegmentStatus{Status: tier.StatusMiss, Reason: why}
 	if why == tier.ReasonPending {
-		want.Status = StatusPending
+		want.Status = tier.StatusPending
 	}
 	if got := b.status(p); got != want {
 		b.Fatalf("segment %x: %+v, want %+v", p.key[:4], got, want)
@@ -421,7 +421,7 @@ func (b *bench) wantMiss(p piece, why tier.Reason) {
 func (b *bench) wantHit(p piece) {
 	b.Helper()
 	_, n := p.spec.Interior()
-	if got, want := b.status(p), (SegmentStatus{StatusHit, tier.PlaceDRAM, tier.ReasonNone, uint32(n)}); got != want {
+	if got, want := b.status(p), (SegmentStatus{tier.StatusHit, tier.PlaceDRAM, tier.ReasonNone, uint32(n)}); got != want {
 		b.Fatalf("segment %x: %+v, want %+v", p.key[:4], got, want)
 	}
 }

@@ -591,14 +591,14 @@ func (w *walk) compare() {
 		switch {
 		case memory && got.Place == tier.PlaceDRAM:
 		case !memory && disk && got.Place == tier.PlaceDisk:
-		case !memory && got.Status != StatusHit && (!disk || got.Status == StatusPending):
+		case !memory && got.Status != tier.StatusHit && (!disk || got.Status == tier.StatusPending):
 		default:
 			w.fatal("segment %d: %+v, in memory %v, on disk %v", n, got, memory, disk)
 		}
-		if got.Status == StatusHit && (!w.known[name] || w.removed[name]) {
+		if got.Status == tier.StatusHit && (!w.known[name] || w.removed[name]) {
 			w.fatal("segment %d: %+v, published %v, removed %v", n, got, w.known[name], w.removed[name])
 		}
-		if w.statusFor(tenantB, p).Status != StatusMiss {
+		if w.statusFor(tenantB, p).Status != tier.StatusMiss {
 			w.fatal("segment %d: another tenant has a hit", n)
 		}
 	}

@@ -66,7 +66,7 @@ func adviseQuery(q *tiering.AdviseQuery, m *wire.AdviseRequest) *tiering.AdviseQ
 	for i := range m.SegmentBegin {
 		q.Segments = append(q.Segments, tiering.AdviseSegment{
 			Begin: cut(m.SegmentBegin[i]), Tokens: cut(m.SegmentTokens[i]),
-			Status: tiering.Status(m.SegmentStatus[i]), Place: tier.Place(m.SegmentTier[i]),
+			Status: tier.Status(m.SegmentStatus[i]), Place: tier.Place(m.SegmentTier[i]),
 		})
 	}
 	for i := range m.SampleBegin {

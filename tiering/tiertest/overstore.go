@@ -109,7 +109,7 @@ func (s *Store) Find(o *Object) (Entry, bool) {
 	if err := s.Match(q, &got); err != nil {
 		return Entry{}, false
 	}
-	if o.Kind == 0 && got.Segments[0].Status != tiering.StatusHit || o.Kind != 0 && got.PrefixTokens == 0 {
+	if o.Kind == 0 && got.Segments[0].Status != tier.StatusHit || o.Kind != 0 && got.PrefixTokens == 0 {
 		return Entry{}, false
 	}
 	e := Entry{Level: tier.LevelMemory}

@@ -208,7 +208,7 @@ func (m *machine) found(_ context.Context, items []*item) ([]bool, error) {
 			return nil, err
 		}
 		if i.isSegment() {
-			out[at] = answer.Segments[0].Status == tiering.StatusHit
+			out[at] = answer.Segments[0].Status == tier.StatusHit
 		} else {
 			out[at] = answer.PrefixTokens == uint32(i.end)
 		}
