@@ -385,8 +385,11 @@ func (m *MatchRequest) Decode(body []byte) error {
 	m.Prefixes = get[[32]byte](&r, "prefixes", MaxKeys)
 	m.Keys = get[[32]byte](&r, "keys", MaxKeys)
 	r.same("prefixes", len(m.Prefixes), len(m.Positions))
-	m.Prompt = MatchPrompt{Present: r.section(2)}
 	if m.Prompt.Present {
+		m.Prompt = MatchPrompt{}
+	}
+	if r.more() && r.section(2) {
+		m.Prompt.Present = true
 		m.Prompt.Tokens = r.u32("prompt tokens")
 		m.Prompt.TokenOff = r.u64("prompt token off")
 	}
@@ -430,8 +433,11 @@ func (m *MatchReply) Decode(body []byte) error {
 	r.same("tier", len(m.Tier), len(m.Status))
 	r.same("reason", len(m.Reason), len(m.Status))
 	r.same("tokens", len(m.Tokens), len(m.Status))
-	m.Estimates = MatchEstimates{Present: r.section(3)}
 	if m.Estimates.Present {
+		m.Estimates = MatchEstimates{}
+	}
+	if r.more() && r.section(3) {
+		m.Estimates.Present = true
 		m.Estimates.PrefixMicros = r.u32("estimates prefix micros")
 		m.Estimates.PrefixError = math.Float64frombits(r.u64("estimates prefix error"))
 		m.Estimates.Micros = get[uint32](&r, "estimates micros", MaxKeys)

@@ -179,11 +179,14 @@ func (r *reader) hash(field string) (v [32]byte) {
 	return v
 }
 
+// more reports whether something is left. It is small, so that it is inlined.
+func (r *reader) more() bool { return r.err == nil && r.off < len(r.body) }
+
 // section reports whether the section of a feature's bit comes next, and steps into
 // it. What is no section is left for end to refuse.
 func (r *reader) section(bit uint32) bool {
 	at := r.off + -r.off&7
-	if r.err != nil || len(r.body)-at < 8 || binary.LittleEndian.Uint64(r.body[at:]) != uint64(bit) {
+	if len(r.body)-at < 8 || binary.LittleEndian.Uint64(r.body[at:]) != uint64(bit) {
 		return false
 	}
 	r.align("section", 8)

@@ -146,8 +146,11 @@ func (s *source) decodeMethod(p *schema.Protocol, m *schema.Message, shared bool
 		return err
 	}
 	for _, sec := range m.Sections {
-		s.line("m.%s = %s{Present: r.section(%d)}", sec.Name, sec.Struct, featureBit(p, sec.Feature))
-		s.line("if m.%s.Present {", sec.Name)
+		// What an earlier frame left behind is cleared only where there was any: most
+		// frames have no section, and their path is hot.
+		s.line("if m.%s.Present { m.%s = %s{} }", sec.Name, sec.Name, sec.Struct)
+		s.line("if r.more() && r.section(%d) {", featureBit(p, sec.Feature))
+		s.line("m.%s.Present = true", sec.Name)
 		inner := decoding{s, m.Body, "m." + sec.Name + ".", strings.Join(wordsOf(sec.Name), " ") + " "}
 		if err := inner.items(sec.Body); err != nil {
 			return err

@@ -167,8 +167,8 @@ class Texts(Blobs):
 
 
 def check_zero(body: memoryview, begin: int, end: int) -> None:
-    """Padding is zero."""
-    if any(body[begin:end]):
+    """Padding, of less than 8 bytes, is zero."""
+    if body[begin:end].tobytes() != PAD[end - begin]:
         raise WireError(f"padding before offset {end} is not zero")
 
 

@@ -191,18 +191,22 @@ class Schema:
         self._pads = tuple(pads)
         self._get = _getter(self._scalars)
         self._codecs = tuple((f, c.codec.write, c.codec.read) for f, c in self._columns)
-        self._index = {f: i for i, (f, _) in enumerate(self._columns)}
+        self._index = {f: i for i, (f, _) in enumerate(self._columns, len(self._scalars))}
         self._checks = self._row_checks()
         self._sections = tuple(
             (f, columns.COUNT.pack(s.feature.bit_length() - 1), s.message.schema)
             for f, s in sections
         )
+        self._absent = [None] * len(sections)
         self._checked = cls.check is not Message.check
 
     def _row_checks(self) -> tuple[tuple[int, int, bool, bool], ...]:
-        """Column, the one it is held against, whether it divides it, whether it may be empty."""
+        """Column, the one it is held against, whether it divides it, whether it may be empty.
+
+        Columns are places among the values of a message.
+        """
         checks = []
-        for i, (_, c) in enumerate(self._columns):
+        for i, (_, c) in enumerate(self._columns, len(self._scalars)):
             if c.rows in self._index:
                 checks.append((i, self._index[c.rows], False, c.optional))
             if c.divides:
@@ -229,21 +233,29 @@ class Schema:
     def decode(self, body: memoryview) -> Message:
         """Reads a whole body. Raises `WireError`, naming field and value."""
         values, size = self._read(body, 0)
-        self._check_rows(values[len(self._scalars) :])
-        for _, head, schema in self._sections:
-            if body[size : size + 8] != head:
-                values.append(None)
-                continue
-            inner, size = schema._read(body, size + 8)
-            schema._check_rows(inner[len(schema._scalars) :])
-            self._check_outer(schema, inner, values)
-            values.append(schema._cls(*inner))
-        if size != len(body):
-            raise WireError(f"{self.name}: end: {len(body) - size} bytes left")
+        self._check_rows(values)
+        if size == len(body):
+            values += self._absent
+        else:
+            size = self._read_sections(body, size, values)
+            if size != len(body):
+                raise WireError(f"{self.name}: end: {len(body) - size} bytes left")
         m = self._cls(*values)
         if self._checked:
             m.check()
         return m
+
+    def _read_sections(self, body: memoryview, size: int, values: list[Any]) -> int:
+        """Adds the sections from `size` on, None for those that are absent. Answers their end."""
+        for _, head, schema in self._sections:
+            if body[size : size + 8].tobytes() != head:
+                values.append(None)
+                continue
+            inner, size = schema._read(body, size + 8)
+            schema._check_rows(inner)
+            self._check_outer(schema, inner, values)
+            values.append(schema._cls(*inner))
+        return size
 
     def _read(self, body: memoryview, at: int) -> tuple[list[Any], int]:
         """The values of scalars and columns that begin at `at`, and where the columns end."""
@@ -263,21 +275,21 @@ class Schema:
             raise WireError(f"{self.name}: {_words(name)}: {err.text}") from err
         return values, size
 
-    def _check_rows(self, rows: list[Any]) -> None:
+    def _check_rows(self, values: list[Any]) -> None:
         for i, other, divides, optional in self._checks:
-            got, want = sum(rows[i]) if divides else len(rows[i]), len(rows[other])
+            got, want = values[i], len(values[other])
+            got = sum(got) if divides else len(got)
             if got == want or (optional and got == 0):
                 continue
             what = "counts add up to {}, {} elements" if divides else "{} rows, want {}"
-            field = _words(self._columns[i][0])
+            field = _words(self._columns[i - len(self._scalars)][0])
             raise WireError(f"{self.name}: {field}: {what.format(got, want)}")
 
     def _check_outer(self, section: Schema, inner: list[Any], values: list[Any]) -> None:
         """Columns of a section have as many rows as columns of the message that they name."""
-        for i, (name, c) in enumerate(section._columns):
+        for i, (name, c) in enumerate(section._columns, len(section._scalars)):
             if c.rows in self._index and c.rows not in section._index:
-                got = len(inner[len(section._scalars) + i])
-                want = len(values[len(self._scalars) + self._index[c.rows]])
+                got, want = len(inner[i]), len(values[self._index[c.rows]])
                 if got != want:
                     raise WireError(f"{section.name}: {_words(name)}: {got} rows, want {want}")
 
