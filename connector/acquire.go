@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -84,7 +85,7 @@ func (m *Model) Acquire(ctx context.Context, keys []profile.SegmentKey, o Acquir
 	if err != nil {
 		return nil, err
 	}
-	defer r.a.release()
+	defer r.a.Release()
 	if o.BlockTokens < 0 || o.BlockTokens > math.MaxInt32 || o.All && len(keys) > wire.MaxKeys {
 		return nil, invalid("acquire: blocks of %d tokens, %d keys together", o.BlockTokens, len(keys))
 	}
@@ -114,26 +115,26 @@ func (m *Model) Acquire(ctx context.Context, keys []profile.SegmentKey, o Acquir
 func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.SegmentKey, todo []int, o AcquireOptions, out []Acquired) ([]int, error) {
 	now := todo[:min(len(todo), wire.MaxKeys)]
 	c := m.client
-	k := c.call(ctx, c.timeout(o))
-	defer c.put(k)
-	k.op = wire.OpAcquire
-	k.late.giveBack = true
-	q := &k.acquire
+	k := c.calls.Get(ctx, c.timeout(o))
+	defer c.calls.Put(k)
+	k.Op = wire.OpAcquire
+	k.Late.GiveBack = true
+	q := &k.Acquire
 	q.Profile, q.Rank, q.TTLMs, q.Digests = r.profile, uint32(m.binding.Rank), milliseconds(o.TTL), flag(o.Digests)
 	q.BlockTokens, q.All = uint32(o.BlockTokens), flag(o.All)
 	q.Keys = q.Keys[:0]
 	for _, i := range now {
 		q.Keys = append(q.Keys, keys[i])
 	}
-	body, err := r.a.do(ctx, k, r.tenant, q, nil)
+	body, err := r.a.Do(ctx, k, r.tenant, q, nil)
 	if err != nil {
 		return nil, err
 	}
-	reply := &k.acquired
-	if err := r.a.decode(wire.OpAcquire, reply, body); err != nil {
+	reply := &k.Acquired
+	if err := r.a.Decode(wire.OpAcquire, reply, body); err != nil {
 		return nil, err
 	}
-	if err := r.a.rows(wire.OpAcquire, len(reply.Codes), len(now)); err != nil {
+	if err := r.a.CheckRows(wire.OpAcquire, len(reply.Codes), len(now)); err != nil {
 		return nil, err
 	}
 	return m.leases(r, reply, o.BlockTokens, now, todo[len(now):], out)
@@ -151,7 +152,7 @@ func (m *Model) leases(r *registration, reply *wire.AcquireReply, blockTokens in
 		case wire.OK:
 			l, bad := m.lease(r, reply, row, extent, digest, blockTable{tokens: blockTokens, offset: reply.Block[block : block+b]})
 			if bad != nil {
-				r.a.garbage(bad)
+				r.a.BrokeProtocol(bad)
 				return nil, fmt.Errorf("acquire: %v: %w", bad, ErrUnavailable)
 			}
 			out[i] = Acquired{Lease: l}
@@ -160,7 +161,7 @@ func (m *Model) leases(r *registration, reply *wire.AcquireReply, blockTokens in
 			out[i] = Acquired{Err: ErrBusy}
 			again = append(again, i)
 		default:
-			out[i] = Acquired{Err: kind(code)}
+			out[i] = Acquired{Err: link.Kind(code)}
 		}
 		extent, digest, block = extent+e, digest+d, block+b
 	}
@@ -183,17 +184,17 @@ func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent
 		return nil, fmt.Errorf("a segment of %d bytes, want %d for %d tokens", reply.Bytes[row], layout.Bytes, l.Tokens)
 	}
 	end := extent + reply.ExtentCount[row]
-	e, err := newExtents(reply.ExtentOff[extent:end], reply.ExtentLen[extent:end], reply.Bytes[row], len(r.a.arena.Bytes()))
+	e, err := newExtents(reply.ExtentOff[extent:end], reply.ExtentLen[extent:end], reply.Bytes[row], len(r.a.Arena.Bytes()))
 	if err != nil {
 		return nil, err
 	}
 	if l.object, err = newObject(&l.held, layout, e, reply.Digest[digest:digest+reply.DigestCount[row]]); err != nil {
 		return nil, err
 	}
-	if l.table, err = table.checked(&l.object, l.Tokens, len(r.a.arena.Bytes())); err != nil {
+	if l.table, err = table.checked(&l.object, l.Tokens, len(r.a.Arena.Bytes())); err != nil {
 		return nil, err
 	}
-	if !r.a.retain() {
+	if !r.a.Retain() {
 		return nil, fmt.Errorf("the mappings are gone")
 	}
 	return l, nil

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -92,31 +93,31 @@ func (m *Model) advise(ctx context.Context, tokens []uint32, request *wire.Advis
 	if err != nil {
 		return Advice{}, err
 	}
-	defer r.a.release()
+	defer r.a.Release()
 	c, a := m.client, r.a
-	k := c.call(ctx, c.opt.Timeouts.Lookup)
-	defer c.put(k)
-	k.op = wire.OpAdvise
-	ids, err := a.staging.alloc(ctx, int64(4*len(tokens)), k.deadline)
+	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)
+	defer c.calls.Put(k)
+	k.Op = wire.OpAdvise
+	ids, err := a.Staging.Alloc(ctx, int64(4*len(tokens)), k.Deadline)
 	if err != nil {
 		return Advice{}, fmt.Errorf("advise: token ids: %w", err)
 	}
-	k.late.staged = []gpuipc.Extent{ids}
-	mem := a.staging.bytes(ids)
+	k.Late.Staged = []gpuipc.Extent{ids}
+	mem := a.Staging.Bytes(ids)
 	for i, id := range tokens {
 		binary.LittleEndian.PutUint32(mem[4*i:], id)
 	}
 	request.Profile, request.TokenOff = r.profile, uint64(ids.Off)
-	body, err := a.do(ctx, k, r.tenant, request, nil)
-	a.returnStaging(k)
+	body, err := a.Do(ctx, k, r.tenant, request, nil)
+	a.ReturnStaging(k)
 	if err != nil {
 		return Advice{}, err
 	}
 	var reply wire.AdviseReply
-	if err := a.decode(wire.OpAdvise, &reply, body); err != nil {
+	if err := a.Decode(wire.OpAdvise, &reply, body); err != nil {
 		return Advice{}, err
 	}
-	return a.advice(&reply, len(tokens), len(request.SegmentBegin))
+	return adviceOf(a, &reply, len(tokens), len(request.SegmentBegin))
 }
 
 // adviseRequest checks a query and puts it into a request.
@@ -189,15 +190,15 @@ func addSamples(request *wire.AdviseRequest, samples []Sample) {
 	}
 }
 
-// advice turns a reply into an Advice. A position outside of the prompt or out of
+// adviceOf turns a reply into an Advice. A position outside of the prompt or out of
 // order breaks the protocol: an engine would save a state of something else there.
-func (a *attachment) advice(reply *wire.AdviseReply, tokens, segments int) (Advice, error) {
+func adviceOf(a *link.Attachment, reply *wire.AdviseReply, tokens, segments int) (Advice, error) {
 	advice := Advice{SeenTokens: int(reply.SeenTokens), Way: reply.Way}
 	if int64(reply.SeenTokens) > int64(tokens) || reply.Way < 1 || int(reply.Way) > len(reply.WayMicros) {
-		return Advice{}, a.malformed("advise: %d of %d tokens seen, way %d of %d", reply.SeenTokens, tokens, reply.Way, len(reply.WayMicros))
+		return Advice{}, a.Malformed("advise: %d of %d tokens seen, way %d of %d", reply.SeenTokens, tokens, reply.Way, len(reply.WayMicros))
 	}
 	if len(reply.SegmentAdmit) != segments {
-		return Advice{}, a.malformed("advise: %d rows for %d segments", len(reply.SegmentAdmit), segments)
+		return Advice{}, a.Malformed("advise: %d rows for %d segments", len(reply.SegmentAdmit), segments)
 	}
 	for _, micros := range reply.WayMicros {
 		took := time.Duration(-1)
@@ -209,7 +210,7 @@ func (a *attachment) advice(reply *wire.AdviseReply, tokens, segments int) (Advi
 	last := uint32(0)
 	for i, at := range reply.Positions {
 		if at <= last || int64(at) > int64(tokens) {
-			return Advice{}, a.malformed("advise: position %d after %d of %d tokens", at, last, tokens)
+			return Advice{}, a.Malformed("advise: position %d after %d of %d tokens", at, last, tokens)
 		}
 		last = at
 		advice.Checkpoints = append(advice.Checkpoints, CheckpointAdvice{

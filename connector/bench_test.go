@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -308,8 +309,7 @@ func benchObject(b testing.TB, n int64) *object {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { mapping.Close(); region.Close(); device.Close() })
-	a := &attachment{arena: mapping, client: &Client{}}
-	a.refs.Store(1)
+	a := link.NewEnded(mapping, nil)
 	layout := profile.Layout{Parts: []profile.Part{{Len: n}}, Bytes: n}
 	o, err := newObject(&held{a: a}, layout, whole, digests)
 	if err != nil {

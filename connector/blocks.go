@@ -81,9 +81,9 @@ func (l *Lease) Block(layer int, kind profile.PartKind, i int) []byte {
 	if i < 0 || i >= len(at) || at[i] == NoBlock || l.keep() != nil {
 		return nil
 	}
-	defer l.held.a.release()
+	defer l.held.a.Release()
 	end := at[i] + uint64(p.Len)/uint64(l.Tokens)*uint64(l.table.rows(l.Tokens, i))
-	return l.held.a.arena.Bytes()[at[i]:end:end]
+	return l.held.a.Arena.Bytes()[at[i]:end:end]
 }
 
 // tablePart finds a part and its rows of the table.

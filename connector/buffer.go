@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 )
@@ -64,7 +65,7 @@ func (m *Model) OpenBuffer(ctx context.Context, q *OpenQuery) (*Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer r.a.release()
+	defer r.a.Release()
 	_, lease, off, err := q.From.encode(r.a)
 	if err != nil {
 		return nil, err
@@ -78,8 +79,8 @@ func (m *Model) OpenBuffer(ctx context.Context, q *OpenQuery) (*Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !r.a.retain() {
-		return nil, errNotAttached
+	if !r.a.Retain() {
+		return nil, link.ErrNotAttached
 	}
 	b := &Buffer{held: held{a: r.a, tenant: r.tenant, id: reply.Buffer}}
 	b.settle(reply)
@@ -100,7 +101,7 @@ func (m *Model) Append(ctx context.Context, b *Buffer, n int, rows []byte) error
 	if err != nil {
 		return err
 	}
-	defer r.a.release()
+	defer r.a.Release()
 	want := b.state(id)
 	want.End += uint32(n)
 	reply, err := m.append(ctx, r, &wire.AppendRequest{Buffer: id, Begin: uint32(b.end), Rows: uint32(n)}, rows, want)
@@ -116,20 +117,20 @@ func (m *Model) Accept(ctx context.Context, b *Buffer, n int) error {
 	if err != nil {
 		return err
 	}
-	defer r.a.release()
+	defer r.a.Release()
 	c := m.client
-	k := c.call(ctx, c.opt.Timeouts.Lookup)
-	defer c.put(k)
-	k.op = wire.OpAccept
+	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)
+	defer c.calls.Put(k)
+	k.Op = wire.OpAccept
 	q := &wire.AcceptRequest{Profile: r.profile, Rank: uint32(m.binding.Rank), Buffer: id, Tokens: uint32(n)}
-	body, err := r.a.do(ctx, k, r.tenant, q, nil)
+	body, err := r.a.Do(ctx, k, r.tenant, q, nil)
 	if err != nil {
 		return b.settled(nil, err)
 	}
 	want := b.state(id)
 	want.Accepted += uint32(n)
 	want.End = want.Accepted
-	return b.settled(r.a.bufferReply(wire.OpAccept, body, want))
+	return b.settled(bufferReply(r.a, wire.OpAccept, body, want))
 }
 
 // ReplayQuery asks for states out of a buffer.
@@ -150,19 +151,19 @@ func (m *Model) Replay(ctx context.Context, b *Buffer, q *ReplayQuery) (*Slot, e
 	if err != nil {
 		return nil, err
 	}
-	defer r.a.release()
+	defer r.a.Release()
 	c := m.client
-	k := c.call(ctx, c.opt.Timeouts.Transfer)
-	defer c.put(k)
-	k.op = wire.OpReplay
-	k.late.cancel = true
+	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
+	defer c.calls.Put(k)
+	k.Op = wire.OpReplay
+	k.Late.Cancel = true
 	request := &wire.ReplayRequest{
 		Profile: r.profile, Rank: uint32(m.binding.Rank), Buffer: id, Token: uint32(q.Token), Flush: flag(q.Flush),
 	}
 	if request.Into, err = into(k, r.a, q.Into); err != nil {
 		return nil, err
 	}
-	body, err := r.a.do(ctx, k, r.tenant, request, nil)
+	body, err := r.a.Do(ctx, k, r.tenant, request, nil)
 	if err != nil {
 		q.Into.spoil(err)
 		if q.Flush {
@@ -171,7 +172,7 @@ func (m *Model) Replay(ctx context.Context, b *Buffer, q *ReplayQuery) (*Slot, e
 		return nil, err
 	}
 	var reply wire.ComposeReply
-	if err := r.a.decode(wire.OpReplay, &reply, body); err != nil {
+	if err := r.a.Decode(wire.OpReplay, &reply, body); err != nil {
 		return nil, err
 	}
 	if q.Flush {
@@ -183,41 +184,41 @@ func (m *Model) Replay(ctx context.Context, b *Buffer, q *ReplayQuery) (*Slot, e
 // append sends rows by way of staging; want is what the buffer holds then.
 func (m *Model) append(ctx context.Context, r *registration, q *wire.AppendRequest, rows []byte, want wire.AppendReply) (*wire.AppendReply, error) {
 	c, a := m.client, r.a
-	k := c.call(ctx, c.opt.Timeouts.Transfer)
-	defer c.put(k)
-	k.op = wire.OpAppend
-	k.late.cancel, k.late.giveBack = true, q.Buffer == 0
+	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
+	defer c.calls.Put(k)
+	k.Op = wire.OpAppend
+	k.Late.Cancel, k.Late.GiveBack = true, q.Buffer == 0
 	q.Profile, q.Rank = r.profile, uint32(m.binding.Rank)
 	if len(rows) > 0 {
-		e, err := a.staging.alloc(ctx, int64(len(rows)), k.deadline)
+		e, err := a.Staging.Alloc(ctx, int64(len(rows)), k.Deadline)
 		if err != nil {
 			return nil, fmt.Errorf("append: rows: %w", err)
 		}
-		k.late.staged = []gpuipc.Extent{e}
-		copy(a.staging.bytes(e), rows)
+		k.Late.Staged = []gpuipc.Extent{e}
+		copy(a.Staging.Bytes(e), rows)
 		q.StagingOff = uint64(e.Off)
 	}
-	body, err := a.do(ctx, k, r.tenant, q, nil)
-	a.returnStaging(k)
+	body, err := a.Do(ctx, k, r.tenant, q, nil)
+	a.ReturnStaging(k)
 	if err != nil {
 		return nil, err
 	}
-	return a.bufferReply(wire.OpAppend, body, want)
+	return bufferReply(a, wire.OpAppend, body, want)
 }
 
 // bufferReply decodes what a buffer holds after a request. That follows from what
 // was asked for, so nothing but want is believed; its Buffer is 0 for a new one,
 // which may have any number.
-func (a *attachment) bufferReply(op wire.Op, body []byte, want wire.AppendReply) (*wire.AppendReply, error) {
+func bufferReply(a *link.Attachment, op wire.Op, body []byte, want wire.AppendReply) (*wire.AppendReply, error) {
 	reply := new(wire.AppendReply)
-	if err := a.decode(op, reply, body); err != nil {
+	if err := a.Decode(op, reply, body); err != nil {
 		return nil, err
 	}
 	if want.Buffer == 0 {
 		want.Buffer = reply.Buffer
 	}
 	if reply.Buffer == 0 || *reply != want || reply.End > maxInt32 {
-		return nil, a.malformed("%s: buffer %d of [%d, %d, %d), want buffer %d of [%d, %d, %d)",
+		return nil, a.Malformed("%s: buffer %d of [%d, %d, %d), want buffer %d of [%d, %d, %d)",
 			op, reply.Buffer, reply.Begin, reply.Accepted, reply.End, want.Buffer, want.Begin, want.Accepted, want.End)
 	}
 	return reply, nil
@@ -234,7 +235,7 @@ func (m *Model) use(b *Buffer) (*registration, uint64, error) {
 		err = fmt.Errorf("buffer %d: an earlier call may have changed it: %w", b.id, ErrGone)
 	}
 	if err != nil {
-		r.a.release()
+		r.a.Release()
 		return nil, 0, err
 	}
 	return r, id, nil

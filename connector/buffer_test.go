@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 )
@@ -169,7 +170,7 @@ func TestARefusedBufferGoesOnAnUnsureOneDoesNot(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.on(wire.OpAppend, refuse(code, "no"))
-		if err := m.Append(background, b, 1, rows(t, 1)); !errors.Is(err, kind(code)) {
+		if err := m.Append(background, b, 1, rows(t, 1)); !errors.Is(err, link.Kind(code)) {
 			t.Errorf("%v: %v", code, err)
 		}
 		f.on(wire.OpAppend, l.append)

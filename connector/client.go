@@ -8,10 +8,10 @@ import (
 	"slices"
 	"sync"
 	"time"
-)
 
-// errNotAttached is what calls get while no daemon is attached.
-var errNotAttached = fmt.Errorf("no daemon attached: %w", ErrUnavailable)
+	"github.com/spliced-kv/spliced/connector/internal/link"
+	"github.com/spliced-kv/spliced/connector/wire"
+)
 
 // Client is a connection to the daemon that outlives daemons.
 type Client struct {
@@ -20,15 +20,16 @@ type Client struct {
 	stop context.CancelFunc
 
 	counters counters
-	calls    sync.Pool
+	calls    link.Pool
+	host     link.Host
 	workers  sync.WaitGroup
 	again    chan struct{} // asks run to register models that got no answer
 
 	mu struct {
 		sync.Mutex
 		closed   bool
-		current  *attachment
-		live     []*attachment // not gone yet, current one included
+		current  *link.Attachment
+		live     []*link.Attachment // not gone yet, current one included
 		models   []*Model
 		changed  chan struct{} // closed and replaced when current changes
 		lastFail string        // logged once
@@ -44,7 +45,14 @@ func Open(o Options) (*Client, error) {
 	}
 	c := &Client{opt: o.withDefaults(), again: make(chan struct{}, 1)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
-	c.calls.New = func() any { return newCall() }
+	c.host = link.Host{
+		Context: c.ctx, Name: c.opt.Name, StagingBytes: c.opt.StagingBytes, SlotBytes: c.opt.SlotBytes, Device: c.opt.Device,
+		AttachTimeout: c.opt.Timeouts.Attach, ReleaseTimeout: c.opt.Timeouts.Lookup, Log: c.opt.Log,
+		Calls: &c.calls, Counters: &c.counters.Counters, Lost: c.lost, Spawn: c.spawn,
+	}
+	for _, t := range c.opt.Tenants {
+		c.host.Tenants = append(c.host.Tenants, wire.TenantName(t))
+	}
 	c.mu.changed = make(chan struct{})
 	first := c.attach()
 	c.workers.Go(func() { c.run(first) })
@@ -52,7 +60,7 @@ func Open(o Options) (*Client, error) {
 }
 
 // run keeps the client attached until Close.
-func (c *Client) run(a *attachment) {
+func (c *Client) run(a *link.Attachment) {
 	backoff := backoffFirst
 	for c.ctx.Err() == nil {
 		if a == nil {
@@ -70,7 +78,7 @@ func (c *Client) run(a *attachment) {
 			again = time.After(backoffMost)
 		}
 		select {
-		case <-a.dead:
+		case <-a.Dead:
 			a = nil
 		case <-again:
 		case <-c.again:
@@ -92,24 +100,28 @@ func (c *Client) pause(d time.Duration) bool {
 }
 
 // attach makes one attempt and publishes what it found; nil = nothing.
-func (c *Client) attach() *attachment {
-	a, err := dial(c)
+func (c *Client) attach() *link.Attachment {
+	path := c.opt.Socket
+	if path == "" {
+		path = DefaultSocket()
+	}
+	a, err := link.Dial(&c.host, path)
 	if err != nil {
 		c.failed(err)
 		return nil
 	}
 	if !c.publish(a) {
-		a.release()
+		a.Release()
 		return nil
 	}
 	c.counters.attached.Add(1)
-	c.opt.Log.Info().Str("daemon", a.server).Uint64("epoch", a.epoch).Msg("attached to the cache daemon")
+	c.opt.Log.Info().Str("daemon", a.Server).Uint64("epoch", a.Epoch).Msg("attached to the cache daemon")
 	return a
 }
 
 // publish makes a the current attachment and watches it; false when the client
 // is closed.
-func (c *Client) publish(a *attachment) bool {
+func (c *Client) publish(a *link.Attachment) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed {
@@ -119,7 +131,7 @@ func (c *Client) publish(a *attachment) bool {
 	c.mu.live = append(c.mu.live, a)
 	c.changedLocked()
 	c.workers.Go(func() {
-		a.watch()
+		a.Watch()
 		c.forget(a)
 	})
 	return true
@@ -151,7 +163,7 @@ func (c *Client) failed(err error) {
 }
 
 // lost is told once per attachment that it has ended.
-func (c *Client) lost(a *attachment, cause error) {
+func (c *Client) lost(a *link.Attachment, cause error) {
 	c.mu.Lock()
 	closed := c.mu.closed
 	if c.mu.current == a {
@@ -161,14 +173,14 @@ func (c *Client) lost(a *attachment, cause error) {
 	c.mu.Unlock()
 	if !closed {
 		c.counters.lost.Add(1)
-		c.opt.Log.Warn().Err(cause).Uint64("epoch", a.epoch).Msg("lost the cache daemon")
+		c.opt.Log.Warn().Err(cause).Uint64("epoch", a.Epoch).Msg("lost the cache daemon")
 	}
 }
 
-func (c *Client) forget(a *attachment) {
+func (c *Client) forget(a *link.Attachment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.live = slices.DeleteFunc(c.mu.live, func(b *attachment) bool { return a == b })
+	c.mu.live = slices.DeleteFunc(c.mu.live, func(b *link.Attachment) bool { return a == b })
 }
 
 // Attached reports whether a daemon is attached now.
@@ -181,7 +193,7 @@ func (c *Client) Attached() bool {
 // Epoch is the boot epoch of the attached daemon, 0 without one.
 func (c *Client) Epoch() uint64 {
 	if a := c.current(); a != nil {
-		return a.epoch
+		return a.Epoch
 	}
 	return 0
 }
@@ -189,12 +201,12 @@ func (c *Client) Epoch() uint64 {
 // Server is the name and version of the attached daemon, empty without one.
 func (c *Client) Server() string {
 	if a := c.current(); a != nil {
-		return a.server
+		return a.Server
 	}
 	return ""
 }
 
-func (c *Client) current() *attachment {
+func (c *Client) current() *link.Attachment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.current
@@ -217,7 +229,7 @@ func (c *Client) WaitAttached(ctx context.Context) error {
 		case <-changed:
 		case <-ctx.Done():
 			if why == "" {
-				return errNotAttached
+				return link.ErrNotAttached
 			}
 			return fmt.Errorf("%s: %w", why, ErrUnavailable)
 		}
@@ -244,52 +256,16 @@ func (c *Client) Close() error {
 
 	c.stop()
 	for _, a := range live {
-		a.quit(errors.New("client closed"))
+		a.Quit(errors.New("client closed"))
 	}
 	limit, done := context.WithTimeout(context.Background(), c.opt.Timeouts.Transfer)
 	defer done()
 	for _, a := range live {
-		a.part(limit)
+		a.Close(limit)
 	}
 	for _, m := range models {
 		m.close()
 	}
 	c.workers.Wait()
 	return nil
-}
-
-// part closes our end. When the daemon may still write into engine memory it
-// waits for its hang-up first, until limit ends.
-func (a *attachment) part(limit context.Context) {
-	if a.writing() {
-		select {
-		case <-a.gone:
-		case <-limit.Done():
-		}
-	}
-	a.left.Store(true)
-	a.conn.Close()
-	<-a.gone
-}
-
-// call takes a call from the pool and sets it up.
-func (c *Client) call(ctx context.Context, timeout time.Duration) *call {
-	k := c.calls.Get().(*call)
-	k.arm(ctx, timeout)
-	return k
-}
-
-// arm sets the deadline.
-func (k *call) arm(ctx context.Context, timeout time.Duration) {
-	k.deadline = time.Now().Add(timeout)
-	if d, ok := ctx.Deadline(); ok && d.Before(k.deadline) {
-		k.deadline = d
-	}
-}
-
-// put gives a call back. Invariant: nothing refers to it any more: it was
-// answered, or its entry was cut loose.
-func (c *Client) put(k *call) {
-	k.id, k.answered, k.abandoned, k.err, k.late = 0, false, false, nil, late{}
-	c.calls.Put(k)
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -322,8 +323,8 @@ func TestLeaseOfADeadDaemonStaysReadable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := r.a.peer.fd >= 0
-	r.a.release()
+	known := r.a.KnowsPeer()
+	r.a.Release()
 	if !known {
 		t.Skip("this kernel does not tell the process behind a socket (SO_PEERPIDFD)")
 	}
@@ -721,7 +722,7 @@ func TestFullTableIsBusyAndRecovers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if want := 8 - ownEntries; late != want || busy != cap(errs)-want {
+	if want := 8 - link.OwnEntries; late != want || busy != cap(errs)-want {
 		t.Fatalf("%d late, %d busy", late, busy)
 	}
 	release()
@@ -748,7 +749,7 @@ func TestSilentDaemonCostsFewDeadlines(t *testing.T) {
 	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 50 * time.Millisecond })
 	m := register(t, c, Binding{})
 	release := f.hold(wire.OpMatch)
-	for range stallCalls {
+	for range link.StallCalls {
 		if err := matchOne(m); !errors.Is(err, ErrLate) {
 			t.Fatal(err)
 		}
@@ -760,40 +761,11 @@ func TestSilentDaemonCostsFewDeadlines(t *testing.T) {
 			}
 		}
 	})
-	if n := c.Counters(); n.Late != stallCalls || n.Stalled != 1000 || n.Lost != 0 {
+	if n := c.Counters(); n.Late != link.StallCalls || n.Stalled != 1000 || n.Lost != 0 {
 		t.Errorf("%+v", n)
 	}
 	release()
 	answeredAgain(t, m)
-}
-
-// TestStallThatNobodyEnds: a daemon that loses requests is tried again.
-func TestStallThatNobodyEnds(t *testing.T) {
-	var s stall
-	for range stallCalls {
-		if s.refuses() {
-			t.Fatal("refused too early")
-		}
-		s.missed()
-	}
-	if !s.refuses() {
-		t.Fatal("not refused")
-	}
-	s.probe.Store(time.Now().UnixNano() - 1)
-	if s.refuses() || !s.refuses() {
-		t.Fatal("not exactly one call is let through")
-	}
-	s.heard()
-	if s.refuses() {
-		t.Fatal("refused after a frame")
-	}
-	s.missed()
-	s.heard()
-	s.missed()
-	s.missed()
-	if s.refuses() {
-		t.Fatal("calls before the last frame count")
-	}
 }
 
 func TestAnswerInTimeReadLateIsNotLate(t *testing.T) {
@@ -805,30 +777,30 @@ func TestAnswerInTimeReadLateIsNotLate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.a.release()
-	send := func() *call {
-		k := c.call(background, time.Hour)
-		k.op = wire.OpStats
-		if err := r.a.start(background, k, 0, &wire.StatsRequest{}, nil); err != nil {
+	defer r.a.Release()
+	send := func() *link.Call {
+		k := c.calls.Get(background, time.Hour)
+		k.Op = wire.OpStats
+		if err := r.a.Start(background, k, 0, &wire.StatsRequest{}, nil); err != nil {
 			t.Fatal(err)
 		}
 		f.await(wire.OpStats)
-		k.deadline = time.Now().Add(-time.Second) // this process was held up
+		k.Deadline = time.Now().Add(-time.Second) // this process was held up
 		return k
 	}
 	k := send()
-	if _, err := r.a.result(background, k); err != nil {
+	if _, err := r.a.Result(background, k); err != nil {
 		t.Errorf("as the reader: %v", err)
 	}
-	c.put(k)
+	c.calls.Put(k)
 	// The same while somebody else holds the token, who gives it back at last.
 	k = send()
-	<-r.a.token
-	go func() { r.a.token <- struct{}{} }()
-	if _, err := r.a.result(background, k); err != nil {
+	stop := r.a.BeReader()
+	go stop()
+	if _, err := r.a.Result(background, k); err != nil {
 		t.Errorf("as a follower: %v", err)
 	}
-	c.put(k)
+	c.calls.Put(k)
 }
 
 func TestDaemonThatDoesNotReadIsLate(t *testing.T) {
@@ -947,7 +919,7 @@ func TestStats(t *testing.T) {
 func TestEveryCodeHasItsOwnKind(t *testing.T) {
 	seen := map[error]wire.Code{}
 	for code := wire.Miss; code <= wire.Quota; code++ {
-		err := kind(code)
+		err := link.Kind(code)
 		if other, twice := seen[err]; err == nil || twice {
 			t.Errorf("%v maps to %v, as %v does", code, err, other)
 		}
@@ -956,10 +928,10 @@ func TestEveryCodeHasItsOwnKind(t *testing.T) {
 		}
 		seen[err] = code
 	}
-	if kind(wire.OK) != nil || !errors.Is(kind(999), ErrUnsupported) {
+	if link.Kind(wire.OK) != nil || !errors.Is(link.Kind(999), ErrUnsupported) {
 		t.Error("ok or a later code")
 	}
-	if err := refusal(wire.OpMatch, wire.Full, []byte("text")); err.Error() != "match: text: full" || !errors.Is(err, ErrFull) {
+	if err := link.Refusal(wire.OpMatch, wire.Full, []byte("text")); err.Error() != "match: text: full" || !errors.Is(err, ErrFull) {
 		t.Errorf("got %v", err)
 	}
 }

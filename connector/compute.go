@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 )
@@ -26,8 +27,8 @@ func (s *Slot) Bytes() []byte {
 	if s == nil || s.spoilt || s.device || s.keep() != nil {
 		return nil
 	}
-	defer s.a.release()
-	return s.a.slots.Bytes()[s.off : s.off+s.n : s.off+s.n]
+	defer s.a.Release()
+	return s.a.Slots.Bytes()[s.off : s.off+s.n : s.off+s.n]
 }
 
 // Ref names a result on the device, for operations of Options.Device; absent where
@@ -37,8 +38,8 @@ func (s *Slot) Ref() gpuipc.Ref {
 	if s == nil || s.spoilt || !s.device || s.keep() != nil {
 		return gpuipc.Ref{}
 	}
-	defer s.a.release()
-	return gpuipc.Ref{Region: s.a.device.private, Extents: []gpuipc.Extent{{Off: s.off, Len: s.n}}}
+	defer s.a.Release()
+	return gpuipc.Ref{Region: s.a.Device.Private, Extents: []gpuipc.Extent{{Off: s.off, Len: s.n}}}
 }
 
 // Release gives the slot back; see Lease.Release.
@@ -77,14 +78,14 @@ func (m *Model) Compose(ctx context.Context, q *ComposeQuery) (*Slot, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer r.a.release()
+	defer r.a.Release()
 	c := m.client
-	k := c.call(ctx, c.opt.Timeouts.Transfer)
-	defer c.put(k)
-	k.op = wire.OpCompose
-	k.late.cancel = true
+	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
+	defer c.calls.Put(k)
+	k.Op = wire.OpCompose
+	k.Late.Cancel = true
 	inputs, err := m.stageInputs(ctx, r.a, k, q)
-	defer r.a.returnStaging(k)
+	defer r.a.ReturnStaging(k)
 	if err != nil {
 		return nil, err
 	}
@@ -98,22 +99,22 @@ func (m *Model) Compose(ctx context.Context, q *ComposeQuery) (*Slot, error) {
 	if request.Into, err = into(k, r.a, q.Into); err != nil {
 		return nil, err
 	}
-	body, err := r.a.do(ctx, k, r.tenant, request, nil)
+	body, err := r.a.Do(ctx, k, r.tenant, request, nil)
 	if err != nil {
 		q.Into.spoil(err)
 		return nil, err
 	}
 	var reply wire.ComposeReply
-	if err := r.a.decode(k.op, &reply, body); err != nil {
+	if err := r.a.Decode(k.Op, &reply, body); err != nil {
 		return nil, err
 	}
-	return r.slot(k.op, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, q.Into, q.Plan.onDevice(&q.From))
+	return r.slot(k.Op, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, q.Into, q.Plan.onDevice(&q.From))
 }
 
 // stageInputs copies the inputs of a plan into staging. The daemon reads as much
 // as the layers need from where an input begins: one of another length would be
 // completed by whatever lies behind it.
-func (m *Model) stageInputs(ctx context.Context, a *attachment, k *call, q *ComposeQuery) ([]uint64, error) {
+func (m *Model) stageInputs(ctx context.Context, a *link.Attachment, k *link.Call, q *ComposeQuery) ([]uint64, error) {
 	spans := q.Plan.Spans
 	inputs := make([]uint64, len(spans))
 	size, total := int64(-1), int64(0)
@@ -137,12 +138,12 @@ func (m *Model) stageInputs(ctx context.Context, a *attachment, k *call, q *Comp
 	if total == 0 {
 		return inputs, nil
 	}
-	e, err := a.staging.alloc(ctx, total, k.deadline)
+	e, err := a.Staging.Alloc(ctx, total, k.Deadline)
 	if err != nil {
-		return nil, fmt.Errorf("%s: inputs: %w", k.op, err)
+		return nil, fmt.Errorf("%s: inputs: %w", k.Op, err)
 	}
-	k.late.staged = []gpuipc.Extent{e}
-	mem := a.staging.bytes(e)
+	k.Late.Staged = []gpuipc.Extent{e}
+	mem := a.Staging.Bytes(e)
 	for i := range spans {
 		if inputs[i] != wire.None {
 			copy(mem[inputs[i]:], spans[i].Input)
@@ -154,9 +155,9 @@ func (m *Model) stageInputs(ctx context.Context, a *attachment, k *call, q *Comp
 
 // into returns the lease of the slot to write into; without one a late reply
 // brings a lease to give back.
-func into(k *call, a *attachment, s *Slot) (uint64, error) {
+func into(k *link.Call, a *link.Attachment, s *Slot) (uint64, error) {
 	if s == nil {
-		k.late.giveBack = true
+		k.Late.GiveBack = true
 		return 0, nil
 	}
 	if s.spoilt {
@@ -179,19 +180,19 @@ func (r *registration) slot(op wire.Op, reply *wire.RotateReply, into *Slot, dev
 	if reply.Lease == 0 && reply.Bytes == 0 {
 		return nil, nil
 	}
-	size := uint64(len(a.slots.Bytes()))
-	if device && a.device != nil {
-		size = uint64(a.device.private.Bytes())
+	size := uint64(len(a.Slots.Bytes()))
+	if device && a.Device != nil {
+		size = uint64(a.Device.Private.Bytes())
 	}
 	if reply.Bytes > size || reply.Off > size-reply.Bytes || into != nil && into.id != reply.Lease {
 		err := fmt.Errorf("%s: result of %d bytes at %d of %d, lease %d", op, reply.Bytes, reply.Off, size, reply.Lease)
-		a.garbage(err)
+		a.BrokeProtocol(err)
 		return nil, fmt.Errorf("%v: %w", err, ErrUnavailable)
 	}
 	s := into
 	if s == nil {
-		if !a.retain() {
-			return nil, errNotAttached
+		if !a.Retain() {
+			return nil, link.ErrNotAttached
 		}
 		s = &Slot{held: held{a: a, tenant: r.tenant, id: reply.Lease}}
 	}
@@ -235,11 +236,11 @@ func (m *Model) rotate(ctx context.Context, op wire.Op, q *RotateQuery) (*Slot, 
 	if err != nil {
 		return nil, err
 	}
-	defer r.a.release()
+	defer r.a.Release()
 	c := m.client
-	k := c.call(ctx, c.opt.Timeouts.Transfer)
-	defer c.put(k)
-	k.op = op
+	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
+	defer c.calls.Put(k)
+	k.Op = op
 	request, err := m.rotateRequest(r, k, q)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
@@ -248,26 +249,26 @@ func (m *Model) rotate(ctx context.Context, op wire.Op, q *RotateQuery) (*Slot, 
 	if op == wire.OpAssemble {
 		message = &wire.AssembleRequest{RotateRequest: *request}
 	}
-	body, err := r.a.do(ctx, k, r.tenant, message, nil)
+	body, err := r.a.Do(ctx, k, r.tenant, message, nil)
 	if err != nil {
 		q.Into.spoil(err)
 		return nil, err
 	}
 	var reply wire.RotateReply
-	if err := r.a.decode(op, &reply, body); err != nil {
+	if err := r.a.Decode(op, &reply, body); err != nil {
 		return nil, err
 	}
 	return r.slot(op, &reply, q.Into, q.Plan.onDevice(&q.From))
 }
 
-func (m *Model) rotateRequest(r *registration, k *call, q *RotateQuery) (*wire.RotateRequest, error) {
+func (m *Model) rotateRequest(r *registration, k *link.Call, q *RotateQuery) (*wire.RotateRequest, error) {
 	request := &wire.RotateRequest{
 		Profile: r.profile, Rank: uint32(m.binding.Rank), Layer: int32(q.Layer), Dest: wire.DestSlot, Blocks: q.Blocks,
 	}
-	if k.op == wire.OpAssemble {
+	if k.Op == wire.OpAssemble {
 		request.Layer = wire.AllLayers
 	}
-	k.late.cancel = true
+	k.Late.Cancel = true
 	var err error
 	if q.Blocks != nil {
 		if r.memory == 0 {
@@ -277,7 +278,7 @@ func (m *Model) rotateRequest(r *registration, k *call, q *RotateQuery) (*wire.R
 			return nil, invalid("block table of %d, most %d", len(q.Blocks), wire.MaxBlocks)
 		}
 		request.Dest, request.Memory = wire.DestMemory, r.memory
-		k.late.memory = true
+		k.Late.Memory = true
 	}
 	if request.Plan, err = q.Plan.encode(r.a, nil); err != nil {
 		return nil, err

@@ -1,6 +1,10 @@
 package connector
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/spliced-kv/spliced/connector/internal/link"
+)
 
 // Counters say what a client has seen since Open.
 type Counters struct {
@@ -23,19 +27,19 @@ type Counters struct {
 }
 
 type counters struct {
-	attached, lost, malformed, calls, unavailable, late, canceled, stalled atomic.Uint64
-	lateReplies, unknown, gaveBack, waits, unsent, corrupt                 atomic.Uint64
-	advised, unadvised                                                     atomic.Uint64
+	attached, lost, unavailable, advised, unadvised atomic.Uint64
+
+	link.Counters // of all attachments
 }
 
 // Counters returns the current counts.
 func (c *Client) Counters() Counters {
 	n := &c.counters
 	return Counters{
-		Attached: n.attached.Load(), Lost: n.lost.Load(), Malformed: n.malformed.Load(),
-		Calls: n.calls.Load(), Unavailable: n.unavailable.Load(), Late: n.late.Load(),
-		Canceled: n.canceled.Load(), Stalled: n.stalled.Load(), LateReplies: n.lateReplies.Load(), Unknown: n.unknown.Load(),
-		GaveBack: n.gaveBack.Load(), Waits: n.waits.Load(), Unsent: n.unsent.Load(),
-		Corrupt: n.corrupt.Load(), Advised: n.advised.Load(), Unadvised: n.unadvised.Load(),
+		Attached: n.attached.Load(), Lost: n.lost.Load(), Malformed: n.Malformed.Load(),
+		Calls: n.Calls.Load(), Unavailable: n.unavailable.Load(), Late: n.Late.Load(),
+		Canceled: n.Canceled.Load(), Stalled: n.Stalled.Load(), LateReplies: n.LateReplies.Load(), Unknown: n.Unknown.Load(),
+		GaveBack: n.GaveBack.Load(), Waits: n.Waits.Load(), Unsent: n.Unsent.Load(),
+		Corrupt: n.Corrupt.Load(), Advised: n.advised.Load(), Unadvised: n.unadvised.Load(),
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -41,7 +42,7 @@ func (l *DeviceLease) Part(i int) gpuipc.Ref {
 		return gpuipc.Ref{}
 	}
 	p := &l.layout.Parts[i]
-	whole := gpuipc.Ref{Region: l.a.device.arena, Extents: l.extents}
+	whole := gpuipc.Ref{Region: l.a.Device.Arena, Extents: l.extents}
 	return whole.Slice(p.Off, p.Len)
 }
 
@@ -71,30 +72,30 @@ func (m *Model) AcquireDevice(ctx context.Context, keys []profile.SegmentKey, o 
 	if err != nil {
 		return nil, err
 	}
-	defer r.a.release()
+	defer r.a.Release()
 	switch {
-	case r.a.device == nil:
+	case r.a.Device == nil:
 		return nil, fmt.Errorf("acquire-device: no device memory: %w", ErrUnsupported)
 	case o.BlockTokens != 0 || len(keys) > wire.MaxKeys:
 		return nil, invalid("acquire-device: blocks of %d tokens, %d keys", o.BlockTokens, len(keys))
 	}
 	c := m.client
-	k := c.call(ctx, c.timeout(o))
-	defer c.put(k)
-	k.op = wire.OpAcquireDevice
-	k.late.giveBack = true
-	body, err := r.a.do(ctx, k, r.tenant, &wire.AcquireDeviceRequest{
+	k := c.calls.Get(ctx, c.timeout(o))
+	defer c.calls.Put(k)
+	k.Op = wire.OpAcquireDevice
+	k.Late.GiveBack = true
+	body, err := r.a.Do(ctx, k, r.tenant, &wire.AcquireDeviceRequest{
 		Profile: r.profile, Rank: uint32(m.binding.Rank), TTLMs: milliseconds(o.TTL), Digests: flag(o.Digests),
 		All: flag(o.All), Wait: flag(o.Wait > 0), Keys: wireHashes(keys),
 	}, nil)
 	if err != nil {
 		return nil, err
 	}
-	reply := &k.acquired
-	if err := r.a.decode(wire.OpAcquireDevice, reply, body); err != nil {
+	reply := &k.Acquired
+	if err := r.a.Decode(wire.OpAcquireDevice, reply, body); err != nil {
 		return nil, err
 	}
-	if err := r.a.rows(wire.OpAcquireDevice, len(reply.Codes), len(keys)); err != nil {
+	if err := r.a.CheckRows(wire.OpAcquireDevice, len(reply.Codes), len(keys)); err != nil {
 		return nil, err
 	}
 	return m.deviceLeases(r, reply)
@@ -107,17 +108,17 @@ func (m *Model) deviceLeases(r *registration, reply *wire.AcquireReply) ([]Acqui
 	for i, code := range reply.Codes {
 		e, d := extent+reply.ExtentCount[i], digest+reply.DigestCount[i]
 		if wire.Code(code) != wire.OK {
-			out[i].Err = kind(wire.Code(code))
+			out[i].Err = link.Kind(wire.Code(code))
 		} else {
 			l, err := m.deviceLease(r, reply, i)
 			if err == nil {
-				l.extents, err = newExtents(reply.ExtentOff[extent:e], reply.ExtentLen[extent:e], reply.Bytes[i], int(r.a.device.arena.Bytes()))
+				l.extents, err = newExtents(reply.ExtentOff[extent:e], reply.ExtentLen[extent:e], reply.Bytes[i], int(r.a.Device.Arena.Bytes()))
 			}
-			if err == nil && !r.a.retain() {
+			if err == nil && !r.a.Retain() {
 				err = fmt.Errorf("the mappings are gone")
 			}
 			if err != nil {
-				return nil, r.a.malformed("acquire-device: %w", err)
+				return nil, r.a.Malformed("acquire-device: %w", err)
 			}
 			l.digests = append(l.digests, reply.Digest[digest:d]...)
 			out[i].Lease = l

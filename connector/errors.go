@@ -1,53 +1,37 @@
 package connector
 
-import (
-	"errors"
-	"fmt"
-
-	"github.com/spliced-kv/spliced/connector/wire"
-)
+import "github.com/spliced-kv/spliced/connector/internal/link"
 
 // The kinds of failure, one for each code of the protocol. To an engine all of
 // them mean: compute it yourself. Replies of a daemon wrap them with its text.
 var (
-	ErrMiss        = errors.New("miss")
-	ErrInvalid     = errors.New("invalid")
-	ErrBusy        = errors.New("busy")
-	ErrFull        = errors.New("full")
-	ErrGone        = errors.New("gone")
-	ErrCorrupt     = errors.New("corrupt")
-	ErrUnavailable = errors.New("unavailable")
-	ErrExists      = errors.New("exists")
-	ErrDenied      = errors.New("denied")
-	ErrStale       = errors.New("stale")
-	ErrUnsupported = errors.New("unsupported")
-	ErrCanceled    = errors.New("canceled")
-	ErrLate        = errors.New("late")
-	ErrQuota       = errors.New("quota")
+	ErrMiss        = link.ErrMiss
+	ErrInvalid     = link.ErrInvalid
+	ErrBusy        = link.ErrBusy
+	ErrFull        = link.ErrFull
+	ErrGone        = link.ErrGone
+	ErrCorrupt     = link.ErrCorrupt
+	ErrUnavailable = link.ErrUnavailable
+	ErrExists      = link.ErrExists
+	ErrDenied      = link.ErrDenied
+	ErrStale       = link.ErrStale
+	ErrUnsupported = link.ErrUnsupported
+	ErrCanceled    = link.ErrCanceled
+	ErrLate        = link.ErrLate
+	ErrQuota       = link.ErrQuota
 )
 
-// kinds maps codes to sentinels, one to one.
-var kinds = [...]error{
-	wire.OK: nil, wire.Miss: ErrMiss, wire.Invalid: ErrInvalid, wire.Busy: ErrBusy,
-	wire.Full: ErrFull, wire.Gone: ErrGone, wire.Corrupt: ErrCorrupt,
-	wire.Unavailable: ErrUnavailable, wire.Exists: ErrExists, wire.Denied: ErrDenied,
-	wire.Stale: ErrStale, wire.Unsupported: ErrUnsupported, wire.Canceled: ErrCanceled,
-	wire.Late: ErrLate, wire.Quota: ErrQuota,
-}
-
-// kind returns the sentinel of a code; a code of a later version is
-// ErrUnsupported.
-func kind(code wire.Code) error {
-	if int(code) < len(kinds) {
-		return kinds[code]
-	}
-	return ErrUnsupported
-}
-
-// refusal is the error for a reply that carries a code and a text.
-func refusal(op wire.Op, code wire.Code, body []byte) error {
-	if text := wire.ErrorText(body); text != "" {
-		return fmt.Errorf("%s: %s: %w", op, text, kind(code))
-	}
-	return fmt.Errorf("%s: %w", op, kind(code))
-}
+// PendingWrite is the error of a Rotate or Assemble into engine memory that was
+// given up while the daemon may still be writing. The blocks it named must stay
+// out of use until its Wait returns nil; Done is closed when Wait would not block.
+//
+//	var p *connector.PendingWrite
+//	if errors.As(err, &p) {
+//		hold(blocks)
+//		go func() {
+//			if p.Wait(ctx) == nil {
+//				free(blocks)
+//			}
+//		}()
+//	}
+type PendingWrite = link.PendingWrite

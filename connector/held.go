@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 )
@@ -11,7 +12,7 @@ import (
 // held is what leases of segments, checkpoints and slots have in common: an id
 // that the daemon knows, and mappings that stay until release.
 type held struct {
-	a        *attachment
+	a        *link.Attachment
 	tenant   uint32
 	id       uint64
 	released atomic.Bool
@@ -19,7 +20,7 @@ type held struct {
 
 // lease returns the id for a request on a; ErrGone after release or on another
 // attachment.
-func (h *held) lease(a *attachment) (uint64, error) {
+func (h *held) lease(a *link.Attachment) (uint64, error) {
 	switch {
 	case h.released.Load():
 		return 0, fmt.Errorf("lease %d is released: %w", h.id, ErrGone)
@@ -32,16 +33,16 @@ func (h *held) lease(a *attachment) (uint64, error) {
 // keep lets a call use the memory while it runs; the caller releases the
 // attachment.
 func (h *held) keep() error {
-	if h.released.Load() || !h.a.retain() {
+	if h.released.Load() || !h.a.Retain() {
 		return fmt.Errorf("lease %d is released: %w", h.id, ErrGone)
 	}
 	// Release may have come between the two.
 	if h.released.Load() {
-		h.a.release()
+		h.a.Release()
 		return fmt.Errorf("lease %d is released: %w", h.id, ErrGone)
 	}
 	if err := h.changed(); err != nil {
-		h.a.release()
+		h.a.Release()
 		return err
 	}
 	return nil
@@ -50,7 +51,7 @@ func (h *held) keep() error {
 // changed is an error when the memory may hold something else by now. Asked
 // again after a copy it vouches for what was copied.
 func (h *held) changed() error {
-	if h.a.intact() {
+	if h.a.Intact() {
 		return nil
 	}
 	return fmt.Errorf("lease %d: its connection has ended: %w", h.id, ErrGone)
@@ -60,7 +61,7 @@ func (h *held) valid() bool {
 	if h.keep() != nil {
 		return false
 	}
-	h.a.release()
+	h.a.Release()
 	return true
 }
 
@@ -68,8 +69,8 @@ func (h *held) release() {
 	if h.released.Swap(true) {
 		return
 	}
-	h.a.giveUp(debt{wire.OpRelease, h.tenant}, []uint64{h.id})
-	h.a.release()
+	h.a.GiveBack(wire.OpRelease, h.tenant, []uint64{h.id})
+	h.a.Release()
 }
 
 // releasable is a *Lease, *Checkpoint or *Slot.
@@ -82,10 +83,10 @@ func Release[T releasable](leases ...T) {
 	var ids []uint64
 	flush := func() {
 		if len(ids) > 0 {
-			first.a.giveUp(debt{wire.OpRelease, first.tenant}, ids)
+			first.a.GiveBack(wire.OpRelease, first.tenant, ids)
 		}
 		for range ids {
-			first.a.release()
+			first.a.Release()
 		}
 		ids = nil // the former may still be owed
 	}

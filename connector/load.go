@@ -53,17 +53,17 @@ func (m *Model) Load(ctx context.Context, hash profile.PrefixHash, accept Accept
 	if err != nil {
 		return nil, false, err
 	}
-	defer r.a.release()
+	defer r.a.Release()
 	c := m.client
-	k := c.call(ctx, c.timeout(o))
-	defer c.put(k)
-	k.op = wire.OpLoad
-	k.late.giveBack = true
+	k := c.calls.Get(ctx, c.timeout(o))
+	defer c.calls.Put(k)
+	k.Op = wire.OpLoad
+	k.Late.GiveBack = true
 	q := &wire.LoadRequest{
 		Profile: r.profile, Rank: uint32(m.binding.Rank), Accept: uint8(accept),
 		TTLMs: milliseconds(o.TTL), Digests: flag(o.Digests), Hash: hash,
 	}
-	body, err := r.a.do(ctx, k, r.tenant, q, nil)
+	body, err := r.a.Do(ctx, k, r.tenant, q, nil)
 	switch {
 	case errors.Is(err, ErrMiss):
 		return nil, false, nil
@@ -71,12 +71,12 @@ func (m *Model) Load(ctx context.Context, hash profile.PrefixHash, accept Accept
 		return nil, false, err
 	}
 	var reply wire.LoadReply
-	if err := r.a.decode(wire.OpLoad, &reply, body); err != nil {
+	if err := r.a.Decode(wire.OpLoad, &reply, body); err != nil {
 		return nil, false, err
 	}
 	point, err := m.checkpoint(r, &reply)
 	if err != nil {
-		r.a.garbage(err)
+		r.a.BrokeProtocol(err)
 		return nil, false, fmt.Errorf("load: %v: %w", err, ErrUnavailable)
 	}
 	return point, true, nil
@@ -100,7 +100,7 @@ func (m *Model) checkpoint(r *registration, reply *wire.LoadReply) (*Checkpoint,
 		layout := m.profile.CheckpointLayout(n.End - n.Begin)
 		last := extent + reply.ExtentCount[i]
 		inner := i < len(c.Nodes)-1
-		e, err := newExtentsWithHoles(reply.ExtentOff[extent:last], reply.ExtentLen[extent:last], uint64(layout.Bytes), len(r.a.arena.Bytes()), inner)
+		e, err := newExtentsWithHoles(reply.ExtentOff[extent:last], reply.ExtentLen[extent:last], uint64(layout.Bytes), len(r.a.Arena.Bytes()), inner)
 		if err == nil && inner {
 			err = e.rows(&layout)
 		}
@@ -115,7 +115,7 @@ func (m *Model) checkpoint(r *registration, reply *wire.LoadReply) (*Checkpoint,
 	if at != reply.Tokens || at == 0 {
 		return nil, fmt.Errorf("nodes cover %d tokens, want %d", at, reply.Tokens)
 	}
-	if !r.a.retain() {
+	if !r.a.Retain() {
 		return nil, fmt.Errorf("the mappings are gone")
 	}
 	return c, nil

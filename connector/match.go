@@ -2,6 +2,7 @@ package connector
 
 import (
 	"context"
+	"unsafe"
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -63,7 +64,7 @@ func (m *Model) Match(ctx context.Context, q *MatchQuery, found *Found) error {
 	if err != nil {
 		return err
 	}
-	defer r.a.release()
+	defer r.a.Release()
 	for keys, prefixes := 0, 0; ; {
 		k := min(keys+matchRows, len(q.Keys))
 		p := min(prefixes+matchRows, len(q.Prefixes))
@@ -82,27 +83,27 @@ func (m *Model) Match(ctx context.Context, q *MatchQuery, found *Found) error {
 // match asks for one part of a query, whose rows begin at key and prefix.
 func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found *Found, key, prefix int) error {
 	c := m.client
-	k := c.call(ctx, c.opt.Timeouts.Lookup)
-	defer c.put(k)
-	k.op = wire.OpMatch
-	k.match = wire.MatchRequest{
+	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)
+	defer c.calls.Put(k)
+	k.Op = wire.OpMatch
+	k.Match = wire.MatchRequest{
 		Profile: r.profile, Accept: uint8(q.Accept),
 		Positions: q.Positions, Prefixes: wireHashes(q.Prefixes), Keys: wireHashes(q.Keys),
 	}
-	body, err := r.a.do(ctx, k, r.tenant, &k.match, nil)
-	k.match = wire.MatchRequest{} // the pool must not keep the caller's memory
+	body, err := r.a.Do(ctx, k, r.tenant, &k.Match, nil)
+	k.Match = wire.MatchRequest{} // the pool must not keep the caller's memory
 	if err != nil {
 		return err
 	}
-	reply := &k.matchReply
-	if err := r.a.decode(wire.OpMatch, reply, body); err != nil {
+	reply := &k.MatchReply
+	if err := r.a.Decode(wire.OpMatch, reply, body); err != nil {
 		return err
 	}
-	if err := r.a.rows(wire.OpMatch, len(reply.Status), len(q.Keys)); err != nil {
+	if err := r.a.CheckRows(wire.OpMatch, len(reply.Status), len(q.Keys)); err != nil {
 		return err
 	}
 	if reply.PrefixTokens > 0 && int64(reply.PrefixIndex) >= int64(len(q.Positions)) {
-		return r.a.rows(wire.OpMatch, int(reply.PrefixIndex), len(q.Positions))
+		return r.a.CheckRows(wire.OpMatch, int(reply.PrefixIndex), len(q.Positions))
 	}
 	if int(reply.PrefixTokens) > found.PrefixTokens || prefix == 0 {
 		found.PrefixTokens, found.PrefixIndex = int(reply.PrefixTokens), prefix+int(reply.PrefixIndex)
@@ -125,4 +126,9 @@ func (f *Found) reset(n int) {
 	s = s[:n]
 	clear(s)
 	*f = Found{Segments: s}
+}
+
+// wireHashes is the same memory under the codec's type.
+func wireHashes[T ~[32]byte](v []T) [][32]byte {
+	return unsafe.Slice((*[32]byte)(unsafe.Pointer(unsafe.SliceData(v))), len(v))
 }

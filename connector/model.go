@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -70,7 +71,7 @@ type Model struct {
 // registration is a model at one attachment. The fields after done are set
 // before done is closed.
 type registration struct {
-	a       *attachment
+	a       *link.Attachment
 	done    chan struct{}
 	tenant  uint32
 	profile uint32
@@ -196,7 +197,7 @@ func (m *Model) keepMemory(e *Memory) error {
 
 // attach registers the model with a, once: whoever comes second gets the same
 // registration and waits for done. One that got no answer is tried again.
-func (m *Model) attach(a *attachment) *registration {
+func (m *Model) attach(a *link.Attachment) *registration {
 	m.mu.Lock()
 	if r := m.mu.reg; r != nil && r.a == a && !r.failed() {
 		m.mu.Unlock()
@@ -206,13 +207,13 @@ func (m *Model) attach(a *attachment) *registration {
 	m.mu.reg = r
 	m.mu.Unlock()
 
-	r.tenant = a.grants[m.tenant].ID
+	r.tenant = a.Grants[m.tenant].ID
 	r.err = m.register(r)
 	if r.err != nil {
 		m.client.opt.Log.Warn().Err(r.err).Str("model", m.profile.Identity().Model).Msg("the cache daemon refuses the profile, no hits for it")
 	} else {
 		m.mu.Lock()
-		m.mu.salt = a.grants[m.tenant].Salt
+		m.mu.salt = a.Grants[m.tenant].Salt
 		m.mu.Unlock()
 	}
 	close(r.done)
@@ -231,15 +232,15 @@ func (m *Model) register(r *registration) error {
 		fds = []int{int(file.Fd())}
 	}
 	c := m.client
-	k := c.call(c.ctx, c.opt.Timeouts.Attach)
-	defer c.put(k)
-	k.op = wire.OpProfile
-	body, err := r.a.do(c.ctx, k, r.tenant, &m.request, fds)
+	k := c.calls.Get(c.ctx, c.opt.Timeouts.Attach)
+	defer c.calls.Put(k)
+	k.Op = wire.OpProfile
+	body, err := r.a.Do(c.ctx, k, r.tenant, &m.request, fds)
 	if err != nil {
 		return err
 	}
 	var reply wire.ProfileReply
-	if err := r.a.decode(wire.OpProfile, &reply, body); err != nil {
+	if err := r.a.Decode(wire.OpProfile, &reply, body); err != nil {
 		return err
 	}
 	if reply.Fingerprint != m.profile.Fingerprint() {
@@ -274,7 +275,7 @@ func (m *Model) close() {
 }
 
 // registerAll registers every model with a; false when one got no answer.
-func (c *Client) registerAll(a *attachment) bool {
+func (c *Client) registerAll(a *link.Attachment) bool {
 	c.mu.Lock()
 	models := slices.Clone(c.mu.models)
 	c.mu.Unlock()
@@ -300,22 +301,22 @@ func (m *Model) enter() (*registration, error) {
 	m.mu.Lock()
 	r := m.mu.reg
 	m.mu.Unlock()
-	if r == nil || r.a.ended.Load() {
+	if r == nil || r.a.HasEnded() {
 		m.client.counters.unavailable.Add(1)
-		return nil, errNotAttached
+		return nil, link.ErrNotAttached
 	}
 	select {
 	case <-r.done:
 	default:
 		m.client.counters.unavailable.Add(1)
-		return nil, errNotAttached
+		return nil, link.ErrNotAttached
 	}
 	if r.err != nil {
 		return nil, r.err
 	}
-	if !r.a.retain() {
+	if !r.a.Retain() {
 		m.client.counters.unavailable.Add(1)
-		return nil, errNotAttached
+		return nil, link.ErrNotAttached
 	}
 	return r, nil
 }
@@ -333,7 +334,7 @@ func (m *Model) Ready() error {
 	if err != nil {
 		return err
 	}
-	r.a.release()
+	r.a.Release()
 	return nil
 }
 
@@ -351,13 +352,13 @@ func (m *Model) WaitReady(ctx context.Context) error {
 		select {
 		case <-r.done:
 		case <-ctx.Done():
-			return errNotAttached
+			return link.ErrNotAttached
 		}
 		if r.err == nil || r.refused() {
 			return r.err
 		}
 		select {
-		case <-a.dead:
+		case <-a.Dead:
 		case <-time.After(backoffFirst):
 		case <-ctx.Done():
 			return r.err

@@ -46,9 +46,9 @@ func (o *object) Part(i int) []byte {
 	if !o.has(i) || o.held.keep() != nil {
 		return nil
 	}
-	defer o.held.a.release()
+	defer o.held.a.Release()
 	p := &o.layout.Parts[i]
-	mem := o.held.a.arena.Bytes()
+	mem := o.held.a.Arena.Bytes()
 	if v, ok := o.extents.view(mem, p.Off, p.Len); ok && p.Len > 0 {
 		return v
 	}
@@ -80,12 +80,12 @@ func (o *object) Read(i int, dst []byte) error {
 	if err := o.held.keep(); err != nil {
 		return err
 	}
-	defer o.held.a.release()
+	defer o.held.a.Release()
 	first := 0
 	for j := range i {
 		first += gpuipc.Chunks(o.layout.Parts[j].Len)
 	}
-	mem := o.held.a.arena.Bytes()
+	mem := o.held.a.Arena.Bytes()
 	for chunk := 0; len(dst) > 0; chunk++ {
 		run := dst[:min(len(dst), gpuipc.ChunkBytes)]
 		o.extents.copyOut(run, mem, p.Off+int64(chunk)*gpuipc.ChunkBytes)
@@ -106,8 +106,8 @@ func (o *object) Verify() error {
 	if err := o.held.keep(); err != nil {
 		return err
 	}
-	defer o.held.a.release()
-	mem := o.held.a.arena.Bytes()
+	defer o.held.a.Release()
+	mem := o.held.a.Arena.Bytes()
 	var scratch []byte
 	at := 0
 	for i := range o.layout.Parts {
@@ -146,6 +146,6 @@ func (o *object) check(run []byte, part, chunk, at int) error {
 	if err := o.held.changed(); err != nil {
 		return err
 	}
-	o.held.a.client.counters.corrupt.Add(1)
+	o.held.a.CountCorrupt()
 	return fmt.Errorf("lease %d, part %d, chunk %d: digest %#x, want %#x: %w", o.held.id, part, chunk, got, o.digests[at], ErrCorrupt)
 }

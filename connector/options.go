@@ -65,10 +65,8 @@ type Timeouts struct {
 const (
 	backoffFirst = 10 * time.Millisecond  // between attempts to attach,
 	backoffMost  = 500 * time.Millisecond // doubled up to this; so that a restarted daemon is found within 1 s
-	readTick     = 20 * time.Millisecond  // how long a reader stays deaf to its context
 
-	maxInFlight = 256 // requests, whatever the daemon allows
-	maxModels   = 64  // registered profiles of one client
+	maxModels = 64 // registered profiles of one client
 )
 
 // DefaultSocket is where a daemon listens that was not told otherwise: the first

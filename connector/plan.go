@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -58,7 +59,7 @@ type From struct {
 
 // encode fills the wire's columns. Inputs are the staging offsets of the spans,
 // or nil for none.
-func (p *Plan) encode(a *attachment, inputs []uint64) (wire.Plan, error) {
+func (p *Plan) encode(a *link.Attachment, inputs []uint64) (wire.Plan, error) {
 	n := len(p.Spans)
 	if n > wire.MaxSpans {
 		return wire.Plan{}, invalid("plan of %d spans, most %d", n, wire.MaxSpans)
@@ -99,7 +100,7 @@ func (p *Plan) encode(a *attachment, inputs []uint64) (wire.Plan, error) {
 }
 
 // encode returns the wire's from columns.
-func (f *From) encode(a *attachment) (kind uint8, lease, off uint64, err error) {
+func (f *From) encode(a *link.Attachment) (kind uint8, lease, off uint64, err error) {
 	switch {
 	case f.Checkpoint != nil && f.Slot != nil:
 		return 0, 0, 0, invalid("a plan begins from a checkpoint and from a slot")

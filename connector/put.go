@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -130,7 +131,7 @@ const (
 func (w *writer) batchBytes() int64 {
 	batch := min(max(w.layout.Bytes/4, batchLeast), batchMost)
 	// Two batches fly at once, and other writers want room too.
-	return min(batch, max(int64(len(w.r.a.staging.mem))/4, gpuipc.ChunkBytes))
+	return min(batch, max(w.r.a.Staging.Size()/4, gpuipc.ChunkBytes))
 }
 
 func (w *writer) write(ctx context.Context, reserve func() (uint64, error)) (stored Stored, err error) {
@@ -143,7 +144,7 @@ func (w *writer) write(ctx context.Context, reserve func() (uint64, error)) (sto
 	if w.r, err = w.m.enter(); err != nil {
 		return stored, err
 	}
-	defer w.r.a.release()
+	defer w.r.a.Release()
 	if w.reservation, err = reserve(); err != nil {
 		return stored, err
 	}
@@ -162,19 +163,19 @@ func (w *writer) write(ctx context.Context, reserve func() (uint64, error)) (sto
 
 // reserve puts the token ids into staging and asks for room.
 func (w *writer) reserve(ctx context.Context, q *PutQuery) (uint64, error) {
-	salt := w.r.a.grants[w.m.tenant].Salt
+	salt := w.r.a.Grants[w.m.tenant].Salt
 	key := w.m.profile.SegmentKey(salt, q.Spec, q.Tokens)
 	c := w.m.client
-	k := c.call(ctx, c.opt.Timeouts.Transfer)
-	defer c.put(k)
-	k.op = wire.OpReserve
-	k.late.giveBack = true
-	ids, err := w.r.a.staging.alloc(ctx, int64(4*len(q.Tokens)), k.deadline)
+	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
+	defer c.calls.Put(k)
+	k.Op = wire.OpReserve
+	k.Late.GiveBack = true
+	ids, err := w.r.a.Staging.Alloc(ctx, int64(4*len(q.Tokens)), k.Deadline)
 	if err != nil {
 		return 0, fmt.Errorf("reserve: token ids: %w", err)
 	}
-	k.late.staged = []gpuipc.Extent{ids}
-	mem := w.r.a.staging.bytes(ids)
+	k.Late.Staged = []gpuipc.Extent{ids}
+	mem := w.r.a.Staging.Bytes(ids)
 	for i, id := range q.Tokens {
 		binary.LittleEndian.PutUint32(mem[4*i:], id)
 	}
@@ -188,10 +189,10 @@ func (w *writer) reserve(ctx context.Context, q *PutQuery) (uint64, error) {
 
 func (w *writer) save(ctx context.Context, q *SaveQuery) (uint64, error) {
 	c := w.m.client
-	k := c.call(ctx, c.opt.Timeouts.Transfer)
-	defer c.put(k)
-	k.op = wire.OpSave
-	k.late.giveBack = true
+	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
+	defer c.calls.Put(k)
+	k.Op = wire.OpSave
+	k.Late.GiveBack = true
 	request := &wire.SaveRequest{
 		Profile: w.r.profile, Rank: uint32(w.m.binding.Rank), Kind: uint8(q.Kind),
 		Hashes: [][32]byte{q.Hash}, Tokens: []uint32{uint32(q.Tokens)}, Parents: [][32]byte{q.Parent},
@@ -200,44 +201,35 @@ func (w *writer) save(ctx context.Context, q *SaveQuery) (uint64, error) {
 }
 
 // reserved sends a reserve or save of one row.
-func (w *writer) reserved(ctx context.Context, k *call, request wire.Message) (uint64, error) {
+func (w *writer) reserved(ctx context.Context, k *link.Call, request wire.Message) (uint64, error) {
 	a := w.r.a
-	body, err := a.do(ctx, k, w.r.tenant, request, nil)
-	a.returnStaging(k)
+	body, err := a.Do(ctx, k, w.r.tenant, request, nil)
+	a.ReturnStaging(k)
 	if err != nil {
 		return 0, err
 	}
 	var reply wire.ReserveReply
-	if err := a.decode(k.op, &reply, body); err != nil {
+	if err := a.Decode(k.Op, &reply, body); err != nil {
 		return 0, err
 	}
-	if err := a.rows(k.op, len(reply.Codes), 1); err != nil {
+	if err := a.CheckRows(k.Op, len(reply.Codes), 1); err != nil {
 		return 0, err
 	}
 	if code := wire.Code(reply.Codes[0]); code != wire.OK {
-		return 0, fmt.Errorf("%s: %w", k.op, kind(code))
+		return 0, fmt.Errorf("%s: %w", k.Op, link.Kind(code))
 	}
 	w.reservation = reply.Reservations[0]
 	if reply.Bytes[0] != uint64(w.layout.Bytes) {
 		w.abort()
-		return 0, invalid("%s: the daemon has %d bytes, we have %d", k.op, reply.Bytes[0], w.layout.Bytes)
+		return 0, invalid("%s: the daemon has %d bytes, we have %d", k.Op, reply.Bytes[0], w.layout.Bytes)
 	}
 	return w.reservation, nil
-}
-
-// returnStaging frees the staging of a call that was answered or never sent. One
-// that was given up keeps it until its reply (see late).
-func (a *attachment) returnStaging(k *call) {
-	if !k.abandoned {
-		a.staging.free(k.late.staged...)
-		k.late.staged = nil
-	}
 }
 
 // commitAll fills and commits all chunks. While one batch flies the next one
 // takes only what staging is free: waiting for more would be waiting for itself.
 func (w *writer) commitAll(ctx context.Context) error {
-	var flying *call
+	var flying *link.Call
 	defer func() {
 		if flying != nil { // an error, or the source panicked
 			_ = w.await(ctx, flying)
@@ -264,31 +256,31 @@ var errCrowded = fmt.Errorf("staging is in use: %w", ErrBusy)
 
 // fill writes the next batch into staging and sends its commit; nil when there
 // is nothing left.
-func (w *writer) fill(ctx context.Context, wait bool) (*call, error) {
+func (w *writer) fill(ctx context.Context, wait bool) (*link.Call, error) {
 	c, a := w.m.client, w.r.a
-	k := c.call(ctx, c.opt.Timeouts.Transfer)
-	k.op = wire.OpCommit
-	k.late.cancel = true
+	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
+	k.Op = wire.OpCommit
+	k.Late.Cancel = true
 	started := false
 	defer func() {
 		if !started {
-			a.returnStaging(k)
-			c.put(k)
+			a.ReturnStaging(k)
+			c.calls.Put(k)
 		}
 	}()
 	request := wire.CommitRequest{Level: uint8(w.level)}
 	if err := w.fillBatch(ctx, k, &request, wait); err != nil || len(request.Digest) == 0 {
 		return nil, err
 	}
-	k.arm(ctx, c.opt.Timeouts.Transfer) // what the source took is not the daemon's
-	if err := a.start(ctx, k, w.r.tenant, &request, nil); err != nil {
+	k.Arm(ctx, c.opt.Timeouts.Transfer) // what the source took is not the daemon's
+	if err := a.Start(ctx, k, w.r.tenant, &request, nil); err != nil {
 		return nil, err
 	}
 	started = true
 	return k, nil
 }
 
-func (w *writer) fillBatch(ctx context.Context, k *call, request *wire.CommitRequest, wait bool) error {
+func (w *writer) fillBatch(ctx context.Context, k *link.Call, request *wire.CommitRequest, wait bool) error {
 	room := w.batchBytes()
 	for n := w.nextBytes(); n > 0 && len(request.Digest) < wire.MaxCommitRows; n = w.nextBytes() {
 		started := len(request.Digest) > 0
@@ -320,19 +312,19 @@ func (w *writer) nextBytes() int64 {
 
 // fillChunk writes the next chunk, of n bytes, into staging and adds it to the
 // request. Without wait it returns errCrowded instead of waiting for staging.
-func (w *writer) fillChunk(ctx context.Context, k *call, request *wire.CommitRequest, n int64, wait bool) error {
-	e, ok, err := w.r.a.staging.tryAlloc(n)
+func (w *writer) fillChunk(ctx context.Context, k *link.Call, request *wire.CommitRequest, n int64, wait bool) error {
+	e, ok, err := w.r.a.Staging.TryAlloc(n)
 	if !ok && !wait && err == nil {
 		return errCrowded
 	}
 	if !ok && err == nil {
-		e, err = w.r.a.staging.alloc(ctx, n, k.deadline)
+		e, err = w.r.a.Staging.Alloc(ctx, n, k.Deadline)
 	}
 	if err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
-	k.late.staged = append(k.late.staged, e)
-	mem := w.r.a.staging.bytes(e)
+	k.Late.Staged = append(k.Late.Staged, e)
+	mem := w.r.a.Staging.Bytes(e)
 	if err := w.source.fill(w.layout.Parts[w.part], w.part, int64(w.chunk)*gpuipc.ChunkBytes, mem); err != nil {
 		return fmt.Errorf("fill part %d: %w", w.part, err)
 	}
@@ -347,32 +339,32 @@ func (w *writer) fillChunk(ctx context.Context, k *call, request *wire.CommitReq
 }
 
 // await waits for a commit and gives its call back.
-func (w *writer) await(ctx context.Context, k *call) error {
+func (w *writer) await(ctx context.Context, k *link.Call) error {
 	a := w.r.a
-	defer w.m.client.put(k)
-	rows := len(k.late.staged)
-	body, err := a.result(ctx, k)
-	a.returnStaging(k)
+	defer w.m.client.calls.Put(k)
+	rows := len(k.Late.Staged)
+	body, err := a.Result(ctx, k)
+	a.ReturnStaging(k)
 	if err != nil {
 		return err
 	}
 	var reply wire.CommitReply
-	if err := a.decode(wire.OpCommit, &reply, body); err != nil {
+	if err := a.Decode(wire.OpCommit, &reply, body); err != nil {
 		return err
 	}
-	if err := a.rows(wire.OpCommit, len(reply.Codes), rows); err != nil {
+	if err := a.CheckRows(wire.OpCommit, len(reply.Codes), rows); err != nil {
 		return err
 	}
 	for i, code := range reply.Codes {
 		if wire.Code(code) != wire.OK {
-			return fmt.Errorf("commit: row %d: %w", i, kind(wire.Code(code)))
+			return fmt.Errorf("commit: row %d: %w", i, link.Kind(wire.Code(code)))
 		}
 		if reply.Published[i] != 1 {
 			continue
 		}
 		w.stored = Stored{Published: true, Level: wire.Level(reply.Levels[i])}
 		if level := w.stored.Level; level == wire.LevelDefault || !level.Known() {
-			return a.malformed("commit: row %d is published at %v", i, level)
+			return a.Malformed("commit: row %d is published at %v", i, level)
 		}
 	}
 	return nil
@@ -380,5 +372,5 @@ func (w *writer) await(ctx context.Context, k *call) error {
 
 // abort gives the reservation back.
 func (w *writer) abort() {
-	w.r.a.giveUp(debt{wire.OpAbort, w.r.tenant}, []uint64{w.reservation})
+	w.r.a.GiveBack(wire.OpAbort, w.r.tenant, []uint64{w.reservation})
 }

@@ -2,7 +2,6 @@ package connector
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"sync"
@@ -92,11 +91,8 @@ func (s *shelf) compare(t *testing.T, want [][]byte) {
 // stagingFree fails the test unless all staging of the client is free.
 func stagingFree(t *testing.T, c *Client) {
 	t.Helper()
-	s := c.current().staging
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.mu.holes) != 1 || s.mu.holes[0].Len != fakeStaging {
-		t.Errorf("staging holes %v", s.mu.holes)
+	if n, _ := c.current().Staging.Unused(); n != fakeStaging {
+		t.Errorf("%d bytes of staging are free, want all %d", n, fakeStaging)
 	}
 }
 
@@ -297,12 +293,8 @@ func TestLateCommitKeepsItsStaging(t *testing.T) {
 	if _, err := m.Put(background, putQuery(t, 20)); !errors.Is(err, ErrLate) {
 		t.Fatalf("got %v", err)
 	}
-	a := c.current()
-	a.staging.mu.Lock()
-	held := len(a.staging.mu.holes) != 1 || a.staging.mu.holes[0].Off != 0
-	freed := a.staging.mu.freed
-	a.staging.mu.Unlock()
-	if !held {
+	n, freed := c.current().Staging.Unused()
+	if n == fakeStaging {
 		t.Fatal("staging is free while the daemon may read it")
 	}
 	f.await(wire.OpAbort)
@@ -405,96 +397,4 @@ func TestLoadThatDoesNotJoinIsRefused(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestStagingAllocator(t *testing.T) {
-	s := newStaging(make([]byte, 1024))
-	soon := time.Now().Add(time.Millisecond)
-	if _, err := s.alloc(background, 1025, soon); !errors.Is(err, ErrFull) {
-		t.Fatalf("too large: %v", err)
-	}
-	var parts []gpuipc.Extent
-	for range 16 {
-		e, err := s.alloc(background, 33, soon)
-		if err != nil || e.Len != 33 || e.Off%profile.PartAlign != 0 {
-			t.Fatalf("%v, %v", e, err)
-		}
-		parts = append(parts, e)
-	}
-	if _, err := s.alloc(background, 1, soon); !errors.Is(err, ErrBusy) {
-		t.Fatalf("full: %v", err)
-	}
-	ended, end := context.WithCancel(background)
-	end()
-	if _, err := s.alloc(ended, 1, soon.Add(time.Hour)); !errors.Is(err, ErrCanceled) {
-		t.Fatalf("ended: %v", err)
-	}
-	got := make(chan error, 1)
-	go func() {
-		_, err := s.alloc(background, 128, time.Now().Add(time.Hour))
-		got <- err
-	}()
-	s.free(parts[3], parts[9]) // room, but not in one run
-	s.free(parts[2])           // joins with 3
-	if err := <-got; err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		_, err := s.alloc(background, 1024, time.Now().Add(time.Hour))
-		got <- err
-	}()
-	s.close()
-	if err := <-got; !errors.Is(err, ErrUnavailable) {
-		t.Fatalf("closed: %v", err)
-	}
-}
-
-func TestStagingAllocatorAgainstABitmap(t *testing.T) {
-	const unit, n = profile.PartAlign, 64
-	rng := testRand(t)
-	s := newStaging(make([]byte, unit*n))
-	var used [n]bool
-	var live []gpuipc.Extent
-	for range 5000 {
-		if len(live) > 0 && rng.IntN(2) == 0 {
-			i := rng.IntN(len(live))
-			e := live[i]
-			live = append(live[:i], live[i+1:]...)
-			s.free(e)
-			for u := range int(padded(e.Len) / unit) {
-				used[int(e.Off)/unit+u] = false
-			}
-			continue
-		}
-		want := int64(rng.IntN(12*unit)) + 1
-		e, ok, err := s.tryAlloc(want)
-		if err != nil {
-			t.Fatal(err)
-		}
-		units := int(padded(want) / unit)
-		first := firstFit(used[:], units)
-		if ok != (first >= 0) || ok && int(e.Off)/unit != first {
-			t.Fatalf("%d units: %v at %d, want %d", units, ok, e.Off/unit, first)
-		}
-		if ok {
-			live = append(live, e)
-			for u := range units {
-				used[first+u] = true
-			}
-		}
-	}
-}
-
-// firstFit is the first run of n free units, -1 = none.
-func firstFit(used []bool, n int) int {
-	run := 0
-	for i, u := range used {
-		if run++; u {
-			run = 0
-		}
-		if run == n {
-			return i - n + 1
-		}
-	}
-	return -1
 }

@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
-	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
@@ -35,18 +35,7 @@ func deadRegistration(t testing.TB) (*Model, *registration) {
 		return m
 	}
 	c := &Client{}
-	conn, other, err := seqpacket.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close(); other.Close() })
-	a := &attachment{client: c, conn: conn, arena: region(), slots: region(), dead: make(chan struct{}), staging: newStaging(nil)}
-	a.peer = &peer{fd: -1}
-	a.peer.dead.Store(true) // so that its memory stays readable
-	a.flight.init(4)
-	a.flight.mu.ended = errNotAttached
-	a.ended.Store(true)
-	a.refs.Store(1)
+	a := link.NewEnded(region(), region())
 	m := &Model{client: c, profile: testProfile(t)}
 	return m, &registration{a: a}
 }
@@ -107,7 +96,7 @@ func FuzzReplies(f *testing.F) {
 			if reply.Decode(body) != nil {
 				return
 			}
-			a, err := r.a.advice(&reply, 100, len(reply.SegmentAdmit))
+			a, err := adviceOf(r.a, &reply, 100, len(reply.SegmentAdmit))
 			last := 0
 			for _, p := range a.Checkpoints {
 				if p.Tokens <= last || p.Tokens > 100 || err != nil {
@@ -127,8 +116,8 @@ func FuzzReplies(f *testing.F) {
 				s.Release()
 			}
 		}
-		granted(wire.Op(op), body)
-		if n := r.a.refs.Load(); n != 1 {
+		link.Granted(wire.Op(op), body)
+		if n := r.a.Users(); n != 1 {
 			t.Fatalf("%d users of the mappings left", n)
 		}
 	})

@@ -35,12 +35,12 @@ func (m *Model) Report(ctx context.Context, q *Report) (off bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	defer r.a.release()
+	defer r.a.Release()
 	c := m.client
-	k := c.call(ctx, c.opt.Timeouts.Lookup)
-	defer c.put(k)
-	k.op = wire.OpReport
-	body, err := r.a.do(ctx, k, r.tenant, &wire.ReportRequest{
+	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)
+	defer c.calls.Put(k)
+	k.Op = wire.OpReport
+	body, err := r.a.Do(ctx, k, r.tenant, &wire.ReportRequest{
 		Profile: r.profile, Compared: uint32(q.Compared), Failed: uint32(q.Failed),
 		Worst: q.Worst, Bound: q.Bound, Off: flag(q.Off), Text: q.Text,
 	}, nil)
@@ -48,7 +48,7 @@ func (m *Model) Report(ctx context.Context, q *Report) (off bool, err error) {
 		return false, err
 	}
 	var reply wire.ReportReply
-	if err := r.a.decode(wire.OpReport, &reply, body); err != nil {
+	if err := r.a.Decode(wire.OpReport, &reply, body); err != nil {
 		return false, err
 	}
 	return reply.Off == 1, nil

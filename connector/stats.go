@@ -3,6 +3,7 @@ package connector
 import (
 	"context"
 
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
@@ -15,20 +16,20 @@ type Stat struct {
 // Stats asks the daemon for its counters, in its order.
 func (c *Client) Stats(ctx context.Context) ([]Stat, error) {
 	a := c.current()
-	if a == nil || !a.retain() {
+	if a == nil || !a.Retain() {
 		c.counters.unavailable.Add(1)
-		return nil, errNotAttached
+		return nil, link.ErrNotAttached
 	}
-	defer a.release()
-	k := c.call(ctx, c.opt.Timeouts.Lookup)
-	defer c.put(k)
-	k.op = wire.OpStats
-	body, err := a.do(ctx, k, 0, &wire.StatsRequest{}, nil)
+	defer a.Release()
+	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)
+	defer c.calls.Put(k)
+	k.Op = wire.OpStats
+	body, err := a.Do(ctx, k, 0, &wire.StatsRequest{}, nil)
 	if err != nil {
 		return nil, err
 	}
 	var reply wire.StatsReply
-	if err := a.decode(wire.OpStats, &reply, body); err != nil {
+	if err := a.Decode(wire.OpStats, &reply, body); err != nil {
 		return nil, err
 	}
 	out := make([]Stat, len(reply.Names))

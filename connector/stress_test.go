@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -180,7 +181,7 @@ func TestBurstOfLateLeases(t *testing.T) {
 	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 20 * time.Millisecond })
 	m := register(t, c, Binding{})
 	answer := f.hold(wire.OpAcquire)
-	const n = 3 * ownEntries
+	const n = 3 * link.OwnEntries
 	returned := make(chan int, n)
 	f.on(wire.OpRelease, func(r *request) {
 		standard(r)

@@ -12,6 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine"
 	"github.com/spliced-kv/spliced/daemon"
+	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
 // script is two conversations of few words: a fork, a tool result and another
@@ -201,10 +202,10 @@ func TestRunStopsWithItsContext(t *testing.T) {
 // Through a daemon: the answers are the same, and what the daemon advises is
 // used.
 func TestRunThroughADaemon(t *testing.T) {
-	c := daemon.DefaultConfig()
+	c := settings.Default()
 	dir := t.TempDir()
 	c.Socket, c.AdminSocket, c.HTTP = filepath.Join(dir, "s"), filepath.Join(dir, "a"), "off"
-	c.Arena, c.Private, c.Staging, c.Slots = 64*daemon.MiB, 256*daemon.MiB, 64*daemon.MiB, 64*daemon.MiB
+	c.Arena, c.Private, c.Staging, c.Slots = 64*settings.MiB, 256*settings.MiB, 64*settings.MiB, 64*settings.MiB
 	d, err := daemon.New(c, daemon.Parts{})
 	if err != nil {
 		t.Fatal(err)

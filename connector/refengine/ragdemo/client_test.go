@@ -8,14 +8,15 @@ import (
 
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/daemon"
+	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
 // Through a daemon and in memory the demo must find the same but for times.
 func TestRunThroughADaemon(t *testing.T) {
-	c := daemon.DefaultConfig()
+	c := settings.Default()
 	dir := t.TempDir()
 	c.Socket, c.AdminSocket, c.HTTP = filepath.Join(dir, "s"), filepath.Join(dir, "a"), "off"
-	c.Arena, c.Private, c.Staging, c.Slots = 256*daemon.MiB, 256*daemon.MiB, 64*daemon.MiB, 64*daemon.MiB
+	c.Arena, c.Private, c.Staging, c.Slots = 256*settings.MiB, 256*settings.MiB, 64*settings.MiB, 64*settings.MiB
 	d, err := daemon.New(c, daemon.Parts{})
 	if err != nil {
 		t.Fatal(err)

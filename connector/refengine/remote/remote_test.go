@@ -15,6 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/refengine"
 	"github.com/spliced-kv/spliced/connector/refengine/remote"
 	"github.com/spliced-kv/spliced/daemon"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -22,10 +23,10 @@ import (
 // ends it.
 func started(t *testing.T) (socket string, stop func()) {
 	t.Helper()
-	c := daemon.DefaultConfig()
+	c := settings.Default()
 	dir := t.TempDir()
 	c.Socket, c.AdminSocket, c.HTTP = filepath.Join(dir, "s"), filepath.Join(dir, "a"), "off"
-	c.Arena, c.Private, c.Staging, c.Slots = 64*daemon.MiB, 64*daemon.MiB, 16*daemon.MiB, 16*daemon.MiB
+	c.Arena, c.Private, c.Staging, c.Slots = 64*settings.MiB, 64*settings.MiB, 16*settings.MiB, 16*settings.MiB
 	d, err := daemon.New(c, daemon.Parts{})
 	if err != nil {
 		t.Fatal(err)

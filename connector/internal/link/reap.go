@@ -1,4 +1,4 @@
-package connector
+package link
 
 import (
 	"errors"
@@ -10,23 +10,23 @@ import (
 
 // abandon gives c up for cause. What its reply sets off is done by whoever reads
 // it; the reaper sees to it that somebody does.
-func (a *attachment) abandon(c *call, cause error) error {
-	err := fmt.Errorf("%s: given up: %w", c.op, cause)
-	l := c.late
-	if l.memory {
+func (a *Attachment) abandon(c *Call, cause error) error {
+	err := fmt.Errorf("%s: given up: %w", c.Op, cause)
+	l := c.Late
+	if l.Memory {
 		l.pending = newPendingWrite(err, c.id)
 	}
 	if !a.leave(c, &l) {
 		return c.err
 	}
-	c.abandoned = true
+	c.Abandoned = true
 	if errors.Is(cause, ErrLate) {
-		a.client.counters.late.Add(1)
+		a.host.Counters.Late.Add(1)
 		a.stall.missed()
 	} else {
-		a.client.counters.canceled.Add(1)
+		a.host.Counters.Canceled.Add(1)
 	}
-	if l.cancel {
+	if l.Cancel {
 		a.askToStop()
 	}
 	a.reap()
@@ -38,9 +38,9 @@ func (a *attachment) abandon(c *call, cause error) error {
 
 // reap starts the reaper unless it runs. It reads replies that nobody waits for,
 // sends what could not be sent at once, and ends when nothing of either is left.
-func (a *attachment) reap() {
+func (a *Attachment) reap() {
 	if !a.reaping.Swap(true) {
-		a.client.spawn(a.reapAll)
+		a.host.Spawn(a.reapAll)
 	}
 }
 
@@ -48,7 +48,7 @@ func (a *attachment) reap() {
 // nothing to send it only reads.
 const reapRest = 500 * time.Millisecond
 
-func (a *attachment) reapAll() {
+func (a *Attachment) reapAll() {
 	var next time.Time // to send
 	for {
 		tick := reapRest
@@ -60,7 +60,7 @@ func (a *attachment) reapAll() {
 		}
 		select {
 		case <-a.token:
-		case <-a.dead:
+		case <-a.Dead:
 			return
 		}
 		a.read(tick, nil)
@@ -76,14 +76,14 @@ func (a *attachment) reapAll() {
 	}
 }
 
-func (a *attachment) unfinished() bool { return a.orphans() > 0 || !a.owed.none() }
+func (a *Attachment) unfinished() bool { return a.orphans() > 0 || !a.owed.none() }
 
 // askToStop sends a cancel for each abandoned request that has had none; false
 // when one could not be sent.
-func (a *attachment) askToStop() bool {
+func (a *Attachment) askToStop() bool {
 	all := true
 	for id, l := range a.unasked() {
-		cancel := &late{own: true, cancels: id, stops: l.pending}
+		cancel := &Late{own: true, cancels: id, stops: l.pending}
 		if !a.post(wire.OpCancel, l.tenant, &wire.CancelRequest{Requests: []uint64{id}}, cancel) {
 			a.askAgain(id)
 			all = false
@@ -93,25 +93,25 @@ func (a *attachment) askToStop() bool {
 }
 
 // post sends a request whose reply no caller waits for. It does not block.
-func (a *attachment) post(op wire.Op, tenant uint32, m wire.Message, l *late) bool {
+func (a *Attachment) post(op wire.Op, tenant uint32, m wire.Message, l *Late) bool {
 	var i uint16
 	select {
 	case i = <-a.own:
 	default:
-		a.client.counters.unsent.Add(1)
+		a.host.Counters.Unsent.Add(1)
 		return false
 	}
 	id, err := a.add(i, op, nil, l)
 	if err != nil {
 		return false
 	}
-	h := wire.Header{Op: op, Request: id, Epoch: a.epoch, Tenant: tenant}
+	h := wire.Header{Op: op, Request: id, Epoch: a.Epoch, Tenant: tenant}
 	frame, err := wire.AppendFrame(nil, &h, m)
 	if err == nil {
 		err = a.conn.TrySend(frame, nil)
 	}
 	if err != nil {
-		a.client.counters.unsent.Add(1)
+		a.host.Counters.Unsent.Add(1)
 		a.remove(id)
 		return false
 	}
@@ -119,34 +119,34 @@ func (a *attachment) post(op wire.Op, tenant uint32, m wire.Message, l *late) bo
 	return true
 }
 
-// settle does what the reply to an abandoned request sets off.
-func (a *attachment) settle(l *late, h wire.Header, body []byte) {
+// lateReply does what the reply to an abandoned request sets off.
+func (a *Attachment) lateReply(l *Late, h wire.Header, body []byte) {
 	if !l.own {
-		a.client.counters.lateReplies.Add(1)
+		a.host.Counters.LateReplies.Add(1)
 	}
-	a.staging.free(l.staged...)
+	a.Staging.Free(l.Staged...)
 	if l.pending != nil {
-		l.pending.settle(nil)
+		l.pending.resolve(nil)
 	}
 	if l.cancels != 0 {
-		a.settleCancel(l, h.Code)
+		a.cancelAnswered(l, h.Code)
 	}
-	if l.giveBack && h.Code == wire.OK {
+	if l.GiveBack && h.Code == wire.OK {
 		a.giveBack(l, h.Op, body)
 	}
-	if len(l.returns) > 0 && h.Code != wire.OK && worthRetry(kind(h.Code)) {
+	if len(l.returns) > 0 && h.Code != wire.OK && worthRetry(Kind(h.Code)) {
 		a.owed.add(debt{h.Op, l.tenant}, l.returns) // the reaper sends it, in its own time
 		a.reap()
 	}
 }
 
-// settleCancel handles the reply to a cancel. The daemon answers it when the
+// cancelAnswered handles the reply to a cancel. The daemon answers it when the
 // request cannot touch its destination any more, whatever the outcome.
-func (a *attachment) settleCancel(l *late, code wire.Code) {
+func (a *Attachment) cancelAnswered(l *Late, code wire.Code) {
 	switch code {
 	case wire.OK:
 		if l.stops != nil {
-			l.stops.settle(nil)
+			l.stops.resolve(nil)
 		}
 	case wire.Busy, wire.Late, wire.Unavailable, wire.Canceled:
 		a.askAgain(l.cancels)
@@ -155,8 +155,8 @@ func (a *attachment) settleCancel(l *late, code wire.Code) {
 
 // giveBack returns what a late reply granted. A reply that cannot be read is
 // left to the lease's time-out.
-func (a *attachment) giveBack(l *late, op wire.Op, body []byte) {
-	leases, reservations := granted(op, body)
+func (a *Attachment) giveBack(l *Late, op wire.Op, body []byte) {
+	leases, reservations := Granted(op, body)
 	if len(leases) > 0 {
 		a.owe(debt{wire.OpRelease, l.tenant}, leases)
 	}
@@ -165,8 +165,8 @@ func (a *attachment) giveBack(l *late, op wire.Op, body []byte) {
 	}
 }
 
-// granted lists the leases and reservations in a reply.
-func granted(op wire.Op, body []byte) (leases, reservations []uint64) {
+// Granted lists the leases and reservations in a reply.
+func Granted(op wire.Op, body []byte) (leases, reservations []uint64) {
 	switch op {
 	case wire.OpAcquire, wire.OpAcquireDevice:
 		var m wire.AcquireReply

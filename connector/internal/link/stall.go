@@ -1,4 +1,4 @@
-package connector
+package link
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ var errStalled = fmt.Errorf("the daemon has stopped answering: %w", ErrUnavailab
 // each. Any frame ends that. The replies that are outstanding would do; a call
 // each stallProbe is let through all the same, in case they never come.
 const (
-	stallCalls = 3           // one may be bad luck (a guess)
+	StallCalls = 3           // one may be bad luck (a guess)
 	stallProbe = time.Second // bounds how long a miss may be needless
 )
 
@@ -48,7 +48,7 @@ func (s *stall) missed() {
 	if now != s.mu.frames {
 		s.mu.frames, s.mu.late = now, 0
 	}
-	if s.mu.late++; s.mu.late < stallCalls || s.on.Load() {
+	if s.mu.late++; s.mu.late < StallCalls || s.on.Load() {
 		return
 	}
 	s.probe.Store(time.Now().Add(stallProbe).UnixNano())

@@ -1,4 +1,4 @@
-package connector
+package link
 
 import (
 	"context"
@@ -11,11 +11,11 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// staging hands out parts of one connection's staging region, first fit. Parts
+// Staging hands out parts of one connection's staging region, first fit. Parts
 // start at multiples of profile.PartAlign.
 //
 // Invariant: holes are sorted, disjoint and never adjacent.
-type staging struct {
+type Staging struct {
 	mem []byte
 
 	mu struct {
@@ -26,8 +26,8 @@ type staging struct {
 	}
 }
 
-func newStaging(mem []byte) *staging {
-	s := &staging{mem: mem}
+func newStaging(mem []byte) *Staging {
+	s := &Staging{mem: mem}
 	if len(mem) > 0 {
 		s.mu.holes = []gpuipc.Extent{{Len: int64(len(mem)) &^ (profile.PartAlign - 1)}}
 	}
@@ -35,9 +35,9 @@ func newStaging(mem []byte) *staging {
 	return s
 }
 
-// alloc returns n bytes. It waits for room until deadline (ErrBusy) or the end
+// Alloc returns n bytes. It waits for room until deadline (ErrBusy) or the end
 // of ctx; more than the whole region is ErrFull.
-func (s *staging) alloc(ctx context.Context, n int64, deadline time.Time) (gpuipc.Extent, error) {
+func (s *Staging) Alloc(ctx context.Context, n int64, deadline time.Time) (gpuipc.Extent, error) {
 	for {
 		e, freed, err := s.try(n)
 		if err != nil || freed == nil {
@@ -56,14 +56,14 @@ func (s *staging) alloc(ctx context.Context, n int64, deadline time.Time) (gpuip
 	}
 }
 
-// tryAlloc is alloc that does not wait.
-func (s *staging) tryAlloc(n int64) (e gpuipc.Extent, ok bool, err error) {
+// TryAlloc is alloc that does not wait.
+func (s *Staging) TryAlloc(n int64) (e gpuipc.Extent, ok bool, err error) {
 	e, freed, err := s.try(n)
 	return e, freed == nil && err == nil, err
 }
 
 // try returns a part, or what to wait for.
-func (s *staging) try(n int64) (gpuipc.Extent, <-chan struct{}, error) {
+func (s *Staging) try(n int64) (gpuipc.Extent, <-chan struct{}, error) {
 	want := padded(n)
 	if n < 0 || want > int64(len(s.mem)) {
 		return gpuipc.Extent{}, nil, fmt.Errorf("%d bytes of staging, have %d: %w", n, len(s.mem), ErrFull)
@@ -92,11 +92,24 @@ func (s *staging) try(n int64) (gpuipc.Extent, <-chan struct{}, error) {
 // padded is the room that n bytes take.
 func padded(n int64) int64 { return (max(n, 1) + profile.PartAlign - 1) &^ (profile.PartAlign - 1) }
 
-// bytes is the memory of e.
-func (s *staging) bytes(e gpuipc.Extent) []byte { return s.mem[e.Off : e.Off+e.Len : e.Off+e.Len] }
+// Size is that of the region.
+func (s *Staging) Size() int64 { return int64(len(s.mem)) }
 
-// free gives back what alloc returned.
-func (s *staging) free(parts ...gpuipc.Extent) {
+// Unused is how many bytes are free, and a channel that is closed when more are.
+func (s *Staging) Unused() (n int64, more <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, hole := range s.mu.holes {
+		n += hole.Len
+	}
+	return n, s.mu.freed
+}
+
+// Bytes is the memory of e.
+func (s *Staging) Bytes(e gpuipc.Extent) []byte { return s.mem[e.Off : e.Off+e.Len : e.Off+e.Len] }
+
+// Free gives back what alloc returned.
+func (s *Staging) Free(parts ...gpuipc.Extent) {
 	if len(parts) == 0 {
 		return
 	}
@@ -110,7 +123,7 @@ func (s *staging) free(parts ...gpuipc.Extent) {
 	s.mu.freed = make(chan struct{})
 }
 
-func (s *staging) insertLocked(e gpuipc.Extent) {
+func (s *Staging) insertLocked(e gpuipc.Extent) {
 	i, _ := slices.BinarySearchFunc(s.mu.holes, e, func(a, b gpuipc.Extent) int { return int(a.Off - b.Off) })
 	s.mu.holes = slices.Insert(s.mu.holes, i, e)
 	if i+1 < len(s.mu.holes) && e.Off+e.Len == s.mu.holes[i+1].Off {
@@ -124,7 +137,7 @@ func (s *staging) insertLocked(e gpuipc.Extent) {
 }
 
 // close wakes everybody who waits.
-func (s *staging) close() {
+func (s *Staging) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.mu.closed {

@@ -1,4 +1,4 @@
-package connector
+package link
 
 import (
 	"context"
@@ -9,16 +9,6 @@ import (
 // PendingWrite is the error of a Rotate or Assemble into engine memory that was
 // given up while the daemon may still be writing. The blocks it named must stay
 // out of use until Wait returns nil.
-//
-//	var p *connector.PendingWrite
-//	if errors.As(err, &p) {
-//		hold(blocks)
-//		go func() {
-//			if p.Wait(ctx) == nil {
-//				free(blocks)
-//			}
-//		}()
-//	}
 type PendingWrite struct {
 	cause error
 	id    uint64
@@ -55,18 +45,9 @@ func (p *PendingWrite) Wait(ctx context.Context) error {
 	}
 }
 
-func (p *PendingWrite) settle(err error) {
+func (p *PendingWrite) resolve(err error) {
 	p.once.Do(func() {
 		p.err = err
 		close(p.done)
 	})
-}
-
-func (p *PendingWrite) settled() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
 }

@@ -1,4 +1,4 @@
-package connector
+package link
 
 import (
 	"fmt"
@@ -36,17 +36,17 @@ type flight struct {
 type entry struct {
 	id   uint64
 	op   wire.Op
-	c    *call // nil when its caller has left
-	late *late // then: what the reply sets off
+	c    *Call // nil when its caller has left
+	late *Late // then: what the reply sets off
 }
 
-// ownEntries are kept from callers, so that cancels and releases get through
+// OwnEntries are kept from callers, so that cancels and releases get through
 // when callers fill the table.
-const ownEntries = 4
+const OwnEntries = 4
 
 // init makes a table of n entries.
 func (f *flight) init(n int) {
-	own := min(ownEntries, n/2)
+	own := min(OwnEntries, n/2)
 	f.free = make(chan uint16, n-own)
 	f.own = make(chan uint16, own)
 	f.mu.entries = make([]entry, n)
@@ -65,7 +65,7 @@ func (f *flight) putBack(i uint16) {
 
 // add makes entry i that of a call, or of nobody when c is nil, and returns the
 // request id.
-func (f *flight) add(i uint16, op wire.Op, c *call, l *late) (uint64, error) {
+func (f *flight) add(i uint16, op wire.Op, c *Call, l *Late) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.mu.ended != nil {
@@ -109,7 +109,7 @@ func (f *flight) clearLocked(e *entry) {
 
 // take accepts a reply. For a caller that waits it stores the frame, and wakes
 // it unless it is self; for one that has left it returns what to do.
-func (f *flight) take(h wire.Header, frame []byte, self *call) (l *late, known bool, err error) {
+func (f *flight) take(h wire.Header, frame []byte, self *Call) (l *Late, known bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.findLocked(h.Request)
@@ -129,16 +129,16 @@ func (f *flight) take(h wire.Header, frame []byte, self *call) (l *late, known b
 	return l, true, nil
 }
 
-func answerLocked(c, self *call) {
+func answerLocked(c, self *Call) {
 	c.answered = true
 	if c != self {
 		c.done <- struct{}{}
 	}
 }
 
-// settled reports whether c has been answered and takes its signal, so that the
+// answered reports whether c has been answered and takes its signal, so that the
 // call can be used again.
-func (f *flight) settled(c *call) bool {
+func (f *flight) answered(c *Call) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !c.answered {
@@ -152,7 +152,7 @@ func (f *flight) settled(c *call) bool {
 }
 
 // leave makes the entry of c nobody's. False: it has been answered after all.
-func (f *flight) leave(c *call, l *late) bool {
+func (f *flight) leave(c *Call, l *Late) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if c.answered {
@@ -186,10 +186,10 @@ func (f *flight) end(err error) (first bool) {
 		}
 		c := e.c
 		c.err = fmt.Errorf("%s: %w", e.op, err)
-		if c.late.memory {
+		if c.Late.Memory {
 			p := newPendingWrite(c.err, e.id)
 			c.err = p
-			e.c, e.late = nil, &late{memory: true, pending: p}
+			e.c, e.late = nil, &Late{Memory: true, pending: p}
 			f.mu.orphans++
 		} else {
 			f.clearLocked(e)
@@ -200,10 +200,10 @@ func (f *flight) end(err error) (first bool) {
 }
 
 // drain empties the table after end and returns what was left in it.
-func (f *flight) drain() []*late {
+func (f *flight) drain() []*Late {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var left []*late
+	var left []*Late
 	for i := range f.mu.entries {
 		e := &f.mu.entries[i]
 		if e.id == 0 {
@@ -219,17 +219,17 @@ func (f *flight) drain() []*late {
 
 // unasked returns the abandoned requests that the daemon has not been asked to
 // stop, and marks them as asked.
-func (f *flight) unasked() map[uint64]*late {
+func (f *flight) unasked() map[uint64]*Late {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var found map[uint64]*late
+	var found map[uint64]*Late
 	for i := range f.mu.entries {
 		e := &f.mu.entries[i]
-		if e.late == nil || !e.late.cancel || e.late.asked {
+		if e.late == nil || !e.late.Cancel || e.late.asked {
 			continue
 		}
 		if found == nil {
-			found = map[uint64]*late{}
+			found = map[uint64]*Late{}
 		}
 		e.late.asked = true
 		found[e.id] = e.late
@@ -258,5 +258,5 @@ func (f *flight) orphans() int {
 func (f *flight) writing() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.ContainsFunc(f.mu.entries, func(e entry) bool { return e.late != nil && e.late.memory })
+	return slices.ContainsFunc(f.mu.entries, func(e entry) bool { return e.late != nil && e.late.Memory })
 }

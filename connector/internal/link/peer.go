@@ -1,4 +1,4 @@
-package connector
+package link
 
 import (
 	"sync/atomic"

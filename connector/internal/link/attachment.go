@@ -1,4 +1,4 @@
-package connector
+package link
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// attachment is one connection to one start of a daemon, with its mappings.
+// Attachment is one connection to one start of a daemon, with its mappings.
 //
 //	attached --fail--> dead --hangup--> gone
 //	    \------hangup-------------------/
@@ -21,22 +21,22 @@ import (
 // the daemon sends when nothing there can touch our memory any more. Mappings and
 // socket outlive both until the last lease is released: the daemon keeps the
 // pages for as long as we go on being able to send.
-type attachment struct {
-	client *Client
+type Attachment struct {
+	host   *Host
 	conn   *seqpacket.Conn // open until the last lease is released
 	peer   *peer
-	epoch  uint64
-	grants []wire.TenantGrant // in the order of Options.Tenants
-	server string
+	Epoch  uint64
+	Grants []wire.TenantGrant // in the order of host.tenants
+	Server string
 
-	arena  *gpuipc.Mapping
-	slots  *gpuipc.Mapping
-	region *gpuipc.Mapping // of staging
-	lends  bool            // the daemon has a device
-	device *deviceMemory   // nil = none
+	Arena     *gpuipc.Mapping
+	Slots     *gpuipc.Mapping
+	region    *gpuipc.Mapping // of staging
+	hasDevice bool            // the daemon has a device
+	Device    *DeviceMemory   // nil = none
 
 	deviceErr error // why not, though asked for
-	staging   *staging
+	Staging   *Staging
 
 	flight
 	owed  owed
@@ -44,7 +44,7 @@ type attachment struct {
 	token chan struct{} // the right to read the socket; its holder owns rbuf
 	rbuf  []byte
 
-	dead  chan struct{}
+	Dead  chan struct{}
 	gone  chan struct{}
 	left  atomic.Bool // our end was closed first: a hang-up proves nothing
 	ended atomic.Bool // dead is closed
@@ -53,8 +53,16 @@ type attachment struct {
 	reaping atomic.Bool
 }
 
-// retain keeps the mappings; false when they are unmapped already.
-func (a *attachment) retain() bool {
+// ErrNotAttached is what calls get while no daemon is attached.
+var ErrNotAttached = fmt.Errorf("no daemon attached: %w", ErrUnavailable)
+
+const (
+	readTick    = 20 * time.Millisecond // how long a reader stays deaf to its context
+	maxInFlight = 256                   // requests, whatever the daemon allows
+)
+
+// Retain keeps the mappings; false when they are unmapped already.
+func (a *Attachment) Retain() bool {
 	for {
 		n := a.refs.Load()
 		if n == 0 {
@@ -66,17 +74,17 @@ func (a *attachment) retain() bool {
 	}
 }
 
-func (a *attachment) release() {
+func (a *Attachment) Release() {
 	if a.refs.Add(-1) > 0 {
 		return
 	}
-	for _, m := range []*gpuipc.Mapping{a.arena, a.slots, a.region} {
+	for _, m := range []*gpuipc.Mapping{a.Arena, a.Slots, a.region} {
 		if err := m.Close(); err != nil {
-			a.client.opt.Log.Error().Err(err).Msg("unmapping a region of the daemon")
+			a.host.Log.Error().Err(err).Msg("unmapping a region of the daemon")
 		}
 	}
-	if a.device != nil {
-		a.device.close(a.client)
+	if a.Device != nil {
+		a.Device.close(a.host)
 	}
 	// Only now: to a daemon that dropped us an open end says that somebody may
 	// still look at the pages.
@@ -84,48 +92,81 @@ func (a *attachment) release() {
 	a.peer.close()
 }
 
-// intact reports whether leased memory holds what was leased. Once the
+// Intact reports whether leased memory holds what was leased. Once the
 // connection has ended the daemon may give its pages to others, unless it is
 // dead: then nobody writes any more. The caller keeps the mappings.
-func (a *attachment) intact() bool { return !a.ended.Load() || a.peer.gone() }
+func (a *Attachment) Intact() bool { return !a.ended.Load() || a.peer.gone() }
 
-// watch waits for the daemon to hang up.
-func (a *attachment) watch() {
+// CountCorrupt counts a chunk whose digest did not match.
+func (a *Attachment) CountCorrupt() { a.host.Counters.Corrupt.Add(1) }
+
+// NewEnded is an attachment without a daemon: it has ended, and nobody writes its
+// memory. Replies can be read against it.
+func NewEnded(arena, slots *gpuipc.Mapping) *Attachment {
+	a := &Attachment{
+		host: &Host{Calls: &Pool{}, Counters: &Counters{}}, peer: &peer{fd: -1}, Arena: arena, Slots: slots,
+		Dead: make(chan struct{}), Staging: newStaging(nil),
+	}
+	a.peer.dead.Store(true)
+	a.flight.init(4)
+	a.flight.mu.ended = ErrNotAttached
+	a.ended.Store(true)
+	a.refs.Store(1)
+	return a
+}
+
+// HasEnded reports whether callers get nothing any more.
+func (a *Attachment) HasEnded() bool { return a.ended.Load() }
+
+// Users is how many hold the mappings, plus one until the daemon is gone.
+func (a *Attachment) Users() int64 { return a.refs.Load() }
+
+// BeReader takes the right to read the socket, until stop is called.
+func (a *Attachment) BeReader() (stop func()) {
+	<-a.token
+	return func() { a.token <- struct{}{} }
+}
+
+// KnowsPeer reports whether the kernel told which process is the daemon.
+func (a *Attachment) KnowsPeer() bool { return a.peer.fd >= 0 }
+
+// Watch waits for the daemon to hang up.
+func (a *Attachment) Watch() {
 	if err := a.conn.AwaitHangup(); err != nil && !errors.Is(err, seqpacket.ErrClosed) {
 		// Not known to be gone, but of no use any more.
-		a.quit(err)
+		a.Quit(err)
 		a.left.Store(true)
 	}
 	a.hangup()
 }
 
 // fail ends the attachment for callers.
-func (a *attachment) fail(cause error) {
+func (a *Attachment) fail(cause error) {
 	err := fmt.Errorf("%v: %w", cause, ErrUnavailable)
 	if !a.end(err) {
 		return
 	}
 	a.ended.Store(true)
-	close(a.dead)
-	a.staging.close()
-	a.client.lost(a, cause)
+	close(a.Dead)
+	a.Staging.close()
+	a.host.Lost(a, cause)
 }
 
-// quit ends the attachment from our side. The daemon is told, so that it gives
+// Quit ends the attachment from our side. The daemon is told, so that it gives
 // everything of ours back, leases too, and hangs up.
-func (a *attachment) quit(cause error) {
+func (a *Attachment) Quit(cause error) {
 	a.fail(cause)
 	_ = a.conn.CloseWrite() // fails only when the connection is closed already
 }
 
-// garbage quits because the daemon broke the protocol.
-func (a *attachment) garbage(err error) {
-	a.client.counters.malformed.Add(1)
-	a.quit(err)
+// BrokeProtocol quits because the daemon broke the protocol.
+func (a *Attachment) BrokeProtocol(err error) {
+	a.host.Counters.Malformed.Add(1)
+	a.Quit(err)
 }
 
-// hangup settles everything that waited for the daemon to be gone.
-func (a *attachment) hangup() {
+// hangup resolves everything that waited for the daemon to be gone.
+func (a *Attachment) hangup() {
 	a.fail(errors.New("the daemon is gone"))
 	var unknown error
 	if a.left.Load() {
@@ -134,80 +175,94 @@ func (a *attachment) hangup() {
 	for _, l := range a.drain() {
 		for _, p := range []*PendingWrite{l.pending, l.stops} {
 			if p != nil {
-				p.settle(unknown)
+				p.resolve(unknown)
 			}
 		}
 	}
-	if a.device != nil {
-		a.device.letGo(a.client)
+	if a.Device != nil {
+		a.Device.letGo(a.host)
 	}
 	close(a.gone)
-	a.release()
+	a.Release()
 }
 
-// start sends the request m. On an error nothing is in flight.
-func (a *attachment) start(ctx context.Context, c *call, tenant uint32, m wire.Message, fds []int) error {
+// Close closes our end. When the daemon may still write into engine memory it
+// waits for its hang-up first, until limit ends.
+func (a *Attachment) Close(limit context.Context) {
+	if a.writing() {
+		select {
+		case <-a.gone:
+		case <-limit.Done():
+		}
+	}
+	a.left.Store(true)
+	a.conn.Close()
+	<-a.gone
+}
+
+// Start sends the request m. On an error nothing is in flight.
+func (a *Attachment) Start(ctx context.Context, c *Call, tenant uint32, m wire.Message, fds []int) error {
 	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %v: %w", c.op, context.Cause(ctx), giveUp(ctx))
+		return fmt.Errorf("%s: %v: %w", c.Op, context.Cause(ctx), giveUp(ctx))
 	}
 	if a.stall.refuses() {
-		a.client.counters.stalled.Add(1)
+		a.host.Counters.Stalled.Add(1)
 		return errStalled
 	}
 	i, err := a.entry(ctx, c)
 	if err != nil {
 		return err
 	}
-	c.late.tenant = tenant
-	if c.id, err = a.add(i, c.op, c, nil); err != nil {
-		return fmt.Errorf("%s: %w", c.op, err)
+	c.Late.tenant = tenant
+	if c.id, err = a.add(i, c.Op, c, nil); err != nil {
+		return fmt.Errorf("%s: %w", c.Op, err)
 	}
 	h := wire.Header{
-		Op: c.op, Request: c.id, Epoch: a.epoch, Tenant: tenant,
-		Deadline: microseconds(c.deadline),
+		Op: c.Op, Request: c.id, Epoch: a.Epoch, Tenant: tenant,
+		Deadline: microseconds(c.Deadline),
 	}
 	c.out, err = wire.AppendFrame(c.out[:0], &h, m)
 	if err == nil {
-		err = a.send(ctx, c.out, fds, c.deadline)
+		err = a.send(ctx, c.out, fds, c.Deadline)
 	}
 	if err == nil {
-		a.client.counters.calls.Add(1)
+		a.host.Counters.Calls.Add(1)
 		return nil
 	}
 	a.remove(c.id)
-	a.settled(c) // fail may have answered it meanwhile
+	a.answered(c) // fail may have answered it meanwhile
 	switch {
 	case errors.Is(err, wire.ErrTooLarge):
 		return fmt.Errorf("%v: %w", err, ErrInvalid)
 	case errors.Is(err, seqpacket.ErrTimeout):
-		a.client.counters.late.Add(1)
+		a.host.Counters.Late.Add(1)
 		a.stall.missed()
-		return fmt.Errorf("%s: the daemon takes no requests: %w", c.op, ErrLate)
+		return fmt.Errorf("%s: the daemon takes no requests: %w", c.Op, ErrLate)
 	case errors.Is(err, seqpacket.ErrClosed):
 		a.fail(err)
 	}
-	return fmt.Errorf("%s: %v: %w", c.op, err, ErrUnavailable)
+	return fmt.Errorf("%s: %v: %w", c.Op, err, ErrUnavailable)
 }
 
 // entry waits for a place in the table.
-func (a *attachment) entry(ctx context.Context, c *call) (uint16, error) {
+func (a *Attachment) entry(ctx context.Context, c *Call) (uint16, error) {
 	select {
 	case i := <-a.free:
 		return i, nil
 	default:
 	}
-	a.client.counters.waits.Add(1)
-	timer := time.NewTimer(time.Until(c.deadline))
+	a.host.Counters.Waits.Add(1)
+	timer := time.NewTimer(time.Until(c.Deadline))
 	defer timer.Stop()
 	select {
 	case i := <-a.free:
 		return i, nil
 	case <-timer.C:
-		return 0, fmt.Errorf("%s: %d requests in flight: %w", c.op, cap(a.free), ErrBusy)
-	case <-a.dead:
-		return 0, errNotAttached
+		return 0, fmt.Errorf("%s: %d requests in flight: %w", c.Op, cap(a.free), ErrBusy)
+	case <-a.Dead:
+		return 0, ErrNotAttached
 	case <-ctx.Done():
-		return 0, fmt.Errorf("%s: %v: %w", c.op, context.Cause(ctx), giveUp(ctx))
+		return 0, fmt.Errorf("%s: %v: %w", c.Op, context.Cause(ctx), giveUp(ctx))
 	}
 }
 
@@ -217,7 +272,7 @@ func microseconds(deadline time.Time) uint32 {
 	return uint32(max(1, min(time.Until(deadline).Microseconds(), 1<<32-1)))
 }
 
-func (a *attachment) send(ctx context.Context, frame []byte, fds []int, deadline time.Time) error {
+func (a *Attachment) send(ctx context.Context, frame []byte, fds []int, deadline time.Time) error {
 	for {
 		err := a.conn.TrySend(frame, fds)
 		if !errors.Is(err, seqpacket.ErrTimeout) {
@@ -235,7 +290,7 @@ func (a *attachment) send(ctx context.Context, frame []byte, fds []int, deadline
 
 // finish waits for the reply of a started call: one waiting caller at a time
 // holds the token and reads for all.
-func (a *attachment) finish(ctx context.Context, c *call) error {
+func (a *Attachment) finish(ctx context.Context, c *Call) error {
 	answered, err := false, error(nil)
 	select {
 	case <-a.token:
@@ -255,8 +310,8 @@ func (a *attachment) finish(ctx context.Context, c *call) error {
 
 // follow waits while somebody else reads. Neither answered nor an error means
 // that the token is ours.
-func (a *attachment) follow(ctx context.Context, c *call) (answered bool, err error) {
-	answered, err = a.await(ctx, c, time.Until(c.deadline))
+func (a *Attachment) follow(ctx context.Context, c *Call) (answered bool, err error) {
+	answered, err = a.await(ctx, c, time.Until(c.Deadline))
 	if err != nil && a.conn.Readable() {
 		// Our reply may lie there and the reader, or this process, have been
 		// held up. It costs a reader no more than this to get to it.
@@ -271,7 +326,7 @@ func (a *attachment) follow(ctx context.Context, c *call) (answered bool, err er
 // guess at how long a reader takes for them.
 const lastWait = 5 * time.Millisecond
 
-func (a *attachment) await(ctx context.Context, c *call, d time.Duration) (answered bool, err error) {
+func (a *Attachment) await(ctx context.Context, c *Call, d time.Duration) (answered bool, err error) {
 	if c.timer == nil {
 		c.timer = time.NewTimer(d)
 	} else {
@@ -301,9 +356,9 @@ func giveUp(ctx context.Context) error {
 // lead reads until c is answered. At the end of its time it still takes what has
 // come already: after a pause of this process the reply may have been there all
 // along.
-func (a *attachment) lead(ctx context.Context, c *call) error {
-	for !a.settled(c) {
-		left := time.Until(c.deadline)
+func (a *Attachment) lead(ctx context.Context, c *Call) error {
+	for !a.answered(c) {
+		left := time.Until(c.Deadline)
 		if left > 0 && ctx.Err() == nil {
 			a.read(min(left, readTick), c)
 			continue
@@ -311,7 +366,7 @@ func (a *attachment) lead(ctx context.Context, c *call) error {
 		if a.read(0, c) {
 			continue
 		}
-		if a.settled(c) {
+		if a.answered(c) {
 			return nil
 		}
 		if left > 0 {
@@ -325,7 +380,7 @@ func (a *attachment) lead(ctx context.Context, c *call) error {
 // read receives at most one frame, for at most d (0 = without waiting), and
 // hands it to its owner. It reports whether there was one. The caller holds the
 // token.
-func (a *attachment) read(d time.Duration, self *call) bool {
+func (a *Attachment) read(d time.Duration, self *Call) bool {
 	n, fds, err := 0, []int(nil), error(nil)
 	if d == 0 {
 		n, fds, err = a.conn.TryRecv(a.rbuf)
@@ -345,37 +400,37 @@ func (a *attachment) read(d time.Duration, self *call) bool {
 	case errors.Is(err, seqpacket.ErrClosed):
 		a.fail(err)
 	default:
-		a.garbage(fmt.Errorf("reply of %d bytes: %w", n, err))
+		a.BrokeProtocol(fmt.Errorf("reply of %d bytes: %w", n, err))
 	}
 	return false
 }
 
 // dispatch hands a reply to its owner.
-func (a *attachment) dispatch(frame []byte, self *call) {
+func (a *Attachment) dispatch(frame []byte, self *Call) {
 	h, body, err := wire.ParseHeader(frame)
 	switch {
 	case err != nil:
 	case h.Kind != wire.Reply:
 		err = fmt.Errorf("a frame of kind %d", h.Kind)
-	case h.Epoch != a.epoch:
-		err = fmt.Errorf("reply of epoch %#x, want %#x", h.Epoch, a.epoch)
+	case h.Epoch != a.Epoch:
+		err = fmt.Errorf("reply of epoch %#x, want %#x", h.Epoch, a.Epoch)
 	case h.Request == 0:
 		err = fmt.Errorf("the daemon could not read a request: %s", wire.ErrorText(body))
 	}
 	if err != nil {
-		a.garbage(err)
+		a.BrokeProtocol(err)
 		return
 	}
 	l, known, err := a.take(h, frame, self)
 	switch {
 	case err != nil:
-		a.garbage(err)
+		a.BrokeProtocol(err)
 	case !known:
-		a.client.counters.unknown.Add(1)
+		a.host.Counters.Unknown.Add(1)
 	case l != nil:
-		a.settle(l, h, body)
+		a.lateReply(l, h, body)
 	}
 	if h.Code == wire.Stale {
-		a.quit(errors.New("the daemon does not know our epoch"))
+		a.Quit(errors.New("the daemon does not know our epoch"))
 	}
 }

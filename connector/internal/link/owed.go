@@ -1,4 +1,4 @@
-package connector
+package link
 
 import (
 	"context"
@@ -58,25 +58,25 @@ func (o *owed) none() bool {
 	return len(o.mu.due) == 0
 }
 
-// giveUp returns ids at the daemon and waits for its answer. A daemon that does
-// not take them is told again later; one that is gone has nothing to release.
-func (a *attachment) giveUp(d debt, ids []uint64) {
+// GiveBack returns ids with op, OpRelease or OpAbort, and waits for the
+// daemon's answer. A daemon that does not take them is told again later; one that
+// is gone has nothing to release.
+func (a *Attachment) GiveBack(op wire.Op, tenant uint32, ids []uint64) {
 	if a.ended.Load() {
 		return
 	}
-	c := a.client
-	k := c.call(context.Background(), c.opt.Timeouts.Lookup)
-	defer c.put(k)
-	k.op = d.op
-	k.late.returns = ids
-	_, err := a.do(context.Background(), k, d.tenant, returning(d.op, ids), nil)
-	if err != nil && !k.abandoned && worthRetry(err) {
-		a.owe(d, ids)
+	k := a.host.Calls.Get(context.Background(), a.host.ReleaseTimeout)
+	defer a.host.Calls.Put(k)
+	k.Op = op
+	k.Late.returns = ids
+	_, err := a.Do(context.Background(), k, tenant, returning(op, ids), nil)
+	if err != nil && !k.Abandoned && worthRetry(err) {
+		a.owe(debt{op, tenant}, ids)
 	}
 }
 
 // owe returns ids without waiting, now or when there is room.
-func (a *attachment) owe(d debt, ids []uint64) {
+func (a *Attachment) owe(d debt, ids []uint64) {
 	a.owed.add(d, ids)
 	if !a.payOwed() {
 		a.reap()
@@ -84,16 +84,16 @@ func (a *attachment) owe(d debt, ids []uint64) {
 }
 
 // payOwed sends what is owed; false when something is left.
-func (a *attachment) payOwed() bool {
+func (a *Attachment) payOwed() bool {
 	for {
 		d, ids := a.owed.take()
 		if len(ids) == 0 {
 			return true
 		}
 		n := uint64(len(ids))
-		a.client.counters.gaveBack.Add(n)
-		if !a.post(d.op, d.tenant, returning(d.op, ids), &late{own: true, tenant: d.tenant, returns: ids}) {
-			a.client.counters.gaveBack.Add(-n)
+		a.host.Counters.GaveBack.Add(n)
+		if !a.post(d.op, d.tenant, returning(d.op, ids), &Late{own: true, tenant: d.tenant, returns: ids}) {
+			a.host.Counters.GaveBack.Add(-n)
 			a.owed.add(d, ids)
 			return false
 		}

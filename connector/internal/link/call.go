@@ -1,0 +1,103 @@
+package link
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// Call is one request and its reply. Calls are pooled: buffers and messages keep
+// their memory.
+type Call struct {
+	Op       wire.Op
+	id       uint64
+	Deadline time.Time
+	Late     Late
+
+	out []byte // the request's frame
+
+	// Guarded by flight.mu until done is signalled or answered was seen true.
+	answered bool
+	reply    []byte // the reply's frame
+	err      error  // the connection failed instead
+
+	Abandoned bool // its caller has left; what late names is not the caller's any more
+
+	done  chan struct{} // signalled once per answer, unless the caller read it itself
+	timer *time.Timer   // nil until the caller first has to wait for another reader
+
+	// Messages of the paths that must not allocate.
+	Match      wire.MatchRequest
+	MatchReply wire.MatchReply
+	Acquire    wire.AcquireRequest
+	Acquired   wire.AcquireReply
+}
+
+// Pool keeps calls that are not in use. The zero pool is empty.
+type Pool struct{ calls sync.Pool }
+
+// Get sets up a call: it may take timeout, or as long as ctx has left.
+func (p *Pool) Get(ctx context.Context, timeout time.Duration) *Call {
+	k, ok := p.calls.Get().(*Call)
+	if !ok {
+		k = &Call{done: make(chan struct{}, 1)}
+	}
+	k.Arm(ctx, timeout)
+	return k
+}
+
+// Put gives a call back. Invariant: nothing refers to it any more: it was
+// answered, or its entry was cut loose.
+func (p *Pool) Put(k *Call) {
+	k.id, k.answered, k.Abandoned, k.err, k.Late = 0, false, false, nil, Late{}
+	p.calls.Put(k)
+}
+
+// ReturnStaging frees the staging of a call that was answered or never sent. One
+// that was given up keeps it until its reply (see Late).
+func (a *Attachment) ReturnStaging(k *Call) {
+	if !k.Abandoned {
+		a.Staging.Free(k.Late.Staged...)
+		k.Late.Staged = nil
+	}
+}
+
+// Arm sets the deadline.
+func (k *Call) Arm(ctx context.Context, timeout time.Duration) {
+	k.Deadline = time.Now().Add(timeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(k.Deadline) {
+		k.Deadline = d
+	}
+}
+
+// Late is what has to happen when the reply comes after its caller left.
+type Late struct {
+	tenant   uint32
+	GiveBack bool            // leases or reservations in the reply are to be returned
+	Cancel   bool            // the daemon is to be told to stop
+	Staged   []gpuipc.Extent // staging that the request names
+	Memory   bool            // the request writes into engine memory
+
+	// Set when the caller has left.
+	pending *PendingWrite // waits for this reply
+	asked   bool          // cancel has been sent; guarded by flight.mu
+
+	// Set for requests of the attachment itself.
+	own     bool
+	cancels uint64        // the request that this one cancels
+	stops   *PendingWrite // waits for the reply to this cancel
+
+	returns []uint64 // leases or reservations that the request gives back
+}
+
+// header returns the parsed reply. The frame was checked when it arrived.
+func (k *Call) header() (wire.Header, []byte) {
+	h, body, err := wire.ParseHeader(k.reply)
+	if err != nil {
+		return wire.Header{Code: wire.Invalid}, nil
+	}
+	return h, body
+}

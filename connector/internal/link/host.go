@@ -1,0 +1,31 @@
+package link
+
+import (
+	"context"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// Host is what attachments need of the client they belong to. It does not change.
+type Host struct {
+	Context context.Context // ends when the client is closed
+
+	Name         string
+	Tenants      []wire.TenantName
+	StagingBytes int64 // wished; 0 = the daemon's default
+	SlotBytes    int64
+	Device       gpuipc.Accelerator // nil = no device memory is asked for
+
+	AttachTimeout  time.Duration // of connecting and the first requests
+	ReleaseTimeout time.Duration // of giving leases back
+	Log            zerolog.Logger
+
+	Calls    *Pool
+	Counters *Counters
+	Lost     func(a *Attachment, cause error) // is called once, when a has ended
+	Spawn    func(work func())                // runs work unless the client is closed
+}
