@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +18,38 @@ from fake_daemon import FakeDaemon
 from running import Daemon, StartDaemon
 from spliced_connector.client import Client, DeviceOptions, Options
 
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Of a test that failed nothing is kept but its report: what its frames hold is memory and
+    leases, which the fixtures and the next tests would find."""
+    report = yield
+    if call.excinfo is not None:
+        item.stash[_FAILED] = True
+        if not item.config.getoption("usepdb"):
+            traceback.clear_frames(call.excinfo.tb)
+            for frame, _ in traceback.walk_tb(call.excinfo.tb):
+                _ = frame.f_locals  # a copy that pytest has made, which this brings up to date
+    return report
+
 
 @pytest.fixture
 def start_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartDaemon]:
     """Starts daemons: `start_daemon(*flags, disk=False)`. All are stopped at the end."""
-    running: list[Daemon] = []
+    with contextlib.ExitStack() as running:
 
-    def start(*settings: str, disk: bool = False) -> Daemon:
-        directory: Path = tmp_path_factory.mktemp("d")
-        daemon = Daemon(directory, *settings, disk=disk)
-        daemon.start()
-        running.append(daemon)
-        return daemon
+        def start(*settings: str, disk: bool = False) -> Daemon:
+            directory: Path = tmp_path_factory.mktemp("d")
+            daemon = Daemon(directory, *settings, disk=disk)
+            running.callback(daemon.stop)
+            daemon.start()
+            return daemon
 
-    yield start
-    for daemon in running:
-        daemon.stop()
+        yield start
 
 
 @pytest.fixture
@@ -55,11 +73,13 @@ def cuda(fake_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     driver = FakeCuda(fake_library, tmp_path_factory.mktemp("c"))
     driver.warm()
     before = driver.live()
-    yield driver
-    driver.clear()
-    driver.wait_live(before)  # threads of streams end behind the call that destroys them
-    assert driver.live() == before, driver.text()
-    driver.end()
+    try:
+        yield driver
+        driver.clear()
+        driver.wait_live(before)  # threads of streams end behind the call that destroys them
+        assert driver.live() == before, f"left in the driver:\n{driver.text()}"
+    finally:
+        driver.end()
 
 
 @pytest.fixture
@@ -78,14 +98,18 @@ def start_gpu_daemon(
 
 
 @pytest.fixture
-def connect_gpu(cuda: FakeCuda, connect: Connect) -> Connect:
+def connect_gpu(
+    cuda: FakeCuda, connect: Connect, request: pytest.FixtureRequest
+) -> Iterator[Connect]:
     """`connect` of an engine with that device; fields of `DeviceOptions` may be given."""
 
     def make(socket: str, *, device: dict[str, Any] | None = None, **options: Any) -> Client:
         chosen = DeviceOptions(**{"library": cuda.path, **(device or {})})
         return connect(socket, device=chosen, **options)
 
-    return make
+    yield make
+    if request.node.stash.get(_FAILED, False):
+        cuda.reset()  # clients wait for streams, and nobody will end what those wait for
 
 
 @pytest.fixture
@@ -110,12 +134,12 @@ def connect() -> Iterator[Connect]:
         return client
 
     yield make
-    for client in clients:
-        client.close()
-    clients.clear()
+    while clients:
+        clients.pop().close()
     gc.collect()
     for _ in range(1000):
         if (descriptors(), mappings(), workers()) == before:
             break
         time.sleep(0.005)  # the other side may have to close its end yet
-    assert (descriptors(), mappings(), workers()) == before
+    left = descriptors(), mappings(), workers()
+    assert left == before, "descriptors, mappings, threads"

@@ -63,6 +63,12 @@ class FakeCuda:
         self._library.fakecuda_clear()
         self._library.fakecuda_release()
 
+    def reset(self) -> None:
+        """End everything that exists, whatever waits for it."""
+        self.clear()
+        self._library.fakecuda_reset()
+        load(self.path).imports.clear()
+
     def capture(self, stream: Stream) -> None:
         """Begin a capture, in the mode that forbids most to other threads."""
         assert self._library.cuStreamBeginCapture_v2(ctypes.c_uint64(stream), 0) == 0
@@ -104,8 +110,8 @@ class FakeCuda:
             time.sleep(0.005)
 
     def end(self) -> None:
-        """Take back what a test has set."""
-        self.clear()
+        """Take back what a test has set, and what it has left."""
+        self.reset()
         for name in (
             "MEM",
             "VERSION",

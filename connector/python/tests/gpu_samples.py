@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from fake_cuda import FakeCuda
 from spliced_connector.client import Client, DeviceMemory
 from spliced_connector.gpu import Context, DevicePtr, Run, Stream
 
@@ -21,14 +23,33 @@ def attached(client: Client) -> DeviceMemory:
 @contextmanager
 def stream_of(device: DeviceMemory) -> Iterator[Stream]:
     """A stream of the engine."""
-    context = engine_context(device)
+    with contextlib.ExitStack() as undo:
+        context = engine_context(device)
+        undo.callback(context.close)
+        with context.current() as driver:
+            stream = driver.stream()
+        undo.callback(_destroy, context, stream)
+        yield stream
+        with context.current() as driver:
+            driver.synchronize(stream)  # not one of a test that failed: it may wait for ever
+
+
+def _destroy(context: Context, stream: Stream) -> None:
     with context.current() as driver:
-        stream = driver.stream()
-    yield stream
-    with context.current() as driver:
-        driver.synchronize(stream)
         driver.destroy_stream(stream)
-    context.close()
+
+
+@contextmanager
+def capture_on(cuda: FakeCuda, device: DeviceMemory, stream: Stream) -> Iterator[None]:
+    """A capture of the engine, which nothing in the block may break."""
+    with device.gpu.context.current():
+        cuda.capture(stream)
+    try:
+        yield
+    finally:
+        with device.gpu.context.current():
+            code = cuda.end_capture(stream)
+    assert code == 0, "the capture is broken"
 
 
 def engine_context(device: DeviceMemory) -> Context:
@@ -76,9 +97,8 @@ class Memory:
 @contextmanager
 def memory_of(device: DeviceMemory, nbytes: int) -> Iterator[Memory]:
     """Memory of the engine on that device."""
-    memory = Memory(engine_context(device), nbytes)
-    yield memory
-    memory.close()
+    with contextlib.closing(Memory(engine_context(device), nbytes)) as memory:
+        yield memory
 
 
 def read(context: Context, runs: Sequence[Run]) -> bytes:

@@ -109,10 +109,14 @@ class Daemon:
         """End it in order, if it runs."""
         if self._process is None:
             return
-        self._process.send_signal(signal.SIGCONT)
-        self._process.terminate()
-        self._process.wait(timeout=20)
-        self._process = None
+        process, self._process = self._process, None
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        try:
+            process.wait(timeout=20)
+        finally:
+            process.kill()  # nothing to one that has ended
+            process.wait()
 
     def pause(self) -> None:
         """Stall it."""

@@ -210,6 +210,20 @@ def test_a_view_outlives_the_client(daemon: Daemon) -> None:
     assert (descriptors(), mappings(), workers()) == before
 
 
+def test_a_lease_that_is_forgotten_after_the_client_leaves_nothing(daemon: Daemon) -> None:
+    before = descriptors(), mappings(), workers()
+    client = Client(Options(socket=daemon.socket))
+    model = client.model(SMALL)
+    key, _ = publish_one(model)
+    held = model.acquire([key] * 2)
+    assert None not in held
+    client.close()
+    assert mappings() > before[1]
+    held.clear()
+    gc.collect()
+    wait_until(lambda: (descriptors(), mappings(), workers()) == before)
+
+
 def test_a_forgotten_client_ends(daemon: Daemon) -> None:
     before = descriptors(), mappings(), workers()
     client = Client(Options(socket=daemon.socket))

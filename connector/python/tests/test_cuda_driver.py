@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -31,9 +32,8 @@ from spliced_connector.gpu.errors import remedy
 def context(cuda: FakeCuda) -> Iterator[Context]:
     """The primary context of the only device, current on no thread."""
     driver = load(cuda.path)
-    context = Context(driver, find_device(driver, b""))
-    yield context
-    context.close()
+    with contextlib.closing(Context(driver, find_device(driver, b""))) as context:
+        yield context
 
 
 def test_nothing_is_loaded_by_an_import() -> None:
@@ -162,6 +162,7 @@ def test_other_threads_run_while_a_call_waits(context: Context) -> None:
         slot = driver.alloc(8)
         zero = ctypes.c_uint64(0)
         driver.copy_to_device(slot, ctypes.addressof(zero), 8, stream)
+        driver.synchronize(stream)  # or the zero might come behind what the thread writes
         driver.wait_value(stream, slot, 1)
 
         def go_on() -> None:

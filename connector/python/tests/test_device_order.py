@@ -8,7 +8,7 @@ import pytest
 
 from client_samples import SMALL, Connect, publish_one, wait_until
 from fake_cuda import FakeCuda
-from gpu_samples import attached, memory_of, stream_of
+from gpu_samples import attached, capture_on, memory_of, stream_of
 from running import StartDaemon
 from spliced_connector.client import DeviceMemory, DeviceSegment, Model, release_after
 from spliced_connector.errors import Code, SplicedError
@@ -74,6 +74,19 @@ def test_a_killed_daemon_lets_streams_go_while_the_client_waits_for_the_gpu(
         cuda.clear()
 
 
+def test_a_lease_that_is_forgotten_as_the_client_ends_leaves_nothing(
+    start_gpu_daemon: StartDaemon, connect_gpu: Connect, cuda: FakeCuda
+) -> None:
+    client = connect_gpu(start_gpu_daemon().socket, transfer_timeout=0.1)
+    attached(client)
+    segments = held(client.model(SMALL), 1)
+    forget(cuda, segments)
+    client.close()
+    assert cuda.counts()["mappings"] > 0  # the GPU may still read
+    cuda.clear()
+    wait_until(lambda: cuda.counts()["mappings"] == 0)
+
+
 def test_a_stream_that_waits_is_not_asked_for_what_it_does_behind_the_wait(
     start_gpu_daemon: StartDaemon, connect_gpu: Connect, cuda: FakeCuda
 ) -> None:
@@ -135,19 +148,16 @@ def test_nothing_is_queued_on_a_stream_that_captures(
         early = release_after(stream, [other], signal=True)
         assert early is not None and early.wait(5)
         launch = Launch("spliced_rotate", (1, 1, 1), (32, 1, 1), 0, b"", bytes(16))
-        with device.gpu.context.current():
-            cuda.capture(stream)
         refused: tuple[Callable[[], object], ...] = (
             lambda: release_after(stream, [segment]),
             lambda: device.wait(stream, early),
             lambda: device.kernels.launch(stream, [launch]),
         )
-        for queue in refused:
-            with pytest.raises(SplicedError, match="captures a CUDA graph") as caught:
-                queue()
-            assert caught.value.code == Code.UNSUPPORTED
-        with device.gpu.context.current():
-            assert cuda.end_capture(stream) == 0
+        with capture_on(cuda, device, stream):
+            for queue in refused:
+                with pytest.raises(SplicedError, match="captures a CUDA graph") as caught:
+                    queue()
+                assert caught.value.code == Code.UNSUPPORTED
         passing = release_after(stream, [segment])  # it is as it was before
         assert passing is not None and passing.wait(5) and passing.good == (True,)
     assert cuda.counts()["misuses"] == misuses
@@ -160,9 +170,11 @@ def test_a_capture_is_not_spoilt_by_what_the_client_does_meanwhile(
     first = connect_gpu(daemon.socket)
     device = attached(first)
     segments = held(first.model(SMALL), 2)
-    with stream_of(device) as stream, stream_of(device) as busy:
-        with device.gpu.context.current():
-            cuda.capture(stream)
+    with (
+        stream_of(device) as stream,
+        stream_of(device) as busy,
+        capture_on(cuda, device, stream),
+    ):
         second = connect_gpu(daemon.socket)  # maps, compiles and allocates
         assert attached(second).kernels is not None
         segments.pop()  # waits for the GPU
@@ -170,5 +182,3 @@ def test_a_capture_is_not_spoilt_by_what_the_client_does_meanwhile(
         passing = release_after(busy, segments)
         assert passing is not None and passing.wait(5)
         second.close()  # unmaps
-        with device.gpu.context.current():
-            assert cuda.end_capture(stream) == 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -300,15 +301,27 @@ class Engine:
             memory.close()
 
 
+@pytest.fixture
+def context(cuda: FakeCuda) -> Iterator[Context]:
+    """The primary context, as an engine keeps it."""
+    driver = load(cuda.path)
+    with contextlib.closing(Context(driver, find_device(driver, b""))) as context:
+        yield context
+
+
+@pytest.fixture
+def engine(context: Context) -> Iterator[Engine]:
+    """One with the layers of `FAMILIES`. Ask for it before any client, which it outlives."""
+    with contextlib.closing(Engine(context, FAMILIES)) as engine:
+        yield engine
+
+
 TABLE = (7, 3, 11, 0, 5, 9, 2, 8)
 
 
 def test_rows_placed_in_this_process_are_what_the_daemon_places(
-    start_gpu_daemon: StartDaemon, connect_gpu: Connect, cuda: FakeCuda
+    engine: Engine, start_gpu_daemon: StartDaemon, connect_gpu: Connect
 ) -> None:
-    driver = load(cuda.path)
-    context = Context(driver, find_device(driver, b""))
-    engine = Engine(context, FAMILIES)
     exported = engine.export()
     assert [chunk.offset for chunk in exported.exported.chunks] == [256, 256]
     p = prompt(start_gpu_daemon().socket, connect_gpu, exported)
@@ -326,17 +339,11 @@ def test_rows_placed_in_this_process_are_what_the_daemon_places(
         assert passing is not None and passing.wait(10) and passing.good == (True, True)
     assert engine.read() == theirs
     assert all(segment.release() for segment in p.host)
-    p.client.close()
-    engine.close()
-    context.close()
 
 
 def test_a_loaded_prefix_is_placed_and_gone_on_from(
-    start_gpu_daemon: StartDaemon, connect_gpu: Connect, cuda: FakeCuda
+    engine: Engine, start_gpu_daemon: StartDaemon, connect_gpu: Connect
 ) -> None:
-    driver = load(cuda.path)
-    context = Context(driver, find_device(driver, b""))
-    engine = Engine(context, FAMILIES)
     exported = engine.export()
     p = prompt(start_gpu_daemon().socket, connect_gpu, exported)
     profile = p.model.profile
@@ -374,17 +381,11 @@ def test_a_loaded_prefix_is_placed_and_gone_on_from(
         passing = release_after(stream, [loaded, *p.copies])
         assert passing is not None and passing.wait(10) and all(passing.good)
     assert host.release() and all(segment.release() for segment in p.host)
-    p.client.close()
-    engine.close()
-    context.close()
 
 
 def test_rows_beside_the_engines_memory_are_refused(
-    start_gpu_daemon: StartDaemon, connect_gpu: Connect, cuda: FakeCuda
+    engine: Engine, start_gpu_daemon: StartDaemon, connect_gpu: Connect
 ) -> None:
-    driver = load(cuda.path)
-    context = Context(driver, find_device(driver, b""))
-    engine = Engine(context, FAMILIES)
     exported = engine.export()
     p = prompt(start_gpu_daemon().socket, connect_gpu)
     spans = p.spans([DevicePtr(0)] * 2, DevicePtr(0))
@@ -408,17 +409,13 @@ def test_rows_beside_the_engines_memory_are_refused(
             compose(stream, profile, shifted, DevicePtr(4096))
     assert engine.read() == [bytes(memory.nbytes) for memory in engine.memory]
     assert all(segment.release() for segment in [*p.copies, *p.host])
-    p.client.close()
-    engine.close()
-    context.close()
 
 
 # What is exported.
 
 
-def test_each_allocation_is_exported_once(cuda: FakeCuda) -> None:
-    driver = load(cuda.path)
-    context = Context(driver, find_device(driver, b""))
+def test_each_allocation_is_exported_once(context: Context) -> None:
+    driver = context.driver
     with context.current():
         one, other = driver.alloc(1 << 16), driver.alloc(1 << 12)
     first = Storage(one + 4096, 8192)
@@ -446,7 +443,6 @@ def test_each_allocation_is_exported_once(cuda: FakeCuda) -> None:
     with context.current():
         driver.free(one)
         driver.free(other)
-    context.close()
 
 
 def test_memory_without_a_handle_is_refused_with_the_remedy(

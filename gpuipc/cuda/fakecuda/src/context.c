@@ -3,6 +3,9 @@
 
 static struct context primaries[MAX_DEVICES];
 static __thread struct context *of_thread;
+/* What cuCtxPushCurrent puts away, innermost last. */
+static __thread struct context *below[16];
+static __thread int depth;
 
 /* A context that was given back stays current, and is then refused by enter. */
 struct context *current(void) { return of_thread; }
@@ -62,6 +65,8 @@ void contexts_drop(void) {
     primaries[i].retains = 0;
     destroy(&primaries[i]);
   }
+  of_thread = NULL;
+  depth = 0;
 }
 
 EXPORT CUresult cuCtxSetCurrent(CUhandle id) {
@@ -80,10 +85,6 @@ EXPORT CUresult cuCtxGetCurrent(CUhandle *out) {
   *out = of_thread ? of_thread->o.id : 0;
   return CUDA_SUCCESS;
 }
-
-/* What cuCtxPushCurrent puts away, innermost last. */
-static __thread struct context *below[16];
-static __thread int depth;
 
 EXPORT CUresult cuCtxPushCurrent_v2(CUhandle id) {
   ENTER(NEEDS_INIT);

@@ -25,7 +25,7 @@ class DeviceKeeper:
         options: DeviceOptions,
         timeout: float,
         changed: threading.Condition,
-        wake: Callable[[], None],
+        wake: Callable[[], bool],
     ) -> None:
         self.why = "not tried yet"
         """Why there is no memory."""

@@ -90,11 +90,13 @@ class Keeper:
         """Whether this is a forked child, which has no connection of its own."""
         return self.pid != os.getpid()
 
-    def wake(self) -> None:
-        """Have the thread look around. Takes no lock."""
+    def wake(self) -> bool:
+        """Have the thread look around; False when it has ended. Takes no lock."""
         bell = self._bell
-        if bell is not None:
-            bell.ring()
+        if bell is None:
+            return False
+        bell.ring()
+        return True
 
     def wait_tried(self, timeout: float) -> None:
         """Wait for the first attempt to attach."""
@@ -303,6 +305,8 @@ class Keeper:
             self.closing, self.current, self.why = True, None, "client closed"
             self.changed.notify_all()
         self._bell = None
+        for attachment in self._attachments:  # whoever dropped a lease before may have woken us
+            attachment.collect()
 
     def _writing(self) -> bool:
         return any(not a.gone and a.flight.writing() for a in self._attachments)

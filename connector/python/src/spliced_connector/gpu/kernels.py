@@ -84,6 +84,7 @@ class _Ring:
             view, address = memoryview(b""), 0
             if self._host:
                 view = memoryview(mmap.mmap(-1, nbytes))
+                failing.callback(view.release)  # it stays mapped for as long as it is registered
                 address = ctypes.addressof(ctypes.c_char.from_buffer(view))
                 self._driver.lock_pages(address, nbytes)
                 failing.callback(self._driver.unlock_pages, address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import logging
 import queue
@@ -17,29 +18,28 @@ Job = Callable[[], None]
 
 
 class DeviceThread:
-    """Runs jobs one after the other.
+    """Runs jobs one after the other; after its end, on threads of their own.
 
-    After `close` each has a thread of its own, because whoever asks may be a destructor.
+    Whoever asks may be a destructor inside of any function: `do` takes no lock.
     """
 
     def __init__(self) -> None:
         # Its put may be called by a destructor that interrupts a put.
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._closed = False
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="spliced", daemon=True)
         self._thread.start()
 
     def do(self, job: Job) -> None:
         """Have a job done."""
-        if not self._closed or self._thread.is_alive():
-            self._jobs.put(job)
-            return
-        with contextlib.suppress(RuntimeError):  # the interpreter ends, and all memory with it
-            threading.Thread(target=_guarded, args=(job,), daemon=True).start()
+        self._jobs.put(job)
+        # The thread says that it ends before it looks for jobs the last time.
+        if self._ended:
+            with contextlib.suppress(RuntimeError):  # the interpreter ends, and all memory with it
+                _thread.start_new_thread(self._drain, ())
 
     def close(self, timeout: float) -> bool:
         """Wait for what was asked for; False when that takes longer."""
-        self._closed = True
         self._jobs.put(None)
         self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -47,9 +47,15 @@ class DeviceThread:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             _guarded(job)
-        with contextlib.suppress(queue.Empty):  # asked for while it closed
-            while (job := self._jobs.get_nowait()) is not None:
-                _guarded(job)
+        self._ended = True
+        self._drain()
+
+    def _drain(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                job = self._jobs.get_nowait()
+                if job is not None:
+                    _guarded(job)
 
 
 class DeviceThreads:
@@ -74,3 +80,5 @@ def _guarded(job: Job) -> None:
         job()
     except SplicedError as err:
         log.warning("memory of the GPU: %s", err)
+    except Exception:  # the next job has to be run all the same
+        log.exception("memory of the GPU")

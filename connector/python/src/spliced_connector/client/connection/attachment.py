@@ -9,6 +9,8 @@ last lease is released: the daemon keeps the pages for as long as we go on being
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import logging
 import threading
 import time
@@ -73,7 +75,7 @@ class Attachment:
         peer: Peer,
         greeting: Greeting,
         tally: Tally,
-        wake: Callable[[], None],
+        wake: Callable[[], bool],
     ) -> None:
         self.channel = channel
         self.epoch = greeting.epoch
@@ -408,14 +410,18 @@ class Attachment:
         It may run inside of any function, so that it takes no lock.
         """
         self._dropped.append((debt, lease))
-        self._wake()
+        if not self._wake():
+            # Nobody serves the connection any more. A Thread would take locks.
+            with contextlib.suppress(RuntimeError):  # the interpreter ends, and all memory with it
+                _thread.start_new_thread(self.collect, ())
 
     def collect(self) -> bool:
         """Do what `drop` has left to do; False when nobody uses the mappings any more."""
-        while self._dropped:
-            debt, lease = self._dropped.popleft()
-            self.errands.owe(debt, [lease])
-            self.release()
+        with contextlib.suppress(IndexError):
+            while True:
+                debt, lease = self._dropped.popleft()
+                self.errands.owe(debt, [lease])
+                self.release()
         return self._users > 0
 
     def read_late(self) -> bool:

@@ -19,7 +19,7 @@ class Errands:
     """What is left to do for calls that were given up. Usable by several threads."""
 
     def __init__(
-        self, flight: Flight, staging: Staging, tally: Tally, post: Post, wake: Callable[[], None]
+        self, flight: Flight, staging: Staging, tally: Tally, post: Post, wake: Callable[[], bool]
     ) -> None:
         self._flight = flight
         self._staging = staging

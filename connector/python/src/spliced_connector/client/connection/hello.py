@@ -36,7 +36,7 @@ _IN_FLIGHT_MOST = 256  # whatever the daemon allows
 
 
 def attach(
-    options: Options, tally: Tally, wake: Callable[[], None], closed: Callable[[], bool]
+    options: Options, tally: Tally, wake: Callable[[], bool], closed: Callable[[], bool]
 ) -> Attachment:
     """Connect, say hello and map what comes back, within `options.attach_timeout`.
 
