@@ -165,6 +165,34 @@ func TestPromptsComeFromClientsThatAgreedOnThem(t *testing.T) {
 	r.atRest()
 }
 
+// Requests that the daemon does as they arrive are answered with what they did,
+// whatever their deadline.
+func TestDeadlinesDoNotCountForShortRequests(t *testing.T) {
+	leakCheck(t)
+	r := startDaemon(t, testConfig(t), nil)
+	c := attach(t, r.Socket())
+	c.register(testProfile(t, 1))
+	const microsecond = 1
+	for _, row := range []struct {
+		op wire.Op
+		m  wire.Message
+	}{
+		{wire.OpMatch, &wire.MatchRequest{Profile: c.profile, Keys: [][32]byte{{1}}}},
+		{wire.OpAcquire, &wire.AcquireRequest{Profile: c.profile, Keys: [][32]byte{{1}}}},
+		{wire.OpRelease, &wire.ReleaseRequest{Leases: []uint64{1}}},
+		{wire.OpStats, &wire.StatsRequest{}},
+	} {
+		h := c.header(row.op)
+		h.Deadline = microsecond
+		c.sendHeader(&h, row.m)
+		if code, body, _ := c.await(h.Request); code != wire.OK {
+			t.Errorf("%v with a deadline of 1 µs: %v %s", row.op, code, wire.ErrorText(body))
+		}
+	}
+	c.close()
+	r.atRest()
+}
+
 func TestAConnectionWithoutTenantsCanOnlyAsk(t *testing.T) {
 	r := startDaemon(t, testConfig(t), nil)
 	c := dialRaw(t, r.Socket())

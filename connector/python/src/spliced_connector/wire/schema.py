@@ -233,13 +233,13 @@ class Schema:
     def decode(self, body: memoryview) -> Message:
         """Reads a whole body. Raises `WireError`, naming field and value."""
         values, size = self._read(body, 0)
-        self._check_rows(values)
         if size == len(body):
             values += self._absent
         else:
             size = self._read_sections(body, size, values)
             if size != len(body):
                 raise WireError(f"{self.name}: end: {len(body) - size} bytes left")
+        self._check_rows(values)
         m = self._cls(*values)
         if self._checked:
             m.check()
