@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -23,11 +24,11 @@ func (s *Store) AssembleBytes(q *AssembleQuery) (bytes int64, rows int, err erro
 	return q.layout(p, rows).Bytes, rows, nil
 }
 
-func (q *AssembleQuery) layout(p *profileState, rows int) *layout {
+func (q *AssembleQuery) layout(p *profileState, rows int) *plan.PartMap {
 	if q.Dest.Memory != nil {
 		rows = 0
 	}
-	return p.layout(ofCheckpoint, AllLayers, rows)
+	return p.CheckpointParts(rows)
 }
 
 // Assemble composes the states of all linear layers, places the rows of all
@@ -63,7 +64,7 @@ func (c *Session) Assemble(ctx context.Context, q *AssembleQuery) (err error) {
 	move := &composer{launches: jobs, heldPlan: h, from: q.From, turns: turns{profile: sc.profile}}
 	began := s.cfg.Now()
 	for _, layer := range sc.profile.LinearLayers() {
-		state, _ := out.part(layer, profile.PartS)
+		state, _ := out.Part(layer, profile.PartS)
 		if err := move.layer(ctx, layer, nil, q.Dest.Out.Slice(state.Off, state.Len)); err != nil {
 			return err
 		}
@@ -102,8 +103,8 @@ func (q *AssembleQuery) check(bytes int64) error {
 
 // tail copies the convolution tail that the recomputed tokens continue from:
 // that of the last segment, of the checkpoint, or zeros.
-func (w *composer) tail(ctx context.Context, layer int, out *layout, into gpuipc.Ref) error {
-	part, ok := out.part(layer, profile.PartConv)
+func (w *composer) tail(ctx context.Context, layer int, out *plan.PartMap, into gpuipc.Ref) error {
+	part, ok := out.Part(layer, profile.PartConv)
 	if !ok {
 		return nil
 	}

@@ -48,7 +48,7 @@ func (s *Store) BlockTable(id tier.ProfileID, a *Acquired, blockTokens int, dst 
 	}
 	// Parts ascend, so one walk over the extents finds them all.
 	w := extentWalk{left: a.Extents}
-	layout := p.layout(ofSegment, AllLayers, a.Tokens)
+	layout := p.SegmentParts(a.Tokens)
 	for i := range layout.Parts {
 		part := &layout.Parts[i]
 		if part.Kind != profile.PartK && part.Kind != profile.PartV {

@@ -82,7 +82,7 @@ func (s *Store) needLocked(key *[32]byte, p *profileState, t *tenant, n *togethe
 			why, _ := s.ghosts.Why(key, p.id, t.ID)
 			return why
 		}
-		bytes := p.layout(ofSegment, AllLayers, e.End-e.Begin).Bytes
+		bytes := p.SegmentParts(e.End - e.Begin).Bytes
 		ids := 4 * int64(e.Spec.Tokens)
 		n.comes += s.pagesOf(bytes)*int64(p.ranks) + ids
 		n.bytes += bytes*int64(p.ranks) + ids

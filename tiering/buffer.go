@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -24,8 +25,8 @@ type buffer struct {
 	id       tier.LeaseID
 	scope    planScope
 	capacity int
-	layout   *layout // of all rows
-	rows     *object // its memory
+	layout   *plan.PartMap // of all rows
+	rows     *object       // its memory
 
 	base     *object // its states are those before the first row; nil = zero states
 	begin    int     // prompt position of the first row
@@ -142,7 +143,7 @@ func (b *buffer) busy() error {
 // openBuffer makes a buffer that nobody else can see yet, with its base held.
 func (c *Session) openBuffer(q *AppendQuery, sc planScope) (*buffer, error) {
 	s := c.store
-	l := sc.profile.layout(ofBuffer, AllLayers, q.Capacity)
+	l := sc.profile.BufferParts(q.Capacity)
 	b := &buffer{id: s.NewLeaseID(), scope: sc, capacity: q.Capacity, layout: l, begin: q.Begin, accepted: q.Begin, end: q.Begin}
 	now := s.cfg.Now()
 	var out outside

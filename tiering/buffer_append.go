@@ -22,7 +22,7 @@ func (s *Store) RowsBytes(id tier.ProfileID, rows int) (int64, error) {
 	if rows < 0 || rows > maxRows {
 		return 0, fmt.Errorf("%d rows, the most is %d: %w", rows, maxRows, tier.ErrInvalid)
 	}
-	return p.layout(ofBuffer, AllLayers, rows).Bytes, nil
+	return p.BufferParts(rows).Bytes, nil
 }
 
 // Append copies rows behind the last one of a buffer, as drafts. Rows beyond the
@@ -63,7 +63,7 @@ func (q *AppendQuery) check(p *profileState) error {
 	if q.Rows < least || q.Rows > maxRows {
 		return fmt.Errorf("%d rows, want %d to %d: %w", q.Rows, least, maxRows, tier.ErrInvalid)
 	}
-	l := p.layout(ofBuffer, AllLayers, q.Rows)
+	l := p.BufferParts(q.Rows)
 	switch {
 	case q.Begin < 0 || q.Begin > profile.MaxTokens-q.Rows:
 		return fmt.Errorf("rows of tokens [%d, +%d): %w", q.Begin, q.Rows, tier.ErrInvalid)
@@ -79,8 +79,8 @@ func (q *AppendQuery) check(p *profileState) error {
 		return fmt.Errorf("%d rows in a buffer for %d, the most is %d: %w", q.Rows, q.Capacity, maxRows, tier.ErrInvalid)
 	case q.Base.Kind > FromState || q.Base.Kind == FromZero && q.Begin != 0:
 		return fmt.Errorf("base of kind %d before token %d: %w", q.Base.Kind, q.Begin, tier.ErrInvalid)
-	case q.Base.Kind == FromState && q.Base.State.Len() != p.layout(ofCheckpoint, AllLayers, 0).Bytes:
-		return fmt.Errorf("base of %d bytes, want %d: %w", q.Base.State.Len(), p.layout(ofCheckpoint, AllLayers, 0).Bytes, tier.ErrInvalid)
+	case q.Base.Kind == FromState && q.Base.State.Len() != p.CheckpointParts(0).Bytes:
+		return fmt.Errorf("base of %d bytes, want %d: %w", q.Base.State.Len(), p.CheckpointParts(0).Bytes, tier.ErrInvalid)
 	}
 	return nil
 }
@@ -169,7 +169,7 @@ func (s *Store) copyRows(ctx context.Context, b *buffer, q *AppendQuery) error {
 	if q.Rows == 0 {
 		return nil
 	}
-	from := b.scope.profile.layout(ofBuffer, AllLayers, q.Rows)
+	from := b.scope.profile.BufferParts(q.Rows)
 	to, done := s.shareOf(b.rows, 0), 0
 	for _, r := range b.ring(q.Begin, q.Rows) {
 		for i := range b.layout.Parts {

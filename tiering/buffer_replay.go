@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -15,7 +16,7 @@ func (s *Store) ReplayBytes(id tier.ProfileID) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return p.layout(ofCheckpoint, AllLayers, 0).Bytes, nil
+	return p.CheckpointParts(0).Bytes, nil
 }
 
 // replay is a buffer as it was when a replay of it began.
@@ -26,7 +27,7 @@ type replay struct {
 	rows   []run    // before the token
 	n      int      // how many
 	out    gpuipc.Ref
-	layout *layout // of out
+	layout *plan.PartMap // of out
 }
 
 // Replay writes the states and convolution tails behind an accepted token to q.Out,
@@ -40,7 +41,7 @@ func (c *Session) Replay(ctx context.Context, q *ReplayQuery) (err error) {
 	if err != nil {
 		return err
 	}
-	l := sc.profile.layout(ofCheckpoint, AllLayers, 0)
+	l := sc.profile.CheckpointParts(0)
 	if q.Out.Len() < l.Bytes {
 		return fmt.Errorf("replay: %d bytes for an answer of %d: %w", q.Out.Len(), l.Bytes, tier.ErrInvalid)
 	}
@@ -157,7 +158,7 @@ func (r *replay) states(ctx context.Context, layer int) error {
 	b := r.buffer
 	lin := &b.scope.profile.Layer(layer).Linear
 	keys, values := b.scope.profile.RankHeads(layer)
-	state, _ := r.layout.part(layer, profile.PartS)
+	state, _ := r.layout.Part(layer, profile.PartS)
 	job := gpuipc.ReplayJob{
 		Heads: values, KeyHeads: keys, DK: lin.KeyDim, DV: lin.ValueDim, PerKey: lin.DecayPerKey(),
 		Out: r.out.Slice(state.Off, state.Len),
@@ -180,19 +181,19 @@ func (r *replay) states(ctx context.Context, layer int) error {
 }
 
 func (r *replay) rowsOf(rows gpuipc.Ref, layer int, kind profile.PartKind, places run) gpuipc.Ref {
-	part, _ := r.buffer.layout.part(layer, kind)
+	part, _ := r.buffer.layout.Part(layer, kind)
 	return rowsOf(rows, &part, places)
 }
 
 // tail writes the last inputs of a layer's convolution: those of the rows, and
 // where these are too few, the end of the base's tail before them.
 func (r *replay) tail(ctx context.Context, layer int) error {
-	part, ok := r.layout.part(layer, profile.PartConv)
+	part, ok := r.layout.Part(layer, profile.PartConv)
 	if !ok {
 		return nil
 	}
 	b, want := r.buffer, part.Shape[0]
-	inputs, _ := b.layout.part(layer, profile.PartConv)
+	inputs, _ := b.layout.Part(layer, profile.PartConv)
 	fromRows := min(r.n, want)
 	kept := want - fromRows
 	if kept > 0 {

@@ -8,6 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -100,7 +101,7 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 	if item.Src.Len() != length {
 		return nil, fmt.Errorf("%s part %d: %d bytes for chunks of %d: %w", o.name(), item.Part, item.Src.Len(), length, tier.ErrInvalid)
 	}
-	first := l.first[item.Part] + item.ChunkFirst
+	first := l.FirstChunk[item.Part] + item.ChunkFirst
 	chunks := f.chunks[first : first+n]
 	if i := slices.IndexFunc(chunks, func(st chunkState) bool { return st != chunkAbsent }); i >= 0 {
 		return nil, fmt.Errorf("%s part %d: chunk %d comes twice: %w", o.name(), item.Part, item.ChunkFirst+i, tier.ErrInvalid)
@@ -113,7 +114,7 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 		// The writer's layout may have other rows than the object's, but the same
 		// parts in the same order.
 		l = o.layout()
-		part, w.first, w.rows = l.Parts[item.Part], l.first[item.Part]+item.ChunkFirst, isRows(part.Kind)
+		part, w.first, w.rows = l.Parts[item.Part], l.FirstChunk[item.Part]+item.ChunkFirst, plan.IsRows(part.Kind)
 	}
 	if !w.rows {
 		w.dst = s.ref(&o.shares[f.rank]).Slice(part.Off+off, length)

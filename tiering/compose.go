@@ -6,28 +6,29 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// StateBytes is the size of From.State for a layer or AllLayers.
+// StateBytes is the size of From.State for a layer or profile.AllLayers.
 func (s *Store) StateBytes(id tier.ProfileID, layer int) (int64, error) {
-	return s.layerBytes(id, ofState, layer)
+	return s.layerBytes(id, layer, (*plan.Geometry).StateParts)
 }
 
-// InputBytes is the size of a recomputed span's Input for a layer or AllLayers.
+// InputBytes is the size of a recomputed span's Input for a layer or profile.AllLayers.
 func (s *Store) InputBytes(id tier.ProfileID, layer int) (int64, error) {
-	return s.layerBytes(id, ofSeam, layer)
+	return s.layerBytes(id, layer, (*plan.Geometry).SeamParts)
 }
 
-func (s *Store) layerBytes(id tier.ProfileID, of layoutOf, layer int) (int64, error) {
+func (s *Store) layerBytes(id tier.ProfileID, layer int, of func(*plan.Geometry, int) *plan.PartMap) (int64, error) {
 	p, err := s.profile(id)
 	if err != nil {
 		return 0, err
 	}
-	if _, err := p.linearLayers(layer); err != nil {
+	if _, err := p.Linear(layer); err != nil {
 		return 0, err
 	}
-	return p.layout(of, layer, 0).Bytes, nil
+	return of(p.Geometry, layer).Bytes, nil
 }
 
 // ComposeBytes is the size of Out, from the plan's shape alone: leases are not
@@ -37,18 +38,18 @@ func (s *Store) ComposeBytes(q *ComposeQuery) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if _, err := p.linearLayers(q.Layer); err != nil {
+	if _, err := p.Linear(q.Layer); err != nil {
 		return 0, err
 	}
 	if err := q.Plan.check(); err != nil {
 		return 0, err
 	}
 	_, seams := q.Plan.shape()
-	states, err := p.statesLayout(q.Layer, seams)
+	states, err := p.StatesParts(q.Layer, seams)
 	if err != nil {
 		return 0, err
 	}
-	return states.bytes(), nil
+	return states.Bytes(), nil
 }
 
 // Compose moves a running state over a plan and writes q.Out. The parts of
@@ -59,12 +60,12 @@ func (c *Session) Compose(ctx context.Context, q *ComposeQuery) (err error) {
 	if err != nil {
 		return err
 	}
-	layers, err := sc.profile.linearLayers(q.Layer)
+	layers, err := sc.profile.Linear(q.Layer)
 	if err != nil {
 		return err
 	}
 	_, seams := q.Plan.shape()
-	states, err := sc.profile.statesLayout(q.Layer, seams)
+	states, err := sc.profile.StatesParts(q.Layer, seams)
 	if err == nil {
 		err = q.checkInputs(sc.profile, states)
 	}
@@ -79,12 +80,12 @@ func (c *Session) Compose(ctx context.Context, q *ComposeQuery) (err error) {
 
 	w := &composer{
 		launches: &launches{store: s, above: h.above}, heldPlan: h, from: q.From, turns: turns{profile: sc.profile},
-		state: sc.profile.layout(ofState, q.Layer, 0),
-		seam:  sc.profile.layout(ofSeam, q.Layer, 0),
+		state: sc.profile.StateParts(q.Layer),
+		seam:  sc.profile.SeamParts(q.Layer),
 	}
 	began := s.cfg.Now()
 	for i, layer := range layers {
-		before := func(seam int) gpuipc.Ref { return q.Out.Slice(states.at(i, seam)) }
+		before := func(seam int) gpuipc.Ref { return q.Out.Slice(states.At(i, seam)) }
 		if err := w.layer(ctx, layer, before, before(h.seams)); err != nil {
 			return err
 		}
@@ -92,7 +93,7 @@ func (c *Session) Compose(ctx context.Context, q *ComposeQuery) (err error) {
 	if err := w.run(ctx); err != nil {
 		return err
 	}
-	if q.Layer == AllLayers && !h.above {
+	if q.Layer == profile.AllLayers && !h.above {
 		h.composed(s.cfg.Now().Sub(began))
 	}
 	return nil
@@ -104,14 +105,15 @@ func (s *Store) planScope(p tier.ProfileID, t tier.TenantID, rank int) (planScop
 }
 
 // checkInputs checks everything about a compose that needs no lease.
-func (q *ComposeQuery) checkInputs(p *profileState, states statesLayout) error {
+func (q *ComposeQuery) checkInputs(p *profileState, states plan.States) error {
 	if err := q.Plan.check(); err != nil {
 		return err
 	}
 	if err := checkFrom(q.From, &q.Plan); err != nil {
 		return err
 	}
-	want := p.layout(ofSeam, q.Layer, 0).Bytes
+	want := p.SeamParts(q.Layer).Bytes
+	_, seams := q.Plan.shape()
 	for i := range q.Plan.Spans {
 		sp := &q.Plan.Spans[i]
 		switch {
@@ -123,18 +125,18 @@ func (q *ComposeQuery) checkInputs(p *profileState, states statesLayout) error {
 			return fmt.Errorf("span %d: input of %d bytes, want %d: %w", i, sp.Input.Len(), want, tier.ErrInvalid)
 		}
 	}
-	if have, want := q.Out.Len(), states.bytes(); have < want {
+	if have, want := q.Out.Len(), states.Bytes(); have < want {
 		return fmt.Errorf("%d bytes for an answer of %d: %w", have, want, tier.ErrInvalid)
 	}
 	if q.From.Kind != FromState {
 		return nil
 	}
-	if have, want := q.From.State.Len(), states.one.Bytes; have != want {
+	if have, want := q.From.State.Len(), p.StateParts(q.Layer).Bytes; have != want {
 		return fmt.Errorf("state of %d bytes, want %d: %w", have, want, tier.ErrInvalid)
 	}
 	// Layer by layer in place is fine; any other overlap would have one layer's
 	// answer overwrite what the next one begins from.
-	if overlap(q.From.State, q.Out) && (states.times > 1 || !q.From.State.Equal(q.Out.Slice(0, q.From.State.Len()))) {
+	if overlap(q.From.State, q.Out) && (seams > 0 || !q.From.State.Equal(q.Out.Slice(0, q.From.State.Len()))) {
 		return fmt.Errorf("the answer overlaps the state it begins from: %w", tier.ErrInvalid)
 	}
 	return nil
@@ -172,8 +174,8 @@ type composer struct {
 	*launches
 	from  From
 	turns turns
-	state *layout // of From.State
-	seam  *layout // of Input
+	state *plan.PartMap // of From.State
+	seam  *plan.PartMap // of Input
 	steps []gpuipc.ComposeStep
 }
 
@@ -214,7 +216,7 @@ func (w *composer) begin(layer int) gpuipc.Ref {
 		ref, _ := w.store.part(&w.chain[len(w.chain)-1], w.rank, layer, profile.PartS)
 		return ref
 	case FromState:
-		part, _ := w.state.part(layer, profile.PartS)
+		part, _ := w.state.Part(layer, profile.PartS)
 		return w.from.State.Slice(part.Off, part.Len)
 	}
 	return gpuipc.Ref{}
@@ -237,8 +239,8 @@ func (w *composer) seamStep(sp *heldSpan, layer int) gpuipc.ComposeStep {
 	if sp.Input.Absent() {
 		return gpuipc.ComposeStep{}
 	}
-	t, _ := w.seam.part(layer, profile.PartT)
-	s, _ := w.seam.part(layer, profile.PartS)
+	t, _ := w.seam.Part(layer, profile.PartT)
+	s, _ := w.seam.Part(layer, profile.PartS)
 	return gpuipc.ComposeStep{
 		T: sp.Input.Slice(t.Off, t.Len), TType: gpuipc.DType(t.DType),
 		S: sp.Input.Slice(s.Off, s.Len), SType: gpuipc.DType(s.DType),

@@ -181,7 +181,7 @@ func TestComposeAgreesWithTheRecurrence(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
 	ps := b.three(c)
-	for _, layer := range append([]int{AllLayers}, b.profile.LinearLayers()...) {
+	for _, layer := range append([]int{profile.AllLayers}, b.profile.LinearLayers()...) {
 		for _, query := range []int{0, 30} {
 			t.Run(fmt.Sprintf("layer=%d/query=%d", layer, query), func(t *testing.T) {
 				pr := b.lay(c, layer, 0, query, ps...)
@@ -207,7 +207,7 @@ func (b *bench) compareCompose(c *Session, q *ComposeQuery, pr *prompt, layer in
 	layout := b.profile.StatesLayout(layer, seams)
 	i := 0
 	for _, l := range b.profile.LinearLayers() {
-		if layer != AllLayers && l != layer {
+		if layer != profile.AllLayers && l != layer {
 			continue
 		}
 		for k, want := range b.walk(pr, l, layer, start[l]) {
@@ -227,15 +227,15 @@ func TestComposeFromACheckpoint(t *testing.T) {
 	data := b.save(c, b.saveQuery(1, 50, 16, tier.Exact), 16)[0]
 	p := b.mid(2, 64, 8)
 	b.publish(c, p)
-	pr := b.lay(c, AllLayers, 50, 9, p)
+	pr := b.lay(c, profile.AllLayers, 50, 9, p)
 	layout := b.profile.CheckpointLayout(50 - 16)
 	start := map[int][]float64{}
 	for _, l := range b.profile.LinearLayers() {
 		start[l] = numbers(&layout, data, layout.Find(l, profile.PartS))
 	}
 	loaded := b.loadPrefix(c, hashOf(1, 50), tier.Exact)
-	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers, From: From{Kind: FromCheckpoint, Lease: loaded.Lease}, Plan: pr.plan}
-	b.compareCompose(c, q, pr, AllLayers, start)
+	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, From: From{Kind: FromCheckpoint, Lease: loaded.Lease}, Plan: pr.plan}
+	b.compareCompose(c, q, pr, profile.AllLayers, start)
 
 	short := b.loadPrefix(c, hashOf(1, 16), tier.Exact)
 	q.From.Lease = short.Lease
@@ -249,9 +249,9 @@ func TestComposeFromACheckpoint(t *testing.T) {
 func TestComposeContinuesFromAState(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
-	pr := b.lay(c, AllLayers, 0, 0, b.three(c)...)
+	pr := b.lay(c, profile.AllLayers, 0, 0, b.three(c)...)
 	compose := func(q *ComposeQuery, off int64) []byte {
-		q.Profile, q.Tenant, q.Layer = b.id, tenantA, AllLayers
+		q.Profile, q.Tenant, q.Layer = b.id, tenantA, profile.AllLayers
 		bytes, err := b.ComposeBytes(q)
 		b.must(err)
 		q.Out = b.slot(off, bytes)
@@ -265,9 +265,9 @@ func TestComposeContinuesFromAState(t *testing.T) {
 	whole := compose(&ComposeQuery{Plan: pr.plan}, 0)
 	first := &ComposeQuery{Plan: Plan{End: begin, Spans: pr.plan.Spans[:cut]}}
 	firstBytes := compose(first, 1<<20)
-	firstLayout := b.profile.StatesLayout(AllLayers, 1)
-	state := b.slot(2<<20, b.profile.StatesLayout(AllLayers, 0).Bytes)
-	for i, part := range b.profile.StatesLayout(AllLayers, 0).Parts {
+	firstLayout := b.profile.StatesLayout(profile.AllLayers, 1)
+	state := b.slot(2<<20, b.profile.StatesLayout(profile.AllLayers, 0).Bytes)
+	for i, part := range b.profile.StatesLayout(profile.AllLayers, 0).Parts {
 		last := firstLayout.Parts[2*i+1]
 		b.must(b.dev.Store(b.ctx, state.Slice(part.Off, part.Len), firstBytes[last.Off:last.Off+last.Len]))
 	}
@@ -276,7 +276,7 @@ func TestComposeContinuesFromAState(t *testing.T) {
 		Plan: Plan{Begin: begin, End: pr.plan.End, Spans: pr.plan.Spans[cut:]},
 	}
 	got := compose(second, 3<<20)
-	wholeLayout, halfLayout := b.profile.StatesLayout(AllLayers, 3), b.profile.StatesLayout(AllLayers, 2)
+	wholeLayout, halfLayout := b.profile.StatesLayout(profile.AllLayers, 3), b.profile.StatesLayout(profile.AllLayers, 2)
 	for i := range b.profile.LinearLayers() {
 		if d := distance(numbers(&halfLayout, got, 3*i+2), numbers(&wholeLayout, whole, 4*i+3)); d != 0 {
 			t.Fatalf("layer %d: the halves differ from the whole by %g", i, d)
@@ -290,10 +290,10 @@ func TestComposeInPlaceOrNotAtAll(t *testing.T) {
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
 	plan := Plan{Begin: 10, End: 58, Spans: []Span{{Kind: SpanSegment, Lease: b.lease(c, p), Start: 10, Count: 48}}}
-	bytes, err := b.StateBytes(b.id, AllLayers)
+	bytes, err := b.StateBytes(b.id, profile.AllLayers)
 	b.must(err)
 	state := b.slot(0, bytes)
-	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers, From: From{Kind: FromState, State: state}, Plan: plan, Out: state}
+	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, From: From{Kind: FromState, State: state}, Plan: plan, Out: state}
 	b.must(c.Compose(b.ctx, q))
 	// Off by the first layer's state: what that layer answers is what the next
 	// one begins from, and no job alone has an overlap.
@@ -317,11 +317,11 @@ func TestPlansThatCannotBeRight(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
 	ps := b.three(c)
-	good := b.lay(c, AllLayers, 0, 5, ps...)
-	bytes, err := b.ComposeBytes(&ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: good.plan})
+	good := b.lay(c, profile.AllLayers, 0, 5, ps...)
+	bytes, err := b.ComposeBytes(&ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: good.plan})
 	b.must(err)
 	run := func(change func(q *ComposeQuery)) error {
-		q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: good.plan, Out: b.slot(0, bytes)}
+		q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: good.plan, Out: b.slot(0, bytes)}
 		q.Plan.Spans = append([]Span(nil), good.plan.Spans...)
 		change(q)
 		return c.Compose(b.ctx, q)
@@ -402,7 +402,7 @@ func TestPlansThatCannotBeRight(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(b.ctx)
 	cancel()
-	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: good.plan, Out: b.slot(0, bytes)}
+	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: good.plan, Out: b.slot(0, bytes)}
 	b.wantErr(c.Compose(ctx, q), context.Canceled)
 	if n := b.Counters().Composed; n != 1 {
 		t.Fatalf("%d composes counted, one succeeded", n)
@@ -421,10 +421,10 @@ func TestLeaseOfAnotherRankIsInvalid(t *testing.T) {
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
 	row := b.acquire(c, 1, p)
-	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers, From: From{Kind: FromState}, Plan: Plan{Begin: 8, End: 56, Spans: []Span{
+	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, From: From{Kind: FromState}, Plan: Plan{Begin: 8, End: 56, Spans: []Span{
 		{Kind: SpanSegment, Lease: row.Lease, Start: 8, Count: 48},
 	}}}
-	bytes, err := b.StateBytes(b.id, AllLayers)
+	bytes, err := b.StateBytes(b.id, profile.AllLayers)
 	b.must(err)
 	q.From.State, q.Out = b.slot(0, bytes), b.slot(1<<20, bytes)
 	b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid)

@@ -10,13 +10,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/internal/ghost"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // fill is the state of an object between its reservation and its publication.
 // Guarded by the store's lock; fields up to ranks are fixed.
 type fill struct {
-	layout *layout
+	layout *plan.PartMap
 	ranks  []filler // by rank; session is nil until the rank joins
 
 	left    int        // ranks that are not complete
@@ -197,7 +198,7 @@ func (s *Store) measure(o *object, rankBytes int64) {
 	ranks, ids := int64(o.profile.ranks), 4*int64(o.spec.Tokens)
 	o.shares = make([]share, ranks)
 	o.rankBytes = rankBytes
-	for _, run := range o.layout().states {
+	for _, run := range o.layout().StatePages {
 		o.stateBytes += run.Len * ranks
 		o.statePages += s.pagesOf(run.Len) * ranks
 	}
@@ -205,7 +206,7 @@ func (s *Store) measure(o *object, rankBytes int64) {
 	o.pageBytes = s.pagesOf(rankBytes)*ranks + ids
 }
 
-func (c *Session) placeLocked(o *object, rank int, l *layout, now time.Time, b *outside) (*filler, error) {
+func (c *Session) placeLocked(o *object, rank int, l *plan.PartMap, now time.Time, b *outside) (*filler, error) {
 	s := c.store
 	if err := c.openLocked(); err != nil {
 		return nil, err
@@ -250,7 +251,7 @@ func (s *Store) namedLocked(n tier.Name, p *profileState, t *tenant) *object {
 }
 
 // beginLocked gives o its memory and makes it known as pending.
-func (s *Store) beginLocked(o *object, l *layout, now time.Time, b *outside) error {
+func (s *Store) beginLocked(o *object, l *plan.PartMap, now time.Time, b *outside) error {
 	if o.parent != nil {
 		// It was found under another critical section, and making room must
 		// not evict it.
@@ -276,7 +277,7 @@ func (s *Store) beginLocked(o *object, l *layout, now time.Time, b *outside) err
 	return nil
 }
 
-func newFill(want *object, l *layout) *fill {
+func newFill(want *object, l *plan.PartMap) *fill {
 	ranks := want.profile.ranks
 	return &fill{layout: l, ranks: make([]filler, ranks), left: ranks, begin: want.begin, extends: want.extends}
 }
@@ -303,7 +304,7 @@ func (c *Session) joinLocked(o, want *object, rank int) (*filler, error) {
 			o.name(), rank, want.begin, want.end, o.fill.begin, o.end, tier.ErrInvalid)
 	}
 	f := &o.fill.ranks[rank]
-	n := o.fill.layout.chunks()
+	n := o.fill.layout.Chunks()
 	*f = filler{id: tier.ReservationID(s.leaseIDs.Add(1)), object: o, rank: rank, session: c, chunks: make([]chunkState, n), left: n}
 	if o.thin {
 		f.digests = slices.Clone(o.shares[rank].digests) // those of its rows stay

@@ -175,7 +175,7 @@ func (s *Store) DeviceArena() gpuipc.SharedRegion {
 func (s *Store) AttachEngine(id tier.ProfileID, rank int) (detach func(), err error) {
 	p, err := s.profile(id)
 	if err == nil {
-		err = p.checkRank(rank)
+		err = p.CheckRank(rank)
 	}
 	if err == nil && s.hbm == nil {
 		err = errNoHBM

@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -255,7 +256,7 @@ func TestCopiesOfAnotherRunAreDropped(t *testing.T) {
 	x.audit()
 	got := x.raisePrefix(x.c, q)
 	for i, part := range l.Parts {
-		if data := x.loadHBM(got.Nodes[0].Extents); !isRows(part.Kind) && string(data[part.Off:part.Off+part.Len]) != string(content(&l, 77)[part.Off:part.Off+part.Len]) {
+		if data := x.loadHBM(got.Nodes[0].Extents); !plan.IsRows(part.Kind) && string(data[part.Off:part.Off+part.Len]) != string(content(&l, 77)[part.Off:part.Off+part.Len]) {
 			t.Fatalf("part %d is not that of the last run", i)
 		}
 	}
@@ -294,7 +295,7 @@ func flattened(p *profile.Profile, data map[int][][]byte, rank int) []byte {
 	out := make([]byte, l.Bytes)
 	for i, part := range l.Parts {
 		from := node.Parts[i]
-		if !isRows(part.Kind) {
+		if !plan.IsRows(part.Kind) {
 			copy(out[part.Off:], data[48][rank][from.Off:from.Off+from.Len])
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -568,7 +569,7 @@ func (m *hbmModel) flat(o *object, rank int) (profile.Layout, []byte) {
 			from := node.Parts[i]
 			bytes := data[from.Off : from.Off+from.Len]
 			switch {
-			case isRows(part.Kind):
+			case plan.IsRows(part.Kind):
 				copy(out[part.Off+part.Len/int64(part.Shape[0])*int64(o.begin):], bytes)
 			case o == last:
 				copy(out[part.Off:], bytes)

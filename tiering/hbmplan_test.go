@@ -25,7 +25,7 @@ func TestComposeInHBMAgreesWithTheRecurrence(t *testing.T) {
 		b := newBenchAbove(t, open, hybrid(1))
 		c := b.NewSession("c")
 		ps := b.three(c)
-		for _, layer := range []int{AllLayers, b.profile.LinearLayers()[0]} {
+		for _, layer := range []int{profile.AllLayers, b.profile.LinearLayers()[0]} {
 			pr := b.lay(c, layer, 0, 30, ps...)
 			q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: layer, Plan: pr.plan}
 			b.compareCompose(c, q, pr, layer, nil)
@@ -52,7 +52,7 @@ func TestRotateInHBMPlacesTheRowsOfSegmentsAndOfAWholeChain(t *testing.T) {
 			t.Fatalf("%+v", loaded)
 		}
 		q := &RotateQuery{
-			Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: pr.plan,
+			Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: pr.plan,
 			From: From{Kind: FromCheckpoint, Lease: loaded.Lease},
 			Dest: Destination{Memory: &e.memory, Blocks: e.blocks},
 		}
@@ -79,15 +79,15 @@ func TestComposeInHBMContinuesFromAState(t *testing.T) {
 	eachDevice(t, func(t *testing.T, open accelerator) {
 		b := newBenchAbove(t, open, hybrid(1))
 		c := b.NewSession("c")
-		l := b.profile.StatesLayout(AllLayers, 0)
+		l := b.profile.StatesLayout(profile.AllLayers, 0)
 		data := content(&l, 5)
-		pr := b.lay(c, AllLayers, 12, 8)
-		q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: pr.plan, From: From{Kind: FromState, State: b.stage(8<<20, data)}}
+		pr := b.lay(c, profile.AllLayers, 12, 8)
+		q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: pr.plan, From: From{Kind: FromState, State: b.stage(8<<20, data)}}
 		start := map[int][]float64{}
 		for i, layer := range b.profile.LinearLayers() {
 			start[layer] = numbers(&l, data, i)
 		}
-		b.compareCompose(c, q, pr, AllLayers, start)
+		b.compareCompose(c, q, pr, profile.AllLayers, start)
 		if n := b.Counters().HBM.Composed; n != 1 {
 			t.Fatalf("%d composes counted in HBM", n)
 		}
@@ -135,8 +135,8 @@ func TestAPlanInTwoPlacesIsInvalid(t *testing.T) {
 	first, last := b.mid(2, 64, 8), b.mid(3, 40, 4)
 	b.publish(c, first)
 	b.publish(c, last)
-	pr := b.lay(c, AllLayers, 0, 0, first, last)
-	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: pr.plan}
+	pr := b.lay(c, profile.AllLayers, 0, 0, first, last)
+	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: pr.plan}
 	bytes, err := b.ComposeBytes(q)
 	b.must(err)
 	q.Out = b.slot(0, bytes)
@@ -158,7 +158,7 @@ func TestAPlanInTwoPlacesIsInvalid(t *testing.T) {
 	}
 
 	// An answer elsewhere than the leases changes nothing and loses nothing.
-	pr = b.lay(c, AllLayers, 0, 0, first, last)
+	pr = b.lay(c, profile.AllLayers, 0, 0, first, last)
 	q.Plan, q.Out = pr.plan, b.put(b.commits, 0, make([]byte, bytes))
 	b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid)
 	if n := b.Counters().HBM; n.Lost != 0 || n.Copies != 2 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -116,9 +117,9 @@ func (x *twoAndHBM) raceOnce(ctx context.Context, c *Session, rng *rand.Rand, ps
 // raceCompose moves a state over a segment in HBM, in a slot of its own.
 func (x *twoAndHBM) raceCompose(ctx context.Context, c *Session, p piece, id tier.LeaseID) {
 	head, n := p.spec.Interior()
-	q := &ComposeQuery{Profile: x.id, Tenant: tenantA, Layer: AllLayers, From: From{Kind: FromState}, Plan: Plan{
+	q := &ComposeQuery{Profile: x.id, Tenant: tenantA, Layer: profile.AllLayers, From: From{Kind: FromState}, Plan: Plan{
 		Begin: head, End: head + n, Spans: []Span{{Kind: SpanSegment, Lease: id, Start: head, Count: n}}}}
-	bytes, err := x.StateBytes(x.id, AllLayers)
+	bytes, err := x.StateBytes(x.id, profile.AllLayers)
 	x.noError(err)
 	slot, err := x.acc.NewRegion(gpuipc.RegionSpec{Name: "slot", Bytes: 2 * bytes, Access: gpuipc.ClientWrites})
 	if err != nil {

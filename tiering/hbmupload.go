@@ -9,6 +9,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -31,7 +32,7 @@ type upload struct {
 // uploadNode is an object in memory as it was when it was held.
 type uploadNode struct {
 	object  *object
-	layout  *layout
+	layout  *plan.PartMap
 	share   gpuipc.Ref
 	digests []uint64
 }
@@ -105,7 +106,7 @@ func (up *upload) pieces() ([]uploadPiece, error) {
 		part := &l.Parts[i]
 		to := up.to.Slice(part.Off, part.Len)
 		nodes := up.nodes[last:]
-		if up.copy.kind != 0 && isRows(part.Kind) {
+		if up.copy.kind != 0 && plan.IsRows(part.Kind) {
 			nodes = up.nodes
 		}
 		at := int64(0)
@@ -129,12 +130,12 @@ func (up *upload) pieces() ([]uploadPiece, error) {
 
 // part names a part of a node and the digests of its chunks.
 func (n *uploadNode) part(layer int, kind profile.PartKind) (gpuipc.Ref, []uint64) {
-	i, ok := n.layout.find(layer, kind)
+	i, ok := n.layout.Index(layer, kind)
 	if !ok {
 		panic(fmt.Sprintf("tiering: no part %d of layer %d in a node of a copy", kind, layer))
 	}
 	part := &n.layout.Parts[i]
-	return n.share.Slice(part.Off, part.Len), n.digests[n.layout.first[i]:n.layout.first[i+1]]
+	return n.share.Slice(part.Off, part.Len), n.digests[n.layout.FirstChunk[i]:n.layout.FirstChunk[i+1]]
 }
 
 // move copies a piece and compares what the device reads where it has come to lie
@@ -178,11 +179,11 @@ func (up *upload) hash(ctx context.Context) error {
 		return nil
 	}
 	l := up.copy.layout()
-	up.digests = make([]uint64, l.chunks())
+	up.digests = make([]uint64, l.Chunks())
 	for i := range l.Parts {
 		part := &l.Parts[i]
-		into := up.digests[l.first[i]:l.first[i+1]]
-		if !isRows(part.Kind) {
+		into := up.digests[l.FirstChunk[i]:l.FirstChunk[i+1]]
+		if !plan.IsRows(part.Kind) {
 			_, digests := up.nodes[len(up.nodes)-1].part(part.Layer, part.Kind)
 			copy(into, digests)
 			continue

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -53,8 +54,8 @@ func TestLeaseOfAnotherSessionIsGone(t *testing.T) {
 func (b *bench) composeOne(p piece, id tier.LeaseID) *ComposeQuery {
 	b.Helper()
 	head, n := p.spec.Interior()
-	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: Plan{End: p.spec.Tokens, Spans: []Span{
-		{Kind: SpanRecompute, Start: 0, Count: head, Input: b.seam(AllLayers, 1)},
+	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: Plan{End: p.spec.Tokens, Spans: []Span{
+		{Kind: SpanRecompute, Start: 0, Count: head, Input: b.seam(profile.AllLayers, 1)},
 		{Kind: SpanSegment, Lease: id, Start: head, Count: n},
 		{Kind: SpanRecompute, Start: head + n, Count: p.spec.Tail},
 	}}}

@@ -30,7 +30,7 @@ func (s *Store) CheckMemory(id tier.ProfileID, m *Memory) error {
 	seen := map[int]bool{}
 	for i := range m.Layers {
 		ml := &m.Layers[i]
-		if _, err := p.attentionLayers(ml.Layer); err != nil || ml.Layer == AllLayers || seen[ml.Layer] {
+		if _, err := p.Attention(ml.Layer); err != nil || ml.Layer == profile.AllLayers || seen[ml.Layer] {
 			return fmt.Errorf("memory: layer %d is named twice or has no rows: %w", ml.Layer, tier.ErrInvalid)
 		}
 		seen[ml.Layer] = true

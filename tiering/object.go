@@ -10,6 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/internal/ghost"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -112,11 +113,11 @@ func (o *object) tokens() int {
 }
 
 // layout is that of each rank's share.
-func (o *object) layout() *layout {
+func (o *object) layout() *plan.PartMap {
 	if o.kind == 0 {
-		return o.profile.layout(ofSegment, AllLayers, o.end-o.begin)
+		return o.profile.SegmentParts(o.end - o.begin)
 	}
-	return o.profile.layout(ofCheckpoint, AllLayers, o.end-o.begin)
+	return o.profile.CheckpointParts(o.end - o.begin)
 }
 
 func (o *object) name() string {

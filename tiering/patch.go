@@ -44,7 +44,7 @@ func (s *Store) beginPatchLocked(p *promotion) (from, to []gpuipc.Ref) {
 	if o == nil {
 		return nil, nil
 	}
-	edges := o.layout().edges
+	edges := o.layout().StateEdges
 	if len(edges) == 0 {
 		return nil, nil
 	}

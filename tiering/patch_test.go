@@ -2,11 +2,10 @@ package tiering
 
 import (
 	"bytes"
-	"slices"
 	"testing"
 
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -49,7 +48,7 @@ func (x *twoTiers) wantPromoted(want []byte) {
 	at := 0
 	for _, p := range layout.Parts {
 		a, b := got[p.Off:p.Off+p.Len], want[p.Off:p.Off+p.Len]
-		if !isRows(p.Kind) && !bytes.Equal(a, b) {
+		if !plan.IsRows(p.Kind) && !bytes.Equal(a, b) {
 			x.Errorf("layer %d part %d is not what the lower tier has", p.Layer, p.Kind)
 		}
 		for ; len(a) > 0; at++ {
@@ -157,25 +156,4 @@ func TestPromotionEndsDuringItsPatch(t *testing.T) {
 	x.audit()
 	x.wantUsed(0, 0)
 	x.wantPromoted(want)
-}
-
-func TestEdgesAreTheOtherStates(t *testing.T) {
-	p, err := profile.New(stateful(2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, page := range []int64{64, 4096, 8192, 1 << 20} {
-		for _, rows := range []int{1, 7, 100, 1000} {
-			l := newLayout(p.CheckpointLayout(rows)).withStates(page)
-			for _, part := range l.Parts {
-				for _, off := range []int64{0, 1, part.Len / 2, part.Len - 1} {
-					holds := func(run gpuipc.Extent) bool { return run.Off <= part.Off+off && part.Off+off < run.Off+run.Len }
-					state, edge := slices.ContainsFunc(l.states, holds), slices.ContainsFunc(l.edges, holds)
-					if isRows(part.Kind) && (state || edge) || !isRows(part.Kind) && state == edge {
-						t.Fatalf("page %d, %d rows: layer %d part %d at %d: leaves %v, stays and is no row %v", page, rows, part.Layer, part.Kind, off, state, edge)
-					}
-				}
-			}
-		}
-	}
 }

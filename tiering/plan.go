@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -41,7 +42,7 @@ type heldSpan struct {
 // was held: a thinned node may be filled again meanwhile.
 type heldNode struct {
 	object  *object
-	layout  *layout
+	layout  *plan.PartMap
 	extents []gpuipc.Extent
 }
 
@@ -239,7 +240,7 @@ func (t *turns) by(layer, distance int) *gpuipc.Rotation {
 
 // part names one tensor of a rank's share to the device.
 func (s *Store) part(n *heldNode, rank, layer int, kind profile.PartKind) (gpuipc.Ref, profile.Part) {
-	part, ok := n.layout.part(layer, kind)
+	part, ok := n.layout.Part(layer, kind)
 	if !ok {
 		panic(fmt.Sprintf("tiering: %s has no part %d of layer %d", n.object.name(), kind, layer))
 	}

@@ -63,7 +63,7 @@ type ComposeQuery struct {
 	Profile tier.ProfileID
 	Tenant  tier.TenantID
 	Rank    int
-	Layer   int // a linear layer, or AllLayers
+	Layer   int // a linear layer, or profile.AllLayers
 	From    From
 	Plan    Plan
 	Out     gpuipc.Ref // at least ComposeBytes
@@ -119,7 +119,7 @@ type RotateQuery struct {
 	Profile tier.ProfileID
 	Tenant  tier.TenantID
 	Rank    int
-	Layer   int // an attention layer, or AllLayers
+	Layer   int // an attention layer, or profile.AllLayers
 	From    From
 	Plan    Plan
 	Dest    Destination

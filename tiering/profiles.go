@@ -7,21 +7,20 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/costs"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // profileState is a registered profile with what is worth computing once.
 type profileState struct {
-	*profile.Profile
+	*plan.Geometry
 	id    tier.ProfileID
 	ranks int
-	page  int64 // of the store's pools
 	model string
 	turns []turnSpec // the distinct ropes of the profile
 	rope  []int      // layer -> index into turns, -1 = keys are not turned
 
-	layouts layoutCache
-	costs   *costs.Learned
+	costs *costs.Learned
 
 	// Guarded by the store's lock.
 	uses        int   // AddProfile without ReleaseProfile
@@ -66,8 +65,7 @@ func (s *Store) AddProfile(p *profile.Profile) (tier.ProfileID, error) {
 		next = slices.Delete(next, i, i+1)
 	}
 	s.lastProfile++
-	ps := newProfileState(p, s.lastProfile, s.cfg.Cost)
-	ps.page = int64(s.cfg.PageBytes)
+	ps := newProfileState(plan.NewGeometry(p, s.lastProfile, int64(s.cfg.PageBytes)), s.lastProfile, s.cfg.Cost)
 	ps.uses = 1
 	next = append(next, ps)
 	s.profiles.Store(&next)
@@ -115,8 +113,8 @@ func (s *Store) profile(id tier.ProfileID) (*profileState, error) {
 	return known[at], nil
 }
 
-func newProfileState(p *profile.Profile, id tier.ProfileID, priors costs.Priors) *profileState {
-	ps := &profileState{Profile: p, id: id, ranks: p.TPSize(), model: p.Identity().Model, rope: make([]int, p.Layers())}
+func newProfileState(p *plan.Geometry, id tier.ProfileID, priors costs.Priors) *profileState {
+	ps := &profileState{Geometry: p, id: id, ranks: p.TPSize(), model: p.Identity().Model, rope: make([]int, p.Layers())}
 	for i := range ps.rope {
 		ps.rope[i] = -1
 		rope := p.Rope(i)
@@ -131,35 +129,6 @@ func newProfileState(p *profile.Profile, id tier.ProfileID, priors costs.Priors)
 		}
 		ps.rope[i] = at
 	}
-	ps.layouts.reset()
-	ps.costs = costs.New(p, priors)
+	ps.costs = costs.New(p.Profile, priors)
 	return ps
-}
-
-// checkRank is the check of every query that names a rank.
-func (p *profileState) checkRank(rank int) error {
-	if rank < 0 || rank >= p.ranks {
-		return fmt.Errorf("rank %d of %d: %w", rank, p.ranks, tier.ErrInvalid)
-	}
-	return nil
-}
-
-// linearLayers is the layers that a query for layer composes.
-func (p *profileState) linearLayers(layer int) ([]int, error) {
-	return pickLayers(p.LinearLayers(), layer, "linear")
-}
-
-// attentionLayers is the layers that a query for layer rotates.
-func (p *profileState) attentionLayers(layer int) ([]int, error) {
-	return pickLayers(p.AttentionLayers(), layer, "attention")
-}
-
-func pickLayers(all []int, layer int, kind string) ([]int, error) {
-	if layer == AllLayers {
-		return all, nil
-	}
-	if i := slices.Index(all, layer); i >= 0 {
-		return all[i : i+1], nil
-	}
-	return nil, fmt.Errorf("layer %d is no %s layer: %w", layer, kind, tier.ErrInvalid)
 }

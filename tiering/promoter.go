@@ -235,7 +235,7 @@ func (p *promotion) check(c *tier.Content) error {
 		return fmt.Errorf("%s: %d ranks and %d token ids: %w", o.name(), len(c.Digests), len(c.Tokens), tier.ErrCorrupt)
 	}
 	for _, digests := range c.Digests {
-		if want := o.fill.layout.chunks(); len(digests) != want {
+		if want := o.fill.layout.Chunks(); len(digests) != want {
 			return fmt.Errorf("%s: %d digests, want %d: %w", o.name(), len(digests), want, tier.ErrCorrupt)
 		}
 	}

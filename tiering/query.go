@@ -8,9 +8,6 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// AllLayers asks Compose and Rotate for every layer they apply to.
-const AllLayers = -1
-
 // MatchQuery asks for the longest checkpoint and the status of segments.
 type MatchQuery struct {
 	Profile   tier.ProfileID

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -16,7 +17,7 @@ func (s *Store) RotateBytes(q *RotateQuery) (bytes int64, rows int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	if _, err := p.attentionLayers(q.Layer); err != nil {
+	if _, err := p.Attention(q.Layer); err != nil {
 		return 0, 0, err
 	}
 	if err := q.Plan.check(); err != nil {
@@ -24,7 +25,7 @@ func (s *Store) RotateBytes(q *RotateQuery) (bytes int64, rows int, err error) {
 	}
 	rows, _ = q.Plan.shape()
 	if q.Dest.Memory == nil {
-		bytes = p.layout(ofRows, q.Layer, rows).Bytes
+		bytes = p.RowsParts(q.Layer, rows).Bytes
 	}
 	return bytes, rows, nil
 }
@@ -37,7 +38,7 @@ func (c *Session) Rotate(ctx context.Context, q *RotateQuery) (err error) {
 	if err != nil {
 		return err
 	}
-	layers, err := sc.profile.attentionLayers(q.Layer)
+	layers, err := sc.profile.Attention(q.Layer)
 	if err != nil {
 		return err
 	}
@@ -59,7 +60,7 @@ func (c *Session) Rotate(ctx context.Context, q *RotateQuery) (err error) {
 
 	w := &placer{launches: &launches{store: s, above: h.above}, heldPlan: h, turns: turns{profile: sc.profile}, out: q.Dest.Out}
 	if q.Dest.Memory == nil {
-		w.layout = sc.profile.layout(ofRows, q.Layer, rows)
+		w.layout = sc.profile.RowsParts(q.Layer, rows)
 	} else if w.memory, err = h.bind(&q.Dest); err != nil {
 		return fmt.Errorf("rotate: %w", err)
 	}
@@ -70,7 +71,7 @@ func (c *Session) Rotate(ctx context.Context, q *RotateQuery) (err error) {
 	if err := w.run(ctx); err != nil {
 		return err
 	}
-	if q.Layer == AllLayers && !h.above {
+	if q.Layer == profile.AllLayers && !h.above {
 		h.rotated(s.cfg.Now().Sub(began))
 	}
 	return nil
@@ -82,8 +83,8 @@ type placer struct {
 	*launches
 	turns  turns
 	out    gpuipc.Ref
-	layout *layout      // of out, when rows go there
-	memory *boundMemory // else where they go
+	layout *plan.PartMap // of out, when rows go there
+	memory *boundMemory  // else where they go
 }
 
 func (w *placer) layers(ctx context.Context, layers []int) error {
@@ -147,7 +148,7 @@ func (w *placer) job(n *heldNode, layer int, kind profile.PartKind, row, at int)
 		job.Dst = w.memory.scatter(layer, kind, at)
 		return job
 	}
-	to, _ := w.layout.part(layer, kind)
+	to, _ := w.layout.Part(layer, kind)
 	rowBytes := part.Len / int64(part.Shape[0])
 	job.Dst.Rows = w.out.Slice(to.Off+int64(row)*rowBytes, part.Len)
 	return job

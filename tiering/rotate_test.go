@@ -63,7 +63,7 @@ func TestRotatePacksTurnedRows(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
 	pr := b.lay(c, noInputs, 0, 30, b.three(c)...)
-	for _, layer := range append([]int{AllLayers}, b.profile.AttentionLayers()...) {
+	for _, layer := range append([]int{profile.AllLayers}, b.profile.AttentionLayers()...) {
 		t.Run(fmt.Sprintf("layer=%d", layer), func(t *testing.T) {
 			q := &RotateQuery{Profile: b.id, Tenant: tenantA, Layer: layer, Plan: pr.plan}
 			bytes, rows, err := b.RotateBytes(q)
@@ -180,7 +180,7 @@ func TestRotateScattersToEngineMemory(t *testing.T) {
 	e := b.engine(16, 17, table(17))
 	loaded := b.loadPrefix(c, hashOf(1, 37), tier.Exact)
 	q := &RotateQuery{
-		Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: pr.plan,
+		Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: pr.plan,
 		From: From{Kind: FromCheckpoint, Lease: loaded.Lease},
 		Dest: Destination{Memory: &e.memory, Blocks: e.blocks},
 	}
@@ -240,7 +240,7 @@ func TestRotateRefusesBlocksOutsideTheMemory(t *testing.T) {
 	e := b.engine(16, 5, table(5))
 	run := func(blocks []uint32) error {
 		return c.Rotate(b.ctx, &RotateQuery{
-			Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: pr.plan, Dest: Destination{Memory: &e.memory, Blocks: blocks},
+			Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: pr.plan, Dest: Destination{Memory: &e.memory, Blocks: blocks},
 		})
 	}
 	b.must(run([]uint32{0, 1, 2, 3})) // tokens 8 to 56; the query's block is not needed
@@ -272,7 +272,7 @@ func TestBlocksReachToTheLastByte(t *testing.T) {
 	t.Cleanup(func() { b.must(m.Region.Close()) })
 	b.must(b.CheckMemory(b.id, &m))
 	q := &RotateQuery{
-		Profile: b.id, Tenant: tenantA, Layer: AllLayers, Dest: Destination{Memory: &m, Blocks: []uint32{4}},
+		Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Dest: Destination{Memory: &m, Blocks: []uint32{4}},
 		Plan: Plan{End: 16, Spans: []Span{{Kind: SpanSegment, Lease: b.lease(c, p), Count: 16}}},
 	}
 	b.must(c.Rotate(b.ctx, q))
@@ -292,7 +292,7 @@ func TestCheckMemoryRefusesWhatRowsDoNotFit(t *testing.T) {
 		"a layer missing":        func(m *Memory) { m.Layers = m.Layers[1:] },
 		"a layer twice":          func(m *Memory) { m.Layers[1] = m.Layers[0] },
 		"a linear layer":         func(m *Memory) { m.Layers[0].Layer = 0 },
-		"all layers at once":     func(m *Memory) { m.Layers[0].Layer = AllLayers },
+		"all layers at once":     func(m *Memory) { m.Layers[0].Layer = profile.AllLayers },
 		"no block size":          func(m *Memory) { m.BlockTokens = 0 },
 		"absurd block size":      func(m *Memory) { m.BlockTokens = 1 << 30 },
 		"negative base":          func(m *Memory) { m.Layers[0].KBase = -64 },
@@ -320,7 +320,7 @@ func TestRotateRefusals(t *testing.T) {
 	p := b.mid(2, 64, 8)
 	b.publish(c, p)
 	pr := b.lay(c, noInputs, 0, 12, p)
-	base := &RotateQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers, Plan: pr.plan}
+	base := &RotateQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: pr.plan}
 	bytes, _, err := b.RotateBytes(base)
 	b.must(err)
 	for name, change := range map[string]func(q *RotateQuery){
@@ -392,7 +392,7 @@ func (b *bench) assembleOnce(from FromKind, paged bool) {
 
 	data := b.load(q.Dest.Out)
 	for _, l := range b.profile.LinearLayers() {
-		states := b.walk(pr, l, AllLayers, start[l])
+		states := b.walk(pr, l, profile.AllLayers, start[l])
 		b.wantClose(fmt.Sprintf("state of layer %d", l), numbers(&layout, data, layout.Find(l, profile.PartS)), states[len(states)-1])
 		if i := layout.Find(l, profile.PartConv); i >= 0 {
 			want := numbers(&p.layout, contentOf(p, 0), p.layout.Find(l, profile.PartConv))
@@ -467,7 +467,7 @@ func TestAssembleRefusals(t *testing.T) {
 		"answer too small":       func(q *AssembleQuery) { q.Dest.Out = b.slot(0, bytes-64) },
 		"from a bare state":      func(q *AssembleQuery) { q.From = From{Kind: FromState, State: b.slot(1<<20, 64)} },
 		"unknown beginning":      func(q *AssembleQuery) { q.From.Kind = 7 },
-		"last span has an input": func(q *AssembleQuery) { q.Plan.Spans[1].Input = b.seam(AllLayers, 1) },
+		"last span has an input": func(q *AssembleQuery) { q.Plan.Spans[1].Input = b.seam(profile.AllLayers, 1) },
 		"recomputed in between": func(q *AssembleQuery) {
 			q.Plan.Spans = append(q.Plan.Spans, Span{Kind: SpanRecompute, Start: 40, Count: 1})
 			q.Plan.End++
@@ -494,7 +494,7 @@ func TestRowsStayInTheirRunOfEngineMemory(t *testing.T) {
 	p := b.piece(1, profile.FirstSpec(32))
 	b.publish(c, p)
 	q := &RotateQuery{
-		Profile: b.id, Tenant: tenantA, Layer: AllLayers,
+		Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers,
 		Plan: Plan{End: 32, Spans: []Span{{Kind: SpanSegment, Lease: b.lease(c, p), Count: 32}}},
 		Dest: Destination{Memory: &e.memory, Blocks: e.blocks},
 	}

@@ -28,7 +28,7 @@ func (b *bench) populate(n int) (hashes [][32]byte) {
 	ps, err := b.Store.profile(b.id)
 	b.must(err)
 	rng := rand.New(rand.NewPCG(5, 5))
-	l := ps.layout(ofCheckpoint, AllLayers, 8)
+	l := ps.CheckpointParts(8)
 	now := b.clock.Now()
 	var up *object
 	b.mu.Lock()
@@ -43,7 +43,7 @@ func (b *bench) populate(n int) (hashes [][32]byte) {
 		}
 		b.measure(o, l.Bytes)
 		b.allocateLocked(o, l.Bytes)
-		o.shares[0].digests = make([]uint64, l.chunks())
+		o.shares[0].digests = make([]uint64, l.Chunks())
 		o.created, o.used, o.fill = now, now, newFill(o, l)
 		b.linkLocked(o)
 		b.publishLocked(o, now.Add(time.Duration(i)*time.Microsecond), decision.Filled)

@@ -243,7 +243,7 @@ func (s *Store) scope(p tier.ProfileID, t tier.TenantID, rank int) (*profileStat
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := ps.checkRank(rank); err != nil {
+	if err := ps.CheckRank(rank); err != nil {
 		return nil, nil, err
 	}
 	tn, err := s.tenant(t)

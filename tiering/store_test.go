@@ -633,7 +633,7 @@ func (s *Store) auditExtents(o *object) error {
 	bytes, pages := 4*int64(o.spec.Tokens), 4*int64(o.spec.Tokens)
 	for i := range o.shares {
 		at, holes := int64(0), int64(0)
-		states := o.layout().states
+		states := o.layout().StatePages
 		for _, e := range o.shares[i].extents {
 			if e.Off == hole {
 				holes += e.Len

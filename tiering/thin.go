@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -50,7 +51,7 @@ func (s *Store) thinLocked(o *object, way eviction) {
 
 // refillLocked gives a thinned node memory for its states again, to be filled as
 // want says.
-func (s *Store) refillLocked(o, want *object, l *layout, now time.Time, b *outside) error {
+func (s *Store) refillLocked(o, want *object, l *plan.PartMap, now time.Time, b *outside) error {
 	if want.end != o.end {
 		return fmt.Errorf("%s: %d tokens, its hash stands for %d: %w", o.name(), want.end, o.end, tier.ErrInvalid)
 	}
@@ -84,7 +85,7 @@ func (s *Store) mendLocked(o *object) {
 
 // unmendLocked gives them back.
 func (s *Store) unmendLocked(o *object) {
-	states := o.layout().states
+	states := o.layout().StatePages
 	for i := range o.shares {
 		kept, given := punch(o.shares[i].extents, states)
 		s.freePagesLocked(given)
@@ -117,13 +118,13 @@ func (s *Store) lendLocked(p *promotion) {
 	from, o := p.object, p.into
 	l := o.layout()
 	for i := range o.shares {
-		rest, states := punch(from.shares[i].extents, l.states)
+		rest, states := punch(from.shares[i].extents, l.StatePages)
 		from.shares[i].extents = rest
 		o.shares[i].extents = mend(o.shares[i].extents, states)
 		digests := slices.Clone(o.shares[i].digests)
 		for k := range l.Parts {
-			if !isRows(l.Parts[k].Kind) {
-				copy(digests[l.first[k]:l.first[k+1]], from.shares[i].digests[l.first[k]:])
+			if !plan.IsRows(l.Parts[k].Kind) {
+				copy(digests[l.FirstChunk[k]:l.FirstChunk[k+1]], from.shares[i].digests[l.FirstChunk[k]:])
 			}
 		}
 		o.shares[i].digests = digests

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -54,7 +54,7 @@ func (b *bench) wantRows(node LoadedNode, want []byte) {
 	l := b.profile.CheckpointLayout(node.End - node.Begin)
 	got := b.loadShare(node.Extents)
 	for _, part := range l.Parts {
-		if isRows(part.Kind) && !bytes.Equal(got[part.Off:part.Off+part.Len], want[part.Off:part.Off+part.Len]) {
+		if plan.IsRows(part.Kind) && !bytes.Equal(got[part.Off:part.Off+part.Len], want[part.Off:part.Off+part.Len]) {
 			b.Fatalf("rows [%d, %d) of layer %d differ", node.Begin, node.End, part.Layer)
 		}
 	}
@@ -88,7 +88,7 @@ func TestThinnedNodeIsNoHitAndServesWhatExtendsIt(t *testing.T) {
 	states, whole := b.profile.CheckpointLayout(0), b.profile.CheckpointLayout(16)
 	out := b.load(q.Dest.Out)
 	for _, part := range whole.Parts {
-		if to := states.Find(part.Layer, part.Kind); !isRows(part.Kind) {
+		if to := states.Find(part.Layer, part.Kind); !plan.IsRows(part.Kind) {
 			at := states.Parts[to]
 			if !bytes.Equal(out[at.Off:at.Off+at.Len], data[48][part.Off:part.Off+part.Len]) {
 				t.Fatalf("layer %d part %d differs", part.Layer, part.Kind)
@@ -100,9 +100,9 @@ func TestThinnedNodeIsNoHitAndServesWhatExtendsIt(t *testing.T) {
 func TestThinningGivesBackWholePagesOfStates(t *testing.T) {
 	b, _, _ := thinned(t)
 	used := b.Pools()[privatePool].UsedBytes
-	l := newLayout(b.profile.CheckpointLayout(16)).withStates(4096)
+	l := plan.NewGeometry(b.profile, 1, 4096).CheckpointParts(16)
 	var pages int64
-	for _, run := range l.states {
+	for _, run := range l.StatePages {
 		pages += b.pagesOf(run.Len)
 	}
 	b.thin(1, 16)
@@ -145,7 +145,7 @@ func TestRefillLeavesWhatWasLeased(t *testing.T) {
 	got := b.loadShare(after.Nodes[0].Extents)
 	at := 0
 	for _, part := range l.Parts {
-		if chunk := got[part.Off : part.Off+part.Len]; !isRows(part.Kind) && !bytes.Equal(chunk, other[part.Off:part.Off+part.Len]) {
+		if chunk := got[part.Off : part.Off+part.Len]; !plan.IsRows(part.Kind) && !bytes.Equal(chunk, other[part.Off:part.Off+part.Len]) {
 			t.Fatalf("layer %d part %d is not what was saved", part.Layer, part.Kind)
 		} else if gpuipc.DigestBytes(chunk) != after.Nodes[0].Digests[at] {
 			t.Fatalf("layer %d part %d has another digest", part.Layer, part.Kind)
@@ -198,7 +198,7 @@ func TestRefillWithAnotherParent(t *testing.T) {
 	own, share := b.profile.CheckpointLayout(16), b.loadShare(got.Nodes[1].Extents)
 	for i, part := range own.Parts {
 		from := l.Parts[i]
-		if !isRows(part.Kind) && !bytes.Equal(share[part.Off:part.Off+part.Len], whole[from.Off:from.Off+from.Len]) {
+		if !plan.IsRows(part.Kind) && !bytes.Equal(share[part.Off:part.Off+part.Len], whole[from.Off:from.Off+from.Len]) {
 			t.Fatalf("layer %d part %d is not what was saved", part.Layer, part.Kind)
 		}
 	}
@@ -295,7 +295,7 @@ func TestItemsFollowTheChain(t *testing.T) {
 	}
 	full := b.pagesOf(b.profile.CheckpointLayout(16).Bytes)
 	var states int64
-	for _, run := range newLayout(b.profile.CheckpointLayout(16)).withStates(4096).states {
+	for _, run := range plan.NewGeometry(b.profile, 1, 4096).CheckpointParts(16).StatePages {
 		states += b.pagesOf(run.Len)
 	}
 	want := func(end int, bytes int64, tokens int) {
@@ -370,35 +370,6 @@ func TestPunchAndMend(t *testing.T) {
 		elsewhere := mend(kept, []gpuipc.Extent{{Off: 5000, Len: 7}, {Off: 6000, Len: 100}})
 		if holesOf(elsewhere) != 0 || (gpuipc.Ref{Extents: elsewhere}).Len() != 75 {
 			t.Errorf("runs %v: mended with other memory: %v", runs, elsewhere)
-		}
-	}
-}
-
-func TestStatePagesHoldNoRows(t *testing.T) {
-	p, err := profile.New(stateful(2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, page := range []int64{64, 4096, 8192, 1 << 20} {
-		for _, rows := range []int{1, 7, 100, 1000} {
-			l := newLayout(p.CheckpointLayout(rows)).withStates(page)
-			inRun := func(off int64) bool {
-				for _, run := range l.states {
-					if run.Off <= off && off < run.Off+run.Len {
-						return true
-					}
-				}
-				return false
-			}
-			for at := int64(0); at < l.Bytes; at += page {
-				clean := true
-				for _, part := range l.Parts {
-					clean = clean && (!isRows(part.Kind) || part.Off+part.Len <= at || part.Off >= min(at+page, l.Bytes))
-				}
-				if inRun(at) != clean || inRun(min(at+page, l.Bytes)-1) != clean {
-					t.Fatalf("page of %d at %d of %d rows: among the states %v, has no rows %v", page, at, rows, inRun(at), clean)
-				}
-			}
 		}
 	}
 }

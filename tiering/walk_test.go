@@ -14,6 +14,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -373,7 +374,7 @@ func (w *walk) sameBytes(n tier.Name, l *profile.Layout, want []byte, extents []
 	}
 	got := w.loadShare(extents)
 	for i, part := range l.Parts {
-		if holesOf(extents) > 0 && !isRows(part.Kind) {
+		if holesOf(extents) > 0 && !plan.IsRows(part.Kind) {
 			continue
 		}
 		if string(got[part.Off:part.Off+part.Len]) != string(want[part.Off:part.Off+part.Len]) {

@@ -7,42 +7,6 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-func TestStatesByArithmeticAreWhereTheProfilePutsThem(t *testing.T) {
-	b := newBench(t, hybrid(2))
-	p, err := b.Store.profile(b.id)
-	b.must(err)
-	for _, layer := range append([]int{AllLayers}, b.profile.LinearLayers()...) {
-		for seams := range 5 {
-			want := b.profile.StatesLayout(layer, seams)
-			got, err := p.statesLayout(layer, seams)
-			b.must(err)
-			if got.bytes() != want.Bytes {
-				t.Fatalf("layer %d, %d seams: %d bytes, want %d", layer, seams, got.bytes(), want.Bytes)
-			}
-			for i, part := range want.Parts {
-				if off, n := got.at(i/(seams+1), i%(seams+1)); off != part.Off || n != part.Len {
-					t.Fatalf("layer %d, %d seams, state %d: [%d, +%d), want [%d, +%d)", layer, seams, i, off, n, part.Off, part.Len)
-				}
-			}
-		}
-	}
-}
-
-func TestPartsAreFoundByLayerAndKind(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	for _, l := range []profile.Layout{b.profile.SegmentLayout(9), b.profile.CheckpointLayout(3), b.profile.RowsLayout(AllLayers, 2), b.profile.SeamLayout(3)} {
-		indexed := newLayout(l)
-		for _, want := range l.Parts {
-			if got, ok := indexed.part(want.Layer, want.Kind); !ok || got != want {
-				t.Errorf("layer %d kind %d: %+v, %v", want.Layer, want.Kind, got, ok)
-			}
-		}
-		if _, ok := indexed.part(2, profile.PartK); ok { // a layer without state
-			t.Error("found a part that is not there")
-		}
-	}
-}
-
 // A request costs what its frame costs, not what it asks about times the number
 // of layers.
 func TestManySeamsCostNothing(t *testing.T) {
@@ -53,7 +17,7 @@ func TestManySeamsCostNothing(t *testing.T) {
 		}})
 	}
 	b := newBench(t, id)
-	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: AllLayers}
+	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers}
 	for i := range 2000 {
 		q.Plan.Spans = append(q.Plan.Spans, Span{Kind: SpanRecompute, Start: i, Count: 1})
 	}
@@ -65,27 +29,6 @@ func TestManySeamsCostNothing(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(10, func() { _, _ = b.ComposeBytes(q) }); n > 0 {
 		t.Fatalf("%v allocations for a size", n)
-	}
-}
-
-func TestLayoutsKeptAreBounded(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	p, err := b.Store.profile(b.id)
-	b.must(err)
-	for n := range 3 * maxCachedParts / len(b.profile.SegmentLayout(1).Parts) {
-		first := p.layout(ofSegment, AllLayers, n+1)
-		if p.layout(ofSegment, AllLayers, n+1) != first {
-			t.Fatalf("layout of %d tokens was not kept at all", n+1)
-		}
-		held := 0
-		if n%1000 == 0 {
-			for _, l := range p.layouts.entries {
-				held += len(l.Parts)
-			}
-			if held > maxCachedParts || held != p.layouts.parts {
-				t.Fatalf("%d parts kept, counted %d, bound %d", held, p.layouts.parts, maxCachedParts)
-			}
-		}
 	}
 }
 

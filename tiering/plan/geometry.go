@@ -1,0 +1,194 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Geometry is a registered profile with what is computed from it once: where the
+// parts of segments, checkpoints, rows and states lie. All methods may run at once.
+type Geometry struct {
+	*profile.Profile
+	id    tier.ProfileID
+	page  int64 // of the store's pools
+	parts partCache
+}
+
+// NewGeometry is the geometry of a profile in a store with pages of so many bytes.
+func NewGeometry(p *profile.Profile, id tier.ProfileID, pageBytes int64) *Geometry {
+	g := &Geometry{Profile: p, id: id, page: pageBytes}
+	g.parts.reset()
+	return g
+}
+
+// CheckRank is the check of every query that names a rank.
+func (g *Geometry) CheckRank(rank int) error {
+	if rank < 0 || rank >= g.TPSize() {
+		return fmt.Errorf("rank %d of %d: %w", rank, g.TPSize(), tier.ErrInvalid)
+	}
+	return nil
+}
+
+// Linear is the layers that a query for layer composes.
+func (g *Geometry) Linear(layer int) ([]int, error) {
+	return pickLayers(g.LinearLayers(), layer, "linear")
+}
+
+// Attention is the layers that a query for layer rotates.
+func (g *Geometry) Attention(layer int) ([]int, error) {
+	return pickLayers(g.AttentionLayers(), layer, "attention")
+}
+
+func pickLayers(all []int, layer int, kind string) ([]int, error) {
+	if layer == profile.AllLayers {
+		return all, nil
+	}
+	if i := slices.Index(all, layer); i >= 0 {
+		return all[i : i+1], nil
+	}
+	return nil, fmt.Errorf("layer %d is no %s layer: %w", layer, kind, tier.ErrInvalid)
+}
+
+// SegmentParts is where the parts of a segment with so many interior tokens lie.
+func (g *Geometry) SegmentParts(interior int) *PartMap {
+	return g.partMap(partKey{of: partsOfSegment, layer: profile.AllLayers, n: interior})
+}
+
+// CheckpointParts is where the parts of a checkpoint node with so many rows lie.
+func (g *Geometry) CheckpointParts(rows int) *PartMap {
+	return g.partMap(partKey{of: partsOfCheckpoint, layer: profile.AllLayers, n: rows})
+}
+
+// RowsParts is where so many rows of a layer or profile.AllLayers lie.
+func (g *Geometry) RowsParts(layer, rows int) *PartMap {
+	return g.partMap(partKey{of: partsOfRows, layer: layer, n: rows})
+}
+
+// StateParts is where one state of a layer or profile.AllLayers lies.
+func (g *Geometry) StateParts(layer int) *PartMap {
+	return g.partMap(partKey{of: partsOfState, layer: layer})
+}
+
+// SeamParts is where (T, S) of a recomputed span lie, of a layer or profile.AllLayers.
+func (g *Geometry) SeamParts(layer int) *PartMap {
+	return g.partMap(partKey{of: partsOfSeam, layer: layer})
+}
+
+// BufferParts is where the parts of so many rows of a buffer lie.
+func (g *Geometry) BufferParts(rows int) *PartMap {
+	return g.partMap(partKey{of: partsOfBuffer, layer: profile.AllLayers, n: rows})
+}
+
+func (g *Geometry) partMap(key partKey) *PartMap {
+	m := g.parts.find(key)
+	if m == nil {
+		m = g.compute(key)
+		g.parts.keep(key, m)
+	}
+	return m
+}
+
+func (g *Geometry) compute(key partKey) *PartMap {
+	switch key.of {
+	case partsOfSegment:
+		return NewPartMap(g.SegmentLayout(key.n))
+	case partsOfCheckpoint:
+		return NewPartMap(g.CheckpointLayout(key.n)).withStates(g.page)
+	case partsOfRows:
+		return NewPartMap(g.RowsLayout(key.layer, key.n))
+	case partsOfState:
+		return NewPartMap(g.StatesLayout(key.layer, 0))
+	case partsOfSeam:
+		return NewPartMap(g.SeamLayout(key.layer))
+	case partsOfBuffer:
+		return NewPartMap(g.BufferLayout(key.n))
+	}
+	panic(fmt.Sprintf("plan: parts of kind %d", key.of))
+}
+
+// States is profile.StatesLayout by arithmetic: its parts are those of one state,
+// each as often as there are seams and once more. A plan may have thousands of
+// seams, and deep models hundreds of layers.
+type States struct {
+	one   *PartMap
+	times int64
+}
+
+// StatesParts is where the states before each of so many seams and the final one
+// lie.
+func (g *Geometry) StatesParts(layer, seams int) (States, error) {
+	s := States{g.StateParts(layer), int64(seams) + 1}
+	if s.one.Bytes > math.MaxInt64/s.times {
+		return s, fmt.Errorf("states before %d seams of %d bytes each: %w", seams, s.one.Bytes, tier.ErrInvalid)
+	}
+	return s, nil
+}
+
+// Bytes is the size of all states.
+func (s States) Bytes() int64 { return s.one.Bytes * s.times }
+
+// At is where state number n of the i-th layer asked for lies.
+func (s States) At(i, n int) (off, length int64) {
+	part, end := s.one.Parts[i], s.one.Bytes
+	if i+1 < len(s.one.Parts) {
+		end = s.one.Parts[i+1].Off
+	}
+	return part.Off*s.times + int64(n)*(end-part.Off), part.Len
+}
+
+// What parts are computed for.
+type partsOf uint8
+
+const (
+	partsOfSegment    partsOf = iota // n = interior tokens
+	partsOfCheckpoint                // n = rows
+	partsOfRows                      // n = rows, of one layer or all
+	partsOfState                     // one state of one layer or all
+	partsOfSeam                      // of one layer or all
+	partsOfBuffer                    // n = rows
+)
+
+type partKey struct {
+	of    partsOf
+	layer int
+	n     int
+}
+
+// partCache keeps computed part maps, since a deep model's takes some microseconds.
+// When full it starts again: sizes of segments vary, but those in use at one time
+// are few.
+type partCache struct {
+	mu      sync.Mutex
+	entries map[partKey]*PartMap
+	parts   int
+}
+
+// maxCachedParts bounds the cache: 6 MiB a profile, the segments of 400 lengths
+// of a model with 60 layers (a guess).
+const maxCachedParts = 64 << 10
+
+func (c *partCache) reset() { c.entries, c.parts = map[partKey]*PartMap{}, 0 }
+
+func (c *partCache) find(key partKey) *PartMap {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.entries[key]
+}
+
+func (c *partCache) keep(key partKey, m *PartMap) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.entries[key]; known {
+		return
+	}
+	if c.parts+len(m.Parts) > maxCachedParts {
+		c.reset()
+	}
+	c.entries[key] = m
+	c.parts += len(m.Parts)
+}
