@@ -86,7 +86,7 @@ func TestAdviseRefusesWhatMakesNoSense(t *testing.T) {
 	}
 	var a wire.AdviseReply
 	c.call(wire.OpAdvise, good(), &a)
-	if s := r.store.AdviceStats(); s.Asked != 1 || s.Recorded != 1 {
+	if s := r.store.Advisor().Stats(); s.Asked != 1 || s.Recorded != 1 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -129,7 +129,7 @@ func TestAdviseOverTheSocket(t *testing.T) {
 	if long.SeenTokens != 2000 || again.SeenTokens != 16<<10 || again.Way != wire.WayPrefix {
 		t.Errorf("%+v\n%+v", long, again)
 	}
-	eventually(t, "the prefill was learned", func() bool { return r.store.AdviceStats().Samples == 1 })
+	eventually(t, "the prefill was learned", func() bool { return r.store.Advisor().Stats().Samples == 1 })
 	answer, err := http.Get("http://" + r.AdminAddr().String() + "/metrics")
 	if err != nil {
 		t.Fatal(err)

@@ -28,6 +28,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/disk"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -353,12 +354,13 @@ func (d *Daemon) storeConfig() tiering.Config {
 		LeaseTTL: c.LeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL, FillTTL: c.FillTTL,
 		MaxLeases: c.MaxLeases, MaxReservations: c.MaxReservations, MaxProfiles: c.MaxProfiles, Log: d.log,
 		EvictionPublic: evictionOf(c.EvictionPublic), EvictionPrivate: evictionOf(c.EvictionPrivate), Cost: costsOf(c),
-		AdviseBytes: int64(c.AdviseMemory), AdviseNodes: c.AdviseNodes,
-		AdviseCheckpoints: c.AdviseCheckpoints, AdviseSolveEvery: c.AdviseSolveEvery,
+		Advise: advise.Config{
+			Bytes: int64(c.AdviseMemory), Nodes: c.AdviseNodes, Checkpoints: c.AdviseCheckpoints, SolveEvery: c.AdviseSolveEvery,
+		},
 		MaxDecisions: c.Decisions,
 	}
 	if c.AdviseMemory == 0 {
-		config.AdviseBytes = -1
+		config.Advise.Bytes = -1
 	}
 	if d.disk == nil {
 		return config

@@ -11,7 +11,7 @@ func TestPoliciesAndPriorsReachTheStore(t *testing.T) {
 	c.Eviction, c.EvictionPrivate, c.AdviseMemory, c.PrefillSpeed, c.MemoryBandwidth = "gdsf", "lru", 0, 1000, 4*settings.GiB
 	d := &Daemon{config: c}
 	got := d.storeConfig()
-	if got.AdviseBytes >= 0 || got.EvictionPublic != nil || got.EvictionPrivate == nil || got.Eviction == nil {
+	if got.Advise.Bytes >= 0 || got.EvictionPublic != nil || got.EvictionPrivate == nil || got.Eviction == nil {
 		t.Errorf("%+v", got)
 	}
 	if ms := got.Cost.Prefill.Millis(0, 1000); ms < 1000 || ms > 1100 {

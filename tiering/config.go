@@ -9,6 +9,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -52,16 +53,8 @@ type Config struct {
 	Eviction func() policy.Eviction // also of what a tenant with a quota holds; policy.NewDefault
 	Cost     costs.Priors           // what costs are predicted from at first
 
-	// Bounds of the tree of prompts that advice is given from: nodes, and bytes
-	// over all tenants; 262144 and 64 MiB. Below zero nothing is remembered.
-	AdviseNodes int
-	AdviseBytes int64
-	// AdviseCheckpoints is how many checkpoints of a prompt are advised when a
-	// query does not say; 4. Every AdviseSolveEvery recorded prompts placements are
-	// solved for again; 10 (Sparse Prefix Caching).
-	AdviseCheckpoints int
-	AdviseSolveEvery  int
-	Now               func() time.Time // time.Now
+	Advise advise.Config    // bounds of what advice remembers
+	Now    func() time.Time // time.Now
 
 	LeaseTTL    time.Duration // when a query names none; 1 minute
 	MaxLeaseTTL time.Duration // longer wishes are cut; 1 hour
@@ -125,10 +118,7 @@ func (c *Config) Validate() error {
 	check(c.LowWater > 0 && c.LowWater <= c.HighWater && c.HighWater <= 1, "marks of %v and %v", c.LowWater, c.HighWater)
 	check(c.MaxPromotions > 0 && c.PromoteBytes > 0 && c.PromoteQueue > 0,
 		"%d promotions of %d bytes at once, %d in the queue", c.MaxPromotions, c.PromoteBytes, c.PromoteQueue)
-	check(c.AdviseNodes < 0 || c.AdviseNodes >= 64, "tree of %d prompts' nodes, want 64 or more", c.AdviseNodes)
-	check(c.AdviseBytes < 0 || c.AdviseBytes >= 64<<10, "tree of prompts of %d bytes, want 65536 or more", c.AdviseBytes)
-	check(c.AdviseCheckpoints > 0 && c.AdviseCheckpoints <= MaxPositions && c.AdviseSolveEvery > 0,
-		"%d checkpoints advised, placements solved every %d prompts", c.AdviseCheckpoints, c.AdviseSolveEvery)
+	c.Advise.Validate(check)
 	c.HBM.validate(check)
 	check(len(c.Tenants) > 0, "no tenant")
 	ids, names, salts := map[tier.TenantID]bool{}, map[string]bool{}, map[string]bool{}
@@ -163,10 +153,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxPromotions, 4)
 	setDefault(&c.PromoteBytes, 256<<20)
 	setDefault(&c.PromoteQueue, 4096)
-	setDefault(&c.AdviseNodes, 1<<18)
-	setDefault(&c.AdviseBytes, 64<<20)
-	setDefault(&c.AdviseCheckpoints, 4)
-	setDefault(&c.AdviseSolveEvery, 10)
+	c.Advise = c.Advise.WithDefaults()
 	c.HBM = c.HBM.withDefaults()
 	if c.Eviction == nil {
 		c.Eviction = policy.NewDefault

@@ -71,34 +71,3 @@ func TestDecisionsSayWhyNodesComeAndGo(t *testing.T) {
 		t.Errorf("%v of %d tokens, %v; want one of 5000 refused for want of room", d.What, d.End, d.Why)
 	}
 }
-
-// TestAdviceDoesNotPushOutWhatHappened asks for much advice, often.
-func TestAdviceDoesNotPushOutWhatHappened(t *testing.T) {
-	b := newBench(t, stateful(1), func(c *Config) { c.MaxDecisions = 64 })
-	b.save(b.NewSession("a"), b.saveQuery(1, 16, 0, tier.Exact), 0)
-	q := AdviseQuery{Tenant: tenantB, Tokens: promptOf(t, "x:5000"), MaxCheckpoints: MaxPositions}
-	for at := range MaxPositions {
-		q.Cuts = append(q.Cuts, uint32(1+4*at))
-		q.Segments = append(q.Segments, AdviseSegment{Begin: 4 * at, Tokens: 4, Status: tier.StatusMiss})
-	}
-	positions := 0
-	for turn := range 20 {
-		positions += len(b.serve(q).Positions)
-		if told := b.lastDecisions(1 << 10); turn == 0 && len(told) != 1+2*adviceTold {
-			t.Fatalf("%d decisions of one checkpoint and one advice", len(told))
-		}
-	}
-	told := b.lastDecisions(1 << 10)
-	if first := told[len(told)-1]; first.What != decision.Admit || first.Tenant != tenantA || len(told) != 1+64/decision.AdviceShare {
-		t.Errorf("%d decisions are told, the first is %v of tenant %d", len(told), first.What, first.Tenant)
-	}
-	counted := uint64(0)
-	b.Decisions().Counts(func(what decision.What, _ decision.Reason, n uint64) {
-		if what >= decision.Advise {
-			counted += n
-		}
-	})
-	if want := uint64(positions + 20*MaxPositions); counted != want {
-		t.Errorf("%d pieces of advice are counted, want %d", counted, want)
-	}
-}

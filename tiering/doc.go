@@ -34,15 +34,14 @@
 // A buffer is rows of recent tokens over states that it holds. It belongs to its
 // session like a lease, and its memory is that of an object that no lookup finds.
 //
-// Advise says what is worth storing of a prompt and how to serve it, from a tree of
-// the prompts so far and a cost model for each profile that measures what engines
-// and the store itself do. It has locks of its own and touches no object.
+// Advice on what to store (package advise), learnt costs (package costs) and the log
+// of decisions (package decision) have locks of their own and touch no object.
 //
 // What leaves memory is asked of policies, which hold all that is published and
 // are told what may not leave: what is leased, filled, written or read, what such
 // an object extends, and nodes that more than one other extends. A checkpoint that
 // one other extends gives back its states only (thin.go). Each decision is noted
-// with its reason and value (package decision).
+// with its reason and value (decide.go).
 //
 //	reserve ──► filling ──► published ──► unlinked ──► free
 //	promote        │  all parts of │ ▲   evicted or       last lease, operation

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/internal/ghost"
@@ -27,7 +28,7 @@ type Store struct {
 
 	profiles  atomic.Pointer[[]*profileState] // replaced under mu, never changed
 	leaseIDs  atomic.Uint64
-	advice    *advisor
+	advisor   *advise.Advisor
 	decisions *decision.Log
 
 	running sync.WaitGroup // operations that touch memory; grows only under mu while open
@@ -93,13 +94,13 @@ func Open(cfg Config) (*Store, error) {
 		checkpoints: index.New[object](),
 		ghosts:      ghost.New(cfg.MaxDeparted),
 		sessions:    map[*Session]struct{}{},
-		advice:      newAdvisor(&cfg),
 		decisions:   decision.NewLog(cfg.MaxDecisions),
 	}
 	if cfg.Device.Describe().Kind == "host" {
 		s.place = tier.PlaceDRAM
 	}
 	s.profiles.Store(&[]*profileState{})
+	s.advisor = newAdvisor(s)
 	s.pools[publicPool] = &pool{name: "public", number: publicPool, budget: public, evict: cfg.EvictionPublic()}
 	s.pools[privatePool] = &pool{name: "private", number: privatePool, budget: private, evict: cfg.EvictionPrivate()}
 	for _, t := range cfg.Tenants {
@@ -139,7 +140,7 @@ func (s *Store) NewLeaseID() tier.LeaseID { return tier.LeaseID(s.leaseIDs.Add(1
 // nobody waits for it.
 func (s *Store) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
-	workers.Go(func() { s.adviseWorker(ctx) })
+	workers.Go(func() { s.advisor.Run(ctx) })
 	if s.cfg.Lower != nil {
 		s.setStopped(false)
 		wake := context.AfterFunc(ctx, s.wakeAll)

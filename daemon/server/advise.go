@@ -5,7 +5,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -45,7 +45,7 @@ func (t *task) advise() (wire.Message, error) {
 	if q.Tokens, err = t.stagedTokens(m.TokenOff, int(m.Tokens)); err != nil {
 		return nil, err
 	}
-	err = t.conn.server.store.Advise(q, &s.advice)
+	err = t.conn.server.store.Advisor().Advise(q, &s.advice)
 	q.Tokens, q.Cuts = nil, nil // they lie in what others use next
 	if err != nil {
 		return nil, err
@@ -56,15 +56,15 @@ func (t *task) advise() (wire.Message, error) {
 // adviseQuery turns a request into a query, in the memory of the former one.
 // Numbers that do not fit an int32 are refused by the store: they are cut to one
 // that no prompt has.
-func adviseQuery(q *tiering.AdviseQuery, m *wire.AdviseRequest) *tiering.AdviseQuery {
-	*q = tiering.AdviseQuery{
+func adviseQuery(q *advise.Query, m *wire.AdviseRequest) *advise.Query {
+	*q = advise.Query{
 		Output: cut(m.Output), Record: m.Record == 1, BlockTokens: cut(m.BlockTokens), MaxCheckpoints: cut(m.MaxCheckpoints),
 		PrefixTokens: cut(m.PrefixTokens), PrefixPlace: tier.Place(m.PrefixTier),
 		BufferTokens: cut(m.BufferTokens), SeamTokens: cut(m.SeamTokens),
 		Cuts: m.Cuts, Segments: q.Segments[:0], Samples: q.Samples[:0],
 	}
 	for i := range m.SegmentBegin {
-		q.Segments = append(q.Segments, tiering.AdviseSegment{
+		q.Segments = append(q.Segments, advise.Segment{
 			Begin: cut(m.SegmentBegin[i]), Tokens: cut(m.SegmentTokens[i]),
 			Status: tier.Status(m.SegmentStatus[i]), Place: tier.Place(m.SegmentTier[i]),
 		})
@@ -81,7 +81,7 @@ func adviseQuery(q *tiering.AdviseQuery, m *wire.AdviseRequest) *tiering.AdviseQ
 func cut(n uint32) int { return int(min(n, 1<<30)) }
 
 // adviseReply answers an advice, in the memory of the former one.
-func adviseReply(out *wire.AdviseReply, a *tiering.Advice) *wire.AdviseReply {
+func adviseReply(out *wire.AdviseReply, a *advise.Advice) *wire.AdviseReply {
 	*out = wire.AdviseReply{
 		SeenTokens: uint32(a.SeenTokens), Way: uint8(a.Choice.Best), WayMicros: out.WayMicros[:0],
 		Positions: out.Positions[:0], Why: out.Why[:0], Admit: out.Admit[:0], Reason: out.Reason[:0], Value: out.Value[:0],

@@ -10,6 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/advise"
 )
 
 // task is one request while it is being answered.
@@ -59,8 +60,8 @@ type scratch struct {
 	assemble    wire.AssembleRequest
 	advise      wire.AdviseRequest
 	adviseReply wire.AdviseReply
-	adviseQuery tiering.AdviseQuery
-	advice      tiering.Advice
+	adviseQuery advise.Query
+	advice      advise.Advice
 	rows        wire.AppendRequest
 	accept      wire.AcceptRequest
 	replay      wire.ReplayRequest

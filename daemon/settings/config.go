@@ -13,7 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/advise"
 )
 
 // ErrConfig is wrapped by everything that is wrong with a configuration.
@@ -389,7 +389,7 @@ func (c *Config) checkPolicies(v *faults) {
 		v.sizes([]sizeBound{{"advise-memory", c.AdviseMemory, 64 * KiB, TiB}})
 	}
 	v.between("advise-nodes", c.AdviseNodes, 64, 1<<24)
-	v.between("advise-checkpoints", c.AdviseCheckpoints, 1, tiering.MaxPositions)
+	v.between("advise-checkpoints", c.AdviseCheckpoints, 1, advise.MaxPositions)
 	v.between("advise-solve-every", c.AdviseSolveEvery, 1, 1_000_000)
 	v.between("decisions", c.Decisions, 1, 1<<20)
 	v.between("prefill-speed", c.PrefillSpeed, 0, 1_000_000_000)

@@ -190,7 +190,7 @@ func (v *View) Counters() []api.Counter {
 	v.o.Canary.Each(whole)
 	stored := v.o.Store.Counters()
 	stored.Each(whole)
-	advised := v.o.Store.AdviceStats()
+	advised := v.o.Store.Advisor().Stats()
 	advised.Each(whole)
 	v.o.Store.Decisions().Counts(func(what decision.What, why decision.Reason, n uint64) {
 		whole("decisions_"+what.String()+"_"+slug(why.String()), n)

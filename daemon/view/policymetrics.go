@@ -4,7 +4,7 @@ import (
 	"strconv"
 
 	"github.com/spliced-kv/spliced/policy/cost"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/advise"
 )
 
 var (
@@ -35,13 +35,13 @@ var jobNames = map[cost.Job]string{
 
 // advice is what the store advises and what it believes things to take.
 func (v *View) adviceMetrics(s sink) {
-	a := v.o.Store.AdviceStats()
+	a := v.o.Store.Advisor().Stats()
 	s.count(advices, a.Asked)
 	s.count(advisedPrompts, a.Recorded, "remembered")
 	s.count(advisedPrompts, a.NotRecorded, "left_out")
 	s.count(advisedTokens, a.SeenTokens, "yes")
 	s.count(advisedTokens, a.Tokens-a.SeenTokens, "no")
-	for why := tiering.WhyBranch; why <= tiering.WhyPlaced; why++ {
+	for why := advise.WhyBranch; why <= advise.WhyPlaced; why++ {
 		s.count(advisedWhy, a.Positions[why], why.String())
 	}
 	verdicts(s, "checkpoint", &a.Checkpoints)

@@ -1,12 +1,12 @@
-package tiering
+package advise
 
 import (
 	"github.com/spliced-kv/spliced/policy/cost"
 )
 
-// AdviceStats counts since Open, apart from the gauges Scopes, Nodes, Tokens and
+// Stats counts since New, apart from the gauges Scopes, Nodes, Tokens and
 // Bytes.
-type AdviceStats struct {
+type Stats struct {
 	Asked       uint64 // advices given
 	Recorded    uint64 // prompts put into the tree
 	NotRecorded uint64 // left out, since it or making room would have taken too long
@@ -32,18 +32,18 @@ type AdviceStats struct {
 	Bytes      int64 // that the tree holds
 }
 
-// AdviceStats takes a snapshot.
-func (s *Store) AdviceStats() AdviceStats {
-	a := s.advice
+// Stats takes a snapshot.
+func (a *Advisor) Stats() Stats {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	c := a.mu.counts
-	c.Scopes, c.Nodes, c.NodeTokens, c.Bytes = len(a.mu.scopes), a.mu.tree.Len(), a.mu.tokens, a.mu.tree.Bytes()
+	c, t := a.mu.counts, a.mu.tree
+	c.Steps, c.Dropped = t.steps, t.dropped
+	c.Scopes, c.Nodes, c.NodeTokens, c.Bytes = len(a.mu.scopes), t.Len(), t.tokens, t.Bytes()
 	return c
 }
 
 // countLocked counts an advice.
-func (a *advisor) countLocked(w *adviseWork, q *AdviseQuery) {
+func (a *Advisor) countLocked(w *work, q *Query) {
 	c := &a.mu.counts
 	c.Asked++
 	c.Tokens += uint64(len(q.Tokens))
@@ -63,7 +63,7 @@ func (a *advisor) countLocked(w *adviseWork, q *AdviseQuery) {
 }
 
 // Each calls f with every counter and gauge, in a fixed order.
-func (c *AdviceStats) Each(f func(name string, value uint64)) {
+func (c *Stats) Each(f func(name string, value uint64)) {
 	f("advice_asked", c.Asked)
 	f("advice_recorded", c.Recorded)
 	f("advice_not_recorded", c.NotRecorded)

@@ -1,4 +1,4 @@
-package tiering
+package advise
 
 import (
 	"bytes"
@@ -70,7 +70,7 @@ func (e *obedient) serve(number int, row depthRow) {
 		e.reused += min(held, row.overlap)
 		e.shared += row.overlap
 	}
-	q := AdviseQuery{Tokens: prompt, BlockTokens: 64, MaxCheckpoints: e.most, PrefixTokens: held}
+	q := Query{Tokens: prompt, BlockTokens: 64, MaxCheckpoints: e.most, PrefixTokens: held}
 	if e.cuts {
 		q.Cuts = []uint32{uint32(row.boundary)}
 	}
@@ -80,7 +80,7 @@ func (e *obedient) serve(number int, row depthRow) {
 			e.states++
 		}
 	}
-	e.serveAdvice(e.ctx)
+	e.Work(e.ctx)
 }
 
 // TestAdviceOnRecordedDepths: with boundaries nearly all that is shared is reused,
@@ -96,9 +96,8 @@ func TestAdviceOnRecordedDepths(t *testing.T) {
 			least float64 // share of the tokens shared that is reused
 		}{{"boundaries", true, 2, 0.985}, {"branches", false, 2, 0.93}} {
 			t.Run(name+"/"+way.name, func(t *testing.T) {
-				e := &obedient{bench: newBench(t, talker(), func(c *Config) {
-					c.AdviseNodes, c.AdviseBytes, c.PrivateBytes = 1<<20, 1<<30, 2<<30
-				}), cuts: way.cuts, most: way.most, saved: map[uint64]bool{}}
+				e := &obedient{bench: newBench(t, wholeTree), cuts: way.cuts, most: way.most, saved: map[uint64]bool{}}
+				e.store.limit.MaxBytes = 1 << 30
 				for i, row := range rows {
 					e.serve(i, row)
 				}

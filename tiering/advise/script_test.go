@@ -1,9 +1,8 @@
-package tiering
+package advise
 
 import (
 	"flag"
 	"fmt"
-	"hash/fnv"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,27 +11,12 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/cost"
-	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-var updateScripts = flag.Bool("update", false, "rewrite testdata/advise")
+var updateScripts = flag.Bool("update", false, "rewrite testdata")
 
-// talker is a small hybrid whose checkpoint takes 512 KiB and 2 KiB a token.
-func talker() profile.Identity {
-	id := profile.Identity{Model: "talker", Weights: [32]byte{7}, Tokenizer: "bytes", TPSize: 1}
-	for range 4 {
-		id.Layers = append(id.Layers, profile.Layer{Kind: profile.KindLinear, Linear: profile.Linear{
-			Family: profile.GDN, KeyHeads: 4, ValueHeads: 8, KeyDim: 64, ValueDim: 64, StateDType: profile.F32, TransitionDType: profile.F16,
-		}})
-	}
-	id.Layers = append(id.Layers, profile.Layer{Kind: profile.KindFull, Attention: profile.Attention{
-		KVHeads: 4, KeyDim: 128, ValueDim: 128, DType: profile.BF16, Keys: profile.AtZero,
-	}})
-	return id
-}
-
-// TestAdviceScripts runs testdata/advise: each line is a command, and below it
+// TestAdviceScripts runs testdata: each line is a command, and below it
 // stands what it has to answer.
 //
 //	prompt = names with lengths, "sys:1000 question:50"; the same name has the same tokens
@@ -43,7 +27,7 @@ func talker() profile.Identity {
 //	decisions: N of them, the newest first
 //	stats
 func TestAdviceScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/advise/*.txt")
+	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%v, %v", files, err)
 	}
@@ -70,10 +54,8 @@ func TestAdviceScripts(t *testing.T) {
 // runAdvice answers a script with fresh answers: lines that are indented are
 // those of last time.
 func runAdvice(t *testing.T, script string) string {
-	b := newBench(t, talker(), func(c *Config) {
-		c.PublicBytes, c.PrivateBytes = 64<<20, 64<<20
-		c.AdviseNodes, c.AdviseBytes = 1<<10, 1<<20
-	})
+	b := newBench(t, func(o *Options) { o.Nodes, o.Bytes = 1<<10, 1<<20 })
+	b.store.limit.MaxBytes = 32 << 20
 	var out strings.Builder
 	for line := range strings.Lines(script) {
 		line = strings.TrimRight(line, "\n")
@@ -109,7 +91,7 @@ func adviceCommand(b *bench, command []string, rest string) string {
 		}
 		return adviceText(&a)
 	case "measure":
-		q := &AdviseQuery{Profile: b.id, Tenant: tenant, Tokens: []uint32{1}}
+		q := &Query{Profile: b.id, Tenant: tenant, Tokens: []uint32{1}}
 		for _, f := range strings.Fields(rest) {
 			var m cost.Sample
 			if _, err := fmt.Sscanf(f, "%d-%d=%f", &m.Begin, &m.End, &m.Millis); err != nil {
@@ -122,20 +104,19 @@ func adviceCommand(b *bench, command []string, rest string) string {
 			q.Samples = slices.Repeat(q.Samples, times)
 		}
 		b.must(b.Advise(q, &Advice{}))
-		b.serveAdvice(b.ctx)
-		p, _ := b.Store.profile(b.id)
-		fit := p.costs.Model().Prefill()
+		b.Work(b.ctx)
+		fit := b.store.learned[b.id].Model().Prefill()
 		return fmt.Sprintf("%.2f ms and %.4f ms a token\n", fit.Fixed, fit.PerToken)
 	case "work":
-		before := b.AdviceStats()
-		b.serveAdvice(b.ctx)
-		after := b.AdviceStats()
+		before := b.Stats()
+		b.Work(b.ctx)
+		after := b.Stats()
 		return fmt.Sprintf("%d solved, %d nodes dropped, %d left\n", after.Solved-before.Solved, after.Dropped-before.Dropped, after.Nodes)
 	case "share":
 		var out strings.Builder
 		names := [origins]string{"", "branch", "prompt", "answer", "boundary", "placed", "segment"}
 		for o := originBranch; o < origins; o++ {
-			if r := &b.advice.mu.scopes[key].returns[o]; r.ended > 0 {
+			if r := &b.mu.scopes[key].returns[o]; r.ended > 0 {
 				fmt.Fprintf(&out, "%s: %.0f of %.0f, expected %.2f\n", names[o], r.back, r.ended, r.share(o))
 			}
 		}
@@ -143,7 +124,10 @@ func adviceCommand(b *bench, command []string, rest string) string {
 	case "decisions":
 		var out strings.Builder
 		n, _ := strconv.Atoi(rest)
-		for _, d := range b.lastDecisions(n) {
+		for d := range b.log.Last() {
+			if n--; n < 0 {
+				break
+			}
 			what := "segment"
 			if d.Name.Kind != 0 {
 				what = "checkpoint"
@@ -153,7 +137,7 @@ func adviceCommand(b *bench, command []string, rest string) string {
 		return out.String()
 	case "stats":
 		var out strings.Builder
-		s := b.AdviceStats()
+		s := b.Stats()
 		s.Each(func(name string, value uint64) {
 			if value > 0 && name != "advice_bytes" {
 				fmt.Fprintf(&out, "%s %d\n", name, value)
@@ -184,29 +168,10 @@ func adviceText(a *Advice) string {
 	return out.String()
 }
 
-// promptOf makes the tokens of "name:count name:count".
-func promptOf(t testing.TB, text string) []uint32 {
-	t.Helper()
-	var ids []uint32
-	for _, word := range strings.Fields(text) {
-		name, count, _ := strings.Cut(word, ":")
-		n, err := strconv.Atoi(count)
-		if err != nil {
-			t.Fatalf("prompt %q: %v", text, err)
-		}
-		h := fnv.New32a()
-		h.Write([]byte(name))
-		for i := range n {
-			ids = append(ids, h.Sum32()+uint32(i)*2654435761)
-		}
-	}
-	return ids
-}
-
-func adviceQuery(b *bench, text string) *AdviseQuery {
+func adviceQuery(b *bench, text string) *Query {
 	b.Helper()
 	prompt, settings, _ := strings.Cut(text, "|")
-	q := &AdviseQuery{Profile: b.id, Tokens: promptOf(b, prompt)}
+	q := &Query{Profile: b.id, Tokens: promptOf(b, prompt)}
 	for _, f := range strings.Fields(settings) {
 		name, value, _ := strings.Cut(f, "=")
 		n, _ := strconv.Atoi(value)
@@ -232,7 +197,7 @@ func adviceQuery(b *bench, text string) *AdviseQuery {
 			}
 		case "segs":
 			for g := range strings.SplitSeq(value, ",") {
-				var s AdviseSegment
+				var s Segment
 				var status int
 				if _, err := fmt.Sscanf(g, "%d+%d:%d", &s.Begin, &s.Tokens, &status); err != nil {
 					b.Fatalf("%q: %v", g, err)

@@ -1,4 +1,4 @@
-package tiering
+package advise
 
 import (
 	"slices"
@@ -12,17 +12,17 @@ import (
 // beyond being equal, so that no tenant can work out tokens of its own that count
 // as another's.
 func TestNobodyCanMakeTheNameOfAnothersContent(t *testing.T) {
-	b, other := newBench(t, talker()), newBench(t, talker())
+	b, other := newBench(t), newBench(t)
 	contents := [][]uint32{{1}, {2}, {1, 0}, promptOf(t, "x:300"), promptOf(t, "x:301"), promptOf(t, "y:300")}
 	scopes := []scopeKey{{b.id, tenantA}, {b.id, tenantB}, {b.id + 1, tenantA}}
 	names, between := map[uint64]int{}, map[uint64]int{}
 	for i, content := range contents {
 		for _, of := range scopes {
-			name := b.advice.contents.id(of, content)
+			name := b.contents.id(of, content)
 			names[name]++
-			names[other.advice.contents.id(of, content)]++
-			between[name^b.advice.contents.id(scopes[0], content)]++
-			if again := b.advice.contents.id(of, slices.Clone(content)); again != name {
+			names[other.contents.id(of, content)]++
+			between[name^b.contents.id(scopes[0], content)]++
+			if again := b.contents.id(of, slices.Clone(content)); again != name {
 				t.Errorf("content %d of %v has two names", i, of)
 			}
 		}
@@ -37,12 +37,13 @@ func TestNobodyCanMakeTheNameOfAnothersContent(t *testing.T) {
 }
 
 func TestSegmentsThatOthersServedAreNotSeen(t *testing.T) {
-	b := newBench(t, talker(), func(c *Config) { c.PublicBytes = 64 << 20 })
+	b := newBench(t)
+	b.store.limit.MaxBytes = 32 << 20
 	ask := func(tenant tier.TenantID, record bool) cost.Reason {
 		var a Advice
-		b.must(b.Advise(&AdviseQuery{
+		b.must(b.Advise(&Query{
 			Profile: b.id, Tenant: tenant, Record: record, Tokens: promptOf(t, "doc:4000"),
-			Segments: []AdviseSegment{{Tokens: 4000, Status: tier.StatusMiss}},
+			Segments: []Segment{{Tokens: 4000, Status: tier.StatusMiss}},
 		}, &a))
 		return a.Segments[0].Reason
 	}

@@ -1,4 +1,4 @@
-package tiering
+package advise
 
 import (
 	"math/rand/v2"
@@ -15,11 +15,11 @@ func every(from, step, n, limit int) []uint32 {
 }
 
 // stepsOf is how far an advice walks while others wait.
-func (b *bench) stepsOf(q AdviseQuery) uint64 {
+func (b *bench) stepsOf(q Query) uint64 {
 	b.Helper()
-	before := b.AdviceStats().Steps
+	before := b.Stats().Steps
 	b.serve(q)
-	return b.AdviceStats().Steps - before
+	return b.Stats().Steps - before
 }
 
 // walks is how often an advice goes along a path at most: twice down, and up to list
@@ -30,16 +30,16 @@ const walks = 7
 // has many nodes behind them.
 func TestMarksOfAPromptTakeOneWalk(t *testing.T) {
 	const length = 1 << 16
-	b := newBench(t, talker(), wholeTree)
+	b := newBench(t, wholeTree)
 	prompt := promptOf(t, "long:65536")
 	for turn := range 3 {
-		b.serve(AdviseQuery{Tokens: prompt, Cuts: every(20_000+turn, 40, MaxPositions, length), MaxCheckpoints: MaxPositions})
+		b.serve(Query{Tokens: prompt, Cuts: every(20_000+turn, 40, MaxPositions, length), MaxCheckpoints: MaxPositions})
 	}
-	depth := b.AdviceStats().Nodes
+	depth := b.Stats().Nodes
 	if depth < 3*1000 {
 		t.Fatalf("%d nodes are no deep path", depth)
 	}
-	got := b.stepsOf(AdviseQuery{Tokens: prompt, Cuts: every(1, 1, 1000, length), MaxCheckpoints: MaxPositions})
+	got := b.stepsOf(Query{Tokens: prompt, Cuts: every(1, 1, 1000, length), MaxCheckpoints: MaxPositions})
 	if limit := uint64(walks*depth + 2*MaxPositions); got > limit {
 		t.Errorf("%d steps for 1000 marks before %d nodes, most %d", got, depth, limit)
 	}
@@ -48,15 +48,15 @@ func TestMarksOfAPromptTakeOneWalk(t *testing.T) {
 // TestNoPromptMakesAdviceWalkFar lets a client make a path as deep as it can.
 func TestNoPromptMakesAdviceWalkFar(t *testing.T) {
 	const length = 1 << 16
-	b := newBench(t, talker(), wholeTree)
+	b := newBench(t, wholeTree)
 	prompt := promptOf(t, "long:65536")
 	for turn := range 40 {
-		q := AdviseQuery{Tokens: prompt, Cuts: every(1+turn, 61, MaxPositions, length), MaxCheckpoints: MaxPositions}
+		q := Query{Tokens: prompt, Cuts: every(1+turn, 61, MaxPositions, length), MaxCheckpoints: MaxPositions}
 		if got := b.stepsOf(q); got > walks*(pathMost+matchSymbols+MaxPositions) {
 			t.Fatalf("turn %d: %d steps, in %d walks", turn, got, walks)
 		}
 	}
-	s := b.AdviceStats()
+	s := b.Stats()
 	if s.NotRecorded == 0 || s.Nodes > pathMost+2*MaxPositions {
 		t.Errorf("%d nodes on one path, %d prompts left out", s.Nodes, s.NotRecorded)
 	}
@@ -67,22 +67,23 @@ func TestNoPromptMakesAdviceWalkFar(t *testing.T) {
 // where a match looks up.
 func TestAMatchInPiecesIsThatInOne(t *testing.T) {
 	const seed = 34
-	b := newBench(t, talker(), wholeTree)
+	b := newBench(t, wholeTree)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	a := b.advice
+	a := b.Advisor
 	for turn := range 300 {
 		prompt := promptOf(t, "front:5000")[:1+rng.IntN(5000)]
 		for range rng.IntN(3000) {
 			prompt = append(prompt, rng.Uint32N(2))
 		}
-		b.serve(AdviseQuery{Tokens: prompt})
+		b.serve(Query{Tokens: prompt})
 		a.mu.Lock()
-		w := &adviseWork{symbols: append([]uint32{1}, prompt[:rng.IntN(len(prompt))]...)}
-		w.symbols = append(w.symbols, rng.Uint32N(3))
-		whole, want := a.matchLocked(w), a.mu.tree.Match(w.symbols)
+		symbols := append([]uint32{1}, prompt[:rng.IntN(len(prompt))]...)
+		symbols = append(symbols, rng.Uint32N(3))
+		got, whole := a.mu.tree.match(symbols)
+		want := a.mu.tree.Match(symbols)
 		a.mu.Unlock()
-		if !whole || w.path != want {
-			t.Fatalf("seed %d turn %d: %+v, want %+v", seed, turn, w.path, want)
+		if !whole || got != want {
+			t.Fatalf("seed %d turn %d: path %v, whole %v; want %v", seed, turn, got, whole, want)
 		}
 	}
 }
@@ -97,7 +98,7 @@ func TestPromptsOfOneTenantDoNotPushOutAnothers(t *testing.T) {
 	}{{"nodes", 200, 64 << 20}, {"bytes", 1 << 20, 256 << 10}} {
 		t.Run(bound.name, func(t *testing.T) {
 			const seed = 35
-			b := newBench(t, talker(), func(c *Config) { c.AdviseNodes, c.AdviseBytes = bound.nodes, bound.bytes })
+			b := newBench(t, func(o *Options) { o.Nodes, o.Bytes = bound.nodes, bound.bytes })
 			rng := rand.New(rand.NewPCG(seed, 0))
 			invent := func(turns int) {
 				for range turns {
@@ -105,27 +106,27 @@ func TestPromptsOfOneTenantDoNotPushOutAnothers(t *testing.T) {
 					for i := range cold {
 						cold[i] = rng.Uint32()
 					}
-					b.serve(AdviseQuery{Tokens: cold, Tenant: tenantB})
-					b.serveAdvice(b.ctx)
+					b.serve(Query{Tokens: cold, Tenant: tenantB})
+					b.Work(b.ctx)
 				}
 				b.checkTree()
 			}
 			invent(500) // the other comes to a tree that is full
 			few := []string{"sys:500 a:40", "sys:500 b:70", "sys:500 b:70 c:900", "other:3000"}
 			for _, prompt := range few {
-				b.serve(AdviseQuery{Tokens: promptOf(t, prompt)})
+				b.serve(Query{Tokens: promptOf(t, prompt)})
 			}
-			recorded := b.AdviceStats().Recorded
+			recorded := b.Stats().Recorded
 			invent(5000)
 			for _, prompt := range few {
 				tokens := promptOf(t, prompt)
 				var a Advice
-				b.must(b.Advise(&AdviseQuery{Profile: b.id, Tenant: tenantA, Tokens: tokens}, &a))
+				b.must(b.Advise(&Query{Profile: b.id, Tenant: tenantA, Tokens: tokens}, &a))
 				if a.SeenTokens != len(tokens) {
 					t.Errorf("seed %d: %d of %d tokens are left of %q", seed, a.SeenTokens, len(tokens), prompt)
 				}
 			}
-			if n := b.AdviceStats().Recorded - recorded; n < 4500 {
+			if n := b.Stats().Recorded - recorded; n < 4500 {
 				t.Errorf("seed %d: %d of 5000 prompts of the other were recorded", seed, n)
 			}
 		})
@@ -134,24 +135,24 @@ func TestPromptsOfOneTenantDoNotPushOutAnothers(t *testing.T) {
 
 // TestATenantThatIsAloneHasTheWholeTree: a part is only kept for who holds something.
 func TestATenantThatIsAloneHasTheWholeTree(t *testing.T) {
-	b := newBench(t, talker(), func(c *Config) { c.AdviseNodes, c.AdviseBytes = 200, 64<<20 })
+	b := newBench(t, func(o *Options) { o.Nodes, o.Bytes = 200, 64<<20 })
 	for i := range 1000 {
-		b.serve(AdviseQuery{Tokens: []uint32{uint32(i), 1, 2}, MaxCheckpoints: 1})
+		b.serve(Query{Tokens: []uint32{uint32(i), 1, 2}, MaxCheckpoints: 1})
 	}
-	if n := b.AdviceStats().Nodes; n < 180 {
+	if n := b.Stats().Nodes; n < 180 {
 		t.Errorf("%d nodes of 200 are used", n)
 	}
 	b.checkTree()
 }
 
 func TestAPromptThatIsTooLongIsAnsweredOnly(t *testing.T) {
-	b := newBench(t, talker(), wholeTree)
+	b := newBench(t, wholeTree)
 	tokens := make([]uint32, promptMost+5)
-	b.serve(AdviseQuery{Tokens: tokens[:promptMost-1]})
-	if a := b.serve(AdviseQuery{Tokens: tokens}); a.SeenTokens != promptMost-1 {
+	b.serve(Query{Tokens: tokens[:promptMost-1]})
+	if a := b.serve(Query{Tokens: tokens}); a.SeenTokens != promptMost-1 {
 		t.Errorf("%d tokens seen", a.SeenTokens)
 	}
-	if s := b.AdviceStats(); s.Recorded != 1 || s.NotRecorded != 1 {
+	if s := b.Stats(); s.Recorded != 1 || s.NotRecorded != 1 {
 		t.Errorf("%d recorded, %d left out", s.Recorded, s.NotRecorded)
 	}
 }

@@ -1,4 +1,4 @@
-package tiering
+package advise
 
 import (
 	"context"
@@ -14,7 +14,7 @@ const samplesMost = 4096
 // enqueueLocked leaves to the worker what a request should not wait for: fitting
 // what a prefill takes, solving for placements, dropping leaves. It reports
 // whether the worker has to be told.
-func (a *advisor) enqueueLocked(sc *scope, samples []cost.Sample) bool {
+func (a *Advisor) enqueueLocked(sc *scope, samples []cost.Sample) bool {
 	room := min(len(samples), samplesMost-len(sc.samples))
 	sc.samples = append(sc.samples, samples[:room]...)
 	a.mu.counts.SamplesDropped += uint64(len(samples) - room)
@@ -23,49 +23,49 @@ func (a *advisor) enqueueLocked(sc *scope, samples []cost.Sample) bool {
 }
 
 // nudge wakes the worker, which looks at everything once it does.
-func (a *advisor) nudge() {
+func (a *Advisor) nudge() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
 	}
 }
 
-// adviseWorker does what advice leaves to it until ctx ends.
-func (s *Store) adviseWorker(ctx context.Context) {
+// Run does what advice leaves to it until ctx ends.
+func (a *Advisor) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.advice.wake:
-			s.serveAdvice(ctx)
+		case <-a.wake:
+			a.Work(ctx)
 		}
 	}
 }
 
-// serveAdvice does everything that waits now.
-func (s *Store) serveAdvice(ctx context.Context) {
-	a := s.advice
+// Work does everything that waits now. Run calls it; it is exported for owners with
+// a clock of their own.
+func (a *Advisor) Work(ctx context.Context) {
 	for _, key := range a.waiting() {
-		p, err := s.profile(key.profile)
+		learned, err := a.store.Costs(key.profile)
 		if err != nil {
 			a.forget(key)
 			continue
 		}
 		samples, problem := a.take(key)
-		taken := p.costs.Prefills(key.tenant, samples, len(s.cfg.Tenants) == 1)
+		taken := learned.Prefills(key.tenant, samples, len(a.owners) == 1)
 		var solution *checkpoint.Solution
 		if problem != nil {
 			solution = problem.Solve()
 		}
 		a.adopt(key, taken, solution)
 	}
-	for a.thin() && ctx.Err() == nil {
+	for a.trim() && ctx.Err() == nil {
 	}
 }
 
 // waiting lists the scopes that the worker was told of, in a fixed order; all of
 // them when some must be of profiles that are not registered any more.
-func (a *advisor) waiting() []scopeKey {
+func (a *Advisor) waiting() []scopeKey {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var keys []scopeKey
@@ -84,7 +84,7 @@ func (a *advisor) waiting() []scopeKey {
 }
 
 // take is the worker's share of a scope; nil when there is nothing to solve.
-func (a *advisor) take(key scopeKey) ([]cost.Sample, *checkpoint.Problem) {
+func (a *Advisor) take(key scopeKey) ([]cost.Sample, *checkpoint.Problem) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	sc := a.mu.scopes[key]
@@ -99,7 +99,7 @@ func (a *advisor) take(key scopeKey) ([]cost.Sample, *checkpoint.Problem) {
 
 // adopt settles what the worker has done for a scope. taken is how many measured
 // prefills made sense.
-func (a *advisor) adopt(key scopeKey, taken int, solution *checkpoint.Solution) {
+func (a *Advisor) adopt(key scopeKey, taken int, solution *checkpoint.Solution) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.mu.counts.Samples += uint64(taken)
@@ -111,19 +111,19 @@ func (a *advisor) adopt(key scopeKey, taken int, solution *checkpoint.Solution) 
 
 // forget drops what is known of a scope whose profile is not registered any more.
 // Its prompts are never asked for again, so that the clock drops them first.
-func (a *advisor) forget(key scopeKey) {
+func (a *Advisor) forget(key scopeKey) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.mu.scopes, key)
 }
 
-// thin drops some leaves, while there are to be dropped any: until an eighth is
-// free.
-func (a *advisor) thin() (again bool) {
+// trim drops some leaves, if the tree is crowded, until an eighth is free. It
+// reports whether there is more to drop.
+func (a *Advisor) trim() (again bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.mu.crowded {
-		a.mu.crowded = !a.dropLocked(room{a.maxNodes / 8, a.maxBytes / 8}, clockSteps)
+	if t := a.mu.tree; a.mu.crowded {
+		a.mu.crowded = !t.drop(room{t.most.nodes / 8, t.most.bytes / 8}, clockSteps)
 	}
 	return a.mu.crowded
 }

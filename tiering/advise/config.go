@@ -1,0 +1,34 @@
+package advise
+
+import "cmp"
+
+// Config bounds what an Advisor remembers. Zero fields take the defaults that are
+// named with them.
+type Config struct {
+	// Bounds of the tree of prompts: nodes, and bytes over all tenants; 262144 and
+	// 64 MiB. Below zero nothing is remembered.
+	Nodes int
+	Bytes int64
+	// Checkpoints is how many checkpoints of a prompt are advised when a query does
+	// not say; 4.
+	Checkpoints int
+	// SolveEvery is how many recorded prompts go by until placements are solved for
+	// again; 10 (Sparse Prefix Caching).
+	SolveEvery int
+}
+
+// WithDefaults fills what was left zero.
+func (c Config) WithDefaults() Config {
+	return Config{
+		Nodes: cmp.Or(c.Nodes, 1<<18), Bytes: cmp.Or(c.Bytes, 64<<20),
+		Checkpoints: cmp.Or(c.Checkpoints, 4), SolveEvery: cmp.Or(c.SolveEvery, 10),
+	}
+}
+
+// Validate calls check for each bound of a Config with defaults.
+func (c *Config) Validate(check func(ok bool, format string, args ...any)) {
+	check(c.Nodes < 0 || c.Nodes >= 64, "tree of %d prompts' nodes, want 64 or more", c.Nodes)
+	check(c.Bytes < 0 || c.Bytes >= 64<<10, "tree of prompts of %d bytes, want 65536 or more", c.Bytes)
+	check(c.Checkpoints > 0 && c.Checkpoints <= MaxPositions && c.SolveEvery > 0,
+		"%d checkpoints advised, placements solved every %d prompts", c.Checkpoints, c.SolveEvery)
+}

@@ -1,0 +1,191 @@
+package advise
+
+import "github.com/spliced-kv/spliced/policy/radix"
+
+// tree is the prompts that were recorded, within bounds (room.go). It has no lock:
+// the advisor's guards it.
+//
+// Invariant: what the tree holds is within most, and each node is counted for the
+// tenant that owns it.
+type tree struct {
+	*radix.Tree
+	most    room
+	hand    radix.Node // of the clock that drops leaves
+	tokens  int64      // on all edges
+	owned   []owned    // by owner
+	steps   uint64     // from node to node
+	dropped uint64     // nodes
+}
+
+func newTree(nodes int, bytes int64, owners int) *tree {
+	return &tree{Tree: radix.New(), most: room{nodes, bytes}, owned: make([]owned, owners)}
+}
+
+// What a node keeps in its word of the tree.
+//
+//	 0      32     35     38     39      64
+//	+-------+------+------+------+-------+
+//	| count | heat | mark | came | owner |
+//	+-------+------+------+------+-------+
+//
+// count is how many recorded prompts began with its whole prefix, heat how many
+// turns of the clock it survives, mark the origin of the checkpoint that was
+// advised there (0 = none), came whether a prompt has come back to it and owner whose
+// prompts begin so.
+type seen uint64
+
+const (
+	heatShift  = 32
+	heatMost   = 7
+	markShift  = 35
+	cameBit    = seen(1) << 38
+	ownerShift = 39
+)
+
+func (v seen) count() uint32 { return uint32(v) } //nolint:gosec // its low half
+func (v seen) heat() uint64  { return uint64(v) >> heatShift & heatMost }
+func (v seen) owner() int    { return int(v >> ownerShift) } //nolint:gosec // 25 bits
+func (v seen) mark() origin  { return origin(v >> markShift & 7) }
+
+func (v seen) passed() seen {
+	if v.count() != 1<<32-1 {
+		v++
+	}
+	if v.heat() < heatMost {
+		v += 1 << heatShift
+	}
+	return v
+}
+
+func (v seen) marked(c origin) seen { return v&^(7<<markShift|cameBit) | seen(c)<<markShift }
+
+// unmarked is what a node that splits the edge of v begins with.
+func (v seen) unmarked() seen { return v.marked(originNone) }
+
+func (t *tree) value(n radix.Node) seen       { return seen(t.Value(n)) }
+func (t *tree) setValue(n radix.Node, v seen) { t.SetValue(n, uint64(v)) }
+func (t *tree) depth(n radix.Node) int        { return t.End(n) - 1 } // without the scope's symbol
+
+// up is one step of a walk from a leaf to the root.
+func (t *tree) up(n radix.Node) radix.Node {
+	t.steps++
+	return t.Parent(n)
+}
+
+// promptMost is how long a prompt may be that is recorded, pathMost how many nodes
+// it may pass, and matchSymbols how many symbols are followed between two looks at
+// that. Together they bound every walk along a prompt, whatever shape earlier prompts
+// have given to the tree: to some milliseconds. A conversation adds a few nodes a
+// turn.
+const (
+	promptMost   = 1 << 20
+	pathMost     = 1 << 12
+	matchSymbols = 1 << 10
+)
+
+// match follows a prompt from the root and reports whether it came to the end of
+// it, or of what is known; else it is too long or has passed too many nodes, and
+// the rest of it is taken for new.
+func (t *tree) match(symbols []uint32) (p radix.Path, whole bool) {
+	p = radix.Path{Into: radix.None}
+	for n := 0; n < len(symbols); {
+		if p.Depth >= pathMost || n >= promptMost {
+			return p, false
+		}
+		n += matchSymbols
+		if p.Into != radix.None {
+			n = t.End(p.Into) // the edge is compared again, so once more at most
+		}
+		n = min(n, len(symbols), promptMost)
+		before := p.Depth
+		p = t.Extend(p, symbols[:n])
+		t.steps += uint64(p.Depth - before + 1)
+		if p.Matched < n {
+			break
+		}
+	}
+	return p, true
+}
+
+// list answers where the path has nodes behind base, deepest first.
+func (t *tree) list(w *work, base int) {
+	p := &w.path
+	w.steps = w.steps[:0]
+	leaves := p.Matched < len(w.symbols) // the prompt goes on where the tree does not
+	if p.Into != radix.None {
+		w.steps = append(w.steps, step{p.Matched - 1, t.value(p.Into).count(), leaves})
+	}
+	for n := p.Node; n != radix.Root && t.depth(n) > base; n = t.up(n) {
+		kids := t.Children(n)
+		if n == p.Node && p.Into == radix.None && leaves {
+			kids++
+		}
+		w.steps = append(w.steps, step{t.depth(n), t.value(n).count(), kids > 1})
+	}
+}
+
+// record puts a prompt into the tree, with the positions of checkpoints that were
+// thought of, ascending. Prompts up to own were counted before, by the same request.
+func (t *tree) record(sc *scope, w *work, own int) {
+	t.returned(sc, w.path, own)
+	nodes := t.Len()
+	in := t.InsertAt(w.path, w.symbols)
+	t.tokens += int64(in.Grows)
+	if in.Grows > 0 {
+		t.setValue(in.Leaf, seen(sc.owner)<<ownerShift) //nolint:gosec // an index
+	}
+	if in.Branch != radix.None {
+		t.setValue(in.Branch, t.value(w.path.Into).unmarked())
+	}
+	t.mark(sc, in.Leaf, w)
+	t.owned[sc.owner].add(t.Len()-nodes, int64(in.Grows))
+	for n := in.Leaf; n != radix.Root && t.depth(n) > own; n = t.up(n) {
+		t.setValue(n, t.value(n).passed())
+	}
+}
+
+// returned counts the deepest advised checkpoint that a prompt comes back to, once
+// for each. Only the deepest one would have served it.
+func (t *tree) returned(sc *scope, p radix.Path, own int) {
+	for n := p.Node; n != radix.Root && t.depth(n) > own; n = t.up(n) {
+		v := t.value(n)
+		if v.mark() == originNone {
+			continue
+		}
+		if v&cameBit == 0 {
+			sc.returns[v.mark()].came()
+			t.setValue(n, v|cameBit)
+		}
+		return
+	}
+}
+
+// mark makes sure that there is a node above leaf at each position and notes what
+// was advised there. It goes down, since splitting an edge takes time in the
+// length of its front.
+func (t *tree) mark(sc *scope, leaf radix.Node, w *work) {
+	if len(w.marks) == 0 {
+		return
+	}
+	w.nodes = w.nodes[:0]
+	for n := leaf; n != radix.Root && t.End(n) > w.marks[0].at; n = t.up(n) {
+		w.nodes = append(w.nodes, n)
+	}
+	next := len(w.nodes) - 1
+	for i := range w.marks {
+		end := w.marks[i].at + 1
+		for t.End(w.nodes[next]) < end {
+			next--
+		}
+		n := w.nodes[next]
+		if up := t.Parent(n); t.End(n) > end {
+			v := t.value(n).unmarked()
+			n = t.InsertAt(radix.Path{Node: up, End: t.End(up), Matched: end, Into: n}, w.symbols[:end]).Branch
+			t.setValue(n, v)
+		}
+		if v := t.value(n); v.mark() == originNone {
+			t.setValue(n, v.marked(w.marks[i].origin))
+			sc.returns[w.marks[i].origin].advised()
+		}
+	}
+}

@@ -1,0 +1,269 @@
+package advise
+
+import (
+	"slices"
+
+	"github.com/spliced-kv/spliced/policy/checkpoint"
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/radix"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// work is one advice while it is being made. Works are reused.
+type work struct {
+	symbols  []uint32 // the scope's symbol, then the prompt
+	contents []uint64 // of segments, in their order
+	most     int      // checkpoints wanted
+	model    *cost.Model
+
+	// What the tree knows.
+	path   radix.Path
+	nodes  []radix.Node // of the path, where positions are marked
+	seen   int
+	sights []uint32         // how often each segment was seen
+	shares [origins]float64 // of what comes back
+	placed []checkpoint.Position
+	steps  []step
+
+	// What comes of it.
+	choice     cost.Choice
+	candidates []candidate
+	marks      []mark
+	positions  []Position
+	begins     []int   // of each position: what it is valued against
+	bytes      []int64 // of each position
+	segments   []SegmentAdvice
+	held       []cost.Segment
+}
+
+// step is a node on a prompt's path, or where the prompt leaves an edge.
+type step struct {
+	end    int
+	count  uint32 // recorded prompts that had all of it
+	branch bool   // prompts part there, this one included
+}
+
+// candidate is a position that a checkpoint could have.
+type candidate struct {
+	at     int
+	why    Why
+	origin origin
+	seen   uint32  // times that prompts had it all
+	likely float64 // that the next prompt which has it needs just this one
+}
+
+// mark is a candidate that the tree will know.
+type mark struct {
+	at     int
+	origin origin
+}
+
+// open prepares an advice: everything that takes time in the length of the prompt
+// and needs no lock.
+func (a *Advisor) open(q *Query) *work {
+	w := a.works.Get().(*work)
+	w.symbols = append(append(w.symbols[:0], 0), q.Tokens...)
+	w.contents = w.contents[:0]
+	for i := range q.Segments {
+		g := &q.Segments[i]
+		w.contents = append(w.contents, a.contents.id(scopeKey{q.Profile, q.Tenant}, q.Tokens[g.Begin:g.Begin+g.Tokens]))
+	}
+	if w.most = q.MaxCheckpoints; w.most == 0 {
+		w.most = a.checkpoints
+	}
+	return w
+}
+
+// keptSymbols is how long a prompt a work keeps room for.
+const keptSymbols = 1 << 18
+
+func (a *Advisor) close(w *work) {
+	w.model, w.placed = nil, nil
+	if cap(w.symbols) <= keptSymbols {
+		a.works.Put(w)
+	}
+}
+
+// judge makes the advice from what the tree knows, without a lock.
+func (w *work) judge(q *Query, s Store) {
+	segments, checkpoints := s.Limits()
+	w.collect(q)
+	w.pick(q.PrefixTokens)
+	w.judgePositions(q.PrefixTokens, checkpoints)
+	w.judgeSegments(q, segments)
+}
+
+// collect lists the candidates behind the prefix, ascending: where prompts part,
+// what the application names, the last token, and where the depths of earlier
+// prompts say, if nothing better is known.
+func (w *work) collect(q *Query) {
+	block := max(q.BlockTokens, 1)
+	w.candidates = w.candidates[:0]
+	add := func(at int, why Why, likely float64) {
+		if at -= at % block; at > q.computed() {
+			c := originOf(why, q.Output)
+			w.candidates = append(w.candidates, candidate{at: at, why: why, origin: c, likely: max(likely, w.shares[c])})
+		}
+	}
+	below := uint32(0) // of the step after this one on the path
+	for _, s := range w.steps {
+		if s.branch && s.end > 0 {
+			add(s.end, WhyBranch, float64(s.count-min(below, s.count))/float64(s.count+1))
+		}
+		below = s.count
+	}
+	for _, cut := range q.Cuts {
+		add(int(cut), WhyBoundary, 0)
+	}
+	for _, p := range w.placed {
+		if p.Why == checkpoint.WhyPlaced { // the end is a candidate anyway
+			add(p.Tokens, WhyPlaced, 0)
+		}
+	}
+	add(len(q.Tokens), WhyLast, 0)
+	w.candidates = unique(w.candidates)
+	w.count()
+}
+
+// unique drops repeated positions of an ascending list, in place; of those that
+// fall together the one that says most stays.
+func unique(list []candidate) []candidate {
+	slices.SortFunc(list, func(a, b candidate) int {
+		if a.at != b.at {
+			return a.at - b.at
+		}
+		return int(precedence[b.why]) - int(precedence[a.why])
+	})
+	kept := list[:0]
+	for _, c := range list {
+		if n := len(kept); n > 0 && kept[n-1].at == c.at {
+			kept[n-1].likely = max(kept[n-1].likely, c.likely)
+			continue
+		}
+		kept = append(kept, c)
+	}
+	return kept
+}
+
+var precedence = [whys]uint8{WhyBoundary: 4, WhyBranch: 3, WhyLast: 2, WhyPlaced: 1}
+
+// count tells of each candidate how many prompts had all before it: those of the
+// nearest step that is as deep.
+func (w *work) count() {
+	next := len(w.steps) - 1 // the shallowest
+	for i := range w.candidates {
+		c := &w.candidates[i]
+		for next >= 0 && w.steps[next].end < c.at {
+			next--
+		}
+		if next < 0 {
+			return
+		}
+		c.seen = w.steps[next].count
+	}
+}
+
+// pick keeps the candidates that together leave the least to compute again, each
+// being needed as likely as it says.
+func (w *work) pick(base int) {
+	if len(w.candidates) <= w.most {
+		return
+	}
+	law := checkpoint.Law{}
+	for _, c := range w.candidates {
+		law.Depth = append(law.Depth, c.at-base)
+		law.Weight = append(law.Weight, c.likely)
+	}
+	chosen := law.Optimal(w.most)
+	kept := w.candidates[:0]
+	for _, c := range w.candidates {
+		if len(chosen) > 0 && c.at-base == chosen[0] {
+			chosen = chosen[1:]
+			kept = append(kept, c)
+		}
+	}
+	w.candidates = kept
+}
+
+// judgePositions values each candidate by what it saves beyond the one before it
+// that is kept.
+func (w *work) judgePositions(base int, limit Limit) {
+	w.positions, w.marks, w.begins, w.bytes = w.positions[:0], w.marks[:0], w.begins[:0], w.bytes[:0]
+	for _, c := range w.candidates {
+		held := cost.Held{
+			Begin: base, End: c.at, In: cost.TierDRAM,
+			Bytes: w.model.Shape.CheckpointBytes() + w.model.Shape.RowBytes(c.at-base),
+		}
+		ok, why := w.model.Admit(cost.Candidate{
+			Held: held, Asked: c.why == WhyBoundary, Seen: int(c.seen), Returns: w.shares[c.origin],
+			Floor: limit.Floor, MaxBytes: limit.MaxBytes,
+		})
+		w.positions = append(w.positions, Position{
+			Tokens: c.at, Why: c.why, Admit: ok, Reason: why, Value: c.likely * w.model.Density(held),
+		})
+		w.marks = append(w.marks, mark{c.at, c.origin})
+		w.begins, w.bytes = append(w.begins, base), append(w.bytes, held.Bytes)
+		if ok {
+			base = c.at
+		}
+	}
+}
+
+// judgeSegments says of each segment whether to publish it.
+func (w *work) judgeSegments(q *Query, limit Limit) {
+	w.segments = w.segments[:0]
+	for i := range q.Segments {
+		g := &q.Segments[i]
+		var advice SegmentAdvice
+		if g.Status == tier.StatusMiss {
+			held := cost.Held{End: g.Tokens, Bytes: w.model.Shape.SegmentTotalBytes(g.Tokens), In: cost.TierDRAM}
+			likely := max(w.shares[originSegment], float64(w.sights[i])/float64(w.sights[i]+1))
+			advice.Value = likely * w.model.Density(held)
+			advice.Admit, advice.Reason = w.model.Admit(cost.Candidate{
+				Held: held,
+				Seen: int(w.sights[i]), Returns: w.shares[originSegment], Floor: limit.Floor, MaxBytes: limit.MaxBytes,
+			})
+		}
+		w.segments = append(w.segments, advice)
+	}
+}
+
+// request is what is held of a prompt, for the choice of a way.
+func (w *work) request(q *Query) cost.Request {
+	shape := &w.model.Shape
+	r := cost.Request{Tokens: len(q.Tokens), Segments: w.held[:0]}
+	if q.PrefixTokens > 0 {
+		r.Prefix = cost.Prefix{Tokens: q.PrefixTokens, Bytes: shape.PrefixBytes(q.PrefixTokens, 1), Tier: tierOf(q.PrefixPlace)}
+	}
+	if q.BufferTokens > 0 {
+		r.Buffer = cost.Buffer{
+			Tokens: q.BufferTokens, Tier: cost.TierDRAM,
+			Bytes: shape.PrefixBytes(q.BufferTokens, 1), RebuildBytes: shape.CheckpointBytes(),
+		}
+	}
+	hits := 0
+	for i := range q.Segments {
+		if q.Segments[i].Status == tier.StatusHit {
+			hits++
+		}
+	}
+	for i := range q.Segments {
+		if g := &q.Segments[i]; g.Status == tier.StatusHit {
+			seam := min(q.SeamTokens/hits, g.Tokens)
+			r.Segments = append(r.Segments, cost.Segment{
+				Begin: g.Begin, Tokens: g.Tokens, SeamTokens: seam, Tier: tierOf(g.Place),
+				StateBytes: shape.SegmentTotalBytes(0), RowBytes: shape.RowBytes(g.Tokens - seam),
+			})
+		}
+	}
+	w.held = r.Segments
+	return r
+}
+
+// tierOf is where bytes lie; what is held but not said where lies in memory.
+func tierOf(p tier.Place) cost.Tier {
+	if p == tier.PlaceNone {
+		return cost.TierDRAM
+	}
+	return cost.Tier(p)
+}
