@@ -132,7 +132,7 @@ var enums = []Enum{
 		},
 	},
 	{
-		Name: "Span", Prefix: "Span", Type: "uint8", Python: "SpanKind",
+		Name: "Span", Prefix: "Span", Type: "uint8", Python: "WireSpan",
 		Doc: "kinds of a plan",
 		Values: []Value{
 			{Name: "Segment", Number: 1, Doc: "the interior of a leased segment"},
@@ -140,7 +140,7 @@ var enums = []Enum{
 		},
 	},
 	{
-		Name: "From", Prefix: "From", Type: "uint8", Python: "Origin",
+		Name: "From", Prefix: "From", Type: "uint8", Python: "WireFrom",
 		Doc: "says where a plan begins",
 		Values: []Value{
 			{Name: "Zero", Number: 0, Doc: "at a zero state"},
@@ -149,7 +149,7 @@ var enums = []Enum{
 		},
 	},
 	{
-		Name: "Dest", Prefix: "Dest", Type: "uint8", Python: "Destination",
+		Name: "Dest", Prefix: "Dest", Type: "uint8", Python: "WireDest",
 		Doc: "kinds of rotate and assemble",
 		Values: []Value{
 			{Name: "Slot", Number: 1, Doc: "packed into a slot"},

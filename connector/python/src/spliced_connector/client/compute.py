@@ -28,11 +28,7 @@ from spliced_connector.wire import (
     RotateReply,
     RotateRequest,
 )
-from spliced_connector.wire.numbers import MAX_BLOCKS, MAX_SPANS
-
-_SPAN_SEGMENT, _SPAN_RECOMPUTE = 1, 2
-_FROM_ZERO, _FROM_CHECKPOINT, _FROM_SLOT = 0, 1, 2
-_DEST_SLOT, _DEST_MEMORY = 1, 2
+from spliced_connector.wire.numbers import MAX_BLOCKS, MAX_SPANS, WireDest, WireFrom, WireSpan
 
 _UNTOUCHED = {Code.INVALID, Code.BUSY, Code.FULL}
 
@@ -156,7 +152,7 @@ def _rotate_request(
     blocks: Sequence[int] | None,
 ) -> RotateRequest:
     kind, lease, _ = encode_origin(r, origin)
-    if kind == _FROM_SLOT:
+    if kind == WireFrom.SLOT:
         raise SplicedError(Code.INVALID, "rows begin from a slot")
     columns = _columns(r, plan)
     request = AssembleRequest if op == Op.ASSEMBLE else RotateRequest
@@ -167,7 +163,7 @@ def _rotate_request(
         memory=r.memory if blocks is not None else 0,
         begin=plan.begin,
         end=plan.end,
-        dest=_DEST_SLOT if blocks is None else _DEST_MEMORY,
+        dest=WireDest.SLOT if blocks is None else WireDest.MEMORY,
         from_=kind,
         from_lease=lease,
         into=target,
@@ -191,7 +187,7 @@ def _columns(r: Registration, plan: Plan) -> tuple[bytes, list[int], list[int], 
         if span.count < 0 or not plan.begin <= span.start <= plan.end - span.count:
             text = f"span of {span.count} tokens at {span.start}"
             raise SplicedError(Code.INVALID, f"{text}, plan is [{plan.begin}, {plan.end})")
-        kinds.append(_SPAN_RECOMPUTE if span.segment is None else _SPAN_SEGMENT)
+        kinds.append(WireSpan.RECOMPUTE if span.segment is None else WireSpan.SEGMENT)
         leases.append(0 if span.segment is None else span.segment.lease_on(r.attachment))
     starts = [span.start for span in plan.spans]
     return bytes(kinds), leases, starts, [span.count for span in plan.spans]
@@ -202,14 +198,14 @@ def encode_origin(r: Registration, origin: Origin) -> tuple[int, int, int]:
     if origin.checkpoint is not None and origin.slot is not None:
         raise SplicedError(Code.INVALID, "a plan begins from a checkpoint and from a slot")
     if origin.checkpoint is not None:
-        return _FROM_CHECKPOINT, origin.checkpoint.lease_on(r.attachment), 0
+        return WireFrom.CHECKPOINT, origin.checkpoint.lease_on(r.attachment), 0
     if origin.slot is not None:
         if not 0 <= origin.slot_offset <= origin.slot.nbytes:
             text = f"offset {origin.slot_offset} of a slot of {origin.slot.nbytes} bytes"
             raise SplicedError(Code.INVALID, text)
         lease = origin.slot.lease_on(r.attachment)
-        return _FROM_SLOT, lease, origin.slot.offset + origin.slot_offset
-    return _FROM_ZERO, 0, 0
+        return WireFrom.SLOT, lease, origin.slot.offset + origin.slot_offset
+    return WireFrom.ZERO, 0, 0
 
 
 def _target(r: Registration, into: Slot | None) -> int:

@@ -36,7 +36,7 @@ class Feature(IntFlag):
     """
 
 
-class SpanKind(IntEnum):
+class WireSpan(IntEnum):
     """Span kinds of a plan."""
 
     SEGMENT = 1
@@ -45,7 +45,7 @@ class SpanKind(IntEnum):
     """Tokens that the engine computes: seam, miss, question."""
 
 
-class Origin(IntEnum):
+class WireFrom(IntEnum):
     """From says where a plan begins."""
 
     ZERO = 0
@@ -58,7 +58,7 @@ class Origin(IntEnum):
     """
 
 
-class Destination(IntEnum):
+class WireDest(IntEnum):
     """Dest kinds of rotate and assemble."""
 
     SLOT = 1
