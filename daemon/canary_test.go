@@ -271,7 +271,7 @@ func TestOperatorSwitchesAProfileOff(t *testing.T) {
 	if m := c.match([32]byte{1}); m.Reason[0] != wire.ReasonOff {
 		t.Fatalf("reason %d", m.Reason[0])
 	}
-	if n := d.canary.Withheld(); n != 1 {
+	if n := d.canary.Sums().Withheld; n != 1 {
 		t.Fatalf("%d keys withheld", n)
 	}
 	q.Profile[0] ^= 1

@@ -155,6 +155,18 @@ func (s *slow) onDisk(seed uint64) *document {
 	return d
 }
 
+// stopWrites closes the gate behind the last write that is under way, so that the
+// next one that comes to it is of what the test does next.
+func (s *slow) stopWrites() {
+	s.t.Helper()
+	s.disk.writes.open()
+	eventually(s.t, "nothing is being written", func() bool { return s.store.Counters().Writing == 0 })
+	for len(s.disk.writes.waiting) > 0 {
+		<-s.disk.writes.waiting
+	}
+	s.disk.writes.close()
+}
+
 // quick shows that work which needs no disk runs at once, although there is only
 // one worker.
 func (s *slow) quick(seed uint64) {
@@ -326,7 +338,7 @@ func TestACommitWaitsForItsLevelAndHoldsNobodyUp(t *testing.T) {
 	s := startSlow(t, nil)
 	for i, end := range []string{"written", "cancelled", "late", "disconnected"} {
 		t.Run(end, func(t *testing.T) {
-			s.disk.writes.close()
+			s.stopWrites()
 			d := s.document(uint64(10 * (i + 1)))
 			id, _ := s.c.reserve(d, 0)
 			m := s.c.commitRequest(id, d.layout, d.bytes)
@@ -342,7 +354,7 @@ func TestACommitWaitsForItsLevelAndHoldsNobodyUp(t *testing.T) {
 			}
 			// It can be looked up before it is safe.
 			if r := s.c.match(d.key); r.Status[0] != wire.StatusHit {
-				t.Errorf("while it is written: %+v", r)
+				t.Errorf("while it is written a match answers status %d, reason %d", r.Status[0], r.Reason[0])
 			}
 			want := wire.LevelMemory
 			switch end {

@@ -3,6 +3,7 @@ package tiering
 import (
 	"errors"
 
+	"github.com/spliced-kv/spliced/tiering/metric"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -11,102 +12,116 @@ import (
 // tokens the key stood for (an unknown key counts 0).
 type Counters struct {
 	// By Match, per segment key and per question.
-	HitSegments     uint64
-	HitTokens       uint64
-	MissSegments    [tier.Reasons]uint64 // by Reason
-	MissTokens      [tier.Reasons]uint64
-	PrefixHits      uint64
-	PrefixHitTokens uint64
-	PrefixMisses    [tier.Reasons]uint64
+	HitSegments     uint64               `count:"hit_segments"`
+	HitTokens       uint64               `count:"hit_tokens"`
+	MissSegments    [tier.Reasons]uint64 `count:"miss_segments_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"misses_total,reason=*" help:"Missed segments by reason."`
+	MissTokens      [tier.Reasons]uint64 `count:"miss_tokens_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"miss_tokens_total,reason=*" help:"Tokens of missed segments by reason, as far as their size is known."`
+	PrefixHits      uint64               `count:"prefix_hits"`
+	PrefixHitTokens uint64               `count:"prefix_hit_tokens"`
+	PrefixMisses    [tier.Reasons]uint64 `count:"prefix_misses_{,unknown,evicted,pending,removed,refused,aborted,flag_only}" prom:"prefix_misses_total,reason=*" help:"Matches that found no checkpoint, by reason."`
 	// Of the hits, those in the lower tier.
-	HitSegmentsDisk     uint64
-	HitTokensDisk       uint64
-	PrefixHitsDisk      uint64
-	PrefixHitTokensDisk uint64
+	HitSegmentsDisk     uint64 `count:"hit_segments_disk"`
+	HitTokensDisk       uint64 `count:"hit_tokens_disk"`
+	PrefixHitsDisk      uint64 `count:"prefix_hits_disk"`
+	PrefixHitTokensDisk uint64 `count:"prefix_hit_tokens_disk"`
 
 	// By Acquire and Load.
-	Acquired       uint64
-	AcquiredTokens uint64
-	AcquireMisses  uint64
-	AcquireRefused uint64 // queries for all keys or none, for want of room
-	Loaded         uint64
-	LoadedTokens   uint64
-	LoadMisses     uint64
-	Leases         uint64 // live now
-	Quarantined    uint64 // expired and not yet released, now
-	LeasesExpired  uint64
+	Acquired       uint64 `count:"acquired"`
+	AcquiredTokens uint64 `count:"acquired_tokens"`
+	AcquireMisses  uint64 `count:"acquire_misses"`
+	// Queries for all keys or none, for want of room.
+	AcquireRefused uint64 `count:"acquire_refused"`
+	Loaded         uint64 `count:"loaded"`
+	LoadedTokens   uint64 `count:"loaded_tokens"`
+	LoadMisses     uint64 `count:"load_misses"`
+	Leases         uint64 `count:"leases" prom:"leases" help:"Live leases on segments and checkpoints."`
+	Quarantined    uint64 `count:"leases_quarantined" prom:"leases_quarantined" help:"Expired leases whose memory waits for the client."`
+	LeasesExpired  uint64 `count:"leases_expired" prom:"lease_expired_total" help:"Leases that ended by time."`
 
 	// By filling.
-	Reserved        uint64 // objects begun
-	Exists          uint64 // reservations refused because of another
-	CommittedChunks uint64
-	CommittedBytes  uint64
-	Published       uint64
-	PublishedBytes  uint64
-	Aborted         [causes]uint64 // by client, death, corrupt, device, expiry
+	// Objects begun.
+	Reserved uint64 `count:"reserved"`
+	// Reservations refused because of another.
+	Exists          uint64         `count:"reserve_exists"`
+	CommittedChunks uint64         `count:"committed_chunks"`
+	CommittedBytes  uint64         `count:"committed_bytes" prom:"fetch_bytes_total,tier=dram,direction=in" help:"Bytes copied into a tier (dram: from clients, disk: from memory) and out of it."`
+	Published       uint64         `count:"published" prom:"published_total" help:"Objects published."`
+	PublishedBytes  uint64         `count:"published_bytes" prom:"published_bytes_total" help:"Bytes published, over all ranks."`
+	Aborted         [causes]uint64 `count:"aborted_{client,death,corrupt,device,expiry}" prom:"aborted_total,reason=*" help:"Fills that ended without publication, by reason."`
 
-	RefusedFull  uint64
-	RefusedQuota uint64
-	RefusedBusy  uint64
+	RefusedFull  uint64 `count:"refused_full" prom:"admissions_refused_total,reason=full" help:"Reservations refused by reason."`
+	RefusedQuota uint64 `count:"refused_quota" prom:"admissions_refused_total,reason=quota"`
+	RefusedBusy  uint64 `count:"refused_busy" prom:"admissions_refused_total,reason=busy"`
 
 	// What left memory: EvictedRoom + EvictedQuota = Demoted + DemotionsRefused +
 	// DemotionsFailed + Dropped + those still being written.
-	EvictedRoom      uint64 // objects, for room in their pool
-	EvictedQuota     uint64 // objects, for their tenant's quota
-	EvictedBytes     uint64 // of these objects
-	Demoted          uint64 // the lower tier holds them
-	DemotionsRefused uint64 // by the lower tier
-	DemotionsFailed  uint64 // the write ended with an error
-	Dropped          uint64 // not offered: no lower tier, or for a quota
-	Removed          uint64 // by an operator
+	EvictedRoom uint64 `count:"evicted_room" prom:"evictions_total,tier=dram,reason=room" help:"Objects that left a tier by reason: room, quota, operator, and on disk parent (the checkpoint they extend left). From memory most are still on disk, see demotions_total."`
+	// Objects, for their tenant's quota.
+	EvictedQuota uint64 `count:"evicted_quota" prom:"evictions_total,tier=dram,reason=quota"`
+	EvictedBytes uint64 `count:"evicted_bytes" prom:"evicted_bytes_total,tier=dram" help:"Bytes evicted."`
+	Demoted      uint64 `count:"demoted" prom:"demotions_total,result=taken" help:"Objects that left memory, by what became of them below: taken (the disk holds them), refused, failed, dropped (not offered). All but taken are lost." part:"disk"`
+	// By the lower tier.
+	DemotionsRefused uint64 `count:"demotions_refused" prom:"demotions_total,result=refused" part:"disk"`
+	// The write ended with an error.
+	DemotionsFailed uint64 `count:"demotions_failed" prom:"demotions_total,result=failed" part:"disk"`
+	// Not offered: no lower tier, or for a quota.
+	Dropped uint64 `count:"dropped" prom:"demotions_total,result=dropped" part:"disk"`
+	// By an operator.
+	Removed uint64 `count:"removed" prom:"evictions_total,tier=dram,reason=operator"`
 	// Checkpoints that gave back their states only, since one other extends them,
 	// and what became of them: whole again, or gone with the last child.
-	Thinned             uint64
-	ThinnedBytes        uint64
-	ThinnedFilled       uint64 // saved again
-	ThinnedPromoted     uint64
-	ThinnedDropped      uint64
-	ThinnedDroppedBytes uint64
+	Thinned      uint64 `count:"thinned"`
+	ThinnedBytes uint64 `count:"thinned_bytes"`
+	// Saved again.
+	ThinnedFilled       uint64 `count:"thinned_filled"`
+	ThinnedPromoted     uint64 `count:"thinned_promoted"`
+	ThinnedDropped      uint64 `count:"thinned_dropped"`
+	ThinnedDroppedBytes uint64 `count:"thinned_dropped_bytes"`
 
 	// Into the lower tier.
-	Written        uint64 // objects that it came to hold
-	WrittenBytes   uint64
-	Writing        uint64 // now
-	WritesFailed   uint64
-	WritesRefused  [refusals]uint64 // busy, full, quota, unavailable, other
-	Cleaned        uint64           // writes begun by the cleaner
-	SpoiltInMemory uint64           // objects whose bytes were not those published
-	TrimmedBytes   uint64           // given up there for a tenant's quota
-	Acknowledged   [tier.LevelSynced + 1]uint64
+	Written        uint64                       `count:"written" prom:"tier_written_total,tier=disk" help:"Objects that a tier came to hold, from the one above." part:"disk"`
+	WrittenBytes   uint64                       `count:"written_bytes"`
+	Writing        uint64                       `count:"writing" prom:"tier_writing,tier=disk" help:"Objects being written to a tier now." part:"disk"`
+	WritesFailed   uint64                       `count:"writes_failed" prom:"tier_writes_failed_total,tier=disk" help:"Writes that a tier took and did not end well." part:"disk"`
+	WritesRefused  [refusals]uint64             `count:"writes_refused_{busy,full,quota,unavailable,other}" prom:"tier_writes_refused_total,tier=disk,reason=*" help:"Writes that a tier did not take, by reason. Busy ones are tried again." part:"disk"`
+	Cleaned        uint64                       `count:"cleaned" prom:"cleaned_total" help:"Writes begun because memory filled up." part:"disk"`
+	SpoiltInMemory uint64                       `count:"spoilt_in_memory" prom:"spoilt_in_memory_total" help:"Objects not written because their bytes in memory were not those published." part:"disk"`
+	TrimmedBytes   uint64                       `count:"trimmed_bytes" prom:"tier_trimmed_bytes_total,tier=disk" help:"Bytes given up in a tier for a tenant's quota." part:"disk"`
+	Acknowledged   [tier.LevelSynced + 1]uint64 `count:"acknowledged_{,memory,logged,synced}" prom:"acknowledged_total,level=*" help:"Publications that asked for more than memory, by the level reached when they were acknowledged." part:"disk"`
 
 	// Out of it.
-	Promotions     [promoteOutcomes]uint64 // by how they ended
-	PromotedBytes  uint64
-	Promoting      uint64 // wanted or running, now
-	PromotionsBusy uint64 // not begun: too many at once
+	Promotions     [promoteOutcomes]uint64 `count:"promotions_{done,corrupt,gone,unavailable,no_room,stopped}" prom:"promotions_total,result=*" help:"Objects read into memory, by outcome: done, corrupt, gone (left meanwhile), unavailable (the disk does not read now), no_room (in memory), stopped." part:"disk"`
+	PromotedBytes  uint64                  `count:"promoted_bytes" prom:"promoted_bytes_total" help:"Bytes of objects read into memory." part:"disk"`
+	Promoting      uint64                  `count:"promoting" prom:"promotions_in_flight" help:"Objects being read into memory, or waiting to be." part:"disk"`
+	PromotionsBusy uint64                  `count:"promotions_busy" prom:"promotions_refused_total" help:"Promotions not begun because too many were under way." part:"disk"`
 	// Begun = used + wasted + failed + what is in memory or on the way unused.
-	ReadAheadBegun   uint64
-	ReadAheadUsed    uint64
-	ReadAheadWasted  uint64 // left memory without a use
-	ReadAheadFailed  uint64
-	ReadAheadDropped uint64 // not begun: over a bound
+	ReadAheadBegun uint64 `count:"read_ahead_begun" prom:"read_ahead_total,result=begun" help:"Objects read because a match named them, by what became of that: begun, used (a client took a lease), wasted (left memory unused), failed, dropped (not begun: over a bound)." part:"disk"`
+	ReadAheadUsed  uint64 `count:"read_ahead_used" prom:"read_ahead_total,result=used" part:"disk"`
+	// Left memory without a use.
+	ReadAheadWasted uint64 `count:"read_ahead_wasted" prom:"read_ahead_total,result=wasted" part:"disk"`
+	ReadAheadFailed uint64 `count:"read_ahead_failed" prom:"read_ahead_total,result=failed" part:"disk"`
+	// Not begun: over a bound.
+	ReadAheadDropped uint64 `count:"read_ahead_dropped" prom:"read_ahead_total,result=dropped" part:"disk"`
 
-	HBM HBMCounters
+	HBM HBMCounters `count:"hbm_" part:"hbm"`
 
-	Composed  uint64
-	Rotated   uint64
-	Assembled uint64
+	Composed  uint64 `count:"composed" prom:"kernels_total,kind=compose,tier=dram" help:"Requests computed by kind, and by the tier whose memory they read."`
+	Rotated   uint64 `count:"rotated" prom:"kernels_total,kind=rotate,tier=dram"`
+	Assembled uint64 `count:"assembled" prom:"kernels_total,kind=assemble,tier=dram"`
 
 	// Buffers of rows. Rows appended = accepted + dropped + those drafted now, and
 	// those of buffers that ended with drafts.
-	Buffers       uint64 // now
-	BuffersOpened uint64
-	RowsAppended  uint64
-	RowsAccepted  uint64
-	RowsDropped   uint64
-	Replayed      uint64 // answers
-	RowsReplayed  uint64 // of these
-	BufferFlushes uint64
+	// Now.
+	Buffers       uint64 `count:"buffers"`
+	BuffersOpened uint64 `count:"buffers_opened"`
+	RowsAppended  uint64 `count:"buffer_rows_appended"`
+	RowsAccepted  uint64 `count:"buffer_rows_accepted"`
+	RowsDropped   uint64 `count:"buffer_rows_dropped"`
+	// Answers.
+	Replayed uint64 `count:"replayed" prom:"kernels_total,kind=replay,tier=dram"`
+	// Of these.
+	RowsReplayed  uint64 `count:"buffer_rows_replayed"`
+	BufferFlushes uint64 `count:"buffer_flushes"`
 }
 
 // Counters takes a snapshot.
@@ -144,10 +159,6 @@ const (
 	refusals
 )
 
-func (r refusal) String() string {
-	return [...]string{"busy", "full", "quota", "unavailable", "other"}[r]
-}
-
 func (c *Counters) writeRefused(err error) {
 	why := refusalOther
 	for r, kind := range [...]error{tier.ErrBusy, tier.ErrFull, tier.ErrQuota, tier.ErrUnavailable} {
@@ -159,102 +170,5 @@ func (c *Counters) writeRefused(err error) {
 	c.WritesRefused[why]++
 }
 
-func (c cause) String() string {
-	return [...]string{"client", "death", "corrupt", "device", "expiry"}[c]
-}
-
-// Each calls f with every counter and gauge in a fixed order, by the name it has
-// in metrics. Reasons of misses are part of the name.
-func (c *Counters) Each(f func(name string, value uint64)) {
-	f("hit_segments", c.HitSegments)
-	f("hit_tokens", c.HitTokens)
-	for r := tier.ReasonUnknown; r < tier.ReasonFlagOnly; r++ {
-		f("miss_segments_"+r.String(), c.MissSegments[r])
-		f("miss_tokens_"+r.String(), c.MissTokens[r])
-	}
-	f("prefix_hits", c.PrefixHits)
-	f("prefix_hit_tokens", c.PrefixHitTokens)
-	for r := tier.ReasonUnknown; r < tier.Reasons; r++ {
-		f("prefix_misses_"+r.String(), c.PrefixMisses[r])
-	}
-	f("hit_segments_disk", c.HitSegmentsDisk)
-	f("hit_tokens_disk", c.HitTokensDisk)
-	f("prefix_hits_disk", c.PrefixHitsDisk)
-	f("prefix_hit_tokens_disk", c.PrefixHitTokensDisk)
-	f("acquired", c.Acquired)
-	f("acquired_tokens", c.AcquiredTokens)
-	f("acquire_misses", c.AcquireMisses)
-	f("acquire_refused", c.AcquireRefused)
-	f("loaded", c.Loaded)
-	f("loaded_tokens", c.LoadedTokens)
-	f("load_misses", c.LoadMisses)
-	f("leases", c.Leases)
-	f("leases_quarantined", c.Quarantined)
-	f("leases_expired", c.LeasesExpired)
-	f("reserved", c.Reserved)
-	f("reserve_exists", c.Exists)
-	f("committed_chunks", c.CommittedChunks)
-	f("committed_bytes", c.CommittedBytes)
-	f("published", c.Published)
-	f("published_bytes", c.PublishedBytes)
-	for why := range causes {
-		f("aborted_"+why.String(), c.Aborted[why])
-	}
-	f("refused_full", c.RefusedFull)
-	f("refused_quota", c.RefusedQuota)
-	f("refused_busy", c.RefusedBusy)
-	f("evicted_room", c.EvictedRoom)
-	f("evicted_quota", c.EvictedQuota)
-	f("evicted_bytes", c.EvictedBytes)
-	f("removed", c.Removed)
-	f("thinned", c.Thinned)
-	f("thinned_bytes", c.ThinnedBytes)
-	f("thinned_filled", c.ThinnedFilled)
-	f("thinned_promoted", c.ThinnedPromoted)
-	f("thinned_dropped", c.ThinnedDropped)
-	f("thinned_dropped_bytes", c.ThinnedDroppedBytes)
-	c.eachLower(f)
-	c.eachHBM(f)
-	f("composed", c.Composed)
-	f("rotated", c.Rotated)
-	f("assembled", c.Assembled)
-	f("buffers", c.Buffers)
-	f("buffers_opened", c.BuffersOpened)
-	f("buffer_rows_appended", c.RowsAppended)
-	f("buffer_rows_accepted", c.RowsAccepted)
-	f("buffer_rows_dropped", c.RowsDropped)
-	f("replayed", c.Replayed)
-	f("buffer_rows_replayed", c.RowsReplayed)
-	f("buffer_flushes", c.BufferFlushes)
-}
-
-func (c *Counters) eachLower(f func(name string, value uint64)) {
-	f("demoted", c.Demoted)
-	f("demotions_refused", c.DemotionsRefused)
-	f("demotions_failed", c.DemotionsFailed)
-	f("dropped", c.Dropped)
-	f("written", c.Written)
-	f("written_bytes", c.WrittenBytes)
-	f("writing", c.Writing)
-	f("writes_failed", c.WritesFailed)
-	for why := range refusals {
-		f("writes_refused_"+why.String(), c.WritesRefused[why])
-	}
-	f("cleaned", c.Cleaned)
-	f("spoilt_in_memory", c.SpoiltInMemory)
-	f("trimmed_bytes", c.TrimmedBytes)
-	for level := tier.LevelMemory; level <= tier.LevelSynced; level++ {
-		f("acknowledged_"+level.String(), c.Acknowledged[level])
-	}
-	for how := range promoteOutcomes {
-		f("promotions_"+how.String(), c.Promotions[how])
-	}
-	f("promoted_bytes", c.PromotedBytes)
-	f("promoting", c.Promoting)
-	f("promotions_busy", c.PromotionsBusy)
-	f("read_ahead_begun", c.ReadAheadBegun)
-	f("read_ahead_used", c.ReadAheadUsed)
-	f("read_ahead_wasted", c.ReadAheadWasted)
-	f("read_ahead_failed", c.ReadAheadFailed)
-	f("read_ahead_dropped", c.ReadAheadDropped)
-}
+// Each calls f with every counter and gauge in a fixed order, by its name.
+func (c *Counters) Each(f func(name string, value uint64)) { metric.Each(c, f) }

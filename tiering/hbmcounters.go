@@ -5,32 +5,36 @@ package tiering
 type HBMCounters struct {
 	// By Match for clients of the device: of its hits, those with a copy in HBM for
 	// some rank. They are not among those in the lower tier.
-	HitSegments     uint64
-	HitTokens       uint64
-	PrefixHits      uint64
-	PrefixHitTokens uint64
+	HitSegments     uint64 `count:"hit_segments"`
+	HitTokens       uint64 `count:"hit_tokens"`
+	PrefixHits      uint64 `count:"prefix_hits"`
+	PrefixHitTokens uint64 `count:"prefix_hit_tokens"`
 
 	// By AcquireResident and LoadResident.
-	Acquired       uint64
-	AcquiredTokens uint64
-	AcquireMisses  uint64
-	Loaded         uint64
-	LoadedTokens   uint64
-	LoadMisses     uint64
+	Acquired       uint64 `count:"acquired" prom:"hbm_leases_total,kind=segment,result=hit" help:"Leases asked for on the GPU, by kind of object and result (hit or miss)."`
+	AcquiredTokens uint64 `count:"acquired_tokens"`
+	AcquireMisses  uint64 `count:"acquire_misses" prom:"hbm_leases_total,kind=segment,result=miss"`
+	Loaded         uint64 `count:"loaded" prom:"hbm_leases_total,kind=checkpoint,result=hit"`
+	LoadedTokens   uint64 `count:"loaded_tokens"`
+	LoadMisses     uint64 `count:"load_misses" prom:"hbm_leases_total,kind=checkpoint,result=miss"`
 
-	Copies         uint64                 // in HBM and found, now
-	Promoting      uint64                 // wanted or running, now
-	Promotions     [hbmOutcomes]uint64    // by how they ended
-	PromotedBytes  uint64                 // copied and verified
-	PromotionsBusy uint64                 // not begun: too many
-	MatchesDropped uint64                 // hits of matches that were not looked at: too many
-	Dropped        [hbmDropReasons]uint64 // copies that lookups do not find any more, by why
-	DroppedBytes   uint64                 // of these
-	Composed       uint64                 // carried out in HBM, and not among the others
-	Rotated        uint64
-	Assembled      uint64
-	Replayed       uint64
-	Lost           uint64 // 1 once the device is lost
+	Copies     uint64              `count:"copies" prom:"hbm_copies" help:"Copies of segments and checkpoints on the GPU that lookups find."`
+	Promoting  uint64              `count:"promoting" prom:"hbm_promotions_in_flight" help:"Copies to the GPU that are wanted or running."`
+	Promotions [hbmOutcomes]uint64 `count:"promotions_{done,corrupt,gone,no_room,stopped,lost,failed}" prom:"hbm_promotions_total,result=*" help:"Copies to the GPU by outcome: done, corrupt (the device's digests are not the object's), gone (the object left memory meanwhile), no_room, stopped, lost (with the device), failed (refused by the device)."`
+	// Copied and verified.
+	PromotedBytes  uint64 `count:"promoted_bytes" prom:"fetch_bytes_total,tier=hbm,direction=in"`
+	PromotionsBusy uint64 `count:"promotions_busy" prom:"hbm_promotions_refused_total" help:"Copies to the GPU not begun because too many were wanted."`
+	MatchesDropped uint64 `count:"matches_dropped" prom:"hbm_matches_dropped_total" help:"Hits of matches that were not considered for a copy: too many at once."`
+	// Copies that lookups do not find any more, by why.
+	Dropped [hbmDropReasons]uint64 `count:"dropped_{room,quota,object,removed,lost}" prom:"evictions_total,tier=hbm,reason=room|quota|object|operator|lost"`
+	// Of these.
+	DroppedBytes uint64 `count:"dropped_bytes" prom:"evicted_bytes_total,tier=hbm"`
+	// Carried out in HBM, and not among the others.
+	Composed  uint64 `count:"composed" prom:"kernels_total,kind=compose,tier=hbm"`
+	Rotated   uint64 `count:"rotated" prom:"kernels_total,kind=rotate,tier=hbm"`
+	Assembled uint64 `count:"assembled" prom:"kernels_total,kind=assemble,tier=hbm"`
+	Replayed  uint64 `count:"replayed" prom:"kernels_total,kind=replay,tier=hbm"`
+	Lost      uint64 `count:"lost" prom:"hbm_lost" help:"1 when the GPU was lost; what it held is in memory or on disk."`
 }
 
 // hbmOutcome is how a promotion into HBM ended.
@@ -65,35 +69,4 @@ const (
 
 func (d hbmDrop) String() string {
 	return [...]string{"room", "quota", "object", "removed", "lost"}[d]
-}
-
-func (c *Counters) eachHBM(f func(name string, value uint64)) {
-	h := &c.HBM
-	f("hbm_hit_segments", h.HitSegments)
-	f("hbm_hit_tokens", h.HitTokens)
-	f("hbm_prefix_hits", h.PrefixHits)
-	f("hbm_prefix_hit_tokens", h.PrefixHitTokens)
-	f("hbm_acquired", h.Acquired)
-	f("hbm_acquired_tokens", h.AcquiredTokens)
-	f("hbm_acquire_misses", h.AcquireMisses)
-	f("hbm_loaded", h.Loaded)
-	f("hbm_loaded_tokens", h.LoadedTokens)
-	f("hbm_load_misses", h.LoadMisses)
-	f("hbm_copies", h.Copies)
-	f("hbm_promoting", h.Promoting)
-	for how := range hbmOutcomes {
-		f("hbm_promotions_"+how.String(), h.Promotions[how])
-	}
-	f("hbm_promoted_bytes", h.PromotedBytes)
-	f("hbm_promotions_busy", h.PromotionsBusy)
-	f("hbm_matches_dropped", h.MatchesDropped)
-	for why := range hbmDropReasons {
-		f("hbm_dropped_"+why.String(), h.Dropped[why])
-	}
-	f("hbm_dropped_bytes", h.DroppedBytes)
-	f("hbm_composed", h.Composed)
-	f("hbm_rotated", h.Rotated)
-	f("hbm_assembled", h.Assembled)
-	f("hbm_replayed", h.Replayed)
-	f("hbm_lost", h.Lost)
 }

@@ -185,19 +185,21 @@ func (c *Canary) Off() int { return int(max(0, c.offs.Load())) }
 // Withhold counts segment keys that were answered as misses for it.
 func (c *Canary) Withhold(n int) { c.withheld.Add(uint64(n)) }
 
-// Withheld is how many there were.
-func (c *Canary) Withheld() uint64 { return c.withheld.Load() }
+// Sums are over all profiles.
+type Sums struct {
+	Compared uint64 `count:"canary_compared"`
+	Failed   uint64 `count:"canary_failed"`
+	Withheld uint64 `count:"canary_withheld" prom:"canary_withheld_total" help:"Segment keys that match answered as misses since their profile is switched off. They are not among the lookups."`
+	Off      int    `count:"profiles_switched_off"`
+}
 
-// Each calls f with sums over all rows.
-func (c *Canary) Each(f func(name string, value uint64)) {
-	var compared, failed uint64
+// Sums adds up what was reported.
+func (c *Canary) Sums() Sums {
+	sums := Sums{Withheld: c.withheld.Load(), Off: c.Off()}
 	for _, r := range c.List() {
-		compared, failed = compared+r.Compared, failed+r.Failed
+		sums.Compared, sums.Failed = sums.Compared+r.Compared, sums.Failed+r.Failed
 	}
-	f("canary_compared", compared)
-	f("canary_failed", failed)
-	f("canary_withheld", c.withheld.Load())
-	f("profiles_switched_off", uint64(c.Off()))
+	return sums
 }
 
 // PlainText is a client's text without what could move a person's terminal.

@@ -17,8 +17,6 @@ const (
 	refusals
 )
 
-var refusalNames = [refusals]string{"peer", "bound", "resources"}
-
 // Reasons to drop a connection.
 const (
 	dropHello = iota // no hello in time
@@ -26,14 +24,13 @@ const (
 	drops
 )
 
-var dropNames = [drops]string{"no_hello", "slow_reader"}
-
 // Counts is what the socket server counts. All of it may be used at once; none
 // of it allocates or locks.
 type Counts struct {
-	accepted atomic.Uint64
-	refusal  [refusals]atomic.Uint64
-	drop     [drops]atomic.Uint64
+	Accepted atomic.Uint64           `count:"connections_accepted" prom:"connections_total,result=accepted" help:"Connections by what became of them at the door."`
+	Refused  [refusals]atomic.Uint64 `count:"connections_refused_{peer,bound,resources}" prom:"connections_total,result=refused_peer|refused_bound|refused_resources"`
+	Dropped  [drops]atomic.Uint64    `count:"connections_dropped_{no_hello,slow_reader}" prom:"connections_dropped_total,reason=*" help:"Connections ended by the daemon, by reason."`
+
 	answers  [wire.OpCount][wire.CodeCount]atomic.Uint64 // op 0 counts operations that are unknown
 	rows     [wire.OpCount][wire.CodeCount]atomic.Uint64 // of batches
 	duration [wire.OpCount]prometheus.Histogram
@@ -75,37 +72,8 @@ func (c *Counts) row(op wire.Op, code wire.Code) { c.rows[opIndex(op)][code].Add
 
 func (c *Counts) took(op wire.Op, d time.Duration) { c.duration[opIndex(op)].Observe(d.Seconds()) }
 
-func (c *Counts) refused(why int) { c.refusal[why].Add(1) }
-func (c *Counts) dropped(why int) { c.drop[why].Add(1) }
-
-// Each calls f with every counter that is not zero, in a fixed order.
-func (c *Counts) Each(f func(name string, value uint64)) {
-	c.EachConnection(func(result string, n uint64) { f("connections_"+result, n) })
-	c.EachDrop(func(why string, n uint64) { f("connections_dropped_"+why, n) })
-	c.EachAnswer(func(op, code string, answers, rows uint64) {
-		if answers > 0 {
-			f("requests_"+op+"_"+code, answers)
-		}
-		if rows > 0 {
-			f("rows_"+op+"_"+code, rows)
-		}
-	})
-}
-
-// EachConnection calls f with what became of connections at the door.
-func (c *Counts) EachConnection(f func(result string, n uint64)) {
-	f("accepted", c.accepted.Load())
-	for i := range c.refusal {
-		f("refused_"+refusalNames[i], c.refusal[i].Load())
-	}
-}
-
-// EachDrop calls f with the connections that were dropped.
-func (c *Counts) EachDrop(f func(why string, n uint64)) {
-	for i := range c.drop {
-		f(dropNames[i], c.drop[i].Load())
-	}
-}
+func (c *Counts) refused(why int) { c.Refused[why].Add(1) }
+func (c *Counts) dropped(why int) { c.Dropped[why].Add(1) }
 
 // EachAnswer calls f with the answers by operation and code, and the rows of
 // batches, where there are any.

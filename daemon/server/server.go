@@ -205,7 +205,7 @@ func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) bool {
 	c := newConn(s, s.mu.last, sock, p, time.Now())
 	s.mu.conns[c.id] = c
 	s.mu.Unlock()
-	s.counts.accepted.Add(1)
+	s.counts.Accepted.Add(1)
 	if err := s.watcher.add(c.id, sock.Fd(), p.Pidfd, c); err != nil {
 		// Without it the reader still sees end of file.
 		s.log.Error().Err(err).Msg("client cannot be watched")

@@ -78,12 +78,12 @@ func (s *Server) Counts() *Counts { return s.counts }
 
 // Load is what there is to do.
 type Load struct {
-	Connections int
-	Sessions    int   // of these, attached
-	InFlight    int   // requests on workers, waiting for one, or waiting for a disk
-	Queued      int   // of these, waiting for a worker
-	Waiting     int   // of these, waiting for a disk
-	LentBytes   int64 // of staging and slots
+	Connections int   `count:"connections"`
+	Sessions    int   `prom:"engine_sessions" help:"Attached clients."`
+	InFlight    int   `count:"requests_in_flight" prom:"requests_in_flight" help:"Requests on workers, waiting for one, or waiting for a disk."`
+	Queued      int   `count:"requests_queued" prom:"requests_queued" help:"Requests waiting for a worker."`
+	Waiting     int   `count:"requests_waiting" prom:"requests_waiting" help:"Requests that wait for a disk, on no worker."`
+	LentBytes   int64 `prom:"connection_memory_bytes" help:"Staging and slot bytes granted to connections (touched or not)."`
 }
 
 // Load reports what there is to do now.

@@ -15,27 +15,6 @@ import (
 
 var _ api.Canaries = (*View)(nil)
 
-var (
-	canaryCompared = describe("canary_compared_total", "Reuses that engines computed again and compared, as they reported.", "model", "profile", "tenant")
-	canaryFailed   = describe("canary_failed_total", "Of these, those that differed by more than the engine's bound.", "model", "profile", "tenant")
-	canaryWorst    = describe("canary_worst_difference", "Largest difference that was reported since the daemon's start.", "model", "profile", "tenant")
-	canaryWithheld = describe("canary_withheld_total", "Segment keys that match answered as misses since their profile is switched off. They are not among the lookups.")
-	canaryOff      = describe("profile_switched_off", "1 while a profile is switched off for splicing. Only an operator switches it on.", "model", "profile", "tenant")
-)
-
-// canaryMetrics makes the metrics of reports, of which a tenant has a bounded number.
-func (v *View) canaryMetrics(s sink) {
-	c := v.o.Canary
-	for _, r := range c.List() {
-		labels := []string{strings.ToValidUTF8(r.Model, "?"), fmt.Sprintf("%x", r.Fingerprint), v.o.Server.TenantName(r.Tenant)}
-		s.count(canaryCompared, r.Compared, labels...)
-		s.count(canaryFailed, r.Failed, labels...)
-		s.gauge(canaryWorst, r.Worst, labels...)
-		s.gauge(canaryOff, one(r.Off), labels...)
-	}
-	s.count(canaryWithheld, c.Withheld())
-}
-
 // splicingCheck says what is switched off.
 func (v *View) splicingCheck() api.Check {
 	check := api.Check{Name: "splicing", State: api.CheckOK}

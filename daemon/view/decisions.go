@@ -36,14 +36,6 @@ func (v *View) decision(d *decision.Decision) api.Decision {
 	return entry
 }
 
-var decisionsMade = describe("decisions_total", "Decisions about segments and checkpoints by what was decided and why: what happened, and what engines were advised (advised, discouraged).", "decision", "why")
-
-func (v *View) decisionMetrics(s sink) {
-	v.o.Store.Decisions().Counts(func(what decision.What, why decision.Reason, n uint64) {
-		s.count(decisionsMade, n, what.String(), slug(why.String()))
-	})
-}
-
 // slug makes words a name: letters and digits, anything else one underscore.
 func slug(words string) string {
 	return strings.Join(strings.FieldsFunc(words, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }), "_")

@@ -1,7 +1,6 @@
 package view
 
 import (
-	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -34,10 +33,10 @@ func TestADiskThatHangsIsDegraded(t *testing.T) {
 }
 
 func TestWhatIsBeingDemotedIsNotEvictable(t *testing.T) {
-	p := tiering.PoolInfo{UsedBytes: 100, LeasedBytes: 1, PendingBytes: 2, QuarantinedBytes: 4, DemotingBytes: 8}
-	want := map[string]int64{"leased": 1, "pending": 2, "quarantined": 4, "demoting": 8, "evictable": 85}
-	if got := usedByState(&p); !maps.Equal(got, want) {
-		t.Errorf("%v, not %v", got, want)
+	p := tiering.PoolInfo{Name: "public", UsedBytes: 100, LeasedBytes: 1, PendingBytes: 2, QuarantinedBytes: 4, DemotingBytes: 8}
+	want := memorySeries{"dram", "public", 1, 2, 4, 8}
+	if held, pool := memoryOf("dram", &p); *held != want || pool.Evictable != 85 {
+		t.Errorf("held %v, not %v; %d bytes are evictable, not 85", *held, want, pool.Evictable)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/metric"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -158,11 +159,12 @@ func (v *View) Connections() []api.Connection {
 func (v *View) Counters() []api.Counter {
 	var list []api.Counter
 	add := func(name string, value float64) { list = append(list, api.Counter{Name: name, Value: value}) }
-	load := v.o.Server.Load()
-	add("connections", float64(load.Connections))
-	add("requests_in_flight", float64(load.InFlight))
-	add("requests_queued", float64(load.Queued))
-	add("requests_waiting", float64(load.Waiting))
+	declared := func(prefix string, c any) {
+		metric.Each(c, func(name string, value uint64) { add(prefix+name, float64(value)) })
+	}
+	load, stored := v.o.Server.Load(), v.o.Store.Counters()
+	declared("", &load)
+	declared("", &stored)
 	for _, p := range v.o.Store.Pools() {
 		name := "pool_" + p.Name
 		if p.Place == tier.PlaceHBM {
@@ -172,28 +174,33 @@ func (v *View) Counters() []api.Counter {
 		add(name+"_used_bytes", float64(p.UsedBytes))
 		add(name+"_objects", float64(p.Objects))
 	}
-	whole := func(name string, value uint64) { add(name, float64(value)) }
 	if v.o.GPU != nil {
-		add("hbm_connection_bytes", float64(v.o.GPU.LentBytes()))
+		declared("", lent(v.o.GPU))
 	}
 	if v.o.Disk != nil {
-		u := v.o.Disk.Usage()
+		u, below := v.o.Disk.Usage(), v.o.Disk.Counters()
 		for i := range u.Pools {
-			add("disk_pool_"+u.Pools[i].Name+"_capacity_bytes", float64(u.Pools[i].BudgetBytes))
-			add("disk_pool_"+u.Pools[i].Name+"_used_bytes", float64(u.Pools[i].UsedBytes))
-			add("disk_pool_"+u.Pools[i].Name+"_objects", float64(u.Pools[i].Entries))
+			p := &u.Pools[i]
+			add("disk_pool_"+p.Name+"_capacity_bytes", float64(p.BudgetBytes))
+			add("disk_pool_"+p.Name+"_used_bytes", float64(p.UsedBytes))
+			add("disk_pool_"+p.Name+"_objects", float64(p.Entries))
 		}
-		below := v.o.Disk.Counters()
-		below.Each(func(name string, value uint64) { whole("disk_"+name, value) })
+		declared("disk_", &below)
 	}
-	v.o.Server.Counts().Each(whole)
-	v.o.Canary.Each(whole)
-	stored := v.o.Store.Counters()
-	stored.Each(whole)
-	advised := v.o.Store.Advisor().Stats()
-	advised.Each(whole)
+	counts, sums, advised := v.o.Server.Counts(), v.o.Canary.Sums(), v.o.Store.Advisor().Stats()
+	declared("", counts)
+	declared("", &sums)
+	advised.Each(func(name string, value uint64) { add(name, float64(value)) })
+	counts.EachAnswer(func(op, code string, answers, rows uint64) {
+		if answers > 0 {
+			add("requests_"+op+"_"+code, float64(answers))
+		}
+		if rows > 0 {
+			add("rows_"+op+"_"+code, float64(rows))
+		}
+	})
 	v.o.Store.Decisions().Counts(func(what decision.What, why decision.Reason, n uint64) {
-		whole("decisions_"+what.String()+"_"+slug(why.String()), n)
+		add("decisions_"+what.String()+"_"+slug(why.String()), float64(n))
 	})
 	slices.SortFunc(list, func(a, b api.Counter) int { return strings.Compare(a.Name, b.Name) })
 	return list

@@ -2,34 +2,40 @@ package advise
 
 import (
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/tiering/metric"
 )
 
 // Stats counts since New, apart from the gauges Scopes, Nodes, Tokens and
 // Bytes.
 type Stats struct {
-	Asked       uint64 // advices given
-	Recorded    uint64 // prompts put into the tree
-	NotRecorded uint64 // left out, since it or making room would have taken too long
-	Steps       uint64 // from node to node of the tree, while others wait
-	Dropped     uint64 // nodes that left the tree
-	Tokens      uint64 // of the prompts asked about
-	SeenTokens  uint64 // of those, seen before
+	Asked    uint64 `count:"advice_asked" prom:"advice_total" help:"Requests for advice that were answered."`
+	Recorded uint64 `count:"advice_recorded" prom:"advice_prompts_total,result=remembered" help:"Served prompts by whether the tree of prompts has taken them."`
+	// Left out, since it or making room would have taken too long.
+	NotRecorded uint64 `count:"advice_not_recorded" prom:"advice_prompts_total,result=left_out"`
+	// From node to node of the tree, while others wait.
+	Steps   uint64 `count:"advice_steps"`
+	Dropped uint64 `count:"advice_nodes_dropped" prom:"prompt_tree_dropped_total" help:"Nodes that were forgotten for room."`
+	// Of the prompts asked about.
+	Tokens     uint64 `count:"advice_tokens"`
+	SeenTokens uint64 `count:"advice_seen_tokens" prom:"advice_tokens_total,seen=yes" help:"Tokens of the prompts that advice was asked for, by whether they had been seen before."`
 
 	// Positions by why, and verdicts by reason: whether that is one to admit is
 	// the reason's to say.
-	Positions   [whys]uint64
+	Positions   [whys]uint64 `count:"advice_positions_{,branch,last,boundary,placed}" prom:"advice_positions_total,why=*" help:"Positions for checkpoints that were thought of, by why."`
 	Checkpoints [cost.Reasons]uint64
 	Segments    [cost.Reasons]uint64
-	Ways        [cost.Ways]uint64 // chosen, index way-1
+	Ways        [cost.Ways]uint64 `count:"advice_way_{recompute,prefix,splice,replay}" prom:"advice_ways_total,way=*" help:"Way that a prompt is served the quickest."`
 
-	Samples        uint64 // measured prefills taken in
-	SamplesDropped uint64 // over a bound
-	Solved         uint64 // placements
+	// Measured prefills taken in.
+	Samples uint64 `count:"advice_samples"`
+	// Over a bound.
+	SamplesDropped uint64 `count:"advice_samples_dropped"`
+	Solved         uint64 `count:"advice_placements_solved" prom:"placement_solutions_total" help:"Placements of checkpoints that were solved anew."`
 
-	Scopes     int // pairs of profile and tenant
-	Nodes      int
-	NodeTokens int64 // on the edges of the tree
-	Bytes      int64 // that the tree holds
+	Scopes     int   `count:"advice_scopes" prom:"prompt_tree_scopes" help:"Pairs of profile and tenant whose prompts are remembered."`
+	Nodes      int   `count:"advice_nodes" prom:"prompt_tree_nodes" help:"Places where remembered prompts part or end."`
+	NodeTokens int64 `count:"advice_node_tokens" prom:"prompt_tree_tokens" help:"Tokens of remembered prompts, each shared one once."`
+	Bytes      int64 `count:"advice_bytes" prom:"prompt_tree_bytes" help:"Memory of remembered prompts."`
 }
 
 // Stats takes a snapshot.
@@ -64,28 +70,9 @@ func (a *Advisor) countLocked(w *work, q *Query) {
 
 // Each calls f with every counter and gauge, in a fixed order.
 func (c *Stats) Each(f func(name string, value uint64)) {
-	f("advice_asked", c.Asked)
-	f("advice_recorded", c.Recorded)
-	f("advice_not_recorded", c.NotRecorded)
-	f("advice_steps", c.Steps)
-	f("advice_tokens", c.Tokens)
-	f("advice_seen_tokens", c.SeenTokens)
-	for why := WhyBranch; why < whys; why++ {
-		f("advice_positions_"+why.String(), c.Positions[why])
-	}
+	metric.Each(c, f)
 	eachReason("checkpoints", &c.Checkpoints, f)
 	eachReason("segments", &c.Segments, f)
-	for way := cost.WayRecompute; way <= cost.Ways; way++ {
-		f("advice_way_"+way.String(), c.Ways[way-1])
-	}
-	f("advice_samples", c.Samples)
-	f("advice_samples_dropped", c.SamplesDropped)
-	f("advice_placements_solved", c.Solved)
-	f("advice_scopes", uint64(c.Scopes))
-	f("advice_nodes", uint64(c.Nodes))
-	f("advice_nodes_dropped", c.Dropped)
-	f("advice_node_tokens", uint64(c.NodeTokens))
-	f("advice_bytes", uint64(c.Bytes))
 }
 
 func eachReason(what string, counts *[cost.Reasons]uint64, f func(name string, value uint64)) {

@@ -3,64 +3,78 @@ package disk
 import (
 	"errors"
 
+	"github.com/spliced-kv/spliced/tiering/metric"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Counters counts since Open, apart from the gauges at the end.
 type Counters struct {
 	// By writing.
-	Admitted       uint64 // objects given room
-	Joined         uint64 // of what was here, or on its way
-	Written        uint64 // objects whose rows are logged
-	WrittenBytes   uint64 // of their layouts
-	StoredBytes    uint64 // given to the disk for them: headers, codecs and padding counted
-	WriteErrors    uint64 // objects that could not be written
-	WritesDropped  uint64 // objects that left before they were written
-	Groups         uint64 // batches of rows
-	GroupObjects   uint64 // entries written by them; over Groups, the mean size of a group
-	Syncs          uint64 // of data and rows
-	SyncErrors     uint64
-	SyncedObjects  uint64 // entries that syncs raised
-	CodedRawBytes  uint64 // of parts given to a codec
-	CodedBytes     uint64 // what it made of them
-	SlabsMade      uint64
-	GrowthRefused  uint64 // by the file system, its reserve included
-	RefusedBusy    uint64
-	RefusedFull    uint64
-	RefusedQuota   uint64
-	RefusedState   uint64 // while writes were paused, or one hung
-	RefusedInvalid uint64
+	Admitted uint64 `count:"admitted" prom:"disk_admissions_total" help:"Objects given room on disk."`
+	// Of what was here, or on its way.
+	Joined  uint64 `count:"joined"`
+	Written uint64 `count:"written" prom:"disk_written_total" help:"Objects whose data and row were handed to the kernel."`
+	// Of their layouts.
+	WrittenBytes  uint64 `count:"written_bytes" prom:"fetch_bytes_total,tier=disk,direction=in"`
+	StoredBytes   uint64 `count:"stored_bytes" prom:"disk_stored_bytes_total" help:"Bytes given to the disk for them: headers, codecs and padding counted."`
+	WriteErrors   uint64 `count:"write_errors" prom:"disk_errors_total,operation=write" help:"What the disk failed, by what was tried: write (objects not written), read (objects not read, also in a second try), sync."`
+	WritesDropped uint64 `count:"writes_dropped" prom:"disk_writes_dropped_total" help:"Objects that left before they were written."`
+	Groups        uint64 `count:"groups" prom:"disk_groups_total" help:"Batches of rows written to the catalogue."`
+	GroupObjects  uint64 `count:"group_objects" prom:"disk_grouped_objects_total" help:"Objects in them."`
+	Syncs         uint64 `count:"syncs" prom:"disk_syncs_total" help:"Syncs of data and rows."`
+	SyncErrors    uint64 `count:"sync_errors" prom:"disk_errors_total,operation=sync"`
+	SyncedObjects uint64 `count:"synced_objects" prom:"disk_synced_objects_total" help:"Objects that syncs have made safe from power loss."`
+	CodedRawBytes uint64 `count:"coded_raw_bytes" prom:"disk_coded_raw_bytes_total" help:"Bytes given to the codec."`
+	CodedBytes    uint64 `count:"coded_bytes" prom:"disk_coded_bytes_total" help:"What it made of them."`
+	SlabsMade     uint64 `count:"slabs_made" prom:"disk_slabs_made_total" help:"Slab files made."`
+	GrowthRefused uint64 `count:"growth_refused" prom:"disk_growth_refused_total" help:"Slab files that the file system, or the reserve to be kept free in it, did not allow."`
+	RefusedBusy   uint64 `count:"refused_busy" prom:"disk_refusals_total,reason=busy" help:"Objects that the disk tier did not take, by reason: busy (the write queue is full), full, quota, state (it does not write now, or hangs), invalid (its parent is not there)."`
+	RefusedFull   uint64 `count:"refused_full" prom:"disk_refusals_total,reason=full"`
+	RefusedQuota  uint64 `count:"refused_quota" prom:"disk_refusals_total,reason=quota"`
+	// While writes were paused, or one hung.
+	RefusedState   uint64 `count:"refused_state" prom:"disk_refusals_total,reason=state"`
+	RefusedInvalid uint64 `count:"refused_invalid" prom:"disk_refusals_total,reason=invalid"`
 
 	// By reading.
-	Read            uint64 // objects
-	ReadBytes       uint64 // of their layouts
-	ReadNanos       uint64 // from beginning to end, of all of them
-	Corrupt         uint64 // entries whose bytes were wrong
-	ReadErrors      uint64 // reads that the disk failed, also in a second try
-	ReadRetries     uint64
-	ReadsRefused    uint64 // while too many in a row have failed, or one hung
-	BreakerOpenings uint64
+	Read uint64 `count:"read" prom:"disk_read_total" help:"Objects read from disk."`
+	// Of their layouts.
+	ReadBytes uint64 `count:"read_bytes" prom:"fetch_bytes_total,tier=disk,direction=out"`
+	// From beginning to end, of all of them.
+	ReadNanos uint64 `count:"read_nanos"`
+	Corrupt   uint64 `count:"corrupt" prom:"corrupt_total,tier=disk" help:"Objects whose bytes in a tier turned out wrong: forgotten, and a miss."`
+	// Reads that the disk failed, also in a second try.
+	ReadErrors      uint64 `count:"read_errors" prom:"disk_errors_total,operation=read"`
+	ReadRetries     uint64 `count:"read_retries" prom:"disk_read_retries_total" help:"Reads tried a second time."`
+	ReadsRefused    uint64 `count:"reads_refused" prom:"disk_reads_refused_total" help:"Reads refused because too many in a row had failed, or one hung."`
+	BreakerOpenings uint64 `count:"breaker_openings" prom:"disk_breaker_openings_total" help:"How often too many reads in a row have failed."`
 
 	// By leaving.
-	EvictedRoom   uint64 // entries, for room in their pool
-	EvictedQuota  uint64 // entries, for their tenant's quota
-	EvictedBytes  uint64 // of both
-	Removed       uint64 // by an operator
-	LostWithOther uint64 // because the checkpoint they extend has left
-	LostUnsynced  uint64 // because a sync after they were written failed
+	// Entries, for room in their pool.
+	EvictedRoom uint64 `count:"evicted_room" prom:"evictions_total,tier=disk,reason=room"`
+	// Entries, for their tenant's quota.
+	EvictedQuota uint64 `count:"evicted_quota" prom:"evictions_total,tier=disk,reason=quota"`
+	// Of both.
+	EvictedBytes uint64 `count:"evicted_bytes" prom:"evicted_bytes_total,tier=disk"`
+	// By an operator.
+	Removed uint64 `count:"removed" prom:"evictions_total,tier=disk,reason=operator"`
+	// Because the checkpoint they extend has left.
+	LostWithOther uint64 `count:"lost_with_other" prom:"evictions_total,tier=disk,reason=parent"`
+	// Because a sync after they were written failed.
+	LostUnsynced uint64 `count:"lost_unsynced"`
 
 	// By opening.
-	Opened  uint64 // entries found
-	Dropped uint64 // rows that could not be kept
+	Opened  uint64 `count:"opened" prom:"disk_opened_total" help:"Entries found when the directory was opened."`
+	Dropped uint64 `count:"dropped" prom:"disk_open_dropped_total" help:"Entries that could not be kept when the directory was opened."`
 
 	// Now.
-	Entries      uint64
-	Bytes        uint64 // of admitted and live entries
-	LeavingBytes uint64 // forgotten, whose space is not free yet
-	QueueObjects uint64
-	QueueBytes   uint64
-	SlabBytes    uint64 // of slab files
-	Logged       uint64 // entries that are not synced
+	Entries uint64 `count:"entries"`
+	// Of admitted and live entries.
+	Bytes        uint64 `count:"bytes"`
+	LeavingBytes uint64 `count:"leaving_bytes" prom:"disk_leaving_bytes" help:"Bytes of entries that are forgotten and whose space is not free yet."`
+	QueueObjects uint64 `count:"queue_objects" prom:"disk_write_queue_objects" help:"Objects that wait to be written, or are being."`
+	QueueBytes   uint64 `count:"queue_bytes" prom:"disk_write_queue_bytes" help:"Bytes of objects that wait to be written, or are being."`
+	SlabBytes    uint64 `count:"slab_bytes" prom:"disk_slab_bytes" help:"Size of the slab files."`
+	Logged       uint64 `count:"logged" prom:"disk_unsynced_objects" help:"Objects on disk that power loss may take."`
 }
 
 // Counters takes a snapshot.
@@ -79,31 +93,8 @@ func (t *Tier) Counters() Counters {
 	return c
 }
 
-// Each calls f with every counter and gauge in a fixed order, by the name it has
-// in metrics.
-func (c *Counters) Each(f func(name string, value uint64)) {
-	for _, row := range [...]struct {
-		name  string
-		value uint64
-	}{
-		{"admitted", c.Admitted}, {"joined", c.Joined}, {"written", c.Written}, {"written_bytes", c.WrittenBytes},
-		{"stored_bytes", c.StoredBytes}, {"write_errors", c.WriteErrors}, {"writes_dropped", c.WritesDropped},
-		{"groups", c.Groups}, {"group_objects", c.GroupObjects}, {"syncs", c.Syncs}, {"sync_errors", c.SyncErrors},
-		{"synced_objects", c.SyncedObjects}, {"coded_raw_bytes", c.CodedRawBytes}, {"coded_bytes", c.CodedBytes},
-		{"slabs_made", c.SlabsMade}, {"growth_refused", c.GrowthRefused},
-		{"refused_busy", c.RefusedBusy}, {"refused_full", c.RefusedFull}, {"refused_quota", c.RefusedQuota},
-		{"refused_state", c.RefusedState}, {"refused_invalid", c.RefusedInvalid},
-		{"read", c.Read}, {"read_bytes", c.ReadBytes}, {"read_nanos", c.ReadNanos}, {"corrupt", c.Corrupt},
-		{"read_errors", c.ReadErrors}, {"read_retries", c.ReadRetries}, {"reads_refused", c.ReadsRefused},
-		{"breaker_openings", c.BreakerOpenings},
-		{"evicted_room", c.EvictedRoom}, {"evicted_quota", c.EvictedQuota}, {"evicted_bytes", c.EvictedBytes},
-		{"removed", c.Removed}, {"lost_with_other", c.LostWithOther}, {"lost_unsynced", c.LostUnsynced}, {"opened", c.Opened}, {"dropped", c.Dropped},
-		{"entries", c.Entries}, {"bytes", c.Bytes}, {"leaving_bytes", c.LeavingBytes},
-		{"queue_objects", c.QueueObjects}, {"queue_bytes", c.QueueBytes}, {"slab_bytes", c.SlabBytes}, {"logged", c.Logged},
-	} {
-		f(row.name, row.value)
-	}
-}
+// Each calls f with every counter and gauge in a fixed order, by its name.
+func (c *Counters) Each(f func(name string, value uint64)) { metric.Each(c, f) }
 
 func (c *Counters) refused(err error) {
 	switch {

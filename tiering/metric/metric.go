@@ -1,0 +1,205 @@
+// Package metric reads what a struct of counters declares in the tags of its
+// fields, so that a counter is declared once: in listings and in Prometheus.
+//
+//	Published uint64    `count:"published" prom:"published_total" help:"Objects published."`
+//	Demoted   uint64    `count:"demoted" prom:"demotions_total,result=taken" part:"disk"`
+//	Aborted   [2]uint64 `count:"aborted_{client,death}" prom:"aborted_total,reason=*"`
+//	Pool      string    `label:"pool"`
+//	HBM       Inner     `count:"hbm_" part:"hbm"`
+//
+// count is the name in listings, prom the family and its labels. The elements of an
+// array are named in braces, one without a name is left out; a label that is "*"
+// has that name, one that is "a|b" has names of its own. help stands at one field
+// of a family. What has a part is told to Prometheus only where there is that part.
+// A string is a label of all series of its struct. An inner struct's names begin
+// with its tag.
+//
+// Fields are integers, atomic.Uint64, floats, arrays of these, strings and structs.
+// A family whose name ends in _total counts, the others are gauges. A tag that
+// cannot be read is a mistake of the program and panics.
+package metric
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+)
+
+// Family is all series of one name.
+type Family struct {
+	Name   string
+	Help   string
+	Labels []string
+}
+
+// Each calls f with the counters of the struct that c points to, by their names in
+// listings and in the order of the fields.
+func Each(c any, f func(name string, value uint64)) {
+	walk(reflect.ValueOf(c).Elem(), "", "", nil, func(s *series) {
+		if s.count != "" {
+			f(s.count, s.n)
+		}
+	})
+}
+
+// EachSeries calls f with the series of Prometheus that the struct declares: those
+// without a part, and those of parts that has reports. values are those of the
+// family's labels, good until f returns.
+func EachSeries(c any, has func(part string) bool, f func(family string, values []string, v float64)) {
+	walk(reflect.ValueOf(c).Elem(), "", "", nil, func(s *series) {
+		if s.family != "" && (s.part == "" || has(s.part)) {
+			f(s.family, s.values, s.value)
+		}
+	})
+}
+
+// Families lists the families of some structs, each with the help and labels that
+// it has wherever it is declared.
+func Families(structs ...any) []Family {
+	var list []Family
+	at := map[string]int{}
+	for _, c := range structs {
+		walk(reflect.New(reflect.TypeOf(c)).Elem(), "", "", nil, func(s *series) {
+			if s.family == "" {
+				return
+			}
+			i, known := at[s.family]
+			if !known {
+				i = len(list)
+				at[s.family] = i
+				list = append(list, Family{Name: s.family, Labels: slices.Clone(s.labels)})
+			}
+			f := &list[i]
+			if !slices.Equal(f.Labels, s.labels) {
+				panic(fmt.Sprintf("metric: %s has labels %v and %v", f.Name, f.Labels, s.labels))
+			}
+			if s.help != "" && f.Help != "" && s.help != f.Help {
+				panic(fmt.Sprintf("metric: %s has two helps", f.Name))
+			}
+			f.Help = max(f.Help, s.help)
+		})
+	}
+	for _, f := range list {
+		if f.Help == "" {
+			panic(fmt.Sprintf("metric: %s has no help", f.Name))
+		}
+	}
+	return list
+}
+
+// series is one number of a struct.
+type series struct {
+	count, part    string
+	family, help   string
+	labels, values []string
+	n              uint64 // where it is a whole number
+	value          float64
+}
+
+// walk calls f with every number below v. labels are names and values of the
+// structs around it.
+func walk(v reflect.Value, prefix, part string, labels []string, f func(*series)) {
+	t := v.Type()
+	labels = slices.Clip(labels)
+	for i := range t.NumField() {
+		if name := t.Field(i).Tag.Get("label"); name != "" {
+			labels = append(labels, name, v.Field(i).String())
+		}
+	}
+	for i := range t.NumField() {
+		tag := t.Field(i).Tag
+		count, prom := tag.Get("count"), tag.Get("prom")
+		if count == "" && prom == "" {
+			continue
+		}
+		inner := tag.Get("part")
+		if inner == "" {
+			inner = part
+		}
+		if count != "" {
+			count = prefix + count
+		}
+		x := v.Field(i)
+		if _, _, number := numberOf(x); !number && x.Kind() == reflect.Struct {
+			walk(x, count, inner, labels, f)
+			continue
+		}
+		s := series{count: count, part: inner, help: tag.Get("help")}
+		own := s.parse(prom, labels)
+		if x.Kind() == reflect.Array {
+			s.elements(x, own, f)
+			continue
+		}
+		s.n, s.value, _ = numberOf(x)
+		f(&s)
+	}
+}
+
+// parse reads a prom tag and returns how many labels are those of structs around.
+func (s *series) parse(prom string, around []string) int {
+	for i := 0; i < len(around); i += 2 {
+		s.labels, s.values = append(s.labels, around[i]), append(s.values, around[i+1])
+	}
+	family, rest, more := strings.Cut(prom, ",")
+	s.family = family
+	own := len(s.labels)
+	for more {
+		var label string
+		label, rest, more = strings.Cut(rest, ",")
+		name, value, ok := strings.Cut(label, "=")
+		if !ok {
+			panic(fmt.Sprintf("metric: label %q of %s", label, family))
+		}
+		s.labels, s.values = append(s.labels, name), append(s.values, value)
+	}
+	return own
+}
+
+// elements calls f with those elements of an array that have a name.
+func (s *series) elements(x reflect.Value, own int, f func(*series)) {
+	before, rest, _ := strings.Cut(s.count, "{")
+	list, after, ok := strings.Cut(rest, "}")
+	names := strings.Split(list, ",")
+	if !ok || len(names) != x.Len() {
+		panic(fmt.Sprintf("metric: %q names %d of %d elements", s.count, len(names), x.Len()))
+	}
+	pattern := slices.Clone(s.values)
+	for i, name := range names {
+		if name == "" {
+			continue
+		}
+		e := *s
+		e.count = before + name + after
+		for k := own; k < len(pattern); k++ {
+			switch own := strings.Split(pattern[k], "|"); {
+			case pattern[k] == "*":
+				e.values[k] = name
+			case len(own) > 1:
+				e.values[k] = own[i]
+			}
+		}
+		e.n, e.value, _ = numberOf(x.Index(i))
+		f(&e)
+	}
+}
+
+// numberOf is the value of a field that is a number.
+func numberOf(x reflect.Value) (n uint64, value float64, ok bool) {
+	switch {
+	case x.CanUint():
+		n = x.Uint()
+	case x.CanInt():
+		n = uint64(x.Int())
+	case x.CanFloat():
+		return 0, x.Float(), true
+	default:
+		a, whole := x.Addr().Interface().(*atomic.Uint64)
+		if !whole {
+			return 0, 0, false
+		}
+		n = a.Load()
+	}
+	return n, float64(n), true
+}
