@@ -74,7 +74,7 @@ def test_leases_that_come_late_are_released(fake: FakeDaemon, connect: Connect) 
     assert isinstance(released, ReleaseRequest)
     assert list(released.leases) == [13]
     assert client.counters.late_replies == 2
-    wait_until(lambda: attachment_of(client).flight.orphans == 0)
+    wait_until(lambda: attachment_of(client).exchange.flight.orphans == 0)
 
 
 def test_reservations_that_come_late_are_aborted(fake: FakeDaemon, connect: Connect) -> None:

@@ -49,7 +49,7 @@ def acquire(
     def ask(now: list[bytes]) -> AcquireReply:
         request = AcquireRequest(r.profile, r.rank, 0, block_tokens, *flags, now)
         call = r.call(Op.ACQUIRE, wait, gives_back=True)
-        return r.attachment.request(call, request, AcquireReply)
+        return r.exchange.request(call, request, AcquireReply)
 
     def make(held: HeldAt, key: bytes, row: _Row) -> Segment:
         return Segment(held, key, row.rows, row.stored, row.blocks)
@@ -75,7 +75,7 @@ def acquire_device(
     def ask(now: list[bytes]) -> AcquireReply:
         request = AcquireDeviceRequest(r.profile, r.rank, 0, *flags, now)
         call = r.call(Op.ACQUIRE_DEVICE, wait, gives_back=True)
-        return r.attachment.request(call, request, AcquireReply)
+        return r.exchange.request(call, request, AcquireReply)
 
     def make(held: HeldAt, key: bytes, row: _Row) -> DeviceSegment:
         return DeviceSegment(held, device, key, row.rows, row.stored)
@@ -115,7 +115,7 @@ def _lease(
             now, rest = todo[:MAX_KEYS], todo[MAX_KEYS:]
             reply = ask([keys[i] for i in now])
             if len(reply.codes) != len(now):
-                raise r.attachment.garbage(f"acquire: {len(reply.codes)} rows, want {len(now)}")
+                raise r.exchange.garbage(f"acquire: {len(reply.codes)} rows, want {len(now)}")
             todo = _rows(r, reply, keys, now, out, arena, make) + rest
     except SplicedError:
         release_all(out)
@@ -152,7 +152,7 @@ def _rows(
             try:
                 found = _segment(r, reply, row, arena, extents, digests, blocks)
             except ValueError as err:
-                raise r.attachment.garbage(f"acquire: {err}") from err
+                raise r.exchange.garbage(f"acquire: {err}") from err
             held = (r.attachment, r.tenant, reply.leases[row], r.options.timeout)
             out[i] = make(held, keys[i], found)
         elif code == Code.BUSY:
@@ -188,7 +188,7 @@ def load(
 ) -> Checkpoint:
     """Lease the checkpoint of a prefix. Raises `SplicedError`, MISS where there is none."""
     request = LoadRequest(r.profile, r.rank, 0, accept, int(digests), prefix)
-    reply = r.attachment.request(r.call(Op.LOAD, wait, gives_back=True), request, LoadReply)
+    reply = r.exchange.request(r.call(Op.LOAD, wait, gives_back=True), request, LoadReply)
     held, kind, nodes, stored = _chain(r, reply, accept, len(r.attachment.arena))
     return Checkpoint(held, kind, nodes, stored)
 
@@ -200,7 +200,7 @@ def load_device(
     device = memory_of(r)
     request = LoadDeviceRequest(r.profile, r.rank, 0, accept, int(digests), prefix)
     call = r.call(Op.LOAD_DEVICE, wait, gives_back=True)
-    reply = r.attachment.request(call, request, LoadReply)
+    reply = r.exchange.request(call, request, LoadReply)
     held, kind, nodes, stored = _chain(r, reply, accept, device.arena.nbytes)
     return DeviceCheckpoint(held, device, kind, nodes, stored)
 
@@ -212,10 +212,10 @@ def _chain(
     try:
         nodes, stored = _nodes(r, reply, arena)
     except ValueError as err:
-        raise r.attachment.garbage(f"load: {err}") from err
+        raise r.exchange.garbage(f"load: {err}") from err
     kind = Accept(reply.kind & Accept.ANY)
     if not kind & accept:
-        raise r.attachment.garbage(f"load: a checkpoint of kind {reply.kind}, want {accept!r}")
+        raise r.exchange.garbage(f"load: a checkpoint of kind {reply.kind}, want {accept!r}")
     held = (r.attachment, r.tenant, reply.lease, r.options.timeout)
     return held, kind, tuple(nodes), stored
 

@@ -98,7 +98,7 @@ def advise(r: Registration, query: Query) -> Advice:
     call.late.staged = [part]
     staging.bytes_of(part)[:] = ids
     try:
-        reply = r.attachment.request(call, _request(r, query, part.offset), AdviseReply)
+        reply = r.exchange.request(call, _request(r, query, part.offset), AdviseReply)
     finally:
         r.free_staging(call)
     return _advice(r, reply, query)
@@ -169,13 +169,13 @@ def _advice(r: Registration, reply: AdviseReply, query: Query) -> Advice:
     tokens = len(query.tokens)
     if reply.seen_tokens > tokens or not 1 <= reply.way <= len(reply.way_micros):
         text = f"advise: {reply.seen_tokens} of {tokens} tokens seen, way {reply.way}"
-        raise r.attachment.garbage(text)
+        raise r.exchange.garbage(text)
     if len(reply.segment_admit) != len(query.segments):
         text = f"advise: {len(reply.segment_admit)} rows for {len(query.segments)} segments"
-        raise r.attachment.garbage(text)
+        raise r.exchange.garbage(text)
     positions = list(reply.positions)
     if positions != sorted(set(positions)) or any(not 0 < at <= tokens for at in positions):
-        raise r.attachment.garbage(f"advise: positions {positions[:8]} of {tokens} tokens")
+        raise r.exchange.garbage(f"advise: positions {positions[:8]} of {tokens} tokens")
     return Advice(
         seen_tokens=reply.seen_tokens,
         way=reply.way,

@@ -53,9 +53,9 @@ def open_buffer(r: Registration, origin: Origin, begin: int, capacity: int) -> B
         raise SplicedError(Code.INVALID, "buffer over the middle of a slot")
     request = AppendRequest(r.profile, r.rank, 0, base, begin, capacity)
     call = r.call(Op.APPEND, r.options.transfer_timeout, gives_back=True, cancel=True)
-    reply = r.attachment.request(call, request, AppendReply)
+    reply = r.exchange.request(call, request, AppendReply)
     if reply.buffer == 0:
-        raise r.attachment.garbage("append: buffer 0")
+        raise r.exchange.garbage("append: buffer 0")
     _check(r, reply, AppendReply(reply.buffer, begin, begin, begin))
     return Buffer((r.attachment, r.tenant, reply.buffer, r.options.timeout), begin)
 
@@ -77,7 +77,7 @@ def append(r: Registration, buffer: Buffer, n: int, rows: bytes | bytearray | me
     staging.bytes_of(room)[:] = flat
     request = AppendRequest(r.profile, r.rank, lease, 0, buffer.end, 0, n, room.offset)
     try:
-        reply = r.attachment.request(call, request, AppendReply)
+        reply = r.exchange.request(call, request, AppendReply)
     except SplicedError as err:
         buffer.settle(err)
         raise
@@ -94,7 +94,7 @@ def accept(r: Registration, buffer: Buffer, n: int) -> None:
     call = r.call(Op.ACCEPT, r.options.timeout)
     request = AcceptRequest(r.profile, r.rank, lease, n)
     try:
-        reply = r.attachment.request(call, request, AppendReply)
+        reply = r.exchange.request(call, request, AppendReply)
     except SplicedError as err:
         buffer.settle(err)
         raise
@@ -136,4 +136,4 @@ def _take(r: Registration, buffer: Buffer, reply: AppendReply, want: AppendReply
 def _check(r: Registration, reply: AppendReply, want: AppendReply) -> None:
     """What a buffer holds follows from what was asked for: nothing else is believed."""
     if reply != want or reply.end > _MOST:
-        raise r.attachment.garbage(f"a buffer as {reply}, want {want}")
+        raise r.exchange.garbage(f"a buffer as {reply}, want {want}")

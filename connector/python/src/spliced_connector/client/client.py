@@ -170,7 +170,7 @@ class Client:
             return {}
         try:
             call = Call(Op.STATS, time.monotonic() + self.options.timeout, Late())
-            reply = current.request(call, StatsRequest(), StatsReply)
+            reply = current.exchange.request(call, StatsRequest(), StatsReply)
             return dict(zip(reply.names, reply.values, strict=True))
         except SplicedError:
             return {}

@@ -104,7 +104,7 @@ def rotate(
     call = _call(r, op, into)
     request = _rotate_request(r, op, plan, layer, origin, _target(r, into), None)
     try:
-        reply = r.attachment.request(call, request, RotateReply)
+        reply = r.exchange.request(call, request, RotateReply)
     except SplicedError as err:
         _spoil(into, err)
         raise
@@ -126,9 +126,9 @@ def place(
             text = f"memory {r.memory}, {len(blocks)} blocks, most {MAX_BLOCKS}"
             raise SplicedError(Code.INVALID, text)
         request = _rotate_request(r, op, plan, layer, origin, 0, blocks)
-        r.attachment.start(call, request)
+        r.exchange.start(call, request)
         sent = True
-        reply = r.attachment.result(call, RotateReply)
+        reply = r.exchange.result(call, RotateReply)
         where = _memory(r, plan, origin, None)
         placed.slot = result_slot(r, reply.lease, reply.off, reply.bytes, reply.rows, None, where)
     except SplicedError as err:
@@ -264,7 +264,7 @@ def _computed(
     r: Registration, call: Call, request: ComposeRequest | ReplayRequest, into: Slot | None
 ) -> ComposeReply:
     try:
-        return r.attachment.request(call, request, ComposeReply)
+        return r.exchange.request(call, request, ComposeReply)
     except SplicedError as err:
         _spoil(into, err)
         raise
@@ -293,7 +293,7 @@ def result_slot(
     size = len(r.attachment.slots) if device is None else device.private.nbytes
     wrong = nbytes > size or offset > size - nbytes
     if wrong or (into is not None and into.lease_on(r.attachment) != lease):
-        raise r.attachment.garbage(f"result of {nbytes} bytes at {offset} of {size}")
+        raise r.exchange.garbage(f"result of {nbytes} bytes at {offset} of {size}")
     slot = into
     if slot is None:
         held = (r.attachment, r.tenant, lease, r.options.timeout)

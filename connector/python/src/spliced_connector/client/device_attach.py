@@ -86,7 +86,7 @@ def attach_device(attachment: Attachment, gpu: Gpu, options: DeviceOptions) -> M
     call.descriptors = descriptors
     request = AttachDeviceRequest(int(options.ways), options.private_bytes, gpu.uuid)
     try:
-        reply = attachment.request(call, request, AttachDeviceReply)
+        reply = attachment.exchange.request(call, request, AttachDeviceReply)
         return Mapping(gpu, reply, descriptors)
     finally:
         close_all(descriptors)  # mappings keep the memory

@@ -71,7 +71,7 @@ class DeviceKeeper:
         except SplicedError:
             gpu.context.close()
             raise
-        if not attachment.adopt(memory):
+        if not attachment.map_device(memory):
             memory.close()
             raise SplicedError(Code.UNAVAILABLE, "the connection has ended")
         log.info("attached %d bytes of the daemon's GPU", mapping.arena.nbytes)

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from spliced_connector.client.connection.attachment import Attachment
-from spliced_connector.client.connection.debts import Debt
 from spliced_connector.client.connection.flight import Call, Late
+from spliced_connector.client.connection.returns import Return
 from spliced_connector.client.device_attach import Gpu, Mapping
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.gpu import (
@@ -244,10 +244,10 @@ class DeviceMemory:
         while not self.attachment.ended:
             call = Call(Op.ORDER, time.monotonic() + self._timeout, Late(batch[0].tenant))
             try:
-                self.attachment.start(call, request)
+                self.attachment.exchange.start(call, request)
                 # The daemon says at its deadline that the stream has not passed.
                 call.deadline += self._timeout
-                codes = self.attachment.result(call, CodesReply).codes
+                codes = self.attachment.exchange.result(call, CodesReply).codes
             except SplicedError as err:
                 if err.code in (Code.LATE, Code.BUSY, Code.CANCELED, Code.UNAVAILABLE):
                     # Streams must not wait for ever for a daemon that does not answer. One that
@@ -274,8 +274,8 @@ class DeviceMemory:
                     continue
                 driver.wait_event(passing.event)
                 driver.destroy_event(passing.event)
-        debt = Debt(Op.RELEASE, batch[0].tenant)
-        codes = self.attachment.give_up(debt, ids, self._timeout)
+        debt = Return(Op.RELEASE, batch[0].tenant)
+        codes = self.attachment.give_back(debt, ids, self._timeout)
         if codes is None:
             return [self.attachment.ended and self.attachment.intact] * len(ids)
         return [code == Code.OK for code in codes]
@@ -291,7 +291,7 @@ class DeviceMemory:
                 tenant, lease = self._dropped.popleft()
                 with contextlib.suppress(CudaError), self.gpu.context.aside() as driver:
                     driver.synchronize_all()
-                self.attachment.drop(Debt(Op.RELEASE, tenant), lease)
+                self.attachment.drop(Return(Op.RELEASE, tenant), lease)
 
     # The end.
 

@@ -263,9 +263,9 @@ class Keeper:
                 continue
             if attachment.gone:
                 continue
-            if not attachment.ended and not attachment.errands.tend():
+            if not attachment.ended and not attachment.returns.send():
                 wait = min(wait, TICK)
-            events = select.POLLRDHUP | (select.POLLIN if attachment.flight.orphans else 0)
+            events = select.POLLRDHUP | (select.POLLIN if attachment.exchange.flight.orphans else 0)
             descriptor = attachment.channel.fileno()
             ready.register(descriptor, events)
             by_descriptor[descriptor] = attachment
@@ -276,12 +276,12 @@ class Keeper:
                 continue
             attachment = by_descriptor[descriptor]
             if events & _HANGUP:
-                again |= not attachment.hang_up()
+                again |= not attachment.finish()
             else:
-                again |= not attachment.read_late()
+                again |= not attachment.exchange.read_late()
         for attachment in by_descriptor.values():
-            if attachment.at_end and not attachment.gone:
-                again |= not attachment.hang_up()
+            if attachment.exchange.at_end and not attachment.gone:
+                again |= not attachment.finish()
         if again:
             time.sleep(0.001)  # a caller reads, and finds the same
 
@@ -290,13 +290,13 @@ class Keeper:
         until = time.monotonic() + self.options.transfer_timeout
         for attachment in self._attachments:
             if not attachment.gone:
-                attachment.quit("client closed")
+                attachment.hang_up("client closed")
         while self._writing() and (left := until - time.monotonic()) > 0:
             self._tend(left)
         for attachment in self._attachments:
             attachment.collect()
             if not attachment.gone:
-                attachment.settle_all(known=False)
+                attachment.settle(known=False)
         for enrolment in self._enrolments:
             enrolment.close()
         if self.device is not None:
@@ -309,7 +309,7 @@ class Keeper:
             attachment.collect()
 
     def _writing(self) -> bool:
-        return any(not a.gone and a.flight.writing() for a in self._attachments)
+        return any(not a.gone and a.exchange.flight.writing() for a in self._attachments)
 
 
 def _jitter(seconds: float) -> float:

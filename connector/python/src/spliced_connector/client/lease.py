@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from spliced_connector.client.connection.attachment import Attachment
 from spliced_connector.client.connection.checksum import CHUNK_BYTES, chunks, xxh3
-from spliced_connector.client.connection.debts import Debt
+from spliced_connector.client.connection.returns import Return
 from spliced_connector.client.connection.staging import Extent
 from spliced_connector.client.extents import cut, present
 from spliced_connector.client.terms import Accept
@@ -68,7 +68,7 @@ class Held:
         if not self._released and self._pid == os.getpid():
             self._released = True
             # Without a lock: this may run inside of any function.
-            self._attachment.drop(Debt(Op.RELEASE, self._tenant), self._lease)
+            self._attachment.drop(Return(Op.RELEASE, self._tenant), self._lease)
 
 
 _once = threading.Lock()  # two threads may release the same
@@ -117,7 +117,7 @@ def _release(objects: Sequence[Held | None], rows: list[int], good: list[bool]) 
     first = batch[0][1]
     attachment = first._attachment
     ids = [held._lease for _, held in batch]
-    codes = attachment.give_up(Debt(Op.RELEASE, first._tenant), ids, first._timeout)
+    codes = attachment.give_back(Return(Op.RELEASE, first._tenant), ids, first._timeout)
     if codes is None:
         # What the daemon does not say is known only of one that is dead.
         verdict = attachment.ended and attachment.intact

@@ -91,13 +91,13 @@ def _match(
 ) -> Match:
     """Ask for one part of a query, whose prefixes begin at `begin`."""
     request = MatchRequest(r.profile, accept, positions, prefixes, keys)
-    m = r.attachment.request(r.call(Op.MATCH, r.options.timeout), request, MatchReply)
+    m = r.exchange.request(r.call(Op.MATCH, r.options.timeout), request, MatchReply)
     if len(m.status) != len(keys):
-        raise r.attachment.garbage(f"match: {len(m.status)} rows, want {len(keys)}")
+        raise r.exchange.garbage(f"match: {len(m.status)} rows, want {len(keys)}")
     if m.prefix_tokens == 0:
         index = -1
     elif m.prefix_index >= len(positions) or positions[m.prefix_index] != m.prefix_tokens:
-        raise r.attachment.garbage(f"match: {m.prefix_tokens} tokens at {m.prefix_index}")
+        raise r.exchange.garbage(f"match: {m.prefix_tokens} tokens at {m.prefix_index}")
     else:
         index = begin + m.prefix_index
     return Match(

@@ -359,7 +359,7 @@ class Model:
                 text,
             )
             call = r.call(Op.REPORT, self._options.timeout)
-            return bool(r.attachment.request(call, request, ReportReply).off)
+            return bool(r.exchange.request(call, request, ReportReply).off)
 
         return self._ask(tell, lambda _: None)
 

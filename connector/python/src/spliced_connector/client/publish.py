@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from spliced_connector.client.connection.checksum import CHUNK_BYTES, Digest, crc32, xxh3
-from spliced_connector.client.connection.debts import Debt
 from spliced_connector.client.connection.flight import Call
+from spliced_connector.client.connection.returns import Return
 from spliced_connector.client.connection.staging import padded
 from spliced_connector.client.registration import Registration
 from spliced_connector.client.terms import Accept, Level
@@ -160,11 +160,11 @@ class _Writer:
     def _reserve(self, call: Call, request: ReserveRequest | SaveRequest) -> None:
         r = self._r
         try:
-            reply = r.attachment.request(call, request, ReserveReply)
+            reply = r.exchange.request(call, request, ReserveReply)
         finally:
             r.free_staging(call)
         if len(reply.codes) != 1:
-            raise r.attachment.garbage(f"reserve: {len(reply.codes)} rows, want 1")
+            raise r.exchange.garbage(f"reserve: {len(reply.codes)} rows, want 1")
         if reply.codes[0] != Code.OK:
             raise SplicedError(reply.codes[0], "reserve")
         self._reservation = reply.reservations[0]
@@ -175,8 +175,8 @@ class _Writer:
 
     def _abort(self) -> None:
         r = self._r
-        debt = Debt(Op.ABORT, r.tenant)
-        r.attachment.give_up(debt, [self._reservation], r.options.timeout)
+        debt = Return(Op.ABORT, r.tenant)
+        r.attachment.give_back(debt, [self._reservation], r.options.timeout)
 
     def _commit_all(self) -> None:
         flying: deque[tuple[Call, int]] = deque()
@@ -264,7 +264,7 @@ class _Writer:
         call = r.call(Op.COMMIT, seconds, cancel=True)
         call.late.staged = [room]
         try:
-            r.attachment.start(call, request)
+            r.exchange.start(call, request)
         except SplicedError:
             r.free_staging(call)
             raise
@@ -281,11 +281,11 @@ class _Writer:
         """Wait for a commit. Raises `SplicedError` unless every row is OK."""
         r = self._r
         try:
-            reply = r.attachment.result(call, CommitReply)
+            reply = r.exchange.result(call, CommitReply)
         finally:
             r.free_staging(call)
         if len(reply.codes) != rows:
-            raise r.attachment.garbage(f"commit: {len(reply.codes)} rows, want {rows}")
+            raise r.exchange.garbage(f"commit: {len(reply.codes)} rows, want {rows}")
         for row, code in enumerate(reply.codes):
             if code != Code.OK:
                 raise SplicedError(code, f"commit: row {row}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from spliced_connector.client.connection.attachment import Attachment
+from spliced_connector.client.connection.exchange import Exchange
 from spliced_connector.client.connection.flight import Call, Late
 from spliced_connector.client.connection.options import MAX_NAME_BYTES, Options
 from spliced_connector.client.device_memory import DeviceMemory, device_of
@@ -46,6 +47,11 @@ class Registration:
     tenant: int
     profile: int = 0
     memory: int = 0
+
+    @property
+    def exchange(self) -> Exchange:
+        """Requests of its connection."""
+        return self.attachment.exchange
 
     @property
     def rank(self) -> int:
@@ -170,8 +176,8 @@ class Enrolment:
         blank = Registration(attachment, self, options, grant.tenant)
         call = blank.call(Op.PROFILE, options.attach_timeout)
         try:
-            attachment.start(call, self._request, self._descriptors())
-            reply = attachment.result(call, ProfileReply)
+            attachment.exchange.start(call, self._request, self._descriptors())
+            reply = attachment.exchange.result(call, ProfileReply)
             if reply.fingerprint != self.profile.fingerprint:
                 raise SplicedError(Code.INVALID, "the daemon has another fingerprint")
         except SplicedError as err:
@@ -203,7 +209,7 @@ class Enrolment:
         )
         call = r.call(Op.REGISTER_DEVICE, r.options.attach_timeout)
         try:
-            reply = r.attachment.request(call, request, RegisterDeviceReply)
+            reply = r.exchange.request(call, request, RegisterDeviceReply)
         except SplicedError as err:
             if err.code in (Code.LATE, Code.BUSY):
                 self._asked = None  # it is the same memory when it is asked again

@@ -1,8 +1,9 @@
 """One connection to one start of a daemon: socket, mapped regions, requests and their replies.
 
     channel     the socket               greeting  what the daemon grants, hello asks for it
-    flight      requests without reply   staging   memory that requests name
-    attachment  all of it, and its end   errands   what is returned without anybody waiting
+    exchange    requests and replies     staging   memory that requests name
+    flight      requests without reply   returns   what is given back or cancelled
+    attachment  all of it                life      its stages and users
 
 `Keeper` of the client makes one after the other.
 """
