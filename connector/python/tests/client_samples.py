@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import random
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from spliced_connector.client import Accept, Client, Model, NewCheckpoint, NewSegment
 from spliced_connector.model import (
@@ -50,6 +53,13 @@ LARGE = replace(
     ),
 )
 """Some MiB per segment: parts of several chunks."""
+
+
+PATIENCE = 30.0
+"""Seconds after which a test gives up on what has to come to pass, however busy the machine is."""
+
+PATIENT: dict[str, Any] = {"timeout": 10.0, "attach_timeout": 10.0, "transfer_timeout": 20.0}
+"""Options of clients whose calls have to succeed."""
 
 
 def fill(layout: Layout, seed: int) -> list[bytes]:
@@ -127,7 +137,7 @@ def workers() -> int:
     return sum(thread.name == "spliced" for thread in threading.enumerate())
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Poll for something that another process does."""
     until = time.monotonic() + seconds
     while not condition():
@@ -135,7 +145,49 @@ def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
         time.sleep(0.005)
 
 
+_SLACK = 1.0  # seconds that are not looked at
+
+
+class Lateness:
+    """How much later than it asked for a thread was woken, in all. A busy machine has some."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            begin = time.monotonic()
+            time.sleep(0.01)
+            self.seconds += time.monotonic() - begin - 0.01
+
+    def __enter__(self) -> Lateness:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+@contextlib.contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """What is inside has to end in so many seconds, and what the machine is late."""
+    with Lateness() as lateness:
+        begin = time.monotonic()
+        yield
+        took = time.monotonic() - begin
+    assert took < seconds + _SLACK + lateness.seconds
+
+
+def seen(model: Model) -> str:
+    """What its client has counted, for messages."""
+    counters = dataclasses.asdict(model._keeper.tally.snapshot())
+    return ", ".join(f"{name} {n}" for name, n in counters.items() if n)
+
+
 def wait_again(model: Model, times: int = 2) -> None:
     """Wait until a daemon was found so many times in all, and took the model."""
     wait_until(lambda: model._keeper.tally.snapshot().attached >= times)
-    assert model.wait_attached(5)
+    assert model.wait_attached(PATIENCE)

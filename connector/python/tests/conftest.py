@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from client_samples import Connect, descriptors, mappings, workers
+from client_samples import PATIENCE, PATIENT, Connect, descriptors, mappings, workers
 from fake_cuda import FakeCuda, library
 from fake_daemon import FakeDaemon
 from running import Daemon, StartDaemon
@@ -121,15 +121,19 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDaemon]:
 
 
 @pytest.fixture
-def connect() -> Iterator[Connect]:
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     """Makes clients: `connect(socket, **options)`. All are closed at the end, and then nothing
-    of them may be left: no descriptor, no mapping, no thread."""
+    of them may be left: no descriptor, no mapping, no thread.
+
+    They wait for a daemon that runs for as long as a busy machine may take; for one that says what
+    the test tells it to, no longer than an engine does."""
+    patience = {} if "fake" in request.fixturenames else PATIENT
     gc.collect()
     before = descriptors(), mappings(), workers()
     clients: list[Client] = []
 
     def make(socket: str, **options: Any) -> Client:
-        client = Client(Options(socket=socket, name="test", **options))
+        client = Client(Options(socket=socket, name="test", **{**patience, **options}))
         clients.append(client)
         return client
 
@@ -137,9 +141,8 @@ def connect() -> Iterator[Connect]:
     while clients:
         clients.pop().close()
     gc.collect()
-    for _ in range(1000):
-        if (descriptors(), mappings(), workers()) == before:
-            break
+    until = time.monotonic() + PATIENCE
+    while (descriptors(), mappings(), workers()) != before and time.monotonic() < until:
         time.sleep(0.005)  # the other side may have to close its end yet
     left = descriptors(), mappings(), workers()
     assert left == before, "descriptors, mappings, threads"

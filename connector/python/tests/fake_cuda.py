@@ -103,7 +103,7 @@ class FakeCuda:
         self._library.fakecuda_live(text, ctypes.c_size_t(len(text)))
         return text.value.decode()
 
-    def wait_live(self, want: dict[str, int], seconds: float = 5.0) -> None:
+    def wait_live(self, want: dict[str, int], seconds: float = 30.0) -> None:
         """Poll until no more than that exists."""
         until = time.monotonic() + seconds
         while self.live() != want and time.monotonic() < until:

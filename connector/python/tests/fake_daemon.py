@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from client_samples import PATIENCE
 from spliced_connector.errors import Code
 from spliced_connector.wire import (
     MAX_FRAME,
@@ -121,7 +122,7 @@ class FakeDaemon:
         """Have a kind of requests handled."""
         self._handlers[op] = handler
 
-    def next(self, op: Op, timeout: float = 5.0) -> Request:
+    def next(self, op: Op, timeout: float = PATIENCE) -> Request:
         """The next request of a kind; others before it are passed over."""
         while True:
             request = self.seen.get(timeout=timeout)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from client_samples import PATIENCE
 from fake_cuda import FakeCuda
 from spliced_connector.client import Client, DeviceMemory
 from spliced_connector.gpu import Context, DevicePtr, Run, Stream
@@ -15,7 +16,7 @@ from spliced_connector.gpu import Context, DevicePtr, Run, Stream
 
 def attached(client: Client) -> DeviceMemory:
     """The daemon's memory."""
-    device = client.wait_device(10)
+    device = client.wait_device(PATIENCE)
     assert device is not None, client.device_state
     return device
 

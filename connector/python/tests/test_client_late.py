@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from client_samples import SMALL, Connect, new_segment, wait_until
+from client_samples import PATIENCE, SMALL, Connect, new_segment, wait_until
 from fake_daemon import FakeDaemon, Request, fingerprint
 from spliced_connector.client import (
     Client,
@@ -166,7 +166,7 @@ def test_blocks_are_kept_until_the_reply(fake: FakeDaemon, writing: tuple[Client
     fake.next(Op.CANCEL)
     assert not placed.settled
     fake.all[Op.ROTATE][-1].reply(RotateReply(0, 0, 0, 8))
-    assert placed.wait(5)
+    assert placed.wait(PATIENCE)
     assert placed.code == Code.LATE, "the rows do not count all the same"
 
 
@@ -178,7 +178,7 @@ def test_blocks_are_kept_until_the_cancel_is_answered(
     assert isinstance(cancel.message, CancelRequest)
     assert not placed.settled
     cancel.reply(CancelReply(b"\1"))
-    assert placed.wait(5)
+    assert placed.wait(PATIENCE)
 
 
 def test_a_cancel_that_is_late_is_repeated(fake: FakeDaemon, writing: tuple[Client, Model]) -> None:
@@ -187,7 +187,7 @@ def test_a_cancel_that_is_late_is_repeated(fake: FakeDaemon, writing: tuple[Clie
     again = fake.next(Op.CANCEL)
     assert not placed.settled
     again.reply(CancelReply(b"\2"))
-    assert placed.wait(5)
+    assert placed.wait(PATIENCE)
 
 
 def test_blocks_are_kept_until_the_end_of_file(
@@ -196,7 +196,7 @@ def test_blocks_are_kept_until_the_end_of_file(
     client, _ = writing
     placed = given_up(writing)
     fake.next(Op.CANCEL).hang_up()
-    assert placed.wait(5), "the daemon ends its side when nothing writes any more"
+    assert placed.wait(PATIENCE), "the daemon ends its side when nothing writes any more"
     wait_until(lambda: client.counters.lost == 1)
 
 
@@ -212,7 +212,7 @@ def test_a_broken_connection_says_nothing_of_writes(
     wait_until(lambda: client.counters.malformed == 1)
     assert not placed.settled
     fake.linger.set()
-    assert placed.wait(5)
+    assert placed.wait(PATIENCE)
 
 
 def test_a_client_that_leaves_first_does_not_know(

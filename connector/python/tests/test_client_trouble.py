@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from client_samples import (
+    PATIENCE,
     SMALL,
     Connect,
+    at_most,
     ids,
     key_of,
     new_checkpoint,
@@ -38,15 +37,6 @@ from spliced_connector.wire import (
 )
 
 LOOKUP = 0.05
-SLACK = 1.0  # of a busy machine
-
-
-@contextlib.contextmanager
-def at_most(seconds: float) -> Iterator[None]:
-    """What is inside has to end in so many seconds, on a machine that is not too busy."""
-    begin = time.monotonic()
-    yield
-    assert time.monotonic() - begin < seconds + SLACK
 
 
 def everything_misses(model: Model, new: NewSegment) -> None:
@@ -94,9 +84,8 @@ def test_a_daemon_that_comes_later(
         client = connect(daemon.socket)
         model = client.model(SMALL)
         daemon.start()
-        begin = time.monotonic()
-        assert model.wait_attached(5)
-        assert time.monotonic() - begin < 1 + SLACK
+        with at_most(1):
+            assert model.wait_attached(PATIENCE)
         publish_one(model)
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
@@ -104,7 +93,7 @@ def test_a_daemon_that_comes_later(
 def test_a_stalled_daemon_costs_three_time_outs(
     daemon: Daemon, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = connect(daemon.socket, transfer_timeout=0.1)
+    client = connect(daemon.socket, timeout=LOOKUP, transfer_timeout=0.1)
     model = client.model(SMALL)
     key, _ = publish_one(model)
     new = new_segment(model, seed=5)
@@ -118,11 +107,7 @@ def test_a_stalled_daemon_costs_three_time_outs(
         assert client.counters.late >= 3
         assert client.counters.stalled > 0
         daemon.resume()
-        for _ in range(200):
-            if model.match(keys=[key]).hit(0):
-                break
-            time.sleep(0.01)
-        assert model.match(keys=[key]).hit(0), "it answers again"
+        wait_until(lambda: model.match(keys=[key]).hit(0))
     assert client.counters.lost == 0
     assert client.counters.late_replies >= 3
     assert len(caplog.records) == 2, "stopped answering, answers again"
@@ -130,11 +115,11 @@ def test_a_stalled_daemon_costs_three_time_outs(
 
 
 def test_what_comes_late_is_given_back(daemon: Daemon, connect: Connect) -> None:
-    client = connect(daemon.socket)
+    client = connect(daemon.socket, timeout=LOOKUP)
     model = client.model(SMALL)
     key, _ = publish_one(model)
     daemon.pause()
-    assert model.acquire([key]) == [None]
+    assert model.acquire([key], wait=LOOKUP) == [None]
     daemon.resume()
     wait_until(lambda: client.counters.gave_back == 1)
     wait_until(lambda: daemon.metrics()["spliced_leases"] == 0)
@@ -151,9 +136,8 @@ def test_a_killed_daemon_leaves_its_memory_as_it_was(daemon: Daemon, connect: Co
     assert [held.part(i) for i in range(len(new.parts))] == list(new.parts)
     assert held.release(), "nobody writes there any more"
     daemon.start()
-    begin = time.monotonic()
-    wait_again(model)
-    assert time.monotonic() - begin < 1 + SLACK
+    with at_most(1):
+        wait_again(model)
     assert model.match(keys=[key]).hits == [False], "another daemon holds nothing"
     assert dropped.release(), "asked when the connection ended, not now"
     assert model.publish([new]) == [Code.OK]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
 
 from client_samples import (
+    PATIENCE,
     SMALL,
     Connect,
+    at_most,
     ids,
     key_of,
     new_checkpoint,
     new_segment,
     publish_one,
+    seen,
     wait_again,
     wait_until,
 )
@@ -40,8 +42,8 @@ WAYS = pytest.mark.parametrize("way", ["descriptor", "handle"])
 
 def held(model: Model, key: bytes) -> DeviceSegment:
     """A copy on the GPU."""
-    [segment] = model.acquire_device([key], wait=5.0)
-    assert segment is not None
+    [segment] = model.acquire_device([key], wait=PATIENCE)
+    assert segment is not None, f"no lease of a segment on the GPU: {seen(model)}"
     return segment
 
 
@@ -71,11 +73,11 @@ def test_a_segment_on_the_gpu_has_the_published_bytes(
     check(segment, new)
     with stream_of(device) as stream:
         passing = release_after(stream, [segment])
-        assert passing is not None and passing.wait(5)
+        assert passing is not None and passing.wait(PATIENCE)
         assert passing.good == (True,)
     with pytest.raises(SplicedError, match="released"):
         segment.runs(0)
-    both = model.acquire_device([key, other], all=True, wait=5.0)
+    both = model.acquire_device([key, other], all=True, wait=PATIENCE)
     for one, published in zip(both, (new, newer), strict=True):
         assert one is not None
         check(one, published)
@@ -112,7 +114,7 @@ def test_a_checkpoint_on_the_gpu_has_the_saved_bytes(
     tokens = ids(64)
     saved = [new_checkpoint(model, tokens, 32), new_checkpoint(model, tokens, 64, 32, seed=2)]
     assert model.save(saved) == [0, 0]
-    loaded = model.load_device(saved[1].hash, Accept.EXACT, wait=5.0)
+    loaded = model.load_device(saved[1].hash, Accept.EXACT, wait=PATIENCE)
     assert isinstance(loaded, DeviceCheckpoint)
     assert loaded.tokens == 64
     rows: dict[str, bytes] = {"K": b"", "V": b""}
@@ -128,7 +130,7 @@ def test_a_checkpoint_on_the_gpu_has_the_saved_bytes(
             assert rows[part.kind] == b"".join(part_bytes(new.parts[i]) for new in saved)
     with stream_of(device) as stream:
         passing = release_after(stream, [loaded])
-        assert passing is not None and passing.wait(5) and passing.good == (True,)
+        assert passing is not None and passing.wait(PATIENCE) and passing.good == (True,)
 
 
 def test_a_lease_ends_when_the_stream_has_passed(
@@ -155,7 +157,7 @@ def test_a_lease_ends_when_the_stream_has_passed(
             assert not driver.idle(other)
             write_from_elsewhere(device.gpu.context.current, slot.address)
             driver.synchronize(other)
-        assert passing.wait(5)
+        assert passing.wait(PATIENCE)
         assert passing.good == (True,)
     assert leased(daemon) == 0
 
@@ -191,7 +193,7 @@ def test_a_gpu_that_cannot_write_numbers_is_waited_for_on_the_host(
         assert passing is not None and passing.signal == 0
         device.wait(stream, passing)  # on the host
         assert cuda.counts()["executed"] > writes
-        assert passing.wait(5) and passing.good == (True,)
+        assert passing.wait(PATIENCE) and passing.good == (True,)
     assert leased(daemon) == 0
 
 
@@ -235,7 +237,7 @@ def test_a_killed_daemon_lets_waiting_streams_go(
         daemon.kill()
         with device.gpu.context.current() as driver:
             driver.synchronize(other)  # it has nobody left to wait for
-        assert passing.wait(5)
+        assert passing.wait(PATIENCE)
         assert passing.good == (True,)  # a dead daemon has given it to nobody else
         check(kept, new)
         assert kept.valid and kept.release()
@@ -262,16 +264,14 @@ def test_a_stalled_daemon_lets_waiting_streams_go(
     segment = held(model, key)
     with stream_of(device) as stream:
         daemon.pause()
-        began = time.monotonic()
-        passing = release_after(stream, [segment], signal=True)
-        assert passing is not None
-        device.wait(stream, passing)
-        with device.gpu.context.current() as driver:
+        with at_most(4), device.gpu.context.current() as driver:
+            passing = release_after(stream, [segment], signal=True)
+            assert passing is not None
+            device.wait(stream, passing)
             driver.synchronize(stream)
-        assert time.monotonic() - began < 5
         assert not passing.wait(0)  # the daemon may still hold it for us
         daemon.resume()
-        assert passing.wait(10)
+        assert passing.wait(PATIENCE)
     assert leased(daemon) == 0
 
 
@@ -322,7 +322,7 @@ def test_unmapping_waits_for_what_is_queued(
 
 def why_not(client: Client) -> str:
     """Why there is no memory of a GPU; the client works without."""
-    assert client.wait_device(5) is None
+    assert client.wait_device(PATIENCE) is None
     model = client.model(SMALL)
     key = key_of(model, new_segment(model))
     if model.acquire([key]) == [None]:

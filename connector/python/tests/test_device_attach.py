@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from client_samples import SMALL, Connect, wait_until
+from client_samples import PATIENCE, SMALL, Connect, wait_until
 from fake_cuda import FakeCuda
 from fake_daemon import FakeDaemon, Request
 from spliced_connector.client import Client, DeviceOptions, Options
@@ -67,7 +67,7 @@ def uuid_of(cuda: FakeCuda) -> bytes:
 
 def refusal(client: Client) -> str:
     """Why nothing was attached. The connection goes on."""
-    assert client.wait_device(5) is None
+    assert client.wait_device(PATIENCE) is None
     assert not client.model(SMALL).match(keys=[bytes(32)]).trouble
     return client.device_state
 

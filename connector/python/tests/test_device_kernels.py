@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from client_samples import SMALL, Connect, publish_one
+from client_samples import PATIENCE, SMALL, Connect, publish_one
 from fake_cuda import FakeCuda
 from gpu_samples import attached, memory_of, read, stream_of
 from running import StartDaemon
@@ -63,5 +63,5 @@ def test_memory_is_of_use_without_kernels(
     assert cuda.counts()["modules"] == cuda.counts()["registered"] == 0
     model = client.model(SMALL)
     key, _ = publish_one(model)
-    [segment] = model.acquire_device([key], wait=5.0)
+    [segment] = model.acquire_device([key], wait=PATIENCE)
     assert segment is not None and segment.release()

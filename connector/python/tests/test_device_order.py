@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from client_samples import SMALL, Connect, publish_one, wait_until
+from client_samples import PATIENCE, SMALL, Connect, publish_one, seen, wait_until
 from fake_cuda import FakeCuda
 from gpu_samples import attached, capture_on, memory_of, stream_of
 from running import StartDaemon
@@ -18,8 +18,10 @@ from spliced_connector.gpu import Launch, Stream
 def held(model: Model, n: int) -> list[DeviceSegment]:
     """Leases of one copy on the GPU."""
     key, _ = publish_one(model)
-    found = [model.acquire_device([key], wait=5.0)[0] for _ in range(n)]
-    return [segment for segment in found if segment is not None]
+    found = [model.acquire_device([key], wait=PATIENCE)[0] for _ in range(n)]
+    segments = [segment for segment in found if segment is not None]
+    assert len(segments) == n, f"{n} leases of a segment on the GPU: {seen(model)}"
+    return segments
 
 
 def goes_on(device: DeviceMemory, stream: Stream) -> None:
@@ -46,7 +48,7 @@ def test_the_daemon_is_told_while_the_client_waits_for_the_gpu(
         passing = release_after(stream, segments, signal=True)
         assert passing is not None
         device.wait(stream, passing)
-        assert passing.wait(5) and passing.good == (True,)
+        assert passing.wait(PATIENCE) and passing.good == (True,)
         cuda.clear()  # the wait for the GPU begins with a stream that has waited for the daemon
         goes_on(device, stream)
 
@@ -104,7 +106,7 @@ def test_a_stream_that_waits_is_not_asked_for_what_it_does_behind_the_wait(
         assert behind is not None
         daemon.resume()
         for one in (early, passing, behind):
-            assert one.wait(5) and one.good == (True,)
+            assert one.wait(PATIENCE) and one.good == (True,)
         goes_on(device, engine)
 
 
@@ -131,7 +133,7 @@ def test_a_stream_goes_on_where_all_of_its_priority_share_a_queue(
         device.wait(engine, passing)
         goes_on(device, engine)  # the number is written in the daemon's place
         daemon.resume()
-        assert passing.wait(5)
+        assert passing.wait(PATIENCE)
 
 
 # Graphs.
@@ -146,7 +148,7 @@ def test_nothing_is_queued_on_a_stream_that_captures(
     misuses = cuda.counts()["misuses"]
     with stream_of(device) as stream:
         early = release_after(stream, [other], signal=True)
-        assert early is not None and early.wait(5)
+        assert early is not None and early.wait(PATIENCE)
         launch = Launch("spliced_rotate", (1, 1, 1), (32, 1, 1), 0, b"", bytes(16))
         refused: tuple[Callable[[], object], ...] = (
             lambda: release_after(stream, [segment]),
@@ -159,7 +161,7 @@ def test_nothing_is_queued_on_a_stream_that_captures(
                     queue()
                 assert caught.value.code == Code.UNSUPPORTED
         passing = release_after(stream, [segment])  # it is as it was before
-        assert passing is not None and passing.wait(5) and passing.good == (True,)
+        assert passing is not None and passing.wait(PATIENCE) and passing.good == (True,)
     assert cuda.counts()["misuses"] == misuses
 
 
@@ -180,5 +182,5 @@ def test_a_capture_is_not_spoilt_by_what_the_client_does_meanwhile(
         segments.pop()  # waits for the GPU
         wait_until(lambda: first.counters.gave_back == 1)
         passing = release_after(busy, segments)
-        assert passing is not None and passing.wait(5)
+        assert passing is not None and passing.wait(PATIENCE)
         second.close()  # unmaps

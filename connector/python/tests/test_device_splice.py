@@ -14,6 +14,7 @@ import pytest
 from client_samples import (
     FULL,
     LINEAR,
+    PATIENCE,
     SMALL,
     Connect,
     ids,
@@ -150,7 +151,7 @@ def prompt(socket: str, connect_gpu: Connect, memory: DeviceEngineMemory | None 
     new = [fill(new_segment(made, n, seed=n), made, seed=n) for n in (40, 57)]
     keys = [key_of(made, one) for one in new]
     assert made.publish(new) == [0, 0]
-    copies = made.acquire_device(keys, all=True, wait=10.0)
+    copies = made.acquire_device(keys, all=True, wait=PATIENCE)
     host = made.acquire(keys, all=True)
     return Prompt(
         client, made, device,
@@ -194,7 +195,7 @@ def test_composing_in_this_process_is_what_the_daemon_composes(
         places = [seams.address, DevicePtr(seams.address + seam.nbytes)]
         compose(stream, p.model.profile, p.spans(places, before.address), out.address)
         passing = release_after(stream, p.copies)
-        assert passing is not None and passing.wait(10) and passing.good == (True, True)
+        assert passing is not None and passing.wait(PATIENCE) and passing.good == (True, True)
         got, got_before = out.read(), before.read()
     states = p.model.profile.states_layout(-1, 2)  # before both seams, and the last
     answer = bytes(slot.view())
@@ -220,7 +221,7 @@ def test_the_daemon_composes_and_packs_leases_of_the_gpu_there(
     first = NewSegment(spec, ids(40, 7), [])
     first = fill(first, model, 7)
     assert model.publish([first]) == [0]
-    [copy] = model.acquire_device([key_of(model, first)], wait=10.0)
+    [copy] = model.acquire_device([key_of(model, first)], wait=PATIENCE)
     assert copy is not None
     context = p.device.gpu.context
     plan = Plan(0, 40, [PlanSpan(0, 40, copy)])
@@ -329,14 +330,14 @@ def test_rows_placed_in_this_process_are_what_the_daemon_places(
     wait_until(lambda: bool(registration.registration and registration.registration.memory))
     plan = p.plan(p.copies)
     placed = p.model.place(plan, TABLE)
-    assert placed.wait(10) and placed.code == Code.OK
+    assert placed.wait(PATIENCE) and placed.code == Code.OK
     theirs = engine.read()
     assert any(any(data) for data in theirs)
     with stream_of(p.device) as stream:
         spans = p.spans([DevicePtr(0)] * 2, DevicePtr(0))
         place(stream, p.model.profile, spans, Blocks(exported, TABLE, BLOCK_TOKENS))
         passing = release_after(stream, p.copies)
-        assert passing is not None and passing.wait(10) and passing.good == (True, True)
+        assert passing is not None and passing.wait(PATIENCE) and passing.good == (True, True)
     assert engine.read() == theirs
     assert all(segment.release() for segment in p.host)
 
@@ -352,8 +353,8 @@ def test_a_loaded_prefix_is_placed_and_gone_on_from(
     filled = [numbers(a.dtype, a.nbytes // a.dtype.size, i) for i, a in enumerate(parts)]
     saved = replace(saved, parts=filled)
     assert p.model.save([saved]) == [0]
-    loaded = p.model.load_device(saved.hash, wait=10.0)
-    host = p.model.load(saved.hash, wait=10.0)
+    loaded = p.model.load_device(saved.hash, wait=PATIENCE)
+    host = p.model.load(saved.hash, wait=PATIENCE)
     assert loaded is not None and host is not None
     start = 32 + HEAD
     n = p.copies[0].tokens
@@ -361,7 +362,7 @@ def test_a_loaded_prefix_is_placed_and_gone_on_from(
     registration = p.model._enrolment
     wait_until(lambda: bool(registration.registration and registration.registration.memory))
     placed = p.model.place(plan, TABLE, origin=Origin(loaded))
-    assert placed.wait(10) and placed.code == Code.OK
+    assert placed.wait(PATIENCE) and placed.code == Code.OK
     theirs = engine.read()
     layout = profile.states_layout(-1, 0)
     spans = [DeviceSpan(start, n, p.copies[0])]
@@ -379,7 +380,7 @@ def test_a_loaded_prefix_is_placed_and_gone_on_from(
                 at = next(s for s in layout.parts if s.layer == part.layer).offset
                 assert got[at : at + part.nbytes] == filled[i]
         passing = release_after(stream, [loaded, *p.copies])
-        assert passing is not None and passing.wait(10) and all(passing.good)
+        assert passing is not None and passing.wait(PATIENCE) and all(passing.good)
     assert host.release() and all(segment.release() for segment in p.host)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "src"
@@ -79,24 +79,27 @@ def package_of(module: str) -> str:
     return module
 
 
-def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
-    """What is imported anywhere in a module, by full name; whether a name of it is."""
+@cache
+def imports_of(path: Path) -> set[str]:
+    """What is imported anywhere in a module: modules, by full name."""
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, False) for alias in node.names)
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             assert node.module is not None
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
                 is_module = full.removeprefix(f"{OURS}.") in MODULES
-                yield (full, False) if is_module else (node.module, True)
+                names.add(full if is_module else node.module)
+    return names
 
 
 def ours(path: Path) -> set[str]:
     """The modules of ours that a module imports."""
-    names = {name for name, _ in imports_of(path)}
-    return {name[len(OURS) :].lstrip(".") for name in names if name.split(".")[0] == OURS}
+    names = (name for name in imports_of(path) if name.split(".")[0] == OURS)
+    return {name[len(OURS) :].lstrip(".") for name in names}
 
 
 def test_packages_import_what_the_table_says() -> None:
@@ -139,7 +142,7 @@ def test_no_module_imports_itself_by_a_detour() -> None:
 def test_foreign_packages_are_imported_by_those_who_need_them() -> None:
     wrong = []
     for module, path in MODULES.items():
-        names = {name.split(".")[0] for name, _ in imports_of(path)}
+        names = {name.split(".")[0] for name in imports_of(path)}
         for name in sorted(names - sys.stdlib_module_names - {OURS}):
             if package_of(module) not in FOREIGN.get(name, ()):
                 wrong.append(f"{module} imports {name}")
