@@ -13,7 +13,7 @@ import (
 // local protocol.
 type Why uint8
 
-// The whys.
+// The reasons.
 const (
 	WhyNone     Why = 0
 	WhyBranch   Why = 1 // prompts were seen to part there
@@ -136,8 +136,7 @@ func (q *Query) checkLists(n int) error {
 	return nil
 }
 
-// computed is how many tokens the engine that asks has behind it: no state before
-// there can be had any more.
+// computed is how many tokens the engine has computed: states before that are gone.
 func (q *Query) computed() int {
 	if q.Output > 0 {
 		return max(q.PrefixTokens, len(q.Tokens)-q.Output)

@@ -39,9 +39,9 @@ type owned struct {
 
 func (o *owned) add(nodes int, tokens int64) { o.nodes, o.tokens = o.nodes+nodes, o.tokens+tokens }
 
-// exceeds reports whether it is more than r. While something does not fit,
-// one always exceeds its part of what there is without that: the root, and what
-// treeBytes rounds away, are less than two nodes.
+// exceeds reports whether it is more than r, give or take two nodes: the root and
+// what treeBytes rounds away. So while need does not fit, at least one tenant
+// exceeds its part, and drop ends.
 func (o *owned) exceeds(r room) bool {
 	return o.nodes+1 >= r.nodes || treeBytes(o.nodes+2, o.tokens) >= r.bytes
 }

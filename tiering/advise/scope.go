@@ -51,9 +51,9 @@ func (a *Advisor) look(w *work, q *Query) {
 	a.sightLocked(w, q, sc)
 }
 
-// place asks where checkpoints should lie by the depths at which earlier prompts
-// parted, where the application names no boundary. Of what was seen before the
-// branches know better: all prompts so far have passed what lies between them.
+// place has the planner choose positions by the depths at which earlier prompts
+// parted, unless the application names boundaries. It plans only behind what was
+// seen before: within that the branches are known, and nobody stopped between them.
 func (w *work) place(q *Query, sc *scope) {
 	w.placed = nil
 	budget := w.most
@@ -140,8 +140,8 @@ func (a *Advisor) roomLocked(tokens, positions int) bool {
 // heldHops is how far down hit looks for the end of a held prompt.
 const heldHops = 256
 
-// hit is what a prompt shares with one that was recorded: the oldest of those that
-// share as much. Since it has the same tokens, the cuts within are its own too.
+// hit answers what a prompt shares with a recorded one, the oldest of those that
+// share most. Both have the same cuts within it, since they have the same tokens.
 func (t *tree) hit(p radix.Path, cuts []uint32) checkpoint.Hit {
 	h := checkpoint.Hit{Depth: p.Matched - 1, Cuts: len(cuts)}
 	if h.Depth <= 0 {

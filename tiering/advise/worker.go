@@ -15,10 +15,10 @@ const samplesMost = 4096
 // what a prefill takes, solving for placements, dropping leaves. It reports
 // whether the worker has to be told.
 func (a *Advisor) enqueueLocked(sc *scope, samples []cost.Sample) bool {
-	room := min(len(samples), samplesMost-len(sc.samples))
-	sc.samples = append(sc.samples, samples[:room]...)
-	a.mu.counts.SamplesDropped += uint64(len(samples) - room)
-	sc.queued = sc.queued || room > 0 || sc.planner.Due()
+	fit := min(len(samples), samplesMost-len(sc.samples))
+	sc.samples = append(sc.samples, samples[:fit]...)
+	a.mu.counts.SamplesDropped += uint64(len(samples) - fit)
+	sc.queued = sc.queued || fit > 0 || sc.planner.Due()
 	return sc.queued || a.mu.crowded || len(a.mu.scopes) > a.maxScopes
 }
 
@@ -42,8 +42,8 @@ func (a *Advisor) Run(ctx context.Context) {
 	}
 }
 
-// Work does everything that waits now. Run calls it; it is exported for owners with
-// a clock of their own.
+// Work does everything that waits now. Run calls it; it is exported for owners
+// without Run, and never runs twice at once.
 func (a *Advisor) Work(ctx context.Context) {
 	for _, key := range a.waiting() {
 		learned, err := a.store.Costs(key.profile)
