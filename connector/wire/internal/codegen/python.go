@@ -126,8 +126,7 @@ func pythonNumbers(p *schema.Protocol) ([]byte, error) {
 	return s.Bytes(), nil
 }
 
-// pythonScalars and pythonColumnsOf say how a field is declared: its type and the
-// function of schema.py.
+// pythonTypes says how a field is declared: its type, and the function of schema.py.
 var pythonTypes = map[schema.Kind][2]string{
 	schema.U8: {"int", "u8"}, schema.U16: {"int", "u16"}, schema.U32: {"int", "u32"}, schema.I32: {"int", "i32"},
 	schema.U64: {"int", "u64"}, schema.F64: {"float", "f64"}, schema.Hash: {"bytes", "hash32"},

@@ -254,7 +254,10 @@ class Schema:
             inner, size = schema._read(body, size + 8)
             schema._check_rows(inner)
             self._check_outer(schema, inner, values)
-            values.append(schema._cls(*inner))
+            part = schema._cls(*inner)
+            if schema._checked:
+                part.check()
+            values.append(part)
         return size
 
     def _read(self, body: memoryview, at: int) -> tuple[list[Any], int]:
