@@ -4,16 +4,17 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/spliced-kv/spliced/connector/refengine/modelfile"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
 // benchmarked is the shape of the demo's model.
-func benchmarked() Config {
-	c := Config{
+func benchmarked() modelfile.Config {
+	c := modelfile.Config{
 		Name: "bench", Vocab: 260, Dim: 96, Hidden: 192, Eps: 1e-6,
-		Storage: Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: profile.BF16},
-		Linear:  LinearConfig{Family: profile.GDN, KeyHeads: 2, ValueHeads: 4, KeyDim: 32, ValueDim: 32, Kernel: 4},
-		Attention: AttentionConfig{
+		Storage: modelfile.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: profile.BF16},
+		Linear:  modelfile.LinearConfig{Family: profile.GDN, KeyHeads: 2, ValueHeads: 4, KeyDim: 32, ValueDim: 32, Kernel: 4},
+		Attention: modelfile.AttentionConfig{
 			Heads: 2, KVHeads: 1, HeadDim: 32, Gate: true, Rope: profile.Rope{Dims: 16, Theta: 1e6},
 		},
 	}

@@ -56,7 +56,7 @@ func (m *Model[F]) Capture(tokens []uint32, spec profile.SegmentSpec) (*Segment[
 func (m *Model[F]) captureLinear(out *SegmentLayer[F], w *walk[F], l *linear[F], begin, end int) {
 	out.Tuple = m.newTuple()
 	m.each(m.cfg.Linear.ValueHeads, func(h int) { m.tupleHead(w, l, out.Tuple, h, begin, end) })
-	c := m.cfg.Linear.convChannels()
+	c := m.cfg.Linear.ConvChannels()
 	first := end - max(m.cfg.Linear.Kernel-1, 0)
 	// A leading segment may be shorter than the tail: before token 0 the
 	// convolution saw zeros.

@@ -103,7 +103,7 @@ func (m *Model[F]) anchored(state []F, start int) []F {
 // value head (HYPIC Eq. 6).
 func (m *Model[F]) Compose(state []F, step Tuple[F]) {
 	c := m.cfg.Linear
-	size, n := c.KeyDim*c.ValueDim, c.transitionSize()
+	size, n := c.KeyDim*c.ValueDim, c.TransitionSize()
 	for h := range c.ValueHeads {
 		composeHead(c.Family.Transition(), state[h*size:][:size], step.T[h*n:][:n], step.S[h*size:][:size], c.KeyDim, c.ValueDim)
 	}

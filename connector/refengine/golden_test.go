@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spliced-kv/spliced/connector/refengine/modelfile"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -39,11 +40,11 @@ func readGolden(t *testing.T, name string) (g golden) {
 // may be further off than any engine's from the library.
 func offBy[F Float](t *testing.T, g golden, config []byte) float64 {
 	t.Helper()
-	c, err := ConfigFromHF("golden", config, Exact())
+	c, err := modelfile.ConfigFromHF("golden", config, modelfile.Exact())
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := Load(c, g.weights)
+	w, err := modelfile.Load(c, g.weights)
 	if err != nil {
 		t.Fatal(err)
 	}

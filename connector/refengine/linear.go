@@ -3,6 +3,7 @@ package refengine
 import (
 	"math"
 
+	"github.com/spliced-kv/spliced/connector/refengine/modelfile"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -29,7 +30,7 @@ func (m *Model[F]) linearLayer(w *walk[F], i int, l *layer[F]) error {
 // convolve runs the causal convolution and SiLU over q|k|v of every span and
 // returns the last Kernel-1 inputs of the last span.
 func (m *Model[F]) convolve(w *walk[F], layer int, l *linear[F]) (tail []F, err error) {
-	c := m.cfg.Linear.convChannels()
+	c := m.cfg.Linear.ConvChannels()
 	mixed := sized(&w.mixed, w.rows*c)
 	lefts := make([][]F, len(w.spans))
 	if l.conv != nil {
@@ -80,10 +81,10 @@ func (m *Model[F]) convolve(w *walk[F], layer int, l *linear[F]) (tail []F, err 
 // prepare turns q, k and the gates of every row into what the recurrence reads.
 func (m *Model[F]) prepare(w *walk[F], l *linear[F]) {
 	c := m.cfg.Linear
-	width := c.convChannels()
+	width := c.ConvChannels()
 	cos, sin := m.linRope.upTo(w.end)
 	half := c.Rope.Dims / 2
-	decay, beta := sized(&w.decay, w.rows*c.gates()), sized(&w.beta, w.rows*c.ValueHeads)
+	decay, beta := sized(&w.decay, w.rows*c.Gates()), sized(&w.beta, w.rows*c.ValueHeads)
 	scale := F(1 / math.Sqrt(float64(c.KeyDim)))
 	for _, span := range w.spans {
 		m.eachRows(span.hi-span.lo, func(lo, hi int) {
@@ -92,7 +93,7 @@ func (m *Model[F]) prepare(w *walk[F], l *linear[F]) {
 				qk := w.mixed[r*width:][:2*c.KeyHeads*c.KeyDim]
 				for h := range 2 * c.KeyHeads {
 					x := qk[h*c.KeyDim:][:c.KeyDim]
-					if c.delta() {
+					if c.Delta() {
 						unit(x)
 					}
 					if half > 0 {
@@ -103,7 +104,7 @@ func (m *Model[F]) prepare(w *walk[F], l *linear[F]) {
 					qk[j] *= scale
 				}
 				m.gate(w.in[r*l.cols+width+c.ValueHeads*c.ValueDim:], l,
-					decay[r*c.gates():][:c.gates()], beta[r*c.ValueHeads:][:c.ValueHeads])
+					decay[r*c.Gates():][:c.Gates()], beta[r*c.ValueHeads:][:c.ValueHeads])
 			}
 		})
 	}
@@ -117,7 +118,7 @@ func (m *Model[F]) gate(raw []F, l *linear[F], decay, beta []F) {
 	for h := range beta {
 		beta[h] = 1
 	}
-	if c.delta() {
+	if c.Delta() {
 		copy(beta, raw[:c.ValueHeads])
 		sigmoid(beta)
 		raw = raw[c.ValueHeads:]
@@ -147,7 +148,7 @@ func unit[F Float](x []F) {
 // valueHead is what value head h reads for rows lo to hi-1.
 func (m *Model[F]) valueHead(w *walk[F], l *linear[F], h, lo, hi int) head[F] {
 	c := m.cfg.Linear
-	width := c.convChannels()
+	width := c.ConvChannels()
 	key := h / (c.ValueHeads / c.KeyHeads)
 	keys := c.KeyHeads * c.KeyDim
 	out := head[F]{
@@ -156,9 +157,9 @@ func (m *Model[F]) valueHead(w *walk[F], l *linear[F], h, lo, hi int) head[F] {
 		k: w.mixed[lo*width+keys+key*c.KeyDim:], sk: width,
 		v: w.mixed[lo*width+2*keys+h*c.ValueDim:], sv: width,
 		beta: w.beta[lo*c.ValueHeads+h:], sbeta: c.ValueHeads,
-		delta: c.delta(),
+		delta: c.Delta(),
 	}
-	switch g := c.gates(); {
+	switch g := c.Gates(); {
 	case g == c.ValueHeads:
 		out.decay, out.sdecay = w.decay[lo*g+h:], g
 	case g > 0:
@@ -172,7 +173,7 @@ func (m *Model[F]) valueHead(w *walk[F], l *linear[F], h, lo, hi int) head[F] {
 }
 
 // scratchSize is the room that a head needs beside its state.
-func (c LinearConfig) scratchSize() int { return max(c.KeyDim, c.ValueDim) }
+func scratchSize(c modelfile.LinearConfig) int { return max(c.KeyDim, c.ValueDim) }
 
 // ownTuples computes (T, S) of every span but the last from its own tokens.
 func (m *Model[F]) ownTuples(w *walk[F], l *linear[F]) []Tuple[F] {
@@ -190,17 +191,17 @@ func (m *Model[F]) ownTuples(w *walk[F], l *linear[F]) []Tuple[F] {
 
 func (m *Model[F]) newTuple() Tuple[F] {
 	c := m.cfg.Linear
-	return Tuple[F]{T: make([]F, c.ValueHeads*c.transitionSize()), S: make([]F, m.stateSize())}
+	return Tuple[F]{T: make([]F, c.ValueHeads*c.TransitionSize()), S: make([]F, m.stateSize())}
 }
 
 // tupleHead computes one value head of (T, S) over rows lo to hi-1, from zero.
 func (m *Model[F]) tupleHead(w *walk[F], l *linear[F], out Tuple[F], h, lo, hi int) {
 	c := m.cfg.Linear
 	in := m.valueHead(w, l, h, lo, hi)
-	scratch := make([]F, c.scratchSize())
+	scratch := make([]F, scratchSize(c))
 	size := c.KeyDim * c.ValueDim
 	in.run(out.S[h*size:][:size], c.KeyDim, c.ValueDim, nil, 0, scratch)
-	n := c.transitionSize()
+	n := c.TransitionSize()
 	in.cumulate(out.T[h*n:][:n], c.Family.Transition(), c.KeyDim, scratch)
 }
 
@@ -215,7 +216,7 @@ func (m *Model[F]) recur(w *walk[F], l *linear[F], states [][]F) {
 		span := w.spans[s]
 		in := m.valueHead(w, l, h, span.lo, span.hi)
 		in.run(states[s][h*size:][:size], c.KeyDim, c.ValueDim, out[span.lo*so+h*c.ValueDim:], so,
-			make([]F, c.scratchSize()))
+			make([]F, scratchSize(c)))
 	})
 }
 
@@ -226,7 +227,7 @@ func (m *Model[F]) mix(w *walk[F], l *linear[F]) {
 	m.eachRows(w.rows, func(lo, hi int) {
 		gate := make([]F, values)
 		for r := lo; r < hi; r++ {
-			silu(gate, w.in[r*l.cols+c.convChannels():][:values])
+			silu(gate, w.in[r*l.cols+c.ConvChannels():][:values])
 			o := w.heads[r*values:][:values]
 			for h := range c.ValueHeads {
 				x := o[h*c.ValueDim:][:c.ValueDim]

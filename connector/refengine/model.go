@@ -6,12 +6,17 @@ import (
 	"runtime"
 	"sync"
 
+	"github.com/spliced-kv/spliced/connector/refengine/modelfile"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
+// ErrInvalid is wrapped by every error that says that a model or a request can
+// never be right.
+var ErrInvalid = modelfile.ErrInvalid
+
 // Model is a set of weights laid out for computing in F.
 type Model[F Float] struct {
-	cfg      Config
+	cfg      modelfile.Config
 	prof     *profile.Profile
 	layers   []layer[F]
 	embed    []F // [Vocab, Dim]
@@ -56,26 +61,21 @@ type attention[F Float] struct {
 }
 
 // New lays weights out for computing.
-func New[F Float](w *Weights) (*Model[F], error) {
+func New[F Float](w *modelfile.Weights) (*Model[F], error) {
 	c := w.Config
-	if err := c.Validate(); err != nil {
+	if err := w.Validate(); err != nil {
 		return nil, err
 	}
-	for _, s := range c.tensors() {
-		if _, ok := w.index[s.name]; !ok {
-			return nil, fmt.Errorf("model %q has no tensor %s: %w", c.Name, s.name, ErrInvalid)
-		}
-	}
-	prof, err := profile.New(c.identity(w.Digest(), w.slopes()))
+	prof, err := profile.New(w.Identity())
 	if err != nil {
 		return nil, err
 	}
 	m := &Model[F]{
 		cfg:     c,
 		prof:    prof,
-		embed:   convert[F](w.data("model.embed_tokens.weight")),
-		norm:    centred[F](w.data("model.norm.weight")),
-		head:    transposed[F](w.data("lm_head.weight"), c.Vocab, c.Dim),
+		embed:   convert[F](w.Data("model.embed_tokens.weight")),
+		norm:    centred[F](w.Data("model.norm.weight")),
+		head:    transposed[F](w.Data("lm_head.weight"), c.Vocab, c.Dim),
 		workers: runtime.GOMAXPROCS(0),
 	}
 	m.linRope, m.attnRope = newTurns[F](profile.Rope{}, nil), newTurns[F](profile.Rope{}, nil)
@@ -83,11 +83,11 @@ func New[F Float](w *Weights) (*Model[F], error) {
 	for i, kind := range c.Layers {
 		p := fmt.Sprintf("model.layers.%d.", i)
 		l := layer[F]{
-			normIn:  centred[F](w.data(p + "input_layernorm.weight")),
-			normMLP: centred[F](w.data(p + "post_attention_layernorm.weight")),
-			gateUp: besides(c.Dim, part[F]{w.data(p + "mlp.gate_proj.weight"), identityRows(c.Hidden)},
-				part[F]{w.data(p + "mlp.up_proj.weight"), identityRows(c.Hidden)}),
-			down: transposed[F](w.data(p+"mlp.down_proj.weight"), c.Dim, c.Hidden),
+			normIn:  centred[F](w.Data(p + "input_layernorm.weight")),
+			normMLP: centred[F](w.Data(p + "post_attention_layernorm.weight")),
+			gateUp: besides(c.Dim, part[F]{w.Data(p + "mlp.gate_proj.weight"), identityRows(c.Hidden)},
+				part[F]{w.Data(p + "mlp.up_proj.weight"), identityRows(c.Hidden)}),
+			down: transposed[F](w.Data(p+"mlp.down_proj.weight"), c.Dim, c.Hidden),
 		}
 		if kind == profile.KindLinear {
 			l.linear = buildLinear[F](w, p+"linear_attn.")
@@ -102,49 +102,49 @@ func New[F Float](w *Weights) (*Model[F], error) {
 }
 
 // Config is the model's shape.
-func (m *Model[F]) Config() Config { return m.cfg }
+func (m *Model[F]) Config() modelfile.Config { return m.cfg }
 
 // Profile describes the model's reusable state.
 func (m *Model[F]) Profile() *profile.Profile { return m.prof }
 
-func buildLinear[F Float](w *Weights, p string) *linear[F] {
+func buildLinear[F Float](w *modelfile.Weights, p string) *linear[F] {
 	c := w.Config
 	l := c.Linear
 	out := &linear[F]{
 		in:   besides(c.Dim, inputParts[F](w, p)...),
-		cols: l.convChannels() + l.ValueHeads*l.ValueDim + l.betas() + l.gates(),
-		norm: convert[F](w.data(p + "norm.weight")),
-		out:  transposed[F](w.data(p+"out_proj.weight"), c.Dim, l.ValueHeads*l.ValueDim),
+		cols: l.ConvChannels() + l.ValueHeads*l.ValueDim + l.Betas() + l.Gates(),
+		norm: convert[F](w.Data(p + "norm.weight")),
+		out:  transposed[F](w.Data(p+"out_proj.weight"), c.Dim, l.ValueHeads*l.ValueDim),
 	}
-	if l.gates() > 0 {
-		for _, x := range w.data(p + "A_log") {
+	if l.Gates() > 0 {
+		for _, x := range w.Data(p + "A_log") {
 			out.rate = append(out.rate, math.Exp(float64(x)))
 		}
-		out.bias = convert[float64](w.data(p + "dt_bias"))
+		out.bias = convert[float64](w.Data(p + "dt_bias"))
 	}
-	if l.slopes() {
-		for _, s := range w.data(p + "slopes") {
+	if l.Slopes() {
+		for _, s := range w.Data(p + "slopes") {
 			out.fixed = append(out.fixed, F(math.Exp(-float64(s))))
 		}
 	}
 	if l.Kernel > 0 {
-		out.conv = transposed[F](w.data(p+"conv1d.weight"), l.convChannels(), l.Kernel)
+		out.conv = transposed[F](w.Data(p+"conv1d.weight"), l.ConvChannels(), l.Kernel)
 	}
 	return out
 }
 
 // inputParts are the rows of a layer's input projection, in the order of columns.
-func inputParts[F Float](w *Weights, p string) []part[F] {
+func inputParts[F Float](w *modelfile.Weights, p string) []part[F] {
 	l := w.Config.Linear
 	var parts []part[F]
 	add := func(name string, rows []int) {
 		if len(rows) > 0 {
-			parts = append(parts, part[F]{w.data(p + name + ".weight"), rows})
+			parts = append(parts, part[F]{w.Data(p + name + ".weight"), rows})
 		}
 	}
-	q, k, v, z, b, a := l.projectionRows()
+	q, k, v, z, b, a := projectionRows(l)
 	if l.Separate {
-		add("in_proj_qkv", identityRows(l.convChannels()))
+		add("in_proj_qkv", identityRows(l.ConvChannels()))
 		add("in_proj_z", identityRows(len(z)))
 	} else {
 		for _, rows := range [][]int{q, k, v, z} {
@@ -155,15 +155,15 @@ func inputParts[F Float](w *Weights, p string) []part[F] {
 		add("in_proj_ba", b)
 		add("in_proj_ba", a)
 	} else {
-		add("in_proj_b", identityRows(l.betas()))
-		add("in_proj_a", identityRows(l.gates()))
+		add("in_proj_b", identityRows(l.Betas()))
+		add("in_proj_a", identityRows(l.Gates()))
 	}
 	return parts
 }
 
 // projectionRows lists, for q, k, v, z of in_proj_qkvz and b, a of in_proj_ba,
 // the rows of the file tensor in head order: the file groups rows by key head.
-func (c LinearConfig) projectionRows() (q, k, v, z, b, a []int) {
+func projectionRows(c modelfile.LinearConfig) (q, k, v, z, b, a []int) {
 	perKey := c.ValueHeads / c.KeyHeads
 	width := perKey * c.ValueDim
 	run := func(list []int, start, n int) []int {
@@ -184,9 +184,9 @@ func (c LinearConfig) projectionRows() (q, k, v, z, b, a []int) {
 	return q, k, v, z, b, a
 }
 
-func buildAttention[F Float](w *Weights, p string) *attention[F] {
+func buildAttention[F Float](w *modelfile.Weights, p string) *attention[F] {
 	c, a := w.Config, w.Config.Attention
-	qg := w.data(p + "q_proj.weight")
+	qg := w.Data(p + "q_proj.weight")
 	queries, gates := identityRows(a.Heads*a.HeadDim), []int(nil)
 	if a.Gate {
 		queries = queries[:0]
@@ -199,12 +199,12 @@ func buildAttention[F Float](w *Weights, p string) *attention[F] {
 	}
 	kv := identityRows(a.KVHeads * a.HeadDim)
 	return &attention[F]{
-		in: besides(c.Dim, part[F]{qg, queries}, part[F]{w.data(p + "k_proj.weight"), kv},
-			part[F]{w.data(p + "v_proj.weight"), kv}, part[F]{qg, gates}),
+		in: besides(c.Dim, part[F]{qg, queries}, part[F]{w.Data(p + "k_proj.weight"), kv},
+			part[F]{w.Data(p + "v_proj.weight"), kv}, part[F]{qg, gates}),
 		cols:  len(queries) + 2*len(kv) + len(gates),
-		normQ: centred[F](w.data(p + "q_norm.weight")),
-		normK: centred[F](w.data(p + "k_norm.weight")),
-		out:   transposed[F](w.data(p+"o_proj.weight"), c.Dim, a.Heads*a.HeadDim),
+		normQ: centred[F](w.Data(p + "q_norm.weight")),
+		normK: centred[F](w.Data(p + "k_norm.weight")),
+		out:   transposed[F](w.Data(p+"o_proj.weight"), c.Dim, a.Heads*a.HeadDim),
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/spliced-kv/spliced/connector/refengine/modelfile"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -29,13 +30,13 @@ var families = []struct {
 // tiny is a small model with twice as many value heads as key heads, dk != dv
 // and a convolution of 4: the shape in which a swapped head, axis or side shows.
 // Some families leave out the gate, turn whole heads or have no convolution.
-func tiny(family profile.Family, rope profile.Rope, layers string) Config {
-	c := Config{
-		Name: "tiny", Vocab: 260, Dim: 24, Hidden: 40, Eps: 1e-6, Storage: Exact(),
-		Linear: LinearConfig{
+func tiny(family profile.Family, rope profile.Rope, layers string) modelfile.Config {
+	c := modelfile.Config{
+		Name: "tiny", Vocab: 260, Dim: 24, Hidden: 40, Eps: 1e-6, Storage: modelfile.Exact(),
+		Linear: modelfile.LinearConfig{
 			Family: family, KeyHeads: 2, ValueHeads: 4, KeyDim: 6, ValueDim: 5, Kernel: 4, Rope: rope,
 		},
-		Attention: AttentionConfig{
+		Attention: modelfile.AttentionConfig{
 			Heads: 4, KVHeads: 2, HeadDim: 8, Gate: family != profile.Mamba2,
 			Rope: profile.Rope{Dims: 4, Theta: 1000, Interleaved: rope.Interleaved},
 		},
@@ -56,9 +57,9 @@ func tiny(family profile.Family, rope profile.Rope, layers string) Config {
 	return c
 }
 
-func build[F Float](t testing.TB, c Config) *Model[F] {
+func build[F Float](t testing.TB, c modelfile.Config) *Model[F] {
 	t.Helper()
-	w, err := Seeded(c, 1)
+	w, err := modelfile.Seeded(c, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +130,7 @@ func TestChunkedPrefillEqualsWhole(t *testing.T) {
 	}
 }
 
-func chunkedPrefill[F Float](t *testing.T, c Config) {
+func chunkedPrefill[F Float](t *testing.T, c modelfile.Config) {
 	m := build[F](t, c)
 	tokens := text(1, 400)
 	whole := m.NewState()

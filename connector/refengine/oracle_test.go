@@ -35,7 +35,7 @@ func record(t *testing.T, m *Model[float64], tokens []uint32) *recorded {
 
 func (r *replay) Left(layer, span int) ([]float64, error) {
 	l := r.m.layers[layer].linear
-	c := r.m.cfg.Linear.convChannels()
+	c := r.m.cfg.Linear.ConvChannels()
 	tail := slices.Clone(r.from.Layers[layer].Conv)
 	for _, p := range r.plan.Spans {
 		if p.Segment < 0 {
@@ -81,7 +81,7 @@ func (r *replay) turnKeys(mixed []float64, start int) {
 		return
 	}
 	cos, sin := anglesAt[float64](r.m.linRope.invFreq, start)
-	for at := c.KeyHeads * c.KeyDim; at < len(mixed); at += c.convChannels() {
+	for at := c.KeyHeads * c.KeyDim; at < len(mixed); at += c.ConvChannels() {
 		for h := range c.KeyHeads {
 			turn(mixed[at+h*c.KeyDim:][:c.KeyDim], cos, sin, c.Rope.Interleaved)
 		}
@@ -93,7 +93,7 @@ func (r *replay) advance(layer int, state []float64, ws *workspace[float64], lo,
 	size := c.KeyDim * c.ValueDim
 	for h := range c.ValueHeads {
 		in := r.m.valueHead(&walk[float64]{workspace: ws}, r.m.layers[layer].linear, h, lo, hi)
-		in.run(state[h*size:][:size], c.KeyDim, c.ValueDim, nil, 0, make([]float64, c.scratchSize()))
+		in.run(state[h*size:][:size], c.KeyDim, c.ValueDim, nil, 0, make([]float64, scratchSize(c)))
 	}
 }
 

@@ -134,7 +134,7 @@ func (s *Packed) States(layer int, own []Tuple[float32]) ([][]float32, error) {
 			}
 			step := kernel.Step{Before: before[span][h*size:][:size]}
 			if span < len(own) {
-				n := 4 * c.transitionSize()
+				n := 4 * c.TransitionSize()
 				step.T, step.TType = ownBytes[span][0][h*n:][:n], kernel.F32
 				step.S, step.SType = ownBytes[span][1][h*size*4:][:size*4], kernel.F32
 			}
@@ -151,7 +151,7 @@ func (s *Packed) States(layer int, own []Tuple[float32]) ([][]float32, error) {
 func (s *Packed) segmentStep(layer, h int, p Span) kernel.Step {
 	c, seg := s.m.cfg.Linear, s.segments[p.Segment]
 	l := s.m.prof.Layer(layer).Linear
-	n, size := c.transitionSize()*l.TransitionDType.Size(), c.KeyDim*c.ValueDim*l.StateDType.Size()
+	n, size := c.TransitionSize()*l.TransitionDType.Size(), c.KeyDim*c.ValueDim*l.StateDType.Size()
 	step := kernel.Step{
 		T: s.part(p.Segment, layer, profile.PartT)[h*n:][:n], TType: kernel.DType(l.TransitionDType),
 		S: s.part(p.Segment, layer, profile.PartS)[h*size:][:size], SType: kernel.DType(l.StateDType),

@@ -1,6 +1,8 @@
 package refengine
 
-import "fmt"
+import (
+	"fmt"
+)
 
 // running is the surroundings of a plain prefill: one span that continues a
 // state, which is moved in place.

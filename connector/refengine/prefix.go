@@ -1,6 +1,8 @@
 package refengine
 
-import "fmt"
+import (
+	"fmt"
+)
 
 // Prefixes is where running states are kept by the tokens before them: the
 // private pool. It is ordinary prefix caching.

@@ -36,9 +36,9 @@ func (m *Model[F]) PrefillRows(st *State[F], tokens []uint32) (logits []F, rows 
 // depend on the states on the way, so the recurrence runs once more on a copy.
 func (m *Model[F]) keepRows(out *RowsLayer[F], w *walk[F], l *linear[F], before []F) {
 	c := m.cfg.Linear
-	channels, keys, values := c.convChannels(), c.KeyHeads*c.KeyDim, c.ValueHeads*c.ValueDim
+	channels, keys, values := c.ConvChannels(), c.KeyHeads*c.KeyDim, c.ValueHeads*c.ValueDim
 	size := c.KeyDim * c.ValueDim
-	per := max(1, c.gates()/c.ValueHeads)
+	per := max(1, c.Gates()/c.ValueHeads)
 	out.Decay = make([]F, w.rows*c.ValueHeads*per)
 	out.U = make([]F, w.rows*values)
 	for r := range w.rows {
@@ -51,7 +51,7 @@ func (m *Model[F]) keepRows(out *RowsLayer[F], w *walk[F], l *linear[F], before 
 		in := m.valueHead(w, l, h, 0, w.rows)
 		in.kept, in.skept = out.U[h*c.ValueDim:], values
 		state := append([]F(nil), before[h*size:][:size]...)
-		in.run(state, c.KeyDim, c.ValueDim, nil, 0, make([]F, c.scratchSize()))
+		in.run(state, c.KeyDim, c.ValueDim, nil, 0, make([]F, scratchSize(c)))
 		for r := range w.rows {
 			copy(out.Decay[(r*c.ValueHeads+h)*per:][:per], in.decay[r*in.sdecay:])
 		}

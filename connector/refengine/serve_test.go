@@ -8,13 +8,14 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/spliced-kv/spliced/connector/refengine/modelfile"
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
 // halved is Exact with the element types of a serving engine.
-func halved(c Config) Config {
-	c.Storage = Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: profile.BF16}
+func halved(c modelfile.Config) modelfile.Config {
+	c.Storage = modelfile.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: profile.BF16}
 	return c
 }
 

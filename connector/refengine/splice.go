@@ -1,6 +1,8 @@
 package refengine
 
-import "fmt"
+import (
+	"fmt"
+)
 
 // Source holds what a plan reuses and moves running states over it. A splice
 // asks it layer by layer, in order; a span index counts the plan's recomputed

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/spliced-kv/spliced/connector/refengine/modelfile"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -154,7 +155,7 @@ func TestReuseOfTheFirstSegmentEqualsPrefixCaching(t *testing.T) {
 	}
 }
 
-func firstSegment[F Float](t *testing.T, c Config) {
+func firstSegment[F Float](t *testing.T, c modelfile.Config) {
 	m := build[F](t, c)
 	p := newPrompt(m, 8, []int{70}, 19)
 	logits, st := splice(t, m, p, capture(t, m, p))

@@ -50,7 +50,7 @@ func (m *Model[F]) convSize() int {
 	if m.cfg.Linear.Kernel == 0 {
 		return 0
 	}
-	return (m.cfg.Linear.Kernel - 1) * m.cfg.Linear.convChannels()
+	return (m.cfg.Linear.Kernel - 1) * m.cfg.Linear.ConvChannels()
 }
 
 // rowSize is the number of elements of one token's keys, or values.

@@ -3,6 +3,7 @@ package refengine
 import (
 	"testing"
 
+	"github.com/spliced-kv/spliced/connector/refengine/modelfile"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -10,7 +11,7 @@ import (
 // must be far from a full prefill where the right way is at rounding error, or a
 // test that compares the two would prove nothing.
 func TestWrongWaysAreSeen(t *testing.T) {
-	dense := func(f profile.Family) bool { return (LinearConfig{Family: f}).delta() }
+	dense := func(f profile.Family) bool { return (modelfile.LinearConfig{Family: f}).Delta() }
 	ways := []struct {
 		name    string
 		applies func(f profile.Family, rope bool) bool
@@ -83,12 +84,12 @@ func TestWrongWaysAreSeen(t *testing.T) {
 }
 
 // unitTransitions replaces a segment's transitions by the identity.
-func unitTransitions(c LinearConfig, s *Segment[float64]) {
+func unitTransitions(c modelfile.LinearConfig, s *Segment[float64]) {
 	for i := range s.Layers {
 		t := s.Layers[i].T
 		for j := range t {
 			t[j] = 1
-			if in := j % c.transitionSize(); c.Family.Transition() == profile.Dense && in%(c.KeyDim+1) != 0 {
+			if in := j % c.TransitionSize(); c.Family.Transition() == profile.Dense && in%(c.KeyDim+1) != 0 {
 				t[j] = 0
 			}
 		}
@@ -136,7 +137,7 @@ func (m *Model[F]) join(a, b Tuple[F]) Tuple[F] {
 	c := m.cfg.Linear
 	out := Tuple[F]{T: append([]F(nil), a.T...), S: append([]F(nil), a.S...)}
 	m.Compose(out.S, b)
-	n := c.transitionSize()
+	n := c.TransitionSize()
 	for h := range c.ValueHeads {
 		at := out.T[h*n:][:n]
 		switch c.Family.Transition() {

@@ -1,6 +1,9 @@
 package chatdemo
 
-import "github.com/spliced-kv/spliced/connector/refengine"
+import (
+	"github.com/spliced-kv/spliced/connector/refengine"
+	"github.com/spliced-kv/spliced/connector/refengine/modelfile"
+)
 
 // modelSeed draws the demo's weights: the same on every run.
 const modelSeed = 2
@@ -8,7 +11,7 @@ const modelSeed = 2
 // model has random weights. Its name keeps what one way stores apart from what
 // another does.
 func model(name string) (*refengine.Model[float32], error) {
-	w, err := refengine.Seeded(refengine.Small(name), modelSeed)
+	w, err := modelfile.Seeded(modelfile.Small(name), modelSeed)
 	if err != nil {
 		return nil, err
 	}

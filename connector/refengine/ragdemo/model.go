@@ -1,6 +1,9 @@
 package ragdemo
 
-import "github.com/spliced-kv/spliced/connector/refengine"
+import (
+	"github.com/spliced-kv/spliced/connector/refengine"
+	"github.com/spliced-kv/spliced/connector/refengine/modelfile"
+)
 
 // model is the one that serves the requests.
 func (o *Options) model() (*refengine.Model[float32], error) {
@@ -12,7 +15,7 @@ func (o *Options) model() (*refengine.Model[float32], error) {
 
 // Model is the demo's model, with random weights.
 func Model(seed uint64) (*refengine.Model[float32], error) {
-	w, err := refengine.Seeded(refengine.Small("demo-gdn-8l"), seed)
+	w, err := modelfile.Seeded(modelfile.Small("demo-gdn-8l"), seed)
 	if err != nil {
 		return nil, err
 	}

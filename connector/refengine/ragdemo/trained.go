@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/spliced-kv/spliced/connector/refengine"
+	"github.com/spliced-kv/spliced/connector/refengine/modelfile"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -69,12 +70,12 @@ func LoadTrained(dir string) (*Trained, error) {
 }
 
 // storage is what engines keep by default: state in full, what is large in half.
-func storage() refengine.Storage {
-	return refengine.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: profile.BF16}
+func storage() modelfile.Storage {
+	return modelfile.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: profile.BF16}
 }
 
 func (t *Trained) readModel(name string, config, weights []byte) error {
-	c, err := refengine.ConfigFromHF(name, config, storage())
+	c, err := modelfile.ConfigFromHF(name, config, storage())
 	if err != nil {
 		return err
 	}
@@ -85,7 +86,7 @@ func (t *Trained) readModel(name string, config, weights []byte) error {
 		return fmt.Errorf("eos_token_id: %w", err)
 	}
 	t.end = extra.End
-	w, err := refengine.Load(c, weights)
+	w, err := modelfile.Load(c, weights)
 	if err != nil {
 		return err
 	}

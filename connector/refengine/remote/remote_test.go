@@ -13,6 +13,7 @@ import (
 
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine"
+	"github.com/spliced-kv/spliced/connector/refengine/modelfile"
 	"github.com/spliced-kv/spliced/connector/refengine/remote"
 	"github.com/spliced-kv/spliced/daemon"
 	"github.com/spliced-kv/spliced/daemon/settings"
@@ -103,14 +104,14 @@ func model(t *testing.T, f profile.Family, rope profile.Rope, kv profile.DType) 
 	if rope.Dims > 0 {
 		kernel = 0 // as Ring has it
 	}
-	w, err := refengine.Seeded(refengine.Config{
+	w, err := modelfile.Seeded(modelfile.Config{
 		Name: "remote-test", Vocab: 260, Dim: 24, Hidden: 40, Eps: 1e-6,
-		Storage: refengine.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: kv},
+		Storage: modelfile.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: kv},
 		Layers:  []profile.Kind{l, l, a, l, a},
-		Linear: refengine.LinearConfig{
+		Linear: modelfile.LinearConfig{
 			Family: f, KeyHeads: 2, ValueHeads: 4, KeyDim: 6, ValueDim: 5, Kernel: kernel, Rope: rope,
 		},
-		Attention: refengine.AttentionConfig{
+		Attention: modelfile.AttentionConfig{
 			Heads: 4, KVHeads: 2, HeadDim: 8, Gate: true,
 			Rope: profile.Rope{Dims: 4, Theta: 1000, Interleaved: rope.Interleaved},
 		},

@@ -1,4 +1,4 @@
-package refengine
+package modelfile
 
 import (
 	"encoding/json"
@@ -50,7 +50,7 @@ func Load(c Config, file []byte) (*Weights, error) {
 		t, ok := byName[s.name]
 		delete(byName, s.name)
 		if !ok && s.name == "lm_head.weight" {
-			w.add(Tensor{Name: s.name, Shape: s.shape, Data: w.data("model.embed_tokens.weight")})
+			w.add(Tensor{Name: s.name, Shape: s.shape, Data: w.Data("model.embed_tokens.weight")})
 			continue
 		}
 		if !ok {

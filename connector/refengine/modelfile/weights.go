@@ -1,4 +1,4 @@
-package refengine
+package modelfile
 
 import (
 	"crypto/sha256"
@@ -81,7 +81,7 @@ func (c Config) linearTensors(p string) []spec {
 	values := l.ValueHeads * l.ValueDim
 	var list []spec
 	if l.Separate {
-		list = append(list, spec{p + "in_proj_qkv.weight", []int{l.convChannels(), c.Dim}, roleProjection},
+		list = append(list, spec{p + "in_proj_qkv.weight", []int{l.ConvChannels(), c.Dim}, roleProjection},
 			spec{p + "in_proj_z.weight", []int{values, c.Dim}, roleProjection})
 	} else {
 		list = append(list, spec{p + "in_proj_qkvz.weight", []int{2*l.KeyHeads*l.KeyDim + 2*values, c.Dim}, roleProjection})
@@ -90,21 +90,21 @@ func (c Config) linearTensors(p string) []spec {
 	case l.Family == profile.GDN && !l.Separate:
 		list = append(list, spec{p + "in_proj_ba.weight", []int{2 * l.ValueHeads, c.Dim}, roleGate})
 	default:
-		if n := l.betas(); n > 0 {
+		if n := l.Betas(); n > 0 {
 			list = append(list, spec{p + "in_proj_b.weight", []int{n, c.Dim}, roleProjection})
 		}
-		if n := l.gates(); n > 0 {
+		if n := l.Gates(); n > 0 {
 			list = append(list, spec{p + "in_proj_a.weight", []int{n, c.Dim}, roleGate})
 		}
 	}
-	if n := l.gates(); n > 0 {
+	if n := l.Gates(); n > 0 {
 		list = append(list, spec{p + "dt_bias", []int{n}, roleBias}, spec{p + "A_log", []int{l.ValueHeads}, roleRate})
 	}
-	if l.slopes() {
+	if l.Slopes() {
 		list = append(list, spec{p + "slopes", []int{l.ValueHeads}, roleSlope})
 	}
 	if l.Kernel > 0 {
-		list = append(list, spec{p + "conv1d.weight", []int{l.convChannels(), 1, l.Kernel}, roleConv})
+		list = append(list, spec{p + "conv1d.weight", []int{l.ConvChannels(), 1, l.Kernel}, roleConv})
 	}
 	return append(list,
 		spec{p + "norm.weight", []int{l.ValueDim}, roleScale},
@@ -139,7 +139,24 @@ func (w *Weights) add(t Tensor) {
 // Tensors lists all tensors in file order. They must not be changed.
 func (w *Weights) Tensors() []Tensor { return w.tensors }
 
-func (w *Weights) data(name string) []float32 { return w.tensors[w.index[name]].Data }
+// Validate checks the configuration and that no tensor is missing.
+func (w *Weights) Validate() error {
+	if err := w.Config.Validate(); err != nil {
+		return err
+	}
+	for _, s := range w.Config.tensors() {
+		if _, ok := w.index[s.name]; !ok {
+			return fmt.Errorf("model %q has no tensor %s: %w", w.Config.Name, s.name, ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// Identity says what state a model of these weights has.
+func (w *Weights) Identity() profile.Identity { return w.Config.identity(w.Digest(), w.slopes()) }
+
+// Data are the values of a tensor, which must be there.
+func (w *Weights) Data(name string) []float32 { return w.tensors[w.index[name]].Data }
 
 // Seeded draws weights from a seed. Every tensor has its own stream, so adding a
 // layer leaves the others as they were. Decays per token lie in 0.9 to 0.999.
@@ -238,12 +255,12 @@ func (w *Weights) Digest() [32]byte {
 // depend on the token.
 func (w *Weights) slopes() [][]float64 {
 	out := make([][]float64, len(w.Config.Layers))
-	if !w.Config.Linear.slopes() {
+	if !w.Config.Linear.Slopes() {
 		return out
 	}
 	for i, kind := range w.Config.Layers {
 		if kind == profile.KindLinear {
-			for _, s := range w.data(fmt.Sprintf("model.layers.%d.linear_attn.slopes", i)) {
+			for _, s := range w.Data(fmt.Sprintf("model.layers.%d.linear_attn.slopes", i)) {
 				out[i] = append(out[i], float64(s))
 			}
 		}

@@ -1,4 +1,4 @@
-package refengine
+package modelfile
 
 import (
 	"errors"
@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// ErrInvalid is wrapped by every error that says that a configuration, a file
-// or a request can never be right.
+// ErrInvalid is wrapped by every error that says that a configuration or a file
+// can never be right.
 var ErrInvalid = errors.New("refengine: invalid")
 
 // Config is the shape of a model. Weights and numbers are in Weights.
@@ -63,22 +63,23 @@ func Exact() Storage {
 	return Storage{State: profile.F32, Transition: profile.F32, Conv: profile.F32, KV: profile.F32}
 }
 
-// convChannels is the width of q|k|v, the part of the input projection that the
+// ConvChannels is the width of q|k|v, the part of the input projection that the
 // convolution runs over.
-func (c LinearConfig) convChannels() int { return 2*c.KeyHeads*c.KeyDim + c.ValueHeads*c.ValueDim }
+func (c LinearConfig) ConvChannels() int { return 2*c.KeyHeads*c.KeyDim + c.ValueHeads*c.ValueDim }
 
-// delta says that writes correct what the state holds: the dense families.
-func (c LinearConfig) delta() bool { return c.Family.Transition() == profile.Dense }
+// Delta says that writes correct what the state holds: the dense families.
+func (c LinearConfig) Delta() bool { return c.Family.Transition() == profile.Dense }
 
-// betas and gates are the numbers per token of the two gate projections.
-func (c LinearConfig) betas() int {
-	if c.delta() {
+// Betas is how many numbers a token the projection of write gates gives.
+func (c LinearConfig) Betas() int {
+	if c.Delta() {
 		return c.ValueHeads
 	}
 	return 0
 }
 
-func (c LinearConfig) gates() int {
+// Gates is how many numbers a token the projection of decay gates gives.
+func (c LinearConfig) Gates() int {
 	switch c.Family {
 	case profile.Mamba2, profile.GDN:
 		return c.ValueHeads
@@ -88,12 +89,13 @@ func (c LinearConfig) gates() int {
 	return 0
 }
 
-func (c LinearConfig) slopes() bool {
+// Slopes says that decays are fixed.
+func (c LinearConfig) Slopes() bool {
 	return c.Family == profile.RetNet || c.Family == profile.Lightning
 }
 
-// transitionSize is the number of elements of T of one value head.
-func (c LinearConfig) transitionSize() int {
+// TransitionSize is the number of elements of T of one value head.
+func (c LinearConfig) TransitionSize() int {
 	switch c.Family.Transition() {
 	case profile.Dense:
 		return c.KeyDim * c.KeyDim
@@ -161,7 +163,7 @@ func (c LinearConfig) problems() []string {
 	if c.Separate && c.Family != profile.GDN {
 		bad = append(bad, "projections of their own are read for GDN only")
 	}
-	if c.Rope.Dims != 0 && !c.slopes() {
+	if c.Rope.Dims != 0 && !c.Slopes() {
 		bad = append(bad, "rope inside a linear layer needs a fixed scalar decay")
 	}
 	return append(bad, ropeProblems(c.Rope, c.KeyDim)...)

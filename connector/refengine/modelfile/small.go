@@ -1,4 +1,4 @@
-package refengine
+package modelfile
 
 import "github.com/spliced-kv/spliced/policy/profile"
 
