@@ -88,9 +88,9 @@ func TestCrowdOverTwoTiersLeavesNothingBehind(t *testing.T) {
 	_, _ = x.Flush(x.ctx) // what a quota refuses is left
 	cancel()
 	runs.Wait()
-	n := x.Counters()
-	if n.Writing+n.Promoting != 0 || n.Written == 0 || n.Promotions[promoteDone] == 0 || n.Acknowledged[tier.LevelLogged] == 0 {
-		t.Errorf("%+v", n)
+	x.until("nothing is written or promoted", func() bool { n := x.Counters(); return n.Writing+n.Promoting == 0 })
+	if n := x.Counters(); n.Written == 0 || n.Promotions[promoteDone] == 0 || n.Acknowledged[tier.LevelLogged] == 0 {
+		t.Errorf("%d written, %d promoted, %d acknowledged as logged", n.Written, n.Promotions[promoteDone], n.Acknowledged[tier.LevelLogged])
 	}
 }
 
