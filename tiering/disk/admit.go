@@ -2,20 +2,35 @@ package disk
 
 import (
 	"fmt"
+	"runtime"
 
+	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
+// queue is what is on its way to the disk.
+type queue struct {
+	waiting []*write            // for a worker, first come first served
+	ready   []*write            // without a row; what others extend is before them
+	all     map[*write]struct{} // of entries on their way or dropped
+	started int                 // of these, those that are
+	bytes   int64
+}
+
 // write is an entry on its way to the disk. It is guarded by the tier's lock; once
-// taken from the queue, runs and object belong to the worker.
+// a worker has it, the object is the worker's.
 type write struct {
-	entry   *entry
-	object  *tier.Object // of who started it
-	bytes   int64        // of the queue
-	answers int          // tickets that are neither started nor canceled
-	started bool
-	waiters []waiter
+	entry     *entry
+	object    *tier.Object // of who started it
+	bytes     int64        // of the queue
+	tickets   int          // that are neither started nor canceled
+	unroomed  bool         // Admit has left it to Start to make some of its room
+	owed      int64        // bytes that its tenant has to give up for that
+	waiters   []waiter
+	ready     bool
+	followers []*write // written, and wait for this one to be ready
 
 	manifest []byte // as stored; from the worker to the committer
 }
@@ -34,9 +49,9 @@ type ticket struct {
 	object *tier.Object
 }
 
-// Admit implements tiering.Tier. It looks at memory only; what has to leave for
-// the object is forgotten now, and its space is waited for by the worker that
-// writes.
+// Admit implements tier.Tier. It looks at memory only. What has to leave for the
+// object is forgotten now, or if it is much by Start, and its space is waited for by
+// the worker that writes.
 func (t *Tier) Admit(o *tier.Object, room int64) (tier.Write, error) {
 	now := t.cfg.Now()
 	t.mu.Lock()
@@ -50,23 +65,25 @@ func (t *Tier) Admit(o *tier.Object, room int64) (tier.Write, error) {
 		e.used = now
 	}
 	if e.write != nil {
-		e.write.answers++
+		e.write.tickets++
 	}
 	return &ticket{t, e, o}, nil
 }
 
 func (t *Tier) admitLocked(o *tier.Object, room int64) (*entry, error) {
-	name := tier.Name{Kind: o.Kind, Key: o.Key}
-	if t.state > StateFull || t.refusing || t.closing {
-		return nil, fmt.Errorf("disk: %s: %w", t.state, tier.ErrUnavailable)
+	if !t.health.state.writable() || t.life != serving {
+		return nil, fmt.Errorf("disk: %s: %w", t.health.state, tier.ErrUnavailable)
 	}
 	if _, hung := t.stalledLocked(); hung > 0 {
 		return nil, fmt.Errorf("disk: a write has not returned for %v: %w", hung, tier.ErrUnavailable)
 	}
-	e := t.index[name]
-	if e != nil && e.suspect {
+	e := t.index[tier.Name{Kind: o.Kind, Key: o.Key}]
+	if e != nil && e.phase == suspect {
 		// It may have lost its bytes. They are at hand now, so it is written anew.
-		t.unsureLocked(e)
+		if t.forgetTreeLocked(e) {
+			return nil, fmt.Errorf("disk: %x: those that extend what is there are being forgotten: %w", o.Key[:8], tier.ErrBusy)
+		}
+		t.counters.LostUnsynced++
 		e = nil
 	}
 	if e != nil {
@@ -77,14 +94,15 @@ func (t *Tier) admitLocked(o *tier.Object, room int64) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.queued > 0 && (t.queuedBytes+e.bytes > t.cfg.QueueBytes || t.queued >= t.cfg.QueueLen) {
-		return nil, fmt.Errorf("disk: %d objects of %d bytes are to be written: %w", t.queued, t.queuedBytes, tier.ErrBusy)
+	if q := &t.queue; len(q.all) > 0 && (q.bytes+e.bytes > t.cfg.QueueBytes || len(q.all) >= t.cfg.QueueLen) {
+		return nil, fmt.Errorf("disk: %d objects of %d bytes are to be written: %w", len(q.all), q.bytes, tier.ErrBusy)
 	}
 	// Held, so that what it extends cannot be what makes room for it.
 	e.pins = 1
 	if parent != nil {
 		t.pin(parent, 1)
 	}
+	e.write = &write{entry: e, bytes: e.bytes}
 	err = t.makeRoomLocked(e, room)
 	if parent != nil {
 		t.pin(parent, -1)
@@ -96,9 +114,9 @@ func (t *Tier) admitLocked(o *tier.Object, room int64) (*entry, error) {
 	if parent != nil {
 		t.pin(parent, 1)
 	}
-	e.write = &write{entry: e, bytes: e.bytes}
-	t.queued++
-	t.queuedBytes += e.bytes
+	e.owner.owed += e.write.owed
+	t.queue.all[e.write] = struct{}{}
+	t.queue.bytes += e.bytes
 	t.counters.Admitted++
 	return e, nil
 }
@@ -113,7 +131,7 @@ func (t *Tier) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
 		if parent = t.index[o.Parent]; parent == nil {
 			return nil, nil, fmt.Errorf("disk: %x extends %x, which is not here: %w", o.Key[:8], o.Parent.Key[:8], tier.ErrInvalid)
 		}
-		if parent.suspect {
+		if parent.phase == suspect {
 			return nil, nil, fmt.Errorf("disk: %x extends %x, which was not read yet: %w", o.Key[:8], o.Parent.Key[:8], tier.ErrBusy)
 		}
 	}
@@ -121,51 +139,83 @@ func (t *Tier) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
 		return nil, nil, fmt.Errorf("disk: %x has no bytes: %w", o.Key[:8], tier.ErrInvalid)
 	}
 	e = &entry{
-		Name: tier.Name{Kind: o.Kind, Key: o.Key}, owner: owner, pool: t.pools[poolOf(o.Kind)], model: t.modelLocked(o.Profile),
-		spec: o.Spec, begin: o.Begin, end: o.End, parentName: o.Parent, created: o.Created,
-		ranks: len(o.Shares), rankBytes: o.Shares[0].Ref.Len(),
+		Row: catalog.Row{
+			Name: extent.Name{Kind: uint8(o.Kind), Key: o.Key}, Level: uint8(tier.LevelLogged), Tenant: owner.number,
+			Fingerprint: o.Profile.Fingerprint(), Spec: o.Spec, Begin: o.Begin, End: o.End, Parent: extentName(o.Parent),
+			Ranks: len(o.Shares), RankBytes: o.Shares[0].Ref.Len(), Created: o.Created.UnixNano(),
+		},
+		owner: owner, pool: t.pools[poolOf(o.Kind)], model: t.modelLocked(o.Profile),
 	}
-	e.bytes = t.round(t.headerBound(o) + extent.PayloadBytes(e.ranks, e.rankBytes))
+	e.bytes = t.round(t.coder.HeaderBound(o, owner.Name) + extent.PayloadBytes(e.Ranks, e.RankBytes))
 	return e, parent, nil
 }
 
+// evictAtOnce bounds what one call under the store's lock evicts.
+const evictAtOnce = 32
+
 // makeRoomLocked evicts until an entry fits its tenant's room, its pool's budget
-// and the space there is or can be made. Nothing leaves in vain.
+// and the space there is or can be made; or evicts nothing and says why it cannot
+// fit. If that takes many, the rest is left to Start: until then its tenant owes
+// bytes, and its pool holds too many.
 func (t *Tier) makeRoomLocked(e *entry, room int64) error {
 	p, owner := e.pool, e.owner
-	quota := owner.total() + e.bytes - room
-	over := func() int64 { return max(p.used+e.bytes-p.budget, t.usedLocked()+e.bytes-t.spaceLimitLocked()) }
-	if quota > owner.total()-owner.pinned {
-		return fmt.Errorf("disk: %d bytes for tenant %q, which holds %d of at most %d: %w", e.bytes, owner.Name, owner.total(), room, tier.ErrQuota)
+	held := owner.total() - owner.owed
+	quota := held + e.bytes - room
+	if quota > 0 && quota > held-owner.pinned {
+		return t.overQuotaLocked(e, room)
 	}
-	if over() > p.used-p.pinned {
-		return fmt.Errorf("disk: %d bytes in the %s pool, %d of %d used: %w", e.bytes, p.name, p.used, p.budget, tier.ErrFull)
+	if t.overLocked(p, e.bytes) > p.used-p.pinned {
+		return t.fullLocked(e)
 	}
-	if quota > 0 {
-		t.trimLocked(owner, quota)
-	}
-	for over() > 0 {
-		v := t.victim(p)
-		if v == nil {
-			return fmt.Errorf("disk: %d bytes in the %s pool, %d of %d used: %w", e.bytes, p.name, p.used, p.budget, tier.ErrFull)
+	for rows := 0; quota > 0 || t.overLocked(p, e.bytes) > 0; rows++ {
+		switch {
+		case rows == evictAtOnce:
+			e.write.unroomed, e.write.owed = true, max(quota, 0)
+			return nil
+		case quota > 0:
+			freed := t.evictForQuotaLocked(owner, anyID)
+			if quota -= freed; freed == 0 {
+				return t.overQuotaLocked(e, room)
+			}
+		case !t.evictForRoomLocked(p):
+			return t.fullLocked(e)
 		}
-		t.evictLocked(v, &t.counters.EvictedRoom)
 	}
 	return nil
 }
 
-// trimLocked evicts a tenant's least valuable entries.
-func (t *Tier) trimLocked(a *account, bytes int64) (freed int64) {
-	for freed < bytes {
-		id, ok := a.evict.Victim(anyID)
-		if !ok {
-			break
-		}
-		v := t.ids.Get(id)
-		freed += v.bytes
-		t.evictLocked(v, &t.counters.EvictedQuota)
+// overLocked is how many bytes a pool has too much with some more.
+func (t *Tier) overLocked(p *pool, bytes int64) int64 {
+	return max(p.used+bytes-p.budget, t.used()+bytes-t.spaceLimitLocked())
+}
+
+func (t *Tier) overQuotaLocked(e *entry, room int64) error {
+	return fmt.Errorf("disk: %d bytes for tenant %q, which holds %d of at most %d: %w", e.bytes, e.owner.Name, e.owner.total(), room, tier.ErrQuota)
+}
+
+func (t *Tier) fullLocked(e *entry) error {
+	return fmt.Errorf("disk: %d bytes in the %s pool, %d of %d used: %w", e.bytes, e.pool.name, e.pool.used, e.pool.budget, tier.ErrFull)
+}
+
+// evictForQuotaLocked evicts a tenant's least valuable entry; 0 = it has none that may go.
+func (t *Tier) evictForQuotaLocked(a *account, may func(policy.ID) bool) (freed int64) {
+	id, ok := a.evict.Victim(may)
+	if !ok {
+		return 0
 	}
+	e := t.ids.Get(id)
+	freed = e.bytes
+	t.evictLocked(e, &t.counters.EvictedQuota)
 	return freed
+}
+
+// evictForRoomLocked evicts a pool's least valuable entry; false = it has none that may go.
+func (t *Tier) evictForRoomLocked(p *pool) bool {
+	v := t.victim(p)
+	if v != nil {
+		t.evictLocked(v, &t.counters.EvictedRoom)
+	}
+	return v != nil
 }
 
 func (t *Tier) evictLocked(e *entry, why *uint64) {
@@ -174,98 +224,115 @@ func (t *Tier) evictLocked(e *entry, why *uint64) {
 	t.forgetLocked(e)
 }
 
-// forgetLocked forgets an entry and those that extend it.
-func (t *Tier) forgetLocked(e *entry) {
-	_, n := t.forget(e)
-	t.counters.LostWithOther += uint64(n - 1)
-	for _, e := range t.undone {
-		t.counters.WritesDropped++
-		t.unqueueLocked(e)
-	}
-	t.undone = t.undone[:0]
-	t.rows.Signal()
-}
-
-// Start implements tiering.Write.
+// Start implements tier.Write.
 func (k *ticket) Start(level tier.Level, done func(tier.Level, error)) {
 	t, e := k.tier, k.entry
-	w := waiter{e, max(level, tier.LevelLogged), done}
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch e.phase {
-	case admitted:
-		if t.vol.stopping { // nobody would write it any more
-			t.forgetLocked(e)
-			t.answerLocked(w, tier.LevelMemory, fmt.Errorf("disk: closing: %w", tier.ErrUnavailable))
-			return
-		}
-		e.write.answers--
-		e.write.waiters = append(e.write.waiters, w)
-		if !e.write.started {
-			e.write.started, e.write.object = true, k.object
-			t.queue = append(t.queue, e.write)
-			t.started++
-			t.jobs.Signal()
-		}
-	case live:
-		t.settleWaiterLocked(w)
-	case forgotten:
-		t.answerLocked(w, tier.LevelMemory, fmt.Errorf("disk: %x left before it was written: %w", e.Key[:8], tier.ErrGone))
-	}
-}
-
-// settleWaiterLocked answers a waiter of a live entry, or has it wait for a sync.
-func (t *Tier) settleWaiterLocked(w waiter) {
-	switch e := w.entry; {
-	case e.level >= w.level:
-		t.answerLocked(w, e.level, nil)
-	case t.state > StatePaused:
-		t.answerLocked(w, e.level, fmt.Errorf("disk: %x cannot be synced: %w", e.Key[:8], tier.ErrUnavailable))
-	default:
-		t.raising = append(t.raising, w)
-		t.syncs.Signal()
-	}
-}
-
-// answerLocked calls a waiter back without the lock, as each is promised.
-func (t *Tier) answerLocked(w waiter, reached tier.Level, err error) {
-	t.answering++
-	go func() {
-		defer t.answered()
-		w.done(reached, err)
-	}()
-}
-
-func (t *Tier) answered() {
-	t.mu.Lock()
-	t.answering--
-	t.idle.Broadcast()
+	w, m := e.write, t.mount
+	left := t.startLocked(k, waiter{e, max(level, tier.LevelLogged), done})
 	t.mu.Unlock()
+	var err error
+	for left && err == nil {
+		t.mu.Lock()
+		left, err = t.finishRoomLocked(w)
+		t.mu.Unlock()
+		runtime.Gosched()
+	}
+	if err != nil {
+		t.failWrite(m, w, err)
+	}
 }
 
-// Cancel implements tiering.Write.
+// startLocked adds a waiter, and says whether the write is to be queued.
+func (t *Tier) startLocked(k *ticket, w waiter) (toQueue bool) {
+	e := k.entry
+	switch {
+	case e.forgotten():
+		t.answerLocked(w, tier.LevelMemory, fmt.Errorf("disk: %x left before it was written: %w", e.Key[:8], tier.ErrGone))
+	case e.phase.live():
+		t.awaitLevelLocked(w)
+	default:
+		e.write.tickets--
+		e.write.waiters = append(e.write.waiters, w)
+		if e.phase != admitted {
+			return false
+		}
+		e.write.object = k.object
+		t.become(e, starting)
+		t.queue.started++
+		return true
+	}
+	return false
+}
+
+// finishRoomLocked evicts some of what Admit has left of a write's room, and queues
+// the write when it has it all.
+func (t *Tier) finishRoomLocked(w *write) (left bool, err error) {
+	e := w.entry
+	if e.write != w { // the directory was closed
+		return false, nil
+	}
+	if err := t.writableLocked(e); err != nil {
+		return false, err
+	}
+	if t.mount.stopping {
+		return false, fmt.Errorf("disk: closing: %w", tier.ErrUnavailable)
+	}
+	for rows := 0; w.unroomed; rows++ {
+		switch {
+		case rows == rowsAtOnce:
+			return true, nil
+		case w.owed > 0:
+			freed := t.evictForQuotaLocked(e.owner, anyID)
+			if freed == 0 {
+				return false, fmt.Errorf("disk: %d bytes for tenant %q, which has no more to give up: %w", e.bytes, e.owner.Name, tier.ErrQuota)
+			}
+			t.payLocked(w, freed)
+		case t.overLocked(e.pool, 0) <= 0:
+			w.unroomed = false
+		case !t.evictForRoomLocked(e.pool):
+			return false, t.fullLocked(e)
+		}
+	}
+	t.become(e, queued)
+	t.queue.waiting = append(t.queue.waiting, w)
+	t.jobs.Signal()
+	return false, nil
+}
+
+// payLocked takes bytes from what a write owes.
+func (t *Tier) payLocked(w *write, bytes int64) {
+	bytes = min(bytes, w.owed)
+	w.owed -= bytes
+	w.entry.owner.owed -= bytes
+}
+
+// Cancel implements tier.Write.
 func (k *ticket) Cancel() {
 	t, e := k.tier, k.entry
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if e.phase != admitted {
-		return
+	left := false
+	if !e.forgotten() && e.phase.pending() {
+		e.write.tickets--
+		left = e.write.tickets == 0 && e.phase == admitted && t.forgetTreeLocked(e)
 	}
-	e.write.answers--
-	if e.write.answers == 0 && !e.write.started {
-		t.forgetLocked(e)
+	t.mu.Unlock()
+	if left {
+		t.forgetTree(e)
 	}
 }
 
 // unqueueLocked gives back an entry's share of the queue.
 func (t *Tier) unqueueLocked(e *entry) {
-	if e.write == nil {
+	w := e.write
+	if w == nil {
 		panic("disk: a write ended twice")
 	}
-	t.queued--
-	t.queuedBytes -= e.write.bytes
-	if e.write.started {
-		if t.started--; t.started == 0 {
+	t.payLocked(w, w.owed)
+	delete(t.queue.all, w)
+	t.queue.bytes -= w.bytes
+	if w.object != nil {
+		if t.queue.started--; t.queue.started == 0 {
 			t.idle.Broadcast()
 		}
 	}

@@ -15,30 +15,30 @@ import (
 // another DrainTime.
 func (t *Tier) Close() error {
 	t.mu.Lock()
-	if t.refusing {
+	if t.closed {
 		t.mu.Unlock()
 		return fmt.Errorf("disk: closed twice: %w", tier.ErrInvalid)
 	}
-	t.refusing = true
-	t.waitLocked(func() bool { return t.started == 0 || !t.running || t.state > StateFull })
-	t.closing = true
-	t.wakeLocked()
+	t.closed = true
+	t.advanceLocked(draining)
+	t.waitLocked(func() bool { return t.queue.started == 0 || !t.running || !t.health.state.writable() })
+	t.advanceLocked(ending)
 	quiet := t.waitLocked(func() bool { return !t.running && t.reading == 0 })
-	v := t.vol
+	m := t.mount
 	t.mu.Unlock()
 	if !quiet {
 		return t.hangs()
 	}
-	if v == nil {
-		return t.closed(nil)
+	if m == nil {
+		return t.finish(nil)
 	}
 	done := make(chan error, 1)
-	go func() { done <- t.closeVolume(v) }()
+	go func() { done <- t.closeMount(m) }()
 	late := time.NewTimer(t.cfg.DrainTime)
 	defer late.Stop()
 	select {
 	case err := <-done:
-		return t.closed(err)
+		return t.finish(err)
 	case <-late.C:
 		return t.hangs()
 	}
@@ -49,12 +49,13 @@ func (t *Tier) hangs() error {
 	return fmt.Errorf("disk: not closed, it has not answered for %v: %w", t.cfg.DrainTime, tier.ErrUnavailable)
 }
 
-// closed is the end.
-func (t *Tier) closed(err error) error {
+// finish is the end.
+func (t *Tier) finish(err error) error {
+	t.forgetAll()
 	t.mu.Lock()
-	t.forgetAllLocked()
-	t.vol, t.state, t.stateCause, t.stateSince = nil, StateClosed, nil, t.cfg.Now()
-	quiet := t.waitLocked(func() bool { return t.answering == 0 })
+	t.mount = nil
+	t.enterLocked(StateClosed, nil, t.cfg.Now())
+	quiet := t.waitLocked(func() bool { return t.answers == 0 })
 	t.mu.Unlock()
 	if !quiet {
 		err = errors.Join(err, fmt.Errorf("disk: closed, but who was called back has not returned for %v: %w", t.cfg.DrainTime, tier.ErrUnavailable))
@@ -78,32 +79,31 @@ func (t *Tier) waitLocked(done func() bool) bool {
 	return done()
 }
 
-// closeVolume does the last of what Run does, in its place: rows that are still
+// closeMount does the last of what Run does, in its place: rows that are still
 // to be deleted, a sync, uses and counters.
-func (t *Tier) closeVolume(v *volume) error {
-	t.stop(v)
-	t.commitLoop(v)
-	t.saveUses(v)
-	err := t.saveCounters(v)
+func (t *Tier) closeMount(m *mount) error {
+	t.stop(m)
+	t.commitLoop(m)
+	t.saveUses(m)
+	err := t.saveCounters(m)
 	t.mu.Lock()
-	failed := t.state > StatePaused
-	r := t.beginSyncLocked(v)
+	syncable := t.health.state.syncable()
+	r := t.beginSyncLocked(m)
 	t.mu.Unlock()
-	if !failed {
-		data, rows := v.sync(&r)
-		t.settleSync(v, &r, data, rows)
+	if syncable {
+		data, rows := t.sync(m, &r)
 		err = errors.Join(err, data, rows)
 	}
-	return errors.Join(err, v.close())
+	return errors.Join(err, m.Close())
 }
 
 // saveCounters keeps what operators count over restarts.
-func (t *Tier) saveCounters(v *volume) error {
+func (t *Tier) saveCounters(m *mount) error {
 	c := t.Counters()
 	kept := map[string]uint64{}
 	c.Each(func(name string, value uint64) { kept[name] = value })
-	if err := v.catalog.Failed(); err != nil {
+	if err := m.Catalog.Failed(); err != nil {
 		return nil // told already, when it failed
 	}
-	return v.catalog.SaveCounters(kept)
+	return m.Catalog.SaveCounters(kept)
 }

@@ -119,7 +119,7 @@ func TestCloseIsBounded(t *testing.T) {
 	release()
 	<-done
 	<-ended
-	if err := lower.vol.close(); err != nil {
+	if err := lower.mount.Close(); err != nil {
 		t.Error(err)
 	}
 }

@@ -8,157 +8,155 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// group is what one batch of rows settles.
+// group is what one batch of rows changes.
 type group struct {
-	gone []*entry // rows to delete
-	put  []*write // rows to write, those that others extend first
-	drop []*write // forgotten meanwhile, or extending what is
+	remove []*entry // rows to delete
+	put    []*write // rows to write, those that others extend first
+	drop   []*write // forgotten meanwhile, or extending what is
 }
 
-func (g *group) empty() bool { return len(g.gone)+len(g.put)+len(g.drop) == 0 }
+func (g *group) empty() bool { return len(g.remove)+len(g.put)+len(g.drop) == 0 }
 
-// commitLoop writes rows until the volume stops and nothing is left: all that
-// came since the last batch goes into the next, so that groups are as large as
-// the disk is slow.
-func (t *Tier) commitLoop(v *volume) {
+// groupRows bounds what one batch deletes, and what it writes.
+const groupRows = 128
+
+// commitLoop writes rows until the mount stops and nothing is left: what came
+// since the last batch goes into the next, so that groups are as large as the disk is
+// slow.
+func (t *Tier) commitLoop(m *mount) {
 	for {
-		g := t.nextGroup(v)
+		g := t.nextGroup(m)
 		if g.empty() {
 			return
 		}
-		t.commitGroup(v, &g)
+		t.commitGroup(m, &g)
 	}
 }
 
 // nextGroup waits for work. An empty group means stop.
-func (t *Tier) nextGroup(v *volume) group {
+func (t *Tier) nextGroup(m *mount) group {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for {
-		last := v.stopping && v.writers == 0
-		if g := t.groupLocked(last); last || !g.empty() {
+		last := m.stopping && m.writers == 0
+		if g := t.groupLocked(); last || !g.empty() {
 			return g
 		}
 		t.rows.Wait()
 	}
 }
 
-// groupLocked takes what can be settled now. A write that extends one whose bytes
-// are still on their way stays.
-//
-// Once the catalogue has failed no row is deleted: what is doomed stays so until
-// the directory is opened again. With last set, nothing else is on its way.
-func (t *Tier) groupLocked(last bool) (g group) {
-	failed := t.state > StatePaused
+// groupLocked takes what can be committed now. Once the catalogue has failed no row
+// is deleted before the directory is opened again.
+func (t *Tier) groupLocked() (g group) {
+	failed := !t.health.state.syncable()
 	if !failed {
-		g.gone, t.doomed = t.doomed, nil
+		n := min(len(t.deleting), groupRows)
+		g.remove, t.deleting = t.deleting[:n:n], t.deleting[n:]
 	}
-	chosen := map[*entry]bool{}
-	for progress := true; progress; {
-		progress = false
-		var stay []*write
-		for _, w := range t.ready {
-			e := w.entry
-			switch {
-			case e.phase == forgotten || failed:
-				g.drop = append(g.drop, w)
-			case e.parent != nil && e.parent.phase == admitted && !chosen[e.parent]:
-				stay = append(stay, w)
-				continue
-			default:
-				g.put = append(g.put, w)
-				chosen[e] = true
-			}
-			progress = true
+	q := &t.queue
+	n := min(len(q.ready), groupRows)
+	for _, w := range q.ready[:n] {
+		if failed || w.entry.forgotten() {
+			g.drop = append(g.drop, w)
+			continue
 		}
-		t.ready = stay
+		t.become(w.entry, committing)
+		g.put = append(g.put, w)
 	}
-	if last {
-		g.drop = append(g.drop, t.ready...)
-		t.ready = nil
-	}
+	q.ready = q.ready[n:]
 	return g
 }
 
 // commitGroup writes one batch and tells everybody.
-func (t *Tier) commitGroup(v *volume, g *group) {
+func (t *Tier) commitGroup(m *mount, g *group) {
 	for _, w := range g.drop {
-		t.failWrite(v, w, fmt.Errorf("disk: %x left before its row was written: %w", w.entry.Key[:8], tier.ErrGone))
+		t.failWrite(m, w, fmt.Errorf("disk: %x left before its row was written: %w", w.entry.Key[:8], tier.ErrGone))
 	}
-	if len(g.gone)+len(g.put) == 0 {
+	if len(g.remove)+len(g.put) == 0 {
 		return
 	}
-	changes := make([]catalog.Change, 0, len(g.gone)+len(g.put))
-	for _, e := range g.gone {
-		name := extentName(e.Name)
-		changes = append(changes, catalog.Change{Delete: &name})
+	changes := make([]catalog.Change, 0, len(g.remove)+len(g.put))
+	for _, e := range g.remove {
+		changes = append(changes, catalog.Change{Delete: &e.Name})
 	}
 	for _, w := range g.put {
-		changes = append(changes, catalog.Change{Row: w.entry.row(), Manifest: w.manifest})
+		changes = append(changes, catalog.Change{Row: &w.entry.Row, Manifest: w.manifest})
 	}
-	end := v.writes.begin()
-	err := v.catalog.Commit(changes, false)
+	end := m.Writes.Begin()
+	err := m.Catalog.Commit(changes, false)
 	end()
 	switch {
 	case err == nil:
-		t.settleGroup(v, g)
-	case errors.Is(err, tier.ErrInvalid) && v.catalog.Failed() == nil:
+		t.committed(m, g)
+	case errors.Is(err, tier.ErrInvalid) && m.Catalog.Failed() == nil:
 		// A row that cannot be: none was written.
-		t.groupFailed(v, g, fmt.Errorf("disk: catalogue: %w", err))
+		t.notCommitted(m, g, fmt.Errorf("disk: catalogue: %w", err))
 	default:
-		t.groupFailed(v, g, t.catalogTrouble(err))
+		t.notCommitted(m, g, t.catalogTrouble(err))
 	}
 }
 
-// settleGroup makes what was committed live.
-func (t *Tier) settleGroup(v *volume, g *group) {
+// committed makes what was written live.
+func (t *Tier) committed(m *mount, g *group) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.counters.Groups++
 	t.counters.GroupObjects += uint64(len(g.put))
-	t.deleted = append(t.deleted, g.gone...)
-	for _, w := range g.put {
-		e := w.entry
-		delete(v.flying, w)
-		if e.phase == forgotten {
-			// Forgotten while its row was being written: that goes next.
-			t.doomed = append(t.doomed, e)
-			t.counters.WritesDropped++
-			t.endWriteLocked(w, tier.LevelMemory, fmt.Errorf("disk: %x left: %w", e.Key[:8], tier.ErrGone))
-			continue
-		}
-		e.phase, e.level = live, tier.LevelLogged
-		t.logged = append(t.logged, e)
-		t.counters.Written++
-		t.counters.WrittenBytes += uint64(e.rankBytes) * uint64(e.ranks)
-		t.pin(e, -1)
-		t.settle(e)
-		t.endWriteLocked(w, 0, nil)
-	}
-	if t.spaceWanted > 0 {
+	t.mu.Unlock()
+	t.inTurns(len(g.remove), func(i int) {
+		t.become(g.remove[i], deleted)
+		t.deleted = append(t.deleted, g.remove[i])
+	})
+	t.inTurns(len(g.put), func(i int) { t.enterLiveLocked(m, g.put[i]) })
+	t.mu.Lock()
+	if t.syncing.spaceWanted > 0 {
 		t.syncs.Signal()
 	}
-	if len(t.doomed) > 0 {
-		t.rows.Signal()
-	}
+	t.mu.Unlock()
 }
 
-// groupFailed ends what could not be committed. A row may have reached the disk
+// enterLiveLocked makes an entry live whose row was written.
+func (t *Tier) enterLiveLocked(m *mount, w *write) {
+	e := w.entry
+	delete(m.flying, w)
+	if e.phase == dropped {
+		// Forgotten while its row was being written: that goes next.
+		t.counters.WritesDropped++
+		t.becomeDeletingLocked(e)
+		t.endWriteLocked(w, tier.LevelMemory, fmt.Errorf("disk: %x left: %w", e.Key[:8], tier.ErrGone))
+		return
+	}
+	t.become(e, logged)
+	t.counters.Written++
+	t.counters.WrittenBytes += uint64(e.RankBytes) * uint64(e.Ranks)
+	t.pin(e, -1)
+	t.rank(e)
+	t.endWriteLocked(w, 0, nil)
+}
+
+// becomeDeletingLocked has the row of an entry deleted that was dropped.
+func (t *Tier) becomeDeletingLocked(e *entry) {
+	t.become(e, deleting)
+	t.rows.Signal()
+}
+
+// notCommitted ends what could not be committed. A row may have reached the disk
 // or not; so nothing that it may name is used again before the row is deleted, or
 // the directory is opened anew.
-func (t *Tier) groupFailed(v *volume, g *group, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.doomed = append(t.doomed, g.gone...)
+func (t *Tier) notCommitted(m *mount, g *group, err error) {
+	t.inTurns(len(g.remove), func(i int) { t.deleting = append(t.deleting, g.remove[i]) })
 	for _, w := range g.put {
-		e := w.entry
-		delete(v.flying, w)
-		if e.phase != forgotten {
+		t.mu.Lock()
+		if !w.entry.forgotten() {
 			t.counters.WriteErrors++
-			t.forgetLocked(e)
 		}
-		t.doomed = append(t.doomed, e)
+		t.mu.Unlock()
+		t.forgetTree(w.entry)
+		t.mu.Lock()
+		delete(m.flying, w)
+		t.becomeDeletingLocked(w.entry)
 		t.endWriteLocked(w, tier.LevelMemory, err)
+		t.mu.Unlock()
 	}
 }
 
@@ -167,18 +165,6 @@ func (t *Tier) groupFailed(v *volume, g *group, err error) {
 func (t *Tier) catalogTrouble(err error) error {
 	err = fmt.Errorf("disk: catalogue: %w", err)
 	t.trouble(StateFailed, err)
-	t.mu.Lock()
-	t.settleRaisingLocked(tier.ErrGone)
-	t.mu.Unlock()
+	t.answerRaising(tier.ErrGone)
 	return fmt.Errorf("%w: %w", err, tier.ErrUnavailable)
-}
-
-// row is what the catalogue keeps of an entry.
-func (e *entry) row() *catalog.Row {
-	return &catalog.Row{
-		Name: extentName(e.Name), Generation: e.generation, Runs: e.runs, HeaderBytes: int(e.headerBytes), PayloadBytes: e.payload,
-		Coded: e.coded, Level: uint8(tier.LevelLogged), Tenant: e.owner.number, Fingerprint: e.model.Fingerprint(),
-		Spec: e.spec, Begin: e.begin, End: e.end, Parent: extentName(e.parentName), Ranks: e.ranks, RankBytes: e.rankBytes,
-		Created: e.created.UnixNano(), ManifestSum: e.manifestSum,
-	}
 }

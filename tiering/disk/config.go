@@ -12,6 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -61,11 +62,15 @@ type Config struct {
 	ticks func() time.Time // of running operations; time.Now but in tests
 }
 
-const (
-	minGranuleBytes = slab.BlockBytes
-	maxGranuleBytes = 1 << 20
-	maxTenants      = 1 << 16
-)
+const maxTenants = 1 << 16
+
+// volume is how the directory is opened.
+func (c *Config) volume() volume.Options {
+	return volume.Options{
+		Dir: c.Dir, Slabs: c.Slabs, Index: c.Index, GranuleBytes: c.GranuleBytes, SlabBytes: c.SlabBytes,
+		Width: c.Workers, Log: c.Log, Now: c.ticks,
+	}
+}
 
 // Validate lists every problem of the configuration at once.
 func (c *Config) Validate() error {
@@ -79,8 +84,8 @@ func (c *Config) Validate() error {
 	check(c.Dir != "", "no directory")
 	check((c.Slabs == nil) == (c.Index == nil), "one of two file systems is given")
 	check(c.Device != nil, "no device")
-	check(g >= minGranuleBytes && g <= maxGranuleBytes && g&(g-1) == 0,
-		"granule of %d bytes is not a power of two from %d to %d", g, minGranuleBytes, maxGranuleBytes)
+	check(g >= slab.MinGranule && g <= slab.MaxGranule && g&(g-1) == 0,
+		"granule of %d bytes is not a power of two from %d to %d", g, slab.MinGranule, slab.MaxGranule)
 	check(c.PublicBytes >= 0 && c.PrivateBytes >= 0 && c.ReserveBytes >= 0,
 		"budgets of %d and %d bytes, reserve of %d", c.PublicBytes, c.PrivateBytes, c.ReserveBytes)
 	check(c.PublicBytes+c.PrivateBytes >= 2*g, "budgets of %d and %d bytes hold no granule of %d beside a header", c.PublicBytes, c.PrivateBytes, g)

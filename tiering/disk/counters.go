@@ -83,12 +83,12 @@ func (t *Tier) Counters() Counters {
 	defer t.mu.Unlock()
 	c := t.counters
 	c.Entries = uint64(t.pools[public].entries + t.pools[private].entries)
-	c.Bytes = uint64(t.usedLocked())
+	c.Bytes = uint64(t.used())
 	c.LeavingBytes = uint64(t.leaving)
-	c.QueueObjects, c.QueueBytes = uint64(t.queued), uint64(t.queuedBytes)
+	c.QueueObjects, c.QueueBytes = uint64(len(t.queue.all)), uint64(t.queue.bytes)
 	c.Logged = uint64(len(t.logged))
-	if t.vol != nil {
-		c.SlabBytes = uint64(t.vol.slabBytes.Load())
+	if t.mount != nil {
+		c.SlabBytes = uint64(t.mount.SlabBytes())
 	}
 	return c
 }

@@ -118,7 +118,11 @@ func (s *shelf) mkdirs(mem *vfs.MemFS, cfg Config) {
 	if err := mem.MkdirAll(cfg.Dir, 0o700); err != nil {
 		s.Fatal(err)
 	}
-	if err := syncDir(mem, ""); err != nil {
+	root, err := mem.OpenDir("")
+	if err != nil {
+		s.Fatal(err)
+	}
+	if err := errors.Join(root.Sync(), root.Close()); err != nil {
 		s.Fatal(err)
 	}
 }

@@ -246,10 +246,10 @@ func (x *injured) hurt(list []specimen) {
 		}
 		places := map[int64]bool{} // a byte flipped twice might be right again
 		for range 1 + x.rng.IntN(3) {
-			places[x.rng.Int64N(e.headerBytes+e.payload)] = true
+			places[x.rng.Int64N(int64(e.HeaderBytes)+e.PayloadBytes)] = true
 		}
 		for off := range places {
-			for _, r := range e.runs {
+			for _, r := range e.Runs {
 				if off < r.Len {
 					if err := x.faults.Flip(fmt.Sprintf("%06d.slab", r.Slab), r.Off+off, 1<<x.rng.IntN(8)); err != nil {
 						x.Fatal(err)

@@ -42,6 +42,48 @@ func States(f func(State)) {
 	}
 }
 
+// open: the directory is, and entries are found and read. writable: objects are
+// admitted. syncable: the catalogue takes rows.
+func (s State) open() bool     { return s <= StateFailed }
+func (s State) writable() bool { return s <= StateFull }
+func (s State) syncable() bool { return s <= StatePaused }
+
+// leadsTo says which changes of state there are.
+func (s State) leadsTo(to State) bool {
+	switch {
+	case s == to || s == StateClosed:
+		return false
+	case to == StateClosed:
+		return true
+	case s.open() && to.open():
+		// A graver trouble is not covered up by a lighter one. Only opening the
+		// directory anew mends the gravest.
+		return to > s || to == StateOK && s != StateFailed
+	case s.open():
+		return to == StateOpening
+	}
+	return to == StateOK || !to.open()
+}
+
+// health is the state and what it follows from. The tier's lock guards it.
+type health struct {
+	state   State
+	cause   error
+	since   time.Time
+	breaker breaker
+}
+
+// enterLocked changes the state, here and nowhere else, and says whether it did.
+func (t *Tier) enterLocked(to State, cause error, now time.Time) bool {
+	h := &t.health
+	if !h.state.leadsTo(to) {
+		return false
+	}
+	h.state, h.cause, h.since = to, cause, now
+	t.wakeLocked()
+	return true
+}
+
 // Health is how the tier does.
 type Health struct {
 	State State
@@ -49,7 +91,7 @@ type Health struct {
 	Since time.Time // when the state began
 	Reads bool      // reads are tried; false also while too many in a row have failed, or one hangs
 
-	// How long an operation has not returned, once that is StallAfter; else 0. While
+	// How long an operation has not returned, once that is volume.StallAfter; else 0. While
 	// a read hangs nothing is found, while a write or sync does nothing is admitted.
 	ReadStalled, WriteStalled time.Duration
 }
@@ -59,27 +101,27 @@ func (t *Tier) Health() Health {
 	now := t.cfg.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h := Health{State: t.state, Since: t.stateSince}
+	h := Health{State: t.health.state, Since: t.health.since}
 	h.ReadStalled, h.WriteStalled = t.stalledLocked()
-	h.Reads = t.state < StateOpening && !t.breaker.open(now) && h.ReadStalled == 0
-	if t.stateCause != nil {
-		h.Cause = t.stateCause.Error()
+	h.Reads = h.State.open() && !t.health.breaker.open(now) && h.ReadStalled == 0
+	if t.health.cause != nil {
+		h.Cause = t.health.cause.Error()
 	}
 	return h
 }
 
-// enterLocked changes the state and answers whether that is news for the log. A
-// graver trouble is not covered up by a lighter one.
-func (t *Tier) enterLocked(s State, cause error, now time.Time) (news bool) {
-	if t.state == StateClosed || t.state == s {
-		return false
+// stalledLocked is how long reads and writes of the open directory have hung.
+func (t *Tier) stalledLocked() (reads, writes time.Duration) {
+	if t.mount == nil {
+		return 0, 0
 	}
-	if s < StateOpening && (s < t.state || t.state >= StateOpening) {
-		return false
-	}
-	t.state, t.stateCause, t.stateSince = s, cause, now
-	t.wakeLocked()
-	return true
+	return t.mount.Reads.Stalled(), t.mount.Writes.Stalled()
+}
+
+// readsOffLocked says whether reads are not tried although the directory is open.
+func (t *Tier) readsOffLocked() bool {
+	b := &t.health.breaker
+	return !b.closed() && b.open(t.cfg.Now()) || t.mount != nil && t.mount.Reads.Stalled() > 0
 }
 
 // trouble sorts an error of the disk and enters the state it calls for.
@@ -93,15 +135,11 @@ func (t *Tier) trouble(s State, cause error) {
 	}
 }
 
-// recovered goes back to ok from one of the given states.
+// recovered goes back to ok, unless the state has changed.
 func (t *Tier) recovered(from State) {
 	now := t.cfg.Now()
 	t.mu.Lock()
-	news := t.state == from
-	if news {
-		t.state, t.stateCause, t.stateSince = StateOK, nil, now
-		t.wakeLocked()
-	}
+	news := t.health.state == from && t.enterLocked(StateOK, nil, now)
 	t.mu.Unlock()
 	if news {
 		t.log.Info().Str("tier", "disk").Stringer("was", from).Msg("disk tier is ok again")

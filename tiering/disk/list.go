@@ -44,44 +44,55 @@ type Detail struct {
 	Manifest *extent.Manifest
 }
 
-// listBlock is how many entries are looked at under one hold of the lock: some
-// 0.1 ms (guessed), for which lookups wait.
-const listBlock = 4096
-
 // List answers up to limit entries in ascending order of kind and key, beginning
-// after a name (nil = from the start). It looks at all entries, a block of them
+// after a name (nil = from the start). It looks at all entries, some of them
 // under the lock at a time, so that a page is not a snapshot: what comes or goes
 // meanwhile may or may not be in it.
 func (t *Tier) List(f Filter, after *tier.Name, limit int) []Info {
 	var page []Info
-	for first := 0; limit > 0; first += listBlock {
-		t.mu.Lock()
-		places := t.ids.Places()
-		if first >= len(places) {
-			t.mu.Unlock()
-			break
+	found := make([]Info, 0, rowsAtOnce)
+	for first, more := 0, limit > 0; more; first += rowsAtOnce {
+		var last *tier.Name
+		if len(page) == limit {
+			last = &page[limit-1].Name
 		}
-		for _, e := range places[first:min(first+listBlock, len(places))] {
-			if e == nil || e.phase != live || !f.match(e) || after != nil && compareNames(&e.Name, after) <= 0 {
-				continue
-			}
-			page = insert(page, e, limit)
+		found, more = t.look(f, after, last, first, found[:0])
+		for _, info := range found {
+			page = insert(page, info, limit)
 		}
-		t.mu.Unlock()
 	}
 	return page
 }
 
+// look lists the entries between two names among some of the table.
+func (t *Tier) look(f Filter, after, last *tier.Name, first int, found []Info) ([]Info, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	places := t.ids.Places()
+	if first >= len(places) {
+		return found, false
+	}
+	for _, e := range places[first:min(first+rowsAtOnce, len(places))] {
+		if e == nil || !e.phase.live() || !f.match(e) {
+			continue
+		}
+		if n := e.name(); (after == nil || compareNames(&n, after) > 0) && (last == nil || compareNames(&n, last) < 0) {
+			found = append(found, e.info())
+		}
+	}
+	return found, true
+}
+
 // insert puts an entry where it belongs in a page, if it is among the first limit.
-func insert(page []Info, e *entry, limit int) []Info {
-	i, twice := slices.BinarySearchFunc(page, &e.Name, func(a Info, n *tier.Name) int { return compareNames(&a.Name, n) })
+func insert(page []Info, info Info, limit int) []Info {
+	i, twice := slices.BinarySearchFunc(page, &info.Name, func(a Info, n *tier.Name) int { return compareNames(&a.Name, n) })
 	if i == limit || twice {
 		return page
 	}
 	if len(page) == limit {
 		page = page[:limit-1]
 	}
-	return slices.Insert(page, i, e.info())
+	return slices.Insert(page, i, info)
 }
 
 func compareNames(a, b *tier.Name) int {
@@ -89,8 +100,8 @@ func compareNames(a, b *tier.Name) int {
 }
 
 func (f *Filter) match(e *entry) bool {
-	return (f.Kinds == nil || f.Kinds(e.Kind)) && (f.Tenant == nil || *f.Tenant == e.owner.ID) &&
-		(f.Fingerprint == profile.Fingerprint{} || f.Fingerprint == e.model.Fingerprint()) &&
+	return (f.Kinds == nil || f.Kinds(tier.CheckpointKind(e.Kind))) && (f.Tenant == nil || *f.Tenant == e.owner.ID) &&
+		(f.Fingerprint == profile.Fingerprint{} || f.Fingerprint == e.Fingerprint) &&
 		hasHexPrefix(&e.Key, f.Prefix)
 }
 
@@ -113,13 +124,9 @@ func hasHexPrefix(key *[32]byte, digits string) bool {
 }
 
 func (e *entry) info() Info {
-	n := 0
-	for c := e.child; c != nil; c = c.next {
-		n++
-	}
 	return Info{
-		Entry: e.view(), Model: e.model.name, TenantName: e.owner.Name, Payload: e.payload, Coded: e.coded, Ranks: e.ranks,
-		RankBytes: e.rankBytes, Readers: e.readers, Children: n, Created: e.created, LastUsed: e.used,
+		Entry: e.view(), Model: e.model.name, TenantName: e.owner.Name, Payload: e.PayloadBytes, Coded: e.Coded, Ranks: e.Ranks,
+		RankBytes: e.RankBytes, Readers: e.readers, Children: e.children, Created: time.Unix(0, e.Created), LastUsed: e.used,
 	}
 }
 
@@ -132,17 +139,12 @@ func (t *Tier) Detail(ctx context.Context, n tier.Name) (*Detail, error) {
 		t.mu.Unlock()
 		return nil, fmt.Errorf("disk: %x: %w", n.Key[:8], tier.ErrGone)
 	}
-	d := &Detail{Info: e.info(), Runs: slices.Clone(e.runs)}
-	v := t.vol
+	d := &Detail{Info: e.info(), Runs: slices.Clone(e.Runs)}
+	m := t.mount
 	t.holdLocked(e)
 	t.mu.Unlock()
-	stored, ok, err := v.catalog.Manifest(extentName(n))
-	t.mu.Lock()
-	free := t.letGoLocked(e)
-	t.mu.Unlock()
-	if free {
-		t.releaseSpace(v, e, e.runs)
-	}
+	stored, ok, err := m.Catalog.Manifest(e.Name)
+	t.letGo(m, e)
 	if err == nil && ok {
 		d.Manifest, err = extent.Decode(stored)
 	}
@@ -180,24 +182,27 @@ type Usage struct {
 	Slabs        []slab.SlabInfo
 }
 
-// Usage takes a snapshot.
+// Usage takes a snapshot of each pool, and looks at its tenants one after another.
 func (t *Tier) Usage() Usage {
 	t.mu.Lock()
 	u := Usage{LeavingBytes: t.leaving}
+	accounts, m := t.accounts, t.mount
 	for _, p := range t.pools {
-		info := PoolUsage{Name: p.name, BudgetBytes: p.budget, UsedBytes: p.used, Entries: p.entries}
-		for _, a := range t.names {
-			info.Tenants = append(info.Tenants, TenantUsage{a.Tenant, a.used[p.number]})
+		u.Pools = append(u.Pools, PoolUsage{Name: p.name, BudgetBytes: p.budget, UsedBytes: p.used, Entries: p.entries})
+	}
+	t.mu.Unlock()
+	t.inTurns(len(accounts), func(i int) {
+		for n := range u.Pools {
+			u.Pools[n].Tenants = append(u.Pools[n].Tenants, TenantUsage{accounts[i].Tenant, accounts[i].used[n]})
 		}
-		slices.SortFunc(info.Tenants, func(a, b TenantUsage) int {
+	})
+	for _, p := range u.Pools {
+		slices.SortFunc(p.Tenants, func(a, b TenantUsage) int {
 			return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Name, b.Name))
 		})
-		u.Pools = append(u.Pools, info)
 	}
-	v := t.vol
-	t.mu.Unlock()
-	if v != nil {
-		u.FreeBytes, u.SlabBytes, u.Slabs = v.space.FreeBytes(), v.slabBytes.Load(), v.set.Slabs()
+	if m != nil {
+		u.FreeBytes, u.SlabBytes, u.Slabs = m.Space.FreeBytes(), m.SlabBytes(), m.Slabs()
 	}
 	return u
 }

@@ -16,13 +16,12 @@ func (t *Tier) KeepNote(name string, content []byte) error {
 	if len(content) > maxNoteBytes {
 		return fmt.Errorf("disk: note %s: %d bytes, most %d: %w", name, len(content), maxNoteBytes, tier.ErrInvalid)
 	}
-	v, done, err := t.useVolume()
+	m, done, err := t.useMount()
 	if err != nil {
 		return err
 	}
 	defer done()
-	defer v.writes.begin()()
-	if err := replaceFile(v.index, v.dir, name, content); err != nil {
+	if err := m.WriteFile(name, content); err != nil {
 		return fmt.Errorf("disk: note %s: %w", name, err)
 	}
 	return nil
@@ -31,34 +30,31 @@ func (t *Tier) KeepNote(name string, content []byte) error {
 // Note reads what KeepNote wrote last: fs.ErrNotExist when there is none, otherwise
 // as KeepNote.
 func (t *Tier) Note(name string) ([]byte, error) {
-	v, done, err := t.useVolume()
+	m, done, err := t.useMount()
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	defer v.reads.begin()()
-	b, err := readFile(v.index, v.path(name), maxNoteBytes)
+	b, err := m.ReadFile(name, maxNoteBytes)
 	if err != nil {
 		return nil, fmt.Errorf("disk: note %s: %w", name, err)
 	}
 	return b, nil
 }
 
-// useVolume keeps the volume open until done is called.
-func (t *Tier) useVolume() (v *volume, done func(), err error) {
+// useMount keeps the directory open until done is called.
+func (t *Tier) useMount() (m *mount, done func(), err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.vol == nil || t.state >= StateOpening {
-		return nil, nil, fmt.Errorf("disk: %v: %w", t.state, tier.ErrUnavailable)
+	if t.mount == nil || !t.health.state.open() {
+		return nil, nil, fmt.Errorf("disk: %v: %w", t.health.state, tier.ErrUnavailable)
 	}
 	t.reading++
-	return t.vol, t.endUse, nil
+	return t.mount, t.endUse, nil
 }
 
 func (t *Tier) endUse() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.reading--; t.reading == 0 {
-		t.idle.Broadcast()
-	}
+	t.endUseLocked()
 }

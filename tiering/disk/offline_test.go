@@ -11,7 +11,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/disk/offline"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -27,11 +29,13 @@ func (s *shelf) filled(cfg Config, things []thing) {
 	}
 }
 
-func place(cfg Config) Place { return Place{Dir: cfg.Dir, Slabs: cfg.Slabs, Index: cfg.Index} }
+func place(cfg Config) offline.Place {
+	return offline.Place{Dir: cfg.Dir, Slabs: cfg.Slabs, Index: cfg.Index}
+}
 
-func (s *shelf) mustCheck(cfg Config, deep bool) *Report {
+func (s *shelf) mustCheck(cfg Config, deep bool) *offline.Report {
 	s.Helper()
-	r, err := CheckPlace(context.Background(), place(cfg), CheckOptions{Deep: deep})
+	r, err := offline.CheckPlace(context.Background(), place(cfg), offline.CheckOptions{Deep: deep})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -58,7 +62,7 @@ func TestCheckCleanAndDump(t *testing.T) {
 				t.Errorf("%d used and %d free of %d", r.UsedBytes, r.FreeBytes, r.SlabBytes)
 			}
 			var keys []string
-			err := DumpPlace(context.Background(), place(cfg), func(d DumpRow) error {
+			err := offline.DumpPlace(context.Background(), place(cfg), func(d offline.DumpRow) error {
 				keys = append(keys, d.Key)
 				if d.Model != "small" || d.Tenant == "" || d.Bytes == 0 {
 					t.Errorf("%+v", d)
@@ -77,23 +81,29 @@ func TestOfflineRefuses(t *testing.T) {
 	s := newShelf(t)
 	cfg := s.config()
 	cfg.Dir = t.TempDir() + "/tier"
-	if _, err := Check(context.Background(), cfg.Dir, CheckOptions{}); !errors.Is(err, ErrNotTier) {
+	if _, err := offline.Check(context.Background(), cfg.Dir, offline.CheckOptions{}); !errors.Is(err, volume.ErrNotTier) {
 		t.Errorf("a directory that is not there: %v", err)
 	}
 	lower := s.openOK(cfg)
 	for name, do := range map[string]func() error{
-		"check":  func() error { _, err := Check(context.Background(), cfg.Dir, CheckOptions{}); return err },
-		"repair": func() error { _, err := Repair(context.Background(), cfg.Dir, CheckOptions{}); return err },
-		"dump":   func() error { return Dump(context.Background(), cfg.Dir, nil) },
+		"check": func() error {
+			_, err := offline.Check(context.Background(), cfg.Dir, offline.CheckOptions{})
+			return err
+		},
+		"repair": func() error {
+			_, err := offline.Repair(context.Background(), cfg.Dir, offline.CheckOptions{})
+			return err
+		},
+		"dump": func() error { return offline.Dump(context.Background(), cfg.Dir, nil) },
 	} {
-		if err := do(); !errors.Is(err, ErrLocked) {
+		if err := do(); !errors.Is(err, volume.ErrLocked) {
 			t.Errorf("%s of an open directory: %v", name, err)
 		}
 	}
 	if err := lower.close(); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := Check(context.Background(), cfg.Dir, CheckOptions{Deep: true}); err != nil || !r.Clean() {
+	if r, err := offline.Check(context.Background(), cfg.Dir, offline.CheckOptions{Deep: true}); err != nil || !r.Clean() {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -118,7 +128,7 @@ func TestCheckFindsDamageRepairDropsIt(t *testing.T) {
 			if len(r.Problems) != 1 || r.Problems[0].Name != w.name() {
 				t.Fatalf("%d: %+v", i, r.Problems)
 			}
-			rep, err := RepairPlace(context.Background(), place(cfg), CheckOptions{})
+			rep, err := offline.RepairPlace(context.Background(), place(cfg), offline.CheckOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -140,7 +150,7 @@ func TestCheckFindsDamageRepairDropsIt(t *testing.T) {
 func (s *shelf) whereIs(cfg Config, w thing) slab.Run {
 	s.Helper()
 	var at slab.Run
-	err := DumpPlace(context.Background(), place(cfg), func(d DumpRow) error {
+	err := offline.DumpPlace(context.Background(), place(cfg), func(d offline.DumpRow) error {
 		if d.Key == fmt.Sprintf("%x", w.key()) {
 			at = d.Runs[0]
 		}
@@ -197,7 +207,7 @@ func TestRepairRebuilds(t *testing.T) {
 			if r := s.mustCheck(cfg, false); r.Clean() {
 				t.Error("check finds nothing wrong without a catalogue")
 			}
-			rep, err := RepairPlace(context.Background(), place(cfg), CheckOptions{})
+			rep, err := offline.RepairPlace(context.Background(), place(cfg), offline.CheckOptions{})
 			if err != nil || !rep.Rebuilt {
 				t.Fatalf("%+v, %v", rep, err)
 			}

@@ -8,12 +8,16 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/disk/payload"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -21,53 +25,49 @@ import (
 // comes of it.
 func (t *Tier) attach() bool {
 	began := time.Now()
-	v, err := openVolume(&t.cfg)
+	v, err := volume.Open(t.cfg.volume())
 	var o *opening
 	if err == nil {
-		t.useGranule(v.format.granule)
+		t.useGranule(v.Format.Granule)
 		if o, err = t.load(v); err != nil {
-			err = errors.Join(err, v.close())
+			err = errors.Join(err, v.Close())
 		}
 	}
 	if err != nil {
 		t.trouble(refusal(err), err)
 		return false
 	}
-	t.mu.Lock()
-	t.catalogue, t.vol = o.catalogue, v
-	t.models = o.models
 	entries := len(o.index)
+	t.mu.Lock()
+	t.table, t.mount, t.models = o.table, o.mount, o.models
+	t.removed = map[tier.Name]uint64{}
 	t.counters.Opened += uint64(entries)
-	t.counters.Dropped += uint64(o.dropped)
-	t.logged, t.removed = o.logged, map[tier.Name]uint64{}
-	t.state, t.stateCause, t.stateSince = StateOK, nil, t.cfg.Now()
-	for _, n := range o.dirty {
-		v.dirty[n] = true
-	}
-	t.shrinkLocked()
+	t.counters.Dropped += uint64(len(o.wrong))
+	t.counters.EvictedRoom += o.evicted
+	t.counters.EvictedBytes += o.evictedBytes
+	t.enterLocked(StateOK, nil, t.cfg.Now())
 	t.wakeLocked()
 	t.mu.Unlock()
-	t.log.Info().Str("tier", "disk").Str("dir", t.cfg.Dir).Int("entries", entries).Int("dropped", o.dropped).
+	t.log.Info().Str("tier", "disk").Str("dir", t.cfg.Dir).Int("entries", entries).Int("dropped", len(o.wrong)).
 		Dur("took", time.Since(began)).Msg("disk tier is open")
 	return true
 }
 
-// useGranule divides the budget anew, where the directory has another granule than
-// the configuration.
+// useGranule has the granule of the directory count, where the configuration has
+// another.
 func (t *Tier) useGranule(granule int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.cfg.GranuleBytes = granule
 	t.cfg.SlabBytes = max(t.cfg.SlabBytes&^(granule-1), 2*granule)
-	t.budgets = budgets(&t.cfg)
 }
 
 // refusal is the state that a failed opening leads to.
 func refusal(err error) State {
 	switch {
-	case errors.Is(err, ErrLocked):
+	case errors.Is(err, volume.ErrLocked):
 		return StateLocked
-	case errors.Is(err, ErrVersion), errors.Is(err, catalog.ErrVersion):
+	case errors.Is(err, volume.ErrVersion), errors.Is(err, catalog.ErrVersion):
 		return StateVersion
 	case errors.Is(err, tier.ErrCorrupt), errors.Is(err, catalog.ErrStore):
 		return StateUnreadable
@@ -81,24 +81,25 @@ func refusal(err error) State {
 	return StateMissing
 }
 
-// opening is a catalogue being made from rows.
+// opening is a table being made from rows. Nobody else has it yet.
 type opening struct {
-	catalogue
+	table
+	mount   *mount
 	models  map[profile.Fingerprint]*model
-	dropped int
-	dirty   []uint32
-	doom    []catalog.Change
+	removed map[tier.Name]uint64
+	synced  uint64 // generation up to which bytes are known to have been synced
+	log     zerolog.Logger
+	wrong   []catalog.Change // rows that are dropped
+
+	evicted, evictedBytes uint64
 }
 
 // load takes up what the rows say, as far as it can be true: nothing is read of
 // the entries themselves. Rows that are dropped are deleted, and that is synced,
 // before anything is written where they point.
-//
-// All entries count as logged until the next sync: after a process was killed,
-// the kernel may not have written everything yet.
-func (t *Tier) load(v *volume) (*opening, error) {
-	o := &opening{catalogue: t.newCatalogue(), models: map[profile.Fingerprint]*model{}}
-	profiles, bad, err := readProfiles(v.index, v.dir)
+func (t *Tier) load(v *volume.Volume) (*opening, error) {
+	o := &opening{table: t.newTable(), mount: newMount(v), models: map[profile.Fingerprint]*model{}, removed: t.removed, log: t.log}
+	profiles, bad, err := v.Profiles()
 	if err != nil {
 		return nil, err
 	}
@@ -106,55 +107,36 @@ func (t *Tier) load(v *volume) (*opening, error) {
 		t.log.Warn().Str("tier", "disk").Err(err).Msg("a profile cannot be read")
 	}
 	for _, p := range profiles {
-		m := newModel(p)
-		m.stored = true
-		o.models[p.Fingerprint()] = m
+		o.models[p.Fingerprint()] = newModel(p)
 	}
-	if err := o.tenants(t, v); err != nil {
+	if err := o.tenants(t.cfg.Eviction); err != nil {
 		return nil, err
 	}
-	rows, err := readRows(v.catalog)
+	rows, err := v.ReadRows()
 	if err != nil {
 		return nil, fmt.Errorf("disk: catalogue: %w", err)
 	}
-	mark := v.catalog.Counters()[markName]
 	used := lastUses(rows)
-	if err := o.restore(t, v, used); err != nil {
+	if err := o.restore(used); err != nil {
 		return nil, err
 	}
-	beyond := o.slabs(t, v, used)
-	o.take(t, v, rows)
-	o.suspectBeyond(v, mark)
-	if len(o.doom) > 0 {
-		if err := v.catalog.Commit(o.doom, true); err != nil {
+	beyond := o.slabs(t.cfg.PublicBytes+t.cfg.PrivateBytes, used)
+	o.take(rows)
+	if len(o.wrong) > 0 {
+		if err := v.Catalog.Commit(o.wrong, true); err != nil {
 			return nil, fmt.Errorf("disk: catalogue: %w", err)
 		}
 	}
-	// A process that was killed may have left names that were not synced.
-	if err := errors.Join(v.slabs.Sync(), syncDir(v.index, v.path(profileDir))); err != nil {
+	if err := v.SyncNames(); err != nil { // which a process that was killed may not have done
 		return nil, fmt.Errorf("disk: %w", err)
 	}
 	for _, s := range beyond {
-		if err := v.set.Remove(s.Number); err != nil {
+		if err := v.RemoveSlab(s.Number); err != nil {
 			return nil, fmt.Errorf("disk: slabs: %w", err)
 		}
 	}
+	o.shrink()
 	return o, nil
-}
-
-// suspectBeyond marks what may have lost its bytes; the rest counts as logged.
-func (o *opening) suspectBeyond(v *volume, mark uint64) {
-	v.highest = mark
-	all := o.logged
-	o.logged = nil
-	for _, e := range all {
-		v.highest = max(v.highest, e.generation)
-		if e.suspect = e.generation > mark; e.suspect {
-			o.suspect = append(o.suspect, e)
-		} else {
-			o.logged = append(o.logged, e)
-		}
-	}
 }
 
 // lastUses is when something in each slab was used last, by slabs that rows name.
@@ -174,22 +156,23 @@ func lastUses(rows []catalog.Row) map[uint32]int64 {
 // somebody else's, and left alone; one of another version or granule, or that
 // cannot be read now, stands in the way of opening, since going on would delete
 // the rows of all that is in it.
-func (o *opening) restore(t *Tier, v *volume, used map[uint32]int64) error {
-	for _, r := range v.set.Refused() {
-		t.log.Warn().Str("tier", "disk").Str("file", r.Name).Err(r.Err).Msg("a slab is not as it should be")
+func (o *opening) restore(used map[uint32]int64) error {
+	v := o.mount
+	for _, r := range v.Refused() {
+		o.log.Warn().Str("tier", "disk").Str("file", r.Name).Err(r.Err).Msg("a slab is not as it should be")
 		_, named := used[r.Number]
 		var err error
 		switch {
 		case errors.Is(r.Err, slab.ErrUnfinished) && !named:
-			err = v.set.Remove(r.Number)
+			err = v.RemoveSlab(r.Number)
 		case errors.Is(r.Err, slab.ErrHeader), errors.Is(r.Err, slab.ErrSize), errors.Is(r.Err, slab.ErrUnfinished):
-			_, err = v.set.Restore(r.Number)
+			_, err = v.RestoreSlab(r.Number)
 			if errors.Is(err, slab.ErrSize) { // too short to hold anything
-				err = v.set.Remove(r.Number)
+				err = v.RemoveSlab(r.Number)
 			}
 		case errors.Is(r.Err, slab.ErrStore):
 		case errors.Is(r.Err, slab.ErrVersion), errors.Is(r.Err, slab.ErrGranule):
-			err = fmt.Errorf("%w: %w", r.Err, ErrVersion)
+			err = fmt.Errorf("%w: %w", r.Err, volume.ErrVersion)
 		default:
 			err = r.Err
 		}
@@ -202,32 +185,41 @@ func (o *opening) restore(t *Tier, v *volume, used map[uint32]int64) error {
 
 // slabs adds the slabs that fit the budget, and answers those beyond it, which are
 // those that were used longest ago.
-func (o *opening) slabs(t *Tier, v *volume, used map[uint32]int64) (beyond []slab.SlabInfo) {
-	all := v.set.Slabs()
+func (o *opening) slabs(budget int64, used map[uint32]int64) (beyond []slab.SlabInfo) {
+	m := o.mount
+	all := m.Slabs()
 	slices.SortStableFunc(all, func(a, b slab.SlabInfo) int { return cmp.Compare(used[b.Number], used[a.Number]) })
 	for _, s := range all {
-		if v.slabBytes.Load()+s.Bytes > t.cfg.PublicBytes+t.cfg.PrivateBytes {
-			t.log.Warn().Str("tier", "disk").Str("file", s.Name).Msg("a slab is beyond the budget and given up")
+		if m.SlabBytes()+s.Bytes > budget {
+			o.log.Warn().Str("tier", "disk").Str("file", s.Name).Msg("a slab is beyond the budget and given up")
 			beyond = append(beyond, s)
 			continue
 		}
-		v.space.AddSlab(s.Number, s.Bytes)
-		v.addSlab(s)
-		o.dirty = append(o.dirty, s.Number)
+		m.capacity += m.AddSlab(s)
+		m.dirty[s.Number] = true // a process that was killed may not have synced it
 	}
 	return beyond
 }
 
-// tenants gives configured tenants their numbers.
-func (o *opening) tenants(t *Tier, v *volume) error {
-	for n, name := range v.catalog.Tenants() {
-		o.owner(name, t.cfg.Eviction).number = n
+// tenants finds the accounts of the names in the catalogue, and gives the others
+// their numbers.
+func (o *opening) tenants(eviction func() policy.Eviction) error {
+	byName := map[string]*account{}
+	for _, a := range o.accounts {
+		byName[a.Name] = a
 	}
-	for _, a := range o.names {
+	for n, name := range o.mount.Catalog.Tenants() {
+		a := byName[name]
+		if a == nil {
+			a = o.open(Tenant{Name: name}, eviction)
+		}
+		a.number = n
+	}
+	for _, a := range o.accounts {
 		if a.number != 0 {
 			continue
 		}
-		n, err := v.catalog.TenantNumber(a.Name)
+		n, err := o.mount.Catalog.TenantNumber(a.Name)
 		if err != nil {
 			return fmt.Errorf("disk: catalogue: %w", err)
 		}
@@ -236,107 +228,102 @@ func (o *opening) tenants(t *Tier, v *volume) error {
 	return nil
 }
 
-func readRows(c *catalog.Catalog) (rows []catalog.Row, err error) {
-	err = c.Load(func(r catalog.Row) error {
-		rows = append(rows, r)
-		return nil
-	})
-	return rows, err
-}
-
 // take makes entries of rows: the younger first, so that where two say that they
 // own the same space, the one that was written last keeps it.
-func (o *opening) take(t *Tier, v *volume, rows []catalog.Row) {
-	numbers := map[uint32]*account{}
-	for _, a := range o.names {
-		numbers[a.number] = a
+func (o *opening) take(rows []catalog.Row) {
+	owners := map[uint32]*account{}
+	for _, a := range o.accounts {
+		owners[a.number] = a
 	}
 	slices.SortFunc(rows, func(a, b catalog.Row) int { return cmp.Compare(b.Generation, a.Generation) })
+	o.synced = o.mount.Synced()
+	o.mount.highest = o.synced
 	kept := make(map[tier.Name]*entry, len(rows))
 	for i := range rows {
 		r := &rows[i]
-		e, err := o.entry(r, numbers[r.Tenant])
-		if err == nil && r.Generation <= t.removed[e.Name] {
+		e, err := o.entry(r, owners[r.Tenant])
+		if err == nil && r.Generation <= o.removed[e.name()] {
 			err = fmt.Errorf("removed: %w", tier.ErrGone)
 		}
 		if err == nil {
-			err = v.space.Take(r.Runs)
+			err = o.mount.Space.Take(r.Runs)
 		}
 		if err != nil {
-			o.drop(t, r.Name, err)
+			o.drop(r.Name, err)
 			continue
 		}
-		kept[e.Name] = e
+		kept[e.name()] = e
 	}
-	o.dropOrphans(t, v, kept)
+	o.dropOrphans(kept)
 	o.linkAll(kept)
 }
 
-// entry makes the entry of a row.
+// entry makes the entry of a row. Those of generations that are not known to have
+// been synced are suspect. The others count as logged until the next sync: after a
+// process was killed, the kernel may not have written everything yet.
 func (o *opening) entry(r *catalog.Row, owner *account) (*entry, error) {
 	m := o.models[r.Fingerprint]
 	if m == nil || owner == nil || r.Kind > uint8(tier.Spliced) {
 		return nil, fmt.Errorf("profile %x, tenant %d or kind %d is not known: %w", r.Fingerprint[:8], r.Tenant, r.Kind, tier.ErrCorrupt)
 	}
-	name := tierName(r.Name)
 	if err := fits(r, m); err != nil {
 		return nil, err
 	}
 	e := &entry{
-		Name: name, generation: r.Generation, model: m, owner: owner, pool: o.pools[poolOf(name.Kind)],
-		spec: r.Spec, begin: r.Begin, end: r.End, parentName: tierName(r.Parent), created: time.Unix(0, r.Created),
-		runs: r.Runs, headerBytes: int64(r.HeaderBytes), payload: r.PayloadBytes, coded: r.Coded,
-		ranks: r.Ranks, rankBytes: r.RankBytes, manifestSum: r.ManifestSum,
-		bytes: slab.RunBytes(r.Runs), phase: live, level: tier.LevelLogged, used: time.Unix(0, r.Used),
+		Row: *r, model: m, owner: owner, pool: o.pools[poolOf(tier.CheckpointKind(r.Kind))],
+		bytes: slab.RunBytes(r.Runs), phase: logged, used: time.Unix(0, r.Used),
+	}
+	if e.Generation > o.synced {
+		e.phase = suspect
 	}
 	return e, nil
 }
 
 // fits says whether a row's lengths are those of its model. Reading trusts them.
 func fits(r *catalog.Row, m *model) error {
-	l := m.layout(tier.CheckpointKind(r.Kind), r.End-r.Begin)
+	l := payload.LayoutOf(m.Profile, tier.CheckpointKind(r.Kind), r.End-r.Begin)
 	if r.Ranks != m.TPSize() || r.RankBytes != l.Bytes || !r.Coded && r.PayloadBytes != extent.PayloadBytes(r.Ranks, r.RankBytes) {
 		return fmt.Errorf("%d ranks of %d bytes in %d, its profile has %d of %d: %w", r.Ranks, r.RankBytes, r.PayloadBytes, m.TPSize(), l.Bytes, tier.ErrCorrupt)
 	}
 	return nil
 }
 
-func (o *opening) drop(t *Tier, name extent.Name, err error) {
-	o.dropped++
-	o.doom = append(o.doom, catalog.Change{Delete: &name})
-	t.log.Debug().Str("tier", "disk").Hex("segment", name.Key[:8]).Err(err).Msg("a row is dropped")
+func (o *opening) drop(name extent.Name, err error) {
+	o.wrong = append(o.wrong, catalog.Change{Delete: &name})
+	o.log.Debug().Str("tier", "disk").Hex("segment", name.Key[:8]).Err(err).Msg("a row is dropped")
 }
 
 // dropOrphans drops checkpoints whose roots are not there, and those that extend
 // them. Chains cannot be rings in a catalogue that we wrote; in one that is
 // damaged they are orphans.
-func (o *opening) dropOrphans(t *Tier, v *volume, kept map[tier.Name]*entry) {
+func (o *opening) dropOrphans(kept map[tier.Name]*entry) {
 	rooted := make(map[*entry]bool)
 	for _, e := range kept {
-		var path []*entry
-		ok := true
-		for at := e; ; {
-			if at.parentName == (tier.Name{}) || rooted[at] {
-				break
-			}
-			path = append(path, at)
-			up := kept[at.parentName]
-			if up == nil || len(path) > len(kept) {
-				ok = false
-				break
-			}
-			at = up
-		}
+		path, ok := pathToRoot(e, kept, rooted)
 		for _, p := range path {
 			if ok {
 				rooted[p] = true
-			} else if kept[p.Name] != nil {
-				delete(kept, p.Name)
-				v.space.Free(p.runs)
-				o.drop(t, extentName(p.Name), fmt.Errorf("it extends %x, which is not here: %w", p.parentName.Key[:8], tier.ErrCorrupt))
+			} else if kept[p.name()] != nil {
+				delete(kept, p.name())
+				o.mount.Space.Free(p.Runs)
+				o.drop(p.Name, fmt.Errorf("it extends %x, which is not here: %w", p.Parent.Key[:8], tier.ErrCorrupt))
 			}
 		}
 	}
+}
+
+// pathToRoot lists an entry and those it extends, up to one that is known to be
+// rooted; ok says that the path ends there or in a root.
+func pathToRoot(e *entry, kept map[tier.Name]*entry, rooted map[*entry]bool) (path []*entry, ok bool) {
+	for at := e; at.Parent != (extent.Name{}) && !rooted[at]; {
+		path = append(path, at)
+		up := kept[tierName(at.Parent)]
+		if up == nil || len(path) > len(kept) {
+			return path, false
+		}
+		at = up
+	}
+	return path, true
 }
 
 // linkAll counts entries and ranks them, those used longest ago first.
@@ -346,31 +333,39 @@ func (o *opening) linkAll(kept map[tier.Name]*entry) {
 		list = append(list, e)
 	}
 	slices.SortFunc(list, func(a, b *entry) int {
-		return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.generation, b.generation))
+		return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.Generation, b.Generation))
 	})
 	for _, e := range list {
 		o.link(e, nil)
 	}
 	for _, e := range list {
-		if e.parentName != (tier.Name{}) {
-			e.adopt(kept[e.parentName])
+		if e.Parent != (extent.Name{}) {
+			e.join(kept[tierName(e.Parent)])
 		}
 	}
 	for _, e := range list {
-		o.settle(e)
+		o.rank(e)
+		o.mount.highest = max(o.mount.highest, e.Generation)
+		if e.phase == suspect {
+			o.suspects = append(o.suspects, e)
+		} else {
+			o.logged = append(o.logged, e)
+		}
 	}
-	o.logged = list
+	slices.SortFunc(o.suspects, func(a, b *entry) int { return cmp.Compare(a.Generation, b.Generation) })
 }
 
-// shrinkLocked evicts what is over budgets that were made smaller.
-func (t *Tier) shrinkLocked() {
-	for _, p := range t.pools {
+// shrink evicts what is over budgets that were made smaller.
+func (o *opening) shrink() {
+	for _, p := range o.pools {
 		for p.used > p.budget {
-			victim := t.victim(p)
-			if victim == nil {
+			e := o.victim(p)
+			if e == nil {
 				break
 			}
-			t.evictLocked(victim, &t.counters.EvictedRoom)
+			o.evicted++
+			o.evictedBytes += uint64(e.bytes)
+			o.forget(e)
 		}
 	}
 }

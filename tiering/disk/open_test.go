@@ -12,6 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -24,16 +25,16 @@ func (s *shelf) rowsOnly(cfg Config, n int, change func(i int, r *catalog.Row)) 
 	s.mustWrite(lower.Tier, w, tier.LevelSynced) // its profile, and a slab
 	name := w.name()
 	lower.Remove(&name)
-	v := lower.vol
-	for len(v.set.Slabs())*int(cfg.SlabBytes/cfg.GranuleBytes-1) < 2*n {
-		made, err := v.set.Grow()
+	v := lower.mount
+	for len(v.Slabs())*int(cfg.SlabBytes/cfg.GranuleBytes-1) < 2*n {
+		made, err := v.Grow()
 		if err != nil {
 			s.Fatal(err)
 		}
-		v.space.AddSlab(made.Number, made.Bytes)
+		v.Space.AddSlab(made.Number, made.Bytes)
 	}
 	fp := w.profile.Fingerprint()
-	slabs := v.set.Slabs()
+	slabs := v.Slabs()
 	per := int(cfg.SlabBytes/cfg.GranuleBytes-1) / 2
 	var changes []catalog.Change
 	for i := range n {
@@ -47,7 +48,7 @@ func (s *shelf) rowsOnly(cfg Config, n int, change func(i int, r *catalog.Row)) 
 			change(i, row)
 		}
 		if changes = append(changes, catalog.Change{Row: row}); len(changes) == 1000 || i == n-1 {
-			if err := v.catalog.Commit(changes, false); err != nil {
+			if err := v.Catalog.Commit(changes, false); err != nil {
 				s.Fatal(err)
 			}
 			changes = changes[:0]
@@ -58,11 +59,12 @@ func (s *shelf) rowsOnly(cfg Config, n int, change func(i int, r *catalog.Row)) 
 	}
 	// As if all had been synced: else the rows are suspect, read, and found to have
 	// nothing behind them.
-	v, err := openVolume(&lower.cfg)
+	again, err := volume.Open(lower.cfg.volume())
 	if err != nil {
 		s.Fatal(err)
 	}
-	if err := errors.Join(v.catalog.SaveCounters(map[string]uint64{markName: uint64(1000 + n)}), v.catalog.SyncNow(), v.close()); err != nil {
+	data, rows := again.Sync(nil, uint64(1000+n))
+	if err := errors.Join(data, rows, again.Close()); err != nil {
 		s.Fatal(err)
 	}
 }

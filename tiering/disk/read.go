@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/disk/payload"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -14,56 +15,49 @@ import (
 // more as there are workers.
 func (t *Tier) Read(ctx context.Context, want *tier.Entry, dst []gpuipc.Ref) (*tier.Content, error) {
 	began := t.cfg.Now()
-	e, v, err := t.beginRead(want, dst, began)
+	e, m, err := t.beginRead(want, dst, began)
 	if err != nil {
 		return nil, err
 	}
-	content, err := v.readEntry(ctx, t, e, dst)
-	if retriable(ctx, err) {
+	what := payload.Reading{From: m, Row: &e.Row, Profile: e.model.Profile, Device: t.cfg.Device, To: dst, Workers: t.cfg.Workers}
+	manifest, err := payload.Read(ctx, what)
+	if errors.Is(err, payload.ErrUnread) && ctx.Err() == nil {
 		t.mu.Lock()
 		t.counters.ReadRetries++
 		t.mu.Unlock()
-		content, err = v.readEntry(ctx, t, e, dst)
+		manifest, err = payload.Read(ctx, what)
 	}
-	t.endRead(v, e, err, began)
+	t.endRead(m, e, err, began)
 	if err != nil {
 		return nil, fmt.Errorf("disk: read %x: %w", want.Key[:8], err)
 	}
-	return content, nil
+	return &tier.Content{Publisher: manifest.Publisher, Tokens: manifest.Tokens, Digests: manifest.Digests}, nil
 }
-
-// retriable says whether the disk failed, rather than the bytes or the caller.
-func retriable(ctx context.Context, err error) bool {
-	return errors.Is(err, errDisk) && ctx.Err() == nil
-}
-
-// errDisk is an error of the disk in reading.
-var errDisk = fmt.Errorf("disk: cannot be read: %w", tier.ErrUnavailable)
 
 // beginRead holds an entry, so that its space is not given to another.
-func (t *Tier) beginRead(want *tier.Entry, dst []gpuipc.Ref, now time.Time) (*entry, *volume, error) {
+func (t *Tier) beginRead(want *tier.Entry, dst []gpuipc.Ref, now time.Time) (*entry, *mount, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.breaker.open(now) {
+	if b := &t.health.breaker; b.open(now) {
 		t.counters.ReadsRefused++
-		return nil, nil, fmt.Errorf("disk: read %x: %d reads in a row have failed: %w", want.Key[:8], t.breaker.failures, tier.ErrUnavailable)
+		return nil, nil, fmt.Errorf("disk: read %x: %d reads in a row have failed: %w", want.Key[:8], b.failures, tier.ErrUnavailable)
 	}
 	if t.readsOffLocked() {
 		t.counters.ReadsRefused++
 		return nil, nil, fmt.Errorf("disk: read %x: another has not returned: %w", want.Key[:8], tier.ErrUnavailable)
 	}
 	e := t.findLocked(&want.Name)
-	if e == nil || e.generation != want.Generation {
+	if e == nil || e.Generation != want.Generation {
 		return nil, nil, fmt.Errorf("disk: read %x, generation %d: %w", want.Key[:8], want.Generation, tier.ErrGone)
 	}
 	if err := checkDestination(e, dst); err != nil {
 		return nil, nil, err
 	}
 	t.holdLocked(e)
-	return e, t.vol, nil
+	return e, t.mount, nil
 }
 
-// holdLocked keeps an entry's space, and the volume, for a read.
+// holdLocked keeps an entry's space, and the mount, for a read.
 func (t *Tier) holdLocked(e *entry) {
 	e.readers++
 	if e.readers == 1 {
@@ -72,70 +66,74 @@ func (t *Tier) holdLocked(e *entry) {
 	t.reading++
 }
 
-// letGoLocked ends what holdLocked began. Its answer says that the space is now
-// the caller's to free.
-func (t *Tier) letGoLocked(e *entry) (free bool) {
+// letGo ends what holdLocked began, and frees the space of what is gone by now.
+func (t *Tier) letGo(m *mount, e *entry) {
+	t.mu.Lock()
 	e.readers--
-	if e.readers == 0 && e.phase == live {
+	if e.readers == 0 && e.phase.live() {
 		t.pin(e, -1)
 	}
-	t.reading--
-	if t.reading == 0 {
+	t.endUseLocked()
+	free := e.phase == released && e.readers == 0
+	if free {
+		t.become(e, gone)
+	}
+	t.mu.Unlock()
+	if free {
+		t.releaseSpace(m, e)
+	}
+}
+
+// endUseLocked ends a use of the mount.
+func (t *Tier) endUseLocked() {
+	if t.reading--; t.reading == 0 {
 		t.idle.Broadcast()
 	}
-	return e.rowDeleted && e.readers == 0
 }
 
 func checkDestination(e *entry, dst []gpuipc.Ref) error {
-	if len(dst) != e.ranks {
-		return fmt.Errorf("disk: read %x of %d ranks to %d: %w", e.Key[:8], e.ranks, len(dst), tier.ErrInvalid)
+	if len(dst) != e.Ranks {
+		return fmt.Errorf("disk: read %x of %d ranks to %d: %w", e.Key[:8], e.Ranks, len(dst), tier.ErrInvalid)
 	}
 	for i := range dst {
-		if n := dst[i].Len(); n != e.rankBytes {
-			return fmt.Errorf("disk: read %x of %d bytes a rank to %d: %w", e.Key[:8], e.rankBytes, n, tier.ErrInvalid)
+		if n := dst[i].Len(); n != e.RankBytes {
+			return fmt.Errorf("disk: read %x of %d bytes a rank to %d: %w", e.Key[:8], e.RankBytes, n, tier.ErrInvalid)
 		}
 	}
 	return nil
 }
 
 // endRead lets an entry go and draws what follows from how it went.
-func (t *Tier) endRead(v *volume, e *entry, err error, began time.Time) {
+func (t *Tier) endRead(m *mount, e *entry, err error, began time.Time) {
 	now := t.cfg.Now()
+	b := &t.health.breaker
 	t.mu.Lock()
 	switch {
 	case err == nil:
 		t.counters.Read++
-		t.counters.ReadBytes += uint64(e.rankBytes) * uint64(e.ranks)
+		t.counters.ReadBytes += uint64(e.RankBytes) * uint64(e.Ranks)
 		t.counters.ReadNanos += uint64(max(now.Sub(began), 0))
-		t.breaker.succeeded()
-		if e.phase == live {
-			t.trustLocked(e)
+		b.succeeded()
+		t.trustLocked(e)
+		if e.phase.live() {
 			t.touch(e, now)
 		}
 	case errors.Is(err, tier.ErrCorrupt):
 		t.counters.Corrupt++
-		t.loseLocked(e)
-	case errors.Is(err, errDisk):
+	case errors.Is(err, payload.ErrUnread):
 		t.counters.ReadErrors++
-		t.breaker.failed(now)
-		if t.breaker.open(now) {
+		b.failed(now)
+		if b.open(now) {
 			t.counters.BreakerOpenings++
 		}
-		t.loseLocked(e)
 	}
-	free := t.letGoLocked(e)
 	t.mu.Unlock()
-	if free {
-		t.releaseSpace(v, e, e.runs)
+	lost := errors.Is(err, tier.ErrCorrupt) || errors.Is(err, payload.ErrUnread)
+	if lost {
+		t.forgetTree(e)
 	}
-	if errors.Is(err, tier.ErrCorrupt) || errors.Is(err, errDisk) {
+	t.letGo(m, e)
+	if lost {
 		t.log.Warn().Str("tier", "disk").Hex("segment", e.Key[:8]).Err(err).Msg("an entry is lost")
-	}
-}
-
-// loseLocked forgets an entry that turned out bad; others may have done so already.
-func (t *Tier) loseLocked(e *entry) {
-	if e.phase == live {
-		t.forgetLocked(e)
 	}
 }

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -20,32 +21,45 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/disk/offline"
+	"github.com/spliced-kv/spliced/tiering/disk/payload"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // editRows changes a catalogue behind everybody's back.
 func (s *shelf) editRows(cfg Config, edit func([]catalog.Row) []catalog.Change) {
 	s.Helper()
-	o, err := openOffline(place(cfg))
+	v := s.existing(cfg)
+	if err := v.OpenCatalog(); err != nil {
+		s.Fatal(err)
+	}
+	rows, err := v.ReadRows()
 	if err != nil {
 		s.Fatal(err)
 	}
-	rows, err := o.rows()
-	if err != nil {
+	if err := v.Catalog.Commit(edit(rows), true); err != nil {
 		s.Fatal(err)
 	}
-	if err := o.catalog.Commit(edit(rows), true); err != nil {
-		s.Fatal(err)
-	}
-	if err := o.close(); err != nil {
+	if err := v.Close(); err != nil {
 		s.Fatal(err)
 	}
 }
 
-func (s *shelf) mustRepair(cfg Config) *Report {
+// existing opens all of a directory but its catalogue.
+func (s *shelf) existing(cfg Config) *volume.Volume {
 	s.Helper()
-	r, err := RepairPlace(context.Background(), place(cfg), CheckOptions{})
+	v, err := volume.OpenExisting(cfg.volume())
+	if err != nil {
+		s.Fatal(err)
+	}
+	return v
+}
+
+func (s *shelf) mustRepair(cfg Config) *offline.Report {
+	s.Helper()
+	r, err := offline.RepairPlace(context.Background(), place(cfg), offline.CheckOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -277,10 +291,10 @@ func TestOfflineStopsAtSlabsItCannotJudge(t *testing.T) {
 	s.filled(cfg, things)
 	for _, errno := range []unix.Errno{unix.EMFILE, unix.EACCES} {
 		faults.Set(slab.Rule{Op: slab.OpOpen, Name: "000001.slab", Last: slab.Forever, Errno: errno})
-		if r, err := CheckPlace(t.Context(), place(cfg), CheckOptions{}); !errors.Is(err, errno) {
+		if r, err := offline.CheckPlace(t.Context(), place(cfg), offline.CheckOptions{}); !errors.Is(err, errno) {
 			t.Errorf("check: %+v, %v", r, err)
 		}
-		if r, err := RepairPlace(t.Context(), place(cfg), CheckOptions{}); !errors.Is(err, errno) {
+		if r, err := offline.RepairPlace(t.Context(), place(cfg), offline.CheckOptions{}); !errors.Is(err, errno) {
 			t.Errorf("repair: %+v, %v", r, err)
 		}
 	}
@@ -298,10 +312,10 @@ func TestOfflineStopsAtSlabsItCannotJudge(t *testing.T) {
 	if err := errors.Join(f.WriteAt([][]byte{b}, 0), f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := CheckPlace(t.Context(), place(cfg), CheckOptions{}); !errors.Is(err, ErrVersion) {
+	if _, err := offline.CheckPlace(t.Context(), place(cfg), offline.CheckOptions{}); !errors.Is(err, volume.ErrVersion) {
 		t.Errorf("check: %v", err)
 	}
-	if _, err := RepairPlace(t.Context(), place(cfg), CheckOptions{}); !errors.Is(err, ErrVersion) {
+	if _, err := offline.RepairPlace(t.Context(), place(cfg), offline.CheckOptions{}); !errors.Is(err, volume.ErrVersion) {
 		t.Errorf("repair: %v", err)
 	}
 }
@@ -367,16 +381,16 @@ func TestOfflineTellsTroubleFromDamage(t *testing.T) {
 			case c.fails != nil:
 				p.Index = brokenIndex(mem, c.errno, c.fails)
 			case name == "another version":
-				want = ErrVersion
+				want = volume.ErrVersion
 				s.editIndex(mem, cfg, []byte{0}, []byte{1, 2})
 			default:
-				want = ErrVersion
+				want = volume.ErrVersion
 				s.editIndex(mem, cfg, append([]byte{1, 0}, make([]byte, 32)...), []byte{99})
 			}
-			if r, err := CheckPlace(t.Context(), p, CheckOptions{}); !errors.Is(err, want) {
+			if r, err := offline.CheckPlace(t.Context(), p, offline.CheckOptions{}); !errors.Is(err, want) {
 				t.Errorf("check: %+v, %v", r, err)
 			}
-			if r, err := RepairPlace(t.Context(), p, CheckOptions{}); !errors.Is(err, want) || r != nil && r.Rebuilt {
+			if r, err := offline.RepairPlace(t.Context(), p, offline.CheckOptions{}); !errors.Is(err, want) || r != nil && r.Rebuilt {
 				t.Errorf("repair: %+v, %v", r, err)
 			}
 			if c.fails != nil {
@@ -485,7 +499,7 @@ func TestRepairWithoutAProfile(t *testing.T) {
 		}
 		return nil
 	}))
-	if r, err := RepairPlace(t.Context(), p, CheckOptions{}); !errors.Is(err, unix.EIO) {
+	if r, err := offline.RepairPlace(t.Context(), p, offline.CheckOptions{}); !errors.Is(err, unix.EIO) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	flipPart(t, mem, path, 0, 2)
@@ -496,10 +510,14 @@ func TestRepairWithoutAProfile(t *testing.T) {
 		t.Errorf("after repair: %+v", r)
 	}
 	strange := []byte("a profile of the next version")
-	if err := replaceFile(mem, mem.PathJoin(cfg.Dir, profileDir), fmt.Sprintf("%x", sha256.Sum256(strange)), strange); err != nil {
+	f, err := mem.Create(mem.PathJoin(cfg.Dir, profileDir, fmt.Sprintf("%x", sha256.Sum256(strange))), vfs.WriteCategoryUnspecified)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if r, err := RepairPlace(t.Context(), place(cfg), CheckOptions{}); !errors.Is(err, ErrVersion) {
+	if _, err = f.Write(bytes.Clone(strange)); errors.Join(err, f.Close()) != nil {
+		t.Fatal(err)
+	}
+	if r, err := offline.RepairPlace(t.Context(), place(cfg), offline.CheckOptions{}); !errors.Is(err, volume.ErrVersion) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	lower := s.openOK(cfg)
@@ -547,16 +565,13 @@ func TestRepairOfHostileExtents(t *testing.T) {
 // forge writes another header over that of an extent.
 func (s *shelf) forge(cfg Config, at slab.Run, change func(*extent.Header, *extent.Manifest)) {
 	s.Helper()
-	o, err := openOffline(place(cfg))
+	v := s.existing(cfg)
+	f, err := payload.ReadExtent(v, []slab.Run{at})
 	if err != nil {
 		s.Fatal(err)
 	}
-	f, err := o.readHeader([]slab.Run{at})
-	if err != nil {
-		s.Fatal(err)
-	}
-	change(&f.Header, f.manifest)
-	stored, err := f.manifest.Encode(nil)
+	change(&f.Header, f.Manifest)
+	stored, err := f.Manifest.Encode(nil)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -566,7 +581,7 @@ func (s *shelf) forge(cfg Config, at slab.Run, change func(*extent.Header, *exte
 	}
 	block := slab.AlignedBuffer(len(b))
 	copy(block, b)
-	if err := errors.Join(o.set.Write([]slab.Run{{Slab: at.Slab, Off: at.Off, Len: int64(len(b))}}, 0, [][]byte{block}), o.close()); err != nil {
+	if err := errors.Join(v.Write([]slab.Run{{Slab: at.Slab, Off: at.Off, Len: int64(len(b))}}, [][]byte{block}), v.Close()); err != nil {
 		s.Fatal(err)
 	}
 }

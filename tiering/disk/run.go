@@ -2,22 +2,40 @@ package disk
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
+	"runtime"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
-	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
+
+// life is how far a tier's life has come. Tier.advanceLocked alone changes it.
+type life uint8
+
+const (
+	serving  life = iota
+	draining      // nothing is admitted any more: what was started is finished
+	ending        // Run is to return
+)
+
+// advanceLocked takes a tier to a later part of its life, and wakes who waits for that.
+func (t *Tier) advanceLocked(to life) {
+	if to > t.life {
+		t.life = to
+		t.wakeLocked()
+	}
+}
 
 // Run does the work of the tier until Close, or until its context ends: it writes
 // what was admitted, makes it last, and tries again what failed. It is called
 // once.
 func (t *Tier) Run(ctx context.Context) error {
 	t.mu.Lock()
-	if t.running || t.closing {
+	if t.running || t.life == ending {
 		t.mu.Unlock()
 		return fmt.Errorf("disk: run twice, or after close: %w", tier.ErrInvalid)
 	}
@@ -26,8 +44,7 @@ func (t *Tier) Run(ctx context.Context) error {
 	// Whoever waits on a condition is woken by it.
 	defer context.AfterFunc(ctx, func() {
 		t.mu.Lock()
-		t.closing = true
-		t.wakeLocked()
+		t.advanceLocked(ending)
 		t.mu.Unlock()
 	})()
 	t.serveAll(ctx)
@@ -43,7 +60,7 @@ func (t *Tier) serveAll(ctx context.Context) {
 	wait := t.cfg.RetryMin
 	for !t.ending() {
 		t.mu.Lock()
-		open := t.vol != nil
+		open := t.mount != nil
 		t.mu.Unlock()
 		if open || t.attach() {
 			// One that fails soon after each opening is opened less and less often.
@@ -63,7 +80,7 @@ func (t *Tier) serveAll(ctx context.Context) {
 func (t *Tier) ending() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.closing
+	return t.life == ending
 }
 
 // pause waits for a time or for the end.
@@ -78,7 +95,7 @@ func (t *Tier) pause(d time.Duration) {
 	defer timer.Stop()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for !t.closing && !over {
+	for t.life != ending && !over {
 		t.idle.Wait()
 	}
 }
@@ -88,54 +105,54 @@ func (t *Tier) pause(d time.Duration) {
 func (t *Tier) serve(ctx context.Context, while time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	v := t.vol
 	var writers, others sync.WaitGroup
 	t.mu.Lock()
-	v.writers = t.cfg.Workers
+	m := t.mount
+	m.writers = t.cfg.Workers
 	t.mu.Unlock()
 	for range t.cfg.Workers {
 		writers.Go(func() {
-			t.writeLoop(ctx, v)
+			t.writeLoop(ctx, m)
 			t.mu.Lock()
-			v.writers--
+			m.writers--
 			t.rows.Broadcast()
 			t.mu.Unlock()
 		})
 	}
-	others.Go(func() { t.commitLoop(v) })
-	others.Go(func() { t.syncLoop(v) })
-	others.Go(func() { t.proveLoop(ctx, v) })
-	t.keep(v, while)
+	others.Go(func() { t.commitLoop(m) })
+	others.Go(func() { t.syncLoop(m) })
+	others.Go(func() { t.proveLoop(ctx, m) })
+	t.keep(m, while)
 	cancel()
 	writers.Wait()
 	others.Wait()
 	if !t.ending() {
-		t.detach(v)
+		t.detach(m)
 	}
 }
 
 // keep looks after the volume while others work: at intervals it has what is
 // logged synced and uses noted, and it tries out a disk that was in trouble.
-func (t *Tier) keep(v *volume, while time.Duration) {
+func (t *Tier) keep(m *mount, while time.Duration) {
 	wait, probe := t.cfg.RetryMin, time.Now().Add(t.cfg.RetryMin)
 	synced := time.Now()
 	for {
 		t.pause(max(min(time.Until(probe), time.Until(synced.Add(t.cfg.SyncEvery))), time.Millisecond))
-		if t.drained(v) {
+		if t.drained(m) {
 			return
 		}
 		if time.Since(synced) >= t.cfg.SyncEvery {
 			synced = time.Now()
-			t.saveUses(v)
+			t.saveUses(m)
 			t.wantSync()
 		}
 		if time.Now().Before(probe) {
 			continue
 		}
-		again, reopen := t.probe(v)
+		again, reopen := t.probe(m)
 		if reopen {
 			t.pause(while) // reads go on meanwhile
-			t.stop(v)
+			t.stop(m)
 			return
 		}
 		if wait = min(2*wait, t.cfg.RetryMax); !again {
@@ -148,147 +165,152 @@ func (t *Tier) keep(v *volume, while time.Duration) {
 // wantSync has the syncer sync what there is.
 func (t *Tier) wantSync() {
 	t.mu.Lock()
-	t.syncWanted = true
+	t.syncing.due = true
 	t.syncs.Signal()
 	t.mu.Unlock()
 }
 
 // probe tries whether trouble has ended. again: it has not. reopen: the catalogue
 // has failed, but the disk takes what opening it anew would write.
-func (t *Tier) probe(v *volume) (again, reopen bool) {
+func (t *Tier) probe(m *mount) (again, reopen bool) {
 	t.mu.Lock()
-	state := t.state
+	state := t.health.state
 	t.mu.Unlock()
 	switch state {
 	case StateFull:
-		free, err := v.set.Free()
+		free, err := m.FileSystemFree()
 		if again = err != nil || free-t.cfg.SlabBytes < t.cfg.ReserveBytes; !again {
 			t.recovered(StateFull)
 		}
 	case StatePaused:
-		if again = v.tryOut() != nil; !again {
+		if again = m.TryWriting() != nil; !again {
 			t.recovered(StatePaused)
 		}
 	case StateFailed:
-		again = v.tryOut() != nil || v.roomToReopen() != nil
+		again = m.TryWriting() != nil || m.TryReopening() != nil
 		reopen = !again
 	}
 	return again, reopen
 }
 
-// probeName is a file that is written to see whether writing works.
-const probeName = "probe"
-
-// tryOut writes, syncs and removes a file, where slabs are and where rows are.
-func (v *volume) tryOut() error {
-	_ = v.slabs.Remove(probeName) // of a crash
-	f, err := v.slabs.Create(probeName, slab.BlockBytes)
-	if err != nil {
-		return err
-	}
-	err = f.WriteAt([][]byte{slab.AlignedBuffer(slab.BlockBytes)}, 0)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close(), v.slabs.Remove(probeName)); err != nil {
-		return err
-	}
-	if err := replaceFile(v.index, v.dir, probeName, []byte{0}); err != nil {
-		return err
-	}
-	return v.index.Remove(v.path(probeName))
-}
-
 // stop ends the work on a volume; what is queued fails.
-func (t *Tier) stop(v *volume) {
+func (t *Tier) stop(m *mount) {
 	t.mu.Lock()
-	v.stopping = true
-	queue := t.queue
-	t.queue = nil
+	m.stopping = true
+	queue := t.queue.waiting
+	t.queue.waiting = nil
 	t.wakeLocked()
 	t.mu.Unlock()
 	for _, w := range queue {
-		t.failWrite(v, w, fmt.Errorf("disk: closing: %w", tier.ErrUnavailable))
+		t.failWrite(m, w, fmt.Errorf("disk: closing: %w", tier.ErrUnavailable))
 	}
 }
 
 // drained says that the tier is closing and that nothing is left to be done, or
 // no time for it; then the volume is stopping.
-func (t *Tier) drained(v *volume) bool {
+func (t *Tier) drained(m *mount) bool {
 	t.mu.Lock()
-	done := t.closing
+	done := t.life == ending
 	t.mu.Unlock()
 	if done {
-		t.stop(v)
+		t.stop(m)
 	}
 	return done
 }
 
-// detach lets go of a volume so that the directory can be opened anew. Nothing is
+// detach lets go of a mount so that the directory can be opened anew. Nothing is
 // found until then; reads that go on are waited for.
-func (t *Tier) detach(v *volume) {
+func (t *Tier) detach(m *mount) {
 	t.mu.Lock()
-	t.enterLocked(StateOpening, t.stateCause, t.cfg.Now())
+	t.enterLocked(StateOpening, t.health.cause, t.cfg.Now())
 	for t.reading > 0 {
-		if t.closing { // Close waits for them, not without end
+		if t.life == ending { // Close waits for them, not without end
 			t.mu.Unlock()
 			return
 		}
 		t.idle.Wait()
 	}
-	// Rows that were to be deleted may still be there: they are not to come back.
-	for _, e := range append(t.doomed, t.deleted...) {
-		t.removed[e.Name] = max(t.removed[e.Name], e.generation)
-	}
-	t.forgetAllLocked()
-	t.vol = nil
 	t.mu.Unlock()
-	if err := v.close(); err != nil {
+	// Rows that were to be deleted may still be there: they are not to come back.
+	left := t.forgetAll()
+	t.inTurns(len(left), func(i int) {
+		t.removed[left[i].name()] = max(t.removed[left[i].name()], left[i].Generation)
+	})
+	t.mu.Lock()
+	t.mount = nil
+	t.mu.Unlock()
+	if err := m.Close(); err != nil {
 		t.log.Warn().Str("tier", "disk").Err(err).Msg("closing the disk tier")
 	}
 }
 
-// forgetAllLocked ends every entry, without a change on the disk, and answers who
-// waits for one.
-func (t *Tier) forgetAllLocked() {
-	for _, e := range t.index {
-		if e.phase == admitted {
+// forgetAll ends every entry, without a change on the disk, and answers who waits
+// for one. It lists those whose rows were to be deleted.
+func (t *Tier) forgetAll() (left []*entry) {
+	fresh := t.newTable()
+	t.mu.Lock()
+	why := fmt.Errorf("disk: %s: %w", t.health.state, tier.ErrUnavailable)
+	old := t.table
+	t.table = fresh
+	for _, p := range old.pools {
+		p.closed = true
+	}
+	writes := slices.Collect(maps.Keys(t.queue.all))
+	raising := t.syncing.raising
+	t.syncing.raising = nil
+	t.mu.Unlock()
+	t.inTurns(len(writes), func(i int) {
+		if w := writes[i]; w.entry.write == w {
 			t.counters.WritesDropped++
-			t.endWriteLocked(e.write, tier.LevelMemory, fmt.Errorf("disk: %s: %w", t.state, tier.ErrUnavailable))
+			t.endWriteLocked(w, tier.LevelMemory, why)
+			t.become(w.entry, gone)
 		}
-		e.phase = forgotten
-	}
-	for _, w := range t.raising {
-		t.answerLocked(w, tier.LevelMemory, fmt.Errorf("disk: %s: %w", t.state, tier.ErrUnavailable))
-	}
-	t.catalogue = t.newCatalogue()
-	t.queue, t.ready, t.deleted, t.raising = nil, nil, nil, nil
+	})
+	t.inTurns(len(raising), func(i int) { t.answerLocked(raising[i], tier.LevelMemory, why) })
+	t.mu.Lock()
+	t.queue.waiting, t.queue.ready = nil, nil
+	t.mu.Unlock()
+	return append(old.deleting, old.deleted...)
 }
 
 // usesAtOnce bounds one batch of use times.
 const usesAtOnce = 4096
 
 // saveUses notes in the catalogue when entries were used.
-func (t *Tier) saveUses(v *volume) {
+func (t *Tier) saveUses(m *mount) {
 	for {
-		t.mu.Lock()
-		n := min(len(t.fresh), usesAtOnce)
-		uses := make([]catalog.Use, 0, n)
-		for _, e := range t.fresh[:n] {
-			e.usedNews = false
-			if e.phase == live {
-				uses = append(uses, catalog.Use{Name: extentName(e.Name), At: e.used.UnixNano()})
-			}
-		}
-		t.fresh = t.fresh[n:]
-		failed := t.state >= StateFailed
-		t.mu.Unlock()
-		if n == 0 || failed {
+		uses := t.takeUses()
+		if len(uses) == 0 {
 			return
 		}
-		if err := v.catalog.SaveUses(uses); err != nil {
+		if err := m.Catalog.SaveUses(uses); err != nil {
 			_ = t.catalogTrouble(err)
 			return
 		}
 	}
+}
+
+// takeUses takes some of the use times that are not in the catalogue.
+func (t *Tier) takeUses() (uses []catalog.Use) {
+	for len(uses) < usesAtOnce {
+		t.mu.Lock()
+		n := min(len(t.fresh), rowsAtOnce)
+		for _, e := range t.fresh[:n] {
+			e.usedNews = false
+			if e.phase.live() {
+				uses = append(uses, catalog.Use{Name: e.Name, At: e.used.UnixNano()})
+			}
+		}
+		t.fresh = t.fresh[n:]
+		failed := !t.health.state.syncable()
+		t.mu.Unlock()
+		switch {
+		case failed:
+			return nil
+		case n == 0:
+			return uses
+		}
+		runtime.Gosched()
+	}
+	return uses
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -28,6 +29,13 @@ const (
 
 	arenaBytes = 96 << 20
 	pageBytes  = 4 << 10
+)
+
+// Names inside the directory.
+const (
+	indexDir   = "index"
+	profileDir = "profiles"
+	slabDir    = "slabs"
 )
 
 // small is a model of two layers whose parts are of odd sizes: a segment of 40
@@ -216,6 +224,20 @@ func (s *shelf) digests(ref gpuipc.Ref, l *profile.Layout) (all []uint64) {
 	return all
 }
 
+// within is the part [off, off+n) of a ref.
+func within(r gpuipc.Ref, off, n int64) gpuipc.Ref {
+	out := gpuipc.Ref{Region: r.Region}
+	for _, x := range r.Extents {
+		skip := min(off, x.Len)
+		off -= skip
+		if k := min(x.Len-skip, n); k > 0 {
+			out.Extents = append(out.Extents, gpuipc.Extent{Off: x.Off + skip, Len: k})
+			n -= k
+		}
+	}
+	return out
+}
+
 func (s *shelf) drop(o *tier.Object) {
 	for i := range o.Shares {
 		s.free(o.Shares[i].Ref)
@@ -386,22 +408,22 @@ func (s *shelf) check(t *Tier) {
 	owners := map[*account]int64{}
 	var pinned int64
 	for n, e := range t.index {
-		if e.Name != n || e.phase == forgotten {
-			s.Errorf("%x is in the index as %x, phase %d", e.Key[:4], n.Key[:4], e.phase)
+		if e.name() != n || e.forgotten() {
+			s.Errorf("%v is in the index as %x, phase %v", e.Name, n.Key[:4], e.phase)
 		}
 		pools[e.pool.number] += e.bytes
 		owners[e.owner] += e.bytes
 		if e.pins > 0 {
 			pinned += e.bytes
 		}
-		if e.phase == live && e.bytes != slab.RunBytes(e.runs) {
-			s.Errorf("%x is charged %d bytes and has %d", e.Key[:4], e.bytes, slab.RunBytes(e.runs))
+		if e.phase.live() && e.bytes != slab.RunBytes(e.Runs) {
+			s.Errorf("%x is charged %d bytes and has %d", e.Key[:4], e.bytes, slab.RunBytes(e.Runs))
 		}
-		if e.parentName != (tier.Name{}) && (e.parent == nil || t.index[e.parentName] != e.parent) {
+		if e.Parent != (extent.Name{}) && (e.parent == nil || t.index[tierName(e.Parent)] != e.parent) {
 			s.Errorf("%x has lost its parent", e.Key[:4])
 		}
-		if may := e.phase == live && e.pins == 0 && e.child == nil; may != e.held {
-			s.Errorf("%x may leave: %v, but policies hold it: %v", e.Key[:4], may, e.held)
+		if may := e.phase.live() && e.pins == 0 && e.child == nil; may != e.evicts {
+			s.Errorf("%x may leave: %v, but policies hold it: %v", e.Key[:4], may, e.evicts)
 		}
 	}
 	for i, p := range t.pools {
@@ -409,7 +431,7 @@ func (s *shelf) check(t *Tier) {
 			s.Errorf("the %s pool counts %d bytes, its entries %d", p.name, p.used, pools[i])
 		}
 	}
-	for _, a := range t.names {
+	for _, a := range t.accounts {
 		if a.total() != owners[a] {
 			s.Errorf("tenant %q counts %d bytes, its entries %d", a.Name, a.total(), owners[a])
 		}
@@ -423,17 +445,17 @@ func (s *shelf) check(t *Tier) {
 // checkSpaceLocked waits out the moment between the return of space and its account.
 func (s *shelf) checkSpaceLocked(t *Tier) {
 	s.Helper()
-	for deadline := time.Now().Add(10 * time.Second); t.vol != nil && t.state < StateFailed; {
+	for deadline := time.Now().Add(10 * time.Second); t.mount != nil && t.health.state < StateFailed; {
 		var runs int64
 		for _, e := range t.index {
-			runs += slab.RunBytes(e.runs)
+			runs += slab.RunBytes(e.Runs)
 		}
-		free := t.vol.space.FreeBytes()
-		if free+runs+t.leaving == t.vol.capacity {
+		free := t.mount.Space.FreeBytes()
+		if free+runs+t.leaving == t.mount.capacity {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.Errorf("%d bytes free, %d in entries, %d leaving, of %d", free, runs, t.leaving, t.vol.capacity)
+			s.Errorf("%d bytes free, %d in entries, %d leaving, of %d", free, runs, t.leaving, t.mount.capacity)
 			return
 		}
 		t.mu.Unlock()

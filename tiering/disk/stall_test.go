@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -33,12 +34,12 @@ func TestHungReadsAreMissesUntilTheyReturn(t *testing.T) {
 	read := make(chan error, 1)
 	go func() { read <- s.read(lower.Tier, w[0]) }()
 	<-entered
-	c.advance(StallAfter - 1)
+	c.advance(volume.StallAfter - 1)
 	if _, ok := lower.Lookup(&n); !ok || !lower.Health().Reads || lower.Health().ReadStalled != 0 {
-		t.Errorf("after %v it counts as hanging: %+v", StallAfter-1, lower.Health())
+		t.Errorf("after %v it counts as hanging: %+v", volume.StallAfter-1, lower.Health())
 	}
 	c.advance(2)
-	if h := lower.Health(); h.State != StateOK || h.Reads || h.ReadStalled != StallAfter+1 || h.WriteStalled != 0 {
+	if h := lower.Health(); h.State != StateOK || h.Reads || h.ReadStalled != volume.StallAfter+1 || h.WriteStalled != 0 {
 		t.Errorf("health %+v", h)
 	}
 	if _, ok := lower.Lookup(&n); ok {
@@ -84,8 +85,8 @@ func TestNothingIsAdmittedWhileWritesHang(t *testing.T) {
 				t.Fatal(err)
 			}
 			<-entered
-			c.advance(StallAfter)
-			if h := lower.Health(); h.State != StateOK || !h.Reads || h.WriteStalled != StallAfter || h.ReadStalled != 0 {
+			c.advance(volume.StallAfter)
+			if h := lower.Health(); h.State != StateOK || !h.Reads || h.WriteStalled != volume.StallAfter || h.ReadStalled != 0 {
 				t.Errorf("health %+v", h)
 			}
 			if _, err := s.admit(lower.Tier, w[2], 1<<40); !errors.Is(err, tier.ErrUnavailable) {
@@ -106,37 +107,4 @@ func TestNothingIsAdmittedWhileWritesHang(t *testing.T) {
 			s.check(lower.Tier)
 		})
 	}
-}
-
-// Operations end in any order; the oldest that is left counts.
-func TestOldestOperationCounts(t *testing.T) {
-	var c clock
-	o := operations{now: c.now}
-	var ends []func()
-	for range 4 {
-		ends = append(ends, o.begin())
-		c.advance(StallAfter)
-	}
-	expect := func(n int) {
-		t.Helper()
-		if got, want := o.stalled(), time.Duration(n)*StallAfter; got != want {
-			t.Errorf("%v, not %v", got, want)
-		}
-	}
-	expect(4)
-	ends[1]()
-	expect(4)
-	ends[0]()
-	expect(2)
-	ends[3]()
-	expect(2)
-	ends[2]()
-	expect(0)
-	if o.oldest != nil || o.newest != nil || o.running.Load() != 0 {
-		t.Error("not empty")
-	}
-	defer o.begin()()
-	expect(0)
-	c.advance(StallAfter)
-	expect(1)
 }

@@ -131,15 +131,15 @@ func (s *subject) Check() error {
 func (s *subject) spaceAdds() bool {
 	s.tier.mu.Lock()
 	defer s.tier.mu.Unlock()
-	v := s.tier.vol
-	if v == nil {
+	m := s.tier.mount
+	if m == nil {
 		return true
 	}
-	sum := v.space.FreeBytes() + s.tier.leaving
+	sum := m.Space.FreeBytes() + s.tier.leaving
 	for _, e := range s.tier.index {
-		sum += slab.RunBytes(e.runs)
+		sum += slab.RunBytes(e.Runs)
 	}
-	return sum == v.capacity
+	return sum == m.capacity
 }
 
 func (s *subject) Endings() []tiertest.Ending {
@@ -189,8 +189,8 @@ func (s *subject) Spoil(o *tiertest.Object, rng *rand.Rand) (bool, error) {
 func (s *subject) runsOf(n tier.Name) (runs []slab.Run, used int64) {
 	s.tier.mu.Lock()
 	defer s.tier.mu.Unlock()
-	if e := s.tier.index[n]; e != nil && e.phase == live {
-		return e.runs, e.headerBytes + e.payload
+	if e := s.tier.index[n]; e != nil && e.phase.live() {
+		return e.Runs, int64(e.HeaderBytes) + e.PayloadBytes
 	}
 	return nil, 0
 }

@@ -8,176 +8,201 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// syncRound is what one sync makes last.
-type syncRound struct {
-	slabs    []uint32
-	logged   []*entry
-	deleted  []*entry
-	failures int // volume.failures when it began
-	mark     uint64
+// syncing is what the syncer is wanted for.
+type syncing struct {
+	raising     []waiter // for a level
+	spaceWanted int      // workers that wait for the space of what was deleted
+	due         bool     // the clock says so
 }
 
-// syncLoop syncs while somebody wants it, until the volume stops. It runs beside
+// syncRound is what one sync makes last.
+type syncRound struct {
+	slabs    map[uint32]bool
+	logged   []*entry
+	deleted  []*entry
+	failures int    // mount.failures when it began
+	synced   uint64 // generation up to which all bytes are synced then
+}
+
+// syncLoop syncs while somebody wants it, until the mount stops. It runs beside
 // the committer, so that who needs no sync waits for none, and those who do share.
-func (t *Tier) syncLoop(v *volume) {
+func (t *Tier) syncLoop(m *mount) {
 	for {
 		t.mu.Lock()
-		for !t.syncDueLocked() && !v.stopping {
+		for !t.syncDueLocked() && !m.stopping {
 			t.syncs.Wait()
 		}
-		if v.stopping {
+		if m.stopping {
 			t.mu.Unlock()
 			return
 		}
-		r := t.beginSyncLocked(v)
+		r := t.beginSyncLocked(m)
 		t.mu.Unlock()
-		data, rows := v.sync(&r)
-		t.settleSync(v, &r, data, rows)
+		_, _ = t.sync(m, &r)
 	}
 }
 
 // syncDueLocked: somebody waits for a level, or for space that a synced deletion
 // would free, or it is time. A failed catalogue syncs nothing.
 func (t *Tier) syncDueLocked() bool {
-	if t.state > StatePaused {
+	s := &t.syncing
+	if !t.health.state.syncable() {
 		return false
 	}
-	return len(t.raising) > 0 || t.spaceWanted > 0 && len(t.deleted) > 0 || t.syncWanted && len(t.logged)+len(t.deleted) > 0
+	return len(s.raising) > 0 || s.spaceWanted > 0 && len(t.deleted) > 0 || s.due && len(t.logged)+len(t.deleted) > 0
 }
 
-func (t *Tier) beginSyncLocked(v *volume) syncRound {
-	r := syncRound{
-		slabs: slices.Sorted(maps.Keys(v.dirty)), logged: t.logged, deleted: t.deleted, failures: v.failures,
-	}
-	r.mark = t.markLocked(v)
-	clear(v.dirty)
-	t.logged, t.deleted, t.syncWanted = nil, nil, false
+func (t *Tier) beginSyncLocked(m *mount) syncRound {
+	r := syncRound{slabs: m.dirty, logged: t.logged, deleted: t.deleted, failures: m.failures, synced: t.syncedLocked(m)}
+	m.dirty = map[uint32]bool{}
+	t.logged, t.deleted, t.syncing.due = nil, nil, false
 	return r
 }
 
-// sync makes data last, then rows: a row that power loss leaves behind without
-// its data costs a miss, but one that was promised needs both.
-func (v *volume) sync(r *syncRound) (data, rows error) {
-	defer v.writes.begin()()
-	if len(r.slabs) > 0 {
-		if err := v.set.Sync(r.slabs...); err != nil {
-			return fmt.Errorf("disk: sync: %w", err), nil
-		}
+// syncedLocked is the generation up to which all bytes will be synced by a sync that
+// begins now, or less. Entries beyond it are suspect when the directory is opened.
+func (t *Tier) syncedLocked(m *mount) uint64 {
+	synced := m.highest
+	for _, g := range m.flying {
+		synced = min(synced, g-1)
 	}
-	if err := v.catalog.SaveCounters(map[string]uint64{markName: r.mark}); err != nil {
-		return nil, err
+	t.skipSuspectsLocked()
+	if len(t.suspects) > 0 {
+		synced = min(synced, t.suspects[0].Generation-1)
 	}
-	return nil, v.catalog.SyncNow()
+	return synced
 }
 
-// markName is the counter that holds the highest generation up to which the bytes
-// of every entry were synced. It is written after them, and is on the disk with the
-// rows of the same sync. Rows beyond it, found when the directory is opened, may
-// have lost their bytes with the power: such entries are suspect until they were
-// read.
-const markName = "synced_generation"
-
-// markLocked is what the mark will be after a sync that begins now.
-func (t *Tier) markLocked(v *volume) uint64 {
-	mark := v.highest
-	for _, g := range v.flying {
-		mark = min(mark, g-1)
-	}
-	for _, e := range t.suspect {
-		if e.suspect && e.phase == live {
-			mark = min(mark, e.generation-1)
-		}
-	}
-	return mark
-}
-
-// settleSync raises what was synced, frees space, and answers who waits.
-func (t *Tier) settleSync(v *volume, r *syncRound, data, rows error) {
+// sync carries a round out, raises what was synced, frees space, and answers who
+// waits.
+func (t *Tier) sync(m *mount, r *syncRound) (data, rows error) {
+	data, rows = m.Sync(slices.Sorted(maps.Keys(r.slabs)), r.synced)
+	why := error(tier.ErrGone)
 	switch {
 	case data != nil:
-		t.syncFailed(v, r)
+		t.syncFailed(m, r)
 		// Whatever the reason, room as well: what cannot be synced is not worth writing.
 		t.trouble(StatePaused, data)
-	case rows != nil:
-		t.rowsFailed(r)
-		_ = t.catalogTrouble(rows)
-	}
-	var free []*entry
-	t.mu.Lock()
-	if data == nil && rows == nil {
-		free = t.syncedLocked(r)
-	}
-	why := error(tier.ErrGone)
-	if data != nil {
 		why = fmt.Errorf("%w: %w", data, tier.ErrUnavailable)
+	case rows != nil:
+		t.keepDeleted(r)
+		_ = t.catalogTrouble(rows)
+	default:
+		t.synced(m, r)
 	}
-	t.settleRaisingLocked(why)
+	t.answerRaising(why)
+	return data, rows
+}
+
+// answerRaising answers who waits for a sync, as far as there is an answer; why is
+// why entries have left.
+func (t *Tier) answerRaising(why error) {
+	t.mu.Lock()
+	waiting := t.syncing.raising
+	t.syncing.raising = nil
 	t.mu.Unlock()
-	for _, e := range free {
-		t.releaseSpace(v, e, e.runs)
-	}
-}
-
-// settleRaisingLocked answers who waits for a sync, as far as there is an answer;
-// why is why entries have left.
-func (t *Tier) settleRaisingLocked(why error) {
-	waiting := t.raising
-	t.raising = nil
-	for _, w := range waiting {
-		if w.entry.phase == forgotten {
+	t.inTurns(len(waiting), func(i int) {
+		w := waiting[i]
+		if w.entry.forgotten() {
 			t.answerLocked(w, tier.LevelMemory, fmt.Errorf("disk: %x left before it was synced: %w", w.entry.Key[:8], why))
-			continue
+			return
 		}
-		t.settleWaiterLocked(w)
+		t.awaitLevelLocked(w)
+	})
+}
+
+// awaitLevelLocked answers a waiter of a live entry, or has it wait for a sync.
+func (t *Tier) awaitLevelLocked(w waiter) {
+	level := w.entry.phase.level()
+	switch {
+	case level >= w.level:
+		t.answerLocked(w, level, nil)
+	case !t.health.state.syncable():
+		t.answerLocked(w, level, fmt.Errorf("disk: %x cannot be synced: %w", w.entry.Key[:8], tier.ErrUnavailable))
+	default:
+		t.syncing.raising = append(t.syncing.raising, w)
+		t.syncs.Signal()
 	}
 }
 
-// syncedLocked draws the conclusions of a sync that worked.
-func (t *Tier) syncedLocked(r *syncRound) (free []*entry) {
-	t.counters.Syncs++
-	for _, e := range r.logged {
-		if e.phase != live {
-			continue
+// answerLocked calls a waiter back without the lock, as each is promised.
+func (t *Tier) answerLocked(w waiter, reached tier.Level, err error) {
+	t.answers++
+	go func() {
+		defer t.answered()
+		w.done(reached, err)
+	}()
+}
+
+func (t *Tier) answered() {
+	t.mu.Lock()
+	t.answers--
+	t.idle.Broadcast()
+	t.mu.Unlock()
+}
+
+// synced draws the conclusions of a sync that worked.
+func (t *Tier) synced(m *mount, r *syncRound) {
+	var unsure, free []*entry
+	t.inTurns(len(r.logged), func(i int) {
+		e := r.logged[i]
+		switch {
+		case e.phase != logged:
+		case e.failures != r.failures:
+			unsure = append(unsure, e)
+		default:
+			t.become(e, synced)
+			t.counters.SyncedObjects++
 		}
-		if e.failures != r.failures {
-			t.unsureLocked(e)
-			continue
-		}
-		e.level = tier.LevelSynced
-		t.counters.SyncedObjects++
-	}
-	for _, e := range r.deleted {
-		e.rowDeleted = true
+	})
+	t.forgetUnsure(unsure)
+	t.inTurns(len(r.deleted), func(i int) {
+		e := r.deleted[i]
+		t.become(e, released)
 		if e.readers == 0 {
+			t.become(e, gone)
 			free = append(free, e)
 		}
+	})
+	for _, e := range free {
+		t.releaseSpace(m, e)
 	}
-	return free
+	t.mu.Lock()
+	t.counters.Syncs++
+	t.mu.Unlock()
 }
 
 // syncFailed forgets what can never be called synced: after an error the kernel
 // drops what it could not write, and answers the next sync with success. To keep
 // such an entry as logged would do until the next opening, which knows of no error.
-func (t *Tier) syncFailed(v *volume, r *syncRound) {
+func (t *Tier) syncFailed(m *mount, r *syncRound) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.counters.SyncErrors++
-	v.failures++
-	for _, e := range r.logged {
-		if e.phase == live {
-			t.unsureLocked(e)
+	m.failures++
+	t.mu.Unlock()
+	var unsure []*entry
+	t.inTurns(len(r.logged), func(i int) {
+		if r.logged[i].phase == logged {
+			unsure = append(unsure, r.logged[i])
 		}
+	})
+	t.forgetUnsure(unsure)
+	t.keepDeleted(r)
+}
+
+// forgetUnsure forgets entries whose bytes may not be on the disk.
+func (t *Tier) forgetUnsure(list []*entry) {
+	for _, e := range list {
+		t.mu.Lock()
+		if e.phase.live() {
+			t.counters.LostUnsynced++
+		}
+		t.mu.Unlock()
+		t.forgetTree(e)
 	}
-	t.deleted = append(r.deleted, t.deleted...)
 }
 
-func (t *Tier) unsureLocked(e *entry) {
-	t.counters.LostUnsynced++
-	t.forgetLocked(e)
-}
-
-// rowsFailed keeps what a failed catalogue leaves open for the next opening.
-func (t *Tier) rowsFailed(r *syncRound) {
+// keepDeleted leaves what could not be synced to the next sync, or opening.
+func (t *Tier) keepDeleted(r *syncRound) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counters.SyncErrors++

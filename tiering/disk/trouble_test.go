@@ -19,7 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
+	"github.com/spliced-kv/spliced/tiering/disk/offline"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -420,7 +422,7 @@ func TestStartWhileReopening(t *testing.T) {
 	await(t, "the workers to leave", func() bool {
 		lower.mu.Lock()
 		defer lower.mu.Unlock()
-		return lower.vol != nil && lower.vol.stopping && lower.vol.writers == 0
+		return lower.mount != nil && lower.mount.stopping && lower.mount.writers == 0
 	})
 	answer := make(chan error, 1)
 	late.Start(tier.LevelLogged, func(_ tier.Level, err error) { answer <- err })
@@ -504,7 +506,7 @@ func TestVersion(t *testing.T) {
 	cfg := s.config()
 	cfg.Dir = t.TempDir() + "/tier"
 	s.filled(cfg, segments(1, 1))
-	path := filepath.Join(cfg.Dir, formatName)
+	path := filepath.Join(cfg.Dir, "FORMAT")
 	good, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -519,7 +521,7 @@ func TestVersion(t *testing.T) {
 		t.Errorf("%+v", h)
 	}
 	_ = lower.close()
-	if _, err := Check(context.Background(), cfg.Dir, CheckOptions{}); !errors.Is(err, ErrVersion) {
+	if _, err := offline.Check(context.Background(), cfg.Dir, offline.CheckOptions{}); !errors.Is(err, volume.ErrVersion) {
 		t.Errorf("%v", err)
 	}
 	if err := os.WriteFile(path, good, 0o600); err != nil {
@@ -614,7 +616,7 @@ func TestRunEndsWhileReopeningWaitsForRead(t *testing.T) {
 	<-ended
 	release()
 	<-read
-	if err := lower.vol.close(); err != nil && !errors.Is(err, catalog.ErrFailed) {
+	if err := lower.mount.Close(); err != nil && !errors.Is(err, catalog.ErrFailed) {
 		t.Error(err)
 	}
 }
@@ -626,6 +628,13 @@ type little struct {
 }
 
 func (l little) Free() (int64, error) { return l.free.Load(), nil }
+
+// What tries out whether a directory can be written and opened anew.
+const (
+	probeName   = "probe"
+	roomName    = "temporary.000000.dbtmp"
+	reopenBytes = 24 << 20
+)
 
 // When a full file system has failed the catalogue, reads go on until there is
 // room for opening it again, however small writes fare.
@@ -708,7 +717,7 @@ func TestCatalogFailsUnderWaiters(t *testing.T) {
 	await(t, "both to wait", func() bool {
 		lower.mu.Lock()
 		defer lower.mu.Unlock()
-		return len(lower.raising) == 2
+		return len(lower.syncing.raising) == 2
 	})
 	_ = lower.catalogTrouble(errors.New("as if the catalogue had failed"))
 	for _, done := range []<-chan outcome{first, second} {

@@ -8,7 +8,8 @@ import (
 	"io"
 	"time"
 
-	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/disk/offline"
+	"github.com/spliced-kv/spliced/tiering/disk/volume"
 )
 
 type diskFlags struct {
@@ -59,13 +60,13 @@ func (f *diskFlags) run(ctx context.Context, c *call) error {
 	if f.long && verb != "dump" {
 		return usagef("-long goes with dump")
 	}
-	o := disk.CheckOptions{Deep: f.deep}
+	o := offline.CheckOptions{Deep: f.deep}
 	if !f.quiet {
 		o.Progress = percentOn(c.stderr, verb)
 	}
 	switch verb {
 	case "check":
-		r, err := disk.Check(ctx, dir, o)
+		r, err := offline.Check(ctx, dir, o)
 		if err != nil {
 			return notLookedAt(err)
 		}
@@ -83,11 +84,11 @@ func (f *diskFlags) run(ctx context.Context, c *call) error {
 func notLookedAt(err error) error {
 	remedy := ""
 	switch {
-	case errors.Is(err, disk.ErrLocked):
+	case errors.Is(err, volume.ErrLocked):
 		remedy = "Stop the daemon that has it, and try again."
-	case errors.Is(err, disk.ErrVersion):
+	case errors.Is(err, volume.ErrVersion):
 		remedy = "Use the splicectl of that version, or delete the directory: the daemon begins a new one."
-	case errors.Is(err, disk.ErrNotTier):
+	case errors.Is(err, volume.ErrNotTier):
 		remedy = "DIR is what -disk names to spliced."
 	case errors.Is(err, context.Canceled):
 		return err
@@ -99,7 +100,7 @@ func notLookedAt(err error) error {
 }
 
 // checked prints a report; damage is status 1.
-func (f *diskFlags) checked(c *call, r *disk.Report) error {
+func (f *diskFlags) checked(c *call, r *offline.Report) error {
 	var err error
 	if c.json {
 		err = printJSON(c.stdout, r)
@@ -114,18 +115,18 @@ func (f *diskFlags) checked(c *call, r *disk.Report) error {
 
 // repaired is the JSON form of a repair.
 type repaired struct {
-	Found disk.Report `json:"found"` // before and while it was repaired
-	Clean bool        `json:"clean"` // now
-	Now   disk.Report `json:"now"`
+	Found offline.Report `json:"found"` // before and while it was repaired
+	Clean bool           `json:"clean"` // now
+	Now   offline.Report `json:"now"`
 }
 
 // repair looks again afterwards: what it says about the directory holds now.
-func (f *diskFlags) repair(ctx context.Context, c *call, dir string, o disk.CheckOptions) error {
-	found, err := disk.Repair(ctx, dir, o)
+func (f *diskFlags) repair(ctx context.Context, c *call, dir string, o offline.CheckOptions) error {
+	found, err := offline.Repair(ctx, dir, o)
 	if err != nil {
 		return notLookedAt(err)
 	}
-	now, err := disk.Check(ctx, dir, disk.CheckOptions{})
+	now, err := offline.Check(ctx, dir, offline.CheckOptions{})
 	if err != nil {
 		return err
 	}
@@ -141,7 +142,7 @@ func (f *diskFlags) repair(ctx context.Context, c *call, dir string, o disk.Chec
 	return err
 }
 
-func printRepair(w io.Writer, found, now *disk.Report) error {
+func printRepair(w io.Writer, found, now *offline.Report) error {
 	printProblems(w, found)
 	if found.Restored > 0 {
 		fmt.Fprintf(w, "%d headers of slab files were written anew\n", found.Restored)
@@ -168,7 +169,7 @@ func printRepair(w io.Writer, found, now *disk.Report) error {
 	return printDiskReport(w, now)
 }
 
-func printDiskReport(w io.Writer, r *disk.Report) error {
+func printDiskReport(w io.Writer, r *offline.Report) error {
 	t := newTable(w)
 	t.row("store", r.Store+fmt.Sprintf(" (version %d)", r.Version))
 	t.row("slab files", fmt.Sprintf("%d of %s, in granules of %s", r.Slabs, bytesText(r.SlabBytes), bytesText(r.GranuleBytes)))
@@ -190,7 +191,7 @@ func printDiskReport(w io.Writer, r *disk.Report) error {
 	return nil
 }
 
-func printProblems(w io.Writer, r *disk.Report) {
+func printProblems(w io.Writer, r *offline.Report) {
 	for _, p := range r.Problems {
 		fmt.Fprintf(w, "! %s\n", p)
 	}
@@ -201,12 +202,12 @@ func printProblems(w io.Writer, r *disk.Report) {
 
 // rowsOut is the JSON form of a dump.
 type rowsOut struct {
-	Rows []disk.DumpRow `json:"rows"`
+	Rows []offline.DumpRow `json:"rows"`
 }
 
 func (f *diskFlags) dump(ctx context.Context, c *call, dir string) error {
-	out := rowsOut{Rows: []disk.DumpRow{}}
-	err := disk.Dump(ctx, dir, func(r disk.DumpRow) error {
+	out := rowsOut{Rows: []offline.DumpRow{}}
+	err := offline.Dump(ctx, dir, func(r offline.DumpRow) error {
 		out.Rows = append(out.Rows, r)
 		return nil
 	})

@@ -16,7 +16,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/disk/offline"
 )
 
 // onDisk runs a daemon in this process with a disk directory until stop.
@@ -128,7 +128,7 @@ func diskJSON[T any](t *testing.T, want int, args ...string) (v T) {
 func TestDiskOfADaemonThatEndedIsClean(t *testing.T) {
 	dir, keys := filledDir(t)
 	for _, deep := range []string{"-deep=false", "-deep"} {
-		r := diskJSON[disk.Report](t, exitOK, "check", deep, dir)
+		r := diskJSON[offline.Report](t, exitOK, "check", deep, dir)
 		if !r.Clean() || r.Segments != len(keys) || r.Profiles != 1 || (r.PayloadBytes > 0) != (deep == "-deep") {
 			t.Errorf("check %s: %+v", deep, r)
 		}
@@ -156,10 +156,10 @@ func TestDiskFindsAFlippedByteAndForgetsThatSegmentOnly(t *testing.T) {
 	row := diskJSON[rowsOut](t, exitOK, "dump", dir).Rows[1]
 	// Past the header's block lies the payload.
 	flipByte(t, filepath.Join(dir, "slabs", fmt.Sprintf("%06d.slab", row.Runs[0].Slab)), row.Runs[0].Off+4096+77)
-	if r := diskJSON[disk.Report](t, exitOK, "check", dir); !r.Clean() {
+	if r := diskJSON[offline.Report](t, exitOK, "check", dir); !r.Clean() {
 		t.Errorf("without -deep payloads are not read: %+v", r.Problems)
 	}
-	r := diskJSON[disk.Report](t, exitFailed, "check", "-deep", dir)
+	r := diskJSON[offline.Report](t, exitFailed, "check", "-deep", dir)
 	if len(r.Problems) != 1 || r.Problems[0].Key != row.Key || r.Problems[0].Kind != "segment" {
 		t.Errorf("%+v", r.Problems)
 	}
@@ -171,7 +171,7 @@ func TestDiskFindsAFlippedByteAndForgetsThatSegmentOnly(t *testing.T) {
 	if !fixed.Clean || fixed.Found.Forgotten != 1 || fixed.Found.Rebuilt || fixed.Now.Segments != len(keys)-1 {
 		t.Errorf("%+v", fixed)
 	}
-	if r := diskJSON[disk.Report](t, exitOK, "check", "-deep", dir); !r.Clean() || r.Segments != len(keys)-1 {
+	if r := diskJSON[offline.Report](t, exitOK, "check", "-deep", dir); !r.Clean() || r.Segments != len(keys)-1 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -181,7 +181,7 @@ func TestDiskRepairBringsAllBackWithoutACatalogue(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(dir, "index")); err != nil {
 		t.Fatal(err)
 	}
-	if r := diskJSON[disk.Report](t, exitFailed, "check", dir); r.Clean() {
+	if r := diskJSON[offline.Report](t, exitFailed, "check", dir); r.Clean() {
 		t.Error("a lost catalogue is nothing wrong")
 	}
 	code, out, errs := cli(t, "disk", "repair", "-quiet", dir)
@@ -226,7 +226,7 @@ func TestDiskRepairSaysWhatItDid(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "slabs", "000007.slab"), make([]byte, 8192), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r := diskJSON[disk.Report](t, exitFailed, "check", dir); r.Clean() {
+	if r := diskJSON[offline.Report](t, exitFailed, "check", dir); r.Clean() {
 		t.Error("a damaged header is nothing wrong")
 	}
 	code, out, errs := cli(t, "disk", "repair", "-quiet", dir)
@@ -234,7 +234,7 @@ func TestDiskRepairSaysWhatItDid(t *testing.T) {
 		!strings.Contains(out, "1 headers of slab files were written anew") || !strings.Contains(out, "1 slab files that held nothing were removed") {
 		t.Fatalf("exit %d:\n%s%s", code, out, errs)
 	}
-	if r := diskJSON[disk.Report](t, exitOK, "check", "-deep", dir); !r.Clean() || r.Segments != len(keys) {
+	if r := diskJSON[offline.Report](t, exitOK, "check", "-deep", dir); !r.Clean() || r.Segments != len(keys) {
 		t.Errorf("%+v", r)
 	}
 	// A catalogue that cannot be opened is not one that is damaged.

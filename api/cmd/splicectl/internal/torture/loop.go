@@ -14,7 +14,7 @@ import (
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/connector"
-	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/disk/offline"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -101,7 +101,7 @@ func (t *loops) all(ctx context.Context) error {
 
 // check reads the whole directory without a daemon.
 func (t *loops) check(ctx context.Context) error {
-	found, err := disk.Check(ctx, t.options.disk(), disk.CheckOptions{Deep: true})
+	found, err := offline.Check(ctx, t.options.disk(), offline.CheckOptions{Deep: true})
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package disk
+package volume
 
 import (
 	"crypto/rand"
@@ -20,11 +20,12 @@ import (
 // formats inside that do not name their own. No other is read.
 const Version = 1
 
-// Names inside the directory, beside profileDir.
+// Names inside the directory.
 const (
 	lockName   = "LOCK"
 	formatName = "FORMAT"
 	indexDir   = "index"
+	profileDir = "profiles"
 	slabDir    = "slabs"
 )
 
@@ -35,11 +36,11 @@ var (
 	ErrNotTier = fmt.Errorf("disk: not the directory of a disk tier: %w", tier.ErrInvalid) // of offline functions
 )
 
-// format is what a directory says of itself. Its granule is that of all slabs, so
+// Format is what a directory says of itself. Its granule is that of all slabs, so
 // a configuration that names another one has no effect on it.
-type format struct {
-	id      slab.StoreID
-	granule int64
+type Format struct {
+	ID      slab.StoreID
+	Granule int64
 }
 
 // formatHead begins a FORMAT file, which reads
@@ -50,12 +51,12 @@ type format struct {
 //	granule 65536
 const formatHead = "spliced disk tier\n"
 
-func (f *format) text() []byte {
-	return fmt.Appendf(nil, "%sversion %d\nstore %v\ngranule %d\n", formatHead, Version, f.id, f.granule)
+func (f *Format) text() []byte {
+	return fmt.Appendf(nil, "%sversion %d\nstore %v\ngranule %d\n", formatHead, Version, f.ID, f.Granule)
 }
 
 // readFormat reads a directory's format. fs.ErrNotExist: it has none yet.
-func readFormat(index vfs.FS, dir string) (f format, err error) {
+func readFormat(index vfs.FS, dir string) (f Format, err error) {
 	b, err := readFile(index, index.PathJoin(dir, formatName), 4096)
 	if err != nil {
 		return f, err
@@ -69,18 +70,18 @@ func readFormat(index vfs.FS, dir string) (f format, err error) {
 		return f, fmt.Errorf("disk: the directory has %s, this program reads version %d: %w", line, Version, ErrVersion)
 	}
 	var id []byte
-	n, err := fmt.Sscanf(rest, "store %x\ngranule %d\n", &id, &f.granule)
-	g := f.granule
-	if n != 2 || err != nil || len(id) != len(f.id) || g < minGranuleBytes || g > maxGranuleBytes || g&(g-1) != 0 {
+	n, err := fmt.Sscanf(rest, "store %x\ngranule %d\n", &id, &f.Granule)
+	g := f.Granule
+	if n != 2 || err != nil || len(id) != len(f.ID) || g < slab.MinGranule || g > slab.MaxGranule || g&(g-1) != 0 {
 		return f, fmt.Errorf("disk: %s says %.80q: %w", formatName, rest, tier.ErrCorrupt)
 	}
-	f.id = slab.StoreID(id)
+	f.ID = slab.StoreID(id)
 	return f, nil
 }
 
 // openFormat reads the format of a directory or, in one that was not used before,
 // writes it. What has slabs or an index but no format is not ours to begin anew.
-func openFormat(index vfs.FS, dir string, granule int64) (f format, err error) {
+func openFormat(index vfs.FS, dir string, granule int64) (f Format, err error) {
 	f, err = readFormat(index, dir)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err
@@ -90,10 +91,10 @@ func openFormat(index vfs.FS, dir string, granule int64) (f format, err error) {
 			return f, fmt.Errorf("disk: %s is missing beside %s: %w", formatName, name, tier.ErrCorrupt)
 		}
 	}
-	if _, err := rand.Read(f.id[:]); err != nil {
+	if _, err := rand.Read(f.ID[:]); err != nil {
 		return f, err
 	}
-	f.granule = granule
+	f.Granule = granule
 	return f, replaceFile(index, dir, formatName, f.text())
 }
 

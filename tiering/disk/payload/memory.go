@@ -1,8 +1,9 @@
-package disk
+package payload
 
 import (
 	"context"
 	"errors"
+	"sync"
 	"unsafe"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -173,4 +174,37 @@ func within(r gpuipc.Ref, off, n int64) gpuipc.Ref {
 		off, n = 0, n-k
 	}
 	return out
+}
+
+// budget bounds bytes in use by several goroutines. Who asks for more than there
+// is gets all of it.
+type budget struct {
+	mu   sync.Mutex
+	cond *sync.Cond
+	all  int64
+	free int64
+}
+
+func newBudget(bytes int64) *budget {
+	b := &budget{all: bytes, free: bytes}
+	b.cond = sync.NewCond(&b.mu)
+	return b
+}
+
+func (b *budget) take(bytes int64) (took int64) {
+	bytes = min(bytes, b.all)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.free < bytes {
+		b.cond.Wait()
+	}
+	b.free -= bytes
+	return bytes
+}
+
+func (b *budget) give(bytes int64) {
+	b.mu.Lock()
+	b.free += bytes
+	b.mu.Unlock()
+	b.cond.Broadcast()
 }

@@ -1,4 +1,4 @@
-package disk
+package payload
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/codec"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
@@ -21,13 +22,33 @@ import (
 // leave less to do meanwhile (guess: that of fio's usual block).
 const pieceBytes = 1 << 20
 
-// readEntry fills dst with the bytes of an entry that is held.
-func (v *volume) readEntry(ctx context.Context, t *Tier, e *entry, dst []gpuipc.Ref) (*tier.Content, error) {
-	r := &reading{vol: v, dev: t.cfg.Device, e: e, dst: dst, workers: t.cfg.Workers}
-	r.header = slab.AlignedBuffer(int(e.headerBytes))
+// Source is where runs are read from, as slab.Set does it.
+type Source interface {
+	Read(runs []slab.Run, off int64, bufs [][]byte) error
+}
+
+// ErrUnread is an error of the disk in reading: the bytes may be right.
+var ErrUnread = fmt.Errorf("disk: cannot be read: %w", tier.ErrUnavailable)
+
+// Reading says what is to be read to where.
+type Reading struct {
+	From    Source
+	Row     *catalog.Row
+	Profile *profile.Profile // of the row
+	Device  gpuipc.Device
+	To      []gpuipc.Ref // by rank
+	Workers int
+}
+
+// Read fills the memory with an entry's bytes and compares every digest.
+// tier.ErrCorrupt: something is not as it was written. ErrUnread: the disk has
+// failed. After an error the memory holds anything.
+func Read(ctx context.Context, what Reading) (*extent.Manifest, error) {
+	row := what.Row
+	r := &reading{Reading: what, header: slab.AlignedBuffer(row.HeaderBytes)}
 	defer r.close()
-	for i := range dst {
-		view, err := openView(ctx, r.dev, dst[i], true)
+	for i := range r.To {
+		view, err := openView(ctx, r.Device, r.To[i], true)
 		if view != nil {
 			r.views = append(r.views, view)
 		}
@@ -35,15 +56,15 @@ func (v *volume) readEntry(ctx context.Context, t *Tier, e *entry, dst []gpuipc.
 			return nil, fmt.Errorf("rank %d: %w: %w", i, err, tier.ErrUnavailable)
 		}
 	}
-	layout := e.model.layout(e.Kind, e.end-e.begin)
-	if layout.Bytes != e.rankBytes {
-		return nil, fmt.Errorf("%d bytes a rank, its profile says %d: %w", e.rankBytes, layout.Bytes, tier.ErrCorrupt)
+	layout := LayoutOf(r.Profile, tier.CheckpointKind(row.Kind), row.End-row.Begin)
+	if layout.Bytes != row.RankBytes {
+		return nil, fmt.Errorf("%d bytes a rank, its profile says %d: %w", row.RankBytes, layout.Bytes, tier.ErrCorrupt)
 	}
-	r.chunks = chunksOf(&layout, e.ranks)
+	r.chunks = chunksOf(&layout, row.Ranks)
 	r.digests = make([]uint64, len(r.chunks))
 	var m *extent.Manifest
 	var err error
-	if e.coded {
+	if row.Coded {
 		m, err = r.coded(ctx, &layout)
 	} else {
 		m, err = r.plain(ctx)
@@ -51,23 +72,16 @@ func (v *volume) readEntry(ctx context.Context, t *Tier, e *entry, dst []gpuipc.
 	if err != nil {
 		return nil, err
 	}
-	if err := r.compare(m); err != nil {
-		return nil, err
-	}
-	return &tier.Content{Publisher: m.Publisher, Tokens: m.Tokens, Digests: m.Digests}, nil
+	return m, r.compare(m)
 }
 
 // reading is one read of an entry.
 type reading struct {
-	vol     *volume
-	dev     gpuipc.Device
-	e       *entry
-	dst     []gpuipc.Ref
+	Reading
 	views   []*view
-	workers int
 	header  []byte
 	chunks  []chunk
-	digests []uint64 // of what came to lie in dst, by chunk
+	digests []uint64 // of what came to lie in memory, by chunk
 }
 
 func (r *reading) close() {
@@ -76,20 +90,25 @@ func (r *reading) close() {
 	}
 }
 
-// transfer reads from the entry's runs and sorts errors.
+// transfer reads from the entry's runs.
 func (r *reading) transfer(off int64, bufs [][]byte) error {
-	end := r.vol.reads.begin()
-	err := r.vol.set.Read(r.e.runs, off, bufs)
-	end()
+	return readRuns(r.From, r.Row.Runs, off, bufs)
+}
+
+// readRuns reads and tells corrupt runs from a disk that fails.
+func readRuns(from Source, runs []slab.Run, off int64, bufs [][]byte) error {
+	err := from.Read(runs, off, bufs)
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		// A slab that became shorter: what was there is gone for good.
-		return fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, tier.ErrInvalid):
+		// A slab that became shorter, or is none: what was there is gone for good.
+		return corrupt(err)
 	}
-	return fmt.Errorf("%w: %w", err, errDisk)
+	return fmt.Errorf("%w: %w", err, ErrUnread)
 }
+
+func corrupt(err error) error { return fmt.Errorf("%w: %w", err, tier.ErrCorrupt) }
 
 // parallel calls do for 0 to n-1 in several goroutines until one fails. All have
 // ended when it returns, since they use the caller's memory.
@@ -131,14 +150,14 @@ func (r *reading) plain(ctx context.Context) (*extent.Manifest, error) {
 		all = append(all, v.pieces...)
 	}
 	c := cutter{rest: all}
-	total := r.e.headerBytes + r.e.payload
+	total := int64(r.Row.HeaderBytes) + r.Row.PayloadBytes
 	n := int((total + pieceBytes - 1) / pieceBytes)
 	parts := make([][]piece, n)
 	for i := range parts {
 		parts[i] = c.next(min(pieceBytes, total-int64(i)*pieceBytes))
 	}
 	byPiece, missing := r.arrivals(n)
-	err := parallel(ctx, n, r.workers, func(i int) error {
+	err := parallel(ctx, n, r.Workers, func(i int) error {
 		if err := r.transfer(int64(i)*pieceBytes, buffers(parts[i])); err != nil {
 			return err
 		}
@@ -166,16 +185,13 @@ func (r *reading) plain(ctx context.Context) (*extent.Manifest, error) {
 	return r.manifest()
 }
 
-// span is a range of chunks.
-type span struct{ first, end int }
-
 // arrivals tells which chunks have bytes in each piece, and in how many pieces
 // each chunk has bytes. Chunks are in the order in which they lie.
 func (r *reading) arrivals(pieces int) (byPiece []span, missing []atomic.Int32) {
 	byPiece, missing = make([]span, pieces), make([]atomic.Int32, len(r.chunks))
 	for k := range r.chunks {
 		c := &r.chunks[k]
-		at := r.e.headerBytes + extent.RankOffset(c.rank, r.e.rankBytes) + c.off
+		at := int64(r.Row.HeaderBytes) + extent.RankOffset(c.rank, r.Row.RankBytes) + c.off
 		first, last := int(at/pieceBytes), int((at+c.n-1)/pieceBytes)
 		missing[k].Store(int32(last - first + 1))
 		for i := first; i <= last; i++ {
@@ -197,7 +213,7 @@ func (r *reading) digest(ctx context.Context, k int) error {
 			return nil
 		}
 	}
-	if err := r.dev.Digests(ctx, within(r.dst[c.rank], c.off, c.n), r.digests[k:k+1]); err != nil {
+	if err := r.Device.Digests(ctx, within(r.To[c.rank], c.off, c.n), r.digests[k:k+1]); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -222,7 +238,7 @@ func (r *reading) store(ctx context.Context) error {
 		if v.staged == nil {
 			continue
 		}
-		if err := r.dev.Store(ctx, v.ref, v.staged); err != nil {
+		if err := r.Device.Store(ctx, v.ref, v.staged); err != nil {
 			return fmt.Errorf("%w: %w", err, tier.ErrUnavailable)
 		}
 	}
@@ -236,37 +252,37 @@ func (r *reading) store(ctx context.Context) error {
 
 // manifest decides whether the header is the one that the row speaks of.
 func (r *reading) manifest() (*extent.Manifest, error) {
-	h, err := extent.Parse(r.header)
+	x, err := parse(r.header)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
+		return nil, err
 	}
-	e := r.e
-	if h.Name != extentName(e.Name) || h.Generation != e.generation || h.Coded != e.coded || h.ManifestSum != e.manifestSum ||
-		int64(h.HeaderBytes) != e.headerBytes || h.PayloadBytes != e.payload {
-		return nil, fmt.Errorf("header of %v, generation %d, where %d is expected: %w", h.Name, h.Generation, e.generation, tier.ErrCorrupt)
+	row, m := r.Row, x.Manifest
+	if x.Name != row.Name || x.Generation != row.Generation || x.Coded != row.Coded || x.ManifestSum != row.ManifestSum ||
+		x.HeaderBytes != row.HeaderBytes || x.PayloadBytes != row.PayloadBytes {
+		return nil, fmt.Errorf("header of %v, generation %d, where %d is expected: %w", x.Name, x.Generation, row.Generation, tier.ErrCorrupt)
 	}
-	stored, err := h.Manifest(r.header)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
-	}
-	m, err := extent.Decode(stored)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
-	}
-	if m.Coded != e.coded || m.PayloadBytes() != e.payload || len(m.Digests) != e.ranks || m.RankBytes != e.rankBytes || len(m.Digests)*len(m.Digests[0]) != len(r.chunks) {
+	if len(m.Digests) != row.Ranks || m.RankBytes != row.RankBytes || len(m.Digests)*len(m.Digests[0]) != len(r.chunks) {
 		return nil, fmt.Errorf("manifest of %d ranks of %d bytes with %d digests each, where %d, %d and %d in all are expected: %w",
-			len(m.Digests), m.RankBytes, len(m.Digests[0]), e.ranks, e.rankBytes, len(r.chunks), tier.ErrCorrupt)
+			len(m.Digests), m.RankBytes, len(m.Digests[0]), row.Ranks, row.RankBytes, len(r.chunks), tier.ErrCorrupt)
 	}
 	return m, nil
 }
 
 // compare checks every digest.
 func (r *reading) compare(m *extent.Manifest) error {
-	per := len(m.Digests[0])
 	for k, got := range r.digests {
-		if want := m.Digests[k/per][k%per]; got != want {
-			return fmt.Errorf("rank %d, chunk %d has the digest %016x, not %016x: %w", k/per, k%per, got, want, tier.ErrCorrupt)
+		if err := compareDigest(m, k, got); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// compareDigest compares that of the k-th chunk of all ranks with the manifest's.
+func compareDigest(m *extent.Manifest, k int, got uint64) error {
+	per := len(m.Digests[0])
+	if want := m.Digests[k/per][k%per]; got != want {
+		return fmt.Errorf("rank %d, chunk %d has the digest %016x, not %016x: %w", k/per, k%per, got, want, tier.ErrCorrupt)
 	}
 	return nil
 }
@@ -281,31 +297,20 @@ func (r *reading) coded(ctx context.Context, l *profile.Layout) (*extent.Manifes
 	if err != nil {
 		return nil, err
 	}
-	list, err := storedChunks(m, l)
+	list, err := codedChunks(m, l)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
+		return nil, corrupt(err)
 	}
 	groups := grouped(list)
-	err = parallel(ctx, len(groups), r.workers, func(i int) error {
+	err = parallel(ctx, len(groups), r.Workers, func(i int) error {
 		return r.group(ctx, list[groups[i].first:groups[i].end], groups[i].first)
 	})
-	if err == nil {
-		err = r.storeCoded(ctx)
+	if err == nil && r.staged() {
+		// What lies between parts was not stored; it is zero in staging, as it was
+		// in the object that was written.
+		err = r.store(ctx)
 	}
 	return m, err
-}
-
-// grouped puts neighbouring chunks together that are read at once.
-func grouped(list []storedChunk) (groups []span) {
-	for i := 0; i < len(list); {
-		g := span{i, i + 1}
-		for g.end < len(list) && list[g.end].at+list[g.end].bytes-list[i].at <= pieceBytes {
-			g.end++
-		}
-		groups = append(groups, g)
-		i = g.end
-	}
-	return groups
 }
 
 // group reads the blocks around some chunks and puts each where it belongs.
@@ -313,7 +318,7 @@ func (r *reading) group(ctx context.Context, list []storedChunk, first int) erro
 	last := &list[len(list)-1]
 	begin := list[0].at &^ (slab.BlockBytes - 1)
 	buf := slab.AlignedBuffer(int(blocks(last.at + last.bytes - begin)))
-	if err := r.transfer(r.e.headerBytes+begin, [][]byte{buf}); err != nil {
+	if err := r.transfer(int64(r.Row.HeaderBytes)+begin, [][]byte{buf}); err != nil {
 		return err
 	}
 	var scratch []byte
@@ -329,7 +334,7 @@ func (r *reading) group(ctx context.Context, list []storedChunk, first int) erro
 		if c.codec == codec.None {
 			copy(to, from)
 		} else if err := codec.Decode(to, from, kernel.DType(c.part.DType), codec.Options{Workers: 1}); err != nil {
-			return fmt.Errorf("chunk at %d: %w: %w", c.at, err, tier.ErrCorrupt)
+			return corrupt(fmt.Errorf("chunk at %d: %w", c.at, err))
 		}
 		if len(runs) > 1 {
 			scatter(runs, to)
@@ -339,15 +344,6 @@ func (r *reading) group(ctx context.Context, list []storedChunk, first int) erro
 				return err
 			}
 		}
-	}
-	return nil
-}
-
-// storeCoded is store, where something was staged. What lies between parts was
-// not stored; it is zero in staging, as in an object's first life.
-func (r *reading) storeCoded(ctx context.Context) error {
-	if r.staged() {
-		return r.store(ctx)
 	}
 	return nil
 }

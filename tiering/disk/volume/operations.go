@@ -1,4 +1,4 @@
-package disk
+package volume
 
 import (
 	"sync"
@@ -14,9 +14,9 @@ import (
 // works off its queue of 256 MiB at 50 MB/s.
 const StallAfter = 5 * time.Second
 
-// operations are those of one direction that run now, the oldest first. Its lock
-// is held for a few instructions, below all others.
-type operations struct {
+// Operations are those of one direction that run now, the oldest first. Its lock
+// is held for a few instructions, inside all others.
+type Operations struct {
 	now     func() time.Time
 	running atomic.Int32
 	mu      sync.Mutex
@@ -29,8 +29,8 @@ type operation struct {
 	older, newer *operation
 }
 
-// begin counts an operation until end is called.
-func (o *operations) begin() (end func()) {
+// Begin counts an operation until end is called.
+func (o *Operations) Begin() (end func()) {
 	p := &operation{began: o.now()}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -44,7 +44,7 @@ func (o *operations) begin() (end func()) {
 	return func() { o.end(p) }
 }
 
-func (o *operations) end(p *operation) {
+func (o *Operations) end(p *operation) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if p.older != nil {
@@ -60,9 +60,9 @@ func (o *operations) end(p *operation) {
 	o.running.Add(-1)
 }
 
-// stalled is the age of the oldest operation once it is StallAfter, else 0. While
+// Stalled is the age of the oldest operation once it is StallAfter, else 0. While
 // none runs no clock is asked.
-func (o *operations) stalled() time.Duration {
+func (o *Operations) Stalled() time.Duration {
 	if o.running.Load() == 0 {
 		return 0
 	}
@@ -76,17 +76,4 @@ func (o *operations) stalled() time.Duration {
 		return 0
 	}
 	return age
-}
-
-// stalledLocked is how long reads and writes of the open volume have hung.
-func (t *Tier) stalledLocked() (reads, writes time.Duration) {
-	if t.vol == nil {
-		return 0, 0
-	}
-	return t.vol.reads.stalled(), t.vol.writes.stalled()
-}
-
-// readsOffLocked says whether reads are not tried although the directory is open.
-func (t *Tier) readsOffLocked() bool {
-	return !t.breaker.closed() && t.breaker.open(t.cfg.Now()) || t.vol != nil && t.vol.reads.stalled() > 0
 }

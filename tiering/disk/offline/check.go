@@ -1,4 +1,4 @@
-package disk
+package offline
 
 import (
 	"bytes"
@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"runtime"
 	"slices"
 
@@ -17,7 +16,9 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/disk/payload"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -43,69 +44,50 @@ func (o *CheckOptions) progress(done, total int64) {
 	}
 }
 
-// offline is a directory opened for one of the functions that need no daemon.
-type offline struct {
-	*volume
+// directory is one that is open, with what was found out about it.
+type directory struct {
+	*volume.Volume
 	profiles map[profile.Fingerprint]*profile.Profile
 	report   *Report
 	// Slabs whose headers were zeros, as those are whose making was cut short.
 	unfinished []uint32
 }
 
-// openOffline locks a directory and opens what does not depend on the catalogue.
-// ErrNotTier, ErrLocked, ErrVersion: it was not looked at.
-func openOffline(p Place) (o *offline, err error) {
-	v := &volume{index: p.Index, dir: p.Dir, slabs: p.Slabs, dirty: map[uint32]bool{}}
-	if v.index == nil {
-		v.index = vfs.Default
-	}
-	if _, err := readFormat(v.index, v.dir); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("%s has no file %s: %w", p.Dir, formatName, ErrNotTier)
-		}
+// open locks a directory and opens what does not depend on the catalogue.
+// volume.ErrNotTier, ErrLocked, ErrVersion: it was not looked at.
+func open(p Place) (*directory, error) {
+	v, err := volume.OpenExisting(volume.Options{
+		Dir: p.Dir, Slabs: p.Slabs, Index: p.Index, Width: runtime.GOMAXPROCS(0), Log: zerolog.Nop(),
+	})
+	if err != nil {
 		return nil, err
 	}
-	if v.lock, err = lockDir(v.index, v.dir); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, v.close())
-		}
-	}()
-	if v.format, err = readFormat(v.index, v.dir); err != nil {
-		return nil, err
-	}
-	if err := v.openSlabs(0, runtime.GOMAXPROCS(0)); err != nil {
-		return nil, err
-	}
-	o = &offline{volume: v, profiles: map[profile.Fingerprint]*profile.Profile{}}
-	o.report = &Report{Version: Version, Store: v.format.id.String(), GranuleBytes: v.format.granule}
-	return o, nil
+	d := &directory{Volume: v, profiles: map[profile.Fingerprint]*profile.Profile{}}
+	d.report = &Report{Version: volume.Version, Store: v.Format.ID.String(), GranuleBytes: v.Format.Granule}
+	return d, nil
 }
 
 // take adds slabs and profiles to the report. A slab that is of another version, or
 // that does not open at the moment, is no damage but the end: it would look as if
 // all that lies in it were lost.
-func (o *offline) take() error {
-	for _, s := range o.set.Slabs() {
-		o.space.AddSlab(s.Number, s.Bytes)
-		o.addSlab(s)
+func (o *directory) take() error {
+	for _, s := range o.Slabs() {
+		o.AddSlab(s)
 		o.report.Slabs++
 	}
-	for _, r := range o.set.Refused() {
+	for _, r := range o.Refused() {
 		switch {
 		case errors.Is(r.Err, slab.ErrUnfinished): // if it holds anything, its rows miss it
 		case damagedSlab(r.Err), errors.Is(r.Err, slab.ErrStore):
 			o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
 		case errors.Is(r.Err, slab.ErrVersion), errors.Is(r.Err, slab.ErrGranule):
-			return fmt.Errorf("disk: slabs: %w: %w", r.Err, ErrVersion)
+			return fmt.Errorf("disk: slabs: %w: %w", r.Err, volume.ErrVersion)
 		default:
 			return fmt.Errorf("disk: slabs: %w", r.Err)
 		}
 	}
-	o.report.SlabBytes = o.slabBytes.Load()
-	profiles, bad, err := readProfiles(o.index, o.dir)
+	o.report.SlabBytes = o.SlabBytes()
+	profiles, bad, err := o.Profiles()
 	if err != nil {
 		return err
 	}
@@ -117,7 +99,7 @@ func (o *offline) take() error {
 		case errors.As(err, &errno):
 			return err
 		default: // its bytes are what its name says
-			return fmt.Errorf("%w: %w", err, ErrVersion)
+			return fmt.Errorf("%w: %w", err, volume.ErrVersion)
 		}
 	}
 	for _, p := range profiles {
@@ -138,8 +120,8 @@ func damagedSlab(err error) bool {
 }
 
 // done is the report, with what is left over.
-func (o *offline) done() *Report {
-	o.report.FreeBytes = o.space.FreeBytes()
+func (o *directory) done() *Report {
+	o.report.FreeBytes = o.Space.FreeBytes()
 	return o.report
 }
 
@@ -154,11 +136,11 @@ func Check(ctx context.Context, dir string, opts CheckOptions) (*Report, error) 
 
 // CheckPlace is Check of any Place.
 func CheckPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err error) {
-	o, err := openOffline(p)
+	o, err := open(p)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, o.close()) }()
+	defer func() { err = errors.Join(err, o.Close()) }()
 	if err := o.take(); err != nil {
 		return nil, err
 	}
@@ -182,26 +164,23 @@ var errBroken = errors.New("broken")
 
 // rows opens the catalogue and reads all of it. errBroken: it has to be made anew.
 // Any other error says nothing about it.
-func (o *offline) rows() (rows []catalog.Row, err error) {
-	if err = o.haveCatalog(indexDir); err == nil {
-		err = o.openCatalog(indexDir, zerolog.Nop())
-	}
-	if err == nil {
-		rows, err = readRows(o.catalog)
+func (o *directory) rows() (rows []catalog.Row, err error) {
+	if err = o.OpenCatalog(); err == nil {
+		rows, err = o.ReadRows()
 	}
 	return rows, o.judge(err)
 }
 
 // judge says whether an error of the catalogue is damage.
-func (o *offline) judge(err error) error {
+func (o *directory) judge(err error) error {
 	var errno unix.Errno
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &errno) && errno != unix.ENOENT:
-		return fmt.Errorf("%w (if it stays so, move %s away: repair makes a new one)", err, o.path(indexDir))
+		return fmt.Errorf("%w (if it stays so, move %s away: repair makes a new one)", err, o.IndexPath())
 	case errors.Is(err, catalog.ErrVersion):
-		return fmt.Errorf("%w: %w", err, ErrVersion)
+		return fmt.Errorf("%w: %w", err, volume.ErrVersion)
 	}
 	return fmt.Errorf("%w: %w", errBroken, err)
 }
@@ -209,8 +188,8 @@ func (o *offline) judge(err error) error {
 // checkRows checks every row and reports and answers those that are wrong. Only
 // rows that are right claim their space, the younger first, and after them those
 // whose extents do not read: they are reported, but not known to be wrong.
-func (o *offline) checkRows(ctx context.Context, rows []catalog.Row, opts CheckOptions) (bad []extent.Name, err error) {
-	tenants := o.catalog.Tenants()
+func (o *directory) checkRows(ctx context.Context, rows []catalog.Row, opts CheckOptions) (bad []extent.Name, err error) {
+	tenants := o.Catalog.Tenants()
 	there := make(map[extent.Name]bool, len(rows))
 	for i := range rows {
 		there[rows[i].Name] = true
@@ -221,7 +200,7 @@ func (o *offline) checkRows(ctx context.Context, rows []catalog.Row, opts CheckO
 		r := &rows[i]
 		err := o.checkRow(ctx, r, tenants, there, opts)
 		if err == nil {
-			err = o.space.Take(r.Runs)
+			err = o.Space.Take(r.Runs)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -232,7 +211,7 @@ func (o *offline) checkRows(ctx context.Context, rows []catalog.Row, opts CheckO
 			o.report.count(r.Name, r.Runs)
 		default:
 			o.report.bad(r.Name, r.Runs, err)
-			if errors.Is(err, errUnread) {
+			if errors.Is(err, payload.ErrUnread) {
 				unread = append(unread, r)
 			} else {
 				bad = append(bad, r.Name)
@@ -241,7 +220,7 @@ func (o *offline) checkRows(ctx context.Context, rows []catalog.Row, opts CheckO
 		opts.progress(int64(i+1), int64(len(rows)))
 	}
 	for _, r := range unread {
-		if err := o.space.Take(r.Runs); err != nil {
+		if err := o.Space.Take(r.Runs); err != nil {
 			bad = append(bad, r.Name)
 			continue
 		}
@@ -254,7 +233,7 @@ func (o *offline) checkRows(ctx context.Context, rows []catalog.Row, opts CheckO
 // errCatalog is beside errors that are the catalogue's, and not those of a row.
 var errCatalog = errors.New("catalogue")
 
-func (o *offline) checkRow(ctx context.Context, r *catalog.Row, tenants map[uint32]string, there map[extent.Name]bool, opts CheckOptions) error {
+func (o *directory) checkRow(ctx context.Context, r *catalog.Row, tenants map[uint32]string, there map[extent.Name]bool, opts CheckOptions) error {
 	p := o.profiles[r.Fingerprint]
 	switch {
 	case p == nil:
@@ -266,82 +245,29 @@ func (o *offline) checkRow(ctx context.Context, r *catalog.Row, tenants map[uint
 	case r.Kind > uint8(tier.Spliced):
 		return fmt.Errorf("kind %d", r.Kind)
 	}
-	f, err := o.readHeader(r.Runs)
+	x, err := payload.ReadExtent(o, r.Runs)
 	if err != nil {
 		return err
 	}
-	if err := f.agrees(r, tenants[r.Tenant]); err != nil {
+	if err := x.Agrees(r, tenants[r.Tenant]); err != nil {
 		return err
 	}
-	if _, err := f.chunks(p); err != nil {
-		return corrupt(err)
+	if err := x.Fits(p); err != nil {
+		return err
 	}
-	stored, ok, err := o.catalog.Manifest(r.Name)
+	stored, ok, err := o.Catalog.Manifest(r.Name)
 	switch {
 	case err != nil:
 		return fmt.Errorf("manifest of %v: %w: %w", r.Name, errCatalog, err)
-	case !ok || !bytes.Equal(stored, f.stored):
+	case !ok || !bytes.Equal(stored, x.Stored):
 		return errors.New("the manifest in the catalogue is missing or another")
 	}
 	if !opts.Deep {
 		return nil
 	}
-	if err := o.verify(ctx, f, p, runtime.GOMAXPROCS(0)); err != nil {
+	if err := x.Verify(ctx, o, p, runtime.GOMAXPROCS(0)); err != nil {
 		return err
 	}
-	o.report.PayloadBytes += f.PayloadBytes
-	return nil
-}
-
-// agrees compares a row with the extent it points to.
-func (f *found) agrees(r *catalog.Row, tenant string) error {
-	m := f.manifest
-	switch {
-	case f.Name != r.Name || f.Generation != r.Generation:
-		return fmt.Errorf("its space holds %v of generation %d, not of %d", f.Name, f.Generation, r.Generation)
-	case f.HeaderBytes != r.HeaderBytes || f.PayloadBytes != r.PayloadBytes || f.Coded != r.Coded || f.ManifestSum != r.ManifestSum:
-		return errors.New("lengths or manifest are not those of its header")
-	case !slices.Equal(f.Runs, r.Runs):
-		return fmt.Errorf("it lies in %v, its header says %v", r.Runs, f.Runs)
-	case m.Fingerprint != r.Fingerprint || m.Tenant != tenant || m.Spec != r.Spec || m.Begin != r.Begin || m.End != r.End ||
-		m.Parent != r.Parent || len(m.Digests) != r.Ranks || m.RankBytes != r.RankBytes:
-		return errors.New("it is not described as in its manifest")
-	}
-	return nil
-}
-
-// Dump calls fn with every row of the catalogue, in the order of kind and key. It
-// needs the lock, as Check does.
-func Dump(ctx context.Context, dir string, fn func(DumpRow) error) error {
-	return DumpPlace(ctx, Place{Dir: dir}, fn)
-}
-
-// DumpPlace is Dump of any Place.
-func DumpPlace(ctx context.Context, p Place, fn func(DumpRow) error) (err error) {
-	o, err := openOffline(p)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, o.close()) }()
-	if err := o.take(); err != nil {
-		return err
-	}
-	rows, err := o.rows()
-	if err != nil {
-		return err
-	}
-	tenants := o.catalog.Tenants()
-	for i := range rows {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		model := ""
-		if p := o.profiles[rows[i].Fingerprint]; p != nil {
-			model = p.Identity().Model
-		}
-		if err := fn(dumpRow(&rows[i], tenants[rows[i].Tenant], model)); err != nil {
-			return err
-		}
-	}
+	o.report.PayloadBytes += x.PayloadBytes
 	return nil
 }

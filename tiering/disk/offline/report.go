@@ -1,11 +1,9 @@
-package disk
+package offline
 
 import (
 	"encoding/hex"
 	"fmt"
-	"time"
 
-	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -75,7 +73,7 @@ func (r *Report) problem(p Problem) {
 }
 
 func (r *Report) bad(n extent.Name, runs []slab.Run, err error) {
-	p := Problem{Name: tierName(n), Kind: kindName(n.Kind), Key: hex.EncodeToString(n.Key[:]), What: err.Error()}
+	p := Problem{Name: tier.Name{Kind: tier.CheckpointKind(n.Kind), Key: n.Key}, Kind: kindName(n.Kind), Key: hex.EncodeToString(n.Key[:]), What: err.Error()}
 	if len(runs) > 0 {
 		p.Slab, p.Off = runs[0].Slab, runs[0].Off
 	}
@@ -104,38 +102,4 @@ func kindName(kind uint8) string {
 		return "spliced checkpoint"
 	}
 	return fmt.Sprintf("kind %d", kind)
-}
-
-// DumpRow is a row of the catalogue for people.
-type DumpRow struct {
-	Kind        string     `json:"kind"`
-	Key         string     `json:"key"`
-	Generation  uint64     `json:"generation"`
-	Tenant      string     `json:"tenant"`
-	Model       string     `json:"model"`
-	Fingerprint string     `json:"fingerprint"`
-	Begin       int        `json:"begin"`
-	End         int        `json:"end"`
-	Tokens      int        `json:"tokens,omitempty"` // of the whole segment
-	Parent      string     `json:"parent,omitempty"`
-	Ranks       int        `json:"ranks"`
-	RankBytes   int64      `json:"rank_bytes"`
-	Bytes       int64      `json:"bytes"` // of space
-	Coded       bool       `json:"coded,omitempty"`
-	Created     time.Time  `json:"created"`
-	Used        time.Time  `json:"used"`
-	Runs        []slab.Run `json:"runs"`
-}
-
-func dumpRow(r *catalog.Row, tenant, model string) DumpRow {
-	d := DumpRow{
-		Kind: kindName(r.Kind), Key: hex.EncodeToString(r.Key[:]), Generation: r.Generation, Tenant: tenant, Model: model,
-		Fingerprint: hex.EncodeToString(r.Fingerprint[:]), Begin: r.Begin, End: r.End, Tokens: r.Spec.Tokens,
-		Ranks: r.Ranks, RankBytes: r.RankBytes, Bytes: slab.RunBytes(r.Runs), Coded: r.Coded,
-		Created: time.Unix(0, r.Created).UTC(), Used: time.Unix(0, r.Used).UTC(), Runs: r.Runs,
-	}
-	if r.Parent != (extent.Name{}) {
-		d.Parent = kindName(r.Parent.Kind) + " " + hex.EncodeToString(r.Parent.Key[:])
-	}
-	return d
 }

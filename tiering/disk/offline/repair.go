@@ -1,0 +1,148 @@
+package offline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spliced-kv/spliced/tiering/disk/catalog"
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// Repair makes a directory one that Check finds clean, and forgets as little as
+// that takes. Headers of slabs that are damaged are written anew, since all that
+// they say is known; slab files that were never finished are removed. Rows that a
+// deep check finds wrong are deleted. Where the catalogue itself is damaged, a new
+// one is made from what slabs hold, and the old one is kept in a folder beside it;
+// then entries that were forgotten, but whose space was not used again, are back,
+// since nothing on the disk tells them apart.
+//
+// What the disk does not read is reported and left as it is: a daemon forgets such
+// an entry when it needs it and still cannot read it. An error means that nothing
+// was found out about the catalogue or about a slab, and that it is as it was.
+// Repair needs the lock, as Check does. Problems in the report are those found before.
+func Repair(ctx context.Context, dir string, opts CheckOptions) (*Report, error) {
+	return RepairPlace(ctx, Place{Dir: dir}, opts)
+}
+
+// RepairPlace is Repair of any Place.
+func RepairPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err error) {
+	o, err := open(p)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, o.Close()) }()
+	opts.Deep = true
+	if err := o.mend(); err != nil {
+		return nil, err
+	}
+	if err := o.take(); err != nil {
+		return nil, err
+	}
+	if err := o.repair(ctx, opts); err != nil {
+		return o.done(), err
+	}
+	err = errors.Join(o.removeUnfinished(), o.RemoveCorruptProfiles())
+	return o.done(), err
+}
+
+func (o *directory) repair(ctx context.Context, opts CheckOptions) error {
+	rows, err := o.rows()
+	if err == nil {
+		err = o.dropBad(ctx, rows, opts)
+	}
+	if !errors.Is(err, errBroken) {
+		return err
+	}
+	o.report.problem(Problem{What: err.Error()})
+	o.uncount()
+	_ = o.CloseCatalog() // its errors are the reason why we are here
+	return o.rebuild(ctx, opts)
+}
+
+// uncount forgets what rows were found to own.
+func (o *directory) uncount() {
+	o.ForgetSpace()
+	r := o.report
+	r.UsedBytes, r.PayloadBytes, r.Unread = 0, 0, 0
+	r.Segments, r.SegmentBytes, r.Checkpoints, r.CheckpointBytes = 0, 0, 0, 0
+}
+
+// mend gives slabs their headers back, so that what lies in them can be looked at;
+// also those that may never have been finished, since nothing else tells whether
+// damage made the zeros. A file too short to hold anything is removed.
+func (o *directory) mend() error {
+	for _, r := range o.Refused() {
+		if !damagedSlab(r.Err) {
+			continue
+		}
+		zeros := errors.Is(r.Err, slab.ErrUnfinished)
+		if !zeros {
+			o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
+		}
+		_, err := o.RestoreSlab(r.Number)
+		switch {
+		case err == nil && zeros:
+			o.unfinished = append(o.unfinished, r.Number)
+		case err == nil:
+			o.report.Restored++
+		case errors.Is(err, slab.ErrSize):
+			o.report.Removed++
+			err = o.RemoveSlab(r.Number)
+		}
+		if err != nil {
+			return fmt.Errorf("disk: slabs: %w", err)
+		}
+	}
+	return nil
+}
+
+// removeUnfinished removes the slabs that were never finished: those in which
+// nothing was found.
+func (o *directory) removeUnfinished() error {
+	for _, n := range o.unfinished {
+		if !o.Space.RemoveSlab(n) {
+			o.report.problem(Problem{Slab: n, What: "its header was zeros"})
+			o.report.Restored++
+			continue
+		}
+		slabs := o.Slabs()
+		i := slices.IndexFunc(slabs, func(s slab.SlabInfo) bool { return s.Number == n })
+		if err := o.RemoveSlab(n); err != nil {
+			return fmt.Errorf("disk: slabs: %w", err)
+		}
+		o.report.Slabs--
+		o.report.SlabBytes -= slabs[i].Bytes
+		o.report.Removed++
+	}
+	return nil
+}
+
+// dropBad deletes the rows that are wrong, and then those that extend them.
+func (o *directory) dropBad(ctx context.Context, rows []catalog.Row, opts CheckOptions) error {
+	names, err := o.checkRows(ctx, rows, opts)
+	if err != nil {
+		return err
+	}
+	bad := make(map[extent.Name]bool, len(names))
+	for _, n := range names {
+		bad[n] = true
+	}
+	for grew := true; grew; {
+		grew = false
+		for i := range rows {
+			if r := &rows[i]; r.Parent != (extent.Name{}) && bad[r.Parent] && !bad[r.Name] {
+				bad[r.Name], grew = true, true
+				o.report.bad(r.Name, r.Runs, fmt.Errorf("it extends %v, which is wrong", r.Parent))
+			}
+		}
+	}
+	changes := make([]catalog.Change, 0, len(bad))
+	for n := range bad {
+		changes = append(changes, catalog.Change{Delete: &n})
+	}
+	o.report.Forgotten = len(changes)
+	return o.Catalog.Commit(changes, true)
+}

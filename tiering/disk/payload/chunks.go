@@ -1,0 +1,96 @@
+package payload
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/disk/codec"
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// LayoutOf is the layout of one rank of an entry that holds n tokens.
+func LayoutOf(p *profile.Profile, kind tier.CheckpointKind, n int) profile.Layout {
+	if kind == 0 {
+		return p.SegmentLayout(n)
+	}
+	return p.CheckpointLayout(n)
+}
+
+// chunk is one digest's bytes: where they lie in a rank's layout.
+type chunk struct {
+	rank int
+	part *profile.Part
+	off  int64 // in the rank's bytes
+	n    int64
+}
+
+// chunksOf lists the chunks of all ranks in the order of their digests.
+func chunksOf(l *profile.Layout, ranks int) []chunk {
+	var list []chunk
+	for rank := range ranks {
+		for i := range l.Parts {
+			p := &l.Parts[i]
+			for at := int64(0); at < p.Len; at += extent.ChunkBytes {
+				list = append(list, chunk{rank, p, p.Off + at, min(extent.ChunkBytes, p.Len-at)})
+			}
+		}
+	}
+	return list
+}
+
+// storedChunk is one digest's bytes in a payload.
+type storedChunk struct {
+	chunk
+	codec codec.ID
+	at    int64 // in the payload
+	bytes int64 // there
+}
+
+// codedChunks lists where each chunk of a coded payload lies, or says how the
+// manifest disagrees with the layout.
+func codedChunks(m *extent.Manifest, l *profile.Layout) ([]storedChunk, error) {
+	var list []storedChunk
+	at := int64(0)
+	for rank := range m.Parts {
+		if len(m.Parts[rank]) != len(l.Parts) {
+			return nil, fmt.Errorf("%d parts, not %d", len(m.Parts[rank]), len(l.Parts))
+		}
+		for i := range l.Parts {
+			p, stored := &l.Parts[i], &m.Parts[rank][i]
+			coded := codec.ID(stored.Codec)
+			if stored.Bytes != p.Len || coded > codec.Planes || coded != codec.None && len(stored.Chunks) != extent.Chunks(p.Len) {
+				return nil, fmt.Errorf("part %d of %d bytes, %v, in %d chunks, not %d bytes", i, stored.Bytes, coded, len(stored.Chunks), p.Len)
+			}
+			for k := range extent.Chunks(p.Len) {
+				off := int64(k) * extent.ChunkBytes
+				c := storedChunk{chunk{rank, p, p.Off + off, min(extent.ChunkBytes, p.Len-off)}, coded, at, 0}
+				if c.bytes = c.n; coded != codec.None {
+					c.bytes = int64(stored.Chunks[k])
+				}
+				if c.bytes > int64(codec.MaxEncodedBytes(int(c.n), codec.Options{})) {
+					return nil, fmt.Errorf("part %d: %d bytes stored of %d", i, c.bytes, c.n)
+				}
+				at += c.bytes
+				list = append(list, c)
+			}
+		}
+	}
+	return list, nil
+}
+
+// span is a range of chunks.
+type span struct{ first, end int }
+
+// grouped puts neighbouring chunks together that are read at once.
+func grouped(list []storedChunk) (groups []span) {
+	for i := 0; i < len(list); {
+		g := span{i, i + 1}
+		for g.end < len(list) && list[g.end].at+list[g.end].bytes-list[i].at <= pieceBytes {
+			g.end++
+		}
+		groups = append(groups, g)
+		i = g.end
+	}
+	return groups
+}

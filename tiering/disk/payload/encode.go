@@ -1,0 +1,223 @@
+package payload
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/disk/codec"
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Encoder makes what an object gives to the disk.
+type Encoder struct {
+	device  gpuipc.Device
+	coded   [profile.PartV + 1]bool
+	any     bool    // a kind of part is coded
+	staging *budget // bytes of coded payloads in memory
+}
+
+// NewEncoder makes one that codes some kinds of parts, in at most stagingBytes of
+// memory unless one object alone needs more.
+func NewEncoder(device gpuipc.Device, coded []profile.PartKind, stagingBytes int64) *Encoder {
+	enc := &Encoder{device: device, any: len(coded) > 0, staging: newBudget(stagingBytes)}
+	for _, kind := range coded {
+		enc.coded[kind] = true
+	}
+	return enc
+}
+
+// HeaderBound is the longest header that an object can get: the manifest stored with
+// no gain. Space is counted before the manifest is made, since that takes longer
+// than a lock may be held.
+func (enc *Encoder) HeaderBound(o *tier.Object, tenant string) int64 {
+	const fixed = 512 // of all fields whose length is known
+	n := int64(fixed + len(tenant) + len(o.Publisher) + 4*len(o.Tokens))
+	for i := range o.Shares {
+		n += 8 * int64(len(o.Shares[i].Digests))
+	}
+	if enc.any {
+		// By part its codec and length, by chunk its stored length, by MiB a digest.
+		for i := range o.Shares {
+			n += codedPartBytes*int64(len(o.Shares[i].Digests)) + 8*int64(extent.Chunks(o.Shares[i].Ref.Len())+1)
+		}
+	}
+	n += n/128 + 64 // of a zstd frame that does not compress
+	return int64(extent.HeaderBytes(int(n)))
+}
+
+// codedPartBytes is what a part with one chunk adds to a manifest; one with more
+// adds less for each. A part without bytes has no chunk, so a margin is kept.
+const codedPartBytes = 2 * (1 + 8 + 4 + 4)
+
+// Encoded is what an object gives to the disk behind its header.
+type Encoded struct {
+	Manifest []byte // as stored
+	Bytes    int64  // of the payload
+	Coded    bool
+	Buffers  [][]byte
+	Release  func() // of what Buffers lie in
+
+	// Of the parts that were coded: their bytes before and after.
+	RawBytes, CodedBytes uint64
+}
+
+// Encode makes the bytes of an object ready: in place, or coded in memory. An error
+// of the device is tier.ErrUnavailable, one of the object tier.ErrInvalid.
+func (enc *Encoder) Encode(ctx context.Context, o *tier.Object, tenant string) (*Encoded, error) {
+	m := manifestOf(o, tenant)
+	var e *Encoded
+	var err error
+	if enc.any {
+		e, err = enc.encode(ctx, o, m)
+	} else {
+		e, err = enc.inPlace(ctx, o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.Bytes = m.PayloadBytes()
+	if e.Manifest, err = m.Encode(nil); err != nil {
+		e.Release()
+		return nil, fmt.Errorf("disk: %x: %w: %w", o.Key[:8], err, tier.ErrInvalid)
+	}
+	return e, nil
+}
+
+func manifestOf(o *tier.Object, tenant string) *extent.Manifest {
+	m := &extent.Manifest{
+		Fingerprint: o.Profile.Fingerprint(), Tenant: tenant, Publisher: o.Publisher, Created: o.Created.UnixNano(),
+		Spec: o.Spec, Begin: o.Begin, End: o.End, Parent: extent.Name{Kind: uint8(o.Parent.Kind), Key: o.Parent.Key}, Tokens: o.Tokens,
+		RankBytes: o.Shares[0].Ref.Len(), Digests: make([][]uint64, len(o.Shares)),
+	}
+	for i := range o.Shares {
+		m.Digests[i] = o.Shares[i].Digests
+	}
+	return m
+}
+
+// inPlace takes the bytes as they lie in memory, rank after rank.
+func (enc *Encoder) inPlace(ctx context.Context, o *tier.Object) (*Encoded, error) {
+	e := &Encoded{}
+	views := make([]*view, 0, len(o.Shares))
+	e.Release = func() {
+		for _, v := range views {
+			v.close()
+		}
+	}
+	for i := range o.Shares {
+		v, err := openView(ctx, enc.device, o.Shares[i].Ref, false)
+		if v != nil {
+			views = append(views, v)
+		}
+		if err != nil {
+			e.Release()
+			return nil, fmt.Errorf("disk: rank %d of %x: %w: %w", i, o.Key[:8], err, tier.ErrUnavailable)
+		}
+		e.Buffers = append(e.Buffers, buffers(v.pieces)...)
+	}
+	return e, nil
+}
+
+// codedMargin is what coding may need beyond the raw bytes of a part before it is
+// given up for the part: the tables of its chunks.
+const codedMargin = 64 << 10
+
+// encoding makes a coded payload in memory: only then its length is known, and with
+// it where its header ends. How much of this goes on at once, staging bounds.
+type encoding struct {
+	*Encoder
+	out     []byte // so far
+	scratch []byte
+	raw     uint64 // of coded parts
+	stored  uint64 // of the same
+}
+
+func (enc *Encoder) encode(ctx context.Context, o *tier.Object, m *extent.Manifest) (*Encoded, error) {
+	ranks := len(o.Shares)
+	took := enc.staging.take(int64(ranks) * m.RankBytes)
+	layout := LayoutOf(o.Profile, o.Kind, o.End-o.Begin)
+	margin := int64(codedMargin + 64*len(chunksOf(&layout, ranks)))
+	w := &encoding{
+		Encoder: enc,
+		out:     slab.AlignedBuffer(int(blocks(extent.PayloadBytes(ranks, m.RankBytes) + margin)))[:0],
+		scratch: make([]byte, 0, extent.ChunkBytes),
+	}
+	m.Coded, m.Parts = true, make([][]extent.Part, ranks)
+	for i := range o.Shares {
+		var err error
+		if m.Parts[i], err = w.rank(ctx, o.Shares[i].Ref, &layout); err != nil {
+			enc.staging.give(took)
+			return nil, fmt.Errorf("disk: rank %d of %x: %w: %w", i, o.Key[:8], err, tier.ErrUnavailable)
+		}
+	}
+	n := len(w.out)
+	payload := w.out[:blocks(int64(n))]
+	clear(payload[n:])
+	for at := 0; at < len(payload); at += extent.ChunkBytes {
+		m.StoredDigests = append(m.StoredDigests, gpuipc.DigestBytes(payload[at:min(at+extent.ChunkBytes, len(payload))]))
+	}
+	e := &Encoded{Coded: true, Release: func() { enc.staging.give(took) }, RawBytes: w.raw, CodedBytes: w.stored}
+	if len(payload) > 0 {
+		e.Buffers = [][]byte{payload}
+	}
+	return e, nil
+}
+
+// rank adds one rank's parts.
+func (w *encoding) rank(ctx context.Context, ref gpuipc.Ref, l *profile.Layout) ([]extent.Part, error) {
+	v, err := openView(ctx, w.device, ref, false)
+	if v != nil {
+		defer v.close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	parts := make([]extent.Part, len(l.Parts))
+	for i := range l.Parts {
+		p := &l.Parts[i]
+		parts[i] = extent.Part{Bytes: p.Len}
+		if w.coded[p.Kind] && p.Len > 0 {
+			ok, err := w.part(v, p, &parts[i])
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				continue
+			}
+		}
+		for _, run := range v.window(p.Off, p.Len) {
+			w.out = append(w.out, run...)
+		}
+	}
+	return parts, nil
+}
+
+// part adds a part chunk by chunk, each a stream of its own, so that a reader has
+// every digest's bytes by themselves. A part that does not shrink is left alone.
+func (w *encoding) part(v *view, p *profile.Part, out *extent.Part) (ok bool, err error) {
+	start := len(w.out)
+	for at := int64(0); at < p.Len; at += extent.ChunkBytes {
+		n := min(extent.ChunkBytes, p.Len-at)
+		before := len(w.out)
+		raw := gather(v.window(p.Off+at, n), w.scratch)
+		w.out, err = codec.Encode(w.out, raw, kernel.DType(p.DType), codec.Options{Workers: runtime.GOMAXPROCS(0)})
+		if err != nil {
+			return false, err
+		}
+		out.Chunks = append(out.Chunks, uint32(len(w.out)-before))
+	}
+	if stored := int64(len(w.out) - start); stored < p.Len {
+		out.Codec = uint8(codec.Planes)
+		w.raw += uint64(p.Len)
+		w.stored += uint64(stored)
+		return true, nil
+	}
+	w.out, out.Chunks = w.out[:start], nil
+	return false, nil
+}

@@ -1,0 +1,92 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/tiering/disk/payload"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// proveLoop reads the suspects, which are what a process that was killed wrote in
+// its last seconds. It goes one by one, and ends when it has come to the last or the
+// mount stops.
+func (t *Tier) proveLoop(ctx context.Context, m *mount) {
+	t.mu.Lock()
+	list := t.suspects
+	t.mu.Unlock()
+	if len(list) == 0 {
+		return
+	}
+	for _, e := range list {
+		t.mu.Lock()
+		stop := m.stopping || ctx.Err() != nil
+		wanted := !stop && e.phase == suspect
+		if wanted {
+			t.holdLocked(e)
+		}
+		t.skipSuspectsLocked()
+		t.mu.Unlock()
+		if stop {
+			return
+		}
+		if wanted {
+			t.prove(ctx, m, e)
+		}
+	}
+	var left []*entry
+	t.inTurns(len(list), func(i int) {
+		if list[i].phase == suspect {
+			left = append(left, list[i])
+		}
+	})
+	t.mu.Lock()
+	t.suspects = left
+	t.mu.Unlock()
+	t.wantSync() // of what is suspect no more
+}
+
+// skipSuspectsLocked drops some of those from the front that are suspect no more.
+func (t *Tier) skipSuspectsLocked() {
+	for range rowsAtOnce {
+		if len(t.suspects) == 0 || t.suspects[0].phase == suspect {
+			return
+		}
+		t.suspects = t.suspects[1:]
+	}
+}
+
+// prove reads one entry, which is held, and draws the conclusion. One that cannot
+// be read now stays suspect.
+func (t *Tier) prove(ctx context.Context, m *mount, e *entry) {
+	x, err := payload.ReadExtent(m, e.Runs)
+	if err == nil {
+		if err = x.Agrees(&e.Row, e.owner.Name); err != nil {
+			err = fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
+		}
+	}
+	if err == nil {
+		err = x.Verify(ctx, m, e.model.Profile, 1)
+	}
+	t.mu.Lock()
+	corrupt := errors.Is(err, tier.ErrCorrupt) && e.phase.live()
+	switch {
+	case err == nil:
+		t.trustLocked(e)
+	case corrupt:
+		t.counters.Corrupt++
+	}
+	t.mu.Unlock()
+	if corrupt {
+		t.forgetTree(e)
+	}
+	t.letGo(m, e)
+}
+
+// trustLocked ends a suspicion: the bytes were there. The next sync counts.
+func (t *Tier) trustLocked(e *entry) {
+	if e.phase == suspect {
+		t.become(e, logged)
+	}
+}

@@ -1,0 +1,131 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// takeSpace allocates, and waits where what was forgotten is not free yet. Room
+// was counted at admission, so that it comes, unless growing has failed since.
+func (t *Tier) takeSpace(m *mount, e *entry, bytes int64) ([]slab.Run, error) {
+	for {
+		t.mu.Lock()
+		seen := m.frees
+		err := t.writableLocked(e)
+		t.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		runs, err := m.Space.Alloc(bytes)
+		if err == nil {
+			return runs, nil
+		}
+		grown, growErr := t.grow(m, seen)
+		if grown {
+			continue
+		}
+		if err := t.waitSpace(m, e, seen); err != nil {
+			return nil, errors.Join(err, growErr)
+		}
+	}
+}
+
+// waitSpace returns when space was freed since seen.
+func (t *Tier) waitSpace(m *mount, e *entry, seen uint64) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.syncing.spaceWanted++
+	defer func() { t.syncing.spaceWanted-- }()
+	for m.frees == seen {
+		if err := t.writableLocked(e); err != nil {
+			return err
+		}
+		if m.stopping {
+			return fmt.Errorf("disk: closing: %w", tier.ErrUnavailable)
+		}
+		// Growing was counted on and has failed, or space is in too many runs.
+		if t.leaving == 0 && !t.evictForRoomLocked(e.pool) {
+			return fmt.Errorf("disk: no space for %x: %w", e.Key[:8], tier.ErrFull)
+		}
+		t.rows.Signal()
+		t.syncs.Signal()
+		t.space.Wait()
+	}
+	return nil
+}
+
+// giveSpace gives back what takeSpace took for an entry that does not lie there.
+func (t *Tier) giveSpace(m *mount, runs []slab.Run) {
+	m.Space.Free(runs)
+	t.mu.Lock()
+	m.frees++
+	t.mu.Unlock()
+	t.space.Broadcast()
+}
+
+// releaseSpace frees the space of an entry that is gone.
+func (t *Tier) releaseSpace(m *mount, e *entry) {
+	if e.Runs == nil {
+		return
+	}
+	m.Space.Free(e.Runs)
+	t.mu.Lock()
+	if t.mount == m { // else the account has begun anew
+		t.leaving -= e.bytes
+	}
+	m.frees++
+	t.mu.Unlock()
+	t.space.Broadcast()
+}
+
+// grow makes one more slab, if the budget and the file system allow it. One worker
+// does; another finds the new slab.
+func (t *Tier) grow(m *mount, seen uint64) (grown bool, err error) {
+	m.growing.Lock()
+	defer m.growing.Unlock()
+	t.mu.Lock()
+	changed, may := m.frees != seen, t.growableLocked(m) > 0
+	t.mu.Unlock()
+	if changed || !may {
+		return changed, nil
+	}
+	defer m.Writes.Begin()()
+	free, err := m.FileSystemFree()
+	if err != nil || free-t.cfg.SlabBytes < t.cfg.ReserveBytes {
+		err = fmt.Errorf("disk: %d bytes free (%v), %d of them kept back: %w", free, err, t.cfg.ReserveBytes, slab.ErrNoSpace)
+	}
+	var made slab.SlabInfo
+	if err == nil {
+		made, err = m.Grow()
+	}
+	if err != nil {
+		t.mu.Lock()
+		t.counters.GrowthRefused++
+		t.mu.Unlock()
+		return false, t.writeTrouble(err)
+	}
+	m.Space.AddSlab(made.Number, made.Bytes)
+	t.mu.Lock()
+	t.counters.SlabsMade++
+	m.capacity += m.CountSlab(made)
+	m.frees++
+	t.mu.Unlock()
+	t.space.Broadcast()
+	return true, nil
+}
+
+// growableLocked is how many slabs may be made.
+func (t *Tier) growableLocked(m *mount) int64 {
+	if t.health.state != StateOK {
+		return 0
+	}
+	return max(t.cfg.PublicBytes+t.cfg.PrivateBytes-m.SlabBytes(), 0) / t.cfg.SlabBytes
+}
+
+// spaceLimitLocked is what all entries together may take.
+func (t *Tier) spaceLimitLocked() int64 {
+	return t.mount.capacity + t.growableLocked(t.mount)*(t.cfg.SlabBytes-t.cfg.GranuleBytes)
+}

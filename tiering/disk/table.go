@@ -1,0 +1,218 @@
+package disk
+
+import (
+	"time"
+
+	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// account is what one tenant holds. Names that are not configured now have one
+// too, with id 0.
+type account struct {
+	Tenant
+	number uint32 // in the catalogue
+	used   [poolCount]int64
+	pinned int64
+	owed   int64 // of used, what entries that are starting will evict
+	evict  policy.Eviction
+}
+
+func (a *account) total() int64 { return a.used[public] + a.used[private] }
+
+// The pools, by number.
+const (
+	public = iota
+	private
+	poolCount
+)
+
+// pool is a budget. Its policies hold the entries that may leave now: live, not
+// read, and extended by none. Foreign ones, of tenants not configured, go first.
+type pool struct {
+	name    string
+	number  int
+	budget  int64
+	used    int64 // by entries on their way and live
+	pinned  int64 // of these, by entries that may not leave, nor those they extend
+	entries int
+	evict   policy.Eviction
+	foreign policy.Eviction
+	closed  bool // with the directory: its entries are forgotten
+}
+
+func poolOf(kind tier.CheckpointKind) int {
+	if kind == 0 {
+		return public
+	}
+	return private
+}
+
+// table is everything the tier knows of its entries. It has no lock: each method
+// needs that of the tier, or a table that nobody else has yet. It begins anew when
+// the directory is opened again.
+//
+// Invariant: index holds the entries on their way and those that are live.
+type table struct {
+	index    map[tier.Name]*entry
+	ids      policy.Table[entry]
+	owners   map[tier.TenantID]*account
+	accounts []*account // of all names
+	pools    [poolCount]*pool
+	leaving  int64 // bytes of forgotten entries whose space is not free yet
+
+	// Entries with something to be done about them; some have moved on since.
+	logged   []*entry // to be synced
+	fresh    []*entry // whose use is not in the catalogue
+	suspects []*entry // to be read, the lowest generation first
+	deleting []*entry // whose row is to be deleted
+	deleted  []*entry // for the next sync
+}
+
+func newTable(budgets [poolCount]int64, tenants []Tenant, eviction func() policy.Eviction) table {
+	t := table{index: map[tier.Name]*entry{}, owners: map[tier.TenantID]*account{}}
+	for i, name := range [...]string{"public", "private"} {
+		t.pools[i] = &pool{name: name, number: i, budget: budgets[i], evict: eviction(), foreign: eviction()}
+	}
+	for _, tenant := range tenants {
+		t.owners[tenant.ID] = t.open(tenant, eviction)
+	}
+	return t
+}
+
+// open begins the account of a tenant.
+func (t *table) open(tenant Tenant, eviction func() policy.Eviction) *account {
+	a := &account{Tenant: tenant, evict: eviction()}
+	t.accounts = append(t.accounts, a)
+	return a
+}
+
+func (t *table) used() int64 { return t.pools[public].used + t.pools[private].used }
+
+// link makes an entry known and counts it.
+func (t *table) link(e *entry, parent *entry) {
+	t.index[e.name()] = e
+	e.id = t.ids.Add(e)
+	e.pool.entries++
+	t.count(e, e.bytes)
+	if parent != nil {
+		e.join(parent)
+		t.rank(parent)
+	}
+}
+
+// count adds to what an entry is charged, and to what pins keep.
+func (t *table) count(e *entry, bytes int64) {
+	e.pool.used += bytes
+	e.owner.used[e.pool.number] += bytes
+	if e.pins > 0 {
+		e.pool.pinned += bytes
+		e.owner.pinned += bytes
+	}
+}
+
+// resize sets what an entry is charged.
+func (t *table) resize(e *entry, bytes int64) {
+	t.count(e, bytes-e.bytes)
+	e.bytes = bytes
+}
+
+// pin adds to the pins of e and, where that pins or unpins it, of those it extends.
+// It takes as long as a chain has nodes, which the store bounds.
+func (t *table) pin(e *entry, d int) {
+	for ; e != nil; e = e.parent {
+		was := e.pins
+		e.pins += d
+		if (was == 0) == (e.pins == 0) {
+			return
+		}
+		d = 1
+		if e.pins == 0 {
+			d = -1
+		}
+		e.pool.pinned += int64(d) * e.bytes
+		e.owner.pinned += int64(d) * e.bytes
+		t.rank(e)
+	}
+}
+
+// rank tells the policies whether e may be evicted.
+//
+// A parent is not held before its last child has left, so that a victim costs the
+// same however long the chains are. It comes back as used now, which keeps roots,
+// that serve more requests, longer.
+func (t *table) rank(e *entry) {
+	may := e.phase.live() && e.pins == 0 && e.child == nil
+	if may == e.evicts {
+		return
+	}
+	e.evicts = may
+	it := policy.Item{Bytes: e.bytes, Tokens: e.tokens(), Tenant: uint32(e.owner.ID)}
+	for _, p := range [...]policy.Eviction{e.ranking(), e.owner.evict} {
+		if may {
+			p.Insert(e.id, it, e.used)
+		} else {
+			p.Remove(e.id)
+		}
+	}
+}
+
+// ranking is the pool's policy that e is in.
+func (e *entry) ranking() policy.Eviction {
+	if e.owner.ID == 0 {
+		return e.pool.foreign
+	}
+	return e.pool.evict
+}
+
+// touch counts a use.
+func (t *table) touch(e *entry, now time.Time) {
+	e.used = now
+	if !e.usedNews && e.phase.live() {
+		e.usedNews = true
+		t.fresh = append(t.fresh, e)
+	}
+	if e.evicts {
+		e.ranking().Touch(e.id, now)
+		e.owner.evict.Touch(e.id, now)
+	}
+}
+
+// victim is who leaves a pool next; nil = nobody may.
+func (t *table) victim(p *pool) *entry {
+	for _, from := range [...]policy.Eviction{p.foreign, p.evict} {
+		if id, ok := from.Victim(anyID); ok {
+			return t.ids.Get(id)
+		}
+	}
+	return nil
+}
+
+func anyID(policy.ID) bool { return true }
+
+// forget hides an entry that none extends from everybody. Its space is free later.
+func (t *table) forget(e *entry) {
+	switch {
+	case e.phase.live():
+		t.become(e, deleting)
+	case e.phase == admitted:
+		t.become(e, gone)
+	default:
+		t.become(e, dropped)
+	}
+	if e.Runs != nil {
+		t.leaving += e.bytes
+	}
+	t.rank(e)
+	delete(t.index, e.name())
+	t.ids.Remove(e.id)
+	e.pool.entries--
+	if up := e.parent; up != nil {
+		if e.pins > 0 {
+			t.pin(up, -1)
+		}
+		e.leave()
+		t.rank(up)
+	}
+	t.count(e, -e.bytes)
+}

@@ -1,0 +1,67 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+)
+
+// newIndexDir holds a catalogue until it takes the place of the one there is.
+const newIndexDir = indexDir + ".new"
+
+// OpenCatalog opens the catalogue. tier.ErrCorrupt: there is none.
+func (v *Volume) OpenCatalog() error {
+	if err := v.haveCatalog(); err != nil {
+		return err
+	}
+	return v.openCatalog(indexDir)
+}
+
+// CloseCatalog closes the catalogue, if it is open.
+func (v *Volume) CloseCatalog() error {
+	if v.Catalog == nil {
+		return nil
+	}
+	err := v.Catalog.Close()
+	v.Catalog = nil
+	return err
+}
+
+// BeginCatalog opens a new catalogue, which counts once ExchangeCatalog has ended.
+func (v *Volume) BeginCatalog() error {
+	if err := v.index.RemoveAll(v.path(newIndexDir)); err != nil {
+		return err
+	}
+	return v.openCatalog(newIndexDir)
+}
+
+// ExchangeCatalog closes the new catalogue and puts it in the place of the old one,
+// which is kept under the name that is answered. After a crash in between there is
+// no catalogue, and a new one has to be begun again.
+func (v *Volume) ExchangeCatalog() (old string, err error) {
+	if err := v.CloseCatalog(); err != nil {
+		return "", err
+	}
+	for i := 1; ; i++ {
+		old = fmt.Sprintf("%s.old-%d", indexDir, i)
+		if _, err := v.index.Stat(v.path(old)); errors.Is(err, fs.ErrNotExist) {
+			break
+		} else if err != nil {
+			return "", err
+		}
+	}
+	err = v.index.Rename(v.path(indexDir), v.path(old))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		old = ""
+	case err != nil:
+		return "", err
+	}
+	if err := v.index.Rename(v.path(newIndexDir), v.path(indexDir)); err != nil {
+		return old, err
+	}
+	return old, syncDir(v.index, v.dir)
+}
+
+// IndexPath is where the catalogue lies, for messages.
+func (v *Volume) IndexPath() string { return v.path(indexDir) }

@@ -1,0 +1,67 @@
+package volume
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// WriteFile makes a small file of the directory last, whole or not at all, in place
+// of one of the same name.
+func (v *Volume) WriteFile(name string, content []byte) error {
+	defer v.Writes.Begin()()
+	return replaceFile(v.index, v.dir, name, content)
+}
+
+// ReadFile reads a small file of the directory. fs.ErrNotExist: there is none.
+func (v *Volume) ReadFile(name string, most int) ([]byte, error) {
+	defer v.Reads.Begin()()
+	return readFile(v.index, v.path(name), most)
+}
+
+// readFile reads a whole small file.
+func readFile(index vfs.FS, path string, most int) ([]byte, error) {
+	f, err := index.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
+	if err == nil && len(b) > most {
+		err = fmt.Errorf("more than %d bytes: %w", most, tier.ErrCorrupt)
+	}
+	return b, err
+}
+
+// replaceFile writes a file so that after a crash it is there whole or not at all.
+func replaceFile(index vfs.FS, dir, name string, content []byte) error {
+	path := index.PathJoin(dir, name)
+	f, err := index.Create(path+".new", vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(bytes.Clone(content)) // a vfs.File may change what it is given
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := index.Rename(path+".new", path); err != nil {
+		return err
+	}
+	return syncDir(index, dir)
+}
+
+func syncDir(index vfs.FS, dir string) error {
+	d, err := index.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

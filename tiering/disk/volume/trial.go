@@ -1,0 +1,70 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
+
+// trialName is a file that is written to see whether writing works.
+const trialName = "probe"
+
+// TryWriting writes, syncs and removes a file, where slabs are and where rows are.
+func (v *Volume) TryWriting() error {
+	_ = v.slabs.Remove(trialName) // of a crash
+	f, err := v.slabs.Create(trialName, slab.BlockBytes)
+	if err != nil {
+		return err
+	}
+	err = f.WriteAt([][]byte{slab.AlignedBuffer(slab.BlockBytes)}, 0)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close(), v.slabs.Remove(trialName)); err != nil {
+		return err
+	}
+	if err := replaceFile(v.index, v.dir, trialName, []byte{0}); err != nil {
+		return err
+	}
+	return v.index.Remove(v.path(trialName))
+}
+
+// reopenBytes is what opening a catalogue may write: tables of the logs it
+// replays, which hold up to 16 MiB, a log, and small files.
+const reopenBytes = 24 << 20
+
+// reopenName is one of those that Pebble removes when it opens a directory, should a
+// crash leave it there.
+const reopenName = "temporary.000000.dbtmp"
+
+// TryReopening says whether there is room to open the catalogue anew. It is asked
+// before the old one is closed, since nothing is found without one: a file system
+// that takes a block may not have room for a catalogue. It writes, because a limit on
+// writing does not show in the free bytes of a file system.
+func (v *Volume) TryReopening() error {
+	free, err := v.set.Free()
+	if err != nil {
+		return err
+	}
+	if free < reopenBytes {
+		return fmt.Errorf("disk: %d bytes are free, opening the catalogue may take %d: %w", free, reopenBytes, slab.ErrNoSpace)
+	}
+	path := v.index.PathJoin(v.path(indexDir), reopenName)
+	f, err := v.index.Create(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	chunk := make([]byte, 1<<20)
+	for range reopenBytes / len(chunk) {
+		if _, err = f.Write(chunk); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close(), v.index.Remove(path))
+}

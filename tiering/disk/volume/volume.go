@@ -1,0 +1,212 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/disk/catalog"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Options opens a Volume. Dir is enough for one that exists.
+type Options struct {
+	// Dir is the directory. Slabs and Index stand in for it where a test brings
+	// file systems of its own; then Dir is a name inside Index.
+	Dir   string
+	Slabs slab.FS
+	Index vfs.FS
+
+	GranuleBytes int64 // of a new directory
+	SlabBytes    int64 // of new slabs
+	Width        int   // transfers that one call has in flight
+	Log          zerolog.Logger
+	Now          func() time.Time // of Operations; time.Now
+}
+
+// Volume is an open directory.
+type Volume struct {
+	// Fixed once it is open. Offline functions alone replace Space and Catalog.
+	Format  Format
+	Space   *slab.Space
+	Catalog *catalog.Catalog
+	set     *slab.Set
+	dir     string
+	index   vfs.FS // of everything but slabs
+	slabs   slab.FS
+	lock    io.Closer
+	log     zerolog.Logger
+
+	Reads, Writes Operations
+	slabBytes     atomic.Int64
+
+	profiles struct {
+		sync.Mutex // held across the writing of a profile
+		stored     map[profile.Fingerprint]bool
+	}
+}
+
+// Open opens a directory, which is made where its parent is there, and locks it
+// before anything in it is changed.
+func Open(o Options) (v *Volume, err error) {
+	v = newVolume(&o)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, v.Close())
+			v = nil
+		}
+	}()
+	if err := v.makeDirs(); err != nil {
+		return v, err
+	}
+	if v.lock, err = lockDir(v.index, v.dir); err != nil {
+		return v, err
+	}
+	if v.Format, err = openFormat(v.index, v.dir, o.GranuleBytes); err != nil {
+		return v, err
+	}
+	if err := v.openSlabs(o.SlabBytes, o.Width); err != nil {
+		return v, err
+	}
+	if len(v.set.Slabs()) > 0 {
+		// Else a lost catalogue would be begun anew, and everything with it.
+		if err := v.haveCatalog(); err != nil {
+			return v, err
+		}
+	}
+	return v, v.openCatalog(indexDir)
+}
+
+// OpenExisting locks a directory that is that of a tier and opens all of it but the
+// catalogue. ErrNotTier, ErrLocked, ErrVersion: it was not looked at.
+func OpenExisting(o Options) (v *Volume, err error) {
+	v = newVolume(&o)
+	if _, err := readFormat(v.index, v.dir); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%s has no file %s: %w", o.Dir, formatName, ErrNotTier)
+		}
+		return nil, err
+	}
+	if v.lock, err = lockDir(v.index, v.dir); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, v.Close())
+			v = nil
+		}
+	}()
+	if v.Format, err = readFormat(v.index, v.dir); err != nil {
+		return v, err
+	}
+	return v, v.openSlabs(0, o.Width)
+}
+
+func newVolume(o *Options) *Volume {
+	v := &Volume{dir: o.Dir, index: o.Index, slabs: o.Slabs, log: o.Log}
+	if v.index == nil {
+		v.index = vfs.Default
+	}
+	now := o.Now
+	if now == nil {
+		now = time.Now
+	}
+	v.Reads.now, v.Writes.now = now, now
+	v.profiles.stored = map[profile.Fingerprint]bool{}
+	return v
+}
+
+func (v *Volume) path(name string) string { return v.index.PathJoin(v.dir, name) }
+
+// makeDirs makes the directory and those inside it, but not its parent: where
+// that is missing, a disk is not mounted.
+func (v *Volume) makeDirs() error {
+	if _, err := v.index.Stat(v.index.PathDir(v.dir)); err != nil {
+		return err
+	}
+	for _, name := range [...]string{"", indexDir, slabDir, profileDir} {
+		if err := v.index.MkdirAll(v.path(name), 0o700); err != nil {
+			return fmt.Errorf("%w: %w", err, fs.ErrNotExist) // whatever the reason
+		}
+	}
+	if err := syncDir(v.index, v.index.PathDir(v.dir)); err != nil {
+		return err
+	}
+	return syncDir(v.index, v.dir)
+}
+
+// openSlabs opens the slab files, which are as they are; bytes is for new ones.
+func (v *Volume) openSlabs(bytes int64, width int) (err error) {
+	if v.slabs == nil {
+		if v.slabs, err = slab.OpenDir(filepath.Join(v.dir, slabDir)); err != nil {
+			return err
+		}
+	}
+	g := v.Format.Granule
+	v.Space = slab.NewSpace(g)
+	v.set, err = slab.OpenSet(v.slabs, slab.SetOptions{
+		StoreID: v.Format.ID, SlabBytes: max(bytes&^(g-1), 2*g), Granule: g, Width: min(width, slab.MaxWidth),
+	})
+	if err != nil {
+		return fmt.Errorf("disk: slabs: %w", err)
+	}
+	return nil
+}
+
+// haveCatalog says whether there is a catalogue, by the file that Pebble looks for
+// before it decides to make a new one.
+func (v *Volume) haveCatalog() error {
+	list, err := v.index.List(v.path(indexDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, file := range list {
+		if strings.HasPrefix(file, "marker.manifest") {
+			return nil
+		}
+	}
+	return fmt.Errorf("disk: the catalogue in %s is lost: %w", v.path(indexDir), tier.ErrCorrupt)
+}
+
+func (v *Volume) openCatalog(name string) (err error) {
+	v.Catalog, err = catalog.Open(v.index, v.path(name), catalog.Options{StoreID: v.Format.ID, Log: v.log})
+	if err != nil {
+		return fmt.Errorf("disk: catalogue: %w", err)
+	}
+	return nil
+}
+
+// Close closes what is open, the lock last.
+func (v *Volume) Close() error {
+	var errs []error
+	if v.Catalog != nil {
+		errs = append(errs, v.Catalog.Close())
+	}
+	if v.set != nil {
+		errs = append(errs, v.set.Close())
+	}
+	if v.lock != nil {
+		errs = append(errs, v.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// ReadRows reads the whole catalogue.
+func (v *Volume) ReadRows() (rows []catalog.Row, err error) {
+	err = v.Catalog.Load(func(r catalog.Row) error {
+		rows = append(rows, r)
+		return nil
+	})
+	return rows, err
+}

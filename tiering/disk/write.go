@@ -1,0 +1,238 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/disk/payload"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// writeLoop writes what is queued until the mount stops.
+func (t *Tier) writeLoop(ctx context.Context, m *mount) {
+	for {
+		w := t.nextWrite(m)
+		if w == nil {
+			return
+		}
+		if err := t.writeObject(ctx, m, w); err != nil {
+			t.failWrite(m, w, err)
+			continue
+		}
+		t.written(m, w)
+	}
+}
+
+// nextWrite waits for a write; nil = stop.
+func (t *Tier) nextWrite(m *mount) *write {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := &t.queue
+	for len(q.waiting) == 0 && !m.stopping {
+		t.jobs.Wait()
+	}
+	if len(q.waiting) == 0 {
+		return nil
+	}
+	w := q.waiting[0]
+	q.waiting[0] = nil
+	q.waiting = q.waiting[1:]
+	m.flying[w] = m.highest + 1
+	if w.entry.phase == queued {
+		t.become(w.entry, writing)
+	}
+	return w
+}
+
+// writableLocked says why an entry cannot be written now.
+func (t *Tier) writableLocked(e *entry) error {
+	if e.forgotten() {
+		return fmt.Errorf("disk: %x left before it was written: %w", e.Key[:8], tier.ErrGone)
+	}
+	if !t.health.state.writable() {
+		return fmt.Errorf("disk: %s: %w", t.health.state, tier.ErrUnavailable)
+	}
+	return nil
+}
+
+// writeObject writes an object into space that no row names. The memory of the
+// object is not used any more when it returns.
+func (t *Tier) writeObject(ctx context.Context, m *mount, w *write) error {
+	e := w.entry
+	t.mu.Lock()
+	err := t.writableLocked(e)
+	t.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := m.KeepProfile(e.model.Profile); err != nil {
+		return t.writeTrouble(err)
+	}
+	p, err := t.coder.Encode(ctx, w.object, e.owner.Name)
+	if err != nil {
+		return err
+	}
+	defer p.Release()
+	h, err := t.makeHeader(m, e, p)
+	if err != nil {
+		return err
+	}
+	header, err := h.Append(slab.AlignedBuffer(h.HeaderBytes)[:0], p.Manifest)
+	if err == nil {
+		err = t.locate(m, w, &h, p)
+	}
+	if err != nil {
+		t.giveSpace(m, h.Runs)
+		return err
+	}
+	if err := m.Write(h.Runs, append([][]byte{header}, p.Buffers...)); err != nil {
+		return t.writeFailed(m, e, fmt.Errorf("disk: write %x: %w", e.Key[:8], err))
+	}
+	w.manifest = p.Manifest
+	return nil
+}
+
+// makeHeader gives an entry a generation and its space.
+func (t *Tier) makeHeader(m *mount, e *entry, p *payload.Encoded) (extent.Header, error) {
+	h := extent.Header{Name: e.Name, Coded: p.Coded, PayloadBytes: p.Bytes, HeaderBytes: extent.HeaderBytes(len(p.Manifest))}
+	end := m.Writes.Begin()
+	var err error
+	h.Generation, err = m.Catalog.NextGenerations(1)
+	end()
+	if err != nil {
+		return h, t.catalogTrouble(err)
+	}
+	h.Runs, err = t.takeSpace(m, e, int64(h.HeaderBytes)+h.PayloadBytes)
+	return h, err
+}
+
+// locate notes where an entry comes to lie.
+func (t *Tier) locate(m *mount, w *write, h *extent.Header, p *payload.Encoded) error {
+	e := w.entry
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.counters.CodedRawBytes += p.RawBytes
+	t.counters.CodedBytes += p.CodedBytes
+	m.flying[w], m.highest = h.Generation, max(m.highest, h.Generation)
+	if err := t.writableLocked(e); err != nil {
+		return err
+	}
+	bytes := slab.RunBytes(h.Runs)
+	if bytes > e.bytes {
+		return fmt.Errorf("disk: %x takes %d bytes, not the %d at most that were counted: %w", e.Key[:8], bytes, e.bytes, tier.ErrInvalid)
+	}
+	e.Generation, e.Runs, e.HeaderBytes, e.PayloadBytes = h.Generation, h.Runs, h.HeaderBytes, h.PayloadBytes
+	e.Coded, e.ManifestSum, e.failures = h.Coded, h.ManifestSum, m.failures
+	t.resize(e, bytes)
+	return nil
+}
+
+// written hands a write to the committer, who may answer at once.
+func (t *Tier) written(m *mount, w *write) {
+	e := w.entry
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m.bad = 0
+	m.wroteLocked(e.Runs)
+	t.counters.StoredBytes += uint64(e.HeaderBytes) + uint64(e.PayloadBytes)
+	if e.phase == writing {
+		t.become(e, written)
+	}
+	if up := e.parent; up != nil && up.phase.pending() && !up.write.ready {
+		up.write.followers = append(up.write.followers, w) // its parent's row comes first
+		return
+	}
+	t.readyLocked(w)
+}
+
+// readyLocked lets the committer have a write, and those that wait for it.
+func (t *Tier) readyLocked(w *write) {
+	w.ready = true
+	t.queue.ready = append(t.queue.ready, w)
+	for _, f := range w.followers {
+		t.readyLocked(f)
+	}
+	w.followers = nil
+	t.rows.Signal()
+}
+
+// writeTrouble sorts an error of the disk.
+func (t *Tier) writeTrouble(err error) error {
+	t.trouble(afterWrite(err), err)
+	return fmt.Errorf("%w: %w", err, answer(err))
+}
+
+// Space where a write failed is lost until the next opening, so that the next write
+// does not meet the same bad block; but no more than a part of all, since it may be
+// the disk that is bad. Several failures in a row mean that.
+const (
+	failuresToPause = 3
+	lostPart        = 16
+)
+
+// writeFailed decides whether some blocks are bad, or the disk.
+func (t *Tier) writeFailed(m *mount, e *entry, err error) error {
+	if !errors.Is(err, unix.EIO) {
+		return t.writeTrouble(err)
+	}
+	t.mu.Lock()
+	m.bad++
+	bytes := slab.RunBytes(e.Runs)
+	if !e.forgotten() && m.lost+bytes <= m.capacity/lostPart {
+		m.lost += bytes
+		m.capacity -= bytes
+		e.Runs = nil // nobody frees them
+	}
+	pause := m.bad >= failuresToPause
+	t.mu.Unlock()
+	if pause {
+		return t.writeTrouble(err)
+	}
+	t.log.Warn().Str("tier", "disk").Err(err).Msg("space of the disk tier is given up")
+	return fmt.Errorf("%w: %w", err, tier.ErrUnavailable)
+}
+
+// failWrite ends a write that has no row.
+func (t *Tier) failWrite(m *mount, w *write, err error) {
+	e := w.entry
+	t.mu.Lock()
+	if e.forgotten() {
+		t.counters.WritesDropped++
+	} else {
+		t.counters.WriteErrors++
+	}
+	t.mu.Unlock()
+	t.forgetTree(e)
+	t.mu.Lock()
+	delete(m.flying, w)
+	ended := e.write != w // while it was starting, the directory was closed
+	if !ended {
+		t.endWriteLocked(w, tier.LevelMemory, err)
+		t.become(e, gone)
+	}
+	t.mu.Unlock()
+	if !ended {
+		t.releaseSpace(m, e)
+	}
+}
+
+// endWriteLocked answers who waits for a write.
+func (t *Tier) endWriteLocked(w *write, reached tier.Level, err error) {
+	for _, waiter := range w.waiters {
+		if err != nil {
+			t.answerLocked(waiter, reached, err)
+		} else {
+			t.awaitLevelLocked(waiter)
+		}
+	}
+	for _, f := range w.followers {
+		t.readyLocked(f) // to be dropped
+	}
+	w.waiters, w.followers = nil, nil
+	t.unqueueLocked(w.entry)
+}
