@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/internal/ghost"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 // SegmentFilter selects segments; zero fields select all.
@@ -221,7 +222,7 @@ func (s *Store) checkpointInfoLocked(o *object) CheckpointInfo {
 	below, _ := s.belowLocked(o)
 	return CheckpointInfo{
 		HBM:       o.residentRanks(),
-		Promoting: o.fill != nil && o.fill.promotion != nil || o.thin && s.promotions[o.label()] != nil, Lower: below.Level,
+		Promoting: o.fill != nil && o.fill.promotion != nil || o.thin && s.promotionLocked(o.label()) != nil, Lower: below.Level,
 		Hash: o.key, Parent: o.extends, Kind: o.kind, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID,
 		Published: o.published, Thinned: o.thin, Begin: o.begin, Tokens: o.end, Bytes: o.bytes, Leases: o.leases + o.expired,
 		Children: o.children, Publisher: o.publisher, Created: o.created, LastUsed: o.used,
@@ -292,7 +293,7 @@ func (s *Store) Evict(key profile.SegmentKey) error {
 	}
 	if s.cfg.Lower != nil {
 		held = s.cfg.Lower.Remove(&n) || held
-		s.pardon(n)
+		s.endDeletion(n)
 	}
 	if !held {
 		return fmt.Errorf("segment %x: %w", key[:8], tier.ErrGone)
@@ -302,14 +303,14 @@ func (s *Store) Evict(key profile.SegmentKey) error {
 
 // removeLocked takes a segment out of memory and begins to take it out of the
 // lower tier: no lookup finds it there any more, and nobody may write it again,
-// until pardon.
+// until endDeletion.
 func (s *Store) removeLocked(n tier.Name) (held bool, err error) {
 	o := s.segments.Find(&n.Key)
-	promotion := s.promotions[n]
+	promotion := s.promotionLocked(n)
 	s.removeHBMLocked(n)
 	switch {
 	case promotion != nil:
-		s.failPromotionLocked(promotion, promoteStopped)
+		s.up.Cancel(promotion.Flight, transfer.ErrStopped)
 	case o == nil:
 	case !o.published:
 		return false, fmt.Errorf("segment %x is being filled: %w", n.Key[:8], tier.ErrBusy)
@@ -333,14 +334,14 @@ func (s *Store) doomLocked(n tier.Name) (below, coming bool) {
 		return false, false
 	}
 	below = s.noteRemovalLocked(n)
-	s.doomed[n]++
+	s.deleting[n]++
 	known := false // to an earlier removal, which waits for the last of them
 	for _, o := range s.writes[n] {
 		known, coming = known || o.removed, coming || !o.removed
 		o.removed = true
 	}
 	if coming && !known {
-		s.doomed[n]++
+		s.deleting[n]++
 	}
 	return below, coming
 }
@@ -348,7 +349,7 @@ func (s *Store) doomLocked(n tier.Name) (below, coming bool) {
 // noteRemovalLocked remembers for misses to come that an operator removed an
 // entry of the lower tier.
 func (s *Store) noteRemovalLocked(n tier.Name) (held bool) {
-	if s.doomed[n] > 0 {
+	if s.deleting[n] > 0 {
 		return false
 	}
 	s.asked = n
@@ -364,14 +365,13 @@ func (s *Store) noteRemovalLocked(n tier.Name) (held bool) {
 	return true
 }
 
-// pardon ends the removal of a name from the lower tier.
-func (s *Store) pardon(n tier.Name) {
-	var b outside
+// endDeletion ends the removal of a name from the lower tier.
+func (s *Store) endDeletion(n tier.Name) {
 	s.mu.Lock()
-	if s.doomed[n]--; s.doomed[n] == 0 {
-		delete(s.doomed, n)
-		s.backlogLocked(&b) // the next one of this name may wait there
+	if s.deleting[n]--; s.deleting[n] == 0 {
+		delete(s.deleting, n)
+		s.kickLocked() // the next one of this name may wait there
 	}
 	s.mu.Unlock()
-	s.act(&b)
+	s.launch()
 }

@@ -8,7 +8,7 @@ func (o *object) label() tier.Name { return tier.Name{Kind: o.kind, Key: o.key} 
 // lookupLocked asks the lower tier for an entry of this profile and tenant. What
 // an operator is removing is not there any more.
 func (s *Store) lookupLocked(n tier.Name, p *profileState, t *tenant) (tier.Entry, bool) {
-	if s.cfg.Lower == nil || len(s.doomed) > 0 && s.doomed[n] > 0 {
+	if s.cfg.Lower == nil || len(s.deleting) > 0 && s.deleting[n] > 0 {
 		return tier.Entry{}, false
 	}
 	s.asked = n // a name on the stack would be moved to the heap

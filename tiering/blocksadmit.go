@@ -122,9 +122,9 @@ func (c *Session) roomLocked(n *together, t *tenant, keys int) error {
 	return nil
 }
 
-// settleTogether ends an acquire of all keys or none: unless every row is a hit,
+// keepTogether ends an acquire of all keys or none: unless every row is a hit,
 // it gives all leases back.
-func (c *Session) settleTogether(rows []Acquired) {
+func (c *Session) keepTogether(rows []Acquired) {
 	all := true
 	for i := range rows {
 		all = all && rows[i].Hit

@@ -146,8 +146,7 @@ func (c *Session) openBuffer(q *AppendQuery, sc planScope) (*buffer, error) {
 	l := sc.profile.BufferParts(q.Capacity)
 	b := &buffer{id: s.NewLeaseID(), scope: sc, capacity: q.Capacity, layout: l, begin: q.Begin, accepted: q.Begin, end: q.Begin}
 	now := s.cfg.Now()
-	var out outside
-	defer s.act(&out)
+	defer s.launch()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := c.openLocked(); err != nil {
@@ -173,7 +172,7 @@ func (c *Session) openBuffer(q *AppendQuery, sc planScope) (*buffer, error) {
 		b.above = base.inHBM()
 		s.useLocked(base)
 	}
-	rows, err := s.claimLocked(sc, l.Bytes, b.above, &out)
+	rows, err := s.claimLocked(sc, l.Bytes, b.above)
 	if err != nil {
 		s.unuseLocked(base)
 		return nil, err
@@ -185,14 +184,14 @@ func (c *Session) openBuffer(q *AppendQuery, sc planScope) (*buffer, error) {
 
 // claimLocked takes memory of the private pool, or of that of HBM, that is in use
 // until unuseLocked, and that its tenant pays for.
-func (s *Store) claimLocked(sc planScope, bytes int64, above bool, out *outside) (*object, error) {
+func (s *Store) claimLocked(sc planScope, bytes int64, above bool) (*object, error) {
 	if above {
 		return s.claimHBMLocked(sc, bytes)
 	}
 	o := &object{profile: sc.profile, tenant: sc.tenant, pool: s.pools[privatePool], kind: bufferKind, depth: 1}
 	o.rankBytes, o.bytes, o.pageBytes = bytes, bytes, s.pagesOf(bytes)
 	o.shares = make([]share, 1)
-	if err := s.makeRoomLocked(o, spared{}, out); err != nil {
+	if err := s.makeRoomLocked(o, spared{}); err != nil {
 		s.counters.refused(err)
 		return nil, err
 	}

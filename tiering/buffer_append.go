@@ -141,12 +141,11 @@ func (c *Session) appended(b *buffer, q *AppendQuery, err error) (BufferState, e
 
 // copyBase gives a new buffer states of its own.
 func (s *Store) copyBase(ctx context.Context, b *buffer, from gpuipc.Ref) error {
-	var out outside
 	s.mu.Lock()
-	base, err := s.claimLocked(b.scope, from.Len(), b.above, &out)
+	base, err := s.claimLocked(b.scope, from.Len(), b.above)
 	b.base = base
 	s.mu.Unlock()
-	s.act(&out)
+	s.launch()
 	if err != nil {
 		return fmt.Errorf("append: base: %w", err)
 	}

@@ -72,11 +72,10 @@ func (c *Session) Replay(ctx context.Context, q *ReplayQuery) (err error) {
 }
 
 func (s *Store) claimBase(sc planScope, bytes int64, above bool) (*object, error) {
-	var out outside
-	defer s.act(&out)
+	defer s.launch()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.claimLocked(sc, bytes, above, &out)
+	return s.claimLocked(sc, bytes, above)
 }
 
 func (c *Session) beginReplay(q *ReplayQuery, sc *planScope) (*replay, error) {

@@ -69,7 +69,6 @@ func (s *Store) clean(ctx context.Context) {
 	var ended, swept uint64
 	var cause error
 	for {
-		var b outside
 		s.mu.Lock()
 		for ctx.Err() == nil && !s.cleanableLocked(cause, ended, swept) {
 			s.cleanerIdle = true
@@ -81,9 +80,9 @@ func (s *Store) clean(ctx context.Context) {
 			return
 		}
 		ended, swept = s.writesEnded, s.sweeps
-		cause = s.cleanLocked(&b)
+		cause = s.cleanLocked()
 		s.mu.Unlock()
-		s.act(&b)
+		s.launch()
 	}
 }
 
@@ -106,13 +105,13 @@ func (s *Store) cleanableLocked(cause error, ended, swept uint64) bool {
 
 // cleanLocked begins some writes. The error is why it stopped before the pools
 // had enough.
-func (s *Store) cleanLocked(b *outside) error {
+func (s *Store) cleanLocked() error {
 	n := 0
 	for _, p := range s.pools {
 		for ; n < cleanRows && s.shortLocked(p); n++ {
 			id, _ := p.dirty.Victim(func(policy.ID) bool { return true })
 			o := s.objects.Get(id)
-			err := s.wantLocked(o, tier.LevelLogged, false, b)
+			err := s.wantLocked(o, tier.LevelLogged, false)
 			switch {
 			case err == nil && o.write == nil: // it was there already
 			case err == nil:
@@ -135,7 +134,6 @@ func (s *Store) sweepLower() {
 	if s.cfg.Lower == nil {
 		return
 	}
-	var b outside
 	s.mu.Lock()
 	for _, t := range s.tenants {
 		s.yieldLocked(t, s.overQuota(t, 0))
@@ -143,12 +141,13 @@ func (s *Store) sweepLower() {
 			s.trimBelowLocked(t, over, nil)
 		}
 	}
-	s.backlogLocked(&b)
+	s.kickLocked()
 	s.sweeps++
 	s.cleanerHolds = false
-	if s.cleanerIdle || s.roomWaiters > 0 {
+	s.up.Kick()
+	if s.cleanerIdle {
 		s.changed.Broadcast()
 	}
 	s.mu.Unlock()
-	s.act(&b)
+	s.launch()
 }

@@ -18,11 +18,10 @@ func marks(segments int64, high, low float64) option {
 
 // cleaned does what one round of the cleaner does.
 func (x *twoTiers) clean1() error {
-	var b outside
 	x.mu.Lock()
-	err := x.cleanLocked(&b)
+	err := x.cleanLocked()
 	x.mu.Unlock()
-	x.act(&b)
+	x.launch()
 	return err
 }
 
@@ -189,11 +188,10 @@ func TestWritesThatFailAreTriedAgainAfterASweep(t *testing.T) {
 func TestCleanerGoesPastAThinnedParent(t *testing.T) {
 	x := newTwoTiers(t, stateful(1))
 	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
-	var b outside
 	x.mu.Lock()
-	x.must(x.wantLocked(x.node(1, 16), tier.LevelLogged, false, &b))
+	x.must(x.wantLocked(x.node(1, 16), tier.LevelLogged, false))
 	x.mu.Unlock()
-	x.act(&b)
+	x.launch()
 	x.tier.finishAll()
 	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
 	x.save(x.c, x.saveQuery(1, 48, 32, tier.Exact), 32)

@@ -40,11 +40,10 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 		}
 	}
 
-	var b outside
 	s.mu.Lock()
-	answer, err := s.endCommitLocked(w, &item, err, &b)
+	answer, err := s.endCommitLocked(w, &item, err)
 	s.mu.Unlock()
-	s.act(&b)
+	s.launch()
 	return answer, err
 }
 
@@ -123,7 +122,7 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 }
 
 // endCommitLocked settles a commit after its copy, whatever happened meanwhile.
-func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error, b *outside) (Committed, error) {
+func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (Committed, error) {
 	o := w.filler.object
 	w.fill.copying--
 	if w.fill.dead {
@@ -170,19 +169,19 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error, b *outs
 		s.counters.ThinnedFilled++
 	}
 	s.publishLocked(o, s.cfg.Now(), why)
-	durable := s.acknowledgeLocked(o, w.fill.level, b)
+	durable := s.acknowledgeLocked(o, w.fill.level)
 	return Committed{Published: true, Durable: durable}, nil
 }
 
 // acknowledgeLocked begins to write an object that is complete, as far as its
 // level or write-behind asks for it. What the tier does not take now stays dirty.
-func (s *Store) acknowledgeLocked(o *object, level tier.Level, b *outside) *Durable {
+func (s *Store) acknowledgeLocked(o *object, level tier.Level) *Durable {
 	switch {
 	case s.cfg.Lower == nil:
 	case level > tier.LevelMemory:
-		return s.durableLocked(o, level, true, b)
+		return s.durableLocked(o, level, true)
 	case s.cfg.WriteBehind:
-		_ = s.wantLocked(o, tier.LevelLogged, false, b)
+		_ = s.wantLocked(o, tier.LevelLogged, false)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spliced-kv/spliced/tiering/metric"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 // Counters counts since Open, apart from the gauges Leases and Quarantined. A
@@ -79,21 +80,21 @@ type Counters struct {
 	ThinnedDroppedBytes uint64 `count:"thinned_dropped_bytes"`
 
 	// Into the lower tier.
-	Written        uint64                       `count:"written" prom:"tier_written_total,tier=disk" help:"Objects that a tier came to hold, from the one above." part:"disk"`
-	WrittenBytes   uint64                       `count:"written_bytes"`
-	Writing        uint64                       `count:"writing" prom:"tier_writing,tier=disk" help:"Objects being written to a tier now." part:"disk"`
-	WritesFailed   uint64                       `count:"writes_failed" prom:"tier_writes_failed_total,tier=disk" help:"Writes that a tier took and did not end well." part:"disk"`
-	WritesRefused  [refusals]uint64             `count:"writes_refused_{busy,full,quota,unavailable,other}" prom:"tier_writes_refused_total,tier=disk,reason=*" help:"Writes that a tier did not take, by reason. Busy ones are tried again." part:"disk"`
-	Cleaned        uint64                       `count:"cleaned" prom:"cleaned_total" help:"Writes begun because memory filled up." part:"disk"`
-	SpoiltInMemory uint64                       `count:"spoilt_in_memory" prom:"spoilt_in_memory_total" help:"Objects not written because their bytes in memory were not those published." part:"disk"`
-	TrimmedBytes   uint64                       `count:"trimmed_bytes" prom:"tier_trimmed_bytes_total,tier=disk" help:"Bytes given up in a tier for a tenant's quota." part:"disk"`
-	Acknowledged   [tier.LevelSynced + 1]uint64 `count:"acknowledged_{,memory,logged,synced}" prom:"acknowledged_total,level=*" help:"Publications that asked for more than memory, by the level reached when they were acknowledged." part:"disk"`
+	Written         uint64                       `count:"written" prom:"tier_written_total,tier=disk" help:"Objects that a tier came to hold, from the one above." part:"disk"`
+	WrittenBytes    uint64                       `count:"written_bytes"`
+	Writing         uint64                       `count:"writing" prom:"tier_writing,tier=disk" help:"Objects being written to a tier now." part:"disk"`
+	WritesFailed    uint64                       `count:"writes_failed" prom:"tier_writes_failed_total,tier=disk" help:"Writes that a tier took and did not end well." part:"disk"`
+	WritesRefused   [refusals]uint64             `count:"writes_refused_{busy,full,quota,unavailable,other}" prom:"tier_writes_refused_total,tier=disk,reason=*" help:"Writes that a tier did not take, by reason. Busy ones are tried again." part:"disk"`
+	Cleaned         uint64                       `count:"cleaned" prom:"cleaned_total" help:"Writes begun because memory filled up." part:"disk"`
+	CorruptInMemory uint64                       `count:"spoilt_in_memory" prom:"spoilt_in_memory_total" help:"Objects not written because their bytes in memory were not those published." part:"disk"`
+	TrimmedBytes    uint64                       `count:"trimmed_bytes" prom:"tier_trimmed_bytes_total,tier=disk" help:"Bytes given up in a tier for a tenant's quota." part:"disk"`
+	Acknowledged    [tier.LevelSynced + 1]uint64 `count:"acknowledged_{,memory,logged,synced}" prom:"acknowledged_total,level=*" help:"Publications that asked for more than memory, by the level reached when they were acknowledged." part:"disk"`
 
 	// Out of it.
-	Promotions     [promoteOutcomes]uint64 `count:"promotions_{done,corrupt,gone,unavailable,no_room,stopped}" prom:"promotions_total,result=*" help:"Objects read into memory, by outcome: done, corrupt, gone (left meanwhile), unavailable (the disk does not read now), no_room (in memory), stopped." part:"disk"`
-	PromotedBytes  uint64                  `count:"promoted_bytes" prom:"promoted_bytes_total" help:"Bytes of objects read into memory." part:"disk"`
-	Promoting      uint64                  `count:"promoting" prom:"promotions_in_flight" help:"Objects being read into memory, or waiting to be." part:"disk"`
-	PromotionsBusy uint64                  `count:"promotions_busy" prom:"promotions_refused_total" help:"Promotions not begun because too many were under way." part:"disk"`
+	Promotions     [transfer.Outcomes]uint64 `count:"promotions_{done,corrupt,gone,unavailable,no_room,stopped,,}" prom:"promotions_total,result=*" help:"Objects read into memory, by outcome: done, corrupt, gone (left meanwhile), unavailable (the disk does not read now), no_room (in memory), stopped." part:"disk"`
+	PromotedBytes  uint64                    `count:"promoted_bytes" prom:"promoted_bytes_total" help:"Bytes of objects read into memory." part:"disk"`
+	Promoting      uint64                    `count:"promoting" prom:"promotions_in_flight" help:"Objects being read into memory, or waiting to be." part:"disk"`
+	PromotionsBusy uint64                    `count:"promotions_busy" prom:"promotions_refused_total" help:"Promotions not begun because too many were under way." part:"disk"`
 	// Begun = used + wasted + failed + what is in memory or on the way unused.
 	ReadAheadBegun uint64 `count:"read_ahead_begun" prom:"read_ahead_total,result=begun" help:"Objects read because a match named them, by what became of that: begun, used (a client took a lease), wasted (left memory unused), failed, dropped (not begun: over a bound)." part:"disk"`
 	ReadAheadUsed  uint64 `count:"read_ahead_used" prom:"read_ahead_total,result=used" part:"disk"`
@@ -128,7 +129,21 @@ type Counters struct {
 func (s *Store) Counters() Counters {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.counters
+	return s.countersLocked()
+}
+
+// countersLocked adds what the engines of promotions count themselves.
+func (s *Store) countersLocked() Counters {
+	c := s.counters
+	if s.up != nil {
+		stats := s.up.Stats()
+		c.Promotions, c.PromotionsBusy, c.Promoting = stats.Ended, stats.Busy, uint64(s.up.Len())
+	}
+	if s.hbm != nil {
+		stats := s.hbm.up.Stats()
+		c.HBM.Promotions, c.HBM.PromotionsBusy, c.HBM.Promoting = stats.Ended, stats.Busy, uint64(s.hbm.up.Len())
+	}
+	return c
 }
 
 func (c *Counters) miss(why tier.Reason, tokens uint32) {

@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -11,7 +12,8 @@ import (
 type Durable struct {
 	done    chan struct{}
 	reached tier.Level // once done is closed
-	counted bool       // among the counters of acknowledgements
+	store   *Store     // whose counters of acknowledgements the first Wait is among; nil = none
+	told    atomic.Bool
 }
 
 // Done is closed when the object has reached its level, or cannot.
@@ -19,8 +21,18 @@ func (d *Durable) Done() <-chan struct{} { return d.done }
 
 // Wait blocks until the object has reached its level, or cannot, or ctx ends,
 // and answers the level reached by then; LevelMemory is what every published
-// object has.
+// object has. What the first call answers is counted as acknowledged.
 func (d *Durable) Wait(ctx context.Context) tier.Level {
+	level := d.await(ctx)
+	if d.store != nil && d.told.CompareAndSwap(false, true) {
+		d.store.mu.Lock()
+		d.store.counters.Acknowledged[level]++
+		d.store.mu.Unlock()
+	}
+	return level
+}
+
+func (d *Durable) await(ctx context.Context) tier.Level {
 	select {
 	case <-d.done:
 		return d.reached
@@ -34,26 +46,27 @@ func (d *Durable) Wait(ctx context.Context) tier.Level {
 	}
 }
 
-// durableLocked asks for an object to be written and for news of it. The answer
-// is final at once when the tier refuses, other than for being busy.
-func (s *Store) durableLocked(o *object, level tier.Level, counted bool, b *outside) *Durable {
-	d := &Durable{done: make(chan struct{}), counted: counted}
-	err := s.wantLocked(o, level, true, b)
+func (d *Durable) reach(level tier.Level) {
+	d.reached = level
+	close(d.done)
+}
+
+// durableLocked asks for an object to be written and for news of it, to be counted
+// as acknowledged or not. The answer is final at once when the tier refuses, other
+// than for being busy.
+func (s *Store) durableLocked(o *object, level tier.Level, counted bool) *Durable {
+	d := &Durable{done: make(chan struct{})}
+	if counted {
+		d.store = s
+	}
+	err := s.wantLocked(o, level, true)
 	switch {
 	case o.write != nil:
 		o.write.waiting = append(o.write.waiting, d)
 	case err != nil:
-		s.reachLocked(d, tier.LevelMemory)
+		d.reach(tier.LevelMemory)
 	default:
-		s.reachLocked(d, o.stored)
+		d.reach(o.stored)
 	}
 	return d
-}
-
-func (s *Store) reachLocked(d *Durable, level tier.Level) {
-	if d.counted {
-		s.counters.Acknowledged[level]++
-	}
-	d.reached = level
-	close(d.done)
 }

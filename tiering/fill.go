@@ -164,11 +164,10 @@ func (c *Session) place(o *object, rank int) (Reservation, error) {
 		return Reservation{}, err
 	}
 	now := s.cfg.Now()
-	var b outside
 	s.mu.Lock()
-	f, err := c.placeLocked(o, rank, l, now, &b)
+	f, err := c.placeLocked(o, rank, l, now)
 	s.mu.Unlock()
-	s.act(&b)
+	s.launch()
 	if err != nil {
 		return Reservation{}, err
 	}
@@ -206,7 +205,7 @@ func (s *Store) measure(o *object, rankBytes int64) {
 	o.pageBytes = s.pagesOf(rankBytes)*ranks + ids
 }
 
-func (c *Session) placeLocked(o *object, rank int, l *plan.PartMap, now time.Time, b *outside) (*filler, error) {
+func (c *Session) placeLocked(o *object, rank int, l *plan.PartMap, now time.Time) (*filler, error) {
 	s := c.store
 	if err := c.openLocked(); err != nil {
 		return nil, err
@@ -219,19 +218,19 @@ func (c *Session) placeLocked(o *object, rank int, l *plan.PartMap, now time.Tim
 		return nil, fmt.Errorf("%s: session %q has %d reservations: %w", o.name(), c.name, len(c.fills), tier.ErrBusy)
 	}
 	known := s.sameLocked(o)
-	if p := s.promotions[o.label()]; p != nil && p.profile == o.profile && p.tenant == o.tenant && (known == nil || known.thin) {
+	if p := s.promotionLocked(o.label()); p != nil && p.profile == o.profile && p.tenant == o.tenant && (known == nil || known.thin) {
 		s.counters.Exists++
 		return nil, fmt.Errorf("%s is being promoted: %w", o.name(), tier.ErrExists)
 	}
 	if known != nil && known.thin && known.fill == nil {
-		if err := s.refillLocked(known, o, l, now, b); err != nil {
+		if err := s.refillLocked(known, o, l, now); err != nil {
 			return nil, err
 		}
 	}
 	if known != nil {
 		return c.joinLocked(known, o, rank)
 	}
-	if err := s.beginLocked(o, l, now, b); err != nil {
+	if err := s.beginLocked(o, l, now); err != nil {
 		return nil, err
 	}
 	return c.joinLocked(o, o, rank)
@@ -251,7 +250,7 @@ func (s *Store) namedLocked(n tier.Name, p *profileState, t *tenant) *object {
 }
 
 // beginLocked gives o its memory and makes it known as pending.
-func (s *Store) beginLocked(o *object, l *plan.PartMap, now time.Time, b *outside) error {
+func (s *Store) beginLocked(o *object, l *plan.PartMap, now time.Time) error {
 	if o.parent != nil {
 		// It was found under another critical section, and making room must
 		// not evict it.
@@ -265,7 +264,7 @@ func (s *Store) beginLocked(o *object, l *plan.PartMap, now time.Time, b *outsid
 			s.settleLocked(o.parent)
 		}()
 	}
-	if err := s.makeRoomLocked(o, spared{}, b); err != nil {
+	if err := s.makeRoomLocked(o, spared{}); err != nil {
 		s.refuseLocked(o, err)
 		return err
 	}

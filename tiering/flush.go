@@ -19,12 +19,11 @@ func (s *Store) Flush(ctx context.Context) (written int, err error) {
 	}
 	var waits []*Durable
 	for i, more := 0, true; more && ctx.Err() == nil; i += closeRows {
-		var b outside
 		s.mu.Lock()
-		s.backlogLocked(&b) // the tier may not be busy any more
-		waits, more = s.flushLocked(i, waits, &b)
+		s.kickLocked() // the tier may not be busy any more
+		waits, more = s.flushLocked(i, waits)
 		s.mu.Unlock()
-		s.act(&b)
+		s.launch()
 	}
 	for _, d := range waits {
 		if d.Wait(ctx) >= tier.LevelLogged {
@@ -42,7 +41,7 @@ func (s *Store) Flush(ctx context.Context) (written int, err error) {
 }
 
 // flushLocked begins to write the dirty ones of some places of the table.
-func (s *Store) flushLocked(first int, waits []*Durable, b *outside) ([]*Durable, bool) {
+func (s *Store) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
 	places := s.objects.Places()
 	for _, o := range places[min(first, len(places)):min(first+closeRows, len(places))] {
 		if o == nil || !o.linked || !o.published || o.thin || o.inHBM() {
@@ -51,7 +50,7 @@ func (s *Store) flushLocked(first int, waits []*Durable, b *outside) ([]*Durable
 		if e, held := s.belowLocked(o); held && e.Level >= tier.LevelLogged && o.write == nil {
 			continue
 		}
-		waits = append(waits, s.durableLocked(o, tier.LevelLogged, false, b))
+		waits = append(waits, s.durableLocked(o, tier.LevelLogged, false))
 	}
 	return waits, first+closeRows < len(places)
 }

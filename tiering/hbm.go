@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 // HBM puts the memory of an accelerator above the store: an inclusive cache of
@@ -87,17 +88,13 @@ type hbm struct {
 	detach func() error // the arena in memory from the device
 
 	// Guarded by the store's lock.
-	pages      *gpuipc.PageAllocator
-	pools      [poolCount]*pool
-	held       map[residentKey]*resident
-	loose      int // residents whose object is not in memory
-	promotions map[copyKey]*hbmPromotion
-	demand     []*hbmPromotion // ready, first in first out; those that have ended are skipped
-	guesses    []*hbmPromotion
-	matched    *aheadLine // nil without promotion after a match
-	lost       bool       // the device cannot be used any more
-	stopped    bool       // Run has ended
-	work       sync.Cond
+	pages *gpuipc.PageAllocator
+	pools [poolCount]*pool
+	held  map[residentKey]*resident
+	loose int // residents whose object is not in memory
+	up    *transfer.Engine[copyKey]
+	hints transfer.Hints[wanted]
+	lost  bool // the device cannot be used any more
 }
 
 // openHBM makes the region and its pools. The device is asked for nothing else.
@@ -125,20 +122,17 @@ func (s *Store) openHBM() (err error) {
 	h := &hbm{
 		cfg: cfg, dev: cfg.Device, arena: arena, detach: detach,
 		pages: gpuipc.NewPageAllocator(public+private, cfg.PageBytes),
-		held:  map[residentKey]*resident{}, promotions: map[copyKey]*hbmPromotion{},
+		held:  map[residentKey]*resident{},
 	}
-	h.work.L = &s.mu
 	h.pools[publicPool] = &pool{name: "public", number: hbmPublicPool, budget: public, evict: s.cfg.EvictionPublic()}
 	h.pools[privatePool] = &pool{name: "private", number: hbmPrivatePool, budget: private, evict: s.cfg.EvictionPrivate()}
-	if cfg.AfterMatch {
-		h.matched = &aheadLine{}
-	}
 	for _, t := range s.tenants {
 		if t.QuotaBytes > 0 {
 			t.above = s.cfg.Eviction()
 		}
 	}
 	s.hbm = h
+	s.openHBMPromotions()
 	return nil
 }
 
@@ -255,6 +249,6 @@ func (s *Store) loseHBMLocked() (copies int, first bool) {
 	for _, r := range h.held {
 		copies += s.dropResidentLocked(r, dropLost)
 	}
-	s.endHBMPromotionsLocked(hbmLost)
+	h.up.Stop(transfer.ErrLost)
 	return copies, true
 }

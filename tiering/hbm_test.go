@@ -42,25 +42,10 @@ func newTwoAndHBM(t testing.TB, id profile.Identity, options ...option) *twoAndH
 
 // carryHBM does what the goroutines of Run do for HBM until there is no work.
 func (b *bench) carryHBM() (n int) {
-	for b.carryOneHBM() {
+	for b.hbm.up.Try(b.ctx) {
 		n++
 	}
 	return n
-}
-
-func (b *bench) carryOneHBM() bool {
-	s := b.Store
-	s.mu.Lock()
-	p, again := s.takeHBMLocked()
-	for p == nil && again {
-		p, again = s.takeHBMLocked()
-	}
-	s.mu.Unlock()
-	if p == nil {
-		return false
-	}
-	s.carryHBM(b.ctx, p)
-	return true
 }
 
 // carryAll carries promotions of both kinds.
@@ -250,12 +235,9 @@ func (s *Store) auditHBMLocked(used int64, candidates map[policy.ID]bool) error 
 	if loose != h.loose || uint64(copies) != s.counters.HBM.Copies {
 		return fmt.Errorf("%d copies, %d objects of them not in memory; counted %d and %d", copies, loose, s.counters.HBM.Copies, h.loose)
 	}
-	if uint64(len(h.promotions)) != s.counters.HBM.Promoting {
-		return fmt.Errorf("%d promotions into HBM, counted %d", len(h.promotions), s.counters.HBM.Promoting)
-	}
-	for k, p := range h.promotions {
-		if p.state == promotionEnded || (p.source != nil) != (p.object != nil) {
-			return fmt.Errorf("promotion of %x into HBM: state %d", k.name.Key[:4], p.state)
+	for k, f := range h.up.All() {
+		if p := f.Job.(*hbmPromotion); f.Ended() || f.Moving() != (p.object != nil) || (p.source != nil) != (p.object != nil) {
+			return fmt.Errorf("promotion of %x into HBM: ended %v, moving %v, has a copy %v", k.name.Key[:4], f.Ended(), f.Moving(), p.object != nil)
 		}
 		if r := h.held[k.residentKey]; r != nil && r.copies[k.rank] != nil {
 			return fmt.Errorf("promotion of %x into HBM, which has it", k.name.Key[:4])

@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 func TestACopyIsMadeOnDemandAndVerified(t *testing.T) {
@@ -36,7 +37,7 @@ func TestACopyIsMadeOnDemandAndVerified(t *testing.T) {
 		x.wantCopy(p, 0, b.tryHBM(x.c, p, 0))
 		x.wantHBM(x.costHBM(p.layout.Bytes), 0)
 		n := x.hbmCounters()
-		if n.Promotions[hbmDone] != 1 || n.PromotedBytes != uint64(p.layout.Bytes) || n.Acquired != 1 || n.AcquireMisses != 2 || n.HitSegments != 1 || n.Copies != 1 {
+		if n.Promotions[transfer.Done] != 1 || n.PromotedBytes != uint64(p.layout.Bytes) || n.Acquired != 1 || n.AcquireMisses != 2 || n.HitSegments != 1 || n.Copies != 1 {
 			t.Fatalf("%+v", n)
 		}
 		if info, _ := b.Segment(p.key); info.Place != tier.PlaceHBM || info.HBM != 1 {
@@ -57,7 +58,7 @@ func TestWrongBytesInHBMAreNeverFound(t *testing.T) {
 	x.carryHBM()
 	x.wantPlace(p, tier.PlaceDRAM)
 	x.wantHBM(0, 0)
-	if n := x.hbmCounters(); n.Promotions[hbmCorrupt] != 1 || n.Copies != 0 || n.Lost != 0 {
+	if n := x.hbmCounters(); n.Promotions[transfer.Corrupt] != 1 || n.Copies != 0 || n.Lost != 0 {
 		t.Fatalf("%+v", n)
 	}
 	x.up(p) // the next one is right
@@ -68,12 +69,12 @@ func TestACopyThatTheDeviceRefusesCostsThatCopy(t *testing.T) {
 	x := newTwoAndHBM(t, hybrid(1))
 	p := x.mid(1, 64, 8)
 	x.publish(x.c, p)
-	for err, how := range map[error]hbmOutcome{gpuipc.ErrFull: hbmNoRoom, gpuipc.ErrUnavailable: hbmFailed, gpuipc.ErrInvalid: hbmFailed} {
+	for err, how := range map[error]transfer.Outcome{gpuipc.ErrFull: transfer.NoRoom, gpuipc.ErrUnavailable: transfer.Failed, gpuipc.ErrInvalid: transfer.Failed} {
 		x.twin.Fail(gpuipctest.OpUpload, 1, err)
 		x.tryHBM(x.c, p, 0)
 		x.carryHBM()
 		x.wantPlace(p, tier.PlaceDRAM)
-		if n := x.hbmCounters(); n.Promotions[how] == 0 || n.Promotions[hbmCorrupt] != 0 || n.Lost != 0 {
+		if n := x.hbmCounters(); n.Promotions[how] == 0 || n.Promotions[transfer.Corrupt] != 0 || n.Lost != 0 {
 			t.Fatalf("%v: %+v", err, n)
 		}
 	}
@@ -91,7 +92,7 @@ func TestPromotionsIntoHBMNoticeWrongBytesInMemory(t *testing.T) {
 	b.tryHBM(c, p, 0)
 	b.carryHBM()
 	b.wantMiss(p, tier.ReasonAborted)
-	if n := b.Counters(); n.SpoiltInMemory != 1 || n.HBM.Promotions[hbmCorrupt] != 1 || n.HBM.Copies != 0 {
+	if n := b.Counters(); n.CorruptInMemory != 1 || n.HBM.Promotions[transfer.Corrupt] != 1 || n.HBM.Copies != 0 {
 		t.Fatalf("%+v", n)
 	}
 	b.audit()
@@ -109,7 +110,7 @@ func TestCopiesOfASpoiltObjectAreDropped(t *testing.T) {
 	x.carry()
 	x.up(p)
 	x.mu.Lock()
-	x.spoiltLocked(x.segmentLocked((*[32]byte)(&p.key), x.profileState(), x.tenants[tenantA]))
+	x.corruptLocked(x.segmentLocked((*[32]byte)(&p.key), x.profileState(), x.tenants[tenantA]))
 	x.mu.Unlock()
 	x.wantOnDisk(p)
 	x.wantHBM(0, 0)
@@ -144,7 +145,7 @@ func TestACopyGoesWithItsObject(t *testing.T) {
 	b.publish(c, p)
 	id := b.raise(c, p, 0).Lease
 	b.mu.Lock()
-	b.evictLocked(b.pools[publicPool].evict, forRoom, &outside{})
+	b.evictLocked(b.pools[publicPool].evict, forRoom)
 	b.mu.Unlock()
 	b.wantMiss(p, tier.ReasonEvicted)
 	if row := b.tryHBM(c, p, 0); row.Hit || row.Promoting {
@@ -233,11 +234,10 @@ func TestCopiesOfAnotherRunAreDropped(t *testing.T) {
 	}
 	q := &LoadQuery{Profile: x.id, Tenant: tenantA, Accept: tier.Exact, Digests: true, Hash: hashOf(1, 16)}
 	x.must(x.c.Release(x.raisePrefix(x.c, q).Lease))
-	var b outside
 	x.mu.Lock()
-	_, _ = x.flushLocked(0, nil, &b)
+	_, _ = x.flushLocked(0, nil)
 	x.mu.Unlock()
-	x.act(&b)
+	x.launch()
 	x.tier.finishAll()
 	x.thin(1, 16)
 	if r := x.matchPrefix(1, tier.Exact, 16); r.PrefixPlace != tier.PlaceHBM || x.hbmCounters().Copies != 1 {
@@ -341,7 +341,7 @@ func TestAPromotionHoldsItsObject(t *testing.T) {
 	x.wantMiss(p, tier.ReasonRemoved)
 	x.wantHBM(0, 0)
 	x.wantUsed(0, 0)
-	if n := x.hbmCounters(); n.Promotions[hbmGone] != 1 || n.Promotions[hbmDone] != 1 {
+	if n := x.hbmCounters(); n.Promotions[transfer.Gone] != 1 || n.Promotions[transfer.Done] != 1 {
 		t.Fatalf("%+v", n)
 	}
 }
@@ -384,7 +384,7 @@ func TestCopiesMakeRoomForEachOther(t *testing.T) {
 	for i, row := range []Acquired{held, one, three} {
 		x.wantCopy([]piece{ps[0], ps[1], ps[3]}[i], 0, row)
 	}
-	if n := x.hbmCounters(); n.Promotions[hbmNoRoom] != 2 || n.Dropped[dropRoom] != 1 {
+	if n := x.hbmCounters(); n.Promotions[transfer.NoRoom] != 2 || n.Dropped[dropRoom] != 1 {
 		t.Fatalf("%+v", n)
 	}
 	x.must(x.c.Release(one.Lease))
@@ -442,7 +442,7 @@ func TestCopiesPayFromTheirTenantsQuota(t *testing.T) {
 	x.tryHBM(x.c, ps[0], 0)
 	x.carryHBM()
 	x.wantPlace(ps[0], tier.PlaceDRAM)
-	if n := x.hbmCounters(); n.Promotions[hbmNoRoom] != 1 || n.Dropped[dropQuota] != 1 {
+	if n := x.hbmCounters(); n.Promotions[transfer.NoRoom] != 1 || n.Dropped[dropQuota] != 1 {
 		t.Fatalf("%+v", n)
 	}
 	x.must(x.c.Release(row.Lease))
@@ -497,7 +497,7 @@ func TestALostDeviceCostsCopiesAndNothingElse(t *testing.T) {
 	x.twin.Lose()
 	x.carryHBM()
 	n := x.hbmCounters()
-	if n.Lost != 1 || n.Copies != 0 || n.Dropped[dropLost] != 2 || n.Promotions[hbmLost] != 1 || n.Promoting != 0 {
+	if n.Lost != 1 || n.Copies != 0 || n.Dropped[dropLost] != 2 || n.Promotions[transfer.Lost] != 1 || n.Promoting != 0 {
 		t.Fatalf("%+v", n)
 	}
 	for _, p := range ps {
@@ -517,8 +517,8 @@ func (x *twoAndHBM) waiting() (n int) {
 	n = x.waiters()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, p := range x.hbm.promotions {
-		n += p.waiters
+	for _, f := range x.hbm.up.All() {
+		n += f.Waiters()
 	}
 	return n
 }
@@ -624,7 +624,7 @@ func TestMatchesPromoteForAttachedEngines(t *testing.T) {
 	}
 	x.wantPlace(p, tier.PlaceHBM)
 	x.wantPlace(other, tier.PlaceDRAM)
-	if x.carryHBM(); x.hbmCounters().Promotions[hbmNoRoom] != 1 {
+	if x.carryHBM(); x.hbmCounters().Promotions[transfer.NoRoom] != 1 {
 		t.Fatalf("%+v", x.hbmCounters())
 	}
 	x.wantPlace(p, tier.PlaceHBM)

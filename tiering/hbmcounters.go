@@ -1,5 +1,7 @@
 package tiering
 
+import "github.com/spliced-kv/spliced/tiering/transfer"
+
 // HBMCounters counts what happens in HBM since Open, apart from the gauges Copies,
 // Promoting and Lost. All are zero without HBM.
 type HBMCounters struct {
@@ -18,9 +20,9 @@ type HBMCounters struct {
 	LoadedTokens   uint64 `count:"loaded_tokens"`
 	LoadMisses     uint64 `count:"load_misses" prom:"hbm_leases_total,kind=checkpoint,result=miss"`
 
-	Copies     uint64              `count:"copies" prom:"hbm_copies" help:"Copies of segments and checkpoints on the GPU that lookups find."`
-	Promoting  uint64              `count:"promoting" prom:"hbm_promotions_in_flight" help:"Copies to the GPU that are wanted or running."`
-	Promotions [hbmOutcomes]uint64 `count:"promotions_{done,corrupt,gone,no_room,stopped,lost,failed}" prom:"hbm_promotions_total,result=*" help:"Copies to the GPU by outcome: done, corrupt (the device's digests are not the object's), gone (the object left memory meanwhile), no_room, stopped, lost (with the device), failed (refused by the device)."`
+	Copies     uint64                    `count:"copies" prom:"hbm_copies" help:"Copies of segments and checkpoints on the GPU that lookups find."`
+	Promoting  uint64                    `count:"promoting" prom:"hbm_promotions_in_flight" help:"Copies to the GPU that are wanted or running."`
+	Promotions [transfer.Outcomes]uint64 `count:"promotions_{done,corrupt,gone,,no_room,stopped,lost,failed}" prom:"hbm_promotions_total,result=*" help:"Copies to the GPU by outcome: done, corrupt (the device's digests are not the object's), gone (the object left memory meanwhile), no_room, stopped, lost (with the device), failed (refused by the device)."`
 	// Copied and verified.
 	PromotedBytes  uint64 `count:"promoted_bytes" prom:"fetch_bytes_total,tier=hbm,direction=in"`
 	PromotionsBusy uint64 `count:"promotions_busy" prom:"hbm_promotions_refused_total" help:"Copies to the GPU not begun because too many were wanted."`
@@ -35,24 +37,6 @@ type HBMCounters struct {
 	Assembled uint64 `count:"assembled" prom:"kernels_total,kind=assemble,tier=hbm"`
 	Replayed  uint64 `count:"replayed" prom:"kernels_total,kind=replay,tier=hbm"`
 	Lost      uint64 `count:"lost" prom:"hbm_lost" help:"1 when the GPU was lost; what it held is in memory or on disk."`
-}
-
-// hbmOutcome is how a promotion into HBM ended.
-type hbmOutcome uint8
-
-const (
-	hbmDone    hbmOutcome = iota
-	hbmCorrupt            // the device's digests of the destination are not the object's
-	hbmGone               // the object has left memory, or lost its states
-	hbmNoRoom             // in HBM, for the pool, the tenant or what the device needs to copy
-	hbmStopped            // the store is closing, or the object was removed
-	hbmLost               // the device cannot be used any more
-	hbmFailed             // the device refused the copy, and is not lost
-	hbmOutcomes
-)
-
-func (o hbmOutcome) String() string {
-	return [...]string{"done", "corrupt", "gone", "no_room", "stopped", "lost", "failed"}[o]
 }
 
 // hbmDrop is why a copy left HBM. It was never the only one.

@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 // The model of HBM is a list of copies. What memory and the lower tier hold it takes
@@ -94,11 +95,11 @@ func TestHBMAgreesWithItsModel(t *testing.T) {
 		for seed := range seeds {
 			t.Run(fmt.Sprintf("options=%d/seed=%d", i, seed), func(t *testing.T) { runHBMModel(t, o, seed, steps, &seen) })
 		}
-		if testing.Short() || seen.Promotions[hbmDone] == 0 {
+		if testing.Short() || seen.Promotions[transfer.Done] == 0 {
 			continue // one that is replayed
 		}
 		p, d := &seen.Promotions, &seen.Dropped
-		if p[hbmDone] < 5*seeds || p[hbmCorrupt] == 0 || p[hbmGone] == 0 || p[hbmNoRoom] == 0 || seen.Loaded == 0 ||
+		if p[transfer.Done] < 5*seeds || p[transfer.Corrupt] == 0 || p[transfer.Gone] == 0 || p[transfer.NoRoom] == 0 || seen.Loaded == 0 ||
 			o.segments > 0 && (seen.Acquired == 0 || d[dropRemoved] == 0) || d[dropObject] == 0 || d[dropRoom] == 0 && o.quota == 0 ||
 			(o.quota > 0) != (d[dropQuota] > 0) || d[dropLost] == 0 || o.queue < 5 && seen.PromotionsBusy == 0 {
 			t.Errorf("options %d: %d walks met too little: %+v", i, seeds, seen)
@@ -226,11 +227,10 @@ func (m *hbmModel) saveOne() {
 }
 
 func (m *hbmModel) writeOut() {
-	var b outside
 	m.mu.Lock()
-	_, _ = m.flushLocked(0, nil, &b)
+	_, _ = m.flushLocked(0, nil)
 	m.mu.Unlock()
-	m.act(&b)
+	m.launch()
 	m.tier.finishAll()
 }
 
@@ -417,8 +417,8 @@ func (m *hbmModel) answered(i int, k copyKey, c *modelCopy, hit, promoting bool,
 		m.forget()
 		if o := m.source(k.residentKey); o != nil {
 			m.mu.Lock()
-			wanted := m.hbm.promotions[k] != nil
-			full := len(m.hbm.promotions) >= m.o.queue
+			wanted := m.hbm.up.Find(k) != nil
+			full := m.hbm.up.Len() >= m.o.queue
 			m.mu.Unlock()
 			if promoting != wanted || !wanted && !full {
 				m.fatal("%x rank %d: promoting %v, among the promotions %v", k.name.Key[:4], k.rank, promoting, wanted)
@@ -472,22 +472,27 @@ func partDigests(l *profile.Layout, data []byte) (digests []uint64) {
 // promoteOne carries the next promotion into HBM and says how it has to end.
 func (m *hbmModel) promoteOne() {
 	m.mu.Lock()
-	p, _ := m.takeHBMLocked()
+	f := m.hbm.up.Peek()
+	if f == nil {
+		m.guessHBMLocked()
+		f = m.hbm.up.Peek()
+	}
 	m.mu.Unlock()
-	if p == nil {
+	if f == nil {
 		return
 	}
+	p := f.Job.(*hbmPromotion)
 	want, c := m.planned(p)
-	if want == hbmDone && m.rng.IntN(6) == 0 {
+	if want == transfer.Done && m.rng.IntN(6) == 0 {
 		m.twin.Spoil(1)
-		want = hbmCorrupt
+		want = transfer.Corrupt
 	}
-	m.carryHBM1(p)
-	if p.outcome != want {
-		m.fatal("promotion of %x ended as %q, want %q", p.name.Key[:4], p.outcome, want)
+	m.hbm.up.Try(m.ctx)
+	if how := transfer.OutcomeOf(p.Err()); !p.Ended() || how != want {
+		m.fatal("promotion of %x ended as %q, want %q", p.name.Key[:4], how, want)
 	}
 	m.dropped = m.hbmCounters().Dropped[dropQuota]
-	if want == hbmDone {
+	if want == transfer.Done {
 		c.extents = p.object.shares[p.rank].extents
 		m.use(c)
 		m.copies = append(m.copies, c)
@@ -495,14 +500,12 @@ func (m *hbmModel) promoteOne() {
 	m.forget()
 }
 
-func (m *hbmModel) carryHBM1(p *hbmPromotion) { m.Store.carryHBM(m.ctx, p) }
-
 // planned is how a promotion has to end, and the copy that it makes. What has to
 // leave for it leaves the model.
-func (m *hbmModel) planned(p *hbmPromotion) (hbmOutcome, *modelCopy) {
+func (m *hbmModel) planned(p *hbmPromotion) (transfer.Outcome, *modelCopy) {
 	o := m.source(p.residentKey)
 	if o == nil {
-		return hbmGone, nil
+		return transfer.Gone, nil
 	}
 	c := &modelCopy{key: p.copyKey, private: o.kind != 0, found: true, from: o.shares[p.rank].digests}
 	c.layout, c.content = m.flat(o, p.rank)
@@ -537,7 +540,7 @@ func (m *hbmModel) planned(p *hbmPromotion) (hbmOutcome, *modelCopy) {
 		overQuota = memory + held + c.bytes - q
 	}
 	if used+c.pages-budget > idle || overQuota > yields {
-		return hbmNoRoom, nil
+		return transfer.NoRoom, nil
 	}
 	for freed := int64(0); freed < overQuota; {
 		x := m.oldest(mine)
@@ -547,7 +550,7 @@ func (m *hbmModel) planned(p *hbmPromotion) (hbmOutcome, *modelCopy) {
 	}
 	for {
 		if used, _ = sum(same, pages); used+c.pages <= budget {
-			return hbmDone, c
+			return transfer.Done, c
 		}
 		m.oldest(same).found = false
 		m.forget()

@@ -3,179 +3,74 @@ package tiering
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// hbmPromotion makes one rank's copy of an object of memory. Guarded by the store's
-// lock.
+// hbmPromotion makes one rank's copy of an object of memory: the job of a flight.
+// Guarded by the store's lock.
 //
-//	ready ──► running ──► found
-//	  │          └──► failed: corrupt, gone, no room, stopped, lost, refused by the device
-//	  └──► failed: gone, no room, stopped, lost
-//
-// Invariant: there is one promotion of a copy at most, and none of a copy that is
-// there. While it runs its object is held, so that neither it nor what it extends
-// can leave memory.
+// Invariant: there is none of a copy that is there. While it runs its object is held,
+// so that neither it nor what it extends can leave memory.
 type hbmPromotion struct {
+	store *Store
+	*transfer.Flight
 	copyKey
-	demanded bool // by a client; else a match has found it
 
-	state   promotionState
-	source  *object // while it runs
-	object  *object // the copy, while it runs and once it is found
-	waiters int     // calls that lease the copy when it is there
-	cancel  context.CancelFunc
-	done    chan struct{}
-	outcome hbmOutcome // once done is closed
+	source *object // while it runs
+	object *object // the copy, while it runs and once it is found
+	upload *upload
+}
+
+// openHBMPromotions makes the engine that brings copies into HBM.
+func (s *Store) openHBMPromotions() {
+	h := s.hbm
+	h.up = transfer.New[copyKey](transfer.Config{
+		Lock: &s.mu, Workers: true, Queue: h.cfg.Queue, Now: s.cfg.Now, Idle: s.guessHBMLocked,
+	})
 }
 
 // promoteHBMLocked begins, or joins, the promotion of a copy. It is nil when too
 // many are wanted already, or nothing is promoted any more.
-func (s *Store) promoteHBMLocked(k copyKey, demanded bool) *hbmPromotion {
+func (s *Store) promoteHBMLocked(k copyKey, urgent bool) *hbmPromotion {
 	h := s.hbm
-	if p := h.promotions[k]; p != nil {
-		if demanded && !p.demanded {
-			p.demanded = true
-			if p.state == promotionReady {
-				s.readyHBMLocked(p) // its place among the guesses is skipped
-			}
+	if f := h.up.Find(k); f != nil {
+		if urgent {
+			h.up.Urge(f)
 		}
-		return p
+		return f.Job.(*hbmPromotion)
 	}
-	if s.closed || h.lost || h.stopped || len(h.promotions) >= h.cfg.Queue {
-		s.counters.HBM.PromotionsBusy++
+	if s.closed || h.lost || !h.up.Room(uint32(k.tenant.ID), 1) {
 		return nil
 	}
-	p := &hbmPromotion{copyKey: k, demanded: demanded, state: promotionReady, done: make(chan struct{})}
-	h.promotions[k] = p
-	s.counters.HBM.Promoting++
-	s.readyHBMLocked(p)
+	p := &hbmPromotion{store: s, copyKey: k}
+	p.Flight, _ = h.up.Start(k, p, transfer.Options{Owner: uint32(k.tenant.ID), Urgent: urgent})
 	return p
 }
 
-func (s *Store) readyHBMLocked(p *hbmPromotion) {
-	if p.demanded {
-		s.hbm.demand = append(s.hbm.demand, p)
-	} else {
-		s.hbm.guesses = append(s.hbm.guesses, p)
-	}
-	s.hbm.work.Signal()
-}
-
-// endHBMPromotionLocked settles a promotion for those who wait for it. A copy that
-// still runs keeps its memory, and its object, until it has ended.
-func (s *Store) endHBMPromotionLocked(p *hbmPromotion, how hbmOutcome) {
-	p.state, p.outcome = promotionEnded, how
-	delete(s.hbm.promotions, p.copyKey)
-	s.counters.HBM.Promoting--
-	s.counters.HBM.Promotions[how]++
-	if p.cancel != nil {
-		p.cancel()
-	}
-	close(p.done)
-}
-
-func (s *Store) endHBMPromotionsLocked(how hbmOutcome) {
-	for _, p := range s.hbm.promotions {
-		s.endHBMPromotionLocked(p, how)
-	}
-	s.hbm.demand, s.hbm.guesses = nil, nil
-}
-
-// setHBMStopped begins or ends that promotions into HBM are taken up. Those that are
-// left fail.
-func (s *Store) setHBMStopped(stopped bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.hbm.stopped = stopped
-	if stopped {
-		s.endHBMPromotionsLocked(hbmStopped)
-	}
-}
-
-// hbmPromoter carries out promotions into HBM until ctx ends. Run has a number of
-// them.
-func (s *Store) hbmPromoter(ctx context.Context) {
-	for {
-		p := s.nextHBM(ctx)
-		if p == nil {
-			return
-		}
-		s.carryHBM(ctx, p)
-	}
-}
-
-// nextHBM waits for a promotion; those that clients wait for come first.
-func (s *Store) nextHBM(ctx context.Context) *hbmPromotion {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for ctx.Err() == nil {
-		p, again := s.takeHBMLocked()
-		switch {
-		case p != nil:
-			s.hbm.work.Signal() // there may be more
-			return p
-		case again:
-			s.mu.Unlock()
-			s.mu.Lock()
-		default:
-			s.hbm.work.Wait()
-		}
-	}
-	return nil
-}
-
-// takeHBMLocked takes the next promotion; again says that there may be one once
-// others had the lock.
-func (s *Store) takeHBMLocked() (p *hbmPromotion, again bool) {
+// hintHBMLocked notes a hit of a match for promotion. It never waits and does nothing
+// else.
+func (s *Store) hintHBMLocked(o *object) {
 	h := s.hbm
-	if h.demand, p = takeReady(h.demand, true); p == nil {
-		if h.guesses, p = takeReady(h.guesses, false); p == nil {
-			again = s.guessHBMLocked()
-			h.guesses, p = takeReady(h.guesses, false)
-		}
-	}
-	return p, again
-}
-
-func takeReady(line []*hbmPromotion, demanded bool) ([]*hbmPromotion, *hbmPromotion) {
-	for len(line) > 0 {
-		p := line[0]
-		line[0] = nil
-		line = line[1:]
-		if p.state == promotionReady && p.demanded == demanded {
-			p.state = promotionReading
-			return line, p
-		}
-	}
-	return nil, nil
-}
-
-// matchedHBMLocked notes a hit of a match for promotion. It never waits and does
-// nothing else.
-func (s *Store) matchedHBMLocked(o *object) {
-	h := s.hbm
-	if h == nil || h.matched == nil || o.resident != nil || o.profile.engines == nil || h.lost {
+	if h == nil || !h.cfg.AfterMatch || o.resident != nil || o.profile.engines == nil || h.lost {
 		return
 	}
-	if !h.matched.add(wanted{name: o.label(), profile: o.profile, tenant: o.tenant}) {
+	if !h.hints.Add(wanted{name: o.label(), profile: o.profile, tenant: o.tenant}) {
 		s.counters.HBM.MatchesDropped++
-	} else if h.matched.n == 1 {
-		h.work.Signal()
+	} else if h.hints.Len() == 1 {
+		h.up.Wake()
 	}
 }
 
 // guessHBMLocked turns some of what matches found into promotions, until one is
 // ready, and tells whether more is left.
 func (s *Store) guessHBMLocked() (more bool) {
-	l := s.hbm.matched
-	if l == nil {
-		return false
-	}
-	for n := 0; n < aheadRows && l.n > 0 && len(s.hbm.guesses) == 0; n++ {
-		w := l.take()
+	h := s.hbm
+	for n := 0; n < hintRows && h.hints.Len() > 0 && !h.up.Waiting(); n++ {
+		w := h.hints.Take()
 		o := s.namedLocked(w.name, w.profile, w.tenant)
 		if o == nil || !s.promotableLocked(o) {
 			continue
@@ -186,7 +81,7 @@ func (s *Store) guessHBMLocked() (more bool) {
 			}
 		}
 	}
-	return l.n > 0
+	return h.hints.Len() > 0
 }
 
 // promotableLocked tells whether an object is whole in memory.
@@ -194,59 +89,28 @@ func (s *Store) promotableLocked(o *object) bool {
 	return o.published && o.fill == nil && !o.thin && s.soundLocked(o)
 }
 
-// carryHBM places, copies and settles one promotion.
-func (s *Store) carryHBM(ctx context.Context, p *hbmPromotion) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	s.mu.Lock()
-	up, how := s.placeUploadLocked(p, cancel)
-	s.mu.Unlock()
-	if how != hbmDone {
-		return
-	}
-	defer s.running.Done()
-	err := up.run(ctx)
-	how = s.outcomeHBM(err)
-	s.mu.Lock()
-	s.endUploadLocked(p, up, how)
-	s.mu.Unlock()
-	switch how {
-	case hbmLost:
-		s.failedHBM(err)
-	case hbmCorrupt:
-		s.cfg.Log.Error().Err(err).Str("object", up.copy.name()).Str("tier", "hbm").Msg("promotion failed")
-	case hbmFailed:
-		s.cfg.Log.Warn().Err(err).Str("object", up.copy.name()).Str("tier", "hbm").Msg("promotion failed")
-	}
-}
-
-// placeUploadLocked gives a copy its memory and holds what it is made of, or ends
-// the promotion and says how.
-func (s *Store) placeUploadLocked(p *hbmPromotion, cancel context.CancelFunc) (*upload, hbmOutcome) {
-	if p.state == promotionEnded {
-		return nil, p.outcome
-	}
+// Begin gives a copy its memory and holds what it is made of.
+func (p *hbmPromotion) Begin(f *transfer.Flight) error {
+	s := p.store
 	o := s.namedLocked(p.name, p.profile, p.tenant)
 	if o == nil || !s.promotableLocked(o) {
-		s.endHBMPromotionLocked(p, hbmGone)
-		return nil, hbmGone
+		return fmt.Errorf("segment or checkpoint %x is not whole in memory: %w", p.name.Key[:8], tier.ErrGone)
 	}
 	c := s.newCopy(o)
 	if c.rankBytes == 0 {
-		s.endHBMPromotionLocked(p, hbmGone)
-		return nil, hbmGone
+		return fmt.Errorf("%s: a copy of no bytes: %w", c.name(), tier.ErrGone)
 	}
-	if err := s.makeHBMRoomLocked(c, !p.demanded); err != nil {
-		s.endHBMPromotionLocked(p, hbmNoRoom)
-		return nil, hbmNoRoom
+	if err := s.makeHBMRoomLocked(c, !f.Urgent()); err != nil {
+		return err
 	}
 	s.useLocked(o)
 	s.placeHBMLocked(c, p.rank)
 	c.fill = &fill{layout: c.layout(), copying: 1}
 	s.settleLocked(c)
-	p.source, p.object, p.cancel = o, c, cancel
+	p.source, p.object = o, c
+	p.upload = s.newUpload(c, o, p.rank)
 	s.running.Add(1)
-	return s.newUpload(c, o, p.rank), hbmDone
+	return nil
 }
 
 // newCopy is a copy of an object, without memory.
@@ -264,53 +128,71 @@ func (s *Store) newCopy(o *object) *object {
 	return c
 }
 
-// endUploadLocked settles a copy that has been made, or has not.
-func (s *Store) endUploadLocked(p *hbmPromotion, up *upload, how hbmOutcome) {
-	c, o := p.object, p.source
+// Move copies and verifies.
+func (p *hbmPromotion) Move(ctx context.Context, _ *transfer.Flight, moved func(error)) {
+	s, name := p.store, p.object.name()
+	err := p.upload.run(ctx)
+	switch {
+	case err == nil || contextEnded(err):
+	case s.hbmIsLost():
+		err = fmt.Errorf("%w: %w", transfer.ErrLost, err)
+	case errors.Is(err, gpuipc.ErrFull):
+		err = fmt.Errorf("%w: %w", tier.ErrFull, err) // what the device needs on the way
+	}
+	moved(err)
+	switch transfer.OutcomeOf(err) {
+	case transfer.Lost:
+		s.failedHBM(err)
+	case transfer.Corrupt:
+		s.cfg.Log.Error().Err(err).Str("object", name).Str("tier", "hbm").Msg("promotion failed")
+	case transfer.Failed:
+		s.cfg.Log.Warn().Err(err).Str("object", name).Str("tier", "hbm").Msg("promotion failed")
+	}
+}
+
+// Landed tells whether the object of a copy is still whole: it may have been removed,
+// or found to be corrupt.
+func (p *hbmPromotion) Landed(*transfer.Flight) (again bool, err error) {
+	if o := p.source; !o.linked || !p.store.promotableLocked(o) {
+		return false, fmt.Errorf("%s has left memory: %w", o.name(), tier.ErrGone)
+	}
+	return false, nil
+}
+
+// End makes the copy known, held for those who wait for it.
+func (p *hbmPromotion) End(f *transfer.Flight, err error) {
+	if err != nil {
+		return
+	}
+	s, c := p.store, p.object
 	c.fill = nil
-	if how == hbmDone && (!o.linked || !s.promotableLocked(o)) {
-		how = hbmGone // removed by an operator, or found to be spoilt
-	}
-	if p.state != promotionEnded {
-		if how == hbmDone {
-			up.settle()
-			c.ops += p.waiters
-			s.foundLocked(c, o, p.rank, up.from)
-			s.counters.HBM.PromotedBytes += uint64(c.bytes)
-		}
-		s.endHBMPromotionLocked(p, how)
-	}
-	if bad := up.spoilt.Load(); bad != nil {
-		s.spoiltLocked(bad)
+	p.upload.publish()
+	c.ops += f.Waiters()
+	s.foundLocked(c, p.source, p.rank, p.upload.from)
+	s.counters.HBM.PromotedBytes += uint64(c.bytes)
+}
+
+// Release lets go of the object, and of the copy unless it is found.
+func (p *hbmPromotion) Release(*transfer.Flight) {
+	s, c, o := p.store, p.object, p.source
+	c.fill = nil
+	if bad := p.upload.corrupt.Load(); bad != nil {
+		s.corruptLocked(bad)
 	}
 	s.settleLocked(c)
 	s.unuseLocked(o)
-	p.source = nil
+	p.source, p.upload = nil, nil
+	s.running.Done()
 }
 
-// outcomeHBM sorts what an upload answers.
-func (s *Store) outcomeHBM(err error) hbmOutcome {
-	switch {
-	case err == nil:
-		return hbmDone
-	case contextEnded(err):
-		return hbmStopped
-	case s.hbmIsLost():
-		return hbmLost
-	case errors.Is(err, tier.ErrCorrupt):
-		return hbmCorrupt
-	case errors.Is(err, gpuipc.ErrFull):
-		return hbmNoRoom // for what the device needs on the way
-	}
-	return hbmFailed
-}
+func (p *hbmPromotion) arrived() *object { return p.object }
 
 // reason is why a row is a miss after a promotion that failed.
-func (o hbmOutcome) reason() tier.Reason {
-	switch o {
-	case hbmGone, hbmLost:
+func (p *hbmPromotion) reason(how transfer.Outcome) tier.Reason {
+	switch how {
+	case transfer.Gone, transfer.Lost:
 		return tier.ReasonEvicted
-	case hbmNoRoom:
+	case transfer.NoRoom:
 		return tier.ReasonRefused
 	}
 	return tier.ReasonAborted

@@ -2,7 +2,6 @@ package tiering
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -24,7 +23,7 @@ type upload struct {
 	nodes []uploadNode // the object, or a checkpoint's chain from the root
 	from  []uint64     // digests of the object's share
 
-	spoilt atomic.Pointer[object] // of nodes: one whose bytes in memory are wrong
+	corrupt atomic.Pointer[object] // of nodes: one whose bytes in memory are wrong
 
 	digests []uint64 // of the copy's parts, once it has run
 }
@@ -144,7 +143,7 @@ func (up *upload) move(ctx context.Context, p *uploadPiece) error {
 	got := make([]uint64, len(p.want))
 	what := fmt.Sprintf("%s: promote layer %d", up.copy.name(), p.layer)
 	if err := up.store.hbm.dev.Upload(ctx, p.to, p.from, got); err != nil {
-		return uploadError(what, err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	if i := firstDifference(got, p.want); i >= 0 {
 		up.blame(ctx, p)
@@ -157,17 +156,8 @@ func (up *upload) move(ctx context.Context, p *uploadPiece) error {
 func (up *upload) blame(ctx context.Context, p *uploadPiece) {
 	got := make([]uint64, len(p.want))
 	if err := up.store.dev.Digests(ctx, p.from, got); err == nil && firstDifference(got, p.want) >= 0 {
-		up.spoilt.Store(p.object)
+		up.corrupt.Store(p.object)
 	}
-}
-
-// uploadError keeps the device's kind visible, from which it is told whether it is
-// lost.
-func uploadError(what string, err error) error {
-	if errors.Is(err, gpuipc.ErrUnavailable) {
-		return fmt.Errorf("%s: %w: %w", what, tier.ErrUnavailable, err)
-	}
-	return fmt.Errorf("%s: %w", what, err)
 }
 
 // hash makes the digests that leases of the copy are told. Parts that are made of
@@ -189,11 +179,11 @@ func (up *upload) hash(ctx context.Context) error {
 			continue
 		}
 		if err := up.store.hbm.dev.Digests(ctx, up.to.Slice(part.Off, part.Len), into); err != nil {
-			return uploadError(fmt.Sprintf("%s: hash layer %d", up.copy.name(), part.Layer), err)
+			return fmt.Errorf("%s: hash layer %d: %w", up.copy.name(), part.Layer, err)
 		}
 	}
 	return nil
 }
 
-// settle gives the copy its digests.
-func (up *upload) settle() { up.copy.shares[up.rank].digests = up.digests }
+// publish gives the copy its digests.
+func (up *upload) publish() { up.copy.shares[up.rank].digests = up.digests }

@@ -97,7 +97,7 @@ func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenan
 		s.counters.HBM.HitSegments++
 		s.counters.HBM.HitTokens += uint64(o.tokens())
 	default:
-		s.matchedHBMLocked(o)
+		s.hintHBMLocked(o)
 	}
 	return SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(o.tokens())}
 }
@@ -106,7 +106,7 @@ func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenan
 // of the entry: most keys are found nowhere.
 func (s *Store) matchBelowLocked(key *[32]byte, p *profileState, t *tenant) bool {
 	s.asked = tier.Name{Key: *key}
-	if len(s.doomed) > 0 && s.doomed[s.asked] > 0 {
+	if len(s.deleting) > 0 && s.deleting[s.asked] > 0 {
 		return false
 	}
 	var ok bool
@@ -114,7 +114,7 @@ func (s *Store) matchBelowLocked(key *[32]byte, p *profileState, t *tenant) bool
 	if !ok || s.found.Tenant != t.ID || s.found.Fingerprint != p.Fingerprint() {
 		return false
 	}
-	s.matchedBelowLocked(s.asked, p, t)
+	s.hintReadAheadLocked(s.asked, p, t)
 	return true
 }
 
@@ -163,7 +163,7 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 				case o.resident != nil:
 					dst.PrefixPlace = tier.PlaceHBM
 				default:
-					s.matchedHBMLocked(o)
+					s.hintHBMLocked(o)
 				}
 				break
 			}
@@ -174,7 +174,7 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 				if q.Device && s.aboveLocked(&e, p, t) {
 					dst.PrefixPlace = tier.PlaceHBM
 				}
-				s.matchedBelowLocked(e.Name, p, t)
+				s.hintReadAheadLocked(e.Name, p, t)
 				break
 			}
 			if i == len(q.Prefixes)-1 && why == tier.ReasonNone {
@@ -239,4 +239,10 @@ func moreTelling(a, b tier.Reason) tier.Reason {
 		return b
 	}
 	return a
+}
+
+// goneLocked is what became of a key that no tier holds.
+func (s *Store) goneLocked(key *[32]byte, p *profileState, t *tenant) tier.Reason {
+	why, _ := s.ghosts.Why(key, p.id, t.ID)
+	return why
 }

@@ -58,7 +58,7 @@ type object struct {
 	leaving   bool       // evicted while it is written
 	removed   bool       // by an operator while it had a write
 	ahead     bool       // read ahead, and not used yet
-	spoilt    bool       // its bytes are wrong, but others extend it
+	corrupt   bool       // its bytes are wrong, but others extend it
 	leases    int        // live
 	expired   int        // leases past their time whose holder has not let go
 	ops       int        // operations that read it now
@@ -159,7 +159,7 @@ func (s *Store) settleLocked(o *object) {
 	if next == classIdle && !o.linked {
 		s.freeLocked(o)
 	} else if next == classIdle {
-		s.dropShellLocked(o)
+		s.dropPlaceholderLocked(o)
 	}
 }
 
@@ -238,12 +238,12 @@ func (s *Store) unlinkLocked(o *object, why tier.Reason) {
 	}
 	o.linked = false
 	s.leftHBMLocked(o, why)
-	if o.spoilt {
-		o.spoilt = false
-		s.spoilt--
+	if o.corrupt {
+		o.corrupt = false
+		s.corrupt--
 	}
 	s.rankLocked(o)
-	s.unaheadLocked(o, &s.counters.ReadAheadWasted)
+	s.endReadAheadLocked(o, &s.counters.ReadAheadWasted)
 	up := o.parent
 	if up != nil {
 		// What still holds o, a late copy or a lower tier, does not need the
@@ -262,7 +262,7 @@ func (s *Store) unlinkLocked(o *object, why tier.Reason) {
 	})
 	s.settleLocked(o)
 	if up != nil {
-		s.dropShellLocked(up)
+		s.dropPlaceholderLocked(up)
 	}
 }
 
@@ -319,9 +319,6 @@ func (s *Store) freeLocked(o *object) {
 		for i := range o.shares {
 			s.freePagesLocked(o.shares[i].extents)
 		}
-	}
-	if s.roomWaiters > 0 {
-		s.changed.Broadcast()
 	}
 	o.pool.objects--
 	o.pool.bytes[classIdle] -= o.pageBytes

@@ -7,6 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 // copied makes a chain of checkpoints at 16 and 32 tokens, which the lower tier has
@@ -23,11 +24,10 @@ func copied(t *testing.T) (x *twoTiers, want []byte) {
 // writeDown has the lower tier write what is only in memory.
 func (x *twoTiers) writeDown() {
 	x.Helper()
-	var b outside
 	x.mu.Lock()
-	_, _ = x.flushLocked(0, nil, &b)
+	_, _ = x.flushLocked(0, nil)
 	x.mu.Unlock()
-	x.act(&b)
+	x.launch()
 	x.tier.finishAll()
 }
 
@@ -90,7 +90,7 @@ func TestPromotionBringsAllStatesBack(t *testing.T) {
 				x.Fatalf("%+v", l)
 			}
 			x.carry()
-			if n := x.Counters(); n.Promotions[promoteUnavailable] != 1 || n.ThinnedPromoted != 0 {
+			if n := x.Counters(); n.Promotions[transfer.Unavailable] != 1 || n.ThinnedPromoted != 0 {
 				x.Fatalf("%+v", n)
 			}
 		},
@@ -136,7 +136,7 @@ func TestPromotionEndsDuringItsPatch(t *testing.T) {
 	}()
 	<-stall.Reached()
 	x.mu.Lock()
-	x.failPromotionLocked(x.promotions[tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}], promoteStopped)
+	x.up.Cancel(x.up.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}), transfer.ErrStopped)
 	x.mu.Unlock()
 	x.audit()
 	if _, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact)); err == nil {

@@ -86,7 +86,7 @@ var errLeaving = fmt.Errorf("room is being demoted: %w", tier.ErrBusy)
 // whosever they are. What has to be written first keeps its memory until then:
 // the answer is errLeaving. Once writes hang, what they hold is no room to wait
 // for, and nothing more is given to them.
-func (s *Store) makeRoomLocked(o *object, spare spared, b *outside) error {
+func (s *Store) makeRoomLocked(o *object, spare spared) error {
 	p := o.pool
 	hang := s.writesHangLocked()
 	overPool := p.used + o.pageBytes - p.budget
@@ -108,14 +108,14 @@ func (s *Store) makeRoomLocked(o *object, spare spared, b *outside) error {
 	pages, bytes := p.stayingBytes(), o.tenant.stayingBytes()
 	left := func() (fromPool, fromTenant int64) { return pages - p.stayingBytes(), bytes - o.tenant.stayingBytes() }
 	for given := int64(0); overQuota > given; _, given = left() {
-		s.evictLocked(o.tenant.evict, forQuota, b)
+		s.evictLocked(o.tenant.evict, forQuota)
 	}
 	way := forRoom
 	if hang {
 		way = forRoomWithoutDemotion
 	}
 	for given, _ := left(); overPool > given; given, _ = left() {
-		s.evictLocked(p.evict, way, b)
+		s.evictLocked(p.evict, way)
 	}
 	if p.used+o.pageBytes > p.budget || s.overQuota(o.tenant, o.bytes) > 0 {
 		return errLeaving
@@ -202,7 +202,7 @@ const (
 // dropped; another one is offered to it first, if that is any use. One that waits
 // for a tier that is busy does not wait here: a disk that hangs must not take the
 // memory with it.
-func (s *Store) evictLocked(from policy.Eviction, way eviction, b *outside) {
+func (s *Store) evictLocked(from policy.Eviction, way eviction) {
 	o := s.victimLocked(from)
 	if o.children > 0 {
 		s.thinLocked(o, way)
@@ -214,8 +214,8 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, b *outside) {
 		s.counters.EvictedRoom++
 	}
 	s.counters.EvictedBytes += uint64(o.bytes)
-	if o.write != nil && !o.movingLocked() {
-		s.unwishLocked(o, b)
+	if o.write != nil && !o.write.moving() {
+		s.withdrawLocked(o)
 		s.leftLocked(o, decision.Evict, way, o.pageBytes)
 		s.unlinkLocked(o, tier.ReasonEvicted)
 		return
@@ -227,7 +227,7 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, b *outside) {
 		s.counters.Demoted++
 	case way != forRoom || s.cfg.Lower == nil:
 		s.counters.Dropped++
-	case s.wantLocked(o, tier.LevelLogged, false, b) != nil:
+	case s.wantLocked(o, tier.LevelLogged, false) != nil:
 		s.counters.DemotionsRefused++
 	}
 	o.leaving = o.write != nil

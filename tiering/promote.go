@@ -2,104 +2,83 @@ package tiering
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"slices"
 
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// promotion brings an entry of the lower tier into memory: a fill whose writer is
-// the store itself. Guarded by the store's lock.
+// promotion brings an entry of the lower tier into memory: the job of a flight, and
+// a fill whose writer is the store itself. Guarded by the store's lock.
 //
-//	following ──► ready ──► placing ──► reading ──► published
-//	  its parent's   │         │           │
-//	  promotion      └─────────┴───────────┴──► failed: corrupt, gone,
-//	                                            unavailable, no room, stopped
-//
-// Invariant: there is one promotion of a name at most, and while there is one
-// nobody else fills an object of that name.
+// Invariant: while there is a promotion of a name nobody else fills an object of
+// that name.
 type promotion struct {
+	store *Store
+	*transfer.Flight
+
 	name    tier.Name
 	entry   tier.Entry
 	profile *profileState
 	tenant  *tenant
 	pool    *pool
-	bytes   int64  // of pages, and of token ids
 	spare   spared // entries of the lower tier that must not be trimmed for it
 
-	state     promotionState
-	demanded  bool         // by a client; else read ahead
-	up        *promotion   // it follows
-	followers []*promotion // that extend it
-	base      *object      // the parent in memory, held until the object is linked
-	into      *object      // the thinned node whose states it brings, held until then
-	object    *object      // once it is placed; lends its memory when into is set
-	cancel    context.CancelFunc
-	until     deadline.Deadline[timed]
-	waiters   int   // calls that lease the object when it is there
-	further   []int // ranks that want it in HBM as well
-	done      chan struct{}
-	outcome   promoteOutcome // once done is closed
-}
-
-type promotionState uint8
-
-const (
-	promotionFollowing promotionState = iota
-	promotionReady
-	promotionPlacing // a goroutine of Run has it, from here on
-	promotionReading
-	promotionEnded
-)
-
-// promoteOutcome is how a promotion ended.
-type promoteOutcome uint8
-
-const (
-	promoteDone        promoteOutcome = iota
-	promoteCorrupt                    // its bytes were wrong: the tier has forgotten it
-	promoteGone                       // the tier has dropped it meanwhile
-	promoteUnavailable                // the tier cannot read now
-	promoteNoRoom                     // in memory, for the pool or the tenant
-	promoteStopped                    // removed, past its time, or the store is closing
-	promoteOutcomes
-)
-
-func (o promoteOutcome) String() string {
-	return [...]string{"done", "corrupt", "gone", "unavailable", "no_room", "stopped"}[o]
-}
-
-// reason is why a row is a miss after a promotion that failed.
-func (o promoteOutcome) reason() tier.Reason {
-	switch o {
-	case promoteCorrupt, promoteGone:
-		return tier.ReasonEvicted
-	case promoteNoRoom:
-		return tier.ReasonRefused
-	}
-	return tier.ReasonAborted
+	lead    *promotion // of its parent, until it starts
+	base    *object    // the parent in memory, held until the object is linked
+	into    *object    // the stripped node whose states it brings, held until then
+	object  *object    // once it is placed; a placeholder's when into is set
+	content *tier.Content
+	until   deadline.Deadline[timed]
+	further []int // ranks that want it in HBM as well
 }
 
 // wanted is what a promotion is to bring and for whom.
 type wanted struct {
-	name     tier.Name
-	profile  *profileState
-	tenant   *tenant
-	demanded bool
+	name    tier.Name
+	profile *profileState
+	tenant  *tenant
+	urgent  bool // a client asked for it; else a match has named it
+}
+
+// openPromotions makes the engine that brings objects into memory.
+func (s *Store) openPromotions() {
+	s.up = transfer.New[tier.Name](transfer.Config{
+		Lock: &s.mu, Workers: true, Queue: s.cfg.PromoteQueue, Share: max(s.cfg.MaxChain, s.cfg.PromoteQueue/len(s.tenants)),
+		Bytes: s.cfg.PromoteBytes, Turns: maxRoomTurns, Now: s.cfg.Now, Idle: s.readAheadLocked, After: s.launch,
+	})
+}
+
+// maxRoomTurns bounds how often a promotion waits for room that somebody else
+// may take before it.
+const maxRoomTurns = 8
+
+// promotionLocked is the promotion of a name, if there is one.
+func (s *Store) promotionLocked(n tier.Name) *promotion {
+	if s.up == nil {
+		return nil
+	}
+	if f := s.up.Find(n); f != nil {
+		return f.Job.(*promotion)
+	}
+	return nil
 }
 
 // promoteLocked begins, or joins, the promotion of an entry and of those it
 // extends. It is nil when the entry cannot be promoted now: it is gone, somebody
 // fills it, or too much is promoted already.
 func (s *Store) promoteLocked(w wanted) *promotion {
-	if p := s.promotions[w.name]; p != nil {
+	if p := s.promotionLocked(w.name); p != nil {
 		if p.profile != w.profile || p.tenant != w.tenant {
 			return nil
 		}
-		if w.demanded {
-			s.demandLocked(p)
+		if w.urgent {
+			s.urgeLocked(p)
 		}
 		return p
 	}
@@ -107,26 +86,25 @@ func (s *Store) promoteLocked(w wanted) *promotion {
 	if !ok {
 		return nil
 	}
-	if s.closed || s.stopped || len(s.promotions)+len(nodes) > s.cfg.PromoteQueue || !w.demanded && !s.aheadRoomLocked(nodes) {
-		s.counters.PromotionsBusy++
+	if s.closed || !s.up.Room(uint32(w.tenant.ID), len(nodes)) || !w.urgent && !s.readAheadRoomLocked(nodes) {
 		return nil
 	}
 	var spare spared
 	for _, p := range nodes {
 		spare.names, spare.bytes = append(spare.names, p.name), spare.bytes+p.entry.Bytes
 	}
-	for up := nodes[len(nodes)-1].up; up != nil; up = up.up {
+	for up := nodes[len(nodes)-1].lead; up != nil; up = up.next() {
 		up.spare = spared{slices.Concat(up.spare.names, spare.names), up.spare.bytes + spare.bytes}
 	}
 	for _, p := range slices.Backward(nodes) {
 		p.spare = spare
-		s.beginPromotionLocked(p)
+		s.startLocked(p, w.urgent)
 	}
 	for _, p := range slices.Backward(nodes) {
 		s.touchLocked(p.name) // so that nothing newer makes room by them
 	}
-	if w.demanded {
-		s.demandLocked(nodes[0]) // what it joined may be read ahead only
+	if w.urgent {
+		s.urgeLocked(nodes[0]) // what it joined may be read ahead only
 	}
 	return nodes[0]
 }
@@ -136,11 +114,11 @@ func (s *Store) promoteLocked(w wanted) *promotion {
 func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 	name, end := w.name, 0
 	for len(nodes) < s.cfg.MaxChain {
-		if p := s.promotions[name]; p != nil {
+		if p := s.promotionLocked(name); p != nil {
 			if p.profile != w.profile || p.tenant != w.tenant || p.entry.End != end {
 				return nil, false
 			}
-			nodes[len(nodes)-1].up = p
+			nodes[len(nodes)-1].lead = p
 			return nodes, true
 		}
 		if o := s.namedLocked(name, w.profile, w.tenant); o != nil {
@@ -159,7 +137,7 @@ func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 		}
 		p := s.newPromotion(&e, w)
 		if len(nodes) > 0 {
-			nodes[len(nodes)-1].up = p
+			nodes[len(nodes)-1].lead = p
 		}
 		nodes = append(nodes, p)
 		if e.Parent == (tier.Name{}) {
@@ -183,13 +161,9 @@ func (p *profileState) fits(e *tier.Entry) bool {
 }
 
 func (s *Store) newPromotion(e *tier.Entry, w wanted) *promotion {
-	p := &promotion{
-		name: e.Name, entry: *e, profile: w.profile, tenant: w.tenant, pool: s.pools[poolNumber(e.Kind)], demanded: w.demanded,
-		done: make(chan struct{}),
+	return &promotion{
+		store: s, name: e.Name, entry: *e, profile: w.profile, tenant: w.tenant, pool: s.pools[poolNumber(e.Kind)],
 	}
-	o := p.describe()
-	p.bytes = s.pagesOf(o.layout().Bytes)*int64(w.profile.ranks) + 4*int64(o.spec.Tokens)
-	return p
 }
 
 func poolNumber(kind tier.CheckpointKind) int {
@@ -208,145 +182,243 @@ func (p *promotion) describe() *object {
 	}
 }
 
-func (s *Store) beginPromotionLocked(p *promotion) {
-	s.promotions[p.name] = p
+// pageBytes is what the object takes of its pool, with its token ids.
+func (p *promotion) pageBytes() int64 {
+	o := p.describe()
+	return p.store.pagesOf(o.layout().Bytes)*int64(p.profile.ranks) + 4*int64(o.spec.Tokens)
+}
+
+func (s *Store) startLocked(p *promotion, urgent bool) {
+	o := transfer.Options{Bytes: p.pageBytes(), Owner: uint32(p.tenant.ID), Urgent: urgent}
+	if p.lead != nil {
+		o.After = p.lead.Flight
+	}
+	p.Flight, _ = s.up.Start(p.name, p, o)
 	p.until = deadline.Deadline[timed]{At: s.cfg.Now().Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: p}
 	s.deadlines.Add(&p.until)
-	s.counters.Promoting++
-	if !p.demanded {
-		p.pool.aheadBytes += p.bytes
+	if !urgent {
+		p.pool.aheadBytes += p.Bytes
 		s.counters.ReadAheadBegun++
 	}
-	for _, o := range [...]*object{p.base, p.into} {
-		if o != nil {
-			o.ops++
-			s.settleLocked(o)
-		}
-	}
-	if p.up != nil {
-		p.up.followers = append(p.up.followers, p)
-		return
-	}
-	s.readyLocked(p)
+	s.useLocked(p.base)
+	s.useLocked(p.into)
 }
 
-func (s *Store) readyLocked(p *promotion) {
-	p.state = promotionReady
-	if p.demanded {
-		s.demand = append(s.demand, p)
+// urgeLocked puts a promotion, and those it waits for, among those that clients
+// wait for.
+func (s *Store) urgeLocked(p *promotion) {
+	for f := p.Flight; f != nil; f = f.Lead() {
+		if !f.Urgent() {
+			f.Job.(*promotion).pool.aheadBytes -= f.Bytes
+			s.counters.ReadAheadUsed++
+		}
+	}
+	s.up.Urge(p.Flight)
+}
+
+// next is the promotion that one which has started follows, if there is one.
+func (p *promotion) next() *promotion {
+	if f := p.Lead(); f != nil {
+		return f.Job.(*promotion)
+	}
+	return nil
+}
+
+// Begin gives a promotion its memory.
+func (p *promotion) Begin(f *transfer.Flight) error {
+	s := p.store
+	e, ok := s.lookupLocked(p.name, p.profile, p.tenant)
+	o := p.describe()
+	if !ok || e.Spec != p.entry.Spec || e.Begin != p.entry.Begin || e.End != p.entry.End || e.Parent != p.entry.Parent {
+		return fmt.Errorf("%s: %w", o.name(), tier.ErrGone) // or written again in another shape
+	}
+	p.entry = e
+	if err := p.admit(f, o); err != nil {
+		return err
+	}
+	switch err := s.makeRoomLocked(o, p.spare); {
+	case err == errLeaving: //nolint:errorlint // never wrapped
+		return transfer.Parked(err) // until a write has ended that may give room back
+	case err != nil:
+		return err
+	}
+	s.allocateLocked(o, o.rankBytes)
+	now := s.cfg.Now()
+	o.created, o.used = now, now
+	o.fill = &fill{layout: o.layout(), promotion: p, copying: 1}
+	if o.shadow = p.into != nil; o.shadow {
+		s.bookLocked(o)
+		s.settleLocked(o)
 	} else {
-		s.ahead = append(s.ahead, p)
+		s.linkLocked(o)
 	}
-	s.work.Signal()
+	p.object = o
+	s.running.Add(1)
+	return nil
 }
 
-// demandLocked puts a promotion, and those it waits for, among those that
-// clients wait for.
-func (s *Store) demandLocked(p *promotion) {
-	for ; p != nil; p = p.up {
-		if p.demanded {
-			continue
-		}
-		p.demanded = true
-		p.pool.aheadBytes -= p.bytes
-		s.counters.ReadAheadUsed++
-		if p.state == promotionReady {
-			s.readyLocked(p) // its place among those read ahead is skipped
+// admit checks that o may come into memory, and measures it.
+func (p *promotion) admit(f *transfer.Flight, o *object) error {
+	s := p.store
+	if p.base != nil {
+		o.parent, o.depth = p.base, p.base.depth+1
+		if o.depth > s.cfg.MaxChain || !p.base.linked {
+			return fmt.Errorf("%s: node %d of a chain: %w", o.name(), o.depth, tier.ErrInvalid)
 		}
 	}
+	if p.into != nil && (!p.into.linked || !p.into.thin || p.into.fill != nil) {
+		return fmt.Errorf("%s: its states are there again: %w", o.name(), tier.ErrInvalid)
+	}
+	if o.profile.forgotten {
+		return fmt.Errorf("%s: its profile is not registered any more: %w", o.name(), tier.ErrInvalid)
+	}
+	bytes := o.layout().Bytes
+	if bytes == 0 || bytes > o.pool.budget/int64(o.profile.ranks) {
+		return fmt.Errorf("%s: %d bytes for each rank: %w", o.name(), bytes, tier.ErrFull)
+	}
+	s.measure(o, bytes)
+	if over := s.overQuota(o.tenant, o.bytes); over > 0 && !f.Urgent() {
+		// A guess must not make a tenant lose what it has.
+		return fmt.Errorf("%s: read ahead, %d bytes over the quota: %w", o.name(), over, tier.ErrQuota)
+	}
+	return nil
 }
 
-// failPromotionLocked ends a promotion without an object, and those that follow
-// it. A read that runs keeps the memory until it ends.
-func (s *Store) failPromotionLocked(p *promotion, why promoteOutcome) {
+// Move fills a promotion's memory.
+func (p *promotion) Move(ctx context.Context, _ *transfer.Flight, moved func(error)) {
+	err := p.read(ctx)
+	if transfer.OutcomeOf(err) == transfer.Failed {
+		err = fmt.Errorf("%w: %w", tier.ErrUnavailable, err)
+	}
+	moved(err)
+}
+
+func (p *promotion) read(ctx context.Context) error {
+	s := p.store
+	refs := make([]gpuipc.Ref, len(p.object.shares))
+	for i := range refs {
+		refs[i] = s.ref(&p.object.shares[i])
+	}
+	began := s.cfg.Now()
+	c, err := s.cfg.Lower.Read(ctx, &p.entry, refs)
+	if err != nil {
+		return err
+	}
+	p.profile.costs.Did(cost.JobLoadDisk, p.Bytes, s.cfg.Now().Sub(began))
+	if err := p.check(c); err != nil {
+		return err
+	}
+	p.content = c
+	return s.patch(ctx, p)
+}
+
+// check compares what the tier keeps beside the bytes with what the object has
+// to be: the key of a segment names its tokens.
+func (p *promotion) check(c *tier.Content) error {
+	o := p.object
+	if len(c.Digests) != len(o.shares) || len(c.Tokens) != o.spec.Tokens {
+		return fmt.Errorf("%s: %d ranks and %d token ids: %w", o.name(), len(c.Digests), len(c.Tokens), tier.ErrCorrupt)
+	}
+	for _, digests := range c.Digests {
+		if want := o.layout().Chunks(); len(digests) != want {
+			return fmt.Errorf("%s: %d digests, want %d: %w", o.name(), len(digests), want, tier.ErrCorrupt)
+		}
+	}
+	if o.kind == 0 && p.profile.SegmentKey(p.tenant.Salt, o.spec, c.Tokens) != o.key {
+		return fmt.Errorf("%s: its token ids have another key: %w", o.name(), tier.ErrCorrupt)
+	}
+	return nil
+}
+
+// Landed has nothing to add: what was removed meanwhile has ended.
+func (p *promotion) Landed(*transfer.Flight) (again bool, err error) { return false, nil }
+
+// End publishes the object of a promotion, or takes it away again.
+func (p *promotion) End(f *transfer.Flight, err error) {
+	s := p.store
+	if err == nil {
+		p.publish(f)
+	} else {
+		p.fail(transfer.OutcomeOf(err))
+	}
+	s.deadlines.Remove(&p.until)
+	if !f.Urgent() && err != nil {
+		p.pool.aheadBytes -= f.Bytes
+		s.counters.ReadAheadFailed++
+	}
+	s.unuseLocked(p.base)
+	s.unuseLocked(p.into)
+	p.base, p.into = nil, nil
+}
+
+// publish makes the object a hit, held for those who wait for it and for the
+// checkpoints that extend it.
+func (p *promotion) publish(f *transfer.Flight) {
+	s := p.store
+	for i := range p.object.shares {
+		p.object.shares[i].digests = p.content.Digests[i]
+	}
+	if p.into != nil {
+		s.restoreStatesLocked(p)
+	}
+	o := p.object
+	o.publisher, o.ids, o.stored = p.content.Publisher, p.content.Tokens, p.entry.Level
+	why := decision.Promoted
+	if o.ahead = !f.Urgent(); o.ahead {
+		why = decision.ReadAhead
+	}
+	followers := f.Followers()
+	o.ops += f.Waiters() + len(followers)
+	for _, g := range followers {
+		g.Job.(*promotion).base = o
+	}
+	s.publishLocked(o, s.cfg.Now(), why)
+	if o.ahead {
+		s.expectUseLocked(o)
+	}
+	s.counters.PromotedBytes += uint64(o.bytes)
+	s.furtherLocked(p, o)
+}
+
+// fail takes away what a promotion was to fill. A read that runs keeps the memory
+// until it ends.
+func (p *promotion) fail(how transfer.Outcome) {
+	s := p.store
 	if o := p.object; o != nil {
 		o.fill.dead = true
-		if o.fill.copying == 0 {
-			o.fill = nil
-		}
 		if o.shadow {
 			s.settleLocked(o)
 		} else {
-			s.unlinkLocked(o, why.reason())
+			s.unlinkLocked(o, promotionReason(how))
 		}
 	}
 	if o := p.into; o != nil && o.fill != nil {
 		o.fill.dead = true // a patch, which keeps the node until it ends
 	}
-	s.endPromotionLocked(p, why)
-	for _, f := range p.liveFollowers() {
-		s.failPromotionLocked(f, why)
-	}
-	p.followers = nil
 }
 
-// liveFollowers leaves out those whose time ended while they waited.
-func (p *promotion) liveFollowers() []*promotion {
-	return slices.DeleteFunc(p.followers, func(f *promotion) bool { return f.state == promotionEnded })
+// Release frees the memory of a promotion that has failed.
+func (p *promotion) Release(*transfer.Flight) {
+	s := p.store
+	if o := p.object; o.fill != nil && o.fill.promotion == p {
+		o.fill = nil
+		s.settleLocked(o)
+	}
+	s.running.Done()
 }
 
-func (s *Store) endPromotionLocked(p *promotion, why promoteOutcome) {
-	s.counters.Promotions[why]++
-	s.counters.Promoting--
-	p.state, p.outcome, p.up = promotionEnded, why, nil
-	delete(s.promotions, p.name)
-	s.deadlines.Remove(&p.until)
-	for _, o := range [...]*object{p.base, p.into} {
-		if o != nil {
-			o.ops--
-			s.settleLocked(o)
-		}
-	}
-	p.base, p.into = nil, nil
-	if !p.demanded && why != promoteDone {
-		p.pool.aheadBytes -= p.bytes
-		s.counters.ReadAheadFailed++
-	}
-	if p.cancel != nil {
-		p.cancel()
-	}
-	if s.roomWaiters > 0 {
-		s.changed.Broadcast() // it may be this one that waits for room
-	}
-	close(p.done)
-}
+// arrived is what a promotion has brought.
+func (p *promotion) arrived() *object { return p.object }
 
-// publishPromotionLocked makes the object of a promotion a hit, held for those
-// who wait for it and for the checkpoints that extend it.
-func (s *Store) publishPromotionLocked(p *promotion, c *tier.Content) {
-	for i := range p.object.shares {
-		p.object.shares[i].digests = c.Digests[i]
-	}
-	if p.into != nil {
-		s.lendLocked(p)
-	}
-	o := p.object
-	o.publisher, o.ids, o.stored = c.Publisher, c.Tokens, p.entry.Level
-	o.ahead = !p.demanded
-	followers := p.liveFollowers()
-	o.ops += p.waiters + len(followers)
-	why := decision.Promoted
-	if o.ahead {
-		why = decision.ReadAhead
-	}
-	s.publishLocked(o, s.cfg.Now(), why)
-	s.counters.PromotedBytes += uint64(o.bytes)
-	for _, f := range followers {
-		f.base, f.up = o, nil
-		s.readyLocked(f)
-	}
-	p.followers = nil
-	s.furtherLocked(p, o)
-	s.endPromotionLocked(p, promoteDone)
-}
+func (p *promotion) reason(how transfer.Outcome) tier.Reason { return promotionReason(how) }
 
-// outcomeOf sorts what Read answers.
-func outcomeOf(err error) promoteOutcome {
-	switch {
-	case errors.Is(err, tier.ErrCorrupt):
-		return promoteCorrupt
-	case errors.Is(err, tier.ErrGone):
-		return promoteGone
+// promotionReason is why a row is a miss after a promotion that failed.
+func promotionReason(how transfer.Outcome) tier.Reason {
+	switch how {
+	case transfer.Corrupt, transfer.Gone:
+		return tier.ReasonEvicted
+	case transfer.NoRoom:
+		return tier.ReasonRefused
 	}
-	return promoteUnavailable
+	return tier.ReasonAborted
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 func TestAcquireBringsASegmentBack(t *testing.T) {
@@ -43,7 +44,7 @@ func TestAcquireBringsASegmentBack(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	n := x.Counters()
-	if n.Promotions[promoteDone] != 1 || n.PromotedBytes != uint64(2*p.layout.Bytes+4*64) || n.Promoting != 0 || n.Published != 1 || x.tier.reads != 1 {
+	if n.Promotions[transfer.Done] != 1 || n.PromotedBytes != uint64(2*p.layout.Bytes+4*64) || n.Promoting != 0 || n.Published != 1 || x.tier.reads != 1 {
 		t.Fatalf("%d reads, %+v", x.tier.reads, n)
 	}
 }
@@ -125,32 +126,29 @@ func TestPromotedSegmentIsHeldForItsWaiters(t *testing.T) {
 // stopWaiter is the first half of an AwaitAcquire; what it answers does the rest.
 func (x *twoTiers) stopWaiter(p piece) func() []Acquired {
 	x.Helper()
-	var waits []awaited
 	q := x.acquireQuery(p)
-	rows, err := x.c.acquire(q, nil, &waits)
+	r, err := x.c.reader(q.Profile, q.Tenant, q.Rank, false)
 	x.must(err)
+	rows, waits := r.acquireNow(q, nil, true)
 	return func() []Acquired {
-		x.c.await(x.ctx, waits)
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		rows[0] = x.c.acquireAwaitedLocked(waits[0].promotion, &q.Keys[0], q, x.clock.now)
+		r.acquireAfter(x.ctx, q, rows, waits)
 		return rows
 	}
 }
 
 func TestFailedPromotionIsAMissWithItsCause(t *testing.T) {
-	for how, row := range map[promoteOutcome]struct {
+	for how, row := range map[transfer.Outcome]struct {
 		spoil func(x *twoTiers, p piece)
 		why   tier.Reason
 		then  SegmentStatus
 	}{
-		promoteCorrupt: {func(x *twoTiers, _ piece) { x.tier.unread = fmt.Errorf("digest: %w", tier.ErrCorrupt) }, tier.ReasonEvicted,
+		transfer.Corrupt: {func(x *twoTiers, _ piece) { x.tier.unread = fmt.Errorf("digest: %w", tier.ErrCorrupt) }, tier.ReasonEvicted,
 			SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonEvicted}},
-		promoteUnavailable: {func(x *twoTiers, _ piece) { x.tier.unread = fmt.Errorf("EIO: %w", tier.ErrUnavailable) }, tier.ReasonAborted,
+		transfer.Unavailable: {func(x *twoTiers, _ piece) { x.tier.unread = fmt.Errorf("EIO: %w", tier.ErrUnavailable) }, tier.ReasonAborted,
 			SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: 48}},
-		promoteGone: {func(x *twoTiers, p piece) { x.tier.Remove(&tier.Name{Key: p.key}) }, tier.ReasonEvicted,
+		transfer.Gone: {func(x *twoTiers, p piece) { x.tier.Remove(&tier.Name{Key: p.key}) }, tier.ReasonEvicted,
 			SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonEvicted}},
-		promoteNoRoom: {func(x *twoTiers, _ piece) {
+		transfer.NoRoom: {func(x *twoTiers, _ piece) {
 			_, err := x.c.Reserve(x.reserveQuery(x.mid(9, 64, 8), 0))
 			x.must(err)
 		}, tier.ReasonRefused, SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: 48}},
@@ -192,7 +190,7 @@ func TestContentThatDoesNotFitIsCorrupt(t *testing.T) {
 			spoil(&x.tier.entries[tier.Name{Key: p.key}].content)
 			x.try(p)
 			x.carry()
-			if n := x.Counters(); n.Promotions[promoteCorrupt] != 1 {
+			if n := x.Counters(); n.Promotions[transfer.Corrupt] != 1 {
 				t.Fatalf("%+v", n)
 			}
 			x.wantUsed(0, 0)
@@ -225,12 +223,11 @@ func TestWhatIsPromotedCannotBeReserved(t *testing.T) {
 }
 
 func (x *twoTiers) untilReading(n int) {
-	x.Helper()
-	x.until("the tier reads", func() bool {
+	for reading := 0; reading != n; {
 		x.tier.mu.Lock()
-		defer x.tier.mu.Unlock()
-		return x.tier.reading == n
-	})
+		reading = x.tier.reading
+		x.tier.mu.Unlock()
+	}
 }
 
 // The same key has the same bytes, so it may be computed again.
@@ -273,8 +270,7 @@ func TestChainIsPromotedFromItsRoot(t *testing.T) {
 		}
 		got <- l
 	}()
-	for x.waiters() != 1 {
-	}
+	x.until("a row waits", func() bool { return x.waiters() == 1 })
 	for _, end := range []int{16, 40, 41} {
 		x.carryOne()
 		x.audit()
@@ -313,7 +309,7 @@ func TestChainFailsAsAWhole(t *testing.T) {
 	x.tier.unread = fmt.Errorf("EIO: %w", tier.ErrUnavailable)
 	x.carry()
 	x.audit()
-	if n := x.Counters(); n.Promotions[promoteDone] != 1 || n.Promotions[promoteUnavailable] != 2 {
+	if n := x.Counters(); n.Promotions[transfer.Done] != 1 || n.Promotions[transfer.Unavailable] != 2 {
 		t.Fatalf("%+v", n)
 	}
 	x.dropAll()
@@ -366,15 +362,15 @@ func TestPromotionWaitsForRoom(t *testing.T) {
 	x.sink(disk)
 	x.publish(x.c, dirty)
 	a := x.await(x.ctx, 1, disk)
-	done := make(chan int)
-	go func() { done <- x.carry() }()
-	for x.tier.waiting() == 0 {
+	if n := x.carry(); n != 1 || x.up.Parked() != 1 {
+		t.Fatalf("%d promotions had their turn, %d wait for room", n, x.up.Parked())
 	}
+	x.launch()
 	if pool := x.Pools()[0]; pool.DemotingBytes == 0 {
 		t.Fatalf("%+v", pool)
 	}
 	x.tier.finishAll()
-	if n := <-done; n != 1 {
+	if n := x.carry(); n != 1 {
 		t.Fatalf("%d promotions", n)
 	}
 	x.wantBytes(disk, x.end(a)[0])
@@ -423,8 +419,8 @@ func TestPromotionsAreBounded(t *testing.T) {
 	}
 	a := x.await(x.ctx, 5, ps[:5]...)
 	x.mu.Lock()
-	if x.promoteBytes > x.cfg.PromoteBytes || x.promoteBytes == 0 {
-		t.Errorf("%d bytes are read into at once, bound %d", x.promoteBytes, x.cfg.PromoteBytes)
+	if n := x.up.Bytes(); n > x.cfg.PromoteBytes || n == 0 {
+		t.Errorf("%d bytes are read into at once, bound %d", n, x.cfg.PromoteBytes)
 	}
 	x.mu.Unlock()
 	close(x.tier.stall)
@@ -466,7 +462,7 @@ func TestPromotionPastItsTimeIsGivenUp(t *testing.T) {
 	<-done // the read was told
 	x.wantUsed(0, 0)
 	x.wantOnDisk(read)
-	if n := x.Counters(); n.Promotions[promoteStopped] != 2 {
+	if n := x.Counters(); n.Promotions[transfer.Stopped] != 2 {
 		t.Fatalf("%+v", n)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 // crowdTest is several clients that fill, read, compose and die at once over too
@@ -79,7 +80,7 @@ func TestCrowdOverTwoTiersLeavesNothingBehind(t *testing.T) {
 	runs.Go(func() { _ = x.Run(ctx) })
 	lower.troubled(ctx, func() { x.run(200) })
 	for x.runs < 50 {
-		if n := x.Counters(); x.met() && n.Written > 0 && n.Promotions[promoteDone] > 0 && n.Acknowledged[tier.LevelLogged] > 0 {
+		if n := x.Counters(); x.met() && n.Written > 0 && n.Promotions[transfer.Done] > 0 && n.Acknowledged[tier.LevelLogged] > 0 {
 			break
 		}
 		x.run(100)
@@ -89,8 +90,8 @@ func TestCrowdOverTwoTiersLeavesNothingBehind(t *testing.T) {
 	cancel()
 	runs.Wait()
 	x.until("nothing is written or promoted", func() bool { n := x.Counters(); return n.Writing+n.Promoting == 0 })
-	if n := x.Counters(); n.Written == 0 || n.Promotions[promoteDone] == 0 || n.Acknowledged[tier.LevelLogged] == 0 {
-		t.Errorf("%d written, %d promoted, %d acknowledged as logged", n.Written, n.Promotions[promoteDone], n.Acknowledged[tier.LevelLogged])
+	if n := x.Counters(); n.Written == 0 || n.Promotions[transfer.Done] == 0 || n.Acknowledged[tier.LevelLogged] == 0 {
+		t.Errorf("%d written, %d promoted, %d acknowledged as logged", n.Written, n.Promotions[transfer.Done], n.Acknowledged[tier.LevelLogged])
 	}
 }
 
@@ -224,6 +225,9 @@ func (cl *crowdClient) commit(r Reservation, l *profile.Layout, data []byte) {
 		}
 		if got.Published {
 			cl.published.Add(1)
+		}
+		if d := got.Durable; d != nil {
+			cl.closing.Go(func() { d.Wait(cl.ctx) })
 		}
 	}
 }

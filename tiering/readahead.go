@@ -1,6 +1,9 @@
 package tiering
 
-import "github.com/spliced-kv/spliced/tiering/tier"
+import (
+	"github.com/spliced-kv/spliced/tiering/internal/deadline"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
 
 // aheadShare is the part of a pool, one in so many bytes, that may be taken by
 // objects that were read ahead and not used yet, those on their way included. So
@@ -8,90 +11,63 @@ import "github.com/spliced-kv/spliced/tiering/tier"
 // and never what is leased (a guess: a prompt's segments are far smaller).
 const aheadShare = 8
 
-// aheadNames bounds how many hits of matches wait for the goroutines of Run to
-// look at them. More are dropped and counted.
-const aheadNames = 1024
+// hintRows bounds how many hits of matches are looked at in one critical section.
+const hintRows = 32
 
-// aheadRows bounds how many of them are looked at in one critical section.
-const aheadRows = 32
-
-// aheadLine is the hits that matches found in the lower tier, a ring, so that a
-// match allocates nothing. Guarded by the store's lock.
-type aheadLine struct {
-	ring  [aheadNames]wanted
-	first int
-	n     int
-}
-
-// matchedBelowLocked notes a hit in the lower tier for read-ahead. It never
-// waits and does nothing else.
-func (s *Store) matchedBelowLocked(n tier.Name, p *profileState, t *tenant) {
-	l := s.matched
-	if l == nil {
+// hintReadAheadLocked notes a hit of a match in the lower tier. It never waits and
+// does nothing else.
+func (s *Store) hintReadAheadLocked(n tier.Name, p *profileState, t *tenant) {
+	if !s.cfg.ReadAhead {
 		return
 	}
-	if !l.add(wanted{name: n, profile: p, tenant: t}) {
+	if !s.aheadHints.Add(wanted{name: n, profile: p, tenant: t}) {
 		s.counters.ReadAheadDropped++
-	} else if l.n == 1 {
-		s.work.Signal()
+	} else if s.aheadHints.Len() == 1 {
+		s.up.Wake()
 	}
 }
 
-// add puts a hit behind the others; false when there are too many.
-func (l *aheadLine) add(w wanted) bool {
-	if l.n == aheadNames {
-		return false
-	}
-	l.ring[(l.first+l.n)%aheadNames] = w
-	l.n++
-	return true
-}
-
-// take is the first one, of at least one.
-func (l *aheadLine) take() wanted {
-	w := l.ring[l.first]
-	l.ring[l.first] = wanted{}
-	l.first = (l.first + 1) % aheadNames
-	l.n--
-	return w
-}
-
-// aheadFromMatchesLocked turns some of what matches found into promotions, until
-// one is ready, and tells whether more is left.
-func (s *Store) aheadFromMatchesLocked() (more bool) {
-	l := s.matched
-	if l == nil {
-		return false
-	}
-	for n := 0; n < aheadRows && l.n > 0 && len(s.ahead) == 0; n++ {
-		w := l.take()
-		if o := s.namedLocked(w.name, w.profile, w.tenant); s.promotions[w.name] == nil && (o == nil || o.thin) {
+// readAheadLocked turns some of what matches found into promotions, until one is
+// ready, and tells whether more is left.
+func (s *Store) readAheadLocked() (more bool) {
+	h := &s.aheadHints
+	for n := 0; n < hintRows && h.Len() > 0 && !s.up.Waiting(); n++ {
+		w := h.Take()
+		if o := s.namedLocked(w.name, w.profile, w.tenant); s.up.Find(w.name) == nil && (o == nil || o.thin) {
 			s.promoteLocked(w)
 		}
 	}
-	return l.n > 0
+	return h.Len() > 0
 }
 
-// aheadRoomLocked tells whether more may be read ahead into the pool of some
-// promotions.
-func (s *Store) aheadRoomLocked(nodes []*promotion) bool {
+// readAheadRoomLocked tells whether more may be read ahead into the pool and for the
+// tenant of some promotions. A guess must not make a tenant lose what it has.
+func (s *Store) readAheadRoomLocked(nodes []*promotion) bool {
 	var bytes int64
 	for _, p := range nodes {
-		bytes += p.bytes
+		bytes += p.pageBytes()
 	}
-	pool := nodes[0].pool
-	if pool.aheadBytes+bytes <= pool.budget/aheadShare {
+	first := nodes[0]
+	if first.pool.aheadBytes+bytes <= first.pool.budget/aheadShare && s.overQuota(first.tenant, bytes) <= 0 {
 		return true
 	}
 	s.counters.ReadAheadDropped++
 	return false
 }
 
-// unaheadLocked ends that an object was read ahead and not used: it is now, or it
-// leaves without.
-func (s *Store) unaheadLocked(o *object, counter *uint64) {
+// expectUseLocked gives what was read ahead its time: what nobody came for by then
+// stays, but takes no share of guesses any more.
+func (s *Store) expectUseLocked(o *object) {
+	o.until = deadline.Deadline[timed]{At: s.cfg.Now().Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: o}
+	s.deadlines.Add(&o.until)
+}
+
+// endReadAheadLocked ends that an object was read ahead and not used: it is now, it
+// leaves without, or nobody came for it in time.
+func (s *Store) endReadAheadLocked(o *object, counter *uint64) {
 	if o.ahead {
 		o.ahead = false
+		s.deadlines.Remove(&o.until)
 		o.pool.aheadBytes -= o.pageBytes
 		*counter++
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 // askFor is one match over segments.
@@ -104,13 +105,12 @@ func TestReadAheadIsBounded(t *testing.T) {
 // push2 has segments written without dropping them.
 func (x *twoTiers) push2(ps []piece) {
 	x.Helper()
-	var b outside
 	x.mu.Lock()
 	for _, p := range ps {
-		_ = x.wantLocked(x.segments.Find((*[32]byte)(&p.key)), tier.LevelLogged, true, &b)
+		_ = x.wantLocked(x.segments.Find((*[32]byte)(&p.key)), tier.LevelLogged, true)
 	}
 	x.mu.Unlock()
-	x.act(&b)
+	x.launch()
 	x.tier.finishAll()
 }
 
@@ -125,8 +125,8 @@ func TestReadAheadNeverPaysWithATenantsEntries(t *testing.T) {
 	x.carry()
 	x.wantOnDisk(one)
 	x.wantOnDisk(two)
-	if n := x.Counters(); n.ReadAheadBegun != 1 || n.ReadAheadFailed != 1 {
-		t.Fatalf("%+v", n)
+	if n := x.Counters(); n.ReadAheadBegun != 0 || n.ReadAheadDropped != 1 || n.Promotions[transfer.NoRoom] != 0 {
+		t.Fatalf("%d read ahead, %d dropped, %d found no room", n.ReadAheadBegun, n.ReadAheadDropped, n.Promotions[transfer.NoRoom])
 	}
 }
 
@@ -172,7 +172,7 @@ func TestHitsThatNobodyTakesUpAreDropped(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1), readAhead)
 	p := x.mid(1, 64, 8)
 	x.sink(p)
-	for range aheadNames + 3 { // nobody carries anything out
+	for range transfer.HintsMax + 3 { // nobody carries anything out
 		x.askFor(p)
 	}
 	if n := x.Counters(); n.ReadAheadDropped != 3 {
@@ -181,8 +181,8 @@ func TestHitsThatNobodyTakesUpAreDropped(t *testing.T) {
 	if n := x.carry(); n != 1 {
 		t.Fatalf("%d promotions", n)
 	}
-	if x.matched.n != 0 {
-		t.Fatalf("%d hits wait for ever", x.matched.n)
+	if x.aheadHints.Len() != 0 {
+		t.Fatalf("%d hits wait for ever", x.aheadHints.Len())
 	}
 }
 
@@ -194,12 +194,12 @@ func TestReadAheadThatIsAskedForIsUsed(t *testing.T) {
 	x.push()
 	x.askFor(one, two)
 	x.mu.Lock()
-	x.aheadFromMatchesLocked() // the first waits in the line
+	x.readAheadLocked() // the first waits in the line
 	x.mu.Unlock()
 	x.try(one)
 	x.audit()
 	x.carry()
-	if n := x.Counters(); n.ReadAheadBegun != 2 || n.ReadAheadUsed != 1 || n.Promotions[promoteDone] != 2 {
+	if n := x.Counters(); n.ReadAheadBegun != 2 || n.ReadAheadUsed != 1 || n.Promotions[transfer.Done] != 2 {
 		t.Fatalf("%+v", n)
 	}
 	x.audit()

@@ -161,7 +161,7 @@ func (b *bench) empty() {
 	defer b.mu.Unlock()
 	for _, p := range b.pools {
 		for p.used > p.pinned {
-			b.evictLocked(p.evict, forRoom, &outside{})
+			b.evictLocked(p.evict, forRoom)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 // Session is what one client holds: leases, reservations and buffers. A client's
@@ -156,6 +157,12 @@ func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
 // object, or a promotion. Its end takes the deadline out of the heap.
 type timed interface{ overdueLocked(s *Store) }
 
-func (l *lease) overdueLocked(s *Store)     { s.expireLocked(l) }
-func (o *object) overdueLocked(s *Store)    { s.killLocked(o, causeExpiry) }
-func (p *promotion) overdueLocked(s *Store) { s.failPromotionLocked(p, promoteStopped) }
+func (l *lease) overdueLocked(s *Store) { s.expireLocked(l) }
+func (o *object) overdueLocked(s *Store) {
+	if o.ahead {
+		s.endReadAheadLocked(o, &s.counters.ReadAheadWasted)
+	} else {
+		s.killLocked(o, causeExpiry)
+	}
+}
+func (p *promotion) overdueLocked(s *Store) { s.up.Cancel(p.Flight, transfer.ErrStopped) }

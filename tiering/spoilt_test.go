@@ -14,7 +14,7 @@ func TestSpoiltCheckpointsAreNotServedNorWhatExtendsThem(t *testing.T) {
 	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
 	x.tier.finish(0, fmt.Errorf("digest: %w", tier.ErrCorrupt))
 	x.tier.finishAll()
-	if n := x.Counters(); n.SpoiltInMemory != 1 {
+	if n := x.Counters(); n.CorruptInMemory != 1 {
 		t.Fatalf("%+v", n)
 	}
 	for _, tokens := range []int{16, 32} {
@@ -43,16 +43,15 @@ func TestSpoiltCheckpointIsNotOfferedAgain(t *testing.T) {
 	x.carry()
 	x.mu.Lock()
 	o := x.node(1, 32)
-	if !o.spoilt {
+	if !o.corrupt {
 		t.Error("a checkpoint whose write found its bytes wrong is not marked")
 	}
-	var b outside
-	_ = x.cleanLocked(&b)
-	if o.write != nil || len(b.starts) > 0 {
-		t.Error("a spoilt checkpoint is offered to the tier again")
+	_ = x.cleanLocked()
+	if o.write != nil {
+		t.Error("a corrupt checkpoint is offered to the tier again")
 	}
 	x.mu.Unlock()
-	x.act(&b)
+	x.launch()
 	x.tier.finishAll()
 	x.audit()
 }

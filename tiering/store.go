@@ -16,6 +16,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/internal/ghost"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 // Store is the catalogue and the memory behind it.
@@ -51,24 +52,19 @@ type Store struct {
 	// With a lower tier.
 	asked      tier.Name               // argument of the call that is made to it
 	found      tier.Entry              // answer to a match
-	doomed     map[tier.Name]int       // being removed from it by operators
+	deleting   map[tier.Name]int       // being removed from it by operators
+	removals   []tier.Name             // by an operator while they were written: to be removed again
 	writes     map[tier.Name][]*object // with a write, wanted or running
-	backlog    []*object               // whose writes wait for the tier, in order
-	promotions map[tier.Name]*promotion
-	demand     []*promotion // ready, first in first out; those that have moved on are skipped
-	ahead      []*promotion
-	matched    *aheadLine // nil without read-ahead
-	stopped    bool       // Run has ended: nothing is promoted any more
+	down       *transfer.Engine[*object]
+	up         *transfer.Engine[tier.Name]
+	aheadHints transfer.Hints[wanted]
 
-	promoteBytes int64 // being read into
-	roomWaiters  int   // promotions that wait for changed
-	cleanerIdle  bool  // the cleaner waits for changed
-	cleanerHolds bool  // until the next sweep, since a write has failed
+	cleanerIdle  bool // the cleaner waits for changed
+	cleanerHolds bool // until the next sweep, since a write has failed
 	writesEnded  uint64
 	sweeps       uint64
-	spoilt       int       // objects in memory that are
+	corrupt      int       // objects in memory that are
 	writeSweep   uint64    // sweeps when a write ended last, or the only one began
-	work         sync.Cond // a promotion or a match's hit is there to be taken up
 	changed      sync.Cond // one of the fields above, or room in memory
 }
 
@@ -106,13 +102,12 @@ func Open(cfg Config) (*Store, error) {
 	for _, t := range cfg.Tenants {
 		s.tenants[t.ID] = newTenant(t, cfg.Eviction)
 	}
-	s.work.L, s.changed.L = &s.mu, &s.mu
+	s.changed.L = &s.mu
 	if cfg.Lower != nil {
-		s.doomed, s.writes, s.promotions = map[tier.Name]int{}, map[tier.Name][]*object{}, map[tier.Name]*promotion{}
+		s.deleting, s.writes = map[tier.Name]int{}, map[tier.Name][]*object{}
 		s.pools[publicPool].dirty, s.pools[privatePool].dirty = cfg.EvictionPublic(), cfg.EvictionPrivate()
-		if cfg.ReadAhead {
-			s.matched = &aheadLine{}
-		}
+		s.openPromotions()
+		s.openWrites()
 	}
 	if err := s.openHBM(); err != nil {
 		return nil, errors.Join(err, arena.Close())
@@ -142,57 +137,51 @@ func (s *Store) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	workers.Go(func() { s.advisor.Run(ctx) })
 	if s.cfg.Lower != nil {
-		s.setStopped(false)
-		wake := context.AfterFunc(ctx, s.wakeAll)
+		wake := context.AfterFunc(ctx, s.wakeCleaner)
 		defer wake()
-		for range s.cfg.MaxPromotions {
-			workers.Go(func() { s.promoter(ctx) })
-		}
 		workers.Go(func() { s.clean(ctx) })
 	}
-	if s.hbm != nil {
-		s.setHBMStopped(false)
-		wake := context.AfterFunc(ctx, s.wakeAll)
-		defer wake()
-		for range s.hbm.cfg.Promotions {
-			workers.Go(func() { s.hbmPromoter(ctx) })
+	s.withTransfers(func(e transfers, n int) {
+		e.Resume()
+		for range n {
+			workers.Go(func() { e.Work(ctx) })
 		}
-	}
+	})
 	s.sweepUntil(ctx)
 	workers.Wait()
-	if s.hbm != nil {
-		s.setHBMStopped(true)
-	}
-	if s.cfg.Lower != nil {
-		s.setStopped(true)
-	}
+	s.stopTransfers()
 	return nil
 }
 
-// setStopped begins or ends that promotions are taken up. Those that are left
-// fail.
-func (s *Store) setStopped(stopped bool) {
+// transfers is what the store does with the engines that have workers.
+type transfers interface {
+	Work(ctx context.Context)
+	Resume()
+	Stop(err error)
+}
+
+// withTransfers calls f under the lock with each engine and its number of workers.
+func (s *Store) withTransfers(f func(e transfers, workers int)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stopped = stopped
-	if stopped {
-		for _, p := range s.promotions {
-			if p.state != promotionEnded { // with one that it follows
-				s.failPromotionLocked(p, promoteStopped)
-			}
-		}
+	if s.up != nil {
+		f(s.up, s.cfg.MaxPromotions)
+	}
+	if s.hbm != nil {
+		f(s.hbm.up, s.hbm.cfg.Promotions)
 	}
 }
 
-// wakeAll has every goroutine that waits for work look at its context.
-func (s *Store) wakeAll() {
+// stopTransfers ends the promotions that are left; none begins any more.
+func (s *Store) stopTransfers() {
+	s.withTransfers(func(e transfers, _ int) { e.Stop(transfer.ErrStopped) })
+}
+
+// wakeCleaner has the cleaner look at its context.
+func (s *Store) wakeCleaner() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.work.Broadcast()
 	s.changed.Broadcast()
-	if s.hbm != nil {
-		s.hbm.work.Broadcast()
-	}
 }
 
 func (s *Store) sweepUntil(ctx context.Context) {
@@ -223,12 +212,12 @@ func (s *Store) Close() error {
 	for _, session := range open {
 		session.Close()
 	}
-	if s.cfg.Lower != nil {
-		s.setStopped(true)
-		s.dropBacklog()
-	}
-	if s.hbm != nil {
-		s.setHBMStopped(true)
+	s.stopTransfers()
+	if s.down != nil {
+		s.mu.Lock()
+		s.down.Kick() // what is parked ends, since the store is closed
+		s.mu.Unlock()
+		s.launch()
 	}
 	s.running.Wait()
 	above := s.closeHBM() // which reads the arena

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 const (
@@ -486,7 +488,7 @@ func (s *Store) auditLocked() error {
 		}
 		if o.linked && o.published && !o.thin {
 			ranked[o.pool.number]++
-			if may := o.statePages > 0 && o.write == nil && !o.spoilt && (s.cfg.Lower == nil || o.stored != 0); o.pins == 0 && (o.children == 0 || o.children == 1 && may) {
+			if may := o.statePages > 0 && o.write == nil && !o.corrupt && (s.cfg.Lower == nil || o.stored != 0); o.pins == 0 && (o.children == 0 || o.children == 1 && may) {
 				candidates[o.id] = true
 			}
 		}
@@ -584,7 +586,14 @@ func (s *Store) auditLocked() error {
 			timed++
 		}
 	}
-	timed += len(s.promotions)
+	for _, o := range s.objects.Places() {
+		if o != nil && o.ahead {
+			timed++
+		}
+	}
+	if s.up != nil {
+		timed += s.up.Len()
+	}
 	if timed != s.deadlines.Len() {
 		return fmt.Errorf("%d deadlines, want %d", s.deadlines.Len(), timed)
 	}
@@ -700,17 +709,18 @@ func (s *Store) auditLowerLocked() error {
 		if o.write != nil {
 			written[o.label()]++
 		}
-		if o.fill != nil && o.fill.promotion != nil && !o.fill.dead && s.promotions[o.label()] != o.fill.promotion {
+		if o.fill != nil && o.fill.promotion != nil && !o.fill.dead && s.promotionLocked(o.label()) != o.fill.promotion {
 			return fmt.Errorf("%s: is promoted, but not among the promotions", o.name())
 		}
 	}
-	for _, p := range s.promotions {
-		if p.state == promotionEnded || (p.object != nil) != (p.state == promotionReading) {
-			return fmt.Errorf("promotion of %x in state %d, object %v", p.name.Key[:4], p.state, p.object != nil)
+	for n, f := range s.flightsUp() {
+		p := f.Job.(*promotion)
+		if f.Ended() || (p.object != nil) != f.Moving() {
+			return fmt.Errorf("promotion of %x: ended %v, moving %v, has an object %v", n.Key[:4], f.Ended(), f.Moving(), p.object != nil)
 		}
-		if !p.demanded {
+		if !f.Urgent() {
 			unused++
-			ahead[p.pool.number] += p.bytes
+			ahead[p.pool.number] += f.Bytes
 		}
 	}
 	for i, p := range s.pools {
@@ -737,8 +747,13 @@ func (s *Store) auditLowerLocked() error {
 	if ends := c.ReadAheadUsed + c.ReadAheadWasted + c.ReadAheadFailed + unused; c.ReadAheadBegun != ends {
 		return fmt.Errorf("%d read ahead, %d ends: %+v", c.ReadAheadBegun, ends, c)
 	}
-	if c.Promoting != uint64(len(s.promotions)) {
-		return fmt.Errorf("%d promotions, %d counted", len(s.promotions), c.Promoting)
-	}
 	return nil
+}
+
+// flightsUp are the promotions into memory.
+func (s *Store) flightsUp() iter.Seq2[tier.Name, *transfer.Flight] {
+	if s.up == nil {
+		return func(func(tier.Name, *transfer.Flight) bool) {}
+	}
+	return s.up.All()
 }

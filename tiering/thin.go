@@ -33,7 +33,7 @@ const hole = -1
 // mayThin tells whether a node with one child can lose its states. With a lower
 // tier only what that holds may.
 func (s *Store) mayThin(o *object) bool {
-	return o.statePages > 0 && o.write == nil && !o.spoilt && (s.cfg.Lower == nil || o.stored != 0)
+	return o.statePages > 0 && o.write == nil && !o.corrupt && (s.cfg.Lower == nil || o.stored != 0)
 }
 
 // thinLocked takes an idle node's states out of memory.
@@ -41,7 +41,7 @@ func (s *Store) thinLocked(o *object, way eviction) {
 	s.leftLocked(o, decision.Strip, way, o.statePages)
 	s.counters.Thinned++
 	s.counters.ThinnedBytes += uint64(o.stateBytes)
-	s.unaheadLocked(o, &s.counters.ReadAheadWasted)
+	s.endReadAheadLocked(o, &s.counters.ReadAheadWasted)
 	s.leftHBMLocked(o, tier.ReasonEvicted)
 	o.thin = true
 	s.rankLocked(o)
@@ -51,7 +51,7 @@ func (s *Store) thinLocked(o *object, way eviction) {
 
 // refillLocked gives a thinned node memory for its states again, to be filled as
 // want says.
-func (s *Store) refillLocked(o, want *object, l *plan.PartMap, now time.Time, b *outside) error {
+func (s *Store) refillLocked(o, want *object, l *plan.PartMap, now time.Time) error {
 	if want.end != o.end {
 		return fmt.Errorf("%s: %d tokens, its hash stands for %d: %w", o.name(), want.end, o.end, tier.ErrInvalid)
 	}
@@ -61,7 +61,7 @@ func (s *Store) refillLocked(o, want *object, l *plan.PartMap, now time.Time, b 
 	}
 	o.ops++ // so that making room does not take it, or what it extends
 	s.settleLocked(o)
-	err := s.makeRoomLocked(&states, spared{}, b)
+	err := s.makeRoomLocked(&states, spared{})
 	if err == nil {
 		s.mendLocked(o)
 		o.fill = newFill(want, l)
@@ -92,9 +92,6 @@ func (s *Store) unmendLocked(o *object) {
 		o.shares[i].extents = kept
 	}
 	s.resizeLocked(o, -o.statePages, -o.stateBytes)
-	if s.roomWaiters > 0 {
-		s.changed.Broadcast()
-	}
 }
 
 // restoreLocked is the promotion of a thinned node, which the lower tier still has.
@@ -111,10 +108,10 @@ func (s *Store) restoreLocked(o *object, w wanted) ([]*promotion, bool) {
 	return []*promotion{p}, true
 }
 
-// lendLocked moves the states that a promotion has read from the object that it
+// restoreStatesLocked moves the states that a promotion has read from the object that it
 // read into, which is then free, to the thinned node, behind a patch. The rows that
 // were read with them are not needed: others may be reading the node's own.
-func (s *Store) lendLocked(p *promotion) {
+func (s *Store) restoreStatesLocked(p *promotion) {
 	from, o := p.object, p.into
 	l := o.layout()
 	for i := range o.shares {
@@ -159,8 +156,8 @@ func (s *Store) revalueChildLocked(o *object) {
 	}
 }
 
-// dropShellLocked takes out a thinned node that nothing extends any more.
-func (s *Store) dropShellLocked(o *object) {
+// dropPlaceholderLocked takes out a thinned node that nothing extends any more.
+func (s *Store) dropPlaceholderLocked(o *object) {
 	if !o.thin || !o.linked || o.children > 0 || o.class != classIdle {
 		return
 	}

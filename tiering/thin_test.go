@@ -247,7 +247,7 @@ func TestRefillDiesDuringACopy(t *testing.T) {
 		t.Fatal("pages were given back under a copy")
 	}
 	b.mu.Lock()
-	_, err = b.endCommitLocked(w, &item, nil, &outside{})
+	_, err = b.endCommitLocked(w, &item, nil)
 	b.mu.Unlock()
 	b.running.Done()
 	b.wantErr(err, tier.ErrGone)
@@ -275,7 +275,7 @@ func TestShellsLeaveWithWhatExtendsThem(t *testing.T) {
 	b.mu.Unlock()
 	b.must(c.Release(lease))
 	b.mu.Lock()
-	b.evictLocked(b.pools[privatePool].evict, forRoom, &outside{})
+	b.evictLocked(b.pools[privatePool].evict, forRoom)
 	b.mu.Unlock()
 	b.wantUsed(0, 0)
 	if n := b.Counters(); n.ThinnedDropped != 2 || n.EvictedRoom != 1 {
@@ -322,7 +322,7 @@ func TestContentKeysAreOfContent(t *testing.T) {
 	for _, end := range []int{16, 32, 48} {
 		keys[b.node(1, end).contentKey()] = true
 	}
-	b.evictLocked(b.pools[privatePool].evict, forRoom, &outside{})
+	b.evictLocked(b.pools[privatePool].evict, forRoom)
 	b.mu.Unlock()
 	if len(keys) != 3 || keys[0] {
 		t.Errorf("keys %v", keys)
@@ -342,7 +342,7 @@ func (b *bench) thinAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for p := b.pools[privatePool]; p.used > p.pinned; {
-		b.evictLocked(p.evict, forRoom, &outside{})
+		b.evictLocked(p.evict, forRoom)
 	}
 }
 

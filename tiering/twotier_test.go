@@ -38,24 +38,7 @@ func writeBehind(c *Config) { c.WriteBehind = true }
 func readAhead(c *Config)   { c.ReadAhead = true }
 
 // carryOne does what one round of a goroutine of Run does, if there is any work.
-func (x *twoTiers) carryOne() bool {
-	s := x.Store
-	s.mu.Lock()
-	p, again := s.takeReadyLocked()
-	for again {
-		p, again = s.takeReadyLocked()
-	}
-	if p != nil {
-		p.state = promotionPlacing
-		s.promoteBytes += p.bytes
-	}
-	s.mu.Unlock()
-	if p == nil {
-		return false
-	}
-	s.carry(x.ctx, p)
-	return true
-}
+func (x *twoTiers) carryOne() bool { return x.up.Try(x.ctx) }
 
 func (x *twoTiers) carry() (n int) {
 	for x.carryOne() {
@@ -74,11 +57,10 @@ func (x *twoTiers) sink(p piece) {
 // push writes what is dirty and then drops all that may leave memory.
 func (x *twoTiers) push() {
 	x.Helper()
-	var b outside
 	x.mu.Lock()
-	_, _ = x.flushLocked(0, nil, &b)
+	_, _ = x.flushLocked(0, nil)
 	x.mu.Unlock()
-	x.act(&b)
+	x.launch()
 	x.tier.finishAll()
 	x.dropAll()
 }
@@ -86,15 +68,14 @@ func (x *twoTiers) push() {
 // dropAll evicts whatever may leave.
 func (x *twoTiers) dropAll() {
 	s := x.Store
-	var b outside
 	s.mu.Lock()
 	for _, p := range s.pools {
 		for p.used > p.pinned {
-			s.evictLocked(p.evict, forRoom, &b)
+			s.evictLocked(p.evict, forRoom)
 		}
 	}
 	s.mu.Unlock()
-	s.act(&b)
+	s.launch()
 	x.audit()
 }
 
@@ -157,8 +138,8 @@ func (b *bench) until(what string, ok func() bool) {
 func (x *twoTiers) waiters() (n int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, p := range x.promotions {
-		n += p.waiters
+	for _, f := range x.up.All() {
+		n += f.Waiters()
 	}
 	return n
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 // A walk does random things to a store over a tier that stalls, fails, refuses
@@ -98,7 +99,7 @@ type walkSeen struct {
 func (seen *walkSeen) check(t *testing.T) {
 	want := map[string]uint64{
 		"demoted": seen.Demoted, "failed demotions": seen.DemotionsFailed, "refused demotions": seen.DemotionsRefused,
-		"promoted": seen.Promotions[promoteDone], "corrupt": seen.Promotions[promoteCorrupt], "unavailable": seen.Promotions[promoteUnavailable],
+		"promoted": seen.Promotions[transfer.Done], "corrupt": seen.Promotions[transfer.Corrupt], "unavailable": seen.Promotions[transfer.Unavailable],
 		"written": seen.Written, "failed writes": seen.WritesFailed, "disk hits": seen.HitSegmentsDisk, "prefixes on disk": seen.PrefixHitsDisk,
 		"removed": seen.Removed, "logged": seen.Acknowledged[tier.LevelLogged], "synced": seen.Acknowledged[tier.LevelSynced], "restarts": uint64(seen.restarts),
 		"read ahead": seen.ReadAheadBegun, "trimmed": seen.TrimmedBytes, "returned": uint64(seen.returned),
@@ -447,35 +448,24 @@ func (w *walk) endWrite() {
 func (w *walk) promote() {
 	w.tier.unread = []error{nil, nil, nil, nil, nil, nil, tier.ErrCorrupt, tier.ErrUnavailable}[w.rng.IntN(8)]
 	corrupt := w.tier.unread == tier.ErrCorrupt //nolint:errorlint // the very one
-	done := make(chan struct{})
-	w.tier.alone = false // this goroutine takes the lock, too
-	go func() {
-		defer close(done)
-		w.carryOne()
-	}()
-	for {
-		select {
-		case <-done:
-			w.tier.unread, w.tier.alone = nil, true
-			for n := range w.acked { // what was found corrupt is forgotten, and may be
-				if corrupt && !w.tier.holds(n) {
-					delete(w.acked, n)
-				}
-			}
-			return
-		default:
-		}
-		w.mu.Lock()
-		stuck := w.roomWaiters > 0
-		w.mu.Unlock()
-		switch {
-		case stuck && w.tier.waiting() > 0:
+	w.carryOne()
+	w.launch()
+	for w.up.Parked() > 0 {
+		if w.tier.waiting() > 0 {
 			w.tier.finish(0, nil)
-		case stuck: // for a tier that is busy for no reason
+		} else { // for a tier that is busy for no reason
 			w.tier.mu.Lock()
 			w.tier.refuse = nil
 			w.tier.mu.Unlock()
 			w.Sweep()
+		}
+		w.carryOne()
+		w.launch()
+	}
+	w.tier.unread = nil
+	for n := range w.acked { // what was found corrupt is forgotten, and may be
+		if corrupt && !w.tier.holds(n) {
+			delete(w.acked, n)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package tiering
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -8,62 +9,54 @@ import (
 
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// write is an object's way into the lower tier, from the wish to its end. It
-// holds the object's memory: an object that is evicted or removed meanwhile
-// keeps its pages until the tier is done. Guarded by the store's lock.
-//
-//	wanted ──► follows ──► running ──► ended: the object is held below, or not
-//	    │    its parent's    ▲   │
-//	    │        write       │   └── a higher level was asked for meanwhile
-//	    └──► backlog ────────┘
-//	      the tier is busy
+// write is an object's way into the lower tier: the job of a flight, which begins as
+// soon as it can, since the tier has workers of its own. It holds the object's
+// memory: an object that is evicted or removed meanwhile keeps its pages until the
+// tier is done. Guarded by the store's lock.
 //
 // Invariant: a checkpoint is offered to the tier only when its parent is there
 // at the level asked for.
 type write struct {
-	want      tier.Level // highest level asked for
-	running   tier.Level // of the write that the tier has; 0 = none
-	reached   tier.Level // so far
-	patient   bool       // waits for a tier that is busy
-	admitted  bool       // the tier has taken it once
-	turns     int        // times it waited for its parent
-	waiting   []*Durable
-	followers []*object // checkpoints that wait for this one
+	store  *Store
+	object *object
+	*transfer.Flight
+
+	want     tier.Level // highest level asked for
+	running  tier.Level // of the write that the tier has; 0 = none
+	reached  tier.Level // so far
+	patient  bool       // parked while the tier is busy
+	queued   bool       // has been parked or begun
+	admitted bool       // the tier has taken it once
+	turns    int        // times it waited for its parent
+	waiting  []*Durable
+	tier     tier.Write // while it runs
+	answer   tier.Level // of the tier
 }
 
 // maxTurns bounds how often a checkpoint waits for its parent, which a small
 // tier may push out again before the child's turn.
 const maxTurns = 3
 
-// outside is what a critical section has decided and is done without the lock.
-type outside struct {
-	starts  []writeStart
-	removed []tier.Name // by an operator while they were written: to be removed again
+// openWrites makes the engine that brings objects into the lower tier.
+func (s *Store) openWrites() {
+	s.down = transfer.New[*object](transfer.Config{Lock: &s.mu, Now: s.cfg.Now, After: s.removeAgain})
 }
 
-type writeStart struct {
-	write  tier.Write
-	object *object
-	level  tier.Level
-}
-
-func (s *Store) act(b *outside) {
-	for i := range b.starts {
-		st := &b.starts[i]
-		st.write.Start(st.level, func(reached tier.Level, err error) { s.written(st.object, reached, err) })
-	}
-	for i := range b.removed {
-		s.cfg.Lower.Remove(&b.removed[i])
-		s.pardon(b.removed[i])
+// launch has writes that have begun under the lock go to the tier. Whoever has called
+// what may begin them calls it without the lock.
+func (s *Store) launch() {
+	if s.down != nil {
+		s.down.Launch()
 	}
 }
 
 // wantLocked asks for an object to be held below at a level, those it extends
 // first. It is on its way when o.write is set afterwards, and there already when
 // it is not and err is nil. A patient wish waits for a tier that is busy.
-func (s *Store) wantLocked(o *object, level tier.Level, patient bool, b *outside) error {
+func (s *Store) wantLocked(o *object, level tier.Level, patient bool) error {
 	if s.cfg.Lower == nil || s.closed {
 		return fmt.Errorf("%s: no lower tier: %w", o.name(), tier.ErrUnavailable)
 	}
@@ -71,7 +64,7 @@ func (s *Store) wantLocked(o *object, level tier.Level, patient bool, b *outside
 		w.want, w.patient = max(w.want, level), w.patient || patient
 		return nil
 	}
-	w := &write{want: level, reached: tier.LevelMemory, patient: patient}
+	w := &write{store: s, object: o, want: level, reached: tier.LevelMemory, patient: patient}
 	if e, held := s.belowLocked(o); held {
 		w.reached = e.Level
 		s.storedLocked(o, e.Level)
@@ -82,48 +75,35 @@ func (s *Store) wantLocked(o *object, level tier.Level, patient bool, b *outside
 	switch {
 	case o.thin:
 		return fmt.Errorf("%s: its states are not in memory: %w", o.name(), tier.ErrGone)
-	case o.spoilt:
+	case o.corrupt:
 		return fmt.Errorf("%s: its bytes in memory are wrong: %w", o.name(), tier.ErrCorrupt)
 	}
 	o.write = w
 	n := o.label()
 	s.writes[n] = append(s.writes[n], o)
-	err := s.turnLocked(o, b)
-	if err != nil {
-		s.unwriteLocked(o)
-	}
+	f, err := s.down.Start(o, w, transfer.Options{})
+	w.Flight, w.queued = f, err == nil
 	s.rankLocked(o)
 	return err
 }
 
-// unwriteLocked ends that an object has a write.
-func (s *Store) unwriteLocked(o *object) {
-	n := o.label()
-	left := slices.DeleteFunc(s.writes[n], func(other *object) bool { return other == o })
-	if s.writes[n] = left; len(left) == 0 {
-		delete(s.writes, n)
-	}
-	o.write = nil
-}
-
-// turnLocked moves a write on that the tier does not have: behind its parent's
-// write, into the tier or into the backlog.
-func (s *Store) turnLocked(o *object, b *outside) error {
-	err := s.admitLocked(o, b)
-	if err == nil {
-		return nil
-	}
-	if o.write.patient && errors.Is(err, tier.ErrBusy) && !s.closed {
-		s.backlog = append(s.backlog, o)
-		return nil
+// Begin offers an object to the tier, behind its parent.
+func (w *write) Begin(f *transfer.Flight) error {
+	s := w.store
+	err := w.admit(f)
+	switch {
+	case err == nil || errors.Is(err, transfer.ErrFollow):
+		return err
+	case w.patient && errors.Is(err, tier.ErrBusy) && !s.closed:
+		return transfer.Parked(err)
 	}
 	s.counters.writeRefused(err)
 	return err
 }
 
-func (s *Store) admitLocked(o *object, b *outside) error {
-	w := o.write
-	if waits, err := s.followLocked(o, b); waits || err != nil {
+func (w *write) admit(f *transfer.Flight) error {
+	s, o := w.store, w.object
+	if err := w.follow(f); err != nil {
 		return err
 	}
 	name := o.label()
@@ -132,7 +112,7 @@ func (s *Store) admitLocked(o *object, b *outside) error {
 		return fmt.Errorf("%s: closing: %w", o.name(), tier.ErrUnavailable)
 	case o.removed:
 		return fmt.Errorf("%s: removed: %w", o.name(), tier.ErrGone)
-	case s.doomed[name] > 0:
+	case s.deleting[name] > 0:
 		return fmt.Errorf("%s: an older one is being removed: %w", o.name(), tier.ErrBusy)
 	}
 	s.asked = name
@@ -146,40 +126,39 @@ func (s *Store) admitLocked(o *object, b *outside) error {
 	if err != nil {
 		return err
 	}
-	w.running, w.admitted = w.want, true
+	w.tier, w.running, w.admitted = tw, w.want, true
 	s.running.Add(1)
 	if s.counters.Writing == 0 {
 		s.writeSweep = s.sweeps
 	}
 	s.counters.Writing++
-	b.starts = append(b.starts, writeStart{tw, o, w.running})
 	return nil
 }
 
-// followLocked puts a write behind that of its parent, if the parent has to be
-// written first.
-func (s *Store) followLocked(o *object, b *outside) (waits bool, err error) {
-	w, up := o.write, o.parent
+// follow puts a write behind that of its parent, if the parent has to be written
+// first.
+func (w *write) follow(f *transfer.Flight) error {
+	s, o, up := w.store, w.object, w.object.parent
 	if up == nil {
-		return false, nil
+		return nil
 	}
 	e, held := s.belowLocked(up)
 	if held && up.thin {
 		w.want = min(w.want, e.Level) // it cannot be made safer
-		return false, nil
+		return nil
 	}
 	if w.turns == maxTurns && (!held || e.Level < w.want) {
-		return false, fmt.Errorf("%s: its parent does not stay: %w", o.name(), tier.ErrFull)
+		return fmt.Errorf("%s: its parent does not stay: %w", o.name(), tier.ErrFull)
 	}
-	if err := s.wantLocked(up, w.want, w.patient, b); err != nil {
-		return false, fmt.Errorf("%s: its parent: %w", o.name(), err)
+	if err := s.wantLocked(up, w.want, w.patient); err != nil {
+		return fmt.Errorf("%s: its parent: %w", o.name(), err)
 	}
 	if up.write == nil {
-		return false, nil
+		return nil
 	}
 	w.turns++
-	up.write.followers = append(up.write.followers, o)
-	return true, nil
+	f.Follow(up.write.Flight)
+	return transfer.ErrFollow
 }
 
 // roomBelow is how many bytes a tenant may hold in the lower tier.
@@ -190,88 +169,51 @@ func (s *Store) roomBelow(t *tenant) int64 {
 	return max(0, t.QuotaBytes-t.total())
 }
 
-// written is the tier's answer to a write.
-func (s *Store) written(o *object, reached tier.Level, err error) {
-	var b outside
-	s.mu.Lock()
-	s.writtenLocked(o, reached, err, &b)
-	s.backlogLocked(&b)
-	s.mu.Unlock()
-	if errors.Is(err, tier.ErrCorrupt) {
-		s.cfg.Log.Error().Err(err).Str("object", o.name()).Msg("wrong bytes in memory")
-	}
-	s.act(&b)
-	s.running.Done()
+// Move hands an object to the tier, which calls back when it is done.
+func (w *write) Move(_ context.Context, _ *transfer.Flight, moved func(error)) {
+	s, name := w.store, w.object.name()
+	w.tier.Start(w.running, func(reached tier.Level, err error) {
+		w.answer = reached
+		if err == nil && reached < tier.LevelLogged {
+			err = fmt.Errorf("%s: written to level %v only: %w", name, reached, tier.ErrUnavailable)
+		}
+		moved(err)
+		if errors.Is(err, tier.ErrCorrupt) {
+			s.cfg.Log.Error().Err(err).Str("object", name).Msg("wrong bytes in memory")
+		}
+	})
 }
 
-func (s *Store) writtenLocked(o *object, reached tier.Level, err error, b *outside) {
-	w := o.write
-	if w == nil || w.running == 0 {
-		panic(fmt.Sprintf("tiering: a write of %s ended twice", o.name()))
+// Landed notes what the tier holds now. A higher level may have been asked for
+// meanwhile.
+func (w *write) Landed(*transfer.Flight) (again bool, err error) {
+	s, o := w.store, w.object
+	if w.reached < tier.LevelLogged {
+		s.counters.Written++
+		s.counters.WrittenBytes += uint64(o.bytes)
 	}
-	asked := w.running
-	w.running = 0
-	s.counters.Writing--
-	s.writeSweep = s.sweeps
-	switch {
-	case err != nil || reached < tier.LevelLogged:
+	w.reached = max(w.reached, w.answer)
+	s.storedLocked(o, max(o.stored, w.answer))
+	return w.want > w.running && w.answer >= w.running, nil
+}
+
+// End ends a wish, fulfilled or not.
+func (w *write) End(f *transfer.Flight, err error) {
+	s, o := w.store, w.object
+	if !w.queued {
+		s.forgetWriteLocked(o)
+		return // Start says so
+	}
+	if err != nil && w.running != 0 {
 		s.counters.WritesFailed++
 		s.cleanerHolds = true
 		if errors.Is(err, tier.ErrCorrupt) {
-			s.spoiltLocked(o)
-		}
-	default:
-		if w.reached < tier.LevelLogged {
-			s.counters.Written++
-			s.counters.WrittenBytes += uint64(o.bytes)
-		}
-		w.reached = max(w.reached, reached)
-		s.storedLocked(o, max(o.stored, reached))
-		if w.want > asked && reached >= asked && s.turnLocked(o, b) == nil {
-			return
+			s.corruptLocked(o)
 		}
 	}
-	s.endWriteLocked(o, b)
-}
-
-// spoiltLocked takes an object out of memory whose bytes are not those that were
-// published, as the tier found out. One that others extend stays until they have
-// left, but neither it nor they are found any more.
-func (s *Store) spoiltLocked(o *object) {
-	s.counters.SpoiltInMemory++
-	o.refused = true
-	switch {
-	case !o.linked:
-	case o.children == 0:
-		s.decideLocked(o, decision.Drop, decision.Corrupt, o.pageBytes)
-		s.unlinkLocked(o, tier.ReasonAborted)
-	case !o.spoilt:
-		o.spoilt = true
-		s.spoilt++
-	}
-}
-
-// soundLocked tells whether neither an object nor what it extends is known to
-// hold wrong bytes.
-func (s *Store) soundLocked(o *object) bool {
-	if s.spoilt == 0 {
-		return true
-	}
-	for ; o != nil; o = o.parent {
-		if o.spoilt {
-			return false
-		}
-	}
-	return true
-}
-
-// endWriteLocked ends a wish, fulfilled or not, and gives those their turn that
-// waited for it.
-func (s *Store) endWriteLocked(o *object, b *outside) {
-	w := o.write
-	s.unwriteLocked(o)
+	s.forgetWriteLocked(o)
 	for _, d := range w.waiting {
-		s.reachLocked(d, w.reached)
+		d.reach(w.reached)
 	}
 	if o.leaving {
 		o.leaving = false
@@ -285,76 +227,105 @@ func (s *Store) endWriteLocked(o *object, b *outside) {
 		}
 	}
 	if n := o.label(); o.removed && !slices.ContainsFunc(s.writes[n], func(other *object) bool { return other.removed }) {
-		b.removed = append(b.removed, n)
+		s.running.Add(1)
+		s.removals = append(s.removals, n)
 	}
 	s.rankLocked(o)
-	s.settleLocked(o)
-	for _, f := range w.followers {
-		if w.reached >= tier.LevelLogged {
-			f.write.want = min(f.write.want, w.reached)
-			if s.turnLocked(f, b) == nil {
-				continue
-			}
-		}
-		s.endWriteLocked(f, b)
+	for _, g := range f.Followers() {
+		follower := g.Job.(*write)
+		follower.want = min(follower.want, max(w.reached, tier.LevelLogged))
 	}
+	s.settleLocked(o)
 	s.writesEnded++
 	s.changed.Broadcast()
+	if s.up != nil {
+		s.up.Kick() // promotions may wait for this room
+	}
 }
 
-// movingLocked tells whether the tier works on a write, or on one that it
-// follows.
-func (o *object) movingLocked() bool {
-	for o.write.running == 0 {
-		up := o.parent
-		if up == nil || up.write == nil || !slices.Contains(up.write.followers, o) {
+// Release ends that the tier reads an object.
+func (w *write) Release(*transfer.Flight) {
+	s := w.store
+	w.tier, w.running = nil, 0
+	s.counters.Writing--
+	s.writeSweep = s.sweeps
+	s.running.Done()
+}
+
+// forgetWriteLocked ends that an object has a write.
+func (s *Store) forgetWriteLocked(o *object) {
+	n := o.label()
+	left := slices.DeleteFunc(s.writes[n], func(other *object) bool { return other == o })
+	if s.writes[n] = left; len(left) == 0 {
+		delete(s.writes, n)
+	}
+	o.write = nil
+}
+
+// removeAgain removes what an operator removed while it was written.
+func (s *Store) removeAgain() {
+	s.mu.Lock()
+	names := s.removals
+	s.removals = nil
+	s.mu.Unlock()
+	for i := range names {
+		s.cfg.Lower.Remove(&names[i])
+		s.endDeletion(names[i])
+		s.running.Done()
+	}
+}
+
+// corruptLocked takes an object out of memory whose bytes are not those that were
+// published, as the tier found out. One that others extend stays until they have
+// left, but neither it nor they are found any more.
+func (s *Store) corruptLocked(o *object) {
+	s.counters.CorruptInMemory++
+	o.refused = true
+	switch {
+	case !o.linked:
+	case o.children == 0:
+		s.decideLocked(o, decision.Drop, decision.Corrupt, o.pageBytes)
+		s.unlinkLocked(o, tier.ReasonAborted)
+	case !o.corrupt:
+		o.corrupt = true
+		s.corrupt++
+	}
+}
+
+// soundLocked tells whether neither an object nor what it extends is known to
+// hold wrong bytes.
+func (s *Store) soundLocked(o *object) bool {
+	if s.corrupt == 0 {
+		return true
+	}
+	for ; o != nil; o = o.parent {
+		if o.corrupt {
 			return false
 		}
-		o = up
 	}
 	return true
 }
 
-// unwishLocked ends a write of an object that is being evicted and that the tier
+// moving tells whether the tier works on a write, or on one that it follows.
+func (w *write) moving() bool {
+	for f := w.Flight; f != nil; f = f.Lead() {
+		if f.Moving() {
+			return true
+		}
+	}
+	return false
+}
+
+// kickLocked offers again, in order, what a busy tier did not take.
+func (s *Store) kickLocked() {
+	if s.down != nil {
+		s.down.Kick()
+	}
+}
+
+// withdrawLocked ends a write of an object that is being evicted and that the tier
 // does not have.
-func (s *Store) unwishLocked(o *object, b *outside) {
-	same := func(other *object) bool { return other == o }
-	s.backlog = slices.DeleteFunc(s.backlog, same)
-	if up := o.parent; up != nil && up.write != nil {
-		up.write.followers = slices.DeleteFunc(up.write.followers, same)
-	}
+func (s *Store) withdrawLocked(o *object) {
 	o.leaving = true
-	s.endWriteLocked(o, b)
-}
-
-// dropBacklog ends the wishes that a busy tier has kept waiting.
-func (s *Store) dropBacklog() {
-	var b outside
-	s.mu.Lock()
-	for len(s.backlog) > 0 {
-		o := s.backlog[0]
-		s.backlog = s.backlog[1:]
-		s.endWriteLocked(o, &b)
-	}
-	s.mu.Unlock()
-	s.act(&b)
-}
-
-// backlogLocked offers again what a busy tier did not take, in order.
-func (s *Store) backlogLocked(b *outside) {
-	for n := len(s.backlog); n > 0; n-- {
-		o := s.backlog[0]
-		s.backlog = s.backlog[1:]
-		others := len(s.backlog)
-		if err := s.turnLocked(o, b); err != nil {
-			s.endWriteLocked(o, b)
-			continue
-		}
-		if len(s.backlog) > others { // it, or what it has to follow, went to the end
-			last := s.backlog[others]
-			copy(s.backlog[1:], s.backlog[:others])
-			s.backlog[0] = last
-			return
-		}
-	}
+	s.down.Cancel(o.write.Flight, transfer.ErrStopped)
 }

@@ -66,8 +66,9 @@ func TestCommitIsAcknowledgedAtItsLevel(t *testing.T) {
 			t.Fatalf("%+v: reached %v before it was written", row, l)
 		}
 		x.tier.finishAll()
+		l := x.reached(got.Durable)
 		n := x.Counters()
-		if l := x.reached(got.Durable); l != row.want || n.Acknowledged[row.want] != 1 || n.Written != 1 {
+		if l != row.want || n.Acknowledged[row.want] != 1 || n.Written != 1 {
 			t.Fatalf("%+v: reached %v, %+v", row, l, n)
 		}
 	}
@@ -163,6 +164,7 @@ func TestBusyTierIsWaitedForInOrder(t *testing.T) {
 		x.tier.finish(0, nil)
 	}
 	x.tier.finishAll()
+	x.reached(ds[len(ds)-1])
 	n := x.Counters()
 	if n.Written != 4 || n.Acknowledged[tier.LevelLogged] != 4 || n.WritesRefused[refusalBusy] != 1 || x.Pools()[0].DirtyBytes == 0 {
 		t.Fatalf("%+v", n)
@@ -180,6 +182,9 @@ func TestHungTierDoesNotHoldMemory(t *testing.T) {
 		if i == 0 { // what the tier reads would have to be waited for
 			x.lease(x.c, x.mid(0, 64, 8))
 		}
+	}
+	for _, d := range ds[1:] {
+		x.reached(d)
 	}
 	n := x.Counters()
 	if n.DemotionsRefused != 6 || n.Acknowledged[tier.LevelMemory] != 6 || x.tier.waiting() != 1 {
@@ -202,7 +207,7 @@ func TestHungTierDoesNotHoldChains(t *testing.T) {
 	l := x.profile.CheckpointLayout(16)
 	d := x.commitTo(r, &l, content(&l, 3), tier.LevelLogged).Durable
 	x.dropAll()
-	if l := x.reached(d); l != tier.LevelMemory || x.Pools()[privatePool].UsedBytes != 0 || len(x.backlog) != 0 {
+	if l := x.reached(d); l != tier.LevelMemory || x.Pools()[privatePool].UsedBytes != 0 || x.down.Parked() != 0 {
 		t.Fatalf("reached %v, %+v", l, x.Pools()[privatePool])
 	}
 	x.tier.finishAll()
@@ -354,7 +359,7 @@ func TestWrongBytesInMemoryAreTakenOut(t *testing.T) {
 	x.tier.finish(0, fmt.Errorf("digest: %w", tier.ErrCorrupt))
 	x.wantMiss(p, tier.ReasonAborted)
 	x.wantUsed(0, 0)
-	if n := x.Counters(); n.SpoiltInMemory != 1 || n.WritesFailed != 1 {
+	if n := x.Counters(); n.CorruptInMemory != 1 || n.WritesFailed != 1 {
 		t.Fatalf("%+v", n)
 	}
 }
@@ -402,7 +407,7 @@ func TestOperatorRemovesFromBothTiers(t *testing.T) {
 		x.wantMiss(p, tier.ReasonRemoved)
 		x.wantErr(x.Evict(p.key), tier.ErrGone)
 	}
-	if len(x.tier.entries) != 0 || x.Counters().Removed != 2 || len(x.doomed) != 0 {
+	if len(x.tier.entries) != 0 || x.Counters().Removed != 2 || len(x.deleting) != 0 {
 		t.Fatalf("%d entries, %+v", len(x.tier.entries), x.Counters())
 	}
 }
@@ -427,7 +432,7 @@ func TestRemovalOutlastsWrites(t *testing.T) {
 				t.Fatalf("%d writes", x.tier.waiting())
 			}
 			x.tier.finish(0, nil)
-			if x.tier.holds(tier.Name{Key: p.key}) || len(x.doomed) != 0 {
+			if x.tier.holds(tier.Name{Key: p.key}) || len(x.deleting) != 0 {
 				t.Fatal("the removed segment came back")
 			}
 			x.tier.finishAll()

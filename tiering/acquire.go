@@ -1,0 +1,354 @@
+package tiering
+
+import (
+	"context"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
+)
+
+// reader is what a query for leases names, and where it wants to read.
+type reader struct {
+	session *Session
+	profile *profileState
+	tenant  *tenant
+	inHBM   bool
+}
+
+// reader checks what a query names. ErrUnavailable: it reads HBM and there is none.
+func (c *Session) reader(id tier.ProfileID, tenant tier.TenantID, rank int, inHBM bool) (reader, error) {
+	p, t, err := c.store.scope(id, tenant, rank)
+	if err == nil && inHBM && c.store.hbm == nil {
+		err = errNoHBM
+	}
+	return reader{c, p, t, inHBM}, err
+}
+
+// flightWait is a row whose object is on its way, into memory or into HBM. The caller
+// counts among the flight's waiters until settled.
+type flightWait struct {
+	row    int
+	flight *transfer.Flight
+}
+
+// arrival is a job that brings an object.
+type arrival interface {
+	arrived() *object                        // once it has ended well
+	reason(how transfer.Outcome) tier.Reason // why a row is a miss when it has not
+}
+
+// Acquire leases segments, one row appended to dst per key. A segment that is
+// not held, or held for another tenant or profile, is a miss. One that lies in
+// the lower tier begins to be promoted and is a miss as well. The error is for the
+// query as a whole; nothing is leased then.
+func (c *Session) Acquire(q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
+	return c.acquire(context.Background(), q, dst, false, false)
+}
+
+// AwaitAcquire is Acquire that waits for what lies in the lower tier until ctx
+// ends; what is not in memory by then is a miss that is Promoting, and its
+// promotion goes on. It holds no lock while it waits, and what was promoted for
+// it cannot be evicted before it has its lease. The end of ctx is no error.
+func (c *Session) AwaitAcquire(ctx context.Context, q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
+	return c.acquire(ctx, q, dst, false, true)
+}
+
+// AcquireResident is Acquire of copies in HBM for the query's rank: rows have
+// PlaceHBM and extents of DeviceArena. What has no copy there begins to be promoted
+// and is a miss that is Promoting; once the device is lost everything is a miss.
+// ErrUnavailable: there is no HBM.
+func (c *Session) AcquireResident(q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
+	return c.acquire(context.Background(), q, dst, true, false)
+}
+
+// AwaitAcquireResident is AcquireResident that waits for promotions until ctx ends,
+// as AwaitAcquire.
+func (c *Session) AwaitAcquireResident(ctx context.Context, q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
+	return c.acquire(ctx, q, dst, true, true)
+}
+
+func (c *Session) acquire(ctx context.Context, q *AcquireQuery, dst []Acquired, inHBM, wait bool) ([]Acquired, error) {
+	r, err := c.reader(q.Profile, q.Tenant, q.Rank, inHBM)
+	if err != nil {
+		return dst, err
+	}
+	base := len(dst)
+	if q.All && !inHBM {
+		var refused bool
+		if dst, refused = c.refuseTogether(q, r.profile, r.tenant, dst); refused {
+			return dst, nil
+		}
+	}
+	dst, waits := r.acquireNow(q, dst, wait)
+	rows := dst[base:]
+	if len(waits) > 0 {
+		r.acquireAfter(ctx, q, rows, waits)
+	}
+	r.countMisses(rows, q.Again)
+	if q.All {
+		c.keepTogether(rows)
+	}
+	return dst, nil
+}
+
+// acquireNow answers what can be answered now, and joins the flights of the rest if
+// the caller is going to wait for them.
+func (r reader) acquireNow(q *AcquireQuery, dst []Acquired, wait bool) ([]Acquired, []flightWait) {
+	s := r.session.store
+	now := s.cfg.Now()
+	var waits []flightWait
+	inPieces(&s.mu, len(q.Keys), func(i int) {
+		row, flight := r.acquireLocked(&q.Keys[i], q, now)
+		if wait && flight != nil {
+			flight.Join()
+			waits = append(waits, flightWait{i, flight})
+		}
+		dst = append(dst, row)
+	})
+	return dst, waits
+}
+
+// acquireAfter waits for flights, and for those that they lead to, and answers their
+// rows. The time of leases that were made before begins anew.
+func (r reader) acquireAfter(ctx context.Context, q *AcquireQuery, rows []Acquired, waits []flightWait) {
+	c, s := r.session, r.session.store
+	for len(waits) > 0 {
+		ended := c.await(ctx, waits)
+		now := s.cfg.Now()
+		var further []flightWait
+		inPieces(&s.mu, len(waits), func(i int) {
+			w := &waits[i]
+			row, flight := r.acquireAfterLocked(w.flight, &q.Keys[w.row], q, now)
+			if flight != nil && !ended {
+				flight.Join()
+				further = append(further, flightWait{w.row, flight})
+			}
+			rows[w.row] = row
+		})
+		waits = further
+	}
+	now := s.cfg.Now()
+	inPieces(&s.mu, len(rows), func(i int) {
+		if l := c.leases[rows[i].Lease]; rows[i].Hit && l != nil && !l.expired {
+			s.timeLocked(l, q.TTL, now)
+		}
+	})
+}
+
+// await returns when the flights have ended, or ctx, or the session; ended tells
+// that nothing more is to be waited for.
+func (c *Session) await(ctx context.Context, waits []flightWait) (ended bool) {
+	for i := range waits {
+		select {
+		case <-waits[i].flight.Done():
+		case <-ctx.Done():
+			return true
+		case <-c.ended:
+			return true
+		}
+	}
+	return false
+}
+
+// acquireLocked leases a segment, or begins what brings it to where it is wanted.
+func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time) (Acquired, *transfer.Flight) {
+	c, s := r.session, r.session.store
+	if err := c.openLocked(); err != nil {
+		return Acquired{Err: err}, nil
+	}
+	name := tier.Name{Key: *key}
+	o := s.segmentLocked(key, r.profile, r.tenant)
+	if r.inHBM {
+		if copied := s.copyLocked(residentKey{name, r.profile, r.tenant}, q.Rank); copied != nil {
+			return c.leaseCopyLocked(copied, q, now), nil
+		}
+		if s.hbm.lost {
+			return Acquired{Reason: tier.ReasonEvicted}, nil
+		}
+	} else if o != nil && o.fill == nil {
+		return c.leaseRowLocked(o, q, now), nil
+	}
+	switch {
+	case o == nil:
+		if _, ok := s.segmentBelowLocked(key, r.profile, r.tenant); !ok {
+			return Acquired{Reason: s.goneLocked(key, r.profile, r.tenant)}, nil
+		}
+	case o.fill != nil && o.fill.promotion == nil:
+		return Acquired{Reason: tier.ReasonPending}, nil
+	}
+	flight := r.bringLocked(name, q.Rank, o)
+	return Acquired{Reason: tier.ReasonPending, Promoting: flight != nil}, flight
+}
+
+// bringLocked begins the flight of an object to where it is wanted: into HBM, if
+// memory has all of it, else into memory first. o is what memory has of it.
+func (r reader) bringLocked(n tier.Name, rank int, o *object) *transfer.Flight {
+	s := r.session.store
+	if r.inHBM && o != nil && s.promotableLocked(o) {
+		if p := s.promoteHBMLocked(copyKey{residentKey{n, r.profile, r.tenant}, rank}, true); p != nil {
+			return p.Flight
+		}
+		return nil
+	}
+	p := s.promoteLocked(wanted{n, r.profile, r.tenant, true})
+	if p == nil {
+		return nil
+	}
+	if r.inHBM {
+		p.further = append(p.further, rank)
+	}
+	return p.Flight
+}
+
+// furtherLocked promotes what has come into memory on its way to HBM.
+func (s *Store) furtherLocked(p *promotion, o *object) {
+	for _, rank := range p.further {
+		if o.resident == nil || o.resident.copies[rank] == nil {
+			s.promoteHBMLocked(copyKey{o.residence(), rank}, true)
+		}
+	}
+}
+
+// acquireAfterLocked answers a row after its flight, or when its caller waits no
+// longer; it may have to wait for the next one.
+func (r reader) acquireAfterLocked(f *transfer.Flight, key *[32]byte, q *AcquireQuery, now time.Time) (Acquired, *transfer.Flight) {
+	c, s := r.session, r.session.store
+	defer s.leaveLocked(f)
+	if err := c.openLocked(); err != nil {
+		return Acquired{Err: err}, nil
+	}
+	why, promoting, failed := missOf(f)
+	if !failed {
+		return r.acquireLocked(key, q, now)
+	}
+	// It may have come another way.
+	if o := s.segmentLocked(key, r.profile, r.tenant); !r.inHBM && o != nil && o.fill == nil {
+		return c.leaseRowLocked(o, q, now), nil
+	}
+	return Acquired{Reason: why, Promoting: promoting}, nil
+}
+
+// missOf is why what a flight was to bring is a miss, if it is one for good.
+func missOf(f *transfer.Flight) (why tier.Reason, promoting, failed bool) {
+	switch {
+	case !f.Ended():
+		return tier.ReasonPending, true, true
+	case f.Err() != nil:
+		return f.Job.(arrival).reason(transfer.OutcomeOf(f.Err())), false, true
+	}
+	return tier.ReasonNone, false, false
+}
+
+// leaveLocked ends what counting among a flight's waiters began.
+func (s *Store) leaveLocked(f *transfer.Flight) {
+	switch {
+	case !f.Ended():
+		f.Leave()
+	case f.Err() == nil:
+		s.unuseLocked(f.Job.(arrival).arrived())
+	}
+}
+
+// countMisses counts the rows that are misses, apart from those that are going to be
+// asked for again.
+func (r reader) countMisses(rows []Acquired, again bool) {
+	misses := uint64(0)
+	for i := range rows {
+		if row := &rows[i]; !row.Hit && row.Err == nil && !(row.Promoting && again) {
+			misses++
+		}
+	}
+	if misses == 0 {
+		return
+	}
+	s := r.session.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.inHBM {
+		s.counters.HBM.AcquireMisses += misses
+	} else {
+		s.counters.AcquireMisses += misses
+	}
+}
+
+// leaseRowLocked leases a published segment.
+func (c *Session) leaseRowLocked(o *object, q *AcquireQuery, now time.Time) Acquired {
+	s := c.store
+	l, err := c.leaseLocked(o, q.Rank, q.TTL, now)
+	if err != nil {
+		return Acquired{Err: err}
+	}
+	s.counters.Acquired++
+	s.counters.AcquiredTokens += uint64(o.tokens())
+	sh := &o.shares[q.Rank]
+	row := Acquired{
+		Hit: true, Place: s.placeOf(o), Lease: l.id, Bytes: o.rankBytes,
+		Begin: o.begin, Tokens: o.end - o.begin, Extents: sh.extents,
+	}
+	if q.Digests {
+		row.Digests = sh.digests
+	}
+	return row
+}
+
+// leaseCopyLocked leases a segment's copy in HBM.
+func (c *Session) leaseCopyLocked(copied *object, q *AcquireQuery, now time.Time) Acquired {
+	row := c.leaseRowLocked(copied, q, now)
+	if row.Hit {
+		c.store.counters.HBM.Acquired++
+		c.store.counters.HBM.AcquiredTokens += uint64(row.Tokens)
+	}
+	return row
+}
+
+// NeedsPromotion tells whether AwaitAcquire would have to wait for the lower
+// tier. It looks at memory only. A query that Acquire refuses needs none.
+func (s *Store) NeedsPromotion(q *AcquireQuery) bool {
+	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
+	if err != nil || s.cfg.Lower == nil {
+		return false
+	}
+	return s.anyLocked(q.Keys, func(key *[32]byte) bool {
+		if o := s.segmentLocked(key, p, t); o != nil {
+			return o.fill != nil && o.fill.promotion != nil
+		}
+		_, ok := s.segmentBelowLocked(key, p, t)
+		return ok
+	})
+}
+
+// NeedsHBMPromotion tells whether AwaitAcquireResident would have to wait. It looks
+// at memory only. A query that AcquireResident refuses needs none.
+func (s *Store) NeedsHBMPromotion(q *AcquireQuery) bool {
+	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
+	if err != nil || s.hbm == nil {
+		return false
+	}
+	return s.anyLocked(q.Keys, func(key *[32]byte) bool {
+		return s.needsCopyLocked(residentKey{tier.Name{Key: *key}, p, t}, q.Rank)
+	})
+}
+
+// anyLocked tells whether something holds for any of the keys.
+func (s *Store) anyLocked(keys [][32]byte, holds func(key *[32]byte) bool) bool {
+	found := false
+	inPieces(&s.mu, len(keys), func(i int) { found = found || holds(&keys[i]) })
+	return found
+}
+
+// needsCopyLocked tells whether something has no copy and could have one.
+func (s *Store) needsCopyLocked(k residentKey, rank int) bool {
+	if s.hbm.lost || s.copyLocked(k, rank) != nil {
+		return false
+	}
+	o := s.namedLocked(k.name, k.profile, k.tenant)
+	if o != nil && (s.promotableLocked(o) || o.fill != nil && o.fill.promotion != nil) {
+		return true
+	}
+	if o != nil && !o.thin {
+		return false
+	}
+	_, held := s.lookupLocked(k.name, k.profile, k.tenant)
+	return held
+}

@@ -1,0 +1,193 @@
+package tiering
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
+)
+
+// Load leases the checkpoint of a prefix hash, an exact one before a spliced
+// one, and answers the chain of nodes it is made of. What is in memory comes
+// before what lies in the lower tier; that begins to be promoted, and is a miss.
+func (c *Session) Load(q *LoadQuery) (Loaded, error) {
+	return c.load(context.Background(), q, false, false)
+}
+
+// AwaitLoad is Load that waits for what lies in the lower tier, as AwaitAcquire.
+func (c *Session) AwaitLoad(ctx context.Context, q *LoadQuery) (Loaded, error) {
+	return c.load(ctx, q, false, true)
+}
+
+// LoadResident is Load of a copy in HBM. It is one node: the states of the
+// checkpoint, and the rows of its whole chain, as profile.CheckpointLayout(Tokens).
+func (c *Session) LoadResident(q *LoadQuery) (Loaded, error) {
+	return c.load(context.Background(), q, true, false)
+}
+
+// AwaitLoadResident is LoadResident that waits, as AwaitAcquireResident.
+func (c *Session) AwaitLoadResident(ctx context.Context, q *LoadQuery) (Loaded, error) {
+	return c.load(ctx, q, true, true)
+}
+
+func (c *Session) load(ctx context.Context, q *LoadQuery, inHBM, wait bool) (Loaded, error) {
+	r, err := c.reader(q.Profile, q.Tenant, q.Rank, inHBM)
+	if err == nil && (q.Accept == 0 || q.Accept&^(tier.Exact|tier.Spliced) != 0) {
+		err = fmt.Errorf("accepts kinds %#x: %w", q.Accept, tier.ErrInvalid)
+	}
+	if err != nil {
+		return Loaded{}, fmt.Errorf("load: %w", err)
+	}
+	got, flight, err := r.loadTurn(q, nil, wait)
+	for err == nil && flight != nil {
+		ended := c.await(ctx, []flightWait{{0, flight}})
+		got, flight, err = r.loadTurn(q, flight, !ended)
+	}
+	if err == nil && !got.Hit && !(got.Promoting && q.Again) {
+		r.countLoadMiss()
+	}
+	return got, err
+}
+
+func (r reader) countLoadMiss() {
+	s := r.session.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.inHBM {
+		s.counters.HBM.LoadMisses++
+	} else {
+		s.counters.LoadMisses++
+	}
+}
+
+// loadTurn answers a load, after a flight that it has waited for. The flight that it
+// answers is one to wait for, if it is to.
+func (r reader) loadTurn(q *LoadQuery, after *transfer.Flight, wait bool) (Loaded, *transfer.Flight, error) {
+	c, s := r.session, r.session.store
+	now := s.cfg.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if after != nil {
+		defer s.leaveLocked(after)
+	}
+	if err := c.openLocked(); err != nil {
+		return Loaded{}, nil, err
+	}
+	if after != nil {
+		if why, promoting, failed := missOf(after); failed {
+			return r.loadFailedLocked(q, Loaded{Reason: why, Promoting: promoting}, now)
+		}
+	}
+	got, flight, err := r.loadLocked(q, now)
+	if !wait || err != nil || flight == nil {
+		return got, nil, err
+	}
+	flight.Join()
+	return got, flight, nil
+}
+
+// loadFailedLocked answers a load whose flight failed: what it was for may have come
+// another way.
+func (r reader) loadFailedLocked(q *LoadQuery, miss Loaded, now time.Time) (Loaded, *transfer.Flight, error) {
+	if o, _ := r.session.store.bestLocked((*[32]byte)(&q.Hash), q.Accept, r.profile, r.tenant); !r.inHBM && o != nil {
+		got, err := r.session.leaseCheckpointLocked(o, q, now)
+		return got, nil, err
+	}
+	return miss, nil, nil
+}
+
+// loadLocked leases a checkpoint, or begins what brings it to where it is wanted. HBM
+// serves the one that memory would.
+func (r reader) loadLocked(q *LoadQuery, now time.Time) (Loaded, *transfer.Flight, error) {
+	c, s := r.session, r.session.store
+	name, o, why := s.namedByLocked(q, r.profile, r.tenant)
+	switch {
+	case name == (tier.Name{}):
+		return Loaded{Reason: why}, nil, nil
+	case r.inHBM:
+		if copied := s.copyLocked(residentKey{name, r.profile, r.tenant}, q.Rank); copied != nil {
+			got, err := c.leaseCheckpointLocked(copied, q, now)
+			if err == nil {
+				s.counters.HBM.Loaded++
+				s.counters.HBM.LoadedTokens += uint64(got.Tokens)
+			}
+			return got, nil, err
+		}
+		if s.hbm.lost {
+			return Loaded{Reason: tier.ReasonEvicted}, nil, nil
+		}
+	case o != nil:
+		got, err := c.leaseCheckpointLocked(o, q, now)
+		return got, nil, err
+	}
+	flight := r.bringLocked(name, q.Rank, o)
+	return Loaded{Reason: tier.ReasonPending, Promoting: flight != nil}, flight, nil
+}
+
+// namedByLocked finds the checkpoint that a load names: in memory as o, else in the
+// lower tier, else nowhere, and why.
+func (s *Store) namedByLocked(q *LoadQuery, p *profileState, t *tenant) (n tier.Name, o *object, why tier.Reason) {
+	hash := (*[32]byte)(&q.Hash)
+	if o, why = s.bestLocked(hash, q.Accept, p, t); o != nil {
+		return o.label(), o, tier.ReasonNone
+	}
+	if e, ok := s.bestBelowLocked(hash, q.Accept, p, t); ok {
+		return e.Name, nil, tier.ReasonNone
+	}
+	if why == tier.ReasonNone {
+		why = s.goneLocked(hash, p, t)
+	}
+	return tier.Name{}, nil, why
+}
+
+// leaseCheckpointLocked leases a published checkpoint.
+func (c *Session) leaseCheckpointLocked(o *object, q *LoadQuery, now time.Time) (Loaded, error) {
+	s := c.store
+	l, err := c.leaseLocked(o, q.Rank, q.TTL, now)
+	if err != nil {
+		return Loaded{}, err
+	}
+	s.counters.Loaded++
+	s.counters.LoadedTokens += uint64(o.end)
+	return Loaded{Hit: true, Place: s.placeOf(o), Lease: l.id, Kind: o.kind, Tokens: o.end, Nodes: chain(o, q.Rank, q.Digests)}, nil
+}
+
+// chain lists a checkpoint's nodes from the root. The rows of all of them, and the
+// states of the last one, are fixed while that is held.
+func chain(o *object, rank int, digests bool) []LoadedNode {
+	nodes := make([]LoadedNode, o.depth)
+	for i := o.depth - 1; i >= 0; i-- {
+		nodes[i] = LoadedNode{Begin: o.begin, End: o.end, Extents: o.shares[rank].extents}
+		if digests {
+			nodes[i].Digests = o.shares[rank].digests
+		}
+		o = o.parent
+	}
+	return nodes
+}
+
+// LoadNeedsPromotion tells whether AwaitLoad would have to wait, as NeedsPromotion.
+func (s *Store) LoadNeedsPromotion(q *LoadQuery) bool {
+	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
+	if err != nil || s.cfg.Lower == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, o, _ := s.namedByLocked(q, p, t)
+	return o == nil && n != (tier.Name{})
+}
+
+// LoadNeedsHBMPromotion tells the same of AwaitLoadResident.
+func (s *Store) LoadNeedsHBMPromotion(q *LoadQuery) bool {
+	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
+	if err != nil || s.hbm == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, _, _ := s.namedByLocked(q, p, t)
+	return n != (tier.Name{}) && s.needsCopyLocked(residentKey{n, p, t}, q.Rank)
+}

@@ -1,0 +1,29 @@
+// Package transfer moves objects between two tiers. An Engine has the queue, single
+// flight, waiters, budgets, priorities, cancellation, back-pressure, latency
+// histogram and end that every pair of tiers needs; what is moved, and where to, is
+// the business of a Job.
+//
+// A Flight is one transfer, from the wish until its end:
+//
+//	following ──► ready ──► moving ──► ended
+//	  another's     │ ▲       │  ▲       ▲
+//	  end           ▼ │       │  └ again │
+//	              parked      └──────────┤
+//	                └─ canceled, failed ─┘
+//
+// A flight that is canceled while it moves has ended for everybody who waits for it;
+// its job is released once the bytes have come to rest.
+//
+// An engine with workers begins flights as they have time. One without begins each
+// at once, or parks it, and leaves the moving to Launch: that is for a destination
+// with workers of its own.
+//
+// An Engine is guarded by the lock of its owner, so that the state of a flight and
+// the state of what it moves change together. It owns no memory.
+//
+// Invariant: there is at most one flight of a key, and only flights that have not
+// ended are found.
+//
+// Invariant: for each flight End is called exactly once, and Release exactly once
+// after Begin has succeeded, after End and after the move.
+package transfer
