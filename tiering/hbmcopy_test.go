@@ -539,8 +539,7 @@ func TestAwaitAcquireResidentComesUpFromTheDisk(t *testing.T) {
 		defer close(done)
 		rows, err = x.c.AwaitAcquireResident(x.ctx, q, nil)
 	}()
-	for x.waiting() != 2 {
-	}
+	x.until("both rows wait", func() bool { return x.waiting() == 2 })
 	for range 2 {
 		x.carryAll()
 	}
@@ -580,8 +579,7 @@ func TestAwaitingEndsWithItsContextAndWithItsSession(t *testing.T) {
 		defer close(done)
 		rows, err = session.AwaitAcquireResident(x.ctx, q, nil)
 	}()
-	for x.waiting() != 1 {
-	}
+	x.until("the row waits", func() bool { return x.waiting() == 1 })
 	session.Close()
 	<-done
 	if err != nil || !errors.Is(rows[0].Err, tier.ErrGone) || x.waiting() != 0 {

@@ -223,11 +223,12 @@ func TestWhatIsPromotedCannotBeReserved(t *testing.T) {
 }
 
 func (x *twoTiers) untilReading(n int) {
-	for reading := 0; reading != n; {
+	x.Helper()
+	x.until("the tier reads", func() bool {
 		x.tier.mu.Lock()
-		reading = x.tier.reading
-		x.tier.mu.Unlock()
-	}
+		defer x.tier.mu.Unlock()
+		return x.tier.reading == n
+	})
 }
 
 // The same key has the same bytes, so it may be computed again.

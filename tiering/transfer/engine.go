@@ -252,17 +252,18 @@ func (e *Engine[K]) Work(ctx context.Context) {
 // carry takes a flight, and waits for one if it is to, and moves it if it begins. It
 // tells whether there was one.
 func (e *Engine[K]) carry(ctx context.Context, wait bool) bool {
-	ctx, cancel := context.WithCancel(ctx)
+	move, cancel := context.WithCancel(ctx)
 	defer cancel()
 	f, begun := e.take(ctx, cancel, wait)
 	e.after()
 	if begun {
-		f.Job.Move(ctx, f, func(err error) { e.finish(f, err) })
+		f.Job.Move(move, f, func(err error) { e.finish(f, err) })
 	}
 	return f != nil
 }
 
-// take gives the next flight its turn.
+// take gives the next flight its turn. ctx is that which wakes workers when it ends,
+// and none derived from it, which may end after the call to wake.
 func (e *Engine[K]) take(ctx context.Context, cancel context.CancelFunc, wait bool) (f *Flight, begun bool) {
 	e.cfg.Lock.Lock()
 	defer e.cfg.Lock.Unlock()
