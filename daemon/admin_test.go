@@ -206,7 +206,7 @@ func TestReadinessIsAboutTheSocketAlone(t *testing.T) {
 	if h, err := c.Ready(ctx); err != nil || h.Status != "unavailable" {
 		t.Errorf("readiness without a socket %+v, %v", h, err)
 	}
-	if r.server.AliveAt(time.Now().Add(time.Hour)) {
+	if r.server.Alive(time.Now().Add(time.Hour)) {
 		t.Error("alive without a heartbeat for an hour")
 	}
 }

@@ -245,9 +245,6 @@ func TestManyClientsComeAndGo(t *testing.T) {
 	if served.Load() == 0 {
 		t.Error("nothing was served")
 	}
-	for _, c := range r.server.Hooks() {
-		c.Leave()
-	}
 }
 
 // oneRequest publishes or reads a random document; any code of contention is

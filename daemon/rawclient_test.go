@@ -57,6 +57,17 @@ func attach(t testing.TB, path string, tenants ...wire.TenantName) *rawClient {
 	return c
 }
 
+// rubbish sends what is no frame, which ends the connection, and reads the refusal.
+func (c *rawClient) rubbish() {
+	c.t.Helper()
+	if err := c.conn.Send([]byte("rubbish"), nil); err != nil {
+		c.t.Fatal(err)
+	}
+	if h, _, _, err := c.receive(); err != nil || h.Code != wire.Invalid {
+		c.t.Fatalf("rubbish was answered %v, %v", h.Code, err)
+	}
+}
+
 // mapAll maps the regions that came with hello.
 func (c *rawClient) mapAll(fds []int) {
 	c.t.Helper()

@@ -37,7 +37,10 @@ func TestStoppingRefusesNewWorkAndLetsRunningWorkEnd(t *testing.T) {
 	config.DrainTimeout = patience
 	r, c, stall, request := stalledCommit(t, device, config)
 	r.cancel()
-	eventually(t, "the daemon refuses work", func() bool { return r.server.Stopping() })
+	eventually(t, "the daemon refuses work", func() bool {
+		code, _, _ := c.await(c.send(wire.OpMatch, &wire.MatchRequest{Profile: c.profile}))
+		return code == wire.Unavailable
+	})
 	if _, err := os.Lstat(config.Socket); !os.IsNotExist(err) {
 		t.Errorf("the path while stopping: %v", err)
 	}
@@ -65,8 +68,8 @@ func TestWorkThatDoesNotEndInTimeIsStopped(t *testing.T) {
 	r, c, stall, _ := stalledCommit(t, device, config)
 	r.cancel()
 	eventually(t, "the work's context has ended", func() bool {
-		conns := r.server.Hooks()
-		return len(conns) == 1 && conns[0].Ended()
+		conns := r.server.Connections()
+		return len(conns) == 1 && conns[0].Ending
 	})
 	stall.Release()
 	if _, _, _, err := c.receive(); !errors.Is(err, seqpacket.ErrClosed) {
@@ -92,8 +95,7 @@ func TestADeviceThatHangsDoesNotKeepTheDaemonFromEnding(t *testing.T) {
 	if _, _, _, err := c.receive(); !errors.Is(err, seqpacket.ErrClosed) {
 		t.Errorf("the client reads %v", err)
 	}
-	r.server.WaitStuck()
-	if err := errors.Join(r.server.StopWatch(), r.close(), inner.Close()); err != nil {
+	if err := errors.Join(r.server.Stop(), r.server.StopWatch(), r.close(), inner.Close()); err != nil {
 		t.Error(err)
 	}
 }

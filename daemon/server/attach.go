@@ -56,7 +56,6 @@ type attachment struct {
 	stagingBytes int64
 	slotBytes    int64
 
-	unmapped  sync.Once
 	attaching atomic.Bool // attach-device has begun
 	// registering counts register-device requests in flight.
 	registering atomic.Int32

@@ -17,14 +17,8 @@ import (
 
 // conn is one client. One goroutine at a time is its reader: it receives, answers
 // short requests itself, and runs a long one itself or hands it to the queue
-// (see job.go). The last reader takes everything of the connection apart.
-//
-//	accepted --hello--> attached --drop--> ending: refused, drained, end of file sent
-//	                       |                  |  leases stay: the client may still read
-//	                       +-----leave-----> gone: leases given back, then closed
-//
-// leave: the client closed its end or died, or the daemon stops. drop: anything
-// else, after which the client may live and not know.
+// (see job.go). The last reader takes everything of the connection apart. Its
+// states are in life.go.
 //
 // Invariant: the client sees end of file only after the last operation of the
 // connection has let go of all memory, so that a client whose connection ended
@@ -50,17 +44,13 @@ type conn struct {
 	spare    atomic.Pointer[desk]       // of a reader that was replaced
 	requests atomic.Uint64
 	flying   atomic.Int64 // requests in flight that were not answered yet
-	ending   atomic.Bool  // nothing is begun or answered any more
-	toldEnd  atomic.Bool  // end of file was sent
 
-	letGo sync.Once
-	gone  chan struct{} // closed by leave: nobody minds what becomes of leases
+	life life
+	gone chan struct{} // closed when the state is gone
 
-	// answering is held by the reader while it answers; windDown waits for it.
+	// answering is held by the reader while it answers; drain waits for it.
 	answering sync.Mutex
 	work      sync.WaitGroup // jobs that are in mu.jobs; grows only under answering
-	wound     chan struct{}  // closed when windDown is done
-	lingers   *time.Timer    // set before wound is closed; nil = leases were not kept
 
 	mu struct {
 		sync.Mutex
@@ -70,7 +60,7 @@ type conn struct {
 }
 
 func newConn(s *Server, id uint64, sock *seqpacket.Conn, p socket.Peer, now time.Time) *conn {
-	c := &conn{id: id, server: s, sock: sock, peer: p, since: now, gone: make(chan struct{}), wound: make(chan struct{})}
+	c := &conn{id: id, server: s, sock: sock, peer: p, since: now, gone: make(chan struct{})}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	c.mu.jobs = map[uint64]*job{}
 	c.mu.cancels = map[*cancellation]struct{}{}
@@ -96,61 +86,41 @@ func (c *conn) peerGone() { c.leave(errPeerLeft) }
 // peerEnded is called when the client sends no more; hungUp when it cannot
 // receive either. After end of file was sent the two look alike.
 func (c *conn) peerEnded(hungUp bool) {
-	if hungUp && !c.toldEnd.Load() {
+	switch s := c.life.now(); {
+	case hungUp && !s.told():
 		c.leave(errPeerLeft)
-		return
-	}
-	select {
-	case <-c.gone: // what we see is our own shutdown
-		return
+	case s.released(): // what we see is our own shutdown
 	default:
+		c.drop(errPeerLeft)
+		time.AfterFunc(endGrace, func() { c.leave(errPeerLeft) })
 	}
-	c.drop(errPeerLeft)
-	time.AfterFunc(endGrace, func() { c.leave(errPeerLeft) })
 }
 
 // drop ends the connection while its client lives.
-func (c *conn) drop(cause error) {
-	if c.ending.Swap(true) {
-		return
-	}
-	c.cancel(cause)
-	if a := c.attached.Load(); a != nil {
-		a.session.Abandon()
-	}
-	c.server.conns.Go(c.windDown)
-}
+func (c *conn) drop(cause error) { c.happened(onDrop, cause) }
 
 // leave ends the connection and gives its leases back.
-func (c *conn) leave(cause error) {
-	c.drop(cause)
-	if a := c.attached.Load(); a != nil {
-		a.session.Close()
-	}
-	c.letGo.Do(func() { close(c.gone) })
-	// Wakes the reader. Closed: it was quicker.
-	_ = c.sock.CloseRead()
-}
+func (c *conn) leave(cause error) { c.happened(onLeave, cause) }
 
-// windDown lets all work of an ending connection end, gives back the memory that
-// only it used, and tells the client.
-func (c *conn) windDown() {
-	defer close(c.wound)
+// ending reports whether nothing is begun or answered any more.
+func (c *conn) ending() bool { return c.life.now().ending() }
+
+// drain lets all work of an ending connection end and gives back the memory that
+// only it used. It runs once, when the connection stops serving.
+func (c *conn) drain() {
 	c.answering.Lock() // from here on the reader begins nothing
 	c.dropCancels()
 	c.answering.Unlock()
 	c.dropQueued()
 	c.work.Wait()
-	c.unmap()
-	// Not shut down for reading too: what the client does can still be seen.
-	// Closed: there is nobody to tell.
-	c.toldEnd.Store(true)
-	_ = c.sock.CloseWrite()
-	if !c.holdsLeases() {
-		c.leave(errPeerLeft)
-		return
+	if a := c.attached.Load(); a != nil {
+		a.close(c.server)
 	}
-	c.lingers = time.AfterFunc(c.server.config.MaxLeaseTTL, func() { c.leave(errPeerLeft) })
+	if c.holdsLeases() {
+		c.happened(onHeld, nil)
+	} else {
+		c.happened(onDrained, nil)
+	}
 }
 
 // holdsLeases reports whether something stays until the client lets go.
@@ -164,13 +134,6 @@ func (c *conn) holdsLeases() bool {
 	}
 	leases, _ := a.session.Holdings()
 	return leases > 0
-}
-
-// unmap gives staging, slots and engine memory back, once.
-func (c *conn) unmap() {
-	if a := c.attached.Load(); a != nil {
-		a.unmapped.Do(func() { a.close(c.server) })
-	}
 }
 
 // desk is what a reader works with.
@@ -213,7 +176,7 @@ func (c *conn) read(d *desk) next {
 	for {
 		n, fds, err := c.sock.Recv(d.buf)
 		now := time.Now()
-		if c.ending.Load() {
+		if c.ending() {
 			seqpacket.CloseAll(fds)
 			return endOfConn
 		}
@@ -242,7 +205,7 @@ func (c *conn) read(d *desk) next {
 // receive answers one frame, or runs the job that it starts.
 func (c *conn) receive(d *desk, n int, fds []int, now time.Time) next {
 	c.answering.Lock()
-	if c.ending.Load() {
+	if c.ending() {
 		c.answering.Unlock()
 		seqpacket.CloseAll(fds)
 		return endOfConn
@@ -273,12 +236,10 @@ func (c *conn) linger(d *desk) {
 		case err == nil, errors.Is(err, seqpacket.ErrTimeout), errors.Is(err, seqpacket.ErrTruncated), errors.Is(err, seqpacket.ErrDescriptors):
 			continue
 		}
-		select {
-		case <-c.gone: // our own shutdown, as a rule
-		default:
+		if !c.life.now().released() { // else it is our own shutdown, as a rule
 			c.peerEnded(c.hungUp())
-			<-c.gone
 		}
+		<-c.gone
 		return
 	}
 }
@@ -305,7 +266,7 @@ func (c *conn) send(frame []byte, fds []int) {
 	switch {
 	case err == nil:
 	case errors.Is(err, seqpacket.ErrTimeout):
-		if !c.ending.Load() {
+		if !c.ending() {
 			c.server.counts.dropped(dropSlow)
 		}
 		c.drop(errPeerLeft)
@@ -344,17 +305,10 @@ func (c *conn) reply(h *wire.Header, m wire.Message, fds []int, s *scratch) {
 	c.send(frame, fds)
 }
 
-// close gives back what windDown has left.
+// close gives back what is left of a connection that is gone.
 func (c *conn) close() {
+	c.happened(onClose, nil)
 	c.server.unwatch(c)
-	<-c.wound
-	if c.lingers != nil {
-		c.lingers.Stop()
-	}
-	if a := c.attached.Load(); a != nil {
-		a.session.Close()
-	}
-	c.unmap() // of a hello that was answered while the connection ended
 	if a := c.attached.Load(); a != nil {
 		a.closeLent(c.server)
 	}

@@ -155,7 +155,7 @@ func (c *conn) finish(j *job, reply wire.Message, err error, s *scratch) {
 	// Before the answer: who has it may send the next request at once.
 	c.flying.Add(-1)
 	c.countOut(j.header.Op)
-	if !c.ending.Load() {
+	if !c.ending() {
 		if err != nil {
 			c.replyError(&j.header, err, s)
 		} else {

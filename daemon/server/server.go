@@ -291,10 +291,12 @@ func (s *Server) jobDone() {
 var ErrStuck = errors.New("work is stuck")
 
 // Stop refuses new work, lets running work end within DrainTimeout, stops what
-// is left, and closes all connections; then Work returns. The listener has been closed before.
+// is left, and closes all connections; then Work returns. After ErrStuck it may be
+// called again. The listener has been closed before.
 func (s *Server) Stop() error {
-	close(s.closing)
-	s.stopping.Store(true)
+	if !s.stopping.Swap(true) {
+		close(s.closing)
+	}
 	limit := time.NewTimer(s.config.DrainTimeout)
 	defer limit.Stop()
 	for drained := false; !drained && s.busy.Load() > 0; {

@@ -33,7 +33,7 @@ func (s *Server) Connections() []Connection {
 }
 
 func (c *conn) describe() Connection {
-	x := Connection{Ending: c.ending.Load(), Connection: api.Connection{
+	x := Connection{Ending: c.ending(), Connection: api.Connection{
 		ID: c.id, UID: c.peer.UID, GID: c.peer.GID, PID: c.peer.PID, Since: c.since,
 		Requests: c.requests.Load(), InFlight: int(c.flying.Load()),
 	}}
