@@ -57,16 +57,16 @@ type Config struct {
 	Now    func() time.Time // time.Now
 
 	LeaseTTL    time.Duration // when a query names none; 1 minute
-	MaxLeaseTTL time.Duration // longer wishes are cut; 1 hour
-	FillTTL     time.Duration // from reserve to the last commit; 5 minutes
+	MaxLeaseTTL time.Duration // longer wishes are cut; 10 minutes
+	FillTTL     time.Duration // from reserve to the last commit; 1 minute
 	SweepEvery  time.Duration // how often Run ends what is past its time; 1 second
 
-	MaxLeases       int // live and expired, per session; 16384
-	MaxReservations int // per session; 1024
+	MaxLeases       int // live and expired, per session; 65536
+	MaxReservations int // per session; 4096
 	MaxProfiles     int // 64
 	MaxChain        int // nodes from the root to a checkpoint; 256
 	MaxDeparted     int // keys whose end is remembered; 65536
-	MaxDecisions    int // that Decisions can tell, a quarter of them advice; 1024
+	MaxDecisions    int // that Decisions can tell, a quarter of them advice; 4096
 
 	Log zerolog.Logger
 
@@ -133,20 +133,28 @@ func (c *Config) Validate() error {
 	return errors.Join(bad...)
 }
 
+// Defaults are those of a Config: what the daemon runs with unless it is told
+// otherwise.
+func Defaults() Config {
+	c := Config{HBM: &HBM{}, WriteBehind: true, ReadAhead: true}.withDefaults()
+	c.HBM.AfterMatch = true
+	return c
+}
+
 // withDefaults fills what was left zero.
 func (c Config) withDefaults() Config {
 	setDefault(&c.Name, "spliced-arena")
 	setDefault(&c.PageBytes, 64<<10)
 	setDefault(&c.LeaseTTL, time.Minute)
-	setDefault(&c.MaxLeaseTTL, max(time.Hour, c.LeaseTTL))
-	setDefault(&c.FillTTL, 5*time.Minute)
+	setDefault(&c.MaxLeaseTTL, max(10*time.Minute, c.LeaseTTL))
+	setDefault(&c.FillTTL, time.Minute)
 	setDefault(&c.SweepEvery, time.Second)
-	setDefault(&c.MaxLeases, 16384)
-	setDefault(&c.MaxReservations, 1024)
+	setDefault(&c.MaxLeases, 65536)
+	setDefault(&c.MaxReservations, 4096)
 	setDefault(&c.MaxProfiles, 64)
 	setDefault(&c.MaxChain, 256)
 	setDefault(&c.MaxDeparted, 65536)
-	setDefault(&c.MaxDecisions, 1024)
+	setDefault(&c.MaxDecisions, 4096)
 	setDefault(&c.DefaultLevel, tier.LevelMemory)
 	setDefault(&c.HighWater, 0.90)
 	setDefault(&c.LowWater, min(0.80, c.HighWater))

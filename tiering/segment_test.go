@@ -282,7 +282,7 @@ func TestFillThatTakesTooLongIsAborted(t *testing.T) {
 	r0, err := c.Reserve(b.reserveQuery(p, 0))
 	b.must(err)
 	b.commitAll(c, r0, &p.layout, contentOf(p, 0)) // rank 1 never comes
-	b.clock.advance(5*time.Minute - time.Nanosecond)
+	b.clock.advance(Defaults().FillTTL - time.Nanosecond)
 	b.Sweep()
 	b.wantMiss(p, tier.ReasonPending)
 	b.clock.advance(time.Nanosecond)

@@ -5,15 +5,15 @@
 //
 // # The life of a connection
 //
-//	           drop               held
-//	 serving ---------> draining ---------> lingering
-//	    |                 |   |                 |
-//	    | leave     leave |   | drained         | leave
-//	    v                 |   v                 v
-//	 leaving <------------+   +--------------> gone ---------> closed
-//	    |                                       ^      close
-//	    +---------------------------------------+
-//	               drained, held
+//	          drop               held
+//	serving ---------> draining ---------> lingering
+//	   |                 |   |                 |
+//	   | leave     leave |   | drained         | leave
+//	   v                 |   v                 v
+//	leaving <------------+   +--------------> gone ---------> closed
+//	   |                                       ^      close
+//	   +---------------------------------------+
+//	              drained, held
 //
 // serving: requests are begun and answered. draining: nothing is begun or answered,
 // running work ends; leases stay, the client may still read. leaving: the same

@@ -3,6 +3,7 @@ package settings
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -13,7 +14,9 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/advise"
+	"github.com/spliced-kv/spliced/tiering/disk"
 )
 
 // ErrConfig is wrapped by everything that is wrong with a configuration.
@@ -132,61 +135,65 @@ type Tenant struct {
 const DefaultTenant = "default"
 
 // Default is the configuration of a daemon that was told nothing. Zero
-// memory sizes are filled in from the machine by Resolve.
+// memory sizes are filled in from the machine by Resolve. What the store and the
+// disk tier have defaults for is theirs.
 func Default() Config {
+	store, below := tiering.Defaults(), disk.Defaults()
 	return Config{
 		HTTP:              "127.0.0.1:9400",
-		PageBytes:         64 * KiB,
+		PageBytes:         Bytes(store.PageBytes),
 		HugePages:         "auto",
 		Staging:           64 * MiB,
 		StagingMax:        1 * GiB,
 		Slots:             256 * MiB,
 		SlotsMax:          4 * GiB,
-		HBMPageBytes:      64 * KiB,
+		HBMPageBytes:      Bytes(store.HBM.PageBytes),
 		HBMClient:         64 * MiB,
 		HBMConnections:    1 * GiB,
 		HBMShare:          "auto",
-		HBMAhead:          true,
+		HBMAhead:          store.HBM.AfterMatch,
 		HBMTimeout:        2 * time.Second,
-		DiskSize:          64 * GiB,
-		DiskPrivate:       16 * GiB,
-		DiskSlab:          1 * GiB,
-		DiskGranule:       64 * KiB,
-		DiskReserve:       1 * GiB,
+		DiskSize:          Bytes(below.PublicBytes),
+		DiskPrivate:       Bytes(below.PrivateBytes),
+		DiskSlab:          Bytes(below.SlabBytes),
+		DiskGranule:       Bytes(below.GranuleBytes),
+		DiskReserve:       Bytes(below.ReserveBytes),
 		DiskCodec:         "none",
-		DiskWorkers:       4,
-		DiskQueue:         256 * MiB,
-		DiskSyncEvery:     5 * time.Second,
-		AckLevel:          "memory",
-		WriteBehind:       true,
-		ReadAhead:         true,
-		MemoryHigh:        90,
-		MemoryLow:         80,
+		DiskWorkers:       below.Workers,
+		DiskQueue:         Bytes(below.QueueBytes),
+		DiskSyncEvery:     below.SyncEvery,
+		AckLevel:          store.DefaultLevel.String(),
+		WriteBehind:       store.WriteBehind,
+		ReadAhead:         store.ReadAhead,
+		MemoryHigh:        percent(store.HighWater),
+		MemoryLow:         percent(store.LowWater),
 		PromoteTimeout:    time.Second,
 		Eviction:          "default",
-		AdviseMemory:      64 * MiB,
-		AdviseNodes:       1 << 18,
-		AdviseCheckpoints: 4,
-		AdviseSolveEvery:  10,
-		Decisions:         4096,
+		AdviseMemory:      Bytes(store.Advise.Bytes),
+		AdviseNodes:       store.Advise.Nodes,
+		AdviseCheckpoints: store.Advise.Checkpoints,
+		AdviseSolveEvery:  store.Advise.SolveEvery,
+		Decisions:         store.MaxDecisions,
 		MaxConnections:    128,
 		MaxInFlight:       64,
-		MaxLeases:         65536,
-		MaxReservations:   4096,
-		MaxProfiles:       64,
+		MaxLeases:         store.MaxLeases,
+		MaxReservations:   store.MaxReservations,
+		MaxProfiles:       store.MaxProfiles,
 		RequestTimeout:    5 * time.Second,
 		MaxRequestTimeout: time.Minute,
 		HelloTimeout:      5 * time.Second,
 		SendTimeout:       time.Second,
 		DrainTimeout:      5 * time.Second,
-		LeaseTTL:          60 * time.Second,
-		MaxLeaseTTL:       10 * time.Minute,
-		FillTTL:           60 * time.Second,
+		LeaseTTL:          store.LeaseTTL,
+		MaxLeaseTTL:       store.MaxLeaseTTL,
+		FillTTL:           store.FillTTL,
 		LogLevel:          "info",
 		LogFormat:         "json",
 		Tenants:           []Tenant{{Name: DefaultTenant}},
 	}
 }
+
+func percent(fraction float64) int { return int(math.Round(100 * fraction)) }
 
 // Resolve fills in what was left to the machine. The shares are guesses that
 // leave a quarter of a default machine to everything else: a quarter for

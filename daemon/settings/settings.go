@@ -115,7 +115,7 @@ func (c *Config) settings() []setting {
 			"How long an acquire or load waits for what lies on disk; seven eighths of its own deadline if that is less. What is not there by then is a miss."},
 
 		{"eviction", (*text)(&c.Eviction), "lru, gdsf, marconi or default", "not allowed",
-			"What leaves a full pool of memory (a disk goes by the last use): the least recently used, the least milliseconds saved per byte by age, Marconi's utility (alpha 0.1), or what adapts between them."},
+			"What leaves a full pool of memory (a disk goes by the last use): lru, the least recently used; gdsf, the least milliseconds saved per byte by age; marconi, the least utility of Marconi (alpha 0.1); default, the lowest hazard index: how likely an object is to be used again, learnt from its kind and age, times the milliseconds saved per byte."},
 		{"eviction-public", (*text)(&c.EvictionPublic), "as eviction", "as eviction",
 			"The same for segments only."},
 		{"eviction-private", (*text)(&c.EvictionPrivate), "as eviction", "as eviction",

@@ -107,6 +107,11 @@ func (c *Config) Validate() error {
 	return errors.Join(bad...)
 }
 
+// Defaults are those of a Config for a directory that is large enough.
+func Defaults() Config {
+	return Config{PublicBytes: 64 << 30, PrivateBytes: 16 << 30, ReserveBytes: 1 << 30}.withDefaults()
+}
+
 // withDefaults fills what was left zero.
 func (c Config) withDefaults() Config {
 	setDefault(&c.GranuleBytes, 64<<10)
