@@ -150,9 +150,6 @@ func (t *Tier) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
 	return e, parent, nil
 }
 
-// evictAtOnce bounds what one call under the store's lock evicts.
-const evictAtOnce = 32
-
 // makeRoomLocked evicts until an entry fits its tenant's room, its pool's budget
 // and the space there is or can be made; or evicts nothing and says why it cannot
 // fit. If that takes many, the rest is left to Start: until then its tenant owes
@@ -169,7 +166,7 @@ func (t *Tier) makeRoomLocked(e *entry, room int64) error {
 	}
 	for rows := 0; quota > 0 || t.overLocked(p, e.bytes) > 0; rows++ {
 		switch {
-		case rows == evictAtOnce:
+		case rows == rowsAtOnce:
 			e.write.unroomed, e.write.owed = true, max(quota, 0)
 			return nil
 		case quota > 0:

@@ -432,6 +432,9 @@ func (s *shelf) check(t *Tier) {
 		}
 	}
 	for _, a := range t.accounts {
+		if a.owed != 0 && len(t.queue.all) == 0 {
+			s.Errorf("tenant %q owes %d bytes although nothing is on its way", a.Name, a.owed)
+		}
 		if a.total() != owners[a] {
 			s.Errorf("tenant %q counts %d bytes, its entries %d", a.Name, a.total(), owners[a])
 		}

@@ -238,13 +238,13 @@ func TestTrimSparesAndIsBounded(t *testing.T) {
 	s := newShelf(t)
 	lower := s.openOK(onMem(s.config(), vfs.NewMem()))
 	nodes := chain(1, 3, tenantA)
-	things := append(segments(10, 3*evictAtOnce), nodes...)
+	things := append(segments(10, 3*rowsAtOnce), nodes...)
 	for _, w := range things {
 		s.mustWrite(lower.Tier, w, tier.LevelLogged)
 	}
 	oldest, leaf := things[0].name(), nodes[2].name()
 	before := lower.Counters().Entries
-	if freed, more := lower.Trim(tenantA, 1<<40, []tier.Name{oldest, leaf}); freed == 0 || !more || lower.Counters().Entries != before-evictAtOnce {
+	if freed, more := lower.Trim(tenantA, 1<<40, []tier.Name{oldest, leaf}); freed == 0 || !more || lower.Counters().Entries != before-rowsAtOnce {
 		t.Errorf("one call has freed %d bytes and left %d of %d entries, more: %v", freed, lower.Counters().Entries, before, more)
 	}
 	trim(lower.Tier, tenantA, 1<<40, oldest, leaf)

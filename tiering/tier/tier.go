@@ -29,11 +29,12 @@ type Tier interface {
 	// number of entries; more says that another call would free more.
 	Trim(t TenantID, bytes int64, spare []Name) (freed int64, more bool)
 	// Admit makes room for an object and counts it; room is how many bytes the
-	// tenant may hold here afterwards. What is here already, or on its way, is
-	// admitted without counting again. The answer is to be started or
-	// canceled. ErrBusy: too much is being written; ErrFull, ErrQuota: no room
-	// even after eviction; ErrUnavailable: this tier does not write now;
-	// ErrInvalid: its parent is not here.
+	// tenant may hold here afterwards. A call forgets a bounded number of entries;
+	// if it takes more, Used does not count them any more, and Start forgets them.
+	// What is here already, or on its way, is admitted without counting again. The
+	// answer is to be started or canceled. ErrBusy: too much is being written, or
+	// forgotten; ErrFull, ErrQuota: no room even after eviction; ErrUnavailable:
+	// this tier does not write now; ErrInvalid: its parent is not here.
 	Admit(o *Object, room int64) (Write, error)
 	// Touch counts a use of an entry, if there is one.
 	Touch(n *Name)
@@ -49,7 +50,7 @@ type Tier interface {
 
 // Write is an admitted write. Exactly one of its methods is called, once.
 type Write interface {
-	// Start begins to write and does not wait. done is called once, from
+	// Start begins to write and does not wait for that. done is called once, from
 	// another goroutine and without a lock: when the object's memory is not
 	// read any more and the object has reached the level asked for, or cannot.
 	// reached is what it has reached; LevelMemory beside an error.
