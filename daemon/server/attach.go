@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/daemon/slots"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
@@ -48,7 +49,7 @@ type attachment struct {
 	tenants []uint32
 	names   []string
 	session *tiering.Session
-	slots   *slots
+	slots   *slots.Slots
 	staging gpuipc.Region
 	crc32   bool // digests of commits are CRC-32
 	device  bool // may use the operations of a device
@@ -106,7 +107,7 @@ func (t *task) hello() (wire.Message, error) {
 		return nil, err
 	}
 	reply.StagingBytes, reply.SlotBytes = uint64(a.stagingBytes), uint64(a.slotBytes)
-	if err := t.export(s.store.Arena(), a.slots.region, a.staging); err != nil {
+	if err := t.export(s.store.Arena(), a.slots.Region(), a.staging); err != nil {
 		a.session.Close()
 		a.close(s)
 		return nil, err
@@ -158,7 +159,7 @@ func (a *attachment) open(s *Server, id uint64, m *wire.HelloRequest) (err error
 		s.giveBack(a.stagingBytes + a.slotBytes)
 		return err
 	}
-	a.slots = newSlots(slotRegion, gpuipc.Extent{Len: slotRegion.Bytes()}, int(s.config.PageBytes), s.config.MaxLeases)
+	a.slots = slots.New(slotRegion, gpuipc.Extent{Len: slotRegion.Bytes()}, int(s.config.PageBytes), s.config.MaxLeases)
 	a.session = s.store.NewSession(a.client)
 	return nil
 }
@@ -185,7 +186,7 @@ func (t *task) export(regions ...gpuipc.Region) error {
 
 // close gives the memory back; nothing of the connection runs any more.
 func (a *attachment) close(s *Server) {
-	regions := []gpuipc.Region{a.slots.region, a.staging}
+	regions := []gpuipc.Region{a.slots.Region(), a.staging}
 	for _, b := range a.mu.bindings {
 		s.store.ReleaseProfile(b.profile)
 		if b.memory != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/daemon/gpu"
 	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/daemon/slots"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
 	"github.com/spliced-kv/spliced/tiering"
@@ -40,7 +41,7 @@ type lent struct {
 	order   *order.Page // at orderOff
 	pair    eventPair
 	staging gpuipc.Extent
-	slots   *slots
+	slots   *slots.Slots
 
 	closed    sync.Once
 	letGo     chan struct{} // closed when end's call of the device is back; nil before end
@@ -222,7 +223,7 @@ func (s *Server) newLent(way gpuipc.Way, connection, wish uint64) (*lent, error)
 	at := bytes - slotBytes
 	at -= at % lentAlign
 	l.staging = gpuipc.Extent{Off: lentAlign, Len: at - lentAlign}
-	l.slots = newSlots(private, gpuipc.Extent{Off: at, Len: bytes - at}, int(page), s.config.MaxLeases)
+	l.slots = slots.New(private, gpuipc.Extent{Off: at, Len: bytes - at}, int(page), s.config.MaxLeases)
 	l.mu.engines = map[engine]func(){}
 	return l, nil
 }
@@ -322,4 +323,4 @@ func (l *lent) closeRegion(trouble func(error)) {
 }
 
 // bytes is what the connection was lent.
-func (l *lent) bytes() int64 { return l.slots.within.Off + l.slots.within.Len }
+func (l *lent) bytes() int64 { return l.slots.End() }

@@ -3,6 +3,7 @@ package server
 import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/slots"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -37,7 +38,7 @@ func (t *task) appendRows() (wire.Message, error) {
 			return nil, err
 		}
 		if x != nil {
-			defer at.slots.doneReading(x)
+			defer at.slots.DoneReading(x)
 		}
 	}
 	got, err := t.at.session.Append(t.ctx, &q)
@@ -46,33 +47,21 @@ func (t *task) appendRows() (wire.Message, error) {
 
 // baseOf resolves what a buffer is opened over: a slot, which the caller ends the
 // reading of, or else the lease of a checkpoint.
-func (t *task) baseOf(in *slots, lease uint64, id tier.ProfileID, base *tiering.From) (*slot, error) {
+func (t *task) baseOf(in *slots.Slots, lease uint64, id tier.ProfileID, base *tiering.From) (*slots.Slot, error) {
 	bytes, err := t.conn.server.store.ReplayBytes(id)
 	if err != nil {
 		return nil, err
 	}
-	x, err := in.readFront(lease, bytes)
+	x, err := in.ReadFront(lease, bytes)
 	switch {
 	case err != nil:
 		return nil, err
 	case x == nil:
 		*base = tiering.From{Kind: tiering.FromCheckpoint, Lease: tier.LeaseID(lease)}
 	default:
-		*base = tiering.From{Kind: tiering.FromState, State: in.ref(x, bytes)}
+		*base = tiering.From{Kind: tiering.FromState, State: in.Ref(x, bytes)}
 	}
 	return x, nil
-}
-
-// readFront is read for the first bytes of a slot; no slot, without an error, when
-// the lease is not one of a slot.
-func (s *slots) readFront(lease uint64, bytes int64) (*slot, error) {
-	s.mu.Lock()
-	x := s.mu.leases[lease]
-	s.mu.Unlock()
-	if x == nil {
-		return nil, nil
-	}
-	return s.read(lease, uint64(x.extent.Off), bytes)
 }
 
 func (t *task) acceptRows() (wire.Message, error) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/slots"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -26,7 +27,7 @@ func (t *task) plan(m *wire.Plan) tiering.Plan {
 // side is the memory that a request is carried out in: of the host, or of the
 // device.
 type side struct {
-	slots *slots
+	slots *slots.Slots
 	// staged names what the client has written.
 	staged func(off uint64, bytes int64) (gpuipc.Ref, error)
 }
@@ -43,7 +44,7 @@ func (t *task) side(from tiering.From, p *tiering.Plan, named ...uint64) (side, 
 	switch place, err := t.at.session.PlanPlace(from, p); {
 	case err != nil:
 		return host, err
-	case place == tier.PlaceHBM, place == tier.PlaceNone && slices.ContainsFunc(named, l.slots.has):
+	case place == tier.PlaceHBM, place == tier.PlaceNone && slices.ContainsFunc(named, l.slots.Has):
 		return device, nil
 	}
 	return host, nil
@@ -53,7 +54,7 @@ func (t *task) side(from tiering.From, p *tiering.Plan, named ...uint64) (side, 
 // for one of the host.
 func (t *task) sideOf(id uint64) side {
 	if l := t.at.lent.Load(); l != nil && id != 0 {
-		if place, _ := t.at.session.LeasePlace(tier.LeaseID(id)); place == tier.PlaceHBM || l.slots.has(id) {
+		if place, _ := t.at.session.LeasePlace(tier.LeaseID(id)); place == tier.PlaceHBM || l.slots.Has(id) {
 			return side{l.slots, l.staged}
 		}
 	}
@@ -97,12 +98,12 @@ func (t *task) compose() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	var own *slot
+	var own *slots.Slot
 	if m.From == wire.FromSlot {
 		if own, err = t.stateFrom(at.slots, m, id, &q.From); err != nil {
 			return nil, err
 		}
-		defer at.slots.doneReading(own)
+		defer at.slots.DoneReading(own)
 	}
 	bytes, err := store.ComposeBytes(&q)
 	if err != nil {
@@ -118,17 +119,17 @@ func (t *task) compose() (wire.Message, error) {
 }
 
 // stateFrom resolves states that lie in a slot; the caller ends the reading.
-func (t *task) stateFrom(in *slots, m *wire.ComposeRequest, id tier.ProfileID, from *tiering.From) (*slot, error) {
+func (t *task) stateFrom(in *slots.Slots, m *wire.ComposeRequest, id tier.ProfileID, from *tiering.From) (*slots.Slot, error) {
 	bytes, err := t.conn.server.store.StateBytes(id, int(m.Layer))
 	if err != nil {
 		return nil, err
 	}
-	x, err := in.read(m.FromLease, m.FromOff, bytes)
+	x, err := in.Read(m.FromLease, m.FromOff, bytes)
 	if err != nil {
 		return nil, err
 	}
 	from.Lease = 0
-	from.State = gpuipc.Ref{Region: in.region, Extents: []gpuipc.Extent{{Off: int64(m.FromOff), Len: bytes}}}
+	from.State = gpuipc.Ref{Region: in.Region(), Extents: []gpuipc.Extent{{Off: int64(m.FromOff), Len: bytes}}}
 	return x, nil
 }
 
@@ -147,17 +148,17 @@ func apart(from, out gpuipc.Ref) error {
 
 // intoSlot lets work write bytes into the slot of lease into, or a new one when
 // that is 0. own is the slot that work reads, or nil.
-func (t *task) intoSlot(slots *slots, into uint64, bytes int64, own *slot, work func(gpuipc.Ref) error) (*wire.ComposeReply, error) {
-	x, err := slots.open(into, bytes, own, func() uint64 { return uint64(t.conn.server.store.NewLeaseID()) })
+func (t *task) intoSlot(slots *slots.Slots, into uint64, bytes int64, own *slots.Slot, work func(gpuipc.Ref) error) (*wire.ComposeReply, error) {
+	x, err := slots.Open(into, bytes, own, func() uint64 { return uint64(t.conn.server.store.NewLeaseID()) })
 	if err != nil {
 		return nil, err
 	}
-	err = work(slots.ref(x, bytes))
-	slots.done(x, err)
+	err = work(slots.Ref(x, bytes))
+	slots.Done(x, err)
 	if err != nil {
 		return nil, err
 	}
-	return &wire.ComposeReply{Lease: x.lease, Off: uint64(x.extent.Off), Bytes: uint64(bytes)}, nil
+	return &wire.ComposeReply{Lease: x.Lease, Off: uint64(x.Extent.Off), Bytes: uint64(bytes)}, nil
 }
 
 // placement is what rotate and assemble ask alike.
@@ -246,7 +247,7 @@ func (t *task) assemble() (wire.Message, error) {
 
 // place runs a rotate or assemble. Without bytes for a slot everything goes to
 // engine memory and the reply names no lease.
-func (t *task) place(slots *slots, m *wire.RotateRequest, bytes int64, rows int, work func(gpuipc.Ref) error) (wire.Message, error) {
+func (t *task) place(slots *slots.Slots, m *wire.RotateRequest, bytes int64, rows int, work func(gpuipc.Ref) error) (wire.Message, error) {
 	if bytes == 0 && m.Dest == wire.DestMemory {
 		if m.Into != 0 {
 			return nil, codes.Refuse(wire.Invalid, "slot %d where nothing is written into a slot", m.Into)

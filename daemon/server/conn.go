@@ -78,14 +78,14 @@ var errPeerLeft = codes.Refuse(wire.Canceled, "the connection ended")
 // takes at most; a client that closes its end is not waited for.
 const endGrace = time.Second
 
-// peerGone is called by the watcher: the process that connected is dead. Others
+// PeerGone is called by the watcher: the process that connected is dead. Others
 // may hold the socket and engine memory, so end of file waits for running work
 // as always; leases need not.
-func (c *conn) peerGone() { c.leave(errPeerLeft) }
+func (c *conn) PeerGone() { c.leave(errPeerLeft) }
 
-// peerEnded is called when the client sends no more; hungUp when it cannot
+// PeerEnded is called when the client sends no more; hungUp when it cannot
 // receive either. After end of file was sent the two look alike.
-func (c *conn) peerEnded(hungUp bool) {
+func (c *conn) PeerEnded(hungUp bool) {
 	switch s := c.life.now(); {
 	case hungUp && !s.told():
 		c.leave(errPeerLeft)
@@ -193,7 +193,7 @@ func (c *conn) read(d *desk) next {
 		case errors.Is(err, seqpacket.ErrTruncated), errors.Is(err, seqpacket.ErrDescriptors):
 			outcome = c.refuseFrame(d.buf[:n], err, &d.scratch)
 		default:
-			c.peerEnded(c.hungUp())
+			c.PeerEnded(c.hungUp())
 			outcome = endOfConn
 		}
 		if outcome != readOn {
@@ -237,7 +237,7 @@ func (c *conn) linger(d *desk) {
 			continue
 		}
 		if !c.life.now().released() { // else it is our own shutdown, as a rule
-			c.peerEnded(c.hungUp())
+			c.PeerEnded(c.hungUp())
 		}
 		<-c.gone
 		return

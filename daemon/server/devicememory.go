@@ -211,3 +211,8 @@ func (a *attachment) blockTokens(id tier.ProfileID) (tokens uint32) {
 	}
 	return tokens
 }
+
+// noDevice answers operations of a GPU that this daemon does not have.
+func (t *task) noDevice() (wire.Message, error) {
+	return nil, codes.Refuse(wire.Unsupported, "%v: this daemon lends no memory of a GPU", t.header.Op)
+}

@@ -122,7 +122,7 @@ func alive(t *testing.T, client *seqpacket.Conn) {
 func TestEndOfFileWaitsForWork(t *testing.T) {
 	for name, end := range map[string]func(*conn){
 		"it is dropped":               func(c *conn) { c.drop(errStopping) },
-		"the one that connected dies": (*conn).peerGone,
+		"the one that connected dies": (*conn).PeerGone,
 		"the daemon stops":            func(c *conn) { c.leave(errStopping) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -163,8 +163,8 @@ func TestALateCallOfTheWatcherTouchesNobodyElse(t *testing.T) {
 		c, client := dial(t, s)
 		fd := c.sock.Fd()
 		if old := former[fd]; old != nil {
-			old.peerGone()
-			old.peerEnded(true)
+			old.PeerGone()
+			old.PeerEnded(true)
 			old.leave(errPeerLeft)
 			alive(t, client)
 			client.Close()

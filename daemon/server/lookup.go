@@ -218,10 +218,10 @@ func (t *task) release() (wire.Message, error) {
 }
 
 func (t *task) releaseOne(id uint64) error {
-	if t.at.slots.release(id) {
+	if t.at.slots.Release(id) {
 		return nil
 	}
-	if l := t.at.lent.Load(); l != nil && l.slots.release(id) {
+	if l := t.at.lent.Load(); l != nil && l.slots.Release(id) {
 		return nil
 	}
 	return t.at.session.Release(tier.LeaseID(id))

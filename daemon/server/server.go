@@ -59,7 +59,7 @@ type Server struct {
 	queue   *queue
 	// deviceQueue has places of its own for what may wait for the GPU's driver.
 	deviceQueue *queue
-	watcher     *watcher
+	watcher     *socket.Watcher
 	canary      *canary.Canary
 
 	busy     atomic.Int64  // jobs in flight
@@ -94,7 +94,7 @@ func New(o Options) (*Server, error) {
 	}
 	s.mu.conns = map[uint64]*conn{}
 	var err error
-	if s.watcher, err = newWatcher(); err != nil {
+	if s.watcher, err = socket.NewWatcher(); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -111,10 +111,10 @@ func (s *Server) TenantName(id tier.TenantID) string {
 }
 
 // Watch notices that clients end, until StopWatch.
-func (s *Server) Watch() error { return s.watcher.run() }
+func (s *Server) Watch() error { return s.watcher.Run() }
 
 // StopWatch makes Watch return.
-func (s *Server) StopWatch() error { return s.watcher.stop() }
+func (s *Server) StopWatch() error { return s.watcher.Stop() }
 
 // Work is one worker; it returns after Stop.
 func (s *Server) Work() { s.queue.work() }
@@ -123,7 +123,7 @@ func (s *Server) Work() { s.queue.work() }
 func (s *Server) WorkOnDevice() { s.deviceQueue.work() }
 
 // Close frees what New took, when nothing of the server runs any more.
-func (s *Server) Close() { s.watcher.close() }
+func (s *Server) Close() { s.watcher.Close() }
 
 // acceptPause is how long accept waits when the process has no descriptors left.
 const acceptPause = 50 * time.Millisecond
@@ -206,7 +206,7 @@ func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) bool {
 	s.mu.conns[c.id] = c
 	s.mu.Unlock()
 	s.counts.Accepted.Add(1)
-	if err := s.watcher.add(c.id, sock.Fd(), p.Pidfd, c); err != nil {
+	if err := s.watcher.Add(c.id, sock.Fd(), p.Pidfd, c); err != nil {
 		// Without it the reader still sees end of file.
 		s.log.Error().Err(err).Msg("client cannot be watched")
 	}
@@ -214,7 +214,7 @@ func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) bool {
 	return true
 }
 
-func (s *Server) unwatch(c *conn) { s.watcher.remove(c.id, c.sock.Fd(), c.peer.Pidfd) }
+func (s *Server) unwatch(c *conn) { s.watcher.Remove(c.id, c.sock.Fd(), c.peer.Pidfd) }
 
 func (s *Server) forget(c *conn) {
 	s.mu.Lock()

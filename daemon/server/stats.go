@@ -43,11 +43,11 @@ func (c *conn) describe() Connection {
 	}
 	x.Client, x.Tenants = a.client, a.names
 	x.Leases, x.Reservations = a.session.Holdings()
-	held, _ := a.slots.held()
+	held, _ := a.slots.Held()
 	x.Leases += held
 	x.StagingBytes, x.SlotBytes = a.stagingBytes, a.slotBytes
 	if l := a.lent.Load(); l != nil {
-		held, _ := l.slots.held()
+		held, _ := l.slots.Held()
 		x.Leases += held
 		x.DeviceBytes = l.bytes()
 	}
@@ -71,7 +71,7 @@ func (c *conn) bindings() []binding {
 }
 
 // Alive reports whether the loop that watches clients turned lately.
-func (s *Server) Alive(now time.Time) bool { return s.watcher.alive(now) }
+func (s *Server) Alive(now time.Time) bool { return s.watcher.Alive(now) }
 
 // Counts are what is counted since the start.
 func (s *Server) Counts() *Counts { return s.counts }

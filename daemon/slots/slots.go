@@ -1,0 +1,189 @@
+// Package slots hands out the memory of one connection that results lie in: those
+// of compose, rotate, assemble and replay.
+package slots
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// Slots hands out slot memory of one connection. A slot is one run of pages,
+// since a reply names it by one offset.
+//
+// Invariant: pages of a slot go back when the client has released it and no
+// operation uses it.
+//
+// Invariant: a slot has one writer or any number of readers; only the request
+// that reads a slot may be the one that writes it.
+type Slots struct {
+	region gpuipc.Region
+	within gpuipc.Extent // of the region: where slots lie
+	most   int           // slots at once
+
+	mu struct {
+		sync.Mutex
+		pages  *gpuipc.PageAllocator
+		leases map[uint64]*Slot
+	}
+}
+
+// Slot is one result of compose, rotate or assemble.
+type Slot struct {
+	Lease  uint64
+	Extent gpuipc.Extent // whole pages
+	fresh  bool          // made by the operation that uses it now
+
+	// Guarded by slots.mu.
+	readers  int
+	writer   bool
+	failed   bool // the last writer failed: what it holds is undefined
+	released bool
+}
+
+// New hands out what lies within of a region, at most so many slots at once.
+func New(region gpuipc.Region, within gpuipc.Extent, pageBytes, most int) *Slots {
+	s := &Slots{region: region, within: within, most: most}
+	s.mu.pages = gpuipc.NewPageAllocator(within.Len, pageBytes)
+	s.mu.leases = map[uint64]*Slot{}
+	return s
+}
+
+// Open returns the slot that an operation writes bytes into: the one of lease
+// into, or when that is 0 a new one with the id that newID gives. own is the slot
+// that the same operation reads, or nil.
+func (s *Slots) Open(into uint64, bytes int64, own *Slot, newID func() uint64) (*Slot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if into != 0 {
+		x := s.mu.leases[into]
+		switch {
+		case x == nil:
+			return nil, codes.Refuse(wire.Gone, "slot %d", into)
+		case x.Extent.Len < bytes:
+			return nil, codes.Refuse(wire.Invalid, "slot %d has %d bytes, the result %d", into, x.Extent.Len, bytes)
+		case x.writer:
+			return nil, codes.Refuse(wire.Busy, "slot %d is being written", into)
+		case x.readers > 1 || x.readers == 1 && x != own:
+			return nil, codes.Refuse(wire.Busy, "slot %d is being read", into)
+		}
+		x.writer, x.fresh = true, false
+		return x, nil
+	}
+	if len(s.mu.leases) >= s.most {
+		return nil, codes.Refuse(wire.Busy, "%d slots, the most of a connection", s.most)
+	}
+	extent, err := s.mu.pages.AllocRun(max(bytes, 1))
+	if err != nil {
+		return nil, fmt.Errorf("slot: %w", err)
+	}
+	extent.Off += s.within.Off
+	x := &Slot{Lease: newID(), Extent: extent, fresh: true, writer: true}
+	s.mu.leases[x.Lease] = x
+	return x, nil
+}
+
+// Done ends the use that Open began. A new slot of an operation that failed is
+// released: its client never hears of it. One that was there before stays, and
+// cannot be read until another operation has written it whole: composing what
+// was composed in part would count tokens twice.
+func (s *Slots) Done(x *Slot, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x.writer, x.failed = false, err != nil
+	if err != nil && x.fresh && !x.released {
+		x.released = true
+		delete(s.mu.leases, x.Lease)
+	}
+	s.freeLocked(x)
+}
+
+// Read returns the slot that holds [off, off+bytes) of the region and keeps its
+// pages until DoneReading.
+func (s *Slots) Read(lease uint64, off uint64, bytes int64) (*Slot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.mu.leases[lease]
+	if x == nil {
+		return nil, codes.Refuse(wire.Gone, "slot %d", lease)
+	}
+	switch {
+	case x.writer:
+		return nil, codes.Refuse(wire.Busy, "slot %d is being written", lease)
+	case x.failed:
+		return nil, codes.Refuse(wire.Gone, "slot %d: the last request that wrote it failed", lease)
+	}
+	if start := uint64(x.Extent.Off); off < start || off-start > uint64(x.Extent.Len) || int64(off-start)+bytes > x.Extent.Len {
+		return nil, codes.Refuse(wire.Invalid, "states [%d, +%d) are not inside slot %d [%d, +%d)", off, bytes, lease, start, x.Extent.Len)
+	}
+	x.readers++
+	return x, nil
+}
+
+// DoneReading ends Read.
+func (s *Slots) DoneReading(x *Slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x.readers--
+	s.freeLocked(x)
+}
+
+// Release ends a lease; false when it is none of ours.
+func (s *Slots) Release(lease uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.mu.leases[lease]
+	if x == nil {
+		return false
+	}
+	delete(s.mu.leases, lease)
+	x.released = true
+	s.freeLocked(x)
+	return true
+}
+
+func (s *Slots) freeLocked(x *Slot) {
+	if x.released && !x.writer && x.readers == 0 {
+		s.mu.pages.Free([]gpuipc.Extent{{Off: x.Extent.Off - s.within.Off, Len: x.Extent.Len}})
+	}
+}
+
+// Has reports whether lease is that of a slot here.
+func (s *Slots) Has(lease uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return lease != 0 && s.mu.leases[lease] != nil
+}
+
+// Ref names the first bytes of a slot.
+func (s *Slots) Ref(x *Slot, bytes int64) gpuipc.Ref {
+	return gpuipc.Ref{Region: s.region, Extents: []gpuipc.Extent{{Off: x.Extent.Off, Len: bytes}}}
+}
+
+// Held is how many slots and bytes are leased.
+func (s *Slots) Held() (leases int, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.mu.leases), s.mu.pages.UsedBytes()
+}
+
+// ReadFront is Read for the first bytes of a slot; no slot, without an error, when
+// the lease is not one of a slot.
+func (s *Slots) ReadFront(lease uint64, bytes int64) (*Slot, error) {
+	s.mu.Lock()
+	x := s.mu.leases[lease]
+	s.mu.Unlock()
+	if x == nil {
+		return nil, nil
+	}
+	return s.Read(lease, uint64(x.Extent.Off), bytes)
+}
+
+// Region is the memory that slots lie in.
+func (s *Slots) Region() gpuipc.Region { return s.region }
+
+// End is the end of the memory that slots lie in.
+func (s *Slots) End() int64 { return s.within.Off + s.within.Len }
