@@ -346,7 +346,7 @@ func (s *Store) needsCopyLocked(k residentKey, rank int) bool {
 	if o != nil && (s.promotableLocked(o) || o.fill != nil && o.fill.promotion != nil) {
 		return true
 	}
-	if o != nil && !o.thin {
+	if o != nil && o.phase != stripped {
 		return false
 	}
 	_, held := s.lookupLocked(k.name, k.profile, k.tenant)

@@ -171,7 +171,7 @@ func (s *Store) segmentInfoLocked(o *object) SegmentInfo {
 		HBM:       o.residentRanks(),
 		Promoting: o.fill != nil && o.fill.promotion != nil, Lower: below.Level,
 		Key: o.key, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID, Spec: o.spec,
-		Published: o.published, Place: place, Interior: o.tokens(), Bytes: o.rankBytes * int64(len(o.shares)), Leases: o.leases + o.expired,
+		Published: o.published(), Place: place, Interior: o.tokens(), Bytes: o.rankBytes * int64(len(o.shares)), Leases: o.leases + o.expired,
 		Hits: o.hits, Publisher: o.publisher, Created: o.created, LastUsed: o.used,
 	}
 }
@@ -222,9 +222,9 @@ func (s *Store) checkpointInfoLocked(o *object) CheckpointInfo {
 	below, _ := s.belowLocked(o)
 	return CheckpointInfo{
 		HBM:       o.residentRanks(),
-		Promoting: o.fill != nil && o.fill.promotion != nil || o.thin && s.promotionLocked(o.label()) != nil, Lower: below.Level,
+		Promoting: o.fill != nil && o.fill.promotion != nil || o.phase == stripped && s.promotionLocked(o.label()) != nil, Lower: below.Level,
 		Hash: o.key, Parent: o.extends, Kind: o.kind, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID,
-		Published: o.published, Thinned: o.thin, Begin: o.begin, Tokens: o.end, Bytes: o.bytes, Leases: o.leases + o.expired,
+		Published: o.published(), Thinned: o.phase == stripped, Begin: o.begin, Tokens: o.end, Bytes: o.bytes, Leases: o.leases + o.expired,
 		Children: o.children, Publisher: o.publisher, Created: o.created, LastUsed: o.used,
 	}
 }
@@ -312,7 +312,7 @@ func (s *Store) removeLocked(n tier.Name) (held bool, err error) {
 	case promotion != nil:
 		s.up.Cancel(promotion.Flight, transfer.ErrStopped)
 	case o == nil:
-	case !o.published:
+	case !o.published():
 		return false, fmt.Errorf("segment %x is being filled: %w", n.Key[:8], tier.ErrBusy)
 	default:
 		s.decideLocked(o, decision.Drop, decision.Removed, o.pageBytes)
@@ -337,8 +337,8 @@ func (s *Store) doomLocked(n tier.Name) (below, coming bool) {
 	s.deleting[n]++
 	known := false // to an earlier removal, which waits for the last of them
 	for _, o := range s.writes[n] {
-		known, coming = known || o.removed, coming || !o.removed
-		o.removed = true
+		known, coming = known || o.write.removed, coming || !o.write.removed
+		o.write.removed = true
 	}
 	if coming && !known {
 		s.deleting[n]++

@@ -92,7 +92,7 @@ func (s *Store) wholeLocked(e *tier.Entry, p *profileState, t *tenant) bool {
 			return end == 0
 		}
 		o := s.namedLocked(up, p, t)
-		if o != nil && o.published {
+		if o != nil && o.published() {
 			return o.end == end && s.soundLocked(o)
 		}
 		if o != nil && o.fill.promotion == nil {

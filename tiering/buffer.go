@@ -197,11 +197,7 @@ func (s *Store) claimLocked(sc planScope, bytes int64, above bool) (*object, err
 	}
 	s.allocateLocked(o, bytes)
 	o.created, o.used = s.cfg.Now(), s.cfg.Now()
-	o.pool.objects++
-	o.pool.bytes[classIdle] += o.pageBytes
-	o.pool.used += o.pageBytes
-	o.tenant.used[o.pool.number] += o.bytes
-	o.id = s.objects.Add(o)
+	s.bookLocked(o)
 	s.useLocked(o)
 	if s.cleanerIdle && s.shortLocked(o.pool) {
 		s.changed.Broadcast()

@@ -16,29 +16,25 @@ func (s *Store) trackLocked(o *object) {
 	if p.dirty == nil {
 		return
 	}
-	dirty := o.ranked && o.stored == 0
-	tracked := dirty && o.pins == 0 && o.write == nil && !o.refused
-	if dirty && !o.dirty {
-		p.dirty.Insert(o.id, s.itemLocked(o), o.used)
-		p.dirty.Suspend(o.id)
+	next := stand(o.ranked != absent && o.stored == 0, o.pins == 0 && o.write == nil && !o.refused)
+	if next == o.cleaning {
+		return
 	}
-	if tracked != o.tracked {
-		o.tracked = tracked
-		if tracked {
-			p.dirty.Resume(o.id)
-			p.dirtyBytes += o.pageBytes
-			p.dirtyObjects++
-		} else {
-			p.dirty.Suspend(o.id)
-			p.dirtyBytes -= o.pageBytes
-			p.dirtyObjects--
-		}
+	var it policy.Item
+	if o.cleaning == absent {
+		it = s.itemLocked(o)
 	}
-	if !dirty && o.dirty {
-		p.dirty.Remove(o.id)
+	o.cleaning.change(next, p.dirty, o.id, it, o.used)
+	d := 0
+	if next == candidate {
+		d = 1
+	} else if o.cleaning == candidate {
+		d = -1
 	}
-	o.dirty = dirty
-	if tracked && s.cleanerIdle && s.shortLocked(p) {
+	p.dirtyBytes += int64(d) * o.pageBytes
+	p.dirtyObjects += d
+	o.cleaning = next
+	if next == candidate && s.cleanerIdle && s.shortLocked(p) {
 		s.changed.Broadcast()
 	}
 }

@@ -109,7 +109,7 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 	o.fill.copying++
 	s.running.Add(1)
 	w := &writing{filler: f, fill: o.fill, chunks: chunks, first: first}
-	if o.thin {
+	if o.phase == stripped {
 		// The writer's layout may have other rows than the object's, but the same
 		// parts in the same order.
 		l = o.layout()
@@ -164,7 +164,7 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (Commit
 	s.counters.Published++
 	s.counters.PublishedBytes += uint64(o.bytes)
 	why := decision.Filled
-	if o.thin {
+	if o.phase == stripped {
 		why = decision.FilledAgain
 		s.counters.ThinnedFilled++
 	}

@@ -218,11 +218,11 @@ func (c *Session) placeLocked(o *object, rank int, l *plan.PartMap, now time.Tim
 		return nil, fmt.Errorf("%s: session %q has %d reservations: %w", o.name(), c.name, len(c.fills), tier.ErrBusy)
 	}
 	known := s.sameLocked(o)
-	if p := s.promotionLocked(o.label()); p != nil && p.profile == o.profile && p.tenant == o.tenant && (known == nil || known.thin) {
+	if p := s.promotionLocked(o.label()); p != nil && p.profile == o.profile && p.tenant == o.tenant && (known == nil || known.phase == stripped) {
 		s.counters.Exists++
 		return nil, fmt.Errorf("%s is being promoted: %w", o.name(), tier.ErrExists)
 	}
-	if known != nil && known.thin && known.fill == nil {
+	if known != nil && known.phase == stripped && known.fill == nil {
 		if err := s.refillLocked(known, o, l, now); err != nil {
 			return nil, err
 		}
@@ -254,7 +254,7 @@ func (s *Store) beginLocked(o *object, l *plan.PartMap, now time.Time) error {
 	if o.parent != nil {
 		// It was found under another critical section, and making room must
 		// not evict it.
-		if !o.parent.linked {
+		if !o.parent.linked() {
 			return fmt.Errorf("%s: its parent has left: %w", o.name(), tier.ErrGone)
 		}
 		o.parent.ops++
@@ -305,7 +305,7 @@ func (c *Session) joinLocked(o, want *object, rank int) (*filler, error) {
 	f := &o.fill.ranks[rank]
 	n := o.fill.layout.Chunks()
 	*f = filler{id: tier.ReservationID(s.leaseIDs.Add(1)), object: o, rank: rank, session: c, chunks: make([]chunkState, n), left: n}
-	if o.thin {
+	if o.phase == stripped {
 		f.digests = slices.Clone(o.shares[rank].digests) // those of its rows stay
 	} else {
 		f.digests = make([]uint64, n)
@@ -340,18 +340,18 @@ func (s *Store) killLocked(o *object, why cause) {
 			delete(session.fills, f.ranks[i].id)
 		}
 	}
+	if o.phase != stripped {
+		s.unlinkLocked(o, tier.ReasonAborted)
+	}
 	if f.copying == 0 {
 		s.unfillLocked(o)
-	}
-	if !o.thin {
-		s.unlinkLocked(o, tier.ReasonAborted)
 	}
 }
 
 // unfillLocked ends a fill that is dead and that nobody writes any more.
 func (s *Store) unfillLocked(o *object) {
 	o.fill = nil
-	if o.thin {
+	if o.phase == stripped {
 		s.unmendLocked(o)
 	}
 	s.settleLocked(o)

@@ -44,7 +44,7 @@ func (s *Store) Flush(ctx context.Context) (written int, err error) {
 func (s *Store) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
 	places := s.objects.Places()
 	for _, o := range places[min(first, len(places)):min(first+closeRows, len(places))] {
-		if o == nil || !o.linked || !o.published || o.thin || o.inHBM() {
+		if o == nil || o.phase != whole || o.inHBM() {
 			continue
 		}
 		if e, held := s.belowLocked(o); held && e.Level >= tier.LevelLogged && o.write == nil {

@@ -212,8 +212,8 @@ func (s *Store) auditHBMLocked(used int64, candidates map[policy.ID]bool) error 
 				continue
 			}
 			n++
-			if !c.linked || !c.published || c.fill != nil || c.resident != r || !c.inHBM() || c.residence() != k {
-				return fmt.Errorf("%s: a copy that is found, linked %v, published %v, filling %v", c.name(), c.linked, c.published, c.fill != nil)
+			if !c.linked() || !c.published() || c.fill != nil || c.resident != r || !c.inHBM() || c.residence() != k {
+				return fmt.Errorf("%s: a copy that is found, linked %v, published %v, filling %v", c.name(), c.linked(), c.published(), c.fill != nil)
 			}
 			if o := r.source; o != nil && !slices.Equal(r.from[rank], o.shares[rank].digests) {
 				return fmt.Errorf("%s: its copy of rank %d has other bytes", o.name(), rank)
@@ -224,7 +224,7 @@ func (s *Store) auditHBMLocked(used int64, candidates map[policy.ID]bool) error 
 			return fmt.Errorf("%x: %d copies, counts %d", k.name.Key[:4], n, r.n)
 		}
 		o := s.namedLocked(k.name, k.profile, k.tenant)
-		whole := o != nil && o.published && !o.thin
+		whole := o != nil && o.published() && o.phase != stripped
 		if r.source == nil {
 			loose++
 		}

@@ -98,7 +98,8 @@ func (s *Store) foundLocked(c, source *object, rank int, from []uint64) {
 	}
 	r.copies[rank], r.from[rank] = c, from
 	r.n++
-	c.resident, c.linked, c.published = r, true, true
+	c.resident = r
+	c.on(evFind)
 	s.counters.HBM.Copies++
 	s.settleLocked(c)
 	s.rankLocked(c)
@@ -118,7 +119,8 @@ func (s *Store) dropCopyLocked(c *object, why hbmDrop) {
 			s.hbm.loose--
 		}
 	}
-	c.linked, c.resident = false, nil
+	c.resident = nil
+	c.on(evDetach)
 	s.counters.HBM.Copies--
 	s.counters.HBM.Dropped[why]++
 	s.counters.HBM.DroppedBytes += uint64(c.bytes)

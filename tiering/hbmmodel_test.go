@@ -238,8 +238,8 @@ func (m *hbmModel) writeOut() {
 func (m *hbmModel) thinOne() {
 	m.observe(func() {
 		m.mu.Lock()
-		if o := m.node(1, 16); o != nil && o.candidate && o.children == 1 && m.mayThin(o) {
-			m.thinLocked(o, forRoom)
+		if o := m.node(1, 16); o != nil && o.ranked == candidate && o.children == 1 && m.mayStrip(o) {
+			m.stripLocked(o, forRoom)
 		}
 		m.mu.Unlock()
 	})
@@ -284,7 +284,7 @@ func (m *hbmModel) source(k residentKey) *object {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	o := m.namedLocked(k.name, k.profile, k.tenant)
-	if o == nil || !o.published || o.thin || o.fill != nil {
+	if o == nil || !o.published() || o.phase == stripped || o.fill != nil {
 		return nil
 	}
 	return o

@@ -86,7 +86,7 @@ func (s *Store) guessHBMLocked() (more bool) {
 
 // promotableLocked tells whether an object is whole in memory.
 func (s *Store) promotableLocked(o *object) bool {
-	return o.published && o.fill == nil && !o.thin && s.soundLocked(o)
+	return o.phase == whole && o.fill == nil && s.soundLocked(o)
 }
 
 // Begin gives a copy its memory and holds what it is made of.
@@ -153,7 +153,7 @@ func (p *hbmPromotion) Move(ctx context.Context, _ *transfer.Flight, moved func(
 // Landed tells whether the object of a copy is still whole: it may have been removed,
 // or found to be corrupt.
 func (p *hbmPromotion) Landed(*transfer.Flight) (again bool, err error) {
-	if o := p.source; !o.linked || !p.store.promotableLocked(o) {
+	if o := p.source; !p.store.promotableLocked(o) {
 		return false, fmt.Errorf("%s has left memory: %w", o.name(), tier.ErrGone)
 	}
 	return false, nil

@@ -218,9 +218,9 @@ func (s *Store) bestNodeLocked(hash *[32]byte, accept tier.CheckpointKind, p *pr
 	for o := s.checkpoints.Find(hash); o != nil; o = o.sibling {
 		switch {
 		case o.profile != p || o.tenant != t:
-		case o.fill != nil && !(rows && o.published):
+		case o.fill != nil && !(rows && o.published()):
 			why = moreTelling(why, tier.ReasonPending)
-		case o.thin && !rows:
+		case o.phase == stripped && !rows:
 			why = moreTelling(why, tier.ReasonEvicted)
 		case o.kind&accept == 0:
 			why = moreTelling(why, tier.ReasonFlagOnly)

@@ -107,7 +107,7 @@ func crowd(b *bench, n int) (keys [][32]byte) {
 		}
 		o := &object{
 			key: key, profile: ps, tenant: b.tenants[tenantA], pool: b.pools[publicPool],
-			spec: profile.FirstSpec(512), end: 512, depth: 1, published: true, linked: true, created: time.Now(),
+			spec: profile.FirstSpec(512), end: 512, depth: 1, phase: whole, created: time.Now(),
 		}
 		b.segments.Put(&o.key, o)
 		keys = append(keys, key)

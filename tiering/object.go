@@ -44,32 +44,25 @@ type object struct {
 	statePages  int64                    // of pageBytes
 	shares      []share                  // replaced in parts when it is thinned or filled again; guarded
 
-	linked    bool       // a lookup finds it
-	published bool       // has been complete
-	thin      bool       // has lost its states, see thin.go
-	shadow    bool       // lends its memory to a promotion of a thinned one; never linked
-	ranked    bool       // the policies of its pool and tenant hold it
-	candidate bool       // and it is not suspended there
-	dirty     bool       // the policy of dirty objects holds it
-	write     *write     // into the lower tier, wanted or running
-	stored    tier.Level // what the lower tier was last seen to hold of it; 0 = nothing
-	refused   bool       // the lower tier did not take it; asked again after its next use
-	tracked   bool       // and it is not suspended there
-	leaving   bool       // evicted while it is written
-	removed   bool       // by an operator while it had a write
-	ahead     bool       // read ahead, and not used yet
-	corrupt   bool       // its bytes are wrong, but others extend it
-	leases    int        // live
-	expired   int        // leases past their time whose holder has not let go
-	ops       int        // operations that read it now
-	parent    *object    // checkpoints, while linked
-	children  int        // checkpoints whose parent it is, filling ones included
-	kids      policy.ID  // of the children, all xored: with one child its id
-	pins      int        // 1 unless idle, and 1 for each child with pins; it may leave while 0
-	class     class
-	used      time.Time
-	hits      uint64
-	sibling   *object // next checkpoint with the same hash: other kind, profile or tenant
+	phase    phase
+	ranked   standing   // in the policies of its pool and tenant
+	cleaning standing   // in the policy of what the lower tier does not hold
+	write    *write     // into the lower tier, wanted or running
+	stored   tier.Level // what the lower tier was last seen to hold of it; 0 = nothing
+	refused  bool       // the lower tier did not take it; asked again after its next use
+	ahead    bool       // read ahead, and not used yet
+	corrupt  bool       // its bytes are wrong, but others extend it
+	leases   int        // live
+	expired  int        // leases past their time whose holder has not let go
+	ops      int        // operations that read it now
+	parent   *object    // checkpoints, while linked
+	children int        // checkpoints whose parent it is, filling ones included
+	kids     policy.ID  // of the children, all xored: with one child its id
+	pins     int        // 1 unless idle, and 1 for each child with pins; it may leave while 0
+	class    class
+	used     time.Time
+	hits     uint64
+	sibling  *object // next checkpoint with the same hash: other kind, profile or tenant
 }
 
 // share is one rank's part of an object.
@@ -98,7 +91,7 @@ func (o *object) classify() class {
 		return classLeased
 	case o.expired > 0:
 		return classQuarantined
-	case o.write != nil && !o.linked:
+	case o.write != nil && !o.linked():
 		return classDemoting
 	}
 	return classIdle
@@ -156,7 +149,10 @@ func (s *Store) settleLocked(o *object) {
 		}
 		o.class = next
 	}
-	if next == classIdle && !o.linked {
+	if checked {
+		s.checkLocked(o)
+	}
+	if next == classIdle && !o.linked() {
 		s.freeLocked(o)
 	} else if next == classIdle {
 		s.dropPlaceholderLocked(o)
@@ -181,7 +177,7 @@ func (s *Store) pinLocked(o *object, d int) {
 		if o.inHBM() {
 			o.tenant.pinnedAbove += int64(d) * o.bytes
 		}
-		if o.published && o.linked {
+		if o.published() {
 			o.refused = false
 			s.rankLocked(o)
 		}
@@ -190,7 +186,7 @@ func (s *Store) pinLocked(o *object, d int) {
 
 // linkLocked makes a new object, whose memory is allocated, known to lookups.
 func (s *Store) linkLocked(o *object) {
-	o.linked = true
+	o.on(evLink)
 	if o.kind == 0 {
 		if s.segments.Find(&o.key) != nil {
 			panic(fmt.Sprintf("tiering: %s is held twice", o.name()))
@@ -215,6 +211,9 @@ func (s *Store) linkLocked(o *object) {
 
 // bookLocked begins to account for an object.
 func (s *Store) bookLocked(o *object) {
+	if o.phase == described {
+		o.on(evBook)
+	}
 	o.id = s.objects.Add(o)
 	o.pool.objects++
 	o.pool.bytes[classIdle] += o.pageBytes
@@ -233,10 +232,10 @@ func (s *Store) unlinkLocked(o *object, why tier.Reason) {
 	} else {
 		s.unlinkSiblingLocked(o)
 	}
-	if o.published {
+	if o.published() {
 		o.countPublished(-1)
 	}
-	o.linked = false
+	o.on(evDetach)
 	s.leftHBMLocked(o, why)
 	if o.corrupt {
 		o.corrupt = false
@@ -299,11 +298,11 @@ func (s *Store) publishLocked(o *object, now time.Time, why decision.Reason) {
 	o.fill, o.used = nil, now
 	s.deadlines.Remove(&o.until)
 	bytes := o.pageBytes
-	if o.thin {
+	if o.phase == stripped {
 		bytes = o.statePages
 		s.wholeAgainLocked(o)
 	} else {
-		o.published = true
+		o.on(evPublish)
 		o.countPublished(1)
 	}
 	s.decideLocked(o, decision.Admit, why, bytes)
@@ -313,6 +312,7 @@ func (s *Store) publishLocked(o *object, now time.Time, why decision.Reason) {
 }
 
 func (s *Store) freeLocked(o *object) {
+	o.on(evFree)
 	if o.inHBM() {
 		s.freeHBMLocked(o)
 	} else {

@@ -205,7 +205,7 @@ const (
 func (s *Store) evictLocked(from policy.Eviction, way eviction) {
 	o := s.victimLocked(from)
 	if o.children > 0 {
-		s.thinLocked(o, way)
+		s.stripLocked(o, way)
 		return
 	}
 	if way == forQuota {
@@ -230,9 +230,12 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction) {
 	case s.wantLocked(o, tier.LevelLogged, false) != nil:
 		s.counters.DemotionsRefused++
 	}
-	o.leaving = o.write != nil
+	leaving := o.write != nil
+	if leaving {
+		o.write.leaving = true
+	}
 	what := decision.Evict
-	if held || o.leaving {
+	if held || leaving {
 		what = decision.Demote
 	}
 	s.leftLocked(o, what, way, o.pageBytes)

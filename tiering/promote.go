@@ -125,7 +125,7 @@ func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 			if len(nodes) == 0 {
 				return s.restoreLocked(o, w)
 			}
-			if !o.published || o.end != end || !s.soundLocked(o) {
+			if !o.published() || o.end != end || !s.soundLocked(o) {
 				return nil, false
 			}
 			nodes[len(nodes)-1].base = o
@@ -246,7 +246,7 @@ func (p *promotion) Begin(f *transfer.Flight) error {
 	now := s.cfg.Now()
 	o.created, o.used = now, now
 	o.fill = &fill{layout: o.layout(), promotion: p, copying: 1}
-	if o.shadow = p.into != nil; o.shadow {
+	if p.into != nil {
 		s.bookLocked(o)
 		s.settleLocked(o)
 	} else {
@@ -262,11 +262,11 @@ func (p *promotion) admit(f *transfer.Flight, o *object) error {
 	s := p.store
 	if p.base != nil {
 		o.parent, o.depth = p.base, p.base.depth+1
-		if o.depth > s.cfg.MaxChain || !p.base.linked {
+		if o.depth > s.cfg.MaxChain || !p.base.linked() {
 			return fmt.Errorf("%s: node %d of a chain: %w", o.name(), o.depth, tier.ErrInvalid)
 		}
 	}
-	if p.into != nil && (!p.into.linked || !p.into.thin || p.into.fill != nil) {
+	if p.into != nil && (p.into.phase != stripped || p.into.fill != nil) {
 		return fmt.Errorf("%s: its states are there again: %w", o.name(), tier.ErrInvalid)
 	}
 	if o.profile.forgotten {
@@ -386,7 +386,7 @@ func (p *promotion) fail(how transfer.Outcome) {
 	s := p.store
 	if o := p.object; o != nil {
 		o.fill.dead = true
-		if o.shadow {
+		if o.phase == unlisted {
 			s.settleLocked(o)
 		} else {
 			s.unlinkLocked(o, promotionReason(how))

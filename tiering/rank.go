@@ -14,36 +14,18 @@ import (
 // a victim costs the same however much is leased, and a use counts when it
 // happens, of the object that was asked for and not of those it extends.
 func (s *Store) rankLocked(o *object) {
-	ranked := o.linked && o.published && !o.thin
-	candidate := ranked && o.pins == 0 && (o.children == 0 || o.children == 1 && s.mayThin(o))
-	if ranked != o.ranked {
-		o.ranked = ranked
-		o.candidate = ranked
-		it := policy.Item{}
-		if ranked {
+	next := stand(o.phase == whole, o.pins == 0 && (o.children == 0 || o.children == 1 && s.mayStrip(o)))
+	if next != o.ranked {
+		var it policy.Item
+		if o.ranked == absent {
 			it = s.itemLocked(o)
 		}
 		for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evictionOf(o)} {
-			switch {
-			case p == nil: // a tenant without a quota
-			case ranked:
-				p.Insert(o.id, it, o.used)
-			default:
-				p.Remove(o.id)
+			if p != nil { // a tenant without a quota has none
+				o.ranked.change(next, p, o.id, it, o.used)
 			}
 		}
-	}
-	if candidate != o.candidate {
-		o.candidate = candidate
-		for _, p := range [...]policy.Eviction{o.pool.evict, o.tenant.evictionOf(o)} {
-			switch {
-			case p == nil:
-			case candidate:
-				p.Resume(o.id)
-			default:
-				p.Suspend(o.id)
-			}
-		}
+		o.ranked = next
 	}
 	s.trackLocked(o)
 }
@@ -61,7 +43,7 @@ func (s *Store) usedLocked(o *object, now time.Time) {
 // revalueLocked tells the policies that what an object gives back, or what a hit
 // on it saves, has changed.
 func (s *Store) revalueLocked(o *object) {
-	if !o.ranked {
+	if o.ranked == absent {
 		return
 	}
 	it := s.itemLocked(o)
@@ -85,7 +67,7 @@ func (s *Store) itemLocked(o *object) policy.Item {
 		}
 		alone := o.children == 0
 		up := o.parent
-		for ; up != nil && up.thin; up = up.parent {
+		for ; up != nil && up.phase == stripped; up = up.parent {
 			begin = up.begin
 			if alone = alone && up.children == 1; alone {
 				bytes += up.pageBytes

@@ -33,7 +33,7 @@ func (s *Store) readAheadLocked() (more bool) {
 	h := &s.aheadHints
 	for n := 0; n < hintRows && h.Len() > 0 && !s.up.Waiting(); n++ {
 		w := h.Take()
-		if o := s.namedLocked(w.name, w.profile, w.tenant); s.up.Find(w.name) == nil && (o == nil || o.thin) {
+		if o := s.namedLocked(w.name, w.profile, w.tenant); s.up.Find(w.name) == nil && (o == nil || o.phase == stripped) {
 			s.promoteLocked(w)
 		}
 	}

@@ -480,19 +480,19 @@ func (s *Store) auditLocked() error {
 			children[o.parent]++
 			kids[o.parent] ^= o.id
 		}
-		if o.linked && !o.inHBM() {
+		if o.linked() && !o.inHBM() {
 			linked++
 		}
 		if err := s.auditExtents(o); err != nil {
 			return err
 		}
-		if o.linked && o.published && !o.thin {
+		if o.linked() && o.published() && o.phase != stripped {
 			ranked[o.pool.number]++
 			if may := o.statePages > 0 && o.write == nil && !o.corrupt && (s.cfg.Lower == nil || o.stored != 0); o.pins == 0 && (o.children == 0 || o.children == 1 && may) {
 				candidates[o.id] = true
 			}
 		}
-		if o.thin && o.children == 0 && o.class == classIdle {
+		if o.phase == stripped && o.children == 0 && o.class == classIdle {
 			return fmt.Errorf("%s: thinned, and nothing extends it", o.name())
 		}
 		if !o.inHBM() {
@@ -507,7 +507,7 @@ func (s *Store) auditLocked() error {
 		if pinned != (o.pins > 0) {
 			return fmt.Errorf("%s: %d pins, pinned %v", o.name(), o.pins, pinned)
 		}
-		if !pinned && !o.linked {
+		if !pinned && !o.linked() {
 			return fmt.Errorf("%s: kept although nothing holds it", o.name())
 		}
 		for _, a := range []*account{&pools[o.pool.number], tenants[o.tenant]} {
@@ -656,7 +656,7 @@ func (s *Store) auditExtents(o *object) error {
 			at += e.Len
 		}
 		want := int64(0)
-		if o.shadow && o.fill == nil || o.thin && (o.fill == nil || o.fill.promotion != nil) {
+		if o.phase == unlisted && o.kind != bufferKind && o.fill == nil || o.phase == stripped && (o.fill == nil || o.fill.promotion != nil) {
 			want = o.stateBytes / int64(len(o.shares))
 		}
 		if holes != want || at != o.rankBytes {
@@ -679,20 +679,20 @@ func (s *Store) auditLowerLocked() error {
 			continue
 		}
 		if o.inHBM() {
-			if o.dirty || o.tracked || o.ahead || o.write != nil || o.stored != 0 {
+			if o.cleaning != absent || o.ahead || o.write != nil || o.stored != 0 {
 				return fmt.Errorf("%s: a copy in HBM, known to what writes downwards", o.name())
 			}
 			continue
 		}
-		unwritten := s.cfg.Lower != nil && o.linked && o.published && !o.thin && o.stored == 0
+		unwritten := s.cfg.Lower != nil && o.linked() && o.published() && o.phase != stripped && o.stored == 0
 		if unwritten {
 			unclean[o.pool.number]++
 		}
 		want := unwritten && o.pins == 0 && o.write == nil && !o.refused
-		if o.tracked != want {
-			return fmt.Errorf("%s: among the dirty %v, should be %v", o.name(), o.tracked, want)
+		if standing := stand(unwritten, want); o.cleaning != standing {
+			return fmt.Errorf("%s: stands at %d among the dirty, should at %d", o.name(), o.cleaning, standing)
 		}
-		if o.tracked {
+		if o.cleaning == candidate {
 			tracked[o.pool.number]++
 			dirty[o.pool.number] += o.pageBytes
 		}
@@ -700,11 +700,12 @@ func (s *Store) auditLowerLocked() error {
 			unused++
 			ahead[o.pool.number] += o.pageBytes
 		}
-		if o.leaving {
+		left := o.write != nil && o.write.leaving
+		if left {
 			leaving++
 		}
-		if o.leaving && (o.linked || o.write == nil) {
-			return fmt.Errorf("%s: leaves, linked %v, write %v", o.name(), o.linked, o.write)
+		if left && o.linked() {
+			return fmt.Errorf("%s: leaves, linked %v, write %v", o.name(), o.linked(), o.write)
 		}
 		if o.write != nil {
 			written[o.label()]++

@@ -30,20 +30,20 @@ import (
 // hole is the offset of an extent that has no memory.
 const hole = -1
 
-// mayThin tells whether a node with one child can lose its states. With a lower
+// mayStrip tells whether a node with one child can lose its states. With a lower
 // tier only what that holds may.
-func (s *Store) mayThin(o *object) bool {
+func (s *Store) mayStrip(o *object) bool {
 	return o.statePages > 0 && o.write == nil && !o.corrupt && (s.cfg.Lower == nil || o.stored != 0)
 }
 
-// thinLocked takes an idle node's states out of memory.
-func (s *Store) thinLocked(o *object, way eviction) {
+// stripLocked takes an idle node's states out of memory.
+func (s *Store) stripLocked(o *object, way eviction) {
 	s.leftLocked(o, decision.Strip, way, o.statePages)
 	s.counters.Thinned++
 	s.counters.ThinnedBytes += uint64(o.stateBytes)
 	s.endReadAheadLocked(o, &s.counters.ReadAheadWasted)
 	s.leftHBMLocked(o, tier.ReasonEvicted)
-	o.thin = true
+	o.on(evStrip)
 	s.rankLocked(o)
 	s.unmendLocked(o)
 	s.revalueChildLocked(o)
@@ -96,7 +96,7 @@ func (s *Store) unmendLocked(o *object) {
 
 // restoreLocked is the promotion of a thinned node, which the lower tier still has.
 func (s *Store) restoreLocked(o *object, w wanted) ([]*promotion, bool) {
-	if !o.thin || o.fill != nil || !s.soundLocked(o) {
+	if o.phase != stripped || o.fill != nil || !s.soundLocked(o) {
 		return nil, false
 	}
 	e, held := s.belowLocked(o)
@@ -138,7 +138,7 @@ func (s *Store) restoreStatesLocked(p *promotion) {
 // can be written to the lower tier again, and is asked for at once while each node
 // has one child, else after its next use.
 func (s *Store) wholeAgainLocked(o *object) {
-	o.thin = false
+	o.on(evRestore)
 	s.revalueChildLocked(o)
 	for o.children == 1 {
 		o = s.objects.Get(o.kids)
@@ -158,7 +158,7 @@ func (s *Store) revalueChildLocked(o *object) {
 
 // dropPlaceholderLocked takes out a thinned node that nothing extends any more.
 func (s *Store) dropPlaceholderLocked(o *object) {
-	if !o.thin || !o.linked || o.children > 0 || o.class != classIdle {
+	if o.phase != stripped || o.children > 0 || o.class != classIdle {
 		return
 	}
 	s.decideLocked(o, decision.Drop, decision.Childless, o.pageBytes)
@@ -169,7 +169,7 @@ func (s *Store) dropPlaceholderLocked(o *object) {
 
 // resizeLocked changes what an object costs its pool and its tenant.
 func (s *Store) resizeLocked(o *object, pages, bytes int64) {
-	if o.tracked || o.ahead {
+	if o.cleaning == candidate || o.ahead {
 		panic(fmt.Sprintf("tiering: %s changes its size while it is dirty or read ahead", o.name()))
 	}
 	o.pageBytes += pages

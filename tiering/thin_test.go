@@ -32,11 +32,11 @@ func (b *bench) thin(prompt, end int) {
 	b.Helper()
 	b.mu.Lock()
 	o := b.node(prompt, end)
-	if o == nil || !o.candidate || o.children != 1 {
+	if o == nil || o.ranked != candidate || o.children != 1 {
 		b.mu.Unlock()
 		b.Fatalf("checkpoint %d of prompt %d may not be thinned", end, prompt)
 	}
-	b.thinLocked(o, forRoom)
+	b.stripLocked(o, forRoom)
 	b.mu.Unlock()
 	b.audit()
 }

@@ -390,7 +390,7 @@ func (w *walk) where(n tier.Name) (memory, disk bool) {
 	defer w.mu.Unlock()
 	p, _ := w.Store.profile(w.id)
 	o := w.namedLocked(n, p, w.tenants[tenantA])
-	return o != nil && o.fill == nil && !o.thin, w.tier.holds(n)
+	return o != nil && o.fill == nil && o.phase != stripped, w.tier.holds(n)
 }
 
 func (w *walk) loadOne() {
@@ -475,7 +475,7 @@ func (w *walk) evictOne() {
 	n := tier.Name{Key: p.key}
 	memory, disk := w.where(n)
 	w.mu.Lock()
-	coming := slices.ContainsFunc(w.writes[n], func(o *object) bool { return !o.removed })
+	coming := slices.ContainsFunc(w.writes[n], func(o *object) bool { return !o.write.removed })
 	filled := w.filledLocked(n, func() *profileState { p, _ := w.Store.profile(w.id); return p }(), w.tenants[tenantA])
 	w.mu.Unlock()
 	switch err := w.Evict(p.key); {
@@ -497,7 +497,7 @@ func (w *walk) lost() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.ContainsFunc(w.objects.Places(), func(o *object) bool {
-		return o != nil && o.thin && !w.tier.holds(o.label())
+		return o != nil && o.phase == stripped && !w.tier.holds(o.label())
 	})
 }
 

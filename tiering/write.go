@@ -29,6 +29,8 @@ type write struct {
 	reached  tier.Level // so far
 	patient  bool       // parked while the tier is busy
 	queued   bool       // has been parked or begun
+	leaving  bool       // its object was evicted meanwhile
+	removed  bool       // and its object by an operator
 	admitted bool       // the tier has taken it once
 	turns    int        // times it waited for its parent
 	waiting  []*Durable
@@ -73,7 +75,7 @@ func (s *Store) wantLocked(o *object, level tier.Level, patient bool) error {
 		}
 	}
 	switch {
-	case o.thin:
+	case o.phase == stripped:
 		return fmt.Errorf("%s: its states are not in memory: %w", o.name(), tier.ErrGone)
 	case o.corrupt:
 		return fmt.Errorf("%s: its bytes in memory are wrong: %w", o.name(), tier.ErrCorrupt)
@@ -110,7 +112,7 @@ func (w *write) admit(f *transfer.Flight) error {
 	switch {
 	case s.closed:
 		return fmt.Errorf("%s: closing: %w", o.name(), tier.ErrUnavailable)
-	case o.removed:
+	case w.removed:
 		return fmt.Errorf("%s: removed: %w", o.name(), tier.ErrGone)
 	case s.deleting[name] > 0:
 		return fmt.Errorf("%s: an older one is being removed: %w", o.name(), tier.ErrBusy)
@@ -143,7 +145,7 @@ func (w *write) follow(f *transfer.Flight) error {
 		return nil
 	}
 	e, held := s.belowLocked(up)
-	if held && up.thin {
+	if held && up.phase == stripped {
 		w.want = min(w.want, e.Level) // it cannot be made safer
 		return nil
 	}
@@ -215,8 +217,7 @@ func (w *write) End(f *transfer.Flight, err error) {
 	for _, d := range w.waiting {
 		d.reach(w.reached)
 	}
-	if o.leaving {
-		o.leaving = false
+	if w.leaving {
 		switch {
 		case w.reached >= tier.LevelLogged:
 			s.counters.Demoted++
@@ -226,7 +227,7 @@ func (w *write) End(f *transfer.Flight, err error) {
 			s.counters.DemotionsRefused++
 		}
 	}
-	if n := o.label(); o.removed && !slices.ContainsFunc(s.writes[n], func(other *object) bool { return other.removed }) {
+	if n := o.label(); w.removed && !slices.ContainsFunc(s.writes[n], func(other *object) bool { return other.write.removed }) {
 		s.running.Add(1)
 		s.removals = append(s.removals, n)
 	}
@@ -282,7 +283,7 @@ func (s *Store) corruptLocked(o *object) {
 	s.counters.CorruptInMemory++
 	o.refused = true
 	switch {
-	case !o.linked:
+	case !o.linked():
 	case o.children == 0:
 		s.decideLocked(o, decision.Drop, decision.Corrupt, o.pageBytes)
 		s.unlinkLocked(o, tier.ReasonAborted)
@@ -326,6 +327,6 @@ func (s *Store) kickLocked() {
 // withdrawLocked ends a write of an object that is being evicted and that the tier
 // does not have.
 func (s *Store) withdrawLocked(o *object) {
-	o.leaving = true
+	o.write.leaving = true
 	s.down.Cancel(o.write.Flight, transfer.ErrStopped)
 }
