@@ -127,6 +127,10 @@ func newBench(t testing.TB, id profile.Identity, options ...option) *bench {
 		if b.Store == nil {
 			return // the test has closed it
 		}
+		if !b.lockIsFree() {
+			b.Error("the store's lock is held: something has panicked under it")
+			return
+		}
 		b.audit()
 		if err := errors.Join(b.staging.Close(), b.slots.Close(), b.Store.Close()); err != nil {
 			t.Error(err)
@@ -136,6 +140,18 @@ func newBench(t testing.TB, id profile.Identity, options ...option) *bench {
 		}
 	})
 	return b
+}
+
+// lockIsFree tells whether the store's lock can be had. Nothing holds it for long.
+func (b *bench) lockIsFree() bool {
+	for deadline := time.Now().Add(10 * time.Second); !b.mu.TryLock(); {
+		if time.Now().After(deadline) {
+			return false
+		}
+		time.Sleep(time.Millisecond)
+	}
+	b.mu.Unlock()
+	return true
 }
 
 func (b *bench) region(name string, bytes int64) gpuipc.Region {
