@@ -25,11 +25,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/socket"
 	"github.com/spliced-kv/spliced/daemon/view"
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/policy"
-	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/tiering"
-	"github.com/spliced-kv/spliced/tiering/advise"
-	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/disk"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -309,89 +305,6 @@ func (d *Daemon) newView() *view.View {
 	})
 }
 
-// openGPU opens the device that the configuration asks for. One that cannot be
-// used is a tier less: why is kept for the check and told once, by announce.
-func (d *Daemon) openGPU() {
-	if !d.config.UsesHBM() {
-		return
-	}
-	var err error
-	if d.gpu, err = gpu.Open(&d.config, d.accelerator, newEpoch(), d.log); err != nil {
-		d.gpuTrouble = err.Error()
-	}
-}
-
-// openStore opens the store, and without the GPU where that has not the memory.
-func (d *Daemon) openStore() (err error) {
-	config := d.storeConfig()
-	if d.gpu != nil {
-		config.HBM = d.hbmConfig()
-		if d.store, err = tiering.Open(config); err == nil {
-			return nil
-		}
-		d.gpuTrouble = err.Error()
-		d.gpu.Close()
-		d.gpu, config.HBM = nil, nil
-	}
-	d.store, err = tiering.Open(config)
-	return err
-}
-
-func (d *Daemon) hbmConfig() *tiering.HBM {
-	c := &d.config
-	return &tiering.HBM{
-		Device: d.gpu.Device, Way: d.gpu.RegionWay(), PublicBytes: int64(c.HBMPublic), PrivateBytes: int64(c.HBMPrivate),
-		PageBytes: int(c.HBMPageBytes), AfterMatch: c.HBMAhead,
-	}
-}
-
-func (d *Daemon) storeConfig() tiering.Config {
-	c := &d.config
-	huge := map[string]gpuipc.HugePages{"auto": gpuipc.HugeAuto, "never": gpuipc.HugeNever, "require": gpuipc.HugeRequire}
-	config := tiering.Config{
-		Device: d.device, PublicBytes: int64(c.Arena), PrivateBytes: int64(c.Private), PageBytes: int(c.PageBytes),
-		Huge: huge[c.HugePages], Tenants: d.tenants, Eviction: evictionOf(c.Eviction), Now: d.now,
-		LeaseTTL: c.LeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL, FillTTL: c.FillTTL,
-		MaxLeases: c.MaxLeases, MaxReservations: c.MaxReservations, MaxProfiles: c.MaxProfiles, Log: d.log,
-		EvictionPublic: evictionOf(c.EvictionPublic), EvictionPrivate: evictionOf(c.EvictionPrivate), Cost: costsOf(c),
-		Advise: advise.Config{
-			Bytes: int64(c.AdviseMemory), Nodes: c.AdviseNodes, Checkpoints: c.AdviseCheckpoints, SolveEvery: c.AdviseSolveEvery,
-		},
-		MaxDecisions: c.Decisions,
-	}
-	if c.AdviseMemory == 0 {
-		config.Advise.Bytes = -1
-	}
-	if d.disk == nil {
-		return config
-	}
-	config.Lower = d.disk
-	if d.lower != nil {
-		config.Lower = d.lower(d.disk)
-	}
-	config.DefaultLevel, config.WriteBehind, config.ReadAhead = levels[c.AckLevel], c.WriteBehind, c.ReadAhead
-	config.HighWater, config.LowWater = float64(c.MemoryHigh)/100, float64(c.MemoryLow)/100
-	config.MaxPromotions = c.DiskWorkers
-	return config
-}
-
-// evictionOf is the policy of a name that was validated; nil for no name.
-func evictionOf(name string) func() policy.Eviction {
-	build, _ := policy.Named(name)
-	return build
-}
-
-// costsOf is what is believed of engine, memory and disk before they are measured.
-func costsOf(c *settings.Config) costs.Priors {
-	priors := costs.Priors{DRAMBytesPerSecond: float64(c.MemoryBandwidth), DiskBytesPerSecond: float64(c.DiskBandwidth)}
-	if c.PrefillSpeed > 0 {
-		guess := cost.DefaultPrefill
-		perToken := 1e3 / float64(c.PrefillSpeed)
-		priors.Prefill = cost.Prefill{Fixed: guess.Fixed, PerToken: perToken, PerTokenSquared: guess.PerTokenSquared * perToken / guess.PerToken}
-	}
-	return priors
-}
-
 // close is the last part of the stop order; it takes what open left. A disk that
 // hangs keeps the memory that it reads: then store and device stay open.
 func (d *Daemon) close() error {
@@ -465,15 +378,6 @@ func (d *Daemon) closeAdmin() {
 	for _, l := range d.admin {
 		l.Close()
 	}
-}
-
-// tenantsOf numbers the tenants of the configuration from 1; 0 is none.
-func tenantsOf(c *settings.Config) []tiering.Tenant {
-	var list []tiering.Tenant
-	for i, t := range c.Tenants {
-		list = append(list, tiering.Tenant{ID: tier.TenantID(i + 1), Name: t.Name, Salt: []byte(t.Salt), QuotaBytes: int64(t.Quota)})
-	}
-	return list
 }
 
 // newEpoch draws the number that tells this start from all others; 0 is what a

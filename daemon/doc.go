@@ -8,27 +8,34 @@
 //
 //	 engine process                        spliced
 //	+-----------------+   seqpacket   +---------------------------------------------+
-//	| connector       |<------------->| daemon: one reader per connection           |
+//	| connector       |<------------->| server: one reader per connection           |
 //	|   wire codec    |   frames      |   short requests: answered by the reader    |
 //	|                 |               |   long ones: jobs, on the reader while a    |
-//	|   mappings      |               |   place is free, else queue -> workers      |
+//	|   mappings      |               |   worker is free, else queue -> workers     |
 //	|                 |               |   what waits for a disk: a goroutine each   |
 //	|    arena (r)  <-----memfd----------- tiering: catalogue, leases, pools, plans |
-//	|    slots (r)  <-----memfd----------- daemon: slots of the connection          |
+//	|    slots (r)  <-----memfd----------- slots of the connection                  |
 //	|    staging (w) ----memfd-----------> tiering: commit copies and hashes        |
 //	|    its own    <-----memfd----------- gpuipc: rotate scatters into its blocks  |
-//	|    HBM (rw)   <--chunks, handles---- tiering: copies · daemon: private chunks |
+//	|    HBM (rw)   <--chunks, handles---- tiering: copies; server: private chunks  |
 //	+-----------------+               |        |   tiering/disk: slab files, index  |
 //	                                  |   gpuipc: regions, pages, kernels           |
-//	 people, Prometheus  --- http --->| api: admin REST (Node and Catalogue: view)  |
+//	 people, Prometheus  --- http --->| api: admin REST, of a view                  |
 //	                                  +---------------------------------------------+
 //
-// Files here: config, settings, load (where settings come from) · machine,
-// socket, peer, watch (the operating system) · server, conn, dispatch, job,
-// queue, wait, cancel (a request's way) · attach, lookup, leasing, fill, compute, buffer,
-// slots (what requests do) · gpu, attachdevice, devicememory, resident, order, gpumetrics (memory
-// of a GPU) · codes (errors to wire codes, the one place) · node, metrics,
-// counts (what people see) · disk, daemon (start and stop).
+// The packages below this one, each importing only those before it:
+//
+//	settings  what can be set, its defaults and bounds, and where it is read from
+//	socket    the socket's path and lock; who connects, who may, when they are gone
+//	codes     which code of the wire a failure is, the one place that knows
+//	slots     memory of a connection for results
+//	gpu       the accelerator, and what of it connections have
+//	canary    what engines reported, and which profiles are switched off
+//	server    connections, jobs, and what requests do
+//	view      what people see: node, catalogue, health, metrics
+//
+// Here: daemon.go opens, runs and closes them in order, store.go and disk.go do so
+// for the store and the disk tier.
 //
 // # Start and stop
 //
@@ -56,10 +63,10 @@
 //
 // A goroutine that holds one of these takes only later ones:
 //
-//	conn.answering  conn.mu  attachment.mu  lent.mu  gpu.mu  slots.mu  queue.mu  server.mu  watcher.mu  canary.mu  tiering's
+//	conn.answering  conn.life  conn.mu  attachment.mu  device attachment's  gpu.mu  slots.mu  queue.mu  server.mu  watcher.mu  canary.mu  tiering's
 //
-// Of tiering's, the store's comes first, then that of a profile's learnt costs, then
-// that of the decisions; the lock of advice is never held with another.
+// Of tiering's, the store's comes first, then that of a profile's prices, then that
+// of the decisions; the lock of advice is never held with another.
 //
 // Only conn.answering is held while others are taken. It is the reader's own, held
 // while it answers a short request, and waited for when the connection ends. None
@@ -68,14 +75,13 @@
 //
 // # Who owns what
 //
-// The reader of a connection owns the connection: the last one takes it apart.
-// What is switched off for splicing is the canary's; canaryMemory alone writes its
-// note to the disk tier, in the background, since that may hang.
-// The attachment owns staging, slots and imported engine memory; lent, the same on
-// a GPU. What a handle names is given back when the client is gone, everything
-// else with the last operation. A job is owned
-// by the queue, then by whoever took it out; a job that never was in the queue,
-// by the reader that runs it; one that has to wait for a disk, by the goroutine
-// that waits. The owner answers it. Descriptors that arrive with
-// a frame are closed by the reader unless the device took them over.
+// The last reader of a connection takes it apart (see server). Its attachment owns
+// staging, slots and imported engine memory, and the same on a GPU. What a handle
+// names is given back when the client is gone, everything else with the last
+// operation. A job is owned by the queue, then by whoever took it out; one that was
+// never in the queue by the reader that runs it; one that waits by the goroutine
+// that waits. The owner answers it. Descriptors that arrive with a frame are closed
+// by the reader unless the device took them over. What is switched off for splicing
+// is the canary's; its memory alone writes the note to the disk tier, in the
+// background, since that may hang.
 package daemon
