@@ -118,7 +118,7 @@ func TestPeopleSeeWhatIsHeld(t *testing.T) {
 		t.Error(err)
 	}
 	if m := c.match(d.key); m.Status[0] != wire.StatusMiss || m.Reason[0] != wire.ReasonRemoved {
-		t.Errorf("after removal: %+v", m)
+		t.Errorf("after removal: %s", told(m))
 	}
 	if _, err := trusted.Segment(ctx, api.Digest(d.key)); err == nil {
 		t.Error("a removed segment is still shown")

@@ -222,7 +222,7 @@ func TestSwitchedOffSurvivesARestartAndAnOperatorClearsIt(t *testing.T) {
 		t.Fatalf("after a restart: status %d, reason %d", m.Status[0], m.Reason[0])
 	}
 	if check := d.check(t, "splicing"); check.State != api.CheckDegraded || !strings.Contains(check.Detail, "too far") {
-		t.Fatalf("%+v", check)
+		t.Fatalf("check %s is %s: %s", check.Name, check.State, check.Detail)
 	}
 	admin := d.adminClient(t)
 	rows, err := admin.Canaries(t.Context())
@@ -245,7 +245,7 @@ func TestSwitchedOffSurvivesARestartAndAnOperatorClearsIt(t *testing.T) {
 		t.Fatal("still off")
 	}
 	if check := d.check(t, "splicing"); check.State != api.CheckOK {
-		t.Fatalf("%+v", check)
+		t.Fatalf("check %s is %s: %s", check.Name, check.State, check.Detail)
 	}
 	c.close()
 	d.stop()

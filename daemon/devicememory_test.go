@@ -150,7 +150,7 @@ func TestADriverThatDoesNotAnswerCostsTheRequest(t *testing.T) {
 		t.Errorf("waited %v", waited)
 	}
 	if check := r.check(t, "hbm"); check.State != api.CheckDegraded {
-		t.Errorf("%+v", check)
+		t.Errorf("check %s is %s: %s", check.Name, check.State, check.Detail)
 	}
 	// Others are served meanwhile.
 	plain := attach(t, r.Socket())

@@ -122,17 +122,17 @@ func TestWhatWasPutAtAnyLevelOutlivesTheDaemon(t *testing.T) {
 	for _, d := range docs {
 		m := c.match(d.key)
 		if m.Status[0] != wire.StatusHit || m.Tier[0] != wire.TierDisk || int(m.Tokens[0]) != d.spec.Tokens {
-			t.Errorf("after the restart: %+v", m)
+			t.Errorf("after the restart: %s", told(m))
 		}
 		c.release(c.lease(d))
 		if m = c.match(d.key); m.Status[0] != wire.StatusHit || m.Tier[0] != wire.TierDRAM {
-			t.Errorf("after it was acquired: %+v", m)
+			t.Errorf("after it was acquired: %s", told(m))
 		}
 	}
 	var m wire.MatchReply
 	c.call(wire.OpMatch, &wire.MatchRequest{Profile: c.profile, Accept: wire.AcceptExact, Positions: []uint32{32, 64}, Prefixes: [][32]byte{root.hash, leaf.hash}}, &m)
 	if m.PrefixTokens != 64 || m.PrefixIndex != 1 || m.PrefixTier != wire.TierDisk {
-		t.Errorf("prefix after the restart: %+v", m)
+		t.Errorf("prefix after the restart: %s", told(&m))
 	}
 	var l wire.LoadReply
 	c.call(wire.OpLoad, &wire.LoadRequest{Profile: c.profile, Accept: wire.AcceptExact, Hash: leaf.hash}, &l)
@@ -141,7 +141,7 @@ func TestWhatWasPutAtAnyLevelOutlivesTheDaemon(t *testing.T) {
 	}
 	c.call(wire.OpMatch, &wire.MatchRequest{Profile: c.profile, Accept: wire.AcceptExact, Positions: []uint32{64}, Prefixes: [][32]byte{leaf.hash}}, &m)
 	if m.PrefixTokens != 64 || m.PrefixTier != wire.TierDRAM {
-		t.Errorf("prefix after it was loaded: %+v", m)
+		t.Errorf("prefix after it was loaded: %s", told(&m))
 	}
 	c.release(l.Lease)
 	c.close()
@@ -218,7 +218,7 @@ func TestTheDiskHoldsWhatMemoryCannot(t *testing.T) {
 	for _, d := range docs {
 		m := c.match(d.key)
 		if m.Status[0] != wire.StatusHit {
-			t.Errorf("%x: %+v", d.key[:4], m)
+			t.Errorf("%x: %s", d.key[:4], told(m))
 		}
 		tiers[m.Tier[0]]++
 		c.release(c.lease(d))
@@ -227,7 +227,7 @@ func TestTheDiskHoldsWhatMemoryCannot(t *testing.T) {
 		t.Errorf("tiers %v of %d", tiers, len(docs))
 	}
 	if m := c.match(docs[len(docs)-1].key); m.Tier[0] != wire.TierDRAM {
-		t.Errorf("what was acquired last: %+v", m)
+		t.Errorf("what was acquired last: %s", told(m))
 	}
 	c.close()
 	r.atRest()
@@ -319,7 +319,7 @@ func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
 			test.spoil(t, &config)
 			r := startDaemon(t, config, nil)
 			if check := r.check(t, "disk"); check.State != api.CheckDegraded || !strings.HasPrefix(check.Detail, test.state+" since ") {
-				t.Errorf("check %+v, want state %s", check, test.state)
+				t.Errorf("check %s is %s, want %s: %s", check.Name, check.State, test.state, check.Detail)
 			}
 			if h, err := r.adminClient(t).Ready(context.Background()); err != nil || h.Status != api.HealthDegraded || !slices.Contains(h.Degraded, "disk") {
 				t.Errorf("readiness %+v, %v", h, err)
@@ -335,7 +335,7 @@ func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
 				t.Errorf("reached %v", got)
 			}
 			if m := c.match(d.key); m.Status[0] != wire.StatusHit || m.Tier[0] != wire.TierDRAM {
-				t.Errorf("match %+v", m)
+				t.Errorf("match %s", told(m))
 			}
 			c.release(c.lease(d))
 			c.close()
@@ -457,14 +457,14 @@ func TestADaemonTakesADirectoryOverFromOneThatEnds(t *testing.T) {
 	c.close()
 	second := startDaemon(t, next, nil)
 	if check := second.check(t, "disk"); check.State != api.CheckDegraded {
-		t.Errorf("check %+v", check)
+		t.Errorf("check %s is %s: %s", check.Name, check.State, check.Detail)
 	}
 	first.stop()
 	eventually(t, "the directory is open", func() bool { return second.disk.Health().State == disk.StateOK })
 	c = attach(t, second.Socket())
 	c.register(p)
 	if m := c.match(d.key); m.Tier[0] != wire.TierDisk {
-		t.Errorf("match %+v", m)
+		t.Errorf("match %s", told(m))
 	}
 	c.release(c.lease(d))
 	c.close()
@@ -588,7 +588,7 @@ func TestPeopleSeeBothTiersAsOne(t *testing.T) {
 		t.Error(err)
 	}
 	if m := c.match(d.key); m.Status[0] != wire.StatusMiss || m.Reason[0] != wire.ReasonRemoved {
-		t.Errorf("after removal: %+v", m)
+		t.Errorf("after removal: %s", told(m))
 	}
 	c.close()
 	r.stop()

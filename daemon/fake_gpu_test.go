@@ -405,7 +405,7 @@ func TestADriverThatHangsHoldsUpNeitherStartNorEnd(t *testing.T) {
 			lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: call, Nth: 1})
 			r := startParts(t, config, Parts{})
 			if check := r.check(t, "hbm"); (call == "cuInit") != strings.Contains(check.Detail, "did not open the device") {
-				t.Errorf("%+v", check)
+				t.Errorf("check %s is %s: %s", check.Name, check.State, check.Detail)
 			}
 			c := attach(t, r.Socket())
 			c.register(p)
@@ -453,7 +453,7 @@ func TestWhatIsWrongWithTheDriverIsTold(t *testing.T) {
 			r := startParts(t, config, Parts{})
 			check := r.check(t, "hbm")
 			if check.State != api.CheckDegraded || !strings.Contains(check.Detail, row.want) {
-				t.Errorf("%+v", check)
+				t.Errorf("check %s is %s: %s", check.Name, check.State, check.Detail)
 			}
 			t.Log(check.Detail)
 			c := attach(t, r.Socket())

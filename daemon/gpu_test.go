@@ -382,7 +382,7 @@ func TestWithoutAUsableGPUTheDaemonServesFromMemory(t *testing.T) {
 	r := startParts(t, config, Parts{})
 	check := r.check(t, "hbm")
 	if check.State != api.CheckDegraded || !strings.Contains(check.Detail, config.HBMLibrary) {
-		t.Errorf("%+v", check)
+		t.Errorf("check %s is %s: %s", check.Name, check.State, check.Detail)
 	}
 	st, err := r.adminClient(t).Status(context.Background())
 	if err != nil || !st.Ready || st.GPU != nil {

@@ -100,7 +100,7 @@ func TestAPeerThatSpeaksSomethingElseIsAnsweredAndClosed(t *testing.T) {
 			c := dialRaw(t, r.Socket())
 			h, _ := c.sendFrame(frame)
 			if h.Code != wire.Invalid || h.Request != 0 || h.Op != 0 {
-				t.Errorf("answer %+v", h)
+				t.Errorf("%v is answered %v, kind %d", h.Op, h.Code, h.Kind)
 			}
 			if _, _, _, err := c.receive(); !errors.Is(err, seqpacket.ErrClosed) {
 				t.Errorf("then %v, want the end", err)
@@ -121,7 +121,7 @@ func TestHelloIsTheFirstRequestAndOnlyThat(t *testing.T) {
 		Tenants: []wire.TenantName{{Name: "guarded", Token: "open sesame"}, {}}})
 	seqpacket.CloseAll(fds)
 	if c.hello.Version != 1 || c.hello.BootEpoch == 0 || c.hello.Server != "spliced test" {
-		t.Errorf("hello: %+v", c.hello)
+		t.Errorf("hello answers version %d, features %#x, %d bytes of arena", c.hello.Version, c.hello.Features, c.hello.ArenaBytes)
 	}
 	if len(c.hello.Tenants) != 2 || string(c.hello.Tenants[0].Salt) != "pepper" || c.hello.Tenants[0].ID == c.hello.Tenants[1].ID {
 		t.Errorf("tenants: %+v", c.hello.Tenants)
@@ -229,7 +229,7 @@ func TestOneConnectionTooManyIsToldSo(t *testing.T) {
 	third := dialRaw(t, r.Socket())
 	h, body, _, err := third.receive()
 	if err != nil || h.Code != wire.Busy || h.Op != wire.OpHello {
-		t.Errorf("third: %v, %+v, %s", err, h, body)
+		t.Errorf("third: %v, %v %v: %s", err, h.Op, h.Code, body)
 	}
 	if _, _, _, err := third.receive(); !errors.Is(err, seqpacket.ErrClosed) {
 		t.Errorf("then %v", err)

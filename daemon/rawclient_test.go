@@ -68,6 +68,12 @@ func (c *rawClient) rubbish() {
 	}
 }
 
+// told is what a match was answered, for messages.
+func told(m *wire.MatchReply) string {
+	return fmt.Sprintf("a prefix of %d tokens in tier %d (reason %d); segments of status %d in tiers %d for reasons %d, of %d tokens",
+		m.PrefixTokens, m.PrefixTier, m.PrefixReason, m.Status, m.Tier, m.Reason, m.Tokens)
+}
+
 // mapAll maps the regions that came with hello.
 func (c *rawClient) mapAll(fds []int) {
 	c.t.Helper()

@@ -10,73 +10,120 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-func TestSegmentsGoInAndStatesComeOut(t *testing.T) {
-	leakCheck(t)
-	r := startDaemon(t, testConfig(t), nil)
-	c := attach(t, r.Socket())
-	p := testProfile(t, 1)
-	c.register(p)
-	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+// served is a daemon with a client and a document that it has not published yet.
+type served struct {
+	*running
+	c *rawClient
+	p *profile.Profile
+	d *document
+}
 
-	if m := c.match(d.key); m.Status[0] != wire.StatusMiss || m.Reason[0] != wire.ReasonUnknown {
+func serve(t *testing.T) *served {
+	t.Helper()
+	leakCheck(t)
+	s := &served{running: startDaemon(t, testConfig(t), nil), p: testProfile(t, 1)}
+	s.c = attach(t, s.Socket())
+	s.c.register(s.p)
+	s.d = newDocument(s.p, nil, 1, 64, profile.RoleFirst)
+	return s
+}
+
+// published is serve with the document published and leased.
+func published(t *testing.T) (*served, uint64) {
+	t.Helper()
+	s := serve(t)
+	s.c.publish(s.d)
+	return s, s.c.lease(s.d)
+}
+
+// end releases leases, which are all that is held, and finds nothing left.
+func (s *served) end(leases ...uint64) {
+	s.t.Helper()
+	for i, code := range s.c.release(leases...) {
+		if wire.Code(code) != wire.OK {
+			s.t.Errorf("release of lease %d of %d: %v", i+1, len(leases), wire.Code(code))
+		}
+	}
+	s.c.close()
+	s.atRest()
+}
+
+func TestASegmentIsFoundOnceItIsPublished(t *testing.T) {
+	s := serve(t)
+	if m := s.c.match(s.d.key); m.Status[0] != wire.StatusMiss || m.Reason[0] != wire.ReasonUnknown {
 		t.Errorf("before: status %d, reason %d", m.Status[0], m.Reason[0])
 	}
-	id, code := c.reserve(d, 0)
+	id, code := s.c.reserve(s.d, 0)
 	if code != wire.OK {
 		t.Fatalf("reserve: %v", code)
 	}
-	if _, code := c.reserve(d, 0); code != wire.Exists {
+	if _, code := s.c.reserve(s.d, 0); code != wire.Exists {
 		t.Errorf("reserved twice: %v", code)
 	}
-	if m := c.match(d.key); m.Status[0] != wire.StatusPending {
+	if m := s.c.match(s.d.key); m.Status[0] != wire.StatusPending {
 		t.Errorf("while filling: status %d", m.Status[0])
 	}
-	if !c.commit(id, d.layout, d.bytes) {
+	if !s.c.commit(id, s.d.layout, s.d.bytes) {
 		t.Fatal("not published")
 	}
-	if m := c.match(d.key); m.Status[0] != wire.StatusHit || m.Tier[0] != wire.TierDRAM || m.Tokens[0] != 64 {
-		t.Errorf("after: %+v", m)
+	if m := s.c.match(s.d.key); m.Status[0] != wire.StatusHit || m.Tier[0] != wire.TierDRAM || m.Tokens[0] != 64 {
+		t.Errorf("after: status %d in tier %d, %d tokens", m.Status[0], m.Tier[0], m.Tokens[0])
 	}
-	lease := c.lease(d)
-	plan := onePlan(lease, d, 5)
+	s.end(s.c.lease(s.d))
+}
 
-	// From a zero state, composing one segment gives its end-state.
+// From a zero state, composing one segment gives its end-state.
+func TestSegmentsGoInAndStatesComeOut(t *testing.T) {
+	s, lease := published(t)
 	var composed wire.ComposeReply
-	c.call(wire.OpCompose, &wire.ComposeRequest{Profile: c.profile, Layer: 0, Plan: plan}, &composed)
-	states := p.StatesLayout(0, 1)
-	if composed.Bytes != uint64(states.Bytes) {
+	s.c.call(wire.OpCompose, &wire.ComposeRequest{Profile: s.c.profile, Layer: 0, Plan: onePlan(lease, s.d, 5)}, &composed)
+	if states := s.p.StatesLayout(0, 1); composed.Bytes != uint64(states.Bytes) {
 		t.Fatalf("states of %d bytes, want %d", composed.Bytes, states.Bytes)
 	}
-	s := d.layout.Parts[d.layout.Find(0, profile.PartS)]
-	want, got := d.bytes[s.Off:s.Off+s.Len], c.slots.Bytes()[composed.Off:]
-	for i := 0; i < int(s.Len); i += 4 {
+	end := s.d.layout.Parts[s.d.layout.Find(0, profile.PartS)]
+	want, got := s.d.bytes[end.Off:end.Off+end.Len], s.c.slots.Bytes()[composed.Off:]
+	for i := 0; i < int(end.Len); i += 4 {
 		a, b := floatAt(want, i), floatAt(got, i)
 		if math.Abs(float64(a-b)) > 1e-6 {
 			t.Fatalf("state element %d: %g, want %g", i/4, b, a)
 		}
 	}
+	s.end(lease, composed.Lease)
+}
 
-	// Rotation by position 0 copies the rows.
+func TestRotationByPositionZeroCopiesTheRows(t *testing.T) {
+	s, lease := published(t)
 	var rotated wire.RotateReply
-	c.call(wire.OpRotate, &wire.RotateRequest{Profile: c.profile, Layer: 1, Dest: wire.DestSlot, Plan: plan}, &rotated)
-	k := d.layout.Parts[d.layout.Find(1, profile.PartK)]
-	if rotated.Rows != 64 || string(c.slots.Bytes()[rotated.Off:][:k.Len]) != string(d.bytes[k.Off:k.Off+k.Len]) {
+	s.c.call(wire.OpRotate, &wire.RotateRequest{Profile: s.c.profile, Layer: 1, Dest: wire.DestSlot, Plan: onePlan(lease, s.d, 5)}, &rotated)
+	k := s.d.layout.Parts[s.d.layout.Find(1, profile.PartK)]
+	if rotated.Rows != 64 || string(s.c.slots.Bytes()[rotated.Off:][:k.Len]) != string(s.d.bytes[k.Off:k.Off+k.Len]) {
 		t.Errorf("%d rows, or they differ", rotated.Rows)
 	}
-	var assembled wire.RotateReply
-	c.call(wire.OpAssemble, &wire.AssembleRequest{RotateRequest: wire.RotateRequest{
-		Profile: c.profile, Layer: wire.AllLayers, Dest: wire.DestSlot, Plan: plan}}, &assembled)
-	if assembled.Bytes != uint64(p.CheckpointLayout(64).Bytes) {
-		t.Errorf("assembled %d bytes, want %d", assembled.Bytes, p.CheckpointLayout(64).Bytes)
-	}
+	s.end(lease, rotated.Lease)
+}
 
-	for i, code := range c.release(lease, composed.Lease, rotated.Lease, assembled.Lease, 999) {
-		if want := []wire.Code{0, 0, 0, 0, wire.Gone}[i]; wire.Code(code) != want {
+func TestAssembleAnswersACheckpoint(t *testing.T) {
+	s, lease := published(t)
+	var assembled wire.RotateReply
+	s.c.call(wire.OpAssemble, &wire.AssembleRequest{RotateRequest: wire.RotateRequest{
+		Profile: s.c.profile, Layer: wire.AllLayers, Dest: wire.DestSlot, Plan: onePlan(lease, s.d, 5)}}, &assembled)
+	if want := uint64(s.p.CheckpointLayout(64).Bytes); assembled.Bytes != want {
+		t.Errorf("assembled %d bytes, want %d", assembled.Bytes, want)
+	}
+	s.end(lease, assembled.Lease)
+}
+
+// Leases of the store and of slots are released alike, in one request.
+func TestLeasesOfAllKindsAreReleasedTogether(t *testing.T) {
+	s, lease := published(t)
+	var composed wire.ComposeReply
+	s.c.call(wire.OpCompose, &wire.ComposeRequest{Profile: s.c.profile, Layer: 0, Plan: onePlan(lease, s.d, 5)}, &composed)
+	for i, code := range s.c.release(lease, composed.Lease, 999) {
+		if want := []wire.Code{wire.OK, wire.OK, wire.Gone}[i]; wire.Code(code) != want {
 			t.Errorf("release %d: %v, want %v", i, wire.Code(code), want)
 		}
 	}
-	c.close()
-	r.atRest()
+	s.end()
 }
 
 func floatAt(b []byte, i int) float32 {
@@ -110,12 +157,12 @@ func TestCheckpointsAreSavedAndLoaded(t *testing.T) {
 	var m wire.MatchReply
 	c.call(wire.OpMatch, &wire.MatchRequest{Profile: c.profile, Accept: wire.AcceptExact, Positions: []uint32{16, 48}, Prefixes: [][32]byte{hashes[0], hashes[1]}}, &m)
 	if m.PrefixTokens != 48 || m.PrefixIndex != 1 || m.PrefixFlags != wire.AcceptExact {
-		t.Errorf("match: %+v", m)
+		t.Errorf("match: %d tokens, position %d, kind %d", m.PrefixTokens, m.PrefixIndex, m.PrefixFlags)
 	}
 	var l wire.LoadReply
 	c.call(wire.OpLoad, &wire.LoadRequest{Profile: c.profile, Accept: wire.AcceptExact, Digests: 1, Hash: hashes[1]}, &l)
 	if l.Tokens != 48 || len(l.NodeBegin) != 2 || l.NodeEnd[0] != 16 || l.NodeBegin[1] != 16 || l.NodeEnd[1] != 48 {
-		t.Errorf("load: %+v", l)
+		t.Errorf("load: %d tokens in nodes from %d to %d", l.Tokens, l.NodeBegin, l.NodeEnd)
 	}
 	c.refused(wire.OpLoad, &wire.LoadRequest{Profile: c.profile, Accept: wire.AcceptSpliced, Hash: hashes[1]}, wire.Miss, "flag_only")
 	c.close()

@@ -27,7 +27,7 @@ func TestADiskThatHangsIsDegraded(t *testing.T) {
 		check := api.Check{State: api.CheckOK}
 		explain(&check, test.health)
 		if check.State != test.state || !strings.HasPrefix(check.Detail, test.detail) || (check.Detail == "") != (test.detail == "") {
-			t.Errorf("%s: %+v", name, check)
+			t.Errorf("%s: %s, %q", name, check.State, check.Detail)
 		}
 	}
 }
