@@ -125,11 +125,7 @@ func (d *device) register(a *attachment) {
 }
 
 func (d *device) registerPiece(a *attachment, off, n int64) error {
-	if err := d.enter(); err != nil {
-		return err
-	}
-	defer d.leave()
-	return d.fail(d.api.HostRegister(unsafe.Pointer(&a.mem[off]), n))
+	return d.fail(d.onThread(func() error { return d.api.HostRegister(unsafe.Pointer(&a.mem[off]), n) }))
 }
 
 // unregister takes back what was pinned; no piece is on its way.

@@ -14,9 +14,5 @@ func (d *device) OrderEvents() (*order.Events, order.EventHandles, error) {
 
 // entered runs calls with the context current.
 func (d *device) entered(calls func() error) error {
-	if err := d.enter(); err != nil {
-		return err
-	}
-	defer d.leave()
-	return d.fail(calls())
+	return d.fail(d.onThread(calls))
 }

@@ -11,6 +11,10 @@ import (
 // lostError is the failure after which the device gives no more service.
 type lostError struct{ err error }
 
+// Lost reports whether the device gives no more service. An error alone does not
+// say so: what one client hands over may be refused by a device that is well.
+func (d *device) Lost() bool { return d.lost.Load() != nil }
+
 // gone is ErrUnavailable once the device is lost.
 func (d *device) gone() error {
 	if l := d.lost.Load(); l != nil {

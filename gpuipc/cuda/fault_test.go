@@ -12,6 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/fakecuda"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/internal/bounded"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 )
@@ -238,7 +239,7 @@ func TestAStuckImportIsLeftBehind(t *testing.T) {
 	lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: "cuMemImportFromShareableHandle"})
 	before := lib.Stats()
 	var group sync.WaitGroup
-	for range foreignCalls + 3 { // three more than goroutines may hang
+	for range bounded.Most + 3 { // three more than goroutines may hang
 		s := share()
 		group.Go(func() {
 			if _, err := d.ImportShare(context.Background(), s); !errors.Is(err, gpuipc.ErrUnavailable) {
@@ -247,8 +248,8 @@ func TestAStuckImportIsLeftBehind(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if c := d.Counters(); c.StuckCalls != foreignCalls || c.LateCalls != foreignCalls {
-		t.Errorf("%+v, want %d stuck calls", c, foreignCalls)
+	if c := d.Counters(); c.StuckCalls != bounded.Most || c.LateCalls != bounded.Most {
+		t.Errorf("%+v, want %d stuck calls", c, bounded.Most)
 	}
 	// The device goes on meanwhile.
 	if err := d.Store(t.Context(), at(own, 0, 8), make([]byte, 8)); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/internal/bounded"
 )
 
 // importChunks bounds the chunks of one import: layers of an engine, each in a
@@ -29,11 +30,11 @@ func (d *device) ImportShare(ctx context.Context, s gpuipc.Share) (gpuipc.Region
 	if s.Way == gpuipc.WayDescriptor {
 		open = r.importDescriptors
 	}
-	err := d.foreign.start(ctx, call{
-		what: "open memory of another process",
-		run:  func() error { return open(s.Chunks) },
-		undo: func() { _ = r.giveBack() },
-		last: func() { _ = s.Close() }, // not here: a stuck call still uses the descriptors
+	err := d.foreign.Do(ctx, bounded.Call{
+		What: "open memory of another process",
+		Run:  func() error { return open(s.Chunks) },
+		Undo: func() { _ = r.giveBack() },
+		Last: func() { _ = s.Close() }, // not here: a stuck call still uses the descriptors
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cuda: import of %d chunks: %w", len(s.Chunks), d.importError(s.Way, err))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/internal/bounded"
 )
 
 // device is one GPU.
@@ -20,8 +21,8 @@ type device struct {
 	granularity int64
 	kernels     *module
 	lanes       *lanes
-	words       *lanes // of the 8 bytes that order reads and writes
-	foreign     *foreign
+	words       *lanes         // of the 8 bytes that order reads and writes
+	foreign     *bounded.Calls // on memory of other processes
 	limits      limits
 	attachPiece int64
 
@@ -52,7 +53,7 @@ func Open(o Options) (gpuipc.Accelerator, error) {
 	}
 	d := &device{api: api, options: o, id: id, info: info, limits: defaultLimits, attachPiece: attachPiece}
 	d.lanes, d.words = newLanes(d, o.Streams), newLanes(d, wordLanes)
-	d.foreign = newForeign(d, o.CallTimeout)
+	d.foreign = bounded.New(bounded.Host{Run: d.onThread, Release: d.release, Log: o.Log}, o.CallTimeout)
 	if err := d.start(); err != nil {
 		return nil, fmt.Errorf("cuda: %s (%s): %w", info.Name, info.UUID, err)
 	}
@@ -98,6 +99,15 @@ func (d *device) enter() error {
 
 func (d *device) leave() { runtime.UnlockOSThread() }
 
+// onThread runs f between enter and leave.
+func (d *device) onThread(f func() error) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	return f()
+}
+
 // release runs f, which gives memory back, on a thread with the context, lost or
 // not: what the driver still takes back it should get.
 func (d *device) release(f func()) {
@@ -128,7 +138,7 @@ func (d *device) UUID() gpuipc.UUID { return d.info.UUID }
 // Counters says what happened since Open.
 func (d *device) Counters() Counters {
 	return Counters{
-		StuckCalls: d.foreign.stuck.Load(), LateCalls: d.foreign.late.Load(), Lanes: d.lanes.made.Load() + d.words.made.Load(),
+		StuckCalls: d.foreign.Stuck(), LateCalls: d.foreign.Late(), Lanes: d.lanes.made.Load() + d.words.made.Load(),
 		Gathered: d.gathered.Load(), Unpinned: d.unpinned.Load(),
 	}
 }
@@ -159,7 +169,7 @@ func (d *device) Close() error {
 	if n, m := d.regions.Load(), d.attached.count(); n != 0 || m != 0 {
 		return fmt.Errorf("cuda: close: %d regions are open, %d host regions attached: %w", n, m, gpuipc.ErrInvalid)
 	}
-	if err := d.foreign.close(); err != nil {
+	if err := d.foreign.Close(); err != nil {
 		return err
 	}
 	if bulk, words := d.lanes.close(), d.words.close(); !bulk || !words {

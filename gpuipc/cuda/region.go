@@ -229,7 +229,7 @@ func (r *region) Close() error {
 	d.regions.Add(-1)
 	var err error
 	if r.imported {
-		err = d.foreign.finish("close memory of another process", r.giveBack)
+		err = d.foreign.Release("close memory of another process", r.giveBack)
 	} else {
 		d.release(func() { err = r.giveBack() })
 	}
