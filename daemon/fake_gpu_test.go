@@ -385,7 +385,7 @@ func TestAKilledClientsWorkOnTheGPUEndsFirst(t *testing.T) {
 		}
 		return true
 	})
-	if r.gpu.LentBytes() == 0 {
+	if r.gpu.ConnectionBytes() == 0 {
 		t.Error("the memory went before the kernel that writes it had ended")
 	}
 	lib.Release()

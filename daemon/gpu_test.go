@@ -140,7 +140,7 @@ func gather(memory []byte, off, length []uint64) (b []byte) {
 func (r *running) deviceAtRest() {
 	r.t.Helper()
 	r.atRest()
-	eventually(r.t, "no memory of the device is lent", func() bool { return r.gpu.LentBytes() == 0 })
+	eventually(r.t, "no memory of the device is lent", func() bool { return r.gpu.ConnectionBytes() == 0 })
 }
 
 func TestAttachLendsMemoryOfTheDeviceOnce(t *testing.T) {
@@ -162,8 +162,8 @@ func TestAttachLendsMemoryOfTheDeviceOnce(t *testing.T) {
 		t.Error("the order page does not begin at 0")
 	}
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Invalid, "already")
-	if got := r.gpu.LentBytes(); got < int64(2*settings.MiB) {
-		t.Errorf("%d bytes are lent", got)
+	if got := r.gpu.ConnectionBytes(); got < int64(2*settings.MiB) {
+		t.Errorf("%d bytes are taken", got)
 	}
 	c.close()
 	r.deviceAtRest()
@@ -184,9 +184,9 @@ func TestAttachIsRefusedByName(t *testing.T) {
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayHandle}, wire.Unsupported, "way 2")
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{}, wire.Unsupported, "0x0")
 	first := attachDouble(t, r.Socket())
-	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Full, "are lent")
+	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Full, "are taken")
 	first.close()
-	eventually(t, "what was lent is back", func() bool { return r.gpu.LentBytes() == 0 })
+	eventually(t, "what was lent is back", func() bool { return r.gpu.ConnectionBytes() == 0 })
 	if _, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor, PrivateBytes: 1}); len(files) > 0 {
 		for _, f := range files {
 			f.Close()

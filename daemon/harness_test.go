@@ -116,7 +116,7 @@ func (r *running) atRest() {
 	r.t.Helper()
 	eventually(r.t, "the daemon holds nothing of clients", func() bool {
 		load := r.server.Load()
-		held := int64(load.Connections+load.InFlight+load.Queued) + load.LentBytes
+		held := int64(load.Connections+load.InFlight+load.Queued) + load.ConnectionBytes
 		for _, p := range r.store.Pools() {
 			held += p.LeasedBytes + p.PendingBytes + p.QuarantinedBytes
 		}

@@ -1,5 +1,5 @@
 // Package gpu opens the accelerator that the settings ask for and counts what of
-// it is lent to connections. Copies of segments and checkpoints on it are
+// it connections have. Copies of segments and checkpoints on it are
 // tiering's, a connection's own memory is its connection's.
 package gpu
 
@@ -22,8 +22,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
-// GPU is the accelerator of a daemon that has one, and what of it is lent to
-// connections.
+// GPU is the accelerator of a daemon that has one, and what of it
+// connections have.
 type GPU struct {
 	// Fixed after Open.
 	Device gpuipc.Accelerator
@@ -37,7 +37,7 @@ type GPU struct {
 
 	mu struct {
 		sync.Mutex
-		lent int64 // bytes of private regions of connections
+		taken int64 // bytes of private regions of connections
 	}
 }
 
@@ -166,10 +166,10 @@ func (g *GPU) StuckCalls() int64 {
 func (g *GPU) Take(bytes int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if most := int64(g.config.HBMConnections); g.mu.lent+bytes > most {
-		return codes.Refuse(wire.Full, "%d bytes of the GPU: %d of %d are lent", bytes, g.mu.lent, most)
+	if most := int64(g.config.HBMConnections); g.mu.taken+bytes > most {
+		return codes.Refuse(wire.Full, "%d bytes of the GPU: %d of %d are taken", bytes, g.mu.taken, most)
 	}
-	g.mu.lent += bytes
+	g.mu.taken += bytes
 	return nil
 }
 
@@ -177,14 +177,14 @@ func (g *GPU) Take(bytes int64) error {
 func (g *GPU) GiveBack(bytes int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.mu.lent -= bytes
+	g.mu.taken -= bytes
 }
 
-// LentBytes is what connections have of the GPU for their own.
-func (g *GPU) LentBytes() int64 {
+// ConnectionBytes is what connections have of the GPU for their own.
+func (g *GPU) ConnectionBytes() int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.mu.lent
+	return g.mu.taken
 }
 
 // Share makes handles of the device arena in the first way that the client,

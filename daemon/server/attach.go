@@ -60,7 +60,7 @@ type attachment struct {
 	attaching atomic.Bool // attach-device has begun
 	// registering counts register-device requests in flight.
 	registering atomic.Int32
-	lent        atomic.Pointer[lent] // set once, by attach-device
+	gpu         atomic.Pointer[attachedGPU] // set once, by attach-device
 
 	mu struct {
 		sync.Mutex
@@ -143,7 +143,7 @@ func (s *Server) grant(want wire.TenantName) (*tiering.Tenant, error) {
 func (a *attachment) open(s *Server, id uint64, m *wire.HelloRequest) (err error) {
 	a.stagingBytes = wanted(m.StagingBytes, s.config.Staging, s.config.StagingMax)
 	a.slotBytes = max(wanted(m.SlotBytes, s.config.Slots, s.config.SlotsMax), int64(s.config.PageBytes))
-	if err := s.lend(&a.stagingBytes, &a.slotBytes); err != nil {
+	if err := s.take(&a.stagingBytes, &a.slotBytes); err != nil {
 		return err
 	}
 	slotRegion, err := s.device.NewRegion(gpuipc.RegionSpec{
@@ -199,17 +199,17 @@ func (a *attachment) close(s *Server) {
 		}
 	}
 	s.giveBack(a.stagingBytes + a.slotBytes)
-	if l := a.lent.Load(); l != nil {
+	if l := a.gpu.Load(); l != nil {
 		l.end(s)
 		if !l.outlives() {
-			a.closeLent(s)
+			a.closeGPU(s)
 		}
 	}
 }
 
-// closeLent gives the private memory on the device back.
-func (a *attachment) closeLent(s *Server) {
-	l := a.lent.Load()
+// closeGPU gives the private memory on the device back.
+func (a *attachment) closeGPU(s *Server) {
+	l := a.gpu.Load()
 	if l == nil {
 		return
 	}
@@ -336,7 +336,7 @@ func (a *attachment) use(id uint32) (tier.ProfileID, error) {
 
 // memory returns registered engine memory.
 func (a *attachment) memory(number uint32, id tier.ProfileID) (*tiering.Memory, error) {
-	if l := a.lent.Load(); l != nil && number >= firstDeviceMemory {
+	if l := a.gpu.Load(); l != nil && number >= firstDeviceMemory {
 		return l.memory(number, id)
 	}
 	a.mu.Lock()

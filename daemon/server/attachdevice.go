@@ -18,22 +18,22 @@ import (
 )
 
 // A private region: the order page, what the client writes, slots. Its parts
-// begin at multiples of lentAlign; a quarter of it is the client's (a guess: the
+// begin at multiples of privateAlign; a quarter of it is the client's (a guess: the
 // (T, S) of a few seams beside the states that compose answers).
 //
-//	0           lentAlign                        slots
+//	0           privateAlign                        slots
 //	+-----------+--------------------------------+-----------------+
 //	| order page| staging, written by the client | slots           |
 //	+-----------+--------------------------------+-----------------+
 const (
-	lentAlign  = 64 << 10
-	orderOff   = 0
-	orderSlots = order.PageBytes / order.SlotBytes
-	leastLent  = int64(settings.LeastHBMClient) // and a page of slots
+	privateAlign = 64 << 10
+	orderOff     = 0
+	orderSlots   = order.PageBytes / order.SlotBytes
+	leastPrivate = int64(settings.LeastHBMClient) // and a page of slots
 )
 
-// lent is the memory of the device that one connection has.
-type lent struct {
+// attachedGPU is what of the device one connection has for its own.
+type attachedGPU struct {
 	// Fixed after attach-device.
 	gpu     *gpu.GPU
 	way     gpuipc.Way
@@ -44,7 +44,7 @@ type lent struct {
 	slots   *slots.Slots
 
 	closed    sync.Once
-	letGo     chan struct{} // closed when end's call of the device is back; nil before end
+	released  chan struct{} // closed when end's call of the device is back; nil before end
 	signalled uint64        // in the daemon's slot; of the order request whose turn it is
 
 	mu struct {
@@ -90,7 +90,7 @@ type engine struct {
 	rank    int
 }
 
-// attachDevice lends memory of the device to a connection, once.
+// attachDevice gives a connection memory of the device, once.
 func (t *task) attachDevice() (wire.Message, error) {
 	g := t.conn.server.gpu
 	var m wire.AttachDeviceRequest
@@ -108,24 +108,24 @@ func (t *task) attachDevice() (wire.Message, error) {
 	if !t.at.attaching.CompareAndSwap(false, true) {
 		return nil, codes.Refuse(wire.Invalid, "this connection has attached the device already")
 	}
-	l, reply, err := t.lend(g, &m)
+	l, reply, err := t.attachGPU(g, &m)
 	if err != nil {
 		t.at.attaching.Store(false)
 		return nil, err
 	}
-	t.at.lent.Store(l)
+	t.at.gpu.Store(l)
 	return reply, nil
 }
 
-// lend makes the private region and the answer.
-func (t *task) lend(g *gpu.GPU, m *wire.AttachDeviceRequest) (_ *lent, _ *wire.AttachDeviceReply, err error) {
+// attachGPU makes the private region and the answer.
+func (t *task) attachGPU(g *gpu.GPU, m *wire.AttachDeviceRequest) (_ *attachedGPU, _ *wire.AttachDeviceReply, err error) {
 	arena := t.conn.server.store.DeviceArena()
 	public, err := g.Share(arena, m.Ways)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer public.Close() // of what t.send has not taken
-	l, err := t.conn.server.newLent(public.Way, t.conn.id, m.PrivateBytes)
+	l, err := t.conn.server.newAttachedGPU(public.Way, t.conn.id, m.PrivateBytes)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -154,7 +154,7 @@ func (t *task) lend(g *gpu.GPU, m *wire.AttachDeviceRequest) (_ *lent, _ *wire.A
 }
 
 // attachReply moves the descriptors of both shares to those that are sent.
-func (t *task) attachReply(l *lent, public, private *gpuipc.Share) *wire.AttachDeviceReply {
+func (t *task) attachReply(l *attachedGPU, public, private *gpuipc.Share) *wire.AttachDeviceReply {
 	r := &wire.AttachDeviceReply{
 		Way: uint8(l.way), Epoch: l.gpu.Epoch, PublicBytes: uint64(public.Bytes()), PrivateBytes: uint64(private.Bytes()),
 		OrderOff: orderOff, OrderSlots: orderSlots, PublicChunks: uint32(len(public.Chunks)),
@@ -181,14 +181,14 @@ func (t *task) attachReply(l *lent, public, private *gpuipc.Share) *wire.AttachD
 	return r
 }
 
-// newLent makes a private region of the size that the client wishes for, within
+// newAttachedGPU makes a private region of the size that the client wishes for, within
 // what one client may have.
-func (s *Server) newLent(way gpuipc.Way, connection, wish uint64) (*lent, error) {
+func (s *Server) newAttachedGPU(way gpuipc.Way, connection, wish uint64) (*attachedGPU, error) {
 	g := s.gpu
 	page := int64(s.config.HBMPageBytes)
 	bytes := int64(s.config.HBMClient)
 	if wish > 0 {
-		bytes = max(leastLent+page, min(bytes, int64(min(wish, uint64(bytes)))))
+		bytes = max(leastPrivate+page, min(bytes, int64(min(wish, uint64(bytes)))))
 	}
 	if err := g.Take(bytes); err != nil {
 		return nil, err
@@ -211,7 +211,7 @@ func (s *Server) newLent(way gpuipc.Way, connection, wish uint64) (*lent, error)
 		}
 		bytes += rounded
 	}
-	l := &lent{gpu: g, way: way, private: private}
+	l := &attachedGPU{gpu: g, way: way, private: private}
 	if l.order, err = order.In(g.Device, private, orderOff); err == nil {
 		l.pair, err = newEventPair(g.Device)
 	}
@@ -219,21 +219,21 @@ func (s *Server) newLent(way gpuipc.Way, connection, wish uint64) (*lent, error)
 		g.GiveBack(bytes)
 		return nil, errors.Join(err, private.Close())
 	}
-	slotBytes := max(page, (bytes-lentAlign)/4*3/page*page)
+	slotBytes := max(page, (bytes-privateAlign)/4*3/page*page)
 	at := bytes - slotBytes
-	at -= at % lentAlign
-	l.staging = gpuipc.Extent{Off: lentAlign, Len: at - lentAlign}
+	at -= at % privateAlign
+	l.staging = gpuipc.Extent{Off: privateAlign, Len: at - privateAlign}
 	l.slots = slots.New(private, gpuipc.Extent{Off: at, Len: bytes - at}, int(page), s.config.MaxLeases)
 	l.mu.engines = map[engine]func(){}
 	return l, nil
 }
 
-func (l *lent) extent(off, n int64) gpuipc.Ref {
+func (l *attachedGPU) extent(off, n int64) gpuipc.Ref {
 	return gpuipc.Ref{Region: l.private, Extents: []gpuipc.Extent{{Off: off, Len: n}}}
 }
 
 // staged names [off, off+bytes) of what the client writes.
-func (l *lent) staged(off uint64, bytes int64) (gpuipc.Ref, error) {
+func (l *attachedGPU) staged(off uint64, bytes int64) (gpuipc.Ref, error) {
 	if bytes < 0 || off > uint64(l.staging.Len) || bytes > l.staging.Len-int64(off) {
 		return gpuipc.Ref{}, codes.Refuse(wire.Invalid, "[%d, +%d) is not inside the device staging of %d bytes", off, bytes, l.staging.Len)
 	}
@@ -242,7 +242,7 @@ func (l *lent) staged(off uint64, bytes int64) (gpuipc.Ref, error) {
 
 // reads notes that an engine of the connection reads the device, so that what
 // its matches find is copied there.
-func (l *lent) reads(s *tiering.Store, id tier.ProfileID, rank int) {
+func (l *attachedGPU) reads(s *tiering.Store, id tier.ProfileID, rank int) {
 	key := engine{id, rank}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -257,18 +257,18 @@ func (l *lent) reads(s *tiering.Store, id tier.ProfileID, rank int) {
 
 // end tells the client's streams that nobody will signal any more, and lets go of
 // the client's memory. Nothing of the connection runs any more.
-func (l *lent) end(s *Server) {
+func (l *attachedGPU) end(s *Server) {
 	ctx, stop := context.WithTimeout(context.Background(), s.config.HBMTimeout)
-	l.letGo = make(chan struct{})
+	l.released = make(chan struct{})
 	go func() {
-		defer close(l.letGo)
+		defer close(l.released)
 		defer stop()
 		if err := l.order.Release(ctx, order.Daemon); err != nil {
 			s.log.Debug().Err(err).Str("tier", "hbm").Msg("waits of a client could not be ended")
 		}
 	}()
 	select {
-	case <-l.letGo:
+	case <-l.released:
 	case <-ctx.Done(): // a driver that hangs looks at no time; the connection goes on
 	}
 	l.mu.Lock()
@@ -293,11 +293,11 @@ func (l *lent) end(s *Server) {
 // outlives reports whether the private region has to stay as long as the client
 // may have it open: freeing what a handle names before that is undefined, while
 // a descriptor keeps the memory itself.
-func (l *lent) outlives() bool { return l.way == gpuipc.WayHandle }
+func (l *attachedGPU) outlives() bool { return l.way == gpuipc.WayHandle }
 
 // closeRegion gives the private region back, once. While a call that the driver does
 // not end uses it, that is left to whoever waits for the call.
-func (l *lent) closeRegion(trouble func(error)) {
+func (l *attachedGPU) closeRegion(trouble func(error)) {
 	l.closed.Do(func() {
 		free := func() {
 			err := errors.Join(l.pair.close(), l.private.Close())
@@ -306,21 +306,21 @@ func (l *lent) closeRegion(trouble func(error)) {
 				trouble(err)
 			}
 		}
-		if l.letGo == nil {
+		if l.released == nil {
 			free()
 			return
 		}
 		select {
-		case <-l.letGo:
+		case <-l.released:
 			free()
 		default:
 			go func() {
-				<-l.letGo
+				<-l.released
 				free()
 			}()
 		}
 	})
 }
 
-// bytes is what the connection was lent.
-func (l *lent) bytes() int64 { return l.slots.End() }
+// bytes is what the connection has.
+func (l *attachedGPU) bytes() int64 { return l.slots.End() }

@@ -36,7 +36,7 @@ type side struct {
 // the slots lie that it names.
 func (t *task) side(from tiering.From, p *tiering.Plan, named ...uint64) (side, error) {
 	host := side{t.at.slots, t.at.staged}
-	l := t.at.lent.Load()
+	l := t.at.gpu.Load()
 	if l == nil {
 		return host, nil
 	}
@@ -53,7 +53,7 @@ func (t *task) side(from tiering.From, p *tiering.Plan, named ...uint64) (side, 
 // sideOf is where a lease, a buffer or a slot lies; what is none of these is taken
 // for one of the host.
 func (t *task) sideOf(id uint64) side {
-	if l := t.at.lent.Load(); l != nil && id != 0 {
+	if l := t.at.gpu.Load(); l != nil && id != 0 {
 		if place, _ := t.at.session.LeasePlace(tier.LeaseID(id)); place == tier.PlaceHBM || l.slots.Has(id) {
 			return side{l.slots, l.staged}
 		}
@@ -215,7 +215,7 @@ func (t *task) rotate() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.place(p.at.slots, m, bytes, rows, func(out gpuipc.Ref) error {
+	return t.carryOut(p.at.slots, m, bytes, rows, func(out gpuipc.Ref) error {
 		q.Dest.Out = out
 		return t.at.session.Rotate(t.ctx, &q)
 	})
@@ -239,15 +239,15 @@ func (t *task) assemble() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.place(p.at.slots, &m.RotateRequest, bytes, rows, func(out gpuipc.Ref) error {
+	return t.carryOut(p.at.slots, &m.RotateRequest, bytes, rows, func(out gpuipc.Ref) error {
 		q.Dest.Out = out
 		return t.at.session.Assemble(t.ctx, &q)
 	})
 }
 
-// place runs a rotate or assemble. Without bytes for a slot everything goes to
+// carryOut runs a rotate or assemble. Without bytes for a slot everything goes to
 // engine memory and the reply names no lease.
-func (t *task) place(slots *slots.Slots, m *wire.RotateRequest, bytes int64, rows int, work func(gpuipc.Ref) error) (wire.Message, error) {
+func (t *task) carryOut(slots *slots.Slots, m *wire.RotateRequest, bytes int64, rows int, work func(gpuipc.Ref) error) (wire.Message, error) {
 	if bytes == 0 && m.Dest == wire.DestMemory {
 		if m.Into != 0 {
 			return nil, codes.Refuse(wire.Invalid, "slot %d where nothing is written into a slot", m.Into)

@@ -41,7 +41,7 @@ type conn struct {
 	deviceLane lane // the same, in the queue of those that have attached the device
 
 	attached atomic.Pointer[attachment] // set once, by hello
-	spare    atomic.Pointer[desk]       // of a reader that was replaced
+	spare    atomic.Pointer[reader]     // of a reader that was replaced
 	requests atomic.Uint64
 	flying   atomic.Int64 // requests in flight that were not answered yet
 
@@ -129,15 +129,15 @@ func (c *conn) holdsLeases() bool {
 	if a == nil {
 		return false
 	}
-	if l := a.lent.Load(); l != nil && l.outlives() {
+	if l := a.gpu.Load(); l != nil && l.outlives() {
 		return true
 	}
 	leases, _ := a.session.Holdings()
 	return leases > 0
 }
 
-// desk is what a reader works with.
-type desk struct {
+// reader is what a reader works with.
+type reader struct {
 	buf     []byte // one frame
 	scratch scratch
 }
@@ -148,7 +148,7 @@ type desk struct {
 func (c *conn) serve() {
 	d := c.spare.Swap(nil)
 	if d == nil {
-		d = &desk{buf: make([]byte, wire.MaxFrame)}
+		d = &reader{buf: make([]byte, wire.MaxFrame)}
 	}
 	if c.read(d) == replaced {
 		c.spare.Store(d)
@@ -168,7 +168,7 @@ const (
 	endOfConn
 )
 
-func (c *conn) read(d *desk) next {
+func (c *conn) read(d *reader) next {
 	helloBy := c.since.Add(c.server.config.HelloTimeout)
 	if c.attached.Load() == nil && c.sock.SetRecvTimeout(c.server.config.HelloTimeout) != nil {
 		return endOfConn
@@ -203,7 +203,7 @@ func (c *conn) read(d *desk) next {
 }
 
 // receive answers one frame, or runs the job that it starts.
-func (c *conn) receive(d *desk, n int, fds []int, now time.Time) next {
+func (c *conn) receive(d *reader, n int, fds []int, now time.Time) next {
 	c.answering.Lock()
 	if c.ending() {
 		c.answering.Unlock()
@@ -228,7 +228,7 @@ func (c *conn) hungUp() bool {
 
 // linger waits until the client of an ending connection lets go of its leases.
 // What it still sends is thrown away.
-func (c *conn) linger(d *desk) {
+func (c *conn) linger(d *reader) {
 	for {
 		_, fds, err := c.sock.Recv(d.buf)
 		seqpacket.CloseAll(fds)
@@ -310,7 +310,7 @@ func (c *conn) close() {
 	c.happened(onClose, nil)
 	c.server.unwatch(c)
 	if a := c.attached.Load(); a != nil {
-		a.closeLent(c.server)
+		a.closeGPU(c.server)
 	}
 	if c.peer.Pidfd >= 0 {
 		unix.Close(c.peer.Pidfd)

@@ -83,10 +83,10 @@ func (t *task) registerDevice() (wire.Message, error) {
 	return &wire.RegisterDeviceReply{Memory: number}, err
 }
 
-// attachedDevice is what attach-device has lent to the connection; an operation
+// attachedDevice is what attach-device gave the connection; an operation
 // that needs it and comes before is refused.
-func (t *task) attachedDevice() (*lent, error) {
-	if l := t.at.lent.Load(); l != nil {
+func (t *task) attachedDevice() (*attachedGPU, error) {
+	if l := t.at.gpu.Load(); l != nil {
 		return l, nil
 	}
 	if !t.at.device {
@@ -96,7 +96,7 @@ func (t *task) attachedDevice() (*lent, error) {
 	return nil, codes.Refuse(wire.Invalid, "%v before attach-device", t.header.Op)
 }
 
-func (t *task) importDevice(l *lent, id tier.ProfileID, m *wire.RegisterDeviceRequest) (*tiering.Memory, error) {
+func (t *task) importDevice(l *attachedGPU, id tier.ProfileID, m *wire.RegisterDeviceRequest) (*tiering.Memory, error) {
 	share := gpuipc.Share{Way: gpuipc.Way(m.Way), Device: l.gpu.Device.UUID()}
 	var chunks []int64 // ends
 	end := int64(0)
@@ -139,7 +139,7 @@ func (t *task) importDevice(l *lent, id tier.ProfileID, m *wire.RegisterDeviceRe
 
 // registered finds memory of an epoch. The same epoch for another profile, or for
 // other memory, is a mistake of the client.
-func (l *lent) registered(id tier.ProfileID, q *wire.RegisterDeviceRequest) (number uint32, known bool, err error) {
+func (l *attachedGPU) registered(id tier.ProfileID, q *wire.RegisterDeviceRequest) (number uint32, known bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range l.mu.memories {
@@ -156,7 +156,7 @@ func (l *lent) registered(id tier.ProfileID, q *wire.RegisterDeviceRequest) (num
 	return 0, false, l.roomLocked()
 }
 
-func (l *lent) roomLocked() error {
+func (l *attachedGPU) roomLocked() error {
 	if n := len(l.mu.memories); n >= maxBindings {
 		return codes.Refuse(wire.Busy, "%d registered memories on one connection", n)
 	}
@@ -171,7 +171,7 @@ func (m *deviceMemory) isToldAs(q *wire.RegisterDeviceRequest) bool {
 
 // keep adds memory unless a request of the same epoch was quicker, or others took
 // the last places.
-func (l *lent) keep(memory deviceMemory) (number uint32, kept bool, err error) {
+func (l *attachedGPU) keep(memory deviceMemory) (number uint32, kept bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range l.mu.memories {
@@ -187,7 +187,7 @@ func (l *lent) keep(memory deviceMemory) (number uint32, kept bool, err error) {
 }
 
 // memory returns registered device memory.
-func (l *lent) memory(number uint32, id tier.ProfileID) (*tiering.Memory, error) {
+func (l *attachedGPU) memory(number uint32, id tier.ProfileID) (*tiering.Memory, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := int(number - firstDeviceMemory)
@@ -214,5 +214,5 @@ func (a *attachment) blockTokens(id tier.ProfileID) (tokens uint32) {
 
 // noDevice answers operations of a GPU that this daemon does not have.
 func (t *task) noDevice() (wire.Message, error) {
-	return nil, codes.Refuse(wire.Unsupported, "%v: this daemon lends no memory of a GPU", t.header.Op)
+	return nil, codes.Refuse(wire.Unsupported, "%v: this daemon gives no memory of a GPU", t.header.Op)
 }

@@ -24,7 +24,7 @@ func TestAReleaseWaitsForTheEventBehindTheNumber(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer region.Close()
-	l := &lent{}
+	l := &attachedGPU{}
 	l.order, err = order.In(device, region, 0)
 	if err == nil {
 		l.pair, err = newEventPair(device)

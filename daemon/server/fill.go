@@ -155,7 +155,7 @@ func (t *task) commit() (wire.Message, error) {
 	}
 	*out = wire.CommitReply{Codes: out.Codes[:0], Published: out.Published[:0], Levels: out.Levels[:0]}
 	digests := m.Digest
-	var waits []settling
+	var waits []pendingLevel
 	for i := range m.Reservations {
 		n := m.ChunkCount[i]
 		got, err := t.commitRow(m, i, digests[:n])
@@ -171,7 +171,7 @@ func (t *task) commit() (wire.Message, error) {
 		out.Published = append(out.Published, oneIf(got.Published))
 		out.Levels = append(out.Levels, uint8(wire.LevelMemory)*oneIf(got.Published))
 		if got.Durable != nil {
-			waits = append(waits, settling{i, got.Durable})
+			waits = append(waits, pendingLevel{i, got.Durable})
 		}
 	}
 	if len(waits) > 0 {

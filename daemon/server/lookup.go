@@ -30,7 +30,7 @@ func (t *task) match() (wire.Message, error) {
 	}
 	q := tiering.MatchQuery{
 		Profile: id, Tenant: tenant, Accept: tier.CheckpointKind(m.Accept),
-		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys, Device: t.at.lent.Load() != nil,
+		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys, Device: t.at.gpu.Load() != nil,
 	}
 	off := t.switchedOff(id)
 	if off {
@@ -221,7 +221,7 @@ func (t *task) releaseOne(id uint64) error {
 	if t.at.slots.Release(id) {
 		return nil
 	}
-	if l := t.at.lent.Load(); l != nil && l.slots.Release(id) {
+	if l := t.at.gpu.Load(); l != nil && l.slots.Release(id) {
 		return nil
 	}
 	return t.at.session.Release(tier.LeaseID(id))

@@ -59,7 +59,7 @@ func (t *task) order() (wire.Message, error) {
 }
 
 // inTurn is the rest of an order request. It always runs.
-func (l *lent) inTurn(own, before *turn, m wire.OrderRequest) rest {
+func (l *attachedGPU) inTurn(own, before *turn, m wire.OrderRequest) rest {
 	return func(t *task) (wire.Message, error) {
 		defer close(own.ended)
 		if err := before.wait(t.ctx); err != nil {
@@ -71,7 +71,7 @@ func (l *lent) inTurn(own, before *turn, m wire.OrderRequest) rest {
 }
 
 // ordered waits for the client's number, releases, and writes ours.
-func (t *task) ordered(l *lent, m *wire.OrderRequest) (wire.Message, error) {
+func (t *task) ordered(l *attachedGPU, m *wire.OrderRequest) (wire.Message, error) {
 	if m.Signal != 0 && m.Signal <= l.signalled {
 		return nil, codes.Refuse(wire.Invalid, "signal %d after %d", m.Signal, l.signalled)
 	}
@@ -108,7 +108,7 @@ var errNoSignal = errors.New("a number for the client's streams could not be wri
 
 // passed waits for the client's number, and where that says no more than that an
 // event was recorded, for the event.
-func (l *lent) passed(ctx context.Context, v uint64) error {
+func (l *attachedGPU) passed(ctx context.Context, v uint64) error {
 	_, err := l.order.Wait(ctx, order.Client, v)
 	if e := l.pair.events; e != nil && err == nil {
 		e.Announced(v)
@@ -118,7 +118,7 @@ func (l *lent) passed(ctx context.Context, v uint64) error {
 }
 
 // signal writes the daemon's number: nothing that it speaks of runs any more.
-func (l *lent) signal(ctx context.Context, v uint64) error {
+func (l *attachedGPU) signal(ctx context.Context, v uint64) error {
 	if e := l.pair.events; e != nil {
 		if err := e.Signal(v); err != nil {
 			return err

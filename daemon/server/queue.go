@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// queue holds jobs until there is a place for them to run. Connections take
+// queue holds jobs until there is a worker for them. Connections take
 // turns, so that one with many requests in flight delays another by one request
 // and not by all of its own.
 //
 // Its bound is the sum of its users': MaxConnections times MaxInFlight.
 //
-// Invariant: at most places jobs run, on workers and on readers.
+// Invariant: at most as many jobs run as there are workers; a reader that runs one counts.
 type queue struct {
-	places int
+	workers int
 
 	mu struct {
 		sync.Mutex
@@ -22,14 +22,14 @@ type queue struct {
 		running int
 		closed  bool
 	}
-	ready *sync.Cond // on mu: there is work and a place for it, or closed
+	ready *sync.Cond // on mu: there is work and a worker is free, or closed
 }
 
 // lane is the waiting work of one connection, oldest first. Guarded by queue.mu.
 type lane struct{ waiting []*job }
 
-func newQueue(places int) *queue {
-	q := &queue{places: places}
+func newQueue(workers int) *queue {
+	q := &queue{workers: workers}
 	q.ready = sync.NewCond(&q.mu)
 	return q
 }
@@ -50,12 +50,12 @@ func (q *queue) put(l *lane, j *job) bool {
 	return true
 }
 
-// next waits for work and takes a place for it; false when the queue is closed
+// next waits for work and counts it in; false when the queue is closed
 // and empty.
 func (q *queue) next() (*job, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.mu.turn) == 0 || q.mu.running >= q.places {
+	for len(q.mu.turn) == 0 || q.mu.running >= q.workers {
 		if q.mu.closed && len(q.mu.turn) == 0 {
 			return nil, false
 		}
@@ -73,19 +73,19 @@ func (q *queue) next() (*job, bool) {
 	return j, true
 }
 
-// enter takes a place for work that is not in the queue; false when there is
-// none, or others wait for one.
+// enter counts work in that is not in the queue; false when no
+// worker is free, or others wait for one.
 func (q *queue) enter() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.mu.turn) > 0 || q.mu.running >= q.places {
+	if len(q.mu.turn) > 0 || q.mu.running >= q.workers {
 		return false
 	}
 	q.mu.running++
 	return true
 }
 
-// leave gives the place of next or enter back.
+// leave ends next or enter.
 func (q *queue) leave() {
 	q.mu.Lock()
 	q.mu.running--

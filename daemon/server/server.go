@@ -73,7 +73,7 @@ type Server struct {
 		sync.Mutex
 		conns map[uint64]*conn
 		last  uint64 // connection id
-		lent  int64  // bytes of staging and slots
+		taken int64  // bytes of staging and slots
 	}
 }
 
@@ -234,13 +234,13 @@ func (s *Server) list() []*conn {
 	return conns
 }
 
-// lend takes staging and slots out of the budget of all connections. A client
+// take takes staging and slots out of the budget of all connections. A client
 // that wishes for more than the default gets at most half of what is left, its
 // wishes cut in proportion, so that none takes all.
-func (s *Server) lend(staging, slots *int64) error {
+func (s *Server) take(staging, slots *int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	left := int64(s.config.ConnectionMemory) - s.mu.lent
+	left := int64(s.config.ConnectionMemory) - s.mu.taken
 	most := max(left/2, int64(s.config.Staging+s.config.Slots))
 	if wish := *staging + *slots; wish > most {
 		share := float64(most) / float64(wish)
@@ -249,17 +249,17 @@ func (s *Server) lend(staging, slots *int64) error {
 	}
 	bytes := *staging + *slots
 	if bytes > left {
-		return codes.Refuse(wire.Full, "%d bytes of staging and slots: %d of %d are lent", bytes, s.mu.lent, int64(s.config.ConnectionMemory))
+		return codes.Refuse(wire.Full, "%d bytes of staging and slots: %d of %d are taken", bytes, s.mu.taken, int64(s.config.ConnectionMemory))
 	}
-	s.mu.lent += bytes
+	s.mu.taken += bytes
 	return nil
 }
 
-// giveBack ends lend.
+// giveBack ends take.
 func (s *Server) giveBack(bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.lent -= bytes
+	s.mu.taken -= bytes
 }
 
 func (s *Server) refuseStopping() error {

@@ -46,7 +46,7 @@ func (c *conn) describe() Connection {
 	held, _ := a.slots.Held()
 	x.Leases += held
 	x.StagingBytes, x.SlotBytes = a.stagingBytes, a.slotBytes
-	if l := a.lent.Load(); l != nil {
+	if l := a.gpu.Load(); l != nil {
 		held, _ := l.slots.Held()
 		x.Leases += held
 		x.DeviceBytes = l.bytes()
@@ -78,25 +78,25 @@ func (s *Server) Counts() *Counts { return s.counts }
 
 // Load is what there is to do.
 type Load struct {
-	Connections int   `count:"connections"`
-	Sessions    int   `prom:"engine_sessions" help:"Attached clients."`
-	InFlight    int   `count:"requests_in_flight" prom:"requests_in_flight" help:"Requests on workers, waiting for one, or waiting for a disk."`
-	Queued      int   `count:"requests_queued" prom:"requests_queued" help:"Requests waiting for a worker."`
-	Waiting     int   `count:"requests_waiting" prom:"requests_waiting" help:"Requests that wait for a disk, on no worker."`
-	LentBytes   int64 `prom:"connection_memory_bytes" help:"Staging and slot bytes granted to connections (touched or not)."`
+	Connections     int   `count:"connections"`
+	Sessions        int   `prom:"engine_sessions" help:"Attached clients."`
+	InFlight        int   `count:"requests_in_flight" prom:"requests_in_flight" help:"Requests on workers, waiting for one, or waiting for a disk."`
+	Queued          int   `count:"requests_queued" prom:"requests_queued" help:"Requests waiting for a worker."`
+	Waiting         int   `count:"requests_waiting" prom:"requests_waiting" help:"Requests that wait for a disk, on no worker."`
+	ConnectionBytes int64 `prom:"connection_memory_bytes" help:"Staging and slot bytes granted to connections (touched or not)."`
 }
 
 // Load reports what there is to do now.
 func (s *Server) Load() Load {
 	s.mu.Lock()
-	lent, conns, sessions := s.mu.lent, len(s.mu.conns), 0
+	taken, conns, sessions := s.mu.taken, len(s.mu.conns), 0
 	for _, c := range s.mu.conns {
 		if c.attached.Load() != nil {
 			sessions++
 		}
 	}
 	s.mu.Unlock()
-	return Load{Connections: conns, Sessions: sessions, InFlight: int(s.busy.Load()), Queued: s.queued(), Waiting: int(s.waiting.Load()), LentBytes: lent}
+	return Load{Connections: conns, Sessions: sessions, InFlight: int(s.busy.Load()), Queued: s.queued(), Waiting: int(s.waiting.Load()), ConnectionBytes: taken}
 }
 
 // stats is the operation on the socket.

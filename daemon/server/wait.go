@@ -128,9 +128,9 @@ func awaitLoad(later loadLater, q tiering.LoadQuery) rest {
 	}
 }
 
-// settling is an object that a row of a commit has published and that has not
+// pendingLevel is an object that a row of a commit has published and that has not
 // reached its level.
-type settling struct {
+type pendingLevel struct {
 	row     int
 	durable *tiering.Durable
 }
@@ -138,7 +138,7 @@ type settling struct {
 // awaitLevels waits until what a commit has published is as safe as it asked for.
 // It never fails: the objects are published, and a client that is told otherwise
 // would compute them again.
-func awaitLevels(out *wire.CommitReply, waits []settling) rest {
+func awaitLevels(out *wire.CommitReply, waits []pendingLevel) rest {
 	out = &wire.CommitReply{Codes: slices.Clone(out.Codes), Published: slices.Clone(out.Published), Levels: slices.Clone(out.Levels)}
 	return func(t *task) (wire.Message, error) {
 		ctx, stop := t.patience(0)

@@ -18,29 +18,29 @@ import (
 // ErrInUse means that another process serves or locks the path of the socket.
 var ErrInUse = errors.New("socket in use")
 
-// place is where the socket may be.
-type place struct {
+// candidate is where the socket may be.
+type candidate struct {
 	path    string
 	dirMode uint32 // of a directory that has to be made
 	private bool   // the directory must be ours alone, also when it was there before
 }
 
-// places lists where the socket may be, best first.
-func places(path string, m settings.Machine) []place {
+// candidates lists where the socket may be, best first.
+func candidates(path string, m settings.Machine) []candidate {
 	if path != "" {
-		return []place{{path: path, dirMode: 0o2770}}
+		return []candidate{{path: path, dirMode: 0o2770}}
 	}
-	list := []place{{path: "/run/spliced/spliced.sock", dirMode: 0o2770}}
+	list := []candidate{{path: "/run/spliced/spliced.sock", dirMode: 0o2770}}
 	if m.RuntimeDir != "" {
-		list = append(list, place{path: filepath.Join(m.RuntimeDir, "spliced", "spliced.sock"), dirMode: 0o700, private: true})
+		list = append(list, candidate{path: filepath.Join(m.RuntimeDir, "spliced", "spliced.sock"), dirMode: 0o700, private: true})
 	}
 	tmp := filepath.Join(os.TempDir(), "spliced-"+strconv.Itoa(m.UID), "spliced.sock")
-	return append(list, place{path: tmp, dirMode: 0o700, private: true})
+	return append(list, candidate{path: tmp, dirMode: 0o700, private: true})
 }
 
-// choosePlace returns the first place whose directory is there and ours to write,
+// choose returns the first candidate whose directory is there and ours to write,
 // or can be made; for the others it says why not.
-func choosePlace(list []place) (place, error) {
+func choose(list []candidate) (candidate, error) {
 	var failed []error
 	for _, p := range list {
 		err := prepareDir(p)
@@ -49,10 +49,10 @@ func choosePlace(list []place) (place, error) {
 		}
 		failed = append(failed, err)
 	}
-	return place{}, fmt.Errorf("no directory for the socket: %w", errors.Join(failed...))
+	return candidate{}, fmt.Errorf("no directory for the socket: %w", errors.Join(failed...))
 }
 
-func prepareDir(p place) error {
+func prepareDir(p candidate) error {
 	dir := filepath.Dir(p.path)
 	err := os.Mkdir(dir, 0o700)
 	if err == nil {
@@ -103,7 +103,7 @@ const dialTimeout = time.Second
 // accepts from then on. A live socket, or anything that is not a socket, is left
 // alone.
 func Open(path string, m settings.Machine, backlog int) (*Socket, error) {
-	p, err := choosePlace(places(path, m))
+	p, err := choose(candidates(path, m))
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 func TestDirectoriesAreMadeAndChecked(t *testing.T) {
 	root := t.TempDir()
 	at := func(names ...string) string { return filepath.Join(append([]string{root}, names...)...) }
-	made := place{path: at("made", "s"), dirMode: 0o2770}
+	made := candidate{path: at("made", "s"), dirMode: 0o2770}
 	if err := prepareDir(made); err != nil {
 		t.Fatal(err)
 	}
@@ -32,26 +32,26 @@ func TestDirectoriesAreMadeAndChecked(t *testing.T) {
 	if err := os.Chmod(at("open"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if err := prepareDir(place{path: at("open", "s")}); err == nil {
+	if err := prepareDir(candidate{path: at("open", "s")}); err == nil {
 		t.Error("a directory that anybody can write passed")
 	}
 	if err := os.Symlink(at("made"), at("link")); err != nil {
 		t.Fatal(err)
 	}
-	if err := prepareDir(place{path: at("link", "s"), private: true}); err == nil {
+	if err := prepareDir(candidate{path: at("link", "s"), private: true}); err == nil {
 		t.Error("a link in place of our own directory passed")
 	}
-	if err := prepareDir(place{path: at("made", "s"), private: true}); err == nil {
+	if err := prepareDir(candidate{path: at("made", "s"), private: true}); err == nil {
 		t.Error("a directory open to a group passed as private")
 	}
 	if err := os.WriteFile(at("file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	list := []place{{path: at("no", "such", "s")}, {path: at("file", "s")}, {path: at("own", "s"), dirMode: 0o700, private: true}}
-	if got, err := choosePlace(list); err != nil || got.path != at("own", "s") {
+	list := []candidate{{path: at("no", "such", "s")}, {path: at("file", "s")}, {path: at("own", "s"), dirMode: 0o700, private: true}}
+	if got, err := choose(list); err != nil || got.path != at("own", "s") {
 		t.Errorf("chose %v, %v", got, err)
 	}
-	if _, err := choosePlace(list[:2]); err == nil || !strings.Contains(err.Error(), at("file")) {
+	if _, err := choose(list[:2]); err == nil || !strings.Contains(err.Error(), at("file")) {
 		t.Errorf("without a good one: %v", err)
 	}
 }
@@ -59,14 +59,14 @@ func TestDirectoriesAreMadeAndChecked(t *testing.T) {
 func TestPlacesAreTriedInOrder(t *testing.T) {
 	m := settings.Machine{UID: 7, RuntimeDir: "/run/user/7"}
 	var got []string
-	for _, p := range places("", m) {
+	for _, p := range candidates("", m) {
 		got = append(got, p.path)
 	}
 	want := []string{"/run/spliced/spliced.sock", "/run/user/7/spliced/spliced.sock", filepath.Join(os.TempDir(), "spliced-7/spliced.sock")}
 	if strings.Join(got, " ") != strings.Join(want, " ") {
 		t.Errorf("places %v, want %v", got, want)
 	}
-	if p := places("/x/y", m); len(p) != 1 || p[0].path != "/x/y" {
+	if p := candidates("/x/y", m); len(p) != 1 || p[0].path != "/x/y" {
 		t.Errorf("a set path: %v", p)
 	}
 }

@@ -21,7 +21,7 @@ import (
 var declared = []any{
 	tiering.Counters{}, advise.Stats{}, disk.Counters{}, server.Counts{}, server.Load{}, canary.Sums{},
 	buildSeries{}, nodeSeries{}, capabilitySeries{}, poolSeries{}, memorySeries{}, dirtySeries{}, lookupSeries{},
-	diskSeries{}, diskStateSeries{}, gpuSeries{}, lentSeries{}, driverSeries{}, adviceSeries{}, verdictSeries{}, decisionSeries{},
+	diskSeries{}, diskStateSeries{}, gpuSeries{}, gpuMemorySeries{}, driverSeries{}, adviceSeries{}, verdictSeries{}, decisionSeries{},
 	costSeries{}, predictionSeries{}, jobSeries{}, bandwidthSeries{}, canarySeries{}, answerSeries{}, rowSeries{}, failureSeries{},
 }
 

@@ -175,7 +175,7 @@ func (v *View) Counters() []api.Counter {
 		add(name+"_objects", float64(p.Objects))
 	}
 	if v.o.GPU != nil {
-		declared("", lent(v.o.GPU))
+		declared("", gpuMemory(v.o.GPU))
 	}
 	if v.o.Disk != nil {
 		u, below := v.o.Disk.Usage(), v.o.Disk.Counters()

@@ -86,7 +86,7 @@ type gpuSeries struct {
 	Is   int    `prom:"hbm_info" help:"The GPU whose memory is lent."`
 }
 
-type lentSeries struct {
+type gpuMemorySeries struct {
 	Bytes int64 `count:"hbm_connection_bytes" prom:"hbm_connection_bytes" help:"Memory of the GPU that clients have of their own."`
 }
 
@@ -248,13 +248,13 @@ func (v *View) eachOfGPU(f func(any)) {
 		return
 	}
 	f(&gpuSeries{g.Device.UUID().String(), g.Device.Describe().Name, 1})
-	f(lent(g))
+	f(gpuMemory(g))
 	if n, ok := g.Counters(); ok {
 		f(&driverSeries{n.StuckCalls, n.LateCalls, n.Gathered, n.Unpinned})
 	}
 }
 
-func lent(g *gpu.GPU) *lentSeries { return &lentSeries{g.LentBytes()} }
+func gpuMemory(g *gpu.GPU) *gpuMemorySeries { return &gpuMemorySeries{g.ConnectionBytes()} }
 
 func (v *View) eachOfAdvice(f func(any)) {
 	a := v.o.Store.Advisor().Stats()
