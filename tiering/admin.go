@@ -128,12 +128,13 @@ func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) 
 	}
 	for shard := first; shard < index.Shards && len(page) < limit; shard++ {
 		s.mu.Lock()
-		for _, o := range s.segments.Sorted(shard, (*[32]byte)(after)) {
-			if len(page) < limit && f.match(o) {
+		found := s.segments.Sorted(shard, (*[32]byte)(after))
+		s.mu.Unlock()
+		inPieces(&s.mu, len(found), func(i int) {
+			if o := found[i]; o.linked() && len(page) < limit && f.match(o) {
 				page = append(page, s.segmentInfoLocked(o))
 			}
-		}
-		s.mu.Unlock()
+		})
 	}
 	return page
 }
@@ -203,17 +204,18 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 	}
 	for shard := first; shard < index.Shards && len(page) < limit; shard++ {
 		s.mu.Lock()
-		for _, o := range s.checkpoints.Sorted(shard, (*[32]byte)(after)) {
+		found := s.checkpoints.Sorted(shard, (*[32]byte)(after))
+		s.mu.Unlock()
+		inPieces(&s.mu, len(found), func(i int) {
 			if len(page) >= limit {
-				break
+				return
 			}
-			for ; o != nil; o = o.sibling {
+			for o := s.checkpoints.Find(&found[i].key); o != nil; o = o.sibling {
 				if (f.Tenant == nil || *f.Tenant == o.tenant.ID) && (f.Profile == 0 || f.Profile == o.profile.id) {
 					page = append(page, s.checkpointInfoLocked(o))
 				}
 			}
-		}
-		s.mu.Unlock()
+		})
 	}
 	return page
 }

@@ -1,6 +1,21 @@
 package tiering
 
-import "github.com/spliced-kv/spliced/tiering/tier"
+import (
+	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
+)
+
+// lowerTier is what the store keeps of a lower tier. Guarded by the store's lock.
+type lowerTier struct {
+	asked      tier.Name               // argument of the call that is made to it
+	found      tier.Entry              // answer to a match
+	deleting   map[tier.Name]int       // being removed from it by operators
+	removals   []tier.Name             // by an operator while they were written: to be removed again
+	writes     map[tier.Name][]*object // with a write, wanted or running
+	down       *transfer.Engine[*object]
+	up         *transfer.Engine[tier.Name]
+	aheadHints transfer.Hints[wanted]
+}
 
 // label is what the object is known by in every tier.
 func (o *object) label() tier.Name { return tier.Name{Kind: o.kind, Key: o.key} }

@@ -183,7 +183,8 @@ func (c *Session) openBuffer(q *AppendQuery, sc planScope) (*buffer, error) {
 }
 
 // claimLocked takes memory of the private pool, or of that of HBM, that is in use
-// until unuseLocked, and that its tenant pays for.
+// until unuseLocked, and that its tenant pays for. It may let go of the lock while it
+// makes room.
 func (s *Store) claimLocked(sc planScope, bytes int64, above bool) (*object, error) {
 	if above {
 		return s.claimHBMLocked(sc, bytes)
@@ -191,7 +192,7 @@ func (s *Store) claimLocked(sc planScope, bytes int64, above bool) (*object, err
 	o := &object{profile: sc.profile, tenant: sc.tenant, pool: s.pools[privatePool], kind: bufferKind, depth: 1}
 	o.rankBytes, o.bytes, o.pageBytes = bytes, bytes, s.pagesOf(bytes)
 	o.shares = make([]share, 1)
-	if err := s.makeRoomLocked(o, spared{}); err != nil {
+	if err := s.turnsLocked(func() error { return s.makeRoomLocked(o, spared{}) }); err != nil {
 		s.counters.refused(err)
 		return nil, err
 	}

@@ -3,10 +3,22 @@ package tiering
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
+
+// cleaner is what it and those who wait for writes look at. Guarded by the store's
+// lock.
+type cleaner struct {
+	cleanerIdle  bool // it waits for changed
+	cleanerHolds bool // until the next sweep, since a write has failed
+	writesEnded  uint64
+	sweeps       uint64
+	writeSweep   uint64    // sweeps when a write ended last, or the only one began
+	changed      sync.Cond // one of the fields above, or room in memory
+}
 
 // trackLocked keeps the pool's policy of dirty objects up to date after
 // something about o changed: it holds what the lower tier does not, suspended
@@ -56,7 +68,7 @@ func (s *Store) shortLocked(p *pool) bool {
 }
 
 // cleanRows bounds one critical section of the cleaner.
-const cleanRows = 32
+const cleanRows = 8
 
 // clean writes dirty objects of pools that are short until ctx ends. A tier that
 // is busy is asked again after the next write, one that cannot after the next

@@ -119,7 +119,7 @@ func TestDirtyObjectsAreFoundAtOnce(t *testing.T) {
 			x.lease(x.c, x.mid(i, 64, 8))
 		}
 	}
-	for range 3 {
+	for range 33/cleanRows + 1 {
 		x.must(x.clean1())
 	}
 	if n := int(x.Counters().Cleaned); n != 33 || asked != n {

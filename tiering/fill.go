@@ -164,9 +164,11 @@ func (c *Session) place(o *object, rank int) (Reservation, error) {
 		return Reservation{}, err
 	}
 	now := s.cfg.Now()
-	s.mu.Lock()
-	f, err := c.placeLocked(o, rank, l, now)
-	s.mu.Unlock()
+	var f *filler
+	err := s.inTurns(func() (err error) {
+		f, err = c.placeLocked(o, rank, l, now)
+		return err
+	})
 	s.launch()
 	if err != nil {
 		return Reservation{}, err
@@ -359,6 +361,9 @@ func (s *Store) unfillLocked(o *object) {
 
 // refuseLocked remembers and counts an object that found no room.
 func (s *Store) refuseLocked(o *object, err error) {
+	if err == errAgain { //nolint:errorlint // never wrapped
+		return
+	}
 	s.counters.refused(err)
 	s.decideLocked(o, decision.Refuse, whyRefused(err), o.pageBytes)
 	s.ghosts.Note(ghost.Entry{

@@ -18,7 +18,7 @@ func (s *Store) Flush(ctx context.Context) (written int, err error) {
 		return 0, nil
 	}
 	var waits []*Durable
-	for i, more := 0, true; more && ctx.Err() == nil; i += closeRows {
+	for i, more := 0, true; more && ctx.Err() == nil; i += holdRows {
 		s.mu.Lock()
 		s.kickLocked() // the tier may not be busy any more
 		waits, more = s.flushLocked(i, waits)
@@ -43,7 +43,7 @@ func (s *Store) Flush(ctx context.Context) (written int, err error) {
 // flushLocked begins to write the dirty ones of some places of the table.
 func (s *Store) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
 	places := s.objects.Places()
-	for _, o := range places[min(first, len(places)):min(first+closeRows, len(places))] {
+	for _, o := range places[min(first, len(places)):min(first+holdRows, len(places))] {
 		if o == nil || o.phase != whole || o.inHBM() {
 			continue
 		}
@@ -52,5 +52,5 @@ func (s *Store) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
 		}
 		waits = append(waits, s.durableLocked(o, tier.LevelLogged, false))
 	}
-	return waits, first+closeRows < len(places)
+	return waits, first+holdRows < len(places)
 }

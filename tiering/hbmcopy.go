@@ -191,9 +191,11 @@ func (s *Store) removeHBMLocked(n tier.Name) {
 	if s.hbm == nil {
 		return
 	}
-	for k, r := range s.hbm.held {
-		if k.name == n {
-			s.dropResidentLocked(r, dropRemoved)
+	for _, p := range *s.profiles.Load() {
+		for _, t := range s.tenants {
+			if r := s.hbm.held[residentKey{n, p, t}]; r != nil {
+				s.dropResidentLocked(r, dropRemoved)
+			}
 		}
 	}
 }
@@ -204,7 +206,7 @@ func (s *Store) sweepHBM() {
 	if s.hbm == nil {
 		return
 	}
-	for first, more := 0, true; more; first += closeRows {
+	for first, more := 0, true; more; first += holdRows {
 		s.mu.Lock()
 		more = s.sweepCopiesLocked(first)
 		s.mu.Unlock()
@@ -216,7 +218,7 @@ func (s *Store) sweepCopiesLocked(first int) (more bool) {
 		return false
 	}
 	places := s.objects.Places()
-	for _, c := range places[min(first, len(places)):min(first+closeRows, len(places))] {
+	for _, c := range places[min(first, len(places)):min(first+holdRows, len(places))] {
 		if c == nil || !c.inHBM() || c.resident == nil || c.resident.source != nil {
 			continue
 		}
@@ -224,7 +226,7 @@ func (s *Store) sweepCopiesLocked(first int) (more bool) {
 			s.dropResidentLocked(c.resident, dropObject)
 		}
 	}
-	return first+closeRows < len(places)
+	return first+holdRows < len(places)
 }
 
 // usedCopyLocked counts a use of a copy's object as well, so that what is hot in HBM
@@ -256,8 +258,13 @@ func (s *Store) makeHBMRoomLocked(o *object, guess bool) error {
 		return fmt.Errorf("%s: %d bytes in HBM, tenant %q is over its quota of %d by %d, %d of them in idle copies: %w",
 			o.name(), o.bytes, t.Name, t.QuotaBytes, overQuota, yields, tier.ErrQuota)
 	}
-	s.yieldLocked(t, overQuota)
-	for p.used+o.pageBytes > p.budget {
+	if _, more := s.yieldLocked(t, overQuota); more {
+		return errAgain
+	}
+	for n := 0; p.used+o.pageBytes > p.budget; n++ {
+		if n == evictRows {
+			return errAgain
+		}
 		id, ok := p.evict.Victim(anyID)
 		if !ok {
 			panic(fmt.Sprintf("tiering: no victim among %d copies although bytes are evictable", p.evict.Len()))
@@ -274,13 +281,17 @@ func (t *tenant) idleAbove() int64 {
 
 // yieldLocked has a tenant give up copies in HBM, the least valuable first, until
 // bytes are freed or none is left that may go, and answers what was freed. They are
-// the first that a tenant pays with: nothing is lost by them.
-func (s *Store) yieldLocked(t *tenant, bytes int64) (freed int64) {
+// the first that a tenant pays with: nothing is lost by them. more: it has stopped
+// after evictRows of them.
+func (s *Store) yieldLocked(t *tenant, bytes int64) (freed int64, more bool) {
 	if t.above == nil || s.hbm == nil {
-		return 0
+		return 0, false
 	}
 	before := t.total()
-	for freed < bytes {
+	for n := 0; freed < bytes; n++ {
+		if n == evictRows {
+			return freed, true
+		}
 		id, ok := t.above.Victim(anyID)
 		if !ok {
 			break
@@ -288,7 +299,7 @@ func (s *Store) yieldLocked(t *tenant, bytes int64) (freed int64) {
 		s.dropCopyLocked(s.objects.Get(id), dropQuota)
 		freed = before - t.total()
 	}
-	return freed
+	return freed, false
 }
 
 // writeSlack is how much more than its bytes in memory an entry of the lower tier is

@@ -165,7 +165,7 @@ func (s *Store) claimHBMLocked(sc planScope, bytes int64) (*object, error) {
 	o := &object{profile: sc.profile, tenant: sc.tenant, pool: s.hbm.pools[privatePool], kind: bufferKind, depth: 1}
 	o.shares = make([]share, 1)
 	s.measureHBM(o, bytes)
-	if err := s.makeHBMRoomLocked(o, false); err != nil {
+	if err := s.turnsLocked(func() error { return s.makeHBMRoomLocked(o, false) }); err != nil {
 		s.counters.refused(err)
 		return nil, err
 	}

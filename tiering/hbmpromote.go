@@ -100,7 +100,10 @@ func (p *hbmPromotion) Begin(f *transfer.Flight) error {
 	if c.rankBytes == 0 {
 		return fmt.Errorf("%s: a copy of no bytes: %w", c.name(), tier.ErrGone)
 	}
-	if err := s.makeHBMRoomLocked(c, !f.Urgent()); err != nil {
+	switch err := s.makeHBMRoomLocked(c, !f.Urgent()); {
+	case err == errAgain: //nolint:errorlint // never wrapped
+		return transfer.ErrAgain
+	case err != nil:
 		return err
 	}
 	s.useLocked(o)

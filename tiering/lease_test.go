@@ -206,15 +206,15 @@ func TestCloseOfManyLeases(t *testing.T) {
 	c := b.NewSession("c")
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
-	for range 3*closeRows + 7 {
+	for range 3*holdRows + 7 {
 		b.lease(c, p)
 	}
 	b.clock.advance(time.Minute)
-	for range closeRows + 1 {
+	for range holdRows + 1 {
 		b.lease(c, p)
 	}
 	b.Sweep()
-	if n := b.Counters(); n.LeasesExpired != 3*closeRows+7 || n.Leases != closeRows+1 {
+	if n := b.Counters(); n.LeasesExpired != 3*holdRows+7 || n.Leases != holdRows+1 {
 		t.Fatalf("%d expired, %d live", n.LeasesExpired, n.Leases)
 	}
 	c.Close()

@@ -37,32 +37,53 @@ type object struct {
 	extendsKind tier.CheckpointKind      // of the parent
 	until       deadline.Deadline[timed] // while it is being filled; guarded
 	depth       int                      // checkpoints: nodes from the root, this one counted
-	rankBytes   int64                    // of its layout
-	bytes       int64                    // that its tenant pays for: layouts of all ranks and token ids; guarded
-	pageBytes   int64                    // that its pool pays for: the same with layouts in pages; guarded
-	stateBytes  int64                    // of bytes, what thinning gives back
-	statePages  int64                    // of pageBytes
 	shares      []share                  // replaced in parts when it is thinned or filled again; guarded
 
-	phase    phase
+	phase   phase
+	corrupt bool // its bytes are wrong, but others extend it
+	used    time.Time
+	hits    uint64
+	size
+	standings
+	holds
+	links
+}
+
+// size is what an object costs. Guarded by the store's lock, apart from rankBytes.
+type size struct {
+	rankBytes  int64 // of its layout
+	bytes      int64 // that its tenant pays for: layouts of all ranks and token ids
+	pageBytes  int64 // that its pool pays for: the same with layouts in pages
+	stateBytes int64 // of bytes, what stripping gives back
+	statePages int64 // of pageBytes
+}
+
+// standings are how others see an object: policies and the lower tier. Guarded by the
+// store's lock.
+type standings struct {
 	ranked   standing   // in the policies of its pool and tenant
 	cleaning standing   // in the policy of what the lower tier does not hold
 	write    *write     // into the lower tier, wanted or running
 	stored   tier.Level // what the lower tier was last seen to hold of it; 0 = nothing
 	refused  bool       // the lower tier did not take it; asked again after its next use
 	ahead    bool       // read ahead, and not used yet
-	corrupt  bool       // its bytes are wrong, but others extend it
-	leases   int        // live
-	expired  int        // leases past their time whose holder has not let go
-	ops      int        // operations that read it now
-	parent   *object    // checkpoints, while linked
-	children int        // checkpoints whose parent it is, filling ones included
-	kids     policy.ID  // of the children, all xored: with one child its id
-	pins     int        // 1 unless idle, and 1 for each child with pins; it may leave while 0
-	class    class
-	used     time.Time
-	hits     uint64
-	sibling  *object // next checkpoint with the same hash: other kind, profile or tenant
+}
+
+// holds are what keeps an object's memory. Guarded by the store's lock.
+type holds struct {
+	leases  int // live
+	expired int // leases past their time whose holder has not let go
+	ops     int // operations that read it now
+	pins    int // 1 unless idle, and 1 for each child with pins; it may leave while 0
+	class   class
+}
+
+// links are those of a checkpoint to others. Guarded by the store's lock.
+type links struct {
+	parent   *object   // while linked
+	children int       // whose parent it is, filling ones included
+	kids     policy.ID // of the children, all xored: with one child its id
+	sibling  *object   // next checkpoint with the same hash: other kind, profile or tenant
 }
 
 // share is one rank's part of an object.
@@ -172,6 +193,9 @@ func (s *Store) pinLocked(o *object, d int) {
 		if o.pins == 0 {
 			d = -1
 		}
+		if o.inHBM() {
+			o.profile.held += d
+		}
 		o.pool.pinned += int64(d) * o.pageBytes
 		o.tenant.pinned += int64(d) * o.bytes
 		if o.inHBM() {
@@ -215,6 +239,9 @@ func (s *Store) bookLocked(o *object) {
 		o.on(evBook)
 	}
 	o.id = s.objects.Add(o)
+	if !o.inHBM() {
+		o.profile.held++
+	}
 	o.pool.objects++
 	o.pool.bytes[classIdle] += o.pageBytes
 	o.pool.used += o.pageBytes
@@ -319,6 +346,9 @@ func (s *Store) freeLocked(o *object) {
 		for i := range o.shares {
 			s.freePagesLocked(o.shares[i].extents)
 		}
+	}
+	if !o.inHBM() {
+		o.profile.held--
 	}
 	o.pool.objects--
 	o.pool.bytes[classIdle] -= o.pageBytes

@@ -1,6 +1,7 @@
 package tiering
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -73,6 +74,13 @@ func (t *tenant) evictionOf(o *object) policy.Eviction {
 func (p *pool) stayingBytes() int64   { return p.used - p.bytes[classDemoting] }
 func (t *tenant) stayingBytes() int64 { return t.total() - t.leaving }
 
+// evictRows bounds how many objects leave in one critical section: one takes a
+// microsecond or two (measured).
+const evictRows = 8
+
+// errAgain is of room that is not made yet: others want the lock meanwhile.
+var errAgain = errors.New("tiering: more has to leave")
+
 // errLeaving is ErrBusy for room that a lower tier is still reading.
 var errLeaving = fmt.Errorf("room is being demoted: %w", tier.ErrBusy)
 
@@ -86,6 +94,9 @@ var errLeaving = fmt.Errorf("room is being demoted: %w", tier.ErrBusy)
 // whosever they are. What has to be written first keeps its memory until then:
 // the answer is errLeaving. Once writes hang, what they hold is no room to wait
 // for, and nothing more is given to them.
+//
+// At most evictRows objects leave in one call: errAgain asks for another one, once
+// others have had the lock.
 func (s *Store) makeRoomLocked(o *object, spare spared) error {
 	p := o.pool
 	hang := s.writesHangLocked()
@@ -101,13 +112,21 @@ func (s *Store) makeRoomLocked(o *object, spare spared) error {
 		return fmt.Errorf("%s: %d bytes of pages, %s pool holds %d of %d, %d of them evictable: %w",
 			o.name(), o.pageBytes, p.name, p.used, p.budget, evictable, tier.ErrFull)
 	}
-	overQuota -= s.yieldLocked(o.tenant, overQuota)
+	freed, more := s.yieldLocked(o.tenant, overQuota)
+	if more {
+		return errAgain
+	}
+	overQuota -= freed
 	if overQuota, err = s.trimLocked(o, overQuota, spare); err != nil {
 		return err
 	}
 	pages, bytes := p.stayingBytes(), o.tenant.stayingBytes()
 	left := func() (fromPool, fromTenant int64) { return pages - p.stayingBytes(), bytes - o.tenant.stayingBytes() }
+	n := 0
 	for given := int64(0); overQuota > given; _, given = left() {
+		if n++; n > evictRows {
+			return errAgain
+		}
 		s.evictLocked(o.tenant.evict, forQuota)
 	}
 	way := forRoom
@@ -115,6 +134,9 @@ func (s *Store) makeRoomLocked(o *object, spare spared) error {
 		way = forRoomWithoutDemotion
 	}
 	for given, _ := left(); overPool > given; given, _ = left() {
+		if n++; n > evictRows {
+			return errAgain
+		}
 		s.evictLocked(p.evict, way)
 	}
 	if p.used+o.pageBytes > p.budget || s.overQuota(o.tenant, o.bytes) > 0 {

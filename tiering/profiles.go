@@ -26,6 +26,7 @@ type profileState struct {
 	uses        int   // AddProfile without ReleaseProfile
 	engines     []int // by rank, those that read HBM; nil before the first
 	forgotten   bool  // nothing may be filled for it any more
+	held        int   // objects, removed ones with leases included, without idle copies in HBM
 	segments    int   // published
 	checkpoints int
 }
@@ -46,15 +47,16 @@ func (a turnSpec) equal(b turnSpec) bool {
 // neither uses nor objects is forgotten for it; ErrBusy when there is none. Ids
 // are never reused.
 func (s *Store) AddProfile(p *profile.Profile) (tier.ProfileID, error) {
+	s.profileMu.Lock() // one at a time, so that what takes long is done without the store's lock
+	defer s.profileMu.Unlock()
+	if id, ok := s.reuseProfile(p); ok {
+		return id, nil
+	}
+	id := s.profileTop + 1
+	ps := newProfileState(plan.NewGeometry(p, id, int64(s.cfg.PageBytes)), id, s.cfg.Cost)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := *s.profiles.Load()
-	for _, ps := range known {
-		if ps.Fingerprint() == p.Fingerprint() {
-			ps.uses++
-			return ps.id, nil
-		}
-	}
 	next := slices.Clone(known)
 	if len(next) >= s.cfg.MaxProfiles {
 		i := slices.IndexFunc(next, s.forgettableLocked)
@@ -64,12 +66,24 @@ func (s *Store) AddProfile(p *profile.Profile) (tier.ProfileID, error) {
 		next[i].forgotten = true
 		next = slices.Delete(next, i, i+1)
 	}
-	s.lastProfile++
-	ps := newProfileState(plan.NewGeometry(p, s.lastProfile, int64(s.cfg.PageBytes)), s.lastProfile, s.cfg.Cost)
+	s.profileTop = id
 	ps.uses = 1
 	next = append(next, ps)
 	s.profiles.Store(&next)
 	return ps.id, nil
+}
+
+// reuseProfile counts a use of a profile that is registered.
+func (s *Store) reuseProfile(p *profile.Profile) (tier.ProfileID, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ps := range *s.profiles.Load() {
+		if ps.Fingerprint() == p.Fingerprint() {
+			ps.uses++
+			return ps.id, true
+		}
+	}
+	return 0, false
 }
 
 // ReleaseProfile ends one use that AddProfile began. The profile stays known,
@@ -84,15 +98,13 @@ func (s *Store) ReleaseProfile(id tier.ProfileID) {
 	ps.uses--
 }
 
-// forgettableLocked walks all objects, removed ones with leases included; it is
-// asked only when the table of profiles is full.
+// forgettableLocked tells whether nothing is held of a profile: idle copies in HBM of
+// what is on disk do not count, since the next sweep drops them.
 func (s *Store) forgettableLocked(ps *profileState) bool {
 	if ps.uses > 0 || ps.segments > 0 || ps.checkpoints > 0 {
 		return false
 	}
-	return !slices.ContainsFunc(s.objects.Places(), func(o *object) bool {
-		return o != nil && o.profile == ps && !(o.inHBM() && o.pins == 0) // a copy of what is on disk; the next sweep drops it
-	})
+	return ps.held == 0
 }
 
 // Profile answers a registered profile.

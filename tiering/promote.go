@@ -237,6 +237,8 @@ func (p *promotion) Begin(f *transfer.Flight) error {
 		return err
 	}
 	switch err := s.makeRoomLocked(o, p.spare); {
+	case err == errAgain: //nolint:errorlint // never wrapped
+		return transfer.ErrAgain
 	case err == errLeaving: //nolint:errorlint // never wrapped
 		return transfer.Parked(err) // until a write has ended that may give room back
 	case err != nil:

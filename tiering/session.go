@@ -3,6 +3,7 @@ package tiering
 import (
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -65,8 +66,9 @@ func (c *Session) shutLocked() {
 	}
 }
 
-// closeRows bounds one critical section of Close and of Sweep.
-const closeRows = 256
+// holdRows bounds the rows of one critical section: whoever looks something up waits
+// for no more, whatever a client, an operator or an eviction asks for at once.
+const holdRows = 16
 
 // Close aborts the session's reservations, for all ranks that joined them, and
 // gives back its leases. It never waits for operations: one that is still
@@ -85,11 +87,14 @@ func (c *Session) Close() {
 func (c *Session) end(endLocked func(*lease)) {
 	s := c.store
 	s.mu.Lock()
-	c.shutLocked()
-	fills := slices.Sorted(maps.Keys(c.fills))
-	leases := slices.Sorted(maps.Keys(c.leases))
-	buffers := slices.Sorted(maps.Keys(c.buffers))
+	c.shutLocked() // so that nothing comes to them
+	fills := slices.Collect(maps.Keys(c.fills))
+	leases := slices.Collect(maps.Keys(c.leases))
+	buffers := slices.Collect(maps.Keys(c.buffers))
 	s.mu.Unlock()
+	slices.Sort(fills)
+	slices.Sort(leases)
+	slices.Sort(buffers)
 	inPieces(&s.mu, len(fills), func(i int) {
 		if f := c.fills[fills[i]]; f != nil { // not killed with another rank's
 			s.killLocked(f.object, causeDeath)
@@ -107,14 +112,38 @@ func (c *Session) end(endLocked func(*lease)) {
 	})
 }
 
-// inPieces calls f for 0 to n-1 under a lock that it lets go of now and then.
+// inPieces calls f for 0 to n-1 under a lock that it lets go of every few rows.
 func inPieces(mu *sync.Mutex, n int, f func(i int)) {
-	for first := 0; first < n; first += closeRows {
+	for first := 0; first < n; first += holdRows {
+		if first > 0 {
+			runtime.Gosched() // who waits for the lock has it before us
+		}
 		mu.Lock()
-		for i := first; i < min(n, first+closeRows); i++ {
+		for i := first; i < min(n, first+holdRows); i++ {
 			f(i)
 		}
 		mu.Unlock()
+	}
+}
+
+// inTurns calls f under the lock, once more after others had it while f answers
+// errAgain.
+func (s *Store) inTurns(f func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.turnsLocked(f)
+}
+
+func (s *Store) turnsLocked(f func() error) error {
+	for {
+		err := f()
+		if err != errAgain { //nolint:errorlint // never wrapped
+			return err
+		}
+		s.mu.Unlock()
+		s.launch() // what leaves may have to be written first
+		runtime.Gosched()
+		s.mu.Lock()
 	}
 }
 
@@ -129,8 +158,9 @@ func (s *Store) Sweep() {
 		s.mu.Lock()
 		l, r := s.sweepLocked(now)
 		s.mu.Unlock()
+		runtime.Gosched()
 		leases, reservations = leases+l, reservations+r
-		more = l+r == closeRows
+		more = l+r == holdRows
 	}
 	if leases+reservations > 0 {
 		s.cfg.Log.Warn().Int("leases", leases).Int("reservations", reservations).Msg("expired")
@@ -138,7 +168,7 @@ func (s *Store) Sweep() {
 }
 
 func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
-	for leases+reservations < closeRows {
+	for leases+reservations < holdRows {
 		due := s.deadlines.First()
 		if due == nil || now.Before(due.At) {
 			return leases, reservations

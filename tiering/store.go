@@ -34,8 +34,11 @@ type Store struct {
 
 	running sync.WaitGroup // operations that touch memory; grows only under mu while open
 
+	arena      gpuipc.Region
+	profileMu  sync.Mutex // held while a profile is added, taken before mu
+	profileTop tier.ProfileID
+
 	mu          sync.Mutex
-	arena       gpuipc.Region
 	hbm         *hbm // nil without; its fields say what guards them
 	closed      bool
 	pages       *gpuipc.PageAllocator
@@ -46,26 +49,10 @@ type Store struct {
 	ghosts      *ghost.List
 	sessions    map[*Session]struct{}
 	deadlines   deadline.Heap[timed]
-	lastProfile tier.ProfileID
 	counters    Counters
-
-	// With a lower tier.
-	asked      tier.Name               // argument of the call that is made to it
-	found      tier.Entry              // answer to a match
-	deleting   map[tier.Name]int       // being removed from it by operators
-	removals   []tier.Name             // by an operator while they were written: to be removed again
-	writes     map[tier.Name][]*object // with a write, wanted or running
-	down       *transfer.Engine[*object]
-	up         *transfer.Engine[tier.Name]
-	aheadHints transfer.Hints[wanted]
-
-	cleanerIdle  bool // the cleaner waits for changed
-	cleanerHolds bool // until the next sweep, since a write has failed
-	writesEnded  uint64
-	sweeps       uint64
-	corrupt      int       // objects in memory that are
-	writeSweep   uint64    // sweeps when a write ended last, or the only one began
-	changed      sync.Cond // one of the fields above, or room in memory
+	corrupt     int // objects in memory that are
+	lowerTier
+	cleaner
 }
 
 // Open makes a store and its arena. Memory is touched only as it is used.
@@ -214,9 +201,12 @@ func (s *Store) Close() error {
 	}
 	s.stopTransfers()
 	if s.down != nil {
-		s.mu.Lock()
-		s.down.Kick() // what is parked ends, since the store is closed
-		s.mu.Unlock()
+		_ = s.inTurns(func() error { // what is parked ends, since the store is closed
+			if s.down.Kick(); s.down.Parked() > 0 {
+				return errAgain
+			}
+			return nil
+		})
 		s.launch()
 	}
 	s.running.Wait()

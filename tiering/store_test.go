@@ -539,6 +539,17 @@ func (s *Store) auditLocked() error {
 			}
 		}
 	}
+	for _, p := range *s.profiles.Load() {
+		held := 0
+		for _, o := range s.objects.Places() {
+			if o != nil && o.profile == p && (!o.inHBM() || o.pins > 0) {
+				held++
+			}
+		}
+		if held != p.held {
+			return fmt.Errorf("profile %d holds %d objects, counts %d", p.id, held, p.held)
+		}
+	}
 	for o, n := range children {
 		if o.children != n {
 			return fmt.Errorf("%s: %d children, counts %d", o.name(), n, o.children)

@@ -57,7 +57,7 @@ func (s *Store) refillLocked(o, want *object, l *plan.PartMap, now time.Time) er
 	}
 	states := object{
 		key: o.key, kind: o.kind, profile: o.profile, tenant: o.tenant, pool: o.pool, end: o.end,
-		bytes: o.stateBytes, pageBytes: o.statePages,
+		size: size{bytes: o.stateBytes, pageBytes: o.statePages},
 	}
 	o.ops++ // so that making room does not take it, or what it extends
 	s.settleLocked(o)

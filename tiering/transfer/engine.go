@@ -127,12 +127,16 @@ func (e *Engine[K]) queue(f *Flight) {
 }
 
 func (e *Engine[K]) line(f *Flight) {
-	i := 1
-	if f.urgent {
-		i = 0
-	}
-	e.lines[i] = append(e.lines[i], f)
+	line := e.lineOf(f)
+	*line = append(*line, f)
 	e.work.Signal()
+}
+
+func (e *Engine[K]) lineOf(f *Flight) *[]*Flight {
+	if f.urgent {
+		return &e.lines[0]
+	}
+	return &e.lines[1]
 }
 
 // Urge puts a flight, and those that it follows, before those nobody waits for.
@@ -161,6 +165,9 @@ func (e *Engine[K]) begin(f *Flight) bool {
 		return true
 	case errors.Is(err, ErrFollow):
 		f.to(following)
+	case e.cfg.Workers && errors.Is(err, ErrAgain):
+		line := e.lineOf(f)
+		*line = slices.Insert(*line, 0, f)
 	case errors.Is(err, ErrPark) && e.stopped == nil && (e.cfg.Turns == 0 || f.turns < e.cfg.Turns):
 		f.turns++
 		f.to(parking)
@@ -171,9 +178,13 @@ func (e *Engine[K]) begin(f *Flight) bool {
 	return false
 }
 
-// Kick tries parked flights again, in order, until one is parked again.
+// kickRows bounds what one Kick tries, since it is called with the lock held.
+const kickRows = 16
+
+// Kick tries parked flights again, in order, until one is parked again or it has
+// tried enough; the others have their turn with the next.
 func (e *Engine[K]) Kick() {
-	for n := len(e.parked); n > 0 && len(e.parked) > 0; n-- {
+	for n := min(len(e.parked), kickRows); n > 0 && len(e.parked) > 0; n-- {
 		f := e.parked[0]
 		e.parked = e.parked[1:]
 		if f.state != parking {

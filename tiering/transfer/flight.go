@@ -32,6 +32,7 @@ type Job interface {
 var (
 	ErrPark   = errors.New("transfer: not now")
 	ErrFollow = errors.New("transfer: behind another")
+	ErrAgain  = errors.New("transfer: others first") // of an engine with workers: it has done a part, and is called again
 )
 
 // Parked is an error of Begin that parks the flight and ends it with err if it is
