@@ -2,13 +2,24 @@
 
 package driver
 
-import "github.com/ebitengine/purego"
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/ebitengine/purego"
+)
 
 // Built says whether this binary can load a driver.
 const Built = true
 
 func open(path string) (uintptr, error) {
-	return purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	runtime.LockOSThread() // the loader keeps the reason of a failure for the thread
+	defer runtime.UnlockOSThread()
+	lib, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		return 0, fmt.Errorf("load %s: %w", path, err)
+	}
+	return lib, nil
 }
 
 func symbol(lib uintptr, name string) (uintptr, error) { return purego.Dlsym(lib, name) }
