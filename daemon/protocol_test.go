@@ -209,7 +209,7 @@ func TestConnectionMemoryIsBounded(t *testing.T) {
 	r := startDaemon(t, config, nil)
 	a := attach(t, r.Socket())
 	b := dialRaw(t, r.Socket())
-	b.refused(wire.OpHello, &wire.HelloRequest{MinVersion: 1, MaxVersion: 1}, wire.Full, "lent")
+	b.refused(wire.OpHello, &wire.HelloRequest{MinVersion: 1, MaxVersion: 1}, wire.Full, "taken")
 	a.close()
 	eventually(t, "the memory is back", func() bool { return len(r.server.Connections()) == 1 })
 	fds := b.mustHello(&wire.HelloRequest{MinVersion: 1, MaxVersion: 1, StagingBytes: 1 << 40})
