@@ -17,7 +17,8 @@ from spliced_connector.client.device_lease import (
     DeviceSlot,
     release_after,
 )
-from spliced_connector.client.device_memory import DeviceMemory, Passing
+from spliced_connector.client.device_memory import DeviceMemory
+from spliced_connector.client.device_releases import Passing
 from spliced_connector.client.device_splice import Blocks, DeviceSpan, compose, place
 from spliced_connector.client.engine_memory import EngineMemory, MemoryLayer, engine_memfd
 from spliced_connector.client.lease import Checkpoint, Segment, Slot, release_all

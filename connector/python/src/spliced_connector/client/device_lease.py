@@ -10,7 +10,8 @@ import os
 from collections.abc import Sequence
 
 from spliced_connector.client.connection.attachment import Attachment
-from spliced_connector.client.device_memory import DeviceMemory, Passing
+from spliced_connector.client.device_memory import DeviceMemory
+from spliced_connector.client.device_releases import Passing
 from spliced_connector.client.extents import ABSENT, present
 from spliced_connector.client.lease import Held, Slot, Stored, take
 from spliced_connector.client.terms import Accept
@@ -33,7 +34,7 @@ class DeviceHeld(Held):
         if not self._released and self._pid == os.getpid():
             self._released = True
             # Some stream may still read it. Without a lock: this may run inside of any function.
-            self.device.drop(self._tenant, self._lease)
+            self.device.releases.drop(self._tenant, self._lease)
 
 
 def release_after(
@@ -52,7 +53,8 @@ def release_after(
         raise ValueError("leases of different clients or tenants")
     taken = [held for held in objects if take(held)]
     try:
-        return device.release_after(stream, tenant, [held._lease for held in taken], signal=signal)
+        leases = [held._lease for held in taken]
+        return device.releases.after(stream, tenant, leases, signal=signal)
     except SplicedError:
         for held in taken:
             held._released = False

@@ -1,0 +1,258 @@
+"""Leases of device memory that end when a stream has passed a point.
+
+    MARKED --order--> TOLD                 the daemon knows from its page when the stream has passed
+    MARKED --order refused, or no page--> WAITED --release--> TOLD   we wait on the host instead
+
+Told is also what a daemon that is gone need not be told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+
+from spliced_connector.client.connection.attachment import Attachment
+from spliced_connector.client.connection.flight import Call, Late
+from spliced_connector.client.connection.returns import Return
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.gpu import (
+    Context,
+    CudaError,
+    DeviceThreads,
+    Event,
+    OrderPage,
+    Stream,
+    refuse_capture,
+)
+from spliced_connector.wire import CodesReply, Op, OrderRequest
+from spliced_connector.wire.numbers import MAX_IDS
+
+_PAUSE = 0.05  # between attempts to tell a daemon that does not take requests, in seconds
+
+_ASK_AGAIN = {Code.LATE, Code.BUSY, Code.CANCELED, Code.UNAVAILABLE}
+
+
+class Passing:
+    """Leases that the daemon takes back when a stream has passed a point."""
+
+    def __init__(self, tenant: int, leases: Sequence[int], after: int, signal: int) -> None:
+        self.tenant = tenant
+        self.leases = leases
+        self.after = after
+        self.signal = signal
+        """What the daemon writes into its slot then, 0 for nothing."""
+        self.event: Event | None = None
+        self._done = threading.Event()
+        self._good: tuple[bool, ...] = (False,) * len(leases)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until the stream has passed and the daemon has answered, or is gone."""
+        return self._done.wait(timeout)
+
+    @property
+    def good(self) -> tuple[bool, ...]:
+        """For each lease whether its bytes were good until the stream had passed; False before."""
+        return self._good
+
+    def answer(self, good: Sequence[bool]) -> None:
+        """Say what became of it."""
+        self._good = tuple(good)
+        self._done.set()
+
+
+class _RefusedError(Exception):
+    """The daemon takes no order for these leases, and never will."""
+
+
+class DeviceReleases:
+    """Releases of one connection. Any thread may use it."""
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        context: Context,
+        threads: DeviceThreads,
+        order: OrderPage | None,
+        timeout: float,
+    ) -> None:
+        """`timeout` is of one attempt to tell the daemon."""
+        self._attachment = attachment
+        self._context = context
+        self._order = order
+        self._thread = threads.order
+        self._waiter = threads.waits
+        self._timeout = timeout
+        self._ended = threading.Event()
+        self._marked: deque[Passing] = deque()
+        self._dropped: deque[tuple[int, int]] = deque()
+
+    def after(self, stream: Stream, tenant: int, leases: Sequence[int], *, signal: bool) -> Passing:
+        """Have leases released when a stream has passed this point. It does not wait.
+
+        The caller is a user of the mappings, which ends for each lease with its release. Raises
+        `CudaError`, `SplicedError(UNSUPPORTED)` for a stream that captures a graph.
+        """
+        order = self._order
+        if order is None:
+            passing = Passing(tenant, leases, 0, 0)
+            with self._context.current() as driver:
+                refuse_capture(driver, stream, "a release")
+                passing.event = driver.event()
+                driver.record(passing.event, stream)
+        else:
+            number = order.next_signal() if signal else 0
+            passing = Passing(tenant, leases, order.mark(stream), number)
+        self._marked.append(passing)
+        self._thread.do(self._tell)
+        return passing
+
+    def wait(self, stream: Stream, passing: Passing) -> None:
+        """As `DeviceMemory.wait`."""
+        if self._order is None:
+            with self._context.current() as driver:
+                refuse_capture(driver, stream, "a wait for the daemon")
+            passing.wait(self._timeout)
+        elif passing.signal == 0:
+            raise SplicedError(Code.INVALID, "a wait for no signal")
+        else:
+            self._order.wait(stream, passing.signal)
+
+    def drop(self, tenant: int, lease: int) -> None:
+        """Release a lease that was forgotten, behind all that is queued. Takes no lock."""
+        self._dropped.append((tenant, lease))
+        self._waiter.do(self._release_dropped)
+
+    def ended(self) -> None:
+        """Let streams go on that wait for the daemon, which is gone. It does not wait."""
+        self._ended.set()
+        if self._order is not None:
+            # Here and now: our threads may be behind the very streams that wait.
+            with contextlib.suppress(CudaError):
+                self._order.let_go()
+
+    # Of the thread that tells the daemon. It waits for no stream.
+
+    def _tell(self) -> None:
+        """Tell the daemon of all that has been marked meanwhile."""
+        waiting: list[Passing] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                waiting.append(self._marked.popleft())
+        while waiting:
+            n = _together(waiting)
+            batch, waiting = waiting[:n], waiting[n:]
+            if self._order is None:
+                self._waiter.do(partial(self._release_behind, batch))
+                continue
+            try:
+                good = self._send_order(self._order, batch)
+            except _RefusedError:
+                self._waiter.do(partial(self._release_behind, batch))
+            except SplicedError:
+                self._answer(batch, [False] * _leases(batch))
+            else:
+                self._answer(batch, good)
+
+    def _send_order(self, order: OrderPage, batch: list[Passing]) -> list[bool]:
+        """Ask until the stream has passed, or the connection has ended: whether each was good.
+
+        Raises `_RefusedError`, `SplicedError`.
+        """
+        # Two threads may have marked in one order and come here in the other.
+        after = max(passing.after for passing in batch)
+        signal = batch[-1].signal
+        ids = [lease for passing in batch for lease in passing.leases]
+        exchange = self._attachment.exchange
+        request = OrderRequest(after, signal, ids)
+        while not self._attachment.ended:
+            call = Call(Op.ORDER, time.monotonic() + self._timeout, Late(batch[0].tenant))
+            try:
+                exchange.start(call, request)
+                # The daemon says at its deadline that the stream has not passed.
+                call.deadline += self._timeout
+                codes = exchange.result(call, CodesReply).codes
+            except SplicedError as err:
+                refused = err.code not in _ASK_AGAIN
+                # Streams must not wait for ever for a daemon that does not answer, or will not
+                # write. One that answers late has only not seen our stream pass yet.
+                if signal and (refused or call.reply is None):
+                    with contextlib.suppress(CudaError):
+                        order.let_go(signal)
+                if refused:
+                    raise _RefusedError from err
+                self._ended.wait(_PAUSE)
+                continue
+            if len(codes) != len(ids):
+                raise exchange.garbage(f"order: {len(codes)} rows, want {len(ids)}")
+            return [code == Code.OK for code in codes]
+        return [self._attachment.intact] * len(ids)
+
+    # Of the thread that waits for streams.
+
+    def _release_behind(self, batch: list[Passing]) -> None:
+        """Wait on the host for the streams, then release."""
+        ids = [lease for passing in batch for lease in passing.leases]
+        good = [False] * len(ids)
+        try:
+            self._wait_passed(batch)
+            how = Return(Op.RELEASE, batch[0].tenant)
+            codes = self._attachment.give_back(how, ids, self._timeout)
+            if codes is not None:
+                good = [code == Code.OK for code in codes]
+            elif self._attachment.ended:
+                good = [self._attachment.intact] * len(ids)
+        except SplicedError:
+            pass  # it is not known what the streams have read
+        self._answer(batch, good)
+
+    def _wait_passed(self, batch: list[Passing]) -> None:
+        with self._context.aside() as driver:
+            for passing in batch:
+                if passing.event is None:
+                    driver.synchronize_all()
+                    continue
+                driver.wait_event(passing.event)
+                driver.destroy_event(passing.event)
+
+    def _release_dropped(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                tenant, lease = self._dropped.popleft()
+                with contextlib.suppress(CudaError), self._context.aside() as driver:
+                    driver.synchronize_all()
+                self._attachment.drop(Return(Op.RELEASE, tenant), lease)
+
+    # Of both.
+
+    def _answer(self, batch: list[Passing], good: Sequence[bool]) -> None:
+        self._attachment.tally.add("doubtful", good.count(False))
+        at = 0
+        for passing in batch:
+            n = len(passing.leases)
+            passing.answer(good[at : at + n])
+            at += n
+            for _ in range(n):
+                self._attachment.release()
+
+
+def _leases(batch: Sequence[Passing]) -> int:
+    return sum(len(passing.leases) for passing in batch)
+
+
+def _together(waiting: Sequence[Passing]) -> int:
+    """How many of the first go into one request.
+
+    None behind one that signals: its stream may be waiting for that signal in front of what was
+    marked later.
+    """
+    n, ids = 1, len(waiting[0].leases)
+    while n < len(waiting) and not waiting[n - 1].signal:
+        ids += len(waiting[n].leases)
+        if waiting[n].tenant != waiting[0].tenant or ids > MAX_IDS:
+            break
+        n += 1
+    return n
