@@ -13,8 +13,8 @@ from spliced_connector.client import Accept, Checkpoint
 from spliced_connector.errors import SplicedError
 from spliced_connector.vllm.caches import Caches
 from spliced_connector.vllm.plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
-from spliced_connector.vllm.saver import Saver, Taken
 from spliced_connector.vllm.session import Session
+from spliced_connector.vllm.storing import Saver, Taken
 from spliced_connector.vllm.tally import log
 from spliced_connector.walk import part_bytes, tensor_over
 

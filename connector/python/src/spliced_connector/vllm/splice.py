@@ -21,8 +21,8 @@ from spliced_connector.vllm.plugin import loaded
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.splice_job import LostError, Pace, SpliceJob
 from spliced_connector.vllm.splice_plans import SpliceLoad, SplicePlan
-from spliced_connector.vllm.splice_publisher import Publisher
 from spliced_connector.vllm.splice_scheduler import check_engine
+from spliced_connector.vllm.storing import Publisher
 from spliced_connector.vllm.support import Inert
 from spliced_connector.vllm.tally import log
 from spliced_connector.vllm.walk import walk_over

@@ -1,0 +1,149 @@
+"""Stores checkpoints and segments behind the engine's back, on threads of their own.
+
+The engine's thread only copies them out; the daemon copies and hashes them.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from spliced_connector.client import Accept, Model, NewCheckpoint, NewSegment
+from spliced_connector.errors import Code
+from spliced_connector.vllm.tally import EngineTally
+
+_BUSY_SECONDS = 0.05
+_BUSY_TRIES = 20
+"""A parent that lies on disk is read before it can be extended, for a second at most."""
+
+T = TypeVar("T")
+
+
+class Storing(ABC, Generic[T]):
+    """One thread that stores what it is given, in order.
+
+    The queue is bounded: what does not fit is dropped, and counted as `failures`. The thread
+    begins with the first that is put.
+    """
+
+    thread_name: str
+    failures: str
+    counts_current: bool
+    """Whether the bound is of what waits and is being stored, or of what waits."""
+
+    def __init__(self, model: Model, tally: EngineTally, bound: int) -> None:
+        self._model = model
+        self._tally = tally
+        self._bound = bound
+        self._change = threading.Condition()
+        self._queue: deque[T] = deque()
+        self._working = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @abstractmethod
+    def _store(self, new: T) -> None:
+        """Store one, and count what became of it."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the next one would be dropped."""
+        with self._change:
+            return self._full()
+
+    def _full(self) -> bool:
+        n = len(self._queue) + (self._working and self.counts_current)
+        return self._stop.is_set() or n >= self._bound
+
+    def put(self, new: T) -> None:
+        """Store it soon, or drop it. Its bytes must not change any more."""
+        with self._change:
+            if self._full():
+                self._tally.add(self.failures)
+                return
+            self._queue.append(new)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name=self.thread_name, daemon=True
+                )
+                self._thread.start()
+            self._change.notify_all()
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until nothing is left to store. False after `timeout` seconds."""
+        with self._change:
+            return self._change.wait_for(lambda: not (self._queue or self._working), timeout)
+
+    def close(self) -> None:
+        """Give up what waits, and wait for the thread."""
+        with self._change:
+            self._stop.set()
+            self._tally.add(self.failures, len(self._queue))
+            self._queue.clear()
+            self._change.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._working = False
+                self._change.notify_all()
+                self._change.wait_for(lambda: self._queue or self._stop.is_set())
+                if not self._queue:
+                    return
+                new = self._queue.popleft()
+                self._working = True
+            self._store(new)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A checkpoint copied out of the engine: its parts in the order of the layout."""
+
+    hash: bytes
+    tokens: int
+    parent_hash: bytes
+    parent_tokens: int
+    parts: tuple[memoryview, ...]
+
+
+class Saver(Storing[Taken]):
+    """Saves checkpoints; in order, so that parents come first."""
+
+    thread_name = "spliced-saver"
+    failures = "save_failures"
+    counts_current = True
+
+    def _store(self, new: Taken) -> None:
+        checkpoint = NewCheckpoint(
+            new.hash, new.tokens, new.parent_hash, new.parent_tokens, Accept.EXACT, new.parts
+        )
+        for _ in range(_BUSY_TRIES):
+            (code,) = self._model.save([checkpoint])
+            if code != Code.BUSY or self._stop.wait(_BUSY_SECONDS):
+                break
+        if code in (Code.OK, Code.EXISTS):
+            self._tally.add("saves")
+            self._tally.add("saved_tokens", new.tokens - new.parent_tokens)
+        else:
+            self._tally.add("save_failures")
+            self._tally.add(f"save_code_{int(code)}")
+
+
+class Publisher(Storing[NewSegment]):
+    """Publishes captured segments."""
+
+    thread_name = "spliced-publisher"
+    failures = "publish_failures"
+    counts_current = False
+
+    def _store(self, new: NewSegment) -> None:
+        (code,) = self._model.publish([new])
+        if code in (Code.OK, Code.EXISTS):
+            self._tally.add("published")
+        else:
+            self._tally.add("publish_failures")
