@@ -3,6 +3,14 @@
 It knows nothing of a daemon: `client` maps what the daemon lends with it, and runs the kernels that
 came along. Needs the standard library, and libcuda.so.1 once `load` is called. What is queued on a
 stream returns at once; who owns memory says so, and gives it back once no stream uses it.
+
+Why ctypes, and not NVIDIA's own `cuda-bindings`: the client needs no torch, so that a second way to
+the driver would have to stay beside them, for engines without them or with those of another CUDA
+(torch 2.13 requires 13.x; 2.6, the oldest that we take, none). They find libcuda.so.1 by the
+system's search alone, where `DeviceOptions.library` names one, and get every call from
+`cuGetProcAddress`, which the driver without a GPU of our tests does not have (13.5.0, tried). They
+would save the table of signatures and five structures, a quarter of `driver`, for 31 MB beside an
+engine. And nothing there makes a DLPack capsule of an address: `dlpack` would stay.
 """
 
 from spliced_connector.gpu.context import Context, find_device, refuse_capture, uuid_text
