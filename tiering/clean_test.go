@@ -183,7 +183,7 @@ func TestWritesThatFailAreTriedAgainAfterASweep(t *testing.T) {
 	}
 }
 
-// A checkpoint behind a thinned one that the tier has dropped cannot be written
+// A checkpoint behind a stripped one that the tier has dropped cannot be written
 // until that is whole again; all others can.
 func TestCleanerGoesPastAThinnedParent(t *testing.T) {
 	x := newTwoTiers(t, stateful(1))

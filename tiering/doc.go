@@ -11,11 +11,12 @@
 // the daemon, what leaves a full pool to package policy.
 //
 // All methods of Store and Session may run at once. One mutex guards the
-// catalogue; critical sections look things up and count, they never copy, hash,
-// log or call the device, nor a Tier but for what it answers from memory: decide
-// under the lock, act outside, settle under it. Between the two an object is held, so that a release, an eviction or
-// the death of a client cannot give its pages to somebody else: pages are freed
-// by whoever lets go last.
+// catalogue; critical sections look things up and count, each over a few rows
+// (holdRows, evictRows). They never copy, hash, log or call the device, nor a Tier but
+// for what it answers from memory: decide under the lock, act outside, settle under it.
+// Between the two an object is held, so that a release, an eviction or the death of a
+// client cannot give its pages to somebody else: pages are freed by whoever lets go
+// last.
 //
 // An object may lie in memory, in the lower tier or in both; the store alone moves
 // it. Down it goes behind its publication, ahead of its eviction, at a commit's
@@ -40,19 +41,17 @@
 // What leaves memory is asked of policies, which hold all that is published and
 // are told what may not leave: what is leased, filled, written or read, what such
 // an object extends, and nodes that more than one other extends. A checkpoint that
-// one other extends gives back its states only (thin.go). Each decision is noted
+// one other extends gives back its states only (strip.go). Each decision is noted
 // with its reason and value (decide.go).
 //
-//	reserve ──► filling ──► published ──► unlinked ──► free
-//	promote        │  all parts of │ ▲   evicted or       last lease, operation
-//	               │  all ranks    ▼ │   removed          and write ended
-//	               │             thinned: no hit until saved again or promoted
-//	               └──► unlinked: abort, client death, wrong digest, failed read, expiry
+// The life of an object is drawn in life.go, that of a transfer in package transfer.
+// Three engines of that move bytes: promotions into memory (promote.go), copies into
+// HBM (hbmpromote.go) and writes into the lower tier (write.go).
 //
 // Invariant: an object that a lookup finds as a hit has every chunk of every
 // part of every rank, each with the digest that its writer stated.
 //
-// Invariant: a thinned checkpoint is found by no lookup, is not read by the lower
+// Invariant: a stripped checkpoint is found by no lookup, is not read by the lower
 // tier and has its rows; its holes reach no device.
 //
 // Invariant: what a tenant with a quota holds in HBM, in memory and in the lower tier

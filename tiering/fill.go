@@ -27,7 +27,7 @@ type fill struct {
 
 	promotion *promotion // the store fills it itself, no rank may join
 
-	// What the writer says of it; a thinned checkpoint may have had another parent.
+	// What the writer says of it; a stripped checkpoint may have had another parent.
 	begin   int
 	extends profile.PrefixHash
 }
@@ -354,7 +354,7 @@ func (s *Store) killLocked(o *object, why cause) {
 func (s *Store) unfillLocked(o *object) {
 	o.fill = nil
 	if o.phase == stripped {
-		s.unmendLocked(o)
+		s.freeStatesLocked(o)
 	}
 	s.settleLocked(o)
 }

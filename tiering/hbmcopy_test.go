@@ -262,7 +262,7 @@ func TestCopiesOfAnotherRunAreDropped(t *testing.T) {
 	}
 }
 
-// The copy of a checkpoint has the rows of its chain, thinned nodes included.
+// The copy of a checkpoint has the rows of its chain, stripped nodes included.
 func TestALoadedCopyHasTheWholeChain(t *testing.T) {
 	eachDevice(t, func(t *testing.T, open accelerator) {
 		b := newBench(t, stateful(2), inHBM(t, open, 0, 8<<20))
@@ -306,7 +306,7 @@ func flattened(p *profile.Profile, data map[int][][]byte, rank int) []byte {
 	return out
 }
 
-// A promotion holds its object: it can neither be evicted nor be thinned, and what an
+// A promotion holds its object: it can neither be evicted nor be stripped, and what an
 // operator removes meanwhile is not found in HBM either.
 func TestAPromotionHoldsItsObject(t *testing.T) {
 	x := newTwoAndHBM(t, hybrid(1))

@@ -203,7 +203,7 @@ func (s *Store) bestLocked(hash *[32]byte, accept tier.CheckpointKind, p *profil
 	return s.bestNodeLocked(hash, accept, p, t, false)
 }
 
-// bestNodeLocked is bestLocked, which takes a thinned node as well if rows are all
+// bestNodeLocked is bestLocked, which takes a stripped node as well if rows are all
 // that is wanted.
 func (s *Store) bestNodeLocked(hash *[32]byte, accept tier.CheckpointKind, p *profileState, t *tenant, rows bool) (*object, tier.Reason) {
 	var best *object

@@ -544,7 +544,7 @@ func (m *model) children(o *modelObject) (n int) {
 	return n
 }
 
-// dropShells drops thinned nodes that nothing extends any more.
+// dropShells drops stripped nodes that nothing extends any more.
 func (m *model) dropShells(o, inUse *modelObject) {
 	for ; o != nil && o.thin && o.filling == nil && o != inUse && m.children(o) == 0; o = o.parent {
 		o.linked = false

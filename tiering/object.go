@@ -327,7 +327,7 @@ func (s *Store) publishLocked(o *object, now time.Time, why decision.Reason) {
 	bytes := o.pageBytes
 	if o.phase == stripped {
 		bytes = o.statePages
-		s.wholeAgainLocked(o)
+		s.restoredLocked(o)
 	} else {
 		o.on(evPublish)
 		o.countPublished(1)

@@ -6,7 +6,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Thinning leaves those states in memory that share a page with rows. They are
+// Stripping leaves those states in memory that share a page with rows. They are
 // nobody's: a client may have begun to save the node again, from another run, and
 // the lower tier may hold a copy of another run than the one that was in memory.
 // So who makes a node whole writes all of its states, a save by its commits and a
@@ -16,7 +16,7 @@ import (
 // that ends meanwhile: nobody else may write there, and its memory stays.
 
 // patch copies the states that share pages with rows from what a promotion has
-// read to the thinned node that it is for.
+// read to the stripped node that it is for.
 func (s *Store) patch(ctx context.Context, p *promotion) error {
 	s.mu.Lock()
 	from, to := s.beginPatchLocked(p)
@@ -38,7 +38,7 @@ func (s *Store) patch(ctx context.Context, p *promotion) error {
 }
 
 // beginPatchLocked answers what to copy, by rank; nothing for a promotion that has
-// ended, and one that is not of a thinned node.
+// ended, and one that is not of a stripped node.
 func (s *Store) beginPatchLocked(p *promotion) (from, to []gpuipc.Ref) {
 	o := p.into
 	if o == nil {

@@ -61,7 +61,7 @@ func (x *twoTiers) wantPromoted(want []byte) {
 	}
 }
 
-// Whatever became of a thinned node's states that lie among rows: a promotion
+// Whatever became of a stripped node's states that lie among rows: a promotion
 // brings all of them back.
 func TestPromotionBringsAllStatesBack(t *testing.T) {
 	for name, between := range map[string]func(x *twoTiers){
@@ -106,7 +106,7 @@ func TestPromotionBringsAllStatesBack(t *testing.T) {
 }
 
 // What is in memory need not be what the lower tier has a copy of, though it has
-// never been thinned: it has left and was saved again, from another run.
+// never been stripped: it has left and was saved again, from another run.
 func TestPromotionOverMemoryOfAnotherRun(t *testing.T) {
 	x, want := copied(t)
 	x.dropAll()

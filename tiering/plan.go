@@ -39,7 +39,7 @@ type heldSpan struct {
 }
 
 // heldNode is an object with its layout and where this rank's share lay when it
-// was held: a thinned node may be filled again meanwhile.
+// was held: a stripped node may be filled again meanwhile.
 type heldNode struct {
 	object  *object
 	layout  *plan.PartMap

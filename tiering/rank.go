@@ -55,7 +55,7 @@ func (s *Store) revalueLocked(o *object) {
 }
 
 // itemLocked is what policies know of an object. A node without children takes
-// along the thinned ones that only it extends, and saves the tokens since the
+// along the stripped ones that only it extends, and saves the tokens since the
 // last node that is whole.
 func (s *Store) itemLocked(o *object) policy.Item {
 	var extends policy.ID

@@ -661,7 +661,7 @@ func auditVictims(p policy.Eviction, want func(policy.ID) bool, all map[policy.I
 }
 
 // auditExtents checks that an object's memory is what it costs, and that it has
-// holes where a thinned one has, and nowhere else.
+// holes where a stripped one has, and nowhere else.
 func (s *Store) auditExtents(o *object) error {
 	if o.inHBM() {
 		return s.auditCopyExtents(o)

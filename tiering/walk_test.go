@@ -491,7 +491,7 @@ func (w *walk) evictOne() {
 	}
 }
 
-// lost tells whether a thinned node has no whole copy any more, since the tier has
+// lost tells whether a stripped node has no whole copy any more, since the tier has
 // found that wrong: what extends it cannot be written.
 func (w *walk) lost() bool {
 	w.mu.Lock()

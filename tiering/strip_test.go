@@ -11,7 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// thinned makes a chain of checkpoints at 16, 32 and 48 tokens and thins those of
+// stripped makes a chain of checkpoints at 16, 32 and 48 tokens and thins those of
 // the given ends.
 func thinned(t *testing.T, ends ...int) (b *bench, c *Session, data map[int][]byte) {
 	t.Helper()
@@ -174,7 +174,7 @@ func TestRefillLeavesTheDigestsOfAnswers(t *testing.T) {
 	}
 }
 
-// A client that has nothing of the chain saves a thinned node as it has it: with
+// A client that has nothing of the chain saves a stripped node as it has it: with
 // another parent, or none.
 func TestRefillWithAnotherParent(t *testing.T) {
 	b, c, data := thinned(t, 16, 32)

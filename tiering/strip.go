@@ -21,7 +21,7 @@ import (
 //	            └────► free: its last child has left
 //
 // Only whole pages go; what lies on one page with rows stays, see patch.go. The extents of a
-// thinned share have holes in their place, so that offsets into it stay as they
+// stripped share have holes in their place, so that offsets into it stay as they
 // are. Slices of extents and of digests are never changed, only replaced: answers
 // and operations that name them may be on their way.
 //
@@ -45,11 +45,11 @@ func (s *Store) stripLocked(o *object, way eviction) {
 	s.leftHBMLocked(o, tier.ReasonEvicted)
 	o.on(evStrip)
 	s.rankLocked(o)
-	s.unmendLocked(o)
+	s.freeStatesLocked(o)
 	s.revalueChildLocked(o)
 }
 
-// refillLocked gives a thinned node memory for its states again, to be filled as
+// refillLocked gives a stripped node memory for its states again, to be filled as
 // want says.
 func (s *Store) refillLocked(o, want *object, l *plan.PartMap, now time.Time) error {
 	if want.end != o.end {
@@ -63,7 +63,7 @@ func (s *Store) refillLocked(o, want *object, l *plan.PartMap, now time.Time) er
 	s.settleLocked(o)
 	err := s.makeRoomLocked(&states, spared{})
 	if err == nil {
-		s.mendLocked(o)
+		s.allocateStatesLocked(o)
 		o.fill = newFill(want, l)
 		s.expectLocked(o, now)
 	} else {
@@ -74,8 +74,8 @@ func (s *Store) refillLocked(o, want *object, l *plan.PartMap, now time.Time) er
 	return err
 }
 
-// mendLocked fills the holes of a thinned node with pages of any content.
-func (s *Store) mendLocked(o *object) {
+// allocateStatesLocked fills the holes of a stripped node with pages of any content.
+func (s *Store) allocateStatesLocked(o *object) {
 	ranks := int64(len(o.shares))
 	for i := range o.shares {
 		o.shares[i].extents = mend(o.shares[i].extents, s.allocatePagesLocked(o, o.stateBytes/ranks))
@@ -83,8 +83,8 @@ func (s *Store) mendLocked(o *object) {
 	s.resizeLocked(o, o.statePages, o.stateBytes)
 }
 
-// unmendLocked gives them back.
-func (s *Store) unmendLocked(o *object) {
+// freeStatesLocked gives them back.
+func (s *Store) freeStatesLocked(o *object) {
 	states := o.layout().StatePages
 	for i := range o.shares {
 		kept, given := punch(o.shares[i].extents, states)
@@ -94,7 +94,7 @@ func (s *Store) unmendLocked(o *object) {
 	s.resizeLocked(o, -o.statePages, -o.stateBytes)
 }
 
-// restoreLocked is the promotion of a thinned node, which the lower tier still has.
+// restoreLocked is the promotion of a stripped node, which the lower tier still has.
 func (s *Store) restoreLocked(o *object, w wanted) ([]*promotion, bool) {
 	if o.phase != stripped || o.fill != nil || !s.soundLocked(o) {
 		return nil, false
@@ -109,7 +109,7 @@ func (s *Store) restoreLocked(o *object, w wanted) ([]*promotion, bool) {
 }
 
 // restoreStatesLocked moves the states that a promotion has read from the object that it
-// read into, which is then free, to the thinned node, behind a patch. The rows that
+// read into, which is then free, to the stripped node, behind a patch. The rows that
 // were read with them are not needed: others may be reading the node's own.
 func (s *Store) restoreStatesLocked(p *promotion) {
 	from, o := p.object, p.into
@@ -134,10 +134,10 @@ func (s *Store) restoreStatesLocked(p *promotion) {
 	s.settleLocked(from)
 }
 
-// wholeAgainLocked ends that a node is thin; its states are there. What extends it
+// restoredLocked ends that a node is stripped; its states are there. What extends it
 // can be written to the lower tier again, and is asked for at once while each node
 // has one child, else after its next use.
-func (s *Store) wholeAgainLocked(o *object) {
+func (s *Store) restoredLocked(o *object) {
 	o.on(evRestore)
 	s.revalueChildLocked(o)
 	for o.children == 1 {
@@ -156,7 +156,7 @@ func (s *Store) revalueChildLocked(o *object) {
 	}
 }
 
-// dropPlaceholderLocked takes out a thinned node that nothing extends any more.
+// dropPlaceholderLocked takes out a stripped node that nothing extends any more.
 func (s *Store) dropPlaceholderLocked(o *object) {
 	if o.phase != stripped || o.children > 0 || o.class != classIdle {
 		return
