@@ -10,11 +10,12 @@ import (
 
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
 // Close finishes what was started, and makes it last.
 func TestCloseDrains(t *testing.T) {
-	leaks(t)
+	tiertest.Leaks(t)
 	s := newShelf(t)
 	cfg, faults := faulty(s.config(), 1)
 	lower := s.openOK(cfg)
@@ -60,7 +61,7 @@ func TestCloseDrains(t *testing.T) {
 // When the context of Run ends, everything that waits is answered, and so is what
 // is started later; what was logged is there afterwards.
 func TestRunEndsWithItsContext(t *testing.T) {
-	leaks(t)
+	tiertest.Leaks(t)
 	s := newShelf(t)
 	cfg := onMem(s.config(), vfs.NewMem())
 	lower, err := Open(cfg)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
 // crashed is a file system as power loss leaves it.
@@ -24,7 +25,7 @@ func crashed(mem *vfs.MemFS, percent int, rng *rand.Rand) *vfs.MemFS {
 // was answered as synced, and has not left since, is there with its bytes, and
 // nothing is ever there with wrong ones. Whatever the moment, the directory opens.
 func TestCrash(t *testing.T) {
-	leaks(t)
+	tiertest.Leaks(t)
 	seed := uint64(time.Now().UnixNano())
 	for _, percent := range []int{0, 50, 100} {
 		t.Run(fmt.Sprintf("unsynced=%d", percent), func(t *testing.T) {
@@ -189,7 +190,7 @@ func TestKilledProcessKeepsLogged(t *testing.T) {
 // What may have lost its bytes with the power is not called safe before it was
 // read: put again, it is written again; left alone, it is read, and lost or raised.
 func TestSuspect(t *testing.T) {
-	leaks(t)
+	tiertest.Leaks(t)
 	s := newShelf(t)
 	mem := vfs.NewCrashableMem()
 	cfg := onMem(s.config(), mem)

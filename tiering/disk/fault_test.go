@@ -14,6 +14,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
 // mayFail says whether an answer is one that trouble of the disk can lead to.
@@ -68,7 +69,7 @@ func (s *shelf) faultScript(cfg Config, again Config) {
 
 // Every kind of fault, at every call of the file layer, one at a time.
 func TestFaultAtEveryCall(t *testing.T) {
-	leaks(t)
+	tiertest.Leaks(t)
 	kinds := map[string]slab.Rule{
 		"EIO":       {Kind: slab.FaultError},
 		"ENOSPC":    {Kind: slab.FaultError, Errno: unix.ENOSPC},
@@ -112,7 +113,7 @@ func TestFaultAtEveryCall(t *testing.T) {
 // wrong bytes are never given, and accounts are exact at every moment. The number
 // of faults is 10^4, or with SPLICED_LONG set 10^6.
 func TestManyFaults(t *testing.T) {
-	leaks(t)
+	tiertest.Leaks(t)
 	s := newShelf(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

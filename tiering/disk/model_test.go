@@ -103,7 +103,7 @@ func TestTiersAgreeWithAMap(t *testing.T) {
 			var met tiertest.WalkStats
 			for _, seed := range seeds {
 				t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-					leaks(t)
+					tiertest.Leaks(t)
 					t.Cleanup(func() {
 						if t.Failed() {
 							t.Logf("%s; replay: %s=%d go test -run 'TestTiersAgreeWithAMap/options=%d$' ./tiering/disk", o.name, walkSeed, seed, i)

@@ -15,6 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
 // filled writes things to a new directory in memory and closes it.
@@ -46,7 +47,7 @@ func (s *shelf) mustCheck(cfg Config, deep bool) *offline.Report {
 func TestCheckCleanAndDump(t *testing.T) {
 	for _, coded := range []bool{false, true} {
 		t.Run(fmt.Sprintf("coded=%v", coded), func(t *testing.T) {
-			leaks(t)
+			tiertest.Leaks(t)
 			s := newShelf(t)
 			cfg := onMem(s.config(), vfs.NewMem())
 			if coded {
@@ -167,7 +168,7 @@ func (s *shelf) whereIs(cfg Config, w thing) slab.Run {
 func TestRepairRebuilds(t *testing.T) {
 	for _, how := range []string{"gone", "empty", "damaged"} {
 		t.Run(how, func(t *testing.T) {
-			leaks(t)
+			tiertest.Leaks(t)
 			s := newShelf(t)
 			mem := vfs.NewMem()
 			cfg := onMem(s.config(), mem)

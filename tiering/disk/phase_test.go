@@ -10,6 +10,7 @@ import (
 
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
 // Every phase has a way in and a way out, apart from the first and the last, and no
@@ -84,7 +85,7 @@ func TestStates(t *testing.T) {
 func TestAdmitLeavesTheRestOfItsRoomToStart(t *testing.T) {
 	for name, quota := range map[string]bool{"quota": true, "pool": false} {
 		t.Run(name, func(t *testing.T) {
-			leaks(t)
+			tiertest.Leaks(t)
 			s := newShelf(t)
 			cfg := onMem(s.config(), vfs.NewMem())
 			cfg.PublicBytes, cfg.PrivateBytes, cfg.SlabBytes = 1<<20, 0, 256<<10

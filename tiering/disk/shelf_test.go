@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -462,7 +461,7 @@ func (s *shelf) checkSpaceLocked(t *Tier) {
 			return
 		}
 		t.mu.Unlock()
-		runtime.Gosched()
+		time.Sleep(100 * time.Microsecond)
 		t.mu.Lock()
 	}
 }
@@ -498,31 +497,4 @@ func short(few, many int) int {
 		return many
 	}
 	return few
-}
-
-// leaks makes sure that a test ends with as many goroutines and descriptors as it
-// began with.
-func leaks(t *testing.T) {
-	goroutines, descriptors := runtime.NumGoroutine(), openFiles(t)
-	t.Cleanup(func() {
-		deadline := time.Now().Add(10 * time.Second)
-		for runtime.NumGoroutine() > goroutines && time.Now().Before(deadline) {
-			runtime.Gosched()
-		}
-		if n := runtime.NumGoroutine(); n > goroutines {
-			buf := make([]byte, 1<<20)
-			t.Errorf("%d goroutines, %d before:\n%s", n, goroutines, buf[:runtime.Stack(buf, true)])
-		}
-		if n := openFiles(t); n > descriptors {
-			t.Errorf("%d descriptors are open, %d before", n, descriptors)
-		}
-	})
-}
-
-func openFiles(t *testing.T) int {
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(list)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
 // clock is time that a test moves on.
@@ -20,7 +21,7 @@ func (c *clock) advance(d time.Duration) { c.at.Add(int64(d)) }
 // A disk whose reads do not return is a miss once that is certain, and only until
 // they do; it is written to meanwhile.
 func TestHungReadsAreMissesUntilTheyReturn(t *testing.T) {
-	leaks(t)
+	tiertest.Leaks(t)
 	s := newShelf(t)
 	var c clock
 	cfg, faults := faulty(s.config(), 1)
@@ -69,7 +70,7 @@ func TestHungReadsAreMissesUntilTheyReturn(t *testing.T) {
 func TestNothingIsAdmittedWhileWritesHang(t *testing.T) {
 	for name, op := range map[string]slab.Op{"write": slab.OpWrite, "sync": slab.OpSync, "new slab": slab.OpCreate} {
 		t.Run(name, func(t *testing.T) {
-			leaks(t)
+			tiertest.Leaks(t)
 			s := newShelf(t)
 			var c clock
 			cfg, faults := faulty(s.config(), 1)

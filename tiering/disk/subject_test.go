@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -81,9 +80,8 @@ func (s *subject) begin() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.tier, s.Tier.Tier, s.stop, s.ended = t, t, cancel, make(chan error, 1)
 	go func() { s.ended <- t.Run(ctx) }()
-	for t.Health().State == StateOK && !s.running() { // a tier closed before it runs is an error of its own
-		runtime.Gosched()
-	}
+	// A tier that is closed before it runs is an error of its own.
+	tiertest.Wait(time.Minute, func() bool { return t.Health().State != StateOK || s.running() })
 	if h := t.Health(); h.State != StateOK {
 		return fmt.Errorf("opened in state %v: %s: %w", h.State, h.Cause, s.end(tiertest.Killed))
 	}
@@ -121,9 +119,7 @@ func (s *subject) Close() error {
 // Check waits for space on its way back, which is free a moment before it is
 // counted so.
 func (s *subject) Check() error {
-	for until := time.Now().Add(10 * time.Second); time.Now().Before(until) && !s.spaceAdds(); {
-		runtime.Gosched()
-	}
+	tiertest.Wait(10*time.Second, s.spaceAdds)
 	s.shelf.check(s.tier)
 	return nil
 }
@@ -252,17 +248,21 @@ func (s *subject) Disturb(rng *rand.Rand, lies bool) {
 // tier. What runs meanwhile seems to hang until it ends.
 func (s *subject) Calm() error {
 	s.faults.Set()
-	for until := time.Now().Add(30 * time.Second); time.Now().Before(until); runtime.Gosched() {
+	calm := tiertest.Wait(time.Minute, func() bool {
 		h := s.tier.Health()
-		switch {
-		case h.State != StateOK || h.ReadStalled+h.WriteStalled > 0:
-		case h.Reads:
-			return nil
-		default:
+		if h.State != StateOK || h.ReadStalled+h.WriteStalled > 0 {
+			return false
+		}
+		if !h.Reads {
 			s.late.Add(int64(breakerMax))
 		}
+		return h.Reads
+	})
+	if !calm {
+		h := s.tier.Health()
+		return fmt.Errorf("the tier is still in state %v: %s", h.State, h.Cause)
 	}
-	return fmt.Errorf("the tier is still in state %+v", s.tier.Health())
+	return nil
 }
 
 // stack is a store over a subject.

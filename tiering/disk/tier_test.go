@@ -9,6 +9,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
 // Everything that was written is there with its bytes, in the same process and
@@ -20,7 +21,7 @@ func TestWriteReadReopen(t *testing.T) {
 	for _, real := range []bool{false, true} {
 		for name, coded := range map[string][]profile.PartKind{"none": nil, "kv": kv, "all": all} {
 			t.Run(fmt.Sprintf("real=%v/codec=%s", real, name), func(t *testing.T) {
-				leaks(t)
+				tiertest.Leaks(t)
 				s := newShelf(t)
 				cfg := s.config()
 				cfg.PublicBytes, cfg.SlabBytes, cfg.Coded = 40<<20, 8<<20, coded

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -23,6 +22,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
 // quick has a configuration try again at once.
@@ -34,10 +34,8 @@ func quick(cfg Config) Config {
 // await waits for something that other goroutines bring about.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
+	if !tiertest.Wait(time.Minute, ok) {
+		t.Fatalf("waited in vain: %s", what)
 	}
 }
 
@@ -56,7 +54,7 @@ func (r *running) awaitState(t *testing.T, want State) {
 func TestStalledDiskHoldsUpNoLookup(t *testing.T) {
 	for name, op := range map[string]slab.Op{"write": slab.OpWrite, "read": slab.OpRead, "sync": slab.OpSync} {
 		t.Run(name, func(t *testing.T) {
-			leaks(t)
+			tiertest.Leaks(t)
 			s := newShelf(t)
 			cfg, faults := faulty(s.config(), 1)
 			lower := s.openOK(cfg)
@@ -215,7 +213,7 @@ func TestCorrupt(t *testing.T) {
 // A file system without room for another slab: entries make room for entries, and
 // growing goes on when there is room again.
 func TestFull(t *testing.T) {
-	leaks(t)
+	tiertest.Leaks(t)
 	s := newShelf(t)
 	cfg, faults := faulty(quick(s.config()), 1)
 	lower := s.openOK(cfg)
@@ -244,7 +242,7 @@ func TestFull(t *testing.T) {
 func TestPaused(t *testing.T) {
 	for name, errno := range map[string]unix.Errno{"EIO": unix.EIO, "EROFS": unix.EROFS} {
 		t.Run(name, func(t *testing.T) {
-			leaks(t)
+			tiertest.Leaks(t)
 			s := newShelf(t)
 			cfg, faults := faulty(quick(s.config()), 1)
 			lower := s.openOK(cfg)
@@ -400,7 +398,7 @@ func TestRemovedStaysRemoved(t *testing.T) {
 // A ticket that is started when the directory is about to be opened anew is
 // answered, and nobody meets it later.
 func TestStartWhileReopening(t *testing.T) {
-	leaks(t)
+	tiertest.Leaks(t)
 	s := newShelf(t)
 	cfg, faults := faulty(quick(s.config()), 1)
 	lower := s.openOK(cfg)
@@ -441,7 +439,7 @@ func TestStartWhileReopening(t *testing.T) {
 // When the catalogue fails, what is known is read on, and once the disk takes
 // writes the directory is opened anew with everything that was there.
 func TestCatalogFails(t *testing.T) {
-	leaks(t)
+	tiertest.Leaks(t)
 	s := newShelf(t)
 	mem := vfs.NewMem()
 	var failing atomic.Bool
@@ -479,7 +477,7 @@ func TestCatalogFails(t *testing.T) {
 // Two tiers on one directory: the second says so, and takes over when the first
 // has closed.
 func TestLocked(t *testing.T) {
-	leaks(t)
+	tiertest.Leaks(t)
 	s := newShelf(t)
 	cfg := quick(s.config())
 	cfg.Dir = t.TempDir() + "/tier"
@@ -533,7 +531,7 @@ func TestVersion(t *testing.T) {
 // A directory that is not there is waited for; its parent is not made, since that
 // is where a disk would be mounted.
 func TestMissingDirectory(t *testing.T) {
-	leaks(t)
+	tiertest.Leaks(t)
 	s := newShelf(t)
 	cfg := quick(s.config())
 	mount := t.TempDir() + "/disk"

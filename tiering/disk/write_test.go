@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
 // faulty is a configuration in memory whose slabs fail on demand.
@@ -41,7 +42,7 @@ func (s *shelf) admit(t *Tier, w thing, room int64) (tier.Write, error) {
 // An object that is admitted several times is counted and written once, and all
 // are answered at the level that each asked for.
 func TestJoin(t *testing.T) {
-	leaks(t)
+	tiertest.Leaks(t)
 	s := newShelf(t)
 	cfg, faults := faulty(s.config(), 1)
 	lower := s.openOK(cfg)
@@ -156,7 +157,7 @@ func TestQueueBounds(t *testing.T) {
 // Three times what fits comes in; what was used last stays, accounts stay within
 // budgets, and space is never given twice.
 func TestEvictionMakesRoom(t *testing.T) {
-	leaks(t)
+	tiertest.Leaks(t)
 	s := newShelf(t)
 	cfg := onMem(s.config(), vfs.NewMem())
 	cfg.PublicBytes, cfg.SlabBytes = 1<<20, 256<<10

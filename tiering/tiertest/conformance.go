@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"runtime"
 	"testing"
 	"time"
 
@@ -41,40 +39,13 @@ func Conformance(t *testing.T, open func(t testing.TB, o Options) Subject) {
 		{"changed bytes at rest are a miss", testSpoiltAtRest},
 	} {
 		t.Run(story.name, func(t *testing.T) {
-			leaks(t)
+			Leaks(t)
 			seed := rand.Uint64()
 			t.Logf("seed %#x", seed)
 			r := &rig{T: t, factory: open, rng: rand.New(rand.NewPCG(seed, 0)), seed: seed % (1 << 40)}
 			story.test(r)
 		})
 	}
-}
-
-// leaks makes sure that a test ends with as many goroutines and descriptors as it
-// began with. It is called before anything that is cleaned up.
-func leaks(t testing.TB) {
-	goroutines, descriptors := runtime.NumGoroutine(), openFiles(t)
-	t.Cleanup(func() {
-		deadline := time.Now().Add(10 * time.Second)
-		for runtime.NumGoroutine() > goroutines && time.Now().Before(deadline) {
-			runtime.Gosched()
-		}
-		if n := runtime.NumGoroutine(); n > goroutines {
-			buf := make([]byte, 1<<20)
-			t.Errorf("%d goroutines, %d before:\n%s", n, goroutines, buf[:runtime.Stack(buf, true)])
-		}
-		if n := openFiles(t); n > descriptors {
-			t.Errorf("%d descriptors are open, %d before", n, descriptors)
-		}
-	})
-}
-
-func openFiles(t testing.TB) int {
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Skipf("descriptors cannot be counted here: %v", err)
-	}
-	return len(list)
 }
 
 // The tenants of stories, apart from quotas.
@@ -215,12 +186,12 @@ func (r *rig) balanced(list []*Object) {
 }
 
 func balanced(s Subject, list []*Object, patience time.Duration) (err error) {
-	for until := time.Now().Add(patience); time.Now().Before(until); runtime.Gosched() {
-		if err = unbalanced(s, list); err == nil {
-			break
+	Wait(patience, func() bool {
+		if err = unbalanced(s, list); err != nil {
+			s.Settle()
 		}
-		s.Settle()
-	}
+		return err == nil
+	})
 	return err
 }
 

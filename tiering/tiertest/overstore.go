@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
+	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -88,13 +88,10 @@ func (s *Store) Settle() {
 		return
 	}
 	_, _ = s.Flush(context.Background()) // what is refused stays where it is
-	for {
+	Wait(time.Minute, func() bool {
 		c := s.Counters()
-		if c.Writing == 0 && c.Promoting == 0 {
-			return
-		}
-		runtime.Gosched()
-	}
+		return c.Writing == 0 && c.Promoting == 0
+	})
 }
 
 // Find asks Match, which is what decides, and the listings for the bytes.

@@ -349,7 +349,7 @@ func settled(t testing.TB, before int) {
 			buf := make([]byte, 1<<16)
 			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
 		}
-		runtime.Gosched()
+		time.Sleep(100 * time.Microsecond)
 	}
 }
 

@@ -144,27 +144,42 @@ func TestEveryOperationMayFail(t *testing.T) {
 	} {
 		t.Run(mode.what, func(t *testing.T) {
 			t.Parallel()
-			var next, failed atomic.Int64
-			var untouched atomic.Bool
-			var wg sync.WaitGroup
-			for range 2 {
-				wg.Go(func() {
-					for !untouched.Load() && !t.Failed() {
-						at := next.Add(1) - 1
-						f := &faults{at: at, stays: mode.stays, errno: mode.errnos[at%2]}
-						if injected(t, f) != nil {
-							failed.Add(1)
-						}
-						if f.done.Load() == 0 {
-							untouched.Store(true)
-						}
-					}
-				})
+			var failed atomic.Int64
+			step := int64(1)
+			if testing.Short() {
+				step = 3
 			}
-			wg.Wait()
-			t.Logf("%d places for a fault, %d with an error", next.Load(), failed.Load())
+			places := atEveryPlace(t, step, func(at int64) (met bool) {
+				f := &faults{at: at, stays: mode.stays, errno: mode.errnos[at%2]}
+				if injected(t, f) != nil {
+					failed.Add(1)
+				}
+				return f.done.Load() > 0
+			})
+			t.Logf("%d places for a fault, %d with an error", places, failed.Load())
 		})
 	}
+}
+
+// atEveryPlace calls try with 0, 1, 2 and so on, or with every step-th of these,
+// until it meets no fault any more. Several run at once, since they mostly wait for
+// time to pass.
+func atEveryPlace(t *testing.T, step int64, try func(at int64) (met bool)) (places int64) {
+	var next atomic.Int64
+	var over atomic.Bool
+	var workers sync.WaitGroup
+	next.Store(rand.Int64N(step))
+	for range 3 * runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for !over.Load() && !t.Failed() {
+				if !try(next.Add(step) - step) {
+					over.Store(true)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	return next.Load() / step
 }
 
 func injected(t *testing.T, f *faults) error {

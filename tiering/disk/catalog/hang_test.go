@@ -105,7 +105,7 @@ func TestCommitsThatWaitForAFlushEndWithIt(t *testing.T) {
 	}()
 	<-g.reached
 	for c.db.Metrics().MemTable.Size < waitingBytes {
-		runtime.Gosched()
+		time.Sleep(100 * time.Microsecond)
 	}
 	close(g.opened)
 	if err := <-done; !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.ENOSPC) {

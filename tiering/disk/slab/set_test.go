@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -430,7 +431,7 @@ func TestFailedTransferWaitsForTheOthers(t *testing.T) {
 	go func() { done <- s.Read(runs, 0, [][]byte{AlignedBuffer(int(runs[0].Len))}) }()
 	<-entered
 	for fsys.Injected(FaultError) == 0 {
-		runtime.Gosched()
+		time.Sleep(100 * time.Microsecond)
 	}
 	select {
 	case err := <-done:
