@@ -8,8 +8,8 @@
 //
 //	 engine process                        spliced
 //	+-----------------+   seqpacket   +---------------------------------------------+
-//	| connector       |<------------->| server: one reader per connection           |
-//	|   wire codec    |   frames      |   short requests: answered by the reader    |
+//	| connector       |<------------->| server: pollers, a few for all connections  |
+//	|   wire codec    |   frames      |   short requests: answered by their reader  |
 //	|                 |               |   long ones: jobs, on the reader while a    |
 //	|   mappings      |               |   worker is free, else queue -> workers     |
 //	|                 |               |   what waits for a disk: a goroutine each   |
@@ -63,7 +63,7 @@
 //
 // A goroutine that holds one of these takes only later ones:
 //
-//	conn.answering  conn.life  conn.mu  attachment.mu  device attachment's  gpu.mu  slots.mu  queue.mu  server.mu  watcher.mu  canary.mu  tiering's
+//	conn.answering  conn.life  conn.mu  attachment.mu  device attachment's  gpu.mu  slots.mu  queue.mu  server.mu  watcher.mu  poller.mu  canary.mu  tiering's
 //
 // Of tiering's, the store's comes first, then that of a profile's prices, then that
 // of the decisions; the lock of advice is never held with another.

@@ -15,10 +15,10 @@ import (
 	"github.com/spliced-kv/spliced/daemon/socket"
 )
 
-// conn is one client. One goroutine at a time is its reader: it receives, answers
-// short requests itself, and runs a long one itself or hands it to the queue
-// (see job.go). The last reader takes everything of the connection apart. Its
-// states are in life.go.
+// conn is one client. One goroutine at a time is its reader (see poll_linux.go): it
+// receives, answers short requests itself, and runs a long one itself or hands it to
+// the queue (see job.go). The last reader takes everything of the connection apart.
+// Its states are in life.go.
 //
 // Invariant: the client sees end of file only after the last operation of the
 // connection has let go of all memory, so that a client whose connection ended
@@ -33,6 +33,7 @@ type conn struct {
 	server *Server
 	sock   *seqpacket.Conn
 	peer   socket.Peer
+	poller *poller
 	since  time.Time
 	ctx    context.Context // ends with the connection; its cause says why
 	cancel context.CancelCauseFunc
@@ -41,7 +42,7 @@ type conn struct {
 	deviceLane lane // the same, in the queue of those that have attached the device
 
 	attached atomic.Pointer[attachment] // set once, by hello
-	spare    atomic.Pointer[reader]     // of a reader that was replaced
+	heardAt  atomic.Int64               // unix nanoseconds of the last message
 	requests atomic.Uint64
 	flying   atomic.Int64 // requests in flight that were not answered yet
 
@@ -136,84 +137,90 @@ func (c *conn) holdsLeases() bool {
 	return leases > 0
 }
 
-// reader is what a reader works with.
-type reader struct {
+// workspace is what a goroutine that receives works with.
+type workspace struct {
 	buf     []byte // one frame
 	scratch scratch
 }
 
-// serve makes the calling goroutine the reader. It returns when another one has
-// become it, or when the connection has been closed and all its memory given
-// back.
+// serve receives the hello and leaves the rest to a poller.
 func (c *conn) serve() {
-	d := c.spare.Swap(nil)
-	if d == nil {
-		d = &reader{buf: make([]byte, wire.MaxFrame)}
+	w := c.server.workspaces.Get().(*workspace)
+	outcome := readOn
+	if c.sock.SetRecvTimeout(c.server.config.HelloTimeout) != nil {
+		outcome = endOfConn
 	}
-	if c.read(d) == replaced {
-		c.spare.Store(d)
-		return
+	for outcome == readOn && c.attached.Load() == nil {
+		n, fds, err := c.sock.Recv(w.buf)
+		outcome = c.received(w, n, fds, err)
 	}
+	c.server.workspaces.Put(w)
+	c.goOn(outcome)
+}
+
+// goOn leaves receiving to the poller, or ends the connection.
+func (c *conn) goOn(outcome next) {
+	if outcome == endOfConn || !c.poller.arm(c) {
+		c.end()
+	}
+}
+
+// end takes the connection apart. Nobody else receives from it any more.
+func (c *conn) end() {
+	defer c.server.conns.Done()
+	c.poller.leave(c)
 	c.drop(errPeerLeft)
-	c.linger(d)
+	c.linger()
 	c.close()
 }
 
-// next says what becomes of a reader.
+// next says how receiving goes on.
 type next uint8
 
 const (
 	readOn   next = iota
-	replaced      // somebody else reads now
+	replaced      // another goroutine polls now
 	endOfConn
 )
 
-func (c *conn) read(d *reader) next {
-	helloBy := c.since.Add(c.server.config.HelloTimeout)
-	if c.attached.Load() == nil && c.sock.SetRecvTimeout(c.server.config.HelloTimeout) != nil {
+// received handles what Recv has returned.
+func (c *conn) received(w *workspace, n int, fds []int, err error) next {
+	now := time.Now()
+	if c.ending() {
+		seqpacket.CloseAll(fds)
 		return endOfConn
 	}
-	for {
-		n, fds, err := c.sock.Recv(d.buf)
-		now := time.Now()
-		if c.ending() {
-			seqpacket.CloseAll(fds)
+	switch {
+	case err == nil:
+		return c.receive(w, n, fds, now)
+	case errors.Is(err, seqpacket.ErrTimeout):
+		// A signal may end a bounded wait early.
+		if c.attached.Load() == nil && !now.Before(c.since.Add(c.server.config.HelloTimeout)) {
+			c.server.counts.dropped(dropHello)
 			return endOfConn
 		}
-		outcome := readOn
-		switch {
-		case err == nil:
-			outcome = c.receive(d, n, fds, now)
-		case errors.Is(err, seqpacket.ErrTimeout):
-			// A signal may end a bounded wait early.
-			if c.attached.Load() == nil && !now.Before(helloBy) {
-				c.server.counts.dropped(dropHello)
-				outcome = endOfConn
-			}
-		case errors.Is(err, seqpacket.ErrTruncated), errors.Is(err, seqpacket.ErrDescriptors):
-			outcome = c.refuseFrame(d.buf[:n], err, &d.scratch)
-		default:
-			c.PeerEnded(c.hungUp())
-			outcome = endOfConn
-		}
-		if outcome != readOn {
-			return outcome
-		}
+		return readOn
+	case errors.Is(err, seqpacket.ErrTruncated), errors.Is(err, seqpacket.ErrDescriptors):
+		return c.refuseFrame(w.buf[:n], err, &w.scratch)
+	default:
+		c.PeerEnded(c.hungUp())
+		return endOfConn
 	}
 }
 
 // receive answers one frame, or runs the job that it starts.
-func (c *conn) receive(d *reader, n int, fds []int, now time.Time) next {
+func (c *conn) receive(w *workspace, n int, fds []int, now time.Time) next {
 	c.answering.Lock()
 	if c.ending() {
 		c.answering.Unlock()
 		seqpacket.CloseAll(fds)
 		return endOfConn
 	}
-	outcome, j := c.handle(d.buf[:n], fds, now, &d.scratch)
+	c.poller.heard(c, now)
+	outcome, j := c.handle(w.buf[:n], fds, now, &w.scratch)
 	c.answering.Unlock()
 	if j != nil {
-		return c.runHere(j, &d.scratch, now)
+		return c.runHere(j, &w.scratch, now)
 	}
 	return outcome
 }
@@ -228,9 +235,10 @@ func (c *conn) hungUp() bool {
 
 // linger waits until the client of an ending connection lets go of its leases.
 // What it still sends is thrown away.
-func (c *conn) linger(d *reader) {
+func (c *conn) linger() {
+	var scrap [1]byte
 	for {
-		_, fds, err := c.sock.Recv(d.buf)
+		_, fds, err := c.sock.Recv(scrap[:])
 		seqpacket.CloseAll(fds)
 		switch {
 		case err == nil, errors.Is(err, seqpacket.ErrTimeout), errors.Is(err, seqpacket.ErrTruncated), errors.Is(err, seqpacket.ErrDescriptors):
@@ -260,9 +268,17 @@ func afterRefusal(h *wire.Header) next {
 }
 
 // send sends one reply. A client that does not read its replies is dropped: the
-// bound on waiting for it is SendTimeout, set on the socket.
-func (c *conn) send(frame []byte, fds []int) {
-	err := c.sock.Send(frame, fds)
+// bound on waiting for it is SendTimeout, set on the socket. A poller does not
+// wait.
+func (c *conn) send(frame []byte, fds []int, s *scratch) {
+	var err error
+	if s.poller == nil {
+		err = c.sock.Send(frame, fds)
+	} else if err = c.sock.TrySend(frame, fds); errors.Is(err, seqpacket.ErrTimeout) {
+		s.poller.disarm(c)
+		s.poller.replace(s)
+		err = c.sock.Send(frame, fds)
+	}
 	switch {
 	case err == nil:
 	case errors.Is(err, seqpacket.ErrTimeout):
@@ -284,7 +300,7 @@ func (c *conn) replyError(h *wire.Header, err error, s *scratch) {
 	reply.Version, reply.Code = wire.Version, code
 	c.server.counts.answered(h.Op, code)
 	s.out = wire.AppendError(s.out[:0], &reply, err.Error())
-	c.send(s.out, nil)
+	c.send(s.out, nil, s)
 }
 
 // logUnknown is for errors of no kind: a mistake of ours.
@@ -302,7 +318,7 @@ func (c *conn) reply(h *wire.Header, m wire.Message, fds []int, s *scratch) {
 	}
 	s.out = frame
 	c.server.counts.answered(h.Op, wire.OK)
-	c.send(frame, fds)
+	c.send(frame, fds, s)
 }
 
 // close gives back what is left of a connection that is gone.

@@ -30,8 +30,9 @@ type task struct {
 // scratch is what one goroutine reuses from request to request. Handlers return
 // messages that lie in it.
 type scratch struct {
-	task task
-	out  []byte
+	task   task
+	out    []byte
+	poller *poller // for which this goroutine polls; nil = others are not kept waiting
 
 	match        wire.MatchRequest
 	matchReply   wire.MatchReply
@@ -111,7 +112,7 @@ var operations = [wire.OpCount]operation{
 func always(*task) (bool, error) { return true, nil }
 
 // handle answers one frame, or starts a job that will. A job that it returns is
-// for the reader to run.
+// for the caller to run.
 func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (next, *job) {
 	c.requests.Add(1)
 	h, body, err := wire.ParseHeader(frame)

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -60,6 +61,8 @@ type Server struct {
 	// deviceQueue has places of its own for what may wait for the GPU's driver.
 	deviceQueue *queue
 	watcher     *socket.Watcher
+	pollers     []*poller
+	workspaces  sync.Pool
 	canary      *canary.Canary
 
 	busy     atomic.Int64  // jobs in flight
@@ -68,8 +71,9 @@ type Server struct {
 	idle     chan struct{} // capacity 1: busy came to 0 while stopping
 	closing  chan struct{} // closed when accept has to end
 
-	conns sync.WaitGroup
-	mu    struct {
+	conns   sync.WaitGroup // connections, and what winds them down
+	polling sync.WaitGroup
+	mu      struct {
 		sync.Mutex
 		conns map[uint64]*conn
 		last  uint64 // connection id
@@ -93,9 +97,18 @@ func New(o Options) (*Server, error) {
 		s.open = append(s.open, t.Token == "")
 	}
 	s.mu.conns = map[uint64]*conn{}
+	s.workspaces.New = func() any { return &workspace{buf: make([]byte, wire.MaxFrame)} }
 	var err error
 	if s.watcher, err = socket.NewWatcher(); err != nil {
 		return nil, err
+	}
+	for range pollersOf(runtime.GOMAXPROCS(0)) {
+		p, err := newPoller(s)
+		if err != nil {
+			s.Close()
+			return nil, err
+		}
+		s.pollers = append(s.pollers, p)
 	}
 	return s, nil
 }
@@ -123,13 +136,22 @@ func (s *Server) Work() { s.queue.work() }
 func (s *Server) WorkOnDevice() { s.deviceQueue.work() }
 
 // Close frees what New took, when nothing of the server runs any more.
-func (s *Server) Close() { s.watcher.Close() }
+func (s *Server) Close() {
+	s.watcher.Close()
+	for _, p := range s.pollers {
+		p.close()
+	}
+}
 
 // acceptPause is how long accept waits when the process has no descriptors left.
 const acceptPause = 50 * time.Millisecond
 
-// Accept serves connections of the listener until it is closed.
+// Accept takes connections of the listener until it is closed. They are served
+// until Stop.
 func (s *Server) Accept(l *seqpacket.Listener, allow *socket.AllowList) error {
+	for _, p := range s.pollers {
+		s.polling.Go(p.poll)
+	}
 	for {
 		sock, err := l.Accept()
 		switch {
@@ -210,7 +232,10 @@ func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) bool {
 		// Without it the reader still sees end of file.
 		s.log.Error().Err(err).Msg("client cannot be watched")
 	}
-	s.conns.Go(c.serve)
+	c.poller = s.leastLoaded()
+	c.poller.join(c)
+	s.conns.Add(1) // until conn.end
+	go c.serve()
 	return true
 }
 
@@ -317,9 +342,27 @@ func (s *Server) Stop() error {
 	case <-closed:
 		s.queue.close()
 		s.deviceQueue.close()
-		return nil
+		return s.stopPolling()
 	case <-stuck.C:
 		// Unmapping under it would fault; the process is about to end anyway.
 		return fmt.Errorf("%d connections cannot be closed: %w", len(s.list()), ErrStuck)
 	}
+}
+
+// leastLoaded is the poller with the fewest connections.
+func (s *Server) leastLoaded() *poller {
+	return slices.MinFunc(s.pollers, func(a, b *poller) int { return a.length() - b.length() })
+}
+
+// stopPolling ends all pollers; there are no connections left.
+func (s *Server) stopPolling() error {
+	var failed []error
+	for _, p := range s.pollers {
+		failed = append(failed, p.stop())
+	}
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	s.polling.Wait()
+	return nil
 }

@@ -43,6 +43,7 @@ type Attachment struct {
 	stall stall
 	token chan struct{} // the right to read the socket; its holder owns rbuf
 	rbuf  []byte
+	pace  seqpacket.Pace // of who holds the token
 
 	Dead  chan struct{}
 	gone  chan struct{}
@@ -385,6 +386,7 @@ func (a *Attachment) read(d time.Duration, self *Call) bool {
 	if d == 0 {
 		n, fds, err = a.conn.TryRecv(a.rbuf)
 	} else if err = a.conn.SetRecvTimeout(d); err == nil {
+		a.pace.Pace()
 		n, fds, err = a.conn.Recv(a.rbuf)
 	}
 	if len(fds) > 0 {
