@@ -28,6 +28,8 @@ const PeerCommand = "bench-peer"
 const (
 	peerRequests = "requests" // match, acquire and release
 	peerEcho     = "echo"     // as many exchanges with the process that echoes
+	peerFill     = "fill"     // put small objects
+	peerEvict    = "evict"    // make room for a large one
 )
 
 const peerReady = "ready"
@@ -35,11 +37,14 @@ const peerReady = "ready"
 // peerOrder is a line on a peer's standard input, peerAnswer the line on its
 // standard output that follows.
 type peerOrder struct {
-	Kind string
-	For  time.Duration
+	Kind  string
+	For   time.Duration // of requests and echo
+	From  int           // of fill: number of the first one
+	Count int           // of fill and evict: pages
 }
 
 type peerAnswer struct {
+	Began   time.Time
 	Seconds float64
 	Took    []float64 // µs of each operation
 	Spent   machine.Effort
@@ -59,14 +64,25 @@ func ServePeer(ctx context.Context, socket string, in io.Reader, out io.Writer) 
 	if l.flat, err = l.model(ctx, "bench-flat", 0, 0, flatTokens); err != nil {
 		return err
 	}
-	work := map[string]func() error{peerRequests: l.requester(ctx), peerEcho: echoer(3)}
+	request, echo := l.requester(ctx), echoer(3)
 	answers, orders := json.NewEncoder(out), bufio.NewScanner(in)
 	for fmt.Fprintln(out, peerReady); orders.Scan(); {
 		var o peerOrder
 		if err := json.Unmarshal(orders.Bytes(), &o); err != nil {
 			return err
 		}
-		a, err := o.run(work[o.Kind])
+		var work func() ([]float64, error)
+		switch o.Kind {
+		case peerRequests:
+			work = during(o.For, request)
+		case peerEcho:
+			work = during(o.For, echo)
+		case peerFill:
+			work = each(1, func() error { return l.flat.putPages(ctx, o.From, o.Count) })
+		case peerEvict:
+			work = each(1, func() error { return l.flat.reservePages(ctx, o.Count) })
+		}
+		a, err := account(work)
 		if err != nil {
 			return err
 		}
@@ -77,17 +93,17 @@ func ServePeer(ctx context.Context, socket string, in io.Reader, out io.Writer) 
 	return orders.Err()
 }
 
-// run repeats f for as long as the order says.
-func (o *peerOrder) run(f func() error) (a peerAnswer, err error) {
+// account does work and says what it took.
+func account(work func() ([]float64, error)) (a peerAnswer, err error) {
 	before, err := machine.EffortOf(os.Getpid())
 	if err != nil {
 		return a, err
 	}
-	begin := time.Now()
-	if a.Took, err = during(o.For, f)(); err != nil {
+	a.Began = time.Now()
+	if a.Took, err = work(); err != nil {
 		return a, err
 	}
-	a.Seconds = time.Since(begin).Seconds()
+	a.Seconds = time.Since(a.Began).Seconds()
 	after, err := machine.EffortOf(os.Getpid())
 	a.Spent = after.Since(before)
 	return a, err
@@ -157,7 +173,9 @@ func startPeer(socket string, echo *os.File) (*peer, error) {
 	}
 	p := &peer{cmd: exec.Command(self, PeerCommand, socket)}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	p.cmd.ExtraFiles = []*os.File{echo} // becomes descriptor 3
+	if echo != nil {
+		p.cmd.ExtraFiles = []*os.File{echo} // becomes descriptor 3
+	}
 	p.cmd.Stderr = &p.stderr
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
@@ -179,21 +197,36 @@ func startPeer(socket string, echo *os.File) (*peer, error) {
 // orderAll has all peers carry out an order at once.
 func orderAll(peers []*peer, o peerOrder) ([]peerAnswer, error) {
 	for _, p := range peers {
-		if err := json.NewEncoder(p.in).Encode(o); err != nil {
-			return nil, fmt.Errorf("order to a client: %w", err)
+		if err := p.order(o); err != nil {
+			return nil, err
 		}
 	}
 	answers := make([]peerAnswer, len(peers))
 	for i, p := range peers {
-		line, err := p.out.ReadBytes('\n')
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("answer of a client: %w", err), p.stop())
-		}
-		if err := json.Unmarshal(line, &answers[i]); err != nil {
-			return nil, fmt.Errorf("answer of a client: %w", err)
+		var err error
+		if answers[i], err = p.answer(); err != nil {
+			return nil, err
 		}
 	}
 	return answers, nil
+}
+
+func (p *peer) order(o peerOrder) error {
+	if err := json.NewEncoder(p.in).Encode(o); err != nil {
+		return fmt.Errorf("order to a client: %w", err)
+	}
+	return nil
+}
+
+func (p *peer) answer() (a peerAnswer, err error) {
+	line, err := p.out.ReadBytes('\n')
+	if err != nil {
+		return a, errors.Join(fmt.Errorf("answer of a client: %w", err), p.stop())
+	}
+	if err := json.Unmarshal(line, &a); err != nil {
+		return a, fmt.Errorf("answer of a client: %w", err)
+	}
+	return a, nil
 }
 
 func stopPeers(peers []*peer) error {

@@ -13,7 +13,7 @@ import (
 )
 
 func scaleSections() []section {
-	return []section{{"clients", clientRows}}
+	return []section{{"clients", clientRows}, {"evict", evictRows}}
 }
 
 const (
@@ -54,10 +54,10 @@ func clientRows(ctx context.Context, s *session) (err error) {
 	var served, echoed [len(scaleClients)]scaleRuns
 	for range s.rounds(scaleRounds) {
 		for i, n := range scaleClients {
-			if err := echoed[i].take(peers[:n], peerOrder{peerEcho, window}, crowd.PID()); err != nil {
+			if err := echoed[i].take(peers[:n], peerOrder{Kind: peerEcho, For: window}, crowd.PID()); err != nil {
 				return err
 			}
-			if err := served[i].take(peers[:n], peerOrder{peerRequests, window}, l.daemon.PID()); err != nil {
+			if err := served[i].take(peers[:n], peerOrder{Kind: peerRequests, For: window}, l.daemon.PID()); err != nil {
 				return err
 			}
 		}
@@ -71,15 +71,16 @@ func clientRows(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// scaleBar is what n clients together have to reach beside one.
+// scaleBar is what n clients together have to reach beside one: as much of it as a
+// bare echo does where that is less.
 func scaleBar(n int) bar {
 	switch {
 	case n < 8:
 		return bar{}
 	case runtime.NumCPU() < 16:
-		return bar{atLeast: 1.8}
+		return bar{atLeast: 1.8, ratioAtLeast: 0.9}
 	default:
-		return bar{atLeast: float64(n) / 2}
+		return bar{atLeast: float64(n) / 2, ratioAtLeast: 0.9}
 	}
 }
 

@@ -1,0 +1,184 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// An arena of pages that hold one object each, and room for as many as one reserve
+// is to evict beside those that are held all the time.
+const (
+	evictObjects = 10000
+	evictPage    = 4096
+	evictTokens  = 2 // of attention only: one page
+	evictSpare   = 256
+	evictRounds  = 5
+	evictSmoke   = 500
+)
+
+// evictRows matches segments that are held while another client's one reserve
+// evicts 10,000 objects, beside the same just before.
+func evictRows(ctx context.Context, s *session) (err error) {
+	objects := evictObjects
+	if s.effort < 1 {
+		objects = evictSmoke
+	}
+	l, err := startForEviction(ctx, s, objects)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.stop()) }()
+	match, err := l.heldPages(ctx)
+	if err != nil {
+		return err
+	}
+	p, err := startPeer(l.daemon.Socket, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.stop()) }()
+	var idle, busy, took []float64
+	for i := range s.rounds(evictRounds) {
+		if _, err := orderAll([]*peer{p}, peerOrder{Kind: peerFill, From: (i + 1) * objects, Count: objects}); err != nil {
+			return err
+		}
+		calm, err := during(50*time.Millisecond, match)()
+		if err != nil {
+			return err
+		}
+		beside, reserve, err := l.besideEviction(ctx, p, objects, match)
+		if err != nil {
+			return err
+		}
+		idle, busy, took = append(idle, calm...), append(busy, beside...), append(took, reserve)
+	}
+	s.add(
+		row("match_32_p50_evicting", "µs", median(busy), median(idle), bar{}),
+		row("match_32_p99_evicting", "µs", quantile(busy, 0.99), quantile(idle, 0.99), bar{ratioAtMost: 2}),
+		row("match_32_max_evicting", "µs", slices.Max(busy), slices.Max(idle), bar{}),
+		row("reserve_evicting", "ms", median(took), 0, bar{}),
+	)
+	return nil
+}
+
+// startForEviction starts a daemon whose memory is full with as many objects.
+func startForEviction(ctx context.Context, s *session, objects int) (*local, error) {
+	pages := objects + fewKeys + evictSpare
+	d, err := child.Start(ctx, child.Options{Binary: s.options.Daemon, Args: []string{
+		"-page-bytes", strconv.Itoa(evictPage), "-arena", strconv.Itoa(pages * evictPage), "-private", "1MiB", "-eviction", "lru"}})
+	if err != nil {
+		return nil, err
+	}
+	l := &local{daemon: d}
+	if l.client, err = openClient(d.Socket); err != nil {
+		return nil, errors.Join(err, d.Stop())
+	}
+	if l.flat, err = l.model(ctx, "bench-flat", 0, 0, evictTokens); err != nil {
+		return nil, errors.Join(err, l.stop())
+	}
+	return l, nil
+}
+
+// heldPages puts a few objects, keeps them leased and answers what matches them.
+func (l *local) heldPages(ctx context.Context) (func() error, error) {
+	keys, err := l.putMany(ctx, l.flat, fewKeys)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := l.flat.Acquire(ctx, keys, connector.AcquireOptions{All: true}); err != nil {
+		return nil, err
+	}
+	return (&local{small: l.flat}).matcher(ctx, keys), nil
+}
+
+// besideEviction matches while a peer makes room for one large object, and answers
+// what those matches took that ran meanwhile, in µs, and the reserve in ms.
+func (l *local) besideEviction(ctx context.Context, p *peer, objects int, match func() error) (took []float64, reserve float64, err error) {
+	before, err := l.evicted(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := p.order(peerOrder{Kind: peerEvict, Count: objects}); err != nil {
+		return nil, 0, err
+	}
+	answered := make(chan struct{})
+	var a peerAnswer
+	var failed error
+	go func() {
+		defer close(answered)
+		a, failed = p.answer()
+	}()
+	var spans [][2]time.Time
+	for done := false; !done; {
+		begin := time.Now()
+		if err := match(); err != nil {
+			<-answered
+			return nil, 0, errors.Join(err, failed)
+		}
+		spans = append(spans, [2]time.Time{begin, time.Now()})
+		select {
+		case <-answered:
+			done = true
+		default:
+		}
+	}
+	after, err := l.evicted(ctx)
+	if err := errors.Join(failed, err); err != nil {
+		return nil, 0, err
+	}
+	if n := int(after - before); n < objects-evictSpare-1 {
+		return nil, 0, fmt.Errorf("one reserve evicted %d objects of %d", n, objects)
+	}
+	for _, span := range spans {
+		if span[1].After(a.Began) && span[0].Before(a.Began.Add(time.Duration(a.Seconds*1e9))) {
+			took = append(took, float64(span[1].Sub(span[0]).Nanoseconds())/1e3)
+		}
+	}
+	return took, a.Seconds * 1e3, nil
+}
+
+// evicted is how many objects have left memory for want of room.
+func (l *local) evicted(ctx context.Context) (float64, error) {
+	counters, err := l.daemon.API().Counters(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, c := range counters {
+		if c.Name == "evicted_room" {
+			return c.Value, nil
+		}
+	}
+	return 0, errors.New("no counter of evictions")
+}
+
+// putPages fills memory with small objects, as many as ordered.
+func (m *model) putPages(ctx context.Context, from, count int) error {
+	small := *m
+	small.spec = profile.FirstSpec(evictTokens)
+	l := &local{next: from}
+	parts := contents(small.Profile().SegmentLayout(evictTokens))
+	small.source = connector.Source{Parts: parts}
+	_, err := l.putMany(ctx, &small, count)
+	return err
+}
+
+// reservePages reserves an object of as many pages and gives it up.
+func (m *model) reservePages(ctx context.Context, count int) error {
+	spec := profile.FirstSpec(evictTokens * count)
+	tokens := make([]uint32, spec.Tokens)
+	tokens[0] = uint32(time.Now().UnixNano()) // never put before
+	_, err := m.Put(ctx, &connector.PutQuery{Spec: spec, Tokens: tokens, Source: connector.Source{
+		Fill: func(profile.Part, int, int64, []byte) error { return errEnough }}})
+	if !errors.Is(err, errEnough) {
+		return fmt.Errorf("reserve of %d pages: %w", count, err)
+	}
+	return nil
+}
