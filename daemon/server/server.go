@@ -312,7 +312,7 @@ func (s *Server) jobDone() {
 	}
 }
 
-// ErrStuck: work that no context ends holds memory that a client may own.
+// ErrStuck is of work that no context ends and that holds memory a client may own.
 var ErrStuck = errors.New("work is stuck")
 
 // Stop refuses new work, lets running work end within DrainTimeout, stops what

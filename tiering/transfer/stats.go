@@ -30,7 +30,7 @@ func (o Outcome) String() string {
 	return [...]string{"done", "corrupt", "gone", "unavailable", "no_room", "stopped", "lost", "failed"}[o]
 }
 
-// ErrLost: the destination cannot be used any more.
+// ErrLost is why a flight ended whose destination cannot be used any more.
 var ErrLost = errors.New("transfer: lost")
 
 var outcomes = []struct {

@@ -66,10 +66,10 @@ func TestNoMoreCallsThanTheBound(t *testing.T) {
 func TestAnAnswerIsPassedOn(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *Calls) {
 		own := errors.New("own")
-		if err := c.Do(t.Context(), Call{Run: func() error { return own }, Last: func() {}}); err != own {
+		if err := c.Do(t.Context(), Call{Run: func() error { return own }, Last: func() {}}); !errors.Is(err, own) {
 			t.Errorf("%v", err)
 		}
-		if err := c.Release("", func() error { return own }); err != own || c.Late() != 0 {
+		if err := c.Release("", func() error { return own }); !errors.Is(err, own) || c.Late() != 0 {
 			t.Errorf("%v, %d late", err, c.Late())
 		}
 	})
