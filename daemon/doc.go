@@ -65,8 +65,9 @@
 //
 //	conn.answering  conn.life  conn.mu  attachment.mu  device attachment's  gpu.mu  slots.mu  queue.mu  server.mu  watcher.mu  poller.mu  canary.mu  tiering's
 //
-// Of tiering's, the store's comes first, then that of a profile's prices, then that
-// of the decisions; the lock of advice is never held with another.
+// Of tiering's, the store's comes first, then that of a profile's learnt costs, then
+// that of the decisions; the locks of advice and of a session's plans are never held
+// with another.
 //
 // Only conn.answering is held while others are taken. It is the reader's own, held
 // while it answers a short request, and waited for when the connection ends. None

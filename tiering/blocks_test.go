@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -27,9 +28,9 @@ func (b *bench) wantTable(p piece, row *Acquired, blockTokens int) (torn int) {
 			place = append(place, e.Off+i)
 		}
 	}
-	table, err := b.BlockTable(b.id, row, blockTokens, nil)
+	table, err := b.geometry().BlockTable(row.Tokens, row.Extents, blockTokens, nil)
 	b.must(err)
-	if n, err := b.BlockEntries(b.id, row.Tokens, blockTokens); err != nil || n != len(table) {
+	if n, err := b.geometry().BlockEntries(row.Tokens, blockTokens); err != nil || n != len(table) {
 		b.Fatalf("%d entries, %d foretold, %v", len(table), n, err)
 	}
 	data := contentOf(p, 0)
@@ -46,7 +47,7 @@ func (b *bench) wantTable(p piece, row *Acquired, blockTokens int) (torn int) {
 				got := table[0]
 				table = table[1:]
 				switch {
-				case !run && got == NoBlock:
+				case !run && got == plan.NoBlock:
 					torn++
 				case !run || got != uint64(place[off]):
 					b.Fatalf("layer %d %v, rows from %d on: at %d, want %d, one run: %v", layer, kind, first, got, place[off], run)
@@ -105,11 +106,11 @@ func TestBlocksAcrossExtentsAreLeftOut(t *testing.T) {
 
 func TestBlockTableOfNonsenseIsInvalid(t *testing.T) {
 	b := newBench(t, hybrid(1))
-	for _, v := range [][2]int{{0, 16}, {16, 0}, {16, -1}, {16, maxBlockTokens + 1}, {profile.MaxTokens + 1, 16}} {
-		_, err := b.BlockTable(b.id, &Acquired{Tokens: v[0]}, v[1], nil)
+	for _, v := range [][2]int{{0, 16}, {16, 0}, {16, -1}, {16, 1<<16 + 1}, {profile.MaxTokens + 1, 16}} {
+		_, err := b.geometry().BlockTable(v[0], nil, v[1], nil)
 		b.wantErr(err, tier.ErrInvalid)
 	}
-	_, err := b.BlockEntries(99, 16, 16)
+	_, err := b.Store.Geometry(99)
 	b.wantErr(err, tier.ErrInvalid)
 }
 
@@ -121,9 +122,9 @@ func TestAliasedPagesStayWhileOneLeaseLives(t *testing.T) {
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
 	one, two := b.acquire(c, 0, p), b.acquire(d, 0, p)
-	first, err := b.BlockTable(b.id, &one, 16, nil)
+	first, err := b.geometry().BlockTable(one.Tokens, one.Extents, 16, nil)
 	b.must(err)
-	second, err := b.BlockTable(b.id, &two, 16, nil)
+	second, err := b.geometry().BlockTable(two.Tokens, two.Extents, 16, nil)
 	b.must(err)
 	if fmt.Sprint(first) != fmt.Sprint(second) || len(first) == 0 {
 		t.Fatalf("%v and %v", first, second)
@@ -147,7 +148,7 @@ func TestBlockTableDoesNotAllocate(t *testing.T) {
 	row := b.acquire(c, 0, p)
 	dst := make([]uint64, 0, 1<<10)
 	if n := testing.AllocsPerRun(100, func() {
-		if _, err := b.BlockTable(b.id, &row, 16, dst); err != nil {
+		if _, err := b.geometry().BlockTable(row.Tokens, row.Extents, 16, dst); err != nil {
 			t.Fatal(err)
 		}
 	}); n > 0 {
@@ -172,7 +173,7 @@ func BenchmarkBlockTable(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		var err error
-		if dst, err = x.BlockTable(x.id, &row, 16, dst[:0]); err != nil {
+		if dst, err = x.geometry().BlockTable(row.Tokens, row.Extents, 16, dst[:0]); err != nil {
 			b.Fatal(err)
 		}
 	}

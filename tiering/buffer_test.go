@@ -12,6 +12,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -95,18 +96,18 @@ func (d *decoder) stageRows(from, n int) gpuipc.Ref {
 	return d.stage(0, out)
 }
 
-func (d *decoder) appendQuery(buffer tier.LeaseID, begin, from, n int) *AppendQuery {
+func (d *decoder) appendQuery(buffer tier.LeaseID, begin, from, n int) *plan.AppendQuery {
 	d.Helper()
-	return &AppendQuery{Profile: d.id, Tenant: tenantA, Rank: d.rank, Buffer: buffer, Begin: begin, Rows: n, Src: d.stageRows(from, n)}
+	return &plan.AppendQuery{Scope: plan.Scope{Profile: d.id, Tenant: tenantA, Rank: d.rank}, Buffer: buffer, Begin: begin, Rows: n, Src: d.stageRows(from, n)}
 }
 
-func (d *decoder) acceptQuery(buffer tier.LeaseID, n int) *AcceptQuery {
-	return &AcceptQuery{Profile: d.id, Tenant: tenantA, Rank: d.rank, Buffer: buffer, Tokens: n}
+func (d *decoder) acceptQuery(buffer tier.LeaseID, n int) *plan.AcceptQuery {
+	return &plan.AcceptQuery{Scope: plan.Scope{Profile: d.id, Tenant: tenantA, Rank: d.rank}, Buffer: buffer, Tokens: n}
 }
 
-func (d *decoder) replayQuery(buffer tier.LeaseID, token int, flush bool) *ReplayQuery {
+func (d *decoder) replayQuery(buffer tier.LeaseID, token int, flush bool) *plan.ReplayQuery {
 	d.Helper()
-	return &ReplayQuery{Profile: d.id, Tenant: tenantA, Rank: d.rank, Buffer: buffer, Token: token, Flush: flush,
+	return &plan.ReplayQuery{Scope: plan.Scope{Profile: d.id, Tenant: tenantA, Rank: d.rank}, Buffer: buffer, Token: token, Flush: flush,
 		Out: d.slot(4096, d.profile.CheckpointLayout(0).Bytes+64)}
 }
 
@@ -114,7 +115,7 @@ func (d *decoder) replayQuery(buffer tier.LeaseID, token int, flush bool) *Repla
 func (d *decoder) replays(c *Session, buffer tier.LeaseID, token, n int, flush bool) {
 	d.Helper()
 	q := d.replayQuery(buffer, token, flush)
-	d.must(c.Replay(d.ctx, q))
+	d.must(c.Plans().Replay(d.ctx, q))
 	d.wantStates(fmt.Sprintf("token %d", token), d.load(q.Out), n)
 }
 
@@ -130,7 +131,7 @@ func (d *decoder) wantStates(what string, got []byte, n int) {
 	}
 }
 
-func wantBuffer(t testing.TB, got BufferState, begin, accepted, end int) {
+func wantBuffer(t testing.TB, got plan.BufferState, begin, accepted, end int) {
 	t.Helper()
 	if got.Begin != begin || got.Accepted != accepted || got.End != end {
 		t.Fatalf("buffer %+v, want [%d, %d, %d]", got, begin, accepted, end)
@@ -145,7 +146,7 @@ func TestBufferReplaysWhatDecodingGives(t *testing.T) {
 		b := newBench(t, hybrid(2))
 		c := b.NewSession("engine")
 		rank := rng.IntN(2)
-		begin, from := 0, From{}
+		begin, from := 0, plan.From{}
 		var states []byte
 		switch seed % 3 {
 		case 1:
@@ -153,35 +154,35 @@ func TestBufferReplaysWhatDecodingGives(t *testing.T) {
 			saved := b.save(c, b.saveQuery(1, begin, 0, tier.Exact), 0)[rank]
 			l, err := c.Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact, Hash: hashOf(1, begin)})
 			b.must(err)
-			from = From{Kind: FromCheckpoint, Lease: l.Lease}
+			from = plan.From{Kind: plan.FromCheckpoint, Lease: l.Lease}
 			states = b.stripped(saved, begin)
 		case 2:
 			begin = 7
 			l := b.profile.CheckpointLayout(0)
 			states = content(&l, 99)
-			from = From{Kind: FromState, State: b.stage(8<<20, states)}
+			from = plan.From{Kind: plan.FromState, State: b.stage(8<<20, states)}
 		}
 		const tokens = 60
 		d := b.decode(rank, tokens, seed, states)
 		capacity := 1 + rng.IntN(9)
 		q := d.appendQuery(0, begin, 0, min(capacity, rng.IntN(4)))
 		q.Base, q.Capacity = from, capacity
-		st, err := c.Append(b.ctx, q)
+		st, err := c.Plans().Append(b.ctx, q)
 		b.must(err)
 		wantBuffer(t, st, begin, begin, begin+q.Rows)
 		id, first, accepted, end := st.Buffer, 0, 0, q.Rows
-		if from.Kind == FromCheckpoint {
+		if from.Kind == plan.FromCheckpoint {
 			b.must(c.Release(from.Lease)) // the buffer holds it
 		}
 		for end < tokens-capacity {
 			switch room := capacity - (end - first); {
 			case rng.IntN(3) > 0 && room > 0:
 				n := 1 + rng.IntN(room)
-				st, err = c.Append(b.ctx, d.appendQuery(id, begin+end, end, n))
+				st, err = c.Plans().Append(b.ctx, d.appendQuery(id, begin+end, end, n))
 				end += n
 			case rng.IntN(3) > 0 && end > accepted:
 				n := rng.IntN(end - accepted + 1)
-				st, err = c.Accept(d.acceptQuery(id, n))
+				st, err = c.Plans().Accept(d.acceptQuery(id, n))
 				accepted += n
 				end = accepted
 			default:
@@ -202,7 +203,7 @@ func TestBufferReplaysWhatDecodingGives(t *testing.T) {
 		}
 		b.must(c.Release(id))
 		c.Close()
-		if from.Kind != FromCheckpoint {
+		if from.Kind != plan.FromCheckpoint {
 			b.wantUsed(0, 0)
 		}
 	}
@@ -225,11 +226,11 @@ func opened(t *testing.T, options ...option) (*decoder, *Session, tier.LeaseID) 
 	d := b.decode(0, 20, 5, nil)
 	q := d.appendQuery(0, 0, 0, 5)
 	q.Capacity = 10
-	st, err := c.Append(b.ctx, q)
+	st, err := c.Plans().Append(b.ctx, q)
 	b.must(err)
-	_, err = c.Accept(d.acceptQuery(st.Buffer, 5))
+	_, err = c.Plans().Accept(d.acceptQuery(st.Buffer, 5))
 	b.must(err)
-	st, err = c.Append(b.ctx, d.appendQuery(st.Buffer, 5, 5, 2))
+	st, err = c.Plans().Append(b.ctx, d.appendQuery(st.Buffer, 5, 5, 2))
 	b.must(err)
 	wantBuffer(t, st, 0, 5, 7)
 	return d, c, st.Buffer
@@ -241,7 +242,7 @@ func (d *decoder) stillWhole(c *Session, id tier.LeaseID) {
 	d.audit()
 	d.replays(c, id, 3, 3, false)
 	d.replays(c, id, 5, 5, false)
-	st, err := c.Accept(d.acceptQuery(id, 2))
+	st, err := c.Plans().Accept(d.acceptQuery(id, 2))
 	d.must(err)
 	if st.Begin != 0 || st.Accepted != 7 || st.End != 7 {
 		d.Fatalf("buffer %+v", st)
@@ -253,33 +254,33 @@ func TestBadAppendsLoseNothing(t *testing.T) {
 	other := func(b *bench) *Session { return b.NewSession("other") }
 	for name, tc := range map[string]struct {
 		want  error
-		spoil func(d *decoder, c **Session, q *AppendQuery)
+		spoil func(d *decoder, c **Session, q *plan.AppendQuery)
 	}{
-		"no such buffer":   {tier.ErrGone, func(_ *decoder, _ **Session, q *AppendQuery) { q.Buffer += 100 }},
-		"another session":  {tier.ErrGone, func(d *decoder, c **Session, _ *AppendQuery) { *c = other(d.bench) }},
-		"another tenant":   {tier.ErrGone, func(_ *decoder, _ **Session, q *AppendQuery) { q.Tenant = tenantB }},
-		"unknown tenant":   {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Tenant = 77 }},
-		"another rank":     {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Rank = 1 }},
-		"no such rank":     {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Rank = 2 }},
-		"unknown profile":  {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Profile = 77 }},
-		"no rows":          {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Rows = 0; q.Src = gpuipc.Ref{} }},
-		"negative rows":    {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Rows = -1 }},
-		"huge rows":        {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Rows = math.MaxInt }},
-		"few bytes":        {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Src = q.Src.Slice(0, q.Src.Len()-4) }},
-		"a gap":            {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Begin = 8 }},
-		"an overlap":       {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Begin = 6 }},
-		"another capacity": {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Capacity = 10 }},
-		"another base":     {tier.ErrInvalid, func(_ *decoder, _ **Session, q *AppendQuery) { q.Base.Kind = FromCheckpoint }},
-		"rows past the capacity": {tier.ErrFull, func(d *decoder, _ **Session, q *AppendQuery) {
+		"no such buffer":   {tier.ErrGone, func(_ *decoder, _ **Session, q *plan.AppendQuery) { q.Buffer += 100 }},
+		"another session":  {tier.ErrGone, func(d *decoder, c **Session, _ *plan.AppendQuery) { *c = other(d.bench) }},
+		"another tenant":   {tier.ErrGone, func(_ *decoder, _ **Session, q *plan.AppendQuery) { q.Tenant = tenantB }},
+		"unknown tenant":   {tier.ErrInvalid, func(_ *decoder, _ **Session, q *plan.AppendQuery) { q.Tenant = 77 }},
+		"another rank":     {tier.ErrInvalid, func(_ *decoder, _ **Session, q *plan.AppendQuery) { q.Rank = 1 }},
+		"no such rank":     {tier.ErrInvalid, func(_ *decoder, _ **Session, q *plan.AppendQuery) { q.Rank = 2 }},
+		"unknown profile":  {tier.ErrInvalid, func(_ *decoder, _ **Session, q *plan.AppendQuery) { q.Profile = 77 }},
+		"no rows":          {tier.ErrInvalid, func(_ *decoder, _ **Session, q *plan.AppendQuery) { q.Rows = 0; q.Src = gpuipc.Ref{} }},
+		"negative rows":    {tier.ErrInvalid, func(_ *decoder, _ **Session, q *plan.AppendQuery) { q.Rows = -1 }},
+		"huge rows":        {tier.ErrInvalid, func(_ *decoder, _ **Session, q *plan.AppendQuery) { q.Rows = math.MaxInt }},
+		"few bytes":        {tier.ErrInvalid, func(_ *decoder, _ **Session, q *plan.AppendQuery) { q.Src = q.Src.Slice(0, q.Src.Len()-4) }},
+		"a gap":            {tier.ErrInvalid, func(_ *decoder, _ **Session, q *plan.AppendQuery) { q.Begin = 8 }},
+		"an overlap":       {tier.ErrInvalid, func(_ *decoder, _ **Session, q *plan.AppendQuery) { q.Begin = 6 }},
+		"another capacity": {tier.ErrInvalid, func(_ *decoder, _ **Session, q *plan.AppendQuery) { q.Capacity = 10 }},
+		"another base":     {tier.ErrInvalid, func(_ *decoder, _ **Session, q *plan.AppendQuery) { q.Base.Kind = plan.FromCheckpoint }},
+		"rows past the capacity": {tier.ErrFull, func(d *decoder, _ **Session, q *plan.AppendQuery) {
 			*q = *d.appendQuery(q.Buffer, 7, 7, 4)
 		}},
-		"outside staging": {tier.ErrInvalid, func(d *decoder, _ **Session, q *AppendQuery) {
+		"outside staging": {tier.ErrInvalid, func(d *decoder, _ **Session, q *plan.AppendQuery) {
 			q.Src.Extents = []gpuipc.Extent{{Off: d.staging.Bytes() - 64, Len: q.Src.Len()}}
 		}},
-		"a device that fails": {tier.ErrUnavailable, func(d *decoder, _ **Session, _ *AppendQuery) {
+		"a device that fails": {tier.ErrUnavailable, func(d *decoder, _ **Session, _ *plan.AppendQuery) {
 			d.dev.Fail(gpuipc.OpRotate, 3, errors.New("lost"))
 		}},
-		"an ended context": {context.Canceled, func(d *decoder, _ **Session, _ *AppendQuery) {
+		"an ended context": {context.Canceled, func(d *decoder, _ **Session, _ *plan.AppendQuery) {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
 			d.ctx = ctx
@@ -289,7 +290,7 @@ func TestBadAppendsLoseNothing(t *testing.T) {
 			d, c, id := opened(t)
 			q, as, whole := d.appendQuery(id, 7, 7, 2), c, d.ctx
 			tc.spoil(d, &as, q)
-			_, err := as.Append(d.ctx, q)
+			_, err := as.Plans().Append(d.ctx, q)
 			d.ctx = whole
 			d.wantErr(err, tc.want)
 			d.stillWhole(c, id)
@@ -300,36 +301,36 @@ func TestBadAppendsLoseNothing(t *testing.T) {
 func TestBadOpensTakeNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		want  error
-		spoil func(d *decoder, q *AppendQuery)
+		spoil func(d *decoder, q *plan.AppendQuery)
 	}{
-		"no capacity":        {tier.ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Capacity = 0 }},
-		"capacity for less":  {tier.ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Capacity = 1 }},
-		"huge capacity":      {tier.ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Capacity = math.MaxInt }},
-		"zero states late":   {tier.ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Base = From{} }},
-		"unknown base":       {tier.ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Base.Kind = 9 }},
-		"no such lease":      {tier.ErrGone, func(_ *decoder, q *AppendQuery) { q.Base.Lease += 100 }},
-		"another token":      {tier.ErrInvalid, func(_ *decoder, q *AppendQuery) { q.Begin = 11 }},
-		"lease of a rank":    {tier.ErrInvalid, func(d *decoder, q *AppendQuery) { q.Rank = 1 }},
-		"another tenant":     {tier.ErrGone, func(_ *decoder, q *AppendQuery) { q.Tenant = tenantB }},
-		"states cut short":   {tier.ErrInvalid, func(d *decoder, q *AppendQuery) { q.Base = From{Kind: FromState, State: d.slot(0, 64)} }},
-		"more than the pool": {tier.ErrFull, func(_ *decoder, q *AppendQuery) { q.Capacity = maxRows }},
-		"a lost base": {tier.ErrGone, func(d *decoder, q *AppendQuery) {
+		"no capacity":        {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Capacity = 0 }},
+		"capacity for less":  {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Capacity = 1 }},
+		"huge capacity":      {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Capacity = math.MaxInt }},
+		"zero states late":   {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Base = plan.From{} }},
+		"unknown base":       {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Base.Kind = 9 }},
+		"no such lease":      {tier.ErrGone, func(_ *decoder, q *plan.AppendQuery) { q.Base.Lease += 100 }},
+		"another token":      {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Begin = 11 }},
+		"lease of a rank":    {tier.ErrInvalid, func(d *decoder, q *plan.AppendQuery) { q.Rank = 1 }},
+		"another tenant":     {tier.ErrGone, func(_ *decoder, q *plan.AppendQuery) { q.Tenant = tenantB }},
+		"states cut short":   {tier.ErrInvalid, func(d *decoder, q *plan.AppendQuery) { q.Base = plan.From{Kind: plan.FromState, State: d.slot(0, 64)} }},
+		"more than the pool": {tier.ErrFull, func(_ *decoder, q *plan.AppendQuery) { q.Capacity = 1 << 16 }},
+		"a lost base": {tier.ErrGone, func(d *decoder, q *plan.AppendQuery) {
 			for s := range d.sessions {
 				d.must(s.Release(q.Base.Lease))
 			}
 		}},
-		"a segment as base": {tier.ErrInvalid, func(d *decoder, q *AppendQuery) {
+		"a segment as base": {tier.ErrInvalid, func(d *decoder, q *plan.AppendQuery) {
 			for s := range d.sessions {
 				p := d.mid(1, 40, 4)
 				d.publish(s, p)
 				q.Base.Lease = d.lease(s, p)
 			}
 		}},
-		"a device that fails": {tier.ErrUnavailable, func(d *decoder, _ *AppendQuery) {
+		"a device that fails": {tier.ErrUnavailable, func(d *decoder, _ *plan.AppendQuery) {
 			d.dev.Fail(gpuipc.OpRotate, 2, errors.New("lost"))
 		}},
-		"a base that cannot be copied": {tier.ErrUnavailable, func(d *decoder, q *AppendQuery) {
-			q.Base = From{Kind: FromState, State: d.slot(0, d.profile.CheckpointLayout(0).Bytes)}
+		"a base that cannot be copied": {tier.ErrUnavailable, func(d *decoder, q *plan.AppendQuery) {
+			q.Base = plan.From{Kind: plan.FromState, State: d.slot(0, d.profile.CheckpointLayout(0).Bytes)}
 			d.dev.Fail(gpuipc.OpCopyDigests, 1, errors.New("lost"))
 		}},
 	} {
@@ -340,10 +341,10 @@ func TestBadOpensTakeNothing(t *testing.T) {
 			base := b.loadPrefix(c, hashOf(1, 10), tier.Exact)
 			d := b.decode(0, 2, 3, nil)
 			q := d.appendQuery(0, 10, 0, 2)
-			q.Base, q.Capacity = From{Kind: FromCheckpoint, Lease: base.Lease}, 4
+			q.Base, q.Capacity = plan.From{Kind: plan.FromCheckpoint, Lease: base.Lease}, 4
 			tc.spoil(d, q)
 			public, private := b.Pools()[0].UsedBytes, b.Pools()[1].UsedBytes
-			_, err := c.Append(b.ctx, q)
+			_, err := c.Plans().Append(b.ctx, q)
 			b.wantErr(err, tc.want)
 			b.wantUsed(public, private)
 			if n := b.Counters().Buffers; n != 0 {
@@ -359,51 +360,51 @@ func TestBadAcceptsAndReplaysLoseNothing(t *testing.T) {
 		spoil func(d *decoder, c *Session, id tier.LeaseID) error
 	}{
 		"accept more than drafted": {tier.ErrInvalid, func(d *decoder, c *Session, id tier.LeaseID) error {
-			_, err := c.Accept(d.acceptQuery(id, 3))
+			_, err := c.Plans().Accept(d.acceptQuery(id, 3))
 			return err
 		}},
 		"accept less than none": {tier.ErrInvalid, func(d *decoder, c *Session, id tier.LeaseID) error {
-			_, err := c.Accept(d.acceptQuery(id, -1))
+			_, err := c.Plans().Accept(d.acceptQuery(id, -1))
 			return err
 		}},
 		"accept in no buffer": {tier.ErrGone, func(d *decoder, c *Session, id tier.LeaseID) error {
-			_, err := c.Accept(d.acceptQuery(id+100, 1))
+			_, err := c.Plans().Accept(d.acceptQuery(id+100, 1))
 			return err
 		}},
 		"replay a draft": {tier.ErrInvalid, func(d *decoder, c *Session, id tier.LeaseID) error {
-			return c.Replay(d.ctx, d.replayQuery(id, 6, false))
+			return c.Plans().Replay(d.ctx, d.replayQuery(id, 6, false))
 		}},
 		"replay before the base": {tier.ErrInvalid, func(d *decoder, c *Session, id tier.LeaseID) error {
-			return c.Replay(d.ctx, d.replayQuery(id, -1, true))
+			return c.Plans().Replay(d.ctx, d.replayQuery(id, -1, true))
 		}},
 		"replay for another rank": {tier.ErrInvalid, func(d *decoder, c *Session, id tier.LeaseID) error {
 			q := d.replayQuery(id, 3, true)
 			q.Rank = 1
-			return c.Replay(d.ctx, q)
+			return c.Plans().Replay(d.ctx, q)
 		}},
 		"replay for another tenant": {tier.ErrGone, func(d *decoder, c *Session, id tier.LeaseID) error {
 			q := d.replayQuery(id, 3, true)
 			q.Tenant = tenantB
-			return c.Replay(d.ctx, q)
+			return c.Plans().Replay(d.ctx, q)
 		}},
 		"replay into too little": {tier.ErrInvalid, func(d *decoder, c *Session, id tier.LeaseID) error {
 			q := d.replayQuery(id, 3, true)
 			q.Out = q.Out.Slice(0, 128)
-			return c.Replay(d.ctx, q)
+			return c.Plans().Replay(d.ctx, q)
 		}},
 		"a device that fails in the middle": {tier.ErrUnavailable, func(d *decoder, c *Session, id tier.LeaseID) error {
 			d.dev.Fail(gpuipc.OpReplay, 2, errors.New("lost"))
-			return c.Replay(d.ctx, d.replayQuery(id, 4, true))
+			return c.Plans().Replay(d.ctx, d.replayQuery(id, 4, true))
 		}},
 		"a base that cannot be written": {tier.ErrUnavailable, func(d *decoder, c *Session, id tier.LeaseID) error {
 			d.dev.Fail(gpuipc.OpCopyDigests, 1, errors.New("lost"))
-			return c.Replay(d.ctx, d.replayQuery(id, 4, true))
+			return c.Plans().Replay(d.ctx, d.replayQuery(id, 4, true))
 		}},
 		"an ended context": {context.Canceled, func(d *decoder, c *Session, id tier.LeaseID) error {
 			q := d.replayQuery(id, 4, true)
 			ctx, cancel := context.WithCancel(d.ctx)
 			cancel()
-			return c.Replay(ctx, q)
+			return c.Plans().Replay(ctx, q)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -423,29 +424,29 @@ func TestBuffersInUseAreBusy(t *testing.T) {
 	stall := d.dev.Stall(t, gpuipc.OpRotate, 1)
 	done := make(chan error)
 	go func() {
-		_, err := c.Append(d.ctx, appendMore)
+		_, err := c.Plans().Append(d.ctx, appendMore)
 		done <- err
 	}()
 	<-stall.Reached()
-	_, err := c.Append(d.ctx, appendMore)
+	_, err := c.Plans().Append(d.ctx, appendMore)
 	d.wantErr(err, tier.ErrBusy)
-	_, err = c.Accept(d.acceptQuery(id, 1))
+	_, err = c.Plans().Accept(d.acceptQuery(id, 1))
 	d.wantErr(err, tier.ErrBusy)
-	d.wantErr(c.Replay(d.ctx, flush), tier.ErrBusy)
-	d.must(c.Replay(d.ctx, replay))
+	d.wantErr(c.Plans().Replay(d.ctx, flush), tier.ErrBusy)
+	d.must(c.Plans().Replay(d.ctx, replay))
 	stall.Release()
 	d.must(<-done)
 
 	stall = d.dev.Stall(t, gpuipc.OpReplay, 1)
-	go func() { done <- c.Replay(d.ctx, flush) }()
+	go func() { done <- c.Plans().Replay(d.ctx, flush) }()
 	<-stall.Reached()
 	more := *appendMore
 	more.Begin = 8
-	_, err = c.Append(d.ctx, &more)
+	_, err = c.Plans().Append(d.ctx, &more)
 	d.wantErr(err, tier.ErrBusy)
-	_, err = c.Accept(d.acceptQuery(id, 1))
+	_, err = c.Plans().Accept(d.acceptQuery(id, 1))
 	d.wantErr(err, tier.ErrBusy)
-	d.wantErr(c.Replay(d.ctx, replay), tier.ErrBusy)
+	d.wantErr(c.Plans().Replay(d.ctx, replay), tier.ErrBusy)
 	stall.Release()
 	d.must(<-done)
 	d.wantStates("flushed", d.load(flush.Out), 5)
@@ -460,7 +461,7 @@ func TestBuffersEndWithTheirSession(t *testing.T) {
 		q := d.replayQuery(id, 5, flush)
 		stall := d.dev.Stall(t, gpuipc.OpReplay, 1)
 		done := make(chan error)
-		go func() { done <- c.Replay(d.ctx, q) }()
+		go func() { done <- c.Plans().Replay(d.ctx, q) }()
 		<-stall.Reached()
 		c.Close()
 		d.audit()
@@ -473,7 +474,7 @@ func TestBuffersEndWithTheirSession(t *testing.T) {
 		if n := d.Counters().Buffers; n != 0 {
 			t.Errorf("%d buffers", n)
 		}
-		_, err := c.Accept(d.acceptQuery(id, 0))
+		_, err := c.Plans().Accept(d.acceptQuery(id, 0))
 		d.wantErr(err, tier.ErrGone)
 	}
 }
@@ -486,7 +487,7 @@ func TestBuffersPayFromTheirTenantsQuota(t *testing.T) {
 	first.Capacity = 16
 	var held []tier.LeaseID
 	for {
-		st, err := c.Append(b.ctx, first)
+		st, err := c.Plans().Append(b.ctx, first)
 		if err != nil {
 			b.wantErr(err, tier.ErrQuota)
 			break
@@ -498,9 +499,9 @@ func TestBuffersPayFromTheirTenantsQuota(t *testing.T) {
 		t.Fatalf("%d buffers in the quota", len(held))
 	}
 	// A flush needs states, for which there may be no room: nothing is lost then.
-	_, err := c.Accept(d.acceptQuery(held[0], 2))
+	_, err := c.Plans().Accept(d.acceptQuery(held[0], 2))
 	b.must(err)
-	if err := c.Replay(b.ctx, d.replayQuery(held[0], 2, true)); err != nil {
+	if err := c.Plans().Replay(b.ctx, d.replayQuery(held[0], 2, true)); err != nil {
 		b.wantErr(err, tier.ErrQuota)
 	}
 	d.replays(c, held[0], 2, 2, false)
@@ -508,7 +509,7 @@ func TestBuffersPayFromTheirTenantsQuota(t *testing.T) {
 		b.must(c.Release(id))
 	}
 	b.wantUsed(0, 0)
-	if _, err := c.Append(b.ctx, first); err != nil {
+	if _, err := c.Plans().Append(b.ctx, first); err != nil {
 		t.Error(err)
 	}
 }
@@ -521,17 +522,17 @@ func TestBuffersEvictWhatIsIdleButNotTheirBase(t *testing.T) {
 	base := b.loadPrefix(c, hashOf(1, 10), tier.Exact)
 	d := b.decode(0, 4, 1, b.stripped(saved, 10))
 	q := d.appendQuery(0, 10, 0, 4)
-	q.Base, q.Capacity = From{Kind: FromCheckpoint, Lease: base.Lease}, 4
-	st, err := c.Append(b.ctx, q)
+	q.Base, q.Capacity = plan.From{Kind: plan.FromCheckpoint, Lease: base.Lease}, 4
+	st, err := c.Plans().Append(b.ctx, q)
 	b.must(err)
-	_, err = c.Accept(d.acceptQuery(st.Buffer, 4))
+	_, err = c.Plans().Accept(d.acceptQuery(st.Buffer, 4))
 	b.must(err)
 	b.must(c.Release(base.Lease))
 	b.save(c, b.saveQuery(2, 10, 0, tier.Exact), 0)
 	zero := d.appendQuery(0, 0, 0, 1)
 	zero.Capacity = 8
 	for {
-		if _, err = c.Append(b.ctx, zero); err != nil {
+		if _, err = c.Plans().Append(b.ctx, zero); err != nil {
 			b.wantErr(err, tier.ErrFull)
 			break
 		}

@@ -190,12 +190,12 @@ func (s *Store) acknowledgeLocked(o *object, level tier.Level) *Durable {
 // may be tried again; anything else says that the memory cannot be trusted.
 func (s *Store) failCommitLocked(w *writing, err error) error {
 	o := w.filler.object
-	if contextEnded(err) {
+	if tier.ContextEnded(err) {
 		setChunks(w.chunks, chunkAbsent)
 	} else {
 		s.killLocked(o, causeDevice)
 	}
-	return deviceError(fmt.Sprintf("%s: commit", o.name()), err)
+	return tier.DeviceError(fmt.Sprintf("%s: commit", o.name()), err)
 }
 
 func setChunks(chunks []chunkState, to chunkState) {

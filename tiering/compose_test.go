@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -99,7 +100,7 @@ func (b *bench) wantClose(what string, got, want []float64) {
 
 // prompt is a plan over published pieces with seams between them.
 type prompt struct {
-	plan   Plan
+	plan   plan.Plan
 	pieces []*piece // by span, nil = recomputed
 	inputs [][]byte // by span, of SeamLayout(layer)
 }
@@ -111,13 +112,13 @@ const noInputs = math.MinInt
 // recomputed, and so are the query's tokens at the end.
 func (b *bench) lay(c *Session, layer, begin, query int, pieces ...piece) *prompt {
 	b.Helper()
-	pr := &prompt{plan: Plan{Begin: begin}}
+	pr := &prompt{plan: plan.Plan{Begin: begin}}
 	at, gap := begin, 0
 	recompute := func(last bool) {
 		if gap == 0 {
 			return
 		}
-		sp := Span{Kind: SpanRecompute, Start: at, Count: gap}
+		sp := plan.Span{Kind: plan.SpanRecompute, Start: at, Count: gap}
 		var data []byte
 		if layer != noInputs && !last {
 			seed := uint64(len(pr.plan.Spans) + 1)
@@ -135,7 +136,7 @@ func (b *bench) lay(c *Session, layer, begin, query int, pieces ...piece) *promp
 		head, n := pieces[i].spec.Interior()
 		gap += head
 		recompute(false)
-		pr.plan.Spans = append(pr.plan.Spans, Span{Kind: SpanSegment, Lease: b.lease(c, pieces[i]), Start: at, Count: n})
+		pr.plan.Spans = append(pr.plan.Spans, plan.Span{Kind: plan.SpanSegment, Lease: b.lease(c, pieces[i]), Start: at, Count: n})
 		pr.pieces = append(pr.pieces, &pieces[i])
 		pr.inputs = append(pr.inputs, nil)
 		at += n
@@ -185,7 +186,7 @@ func TestComposeAgreesWithTheRecurrence(t *testing.T) {
 		for _, query := range []int{0, 30} {
 			t.Run(fmt.Sprintf("layer=%d/query=%d", layer, query), func(t *testing.T) {
 				pr := b.lay(c, layer, 0, query, ps...)
-				q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: layer, Plan: pr.plan}
+				q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: layer, Plan: pr.plan}
 				b.compareCompose(c, q, pr, layer, nil)
 			})
 		}
@@ -196,14 +197,19 @@ func TestComposeAgreesWithTheRecurrence(t *testing.T) {
 }
 
 // compareCompose runs a query and compares every state of its answer.
-func (b *bench) compareCompose(c *Session, q *ComposeQuery, pr *prompt, layer int, start map[int][]float64) {
+func (b *bench) compareCompose(c *Session, q *plan.ComposeQuery, pr *prompt, layer int, start map[int][]float64) {
 	b.Helper()
-	bytes, err := b.ComposeBytes(q)
+	bytes, err := b.geometry().ComposeBytes(q)
 	b.must(err)
 	q.Out = b.slot(1<<20, bytes)
-	b.must(c.Compose(b.ctx, q))
+	b.must(c.Plans().Compose(b.ctx, q))
 	got := b.load(q.Out)
-	_, seams := q.Plan.shape()
+	seams := 0
+	for i := range q.Plan.Spans {
+		if q.Plan.Spans[i].Kind == plan.SpanRecompute {
+			seams++
+		}
+	}
 	layout := b.profile.StatesLayout(layer, seams)
 	i := 0
 	for _, l := range b.profile.LinearLayers() {
@@ -234,14 +240,14 @@ func TestComposeFromACheckpoint(t *testing.T) {
 		start[l] = numbers(&layout, data, layout.Find(l, profile.PartS))
 	}
 	loaded := b.loadPrefix(c, hashOf(1, 50), tier.Exact)
-	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, From: From{Kind: FromCheckpoint, Lease: loaded.Lease}, Plan: pr.plan}
+	q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, From: plan.From{Kind: plan.FromCheckpoint, Lease: loaded.Lease}, Plan: pr.plan}
 	b.compareCompose(c, q, pr, profile.AllLayers, start)
 
 	short := b.loadPrefix(c, hashOf(1, 16), tier.Exact)
 	q.From.Lease = short.Lease
-	b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid) // of 16 tokens, the plan begins at 50
+	b.wantErr(c.Plans().Compose(b.ctx, q), tier.ErrInvalid) // of 16 tokens, the plan begins at 50
 	q.From.Lease = pr.plan.Spans[1].Lease
-	b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid) // a segment is no beginning
+	b.wantErr(c.Plans().Compose(b.ctx, q), tier.ErrInvalid) // a segment is no beginning
 }
 
 // A plan cut in two, the second half continuing from the states of the first,
@@ -250,20 +256,20 @@ func TestComposeContinuesFromAState(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
 	pr := b.lay(c, profile.AllLayers, 0, 0, b.three(c)...)
-	compose := func(q *ComposeQuery, off int64) []byte {
+	compose := func(q *plan.ComposeQuery, off int64) []byte {
 		q.Profile, q.Tenant, q.Layer = b.id, tenantA, profile.AllLayers
-		bytes, err := b.ComposeBytes(q)
+		bytes, err := b.geometry().ComposeBytes(q)
 		b.must(err)
 		q.Out = b.slot(off, bytes)
-		b.must(c.Compose(b.ctx, q))
+		b.must(c.Plans().Compose(b.ctx, q))
 		return b.load(q.Out)
 	}
 	// The last span is recomputed without input, so that the final state is the
 	// one before it; both halves end in such a span or in a segment.
 	cut := 3 // first, seam, mid | seam, mid, tail
 	begin := pr.plan.Spans[cut].Start
-	whole := compose(&ComposeQuery{Plan: pr.plan}, 0)
-	first := &ComposeQuery{Plan: Plan{End: begin, Spans: pr.plan.Spans[:cut]}}
+	whole := compose(&plan.ComposeQuery{Plan: pr.plan}, 0)
+	first := &plan.ComposeQuery{Plan: plan.Plan{End: begin, Spans: pr.plan.Spans[:cut]}}
 	firstBytes := compose(first, 1<<20)
 	firstLayout := b.profile.StatesLayout(profile.AllLayers, 1)
 	state := b.slot(2<<20, b.profile.StatesLayout(profile.AllLayers, 0).Bytes)
@@ -271,9 +277,9 @@ func TestComposeContinuesFromAState(t *testing.T) {
 		last := firstLayout.Parts[2*i+1]
 		b.must(b.dev.Store(b.ctx, state.Slice(part.Off, part.Len), firstBytes[last.Off:last.Off+last.Len]))
 	}
-	second := &ComposeQuery{
-		From: From{Kind: FromState, State: state},
-		Plan: Plan{Begin: begin, End: pr.plan.End, Spans: pr.plan.Spans[cut:]},
+	second := &plan.ComposeQuery{
+		From: plan.From{Kind: plan.FromState, State: state},
+		Plan: plan.Plan{Begin: begin, End: pr.plan.End, Spans: pr.plan.Spans[cut:]},
 	}
 	got := compose(second, 3<<20)
 	wholeLayout, halfLayout := b.profile.StatesLayout(profile.AllLayers, 3), b.profile.StatesLayout(profile.AllLayers, 2)
@@ -289,28 +295,28 @@ func TestComposeInPlaceOrNotAtAll(t *testing.T) {
 	c := b.NewSession("c")
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
-	plan := Plan{Begin: 10, End: 58, Spans: []Span{{Kind: SpanSegment, Lease: b.lease(c, p), Start: 10, Count: 48}}}
-	bytes, err := b.StateBytes(b.id, profile.AllLayers)
+	from10 := plan.Plan{Begin: 10, End: 58, Spans: []plan.Span{{Kind: plan.SpanSegment, Lease: b.lease(c, p), Start: 10, Count: 48}}}
+	bytes, err := b.geometry().StateBytes(profile.AllLayers)
 	b.must(err)
 	state := b.slot(0, bytes)
-	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, From: From{Kind: FromState, State: state}, Plan: plan, Out: state}
-	b.must(c.Compose(b.ctx, q))
+	q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, From: plan.From{Kind: plan.FromState, State: state}, Plan: from10, Out: state}
+	b.must(c.Plans().Compose(b.ctx, q))
 	// Off by the first layer's state: what that layer answers is what the next
 	// one begins from, and no job alone has an overlap.
-	first, err := b.StateBytes(b.id, b.profile.LinearLayers()[0])
+	first, err := b.geometry().StateBytes(b.profile.LinearLayers()[0])
 	b.must(err)
 	calls := b.dev.Calls(gpuipc.OpCompose)
 	for _, off := range []int64{64, first} {
 		q.Out = gpuipc.Ref{Region: b.slots, Extents: []gpuipc.Extent{{Off: off, Len: bytes}}}
-		b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid)
+		b.wantErr(c.Plans().Compose(b.ctx, q), tier.ErrInvalid)
 	}
 	if n := b.dev.Calls(gpuipc.OpCompose); n != calls {
 		t.Fatalf("%d jobs ran before the overlap was noticed", n-calls)
 	}
-	plan.Spans = append(plan.Spans, Span{Kind: SpanRecompute, Start: 58, Count: 2})
-	plan.End = 60
-	q.Plan, q.Out = plan, gpuipc.Ref{Region: b.slots, Extents: []gpuipc.Extent{{Off: 0, Len: 2 * bytes}}}
-	b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid)
+	from10.Spans = append(from10.Spans, plan.Span{Kind: plan.SpanRecompute, Start: 58, Count: 2})
+	from10.End = 60
+	q.Plan, q.Out = from10, gpuipc.Ref{Region: b.slots, Extents: []gpuipc.Extent{{Off: 0, Len: 2 * bytes}}}
+	b.wantErr(c.Plans().Compose(b.ctx, q), tier.ErrInvalid)
 }
 
 func TestPlansThatCannotBeRight(t *testing.T) {
@@ -318,92 +324,92 @@ func TestPlansThatCannotBeRight(t *testing.T) {
 	c := b.NewSession("c")
 	ps := b.three(c)
 	good := b.lay(c, profile.AllLayers, 0, 5, ps...)
-	bytes, err := b.ComposeBytes(&ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: good.plan})
+	bytes, err := b.geometry().ComposeBytes(&plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, Plan: good.plan})
 	b.must(err)
-	run := func(change func(q *ComposeQuery)) error {
-		q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: good.plan, Out: b.slot(0, bytes)}
-		q.Plan.Spans = append([]Span(nil), good.plan.Spans...)
+	run := func(change func(q *plan.ComposeQuery)) error {
+		q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, Plan: good.plan, Out: b.slot(0, bytes)}
+		q.Plan.Spans = append([]plan.Span(nil), good.plan.Spans...)
 		change(q)
-		return c.Compose(b.ctx, q)
+		return c.Plans().Compose(b.ctx, q)
 	}
-	b.must(run(func(*ComposeQuery) {}))
+	b.must(run(func(*plan.ComposeQuery) {}))
 	// Spans: 0 first segment, 1 seam, 2 mid, 3 seam, 4 mid, 5 query.
-	shift := func(q *ComposeQuery, from, by int) {
+	shift := func(q *plan.ComposeQuery, from, by int) {
 		for i := from; i < len(q.Plan.Spans); i++ {
 			q.Plan.Spans[i].Start += by
 		}
 		q.Plan.End += by
 	}
-	for name, bad := range map[string]func(q *ComposeQuery){
-		"gap":                     func(q *ComposeQuery) { shift(q, 2, 1) },
-		"overlap":                 func(q *ComposeQuery) { shift(q, 2, -1) },
-		"span missing":            func(q *ComposeQuery) { q.Plan.Spans = append(q.Plan.Spans[:1], q.Plan.Spans[2:]...) },
-		"span twice":              func(q *ComposeQuery) { q.Plan.Spans = append(q.Plan.Spans[:2], q.Plan.Spans[1:]...) },
-		"ends early":              func(q *ComposeQuery) { q.Plan.End++ },
-		"ends late":               func(q *ComposeQuery) { q.Plan.End-- },
-		"begins late":             func(q *ComposeQuery) { q.Plan.Begin = 1 },
-		"negative begin":          func(q *ComposeQuery) { q.Plan.Begin = -1 },
-		"absurd end":              func(q *ComposeQuery) { q.Plan.End = math.MaxInt },
-		"empty span":              func(q *ComposeQuery) { q.Plan.Spans[1].Count = 0; shift(q, 2, -8) },
-		"negative span":           func(q *ComposeQuery) { q.Plan.Spans[1].Count = -8; shift(q, 2, -16) },
-		"absurd span":             func(q *ComposeQuery) { q.Plan.Spans[5].Count = math.MaxInt },
-		"unknown kind":            func(q *ComposeQuery) { q.Plan.Spans[1].Kind = 3 },
-		"segment cut short":       func(q *ComposeQuery) { q.Plan.Spans[2].Count--; q.Plan.Spans[3].Start--; q.Plan.Spans[3].Count++ },
-		"seam without input":      func(q *ComposeQuery) { q.Plan.Spans[3].Input = gpuipc.Ref{} },
-		"input of another size":   func(q *ComposeQuery) { q.Plan.Spans[3].Input = q.Plan.Spans[3].Input.Slice(0, 64) },
-		"segment with an input":   func(q *ComposeQuery) { q.Plan.Spans[2].Input = q.Plan.Spans[3].Input },
-		"another segment's lease": func(q *ComposeQuery) { q.Plan.Spans[2].Lease = q.Plan.Spans[4].Lease },
-		"first segment not first": func(q *ComposeQuery) {
-			q.Plan.Spans = []Span{{Kind: SpanRecompute, Start: 0, Count: 5, Input: q.Plan.Spans[1].Input}, q.Plan.Spans[0]}
+	for name, bad := range map[string]func(q *plan.ComposeQuery){
+		"gap":                     func(q *plan.ComposeQuery) { shift(q, 2, 1) },
+		"overlap":                 func(q *plan.ComposeQuery) { shift(q, 2, -1) },
+		"span missing":            func(q *plan.ComposeQuery) { q.Plan.Spans = append(q.Plan.Spans[:1], q.Plan.Spans[2:]...) },
+		"span twice":              func(q *plan.ComposeQuery) { q.Plan.Spans = append(q.Plan.Spans[:2], q.Plan.Spans[1:]...) },
+		"ends early":              func(q *plan.ComposeQuery) { q.Plan.End++ },
+		"ends late":               func(q *plan.ComposeQuery) { q.Plan.End-- },
+		"begins late":             func(q *plan.ComposeQuery) { q.Plan.Begin = 1 },
+		"negative begin":          func(q *plan.ComposeQuery) { q.Plan.Begin = -1 },
+		"absurd end":              func(q *plan.ComposeQuery) { q.Plan.End = math.MaxInt },
+		"empty span":              func(q *plan.ComposeQuery) { q.Plan.Spans[1].Count = 0; shift(q, 2, -8) },
+		"negative span":           func(q *plan.ComposeQuery) { q.Plan.Spans[1].Count = -8; shift(q, 2, -16) },
+		"absurd span":             func(q *plan.ComposeQuery) { q.Plan.Spans[5].Count = math.MaxInt },
+		"unknown kind":            func(q *plan.ComposeQuery) { q.Plan.Spans[1].Kind = 3 },
+		"segment cut short":       func(q *plan.ComposeQuery) { q.Plan.Spans[2].Count--; q.Plan.Spans[3].Start--; q.Plan.Spans[3].Count++ },
+		"seam without input":      func(q *plan.ComposeQuery) { q.Plan.Spans[3].Input = gpuipc.Ref{} },
+		"input of another size":   func(q *plan.ComposeQuery) { q.Plan.Spans[3].Input = q.Plan.Spans[3].Input.Slice(0, 64) },
+		"segment with an input":   func(q *plan.ComposeQuery) { q.Plan.Spans[2].Input = q.Plan.Spans[3].Input },
+		"another segment's lease": func(q *plan.ComposeQuery) { q.Plan.Spans[2].Lease = q.Plan.Spans[4].Lease },
+		"first segment not first": func(q *plan.ComposeQuery) {
+			q.Plan.Spans = []plan.Span{{Kind: plan.SpanRecompute, Start: 0, Count: 5, Input: q.Plan.Spans[1].Input}, q.Plan.Spans[0]}
 			q.Plan.Spans[1].Start, q.Plan.End = 5, 25
 		},
-		"no room for a head": func(q *ComposeQuery) {
-			q.Plan.Spans = []Span{q.Plan.Spans[2]}
+		"no room for a head": func(q *plan.ComposeQuery) {
+			q.Plan.Spans = []plan.Span{q.Plan.Spans[2]}
 			q.Plan.Spans[0].Start, q.Plan.End = 0, 48
 		},
-		"whole segments overlap": func(q *ComposeQuery) {
+		"whole segments overlap": func(q *plan.ComposeQuery) {
 			q.Plan.Spans[1].Count--
 			shift(q, 2, -1)
 		},
-		"head in the tail before": func(q *ComposeQuery) { // a seam of 12 for a tail of 8 and a head of 4
+		"head in the tail before": func(q *plan.ComposeQuery) { // a seam of 12 for a tail of 8 and a head of 4
 			q.Plan.Spans[3].Count--
 			shift(q, 4, -1)
 		},
-		"checkpoint as a segment": func(q *ComposeQuery) {
+		"checkpoint as a segment": func(q *plan.ComposeQuery) {
 			b.save(c, b.saveQuery(1, 20, 0, tier.Exact), 0)
 			q.Plan.Spans[0].Lease = b.loadPrefix(c, hashOf(1, 20), tier.Exact).Lease
 		},
-		"interiors side by side": func(q *ComposeQuery) {
+		"interiors side by side": func(q *plan.ComposeQuery) {
 			q.Plan.Spans = append(q.Plan.Spans[:1], q.Plan.Spans[2])
 			q.Plan.Spans[1].Start, q.Plan.End = 20, 68
 		},
-		"answer too small":     func(q *ComposeQuery) { q.Out = b.slot(0, bytes-64) },
-		"no answer":            func(q *ComposeQuery) { q.Out = gpuipc.Ref{} },
-		"attention layer":      func(q *ComposeQuery) { q.Layer = 1 },
-		"layer past the last":  func(q *ComposeQuery) { q.Layer = 8 },
-		"layer before AllOnes": func(q *ComposeQuery) { q.Layer = -2 },
-		"no such rank":         func(q *ComposeQuery) { q.Rank = 1 },
-		"no such profile":      func(q *ComposeQuery) { q.Profile = 2 },
-		"unknown beginning":    func(q *ComposeQuery) { q.From.Kind = 3 },
-		"zero state in the middle": func(q *ComposeQuery) {
+		"answer too small":     func(q *plan.ComposeQuery) { q.Out = b.slot(0, bytes-64) },
+		"no answer":            func(q *plan.ComposeQuery) { q.Out = gpuipc.Ref{} },
+		"attention layer":      func(q *plan.ComposeQuery) { q.Layer = 1 },
+		"layer past the last":  func(q *plan.ComposeQuery) { q.Layer = 8 },
+		"layer before AllOnes": func(q *plan.ComposeQuery) { q.Layer = -2 },
+		"no such rank":         func(q *plan.ComposeQuery) { q.Rank = 1 },
+		"no such profile":      func(q *plan.ComposeQuery) { q.Profile = 2 },
+		"unknown beginning":    func(q *plan.ComposeQuery) { q.From.Kind = 3 },
+		"zero state in the middle": func(q *plan.ComposeQuery) {
 			q.Plan.Spans = q.Plan.Spans[1:]
 			q.Plan.Begin = 20
 		},
-		"state of another size": func(q *ComposeQuery) { q.From = From{Kind: FromState, State: b.slot(8<<20, 64)} },
+		"state of another size": func(q *plan.ComposeQuery) { q.From = plan.From{Kind: plan.FromState, State: b.slot(8<<20, 64)} },
 	} {
 		t.Run(name, func(t *testing.T) { b.wantErr(run(bad), tier.ErrInvalid) })
 	}
-	for name, bad := range map[string]func(q *ComposeQuery){
-		"no such lease":   func(q *ComposeQuery) { q.Plan.Spans[2].Lease = 1 << 40 },
-		"another tenant":  func(q *ComposeQuery) { q.Tenant = tenantB },
-		"no lease at all": func(q *ComposeQuery) { q.Plan.Spans[2].Lease = 0 },
+	for name, bad := range map[string]func(q *plan.ComposeQuery){
+		"no such lease":   func(q *plan.ComposeQuery) { q.Plan.Spans[2].Lease = 1 << 40 },
+		"another tenant":  func(q *plan.ComposeQuery) { q.Tenant = tenantB },
+		"no lease at all": func(q *plan.ComposeQuery) { q.Plan.Spans[2].Lease = 0 },
 	} {
 		t.Run(name, func(t *testing.T) { b.wantErr(run(bad), tier.ErrGone) })
 	}
 	ctx, cancel := context.WithCancel(b.ctx)
 	cancel()
-	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: good.plan, Out: b.slot(0, bytes)}
-	b.wantErr(c.Compose(ctx, q), context.Canceled)
+	q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, Plan: good.plan, Out: b.slot(0, bytes)}
+	b.wantErr(c.Plans().Compose(ctx, q), context.Canceled)
 	if n := b.Counters().Composed; n != 1 {
 		t.Fatalf("%d composes counted, one succeeded", n)
 	}
@@ -421,13 +427,13 @@ func TestLeaseOfAnotherRankIsInvalid(t *testing.T) {
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
 	row := b.acquire(c, 1, p)
-	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, From: From{Kind: FromState}, Plan: Plan{Begin: 8, End: 56, Spans: []Span{
-		{Kind: SpanSegment, Lease: row.Lease, Start: 8, Count: 48},
+	q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, From: plan.From{Kind: plan.FromState}, Plan: plan.Plan{Begin: 8, End: 56, Spans: []plan.Span{
+		{Kind: plan.SpanSegment, Lease: row.Lease, Start: 8, Count: 48},
 	}}}
-	bytes, err := b.StateBytes(b.id, profile.AllLayers)
+	bytes, err := b.geometry().StateBytes(profile.AllLayers)
 	b.must(err)
 	q.From.State, q.Out = b.slot(0, bytes), b.slot(1<<20, bytes)
-	b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid)
+	b.wantErr(c.Plans().Compose(b.ctx, q), tier.ErrInvalid)
 	q.Rank = 1
-	b.must(c.Compose(b.ctx, q))
+	b.must(c.Plans().Compose(b.ctx, q))
 }

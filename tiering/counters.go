@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/spliced-kv/spliced/tiering/metric"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -106,23 +107,7 @@ type Counters struct {
 
 	HBM HBMCounters `count:"hbm_" part:"hbm"`
 
-	Composed  uint64 `count:"composed" prom:"kernels_total,kind=compose,tier=dram" help:"Requests computed by kind, and by the tier whose memory they read."`
-	Rotated   uint64 `count:"rotated" prom:"kernels_total,kind=rotate,tier=dram"`
-	Assembled uint64 `count:"assembled" prom:"kernels_total,kind=assemble,tier=dram"`
-
-	// Buffers of rows. Rows appended = accepted + dropped + those drafted now, and
-	// those of buffers that ended with drafts.
-	// Now.
-	Buffers       uint64 `count:"buffers"`
-	BuffersOpened uint64 `count:"buffers_opened"`
-	RowsAppended  uint64 `count:"buffer_rows_appended"`
-	RowsAccepted  uint64 `count:"buffer_rows_accepted"`
-	RowsDropped   uint64 `count:"buffer_rows_dropped"`
-	// Answers.
-	Replayed uint64 `count:"replayed" prom:"kernels_total,kind=replay,tier=dram"`
-	// Of these.
-	RowsReplayed  uint64 `count:"buffer_rows_replayed"`
-	BufferFlushes uint64 `count:"buffer_flushes"`
+	plan.Counters
 }
 
 // Counters takes a snapshot.
@@ -132,7 +117,7 @@ func (s *Store) Counters() Counters {
 	return s.countersLocked()
 }
 
-// countersLocked adds what the engines of promotions count themselves.
+// countersLocked adds what promotions and plans count themselves.
 func (s *Store) countersLocked() Counters {
 	c := s.counters
 	if s.up != nil {
@@ -143,6 +128,7 @@ func (s *Store) countersLocked() Counters {
 		stats := s.hbm.up.Stats()
 		c.HBM.Promotions, c.HBM.PromotionsBusy, c.HBM.Promoting = stats.Ended, stats.Busy, uint64(s.hbm.up.Len())
 	}
+	c.Counters, c.HBM.Ran = s.plans.Counters()
 	return c
 }
 

@@ -136,12 +136,12 @@ func (s *Store) openHBM() (err error) {
 	return nil
 }
 
-// hbmError is deviceError that keeps a want of room apart.
+// hbmError is tier.DeviceError that keeps a want of room apart.
 func hbmError(what string, err error) error {
 	if errors.Is(err, gpuipc.ErrFull) {
 		return fmt.Errorf("%s: %w: %w", what, tier.ErrFull, err)
 	}
-	return deviceError(what, err)
+	return tier.DeviceError(what, err)
 }
 
 // closeHBM gives the region back. Nothing runs any more.

@@ -43,8 +43,8 @@ func TestACopyIsMadeOnDemandAndVerified(t *testing.T) {
 		if info, _ := b.Segment(p.key); info.Place != tier.PlaceHBM || info.HBM != 1 {
 			t.Fatalf("%+v", info.SegmentInfo)
 		}
-		if got, ok := x.c.LeasePlace(b.acquire(x.c, 0, p).Lease); !ok || got != tier.PlaceDRAM {
-			t.Fatalf("a lease in memory has place %d, %v", got, ok)
+		if got := x.c.Plans().PlaceOf(b.acquire(x.c, 0, p).Lease); got != tier.PlaceDRAM {
+			t.Fatalf("a lease in memory has place %d", got)
 		}
 	})
 }
@@ -407,7 +407,7 @@ func TestLeasesInHBMExpireAndDie(t *testing.T) {
 	if pool := x.Pools()[2]; pool.QuarantinedBytes != x.costHBM(p.layout.Bytes) {
 		t.Fatalf("%+v", pool)
 	}
-	x.wantErr(x.c.Compose(x.ctx, x.composeOne(p, mine.Lease)), tier.ErrGone)
+	x.wantErr(x.c.Plans().Compose(x.ctx, x.composeOne(p, mine.Lease)), tier.ErrGone)
 	x.must(x.c.Release(mine.Lease))
 	x.wantCopy(p, 0, Acquired{Hit: true, Place: tier.PlaceHBM, Bytes: theirs.Bytes, Extents: theirs.Extents, Digests: theirs.Digests})
 	other.Close()

@@ -1,6 +1,9 @@
 package tiering
 
-import "github.com/spliced-kv/spliced/tiering/transfer"
+import (
+	"github.com/spliced-kv/spliced/tiering/plan"
+	"github.com/spliced-kv/spliced/tiering/transfer"
+)
 
 // HBMCounters counts what happens in HBM since Open, apart from the gauges Copies,
 // Promoting and Lost. All are zero without HBM.
@@ -31,12 +34,8 @@ type HBMCounters struct {
 	Dropped [hbmDropReasons]uint64 `count:"dropped_{room,quota,object,removed,lost}" prom:"evictions_total,tier=hbm,reason=room|quota|object|operator|lost"`
 	// Of these.
 	DroppedBytes uint64 `count:"dropped_bytes" prom:"evicted_bytes_total,tier=hbm"`
-	// Carried out in HBM, and not among the others.
-	Composed  uint64 `count:"composed" prom:"kernels_total,kind=compose,tier=hbm"`
-	Rotated   uint64 `count:"rotated" prom:"kernels_total,kind=rotate,tier=hbm"`
-	Assembled uint64 `count:"assembled" prom:"kernels_total,kind=assemble,tier=hbm"`
-	Replayed  uint64 `count:"replayed" prom:"kernels_total,kind=replay,tier=hbm"`
-	Lost      uint64 `count:"lost" prom:"hbm_lost" help:"1 when the GPU was lost; what it held is in memory or on disk."`
+	plan.Ran            // in HBM
+	Lost         uint64 `count:"lost" prom:"hbm_lost" help:"1 when the GPU was lost; what it held is in memory or on disk."`
 }
 
 // hbmDrop is why a copy left HBM. It was never the only one.

@@ -8,6 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -27,7 +28,7 @@ func TestComposeInHBMAgreesWithTheRecurrence(t *testing.T) {
 		ps := b.three(c)
 		for _, layer := range []int{profile.AllLayers, b.profile.LinearLayers()[0]} {
 			pr := b.lay(c, layer, 0, 30, ps...)
-			q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: layer, Plan: pr.plan}
+			q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: layer, Plan: pr.plan}
 			b.compareCompose(c, q, pr, layer, nil)
 		}
 		if n := b.Counters(); n.HBM.Composed != 2 || n.Composed != 0 {
@@ -51,12 +52,12 @@ func TestRotateInHBMPlacesTheRowsOfSegmentsAndOfAWholeChain(t *testing.T) {
 		if !loaded.Hit || loaded.Place != tier.PlaceHBM || len(loaded.Nodes) != 1 {
 			t.Fatalf("%+v", loaded)
 		}
-		q := &RotateQuery{
-			Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: pr.plan,
-			From: From{Kind: FromCheckpoint, Lease: loaded.Lease},
-			Dest: Destination{Memory: &e.memory, Blocks: e.blocks},
+		q := &plan.RotateQuery{
+			Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, Plan: pr.plan,
+			From: plan.From{Kind: plan.FromCheckpoint, Lease: loaded.Lease},
+			Dest: plan.Destination{Memory: &e.memory, Blocks: e.blocks},
 		}
-		b.must(c.Rotate(b.ctx, q))
+		b.must(c.Plans().Rotate(b.ctx, q))
 		e.wantPlan(pr)
 		e.wantChain(loaded)
 	})
@@ -64,7 +65,7 @@ func TestRotateInHBMPlacesTheRowsOfSegmentsAndOfAWholeChain(t *testing.T) {
 
 func TestAssembleInHBMIsComposeAndRotateAndTails(t *testing.T) {
 	eachDevice(t, func(t *testing.T, open accelerator) {
-		for _, from := range []FromKind{FromZero, FromCheckpoint} {
+		for _, from := range []plan.FromKind{plan.FromZero, plan.FromCheckpoint} {
 			for _, paged := range []bool{false, true} {
 				t.Run(fmt.Sprintf("from=%d/paged=%v", from, paged), func(t *testing.T) {
 					newBenchAbove(t, open, hybrid(1)).assembleOnce(from, paged)
@@ -82,7 +83,7 @@ func TestComposeInHBMContinuesFromAState(t *testing.T) {
 		l := b.profile.StatesLayout(profile.AllLayers, 0)
 		data := content(&l, 5)
 		pr := b.lay(c, profile.AllLayers, 12, 8)
-		q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: pr.plan, From: From{Kind: FromState, State: b.stage(8<<20, data)}}
+		q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, Plan: pr.plan, From: plan.From{Kind: plan.FromState, State: b.stage(8<<20, data)}}
 		start := map[int][]float64{}
 		for i, layer := range b.profile.LinearLayers() {
 			start[layer] = numbers(&l, data, i)
@@ -102,20 +103,20 @@ func TestBuffersInHBMReplayWhatDecodingGives(t *testing.T) {
 		loaded := b.loadPrefix(c, hashOf(1, 20), tier.Exact)
 		d := b.decode(0, 12, 3, b.stripped(saved, 20))
 		q := d.appendQuery(0, 20, 0, 4)
-		q.Base, q.Capacity = From{Kind: FromCheckpoint, Lease: loaded.Lease}, 6
-		st, err := c.Append(b.ctx, q)
+		q.Base, q.Capacity = plan.From{Kind: plan.FromCheckpoint, Lease: loaded.Lease}, 6
+		st, err := c.Plans().Append(b.ctx, q)
 		b.must(err)
-		if at, ok := c.LeasePlace(st.Buffer); !ok || at != tier.PlaceHBM {
-			t.Fatalf("the buffer lies in place %d, %v", at, ok)
+		if at := c.Plans().PlaceOf(st.Buffer); at != tier.PlaceHBM {
+			t.Fatalf("the buffer lies in place %d", at)
 		}
 		b.must(c.Release(loaded.Lease))
-		_, err = c.Accept(d.acceptQuery(st.Buffer, 4))
+		_, err = c.Plans().Accept(d.acceptQuery(st.Buffer, 4))
 		b.must(err)
 		d.replays(c, st.Buffer, 20, 0, false)
 		d.replays(c, st.Buffer, 23, 3, true) // the base is now the buffer's own
-		_, err = c.Append(b.ctx, d.appendQuery(st.Buffer, 24, 4, 5))
+		_, err = c.Plans().Append(b.ctx, d.appendQuery(st.Buffer, 24, 4, 5))
 		b.must(err)
-		_, err = c.Accept(d.acceptQuery(st.Buffer, 3))
+		_, err = c.Plans().Accept(d.acceptQuery(st.Buffer, 3))
 		b.must(err)
 		d.replays(c, st.Buffer, 27, 7, false)
 		b.audit()
@@ -136,31 +137,31 @@ func TestAPlanInTwoPlacesIsInvalid(t *testing.T) {
 	b.publish(c, first)
 	b.publish(c, last)
 	pr := b.lay(c, profile.AllLayers, 0, 0, first, last)
-	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: pr.plan}
-	bytes, err := b.ComposeBytes(q)
+	q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, Plan: pr.plan}
+	bytes, err := b.geometry().ComposeBytes(q)
 	b.must(err)
 	q.Out = b.slot(0, bytes)
-	b.must(c.Compose(b.ctx, q))
-	if at, err := c.PlanPlace(q.From, &q.Plan); at != tier.PlaceHBM || err != nil {
+	b.must(c.Plans().Compose(b.ctx, q))
+	if at, err := c.Plans().PlaceOfPlan(q.From, &q.Plan); at != tier.PlaceHBM || err != nil {
 		t.Fatalf("plan of HBM: place %d, %v", at, err)
 	}
 	for i := range q.Plan.Spans {
-		if q.Plan.Spans[i].Kind == SpanSegment {
+		if q.Plan.Spans[i].Kind == plan.SpanSegment {
 			q.Plan.Spans[i].Lease = b.acquire(c, 0, first).Lease
 			break
 		}
 	}
-	b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid)
-	_, err = c.PlanPlace(q.From, &q.Plan)
+	b.wantErr(c.Plans().Compose(b.ctx, q), tier.ErrInvalid)
+	_, err = c.Plans().PlaceOfPlan(q.From, &q.Plan)
 	b.wantErr(err, tier.ErrInvalid)
-	if at, err := c.PlanPlace(From{}, &Plan{}); at != tier.PlaceNone || err != nil {
+	if at, err := c.Plans().PlaceOfPlan(plan.From{}, &plan.Plan{}); at != tier.PlaceNone || err != nil {
 		t.Fatalf("plan of nothing: place %d, %v", at, err)
 	}
 
 	// An answer elsewhere than the leases changes nothing and loses nothing.
 	pr = b.lay(c, profile.AllLayers, 0, 0, first, last)
 	q.Plan, q.Out = pr.plan, b.put(b.commits, 0, make([]byte, bytes))
-	b.wantErr(c.Compose(b.ctx, q), tier.ErrInvalid)
+	b.wantErr(c.Plans().Compose(b.ctx, q), tier.ErrInvalid)
 	if n := b.Counters().HBM; n.Lost != 0 || n.Copies != 2 {
 		t.Fatalf("after a caller's mistake: %+v", n)
 	}
@@ -175,13 +176,13 @@ func TestAPlanThatFindsTheDeviceLostDropsAllCopies(t *testing.T) {
 		p := b.piece(1, profile.FirstSpec(33))
 		b.publish(c, p)
 		id := b.lease(c, p)
-		q := &AssembleQuery{Profile: b.id, Tenant: tenantA, Plan: Plan{End: 33, Spans: []Span{{Kind: SpanSegment, Lease: id, Count: 33}}}}
-		bytes, _, err := b.AssembleBytes(q)
+		q := &plan.AssembleQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Plan: plan.Plan{End: 33, Spans: []plan.Span{{Kind: plan.SpanSegment, Lease: id, Count: 33}}}}
+		bytes, _, err := b.geometry().AssembleBytes(q)
 		b.must(err)
 		q.Dest.Out = b.slot(0, bytes)
 		for _, refused := range []error{errors.New("not now"), gpuipc.ErrUnavailable} {
 			twin.Fail(op, 1, refused)
-			if err := c.Assemble(b.ctx, q); !errors.Is(err, tier.ErrUnavailable) {
+			if err := c.Plans().Assemble(b.ctx, q); !errors.Is(err, tier.ErrUnavailable) {
 				t.Fatal(err)
 			}
 			if n := b.Counters().HBM; n.Lost != 0 || n.Copies != 1 {
@@ -189,7 +190,7 @@ func TestAPlanThatFindsTheDeviceLostDropsAllCopies(t *testing.T) {
 			}
 		}
 		twin.Lose()
-		b.wantErr(c.Assemble(b.ctx, q), tier.ErrUnavailable)
+		b.wantErr(c.Plans().Assemble(b.ctx, q), tier.ErrUnavailable)
 		if n := b.Counters().HBM; n.Lost != 1 || n.Copies != 0 || n.Dropped[dropLost] != 1 {
 			t.Fatalf("%+v", n)
 		}

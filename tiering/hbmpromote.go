@@ -136,7 +136,7 @@ func (p *hbmPromotion) Move(ctx context.Context, _ *transfer.Flight, moved func(
 	s, name := p.store, p.object.name()
 	err := p.upload.run(ctx)
 	switch {
-	case err == nil || contextEnded(err):
+	case err == nil || tier.ContextEnded(err):
 	case s.hbmIsLost():
 		err = fmt.Errorf("%w: %w", transfer.ErrLost, err)
 	case errors.Is(err, gpuipc.ErrFull):

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -117,9 +118,9 @@ func (x *twoAndHBM) raceOnce(ctx context.Context, c *Session, rng *rand.Rand, ps
 // raceCompose moves a state over a segment in HBM, in a slot of its own.
 func (x *twoAndHBM) raceCompose(ctx context.Context, c *Session, p piece, id tier.LeaseID) {
 	head, n := p.spec.Interior()
-	q := &ComposeQuery{Profile: x.id, Tenant: tenantA, Layer: profile.AllLayers, From: From{Kind: FromState}, Plan: Plan{
-		Begin: head, End: head + n, Spans: []Span{{Kind: SpanSegment, Lease: id, Start: head, Count: n}}}}
-	bytes, err := x.StateBytes(x.id, profile.AllLayers)
+	q := &plan.ComposeQuery{Scope: plan.Scope{Profile: x.id, Tenant: tenantA}, Layer: profile.AllLayers, From: plan.From{Kind: plan.FromState}, Plan: plan.Plan{
+		Begin: head, End: head + n, Spans: []plan.Span{{Kind: plan.SpanSegment, Lease: id, Start: head, Count: n}}}}
+	bytes, err := x.geometry().StateBytes(profile.AllLayers)
 	x.noError(err)
 	slot, err := x.acc.NewRegion(gpuipc.RegionSpec{Name: "slot", Bytes: 2 * bytes, Access: gpuipc.ClientWrites})
 	if err != nil {
@@ -127,7 +128,7 @@ func (x *twoAndHBM) raceCompose(ctx context.Context, c *Session, p piece, id tie
 	}
 	q.From.State = gpuipc.Ref{Region: slot, Extents: []gpuipc.Extent{{Off: 0, Len: bytes}}}
 	q.Out = gpuipc.Ref{Region: slot, Extents: []gpuipc.Extent{{Off: bytes, Len: bytes}}}
-	if err := c.Compose(ctx, q); err != nil && !errors.Is(err, tier.ErrUnavailable) {
+	if err := c.Plans().Compose(ctx, q); err != nil && !errors.Is(err, tier.ErrUnavailable) {
 		x.Errorf("compose: %v", err)
 	}
 	x.noError(slot.Close())

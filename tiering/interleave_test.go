@@ -146,11 +146,11 @@ func TestOperationKeepsWhatItReads(t *testing.T) {
 			b.publish(c, p)
 			id := b.lease(c, p)
 			q := b.composeOne(p, id)
-			b.must(c.Compose(b.ctx, q))
+			b.must(c.Plans().Compose(b.ctx, q))
 			want := b.load(q.Out)
 			q.Out = b.slot(4<<20, q.Out.Len())
 			stall := b.dev.Stall(t, gpuipc.OpCompose, 2) // between two layers
-			done := later(func() error { return c.Compose(b.ctx, q) })
+			done := later(func() error { return c.Plans().Compose(b.ctx, q) })
 			<-stall.Reached()
 			end(b, c, p, id)
 			b.wantUsed(b.cost(p), 0)
@@ -198,8 +198,8 @@ func TestFailureOfTheDeviceAbortsAFillAndKeepsLeases(t *testing.T) {
 	b.publish(c, q)
 	id := b.lease(c, q)
 	b.dev.Fail(gpuipc.OpCompose, 2, broken)
-	b.wantErr(c.Compose(b.ctx, b.composeOne(q, id)), tier.ErrUnavailable)
-	b.must(c.Compose(b.ctx, b.composeOne(q, id)))
+	b.wantErr(c.Plans().Compose(b.ctx, b.composeOne(q, id)), tier.ErrUnavailable)
+	b.must(c.Plans().Compose(b.ctx, b.composeOne(q, id)))
 	b.must(c.Release(id))
 	if got := b.Pools()[0].LeasedBytes; got != 0 {
 		t.Fatalf("a failed compose keeps %d bytes", got)
@@ -213,7 +213,7 @@ func TestStoreCloseWaitsForOperations(t *testing.T) {
 	b.publish(c, p)
 	q := b.composeOne(p, b.lease(c, p))
 	stall := b.dev.Stall(t, gpuipc.OpCompose, 1)
-	op := later(func() error { return c.Compose(b.ctx, q) })
+	op := later(func() error { return c.Plans().Compose(b.ctx, q) })
 	<-stall.Reached()
 	store := b.Store
 	closed := later(store.Close)

@@ -57,19 +57,21 @@ func (s *Store) timeLocked(l *lease, ttl time.Duration, now time.Time) {
 // Release gives a lease back, expired or not, or a buffer; the holder must not read
 // the memory any more. ErrGone when the session has neither.
 func (c *Session) Release(id tier.LeaseID) error {
+	if c.dropLease(id) || c.plans.ReleaseBuffer(id) {
+		return nil
+	}
+	return fmt.Errorf("lease %d: %w", id, tier.ErrGone)
+}
+
+func (c *Session) dropLease(id tier.LeaseID) bool {
 	s := c.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if b := c.buffers[id]; b != nil {
-		c.releaseBufferLocked(b)
-		return nil
-	}
 	l := c.leases[id]
-	if l == nil {
-		return fmt.Errorf("lease %d: %w", id, tier.ErrGone)
+	if l != nil {
+		s.dropLeaseLocked(l)
 	}
-	s.dropLeaseLocked(l)
-	return nil
+	return l != nil
 }
 
 func (s *Store) dropLeaseLocked(l *lease) {
@@ -100,7 +102,7 @@ func (s *Store) expireLocked(l *lease) {
 
 // useLeaseLocked finds a live lease of this session for an operation. It does
 // not tell a lease of somebody else from none.
-func (c *Session) useLeaseLocked(id tier.LeaseID, sc *planScope, now time.Time) (*lease, error) {
+func (c *Session) useLeaseLocked(id tier.LeaseID, p *profileState, t *tenant, rank int, now time.Time) (*lease, error) {
 	l := c.leases[id]
 	if l == nil {
 		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
@@ -111,12 +113,12 @@ func (c *Session) useLeaseLocked(id tier.LeaseID, sc *planScope, now time.Time) 
 	switch o := l.object; {
 	case l.expired:
 		return nil, fmt.Errorf("lease %d has expired: %w", id, tier.ErrGone)
-	case o.tenant != sc.tenant:
+	case o.tenant != t:
 		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
-	case o.profile != sc.profile:
-		return nil, fmt.Errorf("lease %d is of profile %d, not %d: %w", id, o.profile.id, sc.profile.id, tier.ErrInvalid)
-	case l.rank != sc.rank:
-		return nil, fmt.Errorf("lease %d is of rank %d, not %d: %w", id, l.rank, sc.rank, tier.ErrInvalid)
+	case o.profile != p:
+		return nil, fmt.Errorf("lease %d is of profile %d, not %d: %w", id, o.profile.id, p.id, tier.ErrInvalid)
+	case l.rank != rank:
+		return nil, fmt.Errorf("lease %d is of rank %d, not %d: %w", id, l.rank, rank, tier.ErrInvalid)
 	}
 	return l, nil
 }

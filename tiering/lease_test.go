@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -42,24 +43,24 @@ func TestLeaseOfAnotherSessionIsGone(t *testing.T) {
 	b.publish(c, p)
 	id := b.lease(c, p)
 	b.wantErr(d.Release(id), tier.ErrGone)
-	err := d.Compose(b.ctx, b.composeOne(p, id))
+	err := d.Plans().Compose(b.ctx, b.composeOne(p, id))
 	b.wantErr(err, tier.ErrGone)
 	r, err := c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0))
 	b.must(err)
 	b.wantErr(d.Abort(r.ID), tier.ErrGone)
-	b.must(c.Compose(b.ctx, b.composeOne(p, id)))
+	b.must(c.Plans().Compose(b.ctx, b.composeOne(p, id)))
 }
 
 // composeOne is a plan of one mid segment between two recomputed spans.
-func (b *bench) composeOne(p piece, id tier.LeaseID) *ComposeQuery {
+func (b *bench) composeOne(p piece, id tier.LeaseID) *plan.ComposeQuery {
 	b.Helper()
 	head, n := p.spec.Interior()
-	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: Plan{End: p.spec.Tokens, Spans: []Span{
-		{Kind: SpanRecompute, Start: 0, Count: head, Input: b.seam(profile.AllLayers, 1)},
-		{Kind: SpanSegment, Lease: id, Start: head, Count: n},
-		{Kind: SpanRecompute, Start: head + n, Count: p.spec.Tail},
+	q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, Plan: plan.Plan{End: p.spec.Tokens, Spans: []plan.Span{
+		{Kind: plan.SpanRecompute, Start: 0, Count: head, Input: b.seam(profile.AllLayers, 1)},
+		{Kind: plan.SpanSegment, Lease: id, Start: head, Count: n},
+		{Kind: plan.SpanRecompute, Start: head + n, Count: p.spec.Tail},
 	}}}
-	bytes, err := b.ComposeBytes(q)
+	bytes, err := b.geometry().ComposeBytes(q)
 	b.must(err)
 	q.Out = b.slot(0, bytes)
 	return q
@@ -81,7 +82,7 @@ func TestExpiredLeaseIsQuarantinedUntilRelease(t *testing.T) {
 	b.must(b.Evict(p.key)) // the lease alone keeps the memory
 	b.clock.advance(time.Minute)
 	b.Sweep()
-	b.wantErr(c.Compose(b.ctx, b.composeOne(p, id)), tier.ErrGone)
+	b.wantErr(c.Plans().Compose(b.ctx, b.composeOne(p, id)), tier.ErrGone)
 	pool, counters := b.Pools()[0], b.Counters()
 	if pool.QuarantinedBytes != b.cost(p) || pool.LeasedBytes != 0 {
 		t.Fatalf("%+v", pool)
@@ -128,9 +129,9 @@ func TestUseNoticesExpiryBeforeTheSweep(t *testing.T) {
 	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantA, TTL: time.Second, Keys: [][32]byte{p.key}}, nil)
 	b.must(err)
 	b.clock.advance(time.Second - 1)
-	b.must(c.Compose(b.ctx, b.composeOne(p, rows[0].Lease)))
+	b.must(c.Plans().Compose(b.ctx, b.composeOne(p, rows[0].Lease)))
 	b.clock.advance(1)
-	b.wantErr(c.Compose(b.ctx, b.composeOne(p, rows[0].Lease)), tier.ErrGone)
+	b.wantErr(c.Plans().Compose(b.ctx, b.composeOne(p, rows[0].Lease)), tier.ErrGone)
 }
 
 func TestLeaseTimeIsCutToTheMaximum(t *testing.T) {

@@ -135,20 +135,30 @@ func (o *object) layout() *plan.PartMap {
 }
 
 func (o *object) name() string {
-	switch o.kind {
-	case tier.Exact:
-		return fmt.Sprintf("checkpoint %x", o.key[:8])
-	case tier.Spliced:
-		return fmt.Sprintf("spliced checkpoint %x", o.key[:8])
-	case bufferKind:
+	if o.kind == bufferKind {
 		return "buffer"
 	}
-	return fmt.Sprintf("segment %x", o.key[:8])
+	return o.label().String()
 }
 
 // ref names a share's bytes to the device.
 func (s *Store) ref(sh *share) gpuipc.Ref {
 	return gpuipc.Ref{Region: s.arena, Extents: sh.extents}
+}
+
+// useLocked keeps an object's memory, unuseLocked lets go of it. nil is nothing.
+func (s *Store) useLocked(o *object) {
+	if o != nil {
+		o.ops++
+		s.settleLocked(o)
+	}
+}
+
+func (s *Store) unuseLocked(o *object) {
+	if o != nil {
+		o.ops--
+		s.settleLocked(o)
+	}
 }
 
 // settleLocked brings the accounts up to date after a count of o changed, and

@@ -27,7 +27,7 @@ func (s *Store) patch(ctx context.Context, p *promotion) error {
 	}
 	var err error
 	for rank := range from {
-		if err = s.copyBytes(ctx, to[rank], from[rank]); err != nil {
+		if err = s.plans.Memory.Copy(ctx, to[rank], from[rank]); err != nil {
 			break
 		}
 	}

@@ -209,7 +209,7 @@ func TestOperatorRemovesASegment(t *testing.T) {
 	b.wantMiss(p, tier.ReasonRemoved)
 	b.publish(c, p) // the same key again, while the old bytes are still leased
 	b.wantUsed(2*b.cost(p), 0)
-	b.must(c.Compose(b.ctx, b.composeOne(p, id)))
+	b.must(c.Plans().Compose(b.ctx, b.composeOne(p, id)))
 	b.must(c.Release(id))
 	b.must(c.Release(before.Lease))
 	b.wantUsed(b.cost(p), 0)

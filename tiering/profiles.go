@@ -17,8 +17,6 @@ type profileState struct {
 	id    tier.ProfileID
 	ranks int
 	model string
-	turns []turnSpec // the distinct ropes of the profile
-	rope  []int      // layer -> index into turns, -1 = keys are not turned
 
 	costs *costs.Learned
 
@@ -29,17 +27,6 @@ type profileState struct {
 	held        int   // objects, removed ones with leases included, without idle copies in HBM
 	segments    int   // published
 	checkpoints int
-}
-
-// turnSpec is one rope: what a turn by some distance is computed from.
-type turnSpec struct {
-	dims        int
-	interleaved bool
-	invFreq     []float64
-}
-
-func (a turnSpec) equal(b turnSpec) bool {
-	return a.dims == b.dims && a.interleaved == b.interleaved && slices.Equal(a.invFreq, b.invFreq)
 }
 
 // AddProfile registers a profile and counts one use of it; the same identity
@@ -126,21 +113,7 @@ func (s *Store) profile(id tier.ProfileID) (*profileState, error) {
 }
 
 func newProfileState(p *plan.Geometry, id tier.ProfileID, priors costs.Priors) *profileState {
-	ps := &profileState{Geometry: p, id: id, ranks: p.TPSize(), model: p.Identity().Model, rope: make([]int, p.Layers())}
-	for i := range ps.rope {
-		ps.rope[i] = -1
-		rope := p.Rope(i)
-		if rope.Dims == 0 {
-			continue
-		}
-		spec := turnSpec{dims: rope.Dims, interleaved: rope.Interleaved, invFreq: p.InvFreq(i)}
-		at := slices.IndexFunc(ps.turns, spec.equal)
-		if at < 0 {
-			at = len(ps.turns)
-			ps.turns = append(ps.turns, spec)
-		}
-		ps.rope[i] = at
-	}
+	ps := &profileState{Geometry: p, id: id, ranks: p.TPSize(), model: p.Identity().Model}
 	ps.costs = costs.New(p.Profile, priors)
 	return ps
 }

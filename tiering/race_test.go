@@ -12,6 +12,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -270,14 +271,14 @@ func (cl *crowdClient) compose(n int) {
 		return
 	}
 	layer := cl.profile.LinearLayers()[0] // no rope: the answer does not depend on the place
-	bytesOut, err := cl.StateBytes(cl.id, layer)
+	bytesOut, err := cl.geometry().StateBytes(layer)
 	cl.wantOneOf("state bytes", err)
 	zero := gpuipc.Ref{Region: cl.slots, Extents: []gpuipc.Extent{{Off: cl.base, Len: bytesOut}}}
 	out := gpuipc.Ref{Region: cl.slots, Extents: []gpuipc.Extent{{Off: cl.base + 1<<19, Len: bytesOut}}}
 	_, tokens := p.spec.Interior()
-	err = cl.c.Compose(cl.ctx, &ComposeQuery{
-		Profile: cl.id, Tenant: tenantA, Rank: rank, Layer: layer, From: From{Kind: FromState, State: zero}, Out: out,
-		Plan: Plan{Begin: 8, End: 8 + tokens, Spans: []Span{{Kind: SpanSegment, Lease: rows[0].Lease, Start: 8, Count: tokens}}},
+	err = cl.c.Plans().Compose(cl.ctx, &plan.ComposeQuery{
+		Scope: plan.Scope{Profile: cl.id, Tenant: tenantA, Rank: rank}, Layer: layer, From: plan.From{Kind: plan.FromState, State: zero}, Out: out,
+		Plan: plan.Plan{Begin: 8, End: 8 + tokens, Spans: []plan.Span{{Kind: plan.SpanSegment, Lease: rows[0].Lease, Start: 8, Count: tokens}}},
 	})
 	cl.wantOneOf("compose", err, tier.ErrGone)
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -65,14 +66,14 @@ func TestRotatePacksTurnedRows(t *testing.T) {
 	pr := b.lay(c, noInputs, 0, 30, b.three(c)...)
 	for _, layer := range append([]int{profile.AllLayers}, b.profile.AttentionLayers()...) {
 		t.Run(fmt.Sprintf("layer=%d", layer), func(t *testing.T) {
-			q := &RotateQuery{Profile: b.id, Tenant: tenantA, Layer: layer, Plan: pr.plan}
-			bytes, rows, err := b.RotateBytes(q)
+			q := &plan.RotateQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: layer, Plan: pr.plan}
+			bytes, rows, err := b.geometry().RotateBytes(q)
 			b.must(err)
 			if rows != 20+48+32 {
 				t.Fatalf("%d rows", rows)
 			}
 			q.Dest.Out = b.slot(0, bytes)
-			b.must(c.Rotate(b.ctx, q))
+			b.must(c.Plans().Rotate(b.ctx, q))
 			layout, data := b.profile.RowsLayout(layer, rows), b.load(q.Dest.Out)
 			compared := 0
 			for i, part := range layout.Parts {
@@ -97,19 +98,19 @@ func TestRotatePacksTurnedRows(t *testing.T) {
 // for keys and [block, token, head, dim] for values, layer after layer.
 type engine struct {
 	*bench
-	memory Memory
+	memory plan.EngineMemory
 	blocks []uint32
 }
 
 func (b *bench) engine(blockTokens, blocks int, table []uint32) *engine {
 	b.Helper()
-	e := &engine{bench: b, memory: Memory{Region: b.region("engine", 8<<20), BlockTokens: blockTokens}, blocks: table}
+	e := &engine{bench: b, memory: plan.EngineMemory{Region: b.region("engine", 8<<20), BlockTokens: blockTokens}, blocks: table}
 	b.Cleanup(func() { _ = e.memory.Region.Close() })
 	off := int64(256)
 	for _, layer := range b.profile.AttentionLayers() {
 		a, heads := &b.profile.Layer(layer).Attention, int64(b.profile.RankKVHeads(layer))
 		k, v := int64(a.KeyDim*a.DType.Size()), int64(a.ValueDim*a.DType.Size())
-		ml := MemoryLayer{
+		ml := plan.EngineLayer{
 			Layer: layer, KBase: off, VBase: off + int64(blockTokens)*heads*k,
 			BlockStride:  int64(blockTokens) * heads * (k + v),
 			KTokenStride: k, KHeadStride: int64(blockTokens) * k,
@@ -118,7 +119,7 @@ func (b *bench) engine(blockTokens, blocks int, table []uint32) *engine {
 		off += ml.BlockStride * int64(blocks)
 		e.memory.Layers = append(e.memory.Layers, ml)
 	}
-	b.must(b.CheckMemory(b.id, &e.memory))
+	b.must(b.geometry().CheckMemory(&e.memory))
 	return e
 }
 
@@ -126,7 +127,7 @@ func (b *bench) engine(blockTokens, blocks int, table []uint32) *engine {
 func (e *engine) row(layer int, kind profile.PartKind, at int) (out []float64) {
 	e.Helper()
 	a := &e.profile.Layer(layer).Attention
-	i := slices.IndexFunc(e.memory.Layers, func(ml MemoryLayer) bool { return ml.Layer == layer })
+	i := slices.IndexFunc(e.memory.Layers, func(ml plan.EngineLayer) bool { return ml.Layer == layer })
 	ml := e.memory.Layers[i]
 	base, token, head, dim := ml.KBase, ml.KTokenStride, ml.KHeadStride, a.KeyDim
 	if kind == profile.PartV {
@@ -179,15 +180,15 @@ func TestRotateScattersToEngineMemory(t *testing.T) {
 	pr := b.lay(c, noInputs, 37, 12, first, last)
 	e := b.engine(16, 17, table(17))
 	loaded := b.loadPrefix(c, hashOf(1, 37), tier.Exact)
-	q := &RotateQuery{
-		Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: pr.plan,
-		From: From{Kind: FromCheckpoint, Lease: loaded.Lease},
-		Dest: Destination{Memory: &e.memory, Blocks: e.blocks},
+	q := &plan.RotateQuery{
+		Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, Plan: pr.plan,
+		From: plan.From{Kind: plan.FromCheckpoint, Lease: loaded.Lease},
+		Dest: plan.Destination{Memory: &e.memory, Blocks: e.blocks},
 	}
-	if bytes, _, err := b.RotateBytes(q); err != nil || bytes != 0 {
+	if bytes, _, err := b.geometry().RotateBytes(q); err != nil || bytes != 0 {
 		t.Fatalf("%d bytes of slot, %v", bytes, err)
 	}
-	b.must(c.Rotate(b.ctx, q))
+	b.must(c.Plans().Rotate(b.ctx, q))
 	e.wantPlan(pr)
 	e.wantChain(loaded)
 	for i, sp := range pr.plan.Spans {
@@ -239,8 +240,8 @@ func TestRotateRefusesBlocksOutsideTheMemory(t *testing.T) {
 	pr := b.lay(c, noInputs, 0, 12, p)
 	e := b.engine(16, 5, table(5))
 	run := func(blocks []uint32) error {
-		return c.Rotate(b.ctx, &RotateQuery{
-			Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: pr.plan, Dest: Destination{Memory: &e.memory, Blocks: blocks},
+		return c.Plans().Rotate(b.ctx, &plan.RotateQuery{
+			Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, Plan: pr.plan, Dest: plan.Destination{Memory: &e.memory, Blocks: blocks},
 		})
 	}
 	b.must(run([]uint32{0, 1, 2, 3})) // tokens 8 to 56; the query's block is not needed
@@ -266,19 +267,19 @@ func TestBlocksReachToTheLastByte(t *testing.T) {
 	p := b.piece(1, profile.FirstSpec(16))
 	b.publish(c, p)
 	const k, v = 64 * 4, 1024 * 4
-	m := Memory{Region: b.region("engine", 5*16*(k+v)), BlockTokens: 16, Layers: []MemoryLayer{{
+	m := plan.EngineMemory{Region: b.region("engine", 5*16*(k+v)), BlockTokens: 16, Layers: []plan.EngineLayer{{
 		VBase: 16 * k, BlockStride: 16 * (k + v), KTokenStride: k, KHeadStride: k, VTokenStride: v, VHeadStride: v,
 	}}}
 	t.Cleanup(func() { b.must(m.Region.Close()) })
-	b.must(b.CheckMemory(b.id, &m))
-	q := &RotateQuery{
-		Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Dest: Destination{Memory: &m, Blocks: []uint32{4}},
-		Plan: Plan{End: 16, Spans: []Span{{Kind: SpanSegment, Lease: b.lease(c, p), Count: 16}}},
+	b.must(b.geometry().CheckMemory(&m))
+	q := &plan.RotateQuery{
+		Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, Dest: plan.Destination{Memory: &m, Blocks: []uint32{4}},
+		Plan: plan.Plan{End: 16, Spans: []plan.Span{{Kind: plan.SpanSegment, Lease: b.lease(c, p), Count: 16}}},
 	}
-	b.must(c.Rotate(b.ctx, q))
+	b.must(c.Plans().Rotate(b.ctx, q))
 	calls := b.dev.Calls(gpuipc.OpRotate)
 	q.Dest.Blocks = []uint32{5}
-	b.wantErr(c.Rotate(b.ctx, q), tier.ErrInvalid)
+	b.wantErr(c.Plans().Rotate(b.ctx, q), tier.ErrInvalid)
 	if n := b.dev.Calls(gpuipc.OpRotate); n != calls {
 		t.Fatalf("%d jobs ran with a block outside the memory", n-calls)
 	}
@@ -287,31 +288,32 @@ func TestBlocksReachToTheLastByte(t *testing.T) {
 func TestCheckMemoryRefusesWhatRowsDoNotFit(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	good := b.engine(16, 5, nil).memory
-	for name, change := range map[string]func(m *Memory){
-		"no layers":              func(m *Memory) { m.Layers = nil },
-		"a layer missing":        func(m *Memory) { m.Layers = m.Layers[1:] },
-		"a layer twice":          func(m *Memory) { m.Layers[1] = m.Layers[0] },
-		"a linear layer":         func(m *Memory) { m.Layers[0].Layer = 0 },
-		"all layers at once":     func(m *Memory) { m.Layers[0].Layer = profile.AllLayers },
-		"no block size":          func(m *Memory) { m.BlockTokens = 0 },
-		"absurd block size":      func(m *Memory) { m.BlockTokens = 1 << 30 },
-		"negative base":          func(m *Memory) { m.Layers[0].KBase = -64 },
-		"base past the end":      func(m *Memory) { m.Layers[0].VBase = 8 << 20 },
-		"unaligned base":         func(m *Memory) { m.Layers[0].VBase++ },
-		"absurd stride":          func(m *Memory) { m.Layers[0].BlockStride = math.MaxInt64 },
-		"no token stride":        func(m *Memory) { m.Layers[0].KTokenStride = 0 },
-		"head stride too small":  func(m *Memory) { m.Layers[0].VHeadStride = 4 },
-		"block larger than all":  func(m *Memory) { m.Layers[0].VTokenStride = 1 << 20 },
-		"no block stride at all": func(m *Memory) { m.Layers[0].BlockStride = 0 },
+	for name, change := range map[string]func(m *plan.EngineMemory){
+		"no layers":              func(m *plan.EngineMemory) { m.Layers = nil },
+		"a layer missing":        func(m *plan.EngineMemory) { m.Layers = m.Layers[1:] },
+		"a layer twice":          func(m *plan.EngineMemory) { m.Layers[1] = m.Layers[0] },
+		"a linear layer":         func(m *plan.EngineMemory) { m.Layers[0].Layer = 0 },
+		"all layers at once":     func(m *plan.EngineMemory) { m.Layers[0].Layer = profile.AllLayers },
+		"no block size":          func(m *plan.EngineMemory) { m.BlockTokens = 0 },
+		"absurd block size":      func(m *plan.EngineMemory) { m.BlockTokens = 1 << 30 },
+		"negative base":          func(m *plan.EngineMemory) { m.Layers[0].KBase = -64 },
+		"base past the end":      func(m *plan.EngineMemory) { m.Layers[0].VBase = 8 << 20 },
+		"unaligned base":         func(m *plan.EngineMemory) { m.Layers[0].VBase++ },
+		"absurd stride":          func(m *plan.EngineMemory) { m.Layers[0].BlockStride = math.MaxInt64 },
+		"no token stride":        func(m *plan.EngineMemory) { m.Layers[0].KTokenStride = 0 },
+		"head stride too small":  func(m *plan.EngineMemory) { m.Layers[0].VHeadStride = 4 },
+		"block larger than all":  func(m *plan.EngineMemory) { m.Layers[0].VTokenStride = 1 << 20 },
+		"no block stride at all": func(m *plan.EngineMemory) { m.Layers[0].BlockStride = 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := good
 			m.Layers = slices.Clone(good.Layers)
 			change(&m)
-			b.wantErr(b.CheckMemory(b.id, &m), tier.ErrInvalid)
+			b.wantErr(b.geometry().CheckMemory(&m), tier.ErrInvalid)
 		})
 	}
-	b.wantErr(b.CheckMemory(9, &good), tier.ErrInvalid)
+	_, err := b.Store.Geometry(9)
+	b.wantErr(err, tier.ErrInvalid)
 }
 
 func TestRotateRefusals(t *testing.T) {
@@ -320,29 +322,29 @@ func TestRotateRefusals(t *testing.T) {
 	p := b.mid(2, 64, 8)
 	b.publish(c, p)
 	pr := b.lay(c, noInputs, 0, 12, p)
-	base := &RotateQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers, Plan: pr.plan}
-	bytes, _, err := b.RotateBytes(base)
+	base := &plan.RotateQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, Plan: pr.plan}
+	bytes, _, err := b.geometry().RotateBytes(base)
 	b.must(err)
-	for name, change := range map[string]func(q *RotateQuery){
-		"linear layer":      func(q *RotateQuery) { q.Layer = 0 },
-		"no such layer":     func(q *RotateQuery) { q.Layer = 99 },
-		"answer too small":  func(q *RotateQuery) { q.Dest.Out = b.slot(0, bytes-64) },
-		"unknown beginning": func(q *RotateQuery) { q.From.Kind = 7 },
-		"gap":               func(q *RotateQuery) { q.Plan.End++ },
-		"no such rank":      func(q *RotateQuery) { q.Rank = 3 },
-		"no such tenant":    func(q *RotateQuery) { q.Tenant = 9 },
+	for name, change := range map[string]func(q *plan.RotateQuery){
+		"linear layer":      func(q *plan.RotateQuery) { q.Layer = 0 },
+		"no such layer":     func(q *plan.RotateQuery) { q.Layer = 99 },
+		"answer too small":  func(q *plan.RotateQuery) { q.Dest.Out = b.slot(0, bytes-64) },
+		"unknown beginning": func(q *plan.RotateQuery) { q.From.Kind = 7 },
+		"gap":               func(q *plan.RotateQuery) { q.Plan.End++ },
+		"no such rank":      func(q *plan.RotateQuery) { q.Rank = 3 },
+		"no such tenant":    func(q *plan.RotateQuery) { q.Tenant = 9 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := *base
 			q.Dest.Out = b.slot(0, bytes)
 			change(&q)
-			b.wantErr(c.Rotate(b.ctx, &q), tier.ErrInvalid)
+			b.wantErr(c.Plans().Rotate(b.ctx, &q), tier.ErrInvalid)
 		})
 	}
 }
 
 func TestAssembleIsComposeAndRotateAndTails(t *testing.T) {
-	for _, from := range []FromKind{FromZero, FromCheckpoint} {
+	for _, from := range []plan.FromKind{plan.FromZero, plan.FromCheckpoint} {
 		for _, paged := range []bool{false, true} {
 			t.Run(fmt.Sprintf("from=%d/paged=%v", from, paged), func(t *testing.T) { newBench(t, hybrid(1)).assembleOnce(from, paged) })
 		}
@@ -352,14 +354,14 @@ func TestAssembleIsComposeAndRotateAndTails(t *testing.T) {
 // assembleOnce assembles what can be without seams: a first segment and the
 // query, or a checkpoint, a mid segment whose head the checkpoint covers, and
 // the query.
-func (b *bench) assembleOnce(from FromKind, paged bool) {
+func (b *bench) assembleOnce(from plan.FromKind, paged bool) {
 	b.Helper()
 	c := b.NewSession("c")
 	begin, start := 0, map[int][]float64{}
-	q := &AssembleQuery{Profile: b.id, Tenant: tenantA}
+	q := &plan.AssembleQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}}
 	p := b.piece(1, profile.FirstSpec(33))
 	var loaded Loaded
-	if from == FromCheckpoint {
+	if from == plan.FromCheckpoint {
 		begin, p = 40, b.mid(2, 64, 8)
 		data := b.save(c, b.saveQuery(1, begin, 0, tier.Exact), 0)[0]
 		layout := b.profile.CheckpointLayout(begin)
@@ -367,14 +369,14 @@ func (b *bench) assembleOnce(from FromKind, paged bool) {
 			start[l] = numbers(&layout, data, layout.Find(l, profile.PartS))
 		}
 		loaded = b.loadPrefix(c, hashOf(1, begin), tier.Exact)
-		q.From = From{Kind: FromCheckpoint, Lease: loaded.Lease}
+		q.From = plan.From{Kind: plan.FromCheckpoint, Lease: loaded.Lease}
 	}
 	b.publish(c, p)
 	_, n := p.spec.Interior()
 	end := begin + n + 20
-	pr := &prompt{pieces: []*piece{&p, nil}, inputs: [][]byte{nil, nil}, plan: Plan{Begin: begin, End: end, Spans: []Span{
-		{Kind: SpanSegment, Lease: b.lease(c, p), Start: begin, Count: n},
-		{Kind: SpanRecompute, Start: begin + n, Count: 20},
+	pr := &prompt{pieces: []*piece{&p, nil}, inputs: [][]byte{nil, nil}, plan: plan.Plan{Begin: begin, End: end, Spans: []plan.Span{
+		{Kind: plan.SpanSegment, Lease: b.lease(c, p), Start: begin, Count: n},
+		{Kind: plan.SpanRecompute, Start: begin + n, Count: 20},
 	}}}
 	q.Plan = pr.plan
 	e := b.engine(16, 13, table(13))
@@ -382,13 +384,13 @@ func (b *bench) assembleOnce(from FromKind, paged bool) {
 	if paged {
 		q.Dest.Memory, q.Dest.Blocks, rows = &e.memory, e.blocks, 0
 	}
-	bytes, total, err := b.AssembleBytes(q)
+	bytes, total, err := b.geometry().AssembleBytes(q)
 	layout := b.profile.CheckpointLayout(rows)
 	if err != nil || total != n || bytes != layout.Bytes {
 		b.Fatalf("%d bytes for %d rows, %v", bytes, total, err)
 	}
 	q.Dest.Out = b.slot(0, bytes)
-	b.must(c.Assemble(b.ctx, q))
+	b.must(c.Plans().Assemble(b.ctx, q))
 
 	data := b.load(q.Dest.Out)
 	for _, l := range b.profile.LinearLayers() {
@@ -401,7 +403,7 @@ func (b *bench) assembleOnce(from FromKind, paged bool) {
 	}
 	if paged {
 		e.wantPlan(pr)
-		if from == FromCheckpoint {
+		if from == plan.FromCheckpoint {
 			e.wantChain(loaded)
 		}
 		e.untouched(begin+n, end)
@@ -427,16 +429,16 @@ func TestAssembleWithoutSegments(t *testing.T) {
 	saved := b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)[0]
 	loaded := b.loadPrefix(c, hashOf(1, 16), tier.Exact)
 	savedLayout, layout := b.profile.CheckpointLayout(16), b.profile.CheckpointLayout(0)
-	for _, from := range []From{{}, {Kind: FromCheckpoint, Lease: loaded.Lease}} {
+	for _, from := range []plan.From{{}, {Kind: plan.FromCheckpoint, Lease: loaded.Lease}} {
 		begin := 0
-		if from.Kind == FromCheckpoint {
+		if from.Kind == plan.FromCheckpoint {
 			begin = 16
 		}
 		out := b.slot(0, layout.Bytes)
 		b.must(b.dev.Store(b.ctx, out, content(&layout, 99)))
-		b.must(c.Assemble(b.ctx, &AssembleQuery{
-			Profile: b.id, Tenant: tenantA, From: from, Dest: Destination{Out: out},
-			Plan: Plan{Begin: begin, End: begin + 5, Spans: []Span{{Kind: SpanRecompute, Start: begin, Count: 5}}},
+		b.must(c.Plans().Assemble(b.ctx, &plan.AssembleQuery{
+			Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, From: from, Dest: plan.Destination{Out: out},
+			Plan: plan.Plan{Begin: begin, End: begin + 5, Spans: []plan.Span{{Kind: plan.SpanRecompute, Start: begin, Count: 5}}},
 		}))
 		data := b.load(out)
 		for i, part := range layout.Parts {
@@ -457,19 +459,19 @@ func TestAssembleRefusals(t *testing.T) {
 	c := b.NewSession("c")
 	p := b.piece(1, profile.FirstSpec(33))
 	b.publish(c, p)
-	base := &AssembleQuery{Profile: b.id, Tenant: tenantA, Plan: Plan{End: 40, Spans: []Span{
-		{Kind: SpanSegment, Lease: b.lease(c, p), Start: 0, Count: 33},
-		{Kind: SpanRecompute, Start: 33, Count: 7},
+	base := &plan.AssembleQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Plan: plan.Plan{End: 40, Spans: []plan.Span{
+		{Kind: plan.SpanSegment, Lease: b.lease(c, p), Start: 0, Count: 33},
+		{Kind: plan.SpanRecompute, Start: 33, Count: 7},
 	}}}
-	bytes, _, err := b.AssembleBytes(base)
+	bytes, _, err := b.geometry().AssembleBytes(base)
 	b.must(err)
-	for name, change := range map[string]func(q *AssembleQuery){
-		"answer too small":       func(q *AssembleQuery) { q.Dest.Out = b.slot(0, bytes-64) },
-		"from a bare state":      func(q *AssembleQuery) { q.From = From{Kind: FromState, State: b.slot(1<<20, 64)} },
-		"unknown beginning":      func(q *AssembleQuery) { q.From.Kind = 7 },
-		"last span has an input": func(q *AssembleQuery) { q.Plan.Spans[1].Input = b.seam(profile.AllLayers, 1) },
-		"recomputed in between": func(q *AssembleQuery) {
-			q.Plan.Spans = append(q.Plan.Spans, Span{Kind: SpanRecompute, Start: 40, Count: 1})
+	for name, change := range map[string]func(q *plan.AssembleQuery){
+		"answer too small":       func(q *plan.AssembleQuery) { q.Dest.Out = b.slot(0, bytes-64) },
+		"from a bare state":      func(q *plan.AssembleQuery) { q.From = plan.From{Kind: plan.FromState, State: b.slot(1<<20, 64)} },
+		"unknown beginning":      func(q *plan.AssembleQuery) { q.From.Kind = 7 },
+		"last span has an input": func(q *plan.AssembleQuery) { q.Plan.Spans[1].Input = b.seam(profile.AllLayers, 1) },
+		"recomputed in between": func(q *plan.AssembleQuery) {
+			q.Plan.Spans = append(q.Plan.Spans, plan.Span{Kind: plan.SpanRecompute, Start: 40, Count: 1})
 			q.Plan.End++
 		},
 	} {
@@ -478,7 +480,7 @@ func TestAssembleRefusals(t *testing.T) {
 			q.Plan.Spans = slices.Clone(base.Plan.Spans)
 			q.Dest.Out = b.slot(0, bytes)
 			change(&q)
-			b.wantErr(c.Assemble(b.ctx, &q), tier.ErrInvalid)
+			b.wantErr(c.Plans().Assemble(b.ctx, &q), tier.ErrInvalid)
 		})
 	}
 }
@@ -489,18 +491,18 @@ func TestRowsStayInTheirRunOfEngineMemory(t *testing.T) {
 	e := b.engine(16, 2, []uint32{0, 1})
 	first := &e.memory.Layers[0]
 	e.memory.Chunks = []int64{first.VBase + first.BlockStride, e.memory.Region.Bytes()}
-	b.must(b.CheckMemory(b.id, &e.memory))
+	b.must(b.geometry().CheckMemory(&e.memory))
 	c := b.NewSession("c")
 	p := b.piece(1, profile.FirstSpec(32))
 	b.publish(c, p)
-	q := &RotateQuery{
-		Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers,
-		Plan: Plan{End: 32, Spans: []Span{{Kind: SpanSegment, Lease: b.lease(c, p), Count: 32}}},
-		Dest: Destination{Memory: &e.memory, Blocks: e.blocks},
+	q := &plan.RotateQuery{
+		Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers,
+		Plan: plan.Plan{End: 32, Spans: []plan.Span{{Kind: plan.SpanSegment, Lease: b.lease(c, p), Count: 32}}},
+		Dest: plan.Destination{Memory: &e.memory, Blocks: e.blocks},
 	}
-	b.wantErr(c.Rotate(b.ctx, q), tier.ErrInvalid)
+	b.wantErr(c.Plans().Rotate(b.ctx, q), tier.ErrInvalid)
 	e.memory.Chunks[0] = first.VBase + first.VTokenStride
-	b.wantErr(b.CheckMemory(b.id, &e.memory), tier.ErrInvalid)
+	b.wantErr(b.geometry().CheckMemory(&e.memory), tier.ErrInvalid)
 	e.memory.Chunks = nil
-	b.must(c.Rotate(b.ctx, q))
+	b.must(c.Plans().Rotate(b.ctx, q))
 }

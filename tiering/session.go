@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -24,13 +25,14 @@ type Session struct {
 	leases map[tier.LeaseID]*lease
 	fills  map[tier.ReservationID]*filler
 
-	buffers map[tier.LeaseID]*buffer
+	plans *plan.Session // with a lock of its own
 }
 
 // NewSession begins a session; name is recorded as the publisher of what it
 // fills.
 func (s *Store) NewSession(name string) *Session {
-	session := &Session{store: s, name: name, ended: make(chan struct{}), leases: map[tier.LeaseID]*lease{}, fills: map[tier.ReservationID]*filler{}, buffers: map[tier.LeaseID]*buffer{}}
+	session := &Session{store: s, name: name, ended: make(chan struct{}), leases: map[tier.LeaseID]*lease{}, fills: map[tier.ReservationID]*filler{}}
+	session.plans = s.plans.NewSession(leased{session})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -90,11 +92,10 @@ func (c *Session) end(endLocked func(*lease)) {
 	c.shutLocked() // so that nothing comes to them
 	fills := slices.Collect(maps.Keys(c.fills))
 	leases := slices.Collect(maps.Keys(c.leases))
-	buffers := slices.Collect(maps.Keys(c.buffers))
+	why := c.openLocked()
 	s.mu.Unlock()
 	slices.Sort(fills)
 	slices.Sort(leases)
-	slices.Sort(buffers)
 	inPieces(&s.mu, len(fills), func(i int) {
 		if f := c.fills[fills[i]]; f != nil { // not killed with another rank's
 			s.killLocked(f.object, causeDeath)
@@ -105,11 +106,7 @@ func (c *Session) end(endLocked func(*lease)) {
 			endLocked(l)
 		}
 	})
-	inPieces(&s.mu, len(buffers), func(i int) {
-		if b := c.buffers[buffers[i]]; b != nil {
-			c.releaseBufferLocked(b)
-		}
-	})
+	c.plans.Close(why)
 }
 
 // inPieces calls f for 0 to n-1 under a lock that it lets go of every few rows.

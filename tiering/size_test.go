@@ -7,31 +7,6 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A request costs what its frame costs, not what it asks about times the number
-// of layers.
-func TestManySeamsCostNothing(t *testing.T) {
-	id := profile.Identity{Model: "deep", Weights: [32]byte{4}, Tokenizer: "bytes", TPSize: 1}
-	for range 900 {
-		id.Layers = append(id.Layers, profile.Layer{Kind: profile.KindLinear, Linear: profile.Linear{
-			Family: profile.GLA, KeyHeads: 1, ValueHeads: 1, KeyDim: 1, ValueDim: 1, StateDType: profile.F32, TransitionDType: profile.F32,
-		}})
-	}
-	b := newBench(t, id)
-	q := &ComposeQuery{Profile: b.id, Tenant: tenantA, Layer: profile.AllLayers}
-	for i := range 2000 {
-		q.Plan.Spans = append(q.Plan.Spans, Span{Kind: SpanRecompute, Start: i, Count: 1})
-	}
-	q.Plan.End = 2000
-	bytes, err := b.ComposeBytes(q)
-	b.must(err)
-	if want := int64(900 * 2001 * profile.PartAlign); bytes != want {
-		t.Fatalf("%d bytes, want %d", bytes, want)
-	}
-	if n := testing.AllocsPerRun(10, func() { _, _ = b.ComposeBytes(q) }); n > 0 {
-		t.Fatalf("%v allocations for a size", n)
-	}
-}
-
 // One rank's bytes fit an int64, those of 1024 ranks do not.
 func TestSizesOfAllRanksDoNotOverflow(t *testing.T) {
 	id := profile.Identity{Model: "big", Weights: [32]byte{3}, Tokenizer: "bytes", TPSize: 1024}

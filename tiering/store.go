@@ -15,6 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/internal/ghost"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -27,6 +28,7 @@ type Store struct {
 	place   tier.Place
 	tenants map[tier.TenantID]*tenant
 
+	plans     *plan.Runner
 	profiles  atomic.Pointer[[]*profileState] // replaced under mu, never changed
 	leaseIDs  atomic.Uint64
 	advisor   *advise.Advisor
@@ -99,6 +101,7 @@ func Open(cfg Config) (*Store, error) {
 	if err := s.openHBM(); err != nil {
 		return nil, errors.Join(err, arena.Close())
 	}
+	s.plans = s.newRunner()
 	return s, nil
 }
 
@@ -256,24 +259,4 @@ func (s *Store) checkpointLocked(hash *[32]byte, kind tier.CheckpointKind, p *pr
 		}
 	}
 	return nil
-}
-
-// deviceError gives an error of the device one of our kinds; what ended the
-// context stays visible.
-func deviceError(what string, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case contextEnded(err):
-		return fmt.Errorf("%s: %w", what, err)
-	case errors.Is(err, gpuipc.ErrInvalid):
-		return fmt.Errorf("%s: %w: %w", what, tier.ErrInvalid, err)
-	}
-	return fmt.Errorf("%s: %w: %w", what, tier.ErrUnavailable, err)
-}
-
-// contextEnded tells an operation that stopped because it was told to from one
-// that failed.
-func contextEnded(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

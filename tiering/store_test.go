@@ -17,6 +17,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -784,4 +785,12 @@ func (s *Store) flightsUp() iter.Seq2[tier.Name, *transfer.Flight] {
 		return func(func(tier.Name, *transfer.Flight) bool) {}
 	}
 	return s.up.All()
+}
+
+// geometry is that of the bench's profile.
+func (b *bench) geometry() *plan.Geometry {
+	b.Helper()
+	g, err := b.Store.Geometry(b.id)
+	b.must(err)
+	return g
 }

@@ -79,12 +79,12 @@ func TestThinnedNodeIsNoHitAndServesWhatExtendsIt(t *testing.T) {
 		}
 	}
 	// Everything that reads a chain goes past the holes.
-	q := &AssembleQuery{Profile: b.id, Tenant: tenantA, From: From{Kind: FromCheckpoint, Lease: l.Lease}}
-	q.Plan = Plan{Begin: 48, End: 52, Spans: []Span{{Kind: SpanRecompute, Start: 48, Count: 4}}}
-	size, _, err := b.AssembleBytes(q)
+	q := &plan.AssembleQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, From: plan.From{Kind: plan.FromCheckpoint, Lease: l.Lease}}
+	q.Plan = plan.Plan{Begin: 48, End: 52, Spans: []plan.Span{{Kind: plan.SpanRecompute, Start: 48, Count: 4}}}
+	size, _, err := b.geometry().AssembleBytes(q)
 	b.must(err)
 	q.Dest.Out = b.slot(0, size)
-	b.must(c.Assemble(b.ctx, q))
+	b.must(c.Plans().Assemble(b.ctx, q))
 	states, whole := b.profile.CheckpointLayout(0), b.profile.CheckpointLayout(16)
 	out := b.load(q.Dest.Out)
 	for _, part := range whole.Parts {

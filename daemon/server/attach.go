@@ -17,6 +17,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -73,7 +74,7 @@ type binding struct {
 	profile     tier.ProfileID
 	engine      string
 	blockTokens uint32
-	memory      *tiering.Memory // nil = none
+	memory      *plan.EngineMemory // nil = none
 }
 
 // hello answers version, tenants and memory, and attaches the connection.
@@ -286,7 +287,7 @@ func checkSizes(p *profile.Profile, m *wire.ProfileRequest) error {
 	return nil
 }
 
-func (t *task) importMemory(id tier.ProfileID, m *wire.ProfileRequest) (*tiering.Memory, error) {
+func (t *task) importMemory(id tier.ProfileID, m *wire.ProfileRequest) (*plan.EngineMemory, error) {
 	if m.MemoryBytes > 1<<46 {
 		return nil, codes.Refuse(wire.Invalid, "memory of %d bytes", m.MemoryBytes)
 	}
@@ -296,17 +297,21 @@ func (t *task) importMemory(id tier.ProfileID, m *wire.ProfileRequest) (*tiering
 	if err != nil {
 		return nil, err
 	}
-	memory := &tiering.Memory{Region: region, BlockTokens: int(m.BlockTokens), Layers: memoryLayers(m.Memory)}
-	if err := t.conn.server.store.CheckMemory(id, memory); err != nil {
+	memory := &plan.EngineMemory{Region: region, BlockTokens: int(m.BlockTokens), Layers: memoryLayers(m.Memory)}
+	g, err := t.conn.server.store.Geometry(id)
+	if err == nil {
+		err = g.CheckMemory(memory)
+	}
+	if err != nil {
 		return nil, errors.Join(err, region.Close())
 	}
 	return memory, nil
 }
 
-func memoryLayers(list []wire.MemoryLayer) []tiering.MemoryLayer {
-	layers := make([]tiering.MemoryLayer, len(list))
+func memoryLayers(list []wire.MemoryLayer) []plan.EngineLayer {
+	layers := make([]plan.EngineLayer, len(list))
 	for i, l := range list {
-		layers[i] = tiering.MemoryLayer{
+		layers[i] = plan.EngineLayer{
 			Layer: int(l.Layer), KBase: int64(l.KBase), VBase: int64(l.VBase), BlockStride: int64(l.BlockStride),
 			KTokenStride: int64(l.KTokenStride), KHeadStride: int64(l.KHeadStride),
 			VTokenStride: int64(l.VTokenStride), VHeadStride: int64(l.VHeadStride),
@@ -335,7 +340,7 @@ func (a *attachment) use(id uint32) (tier.ProfileID, error) {
 }
 
 // memory returns registered engine memory.
-func (a *attachment) memory(number uint32, id tier.ProfileID) (*tiering.Memory, error) {
+func (a *attachment) memory(number uint32, id tier.ProfileID) (*plan.EngineMemory, error) {
 	if l := a.gpu.Load(); l != nil && number >= firstDeviceMemory {
 		return l.memory(number, id)
 	}

@@ -5,26 +5,26 @@ import (
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/daemon/slots"
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // appendRows copies rows out of staging into a buffer, which it opens first if need
 // be.
 func (t *task) appendRows() (wire.Message, error) {
-	store, m := t.conn.server.store, &t.scratch.rows
+	m := &t.scratch.rows
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	id, tenant, err := t.scope(m.Profile)
+	sc, g, err := t.planScope(m.Profile, m.Rank)
 	if err != nil {
 		return nil, err
 	}
-	q := tiering.AppendQuery{
-		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Buffer: tier.LeaseID(m.Buffer),
+	q := plan.AppendQuery{
+		Scope: sc, Buffer: tier.LeaseID(m.Buffer),
 		Capacity: cut(m.Capacity), Begin: cut(m.Begin), Rows: cut(m.Rows),
 	}
-	bytes, err := store.RowsBytes(id, q.Rows)
+	bytes, err := g.RowsBytes(q.Rows)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func (t *task) appendRows() (wire.Message, error) {
 		return nil, err
 	}
 	if m.Base != 0 {
-		x, err := t.baseOf(at.slots, m.Base, id, &q.Base)
+		x, err := baseOf(at.slots, m.Base, g, &q.Base)
 		if err != nil {
 			return nil, err
 		}
@@ -41,25 +41,22 @@ func (t *task) appendRows() (wire.Message, error) {
 			defer at.slots.DoneReading(x)
 		}
 	}
-	got, err := t.at.session.Append(t.ctx, &q)
+	got, err := t.at.session.Plans().Append(t.ctx, &q)
 	return t.bufferReply(&got, err)
 }
 
 // baseOf resolves what a buffer is opened over: a slot, which the caller ends the
 // reading of, or else the lease of a checkpoint.
-func (t *task) baseOf(in *slots.Slots, lease uint64, id tier.ProfileID, base *tiering.From) (*slots.Slot, error) {
-	bytes, err := t.conn.server.store.ReplayBytes(id)
-	if err != nil {
-		return nil, err
-	}
+func baseOf(in *slots.Slots, lease uint64, g *plan.Geometry, base *plan.From) (*slots.Slot, error) {
+	bytes := g.ReplayBytes()
 	x, err := in.ReadFront(lease, bytes)
 	switch {
 	case err != nil:
 		return nil, err
 	case x == nil:
-		*base = tiering.From{Kind: tiering.FromCheckpoint, Lease: tier.LeaseID(lease)}
+		*base = plan.From{Kind: plan.FromCheckpoint, Lease: tier.LeaseID(lease)}
 	default:
-		*base = tiering.From{Kind: tiering.FromState, State: in.Ref(x, bytes)}
+		*base = plan.From{Kind: plan.FromState, State: in.Ref(x, bytes)}
 	}
 	return x, nil
 }
@@ -69,17 +66,17 @@ func (t *task) acceptRows() (wire.Message, error) {
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	id, tenant, err := t.scope(m.Profile)
+	sc, _, err := t.planScope(m.Profile, m.Rank)
 	if err != nil {
 		return nil, err
 	}
-	got, err := t.at.session.Accept(&tiering.AcceptQuery{
-		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Buffer: tier.LeaseID(m.Buffer), Tokens: cut(m.Tokens),
+	got, err := t.at.session.Plans().Accept(&plan.AcceptQuery{
+		Scope: sc, Buffer: tier.LeaseID(m.Buffer), Tokens: cut(m.Tokens),
 	})
 	return t.bufferReply(&got, err)
 }
 
-func (t *task) bufferReply(b *tiering.BufferState, err error) (wire.Message, error) {
+func (t *task) bufferReply(b *plan.BufferState, err error) (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -92,22 +89,19 @@ func (t *task) replayRows() (wire.Message, error) {
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	id, tenant, err := t.scope(m.Profile)
+	sc, g, err := t.planScope(m.Profile, m.Rank)
 	if err != nil {
 		return nil, err
 	}
 	if m.Flush > 1 {
 		return nil, codes.Refuse(wire.Invalid, "flush %d", m.Flush)
 	}
-	bytes, err := t.conn.server.store.ReplayBytes(id)
-	if err != nil {
-		return nil, err
-	}
-	q := tiering.ReplayQuery{
-		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Buffer: tier.LeaseID(m.Buffer), Token: cut(m.Token), Flush: m.Flush == 1,
+	bytes := g.ReplayBytes()
+	q := plan.ReplayQuery{
+		Scope: sc, Buffer: tier.LeaseID(m.Buffer), Token: cut(m.Token), Flush: m.Flush == 1,
 	}
 	return t.intoSlot(t.sideOf(m.Buffer).slots, m.Into, bytes, nil, func(out gpuipc.Ref) error {
 		q.Out = out
-		return t.at.session.Replay(t.ctx, &q)
+		return t.at.session.Plans().Replay(t.ctx, &q)
 	})
 }

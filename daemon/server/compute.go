@@ -7,16 +7,16 @@ import (
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/daemon/slots"
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // plan turns the columns of a plan into spans, without their inputs.
-func (t *task) plan(m *wire.Plan) tiering.Plan {
-	p := tiering.Plan{Begin: int(m.Begin), End: int(m.End), Spans: t.scratch.spans[:0]}
+func (t *task) plan(m *wire.Plan) plan.Plan {
+	p := plan.Plan{Begin: int(m.Begin), End: int(m.End), Spans: t.scratch.spans[:0]}
 	for i := range m.Kinds {
-		p.Spans = append(p.Spans, tiering.Span{
-			Kind: tiering.SpanKind(m.Kinds[i]), Lease: tier.LeaseID(m.Leases[i]),
+		p.Spans = append(p.Spans, plan.Span{
+			Kind: plan.SpanKind(m.Kinds[i]), Lease: tier.LeaseID(m.Leases[i]),
 			Start: int(m.Starts[i]), Count: int(m.Counts[i]),
 		})
 	}
@@ -34,14 +34,14 @@ type side struct {
 
 // side is where the leases of a plan lie. One without leases is carried out where
 // the slots lie that it names.
-func (t *task) side(from tiering.From, p *tiering.Plan, named ...uint64) (side, error) {
+func (t *task) side(from plan.From, p *plan.Plan, named ...uint64) (side, error) {
 	host := side{t.at.slots, t.at.staged}
 	l := t.at.gpu.Load()
 	if l == nil {
 		return host, nil
 	}
 	device := side{l.slots, l.staged}
-	switch place, err := t.at.session.PlanPlace(from, p); {
+	switch place, err := t.at.session.Plans().PlaceOfPlan(from, p); {
 	case err != nil:
 		return host, err
 	case place == tier.PlaceHBM, place == tier.PlaceNone && slices.ContainsFunc(named, l.slots.Has):
@@ -54,15 +54,25 @@ func (t *task) side(from tiering.From, p *tiering.Plan, named ...uint64) (side, 
 // for one of the host.
 func (t *task) sideOf(id uint64) side {
 	if l := t.at.gpu.Load(); l != nil && id != 0 {
-		if place, _ := t.at.session.LeasePlace(tier.LeaseID(id)); place == tier.PlaceHBM || l.slots.Has(id) {
+		if t.at.session.Plans().PlaceOf(tier.LeaseID(id)) == tier.PlaceHBM || l.slots.Has(id) {
 			return side{l.slots, l.staged}
 		}
 	}
 	return side{t.at.slots, t.at.staged}
 }
 
+// planScope is for whom a request is planned, and the geometry of its profile.
+func (t *task) planScope(profile, rank uint32) (plan.Scope, *plan.Geometry, error) {
+	id, tenant, err := t.scope(profile)
+	if err != nil {
+		return plan.Scope{}, nil, err
+	}
+	g, err := t.conn.server.store.Geometry(id)
+	return plan.Scope{Profile: id, Tenant: tenant, Rank: rankOf(rank)}, g, err
+}
+
 // inputs names the (T, S) of recomputed spans, each of so many bytes.
-func (s *side) inputs(p *tiering.Plan, offsets []uint64, bytes int64) (err error) {
+func (s *side) inputs(p *plan.Plan, offsets []uint64, bytes int64) (err error) {
 	for i, off := range offsets {
 		if off == wire.None {
 			continue
@@ -75,21 +85,21 @@ func (s *side) inputs(p *tiering.Plan, offsets []uint64, bytes int64) (err error
 }
 
 func (t *task) compose() (wire.Message, error) {
-	store, m := t.conn.server.store, &t.scratch.compose
+	m := &t.scratch.compose
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	id, tenant, err := t.scope(m.Profile)
+	sc, g, err := t.planScope(m.Profile, m.Rank)
 	if err != nil {
 		return nil, err
 	}
 	layer := int(m.Layer)
-	inputBytes, err := store.InputBytes(id, layer)
+	inputBytes, err := g.InputBytes(layer)
 	if err != nil {
 		return nil, err
 	}
-	q := tiering.ComposeQuery{Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Layer: layer}
-	q.From = tiering.From{Kind: tiering.FromKind(m.From), Lease: tier.LeaseID(m.FromLease)}
+	q := plan.ComposeQuery{Scope: sc, Layer: layer}
+	q.From = plan.From{Kind: plan.FromKind(m.From), Lease: tier.LeaseID(m.FromLease)}
 	q.Plan = t.plan(&m.Plan)
 	at, err := t.side(q.From, &q.Plan, m.FromLease, m.Into)
 	if err == nil {
@@ -100,12 +110,12 @@ func (t *task) compose() (wire.Message, error) {
 	}
 	var own *slots.Slot
 	if m.From == wire.FromSlot {
-		if own, err = t.stateFrom(at.slots, m, id, &q.From); err != nil {
+		if own, err = stateFrom(at.slots, m, g, &q.From); err != nil {
 			return nil, err
 		}
 		defer at.slots.DoneReading(own)
 	}
-	bytes, err := store.ComposeBytes(&q)
+	bytes, err := g.ComposeBytes(&q)
 	if err != nil {
 		return nil, err
 	}
@@ -114,13 +124,13 @@ func (t *task) compose() (wire.Message, error) {
 			return err
 		}
 		q.Out = out
-		return t.at.session.Compose(t.ctx, &q)
+		return t.at.session.Plans().Compose(t.ctx, &q)
 	})
 }
 
 // stateFrom resolves states that lie in a slot; the caller ends the reading.
-func (t *task) stateFrom(in *slots.Slots, m *wire.ComposeRequest, id tier.ProfileID, from *tiering.From) (*slots.Slot, error) {
-	bytes, err := t.conn.server.store.StateBytes(id, int(m.Layer))
+func stateFrom(in *slots.Slots, m *wire.ComposeRequest, g *plan.Geometry, from *plan.From) (*slots.Slot, error) {
+	bytes, err := g.StateBytes(int(m.Layer))
 	if err != nil {
 		return nil, err
 	}
@@ -163,9 +173,9 @@ func (t *task) intoSlot(slots *slots.Slots, into uint64, bytes int64, own *slots
 
 // placement is what rotate and assemble ask alike.
 type placement struct {
-	from tiering.From
-	plan tiering.Plan
-	dest tiering.Destination
+	from plan.From
+	plan plan.Plan
+	dest plan.Destination
 	at   side
 }
 
@@ -179,7 +189,7 @@ func (t *task) placement(m *wire.RotateRequest, id tier.ProfileID) (p placement,
 	if m.From != wire.FromZero && m.From != wire.FromCheckpoint {
 		return p, codes.Refuse(wire.Invalid, "%v from %d", t.header.Op, m.From)
 	}
-	p.from = tiering.From{Kind: tiering.FromKind(m.From), Lease: tier.LeaseID(m.FromLease)}
+	p.from = plan.From{Kind: plan.FromKind(m.From), Lease: tier.LeaseID(m.FromLease)}
 	if p.at, err = t.side(p.from, &p.plan, m.Into); err != nil {
 		return p, err
 	}
@@ -202,22 +212,22 @@ func (t *task) rotate() (wire.Message, error) {
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	id, tenant, err := t.scope(m.Profile)
+	sc, g, err := t.planScope(m.Profile, m.Rank)
 	if err != nil {
 		return nil, err
 	}
-	p, err := t.placement(m, id)
+	p, err := t.placement(m, sc.Profile)
 	if err != nil {
 		return nil, err
 	}
-	q := tiering.RotateQuery{Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Layer: int(m.Layer), From: p.from, Plan: p.plan, Dest: p.dest}
-	bytes, rows, err := t.conn.server.store.RotateBytes(&q)
+	q := plan.RotateQuery{Scope: sc, Layer: int(m.Layer), From: p.from, Plan: p.plan, Dest: p.dest}
+	bytes, rows, err := g.RotateBytes(&q)
 	if err != nil {
 		return nil, err
 	}
 	return t.carryOut(p.at.slots, m, bytes, rows, func(out gpuipc.Ref) error {
 		q.Dest.Out = out
-		return t.at.session.Rotate(t.ctx, &q)
+		return t.at.session.Plans().Rotate(t.ctx, &q)
 	})
 }
 
@@ -226,22 +236,22 @@ func (t *task) assemble() (wire.Message, error) {
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	id, tenant, err := t.scope(m.Profile)
+	sc, g, err := t.planScope(m.Profile, m.Rank)
 	if err != nil {
 		return nil, err
 	}
-	p, err := t.placement(&m.RotateRequest, id)
+	p, err := t.placement(&m.RotateRequest, sc.Profile)
 	if err != nil {
 		return nil, err
 	}
-	q := tiering.AssembleQuery{Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), From: p.from, Plan: p.plan, Dest: p.dest}
-	bytes, rows, err := t.conn.server.store.AssembleBytes(&q)
+	q := plan.AssembleQuery{Scope: sc, From: p.from, Plan: p.plan, Dest: p.dest}
+	bytes, rows, err := g.AssembleBytes(&q)
 	if err != nil {
 		return nil, err
 	}
 	return t.carryOut(p.at.slots, &m.RotateRequest, bytes, rows, func(out gpuipc.Ref) error {
 		q.Dest.Out = out
-		return t.at.session.Assemble(t.ctx, &q)
+		return t.at.session.Plans().Assemble(t.ctx, &q)
 	})
 }
 

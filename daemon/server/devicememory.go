@@ -10,7 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -24,7 +24,7 @@ type deviceMemory struct {
 	profile tier.ProfileID
 	epoch   uint64
 	told    wire.RegisterDeviceRequest // as it came
-	memory  *tiering.Memory
+	memory  *plan.EngineMemory
 }
 
 // registersAtOnce bounds the requests of a connection that hold descriptors while
@@ -96,7 +96,7 @@ func (t *task) attachedDevice() (*attachedGPU, error) {
 	return nil, codes.Refuse(wire.Invalid, "%v before attach-device", t.header.Op)
 }
 
-func (t *task) importDevice(l *attachedGPU, id tier.ProfileID, m *wire.RegisterDeviceRequest) (*tiering.Memory, error) {
+func (t *task) importDevice(l *attachedGPU, id tier.ProfileID, m *wire.RegisterDeviceRequest) (*plan.EngineMemory, error) {
 	share := gpuipc.Share{Way: gpuipc.Way(m.Way), Device: l.gpu.Device.UUID()}
 	var chunks []int64 // ends
 	end := int64(0)
@@ -130,8 +130,12 @@ func (t *task) importDevice(l *attachedGPU, id tier.ProfileID, m *wire.RegisterD
 		}
 		return nil, err
 	}
-	memory := &tiering.Memory{Region: region, Chunks: chunks, BlockTokens: int(t.at.blockTokens(id)), Layers: memoryLayers(m.Memory)}
-	if err := t.conn.server.store.CheckMemory(id, memory); err != nil {
+	memory := &plan.EngineMemory{Region: region, Chunks: chunks, BlockTokens: int(t.at.blockTokens(id)), Layers: memoryLayers(m.Memory)}
+	g, err := t.conn.server.store.Geometry(id)
+	if err == nil {
+		err = g.CheckMemory(memory)
+	}
+	if err != nil {
 		return nil, errors.Join(err, region.Close())
 	}
 	return memory, nil
@@ -187,7 +191,7 @@ func (l *attachedGPU) keep(memory deviceMemory) (number uint32, kept bool, err e
 }
 
 // memory returns registered device memory.
-func (l *attachedGPU) memory(number uint32, id tier.ProfileID) (*tiering.Memory, error) {
+func (l *attachedGPU) memory(number uint32, id tier.ProfileID) (*plan.EngineMemory, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := int(number - firstDeviceMemory)

@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/advise"
+	"github.com/spliced-kv/spliced/tiering/plan"
 )
 
 // task is one request while it is being answered.
@@ -66,7 +67,7 @@ type scratch struct {
 	rows        wire.AppendRequest
 	accept      wire.AcceptRequest
 	replay      wire.ReplayRequest
-	spans       []tiering.Span
+	spans       []plan.Span
 	tokens      []uint32
 }
 

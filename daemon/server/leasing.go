@@ -42,7 +42,10 @@ func (q *leasing) check(s *tiering.Store) error {
 	if q.blockTokens == 0 {
 		return nil
 	}
-	_, err := s.BlockEntries(q.Profile, 1, q.blockTokens)
+	g, err := s.Geometry(q.Profile)
+	if err == nil {
+		_, err = g.BlockEntries(1, q.blockTokens)
+	}
 	return err
 }
 
@@ -53,10 +56,11 @@ func (q *leasing) blocks(s *tiering.Store, row *tiering.Acquired) int {
 	if q.blockTokens == 0 || !row.Hit {
 		return 0
 	}
-	n, err := s.BlockEntries(q.Profile, row.Tokens, q.blockTokens)
+	g, err := s.Geometry(q.Profile)
 	if err != nil {
 		return 0
 	}
+	n, _ := g.BlockEntries(row.Tokens, q.blockTokens)
 	return n
 }
 
@@ -67,8 +71,8 @@ func (q *leasing) appendTable(s *tiering.Store, out *wire.AcquireReply, row *tie
 	}
 	before := len(out.Block)
 	if q.blocks(s, row) > 0 {
-		if table, err := s.BlockTable(q.Profile, row, q.blockTokens, out.Block); err == nil {
-			out.Block = table
+		if g, err := s.Geometry(q.Profile); err == nil {
+			out.Block, _ = g.BlockTable(row.Tokens, row.Extents, q.blockTokens, out.Block)
 		}
 	}
 	out.BlockCount = append(out.BlockCount, uint32(len(out.Block)-before))

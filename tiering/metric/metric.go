@@ -12,7 +12,7 @@
 // has that name, one that is "a|b" has names of its own. help stands at one field
 // of a family. What has a part is told to Prometheus only where there is that part.
 // A string is a label of all series of its struct. An inner struct's names begin
-// with its tag.
+// with its tag, those of an embedded one stand as they are.
 //
 // Fields are integers, atomic.Uint64, floats, arrays of these, strings and structs.
 // A family whose name ends in _total counts, the others are gauges. A tag that
@@ -109,6 +109,10 @@ func walk(v reflect.Value, prefix, part string, labels []string, f func(*series)
 		}
 	}
 	for i := range t.NumField() {
+		if x := v.Field(i); t.Field(i).Anonymous && x.Kind() == reflect.Struct {
+			walk(x, prefix, part, labels, f)
+			continue
+		}
 		tag := t.Field(i).Tag
 		count, prom := tag.Get("count"), tag.Get("prom")
 		if count == "" && prom == "" {

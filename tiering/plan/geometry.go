@@ -17,12 +17,16 @@ type Geometry struct {
 	id    tier.ProfileID
 	page  int64 // of the store's pools
 	parts partCache
+
+	ropes  []rope // the distinct ones of the profile
+	ropeOf []int  // layer -> index into ropes, -1 = keys are not rotated
 }
 
 // NewGeometry is the geometry of a profile in a store with pages of so many bytes.
 func NewGeometry(p *profile.Profile, id tier.ProfileID, pageBytes int64) *Geometry {
 	g := &Geometry{Profile: p, id: id, page: pageBytes}
 	g.parts.reset()
+	g.ropes, g.ropeOf = distinctRopes(p)
 	return g
 }
 
@@ -34,13 +38,13 @@ func (g *Geometry) CheckRank(rank int) error {
 	return nil
 }
 
-// Linear is the layers that a query for layer composes.
-func (g *Geometry) Linear(layer int) ([]int, error) {
+// linear is the layers that a query for layer composes.
+func (g *Geometry) linear(layer int) ([]int, error) {
 	return pickLayers(g.LinearLayers(), layer, "linear")
 }
 
-// Attention is the layers that a query for layer rotates.
-func (g *Geometry) Attention(layer int) ([]int, error) {
+// attention is the layers that a query for layer rotates.
+func (g *Geometry) attention(layer int) ([]int, error) {
 	return pickLayers(g.AttentionLayers(), layer, "attention")
 }
 
@@ -64,23 +68,23 @@ func (g *Geometry) CheckpointParts(rows int) *PartMap {
 	return g.partMap(partKey{of: partsOfCheckpoint, layer: profile.AllLayers, n: rows})
 }
 
-// RowsParts is where so many rows of a layer or profile.AllLayers lie.
-func (g *Geometry) RowsParts(layer, rows int) *PartMap {
+// rowsParts is where so many rows of a layer or profile.AllLayers lie.
+func (g *Geometry) rowsParts(layer, rows int) *PartMap {
 	return g.partMap(partKey{of: partsOfRows, layer: layer, n: rows})
 }
 
-// StateParts is where one state of a layer or profile.AllLayers lies.
-func (g *Geometry) StateParts(layer int) *PartMap {
+// stateParts is where one state of a layer or profile.AllLayers lies.
+func (g *Geometry) stateParts(layer int) *PartMap {
 	return g.partMap(partKey{of: partsOfState, layer: layer})
 }
 
-// SeamParts is where (T, S) of a recomputed span lie, of a layer or profile.AllLayers.
-func (g *Geometry) SeamParts(layer int) *PartMap {
+// seamParts is where (T, S) of a recomputed span lie, of a layer or profile.AllLayers.
+func (g *Geometry) seamParts(layer int) *PartMap {
 	return g.partMap(partKey{of: partsOfSeam, layer: layer})
 }
 
-// BufferParts is where the parts of so many rows of a buffer lie.
-func (g *Geometry) BufferParts(rows int) *PartMap {
+// bufferParts is where the parts of so many rows of a buffer lie.
+func (g *Geometry) bufferParts(rows int) *PartMap {
 	return g.partMap(partKey{of: partsOfBuffer, layer: profile.AllLayers, n: rows})
 }
 
@@ -111,29 +115,29 @@ func (g *Geometry) compute(key partKey) *PartMap {
 	panic(fmt.Sprintf("plan: parts of kind %d", key.of))
 }
 
-// States is profile.StatesLayout by arithmetic: its parts are those of one state,
+// states is profile.StatesLayout by arithmetic: its parts are those of one state,
 // each as often as there are seams and once more. A plan may have thousands of
 // seams, and deep models hundreds of layers.
-type States struct {
+type states struct {
 	one   *PartMap
 	times int64
 }
 
-// StatesParts is where the states before each of so many seams and the final one
+// statesBefore is where the states before each of so many seams and the final one
 // lie.
-func (g *Geometry) StatesParts(layer, seams int) (States, error) {
-	s := States{g.StateParts(layer), int64(seams) + 1}
+func (g *Geometry) statesBefore(layer, seams int) (states, error) {
+	s := states{g.stateParts(layer), int64(seams) + 1}
 	if s.one.Bytes > math.MaxInt64/s.times {
 		return s, fmt.Errorf("states before %d seams of %d bytes each: %w", seams, s.one.Bytes, tier.ErrInvalid)
 	}
 	return s, nil
 }
 
-// Bytes is the size of all states.
-func (s States) Bytes() int64 { return s.one.Bytes * s.times }
+// bytes is the size of all states.
+func (s states) bytes() int64 { return s.one.Bytes * s.times }
 
-// At is where state number n of the i-th layer asked for lies.
-func (s States) At(i, n int) (off, length int64) {
+// at is where state number n of the i-th layer asked for lies.
+func (s states) at(i, n int) (off, length int64) {
 	part, end := s.one.Parts[i], s.one.Bytes
 	if i+1 < len(s.one.Parts) {
 		end = s.one.Parts[i+1].Off

@@ -41,15 +41,15 @@ func TestStatesByArithmeticAreWhereTheProfilePutsThem(t *testing.T) {
 	for _, layer := range append([]int{profile.AllLayers}, g.LinearLayers()...) {
 		for seams := range 5 {
 			want := g.StatesLayout(layer, seams)
-			got, err := g.StatesParts(layer, seams)
+			got, err := g.statesBefore(layer, seams)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got.Bytes() != want.Bytes {
-				t.Fatalf("layer %d, %d seams: %d bytes, want %d", layer, seams, got.Bytes(), want.Bytes)
+			if got.bytes() != want.Bytes {
+				t.Fatalf("layer %d, %d seams: %d bytes, want %d", layer, seams, got.bytes(), want.Bytes)
 			}
 			for i, part := range want.Parts {
-				if off, n := got.At(i/(seams+1), i%(seams+1)); off != part.Off || n != part.Len {
+				if off, n := got.at(i/(seams+1), i%(seams+1)); off != part.Off || n != part.Len {
 					t.Fatalf("layer %d, %d seams, state %d: [%d, +%d), want [%d, +%d)", layer, seams, i, off, n, part.Off, part.Len)
 				}
 			}
@@ -130,5 +130,32 @@ func TestEdgesAreTheOtherStates(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A request costs what its frame costs, not what it asks about times the number
+// of layers.
+func TestManySeamsCostNothing(t *testing.T) {
+	id := profile.Identity{Model: "deep", Weights: [32]byte{4}, Tokenizer: "bytes", TPSize: 1}
+	for range 900 {
+		id.Layers = append(id.Layers, profile.Layer{Kind: profile.KindLinear, Linear: profile.Linear{
+			Family: profile.GLA, KeyHeads: 1, ValueHeads: 1, KeyDim: 1, ValueDim: 1, StateDType: profile.F32, TransitionDType: profile.F32,
+		}})
+	}
+	g := geometry(t, id, 4096)
+	q := &ComposeQuery{Layer: profile.AllLayers}
+	for i := range 2000 {
+		q.Plan.Spans = append(q.Plan.Spans, Span{Kind: SpanRecompute, Start: i, Count: 1})
+	}
+	q.Plan.End = 2000
+	bytes, err := g.ComposeBytes(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := int64(900 * 2001 * profile.PartAlign); bytes != want {
+		t.Fatalf("%d bytes, want %d", bytes, want)
+	}
+	if n := testing.AllocsPerRun(10, func() { _, _ = g.ComposeBytes(q) }); n > 0 {
+		t.Fatalf("%v allocations for a size", n)
 	}
 }

@@ -1,6 +1,7 @@
 package tier
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -11,6 +12,17 @@ import (
 type Name struct {
 	Kind CheckpointKind // 0 = segment
 	Key  [32]byte       // segment key or prefix hash
+}
+
+// String names an object in messages.
+func (n Name) String() string {
+	switch n.Kind {
+	case 0:
+		return fmt.Sprintf("segment %x", n.Key[:8])
+	case Spliced:
+		return fmt.Sprintf("spliced checkpoint %x", n.Key[:8])
+	}
+	return fmt.Sprintf("checkpoint %x", n.Key[:8])
 }
 
 // Entry is what a tier knows of an object without I/O.

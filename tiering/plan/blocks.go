@@ -1,4 +1,4 @@
-package tiering
+package plan
 
 import (
 	"fmt"
@@ -15,48 +15,40 @@ const NoBlock = math.MaxUint64
 
 // BlockEntries is the size of a segment's block table in blocks of blockTokens
 // interior tokens.
-func (s *Store) BlockEntries(id tier.ProfileID, tokens, blockTokens int) (int, error) {
-	p, err := s.profile(id)
-	if err != nil {
-		return 0, err
-	}
+func (g *Geometry) BlockEntries(tokens, blockTokens int) (int, error) {
 	if blockTokens < 1 || blockTokens > maxBlockTokens || tokens < 1 || tokens > profile.MaxTokens {
 		return 0, fmt.Errorf("block table of %d tokens in blocks of %d: %w", tokens, blockTokens, tier.ErrInvalid)
 	}
-	return 2 * len(p.AttentionLayers()) * ((tokens-1)/blockTokens + 1), nil
+	return 2 * len(g.AttentionLayers()) * ((tokens-1)/blockTokens + 1), nil
 }
 
-// BlockTable appends where a leased segment's rows lie, for a kernel that reads
-// the arena's own pages: for each attention layer in ascending order the keys and
-// then the values, for each block of blockTokens interior tokens from the first
-// one on the offset of its first row in the arena, or NoBlock. Rows of a block
-// follow each other without gaps, [KV heads, dim] of the profile's element type;
-// the last block may have fewer than blockTokens.
+// BlockTable appends where the rows of a leased segment with so many interior tokens
+// lie, for a kernel that reads the arena's own pages: for each attention layer in
+// ascending order the keys and then the values, for each block of blockTokens
+// interior tokens the offset of its first row in the arena, or NoBlock. Rows of a
+// block follow each other without gaps, [KV heads, dim] of the profile's element
+// type; the last block may have fewer than blockTokens.
 //
 // Pages are shared: any number of requests may read them at once, at different
-// positions, since keys are kept as of the segment's own token 0 or not turned at
+// positions, since keys are kept as of the segment's own token 0 or not rotated at
 // all. An offset is a multiple of profile.PartAlign only where a row's size is.
 // The table holds as long as the lease.
-func (s *Store) BlockTable(id tier.ProfileID, a *Acquired, blockTokens int, dst []uint64) ([]uint64, error) {
-	n, err := s.BlockEntries(id, a.Tokens, blockTokens)
+func (g *Geometry) BlockTable(tokens int, extents []gpuipc.Extent, blockTokens int, dst []uint64) ([]uint64, error) {
+	n, err := g.BlockEntries(tokens, blockTokens)
 	if err != nil || n == 0 {
 		return dst, err
 	}
-	p, err := s.profile(id)
-	if err != nil {
-		return dst, err
-	}
 	// Parts ascend, so one walk over the extents finds them all.
-	w := extentWalk{left: a.Extents}
-	layout := p.SegmentParts(a.Tokens)
-	for i := range layout.Parts {
-		part := &layout.Parts[i]
-		if part.Kind != profile.PartK && part.Kind != profile.PartV {
+	w := extentWalk{left: extents}
+	parts := g.SegmentParts(tokens)
+	for i := range parts.Parts {
+		part := &parts.Parts[i]
+		if !IsRows(part.Kind) {
 			continue
 		}
-		row := part.Len / int64(a.Tokens)
-		for first := 0; first < a.Tokens; first += blockTokens {
-			rows := min(blockTokens, a.Tokens-first)
+		row := part.Len / int64(tokens)
+		for first := 0; first < tokens; first += blockTokens {
+			rows := min(blockTokens, tokens-first)
 			dst = append(dst, w.find(part.Off+int64(first)*row, int64(rows)*row))
 		}
 	}

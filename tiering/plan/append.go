@@ -1,0 +1,207 @@
+package plan
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// maxRows bounds a buffer; rows of more tokens are dearer than states for any model
+// there is.
+const maxRows = 1 << 16
+
+// RowsBytes is the size of so many rows, as Append takes them.
+func (g *Geometry) RowsBytes(rows int) (int64, error) {
+	if rows < 0 || rows > maxRows {
+		return 0, fmt.Errorf("%d rows, the most is %d: %w", rows, maxRows, tier.ErrInvalid)
+	}
+	return g.bufferParts(rows).Bytes, nil
+}
+
+// Append copies rows behind the last one of a buffer, as drafts. Rows beyond the
+// capacity are ErrFull, and so are rows for which memory is missing; ErrQuota as
+// for segments. After an error a buffer holds what it held before.
+func (s *Session) Append(ctx context.Context, q *AppendQuery) (BufferState, error) {
+	g, err := s.store.Geometry(q.Scope)
+	if err != nil {
+		return BufferState{}, err
+	}
+	if err := q.check(g); err != nil {
+		return BufferState{}, fmt.Errorf("append: %w", err)
+	}
+	add := s.appendTo
+	if q.Buffer == 0 {
+		add = s.open
+	}
+	got, err := add(ctx, q, g)
+	if err != nil {
+		return BufferState{}, fmt.Errorf("append: %w", err)
+	}
+	s.runner.rowsAppended.Add(uint64(q.Rows))
+	return got, nil
+}
+
+func (q *AppendQuery) check(g *Geometry) error {
+	least := 1
+	if q.Buffer == 0 {
+		least = 0
+	}
+	if q.Rows < least || q.Rows > maxRows {
+		return fmt.Errorf("%d rows, want %d to %d: %w", q.Rows, least, maxRows, tier.ErrInvalid)
+	}
+	rows, states := g.bufferParts(q.Rows).Bytes, g.ReplayBytes()
+	switch {
+	case q.Begin < 0 || q.Begin > profile.MaxTokens-q.Rows:
+		return fmt.Errorf("rows of tokens [%d, +%d): %w", q.Begin, q.Rows, tier.ErrInvalid)
+	case len(g.LinearLayers()) == 0:
+		return fmt.Errorf("profile %d has no linear layers: %w", g.id, tier.ErrInvalid)
+	case q.Src.Len() != rows:
+		return fmt.Errorf("%d rows in %d bytes, want %d: %w", q.Rows, q.Src.Len(), rows, tier.ErrInvalid)
+	case q.Buffer != 0 && (q.Base.Kind != FromZero || q.Capacity != 0):
+		return fmt.Errorf("base and capacity of a buffer that is open: %w", tier.ErrInvalid)
+	case q.Buffer != 0:
+		return nil
+	case q.Capacity < max(q.Rows, 1) || q.Capacity > maxRows:
+		return fmt.Errorf("%d rows in a buffer for %d, the most is %d: %w", q.Rows, q.Capacity, maxRows, tier.ErrInvalid)
+	case q.Base.Kind > FromState || q.Base.Kind == FromZero && q.Begin != 0:
+		return fmt.Errorf("base of kind %d before token %d: %w", q.Base.Kind, q.Begin, tier.ErrInvalid)
+	case q.Base.Kind == FromState && q.Base.State.Len() != states:
+		return fmt.Errorf("base of %d bytes, want %d: %w", q.Base.State.Len(), states, tier.ErrInvalid)
+	}
+	return nil
+}
+
+// appendTo adds rows to a buffer of the session.
+func (s *Session) appendTo(ctx context.Context, q *AppendQuery, _ *Geometry) (BufferState, error) {
+	s.mu.Lock()
+	b, err := s.bufferLocked(q.Buffer, q.Scope)
+	if err == nil {
+		_, err = b.happensLocked(bufferEvent{kind: beginAppend, token: q.Begin, rows: q.Rows})
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return BufferState{}, err
+	}
+	event := bufferEvent{kind: endAppend, rows: q.Rows}
+	failed := b.copyRows(ctx, q)
+	if failed != nil {
+		event.kind = failAppend
+	}
+	s.mu.Lock()
+	last, err := b.happensLocked(event)
+	got := b.answer()
+	s.mu.Unlock()
+	if last {
+		b.free()
+	}
+	if failed != nil {
+		return BufferState{}, failed
+	}
+	return got, err
+}
+
+// open makes a buffer with its first rows. Nobody else can see it until it is whole.
+func (s *Session) open(ctx context.Context, q *AppendQuery, g *Geometry) (BufferState, error) {
+	s.mu.Lock()
+	others := len(s.mu.buffers) + s.mu.opening
+	s.mu.opening++
+	s.mu.Unlock()
+	b, err := s.newBuffer(ctx, q, g, others)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.opening--
+	if err != nil {
+		return BufferState{}, err
+	}
+	if s.mu.closed != nil { // meanwhile
+		defer b.free()
+		return BufferState{}, s.mu.closed
+	}
+	s.mu.buffers[b.id] = b
+	s.runner.buffers.Add(1)
+	s.runner.buffersOpened.Add(1)
+	return b.answer(), nil
+}
+
+// newBuffer takes memory for a buffer and fills it.
+func (s *Session) newBuffer(ctx context.Context, q *AppendQuery, g *Geometry, others int) (*buffer, error) {
+	if err := s.store.Admit(others); err != nil {
+		return nil, err
+	}
+	b := &buffer{
+		scope: q.Scope, geometry: g, parts: g.bufferParts(q.Capacity), state: newBufferState(q.Begin, q.Capacity),
+		on: s.runner.deviceOf(q.Src.Region),
+	}
+	if q.Base.Kind == FromState && b.on == s.runner.Memory {
+		b.on = s.runner.deviceOf(q.Base.State.Region)
+	}
+	if q.Base.Kind == FromCheckpoint {
+		if err := s.holdBase(b, q); err != nil {
+			return nil, err
+		}
+	}
+	rows, err := s.store.Claim(q.Scope, b.on, b.parts.Bytes)
+	if err != nil {
+		b.base.letGo()
+		return nil, err
+	}
+	b.id, b.rows = rows.ID, rows
+	_ = b.state.transition(bufferEvent{kind: beginAppend, token: q.Begin, rows: q.Rows}) // check has
+	if q.Base.Kind == FromState {
+		err = s.copyBase(ctx, b, q)
+	}
+	if err == nil {
+		err = b.copyRows(ctx, q)
+	}
+	if err != nil {
+		b.free()
+		return nil, err
+	}
+	_ = b.state.transition(bufferEvent{kind: endAppend, rows: q.Rows})
+	return b, nil
+}
+
+// holdBase begins a buffer at a leased checkpoint, where that lies.
+func (s *Session) holdBase(b *buffer, q *AppendQuery) error {
+	held, err := s.store.Hold(q.Scope, []tier.LeaseID{q.Base.Lease})
+	if err != nil {
+		return err
+	}
+	src := &held.Sources[0]
+	if err := src.checkBase(q.Begin); err != nil {
+		held.Release()
+		return err
+	}
+	b.on, b.base = held.On, baseStates{b.geometry.place(src), held.Release}
+	return nil
+}
+
+// copyBase gives a new buffer states of its own.
+func (s *Session) copyBase(ctx context.Context, b *buffer, q *AppendQuery) error {
+	base, err := s.store.Claim(q.Scope, b.on, q.Base.State.Len())
+	if err != nil {
+		return fmt.Errorf("base: %w", err)
+	}
+	b.base = claimedBase(b.geometry, base)
+	return b.on.Copy(ctx, base.Memory, q.Base.State)
+}
+
+// copyRows writes rows behind the last one. They count once all are there.
+func (b *buffer) copyRows(ctx context.Context, q *AppendQuery) error {
+	if q.Rows == 0 {
+		return nil
+	}
+	from, done := b.geometry.bufferParts(q.Rows), 0
+	for _, r := range b.state.ring(q.Begin, q.Rows) {
+		for i := range b.parts.Parts {
+			to, src := rowsOf(b.rows.Memory, &b.parts.Parts[i], r), rowsOf(q.Src, &from.Parts[i], ringSpan{done, r.n})
+			if err := b.on.moveRows(ctx, to, src, &from.Parts[i], r.n); err != nil {
+				return err
+			}
+		}
+		done += r.n
+	}
+	return nil
+}

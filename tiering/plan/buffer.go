@@ -1,0 +1,157 @@
+package plan
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// buffer is the rows of recent tokens beside the states that they move on: what a
+// decoding engine has instead of a state for each token (KVBuffer). It belongs to a
+// session and leaves with it. Fixed once it is known to the session, apart from base
+// and state, which the session's lock guards.
+type buffer struct {
+	id       tier.LeaseID
+	scope    Scope
+	geometry *Geometry
+	on       *Device
+	rows     *Claimed
+	parts    *PartMap // of all rows
+
+	base  baseStates // before the first row
+	state bufferState
+}
+
+// baseStates is the states that rows move on. The zero value is zero states.
+type baseStates struct {
+	placed
+	release func()
+}
+
+func (b *baseStates) letGo() {
+	if b.release != nil {
+		b.release()
+	}
+}
+
+// claimedBase is states in memory of their own.
+func claimedBase(g *Geometry, m *Claimed) baseStates {
+	return baseStates{placed{parts: g.CheckpointParts(0), share: m.Memory}, m.Release}
+}
+
+func (b *buffer) answer() BufferState {
+	return BufferState{Buffer: b.id, Begin: b.state.begin, Accepted: b.state.accepted, End: b.state.end}
+}
+
+// happensLocked is a transition. last tells that it was the last one: the caller is to
+// free the buffer when it has let go of the lock.
+func (b *buffer) happensLocked(e bufferEvent) (last bool, err error) {
+	was := b.state.phase
+	if err = b.state.transition(e); err != nil {
+		err = fmt.Errorf("buffer %d: %w", b.id, err)
+	}
+	return b.state.phase == bufferEnded && was != bufferEnded, err
+}
+
+// free gives a buffer's memory back.
+func (b *buffer) free() {
+	b.rows.Release()
+	b.base.letGo()
+}
+
+// bufferLocked finds a buffer of this session. It does not tell another tenant's
+// from none.
+func (s *Session) bufferLocked(id tier.LeaseID, sc Scope) (*buffer, error) {
+	if s.mu.closed != nil {
+		return nil, s.mu.closed
+	}
+	b := s.mu.buffers[id]
+	switch {
+	case b == nil || b.scope.Tenant != sc.Tenant:
+		return nil, fmt.Errorf("buffer %d: %w", id, tier.ErrGone)
+	case b.scope != sc:
+		return nil, fmt.Errorf("buffer %d is of profile %d and rank %d, not %d and %d: %w",
+			id, b.scope.Profile, b.scope.Rank, sc.Profile, sc.Rank, tier.ErrInvalid)
+	}
+	return b, nil
+}
+
+// Accept keeps drafted rows: those that a verification has confirmed.
+func (s *Session) Accept(q *AcceptQuery) (BufferState, error) {
+	if _, err := s.store.Geometry(q.Scope); err != nil {
+		return BufferState{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, err := s.bufferLocked(q.Buffer, q.Scope)
+	if err != nil {
+		return BufferState{}, err
+	}
+	drafted := b.state.end - b.state.accepted
+	if _, err := b.happensLocked(bufferEvent{kind: acceptRows, rows: q.Tokens}); err != nil {
+		return BufferState{}, err
+	}
+	s.runner.rowsAccepted.Add(uint64(q.Tokens))
+	s.runner.rowsDropped.Add(uint64(drafted - q.Tokens))
+	return b.answer(), nil
+}
+
+// ReleaseBuffer ends a buffer; false when the session has none of that id. What still
+// runs on it keeps its memory until it has ended.
+func (s *Session) ReleaseBuffer(id tier.LeaseID) bool {
+	s.mu.Lock()
+	b := s.mu.buffers[id]
+	if b == nil {
+		s.mu.Unlock()
+		return false
+	}
+	last := s.releaseLocked(b)
+	s.mu.Unlock()
+	if last {
+		b.free()
+	}
+	return true
+}
+
+func (s *Session) releaseLocked(b *buffer) (last bool) {
+	delete(s.mu.buffers, b.id)
+	s.runner.buffers.Add(-1)
+	last, _ = b.happensLocked(bufferEvent{kind: release})
+	return last
+}
+
+// Close ends all buffers. What is asked later answers why, and nothing new begins.
+func (s *Session) Close(why error) {
+	var free []*buffer
+	s.mu.Lock()
+	s.mu.closed = why
+	for _, id := range slices.Sorted(maps.Keys(s.mu.buffers)) { // in order, so that a run can be replayed
+		if b := s.mu.buffers[id]; s.releaseLocked(b) {
+			free = append(free, b)
+		}
+	}
+	s.mu.Unlock()
+	for _, b := range free {
+		b.free()
+	}
+}
+
+// rowsOf names the given rows of a part.
+func rowsOf(of gpuipc.Ref, part *profile.Part, r ringSpan) gpuipc.Ref {
+	row := part.Len / int64(part.Shape[0])
+	return of.Slice(part.Off+int64(r.at)*row, int64(r.n)*row)
+}
+
+// moveRows copies n rows of a part.
+func (d *Device) moveRows(ctx context.Context, to, from gpuipc.Ref, part *profile.Part, n int) error {
+	job := gpuipc.RotateJob{
+		Rows: n, Heads: 1, Dim: part.Shape[1] * part.Shape[2], Type: gpuipc.DType(part.DType), Src: from,
+		Dst: gpuipc.Scatter{Rows: to},
+	}
+	return d.check(d.Rotate(ctx, &job), "rows of layer %d", part.Layer)
+}

@@ -1,0 +1,192 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// bufferState is the positions and the activity of a buffer. Its rows are a ring: a
+// flush takes them from the front, appending adds at the back.
+//
+//	base ── row begin ── … ── row accepted-1 ── row accepted ── … ── row end-1
+//	states       certain                            drafted
+//
+//	        beginAppend              beginFlush, nothing else running
+//	 idle ───────────────► appending          idle ──────► flushing
+//	   ▲ ◄─────────────────────┘                ▲ ◄────────────┘
+//
+//	 any ──release──► ending ──last operation ends──► ended
+//
+// Replays may run while it is idle or appending. release goes to ended at once when
+// nothing runs.
+//
+// Invariant: begin <= accepted <= end <= begin+capacity.
+//
+// Invariant: an operation reads rows before accepted only, and appending writes rows
+// from end on only, so that the two may run at once.
+type bufferState struct {
+	phase    bufferPhase
+	running  int // appends, flushes and replays
+	capacity int
+	first    int // place of row begin in the ring
+	begin    int // prompt positions
+	accepted int
+	end      int
+}
+
+type bufferPhase uint8
+
+const (
+	bufferIdle      bufferPhase = iota
+	bufferAppending             // rows from end on are being written
+	bufferFlushing              // the base is being moved on
+	bufferEnding                // released, but something still runs
+	bufferEnded                 // its memory may go
+)
+
+type bufferEventKind uint8
+
+const (
+	beginAppend bufferEventKind = iota // of rows from token on
+	endAppend                          // rows are there
+	failAppend
+	acceptRows // keep so many drafted rows, drop the others
+	beginReplay
+	endReplay
+	beginFlush // of the rows before token
+	endFlush   // the base has them
+	failFlush
+	release
+)
+
+// bufferEvent is what happens to a buffer.
+type bufferEvent struct {
+	kind  bufferEventKind
+	token int // a prompt position
+	rows  int
+}
+
+// newBufferState is an idle buffer without rows.
+func newBufferState(begin, capacity int) bufferState {
+	return bufferState{capacity: capacity, begin: begin, accepted: begin, end: begin}
+}
+
+// transition is the only place that changes a buffer's state. An event that is
+// refused changes nothing. What ends after release is ErrGone, but has ended.
+func (s *bufferState) transition(e bufferEvent) error {
+	if err := s.refuse(e); err != nil {
+		return err
+	}
+	switch e.kind {
+	case beginAppend:
+		s.phase = bufferAppending
+		s.running++
+	case beginFlush:
+		s.phase = bufferFlushing
+		s.running++
+	case beginReplay:
+		s.running++
+	case acceptRows:
+		s.accepted += e.rows
+		s.end = s.accepted
+	case release:
+		if s.phase = bufferEnding; s.running == 0 {
+			s.phase = bufferEnded
+		}
+	default:
+		return s.finish(e)
+	}
+	return nil
+}
+
+// finish ends an operation.
+func (s *bufferState) finish(e bufferEvent) error {
+	s.running--
+	if s.phase == bufferEnding {
+		if s.running == 0 {
+			s.phase = bufferEnded
+		}
+		return tier.ErrGone
+	}
+	switch e.kind {
+	case endReplay:
+		return nil
+	case endAppend:
+		s.end += e.rows
+	case endFlush:
+		s.first = (s.first + e.token - s.begin) % s.capacity
+		s.begin = e.token
+	}
+	s.phase = bufferIdle
+	return nil
+}
+
+// refuse tells why an event cannot be. Those that would be a mistake of ours panic.
+func (s *bufferState) refuse(e bufferEvent) error {
+	ended := s.phase >= bufferEnding
+	switch e.kind {
+	case beginAppend:
+		switch {
+		case ended:
+			return tier.ErrGone
+		case s.phase != bufferIdle:
+			return fmt.Errorf("is being written: %w", tier.ErrBusy)
+		case e.token != s.end:
+			return fmt.Errorf("ends at token %d, the rows begin at %d: %w", s.end, e.token, tier.ErrInvalid)
+		case s.end+e.rows-s.begin > s.capacity:
+			return fmt.Errorf("%d rows beside %d, the most is %d: %w", e.rows, s.end-s.begin, s.capacity, tier.ErrFull)
+		}
+	case acceptRows:
+		switch {
+		case ended:
+			return tier.ErrGone
+		case s.phase != bufferIdle:
+			return fmt.Errorf("is being written: %w", tier.ErrBusy)
+		case e.rows < 0 || e.rows > s.end-s.accepted:
+			return fmt.Errorf("accept %d of %d drafted rows: %w", e.rows, s.end-s.accepted, tier.ErrInvalid)
+		}
+	case beginReplay, beginFlush:
+		switch {
+		case ended:
+			return tier.ErrGone
+		case e.token < s.begin || e.token > s.accepted:
+			return fmt.Errorf("has the states of tokens %d to %d, not %d: %w", s.begin, s.accepted, e.token, tier.ErrInvalid)
+		case s.phase == bufferFlushing || e.kind == beginFlush && s.running > 0:
+			return fmt.Errorf("is in use: %w", tier.ErrBusy)
+		}
+	case release:
+		if ended {
+			return tier.ErrGone
+		}
+	default:
+		s.mustEnd(e.kind)
+	}
+	return nil
+}
+
+// mustEnd panics unless an operation of this kind runs.
+func (s *bufferState) mustEnd(kind bufferEventKind) {
+	of := bufferIdle
+	switch kind {
+	case endAppend, failAppend:
+		of = bufferAppending
+	case endFlush, failFlush:
+		of = bufferFlushing
+	}
+	if s.running == 0 || of != bufferIdle && s.phase != of && s.phase != bufferEnding {
+		panic(fmt.Sprintf("plan: event %d ends nothing in phase %d with %d running", kind, s.phase, s.running))
+	}
+}
+
+// ringSpan is n rows in consecutive places of the ring.
+type ringSpan struct{ at, n int }
+
+// ring is where the rows of n tokens from a prompt position on lie: in one or two
+// spans of places.
+func (s *bufferState) ring(token, n int) []ringSpan {
+	at := (s.first + token - s.begin) % s.capacity
+	head := min(n, s.capacity-at)
+	return slices.DeleteFunc([]ringSpan{{at, head}, {0, n - head}}, func(r ringSpan) bool { return r.n == 0 })
+}

@@ -1,0 +1,252 @@
+package plan
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// StateBytes is the size of From.State for a layer or profile.AllLayers.
+func (g *Geometry) StateBytes(layer int) (int64, error) {
+	if _, err := g.linear(layer); err != nil {
+		return 0, err
+	}
+	return g.stateParts(layer).Bytes, nil
+}
+
+// InputBytes is the size of a recomputed span's Input for a layer or
+// profile.AllLayers.
+func (g *Geometry) InputBytes(layer int) (int64, error) {
+	if _, err := g.linear(layer); err != nil {
+		return 0, err
+	}
+	return g.seamParts(layer).Bytes, nil
+}
+
+// ComposeBytes is the size of Out, from the plan's shape alone: leases are not
+// looked up.
+func (g *Geometry) ComposeBytes(q *ComposeQuery) (int64, error) {
+	if _, err := g.linear(q.Layer); err != nil {
+		return 0, err
+	}
+	if err := q.Plan.check(); err != nil {
+		return 0, err
+	}
+	_, seams := q.Plan.shape()
+	out, err := g.statesBefore(q.Layer, seams)
+	if err != nil {
+		return 0, err
+	}
+	return out.bytes(), nil
+}
+
+// Compose moves a running state over a plan and writes q.Out. The parts of
+// segments and seams are read where they lie; nothing is copied first.
+func (s *Session) Compose(ctx context.Context, q *ComposeQuery) (err error) {
+	g, err := s.store.Geometry(q.Scope)
+	if err != nil {
+		return err
+	}
+	layers, err := g.linear(q.Layer)
+	if err != nil {
+		return err
+	}
+	_, seams := q.Plan.shape()
+	out, err := g.statesBefore(q.Layer, seams)
+	if err == nil {
+		err = q.check(g, out)
+	}
+	if err != nil {
+		return fmt.Errorf("compose: %w", err)
+	}
+	r, err := s.begin(q.Scope, g, q.From, &q.Plan, q.Out.Region)
+	if err != nil {
+		return fmt.Errorf("compose: %w", err)
+	}
+	defer func() { r.end(&r.on.composed, err) }()
+
+	c := &composer{run: r, from: q.From, state: g.stateParts(q.Layer), seam: g.seamParts(q.Layer)}
+	for i, layer := range layers {
+		before := func(seam int) gpuipc.Ref { return q.Out.Slice(out.at(i, seam)) }
+		if err := c.layer(ctx, layer, before, before(seams)); err != nil {
+			return err
+		}
+	}
+	if err := r.finish(ctx); err != nil {
+		return err
+	}
+	if q.Layer == profile.AllLayers {
+		r.timing.Compose = r.runner.Now().Sub(r.began)
+	}
+	return nil
+}
+
+// check is everything about a compose that needs no lease.
+func (q *ComposeQuery) check(g *Geometry, out states) error {
+	if err := q.Plan.check(); err != nil {
+		return err
+	}
+	if err := q.From.check(&q.Plan); err != nil {
+		return err
+	}
+	if err := q.checkInputs(g.seamParts(q.Layer).Bytes); err != nil {
+		return err
+	}
+	if have, want := q.Out.Len(), out.bytes(); have < want {
+		return fmt.Errorf("%d bytes for an answer of %d: %w", have, want, tier.ErrInvalid)
+	}
+	if q.From.Kind != FromState {
+		return nil
+	}
+	if have, want := q.From.State.Len(), out.one.Bytes; have != want {
+		return fmt.Errorf("state of %d bytes, want %d: %w", have, want, tier.ErrInvalid)
+	}
+	// Layer by layer in place is fine; any other overlap would have one layer's
+	// answer overwrite what the next one begins from.
+	if overlap(q.From.State, q.Out) && (out.times > 1 || !q.From.State.Equal(q.Out.Slice(0, q.From.State.Len()))) {
+		return fmt.Errorf("the answer overlaps the state it begins from: %w", tier.ErrInvalid)
+	}
+	return nil
+}
+
+// checkInputs wants one of so many bytes for each recomputed span but the last.
+func (q *ComposeQuery) checkInputs(want int64) error {
+	for i := range q.Plan.Spans {
+		sp := &q.Plan.Spans[i]
+		switch {
+		case sp.Kind == SpanSegment && !sp.Input.Absent():
+			return fmt.Errorf("span %d is a segment with an input: %w", i, tier.ErrInvalid)
+		case sp.Kind == SpanRecompute && sp.Input.Absent() && i != len(q.Plan.Spans)-1:
+			return fmt.Errorf("span %d of %d has no input: %w", i, len(q.Plan.Spans), tier.ErrInvalid)
+		case !sp.Input.Absent() && sp.Input.Len() != want:
+			return fmt.Errorf("span %d: input of %d bytes, want %d: %w", i, sp.Input.Len(), want, tier.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+func overlap(a, b gpuipc.Ref) bool {
+	if a.Region != b.Region {
+		return false
+	}
+	for _, x := range a.Extents {
+		for _, y := range b.Extents {
+			if x.Off < y.Off+y.Len && y.Off < x.Off+x.Len {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// composer makes one device job per layer of a plan.
+type composer struct {
+	*run
+	from  From
+	state *PartMap // of From.State
+	seam  *PartMap // of Input
+	steps []gpuipc.ComposeStep
+}
+
+// layer composes one layer. before names where the state before each recomputed
+// span goes; nil = not wanted.
+func (c *composer) layer(ctx context.Context, layer int, before func(seam int) gpuipc.Ref, out gpuipc.Ref) error {
+	lin := &c.geometry.Layer(layer).Linear
+	_, heads := c.geometry.RankHeads(layer)
+	c.steps = c.steps[:0]
+	if c.on.Batch != nil {
+		c.steps = nil // the job keeps them
+	}
+	seam := 0
+	for i := range c.spans {
+		sp := &c.spans[i]
+		if sp.isSegment() {
+			c.steps = append(c.steps, c.segmentStep(sp, layer))
+			continue
+		}
+		step := c.seamStep(sp, layer)
+		if before != nil {
+			step.Before = before(seam)
+			c.steps = append(c.steps, step)
+		}
+		seam++
+	}
+	return c.compose(ctx, layer, &gpuipc.ComposeJob{
+		Transition: gpuipc.Transition(lin.Transition()), Heads: heads, DK: lin.KeyDim, DV: lin.ValueDim,
+		From: c.first(layer), Steps: c.steps, Out: out,
+	})
+}
+
+// first is the state before the plan's first token; absent = zero.
+func (c *composer) first(layer int) gpuipc.Ref {
+	switch c.from.Kind {
+	case FromCheckpoint:
+		ref, _ := c.chain[len(c.chain)-1].part(layer, profile.PartS)
+		return ref
+	case FromState:
+		part, _ := c.state.Part(layer, profile.PartS)
+		return c.from.State.Slice(part.Off, part.Len)
+	}
+	return gpuipc.Ref{}
+}
+
+// segmentStep is a segment's (T, S). S of a layer with rope inside stands at
+// positions local to the whole segment and is rotated to its prompt position (HYPIC
+// Eq. 7).
+func (c *composer) segmentStep(sp *heldSpan, layer int) gpuipc.ComposeStep {
+	t, tPart := sp.segment.part(layer, profile.PartT)
+	s, sPart := sp.segment.part(layer, profile.PartS)
+	return gpuipc.ComposeStep{
+		T: t, TType: gpuipc.DType(tPart.DType), S: s, SType: gpuipc.DType(sPart.DType),
+		Rotation: c.rotations.by(layer, sp.origin),
+	}
+}
+
+// seamStep is a recomputed span's (T, S), which the engine computed at the true
+// positions, so that it is not rotated. Without input the step changes nothing.
+func (c *composer) seamStep(sp *heldSpan, layer int) gpuipc.ComposeStep {
+	if sp.Input.Absent() {
+		return gpuipc.ComposeStep{}
+	}
+	t, _ := c.seam.Part(layer, profile.PartT)
+	s, _ := c.seam.Part(layer, profile.PartS)
+	return gpuipc.ComposeStep{
+		T: sp.Input.Slice(t.Off, t.Len), TType: gpuipc.DType(t.DType),
+		S: sp.Input.Slice(s.Off, s.Len), SType: gpuipc.DType(s.DType),
+	}
+}
+
+// tail copies the convolution tail that the recomputed tokens continue from:
+// that of the last segment, of the checkpoint, or zeros.
+func (c *composer) tail(ctx context.Context, layer int, out *PartMap, into gpuipc.Ref) error {
+	part, ok := out.Part(layer, profile.PartConv)
+	if !ok {
+		return nil
+	}
+	dst := into.Slice(part.Off, part.Len)
+	last := c.lastPlaced()
+	if last == nil {
+		return c.on.check(c.on.Store(ctx, dst, make([]byte, part.Len)), "convolution tail of layer %d", layer)
+	}
+	src, from := last.part(layer, profile.PartConv)
+	return c.rotate(ctx, layer, &gpuipc.RotateJob{
+		Rows: from.Shape[0], Heads: 1, Dim: from.Shape[1], Type: gpuipc.DType(from.DType), Src: src,
+		Dst: gpuipc.Scatter{Rows: dst},
+	})
+}
+
+// lastPlaced is what stands right before the plan's recomputed end; nil = nothing.
+func (c *composer) lastPlaced() (last *placed) {
+	if n := len(c.chain); n > 0 {
+		last = &c.chain[n-1]
+	}
+	for i := range c.spans {
+		if sp := &c.spans[i]; sp.isSegment() {
+			last = &sp.segment
+		}
+	}
+	return last
+}

@@ -1,0 +1,80 @@
+package plan
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Device is a device that plans run on.
+type Device struct {
+	gpuipc.Device
+	Place tier.Place
+	// Batch starts the jobs of a plan together, in as few launches as it can; nil
+	// runs each when it is made.
+	Batch gpuipc.Accelerator
+	// Failed is told of every error, before it is answered; nil = nobody.
+	Failed func(error)
+
+	composed, rotated, assembled, replayed atomic.Uint64
+}
+
+// check gives an error of the device one of our kinds.
+func (d *Device) check(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	if d.Failed != nil {
+		d.Failed(err)
+	}
+	return tier.DeviceError(fmt.Sprintf(format, args...), err)
+}
+
+// Copy copies bytes of which nobody wants the digests.
+func (d *Device) Copy(ctx context.Context, to, from gpuipc.Ref) error {
+	digests := make([]uint64, gpuipc.Chunks(from.Len()))
+	return d.check(d.CopyDigests(ctx, to, from, digests), "copy states")
+}
+
+// jobs is the device jobs of a plan.
+//
+// Invariant: no job of a plan writes what another one reads or writes, apart from a
+// layer's state that is moved in place by its one job.
+type jobs struct {
+	on       *Device
+	composes []gpuipc.ComposeJob
+	rotates  []gpuipc.RotateJob
+}
+
+func (j *jobs) compose(ctx context.Context, layer int, job *gpuipc.ComposeJob) error {
+	if j.on.Batch != nil {
+		j.composes = append(j.composes, *job)
+		return nil
+	}
+	return j.on.check(j.on.Compose(ctx, job), "compose layer %d", layer)
+}
+
+func (j *jobs) rotate(ctx context.Context, layer int, job *gpuipc.RotateJob) error {
+	if j.on.Batch != nil {
+		j.rotates = append(j.rotates, *job)
+		return nil
+	}
+	return j.on.check(j.on.Rotate(ctx, job), "rotate layer %d", layer)
+}
+
+// finish starts what has not been yet, and returns when all has run.
+func (j *jobs) finish(ctx context.Context) error {
+	if len(j.composes) > 0 {
+		err := j.on.check(j.on.Batch.ComposeAll(ctx, j.composes), "compose %d layers", len(j.composes))
+		if err != nil {
+			return err
+		}
+	}
+	if len(j.rotates) > 0 {
+		return j.on.check(j.on.Batch.RotateAll(ctx, j.rotates), "rotate %d parts", len(j.rotates))
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Scope is for whom something is done.
+type Scope struct {
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
+	Rank    int
+}
+
+// SpanKind is what a span of a plan is.
+type SpanKind uint8
+
+// The span kinds. The numbers are those of the local protocol.
+const (
+	SpanSegment   SpanKind = 1 // the interior of a leased segment
+	SpanRecompute SpanKind = 2 // tokens the engine computes: seam, miss, query
+)
+
+// Span is a run of prompt tokens [Start, Start+Count).
+type Span struct {
+	Kind  SpanKind
+	Lease tier.LeaseID // SpanSegment
+	Start int
+	Count int
+	// Input holds (T, S) of a recomputed span in F32, laid out by
+	// profile.SeamLayout of the asked layers, its S already at the true
+	// positions of its tokens (never rotated). Absent is allowed for the last
+	// span of a plan only. Rotate and Assemble ignore and refuse it.
+	Input gpuipc.Ref
+}
+
+// Plan is the spans that cover the tokens [Begin, End) of a prompt exactly once,
+// in order.
+//
+// Invariant: no token enters a state twice. Besides gaps and overlaps of spans,
+// a plan in which two whole segments (head, interior and tail) overlap is
+// refused, and so is one that leaves no room for a segment's head.
+type Plan struct {
+	Begin, End int
+	Spans      []Span
+}
+
+// check refuses gaps and overlaps: each span begins where the one before ended.
+func (pl *Plan) check() error {
+	if pl.Begin < 0 || pl.End < pl.Begin || pl.End > profile.MaxTokens {
+		return fmt.Errorf("plan of tokens [%d, %d): %w", pl.Begin, pl.End, tier.ErrInvalid)
+	}
+	at := pl.Begin
+	for i := range pl.Spans {
+		sp := &pl.Spans[i]
+		if sp.Kind != SpanSegment && sp.Kind != SpanRecompute {
+			return fmt.Errorf("span %d: kind %d: %w", i, sp.Kind, tier.ErrInvalid)
+		}
+		if sp.Count < 1 || sp.Start != at || sp.Count > pl.End-at {
+			return fmt.Errorf("span %d: %d tokens at %d, expected at %d of [%d, %d): %w",
+				i, sp.Count, sp.Start, at, pl.Begin, pl.End, tier.ErrInvalid)
+		}
+		at += sp.Count
+	}
+	if at != pl.End {
+		return fmt.Errorf("plan of tokens [%d, %d) ends at %d: %w", pl.Begin, pl.End, at, tier.ErrInvalid)
+	}
+	return nil
+}
+
+// shape counts what the sizes of answers depend on.
+func (pl *Plan) shape() (rows, seams int) {
+	for i := range pl.Spans {
+		if pl.Spans[i].Kind == SpanSegment {
+			rows += pl.Spans[i].Count
+		} else {
+			seams++
+		}
+	}
+	return rows, seams
+}
+
+// leases is those of a plan: of the checkpoint that it begins from, if it does,
+// then of its segments in order.
+func (pl *Plan) leases(from From) []tier.LeaseID {
+	ids := make([]tier.LeaseID, 0, len(pl.Spans)+1)
+	if from.Kind == FromCheckpoint {
+		ids = append(ids, from.Lease)
+	}
+	for i := range pl.Spans {
+		if pl.Spans[i].Kind == SpanSegment {
+			ids = append(ids, pl.Spans[i].Lease)
+		}
+	}
+	return ids
+}
+
+// FromKind says where a plan begins from.
+type FromKind uint8
+
+// The beginnings. The numbers are those of the local protocol.
+const (
+	FromZero       FromKind = 0 // Begin is 0 and the state is zero
+	FromCheckpoint FromKind = 1 // Lease is that of a loaded checkpoint of Begin tokens
+	FromState      FromKind = 2 // State holds the states after Begin tokens
+)
+
+// From is the beginning of a plan. State is laid out by
+// profile.StatesLayout(layer, 0); StateBytes tells its size.
+type From struct {
+	Kind  FromKind
+	Lease tier.LeaseID
+	State gpuipc.Ref
+}
+
+// check refuses a state that cannot be the one before the plan's first token.
+func (from From) check(pl *Plan) error {
+	switch {
+	case from.Kind > FromState:
+		return fmt.Errorf("plan from kind %d: %w", from.Kind, tier.ErrInvalid)
+	case from.Kind == FromZero && pl.Begin != 0:
+		return fmt.Errorf("plan from zero begins at %d: %w", pl.Begin, tier.ErrInvalid)
+	}
+	return nil
+}
+
+// ComposeQuery moves a running state over a plan. Out receives, for each asked
+// linear layer in order, the F32 state before each recomputed span and then the
+// final state: profile.StatesLayout(Layer, recomputed spans).
+type ComposeQuery struct {
+	Scope
+	Layer int // a linear layer, or profile.AllLayers
+	From  From
+	Plan  Plan
+	Out   gpuipc.Ref // at least ComposeBytes
+}
+
+// Destination is where rows go. Without Memory they are packed into Out, in plan
+// order, by profile.RowsLayout. With Memory they are scattered by the block
+// table of tokens [0, End).
+type Destination struct {
+	Out    gpuipc.Ref
+	Memory *EngineMemory
+	Blocks []uint32
+}
+
+// region is where rows go.
+func (d *Destination) region() gpuipc.Region {
+	if d.Memory != nil {
+		return d.Memory.Region
+	}
+	return d.Out.Region
+}
+
+// RotateQuery places the keys and values of a plan's segments. With Memory and
+// FromCheckpoint the rows of the checkpoint's chain are placed too, unrotated:
+// they already stand at their positions. FromZero asks nothing of Begin here,
+// rows before it are the engine's own.
+type RotateQuery struct {
+	Scope
+	Layer int // an attention layer, or profile.AllLayers
+	From  From
+	Plan  Plan
+	Dest  Destination
+}
+
+// AssembleQuery is Compose and Rotate of all layers in one call, for plans whose
+// only recomputed span, if any, is the last. Out is laid out by
+// profile.CheckpointLayout(rows), or CheckpointLayout(0) when rows go to Memory;
+// the convolution tails in it are the last segment's, or the checkpoint's when
+// the plan has no segment, or zero.
+type AssembleQuery struct {
+	Scope
+	From From
+	Plan Plan
+	Dest Destination
+}
+
+// AppendQuery adds rows to a buffer, or opens one.
+type AppendQuery struct {
+	Scope
+	Buffer tier.LeaseID // 0 = open one
+
+	// Of a buffer that is opened. The base is zero states, a loaded checkpoint, or
+	// the bytes of profile.CheckpointLayout(0), which are copied.
+	Base     From
+	Capacity int
+
+	Begin int        // prompt position of the first row
+	Rows  int        // at least 1, or 0 when a buffer is opened
+	Src   gpuipc.Ref // the rows as profile.BufferLayout(Rows)
+}
+
+// BufferState is what a buffer holds, in prompt positions.
+type BufferState struct {
+	Buffer   tier.LeaseID
+	Begin    int // of the first row
+	Accepted int // tokens before it are certain
+	End      int
+}
+
+// AcceptQuery keeps the first Tokens drafted rows and drops the others.
+type AcceptQuery struct {
+	Scope
+	Buffer tier.LeaseID
+	Tokens int
+}
+
+// ReplayQuery asks for the states and convolution tails behind an accepted token.
+type ReplayQuery struct {
+	Scope
+	Buffer tier.LeaseID
+	Token  int        // tokens before it are in the answer
+	Flush  bool       // the rows before Token become part of the base
+	Out    gpuipc.Ref // at least profile.CheckpointLayout(0)
+}

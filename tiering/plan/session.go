@@ -1,0 +1,126 @@
+package plan
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Runner is what the plans of all sessions run on, and what they have counted.
+type Runner struct {
+	Memory *Device
+	HBM    *Device // nil = none
+	Now    func() time.Time
+	// Took is told how long plans of all layers took in memory; nil = nobody.
+	Took func(Scope, Timing)
+
+	buffers                                               atomic.Int64 // now
+	buffersOpened, flushes                                atomic.Uint64
+	rowsAppended, rowsAccepted, rowsDropped, rowsReplayed atomic.Uint64
+}
+
+// Timing is how long a plan took: its segments in all linear layers, their rows in
+// all attention layers. 0 = it had nothing to do there.
+type Timing struct {
+	Segments, Rows  int
+	Compose, Rotate time.Duration
+}
+
+// Session carries out the plans of one session of the store and has its buffers.
+type Session struct {
+	runner *Runner
+	store  Store
+
+	mu struct {
+		sync.Mutex
+		buffers map[tier.LeaseID]*buffer
+		opening int
+		closed  error // what is asked of a session that has ended answers
+	}
+}
+
+// NewSession begins a session.
+func (r *Runner) NewSession(s Store) *Session {
+	out := &Session{runner: r, store: s}
+	out.mu.buffers = map[tier.LeaseID]*buffer{}
+	return out
+}
+
+// PlaceOf is where the memory of a lease or a buffer lies; PlaceNone when the
+// session has neither of that id.
+func (s *Session) PlaceOf(id tier.LeaseID) tier.Place {
+	s.mu.Lock()
+	b := s.mu.buffers[id]
+	s.mu.Unlock()
+	if b != nil {
+		return b.on.Place
+	}
+	if d, err := s.store.On([]tier.LeaseID{id}); err == nil && d != nil {
+		return d.Place
+	}
+	return tier.PlaceNone
+}
+
+// PlaceOfPlan is where a plan would be carried out: where all its leases lie. What is
+// handed to Compose, Rotate and Assemble beside them has to lie there as well.
+// ErrInvalid: some lie in HBM and some in memory. PlaceNone: it names no lease of
+// this session; it is then carried out where its answer lies.
+func (s *Session) PlaceOfPlan(from From, pl *Plan) (tier.Place, error) {
+	d, err := s.store.On(pl.leases(from))
+	if err != nil || d == nil {
+		return tier.PlaceNone, err
+	}
+	return d.Place, nil
+}
+
+// deviceOf is the device that a region is memory of.
+func (r *Runner) deviceOf(region gpuipc.Region) *Device {
+	if _, shared := region.(gpuipc.SharedRegion); shared && r.HBM != nil {
+		return r.HBM
+	}
+	return r.Memory
+}
+
+// Counters counts what plans in memory and buffers did since the start.
+type Counters struct {
+	Composed  uint64 `count:"composed" prom:"kernels_total,kind=compose,tier=dram" help:"Requests computed by kind, and by the tier whose memory they read."`
+	Rotated   uint64 `count:"rotated" prom:"kernels_total,kind=rotate,tier=dram"`
+	Assembled uint64 `count:"assembled" prom:"kernels_total,kind=assemble,tier=dram"`
+
+	// Buffers of rows that are open now. Rows appended = accepted + dropped + those drafted now, and
+	// those of buffers that ended with drafts.
+	Buffers       uint64 `count:"buffers"`
+	BuffersOpened uint64 `count:"buffers_opened"`
+	RowsAppended  uint64 `count:"buffer_rows_appended"`
+	RowsAccepted  uint64 `count:"buffer_rows_accepted"`
+	RowsDropped   uint64 `count:"buffer_rows_dropped"`
+	Replayed      uint64 `count:"replayed" prom:"kernels_total,kind=replay,tier=dram"`
+	RowsReplayed  uint64 `count:"buffer_rows_replayed"`
+	BufferFlushes uint64 `count:"buffer_flushes"`
+}
+
+// Ran is how many plans have succeeded in HBM. They are not among Counters.
+type Ran struct {
+	Composed  uint64 `count:"composed" prom:"kernels_total,kind=compose,tier=hbm"`
+	Rotated   uint64 `count:"rotated" prom:"kernels_total,kind=rotate,tier=hbm"`
+	Assembled uint64 `count:"assembled" prom:"kernels_total,kind=assemble,tier=hbm"`
+	Replayed  uint64 `count:"replayed" prom:"kernels_total,kind=replay,tier=hbm"`
+}
+
+// Counters takes a snapshot.
+func (r *Runner) Counters() (Counters, Ran) {
+	m := r.Memory
+	c := Counters{
+		Composed: m.composed.Load(), Rotated: m.rotated.Load(), Assembled: m.assembled.Load(), Replayed: m.replayed.Load(),
+		Buffers: uint64(r.buffers.Load()), BuffersOpened: r.buffersOpened.Load(), BufferFlushes: r.flushes.Load(),
+		RowsAppended: r.rowsAppended.Load(), RowsAccepted: r.rowsAccepted.Load(),
+		RowsDropped: r.rowsDropped.Load(), RowsReplayed: r.rowsReplayed.Load(),
+	}
+	if d := r.HBM; d != nil {
+		return c, Ran{d.composed.Load(), d.rotated.Load(), d.assembled.Load(), d.replayed.Load()}
+	}
+	return c, Ran{}
+}

@@ -1,0 +1,86 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Store is what plans need of the store that has a session's leases. Its methods may
+// run at once, and none is called under a lock of this package.
+type Store interface {
+	// Geometry is that of the scope's profile. ErrInvalid: the scope names what is
+	// not there.
+	Geometry(s Scope) (*Geometry, error)
+	// On is the device that leases lie on, nil when the session has none of them.
+	// ErrInvalid: some lie on another one.
+	On(leases []tier.LeaseID) (*Device, error)
+	// Hold finds what leases of the scope name and keeps it where it lies: all or
+	// none. ErrGone: one is no live lease of this session and tenant. ErrInvalid: of
+	// another profile or rank, or on different devices.
+	Hold(s Scope, leases []tier.LeaseID) (*Held, error)
+	// Admit tells whether the session may have a buffer beside so many others.
+	// ErrBusy: with its leases they are as many as it may have.
+	Admit(buffers int) error
+	// Claim takes memory of the private pool of a device, which the tenant pays for.
+	// ErrFull and ErrQuota as for checkpoints.
+	Claim(s Scope, on *Device, bytes int64) (*Claimed, error)
+}
+
+// Held is what leases name. It stays where it is until Release, which is called once.
+type Held struct {
+	On      *Device  // nil without leases
+	Sources []Source // as the leases
+	Release func()
+}
+
+// Source is one rank's share of a leased object.
+type Source struct {
+	tier.Name
+	Spec       profile.SegmentSpec // segments
+	Begin, End int                 // segments: the interior; checkpoints: rows held
+	Share      gpuipc.Ref
+	Ancestors  []Source // checkpoints: those that it extends, from the root
+}
+
+// Claimed is memory that lasts until Release, which is called once.
+type Claimed struct {
+	ID      tier.LeaseID // of its own, from the sequence of leases
+	Memory  gpuipc.Ref
+	Release func()
+}
+
+// placed is a source or an ancestor with where its parts lie. The zero value is none.
+type placed struct {
+	name       tier.Name
+	begin, end int // as of Source
+	parts      *PartMap
+	share      gpuipc.Ref
+}
+
+func (g *Geometry) place(src *Source) placed {
+	p := placed{name: src.Name, begin: src.Begin, end: src.End, share: src.Share}
+	if src.Kind == 0 {
+		p.parts = g.SegmentParts(src.End - src.Begin)
+	} else {
+		p.parts = g.CheckpointParts(src.End - src.Begin)
+	}
+	return p
+}
+
+// part names one tensor to the device.
+func (p *placed) part(layer int, kind profile.PartKind) (gpuipc.Ref, profile.Part) {
+	part, ok := p.parts.Part(layer, kind)
+	if !ok {
+		panic(fmt.Sprintf("plan: %v has no part %d of layer %d", p.name, kind, layer))
+	}
+	ref := p.share.Slice(part.Off, part.Len)
+	for _, e := range ref.Extents {
+		if e.Off < 0 {
+			panic(fmt.Sprintf("plan: part %d of layer %d of %v is not in memory", kind, layer, p.name))
+		}
+	}
+	return ref, part
+}

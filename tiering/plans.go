@@ -1,0 +1,230 @@
+package tiering
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/tiering/plan"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Geometry is where the parts of a registered profile's objects lie, and how long the
+// answers of plans are.
+func (s *Store) Geometry(id tier.ProfileID) (*plan.Geometry, error) {
+	p, err := s.profile(id)
+	if err != nil {
+		return nil, err
+	}
+	return p.Geometry, nil
+}
+
+// Plans carries out plans over the session's leases, and has its buffers.
+func (c *Session) Plans() *plan.Session { return c.plans }
+
+// newRunner is what plans run on.
+func (s *Store) newRunner() *plan.Runner {
+	r := &plan.Runner{Memory: &plan.Device{Device: s.dev, Place: s.place}, Now: s.cfg.Now, Took: s.planTook}
+	if s.hbm != nil {
+		r.HBM = &plan.Device{Device: s.hbm.dev, Place: tier.PlaceHBM, Batch: s.hbm.dev, Failed: s.failedHBM}
+	}
+	return r
+}
+
+// planTook prices composing and rotating by what a plan took on one rank; the others
+// compute theirs beside it.
+func (s *Store) planTook(sc plan.Scope, t plan.Timing) {
+	p, err := s.profile(sc.Profile)
+	if err != nil {
+		return // forgotten since
+	}
+	shape := &p.costs.Model().Shape
+	p.costs.Did(cost.JobCompose, int64(t.Segments)*shape.SegmentTotalBytes(0), t.Compose)
+	p.costs.Did(cost.JobRotate, shape.RowBytes(t.Rows), t.Rotate)
+}
+
+// leased is what plan.Store asks of a session.
+type leased struct{ *Session }
+
+// Geometry is that of a scope's profile.
+func (c leased) Geometry(sc plan.Scope) (*plan.Geometry, error) {
+	p, _, err := c.store.scope(sc.Profile, sc.Tenant, sc.Rank)
+	if err != nil {
+		return nil, err
+	}
+	return p.Geometry, nil
+}
+
+// On is the device that leases lie on.
+func (c leased) On(leases []tier.LeaseID) (on *plan.Device, err error) {
+	c.store.mu.Lock()
+	defer c.store.mu.Unlock()
+	for _, id := range leases {
+		if l := c.leases[id]; l != nil {
+			if on, err = c.store.alsoOn(on, l.object); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return on, nil
+}
+
+// alsoOn is the device of an object, which has to be on unless that is nil.
+func (s *Store) alsoOn(on *plan.Device, o *object) (*plan.Device, error) {
+	d := s.plans.Memory
+	if o.inHBM() {
+		d = s.plans.HBM
+	}
+	if on != nil && d != on {
+		return nil, fmt.Errorf("leases in HBM and leases in memory in one plan: %w", tier.ErrInvalid)
+	}
+	return d, nil
+}
+
+// Hold keeps what leases name where it lies.
+func (c leased) Hold(sc plan.Scope, leases []tier.LeaseID) (*plan.Held, error) {
+	s := c.store
+	p, t, err := s.scope(sc.Profile, sc.Tenant, sc.Rank)
+	if err != nil {
+		return nil, err
+	}
+	held := &plan.Held{Sources: make([]plan.Source, len(leases))}
+	objects := make([]*object, len(leases))
+	now := s.cfg.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := c.openLocked(); err != nil {
+		return nil, err
+	}
+	for i, id := range leases {
+		l, err := c.useLeaseLocked(id, p, t, sc.Rank, now)
+		if err != nil {
+			return nil, err
+		}
+		if held.On, err = s.alsoOn(held.On, l.object); err != nil {
+			return nil, err
+		}
+		objects[i] = l.object
+		held.Sources[i] = s.sourceLocked(l.object, sc.Rank)
+	}
+	held.Release = s.keepLocked(objects...)
+	return held, nil
+}
+
+// sourceLocked is one rank's share of an object, and of those it extends.
+func (s *Store) sourceLocked(o *object, rank int) plan.Source {
+	src := plan.Source{Name: o.label(), Spec: o.spec, Begin: o.begin, End: o.end, Share: s.shareOf(o, rank)}
+	if o.kind != 0 && o.depth > 1 {
+		src.Ancestors = make([]plan.Source, o.depth-1)
+		for i, up := o.depth-2, o.parent; i >= 0; i, up = i-1, up.parent {
+			src.Ancestors[i] = plan.Source{Name: up.label(), Begin: up.begin, End: up.end, Share: s.shareOf(up, rank)}
+		}
+	}
+	return src
+}
+
+// keepLocked keeps the memory of objects, and the store open, until release.
+func (s *Store) keepLocked(objects ...*object) (release func()) {
+	s.running.Add(1)
+	for _, o := range objects {
+		s.useLocked(o)
+	}
+	return func() {
+		defer s.running.Done()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, o := range objects {
+			s.unuseLocked(o)
+		}
+	}
+}
+
+// Admit bounds the session's leases and buffers.
+func (c leased) Admit(buffers int) error {
+	s := c.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := c.openLocked(); err != nil {
+		return err
+	}
+	if len(c.leases)+buffers >= s.cfg.MaxLeases {
+		s.counters.RefusedBusy++
+		return fmt.Errorf("session %q has %d leases and %d buffers: %w", c.name, len(c.leases), buffers, tier.ErrBusy)
+	}
+	return nil
+}
+
+// bufferKind marks memory that was claimed, which no lookup finds: rows, and states
+// that rows were flushed into.
+const bufferKind tier.CheckpointKind = 1 << 7
+
+// Claim takes memory of a private pool.
+func (c leased) Claim(sc plan.Scope, on *plan.Device, bytes int64) (*plan.Claimed, error) {
+	s := c.store
+	p, t, err := s.scope(sc.Profile, sc.Tenant, sc.Rank)
+	if err != nil {
+		return nil, err
+	}
+	o := &object{profile: p, tenant: t, pool: s.pools[privatePool], kind: bufferKind, depth: 1, shares: make([]share, 1)}
+	if on == s.plans.HBM {
+		o.pool = s.hbm.pools[privatePool]
+		s.measureHBM(o, bytes)
+	} else {
+		o.rankBytes, o.bytes, o.pageBytes = bytes, bytes, s.pagesOf(bytes)
+	}
+	claimed := &plan.Claimed{ID: s.NewLeaseID()}
+	defer s.launch()
+	err = s.inTurns(func() error {
+		if err := c.mayClaimLocked(o); err != nil {
+			return err
+		}
+		if err := s.claimLocked(o); err != nil {
+			return err
+		}
+		claimed.Memory, claimed.Release = s.shareOf(o, 0), s.keepLocked(o)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return claimed, nil
+}
+
+func (c leased) mayClaimLocked(o *object) error {
+	if err := c.openLocked(); err != nil {
+		return err
+	}
+	if o.profile.forgotten {
+		return fmt.Errorf("buffer: profile %d is not registered any more: %w", o.profile.id, tier.ErrInvalid)
+	}
+	if o.inHBM() && c.store.hbm.lost {
+		return fmt.Errorf("buffer: the device is lost: %w", tier.ErrUnavailable)
+	}
+	return nil
+}
+
+// claimLocked makes room for memory and takes it; errAgain as of makeRoomLocked.
+func (s *Store) claimLocked(o *object) (err error) {
+	if o.inHBM() {
+		err = s.makeHBMRoomLocked(o, false)
+	} else {
+		err = s.makeRoomLocked(o, spared{})
+	}
+	if err != nil {
+		if !errors.Is(err, errAgain) {
+			s.counters.refused(err)
+		}
+		return err
+	}
+	o.created, o.used = s.cfg.Now(), s.cfg.Now()
+	if o.inHBM() {
+		s.placeHBMLocked(o, 0)
+		return nil
+	}
+	s.allocateLocked(o, o.rankBytes)
+	s.bookLocked(o)
+	if s.cleanerIdle && s.shortLocked(o.pool) {
+		s.changed.Broadcast()
+	}
+	return nil
+}
