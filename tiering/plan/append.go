@@ -174,7 +174,7 @@ func (s *Session) holdBase(b *buffer, q *AppendQuery) error {
 		held.Release()
 		return err
 	}
-	b.on, b.base = held.On, baseStates{b.geometry.place(src), held.Release}
+	b.on, b.base = held.On, baseStates{b.geometry.share(src), held.Release}
 	return nil
 }
 

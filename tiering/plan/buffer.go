@@ -29,7 +29,7 @@ type buffer struct {
 
 // baseStates is the states that rows move on. The zero value is zero states.
 type baseStates struct {
-	placed
+	share
 	release func()
 }
 
@@ -41,7 +41,7 @@ func (b *baseStates) letGo() {
 
 // claimedBase is states in memory of their own.
 func claimedBase(g *Geometry, m *Claimed) baseStates {
-	return baseStates{placed{parts: g.CheckpointParts(0), share: m.Memory}, m.Release}
+	return baseStates{share{parts: g.CheckpointParts(0), ref: m.Memory}, m.Release}
 }
 
 func (b *buffer) answer() BufferState {

@@ -227,7 +227,7 @@ func (c *composer) tail(ctx context.Context, layer int, out *PartMap, into gpuip
 		return nil
 	}
 	dst := into.Slice(part.Off, part.Len)
-	last := c.lastPlaced()
+	last := c.lastShare()
 	if last == nil {
 		return c.on.check(c.on.Store(ctx, dst, make([]byte, part.Len)), "convolution tail of layer %d", layer)
 	}
@@ -238,8 +238,8 @@ func (c *composer) tail(ctx context.Context, layer int, out *PartMap, into gpuip
 	})
 }
 
-// lastPlaced is what stands right before the plan's recomputed end; nil = nothing.
-func (c *composer) lastPlaced() (last *placed) {
+// lastShare is what stands right before the plan's recomputed end; nil = nothing.
+func (c *composer) lastShare() (last *share) {
 	if n := len(c.chain); n > 0 {
 		last = &c.chain[n-1]
 	}

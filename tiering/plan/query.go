@@ -155,8 +155,8 @@ func (d *Destination) region() gpuipc.Region {
 	return d.Out.Region
 }
 
-// RotateQuery places the keys and values of a plan's segments. With Memory and
-// FromCheckpoint the rows of the checkpoint's chain are placed too, unrotated:
+// RotateQuery copies the keys and values of a plan's segments to their positions. With Memory and
+// FromCheckpoint the rows of the checkpoint's chain are copied too, unrotated:
 // they already stand at their positions. FromZero asks nothing of Begin here,
 // rows before it are the engine's own.
 type RotateQuery struct {

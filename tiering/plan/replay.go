@@ -16,7 +16,7 @@ func (g *Geometry) ReplayBytes() int64 { return g.CheckpointParts(0).Bytes }
 // replay is a buffer as it was when a replay of it began.
 type replay struct {
 	*buffer
-	base  placed     // as the buffer's
+	base  share      // as the buffer's
 	spans []ringSpan // of the rows before the token
 	n     int        // how many these are
 	out   gpuipc.Ref
@@ -71,7 +71,7 @@ func (s *Session) beginReplay(q *ReplayQuery, g *Geometry) (*replay, error) {
 		return nil, err
 	}
 	n, to := q.Token-b.state.begin, g.CheckpointParts(0)
-	return &replay{buffer: b, base: b.base.placed, spans: b.state.ring(b.state.begin, n), n: n, out: q.Out.Slice(0, to.Bytes), to: to}, nil
+	return &replay{buffer: b, base: b.base.share, spans: b.state.ring(b.state.begin, n), n: n, out: q.Out.Slice(0, to.Bytes), to: to}, nil
 }
 
 // endReplay puts next in the place of the base, if all went well, and gives back what

@@ -131,7 +131,7 @@ func (w *rotator) chainRows(ctx context.Context, layer int) error {
 
 // job copies the rows of one part to packed row number row of the answer, or to
 // prompt position at of engine memory.
-func (w *rotator) job(from *placed, layer int, kind profile.PartKind, row, at int) gpuipc.RotateJob {
+func (w *rotator) job(from *share, layer int, kind profile.PartKind, row, at int) gpuipc.RotateJob {
 	src, part := from.part(layer, kind)
 	job := gpuipc.RotateJob{
 		Rows: part.Shape[0], Heads: part.Shape[1], Dim: part.Shape[2], Type: gpuipc.DType(part.DType), Src: src,

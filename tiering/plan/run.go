@@ -18,7 +18,7 @@ type run struct {
 	geometry *Geometry
 	held     *Held
 	spans    []heldSpan
-	chain    []placed // the checkpoint that it begins from and those it extends, from the root
+	chain    []share // the checkpoint that it begins from and those it extends, from the root
 	began    time.Time
 	timing   Timing
 
@@ -28,8 +28,8 @@ type run struct {
 // heldSpan is a span and the segment that its lease names.
 type heldSpan struct {
 	Span
-	segment placed // none = recomputed
-	origin  int    // prompt position of the whole segment's token 0
+	segment share // none = recomputed
+	origin  int   // prompt position of the whole segment's token 0
 }
 
 func (sp *heldSpan) isSegment() bool { return sp.segment.parts != nil }
@@ -101,11 +101,11 @@ func (r *run) resolveBase(src *Source, begin int) error {
 	if err := src.checkBase(begin); err != nil {
 		return err
 	}
-	r.chain = make([]placed, 0, len(src.Ancestors)+1)
+	r.chain = make([]share, 0, len(src.Ancestors)+1)
 	for i := range src.Ancestors {
-		r.chain = append(r.chain, r.geometry.place(&src.Ancestors[i]))
+		r.chain = append(r.chain, r.geometry.share(&src.Ancestors[i]))
 	}
-	r.chain = append(r.chain, r.geometry.place(src))
+	r.chain = append(r.chain, r.geometry.share(src))
 	return nil
 }
 
@@ -128,7 +128,7 @@ func (sp *heldSpan) resolve(g *Geometry, src *Source, whole int) (int, error) {
 	case src.Spec.Role == profile.RoleFirst && sp.Start != 0:
 		return 0, fmt.Errorf("%v was captured to stand first, not at %d: %w", src.Name, sp.Start, tier.ErrInvalid)
 	}
-	sp.segment = g.place(src)
+	sp.segment = g.share(src)
 	sp.origin = sp.Start - src.Begin
 	if sp.origin < whole {
 		return 0, fmt.Errorf("%v begins at %d with its head of %d tokens, before %d: %w", src.Name, sp.origin, src.Begin, whole, tier.ErrInvalid)

@@ -52,34 +52,35 @@ type Claimed struct {
 	Release func()
 }
 
-// placed is a source or an ancestor with where its parts lie. The zero value is none.
-type placed struct {
+// share is a source or an ancestor with where its parts lie. The zero value is none.
+type share struct {
 	name       tier.Name
 	begin, end int // as of Source
 	parts      *PartMap
-	share      gpuipc.Ref
+	ref        gpuipc.Ref
 }
 
-func (g *Geometry) place(src *Source) placed {
-	p := placed{name: src.Name, begin: src.Begin, end: src.End, share: src.Share}
+// share finds where the parts of a source lie.
+func (g *Geometry) share(src *Source) share {
+	out := share{name: src.Name, begin: src.Begin, end: src.End, ref: src.Share}
 	if src.Kind == 0 {
-		p.parts = g.SegmentParts(src.End - src.Begin)
+		out.parts = g.SegmentParts(src.End - src.Begin)
 	} else {
-		p.parts = g.CheckpointParts(src.End - src.Begin)
+		out.parts = g.CheckpointParts(src.End - src.Begin)
 	}
-	return p
+	return out
 }
 
 // part names one tensor to the device.
-func (p *placed) part(layer int, kind profile.PartKind) (gpuipc.Ref, profile.Part) {
-	part, ok := p.parts.Part(layer, kind)
+func (h *share) part(layer int, kind profile.PartKind) (gpuipc.Ref, profile.Part) {
+	part, ok := h.parts.Part(layer, kind)
 	if !ok {
-		panic(fmt.Sprintf("plan: %v has no part %d of layer %d", p.name, kind, layer))
+		panic(fmt.Sprintf("plan: %v has no part %d of layer %d", h.name, kind, layer))
 	}
-	ref := p.share.Slice(part.Off, part.Len)
+	ref := h.ref.Slice(part.Off, part.Len)
 	for _, e := range ref.Extents {
 		if e.Off < 0 {
-			panic(fmt.Sprintf("plan: part %d of layer %d of %v is not in memory", kind, layer, p.name))
+			panic(fmt.Sprintf("plan: part %d of layer %d of %v is not in memory", kind, layer, h.name))
 		}
 	}
 	return ref, part
