@@ -60,7 +60,8 @@ var mayImport = map[string]string{
 	"tiering/disk":              "gpuipc policy policy/profile tiering/tier tiering/metric tiering/disk/...",
 	"tiering": "gpuipc policy policy/cost policy/profile tiering/tier tiering/metric tiering/transfer tiering/plan tiering/costs tiering/decision tiering/advise " +
 		"tiering/internal/...",
-	"tiering/tiertest": "gpuipc policy/profile tiering tiering/tier",
+	"tiering/tiertest":           "gpuipc policy/profile tiering/tier",
+	"tiering/tiertest/storetest": "gpuipc policy/profile tiering tiering/tier tiering/tiertest",
 
 	"connector/wire/schema":           "",
 	"connector/wire":                  "",

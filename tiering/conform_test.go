@@ -8,6 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
+	"github.com/spliced-kv/spliced/tiering/tiertest/storetest"
 )
 
 // inMemory opens a store that has no tier below.
@@ -15,9 +16,9 @@ func inMemory(t testing.TB, o tiertest.Options) tiertest.Subject {
 	t.Helper()
 	dev := tiertest.NewDevice(t)
 	begun := cmp.Or(o.MaxBegun, 1024)
-	s, err := tiertest.NewStore(tiering.Config{
+	s, err := storetest.New(tiering.Config{
 		Device: dev, PublicBytes: o.PublicBytes, PrivateBytes: o.PrivateBytes, PageBytes: 4096,
-		Tenants: o.Tenants, MaxReservations: begun, Eviction: policy.NewLRU,
+		Tenants: storetest.Tenants(o.Tenants), MaxReservations: begun, Eviction: policy.NewLRU,
 	}, tiertest.NewMemory(t, dev, 32<<20), tiertest.Traits{
 		Lowest: tier.LevelMemory, Highest: tier.LevelMemory, Budget: o.PublicBytes + o.PrivateBytes, MaxBegun: begun,
 	})

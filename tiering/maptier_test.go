@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -25,12 +26,14 @@ type mapTier struct {
 
 	mu      sync.Mutex
 	entries map[tier.Name]*mapEntry
-	on      map[tier.Name]*mapWrite // admitted, not ended
+	on      map[tier.Name]*mapEntry // admitted, and not there yet
+	tenants []tier.TenantID         // that are known; nil = all
 	used    map[tier.TenantID]int64
 	clock   uint64
 	given   uint64 // generations
 	queue   int    // writes on their way at most
 
+	checks  bool        // reads compare digests, as those of a tier do; the store's tests want to see what it does itself
 	held    bool        // writes wait for finish
 	started []*mapWrite // those that do
 	refuse  error       // what Admit answers
@@ -47,20 +50,19 @@ type mapTier struct {
 
 type mapEntry struct {
 	tier.Entry
+	profile  *profile.Profile
 	content  tier.Content
 	bytes    [][]byte
 	used     uint64
 	readers  int
 	children int
+	writes   int // of it that have not ended: they share its room
 }
 
 type mapWrite struct {
 	tier   *mapTier
 	object *tier.Object
-	entry  *mapEntry // what it is to become; one that is there already if old
-	old    bool
-	first  *mapWrite // of the same name, on its way: its room is for both
-	failed bool
+	entry  *mapEntry // what it is to become, or is already
 	level  tier.Level
 	done   func(tier.Level, error)
 	over   bool
@@ -69,7 +71,7 @@ type mapWrite struct {
 func newMapTier(t testing.TB, dev gpuipc.Device, capacity int64) *mapTier {
 	return &mapTier{
 		t: t, dev: dev, capacity: capacity, queue: 1 << 30,
-		entries: map[tier.Name]*mapEntry{}, on: map[tier.Name]*mapWrite{}, used: map[tier.TenantID]int64{},
+		entries: map[tier.Name]*mapEntry{}, on: map[tier.Name]*mapEntry{}, used: map[tier.TenantID]int64{},
 	}
 }
 
@@ -167,7 +169,7 @@ func (m *mapTier) Trim(t tier.TenantID, bytes int64, spare []tier.Name) (freed i
 	if bytes <= 0 {
 		m.t.Errorf("trim of %d bytes", bytes)
 	}
-	e := m.oldest(func(e *mapEntry) bool { return e.Tenant == t && !slices.Contains(spare, e.Name) })
+	e := m.oldest(nil, func(e *mapEntry) bool { return e.Tenant == t && !slices.Contains(spare, e.Name) })
 	if e == nil {
 		return 0, false
 	}
@@ -175,14 +177,40 @@ func (m *mapTier) Trim(t tier.TenantID, bytes int64, spare []tier.Name) (freed i
 	return e.Bytes, e.Bytes < bytes
 }
 
-// oldest is the least recently used entry that may go.
-func (m *mapTier) oldest(of func(*mapEntry) bool) (found *mapEntry) {
+// oldest is the least recently used entry that may go once others have gone.
+func (m *mapTier) oldest(gone []*mapEntry, of func(*mapEntry) bool) (found *mapEntry) {
+	children := map[tier.Name]int{}
+	for _, e := range gone {
+		children[e.Parent]++
+	}
 	for _, e := range m.entries {
-		if of(e) && e.readers == 0 && e.children == 0 && (found == nil || e.used < found.used) {
+		if of(e) && e.readers == 0 && e.children == children[e.Name] && (found == nil || e.used < found.used) && !slices.Contains(gone, e) {
 			found = e
 		}
 	}
 	return found
+}
+
+// makeRoom forgets what has to go for an object, or nothing if that does not do.
+func (m *mapTier) makeRoom(o *tier.Object, bytes, room int64) error {
+	var gone []*mapEntry
+	total, mine := m.total()+bytes-m.capacity, m.used[o.Tenant]+bytes-room
+	for total > 0 || mine > 0 {
+		e := m.oldest(gone, func(e *mapEntry) bool { return e.Name != o.Parent && (mine <= 0 || e.Tenant == o.Tenant) })
+		switch {
+		case e == nil && mine > 0:
+			return fmt.Errorf("%d of %d bytes: %w", m.used[o.Tenant], room, tier.ErrQuota)
+		case e == nil:
+			return fmt.Errorf("%d of %d bytes: %w", m.total(), m.capacity, tier.ErrFull)
+		}
+		if gone, total = append(gone, e), total-e.Bytes; e.Tenant == o.Tenant {
+			mine -= e.Bytes
+		}
+	}
+	for _, e := range gone {
+		m.forget(e)
+	}
+	return nil
 }
 
 // forget drops an entry and, when wrong bytes force that, what extends it.
@@ -190,6 +218,12 @@ func (m *mapTier) forget(e *mapEntry) {
 	for _, child := range m.entries {
 		if child.Parent == e.Name {
 			m.forget(child)
+		}
+	}
+	for n, child := range m.on {
+		if child.Parent == e.Name {
+			delete(m.on, n)
+			m.used[child.Tenant] -= child.Bytes
 		}
 	}
 	delete(m.entries, e.Name)
@@ -216,54 +250,60 @@ func (m *mapTier) Admit(o *tier.Object, room int64) (tier.Write, error) {
 	m.offered = append(m.offered, o)
 	m.locked("Admit")
 	n := tier.Name{Kind: o.Kind, Key: o.Key}
-	w := &mapWrite{tier: m, object: o}
+	e := m.entries[n]
+	if e == nil {
+		e = m.on[n]
+	}
 	switch {
 	case m.refuse != nil:
 		return nil, fmt.Errorf("refused: %w", m.refuse)
 	case len(m.on) >= m.queue:
 		return nil, fmt.Errorf("queue: %w", tier.ErrBusy)
+	case m.tenants != nil && !slices.Contains(m.tenants, o.Tenant):
+		return nil, fmt.Errorf("tenant %d: %w", o.Tenant, tier.ErrInvalid)
 	case o.Parent != (tier.Name{}) && m.entries[o.Parent] == nil:
 		return nil, fmt.Errorf("its parent is not here: %w", tier.ErrInvalid)
-	case m.entries[n] != nil:
-		w.entry, w.old = m.entries[n], true
-		return w, nil
-	case m.on[n] != nil:
-		w.entry, w.first = m.on[n].entry, m.on[n]
-		return w, nil
+	case e != nil:
+		e.writes++
+		return &mapWrite{tier: m, object: o, entry: e}, nil
 	}
 	bytes := m.bytesOf(o)
-	mine := func(e *mapEntry) bool { return e.Tenant == o.Tenant && e.Name != o.Parent }
-	for m.used[o.Tenant]+bytes > room {
-		e := m.oldest(mine)
-		if e == nil {
-			return nil, fmt.Errorf("%d of %d bytes: %w", m.used[o.Tenant], room, tier.ErrQuota)
-		}
-		m.forget(e)
-	}
-	for m.total()+bytes > m.capacity {
-		e := m.oldest(func(e *mapEntry) bool { return e.Name != o.Parent })
-		if e == nil {
-			return nil, fmt.Errorf("%d of %d bytes: %w", m.total(), m.capacity, tier.ErrFull)
-		}
-		m.forget(e)
+	if err := m.makeRoom(o, bytes, room); err != nil {
+		return nil, err
 	}
 	m.given++
-	w.entry = &mapEntry{Entry: tier.Entry{
+	e = &mapEntry{profile: o.Profile, writes: 1, Entry: tier.Entry{
 		Name: n, Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant, Spec: o.Spec, Begin: o.Begin, End: o.End, Parent: o.Parent,
 		Bytes: bytes, Generation: m.given,
 	}}
 	if o.Kind == 0 {
 		begin, count := o.Spec.Interior()
-		w.entry.Begin, w.entry.End = begin, begin+count
+		e.Begin, e.End = begin, begin+count
 	}
 	m.used[o.Tenant] += bytes
-	m.on[n] = w
-	m.child(w.entry, 1) // its parent stays
+	m.on[n] = e
+	m.child(e, 1) // its parent stays
 	m.locked("Admit's end")
-	return w, nil
+	return &mapWrite{tier: m, object: o, entry: e}, nil
 }
 
-func (w *mapWrite) Cancel() { w.end(tier.LevelMemory, errors.New("canceled")) }
+// ended counts the end of a write. The room of an entry that is not there goes with
+// its last one.
+func (m *mapTier) ended(e *mapEntry) {
+	if e.writes--; e.writes > 0 || m.on[e.Name] != e {
+		return
+	}
+	delete(m.on, e.Name)
+	m.used[e.Tenant] -= e.Bytes
+	m.child(e, -1)
+}
+
+func (w *mapWrite) Cancel() {
+	w.tier.mu.Lock()
+	w.tier.ended(w.entry)
+	w.tier.mu.Unlock()
+	w.end(tier.LevelMemory, errors.New("canceled"))
+}
 
 func (w *mapWrite) Start(level tier.Level, done func(tier.Level, error)) {
 	m := w.tier
@@ -334,21 +374,13 @@ func (w *mapWrite) settle(bytes [][]byte, reached tier.Level, err error) error {
 	m, e, o := w.tier, w.entry, w.object
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	defer m.ended(e)
 	switch {
-	case w.first != nil && w.first.failed:
-		return fmt.Errorf("the first write of it failed: %w", tier.ErrUnavailable)
-	case m.entries[e.Name] == e:
-		if err == nil {
-			e.Level = max(e.Level, reached)
-		}
-	case w.old || m.on[e.Name] == nil || m.on[e.Name].entry != e: // it was forgotten meanwhile
+	case m.entries[e.Name] != e && m.on[e.Name] != e: // it was forgotten meanwhile
 		return fmt.Errorf("forgotten: %w", tier.ErrGone)
-	case err != nil && w.first == nil:
-		w.failed = true
-		m.used[e.Tenant] -= e.Bytes
-		m.child(e, -1)
-		delete(m.on, e.Name)
 	case err != nil:
+	case m.entries[e.Name] == e:
+		e.Level = max(e.Level, reached)
 	default:
 		delete(m.on, e.Name)
 		e.Level, e.bytes = reached, bytes
@@ -407,6 +439,9 @@ func (m *mapTier) Read(ctx context.Context, e *tier.Entry, dst []gpuipc.Ref) (*t
 			return nil, fmt.Errorf("%w: %w", tier.ErrUnavailable, ctx.Err())
 		}
 	}
+	if m.checks && unread == nil && have != nil && !have.intact() {
+		unread = fmt.Errorf("not what its digests say: %w", tier.ErrCorrupt)
+	}
 	switch {
 	case have == nil:
 		return nil, tier.ErrGone
@@ -430,6 +465,26 @@ func (m *mapTier) Read(ctx context.Context, e *tier.Entry, dst []gpuipc.Ref) (*t
 	m.touch(have)
 	c := have.content
 	return &c, nil
+}
+
+// intact compares an entry's bytes with its digests.
+func (e *mapEntry) intact() bool {
+	l := e.profile.CheckpointLayout(e.End - e.Begin)
+	if e.Kind == 0 {
+		l = e.profile.SegmentLayout(e.End - e.Begin)
+	}
+	for rank, b := range e.bytes {
+		want := e.content.Digests[rank]
+		for _, p := range l.Parts {
+			for at := int64(0); at < p.Len; at += gpuipc.ChunkBytes {
+				if gpuipc.DigestBytes(b[p.Off+at:p.Off+min(at+gpuipc.ChunkBytes, p.Len)]) != want[0] {
+					return false
+				}
+				want = want[1:]
+			}
+		}
+	}
+	return true
 }
 
 func (m *mapTier) Remove(n *tier.Name) bool {

@@ -119,7 +119,7 @@ func TestTiersAgreeWithAMap(t *testing.T) {
 
 // walk makes the tiers and walks over them.
 func (o *walkOptions) walk(t *testing.T, seed uint64, met *tiertest.WalkStats) {
-	tenants := []tiering.Tenant{{ID: 1, Name: "a", Salt: []byte("a"), QuotaBytes: o.quota}, {ID: 2, Name: "b", Salt: []byte("b")}}
+	tenants := []tiertest.Tenant{{ID: 1, Name: "a", Salt: []byte("a"), QuotaBytes: o.quota}, {ID: 2, Name: "b", Salt: []byte("b")}}
 	to := tiertest.Options{Tenants: tenants, PublicBytes: o.public, PrivateBytes: o.private, LargestBytes: 64 << 10}
 	cfg := Config{
 		GranuleBytes: o.granule, SlabBytes: o.slab, Coded: o.coded, Workers: o.workers, QueueLen: o.queue, SyncEvery: o.syncEvery,

@@ -19,6 +19,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
+	"github.com/spliced-kv/spliced/tiering/tiertest/storetest"
 )
 
 // subject is a tier of this package as tiertest wants it: on a file system in
@@ -267,7 +268,7 @@ func (s *subject) Calm() error {
 
 // stack is a store over a subject.
 type stack struct {
-	*tiertest.Store
+	*storetest.Store
 	below *subject
 	cfg   tiering.Config
 	o     tiertest.Options
@@ -288,7 +289,7 @@ func newStack(t testing.TB, o tiertest.Options, cfg tiering.Config, below Config
 	lower := o
 	lower.MaxBegun = 0
 	s.below = newSubject(t, lower, below, seed)
-	s.cfg.Device, s.cfg.Tenants = s.below.shelf.dev, o.Tenants
+	s.cfg.Device, s.cfg.Tenants = s.below.shelf.dev, storetest.Tenants(o.Tenants)
 	s.cfg.PublicBytes = cmp.Or(cfg.PublicBytes, stackMemory(o.PublicBytes, &o))
 	s.cfg.PrivateBytes = cmp.Or(cfg.PrivateBytes, stackMemory(o.PrivateBytes, &o))
 	s.cfg.MaxReservations = cmp.Or(o.MaxBegun, 1024)
@@ -300,7 +301,7 @@ func newStack(t testing.TB, o tiertest.Options, cfg tiering.Config, below Config
 
 func (s *stack) begin() (err error) {
 	s.cfg.Lower = s.below.tier
-	s.Store, err = tiertest.NewStore(s.cfg, s.below.Memory, tiertest.Traits{
+	s.Store, err = storetest.New(s.cfg, s.below.Memory, tiertest.Traits{
 		Lowest: tier.LevelMemory, Highest: tier.LevelSynced, MaxBegun: s.cfg.MaxReservations,
 		Budget: s.cfg.PublicBytes + s.cfg.PrivateBytes + s.o.PublicBytes + s.o.PrivateBytes,
 	})

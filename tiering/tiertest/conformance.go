@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -50,8 +49,8 @@ func Conformance(t *testing.T, open func(t testing.TB, o Options) Subject) {
 
 // The tenants of stories, apart from quotas.
 var (
-	alice = tiering.Tenant{ID: 1, Name: "alice", Salt: []byte("a")}
-	bob   = tiering.Tenant{ID: 2, Name: "bob", Salt: []byte("b")}
+	alice = Tenant{ID: 1, Name: "alice", Salt: []byte("a")}
+	bob   = Tenant{ID: 2, Name: "bob", Salt: []byte("b")}
 )
 
 // rig is a subject in a story.
@@ -67,7 +66,7 @@ type rig struct {
 func (r *rig) open(o Options) {
 	r.Helper()
 	if len(o.Tenants) == 0 {
-		o.Tenants = []tiering.Tenant{alice, bob}
+		o.Tenants = []Tenant{alice, bob}
 	}
 	if o.PublicBytes+o.PrivateBytes == 0 {
 		o.PublicBytes, o.PrivateBytes = 24<<20, 24<<20
@@ -111,7 +110,7 @@ func (r *rig) next() uint64 {
 }
 
 // segment makes a small segment of a tenant; all are of one size.
-func (r *rig) segment(t tiering.Tenant) *Object { return Segment(Small, t, r.next(), 40) }
+func (r *rig) segment(t Tenant) *Object { return Segment(Small, t, r.next(), 40) }
 
 // try puts an object at a level.
 func (r *rig) try(o *Object, level tier.Level) error {
@@ -169,7 +168,7 @@ func (r *rig) wantErr(err error, kinds ...error) {
 }
 
 // wantUsed compares an account with a sum.
-func (r *rig) wantUsed(t tiering.Tenant, bytes int64) {
+func (r *rig) wantUsed(t Tenant, bytes int64) {
 	r.Helper()
 	if got := r.Used(t.ID); got != bytes {
 		r.Fatalf("tenant %q is charged %d bytes, want %d", t.Name, got, bytes)

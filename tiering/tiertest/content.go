@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -124,7 +123,7 @@ func testOrphans(r *rig) {
 	_, err := r.Begin(child)
 	r.wantErr(err, tier.ErrInvalid, tier.ErrGone)
 	r.wantUsed(alice, 0)
-	unknown := Segment(Small, tiering.Tenant{ID: 99, Name: "nobody"}, r.next(), 20)
+	unknown := Segment(Small, Tenant{ID: 99, Name: "nobody"}, r.next(), 20)
 	_, err = r.Begin(unknown)
 	r.wantErr(err, tier.ErrInvalid)
 	r.put(up, child)
@@ -142,8 +141,8 @@ func testAccounts(r *rig) {
 		if !ok {
 			r.Fatalf("%v is not found", o)
 		}
-		if e.Bytes <= 0 || e.Bytes < o.total()/4 {
-			r.Errorf("%v of %d bytes is charged %d", o, o.total(), e.Bytes)
+		if e.Bytes <= 0 || e.Bytes < o.Total()/4 {
+			r.Errorf("%v of %d bytes is charged %d", o, o.Total(), e.Bytes)
 		}
 		sums[o.Tenant.ID] += e.Bytes
 	}

@@ -2,11 +2,11 @@
 // whatever it is made of: host memory, a disk, both of them together, and what may
 // come later.
 //
-// A Subject is such a tier as who uses it sees it. Tier makes one of a
-// tiering.Tier, Store one of a tiering.Store with or without a tier below;
-// what only the tier itself can do, such as to be cut off from its power, its
-// tests add as methods: Restarter, Spoiler, Disturber, Checker. Nothing here knows
-// of files or sockets.
+// A Subject is such a tier as who uses it sees it. Tier makes one of a tier.Tier;
+// package storetest makes one of a store, with or without a tier below. What only the
+// tier itself can do, such as to be cut off from its power, its tests add as methods:
+// Restarter, Spoiler, Disturber, Checker. Nothing here knows of files, sockets or the
+// store.
 //
 // Conformance is a list of stories, each with a fresh subject. Walk is random
 // operations beside a plain map of what was submitted and how safe it was said to

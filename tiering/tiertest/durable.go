@@ -7,7 +7,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -110,7 +109,7 @@ func testRestartOrder(r *rig) {
 
 // overfillAfter puts segments until one more than what was there fits no more:
 // those from before are used no more, so that the first to leave is one of them.
-func (r *rig) overfillAfter(t tiering.Tenant) (list []*Object) {
+func (r *rig) overfillAfter(t Tenant) (list []*Object) {
 	r.Helper()
 	for {
 		before := r.Used(alice.ID) + r.Used(bob.ID)

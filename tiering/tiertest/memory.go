@@ -91,8 +91,8 @@ func (m *Memory) freeLocked(r gpuipc.Ref) {
 	}
 }
 
-// put puts bytes into new memory.
-func (m *Memory) put(b []byte) (gpuipc.Ref, error) {
+// Put puts bytes into new memory.
+func (m *Memory) Put(b []byte) (gpuipc.Ref, error) {
 	r, err := m.alloc(int64(len(b)))
 	if err != nil {
 		return r, err
@@ -100,13 +100,14 @@ func (m *Memory) put(b []byte) (gpuipc.Ref, error) {
 	return r, m.dev.Store(context.Background(), r, b)
 }
 
-func (m *Memory) load(r gpuipc.Ref) ([]byte, error) {
+// Load copies what memory holds.
+func (m *Memory) Load(r gpuipc.Ref) ([]byte, error) {
 	b := make([]byte, r.Len())
 	return b, m.dev.Load(context.Background(), b, r)
 }
 
-// spend overwrites memory that nobody may need any more, and frees it.
-func (m *Memory) spend(refs ...gpuipc.Ref) error {
+// Spend overwrites memory that nobody may need any more, and frees it.
+func (m *Memory) Spend(refs ...gpuipc.Ref) error {
 	var errs []error
 	for _, r := range refs {
 		junk := make([]byte, r.Len())

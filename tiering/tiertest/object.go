@@ -11,7 +11,6 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -19,7 +18,7 @@ import (
 type Object struct {
 	tier.Name
 	Profile    *profile.Profile
-	Tenant     tiering.Tenant
+	Tenant     Tenant
 	Spec       profile.SegmentSpec // segments
 	Tokens     []uint32            // segments
 	Begin, End int                 // segments: the interior; checkpoints: rows held
@@ -29,7 +28,7 @@ type Object struct {
 }
 
 // Segment makes a leading segment. Key and bytes follow from the seed.
-func Segment(p *profile.Profile, t tiering.Tenant, seed uint64, tokens int) *Object {
+func Segment(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 	o := &Object{Profile: p, Tenant: t, Spec: profile.FirstSpec(tokens), End: tokens}
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range tokens {
@@ -41,7 +40,7 @@ func Segment(p *profile.Profile, t tiering.Tenant, seed uint64, tokens int) *Obj
 }
 
 // Middle makes a segment whose first and last tokens are not kept.
-func Middle(p *profile.Profile, t tiering.Tenant, seed uint64, tokens int) *Object {
+func Middle(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 	o := Segment(p, t, seed, tokens)
 	spec, ok := p.MidSpec(tokens, 3)
 	if !ok {
@@ -56,7 +55,7 @@ func Middle(p *profile.Profile, t tiering.Tenant, seed uint64, tokens int) *Obje
 
 // Checkpoint makes a checkpoint of some rows, behind those of its parent if it
 // has one, which is of the same profile and tenant.
-func Checkpoint(p *profile.Profile, t tiering.Tenant, seed uint64, kind tier.CheckpointKind, parent *Object, rows int) *Object {
+func Checkpoint(p *profile.Profile, t Tenant, seed uint64, kind tier.CheckpointKind, parent *Object, rows int) *Object {
 	o := &Object{Profile: p, Tenant: t, End: rows}
 	o.Kind = kind
 	o.Key = sha256.Sum256(fmt.Appendf(nil, "checkpoint %d of %s", seed, t.Name))
@@ -143,7 +142,7 @@ func (o *Object) String() string {
 }
 
 // total is the bytes of all ranks.
-func (o *Object) total() (n int64) {
+func (o *Object) Total() (n int64) {
 	for _, b := range o.Bytes {
 		n += int64(len(b))
 	}

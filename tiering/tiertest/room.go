@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -21,7 +20,7 @@ func (r *rig) held() {
 
 // overfill puts segments until several have left and uses keep between them. All
 // that are found must be read, and those that left are the ones put first.
-func (r *rig) overfill(t tiering.Tenant, keep *Object) (list []*Object) {
+func (r *rig) overfill(t Tenant, keep *Object) (list []*Object) {
 	r.Helper()
 	const most = 1000
 	left := 0
@@ -136,7 +135,7 @@ func testQuota(r *rig) {
 	// the first. The other tenant loses nothing by it.
 	few := alice
 	few.QuotaBytes = 2 * cost
-	r.open(Options{Tenants: []tiering.Tenant{few, bob}})
+	r.open(Options{Tenants: []Tenant{few, bob}})
 	other := r.segment(bob)
 	r.put(other)
 	r.Settle()
@@ -161,7 +160,7 @@ func testQuota(r *rig) {
 
 	// A byte less than one object is none at all.
 	few.QuotaBytes = cost - 1
-	r.open(Options{Tenants: []tiering.Tenant{few, bob}})
+	r.open(Options{Tenants: []Tenant{few, bob}})
 	r.wantErr(r.try(r.segment(few), r.Traits().Lowest), tier.ErrQuota)
 	r.wantUsed(few, 0)
 }
@@ -175,7 +174,7 @@ func (r *rig) lowestCost() int64 {
 	return r.Used(alice.ID)
 }
 
-func (r *rig) within(t tiering.Tenant) {
+func (r *rig) within(t Tenant) {
 	r.Helper()
 	if used := r.Used(t.ID); used > t.QuotaBytes {
 		r.Fatalf("tenant %q is charged %d bytes, its quota is %d", t.Name, used, t.QuotaBytes)

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -13,7 +12,7 @@ import (
 // at once, apart from Close and from what Restarter adds.
 type Subject interface {
 	Traits() Traits
-	// Begin takes room for an object. Errors are those of package tiering; what
+	// Begin takes room for an object. Errors are of the kinds of package tier; what
 	// the subject has already, or is getting, is ErrExists or joined.
 	Begin(o *Object) (Filling, error)
 	// Find answers what is known of an object without I/O. It is not a use.
@@ -40,6 +39,14 @@ type Filling interface {
 	Cancel()
 }
 
+// Tenant owns objects.
+type Tenant struct {
+	ID         tier.TenantID
+	Name       string
+	Salt       []byte // of the keys of its segments
+	QuotaBytes int64  // that it may hold in all of a subject; 0 = no quota
+}
+
 // Traits is what differs from subject to subject.
 type Traits struct {
 	Lowest, Highest tier.Level // that Finish can be asked for
@@ -63,7 +70,7 @@ type Content struct {
 // Options is what a story wants of its subject. Budgets are of the lowest tier;
 // one above may be smaller, but must hold LargestBytes a few times.
 type Options struct {
-	Tenants                   []tiering.Tenant
+	Tenants                   []Tenant
 	PublicBytes, PrivateBytes int64
 	LargestBytes              int64 // of an object's ranks together
 	MaxBegun                  int   // 0 = as many as there is room for

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -21,7 +20,7 @@ import (
 type WalkOptions struct {
 	Seed        uint64
 	Steps       int
-	Tenants     []tiering.Tenant
+	Tenants     []Tenant
 	Profiles    []*profile.Profile
 	Segments    int // names
 	Checkpoints int // names, in chains

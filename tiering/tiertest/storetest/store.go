@@ -1,4 +1,5 @@
-package tiertest
+// Package storetest makes a store a subject of tiertest.
+package storetest
 
 import (
 	"context"
@@ -11,6 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
 // Store makes a tiering.Store a subject, alone or with a tier below, used as the
@@ -18,8 +20,8 @@ import (
 // run until Stop.
 type Store struct {
 	*tiering.Store
-	Memory *Memory // staging
-	Trait  Traits
+	Memory *tiertest.Memory // staging
+	Trait  tiertest.Traits
 
 	lower   tier.Tier
 	session *tiering.Session
@@ -30,8 +32,17 @@ type Store struct {
 	stopErr error
 }
 
-// NewStore opens a store and runs it.
-func NewStore(cfg tiering.Config, m *Memory, trait Traits) (*Store, error) {
+// Tenants is what a store is told of a subject's tenants.
+func Tenants(list []tiertest.Tenant) []tiering.Tenant {
+	out := make([]tiering.Tenant, len(list))
+	for i, t := range list {
+		out[i] = tiering.Tenant{ID: t.ID, Name: t.Name, Salt: t.Salt, QuotaBytes: t.QuotaBytes}
+	}
+	return out
+}
+
+// New opens a store and runs it.
+func New(cfg tiering.Config, m *tiertest.Memory, trait tiertest.Traits) (*Store, error) {
 	store, err := tiering.Open(cfg)
 	if err != nil {
 		return nil, err
@@ -41,7 +52,7 @@ func NewStore(cfg tiering.Config, m *Memory, trait Traits) (*Store, error) {
 		Store: store, Memory: m, Trait: trait, lower: cfg.Lower, session: store.NewSession("tiertest"),
 		ids: map[profile.Fingerprint]tier.ProfileID{}, cancel: cancel, ended: make(chan error, 1),
 	}
-	for _, p := range [...]*profile.Profile{Small, Pair, Linear, WideF32, WideF16} {
+	for _, p := range [...]*profile.Profile{tiertest.Small, tiertest.Pair, tiertest.Linear, tiertest.WideF32, tiertest.WideF16} {
 		if s.ids[p.Fingerprint()], err = store.AddProfile(p); err != nil {
 			cancel()
 			return nil, errors.Join(err, store.Close())
@@ -65,8 +76,8 @@ func (s *Store) Stop(flush bool) error {
 }
 
 // Close implements Subject, as do the following.
-func (s *Store) Close() error   { return s.Stop(false) }
-func (s *Store) Traits() Traits { return s.Trait }
+func (s *Store) Close() error            { return s.Stop(false) }
+func (s *Store) Traits() tiertest.Traits { return s.Trait }
 
 func (s *Store) Used(t tier.TenantID) (bytes int64) {
 	for _, p := range s.Pools() {
@@ -88,14 +99,14 @@ func (s *Store) Settle() {
 		return
 	}
 	_, _ = s.Flush(context.Background()) // what is refused stays where it is
-	Wait(time.Minute, func() bool {
+	tiertest.Wait(time.Minute, func() bool {
 		c := s.Counters()
 		return c.Writing == 0 && c.Promoting == 0
 	})
 }
 
 // Find asks Match, which is what decides, and the listings for the bytes.
-func (s *Store) Find(o *Object) (Entry, bool) {
+func (s *Store) Find(o *tiertest.Object) (tiertest.Entry, bool) {
 	q := &tiering.MatchQuery{Profile: s.ids[o.Profile.Fingerprint()], Tenant: o.Tenant.ID}
 	if o.Kind == 0 {
 		q.Keys = [][32]byte{o.Key}
@@ -104,14 +115,14 @@ func (s *Store) Find(o *Object) (Entry, bool) {
 	}
 	var got tiering.MatchResult
 	if err := s.Match(q, &got); err != nil {
-		return Entry{}, false
+		return tiertest.Entry{}, false
 	}
 	if o.Kind == 0 && got.Segments[0].Status != tier.StatusHit || o.Kind != 0 && got.PrefixTokens == 0 {
-		return Entry{}, false
+		return tiertest.Entry{}, false
 	}
-	e := Entry{Level: tier.LevelMemory}
+	e := tiertest.Entry{Level: tier.LevelMemory}
 	if s.inMemory(o) {
-		e.Bytes = o.total() + 4*int64(len(o.Tokens))
+		e.Bytes = o.Total() + 4*int64(len(o.Tokens))
 	}
 	if s.lower != nil {
 		if below, ok := s.lower.Lookup(&o.Name); ok {
@@ -121,7 +132,7 @@ func (s *Store) Find(o *Object) (Entry, bool) {
 	return e, true
 }
 
-func (s *Store) inMemory(o *Object) bool {
+func (s *Store) inMemory(o *tiertest.Object) bool {
 	if o.Kind == 0 {
 		d, ok := s.Segment(o.Key)
 		return ok && d.Published
@@ -140,9 +151,9 @@ func (s *Store) inMemory(o *Object) bool {
 	return false
 }
 
-func (s *Store) Remove(o *Object) bool { return o.Kind == 0 && s.Evict(o.Key) == nil }
+func (s *Store) Remove(o *tiertest.Object) bool { return o.Kind == 0 && s.Evict(o.Key) == nil }
 
-func (s *Store) Begin(o *Object) (Filling, error) {
+func (s *Store) Begin(o *tiertest.Object) (tiertest.Filling, error) {
 	f := &storeFilling{store: s, object: o}
 	for rank := range o.Bytes {
 		r, err := s.reserve(o, rank)
@@ -155,7 +166,7 @@ func (s *Store) Begin(o *Object) (Filling, error) {
 	return f, nil
 }
 
-func (s *Store) reserve(o *Object, rank int) (tiering.Reservation, error) {
+func (s *Store) reserve(o *tiertest.Object, rank int) (tiering.Reservation, error) {
 	id := s.ids[o.Profile.Fingerprint()]
 	if o.Kind == 0 {
 		return s.session.Reserve(&tiering.ReserveQuery{Profile: id, Tenant: o.Tenant.ID, Rank: rank, Key: o.Key, Spec: o.Spec, Tokens: o.Tokens})
@@ -167,7 +178,7 @@ func (s *Store) reserve(o *Object, rank int) (tiering.Reservation, error) {
 
 type storeFilling struct {
 	store  *Store
-	object *Object
+	object *tiertest.Object
 	ranks  []tier.ReservationID
 }
 
@@ -199,7 +210,7 @@ func (f *storeFilling) Finish(ctx context.Context, level tier.Level) (tier.Level
 	}
 	switch {
 	case !last.Published:
-		return tier.LevelMemory, fmt.Errorf("%v: committed as a whole, and not published: %w", f.object, ErrWrong)
+		return tier.LevelMemory, fmt.Errorf("%v: committed as a whole, and not published: %w", f.object, tiertest.ErrWrong)
 	case last.Durable == nil:
 		return tier.LevelMemory, nil
 	}
@@ -209,16 +220,16 @@ func (f *storeFilling) Finish(ctx context.Context, level tier.Level) (tier.Level
 func (f *storeFilling) commit(ctx context.Context, item tiering.CommitItem, b []byte) (tiering.Committed, error) {
 	m := f.store.Memory
 	var err error
-	if item.Src, err = m.put(b); err != nil {
+	if item.Src, err = m.Put(b); err != nil {
 		return tiering.Committed{}, err
 	}
 	done, err := f.store.session.Commit(ctx, item)
-	return done, errors.Join(err, m.spend(item.Src))
+	return done, errors.Join(err, m.Spend(item.Src))
 }
 
 // missed is the error of a miss. What a lookup finds all the same could not be
 // brought up now.
-func (s *Store) missed(o *Object, why tier.Reason, promoting bool) error {
+func (s *Store) missed(o *tiertest.Object, why tier.Reason, promoting bool) error {
 	kind := tier.ErrGone
 	if promoting || why == tier.ReasonPending {
 		kind = tier.ErrBusy
@@ -228,14 +239,14 @@ func (s *Store) missed(o *Object, why tier.Reason, promoting bool) error {
 	return fmt.Errorf("%v: %v, promoting %v: %w", o, why, promoting, kind)
 }
 
-func (s *Store) Get(ctx context.Context, o *Object) (*Content, error) {
-	c := &Content{}
+func (s *Store) Get(ctx context.Context, o *tiertest.Object) (*tiertest.Content, error) {
+	c := &tiertest.Content{}
 	for rank := range o.Bytes {
 		lease, extents, digests, err := s.lease(ctx, o, rank)
 		if err != nil {
 			return nil, err
 		}
-		b, err := s.Memory.load(gpuipc.Ref{Region: s.Arena(), Extents: extents})
+		b, err := s.Memory.Load(gpuipc.Ref{Region: s.Arena(), Extents: extents})
 		if err := errors.Join(err, s.session.Release(lease)); err != nil {
 			return nil, err
 		}
@@ -244,7 +255,7 @@ func (s *Store) Get(ctx context.Context, o *Object) (*Content, error) {
 	return c, nil
 }
 
-func (s *Store) lease(ctx context.Context, o *Object, rank int) (tier.LeaseID, []gpuipc.Extent, []uint64, error) {
+func (s *Store) lease(ctx context.Context, o *tiertest.Object, rank int) (tier.LeaseID, []gpuipc.Extent, []uint64, error) {
 	id := s.ids[o.Profile.Fingerprint()]
 	if o.Kind == 0 {
 		rows, err := s.session.AwaitAcquire(ctx, &tiering.AcquireQuery{Profile: id, Tenant: o.Tenant.ID, Rank: rank, Digests: true, Keys: [][32]byte{o.Key}}, nil)
@@ -267,7 +278,7 @@ func (s *Store) lease(ctx context.Context, o *Object, rank int) (tier.LeaseID, [
 	}
 	last := got.Nodes[len(got.Nodes)-1]
 	if last.Begin != o.Begin || last.End != o.End {
-		return 0, nil, nil, fmt.Errorf("%v: rows [%d, %d): %w", o, last.Begin, last.End, ErrWrong)
+		return 0, nil, nil, fmt.Errorf("%v: rows [%d, %d): %w", o, last.Begin, last.End, tiertest.ErrWrong)
 	}
 	return got.Lease, last.Extents, last.Digests, nil
 }

@@ -40,7 +40,7 @@ func (s *Tier) Begin(o *Object) (Filling, error) {
 	}
 	f := &tierFilling{tier: s}
 	for rank, b := range o.Bytes {
-		ref, err := s.Memory.put(b)
+		ref, err := s.Memory.Put(b)
 		if err != nil {
 			s.Memory.free(f.refs...)
 			return nil, err
@@ -77,7 +77,7 @@ func (f *tierFilling) Finish(_ context.Context, level tier.Level) (tier.Level, e
 	done := make(chan tierAnswer, 1)
 	f.write.Start(level, func(reached tier.Level, err error) { done <- tierAnswer{reached, err} })
 	a := <-done
-	if err := f.tier.Memory.spend(f.refs...); err != nil {
+	if err := f.tier.Memory.Spend(f.refs...); err != nil {
 		return a.reached, err
 	}
 	if a.err != nil && a.reached >= tier.LevelLogged {
@@ -117,7 +117,7 @@ func (s *Tier) Get(ctx context.Context, o *Object) (*Content, error) {
 		c.Tokens = read.Tokens
 	}
 	for _, r := range refs {
-		b, err := s.Memory.load(r)
+		b, err := s.Memory.Load(r)
 		if err != nil {
 			return nil, err
 		}
