@@ -74,7 +74,7 @@ class FakeCuda:
         assert self._library.cuStreamBeginCapture_v2(ctypes.c_uint64(stream), 0) == 0
 
     def end_capture(self, stream: Stream) -> int:
-        """End it; 0, or 901 when somebody spoilt it."""
+        """End it; 0, or 901 when a call broke it."""
         graph = ctypes.c_uint64()
         code = self._library.cuStreamEndCapture(ctypes.c_uint64(stream), ctypes.byref(graph))
         return int(code)

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from spliced_connector.gpu import DeviceArray, lent
+from spliced_connector.gpu import DeviceArray, arrays_alive
 from spliced_connector.gpu.dlpack import CUDA, _Managed
 from spliced_connector.model import DType
 
@@ -47,7 +47,7 @@ def test_a_capsule_says_where_and_what(dtype: DType, code: int, bits: int) -> No
     assert [tensor.shape[i] for i in range(3)] == [2, 3, 5]
     assert not tensor.strides  # rows follow each other
     managed.deleter(ctypes.byref(managed))
-    assert lent() == 0
+    assert arrays_alive() == 0
 
 
 def test_the_owner_lives_as_long_as_what_was_made_of_it() -> None:
@@ -61,16 +61,16 @@ def test_the_owner_lives_as_long_as_what_was_made_of_it() -> None:
     assert alive() is not None
     del unused  # nobody took it
     gc.collect()
-    assert alive() is not None and lent() == 1
+    assert alive() is not None and arrays_alive() == 1
     managed.deleter(ctypes.byref(managed))
     gc.collect()
-    assert alive() is None and lent() == 0
+    assert alive() is None and arrays_alive() == 0
 
 
 def test_a_copy_is_refused() -> None:
-    with pytest.raises(BufferError, match="lent, not copied"):
+    with pytest.raises(BufferError, match="shown, not copied"):
         DeviceArray(8, (4,), DType.F32, 0, None).__dlpack__(copy=True)
-    assert lent() == 0
+    assert arrays_alive() == 0
 
 
 def test_the_interface_of_cuda_arrays_has_all_types_but_one() -> None:

@@ -1,4 +1,4 @@
-"""Tensors of torch over lent memory. On a GPU only behind the marker `gpu`."""
+"""Tensors of torch over mapped memory. On a GPU only behind the marker `gpu`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from spliced_connector.errors import SplicedError
-from spliced_connector.gpu import Context, DeviceArray, export, find_device, layer_of, lent, load
+from spliced_connector.gpu import (
+    Context,
+    DeviceArray,
+    arrays_alive,
+    export,
+    find_device,
+    layer_of,
+    load,
+)
 from spliced_connector.model import DType
 
 _CPU = 1  # DLPack's number for memory of the host
@@ -23,14 +31,14 @@ def test_a_tensor_shows_the_memory_and_keeps_its_owner() -> None:
     assert tensor.data_ptr() == ctypes.addressof(words)
     words[5] = 77
     assert tensor.view(torch.int16).flatten()[5] == 77
-    assert lent() == 1
+    assert arrays_alive() == 1
     part = tensor[1]
     del tensor, array
     gc.collect()
-    assert lent() == 1
+    assert arrays_alive() == 1
     del part
     gc.collect()
-    assert lent() == 0
+    assert arrays_alive() == 0
 
 
 def test_layers_are_described_by_the_strides_of_their_tensors() -> None:

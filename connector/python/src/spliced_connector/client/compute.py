@@ -106,7 +106,7 @@ def rotate(
     try:
         reply = r.exchange.request(call, request, RotateReply)
     except SplicedError as err:
-        _spoil(into, err)
+        _mark_corrupt(into, err)
         raise
     where = _memory(r, plan, origin, into)
     return result_slot(r, reply.lease, reply.off, reply.bytes, reply.rows, into, where)
@@ -266,16 +266,16 @@ def _computed(
     try:
         return r.exchange.request(call, request, ComposeReply)
     except SplicedError as err:
-        _spoil(into, err)
+        _mark_corrupt(into, err)
         raise
     finally:
         r.free_staging(call)
 
 
-def _spoil(into: Slot | None, err: SplicedError) -> None:
+def _mark_corrupt(into: Slot | None, err: SplicedError) -> None:
     """Mark a slot that a request may have written to, in part or still."""
     if into is not None and err.code not in _UNTOUCHED:
-        into.spoilt = True
+        into.corrupt = True
 
 
 def result_slot(

@@ -35,7 +35,7 @@ class DeviceKeeper:
         self._timeout = timeout
         self._changed = changed
         self._wake = wake
-        self._complaint = ""
+        self._logged = ""
         self._threads = DeviceThreads()
 
     def attach(self, attachment: Attachment) -> None:
@@ -46,11 +46,11 @@ class DeviceKeeper:
     def _attach(self, attachment: Attachment) -> None:
         try:
             self._try(attachment)
-            self.why = self._complaint = ""
+            self.why = self._logged = ""
         except SplicedError as err:
             self.why = str(err)
-            if self.why != self._complaint and not attachment.ended:
-                self._complaint = self.why
+            if self.why != self._logged and not attachment.ended:
+                self._logged = self.why
                 log.warning("no memory of a GPU from the cache daemon: %s", self.why)
         finally:
             attachment.release()

@@ -158,7 +158,7 @@ class DeviceSlot(DeviceHeld, Slot):
     def address(self, offset: int, nbytes: int) -> DevicePtr:
         """Where bytes of it lie. Raises `SplicedError`: GONE after release, INVALID outside."""
         self._memory()
-        if self.spoilt:
+        if self.corrupt:
             raise SplicedError(Code.GONE, f"slot {self._lease} holds nothing")
         if offset < 0 or nbytes < 0 or offset > self.nbytes - nbytes:
             raise SplicedError(Code.INVALID, f"{nbytes} bytes at {offset} of {self.nbytes}")

@@ -34,21 +34,21 @@ _MODELS_MOST = 64
 _HANGUP = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
-class _Bell:
+class _Wakeup:
     """What wakes the thread.
 
-    It is closed when nobody holds it: whoever is about to ring does, so that the number of its
-    descriptor cannot be somebody else's by then.
+    It is closed when nobody holds it: a thread that is about to set it does, so that its
+    descriptor cannot be reused by then.
     """
 
     def __init__(self) -> None:
         self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
-    def ring(self) -> None:
-        with contextlib.suppress(OSError):  # rung more often than can be counted
+    def set(self) -> None:
+        with contextlib.suppress(OSError):  # set more often than it counts
             os.eventfd_write(self.descriptor, 1)
 
-    def hush(self) -> None:
+    def clear(self) -> None:
         with contextlib.suppress(OSError):
             os.eventfd_read(self.descriptor)
 
@@ -72,8 +72,8 @@ class Keeper:
         self._attempts = 0
         self._enrolments: list[Enrolment] = []
         self._attachments: list[Attachment] = []  # of the thread
-        self._complaint = ""  # logged last
-        self._bell: _Bell | None = _Bell()
+        self._logged = ""  # logged last
+        self._wakeup: _Wakeup | None = _Wakeup()
         self.device: DeviceKeeper | None = None
         if options.device is not None:
             self.device = DeviceKeeper(
@@ -92,10 +92,10 @@ class Keeper:
 
     def wake(self) -> bool:
         """Have the thread look around; False when it has ended. Takes no lock."""
-        bell = self._bell
-        if bell is None:
+        wakeup = self._wakeup
+        if wakeup is None:
             return False
-        bell.ring()
+        wakeup.set()
         return True
 
     def wait_tried(self, timeout: float) -> None:
@@ -148,14 +148,14 @@ class Keeper:
         self.changed = threading.Condition()
         for attachment in self._attachments:
             attachment.forget()
-        self._bell = None
+        self._wakeup = None
         for enrolment in self._enrolments:
             enrolment.close()
 
-    def complain(self, text: str) -> None:
+    def log_wrong(self, text: str) -> None:
         """Log a request that could never be right, once per text in a row."""
-        if text != self._complaint:
-            self._complaint = text
+        if text != self._logged:
+            self._logged = text
             log.error("a request to the cache daemon is wrong: %s", text)
 
     # Of the thread.
@@ -164,7 +164,7 @@ class Keeper:
         try:
             self._keep()
         finally:
-            self._part()
+            self._shut_down()
 
     def _keep(self) -> None:
         backoff = _BACKOFF_FIRST
@@ -181,9 +181,9 @@ class Keeper:
                     attempt = time.monotonic() + _jitter(backoff)
                     backoff = min(2 * backoff, _BACKOFF_MOST)
             if self.current is None:
-                self._tend(attempt - time.monotonic())
+                self._serve(attempt - time.monotonic())
             else:
-                self._tend(self._register(self.current) - time.monotonic())
+                self._serve(self._register(self.current) - time.monotonic())
 
     def _attach(self) -> bool:
         try:
@@ -195,7 +195,7 @@ class Keeper:
         self._attachments.append(attachment)
         for enrolment in self._enrolments:
             enrolment.not_before = 0.0
-        self._complaint = ""
+        self._logged = ""
         log.info("attached to the cache daemon %s", attachment.greeting.server)
         with self.changed:
             self.current, self.why = attachment, ""
@@ -207,8 +207,8 @@ class Keeper:
 
     def _failed(self, why: str) -> None:
         """Say why there is no daemon, once per reason."""
-        if why != self._complaint and not self.closing:
-            self._complaint = why
+        if why != self._logged and not self.closing:
+            self._logged = why
             log.warning("no cache daemon, going on without: %s", why)
         with self.changed:
             self.why = why
@@ -242,20 +242,20 @@ class Keeper:
 
     def _refused(self, enrolment: Enrolment, why: str) -> None:
         complaint = f"{enrolment.profile.identity.model}: {why}"
-        if complaint == self._complaint:
+        if complaint == self._logged:
             return
-        self._complaint = complaint
+        self._logged = complaint
         if enrolment.registration is not None and enrolment.registration.attachment is self.current:
             log.warning("the cache daemon cannot write for %s", complaint)
         else:
             log.warning("the cache daemon refuses the profile, no hits for %s", complaint)
 
-    def _tend(self, wait: float) -> None:
+    def _serve(self, wait: float) -> None:
         """Serve the connections for at most so many seconds."""
         ready = select.poll()
-        bell = self._bell
-        if bell is not None:
-            ready.register(bell.descriptor, select.POLLIN)
+        wakeup = self._wakeup
+        if wakeup is not None:
+            ready.register(wakeup.descriptor, select.POLLIN)
         by_descriptor = {}
         for attachment in list(self._attachments):
             if not attachment.collect() and attachment.gone:
@@ -271,8 +271,8 @@ class Keeper:
             by_descriptor[descriptor] = attachment
         again = False
         for descriptor, events in ready.poll(milliseconds(wait)):
-            if bell is not None and descriptor == bell.descriptor:
-                bell.hush()
+            if wakeup is not None and descriptor == wakeup.descriptor:
+                wakeup.clear()
                 continue
             attachment = by_descriptor[descriptor]
             if events & _HANGUP:
@@ -285,14 +285,14 @@ class Keeper:
         if again:
             time.sleep(0.001)  # a caller reads, and finds the same
 
-    def _part(self) -> None:
-        """Leave. Whoever may still write into engine memory is waited for."""
+    def _shut_down(self) -> None:
+        """End everything, after what may still write into engine memory."""
         until = time.monotonic() + self.options.transfer_timeout
         for attachment in self._attachments:
             if not attachment.gone:
                 attachment.hang_up("client closed")
         while self._writing() and (left := until - time.monotonic()) > 0:
-            self._tend(left)
+            self._serve(left)
         for attachment in self._attachments:
             attachment.collect()
             if not attachment.gone:
@@ -304,8 +304,10 @@ class Keeper:
         with self.changed:
             self.closing, self.current, self.why = True, None, "client closed"
             self.changed.notify_all()
-        self._bell = None
-        for attachment in self._attachments:  # whoever dropped a lease before may have woken us
+        self._wakeup = None
+        for (
+            attachment
+        ) in self._attachments:  # what was dropped before the thread could not be woken any more
             attachment.collect()
 
     def _writing(self) -> bool:

@@ -273,22 +273,22 @@ class Slot(Held):
         """In the slots region."""
         self.rows = 0
         """Rows that rotate or assemble packed."""
-        self.spoilt = False
+        self.corrupt = False
         """A request that failed may have written to it, in part or still."""
 
     def place(self, offset: int, nbytes: int, rows: int) -> None:
         """Take over what a reply says."""
         self.offset, self.nbytes, self.rows = offset, nbytes, rows
-        self.spoilt = False
+        self.corrupt = False
 
     def lease_on(self, attachment: Attachment) -> int:
-        if self.spoilt:
+        if self.corrupt:
             raise SplicedError(Code.GONE, f"slot {self._lease}: a call may still be writing")
         return super().lease_on(attachment)
 
     def view(self) -> memoryview:
         """The result, until release or until the slot is given to another call to write into."""
         memory = self._memory().slots
-        if self.spoilt:
+        if self.corrupt:
             raise SplicedError(Code.GONE, f"slot {self._lease} holds nothing")
         return memory[self.offset : self.offset + self.nbytes]

@@ -384,7 +384,7 @@ class Model:
     def _count(self, err: SplicedError) -> None:
         if err.code == Code.INVALID:
             self._keeper.tally.add("invalid")
-            self._keeper.complain(str(err))
+            self._keeper.log_wrong(str(err))
         elif err.code not in _QUIET:
             self._keeper.tally.add("refused")
 

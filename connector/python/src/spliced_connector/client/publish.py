@@ -175,8 +175,8 @@ class _Writer:
 
     def _abort(self) -> None:
         r = self._r
-        debt = Return(Op.ABORT, r.tenant)
-        r.attachment.give_back(debt, [self._reservation], r.options.timeout)
+        how = Return(Op.ABORT, r.tenant)
+        r.attachment.give_back(how, [self._reservation], r.options.timeout)
 
     def _commit_all(self) -> None:
         flying: deque[tuple[Call, int]] = deque()

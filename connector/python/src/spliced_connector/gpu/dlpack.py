@@ -61,17 +61,17 @@ _capsule_pointer = ctypes.PYFUNCTYPE(c_void_p, c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
-_lent: dict[int, tuple[object, ...]] = {}
+_alive: dict[int, tuple[object, ...]] = {}
 """By address of their struct: what consumers look at, until they call the deleter."""
 
 
 def _forget(managed: ctypes._Pointer[_Managed]) -> None:
-    _lent.pop(ctypes.addressof(managed.contents), None)
+    _alive.pop(ctypes.addressof(managed.contents), None)
 
 
 def _unused(capsule: int) -> None:
     if _capsule_valid(capsule, _NAME):  # nobody took it
-        _lent.pop(_capsule_pointer(capsule, _NAME), None)
+        _alive.pop(_capsule_pointer(capsule, _NAME), None)
 
 
 # They are called until the process ends.
@@ -110,7 +110,7 @@ class DeviceArray:
     ) -> object:
         """A capsule. What is queued on streams is not waited for: leases are of bytes that stay."""
         if copy:
-            raise BufferError("this memory is lent, not copied")
+            raise BufferError("this memory is shown, not copied")
         shape = (c_int64 * len(self.shape))(*self.shape)
         code, bits = _CODES.get(self.dtype, _BYTES)
         tensor = _Tensor(
@@ -119,7 +119,7 @@ class DeviceArray:
         )  # fmt: skip
         managed = _Managed(tensor, None, _delete)
         at = ctypes.addressof(managed)
-        _lent[at] = managed, shape, self.owner
+        _alive[at] = managed, shape, self.owner
         return _capsule_new(at, _NAME, _destroy)
 
     @property
@@ -136,6 +136,6 @@ class DeviceArray:
         }
 
 
-def lent() -> int:
+def arrays_alive() -> int:
     """How many capsules and arrays made of them are alive."""
-    return len(_lent)
+    return len(_alive)

@@ -5,8 +5,8 @@
       "kv_load_failure_policy": "recompute",
       "kv_connector_extra_config": {"weights": "/models/m", "mode": "prefix"}}'
 
-vLLM builds it once in the scheduler's process and once in each worker. It is a thin shell: each
-role has its half, and what the halves do depends on the mode.
+vLLM builds it once in the scheduler's process and once in each worker. Each role has its
+half, and what the halves do depends on the mode.
 """
 
 from __future__ import annotations

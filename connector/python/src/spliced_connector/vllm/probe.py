@@ -273,15 +273,15 @@ class _GdnProbe:
         )
         gates = torch.zeros(n, heads, dtype=self._conv.dtype)
         out = torch.zeros(n, heads, self._linear.value_dim, dtype=self._conv.dtype)
-        shell = _Shell(self._module, (self._conv, self._state))
+        placeholder = _Placeholder(self._module, (self._conv, self._state))
         try:
             with torch.inference_mode():
-                self._run(shell, metadata, inputs.to(self._conv.dtype), gates, gates, out)
+                self._run(placeholder, metadata, inputs.to(self._conv.dtype), gates, gates, out)
         except (RuntimeError, AttributeError, TypeError, AssertionError) as err:
             raise UnsupportedError(f"the engine's gated delta rule: {err}") from err
 
 
-class _Shell:
+class _Placeholder:
     """A layer with another cache."""
 
     def __init__(self, module: Any, cache: tuple[Tensor, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Requests that a connection makes on its own: it gives back what nobody wants, and cancels."""
+"""Requests that a connection makes on its own: releases, aborts and cancels."""
 
 from __future__ import annotations
 
