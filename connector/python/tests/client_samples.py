@@ -178,7 +178,8 @@ def at_most(seconds: float) -> Iterator[None]:
         begin = time.monotonic()
         yield
         took = time.monotonic() - begin
-    assert took < seconds + _SLACK + lateness.seconds
+    late = lateness.seconds
+    assert took < seconds + _SLACK + late, f"took {took:.2f} s; threads woke {late:.2f} s late"
 
 
 def seen(model: Model) -> str:

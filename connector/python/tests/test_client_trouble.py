@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -87,7 +88,10 @@ def test_a_daemon_that_comes_later(
         with at_most(1):
             assert model.wait_attached(PATIENCE)
         publish_one(model)
-    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    # While the daemon binds its socket the reason may change: from refused to no such file.
+    assert [record.levelname for record in caplog.records[-2:]] == ["WARNING", "INFO"]
+    reasons = [record.getMessage() for record in caplog.records]
+    assert len(reasons) <= 4 and all(a != b for a, b in itertools.pairwise(reasons))
 
 
 def test_a_stalled_daemon_costs_three_time_outs(
