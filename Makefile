@@ -87,9 +87,10 @@ invariants: ## tests of packages whose state changes are checked when built for 
 race: ## all tests with the race detector, long ones shortened
 	go test -race -short $(TESTFLAGS) ./...
 
-lint: $(LINT) ## the linters of .golangci.yml, with CUDA and without, a vet of what arm64 compiles, ruff and mypy
+lint: $(LINT) ## the linters of .golangci.yml, with CUDA and without, a vet of what arm64 and the tag lockholds compile, ruff and mypy
 	$(LINT) run ./...
 	$(LINT) run --build-tags nocuda ./gpuipc/... ./daemon/...
+	go vet -tags lockholds ./tiering
 	GOARCH=arm64 go vet ./...
 	GOARCH=arm64 go vet $(STATIC) ./gpuipc/... ./daemon/...
 	$(MAKE) --no-print-directory lint-python
@@ -158,7 +159,9 @@ reference: ## every number of Marconi's simulator that our caches have to meet; 
 bench: build ## Go benchmarks, then the rows of `splicectl bench`
 	-$(MAKE) --no-print-directory bin/openblas-compose
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
+	go test -tags lockholds -run '^$$' -bench LockHolds -benchtime 20x ./tiering
 	bin/splicectl bench --suite quick
+	bin/splicectl bench --suite scale
 
 bench-disk: build ## the disk tier beside fio, Redis and Pebble; DISKDIR names a directory of the disk
 	bin/splicectl bench --suite disk --dir '$(DISKDIR)'

@@ -44,6 +44,7 @@ var mayImport = map[string]string{
 	"tiering/tier":              "gpuipc policy/profile",
 	"tiering/internal/deadline": "",
 	"tiering/internal/index":    "",
+	"tiering/internal/lockhold": "",
 	"tiering/internal/ghost":    "tiering/tier tiering/internal/index",
 	"tiering/transfer":          "tiering/tier",
 	"tiering/plan":              "gpuipc policy/profile tiering/tier",

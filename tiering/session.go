@@ -5,9 +5,9 @@ import (
 	"maps"
 	"runtime"
 	"slices"
-	"sync"
 	"time"
 
+	"github.com/spliced-kv/spliced/tiering/internal/lockhold"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
@@ -110,7 +110,7 @@ func (c *Session) end(endLocked func(*lease)) {
 }
 
 // inPieces calls f for 0 to n-1 under a lock that it lets go of every few rows.
-func inPieces(mu *sync.Mutex, n int, f func(i int)) {
+func inPieces(mu *lockhold.Mutex, n int, f func(i int)) {
 	for first := 0; first < n; first += holdRows {
 		if first > 0 {
 			runtime.Gosched() // who waits for the lock has it before us

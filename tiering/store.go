@@ -15,6 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/internal/ghost"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
+	"github.com/spliced-kv/spliced/tiering/internal/lockhold"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
@@ -40,7 +41,7 @@ type Store struct {
 	profileMu  sync.Mutex // held while a profile is added, taken before mu
 	profileTop tier.ProfileID
 
-	mu          sync.Mutex
+	mu          lockhold.Mutex
 	hbm         *hbm // nil without; its fields say what guards them
 	closed      bool
 	pages       *gpuipc.PageAllocator
