@@ -104,6 +104,7 @@ var mayImport = map[string]string{
 	"daemon/view":        "policy/... gpuipc tiering/... connector/wire api daemon/settings daemon/gpu daemon/canary daemon/server",
 	"daemon":             "policy/... gpuipc tiering/... api daemon/settings daemon/socket daemon/gpu daemon/canary daemon/server daemon/view",
 	"daemon/cmd/spliced": "daemon daemon/settings",
+	"daemon/hostile":     "",
 
 	"scripts/ragsample": "",
 }

@@ -1,0 +1,35 @@
+package hostile
+
+import (
+	"crypto/rand"
+	"fmt"
+	"testing"
+
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+)
+
+// Frames of random bytes cost their sender the connection and nobody else anything.
+func TestHostileGarbageEndsItsConnectionOnly(t *testing.T) {
+	v := start(t, bounds{})
+	other := v.client(connector.Options{Name: "other"})
+	epoch := other.Epoch()
+	const frames = 500
+	for range frames {
+		conn, err := seqpacket.Dial(v.Socket, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		frame := make([]byte, 200)
+		rand.Read(frame)
+		if err := conn.Send(frame, nil); err != nil {
+			t.Error(err)
+		}
+		conn.Close()
+	}
+	if !other.Attached() || other.Epoch() != epoch {
+		t.Errorf("the other client is attached: %v, to epoch %d, before to %d", other.Attached(), other.Epoch(), epoch)
+	}
+	v.mustRun()
+	report(t, fmt.Sprintf("%d frames of random bytes", frames), "an end of each connection", "nothing, its connection stayed")
+}
