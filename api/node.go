@@ -106,11 +106,11 @@ type Status struct {
 	Socket    string    `json:"socket"` // path of the engine socket
 	Device    string    `json:"device"` // kind and name
 	Features  []string  `json:"features"`
-	GPU       *GPU      `json:"gpu,omitempty"` // whose memory is lent; nil = none
+	GPU       *GPU      `json:"gpu,omitempty"` // whose memory is shared; nil = none
 	Checks    []Check   `json:"checks"`
 }
 
-// GPU is the device whose memory the node lends.
+// GPU is the device whose memory the node shares.
 type GPU struct {
 	UUID   string `json:"uuid"` // GPU-..., as nvidia-smi -L has it
 	Name   string `json:"name"`
@@ -120,7 +120,7 @@ type GPU struct {
 	Way    string `json:"way"`              // how clients get its memory: descriptor or handle
 	Lost   bool   `json:"lost"`             // it does not answer any more
 	Stuck  int64  `json:"stuck_calls"`      // calls of the driver that run past their time now
-	Lent   int64  `json:"connection_bytes"` // memory of its own that clients have
+	Shared int64  `json:"connection_bytes"` // memory of its own that clients have
 }
 
 // Profile is one registered model identity.

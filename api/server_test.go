@@ -293,14 +293,14 @@ func TestStopEndsIdleConnectionsAndWaitsForAnswers(t *testing.T) {
 	if _, err := os.Lstat(s.unix); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("socket after stop: %v", err)
 	}
-	settle(t, "goroutines", before, runtime.NumGoroutine)
-	settle(t, "open files", files, func() int { return openFiles(t) })
+	awaitAtMost(t, "goroutines", before, runtime.NumGoroutine)
+	awaitAtMost(t, "open files", files, func() int { return openFiles(t) })
 }
 
-// settle waits until what ends by itself (the peers' halves) has ended.
-func settle(t *testing.T, what string, want int, now func() int) {
+// awaitAtMost waits until what ends by itself (the peers' halves) has ended.
+func awaitAtMost(t *testing.T, what string, want int, now func() int) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); now() > want; runtime.Gosched() {
+	for deadline := time.Now().Add(5 * time.Second); now() > want; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			buf := make([]byte, 1<<16)
 			t.Fatalf("%s: %d, were %d\n%s", what, now(), want, buf[:runtime.Stack(buf, true)])

@@ -83,7 +83,7 @@ func (m *Model) OpenBuffer(ctx context.Context, q *OpenQuery) (*Buffer, error) {
 		return nil, link.ErrNotAttached
 	}
 	b := &Buffer{held: held{a: r.a, tenant: r.tenant, id: reply.Buffer}}
-	b.settle(reply)
+	b.apply(reply)
 	return b, nil
 }
 
@@ -105,7 +105,7 @@ func (m *Model) Append(ctx context.Context, b *Buffer, n int, rows []byte) error
 	want := b.state(id)
 	want.End += uint32(n)
 	reply, err := m.append(ctx, r, &wire.AppendRequest{Buffer: id, Begin: uint32(b.end), Rows: uint32(n)}, rows, want)
-	return b.settled(reply, err)
+	return b.outcome(reply, err)
 }
 
 // Accept keeps the first n drafts and drops the others. Errors are as in Append.
@@ -125,12 +125,12 @@ func (m *Model) Accept(ctx context.Context, b *Buffer, n int) error {
 	q := &wire.AcceptRequest{Profile: r.profile, Rank: uint32(m.binding.Rank), Buffer: id, Tokens: uint32(n)}
 	body, err := r.a.Do(ctx, k, r.tenant, q, nil)
 	if err != nil {
-		return b.settled(nil, err)
+		return b.outcome(nil, err)
 	}
 	want := b.state(id)
 	want.Accepted += uint32(n)
 	want.End = want.Accepted
-	return b.settled(bufferReply(r.a, wire.OpAccept, body, want))
+	return b.outcome(bufferReply(r.a, wire.OpAccept, body, want))
 }
 
 // ReplayQuery asks for states out of a buffer.
@@ -246,17 +246,19 @@ func (b *Buffer) state(id uint64) wire.AppendReply {
 	return wire.AppendReply{Buffer: id, Begin: uint32(b.begin), Accepted: uint32(b.accepted), End: uint32(b.end)}
 }
 
-// settle takes over what a reply says, settled what a call has come to.
-func (b *Buffer) settle(reply *wire.AppendReply) {
+// apply takes over what a reply says.
+func (b *Buffer) apply(reply *wire.AppendReply) {
 	b.begin, b.accepted, b.end = int(reply.Begin), int(reply.Accepted), int(reply.End)
 }
 
-func (b *Buffer) settled(reply *wire.AppendReply, err error) error {
+// outcome ends a call. After an error that leaves it open whether the daemon has
+// done it, the buffer is lost.
+func (b *Buffer) outcome(reply *wire.AppendReply, err error) error {
 	if err != nil {
 		b.lost = b.lost || unsure(err)
 		return err
 	}
-	b.settle(reply)
+	b.apply(reply)
 	return nil
 }
 

@@ -14,17 +14,17 @@ import (
 // client sees. Unlike a lease it is for one goroutine at a time.
 type Slot struct {
 	held
-	off, n int64
-	Rows   int // rows that Rotate or Assemble packed
-	device bool
-	spoilt bool
+	off, n  int64
+	Rows    int // rows that Rotate or Assemble packed
+	device  bool
+	corrupt bool
 }
 
 // Bytes is a view of the result, valid until Release or until the slot is given
 // as Into again; nil after Release, when the slot is not valid any more and when
 // it is on the device.
 func (s *Slot) Bytes() []byte {
-	if s == nil || s.spoilt || s.device || s.keep() != nil {
+	if s == nil || s.corrupt || s.device || s.keep() != nil {
 		return nil
 	}
 	defer s.a.Release()
@@ -35,7 +35,7 @@ func (s *Slot) Bytes() []byte {
 // Bytes is the way in, and when the slot is not valid. What reads it ends before
 // Release.
 func (s *Slot) Ref() gpuipc.Ref {
-	if s == nil || s.spoilt || !s.device || s.keep() != nil {
+	if s == nil || s.corrupt || !s.device || s.keep() != nil {
 		return gpuipc.Ref{}
 	}
 	defer s.a.Release()
@@ -50,7 +50,7 @@ func (s *Slot) Release() {
 }
 
 // Valid is Lease.Valid for a slot.
-func (s *Slot) Valid() bool { return s != nil && !s.spoilt && s.valid() }
+func (s *Slot) Valid() bool { return s != nil && !s.corrupt && s.valid() }
 
 func (s *Slot) base() *held {
 	if s == nil {
@@ -160,7 +160,7 @@ func into(k *link.Call, a *link.Attachment, s *Slot) (uint64, error) {
 		k.Late.GiveBack = true
 		return 0, nil
 	}
-	if s.spoilt {
+	if s.corrupt {
 		return 0, fmt.Errorf("slot %d: an earlier call may still be writing: %w", s.id, ErrGone)
 	}
 	return s.lease(a)
@@ -169,7 +169,7 @@ func into(k *link.Call, a *link.Attachment, s *Slot) (uint64, error) {
 // spoil marks a slot that a request may have written to, in part or still.
 func (s *Slot) spoil(err error) {
 	if s != nil && !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrFull) {
-		s.spoilt = true
+		s.corrupt = true
 	}
 }
 

@@ -196,12 +196,12 @@ func BenchmarkRotate(b *testing.B) {
 				copy(dst.Region.(*hostRegion).mem, src.Region.(*hostRegion).mem)
 			}
 		})
-		table := Scatter{Region: dst.Region, BlockTokens: 16, BlockStride: 16 * row, TokenStride: row, HeadStride: row / 2}
+		table := Scatter{Region: dst.Region, BlockRows: 16, BlockStride: 16 * row, RowStride: row, HeadStride: row / 2}
 		for k := range uint32(n / row / 16) {
 			table.Blocks = append(table.Blocks, k^1) // no two neighbours in order
 		}
 		headMajor := table
-		headMajor.TokenStride, headMajor.HeadStride = row/2, 16*row/2
+		headMajor.RowStride, headMajor.HeadStride = row/2, 16*row/2
 		for _, dst := range []struct {
 			name string
 			to   Scatter

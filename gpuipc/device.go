@@ -139,7 +139,7 @@ type ComposeJob struct {
 	Out        Ref // F32 [Heads, DK, DV]; may equal From; absent = not wanted
 }
 
-// ComposeStep is one segment or seam. T and S are both present or both absent;
+// ComposeStep is one operator. T and S are both present or both absent;
 // without them the step changes nothing and only Before is written.
 type ComposeStep struct {
 	T     Ref // Scalar [Heads] F32; Diagonal [Heads, DK]; Dense [Heads, DK, DK]
@@ -184,9 +184,9 @@ type RowRotation struct {
 }
 
 // Scatter is where rows go: densely into Rows when that is present, else into
-// the blocks of an engine's table: token t, head h at byte
+// the blocks of an engine's table: row t, head h at byte
 //
-//	Base + Blocks[t/BlockTokens]*BlockStride + (t%BlockTokens)*TokenStride + h*HeadStride
+//	Base + Blocks[t/BlockRows]*BlockStride + (t%BlockRows)*RowStride + h*HeadStride
 //
 // The strides may nest in any order, as long as no two rows or heads overlap.
 type Scatter struct {
@@ -194,10 +194,10 @@ type Scatter struct {
 
 	Region      Region
 	Base        int64    // byte offset of block 0 in the region
-	Blocks      []uint32 // block table, in token order
-	BlockTokens int
-	FirstToken  int   // index in the table of the token that row 0 becomes
+	Blocks      []uint32 // block table, in row order
+	BlockRows   int
+	FirstRow    int   // index in the table of where row 0 goes
 	BlockStride int64 // bytes
-	TokenStride int64 // bytes
+	RowStride   int64 // bytes
 	HeadStride  int64 // bytes
 }

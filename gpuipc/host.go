@@ -82,7 +82,7 @@ func NewHost(o HostOptions) (Device, error) {
 type host struct {
 	between func(Op, int)
 	workers int
-	extra   chan struct{} // one token per goroutine beside the callers
+	extra   chan struct{} // one entry per goroutine beside the callers
 	scratch sync.Pool     // *scratch, one per working goroutine
 	regions atomic.Int64  // open ones
 }

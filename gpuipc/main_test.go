@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 )
 
 // roleVariable makes the test binary play another process: the tests start it
@@ -80,8 +81,7 @@ func newTestHost(t testing.TB, o HostOptions) *host {
 		}
 		after := held(t)
 		// A goroutine that was waited for may still be on its way out.
-		for try := 0; after[2] > before[2] && try < 1e6; try++ {
-			runtime.Gosched()
+		for start := time.Now(); after[2] > before[2] && time.Since(start) < 10*time.Second; time.Sleep(time.Millisecond) {
 			after[2] = runtime.NumGoroutine()
 		}
 		if after[0] > before[0] || after[1] > before[1] || after[2] > before[2] {

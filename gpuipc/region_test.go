@@ -233,7 +233,7 @@ func faultEveryOperation(t *testing.T, workers int) {
 	from, to := refOf(clipped, 0, n), refOf(good, 0, n)
 	compose := &ComposeJob{Transition: 3, Heads: 2, DK: 128, DV: 128, From: refOf(clipped, 8192, 128<<10), Out: refOf(good, 0, 128<<10),
 		Steps: []ComposeStep{{T: refOf(clipped, 1<<20, 128<<10), TType: 1, S: refOf(clipped, 2<<20, 128<<10), SType: 1}}}
-	table := Scatter{Region: clipped, Blocks: []uint32{0}, BlockTokens: 1 << 20, TokenStride: 256, HeadStride: 256}
+	table := Scatter{Region: clipped, Blocks: []uint32{0}, BlockRows: 1 << 20, RowStride: 256, HeadStride: 256}
 	turn := &Rotation{Dims: 128, Cos: make([]float32, 64), Sin: make([]float32, 64)}
 	for name, err := range map[string]error{
 		"copy":    d.CopyDigests(ctx, to, from, make([]uint64, 4)),

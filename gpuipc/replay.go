@@ -7,7 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// ReplayJob moves the states of one layer over rows of consecutive tokens, in
+// ReplayJob moves the states of one layer over consecutive rows, in
 // order: S = g*S + k u^T for each (KVBuffer Eq. 5; kernel.Replay says what the
 // result is to the bit). Rows beyond the last one that is wanted are left out of
 // the references.

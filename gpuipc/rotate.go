@@ -117,17 +117,17 @@ func (r *rotator) toRows(s *scratch, row, n int, src []byte) int {
 // with the same stride.
 func (r *rotator) toTable(s *scratch, row, n int, src []byte) int {
 	d := &r.job.Dst
-	token := d.FirstToken + row
-	i, in := token/d.BlockTokens, token%d.BlockTokens
-	rows := d.BlockTokens - in
-	if d.BlockStride == int64(d.BlockTokens)*d.TokenStride {
+	at := d.FirstRow + row // of the table
+	i, in := at/d.BlockRows, at%d.BlockRows
+	rows := d.BlockRows - in
+	if d.BlockStride == int64(d.BlockRows)*d.RowStride {
 		for k := i; rows < n && d.Blocks[k+1] == d.Blocks[k]+1; k++ {
-			rows += d.BlockTokens
+			rows += d.BlockRows
 		}
 	}
 	n = min(n, rows)
-	off := d.Base + int64(d.Blocks[i])*d.BlockStride + int64(in)*d.TokenStride
-	r.move(s, r.table[off:], d.TokenStride, d.HeadStride, row, n, src)
+	off := d.Base + int64(d.Blocks[i])*d.BlockStride + int64(in)*d.RowStride
+	r.move(s, r.table[off:], d.RowStride, d.HeadStride, row, n, src)
 	return n
 }
 

@@ -10,19 +10,19 @@ import (
 // inside the source, or would be written twice.
 func (j *RotateJob) checkTable(source []use) error {
 	d, rows := &j.Dst, j.Rows
-	if d.BlockTokens <= 0 || d.FirstToken < 0 || d.Base < 0 || d.BlockStride < 0 || d.TokenStride < 0 || d.HeadStride < 0 {
-		return fmt.Errorf("block table of %d tokens a block, first %d, base %d, strides %d, %d, %d: %w",
-			d.BlockTokens, d.FirstToken, d.Base, d.BlockStride, d.TokenStride, d.HeadStride, ErrInvalid)
+	if d.BlockRows <= 0 || d.FirstRow < 0 || d.Base < 0 || d.BlockStride < 0 || d.RowStride < 0 || d.HeadStride < 0 {
+		return fmt.Errorf("block table of %d rows a block, first %d, base %d, strides %d, %d, %d: %w",
+			d.BlockRows, d.FirstRow, d.Base, d.BlockStride, d.RowStride, d.HeadStride, ErrInvalid)
 	}
 	elem := int64(j.Type.Size())
-	if (d.Base|d.BlockStride|d.TokenStride|d.HeadStride)%elem != 0 {
+	if (d.Base|d.BlockStride|d.RowStride|d.HeadStride)%elem != 0 {
 		return fmt.Errorf("block table: base %d or strides %d, %d, %d not aligned to %d-byte elements: %w",
-			d.Base, d.BlockStride, d.TokenStride, d.HeadStride, elem, ErrInvalid)
+			d.Base, d.BlockStride, d.RowStride, d.HeadStride, elem, ErrInvalid)
 	}
 	if rows == 0 {
 		return nil
 	}
-	first, last := d.FirstToken/d.BlockTokens, (d.FirstToken+rows-1)/d.BlockTokens
+	first, last := d.FirstRow/d.BlockRows, (d.FirstRow+rows-1)/d.BlockRows
 	if last < first || last >= len(d.Blocks) {
 		return fmt.Errorf("block table: rows end in block %d of %d: %w", last, len(d.Blocks), ErrInvalid)
 	}
@@ -38,16 +38,16 @@ func (j *RotateJob) checkBounds(source []use, used []uint32) error {
 	d, size := &j.Dst, j.Dst.Region.Bytes()
 	heads, ok := reach(int64(j.Heads-1), d.HeadStride, size)
 	for i, b := range used {
-		low, high := 0, d.BlockTokens-1
+		low, high := 0, d.BlockRows-1
 		if i == 0 {
-			low = d.FirstToken % d.BlockTokens
+			low = d.FirstRow % d.BlockRows
 		}
 		if i == len(used)-1 {
-			high = (d.FirstToken + j.Rows - 1) % d.BlockTokens
+			high = (d.FirstRow + j.Rows - 1) % d.BlockRows
 		}
 		block, ok1 := reach(int64(b), d.BlockStride, size)
-		begin, ok2 := reach(int64(low), d.TokenStride, size)
-		end, ok3 := reach(int64(high), d.TokenStride, size)
+		begin, ok2 := reach(int64(low), d.RowStride, size)
+		end, ok3 := reach(int64(high), d.RowStride, size)
 		// Each term is at most size (2^46), so the sums cannot wrap.
 		if !ok || !ok1 || !ok2 || !ok3 || d.Base > size || d.Base+block+end+heads+j.headBytes() > size {
 			return fmt.Errorf("block %d (entry %d) reaches outside the region of %d bytes: %w", b, i, size, ErrInvalid)
@@ -64,7 +64,7 @@ func (j *RotateJob) checkBounds(source []use, used []uint32) error {
 
 // checkDistinct refuses strides that put two rows or heads onto the same bytes,
 // and a block named twice. The order of the strides is the engine's choice:
-// [block, token, head], [block, head, token] and [head, block, token] all pass.
+// [block, row, head], [block, head, row] and [head, block, row] all pass.
 func (j *RotateJob) checkDistinct(used []uint32) error {
 	d := &j.Dst
 	ids := slices.Sorted(slices.Values(used))
@@ -73,14 +73,14 @@ func (j *RotateJob) checkDistinct(used []uint32) error {
 			return fmt.Errorf("block %d is named twice: %w", ids[i], ErrInvalid)
 		}
 	}
-	tokens := d.BlockTokens
+	lines := d.BlockRows
 	if len(used) == 1 {
-		tokens = j.Rows
+		lines = j.Rows
 	}
 	type axis struct{ count, stride int64 }
 	axes := []axis{
 		{int64(j.Heads), d.HeadStride},
-		{int64(tokens), d.TokenStride},
+		{int64(lines), d.RowStride},
 		{int64(ids[len(ids)-1]-ids[0]) + 1, d.BlockStride},
 	}
 	slices.SortFunc(axes, func(x, y axis) int { return cmp.Compare(x.stride, y.stride) })
@@ -91,7 +91,7 @@ func (j *RotateJob) checkDistinct(used []uint32) error {
 		}
 		if x.stride < span {
 			return fmt.Errorf("block table: strides %d, %d, %d let rows of %d bytes a head overlap: %w",
-				d.BlockStride, d.TokenStride, d.HeadStride, j.headBytes(), ErrInvalid)
+				d.BlockStride, d.RowStride, d.HeadStride, j.headBytes(), ErrInvalid)
 		}
 		span += (x.count - 1) * x.stride
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
@@ -40,7 +41,7 @@ var longOnes = []long{
 	}},
 	{gpuipc.OpRotate, func(ctx context.Context, d gpuipc.Device, r gpuipc.Region) error {
 		const tokens, row = 16, 1024
-		table := gpuipc.Scatter{Region: r, Base: half, BlockTokens: tokens, BlockStride: tokens * row, TokenStride: row, HeadStride: row / 2}
+		table := gpuipc.Scatter{Region: r, Base: half, BlockRows: tokens, BlockStride: tokens * row, RowStride: row, HeadStride: row / 2}
 		for b := range half / (tokens * row) {
 			table.Blocks = append(table.Blocks, uint32(b))
 		}
@@ -127,9 +128,7 @@ func TestNoOperationReturnsBeforeItsLastWorker(t *testing.T) {
 			// The others finish everything but what the stalled worker holds.
 			left, before := untouched(t, r), half
 			for left != before || left > half/2 {
-				for range 1000 {
-					runtime.Gosched()
-				}
+				time.Sleep(time.Millisecond)
 				before, left = left, untouched(t, r)
 			}
 			select {

@@ -61,7 +61,7 @@ func (v *View) gpu() *api.GPU {
 	stored := v.o.Store.Counters()
 	out := &api.GPU{
 		UUID: g.Device.UUID().String(), Name: g.Device.Describe().Name, Mode: g.Info.Mode, MPS: g.Info.MPS.String(),
-		Lost: stored.HBM.Lost != 0, Stuck: g.StuckCalls(), Lent: g.ConnectionBytes(),
+		Lost: stored.HBM.Lost != 0, Stuck: g.StuckCalls(), Shared: g.ConnectionBytes(),
 	}
 	if n := g.Info.Driver; n > 0 {
 		out.Driver = fmt.Sprintf("%d.%d", n/1000, n%1000/10)

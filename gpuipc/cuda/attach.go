@@ -28,10 +28,10 @@ type attachment struct {
 	mem   []byte
 	piece int64
 
-	pinned   atomic.Int64  // bytes from the beginning that are registered
-	stopping atomic.Bool   // no more pieces
-	settled  chan struct{} // closed when no more pieces will be registered
-	err      error         // of a lost device; read it after settled
+	pinned     atomic.Int64  // bytes from the beginning that are registered
+	stopping   atomic.Bool   // no more pieces
+	registered chan struct{} // closed when no more pieces will be registered
+	err        error         // of a lost device; read it after registered
 
 	mu struct {
 		sync.Mutex
@@ -63,7 +63,7 @@ func (d *device) AttachHost(r gpuipc.Region) (detach func() error, err error) {
 		unpin()
 		return nil, fmt.Errorf("cuda: attach: the region is attached already: %w", gpuipc.ErrInvalid)
 	}
-	a := &attachment{host: host, mem: views[0], piece: d.attachPiece, settled: make(chan struct{}), idle: make(chan struct{})}
+	a := &attachment{host: host, mem: views[0], piece: d.attachPiece, registered: make(chan struct{}), idle: make(chan struct{})}
 	go d.register(a)
 	if err := d.awaitRegistered(a); err != nil {
 		d.attached.remove(r)
@@ -76,7 +76,7 @@ func (d *device) AttachHost(r gpuipc.Region) (detach func() error, err error) {
 			return fmt.Errorf("cuda: detach: detached already: %w", gpuipc.ErrInvalid)
 		}
 		a.stopping.Store(true)
-		<-a.settled
+		<-a.registered
 		err := d.unregister(a)
 		d.attached.remove(r)
 		unpin()
@@ -90,7 +90,7 @@ func (d *device) awaitRegistered(a *attachment) error {
 	timer := time.NewTimer(d.options.AttachWait)
 	defer timer.Stop()
 	select {
-	case <-a.settled:
+	case <-a.registered:
 		if a.err != nil {
 			_ = d.unregister(a) // the first error says more
 		}
@@ -107,7 +107,7 @@ const attachTold = time.Second
 
 // register pins piece after piece.
 func (d *device) register(a *attachment) {
-	defer close(a.settled)
+	defer close(a.registered)
 	start, total := time.Now(), int64(len(a.mem))
 	for off := int64(0); off < total && !a.stopping.Load(); off = a.pinned.Load() {
 		n := min(a.piece, total-off)

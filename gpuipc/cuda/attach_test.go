@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -130,7 +129,7 @@ func TestDetachEndsThePinning(t *testing.T) {
 		case err := <-detached:
 			t.Fatalf("detached under a call: %v", err)
 		default:
-			runtime.Gosched()
+			time.Sleep(time.Millisecond)
 		}
 	}
 	p.lib.Release()

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -20,7 +19,7 @@ import (
 // awaitHanging waits until the driver holds n calls or operations.
 func awaitHanging(t *testing.T, lib *fakecuda.Library, n uint64) {
 	t.Helper()
-	for start := time.Now(); lib.Stats().Hanging != n; runtime.Gosched() {
+	for start := time.Now(); lib.Stats().Hanging != n; time.Sleep(time.Millisecond) {
 		if time.Since(start) > 30*time.Second {
 			t.Fatalf("%d calls hang, want %d", lib.Stats().Hanging, n)
 		}
@@ -255,7 +254,7 @@ func TestABlockTableStaysInOneChunk(t *testing.T) {
 	own := newRegion(t, d, gpuipc.RegionSpec{Bytes: 4096})
 	const tokens, row = 2, 64
 	job := &gpuipc.RotateJob{Rows: 4, Heads: 2, Dim: 16, Type: kernel.F16, Src: at(own, 0, 4*row), Dst: gpuipc.Scatter{
-		Region: r, BlockTokens: tokens, BlockStride: tokens * row, TokenStride: row, HeadStride: row / 2,
+		Region: r, BlockRows: tokens, BlockStride: tokens * row, RowStride: row, HeadStride: row / 2,
 	}}
 	const border = half / (tokens * row) // first block of the second chunk
 	job.Dst.Blocks = []uint32{border - 1, border}

@@ -108,14 +108,14 @@ func tableBase(j *gpuipc.RotateJob) (driver.DevicePtr, error) {
 	if d.Region == nil || j.Rows == 0 {
 		return 0, nil
 	}
-	used := d.Blocks[d.FirstToken/d.BlockTokens : (d.FirstToken+j.Rows-1)/d.BlockTokens+1]
+	used := d.Blocks[d.FirstRow/d.BlockRows : (d.FirstRow+j.Rows-1)/d.BlockRows+1]
 	low, high := used[0], used[0]
 	for _, b := range used {
 		low, high = min(low, b), max(high, b)
 	}
-	tokens := min(d.BlockTokens, d.FirstToken%d.BlockTokens+j.Rows)
+	inBlock := min(d.BlockRows, d.FirstRow%d.BlockRows+j.Rows)
 	begin := d.Base + int64(low)*d.BlockStride
-	end := d.Base + int64(high)*d.BlockStride + int64(tokens-1)*d.TokenStride + int64(j.Heads-1)*d.HeadStride + int64(j.Dim*j.Type.Size())
+	end := d.Base + int64(high)*d.BlockStride + int64(inBlock-1)*d.RowStride + int64(j.Heads-1)*d.HeadStride + int64(j.Dim*j.Type.Size())
 	r := d.Region.(*region)
 	s := &r.spans[r.spanOf(begin)]
 	if r.spanOf(end-1) != r.spanOf(begin) {
@@ -148,8 +148,8 @@ func (p *operands) rotatePiece(a *kernels.RotateArgs, r *rotatePiece) (err error
 	}
 	if d := &j.Dst; d.Region != nil {
 		a.Dst = kernels.RotateTarget{
-			Base: uint64(r.base), Blocks: d.Blocks, BlockTokens: d.BlockTokens, FirstToken: d.FirstToken + r.row,
-			BlockStride: d.BlockStride, TokenStride: d.TokenStride, HeadStride: d.HeadStride,
+			Base: uint64(r.base), Blocks: d.Blocks, BlockTokens: d.BlockRows, FirstToken: d.FirstRow + r.row,
+			BlockStride: d.BlockStride, TokenStride: d.RowStride, HeadStride: d.HeadStride,
 		}
 		return nil
 	}

@@ -84,13 +84,13 @@ func TestAcceleratorCopiesUpAndDown(t *testing.T) {
 		t.Errorf("digests %x, %x, %x", up, down, hashed)
 	}
 	p.acc.Spoil(2)
-	spoilt := make([]uint64, 2)
+	corrupt := make([]uint64, 2)
 	if err := errors.Join(p.acc.Upload(ctx, whole(p.hbm, n), whole(p.memory, n), up),
-		p.acc.Upload(ctx, whole(p.hbm, n), whole(p.memory, n), spoilt)); err != nil {
+		p.acc.Upload(ctx, whole(p.hbm, n), whole(p.memory, n), corrupt)); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(up, hashed) || spoilt[0] == hashed[0] || spoilt[1] != hashed[1] {
-		t.Errorf("digests %x and, spoilt, %x of %x", up, spoilt, hashed)
+	if !slices.Equal(up, hashed) || corrupt[0] == hashed[0] || corrupt[1] != hashed[1] {
+		t.Errorf("digests %x and, corrupt, %x of %x", up, corrupt, hashed)
 	}
 }
 

@@ -259,9 +259,9 @@ func (r *rig) checkRows(j *gpuipc.RotateJob, src []byte) {
 	for row := range j.Rows {
 		for head := range j.Heads {
 			var at gpuipc.Ref
-			if token := d.FirstToken + row; d.Region != nil {
-				at = r.at(d.Base+int64(d.Blocks[token/d.BlockTokens])*d.BlockStride+
-					int64(token%d.BlockTokens)*d.TokenStride+int64(head)*d.HeadStride, int64(n))
+			if to := d.FirstRow + row; d.Region != nil {
+				at = r.at(d.Base+int64(d.Blocks[to/d.BlockRows])*d.BlockStride+
+					int64(to%d.BlockRows)*d.RowStride+int64(head)*d.HeadStride, int64(n))
 			} else {
 				at = d.Rows.Slice(int64(row*j.Heads+head)*int64(n), int64(n))
 			}

@@ -155,7 +155,7 @@ func (c *composeCase) apply(state []float64, i int) []float64 {
 	return next
 }
 
-// near checks an F32 output and accepts it into the shadow.
+// near checks an F32 output and accepts it into the expected.
 func (r *rig) near(what string, ref gpuipc.Ref, want []float64) {
 	r.Helper()
 	b := r.get(ref)
@@ -233,7 +233,7 @@ func testBadCompose(r *rig) {
 	if err := r.dev.Compose(r.Context(), good()); err != nil {
 		r.Fatal(err)
 	}
-	copy(r.shadow, r.get(r.whole()))
+	copy(r.expected, r.get(r.whole()))
 	size := r.region.Bytes()
 	for name, spoil := range map[string]func(j *gpuipc.ComposeJob){
 		"no heads":           func(j *gpuipc.ComposeJob) { j.Heads = 0 },

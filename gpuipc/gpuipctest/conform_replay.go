@@ -96,7 +96,7 @@ func testBadReplay(r *rig) {
 	if err := r.dev.Replay(r.Context(), good()); err != nil {
 		r.Fatal(err)
 	}
-	copy(r.shadow, r.get(r.whole()))
+	copy(r.expected, r.get(r.whole()))
 	size := r.region.Bytes()
 	for name, spoil := range map[string]func(j *gpuipc.ReplayJob){
 		"no heads":             func(j *gpuipc.ReplayJob) { j.Heads = 0 },

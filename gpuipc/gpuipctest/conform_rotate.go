@@ -47,7 +47,7 @@ func turnOf(j *gpuipc.RotateJob, row int) gpuipc.Rotation {
 var roundings = map[gpuipc.DType]float64{kernel.F32: 1e-6, kernel.F16: 1.0 / 1024, kernel.BF16: 1.0 / 128}
 
 // checkHead compares one head of one row with its source and accepts it into the
-// shadow.
+// expected.
 func (r *rig) checkHead(j *gpuipc.RotateJob, row int, src []byte, at gpuipc.Ref) {
 	r.Helper()
 	got := r.bytesOnDevice(at)
@@ -116,9 +116,9 @@ func (r *rig) randomTable(j *gpuipc.RotateJob) {
 	d := &j.Dst
 	elem := int64(j.Type.Size())
 	d.Region = r.region
-	d.BlockTokens = 1 + r.rng.IntN(20)
-	d.FirstToken = r.rng.IntN(50)
-	need := (d.FirstToken+j.Rows)/d.BlockTokens + 1
+	d.BlockRows = 1 + r.rng.IntN(20)
+	d.FirstRow = r.rng.IntN(50)
+	need := (d.FirstRow+j.Rows)/d.BlockRows + 1
 	blocks := need + r.rng.IntN(3)
 	for _, b := range r.rng.Perm(blocks)[:need] {
 		d.Blocks = append(d.Blocks, uint32(b))
@@ -133,8 +133,8 @@ func (r *rig) randomTable(j *gpuipc.RotateJob) {
 		count  int
 		stride *int64
 	}
-	block, token, head := axis{blocks, &d.BlockStride}, axis{d.BlockTokens, &d.TokenStride}, axis{j.Heads, &d.HeadStride}
-	orders := [][]axis{{head, token, block}, {token, head, block}, {token, block, head}} // innermost first
+	block, line, head := axis{blocks, &d.BlockStride}, axis{d.BlockRows, &d.RowStride}, axis{j.Heads, &d.HeadStride}
+	orders := [][]axis{{head, line, block}, {line, head, block}, {line, block, head}} // innermost first
 	span := elem * int64(j.Dim)
 	for _, a := range orders[r.rng.IntN(len(orders))] {
 		*a.stride = span + elem*int64(r.rng.IntN(3)*r.rng.IntN(2))
@@ -150,9 +150,9 @@ func testRotateTable(r *rig) {
 		r.randomTable(j)
 		d := &j.Dst
 		r.runRotate(j, src, func(row, head int) gpuipc.Ref {
-			token := d.FirstToken + row
-			off := d.Base + int64(d.Blocks[token/d.BlockTokens])*d.BlockStride +
-				int64(token%d.BlockTokens)*d.TokenStride + int64(head)*d.HeadStride
+			at := d.FirstRow + row
+			off := d.Base + int64(d.Blocks[at/d.BlockRows])*d.BlockStride +
+				int64(at%d.BlockRows)*d.RowStride + int64(head)*d.HeadStride
 			return r.at(off, int64(j.Dim*j.Type.Size()))
 		})
 	}
@@ -166,15 +166,15 @@ func testBadRotate(r *rig) {
 		j := &gpuipc.RotateJob{Rows: 10, Heads: 2, Dim: 8, Type: kernel.F16}
 		j.Src, _ = r.tensor(160, kernel.F16, 1)
 		j.Turn = &gpuipc.Rotation{Dims: 4, Cos: make([]float32, 2), Sin: make([]float32, 2)}
-		j.Dst = gpuipc.Scatter{Region: r.region, Base: 4096, Blocks: []uint32{3, 1, 0, 2}, BlockTokens: 4, FirstToken: 3,
-			BlockStride: 128, TokenStride: 32, HeadStride: 16}
+		j.Dst = gpuipc.Scatter{Region: r.region, Base: 4096, Blocks: []uint32{3, 1, 0, 2}, BlockRows: 4, FirstRow: 3,
+			BlockStride: 128, RowStride: 32, HeadStride: 16}
 		return j
 	}
 	j := good()
 	src := r.bytes(j.Src)
 	r.runRotate(j, src, func(row, head int) gpuipc.Ref {
-		token := row + 3
-		return r.at(4096+int64(j.Dst.Blocks[token/4])*128+int64(token%4)*32+int64(head)*16, 16)
+		at := row + 3
+		return r.at(4096+int64(j.Dst.Blocks[at/4])*128+int64(at%4)*32+int64(head)*16, 16)
 	})
 	for name, spoil := range map[string]func(j *gpuipc.RotateJob){
 		"negative rows":     func(j *gpuipc.RotateJob) { j.Rows = -1 },
@@ -188,34 +188,34 @@ func testBadRotate(r *rig) {
 		"wide dims": func(j *gpuipc.RotateJob) {
 			j.Turn = &gpuipc.Rotation{Dims: 10, Cos: make([]float32, 5), Sin: make([]float32, 5)}
 		},
-		"few sines":                 func(j *gpuipc.RotateJob) { j.Turn.Sin = j.Turn.Sin[:1] },
-		"few frequencies":           func(j *gpuipc.RotateJob) { j.Turn, j.PerRow = nil, &gpuipc.RowRotation{Dims: 4} },
-		"no destination":            func(j *gpuipc.RotateJob) { j.Dst = gpuipc.Scatter{} },
-		"two destinations":          func(j *gpuipc.RotateJob) { j.Dst.Rows = r.at(8192, 320) },
-		"foreign destination":       func(j *gpuipc.RotateJob) { j.Dst.Region = &foreignRegion{r.region} },
-		"no block tokens":           func(j *gpuipc.RotateJob) { j.Dst.BlockTokens = 0 },
-		"negative first token":      func(j *gpuipc.RotateJob) { j.Dst.FirstToken = -1 },
-		"table too short":           func(j *gpuipc.RotateJob) { j.Dst.FirstToken = 7 },
-		"first token wraps":         func(j *gpuipc.RotateJob) { j.Dst.FirstToken = math.MaxInt - 4 },
-		"last block outside":        func(j *gpuipc.RotateJob) { j.Dst.Blocks[3] = uint32(size/128 - 31) },
-		"block wraps":               func(j *gpuipc.RotateJob) { j.Dst.Blocks[2] = math.MaxUint32; j.Dst.BlockStride = math.MaxInt64 - 1 },
-		"negative base":             func(j *gpuipc.RotateJob) { j.Dst.Base = -2 },
-		"base outside":              func(j *gpuipc.RotateJob) { j.Dst.Base = math.MaxInt64 - 1 },
-		"misaligned base":           func(j *gpuipc.RotateJob) { j.Dst.Base++ },
-		"misaligned stride":         func(j *gpuipc.RotateJob) { j.Dst.TokenStride++ },
-		"negative stride":           func(j *gpuipc.RotateJob) { j.Dst.HeadStride = -16 },
-		"huge head stride":          func(j *gpuipc.RotateJob) { j.Dst.HeadStride = math.MaxInt64 - 1 },
-		"heads overlap":             func(j *gpuipc.RotateJob) { j.Dst.HeadStride = 14 },
-		"tokens overlap":            func(j *gpuipc.RotateJob) { j.Dst.TokenStride = 30 },
-		"blocks overlap":            func(j *gpuipc.RotateJob) { j.Dst.BlockStride = 126 },
-		"block named twice":         func(j *gpuipc.RotateJob) { j.Dst.Blocks[3] = 1 },
-		"table over the source":     func(j *gpuipc.RotateJob) { j.Dst.Base = j.Src.Extents[0].Off },
-		"rows too short":            func(j *gpuipc.RotateJob) { j.Dst = gpuipc.Scatter{Rows: r.at(8192, 318)} },
-		"rows misaligned":           func(j *gpuipc.RotateJob) { j.Dst = gpuipc.Scatter{Rows: r.at(8193, 320)} },
-		"rows over the source":      func(j *gpuipc.RotateJob) { j.Dst = gpuipc.Scatter{Rows: j.Src} },
-		"rows outside the region":   func(j *gpuipc.RotateJob) { j.Dst = gpuipc.Scatter{Rows: r.at(size-318, 320)} },
-		"strides all zero":          func(j *gpuipc.RotateJob) { j.Dst.BlockStride, j.Dst.TokenStride, j.Dst.HeadStride = 0, 0, 0 },
-		"one block, tokens overlap": func(j *gpuipc.RotateJob) { j.Dst.BlockTokens, j.Dst.FirstToken, j.Dst.TokenStride = 64, 0, 30 },
+		"few sines":               func(j *gpuipc.RotateJob) { j.Turn.Sin = j.Turn.Sin[:1] },
+		"few frequencies":         func(j *gpuipc.RotateJob) { j.Turn, j.PerRow = nil, &gpuipc.RowRotation{Dims: 4} },
+		"no destination":          func(j *gpuipc.RotateJob) { j.Dst = gpuipc.Scatter{} },
+		"two destinations":        func(j *gpuipc.RotateJob) { j.Dst.Rows = r.at(8192, 320) },
+		"foreign destination":     func(j *gpuipc.RotateJob) { j.Dst.Region = &foreignRegion{r.region} },
+		"no rows in a block":      func(j *gpuipc.RotateJob) { j.Dst.BlockRows = 0 },
+		"negative first row":      func(j *gpuipc.RotateJob) { j.Dst.FirstRow = -1 },
+		"table too short":         func(j *gpuipc.RotateJob) { j.Dst.FirstRow = 7 },
+		"first row wraps":         func(j *gpuipc.RotateJob) { j.Dst.FirstRow = math.MaxInt - 4 },
+		"last block outside":      func(j *gpuipc.RotateJob) { j.Dst.Blocks[3] = uint32(size/128 - 31) },
+		"block wraps":             func(j *gpuipc.RotateJob) { j.Dst.Blocks[2] = math.MaxUint32; j.Dst.BlockStride = math.MaxInt64 - 1 },
+		"negative base":           func(j *gpuipc.RotateJob) { j.Dst.Base = -2 },
+		"base outside":            func(j *gpuipc.RotateJob) { j.Dst.Base = math.MaxInt64 - 1 },
+		"misaligned base":         func(j *gpuipc.RotateJob) { j.Dst.Base++ },
+		"misaligned stride":       func(j *gpuipc.RotateJob) { j.Dst.RowStride++ },
+		"negative stride":         func(j *gpuipc.RotateJob) { j.Dst.HeadStride = -16 },
+		"huge head stride":        func(j *gpuipc.RotateJob) { j.Dst.HeadStride = math.MaxInt64 - 1 },
+		"heads overlap":           func(j *gpuipc.RotateJob) { j.Dst.HeadStride = 14 },
+		"rows overlap":            func(j *gpuipc.RotateJob) { j.Dst.RowStride = 30 },
+		"blocks overlap":          func(j *gpuipc.RotateJob) { j.Dst.BlockStride = 126 },
+		"block named twice":       func(j *gpuipc.RotateJob) { j.Dst.Blocks[3] = 1 },
+		"table over the source":   func(j *gpuipc.RotateJob) { j.Dst.Base = j.Src.Extents[0].Off },
+		"rows too short":          func(j *gpuipc.RotateJob) { j.Dst = gpuipc.Scatter{Rows: r.at(8192, 318)} },
+		"rows misaligned":         func(j *gpuipc.RotateJob) { j.Dst = gpuipc.Scatter{Rows: r.at(8193, 320)} },
+		"rows over the source":    func(j *gpuipc.RotateJob) { j.Dst = gpuipc.Scatter{Rows: j.Src} },
+		"rows outside the region": func(j *gpuipc.RotateJob) { j.Dst = gpuipc.Scatter{Rows: r.at(size-318, 320)} },
+		"strides all zero":        func(j *gpuipc.RotateJob) { j.Dst.BlockStride, j.Dst.RowStride, j.Dst.HeadStride = 0, 0, 0 },
+		"one block, rows overlap": func(j *gpuipc.RotateJob) { j.Dst.BlockRows, j.Dst.FirstRow, j.Dst.RowStride = 64, 0, 30 },
 	} {
 		j := good()
 		spoil(j)

@@ -50,12 +50,12 @@ func Conformance(t *testing.T, open func(t testing.TB) gpuipc.Device) {
 // rig is a device, one region of it, and what that region should hold.
 type rig struct {
 	*testing.T
-	dev    gpuipc.Device
-	rng    *rand.Rand
-	region gpuipc.Region
-	shadow []byte
-	next   int64  // everything before is taken by object
-	after  []byte // the region after the last rotate
+	dev      gpuipc.Device
+	rng      *rand.Rand
+	region   gpuipc.Region
+	expected []byte
+	next     int64  // everything before is taken by object
+	after    []byte // the region after the last rotate
 }
 
 // fresh gives the rig a region of n random bytes.
@@ -73,12 +73,12 @@ func (r *rig) fresh(n int64) {
 		})
 		r.region = region
 	}
-	r.shadow = make([]byte, r.region.Bytes())
-	for i := range r.shadow {
-		r.shadow[i] = byte(r.rng.Uint32())
+	r.expected = make([]byte, r.region.Bytes())
+	for i := range r.expected {
+		r.expected[i] = byte(r.rng.Uint32())
 	}
 	r.next = 0
-	if err := r.dev.Store(r.Context(), r.whole(), r.shadow); err != nil {
+	if err := r.dev.Store(r.Context(), r.whole(), r.expected); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -130,7 +130,7 @@ func (r *rig) object(n int64, elem int) gpuipc.Ref {
 func (r *rig) bytes(ref gpuipc.Ref) []byte {
 	var out []byte
 	for _, e := range ref.Extents {
-		out = append(out, r.shadow[e.Off:e.Off+e.Len]...)
+		out = append(out, r.expected[e.Off:e.Off+e.Len]...)
 	}
 	return out
 }
@@ -138,7 +138,7 @@ func (r *rig) bytes(ref gpuipc.Ref) []byte {
 // expect says what an object should hold from now on; put also stores it.
 func (r *rig) expect(ref gpuipc.Ref, b []byte) {
 	for _, e := range ref.Extents {
-		b = b[copy(r.shadow[e.Off:e.Off+e.Len], b):]
+		b = b[copy(r.expected[e.Off:e.Off+e.Len], b):]
 	}
 }
 
@@ -164,12 +164,12 @@ func (r *rig) get(ref gpuipc.Ref) []byte {
 func (r *rig) check(what string) {
 	r.Helper()
 	got := r.get(r.whole())
-	if bytes.Equal(got, r.shadow) {
+	if bytes.Equal(got, r.expected) {
 		return
 	}
 	for i := range got {
-		if got[i] != r.shadow[i] {
-			r.Fatalf("%s: byte %d is %#x, want %#x", what, i, got[i], r.shadow[i])
+		if got[i] != r.expected[i] {
+			r.Fatalf("%s: byte %d is %#x, want %#x", what, i, got[i], r.expected[i])
 		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// Buffer is the rows of recent tokens beside the states of some value heads that
+// Buffer is the recent rows beside the states of some value heads that
 // share a key head (KVBuffer §3). Decoding reads a state and the rows; a state is
 // written only when rows are flushed into it. The caller owns the memory:
 //
@@ -35,8 +35,8 @@ func NewBuffer(dk, dv, heads, capacity int, t DType, decay Transition, delta boo
 	return b
 }
 
-// Token is what the projections of one token give, for the heads of a buffer.
-type Token struct {
+// Input is one row of what an engine projects, for the heads of a buffer.
+type Input struct {
 	Q, K []float32 // [DK], normalised and turned as the recurrence reads them
 	V    []float32 // [Heads, DV]
 	G    []float32 // as a row of Buffer.G
@@ -77,10 +77,10 @@ type Traffic struct {
 // Moved is all of them.
 func (t Traffic) Moved() int { return t.StateRead + t.StateWritten + t.RowsRead + t.RowsWritten }
 
-// Traffic is what Decode of so many tokens moves, for all heads together.
-func (b *Buffer) Traffic(tokens int, state, flush bool) Traffic {
+// Traffic is what Decode of so many rows moves, for all heads together.
+func (b *Buffer) Traffic(rows int, state, flush bool) Traffic {
 	row := b.keyBytes() + b.valueBytes() + 4*b.decays()
-	t := Traffic{RowsRead: b.N * row, RowsWritten: tokens * row}
+	t := Traffic{RowsRead: b.N * row, RowsWritten: rows * row}
 	if state {
 		t.StateRead = 4 * b.Heads * b.DK * b.DV
 	}
@@ -100,33 +100,33 @@ type BufferScratch struct {
 	d      []float32 // decays, one or DK of them
 	left   []float32 // queries and keys that the state is read with
 	base   []float32 // what they read
-	own    []float32 // delta value of a token
+	own    []float32 // delta value of a row
 }
 
-// Decode computes the outputs [len(toks), Heads, DV] of consecutive tokens and
-// appends their rows: the chunkwise form (KVBuffer Eq. 4, 7 and 16). The states
-// [Heads, DK, DV] are read once, however many tokens there are. Without states
+// Decode computes the outputs [len(in), Heads, DV] of consecutive rows and
+// appends them: the chunkwise form (KVBuffer Eq. 4, 7 and 16). The states
+// [Heads, DK, DV] are read once, however many rows there are. Without states
 // (nil) they are zero and nothing but rows is read: the parallel form. With flush
 // the rows are then put into the states, which are in cache by that time; with a
 // capacity of one that is the recurrent form.
 //
-// Rows keep what Type holds of keys and delta values; outputs of a token are
-// computed before its own row is rounded. Too many tokens for the capacity, and
+// Rows keep what Type holds of keys and delta values; outputs of a row are
+// computed before it is rounded itself. Too many rows for the capacity, and
 // wrong lengths, panic. A nil sc allocates.
-func (b *Buffer) Decode(states []float32, toks []Token, out []float32, flush bool, sc *BufferScratch) {
-	b.check(states, toks, out, flush)
+func (b *Buffer) Decode(states []float32, in []Input, out []float32, flush bool, sc *BufferScratch) {
+	b.check(states, in, out, flush)
 	if sc == nil {
 		sc = new(BufferScratch)
 	}
-	if len(toks) == 0 {
+	if len(in) == 0 {
 		return
 	}
 	first := b.N
-	for i := range toks {
-		fromF32(b.K[(first+i)*b.keyBytes():][:b.keyBytes()], toks[i].K, b.Type)
-		copy(b.G[(first+i)*b.decays():], toks[i].G)
+	for i := range in {
+		fromF32(b.K[(first+i)*b.keyBytes():][:b.keyBytes()], in[i].K, b.Type)
+		copy(b.G[(first+i)*b.decays():], in[i].G)
 	}
-	b.N += len(toks)
+	b.N += len(in)
 	// Rows are many short runs, which no prefetcher of the processor foresees: they
 	// come while the first state is read.
 	fetch(b.K[:first*b.keyBytes()])
@@ -137,16 +137,16 @@ func (b *Buffer) Decode(states []float32, toks []Token, out []float32, flush boo
 		if states != nil {
 			state = states[h*b.DK*b.DV:][:b.DK*b.DV]
 		}
-		b.readBase(h, first, state, toks, sc)
+		b.readBase(h, first, state, in, sc)
 		if h == 0 {
 			keys = b.keys(sc)
 			if b.Decay == Scalar {
-				b.multiply(keys, first, toks, sc)
+				b.multiply(keys, first, in, sc)
 			}
 		}
-		for i := range toks {
+		for i := range in {
 			o := out[(i*b.Heads+h)*b.DV:][:b.DV]
-			b.token(h, first+i, i, len(toks), keys, &toks[i], o, sc)
+			b.row(h, first+i, i, len(in), keys, &in[i], o, sc)
 		}
 		if flush {
 			b.flushHead(h, state, keys, sc)
@@ -174,24 +174,24 @@ func (b *Buffer) Flush(states []float32, sc *BufferScratch) {
 	b.N = 0
 }
 
-func (b *Buffer) check(states []float32, toks []Token, out []float32, flush bool) {
+func (b *Buffer) check(states []float32, in []Input, out []float32, flush bool) {
 	if b.DK <= 0 || b.DV <= 0 || b.Heads <= 0 || b.Type.Size() == 0 || b.Decay != Scalar && b.Decay != Diagonal {
 		panic(fmt.Sprintf("kernel: buffer of %d heads [%d, %d] of type %d, decay %d", b.Heads, b.DK, b.DV, b.Type, b.Decay))
 	}
 	c := b.Capacity()
-	if b.N < 0 || b.N+len(toks) > c || len(b.K) < c*b.keyBytes() || len(b.U) < c*b.valueBytes() {
-		panic(fmt.Sprintf("kernel: %d and %d rows in a buffer of %d, %d bytes of keys, %d of values", b.N, len(toks), c, len(b.K), len(b.U)))
+	if b.N < 0 || b.N+len(in) > c || len(b.K) < c*b.keyBytes() || len(b.U) < c*b.valueBytes() {
+		panic(fmt.Sprintf("kernel: %d and %d rows in a buffer of %d, %d bytes of keys, %d of values", b.N, len(in), c, len(b.K), len(b.U)))
 	}
 	if len(states) != b.Heads*b.DK*b.DV && (states != nil || flush) {
 		panic(fmt.Sprintf("kernel: %d numbers as %d states [%d, %d]", len(states), b.Heads, b.DK, b.DV))
 	}
-	if len(out) != len(toks)*b.Heads*b.DV {
-		panic(fmt.Sprintf("kernel: %d outputs of %d tokens and %d heads of %d", len(out), len(toks), b.Heads, b.DV))
+	if len(out) != len(in)*b.Heads*b.DV {
+		panic(fmt.Sprintf("kernel: %d outputs of %d rows and %d heads of %d", len(out), len(in), b.Heads, b.DV))
 	}
-	for i := range toks {
-		t := &toks[i]
+	for i := range in {
+		t := &in[i]
 		if len(t.Q) != b.DK || len(t.K) != b.DK || len(t.V) != b.Heads*b.DV || len(t.G) != b.decays() || len(t.Beta) != b.Heads {
-			panic(fmt.Sprintf("kernel: token %d has %d, %d, %d, %d and %d numbers for %d heads [%d, %d]",
+			panic(fmt.Sprintf("kernel: row %d has %d, %d, %d, %d and %d numbers for %d heads [%d, %d]",
 				i, len(t.Q), len(t.K), len(t.V), len(t.G), len(t.Beta), b.Heads, b.DK, b.DV))
 		}
 	}
@@ -227,21 +227,21 @@ func (b *Buffer) decay(h, i int) []float32 {
 	return b.G[i*b.decays()+h*n:][:n]
 }
 
-// multiply fills sc.qk and sc.kk [len(toks), N] with the products of every token's
+// multiply fills sc.qk and sc.kk [len(in), N] with the products of every row's
 // query and key with the keys of all rows before it. Heads share them.
-func (b *Buffer) multiply(keys []float32, first int, toks []Token, sc *BufferScratch) {
-	grow(&sc.qk, len(toks)*b.N)
-	grow(&sc.kk, len(toks)*b.N)
-	for i := range toks {
+func (b *Buffer) multiply(keys []float32, first int, in []Input, sc *BufferScratch) {
+	grow(&sc.qk, len(in)*b.N)
+	grow(&sc.kk, len(in)*b.N)
+	for i := range in {
 		n := first + i
-		dotRows(sc.qk[i*b.N:][:n], sc.kk[i*b.N:][:n], toks[i].Q, toks[i].K, keys, b.DK)
+		dotRows(sc.qk[i*b.N:][:n], sc.kk[i*b.N:][:n], in[i].Q, in[i].K, keys, b.DK)
 	}
 }
 
 // readBase reads a state with the queries, and for the delta rule the keys, of all
-// tokens: sc.base is [2, len(toks), DV].
-func (b *Buffer) readBase(h, first int, state []float32, toks []Token, sc *BufferScratch) {
-	m := len(toks)
+// rows: sc.base is [2, len(in), DV].
+func (b *Buffer) readBase(h, first int, state []float32, in []Input, sc *BufferScratch) {
+	m := len(in)
 	grow(&sc.base, 2*m*b.DV)
 	clear(sc.base[:2*m*b.DV])
 	if state == nil {
@@ -252,11 +252,11 @@ func (b *Buffer) readBase(h, first int, state []float32, toks []Token, sc *Buffe
 	for i := range first {
 		times(d, b.decay(h, i))
 	}
-	for i := range toks {
+	for i := range in {
 		times(d, b.decay(h, first+i))
-		weigh(sc.left[i*b.DK:][:b.DK], d, toks[i].Q)
+		weigh(sc.left[i*b.DK:][:b.DK], d, in[i].Q)
 		if b.Delta {
-			weigh(sc.left[(m+i)*b.DK:][:b.DK], d, toks[i].K)
+			weigh(sc.left[(m+i)*b.DK:][:b.DK], d, in[i].K)
 		}
 	}
 	o, mem := sc.base[:m*b.DV], sc.base[m*b.DV:][:m*b.DV]
@@ -273,9 +273,9 @@ func (b *Buffer) readBase(h, first int, state []float32, toks []Token, sc *Buffe
 	}
 }
 
-// token computes the output of token i of m, whose row is n, and writes the row's
+// row computes the output of row i of m, number n of the buffer, and writes its
 // delta value.
-func (b *Buffer) token(h, n, i, m int, keys []float32, t *Token, o []float32, sc *BufferScratch) {
+func (b *Buffer) row(h, n, i, m int, keys []float32, t *Input, o []float32, sc *BufferScratch) {
 	copy(o, sc.base[i*b.DV:])
 	mem := sc.base[(m+i)*b.DV:][:b.DV]
 	x, y := b.weighted(h, n, i, keys, t, sc)
@@ -294,9 +294,9 @@ func (b *Buffer) token(h, n, i, m int, keys []float32, t *Token, o []float32, sc
 	fromF32(b.U[n*b.valueBytes()+h*b.DV*b.Type.Size():], own, b.Type)
 }
 
-// weighted is how much of each of the n rows before it a token's query and key
+// weighted is how much of each of the n rows before it a row's query and key
 // read: their products with the row's key, times the decays since that row.
-func (b *Buffer) weighted(h, n, i int, keys []float32, t *Token, sc *BufferScratch) (x, y []float32) {
+func (b *Buffer) weighted(h, n, i int, keys []float32, t *Input, sc *BufferScratch) (x, y []float32) {
 	grow(&sc.x, n)
 	grow(&sc.y, n)
 	x, y = sc.x[:n], sc.y[:n]

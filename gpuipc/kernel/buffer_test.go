@@ -14,7 +14,7 @@ type decoding struct {
 	decay         Transition
 	delta         bool
 	start         []float32
-	tokens        []Token
+	tokens        []Input
 	outputs       [][]float64
 	states        [][]float64
 }
@@ -27,7 +27,7 @@ func newDecoding(r *rand.Rand, dk, dv, heads, n int, decay Transition, delta boo
 		decays = heads * dk
 	}
 	for range n {
-		t := Token{Q: make([]float32, dk), K: make([]float32, dk), V: make([]float32, heads*dv), G: make([]float32, decays), Beta: make([]float32, heads)}
+		t := Input{Q: make([]float32, dk), K: make([]float32, dk), V: make([]float32, heads*dv), G: make([]float32, decays), Beta: make([]float32, heads)}
 		normal(r, t.Q, 1/math.Sqrt(float64(dk)))
 		normal(r, t.K, 1/math.Sqrt(float64(dk)))
 		normal(r, t.V, 1)
@@ -257,23 +257,23 @@ func TestDecodingStaysInsideItsMemory(t *testing.T) {
 }
 
 func TestBadBuffersPanic(t *testing.T) {
-	for name, spoil := range map[string]func(b *Buffer, toks []Token, states, out *[]float32){
-		"no heads":        func(b *Buffer, _ []Token, _, _ *[]float32) { b.Heads = 0 },
-		"no type":         func(b *Buffer, _ []Token, _, _ *[]float32) { b.Type = 9 },
-		"dense decay":     func(b *Buffer, _ []Token, _, _ *[]float32) { b.Decay = Dense },
-		"full":            func(b *Buffer, _ []Token, _, _ *[]float32) { b.N = 3 },
-		"negative":        func(b *Buffer, _ []Token, _, _ *[]float32) { b.N = -1 },
-		"few keys":        func(b *Buffer, _ []Token, _, _ *[]float32) { b.K = b.K[4:] },
-		"few values":      func(b *Buffer, _ []Token, _, _ *[]float32) { b.U = b.U[4:] },
-		"short states":    func(_ *Buffer, _ []Token, s, _ *[]float32) { *s = (*s)[1:] },
-		"short outputs":   func(_ *Buffer, _ []Token, _, o *[]float32) { *o = (*o)[1:] },
-		"short query":     func(_ *Buffer, k []Token, _, _ *[]float32) { k[0].Q = nil },
-		"short key":       func(_ *Buffer, k []Token, _, _ *[]float32) { k[0].K = k[0].K[1:] },
-		"short value":     func(_ *Buffer, k []Token, _, _ *[]float32) { k[0].V = k[0].V[1:] },
-		"short decay":     func(_ *Buffer, k []Token, _, _ *[]float32) { k[0].G = nil },
-		"short beta":      func(_ *Buffer, k []Token, _, _ *[]float32) { k[0].Beta = nil },
-		"keep more":       func(b *Buffer, _ []Token, _, _ *[]float32) { b.Keep(1) },
-		"keep fewer than": func(b *Buffer, _ []Token, _, _ *[]float32) { b.Keep(-1) },
+	for name, spoil := range map[string]func(b *Buffer, toks []Input, states, out *[]float32){
+		"no heads":        func(b *Buffer, _ []Input, _, _ *[]float32) { b.Heads = 0 },
+		"no type":         func(b *Buffer, _ []Input, _, _ *[]float32) { b.Type = 9 },
+		"dense decay":     func(b *Buffer, _ []Input, _, _ *[]float32) { b.Decay = Dense },
+		"full":            func(b *Buffer, _ []Input, _, _ *[]float32) { b.N = 3 },
+		"negative":        func(b *Buffer, _ []Input, _, _ *[]float32) { b.N = -1 },
+		"few keys":        func(b *Buffer, _ []Input, _, _ *[]float32) { b.K = b.K[4:] },
+		"few values":      func(b *Buffer, _ []Input, _, _ *[]float32) { b.U = b.U[4:] },
+		"short states":    func(_ *Buffer, _ []Input, s, _ *[]float32) { *s = (*s)[1:] },
+		"short outputs":   func(_ *Buffer, _ []Input, _, o *[]float32) { *o = (*o)[1:] },
+		"short query":     func(_ *Buffer, k []Input, _, _ *[]float32) { k[0].Q = nil },
+		"short key":       func(_ *Buffer, k []Input, _, _ *[]float32) { k[0].K = k[0].K[1:] },
+		"short value":     func(_ *Buffer, k []Input, _, _ *[]float32) { k[0].V = k[0].V[1:] },
+		"short decay":     func(_ *Buffer, k []Input, _, _ *[]float32) { k[0].G = nil },
+		"short beta":      func(_ *Buffer, k []Input, _, _ *[]float32) { k[0].Beta = nil },
+		"keep more":       func(b *Buffer, _ []Input, _, _ *[]float32) { b.Keep(1) },
+		"keep fewer than": func(b *Buffer, _ []Input, _, _ *[]float32) { b.Keep(-1) },
 	} {
 		d := newDecoding(rng(t), 4, 4, 1, 1, Scalar, true)
 		b, states, out := d.buffer(3, F32), d.states0(), make([]float32, 4)

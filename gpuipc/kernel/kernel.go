@@ -2,7 +2,7 @@
 // states, rotating keys, and the dense products behind them.
 //
 // Kernels take plain slices, strides and counts; they know nothing of tokens,
-// models or segments, allocate nothing on their hot path and never block. Plain
+// models or segments (an engine has one row for each token), allocate nothing on their hot path and never block. Plain
 // Go (files *_generic.go) is the meaning; assembly must agree with it.
 // All kernels may run at once on different memory.
 //

@@ -2,7 +2,7 @@ package kernel
 
 import "fmt"
 
-// Rows is a run of tokens as rows that move one head's state: row n is
+// Rows is a run of rows that move one head's state: row n is
 //
 //	S = g_n * S + k_n u_n^T
 //
@@ -21,7 +21,7 @@ type Rows struct {
 
 // Replay moves a state [dk, dv] in place over all rows, in order. Every product and
 // every sum is rounded on its own, so that the state has the same bits on every
-// processor, and those of a recurrence that does the same token by token. The state
+// processor, and those of a recurrence that does the same row by row. The state
 // must not overlap the rows; wrong lengths panic.
 func Replay(dk, dv int, state []float32, r Rows) {
 	if dk < 0 || dv < 0 || len(state) != dk*dv {

@@ -44,7 +44,7 @@ type meteredBuffer struct {
 
 // decode is Decode of one token: every number of a state is loaded once for the
 // token, and once more for a flush, when it is in cache.
-func (b *meteredBuffer) decode(t *Token, flush bool) []float64 {
+func (b *meteredBuffer) decode(t *Input, flush bool) []float64 {
 	out := make([]float64, b.heads*b.dv)
 	for i, v := range t.K {
 		b.k.store(b.n*b.dk+i, float64(v))

@@ -44,6 +44,7 @@ func (g Geometry) State() float64 {
 	return float64(g.StateBytes) * float64(g.KeyDim) * float64(g.ValueDim)
 }
 
+// Row is the bytes of one row: key, value and what goes with them.
 func (g Geometry) Row() float64 {
 	keys := float64(g.KeyDim) / float64(max(1, g.ValuesPerKey))
 	return float64(g.VectorBytes)*(keys+float64(g.ValueDim)) + float64(g.ExtraBytes)

@@ -15,9 +15,11 @@ func (q *Request) Held(blockTokens int) int {
 // settings that the paper compares with (§4.1).
 type Recompute func(chunkTokens int) int
 
-// CacheBlend computes 15 of 100 tokens again, EPIC the first 16.
+// CacheBlend computes 15 of 100 tokens again.
 func CacheBlend(chunkTokens int) int { return ceil(15*chunkTokens, 100) }
-func EPIC(chunkTokens int) int       { return min(16, chunkTokens) }
+
+// EPIC computes the first 16 tokens again.
+func EPIC(chunkTokens int) int { return min(16, chunkTokens) }
 
 // Seam is the same for these rules: what is not shared.
 func (r *Rules) Seam(chunkTokens int) int { return r.head(chunkTokens) }
@@ -26,9 +28,11 @@ func (r *Rules) Seam(chunkTokens int) int { return r.head(chunkTokens) }
 // prompt each; D different chunks are resident.
 type Alike struct{ Requests, Chunks, ChunkBlocks, PromptBlocks, Distinct int }
 
-// Copied is the blocks of a copy for each request, Shared those of the paper's
-// layout, in which the first block of a chunk is each request's own.
+// Copied is the blocks of a copy for each request.
 func (a Alike) Copied() int { return a.Requests * (a.Chunks*a.ChunkBlocks + a.PromptBlocks) }
+
+// Shared is the blocks of the paper's layout, in which the first block of a chunk
+// is each request's own.
 func (a Alike) Shared() int {
 	return a.Requests*(a.Chunks+a.PromptBlocks) + a.Distinct*(a.ChunkBlocks-1)
 }

@@ -23,6 +23,7 @@ import "fmt"
 // Remove and Merge.
 type Node int32
 
+// The nodes that are always there, and what stands for none.
 const (
 	Root Node = 0  // the empty prefix; never removed
 	None Node = -1 // no node

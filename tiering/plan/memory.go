@@ -182,7 +182,7 @@ func (b *boundMemory) check(begin, end int, limit int64) error {
 func (b *boundMemory) scatter(layer int, kind profile.PartKind, at int) gpuipc.Scatter {
 	pr := b.geometry.paged(b.layer[layer], kind)
 	return gpuipc.Scatter{
-		Region: b.Region, Base: pr.base, Blocks: b.blocks, BlockTokens: b.BlockTokens, FirstToken: at,
-		BlockStride: pr.block, TokenStride: pr.token, HeadStride: pr.head,
+		Region: b.Region, Base: pr.base, Blocks: b.blocks, BlockRows: b.BlockTokens, FirstRow: at,
+		BlockStride: pr.block, RowStride: pr.token, HeadStride: pr.head,
 	}
 }

@@ -37,7 +37,7 @@ func gpuCheckCommand() command {
 replay and digests are timed beside plain copies of as many bytes, taken in turn with them, on
 inputs that no cache holds; copies between memory and the GPU beside raw pinned copies. A second
 process maps memory of this one by both ways, exchanges sequence numbers with it under load, and
-has its rate measured beside work of this one. A temporary daemon lends memory of the GPU to this
+has its rate measured beside work of this one. A temporary daemon shares memory of the GPU to this
 process as to an engine. With -python, torch maps memory of this process, and a gated delta rule of
 other people's is compared with ours, where they are installed.
 

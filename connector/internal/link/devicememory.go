@@ -13,7 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
 )
 
-// DeviceMemory is what the daemon lends of its GPU, mapped here.
+// DeviceMemory is what the daemon shares of its GPU, mapped here.
 type DeviceMemory struct {
 	Arena   gpuipc.Region
 	Private gpuipc.Region
@@ -29,7 +29,7 @@ const attachRequest = 2
 // stays, and unless that is errNoReply the connection is as good as before.
 func (a *Attachment) attachDevice(device gpuipc.Accelerator, deadline time.Time) error {
 	if !a.hasDevice {
-		return fmt.Errorf("attach-device: the daemon lends no memory of a GPU: %w", ErrUnsupported)
+		return fmt.Errorf("attach-device: the daemon shares no memory of a GPU: %w", ErrUnsupported)
 	}
 	uuid := device.UUID()
 	h := wire.Header{Op: wire.OpAttachDevice, Request: attachRequest, Epoch: a.Epoch, Deadline: microseconds(deadline)}

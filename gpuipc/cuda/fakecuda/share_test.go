@@ -165,7 +165,7 @@ func ownerRole(api *driver.API) error {
 	return err
 }
 
-// owner is another process that lends memory until end.
+// owner is another process that shares memory until end.
 func (r *rig) owner(t *testing.T, s fakecuda.Setup) (h [driver.IPCHandleBytes]byte, end func()) {
 	t.Helper()
 	cmd := otherProcess(r.fake, "owner", s)

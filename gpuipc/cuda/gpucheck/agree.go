@@ -227,8 +227,8 @@ func (c *check) rotate(typ gpuipc.DType, perRow bool) error {
 	}
 	for _, at := range []side{onHost, onGPU} {
 		job := gpuipc.RotateJob{Rows: rows, Heads: heads, Dim: dim, Type: typ, Src: src.ref(at), Dst: gpuipc.Scatter{
-			Region: a.regions[at], Base: dst.off, Blocks: table, BlockTokens: block, FirstToken: first,
-			BlockStride: block * token, TokenStride: token, HeadStride: int64(dim * typ.Size()),
+			Region: a.regions[at], Base: dst.off, Blocks: table, BlockRows: block, FirstRow: first,
+			BlockStride: block * token, RowStride: token, HeadStride: int64(dim * typ.Size()),
 		}}
 		if perRow {
 			job.PerRow = &gpuipc.RowRotation{Dims: dim / 2, Position: 777, InvFreq: frequencies(dim / 4)}

@@ -46,6 +46,7 @@ func (r *Report) OK() bool {
 	return ran
 }
 
+// Add appends a row. A number that JSON does not have fails it.
 func (r *Report) Add(row Row) {
 	for _, v := range []*float64{&row.Value, row.Limit, row.Ratio} {
 		if v != nil && (math.IsNaN(*v) || math.IsInf(*v, 0)) { // JSON has no such numbers
@@ -82,6 +83,7 @@ func (r *Report) Share(name string, value, limit float64, unit string, least flo
 	r.Add(row)
 }
 
+// Skip appends a row that was not measured, and why.
 func (r *Report) Skip(name, why string) {
 	r.Add(Row{Name: name, Skipped: true, Note: why})
 }

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/baseline"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"math/rand/v2"
 	"os"
+
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/baseline"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 )
 
 // The pebble suite asks where large values should lie: inside Pebble, in its
@@ -19,7 +20,7 @@ import (
 type place interface {
 	put(i int, value []byte) error // durable when it returns
 	get(i int, dst []byte) error
-	settle() error // until work put off is done
+	flush() error // until work put off is done
 	Close() error
 }
 
@@ -59,7 +60,7 @@ func pebbleSections() []section {
 
 // placePass is what one pass over a place showed.
 type placePass struct {
-	put, settled, get float64 // MB/s
+	put, flushed, get float64 // MB/s
 	wrote, read       machine.Usage
 }
 
@@ -105,7 +106,7 @@ func (s *session) addPlace(name string, passes []placePass, writeLimit, readLimi
 	}
 	s.add(
 		row(name+"_write", "MB/s", of(func(p placePass) float64 { return p.put }), writeLimit, bar{}),
-		row(name+"_write_settled", "MB/s", of(func(p placePass) float64 { return p.settled }), writeLimit, bar{}),
+		row(name+"_write_settled", "MB/s", of(func(p placePass) float64 { return p.flushed }), writeLimit, bar{}),
 		row(name+"_read_cold", "MB/s", of(func(p placePass) float64 { return p.get }), readLimit, bar{}),
 		row(name+"_write_cpu", "s/GB", of(func(p placePass) float64 { return p.wrote.CPUPerGB(placeBytes) }), 0, bar{}),
 		row(name+"_read_cpu", "s/GB", of(func(p placePass) float64 { return p.read.CPUPerGB(placeBytes) }), 0, bar{}),
@@ -172,12 +173,12 @@ func (k placeKind) fill(ctx context.Context, dir string, value []byte, out *plac
 	if err != nil {
 		return err
 	}
-	more, err := timed(p.settle)
+	more, err := timed(p.flush)
 	if err != nil {
 		return err
 	}
 	out.wrote = machine.OwnUsage().Since(before)
-	out.put, out.settled = placeBytes/put/1e6, placeBytes/(put+more)/1e6
+	out.put, out.flushed = placeBytes/put/1e6, placeBytes/(put+more)/1e6
 	return nil
 }
 

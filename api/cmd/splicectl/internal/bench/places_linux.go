@@ -69,8 +69,8 @@ func (p pebblePlace) get(i int, dst []byte) error {
 	return errors.Join(err, closer.Close())
 }
 
-// settle flushes and waits until compactions are idle.
-func (p pebblePlace) settle() error {
+// flush flushes and waits until compactions are idle.
+func (p pebblePlace) flush() error {
 	if err := p.Flush(); err != nil {
 		return err
 	}
@@ -142,6 +142,6 @@ func (p *slabIndex) get(i int, dst []byte) error {
 	return nil
 }
 
-func (p *slabIndex) settle() error { return p.index.Flush() }
+func (p *slabIndex) flush() error { return p.index.Flush() }
 
 func (p *slabIndex) Close() error { return errors.Join(p.index.Close(), unix.Close(p.fd)) }

@@ -49,7 +49,7 @@ func TestEveryPlaceGivesBackWhatItGot(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := p.settle(); err != nil {
+			if err := p.flush(); err != nil {
 				t.Error(err)
 			}
 			if err := p.Close(); err != nil {
@@ -85,7 +85,7 @@ func TestRowsOfAPlaceAreMedians(t *testing.T) {
 	s := &session{report: &Report{}}
 	gb := int64(placeBytes)
 	pass := func(v float64) placePass {
-		return placePass{put: v, settled: v / 2, get: 2 * v, wrote: machine.Usage{CPU: v, Written: int64(v) * gb}, read: machine.Usage{CPU: 1}}
+		return placePass{put: v, flushed: v / 2, get: 2 * v, wrote: machine.Usage{CPU: v, Written: int64(v) * gb}, read: machine.Usage{CPU: 1}}
 	}
 	s.addPlace("x", []placePass{pass(3), pass(1), pass(2)}, 4, 8)
 	want := map[string]float64{"x_write": 2, "x_write_settled": 1, "x_read_cold": 4, "x_amplification": 2}

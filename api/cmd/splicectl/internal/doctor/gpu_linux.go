@@ -20,13 +20,13 @@ import (
 // checkGPU looks at the driver and the devices that this process sees, at what
 // the daemon says of its own, and maps the daemon's memory as an engine would.
 func checkGPU(ctx context.Context, v *visit) []Check {
-	lends := v.hello.Features&wire.FeatureDevice != 0
+	shares := v.hello.Features&wire.FeatureDevice != 0
 	devices, err := cuda.Devices(v.options.Library)
-	checks := describeDevices(devices, err, lends)
+	checks := describeDevices(devices, err, shares)
 	if v.gpu != nil {
 		checks = append(checks, describeGPU(v.gpu))
 	}
-	if lends && err == nil {
+	if shares && err == nil {
 		checks = append(checks, checkDeviceMemory(ctx, v, devices))
 	}
 	return checks
@@ -35,13 +35,13 @@ func checkGPU(ctx context.Context, v *visit) []Check {
 const seeDevice = "give this container the daemon's GPU: NVIDIA_VISIBLE_DEVICES, or one resource claim for both (docs/gpu.md)"
 
 // describeDevices has a check for each device that this process sees.
-func describeDevices(devices []cuda.Info, err error, lends bool) []Check {
+func describeDevices(devices []cuda.Info, err error, shares bool) []Check {
 	const name = "gpu"
 	switch {
-	case err != nil && lends:
-		return []Check{warn(name, seeDevice, "the daemon lends memory of a GPU that this process cannot use: %v", err)}
+	case err != nil && shares:
+		return []Check{warn(name, seeDevice, "the daemon shares memory of a GPU that this process cannot use: %v", err)}
 	case err != nil:
-		return []Check{ok(name, "none, and the daemon lends none: %v", err)}
+		return []Check{ok(name, "none, and the daemon shares none: %v", err)}
 	case len(devices) == 0:
 		return []Check{ok(name, "a driver and no device")}
 	}

@@ -45,7 +45,7 @@ func TestWhatKeepsAGPUFromBeingSharedIsToldWithTheRemedy(t *testing.T) {
 		t.Errorf("no driver and none needed: %+v", got)
 	}
 	if got := describeDevices(nil, missing, true); got[0].State != Warn || !strings.Contains(got[0].Remedy, "NVIDIA_VISIBLE_DEVICES") {
-		t.Errorf("no driver where the daemon lends memory: %+v", got)
+		t.Errorf("no driver where the daemon shares memory: %+v", got)
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package resident measures what an engine gets from a daemon with memory of a
-// GPU: a temporary daemon lends it, this process is the engine. A segment is
+// GPU: a temporary daemon shares it, this process is the engine. A segment is
 // published in memory, copied to the GPU, leased there again and again, and
 // composed by the daemon, and everything that comes back is compared.
 package resident
@@ -108,7 +108,7 @@ func (b *bench) close() error {
 
 func (b *bench) measure(ctx context.Context, r *gpucheck.Report) error {
 	if b.client.Kernels() == nil {
-		return b.notLent(ctx)
+		return b.notShared(ctx)
 	}
 	stored, err := b.model.Put(ctx, &connector.PutQuery{Spec: b.spec, Tokens: b.tokens, Source: connector.Source{Parts: b.parts}})
 	if err == nil && !stored.Published {
@@ -134,15 +134,15 @@ func (b *bench) measure(ctx context.Context, r *gpucheck.Report) error {
 	return b.acquires(ctx, r)
 }
 
-// notLent says why the daemon lends no memory of the GPU, as it tells people.
-func (b *bench) notLent(ctx context.Context) error {
+// notShared says why the daemon shares no memory of the GPU, as it tells people.
+func (b *bench) notShared(ctx context.Context) error {
 	status, err := b.daemon.API().Status(ctx)
 	if err != nil {
 		return err
 	}
 	for _, check := range status.Checks {
 		if check.Name == "hbm" && check.Detail != "" {
-			return fmt.Errorf("the daemon lends no memory of the GPU: %s", check.Detail)
+			return fmt.Errorf("the daemon shares no memory of the GPU: %s", check.Detail)
 		}
 	}
 	return errors.New("the daemon's memory of the GPU could not be mapped here")

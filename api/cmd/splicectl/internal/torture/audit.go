@@ -91,7 +91,7 @@ type audit struct {
 	strangers []*item    // never submitted
 }
 
-// run settles all records. What was submitted in the round that just ended is
+// run checks all records. What was submitted in the round that just ended is
 // read back whole; of earlier rounds a random sample.
 func (a *audit) run(ctx context.Context) (f Findings, err error) {
 	if err := a.names(ctx, &f); err != nil {
@@ -122,7 +122,7 @@ func (a *audit) run(ctx context.Context) (f Findings, err error) {
 		if !intact && r.acked >= a.must && r.acked != 0 && !r.removed && !r.missing {
 			f.note("%s of %d bytes, acknowledged as %s in round %d, is lost", r.item, r.item.bytes(), levelText(r.acked), r.round+a.first)
 		}
-		a.ledger.settle(r, intact)
+		a.ledger.audited(r, intact)
 	}
 	return f, nil
 }

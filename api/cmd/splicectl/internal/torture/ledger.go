@@ -169,9 +169,9 @@ func (l *ledger) submitted(n tier.Name) bool {
 	return l.records[n] != nil
 }
 
-// settle notes what an audit found. intact: it was there, and what was read of it
+// audited notes what an audit found. intact: it was there, and what was read of it
 // was right.
-func (l *ledger) settle(r *record, intact bool) {
+func (l *ledger) audited(r *record, intact bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.rounds[r.round].of(r.acked)

@@ -231,7 +231,7 @@ func (t *loops) restart(ctx context.Context, n int) error {
 	return nil
 }
 
-// audit settles a round and adds its row.
+// audit ends a round and adds its row.
 func (t *loops) audit(ctx context.Context, row *Round, older int64) error {
 	began := time.Now()
 	a := audit{ledger: t.ledger, cache: t.clients[0], rng: t.rng, older: older,
@@ -265,7 +265,7 @@ func (t *loops) last(ctx context.Context) error {
 	}
 	r := t.report
 	r.Loops = t.options.Loops
-	r.settleLive(t.ledger.totals())
+	r.addKills(t.ledger.totals())
 	slices.Sort(t.restarts)
 	r.RestartMs, r.RestartTo = t.restarts[len(t.restarts)/2], t.restarts[len(t.restarts)-1]
 	r.PutPerS = float64(t.puts) / t.writing.Seconds()

@@ -81,7 +81,7 @@ func (p *powerCuts) life(ctx context.Context, number int) (err error) {
 			return err
 		}
 	}
-	p.report.settlePower(l.ledger.totals())
+	p.report.addPowerLosses(l.ledger.totals())
 	return nil
 }
 

@@ -67,8 +67,8 @@ type Round struct {
 	AuditMs float64 `json:"audit_ms"`
 }
 
-// settleLive takes over the sums of the rounds that ended in a kill.
-func (r *Report) settleLive(t Tallies) {
+// addKills takes over the sums of the rounds that ended in a kill.
+func (r *Report) addKills(t Tallies) {
 	r.SyncedAcked, r.SyncedSurvived = t.Synced.Acked, t.Synced.Survived
 	r.LoggedAcked, r.LoggedSurvived = t.Logged.Acked, t.Logged.Survived
 	r.MemoryAcked, r.MemorySurvived = t.Memory.Acked, t.Memory.Survived
@@ -78,8 +78,8 @@ func (r *Report) settleLive(t Tallies) {
 	}
 }
 
-// settlePower takes over the sums of the rounds that ended in a loss of power.
-func (r *Report) settlePower(t Tallies) {
+// addPowerLosses takes over the sums of the rounds that ended in a loss of power.
+func (r *Report) addPowerLosses(t Tallies) {
 	r.PowerSyncedAcked += t.Synced.Acked
 	r.PowerSyncedSurvived += t.Synced.Survived
 	r.PowerLoggedAcked += t.Logged.Acked

@@ -34,7 +34,7 @@ func TestFioIsReadBehindWarnings(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.Bytes != 256<<20 || got.Rate() < 2.8556 || got.Rate() > 2.8558 {
-		t.Errorf("%+v, %v GB/s", got, got.Rate())
+		t.Errorf("%d bytes at %v GB/s", got.Bytes, got.Rate())
 	}
 	if got.CPU < 0.01794 || got.CPU > 0.01796 { // 5 % of 359 ms
 		t.Errorf("%v s of processor time", got.CPU)
@@ -53,7 +53,7 @@ func TestFioThatDidSomethingElseIsRefused(t *testing.T) {
 		"cut in parts": fioOutput[:len(fioOutput)/2],
 	} {
 		if got, err := parseFio([]byte(text), job); err == nil {
-			t.Errorf("%s: %+v", name, got)
+			t.Errorf("%s: read as %d bytes", name, got.Bytes)
 		}
 	}
 	if _, err := parseFio([]byte(fioOutput), Transfer{Bytes: 256 << 20, Block: 1 << 20, Workers: 4}); err == nil {
@@ -105,7 +105,7 @@ func TestOurLoopAndFioMoveTheSameBytes(t *testing.T) {
 	defer machine.Unmap(memory)
 	job := Transfer{Path: path, Write: true, Bytes: 4 << 20, Block: 1 << 20, Workers: 2, Apart: true, SyncEvery: 1}
 	if got, err := job.Run(t.Context(), memory); err != nil || got.Bytes != 4<<20 || got.Rate() <= 0 {
-		t.Fatalf("%+v: %v", got, err)
+		t.Fatalf("wrote %d bytes of %d: %v", got.Bytes, job.Bytes, err)
 	}
 	if text, err := os.ReadFile(path); err != nil || !bytes.Equal(text, memory) {
 		t.Errorf("%d bytes, not all blocks were written: %v", len(text), err)
@@ -117,14 +117,14 @@ func TestOurLoopAndFioMoveTheSameBytes(t *testing.T) {
 	}
 	job.Write, job.Apart = false, false
 	if got, err := job.Run(t.Context(), memory); err != nil || got.Seconds <= 0 || !bytes.Equal(memory, written) {
-		t.Errorf("%+v: %v", got, err)
+		t.Errorf("read %d bytes in %v s, or not those written: %v", got.Bytes, got.Seconds, err)
 	}
 	f, err := FindFio()
 	if err != nil {
 		t.Skip(err)
 	}
 	if got, err := f.Run(t.Context(), job); err != nil || got.Bytes != job.Bytes || got.Seconds <= 0 {
-		t.Errorf("%+v: %v", got, err)
+		t.Errorf("fio read %d bytes of %d in %v s: %v", got.Bytes, job.Bytes, got.Seconds, err)
 	}
 	job.Path = filepath.Join(path, "below")
 	if _, err := f.Run(t.Context(), job); err == nil {

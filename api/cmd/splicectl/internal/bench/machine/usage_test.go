@@ -33,14 +33,14 @@ func TestUsageGrowsAndIsThatOfTheProcessAsked(t *testing.T) {
 	}
 	used := OwnUsage().Since(before)
 	if used.CPU <= 0 || sum == 0 {
-		t.Errorf("%+v", used)
+		t.Errorf("%v s of processor time used", used.CPU)
 	}
 	if err := WritesCounted(); err != nil {
 		t.Skip(err)
 	}
 	other, err := UsageOf(os.Getpid())
 	if own := OwnUsage(); err != nil || other.CPU > own.CPU+0.1 || other.CPU < own.CPU-0.1 {
-		t.Errorf("%+v beside %+v: %v", other, own, err)
+		t.Errorf("%v s by the process id, %v s of our own: %v", other.CPU, own.CPU, err)
 	}
 	if _, err := UsageOf(-1); err == nil {
 		t.Error("process -1 has used something")

@@ -102,7 +102,7 @@ func (c *Policy) insert(p radix.Path, whole []uint32) {
 	c.suspend(end)
 	defer func() {
 		c.serving = radix.Root
-		c.settle(end)
+		c.refresh(end)
 	}()
 	for c.held()+c.need(p, len(whole)) > c.CapacityBytes {
 		id, ok := c.policy.Victim(always)
@@ -121,7 +121,7 @@ func (c *Policy) insert(p radix.Path, whole []uint32) {
 		c.add(in.Leaf, whole)
 	}
 	if in.Branch != radix.None {
-		c.settle(in.Branch)
+		c.refresh(in.Branch)
 	}
 }
 
@@ -205,8 +205,8 @@ func (c *Policy) resume(n radix.Node) {
 	}
 }
 
-// settle gives the policy a node whose children may have changed as it is now.
-func (c *Policy) settle(n radix.Node) {
+// refresh gives the policy a node whose children may have changed as it is now.
+func (c *Policy) refresh(n radix.Node) {
 	c.update(n)
 	c.resume(n)
 	if c.Children(n) > 1 {

@@ -5,6 +5,7 @@ import "fmt"
 // Code is the kind of an Error, for scripts.
 type Code string
 
+// The kinds of Error.
 const (
 	BadLine       Code = "bad_line"       // a line that its format does not allow
 	UnknownFormat Code = "unknown_format" // no format begins like this

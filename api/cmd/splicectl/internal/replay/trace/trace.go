@@ -11,6 +11,7 @@ import "time"
 // Format names what was recognised.
 type Format string
 
+// The formats that are recognised.
 const (
 	Own      Format = "spliced"       // our JSONL, see Header
 	Mooncake Format = "mooncake"      // JSONL with hash_ids of 512-token blocks
@@ -22,6 +23,7 @@ const (
 // Kind is what a request brings, and so what can be simulated with it.
 type Kind int
 
+// The kinds of requests.
 const (
 	Prompts    Kind = iota // symbols: token ids, or ids of blocks
 	FlatPieces             // segments by id and length, whatever their content
