@@ -28,3 +28,15 @@ func peakFMA(rounds int) float64 { return peakFMAGeneric(rounds) }
 // Features names the instruction sets that the kernels use here, widest last.
 // Plain Go only: none.
 func Features() []string { return nil }
+
+func sumRows(a, b, x, y, s []float32, ld int) { sumRowsGeneric(a, b, x, y, s, ld) }
+func fetch([]byte)                            {}
+
+func dotRows(x, y, q, k, s []float32, ld int)         { dotRowsGeneric(x, y, q, k, s, ld) }
+func scaled(y []float32, a float32, s []float32)      { scaledGeneric(y, a, s) }
+func carried(y, w, d, s []float32)                    { carriedGeneric(y, w, d, s) }
+func replay(s []float32, ld, rows, cols int, r *Rows) { replayGeneric(s, ld, rows, cols, r) }
+
+func addRankOnes(s []float32, ld, cols int, d, k []float32, ldk int, u []float32, ldu, n int) {
+	addRankOnesGeneric(s, ld, cols, d, k, ldk, u, ldu, n)
+}
