@@ -44,7 +44,7 @@ var diskMeans = map[disk.State]string{
 	disk.StatePaused:     "nothing is written, what is there can be read",
 	disk.StateFailed:     "nothing is written, what is there can be read",
 	disk.StateOpening:    "not open yet, served from memory",
-	disk.StateMissing:    "the directory cannot be used, served from memory",
+	disk.StateMissing:    "the directory is not there or not any more, served from memory",
 	disk.StateRefused:    "its file system is full, read-only or failing, so that it cannot be opened; served from memory",
 	disk.StateLocked:     "another process has the directory, served from memory",
 	disk.StateVersion:    "the directory is of another version, served from memory",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -86,9 +87,15 @@ func (t *Tier) commitGroup(m *mount, g *group) {
 	end := m.Writes.Begin()
 	err := m.Catalog.Commit(changes, false)
 	end()
+	if err == nil {
+		err = m.Present()
+	}
 	switch {
 	case err == nil:
 		t.committed(m, g)
+	case errors.Is(err, slab.ErrMissing):
+		t.missing(err)
+		t.notCommitted(m, g, fmt.Errorf("disk: %w: %w", err, tier.ErrUnavailable))
 	case errors.Is(err, tier.ErrInvalid) && m.Catalog.Failed() == nil:
 		// A row that cannot be: none was written.
 		t.notCommitted(m, g, fmt.Errorf("disk: catalogue: %w", err))

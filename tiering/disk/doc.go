@@ -62,9 +62,10 @@
 //
 //	opening ──► ok ◄──► full                 growth was refused: entries make room for entries
 //	   ▲         │ ◄──► paused               writes fail: nothing is admitted, a file is tried out
-//	   │         └────► failed               the catalogue has failed: as paused
-//	   │                   │ the disk takes writes again: opened anew
-//	   └───────────────────┘
+//	   │         ├────► failed               the catalogue has failed: as paused
+//	   │         │         │ the disk takes writes again: opened anew
+//	   ├─────────┼─────────┘
+//	   └─────────┴────► missing              removed or renamed: what is at its path is opened
 //	missing, refused, locked, version, unreadable ──► opening   tried again after RetryMin, 2·RetryMin, … RetryMax
 //
 // Reads go on in ok, full, paused and failed. An entry that could not be read twice

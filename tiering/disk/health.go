@@ -22,7 +22,7 @@ const (
 	StateFailed       // the catalogue takes no more rows: as paused, until it could be opened again
 
 	StateOpening    // not opened yet, or being opened
-	StateMissing    // the directory is not there
+	StateMissing    // the directory is not there, or not any more
 	StateRefused    // its file system has no room to open it, is read-only, or fails
 	StateLocked     // another process has it
 	StateVersion    // it was written by another version
@@ -60,7 +60,7 @@ func (s State) leadsTo(to State) bool {
 		// directory anew mends the gravest.
 		return to > s || to == StateOK && s != StateFailed
 	case s.open():
-		return to == StateOpening
+		return to == StateOpening || to == StateMissing
 	}
 	return to == StateOK || !to.open()
 }
@@ -144,6 +144,22 @@ func (t *Tier) recovered(from State) {
 	if news {
 		t.log.Info().Str("tier", "disk").Stringer("was", from).Msg("disk tier is ok again")
 	}
+}
+
+// missing enters StateMissing. Who waits for a sync is told now: what was written is
+// lost with the directory.
+func (t *Tier) missing(err error) {
+	t.trouble(StateMissing, err)
+	t.answerRaising(tier.ErrGone)
+}
+
+// afterSync is the state that a failed sync calls for. Room as well is a disk that
+// does not take writes: what cannot be synced is not worth writing.
+func afterSync(err error) State {
+	if errors.Is(err, slab.ErrMissing) {
+		return StateMissing
+	}
+	return StatePaused
 }
 
 // afterWrite is the state that a failed write calls for: a full file system is

@@ -40,7 +40,7 @@ func (t *Tier) attach() bool {
 	entries := len(o.index)
 	t.mu.Lock()
 	t.table, t.mount, t.models = o.table, o.mount, o.models
-	t.removed = map[tier.Name]uint64{}
+	t.removed = removals{}
 	t.counters.Opened += uint64(entries)
 	t.counters.Dropped += uint64(len(o.wrong))
 	t.counters.EvictedRoom += o.evicted
@@ -98,7 +98,7 @@ type opening struct {
 // the entries themselves. Rows that are dropped are deleted, and that is synced,
 // before anything is written where they point.
 func (t *Tier) load(v *volume.Volume) (*opening, error) {
-	o := &opening{table: t.newTable(), mount: newMount(v), models: map[profile.Fingerprint]*model{}, removed: t.removed, log: t.log}
+	o := &opening{table: t.newTable(), mount: newMount(v), models: map[profile.Fingerprint]*model{}, removed: t.removed.from(v.Format.ID), log: t.log}
 	profiles, bad, err := v.Profiles()
 	if err != nil {
 		return nil, err

@@ -56,10 +56,10 @@ func become(from, to phase) (err error) {
 // opened anew is out of the gravest, and what is closed stays closed.
 func TestStates(t *testing.T) {
 	leads := map[State][]State{
-		StateOK:     {StateFull, StatePaused, StateFailed, StateOpening, StateClosed},
-		StateFull:   {StateOK, StatePaused, StateFailed, StateOpening, StateClosed},
-		StatePaused: {StateOK, StateFailed, StateOpening, StateClosed},
-		StateFailed: {StateOpening, StateClosed},
+		StateOK:     {StateFull, StatePaused, StateFailed, StateOpening, StateMissing, StateClosed},
+		StateFull:   {StateOK, StatePaused, StateFailed, StateOpening, StateMissing, StateClosed},
+		StatePaused: {StateOK, StateFailed, StateOpening, StateMissing, StateClosed},
+		StateFailed: {StateOpening, StateMissing, StateClosed},
 		StateClosed: nil,
 	}
 	shut := []State{StateOpening, StateMissing, StateRefused, StateLocked, StateVersion, StateUnreadable}

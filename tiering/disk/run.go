@@ -2,6 +2,7 @@ package disk
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -170,9 +172,14 @@ func (t *Tier) wantSync() {
 	t.mu.Unlock()
 }
 
-// probe tries whether trouble has ended. again: it has not. reopen: the catalogue
+// probe looks whether the directory is still there and whether trouble has ended.
+// again: it has not. reopen: what is at its path now is to be opened, or the catalogue
 // has failed, but the disk takes what opening it anew would write.
 func (t *Tier) probe(m *mount) (again, reopen bool) {
+	if err := m.Present(); errors.Is(err, slab.ErrMissing) {
+		t.missing(err)
+		return false, true
+	}
 	t.mu.Lock()
 	state := t.health.state
 	t.mu.Unlock()
@@ -233,9 +240,7 @@ func (t *Tier) detach(m *mount) {
 	t.mu.Unlock()
 	// Rows that were to be deleted may still be there: they are not to come back.
 	left := t.forgetAll()
-	t.inTurns(len(left), func(i int) {
-		t.removed[left[i].name()] = max(t.removed[left[i].name()], left[i].Generation)
-	})
+	t.inTurns(len(left), func(i int) { t.removed.add(m, left[i]) })
 	t.mu.Lock()
 	t.mount = nil
 	t.mu.Unlock()

@@ -81,8 +81,7 @@ func (t *Tier) sync(m *mount, r *syncRound) (data, rows error) {
 	switch {
 	case data != nil:
 		t.syncFailed(m, r)
-		// Whatever the reason, room as well: what cannot be synced is not worth writing.
-		t.trouble(StatePaused, data)
+		t.trouble(afterSync(data), data)
 		why = fmt.Errorf("%w: %w", data, tier.ErrUnavailable)
 	case rows != nil:
 		t.keepDeleted(r)
@@ -114,6 +113,9 @@ func (t *Tier) answerRaising(why error) {
 // awaitLevelLocked answers a waiter of a live entry, or has it wait for a sync.
 func (t *Tier) awaitLevelLocked(w waiter) {
 	level := w.entry.phase.level()
+	if t.health.state == StateMissing {
+		level = tier.LevelMemory // the row is where the next opening does not look
+	}
 	switch {
 	case level >= w.level:
 		t.answerLocked(w, level, nil)

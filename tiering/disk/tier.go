@@ -10,6 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/payload"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -36,13 +37,35 @@ type Tier struct {
 	queue    queue
 	syncing  syncing
 	models   map[profile.Fingerprint]*model
-	removed  map[tier.Name]uint64 // generations of rows that the next opening has to delete
-	reading  int                  // reads that use mount
-	answers  int                  // waiters being called back
+	removed  removals
+	reading  int // reads that use mount
+	answers  int // waiters being called back
 	counters Counters
 }
 
 var _ tier.Tier = (*Tier)(nil)
+
+// removals are the rows that the next opening of a store has to delete: names with
+// the highest generation that was.
+type removals struct {
+	of   slab.StoreID
+	rows map[tier.Name]uint64
+}
+
+// from is what was removed from a store.
+func (r *removals) from(id slab.StoreID) map[tier.Name]uint64 {
+	if r.of != id {
+		return nil
+	}
+	return r.rows
+}
+
+func (r *removals) add(m *mount, e *entry) {
+	if r.of != m.Format.ID || r.rows == nil {
+		*r = removals{of: m.Format.ID, rows: map[tier.Name]uint64{}}
+	}
+	r.rows[e.name()] = max(r.rows[e.name()], e.Generation)
+}
 
 // model is a profile that entries are of, and the name of its model for people.
 type model struct {
@@ -72,7 +95,7 @@ func Open(cfg Config) (*Tier, error) {
 	}
 	t := &Tier{
 		cfg: cfg, log: cfg.Log, coder: payload.NewEncoder(cfg.Device, cfg.Coded, cfg.QueueBytes),
-		models: map[profile.Fingerprint]*model{}, removed: map[tier.Name]uint64{},
+		models: map[profile.Fingerprint]*model{},
 		health: health{state: StateOpening, since: cfg.Now()}, queue: queue{all: map[*write]struct{}{}},
 	}
 	for _, c := range [...]**sync.Cond{&t.jobs, &t.rows, &t.syncs, &t.space, &t.idle} {

@@ -129,6 +129,13 @@ func (c *Catalog) SyncNow() error {
 	return nil
 }
 
+// Present says whether what commits are written to is found in the directory.
+// slab.ErrMissing: it was removed or renamed.
+func (c *Catalog) Present() error {
+	_, err := call(c, func() (struct{}, error) { return struct{}{}, c.g.present() })
+	return err
+}
+
 // SaveUses notes last uses, cheaply: they come to the disk with the next commit,
 // or whenever Pebble likes. What was not noted when the process ended is
 // forgotten, as are uses of entries that there are not.

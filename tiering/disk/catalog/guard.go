@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
 // guard stands between Pebble and a file system. It decides which syncs are
@@ -213,6 +215,35 @@ func (g *guard) keep(w any, f io.Closer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open[w] = f
+}
+
+// present says whether the files that are being written are found under their names.
+// One that was closed meanwhile may have been removed.
+func (g *guard) present() error {
+	g.mu.Lock()
+	written := make([]*quietFile, 0, 4)
+	for w := range g.open {
+		if q, ok := w.(*quietFile); ok {
+			written = append(written, q)
+		}
+	}
+	g.mu.Unlock()
+	for _, q := range written {
+		if q.Fd() == vfs.InvalidFd {
+			continue // of a file system of tests
+		}
+		err := slab.Present(q.name, int(q.Fd()))
+		if err == nil {
+			continue
+		}
+		g.mu.Lock()
+		_, open := g.open[q]
+		g.mu.Unlock()
+		if open {
+			return err
+		}
+	}
+	return nil
 }
 
 func (g *guard) closeKept(w any) error {

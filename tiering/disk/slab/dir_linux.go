@@ -82,8 +82,8 @@ func (d *directory) Open(name string) (File, error) {
 // kernel's older releases have then created the file, hence the second attempt
 // without O_EXCL.
 func (d *directory) open(name string, flags int) (*dirFile, error) {
-	f := &dirFile{name: name, preadv: unix.Preadv, pwritev: unix.Pwritev}
 	path := filepath.Join(d.path, name)
+	f := &dirFile{name: name, path: path, preadv: unix.Preadv, pwritev: unix.Pwritev}
 	attempt := func(flags int) error {
 		return retry(func() (err error) {
 			f.fd, err = unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)

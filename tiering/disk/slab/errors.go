@@ -16,6 +16,10 @@ var ErrNoSpace = errors.New("slab: no space left on the file system")
 // MaxRuns runs.
 var ErrFragmented = fmt.Errorf("slab: free space in too many pieces: %w", tier.ErrFull)
 
+// ErrMissing is a file or directory in use whose name no longer leads to it: what is
+// written to it is lost with it, however often it is synced.
+var ErrMissing = errors.New("removed or renamed")
+
 // Why a file was refused as a slab. A refusal that is none of these is an error
 // of the file system, and says nothing about the bytes.
 var (

@@ -2,6 +2,7 @@ package slab
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"sync/atomic"
 
@@ -19,6 +20,7 @@ const (
 // dirFile is a file of a real directory.
 type dirFile struct {
 	name     string
+	path     string
 	fd       int
 	size     int64
 	readOnly bool
@@ -76,6 +78,25 @@ func (f *dirFile) Sync() error {
 	}
 	if !f.Direct() {
 		_ = unix.Fadvise(f.fd, 0, 0, unix.FADV_DONTNEED)
+	}
+	return Present(f.path, f.fd)
+}
+
+// Present says whether a path leads to an open file or directory. ErrMissing: it
+// does not.
+func Present(path string, fd int) error {
+	var named, open unix.Stat_t
+	if err := retry(func() error { return unix.Fstat(fd, &open) }); err != nil {
+		return failed("stat of the open "+path, err)
+	}
+	err := retry(func() error { return unix.Stat(path, &named) })
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("%s: %w", path, ErrMissing)
+	case err != nil:
+		return failed("stat "+path, err)
+	case named.Dev != open.Dev || named.Ino != open.Ino:
+		return fmt.Errorf("%s: another file has this name: %w", path, ErrMissing)
 	}
 	return nil
 }

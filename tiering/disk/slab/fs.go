@@ -39,7 +39,8 @@ type File interface {
 	// WriteAt writes all buffers, in order, from off on. After an error the
 	// range holds any mixture of blocks old and new.
 	WriteAt(bufs [][]byte, off int64) error
-	// Sync returns when everything that WriteAt accepted before is on the disk.
+	// Sync returns when everything that WriteAt accepted before is on the disk, in a
+	// file that its name leads to; else the error is ErrMissing.
 	// After an error none of what was written since the last Sync may be counted
 	// on, and trying again proves nothing: the kernel tells an error once.
 	Sync() error

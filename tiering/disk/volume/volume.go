@@ -46,6 +46,7 @@ type Volume struct {
 	index   vfs.FS // of everything but slabs
 	slabs   slab.FS
 	lock    io.Closer
+	anchors anchors
 	log     zerolog.Logger
 
 	Reads, Writes Operations
@@ -74,6 +75,9 @@ func Open(o Options) (v *Volume, err error) {
 		return v, err
 	}
 	if v.Format, err = openFormat(v.index, v.dir, o.GranuleBytes); err != nil {
+		return v, err
+	}
+	if err := v.hold(); err != nil {
 		return v, err
 	}
 	if err := v.openSlabs(o.SlabBytes, o.Width); err != nil {
@@ -190,6 +194,7 @@ func (v *Volume) openCatalog(name string) (err error) {
 // Close closes what is open, the lock last.
 func (v *Volume) Close() error {
 	var errs []error
+	v.anchors.close()
 	if v.Catalog != nil {
 		errs = append(errs, v.Catalog.Close())
 	}
