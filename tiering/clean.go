@@ -124,9 +124,9 @@ func (s *Store) cleanLocked() error {
 			case err == nil && o.write == nil: // it was there already
 			case err == nil:
 				s.counters.Cleaned++
-			case errors.Is(err, tier.ErrBusy), errors.Is(err, tier.ErrUnavailable), errors.Is(err, tier.ErrFull):
+			case errors.Is(err, tier.ErrBusy), errors.Is(err, tier.ErrUnavailable):
 				return err
-			default: // its tenant's quota, its own fault, or a thinned node before it
+			default: // no room for it, its tenant's quota, its own fault, or a stripped node before it
 				o.refused = true
 				s.rankLocked(o)
 			}

@@ -135,10 +135,8 @@ func (s *Store) parentLocked(q *SaveQuery, p *profileState, t *tenant) (*object,
 	switch {
 	case parent == nil && why == tier.ReasonFlagOnly:
 		return nil, fmt.Errorf("checkpoint %x: exact, but its parent %x is spliced: %w", q.Hash[:8], q.Parent[:8], tier.ErrInvalid)
-	case parent == nil && s.promoteParentLocked(q, p, t):
-		return nil, fmt.Errorf("checkpoint %x: its parent %x is being promoted: %w", q.Hash[:8], q.Parent[:8], tier.ErrBusy)
 	case parent == nil:
-		return nil, fmt.Errorf("checkpoint %x: its parent %x is not held: %w", q.Hash[:8], q.Parent[:8], tier.ErrGone)
+		return nil, s.promoteParentLocked(q, p, t)
 	case parent.end >= q.Tokens:
 		return nil, fmt.Errorf("checkpoint %x: %d tokens, its parent %x has %d: %w", q.Hash[:8], q.Tokens, q.Parent[:8], parent.end, tier.ErrInvalid)
 	case parent.depth >= s.cfg.MaxChain:
@@ -148,10 +146,42 @@ func (s *Store) parentLocked(q *SaveQuery, p *profileState, t *tenant) (*object,
 }
 
 // promoteParentLocked begins to promote the parent of a checkpoint that is to be
-// saved, if the lower tier has it.
-func (s *Store) promoteParentLocked(q *SaveQuery, p *profileState, t *tenant) bool {
-	e, ok := s.bestBelowLocked((*[32]byte)(&q.Parent), q.Kind|tier.Exact, p, t)
-	return ok && s.promoteLocked(wanted{e.Name, p, t, true}) != nil
+// saved, if the lower tier has it, and says why there is none to extend now: ErrBusy
+// while it comes, ErrFull if it never can, since its chain is larger than the pool.
+func (s *Store) promoteParentLocked(q *SaveQuery, p *profileState, t *tenant) error {
+	e, held := s.bestBelowLocked((*[32]byte)(&q.Parent), q.Kind|tier.Exact, p, t)
+	if !held {
+		return fmt.Errorf("checkpoint %x: its parent %x is not held: %w", q.Hash[:8], q.Parent[:8], tier.ErrGone)
+	}
+	budget := s.pools[privatePool].budget
+	if bytes := s.chainPagesLocked(&e, p, t); bytes > budget {
+		return fmt.Errorf("checkpoint %x: its parent %x and what that extends take %d bytes of pages, the pool has %d: %w",
+			q.Hash[:8], q.Parent[:8], bytes, budget, tier.ErrFull)
+	}
+	if s.promoteLocked(wanted{e.Name, p, t, true}) == nil {
+		return fmt.Errorf("checkpoint %x: its parent %x cannot be promoted now: %w", q.Hash[:8], q.Parent[:8], tier.ErrGone)
+	}
+	return fmt.Errorf("checkpoint %x: its parent %x is being promoted: %w", q.Hash[:8], q.Parent[:8], tier.ErrBusy)
+}
+
+// chainPagesLocked is what an entry of the lower tier and all that it extends take of
+// their pool once they are in memory.
+func (s *Store) chainPagesLocked(e *tier.Entry, p *profileState, t *tenant) (bytes int64) {
+	node, held := *e, true
+	for range s.cfg.MaxChain {
+		bytes += s.pagesOf(p.CheckpointParts(node.End-node.Begin).Bytes) * int64(p.ranks)
+		if node.Parent == (tier.Name{}) {
+			return bytes
+		}
+		up := node.Parent
+		if node, held = s.lookupLocked(up, p, t); !held {
+			for o := s.namedLocked(up, p, t); o != nil; o = o.parent {
+				bytes += o.pageBytes
+			}
+			return bytes
+		}
+	}
+	return bytes
 }
 
 // place joins the reservation of a segment or checkpoint, or begins it with the

@@ -189,3 +189,33 @@ func (x *twoTiers) running() {
 }
 
 func realTime(c *Config) { c.Now = time.Now }
+
+// A parent that takes more than the whole pool, as after a restart with a smaller
+// one, never comes into memory: whoever saves behind it is told so, and not to try
+// again.
+func TestSaveBehindAParentLargerThanItsPoolIsFull(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1))
+	x.save(x.c, x.saveQuery(1, 64, 0, tier.Exact), 0)
+	x.save(x.c, x.saveQuery(1, 128, 64, tier.Exact), 64)
+	x.push()
+	x.dropAll()
+	pool := x.pools[privatePool]
+	if pool.used != 0 {
+		t.Fatalf("%d bytes are still in memory", pool.used)
+	}
+	node := x.pagesOf(x.profile.CheckpointLayout(64).Bytes)
+	pool.budget = 2*node - 1
+	_, err := x.c.Save(x.saveQuery(1, 192, 128, tier.Exact))
+	x.wantErr(err, tier.ErrFull)
+	if n := x.Counters().Promoting; n != 0 {
+		t.Errorf("%d promotions began that can never end", n)
+	}
+	pool.budget = 4 * node
+	_, err = x.c.Save(x.saveQuery(1, 192, 128, tier.Exact))
+	x.wantErr(err, tier.ErrBusy)
+	if x.carry() != 2 {
+		t.Error("the chain did not come into memory")
+	}
+	x.save(x.c, x.saveQuery(1, 192, 128, tier.Exact), 128)
+	x.audit()
+}
