@@ -2,36 +2,47 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/spliced-kv/spliced/gpuipc/cuda/fakecuda"
 )
 
-// bundle lays the files of gpu-check out as `make gpu-check-bundle` does.
+// bundle lays the files of gpu-check out as `make gpu-check-bundle` does, once for
+// all tests, which leave it as it is.
 func bundle(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("builds and runs the programs")
 	}
-	programs, err := built()
+	dir, err := bundled()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	pack := exec.Command("../../../scripts/gpu-check/bundle", programs, filepath.Join(dir, "gpu-check.tar.gz"))
-	if out, err := pack.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	unpack := exec.Command("tar", "-xzf", filepath.Join(dir, "gpu-check.tar.gz"), "-C", dir)
-	if out, err := unpack.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return filepath.Join(dir, "gpu-check")
+	return dir
 }
+
+var bundled = sync.OnceValues(func() (string, error) {
+	programs, err := built()
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(programs, "gpu-check.tar.gz")
+	for _, args := range [][]string{
+		{"../../../scripts/gpu-check/bundle", programs, file},
+		{"tar", "-xzf", file, "-C", programs},
+	} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%s: %w: %s", args[0], err, out)
+		}
+	}
+	return filepath.Join(programs, "gpu-check"), nil
+})
 
 // runBundle runs it in a directory of its own and returns its exit status.
 func runBundle(t *testing.T, env []string, args ...string) (code int, dir, out string) {
