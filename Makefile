@@ -28,7 +28,7 @@ PYTHON    ?= python3
 MODULES := $(patsubst %/go.mod,%,$(wildcard scripts/*/go.mod docker/*/go.mod))
 
 # Where the build tag invariants switches checks on, and where tests go through them.
-INVARIANTS := ./daemon ./daemon/server ./tiering
+INVARIANTS := ./daemon ./daemon/server ./tiering ./tiering/internal/objects
 
 # Environments of the Python side: bin/python for its linters and plain tests,
 # bin/engines, some 5 GB, with torch, transformers and vLLM.

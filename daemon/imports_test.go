@@ -59,7 +59,10 @@ var mayImport = map[string]string{
 	"tiering/disk/volume":       "policy/profile tiering/tier tiering/disk/slab tiering/disk/catalog",
 	"tiering/disk/offline":      "policy/profile tiering/tier tiering/disk/...",
 	"tiering/disk":              "gpuipc policy policy/profile tiering/tier tiering/metric tiering/disk/...",
-	"tiering": "gpuipc policy policy/cost policy/profile tiering/tier tiering/metric tiering/transfer tiering/plan tiering/costs tiering/decision tiering/advise " +
+	"tiering/stats":             "tiering/tier tiering/metric tiering/plan tiering/transfer",
+	"tiering/internal/objects": "gpuipc policy policy/cost policy/profile tiering/tier tiering/plan tiering/costs tiering/decision tiering/stats " +
+		"tiering/internal/deadline tiering/internal/ghost tiering/internal/index",
+	"tiering": "gpuipc policy policy/cost policy/profile tiering/tier tiering/metric tiering/transfer tiering/plan tiering/costs tiering/decision tiering/advise tiering/stats " +
 		"tiering/internal/...",
 	"tiering/tiertest":           "gpuipc policy/profile tiering/tier",
 	"tiering/tiertest/storetest": "gpuipc policy/profile tiering tiering/tier tiering/tiertest",

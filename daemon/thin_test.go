@@ -43,7 +43,7 @@ func TestClientLoadsThroughThinnedNodes(t *testing.T) {
 		return q.Source.Parts
 	}
 	parts := [][][]byte{save(0, 100, 0), save(0, 200, 100), save(0, 300, 200)}
-	for prompt := 1; r.store.Counters().Thinned < 2; prompt++ {
+	for prompt := 1; r.store.Counters().Stripped < 2; prompt++ {
 		if prompt > 100 {
 			t.Fatalf("nothing is thinned: %+v", r.store.Counters())
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -11,8 +12,8 @@ import (
 // reader is what a query for leases names, and where it wants to read.
 type reader struct {
 	session *Session
-	profile *profileState
-	tenant  *tenant
+	profile *objects.Profile
+	tenant  *objects.Tenant
 	inHBM   bool
 }
 
@@ -34,7 +35,7 @@ type flightWait struct {
 
 // arrival is a job that brings an object.
 type arrival interface {
-	arrived() *object                        // once it has ended well
+	arrived() *objects.Object                // once it has ended well
 	reason(how transfer.Outcome) tier.Reason // why a row is a miss when it has not
 }
 
@@ -158,23 +159,23 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time) (Ac
 		return Acquired{Err: err}, nil
 	}
 	name := tier.Name{Key: *key}
-	o := s.segmentLocked(key, r.profile, r.tenant)
+	o := s.objects.Segment(key, r.profile, r.tenant)
 	if r.inHBM {
-		if copied := s.copyLocked(residentKey{name, r.profile, r.tenant}, q.Rank); copied != nil {
+		if copied := s.objects.CopyOf(objects.Identity{Name: name, Profile: r.profile, Tenant: r.tenant}, q.Rank); copied != nil {
 			return c.leaseCopyLocked(copied, q, now), nil
 		}
 		if s.hbm.lost {
 			return Acquired{Reason: tier.ReasonEvicted}, nil
 		}
-	} else if o != nil && o.fill == nil {
+	} else if o != nil && o.Fill == nil {
 		return c.leaseRowLocked(o, q, now), nil
 	}
 	switch {
 	case o == nil:
-		if _, ok := s.segmentBelowLocked(key, r.profile, r.tenant); !ok {
-			return Acquired{Reason: s.goneLocked(key, r.profile, r.tenant)}, nil
+		if _, ok := s.objects.SegmentBelow(key, r.profile, r.tenant); !ok {
+			return Acquired{Reason: s.objects.Gone(key, r.profile, r.tenant)}, nil
 		}
-	case o.fill != nil && o.fill.promotion == nil:
+	case o.Fill != nil && !o.Fill.Promoted:
 		return Acquired{Reason: tier.ReasonPending}, nil
 	}
 	flight := r.bringLocked(name, q.Rank, o)
@@ -183,10 +184,10 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time) (Ac
 
 // bringLocked begins the flight of an object to where it is wanted: into HBM, if
 // memory has all of it, else into memory first. o is what memory has of it.
-func (r reader) bringLocked(n tier.Name, rank int, o *object) *transfer.Flight {
+func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.Flight {
 	s := r.session.store
-	if r.inHBM && o != nil && s.promotableLocked(o) {
-		if p := s.promoteHBMLocked(copyKey{residentKey{n, r.profile, r.tenant}, rank}, true); p != nil {
+	if r.inHBM && o != nil && s.objects.Promotable(o) {
+		if p := s.promoteHBMLocked(objects.CopyKey{Identity: objects.Identity{Name: n, Profile: r.profile, Tenant: r.tenant}, Rank: rank}, true); p != nil {
 			return p.Flight
 		}
 		return nil
@@ -202,10 +203,10 @@ func (r reader) bringLocked(n tier.Name, rank int, o *object) *transfer.Flight {
 }
 
 // furtherLocked promotes what has come into memory on its way to HBM.
-func (s *Store) furtherLocked(p *promotion, o *object) {
+func (s *Store) furtherLocked(p *promotion, o *objects.Object) {
 	for _, rank := range p.further {
-		if o.resident == nil || o.resident.copies[rank] == nil {
-			s.promoteHBMLocked(copyKey{o.residence(), rank}, true)
+		if o.Resident == nil || o.Resident.Copies[rank] == nil {
+			s.promoteHBMLocked(objects.CopyKey{Identity: o.Identity(), Rank: rank}, true)
 		}
 	}
 }
@@ -223,7 +224,7 @@ func (r reader) acquireAfterLocked(f *transfer.Flight, key *[32]byte, q *Acquire
 		return r.acquireLocked(key, q, now)
 	}
 	// It may have come another way.
-	if o := s.segmentLocked(key, r.profile, r.tenant); !r.inHBM && o != nil && o.fill == nil {
+	if o := s.objects.Segment(key, r.profile, r.tenant); !r.inHBM && o != nil && o.Fill == nil {
 		return c.leaseRowLocked(o, q, now), nil
 	}
 	return Acquired{Reason: why, Promoting: promoting}, nil
@@ -246,7 +247,7 @@ func (s *Store) leaveLocked(f *transfer.Flight) {
 	case !f.Ended():
 		f.Leave()
 	case f.Err() == nil:
-		s.unuseLocked(f.Job.(arrival).arrived())
+		s.objects.Unuse(f.Job.(arrival).arrived())
 	}
 }
 
@@ -273,27 +274,27 @@ func (r reader) countMisses(rows []Acquired, again bool) {
 }
 
 // leaseRowLocked leases a published segment.
-func (c *Session) leaseRowLocked(o *object, q *AcquireQuery, now time.Time) Acquired {
+func (c *Session) leaseRowLocked(o *objects.Object, q *AcquireQuery, now time.Time) Acquired {
 	s := c.store
 	l, err := c.leaseLocked(o, q.Rank, q.TTL, now)
 	if err != nil {
 		return Acquired{Err: err}
 	}
 	s.counters.Acquired++
-	s.counters.AcquiredTokens += uint64(o.tokens())
-	sh := &o.shares[q.Rank]
+	s.counters.AcquiredTokens += uint64(o.Tokens())
+	sh := &o.Shares[q.Rank]
 	row := Acquired{
-		Hit: true, Place: s.placeOf(o), Lease: l.id, Bytes: o.rankBytes,
-		Begin: o.begin, Tokens: o.end - o.begin, Extents: sh.extents,
+		Hit: true, Place: s.objects.PlaceOf(o), Lease: l.id, Bytes: o.RankBytes,
+		Begin: o.Begin, Tokens: o.End - o.Begin, Extents: sh.Extents,
 	}
 	if q.Digests {
-		row.Digests = sh.digests
+		row.Digests = sh.Digests
 	}
 	return row
 }
 
 // leaseCopyLocked leases a segment's copy in HBM.
-func (c *Session) leaseCopyLocked(copied *object, q *AcquireQuery, now time.Time) Acquired {
+func (c *Session) leaseCopyLocked(copied *objects.Object, q *AcquireQuery, now time.Time) Acquired {
 	row := c.leaseRowLocked(copied, q, now)
 	if row.Hit {
 		c.store.counters.HBM.Acquired++
@@ -310,10 +311,10 @@ func (s *Store) NeedsPromotion(q *AcquireQuery) bool {
 		return false
 	}
 	return s.anyLocked(q.Keys, func(key *[32]byte) bool {
-		if o := s.segmentLocked(key, p, t); o != nil {
-			return o.fill != nil && o.fill.promotion != nil
+		if o := s.objects.Segment(key, p, t); o != nil {
+			return o.Fill != nil && o.Fill.Promoted
 		}
-		_, ok := s.segmentBelowLocked(key, p, t)
+		_, ok := s.objects.SegmentBelow(key, p, t)
 		return ok
 	})
 }
@@ -326,7 +327,7 @@ func (s *Store) NeedsHBMPromotion(q *AcquireQuery) bool {
 		return false
 	}
 	return s.anyLocked(q.Keys, func(key *[32]byte) bool {
-		return s.needsCopyLocked(residentKey{tier.Name{Key: *key}, p, t}, q.Rank)
+		return s.needsCopyLocked(objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t}, q.Rank)
 	})
 }
 
@@ -338,17 +339,17 @@ func (s *Store) anyLocked(keys [][32]byte, holds func(key *[32]byte) bool) bool 
 }
 
 // needsCopyLocked tells whether something has no copy and could have one.
-func (s *Store) needsCopyLocked(k residentKey, rank int) bool {
-	if s.hbm.lost || s.copyLocked(k, rank) != nil {
+func (s *Store) needsCopyLocked(k objects.Identity, rank int) bool {
+	if s.hbm.lost || s.objects.CopyOf(k, rank) != nil {
 		return false
 	}
-	o := s.namedLocked(k.name, k.profile, k.tenant)
-	if o != nil && (s.promotableLocked(o) || o.fill != nil && o.fill.promotion != nil) {
+	o := s.objects.Named(k.Name, k.Profile, k.Tenant)
+	if o != nil && (s.objects.Promotable(o) || o.Fill != nil && o.Fill.Promoted) {
 		return true
 	}
-	if o != nil && o.phase != stripped {
+	if o != nil && o.Phase != objects.Stripped {
 		return false
 	}
-	_, held := s.lookupLocked(k.name, k.profile, k.tenant)
+	_, held := s.objects.LookupBelow(k.Name, k.Profile, k.Tenant)
 	return held
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/ghost"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -66,7 +67,7 @@ type CheckpointInfo struct {
 	Model     string
 	Tenant    tier.TenantID
 	Published bool
-	Thinned   bool       // its rows are held, its states are not: no lookup finds it
+	Stripped  bool       // its rows are held, its states are not: no lookup finds it
 	Promoting bool       // as of segments
 	Lower     tier.Level // as of segments
 	HBM       int        // as of segments
@@ -128,10 +129,10 @@ func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) 
 	}
 	for shard := first; shard < index.Shards && len(page) < limit; shard++ {
 		s.mu.Lock()
-		found := s.segments.Sorted(shard, (*[32]byte)(after))
+		found := s.objects.Segments.Sorted(shard, (*[32]byte)(after))
 		s.mu.Unlock()
 		inPieces(&s.mu, len(found), func(i int) {
-			if o := found[i]; o.linked() && len(page) < limit && f.match(o) {
+			if o := found[i]; o.Linked() && len(page) < limit && f.match(o) {
 				page = append(page, s.segmentInfoLocked(o))
 			}
 		})
@@ -139,9 +140,9 @@ func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) 
 	return page
 }
 
-func (f *SegmentFilter) match(o *object) bool {
-	return (f.Tenant == nil || *f.Tenant == o.tenant.ID) && (f.Profile == 0 || f.Profile == o.profile.id) &&
-		hasHexPrefix(&o.key, f.Prefix)
+func (f *SegmentFilter) match(o *objects.Object) bool {
+	return (f.Tenant == nil || *f.Tenant == o.Tenant.ID) && (f.Profile == 0 || f.Profile == o.Profile.ID) &&
+		hasHexPrefix(&o.Key, f.Prefix)
 }
 
 // hasHexPrefix compares digit by digit, so that a filter over a large catalogue
@@ -162,35 +163,35 @@ func hasHexPrefix(key *[32]byte, digits string) bool {
 	return true
 }
 
-func (s *Store) segmentInfoLocked(o *object) SegmentInfo {
-	below, _ := s.belowLocked(o)
+func (s *Store) segmentInfoLocked(o *objects.Object) SegmentInfo {
+	below, _ := s.objects.Below(o)
 	place := s.place
-	if o.resident != nil {
+	if o.Resident != nil {
 		place = tier.PlaceHBM
 	}
 	return SegmentInfo{
-		HBM:       o.residentRanks(),
-		Promoting: o.fill != nil && o.fill.promotion != nil, Lower: below.Level,
-		Key: o.key, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID, Spec: o.spec,
-		Published: o.published(), Place: place, Interior: o.tokens(), Bytes: o.rankBytes * int64(len(o.shares)), Leases: o.leases + o.expired,
-		Hits: o.hits, Publisher: o.publisher, Created: o.created, LastUsed: o.used,
+		HBM:       o.ResidentRanks(),
+		Promoting: o.Fill != nil && o.Fill.Promoted, Lower: below.Level,
+		Key: o.Key, Profile: o.Profile.ID, Model: o.Profile.Model, Tenant: o.Tenant.ID, Spec: o.Spec,
+		Published: o.Published(), Place: place, Interior: o.Tokens(), Bytes: o.RankBytes * int64(len(o.Shares)), Leases: o.Leases + o.Expired,
+		Hits: o.Hits, Publisher: o.Publisher, Created: o.Created, LastUsed: o.Used,
 	}
 }
 
 // Segment answers one segment of any tenant.
 func (s *Store) Segment(key profile.SegmentKey) (SegmentDetail, bool) {
 	s.mu.Lock()
-	o := s.segments.Find((*[32]byte)(&key))
+	o := s.objects.Segments.Find((*[32]byte)(&key))
 	if o == nil {
 		s.mu.Unlock()
 		return SegmentDetail{}, false
 	}
-	d := SegmentDetail{SegmentInfo: s.segmentInfoLocked(o), Ranks: len(o.shares), Tokens: o.ids}
-	for i := range o.shares {
-		d.Extents = append(d.Extents, o.shares[i].extents)
+	d := SegmentDetail{SegmentInfo: s.segmentInfoLocked(o), Ranks: len(o.Shares), Tokens: o.TokenIDs}
+	for i := range o.Shares {
+		d.Extents = append(d.Extents, o.Shares[i].Extents)
 	}
 	s.mu.Unlock()
-	d.Layout = o.layout().Layout
+	d.Layout = o.Layout().Layout
 	return d, true
 }
 
@@ -204,14 +205,14 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 	}
 	for shard := first; shard < index.Shards && len(page) < limit; shard++ {
 		s.mu.Lock()
-		found := s.checkpoints.Sorted(shard, (*[32]byte)(after))
+		found := s.objects.Checkpoints.Sorted(shard, (*[32]byte)(after))
 		s.mu.Unlock()
 		inPieces(&s.mu, len(found), func(i int) {
 			if len(page) >= limit {
 				return
 			}
-			for o := s.checkpoints.Find(&found[i].key); o != nil; o = o.sibling {
-				if (f.Tenant == nil || *f.Tenant == o.tenant.ID) && (f.Profile == 0 || f.Profile == o.profile.id) {
+			for o := s.objects.Checkpoints.Find(&found[i].Key); o != nil; o = o.Sibling {
+				if (f.Tenant == nil || *f.Tenant == o.Tenant.ID) && (f.Profile == 0 || f.Profile == o.Profile.ID) {
 					page = append(page, s.checkpointInfoLocked(o))
 				}
 			}
@@ -220,23 +221,15 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 	return page
 }
 
-func (s *Store) checkpointInfoLocked(o *object) CheckpointInfo {
-	below, _ := s.belowLocked(o)
+func (s *Store) checkpointInfoLocked(o *objects.Object) CheckpointInfo {
+	below, _ := s.objects.Below(o)
 	return CheckpointInfo{
-		HBM:       o.residentRanks(),
-		Promoting: o.fill != nil && o.fill.promotion != nil || o.phase == stripped && s.promotionLocked(o.label()) != nil, Lower: below.Level,
-		Hash: o.key, Parent: o.extends, Kind: o.kind, Profile: o.profile.id, Model: o.profile.model, Tenant: o.tenant.ID,
-		Published: o.published(), Thinned: o.phase == stripped, Begin: o.begin, Tokens: o.end, Bytes: o.bytes, Leases: o.leases + o.expired,
-		Children: o.children, Publisher: o.publisher, Created: o.created, LastUsed: o.used,
+		HBM:       o.ResidentRanks(),
+		Promoting: o.Fill != nil && o.Fill.Promoted || o.Phase == objects.Stripped && s.promotionLocked(o.Label()) != nil, Lower: below.Level,
+		Hash: o.Key, Parent: o.Extends, Kind: o.Kind, Profile: o.Profile.ID, Model: o.Profile.Model, Tenant: o.Tenant.ID,
+		Published: o.Published(), Stripped: o.Phase == objects.Stripped, Begin: o.Begin, Tokens: o.End, Bytes: o.Bytes, Leases: o.Leases + o.Expired,
+		Children: o.Children, Publisher: o.Publisher, Created: o.Created, LastUsed: o.Used,
 	}
-}
-
-// residentRanks is how many ranks have a copy in HBM.
-func (o *object) residentRanks() int {
-	if o.resident == nil {
-		return 0
-	}
-	return o.resident.n
 }
 
 // Pools answers the public and the private pool of memory, in this order, and then
@@ -244,25 +237,25 @@ func (o *object) residentRanks() int {
 func (s *Store) Pools() []PoolInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	infos := make([]PoolInfo, 0, allPools)
-	pools := s.pools[:]
+	infos := make([]PoolInfo, 0, objects.AllPools)
+	pools := s.objects.Pools[:]
 	if s.hbm != nil {
-		pools = append(pools[:poolCount:poolCount], s.hbm.pools[:]...)
+		pools = append(pools[:objects.PoolCount:objects.PoolCount], s.objects.HBM.Pools[:]...)
 	}
 	for _, p := range pools {
 		place, pageBytes := s.place, s.cfg.PageBytes
-		if p.number >= hbmPublicPool {
+		if p.Number >= objects.HBMPublicPool {
 			place, pageBytes = tier.PlaceHBM, s.hbm.cfg.PageBytes
 		}
 		info := PoolInfo{
-			Name: p.name, Place: place, CapacityBytes: p.budget, UsedBytes: p.used,
-			PendingBytes: p.bytes[classPending], LeasedBytes: p.bytes[classLeased],
-			QuarantinedBytes: p.bytes[classQuarantined], DemotingBytes: p.bytes[classDemoting],
-			DirtyBytes: p.dirtyBytes, ReadAheadBytes: p.aheadBytes,
-			PageBytes: pageBytes, Objects: p.objects,
+			Name: p.Name, Place: place, CapacityBytes: p.Budget, UsedBytes: p.Used,
+			PendingBytes: p.Bytes[objects.ClassPending], LeasedBytes: p.Bytes[objects.ClassLeased],
+			QuarantinedBytes: p.Bytes[objects.ClassQuarantined], DemotingBytes: p.Bytes[objects.ClassDemoting],
+			DirtyBytes: p.DirtyBytes, ReadAheadBytes: p.AheadBytes,
+			PageBytes: pageBytes, Objects: p.Objects,
 		}
-		for _, t := range s.tenants {
-			info.Tenants = append(info.Tenants, TenantInfo{t.ID, t.Name, t.used[p.number], s.lowerUsed(t), t.QuotaBytes})
+		for _, t := range s.objects.Tenants {
+			info.Tenants = append(info.Tenants, TenantInfo{t.ID, t.Name, t.Used[p.Number], s.objects.UsedBelow(t), t.QuotaBytes})
 		}
 		slices.SortFunc(info.Tenants, func(a, b TenantInfo) int { return int(a.ID) - int(b.ID) })
 		infos = append(infos, info)
@@ -276,7 +269,7 @@ func (s *Store) Profiles() []ProfileInfo {
 	defer s.mu.Unlock()
 	var infos []ProfileInfo
 	for _, p := range *s.profiles.Load() {
-		infos = append(infos, ProfileInfo{p.id, p.Profile, p.segments, p.checkpoints})
+		infos = append(infos, ProfileInfo{p.ID, p.Profile, p.Segments, p.Checkpoints})
 	}
 	return infos
 }
@@ -307,18 +300,18 @@ func (s *Store) Evict(key profile.SegmentKey) error {
 // lower tier: no lookup finds it there any more, and nobody may write it again,
 // until endDeletion.
 func (s *Store) removeLocked(n tier.Name) (held bool, err error) {
-	o := s.segments.Find(&n.Key)
+	o := s.objects.Segments.Find(&n.Key)
 	promotion := s.promotionLocked(n)
-	s.removeHBMLocked(n)
+	s.objects.RemoveCopies(n, *s.profiles.Load())
 	switch {
 	case promotion != nil:
 		s.up.Cancel(promotion.Flight, transfer.ErrStopped)
 	case o == nil:
-	case !o.published():
+	case !o.Published():
 		return false, fmt.Errorf("segment %x is being filled: %w", n.Key[:8], tier.ErrBusy)
 	default:
-		s.decideLocked(o, decision.Drop, decision.Removed, o.pageBytes)
-		s.unlinkLocked(o, tier.ReasonRemoved)
+		s.objects.Decide(o, decision.Drop, decision.Removed, o.PageBytes)
+		s.objects.Unlink(o, tier.ReasonRemoved)
 		held = true
 	}
 	below, coming := s.doomLocked(n)
@@ -336,14 +329,15 @@ func (s *Store) doomLocked(n tier.Name) (below, coming bool) {
 		return false, false
 	}
 	below = s.noteRemovalLocked(n)
-	s.deleting[n]++
+	s.objects.Deleting[n]++
 	known := false // to an earlier removal, which waits for the last of them
 	for _, o := range s.writes[n] {
-		known, coming = known || o.write.removed, coming || !o.write.removed
-		o.write.removed = true
+		w := writeOf(o)
+		known, coming = known || w.removed, coming || !w.removed
+		w.removed = true
 	}
 	if coming && !known {
-		s.deleting[n]++
+		s.objects.Deleting[n]++
 	}
 	return below, coming
 }
@@ -351,17 +345,16 @@ func (s *Store) doomLocked(n tier.Name) (below, coming bool) {
 // noteRemovalLocked remembers for misses to come that an operator removed an
 // entry of the lower tier.
 func (s *Store) noteRemovalLocked(n tier.Name) (held bool) {
-	if s.deleting[n] > 0 {
+	if s.objects.Deleting[n] > 0 {
 		return false
 	}
-	s.asked = n
-	e, ok := s.cfg.Lower.Lookup(&s.asked)
-	if !ok {
+	e := s.objects.EntryBelow(n)
+	if e == nil {
 		return false
 	}
 	for _, p := range *s.profiles.Load() {
 		if p.Fingerprint() == e.Fingerprint {
-			s.ghosts.Note(ghost.Entry{Key: n.Key, Profile: p.id, Tenant: e.Tenant, Reason: tier.ReasonRemoved, Tokens: uint32(e.HitTokens())})
+			s.objects.Ghosts.Note(ghost.Entry{Key: n.Key, Profile: p.ID, Tenant: e.Tenant, Reason: tier.ReasonRemoved, Tokens: uint32(e.HitTokens())})
 		}
 	}
 	return true
@@ -370,8 +363,8 @@ func (s *Store) noteRemovalLocked(n tier.Name) (held bool) {
 // endDeletion ends the removal of a name from the lower tier.
 func (s *Store) endDeletion(n tier.Name) {
 	s.mu.Lock()
-	if s.deleting[n]--; s.deleting[n] == 0 {
-		delete(s.deleting, n)
+	if s.objects.Deleting[n]--; s.objects.Deleting[n] == 0 {
+		delete(s.objects.Deleting, n)
 		s.kickLocked() // the next one of this name may wait there
 	}
 	s.mu.Unlock()

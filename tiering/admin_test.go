@@ -9,6 +9,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -147,7 +148,7 @@ func TestProfilesAreCountedAndBounded(t *testing.T) {
 }
 
 func TestEveryCounterHasAName(t *testing.T) {
-	var c Counters
+	var c stats.Counters
 	fields := uint64(0)
 	number := func(v reflect.Value) {
 		fields++

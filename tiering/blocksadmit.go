@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -27,7 +28,7 @@ type together struct {
 // use nor among the keys; so of two requests that do not fit beside each other the
 // later one waits outside, in place of each evicting what the other is about to
 // read.
-func (c *Session) refuseTogether(q *AcquireQuery, p *profileState, t *tenant, dst []Acquired) (rows []Acquired, refused bool) {
+func (c *Session) refuseTogether(q *AcquireQuery, p *objects.Profile, t *objects.Tenant, dst []Acquired) (rows []Acquired, refused bool) {
 	s := c.store
 	var need together
 	base := len(dst)
@@ -72,50 +73,50 @@ func (c *Session) refuseTogether(q *AcquireQuery, p *profileState, t *tenant, ds
 }
 
 // needLocked adds what one key needs, or says why it is a miss.
-func (s *Store) needLocked(key *[32]byte, p *profileState, t *tenant, n *together) tier.Reason {
-	o := s.segmentLocked(key, p, t)
+func (s *Store) needLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant, n *together) tier.Reason {
+	o := s.objects.Segment(key, p, t)
 	switch {
 	case o == nil:
-		e, ok := s.segmentBelowLocked(key, p, t)
+		e, ok := s.objects.SegmentBelow(key, p, t)
 		if !ok {
 			n.missing = true
-			why, _ := s.ghosts.Why(key, p.id, t.ID)
+			why, _ := s.objects.Ghosts.Why(key, p.ID, t.ID)
 			return why
 		}
 		bytes := p.SegmentParts(e.End - e.Begin).Bytes
 		ids := 4 * int64(e.Spec.Tokens)
-		n.comes += s.pagesOf(bytes)*int64(p.ranks) + ids
-		n.bytes += bytes*int64(p.ranks) + ids
+		n.comes += s.objects.PagesOf(bytes)*int64(p.Ranks) + ids
+		n.bytes += bytes*int64(p.Ranks) + ids
 		n.below += e.Bytes
-	case o.fill != nil && o.fill.promotion == nil:
+	case o.Fill != nil && !o.Fill.Promoted:
 		n.missing = true
 		return tier.ReasonPending
-	case o.pins == 0:
-		n.joins += o.pageBytes
-		n.joined += o.bytes
+	case o.Pins == 0:
+		n.joins += o.PageBytes
+		n.joined += o.Bytes
 	}
 	return tier.ReasonNone
 }
 
 // roomLocked tells whether what is needed fits beside what is in use.
-func (c *Session) roomLocked(n *together, t *tenant, keys int) error {
+func (c *Session) roomLocked(n *together, t *objects.Tenant, keys int) error {
 	s := c.store
-	pool := s.pools[publicPool]
+	pool := s.objects.Pools[objects.PublicPool]
 	if len(c.leases)+keys > s.cfg.MaxLeases {
 		return fmt.Errorf("acquire: session %q has %d leases and wants %d together: %w", c.name, len(c.leases), keys, tier.ErrBusy)
 	}
-	inUse := pool.pinned
+	inUse := pool.Pinned
 	if !s.writesHangLocked() {
-		inUse -= pool.bytes[classDemoting] // which ends by itself
+		inUse -= pool.Bytes[objects.ClassDemoting] // which ends by itself
 	}
-	if n.comes > 0 && inUse+n.joins+n.comes > pool.budget {
+	if n.comes > 0 && inUse+n.joins+n.comes > pool.Budget {
 		return fmt.Errorf("acquire: %d bytes together, %d of them to be read, beside %d in use of %d in the %s pool: %w",
-			n.joins+n.comes, n.comes, inUse, pool.budget, pool.name, tier.ErrFull)
+			n.joins+n.comes, n.comes, inUse, pool.Budget, pool.Name, tier.ErrFull)
 	}
 	if n.comes == 0 || t.QuotaBytes == 0 {
 		return nil
 	}
-	if over := s.overQuota(t, n.bytes) - t.leaving; over > t.total()-t.pinned-n.joined+s.trimmable(t, n.below) {
+	if over := s.objects.OverQuota(t, n.bytes) - t.Leaving; over > t.Total()-t.Pinned-n.joined+s.trimmable(t, n.below) {
 		return fmt.Errorf("acquire: %d bytes to be read together, tenant %q is over its quota of %d by %d: %w",
 			n.bytes, t.Name, t.QuotaBytes, over, tier.ErrFull)
 	}

@@ -247,7 +247,7 @@ func TestNodeWithChildrenOrLeasesStays(t *testing.T) {
 
 func TestMakingRoomForAChildDoesNotEvictItsParent(t *testing.T) {
 	b := newBench(t, hybrid(1))
-	room := b.pagesOf(b.profile.CheckpointLayout(16).Bytes)
+	room := b.objects.PagesOf(b.profile.CheckpointLayout(16).Bytes)
 	b = newBench(t, hybrid(1), func(c *Config) { c.PrivateBytes = 2*room - 4096 })
 	c := b.NewSession("c")
 	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)

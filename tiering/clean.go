@@ -20,51 +20,11 @@ type cleaner struct {
 	changed      sync.Cond // one of the fields above, or room in memory
 }
 
-// trackLocked keeps the pool's policy of dirty objects up to date after
-// something about o changed: it holds what the lower tier does not, suspended
-// unless it could leave memory and would have to be written first.
-func (s *Store) trackLocked(o *object) {
-	p := o.pool
-	if p.dirty == nil {
-		return
-	}
-	next := stand(o.ranked != absent && o.stored == 0, o.pins == 0 && o.write == nil && !o.refused)
-	if next == o.cleaning {
-		return
-	}
-	var it policy.Item
-	if o.cleaning == absent {
-		it = s.itemLocked(o)
-	}
-	o.cleaning.change(next, p.dirty, o.id, it, o.used)
-	d := 0
-	if next == candidate {
-		d = 1
-	} else if o.cleaning == candidate {
-		d = -1
-	}
-	p.dirtyBytes += int64(d) * o.pageBytes
-	p.dirtyObjects += d
-	o.cleaning = next
-	if next == candidate && s.cleanerIdle && s.shortLocked(p) {
+// wakeIdleCleaner has the cleaner look at a pool that has become short.
+func (s *Store) wakeIdleCleaner() {
+	if s.cleanerIdle {
 		s.changed.Broadcast()
 	}
-}
-
-// shortLocked tells whether a pool wants dirty objects written: with
-// write-behind all that an earlier refusal left, else when it is above its high
-// mark and what is free, or can be dropped at once, does not reach down to the
-// low one.
-func (s *Store) shortLocked(p *pool) bool {
-	switch {
-	case p.dirtyObjects == 0:
-		return false
-	case s.cfg.WriteBehind:
-		return true
-	}
-	budget := float64(p.budget)
-	ready := float64(p.budget - p.pinned - p.dirtyBytes)
-	return float64(p.used) > s.cfg.HighWater*budget && ready < (1-s.cfg.LowWater)*budget
 }
 
 // cleanRows bounds one critical section of the cleaner.
@@ -103,8 +63,8 @@ func (s *Store) cleanableLocked(cause error, ended, swept uint64) bool {
 	default:
 		return false
 	}
-	for _, p := range s.pools {
-		if s.shortLocked(p) {
+	for _, p := range s.objects.Pools {
+		if s.objects.Short(p) {
 			return true
 		}
 	}
@@ -115,20 +75,20 @@ func (s *Store) cleanableLocked(cause error, ended, swept uint64) bool {
 // had enough.
 func (s *Store) cleanLocked() error {
 	n := 0
-	for _, p := range s.pools {
-		for ; n < cleanRows && s.shortLocked(p); n++ {
-			id, _ := p.dirty.Victim(func(policy.ID) bool { return true })
-			o := s.objects.Get(id)
+	for _, p := range s.objects.Pools {
+		for ; n < cleanRows && s.objects.Short(p); n++ {
+			id, _ := p.Dirty.Victim(func(policy.ID) bool { return true })
+			o := s.objects.Table.Get(id)
 			err := s.wantLocked(o, tier.LevelLogged, false)
 			switch {
-			case err == nil && o.write == nil: // it was there already
+			case err == nil && o.Write == nil: // it was there already
 			case err == nil:
 				s.counters.Cleaned++
 			case errors.Is(err, tier.ErrBusy), errors.Is(err, tier.ErrUnavailable):
 				return err
 			default: // no room for it, its tenant's quota, its own fault, or a stripped node before it
-				o.refused = true
-				s.rankLocked(o)
+				o.Refused = true
+				s.objects.Rank(o)
 			}
 		}
 	}
@@ -143,9 +103,9 @@ func (s *Store) sweepLower() {
 		return
 	}
 	s.mu.Lock()
-	for _, t := range s.tenants {
-		s.yieldLocked(t, s.overQuota(t, 0))
-		if over := min(s.overQuota(t, 0), s.lowerUsed(t)); over > 0 {
+	for _, t := range s.objects.Tenants {
+		s.objects.Yield(t, s.objects.OverQuota(t, 0))
+		if over := min(s.objects.OverQuota(t, 0), s.objects.UsedBelow(t)); over > 0 {
 			s.trimBelowLocked(t, over, nil)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -135,7 +136,7 @@ func TestRunWritesWhatWasRefused(t *testing.T) {
 	for i := range 8 {
 		x.publish(x.c, x.mid(i, 64, 8))
 	}
-	if n := x.Counters(); n.WritesRefused[refusalUnavailable] != 8 || x.Pools()[0].DirtyBytes != 8*x.cost(x.mid(0, 64, 8)) {
+	if n := x.Counters(); n.WritesRefused[stats.RefusalUnavailable] != 8 || x.Pools()[0].DirtyBytes != 8*x.cost(x.mid(0, 64, 8)) {
 		t.Fatalf("%+v", n)
 	}
 	x.tier.mu.Lock()
@@ -200,7 +201,7 @@ func TestCleanerGoesPastAThinnedParent(t *testing.T) {
 	for p := 2; p < 6; p++ {
 		x.save(x.c, x.saveQuery(p, 16, 0, tier.Exact), 0)
 	}
-	x.cfg.WriteBehind = true
+	x.objects.WriteBehind = true
 	held := func(prompt, end int) bool { return x.tier.holds(tier.Name{Kind: tier.Exact, Key: hashOf(prompt, end)}) }
 	x.must(x.clean1())
 	x.tier.finishAll()
@@ -214,7 +215,7 @@ func TestCleanerGoesPastAThinnedParent(t *testing.T) {
 		t.Fatal("written without what it extends")
 	}
 	x.must(x.clean1())
-	if n := x.Counters(); n.WritesRefused[refusalOther] == 0 || n.WritesRefused[refusalUnavailable] != 0 {
+	if n := x.Counters(); n.WritesRefused[stats.RefusalOther] == 0 || n.WritesRefused[stats.RefusalUnavailable] != 0 {
 		t.Fatalf("%+v", n.WritesRefused)
 	}
 	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)

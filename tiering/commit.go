@@ -8,7 +8,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -36,7 +38,7 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 	if !w.rows {
 		began := s.cfg.Now()
 		if err = w.copy(ctx, s.dev, &item); err == nil {
-			w.filler.object.profile.costs.Did(cost.JobPublish, w.dst.Len(), s.cfg.Now().Sub(began))
+			w.filler.Object.Profile.Costs.Did(cost.JobPublish, w.dst.Len(), s.cfg.Now().Sub(began))
 		}
 	}
 
@@ -49,11 +51,11 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 
 // writing is a commit between its two critical sections.
 type writing struct {
-	filler *filler
-	fill   *fill
-	chunks []chunkState // those being written
-	first  int          // index of the first among all chunks of the share
-	rows   bool         // of a thinned checkpoint, which has them: nothing is copied
+	filler *objects.Filler
+	fill   *objects.Fill
+	chunks []objects.ChunkState // those being written
+	first  int                  // index of the first among all chunks of the share
+	rows   bool                 // of a stripped checkpoint, which has them: nothing is copied
 	dst    gpuipc.Ref
 	got    []uint64 // digests of what was written; nil for rows
 	sums   []uint64 // the same as the client hashes: what its digests are compared with
@@ -82,105 +84,105 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 	if f == nil {
 		return nil, fmt.Errorf("reservation %d: %w", item.Reservation, tier.ErrGone)
 	}
-	o := f.object
-	l := o.fill.layout
+	o := f.Object
+	l := o.Fill.Layout
 	if item.Part < 0 || item.Part >= len(l.Parts) {
-		return nil, fmt.Errorf("%s: part %d of %d: %w", o.name(), item.Part, len(l.Parts), tier.ErrInvalid)
+		return nil, fmt.Errorf("%s: part %d of %d: %w", o.Name(), item.Part, len(l.Parts), tier.ErrInvalid)
 	}
 	part := l.Parts[item.Part]
 	n, have := len(item.Digests), gpuipc.Chunks(part.Len)
 	if item.Level > tier.LevelSynced {
-		return nil, fmt.Errorf("%s: acknowledgement level %d: %w", o.name(), item.Level, tier.ErrInvalid)
+		return nil, fmt.Errorf("%s: acknowledgement level %d: %w", o.Name(), item.Level, tier.ErrInvalid)
 	}
 	if n == 0 || item.ChunkFirst < 0 || item.ChunkFirst > have-n {
-		return nil, fmt.Errorf("%s part %d: chunks [%d, +%d) of %d: %w", o.name(), item.Part, item.ChunkFirst, n, have, tier.ErrInvalid)
+		return nil, fmt.Errorf("%s part %d: chunks [%d, +%d) of %d: %w", o.Name(), item.Part, item.ChunkFirst, n, have, tier.ErrInvalid)
 	}
 	off := int64(item.ChunkFirst) * gpuipc.ChunkBytes
 	length := min(int64(n)*gpuipc.ChunkBytes, part.Len-off)
 	if item.Src.Len() != length {
-		return nil, fmt.Errorf("%s part %d: %d bytes for chunks of %d: %w", o.name(), item.Part, item.Src.Len(), length, tier.ErrInvalid)
+		return nil, fmt.Errorf("%s part %d: %d bytes for chunks of %d: %w", o.Name(), item.Part, item.Src.Len(), length, tier.ErrInvalid)
 	}
 	first := l.FirstChunk[item.Part] + item.ChunkFirst
-	chunks := f.chunks[first : first+n]
-	if i := slices.IndexFunc(chunks, func(st chunkState) bool { return st != chunkAbsent }); i >= 0 {
-		return nil, fmt.Errorf("%s part %d: chunk %d comes twice: %w", o.name(), item.Part, item.ChunkFirst+i, tier.ErrInvalid)
+	chunks := f.Chunks[first : first+n]
+	if i := slices.IndexFunc(chunks, func(st objects.ChunkState) bool { return st != objects.ChunkAbsent }); i >= 0 {
+		return nil, fmt.Errorf("%s part %d: chunk %d comes twice: %w", o.Name(), item.Part, item.ChunkFirst+i, tier.ErrInvalid)
 	}
-	setChunks(chunks, chunkCopying)
-	o.fill.copying++
+	setChunks(chunks, objects.ChunkCopying)
+	o.Fill.Copying++
 	s.running.Add(1)
-	w := &writing{filler: f, fill: o.fill, chunks: chunks, first: first}
-	if o.phase == stripped {
+	w := &writing{filler: f, fill: o.Fill, chunks: chunks, first: first}
+	if o.Phase == objects.Stripped {
 		// The writer's layout may have other rows than the object's, but the same
 		// parts in the same order.
-		l = o.layout()
+		l = o.Layout()
 		part, w.first, w.rows = l.Parts[item.Part], l.FirstChunk[item.Part]+item.ChunkFirst, plan.IsRows(part.Kind)
 	}
 	if !w.rows {
-		w.dst = s.ref(&o.shares[f.rank]).Slice(part.Off+off, length)
+		w.dst = s.objects.Ref(&o.Shares[f.Rank]).Slice(part.Off+off, length)
 	}
 	return w, nil
 }
 
 // endCommitLocked settles a commit after its copy, whatever happened meanwhile.
 func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (Committed, error) {
-	o := w.filler.object
-	w.fill.copying--
-	if w.fill.dead {
-		if w.fill.copying == 0 {
+	o := w.filler.Object
+	w.fill.Copying--
+	if w.fill.Dead {
+		if w.fill.Copying == 0 {
 			s.unfillLocked(o)
 		}
-		return Committed{}, fmt.Errorf("%s: aborted during a commit: %w", o.name(), tier.ErrGone)
+		return Committed{}, fmt.Errorf("%s: aborted during a commit: %w", o.Name(), tier.ErrGone)
 	}
 	if err != nil {
 		return Committed{}, s.failCommitLocked(w, err)
 	}
 	if i := firstDifference(w.sums, item.Digests); i >= 0 {
-		s.killLocked(o, causeCorrupt)
+		s.killLocked(o, stats.CauseCorrupt)
 		return Committed{}, fmt.Errorf("%s rank %d part %d chunk %d: digest %016x, its writer says %016x: %w",
-			o.name(), w.filler.rank, item.Part, item.ChunkFirst+i, w.sums[i], item.Digests[i], tier.ErrCorrupt)
+			o.Name(), w.filler.Rank, item.Part, item.ChunkFirst+i, w.sums[i], item.Digests[i], tier.ErrCorrupt)
 	}
 	if !w.rows {
-		copy(w.filler.digests[w.first:], w.got)
+		copy(w.filler.Digests[w.first:], w.got)
 	}
-	setChunks(w.chunks, chunkDone)
+	setChunks(w.chunks, objects.ChunkDone)
 	s.counters.CommittedChunks += uint64(len(item.Digests))
 	s.counters.CommittedBytes += uint64(w.dst.Len())
 	level := item.Level
 	if level == tier.LevelDefault {
 		level = s.cfg.DefaultLevel
 	}
-	w.fill.level = max(w.fill.level, level)
-	if w.filler.left -= len(item.Digests); w.filler.left > 0 {
+	w.fill.Level = max(w.fill.Level, level)
+	if w.filler.Left -= len(item.Digests); w.filler.Left > 0 {
 		return Committed{}, nil
 	}
-	if w.fill.left--; w.fill.left > 0 {
+	if w.fill.Left--; w.fill.Left > 0 {
 		return Committed{}, nil
 	}
-	for i := range w.fill.ranks {
-		f := &w.fill.ranks[i]
-		delete(f.session.fills, f.id)
-		o.shares[i].digests = f.digests
+	for i := range w.fill.Ranks {
+		f := &w.fill.Ranks[i]
+		delete(f.Of, f.ID)
+		o.Shares[i].Digests = f.Digests
 	}
 	s.counters.Published++
-	s.counters.PublishedBytes += uint64(o.bytes)
+	s.counters.PublishedBytes += uint64(o.Bytes)
 	why := decision.Filled
-	if o.phase == stripped {
+	if o.Phase == objects.Stripped {
 		why = decision.FilledAgain
-		s.counters.ThinnedFilled++
+		s.counters.StrippedFilled++
 	}
-	s.publishLocked(o, s.cfg.Now(), why)
-	durable := s.acknowledgeLocked(o, w.fill.level)
+	s.objects.Publish(o, s.cfg.Now(), why)
+	durable := s.acknowledgeLocked(o, w.fill.Level)
 	return Committed{Published: true, Durable: durable}, nil
 }
 
 // acknowledgeLocked begins to write an object that is complete, as far as its
 // level or write-behind asks for it. What the tier does not take now stays dirty.
-func (s *Store) acknowledgeLocked(o *object, level tier.Level) *Durable {
+func (s *Store) acknowledgeLocked(o *objects.Object, level tier.Level) *Durable {
 	switch {
 	case s.cfg.Lower == nil:
 	case level > tier.LevelMemory:
 		return s.durableLocked(o, level, true)
-	case s.cfg.WriteBehind:
+	case s.objects.WriteBehind:
 		_ = s.wantLocked(o, tier.LevelLogged, false)
 	}
 	return nil
@@ -189,16 +191,16 @@ func (s *Store) acknowledgeLocked(o *object, level tier.Level) *Durable {
 // failCommitLocked answers a copy that did not happen. What the context ended
 // may be tried again; anything else says that the memory cannot be trusted.
 func (s *Store) failCommitLocked(w *writing, err error) error {
-	o := w.filler.object
+	o := w.filler.Object
 	if tier.ContextEnded(err) {
-		setChunks(w.chunks, chunkAbsent)
+		setChunks(w.chunks, objects.ChunkAbsent)
 	} else {
-		s.killLocked(o, causeDevice)
+		s.killLocked(o, stats.CauseDevice)
 	}
-	return tier.DeviceError(fmt.Sprintf("%s: commit", o.name()), err)
+	return tier.DeviceError(fmt.Sprintf("%s: commit", o.Name()), err)
 }
 
-func setChunks(chunks []chunkState, to chunkState) {
+func setChunks(chunks []objects.ChunkState, to objects.ChunkState) {
 	for i := range chunks {
 		chunks[i] = to
 	}

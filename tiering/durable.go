@@ -2,10 +2,60 @@ package tiering
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
+
+// Flush writes every published object that the lower tier does not hold, those
+// first that others extend, and waits until it does. It is for the end: what is
+// published meanwhile may be left out, and Run is to run still, since it asks a tier
+// again that was busy. written is how many objects the tier took;
+// the error says how many it did not, or not before ctx ended, and what wraps is
+// ErrUnavailable or the context's error.
+func (s *Store) Flush(ctx context.Context) (written int, err error) {
+	if s.cfg.Lower == nil {
+		return 0, nil
+	}
+	var waits []*Durable
+	for i, more := 0, true; more && ctx.Err() == nil; i += holdRows {
+		s.mu.Lock()
+		s.kickLocked() // the tier may not be busy any more
+		waits, more = s.flushLocked(i, waits)
+		s.mu.Unlock()
+		s.launch()
+	}
+	for _, d := range waits {
+		if d.Wait(ctx) >= tier.LevelLogged {
+			written++
+		}
+	}
+	left := len(waits) - written
+	switch {
+	case ctx.Err() != nil:
+		return written, fmt.Errorf("flush: %d of %d objects are not written: %w", left, len(waits), ctx.Err())
+	case left > 0:
+		return written, fmt.Errorf("flush: %d of %d objects are not written: %w", left, len(waits), tier.ErrUnavailable)
+	}
+	return written, nil
+}
+
+// flushLocked begins to write the dirty ones of some places of the table.
+func (s *Store) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
+	places := s.objects.Table.Places()
+	for _, o := range places[min(first, len(places)):min(first+holdRows, len(places))] {
+		if o == nil || o.Phase != objects.Whole || o.InHBM() {
+			continue
+		}
+		if e, held := s.objects.Below(o); held && e.Level >= tier.LevelLogged && o.Write == nil {
+			continue
+		}
+		waits = append(waits, s.durableLocked(o, tier.LevelLogged, false))
+	}
+	return waits, first+holdRows < len(places)
+}
 
 // Durable is a publication on its way to the level that its commits asked for.
 // It need not be waited for: the write goes on without.
@@ -54,19 +104,20 @@ func (d *Durable) reach(level tier.Level) {
 // durableLocked asks for an object to be written and for news of it, to be counted
 // as acknowledged or not. The answer is final at once when the tier refuses, other
 // than for being busy.
-func (s *Store) durableLocked(o *object, level tier.Level, counted bool) *Durable {
+func (s *Store) durableLocked(o *objects.Object, level tier.Level, counted bool) *Durable {
 	d := &Durable{done: make(chan struct{})}
 	if counted {
 		d.store = s
 	}
 	err := s.wantLocked(o, level, true)
 	switch {
-	case o.write != nil:
-		o.write.waiting = append(o.write.waiting, d)
+	case o.Write != nil:
+		w := writeOf(o)
+		w.waiting = append(w.waiting, d)
 	case err != nil:
 		d.reach(tier.LevelMemory)
 	default:
-		d.reach(o.stored)
+		d.reach(o.Stored)
 	}
 	return d
 }

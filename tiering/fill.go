@@ -1,66 +1,17 @@
 package tiering
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
-	"github.com/spliced-kv/spliced/tiering/internal/ghost"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
-)
-
-// fill is the state of an object between its reservation and its publication.
-// Guarded by the store's lock; fields up to ranks are fixed.
-type fill struct {
-	layout *plan.PartMap
-	ranks  []filler // by rank; session is nil until the rank joins
-
-	left    int        // ranks that are not complete
-	copying int        // commits, or a read of the lower tier, that write into the object's memory now
-	level   tier.Level // highest that a commit asked for
-	dead    bool       // aborted; memory is free once copying is 0
-
-	promotion *promotion // the store fills it itself, no rank may join
-
-	// What the writer says of it; a stripped checkpoint may have had another parent.
-	begin   int
-	extends profile.PrefixHash
-}
-
-// filler is one rank's share of a fill: a reservation.
-type filler struct {
-	id      tier.ReservationID
-	object  *object
-	rank    int
-	session *Session
-	chunks  []chunkState // of all parts, in order
-	left    int          // chunks that are not done
-	digests []uint64     // of the share's chunks, the share's once the object is published
-}
-
-type chunkState uint8
-
-const (
-	chunkAbsent chunkState = iota
-	chunkCopying
-	chunkDone
-)
-
-// cause says why a fill ended without publication.
-type cause uint8
-
-const (
-	causeAbort   cause = iota // its client said so
-	causeDeath                // a client of it went away
-	causeCorrupt              // a digest did not match
-	causeDevice               // the device failed
-	causeExpiry
-	causes
 )
 
 // Reserve asks for room for one rank's share of a segment. The key is computed
@@ -82,9 +33,9 @@ func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
 		return Reservation{}, fmt.Errorf("segment %x: its tokens have key %x: %w", q.Key[:8], key[:8], tier.ErrInvalid)
 	}
 	begin, count := q.Spec.Interior()
-	o := &object{
-		key: q.Key, profile: p, tenant: t, pool: c.store.pools[publicPool],
-		spec: q.Spec, begin: begin, end: begin + count, depth: 1, ids: slices.Clone(q.Tokens),
+	o := &objects.Object{
+		Key: q.Key, Profile: p, Tenant: t, Pool: c.store.objects.Pools[objects.PublicPool],
+		Spec: q.Spec, Begin: begin, End: begin + count, Depth: 1, TokenIDs: slices.Clone(q.Tokens),
 	}
 	return c.place(o, q.Rank)
 }
@@ -112,35 +63,35 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 	if q.Tokens < 1 || q.Tokens > profile.MaxTokens {
 		return Reservation{}, fmt.Errorf("checkpoint %x: %d tokens: %w", q.Hash[:8], q.Tokens, tier.ErrInvalid)
 	}
-	o := &object{
-		key: q.Hash, kind: q.Kind, profile: p, tenant: t, pool: s.pools[privatePool],
-		end: q.Tokens, extends: q.Parent, depth: 1,
+	o := &objects.Object{
+		Key: q.Hash, Kind: q.Kind, Profile: p, Tenant: t, Pool: s.objects.Pools[objects.PrivatePool],
+		End: q.Tokens, Extends: q.Parent, Depth: 1,
 	}
 	if q.Parent != (profile.PrefixHash{}) {
 		s.mu.Lock()
-		o.parent, err = s.parentLocked(q, p, t)
+		o.Parent, err = s.parentLocked(q, p, t)
 		s.mu.Unlock()
 		if err != nil {
 			return Reservation{}, err
 		}
-		o.begin, o.depth, o.extendsKind = o.parent.end, o.parent.depth+1, o.parent.kind
+		o.Begin, o.Depth, o.ExtendsKind = o.Parent.End, o.Parent.Depth+1, o.Parent.Kind
 	}
 	return c.place(o, q.Rank)
 }
 
 // parentLocked finds the node that a checkpoint extends.
-func (s *Store) parentLocked(q *SaveQuery, p *profileState, t *tenant) (*object, error) {
+func (s *Store) parentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant) (*objects.Object, error) {
 	accept := q.Kind | tier.Exact // an exact parent serves both kinds
-	parent, why := s.bestNodeLocked((*[32]byte)(&q.Parent), accept, p, t, true)
+	parent, why := s.objects.BestNode((*[32]byte)(&q.Parent), accept, p, t, true)
 	switch {
 	case parent == nil && why == tier.ReasonFlagOnly:
 		return nil, fmt.Errorf("checkpoint %x: exact, but its parent %x is spliced: %w", q.Hash[:8], q.Parent[:8], tier.ErrInvalid)
 	case parent == nil:
 		return nil, s.promoteParentLocked(q, p, t)
-	case parent.end >= q.Tokens:
-		return nil, fmt.Errorf("checkpoint %x: %d tokens, its parent %x has %d: %w", q.Hash[:8], q.Tokens, q.Parent[:8], parent.end, tier.ErrInvalid)
-	case parent.depth >= s.cfg.MaxChain:
-		return nil, fmt.Errorf("checkpoint %x: its parent is node %d of a chain: %w", q.Hash[:8], parent.depth, tier.ErrInvalid)
+	case parent.End >= q.Tokens:
+		return nil, fmt.Errorf("checkpoint %x: %d tokens, its parent %x has %d: %w", q.Hash[:8], q.Tokens, q.Parent[:8], parent.End, tier.ErrInvalid)
+	case parent.Depth >= s.cfg.MaxChain:
+		return nil, fmt.Errorf("checkpoint %x: its parent is node %d of a chain: %w", q.Hash[:8], parent.Depth, tier.ErrInvalid)
 	}
 	return parent, nil
 }
@@ -148,12 +99,12 @@ func (s *Store) parentLocked(q *SaveQuery, p *profileState, t *tenant) (*object,
 // promoteParentLocked begins to promote the parent of a checkpoint that is to be
 // saved, if the lower tier has it, and says why there is none to extend now: ErrBusy
 // while it comes, ErrFull if it never can, since its chain is larger than the pool.
-func (s *Store) promoteParentLocked(q *SaveQuery, p *profileState, t *tenant) error {
-	e, held := s.bestBelowLocked((*[32]byte)(&q.Parent), q.Kind|tier.Exact, p, t)
+func (s *Store) promoteParentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant) error {
+	e, held := s.objects.BestBelow((*[32]byte)(&q.Parent), q.Kind|tier.Exact, p, t)
 	if !held {
 		return fmt.Errorf("checkpoint %x: its parent %x is not held: %w", q.Hash[:8], q.Parent[:8], tier.ErrGone)
 	}
-	budget := s.pools[privatePool].budget
+	budget := s.objects.Pools[objects.PrivatePool].Budget
 	if bytes := s.chainPagesLocked(&e, p, t); bytes > budget {
 		return fmt.Errorf("checkpoint %x: its parent %x and what that extends take %d bytes of pages, the pool has %d: %w",
 			q.Hash[:8], q.Parent[:8], bytes, budget, tier.ErrFull)
@@ -166,17 +117,17 @@ func (s *Store) promoteParentLocked(q *SaveQuery, p *profileState, t *tenant) er
 
 // chainPagesLocked is what an entry of the lower tier and all that it extends take of
 // their pool once they are in memory.
-func (s *Store) chainPagesLocked(e *tier.Entry, p *profileState, t *tenant) (bytes int64) {
+func (s *Store) chainPagesLocked(e *tier.Entry, p *objects.Profile, t *objects.Tenant) (bytes int64) {
 	node, held := *e, true
 	for range s.cfg.MaxChain {
-		bytes += s.pagesOf(p.CheckpointParts(node.End-node.Begin).Bytes) * int64(p.ranks)
+		bytes += s.objects.PagesOf(p.CheckpointParts(node.End-node.Begin).Bytes) * int64(p.Ranks)
 		if node.Parent == (tier.Name{}) {
 			return bytes
 		}
 		up := node.Parent
-		if node, held = s.lookupLocked(up, p, t); !held {
-			for o := s.namedLocked(up, p, t); o != nil; o = o.parent {
-				bytes += o.pageBytes
+		if node, held = s.objects.LookupBelow(up, p, t); !held {
+			for o := s.objects.Named(up, p, t); o != nil; o = o.Parent {
+				bytes += o.PageBytes
 			}
 			return bytes
 		}
@@ -186,15 +137,15 @@ func (s *Store) chainPagesLocked(e *tier.Entry, p *profileState, t *tenant) (byt
 
 // place joins the reservation of a segment or checkpoint, or begins it with the
 // object o.
-func (c *Session) place(o *object, rank int) (Reservation, error) {
+func (c *Session) place(o *objects.Object, rank int) (Reservation, error) {
 	s := c.store
-	l := o.layout()
-	o.publisher = c.name
+	l := o.Layout()
+	o.Publisher = c.name
 	if err := s.size(o, l.Bytes); err != nil {
 		return Reservation{}, err
 	}
 	now := s.cfg.Now()
-	var f *filler
+	var f *objects.Filler
 	err := s.inTurns(func() (err error) {
 		f, err = c.placeLocked(o, rank, l, now)
 		return err
@@ -203,58 +154,45 @@ func (c *Session) place(o *object, rank int) (Reservation, error) {
 	if err != nil {
 		return Reservation{}, err
 	}
-	return Reservation{ID: f.id, Bytes: l.Bytes}, nil
+	return Reservation{ID: f.ID, Bytes: l.Bytes}, nil
 }
 
 // size works out what an object costs. The bytes of one rank's layout fit an
 // int64; those of all ranks need not.
-func (s *Store) size(o *object, rankBytes int64) error {
-	ranks := int64(o.profile.ranks)
+func (s *Store) size(o *objects.Object, rankBytes int64) error {
+	ranks := int64(o.Profile.Ranks)
 	switch {
 	case rankBytes == 0:
-		return fmt.Errorf("%s: its profile keeps no state: %w", o.name(), tier.ErrInvalid)
-	case rankBytes > o.pool.budget/ranks:
+		return fmt.Errorf("%s: its profile keeps no state: %w", o.Name(), tier.ErrInvalid)
+	case rankBytes > o.Pool.Budget/ranks:
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		err := fmt.Errorf("%s: %d bytes for each of %d ranks, %s pool has %d: %w", o.name(), rankBytes, ranks, o.pool.name, o.pool.budget, tier.ErrFull)
-		s.refuseLocked(o, err)
+		err := fmt.Errorf("%s: %d bytes for each of %d ranks, %s pool has %d: %w", o.Name(), rankBytes, ranks, o.Pool.Name, o.Pool.Budget, tier.ErrFull)
+		s.objects.Refuse(o, err)
 		return err
 	}
-	s.measure(o, rankBytes)
+	s.objects.Measure(o, rankBytes)
 	return nil
 }
 
-// measure sets what an object costs, a segment with its token ids.
-func (s *Store) measure(o *object, rankBytes int64) {
-	ranks, ids := int64(o.profile.ranks), 4*int64(o.spec.Tokens)
-	o.shares = make([]share, ranks)
-	o.rankBytes = rankBytes
-	for _, run := range o.layout().StatePages {
-		o.stateBytes += run.Len * ranks
-		o.statePages += s.pagesOf(run.Len) * ranks
-	}
-	o.bytes = rankBytes*ranks + ids
-	o.pageBytes = s.pagesOf(rankBytes)*ranks + ids
-}
-
-func (c *Session) placeLocked(o *object, rank int, l *plan.PartMap, now time.Time) (*filler, error) {
+func (c *Session) placeLocked(o *objects.Object, rank int, l *plan.PartMap, now time.Time) (*objects.Filler, error) {
 	s := c.store
 	if err := c.openLocked(); err != nil {
 		return nil, err
 	}
-	if o.profile.forgotten {
-		return nil, fmt.Errorf("%s: profile %d is not registered any more: %w", o.name(), o.profile.id, tier.ErrInvalid)
+	if o.Profile.Forgotten {
+		return nil, fmt.Errorf("%s: profile %d is not registered any more: %w", o.Name(), o.Profile.ID, tier.ErrInvalid)
 	}
 	if len(c.fills) >= s.cfg.MaxReservations {
 		s.counters.RefusedBusy++
-		return nil, fmt.Errorf("%s: session %q has %d reservations: %w", o.name(), c.name, len(c.fills), tier.ErrBusy)
+		return nil, fmt.Errorf("%s: session %q has %d reservations: %w", o.Name(), c.name, len(c.fills), tier.ErrBusy)
 	}
-	known := s.sameLocked(o)
-	if p := s.promotionLocked(o.label()); p != nil && p.profile == o.profile && p.tenant == o.tenant && (known == nil || known.phase == stripped) {
+	known := s.objects.Same(o)
+	if p := s.promotionLocked(o.Label()); p != nil && p.profile == o.Profile && p.tenant == o.Tenant && (known == nil || known.Phase == objects.Stripped) {
 		s.counters.Exists++
-		return nil, fmt.Errorf("%s is being promoted: %w", o.name(), tier.ErrExists)
+		return nil, fmt.Errorf("%s is being promoted: %w", o.Name(), tier.ErrExists)
 	}
-	if known != nil && known.phase == stripped && known.fill == nil {
+	if known != nil && known.Phase == objects.Stripped && known.Fill == nil {
 		if err := s.refillLocked(known, o, l, now); err != nil {
 			return nil, err
 		}
@@ -268,81 +206,59 @@ func (c *Session) placeLocked(o *object, rank int, l *plan.PartMap, now time.Tim
 	return c.joinLocked(o, o, rank)
 }
 
-// sameLocked finds the object that o would be a second copy of.
-func (s *Store) sameLocked(o *object) *object {
-	return s.namedLocked(o.label(), o.profile, o.tenant)
-}
-
-// namedLocked finds an object in memory, published or being filled.
-func (s *Store) namedLocked(n tier.Name, p *profileState, t *tenant) *object {
-	if n.Kind == 0 {
-		return s.segmentLocked(&n.Key, p, t)
-	}
-	return s.checkpointLocked(&n.Key, n.Kind, p, t)
-}
-
 // beginLocked gives o its memory and makes it known as pending.
-func (s *Store) beginLocked(o *object, l *plan.PartMap, now time.Time) error {
-	if o.parent != nil {
+func (s *Store) beginLocked(o *objects.Object, l *plan.PartMap, now time.Time) error {
+	if o.Parent != nil {
 		// It was found under another critical section, and making room must
 		// not evict it.
-		if !o.parent.linked() {
-			return fmt.Errorf("%s: its parent has left: %w", o.name(), tier.ErrGone)
+		if !o.Parent.Linked() {
+			return fmt.Errorf("%s: its parent has left: %w", o.Name(), tier.ErrGone)
 		}
-		o.parent.ops++
-		s.settleLocked(o.parent)
-		defer func() {
-			o.parent.ops--
-			s.settleLocked(o.parent)
-		}()
+		s.objects.Use(o.Parent)
+		defer s.objects.Unuse(o.Parent)
 	}
 	if err := s.makeRoomLocked(o, spared{}); err != nil {
-		s.refuseLocked(o, err)
+		s.objects.Refuse(o, err)
 		return err
 	}
-	s.allocateLocked(o, l.Bytes)
-	o.created, o.used = now, now
-	o.fill = newFill(o, l)
-	s.linkLocked(o)
+	s.objects.Allocate(o, l.Bytes)
+	o.Created, o.Used = now, now
+	o.Fill = objects.NewFill(o, l)
+	s.objects.Link(o)
 	s.expectLocked(o, now)
 	return nil
 }
 
-func newFill(want *object, l *plan.PartMap) *fill {
-	ranks := want.profile.ranks
-	return &fill{layout: l, ranks: make([]filler, ranks), left: ranks, begin: want.begin, extends: want.extends}
-}
-
 // expectLocked gives what is being filled its time.
-func (s *Store) expectLocked(o *object, now time.Time) {
-	o.until = deadline.Deadline[timed]{At: now.Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: o}
-	s.deadlines.Add(&o.until)
+func (s *Store) expectLocked(o *objects.Object, now time.Time) {
+	o.Until = deadline.Deadline[any]{At: now.Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: o}
+	s.objects.Deadlines.Add(&o.Until)
 	s.counters.Reserved++
 }
 
 // joinLocked gives a rank its share of an object; want is what the rank asked
 // for.
-func (c *Session) joinLocked(o, want *object, rank int) (*filler, error) {
+func (c *Session) joinLocked(o, want *objects.Object, rank int) (*objects.Filler, error) {
 	s := c.store
-	if o.fill == nil || o.fill.dead || o.fill.promotion != nil || o.fill.ranks[rank].session != nil {
+	if o.Fill == nil || o.Fill.Dead || o.Fill.Promoted || o.Fill.Ranks[rank].Of != nil {
 		s.counters.Exists++
-		return nil, fmt.Errorf("%s: %w", o.name(), tier.ErrExists)
+		return nil, fmt.Errorf("%s: %w", o.Name(), tier.ErrExists)
 	}
 	// Parents are compared by hash: an exact one may have come to stand beside
 	// a spliced one since the first rank asked.
-	if o.fill.begin != want.begin || o.end != want.end || o.fill.extends != want.extends {
+	if o.Fill.Begin != want.Begin || o.End != want.End || o.Fill.Extends != want.Extends {
 		return nil, fmt.Errorf("%s: rank %d asks for tokens [%d, %d), it is being filled with [%d, %d): %w",
-			o.name(), rank, want.begin, want.end, o.fill.begin, o.end, tier.ErrInvalid)
+			o.Name(), rank, want.Begin, want.End, o.Fill.Begin, o.End, tier.ErrInvalid)
 	}
-	f := &o.fill.ranks[rank]
-	n := o.fill.layout.Chunks()
-	*f = filler{id: tier.ReservationID(s.leaseIDs.Add(1)), object: o, rank: rank, session: c, chunks: make([]chunkState, n), left: n}
-	if o.phase == stripped {
-		f.digests = slices.Clone(o.shares[rank].digests) // those of its rows stay
+	f := &o.Fill.Ranks[rank]
+	n := o.Fill.Layout.Chunks()
+	*f = objects.Filler{ID: tier.ReservationID(s.leaseIDs.Add(1)), Object: o, Rank: rank, Of: c.fills, Chunks: make([]objects.ChunkState, n), Left: n}
+	if o.Phase == objects.Stripped {
+		f.Digests = slices.Clone(o.Shares[rank].Digests) // those of its rows stay
 	} else {
-		f.digests = make([]uint64, n)
+		f.Digests = make([]uint64, n)
 	}
-	c.fills[f.id] = f
+	c.fills[f.ID] = f
 	return f, nil
 }
 
@@ -356,57 +272,82 @@ func (c *Session) Abort(id tier.ReservationID) error {
 	if f == nil {
 		return fmt.Errorf("reservation %d: %w", id, tier.ErrGone)
 	}
-	s.killLocked(f.object, causeAbort)
+	s.killLocked(f.Object, stats.CauseAbort)
 	return nil
 }
 
 // killLocked ends a fill without publication: all its reservations are gone at
 // once, its memory when no commit writes into it any more.
-func (s *Store) killLocked(o *object, why cause) {
+func (s *Store) killLocked(o *objects.Object, why stats.Cause) {
 	s.counters.Aborted[why]++
-	f := o.fill
-	f.dead = true
-	s.deadlines.Remove(&o.until)
-	for i := range f.ranks {
-		if session := f.ranks[i].session; session != nil {
-			delete(session.fills, f.ranks[i].id)
-		}
+	f := o.Fill
+	f.Dead = true
+	s.objects.Deadlines.Remove(&o.Until)
+	for i := range f.Ranks {
+		delete(f.Ranks[i].Of, f.Ranks[i].ID)
 	}
-	if o.phase != stripped {
-		s.unlinkLocked(o, tier.ReasonAborted)
+	if o.Phase != objects.Stripped {
+		s.objects.Unlink(o, tier.ReasonAborted)
 	}
-	if f.copying == 0 {
+	if f.Copying == 0 {
 		s.unfillLocked(o)
 	}
 }
 
 // unfillLocked ends a fill that is dead and that nobody writes any more.
-func (s *Store) unfillLocked(o *object) {
-	o.fill = nil
-	if o.phase == stripped {
-		s.freeStatesLocked(o)
+func (s *Store) unfillLocked(o *objects.Object) {
+	o.Fill = nil
+	if o.Phase == objects.Stripped {
+		s.objects.FreeStates(o)
 	}
-	s.settleLocked(o)
+	s.objects.Account(o)
 }
 
-// refuseLocked remembers and counts an object that found no room.
-func (s *Store) refuseLocked(o *object, err error) {
-	if err == errAgain { //nolint:errorlint // never wrapped
-		return
+// refillLocked gives a stripped node memory for its states again, to be filled as
+// want says.
+func (s *Store) refillLocked(o, want *objects.Object, l *plan.PartMap, now time.Time) error {
+	if want.End != o.End {
+		return fmt.Errorf("%s: %d tokens, its hash stands for %d: %w", o.Name(), want.End, o.End, tier.ErrInvalid)
 	}
-	s.counters.refused(err)
-	s.decideLocked(o, decision.Refuse, whyRefused(err), o.pageBytes)
-	s.ghosts.Note(ghost.Entry{
-		Key: o.key, Profile: o.profile.id, Tenant: o.tenant.ID, Reason: tier.ReasonRefused, Tokens: uint32(o.tokens()),
-	})
+	states := objects.Object{
+		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant, Pool: o.Pool, End: o.End,
+		Size: objects.Size{Bytes: o.StateBytes, PageBytes: o.StatePages},
+	}
+	s.objects.Use(o) // so that making room does not take it, or what it extends
+	defer s.objects.Unuse(o)
+	err := s.makeRoomLocked(&states, spared{})
+	if err == nil {
+		s.objects.AllocateStates(o)
+		o.Fill = objects.NewFill(want, l)
+		s.expectLocked(o, now)
+	} else {
+		s.objects.Refuse(&states, err)
+	}
+	return err
 }
 
-func whyRefused(err error) decision.Reason {
-	switch {
-	case errors.Is(err, tier.ErrFull):
-		return decision.NoRoom
-	case errors.Is(err, tier.ErrQuota):
-		return decision.OverQuota
+// ChunkSpan is how many bytes the chunks [first, first+chunks) of a part of a
+// reservation take: the length that CommitItem.Src must have. ErrInvalid when
+// the part does not have these chunks.
+func (c *Session) ChunkSpan(id tier.ReservationID, part, first, chunks int) (int64, error) {
+	s := c.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := c.openLocked(); err != nil {
+		return 0, err
 	}
-	return decision.Busy
+	f := c.fills[id]
+	if f == nil {
+		return 0, fmt.Errorf("reservation %d: %w", id, tier.ErrGone)
+	}
+	parts := f.Object.Fill.Layout.Parts
+	if part < 0 || part >= len(parts) {
+		return 0, fmt.Errorf("%s: part %d of %d: %w", f.Object.Name(), part, len(parts), tier.ErrInvalid)
+	}
+	have := gpuipc.Chunks(parts[part].Len)
+	if chunks <= 0 || first < 0 || first > have-chunks {
+		return 0, fmt.Errorf("%s part %d: chunks [%d, +%d) of %d: %w", f.Object.Name(), part, first, chunks, have, tier.ErrInvalid)
+	}
+	off := int64(first) * gpuipc.ChunkBytes
+	return min(int64(chunks)*gpuipc.ChunkBytes, parts[part].Len-off), nil
 }

@@ -46,10 +46,10 @@ func TestProfilesInUseAreNeverForgotten(t *testing.T) {
 	// One that is forgotten between the look-up and the reservation.
 	ps, err := b.Store.profile(b.id)
 	b.must(err)
-	ps.forgotten = true
+	ps.Forgotten = true
 	_, err = b.NewSession("late").Reserve(b.reserveQuery(b.mid(1, 40, 4), 0))
 	b.wantErr(err, tier.ErrInvalid)
-	ps.forgotten = false
+	ps.Forgotten = false
 
 	// Objects hold their profile: published, and removed but leased.
 	c := b.NewSession("client")

@@ -13,9 +13,9 @@ func TestWriteThatHangsDoesNotStopReservations(t *testing.T) {
 	for name, clean := range map[string]bool{"others are on disk": true, "others are only in memory": false} {
 		t.Run(name, func(t *testing.T) {
 			x := newTwoTiers(t, hybrid(1), poolOf(8))
-			x.cfg.WriteBehind = true
+			x.objects.WriteBehind = true
 			x.publish(x.c, x.mid(0, 64, 8)) // its write never ends
-			x.cfg.WriteBehind = clean
+			x.objects.WriteBehind = clean
 			for i := 1; i < 8; i++ {
 				x.publish(x.c, x.mid(i, 64, 8))
 				if clean {

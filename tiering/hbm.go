@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -70,16 +72,6 @@ func (h *HBM) validate(check func(ok bool, format string, args ...any)) {
 	check(h.Promotions > 0 && h.Queue > 0, "HBM: %d promotions at once, %d in the queue", h.Promotions, h.Queue)
 }
 
-// Pools of HBM, numbered behind those of memory.
-const (
-	hbmPublicPool  = poolCount + publicPool
-	hbmPrivatePool = poolCount + privatePool
-	allPools       = 2 * poolCount
-)
-
-// inHBM tells copies in HBM, and buffers there, from what lies in memory.
-func (o *object) inHBM() bool { return o.pool.number >= hbmPublicPool }
-
 // hbm is a store's HBM.
 type hbm struct {
 	cfg    *HBM
@@ -88,11 +80,7 @@ type hbm struct {
 	detach func() error // the arena in memory from the device
 
 	// Guarded by the store's lock.
-	pages *gpuipc.PageAllocator
-	pools [poolCount]*pool
-	held  map[residentKey]*resident
-	loose int // residents whose object is not in memory
-	up    *transfer.Engine[copyKey]
+	up    *transfer.Engine[objects.CopyKey]
 	hints transfer.Hints[wanted]
 	lost  bool // the device cannot be used any more
 }
@@ -121,16 +109,8 @@ func (s *Store) openHBM() (err error) {
 	}
 	h := &hbm{
 		cfg: cfg, dev: cfg.Device, arena: arena, detach: detach,
-		pages: gpuipc.NewPageAllocator(public+private, cfg.PageBytes),
-		held:  map[residentKey]*resident{},
 	}
-	h.pools[publicPool] = &pool{name: "public", number: hbmPublicPool, budget: public, evict: s.cfg.EvictionPublic()}
-	h.pools[privatePool] = &pool{name: "private", number: hbmPrivatePool, budget: private, evict: s.cfg.EvictionPrivate()}
-	for _, t := range s.tenants {
-		if t.QuotaBytes > 0 {
-			t.above = s.cfg.Eviction()
-		}
-	}
+	s.objects.OpenCopies(arena, cfg.PageBytes, public, private)
 	s.hbm = h
 	s.openHBMPromotions()
 	return nil
@@ -179,42 +159,21 @@ func (s *Store) AttachEngine(id tier.ProfileID, rank int) (detach func(), err er
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.engines == nil {
-		p.engines = make([]int, p.ranks)
+	if p.Engines == nil {
+		p.Engines = make([]int, p.Ranks)
 	}
-	p.engines[rank]++
+	p.Engines[rank]++
 	var once sync.Once
 	return func() {
 		once.Do(func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			p.engines[rank]--
+			p.Engines[rank]--
 		})
 	}, nil
 }
 
 var errNoHBM = fmt.Errorf("the store has no HBM: %w", tier.ErrUnavailable)
-
-// regionOf is where an object's extents lie.
-func (s *Store) regionOf(o *object) gpuipc.Region {
-	if o.inHBM() {
-		return s.hbm.arena
-	}
-	return s.arena
-}
-
-// shareOf names one rank's bytes to the device that has them.
-func (s *Store) shareOf(o *object, rank int) gpuipc.Ref {
-	return gpuipc.Ref{Region: s.regionOf(o), Extents: o.shares[rank].extents}
-}
-
-// placeOf is the place that a lease of an object is told.
-func (s *Store) placeOf(o *object) tier.Place {
-	if o.inHBM() {
-		return tier.PlaceHBM
-	}
-	return s.place
-}
 
 // hbmIsLost asks the device. An error cannot tell: what one client handed over may
 // be refused for as many reasons as a device has to fail. A device that is never
@@ -246,9 +205,22 @@ func (s *Store) loseHBMLocked() (copies int, first bool) {
 	}
 	h.lost = true
 	s.counters.HBM.Lost = 1
-	for _, r := range h.held {
-		copies += s.dropResidentLocked(r, dropLost)
+	for _, r := range s.objects.HBM.Held {
+		copies += s.objects.DropCopies(r, stats.DropLost)
 	}
 	h.up.Stop(transfer.ErrLost)
 	return copies, true
+}
+
+// sweepHBM drops copies whose object the lower tier has forgotten meanwhile, or
+// whose profile nobody can ask for any more.
+func (s *Store) sweepHBM() {
+	if s.hbm == nil {
+		return
+	}
+	for first, more := 0, true; more; first += holdRows {
+		s.mu.Lock()
+		more = s.objects.SweepCopies(first, holdRows)
+		s.mu.Unlock()
+	}
 }

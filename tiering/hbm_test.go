@@ -9,6 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -170,27 +172,27 @@ func (x *twoAndHBM) wantHBM(public, private int64) {
 // costHBM is what one rank's copy takes there.
 func (x *twoAndHBM) costHBM(bytes int64) int64 { return (bytes + 8191) / 8192 * 8192 }
 
-func (x *twoAndHBM) hbmCounters() HBMCounters { return x.Counters().HBM }
+func (x *twoAndHBM) hbmCounters() stats.HBM { return x.Counters().HBM }
 
 // allPools is for the audit.
-func (s *Store) allPools() []*pool {
+func (s *Store) allPools() []*objects.Pool {
 	if s.hbm == nil {
-		return s.pools[:]
+		return s.objects.Pools[:]
 	}
-	return slices.Concat(s.pools[:], s.hbm.pools[:])
+	return slices.Concat(s.objects.Pools[:], s.objects.HBM.Pools[:])
 }
 
 // auditCopyExtents checks that what lies in HBM is what it costs.
-func (s *Store) auditCopyExtents(o *object) error {
+func (s *Store) auditCopyExtents(o *objects.Object) error {
 	var bytes, pages int64
-	for i := range o.shares {
-		for _, e := range o.shares[i].extents {
+	for i := range o.Shares {
+		for _, e := range o.Shares[i].Extents {
 			bytes += e.Len
-			pages += s.hbm.pagesOf(e.Len)
+			pages += s.objects.HBM.PagesOf(e.Len)
 		}
 	}
-	if bytes != o.bytes || pages != o.pageBytes || bytes != o.rankBytes {
-		return fmt.Errorf("%s in HBM: costs %d bytes and %d of pages, its extents have %d and %d", o.name(), o.bytes, o.pageBytes, bytes, pages)
+	if bytes != o.Bytes || pages != o.PageBytes || bytes != o.RankBytes {
+		return fmt.Errorf("%s in HBM: costs %d bytes and %d of pages, its extents have %d and %d", o.Name(), o.Bytes, o.PageBytes, bytes, pages)
 	}
 	return nil
 }
@@ -201,76 +203,79 @@ func (s *Store) auditHBMLocked(used int64, candidates map[policy.ID]bool) error 
 	if h == nil {
 		return nil
 	}
-	if got := h.pages.UsedBytes(); got != used {
+	if got := s.objects.HBM.Pages.UsedBytes(); got != used {
 		return fmt.Errorf("%d bytes of HBM's pages in use, pools say %d", got, used)
 	}
 	copies, loose := 0, 0
-	for k, r := range h.held {
+	for k, r := range s.objects.HBM.Held {
 		n := 0
-		for rank, c := range r.copies {
+		for rank, c := range r.Copies {
 			if c == nil {
 				continue
 			}
 			n++
-			if !c.linked() || !c.published() || c.fill != nil || c.resident != r || !c.inHBM() || c.residence() != k {
-				return fmt.Errorf("%s: a copy that is found, linked %v, published %v, filling %v", c.name(), c.linked(), c.published(), c.fill != nil)
+			if !c.Linked() || !c.Published() || c.Fill != nil || c.Resident != r || !c.InHBM() || c.Identity() != k {
+				return fmt.Errorf("%s: a copy that is found, linked %v, published %v, filling %v", c.Name(), c.Linked(), c.Published(), c.Fill != nil)
 			}
-			if o := r.source; o != nil && !slices.Equal(r.from[rank], o.shares[rank].digests) {
-				return fmt.Errorf("%s: its copy of rank %d has other bytes", o.name(), rank)
+			if o := r.Source; o != nil && !slices.Equal(r.From[rank], o.Shares[rank].Digests) {
+				return fmt.Errorf("%s: its copy of rank %d has other bytes", o.Name(), rank)
 			}
 		}
 		copies += n
-		if n != r.n || n == 0 {
-			return fmt.Errorf("%x: %d copies, counts %d", k.name.Key[:4], n, r.n)
+		if n != r.Count || n == 0 {
+			return fmt.Errorf("%x: %d copies, counts %d", k.Name.Key[:4], n, r.Count)
 		}
-		o := s.namedLocked(k.name, k.profile, k.tenant)
-		whole := o != nil && o.published() && o.phase != stripped
-		if r.source == nil {
+		o := s.objects.Named(k.Name, k.Profile, k.Tenant)
+		whole := o != nil && o.Published() && o.Phase != objects.Stripped
+		if r.Source == nil {
 			loose++
 		}
-		if whole != (r.source != nil) || whole && (r.source != o || o.resident != r) {
-			return fmt.Errorf("%x: whole in memory %v, its copies say %v", k.name.Key[:4], whole, r.source != nil)
+		if whole != (r.Source != nil) || whole && (r.Source != o || o.Resident != r) {
+			return fmt.Errorf("%x: whole in memory %v, its copies say %v", k.Name.Key[:4], whole, r.Source != nil)
 		}
 	}
-	if loose != h.loose || uint64(copies) != s.counters.HBM.Copies {
-		return fmt.Errorf("%d copies, %d objects of them not in memory; counted %d and %d", copies, loose, s.counters.HBM.Copies, h.loose)
+	if loose != s.objects.HBM.Loose || uint64(copies) != s.counters.HBM.Copies {
+		return fmt.Errorf("%d copies, %d objects of them not in memory; counted %d and %d", copies, loose, s.counters.HBM.Copies, s.objects.HBM.Loose)
 	}
 	for k, f := range h.up.All() {
 		if p := f.Job.(*hbmPromotion); f.Ended() || f.Moving() != (p.object != nil) || (p.source != nil) != (p.object != nil) {
-			return fmt.Errorf("promotion of %x into HBM: ended %v, moving %v, has a copy %v", k.name.Key[:4], f.Ended(), f.Moving(), p.object != nil)
+			return fmt.Errorf("promotion of %x into HBM: ended %v, moving %v, has a copy %v", k.Name.Key[:4], f.Ended(), f.Moving(), p.object != nil)
 		}
-		if r := h.held[k.residentKey]; r != nil && r.copies[k.rank] != nil {
-			return fmt.Errorf("promotion of %x into HBM, which has it", k.name.Key[:4])
+		if r := s.objects.HBM.Held[k.Identity]; r != nil && r.Copies[k.Rank] != nil {
+			return fmt.Errorf("promotion of %x into HBM, which has it", k.Name.Key[:4])
 		}
 	}
-	for t := range s.tenants {
-		if err := s.auditTenantHBM(s.tenants[t], candidates); err != nil {
+	for t := range s.objects.Tenants {
+		if err := s.auditTenantHBM(s.objects.Tenants[t], candidates); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Store) auditTenantHBM(t *tenant, candidates map[policy.ID]bool) error {
+func (s *Store) auditTenantHBM(t *objects.Tenant, candidates map[policy.ID]bool) error {
 	var pinned int64
-	for _, o := range s.objects.Places() {
-		if o != nil && o.tenant == t && o.inHBM() {
-			if o.pins > 0 {
-				pinned += o.bytes
+	for _, o := range s.objects.Table.Places() {
+		if o != nil && o.Tenant == t && o.InHBM() {
+			if o.Pins > 0 {
+				pinned += o.Bytes
 			}
-			if o.resident == nil && o.class == classIdle {
-				return fmt.Errorf("%s: in HBM although nothing finds or holds it", o.name())
+			if o.Resident == nil && o.Class == objects.ClassIdle {
+				return fmt.Errorf("%s: in HBM although nothing finds or holds it", o.Name())
 			}
-		} else if o != nil && !o.inHBM() && o.resident != nil && o.resident.source != o {
-			return fmt.Errorf("%s: has copies of something else", o.name())
+		} else if o != nil && !o.InHBM() && o.Resident != nil && o.Resident.Source != o {
+			return fmt.Errorf("%s: has copies of something else", o.Name())
 		}
 	}
-	if pinned != t.pinnedAbove {
-		return fmt.Errorf("tenant %s: %d bytes pinned in HBM, counted %d", t.Name, pinned, t.pinnedAbove)
+	if pinned != t.PinnedAbove {
+		return fmt.Errorf("tenant %s: %d bytes pinned in HBM, counted %d", t.Name, pinned, t.PinnedAbove)
 	}
-	if t.above == nil {
+	if t.Above == nil {
 		return nil
 	}
-	mine := func(id policy.ID) bool { o := s.objects.Get(id); return candidates[id] && o.tenant == t && o.inHBM() }
-	return auditVictims(t.above, mine, candidates)
+	mine := func(id policy.ID) bool {
+		o := s.objects.Table.Get(id)
+		return candidates[id] && o.Tenant == t && o.InHBM()
+	}
+	return auditVictims(t.Above, mine, candidates)
 }

@@ -11,7 +11,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -110,7 +112,7 @@ func TestCopiesOfASpoiltObjectAreDropped(t *testing.T) {
 	x.carry()
 	x.up(p)
 	x.mu.Lock()
-	x.corruptLocked(x.segmentLocked((*[32]byte)(&p.key), x.profileState(), x.tenants[tenantA]))
+	x.objects.MarkCorrupt(x.objects.Segment((*[32]byte)(&p.key), x.profileState(), x.objects.Tenants[tenantA]))
 	x.mu.Unlock()
 	x.wantOnDisk(p)
 	x.wantHBM(0, 0)
@@ -132,7 +134,7 @@ func TestRanksHaveCopiesOfTheirOwn(t *testing.T) {
 	x.wantMiss(p, tier.ReasonRemoved)
 	x.c.Close()
 	x.wantHBM(0, 0)
-	if n := x.hbmCounters(); n.Dropped[dropRemoved] != 2 {
+	if n := x.hbmCounters(); n.Dropped[stats.DropRemoved] != 2 {
 		t.Fatalf("%+v", n)
 	}
 }
@@ -145,13 +147,13 @@ func TestACopyGoesWithItsObject(t *testing.T) {
 	b.publish(c, p)
 	id := b.raise(c, p, 0).Lease
 	b.mu.Lock()
-	b.evictLocked(b.pools[publicPool].evict, forRoom)
+	b.evictLocked(b.objects.Pools[objects.PublicPool].Evict, forRoom)
 	b.mu.Unlock()
 	b.wantMiss(p, tier.ReasonEvicted)
 	if row := b.tryHBM(c, p, 0); row.Hit || row.Promoting {
 		t.Fatalf("%+v", row)
 	}
-	if pool := b.Pools()[2]; pool.LeasedBytes == 0 || b.Counters().HBM.Copies != 0 || b.Counters().HBM.Dropped[dropObject] != 1 {
+	if pool := b.Pools()[2]; pool.LeasedBytes == 0 || b.Counters().HBM.Copies != 0 || b.Counters().HBM.Dropped[stats.DropObject] != 1 {
 		t.Fatalf("%+v", pool)
 	}
 	b.audit()
@@ -206,7 +208,7 @@ func TestACopyOutlivesItsObjectOnDisk(t *testing.T) {
 	x.wantOnDisk(p)
 	x.Sweep()
 	x.wantHBM(0, 0)
-	if n := x.hbmCounters(); n.Dropped[dropObject] != 1 {
+	if n := x.hbmCounters(); n.Dropped[stats.DropObject] != 1 {
 		t.Fatalf("%+v", n)
 	}
 }
@@ -250,7 +252,7 @@ func TestCopiesOfAnotherRunAreDropped(t *testing.T) {
 	if r := x.matchPrefix(1, tier.Exact, 16); r.PrefixPlace != tier.PlaceDRAM {
 		t.Fatalf("%+v", r)
 	}
-	if n := x.hbmCounters(); n.Copies != 0 || n.Dropped[dropObject] != 1 {
+	if n := x.hbmCounters(); n.Copies != 0 || n.Dropped[stats.DropObject] != 1 {
 		t.Fatalf("%+v", n)
 	}
 	x.audit()
@@ -335,7 +337,7 @@ func TestAPromotionHoldsItsObject(t *testing.T) {
 		id := x.tryHBM(x.c, p, 0).Lease
 		x.must(x.c.Release(id))
 		x.mu.Lock()
-		x.dropResidentLocked(x.residentLocked(residentKey{tier.Name{Key: p.key}, x.profileState(), x.tenants[tenantA]}), dropRoom)
+		x.objects.DropCopies(x.objects.ResidentOf(objects.Identity{Name: tier.Name{Key: p.key}, Profile: x.profileState(), Tenant: x.objects.Tenants[tenantA]}), stats.DropRoom)
 		x.mu.Unlock()
 	}
 	x.wantMiss(p, tier.ReasonRemoved)
@@ -346,7 +348,7 @@ func TestAPromotionHoldsItsObject(t *testing.T) {
 	}
 }
 
-func (b *bench) profileState() *profileState {
+func (b *bench) profileState() *objects.Profile {
 	p, _ := b.Store.profile(b.id)
 	return p
 }
@@ -384,7 +386,7 @@ func TestCopiesMakeRoomForEachOther(t *testing.T) {
 	for i, row := range []Acquired{held, one, three} {
 		x.wantCopy([]piece{ps[0], ps[1], ps[3]}[i], 0, row)
 	}
-	if n := x.hbmCounters(); n.Promotions[transfer.NoRoom] != 2 || n.Dropped[dropRoom] != 1 {
+	if n := x.hbmCounters(); n.Promotions[transfer.NoRoom] != 2 || n.Dropped[stats.DropRoom] != 1 {
 		t.Fatalf("%+v", n)
 	}
 	x.must(x.c.Release(one.Lease))
@@ -442,13 +444,13 @@ func TestCopiesPayFromTheirTenantsQuota(t *testing.T) {
 	x.tryHBM(x.c, ps[0], 0)
 	x.carryHBM()
 	x.wantPlace(ps[0], tier.PlaceDRAM)
-	if n := x.hbmCounters(); n.Promotions[transfer.NoRoom] != 1 || n.Dropped[dropQuota] != 1 {
+	if n := x.hbmCounters(); n.Promotions[transfer.NoRoom] != 1 || n.Dropped[stats.DropQuota] != 1 {
 		t.Fatalf("%+v", n)
 	}
 	x.must(x.c.Release(row.Lease))
 	x.publish(x.c, ps[3]) // the copy goes, and one of memory, since the room of a copy is not enough
 	x.wantPlace(ps[1], tier.PlaceDRAM)
-	if n := x.Counters(); n.EvictedQuota != 1 || n.HBM.Dropped[dropQuota] != 2 {
+	if n := x.Counters(); n.EvictedQuota != 1 || n.HBM.Dropped[stats.DropQuota] != 2 {
 		t.Fatalf("%+v", n)
 	}
 	x.audit()
@@ -464,7 +466,7 @@ func TestCopiesYieldToWritesOfTheirTenant(t *testing.T) {
 	x.up(p)
 	x.push()
 	x.wantOnDisk(p)
-	if n := x.hbmCounters(); n.Dropped[dropQuota] != 1 {
+	if n := x.hbmCounters(); n.Dropped[stats.DropQuota] != 1 {
 		t.Fatalf("%+v", n)
 	}
 }
@@ -497,7 +499,7 @@ func TestALostDeviceCostsCopiesAndNothingElse(t *testing.T) {
 	x.twin.Lose()
 	x.carryHBM()
 	n := x.hbmCounters()
-	if n.Lost != 1 || n.Copies != 0 || n.Dropped[dropLost] != 2 || n.Promotions[transfer.Lost] != 1 || n.Promoting != 0 {
+	if n.Lost != 1 || n.Copies != 0 || n.Dropped[stats.DropLost] != 2 || n.Promotions[transfer.Lost] != 1 || n.Promoting != 0 {
 		t.Fatalf("%+v", n)
 	}
 	for _, p := range ps {

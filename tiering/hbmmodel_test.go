@@ -9,7 +9,10 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -50,7 +53,7 @@ func (o hbmOptions) sized(t *testing.T) (_ hbmOptions, quota int64) {
 
 // modelCopy is a copy in HBM, found or only held by leases.
 type modelCopy struct {
-	key        copyKey
+	key        objects.CopyKey
 	bytes      int64
 	pages      int64
 	private    bool
@@ -91,7 +94,7 @@ func TestHBMAgreesWithItsModel(t *testing.T) {
 		seeds, steps = min(seeds, 2), 250
 	}
 	for i, o := range hbmOptionSets {
-		var seen HBMCounters
+		var seen stats.HBM
 		for seed := range seeds {
 			t.Run(fmt.Sprintf("options=%d/seed=%d", i, seed), func(t *testing.T) { runHBMModel(t, o, seed, steps, &seen) })
 		}
@@ -100,14 +103,14 @@ func TestHBMAgreesWithItsModel(t *testing.T) {
 		}
 		p, d := &seen.Promotions, &seen.Dropped
 		if p[transfer.Done] < 5*seeds || p[transfer.Corrupt] == 0 || p[transfer.Gone] == 0 || p[transfer.NoRoom] == 0 || seen.Loaded == 0 ||
-			o.segments > 0 && (seen.Acquired == 0 || d[dropRemoved] == 0) || d[dropObject] == 0 || d[dropRoom] == 0 && o.quota == 0 ||
-			(o.quota > 0) != (d[dropQuota] > 0) || d[dropLost] == 0 || o.queue < 5 && seen.PromotionsBusy == 0 {
+			o.segments > 0 && (seen.Acquired == 0 || d[stats.DropRemoved] == 0) || d[stats.DropObject] == 0 || d[stats.DropRoom] == 0 && o.quota == 0 ||
+			(o.quota > 0) != (d[stats.DropQuota] > 0) || d[stats.DropLost] == 0 || o.queue < 5 && seen.PromotionsBusy == 0 {
 			t.Errorf("options %d: %d walks met too little: %+v", i, seeds, seen)
 		}
 	}
 }
 
-func runHBMModel(t *testing.T, o hbmOptions, seed uint64, steps int, seen *HBMCounters) {
+func runHBMModel(t *testing.T, o hbmOptions, seed uint64, steps int, seen *stats.HBM) {
 	o, quota := o.sized(t)
 	m := &hbmModel{o: o, rng: rand.New(rand.NewPCG(seed, 17))}
 	m.twoAndHBM = newTwoAndHBM(t, stateful(o.ranks), func(c *Config) {
@@ -238,8 +241,8 @@ func (m *hbmModel) writeOut() {
 func (m *hbmModel) thinOne() {
 	m.observe(func() {
 		m.mu.Lock()
-		if o := m.node(1, 16); o != nil && o.ranked == candidate && o.children == 1 && m.mayStrip(o) {
-			m.stripLocked(o, forRoom)
+		if o := m.node(1, 16); o != nil && o.Ranked == objects.Candidate && o.Children == 1 && m.objects.MayStrip(o) {
+			m.objects.Strip(o, decision.ForRoom)
 		}
 		m.mu.Unlock()
 	})
@@ -273,18 +276,18 @@ func (m *hbmModel) removeOne() {
 	p := m.pieces[m.rng.IntN(len(m.pieces))]
 	m.observe(func() { _ = m.Evict(p.key) })
 	for _, c := range m.copies {
-		if c.key.name.Key == p.key {
+		if c.key.Name.Key == p.key {
 			c.found = false
 		}
 	}
 }
 
 // source is the object of a name, if it is whole in memory.
-func (m *hbmModel) source(k residentKey) *object {
+func (m *hbmModel) source(k objects.Identity) *objects.Object {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	o := m.namedLocked(k.name, k.profile, k.tenant)
-	if o == nil || !o.published() || o.phase == stripped || o.fill != nil {
+	o := m.objects.Named(k.Name, k.Profile, k.Tenant)
+	if o == nil || !o.Published() || o.Phase == objects.Stripped || o.Fill != nil {
 		return nil
 	}
 	return o
@@ -304,15 +307,15 @@ func (m *hbmModel) entry(n tier.Name) (uint64, bool) {
 // objects of copies.
 func (m *hbmModel) observe(do func()) {
 	type before struct {
-		o     *object
+		o     *objects.Object
 		gen   uint64
 		below bool
 	}
-	was := map[residentKey]before{}
+	was := map[objects.Identity]before{}
 	for _, c := range m.copies {
 		if c.found {
-			gen, below := m.entry(c.key.name)
-			was[c.key.residentKey] = before{m.source(c.key.residentKey), gen, below}
+			gen, below := m.entry(c.key.Name)
+			was[c.key.Identity] = before{m.source(c.key.Identity), gen, below}
 		}
 	}
 	do()
@@ -320,15 +323,15 @@ func (m *hbmModel) observe(do func()) {
 		if !c.found {
 			continue
 		}
-		b, o := was[c.key.residentKey], m.source(c.key.residentKey)
-		gen, below := m.entry(c.key.name)
+		b, o := was[c.key.Identity], m.source(c.key.Identity)
+		gen, below := m.entry(c.key.Name)
 		if o == nil && b.o != nil { // it has left
 			c.loose, c.generation = true, gen
 			c.found = below
 		}
 		if o != nil && o != b.o { // it has come
 			c.loose = false
-			c.found = slices.Equal(c.from, o.shares[c.key.rank].digests)
+			c.found = slices.Equal(c.from, o.Shares[c.key.Rank].Digests)
 		}
 	}
 	m.yielded()
@@ -337,12 +340,12 @@ func (m *hbmModel) observe(do func()) {
 // yielded follows the copies that their tenant gave up for its quota: as many as were
 // counted, those first that were used longest ago.
 func (m *hbmModel) yielded() {
-	n := m.hbmCounters().Dropped[dropQuota]
+	n := m.hbmCounters().Dropped[stats.DropQuota]
 	for ; m.dropped < n; m.dropped++ {
 		if m.o.quota == 0 {
 			m.fatal("a copy was dropped for a quota")
 		}
-		m.oldest(func(c *modelCopy) bool { return c.key.tenant.ID == tenantA }).found = false
+		m.oldest(func(c *modelCopy) bool { return c.key.Tenant.ID == tenantA }).found = false
 	}
 	m.forget()
 }
@@ -363,10 +366,10 @@ func (m *hbmModel) forget() {
 }
 
 // find is the copy that a lookup must find.
-func (m *hbmModel) find(k copyKey) *modelCopy {
+func (m *hbmModel) find(k objects.CopyKey) *modelCopy {
 	for _, c := range m.copies {
 		if c.found && c.key == k {
-			if gen, below := m.entry(k.name); c.loose && (!below || gen != c.generation) {
+			if gen, below := m.entry(k.Name); c.loose && (!below || gen != c.generation) {
 				return nil
 			}
 			return c
@@ -382,17 +385,17 @@ func (m *hbmModel) use(c *modelCopy) {
 
 // acquireOne leases a segment's copy if it is there.
 func (m *hbmModel) acquireOne(i int, p piece, rank int) {
-	k := copyKey{residentKey{tier.Name{Key: p.key}, m.profileState(), m.tenants[tenantA]}, rank}
+	k := objects.CopyKey{Identity: objects.Identity{Name: tier.Name{Key: p.key}, Profile: m.profileState(), Tenant: m.objects.Tenants[tenantA]}, Rank: rank}
 	c := m.find(k)
 	row := m.tryHBM(m.sessions[i], p, rank)
 	m.answered(i, k, c, row.Hit, row.Promoting, row.Lease, row.Extents, row.Digests)
 }
 
 func (m *hbmModel) loadOne(i, n, rank int) {
-	k := copyKey{residentKey{tier.Name{Kind: tier.Exact, Key: hashOf(1, 16*n)}, m.profileState(), m.tenants[tenantA]}, rank}
+	k := objects.CopyKey{Identity: objects.Identity{Name: tier.Name{Kind: tier.Exact, Key: hashOf(1, 16*n)}, Profile: m.profileState(), Tenant: m.objects.Tenants[tenantA]}, Rank: rank}
 	q := &LoadQuery{Profile: m.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact | tier.Spliced, Digests: true, Hash: hashOf(1, 16*n)}
 	c := m.find(k)
-	if _, below := m.entry(k.name); m.source(k.residentKey) == nil && !below {
+	if _, below := m.entry(k.Name); m.source(k.Identity) == nil && !below {
 		c = nil
 	}
 	got, err := m.sessions[i].LoadResident(q)
@@ -403,31 +406,31 @@ func (m *hbmModel) loadOne(i, n, rank int) {
 	m.answered(i, k, c, got.Hit, got.Promoting, got.Lease, got.Nodes[0].Extents, got.Nodes[0].Digests)
 }
 
-func (m *hbmModel) answered(i int, k copyKey, c *modelCopy, hit, promoting bool, id tier.LeaseID, extents []gpuipc.Extent, digests []uint64) {
+func (m *hbmModel) answered(i int, k objects.CopyKey, c *modelCopy, hit, promoting bool, id tier.LeaseID, extents []gpuipc.Extent, digests []uint64) {
 	m.Helper()
 	if hit != (c != nil) {
-		m.fatal("%x rank %d: hit %v, in HBM %v", k.name.Key[:4], k.rank, hit, c != nil)
+		m.fatal("%x rank %d: hit %v, in HBM %v", k.Name.Key[:4], k.Rank, hit, c != nil)
 	}
 	if !hit {
 		for _, stale := range m.copies { // dropped now, if it was not before
-			if stale.found && stale.key.residentKey == k.residentKey && m.find(stale.key) == nil {
+			if stale.found && stale.key.Identity == k.Identity && m.find(stale.key) == nil {
 				stale.found = false
 			}
 		}
 		m.forget()
-		if o := m.source(k.residentKey); o != nil {
+		if o := m.source(k.Identity); o != nil {
 			m.mu.Lock()
 			wanted := m.hbm.up.Find(k) != nil
 			full := m.hbm.up.Len() >= m.o.queue
 			m.mu.Unlock()
 			if promoting != wanted || !wanted && !full {
-				m.fatal("%x rank %d: promoting %v, among the promotions %v", k.name.Key[:4], k.rank, promoting, wanted)
+				m.fatal("%x rank %d: promoting %v, among the promotions %v", k.Name.Key[:4], k.Rank, promoting, wanted)
 			}
 		}
 		return
 	}
 	if !slices.Equal(extents, c.extents) {
-		m.fatal("%x rank %d lies at %v, was put at %v", k.name.Key[:4], k.rank, extents, c.extents)
+		m.fatal("%x rank %d lies at %v, was put at %v", k.Name.Key[:4], k.Rank, extents, c.extents)
 	}
 	m.wantParts(&c.layout, c.content, m.loadHBM(extents), digests)
 	m.use(c)
@@ -489,11 +492,11 @@ func (m *hbmModel) promoteOne() {
 	}
 	m.hbm.up.Try(m.ctx)
 	if how := transfer.OutcomeOf(p.Err()); !p.Ended() || how != want {
-		m.fatal("promotion of %x ended as %q, want %q", p.name.Key[:4], how, want)
+		m.fatal("promotion of %x ended as %q, want %q", p.Name.Key[:4], how, want)
 	}
-	m.dropped = m.hbmCounters().Dropped[dropQuota]
+	m.dropped = m.hbmCounters().Dropped[stats.DropQuota]
 	if want == transfer.Done {
-		c.extents = p.object.shares[p.rank].extents
+		c.extents = p.object.Shares[p.Rank].Extents
 		m.use(c)
 		m.copies = append(m.copies, c)
 	}
@@ -503,15 +506,15 @@ func (m *hbmModel) promoteOne() {
 // planned is how a promotion has to end, and the copy that it makes. What has to
 // leave for it leaves the model.
 func (m *hbmModel) planned(p *hbmPromotion) (transfer.Outcome, *modelCopy) {
-	o := m.source(p.residentKey)
+	o := m.source(p.Identity)
 	if o == nil {
 		return transfer.Gone, nil
 	}
-	c := &modelCopy{key: p.copyKey, private: o.kind != 0, found: true, from: o.shares[p.rank].digests}
-	c.layout, c.content = m.flat(o, p.rank)
+	c := &modelCopy{key: p.CopyKey, private: o.Kind != 0, found: true, from: o.Shares[p.Rank].Digests}
+	c.layout, c.content = m.flat(o, p.Rank)
 	c.bytes = c.layout.Bytes
 	c.pages = m.costHBM(c.bytes)
-	mine := func(x *modelCopy) bool { return x.key.tenant == o.tenant }
+	mine := func(x *modelCopy) bool { return x.key.Tenant == o.Tenant }
 	same := func(x *modelCopy) bool { return x.private == c.private }
 	budget := m.o.public
 	if c.private {
@@ -533,10 +536,10 @@ func (m *hbmModel) planned(p *hbmPromotion) (transfer.Outcome, *modelCopy) {
 	used, idle := sum(same, pages)
 	held, yields := sum(mine, bytes)
 	m.mu.Lock()
-	memory := o.tenant.used[publicPool] + o.tenant.used[privatePool] + m.lowerUsed(o.tenant)
+	memory := o.Tenant.Used[objects.PublicPool] + o.Tenant.Used[objects.PrivatePool] + m.objects.UsedBelow(o.Tenant)
 	m.mu.Unlock()
 	overQuota := int64(0)
-	if q := o.tenant.QuotaBytes; q > 0 {
+	if q := o.Tenant.QuotaBytes; q > 0 {
 		overQuota = memory + held + c.bytes - q
 	}
 	if used+c.pages-budget > idle || overQuota > yields {
@@ -559,21 +562,21 @@ func (m *hbmModel) planned(p *hbmPromotion) (transfer.Outcome, *modelCopy) {
 
 // flat is what a copy of an object has to hold: the object's bytes, or a chain's as
 // one node.
-func (m *hbmModel) flat(o *object, rank int) (profile.Layout, []byte) {
-	if o.kind == 0 {
-		return o.layout().Layout, m.loadShare(o.shares[rank].extents)
+func (m *hbmModel) flat(o *objects.Object, rank int) (profile.Layout, []byte) {
+	if o.Kind == 0 {
+		return o.Layout().Layout, m.loadShare(o.Shares[rank].Extents)
 	}
-	l := m.profile.CheckpointLayout(o.end)
+	l := m.profile.CheckpointLayout(o.End)
 	out := make([]byte, l.Bytes)
 	last := o
-	for ; o != nil; o = o.parent {
-		node, data := o.layout(), m.loadShare(o.shares[rank].extents)
+	for ; o != nil; o = o.Parent {
+		node, data := o.Layout(), m.loadShare(o.Shares[rank].Extents)
 		for i, part := range l.Parts {
 			from := node.Parts[i]
 			bytes := data[from.Off : from.Off+from.Len]
 			switch {
 			case plan.IsRows(part.Kind):
-				copy(out[part.Off+part.Len/int64(part.Shape[0])*int64(o.begin):], bytes)
+				copy(out[part.Off+part.Len/int64(part.Shape[0])*int64(o.Begin):], bytes)
 			case o == last:
 				copy(out[part.Off:], bytes)
 			}
@@ -605,10 +608,10 @@ func (m *hbmModel) compare() {
 		}
 		found++
 		m.mu.Lock()
-		have := m.copyLocked(c.key.residentKey, c.key.rank)
+		have := m.objects.CopyOf(c.key.Identity, c.key.Rank)
 		m.mu.Unlock()
-		if have == nil || !slices.Equal(have.shares[c.key.rank].extents, c.extents) {
-			m.fatal("%x rank %d is not in HBM as it should be", c.key.name.Key[:4], c.key.rank)
+		if have == nil || !slices.Equal(have.Shares[c.key.Rank].Extents, c.extents) {
+			m.fatal("%x rank %d is not in HBM as it should be", c.key.Name.Key[:4], c.key.Rank)
 		}
 	}
 	if n := m.hbmCounters().Copies; n != uint64(found) {

@@ -9,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/plan"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -191,7 +192,7 @@ func TestAPlanThatFindsTheDeviceLostDropsAllCopies(t *testing.T) {
 		}
 		twin.Lose()
 		b.wantErr(c.Plans().Assemble(b.ctx, q), tier.ErrUnavailable)
-		if n := b.Counters().HBM; n.Lost != 1 || n.Copies != 0 || n.Dropped[dropLost] != 1 {
+		if n := b.Counters().HBM; n.Lost != 1 || n.Copies != 0 || n.Dropped[stats.DropLost] != 1 {
 			t.Fatalf("%+v", n)
 		}
 		b.audit()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -17,20 +18,20 @@ import (
 // object was published with.
 type upload struct {
 	store *Store
-	copy  *object
+	copy  *objects.Object
 	to    gpuipc.Ref // the copy
 	rank  int
 	nodes []uploadNode // the object, or a checkpoint's chain from the root
 	from  []uint64     // digests of the object's share
 
-	corrupt atomic.Pointer[object] // of nodes: one whose bytes in memory are wrong
+	corrupt atomic.Pointer[objects.Object] // of nodes: one whose bytes in memory are wrong
 
 	digests []uint64 // of the copy's parts, once it has run
 }
 
 // uploadNode is an object in memory as it was when it was held.
 type uploadNode struct {
-	object  *object
+	object  *objects.Object
 	layout  *plan.PartMap
 	share   gpuipc.Ref
 	digests []uint64
@@ -41,18 +42,18 @@ type uploadPiece struct {
 	to, from gpuipc.Ref
 	want     []uint64
 	layer    int
-	object   *object
+	object   *objects.Object
 }
 
 // newUpload notes under the store's lock where everything lies. Extents and digests
 // are replaced, never changed, and those that are named here stay while the object is
 // held.
-func (s *Store) newUpload(c, o *object, rank int) *upload {
-	up := &upload{store: s, copy: c, to: s.shareOf(c, rank), rank: rank, from: o.shares[rank].digests}
-	up.nodes = make([]uploadNode, o.depth)
-	for i := o.depth - 1; i >= 0; i-- {
-		up.nodes[i] = uploadNode{object: o, layout: o.layout(), share: s.shareOf(o, rank), digests: o.shares[rank].digests}
-		o = o.parent
+func (s *Store) newUpload(c, o *objects.Object, rank int) *upload {
+	up := &upload{store: s, copy: c, to: s.objects.ShareOf(c, rank), rank: rank, from: o.Shares[rank].Digests}
+	up.nodes = make([]uploadNode, o.Depth)
+	for i := o.Depth - 1; i >= 0; i-- {
+		up.nodes[i] = uploadNode{object: o, layout: o.Layout(), share: s.objects.ShareOf(o, rank), digests: o.Shares[rank].Digests}
+		o = o.Parent
 	}
 	return up
 }
@@ -98,14 +99,14 @@ func (up *upload) run(ctx context.Context) error {
 // of the nodes of its chain, one behind the other; states and convolution tails are
 // the last node's.
 func (up *upload) pieces() ([]uploadPiece, error) {
-	l := up.copy.layout()
+	l := up.copy.Layout()
 	last := len(up.nodes) - 1
 	var pieces []uploadPiece
 	for i := range l.Parts {
 		part := &l.Parts[i]
 		to := up.to.Slice(part.Off, part.Len)
 		nodes := up.nodes[last:]
-		if up.copy.kind != 0 && plan.IsRows(part.Kind) {
+		if up.copy.Kind != 0 && plan.IsRows(part.Kind) {
 			nodes = up.nodes
 		}
 		at := int64(0)
@@ -113,7 +114,7 @@ func (up *upload) pieces() ([]uploadPiece, error) {
 			from, want := nodes[k].part(part.Layer, part.Kind)
 			n := from.Len()
 			if n > part.Len-at {
-				return nil, fmt.Errorf("%s: part %d of its copy has %d bytes, its nodes more: %w", up.copy.name(), i, part.Len, tier.ErrInvalid)
+				return nil, fmt.Errorf("%s: part %d of its copy has %d bytes, its nodes more: %w", up.copy.Name(), i, part.Len, tier.ErrInvalid)
 			}
 			if n > 0 {
 				pieces = append(pieces, uploadPiece{to: to.Slice(at, n), from: from, want: want, layer: part.Layer, object: nodes[k].object})
@@ -121,7 +122,7 @@ func (up *upload) pieces() ([]uploadPiece, error) {
 			at += n
 		}
 		if at != part.Len {
-			return nil, fmt.Errorf("%s: part %d of its copy has %d bytes, its nodes %d: %w", up.copy.name(), i, part.Len, at, tier.ErrInvalid)
+			return nil, fmt.Errorf("%s: part %d of its copy has %d bytes, its nodes %d: %w", up.copy.Name(), i, part.Len, at, tier.ErrInvalid)
 		}
 	}
 	return pieces, nil
@@ -141,7 +142,7 @@ func (n *uploadNode) part(layer int, kind profile.PartKind) (gpuipc.Ref, []uint6
 // with what was published.
 func (up *upload) move(ctx context.Context, p *uploadPiece) error {
 	got := make([]uint64, len(p.want))
-	what := fmt.Sprintf("%s: promote layer %d", up.copy.name(), p.layer)
+	what := fmt.Sprintf("%s: promote layer %d", up.copy.Name(), p.layer)
 	if err := up.store.hbm.dev.Upload(ctx, p.to, p.from, got); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -168,7 +169,7 @@ func (up *upload) hash(ctx context.Context) error {
 		up.digests = up.from
 		return nil
 	}
-	l := up.copy.layout()
+	l := up.copy.Layout()
 	up.digests = make([]uint64, l.Chunks())
 	for i := range l.Parts {
 		part := &l.Parts[i]
@@ -179,11 +180,11 @@ func (up *upload) hash(ctx context.Context) error {
 			continue
 		}
 		if err := up.store.hbm.dev.Digests(ctx, up.to.Slice(part.Off, part.Len), into); err != nil {
-			return fmt.Errorf("%s: hash layer %d: %w", up.copy.name(), part.Layer, err)
+			return fmt.Errorf("%s: hash layer %d: %w", up.copy.Name(), part.Layer, err)
 		}
 	}
 	return nil
 }
 
 // publish gives the copy its digests.
-func (up *upload) publish() { up.copy.shares[up.rank].digests = up.digests }
+func (up *upload) publish() { up.copy.Shares[up.rank].Digests = up.digests }

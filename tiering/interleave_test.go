@@ -10,6 +10,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -180,7 +181,7 @@ func TestFailureOfTheDeviceAbortsAFillAndKeepsLeases(t *testing.T) {
 	b.wantErr(err, tier.ErrUnavailable)
 	b.wantMiss(p, tier.ReasonAborted)
 	b.wantUsed(0, 0)
-	if n := b.Counters().Aborted[causeDevice]; n != 1 {
+	if n := b.Counters().Aborted[stats.CauseDevice]; n != 1 {
 		t.Fatalf("%d counted", n)
 	}
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -12,34 +13,34 @@ import (
 // a checkpoint covers the chain it extends. Guarded by the store's lock.
 type lease struct {
 	id      tier.LeaseID
-	object  *object
+	object  *objects.Object
 	rank    int
 	session *Session
-	until   deadline.Deadline[timed]
+	until   deadline.Deadline[any]
 	expired bool
 }
 
 // leaseLocked makes a lease on a published object, which counts as a use.
-func (c *Session) leaseLocked(o *object, rank int, ttl time.Duration, now time.Time) (*lease, error) {
+func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, now time.Time) (*lease, error) {
 	s := c.store
 	if len(c.leases) >= s.cfg.MaxLeases {
 		s.counters.RefusedBusy++
-		return nil, fmt.Errorf("%s: session %q has %d leases: %w", o.name(), c.name, len(c.leases), tier.ErrBusy)
+		return nil, fmt.Errorf("%s: session %q has %d leases: %w", o.Name(), c.name, len(c.leases), tier.ErrBusy)
 	}
 	l := &lease{id: s.NewLeaseID(), object: o, rank: rank, session: c}
 	s.timeLocked(l, ttl, now)
 	c.leases[l.id] = l
-	o.leases++
-	o.hits++
+	o.Leases++
+	o.Hits++
 	s.counters.Leases++
-	s.endReadAheadLocked(o, &s.counters.ReadAheadUsed)
-	if o.stored != 0 {
-		s.touchLocked(o.label())
+	s.objects.EndReadAhead(o, &s.counters.ReadAheadUsed)
+	if o.Stored != 0 {
+		s.objects.TouchBelow(o.Label())
 	}
-	s.settleLocked(o)
-	s.usedLocked(o, now)
-	if o.resident != nil && o.inHBM() {
-		s.usedCopyLocked(o, now)
+	s.objects.Account(o)
+	s.objects.Used(o, now)
+	if o.Resident != nil && o.InHBM() {
+		s.objects.UsedCopy(o, now)
 	}
 	return l, nil
 }
@@ -49,9 +50,9 @@ func (s *Store) timeLocked(l *lease, ttl time.Duration, now time.Time) {
 	if ttl <= 0 {
 		ttl = s.cfg.LeaseTTL
 	}
-	s.deadlines.Remove(&l.until)
-	l.until = deadline.Deadline[timed]{At: now.Add(min(ttl, s.cfg.MaxLeaseTTL)), Order: uint64(l.id), Of: l}
-	s.deadlines.Add(&l.until)
+	s.objects.Deadlines.Remove(&l.until)
+	l.until = deadline.Deadline[any]{At: now.Add(min(ttl, s.cfg.MaxLeaseTTL)), Order: uint64(l.id), Of: l}
+	s.objects.Deadlines.Add(&l.until)
 }
 
 // Release gives a lease back, expired or not, or a buffer; the holder must not read
@@ -77,32 +78,32 @@ func (c *Session) dropLease(id tier.LeaseID) bool {
 func (s *Store) dropLeaseLocked(l *lease) {
 	delete(l.session.leases, l.id)
 	if l.expired {
-		l.object.expired--
+		l.object.Expired--
 		s.counters.Quarantined--
 	} else {
-		s.deadlines.Remove(&l.until)
-		l.object.leases--
+		s.objects.Deadlines.Remove(&l.until)
+		l.object.Leases--
 		s.counters.Leases--
 	}
-	s.settleLocked(l.object)
+	s.objects.Account(l.object)
 }
 
 // expireLocked quarantines a lease past its time: it is no right to anything
 // any more, but its holder may still be reading, so the memory stays.
 func (s *Store) expireLocked(l *lease) {
-	s.deadlines.Remove(&l.until)
+	s.objects.Deadlines.Remove(&l.until)
 	l.expired = true
-	l.object.leases--
-	l.object.expired++
+	l.object.Leases--
+	l.object.Expired++
 	s.counters.LeasesExpired++
 	s.counters.Leases--
 	s.counters.Quarantined++
-	s.settleLocked(l.object)
+	s.objects.Account(l.object)
 }
 
 // useLeaseLocked finds a live lease of this session for an operation. It does
 // not tell a lease of somebody else from none.
-func (c *Session) useLeaseLocked(id tier.LeaseID, p *profileState, t *tenant, rank int, now time.Time) (*lease, error) {
+func (c *Session) useLeaseLocked(id tier.LeaseID, p *objects.Profile, t *objects.Tenant, rank int, now time.Time) (*lease, error) {
 	l := c.leases[id]
 	if l == nil {
 		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
@@ -113,10 +114,10 @@ func (c *Session) useLeaseLocked(id tier.LeaseID, p *profileState, t *tenant, ra
 	switch o := l.object; {
 	case l.expired:
 		return nil, fmt.Errorf("lease %d has expired: %w", id, tier.ErrGone)
-	case o.tenant != t:
+	case o.Tenant != t:
 		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
-	case o.profile != p:
-		return nil, fmt.Errorf("lease %d is of profile %d, not %d: %w", id, o.profile.id, p.id, tier.ErrInvalid)
+	case o.Profile != p:
+		return nil, fmt.Errorf("lease %d is of profile %d, not %d: %w", id, o.Profile.ID, p.ID, tier.ErrInvalid)
 	case l.rank != rank:
 		return nil, fmt.Errorf("lease %d is of rank %d, not %d: %w", id, l.rank, rank, tier.ErrInvalid)
 	}

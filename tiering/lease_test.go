@@ -9,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/plan"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -186,7 +187,7 @@ func TestSessionCloseGivesEverythingBack(t *testing.T) {
 		t.Fatalf("%d leases and %d reservations after Close", leases, fills)
 	}
 	counters := b.Counters()
-	if counters.Leases+counters.Quarantined != 0 || counters.Aborted[causeDeath] != 2 {
+	if counters.Leases+counters.Quarantined != 0 || counters.Aborted[stats.CauseDeath] != 2 {
 		t.Fatalf("%+v", counters)
 	}
 	b.wantHit(p)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -91,7 +92,7 @@ func (r reader) loadTurn(q *LoadQuery, after *transfer.Flight, wait bool) (Loade
 // loadFailedLocked answers a load whose flight failed: what it was for may have come
 // another way.
 func (r reader) loadFailedLocked(q *LoadQuery, miss Loaded, now time.Time) (Loaded, *transfer.Flight, error) {
-	if o, _ := r.session.store.bestLocked((*[32]byte)(&q.Hash), q.Accept, r.profile, r.tenant); !r.inHBM && o != nil {
+	if o, _ := r.session.store.objects.Best((*[32]byte)(&q.Hash), q.Accept, r.profile, r.tenant); !r.inHBM && o != nil {
 		got, err := r.session.leaseCheckpointLocked(o, q, now)
 		return got, nil, err
 	}
@@ -107,7 +108,7 @@ func (r reader) loadLocked(q *LoadQuery, now time.Time) (Loaded, *transfer.Fligh
 	case name == (tier.Name{}):
 		return Loaded{Reason: why}, nil, nil
 	case r.inHBM:
-		if copied := s.copyLocked(residentKey{name, r.profile, r.tenant}, q.Rank); copied != nil {
+		if copied := s.objects.CopyOf(objects.Identity{Name: name, Profile: r.profile, Tenant: r.tenant}, q.Rank); copied != nil {
 			got, err := c.leaseCheckpointLocked(copied, q, now)
 			if err == nil {
 				s.counters.HBM.Loaded++
@@ -128,42 +129,42 @@ func (r reader) loadLocked(q *LoadQuery, now time.Time) (Loaded, *transfer.Fligh
 
 // namedByLocked finds the checkpoint that a load names: in memory as o, else in the
 // lower tier, else nowhere, and why.
-func (s *Store) namedByLocked(q *LoadQuery, p *profileState, t *tenant) (n tier.Name, o *object, why tier.Reason) {
+func (s *Store) namedByLocked(q *LoadQuery, p *objects.Profile, t *objects.Tenant) (n tier.Name, o *objects.Object, why tier.Reason) {
 	hash := (*[32]byte)(&q.Hash)
-	if o, why = s.bestLocked(hash, q.Accept, p, t); o != nil {
-		return o.label(), o, tier.ReasonNone
+	if o, why = s.objects.Best(hash, q.Accept, p, t); o != nil {
+		return o.Label(), o, tier.ReasonNone
 	}
-	if e, ok := s.bestBelowLocked(hash, q.Accept, p, t); ok {
+	if e, ok := s.objects.BestBelow(hash, q.Accept, p, t); ok {
 		return e.Name, nil, tier.ReasonNone
 	}
 	if why == tier.ReasonNone {
-		why = s.goneLocked(hash, p, t)
+		why = s.objects.Gone(hash, p, t)
 	}
 	return tier.Name{}, nil, why
 }
 
 // leaseCheckpointLocked leases a published checkpoint.
-func (c *Session) leaseCheckpointLocked(o *object, q *LoadQuery, now time.Time) (Loaded, error) {
+func (c *Session) leaseCheckpointLocked(o *objects.Object, q *LoadQuery, now time.Time) (Loaded, error) {
 	s := c.store
 	l, err := c.leaseLocked(o, q.Rank, q.TTL, now)
 	if err != nil {
 		return Loaded{}, err
 	}
 	s.counters.Loaded++
-	s.counters.LoadedTokens += uint64(o.end)
-	return Loaded{Hit: true, Place: s.placeOf(o), Lease: l.id, Kind: o.kind, Tokens: o.end, Nodes: chain(o, q.Rank, q.Digests)}, nil
+	s.counters.LoadedTokens += uint64(o.End)
+	return Loaded{Hit: true, Place: s.objects.PlaceOf(o), Lease: l.id, Kind: o.Kind, Tokens: o.End, Nodes: chain(o, q.Rank, q.Digests)}, nil
 }
 
 // chain lists a checkpoint's nodes from the root. The rows of all of them, and the
 // states of the last one, are fixed while that is held.
-func chain(o *object, rank int, digests bool) []LoadedNode {
-	nodes := make([]LoadedNode, o.depth)
-	for i := o.depth - 1; i >= 0; i-- {
-		nodes[i] = LoadedNode{Begin: o.begin, End: o.end, Extents: o.shares[rank].extents}
+func chain(o *objects.Object, rank int, digests bool) []LoadedNode {
+	nodes := make([]LoadedNode, o.Depth)
+	for i := o.Depth - 1; i >= 0; i-- {
+		nodes[i] = LoadedNode{Begin: o.Begin, End: o.End, Extents: o.Shares[rank].Extents}
 		if digests {
-			nodes[i].Digests = o.shares[rank].digests
+			nodes[i].Digests = o.Shares[rank].Digests
 		}
-		o = o.parent
+		o = o.Parent
 	}
 	return nodes
 }
@@ -189,5 +190,5 @@ func (s *Store) LoadNeedsHBMPromotion(q *LoadQuery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n, _, _ := s.namedByLocked(q, p, t)
-	return n != (tier.Name{}) && s.needsCopyLocked(residentKey{n, p, t}, q.Rank)
+	return n != (tier.Name{}) && s.needsCopyLocked(objects.Identity{Name: n, Profile: p, Tenant: t}, q.Rank)
 }

@@ -3,6 +3,7 @@ package tiering
 import (
 	"testing"
 
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -53,7 +54,7 @@ func TestQuotaOverBothTiersIsExactToTheByte(t *testing.T) {
 		x.publish(x.c, p)
 		x.tier.finishAll()
 		x.wantHit(p)
-		if got := x.Pools()[0].Tenants[0].LowerBytes; got != row.written || x.Counters().WritesRefused[refusalQuota] != row.refused {
+		if got := x.Pools()[0].Tenants[0].LowerBytes; got != row.written || x.Counters().WritesRefused[stats.RefusalQuota] != row.refused {
 			t.Fatalf("quota of %d: %d bytes below, %+v", row.quota, got, x.Counters())
 		}
 	}
@@ -141,7 +142,7 @@ func TestPromotionUnderATightQuotaKeepsItsEntryWhileAnotherIsRead(t *testing.T) 
 // sinkBelowQuota puts an entry below without room for both copies.
 func (x *twoTiers) sinkBelowQuota(p piece) {
 	x.Helper()
-	t := x.tenants[tenantA]
+	t := x.objects.Tenants[tenantA]
 	was := t.QuotaBytes
 	t.QuotaBytes = 1 << 40
 	x.sink(p)
@@ -170,7 +171,7 @@ func TestSweepBringsATenantBackUnderItsQuota(t *testing.T) {
 	for i := range 4 {
 		x.sink(x.mid(i, 64, 8))
 	}
-	x.tenants[tenantA].QuotaBytes = 2*disk + 5
+	x.objects.Tenants[tenantA].QuotaBytes = 2*disk + 5
 	x.Sweep()
 	x.audit()
 	if got := x.tier.Used(tenantA); got != 2*disk {

@@ -100,9 +100,9 @@ func (m *mapTier) locked(what string) {
 		m.t.Errorf("%s without the store's lock", what)
 		return
 	}
-	for id, t := range s.tenants {
-		if t.QuotaBytes > 0 && t.total()+m.used[id] > t.QuotaBytes {
-			m.t.Errorf("%s: tenant %q holds %d bytes in memory and %d below, quota %d", what, t.Name, t.total(), m.used[id], t.QuotaBytes)
+	for id, t := range s.objects.Tenants {
+		if t.QuotaBytes > 0 && t.Total()+m.used[id] > t.QuotaBytes {
+			m.t.Errorf("%s: tenant %q holds %d bytes in memory and %d below, quota %d", what, t.Name, t.Total(), m.used[id], t.QuotaBytes)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -42,7 +43,7 @@ func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 	return nil
 }
 
-func (s *Store) matchSegments(q *MatchQuery, dst *MatchResult, p *profileState, t *tenant) {
+func (s *Store) matchSegments(q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
 	for first := 0; first < len(q.Keys); first += matchRows {
 		keys := q.Keys[first:min(first+matchRows, len(q.Keys))]
 		s.mu.Lock()
@@ -51,10 +52,10 @@ func (s *Store) matchSegments(q *MatchQuery, dst *MatchResult, p *profileState, 
 	}
 }
 
-func (s *Store) statusesLocked(keys [][32]byte, rows []SegmentStatus, p *profileState, t *tenant, device bool) {
-	var found [matchRows]*object
+func (s *Store) statusesLocked(keys [][32]byte, rows []SegmentStatus, p *objects.Profile, t *objects.Tenant, device bool) {
+	var found [matchRows]*objects.Object
 	for i := range keys {
-		found[i] = s.segments.Find(&keys[i])
+		found[i] = s.objects.Segments.Find(&keys[i])
 	}
 	for i := range keys {
 		rows[i] = s.statusLocked(found[i], &keys[i], p, t, device)
@@ -62,62 +63,37 @@ func (s *Store) statusesLocked(keys [][32]byte, rows []SegmentStatus, p *profile
 }
 
 // statusLocked answers and counts for one key and what the catalogue has of it.
-func (s *Store) statusLocked(o *object, key *[32]byte, p *profileState, t *tenant, device bool) SegmentStatus {
+func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, device bool) SegmentStatus {
 	switch {
-	case o == nil || o.profile != p || o.tenant != t:
-		if s.cfg.Lower != nil && s.matchBelowLocked(key, p, t) {
-			if device && s.aboveLocked(&s.found, p, t) {
-				return s.hitAboveLocked(uint32(s.found.HitTokens()))
+	case o == nil || o.Profile != p || o.Tenant != t:
+		if e := s.matchBelowLocked(key, p, t); e != nil {
+			if device && s.objects.Copied(e, p, t) {
+				return s.hitAboveLocked(uint32(e.HitTokens()))
 			}
-			return s.hitBelowLocked(uint32(s.found.HitTokens()))
+			return s.hitBelowLocked(uint32(e.HitTokens()))
 		}
-		why, tokens := s.ghosts.Why(key, p.id, t.ID)
-		s.counters.miss(why, tokens)
+		why, tokens := s.objects.Ghosts.Why(key, p.ID, t.ID)
+		s.counters.Miss(why, tokens)
 		return SegmentStatus{Status: tier.StatusMiss, Reason: why}
-	case o.fill != nil && o.fill.promotion != nil:
-		return s.hitBelowLocked(uint32(o.tokens()))
-	case o.fill != nil:
-		s.counters.miss(tier.ReasonPending, uint32(o.tokens()))
+	case o.Fill != nil && o.Fill.Promoted:
+		return s.hitBelowLocked(uint32(o.Tokens()))
+	case o.Fill != nil:
+		s.counters.Miss(tier.ReasonPending, uint32(o.Tokens()))
 		return SegmentStatus{Status: tier.StatusPending, Reason: tier.ReasonPending}
 	}
 	s.counters.HitSegments++
-	s.counters.HitTokens += uint64(o.tokens())
+	s.counters.HitTokens += uint64(o.Tokens())
 	place := s.place
 	switch {
 	case !device:
-	case o.resident != nil:
+	case o.Resident != nil:
 		place = tier.PlaceHBM
 		s.counters.HBM.HitSegments++
-		s.counters.HBM.HitTokens += uint64(o.tokens())
+		s.counters.HBM.HitTokens += uint64(o.Tokens())
 	default:
 		s.hintHBMLocked(o)
 	}
-	return SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(o.tokens())}
-}
-
-// matchBelowLocked finds a segment in the lower tier, as s.found, without copies
-// of the entry: most keys are found nowhere.
-func (s *Store) matchBelowLocked(key *[32]byte, p *profileState, t *tenant) bool {
-	s.asked = tier.Name{Key: *key}
-	if len(s.deleting) > 0 && s.deleting[s.asked] > 0 {
-		return false
-	}
-	var ok bool
-	s.found, ok = s.cfg.Lower.Lookup(&s.asked)
-	if !ok || s.found.Tenant != t.ID || s.found.Fingerprint != p.Fingerprint() {
-		return false
-	}
-	s.hintReadAheadLocked(s.asked, p, t)
-	return true
-}
-
-// aboveLocked tells whether an entry of the lower tier has copies in HBM.
-func (s *Store) aboveLocked(e *tier.Entry, p *profileState, t *tenant) bool {
-	if s.hbm == nil || s.hbm.loose == 0 {
-		return false
-	}
-	r := s.hbm.held[residentKey{e.Name, p, t}]
-	return r != nil && r.source == nil && r.generation == e.Generation
+	return SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(o.Tokens())}
 }
 
 func (s *Store) hitAboveLocked(tokens uint32) SegmentStatus {
@@ -126,6 +102,18 @@ func (s *Store) hitAboveLocked(tokens uint32) SegmentStatus {
 	s.counters.HBM.HitSegments++
 	s.counters.HBM.HitTokens += uint64(tokens)
 	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceHBM, Tokens: tokens}
+}
+
+// matchBelowLocked finds a segment in the lower tier, which may be read ahead then.
+func (s *Store) matchBelowLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant) *tier.Entry {
+	if s.cfg.Lower == nil {
+		return nil
+	}
+	e := s.objects.MatchBelow(key, p, t)
+	if e != nil {
+		s.hintReadAheadLocked(e.Name, p, t)
+	}
+	return e
 }
 
 // hitBelowLocked answers and counts for a key that lies in the lower tier.
@@ -140,7 +128,7 @@ func (s *Store) hitBelowLocked(tokens uint32) SegmentStatus {
 // matchPrefix walks the prefixes from the longest down. The reason it gives for
 // the positions that were longer than the hit is the most telling one: a
 // checkpoint of another kind, one being filled, else what became of the longest.
-func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t *tenant) {
+func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
 	if q.Accept == 0 || len(q.Prefixes) == 0 {
 		return
 	}
@@ -148,12 +136,12 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 	for end := len(q.Prefixes); end > 0 && dst.PrefixTokens == 0; end -= matchRows {
 		s.mu.Lock()
 		for i := end - 1; i >= max(0, end-matchRows); i-- {
-			o, why := s.bestLocked(&q.Prefixes[i], q.Accept, p, t)
-			if o != nil && uint32(o.end) == q.Positions[i] {
-				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, o.kind, s.place
+			o, why := s.objects.Best(&q.Prefixes[i], q.Accept, p, t)
+			if o != nil && uint32(o.End) == q.Positions[i] {
+				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, o.Kind, s.place
 				switch {
 				case !q.Device:
-				case o.resident != nil:
+				case o.Resident != nil:
 					dst.PrefixPlace = tier.PlaceHBM
 				default:
 					s.hintHBMLocked(o)
@@ -162,18 +150,18 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 			}
 			if s.cfg.Lower == nil {
 				// Nowhere else to look.
-			} else if e, ok := s.bestBelowAtLocked(&q.Prefixes[i], q.Accept, p, t, int(q.Positions[i])); ok {
+			} else if e, ok := s.objects.BestBelowAt(&q.Prefixes[i], q.Accept, p, t, int(q.Positions[i])); ok {
 				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, e.Kind, tier.PlaceDisk
-				if q.Device && s.aboveLocked(&e, p, t) {
+				if q.Device && s.objects.Copied(&e, p, t) {
 					dst.PrefixPlace = tier.PlaceHBM
 				}
 				s.hintReadAheadLocked(e.Name, p, t)
 				break
 			}
 			if i == len(q.Prefixes)-1 && why == tier.ReasonNone {
-				why, _ = s.ghosts.Why(&q.Prefixes[i], p.id, t.ID)
+				why, _ = s.objects.Ghosts.Why(&q.Prefixes[i], p.ID, t.ID)
 			}
-			missed = moreTelling(missed, why)
+			missed = objects.MoreTelling(missed, why)
 		}
 		s.mu.Unlock()
 	}
@@ -194,48 +182,4 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *profileState, t 
 	} else {
 		s.counters.PrefixMisses[missed]++
 	}
-}
-
-// bestLocked finds the published checkpoint of an accepted kind, exact before
-// spliced, or says what stands in its place: pending, another kind, one that has
-// lost its states, none.
-func (s *Store) bestLocked(hash *[32]byte, accept tier.CheckpointKind, p *profileState, t *tenant) (*object, tier.Reason) {
-	return s.bestNodeLocked(hash, accept, p, t, false)
-}
-
-// bestNodeLocked is bestLocked, which takes a stripped node as well if rows are all
-// that is wanted.
-func (s *Store) bestNodeLocked(hash *[32]byte, accept tier.CheckpointKind, p *profileState, t *tenant, rows bool) (*object, tier.Reason) {
-	var best *object
-	why := tier.ReasonNone
-	for o := s.checkpoints.Find(hash); o != nil; o = o.sibling {
-		switch {
-		case o.profile != p || o.tenant != t:
-		case o.fill != nil && !(rows && o.published()):
-			why = moreTelling(why, tier.ReasonPending)
-		case o.phase == stripped && !rows:
-			why = moreTelling(why, tier.ReasonEvicted)
-		case o.kind&accept == 0:
-			why = moreTelling(why, tier.ReasonFlagOnly)
-		case !s.soundLocked(o):
-			why = moreTelling(why, tier.ReasonAborted)
-		case best == nil || o.kind < best.kind:
-			best = o
-		}
-	}
-	return best, why
-}
-
-func moreTelling(a, b tier.Reason) tier.Reason {
-	rank := [tier.Reasons]uint8{tier.ReasonUnknown: 1, tier.ReasonRefused: 2, tier.ReasonAborted: 3, tier.ReasonRemoved: 4, tier.ReasonEvicted: 5, tier.ReasonPending: 6, tier.ReasonFlagOnly: 7}
-	if rank[b] > rank[a] {
-		return b
-	}
-	return a
-}
-
-// goneLocked is what became of a key that no tier holds.
-func (s *Store) goneLocked(key *[32]byte, p *profileState, t *tenant) tier.Reason {
-	why, _ := s.ghosts.Why(key, p.id, t.ID)
-	return why
 }

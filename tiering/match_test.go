@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -105,11 +106,11 @@ func crowd(b *bench, n int) (keys [][32]byte) {
 		for i := range key {
 			key[i] = byte(rng.Uint32())
 		}
-		o := &object{
-			key: key, profile: ps, tenant: b.tenants[tenantA], pool: b.pools[publicPool],
-			spec: profile.FirstSpec(512), end: 512, depth: 1, phase: whole, created: time.Now(),
+		o := &objects.Object{
+			Key: key, Profile: ps, Tenant: b.objects.Tenants[tenantA], Pool: b.objects.Pools[objects.PublicPool],
+			Spec: profile.FirstSpec(512), End: 512, Depth: 1, Phase: objects.Whole, Created: time.Now(),
 		}
-		b.segments.Put(&o.key, o)
+		b.objects.Segments.Put(&o.Key, o)
 		keys = append(keys, key)
 	}
 	return keys
@@ -146,7 +147,7 @@ func BenchmarkMatch(b *testing.B) {
 			b.Run(fmt.Sprintf("keys=32/held=%d/hits=%v", n, hits), func(b *testing.B) {
 				bench := newBench(b, hybrid(1))
 				keys := crowd(bench, n)
-				b.Cleanup(func() { bench.segments = index.New[object]() })
+				b.Cleanup(func() { bench.objects.Segments = index.New[objects.Object]() })
 				rng := rand.New(rand.NewPCG(4, 4))
 				rng.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
 				if !hits {

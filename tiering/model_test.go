@@ -11,6 +11,8 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -137,7 +139,7 @@ func TestStoreAgreesWithModel(t *testing.T) {
 		seeds, steps = min(seeds, 3), 300
 	}
 	for i, o := range modelOptionSets {
-		var seen Counters
+		var seen stats.Counters
 		ran := uint64(0)
 		for seed := range seeds {
 			t.Run(fmt.Sprintf("options=%d/seed=%d", i, seed), func(t *testing.T) {
@@ -150,15 +152,15 @@ func TestStoreAgreesWithModel(t *testing.T) {
 		if ran < seeds || testing.Short() {
 			continue
 		}
-		if seen.Published < 10*seeds || seen.EvictedRoom == 0 || seen.Acquired+seen.Loaded < 3*seeds || seen.Aborted[causeCorrupt] == 0 || seen.LeasesExpired == 0 ||
+		if seen.Published < 10*seeds || seen.EvictedRoom == 0 || seen.Acquired+seen.Loaded < 3*seeds || seen.Aborted[stats.CauseCorrupt] == 0 || seen.LeasesExpired == 0 ||
 			o.quota > 0 && seen.EvictedQuota == 0 || o.lower != (seen.DemotionsRefused > 0) ||
-			(o.states && !o.lower) != (seen.Thinned > 10 && seen.ThinnedFilled > 0 && seen.ThinnedDropped > 0) {
+			(o.states && !o.lower) != (seen.Stripped > 10 && seen.StrippedFilled > 0 && seen.StrippedDropped > 0) {
 			t.Errorf("options %d: %d walks met too little: %+v", i, seeds, seen)
 		}
 	}
 }
 
-func runModel(t *testing.T, o modelOptions, seed uint64, steps int, seen *Counters) {
+func runModel(t *testing.T, o modelOptions, seed uint64, steps int, seen *stats.Counters) {
 	m := &model{o: o, rng: rand.New(rand.NewPCG(seed, 11)), why: map[string]tier.Reason{}, made: map[uint64][]byte{}}
 	lower := newMapTier(t, nil, 0)
 	lower.refuse = tier.ErrFull
@@ -198,10 +200,10 @@ func runModel(t *testing.T, o modelOptions, seed uint64, steps int, seen *Counte
 	seen.Acquired += n.Acquired
 	seen.Loaded += n.Loaded
 	seen.LeasesExpired += n.LeasesExpired
-	seen.Aborted[causeCorrupt] += n.Aborted[causeCorrupt]
-	seen.Thinned += n.Thinned
-	seen.ThinnedFilled += n.ThinnedFilled
-	seen.ThinnedDropped += n.ThinnedDropped
+	seen.Aborted[stats.CauseCorrupt] += n.Aborted[stats.CauseCorrupt]
+	seen.Stripped += n.Stripped
+	seen.StrippedFilled += n.StrippedFilled
+	seen.StrippedDropped += n.StrippedDropped
 	for _, p := range m.Pools() {
 		if p.PendingBytes+p.LeasedBytes+p.QuarantinedBytes+p.DemotingBytes != 0 {
 			t.Fatalf("bytes held by nobody: %+v", p)
@@ -807,11 +809,11 @@ func (m *model) remove(n int) {
 // compare checks every status and account.
 func (m *model) compare() {
 	m.audit()
-	var used [poolCount]int64
+	var used [objects.PoolCount]int64
 	for _, o := range m.objects {
-		pool := publicPool
+		pool := objects.PublicPool
 		if o.private {
-			pool = privatePool
+			pool = objects.PrivatePool
 		}
 		used[pool] += o.pages
 	}

@@ -90,7 +90,7 @@ func TestPromotionBringsAllStatesBack(t *testing.T) {
 				x.Fatalf("%+v", l)
 			}
 			x.carry()
-			if n := x.Counters(); n.Promotions[transfer.Unavailable] != 1 || n.ThinnedPromoted != 0 {
+			if n := x.Counters(); n.Promotions[transfer.Unavailable] != 1 || n.StrippedPromoted != 0 {
 				x.Fatalf("%+v", n)
 			}
 		},
@@ -110,7 +110,7 @@ func TestPromotionBringsAllStatesBack(t *testing.T) {
 func TestPromotionOverMemoryOfAnotherRun(t *testing.T) {
 	x, want := copied(t)
 	x.dropAll()
-	x.cfg.WriteBehind = true // which finds what is there already
+	x.objects.WriteBehind = true // which finds what is there already
 	l := x.profile.CheckpointLayout(16)
 	r, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact))
 	x.must(err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -38,9 +39,9 @@ func (s *Store) planTook(sc plan.Scope, t plan.Timing) {
 	if err != nil {
 		return // forgotten since
 	}
-	shape := &p.costs.Model().Shape
-	p.costs.Did(cost.JobCompose, int64(t.Segments)*shape.SegmentTotalBytes(0), t.Compose)
-	p.costs.Did(cost.JobRotate, shape.RowBytes(t.Rows), t.Rotate)
+	shape := &p.Costs.Model().Shape
+	p.Costs.Did(cost.JobCompose, int64(t.Segments)*shape.SegmentTotalBytes(0), t.Compose)
+	p.Costs.Did(cost.JobRotate, shape.RowBytes(t.Rows), t.Rotate)
 }
 
 // leased is what plan.Store asks of a session.
@@ -70,9 +71,9 @@ func (c leased) On(leases []tier.LeaseID) (on *plan.Device, err error) {
 }
 
 // alsoOn is the device of an object, which has to be on unless that is nil.
-func (s *Store) alsoOn(on *plan.Device, o *object) (*plan.Device, error) {
+func (s *Store) alsoOn(on *plan.Device, o *objects.Object) (*plan.Device, error) {
 	d := s.plans.Memory
-	if o.inHBM() {
+	if o.InHBM() {
 		d = s.plans.HBM
 	}
 	if on != nil && d != on {
@@ -89,7 +90,7 @@ func (c leased) Hold(sc plan.Scope, leases []tier.LeaseID) (*plan.Held, error) {
 		return nil, err
 	}
 	held := &plan.Held{Sources: make([]plan.Source, len(leases))}
-	objects := make([]*object, len(leases))
+	objects := make([]*objects.Object, len(leases))
 	now := s.cfg.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,29 +113,29 @@ func (c leased) Hold(sc plan.Scope, leases []tier.LeaseID) (*plan.Held, error) {
 }
 
 // sourceLocked is one rank's share of an object, and of those it extends.
-func (s *Store) sourceLocked(o *object, rank int) plan.Source {
-	src := plan.Source{Name: o.label(), Spec: o.spec, Begin: o.begin, End: o.end, Share: s.shareOf(o, rank)}
-	if o.kind != 0 && o.depth > 1 {
-		src.Ancestors = make([]plan.Source, o.depth-1)
-		for i, up := o.depth-2, o.parent; i >= 0; i, up = i-1, up.parent {
-			src.Ancestors[i] = plan.Source{Name: up.label(), Begin: up.begin, End: up.end, Share: s.shareOf(up, rank)}
+func (s *Store) sourceLocked(o *objects.Object, rank int) plan.Source {
+	src := plan.Source{Name: o.Label(), Spec: o.Spec, Begin: o.Begin, End: o.End, Share: s.objects.ShareOf(o, rank)}
+	if o.Kind != 0 && o.Depth > 1 {
+		src.Ancestors = make([]plan.Source, o.Depth-1)
+		for i, up := o.Depth-2, o.Parent; i >= 0; i, up = i-1, up.Parent {
+			src.Ancestors[i] = plan.Source{Name: up.Label(), Begin: up.Begin, End: up.End, Share: s.objects.ShareOf(up, rank)}
 		}
 	}
 	return src
 }
 
 // keepLocked keeps the memory of objects, and the store open, until release.
-func (s *Store) keepLocked(objects ...*object) (release func()) {
+func (s *Store) keepLocked(objects ...*objects.Object) (release func()) {
 	s.running.Add(1)
 	for _, o := range objects {
-		s.useLocked(o)
+		s.objects.Use(o)
 	}
 	return func() {
 		defer s.running.Done()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, o := range objects {
-			s.unuseLocked(o)
+			s.objects.Unuse(o)
 		}
 	}
 }
@@ -154,10 +155,6 @@ func (c leased) Admit(buffers int) error {
 	return nil
 }
 
-// bufferKind marks memory that was claimed, which no lookup finds: rows, and states
-// that rows were flushed into.
-const bufferKind tier.CheckpointKind = 1 << 7
-
 // Claim takes memory of a private pool.
 func (c leased) Claim(sc plan.Scope, on *plan.Device, bytes int64) (*plan.Claimed, error) {
 	s := c.store
@@ -165,12 +162,12 @@ func (c leased) Claim(sc plan.Scope, on *plan.Device, bytes int64) (*plan.Claime
 	if err != nil {
 		return nil, err
 	}
-	o := &object{profile: p, tenant: t, pool: s.pools[privatePool], kind: bufferKind, depth: 1, shares: make([]share, 1)}
+	o := &objects.Object{Profile: p, Tenant: t, Pool: s.objects.Pools[objects.PrivatePool], Kind: objects.BufferKind, Depth: 1, Shares: make([]objects.Share, 1)}
 	if on == s.plans.HBM {
-		o.pool = s.hbm.pools[privatePool]
-		s.measureHBM(o, bytes)
+		o.Pool = s.objects.HBM.Pools[objects.PrivatePool]
+		s.objects.MeasureCopy(o, bytes)
 	} else {
-		o.rankBytes, o.bytes, o.pageBytes = bytes, bytes, s.pagesOf(bytes)
+		o.RankBytes, o.Bytes, o.PageBytes = bytes, bytes, s.objects.PagesOf(bytes)
 	}
 	claimed := &plan.Claimed{ID: s.NewLeaseID()}
 	defer s.launch()
@@ -181,7 +178,7 @@ func (c leased) Claim(sc plan.Scope, on *plan.Device, bytes int64) (*plan.Claime
 		if err := s.claimLocked(o); err != nil {
 			return err
 		}
-		claimed.Memory, claimed.Release = s.shareOf(o, 0), s.keepLocked(o)
+		claimed.Memory, claimed.Release = s.objects.ShareOf(o, 0), s.keepLocked(o)
 		return nil
 	})
 	if err != nil {
@@ -190,40 +187,40 @@ func (c leased) Claim(sc plan.Scope, on *plan.Device, bytes int64) (*plan.Claime
 	return claimed, nil
 }
 
-func (c leased) mayClaimLocked(o *object) error {
+func (c leased) mayClaimLocked(o *objects.Object) error {
 	if err := c.openLocked(); err != nil {
 		return err
 	}
-	if o.profile.forgotten {
-		return fmt.Errorf("buffer: profile %d is not registered any more: %w", o.profile.id, tier.ErrInvalid)
+	if o.Profile.Forgotten {
+		return fmt.Errorf("buffer: profile %d is not registered any more: %w", o.Profile.ID, tier.ErrInvalid)
 	}
-	if o.inHBM() && c.store.hbm.lost {
+	if o.InHBM() && c.store.hbm.lost {
 		return fmt.Errorf("buffer: the device is lost: %w", tier.ErrUnavailable)
 	}
 	return nil
 }
 
 // claimLocked makes room for memory and takes it; errAgain as of makeRoomLocked.
-func (s *Store) claimLocked(o *object) (err error) {
-	if o.inHBM() {
-		err = s.makeHBMRoomLocked(o, false)
+func (s *Store) claimLocked(o *objects.Object) (err error) {
+	if o.InHBM() {
+		err = s.objects.MakeCopyRoom(o, false)
 	} else {
 		err = s.makeRoomLocked(o, spared{})
 	}
 	if err != nil {
-		if !errors.Is(err, errAgain) {
-			s.counters.refused(err)
+		if !errors.Is(err, objects.ErrAgain) {
+			s.counters.Refused(err)
 		}
 		return err
 	}
-	o.created, o.used = s.cfg.Now(), s.cfg.Now()
-	if o.inHBM() {
-		s.placeHBMLocked(o, 0)
+	o.Created, o.Used = s.cfg.Now(), s.cfg.Now()
+	if o.InHBM() {
+		s.objects.AllocateCopy(o, 0)
 		return nil
 	}
-	s.allocateLocked(o, o.rankBytes)
-	s.bookLocked(o)
-	if s.cleanerIdle && s.shortLocked(o.pool) {
+	s.objects.Allocate(o, o.RankBytes)
+	s.objects.Book(o)
+	if s.cleanerIdle && s.objects.Short(o.Pool) {
 		s.changed.Broadcast()
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -226,7 +227,7 @@ func TestRefusedDemotionIsAnEviction(t *testing.T) {
 	b.publish(c, p)
 	b.publish(c, b.mid(2, 64, 8))
 	b.wantMiss(p, tier.ReasonEvicted)
-	if n := b.Counters(); len(lower.offered) != 1 || n.DemotionsRefused != 1 || n.WritesRefused[refusalFull] != 1 || n.Demoted != 0 || n.EvictedRoom != 1 {
+	if n := b.Counters(); len(lower.offered) != 1 || n.DemotionsRefused != 1 || n.WritesRefused[stats.RefusalFull] != 1 || n.Demoted != 0 || n.EvictedRoom != 1 {
 		t.Fatalf("%d offers, %+v", len(lower.offered), n)
 	}
 	o := lower.offered[0]

@@ -7,27 +7,10 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/costs"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
-
-// profileState is a registered profile with what is worth computing once.
-type profileState struct {
-	*plan.Geometry
-	id    tier.ProfileID
-	ranks int
-	model string
-
-	costs *costs.Learned
-
-	// Guarded by the store's lock.
-	uses        int   // AddProfile without ReleaseProfile
-	engines     []int // by rank, those that read HBM; nil before the first
-	forgotten   bool  // nothing may be filled for it any more
-	held        int   // objects, removed ones with leases included, without idle copies in HBM
-	segments    int   // published
-	checkpoints int
-}
 
 // AddProfile registers a profile and counts one use of it; the same identity
 // gets the same id while it is registered. When too many are, one that has
@@ -40,7 +23,7 @@ func (s *Store) AddProfile(p *profile.Profile) (tier.ProfileID, error) {
 		return id, nil
 	}
 	id := s.profileTop + 1
-	ps := newProfileState(plan.NewGeometry(p, id, int64(s.cfg.PageBytes)), id, s.cfg.Cost)
+	ps := objects.NewProfile(plan.NewGeometry(p, id, int64(s.cfg.PageBytes)), id, s.cfg.Cost)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := *s.profiles.Load()
@@ -50,14 +33,14 @@ func (s *Store) AddProfile(p *profile.Profile) (tier.ProfileID, error) {
 		if i < 0 {
 			return 0, fmt.Errorf("profile %q: %d are registered and in use: %w", p.Identity().Model, len(next), tier.ErrBusy)
 		}
-		next[i].forgotten = true
+		next[i].Forgotten = true
 		next = slices.Delete(next, i, i+1)
 	}
 	s.profileTop = id
-	ps.uses = 1
+	ps.Uses = 1
 	next = append(next, ps)
 	s.profiles.Store(&next)
-	return ps.id, nil
+	return ps.ID, nil
 }
 
 // reuseProfile counts a use of a profile that is registered.
@@ -66,8 +49,8 @@ func (s *Store) reuseProfile(p *profile.Profile) (tier.ProfileID, bool) {
 	defer s.mu.Unlock()
 	for _, ps := range *s.profiles.Load() {
 		if ps.Fingerprint() == p.Fingerprint() {
-			ps.uses++
-			return ps.id, true
+			ps.Uses++
+			return ps.ID, true
 		}
 	}
 	return 0, false
@@ -79,19 +62,19 @@ func (s *Store) ReleaseProfile(id tier.ProfileID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ps, err := s.profile(id)
-	if err != nil || ps.uses <= 0 {
+	if err != nil || ps.Uses <= 0 {
 		panic(fmt.Sprintf("tiering: release of profile %d, which is not in use", id))
 	}
-	ps.uses--
+	ps.Uses--
 }
 
 // forgettableLocked tells whether nothing is held of a profile: idle copies in HBM of
 // what is on disk do not count, since the next sweep drops them.
-func (s *Store) forgettableLocked(ps *profileState) bool {
-	if ps.uses > 0 || ps.segments > 0 || ps.checkpoints > 0 {
+func (s *Store) forgettableLocked(ps *objects.Profile) bool {
+	if ps.Uses > 0 || ps.Segments > 0 || ps.Checkpoints > 0 {
 		return false
 	}
-	return ps.held == 0
+	return ps.Held == 0
 }
 
 // Profile answers a registered profile.
@@ -103,17 +86,27 @@ func (s *Store) Profile(id tier.ProfileID) (*profile.Profile, bool) {
 	return ps.Profile, true
 }
 
-func (s *Store) profile(id tier.ProfileID) (*profileState, error) {
+func (s *Store) profile(id tier.ProfileID) (*objects.Profile, error) {
 	known := *s.profiles.Load() // in order of ids
-	at, ok := slices.BinarySearchFunc(known, id, func(ps *profileState, id tier.ProfileID) int { return cmp.Compare(ps.id, id) })
+	at, ok := slices.BinarySearchFunc(known, id, func(ps *objects.Profile, id tier.ProfileID) int { return cmp.Compare(ps.ID, id) })
 	if !ok {
 		return nil, fmt.Errorf("profile %d is not registered: %w", id, tier.ErrInvalid)
 	}
 	return known[at], nil
 }
 
-func newProfileState(p *plan.Geometry, id tier.ProfileID, priors costs.Priors) *profileState {
-	ps := &profileState{Geometry: p, id: id, ranks: p.TPSize(), model: p.Identity().Model}
-	ps.costs = costs.New(p.Profile, priors)
-	return ps
+// ProfileCosts is what a profile's costs are predicted from now.
+type ProfileCosts struct {
+	Profile tier.ProfileID
+	Model   string
+	costs.Snapshot
+}
+
+// Costs lists the costs of all profiles.
+func (s *Store) Costs() []ProfileCosts {
+	var list []ProfileCosts
+	for _, p := range *s.profiles.Load() {
+		list = append(list, ProfileCosts{p.ID, p.Model, p.Costs.Snapshot()})
+	}
+	return list
 }

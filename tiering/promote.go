@@ -9,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -24,32 +25,33 @@ type promotion struct {
 
 	name    tier.Name
 	entry   tier.Entry
-	profile *profileState
-	tenant  *tenant
-	pool    *pool
+	profile *objects.Profile
+	tenant  *objects.Tenant
+	pool    *objects.Pool
 	spare   spared // entries of the lower tier that must not be trimmed for it
 
-	lead    *promotion // of its parent, until it starts
-	base    *object    // the parent in memory, held until the object is linked
-	into    *object    // the stripped node whose states it brings, held until then
-	object  *object    // once it is placed; a placeholder's when into is set
+	lead    *promotion      // of its parent, until it starts
+	base    *objects.Object // the parent in memory, held until the object is linked
+	into    *objects.Object // the stripped node whose states it brings, held until then
+	fill    *objects.Fill   // of object, while it runs
+	object  *objects.Object // once it is placed; a placeholder's when into is set
 	content *tier.Content
-	until   deadline.Deadline[timed]
+	until   deadline.Deadline[any]
 	further []int // ranks that want it in HBM as well
 }
 
 // wanted is what a promotion is to bring and for whom.
 type wanted struct {
 	name    tier.Name
-	profile *profileState
-	tenant  *tenant
+	profile *objects.Profile
+	tenant  *objects.Tenant
 	urgent  bool // a client asked for it; else a match has named it
 }
 
 // openPromotions makes the engine that brings objects into memory.
 func (s *Store) openPromotions() {
 	s.up = transfer.New[tier.Name](transfer.Config{
-		Lock: &s.mu, Workers: true, Queue: s.cfg.PromoteQueue, Share: max(s.cfg.MaxChain, s.cfg.PromoteQueue/len(s.tenants)),
+		Lock: &s.mu, Workers: true, Queue: s.cfg.PromoteQueue, Share: max(s.cfg.MaxChain, s.cfg.PromoteQueue/len(s.objects.Tenants)),
 		Bytes: s.cfg.PromoteBytes, Turns: maxRoomTurns, Now: s.cfg.Now, Idle: s.readAheadLocked, After: s.launch,
 	})
 }
@@ -101,7 +103,7 @@ func (s *Store) promoteLocked(w wanted) *promotion {
 		s.startLocked(p, w.urgent)
 	}
 	for _, p := range slices.Backward(nodes) {
-		s.touchLocked(p.name) // so that nothing newer makes room by them
+		s.objects.TouchBelow(p.name) // so that nothing newer makes room by them
 	}
 	if w.urgent {
 		s.urgeLocked(nodes[0]) // what it joined may be read ahead only
@@ -121,18 +123,18 @@ func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 			nodes[len(nodes)-1].lead = p
 			return nodes, true
 		}
-		if o := s.namedLocked(name, w.profile, w.tenant); o != nil {
+		if o := s.objects.Named(name, w.profile, w.tenant); o != nil {
 			if len(nodes) == 0 {
 				return s.restoreLocked(o, w)
 			}
-			if !o.published() || o.end != end || !s.soundLocked(o) {
+			if !o.Published() || o.End != end || !s.objects.Sound(o) {
 				return nil, false
 			}
 			nodes[len(nodes)-1].base = o
 			return nodes, true
 		}
-		e, held := s.lookupLocked(name, w.profile, w.tenant)
-		if !held || len(nodes) > 0 && e.End != end || !w.profile.fits(&e) {
+		e, held := s.objects.LookupBelow(name, w.profile, w.tenant)
+		if !held || len(nodes) > 0 && e.End != end || !w.profile.Fits(&e) {
 			return nil, false
 		}
 		p := s.newPromotion(&e, w)
@@ -148,44 +150,25 @@ func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 	return nil, false
 }
 
-// fits checks an entry's geometry, which comes from a disk.
-func (p *profileState) fits(e *tier.Entry) bool {
-	if e.Kind != 0 {
-		return e.Begin >= 0 && e.Begin < e.End && (e.Begin > 0) == (e.Parent != tier.Name{}) && (e.Parent == tier.Name{} || e.Parent.Kind != 0)
-	}
-	if p.CheckSpec(e.Spec) != nil || e.Parent != (tier.Name{}) {
-		return false
-	}
-	begin, count := e.Spec.Interior()
-	return e.Begin == begin && e.End == begin+count
-}
-
 func (s *Store) newPromotion(e *tier.Entry, w wanted) *promotion {
 	return &promotion{
-		store: s, name: e.Name, entry: *e, profile: w.profile, tenant: w.tenant, pool: s.pools[poolNumber(e.Kind)],
+		store: s, name: e.Name, entry: *e, profile: w.profile, tenant: w.tenant, pool: s.objects.Pools[objects.PoolNumber(e.Kind)],
 	}
-}
-
-func poolNumber(kind tier.CheckpointKind) int {
-	if kind == 0 {
-		return publicPool
-	}
-	return privatePool
 }
 
 // describe is the object that an entry becomes, without memory.
-func (p *promotion) describe() *object {
+func (p *promotion) describe() *objects.Object {
 	e := &p.entry
-	return &object{
-		key: p.name.Key, kind: p.name.Kind, profile: p.profile, tenant: p.tenant, pool: p.pool,
-		spec: e.Spec, begin: e.Begin, end: e.End, extends: e.Parent.Key, extendsKind: e.Parent.Kind, depth: 1,
+	return &objects.Object{
+		Key: p.name.Key, Kind: p.name.Kind, Profile: p.profile, Tenant: p.tenant, Pool: p.pool,
+		Spec: e.Spec, Begin: e.Begin, End: e.End, Extends: e.Parent.Key, ExtendsKind: e.Parent.Kind, Depth: 1,
 	}
 }
 
 // pageBytes is what the object takes of its pool, with its token ids.
 func (p *promotion) pageBytes() int64 {
 	o := p.describe()
-	return p.store.pagesOf(o.layout().Bytes)*int64(p.profile.ranks) + 4*int64(o.spec.Tokens)
+	return p.store.objects.PagesOf(o.Layout().Bytes)*int64(p.profile.Ranks) + 4*int64(o.Spec.Tokens)
 }
 
 func (s *Store) startLocked(p *promotion, urgent bool) {
@@ -194,14 +177,14 @@ func (s *Store) startLocked(p *promotion, urgent bool) {
 		o.After = p.lead.Flight
 	}
 	p.Flight, _ = s.up.Start(p.name, p, o)
-	p.until = deadline.Deadline[timed]{At: s.cfg.Now().Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: p}
-	s.deadlines.Add(&p.until)
+	p.until = deadline.Deadline[any]{At: s.cfg.Now().Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: p}
+	s.objects.Deadlines.Add(&p.until)
 	if !urgent {
-		p.pool.aheadBytes += p.Bytes
+		p.pool.AheadBytes += p.Bytes
 		s.counters.ReadAheadBegun++
 	}
-	s.useLocked(p.base)
-	s.useLocked(p.into)
+	s.objects.Use(p.base)
+	s.objects.Use(p.into)
 }
 
 // urgeLocked puts a promotion, and those it waits for, among those that clients
@@ -209,7 +192,7 @@ func (s *Store) startLocked(p *promotion, urgent bool) {
 func (s *Store) urgeLocked(p *promotion) {
 	for f := p.Flight; f != nil; f = f.Lead() {
 		if !f.Urgent() {
-			f.Job.(*promotion).pool.aheadBytes -= f.Bytes
+			f.Job.(*promotion).pool.AheadBytes -= f.Bytes
 			s.counters.ReadAheadUsed++
 		}
 	}
@@ -227,61 +210,61 @@ func (p *promotion) next() *promotion {
 // Begin gives a promotion its memory.
 func (p *promotion) Begin(f *transfer.Flight) error {
 	s := p.store
-	e, ok := s.lookupLocked(p.name, p.profile, p.tenant)
+	e, ok := s.objects.LookupBelow(p.name, p.profile, p.tenant)
 	o := p.describe()
 	if !ok || e.Spec != p.entry.Spec || e.Begin != p.entry.Begin || e.End != p.entry.End || e.Parent != p.entry.Parent {
-		return fmt.Errorf("%s: %w", o.name(), tier.ErrGone) // or written again in another shape
+		return fmt.Errorf("%s: %w", o.Name(), tier.ErrGone) // or written again in another shape
 	}
 	p.entry = e
 	if err := p.admit(f, o); err != nil {
 		return err
 	}
 	switch err := s.makeRoomLocked(o, p.spare); {
-	case err == errAgain: //nolint:errorlint // never wrapped
+	case err == objects.ErrAgain: //nolint:errorlint // never wrapped
 		return transfer.ErrAgain
 	case err == errLeaving: //nolint:errorlint // never wrapped
 		return transfer.Parked(err) // until a write has ended that may give room back
 	case err != nil:
 		return err
 	}
-	s.allocateLocked(o, o.rankBytes)
+	s.objects.Allocate(o, o.RankBytes)
 	now := s.cfg.Now()
-	o.created, o.used = now, now
-	o.fill = &fill{layout: o.layout(), promotion: p, copying: 1}
+	o.Created, o.Used = now, now
+	o.Fill = &objects.Fill{Layout: o.Layout(), Promoted: true, Copying: 1}
 	if p.into != nil {
-		s.bookLocked(o)
-		s.settleLocked(o)
+		s.objects.Book(o)
+		s.objects.Account(o)
 	} else {
-		s.linkLocked(o)
+		s.objects.Link(o)
 	}
-	p.object = o
+	p.object, p.fill = o, o.Fill
 	s.running.Add(1)
 	return nil
 }
 
 // admit checks that o may come into memory, and measures it.
-func (p *promotion) admit(f *transfer.Flight, o *object) error {
+func (p *promotion) admit(f *transfer.Flight, o *objects.Object) error {
 	s := p.store
 	if p.base != nil {
-		o.parent, o.depth = p.base, p.base.depth+1
-		if o.depth > s.cfg.MaxChain || !p.base.linked() {
-			return fmt.Errorf("%s: node %d of a chain: %w", o.name(), o.depth, tier.ErrInvalid)
+		o.Parent, o.Depth = p.base, p.base.Depth+1
+		if o.Depth > s.cfg.MaxChain || !p.base.Linked() {
+			return fmt.Errorf("%s: node %d of a chain: %w", o.Name(), o.Depth, tier.ErrInvalid)
 		}
 	}
-	if p.into != nil && (p.into.phase != stripped || p.into.fill != nil) {
-		return fmt.Errorf("%s: its states are there again: %w", o.name(), tier.ErrInvalid)
+	if p.into != nil && (p.into.Phase != objects.Stripped || p.into.Fill != nil) {
+		return fmt.Errorf("%s: its states are there again: %w", o.Name(), tier.ErrInvalid)
 	}
-	if o.profile.forgotten {
-		return fmt.Errorf("%s: its profile is not registered any more: %w", o.name(), tier.ErrInvalid)
+	if o.Profile.Forgotten {
+		return fmt.Errorf("%s: its profile is not registered any more: %w", o.Name(), tier.ErrInvalid)
 	}
-	bytes := o.layout().Bytes
-	if bytes == 0 || bytes > o.pool.budget/int64(o.profile.ranks) {
-		return fmt.Errorf("%s: %d bytes for each rank: %w", o.name(), bytes, tier.ErrFull)
+	bytes := o.Layout().Bytes
+	if bytes == 0 || bytes > o.Pool.Budget/int64(o.Profile.Ranks) {
+		return fmt.Errorf("%s: %d bytes for each rank: %w", o.Name(), bytes, tier.ErrFull)
 	}
-	s.measure(o, bytes)
-	if over := s.overQuota(o.tenant, o.bytes); over > 0 && !f.Urgent() {
+	s.objects.Measure(o, bytes)
+	if over := s.objects.OverQuota(o.Tenant, o.Bytes); over > 0 && !f.Urgent() {
 		// A guess must not make a tenant lose what it has.
-		return fmt.Errorf("%s: read ahead, %d bytes over the quota: %w", o.name(), over, tier.ErrQuota)
+		return fmt.Errorf("%s: read ahead, %d bytes over the quota: %w", o.Name(), over, tier.ErrQuota)
 	}
 	return nil
 }
@@ -297,16 +280,16 @@ func (p *promotion) Move(ctx context.Context, _ *transfer.Flight, moved func(err
 
 func (p *promotion) read(ctx context.Context) error {
 	s := p.store
-	refs := make([]gpuipc.Ref, len(p.object.shares))
+	refs := make([]gpuipc.Ref, len(p.object.Shares))
 	for i := range refs {
-		refs[i] = s.ref(&p.object.shares[i])
+		refs[i] = s.objects.Ref(&p.object.Shares[i])
 	}
 	began := s.cfg.Now()
 	c, err := s.cfg.Lower.Read(ctx, &p.entry, refs)
 	if err != nil {
 		return err
 	}
-	p.profile.costs.Did(cost.JobLoadDisk, p.Bytes, s.cfg.Now().Sub(began))
+	p.profile.Costs.Did(cost.JobLoadDisk, p.Bytes, s.cfg.Now().Sub(began))
 	if err := p.check(c); err != nil {
 		return err
 	}
@@ -318,16 +301,16 @@ func (p *promotion) read(ctx context.Context) error {
 // to be: the key of a segment names its tokens.
 func (p *promotion) check(c *tier.Content) error {
 	o := p.object
-	if len(c.Digests) != len(o.shares) || len(c.Tokens) != o.spec.Tokens {
-		return fmt.Errorf("%s: %d ranks and %d token ids: %w", o.name(), len(c.Digests), len(c.Tokens), tier.ErrCorrupt)
+	if len(c.Digests) != len(o.Shares) || len(c.Tokens) != o.Spec.Tokens {
+		return fmt.Errorf("%s: %d ranks and %d token ids: %w", o.Name(), len(c.Digests), len(c.Tokens), tier.ErrCorrupt)
 	}
 	for _, digests := range c.Digests {
-		if want := o.layout().Chunks(); len(digests) != want {
-			return fmt.Errorf("%s: %d digests, want %d: %w", o.name(), len(digests), want, tier.ErrCorrupt)
+		if want := o.Layout().Chunks(); len(digests) != want {
+			return fmt.Errorf("%s: %d digests, want %d: %w", o.Name(), len(digests), want, tier.ErrCorrupt)
 		}
 	}
-	if o.kind == 0 && p.profile.SegmentKey(p.tenant.Salt, o.spec, c.Tokens) != o.key {
-		return fmt.Errorf("%s: its token ids have another key: %w", o.name(), tier.ErrCorrupt)
+	if o.Kind == 0 && p.profile.SegmentKey(p.tenant.Salt, o.Spec, c.Tokens) != o.Key {
+		return fmt.Errorf("%s: its token ids have another key: %w", o.Name(), tier.ErrCorrupt)
 	}
 	return nil
 }
@@ -343,13 +326,13 @@ func (p *promotion) End(f *transfer.Flight, err error) {
 	} else {
 		p.fail(transfer.OutcomeOf(err))
 	}
-	s.deadlines.Remove(&p.until)
+	s.objects.Deadlines.Remove(&p.until)
 	if !f.Urgent() && err != nil {
-		p.pool.aheadBytes -= f.Bytes
+		p.pool.AheadBytes -= f.Bytes
 		s.counters.ReadAheadFailed++
 	}
-	s.unuseLocked(p.base)
-	s.unuseLocked(p.into)
+	s.objects.Unuse(p.base)
+	s.objects.Unuse(p.into)
 	p.base, p.into = nil, nil
 }
 
@@ -357,28 +340,28 @@ func (p *promotion) End(f *transfer.Flight, err error) {
 // checkpoints that extend it.
 func (p *promotion) publish(f *transfer.Flight) {
 	s := p.store
-	for i := range p.object.shares {
-		p.object.shares[i].digests = p.content.Digests[i]
+	for i := range p.object.Shares {
+		p.object.Shares[i].Digests = p.content.Digests[i]
 	}
 	if p.into != nil {
 		s.restoreStatesLocked(p)
 	}
 	o := p.object
-	o.publisher, o.ids, o.stored = p.content.Publisher, p.content.Tokens, p.entry.Level
+	o.Publisher, o.TokenIDs, o.Stored = p.content.Publisher, p.content.Tokens, p.entry.Level
 	why := decision.Promoted
-	if o.ahead = !f.Urgent(); o.ahead {
+	if o.Ahead = !f.Urgent(); o.Ahead {
 		why = decision.ReadAhead
 	}
 	followers := f.Followers()
-	o.ops += f.Waiters() + len(followers)
+	o.Ops += f.Waiters() + len(followers)
 	for _, g := range followers {
 		g.Job.(*promotion).base = o
 	}
-	s.publishLocked(o, s.cfg.Now(), why)
-	if o.ahead {
+	s.objects.Publish(o, s.cfg.Now(), why)
+	if o.Ahead {
 		s.expectUseLocked(o)
 	}
-	s.counters.PromotedBytes += uint64(o.bytes)
+	s.counters.PromotedBytes += uint64(o.Bytes)
 	s.furtherLocked(p, o)
 }
 
@@ -387,30 +370,30 @@ func (p *promotion) publish(f *transfer.Flight) {
 func (p *promotion) fail(how transfer.Outcome) {
 	s := p.store
 	if o := p.object; o != nil {
-		o.fill.dead = true
-		if o.phase == unlisted {
-			s.settleLocked(o)
+		o.Fill.Dead = true
+		if o.Phase == objects.Unlisted {
+			s.objects.Account(o)
 		} else {
-			s.unlinkLocked(o, promotionReason(how))
+			s.objects.Unlink(o, promotionReason(how))
 		}
 	}
-	if o := p.into; o != nil && o.fill != nil {
-		o.fill.dead = true // a patch, which keeps the node until it ends
+	if o := p.into; o != nil && o.Fill != nil {
+		o.Fill.Dead = true // a patch, which keeps the node until it ends
 	}
 }
 
 // Release frees the memory of a promotion that has failed.
 func (p *promotion) Release(*transfer.Flight) {
 	s := p.store
-	if o := p.object; o.fill != nil && o.fill.promotion == p {
-		o.fill = nil
-		s.settleLocked(o)
+	if o := p.object; p.fill != nil && o.Fill == p.fill {
+		o.Fill = nil
+		s.objects.Account(o)
 	}
 	s.running.Done()
 }
 
 // arrived is what a promotion has brought.
-func (p *promotion) arrived() *object { return p.object }
+func (p *promotion) arrived() *objects.Object { return p.object }
 
 func (p *promotion) reason(how transfer.Outcome) tier.Reason { return promotionReason(how) }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -167,7 +168,7 @@ func TestFailedPromotionIsAMissWithItsCause(t *testing.T) {
 				t.Fatalf("%+v, want %+v", got, row.then)
 			}
 			n := x.Counters()
-			if n.Promotions[how] != 1 || n.Promoting != 0 || n.Aborted != [causes]uint64{} {
+			if n.Promotions[how] != 1 || n.Promoting != 0 || n.Aborted != [stats.Causes]uint64{} {
 				t.Fatalf("%+v", n)
 			}
 			x.audit()

@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -16,7 +17,7 @@ const hintRows = 32
 
 // hintReadAheadLocked notes a hit of a match in the lower tier. It never waits and
 // does nothing else.
-func (s *Store) hintReadAheadLocked(n tier.Name, p *profileState, t *tenant) {
+func (s *Store) hintReadAheadLocked(n tier.Name, p *objects.Profile, t *objects.Tenant) {
 	if !s.cfg.ReadAhead {
 		return
 	}
@@ -33,7 +34,7 @@ func (s *Store) readAheadLocked() (more bool) {
 	h := &s.aheadHints
 	for n := 0; n < hintRows && h.Len() > 0 && !s.up.Waiting(); n++ {
 		w := h.Take()
-		if o := s.namedLocked(w.name, w.profile, w.tenant); s.up.Find(w.name) == nil && (o == nil || o.phase == stripped) {
+		if o := s.objects.Named(w.name, w.profile, w.tenant); s.up.Find(w.name) == nil && (o == nil || o.Phase == objects.Stripped) {
 			s.promoteLocked(w)
 		}
 	}
@@ -48,7 +49,7 @@ func (s *Store) readAheadRoomLocked(nodes []*promotion) bool {
 		bytes += p.pageBytes()
 	}
 	first := nodes[0]
-	if first.pool.aheadBytes+bytes <= first.pool.budget/aheadShare && s.overQuota(first.tenant, bytes) <= 0 {
+	if first.pool.AheadBytes+bytes <= first.pool.Budget/aheadShare && s.objects.OverQuota(first.tenant, bytes) <= 0 {
 		return true
 	}
 	s.counters.ReadAheadDropped++
@@ -57,18 +58,7 @@ func (s *Store) readAheadRoomLocked(nodes []*promotion) bool {
 
 // expectUseLocked gives what was read ahead its time: what nobody came for by then
 // stays, but takes no share of guesses any more.
-func (s *Store) expectUseLocked(o *object) {
-	o.until = deadline.Deadline[timed]{At: s.cfg.Now().Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: o}
-	s.deadlines.Add(&o.until)
-}
-
-// endReadAheadLocked ends that an object was read ahead and not used: it is now, it
-// leaves without, or nobody came for it in time.
-func (s *Store) endReadAheadLocked(o *object, counter *uint64) {
-	if o.ahead {
-		o.ahead = false
-		s.deadlines.Remove(&o.until)
-		o.pool.aheadBytes -= o.pageBytes
-		*counter++
-	}
+func (s *Store) expectUseLocked(o *objects.Object) {
+	o.Until = deadline.Deadline[any]{At: s.cfg.Now().Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: o}
+	s.objects.Deadlines.Add(&o.Until)
 }

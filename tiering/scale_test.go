@@ -12,6 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -30,24 +31,24 @@ func (b *bench) populate(n int) (hashes [][32]byte) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	l := ps.CheckpointParts(8)
 	now := b.clock.Now()
-	var up *object
+	var up *objects.Object
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := range n {
-		o := &object{kind: tier.Exact, profile: ps, tenant: b.tenants[tenantA], pool: b.pools[privatePool], end: 8, depth: 1, publisher: "crowd"}
+		o := &objects.Object{Kind: tier.Exact, Profile: ps, Tenant: b.objects.Tenants[tenantA], Pool: b.objects.Pools[objects.PrivatePool], End: 8, Depth: 1, Publisher: "crowd"}
 		for w := 0; w < 32; w += 8 {
-			binary.LittleEndian.PutUint64(o.key[w:], rng.Uint64())
+			binary.LittleEndian.PutUint64(o.Key[w:], rng.Uint64())
 		}
 		if i%8 == 7 {
-			o.parent, o.begin, o.end, o.depth, o.extends, o.extendsKind = up, up.end, up.end+8, up.depth+1, up.key, tier.Exact
+			o.Parent, o.Begin, o.End, o.Depth, o.Extends, o.ExtendsKind = up, up.End, up.End+8, up.Depth+1, up.Key, tier.Exact
 		}
-		b.measure(o, l.Bytes)
-		b.allocateLocked(o, l.Bytes)
-		o.shares[0].digests = make([]uint64, l.Chunks())
-		o.created, o.used, o.fill = now, now, newFill(o, l)
-		b.linkLocked(o)
-		b.publishLocked(o, now.Add(time.Duration(i)*time.Microsecond), decision.Filled)
-		hashes = append(hashes, o.key)
+		b.objects.Measure(o, l.Bytes)
+		b.objects.Allocate(o, l.Bytes)
+		o.Shares[0].Digests = make([]uint64, l.Chunks())
+		o.Created, o.Used, o.Fill = now, now, objects.NewFill(o, l)
+		b.objects.Link(o)
+		b.objects.Publish(o, now.Add(time.Duration(i)*time.Microsecond), decision.Filled)
+		hashes = append(hashes, o.Key)
 		up = o
 	}
 	b.clock.advance(time.Duration(n) * time.Microsecond)
@@ -159,9 +160,9 @@ func BenchmarkMatchPrefix(b *testing.B) {
 func (b *bench) empty() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, p := range b.pools {
-		for p.used > p.pinned {
-			b.evictLocked(p.evict, forRoom)
+	for _, p := range b.objects.Pools {
+		for p.Used > p.Pinned {
+			b.evictLocked(p.Evict, forRoom)
 		}
 	}
 }
@@ -175,7 +176,7 @@ func TestMemoryOfANodeIsBounded(t *testing.T) {
 		t.Cleanup(b.empty)
 		hashes := b.populate(n)
 		took := (heapBytes() - before - int64(len(hashes))*32) / n
-		t.Logf("%s: %d bytes a checkpoint, %d of them the object", p.name, took, unsafe.Sizeof(object{}))
+		t.Logf("%s: %d bytes a checkpoint, %d of them the object", p.name, took, unsafe.Sizeof(objects.Object{}))
 		if took > limit {
 			t.Errorf("%s: %d bytes a checkpoint, want %d at most", p.name, took, limit)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -196,7 +197,7 @@ func TestWrongDigestAbortsAllRanks(t *testing.T) {
 	b.wantUsed(0, 0)
 	b.wantErr(c.Abort(r0.ID), tier.ErrGone)
 	b.wantErr(d.Abort(r1.ID), tier.ErrGone)
-	if n := b.Counters().Aborted[causeCorrupt]; n != 1 {
+	if n := b.Counters().Aborted[stats.CauseCorrupt]; n != 1 {
 		t.Fatalf("%d corrupt counted", n)
 	}
 	b.publish(c, p) // and it can be tried again

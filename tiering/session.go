@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/tiering/internal/lockhold"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -23,7 +25,7 @@ type Session struct {
 	closed bool
 	ended  chan struct{} // closed with closed
 	leases map[tier.LeaseID]*lease
-	fills  map[tier.ReservationID]*filler
+	fills  map[tier.ReservationID]*objects.Filler
 
 	plans *plan.Session // with a lock of its own
 }
@@ -31,7 +33,7 @@ type Session struct {
 // NewSession begins a session; name is recorded as the publisher of what it
 // fills.
 func (s *Store) NewSession(name string) *Session {
-	session := &Session{store: s, name: name, ended: make(chan struct{}), leases: map[tier.LeaseID]*lease{}, fills: map[tier.ReservationID]*filler{}}
+	session := &Session{store: s, name: name, ended: make(chan struct{}), leases: map[tier.LeaseID]*lease{}, fills: map[tier.ReservationID]*objects.Filler{}}
 	session.plans = s.plans.NewSession(leased{session})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +100,7 @@ func (c *Session) end(endLocked func(*lease)) {
 	slices.Sort(leases)
 	inPieces(&s.mu, len(fills), func(i int) {
 		if f := c.fills[fills[i]]; f != nil { // not killed with another rank's
-			s.killLocked(f.object, causeDeath)
+			s.killLocked(f.Object, stats.CauseDeath)
 		}
 	})
 	inPieces(&s.mu, len(leases), func(i int) {
@@ -134,7 +136,7 @@ func (s *Store) inTurns(f func() error) error {
 func (s *Store) turnsLocked(f func() error) error {
 	for {
 		err := f()
-		if err != errAgain { //nolint:errorlint // never wrapped
+		if err != objects.ErrAgain { //nolint:errorlint // never wrapped
 			return err
 		}
 		s.mu.Unlock()
@@ -166,30 +168,43 @@ func (s *Store) Sweep() {
 
 func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
 	for leases+reservations < holdRows {
-		due := s.deadlines.First()
+		due := s.objects.Deadlines.First()
 		if due == nil || now.Before(due.At) {
 			return leases, reservations
 		}
-		due.Of.overdueLocked(s)
-		if _, ok := due.Of.(*lease); ok {
+		switch of := due.Of.(type) {
+		case *lease:
+			s.expireLocked(of)
 			leases++
-		} else {
-			reservations++
+			continue
+		case *objects.Object:
+			s.overdueLocked(of)
+		case *promotion:
+			s.up.Cancel(of.Flight, transfer.ErrStopped)
 		}
+		reservations++
 	}
 	return leases, reservations
 }
 
-// timed is what ends when its deadline has passed: a lease, the filling of an
-// object, or a promotion. Its end takes the deadline out of the heap.
-type timed interface{ overdueLocked(s *Store) }
-
-func (l *lease) overdueLocked(s *Store) { s.expireLocked(l) }
-func (o *object) overdueLocked(s *Store) {
-	if o.ahead {
-		s.endReadAheadLocked(o, &s.counters.ReadAheadWasted)
+// overdueLocked ends what an object had time for: to be filled, or to be used after it
+// was read ahead.
+func (s *Store) overdueLocked(o *objects.Object) {
+	if o.Ahead {
+		s.objects.EndReadAhead(o, &s.counters.ReadAheadWasted)
 	} else {
-		s.killLocked(o, causeExpiry)
+		s.killLocked(o, stats.CauseExpiry)
 	}
 }
-func (p *promotion) overdueLocked(s *Store) { s.up.Cancel(p.Flight, transfer.ErrStopped) }
+
+// Abandon ends a session whose client has not let go yet: it may still be
+// reading what it leased, though nobody will hear of a release. Reservations are
+// aborted, leases quarantined as if their time were over, and nothing new is
+// begun. Close frees the memory.
+func (c *Session) Abandon() {
+	c.end(func(l *lease) {
+		if !l.expired {
+			c.store.expireLocked(l)
+		}
+	})
+}

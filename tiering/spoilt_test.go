@@ -43,11 +43,11 @@ func TestSpoiltCheckpointIsNotOfferedAgain(t *testing.T) {
 	x.carry()
 	x.mu.Lock()
 	o := x.node(1, 32)
-	if !o.corrupt {
+	if !o.Corrupt {
 		t.Error("a checkpoint whose write found its bytes wrong is not marked")
 	}
 	_ = x.cleanLocked()
-	if o.write != nil {
+	if o.Write != nil {
 		t.Error("a corrupt checkpoint is offered to the tier again")
 	}
 	x.mu.Unlock()

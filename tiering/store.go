@@ -9,14 +9,13 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering/advise"
+	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/decision"
-	"github.com/spliced-kv/spliced/tiering/internal/deadline"
-	"github.com/spliced-kv/spliced/tiering/internal/ghost"
-	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/internal/lockhold"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -24,13 +23,12 @@ import (
 // Store is the catalogue and the memory behind it.
 type Store struct {
 	// Fixed after Open.
-	cfg     Config
-	dev     gpuipc.Device
-	place   tier.Place
-	tenants map[tier.TenantID]*tenant
+	cfg   Config
+	dev   gpuipc.Device
+	place tier.Place
 
 	plans     *plan.Runner
-	profiles  atomic.Pointer[[]*profileState] // replaced under mu, never changed
+	profiles  atomic.Pointer[[]*objects.Profile] // replaced under mu, never changed
 	leaseIDs  atomic.Uint64
 	advisor   *advise.Advisor
 	decisions *decision.Log
@@ -41,19 +39,12 @@ type Store struct {
 	profileMu  sync.Mutex // held while a profile is added, taken before mu
 	profileTop tier.ProfileID
 
-	mu          lockhold.Mutex
-	hbm         *hbm // nil without; its fields say what guards them
-	closed      bool
-	pages       *gpuipc.PageAllocator
-	pools       [poolCount]*pool
-	objects     policy.Table[object]
-	segments    *index.Map[object]
-	checkpoints *index.Map[object] // heads of lists of siblings
-	ghosts      *ghost.List
-	sessions    map[*Session]struct{}
-	deadlines   deadline.Heap[timed]
-	counters    Counters
-	corrupt     int // objects in memory that are
+	mu       lockhold.Mutex
+	hbm      *hbm // nil without; its fields say what guards them
+	closed   bool
+	objects  *objects.Set
+	sessions map[*Session]struct{}
+	counters stats.Counters
 	lowerTier
 	cleaner
 }
@@ -74,28 +65,28 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, dev: cfg.Device, arena: arena, place: tier.PlaceHBM,
-		tenants:     map[tier.TenantID]*tenant{},
-		pages:       gpuipc.NewPageAllocator(public+private, cfg.PageBytes),
-		segments:    index.New[object](),
-		checkpoints: index.New[object](),
-		ghosts:      ghost.New(cfg.MaxDeparted),
-		sessions:    map[*Session]struct{}{},
-		decisions:   decision.NewLog(cfg.MaxDecisions),
+		sessions:  map[*Session]struct{}{},
+		decisions: decision.NewLog(cfg.MaxDecisions),
 	}
 	if cfg.Device.Describe().Kind == "host" {
 		s.place = tier.PlaceDRAM
 	}
-	s.profiles.Store(&[]*profileState{})
-	s.advisor = newAdvisor(s)
-	s.pools[publicPool] = &pool{name: "public", number: publicPool, budget: public, evict: cfg.EvictionPublic()}
-	s.pools[privatePool] = &pool{name: "private", number: privatePool, budget: private, evict: cfg.EvictionPrivate()}
-	for _, t := range cfg.Tenants {
-		s.tenants[t.ID] = newTenant(t, cfg.Eviction)
+	tenants := make([]*objects.Tenant, len(cfg.Tenants))
+	for i, t := range cfg.Tenants {
+		tenants[i] = &objects.Tenant{ID: t.ID, Name: t.Name, Salt: t.Salt, QuotaBytes: t.QuotaBytes}
 	}
+	s.objects = objects.New(objects.Options{
+		Now: cfg.Now, Log: s.decisions, Lower: cfg.Lower, Place: s.place, Arena: arena, PageBytes: cfg.PageBytes, Public: public, Private: private,
+		MaxChain: cfg.MaxChain, MaxGhosts: cfg.MaxDeparted,
+		EvictionPublic: cfg.EvictionPublic, EvictionPrivate: cfg.EvictionPrivate, Eviction: cfg.Eviction,
+		HighWater: cfg.HighWater, LowWater: cfg.LowWater, Short: s.wakeIdleCleaner,
+	}, tenants, &s.counters)
+	s.objects.WriteBehind = cfg.WriteBehind
+	s.profiles.Store(&[]*objects.Profile{})
+	s.advisor = newAdvisor(s)
 	s.changed.L = &s.mu
 	if cfg.Lower != nil {
-		s.deleting, s.writes = map[tier.Name]int{}, map[tier.Name][]*object{}
-		s.pools[publicPool].dirty, s.pools[privatePool].dirty = cfg.EvictionPublic(), cfg.EvictionPrivate()
+		s.writes = map[tier.Name][]*objects.Object{}
 		s.openPromotions()
 		s.openWrites()
 	}
@@ -104,14 +95,6 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s.plans = s.newRunner()
 	return s, nil
-}
-
-func newTenant(t Tenant, eviction func() policy.Eviction) *tenant {
-	state := &tenant{Tenant: t}
-	if t.QuotaBytes > 0 {
-		state.evict = eviction()
-	}
-	return state
 }
 
 // Arena is the region that extents of leases refer to.
@@ -207,7 +190,7 @@ func (s *Store) Close() error {
 	if s.down != nil {
 		_ = s.inTurns(func() error { // what is parked ends, since the store is closed
 			if s.down.Kick(); s.down.Parked() > 0 {
-				return errAgain
+				return objects.ErrAgain
 			}
 			return nil
 		})
@@ -222,7 +205,7 @@ func (s *Store) Close() error {
 }
 
 // scope finds what every query names.
-func (s *Store) scope(p tier.ProfileID, t tier.TenantID, rank int) (*profileState, *tenant, error) {
+func (s *Store) scope(p tier.ProfileID, t tier.TenantID, rank int) (*objects.Profile, *objects.Tenant, error) {
 	ps, err := s.profile(p)
 	if err != nil {
 		return nil, nil, err
@@ -234,30 +217,71 @@ func (s *Store) scope(p tier.ProfileID, t tier.TenantID, rank int) (*profileStat
 	return ps, tn, err
 }
 
-func (s *Store) tenant(id tier.TenantID) (*tenant, error) {
-	t, ok := s.tenants[id]
+func (s *Store) tenant(id tier.TenantID) (*objects.Tenant, error) {
+	t, ok := s.objects.Tenants[id]
 	if !ok {
 		return nil, fmt.Errorf("tenant %d is not configured: %w", id, tier.ErrInvalid)
 	}
 	return t, nil
 }
 
-// segmentLocked finds a segment, published or being filled, if it belongs to
-// this profile and tenant.
-func (s *Store) segmentLocked(key *[32]byte, p *profileState, t *tenant) *object {
-	o := s.segments.Find(key)
-	if o == nil || o.profile != p || o.tenant != t {
-		return nil
+// Decisions is what was decided last, and how often what was.
+func (s *Store) Decisions() *decision.Log { return s.decisions }
+
+func newAdvisor(s *Store) *advise.Advisor {
+	o := advise.Options{
+		Config: s.cfg.Advise, Store: forAdvice{s}, MaxProfiles: s.cfg.MaxProfiles, Log: s.decisions, Now: s.cfg.Now,
 	}
-	return o
+	for i := range s.cfg.Tenants {
+		o.Tenants = append(o.Tenants, s.cfg.Tenants[i].ID)
+	}
+	return advise.New(o)
 }
 
-// checkpointLocked finds the checkpoint of one kind.
-func (s *Store) checkpointLocked(hash *[32]byte, kind tier.CheckpointKind, p *profileState, t *tenant) *object {
-	for o := s.checkpoints.Find(hash); o != nil; o = o.sibling {
-		if o.profile == p && o.tenant == t && o.kind == kind {
-			return o
-		}
+// Advisor answers what is worth storing of a prompt. Run does what it leaves for
+// later.
+func (s *Store) Advisor() *advise.Advisor { return s.advisor }
+
+// forAdvice is what the advisor sees of a Store.
+type forAdvice struct{ store *Store }
+
+func (f forAdvice) Costs(id tier.ProfileID) (*costs.Learned, error) {
+	p, err := f.store.profile(id)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	return p.Costs, nil
+}
+
+// mostShare of a pool is the most that one object should take: with less than
+// two objects there is nothing to choose from.
+const mostShare = 2
+
+func (f forAdvice) Limits() (segments, checkpoints advise.Limit) {
+	limit := func(p *objects.Pool) advise.Limit {
+		return advise.Limit{MaxBytes: p.Budget / mostShare, Floor: p.FloorValue()}
+	}
+	return limit(f.store.objects.Pools[objects.PublicPool]), limit(f.store.objects.Pools[objects.PrivatePool])
+}
+
+// Counters takes a snapshot.
+func (s *Store) Counters() stats.Counters {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.countersLocked()
+}
+
+// countersLocked adds what promotions and plans count themselves.
+func (s *Store) countersLocked() stats.Counters {
+	c := s.counters
+	if s.up != nil {
+		stats := s.up.Stats()
+		c.Promotions, c.PromotionsBusy, c.Promoting = stats.Ended, stats.Busy, uint64(s.up.Len())
+	}
+	if s.hbm != nil {
+		stats := s.hbm.up.Stats()
+		c.HBM.Promotions, c.HBM.PromotionsBusy, c.HBM.Promoting = stats.Ended, stats.Busy, uint64(s.hbm.up.Len())
+	}
+	c.Counters, c.HBM.Ran = s.plans.Counters()
+	return c
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
@@ -220,7 +221,7 @@ func (b *bench) load(ref gpuipc.Ref) []byte {
 func (b *bench) loadShare(extents []gpuipc.Extent) (out []byte) {
 	b.Helper()
 	for _, e := range extents {
-		if e.Off == hole {
+		if e.Off == objects.Hole {
 			out = append(out, make([]byte, e.Len)...)
 			continue
 		}
@@ -231,7 +232,7 @@ func (b *bench) loadShare(extents []gpuipc.Extent) (out []byte) {
 
 func holesOf(extents []gpuipc.Extent) (bytes int64) {
 	for _, e := range extents {
-		if e.Off == hole {
+		if e.Off == objects.Hole {
 			bytes += e.Len
 		}
 	}
@@ -328,7 +329,7 @@ func (b *bench) pieceOf(t tier.TenantID, seed int, spec profile.SegmentSpec) pie
 	ids := tokens(seed, spec.Tokens)
 	_, interior := spec.Interior()
 	return piece{
-		key: b.profile.SegmentKey(b.tenants[t].Salt, spec, ids), spec: spec, tokens: ids,
+		key: b.profile.SegmentKey(b.objects.Tenants[t].Salt, spec, ids), spec: spec, tokens: ids,
 		layout: b.profile.SegmentLayout(interior),
 	}
 }
@@ -458,7 +459,7 @@ func (b *bench) wantUsed(public, private int64) {
 
 // cost is what a segment takes of its pool.
 func (b *bench) cost(p piece) int64 {
-	return b.pagesOf(p.layout.Bytes)*int64(b.profile.TPSize()) + 4*int64(len(p.tokens))
+	return b.objects.PagesOf(p.layout.Bytes)*int64(b.profile.TPSize()) + 4*int64(len(p.tokens))
 }
 
 // audit recomputes every account from the objects themselves.
@@ -475,66 +476,66 @@ func (b *bench) audit() {
 func (s *Store) auditLocked() error {
 	type account struct {
 		used, pinned int64
-		bytes        [classes]int64
+		bytes        [objects.Classes]int64
 		objects      int
 	}
-	var pools [allPools]account
-	tenants := map[*tenant]*account{}
-	for _, t := range s.tenants {
+	var pools [objects.AllPools]account
+	tenants := map[*objects.Tenant]*account{}
+	for _, t := range s.objects.Tenants {
 		tenants[t] = &account{}
 	}
-	children := map[*object]int{}
-	linked, ranked, ids := 0, [allPools]int{}, int64(0)
-	kids, candidates := map[*object]policy.ID{}, map[policy.ID]bool{}
-	for _, o := range s.objects.Places() {
+	children := map[*objects.Object]int{}
+	linked, ranked, ids := 0, [objects.AllPools]int{}, int64(0)
+	kids, candidates := map[*objects.Object]policy.ID{}, map[policy.ID]bool{}
+	for _, o := range s.objects.Table.Places() {
 		if o == nil {
 			continue
 		}
-		if o.class != o.classify() {
-			return fmt.Errorf("%s: class %d, should be %d", o.name(), o.class, o.classify())
+		if o.Class != o.Classify() {
+			return fmt.Errorf("%s: class %d, should be %d", o.Name(), o.Class, o.Classify())
 		}
-		if o.parent != nil {
-			children[o.parent]++
-			kids[o.parent] ^= o.id
+		if o.Parent != nil {
+			children[o.Parent]++
+			kids[o.Parent] ^= o.ID
 		}
-		if o.linked() && !o.inHBM() {
+		if o.Linked() && !o.InHBM() {
 			linked++
 		}
 		if err := s.auditExtents(o); err != nil {
 			return err
 		}
-		if o.linked() && o.published() && o.phase != stripped {
-			ranked[o.pool.number]++
-			if may := o.statePages > 0 && o.write == nil && !o.corrupt && (s.cfg.Lower == nil || o.stored != 0); o.pins == 0 && (o.children == 0 || o.children == 1 && may) {
-				candidates[o.id] = true
+		if o.Linked() && o.Published() && o.Phase != objects.Stripped {
+			ranked[o.Pool.Number]++
+			if may := o.StatePages > 0 && o.Write == nil && !o.Corrupt && (s.cfg.Lower == nil || o.Stored != 0); o.Pins == 0 && (o.Children == 0 || o.Children == 1 && may) {
+				candidates[o.ID] = true
 			}
 		}
-		if o.phase == stripped && o.children == 0 && o.class == classIdle {
-			return fmt.Errorf("%s: thinned, and nothing extends it", o.name())
+		if o.Phase == objects.Stripped && o.Children == 0 && o.Class == objects.ClassIdle {
+			return fmt.Errorf("%s: thinned, and nothing extends it", o.Name())
 		}
-		if !o.inHBM() {
-			ids += 4 * int64(o.spec.Tokens)
+		if !o.InHBM() {
+			ids += 4 * int64(o.Spec.Tokens)
 		}
-		pinned := o.class != classIdle
-		for _, other := range s.objects.Places() {
-			for up := other; up != nil && other.class != classIdle && other != o; up = up.parent {
+		pinned := o.Class != objects.ClassIdle
+		for _, other := range s.objects.Table.Places() {
+			for up := other; up != nil && other.Class != objects.ClassIdle && other != o; up = up.Parent {
 				pinned = pinned || up == o
 			}
 		}
-		if pinned != (o.pins > 0) {
-			return fmt.Errorf("%s: %d pins, pinned %v", o.name(), o.pins, pinned)
+		if pinned != (o.Pins > 0) {
+			return fmt.Errorf("%s: %d pins, pinned %v", o.Name(), o.Pins, pinned)
 		}
-		if !pinned && !o.linked() {
-			return fmt.Errorf("%s: kept although nothing holds it", o.name())
+		if !pinned && !o.Linked() {
+			return fmt.Errorf("%s: kept although nothing holds it", o.Name())
 		}
-		for _, a := range []*account{&pools[o.pool.number], tenants[o.tenant]} {
-			size := o.pageBytes
-			if a == tenants[o.tenant] {
-				size = o.bytes
+		for _, a := range []*account{&pools[o.Pool.Number], tenants[o.Tenant]} {
+			size := o.PageBytes
+			if a == tenants[o.Tenant] {
+				size = o.Bytes
 			}
 			a.objects++
 			a.used += size
-			a.bytes[o.class] += size
+			a.bytes[o.Class] += size
 			if pinned {
 				a.pinned += size
 			}
@@ -542,57 +543,57 @@ func (s *Store) auditLocked() error {
 	}
 	for _, p := range *s.profiles.Load() {
 		held := 0
-		for _, o := range s.objects.Places() {
-			if o != nil && o.profile == p && (!o.inHBM() || o.pins > 0) {
+		for _, o := range s.objects.Table.Places() {
+			if o != nil && o.Profile == p && (!o.InHBM() || o.Pins > 0) {
 				held++
 			}
 		}
-		if held != p.held {
-			return fmt.Errorf("profile %d holds %d objects, counts %d", p.id, held, p.held)
+		if held != p.Held {
+			return fmt.Errorf("profile %d holds %d objects, counts %d", p.ID, held, p.Held)
 		}
 	}
 	for o, n := range children {
-		if o.children != n {
-			return fmt.Errorf("%s: %d children, counts %d", o.name(), n, o.children)
+		if o.Children != n {
+			return fmt.Errorf("%s: %d children, counts %d", o.Name(), n, o.Children)
 		}
-		if o.kids != kids[o] {
-			return fmt.Errorf("%s: its children's ids make %x, should be %x", o.name(), o.kids, kids[o])
+		if o.Kids != kids[o] {
+			return fmt.Errorf("%s: its children's ids make %x, should be %x", o.Name(), o.Kids, kids[o])
 		}
 	}
 	total, above := int64(0), int64(0)
 	for i, p := range s.allPools() {
 		a := pools[i]
-		if p.used != a.used || p.pinned != a.pinned || p.bytes != a.bytes || p.objects != a.objects || p.used > p.budget {
-			return fmt.Errorf("pool %s: %+v, its objects give %+v", p.name, p, a)
+		if p.Used != a.used || p.Pinned != a.pinned || p.Bytes != a.bytes || p.Objects != a.objects || p.Used > p.Budget {
+			return fmt.Errorf("pool %s: %+v, its objects give %+v", p.Name, p, a)
 		}
-		if p.evict.Len() != ranked[i] {
-			return fmt.Errorf("pool %s: policy holds %d of %d", p.name, p.evict.Len(), ranked[i])
+		if p.Evict.Len() != ranked[i] {
+			return fmt.Errorf("pool %s: policy holds %d of %d", p.Name, p.Evict.Len(), ranked[i])
 		}
-		if err := auditVictims(p.evict, func(id policy.ID) bool { return candidates[id] && s.objects.Get(id).pool == p }, candidates); err != nil {
-			return fmt.Errorf("pool %s: %w", p.name, err)
+		if err := auditVictims(p.Evict, func(id policy.ID) bool { return candidates[id] && s.objects.Table.Get(id).Pool == p }, candidates); err != nil {
+			return fmt.Errorf("pool %s: %w", p.Name, err)
 		}
-		if i < poolCount {
-			total += p.used
+		if i < objects.PoolCount {
+			total += p.Used
 		} else {
-			above += p.used
+			above += p.Used
 		}
 	}
 	for t, a := range tenants {
-		if t.evict != nil {
-			if err := auditVictims(t.evict, func(id policy.ID) bool {
-				return candidates[id] && s.objects.Get(id).tenant == t && !s.objects.Get(id).inHBM()
+		if t.Evict != nil {
+			if err := auditVictims(t.Evict, func(id policy.ID) bool {
+				return candidates[id] && s.objects.Table.Get(id).Tenant == t && !s.objects.Table.Get(id).InHBM()
 			}, candidates); err != nil {
 				return fmt.Errorf("tenant %s: %w", t.Name, err)
 			}
 		}
-		if t.total() != a.used || t.pinned != a.pinned || t.leaving != a.bytes[classDemoting] {
+		if t.Total() != a.used || t.Pinned != a.pinned || t.Leaving != a.bytes[objects.ClassDemoting] {
 			return fmt.Errorf("tenant %s: %+v, its objects give %+v", t.Name, t, a)
 		}
-		if held := t.total() + s.lowerUsed(t); t.QuotaBytes > 0 && held > t.QuotaBytes {
+		if held := t.Total() + s.objects.UsedBelow(t); t.QuotaBytes > 0 && held > t.QuotaBytes {
 			return fmt.Errorf("tenant %s: %d bytes over a quota of %d", t.Name, held, t.QuotaBytes)
 		}
 	}
-	if got := s.pages.UsedBytes(); got != total-ids {
+	if got := s.objects.Pages.UsedBytes(); got != total-ids {
 		return fmt.Errorf("%d bytes of pages in use, pools say %d with %d of token ids", got, total, ids)
 	}
 	if err := s.auditHBMLocked(above, candidates); err != nil {
@@ -609,27 +610,27 @@ func (s *Store) auditLocked() error {
 			}
 		}
 	}
-	for _, o := range s.objects.Places() {
-		if o != nil && o.fill != nil && !o.fill.dead && o.fill.promotion == nil && !o.inHBM() {
+	for _, o := range s.objects.Table.Places() {
+		if o != nil && o.Fill != nil && !o.Fill.Dead && !o.Fill.Promoted && !o.InHBM() {
 			timed++
 		}
 	}
-	for _, o := range s.objects.Places() {
-		if o != nil && o.ahead {
+	for _, o := range s.objects.Table.Places() {
+		if o != nil && o.Ahead {
 			timed++
 		}
 	}
 	if s.up != nil {
 		timed += s.up.Len()
 	}
-	if timed != s.deadlines.Len() {
-		return fmt.Errorf("%d deadlines, want %d", s.deadlines.Len(), timed)
+	if timed != s.objects.Deadlines.Len() {
+		return fmt.Errorf("%d deadlines, want %d", s.objects.Deadlines.Len(), timed)
 	}
 	listed := 0
 	for shard := range index.Shards {
-		listed += len(s.segments.Sorted(shard, nil))
-		for _, o := range s.checkpoints.Sorted(shard, nil) {
-			for ; o != nil; o = o.sibling {
+		listed += len(s.objects.Segments.Sorted(shard, nil))
+		for _, o := range s.objects.Checkpoints.Sorted(shard, nil) {
+			for ; o != nil; o = o.Sibling {
 				listed++
 			}
 		}
@@ -663,83 +664,83 @@ func auditVictims(p policy.Eviction, want func(policy.ID) bool, all map[policy.I
 
 // auditExtents checks that an object's memory is what it costs, and that it has
 // holes where a stripped one has, and nowhere else.
-func (s *Store) auditExtents(o *object) error {
-	if o.inHBM() {
+func (s *Store) auditExtents(o *objects.Object) error {
+	if o.InHBM() {
 		return s.auditCopyExtents(o)
 	}
-	bytes, pages := 4*int64(o.spec.Tokens), 4*int64(o.spec.Tokens)
-	for i := range o.shares {
+	bytes, pages := 4*int64(o.Spec.Tokens), 4*int64(o.Spec.Tokens)
+	for i := range o.Shares {
 		at, holes := int64(0), int64(0)
-		states := o.layout().StatePages
-		for _, e := range o.shares[i].extents {
-			if e.Off == hole {
+		states := o.Layout().StatePages
+		for _, e := range o.Shares[i].Extents {
+			if e.Off == objects.Hole {
 				holes += e.Len
 				if !slices.ContainsFunc(states, func(run gpuipc.Extent) bool { return run.Off <= at && at+e.Len <= run.Off+run.Len }) {
-					return fmt.Errorf("%s: a hole of %d bytes at %d, its states lie at %v", o.name(), e.Len, at, states)
+					return fmt.Errorf("%s: a hole of %d bytes at %d, its states lie at %v", o.Name(), e.Len, at, states)
 				}
 			} else {
 				bytes += e.Len
-				pages += s.pagesOf(e.Len)
+				pages += s.objects.PagesOf(e.Len)
 			}
 			at += e.Len
 		}
 		want := int64(0)
-		if o.phase == unlisted && o.kind != bufferKind && o.fill == nil || o.phase == stripped && (o.fill == nil || o.fill.promotion != nil) {
-			want = o.stateBytes / int64(len(o.shares))
+		if o.Phase == objects.Unlisted && o.Kind != objects.BufferKind && o.Fill == nil || o.Phase == objects.Stripped && (o.Fill == nil || o.Fill.Promoted) {
+			want = o.StateBytes / int64(len(o.Shares))
 		}
-		if holes != want || at != o.rankBytes {
-			return fmt.Errorf("%s: holes of %d bytes in %d, want %d in %d", o.name(), holes, at, want, o.rankBytes)
+		if holes != want || at != o.RankBytes {
+			return fmt.Errorf("%s: holes of %d bytes in %d, want %d in %d", o.Name(), holes, at, want, o.RankBytes)
 		}
 	}
-	if bytes != o.bytes || pages != o.pageBytes {
-		return fmt.Errorf("%s: costs %d bytes and %d of pages, its extents have %d and %d", o.name(), o.bytes, o.pageBytes, bytes, pages)
+	if bytes != o.Bytes || pages != o.PageBytes {
+		return fmt.Errorf("%s: costs %d bytes and %d of pages, its extents have %d and %d", o.Name(), o.Bytes, o.PageBytes, bytes, pages)
 	}
 	return nil
 }
 
 // auditLowerLocked recomputes what is kept for the lower tier.
 func (s *Store) auditLowerLocked() error {
-	var dirty, ahead [poolCount]int64
-	var tracked, unclean [poolCount]int
+	var dirty, ahead [objects.PoolCount]int64
+	var tracked, unclean [objects.PoolCount]int
 	unused, leaving, written := uint64(0), uint64(0), map[tier.Name]int{}
-	for _, o := range s.objects.Places() {
+	for _, o := range s.objects.Table.Places() {
 		if o == nil {
 			continue
 		}
-		if o.inHBM() {
-			if o.cleaning != absent || o.ahead || o.write != nil || o.stored != 0 {
-				return fmt.Errorf("%s: a copy in HBM, known to what writes downwards", o.name())
+		if o.InHBM() {
+			if o.Cleaning != objects.Absent || o.Ahead || o.Write != nil || o.Stored != 0 {
+				return fmt.Errorf("%s: a copy in HBM, known to what writes downwards", o.Name())
 			}
 			continue
 		}
-		unwritten := s.cfg.Lower != nil && o.linked() && o.published() && o.phase != stripped && o.stored == 0
+		unwritten := s.cfg.Lower != nil && o.Linked() && o.Published() && o.Phase != objects.Stripped && o.Stored == 0
 		if unwritten {
-			unclean[o.pool.number]++
+			unclean[o.Pool.Number]++
 		}
-		want := unwritten && o.pins == 0 && o.write == nil && !o.refused
-		if standing := stand(unwritten, want); o.cleaning != standing {
-			return fmt.Errorf("%s: stands at %d among the dirty, should at %d", o.name(), o.cleaning, standing)
+		want := unwritten && o.Pins == 0 && o.Write == nil && !o.Refused
+		if standing := objects.Stand(unwritten, want); o.Cleaning != standing {
+			return fmt.Errorf("%s: stands at %d among the dirty, should at %d", o.Name(), o.Cleaning, standing)
 		}
-		if o.cleaning == candidate {
-			tracked[o.pool.number]++
-			dirty[o.pool.number] += o.pageBytes
+		if o.Cleaning == objects.Candidate {
+			tracked[o.Pool.Number]++
+			dirty[o.Pool.Number] += o.PageBytes
 		}
-		if o.ahead {
+		if o.Ahead {
 			unused++
-			ahead[o.pool.number] += o.pageBytes
+			ahead[o.Pool.Number] += o.PageBytes
 		}
-		left := o.write != nil && o.write.leaving
+		left := o.Write != nil && writeOf(o).leaving
 		if left {
 			leaving++
 		}
-		if left && o.linked() {
-			return fmt.Errorf("%s: leaves, linked %v, write %v", o.name(), o.linked(), o.write)
+		if left && o.Linked() {
+			return fmt.Errorf("%s: leaves, linked %v, write %v", o.Name(), o.Linked(), o.Write)
 		}
-		if o.write != nil {
-			written[o.label()]++
+		if o.Write != nil {
+			written[o.Label()]++
 		}
-		if o.fill != nil && o.fill.promotion != nil && !o.fill.dead && s.promotionLocked(o.label()) != o.fill.promotion {
-			return fmt.Errorf("%s: is promoted, but not among the promotions", o.name())
+		if p := s.promotionLocked(o.Label()); o.Fill != nil && o.Fill.Promoted && !o.Fill.Dead && (p == nil || p.fill != o.Fill && p.into != o) {
+			return fmt.Errorf("%s: is promoted, but not among the promotions", o.Name())
 		}
 	}
 	for n, f := range s.flightsUp() {
@@ -749,15 +750,15 @@ func (s *Store) auditLowerLocked() error {
 		}
 		if !f.Urgent() {
 			unused++
-			ahead[p.pool.number] += f.Bytes
+			ahead[p.pool.Number] += f.Bytes
 		}
 	}
-	for i, p := range s.pools {
-		if p.dirtyBytes != dirty[i] || p.aheadBytes != ahead[i] || p.dirty != nil && p.dirty.Len() != unclean[i] || p.dirtyObjects != tracked[i] {
-			return fmt.Errorf("pool %s: %d dirty and %d read ahead, objects give %d and %d", p.name, p.dirtyBytes, p.aheadBytes, dirty[i], ahead[i])
+	for i, p := range s.objects.Pools {
+		if p.DirtyBytes != dirty[i] || p.AheadBytes != ahead[i] || p.Dirty != nil && p.Dirty.Len() != unclean[i] || p.DirtyObjects != tracked[i] {
+			return fmt.Errorf("pool %s: %d dirty and %d read ahead, objects give %d and %d", p.Name, p.DirtyBytes, p.AheadBytes, dirty[i], ahead[i])
 		}
-		if p.aheadBytes > p.budget/aheadShare {
-			return fmt.Errorf("pool %s: %d bytes read ahead of %d", p.name, p.aheadBytes, p.budget)
+		if p.AheadBytes > p.Budget/aheadShare {
+			return fmt.Errorf("pool %s: %d bytes read ahead of %d", p.Name, p.AheadBytes, p.Budget)
 		}
 	}
 	for n, objects := range s.writes {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -32,19 +34,19 @@ func (b *bench) thin(prompt, end int) {
 	b.Helper()
 	b.mu.Lock()
 	o := b.node(prompt, end)
-	if o == nil || o.ranked != candidate || o.children != 1 {
+	if o == nil || o.Ranked != objects.Candidate || o.Children != 1 {
 		b.mu.Unlock()
 		b.Fatalf("checkpoint %d of prompt %d may not be thinned", end, prompt)
 	}
-	b.stripLocked(o, forRoom)
+	b.objects.Strip(o, decision.ForRoom)
 	b.mu.Unlock()
 	b.audit()
 }
 
 // node finds a checkpoint in memory; the caller holds the lock.
-func (b *bench) node(prompt, end int) *object {
+func (b *bench) node(prompt, end int) *objects.Object {
 	p, _ := b.Store.profile(b.id)
-	return b.checkpointLocked((*[32]byte)(ptr(hashOf(prompt, end))), tier.Exact, p, b.tenants[tenantA])
+	return b.objects.Checkpoint((*[32]byte)(ptr(hashOf(prompt, end))), tier.Exact, p, b.objects.Tenants[tenantA])
 }
 
 func ptr[T any](v T) *T { return &v }
@@ -99,20 +101,20 @@ func TestThinnedNodeIsNoHitAndServesWhatExtendsIt(t *testing.T) {
 
 func TestThinningGivesBackWholePagesOfStates(t *testing.T) {
 	b, _, _ := thinned(t)
-	used := b.Pools()[privatePool].UsedBytes
+	used := b.Pools()[objects.PrivatePool].UsedBytes
 	l := plan.NewGeometry(b.profile, 1, 4096).CheckpointParts(16)
 	var pages int64
 	for _, run := range l.StatePages {
-		pages += b.pagesOf(run.Len)
+		pages += b.objects.PagesOf(run.Len)
 	}
 	b.thin(1, 16)
 	b.wantUsed(0, used-pages)
-	if n := b.Counters(); n.Thinned != 1 || int64(n.ThinnedBytes) > pages || n.EvictedRoom != 0 {
+	if n := b.Counters(); n.Stripped != 1 || int64(n.StrippedBytes) > pages || n.EvictedRoom != 0 {
 		t.Fatalf("%+v", n)
 	}
 	info := b.Checkpoints(CheckpointFilter{}, nil, 10)
 	for _, i := range info {
-		if i.Thinned != (i.Tokens == 16) {
+		if i.Stripped != (i.Tokens == 16) {
 			t.Errorf("%+v", i)
 		}
 	}
@@ -208,7 +210,7 @@ func TestRefillWithAnotherParent(t *testing.T) {
 
 func TestRefillThatIsAbortedLeavesTheNodeThin(t *testing.T) {
 	b, c, data := thinned(t, 16)
-	used := b.Pools()[privatePool].UsedBytes
+	used := b.Pools()[objects.PrivatePool].UsedBytes
 	d := b.NewSession("d")
 	r, err := d.Save(b.saveQuery(1, 16, 0, tier.Exact))
 	b.must(err)
@@ -230,7 +232,7 @@ func TestRefillThatIsAbortedLeavesTheNodeThin(t *testing.T) {
 // copy has ended.
 func TestRefillDiesDuringACopy(t *testing.T) {
 	b, c, _ := thinned(t, 16)
-	used := b.Pools()[privatePool].UsedBytes
+	used := b.Pools()[objects.PrivatePool].UsedBytes
 	r, err := c.Save(b.saveQuery(1, 16, 0, tier.Exact))
 	b.must(err)
 	l := b.profile.CheckpointLayout(16)
@@ -243,7 +245,7 @@ func TestRefillDiesDuringACopy(t *testing.T) {
 	if _, err := c.Save(b.saveQuery(1, 16, 0, tier.Exact)); !errors.Is(err, tier.ErrExists) {
 		t.Fatalf("%v", err)
 	}
-	if b.Pools()[privatePool].UsedBytes == used {
+	if b.Pools()[objects.PrivatePool].UsedBytes == used {
 		t.Fatal("pages were given back under a copy")
 	}
 	b.mu.Lock()
@@ -269,16 +271,16 @@ func TestShellsLeaveWithWhatExtendsThem(t *testing.T) {
 	b, c, _ := thinned(t, 16, 32)
 	lease := b.loadPrefix(c, hashOf(1, 48), tier.Exact).Lease
 	b.mu.Lock()
-	if b.pools[privatePool].used != b.pools[privatePool].pinned {
+	if b.objects.Pools[objects.PrivatePool].Used != b.objects.Pools[objects.PrivatePool].Pinned {
 		t.Error("what a lease reads may leave")
 	}
 	b.mu.Unlock()
 	b.must(c.Release(lease))
 	b.mu.Lock()
-	b.evictLocked(b.pools[privatePool].evict, forRoom)
+	b.evictLocked(b.objects.Pools[objects.PrivatePool].Evict, forRoom)
 	b.mu.Unlock()
 	b.wantUsed(0, 0)
-	if n := b.Counters(); n.ThinnedDropped != 2 || n.EvictedRoom != 1 {
+	if n := b.Counters(); n.StrippedDropped != 2 || n.EvictedRoom != 1 {
 		t.Fatalf("%+v", n)
 	}
 }
@@ -290,13 +292,13 @@ func TestItemsFollowTheChain(t *testing.T) {
 	item := func(end int) (bytes int64, tokens int) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		it := b.itemLocked(b.node(1, end))
+		it := b.objects.Item(b.node(1, end))
 		return it.Bytes, it.Tokens
 	}
-	full := b.pagesOf(b.profile.CheckpointLayout(16).Bytes)
+	full := b.objects.PagesOf(b.profile.CheckpointLayout(16).Bytes)
 	var states int64
 	for _, run := range plan.NewGeometry(b.profile, 1, 4096).CheckpointParts(16).StatePages {
-		states += b.pagesOf(run.Len)
+		states += b.objects.PagesOf(run.Len)
 	}
 	want := func(end int, bytes int64, tokens int) {
 		t.Helper()
@@ -318,11 +320,11 @@ func TestContentKeysAreOfContent(t *testing.T) {
 	b, c, _ := thinned(t)
 	keys := map[uint64]bool{}
 	b.mu.Lock()
-	first := b.node(1, 48).contentKey()
+	first := b.node(1, 48).ContentKey()
 	for _, end := range []int{16, 32, 48} {
-		keys[b.node(1, end).contentKey()] = true
+		keys[b.node(1, end).ContentKey()] = true
 	}
-	b.evictLocked(b.pools[privatePool].evict, forRoom)
+	b.evictLocked(b.objects.Pools[objects.PrivatePool].Evict, forRoom)
 	b.mu.Unlock()
 	if len(keys) != 3 || keys[0] {
 		t.Errorf("keys %v", keys)
@@ -332,7 +334,7 @@ func TestContentKeysAreOfContent(t *testing.T) {
 	b.save(c, b.saveQuery(3, 48, 0, tier.Exact), 0)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.node(2, 48).contentKey() == b.node(3, 48).contentKey() || first == 0 {
+	if b.node(2, 48).ContentKey() == b.node(3, 48).ContentKey() || first == 0 {
 		t.Error("keys do not tell contents apart")
 	}
 }
@@ -341,35 +343,7 @@ func TestContentKeysAreOfContent(t *testing.T) {
 func (b *bench) thinAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for p := b.pools[privatePool]; p.used > p.pinned; {
-		b.evictLocked(p.evict, forRoom)
-	}
-}
-
-func TestPunchAndMend(t *testing.T) {
-	extents := []gpuipc.Extent{{Off: 1000, Len: 40}, {Off: 0, Len: 20}, {Off: 500, Len: 15}}
-	for _, runs := range [][]gpuipc.Extent{
-		nil,
-		{{Off: 0, Len: 75}},
-		{{Off: 0, Len: 10}, {Off: 30, Len: 20}, {Off: 70, Len: 5}},
-		{{Off: 10, Len: 55}},
-		{{Off: 40, Len: 20}},
-	} {
-		var want int64
-		for _, run := range runs {
-			want += run.Len
-		}
-		kept, given := punch(extents, runs)
-		if holes := holesOf(kept); holes != want || (gpuipc.Ref{Extents: given}).Len() != want {
-			t.Errorf("runs %v: holes of %d bytes, %v given, want %d", runs, holes, given, want)
-		}
-		whole := gpuipc.Ref{Extents: mend(kept, given)}
-		if !whole.Equal(gpuipc.Ref{Extents: extents}) {
-			t.Errorf("runs %v: mended %v", runs, whole.Extents)
-		}
-		elsewhere := mend(kept, []gpuipc.Extent{{Off: 5000, Len: 7}, {Off: 6000, Len: 100}})
-		if holesOf(elsewhere) != 0 || (gpuipc.Ref{Extents: elsewhere}).Len() != 75 {
-			t.Errorf("runs %v: mended with other memory: %v", runs, elsewhere)
-		}
+	for p := b.objects.Pools[objects.PrivatePool]; p.Used > p.Pinned; {
+		b.evictLocked(p.Evict, forRoom)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -69,9 +70,9 @@ func (x *twoTiers) push() {
 func (x *twoTiers) dropAll() {
 	s := x.Store
 	s.mu.Lock()
-	for _, p := range s.pools {
-		for p.used > p.pinned {
-			s.evictLocked(p.evict, forRoom)
+	for _, p := range s.objects.Pools {
+		for p.Used > p.Pinned {
+			s.evictLocked(p.Evict, forRoom)
 		}
 	}
 	s.mu.Unlock()
@@ -199,18 +200,18 @@ func TestSaveBehindAParentLargerThanItsPoolIsFull(t *testing.T) {
 	x.save(x.c, x.saveQuery(1, 128, 64, tier.Exact), 64)
 	x.push()
 	x.dropAll()
-	pool := x.pools[privatePool]
-	if pool.used != 0 {
-		t.Fatalf("%d bytes are still in memory", pool.used)
+	pool := x.objects.Pools[objects.PrivatePool]
+	if pool.Used != 0 {
+		t.Fatalf("%d bytes are still in memory", pool.Used)
 	}
-	node := x.pagesOf(x.profile.CheckpointLayout(64).Bytes)
-	pool.budget = 2*node - 1
+	node := x.objects.PagesOf(x.profile.CheckpointLayout(64).Bytes)
+	pool.Budget = 2*node - 1
 	_, err := x.c.Save(x.saveQuery(1, 192, 128, tier.Exact))
 	x.wantErr(err, tier.ErrFull)
 	if n := x.Counters().Promoting; n != 0 {
 		t.Errorf("%d promotions began that can never end", n)
 	}
-	pool.budget = 4 * node
+	pool.Budget = 4 * node
 	_, err = x.c.Save(x.saveQuery(1, 192, 128, tier.Exact))
 	x.wantErr(err, tier.ErrBusy)
 	if x.carry() != 2 {

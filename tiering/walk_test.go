@@ -14,7 +14,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -92,7 +94,7 @@ func TestTwoTiersAgreeWithAMap(t *testing.T) {
 
 // walkSeen sums what walks met, since those that meet nothing prove nothing.
 type walkSeen struct {
-	Counters
+	stats.Counters
 	restarts, returned int
 }
 
@@ -103,7 +105,7 @@ func (seen *walkSeen) check(t *testing.T) {
 		"written": seen.Written, "failed writes": seen.WritesFailed, "disk hits": seen.HitSegmentsDisk, "prefixes on disk": seen.PrefixHitsDisk,
 		"removed": seen.Removed, "logged": seen.Acknowledged[tier.LevelLogged], "synced": seen.Acknowledged[tier.LevelSynced], "restarts": uint64(seen.restarts),
 		"read ahead": seen.ReadAheadBegun, "trimmed": seen.TrimmedBytes, "returned": uint64(seen.returned),
-		"thinned": seen.Thinned, "thinned and filled": seen.ThinnedFilled, "thinned and promoted": seen.ThinnedPromoted, "shells": seen.ThinnedDropped,
+		"thinned": seen.Stripped, "thinned and filled": seen.StrippedFilled, "thinned and promoted": seen.StrippedPromoted, "shells": seen.StrippedDropped,
 	}
 	for name, n := range want {
 		if n == 0 {
@@ -112,7 +114,7 @@ func (seen *walkSeen) check(t *testing.T) {
 	}
 }
 
-func (seen *walkSeen) add(n Counters) {
+func (seen *walkSeen) add(n stats.Counters) {
 	seen.Demoted += n.Demoted
 	seen.DemotionsFailed += n.DemotionsFailed
 	seen.DemotionsRefused += n.DemotionsRefused
@@ -123,10 +125,10 @@ func (seen *walkSeen) add(n Counters) {
 	seen.Removed += n.Removed
 	seen.ReadAheadBegun += n.ReadAheadBegun
 	seen.TrimmedBytes += n.TrimmedBytes
-	seen.Thinned += n.Thinned
-	seen.ThinnedFilled += n.ThinnedFilled
-	seen.ThinnedPromoted += n.ThinnedPromoted
-	seen.ThinnedDropped += n.ThinnedDropped
+	seen.Stripped += n.Stripped
+	seen.StrippedFilled += n.StrippedFilled
+	seen.StrippedPromoted += n.StrippedPromoted
+	seen.StrippedDropped += n.StrippedDropped
 	for i := range n.Promotions {
 		seen.Promotions[i] += n.Promotions[i]
 	}
@@ -389,8 +391,8 @@ func (w *walk) where(n tier.Name) (memory, disk bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p, _ := w.Store.profile(w.id)
-	o := w.namedLocked(n, p, w.tenants[tenantA])
-	return o != nil && o.fill == nil && o.phase != stripped, w.tier.holds(n)
+	o := w.objects.Named(n, p, w.objects.Tenants[tenantA])
+	return o != nil && o.Fill == nil && o.Phase != objects.Stripped, w.tier.holds(n)
 }
 
 func (w *walk) loadOne() {
@@ -475,8 +477,8 @@ func (w *walk) evictOne() {
 	n := tier.Name{Key: p.key}
 	memory, disk := w.where(n)
 	w.mu.Lock()
-	coming := slices.ContainsFunc(w.writes[n], func(o *object) bool { return !o.write.removed })
-	filled := w.filledLocked(n, func() *profileState { p, _ := w.Store.profile(w.id); return p }(), w.tenants[tenantA])
+	coming := slices.ContainsFunc(w.writes[n], func(o *objects.Object) bool { return !writeOf(o).removed })
+	filled := w.objects.Filled(n, func() *objects.Profile { p, _ := w.Store.profile(w.id); return p }(), w.objects.Tenants[tenantA])
 	w.mu.Unlock()
 	switch err := w.Evict(p.key); {
 	case filled:
@@ -496,8 +498,8 @@ func (w *walk) evictOne() {
 func (w *walk) lost() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.ContainsFunc(w.objects.Places(), func(o *object) bool {
-		return o != nil && o.phase == stripped && !w.tier.holds(o.label())
+	return slices.ContainsFunc(w.objects.Table.Places(), func(o *objects.Object) bool {
+		return o != nil && o.Phase == objects.Stripped && !w.tier.holds(o.Label())
 	})
 }
 
@@ -618,7 +620,7 @@ func (w *walk) beingFilled(n int) bool {
 	p, _ := w.Store.profile(w.id)
 	for {
 		q, begin := w.checkpoint(n)
-		if w.filledLocked(tier.Name{Kind: q.Kind, Key: q.Hash}, p, w.tenants[tenantA]) {
+		if w.objects.Filled(tier.Name{Kind: q.Kind, Key: q.Hash}, p, w.objects.Tenants[tenantA]) {
 			return true
 		}
 		if begin == 0 {

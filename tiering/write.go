@@ -7,7 +7,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -21,7 +21,7 @@ import (
 // at the level asked for.
 type write struct {
 	store  *Store
-	object *object
+	object *objects.Object
 	*transfer.Flight
 
 	want     tier.Level // highest level asked for
@@ -38,13 +38,19 @@ type write struct {
 	answer   tier.Level // of the tier
 }
 
+// writeOf is the write of an object, if it has one.
+func writeOf(o *objects.Object) *write {
+	w, _ := o.Write.(*write)
+	return w
+}
+
 // maxTurns bounds how often a checkpoint waits for its parent, which a small
 // tier may push out again before the child's turn.
 const maxTurns = 3
 
 // openWrites makes the engine that brings objects into the lower tier.
 func (s *Store) openWrites() {
-	s.down = transfer.New[*object](transfer.Config{Lock: &s.mu, Now: s.cfg.Now, After: s.removeAgain})
+	s.down = transfer.New[*objects.Object](transfer.Config{Lock: &s.mu, Now: s.cfg.Now, After: s.removeAgain})
 }
 
 // launch has writes that have begun under the lock go to the tier. Whoever has called
@@ -58,34 +64,34 @@ func (s *Store) launch() {
 // wantLocked asks for an object to be held below at a level, those it extends
 // first. It is on its way when o.write is set afterwards, and there already when
 // it is not and err is nil. A patient wish waits for a tier that is busy.
-func (s *Store) wantLocked(o *object, level tier.Level, patient bool) error {
+func (s *Store) wantLocked(o *objects.Object, level tier.Level, patient bool) error {
 	if s.cfg.Lower == nil || s.closed {
-		return fmt.Errorf("%s: no lower tier: %w", o.name(), tier.ErrUnavailable)
+		return fmt.Errorf("%s: no lower tier: %w", o.Name(), tier.ErrUnavailable)
 	}
-	if w := o.write; w != nil {
+	if w := writeOf(o); w != nil {
 		w.want, w.patient = max(w.want, level), w.patient || patient
 		return nil
 	}
 	w := &write{store: s, object: o, want: level, reached: tier.LevelMemory, patient: patient}
-	if e, held := s.belowLocked(o); held {
+	if e, held := s.objects.Below(o); held {
 		w.reached = e.Level
-		s.storedLocked(o, e.Level)
+		s.objects.SetStored(o, e.Level)
 		if e.Level >= level {
 			return nil
 		}
 	}
 	switch {
-	case o.phase == stripped:
-		return fmt.Errorf("%s: its states are not in memory: %w", o.name(), tier.ErrGone)
-	case o.corrupt:
-		return fmt.Errorf("%s: its bytes in memory are wrong: %w", o.name(), tier.ErrCorrupt)
+	case o.Phase == objects.Stripped:
+		return fmt.Errorf("%s: its states are not in memory: %w", o.Name(), tier.ErrGone)
+	case o.Corrupt:
+		return fmt.Errorf("%s: its bytes in memory are wrong: %w", o.Name(), tier.ErrCorrupt)
 	}
-	o.write = w
-	n := o.label()
+	o.Write = w
+	n := o.Label()
 	s.writes[n] = append(s.writes[n], o)
 	f, err := s.down.Start(o, w, transfer.Options{})
 	w.Flight, w.queued = f, err == nil
-	s.rankLocked(o)
+	s.objects.Rank(o)
 	return err
 }
 
@@ -99,7 +105,7 @@ func (w *write) Begin(f *transfer.Flight) error {
 	case w.patient && errors.Is(err, tier.ErrBusy) && !s.closed:
 		return transfer.Parked(err)
 	}
-	s.counters.writeRefused(err)
+	s.counters.WriteRefused(err)
 	return err
 }
 
@@ -108,23 +114,22 @@ func (w *write) admit(f *transfer.Flight) error {
 	if err := w.follow(f); err != nil {
 		return err
 	}
-	name := o.label()
+	name := o.Label()
 	switch {
 	case s.closed:
-		return fmt.Errorf("%s: closing: %w", o.name(), tier.ErrUnavailable)
+		return fmt.Errorf("%s: closing: %w", o.Name(), tier.ErrUnavailable)
 	case w.removed:
-		return fmt.Errorf("%s: removed: %w", o.name(), tier.ErrGone)
-	case s.deleting[name] > 0:
-		return fmt.Errorf("%s: an older one is being removed: %w", o.name(), tier.ErrBusy)
+		return fmt.Errorf("%s: removed: %w", o.Name(), tier.ErrGone)
+	case s.objects.Deleting[name] > 0:
+		return fmt.Errorf("%s: an older one is being removed: %w", o.Name(), tier.ErrBusy)
 	}
-	s.asked = name
-	if e, ok := s.cfg.Lower.Lookup(&s.asked); ok && (e.Tenant != o.tenant.ID || e.Fingerprint != o.profile.Fingerprint() || !o.shapeOf(&e)) {
+	if e := s.objects.EntryBelow(name); e != nil && (e.Tenant != o.Tenant.ID || e.Fingerprint != o.Profile.Fingerprint() || !o.ShapeOf(e)) {
 		// Hashes of checkpoints come from clients, so this need not be a
 		// broken hash function.
-		return fmt.Errorf("%s: the tier has one of another tenant, profile or length: %w", o.name(), tier.ErrExists)
+		return fmt.Errorf("%s: the tier has one of another tenant, profile or length: %w", o.Name(), tier.ErrExists)
 	}
-	s.yieldToWriteLocked(o)
-	tw, err := s.cfg.Lower.Admit(s.describe(o), s.roomBelow(o.tenant))
+	s.objects.YieldToWrite(o)
+	tw, err := s.cfg.Lower.Admit(s.objects.Describe(o), s.roomBelow(o.Tenant))
 	if err != nil {
 		return err
 	}
@@ -140,40 +145,40 @@ func (w *write) admit(f *transfer.Flight) error {
 // follow puts a write behind that of its parent, if the parent has to be written
 // first.
 func (w *write) follow(f *transfer.Flight) error {
-	s, o, up := w.store, w.object, w.object.parent
+	s, o, up := w.store, w.object, w.object.Parent
 	if up == nil {
 		return nil
 	}
-	e, held := s.belowLocked(up)
-	if held && up.phase == stripped {
+	e, held := s.objects.Below(up)
+	if held && up.Phase == objects.Stripped {
 		w.want = min(w.want, e.Level) // it cannot be made safer
 		return nil
 	}
 	if w.turns == maxTurns && (!held || e.Level < w.want) {
-		return fmt.Errorf("%s: its parent does not stay: %w", o.name(), tier.ErrFull)
+		return fmt.Errorf("%s: its parent does not stay: %w", o.Name(), tier.ErrFull)
 	}
 	if err := s.wantLocked(up, w.want, w.patient); err != nil {
-		return fmt.Errorf("%s: its parent: %w", o.name(), err)
+		return fmt.Errorf("%s: its parent: %w", o.Name(), err)
 	}
-	if up.write == nil {
+	if up.Write == nil {
 		return nil
 	}
 	w.turns++
-	f.Follow(up.write.Flight)
+	f.Follow(writeOf(up).Flight)
 	return transfer.ErrFollow
 }
 
 // roomBelow is how many bytes a tenant may hold in the lower tier.
-func (s *Store) roomBelow(t *tenant) int64 {
+func (s *Store) roomBelow(t *objects.Tenant) int64 {
 	if t.QuotaBytes == 0 {
 		return math.MaxInt64
 	}
-	return max(0, t.QuotaBytes-t.total())
+	return max(0, t.QuotaBytes-t.Total())
 }
 
 // Move hands an object to the tier, which calls back when it is done.
 func (w *write) Move(_ context.Context, _ *transfer.Flight, moved func(error)) {
-	s, name := w.store, w.object.name()
+	s, name := w.store, w.object.Name()
 	w.tier.Start(w.running, func(reached tier.Level, err error) {
 		w.answer = reached
 		if err == nil && reached < tier.LevelLogged {
@@ -192,10 +197,10 @@ func (w *write) Landed(*transfer.Flight) (again bool, err error) {
 	s, o := w.store, w.object
 	if w.reached < tier.LevelLogged {
 		s.counters.Written++
-		s.counters.WrittenBytes += uint64(o.bytes)
+		s.counters.WrittenBytes += uint64(o.Bytes)
 	}
 	w.reached = max(w.reached, w.answer)
-	s.storedLocked(o, max(o.stored, w.answer))
+	s.objects.SetStored(o, max(o.Stored, w.answer))
 	return w.want > w.running && w.answer >= w.running, nil
 }
 
@@ -210,7 +215,7 @@ func (w *write) End(f *transfer.Flight, err error) {
 		s.counters.WritesFailed++
 		s.cleanerHolds = true
 		if errors.Is(err, tier.ErrCorrupt) {
-			s.corruptLocked(o)
+			s.objects.MarkCorrupt(o)
 		}
 	}
 	s.forgetWriteLocked(o)
@@ -227,16 +232,16 @@ func (w *write) End(f *transfer.Flight, err error) {
 			s.counters.DemotionsRefused++
 		}
 	}
-	if n := o.label(); w.removed && !slices.ContainsFunc(s.writes[n], func(other *object) bool { return other.write.removed }) {
+	if n := o.Label(); w.removed && !slices.ContainsFunc(s.writes[n], func(other *objects.Object) bool { return writeOf(other).removed }) {
 		s.running.Add(1)
 		s.removals = append(s.removals, n)
 	}
-	s.rankLocked(o)
+	s.objects.Rank(o)
 	for _, g := range f.Followers() {
 		follower := g.Job.(*write)
 		follower.want = min(follower.want, max(w.reached, tier.LevelLogged))
 	}
-	s.settleLocked(o)
+	s.objects.Account(o)
 	s.writesEnded++
 	s.changed.Broadcast()
 	if s.up != nil {
@@ -254,13 +259,13 @@ func (w *write) Release(*transfer.Flight) {
 }
 
 // forgetWriteLocked ends that an object has a write.
-func (s *Store) forgetWriteLocked(o *object) {
-	n := o.label()
-	left := slices.DeleteFunc(s.writes[n], func(other *object) bool { return other == o })
+func (s *Store) forgetWriteLocked(o *objects.Object) {
+	n := o.Label()
+	left := slices.DeleteFunc(s.writes[n], func(other *objects.Object) bool { return other == o })
 	if s.writes[n] = left; len(left) == 0 {
 		delete(s.writes, n)
 	}
-	o.write = nil
+	o.Write = nil
 }
 
 // removeAgain removes what an operator removed while it was written.
@@ -274,37 +279,6 @@ func (s *Store) removeAgain() {
 		s.endDeletion(names[i])
 		s.running.Done()
 	}
-}
-
-// corruptLocked takes an object out of memory whose bytes are not those that were
-// published, as the tier found out. One that others extend stays until they have
-// left, but neither it nor they are found any more.
-func (s *Store) corruptLocked(o *object) {
-	s.counters.CorruptInMemory++
-	o.refused = true
-	switch {
-	case !o.linked():
-	case o.children == 0:
-		s.decideLocked(o, decision.Drop, decision.Corrupt, o.pageBytes)
-		s.unlinkLocked(o, tier.ReasonAborted)
-	case !o.corrupt:
-		o.corrupt = true
-		s.corrupt++
-	}
-}
-
-// soundLocked tells whether neither an object nor what it extends is known to
-// hold wrong bytes.
-func (s *Store) soundLocked(o *object) bool {
-	if s.corrupt == 0 {
-		return true
-	}
-	for ; o != nil; o = o.parent {
-		if o.corrupt {
-			return false
-		}
-	}
-	return true
 }
 
 // moving tells whether the tier works on a write, or on one that it follows.
@@ -326,7 +300,17 @@ func (s *Store) kickLocked() {
 
 // withdrawLocked ends a write of an object that is being evicted and that the tier
 // does not have.
-func (s *Store) withdrawLocked(o *object) {
-	o.write.leaving = true
-	s.down.Cancel(o.write.Flight, transfer.ErrStopped)
+func (s *Store) withdrawLocked(o *objects.Object) {
+	w := writeOf(o)
+	w.leaving = true
+	s.down.Cancel(w.Flight, transfer.ErrStopped)
+}
+
+// lowerTier is what the store keeps of a lower tier. Guarded by the store's lock.
+type lowerTier struct {
+	removals   []tier.Name                     // by an operator while they were written: to be removed again
+	writes     map[tier.Name][]*objects.Object // with a write, wanted or running
+	down       *transfer.Engine[*objects.Object]
+	up         *transfer.Engine[tier.Name]
+	aheadHints transfer.Hints[wanted]
 }

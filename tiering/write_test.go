@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -166,7 +168,7 @@ func TestBusyTierIsWaitedForInOrder(t *testing.T) {
 	x.tier.finishAll()
 	x.reached(ds[len(ds)-1])
 	n := x.Counters()
-	if n.Written != 4 || n.Acknowledged[tier.LevelLogged] != 4 || n.WritesRefused[refusalBusy] != 1 || x.Pools()[0].DirtyBytes == 0 {
+	if n.Written != 4 || n.Acknowledged[tier.LevelLogged] != 4 || n.WritesRefused[stats.RefusalBusy] != 1 || x.Pools()[0].DirtyBytes == 0 {
 		t.Fatalf("%+v", n)
 	}
 }
@@ -207,8 +209,8 @@ func TestHungTierDoesNotHoldChains(t *testing.T) {
 	l := x.profile.CheckpointLayout(16)
 	d := x.commitTo(r, &l, content(&l, 3), tier.LevelLogged).Durable
 	x.dropAll()
-	if l := x.reached(d); l != tier.LevelMemory || x.Pools()[privatePool].UsedBytes != 0 || x.down.Parked() != 0 {
-		t.Fatalf("reached %v, %+v", l, x.Pools()[privatePool])
+	if l := x.reached(d); l != tier.LevelMemory || x.Pools()[objects.PrivatePool].UsedBytes != 0 || x.down.Parked() != 0 {
+		t.Fatalf("reached %v, %+v", l, x.Pools()[objects.PrivatePool])
 	}
 	x.tier.finishAll()
 	if l := x.reached(first); l != tier.LevelLogged {
@@ -379,7 +381,7 @@ func TestNameOfAnotherTenantIsNotWrittenOver(t *testing.T) {
 	if l := x.reached(d); l != tier.LevelMemory {
 		t.Fatalf("reached %v", l)
 	}
-	if e, _ := x.tier.entries[tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}], 0; e.Tenant != tenantA || x.Counters().WritesRefused[refusalOther] != 1 {
+	if e, _ := x.tier.entries[tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}], 0; e.Tenant != tenantA || x.Counters().WritesRefused[stats.RefusalOther] != 1 {
 		t.Fatalf("%+v", e)
 	}
 }
@@ -407,7 +409,7 @@ func TestOperatorRemovesFromBothTiers(t *testing.T) {
 		x.wantMiss(p, tier.ReasonRemoved)
 		x.wantErr(x.Evict(p.key), tier.ErrGone)
 	}
-	if len(x.tier.entries) != 0 || x.Counters().Removed != 2 || len(x.deleting) != 0 {
+	if len(x.tier.entries) != 0 || x.Counters().Removed != 2 || len(x.objects.Deleting) != 0 {
 		t.Fatalf("%d entries, %+v", len(x.tier.entries), x.Counters())
 	}
 }
@@ -432,7 +434,7 @@ func TestRemovalOutlastsWrites(t *testing.T) {
 				t.Fatalf("%d writes", x.tier.waiting())
 			}
 			x.tier.finish(0, nil)
-			if x.tier.holds(tier.Name{Key: p.key}) || len(x.deleting) != 0 {
+			if x.tier.holds(tier.Name{Key: p.key}) || len(x.objects.Deleting) != 0 {
 				t.Fatal("the removed segment came back")
 			}
 			x.tier.finishAll()

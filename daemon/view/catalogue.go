@@ -316,7 +316,7 @@ func (v *View) checkpoint(c *tiering.CheckpointInfo) api.Checkpoint {
 	return api.Checkpoint{
 		Hash: api.Digest(c.Hash), Parent: parentOf(c.Parent), Profile: uint32(c.Profile), Model: c.Model, Tenant: v.tenantName(c.Tenant),
 		Kind: kindName(c.Kind), Tiers: r.tiers, Level: r.level, Tokens: c.Tokens, Rows: c.Tokens - c.Begin,
-		Bytes: c.Bytes, DiskBytes: r.diskBytes, Leases: c.Leases, Children: c.Children, Thinned: c.Thinned, Created: c.Created, LastUsed: c.LastUsed,
+		Bytes: c.Bytes, DiskBytes: r.diskBytes, Leases: c.Leases, Children: c.Children, Thinned: c.Stripped, Created: c.Created, LastUsed: c.LastUsed,
 	}
 }
 

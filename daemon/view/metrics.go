@@ -10,16 +10,16 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/daemon/server"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/disk"
 	"github.com/spliced-kv/spliced/tiering/metric"
+	"github.com/spliced-kv/spliced/tiering/stats"
 )
 
 // declared are the structs whose fields say what /metrics answers, apart from the
 // histograms of requests.
 var declared = []any{
-	tiering.Counters{}, advise.Stats{}, disk.Counters{}, server.Counts{}, server.Load{}, canary.Sums{},
+	stats.Counters{}, advise.Stats{}, disk.Counters{}, server.Counts{}, server.Load{}, canary.Sums{},
 	buildSeries{}, nodeSeries{}, capabilitySeries{}, poolSeries{}, memorySeries{}, dirtySeries{}, lookupSeries{},
 	diskSeries{}, diskStateSeries{}, gpuSeries{}, gpuMemorySeries{}, driverSeries{}, adviceSeries{}, verdictSeries{}, decisionSeries{},
 	costSeries{}, predictionSeries{}, jobSeries{}, bandwidthSeries{}, canarySeries{}, answerSeries{}, rowSeries{}, failureSeries{},

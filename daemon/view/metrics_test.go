@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/metric"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -26,7 +26,7 @@ func TestEveryFamilyIsDeclaredOnce(t *testing.T) {
 
 // Tags name what String names elsewhere.
 func TestReasonsAreNamedAlike(t *testing.T) {
-	var c tiering.Counters
+	var c stats.Counters
 	for i := range c.PrefixMisses {
 		c.PrefixMisses[i] = uint64(100 + i)
 	}
@@ -37,7 +37,7 @@ func TestReasonsAreNamedAlike(t *testing.T) {
 		}
 	})
 	var levels []string
-	c = tiering.Counters{}
+	c = stats.Counters{}
 	for i := range c.Acknowledged {
 		c.Acknowledged[i] = uint64(100 + i)
 	}

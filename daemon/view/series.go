@@ -10,6 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -193,7 +194,7 @@ func (v *View) eachStruct(f func(any)) {
 	v.eachOfServer(f)
 }
 
-func lookupsOf(c *tiering.Counters) *lookupSeries {
+func lookupsOf(c *stats.Counters) *lookupSeries {
 	split := func(all, hbm, disk uint64) [3]uint64 { return [3]uint64{hbm, all - hbm - disk, disk} }
 	s := &lookupSeries{
 		Prefixes:     split(c.PrefixHits, c.HBM.PrefixHits, c.PrefixHitsDisk),

@@ -141,7 +141,7 @@ func (o *Object) String() string {
 	return fmt.Sprintf("%s %x of %q", [...]string{"segment", "checkpoint", "spliced checkpoint"}[o.Kind], o.Key[:4], o.Tenant.Name)
 }
 
-// total is the bytes of all ranks.
+// Total is the bytes of all ranks.
 func (o *Object) Total() (n int64) {
 	for _, b := range o.Bytes {
 		n += int64(len(b))

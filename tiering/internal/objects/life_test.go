@@ -1,4 +1,4 @@
-package tiering
+package objects
 
 import (
 	"testing"
@@ -35,7 +35,7 @@ func TestLifeOfAnObjectBeginsAndEnds(t *testing.T) {
 func TestWhatCannotHappenToAnObjectPanics(t *testing.T) {
 	for p := range phases {
 		for e := range events {
-			o := &object{phase: p}
+			o := &Object{Phase: p}
 			func() {
 				defer func() {
 					if failed := recover() != nil; failed != (life[p][e] == described) {
@@ -44,8 +44,8 @@ func TestWhatCannotHappenToAnObjectPanics(t *testing.T) {
 				}()
 				o.on(e)
 			}()
-			if next := life[p][e]; next != described && o.phase != next || next == described && o.phase != p {
-				t.Errorf("%v is %v: became %v", p, e, o.phase)
+			if next := life[p][e]; next != described && o.Phase != next || next == described && o.Phase != p {
+				t.Errorf("%v is %v: became %v", p, e, o.Phase)
 			}
 		}
 	}

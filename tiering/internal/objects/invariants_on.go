@@ -1,5 +1,5 @@
 //go:build invariants
 
-package tiering
+package objects
 
 const checked = true

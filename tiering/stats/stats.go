@@ -1,4 +1,6 @@
-package tiering
+// Package stats is what a store counts under its lock, each counter declared once with
+// its names in listings and in Prometheus (package metric).
+package stats
 
 import (
 	"errors"
@@ -49,7 +51,7 @@ type Counters struct {
 	CommittedBytes  uint64         `count:"committed_bytes" prom:"fetch_bytes_total,tier=dram,direction=in" help:"Bytes copied into a tier (dram: from clients, disk: from memory) and out of it."`
 	Published       uint64         `count:"published" prom:"published_total" help:"Objects published."`
 	PublishedBytes  uint64         `count:"published_bytes" prom:"published_bytes_total" help:"Bytes published, over all ranks."`
-	Aborted         [causes]uint64 `count:"aborted_{client,death,corrupt,device,expiry}" prom:"aborted_total,reason=*" help:"Fills that ended without publication, by reason."`
+	Aborted         [Causes]uint64 `count:"aborted_{client,death,corrupt,device,expiry}" prom:"aborted_total,reason=*" help:"Fills that ended without publication, by reason."`
 
 	RefusedFull  uint64 `count:"refused_full" prom:"admissions_refused_total,reason=full" help:"Reservations refused by reason."`
 	RefusedQuota uint64 `count:"refused_quota" prom:"admissions_refused_total,reason=quota"`
@@ -72,13 +74,13 @@ type Counters struct {
 	Removed uint64 `count:"removed" prom:"evictions_total,tier=dram,reason=operator"`
 	// Checkpoints that gave back their states only, since one other extends them,
 	// and what became of them: whole again, or gone with the last child.
-	Thinned      uint64 `count:"thinned"`
-	ThinnedBytes uint64 `count:"thinned_bytes"`
+	Stripped      uint64 `count:"thinned"`
+	StrippedBytes uint64 `count:"thinned_bytes"`
 	// Saved again.
-	ThinnedFilled       uint64 `count:"thinned_filled"`
-	ThinnedPromoted     uint64 `count:"thinned_promoted"`
-	ThinnedDropped      uint64 `count:"thinned_dropped"`
-	ThinnedDroppedBytes uint64 `count:"thinned_dropped_bytes"`
+	StrippedFilled       uint64 `count:"thinned_filled"`
+	StrippedPromoted     uint64 `count:"thinned_promoted"`
+	StrippedDropped      uint64 `count:"thinned_dropped"`
+	StrippedDroppedBytes uint64 `count:"thinned_dropped_bytes"`
 
 	// Into the lower tier.
 	Written         uint64                       `count:"written" prom:"tier_written_total,tier=disk" help:"Objects that a tier came to hold, from the one above." part:"disk"`
@@ -105,39 +107,19 @@ type Counters struct {
 	// Not begun: over a bound.
 	ReadAheadDropped uint64 `count:"read_ahead_dropped" prom:"read_ahead_total,result=dropped" part:"disk"`
 
-	HBM HBMCounters `count:"hbm_" part:"hbm"`
+	HBM HBM `count:"hbm_" part:"hbm"`
 
 	plan.Counters
 }
 
-// Counters takes a snapshot.
-func (s *Store) Counters() Counters {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.countersLocked()
-}
-
-// countersLocked adds what promotions and plans count themselves.
-func (s *Store) countersLocked() Counters {
-	c := s.counters
-	if s.up != nil {
-		stats := s.up.Stats()
-		c.Promotions, c.PromotionsBusy, c.Promoting = stats.Ended, stats.Busy, uint64(s.up.Len())
-	}
-	if s.hbm != nil {
-		stats := s.hbm.up.Stats()
-		c.HBM.Promotions, c.HBM.PromotionsBusy, c.HBM.Promoting = stats.Ended, stats.Busy, uint64(s.hbm.up.Len())
-	}
-	c.Counters, c.HBM.Ran = s.plans.Counters()
-	return c
-}
-
-func (c *Counters) miss(why tier.Reason, tokens uint32) {
+// Miss counts a missed segment.
+func (c *Counters) Miss(why tier.Reason, tokens uint32) {
 	c.MissSegments[why]++
 	c.MissTokens[why] += uint64(tokens)
 }
 
-func (c *Counters) refused(err error) {
+// Refused counts a reservation that found no room.
+func (c *Counters) Refused(err error) {
 	switch {
 	case errors.Is(err, tier.ErrFull):
 		c.RefusedFull++
@@ -152,16 +134,17 @@ func (c *Counters) refused(err error) {
 type refusal uint8
 
 const (
-	refusalBusy refusal = iota
-	refusalFull
-	refusalQuota
-	refusalUnavailable
-	refusalOther
+	RefusalBusy refusal = iota
+	RefusalFull
+	RefusalQuota
+	RefusalUnavailable
+	RefusalOther
 	refusals
 )
 
-func (c *Counters) writeRefused(err error) {
-	why := refusalOther
+// WriteRefused counts a write that the lower tier did not take.
+func (c *Counters) WriteRefused(err error) {
+	why := RefusalOther
 	for r, kind := range [...]error{tier.ErrBusy, tier.ErrFull, tier.ErrQuota, tier.ErrUnavailable} {
 		if errors.Is(err, kind) {
 			why = refusal(r)
@@ -173,3 +156,64 @@ func (c *Counters) writeRefused(err error) {
 
 // Each calls f with every counter and gauge in a fixed order, by its name.
 func (c *Counters) Each(f func(name string, value uint64)) { metric.Each(c, f) }
+
+// HBM counts what happens in HBM since Open, apart from the gauges Copies,
+// Promoting and Lost. All are zero without HBM.
+type HBM struct {
+	// By Match for clients of the device: of its hits, those with a copy in HBM for
+	// some rank. They are not among those in the lower tier.
+	HitSegments     uint64 `count:"hit_segments"`
+	HitTokens       uint64 `count:"hit_tokens"`
+	PrefixHits      uint64 `count:"prefix_hits"`
+	PrefixHitTokens uint64 `count:"prefix_hit_tokens"`
+
+	// By AcquireResident and LoadResident.
+	Acquired       uint64 `count:"acquired" prom:"hbm_leases_total,kind=segment,result=hit" help:"Leases asked for on the GPU, by kind of object and result (hit or miss)."`
+	AcquiredTokens uint64 `count:"acquired_tokens"`
+	AcquireMisses  uint64 `count:"acquire_misses" prom:"hbm_leases_total,kind=segment,result=miss"`
+	Loaded         uint64 `count:"loaded" prom:"hbm_leases_total,kind=checkpoint,result=hit"`
+	LoadedTokens   uint64 `count:"loaded_tokens"`
+	LoadMisses     uint64 `count:"load_misses" prom:"hbm_leases_total,kind=checkpoint,result=miss"`
+
+	Copies     uint64                    `count:"copies" prom:"hbm_copies" help:"Copies of segments and checkpoints on the GPU that lookups find."`
+	Promoting  uint64                    `count:"promoting" prom:"hbm_promotions_in_flight" help:"Copies to the GPU that are wanted or running."`
+	Promotions [transfer.Outcomes]uint64 `count:"promotions_{done,corrupt,gone,,no_room,stopped,lost,failed}" prom:"hbm_promotions_total,result=*" help:"Copies to the GPU by outcome: done, corrupt (the device's digests are not the object's), gone (the object left memory meanwhile), no_room, stopped, lost (with the device), failed (refused by the device)."`
+	// Copied and verified.
+	PromotedBytes  uint64 `count:"promoted_bytes" prom:"fetch_bytes_total,tier=hbm,direction=in"`
+	PromotionsBusy uint64 `count:"promotions_busy" prom:"hbm_promotions_refused_total" help:"Copies to the GPU not begun because too many were wanted."`
+	MatchesDropped uint64 `count:"matches_dropped" prom:"hbm_matches_dropped_total" help:"Hits of matches that were not considered for a copy: too many at once."`
+	// Copies that lookups do not find any more, by why.
+	Dropped [hbmDropReasons]uint64 `count:"dropped_{room,quota,object,removed,lost}" prom:"evictions_total,tier=hbm,reason=room|quota|object|operator|lost"`
+	// Of these.
+	DroppedBytes uint64 `count:"dropped_bytes" prom:"evicted_bytes_total,tier=hbm"`
+	plan.Ran            // in HBM
+	Lost         uint64 `count:"lost" prom:"hbm_lost" help:"1 when the GPU was lost; what it held is in memory or on disk."`
+}
+
+// Drop is why a copy left HBM. It was never the only one.
+type Drop uint8
+
+const (
+	DropRoom    Drop = iota // another copy, or a buffer, needed its room
+	DropQuota               // its tenant is at its quota
+	DropObject              // its object has left every other tier, or has other bytes now
+	DropRemoved             // by an operator
+	DropLost                // with the device
+	hbmDropReasons
+)
+
+func (d Drop) String() string {
+	return [...]string{"room", "quota", "object", "removed", "lost"}[d]
+}
+
+// Cause says why a fill ended without publication.
+type Cause uint8
+
+const (
+	CauseAbort   Cause = iota // its client said so
+	CauseDeath                // a client of it went away
+	CauseCorrupt              // a digest did not match
+	CauseDevice               // the device failed
+	CauseExpiry
+	Causes
+)

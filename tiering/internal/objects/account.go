@@ -1,0 +1,265 @@
+package objects
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/internal/ghost"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Use keeps an object's memory, unuse lets go of it. nil is nothing.
+func (s *Set) Use(o *Object) {
+	if o != nil {
+		o.Ops++
+		s.Account(o)
+	}
+}
+
+// Unuse ends what Use began.
+func (s *Set) Unuse(o *Object) {
+	if o != nil {
+		o.Ops--
+		s.Account(o)
+	}
+}
+
+// Account brings the accounts up to date after a count of o changed, and
+// frees its memory when nothing holds it any more.
+func (s *Set) Account(o *Object) {
+	next := o.Classify()
+	if next != o.Class {
+		o.Pool.Bytes[o.Class] -= o.PageBytes
+		o.Pool.Bytes[next] += o.PageBytes
+		if o.Class == ClassIdle {
+			s.pin(o, 1)
+		} else if next == ClassIdle {
+			s.pin(o, -1)
+		}
+		if next == ClassDemoting {
+			o.Tenant.Leaving += o.Bytes
+		} else if o.Class == ClassDemoting {
+			o.Tenant.Leaving -= o.Bytes
+		}
+		o.Class = next
+	}
+	if checked {
+		s.check(o)
+	}
+	if next == ClassIdle && !o.Linked() {
+		s.free(o)
+	} else if next == ClassIdle {
+		s.dropPlaceholder(o)
+	}
+}
+
+// pin adds to the pins of o and, where that pins or unpins it, of its
+// parents: a node cannot leave before those that extend it.
+func (s *Set) pin(o *Object, d int) {
+	for ; o != nil; o = o.Parent {
+		was := o.Pins
+		o.Pins += d
+		if (was == 0) == (o.Pins == 0) {
+			return
+		}
+		d = 1
+		if o.Pins == 0 {
+			d = -1
+		}
+		if o.InHBM() {
+			o.Profile.Held += d
+		}
+		o.Pool.Pinned += int64(d) * o.PageBytes
+		o.Tenant.Pinned += int64(d) * o.Bytes
+		if o.InHBM() {
+			o.Tenant.PinnedAbove += int64(d) * o.Bytes
+		}
+		if o.Published() {
+			o.Refused = false
+			s.Rank(o)
+		}
+	}
+}
+
+// Link makes a new object, whose memory is allocated, known to lookups.
+func (s *Set) Link(o *Object) {
+	o.on(evLink)
+	if o.Kind == 0 {
+		if s.Segments.Find(&o.Key) != nil {
+			panic(fmt.Sprintf("objects: %s is held twice", o.Name()))
+		}
+		s.Segments.Put(&o.Key, o)
+	} else {
+		o.Sibling = s.Checkpoints.Find(&o.Key)
+		s.Checkpoints.Put(&o.Key, o)
+	}
+	s.Book(o)
+	if up := o.Parent; up != nil {
+		up.Children++
+		up.Kids ^= o.ID
+		s.revalue(up)
+		s.Rank(up)
+	}
+	s.Account(o)
+	if s.Short(o.Pool) {
+		s.cfg.Short()
+	}
+}
+
+// Book begins to account for an object.
+func (s *Set) Book(o *Object) {
+	if o.Phase == described {
+		o.on(evBook)
+	}
+	o.ID = s.Table.Add(o)
+	if !o.InHBM() {
+		o.Profile.Held++
+	}
+	o.Pool.Objects++
+	o.Pool.Bytes[ClassIdle] += o.PageBytes
+	o.Pool.Used += o.PageBytes
+	o.Tenant.Used[o.Pool.Number] += o.Bytes
+}
+
+// Unlink hides an object from lookups and policies. Its memory is freed
+// now or by whoever lets go last.
+func (s *Set) Unlink(o *Object, why tier.Reason) {
+	if o.Children > 0 {
+		panic(fmt.Sprintf("objects: %s leaves before its %d children", o.Name(), o.Children))
+	}
+	if o.Kind == 0 {
+		s.Segments.Remove(&o.Key)
+	} else {
+		s.unlinkSibling(o)
+	}
+	if o.Published() {
+		o.countPublished(-1)
+	}
+	o.on(evDetach)
+	s.leaveCopies(o, why)
+	if o.Corrupt {
+		o.Corrupt = false
+		s.corrupt--
+	}
+	s.Rank(o)
+	s.EndReadAhead(o, &s.counters.ReadAheadWasted)
+	up := o.Parent
+	if up != nil {
+		// What still holds o, a late copy or a lower tier, does not need the
+		// parent, which may be the next to leave.
+		up.Children--
+		up.Kids ^= o.ID
+		s.revalue(up)
+		s.Rank(up)
+		if o.Pins > 0 {
+			s.pin(up, -1)
+		}
+		o.Parent = nil
+	}
+	s.Ghosts.Note(ghost.Entry{
+		Key: o.Key, Profile: o.Profile.ID, Tenant: o.Tenant.ID, Reason: why, Tokens: uint32(o.Tokens()),
+	})
+	s.Account(o)
+	if up != nil {
+		s.dropPlaceholder(up)
+	}
+}
+
+func (s *Set) unlinkSibling(o *Object) {
+	head := s.Checkpoints.Find(&o.Key)
+	if head == o {
+		if o.Sibling == nil {
+			s.Checkpoints.Remove(&o.Key)
+		} else {
+			s.Checkpoints.Put(&o.Key, o.Sibling)
+		}
+		o.Sibling = nil
+		return
+	}
+	for ; head != nil; head = head.Sibling {
+		if head.Sibling == o {
+			head.Sibling, o.Sibling = o.Sibling, nil
+			return
+		}
+	}
+	panic(fmt.Sprintf("objects: %s is not in the catalogue", o.Name()))
+}
+
+// Publish ends the filling of a complete object.
+func (s *Set) Publish(o *Object, now time.Time, why decision.Reason) {
+	o.Fill, o.Used = nil, now
+	s.Deadlines.Remove(&o.Until)
+	bytes := o.PageBytes
+	if o.Phase == Stripped {
+		bytes = o.StatePages
+		s.restored(o)
+	} else {
+		o.on(evPublish)
+		o.countPublished(1)
+	}
+	s.Decide(o, decision.Admit, why, bytes)
+	s.Account(o)
+	s.Rank(o)
+	s.adopt(o)
+}
+
+func (s *Set) free(o *Object) {
+	o.on(evFree)
+	if o.InHBM() {
+		s.freeCopy(o)
+	} else {
+		for i := range o.Shares {
+			s.freePages(o.Shares[i].Extents)
+		}
+	}
+	if !o.InHBM() {
+		o.Profile.Held--
+	}
+	o.Pool.Objects--
+	o.Pool.Bytes[ClassIdle] -= o.PageBytes
+	o.Pool.Used -= o.PageBytes
+	o.Tenant.Used[o.Pool.Number] -= o.Bytes
+	s.Table.Remove(o.ID)
+}
+
+// Measure sets what an object costs, a segment with its token ids.
+func (s *Set) Measure(o *Object, rankBytes int64) {
+	ranks, ids := int64(o.Profile.Ranks), 4*int64(o.Spec.Tokens)
+	o.Shares = make([]Share, ranks)
+	o.RankBytes = rankBytes
+	for _, run := range o.Layout().StatePages {
+		o.StateBytes += run.Len * ranks
+		o.StatePages += s.PagesOf(run.Len) * ranks
+	}
+	o.Bytes = rankBytes*ranks + ids
+	o.PageBytes = s.PagesOf(rankBytes)*ranks + ids
+}
+
+// MarkCorrupt takes an object out of memory whose bytes are not those that were
+// published, as the tier found out. One that others extend stays until they have
+// left, but neither it nor they are found any more.
+func (s *Set) MarkCorrupt(o *Object) {
+	s.counters.CorruptInMemory++
+	o.Refused = true
+	switch {
+	case !o.Linked():
+	case o.Children == 0:
+		s.Decide(o, decision.Drop, decision.Corrupt, o.PageBytes)
+		s.Unlink(o, tier.ReasonAborted)
+	case !o.Corrupt:
+		o.Corrupt = true
+		s.corrupt++
+	}
+}
+
+// EndReadAhead ends that an object was read ahead and not used: it is now, it
+// leaves without, or nobody came for it in time.
+func (s *Set) EndReadAhead(o *Object, counter *uint64) {
+	if o.Ahead {
+		o.Ahead = false
+		s.Deadlines.Remove(&o.Until)
+		o.Pool.AheadBytes -= o.PageBytes
+		*counter++
+	}
+}

@@ -1,0 +1,114 @@
+package objects
+
+import "github.com/spliced-kv/spliced/tiering/tier"
+
+// LookupBelow asks the lower tier for an entry of this profile and tenant. What
+// an operator is removing is not there any more.
+func (s *Set) LookupBelow(n tier.Name, p *Profile, t *Tenant) (tier.Entry, bool) {
+	if s.cfg.Lower == nil || len(s.Deleting) > 0 && s.Deleting[n] > 0 {
+		return tier.Entry{}, false
+	}
+	s.asked = n // a name on the stack would be moved to the heap
+	e, ok := s.cfg.Lower.Lookup(&s.asked)
+	if !ok || e.Tenant != t.ID || e.Fingerprint != p.Fingerprint() {
+		return tier.Entry{}, false
+	}
+	return e, true
+}
+
+// Below is what the lower tier has of an object of memory. What has its name
+// but covers other tokens is something else: hashes of checkpoints come from
+// clients. Two spliced checkpoints of one name that cover the same tokens are the
+// same as far as anybody can ask: both stand for these tokens, approximately, so
+// the earlier one stays.
+func (s *Set) Below(o *Object) (tier.Entry, bool) {
+	e, ok := s.LookupBelow(o.Label(), o.Profile, o.Tenant)
+	return e, ok && o.ShapeOf(&e)
+}
+
+// TouchBelow tells the lower tier of a use.
+func (s *Set) TouchBelow(n tier.Name) {
+	s.asked = n
+	s.cfg.Lower.Touch(&s.asked)
+}
+
+// SegmentBelow finds a segment in the lower tier.
+func (s *Set) SegmentBelow(key *[32]byte, p *Profile, t *Tenant) (tier.Entry, bool) {
+	return s.LookupBelow(tier.Name{Key: *key}, p, t)
+}
+
+// MatchBelow finds a segment in the lower tier without copies of its entry: most keys
+// are found nowhere. The entry is good until the next call.
+func (s *Set) MatchBelow(key *[32]byte, p *Profile, t *Tenant) *tier.Entry {
+	e := s.EntryBelow(tier.Name{Key: *key})
+	if e == nil || len(s.Deleting) > 0 && s.Deleting[s.asked] > 0 || e.Tenant != t.ID || e.Fingerprint != p.Fingerprint() {
+		return nil
+	}
+	return e
+}
+
+// EntryBelow is what the lower tier has of a name, whosever it is and whether or not it
+// is being removed. It is good until the next call; nil = nothing.
+func (s *Set) EntryBelow(n tier.Name) *tier.Entry {
+	s.asked = n
+	var ok bool
+	if s.found, ok = s.cfg.Lower.Lookup(&s.asked); !ok {
+		return nil
+	}
+	return &s.found
+}
+
+// BestBelow finds a checkpoint of an accepted kind in the lower tier, exact
+// before spliced, whose chain is there or in memory. One that a client fills
+// again at the moment cannot be promoted, so it does not count.
+func (s *Set) BestBelow(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant) (tier.Entry, bool) {
+	return s.BestBelowAt(hash, accept, p, t, anyEnd)
+}
+
+const anyEnd = -1
+
+// BestBelowAt finds only what ends at a token: whether it does is known before its chain, which may be long, has been walked.
+func (s *Set) BestBelowAt(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant, end int) (tier.Entry, bool) {
+	if s.cfg.Lower == nil {
+		return tier.Entry{}, false
+	}
+	for _, kind := range [...]tier.CheckpointKind{tier.Exact, tier.Spliced} {
+		if accept&kind == 0 {
+			continue
+		}
+		n := tier.Name{Kind: kind, Key: *hash}
+		if e, ok := s.LookupBelow(n, p, t); ok && (end == anyEnd || e.End == end) && !s.Filled(n, p, t) && s.wholeChain(&e, p, t) {
+			return e, true
+		}
+	}
+	return tier.Entry{}, false
+}
+
+// Filled tells whether a client fills an object of this name.
+func (s *Set) Filled(n tier.Name, p *Profile, t *Tenant) bool {
+	o := s.Named(n, p, t)
+	return o != nil && o.Fill != nil && !o.Fill.Promoted
+}
+
+// wholeChain walks a chain up to a node that memory has, or its root.
+func (s *Set) wholeChain(e *tier.Entry, p *Profile, t *Tenant) bool {
+	up, end := e.Parent, e.Begin
+	for range s.cfg.MaxChain {
+		if up == (tier.Name{}) {
+			return end == 0
+		}
+		o := s.Named(up, p, t)
+		if o != nil && o.Published() {
+			return o.End == end && s.Sound(o)
+		}
+		if o != nil && !o.Fill.Promoted {
+			return false
+		}
+		node, ok := s.LookupBelow(up, p, t)
+		if !ok || node.End != end {
+			return false
+		}
+		up, end = node.Parent, node.Begin
+	}
+	return false
+}

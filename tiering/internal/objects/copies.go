@@ -1,0 +1,387 @@
+package objects
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/stats"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// A copy in HBM is an object of a pool of HBM: leases, expiry, quarantine, policies
+// and accounts treat it like any other. It is in no index; the resident of its name
+// finds it.
+//
+//	promotion ──► filling ──► found ──► dropped ──► free
+//	                 │      verified,            last lease and
+//	                 │      its object there     operation ended
+//	                 └──► free: wrong digest, object gone, device lost
+//
+// The copy of a checkpoint is one node of its own, with the rows of the whole chain
+// in place of a chain of copies. What it costs is that rows which two checkpoints
+// share lie in HBM twice; what it spares is a second tree whose nodes hold each
+// other.
+
+// copies is the memory of an accelerator and what lies in it.
+type copies struct {
+	arena     gpuipc.Region
+	pageBytes int
+	Pages     *gpuipc.PageAllocator
+	Pools     [PoolCount]*Pool
+	Held      map[Identity]*resident
+	Loose     int // residents whose object is not in memory
+}
+
+// OpenCopies gives the set memory of an accelerator: its pages, and the budgets of its
+// two pools in whole pages.
+func (s *Set) OpenCopies(arena gpuipc.Region, pageBytes int, public, private int64) {
+	h := &copies{
+		arena: arena, pageBytes: pageBytes, Held: map[Identity]*resident{},
+		Pages: gpuipc.NewPageAllocator(public+private, pageBytes),
+	}
+	h.Pools[PublicPool] = &Pool{Name: "public", Number: HBMPublicPool, Budget: public, Evict: s.cfg.EvictionPublic()}
+	h.Pools[PrivatePool] = &Pool{Name: "private", Number: hbmPrivatePool, Budget: private, Evict: s.cfg.EvictionPrivate()}
+	for _, t := range s.Tenants {
+		if t.QuotaBytes > 0 {
+			t.Above = s.cfg.Eviction()
+		}
+	}
+	s.HBM = h
+}
+
+// Identity names an object whatever tier it is in.
+type Identity struct {
+	Name    tier.Name
+	Profile *Profile
+	Tenant  *Tenant
+}
+
+// CopyKey names one rank's copy of it.
+type CopyKey struct {
+	Identity
+	Rank int
+}
+
+// Identity names an object, or the one that a copy is of.
+func (o *Object) Identity() Identity { return Identity{o.Label(), o.Profile, o.Tenant} }
+
+// resident is what HBM has of an object: at least one copy. Guarded by the store's
+// lock.
+//
+// Invariant: while its object is whole in memory, source is that object, and points
+// back.
+type resident struct {
+	Identity
+	Source     *Object
+	generation uint64     // of the entry of the lower tier, while source is nil
+	Copies     []*Object  // by rank; nil = none
+	From       [][]uint64 // by rank, the digests of the object's share that was copied
+	Count      int        // copies
+}
+
+// NewCopy is a copy of an object, without memory.
+func (s *Set) NewCopy(o *Object) *Object {
+	c := &Object{
+		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant, Pool: s.HBM.Pools[PoolNumber(o.Kind)],
+		Spec: o.Spec, Begin: o.Begin, End: o.End, Depth: 1, Publisher: o.Publisher, Shares: make([]Share, o.Profile.Ranks),
+	}
+	if c.Kind != 0 {
+		c.Begin = 0 // the rows of the whole chain
+	}
+	c.Created = s.cfg.Now()
+	c.Used = c.Created
+	s.MeasureCopy(c, c.Layout().Bytes)
+	return c
+}
+
+// CopyOf finds a rank's copy whose object is still held elsewhere.
+func (s *Set) CopyOf(k Identity, rank int) *Object {
+	r := s.ResidentOf(k)
+	if r == nil {
+		return nil
+	}
+	return r.Copies[rank]
+}
+
+// ResidentOf finds the copies of an object, and drops them if it has gone.
+func (s *Set) ResidentOf(k Identity) *resident {
+	if s.HBM == nil {
+		return nil
+	}
+	r := s.HBM.Held[k]
+	if r != nil && !s.stands(r) {
+		s.DropCopies(r, stats.DropObject)
+		return nil
+	}
+	return r
+}
+
+// stands tells whether the object of some copies is held elsewhere.
+func (s *Set) stands(r *resident) bool {
+	if r.Source != nil {
+		return s.Sound(r.Source)
+	}
+	e, ok := s.LookupBelow(r.Name, r.Profile, r.Tenant)
+	return ok && e.Generation == r.generation
+}
+
+// Copied tells whether an entry of the lower tier has copies in HBM.
+func (s *Set) Copied(e *tier.Entry, p *Profile, t *Tenant) bool {
+	if s.HBM == nil || s.HBM.Loose == 0 {
+		return false
+	}
+	r := s.HBM.Held[Identity{e.Name, p, t}]
+	return r != nil && r.Source == nil && r.generation == e.Generation
+}
+
+// AddCopy makes a verified copy known to lookups.
+func (s *Set) AddCopy(c, source *Object, rank int, from []uint64) {
+	r := source.Resident
+	if r == nil {
+		r = &resident{
+			Identity: source.Identity(), Source: source,
+			Copies: make([]*Object, c.Profile.Ranks), From: make([][]uint64, c.Profile.Ranks),
+		}
+		source.Resident = r
+		s.HBM.Held[r.Identity] = r
+	}
+	if r.Copies[rank] != nil {
+		panic(fmt.Sprintf("objects: %s has two copies of rank %d in HBM", c.Name(), rank))
+	}
+	r.Copies[rank], r.From[rank] = c, from
+	r.Count++
+	c.Resident = r
+	c.on(evFind)
+	s.counters.HBM.Copies++
+	s.Account(c)
+	s.Rank(c)
+}
+
+// dropCopy hides a copy from lookups. Its memory is freed now or by whoever
+// lets go last.
+func (s *Set) dropCopy(c *Object, why stats.Drop) {
+	r := c.Resident
+	rank := slices.Index(r.Copies, c)
+	r.Copies[rank], r.From[rank] = nil, nil
+	if r.Count--; r.Count == 0 {
+		delete(s.HBM.Held, r.Identity)
+		if r.Source != nil {
+			r.Source.Resident = nil
+		} else {
+			s.HBM.Loose--
+		}
+	}
+	c.Resident = nil
+	c.on(evDetach)
+	s.counters.HBM.Copies--
+	s.counters.HBM.Dropped[why]++
+	s.counters.HBM.DroppedBytes += uint64(c.Bytes)
+	s.Rank(c)
+	s.Account(c)
+}
+
+// DropCopies drops all copies of an object and answers how many there were.
+func (s *Set) DropCopies(r *resident, why stats.Drop) (n int) {
+	for _, c := range slices.Clone(r.Copies) {
+		if c != nil {
+			s.dropCopy(c, why)
+			n++
+		}
+	}
+	return n
+}
+
+// leaveCopies follows an object that leaves memory, or whose states do. Its copies
+// stay when it was evicted and the lower tier has it: they are then those of that
+// entry. What is only being written there goes.
+func (s *Set) leaveCopies(o *Object, why tier.Reason) {
+	r := o.Resident
+	if r == nil || o.InHBM() {
+		return
+	}
+	if why == tier.ReasonEvicted {
+		if e, held := s.Below(o); held {
+			r.Source, r.generation, o.Resident = nil, e.Generation, nil
+			s.HBM.Loose++
+			for _, c := range r.Copies {
+				if c != nil {
+					s.revalue(c)
+				}
+			}
+			return
+		}
+	}
+	drop := stats.DropObject
+	if why == tier.ReasonRemoved {
+		drop = stats.DropRemoved
+	}
+	s.DropCopies(r, drop)
+}
+
+// adopt finds the copies of an object that has become whole in memory. Those of
+// other bytes go: it may have been computed once more.
+func (s *Set) adopt(o *Object) {
+	if s.HBM == nil {
+		return
+	}
+	r := s.HBM.Held[o.Identity()]
+	if r == nil {
+		return
+	}
+	for rank, c := range slices.Clone(r.Copies) {
+		if c != nil && !slices.Equal(r.From[rank], o.Shares[rank].Digests) {
+			s.dropCopy(c, stats.DropObject)
+		}
+	}
+	if r.Count > 0 {
+		r.Source, o.Resident = o, r
+		s.HBM.Loose--
+	}
+}
+
+// RemoveCopies drops the copies of a name that an operator removes.
+func (s *Set) RemoveCopies(n tier.Name, profiles []*Profile) {
+	if s.HBM == nil {
+		return
+	}
+	for _, p := range profiles {
+		for _, t := range s.Tenants {
+			if r := s.HBM.Held[Identity{n, p, t}]; r != nil {
+				s.DropCopies(r, stats.DropRemoved)
+			}
+		}
+	}
+}
+
+// SweepCopies drops copies among some rows of the table, from first on, whose object the
+// lower tier has forgotten meanwhile, or whose profile nobody can ask for any more.
+func (s *Set) SweepCopies(first, rows int) (more bool) {
+	if s.HBM.Loose == 0 {
+		return false
+	}
+	places := s.Table.Places()
+	for _, c := range places[min(first, len(places)):min(first+rows, len(places))] {
+		if c == nil || !c.InHBM() || c.Resident == nil || c.Resident.Source != nil {
+			continue
+		}
+		if c.Profile.Forgotten || !s.stands(c.Resident) {
+			s.DropCopies(c.Resident, stats.DropObject)
+		}
+	}
+	return first+rows < len(places)
+}
+
+// UsedCopy counts a use of a copy's object as well, so that what is hot in HBM
+// is not cold elsewhere.
+func (s *Set) UsedCopy(c *Object, now time.Time) {
+	if o := c.Resident.Source; o != nil {
+		o.Hits++
+		s.Used(o, now)
+		return
+	}
+	s.TouchBelow(c.Label())
+}
+
+// MakeCopyRoom drops copies until o fits its pool of HBM and its tenant's
+// quota, or drops nothing and says why o cannot fit. Nothing leaves memory or the
+// lower tier for a copy. A guess drops nothing.
+func (s *Set) MakeCopyRoom(o *Object, guess bool) error {
+	p, t := o.Pool, o.Tenant
+	overPool, overQuota := p.Used+o.PageBytes-p.Budget, s.OverQuota(t, o.Bytes)
+	evictable, yields := p.Used-p.Pinned, t.idleAbove()
+	if guess {
+		evictable, yields = 0, 0
+	}
+	if overPool > evictable {
+		return fmt.Errorf("%s: %d bytes of pages, the %s pool of HBM holds %d of %d, %d of them evictable: %w",
+			o.Name(), o.PageBytes, p.Name, p.Used, p.Budget, evictable, tier.ErrFull)
+	}
+	if overQuota > yields {
+		return fmt.Errorf("%s: %d bytes in HBM, tenant %q is over its quota of %d by %d, %d of them in idle copies: %w",
+			o.Name(), o.Bytes, t.Name, t.QuotaBytes, overQuota, yields, tier.ErrQuota)
+	}
+	if _, more := s.Yield(t, overQuota); more {
+		return ErrAgain
+	}
+	for n := 0; p.Used+o.PageBytes > p.Budget; n++ {
+		if n == EvictRows {
+			return ErrAgain
+		}
+		id, ok := p.Evict.Victim(AnyID)
+		if !ok {
+			panic(fmt.Sprintf("objects: no victim among %d copies although bytes are evictable", p.Evict.Len()))
+		}
+		s.dropCopy(s.Table.Get(id), stats.DropRoom)
+	}
+	return nil
+}
+
+// Yield has a tenant give up copies in HBM, the least valuable first, until
+// bytes are freed or none is left that may go, and answers what was freed. They are
+// the first that a tenant pays with: nothing is lost by them. more: it has stopped
+// after evictRows of them.
+func (s *Set) Yield(t *Tenant, bytes int64) (freed int64, more bool) {
+	if t.Above == nil || s.HBM == nil {
+		return 0, false
+	}
+	before := t.Total()
+	for n := 0; freed < bytes; n++ {
+		if n == EvictRows {
+			return freed, true
+		}
+		id, ok := t.Above.Victim(AnyID)
+		if !ok {
+			break
+		}
+		s.dropCopy(s.Table.Get(id), stats.DropQuota)
+		freed = before - t.Total()
+	}
+	return freed, false
+}
+
+// writeSlack is how much more than its bytes in memory an entry of the lower tier is
+// taken to need at most: a header, and parts rounded up to blocks (a guess on the safe
+// side; a copy too many costs a promotion).
+func writeSlack(bytes int64) int64 { return bytes/8 + 64<<10 }
+
+// YieldToWrite has a tenant at its quota give up copies in HBM, rather than
+// entries of the lower tier, for an object that is to be written there.
+func (s *Set) YieldToWrite(o *Object) {
+	if t := o.Tenant; t.QuotaBytes > 0 {
+		s.Yield(t, s.OverQuota(t, o.Bytes+writeSlack(o.Bytes)))
+	}
+}
+
+// AllocateCopy gives an object of HBM its memory; there is room.
+func (s *Set) AllocateCopy(o *Object, rank int) {
+	extents, err := s.HBM.Pages.Alloc(o.RankBytes)
+	if err != nil {
+		panic(fmt.Sprintf("objects: the %s pool of HBM uses %d of %d bytes, yet: %v", o.Pool.Name, o.Pool.Used, o.Pool.Budget, err))
+	}
+	o.Shares[rank].Extents = trim(extents, o.RankBytes)
+	s.Book(o)
+}
+
+// freeCopy gives it back.
+func (s *Set) freeCopy(o *Object) {
+	for i := range o.Shares {
+		whole := slices.Clone(o.Shares[i].Extents)
+		for k := range whole {
+			whole[k].Len = s.HBM.PagesOf(whole[k].Len)
+		}
+		s.HBM.Pages.Free(whole)
+	}
+}
+
+// PagesOf rounds a copy up to whole pages.
+func (h *copies) PagesOf(bytes int64) int64 {
+	page := int64(h.pageBytes)
+	return (bytes + page - 1) / page * page
+}
+
+// MeasureCopy sets what one rank's share costs in HBM. Token ids are not there.
+func (s *Set) MeasureCopy(o *Object, bytes int64) {
+	o.RankBytes, o.Bytes, o.PageBytes = bytes, bytes, s.HBM.PagesOf(bytes)
+}

@@ -1,0 +1,106 @@
+package objects
+
+import (
+	"fmt"
+)
+
+// phase is how far an object has come in its life.
+//
+//	described ──► filling ──► whole ◄──► stripped
+//	    │            │          │ ▲          │
+//	    │            └────────► │ └ found    │
+//	    │        detached ◄─────┘   │        │
+//	    │          │  ▲             │        │
+//	    │          │  └─────────────│────────┘
+//	    ▼          ▼                │
+//	 unlisted ──► freed          unlisted (a copy in HBM)
+//
+// Lookups find what is filling, as pending, and what is whole, as a hit. A checkpoint
+// that one other extends may be stripped of its states (strip.go): its rows serve
+// that one, and no lookup finds it as a hit until it is restored. What is detached
+// keeps its memory for those who still read it. Unlisted is memory that no lookup
+// finds: rows of buffers, what a promotion of a stripped checkpoint reads into, and
+// a copy in HBM until it is verified.
+type phase uint8
+
+const (
+	described phase = iota // without memory
+	Unlisted
+	filling
+	Whole
+	Stripped
+	detached
+	freed
+	phases
+)
+
+func (p phase) String() string {
+	return [...]string{"described", "unlisted", "filling", "whole", "stripped", "detached", "freed"}[p]
+}
+
+// event is what changes an object's phase.
+type event uint8
+
+const (
+	evBook    event = iota // its memory is accounted for
+	evLink                 // lookups find it, as pending
+	evPublish              // all its parts are there
+	evFind                 // a copy in HBM is verified
+	evStrip                // its states leave memory
+	evRestore              // they are there again
+	evDetach               // no lookup finds it any more
+	evFree                 // its memory is given back
+	events
+)
+
+func (e event) String() string {
+	return [...]string{"booked", "linked", "published", "found", "stripped", "restored", "detached", "freed"}[e]
+}
+
+// life says what an event makes of a phase; described stands for what cannot happen.
+var life = [phases][events]phase{
+	described: {evBook: Unlisted, evLink: filling},
+	Unlisted:  {evFind: Whole, evFree: freed},
+	filling:   {evPublish: Whole, evDetach: detached},
+	Whole:     {evStrip: Stripped, evDetach: detached},
+	Stripped:  {evRestore: Whole, evDetach: detached},
+	detached:  {evFree: freed},
+}
+
+// on is the only place where the phase of an object changes.
+func (o *Object) on(e event) {
+	next := life[o.Phase][e]
+	if next == described {
+		panic(fmt.Sprintf("objects: %s is %v and cannot be %v", o.Name(), o.Phase, e))
+	}
+	o.Phase = next
+}
+
+// Linked tells whether lookups find an object.
+func (o *Object) Linked() bool { return o.Phase == filling || o.Published() }
+
+// Published tells whether lookups find an object that has been complete once.
+func (o *Object) Published() bool { return o.Phase == Whole || o.Phase == Stripped }
+
+// check holds an object against its phase, with the build tag invariants.
+func (s *Set) check(o *Object) {
+	found := !o.InHBM() && s.Named(o.Label(), o.Profile, o.Tenant) == o || o.InHBM() && o.Resident != nil
+	for _, c := range []struct {
+		holds bool
+		what  string
+	}{
+		{o.Phase != described && o.Phase != freed, "has no memory"},
+		{o.Linked() == found, "is not found as its phase says"},
+		{o.Phase != filling || o.Fill != nil, "is filled by nobody"},
+		{o.Phase != Whole || o.Fill == nil, "is filled although it is whole"},
+		{o.Phase == Whole || o.Ranked == Absent, "may be chosen to leave although it is not whole"},
+		{o.Linked() || o.Children == 0 && o.Parent == nil, "hangs in a chain although no lookup finds it"},
+		{o.Class == o.Classify(), "is accounted for as something else"},
+		{(o.Pins > 0) == (o.Class != ClassIdle) || o.Children > 0, "is pinned for no reason, or not although it is used"},
+		{o.Leases >= 0 && o.Expired >= 0 && o.Ops >= 0 && o.Pins >= 0, "is let go of by more than hold it"},
+	} {
+		if !c.holds {
+			panic(fmt.Sprintf("objects: %s, which is %v, %s", o.Name(), o.Phase, c.what))
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package objects
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+const (
+	PublicPool  = 0 // segments
+	PrivatePool = 1 // checkpoints
+	PoolCount   = 2
+)
+
+// Pools of HBM, numbered behind those of memory.
+const (
+	HBMPublicPool  = PoolCount + PublicPool
+	hbmPrivatePool = PoolCount + PrivatePool
+	AllPools       = 2 * PoolCount
+)
+
+// Pool is one budget of the arena's pages. Pages themselves are not divided: any
+// free page serves either pool. Guarded by the store's lock.
+//
+// Invariant: used is the sum of bytes over all classes; used-pinned is what
+// eviction can give back, to the byte.
+type Pool struct {
+	Name   string
+	Number int
+	Budget int64
+
+	Used    int64          // bytes of pages, and of token ids, which lie beside them
+	Pinned  int64          // of objects that are in use or have a descendant that is
+	Bytes   [Classes]int64 // used, by what for
+	Objects int
+	Evict   policy.Eviction // of published objects
+	floor   atomic.Uint64   // see floorValue
+
+	// With a lower tier.
+	Dirty        policy.Eviction // of what the tier does not hold; suspended unless it could leave and is not being written
+	DirtyObjects int             // of dirty, that are not suspended
+	DirtyBytes   int64           // of their pages
+	AheadBytes   int64           // of pages, read ahead or on the way, and not used yet
+}
+
+// Tenant is a configured tenant and what it holds, in bytes of layouts over all
+// ranks, not of pages, and of token ids. Guarded by the store's lock, apart from Tenant.
+type Tenant struct {
+	ID         tier.TenantID
+	Name       string
+	Salt       []byte
+	QuotaBytes int64 // over memory, HBM and the lower tier together; 0 = none
+
+	Used    [AllPools]int64
+	Pinned  int64
+	Leaving int64           // of classDemoting
+	Evict   policy.Eviction // over both pools of memory; nil without a quota
+
+	PinnedAbove int64           // of pinned, in HBM
+	Above       policy.Eviction // over both pools of HBM; nil without a quota or HBM
+}
+
+// Total is what a tenant holds in memory and in HBM.
+func (t *Tenant) Total() (bytes int64) {
+	for _, used := range t.Used {
+		bytes += used
+	}
+	return bytes
+}
+
+// evictionOf is the tenant's policy for an object.
+func (t *Tenant) evictionOf(o *Object) policy.Eviction {
+	if o.InHBM() {
+		return t.Above
+	}
+	return t.Evict
+}
+
+// StayingBytes is what a pool holds, apart from what is leaving it.
+func (p *Pool) StayingBytes() int64 { return p.Used - p.Bytes[ClassDemoting] }
+
+// StayingBytes is what a tenant holds in memory and in HBM, apart from what is leaving.
+func (t *Tenant) StayingBytes() int64 { return t.Total() - t.Leaving }
+
+// idleAbove is what dropping a tenant's copies in HBM gives back.
+func (t *Tenant) idleAbove() int64 {
+	return t.Used[HBMPublicPool] + t.Used[hbmPrivatePool] - t.PinnedAbove
+}
+
+// PoolNumber is the number of the pool of memory that has a kind of objects.
+func PoolNumber(kind tier.CheckpointKind) int {
+	if kind == 0 {
+		return PublicPool
+	}
+	return PrivatePool
+}
+
+// UsedBelow is how much a tenant holds in the lower tier.
+func (s *Set) UsedBelow(t *Tenant) int64 {
+	if s.cfg.Lower == nil {
+		return 0
+	}
+	return s.cfg.Lower.Used(t.ID)
+}
+
+// OverQuota is by how much a tenant would be over its quota with more bytes.
+func (s *Set) OverQuota(t *Tenant, bytes int64) int64 {
+	if t.QuotaBytes == 0 {
+		return 0
+	}
+	return t.Total() + s.UsedBelow(t) + bytes - t.QuotaBytes
+}
+
+// EvictRows bounds how many objects leave in one critical section: one takes a
+// microsecond or two (measured).
+const EvictRows = 8
+
+// ErrAgain is of room that is not made yet: others want the lock meanwhile.
+var ErrAgain = errors.New("objects: more has to leave")
+
+// AnyID accepts all victims.
+func AnyID(policy.ID) bool { return true }
+
+// PagesOf rounds one rank's layout up to whole pages.
+func (s *Set) PagesOf(bytes int64) int64 {
+	page := int64(s.cfg.PageBytes)
+	return (bytes + page - 1) / page * page
+}
+
+// Allocate gives a new object its memory; makeRoomLocked has made sure of
+// it, so that a failure is a broken account.
+func (s *Set) Allocate(o *Object, bytes int64) {
+	for i := range o.Shares {
+		o.Shares[i].Extents = s.allocatePages(o, bytes)
+	}
+}
+
+func (s *Set) allocatePages(o *Object, bytes int64) []gpuipc.Extent {
+	extents, err := s.Pages.Alloc(bytes)
+	if err != nil {
+		panic(fmt.Sprintf("objects: %s pool uses %d of %d bytes, yet: %v", o.Pool.Name, o.Pool.Used, o.Pool.Budget, err))
+	}
+	return trim(extents, bytes)
+}
+
+// freePages gives back what allocate took, apart from holes. It works
+// on a copy, since an answer that names the extents may still be on its way to a
+// client.
+func (s *Set) freePages(extents []gpuipc.Extent) {
+	whole := make([]gpuipc.Extent, 0, len(extents))
+	for _, e := range extents {
+		if e.Off != Hole {
+			whole = append(whole, gpuipc.Extent{Off: e.Off, Len: s.PagesOf(e.Len)})
+		}
+	}
+	s.Pages.Free(whole)
+}

@@ -1,0 +1,44 @@
+package objects
+
+import (
+	"github.com/spliced-kv/spliced/tiering/costs"
+	"github.com/spliced-kv/spliced/tiering/plan"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Profile is a registered profile with what is worth computing once.
+type Profile struct {
+	*plan.Geometry
+	ID    tier.ProfileID
+	Ranks int
+	Model string
+
+	Costs *costs.Learned
+
+	// Guarded by the store's lock.
+	Uses        int   // AddProfile without ReleaseProfile
+	Engines     []int // by rank, those that read HBM; nil before the first
+	Forgotten   bool  // nothing may be filled for it any more
+	Held        int   // objects, removed ones with leases included, without idle copies in HBM
+	Segments    int   // published
+	Checkpoints int
+}
+
+// NewProfile is a profile without uses.
+func NewProfile(p *plan.Geometry, id tier.ProfileID, priors costs.Priors) *Profile {
+	ps := &Profile{Geometry: p, ID: id, Ranks: p.TPSize(), Model: p.Identity().Model}
+	ps.Costs = costs.New(p.Profile, priors)
+	return ps
+}
+
+// Fits checks an entry's geometry, which comes from a disk.
+func (p *Profile) Fits(e *tier.Entry) bool {
+	if e.Kind != 0 {
+		return e.Begin >= 0 && e.Begin < e.End && (e.Begin > 0) == (e.Parent != tier.Name{}) && (e.Parent == tier.Name{} || e.Parent.Kind != 0)
+	}
+	if p.CheckSpec(e.Spec) != nil || e.Parent != (tier.Name{}) {
+		return false
+	}
+	begin, count := e.Spec.Interior()
+	return e.Begin == begin && e.End == begin+count
+}

@@ -1,0 +1,198 @@
+package objects
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Rank keeps the policies up to date after something about o changed. They
+// hold what is published and has its states, suspended unless it may leave: then
+// a victim costs the same however much is leased, and a use counts when it
+// happens, of the object that was asked for and not of those it extends.
+func (s *Set) Rank(o *Object) {
+	next := Stand(o.Phase == Whole, o.Pins == 0 && (o.Children == 0 || o.Children == 1 && s.MayStrip(o)))
+	if next != o.Ranked {
+		var it policy.Item
+		if o.Ranked == Absent {
+			it = s.Item(o)
+		}
+		for _, p := range [...]policy.Eviction{o.Pool.Evict, o.Tenant.evictionOf(o)} {
+			if p != nil { // a tenant without a quota has none
+				o.Ranked.change(next, p, o.ID, it, o.Used)
+			}
+		}
+		o.Ranked = next
+	}
+	s.track(o)
+}
+
+// Used tells the policies of a use.
+func (s *Set) Used(o *Object, now time.Time) {
+	o.Used = now
+	for _, p := range [...]policy.Eviction{o.Pool.Evict, o.Tenant.evictionOf(o), o.Pool.Dirty} {
+		if p != nil {
+			p.Touch(o.ID, now)
+		}
+	}
+}
+
+// revalue tells the policies that what an object gives back, or what a hit
+// on it saves, has changed.
+func (s *Set) revalue(o *Object) {
+	if o.Ranked == Absent {
+		return
+	}
+	it := s.Item(o)
+	for _, p := range [...]policy.Eviction{o.Pool.Evict, o.Tenant.evictionOf(o), o.Pool.Dirty} {
+		if p != nil {
+			p.Update(o.ID, it)
+		}
+	}
+}
+
+// Item is what policies know of an object. A node without children takes
+// along the stripped ones that only it extends, and saves the tokens since the
+// last node that is whole.
+func (s *Set) Item(o *Object) policy.Item {
+	var extends policy.ID
+	bytes, begin, end := o.PageBytes, 0, o.End-o.Begin // a segment may stand anywhere
+	if o.Kind != 0 {
+		begin, end = o.Begin, o.End
+		if o.Children > 0 {
+			bytes = o.StatePages
+		}
+		alone := o.Children == 0
+		up := o.Parent
+		for ; up != nil && up.Phase == Stripped; up = up.Parent {
+			begin = up.Begin
+			if alone = alone && up.Children == 1; alone {
+				bytes += up.PageBytes
+			}
+		}
+		if up != nil {
+			extends = up.ID
+		}
+	}
+	h := cost.Held{Begin: begin, End: end, Bytes: o.RankBytes * int64(len(o.Shares)), In: cost.Tier(s.cfg.Place)}
+	switch {
+	case o.InHBM():
+		h.Bytes, h.In, h.Below = o.RankBytes, cost.TierHBM, cost.TierDRAM
+		if o.Resident != nil && o.Resident.Source == nil {
+			h.Below = cost.TierDisk
+		}
+	case o.Stored != 0:
+		h.Below = cost.TierDisk
+	}
+	model := o.Profile.Costs.Model()
+	return policy.Item{
+		Bytes: bytes, Tokens: end - begin, Tenant: uint32(o.Tenant.ID), Key: o.ContentKey(), Extends: extends,
+		// What saves nothing is still worth more the more tokens it has.
+		Saved: max(model.Saved(h), model.Prefill().Marginal(begin, end)/1000),
+	}
+}
+
+// ContentKey names an object to policies that remember what has left: the same
+// when it comes back. It is never 0.
+func (o *Object) ContentKey() uint64 {
+	const odd = 0x9e3779b97f4a7c15 // of the golden ratio: spreads small numbers over all bits
+	who := uint64(o.Kind)<<56 | uint64(o.Profile.ID)<<24 ^ uint64(o.Tenant.ID)
+	return max(1, binary.LittleEndian.Uint64(o.Key[:8])^who*odd)
+}
+
+// SetStored notes what the lower tier holds of an object.
+func (s *Set) SetStored(o *Object, level tier.Level) {
+	if (o.Stored == 0) != (level == 0) {
+		o.Stored = level
+		s.revalue(o)
+	}
+	o.Stored = level
+	s.Rank(o)
+}
+
+// track keeps the pool's policy of dirty objects up to date after
+// something about o changed: it holds what the lower tier does not, suspended
+// unless it could leave memory and would have to be written first.
+func (s *Set) track(o *Object) {
+	p := o.Pool
+	if p.Dirty == nil {
+		return
+	}
+	next := Stand(o.Ranked != Absent && o.Stored == 0, o.Pins == 0 && o.Write == nil && !o.Refused)
+	if next == o.Cleaning {
+		return
+	}
+	var it policy.Item
+	if o.Cleaning == Absent {
+		it = s.Item(o)
+	}
+	o.Cleaning.change(next, p.Dirty, o.ID, it, o.Used)
+	d := 0
+	if next == Candidate {
+		d = 1
+	} else if o.Cleaning == Candidate {
+		d = -1
+	}
+	p.DirtyBytes += int64(d) * o.PageBytes
+	p.DirtyObjects += d
+	o.Cleaning = next
+	if next == Candidate && s.Short(p) {
+		s.cfg.Short()
+	}
+}
+
+// Short tells whether a pool wants dirty objects written: with
+// write-behind all that an earlier refusal left, else when it is above its high
+// mark and what is free, or can be dropped at once, does not reach down to the
+// low one.
+func (s *Set) Short(p *Pool) bool {
+	switch {
+	case p.DirtyObjects == 0:
+		return false
+	case s.WriteBehind:
+		return true
+	}
+	budget := float64(p.Budget)
+	ready := float64(p.Budget - p.Pinned - p.DirtyBytes)
+	return float64(p.Used) > s.cfg.HighWater*budget && ready < (1-s.cfg.LowWater)*budget
+}
+
+// standing is how a policy has an object.
+type standing uint8
+
+const (
+	Absent    standing = iota
+	suspended          // held, but it may not leave now
+	Candidate          // it may leave
+)
+
+// Stand is the standing of what a policy holds or not, and that may leave or not.
+func Stand(held, may bool) standing {
+	switch {
+	case !held:
+		return Absent
+	case may:
+		return Candidate
+	}
+	return suspended
+}
+
+// change tells a policy that an object of it goes from one standing to another. it is
+// what the policy is told of an object that it did not hold.
+func (was standing) change(next standing, p policy.Eviction, id policy.ID, it policy.Item, used time.Time) {
+	if was == Absent {
+		p.Insert(id, it, used)
+		was = Candidate
+	}
+	switch {
+	case next == Absent:
+		p.Remove(id)
+	case next == suspended && was == Candidate:
+		p.Suspend(id)
+	case next == Candidate && was == suspended:
+		p.Resume(id)
+	}
+}

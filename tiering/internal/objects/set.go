@@ -1,0 +1,181 @@
+package objects
+
+import (
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/internal/deadline"
+	"github.com/spliced-kv/spliced/tiering/internal/ghost"
+	"github.com/spliced-kv/spliced/tiering/internal/index"
+	"github.com/spliced-kv/spliced/tiering/stats"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Options is what a Set is made with; all of it stays as it is.
+type Options struct {
+	Now       func() time.Time
+	Log       *decision.Log
+	Lower     tier.Tier // nil = none
+	Place     tier.Place
+	Arena     gpuipc.Region // of public + private bytes
+	PageBytes int           // of the arena
+	Public    int64         // budget of segments, whole pages
+	Private   int64         // of checkpoints
+	MaxChain  int
+	MaxGhosts int
+
+	EvictionPublic, EvictionPrivate, Eviction func() policy.Eviction
+
+	// With a lower tier: the marks between which a pool is short of what can be dropped
+	// at once, as fractions of its budget.
+	HighWater, LowWater float64
+	// Short is called when a pool has become so. It does not wait.
+	Short func()
+}
+
+// Set is all objects that a store holds, in memory and in HBM, and the accounts of
+// who holds how much. It has no lock; its owner guards it. It calls nothing of its
+// owner but Options.Short.
+type Set struct {
+	cfg     Options
+	Tenants map[tier.TenantID]*Tenant // fixed
+	HBM     *copies                   // nil without
+
+	Pages       *gpuipc.PageAllocator
+	Pools       [PoolCount]*Pool
+	Table       policy.Table[Object]
+	Segments    *index.Map[Object]
+	Checkpoints *index.Map[Object] // heads of lists of siblings
+	Ghosts      *ghost.List
+	Deadlines   deadline.Heap[any] // of leases, fills, promotions and what was read ahead
+	counters    *stats.Counters
+	corrupt     int  // objects in memory that are
+	WriteBehind bool // a pool is short as long as anything in it is dirty
+
+	Deleting map[tier.Name]int // being removed from the lower tier by operators
+	asked    tier.Name         // argument of the call that is made to the lower tier
+	found    tier.Entry        // answer to EntryBelow
+}
+
+// New makes a set without objects; what it counts goes to counters.
+func New(o Options, tenants []*Tenant, counters *stats.Counters) *Set {
+	s := &Set{
+		cfg: o, Tenants: map[tier.TenantID]*Tenant{}, counters: counters,
+		Pages:       gpuipc.NewPageAllocator(o.Public+o.Private, o.PageBytes),
+		Segments:    index.New[Object](),
+		Checkpoints: index.New[Object](),
+		Ghosts:      ghost.New(o.MaxGhosts),
+		Deleting:    map[tier.Name]int{},
+	}
+	s.Pools[PublicPool] = &Pool{Name: "public", Number: PublicPool, Budget: o.Public, Evict: o.EvictionPublic()}
+	s.Pools[PrivatePool] = &Pool{Name: "private", Number: PrivatePool, Budget: o.Private, Evict: o.EvictionPrivate()}
+	if o.Lower != nil {
+		s.Pools[PublicPool].Dirty, s.Pools[PrivatePool].Dirty = o.EvictionPublic(), o.EvictionPrivate()
+	}
+	for _, t := range tenants {
+		if t.QuotaBytes > 0 {
+			t.Evict = o.Eviction()
+		}
+		s.Tenants[t.ID] = t
+	}
+	return s
+}
+
+// Segment finds a segment, published or being filled, if it belongs to
+// this profile and tenant.
+func (s *Set) Segment(key *[32]byte, p *Profile, t *Tenant) *Object {
+	o := s.Segments.Find(key)
+	if o == nil || o.Profile != p || o.Tenant != t {
+		return nil
+	}
+	return o
+}
+
+// Checkpoint finds the checkpoint of one kind.
+func (s *Set) Checkpoint(hash *[32]byte, kind tier.CheckpointKind, p *Profile, t *Tenant) *Object {
+	for o := s.Checkpoints.Find(hash); o != nil; o = o.Sibling {
+		if o.Profile == p && o.Tenant == t && o.Kind == kind {
+			return o
+		}
+	}
+	return nil
+}
+
+// Named finds an object in memory, published or being filled.
+func (s *Set) Named(n tier.Name, p *Profile, t *Tenant) *Object {
+	if n.Kind == 0 {
+		return s.Segment(&n.Key, p, t)
+	}
+	return s.Checkpoint(&n.Key, n.Kind, p, t)
+}
+
+// Same finds the object that o would be a second copy of.
+func (s *Set) Same(o *Object) *Object {
+	return s.Named(o.Label(), o.Profile, o.Tenant)
+}
+
+// Best finds the published checkpoint of an accepted kind, exact before
+// spliced, or says what stands in its place: pending, another kind, one that has
+// lost its states, none.
+func (s *Set) Best(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant) (*Object, tier.Reason) {
+	return s.BestNode(hash, accept, p, t, false)
+}
+
+// BestNode is best, which takes a stripped node as well if rows are all
+// that is wanted.
+func (s *Set) BestNode(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant, rows bool) (*Object, tier.Reason) {
+	var best *Object
+	why := tier.ReasonNone
+	for o := s.Checkpoints.Find(hash); o != nil; o = o.Sibling {
+		switch {
+		case o.Profile != p || o.Tenant != t:
+		case o.Fill != nil && !(rows && o.Published()):
+			why = MoreTelling(why, tier.ReasonPending)
+		case o.Phase == Stripped && !rows:
+			why = MoreTelling(why, tier.ReasonEvicted)
+		case o.Kind&accept == 0:
+			why = MoreTelling(why, tier.ReasonFlagOnly)
+		case !s.Sound(o):
+			why = MoreTelling(why, tier.ReasonAborted)
+		case best == nil || o.Kind < best.Kind:
+			best = o
+		}
+	}
+	return best, why
+}
+
+// MoreTelling is the reason of two that says more about a miss.
+func MoreTelling(a, b tier.Reason) tier.Reason {
+	rank := [tier.Reasons]uint8{tier.ReasonUnknown: 1, tier.ReasonRefused: 2, tier.ReasonAborted: 3, tier.ReasonRemoved: 4, tier.ReasonEvicted: 5, tier.ReasonPending: 6, tier.ReasonFlagOnly: 7}
+	if rank[b] > rank[a] {
+		return b
+	}
+	return a
+}
+
+// Gone is what became of a key that no tier holds.
+func (s *Set) Gone(key *[32]byte, p *Profile, t *Tenant) tier.Reason {
+	why, _ := s.Ghosts.Why(key, p.ID, t.ID)
+	return why
+}
+
+// Sound tells whether neither an object nor what it extends is known to
+// hold wrong bytes.
+func (s *Set) Sound(o *Object) bool {
+	if s.corrupt == 0 {
+		return true
+	}
+	for ; o != nil; o = o.Parent {
+		if o.Corrupt {
+			return false
+		}
+	}
+	return true
+}
+
+// Promotable tells whether an object is whole in memory.
+func (s *Set) Promotable(o *Object) bool {
+	return o.Phase == Whole && o.Fill == nil && s.Sound(o)
+}

@@ -1,0 +1,106 @@
+package tiering
+
+import (
+	"context"
+	"slices"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/plan"
+)
+
+// Stripping leaves those states in memory that share a page with rows. They are
+// nobody's: a client may have begun to save the node again, from another run, and
+// the lower tier may hold a copy of another run than the one that was in memory.
+// So who makes a node whole writes all of its states, a save by its commits and a
+// promotion by a patch.
+//
+// While a patch runs the node counts as being filled by the promotion, even if
+// that ends meanwhile: nobody else may write there, and its memory stays.
+
+// restoreLocked is the promotion of a stripped node, which the lower tier still has.
+func (s *Store) restoreLocked(o *objects.Object, w wanted) ([]*promotion, bool) {
+	if o.Phase != objects.Stripped || o.Fill != nil || !s.objects.Sound(o) {
+		return nil, false
+	}
+	e, held := s.objects.Below(o)
+	if !held || !w.profile.Fits(&e) {
+		return nil, false
+	}
+	p := s.newPromotion(&e, w)
+	p.into = o
+	return []*promotion{p}, true
+}
+
+// restoreStatesLocked moves the states that a promotion has read from the object that it
+// read into, which is then free, to the stripped node, behind a patch. The rows that
+// were read with them are not needed: others may be reading the node's own.
+func (s *Store) restoreStatesLocked(p *promotion) {
+	from, o := p.object, p.into
+	l := o.Layout()
+	for i := range o.Shares {
+		rest, states := objects.Punch(from.Shares[i].Extents, l.StatePages)
+		from.Shares[i].Extents = rest
+		o.Shares[i].Extents = objects.Mend(o.Shares[i].Extents, states)
+		digests := slices.Clone(o.Shares[i].Digests)
+		for k := range l.Parts {
+			if !plan.IsRows(l.Parts[k].Kind) {
+				copy(digests[l.FirstChunk[k]:l.FirstChunk[k+1]], from.Shares[i].Digests[l.FirstChunk[k]:])
+			}
+		}
+		o.Shares[i].Digests = digests
+	}
+	s.objects.Resize(from, -o.StatePages, -o.StateBytes)
+	s.objects.Resize(o, o.StatePages, o.StateBytes)
+	s.counters.StrippedPromoted++
+	p.object = o
+	from.Fill = nil
+	s.objects.Account(from)
+}
+
+// patch copies the states that share pages with rows from what a promotion has
+// read to the stripped node that it is for.
+func (s *Store) patch(ctx context.Context, p *promotion) error {
+	s.mu.Lock()
+	from, to := s.beginPatchLocked(p)
+	o := p.into
+	s.mu.Unlock()
+	if len(from) == 0 {
+		return nil
+	}
+	var err error
+	for rank := range from {
+		if err = s.plans.Memory.Copy(ctx, to[rank], from[rank]); err != nil {
+			break
+		}
+	}
+	s.mu.Lock()
+	s.endPatchLocked(o)
+	s.mu.Unlock()
+	return err
+}
+
+// beginPatchLocked answers what to copy, by rank; nothing for a promotion that has
+// ended, and one that is not of a stripped node.
+func (s *Store) beginPatchLocked(p *promotion) (from, to []gpuipc.Ref) {
+	o := p.into
+	if o == nil {
+		return nil, nil
+	}
+	edges := o.Layout().StateEdges
+	if len(edges) == 0 {
+		return nil, nil
+	}
+	for i := range o.Shares {
+		from = append(from, objects.Gather(s.objects.Ref(&p.object.Shares[i]), edges))
+		to = append(to, objects.Gather(s.objects.Ref(&o.Shares[i]), edges))
+	}
+	o.Fill = &objects.Fill{Promoted: true, Copying: 1}
+	s.objects.Account(o)
+	return from, to
+}
+
+func (s *Store) endPatchLocked(o *objects.Object) {
+	o.Fill = nil
+	s.objects.Account(o)
+}
