@@ -40,7 +40,8 @@ type Binding struct {
 
 // Memory describes engine memory by block table.
 type Memory struct {
-	// File is a memfd with F_SEAL_SHRINK. It is duplicated: the caller keeps it.
+	// File is a memfd with F_SEAL_SHRINK and without holes: the daemon fills none,
+	// and fails a request that names one. It is duplicated: the caller keeps it.
 	File   *os.File
 	Bytes  int64
 	Layers []wire.MemoryLayer

@@ -70,12 +70,14 @@ func NewHost(o HostOptions) (Device, error) {
 	if o.Workers == 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	return &host{
+	h := &host{
 		between: o.Between,
 		workers: o.Workers,
 		extra:   make(chan struct{}, o.Workers-1),
 		scratch: sync.Pool{New: func() any { return new(scratch) }},
-	}, nil
+	}
+	h.holes.open()
+	return h, nil
 }
 
 // host is the Device of this machine's memory.
@@ -85,6 +87,7 @@ type host struct {
 	extra   chan struct{} // one entry per goroutine beside the callers
 	scratch sync.Pool     // *scratch, one per working goroutine
 	regions atomic.Int64  // open ones
+	holes   holeGuard     // of those that were imported
 }
 
 // Describe names the processor and the instruction sets in use.
@@ -97,6 +100,7 @@ func (h *host) Close() error {
 	if n := h.regions.Load(); n != 0 {
 		return fmt.Errorf("close host device: %d regions are open: %w", n, ErrInvalid)
 	}
+	h.holes.close()
 	return nil
 }
 

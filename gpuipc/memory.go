@@ -127,10 +127,19 @@ func (a *access) memory(r Ref) memory {
 	return m
 }
 
-// guarded runs f and turns a memory fault into ErrUnavailable. Sealed memory
+// memoryFault is an access that the kernel refused.
+type memoryFault struct{ addr uintptr }
+
+func (f *memoryFault) Error() string {
+	return fmt.Sprintf("memory at %#x could not be reached: %v", f.addr, ErrUnavailable)
+}
+
+func (f *memoryFault) Unwrap() error { return ErrUnavailable }
+
+// guarded runs f and turns a memory fault into a memoryFault. Sealed memory
 // cannot shrink, but the kernel may still fail to back a page (strict
-// overcommit, a hugetlb limit, a broken memory bank); that must cost one
-// operation, not the process.
+// overcommit, a hugetlb limit, a broken memory bank), or be told not to (holes of
+// imported memory); that must cost one operation, not the process.
 func guarded(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -140,7 +149,7 @@ func guarded(f func() error) (err error) {
 			runtime.Error
 			Addr() uintptr
 		}:
-			err = fmt.Errorf("memory at %#x could not be reached: %w", p.Addr(), ErrUnavailable)
+			err = &memoryFault{p.Addr()}
 		default:
 			panic(p)
 		}

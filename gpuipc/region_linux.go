@@ -15,9 +15,11 @@ type hostRegion struct {
 	dev    *host
 	name   string
 	access Access
-	file   *os.File
+	file   *os.File // nil = imported: the mapping is all that is needed
 	mem    []byte
 	warm   []atomic.Uint64 // bit set = populate was done; nil = never needed
+	// guarded: holes of a region that was imported stay holes.
+	guarded bool
 
 	// users is the number of running operations; closedRegion once unmapped.
 	users atomic.Int64
@@ -134,8 +136,9 @@ func regionError(name string, size int64, err error) error {
 	return fmt.Errorf("region %s of %d bytes: %w: %w", name, size, err, kind)
 }
 
-// Import maps a client's memfd for reading and writing. Holes that the owner
-// punches later read as zeros: they cost the owner its data and us nothing.
+// Import maps a client's memfd for reading and writing and closes the descriptor.
+// An operation that touches a hole of it ends with ErrInvalid and fills nothing
+// where the system lets us have that (see holeGuard).
 func (h *host) Import(hd Handle) (Region, error) {
 	if hd.File == nil {
 		return nil, fmt.Errorf("import: no descriptor: %w", ErrInvalid)
@@ -145,8 +148,8 @@ func (h *host) Import(hd Handle) (Region, error) {
 		return nil, fmt.Errorf("import: %w", err)
 	}
 	mem, err := mapShared(hd.File, hd.Bytes, unix.PROT_READ|unix.PROT_WRITE)
+	hd.File.Close()
 	if err != nil {
-		hd.File.Close()
 		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL) {
 			return nil, fmt.Errorf("import: %w; the descriptor must be open for reading and writing and not sealed against writes: %w", err, ErrInvalid)
 		}
@@ -154,7 +157,9 @@ func (h *host) Import(hd Handle) (Region, error) {
 	}
 	_ = unix.Madvise(mem, unix.MADV_DONTDUMP)
 	h.regions.Add(1)
-	return &hostRegion{dev: h, name: "import", access: ClientWrites, file: hd.File, mem: mem}, nil
+	r := &hostRegion{dev: h, name: "import", access: ClientWrites, mem: mem}
+	h.holes.keep(r)
+	return r, nil
 }
 
 // HostOf is the host device that made or imported r, for accelerators that copy
@@ -174,6 +179,9 @@ func (r *hostRegion) Export() (Handle, error) {
 		return Handle{}, err
 	}
 	defer r.release()
+	if r.file == nil {
+		return Handle{}, errImported
+	}
 	f, err := duplicate(r.file, r.name, r.access)
 	if err != nil {
 		return Handle{}, regionError(r.name, r.Bytes(), err)
@@ -186,8 +194,13 @@ func (r *hostRegion) Resident() (int64, error) {
 		return 0, err
 	}
 	defer r.release()
+	if r.file == nil {
+		return 0, errImported
+	}
 	return residentBytes(r.file)
 }
+
+var errImported = fmt.Errorf("imported memory is its owner's to share and to look at: %w", ErrUnavailable)
 
 // Close panics when an operation is still using the memory: going on would let
 // it write into whatever is mapped there next.
@@ -203,6 +216,10 @@ func (r *hostRegion) Close() error {
 }
 
 func (r *hostRegion) unmap() error {
+	if r.file == nil {
+		r.dev.holes.forget(r)
+		return unix.Munmap(r.mem)
+	}
 	return errors.Join(unix.Munmap(r.mem), r.file.Close())
 }
 

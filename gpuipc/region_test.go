@@ -2,7 +2,6 @@ package gpuipc
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -151,6 +150,9 @@ func TestImportTakesOnlyMemoryThatCannotShrink(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := c.file(t)
+			if c.remedy == "" {
+				fillHoles(t, f, c.bytes)
+			}
 			r, err := d.Import(Handle{File: f, Bytes: c.bytes})
 			if c.remedy != "" {
 				if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.remedy) {
@@ -182,6 +184,7 @@ func TestAnEngineSeesWhatIsWrittenIntoItsMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Munmap(mine) }()
+	fillHoles(t, f, 8192)
 	r, err := d.Import(Handle{File: f, Bytes: 8192})
 	if err != nil {
 		t.Fatal(err)
@@ -194,15 +197,126 @@ func TestAnEngineSeesWhatIsWrittenIntoItsMemory(t *testing.T) {
 	if err := d.Store(context.Background(), refOf(r, 200, 7), []byte("spliced")); err != nil || string(mine[200:207]) != "spliced" {
 		t.Errorf("the engine sees %q, %v", mine[200:207], err)
 	}
-	// The engine may still punch holes: it loses its bytes, nobody else anything.
-	if err := unix.Madvise(mine[:4096], unix.MADV_REMOVE); err != nil {
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// fillHoles gives every byte of f its page, as an engine does before it shares f.
+func fillHoles(t *testing.T, f *os.File, n int64) {
+	t.Helper()
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, n); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Load(context.Background(), got, refOf(r, 100, 6)); err != nil || !bytes.Equal(got, make([]byte, 6)) {
-		t.Errorf("loaded %q from a hole, %v", got, err)
+}
+
+// A hole that we fill is charged to us, for as long as its owner likes; the owner may
+// punch it after any check.
+func TestHolesOfAnEngineStayHoles(t *testing.T) {
+	d := newTestHost(t, HostOptions{Workers: 1})
+	if d.holes.file == nil {
+		t.Skip("SKIP: no userfaultfd here")
+	}
+	const n = 1 << 20
+	f := engineMemory(t, n, unix.F_SEAL_SHRINK)
+	mine, err := mapShared(f, n, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Munmap(mine) }()
+	kept := secondDescriptor(t, f)
+	r, err := d.Import(Handle{File: f, Bytes: n})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	own := newTestRegion(t, d, RegionSpec{Bytes: n, Access: ClientReads})
+	ctx := context.Background()
+	table := Scatter{Region: r, Blocks: []uint32{0, 1}, BlockRows: 1, BlockStride: 8192, RowStride: 256, HeadStride: 256}
+	turn := &Rotation{Dims: 128, Cos: make([]float32, 64), Sin: make([]float32, 64)}
+	operations := map[string]func() error{
+		"load":    func() error { return d.Load(ctx, make([]byte, n), refOf(r, 0, n)) },
+		"store":   func() error { return d.Store(ctx, refOf(r, 0, n), make([]byte, n)) },
+		"digests": func() error { return d.Digests(ctx, refOf(r, 0, n), make([]uint64, 1)) },
+		"copy":    func() error { return d.CopyDigests(ctx, refOf(r, 0, n), refOf(own, 0, n), make([]uint64, 1)) },
+		"rotate": func() error {
+			return d.Rotate(ctx, &RotateJob{Rows: 2, Heads: 1, Dim: 128, Type: 2, Turn: turn, Src: refOf(own, 0, 512), Dst: table})
+		},
+	}
+	for _, written := range []int64{0, 4096} {
+		clear(mine[:written]) // its first pages exist
+		for name, run := range operations {
+			if err := run(); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "no page") {
+				t.Errorf("%s into memory with %d bytes of pages: %v", name, written, err)
+			}
+			if got, err := residentBytes(kept); err != nil || got != written {
+				t.Errorf("%s: %d bytes have pages, %d had before, %v", name, got, written, err)
+			}
+		}
+	}
+	clear(mine)
+	for name, run := range operations {
+		if err := run(); err != nil {
+			t.Errorf("%s with all pages there: %v", name, err)
+		}
+	}
+	if err := unix.Madvise(mine[512<<10:], unix.MADV_REMOVE); err != nil {
+		t.Fatal(err)
+	}
+	if err := operations["store"](); !errors.Is(err, ErrInvalid) {
+		t.Errorf("store into memory whose pages were taken away: %v", err)
+	}
+	if got, _ := residentBytes(kept); got != 512<<10 {
+		t.Errorf("%d bytes have pages, of which the owner left %d", got, 512<<10)
+	}
+}
+
+// secondDescriptor is a second descriptor of f, closed by the test's end.
+func secondDescriptor(t *testing.T, f *os.File) *os.File {
+	t.Helper()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := os.NewFile(uintptr(fd), "second")
+	t.Cleanup(func() { second.Close() })
+	return second
+}
+
+func TestImportedMemoryKeepsNoDescriptor(t *testing.T) {
+	d := newTestHost(t, HostOptions{})
+	before := held(t)[0]
+	r, err := d.Import(Handle{File: engineMemory(t, 8192, unix.F_SEAL_SHRINK), Bytes: 8192})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := held(t)[0]; after != before {
+		t.Errorf("%d descriptors of memfds, %d before", after, before)
+	}
+	if _, err := r.Export(); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("export of a client's memory: %v", err)
 	}
 	if err := r.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestWhatAMappingMayCost(t *testing.T) {
+	const n = 1 << 30
+	tables := MappingCost(&hostRegion{mem: make([]byte, 0), guarded: true})
+	if tables <= 0 || tables > 64<<10 {
+		t.Errorf("nothing costs %d bytes", tables)
+	}
+	mem, err := unix.Mmap(-1, 0, n, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Munmap(mem) }()
+	if got := MappingCost(&hostRegion{mem: mem, guarded: true}); got < n/512 || got > n/256 {
+		t.Errorf("page tables of %d bytes cost %d", n, got)
+	}
+	if got := MappingCost(&hostRegion{mem: mem}); got < n+n/512 || got > n+n/256 {
+		t.Errorf("%d bytes whose holes we may fill cost %d", n, got)
 	}
 }
 

@@ -44,7 +44,7 @@ func (h *host) run(ctx context.Context, op Op, n int, wide bool, work func(w *wo
 	}
 	t.loop()
 	group.Wait()
-	return t.err
+	return h.holes.explain(t.err)
 }
 
 func (h *host) borrow() bool {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
@@ -99,7 +101,7 @@ type region struct {
 
 // Export answers ErrUnavailable: no host can map the memory of an accelerator.
 func (r *region) Export() (gpuipc.Handle, error) {
-	if _, err := r.Resident(); err != nil {
+	if err := r.dev.Hold(r); err != nil {
 		return gpuipc.Handle{}, err // closed
 	}
 	return gpuipc.Handle{}, fmt.Errorf("memory of an accelerator has no host handle: %w", gpuipc.ErrUnavailable)
@@ -157,6 +159,8 @@ func (a *Accelerator) ImportShare(ctx context.Context, s gpuipc.Share) (gpuipc.R
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	// Memory of a device has no holes. Where this fails the import says why.
+	_ = unix.Fallocate(int(s.Chunks[0].File.Fd()), 0, 0, s.Chunks[0].Bytes)
 	r, err := a.Device.Device.Import(gpuipc.Handle{File: s.Chunks[0].File, Bytes: s.Chunks[0].Bytes})
 	if err != nil {
 		return nil, err
@@ -414,7 +418,10 @@ func (a *Accelerator) Hold(r gpuipc.Region) error {
 	if mine, ok := r.(*region); !ok || mine.dev != a {
 		return fmt.Errorf("a region of another device: %w", gpuipc.ErrInvalid)
 	}
-	_, err := r.Resident()
+	_, unpin, err := a.Device.Device.Pin(gpuipc.Ref{Region: a.own(r)}, false)
+	if err == nil {
+		unpin()
+	}
 	return err // closed
 }
 

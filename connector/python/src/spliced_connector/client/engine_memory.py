@@ -35,16 +35,16 @@ class EngineMemory:
     """Memory of the engine that the daemon may write rows into."""
 
     descriptor: int
-    """A memfd with F_SEAL_SHRINK. It is duplicated: the caller keeps it."""
+    """A memfd with F_SEAL_SHRINK and without holes. It is duplicated: the caller keeps it."""
     nbytes: int
     layers: tuple[MemoryLayer, ...]
 
 
 def engine_memfd(nbytes: int, name: str = "engine-kv") -> int:
-    """Make a memfd that the daemon accepts as engine memory. Raises OSError."""
+    """Make a memfd that the daemon accepts as engine memory, with all its pages. Raises OSError."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.ftruncate(descriptor, nbytes)
+        os.posix_fallocate(descriptor, 0, nbytes)
         fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
     except OSError:
         os.close(descriptor)

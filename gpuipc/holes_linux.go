@@ -1,0 +1,124 @@
+package gpuipc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A memfd is backed page by page, and whoever touches a hole first, reading or
+// writing, is charged for the page that the kernel puts there: a client could have
+// us pay for its memory, and could punch the hole after every check that we make.
+// So a region that was imported is mapped such that holes stay holes: userfaultfd
+// makes the kernel answer our access with SIGBUS instead of a page, which fails the
+// one operation (see guarded).
+//
+// Where a system does not let us have that (seccomp profiles of containers often do
+// not), any byte of the region may become ours: MappingCost says so.
+type holeGuard struct {
+	mu   sync.Mutex
+	file *os.File // the userfaultfd; nil = none
+	kept map[*hostRegion]struct{}
+}
+
+// From linux/userfaultfd.h; the numbers of the requests are those of amd64 and arm64.
+const (
+	uffdUserModeOnly    = 1
+	uffdAPI             = 0xaa
+	uffdMissingHugetlb  = 1 << 4
+	uffdMissingShmem    = 1 << 5
+	uffdSigbus          = 1 << 7
+	uffdRegisterMissing = 1
+	uffdioAPI           = 0xc018aa3f
+	uffdioRegister      = 0xc020aa00
+)
+
+// open leaves the file out where the system has no such thing for us.
+func (g *holeGuard) open() {
+	g.kept = map[*hostRegion]struct{}{}
+	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|uffdUserModeOnly, 0, 0)
+	if errno != 0 {
+		return
+	}
+	file := os.NewFile(fd, "userfaultfd")
+	api := struct{ api, features, ioctls uint64 }{api: uffdAPI, features: uffdSigbus | uffdMissingShmem | uffdMissingHugetlb}
+	if err := ioctl(file, uffdioAPI, unsafe.Pointer(&api)); err != nil {
+		file.Close()
+		return
+	}
+	g.file = file
+}
+
+func (g *holeGuard) close() {
+	if g.file != nil {
+		g.file.Close()
+	}
+}
+
+// keep guards a mapping of an imported region, where that is possible.
+func (g *holeGuard) keep(r *hostRegion) {
+	g.mu.Lock()
+	g.kept[r] = struct{}{}
+	g.mu.Unlock()
+	if g.file == nil {
+		return
+	}
+	whole := struct{ start, length, mode, ioctls uint64 }{
+		start:  uint64(uintptr(unsafe.Pointer(unsafe.SliceData(r.mem)))),
+		length: uint64(roundUp(r.Bytes(), int64(os.Getpagesize()))),
+		mode:   uffdRegisterMissing,
+	}
+	r.guarded = ioctl(g.file, uffdioRegister, unsafe.Pointer(&whole)) == nil
+}
+
+// forget is for a region that is about to be unmapped, which ends the guard.
+func (g *holeGuard) forget(r *hostRegion) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.kept, r)
+}
+
+// explain says of a fault in memory of a client that it is the client's.
+func (g *holeGuard) explain(err error) error {
+	fault, ok := errors.AsType[*memoryFault](err)
+	if !ok {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for r := range g.kept {
+		begin := uintptr(unsafe.Pointer(unsafe.SliceData(r.mem)))
+		if fault.addr >= begin && fault.addr-begin < uintptr(len(r.mem)) {
+			return fmt.Errorf("byte %d of imported memory has no page: its owner has to write or fallocate it before it shares it, and not to punch holes: %w",
+				fault.addr-begin, ErrInvalid)
+		}
+	}
+	return err
+}
+
+func ioctl(f *os.File, request uintptr, arg unsafe.Pointer) error {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), request, uintptr(arg))
+	runtime.KeepAlive(f)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// MappingCost is how much memory of this process, or of its control group, a region
+// that was imported may take at most: page tables, a page of 512 entries for each 2
+// MiB that is touched and those above them, and where holes cannot be kept from being
+// filled, the region itself.
+func MappingCost(r Region) int64 {
+	page := int64(os.Getpagesize())
+	cost := r.Bytes()/(page/8)*257/256 + 4*page
+	if hr, ok := r.(*hostRegion); ok && !hr.guarded {
+		cost += r.Bytes()
+	}
+	return cost
+}
