@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector"
@@ -104,6 +108,7 @@ type bounds struct {
 	Groups   []int          // supplementary, with UID
 	Limits   map[int]uint64 // by RLIMIT_ number, soft and hard
 	Cgroups  []string       // directories to join
+	Denied   []uint32       // system calls that answer EPERM
 }
 
 // takeOn is called in the process itself, before it does anything else.
@@ -122,6 +127,9 @@ func takeOn(text string) error {
 			return fmt.Errorf("rlimit %d: %w", which, err)
 		}
 	}
+	if err := deny(b.Denied); err != nil {
+		return err
+	}
 	if b.UID == 0 && b.GID == 0 {
 		return nil
 	}
@@ -132,6 +140,29 @@ func takeOn(text string) error {
 		return err
 	}
 	return syscall.Setuid(b.UID)
+}
+
+// deny has system calls of this thread, and of what it executes, answer EPERM.
+func deny(calls []uint32) error {
+	if len(calls) == 0 {
+		return nil
+	}
+	runtime.LockOSThread()
+	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // the number of the call
+	for _, number := range calls {
+		filter = append(filter,
+			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: number},
+			unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)})
+	}
+	filter = append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW})
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0); err != nil {
+		return fmt.Errorf("seccomp: %w", err)
+	}
+	return nil
 }
 
 // become executes the program that args name in place of this one.
@@ -208,8 +239,8 @@ func cgroup(t testing.TB, limit string, value int64) string {
 		if os.Mkdir(dir, 0o755) != nil {
 			continue
 		}
-		err := os.WriteFile(filepath.Join(dir, place.file), []byte(strconv.FormatInt(value, 10)), 0)
-		if err != nil {
+		file := filepath.Join(dir, place.file)
+		if _, err := os.Stat(file); err != nil || os.WriteFile(file, []byte(strconv.FormatInt(value, 10)), 0) != nil { // no cgroup, or another controller's
 			os.Remove(dir)
 			continue
 		}

@@ -46,6 +46,7 @@ func (s *Server) features() uint64 {
 // attachment is what hello and profile requests give a connection.
 type attachment struct {
 	// Fixed after hello.
+	uid     uint32
 	client  string
 	tenants []uint32
 	names   []string
@@ -58,7 +59,8 @@ type attachment struct {
 	stagingBytes int64
 	slotBytes    int64
 
-	attaching atomic.Bool // attach-device has begun
+	mapped    atomic.Int64 // of Server.mapped: what registered memory counts for
+	attaching atomic.Bool  // attach-device has begun
 	// registering counts register-device requests in flight.
 	registering atomic.Int32
 	gpu         atomic.Pointer[attachedGPU] // set once, by attach-device
@@ -93,7 +95,7 @@ func (t *task) hello() (wire.Message, error) {
 		MaxFrame:   wire.MaxFrame, MaxInFlight: uint32(s.config.MaxInFlight), Server: s.title,
 	}
 	a := &attachment{
-		client: m.Client, crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
+		uid: c.peer.UID, client: m.Client, crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
 	}
 	for _, want := range m.Tenants {
 		granted, err := s.grant(want)
@@ -144,7 +146,7 @@ func (s *Server) grant(want wire.TenantName) (*tiering.Tenant, error) {
 func (a *attachment) open(s *Server, id uint64, m *wire.HelloRequest) (err error) {
 	a.stagingBytes = wanted(m.StagingBytes, s.config.Staging, s.config.StagingMax)
 	a.slotBytes = max(wanted(m.SlotBytes, s.config.Slots, s.config.SlotsMax), int64(s.config.PageBytes))
-	if err := s.take(&a.stagingBytes, &a.slotBytes); err != nil {
+	if err := s.take(a.uid, &a.stagingBytes, &a.slotBytes); err != nil {
 		return err
 	}
 	slotRegion, err := s.device.NewRegion(gpuipc.RegionSpec{
@@ -157,7 +159,7 @@ func (a *attachment) open(s *Server, id uint64, m *wire.HelloRequest) (err error
 		}
 	}
 	if err != nil {
-		s.giveBack(a.stagingBytes + a.slotBytes)
+		s.memory.giveBack(a.uid, a.stagingBytes+a.slotBytes)
 		return err
 	}
 	a.slots = slots.New(slotRegion, gpuipc.Extent{Len: slotRegion.Bytes()}, int(s.config.PageBytes), s.config.MaxLeases)
@@ -187,21 +189,22 @@ func (t *task) export(regions ...gpuipc.Region) error {
 
 // close gives the memory back; nothing of the connection runs any more.
 func (a *attachment) close(s *Server) {
-	regions := []gpuipc.Region{a.slots.Region(), a.staging}
-	for _, b := range a.mu.bindings {
-		s.store.ReleaseProfile(b.profile)
-		if b.memory != nil {
-			regions = append(regions, b.memory.Region)
-		}
-	}
-	for _, r := range regions {
-		if err := r.Close(); err != nil {
+	trouble := func(err error) {
+		if err != nil {
 			s.log.Error().Err(err).Str("client", a.client).Msg("memory of a connection could not be unmapped")
 		}
 	}
-	s.giveBack(a.stagingBytes + a.slotBytes)
+	for _, b := range a.mu.bindings {
+		s.store.ReleaseProfile(b.profile)
+		if b.memory != nil {
+			trouble(s.unmap(a, b.memory.Region))
+		}
+	}
+	trouble(a.slots.Region().Close())
+	trouble(a.staging.Close())
+	s.memory.giveBack(a.uid, a.stagingBytes+a.slotBytes)
 	if l := a.gpu.Load(); l != nil {
-		l.end(s)
+		l.end(s, a)
 		if !l.outlives() {
 			a.closeGPU(s)
 		}
@@ -288,12 +291,12 @@ func checkSizes(p *profile.Profile, m *wire.ProfileRequest) error {
 }
 
 func (t *task) importMemory(id tier.ProfileID, m *wire.ProfileRequest) (*plan.EngineMemory, error) {
-	if m.MemoryBytes > 1<<46 {
+	if m.MemoryBytes > mostOneMemory {
 		return nil, codes.Refuse(wire.Invalid, "memory of %d bytes", m.MemoryBytes)
 	}
 	file := os.NewFile(uintptr(t.received[0]), "engine memory")
-	t.received = nil // Import owns it
-	region, err := t.conn.server.device.Import(gpuipc.Handle{File: file, Bytes: int64(m.MemoryBytes)})
+	t.received = nil // it is file's
+	region, err := t.mapMemory(gpuipc.Handle{File: file, Bytes: int64(m.MemoryBytes)})
 	if err != nil {
 		return nil, err
 	}
@@ -303,9 +306,38 @@ func (t *task) importMemory(id tier.ProfileID, m *wire.ProfileRequest) (*plan.En
 		err = g.CheckMemory(memory)
 	}
 	if err != nil {
-		return nil, errors.Join(err, region.Close())
+		return nil, errors.Join(err, t.conn.server.unmap(t.at, region))
 	}
 	return memory, nil
+}
+
+// mapMemory maps memory of the client, within what may be mapped and what that may
+// make us hold. It takes over h.File.
+func (t *task) mapMemory(h gpuipc.Handle) (gpuipc.Region, error) {
+	s, a := t.conn.server, t.at
+	if err := s.takeMapped(a, h.Bytes); err != nil {
+		h.File.Close()
+		return nil, err
+	}
+	region, err := s.device.Import(h)
+	if err == nil {
+		// What it leaves is for staging and slots: clients attach however much others map.
+		if err = s.memory.takeFirst(a.uid, gpuipc.MappingCost(region)); err != nil {
+			err = errors.Join(err, region.Close())
+		}
+	}
+	if err != nil {
+		s.giveBackMapped(a, h.Bytes)
+		return nil, err
+	}
+	return region, nil
+}
+
+// unmap ends mapMemory.
+func (s *Server) unmap(a *attachment, r gpuipc.Region) error {
+	s.memory.giveBack(a.uid, gpuipc.MappingCost(r))
+	s.giveBackMapped(a, r.Bytes())
+	return r.Close()
 }
 
 func memoryLayers(list []wire.MemoryLayer) []plan.EngineLayer {

@@ -257,7 +257,7 @@ func (l *attachedGPU) reads(s *tiering.Store, id tier.ProfileID, rank int) {
 
 // end tells the client's streams that nobody will signal any more, and lets go of
 // the client's memory. Nothing of the connection runs any more.
-func (l *attachedGPU) end(s *Server) {
+func (l *attachedGPU) end(s *Server, a *attachment) {
 	ctx, stop := context.WithTimeout(context.Background(), s.config.HBMTimeout)
 	l.released = make(chan struct{})
 	go func() {
@@ -281,6 +281,7 @@ func (l *attachedGPU) end(s *Server) {
 	// At once: each may take as long as the driver may.
 	var closing sync.WaitGroup
 	for _, m := range memories {
+		s.giveBackMapped(a, m.bytes)
 		closing.Go(func() {
 			if err := m.memory.Region.Close(); err != nil {
 				s.log.Warn().Err(err).Str("tier", "hbm").Msg("device memory of an engine could not be unmapped")

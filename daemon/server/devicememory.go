@@ -24,6 +24,7 @@ type deviceMemory struct {
 	profile tier.ProfileID
 	epoch   uint64
 	told    wire.RegisterDeviceRequest // as it came
+	bytes   int64                      // of its chunks
 	memory  *plan.EngineMemory
 }
 
@@ -70,12 +71,21 @@ func (t *task) registerDevice() (wire.Message, error) {
 	if number, known, err := l.registered(id, &m); known || err != nil {
 		return &wire.RegisterDeviceReply{Memory: number}, err
 	}
-	memory, err := t.importDevice(l, id, &m)
+	bytes, err := chunkBytes(&m)
+	if err == nil {
+		err = t.conn.server.takeMapped(t.at, bytes) // its driver maps it into our address space
+	}
 	if err != nil {
 		return nil, err
 	}
-	number, kept, err := l.keep(deviceMemory{id, m.Epoch, m, memory})
+	memory, err := t.importDevice(l, id, &m)
+	if err != nil {
+		t.conn.server.giveBackMapped(t.at, bytes)
+		return nil, err
+	}
+	number, kept, err := l.keep(deviceMemory{id, m.Epoch, m, bytes, memory})
 	if !kept {
+		t.conn.server.giveBackMapped(t.at, bytes)
 		if err := memory.Region.Close(); err != nil {
 			t.conn.server.log.Warn().Err(err).Str("tier", "hbm").Msg("device memory of an engine could not be unmapped")
 		}
@@ -96,18 +106,26 @@ func (t *task) attachedDevice() (*attachedGPU, error) {
 	return nil, codes.Refuse(wire.Invalid, "%v before attach-device", t.header.Op)
 }
 
+// chunkBytes is the size of memory on the device.
+func chunkBytes(m *wire.RegisterDeviceRequest) (total int64, err error) {
+	for i, n := range m.ChunkBytes {
+		if n == 0 || n > mostOneMemory {
+			return 0, codes.Refuse(wire.Invalid, "chunk %d of %d bytes", i, n)
+		}
+		total += int64(n)
+	}
+	return total, nil
+}
+
 func (t *task) importDevice(l *attachedGPU, id tier.ProfileID, m *wire.RegisterDeviceRequest) (*plan.EngineMemory, error) {
 	share := gpuipc.Share{Way: gpuipc.Way(m.Way), Device: l.gpu.Device.UUID()}
 	var chunks []int64 // ends
 	end := int64(0)
 	for i, bytes := range m.ChunkBytes {
-		if bytes == 0 || bytes > 1<<46 {
-			return nil, codes.Refuse(wire.Invalid, "chunk %d of %d bytes", i, bytes)
-		}
 		c := gpuipc.Chunk{Bytes: int64(bytes)}
 		if share.Way == gpuipc.WayHandle {
 			copy(c.Handle[:], m.Handles[i*wire.HandleBytes:])
-			if m.Offsets[i] > 1<<46 {
+			if m.Offsets[i] > mostOneMemory {
 				return nil, codes.Refuse(wire.Invalid, "chunk %d at %d of its allocation", i, m.Offsets[i])
 			}
 			c.Off = int64(m.Offsets[i])

@@ -64,6 +64,8 @@ type Server struct {
 	pollers     []*poller
 	workspaces  sync.Pool
 	canary      *canary.Canary
+	memory      *budget // bytes that clients may have us hold
+	mapped      *budget // addresses of what clients have us map
 
 	busy     atomic.Int64  // jobs in flight
 	waiting  atomic.Int64  // of these, waiting for a disk
@@ -77,7 +79,6 @@ type Server struct {
 		sync.Mutex
 		conns map[uint64]*conn
 		last  uint64 // connection id
-		taken int64  // bytes of staging and slots
 	}
 }
 
@@ -91,6 +92,8 @@ func New(o Options) (*Server, error) {
 		counts: newCounts(), epoch: o.Epoch, title: o.Title[:min(len(o.Title), wire.MaxName)], tenants: o.Tenants, canary: o.Canary,
 		queue: newQueue(o.Config.Workers), deviceQueue: newQueue(o.Config.Workers),
 		idle: make(chan struct{}, 1), closing: make(chan struct{}),
+		memory: newBudget("connection memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),
+		mapped: newBudget("registered memory", mappedInAll, 0),
 	}
 	for _, t := range o.Config.Tenants {
 		s.tokens = append(s.tokens, sha256.Sum256([]byte(t.Token)))
@@ -260,31 +263,18 @@ func (s *Server) list() []*conn {
 }
 
 // take takes staging and slots out of the budget of all connections. A client
-// that wishes for more than the default gets at most half of what is left, its
-// wishes cut in proportion, so that none takes all.
-func (s *Server) take(staging, slots *int64) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	left := int64(s.config.ConnectionMemory) - s.mu.taken
-	most := max(left/2, int64(s.config.Staging+s.config.Slots))
-	if wish := *staging + *slots; wish > most {
-		share := float64(most) / float64(wish)
-		*staging = max(int64(minShare), int64(float64(*staging)*share))
-		*slots = max(int64(s.config.PageBytes), int64(float64(*slots)*share))
-	}
-	bytes := *staging + *slots
-	if bytes > left {
-		return codes.Refuse(wire.Full, "%d bytes of staging and slots: %d of %d are taken", bytes, s.mu.taken, int64(s.config.ConnectionMemory))
-	}
-	s.mu.taken += bytes
-	return nil
-}
-
-// giveBack ends take.
-func (s *Server) giveBack(bytes int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.taken -= bytes
+// that wishes for more than the default gets at most half of what is left for its
+// user, its wishes cut in proportion, so that none takes all.
+func (s *Server) take(uid uint32, staging, slots *int64) error {
+	return s.memory.takeOf(uid, 0, func(left int64) int64 {
+		most := max(left/2, int64(s.config.Staging+s.config.Slots))
+		if wish := *staging + *slots; wish > most {
+			share := float64(most) / float64(wish)
+			*staging = max(int64(minShare), int64(float64(*staging)*share))
+			*slots = max(int64(s.config.PageBytes), int64(float64(*slots)*share))
+		}
+		return *staging + *slots
+	})
 }
 
 func (s *Server) refuseStopping() error {

@@ -83,20 +83,20 @@ type Load struct {
 	InFlight        int   `count:"requests_in_flight" prom:"requests_in_flight" help:"Requests on workers, waiting for one, or waiting for a disk."`
 	Queued          int   `count:"requests_queued" prom:"requests_queued" help:"Requests waiting for a worker."`
 	Waiting         int   `count:"requests_waiting" prom:"requests_waiting" help:"Requests that wait for a disk, on no worker."`
-	ConnectionBytes int64 `prom:"connection_memory_bytes" help:"Staging and slot bytes granted to connections (touched or not)."`
+	ConnectionBytes int64 `prom:"connection_memory_bytes" help:"Bytes of connection-memory that connections have: staging, slots, and what mapping registered memory may take, touched or not."`
 }
 
 // Load reports what there is to do now.
 func (s *Server) Load() Load {
 	s.mu.Lock()
-	taken, conns, sessions := s.mu.taken, len(s.mu.conns), 0
+	conns, sessions := len(s.mu.conns), 0
 	for _, c := range s.mu.conns {
 		if c.attached.Load() != nil {
 			sessions++
 		}
 	}
 	s.mu.Unlock()
-	return Load{Connections: conns, Sessions: sessions, InFlight: int(s.busy.Load()), Queued: s.queued(), Waiting: int(s.waiting.Load()), ConnectionBytes: taken}
+	return Load{Connections: conns, Sessions: sessions, InFlight: int(s.busy.Load()), Queued: s.queued(), Waiting: int(s.waiting.Load()), ConnectionBytes: s.memory.used()}
 }
 
 // stats is the operation on the socket.

@@ -58,7 +58,7 @@ func (c *Config) settings() []setting {
 		{"slots-max", &c.SlotsMax, "bytes, one page to 1TiB", "not allowed",
 			"Most slot memory that one connection gets."},
 		{"connection-memory", &c.ConnectionMemory, "bytes, staging + slots to 64TiB", "three eighths of the memory limit",
-			"Bound on staging and slots of all connections together; beyond it a hello is answered full. A connection that wishes for more than the defaults gets at most half of what is left."},
+			"Bound on what connections may make the daemon hold: staging, slots and what mapping registered memory costs (a 512th; all of it where the daemon may not use userfaultfd). Beyond it a hello or profile is answered full. Connections of one user get three quarters of it together, registered memory half of that. A connection that wishes for more than the defaults gets at most half of what is left."},
 
 		{"hbm-public", &c.HBMPublic, "bytes, one hbm-page to 4TiB", "no copies of segments on a GPU",
 			"Memory of the GPU for copies of segments, beside those in memory and on disk. With 0B here and in hbm-private no driver is loaded. A GPU that cannot be used costs the copies, not the start."},
