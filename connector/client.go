@@ -46,7 +46,7 @@ func Open(o Options) (*Client, error) {
 	c := &Client{opt: o.withDefaults(), again: make(chan struct{}, 1)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.host = link.Host{
-		Context: c.ctx, Name: c.opt.Name, StagingBytes: c.opt.StagingBytes, SlotBytes: c.opt.SlotBytes, Device: c.opt.Device,
+		Context: c.ctx, DaemonUID: c.opt.DaemonUID, Name: c.opt.Name, StagingBytes: c.opt.StagingBytes, SlotBytes: c.opt.SlotBytes, Device: c.opt.Device,
 		AttachTimeout: c.opt.Timeouts.Attach, ReleaseTimeout: c.opt.Timeouts.Lookup, Log: c.opt.Log,
 		Calls: &c.calls, Counters: &c.counters.Counters, Lost: c.lost, Spawn: c.spawn,
 	}

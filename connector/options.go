@@ -21,6 +21,13 @@ type Options struct {
 	// attempt to attach.
 	Socket string
 
+	// DaemonUID is the user id that the daemon runs as. A client stays away from a
+	// socket where another user answers. nil = $SPLICED_DAEMON_UID; where that is not
+	// set either, root and the owner of the socket's directory are believed if nobody
+	// else could have put the socket there, and nobody if somebody could, as in a
+	// volume that containers of a pod share.
+	DaemonUID *uint32
+
 	// Name and version of the engine, shown to people; at most wire.MaxName
 	// bytes. Empty = the program's name.
 	Name string
@@ -69,11 +76,14 @@ const (
 	maxModels = 64 // registered profiles of one client
 )
 
-// DefaultSocket is where a daemon listens that was not told otherwise: the first
-// of /run/spliced, /run/user/UID/spliced and /tmp/spliced-UID in which a socket
+// DefaultSocket is $SPLICED_SOCKET, and where that is not set where a daemon listens
+// that was not told otherwise: the first of /run/spliced, /run/user/UID/spliced and /tmp/spliced-UID in which a socket
 // exists, or the first of them. The last counts only if it is ours: other users
 // may make directories in /tmp too.
 func DefaultSocket() string {
+	if path := os.Getenv("SPLICED_SOCKET"); path != "" {
+		return path
+	}
 	const name = "spliced.sock"
 	uid := strconv.Itoa(os.Getuid())
 	candidates := []string{filepath.Join("/run/spliced", name), filepath.Join("/run/user", uid, "spliced", name)}

@@ -72,7 +72,8 @@ var mayImport = map[string]string{
 	"connector/wire/seqpacket":        "",
 	"connector/wire/internal/codegen": "connector/wire/schema",
 	"connector/wire/internal/wiregen": "connector/wire/schema connector/wire/internal/codegen",
-	"connector/internal/link":         "connector/wire connector/wire/seqpacket gpuipc gpuipc/cuda/order policy/profile",
+	"connector/trust":                 "",
+	"connector/internal/link":         "connector/trust connector/wire connector/wire/seqpacket gpuipc gpuipc/cuda/order policy/profile",
 	"connector":                       "connector/wire connector/internal/link gpuipc gpuipc/cuda/order policy/profile",
 	"connector/refengine/safetensors": "",
 	"connector/refengine/modelfile":   "policy/profile connector/refengine/safetensors",
@@ -81,7 +82,7 @@ var mayImport = map[string]string{
 	"connector/refengine/chatdemo":    "policy/profile connector connector/refengine connector/refengine/modelfile connector/refengine/remote",
 	"connector/refengine/ragdemo":     "policy/profile connector connector/wire connector/refengine connector/refengine/modelfile connector/refengine/remote",
 
-	"api":               "",
+	"api":               "connector/trust",
 	"api/cmd/splicectl": "api api/cmd/splicectl/internal/... connector/... policy/... gpuipc/... tiering/disk/...",
 	"api/cmd/splicectl/internal/bench/machine":      "",
 	"api/cmd/splicectl/internal/bench/baseline":     "api/cmd/splicectl/internal/bench/machine",

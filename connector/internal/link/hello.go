@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/spliced-kv/spliced/connector/trust"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -28,6 +29,11 @@ func connect(h *Host, path string, device gpuipc.Accelerator) (*Attachment, erro
 	deadline := time.Now().Add(h.AttachTimeout)
 	conn, err := seqpacket.Dial(path, h.AttachTimeout)
 	if err != nil {
+		return nil, err
+	}
+	// Before anything is said: hello carries the tenants' tokens.
+	if err := trust.Check(conn.Fd(), path, h.DaemonUID); err != nil {
+		conn.Close()
 		return nil, err
 	}
 	a := &Attachment{

@@ -14,6 +14,7 @@ import (
 type Host struct {
 	Context context.Context // ends when the client is closed
 
+	DaemonUID    *uint32 // the only user to believe to be the daemon; see package trust
 	Name         string
 	Tenants      []wire.TenantName
 	StagingBytes int64 // wished; 0 = the daemon's default

@@ -41,6 +41,7 @@ def connect(settings: Settings, engine: Engine) -> Client:
     return Client(
         Options(
             socket=settings.socket,
+            daemon_uid=settings.daemon_uid if settings.daemon_uid >= 0 else None,
             name=f"vllm {engine.version}",
             tenants=((settings.tenant, settings.token),),
             timeout=seconds,

@@ -34,6 +34,9 @@ class Settings:
     mode: Mode = Mode.PREFIX
     socket: str = ""
     """Path of the daemon's socket. Empty: where a daemon listens by default."""
+    daemon_uid: int = -1
+    """User id that the daemon runs as. -1: $SPLICED_DAEMON_UID, else what the owners and modes of
+    the socket's directories say."""
     tenant: str = ""
     """Tenant of the daemon whose objects are used and paid for. Empty: the default tenant."""
     token: str = ""
@@ -93,6 +96,7 @@ class Settings:
 
 
 _RANGES = (
+    ("daemon_uid", -1, 2**32 - 1),
     ("timeout_ms", 0.1, 10_000),
     ("load_ms", 0.1, 60_000),
     ("max_checkpoints", 0, 1024),

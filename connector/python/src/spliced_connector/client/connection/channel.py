@@ -16,6 +16,7 @@ from spliced_connector.errors import Code, SplicedError
 TICK = 0.02
 """Longest wait of a receive that lasts longer in all, in seconds."""
 
+_CREDENTIALS = struct.Struct("iII")  # process, user and group id
 _MAX_DESCRIPTORS = 8
 _SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
@@ -154,6 +155,14 @@ class Channel:
     def option(self, level: int, name: int) -> int:
         """A socket option. Raises OSError where the kernel has none of that name."""
         return self._sock.getsockopt(level, name)
+
+    def peer_uid(self) -> int:
+        """The user id of who listened. Raises OSError."""
+        credentials = self._sock.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+        )
+        uid: int = _CREDENTIALS.unpack(credentials)[1]
+        return uid
 
     def close_write(self) -> None:
         """Tell the daemon that nothing more comes."""

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 
+from spliced_connector.client.connection import trust
 from spliced_connector.client.connection.attachment import Attachment
 from spliced_connector.client.connection.channel import TICK, Channel, close_all, connect
 from spliced_connector.client.connection.checksum import xxh3
@@ -45,6 +46,11 @@ def attach(
     path = options.socket or default_socket()
     deadline = time.monotonic() + options.attach_timeout
     channel = connect(path, options.attach_timeout)
+    try:
+        trust.check(channel, path, options.daemon_uid)  # before anything is said: hello has tokens
+    except BaseException:
+        channel.close()
+        raise
     peer = Peer(channel)
     descriptors: list[int] = []
     try:

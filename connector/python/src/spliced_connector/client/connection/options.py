@@ -61,6 +61,12 @@ class Options:
     socket: str = ""
     """Path of the daemon's socket. Empty: `default_socket()`, asked again at each attempt."""
 
+    daemon_uid: int | None = None
+    """User id that the daemon runs as; another user's socket is left alone. None is
+    $SPLICED_DAEMON_UID. Where that is not set either, root and the owner of the socket's directory
+    are believed if nobody else could have put the socket there, and nobody if somebody could, as in
+    a volume that the containers of a pod share."""
+
     name: str = ""
     """Name and version of the engine, for people. Empty: "python"."""
 
@@ -110,6 +116,8 @@ class Options:
         for what in ("staging_bytes", "slot_bytes"):
             if not 0 <= getattr(self, what) < 2**63:
                 wrong.append(f"{what} {getattr(self, what)}")
+        if self.daemon_uid is not None and not 0 <= self.daemon_uid < 2**32:
+            wrong.append(f"daemon_uid {self.daemon_uid}")
         if self.device is not None:
             wrong += self.device.wrong()
         return wrong
@@ -118,9 +126,13 @@ class Options:
 def default_socket() -> str:
     """Where a daemon listens that was not told otherwise.
 
-    That is the first of /run/spliced, /run/user/UID/spliced and /tmp/spliced-UID that has a
-    socket, or the first of them. The last counts only if it is ours: others may write to /tmp.
+    That is $SPLICED_SOCKET, else the first of /run/spliced, /run/user/UID/spliced and
+    /tmp/spliced-UID that has a socket, or the first of them. The last counts only if it is ours:
+    others may write to /tmp.
     """
+    chosen = os.environ.get("SPLICED_SOCKET")
+    if chosen:
+        return chosen
     uid = os.getuid()
     candidates = [Path("/run/spliced"), Path(f"/run/user/{uid}/spliced")]
     shared = Path(f"/tmp/spliced-{uid}")

@@ -1,0 +1,145 @@
+"""Whether whoever answers on a socket may be taken for the daemon.
+
+A client asks before it sends a token or uses an answer: whoever can put a socket of his own in the
+place of the daemon's would get both. Where nobody but root, the client itself and the owner of the
+socket's directory can change any part of the path, that owner and root are believed. Elsewhere, as
+in a volume that the containers of a pod share, only the user id that the client was told to expect.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+
+from spliced_connector.client.connection.channel import Channel
+from spliced_connector.errors import Code, SplicedError
+
+UID_ENV = "SPLICED_DAEMON_UID"
+"""Environment variable with the user id of the daemon."""
+
+_MOST_LINKS = 40  # as the kernel
+
+
+class _StrangerError(Exception):
+    """What somebody could have replaced."""
+
+
+def check(channel: Channel, path: str, expected: int | None) -> None:
+    """Raise `SplicedError(DENIED)`, in one line, unless the peer may be the daemon.
+
+    `expected` is the only user id to believe; None stands for `UID_ENV`, and where that is not set
+    for what the path says.
+    """
+    try:
+        uid = _peer_uid(channel)
+        if expected is None:
+            expected = _from_environment()
+        if expected is not None:
+            if uid != expected:
+                raise _StrangerError(f"expected is user {expected} ({UID_ENV})")
+            return
+        own = os.geteuid()
+        try:
+            owner = _owner(path, own)
+            if uid not in (0, owner, own):
+                raise _StrangerError(f"the directory is user {owner}'s")
+        except (OSError, _StrangerError) as err:
+            remedy = f"set {UID_ENV} to the user id that spliced runs as"
+            raise _StrangerError(f"{err}; {remedy}") from err
+    except _StrangerError as err:
+        text = f"{path}: user {uid} answers there, not known to be the daemon: {err}"
+        raise SplicedError(Code.DENIED, text) from err
+
+
+def _peer_uid(channel: Channel) -> int:
+    try:
+        return channel.peer_uid()
+    except OSError as err:
+        raise SplicedError(Code.UNAVAILABLE, f"who answers is not known: {err}") from err
+
+
+def _from_environment() -> int | None:
+    text = os.environ.get(UID_ENV, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) < 2**32):
+        raise _StrangerError(f"{UID_ENV} is {text!r}, not a user id")
+    return int(text)
+
+
+def _owner(path: str, own: int) -> int:
+    """The owner of the directory of `path`.
+
+    Raises `_StrangerError` where somebody else than root, `own` and that owner could have replaced
+    a part of the path, OSError where it cannot be looked at.
+    """
+    walk = _Walk(own)
+    walk.to(path)
+    owner = walk.steps[-1][1].st_uid
+    for directory, status in walk.steps:
+        if status.st_uid not in (0, own, owner):
+            text = f"user {status.st_uid} could have replaced what is in {directory}"
+            raise _StrangerError(text)
+    return owner
+
+
+@dataclass
+class _Walk:
+    """The directories that the kernel goes through, also those of symbolic links."""
+
+    own: int
+    steps: list[tuple[str, os.stat_result]] = field(default_factory=list)
+
+    def to(self, path: str) -> None:
+        """Walk from "/" to the directory of `path`."""
+        if not path.startswith("/"):
+            path = f"{os.getcwd()}/{path}"  # not normalised: x/.. may lead elsewhere through a link
+        todo = path[: path.rindex("/")].split("/")
+        links = 0
+        self._enter("/")
+        while todo:
+            name = todo.pop(0)
+            if name in ("", "."):
+                continue
+            at = self.steps[-1][0]
+            if name == "..":
+                self._enter(os.path.dirname(at))
+                continue
+            goal = self._next(os.path.join(at, name))
+            if goal is None:
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                raise _StrangerError(f"{path}: more than {_MOST_LINKS} symbolic links")
+            todo = goal.split("/") + todo
+            if goal.startswith("/"):
+                self._enter("/")
+
+    def _next(self, path: str) -> str | None:
+        """Go on to an entry of the last directory; the goal of one that is a link."""
+        inside, status = self.steps[-1]
+        entry = os.lstat(path)
+        if _shared(status) and entry.st_uid not in (0, self.own, status.st_uid):
+            text = f"{path} is user {entry.st_uid}'s, in {inside}, where others may write"
+            raise _StrangerError(text)
+        if stat.S_ISLNK(entry.st_mode):
+            return os.readlink(path)
+        self._enter(path)
+        return None
+
+    def _enter(self, directory: str) -> None:
+        status = os.lstat(directory)
+        if _shared(status) and not status.st_mode & stat.S_ISVTX:
+            mode = stat.S_IMODE(status.st_mode)
+            text = f"others could have replaced what is in {directory} (mode 0{mode:o})"
+            raise _StrangerError(text)
+        self.steps.append((directory, status))
+
+
+def _shared(status: os.stat_result) -> bool:
+    """Whether others than the owner may write there.
+
+    The bits of the group hold the most that an access list grants.
+    """
+    return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))

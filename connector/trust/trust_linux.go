@@ -1,0 +1,181 @@
+// Package trust says whether whoever answers on a unix socket may be taken for the
+// daemon. A client asks before it sends a token or uses an answer: whoever can put a
+// socket of his own in the place of the daemon's would get both.
+//
+// Where nobody but root, the client itself and the owner of the socket's directory
+// can change any part of the path, that owner and root are believed. Elsewhere, as in
+// a volume that the containers of a pod share, only the user id that the client was
+// told to expect is.
+package trust
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// UIDEnv is the environment variable with the user id of the daemon.
+const UIDEnv = "SPLICED_DAEMON_UID"
+
+// ErrStranger means that somebody answers who may not be the daemon.
+var ErrStranger = errors.New("not known to be the daemon")
+
+// Check looks at who listens at the other end of fd, which was connected to path.
+// expected is the only user id to believe; nil stands for UIDEnv, and where that is
+// not set for what the path says. Errors are one line that says what to do, and
+// ErrStranger but for failing system calls.
+func Check(fd int, path string, expected *uint32) error {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return fmt.Errorf("%s: who answers: %w", path, err)
+	}
+	if expected == nil {
+		if expected, err = fromEnv(); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	if expected != nil {
+		if cred.Uid != *expected {
+			return fmt.Errorf("%s: user %d answers there, expected is user %d (%s): %w", path, cred.Uid, *expected, UIDEnv, ErrStranger)
+		}
+		return nil
+	}
+	self := uint32(os.Geteuid())
+	owner, err := ownerOf(path, self)
+	if err != nil {
+		return fmt.Errorf("%s: user %d answers there, and %w; set %s to the user id that spliced runs as: %w", path, cred.Uid, err, UIDEnv, ErrStranger)
+	}
+	if cred.Uid != 0 && cred.Uid != owner && cred.Uid != self {
+		return fmt.Errorf("%s: user %d answers in a directory of user %d; set %s to the user id that spliced runs as: %w", path, cred.Uid, owner, UIDEnv, ErrStranger)
+	}
+	return nil
+}
+
+// fromEnv is the user id that the environment names; nil = none.
+func fromEnv() (*uint32, error) {
+	text := os.Getenv(UIDEnv)
+	if text == "" {
+		return nil, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("%s is %q, not a user id: %w", UIDEnv, text, ErrStranger)
+	}
+	uid := uint32(n)
+	return &uid, nil
+}
+
+// ownerOf returns the owner of the directory of path. The error says what somebody
+// else than root, self and that owner could have replaced.
+func ownerOf(path string, self uint32) (uint32, error) {
+	w := walk{self: self}
+	if err := w.to(path); err != nil {
+		return 0, err
+	}
+	owner := w.steps[len(w.steps)-1].st.Uid
+	for i := range w.steps {
+		if by := w.steps[i].st.Uid; by != 0 && by != self && by != owner {
+			return 0, fmt.Errorf("user %d could have replaced what is in %s", by, w.steps[i].dir)
+		}
+	}
+	return owner, nil
+}
+
+// walk goes through the directories that the kernel goes through, also those of
+// symbolic links. It ends where others may replace an entry, or may have made it.
+type walk struct {
+	self  uint32
+	steps []step
+	todo  []string
+	links int
+}
+
+// step is a directory.
+type step struct {
+	dir string
+	st  unix.Stat_t
+}
+
+// mostLinks is as many symbolic links as the kernel follows.
+const mostLinks = 40
+
+// to walks from "/" to the directory of path.
+func (w *walk) to(path string) error {
+	if !filepath.IsAbs(path) {
+		wd, err := os.Getwd()
+		if err != nil {
+			return err
+		}
+		path = wd + "/" + path // not cleaned: x/.. may lead elsewhere through a link
+	}
+	w.todo = strings.Split(path[:strings.LastIndexByte(path, '/')], "/")
+	if err := w.enter("/"); err != nil {
+		return err
+	}
+	for len(w.todo) > 0 {
+		name := w.todo[0]
+		w.todo = w.todo[1:]
+		at := w.steps[len(w.steps)-1].dir
+		var err error
+		switch name {
+		case "", ".":
+		case "..":
+			err = w.enter(filepath.Dir(at))
+		default:
+			err = w.next(filepath.Join(at, name))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// next goes on to an entry of the last directory.
+func (w *walk) next(path string) error {
+	in := &w.steps[len(w.steps)-1]
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if shared(&in.st) && st.Uid != 0 && st.Uid != w.self && st.Uid != in.st.Uid {
+		return fmt.Errorf("%s is user %d's, in %s, where others may write", path, st.Uid, in.dir)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		return w.enter(path)
+	}
+	if w.links++; w.links > mostLinks {
+		return fmt.Errorf("%s: more than %d symbolic links", path, mostLinks)
+	}
+	target, err := os.Readlink(path)
+	if err != nil {
+		return err
+	}
+	w.todo = append(strings.Split(target, "/"), w.todo...)
+	if filepath.IsAbs(target) {
+		return w.enter("/")
+	}
+	return nil
+}
+
+// enter adds a directory.
+func (w *walk) enter(dir string) error {
+	s := step{dir: dir}
+	if err := unix.Lstat(dir, &s.st); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	if shared(&s.st) && s.st.Mode&unix.S_ISVTX == 0 {
+		return fmt.Errorf("others could have replaced what is in %s (mode %#o)", dir, s.st.Mode&0o7777)
+	}
+	w.steps = append(w.steps, s)
+	return nil
+}
+
+// shared reports whether others than the owner may write in a directory. The bits of
+// the group hold the most that an access list grants.
+func shared(st *unix.Stat_t) bool { return st.Mode&0o022 != 0 }
