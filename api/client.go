@@ -29,15 +29,16 @@ type Client struct {
 
 // NewClient makes a client of target: "unix:/path/to/admin.sock", or an
 // "http://host:port" URL. Nothing is dialled before the first call. The token,
-// when not empty, is sent with every request.
+// when not empty, is sent with every request over HTTP; a unix socket takes none,
+// since it is its mode that says who may.
 func NewClient(target, token string) (*Client, error) {
 	transport := &http.Transport{MaxIdleConns: 4, IdleConnTimeout: 10 * time.Second}
 	c := &Client{token: token, http: &http.Client{Transport: transport, Timeout: time.Minute}}
 	if path, ok := strings.CutPrefix(target, "unix:"); ok && path != "" {
-		var d net.Dialer
-		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return d.DialContext(ctx, "unix", path)
+		if token != "" {
+			return nil, fmt.Errorf("admin target %q: a token is for http only: %w", target, ErrInvalid)
 		}
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dialUnix(ctx, path) }
 		c.base = "http://localhost"
 		return c, nil
 	}

@@ -14,7 +14,8 @@ import (
 func TestAdminSocketIsPrivateFromItsFirstMoment(t *testing.T) {
 	old := unix.Umask(0)
 	defer unix.Umask(old)
-	path := filepath.Join(t.TempDir(), "admin.sock")
+	root := t.TempDir()
+	path := SocketBeside(filepath.Join(root, "s"))
 	ln, err := ListenUnix(path)
 	if err != nil {
 		t.Fatal(err)
@@ -23,6 +24,12 @@ func TestAdminSocketIsPrivateFromItsFirstMoment(t *testing.T) {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v; want mode 0600 under umask 0", info.Mode(), err)
+	}
+	if info, err = os.Lstat(filepath.Dir(path)); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("its directory: %v, %v; want mode 0700 under umask 0", info.Mode(), err)
+	}
+	if ln, err := ListenUnix(filepath.Join(root, "admin.sock")); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "others could replace") {
+		t.Errorf("in a directory that anybody can write: %v, %v", ln, err)
 	}
 }
 

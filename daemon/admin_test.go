@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -53,7 +52,7 @@ func TestPeopleSeeWhatIsHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tcp.Close()
-	trusted, err := api.NewClient("unix:"+filepath.Join(filepath.Dir(r.Socket()), "admin.sock"), "")
+	trusted, err := api.NewClient("unix:"+api.SocketBeside(r.Socket()), "")
 	if err != nil {
 		t.Fatal(err)
 	}

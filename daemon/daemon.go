@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -187,8 +186,9 @@ func (d *Daemon) run(ctx context.Context, rest *api.Server) error {
 	}
 	var accepting sync.WaitGroup
 	allow := d.socket.NewAllowList(d.config.AllowUIDs, d.config.AllowGIDs)
+	accepting.Go(func() { d.socket.Guard(ctx, d.log) })
 	accepting.Go(func() {
-		if err := d.server.Accept(d.socket.Listener, allow); err != nil {
+		if err := d.server.Accept(d.socket, allow); err != nil {
 			fail(fmt.Errorf("accept: %w", err))
 		}
 	})
@@ -299,7 +299,7 @@ func (d *Daemon) newServer() (*server.Server, error) {
 func (d *Daemon) newView() *view.View {
 	return view.New(view.Options{
 		Config: &d.config, Machine: d.machine, Version: d.build.Version, Commit: d.build.Commit, Started: d.started,
-		Epoch: d.epoch, Socket: d.socketPath(), Pidfds: socket.HasPidfd(), Serving: d.serving.Load,
+		Epoch: d.epoch, Socket: d.socketPath(), Guard: d.socket, Pidfds: socket.HasPidfd(), Serving: d.serving.Load,
 		Store: d.store, Place: d.store.Pools()[0].Place, Device: d.device, GPU: d.gpu, GPUTrouble: d.gpuTrouble, Disk: d.disk,
 		Server: d.server, Canary: d.canary, Tenants: d.tenants,
 	})
@@ -356,7 +356,7 @@ func (d *Daemon) newAdmin() (*api.Server, error) {
 	}
 	if path := d.config.AdminSocket; path != settings.Off {
 		if path == "" {
-			path = filepath.Join(filepath.Dir(d.socket.Path), "admin.sock")
+			path = api.SocketBeside(d.socket.Path)
 		}
 		l, err := api.ListenUnix(path)
 		if err != nil {

@@ -42,7 +42,7 @@ func withDisk(t testing.TB) settings.Config {
 // adminClient is a client of a daemon's trusted admin socket.
 func (r *running) adminClient(t testing.TB) *api.Client {
 	t.Helper()
-	c, err := api.NewClient("unix:"+filepath.Join(filepath.Dir(r.Socket()), "admin.sock"), "")
+	c, err := api.NewClient("unix:"+api.SocketBeside(r.Socket()), "")
 	if err != nil {
 		t.Fatal(err)
 	}

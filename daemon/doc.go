@@ -26,7 +26,7 @@
 // The packages below this one, each importing only those before it:
 //
 //	settings  what can be set, its defaults and bounds, and where it is read from
-//	socket    the socket's path and lock; who connects, who may, when they are gone
+//	socket    the socket's path, lock and guard; who connects, who may, when they are gone
 //	codes     which code of the wire a failure is, the one place that knows
 //	slots     memory of a connection for results
 //	gpu       the accelerator, and what of it connections have
@@ -43,7 +43,7 @@
 // not looked at yet), the GPU, store and its arenas, watcher, socket directory, lock, bind
 // and listen, admin listeners, the disk tier's run (waited for until it has opened
 // and what is switched off was read, a moment at most), background parts (watcher, the store's run, admin REST,
-// workers), accept, ready.
+// workers), accept and the guard of the socket's path, ready.
 //
 // Stop, on the end of Run's context or when a part fails: not ready; listener
 // closed and its path removed if it still is ours; accept ended; new requests
@@ -67,7 +67,7 @@
 //
 // Of tiering's, the store's comes first, then that of a profile's learnt costs, then
 // that of the decisions; the locks of advice and of a session's plans are never held
-// with another.
+// with another. Nor is that of the socket, which is held while its path is bound again.
 //
 // Only conn.answering is held while others are taken. It is the reader's own, held
 // while it answers a short request, and waited for when the connection ends. None

@@ -149,9 +149,14 @@ func (s *Server) Close() {
 // acceptPause is how long accept waits when the process has no descriptors left.
 const acceptPause = 50 * time.Millisecond
 
-// Accept takes connections of the listener until it is closed. They are served
-// until Stop.
-func (s *Server) Accept(l *seqpacket.Listener, allow *socket.AllowList) error {
+// Acceptor is where connections come from. Its error is seqpacket.ErrClosed once it
+// is closed.
+type Acceptor interface {
+	Accept() (*seqpacket.Conn, error)
+}
+
+// Accept takes connections until the acceptor is closed. They are served until Stop.
+func (s *Server) Accept(l Acceptor, allow *socket.AllowList) error {
 	for _, p := range s.pollers {
 		s.polling.Go(p.poll)
 	}

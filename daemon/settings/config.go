@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -282,6 +283,9 @@ func (c *Config) checkSockets(v *faults) {
 	}
 	if c.AdminSocket != "" && c.AdminSocket == c.Socket {
 		v.add("admin-socket", "%s is the engine socket", c.Socket)
+	}
+	if beside := len(filepath.Dir(c.Socket)) + len("/admin/admin.sock"); c.Socket != "" && c.AdminSocket == "" && beside > maxSocketPath-len(".lock") {
+		v.add("admin-socket", "beside %s its path would have %d bytes, most %d: name another, or off", c.Socket, beside, maxSocketPath-len(".lock"))
 	}
 	if c.HTTP != Off {
 		host, port, err := net.SplitHostPort(c.HTTP)

@@ -25,13 +25,13 @@ func (s *setting) key() string { return strings.ReplaceAll(s.name, "-", "_") }
 func (c *Config) settings() []setting {
 	return []setting{
 		{"socket", (*text)(&c.Socket), "path, at most 102 bytes", "the first of /run/spliced, $XDG_RUNTIME_DIR/spliced and /tmp/spliced-UID that can be made, and spliced.sock in it",
-			"Socket that engines connect to. A missing directory is made: mode 2770, the default ones below $XDG_RUNTIME_DIR and /tmp 0700."},
+			"Socket that engines connect to. A missing directory is made: mode 2750, the default ones below $XDG_RUNTIME_DIR and /tmp 0700. One in which others may write is refused, unless it has the sticky bit."},
 		{"allow-uids", &c.AllowUIDs, "list of user ids", "see allow-gids",
 			"Users that may connect. Our own user and root always may."},
 		{"allow-gids", &c.AllowGIDs, "list of group ids", "with allow-uids empty too: members of the socket directory's group; else nobody by group",
 			"Groups whose members, primary or supplementary, may connect."},
-		{"admin-socket", (*text)(&c.AdminSocket), "path, at most 102 bytes, or off", "admin.sock beside the engine socket",
-			"Admin REST with mutations and profiling, mode 0600."},
+		{"admin-socket", (*text)(&c.AdminSocket), "path, at most 102 bytes, or off", "admin/admin.sock beside the engine socket",
+			"Admin REST with mutations and profiling, mode 0600. A missing directory is made, mode 0700; one in which others may write is refused."},
 		{"http", (*text)(&c.HTTP), "HOST:PORT, or off", "not allowed",
 			"Admin REST, read only unless a token is set. Off loopback anybody who can reach the port can read it."},
 		{"http-hosts", &c.HTTPHosts, "list of lower-case host names", "only localhost and addresses",

@@ -6,7 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,82 +19,26 @@ import (
 // ErrInUse means that another process serves or locks the path of the socket.
 var ErrInUse = errors.New("socket in use")
 
-// candidate is where the socket may be.
-type candidate struct {
-	path    string
-	dirMode uint32 // of a directory that has to be made
-	private bool   // the directory must be ours alone, also when it was there before
-}
-
-// candidates lists where the socket may be, best first.
-func candidates(path string, m settings.Machine) []candidate {
-	if path != "" {
-		return []candidate{{path: path, dirMode: 0o2770}}
-	}
-	list := []candidate{{path: "/run/spliced/spliced.sock", dirMode: 0o2770}}
-	if m.RuntimeDir != "" {
-		list = append(list, candidate{path: filepath.Join(m.RuntimeDir, "spliced", "spliced.sock"), dirMode: 0o700, private: true})
-	}
-	tmp := filepath.Join(os.TempDir(), "spliced-"+strconv.Itoa(m.UID), "spliced.sock")
-	return append(list, candidate{path: tmp, dirMode: 0o700, private: true})
-}
-
-// choose returns the first candidate whose directory is there and ours to write,
-// or can be made; for the others it says why not.
-func choose(list []candidate) (candidate, error) {
-	var failed []error
-	for _, p := range list {
-		err := prepareDir(p)
-		if err == nil {
-			return p, nil
-		}
-		failed = append(failed, err)
-	}
-	return candidate{}, fmt.Errorf("no directory for the socket: %w", errors.Join(failed...))
-}
-
-func prepareDir(p candidate) error {
-	dir := filepath.Dir(p.path)
-	err := os.Mkdir(dir, 0o700)
-	if err == nil {
-		// Not in Mkdir: the umask would cut the mode, and mkdir ignores setgid.
-		if err = unix.Chmod(dir, p.dirMode); err != nil {
-			return fmt.Errorf("mode of %s: %w", dir, err)
-		}
-		return nil
-	}
-	if !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	var st unix.Stat_t
-	stat := unix.Stat
-	if p.private {
-		stat = unix.Lstat // a planted link could lead anywhere
-	}
-	if err := stat(dir, &st); err != nil {
-		return fmt.Errorf("stat %s: %w", dir, err)
-	}
-	switch {
-	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return fmt.Errorf("%s is not a directory", dir)
-	case p.private && (int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0):
-		return fmt.Errorf("%s is of user %d with mode %#o, not ours alone", dir, st.Uid, st.Mode&0o7777)
-	case st.Mode&0o002 != 0 && st.Mode&unix.S_ISVTX == 0:
-		return fmt.Errorf("%s has mode %#o: anybody could replace the socket", dir, st.Mode&0o7777)
-	}
-	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
-		return fmt.Errorf("write in %s: %w", dir, err)
-	}
-	return nil
-}
-
-// Socket is the bound engine socket and the lock that makes its path ours.
+// Socket is the bound engine socket and the lock that makes its path ours. Accept
+// has one caller; all else may be called at once.
 type Socket struct {
-	Listener *seqpacket.Listener
-	Path     string
-	dirGID   uint32
-	lock     *os.File
-	bound    unix.Stat_t
+	// Fixed after Open.
+	Path    string
+	from    candidate
+	backlog int
+	dirGID  uint32
+
+	replaced atomic.Uint64
+	trouble  atomic.Pointer[string] // why the path is not ours now; nil = it is
+
+	mu struct {
+		sync.Mutex
+		listener *seqpacket.Listener
+		lock     *os.File
+		dir      unix.Stat_t // that the lock is in
+		bound    unix.Stat_t
+		stopped  bool
+	}
 }
 
 // dialTimeout bounds the wait for whoever serves the path already.
@@ -111,33 +56,59 @@ func Open(path string, m settings.Machine, backlog int) (*Socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Socket{Path: p.path, lock: lock}
-	if err := s.bind(backlog); err != nil {
+	s := &Socket{Path: p.path, from: p, backlog: backlog}
+	s.mu.lock = lock
+	if err := s.bind(); err != nil {
 		lock.Close()
 		return nil, err
 	}
+	s.dirGID = s.mu.dir.Gid
 	return s, nil
 }
 
-// bind needs the lock.
-func (s *Socket) bind(backlog int) error {
+// bind needs the lock of the path.
+func (s *Socket) bind() error {
 	if err := removeStale(s.Path); err != nil {
 		return err
 	}
-	var dir unix.Stat_t
-	if err := unix.Stat(filepath.Dir(s.Path), &dir); err != nil {
-		return fmt.Errorf("stat directory of %s: %w", s.Path, err)
-	}
-	s.dirGID = dir.Gid
-	var err error
-	if s.Listener, err = seqpacket.Listen(s.Path, 0o660, backlog); err != nil {
+	listener, err := seqpacket.Listen(s.Path, 0o660, s.backlog)
+	if err != nil {
 		return err
 	}
-	if err := unix.Lstat(s.Path, &s.bound); err != nil {
-		s.Listener.Close()
+	return s.adoptLocked(listener)
+}
+
+// adoptLocked takes what was just bound to the path.
+func (s *Socket) adoptLocked(listener *seqpacket.Listener) error {
+	err := unix.Lstat(s.Path, &s.mu.bound)
+	if err == nil {
+		err = unix.Stat(filepath.Dir(s.Path), &s.mu.dir)
+	}
+	if err != nil {
+		listener.Close()
 		return fmt.Errorf("stat %s: %w", s.Path, err)
 	}
+	s.mu.listener = listener
 	return nil
+}
+
+// Accept waits for the next connection; seqpacket.ErrClosed after StopListening.
+func (s *Socket) Accept() (*seqpacket.Conn, error) {
+	for {
+		s.mu.Lock()
+		listener := s.mu.listener
+		s.mu.Unlock()
+		conn, err := listener.Accept()
+		if !errors.Is(err, seqpacket.ErrClosed) {
+			return conn, err
+		}
+		s.mu.Lock()
+		again := !s.mu.stopped && s.mu.listener != listener
+		s.mu.Unlock()
+		if !again {
+			return nil, err
+		}
+	}
 }
 
 // lockPath holds path locked while the file is open; the kernel lets go when the
@@ -188,15 +159,29 @@ func removeStale(path string) error {
 // StopListening ends accept and removes the path if it still is the socket that
 // we bound.
 func (s *Socket) StopListening() error {
-	var now unix.Stat_t
-	if err := unix.Lstat(s.Path, &now); err == nil && now.Dev == s.bound.Dev && now.Ino == s.bound.Ino {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.stopped = true
+	if s.oursLocked() {
 		if err := unix.Unlink(s.Path); err != nil {
-			return errors.Join(fmt.Errorf("remove %s: %w", s.Path, err), s.Listener.Close())
+			return errors.Join(fmt.Errorf("remove %s: %w", s.Path, err), s.mu.listener.Close())
 		}
 	}
-	return s.Listener.Close()
+	return s.mu.listener.Close()
 }
+
+// oursLocked reports whether the path leads to the socket that we bound.
+func (s *Socket) oursLocked() bool {
+	var now unix.Stat_t
+	return unix.Lstat(s.Path, &now) == nil && same(&now, &s.mu.bound)
+}
+
+func same(a, b *unix.Stat_t) bool { return a.Dev == b.Dev && a.Ino == b.Ino }
 
 // Unlock lets the next daemon in; last of all, when nothing of us is left that
 // two daemons could meet in.
-func (s *Socket) Unlock() error { return s.lock.Close() }
+func (s *Socket) Unlock() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.lock.Close()
+}

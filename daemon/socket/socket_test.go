@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,25 +16,39 @@ import (
 func TestDirectoriesAreMadeAndChecked(t *testing.T) {
 	root := t.TempDir()
 	at := func(names ...string) string { return filepath.Join(append([]string{root}, names...)...) }
-	made := candidate{path: at("made", "s"), dirMode: 0o2770}
+	made := candidate{path: at("made", "s")}
 	if err := prepareDir(made); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(at("made"))
-	if err != nil || info.Mode()&os.ModeSetgid == 0 || info.Mode().Perm() != 0o770 {
+	if err != nil || info.Mode()&os.ModeSetgid == 0 || info.Mode().Perm() != 0o750 {
 		t.Errorf("made with %v, %v", info.Mode(), err)
 	}
 	if err := prepareDir(made); err != nil {
 		t.Errorf("again: %v", err)
 	}
-	if err := os.Mkdir(at("open"), 0o700); err != nil {
-		t.Fatal(err)
+	for name, mode := range map[string]uint32{"everybody's": 0o777, "a group's": 0o2770, "an emptyDir with fsGroup": 0o2777, "a shared but sticky": 0o3770} {
+		if err := os.Mkdir(at(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Chmod(at(name), mode); err != nil {
+			t.Fatal(err)
+		}
+		err := prepareDir(candidate{path: at(name, "s")})
+		if sticky := mode&unix.S_ISVTX != 0; (err == nil) != sticky || !sticky && !strings.Contains(err.Error(), at(name, "daemon", "spliced.sock")) {
+			t.Errorf("%s directory, mode %#o: %v", name, mode, err)
+		}
+		if err := prepareDir(candidate{path: at(name, "daemon", "s")}); err != nil {
+			t.Errorf("one to be made in %s directory: %v", name, err)
+		}
 	}
-	if err := os.Chmod(at("open"), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := prepareDir(candidate{path: at("open", "s")}); err == nil {
-		t.Error("a directory that anybody can write passed")
+	if os.Geteuid() == 0 {
+		if err := errors.Join(os.Mkdir(at("theirs"), 0o755), os.Chown(at("theirs"), 1001, -1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := prepareDir(candidate{path: at("theirs", "s")}); err == nil || !strings.Contains(err.Error(), "user 1001") {
+			t.Errorf("another user's directory: %v", err)
+		}
 	}
 	if err := os.Symlink(at("made"), at("link")); err != nil {
 		t.Fatal(err)
@@ -47,7 +62,7 @@ func TestDirectoriesAreMadeAndChecked(t *testing.T) {
 	if err := os.WriteFile(at("file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	list := []candidate{{path: at("no", "such", "s")}, {path: at("file", "s")}, {path: at("own", "s"), dirMode: 0o700, private: true}}
+	list := []candidate{{path: at("no", "such", "s")}, {path: at("file", "s")}, {path: at("own", "s"), private: true}}
 	if got, err := choose(list); err != nil || got.path != at("own", "s") {
 		t.Errorf("chose %v, %v", got, err)
 	}

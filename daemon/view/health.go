@@ -8,6 +8,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk"
 )
 
+// socketCheck says whether clients reach us.
+func (v *View) socketCheck() api.Check {
+	check := api.Check{Name: "socket", State: api.CheckOK}
+	if trouble := v.o.Guard.Trouble(); trouble != "" {
+		check.State, check.Detail = api.CheckDegraded, trouble
+	}
+	return check
+}
+
 // diskCheck is how the disk tier does; false without one.
 func (v *View) diskCheck() (api.Check, bool) {
 	if v.o.Disk == nil {

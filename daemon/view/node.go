@@ -30,7 +30,8 @@ type Options struct {
 	Started time.Time
 	Epoch   uint64
 	Socket  string
-	Pidfds  bool // the kernel tells when a client's process is gone
+	Guard   Guard // of that path
+	Pidfds  bool  // the kernel tells when a client's process is gone
 	Serving func() bool
 
 	Store      *tiering.Store
@@ -42,6 +43,12 @@ type Options struct {
 	Server     *server.Server
 	Canary     *canary.Canary
 	Tenants    []tiering.Tenant
+}
+
+// Guard knows whether clients reach the daemon by the path of its socket.
+type Guard interface {
+	Trouble() string // why not; empty when they do
+	Replaced() uint64
 }
 
 // View is what people see of a daemon. All of it may be used at once.
@@ -232,7 +239,7 @@ func (v *View) Checks() []api.Check {
 		list[1].State = api.CheckDegraded
 		list[1].Detail = fmt.Sprintf("pools and connection memory may grow to %v, this process may use %v", total, limit)
 	}
-	list = append(list, v.splicingCheck())
+	list = append(list, v.splicingCheck(), v.socketCheck())
 	if check, ok := v.diskCheck(); ok {
 		list = append(list, check)
 	}

@@ -24,7 +24,8 @@ type buildSeries struct {
 }
 
 type nodeSeries struct {
-	Started float64 `prom:"start_time_seconds" help:"When this daemon started, since the epoch."`
+	Started  float64 `prom:"start_time_seconds" help:"When this daemon started, since the epoch."`
+	Replaced uint64  `prom:"socket_replaced_total" help:"Times that the path of the engine socket was found to lead elsewhere."`
 }
 
 type capabilitySeries struct {
@@ -175,7 +176,7 @@ type failureSeries struct {
 // eachStruct calls f with pointers to structs that declare series, filled in.
 func (v *View) eachStruct(f func(any)) {
 	f(&buildSeries{v.o.Version, v.o.Commit, 1})
-	f(&nodeSeries{float64(v.o.Started.UnixMilli()) / 1e3})
+	f(&nodeSeries{float64(v.o.Started.UnixMilli()) / 1e3, v.o.Guard.Replaced()})
 	for _, c := range v.Checks() {
 		f(&capabilitySeries{c.Name, c.State, 1})
 	}

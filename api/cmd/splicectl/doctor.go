@@ -6,8 +6,10 @@ import (
 	"flag"
 	"fmt"
 
+	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/doctor"
+	"github.com/spliced-kv/spliced/connector"
 )
 
 // diagnosis is the JSON form of doctor.
@@ -72,10 +74,10 @@ func (f *doctorFlags) run(ctx context.Context, c *call) error {
 func (f *doctorFlags) examine(ctx context.Context, c *call) error {
 	o := doctor.Options{Socket: f.socket, Library: f.driver}
 	if o.Socket == "" {
-		o.Socket = defaultSocket()
+		o.Socket = connector.DefaultSocket()
 	}
 	if f.target.admin == "" && f.socket != "" {
-		f.target.admin = adminBeside(f.socket)
+		f.target.admin = api.SocketBeside(f.socket)
 	}
 	var err error
 	if o.Admin, err = f.target.client(); err != nil {

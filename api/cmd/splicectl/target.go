@@ -5,11 +5,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/trust"
 )
 
 // target is which node a command speaks to.
@@ -19,8 +19,8 @@ type target struct {
 }
 
 func (t *target) flags(fs *flag.FlagSet) {
-	fs.StringVar(&t.admin, "admin", "", "admin `address`: a socket path or an http://host:port URL\n(default $SPLICED_ADMIN_SOCKET, or admin.sock beside the engine socket)")
-	fs.StringVar(&t.token, "token-file", "", "`file` with the bearer token for changes over HTTP")
+	fs.StringVar(&t.admin, "admin", "", "admin `address`: a socket path or an http://host:port URL\n(default $SPLICED_ADMIN_SOCKET, or admin/admin.sock beside the engine socket)")
+	fs.StringVar(&t.token, "token-file", "", "`file` with the bearer token for changes over HTTP; a socket takes none")
 }
 
 func (t *target) client() (*api.Client, error) {
@@ -42,24 +42,11 @@ func (t *target) client() (*api.Client, error) {
 	return api.NewClient(address, token)
 }
 
-// defaultSocket is where spliced listens when nobody says otherwise.
-func defaultSocket() string {
-	if path := os.Getenv("SPLICED_SOCKET"); path != "" {
-		return path
-	}
-	return connector.DefaultSocket()
-}
-
 func defaultAdminSocket() string {
 	if path := os.Getenv("SPLICED_ADMIN_SOCKET"); path != "" {
 		return path
 	}
-	return adminBeside(defaultSocket())
-}
-
-// adminBeside is the admin socket of a daemon that was told its engine socket only.
-func adminBeside(socket string) string {
-	return filepath.Join(filepath.Dir(socket), "admin.sock")
+	return api.SocketBeside(connector.DefaultSocket())
 }
 
 // explain adds what to do about the usual failures.
@@ -70,6 +57,8 @@ func explain(err error) string {
 		return err.Error()
 	case errors.Is(err, os.ErrPermission):
 		return err.Error() + "\nThe admin socket belongs to the daemon's user: run as that user, or use -admin http://…"
+	case errors.Is(err, trust.ErrStranger):
+		return err.Error()
 	case errors.Is(err, api.ErrUnavailable):
 		return err.Error() + "\nIs spliced running? -admin or SPLICED_ADMIN_SOCKET names another address; `splicectl doctor` checks more."
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/connector/trust"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 )
@@ -58,6 +59,11 @@ func checkSocket(_ context.Context, v *visit) []Check {
 		return []Check{fail(name, "the daemon that made it is gone: start spliced again", "nobody answers on %s", path)}
 	case err != nil:
 		return []Check{fail(name, "is this the engine socket of spliced?", "%s: %v", path, err)}
+	}
+	if err := trust.Check(v.conn.Fd(), path, nil); err != nil {
+		v.conn.Close()
+		v.conn = nil
+		return []Check{fail(name, "docs/security.md says who is believed to be the daemon", "%v", err)}
 	}
 	return []Check{ok(name, "%s, mode %v", path, info.Mode().Perm()), checkPeer(v.conn.Fd())}
 }

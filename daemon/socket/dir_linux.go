@@ -1,0 +1,122 @@
+package socket
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/daemon/settings"
+)
+
+// dirMode is that of a directory that is made for a socket: a group may come in and
+// connect, and only its owner may put anything there.
+const dirMode = 0o2750
+
+// candidate is where the socket may be.
+type candidate struct {
+	path    string
+	private bool // the directory must be ours alone, also when it was there before
+}
+
+// candidates lists where the socket may be, best first.
+func candidates(path string, m settings.Machine) []candidate {
+	if path != "" {
+		return []candidate{{path: path}}
+	}
+	list := []candidate{{path: "/run/spliced/spliced.sock"}}
+	if m.RuntimeDir != "" {
+		list = append(list, candidate{path: filepath.Join(m.RuntimeDir, "spliced", "spliced.sock"), private: true})
+	}
+	tmp := filepath.Join(os.TempDir(), "spliced-"+strconv.Itoa(m.UID), "spliced.sock")
+	return append(list, candidate{path: tmp, private: true})
+}
+
+// choose returns the first candidate whose directory is there and ours to write,
+// or can be made; for the others it says why not.
+func choose(list []candidate) (candidate, error) {
+	var failed []error
+	for _, p := range list {
+		err := prepareDir(p)
+		if err == nil {
+			return p, nil
+		}
+		failed = append(failed, err)
+	}
+	return candidate{}, fmt.Errorf("no directory for the socket: %w", errors.Join(failed...))
+}
+
+// prepareDir makes the directory of a candidate, or says why one that is there is
+// not good enough.
+func prepareDir(p candidate) error {
+	dir := filepath.Dir(p.path)
+	switch err := os.Mkdir(dir, 0o700); {
+	case err == nil:
+		mode := uint32(dirMode)
+		if p.private {
+			mode = 0o700
+		}
+		return setMode(dir, mode)
+	case !errors.Is(err, fs.ErrExist):
+		return err
+	}
+	var st unix.Stat_t
+	stat := unix.Stat
+	if p.private {
+		stat = unix.Lstat // a planted link could lead anywhere
+	}
+	if err := stat(dir, &st); err != nil {
+		return fmt.Errorf("stat %s: %w", dir, err)
+	}
+	if err := suits(dir, &st, p.private); err != nil {
+		return err
+	}
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+		return fmt.Errorf("write in %s: %w", dir, err)
+	}
+	return nil
+}
+
+// suits says who could replace a socket in a directory that is there.
+func suits(dir string, st *unix.Stat_t, private bool) error {
+	mode := st.Mode & 0o7777
+	own := int(st.Uid) == os.Geteuid()
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return fmt.Errorf("%s is not a directory", dir)
+	case private && (!own || mode&0o077 != 0):
+		return fmt.Errorf("%s is of user %d with mode %#o, not ours alone", dir, st.Uid, mode)
+	case !own && st.Uid != 0:
+		return fmt.Errorf("%s is of user %d, who could replace the socket", dir, st.Uid)
+	case mode&0o022 != 0 && mode&unix.S_ISVTX == 0:
+		return fmt.Errorf("%s has mode %#o: others could replace the socket; name one in a directory below it that is made for it, such as %s, or set the sticky bit",
+			dir, mode, filepath.Join(dir, "daemon", "spliced.sock"))
+	}
+	return nil
+}
+
+// setMode gives a directory that we made its mode: Mkdir leaves it to the umask and
+// ignores setgid. It does so through a descriptor, since where others may write in
+// the directory above they could put a link in its place meanwhile.
+func setMode(dir string, mode uint32) error {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", dir, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("%s was made by us and is of user %d now", dir, st.Uid)
+	}
+	if err == nil {
+		err = unix.Fchmod(fd, mode)
+	}
+	if err != nil {
+		return fmt.Errorf("mode of %s: %w", dir, err)
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+package socket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+)
+
+// guardEvery is how often the path is looked at: two system calls.
+const guardEvery = time.Second
+
+// Guard takes the path back whenever it leads elsewhere, until ctx ends. Whoever
+// replaced the socket may have been taken for the daemon meanwhile by clients that
+// believe him (see package trust), so it is said loudly.
+func (s *Socket) Guard(ctx context.Context, log zerolog.Logger) {
+	tick := time.NewTicker(guardEvery)
+	defer tick.Stop()
+	said := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		found, err := s.takeBack()
+		switch text := s.Trouble(); {
+		case found != "" && err == nil:
+			log.Error().Str("socket", s.Path).Str("found", found).Msg("the engine socket was replaced or removed: taken back")
+		case err != nil && text != said:
+			log.Error().Str("socket", s.Path).Str("found", found).Err(err).Msg("the engine socket was replaced or removed, and cannot be taken back: clients do not reach this daemon")
+		}
+		said = s.Trouble()
+	}
+}
+
+// Replaced counts how often the path was found to lead elsewhere.
+func (s *Socket) Replaced() uint64 { return s.replaced.Load() }
+
+// Trouble is why clients do not reach us by the path; empty when they do.
+func (s *Socket) Trouble() string {
+	if text := s.trouble.Load(); text != nil {
+		return *text
+	}
+	return ""
+}
+
+// takeBack makes the path lead to us again. found says what was there; it is empty
+// when nothing was wrong.
+func (s *Socket) takeBack() (found string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.stopped || s.oursLocked() {
+		s.trouble.Store(nil)
+		return "", nil
+	}
+	found = whatIs(s.Path)
+	if s.trouble.Load() == nil {
+		s.replaced.Add(1)
+	}
+	if err = s.rebindLocked(); err != nil {
+		text := fmt.Sprintf("%s is not the socket of this daemon any more (%s): %v", s.Path, found, err)
+		s.trouble.Store(&text)
+		return found, err
+	}
+	s.trouble.Store(nil)
+	return found, nil
+}
+
+// rebindLocked puts a new socket in the place of whatever is there. What waits to be
+// accepted on the old one ends; its clients come again.
+func (s *Socket) rebindLocked() error {
+	lock, err := s.reclaimDirLocked()
+	if err != nil {
+		return err
+	}
+	next := s.Path + ".new"
+	if err = os.Remove(next); errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	var listener *seqpacket.Listener
+	if err == nil {
+		listener, err = seqpacket.Listen(next, 0o660, s.backlog)
+	}
+	if err == nil {
+		if err = unix.Rename(next, s.Path); err != nil { // in one step: there is no moment without a socket
+			err = errors.Join(fmt.Errorf("replace %s: %w", s.Path, err), listener.Close(), unix.Unlink(next))
+		}
+	}
+	old := s.mu.listener
+	if err == nil {
+		err = s.adoptLocked(listener)
+	}
+	if err != nil {
+		if lock != s.mu.lock {
+			err = errors.Join(err, lock.Close())
+		}
+		return err
+	}
+	if lock != s.mu.lock {
+		s.mu.lock.Close()
+		s.mu.lock = lock
+	}
+	return old.Close()
+}
+
+// reclaimDirLocked sees to it that the directory of the path is good, and returns the
+// lock of the path in it. Another daemon that was started since has that lock: it is
+// left alone.
+func (s *Socket) reclaimDirLocked() (*os.File, error) {
+	dir := filepath.Dir(s.Path)
+	var st unix.Stat_t
+	err := unix.Stat(dir, &st)
+	if err == nil && same(&st, &s.mu.dir) {
+		return s.mu.lock, nil
+	}
+	if err == nil && int(st.Uid) != os.Geteuid() && s.mu.dir.Uid != st.Uid {
+		// Somebody put a directory of his in the place of ours, which he could because
+		// the one above is open to him, and so it is to us.
+		if err := os.Rename(dir, fmt.Sprintf("%s.replaced-%d-%d", dir, os.Getpid(), s.replaced.Load())); err != nil {
+			return nil, err
+		}
+	}
+	if err := prepareDir(s.from); err != nil {
+		return nil, err
+	}
+	if err := unix.Stat(dir, &st); err != nil {
+		return nil, err
+	}
+	if st.Gid != s.dirGID && int(st.Uid) == os.Geteuid() {
+		// So that the group that may connect can get at the socket.
+		if err := unix.Chown(dir, -1, int(s.dirGID)); err != nil {
+			return nil, fmt.Errorf("group of %s: %w", dir, err)
+		}
+		if err := setMode(dir, st.Mode&0o7777); err != nil { // chown clears setgid
+			return nil, err
+		}
+	}
+	return lockPath(s.Path + ".lock")
+}
+
+// whatIs says what a path leads to, for people.
+func whatIs(path string) string {
+	var st unix.Stat_t
+	switch err := unix.Lstat(path, &st); {
+	case errors.Is(err, unix.ENOENT):
+		return "nothing"
+	case err != nil:
+		return err.Error()
+	case st.Mode&unix.S_IFMT == unix.S_IFSOCK:
+		return fmt.Sprintf("a socket of user %d", st.Uid)
+	}
+	return fmt.Sprintf("a file of user %d, mode %#o", st.Uid, st.Mode)
+}
