@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -121,7 +122,8 @@ func TestSocketDirectoryIsShared(t *testing.T) { eachSidecar(t, socketDirectoryI
 func socketDirectoryIsShared(t *testing.T, pod *corev1.Pod) {
 	c, engine := pod.Spec.InitContainers[0], pod.Spec.Containers[0]
 	socket := argument(t, c.Args, "socket")
-	dir := socket[:strings.LastIndexByte(socket, '/')]
+	// The volume itself is writable for the whole pod: the daemon makes a directory in it.
+	dir := path.Dir(path.Dir(socket))
 	volumes := map[string]string{}
 	for _, mounts := range [][]corev1.VolumeMount{c.VolumeMounts, engine.VolumeMounts} {
 		for _, m := range mounts {
@@ -135,11 +137,35 @@ func socketDirectoryIsShared(t *testing.T, pod *corev1.Pod) {
 	if i < 0 || pod.Spec.Volumes[i].EmptyDir == nil {
 		t.Fatalf("no emptyDir is mounted at %s by both: %v", dir, volumes)
 	}
-	if !slices.Contains(engine.Env, corev1.EnvVar{Name: "SPLICED_SOCKET", Value: socket}) {
-		t.Errorf("the engine is not told %s", socket)
+	for _, container := range []corev1.Container{c, engine} {
+		if !slices.Contains(container.Env, corev1.EnvVar{Name: "SPLICED_SOCKET", Value: socket}) {
+			t.Errorf("%s is not told %s", container.Name, socket)
+		}
 	}
 	if pod.Spec.SecurityContext.FSGroup == nil {
 		t.Error("without fsGroup an engine of another uid cannot connect")
+	}
+}
+
+// What answers in a volume of the pod is believed by its user id, so that no other
+// container may have the daemon's.
+func TestEngineBelievesTheDaemonAlone(t *testing.T) { eachSidecar(t, engineBelievesTheDaemonAlone) }
+
+func engineBelievesTheDaemonAlone(t *testing.T, pod *corev1.Pod) {
+	runsAs := func(c *corev1.Container) int64 {
+		if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
+			return *c.SecurityContext.RunAsUser
+		}
+		return *pod.Spec.SecurityContext.RunAsUser
+	}
+	c, engine := &pod.Spec.InitContainers[0], &pod.Spec.Containers[0]
+	for _, container := range []*corev1.Container{c, engine} {
+		if !slices.Contains(container.Env, corev1.EnvVar{Name: "SPLICED_DAEMON_UID", Value: fmt.Sprint(runsAs(c))}) {
+			t.Errorf("%s does not expect the daemon as user %d", container.Name, runsAs(c))
+		}
+	}
+	if runsAs(c) == runsAs(engine) {
+		t.Errorf("the engine runs as user %d, as the daemon: it would pass for it", runsAs(engine))
 	}
 }
 
