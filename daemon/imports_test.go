@@ -62,7 +62,8 @@ var mayImport = map[string]string{
 	"tiering/stats":             "tiering/tier tiering/metric tiering/plan tiering/transfer",
 	"tiering/internal/objects": "gpuipc policy policy/cost policy/profile tiering/tier tiering/plan tiering/costs tiering/decision tiering/stats " +
 		"tiering/internal/deadline tiering/internal/ghost tiering/internal/index",
-	"tiering": "gpuipc policy policy/cost policy/profile tiering/tier tiering/metric tiering/transfer tiering/plan tiering/costs tiering/decision tiering/advise tiering/stats " +
+	"tiering/hbm": "gpuipc policy/profile tiering/tier tiering/plan tiering/stats tiering/transfer tiering/internal/objects tiering/internal/lockhold",
+	"tiering": "gpuipc policy policy/cost policy/profile tiering/tier tiering/metric tiering/transfer tiering/plan tiering/costs tiering/decision tiering/advise tiering/stats tiering/hbm " +
 		"tiering/internal/...",
 	"tiering/tiertest":           "gpuipc policy/profile tiering/tier",
 	"tiering/tiertest/storetest": "gpuipc policy/profile tiering tiering/tier tiering/tiertest",

@@ -9,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/costs"
+	"github.com/spliced-kv/spliced/tiering/hbm"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -40,9 +41,9 @@ func (d *Daemon) openStore() (err error) {
 	return err
 }
 
-func (d *Daemon) hbmConfig() *tiering.HBM {
+func (d *Daemon) hbmConfig() *hbm.Config {
 	c := &d.config
-	return &tiering.HBM{
+	return &hbm.Config{
 		Device: d.gpu.Device, Way: d.gpu.RegionWay(), PublicBytes: int64(c.HBMPublic), PrivateBytes: int64(c.HBMPrivate),
 		PageBytes: int(c.HBMPageBytes), AfterMatch: c.HBMAhead,
 	}

@@ -35,8 +35,8 @@ type flightWait struct {
 
 // arrival is a job that brings an object.
 type arrival interface {
-	arrived() *objects.Object                // once it has ended well
-	reason(how transfer.Outcome) tier.Reason // why a row is a miss when it has not
+	Arrived() *objects.Object                // once it has ended well
+	Reason(how transfer.Outcome) tier.Reason // why a row is a miss when it has not
 }
 
 // Acquire leases segments, one row appended to dst per key. A segment that is
@@ -164,7 +164,7 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time) (Ac
 		if copied := s.objects.CopyOf(objects.Identity{Name: name, Profile: r.profile, Tenant: r.tenant}, q.Rank); copied != nil {
 			return c.leaseCopyLocked(copied, q, now), nil
 		}
-		if s.hbm.lost {
+		if s.hbm.Lost() {
 			return Acquired{Reason: tier.ReasonEvicted}, nil
 		}
 	} else if o != nil && o.Fill == nil {
@@ -187,7 +187,7 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time) (Ac
 func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.Flight {
 	s := r.session.store
 	if r.inHBM && o != nil && s.objects.Promotable(o) {
-		if p := s.promoteHBMLocked(objects.CopyKey{Identity: objects.Identity{Name: n, Profile: r.profile, Tenant: r.tenant}, Rank: rank}, true); p != nil {
+		if p := s.hbm.Promote(objects.CopyKey{Identity: objects.Identity{Name: n, Profile: r.profile, Tenant: r.tenant}, Rank: rank}, true); p != nil {
 			return p.Flight
 		}
 		return nil
@@ -206,7 +206,7 @@ func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.
 func (s *Store) furtherLocked(p *promotion, o *objects.Object) {
 	for _, rank := range p.further {
 		if o.Resident == nil || o.Resident.Copies[rank] == nil {
-			s.promoteHBMLocked(objects.CopyKey{Identity: o.Identity(), Rank: rank}, true)
+			s.hbm.Promote(objects.CopyKey{Identity: o.Identity(), Rank: rank}, true)
 		}
 	}
 }
@@ -236,7 +236,7 @@ func missOf(f *transfer.Flight) (why tier.Reason, promoting, failed bool) {
 	case !f.Ended():
 		return tier.ReasonPending, true, true
 	case f.Err() != nil:
-		return f.Job.(arrival).reason(transfer.OutcomeOf(f.Err())), false, true
+		return f.Job.(arrival).Reason(transfer.OutcomeOf(f.Err())), false, true
 	}
 	return tier.ReasonNone, false, false
 }
@@ -247,7 +247,7 @@ func (s *Store) leaveLocked(f *transfer.Flight) {
 	case !f.Ended():
 		f.Leave()
 	case f.Err() == nil:
-		s.objects.Unuse(f.Job.(arrival).arrived())
+		s.objects.Unuse(f.Job.(arrival).Arrived())
 	}
 }
 
@@ -340,7 +340,7 @@ func (s *Store) anyLocked(keys [][32]byte, holds func(key *[32]byte) bool) bool 
 
 // needsCopyLocked tells whether something has no copy and could have one.
 func (s *Store) needsCopyLocked(k objects.Identity, rank int) bool {
-	if s.hbm.lost || s.objects.CopyOf(k, rank) != nil {
+	if s.hbm.Lost() || s.objects.CopyOf(k, rank) != nil {
 		return false
 	}
 	o := s.objects.Named(k.Name, k.Profile, k.Tenant)

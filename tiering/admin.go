@@ -245,7 +245,7 @@ func (s *Store) Pools() []PoolInfo {
 	for _, p := range pools {
 		place, pageBytes := s.place, s.cfg.PageBytes
 		if p.Number >= objects.HBMPublicPool {
-			place, pageBytes = tier.PlaceHBM, s.hbm.cfg.PageBytes
+			place, pageBytes = tier.PlaceHBM, s.hbm.PageBytes()
 		}
 		info := PoolInfo{
 			Name: p.Name, Place: place, CapacityBytes: p.Budget, UsedBytes: p.Used,

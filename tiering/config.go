@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/costs"
+	"github.com/spliced-kv/spliced/tiering/hbm"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -70,7 +71,7 @@ type Config struct {
 
 	Log zerolog.Logger
 
-	HBM *HBM // the tier above memory; nil = none
+	HBM *hbm.Config // the tier above memory; nil = none
 
 	Lower tier.Tier // the next slower tier; nil = what leaves memory is evicted
 	// DefaultLevel is how safe an object is made before its publication is
@@ -119,7 +120,7 @@ func (c *Config) Validate() error {
 	check(c.MaxPromotions > 0 && c.PromoteBytes > 0 && c.PromoteQueue > 0,
 		"%d promotions of %d bytes at once, %d in the queue", c.MaxPromotions, c.PromoteBytes, c.PromoteQueue)
 	c.Advise.Validate(check)
-	c.HBM.validate(check)
+	c.HBM.Validate(check)
 	check(len(c.Tenants) > 0, "no tenant")
 	ids, names, salts := map[tier.TenantID]bool{}, map[string]bool{}, map[string]bool{}
 	for _, t := range c.Tenants {
@@ -136,7 +137,7 @@ func (c *Config) Validate() error {
 // Defaults are those of a Config: what the daemon runs with unless it is told
 // otherwise.
 func Defaults() Config {
-	c := Config{HBM: &HBM{}, WriteBehind: true, ReadAhead: true}.withDefaults()
+	c := Config{HBM: &hbm.Config{}, WriteBehind: true, ReadAhead: true}.withDefaults()
 	c.HBM.AfterMatch = true
 	return c
 }
@@ -162,7 +163,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.PromoteBytes, 256<<20)
 	setDefault(&c.PromoteQueue, 4096)
 	c.Advise = c.Advise.WithDefaults()
-	c.HBM = c.HBM.withDefaults()
+	c.HBM = c.HBM.WithDefaults()
 	if c.Eviction == nil {
 		c.Eviction = policy.NewDefault
 	}

@@ -26,7 +26,7 @@
 // tier's; only AwaitAcquire, AwaitLoad, Durable.Wait, Flush and Close wait for
 // either.
 //
-// With HBM copies of what is held lie in the memory of an accelerator as well (hbm.go).
+// With HBM copies of what is held lie in the memory of an accelerator as well (package hbm).
 // They are made behind an acquire or a load that wants them there, by goroutines of
 // Run, and verified where they lie; they are dropped, never written back. A plan runs
 // on the device that its leases lie on. An accelerator that is lost takes the copies
@@ -41,12 +41,12 @@
 // What leaves memory is asked of policies, which hold all that is published and
 // are told what may not leave: what is leased, filled, written or read, what such
 // an object extends, and nodes that more than one other extends. A checkpoint that
-// one other extends gives back its states only (strip.go). Each decision is noted
-// with its reason and value (decide.go).
+// one other extends gives back its states only. Each decision is noted with its reason and value.
 //
-// The life of an object is drawn in life.go, that of a transfer in package transfer.
+// What is held, how it is found and what it costs is kept by package objects, with the
+// life of an object; that of a transfer is drawn in package transfer.
 // Three engines of that move bytes: promotions into memory (promote.go), copies into
-// HBM (hbmpromote.go) and writes into the lower tier (write.go).
+// HBM (package hbm) and writes into the lower tier (write.go).
 //
 // Invariant: an object that a lookup finds as a hit has every chunk of every
 // part of every rank, each with the digest that its writer stated.

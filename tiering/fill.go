@@ -118,13 +118,14 @@ func (s *Store) promoteParentLocked(q *SaveQuery, p *objects.Profile, t *objects
 // chainPagesLocked is what an entry of the lower tier and all that it extends take of
 // their pool once they are in memory.
 func (s *Store) chainPagesLocked(e *tier.Entry, p *objects.Profile, t *objects.Tenant) (bytes int64) {
-	node, held := *e, true
+	node := *e
 	for range s.cfg.MaxChain {
 		bytes += s.objects.PagesOf(p.CheckpointParts(node.End-node.Begin).Bytes) * int64(p.Ranks)
 		if node.Parent == (tier.Name{}) {
 			return bytes
 		}
 		up := node.Parent
+		var held bool
 		if node, held = s.objects.LookupBelow(up, p, t); !held {
 			for o := s.objects.Named(up, p, t); o != nil; o = o.Parent {
 				bytes += o.PageBytes

@@ -9,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/hbm"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -30,7 +31,7 @@ func ofHostDevices(t testing.TB, host gpuipc.Device) gpuipc.Accelerator {
 
 func inHBM(t testing.TB, open accelerator, public, private int64) option {
 	return func(c *Config) {
-		c.HBM = &HBM{Device: open(t, c.Device), PublicBytes: public, PrivateBytes: private, PageBytes: 8192}
+		c.HBM = &hbm.Config{Device: open(t, c.Device), PublicBytes: public, PrivateBytes: private, PageBytes: 8192}
 	}
 }
 
@@ -44,7 +45,7 @@ func newTwoAndHBM(t testing.TB, id profile.Identity, options ...option) *twoAndH
 
 // carryHBM does what the goroutines of Run do for HBM until there is no work.
 func (b *bench) carryHBM() (n int) {
-	for b.hbm.up.Try(b.ctx) {
+	for b.hbm.Flights.Try(b.ctx) {
 		n++
 	}
 	return n
@@ -237,9 +238,9 @@ func (s *Store) auditHBMLocked(used int64, candidates map[policy.ID]bool) error 
 	if loose != s.objects.HBM.Loose || uint64(copies) != s.counters.HBM.Copies {
 		return fmt.Errorf("%d copies, %d objects of them not in memory; counted %d and %d", copies, loose, s.counters.HBM.Copies, s.objects.HBM.Loose)
 	}
-	for k, f := range h.up.All() {
-		if p := f.Job.(*hbmPromotion); f.Ended() || f.Moving() != (p.object != nil) || (p.source != nil) != (p.object != nil) {
-			return fmt.Errorf("promotion of %x into HBM: ended %v, moving %v, has a copy %v", k.Name.Key[:4], f.Ended(), f.Moving(), p.object != nil)
+	for k, f := range h.Flights.All() {
+		if p := f.Job.(*hbm.Promotion); f.Ended() || f.Moving() != (p.Copy != nil) || (p.Source != nil) != (p.Copy != nil) {
+			return fmt.Errorf("promotion of %x into HBM: ended %v, moving %v, has a copy %v", k.Name.Key[:4], f.Ended(), f.Moving(), p.Copy != nil)
 		}
 		if r := s.objects.HBM.Held[k.Identity]; r != nil && r.Copies[k.Rank] != nil {
 			return fmt.Errorf("promotion of %x into HBM, which has it", k.Name.Key[:4])

@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/hbm"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/stats"
@@ -519,7 +520,7 @@ func (x *twoAndHBM) waiting() (n int) {
 	n = x.waiters()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, f := range x.hbm.up.All() {
+	for _, f := range x.hbm.Flights.All() {
 		n += f.Waiters()
 	}
 	return n
@@ -711,13 +712,13 @@ func TestHBMThatCannotBeOpened(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			acc := gpuipctest.NewAccelerator(t, b.dev)
 			acc.Fail(test.op, 1, test.fail)
-			cfg := Config{Device: b.dev, PublicBytes: 1 << 20, Tenants: []Tenant{{ID: 1, Name: "a"}}, HBM: &HBM{Device: acc, PublicBytes: 1 << 20}}
+			cfg := Config{Device: b.dev, PublicBytes: 1 << 20, Tenants: []Tenant{{ID: 1, Name: "a"}}, HBM: &hbm.Config{Device: acc, PublicBytes: 1 << 20}}
 			if s, err := Open(cfg); !errors.Is(err, test.want) {
 				t.Errorf("%v, %v", s, err)
 			}
 		})
 	}
-	bad := &HBM{PublicBytes: -1, PageBytes: 5000, Promotions: -1}
+	bad := &hbm.Config{PublicBytes: -1, PageBytes: 5000, Promotions: -1}
 	_, err = Open(Config{Device: b.dev, PublicBytes: 1 << 20, Tenants: []Tenant{{ID: 1, Name: "a"}}, HBM: bad})
 	b.wantErr(err, tier.ErrInvalid)
 	if bad.Queue != 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/hbm"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/stats"
@@ -420,8 +421,8 @@ func (m *hbmModel) answered(i int, k objects.CopyKey, c *modelCopy, hit, promoti
 		m.forget()
 		if o := m.source(k.Identity); o != nil {
 			m.mu.Lock()
-			wanted := m.hbm.up.Find(k) != nil
-			full := m.hbm.up.Len() >= m.o.queue
+			wanted := m.hbm.Flights.Find(k) != nil
+			full := m.hbm.Flights.Len() >= m.o.queue
 			m.mu.Unlock()
 			if promoting != wanted || !wanted && !full {
 				m.fatal("%x rank %d: promoting %v, among the promotions %v", k.Name.Key[:4], k.Rank, promoting, wanted)
@@ -475,28 +476,28 @@ func partDigests(l *profile.Layout, data []byte) (digests []uint64) {
 // promoteOne carries the next promotion into HBM and says how it has to end.
 func (m *hbmModel) promoteOne() {
 	m.mu.Lock()
-	f := m.hbm.up.Peek()
+	f := m.hbm.Flights.Peek()
 	if f == nil {
-		m.guessHBMLocked()
-		f = m.hbm.up.Peek()
+		m.hbm.Guess()
+		f = m.hbm.Flights.Peek()
 	}
 	m.mu.Unlock()
 	if f == nil {
 		return
 	}
-	p := f.Job.(*hbmPromotion)
+	p := f.Job.(*hbm.Promotion)
 	want, c := m.planned(p)
 	if want == transfer.Done && m.rng.IntN(6) == 0 {
 		m.twin.Spoil(1)
 		want = transfer.Corrupt
 	}
-	m.hbm.up.Try(m.ctx)
+	m.hbm.Flights.Try(m.ctx)
 	if how := transfer.OutcomeOf(p.Err()); !p.Ended() || how != want {
 		m.fatal("promotion of %x ended as %q, want %q", p.Name.Key[:4], how, want)
 	}
 	m.dropped = m.hbmCounters().Dropped[stats.DropQuota]
 	if want == transfer.Done {
-		c.extents = p.object.Shares[p.Rank].Extents
+		c.extents = p.Copy.Shares[p.Rank].Extents
 		m.use(c)
 		m.copies = append(m.copies, c)
 	}
@@ -505,7 +506,7 @@ func (m *hbmModel) promoteOne() {
 
 // planned is how a promotion has to end, and the copy that it makes. What has to
 // leave for it leaves the model.
-func (m *hbmModel) planned(p *hbmPromotion) (transfer.Outcome, *modelCopy) {
+func (m *hbmModel) planned(p *hbm.Promotion) (transfer.Outcome, *modelCopy) {
 	o := m.source(p.Identity)
 	if o == nil {
 		return transfer.Gone, nil
@@ -634,7 +635,7 @@ func (m *hbmModel) loseIt() {
 		m.must(m.c.Release(row.Lease))
 	}
 	m.twin.Lose()
-	m.failedHBM(gpuipc.ErrUnavailable)
+	m.hbm.Failed(gpuipc.ErrUnavailable)
 	for _, c := range m.copies {
 		c.found = false
 	}

@@ -116,7 +116,7 @@ func (r reader) loadLocked(q *LoadQuery, now time.Time) (Loaded, *transfer.Fligh
 			}
 			return got, nil, err
 		}
-		if s.hbm.lost {
+		if s.hbm.Lost() {
 			return Loaded{Reason: tier.ReasonEvicted}, nil, nil
 		}
 	case o != nil:

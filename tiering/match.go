@@ -91,7 +91,7 @@ func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profil
 		s.counters.HBM.HitSegments++
 		s.counters.HBM.HitTokens += uint64(o.Tokens())
 	default:
-		s.hintHBMLocked(o)
+		s.hbm.Hint(o)
 	}
 	return SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(o.Tokens())}
 }
@@ -144,7 +144,7 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 				case o.Resident != nil:
 					dst.PrefixPlace = tier.PlaceHBM
 				default:
-					s.hintHBMLocked(o)
+					s.hbm.Hint(o)
 				}
 				break
 			}

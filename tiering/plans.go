@@ -27,7 +27,7 @@ func (c *Session) Plans() *plan.Session { return c.plans }
 func (s *Store) newRunner() *plan.Runner {
 	r := &plan.Runner{Memory: &plan.Device{Device: s.dev, Place: s.place}, Now: s.cfg.Now, Took: s.planTook}
 	if s.hbm != nil {
-		r.HBM = &plan.Device{Device: s.hbm.dev, Place: tier.PlaceHBM, Batch: s.hbm.dev, Failed: s.failedHBM}
+		r.HBM = &plan.Device{Device: s.hbm.Device(), Place: tier.PlaceHBM, Batch: s.hbm.Device(), Failed: s.hbm.Failed}
 	}
 	return r
 }
@@ -194,7 +194,7 @@ func (c leased) mayClaimLocked(o *objects.Object) error {
 	if o.Profile.Forgotten {
 		return fmt.Errorf("buffer: profile %d is not registered any more: %w", o.Profile.ID, tier.ErrInvalid)
 	}
-	if o.InHBM() && c.store.hbm.lost {
+	if o.InHBM() && c.store.hbm.Lost() {
 		return fmt.Errorf("buffer: the device is lost: %w", tier.ErrUnavailable)
 	}
 	return nil

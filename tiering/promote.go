@@ -392,10 +392,10 @@ func (p *promotion) Release(*transfer.Flight) {
 	s.running.Done()
 }
 
-// arrived is what a promotion has brought.
-func (p *promotion) arrived() *objects.Object { return p.object }
+// Arrived is what a promotion has brought.
+func (p *promotion) Arrived() *objects.Object { return p.object }
 
-func (p *promotion) reason(how transfer.Outcome) tier.Reason { return promotionReason(how) }
+func (p *promotion) Reason(how transfer.Outcome) tier.Reason { return promotionReason(how) }
 
 // promotionReason is why a row is a miss after a promotion that failed.
 func promotionReason(how transfer.Outcome) tier.Reason {

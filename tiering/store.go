@@ -12,6 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/hbm"
 	"github.com/spliced-kv/spliced/tiering/internal/lockhold"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
@@ -40,7 +41,7 @@ type Store struct {
 	profileTop tier.ProfileID
 
 	mu       lockhold.Mutex
-	hbm      *hbm // nil without; its fields say what guards them
+	hbm      *hbm.Cache // nil without; its fields say what guards them
 	closed   bool
 	objects  *objects.Set
 	sessions map[*Session]struct{}
@@ -142,7 +143,7 @@ func (s *Store) withTransfers(f func(e transfers, workers int)) {
 		f(s.up, s.cfg.MaxPromotions)
 	}
 	if s.hbm != nil {
-		f(s.hbm.up, s.hbm.cfg.Promotions)
+		f(s.hbm.Flights, s.hbm.Workers())
 	}
 }
 
@@ -197,7 +198,10 @@ func (s *Store) Close() error {
 		s.launch()
 	}
 	s.running.Wait()
-	above := s.closeHBM() // which reads the arena
+	var above error
+	if s.hbm != nil {
+		above = s.hbm.Close() // which reads the arena
+	}
 	if err := s.arena.Close(); err != nil {
 		return errors.Join(above, fmt.Errorf("close arena: %w", err))
 	}
@@ -279,9 +283,60 @@ func (s *Store) countersLocked() stats.Counters {
 		c.Promotions, c.PromotionsBusy, c.Promoting = stats.Ended, stats.Busy, uint64(s.up.Len())
 	}
 	if s.hbm != nil {
-		stats := s.hbm.up.Stats()
-		c.HBM.Promotions, c.HBM.PromotionsBusy, c.HBM.Promoting = stats.Ended, stats.Busy, uint64(s.hbm.up.Len())
+		stats := s.hbm.Flights.Stats()
+		c.HBM.Promotions, c.HBM.PromotionsBusy, c.HBM.Promoting = stats.Ended, stats.Busy, uint64(s.hbm.Flights.Len())
 	}
 	c.Counters, c.HBM.Ran = s.plans.Counters()
 	return c
+}
+
+// openHBM puts the memory of an accelerator above the store, if it is to have it.
+func (s *Store) openHBM() (err error) {
+	if s.cfg.HBM == nil {
+		return nil
+	}
+	s.hbm, err = hbm.Open(s.cfg.HBM, hbm.Options{
+		Lock: &s.mu, Objects: s.objects, Counters: &s.counters.HBM, Memory: s.dev, Arena: s.arena,
+		Name: s.cfg.Name + "-hbm", Running: &s.running, Now: s.cfg.Now, Log: s.cfg.Log,
+	})
+	return err
+}
+
+// DeviceArena is the region that extents of leases in HBM refer to; nil without
+// HBM. It is the same for the life of the store.
+func (s *Store) DeviceArena() gpuipc.SharedRegion {
+	if s.hbm == nil {
+		return nil
+	}
+	return s.hbm.Arena()
+}
+
+// AttachEngine says that an engine of one rank of a profile reads HBM, until
+// detach, which may be called again.
+func (s *Store) AttachEngine(id tier.ProfileID, rank int) (detach func(), err error) {
+	p, err := s.profile(id)
+	if err == nil {
+		err = p.CheckRank(rank)
+	}
+	if err == nil && s.hbm == nil {
+		err = errNoHBM
+	}
+	if err != nil {
+		return nil, fmt.Errorf("attach an engine: %w", err)
+	}
+	return s.hbm.AttachEngine(p, rank), nil
+}
+
+var errNoHBM = fmt.Errorf("the store has no HBM: %w", tier.ErrUnavailable)
+
+// sweepHBM drops copies that nobody can ask for any more.
+func (s *Store) sweepHBM() {
+	if s.hbm == nil {
+		return
+	}
+	for first, more := 0, true; more; first += holdRows {
+		s.mu.Lock()
+		more = s.objects.SweepCopies(first, holdRows)
+		s.mu.Unlock()
+	}
 }

@@ -193,6 +193,14 @@ func (s *Set) DropCopies(r *resident, why stats.Drop) (n int) {
 	return n
 }
 
+// DropAllCopies drops every copy and answers how many there were.
+func (s *Set) DropAllCopies(why stats.Drop) (n int) {
+	for _, r := range s.HBM.Held {
+		n += s.DropCopies(r, why)
+	}
+	return n
+}
+
 // leaveCopies follows an object that leaves memory, or whose states do. Its copies
 // stay when it was evicted and the lower tier has it: they are then those of that
 // entry. What is only being written there goes.

@@ -1,4 +1,4 @@
-package tiering
+package hbm
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 // the digests that the device computes of the destination against those that the
 // object was published with.
 type upload struct {
-	store *Store
+	cache *Cache
 	copy  *objects.Object
 	to    gpuipc.Ref // the copy
 	rank  int
@@ -48,11 +48,11 @@ type uploadPiece struct {
 // newUpload notes under the store's lock where everything lies. Extents and digests
 // are replaced, never changed, and those that are named here stay while the object is
 // held.
-func (s *Store) newUpload(c, o *objects.Object, rank int) *upload {
-	up := &upload{store: s, copy: c, to: s.objects.ShareOf(c, rank), rank: rank, from: o.Shares[rank].Digests}
+func (h *Cache) newUpload(c, o *objects.Object, rank int) *upload {
+	up := &upload{cache: h, copy: c, to: h.o.Objects.ShareOf(c, rank), rank: rank, from: o.Shares[rank].Digests}
 	up.nodes = make([]uploadNode, o.Depth)
 	for i := o.Depth - 1; i >= 0; i-- {
-		up.nodes[i] = uploadNode{object: o, layout: o.Layout(), share: s.objects.ShareOf(o, rank), digests: o.Shares[rank].Digests}
+		up.nodes[i] = uploadNode{object: o, layout: o.Layout(), share: h.o.Objects.ShareOf(o, rank), digests: o.Shares[rank].Digests}
 		o = o.Parent
 	}
 	return up
@@ -132,7 +132,7 @@ func (up *upload) pieces() ([]uploadPiece, error) {
 func (n *uploadNode) part(layer int, kind profile.PartKind) (gpuipc.Ref, []uint64) {
 	i, ok := n.layout.Index(layer, kind)
 	if !ok {
-		panic(fmt.Sprintf("tiering: no part %d of layer %d in a node of a copy", kind, layer))
+		panic(fmt.Sprintf("hbm: no part %d of layer %d in a node of a copy", kind, layer))
 	}
 	part := &n.layout.Parts[i]
 	return n.share.Slice(part.Off, part.Len), n.digests[n.layout.FirstChunk[i]:n.layout.FirstChunk[i+1]]
@@ -143,7 +143,7 @@ func (n *uploadNode) part(layer int, kind profile.PartKind) (gpuipc.Ref, []uint6
 func (up *upload) move(ctx context.Context, p *uploadPiece) error {
 	got := make([]uint64, len(p.want))
 	what := fmt.Sprintf("%s: promote layer %d", up.copy.Name(), p.layer)
-	if err := up.store.hbm.dev.Upload(ctx, p.to, p.from, got); err != nil {
+	if err := up.cache.dev.Upload(ctx, p.to, p.from, got); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	if i := firstDifference(got, p.want); i >= 0 {
@@ -156,7 +156,7 @@ func (up *upload) move(ctx context.Context, p *uploadPiece) error {
 // blame finds out whether wrong bytes in HBM were wrong in memory already.
 func (up *upload) blame(ctx context.Context, p *uploadPiece) {
 	got := make([]uint64, len(p.want))
-	if err := up.store.dev.Digests(ctx, p.from, got); err == nil && firstDifference(got, p.want) >= 0 {
+	if err := up.cache.o.Memory.Digests(ctx, p.from, got); err == nil && firstDifference(got, p.want) >= 0 {
 		up.corrupt.Store(p.object)
 	}
 }
@@ -179,7 +179,7 @@ func (up *upload) hash(ctx context.Context) error {
 			copy(into, digests)
 			continue
 		}
-		if err := up.store.hbm.dev.Digests(ctx, up.to.Slice(part.Off, part.Len), into); err != nil {
+		if err := up.cache.dev.Digests(ctx, up.to.Slice(part.Off, part.Len), into); err != nil {
 			return fmt.Errorf("%s: hash layer %d: %w", up.copy.Name(), part.Layer, err)
 		}
 	}
@@ -188,3 +188,12 @@ func (up *upload) hash(ctx context.Context) error {
 
 // publish gives the copy its digests.
 func (up *upload) publish() { up.copy.Shares[up.rank].Digests = up.digests }
+
+func firstDifference(a, b []uint64) int {
+	for i := range a {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,58 @@
+package hbm
+
+import (
+	"cmp"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+const (
+	minPageBytes = 4 << 10
+	maxPageBytes = 16 << 20
+)
+
+// Config says what memory of an accelerator is for copies. The zero value of a field that is not
+// marked required takes the default that is named with it. The arena in memory is
+// registered with the device, which may pin, and so back, all of it from the start.
+type Config struct {
+	Device gpuipc.Accelerator // required; closed by its owner, after the store
+	Way    gpuipc.Way         // how its region is to reach clients; 0 = the device's choice
+
+	// Budgets in bytes, rounded down to whole pages: of segments, and of
+	// checkpoints and the rows of buffers. One may be 0.
+	PublicBytes  int64
+	PrivateBytes int64
+	PageBytes    int // a power of two from 4 KiB to 16 MiB; 64 KiB
+
+	Promotions int // into HBM at once; 2 (a guess: one copies while another is settled)
+	Queue      int // promotions into HBM that are wanted or running; 4096
+	// AfterMatch promotes what a match finds in memory for the ranks whose engines
+	// are attached, see AttachEngine. A guess takes free room only.
+	AfterMatch bool
+}
+
+// WithDefaults fills what was left zero; nil stays nil.
+func (h *Config) WithDefaults() *Config {
+	if h == nil {
+		return nil
+	}
+	full := *h
+	full.PageBytes = cmp.Or(full.PageBytes, 64<<10)
+	full.Promotions = cmp.Or(full.Promotions, 2)
+	full.Queue = cmp.Or(full.Queue, 4096)
+	return &full
+}
+
+// Validate calls check with each bound; nil has none.
+func (h *Config) Validate(check func(ok bool, format string, args ...any)) {
+	if h == nil {
+		return
+	}
+	page := h.PageBytes
+	check(h.Device != nil, "HBM without a device")
+	check(page >= minPageBytes && page <= maxPageBytes && page&(page-1) == 0,
+		"HBM: page of %d bytes is not a power of two from %d to %d", page, minPageBytes, maxPageBytes)
+	check(h.PublicBytes >= 0 && h.PrivateBytes >= 0 && max(h.PublicBytes, h.PrivateBytes) >= int64(page),
+		"HBM: pools of %d and %d bytes in pages of %d", h.PublicBytes, h.PrivateBytes, page)
+	check(h.Promotions > 0 && h.Queue > 0, "HBM: %d promotions at once, %d in the queue", h.Promotions, h.Queue)
+}

@@ -1,0 +1,175 @@
+package hbm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
+)
+
+// Promotion makes one rank's copy of an object of memory: the job of a flight.
+// Guarded by the store's lock.
+//
+// Invariant: there is none of a copy that is there. While it runs its object is held,
+// so that neither it nor what it extends can leave memory.
+type Promotion struct {
+	cache *Cache
+	*transfer.Flight
+	objects.CopyKey
+
+	Source *objects.Object // while it runs
+	Copy   *objects.Object // while it runs and once it is found
+	upload *upload
+}
+
+// Promote begins, or joins, the promotion of a copy. It is nil when too
+// many are wanted already, or nothing is promoted any more.
+func (h *Cache) Promote(k objects.CopyKey, urgent bool) *Promotion {
+	if f := h.Flights.Find(k); f != nil {
+		if urgent {
+			h.Flights.Urge(f)
+		}
+		return f.Job.(*Promotion)
+	}
+	if h.lost || !h.Flights.Room(uint32(k.Tenant.ID), 1) {
+		return nil
+	}
+	p := &Promotion{cache: h, CopyKey: k}
+	p.Flight, _ = h.Flights.Start(k, p, transfer.Options{Owner: uint32(k.Tenant.ID), Urgent: urgent})
+	return p
+}
+
+// hintRows bounds how many hits of matches are looked at in one critical section.
+const hintRows = 32
+
+// Hint notes a hit of a match for promotion. It never waits and does nothing
+// else.
+func (h *Cache) Hint(o *objects.Object) {
+	if h == nil || !h.cfg.AfterMatch || o.Resident != nil || o.Profile.Engines == nil || h.lost {
+		return
+	}
+	if !h.hints.Add(o.Identity()) {
+		h.o.Counters.MatchesDropped++
+	} else if h.hints.Len() == 1 {
+		h.Flights.Wake()
+	}
+}
+
+// Guess turns some of what matches found into promotions, until one is
+// ready, and tells whether more is left.
+func (h *Cache) Guess() (more bool) {
+	for n := 0; n < hintRows && h.hints.Len() > 0 && !h.Flights.Waiting(); n++ {
+		w := h.hints.Take()
+		o := h.o.Objects.Named(w.Name, w.Profile, w.Tenant)
+		if o == nil || !h.o.Objects.Promotable(o) {
+			continue
+		}
+		for rank, engines := range w.Profile.Engines {
+			if engines > 0 && (o.Resident == nil || o.Resident.Copies[rank] == nil) {
+				h.Promote(objects.CopyKey{Identity: o.Identity(), Rank: rank}, false)
+			}
+		}
+	}
+	return h.hints.Len() > 0
+}
+
+// Begin gives a copy its memory and holds what it is made of.
+func (p *Promotion) Begin(f *transfer.Flight) error {
+	h := p.cache
+	o := h.o.Objects.Named(p.Name, p.Profile, p.Tenant)
+	if o == nil || !h.o.Objects.Promotable(o) {
+		return fmt.Errorf("segment or checkpoint %x is not whole in memory: %w", p.Name.Key[:8], tier.ErrGone)
+	}
+	c := h.o.Objects.NewCopy(o)
+	if c.RankBytes == 0 {
+		return fmt.Errorf("%s: a copy of no bytes: %w", c.Name(), tier.ErrGone)
+	}
+	switch err := h.o.Objects.MakeCopyRoom(c, !f.Urgent()); {
+	case err == objects.ErrAgain: //nolint:errorlint // never wrapped
+		return transfer.ErrAgain
+	case err != nil:
+		return err
+	}
+	h.o.Objects.Use(o)
+	h.o.Objects.AllocateCopy(c, p.Rank)
+	c.Fill = &objects.Fill{Layout: c.Layout(), Copying: 1}
+	h.o.Objects.Account(c)
+	p.Source, p.Copy = o, c
+	p.upload = h.newUpload(c, o, p.Rank)
+	h.o.Running.Add(1)
+	return nil
+}
+
+// Move copies and verifies.
+func (p *Promotion) Move(ctx context.Context, _ *transfer.Flight, moved func(error)) {
+	h, name := p.cache, p.Copy.Name()
+	err := p.upload.run(ctx)
+	switch {
+	case err == nil || tier.ContextEnded(err):
+	case h.deviceLost():
+		err = fmt.Errorf("%w: %w", transfer.ErrLost, err)
+	case errors.Is(err, gpuipc.ErrFull):
+		err = fmt.Errorf("%w: %w", tier.ErrFull, err) // what the device needs on the way
+	}
+	moved(err)
+	switch transfer.OutcomeOf(err) {
+	case transfer.Lost:
+		h.Failed(err)
+	case transfer.Corrupt:
+		h.o.Log.Error().Err(err).Str("object", name).Str("tier", "hbm").Msg("promotion failed")
+	case transfer.Failed:
+		h.o.Log.Warn().Err(err).Str("object", name).Str("tier", "hbm").Msg("promotion failed")
+	}
+}
+
+// Landed tells whether the object of a copy is still whole: it may have been removed,
+// or found to be corrupt.
+func (p *Promotion) Landed(*transfer.Flight) (again bool, err error) {
+	if o := p.Source; !p.cache.o.Objects.Promotable(o) {
+		return false, fmt.Errorf("%s has left memory: %w", o.Name(), tier.ErrGone)
+	}
+	return false, nil
+}
+
+// End makes the copy known, held for those who wait for it.
+func (p *Promotion) End(f *transfer.Flight, err error) {
+	if err != nil {
+		return
+	}
+	h, c := p.cache, p.Copy
+	c.Fill = nil
+	p.upload.publish()
+	c.Ops += f.Waiters()
+	h.o.Objects.AddCopy(c, p.Source, p.Rank, p.upload.from)
+	h.o.Counters.PromotedBytes += uint64(c.Bytes)
+}
+
+// Release lets go of the object, and of the copy unless it is found.
+func (p *Promotion) Release(*transfer.Flight) {
+	h, c, o := p.cache, p.Copy, p.Source
+	c.Fill = nil
+	if bad := p.upload.corrupt.Load(); bad != nil {
+		h.o.Objects.MarkCorrupt(bad)
+	}
+	h.o.Objects.Account(c)
+	h.o.Objects.Unuse(o)
+	p.Source, p.upload = nil, nil
+	h.o.Running.Done()
+}
+
+func (p *Promotion) Arrived() *objects.Object { return p.Copy }
+
+// Reason is why a row is a miss after a promotion that failed.
+func (p *Promotion) Reason(how transfer.Outcome) tier.Reason {
+	switch how {
+	case transfer.Gone, transfer.Lost:
+		return tier.ReasonEvicted
+	case transfer.NoRoom:
+		return tier.ReasonRefused
+	}
+	return tier.ReasonAborted
+}
