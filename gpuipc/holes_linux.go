@@ -117,7 +117,7 @@ func ioctl(f *os.File, request uintptr, arg unsafe.Pointer) error {
 func MappingCost(r Region) int64 {
 	page := int64(os.Getpagesize())
 	cost := r.Bytes()/(page/8)*257/256 + 4*page
-	if hr, ok := r.(*hostRegion); ok && !hr.guarded {
+	if hr, ok := r.(*hostRegion); ok && hr.imported && !hr.guarded {
 		cost += r.Bytes()
 	}
 	return cost

@@ -12,14 +12,14 @@ import (
 
 // hostRegion is a memfd mapped read-write by us, whoever made it.
 type hostRegion struct {
-	dev    *host
-	name   string
-	access Access
-	file   *os.File // nil = imported: the mapping is all that is needed
-	mem    []byte
-	warm   []atomic.Uint64 // bit set = populate was done; nil = never needed
-	// guarded: holes of a region that was imported stay holes.
-	guarded bool
+	dev      *host
+	name     string
+	access   Access
+	file     *os.File // nil = imported, or not shared any more
+	mem      []byte
+	warm     []atomic.Uint64 // bit set = populate was done; nil = never needed
+	imported bool
+	guarded  bool // imported, and holes stay holes
 
 	// users is the number of running operations; closedRegion once unmapped.
 	users atomic.Int64
@@ -157,7 +157,7 @@ func (h *host) Import(hd Handle) (Region, error) {
 	}
 	_ = unix.Madvise(mem, unix.MADV_DONTDUMP)
 	h.regions.Add(1)
-	r := &hostRegion{dev: h, name: "import", access: ClientWrites, mem: mem}
+	r := &hostRegion{dev: h, name: "import", access: ClientWrites, mem: mem, imported: true}
 	h.holes.keep(r)
 	return r, nil
 }
@@ -180,7 +180,7 @@ func (r *hostRegion) Export() (Handle, error) {
 	}
 	defer r.release()
 	if r.file == nil {
-		return Handle{}, errImported
+		return Handle{}, errNotShared
 	}
 	f, err := duplicate(r.file, r.name, r.access)
 	if err != nil {
@@ -195,12 +195,25 @@ func (r *hostRegion) Resident() (int64, error) {
 	}
 	defer r.release()
 	if r.file == nil {
-		return 0, errImported
+		return 0, errNotShared
 	}
 	return residentBytes(r.file)
 }
 
-var errImported = fmt.Errorf("imported memory is its owner's to share and to look at: %w", ErrUnavailable)
+var errNotShared = fmt.Errorf("the region has no descriptor: it was imported, or is not shared any more: %w", ErrUnavailable)
+
+// Unshare closes the descriptor of a region that no other client will get: Export and
+// Resident, which may not run meanwhile, answer ErrUnavailable from then on. Regions
+// that are not a host's stay as they are.
+func Unshare(r Region) error {
+	hr, ok := r.(*hostRegion)
+	if !ok || hr.file == nil {
+		return nil
+	}
+	file := hr.file
+	hr.file = nil
+	return file.Close()
+}
 
 // Close panics when an operation is still using the memory: going on would let
 // it write into whatever is mapped there next.
@@ -216,11 +229,10 @@ func (r *hostRegion) Close() error {
 }
 
 func (r *hostRegion) unmap() error {
-	if r.file == nil {
+	if r.imported {
 		r.dev.holes.forget(r)
-		return unix.Munmap(r.mem)
 	}
-	return errors.Join(unix.Munmap(r.mem), r.file.Close())
+	return errors.Join(unix.Munmap(r.mem), Unshare(r))
 }
 
 // acquire keeps the mapping for one operation.

@@ -301,9 +301,34 @@ func TestImportedMemoryKeepsNoDescriptor(t *testing.T) {
 	}
 }
 
+func TestARegionThatIsNotSharedAnyMoreKeepsNoDescriptor(t *testing.T) {
+	d := newTestHost(t, HostOptions{})
+	before := held(t)[0]
+	r, err := d.NewRegion(RegionSpec{Name: "slots", Bytes: 8192, Access: ClientReads})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exported(t, r).Close()
+	if err := errors.Join(Unshare(r), Unshare(r)); err != nil {
+		t.Error(err)
+	}
+	if after := held(t)[0]; after != before {
+		t.Errorf("%d descriptors of memfds, %d before", after, before)
+	}
+	if _, err := r.Export(); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("export: %v", err)
+	}
+	if err := d.Store(context.Background(), refOf(r, 0, 5), []byte("hello")); err != nil {
+		t.Error(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWhatAMappingMayCost(t *testing.T) {
 	const n = 1 << 30
-	tables := MappingCost(&hostRegion{mem: make([]byte, 0), guarded: true})
+	tables := MappingCost(&hostRegion{mem: make([]byte, 0), imported: true, guarded: true})
 	if tables <= 0 || tables > 64<<10 {
 		t.Errorf("nothing costs %d bytes", tables)
 	}
@@ -312,10 +337,10 @@ func TestWhatAMappingMayCost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Munmap(mem) }()
-	if got := MappingCost(&hostRegion{mem: mem, guarded: true}); got < n/512 || got > n/256 {
+	if got := MappingCost(&hostRegion{mem: mem, imported: true, guarded: true}); got < n/512 || got > n/256 {
 		t.Errorf("page tables of %d bytes cost %d", n, got)
 	}
-	if got := MappingCost(&hostRegion{mem: mem}); got < n+n/512 || got > n+n/256 {
+	if got := MappingCost(&hostRegion{mem: mem, imported: true}); got < n+n/512 || got > n+n/256 {
 		t.Errorf("%d bytes whose holes we may fill cost %d", n, got)
 	}
 }

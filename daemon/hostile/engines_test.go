@@ -60,18 +60,23 @@ func registered(t testing.TB, c *connector.Client, p *profile.Profile, b connect
 	return m
 }
 
-// put publishes a segment of n tokens that nobody has put before, all zeros.
-func put(m *connector.Model, n int) (profile.SegmentKey, error) {
+// newSegment is one of n tokens that nobody has put before, all zeros.
+func newSegment(n int) *connector.PutQuery {
 	tokens := make([]uint32, n)
 	for i := range tokens {
 		tokens[i] = rand.Uint32N(1 << 16)
 	}
-	spec := profile.FirstSpec(n)
 	zeros := connector.Source{Fill: func(_ profile.Part, _ int, _ int64, dst []byte) error { clear(dst); return nil }}
-	if _, err := m.Put(context.Background(), &connector.PutQuery{Spec: spec, Tokens: tokens, Source: zeros}); err != nil {
+	return &connector.PutQuery{Spec: profile.FirstSpec(n), Tokens: tokens, Source: zeros}
+}
+
+// put publishes a new segment of n tokens.
+func put(m *connector.Model, n int) (profile.SegmentKey, error) {
+	q := newSegment(n)
+	if _, err := m.Put(context.Background(), q); err != nil {
 		return profile.SegmentKey{}, err
 	}
-	key, ok := m.SegmentKey(spec, tokens)
+	key, ok := m.SegmentKey(q.Spec, q.Tokens)
 	if !ok {
 		return key, errors.New("the daemon has gone")
 	}

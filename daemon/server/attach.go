@@ -110,7 +110,7 @@ func (t *task) hello() (wire.Message, error) {
 		return nil, err
 	}
 	reply.StagingBytes, reply.SlotBytes = uint64(a.stagingBytes), uint64(a.slotBytes)
-	if err := t.export(s.store.Arena(), a.slots.Region(), a.staging); err != nil {
+	if err := t.exportAll(a); err != nil {
 		a.session.Close()
 		a.close(s)
 		return nil, err
@@ -175,16 +175,20 @@ func wanted(bytes uint64, def, most settings.Bytes) int64 {
 	return int64(max(minShare, settings.Bytes(min(bytes, uint64(most)))))
 }
 
-// export puts a descriptor of each region into the reply.
-func (t *task) export(regions ...gpuipc.Region) error {
-	for _, r := range regions {
+// exportAll puts a descriptor of each region into the reply. Those of the connection
+// are nobody else's, and keep none here.
+func (t *task) exportAll(a *attachment) error {
+	for _, r := range []gpuipc.Region{t.conn.server.store.Arena(), a.slots.Region(), a.staging} {
 		h, err := r.Export()
 		if err != nil {
 			return err
 		}
 		t.send = append(t.send, h.File)
 	}
-	return nil
+	if err := errors.Join(gpuipc.Unshare(a.slots.Region()), gpuipc.Unshare(a.staging)); err != nil {
+		return err
+	}
+	return t.conn.server.descriptors.check(descriptors(t.send)...)
 }
 
 // close gives the memory back; nothing of the connection runs any more.

@@ -150,7 +150,8 @@ func (t *task) attachGPU(g *gpu.GPU, m *wire.AttachDeviceRequest) (_ *attachedGP
 		return nil, nil, err
 	}
 	t.send = append(t.send, text)
-	return l, t.attachReply(l, &public, &private), nil
+	reply := t.attachReply(l, &public, &private)
+	return l, reply, t.conn.server.descriptors.check(descriptors(t.send)...)
 }
 
 // attachReply moves the descriptors of both shares to those that are sent.

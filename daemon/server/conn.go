@@ -201,7 +201,9 @@ func (c *conn) received(w *workspace, n int, fds []int, err error) next {
 		}
 		return readOn
 	case errors.Is(err, seqpacket.ErrTruncated), errors.Is(err, seqpacket.ErrDescriptors):
-		return c.refuseFrame(w.buf[:n], err, &w.scratch)
+		return c.refuseFrame(w.buf[:n], codes.Refuse(wire.Invalid, "%v", err), &w.scratch)
+	case errors.Is(err, seqpacket.ErrNoRoom):
+		return c.refuseFrame(w.buf[:n], codes.Refuse(wire.Full, "%v", err), &w.scratch)
 	default:
 		c.PeerEnded(c.hungUp())
 		return endOfConn
@@ -241,7 +243,8 @@ func (c *conn) linger() {
 		_, fds, err := c.sock.Recv(scrap[:])
 		seqpacket.CloseAll(fds)
 		switch {
-		case err == nil, errors.Is(err, seqpacket.ErrTimeout), errors.Is(err, seqpacket.ErrTruncated), errors.Is(err, seqpacket.ErrDescriptors):
+		case err == nil, errors.Is(err, seqpacket.ErrTimeout), errors.Is(err, seqpacket.ErrTruncated),
+			errors.Is(err, seqpacket.ErrDescriptors), errors.Is(err, seqpacket.ErrNoRoom):
 			continue
 		}
 		if !c.life.now().released() { // else it is our own shutdown, as a rule
@@ -255,7 +258,7 @@ func (c *conn) linger() {
 // refuseFrame answers a message that could not be received whole.
 func (c *conn) refuseFrame(frame []byte, err error, s *scratch) next {
 	h, _, _ := wire.ParseHeader(frame)
-	c.replyError(&h, codes.Refuse(wire.Invalid, "%v", err), s)
+	c.replyError(&h, err, s)
 	return afterRefusal(&h)
 }
 

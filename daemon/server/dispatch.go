@@ -196,6 +196,9 @@ func (c *conn) check(h *wire.Header, fds []int) error {
 	case c.isInFlight(h.Request):
 		return codes.Refuse(wire.Invalid, "request id %d is in flight", h.Request)
 	}
+	if err := c.server.descriptors.check(fds...); err != nil {
+		return err
+	}
 	rules := h.Op.Rules()
 	if (rules.Tenant || h.Tenant != 0) && !slices.Contains(at.tenants, h.Tenant) {
 		return codes.Refuse(wire.Denied, "tenant %d is not granted to this connection", h.Tenant)

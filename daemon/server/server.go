@@ -66,6 +66,7 @@ type Server struct {
 	canary      *canary.Canary
 	memory      *budget // bytes that clients may have us hold
 	mapped      *budget // addresses of what clients have us map
+	descriptors descriptorBound
 
 	busy     atomic.Int64  // jobs in flight
 	waiting  atomic.Int64  // of these, waiting for a disk
@@ -102,6 +103,9 @@ func New(o Options) (*Server, error) {
 	s.mu.conns = map[uint64]*conn{}
 	s.workspaces.New = func() any { return &workspace{buf: make([]byte, wire.MaxFrame)} }
 	var err error
+	if s.descriptors, err = newDescriptorBound(); err != nil {
+		return nil, err
+	}
 	if s.watcher, err = socket.NewWatcher(); err != nil {
 		return nil, err
 	}
@@ -198,7 +202,11 @@ func (s *Server) admit(sock *seqpacket.Conn, allow *socket.AllowList) {
 		return
 	}
 	if err := sock.SetSendTimeout(s.config.SendTimeout); err == nil {
+		short := s.descriptors.check(sock.Fd(), p.Pidfd)
 		switch {
+		case short != nil:
+			s.counts.refused(refusedResources)
+			turnAway(sock, short)
 		case !allow.Allows(&p):
 			s.counts.refused(refusedPeer)
 			s.log.Warn().Uint32("uid", p.UID).Uint32("gid", p.GID).Msg("connection refused: not on the allow list")

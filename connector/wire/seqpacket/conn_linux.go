@@ -23,6 +23,9 @@ var (
 	ErrTruncated = errors.New("message truncated")
 	// ErrDescriptors: more descriptors, or other control data, than allowed.
 	ErrDescriptors = errors.New("unexpected control data")
+	// ErrNoRoom: descriptors came along that this process may have, but has no room
+	// for: its table is full. The message's bytes have arrived.
+	ErrNoRoom = errors.New("no room for descriptors")
 )
 
 // MaxDescriptors is how many descriptors one message may carry: as many as
@@ -256,6 +259,8 @@ func (c *Conn) recv(buf []byte, flags int) (n int, fds []int, err error) {
 	switch {
 	case got == 0:
 		err = ErrClosed
+	case msg.Flags&unix.MSG_CTRUNC != 0 && len(fds) < most:
+		err = fmt.Errorf("recv: %d descriptors taken in, then no more: %w", len(fds), ErrNoRoom)
 	case msg.Flags&unix.MSG_CTRUNC != 0:
 		err = fmt.Errorf("recv: more than %d descriptors: %w", most, ErrDescriptors)
 	case msg.Flags&unix.MSG_TRUNC != 0:

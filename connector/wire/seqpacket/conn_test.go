@@ -459,3 +459,36 @@ func TestLastRepliesArriveThoughRequestsWereNotRead(t *testing.T) {
 		}
 	}
 }
+
+// A full table is trouble of ours, and nothing that the sender did wrong.
+func TestDescriptorsWithoutRoomAreToldApart(t *testing.T) {
+	a, b := pair(t)
+	fd := memory(t, "x")
+	defer unix.Close(fd)
+	if err := a.Send([]byte("x"), slices.Repeat([]int{fd}, 4)); err != nil {
+		t.Fatal(err)
+	}
+	before := openDescriptors(t)
+	next, err := unix.Dup(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(next)
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next + 2), Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	n, fds, err := b.Recv(make([]byte, 64))
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if n != 1 || fds != nil || !errors.Is(err, ErrNoRoom) || errors.Is(err, ErrDescriptors) {
+		t.Errorf("%d bytes, %v, %v", n, fds, err)
+	}
+	if after := openDescriptors(t); after != before {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}
