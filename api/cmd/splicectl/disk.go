@@ -14,6 +14,7 @@ import (
 
 type diskFlags struct {
 	deep  bool
+	all   bool
 	long  bool
 	quiet bool
 }
@@ -23,13 +24,16 @@ func diskCommand() command {
 		name: "disk", synopsis: "[flags] check|repair|dump DIR",
 		summary: "Check, repair or list the directory of a disk tier while no daemon runs on it",
 		about: `check   compares slab files, catalogue, headers and manifests with each other, and with
-        -deep reads every payload and compares it with its digests. Nothing is changed.
+        -deep reads every payload and compares it with its digests, and counts the extents
+        that verify and have no row. Nothing is changed.
 repair  makes the directory one that check finds clean, and forgets as little as that
         takes: damaged headers of slab files are written anew; rows that a deep check finds
         wrong are deleted; a damaged catalogue is made anew from what the slab files hold,
         and the old one is kept beside it. What was evicted or removed, and not written
-        over, comes back then. Entries that the disk does not read are kept: a daemon
-        forgets those that it cannot read either.
+        over, comes back then, and with -all also where the catalogue is sound, as that of
+        an earlier release is which has dropped rows from a damaged log without a word.
+        Entries that the disk does not read are kept: a daemon forgets those that it
+        cannot read either.
 dump    lists every row of the catalogue.
 
 DIR is what -disk names to spliced. All three take its lock: they refuse while a daemon
@@ -38,10 +42,11 @@ has it.
 Exit status: 0 nothing is wrong, or not any more; 1 something is wrong, or could not be
 repaired; 2 wrong usage; 3 the directory was not looked at, or not wholly: it is in use,
 is not there, was written by another version, or its file system has trouble.`,
-		examples: []string{"check /var/lib/spliced", "check -deep /var/lib/spliced --json", "repair /var/lib/spliced", "dump -long /var/lib/spliced"},
+		examples: []string{"check /var/lib/spliced", "check -deep /var/lib/spliced --json", "repair /var/lib/spliced", "repair -all /var/lib/spliced", "dump -long /var/lib/spliced"},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
 			var f diskFlags
 			fs.BoolVar(&f.deep, "deep", false, "check: read all payloads too")
+			fs.BoolVar(&f.all, "all", false, "repair: take up what verifies and has no row")
 			fs.BoolVar(&f.long, "long", false, "dump: whole keys, and where each lies")
 			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
 			return f.run
@@ -57,10 +62,13 @@ func (f *diskFlags) run(ctx context.Context, c *call) error {
 	if f.deep && verb != "check" {
 		return usagef("-deep goes with check; repair is always deep")
 	}
+	if f.all && verb != "repair" {
+		return usagef("-all goes with repair")
+	}
 	if f.long && verb != "dump" {
 		return usagef("-long goes with dump")
 	}
-	o := offline.CheckOptions{Deep: f.deep}
+	o := offline.CheckOptions{Deep: f.deep, All: f.all}
 	if !f.quiet {
 		o.Progress = percentOn(c.stderr, verb)
 	}
@@ -159,8 +167,11 @@ func printRepair(w io.Writer, found, now *offline.Report) error {
 		}
 	case found.Forgotten > 0:
 		fmt.Fprintf(w, "%d rows were deleted\n", found.Forgotten)
-	case found.Restored+found.Removed == 0:
+	case found.Restored+found.Removed+found.TakenUp == 0:
 		fmt.Fprintln(w, "nothing was changed")
+	}
+	if found.TakenUp > 0 {
+		fmt.Fprintf(w, "%d extents that verify were given the rows that they did not have\n", found.TakenUp)
 	}
 	if found.Unread > 0 {
 		fmt.Fprintf(w, "%d entries do not read and were kept\n", found.Unread)
@@ -177,6 +188,9 @@ func printDiskReport(w io.Writer, r *offline.Report) error {
 	t.row("checkpoints", fmt.Sprintf("%d in %s", r.Checkpoints, bytesText(r.CheckpointBytes)))
 	t.row("free", bytesText(r.FreeBytes))
 	t.row("profiles", r.Profiles)
+	if r.Rowless > 0 {
+		t.row("without a row", fmt.Sprintf("%d extents in %s: evicted or removed, or lost with damage of the catalogue", r.Rowless, bytesText(r.RowlessBytes)))
+	}
 	if r.PayloadBytes > 0 {
 		t.row("payload read", bytesText(r.PayloadBytes))
 	}

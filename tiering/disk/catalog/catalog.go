@@ -69,7 +69,28 @@ func Open(fs vfs.FS, dir string, o Options) (*Catalog, error) {
 	return c, nil
 }
 
+// compareMark comes before Pebble, which would drop what is behind damage, and then
+// the log.
+func (c *Catalog) compareMark(dir string) error {
+	if err := c.g.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	m, torn, err := openMark(c.g.FS, dir)
+	if err != nil {
+		return err
+	}
+	if torn != nil {
+		c.log.Warn().Err(torn).Msg("what was synced of the catalogue is not known")
+	}
+	c.g.mark = m
+	c.g.keep(m, m.file)
+	return nil
+}
+
 func (c *Catalog) openDB(dir string, o *pebble.Options) (err error) {
+	if err := c.compareMark(dir); err != nil {
+		return err
+	}
 	late := newLateScheduler()
 	o.Experimental.CompactionScheduler = late
 	if c.db, err = pebble.Open(dir, o); err == nil {
@@ -136,7 +157,8 @@ func (c *Catalog) options(memTable uint64) *pebble.Options {
 		DisableTableStats:           true,
 		// Below FormatWALSyncChunks: from that on, a record of a log says how much
 		// before it was synced, which is not so for us, and a hole there is taken
-		// for corruption: Pebble would not open after a power cut.
+		// for corruption: Pebble would not open after a power cut. What was really
+		// synced, mark says, of the MANIFEST too, which no format of Pebble covers.
 		FormatMajorVersion: pebble.FormatVirtualSSTables,
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) { c.g.fail(fmt.Errorf("in the background: %w", err)) },
@@ -313,7 +335,11 @@ func (c *Catalog) closeDB(idle <-chan struct{}, done chan<- error) {
 		done <- nil
 		return
 	}
-	done <- c.db.Close()
+	err := c.db.Close()
+	if err == nil {
+		err = c.g.change(c.g.mark.sync)
+	}
+	done <- err
 }
 
 // abandon cuts whatever is left of Pebble off the directory. An operation that

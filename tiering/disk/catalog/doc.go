@@ -9,6 +9,10 @@
 // a crash the rows are those of a prefix of the commits, in the order in which
 // they were made; a commit is there as a whole or not at all.
 //
+// Damage is told from a crash by the file SYNCED beside Pebble's (mark.go): a
+// directory in which bytes of the log or of the MANIFEST that were synced are gone or
+// changed is refused as tiering.ErrCorrupt, before Pebble cuts them off.
+//
 // Trouble ends a catalogue, never the process: when its disk is full, read-only
 // or broken, it has failed, every call answers ErrFailed beside the cause, and
 // nothing of it reaches the disk any more. Close it and open another one; what

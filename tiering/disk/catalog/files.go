@@ -62,7 +62,9 @@ func (g *guard) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCat
 		return g.openFile(func() (vfs.File, error) { return g.FS.ReuseForWrite(oldname, newname, category) })
 	}
 	if g.tryEnter() {
-		_ = g.FS.Remove(oldname) // if it stays, the next opening removes it
+		if g.mark.forget(g.PathBase(oldname)) == nil {
+			_ = g.FS.Remove(oldname) // if it stays, the next opening removes it
+		}
 		g.leave()
 	}
 	return g.createLog(newname, category), nil
@@ -89,7 +91,12 @@ func (g *guard) Link(oldname, newname string) error {
 }
 
 func (g *guard) Remove(name string) error {
-	return g.change(func() error { return g.FS.Remove(name) })
+	return g.change(func() error {
+		if err := g.mark.forget(g.PathBase(name)); err != nil {
+			return err
+		}
+		return g.FS.Remove(name)
+	})
 }
 
 func (g *guard) RemoveAll(name string) error {

@@ -47,6 +47,7 @@ type guard struct {
 	logs    map[*logFile]struct{}
 	open    map[any]io.Closer // files and locks by what Pebble has of them, to be closed at last
 
+	mark   *mark         // set before Pebble opens
 	failed chan struct{} // closed when the catalogue fails
 	syncs  atomic.Int64  // real ones of logs
 }

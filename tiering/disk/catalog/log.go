@@ -48,7 +48,7 @@ func (l *logFile) SyncTo(int64) (bool, error) { return false, nil }
 
 // reallySync makes sure that what is written when it is called is on the disk.
 func (l *logFile) reallySync() {
-	want := l.written.Load()
+	want := l.written()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.synced < want && !l.closed {
@@ -57,11 +57,11 @@ func (l *logFile) reallySync() {
 }
 
 func (l *logFile) syncLocked() {
-	end := l.written.Load()
+	end := l.written()
 	l.change("sync", func() error {
 		// A sync that failed is never tried again: the kernel may have dropped
 		// what it could not write, and answer the next one with success.
-		if err := l.f.SyncData(); err != nil {
+		if err := l.syncNoted(l.f.SyncData); err != nil {
 			return err
 		}
 		l.synced = end
@@ -73,7 +73,7 @@ func (l *logFile) syncLocked() {
 // Close makes up for the syncs that were skipped.
 func (l *logFile) Close() error {
 	l.mu.Lock()
-	if l.synced < l.written.Load() {
+	if l.synced < l.written() {
 		l.syncLocked()
 	}
 	l.closed = true

@@ -5,19 +5,48 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/zeebo/xxh3"
 )
 
 // quietFile is written from front to end and never fails for Pebble: its first
 // error ends the catalogue, and what comes after it is said to be done.
 type quietFile struct {
-	g       *guard
-	name    string
-	f       vfs.File     // nil after a Create that failed
-	written atomic.Int64 // bytes
+	g    *guard
+	name string
+	f    vfs.File // nil after a Create that failed
+
+	tail struct {
+		sync.Mutex
+		bytes int64 // written
+		sum   xxh3.Hasher
+	}
+}
+
+// end is all that is written by now.
+func (q *quietFile) end() syncedPart {
+	q.tail.Lock()
+	defer q.tail.Unlock()
+	return syncedPart{name: q.g.PathBase(q.name), bytes: q.tail.bytes, sum: q.tail.sum.Sum64()}
+}
+
+// written is how many bytes are written by now.
+func (q *quietFile) written() int64 {
+	q.tail.Lock()
+	defer q.tail.Unlock()
+	return q.tail.bytes
+}
+
+// syncNoted syncs, and notes what that has made last.
+func (q *quietFile) syncNoted(sync func() error) error {
+	part := q.end()
+	if err := sync(); err != nil {
+		return err
+	}
+	return q.g.mark.note(part)
 }
 
 func (g *guard) createQuiet(q *quietFile, category vfs.DiskWriteCategory) {
@@ -35,8 +64,12 @@ func (g *guard) createQuiet(q *quietFile, category vfs.DiskWriteCategory) {
 func (q *quietFile) Write(p []byte) (int, error) {
 	length := len(p)
 	q.change("write", func() error {
+		sum := q.tail.sum   // which nobody else changes
+		_, _ = sum.Write(p) // before the file, which may change what it is given
 		n, err := q.f.Write(p)
-		q.written.Add(int64(n))
+		q.tail.Lock()
+		q.tail.bytes, q.tail.sum = q.tail.bytes+int64(n), sum
+		q.tail.Unlock()
 		if err == nil && n < length {
 			err = io.ErrShortWrite
 		}
@@ -52,12 +85,12 @@ func (q *quietFile) change(what string, op func() error) {
 }
 
 func (q *quietFile) Sync() error {
-	q.change("sync", func() error { return q.f.Sync() })
+	q.change("sync", func() error { return q.syncNoted(q.f.Sync) })
 	return nil
 }
 
 func (q *quietFile) SyncData() error {
-	q.change("sync", func() error { return q.f.SyncData() })
+	q.change("sync", func() error { return q.syncNoted(q.f.SyncData) })
 	return nil
 }
 
@@ -86,7 +119,7 @@ func (q *quietFile) Close() error {
 }
 
 func (q *quietFile) Stat() (vfs.FileInfo, error) {
-	return fileInfo{name: q.g.PathBase(q.name), bytes: q.written.Load()}, nil
+	return fileInfo{name: q.g.PathBase(q.name), bytes: q.written()}, nil
 }
 
 func (q *quietFile) Fd() uintptr {

@@ -32,7 +32,8 @@ type Place struct {
 
 // CheckOptions says how thorough a check is.
 type CheckOptions struct {
-	Deep bool // read all payloads and compare every digest
+	Deep bool // read all payloads and compare every digest, and look for extents without a row
+	All  bool // of Repair: take up the extents that verify and have no row
 	// Progress is called now and then: with entries, or with bytes where the
 	// catalogue is rebuilt. It may be nil.
 	Progress func(done, total int64)
@@ -152,11 +153,24 @@ func CheckPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err
 	if err != nil {
 		return nil, err
 	}
-	if _, err = o.checkRows(ctx, rows, opts); errors.Is(err, errBroken) {
+	_, err = o.checkRows(ctx, rows, opts)
+	if err == nil && opts.Deep {
+		err = o.countRowless(ctx, rows, opts)
+	}
+	if errors.Is(err, errBroken) {
 		o.report.problem(Problem{What: err.Error()})
 		err = nil
 	}
 	return o.done(), err
+}
+
+func (o *directory) countRowless(ctx context.Context, rows []catalog.Row, opts CheckOptions) error {
+	list, err := o.rowless(ctx, rows, opts)
+	for _, f := range list {
+		o.report.Rowless++
+		o.report.RowlessBytes += slab.RunBytes(f.Runs)
+	}
+	return err
 }
 
 // errBroken is beside the reason why a catalogue is of no use any more.

@@ -21,44 +21,107 @@ func (o *directory) rebuild(ctx context.Context, opts CheckOptions) error {
 	if err != nil {
 		return err
 	}
-	kept := o.choose(list)
+	kept := o.choose(list, nil)
 	o.report.Rebuilt = true
 	o.report.Forgotten = len(list) - len(kept)
 	if err := o.BeginCatalog(); err != nil {
 		return err
 	}
-	if err := o.fill(ctx, list, kept); err != nil {
+	if err := o.fill(ctx, highest(list, nil), kept); err != nil {
 		return err
 	}
 	o.report.KeptIndex, err = o.ExchangeCatalog()
 	return err
 }
 
-// scan reads every granule's first block and all of what begins there. A header
-// proves nothing yet, since it may be that of an extent that was forgotten and
-// partly written over: only payloads that verify count.
+// highest is the highest generation of extents and rows.
+func highest(list []*payload.Extent, rows []catalog.Row) (last uint64) {
+	for _, f := range list {
+		last = max(last, f.Generation)
+	}
+	for i := range rows {
+		last = max(last, rows[i].Generation)
+	}
+	return last
+}
+
+// scan finds all extents that verify. A header proves nothing yet, since it may be
+// that of an extent that was forgotten and partly written over: only payloads that
+// verify count.
 func (o *directory) scan(ctx context.Context, opts CheckOptions) (list []*payload.Extent, err error) {
+	bad := func(at slab.Run, err error) {
+		o.report.problem(Problem{Slab: at.Slab, Off: at.Off, What: err.Error()})
+	}
+	err = o.eachHeader(ctx, opts, bad, func(at slab.Run) {
+		f, err := payload.ReadExtent(o, []slab.Run{at})
+		if err == nil {
+			err = o.candidate(ctx, f)
+		}
+		if err != nil {
+			bad(at, err)
+			return
+		}
+		list = append(list, f)
+		o.report.PayloadBytes += f.PayloadBytes
+	})
+	return list, err
+}
+
+// rowless finds the extents that verify, have no row and lie where no row does: of
+// entries that have left and whose space was not used again, or that were lost with
+// a part of the catalogue. Nothing tells these apart.
+func (o *directory) rowless(ctx context.Context, rows []catalog.Row, opts CheckOptions) (list []*payload.Extent, err error) {
+	there := namesOf(rows)
+	err = o.eachHeader(ctx, opts, func(slab.Run, error) {}, func(at slab.Run) {
+		f, err := payload.ReadExtent(o, []slab.Run{at})
+		if err != nil || there[f.Name] || o.Space.Take(f.Runs) != nil {
+			return
+		}
+		o.Space.Free(f.Runs)
+		if o.candidate(ctx, f) == nil {
+			list = append(list, f)
+		}
+	})
+	return list, err
+}
+
+func namesOf(rows []catalog.Row) map[extent.Name]bool {
+	names := make(map[extent.Name]bool, len(rows))
+	for i := range rows {
+		names[rows[i].Name] = true
+	}
+	return names
+}
+
+// takeUp gives rows to extents that have none.
+func (o *directory) takeUp(ctx context.Context, rows []catalog.Row, opts CheckOptions) error {
+	list, err := o.rowless(ctx, rows, opts)
+	if err != nil {
+		return err
+	}
+	kept := o.choose(list, namesOf(rows))
+	o.report.TakenUp = len(kept)
+	return o.fill(ctx, highest(list, rows), kept)
+}
+
+// eachHeader calls f with every granule that begins with a header, and bad with
+// what does not read.
+func (o *directory) eachHeader(ctx context.Context, opts CheckOptions, bad func(slab.Run, error), f func(slab.Run)) error {
 	var done int64
 	for _, s := range o.Slabs() {
 		for at := o.Format.Granule; at < s.Bytes; at += window {
 			n := min(window, s.Bytes-at)
-			for _, off := range o.starts(s, at, n) {
-				f, err := o.candidate(ctx, slab.Run{Slab: s.Number, Off: off, Len: s.Bytes - off})
-				switch {
-				case ctx.Err() != nil:
-					return nil, ctx.Err()
-				case err != nil:
-					o.report.problem(Problem{Slab: s.Number, Off: off, What: err.Error()})
-				default:
-					list = append(list, f)
-					o.report.PayloadBytes += f.PayloadBytes
+			for _, off := range o.starts(s, at, n, bad) {
+				f(slab.Run{Slab: s.Number, Off: off, Len: s.Bytes - off})
+				if ctx.Err() != nil {
+					return ctx.Err()
 				}
 			}
 			opts.progress(done+at+n, o.report.SlabBytes)
 		}
 		done += s.Bytes
 	}
-	return list, nil
+	return ctx.Err()
 }
 
 // window is how much of a slab is read at once in search of headers.
@@ -66,14 +129,15 @@ const window = 8 << 20
 
 // starts finds the granules of a window that begin with a header. Where the window
 // does not read as a whole, each of its granules is tried alone.
-func (o *directory) starts(s slab.SlabInfo, at, n int64) (offs []int64) {
+func (o *directory) starts(s slab.SlabInfo, at, n int64, bad func(slab.Run, error)) (offs []int64) {
 	buf := slab.AlignedBuffer(int(n &^ (slab.BlockBytes - 1)))
 	whole := o.Read([]slab.Run{{Slab: s.Number, Off: at, Len: int64(len(buf))}}, 0, [][]byte{buf}) == nil
 	for i := int64(0); i+slab.BlockBytes <= int64(len(buf)); i += o.Format.Granule {
 		block := buf[i : i+slab.BlockBytes]
 		if !whole {
-			if err := o.Read([]slab.Run{{Slab: s.Number, Off: at + i, Len: slab.BlockBytes}}, 0, [][]byte{block}); err != nil {
-				o.report.problem(Problem{Slab: s.Number, Off: at + i, What: err.Error()})
+			one := slab.Run{Slab: s.Number, Off: at + i, Len: slab.BlockBytes}
+			if err := o.Read([]slab.Run{one}, 0, [][]byte{block}); err != nil {
+				bad(one, err)
 				continue
 			}
 		}
@@ -84,29 +148,27 @@ func (o *directory) starts(s slab.SlabInfo, at, n int64) (offs []int64) {
 	return offs
 }
 
-// candidate reads what begins at a run and verifies it.
-func (o *directory) candidate(ctx context.Context, at slab.Run) (*payload.Extent, error) {
-	f, err := payload.ReadExtent(o, []slab.Run{at})
-	if err != nil {
-		return nil, err
-	}
+// candidate says why an extent cannot become an entry: it is of no known profile or
+// kind, or does not verify.
+func (o *directory) candidate(ctx context.Context, f *payload.Extent) error {
 	p := o.profiles[f.Manifest.Fingerprint]
 	if p == nil {
-		return nil, fmt.Errorf("extent %v of profile %x, which is not here", f.Name, f.Manifest.Fingerprint[:8])
+		return fmt.Errorf("extent %v of profile %x, which is not here", f.Name, f.Manifest.Fingerprint[:8])
 	}
 	if f.Kind > uint8(tier.Spliced) {
-		return nil, fmt.Errorf("extent %v of an unknown kind", f.Name)
+		return fmt.Errorf("extent %v of an unknown kind", f.Name)
 	}
 	if err := f.Verify(ctx, o, p, runtime.GOMAXPROCS(0)); err != nil {
-		return nil, fmt.Errorf("extent %v: %w", f.Name, err)
+		return fmt.Errorf("extent %v: %w", f.Name, err)
 	}
-	return f, nil
+	return nil
 }
 
 // choose decides which extents become entries. Of one name the youngest does. Two
 // that verify cannot share space, unless somebody has put the image of an extent
-// into the payload of another: what begins inside another is such an image.
-func (o *directory) choose(list []*payload.Extent) (kept []*payload.Extent) {
+// into the payload of another: what begins inside another is such an image. There are
+// rows of some names already.
+func (o *directory) choose(list []*payload.Extent, there map[extent.Name]bool) (kept []*payload.Extent) {
 	inside := images(list)
 	slices.SortFunc(list, func(a, b *payload.Extent) int { return cmp.Compare(b.Generation, a.Generation) })
 	byName := map[extent.Name]*payload.Extent{}
@@ -126,7 +188,7 @@ func (o *directory) choose(list []*payload.Extent) (kept []*payload.Extent) {
 		if byName[f.Name] != f {
 			continue
 		}
-		if !rooted(f, byName) {
+		if !rooted(f, byName, there) {
 			o.Space.Free(f.Runs)
 			o.report.bad(f.Name, f.Runs, fmt.Errorf("it extends %v, which is not here", f.Manifest.Parent))
 			continue
@@ -172,9 +234,9 @@ func images(list []*payload.Extent) map[*payload.Extent]bool {
 	return inside
 }
 
-// rooted follows a chain to its root, which no ring has.
-func rooted(f *payload.Extent, byName map[extent.Name]*payload.Extent) bool {
-	for steps := 0; f.Manifest.Parent != (extent.Name{}); steps++ {
+// rooted follows a chain to its root, which no ring has, or to a row.
+func rooted(f *payload.Extent, byName map[extent.Name]*payload.Extent, there map[extent.Name]bool) bool {
+	for steps := 0; f.Manifest.Parent != (extent.Name{}) && !there[f.Manifest.Parent]; steps++ {
 		if f = byName[f.Manifest.Parent]; f == nil || steps > len(byName) {
 			return false
 		}
@@ -185,15 +247,10 @@ func rooted(f *payload.Extent, byName map[extent.Name]*payload.Extent) bool {
 // rowsAtOnce bounds a batch of a new catalogue.
 const rowsAtOnce = 1000
 
-// fill writes the rows of a new catalogue. Generations go on behind the highest
-// that was seen, also in what is not kept.
-func (o *directory) fill(ctx context.Context, all, kept []*payload.Extent) error {
-	var last uint64
-	for _, f := range all {
-		last = max(last, f.Generation)
-	}
-	highest := last
-	for last > 0 {
+// fill writes rows. Generations go on behind the highest that was seen, also in what
+// is not kept.
+func (o *directory) fill(ctx context.Context, highest uint64, kept []*payload.Extent) error {
+	for last := highest; last > 0; {
 		n := min(last, 1<<40)
 		if _, err := o.Catalog.NextGenerations(int(n)); err != nil {
 			return err

@@ -17,7 +17,8 @@ import (
 // deep check finds wrong are deleted. Where the catalogue itself is damaged, a new
 // one is made from what slabs hold, and the old one is kept in a folder beside it;
 // then entries that were forgotten, but whose space was not used again, are back,
-// since nothing on the disk tells them apart.
+// since nothing on the disk tells them apart. With CheckOptions.All these are taken
+// up beside the rows of a catalogue that is sound, too.
 //
 // What the disk does not read is reported and left as it is: a daemon forgets such
 // an entry when it needs it and still cannot read it. An error means that nothing
@@ -51,7 +52,10 @@ func RepairPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, er
 func (o *directory) repair(ctx context.Context, opts CheckOptions) error {
 	rows, err := o.rows()
 	if err == nil {
-		err = o.dropBad(ctx, rows, opts)
+		rows, err = o.dropBad(ctx, rows, opts)
+	}
+	if err == nil && opts.All {
+		return o.takeUp(ctx, rows, opts)
 	}
 	if !errors.Is(err, errBroken) {
 		return err
@@ -120,11 +124,12 @@ func (o *directory) removeUnfinished() error {
 	return nil
 }
 
-// dropBad deletes the rows that are wrong, and then those that extend them.
-func (o *directory) dropBad(ctx context.Context, rows []catalog.Row, opts CheckOptions) error {
+// dropBad deletes the rows that are wrong, and then those that extend them. It
+// answers the others.
+func (o *directory) dropBad(ctx context.Context, rows []catalog.Row, opts CheckOptions) (left []catalog.Row, err error) {
 	names, err := o.checkRows(ctx, rows, opts)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	bad := make(map[extent.Name]bool, len(names))
 	for _, n := range names {
@@ -144,5 +149,6 @@ func (o *directory) dropBad(ctx context.Context, rows []catalog.Row, opts CheckO
 		changes = append(changes, catalog.Change{Delete: &n})
 	}
 	o.report.Forgotten = len(changes)
-	return o.Catalog.Commit(changes, true)
+	left = slices.DeleteFunc(rows, func(r catalog.Row) bool { return bad[r.Name] })
+	return left, o.Catalog.Commit(changes, true)
 }

@@ -26,6 +26,11 @@ type Report struct {
 	CheckpointBytes int64 `json:"checkpoint_bytes"`
 	PayloadBytes    int64 `json:"payload_bytes_verified"` // read and compared
 
+	// Extents that verify and have no row: of entries that have left, or that a damaged
+	// catalogue has lost. A deep check of a catalogue that reads looks for them.
+	Rowless      int   `json:"without_row"`
+	RowlessBytes int64 `json:"without_row_bytes"`
+
 	Problems     []Problem `json:"problems"`
 	MoreProblems int       `json:"more_problems,omitempty"` // beyond those listed
 	Unread       int       `json:"unread,omitempty"`        // entries that the disk does not read; Repair keeps them
@@ -36,6 +41,7 @@ type Report struct {
 	Rebuilt   bool   `json:"rebuilt,omitempty"`    // the catalogue was made anew from slabs
 	KeptIndex string `json:"kept_index,omitempty"` // folder of the old one
 	Forgotten int    `json:"forgotten,omitempty"`  // rows deleted, or extents not taken up
+	TakenUp   int    `json:"taken_up,omitempty"`   // extents that were given a row beside those there were
 }
 
 // Problem is one thing that is wrong, with as much of where as is known.

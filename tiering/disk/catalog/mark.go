@@ -1,0 +1,258 @@
+package catalog
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/wal"
+	"github.com/zeebo/xxh3"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// markName is the file that says what was synced of the log and of the MANIFEST:
+//
+//	spliced synced 1
+//	000007.log 00000000000000012345 6f1f23aa90c14e5b
+//	MANIFEST-000005 00000000000000000789 0c44e2d18a7f3b96
+//	sum 83d1f0a2c9b7e645
+//
+// by file the bytes from its beginning on and their xxh3, and at last that of all
+// lines before. Pebble takes damage in its last log or in its MANIFEST for the place
+// where a crash cut the file off, and drops what is behind it. So both are compared
+// with this file before Pebble opens them: bytes that were synced are neither cut off
+// nor changed by a crash.
+//
+// The mark is written over after each sync, and is itself synced now and then only:
+// after a power cut it may speak of less than was synced, never of more.
+const (
+	markName = "SYNCED"
+	markHead = "spliced synced 1\n"
+	markMost = 4096
+)
+
+// syncedPart is how much of a file was synced.
+type syncedPart struct {
+	name  string
+	bytes int64
+	sum   uint64
+}
+
+// mark is an open mark.
+type mark struct {
+	mu    sync.Mutex // held across the writing of the mark, which waits for no disk
+	file  vfs.File
+	parts map[string]syncedPart // by fileKind
+	text  []byte
+}
+
+// fileKind is "log" or "MANIFEST", or "" of a file that is not marked; number grows
+// with each file of a kind.
+func fileKind(base string) (kind string, number uint64) {
+	if n, _, ok := wal.ParseLogFilename(base); ok {
+		return "log", uint64(n)
+	}
+	if digits, ok := strings.CutPrefix(base, "MANIFEST-"); ok {
+		if number, err := strconv.ParseUint(digits, 10, 64); err == nil {
+			return "MANIFEST", number
+		}
+	}
+	return "", 0
+}
+
+// openMark compares the files of a directory with its mark, and opens the mark to be
+// written. Without one, or with one that is torn, nothing is known and nothing
+// compared: torn says so. tier.ErrCorrupt: what was synced is not there any more.
+func openMark(fsys vfs.FS, dir string) (m *mark, torn error, err error) {
+	m = &mark{parts: map[string]syncedPart{}}
+	path := fsys.PathJoin(dir, markName)
+	text, err := readMark(fsys, path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, nil, err
+	default:
+		parts, bad := parseMark(text)
+		if bad != nil {
+			torn = fmt.Errorf("%s: %w", path, bad)
+		}
+		for _, p := range parts {
+			if err := p.compare(fsys, dir); err != nil {
+				return nil, nil, err
+			}
+			kind, _ := fileKind(p.name)
+			m.parts[kind] = p
+		}
+	}
+	if m.file, err = fsys.OpenReadWrite(path, vfs.WriteCategoryUnspecified); err != nil {
+		return nil, nil, err
+	}
+	return m, torn, nil
+}
+
+func readMark(fsys vfs.FS, path string) ([]byte, error) {
+	f, err := fsys.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, markMost))
+}
+
+// parseMark reads the text of a mark. An empty one, which a crash leaves, has no parts.
+func parseMark(text []byte) (parts []syncedPart, err error) {
+	if len(bytes.Trim(text, "\x00")) == 0 {
+		return nil, nil
+	}
+	rest, ok := bytes.CutPrefix(text, []byte(markHead))
+	for ok {
+		var line []byte
+		if line, rest, ok = bytes.Cut(rest, []byte("\n")); !ok {
+			break
+		}
+		if sum, last := bytes.CutPrefix(line, []byte("sum ")); last {
+			before := text[:len(text)-len(rest)-len(line)-1]
+			if string(sum) != sumText(xxh3.Hash(before)) {
+				return nil, fmt.Errorf("the mark has another sum than %.16q: %w", sum, tier.ErrCorrupt)
+			}
+			return parts, nil
+		}
+		p, err := parsePart(string(line))
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, p)
+	}
+	return nil, fmt.Errorf("the mark ends too early: %w", tier.ErrCorrupt)
+}
+
+func sumText(sum uint64) string { return fmt.Sprintf("%016x", sum) }
+
+func parsePart(line string) (p syncedPart, err error) {
+	var number, sum string
+	p.name, number, _ = strings.Cut(line, " ")
+	number, sum, _ = strings.Cut(number, " ")
+	var bad error
+	p.bytes, err = strconv.ParseInt(number, 10, 64)
+	p.sum, bad = strconv.ParseUint(sum, 16, 64)
+	if kind, _ := fileKind(p.name); err != nil || bad != nil || p.bytes < 0 || kind == "" || p.text() != line+"\n" {
+		return p, fmt.Errorf("the mark has a line %.60q: %w", line, tier.ErrCorrupt)
+	}
+	return p, nil
+}
+
+func (p *syncedPart) text() string {
+	return fmt.Sprintf("%s %020d %s\n", p.name, p.bytes, sumText(p.sum))
+}
+
+// compare says whether a file begins with what was synced of it. One that Pebble has
+// replaced may be gone, but then a younger one is there.
+func (p *syncedPart) compare(fsys vfs.FS, dir string) error {
+	f, err := fsys.Open(fsys.PathJoin(dir, p.name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return p.replaced(fsys, dir)
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h := xxh3.New()
+	n, err := io.Copy(h, io.LimitReader(f, p.bytes))
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", p.name, err)
+	case n < p.bytes:
+		return fmt.Errorf("%s is damaged: it has %d bytes, of which %d were synced: %w", p.name, n, p.bytes, tier.ErrCorrupt)
+	case h.Sum64() != p.sum:
+		return fmt.Errorf("%s is damaged: its first %d bytes are not those that were synced: %w", p.name, p.bytes, tier.ErrCorrupt)
+	}
+	return nil
+}
+
+func (p *syncedPart) replaced(fsys vfs.FS, dir string) error {
+	list, err := fsys.List(dir)
+	if err != nil {
+		return err
+	}
+	kind, number := fileKind(p.name)
+	for _, name := range list {
+		if k, n := fileKind(name); k == kind && n > number {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is lost, of which %d bytes were synced: %w", p.name, p.bytes, tier.ErrCorrupt)
+}
+
+// note writes down what was synced of a file. Of the files of a kind the youngest
+// counts: Pebble forgives damage in no other. With a MANIFEST, which is synced seldom,
+// the mark is synced too.
+func (m *mark) note(p syncedPart) error {
+	kind, number := fileKind(p.name)
+	changed, err := m.change(kind != "", func() bool {
+		old := m.parts[kind]
+		if _, n := fileKind(old.name); old.name != "" && (n > number || n == number && old.bytes >= p.bytes) {
+			return false
+		}
+		m.parts[kind] = p
+		return true
+	})
+	if err != nil || !changed || kind == "log" {
+		return err
+	}
+	return m.sync()
+}
+
+// forget comes before a file is removed: after it the mark, as it is on the disk, does
+// not vouch for the file any more.
+func (m *mark) forget(name string) error {
+	kind, _ := fileKind(name)
+	changed, err := m.change(kind != "", func() bool {
+		if m.parts[kind].name != name {
+			return false
+		}
+		delete(m.parts, kind)
+		return true
+	})
+	if err != nil || !changed {
+		return err
+	}
+	return m.sync()
+}
+
+// change writes the mark anew if f has changed it.
+func (m *mark) change(marked bool, f func() bool) (changed bool, err error) {
+	if !marked {
+		return false, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !f() {
+		return false, nil
+	}
+	m.text = append(m.text[:0], markHead...)
+	for _, k := range slices.Sorted(maps.Keys(m.parts)) {
+		part := m.parts[k]
+		m.text = append(m.text, part.text()...)
+	}
+	m.text = fmt.Appendf(m.text, "sum %s\n", sumText(xxh3.Hash(m.text)))
+	if _, err := m.file.WriteAt(bytes.Clone(m.text), 0); err != nil { // a vfs.File may change what it is given
+		return false, fmt.Errorf("write %s: %w", markName, err)
+	}
+	return true, nil
+}
+
+func (m *mark) sync() error {
+	if err := m.file.SyncData(); err != nil {
+		return fmt.Errorf("sync %s: %w", markName, err)
+	}
+	return nil
+}
