@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -162,6 +163,13 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-t.C:
 	}
+}
+
+// complainer logs what of the metrics could not be gathered.
+type complainer struct{ log zerolog.Logger }
+
+func (c complainer) Println(v ...any) {
+	c.log.Error().Msg(strings.TrimSpace(fmt.Sprintln(v...)))
 }
 
 // printer gives fasthttp's log lines a place.

@@ -37,7 +37,7 @@ type Options struct {
 	Node      Node
 	Catalogue Catalogue
 	Canaries  Canaries
-	Metrics   prometheus.Gatherer
+	Metrics   *prometheus.Registry
 	Log       zerolog.Logger
 	// Token lets a bearer of it change things over listeners that are not
 	// trusted; empty = nobody can. At least 16 bytes.
@@ -112,7 +112,9 @@ func New(o Options) (*Server, error) {
 		s.hosts[h] = true
 	}
 	s.metrics = fasthttpadaptor.NewFastHTTPHandler(promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{
-		MaxRequestsInFlight: maxScrapes, ErrorHandling: promhttp.ContinueOnError,
+		MaxRequestsInFlight: maxScrapes, ErrorHandling: promhttp.ContinueOnError, ErrorLog: complainer{o.Log},
+		// Counts what was left out, as promhttp_metric_handler_errors_total.
+		Registry: o.Metrics,
 	}))
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.profiling = fasthttpadaptor.NewFastHTTPHandlerFunc(s.profile)

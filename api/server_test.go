@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
 )
 
 func problemIn(t *testing.T, body []byte) Problem {
@@ -326,5 +327,38 @@ func TestOptionsNameEveryMistake(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %q is missing", err, want)
 		}
+	}
+}
+
+// broken is a collector with a series that cannot be told.
+type broken struct{ desc *prometheus.Desc }
+
+func (b broken) Describe(ch chan<- *prometheus.Desc) { ch <- b.desc }
+func (b broken) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.NewInvalidMetric(b.desc, errors.New("no good"))
+}
+
+// A metric that cannot be told costs no other, is counted, and is in the log.
+func TestWhatIsMissingFromMetricsIsCountedAndLogged(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "spliced_good", Help: "One."}))
+	registry.MustRegister(broken{prometheus.NewDesc("spliced_broken", "Two.", nil, nil)})
+	var log strings.Builder
+	s := serve(t, newFake(0), func(o *Options) { o.Metrics, o.Log = registry, zerolog.New(&log) })
+	var body string
+	for range 2 {
+		_, _, text := request(t, http.DefaultClient, http.MethodGet, s.tcp+"/metrics")
+		body = string(text)
+	}
+	for _, line := range []string{"spliced_good 0", `promhttp_metric_handler_errors_total{cause="gathering"} 1`} {
+		if !strings.Contains(body, line) {
+			t.Errorf("no %s in\n%s", line, body)
+		}
+	}
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(log.String(), "no good") {
+		t.Errorf("the log: %s", &log)
 	}
 }

@@ -63,10 +63,24 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			if strings.HasSuffix(family, "_total") {
 				kind = prometheus.CounterValue
 			}
-			ch <- prometheus.MustNewConstMetric(m.families[family], kind, v, values...)
+			ch <- sampleOf(m.families[family], kind, v, values)
 		})
 	})
 	ch <- again(m.lookups, m.o.Server.Counts().Duration(wire.OpMatch))
+}
+
+// sampleOf is a series. One that cannot be told is counted and logged by the handler of
+// /metrics, and costs no other.
+func sampleOf(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels []string) prometheus.Metric {
+	valid := make([]string, len(labels))
+	for i := range labels {
+		valid[i] = strings.ToValidUTF8(labels[i], "\uFFFD")
+	}
+	sample, err := prometheus.NewConstMetric(d, kind, v, valid...)
+	if err != nil {
+		return prometheus.NewInvalidMetric(d, err)
+	}
+	return sample
 }
 
 // hasPart reports whether the node has a part that some counters belong to.

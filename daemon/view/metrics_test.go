@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
 	"github.com/spliced-kv/spliced/tiering/metric"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -51,5 +54,17 @@ func TestReasonsAreNamedAlike(t *testing.T) {
 	})
 	if !slices.Equal(levels, []string{"memory", "logged", "synced"}) {
 		t.Errorf("levels %v", levels)
+	}
+}
+
+// One label that is not UTF-8 would cost all series of its family.
+func TestSeriesWithAnyLabelAreTold(t *testing.T) {
+	d := prometheus.NewDesc("spliced_x", "X.", []string{"model"}, nil)
+	var m dto.Metric
+	if err := sampleOf(d, prometheus.GaugeValue, 1, []string{"a\xffb"}).Write(&m); err != nil || m.Label[0].GetValue() != "a\uFFFDb" {
+		t.Errorf("told as %v, %v", m.Label, err)
+	}
+	if err := sampleOf(d, prometheus.GaugeValue, 1, nil).Write(&m); err == nil {
+		t.Error("a series without its label was told")
 	}
 }

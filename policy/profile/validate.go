@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // ErrInvalid marks an identity, segment or encoding that can never be right.
@@ -52,6 +55,7 @@ func (id *Identity) validate() error {
 		{"model", id.Model}, {"adapter", id.Adapter}, {"tokenizer", id.Tokenizer},
 	} {
 		ps.check(len(n.value) <= maxName, "%s: %d bytes, at most %d", n.field, len(n.value), maxName)
+		ps.check(text(n.value), "%s: %.64q has bytes that are not UTF-8, or control characters", n.field, n.value)
 	}
 	ps.check(id.Weights != [32]byte{}, "weights: digest unknown")
 	ps.check(id.TPSize >= 1 && id.TPSize <= MaxTPSize, "tp size: %d, want 1 to %d", id.TPSize, MaxTPSize)
@@ -66,6 +70,9 @@ func (id *Identity) validate() error {
 	}
 	return fmt.Errorf("%w: %w", ErrInvalid, errors.Join(ps...))
 }
+
+// text reports whether people and metrics can be shown a name as it is.
+func text(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
 
 func (l *Layer) validate(i, tp int, ps *problems) {
 	at := fmt.Sprintf("layer %d", i)

@@ -83,6 +83,11 @@ def test_everything_that_defines_values_changes_the_fingerprint(other: Identity)
     ("identity", "text"),
     [
         (replace(TINY, model=""), "model: no name"),
+        (
+            replace(TINY, model="a\udcff"),
+            "model: 'a\\udcff' has control characters, or is not UTF-8",
+        ),
+        (replace(TINY, adapter="\x1b]0;x\a"), "adapter: '\\x1b]0;x\\x07' has control characters"),
         (replace(TINY, model="é" * 600), "model: 1200 bytes, at most 1024"),
         (replace(TINY, weights=bytes(32)), "weights: digest unknown"),
         (replace(TINY, weights=b"short"), "weights: digest of 5 bytes"),

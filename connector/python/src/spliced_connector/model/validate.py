@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterable
 
 from spliced_connector.errors import ProfileError
@@ -72,6 +73,8 @@ def validate(identity: Identity) -> None:
     ):
         n = len(text.encode("utf-8", "surrogateescape"))
         ps.check(n <= MAX_NAME, f"{field}: {n} bytes, at most {MAX_NAME}")
+        shown = all(unicodedata.category(c) not in ("Cc", "Cs") for c in text)
+        ps.check(shown, f"{field}: {text[:64]!r} has control characters, or is not UTF-8")
     ps.check(len(identity.weights) == 32, f"weights: digest of {len(identity.weights)} bytes")
     ps.check(any(identity.weights), "weights: digest unknown")
     ps.within("tp size", identity.tp_size, 1, MAX_TP_SIZE)
