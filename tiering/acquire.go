@@ -27,7 +27,7 @@ func (c *Session) reader(id tier.ProfileID, tenant tier.TenantID, rank int, inHB
 }
 
 // flightWait is a row whose object is on its way, into memory or into HBM. The caller
-// counts among the flight's waiters until settled.
+// counts among the flight's waiters until leaveLocked.
 type flightWait struct {
 	row    int
 	flight *transfer.Flight

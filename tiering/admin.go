@@ -314,7 +314,7 @@ func (s *Store) removeLocked(n tier.Name) (held bool, err error) {
 		s.objects.Unlink(o, tier.ReasonRemoved)
 		held = true
 	}
-	below, coming := s.doomLocked(n)
+	below, coming := s.beginDeletionLocked(n)
 	held = held || coming
 	if held || below {
 		s.counters.Removed++
@@ -322,9 +322,9 @@ func (s *Store) removeLocked(n tier.Name) (held bool, err error) {
 	return held, nil
 }
 
-// doomLocked begins to remove a name from the lower tier, and tells whether it is
+// beginDeletionLocked begins to remove a name from the lower tier, and tells whether it is
 // there or coming. What is being written now is removed again when that ends.
-func (s *Store) doomLocked(n tier.Name) (below, coming bool) {
+func (s *Store) beginDeletionLocked(n tier.Name) (below, coming bool) {
 	if s.cfg.Lower == nil {
 		return false, false
 	}

@@ -196,7 +196,7 @@ func TestCleanerGoesPastAThinnedParent(t *testing.T) {
 	x.tier.finishAll()
 	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
 	x.save(x.c, x.saveQuery(1, 48, 32, tier.Exact), 32)
-	x.thin(1, 16)
+	x.strip(1, 16)
 	x.tier.Remove(&tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}) // by itself, to make room
 	for p := 2; p < 6; p++ {
 		x.save(x.c, x.saveQuery(p, 16, 0, tier.Exact), 0)

@@ -123,7 +123,7 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 	return w, nil
 }
 
-// endCommitLocked settles a commit after its copy, whatever happened meanwhile.
+// endCommitLocked ends a commit after its copy, whatever happened meanwhile.
 func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (Committed, error) {
 	o := w.filler.Object
 	w.fill.Copying--

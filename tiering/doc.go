@@ -13,7 +13,7 @@
 // All methods of Store and Session may run at once. One mutex guards the
 // catalogue; critical sections look things up and count, each over a few rows
 // (holdRows, evictRows). They never copy, hash, log or call the device, nor a Tier but
-// for what it answers from memory: decide under the lock, act outside, settle under it.
+// for what it answers from memory: decide under the lock, act outside, note the result under it.
 // Between the two an object is held, so that a release, an eviction or the death of a
 // client cannot give its pages to somebody else: pages are freed by whoever lets go
 // last.

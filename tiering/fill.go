@@ -37,7 +37,7 @@ func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
 		Key: q.Key, Profile: p, Tenant: t, Pool: c.store.objects.Pools[objects.PublicPool],
 		Spec: q.Spec, Begin: begin, End: begin + count, Depth: 1, TokenIDs: slices.Clone(q.Tokens),
 	}
-	return c.place(o, q.Rank)
+	return c.reserve(o, q.Rank)
 }
 
 // Save asks for room for one rank's share of a checkpoint, joined by the other
@@ -76,7 +76,7 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 		}
 		o.Begin, o.Depth, o.ExtendsKind = o.Parent.End, o.Parent.Depth+1, o.Parent.Kind
 	}
-	return c.place(o, q.Rank)
+	return c.reserve(o, q.Rank)
 }
 
 // parentLocked finds the node that a checkpoint extends.
@@ -136,9 +136,9 @@ func (s *Store) chainPagesLocked(e *tier.Entry, p *objects.Profile, t *objects.T
 	return bytes
 }
 
-// place joins the reservation of a segment or checkpoint, or begins it with the
+// reserve joins the reservation of a segment or checkpoint, or begins it with the
 // object o.
-func (c *Session) place(o *objects.Object, rank int) (Reservation, error) {
+func (c *Session) reserve(o *objects.Object, rank int) (Reservation, error) {
 	s := c.store
 	l := o.Layout()
 	o.Publisher = c.name
@@ -148,7 +148,7 @@ func (c *Session) place(o *objects.Object, rank int) (Reservation, error) {
 	now := s.cfg.Now()
 	var f *objects.Filler
 	err := s.inTurns(func() (err error) {
-		f, err = c.placeLocked(o, rank, l, now)
+		f, err = c.reserveLocked(o, rank, l, now)
 		return err
 	})
 	s.launch()
@@ -176,7 +176,7 @@ func (s *Store) size(o *objects.Object, rankBytes int64) error {
 	return nil
 }
 
-func (c *Session) placeLocked(o *objects.Object, rank int, l *plan.PartMap, now time.Time) (*objects.Filler, error) {
+func (c *Session) reserveLocked(o *objects.Object, rank int, l *plan.PartMap, now time.Time) (*objects.Filler, error) {
 	s := c.store
 	if err := c.openLocked(); err != nil {
 		return nil, err

@@ -242,7 +242,7 @@ func TestCopiesOfAnotherRunAreDropped(t *testing.T) {
 	x.mu.Unlock()
 	x.launch()
 	x.tier.finishAll()
-	x.thin(1, 16)
+	x.strip(1, 16)
 	if r := x.matchPrefix(1, tier.Exact, 16); r.PrefixPlace != tier.PlaceHBM || x.hbmCounters().Copies != 1 {
 		t.Fatalf("%+v", r)
 	}
@@ -274,8 +274,8 @@ func TestALoadedCopyHasTheWholeChain(t *testing.T) {
 		for _, end := range []int{16, 32, 48} {
 			data[end] = b.save(x.c, b.saveQuery(1, end, end-16, tier.Exact), end-16)
 		}
-		b.thin(1, 16)
-		b.thin(1, 32)
+		b.strip(1, 16)
+		b.strip(1, 32)
 		for rank := range 2 {
 			got := b.raisePrefix(x.c, &LoadQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact | tier.Spliced, Digests: true, Hash: hashOf(1, 48)})
 			if !got.Hit || got.Place != tier.PlaceHBM || got.Tokens != 48 || got.Kind != tier.Exact || len(got.Nodes) != 1 || got.Nodes[0].Begin != 0 || got.Nodes[0].End != 48 {

@@ -363,14 +363,14 @@ func (w *mapWrite) finish(err error) {
 	if err != nil {
 		reached = tier.LevelMemory
 	}
-	err = w.settle(bytes, reached, err)
+	err = w.move(bytes, reached, err)
 	if err != nil {
 		reached = tier.LevelMemory
 	}
 	w.end(reached, err)
 }
 
-func (w *mapWrite) settle(bytes [][]byte, reached tier.Level, err error) error {
+func (w *mapWrite) move(bytes [][]byte, reached tier.Level, err error) error {
 	m, e, o := w.tier, w.entry, w.object
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -47,7 +47,7 @@ func stateful(ranks int) profile.Identity {
 
 // modelOptions is one way to set a store up.
 type modelOptions struct {
-	states                bool // of pages: nodes of chains can be thinned
+	states                bool // of pages: nodes of chains can be stripped
 	ranks                 int
 	page                  int
 	public, private       int64
@@ -86,7 +86,7 @@ type modelObject struct {
 	bytes    int64
 	pages    int64
 	states   [2]int64 // what thinning gives back: bytes, bytes of pages
-	thin     bool
+	stripped bool
 	layout   profile.Layout
 	filling  map[int]*modelFill // by rank, while it is not published
 	until    time.Time
@@ -337,7 +337,7 @@ func (m *model) sized(o *modelObject) *modelObject {
 }
 
 // hasRows: another checkpoint can extend it.
-func (o *modelObject) hasRows() bool { return o.filling == nil || o.thin }
+func (o *modelObject) hasRows() bool { return o.filling == nil || o.stripped }
 
 // find gives the object that lookups see.
 func (m *model) find(name string, kind tier.CheckpointKind) *modelObject {
@@ -429,7 +429,7 @@ func (m *model) place(i, rank int, want *modelObject) (*modelObject, error) {
 		return nil, tier.ErrBusy
 	}
 	if o := m.find(want.name, want.kind); o != nil {
-		if o.thin && o.filling == nil {
+		if o.stripped && o.filling == nil {
 			if err := m.makeRoom(&modelObject{tenant: o.tenant, private: true, bytes: o.states[0], pages: o.states[1]}, o); err != nil {
 				return nil, err
 			}
@@ -522,18 +522,18 @@ func (m *model) evictOldest(of func(*modelObject) bool, inUse *modelObject) {
 	for _, o := range m.objects {
 		n := m.children(o)
 		may := n == 0 || n == 1 && o.states[1] > 0 && !m.o.lower // a tier that holds nothing
-		if of(o) && m.reclaimable(o, inUse) && !o.thin && may && (oldest == nil || o.stamp < oldest.stamp) {
+		if of(o) && m.reclaimable(o, inUse) && !o.stripped && may && (oldest == nil || o.stamp < oldest.stamp) {
 			oldest = o
 		}
 	}
 	if m.children(oldest) == 1 {
-		oldest.thin = true
+		oldest.stripped = true
 		m.resize(oldest, -1)
 		return
 	}
 	oldest.linked = false
 	m.why[oldest.name] = tier.ReasonEvicted
-	m.settle(oldest)
+	m.free(oldest)
 	m.dropShells(oldest.parent, inUse)
 }
 
@@ -548,15 +548,15 @@ func (m *model) children(o *modelObject) (n int) {
 
 // dropShells drops stripped nodes that nothing extends any more.
 func (m *model) dropShells(o, inUse *modelObject) {
-	for ; o != nil && o.thin && o.filling == nil && o != inUse && m.children(o) == 0; o = o.parent {
+	for ; o != nil && o.stripped && o.filling == nil && o != inUse && m.children(o) == 0; o = o.parent {
 		o.linked = false
 		m.why[o.name] = tier.ReasonEvicted
-		m.settle(o)
+		m.free(o)
 	}
 }
 
-// settle frees what nothing needs.
-func (m *model) settle(o *modelObject) {
+// free gives back what nothing needs.
+func (m *model) free(o *modelObject) {
 	if !o.linked && o.holds == 0 {
 		m.objects = slices.DeleteFunc(m.objects, func(other *modelObject) bool { return other == o })
 	}
@@ -568,14 +568,14 @@ func (m *model) kill(o *modelObject) {
 		s.fills = slices.DeleteFunc(s.fills, func(other *modelFill) bool { return other == f })
 	}
 	o.filling = nil
-	if o.thin {
+	if o.stripped {
 		m.resize(o, -1)
 		m.dropShells(o, nil)
 		return
 	}
 	o.linked = false
 	m.why[o.name] = tier.ReasonAborted
-	m.settle(o)
+	m.free(o)
 	m.dropShells(o.parent, nil)
 }
 
@@ -609,7 +609,7 @@ func (m *model) commit(f *modelFill) {
 			m.fatal("part %d of %s twice: %v", part, o.name, err)
 		}
 		return
-	case wrong && o.thin && (at.Kind == profile.PartK || at.Kind == profile.PartV):
+	case wrong && o.stripped && (at.Kind == profile.PartK || at.Kind == profile.PartV):
 		m.must(err) // nobody looks at them
 	case wrong:
 		if !errors.Is(err, tier.ErrCorrupt) {
@@ -633,7 +633,7 @@ func (m *model) commit(f *modelFill) {
 			s := m.sessions[f.session]
 			s.fills = slices.DeleteFunc(s.fills, func(other *modelFill) bool { return other == f })
 		}
-		o.filling, o.thin = nil, false
+		o.filling, o.stripped = nil, false
 		m.use(o)
 	}
 }
@@ -696,14 +696,14 @@ func (m *model) leased(i int, o *modelObject, rank int, id tier.LeaseID, hit boo
 func (m *model) sameBytes(o *modelObject, rank int, extents []gpuipc.Extent, digests []uint64) {
 	got, want := m.loadShare(extents), m.bytesOf(o, rank)
 	holes := int64(0)
-	if o.thin && o.filling == nil {
+	if o.stripped && o.filling == nil {
 		holes = o.states[0] / int64(m.o.ranks)
 	}
 	if n := holesOf(extents); n != holes {
 		m.fatal("%s rank %d: holes of %d bytes, want %d", o.name, rank, n, holes)
 	}
 	for i, part := range o.layout.Parts {
-		if o.thin && part.Kind != profile.PartK && part.Kind != profile.PartV {
+		if o.stripped && part.Kind != profile.PartK && part.Kind != profile.PartV {
 			continue
 		}
 		if string(got[part.Off:part.Off+part.Len]) != string(want[part.Off:part.Off+part.Len]) {
@@ -750,7 +750,7 @@ func (m *model) best(name string, accept tier.CheckpointKind) (*modelObject, tie
 		case o == nil:
 		case o.filling != nil:
 			seen[tier.ReasonPending] = true
-		case o.thin:
+		case o.stripped:
 			seen[tier.ReasonEvicted] = true
 		case kind&accept == 0:
 			seen[tier.ReasonFlagOnly] = true
@@ -786,7 +786,7 @@ func (m *model) release(s *modelSession) {
 func (m *model) drop(s *modelSession, l *modelLease) {
 	s.leases = slices.DeleteFunc(s.leases, func(other *modelLease) bool { return other == l })
 	l.object.holds--
-	m.settle(l.object)
+	m.free(l.object)
 }
 
 func (m *model) remove(n int) {
@@ -802,7 +802,7 @@ func (m *model) remove(n int) {
 		m.must(err)
 		o.linked = false
 		m.why[o.name] = tier.ReasonRemoved
-		m.settle(o)
+		m.free(o)
 	}
 }
 

@@ -77,12 +77,12 @@ func TestPromotionBringsAllStatesBack(t *testing.T) {
 			}
 			x.must(x.c.Abort(r.ID))
 		},
-		"saved from another run and thinned again": func(x *twoTiers) {
+		"saved from another run and stripped again": func(x *twoTiers) {
 			l := x.profile.CheckpointLayout(16)
 			r, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact))
 			x.must(err)
 			x.commitAll(x.c, r, &l, content(&l, 4242))
-			x.thin(1, 16)
+			x.strip(1, 16)
 		},
 		"a promotion failed half-way": func(x *twoTiers) {
 			x.dev.Fail(gpuipc.OpCopyDigests, 1, gpuipc.ErrUnavailable)
@@ -97,7 +97,7 @@ func TestPromotionBringsAllStatesBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			x, want := copied(t)
-			x.thin(1, 16)
+			x.strip(1, 16)
 			between(x)
 			x.audit()
 			x.wantPromoted(want)
@@ -116,7 +116,7 @@ func TestPromotionOverMemoryOfAnotherRun(t *testing.T) {
 	x.must(err)
 	x.commitAll(x.c, r, &l, content(&l, 4242))
 	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
-	x.thin(1, 16)
+	x.strip(1, 16)
 	x.wantPromoted(want)
 }
 
@@ -124,7 +124,7 @@ func TestPromotionOverMemoryOfAnotherRun(t *testing.T) {
 // filling that until the copy has ended.
 func TestPromotionEndsDuringItsPatch(t *testing.T) {
 	x, want := copied(t)
-	x.thin(1, 16)
+	x.strip(1, 16)
 	if l := x.loadPrefix(x.c, hashOf(1, 16), tier.Exact); !l.Promoting {
 		t.Fatalf("%+v", l)
 	}

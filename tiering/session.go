@@ -38,7 +38,7 @@ func (s *Store) NewSession(name string) *Session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		session.shutLocked()
+		session.closeLocked()
 	}
 	s.sessions[session] = struct{}{}
 	return session
@@ -62,8 +62,8 @@ func (c *Session) openLocked() error {
 	return nil
 }
 
-// shutLocked lets nothing new begin, and wakes what waits for promotions.
-func (c *Session) shutLocked() {
+// closeLocked lets nothing new begin, and wakes what waits for promotions.
+func (c *Session) closeLocked() {
 	if !c.closed {
 		c.closed = true
 		close(c.ended)
@@ -77,7 +77,7 @@ const holdRows = 16
 // Close aborts the session's reservations, for all ranks that joined them, and
 // gives back its leases. It never waits for operations: one that is still
 // running keeps the memory it touches until it ends, and then fails with
-// ErrGone where it had something to settle. Closing again does nothing.
+// ErrGone where it had something to note. Closing again does nothing.
 func (c *Session) Close() {
 	s := c.store
 	s.mu.Lock()
@@ -91,7 +91,7 @@ func (c *Session) Close() {
 func (c *Session) end(endLocked func(*lease)) {
 	s := c.store
 	s.mu.Lock()
-	c.shutLocked() // so that nothing comes to them
+	c.closeLocked() // so that nothing comes to them
 	fills := slices.Collect(maps.Keys(c.fills))
 	leases := slices.Collect(maps.Keys(c.leases))
 	why := c.openLocked()

@@ -36,7 +36,7 @@ func TestSpoiltCheckpointIsNotOfferedAgain(t *testing.T) {
 	x.save(x.c, x.saveQuery(1, 48, 32, tier.Exact), 32)
 	x.tier.finishAll()
 	x.tier.spoil = nil
-	x.thin(1, 16)
+	x.strip(1, 16)
 	if l := x.loadPrefix(x.c, hashOf(1, 16), tier.Exact); !l.Promoting {
 		t.Fatalf("%+v", l)
 	}

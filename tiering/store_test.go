@@ -511,7 +511,7 @@ func (s *Store) auditLocked() error {
 			}
 		}
 		if o.Phase == objects.Stripped && o.Children == 0 && o.Class == objects.ClassIdle {
-			return fmt.Errorf("%s: thinned, and nothing extends it", o.Name())
+			return fmt.Errorf("%s: stripped, and nothing extends it", o.Name())
 		}
 		if !o.InHBM() {
 			ids += 4 * int64(o.Spec.Tokens)

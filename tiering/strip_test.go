@@ -15,7 +15,7 @@ import (
 
 // stripped makes a chain of checkpoints at 16, 32 and 48 tokens and thins those of
 // the given ends.
-func thinned(t *testing.T, ends ...int) (b *bench, c *Session, data map[int][]byte) {
+func strippedBench(t *testing.T, ends ...int) (b *bench, c *Session, data map[int][]byte) {
 	t.Helper()
 	b = newBench(t, stateful(1))
 	c = b.NewSession("c")
@@ -24,19 +24,19 @@ func thinned(t *testing.T, ends ...int) (b *bench, c *Session, data map[int][]by
 		data[end] = b.save(c, b.saveQuery(1, end, end-16, tier.Exact), end-16)[0]
 	}
 	for _, end := range ends {
-		b.thin(1, end)
+		b.strip(1, end)
 	}
 	return b, c, data
 }
 
-// thin takes a checkpoint's states away as an eviction would.
-func (b *bench) thin(prompt, end int) {
+// strip takes a checkpoint's states away as an eviction would.
+func (b *bench) strip(prompt, end int) {
 	b.Helper()
 	b.mu.Lock()
 	o := b.node(prompt, end)
 	if o == nil || o.Ranked != objects.Candidate || o.Children != 1 {
 		b.mu.Unlock()
-		b.Fatalf("checkpoint %d of prompt %d may not be thinned", end, prompt)
+		b.Fatalf("checkpoint %d of prompt %d may not be stripped", end, prompt)
 	}
 	b.objects.Strip(o, decision.ForRoom)
 	b.mu.Unlock()
@@ -63,7 +63,7 @@ func (b *bench) wantRows(node LoadedNode, want []byte) {
 }
 
 func TestThinnedNodeIsNoHitAndServesWhatExtendsIt(t *testing.T) {
-	b, c, data := thinned(t, 16, 32)
+	b, c, data := strippedBench(t, 16, 32)
 	if got := b.matchPrefix(1, tier.Exact, 16, 32); got.PrefixTokens != 0 || got.PrefixReason != tier.ReasonEvicted {
 		t.Fatalf("%+v", got)
 	}
@@ -100,14 +100,14 @@ func TestThinnedNodeIsNoHitAndServesWhatExtendsIt(t *testing.T) {
 }
 
 func TestThinningGivesBackWholePagesOfStates(t *testing.T) {
-	b, _, _ := thinned(t)
+	b, _, _ := strippedBench(t)
 	used := b.Pools()[objects.PrivatePool].UsedBytes
 	l := plan.NewGeometry(b.profile, 1, 4096).CheckpointParts(16)
 	var pages int64
 	for _, run := range l.StatePages {
 		pages += b.objects.PagesOf(run.Len)
 	}
-	b.thin(1, 16)
+	b.strip(1, 16)
 	b.wantUsed(0, used-pages)
 	if n := b.Counters(); n.Stripped != 1 || int64(n.StrippedBytes) > pages || n.EvictedRoom != 0 {
 		t.Fatalf("%+v", n)
@@ -123,7 +123,7 @@ func TestThinningGivesBackWholePagesOfStates(t *testing.T) {
 // The extents that a client was told stay as they were, whatever happens to the
 // node: nobody else has its rows meanwhile.
 func TestRefillLeavesWhatWasLeased(t *testing.T) {
-	b, c, data := thinned(t, 16)
+	b, c, data := strippedBench(t, 16)
 	before := b.loadPrefix(c, hashOf(1, 48), tier.Exact)
 	l := b.profile.CheckpointLayout(16)
 	r, err := c.Save(b.saveQuery(1, 16, 0, tier.Exact))
@@ -159,7 +159,7 @@ func TestRefillLeavesWhatWasLeased(t *testing.T) {
 // An answer's digests are read, by who sends it, while others go on: with -race this
 // finds a write to them as well.
 func TestRefillLeavesTheDigestsOfAnswers(t *testing.T) {
-	b, c, _ := thinned(t, 16)
+	b, c, _ := strippedBench(t, 16)
 	l := b.profile.CheckpointLayout(16)
 	r, err := c.Save(b.saveQuery(1, 16, 0, tier.Exact))
 	b.must(err)
@@ -179,7 +179,7 @@ func TestRefillLeavesTheDigestsOfAnswers(t *testing.T) {
 // A client that has nothing of the chain saves a stripped node as it has it: with
 // another parent, or none.
 func TestRefillWithAnotherParent(t *testing.T) {
-	b, c, data := thinned(t, 16, 32)
+	b, c, data := strippedBench(t, 16, 32)
 	r, err := c.Save(b.saveQuery(1, 32, 0, tier.Exact))
 	b.must(err)
 	l := b.profile.CheckpointLayout(32)
@@ -209,7 +209,7 @@ func TestRefillWithAnotherParent(t *testing.T) {
 }
 
 func TestRefillThatIsAbortedLeavesTheNodeThin(t *testing.T) {
-	b, c, data := thinned(t, 16)
+	b, c, data := strippedBench(t, 16)
 	used := b.Pools()[objects.PrivatePool].UsedBytes
 	d := b.NewSession("d")
 	r, err := d.Save(b.saveQuery(1, 16, 0, tier.Exact))
@@ -231,7 +231,7 @@ func TestRefillThatIsAbortedLeavesTheNodeThin(t *testing.T) {
 // A refill that dies while a commit of it copies gives its pages back when the
 // copy has ended.
 func TestRefillDiesDuringACopy(t *testing.T) {
-	b, c, _ := thinned(t, 16)
+	b, c, _ := strippedBench(t, 16)
 	used := b.Pools()[objects.PrivatePool].UsedBytes
 	r, err := c.Save(b.saveQuery(1, 16, 0, tier.Exact))
 	b.must(err)
@@ -257,7 +257,7 @@ func TestRefillDiesDuringACopy(t *testing.T) {
 }
 
 func TestSaveBehindAThinnedParent(t *testing.T) {
-	b, c, data := thinned(t, 16, 32)
+	b, c, data := strippedBench(t, 16, 32)
 	b.save(c, b.saveQuery(1, 40, 32, tier.Exact), 32)
 	b.audit()
 	l := b.loadPrefix(c, hashOf(1, 40), tier.Exact)
@@ -268,7 +268,7 @@ func TestSaveBehindAThinnedParent(t *testing.T) {
 }
 
 func TestShellsLeaveWithWhatExtendsThem(t *testing.T) {
-	b, c, _ := thinned(t, 16, 32)
+	b, c, _ := strippedBench(t, 16, 32)
 	lease := b.loadPrefix(c, hashOf(1, 48), tier.Exact).Lease
 	b.mu.Lock()
 	if b.objects.Pools[objects.PrivatePool].Used != b.objects.Pools[objects.PrivatePool].Pinned {
@@ -288,7 +288,7 @@ func TestShellsLeaveWithWhatExtendsThem(t *testing.T) {
 // What policies know of a node follows what its leaving gives back, and what it
 // extends.
 func TestItemsFollowTheChain(t *testing.T) {
-	b, c, _ := thinned(t)
+	b, c, _ := strippedBench(t)
 	item := func(end int) (bytes int64, tokens int) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -308,16 +308,16 @@ func TestItemsFollowTheChain(t *testing.T) {
 	}
 	want(16, states, 16)
 	want(48, full, 16)
-	b.thin(1, 32)
+	b.strip(1, 32)
 	want(48, full+full-states, 32) // the rows of 32 go with it
-	b.thin(1, 16)
+	b.strip(1, 16)
 	want(48, full+2*(full-states), 48)
 	b.save(c, b.saveQuery(1, 40, 32, tier.Exact), 32)
 	want(48, full, 48) // they do not go while something else needs them
 }
 
 func TestContentKeysAreOfContent(t *testing.T) {
-	b, c, _ := thinned(t)
+	b, c, _ := strippedBench(t)
 	keys := map[uint64]bool{}
 	b.mu.Lock()
 	first := b.node(1, 48).ContentKey()

@@ -28,7 +28,7 @@ import (
 // account is exact.
 
 type walkOptions struct {
-	states          bool // of pages: nodes of chains can be thinned
+	states          bool // of pages: nodes of chains can be stripped
 	eviction        func() policy.Eviction
 	ranks           int
 	public, private int64
@@ -105,7 +105,7 @@ func (seen *walkSeen) check(t *testing.T) {
 		"written": seen.Written, "failed writes": seen.WritesFailed, "disk hits": seen.HitSegmentsDisk, "prefixes on disk": seen.PrefixHitsDisk,
 		"removed": seen.Removed, "logged": seen.Acknowledged[tier.LevelLogged], "synced": seen.Acknowledged[tier.LevelSynced], "restarts": uint64(seen.restarts),
 		"read ahead": seen.ReadAheadBegun, "trimmed": seen.TrimmedBytes, "returned": uint64(seen.returned),
-		"thinned": seen.Stripped, "thinned and filled": seen.StrippedFilled, "thinned and promoted": seen.StrippedPromoted, "shells": seen.StrippedDropped,
+		"stripped": seen.Stripped, "stripped and filled": seen.StrippedFilled, "stripped and promoted": seen.StrippedPromoted, "stripped and dropped": seen.StrippedDropped,
 	}
 	for name, n := range want {
 		if n == 0 {

@@ -24,7 +24,7 @@ type Config struct {
 	PrivateBytes int64
 	PageBytes    int // a power of two from 4 KiB to 16 MiB; 64 KiB
 
-	Promotions int // into HBM at once; 2 (a guess: one copies while another is settled)
+	Promotions int // into HBM at once; 2 (a guess: one copies while another is ended)
 	Queue      int // promotions into HBM that are wanted or running; 4096
 	// AfterMatch promotes what a match finds in memory for the ranks whose engines
 	// are attached, see AttachEngine. A guess takes free room only.
