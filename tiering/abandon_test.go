@@ -24,7 +24,7 @@ func TestAbandonedLeasesKeepTheirPagesUntilClose(t *testing.T) {
 	}
 	// The object is held as before, for others too; the session does nothing new.
 	if got, err := other.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantA, Keys: [][32]byte{p.key}}, nil); err != nil || !got[0].Hit {
-		t.Errorf("another session: %v, %+v", err, got)
+		t.Errorf("another session: %v, %v, want err == nil, got[0].Hit", err, got)
 	}
 	other.Close()
 	b.must(b.Evict(p.key))

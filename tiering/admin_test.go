@@ -47,10 +47,10 @@ func TestListingPagesInOrderOfKeys(t *testing.T) {
 		}
 		for _, info := range all {
 			if p, ok := want[info.Key]; ok && (info.Interior != 48 || info.Bytes != p.layout.Bytes || !info.Published || info.Publisher != "writer" || info.Place != tier.PlaceDRAM) {
-				t.Fatalf("%+v", info)
+				t.Fatalf("ok %v, want false; Interior %v, want 48; Bytes %v, want %v; Published %v, want true; Publisher %v, want %v; Place %v, want %v", ok, info.Interior, info.Bytes, p.layout.Bytes, info.Published, info.Publisher, "writer", info.Place, tier.PlaceDRAM)
 			}
 			if info.Published == (info.Key == pending.key) {
-				t.Fatalf("%+v", info)
+				t.Fatalf("Published %v, want other than %v", info.Published, (info.Key == pending.key))
 			}
 		}
 	}
@@ -86,7 +86,7 @@ func TestSegmentDetail(t *testing.T) {
 	id := b.lease(c, p)
 	d, ok := b.Segment(p.key)
 	if !ok || d.Ranks != 2 || d.Leases != 1 || d.Hits != 1 || len(d.Layout.Parts) != len(p.layout.Parts) || !slices.Equal(d.Tokens, p.tokens) {
-		t.Fatalf("%+v", d)
+		t.Fatalf("ok %v, want true; Ranks %v, want 2; Leases %v, want 1; Hits %v, want 1; len(d.Layout.Parts) %v, want %v; Tokens as wanted: %v", ok, d.Ranks, d.Leases, d.Hits, len(d.Layout.Parts), len(p.layout.Parts), slices.Equal(d.Tokens, p.tokens))
 	}
 	for rank, extents := range d.Extents {
 		ref := gpuipc.Ref{Region: b.Arena(), Extents: extents}
@@ -105,15 +105,15 @@ func TestCheckpointListingKeepsSiblingsTogether(t *testing.T) {
 	b.save(c, b.saveQuery(2, 32, 0, tier.Exact), 0)
 	page := b.Checkpoints(CheckpointFilter{}, nil, 1)
 	if len(page) != 2 || page[0].Hash != hashOf(1, 16) || page[1].Hash != hashOf(1, 16) || page[0].Kind == page[1].Kind {
-		t.Fatalf("%+v", page)
+		t.Fatalf("%v, want len(page) == 2, page[0].Hash == hashOf(1, 16), page[1].Hash == hashOf(1, 16), page[0].Kind != page[1].Kind", page)
 	}
 	rest := b.Checkpoints(CheckpointFilter{Profile: b.id}, &page[1].Hash, 10)
 	if len(rest) != 1 || rest[0].Hash != hashOf(2, 32) || rest[0].Tokens != 32 || rest[0].Begin != 0 || !rest[0].Published {
-		t.Fatalf("%+v", rest)
+		t.Fatalf("%v, want len(rest) == 1, rest[0].Hash == hashOf(2, 32), rest[0].Tokens == 32, rest[0].Begin == 0, rest[0].Published", rest)
 	}
 	tenant := tenantB
 	if got := b.Checkpoints(CheckpointFilter{Tenant: &tenant}, nil, 10); len(got) != 0 {
-		t.Fatalf("another tenant's listing: %+v", got)
+		t.Fatalf("another tenant's listing: len(got) %v, want 0", len(got))
 	}
 }
 
@@ -137,7 +137,7 @@ func TestProfilesAreCountedAndBounded(t *testing.T) {
 	}
 	infos := b.Profiles()
 	if len(infos) != 2 || infos[0].ID != b.id || infos[0].Segments != 1 || infos[0].Checkpoints != 1 || infos[1].Segments != 0 {
-		t.Fatalf("%+v", infos)
+		t.Fatalf("%v, want len(infos) == 2, infos[0].ID == b.id, infos[0].Segments == 1, infos[0].Checkpoints == 1, infos[1].Segments == 0", infos)
 	}
 	if p, ok := b.Profile(b.id); !ok || p.Fingerprint() != b.profile.Fingerprint() {
 		t.Fatal("a registered profile is not answered")

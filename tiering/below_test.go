@@ -40,11 +40,11 @@ func TestMatchFindsSegmentsInBothTiers(t *testing.T) {
 	x.wantHit(memory)
 	x.wantMiss(x.mid(4, 64, 8), tier.ReasonUnknown)
 	if got := x.statusFor(tenantB, disk); got.Status != tier.StatusMiss || got.Reason != tier.ReasonUnknown {
-		t.Fatalf("another tenant sees %+v", got)
+		t.Fatalf("another tenant sees Status %v, want %v; Reason %v, want %v", got.Status, tier.StatusMiss, got.Reason, tier.ReasonUnknown)
 	}
 	n := x.Counters()
 	if n.HitSegments != 3 || n.HitTokens != 48+44+40 || n.HitSegmentsDisk != 1 || n.HitTokensDisk != 48 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("HitSegments %v, want 3; HitTokens %v, want %v; HitSegmentsDisk %v, want 1; HitTokensDisk %v, want 48", n.HitSegments, n.HitTokens, 48+44+40, n.HitSegmentsDisk, n.HitTokensDisk)
 	}
 }
 
@@ -63,10 +63,10 @@ func TestEntriesOfOthersAreNoHits(t *testing.T) {
 		was := e.Entry
 		spoil()
 		if got := x.status(p); got.Status != tier.StatusMiss {
-			t.Errorf("%s: %+v", name, got)
+			t.Errorf("%s: Status %v, want %v", name, got.Status, tier.StatusMiss)
 		}
 		if row := x.try(p); row.Hit || row.Promoting {
-			t.Errorf("%s: %+v", name, row)
+			t.Errorf("%s: Hit %v, want false; Promoting %v, want false", name, row.Hit, row.Promoting)
 		}
 		e.Entry = was
 	}
@@ -90,14 +90,14 @@ func TestMatchFindsThePrefixWhereverItLies(t *testing.T) {
 		got := x.matchPrefix(1, row.accept, 8, 16, 32)
 		if got.PrefixTokens != row.want.PrefixTokens || got.PrefixIndex != row.want.PrefixIndex ||
 			got.PrefixKind != row.want.PrefixKind || got.PrefixPlace != row.want.PrefixPlace {
-			t.Errorf("accept %d: %+v, want %+v", row.accept, got, row.want)
+			t.Errorf("accept %d: PrefixTokens %v, want %v; PrefixIndex %v, want %v; PrefixKind %v, want %v; PrefixPlace %v, want %v", row.accept, got.PrefixTokens, row.want.PrefixTokens, got.PrefixIndex, row.want.PrefixIndex, got.PrefixKind, row.want.PrefixKind, got.PrefixPlace, row.want.PrefixPlace)
 		}
 	}
 	if got := x.matchPrefix(1, tier.Exact, 8); got.PrefixPlace != tier.PlaceDRAM || got.PrefixTokens != 8 {
-		t.Fatalf("%+v", got)
+		t.Fatalf("PrefixPlace %v, want %v; PrefixTokens %v, want 8", got.PrefixPlace, tier.PlaceDRAM, got.PrefixTokens)
 	}
 	if n := x.Counters(); n.PrefixHits != 4 || n.PrefixHitsDisk != 3 || n.PrefixHitTokensDisk != 16+32+32 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("PrefixHits %v, want 4; PrefixHitsDisk %v, want 3; PrefixHitTokensDisk %v, want %v", n.PrefixHits, n.PrefixHitsDisk, n.PrefixHitTokensDisk, 16+32+32)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestCheckpointWithoutItsChainIsNoHit(t *testing.T) {
 		t.Fatal("a hit without its root")
 	}
 	if l := x.loadPrefix(x.c, hashOf(1, 32), tier.Exact); l.Hit || l.Promoting {
-		t.Fatalf("%+v", l)
+		t.Fatalf("Hit %v, want false; Promoting %v, want false", l.Hit, l.Promoting)
 	}
 	// A root that a client fills again cannot come up, nor stand below.
 	r, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact))
@@ -166,7 +166,7 @@ func TestMatchOverTwoTiersDoesNotAllocate(t *testing.T) {
 		t.Fatalf("%v allocations", n)
 	}
 	if r.PrefixPlace != tier.PlaceDisk || r.Segments[0].Place != tier.PlaceDisk {
-		t.Fatalf("%+v", r)
+		t.Fatalf("PrefixPlace %v, want %v; Segments[0].Place %v, want %v", r.PrefixPlace, tier.PlaceDisk, r.Segments[0].Place, tier.PlaceDisk)
 	}
 	if n := x.Counters(); n.ReadAheadDropped == 0 {
 		t.Fatal("nobody took up what was matched, and nothing was dropped")
@@ -187,7 +187,7 @@ func TestEntriesOfNonsenseAreNotPromoted(t *testing.T) {
 		was := e.Entry
 		spoil()
 		if row := x.try(p); row.Hit || row.Promoting {
-			t.Errorf("%s: %+v", name, row)
+			t.Errorf("%s: Hit %v, want false; Promoting %v, want false", name, row.Hit, row.Promoting)
 		}
 		e.Entry = was
 	}

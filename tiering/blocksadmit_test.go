@@ -77,7 +77,7 @@ func TestOneMissWithholdsTheOthers(t *testing.T) {
 	x.wantErr(rows[2].Err, tier.ErrWithheld)
 	for _, row := range []Acquired{rows[1], rows[3]} {
 		if row.Hit || row.Err != nil || row.Reason != tier.ReasonUnknown {
-			t.Fatalf("%+v", row)
+			t.Fatalf("Hit %v, want false; Err %v, want nil; Reason %v, want %v", row.Hit, row.Err, row.Reason, tier.ReasonUnknown)
 		}
 	}
 	if n := x.Counters(); n.AcquireMisses != 2 || n.AcquireRefused != 0 {
@@ -90,7 +90,7 @@ func TestOneMissWithholdsTheOthers(t *testing.T) {
 	x.must(err)
 	rows = x.all(x.c, none, held)
 	if rows[0].Reason != tier.ReasonPending || rows[0].Err != nil {
-		t.Fatalf("%+v", rows[0])
+		t.Fatalf("%v, want rows[0].Reason == tier.ReasonPending, rows[0].Err == nil", rows[0])
 	}
 	x.wantErr(rows[1].Err, tier.ErrWithheld)
 	x.must(x.c.Abort(r.ID))
@@ -118,10 +118,10 @@ func TestWhatDoesNotFitTogetherIsRefusedUntouched(t *testing.T) {
 	}
 	after := x.Counters()
 	if after.AcquireRefused != 1 || after.EvictedRoom != before.EvictedRoom || after.Promoting != 0 || after.Acquired != before.Acquired {
-		t.Fatalf("%+v after %+v", after, before)
+		t.Fatalf("AcquireRefused %v, want 1; EvictedRoom %v, want %v; Promoting %v, want 0; Acquired %v, want %v", after.AcquireRefused, after.EvictedRoom, before.EvictedRoom, after.Promoting, after.Acquired, before.Acquired)
 	}
 	if d := x.lastDecisions(1)[0]; d.What != decision.Refuse || d.Why != decision.Together || d.Name.Key != [32]byte(a.key) || d.Bytes != 2*x.cost(a) {
-		t.Fatalf("%+v", d)
+		t.Fatalf("What %v, want %v; Why %v, want %v; Name.Key %x, want %x; Bytes %v, want %v", d.What, decision.Refuse, d.Why, decision.Together, d.Name.Key, [32]byte(a.key), d.Bytes, 2*x.cost(a))
 	}
 	if leases, _ := x.c.Holdings(); leases != 0 {
 		t.Fatalf("%d leases", leases)
@@ -176,7 +176,7 @@ func TestLeasesOfASessionBoundWhatIsLeasedTogether(t *testing.T) {
 		t.Fatalf("%d leases", leases)
 	}
 	if row := x.all(x.c, b)[0]; !row.Hit {
-		t.Fatalf("%+v", row)
+		t.Fatalf("Hit %v, want true", row.Hit)
 	}
 }
 
@@ -188,14 +188,14 @@ func TestTogetherWithoutAWaitLeasesNothing(t *testing.T) {
 	x.publish(x.c, b)
 	rows := x.all(x.c, a, b)
 	if !rows[0].Promoting || rows[0].Hit {
-		t.Fatalf("%+v", rows[0])
+		t.Fatalf("Promoting %v, want true; Hit %v, want false", rows[0].Promoting, rows[0].Hit)
 	}
 	x.wantErr(rows[1].Err, tier.ErrWithheld)
 	x.carry()
 	x.wantNothing(x.c)
 	for i, row := range x.all(x.c, a, b) {
 		if !row.Hit {
-			t.Fatalf("row %d: %+v", i, row)
+			t.Fatalf("row %d: Hit %v, want true", i, row.Hit)
 		}
 	}
 }
@@ -213,7 +213,7 @@ func TestFailedPromotionWithholdsTheOthers(t *testing.T) {
 	x.carry()
 	rows := x.end(w)
 	if rows[0].Hit || rows[0].Err != nil {
-		t.Fatalf("%+v", rows[0])
+		t.Fatalf("%v, want not rows[0].Hit, rows[0].Err == nil", rows[0])
 	}
 	x.wantErr(rows[1].Err, tier.ErrWithheld)
 	x.wantNothing(x.c)
@@ -234,7 +234,7 @@ func TestQuotaBoundsWhatIsReadTogether(t *testing.T) {
 		x.wantErr(row.Err, tier.ErrFull)
 	}
 	if n := x.Counters(); n.AcquireRefused != 1 || n.Promoting != 0 || n.TrimmedBytes != 0 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("AcquireRefused %v, want 1; Promoting %v, want 0; TrimmedBytes %v, want 0", n.AcquireRefused, n.Promoting, n.TrimmedBytes)
 	}
 	if !x.bring(x.c, 1, a)[0].Hit {
 		t.Fatal("one of them fits")

@@ -134,7 +134,7 @@ func (d *decoder) wantStates(what string, got []byte, n int) {
 func wantBuffer(t testing.TB, got plan.BufferState, begin, accepted, end int) {
 	t.Helper()
 	if got.Begin != begin || got.Accepted != accepted || got.End != end {
-		t.Fatalf("buffer %+v, want [%d, %d, %d]", got, begin, accepted, end)
+		t.Fatalf("buffer Begin %v, want %v; Accepted %v, want %v; End %v, want %v", got.Begin, begin, got.Accepted, accepted, got.End, end)
 	}
 }
 
@@ -245,7 +245,7 @@ func (d *decoder) stillWhole(c *Session, id tier.LeaseID) {
 	st, err := c.Plans().Accept(d.acceptQuery(id, 2))
 	d.must(err)
 	if st.Begin != 0 || st.Accepted != 7 || st.End != 7 {
-		d.Fatalf("buffer %+v", st)
+		d.Fatalf("buffer Begin %v, want 0; Accepted %v, want 7; End %v, want 7", st.Begin, st.Accepted, st.End)
 	}
 	d.replays(c, id, 7, 7, true)
 }

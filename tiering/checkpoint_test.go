@@ -81,11 +81,11 @@ func TestCheckpointChainIsLoadedFromTheRoot(t *testing.T) {
 		l, err := c.Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact, Digests: true, Hash: hashOf(1, 41)})
 		b.must(err)
 		if !l.Hit || l.Kind != tier.Exact || l.Tokens != 41 || len(l.Nodes) != 3 {
-			t.Fatalf("%+v", l)
+			t.Fatalf("Hit %v, want true; Kind %v, want %v; Tokens %v, want 41; len(l.Nodes) %v, want 3", l.Hit, l.Kind, tier.Exact, l.Tokens, len(l.Nodes))
 		}
 		for i, node := range l.Nodes {
 			if node.Begin != []int{0, 16, 40}[i] || node.End != []int{16, 40, 41}[i] || len(node.Digests) == 0 {
-				t.Fatalf("node %d: %+v", i, node)
+				t.Fatalf("node %d: %v, want node.Begin == []int{0, 16, 40}[i], node.End == []int{16, 40, 41}[i], len(node.Digests) != 0", i, node)
 			}
 			layout := b.profile.CheckpointLayout(node.End - node.Begin)
 			got := b.load(gpuipc.Ref{Region: b.Arena(), Extents: node.Extents})
@@ -120,27 +120,27 @@ func TestMatchFindsTheLongestAcceptedPrefix(t *testing.T) {
 		got.Segments = nil
 		if got.PrefixTokens != row.want.PrefixTokens || got.PrefixIndex != row.want.PrefixIndex ||
 			got.PrefixKind != row.want.PrefixKind || got.PrefixReason != row.want.PrefixReason {
-			t.Errorf("accept %d positions %v: %+v, want %+v", row.accept, row.positions, got, row.want)
+			t.Errorf("accept %d positions %v: PrefixTokens %v, want %v; PrefixIndex %v, want %v; PrefixKind %v, want %v; PrefixReason %v, want %v", row.accept, row.positions, got.PrefixTokens, row.want.PrefixTokens, got.PrefixIndex, row.want.PrefixIndex, got.PrefixKind, row.want.PrefixKind, got.PrefixReason, row.want.PrefixReason)
 		}
 	}
 	if got := b.matchPrefix(2, tier.Exact, 16); got.PrefixTokens != 0 {
-		t.Fatalf("another prompt hit %+v", got)
+		t.Fatalf("another prompt hit PrefixTokens %v, want 0", got.PrefixTokens)
 	}
 	var r1 MatchResult // a hash asked for at a position that is not its own
 	b.must(b.Match(&MatchQuery{
 		Profile: b.id, Tenant: tenantA, Accept: tier.Exact, Positions: []uint32{17}, Prefixes: [][32]byte{hashOf(1, 16)},
 	}, &r1))
 	if r1.PrefixTokens != 0 {
-		t.Fatalf("%+v", r1)
+		t.Fatalf("PrefixTokens %v, want 0", r1.PrefixTokens)
 	}
 	r, err := c.Save(b.saveQuery(1, 64, 16, tier.Exact))
 	b.must(err)
 	if got := b.matchPrefix(1, tier.Exact, 16, 64); got.PrefixTokens != 16 || got.PrefixReason != tier.ReasonPending {
-		t.Fatalf("%+v", got)
+		t.Fatalf("PrefixTokens %v, want 16; PrefixReason %v, want %v", got.PrefixTokens, got.PrefixReason, tier.ReasonPending)
 	}
 	b.must(c.Abort(r.ID))
 	if got := b.matchPrefix(1, tier.Exact, 16, 64); got.PrefixTokens != 16 || got.PrefixReason != tier.ReasonAborted {
-		t.Fatalf("%+v", got)
+		t.Fatalf("PrefixTokens %v, want 16; PrefixReason %v, want %v", got.PrefixTokens, got.PrefixReason, tier.ReasonAborted)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestExactAndSplicedLieBesideEachOther(t *testing.T) {
 	c := b.NewSession("c")
 	b.save(c, b.saveQuery(1, 16, 0, tier.Spliced), 0)
 	if l := b.loadPrefix(c, hashOf(1, 16), tier.Exact); l.Hit || l.Reason != tier.ReasonFlagOnly {
-		t.Fatalf("an exact request saw a spliced checkpoint: %+v", l)
+		t.Fatalf("an exact request saw a spliced checkpoint: Hit %v, want false; Reason %v, want %v", l.Hit, l.Reason, tier.ReasonFlagOnly)
 	}
 	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
 	if l := b.loadPrefix(c, hashOf(1, 16), tier.Exact|tier.Spliced); l.Kind != tier.Exact {
@@ -233,7 +233,7 @@ func TestNodeWithChildrenOrLeasesStays(t *testing.T) {
 		b.audit()
 	}
 	if got := b.matchPrefix(1, tier.Exact, 16, 32, 48); got.PrefixTokens != 32 || got.PrefixReason != tier.ReasonEvicted {
-		t.Fatalf("%+v", got)
+		t.Fatalf("PrefixTokens %v, want 32; PrefixReason %v, want %v", got.PrefixTokens, got.PrefixReason, tier.ReasonEvicted)
 	}
 	b.must(c.Release(lease))
 	for i := range 20 {
@@ -241,7 +241,7 @@ func TestNodeWithChildrenOrLeasesStays(t *testing.T) {
 		b.audit()
 	}
 	if got := b.matchPrefix(1, tier.Exact, 16, 32); got.PrefixTokens != 0 || got.PrefixReason != tier.ReasonEvicted {
-		t.Fatalf("after release: %+v", got)
+		t.Fatalf("after release: PrefixTokens %v, want 0; PrefixReason %v, want %v", got.PrefixTokens, got.PrefixReason, tier.ReasonEvicted)
 	}
 }
 
@@ -254,11 +254,11 @@ func TestMakingRoomForAChildDoesNotEvictItsParent(t *testing.T) {
 	_, err := c.Save(b.saveQuery(1, 32, 16, tier.Exact))
 	b.wantErr(err, tier.ErrFull)
 	if got := b.matchPrefix(1, tier.Exact, 16, 32); got.PrefixTokens != 16 || got.PrefixReason != tier.ReasonRefused {
-		t.Fatalf("%+v", got)
+		t.Fatalf("PrefixTokens %v, want 16; PrefixReason %v, want %v", got.PrefixTokens, got.PrefixReason, tier.ReasonRefused)
 	}
 	b.save(c, b.saveQuery(2, 16, 0, tier.Exact), 0) // the parent is free to leave again
 	if got := b.matchPrefix(1, tier.Exact, 16); got.PrefixTokens != 0 || got.PrefixReason != tier.ReasonEvicted {
-		t.Fatalf("%+v", got)
+		t.Fatalf("PrefixTokens %v, want 0; PrefixReason %v, want %v", got.PrefixTokens, got.PrefixReason, tier.ReasonEvicted)
 	}
 }
 
@@ -270,12 +270,12 @@ func TestAbortedChildLetsItsParentGo(t *testing.T) {
 	r, err := c.Save(b.saveQuery(1, 32, 16, tier.Exact))
 	b.must(err)
 	if got := b.Checkpoints(CheckpointFilter{}, nil, 10); len(got) != 2 || !slices.ContainsFunc(got, func(n CheckpointInfo) bool { return n.Children == 1 }) {
-		t.Fatalf("%+v", got)
+		t.Fatalf("%v, want len(got) == 2, slices.ContainsFunc(got, func(n CheckpointInfo) bool { return n.Children == 1 })", got)
 	}
 	b.must(c.Abort(r.ID))
 	b.wantUsed(0, used)
 	if got := b.Checkpoints(CheckpointFilter{}, nil, 10); len(got) != 1 || got[0].Children != 0 {
-		t.Fatalf("%+v", got)
+		t.Fatalf("%v, want len(got) == 1, got[0].Children == 0", got)
 	}
 }
 
@@ -289,12 +289,12 @@ func TestCheckpointsOutliveTheirSession(t *testing.T) {
 	b.Sweep()
 	d := b.NewSession("d")
 	if l := b.loadPrefix(d, hashOf(1, 16), tier.Exact); !l.Hit {
-		t.Fatalf("%+v", l)
+		t.Fatalf("Hit %v, want true", l.Hit)
 	}
 	l, err := d.Load(&LoadQuery{Profile: b.id, Tenant: tenantB, Accept: tier.Exact, Hash: hashOf(1, 16)})
 	b.must(err)
 	if l.Hit || l.Reason != tier.ReasonUnknown {
-		t.Fatalf("another tenant loads it: %+v", l)
+		t.Fatalf("another tenant loads it: Hit %v, want false; Reason %v, want %v", l.Hit, l.Reason, tier.ReasonUnknown)
 	}
 }
 

@@ -50,7 +50,7 @@ func TestCleanerKeepsRoomThatCanBeDropped(t *testing.T) {
 	x.tier.finishAll()
 	x.publish(x.c, x.mid(10, 64, 8)) // at once: the victim is clean
 	if n := x.Counters(); n.Demoted != 1 || n.Cleaned != 5 || n.DemotionsRefused != 0 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Demoted %v, want 1; Cleaned %v, want 5; DemotionsRefused %v, want 0", n.Demoted, n.Cleaned, n.DemotionsRefused)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestRunWritesWhatWasRefused(t *testing.T) {
 		x.publish(x.c, x.mid(i, 64, 8))
 	}
 	if n := x.Counters(); n.WritesRefused[stats.RefusalUnavailable] != 8 || x.Pools()[0].DirtyBytes != 8*x.cost(x.mid(0, 64, 8)) {
-		t.Fatalf("%+v", n)
+		t.Fatalf("%v, want n.WritesRefused[stats.RefusalUnavailable] == 8, x.Pools()[0].DirtyBytes == 8*x.cost(x.mid(0, 64, 8))", n)
 	}
 	x.tier.mu.Lock()
 	x.tier.refuse, x.tier.queue = nil, 1
@@ -147,7 +147,7 @@ func TestRunWritesWhatWasRefused(t *testing.T) {
 	for x.Pools()[0].DirtyBytes > 0 || x.Counters().Writing > 0 {
 	}
 	if n := x.Counters(); n.Written != 8 || n.Cleaned != 8 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Written %v, want 8; Cleaned %v, want 8", n.Written, n.Cleaned)
 	}
 }
 
@@ -180,7 +180,7 @@ func TestWritesThatFailAreTriedAgainAfterASweep(t *testing.T) {
 	x.must(x.clean1())
 	x.tier.finishAll()
 	if n := x.Counters(); n.Written != 1 || n.WritesFailed != 1 || cleanable() {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Written %v, want 1; WritesFailed %v, want 1", n.Written, n.WritesFailed)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestCleanerGoesPastAThinnedParent(t *testing.T) {
 	}
 	x.must(x.clean1())
 	if n := x.Counters(); n.WritesRefused[stats.RefusalOther] == 0 || n.WritesRefused[stats.RefusalUnavailable] != 0 {
-		t.Fatalf("%+v", n.WritesRefused)
+		t.Fatalf("n.WritesRefused[stats.RefusalOther] %v, want other than 0; n.WritesRefused[stats.RefusalUnavailable] %v, want 0", n.WritesRefused[stats.RefusalOther], n.WritesRefused[stats.RefusalUnavailable])
 	}
 	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
 	x.must(x.clean1())

@@ -73,7 +73,7 @@ func (b *bench) raise(c *Session, p piece, rank int) Acquired {
 		return row
 	}
 	if !row.Promoting || row.Reason != tier.ReasonPending {
-		b.Fatalf("segment %x: %+v", p.key[:4], row)
+		b.Fatalf("segment %x: Promoting %v, want true; Reason %v, want %v", p.key[:4], row.Promoting, row.Reason, tier.ReasonPending)
 	}
 	b.carryHBM()
 	return b.tryHBM(c, p, rank)
@@ -119,7 +119,7 @@ func (x *twoAndHBM) up(p piece) {
 func (x *twoAndHBM) wantCopy(p piece, rank int, row Acquired) {
 	x.Helper()
 	if !row.Hit || row.Err != nil || row.Place != tier.PlaceHBM || row.Bytes != p.layout.Bytes {
-		x.Fatalf("segment %x: %+v", p.key[:4], row)
+		x.Fatalf("segment %x: Hit %v, want true; Err %v, want nil; Place %v, want %v; Bytes %v, want %v", p.key[:4], row.Hit, row.Err, row.Place, tier.PlaceHBM, row.Bytes, p.layout.Bytes)
 	}
 	x.wantParts(&p.layout, contentOf(p, rank), x.loadHBM(row.Extents), row.Digests)
 }
@@ -156,7 +156,7 @@ func (x *twoAndHBM) wantPlace(p piece, place tier.Place) {
 	x.Helper()
 	_, n := p.spec.Interior()
 	if got, want := x.status(p), (SegmentStatus{tier.StatusHit, place, tier.ReasonNone, uint32(n)}); got != want {
-		x.Fatalf("segment %x: %+v, want %+v", p.key[:4], got, want)
+		x.Fatalf("segment %x: got %v, want %v", p.key[:4], got, want)
 	}
 }
 

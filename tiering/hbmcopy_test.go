@@ -28,10 +28,10 @@ func TestACopyIsMadeOnDemandAndVerified(t *testing.T) {
 		b.wantHit(p)
 		row := b.tryHBM(x.c, p, 0)
 		if row.Hit || !row.Promoting || row.Reason != tier.ReasonPending || x.hbmCounters().Promoting != 1 {
-			t.Fatalf("%+v", row)
+			t.Fatalf("Hit %v, want false; Promoting %v, want true; Reason %v, want %v", row.Hit, row.Promoting, row.Reason, tier.ReasonPending)
 		}
 		if again := b.tryHBM(x.c, p, 0); again.Hit || !again.Promoting {
-			t.Fatalf("%+v", again)
+			t.Fatalf("Hit %v, want false; Promoting %v, want true", again.Hit, again.Promoting)
 		}
 		if n := b.carryHBM(); n != 1 {
 			t.Fatalf("%d promotions of one copy", n)
@@ -41,10 +41,10 @@ func TestACopyIsMadeOnDemandAndVerified(t *testing.T) {
 		x.wantHBM(x.costHBM(p.layout.Bytes), 0)
 		n := x.hbmCounters()
 		if n.Promotions[transfer.Done] != 1 || n.PromotedBytes != uint64(p.layout.Bytes) || n.Acquired != 1 || n.AcquireMisses != 2 || n.HitSegments != 1 || n.Copies != 1 {
-			t.Fatalf("%+v", n)
+			t.Fatalf("Promotions[transfer.Done] %v, want 1; PromotedBytes %v, want %v; Acquired %v, want 1; AcquireMisses %v, want 2; HitSegments %v, want 1; Copies %v, want 1", n.Promotions[transfer.Done], n.PromotedBytes, uint64(p.layout.Bytes), n.Acquired, n.AcquireMisses, n.HitSegments, n.Copies)
 		}
 		if info, _ := b.Segment(p.key); info.Place != tier.PlaceHBM || info.HBM != 1 {
-			t.Fatalf("%+v", info.SegmentInfo)
+			t.Fatalf("info.Place %v, want %v; info.HBM %v, want 1", info.Place, tier.PlaceHBM, info.HBM)
 		}
 		if got := x.c.Plans().PlaceOf(b.acquire(x.c, 0, p).Lease); got != tier.PlaceDRAM {
 			t.Fatalf("a lease in memory has place %d", got)
@@ -62,7 +62,7 @@ func TestWrongBytesInHBMAreNeverFound(t *testing.T) {
 	x.wantPlace(p, tier.PlaceDRAM)
 	x.wantHBM(0, 0)
 	if n := x.hbmCounters(); n.Promotions[transfer.Corrupt] != 1 || n.Copies != 0 || n.Lost != 0 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Promotions[transfer.Corrupt] %v, want 1; Copies %v, want 0; Lost %v, want 0", n.Promotions[transfer.Corrupt], n.Copies, n.Lost)
 	}
 	x.up(p) // the next one is right
 }
@@ -78,7 +78,7 @@ func TestACopyThatTheDeviceRefusesCostsThatCopy(t *testing.T) {
 		x.carryHBM()
 		x.wantPlace(p, tier.PlaceDRAM)
 		if n := x.hbmCounters(); n.Promotions[how] == 0 || n.Promotions[transfer.Corrupt] != 0 || n.Lost != 0 {
-			t.Fatalf("%v: %+v", err, n)
+			t.Fatalf("%v: Promotions[how] %v, want other than 0; Promotions[transfer.Corrupt] %v, want 0; Lost %v, want 0", err, n.Promotions[how], n.Promotions[transfer.Corrupt], n.Lost)
 		}
 	}
 	x.up(p)
@@ -96,7 +96,7 @@ func TestPromotionsIntoHBMNoticeWrongBytesInMemory(t *testing.T) {
 	b.carryHBM()
 	b.wantMiss(p, tier.ReasonAborted)
 	if n := b.Counters(); n.CorruptInMemory != 1 || n.HBM.Promotions[transfer.Corrupt] != 1 || n.HBM.Copies != 0 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("CorruptInMemory %v, want 1; HBM.Promotions[transfer.Corrupt] %v, want 1; HBM.Copies %v, want 0", n.CorruptInMemory, n.HBM.Promotions[transfer.Corrupt], n.HBM.Copies)
 	}
 	b.audit()
 	b.must(c.Release(row.Lease))
@@ -129,14 +129,14 @@ func TestRanksHaveCopiesOfTheirOwn(t *testing.T) {
 		x.wantHBM(int64(rank+1)*x.costHBM(p.layout.Bytes), 0)
 	}
 	if info, _ := x.Segment(p.key); info.HBM != 2 {
-		t.Fatalf("%+v", info.SegmentInfo)
+		t.Fatalf("info.HBM %v, want 2", info.HBM)
 	}
 	x.must(x.Evict(p.key))
 	x.wantMiss(p, tier.ReasonRemoved)
 	x.c.Close()
 	x.wantHBM(0, 0)
 	if n := x.hbmCounters(); n.Dropped[stats.DropRemoved] != 2 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Dropped[stats.DropRemoved] %v, want 2", n.Dropped[stats.DropRemoved])
 	}
 }
 
@@ -152,15 +152,15 @@ func TestACopyGoesWithItsObject(t *testing.T) {
 	b.mu.Unlock()
 	b.wantMiss(p, tier.ReasonEvicted)
 	if row := b.tryHBM(c, p, 0); row.Hit || row.Promoting {
-		t.Fatalf("%+v", row)
+		t.Fatalf("Hit %v, want false; Promoting %v, want false", row.Hit, row.Promoting)
 	}
 	if pool := b.Pools()[2]; pool.LeasedBytes == 0 || b.Counters().HBM.Copies != 0 || b.Counters().HBM.Dropped[stats.DropObject] != 1 {
-		t.Fatalf("%+v", pool)
+		t.Fatalf("%v, want pool.LeasedBytes != 0, b.Counters().HBM.Copies == 0, b.Counters().HBM.Dropped[stats.DropObject] == 1", pool)
 	}
 	b.audit()
 	b.must(c.Release(id))
 	if pool := b.Pools()[2]; pool.UsedBytes != 0 {
-		t.Fatalf("%+v", pool)
+		t.Fatalf("UsedBytes %v, want 0", pool.UsedBytes)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestACopyOutlivesItsObjectOnDisk(t *testing.T) {
 	x.wantOnDisk(p)
 	row := x.tryHBM(x.c, p, 0) // into memory, and on from there
 	if row.Hit || !row.Promoting {
-		t.Fatalf("%+v", row)
+		t.Fatalf("Hit %v, want false; Promoting %v, want true", row.Hit, row.Promoting)
 	}
 	x.carry()
 	x.carryHBM()
@@ -185,14 +185,14 @@ func TestACopyOutlivesItsObjectOnDisk(t *testing.T) {
 		t.Fatal("the disk was read for a copy that is in HBM")
 	}
 	if n := x.Counters(); n.HitSegmentsDisk != 1 || n.HBM.HitSegments != 1 || n.HitSegments != 2 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("HitSegmentsDisk %v, want 1; HBM.HitSegments %v, want 1; HitSegments %v, want 2", n.HitSegmentsDisk, n.HBM.HitSegments, n.HitSegments)
 	}
 
 	// A client without the device is told what it would read.
 	var r MatchResult
 	x.must(x.Match(&MatchQuery{Profile: x.id, Tenant: tenantA, Keys: [][32]byte{p.key}}, &r))
 	if r.Segments[0].Place != tier.PlaceDisk || x.hbmCounters().HitSegments != 1 {
-		t.Fatalf("%+v", r.Segments)
+		t.Fatalf("%v, want r.Segments[0].Place == tier.PlaceDisk, x.hbmCounters().HitSegments == 1", r.Segments)
 	}
 
 	// It is that of the object that comes back with the same bytes.
@@ -210,7 +210,7 @@ func TestACopyOutlivesItsObjectOnDisk(t *testing.T) {
 	x.Sweep()
 	x.wantHBM(0, 0)
 	if n := x.hbmCounters(); n.Dropped[stats.DropObject] != 1 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Dropped[stats.DropObject] %v, want 1", n.Dropped[stats.DropObject])
 	}
 }
 
@@ -224,7 +224,7 @@ func TestACopyOfWhatTheDiskForgotIsAMiss(t *testing.T) {
 	x.tier.Remove(&tier.Name{Key: p.key})
 	x.wantMiss(p, tier.ReasonEvicted)
 	if row := x.tryHBM(x.c, p, 0); row.Hit || row.Promoting || row.Reason != tier.ReasonEvicted {
-		t.Fatalf("%+v", row)
+		t.Fatalf("Hit %v, want false; Promoting %v, want false; Reason %v, want %v", row.Hit, row.Promoting, row.Reason, tier.ReasonEvicted)
 	}
 	x.wantHBM(0, 0)
 }
@@ -244,17 +244,17 @@ func TestCopiesOfAnotherRunAreDropped(t *testing.T) {
 	x.tier.finishAll()
 	x.strip(1, 16)
 	if r := x.matchPrefix(1, tier.Exact, 16); r.PrefixPlace != tier.PlaceHBM || x.hbmCounters().Copies != 1 {
-		t.Fatalf("%+v", r)
+		t.Fatalf("%v, want r.PrefixPlace == tier.PlaceHBM, x.hbmCounters().Copies == 1", r)
 	}
 	again, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact))
 	x.must(err)
 	l := x.profile.CheckpointLayout(16)
 	x.commitAll(x.c, again, &l, content(&l, 77))
 	if r := x.matchPrefix(1, tier.Exact, 16); r.PrefixPlace != tier.PlaceDRAM {
-		t.Fatalf("%+v", r)
+		t.Fatalf("PrefixPlace %v, want %v", r.PrefixPlace, tier.PlaceDRAM)
 	}
 	if n := x.hbmCounters(); n.Copies != 0 || n.Dropped[stats.DropObject] != 1 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Copies %v, want 0; Dropped[stats.DropObject] %v, want 1", n.Copies, n.Dropped[stats.DropObject])
 	}
 	x.audit()
 	got := x.raisePrefix(x.c, q)
@@ -279,7 +279,7 @@ func TestALoadedCopyHasTheWholeChain(t *testing.T) {
 		for rank := range 2 {
 			got := b.raisePrefix(x.c, &LoadQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact | tier.Spliced, Digests: true, Hash: hashOf(1, 48)})
 			if !got.Hit || got.Place != tier.PlaceHBM || got.Tokens != 48 || got.Kind != tier.Exact || len(got.Nodes) != 1 || got.Nodes[0].Begin != 0 || got.Nodes[0].End != 48 {
-				t.Fatalf("%+v", got)
+				t.Fatalf("%v, want got.Hit, got.Place == tier.PlaceHBM, got.Tokens == 48, got.Kind == tier.Exact, len(got.Nodes) == 1, got.Nodes[0].Begin == 0, got.Nodes[0].End == 48", got)
 			}
 			l := b.profile.CheckpointLayout(48)
 			x.wantParts(&l, flattened(b.profile, data, rank), x.loadHBM(got.Nodes[0].Extents), got.Nodes[0].Digests)
@@ -287,7 +287,7 @@ func TestALoadedCopyHasTheWholeChain(t *testing.T) {
 		l := b.profile.CheckpointLayout(48)
 		x.wantHBM(0, 2*x.costHBM(l.Bytes))
 		if n := x.hbmCounters(); n.Loaded != 2 || n.LoadMisses != 2 || n.LoadedTokens != 96 {
-			t.Fatalf("%+v", n)
+			t.Fatalf("Loaded %v, want 2; LoadMisses %v, want 2; LoadedTokens %v, want 96", n.Loaded, n.LoadMisses, n.LoadedTokens)
 		}
 	})
 }
@@ -322,7 +322,7 @@ func TestAPromotionHoldsItsObject(t *testing.T) {
 		go func() { defer close(done); x.carryHBM() }()
 		<-stall.Reached()
 		if pool := x.Pools(); pool[0].LeasedBytes != x.cost(p) || pool[2].PendingBytes != x.costHBM(p.layout.Bytes) {
-			t.Fatalf("%+v", pool)
+			t.Fatalf("%v, want pool[0].LeasedBytes == x.cost(p), pool[2].PendingBytes == x.costHBM(p.layout.Bytes)", pool)
 		}
 		x.audit()
 		if removed {
@@ -345,7 +345,7 @@ func TestAPromotionHoldsItsObject(t *testing.T) {
 	x.wantHBM(0, 0)
 	x.wantUsed(0, 0)
 	if n := x.hbmCounters(); n.Promotions[transfer.Gone] != 1 || n.Promotions[transfer.Done] != 1 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Promotions[transfer.Gone] %v, want 1; Promotions[transfer.Done] %v, want 1", n.Promotions[transfer.Gone], n.Promotions[transfer.Done])
 	}
 }
 
@@ -381,14 +381,14 @@ func TestCopiesMakeRoomForEachOther(t *testing.T) {
 	x.tryHBM(x.c, ps[4], 0)
 	x.carryHBM()
 	if row := x.tryHBM(x.c, ps[4], 0); row.Hit {
-		t.Fatalf("%+v", row)
+		t.Fatalf("Hit %v, want false", row.Hit)
 	}
 	x.carryHBM()
 	for i, row := range []Acquired{held, one, three} {
 		x.wantCopy([]piece{ps[0], ps[1], ps[3]}[i], 0, row)
 	}
 	if n := x.hbmCounters(); n.Promotions[transfer.NoRoom] != 2 || n.Dropped[stats.DropRoom] != 1 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Promotions[transfer.NoRoom] %v, want 2; Dropped[stats.DropRoom] %v, want 1", n.Promotions[transfer.NoRoom], n.Dropped[stats.DropRoom])
 	}
 	x.must(x.c.Release(one.Lease))
 	x.up(ps[4])
@@ -408,7 +408,7 @@ func TestLeasesInHBMExpireAndDie(t *testing.T) {
 	x.Sweep()
 	x.must(x.Evict(p.key))
 	if pool := x.Pools()[2]; pool.QuarantinedBytes != x.costHBM(p.layout.Bytes) {
-		t.Fatalf("%+v", pool)
+		t.Fatalf("%d bytes in quarantine, want %d", pool.QuarantinedBytes, x.costHBM(p.layout.Bytes))
 	}
 	x.wantErr(x.c.Plans().Compose(x.ctx, x.composeOne(p, mine.Lease)), tier.ErrGone)
 	x.must(x.c.Release(mine.Lease))
@@ -416,7 +416,7 @@ func TestLeasesInHBMExpireAndDie(t *testing.T) {
 	other.Close()
 	x.wantHBM(0, 0)
 	if n := x.Counters(); n.Leases != 0 || n.Quarantined != 0 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Leases %v, want 0; Quarantined %v, want 0", n.Leases, n.Quarantined)
 	}
 }
 
@@ -446,13 +446,13 @@ func TestCopiesPayFromTheirTenantsQuota(t *testing.T) {
 	x.carryHBM()
 	x.wantPlace(ps[0], tier.PlaceDRAM)
 	if n := x.hbmCounters(); n.Promotions[transfer.NoRoom] != 1 || n.Dropped[stats.DropQuota] != 1 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Promotions[transfer.NoRoom] %v, want 1; Dropped[stats.DropQuota] %v, want 1", n.Promotions[transfer.NoRoom], n.Dropped[stats.DropQuota])
 	}
 	x.must(x.c.Release(row.Lease))
 	x.publish(x.c, ps[3]) // the copy goes, and one of memory, since the room of a copy is not enough
 	x.wantPlace(ps[1], tier.PlaceDRAM)
 	if n := x.Counters(); n.EvictedQuota != 1 || n.HBM.Dropped[stats.DropQuota] != 2 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("EvictedQuota %v, want 1; HBM.Dropped[stats.DropQuota] %v, want 2", n.EvictedQuota, n.HBM.Dropped[stats.DropQuota])
 	}
 	x.audit()
 }
@@ -468,7 +468,7 @@ func TestCopiesYieldToWritesOfTheirTenant(t *testing.T) {
 	x.push()
 	x.wantOnDisk(p)
 	if n := x.hbmCounters(); n.Dropped[stats.DropQuota] != 1 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Dropped[stats.DropQuota] %v, want 1", n.Dropped[stats.DropQuota])
 	}
 }
 
@@ -501,12 +501,12 @@ func TestALostDeviceCostsCopiesAndNothingElse(t *testing.T) {
 	x.carryHBM()
 	n := x.hbmCounters()
 	if n.Lost != 1 || n.Copies != 0 || n.Dropped[stats.DropLost] != 2 || n.Promotions[transfer.Lost] != 1 || n.Promoting != 0 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Lost %v, want 1; Copies %v, want 0; Dropped[stats.DropLost] %v, want 2; Promotions[transfer.Lost] %v, want 1; Promoting %v, want 0", n.Lost, n.Copies, n.Dropped[stats.DropLost], n.Promotions[transfer.Lost], n.Promoting)
 	}
 	for _, p := range ps {
 		x.wantPlace(p, tier.PlaceDRAM)
 		if row := x.tryHBM(x.c, p, 0); row.Hit || row.Promoting || row.Err != nil || row.Reason != tier.ReasonEvicted {
-			t.Fatalf("%+v", row)
+			t.Fatalf("Hit %v, want false; Promoting %v, want false; Err %v, want nil; Reason %v, want %v", row.Hit, row.Promoting, row.Err, row.Reason, tier.ReasonEvicted)
 		}
 		x.must(x.c.Release(x.acquire(x.c, 0, p).Lease))
 	}
@@ -561,7 +561,7 @@ func TestAwaitAcquireResidentComesUpFromTheDisk(t *testing.T) {
 		t.Fatal("still something to wait for")
 	}
 	if n := x.hbmCounters(); n.AcquireMisses != 0 || n.Acquired != 2 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("AcquireMisses %v, want 0; Acquired %v, want 2", n.AcquireMisses, n.Acquired)
 	}
 }
 
@@ -574,7 +574,7 @@ func TestAwaitingEndsWithItsContextAndWithItsSession(t *testing.T) {
 	cancel()
 	rows, err := x.c.AwaitAcquireResident(ctx, q, nil)
 	if err != nil || rows[0].Hit || !rows[0].Promoting {
-		t.Fatalf("%+v, %v", rows, err)
+		t.Fatalf("%v, want err == nil, not rows[0].Hit, rows[0].Promoting, %v", rows, err)
 	}
 	session := x.NewSession("short")
 	done := make(chan struct{})
@@ -586,7 +586,7 @@ func TestAwaitingEndsWithItsContextAndWithItsSession(t *testing.T) {
 	session.Close()
 	<-done
 	if err != nil || !errors.Is(rows[0].Err, tier.ErrGone) || x.waiting() != 0 {
-		t.Fatalf("%+v, %v", rows, err)
+		t.Fatalf("%v, want err == nil, errors.Is(rows[0].Err, tier.ErrGone), x.waiting() == 0, %v", rows, err)
 	}
 	x.up(p)
 }
@@ -602,7 +602,7 @@ func TestAcquireResidentOfAllOrNone(t *testing.T) {
 	rows, err := x.c.AcquireResident(q, nil)
 	x.must(err)
 	if !errors.Is(rows[0].Err, tier.ErrWithheld) || rows[1].Reason != tier.ReasonUnknown || x.Counters().Leases != 0 {
-		t.Fatalf("%+v", rows)
+		t.Fatalf("rows[0].Err %v, want %v; rows[1].Reason %v, want %v", rows[0].Err, tier.ErrWithheld, rows[1].Reason, tier.ReasonUnknown)
 	}
 }
 
@@ -626,7 +626,7 @@ func TestMatchesPromoteForAttachedEngines(t *testing.T) {
 	x.wantPlace(p, tier.PlaceHBM)
 	x.wantPlace(other, tier.PlaceDRAM)
 	if x.carryHBM(); x.hbmCounters().Promotions[transfer.NoRoom] != 1 {
-		t.Fatalf("%+v", x.hbmCounters())
+		t.Fatalf("%d promotions without room, want 1", x.hbmCounters().Promotions[transfer.NoRoom])
 	}
 	x.wantPlace(p, tier.PlaceHBM)
 	x.up(other) // a client may push a guess out
@@ -646,11 +646,11 @@ func TestPromotionsIntoHBMAreBounded(t *testing.T) {
 		p := x.mid(i, 24, 4)
 		x.publish(x.c, p)
 		if row := x.tryHBM(x.c, p, 0); row.Promoting != (i < 2) {
-			t.Fatalf("promotion %d: %+v", i, row)
+			t.Fatalf("promotion %d: Promoting %v, want %v", i, row.Promoting, (i < 2))
 		}
 	}
 	if n := x.hbmCounters(); n.PromotionsBusy != 1 || x.carryHBM() != 2 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("%v, want n.PromotionsBusy == 1, x.carryHBM() == 2", n)
 	}
 }
 
@@ -674,7 +674,7 @@ func TestCloseUnderAPromotion(t *testing.T) {
 	})
 	waiter.Wait() // with its session
 	if rows[0].Hit || !errors.Is(rows[0].Err, tier.ErrUnavailable) && !errors.Is(rows[0].Err, tier.ErrGone) {
-		t.Errorf("%+v", rows)
+		t.Errorf("rows[0].Hit %v, want false; rows[0].Err %v, want %v; rows[0].Err %v, want %v", rows[0].Hit, rows[0].Err, tier.ErrUnavailable, rows[0].Err, tier.ErrGone)
 	}
 	if x.twin.Attached() != 1 {
 		t.Error("the arena was taken from under an upload")
@@ -743,6 +743,6 @@ func TestForgottenProfilesLoseTheirCopies(t *testing.T) {
 	x.Sweep()
 	x.wantHBM(0, 0)
 	if ids := x.Profiles(); len(ids) != 1 || ids[0].ID != id || !slices.Contains([]tier.ProfileID{2}, id) {
-		t.Fatalf("%+v", ids)
+		t.Fatalf("%v, want len(ids) == 1, ids[0].ID == id, slices.Contains([]tier.ProfileID{2}, id)", ids)
 	}
 }

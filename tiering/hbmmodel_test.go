@@ -106,7 +106,7 @@ func TestHBMAgreesWithItsModel(t *testing.T) {
 		if p[transfer.Done] < 5*seeds || p[transfer.Corrupt] == 0 || p[transfer.Gone] == 0 || p[transfer.NoRoom] == 0 || seen.Loaded == 0 ||
 			o.segments > 0 && (seen.Acquired == 0 || d[stats.DropRemoved] == 0) || d[stats.DropObject] == 0 || d[stats.DropRoom] == 0 && o.quota == 0 ||
 			(o.quota > 0) != (d[stats.DropQuota] > 0) || d[stats.DropLost] == 0 || o.queue < 5 && seen.PromotionsBusy == 0 {
-			t.Errorf("options %d: %d walks met too little: %+v", i, seeds, seen)
+			t.Errorf("options %d: %d walks met too little: p[transfer.Done] %v, want at least %v; p[transfer.Corrupt] %v, want other than 0; p[transfer.Gone] %v, want other than 0; p[transfer.NoRoom] %v, want other than 0; Loaded %v, want other than 0; o.segments %v, want at most 0; Acquired %v, want other than 0; d[stats.DropRemoved] %v, want other than 0; d[stats.DropObject] %v, want other than 0; d[stats.DropRoom] %v, want other than 0; o.quota %v, want other than 0; (o.quota > 0) %v, want %v; d[stats.DropLost] %v, want other than 0; o.queue %v, want at least 5; PromotionsBusy %v, want other than 0", i, seeds, p[transfer.Done], 5*seeds, p[transfer.Corrupt], p[transfer.Gone], p[transfer.NoRoom], seen.Loaded, o.segments, seen.Acquired, d[stats.DropRemoved], d[stats.DropObject], d[stats.DropRoom], o.quota, (o.quota > 0), (d[stats.DropQuota] > 0), d[stats.DropLost], o.queue, seen.PromotionsBusy)
 		}
 	}
 }

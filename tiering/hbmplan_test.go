@@ -51,7 +51,7 @@ func TestRotateInHBMPlacesTheRowsOfSegmentsAndOfAWholeChain(t *testing.T) {
 		e := b.engine(16, 17, table(17))
 		loaded := b.loadPrefix(c, hashOf(1, 37), tier.Exact)
 		if !loaded.Hit || loaded.Place != tier.PlaceHBM || len(loaded.Nodes) != 1 {
-			t.Fatalf("%+v", loaded)
+			t.Fatalf("Hit %v, want true; Place %v, want %v; len(loaded.Nodes) %v, want 1", loaded.Hit, loaded.Place, tier.PlaceHBM, len(loaded.Nodes))
 		}
 		q := &plan.RotateQuery{
 			Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, Plan: pr.plan,
@@ -122,11 +122,11 @@ func TestBuffersInHBMReplayWhatDecodingGives(t *testing.T) {
 		d.replays(c, st.Buffer, 27, 7, false)
 		b.audit()
 		if pools := b.Pools(); pools[1].LeasedBytes != 0 || pools[3].LeasedBytes == 0 {
-			t.Fatalf("buffers: %+v", pools)
+			t.Fatalf("buffers: pools[1].LeasedBytes %v, want 0; pools[3].LeasedBytes %v, want other than 0", pools[1].LeasedBytes, pools[3].LeasedBytes)
 		}
 		b.must(c.Release(st.Buffer))
 		if pools := b.Pools(); pools[3].LeasedBytes != 0 || b.Counters().HBM.Replayed != 3 {
-			t.Fatalf("after the release: %+v", pools[3])
+			t.Fatalf("after the release: %v, want pools[3].LeasedBytes == 0, b.Counters().HBM.Replayed == 3", pools[3])
 		}
 	})
 }
@@ -164,7 +164,7 @@ func TestAPlanInTwoPlacesIsInvalid(t *testing.T) {
 	q.Plan, q.Out = pr.plan, b.put(b.commits, 0, make([]byte, bytes))
 	b.wantErr(c.Plans().Compose(b.ctx, q), tier.ErrInvalid)
 	if n := b.Counters().HBM; n.Lost != 0 || n.Copies != 2 {
-		t.Fatalf("after a caller's mistake: %+v", n)
+		t.Fatalf("after a caller's mistake: Lost %v, want 0; Copies %v, want 2", n.Lost, n.Copies)
 	}
 }
 
@@ -187,13 +187,13 @@ func TestAPlanThatFindsTheDeviceLostDropsAllCopies(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := b.Counters().HBM; n.Lost != 0 || n.Copies != 1 {
-				t.Fatalf("a device that refused one request was lost to all: %+v", n)
+				t.Fatalf("a device that refused one request was lost to all: Lost %v, want 0; Copies %v, want 1", n.Lost, n.Copies)
 			}
 		}
 		twin.Lose()
 		b.wantErr(c.Plans().Assemble(b.ctx, q), tier.ErrUnavailable)
 		if n := b.Counters().HBM; n.Lost != 1 || n.Copies != 0 || n.Dropped[stats.DropLost] != 1 {
-			t.Fatalf("%+v", n)
+			t.Fatalf("Lost %v, want 1; Copies %v, want 0; Dropped[stats.DropLost] %v, want 1", n.Lost, n.Copies, n.Dropped[stats.DropLost])
 		}
 		b.audit()
 		b.must(c.Release(id))

@@ -86,10 +86,10 @@ func TestExpiredLeaseIsQuarantinedUntilRelease(t *testing.T) {
 	b.wantErr(c.Plans().Compose(b.ctx, b.composeOne(p, id)), tier.ErrGone)
 	pool, counters := b.Pools()[0], b.Counters()
 	if pool.QuarantinedBytes != b.cost(p) || pool.LeasedBytes != 0 {
-		t.Fatalf("%+v", pool)
+		t.Fatalf("QuarantinedBytes %v, want %v; LeasedBytes %v, want 0", pool.QuarantinedBytes, b.cost(p), pool.LeasedBytes)
 	}
 	if counters.Leases != 0 || counters.Quarantined != 1 || counters.LeasesExpired != 1 {
-		t.Fatalf("%+v", counters)
+		t.Fatalf("Leases %v, want 0; Quarantined %v, want 1; LeasesExpired %v, want 1", counters.Leases, counters.Quarantined, counters.LeasesExpired)
 	}
 	b.wantUsed(b.cost(p), 0)
 	b.must(c.Release(id))
@@ -112,7 +112,7 @@ func TestQuarantinedSegmentIsNotEvicted(t *testing.T) {
 	b.wantHit(old)
 	b.wantMiss(next, tier.ReasonEvicted)
 	if row := b.acquire(c, 0, old); !row.Hit || row.Lease == id {
-		t.Fatalf("a segment with an expired lease cannot be leased again: %+v", row)
+		t.Fatalf("a segment with an expired lease cannot be leased again: Hit %v, want true; Lease %v, want other than %v", row.Hit, row.Lease, id)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestLeasesOfASessionAreBounded(t *testing.T) {
 	b.must(rows[0].Err)
 	b.wantErr(rows[1].Err, tier.ErrBusy)
 	if rows[2].Hit || rows[2].Err != nil || rows[2].Reason != tier.ReasonUnknown {
-		t.Fatalf("the row after a refusal: %+v", rows[2])
+		t.Fatalf("the row after a refusal: %v, want not rows[2].Hit, rows[2].Err == nil, rows[2].Reason == tier.ReasonUnknown", rows[2])
 	}
 	b.lease(b.NewSession("d"), p)
 	b.must(c.Release(id))
@@ -188,7 +188,7 @@ func TestSessionCloseGivesEverythingBack(t *testing.T) {
 	}
 	counters := b.Counters()
 	if counters.Leases+counters.Quarantined != 0 || counters.Aborted[stats.CauseDeath] != 2 {
-		t.Fatalf("%+v", counters)
+		t.Fatalf("Leases+counters.Quarantined %v, want 0; Aborted[stats.CauseDeath] %v, want 2", counters.Leases+counters.Quarantined, counters.Aborted[stats.CauseDeath])
 	}
 	b.wantHit(p)
 	b.wantMiss(q, tier.ReasonAborted)

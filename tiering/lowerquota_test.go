@@ -23,7 +23,7 @@ func TestQuotaSpansBothTiers(t *testing.T) {
 	x.tier.finishAll()
 	x.audit()
 	if got := x.Pools()[0].Tenants[0]; got.UsedBytes != 2*mem || got.LowerBytes != 2*disk {
-		t.Fatalf("%+v", got)
+		t.Fatalf("UsedBytes %v, want %v; LowerBytes %v, want %v", got.UsedBytes, 2*mem, got.LowerBytes, 2*disk)
 	}
 	// The third pays from below: one copy goes, for its room in memory, and another
 	// for its own copy.
@@ -34,10 +34,10 @@ func TestQuotaSpansBothTiers(t *testing.T) {
 		x.wantHit(p)
 	}
 	if n := x.Counters(); n.TrimmedBytes == 0 || n.EvictedQuota != 0 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("TrimmedBytes %v, want other than 0; EvictedQuota %v, want 0", n.TrimmedBytes, n.EvictedQuota)
 	}
 	if got := x.Pools()[0].Tenants[0]; got.UsedBytes+got.LowerBytes > 2*mem+2*disk || got.LowerBytes != disk {
-		t.Fatalf("%+v", got)
+		t.Fatalf("UsedBytes+got.LowerBytes %v, want at most %v; LowerBytes %v, want %v", got.UsedBytes+got.LowerBytes, 2*mem+2*disk, got.LowerBytes, disk)
 	}
 }
 
@@ -55,7 +55,7 @@ func TestQuotaOverBothTiersIsExactToTheByte(t *testing.T) {
 		x.tier.finishAll()
 		x.wantHit(p)
 		if got := x.Pools()[0].Tenants[0].LowerBytes; got != row.written || x.Counters().WritesRefused[stats.RefusalQuota] != row.refused {
-			t.Fatalf("quota of %d: %d bytes below, %+v", row.quota, got, x.Counters())
+			t.Fatalf("quota of %d: %d bytes below, %v, want got == row.written, x.Counters().WritesRefused[stats.RefusalQuota] == row.refused", row.quota, got, x.Counters())
 		}
 	}
 }
@@ -75,7 +75,7 @@ func TestQuotaIsPaidFromTheSlowestTierUp(t *testing.T) {
 	x.wantMiss(two, tier.ReasonEvicted)
 	x.wantHit(three)
 	if n := x.Counters(); n.TrimmedBytes != uint64(disk) || n.EvictedQuota != 1 || n.Dropped != 1 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("TrimmedBytes %v, want %v; EvictedQuota %v, want 1; Dropped %v, want 1", n.TrimmedBytes, uint64(disk), n.EvictedQuota, n.Dropped)
 	}
 }
 

@@ -36,12 +36,12 @@ func TestMatchAnswersEveryKeyInOrder(t *testing.T) {
 			hits++
 		}
 		if got != want {
-			t.Fatalf("key %d: %+v, want %+v", i, got, want)
+			t.Fatalf("key %d: got %v, want %v", i, got, want)
 		}
 	}
 	n := b.Counters()
 	if n.HitSegments != hits || n.HitTokens != 48*hits || n.MissSegments[tier.ReasonUnknown] != uint64(len(q.Keys))-hits {
-		t.Fatalf("%+v", n)
+		t.Fatalf("%v, want n.HitSegments == hits, n.HitTokens == 48*hits, n.MissSegments[tier.ReasonUnknown] == uint64(len(q.Keys))-hits", n)
 	}
 }
 
@@ -56,7 +56,7 @@ func TestMissesAreCountedInTheTokensTheyCost(t *testing.T) {
 	b.wantMiss(q, tier.ReasonRemoved)
 	n := b.Counters()
 	if n.MissTokens[tier.ReasonEvicted] != 48 || n.MissTokens[tier.ReasonRemoved] != 44 || n.MissSegments[tier.ReasonEvicted] != 1 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("MissTokens[tier.ReasonEvicted] %v, want 48; MissTokens[tier.ReasonRemoved] %v, want 44; MissSegments[tier.ReasonEvicted] %v, want 1", n.MissTokens[tier.ReasonEvicted], n.MissTokens[tier.ReasonRemoved], n.MissSegments[tier.ReasonEvicted])
 	}
 }
 

@@ -155,7 +155,7 @@ func TestStoreAgreesWithModel(t *testing.T) {
 		if seen.Published < 10*seeds || seen.EvictedRoom == 0 || seen.Acquired+seen.Loaded < 3*seeds || seen.Aborted[stats.CauseCorrupt] == 0 || seen.LeasesExpired == 0 ||
 			o.quota > 0 && seen.EvictedQuota == 0 || o.lower != (seen.DemotionsRefused > 0) ||
 			(o.states && !o.lower) != (seen.Stripped > 10 && seen.StrippedFilled > 0 && seen.StrippedDropped > 0) {
-			t.Errorf("options %d: %d walks met too little: %+v", i, seeds, seen)
+			t.Errorf("options %d: %d walks met too little: Published %v, want at least %v; EvictedRoom %v, want other than 0; Acquired+seen.Loaded %v, want at least %v; Aborted[stats.CauseCorrupt] %v, want other than 0; LeasesExpired %v, want other than 0; o.quota %v, want at most 0; EvictedQuota %v, want other than 0; o.lower %v, want %v; (o.states && !o.lower) %v, want %v", i, seeds, seen.Published, 10*seeds, seen.EvictedRoom, seen.Acquired+seen.Loaded, 3*seeds, seen.Aborted[stats.CauseCorrupt], seen.LeasesExpired, o.quota, seen.EvictedQuota, o.lower, (seen.DemotionsRefused > 0), (o.states && !o.lower), (seen.Stripped > 10 && seen.StrippedFilled > 0 && seen.StrippedDropped > 0))
 		}
 	}
 }
@@ -206,7 +206,7 @@ func runModel(t *testing.T, o modelOptions, seed uint64, steps int, seen *stats.
 	seen.StrippedDropped += n.StrippedDropped
 	for _, p := range m.Pools() {
 		if p.PendingBytes+p.LeasedBytes+p.QuarantinedBytes+p.DemotingBytes != 0 {
-			t.Fatalf("bytes held by nobody: %+v", p)
+			t.Fatalf("bytes held by nobody: PendingBytes+p.LeasedBytes+p.QuarantinedBytes+p.DemotingBytes %v, want 0", p.PendingBytes+p.LeasedBytes+p.QuarantinedBytes+p.DemotingBytes)
 		}
 	}
 }
@@ -652,12 +652,12 @@ func (m *model) acquire(i, n, rank int) {
 	o := m.find(want.name, 0)
 	if o == nil || o.filling != nil {
 		if row.Hit || row.Err != nil || row.Reason != m.reason(want.name, o) {
-			m.fatal("acquire %s: %+v, want a miss for %v", want.name, row, m.reason(want.name, o))
+			m.fatal("acquire %s: hit %v, reason %v, error %v, want a miss for %v", want.name, row.Hit, row.Reason, row.Err, m.reason(want.name, o))
 		}
 		return
 	}
 	if m.leased(i, o, rank, row.Lease, row.Hit, row.Err) && (row.Begin != o.begin || row.Tokens != o.end-o.begin) {
-		m.fatal("acquire %s: %+v", o.name, row)
+		m.fatal("acquire %s: %d tokens from %d, want %d from %d", o.name, row.Tokens, row.Begin, o.end-o.begin, o.begin)
 	}
 	if row.Hit {
 		m.sameBytes(o, rank, row.Extents, row.Digests)
@@ -724,7 +724,7 @@ func (m *model) loadOne(i, n, rank int) {
 	o, why := m.best(name, accept)
 	if o == nil {
 		if l.Hit || err != nil || l.Reason != why {
-			m.fatal("load %s: %+v, %v, want a miss for %v", name, l, err, why)
+			m.fatal("load %s: hit %v, reason %v, error %v, want a miss for %v", name, l.Hit, l.Reason, err, why)
 		}
 		return
 	}
@@ -732,7 +732,7 @@ func (m *model) loadOne(i, n, rank int) {
 		return
 	}
 	if l.Kind != o.kind || l.Tokens != o.end || len(l.Nodes) != o.depth {
-		m.fatal("load %s: %+v", name, l)
+		m.fatal("load %s: kind %v, %d tokens, %d nodes, want %v, %d, %d", name, l.Kind, l.Tokens, len(l.Nodes), o.kind, o.end, o.depth)
 	}
 	for k := len(l.Nodes) - 1; k >= 0; k, o = k-1, o.parent {
 		if l.Nodes[k].Begin != o.begin || l.Nodes[k].End != o.end {
@@ -831,10 +831,10 @@ func (m *model) compare() {
 			expect = SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDRAM, Tokens: uint32(o.end - o.begin)}
 		}
 		if got := m.statusFor(want.tenant, p); got != expect {
-			m.fatal("%s: %+v, want %+v", want.name, got, expect)
+			m.fatal("%s: status, place, reason and tokens %v, want %v", want.name, got, expect)
 		}
 		if got := m.statusFor(3-want.tenant, p); got.Status != tier.StatusMiss || got.Reason != tier.ReasonUnknown {
-			m.fatal("%s: another tenant sees %+v", want.name, got)
+			m.fatal("%s: another tenant sees status %v, reason %v", want.name, got.Status, got.Reason)
 		}
 	}
 	leases, fills := 0, 0

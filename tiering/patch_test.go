@@ -36,13 +36,13 @@ func (x *twoTiers) writeDown() {
 func (x *twoTiers) wantPromoted(want []byte) {
 	x.Helper()
 	if l := x.loadPrefix(x.c, hashOf(1, 16), tier.Exact); l.Hit || !l.Promoting {
-		x.Fatalf("%+v", l)
+		x.Fatalf("Hit %v, want false; Promoting %v, want true", l.Hit, l.Promoting)
 	}
 	x.carry()
 	x.audit()
 	l := x.loadPrefix(x.c, hashOf(1, 16), tier.Exact)
 	if !l.Hit {
-		x.Fatalf("%+v", l)
+		x.Fatalf("Hit %v, want true", l.Hit)
 	}
 	got, layout := x.loadShare(l.Nodes[0].Extents), x.profile.CheckpointLayout(16)
 	at := 0
@@ -87,11 +87,11 @@ func TestPromotionBringsAllStatesBack(t *testing.T) {
 		"a promotion failed half-way": func(x *twoTiers) {
 			x.dev.Fail(gpuipc.OpCopyDigests, 1, gpuipc.ErrUnavailable)
 			if l := x.loadPrefix(x.c, hashOf(1, 16), tier.Exact); !l.Promoting {
-				x.Fatalf("%+v", l)
+				x.Fatalf("Promoting %v, want true", l.Promoting)
 			}
 			x.carry()
 			if n := x.Counters(); n.Promotions[transfer.Unavailable] != 1 || n.StrippedPromoted != 0 {
-				x.Fatalf("%+v", n)
+				x.Fatalf("Promotions[transfer.Unavailable] %v, want 1; StrippedPromoted %v, want 0", n.Promotions[transfer.Unavailable], n.StrippedPromoted)
 			}
 		},
 	} {
@@ -126,7 +126,7 @@ func TestPromotionEndsDuringItsPatch(t *testing.T) {
 	x, want := copied(t)
 	x.strip(1, 16)
 	if l := x.loadPrefix(x.c, hashOf(1, 16), tier.Exact); !l.Promoting {
-		t.Fatalf("%+v", l)
+		t.Fatalf("Promoting %v, want true", l.Promoting)
 	}
 	stall := x.dev.Stall(t, gpuipc.OpCopyDigests, 1)
 	carried := make(chan struct{})
@@ -143,7 +143,7 @@ func TestPromotionEndsDuringItsPatch(t *testing.T) {
 		t.Error("a save may write where a promotion does")
 	}
 	if l := x.loadPrefix(x.c, hashOf(1, 16), tier.Exact); l.Hit || l.Promoting {
-		t.Errorf("%+v", l)
+		t.Errorf("Hit %v, want false; Promoting %v, want false", l.Hit, l.Promoting)
 	}
 	x.dropAll() // the checkpoint that extends it leaves
 	x.mu.Lock()

@@ -70,7 +70,7 @@ func TestWhatCannotFitEvictsNothing(t *testing.T) {
 	}
 	b.wantMiss(big, tier.ReasonRefused)
 	if n := b.Counters(); n.RefusedFull != 2 || n.EvictedRoom != 0 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("RefusedFull %v, want 2; EvictedRoom %v, want 0", n.RefusedFull, n.EvictedRoom)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestPendingMemoryIsNotEvicted(t *testing.T) {
 	_, err = c.Reserve(b.reserveQuery(b.mid(1, 64, 8), 0))
 	b.wantErr(err, tier.ErrFull)
 	if got := b.Pools()[0]; got.PendingBytes != 48<<10+4*64 || got.Objects != 1 {
-		t.Fatalf("%+v", got)
+		t.Fatalf("PendingBytes %v, want %v; Objects %v, want 1", got.PendingBytes, 48<<10+4*64, got.Objects)
 	}
 }
 
@@ -119,14 +119,14 @@ func TestTenantOverQuotaPaysWithItsOwn(t *testing.T) {
 	b.wantHit(two)
 	b.wantHit(three)
 	if got := b.statusFor(tenantB, foreign); got.Status != tier.StatusHit {
-		t.Fatalf("tenant b paid for tenant a: %+v", got)
+		t.Fatalf("tenant b paid for tenant a: Status %v, want %v", got.Status, tier.StatusHit)
 	}
 	if n := b.Counters(); n.EvictedQuota != 1 || n.EvictedRoom != 0 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("EvictedQuota %v, want 1; EvictedRoom %v, want 0", n.EvictedQuota, n.EvictedRoom)
 	}
 	for _, info := range b.Pools()[0].Tenants {
 		if info.ID == tenantA && (info.UsedBytes != 2*size || info.QuotaBytes != 2*size) {
-			t.Fatalf("%+v", info)
+			t.Fatalf("ID %v, want other than %v; UsedBytes %v, want %v; QuotaBytes %v, want %v", info.ID, tenantA, info.UsedBytes, 2*size, info.QuotaBytes, 2*size)
 		}
 	}
 }
@@ -162,13 +162,13 @@ func TestQuotaSpansBothPools(t *testing.T) {
 	b.save(c, b.saveQuery(2, 16, 0, tier.Exact), 0) // the older checkpoint pays
 	b.wantHit(p)
 	if got := b.matchPrefix(1, tier.Exact, 16); got.PrefixReason != tier.ReasonEvicted {
-		t.Fatalf("%+v", got)
+		t.Fatalf("PrefixReason %v, want %v", got.PrefixReason, tier.ReasonEvicted)
 	}
 	b.must(c.Release(b.lease(c, p)))
 	b.publish(c, b.mid(1, 64, 8)) // now the checkpoint and the segment must go
 	b.wantMiss(p, tier.ReasonEvicted)
 	if got := b.matchPrefix(2, tier.Exact, 16); got.PrefixReason != tier.ReasonEvicted {
-		t.Fatalf("%+v", got)
+		t.Fatalf("PrefixReason %v, want %v", got.PrefixReason, tier.ReasonEvicted)
 	}
 }
 
@@ -228,11 +228,11 @@ func TestRefusedDemotionIsAnEviction(t *testing.T) {
 	b.publish(c, b.mid(2, 64, 8))
 	b.wantMiss(p, tier.ReasonEvicted)
 	if n := b.Counters(); len(lower.offered) != 1 || n.DemotionsRefused != 1 || n.WritesRefused[stats.RefusalFull] != 1 || n.Demoted != 0 || n.EvictedRoom != 1 {
-		t.Fatalf("%d offers, %+v", len(lower.offered), n)
+		t.Fatalf("%d offers, len(lower.offered) %v, want 1; DemotionsRefused %v, want 1; WritesRefused[stats.RefusalFull] %v, want 1; Demoted %v, want 0; EvictedRoom %v, want 1", len(lower.offered), len(lower.offered), n.DemotionsRefused, n.WritesRefused[stats.RefusalFull], n.Demoted, n.EvictedRoom)
 	}
 	o := lower.offered[0]
 	if o.Key != p.key || o.Kind != 0 || o.Tenant != tenantA || o.Spec != p.spec || len(o.Tokens) != 64 || len(o.Shares) != 1 || o.Shares[0].Ref.Len() != p.layout.Bytes {
-		t.Fatalf("%+v", o)
+		t.Fatalf("Key %x, want %x; Kind %v, want 0; Tenant %v, want %v; Spec %v, want %v; len(o.Tokens) %v, want 64; len(o.Shares) %v, want 1", o.Key, p.key, o.Kind, o.Tenant, tenantA, o.Spec, p.spec, len(o.Tokens), len(o.Shares))
 	}
 	b.must(b.Evict(b.mid(2, 64, 8).key))
 	if len(lower.removed) != 1 {
@@ -254,7 +254,7 @@ func TestDemotedMemoryIsFreeWhenTheTierIsDone(t *testing.T) {
 		b.wantErr(err, tier.ErrBusy)
 	}
 	if len(lower.offered) != 1 || b.Pools()[0].DemotingBytes != 48<<10+4*64 {
-		t.Fatalf("%d objects offered, %+v", len(lower.offered), b.Pools()[0])
+		t.Fatalf("%d objects offered, %v, want len(lower.offered) == 1, b.Pools()[0].DemotingBytes == 48<<10+4*64", len(lower.offered), b.Pools()[0])
 	}
 	b.wantHit(two)
 	b.audit()
@@ -266,7 +266,7 @@ func TestDemotedMemoryIsFreeWhenTheTierIsDone(t *testing.T) {
 	b.wantHit(two)
 	b.wantHit(three)
 	if n := b.Counters(); n.Demoted != 1 || n.EvictedRoom != 1 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Demoted %v, want 1; EvictedRoom %v, want 1", n.Demoted, n.EvictedRoom)
 	}
 }
 
@@ -289,12 +289,12 @@ func TestWholeChainIsDemotedParentsFirst(t *testing.T) {
 			t.Fatalf("%d nodes offered, %d are written", len(lower.offered), lower.waiting())
 		}
 		if o := lower.offered[i]; o.End != end || o.Parent.Key != b.parentHash(end) || o.Kind != tier.Exact {
-			t.Fatalf("offer %d: %+v", i, o)
+			t.Fatalf("offer %d: End %v, want %v; Kind %v, want %v", i, o.End, end, o.Kind, tier.Exact)
 		}
 		lower.finish(0, nil)
 	}
 	if n := b.Counters(); n.Demoted != 3 || n.Written != 3 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Demoted %v, want 3; Written %v, want 3", n.Demoted, n.Written)
 	}
 	b.save(c, b.saveQuery(2, 96, 0, tier.Exact), 0)
 }
@@ -316,7 +316,7 @@ func TestQuotaIsNotPaidByDemotion(t *testing.T) {
 	b.publish(c, b.mid(1, 64, 8))
 	b.publish(c, b.mid(2, 64, 8))
 	if n := b.Counters(); len(lower.offered) != 0 || n.EvictedQuota != 1 || n.Dropped != 1 {
-		t.Fatalf("%d objects offered, %+v", len(lower.offered), n)
+		t.Fatalf("%d objects offered, len(lower.offered) %v, want 0; EvictedQuota %v, want 1; Dropped %v, want 1", len(lower.offered), len(lower.offered), n.EvictedQuota, n.Dropped)
 	}
 }
 
@@ -375,7 +375,7 @@ func TestVictimsAreFoundAtOnce(t *testing.T) {
 		t.Fatalf("%d questions for %d evictions", asked, evicted)
 	}
 	if got := b.matchPrefix(0, tier.Exact, 4); got.PrefixReason != tier.ReasonEvicted {
-		t.Fatalf("a cold chain was not evicted: %+v", got)
+		t.Fatalf("a cold chain was not evicted: PrefixReason %v, want %v", got.PrefixReason, tier.ReasonEvicted)
 	}
 }
 

@@ -23,7 +23,7 @@ func TestAcquireBringsASegmentBack(t *testing.T) {
 	}
 	row := x.try(p)
 	if row.Hit || !row.Promoting || row.Reason != tier.ReasonPending || row.Err != nil {
-		t.Fatalf("%+v", row)
+		t.Fatalf("Hit %v, want false; Promoting %v, want true; Reason %v, want %v; Err %v, want nil", row.Hit, row.Promoting, row.Reason, tier.ReasonPending, row.Err)
 	}
 	x.wantOnDisk(p) // wanted, and below still
 	x.audit()
@@ -42,11 +42,11 @@ func TestAcquireBringsASegmentBack(t *testing.T) {
 	}
 	d, _ := x.Segment(p.key)
 	if d.Publisher != "c" || len(d.Tokens) != 64 || d.Lower != tier.LevelLogged || d.Tokens[5] != p.tokens[5] {
-		t.Fatalf("%+v", d)
+		t.Fatalf(`%v, want d.Publisher == "c", len(d.Tokens) == 64, d.Lower == tier.LevelLogged, d.Tokens[5] == p.tokens[5]`, d)
 	}
 	n := x.Counters()
 	if n.Promotions[transfer.Done] != 1 || n.PromotedBytes != uint64(2*p.layout.Bytes+4*64) || n.Promoting != 0 || n.Published != 1 || x.tier.reads != 1 {
-		t.Fatalf("%d reads, %+v", x.tier.reads, n)
+		t.Fatalf("%d reads, Promotions[transfer.Done] %v, want 1; PromotedBytes %v, want %v; Promoting %v, want 0; Published %v, want 1; x.tier.reads %v, want 1", x.tier.reads, n.Promotions[transfer.Done], n.PromotedBytes, uint64(2*p.layout.Bytes+4*64), n.Promoting, n.Published, x.tier.reads)
 	}
 }
 
@@ -63,7 +63,7 @@ func TestPromotionAskedForTwiceRunsOnce(t *testing.T) {
 		x.wantBytes(p, row)
 	}
 	if n := x.Counters(); n.Acquired != 3 || n.AcquireMisses != 1 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Acquired %v, want 3; AcquireMisses %v, want 1", n.Acquired, n.AcquireMisses)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestAwaitAnswersHitsMissesAndPromotionsInOrder(t *testing.T) {
 	x.carry()
 	rows := x.end(a)
 	if len(rows) != 4 || rows[0].Bytes != 77 || rows[2].Hit || rows[2].Reason != tier.ReasonUnknown {
-		t.Fatalf("%+v", rows)
+		t.Fatalf("%v, want len(rows) == 4, rows[0].Bytes == 77, not rows[2].Hit, rows[2].Reason == tier.ReasonUnknown", rows)
 	}
 	x.wantBytes(memory, rows[1])
 	x.wantBytes(disk, rows[3])
@@ -97,7 +97,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	cancel()
 	row := x.end(a)[0]
 	if row.Hit || !row.Promoting || row.Reason != tier.ReasonPending {
-		t.Fatalf("%+v", row)
+		t.Fatalf("Hit %v, want false; Promoting %v, want true; Reason %v, want %v", row.Hit, row.Promoting, row.Reason, tier.ReasonPending)
 	}
 	if n := x.waiters(); n != 0 {
 		t.Fatalf("%d waiters are left", n)
@@ -162,14 +162,14 @@ func TestFailedPromotionIsAMissWithItsCause(t *testing.T) {
 			row.spoil(x, p)
 			x.carry()
 			if got := x.end(a)[0]; got.Hit || got.Promoting || got.Reason != row.why {
-				t.Fatalf("%+v", got)
+				t.Fatalf("Hit %v, want false; Promoting %v, want false; Reason %v, want %v", got.Hit, got.Promoting, got.Reason, row.why)
 			}
 			if got := x.status(p); got != row.then {
-				t.Fatalf("%+v, want %+v", got, row.then)
+				t.Fatalf("got %v, want %v", got, row.then)
 			}
 			n := x.Counters()
 			if n.Promotions[how] != 1 || n.Promoting != 0 || n.Aborted != [stats.Causes]uint64{} {
-				t.Fatalf("%+v", n)
+				t.Fatalf("Promotions[how] %v, want 1; Promoting %v, want 0; Aborted %v, want %v", n.Promotions[how], n.Promoting, n.Aborted, [stats.Causes]uint64{})
 			}
 			x.audit()
 		})
@@ -192,7 +192,7 @@ func TestContentThatDoesNotFitIsCorrupt(t *testing.T) {
 			x.try(p)
 			x.carry()
 			if n := x.Counters(); n.Promotions[transfer.Corrupt] != 1 {
-				t.Fatalf("%+v", n)
+				t.Fatalf("Promotions[transfer.Corrupt] %v, want 1", n.Promotions[transfer.Corrupt])
 			}
 			x.wantUsed(0, 0)
 		})
@@ -215,7 +215,7 @@ func TestWhatIsPromotedCannotBeReserved(t *testing.T) {
 	x.wantErr(err, tier.ErrExists) // being read
 	x.wantOnDisk(p)
 	if info := x.Segments(SegmentFilter{}, nil, 10); len(info) != 1 || info[0].Published || !info[0].Promoting || info[0].Lower != tier.LevelLogged {
-		t.Fatalf("%+v", info)
+		t.Fatalf("%v, want len(info) == 1, not info[0].Published, info[0].Promoting, info[0].Lower == tier.LevelLogged", info)
 	}
 	x.audit()
 	close(x.tier.stall)
@@ -241,7 +241,7 @@ func TestWhatLiesOnDiskOnlyMayBeReserved(t *testing.T) {
 	x.must(err)
 	x.wantMiss(p, tier.ReasonPending)
 	if row := x.try(p); row.Promoting || row.Reason != tier.ReasonPending {
-		t.Fatalf("%+v", row)
+		t.Fatalf("Promoting %v, want false; Reason %v, want %v", row.Promoting, row.Reason, tier.ReasonPending)
 	}
 	offered := len(x.tier.offered)
 	x.commitAll(x.c, r, &p.layout, contentOf(p, 0))
@@ -279,13 +279,13 @@ func TestChainIsPromotedFromItsRoot(t *testing.T) {
 		x.dropAll() // nothing that the rest needs
 		for _, info := range x.Checkpoints(CheckpointFilter{}, nil, 10) {
 			if info.Tokens > end || !info.Published {
-				t.Fatalf("after node %d: %+v", end, info)
+				t.Fatalf("after node %d: Tokens %v, want at most %v; Published %v, want true", end, info.Tokens, end, info.Published)
 			}
 		}
 	}
 	l := <-got
 	if !l.Hit || l.Tokens != 41 || len(l.Nodes) != 3 || x.LoadNeedsPromotion(q) {
-		t.Fatalf("%+v", l)
+		t.Fatalf("Hit %v, want true; Tokens %v, want 41; len(l.Nodes) %v, want 3", l.Hit, l.Tokens, len(l.Nodes))
 	}
 	for i, node := range l.Nodes {
 		bytes := x.load(gpuipc.Ref{Region: x.Arena(), Extents: node.Extents})
@@ -305,14 +305,14 @@ func TestChainFailsAsAWhole(t *testing.T) {
 	x.save(x.c, x.saveQuery(1, 48, 32, tier.Exact), 32)
 	x.push()
 	if l := x.loadPrefix(x.c, hashOf(1, 48), tier.Exact); l.Hit || !l.Promoting || l.Reason != tier.ReasonPending {
-		t.Fatalf("%+v", l)
+		t.Fatalf("Hit %v, want false; Promoting %v, want true; Reason %v, want %v", l.Hit, l.Promoting, l.Reason, tier.ReasonPending)
 	}
 	x.carryOne()
 	x.tier.unread = fmt.Errorf("EIO: %w", tier.ErrUnavailable)
 	x.carry()
 	x.audit()
 	if n := x.Counters(); n.Promotions[transfer.Done] != 1 || n.Promotions[transfer.Unavailable] != 2 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Promotions[transfer.Done] %v, want 1; Promotions[transfer.Unavailable] %v, want 2", n.Promotions[transfer.Done], n.Promotions[transfer.Unavailable])
 	}
 	x.dropAll()
 	x.wantUsed(0, 0)
@@ -340,7 +340,7 @@ func TestChainsShareTheirNodes(t *testing.T) {
 		t.Fatalf("%d promotions upon a root in memory", n)
 	}
 	if l := x.loadPrefix(x.c, hashOf(1, 48), tier.Spliced); !l.Hit || len(l.Nodes) != 2 || l.Nodes[0].Extents[0] != root.Nodes[0].Extents[0] {
-		t.Fatalf("%+v", l)
+		t.Fatalf("%v, want l.Hit, len(l.Nodes) == 2, l.Nodes[0].Extents[0] == root.Nodes[0].Extents[0]", l)
 	}
 }
 
@@ -369,7 +369,7 @@ func TestPromotionWaitsForRoom(t *testing.T) {
 	}
 	x.launch()
 	if pool := x.Pools()[0]; pool.DemotingBytes == 0 {
-		t.Fatalf("%+v", pool)
+		t.Fatalf("DemotingBytes %v, want other than 0", pool.DemotingBytes)
 	}
 	x.tier.finishAll()
 	if n := x.carry(); n != 1 {
@@ -412,12 +412,12 @@ func TestPromotionsAreBounded(t *testing.T) {
 	x.must(err)
 	for i, row := range rows {
 		if row.Promoting != (i < 5) || row.Reason != tier.ReasonPending {
-			t.Fatalf("row %d: %+v", i, row)
+			t.Fatalf("row %d: Promoting %v, want %v; Reason %v, want %v", i, row.Promoting, (i < 5), row.Reason, tier.ReasonPending)
 		}
 	}
 	x.untilReading(2)
 	if n := x.Counters(); n.Promoting != 5 || n.PromotionsBusy != 2 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Promoting %v, want 5; PromotionsBusy %v, want 2", n.Promoting, n.PromotionsBusy)
 	}
 	a := x.await(x.ctx, 5, ps[:5]...)
 	x.mu.Lock()
@@ -458,14 +458,14 @@ func TestPromotionPastItsTimeIsGivenUp(t *testing.T) {
 	x.Sweep()
 	for _, row := range x.end(a) {
 		if row.Hit || row.Promoting || row.Reason != tier.ReasonAborted {
-			t.Fatalf("%+v", row)
+			t.Fatalf("Hit %v, want false; Promoting %v, want false; Reason %v, want %v", row.Hit, row.Promoting, row.Reason, tier.ReasonAborted)
 		}
 	}
 	<-done // the read was told
 	x.wantUsed(0, 0)
 	x.wantOnDisk(read)
 	if n := x.Counters(); n.Promotions[transfer.Stopped] != 2 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Promotions[transfer.Stopped] %v, want 2", n.Promotions[transfer.Stopped])
 	}
 }
 
@@ -476,7 +476,7 @@ func TestClosingASessionWakesItsWaiters(t *testing.T) {
 	a := x.await(x.ctx, 1, p)
 	x.c.Close()
 	if row := x.end(a)[0]; row.Hit || row.Err == nil {
-		t.Fatalf("%+v", row)
+		t.Fatalf("Hit %v, want false; Err %v, want other than nil", row.Hit, row.Err)
 	}
 	x.carry()
 	x.dropAll()
@@ -500,11 +500,11 @@ func TestEndOfRunEndsPromotions(t *testing.T) {
 	x.must(<-ended)
 	for _, row := range x.end(a) {
 		if row.Hit || row.Promoting {
-			t.Fatalf("%+v", row)
+			t.Fatalf("Hit %v, want false; Promoting %v, want false", row.Hit, row.Promoting)
 		}
 	}
 	if row := x.try(read); row.Promoting { // nobody would carry it out
-		t.Fatalf("%+v", row)
+		t.Fatalf("Promoting %v, want false", row.Promoting)
 	}
 	x.wantUsed(0, 0)
 }
@@ -516,7 +516,7 @@ func TestCloseEndsPromotionsThatNobodyCarriedOut(t *testing.T) {
 	a := x.await(x.ctx, 1, p)
 	x.must(x.Store.Close())
 	if row := x.end(a)[0]; row.Hit || row.Err == nil {
-		t.Fatalf("%+v", row)
+		t.Fatalf("Hit %v, want false; Err %v, want other than nil", row.Hit, row.Err)
 	}
 	x.must(x.staging.Close())
 	x.must(x.slots.Close())
@@ -559,7 +559,7 @@ func TestWhatIsAskedForAgainIsCountedOnce(t *testing.T) {
 		rows, err := x.c.Acquire(q, nil)
 		x.must(err)
 		if !rows[0].Promoting {
-			t.Fatalf("%+v", rows[0])
+			t.Fatalf("Promoting %v, want true", rows[0].Promoting)
 		}
 		ctx, cancel := context.WithCancel(x.ctx)
 		a := x.await(ctx, 1, p)

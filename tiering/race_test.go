@@ -146,7 +146,7 @@ func (x *crowdTest) run(rounds int) {
 	x.audit()
 	for _, p := range x.Pools() {
 		if x.cfg.Lower == nil && p.PendingBytes+p.LeasedBytes+p.QuarantinedBytes != 0 {
-			x.Errorf("bytes held by nobody: %+v", p)
+			x.Errorf("bytes held by nobody: x.cfg.Lower %v, want other than nil; PendingBytes+p.LeasedBytes+p.QuarantinedBytes %v, want 0", x.cfg.Lower, p.PendingBytes+p.LeasedBytes+p.QuarantinedBytes)
 		}
 	}
 }

@@ -36,7 +36,7 @@ func TestMatchReadsAhead(t *testing.T) {
 	}
 	x.must(x.c.Release(x.lease(x.c, disk)))
 	if n := x.Counters(); n.ReadAheadBegun != 1 || n.ReadAheadUsed != 1 || x.Pools()[0].ReadAheadBytes != 0 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("ReadAheadBegun %v, want 1; ReadAheadUsed %v, want 1", n.ReadAheadBegun, n.ReadAheadUsed)
 	}
 }
 
@@ -60,12 +60,12 @@ func TestPrefixesAreReadAheadToo(t *testing.T) {
 		t.Fatalf("%d promotions", n)
 	}
 	if l := x.loadPrefix(x.c, hashOf(1, 32), tier.Exact); !l.Hit {
-		t.Fatalf("%+v", l)
+		t.Fatalf("Hit %v, want true", l.Hit)
 	}
 	x.audit()
 	x.dropAll()
 	if n := x.Counters(); n.ReadAheadUsed != 1 || n.ReadAheadWasted != 0 { // the root is held by the leaf
-		t.Fatalf("%+v", n)
+		t.Fatalf("ReadAheadUsed %v, want 1; ReadAheadWasted %v, want 0", n.ReadAheadUsed, n.ReadAheadWasted)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestReadAheadIsBounded(t *testing.T) {
 	}
 	n := x.Counters()
 	if hits != 14 || n.ReadAheadBegun != 2 || n.ReadAheadDropped != 4 {
-		t.Fatalf("%d of 16 are left, %+v", hits, n)
+		t.Fatalf("%d of 16 are left, hits %v, want 14; ReadAheadBegun %v, want 2; ReadAheadDropped %v, want 4", hits, hits, n.ReadAheadBegun, n.ReadAheadDropped)
 	}
 	x.must(x.c.Release(x.lease(x.c, below[0])))
 	x.askFor(below[5])
@@ -138,7 +138,7 @@ func TestUnusedReadAheadIsCounted(t *testing.T) {
 	x.carry()
 	x.dropAll()
 	if n := x.Counters(); n.ReadAheadWasted != 1 || x.Pools()[0].ReadAheadBytes != 0 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("%v, want n.ReadAheadWasted == 1, x.Pools()[0].ReadAheadBytes == 0", n)
 	}
 }
 
@@ -164,7 +164,7 @@ func TestDemandComesBeforeReadAhead(t *testing.T) {
 	x.carry()
 	x.wantHit(ps[3])
 	if n := x.Counters(); n.ReadAheadBegun != 2 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("ReadAheadBegun %v, want 2", n.ReadAheadBegun)
 	}
 }
 
@@ -176,7 +176,7 @@ func TestHitsThatNobodyTakesUpAreDropped(t *testing.T) {
 		x.askFor(p)
 	}
 	if n := x.Counters(); n.ReadAheadDropped != 3 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("ReadAheadDropped %v, want 3", n.ReadAheadDropped)
 	}
 	if n := x.carry(); n != 1 {
 		t.Fatalf("%d promotions", n)
@@ -200,7 +200,7 @@ func TestReadAheadThatIsAskedForIsUsed(t *testing.T) {
 	x.audit()
 	x.carry()
 	if n := x.Counters(); n.ReadAheadBegun != 2 || n.ReadAheadUsed != 1 || n.Promotions[transfer.Done] != 2 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("ReadAheadBegun %v, want 2; ReadAheadUsed %v, want 1; Promotions[transfer.Done] %v, want 2", n.ReadAheadBegun, n.ReadAheadUsed, n.Promotions[transfer.Done])
 	}
 	x.audit()
 }

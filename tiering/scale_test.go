@@ -149,7 +149,7 @@ func BenchmarkMatchPrefix(b *testing.B) {
 			for b.Loop() {
 				q.Prefixes[0] = hashes[8*rng.IntN(len(hashes)/8)]
 				if err := bench.Match(q, &r); err != nil || r.PrefixTokens != 8 {
-					b.Fatalf("%+v, %v", r, err)
+					b.Fatalf("err %v, want nil; PrefixTokens %v, want 8, %v", err, r.PrefixTokens, err)
 				}
 			}
 		})

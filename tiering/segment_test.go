@@ -22,7 +22,7 @@ func TestSegmentIsReadAsItWasCommitted(t *testing.T) {
 
 	row := b.acquire(b.NewSession("reader"), 0, p)
 	if !row.Hit || row.Begin != 8 || row.Tokens != 48 || row.Bytes != p.layout.Bytes {
-		t.Fatalf("acquired %+v", row)
+		t.Fatalf("acquired Hit %v, want true; Begin %v, want 8; Tokens %v, want 48; Bytes %v, want %v", row.Hit, row.Begin, row.Tokens, row.Bytes, p.layout.Bytes)
 	}
 	got := b.load(gpuipc.Ref{Region: b.Arena(), Extents: row.Extents})
 	want := contentOf(p, 0)
@@ -107,12 +107,12 @@ func TestAnotherProfilesSegmentIsAMiss(t *testing.T) {
 	var r MatchResult
 	b.must(b.Match(&MatchQuery{Profile: id, Tenant: tenantA, Keys: [][32]byte{p.key}}, &r))
 	if r.Segments[0] != (SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonUnknown}) {
-		t.Fatalf("%+v", r.Segments[0])
+		t.Fatalf("r.Segments[0] %v, want %v", r.Segments[0], (SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonUnknown}))
 	}
 	rows, err := c.Acquire(&AcquireQuery{Profile: id, Tenant: tenantA, Keys: [][32]byte{p.key}}, nil)
 	b.must(err)
 	if rows[0].Hit || rows[0].Reason != tier.ReasonUnknown || rows[0].Err != nil {
-		t.Fatalf("%+v", rows[0])
+		t.Fatalf("%v, want not rows[0].Hit, rows[0].Reason == tier.ReasonUnknown, rows[0].Err == nil", rows[0])
 	}
 }
 
@@ -217,7 +217,7 @@ func TestRanksPublishTogether(t *testing.T) {
 	}
 	b.wantMiss(p, tier.ReasonPending)
 	if row := b.acquire(c, 0, p); row.Hit || row.Reason != tier.ReasonPending {
-		t.Fatalf("half a segment was leased: %+v", row)
+		t.Fatalf("half a segment was leased: Hit %v, want false; Reason %v, want %v", row.Hit, row.Reason, tier.ReasonPending)
 	}
 	r1, err := d.Reserve(b.reserveQuery(p, 1))
 	b.must(err)
@@ -331,12 +331,12 @@ func TestTenantsDoNotSeeEachOther(t *testing.T) {
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
 	if got := b.statusFor(tenantB, p); got != (SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonUnknown}) {
-		t.Fatalf("tenant b sees %+v", got)
+		t.Fatalf("tenant b sees got %v, want %v", got, (SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonUnknown}))
 	}
 	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantB, Keys: [][32]byte{p.key}}, nil)
 	b.must(err)
 	if rows[0].Hit || rows[0].Reason != tier.ReasonUnknown {
-		t.Fatalf("tenant b leased %+v", rows[0])
+		t.Fatalf("tenant b leased Hit %v, want false; Reason %v, want %v", rows[0].Hit, rows[0].Reason, tier.ReasonUnknown)
 	}
 	same := b.pieceOf(tenantB, 1, p.spec)
 	b.publishFor(c, tenantB, same) // the same tokens are another key

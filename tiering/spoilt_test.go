@@ -15,7 +15,7 @@ func TestSpoiltCheckpointsAreNotServedNorWhatExtendsThem(t *testing.T) {
 	x.tier.finish(0, fmt.Errorf("digest: %w", tier.ErrCorrupt))
 	x.tier.finishAll()
 	if n := x.Counters(); n.CorruptInMemory != 1 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("CorruptInMemory %v, want 1", n.CorruptInMemory)
 	}
 	for _, tokens := range []int{16, 32} {
 		if l := x.loadPrefix(x.c, hashOf(1, tokens), tier.Exact); l.Hit {
@@ -38,7 +38,7 @@ func TestSpoiltCheckpointIsNotOfferedAgain(t *testing.T) {
 	x.tier.spoil = nil
 	x.strip(1, 16)
 	if l := x.loadPrefix(x.c, hashOf(1, 16), tier.Exact); !l.Promoting {
-		t.Fatalf("%+v", l)
+		t.Fatalf("Promoting %v, want true", l.Promoting)
 	}
 	x.carry()
 	x.mu.Lock()

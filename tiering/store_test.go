@@ -434,7 +434,7 @@ func (b *bench) wantMiss(p piece, why tier.Reason) {
 		want.Status = tier.StatusPending
 	}
 	if got := b.status(p); got != want {
-		b.Fatalf("segment %x: %+v, want %+v", p.key[:4], got, want)
+		b.Fatalf("segment %x: got %v, want %v", p.key[:4], got, want)
 	}
 }
 
@@ -442,7 +442,7 @@ func (b *bench) wantHit(p piece) {
 	b.Helper()
 	_, n := p.spec.Interior()
 	if got, want := b.status(p), (SegmentStatus{tier.StatusHit, tier.PlaceDRAM, tier.ReasonNone, uint32(n)}); got != want {
-		b.Fatalf("segment %x: %+v, want %+v", p.key[:4], got, want)
+		b.Fatalf("segment %x: got %v, want %v", p.key[:4], got, want)
 	}
 }
 
@@ -564,7 +564,7 @@ func (s *Store) auditLocked() error {
 	for i, p := range s.allPools() {
 		a := pools[i]
 		if p.Used != a.used || p.Pinned != a.pinned || p.Bytes != a.bytes || p.Objects != a.objects || p.Used > p.Budget {
-			return fmt.Errorf("pool %s: %+v, its objects give %+v", p.Name, p, a)
+			return fmt.Errorf("pool %s: Used %v, want %v; Pinned %v, want %v; Bytes %v, want %v; Objects %v, want %v; Used %v, want at most %v", p.Name, p.Used, a.used, p.Pinned, a.pinned, p.Bytes, a.bytes, p.Objects, a.objects, p.Used, p.Budget)
 		}
 		if p.Evict.Len() != ranked[i] {
 			return fmt.Errorf("pool %s: policy holds %d of %d", p.Name, p.Evict.Len(), ranked[i])
@@ -587,7 +587,7 @@ func (s *Store) auditLocked() error {
 			}
 		}
 		if t.Total() != a.used || t.Pinned != a.pinned || t.Leaving != a.bytes[objects.ClassDemoting] {
-			return fmt.Errorf("tenant %s: %+v, its objects give %+v", t.Name, t, a)
+			return fmt.Errorf("tenant %s: Pinned %v, want %v; Leaving %v, want %v", t.Name, t.Pinned, a.pinned, t.Leaving, a.bytes[objects.ClassDemoting])
 		}
 		if held := t.Total() + s.objects.UsedBelow(t); t.QuotaBytes > 0 && held > t.QuotaBytes {
 			return fmt.Errorf("tenant %s: %d bytes over a quota of %d", t.Name, held, t.QuotaBytes)
@@ -772,10 +772,10 @@ func (s *Store) auditLowerLocked() error {
 	}
 	c := &s.counters
 	if left, ways := c.EvictedRoom+c.EvictedQuota, c.Demoted+c.DemotionsRefused+c.DemotionsFailed+c.Dropped+leaving; left != ways {
-		return fmt.Errorf("%d objects left memory, counted %d ways: %+v", left, ways, c)
+		return fmt.Errorf("%d objects left memory, counted %d ways: left %v, want %v", left, ways, left, ways)
 	}
 	if ends := c.ReadAheadUsed + c.ReadAheadWasted + c.ReadAheadFailed + unused; c.ReadAheadBegun != ends {
-		return fmt.Errorf("%d read ahead, %d ends: %+v", c.ReadAheadBegun, ends, c)
+		return fmt.Errorf("%d read ahead, %d ends: ReadAheadBegun %v, want %v", c.ReadAheadBegun, ends, c.ReadAheadBegun, ends)
 	}
 	return nil
 }

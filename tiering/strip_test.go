@@ -65,14 +65,14 @@ func (b *bench) wantRows(node LoadedNode, want []byte) {
 func TestThinnedNodeIsNoHitAndServesWhatExtendsIt(t *testing.T) {
 	b, c, data := strippedBench(t, 16, 32)
 	if got := b.matchPrefix(1, tier.Exact, 16, 32); got.PrefixTokens != 0 || got.PrefixReason != tier.ReasonEvicted {
-		t.Fatalf("%+v", got)
+		t.Fatalf("PrefixTokens %v, want 0; PrefixReason %v, want %v", got.PrefixTokens, got.PrefixReason, tier.ReasonEvicted)
 	}
 	if l := b.loadPrefix(c, hashOf(1, 32), tier.Exact); l.Hit || l.Reason != tier.ReasonEvicted {
-		t.Fatalf("%+v", l)
+		t.Fatalf("Hit %v, want false; Reason %v, want %v", l.Hit, l.Reason, tier.ReasonEvicted)
 	}
 	l := b.loadPrefix(c, hashOf(1, 48), tier.Exact)
 	if !l.Hit || len(l.Nodes) != 3 {
-		t.Fatalf("%+v", l)
+		t.Fatalf("Hit %v, want true; len(l.Nodes) %v, want 3", l.Hit, len(l.Nodes))
 	}
 	for i, node := range l.Nodes {
 		b.wantRows(node, data[node.End])
@@ -110,12 +110,12 @@ func TestThinningGivesBackWholePagesOfStates(t *testing.T) {
 	b.strip(1, 16)
 	b.wantUsed(0, used-pages)
 	if n := b.Counters(); n.Stripped != 1 || int64(n.StrippedBytes) > pages || n.EvictedRoom != 0 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Stripped %v, want 1; int64(n.StrippedBytes) %v, want at most %v; EvictedRoom %v, want 0", n.Stripped, int64(n.StrippedBytes), pages, n.EvictedRoom)
 	}
 	info := b.Checkpoints(CheckpointFilter{}, nil, 10)
 	for _, i := range info {
 		if i.Stripped != (i.Tokens == 16) {
-			t.Errorf("%+v", i)
+			t.Errorf("Stripped %v, want %v", i.Stripped, (i.Tokens == 16))
 		}
 	}
 }
@@ -129,7 +129,7 @@ func TestRefillLeavesWhatWasLeased(t *testing.T) {
 	r, err := c.Save(b.saveQuery(1, 16, 0, tier.Exact))
 	b.must(err)
 	if got := b.matchPrefix(1, tier.Exact, 16); got.PrefixReason != tier.ReasonPending {
-		t.Fatalf("%+v", got)
+		t.Fatalf("PrefixReason %v, want %v", got.PrefixReason, tier.ReasonPending)
 	}
 	other := content(&l, 99) // rows that another run computed
 	if !b.commitAll(c, r, &l, other) {
@@ -193,7 +193,7 @@ func TestRefillWithAnotherParent(t *testing.T) {
 	b.audit()
 	got := b.loadPrefix(c, hashOf(1, 32), tier.Exact)
 	if len(got.Nodes) != 2 || got.Nodes[1].Begin != 16 {
-		t.Fatalf("%+v", got)
+		t.Fatalf("%v, want len(got.Nodes) == 2, got.Nodes[1].Begin == 16", got)
 	}
 	b.wantRows(got.Nodes[0], data[16])
 	b.wantRows(got.Nodes[1], data[32])
@@ -223,7 +223,7 @@ func TestRefillThatIsAbortedLeavesTheNodeThin(t *testing.T) {
 	d.Close()
 	b.wantUsed(0, used)
 	if got := b.matchPrefix(1, tier.Exact, 16); got.PrefixReason != tier.ReasonEvicted {
-		t.Fatalf("%+v", got)
+		t.Fatalf("PrefixReason %v, want %v", got.PrefixReason, tier.ReasonEvicted)
 	}
 	b.wantRows(b.loadPrefix(c, hashOf(1, 48), tier.Exact).Nodes[0], data[16])
 }
@@ -262,7 +262,7 @@ func TestSaveBehindAThinnedParent(t *testing.T) {
 	b.audit()
 	l := b.loadPrefix(c, hashOf(1, 40), tier.Exact)
 	if !l.Hit || len(l.Nodes) != 3 {
-		t.Fatalf("%+v", l)
+		t.Fatalf("Hit %v, want true; len(l.Nodes) %v, want 3", l.Hit, len(l.Nodes))
 	}
 	b.wantRows(l.Nodes[1], data[32])
 }
@@ -281,7 +281,7 @@ func TestShellsLeaveWithWhatExtendsThem(t *testing.T) {
 	b.mu.Unlock()
 	b.wantUsed(0, 0)
 	if n := b.Counters(); n.StrippedDropped != 2 || n.EvictedRoom != 1 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("StrippedDropped %v, want 2; EvictedRoom %v, want 1", n.StrippedDropped, n.EvictedRoom)
 	}
 }
 

@@ -84,7 +84,7 @@ func (x *twoTiers) wantOnDisk(p piece) {
 	x.Helper()
 	_, n := p.spec.Interior()
 	if got, want := x.status(p), (SegmentStatus{tier.StatusHit, tier.PlaceDisk, tier.ReasonNone, uint32(n)}); got != want {
-		x.Fatalf("segment %x: %+v, want %+v", p.key[:4], got, want)
+		x.Fatalf("segment %x: got %v, want %v", p.key[:4], got, want)
 	}
 }
 
@@ -156,7 +156,7 @@ func (x *twoTiers) end(a *awaiting) []Acquired {
 func (x *twoTiers) wantBytes(p piece, row Acquired) {
 	x.Helper()
 	if !row.Hit || row.Err != nil {
-		x.Fatalf("segment %x: %+v", p.key[:4], row)
+		x.Fatalf("segment %x: Hit %v, want true; Err %v, want nil", p.key[:4], row.Hit, row.Err)
 	}
 	want := contentOf(p, 0)
 	if got := x.load(gpuipc.Ref{Region: x.Arena(), Extents: row.Extents}); string(got) != string(want) {

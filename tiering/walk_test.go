@@ -320,7 +320,7 @@ func (w *walk) commitAllTo(r Reservation, l *profile.Layout, data []byte, level 
 				w.waits[got.Durable] = n
 			}
 			if (got.Durable != nil) != (level > tier.LevelMemory) {
-				w.fatal("level %v: %+v", level, got)
+				w.fatal("level %v: something to wait for %v", level, got.Durable != nil)
 			}
 		}
 		return
@@ -356,7 +356,7 @@ func (w *walk) acquireOne() {
 	case row.Err != nil:
 		w.fatal("acquire: %v", row.Err)
 	case row.Hit != memory || row.Promoting && !disk:
-		w.fatal("acquire: %+v, in memory %v, on disk %v", row, memory, disk)
+		w.fatal("acquire: hit %v, promoting %v, in memory %v, on disk %v", row.Hit, row.Promoting, memory, disk)
 	case row.Hit:
 		w.leases[row.Lease] = c
 		w.sameBytes(n, &p.layout, contentOf(p, rank), row.Extents)
@@ -403,7 +403,7 @@ func (w *walk) loadOne() {
 	l, err := c.Load(&LoadQuery{Profile: w.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact | tier.Spliced, Digests: true, Hash: save.Hash})
 	w.must(err)
 	if l.Hit != memory || l.Promoting && !disk {
-		w.fatal("load %d: %+v, in memory %v, on disk %v", n, l, memory, disk)
+		w.fatal("load %d: hit %v, promoting %v, in memory %v, on disk %v", n, l.Hit, l.Promoting, memory, disk)
 	}
 	if !l.Hit {
 		return
@@ -586,10 +586,10 @@ func (w *walk) compare() {
 		case !memory && disk && got.Place == tier.PlaceDisk:
 		case !memory && got.Status != tier.StatusHit && (!disk || got.Status == tier.StatusPending):
 		default:
-			w.fatal("segment %d: %+v, in memory %v, on disk %v", n, got, memory, disk)
+			w.fatal("segment %d: status %v, place %v, in memory %v, on disk %v", n, got.Status, got.Place, memory, disk)
 		}
 		if got.Status == tier.StatusHit && (!w.known[name] || w.removed[name]) {
-			w.fatal("segment %d: %+v, published %v, removed %v", n, got, w.known[name], w.removed[name])
+			w.fatal("segment %d: a hit, published %v, removed %v", n, w.known[name], w.removed[name])
 		}
 		if w.statusFor(tenantB, p).Status != tier.StatusMiss {
 			w.fatal("segment %d: another tenant has a hit", n)
@@ -608,7 +608,7 @@ func (w *walk) compare() {
 			want = tier.PlaceDisk
 		}
 		if r.PrefixPlace != want && !(w.beingFilled(n) && r.PrefixPlace == tier.PlaceNone) {
-			w.fatal("checkpoint %d: %+v, in memory %v, on disk %v", n, r, memory, disk)
+			w.fatal("checkpoint %d: place %v, want %v, reason %v, in memory %v, on disk %v", n, r.PrefixPlace, want, r.PrefixReason, memory, disk)
 		}
 	}
 }

@@ -60,18 +60,18 @@ func TestCommitIsAcknowledgedAtItsLevel(t *testing.T) {
 		x.wantHit(p) // it need not be waited for
 		if row.want == tier.LevelMemory {
 			if got.Durable != nil || len(x.tier.offered) != 0 {
-				t.Fatalf("%+v: %+v", row, got)
+				t.Fatalf("got.Durable %v, want nil; len(x.tier.offered) %v, want 0", got.Durable, len(x.tier.offered))
 			}
 			continue
 		}
 		if l := x.reached(got.Durable); l != tier.LevelDefault {
-			t.Fatalf("%+v: reached %v before it was written", row, l)
+			t.Fatalf("l %v, want %v: reached %v before it was written", l, tier.LevelDefault, l)
 		}
 		x.tier.finishAll()
 		l := x.reached(got.Durable)
 		n := x.Counters()
 		if l != row.want || n.Acknowledged[row.want] != 1 || n.Written != 1 {
-			t.Fatalf("%+v: reached %v, %+v", row, l, n)
+			t.Fatalf("l %v, want %v; n.Acknowledged[row.want] %v, want 1; n.Written %v, want 1", l, row.want, n.Acknowledged[row.want], n.Written)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestWithoutATierEverythingReachesMemory(t *testing.T) {
 	b := newBench(t, hybrid(1), func(c *Config) { c.DefaultLevel = tier.LevelSynced })
 	x := &twoTiers{bench: b, c: b.NewSession("c")}
 	if got := x.publishTo(b.mid(1, 64, 8), tier.LevelSynced); got.Durable != nil {
-		t.Fatalf("%+v", got)
+		t.Fatalf("Durable %v, want nil", got.Durable)
 	}
 	if b.NeedsPromotion(x.acquireQuery(b.mid(2, 64, 8))) || b.LoadNeedsPromotion(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: tier.Exact}) {
 		t.Fatal("there is nowhere to promote from")
@@ -123,7 +123,7 @@ func TestWhatTheDiskCannotDoReachesMemory(t *testing.T) {
 			x.wantHit(p)
 			x.audit()
 			if n := x.Counters(); n.Acknowledged[tier.LevelMemory] != 1 || n.Written != 0 || x.Pools()[0].DirtyBytes != x.cost(p) {
-				t.Fatalf("%+v", n)
+				t.Fatalf("Acknowledged[tier.LevelMemory] %v, want 1; Written %v, want 0", n.Acknowledged[tier.LevelMemory], n.Written)
 			}
 		})
 	}
@@ -169,7 +169,7 @@ func TestBusyTierIsWaitedForInOrder(t *testing.T) {
 	x.reached(ds[len(ds)-1])
 	n := x.Counters()
 	if n.Written != 4 || n.Acknowledged[tier.LevelLogged] != 4 || n.WritesRefused[stats.RefusalBusy] != 1 || x.Pools()[0].DirtyBytes == 0 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Written %v, want 4; Acknowledged[tier.LevelLogged] %v, want 4; WritesRefused[stats.RefusalBusy] %v, want 1", n.Written, n.Acknowledged[tier.LevelLogged], n.WritesRefused[stats.RefusalBusy])
 	}
 }
 
@@ -190,7 +190,7 @@ func TestHungTierDoesNotHoldMemory(t *testing.T) {
 	}
 	n := x.Counters()
 	if n.DemotionsRefused != 6 || n.Acknowledged[tier.LevelMemory] != 6 || x.tier.waiting() != 1 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("DemotionsRefused %v, want 6; Acknowledged[tier.LevelMemory] %v, want 6", n.DemotionsRefused, n.Acknowledged[tier.LevelMemory])
 	}
 	x.tier.finishAll()
 	if l := x.reached(ds[0]); l != tier.LevelLogged {
@@ -210,7 +210,7 @@ func TestHungTierDoesNotHoldChains(t *testing.T) {
 	d := x.commitTo(r, &l, content(&l, 3), tier.LevelLogged).Durable
 	x.dropAll()
 	if l := x.reached(d); l != tier.LevelMemory || x.Pools()[objects.PrivatePool].UsedBytes != 0 || x.down.Parked() != 0 {
-		t.Fatalf("reached %v, %+v", l, x.Pools()[objects.PrivatePool])
+		t.Fatalf("reached %v, %v, want l == tier.LevelMemory, x.Pools()[objects.PrivatePool].UsedBytes == 0, x.down.Parked() == 0", l, x.Pools()[objects.PrivatePool])
 	}
 	x.tier.finishAll()
 	if l := x.reached(first); l != tier.LevelLogged {
@@ -268,7 +268,7 @@ func TestAncestorsAreRaisedToTheLevel(t *testing.T) {
 		}
 	}
 	if n := x.Counters(); n.Written != 3 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Written %v, want 3", n.Written)
 	}
 }
 
@@ -306,11 +306,11 @@ func TestWriteBehindWritesWhatIsPublished(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1), writeBehind, poolOf(2))
 	p := x.mid(1, 64, 8)
 	if got := x.publishTo(p, tier.LevelDefault); got.Durable != nil || x.tier.waiting() != 1 {
-		t.Fatalf("%+v, %d writes", got, x.tier.waiting())
+		t.Fatalf("%v, want got.Durable == nil, x.tier.waiting() == 1, %d writes", got, x.tier.waiting())
 	}
 	x.tier.finishAll()
 	if d, _ := x.Segment(p.key); d.Lower != tier.LevelLogged || d.Place != tier.PlaceDRAM {
-		t.Fatalf("%+v", d)
+		t.Fatalf("Lower %v, want %v; Place %v, want %v", d.Lower, tier.LevelLogged, d.Place, tier.PlaceDRAM)
 	}
 	// What the tier has leaves at once.
 	x.publish(x.c, x.mid(2, 64, 8))
@@ -318,7 +318,7 @@ func TestWriteBehindWritesWhatIsPublished(t *testing.T) {
 	x.publish(x.c, x.mid(3, 64, 8))
 	x.wantOnDisk(p)
 	if n := x.Counters(); n.Demoted != 1 || n.EvictedRoom != 1 || n.Written != 2 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Demoted %v, want 1; EvictedRoom %v, want 1; Written %v, want 2", n.Demoted, n.EvictedRoom, n.Written)
 	}
 }
 
@@ -340,12 +340,12 @@ func TestEvictionDuringAWriteBehind(t *testing.T) {
 			x.wantErr(err, tier.ErrBusy)
 			x.audit()
 			if len(x.tier.offered) != 1 || x.Pools()[0].DemotingBytes != x.cost(p) {
-				t.Fatalf("%d offers, %+v", len(x.tier.offered), x.Pools()[0])
+				t.Fatalf("%d offers, %v, want len(x.tier.offered) == 1, x.Pools()[0].DemotingBytes == x.cost(p)", len(x.tier.offered), x.Pools()[0])
 			}
 			x.tier.finish(0, row.err)
 			n := x.Counters()
 			if n.Demoted != row.demoted || n.DemotionsFailed != row.failed || n.EvictedRoom != 1 {
-				t.Fatalf("%+v", n)
+				t.Fatalf("Demoted %v, want %v; DemotionsFailed %v, want %v; EvictedRoom %v, want 1", n.Demoted, row.demoted, n.DemotionsFailed, row.failed, n.EvictedRoom)
 			}
 			x.wantUsed(0, 0)
 			x.publish(x.c, q)
@@ -362,7 +362,7 @@ func TestWrongBytesInMemoryAreTakenOut(t *testing.T) {
 	x.wantMiss(p, tier.ReasonAborted)
 	x.wantUsed(0, 0)
 	if n := x.Counters(); n.CorruptInMemory != 1 || n.WritesFailed != 1 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("CorruptInMemory %v, want 1; WritesFailed %v, want 1", n.CorruptInMemory, n.WritesFailed)
 	}
 }
 
@@ -382,7 +382,7 @@ func TestNameOfAnotherTenantIsNotWrittenOver(t *testing.T) {
 		t.Fatalf("reached %v", l)
 	}
 	if e, _ := x.tier.entries[tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}], 0; e.Tenant != tenantA || x.Counters().WritesRefused[stats.RefusalOther] != 1 {
-		t.Fatalf("%+v", e)
+		t.Fatalf("%v, want e.Tenant == tenantA, x.Counters().WritesRefused[stats.RefusalOther] == 1", e)
 	}
 }
 
@@ -410,7 +410,7 @@ func TestOperatorRemovesFromBothTiers(t *testing.T) {
 		x.wantErr(x.Evict(p.key), tier.ErrGone)
 	}
 	if len(x.tier.entries) != 0 || x.Counters().Removed != 2 || len(x.objects.Deleting) != 0 {
-		t.Fatalf("%d entries, %+v", len(x.tier.entries), x.Counters())
+		t.Fatalf("%d entries, len(x.tier.entries) %v, want 0; len(x.objects.Deleting) %v, want 0", len(x.tier.entries), len(x.tier.entries), len(x.objects.Deleting))
 	}
 }
 
@@ -457,7 +457,7 @@ func TestRemovalEndsAPromotion(t *testing.T) {
 	x.untilReading(1)
 	x.must(x.Evict(p.key))
 	if row := x.end(a)[0]; row.Hit || row.Promoting {
-		t.Fatalf("%+v", row)
+		t.Fatalf("Hit %v, want false; Promoting %v, want false", row.Hit, row.Promoting)
 	}
 	<-done
 	x.wantMiss(p, tier.ReasonRemoved)
@@ -483,7 +483,7 @@ func TestFlushWritesEverythingParentsFirst(t *testing.T) {
 		t.Fatalf("%d written again, %v", written, err)
 	}
 	if n := x.Counters(); n.Acknowledged != [tier.LevelSynced + 1]uint64{} || n.Written != 12 {
-		t.Fatalf("%+v", n)
+		t.Fatalf("Acknowledged %v, want %v; Written %v, want 12", n.Acknowledged, [tier.LevelSynced + 1]uint64{}, n.Written)
 	}
 }
 
