@@ -205,6 +205,9 @@ func TestFidelityTable(t *testing.T) {
 func TestNaiveAdditionOfTable2(t *testing.T) {
 	want := map[int][3]float64{5: {1, 1, 1}, 7: {0.866, 0.982, 1}, 10: {0.221, 0.394, 0.632}}
 	for power, row := range want {
+		if raceEnabled && power != 7 {
+			continue // one goroutine computes all of it
+		}
 		for i, n := range []int{256, 512, 1024} {
 			h := fidelityHead(profile.RetNet, 1-math.Pow(2, -float64(power)), 3)
 			h.n = n

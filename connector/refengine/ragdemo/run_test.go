@@ -67,7 +67,18 @@ func TestSampleIsLargeEnough(t *testing.T) {
 	}
 }
 
-const shortPassage = 100
+const (
+	passage      = 100
+	passageShort = 40 // one goroutine computes all of it
+)
+
+// shortPassage is how many tokens passages of the short sample have.
+func shortPassage() int {
+	if testing.Short() {
+		return passageShort
+	}
+	return passage
+}
 
 // short is the sample with shorter passages and requests; the last two requests
 // find all their passages.
@@ -78,7 +89,7 @@ func short(t *testing.T) *Sample {
 		t.Fatal(err)
 	}
 	for i, p := range s.Passages {
-		s.Passages[i] = p[:shortPassage]
+		s.Passages[i] = p[:shortPassage()]
 	}
 	s.Requests = []Question{
 		{"Who?", []int{0, 1, 2}}, {"What?", []int{3, 1}}, {"Where?", []int{2, 0, 1}}, {"When?", []int{0, 1, 3}},
@@ -113,13 +124,13 @@ func TestRunInMemory(t *testing.T) {
 	}
 	// The third request shares only the system prompt, the fourth also passages 0
 	// and 1 with the first: these tokens are known.
-	if want := 2*len(system) + 2*shortPassage; int(math.Round(prefix.Warm.TokenHitRate*float64(prefix.Warm.PromptTokens))) != want {
+	if want := 2*len(system) + 2*shortPassage(); int(math.Round(prefix.Warm.TokenHitRate*float64(prefix.Warm.PromptTokens))) != want {
 		t.Errorf("prefix caching reused %.1f tokens, want %d", prefix.Warm.TokenHitRate*float64(prefix.Warm.PromptTokens), want)
 	}
-	if want := 2*len(system) + 6*(shortPassage-16); int(math.Round(spliced.Warm.TokenHitRate*float64(spliced.Warm.PromptTokens))) != want {
+	if want := 2*len(system) + 6*(shortPassage()-16); int(math.Round(spliced.Warm.TokenHitRate*float64(spliced.Warm.PromptTokens))) != want {
 		t.Errorf("spliced reused %.1f tokens, want %d", spliced.Warm.TokenHitRate*float64(spliced.Warm.PromptTokens), want)
 	}
-	if spliced.Warm.ComputedTokens != spliced.Warm.PromptTokens-2*len(system)-6*(shortPassage-16) {
+	if spliced.Warm.ComputedTokens != spliced.Warm.PromptTokens-2*len(system)-6*(shortPassage()-16) {
 		t.Errorf("spliced computed %d tokens", spliced.Warm.ComputedTokens)
 	}
 	if e := spliced.Warm.First.Relative; !(e > 0 && e < 2e-4) {

@@ -118,7 +118,11 @@ func (h history) after(rows map[extent.Name]Row, most int) (int, error) {
 // again while it does.
 func TestPowerCutLeavesAPrefix(t *testing.T) {
 	for _, percent := range []int{0, 50} {
-		for seed := range *seeds {
+		n := *seeds
+		if testing.Short() {
+			n = max(1, n/4)
+		}
+		for seed := range n {
 			t.Run(fmt.Sprintf("unsynced=%d/seed=%d", percent, seed), func(t *testing.T) {
 				t.Parallel()
 				powerCuts(t, percent, uint64(seed))

@@ -145,11 +145,7 @@ func TestEveryOperationMayFail(t *testing.T) {
 		t.Run(mode.what, func(t *testing.T) {
 			t.Parallel()
 			var failed atomic.Int64
-			step := int64(1)
-			if testing.Short() {
-				step = 3
-			}
-			places := atEveryPlace(t, step, func(at int64) (met bool) {
+			places := atEveryPlace(t, everyPlace(), func(at int64) (met bool) {
 				f := &faults{at: at, stays: mode.stays, errno: mode.errnos[at%2]}
 				if injected(t, f) != nil {
 					failed.Add(1)
@@ -159,6 +155,15 @@ func TestEveryOperationMayFail(t *testing.T) {
 			t.Logf("%d places for a fault, %d with an error", places, failed.Load())
 		})
 	}
+}
+
+// everyPlace is the step of atEveryPlace: each place, or with -short every fifth, which
+// ones by chance.
+func everyPlace() int64 {
+	if testing.Short() {
+		return 5
+	}
+	return 1
 }
 
 // atEveryPlace calls try with 0, 1, 2 and so on, or with every step-th of these,
