@@ -298,9 +298,10 @@ func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
 			if err := os.WriteFile(c.Disk, []byte("a file"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, "missing"},
+		}, "foreign"},
 		"no parent":                  {func(_ *testing.T, c *settings.Config) { c.Disk = filepath.Join(c.Disk, "a", "b") }, "missing"},
-		"a read-only directory":      {func(_ *testing.T, c *settings.Config) { c.Disk = "/sys/kernel" }, "missing"},
+		"a directory of other files": {func(_ *testing.T, c *settings.Config) { c.Disk = "/sys/kernel" }, "foreign"},
+		"a read-only parent":         {func(_ *testing.T, c *settings.Config) { c.Disk = "/sys/kernel/spliced" }, "missing"},
 		"a file system without room": {func(_ *testing.T, c *settings.Config) { c.Disk = "/proc/self/spliced" }, "missing"},
 		"another version": {func(t *testing.T, c *settings.Config) {
 			startDaemon(t, *c, nil).stop()

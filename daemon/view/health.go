@@ -58,6 +58,7 @@ var diskMeans = map[disk.State]string{
 	disk.StateLocked:     "another process has the directory, served from memory",
 	disk.StateVersion:    "the directory is of another version, served from memory",
 	disk.StateUnreadable: "the catalogue is damaged, served from memory until it is repaired or deleted",
+	disk.StateForeign:    "the directory, or something in it, is not the daemon's, served from memory",
 	disk.StateClosed:     "closed",
 }
 

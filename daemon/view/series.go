@@ -79,7 +79,7 @@ type diskSeries struct {
 
 type diskStateSeries struct {
 	State string `label:"state"`
-	Is    int    `prom:"disk_state" help:"1 for the state that the disk tier is in, 0 for the others. full: old entries make room for new ones; paused, failed: nothing is written; opening, missing, refused, locked, version, unreadable: nothing is read either."`
+	Is    int    `prom:"disk_state" help:"1 for the state that the disk tier is in, 0 for the others. full: old entries make room for new ones; paused, failed: nothing is written; opening, missing, refused, locked, version, unreadable, foreign: nothing is read either."`
 }
 
 type gpuSeries struct {

@@ -66,7 +66,7 @@
 //	   │         │         │ the disk takes writes again: opened anew
 //	   ├─────────┼─────────┘
 //	   └─────────┴────► missing              removed or renamed: what is at its path is opened
-//	missing, refused, locked, version, unreadable ──► opening   tried again after RetryMin, 2·RetryMin, … RetryMax
+//	missing, refused, locked, version, unreadable, foreign ──► opening   tried again after RetryMin, 2·RetryMin, … RetryMax
 //
 // Reads go on in ok, full, paused and failed. An entry that could not be read twice
 // is forgotten; after many in a row, nothing is found for a while.

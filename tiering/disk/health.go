@@ -27,10 +27,11 @@ const (
 	StateLocked     // another process has it
 	StateVersion    // it was written by another version
 	StateUnreadable // its catalogue is damaged: it has to be repaired, or deleted
+	StateForeign    // it, or something in it, is another user's or no part of a tier
 	StateClosed
 )
 
-var stateNames = [...]string{"ok", "full", "paused", "failed", "opening", "missing", "refused", "locked", "version", "unreadable", "closed"}
+var stateNames = [...]string{"ok", "full", "paused", "failed", "opening", "missing", "refused", "locked", "version", "unreadable", "foreign", "closed"}
 
 // String names a state as metrics and people see it.
 func (s State) String() string { return stateNames[s] }

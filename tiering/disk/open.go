@@ -69,6 +69,8 @@ func refusal(err error) State {
 		return StateLocked
 	case errors.Is(err, volume.ErrVersion), errors.Is(err, catalog.ErrVersion):
 		return StateVersion
+	case errors.Is(err, volume.ErrForeign), errors.Is(err, slab.ErrKind):
+		return StateForeign
 	case errors.Is(err, tier.ErrCorrupt), errors.Is(err, catalog.ErrStore):
 		return StateUnreadable
 	case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, catalog.ErrFailed):

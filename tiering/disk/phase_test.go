@@ -62,7 +62,7 @@ func TestStates(t *testing.T) {
 		StateFailed: {StateOpening, StateMissing, StateClosed},
 		StateClosed: nil,
 	}
-	shut := []State{StateOpening, StateMissing, StateRefused, StateLocked, StateVersion, StateUnreadable}
+	shut := []State{StateOpening, StateMissing, StateRefused, StateLocked, StateVersion, StateUnreadable, StateForeign}
 	for _, s := range shut {
 		leads[s] = []State{StateOK, StateClosed}
 		for _, other := range shut {

@@ -57,7 +57,33 @@ func allocate(fd int, bytes int64) error {
 	return err
 }
 
+// KindOf names what a mode is that of.
+func KindOf(mode uint32) string {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return "a file"
+	case unix.S_IFDIR:
+		return "a directory"
+	case unix.S_IFLNK:
+		return "a symbolic link"
+	case unix.S_IFIFO:
+		return "a FIFO"
+	case unix.S_IFSOCK:
+		return "a socket"
+	case unix.S_IFBLK, unix.S_IFCHR:
+		return "a device"
+	}
+	return fmt.Sprintf("of mode %o", mode)
+}
+
 func (d *directory) Open(name string) (File, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(filepath.Join(d.path, name), &st); err != nil {
+		return nil, failed("open "+name, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG { // before it is opened: that alone may do something
+		return nil, fmt.Errorf("%s is %s: %w", name, KindOf(st.Mode), ErrKind)
+	}
 	f, err := d.open(name, unix.O_RDWR)
 	if errors.Is(err, unix.EROFS) {
 		if f, err = d.open(name, unix.O_RDONLY); err == nil {
@@ -67,12 +93,11 @@ func (d *directory) Open(name string) (File, error) {
 	if err != nil {
 		return nil, failed("open "+name, err)
 	}
-	var st unix.Stat_t
 	if err := unix.Fstat(f.fd, &st); err != nil {
 		return nil, errors.Join(failed("open "+name, err), f.Close())
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, errors.Join(fmt.Errorf("open %s: not a file: %w", name, unix.EINVAL), f.Close())
+		return nil, errors.Join(fmt.Errorf("%s is %s: %w", name, KindOf(st.Mode), ErrKind), f.Close())
 	}
 	f.size = st.Size
 	return f, nil

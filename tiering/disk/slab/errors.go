@@ -20,6 +20,9 @@ var ErrFragmented = fmt.Errorf("slab: free space in too many pieces: %w", tier.E
 // written to it is lost with it, however often it is synced.
 var ErrMissing = errors.New("removed or renamed")
 
+// ErrKind is what has the name of a slab and is no file: a link, a FIFO, a device.
+var ErrKind = errors.New("not a slab file")
+
 // Why a file was refused as a slab. A refusal that is none of these is an error
 // of the file system, and says nothing about the bytes.
 var (

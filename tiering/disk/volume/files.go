@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -19,8 +20,14 @@ func (v *Volume) WriteFile(name string, content []byte) error {
 }
 
 // ReadFile reads a small file of the directory. fs.ErrNotExist: there is none.
+// ErrForeign: it is another user's, or no file.
 func (v *Volume) ReadFile(name string, most int) ([]byte, error) {
 	defer v.Reads.Begin()()
+	if v.index == vfs.Default {
+		if err := ours(v.path(name), unix.S_IFREG); err != nil {
+			return nil, err
+		}
+	}
 	return readFile(v.index, v.path(name), most)
 }
 

@@ -59,7 +59,8 @@ type Volume struct {
 }
 
 // Open opens a directory, which is made where its parent is there, and locks it
-// before anything in it is changed.
+// before anything in it is changed. ErrForeign: it is not ours to use, and was left
+// as it is.
 func Open(o Options) (v *Volume, err error) {
 	v = newVolume(&o)
 	defer func() {
@@ -68,6 +69,9 @@ func Open(o Options) (v *Volume, err error) {
 			v = nil
 		}
 	}()
+	if err := v.examine(); err != nil {
+		return v, err
+	}
 	if err := v.makeDirs(); err != nil {
 		return v, err
 	}
@@ -78,6 +82,9 @@ func Open(o Options) (v *Volume, err error) {
 		return v, err
 	}
 	if err := v.hold(); err != nil {
+		return v, err
+	}
+	if err := v.closeToGroup(); err != nil {
 		return v, err
 	}
 	if err := v.openSlabs(o.SlabBytes, o.Width); err != nil {

@@ -1,0 +1,202 @@
+package disk
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/tiering/disk/offline"
+	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/tiertest"
+)
+
+// stranger is a user that no test runs as.
+const stranger = 54321
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files to another user")
+	}
+}
+
+// tree lists everything under a directory with its mode and owner.
+func tree(t *testing.T, dir string) (list []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return err
+		}
+		list = append(list, strings.TrimPrefix(path, dir)+" "+os.FileMode(st.Mode).String())
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// A directory that others have prepared, or can write, or that is something else's, is
+// not used: nothing of it is served and nothing in it is changed.
+func TestForeignDirectoryIsLeftAlone(t *testing.T) {
+	give := func(name string) func(*testing.T, string) string {
+		return func(t *testing.T, dir string) string {
+			needRoot(t)
+			if err := os.Lchown(filepath.Join(dir, name), stranger, -1); err != nil {
+				t.Fatal(err)
+			}
+			return "belongs to user 54321"
+		}
+	}
+	instead := func(name string, mk func(path string) error, says string) func(*testing.T, string) string {
+		return func(t *testing.T, dir string) string {
+			path := filepath.Join(dir, name)
+			if err := errors.Join(os.RemoveAll(path), mk(path)); err != nil {
+				t.Fatal(err)
+			}
+			return says
+		}
+	}
+	link := func(path string) error { return os.Symlink("/dev/zero", path) }
+	fifo := func(path string) error { return unix.Mkfifo(path, 0o600) }
+	for name, spoil := range map[string]func(t *testing.T, dir string) (says string){
+		"another's directory":  give(""),
+		"another's slab":       give(slabDir + "/000001.slab"),
+		"another's slabs":      give(slabDir),
+		"another's index":      give(indexDir),
+		"another's catalogue":  give(indexDir + "/LOCK"),
+		"another's format":     give("FORMAT"),
+		"another's lock":       give("LOCK"),
+		"writable by all":      func(t *testing.T, dir string) string { return chmod(t, dir, 0o777) },
+		"slabs writable":       func(t *testing.T, dir string) string { return chmod(t, dir+"/"+slabDir, 0o777) },
+		"sticky like /tmp":     func(t *testing.T, dir string) string { return chmod(t, dir, 0o777|fs.ModeSticky) },
+		"a link for a slab":    instead(slabDir+"/000001.slab", link, "000001.slab is a symbolic link"),
+		"a FIFO for a slab":    instead(slabDir+"/000002.slab", fifo, "000002.slab is a FIFO"),
+		"a folder for a slab":  instead(slabDir+"/000002.slab", func(p string) error { return os.Mkdir(p, 0o700) }, "000002.slab is a directory"),
+		"a FIFO for the lock":  instead("LOCK", fifo, "LOCK is a FIFO"),
+		"a link for the index": instead(indexDir, link, "index is a device"),
+		"files and no format": func(t *testing.T, dir string) string {
+			if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755), os.WriteFile(dir+"/passwd", nil, 0o644)); err != nil {
+				t.Fatal(err)
+			}
+			return `holds "passwd" and no file FORMAT`
+		},
+		"another's link to ours": func(t *testing.T, dir string) string {
+			needRoot(t)
+			if err := errors.Join(os.Rename(dir, dir+".real"), os.Symlink(dir+".real", dir), os.Lchown(dir, stranger, -1)); err != nil {
+				t.Fatal(err)
+			}
+			return "belongs to user 54321"
+		},
+		"link into a folder of others' files": func(t *testing.T, dir string) string {
+			etc := dir + ".etc"
+			err := errors.Join(os.RemoveAll(dir), os.Mkdir(etc, 0o755), os.WriteFile(etc+"/shadow", nil, 0o600), os.Symlink(etc, dir))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return `holds "shadow"`
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tiertest.Leaks(t)
+			s := newShelf(t)
+			cfg := s.config()
+			root := t.TempDir()
+			cfg.Dir = root + "/tier"
+			w := segments(1, 1)[0]
+			s.filled(cfg, []thing{w})
+			says := spoil(t, cfg.Dir)
+			before := tree(t, root)
+			lower := s.open(cfg)
+			if h := lower.Health(); h.State != StateForeign || !strings.Contains(h.Cause, says) {
+				t.Errorf("state %v: %s", h.State, h.Cause)
+			}
+			if err := s.read(lower.Tier, w); err == nil {
+				t.Error("it is served")
+			}
+			_ = lower.close()
+			if after := tree(t, root); !slices.Equal(after, before) {
+				t.Errorf("it was changed: %q, before %q", after, before)
+			}
+		})
+	}
+}
+
+func chmod(t *testing.T, path string, mode fs.FileMode) string {
+	t.Helper()
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+	return "writable by everybody"
+}
+
+// What a cluster does to a volume that it gives to a group, a link of our own and the
+// root of a file system refuse nothing; folders are closed to the group again.
+func TestDirectoryThatIsOursOpens(t *testing.T) {
+	for name, prepare := range map[string]func(t *testing.T, dir string) error{
+		"empty":                       func(_ *testing.T, dir string) error { return os.Mkdir(dir, 0o755) },
+		"root of a file system":       func(_ *testing.T, dir string) error { return os.MkdirAll(dir+"/lost+found", 0o700) },
+		"an opening that was cut off": func(_ *testing.T, dir string) error { return os.MkdirAll(dir+"/index", 0o700) },
+		"a link of our own": func(_ *testing.T, dir string) error {
+			return errors.Join(os.Mkdir(dir+".real", 0o700), os.Symlink(dir+".real", dir))
+		},
+		"a volume of a group": func(t *testing.T, dir string) error {
+			s := newShelf(t)
+			cfg := s.config()
+			cfg.Dir = dir
+			s.filled(cfg, segments(1, 1))
+			return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+				if err != nil {
+					return err
+				}
+				if d.IsDir() {
+					return os.Chmod(path, 0o770|fs.ModeSetgid)
+				}
+				return os.Chmod(path, 0o660)
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tiertest.Leaks(t)
+			s := newShelf(t)
+			cfg := s.config()
+			cfg.Dir = t.TempDir() + "/tier"
+			if err := prepare(t, cfg.Dir); err != nil {
+				t.Fatal(err)
+			}
+			lower := s.openOK(cfg)
+			s.mustWrite(lower.Tier, segments(1, 1)[0], tier.LevelSynced)
+			s.mustRead(lower.Tier, segments(1, 1)[0])
+			for _, folder := range []string{indexDir, slabDir, profileDir} {
+				info, err := os.Stat(filepath.Join(cfg.Dir, folder))
+				if err != nil || info.Mode().Perm() != 0o700 {
+					t.Errorf("%s: %v, %v", folder, info.Mode(), err)
+				}
+			}
+		})
+	}
+}
+
+// Check and repair name what lies where a slab should, too.
+func TestOfflineNamesWhatIsNoSlab(t *testing.T) {
+	s := newShelf(t)
+	cfg := s.config()
+	cfg.Dir = t.TempDir() + "/tier"
+	s.filled(cfg, segments(1, 1))
+	if err := unix.Mkfifo(filepath.Join(cfg.Dir, slabDir, "000002.slab"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := offline.Check(t.Context(), cfg.Dir, offline.CheckOptions{}); err == nil || !strings.Contains(err.Error(), "000002.slab is a FIFO") {
+		t.Errorf("%v: %v", r, err)
+	}
+}

@@ -1,0 +1,143 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// ErrForeign is a directory that is not ours to use: it, or something in it, belongs to
+// another user, is writable by everybody or is not what its name says, or it holds
+// other things and no FORMAT.
+var ErrForeign = fmt.Errorf("not a directory to use: %w", tier.ErrUnavailable)
+
+// foreign says what is wrong and what an operator may do.
+func foreign(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", fmt.Errorf(format, args...), ErrForeign)
+}
+
+// mayLieBeside are the names that an empty directory may hold: of a file system's
+// root, and of an opening that was cut short before there was a FORMAT.
+var mayLieBeside = []string{"lost+found", lockName, formatName + ".new", indexDir, slabDir, profileDir}
+
+// examine comes before anything in a directory is made or changed. Everything in it has
+// to be ours or root's, and not writable by everybody: else others could have us serve
+// their bytes. The directory itself may be writable by a group, as that of a volume
+// whose group a cluster has set; what is in it is closed to that group (closeToGroup).
+func (v *Volume) examine() error {
+	if v.index != vfs.Default {
+		return nil
+	}
+	switch err := ours(v.dir, unix.S_IFDIR); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // it will be made
+	case err != nil:
+		return err
+	}
+	entries, err := os.ReadDir(v.dir)
+	if err != nil {
+		return err
+	}
+	used := slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == formatName })
+	for _, e := range entries {
+		if !used && !slices.Contains(mayLieBeside, e.Name()) {
+			return foreign("%s holds %q and no file %s: it is not the directory of a disk tier; name an empty one, or one that is not there yet",
+				v.dir, e.Name(), formatName)
+		}
+		if err := v.examineEntry(e.Name()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// examineEntry looks at what the tier uses of a directory, and one level below.
+func (v *Volume) examineEntry(name string) error {
+	switch name {
+	case lockName, formatName:
+		return ours(v.path(name), unix.S_IFREG)
+	case indexDir, slabDir, profileDir:
+	default:
+		return nil
+	}
+	dir := v.path(name)
+	if err := ours(dir, unix.S_IFDIR); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := ours(v.index.PathJoin(dir, e.Name()), unix.S_IFREG); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// ours says whether a path leads to something of a kind that is ours or root's.
+func ours(path string, kind uint32) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if err := owned(path, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK && kind == unix.S_IFDIR {
+		if err := unix.Stat(path, &st); err != nil {
+			return &os.PathError{Op: "stat", Path: path, Err: err}
+		}
+		if err := owned(path, &st); err != nil {
+			return err
+		}
+	}
+	if st.Mode&unix.S_IFMT != kind {
+		return foreign("%s is %s, not %s", path, slab.KindOf(st.Mode), slab.KindOf(kind))
+	}
+	if st.Mode&0o002 != 0 {
+		return foreign("%s is writable by everybody (mode %04o): chmod o-w, or name a directory inside it", path, st.Mode&0o7777)
+	}
+	return nil
+}
+
+func owned(path string, st *unix.Stat_t) error {
+	if uid := os.Geteuid(); st.Uid != 0 && int(st.Uid) != uid {
+		return foreign("%s belongs to user %d, the daemon is user %d: name a directory of its own, or chown this one if its bytes are to be trusted",
+			path, st.Uid, uid)
+	}
+	return nil
+}
+
+// closeToGroup takes from others what a cluster, which gives a volume to a group, has
+// given them: folders that are ours are for us alone.
+func (v *Volume) closeToGroup() error {
+	if v.index != vfs.Default {
+		return nil
+	}
+	for _, name := range [...]string{indexDir, slabDir, profileDir} {
+		path := v.path(name)
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			return &os.PathError{Op: "stat", Path: path, Err: err}
+		}
+		if st.Mode&0o077 == 0 || int(st.Uid) != os.Geteuid() {
+			continue
+		}
+		err := unix.Chmod(path, 0o700)
+		if err != nil && !errors.Is(err, unix.EROFS) {
+			return &os.PathError{Op: "chmod", Path: path, Err: err}
+		}
+		v.log.Info().Str("tier", "disk").Str("dir", path).Err(err).Msg("closed to other users")
+	}
+	return nil
+}
