@@ -1,42 +1,47 @@
 package api
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
 	"github.com/valyala/fasthttp"
 )
 
-func TestConnectionsBeyondTheBoundAreClosedAndCounted(t *testing.T) {
+// Whoever holds all connections and says nothing closes his own; who has not been
+// heard of longest goes first.
+func TestIdleConnectionsMakeWay(t *testing.T) {
 	s := serve(t, newFake(0), nil)
 	address := strings.TrimPrefix(s.tcp, "http://")
-	for i := range maxConnections {
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
+	conns := make([]net.Conn, maxConnections+8)
+	for i := range conns {
+		var err error
+		if conns[i], err = net.Dial("tcp", address); err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
+		defer conns[i].Close()
 		// An answer shows that the connection has its place.
-		if err := exchange(conn); err != nil {
+		if err := exchange(conns[i]); err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 	}
-	one, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
+	for i, conn := range conns {
+		if err := exchange(conn); (err != nil) != (i < 8) {
+			t.Errorf("connection %d of %d: %v", i, len(conns), err)
+		}
 	}
-	defer one.Close()
-	if err := exchange(one); err == nil {
-		t.Error("one connection too many is answered")
-	}
-	if n := s.server.Refused(); n != 1 {
-		t.Errorf("%d refused, want 1", n)
+	var counted dto.Metric
+	if err := s.server.turnedAway.WithLabelValues("idle").Write(&counted); err != nil || counted.Counter.GetValue() != 8 {
+		t.Errorf("%v closed, %v; want 8", counted.Counter.GetValue(), err)
 	}
 	// The admin socket has places of its own.
 	admin, err := net.Dial("unix", s.unix)
@@ -49,18 +54,60 @@ func TestConnectionsBeyondTheBoundAreClosedAndCounted(t *testing.T) {
 	}
 }
 
+// While all places are busy, probes are answered at others.
+func TestProbesAreAnsweredWhileAllPlacesAreBusy(t *testing.T) {
+	f := newFake(0)
+	held := make(chan struct{})
+	busy := make(chan struct{}, maxConnections)
+	s := serve(t, f, func(o *Options) { o.Node = slowNode{f, busy, held} })
+	var asking sync.WaitGroup
+	for range maxConnections {
+		asking.Go(func() {
+			request(t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, http.MethodGet, s.tcp+"/api/v1/pools")
+		})
+	}
+	for range maxConnections {
+		<-busy
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for range 3 * maxProbes {
+		for path, want := range map[string]int{"/livez": 200, "/readyz": 200, "/healthz": 200, "/api/v1/status": 503} {
+			if status, _, body := request(t, client, http.MethodGet, s.tcp+path); status != want {
+				t.Fatalf("%s: %d %s", path, status, body)
+			}
+		}
+	}
+	close(held)
+	asking.Wait()
+}
+
+// slowNode lists its pools when it is let go.
+type slowNode struct {
+	Node
+	busy chan<- struct{}
+	held <-chan struct{}
+}
+
+func (n slowNode) Pools() []Pool {
+	n.busy <- struct{}{}
+	<-n.held
+	return n.Node.Pools()
+}
+
 func exchange(conn net.Conn) error {
 	if _, err := io.WriteString(conn, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		return err
 	}
-	start := make([]byte, len("HTTP/1.1 200"))
-	if _, err := io.ReadFull(conn, start); err != nil {
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
 		return err
 	}
-	if string(start) != "HTTP/1.1 200" {
-		return errors.New(string(start))
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return errors.New(answer.Status)
 	}
-	return nil
+	_, err = io.Copy(io.Discard, answer.Body)
+	return err
 }
 
 func FuzzQuery(f *testing.F) {

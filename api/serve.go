@@ -47,8 +47,10 @@ func (s *Server) Run(ctx context.Context, listeners ...Listener) error {
 }
 
 func (s *Server) accept(ctx context.Context, ln Listener, serving *sync.WaitGroup) error {
-	server := s.newHTTP(ln.Trusted)
-	free := make(chan struct{}, maxConnections)
+	full := s.newDoor(maxConnections, s.handler(ln.Trusted))
+	// Beside them, so that whoever holds all places cannot make a node look dead.
+	probes := s.newDoor(maxProbes, s.probesOnly(s.handler(ln.Trusted)))
+	probes.http.ReadTimeout, probes.http.WriteTimeout = probeTimeout, probeTimeout
 	for {
 		conn, err := ln.Accept()
 		if ctx.Err() != nil {
@@ -65,26 +67,70 @@ func (s *Server) accept(ctx context.Context, ln Listener, serving *sync.WaitGrou
 			pause(ctx, 100*time.Millisecond)
 			continue
 		}
-		select {
-		case free <- struct{}{}:
-		default:
-			s.refused.Add(1)
+		if !s.enter(full, conn, serving) && !s.enter(probes, conn, serving) {
+			s.turnedAway.WithLabelValues("bound").Inc()
 			conn.Close()
-			continue
 		}
-		s.track(conn, true)
-		serving.Go(func() {
-			defer func() { s.track(conn, false); <-free }()
-			// What ends a connection is the peer's doing, and every answer to it was sent.
-			_ = server.ServeConn(conn)
-			conn.Close()
-		})
 	}
 }
 
-func (s *Server) newHTTP(trusted bool) *fasthttp.Server {
+// door is one way in: an HTTP server and its places.
+type door struct {
+	http   *fasthttp.Server
+	places *places
+}
+
+// enter serves a connection, if there is a place for it.
+func (s *Server) enter(d *door, conn net.Conn, serving *sync.WaitGroup) bool {
+	lost, ok := d.places.take(conn, time.Now())
+	if !ok {
+		return false
+	}
+	if lost != nil {
+		s.turnedAway.WithLabelValues("idle").Inc()
+		lost.Close()
+	}
+	s.track(conn, true)
+	serving.Go(func() {
+		defer func() { s.track(conn, false); d.places.leave(conn) }()
+		// What ends a connection is the peer's doing, and every answer to it was sent.
+		_ = d.http.ServeConn(conn)
+		conn.Close()
+	})
+	return true
+}
+
+// probesOnly answers the probes, one to a connection, and tells others to come again.
+func (s *Server) probesOnly(answer fasthttp.RequestHandler) fasthttp.RequestHandler {
+	return func(ctx *fasthttp.RequestCtx) {
+		ctx.SetConnectionClose()
+		switch string(ctx.Path()) {
+		case "/livez", "/readyz", "/healthz":
+			answer(ctx)
+		default:
+			writeProblem(ctx, newProblem(fasthttp.StatusServiceUnavailable, CodeUnavailable,
+				fmt.Sprintf("%d requests are being answered, as many as may: come again", maxConnections)))
+		}
+	}
+}
+
+func (s *Server) newDoor(most int, handler fasthttp.RequestHandler) *door {
+	d := &door{places: newPlaces(most)}
+	d.http = s.newHTTP()
+	d.http.Handler = func(ctx *fasthttp.RequestCtx) {
+		d.places.answering(ctx.Conn(), true, time.Now())
+		handler(ctx)
+	}
+	d.http.ConnState = func(conn net.Conn, state fasthttp.ConnState) {
+		if state == fasthttp.StateIdle { // the answer was sent
+			d.places.answering(conn, false, time.Now())
+		}
+	}
+	return d
+}
+
+func (s *Server) newHTTP() *fasthttp.Server {
 	return &fasthttp.Server{
-		Handler:      s.handler(trusted),
 		ErrorHandler: readProblem,
 		// Connections are bounded in accept, where the bound is counted.
 		// fasthttp's own bound counts each of ours twice and stays out of it.

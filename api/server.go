@@ -8,7 +8,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,11 +21,13 @@ import (
 // with a cursor, the busiest client a Prometheus with a few people beside it.
 const (
 	maxConnections = 128 // per listener
+	maxProbes      = 16  // and beside them
+	probeTimeout   = 2 * time.Second
 	maxHeaderBytes = 8 << 10
 	maxBodyBytes   = 4 << 10
 	readTimeout    = 5 * time.Second // headers and body of one request
 	writeTimeout   = 30 * time.Second
-	idleTimeout    = 60 * time.Second
+	idleTimeout    = 5 * time.Second
 	drainTimeout   = 5 * time.Second // how long Run waits for answers in progress
 	closeTimeout   = time.Second     // and then, with their connections closed
 	maxScrapes     = 4               // of /metrics at once
@@ -90,7 +91,7 @@ type Server struct {
 	stopping context.Context
 	stop     context.CancelFunc
 
-	refused atomic.Uint64
+	turnedAway *prometheus.CounterVec // connections, by reason
 
 	mu struct {
 		sync.Mutex
@@ -116,15 +117,19 @@ func New(o Options) (*Server, error) {
 		// Counts what was left out, as promhttp_metric_handler_errors_total.
 		Registry: o.Metrics,
 	}))
+	s.turnedAway = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "spliced_admin_connections_closed_total",
+		Help: "Connections to the admin REST that were closed since there were as many as may be, by reason: idle (waited longest for a request), bound (all others were busy).",
+	}, []string{"reason"})
+	if err := o.Metrics.Register(s.turnedAway); err != nil {
+		return nil, fmt.Errorf("api options: %w: %w", err, ErrInvalid)
+	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.profiling = fasthttpadaptor.NewFastHTTPHandlerFunc(s.profile)
 	s.routes = newRouteTable()
 	s.mu.conns = map[net.Conn]struct{}{}
 	return s, nil
 }
-
-// Refused counts connections closed because a listener had its bound of them.
-func (s *Server) Refused() uint64 { return s.refused.Load() }
 
 // handler answers every request of listeners of one kind.
 func (s *Server) handler(trusted bool) fasthttp.RequestHandler {
