@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -17,8 +18,38 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Whoever holds all connections and says nothing closes his own; who has not been
-// heard of longest goes first.
+// Who has not been heard of longest loses its place; who is being answered keeps it.
+func TestPlacesGoToWhoeverIsHeardOf(t *testing.T) {
+	conns := make([]net.Conn, 5)
+	for i := range conns {
+		conns[i] = &net.TCPConn{}
+	}
+	p, now := newPlaces(3), time.Unix(1000, 0)
+	tick := func() time.Time { now = now.Add(time.Second); return now }
+	take := func(conn, want net.Conn, ok bool) {
+		t.Helper()
+		if lost, got := p.take(conn, tick()); lost != want || got != ok {
+			t.Errorf("lost %p, %v; want %p, %v", lost, got, want, ok)
+		}
+	}
+	for _, c := range conns[:3] {
+		take(c, nil, true)
+	}
+	p.answering(conns[0], true, tick())
+	take(conns[3], conns[1], true)
+	p.answering(conns[0], false, tick()) // now heard of last
+	take(conns[4], conns[2], true)
+	for _, c := range []net.Conn{conns[0], conns[3], conns[4], conns[1]} {
+		p.answering(c, true, tick())
+	}
+	take(conns[1], nil, false)
+	p.leave(conns[2]) // has none
+	take(conns[1], nil, false)
+	p.leave(conns[3])
+	take(conns[1], nil, true)
+}
+
+// Whoever holds all connections and says nothing closes his own.
 func TestIdleConnectionsMakeWay(t *testing.T) {
 	s := serve(t, newFake(0), nil)
 	address := strings.TrimPrefix(s.tcp, "http://")
@@ -34,10 +65,14 @@ func TestIdleConnectionsMakeWay(t *testing.T) {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 	}
-	for i, conn := range conns {
-		if err := exchange(conn); (err != nil) != (i < 8) {
-			t.Errorf("connection %d of %d: %v", i, len(conns), err)
+	lost := 0
+	for _, conn := range conns {
+		if exchange(conn) != nil {
+			lost++
 		}
+	}
+	if lost != 8 {
+		t.Errorf("%d of %d connections have ended, want 8", lost, len(conns))
 	}
 	var counted dto.Metric
 	if err := s.server.turnedAway.WithLabelValues("idle").Write(&counted); err != nil || counted.Counter.GetValue() != 8 {
