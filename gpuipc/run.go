@@ -13,6 +13,7 @@ type task struct {
 	host    *host
 	ctx     context.Context
 	op      Op
+	pause   func() // nil = none
 	items   int
 	work    func(w *worker, item int) error
 	next    atomic.Int64 // items taken
@@ -26,12 +27,23 @@ type task struct {
 type worker struct {
 	*task
 	*scratch
+	callers bool // on the caller's goroutine
+}
+
+type pauseKey struct{}
+
+// WithPause has operations of a host device with this context call pause between their
+// pieces, on the caller's goroutine. It may block; other goroutines that joined the
+// operation go on meanwhile.
+func WithPause(ctx context.Context, pause func()) context.Context {
+	return context.WithValue(ctx, pauseKey{}, pause)
 }
 
 // run works through n items and returns when no goroutine works on them any
 // more, whatever happened. With wide set, free workers of the device join.
 func (h *host) run(ctx context.Context, op Op, n int, wide bool, work func(w *worker, item int) error) error {
 	t := &task{host: h, ctx: ctx, op: op, items: n, work: work}
+	t.pause, _ = ctx.Value(pauseKey{}).(func())
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -39,10 +51,10 @@ func (h *host) run(ctx context.Context, op Op, n int, wide bool, work func(w *wo
 	for i := 1; wide && i < n && h.borrow(); i++ {
 		group.Go(func() {
 			defer h.giveBack()
-			t.loop()
+			t.loop(false)
 		})
 	}
-	t.loop()
+	t.loop(true)
 	group.Wait()
 	return h.holes.explain(t.err)
 }
@@ -58,10 +70,10 @@ func (h *host) borrow() bool {
 
 func (h *host) giveBack() { <-h.extra }
 
-func (t *task) loop() {
+func (t *task) loop(callers bool) {
 	s := t.host.scratch.Get().(*scratch)
 	defer t.host.scratch.Put(s)
-	w := &worker{task: t, scratch: s}
+	w := &worker{task: t, scratch: s, callers: callers}
 	err := guarded(func() error {
 		for {
 			item := int(t.next.Add(1)) - 1
@@ -84,18 +96,21 @@ func (t *task) loop() {
 
 // chunk is called between pieces of at most a few milliseconds: it tells whether
 // the task should go on. The first piece of a task always may.
-func (t *task) chunk() error {
-	n := t.started.Add(1) - 1
+func (w *worker) chunk() error {
+	n := w.started.Add(1) - 1
 	if n == 0 {
 		return nil
 	}
-	if between := t.host.between; between != nil {
-		between(t.op, int(n))
+	if w.callers && w.pause != nil {
+		w.pause()
 	}
-	if t.failed.Load() {
+	if between := w.host.between; between != nil {
+		between(w.op, int(n))
+	}
+	if w.failed.Load() {
 		return errStopped
 	}
-	return t.ctx.Err()
+	return w.ctx.Err()
 }
 
 // errStopped ends workers after another one failed; it never leaves a task,

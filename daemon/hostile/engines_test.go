@@ -152,6 +152,13 @@ func (n *neighbour) call() time.Duration {
 // during runs an attack and says how the neighbour fares meanwhile, beside idle.
 func (n *neighbour) during(attack func()) (felt string) {
 	n.t.Helper()
+	felt, _ = n.duringWorst(attack)
+	return felt
+}
+
+// duringWorst also returns the longest call.
+func (n *neighbour) duringWorst(attack func()) (felt string, worst time.Duration) {
+	n.t.Helper()
 	stop, done := make(chan struct{}), make(chan struct{})
 	var took []time.Duration
 	go func() {
@@ -177,7 +184,7 @@ func (n *neighbour) during(attack func()) (felt string) {
 	end()
 	end = nil
 	slices.Sort(took)
-	return feltBy(took[(len(took)*99-1)/100], n.idle)
+	return feltBy(took[(len(took)*99-1)/100], n.idle), took[len(took)-1]
 }
 
 func feltBy(now, idle time.Duration) string {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/policy/profile"
 )
 
 // frames is a client that says frame by frame what a good one never would. It has one
@@ -41,30 +42,61 @@ func (v *victim) frames(hello *wire.HelloRequest) (*frames, wire.Code) {
 // ask sends a request and waits for its reply.
 func (f *frames) ask(op wire.Op, m wire.Message) ([]byte, wire.Code) {
 	f.t.Helper()
+	err := f.send(op, m)
+	var body []byte
+	var code wire.Code
+	if err == nil {
+		body, code, err = f.receive()
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return body, code
+}
+
+// send sends a request and waits for nothing.
+func (f *frames) send(op wire.Op, m wire.Message) error {
 	f.last++
 	h := wire.Header{Op: op, Request: f.last, Epoch: f.hello.BootEpoch}
 	if len(f.hello.Tenants) > 0 {
 		h.Tenant = f.hello.Tenants[0].ID
 	}
 	frame, err := wire.AppendFrame(nil, &h, m)
-	if err == nil {
-		err = f.conn.Send(frame, nil)
-	}
-	if err == nil {
-		err = f.conn.SetRecvTimeout(patience)
-	}
 	if err != nil {
-		f.t.Fatal(err)
+		return err
+	}
+	return f.conn.Send(frame, nil)
+}
+
+// receive waits for a reply.
+func (f *frames) receive() ([]byte, wire.Code, error) {
+	if err := f.conn.SetRecvTimeout(patience); err != nil {
+		return nil, 0, err
 	}
 	buf := make([]byte, wire.MaxFrame)
 	n, fds, err := f.conn.Recv(buf)
 	if err != nil {
-		f.t.Fatal(err)
+		return nil, 0, err
 	}
 	seqpacket.CloseAll(fds)
 	h, body, err := wire.ParseHeader(buf[:n])
-	if err != nil {
+	return body, h.Code, err
+}
+
+// register registers a profile.
+func (f *frames) register(p *profile.Profile) (id uint32) {
+	f.t.Helper()
+	const tokens = 5
+	body, code := f.ask(wire.OpProfile, &wire.ProfileRequest{
+		ProbeTokens: tokens, SegmentBytes: uint64(p.SegmentLayout(tokens).Bytes), CheckpointBytes: uint64(p.CheckpointLayout(tokens).Bytes),
+		Identity: p.Canonical(),
+	})
+	var r wire.ProfileReply
+	if code != wire.OK {
+		f.t.Fatalf("profile: %v: %s", code, wire.ErrorText(body))
+	}
+	if err := r.Decode(body); err != nil {
 		f.t.Fatal(err)
 	}
-	return body, h.Code
+	return r.Profile
 }

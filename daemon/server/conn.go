@@ -271,15 +271,20 @@ func afterRefusal(h *wire.Header) next {
 }
 
 // send sends one reply. A client that does not read its replies is dropped: the
-// bound on waiting for it is SendTimeout, set on the socket. A poller does not
-// wait.
+// bound on waiting for it is SendTimeout, set on the socket. Before a poller or a
+// worker waits, another goroutine takes its place.
 func (c *conn) send(frame []byte, fds []int, s *scratch) {
 	var err error
-	if s.poller == nil {
+	if s.poller == nil && s.worker == nil {
 		err = c.sock.Send(frame, fds)
 	} else if err = c.sock.TrySend(frame, fds); errors.Is(err, seqpacket.ErrTimeout) {
-		s.poller.disarm(c)
-		s.poller.replace(s)
+		if s.poller != nil {
+			s.poller.disarm(c)
+			s.poller.replace(s)
+		} else {
+			s.worker.spawn()
+			s.worker = nil
+		}
 		err = c.sock.Send(frame, fds)
 	}
 	switch {

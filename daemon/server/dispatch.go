@@ -22,6 +22,7 @@ type task struct {
 	body     []byte
 	ctx      context.Context
 	deadline time.Time // of jobs
+	place    *place    // of jobs that run
 	scratch  *scratch
 	rest     rest       // set by an operation that has to wait, instead of an answer
 	received []int      // descriptors; what is left is closed
@@ -33,7 +34,8 @@ type task struct {
 type scratch struct {
 	task   task
 	out    []byte
-	poller *poller // for which this goroutine polls; nil = others are not kept waiting
+	poller *poller // for which this goroutine polls
+	worker *queue  // whose jobs it runs; with both nil no others are kept waiting
 
 	match        wire.MatchRequest
 	matchReply   wire.MatchReply

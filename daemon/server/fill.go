@@ -52,6 +52,7 @@ func (t *task) reserve() (wire.Message, error) {
 			return nil, t.undoReserve(r, err)
 		}
 		t.appendReserved(out, r, err)
+		t.place.giveWay()
 	}
 	return out, nil
 }
@@ -95,6 +96,7 @@ func (t *task) stagedTokens(off uint64, n int) ([]uint32, error) {
 		for i := 0; i < len(raw); i += 4 {
 			ids = append(ids, binary.LittleEndian.Uint32(raw[i:]))
 		}
+		t.place.giveWay()
 	}
 	return ids, nil
 }
@@ -173,6 +175,7 @@ func (t *task) commit() (wire.Message, error) {
 		if got.Durable != nil {
 			waits = append(waits, pendingLevel{i, got.Durable})
 		}
+		t.place.giveWay()
 	}
 	if len(waits) > 0 {
 		t.rest = awaitLevels(out, waits)

@@ -9,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/gpuipc"
 )
 
 // job is a long request, or what is left of a request that waits (see rest). It
@@ -30,6 +31,7 @@ type job struct {
 	deadline time.Time
 	queue    *queue
 	lane     *lane
+	place    place
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 
@@ -108,7 +110,6 @@ func (c *conn) runHere(j *job, s *scratch, now time.Time) next {
 	if s.poller != nil {
 		s.poller.replace(s)
 		c.run(j, s, now)
-		j.queue.leave()
 		return replaced
 	}
 	c.server.polling.Add(1) // for what is done when it takes long
@@ -117,7 +118,6 @@ func (c *conn) runHere(j *job, s *scratch, now time.Time) next {
 		c.goOn(readOn)
 	})
 	c.run(j, s, now)
-	j.queue.leave()
 	if !long.Stop() {
 		return replaced
 	}
@@ -125,31 +125,41 @@ func (c *conn) runHere(j *job, s *scratch, now time.Time) next {
 	return readOn
 }
 
-// run runs a job. Work whose time has passed, or that was cancelled
-// before it began, touches nothing.
+// run runs a job that has a place and leaves that before it answers: a client that does
+// not read keeps nobody's. Work whose time has passed, or that was cancelled before it
+// began, touches nothing.
 func (c *conn) run(j *job, s *scratch, now time.Time) {
-	switch {
-	case j.ctx.Err() != nil:
-		c.finish(j, nil, context.Cause(j.ctx), s)
-		return
-	case !now.Before(j.deadline):
-		c.finish(j, nil, lateBy(j, now), s)
+	reply, rest, err := c.perform(j, s, now)
+	j.queue.leave()
+	if rest != nil {
+		c.runRest(j, rest)
 		return
 	}
-	ctx, stop := context.WithDeadline(j.ctx, j.deadline)
+	c.finish(j, reply, err, s)
+}
+
+func (c *conn) perform(j *job, s *scratch, now time.Time) (wire.Message, rest, error) {
+	switch {
+	case j.ctx.Err() != nil:
+		return nil, nil, context.Cause(j.ctx)
+	case !now.Before(j.deadline):
+		return nil, nil, lateBy(j, now)
+	}
+	j.place = place{j.queue, now}
+	ctx, stop := context.WithDeadline(gpuipc.WithPause(j.ctx, j.place.giveWay), j.deadline)
+	defer stop()
 	t := &s.task
-	*t = task{conn: c, at: c.attached.Load(), header: j.header, body: j.body, ctx: ctx, deadline: j.deadline, scratch: s, received: j.received}
+	*t = task{
+		conn: c, at: c.attached.Load(), header: j.header, body: j.body, ctx: ctx, deadline: j.deadline, place: &j.place,
+		scratch: s, received: j.received,
+	}
 	reply, err := operations[j.header.Op].run(t)
 	j.received, j.send = t.received, t.send
 	if err != nil {
 		err, _ = codes.Ended(ctx, err)
+		return nil, nil, err
 	}
-	stop()
-	if err == nil && t.rest != nil {
-		c.runRest(j, t.rest)
-		return
-	}
-	c.finish(j, reply, err, s)
+	return reply, t.rest, nil
 }
 
 // finish answers a job and then the cancellations that waited for it: in this

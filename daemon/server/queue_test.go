@@ -71,3 +71,72 @@ func TestPlacesAreBounded(t *testing.T) {
 		t.Error("one that does not wait goes before one that does")
 	}
 }
+
+// A job that gave way goes on when nobody else wants its place, or after a few jobs of
+// those that do.
+func TestALongJobGivesWay(t *testing.T) {
+	q := newQueue(1)
+	q.spawn = func() {}
+	if !q.enter() {
+		t.Fatal("no place")
+	}
+	q.giveWay() // for nobody
+	l := &lane{}
+	const jobs = 2 * mostPass
+	for range jobs {
+		q.put(l, &job{})
+	}
+	wentOn := make(chan struct{})
+	go func() {
+		q.giveWay()
+		close(wentOn)
+	}()
+	for i := range mostPass {
+		if _, ok := q.next(); !ok {
+			t.Fatalf("job %d is not begun while another gives way", i)
+		}
+		select {
+		case <-wentOn:
+			t.Fatalf("it goes on while job %d has the only place", i)
+		case <-time.After(time.Millisecond):
+		}
+		q.leave()
+	}
+	<-wentOn
+	if q.mu.running != 1 || q.enter() {
+		t.Errorf("%d jobs run in one place", q.mu.running)
+	}
+	q.leave()
+	for range jobs - mostPass {
+		if _, ok := q.next(); !ok {
+			t.Fatal("a job is lost")
+		}
+		q.leave()
+	}
+	if !q.enter() {
+		t.Error("a place is lost")
+	}
+}
+
+func TestAWorkerThatGivesWayIsReplaced(t *testing.T) {
+	q := newQueue(1)
+	spawned := make(chan struct{}, 1)
+	q.spawn = func() { spawned <- struct{}{} }
+	l := &lane{}
+	q.put(l, &job{})
+	q.put(l, &job{})
+	if _, ok := q.next(); !ok {
+		t.Fatal("no job")
+	}
+	wentOn := make(chan struct{})
+	go func() {
+		q.giveWay()
+		close(wentOn)
+	}()
+	<-spawned // this goroutine is it
+	if _, ok := q.next(); !ok {
+		t.Fatal("no job for who came in place of the worker")
+	}
+	q.leave()
+	<-wentOn
+}

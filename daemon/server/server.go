@@ -96,6 +96,9 @@ func New(o Options) (*Server, error) {
 		memory: newBudget("connection memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),
 		mapped: newBudget("registered memory", mappedInAll, 0),
 	}
+	for _, q := range []*queue{s.queue, s.deviceQueue} {
+		q.spawn = func() { s.polling.Go(q.work) }
+	}
 	for _, t := range o.Config.Tenants {
 		s.tokens = append(s.tokens, sha256.Sum256([]byte(t.Token)))
 		s.open = append(s.open, t.Token == "")
