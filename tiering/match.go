@@ -54,8 +54,9 @@ func (s *Store) matchSegments(q *MatchQuery, dst *MatchResult, p *objects.Profil
 
 func (s *Store) statusesLocked(keys [][32]byte, rows []SegmentStatus, p *objects.Profile, t *objects.Tenant, device bool) {
 	var found [matchRows]*objects.Object
+	segments := s.objects.Segments
 	for i := range keys {
-		found[i] = s.objects.Segments.Find(&keys[i])
+		found[i] = segments.Find(&keys[i])
 	}
 	for i := range keys {
 		rows[i] = s.statusLocked(found[i], &keys[i], p, t, device)
@@ -66,11 +67,10 @@ func (s *Store) statusesLocked(keys [][32]byte, rows []SegmentStatus, p *objects
 func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, device bool) SegmentStatus {
 	switch {
 	case o == nil || o.Profile != p || o.Tenant != t:
-		if e := s.matchBelowLocked(key, p, t); e != nil {
-			if device && s.objects.Copied(e, p, t) {
-				return s.hitAboveLocked(uint32(e.HitTokens()))
+		if s.cfg.Lower != nil {
+			if row, found := s.statusBelowLocked(key, p, t, device); found {
+				return row
 			}
-			return s.hitBelowLocked(uint32(e.HitTokens()))
 		}
 		why, tokens := s.objects.Ghosts.Why(key, p.ID, t.ID)
 		s.counters.Miss(why, tokens)
@@ -104,16 +104,18 @@ func (s *Store) hitAboveLocked(tokens uint32) SegmentStatus {
 	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceHBM, Tokens: tokens}
 }
 
-// matchBelowLocked finds a segment in the lower tier, which may be read ahead then.
-func (s *Store) matchBelowLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant) *tier.Entry {
-	if s.cfg.Lower == nil {
-		return nil
-	}
+// statusBelowLocked answers for a segment that lies in the lower tier, and may be read
+// ahead now.
+func (s *Store) statusBelowLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant, device bool) (row SegmentStatus, found bool) {
 	e := s.objects.MatchBelow(key, p, t)
-	if e != nil {
-		s.hintReadAheadLocked(e.Name, p, t)
+	if e == nil {
+		return row, false
 	}
-	return e
+	s.hintReadAheadLocked(e.Name, p, t)
+	if device && s.objects.Copied(e, p, t) {
+		return s.hitAboveLocked(uint32(e.HitTokens())), true
+	}
+	return s.hitBelowLocked(uint32(e.HitTokens())), true
 }
 
 // hitBelowLocked answers and counts for a key that lies in the lower tier.

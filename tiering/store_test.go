@@ -587,7 +587,7 @@ func (s *Store) auditLocked() error {
 			}
 		}
 		if t.Total() != a.used || t.Pinned != a.pinned || t.Leaving != a.bytes[objects.ClassDemoting] {
-			return fmt.Errorf("tenant %s: Pinned %v, want %v; Leaving %v, want %v", t.Name, t.Pinned, a.pinned, t.Leaving, a.bytes[objects.ClassDemoting])
+			return fmt.Errorf("tenant %s: total %d, want %d; Pinned %v, want %v; Leaving %v, want %v", t.Name, t.Total(), a.used, t.Pinned, a.pinned, t.Leaving, a.bytes[objects.ClassDemoting])
 		}
 		if held := t.Total() + s.objects.UsedBelow(t); t.QuotaBytes > 0 && held > t.QuotaBytes {
 			return fmt.Errorf("tenant %s: %d bytes over a quota of %d", t.Name, held, t.QuotaBytes)

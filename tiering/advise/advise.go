@@ -106,7 +106,7 @@ func (a *Advisor) Advise(q *Query, dst *Advice) error {
 	a.look(w, q)
 	w.judge(q, a.store)
 	w.choice = w.model.Choose(w.request(q))
-	a.settle(w, q)
+	a.record(w, q)
 	dst.SeenTokens = w.seen
 	dst.Positions = append(dst.Positions[:0], w.positions...)
 	dst.Segments = append(dst.Segments[:0], w.segments...)

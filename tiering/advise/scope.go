@@ -87,9 +87,9 @@ func (a *Advisor) sightLocked(w *work, q *Query, sc *scope) {
 	}
 }
 
-// settle records a prompt that is being served, counts, and hands to the worker
+// record notes a prompt that is being served, counts, and hands to the worker
 // what takes time.
-func (a *Advisor) settle(w *work, q *Query) {
+func (a *Advisor) record(w *work, q *Query) {
 	a.mu.Lock()
 	sc := a.openScopeLocked(scopeKey{q.Profile, q.Tenant})
 	if q.Record && !a.recordLocked(w, q, sc) {

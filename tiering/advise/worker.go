@@ -97,7 +97,7 @@ func (a *Advisor) take(key scopeKey) ([]cost.Sample, *checkpoint.Problem) {
 	return samples, &problem
 }
 
-// adopt settles what the worker has done for a scope. taken is how many measured
+// adopt takes over what the worker has done for a scope. taken is how many measured
 // prefills made sense.
 func (a *Advisor) adopt(key scopeKey, taken int, solution *checkpoint.Solution) {
 	a.mu.Lock()

@@ -216,7 +216,7 @@ func (e *Engine[K]) Cancel(f *Flight, err error) {
 	e.end(f, err)
 }
 
-// end settles a flight for those who wait for it or follow it.
+// end tells those who wait for a flight, or follow it, how it has ended.
 func (e *Engine[K]) end(f *Flight, err error) {
 	if f.moves > 0 {
 		err = nil
@@ -373,7 +373,7 @@ func (e *Engine[K]) after() {
 	}
 }
 
-// finish settles a move.
+// finish ends a move.
 func (e *Engine[K]) finish(f *Flight, err error) {
 	e.cfg.Lock.Lock()
 	e.bytes -= f.Bytes

@@ -21,7 +21,7 @@ type Job interface {
 	// find that what was moved is not wanted any more, or have the flight begin once
 	// more; one that then does not begin has ended well all the same.
 	Landed(f *Flight) (again bool, err error)
-	// End settles the transfer; err says why it did not happen. Flights that follow
+	// End says that the transfer is over; err says why it did not happen. Flights that follow
 	// f begin or end behind it.
 	End(f *Flight, err error)
 	// Release gives back what Begin took.

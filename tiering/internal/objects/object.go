@@ -46,7 +46,7 @@ type Object struct {
 	links
 }
 
-// Size is what an object costs. Guarded by the store's lock, apart from rankBytes.
+// Size is what an object costs. Guarded by the store's lock, apart from RankBytes.
 type Size struct {
 	RankBytes  int64 // of its layout
 	Bytes      int64 // that its tenant pays for: layouts of all ranks and token ids

@@ -38,7 +38,7 @@ type Pool struct {
 	Bytes   [Classes]int64 // used, by what for
 	Objects int
 	Evict   policy.Eviction // of published objects
-	floor   atomic.Uint64   // see floorValue
+	floor   atomic.Uint64   // see FloorValue
 
 	// With a lower tier.
 	Dirty        policy.Eviction // of what the tier does not hold; suspended unless it could leave and is not being written
@@ -48,7 +48,7 @@ type Pool struct {
 }
 
 // Tenant is a configured tenant and what it holds, in bytes of layouts over all
-// ranks, not of pages, and of token ids. Guarded by the store's lock, apart from Tenant.
+// ranks, not of pages, and of token ids. Guarded by the store's lock, apart from the first group.
 type Tenant struct {
 	ID         tier.TenantID
 	Name       string
@@ -131,8 +131,8 @@ func (s *Set) PagesOf(bytes int64) int64 {
 	return (bytes + page - 1) / page * page
 }
 
-// Allocate gives a new object its memory; makeRoomLocked has made sure of
-// it, so that a failure is a broken account.
+// Allocate gives a new object its memory. Its owner has made room, so that a failure
+// is a broken account.
 func (s *Set) Allocate(o *Object, bytes int64) {
 	for i := range o.Shares {
 		o.Shares[i].Extents = s.allocatePages(o, bytes)
