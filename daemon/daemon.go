@@ -55,6 +55,7 @@ type Daemon struct {
 	// Fixed after New.
 	config  settings.Config
 	machine settings.Machine
+	short   []settings.Shortfall
 	build   Build
 	log     zerolog.Logger
 	now     func() time.Time
@@ -95,11 +96,12 @@ func New(config settings.Config, parts Parts) (*Daemon, error) {
 		m = &detected
 	}
 	config.Resolve(*m)
-	if err := config.Validate(*m); err != nil {
+	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+	short := config.Fit(*m)
 	d := &Daemon{
-		config: config, machine: *m, build: parts.Build, log: parts.Log, now: parts.Now, lower: parts.Lower,
+		config: config, machine: *m, short: short, build: parts.Build, log: parts.Log, now: parts.Now, lower: parts.Lower,
 		tenants: tenantsOf(&config), epoch: newEpoch(),
 		device: parts.Device, ownsDev: parts.Device == nil, accelerator: parts.Accelerator, ready: make(chan struct{}),
 	}
@@ -298,7 +300,7 @@ func (d *Daemon) newServer() (*server.Server, error) {
 
 func (d *Daemon) newView() *view.View {
 	return view.New(view.Options{
-		Config: &d.config, Machine: d.machine, Version: d.build.Version, Commit: d.build.Commit, Started: d.started,
+		Config: &d.config, Machine: d.machine, Shortfalls: d.short, Version: d.build.Version, Commit: d.build.Commit, Started: d.started,
 		Epoch: d.epoch, Socket: d.socketPath(), Guard: d.socket, Pidfds: socket.HasPidfd(), Serving: d.serving.Load,
 		Store: d.store, Place: d.store.Pools()[0].Place, Device: d.device, GPU: d.gpu, GPUTrouble: d.gpuTrouble, Disk: d.disk,
 		Server: d.server, Canary: d.canary, Tenants: d.tenants,

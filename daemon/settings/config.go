@@ -144,9 +144,7 @@ func Default() Config {
 		HTTP:              "127.0.0.1:9400",
 		PageBytes:         Bytes(store.PageBytes),
 		HugePages:         "auto",
-		Staging:           64 * MiB,
 		StagingMax:        1 * GiB,
-		Slots:             256 * MiB,
 		SlotsMax:          4 * GiB,
 		HBMPageBytes:      Bytes(store.HBM.PageBytes),
 		HBMClient:         64 * MiB,
@@ -214,6 +212,13 @@ func (c *Config) Resolve(m Machine) {
 	if c.ConnectionMemory == 0 {
 		c.ConnectionMemory = memory / 8 * 3
 	}
+	// On a small machine a few connections fit all the same.
+	if c.Staging == 0 {
+		c.Staging = max(64*KiB, min(64*MiB, c.StagingMax, roundDown(c.ConnectionMemory/16, c.PageBytes)))
+	}
+	if c.Slots == 0 {
+		c.Slots = max(c.PageBytes, min(256*MiB, c.SlotsMax, roundDown(c.ConnectionMemory/8, c.PageBytes)))
+	}
 	if c.Workers == 0 {
 		c.Workers = max(1, m.CPUs)
 	}
@@ -230,10 +235,10 @@ func roundDown(n, unit Bytes) Bytes {
 }
 
 // Validate lists everything that is wrong with a resolved configuration.
-func (c *Config) Validate(m Machine) error {
+func (c *Config) Validate() error {
 	v := &faults{}
 	c.checkSockets(v)
-	c.checkMemory(v, m)
+	c.checkMemory(v)
 	c.checkHBM(v)
 	c.checkDisk(v)
 	c.checkPolicies(v)
@@ -303,7 +308,7 @@ func (c *Config) checkSockets(v *faults) {
 	}
 }
 
-func (c *Config) checkMemory(v *faults, m Machine) {
+func (c *Config) checkMemory(v *faults) {
 	page := c.PageBytes
 	if page < 4*KiB || page > 16*MiB || page&(page-1) != 0 {
 		v.add("page-bytes", "%v is not a power of two between 4KiB and 16MiB", page)
@@ -319,11 +324,6 @@ func (c *Config) checkMemory(v *faults, m Machine) {
 		{"slots", c.Slots, page, c.SlotsMax},
 		{"connection-memory", c.ConnectionMemory, c.Staging + c.Slots, 64 * TiB},
 	})
-	// Touching more than the limit gets us or the engine killed, at a time of
-	// the kernel's choosing; refusing at the start is kinder.
-	if total := c.Arena + c.Private; m.MemoryBytes > 0 && total > m.MemoryBytes {
-		v.add("arena", "%v with private %v is more than the %v that this process may use", c.Arena, c.Private, m.MemoryBytes)
-	}
 }
 
 // UsesHBM reports whether memory of a GPU was asked for. Without it no driver is

@@ -38,12 +38,14 @@ func TestADaemonThatWasToldNothingIsSafe(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Resolve(m)
-		if m.MemoryBytes == 512*MiB {
-			// Too small for the default staging and slots of even one connection.
-			c.Staging, c.Slots = 16*MiB, 16*MiB
-		}
-		if err := c.Validate(m); err != nil {
+		if err := c.Validate(); err != nil {
 			t.Errorf("%s: %v", m.Host, err)
+		}
+		if short := c.Fit(m); len(short) > 0 {
+			t.Errorf("%s: %v", m.Host, short)
+		}
+		if clients := c.ConnectionMemory / (c.Staging + c.Slots); clients < 4 {
+			t.Errorf("%s: room for %d clients", m.Host, clients)
 		}
 		if m.MemoryBytes > 0 && c.Arena+c.Private+c.ConnectionMemory > m.MemoryBytes {
 			t.Errorf("%s: %v + %v + %v of %v", m.Host, c.Arena, c.Private, c.ConnectionMemory, m.MemoryBytes)
@@ -157,7 +159,6 @@ func TestOtherBadSources(t *testing.T) {
 func TestValidateListsEveryBadSetting(t *testing.T) {
 	c := Default()
 	c.Resolve(bigMachine)
-	c.Arena = 63 * GiB
 	c.PageBytes = 5000
 	c.HugePages, c.LogLevel, c.LogFormat = "perhaps", "loud", "xml"
 	c.Staging = 2 * GiB
@@ -176,12 +177,12 @@ func TestValidateListsEveryBadSetting(t *testing.T) {
 	c.Decisions = 0
 	c.PrefillSpeed, c.MemoryBandwidth, c.DiskBandwidth = -1, -1, -2
 	c.Tenants = []Tenant{{Name: "a", Quota: -1}, {Name: "a"}, {Name: "", Salt: "x", Token: strings.Repeat("t", 2000)}}
-	err := c.Validate(bigMachine)
+	err := c.Validate()
 	if !errors.Is(err, ErrConfig) {
 		t.Fatal(err)
 	}
 	for _, part := range []string{
-		"arena: 63GiB with private 2GiB is more than the 64GiB that this process may use", "page-bytes:", "huge-pages:", "log-level:", "log-format:", "staging:",
+		"page-bytes:", "huge-pages:", "log-level:", "log-format:", "staging:",
 		"max-connections:", "max-in-flight:", "workers:", "send-timeout:", "max-lease-ttl:", "http:", "http-hosts:", "socket:", "node:",
 		"disk: path of 4000 bytes", "disk-granule:", "disk-size:", "disk-private:", "disk-slab:", "disk-reserve:", "disk-queue:", "disk-codec:",
 		"hbm-public:", "hbm-private:", "hbm-page-bytes:", "hbm-client:", "hbm-connections:", `hbm-device: "0" is not the UUID of a device`,
@@ -203,7 +204,7 @@ func TestALevelAboveMemoryNeedsADisk(t *testing.T) {
 			c := Default()
 			c.Disk, c.AckLevel = disk, level
 			c.Resolve(bigMachine)
-			if err := c.Validate(bigMachine); (err == nil) != (disk != "" || level == "memory") {
+			if err := c.Validate(); (err == nil) != (disk != "" || level == "memory") {
 				t.Errorf("%q at %q: %v", level, disk, err)
 			}
 		}

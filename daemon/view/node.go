@@ -25,14 +25,16 @@ import (
 type Options struct {
 	Config  *settings.Config
 	Machine settings.Machine
-	Version string
-	Commit  string
-	Started time.Time
-	Epoch   uint64
-	Socket  string
-	Guard   Guard // of that path
-	Pidfds  bool  // the kernel tells when a client's process is gone
-	Serving func() bool
+	// Shortfalls are what the machine did not give of what was set.
+	Shortfalls []settings.Shortfall
+	Version    string
+	Commit     string
+	Started    time.Time
+	Epoch      uint64
+	Socket     string
+	Guard      Guard // of that path
+	Pidfds     bool  // the kernel tells when a client's process is gone
+	Serving    func() bool
 
 	Store      *tiering.Store
 	Place      tier.Place // of the store's memory
@@ -225,6 +227,7 @@ func (v *View) Checks() []api.Check {
 		{Name: "peer_pidfd", State: api.CheckOK},
 		{Name: "memory", State: api.CheckOK},
 		{Name: "profiles", State: api.CheckOK},
+		{Name: "connections", State: api.CheckOK},
 	}
 	if n := len(v.o.Store.Profiles()); n >= v.o.Config.MaxProfiles {
 		list[2].State = api.CheckDegraded
@@ -238,6 +241,10 @@ func (v *View) Checks() []api.Check {
 	if limit := v.o.Machine.MemoryBytes; limit > 0 && total > limit {
 		list[1].State = api.CheckDegraded
 		list[1].Detail = fmt.Sprintf("pools and connection memory may grow to %v, this process may use %v", total, limit)
+	}
+	for _, short := range v.o.Shortfalls {
+		i := slices.IndexFunc(list, func(c api.Check) bool { return c.Name == short.Check })
+		list[i].State, list[i].Detail = api.CheckDegraded, strings.TrimSuffix(short.Text+"; "+list[i].Detail, "; ")
 	}
 	list = append(list, v.splicingCheck(), v.socketCheck())
 	if check, ok := v.diskCheck(); ok {

@@ -1,0 +1,103 @@
+package settings
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What does not fit is cut, and said, and nothing else changes.
+func TestAConfigurationIsCutToTheMachine(t *testing.T) {
+	for name, test := range map[string]struct {
+		machine        Machine
+		change         func(*Config)
+		arena, private Bytes
+		connections    int
+		says           []string
+	}{
+		"all fits":            {Machine{MemoryBytes: 64 * GiB, Threads: 1000, CPUs: 2}, nil, 4 * GiB, 2 * GiB, 128, nil},
+		"nothing is known":    {Machine{CPUs: 2}, func(c *Config) { c.Arena, c.Private = 48*GiB, 16*GiB }, 48 * GiB, 16 * GiB, 128, nil},
+		"as much as there is": {Machine{MemoryBytes: 64 * GiB, CPUs: 2}, func(c *Config) { c.Arena, c.Private = 48*GiB, 16*GiB }, 48 * GiB, 16 * GiB, 128, nil},
+		"pools too large": {Machine{MemoryBytes: 32 * GiB, CPUs: 2}, func(c *Config) { c.Arena, c.Private = 48*GiB, 16*GiB }, 18 * GiB, 6 * GiB, 128,
+			[]string{"memory: arena 48GiB and private 16GiB are more than the 32GiB that this process may use: cut to 18GiB and 6GiB"}},
+		"a pool to nothing": {Machine{MemoryBytes: GiB, CPUs: 2}, func(c *Config) { c.Arena, c.Private, c.PageBytes = TiB, 64*KiB, 64*KiB }, 768*MiB - 64*KiB, 64 * KiB, 128,
+			[]string{"memory: arena 1TiB"}},
+		"few threads": {Machine{MemoryBytes: 64 * GiB, Threads: 100, CPUs: 2}, nil, 4 * GiB, 2 * GiB, 39,
+			[]string{"connections: 128 connections may need more than the 100 threads"}},
+		"hardly any": {Machine{MemoryBytes: 64 * GiB, Threads: 10, CPUs: 2}, nil, 4 * GiB, 2 * GiB, 1, []string{"connections: 128"}},
+		"few threads and a disk": {Machine{MemoryBytes: 64 * GiB, Threads: 100, CPUs: 2}, func(c *Config) { c.Disk, c.DiskWorkers = "/d", 10 }, 4 * GiB, 2 * GiB, 29,
+			[]string{"connections: 128"}},
+		"fewer asked for": {Machine{MemoryBytes: 64 * GiB, Threads: 100, CPUs: 2}, func(c *Config) { c.MaxConnections = 39 }, 4 * GiB, 2 * GiB, 39, nil},
+	} {
+		c := Default()
+		c.Node = "n"
+		if test.change != nil {
+			test.change(&c)
+		}
+		c.Resolve(test.machine)
+		if err := c.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		short := c.Fit(test.machine)
+		if c.Arena != test.arena || c.Private != test.private || c.MaxConnections != test.connections {
+			t.Errorf("%s: arena %v, private %v, %d connections; want %v, %v and %d", name, c.Arena, c.Private, c.MaxConnections, test.arena, test.private, test.connections)
+		}
+		if len(short) != len(test.says) {
+			t.Errorf("%s: says %v, want %q", name, short, test.says)
+			continue
+		}
+		for i, s := range short {
+			if text := s.Check + ": " + s.Text; !strings.HasPrefix(text, test.says[i]) {
+				t.Errorf("%s: says %q, want %q", name, text, test.says[i])
+			}
+		}
+		if again := c.Fit(test.machine); len(again) > 0 {
+			t.Errorf("%s: what was cut is cut again: %v", name, again)
+		}
+	}
+}
+
+// Groups above ours bound us too, and what others in them use is theirs.
+func TestThreadsAreThoseOfTheFullestGroup(t *testing.T) {
+	for name, test := range map[string]struct {
+		groups map[string]string // of pids.max and pids.current
+		own    string            // /proc/self/cgroup
+		want   int
+	}{
+		"none":               {nil, "0::/\n", 0},
+		"no bound":           {map[string]string{"sys/fs/cgroup/a": "max 7"}, "0::/a\n", 0},
+		"version 2":          {map[string]string{"sys/fs/cgroup/a": "100 10"}, "0::/a\n", 95},
+		"version 1":          {map[string]string{"sys/fs/cgroup/pids/a": "100 10"}, "8:pids:/a\n0::/\n", 95},
+		"a fuller parent":    {map[string]string{"sys/fs/cgroup/a": "1000 900", "sys/fs/cgroup/a/b": "max 5", "sys/fs/cgroup/a/b/c": "300 5"}, "0::/a/b/c\n", 105},
+		"full":               {map[string]string{"sys/fs/cgroup/a": "10 20"}, "0::/a\n", 1},
+		"a path of the host": {map[string]string{"sys/fs/cgroup": "50 5"}, "0::/kubepods/x\n", 50},
+	} {
+		root := t.TempDir()
+		write := func(path, text string) {
+			t.Helper()
+			path = filepath.Join(root, path)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("proc/self/cgroup", test.own)
+		write(fmt.Sprintf("proc/%d/status", os.Getpid()), "Name:\tspliced\nUid:\t0\t0\t0\t0\nThreads:\t5\n")
+		write("proc/999999/status", "Name:\tother\nUid:\t0\t0\t0\t0\nThreads:\t3\n")
+		for dir, both := range test.groups {
+			most, now, _ := strings.Cut(both, " ")
+			write(filepath.Join(dir, "pids.max"), most+"\n")
+			write(filepath.Join(dir, "pids.current"), now+"\n")
+		}
+		if got := threadLimit(root, 0); got != test.want {
+			t.Errorf("%s: %d threads, want %d", name, got, test.want)
+		}
+		if own, others := threads(root, 0); own != 5 || others != 3 {
+			t.Errorf("%s: %d threads of ours and %d of others, want 5 and 3", name, own, others)
+		}
+	}
+}
