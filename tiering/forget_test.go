@@ -1,6 +1,7 @@
 package tiering
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -67,5 +68,78 @@ func TestProfilesInUseAreNeverForgotten(t *testing.T) {
 	c.Close()
 	if _, err = add(3); err != nil {
 		t.Errorf("with nothing left of the first: %v", err)
+	}
+}
+
+func TestWhatIsHeldOfAnUnusedProfileMakesRoom(t *testing.T) {
+	b := newBench(t, hybrid(1), func(c *Config) { c.MaxProfiles = 2 })
+	add := func(i int) (tier.ProfileID, error) {
+		id := hybrid(1)
+		id.Model = fmt.Sprintf("model %d", i)
+		p, err := profile.New(id)
+		b.must(err)
+		return b.AddProfile(p)
+	}
+	c := b.NewSession("client")
+	p := b.mid(1, 40, 4)
+	b.publish(c, p)
+	for n := 40; n <= 160; n += 40 { // a chain
+		b.save(c, b.saveQuery(1, n, n-40, tier.Exact), n-40)
+	}
+	_, err := add(1)
+	b.must(err)
+	full := func(why string) {
+		t.Helper()
+		b.ReclaimProfile(t.Context())
+		if _, err := add(2); !errors.Is(err, tier.ErrBusy) {
+			t.Fatalf("a third profile while the first %s: %v", why, err)
+		}
+	}
+	full("is used")
+	b.acquire(c, 0, p)
+	b.ReleaseProfile(b.id)
+	full("has a segment that is leased")
+	c.Close()
+	b.ReclaimProfile(t.Context())
+	if _, err := add(2); err != nil {
+		t.Fatalf("a third profile when nobody uses the first: %v", err)
+	}
+	if segments, nodes := b.Segments(SegmentFilter{}, nil, 9), b.Checkpoints(CheckpointFilter{}, nil, 9); len(segments)+len(nodes) != 0 {
+		t.Errorf("%d segments and %d checkpoints are left of it", len(segments), len(nodes))
+	}
+}
+
+// Of those that nobody uses, the one that was left last stays.
+func TestTheProfileLeftFirstGoesFirst(t *testing.T) {
+	b := newBench(t, hybrid(1), func(c *Config) { c.MaxProfiles = 3 })
+	c := b.NewSession("client")
+	var ids []tier.ProfileID
+	first := b.id
+	for i := range 2 {
+		id := hybrid(1)
+		id.Model = fmt.Sprintf("model %d", i)
+		p, err := profile.New(id)
+		b.must(err)
+		b.id, err = b.AddProfile(p)
+		b.must(err)
+		b.profile = p
+		b.publish(c, b.mid(i+1, 40, 4))
+		ids = append(ids, b.id)
+	}
+	c.Close()
+	b.ReleaseProfile(ids[1])
+	b.ReleaseProfile(ids[0])
+	b.ReclaimProfile(t.Context())
+	id := hybrid(1)
+	id.Model = "another"
+	p, err := profile.New(id)
+	b.must(err)
+	if _, err := b.AddProfile(p); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[tier.ProfileID]bool{first: true, ids[0]: true, ids[1]: false} {
+		if _, known := b.Profile(id); known != want {
+			t.Errorf("profile %d is known: %v", id, known)
+		}
 	}
 }

@@ -2,11 +2,14 @@ package tiering
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 
+	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/costs"
+	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -14,8 +17,8 @@ import (
 
 // AddProfile registers a profile and counts one use of it; the same identity
 // gets the same id while it is registered. When too many are, one that has
-// neither uses nor objects is forgotten for it; ErrBusy when there is none. Ids
-// are never reused.
+// neither uses nor objects is forgotten for it; ErrBusy when there is none, which
+// ReclaimProfile may change. Ids are never reused.
 func (s *Store) AddProfile(p *profile.Profile) (tier.ProfileID, error) {
 	s.profileMu.Lock() // one at a time, so that what takes long is done without the store's lock
 	defer s.profileMu.Unlock()
@@ -65,8 +68,77 @@ func (s *Store) ReleaseProfile(id tier.ProfileID) {
 	if err != nil || ps.Uses <= 0 {
 		panic(fmt.Sprintf("tiering: release of profile %d, which is not in use", id))
 	}
-	ps.Uses--
+	if ps.Uses--; ps.Uses == 0 {
+		s.profileLeft++
+		ps.Left = s.profileLeft
+	}
 }
+
+// mostReclaimed is how many profiles ReclaimProfile tries: each takes a walk over the
+// catalogue.
+const mostReclaimed = 3
+
+// ReclaimProfile evicts what is held of a profile that nobody uses, of that which was
+// used least lately, so that its place is free for another. What is leased, filled or
+// being written keeps it; then it tries another one. It stops when ctx ends.
+func (s *Store) ReclaimProfile(ctx context.Context) {
+	s.reclaimMu.Lock() // one at a time, each for a request that waits
+	defer s.reclaimMu.Unlock()
+	s.mu.Lock()
+	var unused []*objects.Profile
+	for _, ps := range *s.profiles.Load() {
+		if ps.Uses == 0 {
+			unused = append(unused, ps)
+		}
+	}
+	slices.SortFunc(unused, func(a, b *objects.Profile) int { return cmp.Compare(a.Left, b.Left) })
+	s.mu.Unlock()
+	for _, ps := range unused[:min(len(unused), mostReclaimed)] {
+		if s.reclaim(ctx, ps) {
+			break
+		}
+	}
+	s.launch()
+}
+
+// reclaim reports whether nothing holds a profile any more.
+func (s *Store) reclaim(ctx context.Context, ps *objects.Profile) (free bool) {
+	for shard := 0; shard < index.Shards && ctx.Err() == nil; shard++ {
+		for _, m := range [...]*index.Map[objects.Object]{s.objects.Segments, s.objects.Checkpoints} {
+			s.mu.Lock()
+			found := m.Sorted(shard, nil)
+			s.mu.Unlock()
+			inPieces(&s.mu, len(found), func(i int) {
+				for o := m.Find(&found[i].Key); o != nil && ps.Uses == 0; {
+					next := o.Sibling
+					s.evictUpLocked(o, ps)
+					o = next
+				}
+			})
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.forgettableLocked(ps)
+}
+
+// evictUpLocked evicts an object of a profile that may leave, and the nodes that only
+// it extends.
+func (s *Store) evictUpLocked(o *objects.Object, ps *objects.Profile) {
+	for n := 0; n < holdRows && o != nil && o.Profile == ps && o.Ranked == objects.Candidate && o.Children == 0; n++ {
+		up := o.Parent
+		s.evictLocked(only{o.Pool.Evict, o.ID}, forRoom)
+		o = up
+	}
+}
+
+// only is a policy whose victim was chosen.
+type only struct {
+	policy.Eviction
+	id policy.ID
+}
+
+func (o only) Victim(func(policy.ID) bool) (policy.ID, bool) { return o.id, true }
 
 // forgettableLocked tells whether nothing is held of a profile: idle copies in HBM of
 // what is on disk do not count, since the next sweep drops them.

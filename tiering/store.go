@@ -39,13 +39,15 @@ type Store struct {
 	arena      gpuipc.Region
 	profileMu  sync.Mutex // held while a profile is added, taken before mu
 	profileTop tier.ProfileID
+	reclaimMu  sync.Mutex // held while room is made for a profile, taken before mu
 
-	mu       lockhold.Mutex
-	hbm      *hbm.Cache // nil without; its fields say what guards them
-	closed   bool
-	objects  *objects.Set
-	sessions map[*Session]struct{}
-	counters stats.Counters
+	mu          lockhold.Mutex
+	profileLeft uint64     // profiles that nobody uses any more, counted
+	hbm         *hbm.Cache // nil without; its fields say what guards them
+	closed      bool
+	objects     *objects.Set
+	sessions    map[*Session]struct{}
+	counters    stats.Counters
 	lowerTier
 	cleaner
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/daemon/slots"
@@ -46,6 +47,7 @@ func (s *Server) features() uint64 {
 // attachment is what hello and profile requests give a connection.
 type attachment struct {
 	// Fixed after hello.
+	id      uint64 // of the connection
 	uid     uint32
 	client  string
 	tenants []uint32
@@ -74,6 +76,7 @@ type attachment struct {
 // binding is one profile request. Its memory id is its index plus one.
 type binding struct {
 	profile     tier.ProfileID
+	fingerprint profile.Fingerprint
 	engine      string
 	blockTokens uint32
 	memory      *plan.EngineMemory // nil = none
@@ -95,7 +98,7 @@ func (t *task) hello() (wire.Message, error) {
 		MaxFrame:   wire.MaxFrame, MaxInFlight: uint32(s.config.MaxInFlight), Server: s.title,
 	}
 	a := &attachment{
-		uid: c.peer.UID, client: m.Client, crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
+		id: c.id, uid: c.peer.UID, client: m.Client, crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
 	}
 	for _, want := range m.Tenants {
 		granted, err := s.grant(want)
@@ -198,8 +201,9 @@ func (a *attachment) close(s *Server) {
 			s.log.Error().Err(err).Str("client", a.client).Msg("memory of a connection could not be unmapped")
 		}
 	}
-	for _, b := range a.mu.bindings {
-		s.store.ReleaseProfile(b.profile)
+	for i := range a.mu.bindings {
+		b := &a.mu.bindings[i]
+		s.releaseProfile(a.holders(), b)
 		if b.memory != nil {
 			trouble(s.unmap(a, b.memory.Region))
 		}
@@ -228,7 +232,7 @@ func (a *attachment) closeGPU(s *Server) {
 
 // profile registers an identity and, with it, memory that the engine owns.
 func (t *task) profile() (wire.Message, error) {
-	s, m := t.conn.server, &t.scratch.profile
+	m := &t.scratch.profile
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
@@ -242,41 +246,91 @@ func (t *task) profile() (wire.Message, error) {
 	if err := checkSizes(p, m); err != nil {
 		return nil, err
 	}
+	reply, err := t.addProfile(p, m)
+	if errors.Is(err, tier.ErrBusy) && t.conn.mayWait() {
+		t.rest = t.reclaimAndAdd(p, m)
+		return nil, nil
+	}
+	return reply, err
+}
+
+// reclaimAndAdd makes room for a profile first, which takes a walk over the catalogue.
+// m lies in the reader's memory.
+func (t *task) reclaimAndAdd(p *profile.Profile, m *wire.ProfileRequest) rest {
+	q, received := *m, t.received
+	q.Memory = slices.Clone(m.Memory)
+	t.received = nil
+	return func(t *task) (wire.Message, error) {
+		t.received = received
+		defer func() { seqpacket.CloseAll(t.received) }()
+		t.conn.server.store.ReclaimProfile(t.ctx)
+		return t.addProfile(p, &q)
+	}
+}
+
+// addProfile takes a place for a profile and binds it.
+func (t *task) addProfile(p *profile.Profile, m *wire.ProfileRequest) (wire.Message, error) {
+	s, fingerprint := t.conn.server, p.Fingerprint()
+	holders := t.at.holders()
+	if err := s.places.take(holders, fingerprint); err != nil {
+		return nil, err
+	}
 	id, err := s.store.AddProfile(p)
 	if err != nil {
+		s.places.giveBack(holders, fingerprint)
 		return nil, err
 	}
-	b := binding{profile: id, engine: m.Connector + " " + m.Engine, blockTokens: m.BlockTokens}
+	b := binding{profile: id, fingerprint: fingerprint, engine: m.Connector + " " + m.Engine, blockTokens: m.BlockTokens}
 	number, err := t.bind(b, m)
 	if err != nil {
-		s.store.ReleaseProfile(id)
+		s.releaseProfile(holders, &b)
 		return nil, err
 	}
-	return &wire.ProfileReply{Profile: uint32(id), Memory: number, Fingerprint: p.Fingerprint()}, nil
+	return &wire.ProfileReply{Profile: uint32(id), Memory: number, Fingerprint: fingerprint}, nil
+}
+
+func (s *Server) releaseProfile(holders holders, b *binding) {
+	s.store.ReleaseProfile(b.profile)
+	s.places.giveBack(holders, b.fingerprint)
 }
 
 // bind adds a binding and imports its memory. The same again, as a client that
 // is not sure sends it, needs no room. It returns the id of the memory.
 func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error) {
+	s := t.conn.server
 	known, n := t.at.bound(b)
 	if known && m.MemoryBytes == 0 {
-		t.conn.server.store.ReleaseProfile(b.profile)
+		s.releaseProfile(t.at.holders(), &b)
 		return 0, nil
 	}
 	if n >= maxBindings {
-		return 0, codes.Refuse(wire.Busy, "%d profile requests on one connection", n)
+		return 0, errBindings
 	}
 	if m.MemoryBytes > 0 {
 		if b.memory, err = t.importMemory(b.profile, m); err != nil {
 			return 0, err
 		}
-		memory = uint32(n + 1)
 	}
 	t.at.mu.Lock()
-	defer t.at.mu.Unlock()
-	t.at.mu.bindings = append(t.at.mu.bindings, b) // only the reader appends
+	if n = len(t.at.mu.bindings); n < maxBindings { // others may have waited for a place
+		t.at.mu.bindings = append(t.at.mu.bindings, b)
+	}
+	t.at.mu.Unlock()
+	switch {
+	case b.memory == nil:
+		memory = 0
+	case n < maxBindings:
+		memory = uint32(n + 1)
+	default:
+		err = s.unmap(t.at, b.memory.Region)
+	}
+	if n >= maxBindings {
+		return 0, errors.Join(errBindings, err)
+	}
 	return memory, nil
 }
+
+var errBindings = codes.Refuse(wire.Busy, "%d profile requests on one connection", maxBindings)
 
 // checkSizes compares what the engine computed with what the identity says: two
 // programs that disagree about a layout must not share memory.

@@ -67,6 +67,7 @@ type Server struct {
 	memory      *budget // bytes that clients may have us hold
 	mapped      *budget // addresses of what clients have us map
 	descriptors descriptorBound
+	places      *places // of profiles
 
 	busy     atomic.Int64  // jobs in flight
 	waiting  atomic.Int64  // of these, waiting for a disk
@@ -96,6 +97,7 @@ func New(o Options) (*Server, error) {
 		memory: newBudget("connection memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),
 		mapped: newBudget("registered memory", mappedInAll, 0),
 	}
+	s.places = newPlaces(o.Config.MaxProfiles, len(o.Tenants))
 	for _, q := range []*queue{s.queue, s.deviceQueue} {
 		q.spawn = func() { s.polling.Go(q.work) }
 	}

@@ -146,7 +146,7 @@ func (c *Config) settings() []setting {
 		{"max-reservations", (*integer)(&c.MaxReservations), "1 to 65536", "not allowed",
 			"Open reservations of one connection."},
 		{"max-profiles", (*integer)(&c.MaxProfiles), "1 to 4096", "not allowed",
-			"Registered profiles. One that no connection uses and that nothing is held of makes room for another."},
+			"Registered profiles. One that no connection uses makes room for another, with what memory holds of it: first one that is empty, then the one left longest ago. A connection gets a quarter of the places, a user three, a tenant half where there are others."},
 		{"workers", (*integer)(&c.Workers), "1 to 1024", "one per CPU",
 			"Threads that copy, compose and rotate."},
 

@@ -16,11 +16,12 @@ type Profile struct {
 	Costs *costs.Learned
 
 	// Guarded by the store's lock.
-	Uses        int   // AddProfile without ReleaseProfile
-	Engines     []int // by rank, those that read HBM; nil before the first
-	Forgotten   bool  // nothing may be filled for it any more
-	Held        int   // objects, removed ones with leases included, without idle copies in HBM
-	Segments    int   // published
+	Uses        int    // AddProfile without ReleaseProfile
+	Left        uint64 // when the last use ended, in order
+	Engines     []int  // by rank, those that read HBM; nil before the first
+	Forgotten   bool   // nothing may be filled for it any more
+	Held        int    // objects, removed ones with leases included, without idle copies in HBM
+	Segments    int    // published
 	Checkpoints int
 }
 
