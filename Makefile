@@ -54,6 +54,7 @@ help: ## list the targets
 build: ## bin/spliced and bin/splicectl; they load a CUDA driver where there is one, and need glibc
 	$(GOBUILD) -o bin/spliced ./daemon/cmd/spliced
 	$(GOBUILD) -o bin/splicectl ./api/cmd/splicectl
+	@echo 'bin/spliced and bin/splicectl link glibc, for the CUDA driver; make static builds them without either'
 
 static: ## the same as static binaries without CUDA, in bin/static
 	$(GOBUILD) $(STATIC) -o bin/static/spliced ./daemon/cmd/spliced

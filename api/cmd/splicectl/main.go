@@ -12,6 +12,8 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
 )
 
 // Set by the linker.
@@ -108,7 +110,10 @@ func (c command) run(ctx context.Context, args []string, stdout, stderr io.Write
 	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	do := c.setup(fs)
-	call := &call{stdout: stdout, stderr: stderr}
+	call := &call{stdout: terminal.NewWriter(stdout), stderr: stderr}
+	if c.hidden {
+		call.stdout = stdout // read by a program
+	}
 	fs.BoolVar(&call.json, "json", false, "print one JSON document")
 	var err error
 	if call.args, err = parse(fs, args); err == nil {
@@ -128,7 +133,7 @@ func (c command) run(ctx context.Context, args []string, stdout, stderr io.Write
 		fmt.Fprintf(stderr, "splicectl %s: %s\nusage: splicectl %s %s\n", c.name, usage.text, c.name, c.synopsis)
 		return exitUsage
 	case !errors.Is(err, errFailed):
-		fmt.Fprintf(stderr, "splicectl %s: %s\n", c.name, explain(err))
+		fmt.Fprintf(stderr, "splicectl %s: %s\n", c.name, terminal.Text(explain(err)))
 	}
 	if errors.As(err, &status) {
 		return status.status

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
 )
 
 // printJSON writes one indented document.
@@ -30,7 +32,7 @@ func newTable(w io.Writer, head ...string) *table {
 func (t *table) row(cells ...any) {
 	text := make([]string, len(cells))
 	for i, c := range cells {
-		text[i] = fmt.Sprint(c)
+		text[i] = terminal.Line(fmt.Sprint(c))
 	}
 	fmt.Fprintln(t.w, strings.Join(text, "\t"))
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
 )
 
 // nodeStats is the JSON form of stats.
@@ -59,7 +60,7 @@ func printStats(c *call, s *nodeStats) error {
 		s.Status.Started.Format("2006-01-02 15:04:05"))
 	for _, check := range s.Status.Checks {
 		if check.State != api.CheckOK {
-			fmt.Fprintf(c.stdout, "%s: %s: %s\n", check.State, check.Name, check.Detail)
+			fmt.Fprintf(c.stdout, "%s: %s: %s\n", check.State, check.Name, terminal.Line(check.Detail))
 		}
 	}
 	fmt.Fprintln(c.stdout)

@@ -74,8 +74,9 @@ func run() int {
 // newLog is called before the configuration is validated: a level that does not
 // parse logs everything until validation refuses it.
 func newLog(c *settings.Config, w io.Writer) zerolog.Logger {
+	w = plainWriter{w}
 	if c.LogFormat == "console" {
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339}
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339, FormatMessage: plainMessage}
 	}
 	level, err := zerolog.ParseLevel(c.LogLevel)
 	if err != nil {

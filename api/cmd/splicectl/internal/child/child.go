@@ -81,7 +81,8 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 		}
 		d.owned = true
 	}
-	d.Socket, d.Admin = filepath.Join(d.dir, "spliced.sock"), filepath.Join(d.dir, "admin.sock")
+	d.Socket = filepath.Join(d.dir, "spliced.sock")
+	d.Admin = api.SocketBeside(d.Socket)
 	if d.client, err = api.NewClient("unix:"+d.Admin, ""); err != nil {
 		return nil, errors.Join(err, d.clean())
 	}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+)
+
+// plainWriter escapes what a terminal would obey and zerolog lets through, as JSON
+// does: of control characters it escapes those of ASCII only.
+type plainWriter struct{ w io.Writer }
+
+func (p plainWriter) Write(line []byte) (int, error) {
+	var b strings.Builder
+	for _, r := range string(line) {
+		high, low := utf16.EncodeRune(r)
+		switch {
+		case r < 0x7f || unicode.IsPrint(r):
+			b.WriteRune(r)
+		case high != unicode.ReplacementChar:
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	if _, err := io.WriteString(p.w, b.String()); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
+
+// plainMessage is the message of a line for people. What it quotes of clients may hold
+// anything; the fields are quoted by zerolog.
+func plainMessage(message any) string {
+	text := fmt.Sprint(message)
+	if message == nil {
+		return ""
+	}
+	if strings.ContainsFunc(text, unicode.IsControl) {
+		return fmt.Sprintf("%q", text)
+	}
+	return text
+}
