@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -341,12 +340,12 @@ func (d *Daemon) close() error {
 func (d *Daemon) newAdmin() (*api.Server, error) {
 	token := ""
 	if d.config.TokenFile != "" {
-		data, err := os.ReadFile(d.config.TokenFile)
+		secret, warning, err := settings.ReadSecret(d.config.TokenFile)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("token-file: %w: %w", err, settings.ErrConfig)
 		}
-		if token = strings.TrimSpace(string(data)); token == "" {
-			return nil, fmt.Errorf("%s is empty: %w", d.config.TokenFile, settings.ErrConfig)
+		if token = secret; warning != "" {
+			d.log.Warn().Msg("token-file: " + warning)
 		}
 	}
 	d.registry = d.view.Registry()

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/rs/zerolog"
 
@@ -303,6 +305,11 @@ func (c *Config) checkSockets(v *faults) {
 			v.add("http-hosts", "%q is not a lower-case host name without port", h)
 		}
 	}
+	for name, text := range map[string]string{
+		"socket": c.Socket, "admin-socket": c.AdminSocket, "token-file": c.TokenFile, "node": c.Node, "disk": c.Disk, "hbm-library": c.HBMLibrary,
+	} {
+		v.plain(name, text)
+	}
 	if len(c.Node) == 0 || len(c.Node) > wire.MaxName {
 		v.add("node", "%d bytes, want 1 to %d", len(c.Node), wire.MaxName)
 	}
@@ -426,6 +433,7 @@ func (c *Config) checkTenants(v *faults) {
 		if len(t.Name) == 0 || len(t.Name) > wire.MaxName {
 			v.add(at, "name of %d bytes, want 1 to %d", len(t.Name), wire.MaxName)
 		}
+		v.plain(at, t.Name)
 		if names[t.Name] {
 			v.add(at, "name %q appears twice", t.Name)
 		}
@@ -490,6 +498,13 @@ func (v *faults) oneOf(name, got string, want ...string) {
 		}
 	}
 	v.add(name, "%q is not one of %s", got, strings.Join(want, ", "))
+}
+
+// plain refuses what the kernel would cut, or people could not be shown.
+func (v *faults) plain(name, text string) {
+	if !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
+		v.add(name, "%.64q has control characters, or is not UTF-8", text)
+	}
 }
 
 // path allows the empty path, which stands for a default.

@@ -25,7 +25,8 @@ func from(file string, env map[string]string, args ...string) Sources {
 			}
 			return []byte(file), nil
 		},
-		Output: &bytes.Buffer{},
+		ReadSecret: ReadSecret,
+		Output:     &bytes.Buffer{},
 	}
 }
 
@@ -140,6 +141,8 @@ func TestOtherBadSources(t *testing.T) {
 		"an unknown flag":       from("", nil, "-colour"),
 		"a word":                from("", nil, "serve"),
 		"both kinds of token":   from("tenants: [{name: a, token: x, token_file: config.yaml}]", nil, "-config", "config.yaml"),
+		"a second document":     from("arena: 1GiB\n---\nprivate: 1GiB\n", nil, "-config", "config.yaml"),
+		"rubbish behind it":     from("arena: 1GiB\n---\n}{\n", nil, "-config", "config.yaml"),
 		"a missing token file":  from("tenants: [{name: a, token_file: nowhere}]", nil, "-config", "config.yaml"),
 		"a null value":          from("arena:\n", nil, "-config", "config.yaml"),
 		"tenants of wrong form": from("tenants: default\n", nil, "-config", "config.yaml"),

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -16,18 +17,22 @@ type Sources struct {
 	Args     []string            // without the program's name
 	Getenv   func(string) string // os.Getenv
 	ReadFile func(string) ([]byte, error)
-	Output   io.Writer // for -help
+	// ReadSecret reads the file of a tenant's token, as the function of that name.
+	ReadSecret func(path string) (secret, warning string, err error)
+	Output     io.Writer // for -help
 }
 
 // ProcessSources are those of this process.
 func ProcessSources() Sources {
-	return Sources{Args: os.Args[1:], Getenv: os.Getenv, ReadFile: os.ReadFile, Output: os.Stderr}
+	return Sources{Args: os.Args[1:], Getenv: os.Getenv, ReadFile: os.ReadFile, ReadSecret: ReadSecret, Output: os.Stderr}
 }
 
 // Invocation is what the command line asked for beside settings.
 type Invocation struct {
 	Version bool // print the version and exit
 	Check   bool // say whether the configuration is good and exit
+	// Warnings are of what is good and still unwise, for the log.
+	Warnings []string
 }
 
 // Libraries for this (koanf, viper, ff) were set aside: what they would replace here
@@ -76,7 +81,7 @@ func Load(from Sources) (Config, Invocation, error) {
 			v.set("-"+s.name, s.value, text)
 		}
 	}
-	config.readTokens(v, from.ReadFile)
+	run.Warnings = config.readTokens(v, from.ReadSecret)
 	return config, run, v.err()
 }
 
@@ -93,13 +98,21 @@ func (c *Config) readFile(v *faults, path string, read func(string) ([]byte, err
 		v.add("config", "%v", err)
 		return
 	}
-	var root yaml.Node
-	if err := yaml.Unmarshal(data, &root); err != nil {
+	var root, more yaml.Node
+	documents := yaml.NewDecoder(bytes.NewReader(data))
+	if err := documents.Decode(&root); errors.Is(err, io.EOF) {
+		return // empty, or comments only
+	} else if err != nil {
 		v.add(path, "%v", err)
 		return
 	}
+	if err := documents.Decode(&more); err == nil {
+		v.add(path, "line %d: a second document, which nobody would read", more.Line)
+	} else if !errors.Is(err, io.EOF) {
+		v.add(path, "behind the first document: %v", err)
+	}
 	if len(root.Content) == 0 {
-		return // empty, or comments only
+		return
 	}
 	top := root.Content[0]
 	if top.Kind != yaml.MappingNode {
@@ -174,7 +187,7 @@ func scalars(node *yaml.Node) (string, bool) {
 	return "", false
 }
 
-func (c *Config) readTokens(v *faults, read func(string) ([]byte, error)) {
+func (c *Config) readTokens(v *faults, read func(string) (string, string, error)) (warnings []string) {
 	for i := range c.Tenants {
 		t := &c.Tenants[i]
 		if t.TokenFile == "" {
@@ -184,15 +197,17 @@ func (c *Config) readTokens(v *faults, read func(string) ([]byte, error)) {
 		if t.Token != "" {
 			v.add(at, "both token and token_file")
 		}
-		data, err := read(t.TokenFile)
+		secret, warning, err := read(t.TokenFile)
 		if err != nil {
-			v.add(at, "%v", err)
+			v.add(at, "%v", err) // without a token anybody could use the tenant
 			continue
 		}
-		if t.Token = strings.TrimSpace(string(data)); t.Token == "" {
-			v.add(at, "%s is empty: anybody could use the tenant", t.TokenFile)
+		t.Token = secret
+		if warning != "" {
+			warnings = append(warnings, warning)
 		}
 	}
+	return warnings
 }
 
 func printHelp(w io.Writer, settings []setting) {

@@ -138,7 +138,7 @@ func (c *Config) settings() []setting {
 			"How fast the disk is read, until that was measured."},
 
 		{"max-connections", (*integer)(&c.MaxConnections), "1 to 4096", "not allowed",
-			"Connections at once. One more is told busy and closed."},
+			"Connections at once. One more is told busy and closed. One user gets seven eighths of them at most, and where there are too few threads they are fewer."},
 		{"max-in-flight", (*integer)(&c.MaxInFlight), "1 to 1024", "not allowed",
 			"Unanswered requests of one connection; one more is answered busy."},
 		{"max-leases", (*integer)(&c.MaxLeases), "1 to 1048576", "not allowed",

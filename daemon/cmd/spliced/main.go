@@ -48,6 +48,9 @@ func run() int {
 		return 0
 	}
 	log := newLog(&config, os.Stderr)
+	for _, warning := range invocation.Warnings {
+		log.Warn().Msg(warning)
+	}
 	d, err := daemon.New(config, daemon.Parts{Log: log, Build: daemon.Build{Version: version, Commit: commit}})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "spliced:", err)
