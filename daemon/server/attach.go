@@ -103,6 +103,7 @@ func (t *task) hello() (wire.Message, error) {
 	for _, want := range m.Tenants {
 		granted, err := s.grant(want)
 		if err != nil {
+			s.wrongToken(&c.peer, want.Name)
 			return nil, err
 		}
 		a.tenants = append(a.tenants, uint32(granted.ID))

@@ -96,7 +96,7 @@ func dial(t *testing.T, s *Server) (*conn, *seqpacket.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !s.register(ours, p) {
+	if s.register(ours, p) != nil {
 		t.Fatal("no room for a connection")
 	}
 	list := s.list()

@@ -74,6 +74,7 @@ type Server struct {
 	stopping atomic.Bool   // new work is refused
 	idle     chan struct{} // capacity 1: busy came to 0 while stopping
 	closing  chan struct{} // closed when accept has to end
+	guessing chan struct{} // capacity 1: held while the answer to a wrong token is
 
 	conns   sync.WaitGroup // connections, and what winds them down
 	polling sync.WaitGroup
@@ -93,7 +94,7 @@ func New(o Options) (*Server, error) {
 		config: o.Config, store: o.Store, device: o.Device, gpu: o.GPU, log: o.Log, stats: o.Stats,
 		counts: newCounts(), epoch: o.Epoch, title: o.Title[:min(len(o.Title), wire.MaxName)], tenants: o.Tenants, canary: o.Canary,
 		queue: newQueue(o.Config.Workers), deviceQueue: newQueue(o.Config.Workers),
-		idle: make(chan struct{}, 1), closing: make(chan struct{}),
+		idle: make(chan struct{}, 1), closing: make(chan struct{}), guessing: make(chan struct{}, 1),
 		memory: newBudget("connection memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),
 		mapped: newBudget("registered memory", mappedInAll, 0),
 	}
@@ -216,11 +217,13 @@ func (s *Server) admit(sock *seqpacket.Conn, allow *socket.AllowList) {
 			s.counts.refused(refusedPeer)
 			s.log.Warn().Uint32("uid", p.UID).Uint32("gid", p.GID).Msg("connection refused: not on the allow list")
 			turnAway(sock, codes.Refuse(wire.Denied, "user %d, group %d may not connect", p.UID, p.GID))
-		case s.register(sock, p):
-			return
 		default:
+			full := s.register(sock, p)
+			if full == nil {
+				return
+			}
 			s.counts.refused(refusedBound)
-			turnAway(sock, codes.Refuse(wire.Busy, "%d connections, the most of this daemon", s.config.MaxConnections))
+			turnAway(sock, full)
 		}
 	}
 	if p.Pidfd >= 0 {
@@ -237,12 +240,12 @@ func turnAway(sock *seqpacket.Conn, err error) {
 	_ = sock.Send(wire.AppendError(nil, &wire.Header{Op: wire.OpHello, Code: code}, err.Error()), nil)
 }
 
-// register starts a connection; false when there are too many.
-func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) bool {
+// register starts a connection, unless there are too many.
+func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) error {
 	s.mu.Lock()
-	if len(s.mu.conns) >= s.config.MaxConnections {
+	if err := s.placeLocked(p.UID); err != nil {
 		s.mu.Unlock()
-		return false
+		return err
 	}
 	s.mu.last++
 	c := newConn(s, s.mu.last, sock, p, time.Now())
@@ -257,7 +260,7 @@ func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) bool {
 	c.poller.join(c)
 	s.conns.Add(1) // until conn.end
 	go c.serve()
-	return true
+	return nil
 }
 
 func (s *Server) unwatch(c *conn) { s.watcher.Remove(c.id, c.sock.Fd(), c.peer.Pidfd) }
