@@ -28,6 +28,7 @@
 //	settings  what can be set, its defaults and bounds, and where it is read from
 //	socket    the socket's path, lock and guard; who connects, who may, when they are gone
 //	codes     which code of the wire a failure is, the one place that knows
+//	budget    what all clients share, and how much of it one may take
 //	slots     memory of a connection for results
 //	gpu       the accelerator, and what of it connections have
 //	canary    what engines reported, and which profiles are switched off

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/daemon/budget"
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/daemon/slots"
@@ -61,8 +62,8 @@ type attachment struct {
 	stagingBytes int64
 	slotBytes    int64
 
-	mapped    atomic.Int64 // of Server.mapped: what registered memory counts for
-	attaching atomic.Bool  // attach-device has begun
+	mapped    *budget.MappedBy // addresses of registered memory
+	attaching atomic.Bool      // attach-device has begun
 	// registering counts register-device requests in flight.
 	registering atomic.Int32
 	gpu         atomic.Pointer[attachedGPU] // set once, by attach-device
@@ -98,7 +99,7 @@ func (t *task) hello() (wire.Message, error) {
 		MaxFrame:   wire.MaxFrame, MaxInFlight: uint32(s.config.MaxInFlight), Server: s.title,
 	}
 	a := &attachment{
-		id: c.id, uid: c.peer.UID, client: m.Client, crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
+		id: c.id, uid: c.peer.UID, client: m.Client, mapped: s.mapped.By(c.peer.UID), crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
 	}
 	for _, want := range m.Tenants {
 		granted, err := s.grant(want)
@@ -163,7 +164,7 @@ func (a *attachment) open(s *Server, id uint64, m *wire.HelloRequest) (err error
 		}
 	}
 	if err != nil {
-		s.memory.giveBack(a.uid, a.stagingBytes+a.slotBytes)
+		s.memory.GiveBack(a.uid, a.stagingBytes+a.slotBytes)
 		return err
 	}
 	a.slots = slots.New(slotRegion, gpuipc.Extent{Len: slotRegion.Bytes()}, int(s.config.PageBytes), s.config.MaxLeases)
@@ -192,7 +193,7 @@ func (t *task) exportAll(a *attachment) error {
 	if err := errors.Join(gpuipc.Unshare(a.slots.Region()), gpuipc.Unshare(a.staging)); err != nil {
 		return err
 	}
-	return t.conn.server.descriptors.check(descriptors(t.send)...)
+	return t.conn.server.descriptors.Check(descriptors(t.send)...)
 }
 
 // close gives the memory back; nothing of the connection runs any more.
@@ -204,14 +205,14 @@ func (a *attachment) close(s *Server) {
 	}
 	for i := range a.mu.bindings {
 		b := &a.mu.bindings[i]
-		s.releaseProfile(a.holders(), b)
+		s.releaseProfile(budget.HoldersOf(a.id, a.uid, a.tenants), b)
 		if b.memory != nil {
 			trouble(s.unmap(a, b.memory.Region))
 		}
 	}
 	trouble(a.slots.Region().Close())
 	trouble(a.staging.Close())
-	s.memory.giveBack(a.uid, a.stagingBytes+a.slotBytes)
+	s.memory.GiveBack(a.uid, a.stagingBytes+a.slotBytes)
 	if l := a.gpu.Load(); l != nil {
 		l.end(s, a)
 		if !l.outlives() {
@@ -272,13 +273,13 @@ func (t *task) reclaimAndAdd(p *profile.Profile, m *wire.ProfileRequest) rest {
 // addProfile takes a place for a profile and binds it.
 func (t *task) addProfile(p *profile.Profile, m *wire.ProfileRequest) (wire.Message, error) {
 	s, fingerprint := t.conn.server, p.Fingerprint()
-	holders := t.at.holders()
-	if err := s.places.take(holders, fingerprint); err != nil {
+	holders := budget.HoldersOf(t.at.id, t.at.uid, t.at.tenants)
+	if err := s.places.Take(holders, fingerprint); err != nil {
 		return nil, err
 	}
 	id, err := s.store.AddProfile(p)
 	if err != nil {
-		s.places.giveBack(holders, fingerprint)
+		s.places.GiveBack(holders, fingerprint)
 		return nil, err
 	}
 	b := binding{profile: id, fingerprint: fingerprint, engine: m.Connector + " " + m.Engine, blockTokens: m.BlockTokens}
@@ -290,9 +291,9 @@ func (t *task) addProfile(p *profile.Profile, m *wire.ProfileRequest) (wire.Mess
 	return &wire.ProfileReply{Profile: uint32(id), Memory: number, Fingerprint: fingerprint}, nil
 }
 
-func (s *Server) releaseProfile(holders holders, b *binding) {
+func (s *Server) releaseProfile(holders budget.Holders, b *binding) {
 	s.store.ReleaseProfile(b.profile)
-	s.places.giveBack(holders, b.fingerprint)
+	s.places.GiveBack(holders, b.fingerprint)
 }
 
 // bind adds a binding and imports its memory. The same again, as a client that
@@ -301,7 +302,7 @@ func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error
 	s := t.conn.server
 	known, n := t.at.bound(b)
 	if known && m.MemoryBytes == 0 {
-		s.releaseProfile(t.at.holders(), &b)
+		s.releaseProfile(budget.HoldersOf(t.at.id, t.at.uid, t.at.tenants), &b)
 		return 0, nil
 	}
 	if n >= maxBindings {
@@ -374,19 +375,19 @@ func (t *task) importMemory(id tier.ProfileID, m *wire.ProfileRequest) (*plan.En
 // make us hold. It takes over h.File.
 func (t *task) mapMemory(h gpuipc.Handle) (gpuipc.Region, error) {
 	s, a := t.conn.server, t.at
-	if err := s.takeMapped(a, h.Bytes); err != nil {
+	if err := a.mapped.Take(h.Bytes); err != nil {
 		h.File.Close()
 		return nil, err
 	}
 	region, err := s.device.Import(h)
 	if err == nil {
 		// What it leaves is for staging and slots: clients attach however much others map.
-		if err = s.memory.takeFirst(a.uid, gpuipc.MappingCost(region)); err != nil {
+		if err = s.memory.TakeFirst(a.uid, gpuipc.MappingCost(region)); err != nil {
 			err = errors.Join(err, region.Close())
 		}
 	}
 	if err != nil {
-		s.giveBackMapped(a, h.Bytes)
+		a.mapped.GiveBack(h.Bytes)
 		return nil, err
 	}
 	return region, nil
@@ -394,8 +395,8 @@ func (t *task) mapMemory(h gpuipc.Handle) (gpuipc.Region, error) {
 
 // unmap ends mapMemory.
 func (s *Server) unmap(a *attachment, r gpuipc.Region) error {
-	s.memory.giveBack(a.uid, gpuipc.MappingCost(r))
-	s.giveBackMapped(a, r.Bytes())
+	s.memory.GiveBack(a.uid, gpuipc.MappingCost(r))
+	a.mapped.GiveBack(r.Bytes())
 	return r.Close()
 }
 

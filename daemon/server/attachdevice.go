@@ -151,7 +151,7 @@ func (t *task) attachGPU(g *gpu.GPU, m *wire.AttachDeviceRequest) (_ *attachedGP
 	}
 	t.send = append(t.send, text)
 	reply := t.attachReply(l, &public, &private)
-	return l, reply, t.conn.server.descriptors.check(descriptors(t.send)...)
+	return l, reply, t.conn.server.descriptors.Check(descriptors(t.send)...)
 }
 
 // attachReply moves the descriptors of both shares to those that are sent.
@@ -282,7 +282,7 @@ func (l *attachedGPU) end(s *Server, a *attachment) {
 	// At once: each may take as long as the driver may.
 	var closing sync.WaitGroup
 	for _, m := range memories {
-		s.giveBackMapped(a, m.bytes)
+		a.mapped.GiveBack(m.bytes)
 		closing.Go(func() {
 			if err := m.memory.Region.Close(); err != nil {
 				s.log.Warn().Err(err).Str("tier", "hbm").Msg("device memory of an engine could not be unmapped")

@@ -14,6 +14,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
+// mostOneMemory is how many bytes of registered memory make sense at all.
+const mostOneMemory = 1 << 46
+
 // firstDeviceMemory is the first id of device memory; below it are those of
 // memory of the host. Memory that an engine registered on the device has the ids
 // from there on, in order.
@@ -73,19 +76,19 @@ func (t *task) registerDevice() (wire.Message, error) {
 	}
 	bytes, err := chunkBytes(&m)
 	if err == nil {
-		err = t.conn.server.takeMapped(t.at, bytes) // its driver maps it into our address space
+		err = t.at.mapped.Take(bytes) // its driver maps it into our address space
 	}
 	if err != nil {
 		return nil, err
 	}
 	memory, err := t.importDevice(l, id, &m)
 	if err != nil {
-		t.conn.server.giveBackMapped(t.at, bytes)
+		t.at.mapped.GiveBack(bytes)
 		return nil, err
 	}
 	number, kept, err := l.keep(deviceMemory{id, m.Epoch, m, bytes, memory})
 	if !kept {
-		t.conn.server.giveBackMapped(t.at, bytes)
+		t.at.mapped.GiveBack(bytes)
 		if err := memory.Region.Close(); err != nil {
 			t.conn.server.log.Warn().Err(err).Str("tier", "hbm").Msg("device memory of an engine could not be unmapped")
 		}

@@ -198,7 +198,7 @@ func (c *conn) check(h *wire.Header, fds []int) error {
 	case c.isInFlight(h.Request):
 		return codes.Refuse(wire.Invalid, "request id %d is in flight", h.Request)
 	}
-	if err := c.server.descriptors.check(fds...); err != nil {
+	if err := c.server.descriptors.Check(fds...); err != nil {
 		return err
 	}
 	rules := h.Op.Rules()

@@ -16,6 +16,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/daemon/budget"
 	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/daemon/gpu"
@@ -64,10 +65,10 @@ type Server struct {
 	pollers     []*poller
 	workspaces  sync.Pool
 	canary      *canary.Canary
-	memory      *budget // bytes that clients may have us hold
-	mapped      *budget // addresses of what clients have us map
-	descriptors descriptorBound
-	places      *places // of profiles
+	memory      *budget.Bytes  // that clients may have us hold
+	mapped      *budget.Mapped // addresses of what clients have us map
+	descriptors budget.Descriptors
+	places      *budget.Places // of profiles
 
 	busy     atomic.Int64  // jobs in flight
 	waiting  atomic.Int64  // of these, waiting for a disk
@@ -95,10 +96,10 @@ func New(o Options) (*Server, error) {
 		counts: newCounts(), epoch: o.Epoch, title: o.Title[:min(len(o.Title), wire.MaxName)], tenants: o.Tenants, canary: o.Canary,
 		queue: newQueue(o.Config.Workers), deviceQueue: newQueue(o.Config.Workers),
 		idle: make(chan struct{}, 1), closing: make(chan struct{}), guessing: make(chan struct{}, 1),
-		memory: newBudget("connection memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),
-		mapped: newBudget("registered memory", mappedInAll, 0),
+		memory: budget.NewBytes("connection memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),
+		mapped: budget.NewMapped(),
 	}
-	s.places = newPlaces(o.Config.MaxProfiles, len(o.Tenants))
+	s.places = budget.NewPlaces(o.Config.MaxProfiles, len(o.Tenants))
 	for _, q := range []*queue{s.queue, s.deviceQueue} {
 		q.spawn = func() { s.polling.Go(q.work) }
 	}
@@ -109,7 +110,7 @@ func New(o Options) (*Server, error) {
 	s.mu.conns = map[uint64]*conn{}
 	s.workspaces.New = func() any { return &workspace{buf: make([]byte, wire.MaxFrame)} }
 	var err error
-	if s.descriptors, err = newDescriptorBound(); err != nil {
+	if s.descriptors, err = budget.NewDescriptors(); err != nil {
 		return nil, err
 	}
 	if s.watcher, err = socket.NewWatcher(); err != nil {
@@ -208,7 +209,7 @@ func (s *Server) admit(sock *seqpacket.Conn, allow *socket.AllowList) {
 		return
 	}
 	if err := sock.SetSendTimeout(s.config.SendTimeout); err == nil {
-		short := s.descriptors.check(sock.Fd(), p.Pidfd)
+		short := s.descriptors.Check(sock.Fd(), p.Pidfd)
 		switch {
 		case short != nil:
 			s.counts.refused(refusedResources)
@@ -287,7 +288,7 @@ func (s *Server) list() []*conn {
 // that wishes for more than the default gets at most half of what is left for its
 // user, its wishes cut in proportion, so that none takes all.
 func (s *Server) take(uid uint32, staging, slots *int64) error {
-	return s.memory.takeOf(uid, 0, func(left int64) int64 {
+	return s.memory.TakeOf(uid, 0, func(left int64) int64 {
 		most := max(left/2, int64(s.config.Staging+s.config.Slots))
 		if wish := *staging + *slots; wish > most {
 			share := float64(most) / float64(wish)

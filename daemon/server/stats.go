@@ -96,7 +96,7 @@ func (s *Server) Load() Load {
 		}
 	}
 	s.mu.Unlock()
-	return Load{Connections: conns, Sessions: sessions, InFlight: int(s.busy.Load()), Queued: s.queued(), Waiting: int(s.waiting.Load()), ConnectionBytes: s.memory.used()}
+	return Load{Connections: conns, Sessions: sessions, InFlight: int(s.busy.Load()), Queued: s.queued(), Waiting: int(s.waiting.Load()), ConnectionBytes: s.memory.Used()}
 }
 
 // stats is the operation on the socket.

@@ -1,4 +1,4 @@
-package server
+package budget
 
 import (
 	"fmt"
@@ -9,10 +9,10 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// places divides the places of profiles: what a connection, a user and a tenant hold is
+// Places divides the places of profiles: what a connection, a user and a tenant hold is
 // bounded, so that none takes all. A profile counts once for each of them, however often
 // it was registered.
-type places struct {
+type Places struct {
 	share [kindsOfHolders]int
 
 	mu struct {
@@ -40,14 +40,15 @@ type holder struct {
 	id   uint64
 }
 
-type holders [kindsOfHolders]holder
+// Holders are those that a profile counts for.
+type Holders [kindsOfHolders]holder
 
-// newPlaces divides so many: a connection gets a quarter of them, a user three, and a
+// NewPlaces divides so many: a connection gets a quarter of them, a user three, and a
 // tenant half where there are others; each at least some (a guess at what one engine
 // needs: a few models and their drafts).
-func newPlaces(most, tenants int) *places {
+func NewPlaces(most, tenants int) *Places {
 	const some = 4
-	p := &places{}
+	p := &Places{}
 	p.share = [kindsOfHolders]int{byConnection: max(most/4, some), byUser: max(most-most/4, some), byTenant: most}
 	if tenants > 1 {
 		p.share[byTenant] = max(most/2, some)
@@ -56,8 +57,8 @@ func newPlaces(most, tenants int) *places {
 	return p
 }
 
-// take counts a registration for all its holders, or for none.
-func (p *places) take(by holders, of profile.Fingerprint) error {
+// Take counts a registration for all its holders, or for none.
+func (p *Places) Take(by Holders, of profile.Fingerprint) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, h := range by {
@@ -74,14 +75,14 @@ func (p *places) take(by holders, of profile.Fingerprint) error {
 	return nil
 }
 
-// giveBack ends take.
-func (p *places) giveBack(by holders, of profile.Fingerprint) {
+// GiveBack ends Take.
+func (p *Places) GiveBack(by Holders, of profile.Fingerprint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, h := range by {
 		held := p.mu.uses[h]
 		if held[of] <= 0 {
-			panic(fmt.Sprintf("server: a profile that %v %d does not hold is given back", h.kind, h.id))
+			panic(fmt.Sprintf("budget: a profile that %v %d does not hold is given back", h.kind, h.id))
 		}
 		if held[of]--; held[of] == 0 {
 			delete(held, of)
@@ -92,12 +93,12 @@ func (p *places) giveBack(by holders, of profile.Fingerprint) {
 	}
 }
 
-// holders are those that a profile of the connection counts for: of its tenants the
-// first one, whose token it has shown like those of the others.
-func (a *attachment) holders() holders {
+// HoldersOf are those that a profile of a connection counts for: of its tenants the first
+// one, whose token it has shown like those of the others.
+func HoldersOf(connection uint64, uid uint32, tenants []uint32) Holders {
 	tenant := uint64(0)
-	if len(a.tenants) > 0 {
-		tenant = uint64(a.tenants[0])
+	if len(tenants) > 0 {
+		tenant = uint64(tenants[0])
 	}
-	return holders{{byConnection, a.id}, {byUser, uint64(a.uid)}, {byTenant, tenant}}
+	return Holders{{byConnection, connection}, {byUser, uint64(uid)}, {byTenant, tenant}}
 }

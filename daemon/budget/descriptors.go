@@ -1,4 +1,4 @@
-package server
+package budget
 
 import (
 	"golang.org/x/sys/unix"
@@ -7,24 +7,24 @@ import (
 	"github.com/spliced-kv/spliced/daemon/codes"
 )
 
-// descriptorBound keeps descriptors of the process for its own use, such as the disk's
+// Descriptors keep descriptors of the process for its own use, such as the disk's
 // files and the admin's connections: clients have those with numbers below it. The
 // kernel gives out the lowest number that is free, so that a number tells how many are
 // in use at least.
-type descriptorBound int
+type Descriptors int
 
-// newDescriptorBound leaves a quarter of what the process may have to itself.
-func newDescriptorBound() (descriptorBound, error) {
+// NewDescriptors leaves a quarter of what the process may have to itself.
+func NewDescriptors() (Descriptors, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return 0, err
 	}
 	most := int(min(limit.Cur, 1<<30))
-	return descriptorBound(most - max(most/4, min(64, most/2))), nil
+	return Descriptors(most - max(most/4, min(64, most/2))), nil
 }
 
-// check refuses descriptors that clients may not have.
-func (b descriptorBound) check(fds ...int) error {
+// Check refuses descriptors that clients may not have.
+func (b Descriptors) Check(fds ...int) error {
 	for _, fd := range fds {
 		if fd >= int(b) {
 			return codes.Refuse(wire.Full, "%d descriptors are in use, the most that clients may have: raise RLIMIT_NOFILE", int(b))

@@ -1,4 +1,4 @@
-package server
+package budget
 
 import (
 	"testing"
@@ -9,12 +9,12 @@ import (
 )
 
 func TestNobodyTakesAllPlacesOfProfiles(t *testing.T) {
-	p := newPlaces(64, 2)
+	p := NewPlaces(64, 2)
 	next := byte(0)
-	fill := func(a *attachment) (n int) {
+	fill := func(a Holders) (n int) {
 		for ; ; n++ {
 			next++
-			if err := p.take(a.holders(), profile.Fingerprint{next}); err != nil {
+			if err := p.Take(a, profile.Fingerprint{next}); err != nil {
 				if code, _ := codes.Of(err); code != wire.Busy {
 					t.Error(err)
 				}
@@ -22,12 +22,12 @@ func TestNobodyTakesAllPlacesOfProfiles(t *testing.T) {
 			}
 		}
 	}
-	var all []*attachment
+	var all []Holders
 	for i, want := range []struct {
 		uid, tenant uint32
 		profiles    int
 	}{{1, 1, 16}, {1, 1, 16}, {1, 1, 0}, {1, 2, 16}, {1, 2, 0}, {2, 2, 16}} {
-		a := &attachment{id: uint64(i), uid: want.uid, tenants: []uint32{want.tenant}}
+		a := HoldersOf(uint64(i), want.uid, []uint32{want.tenant})
 		all = append(all, a)
 		if got := fill(a); got != want.profiles {
 			t.Errorf("connection %d of user %d and tenant %d has %d profiles, not %d", i, want.uid, want.tenant, got, want.profiles)
@@ -36,26 +36,26 @@ func TestNobodyTakesAllPlacesOfProfiles(t *testing.T) {
 	for h, held := range p.mu.uses {
 		if h.kind == byConnection {
 			for of := range held {
-				p2 := all[h.id].holders()
-				if err := p.take(p2, of); err != nil { // again needs no room
+				p2 := all[h.id]
+				if err := p.Take(p2, of); err != nil { // again needs no room
 					t.Error(err)
 				}
-				p.giveBack(p2, of)
+				p.GiveBack(p2, of)
 			}
 		}
 	}
 }
 
 func TestPlacesThatAreGivenBackAreFree(t *testing.T) {
-	p := newPlaces(4, 1)
-	a := &attachment{id: 1}
+	p := NewPlaces(4, 1)
+	a := HoldersOf(1, 0, nil)
 	for i := range byte(4) {
-		if err := p.take(a.holders(), profile.Fingerprint{i}); err != nil {
+		if err := p.Take(a, profile.Fingerprint{i}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range byte(4) {
-		p.giveBack(a.holders(), profile.Fingerprint{i})
+		p.GiveBack(a, profile.Fingerprint{i})
 	}
 	if len(p.mu.uses) != 0 {
 		t.Errorf("%d holders are left", len(p.mu.uses))
