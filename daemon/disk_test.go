@@ -310,7 +310,7 @@ func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(format, bytes.Replace(text, []byte("1"), []byte("999"), 1), 0o600); err != nil {
+			if err := os.WriteFile(format, bytes.Replace(text, []byte("version 2"), []byte("version 999"), 1), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}, "version"},

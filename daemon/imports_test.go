@@ -56,7 +56,7 @@ var mayImport = map[string]string{
 	"tiering/disk/extent":       "policy/profile tiering/tier tiering/disk/slab",
 	"tiering/disk/catalog":      "policy/profile tiering/tier tiering/disk/slab tiering/disk/extent",
 	"tiering/disk/payload":      "gpuipc/... policy/profile tiering/tier tiering/disk/slab tiering/disk/extent tiering/disk/catalog tiering/disk/codec",
-	"tiering/disk/volume":       "policy/profile tiering/tier tiering/disk/slab tiering/disk/catalog",
+	"tiering/disk/volume":       "policy/profile tiering/tier tiering/disk/slab tiering/disk/catalog tiering/disk/extent",
 	"tiering/disk/offline":      "policy/profile tiering/tier tiering/disk/...",
 	"tiering/disk":              "gpuipc policy policy/profile tiering/tier tiering/metric tiering/disk/...",
 	"tiering/stats":             "tiering/tier tiering/metric tiering/plan tiering/transfer",

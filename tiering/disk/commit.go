@@ -88,7 +88,7 @@ func (t *Tier) commitGroup(m *mount, g *group) {
 	err := m.Catalog.Commit(changes, false)
 	end()
 	if err == nil {
-		err = m.Present()
+		err = m.LockPresent()
 	}
 	switch {
 	case err == nil:
@@ -134,6 +134,7 @@ func (t *Tier) enterLiveLocked(m *mount, w *write) {
 		return
 	}
 	t.become(e, logged)
+	e.proven = true
 	t.counters.Written++
 	t.counters.WrittenBytes += uint64(e.RankBytes) * uint64(e.Ranks)
 	t.pin(e, -1)

@@ -102,6 +102,7 @@ type entry struct {
 	readers  int    // reads of it
 	pins     int    // 1 while it is on its way or read, and 1 for each child with pins
 	failures int    // mount.failures when its bytes were written
+	proven   bool   // its seal was compared, or made, since the directory was opened
 	write    *write // while it is on its way
 
 	parent      *entry

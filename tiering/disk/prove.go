@@ -67,12 +67,13 @@ func (t *Tier) prove(ctx context.Context, m *mount, e *entry) {
 		}
 	}
 	if err == nil {
-		err = x.Verify(ctx, m, e.model.Profile, 1)
+		err = x.Verify(ctx, m, e.model.Profile, m.Key, 1)
 	}
 	t.mu.Lock()
 	corrupt := errors.Is(err, tier.ErrCorrupt) && e.phase.live()
 	switch {
 	case err == nil:
+		e.proven = true
 		t.trustLocked(e)
 	case corrupt:
 		t.counters.Corrupt++

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/payload"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -15,11 +16,11 @@ import (
 // more as there are workers.
 func (t *Tier) Read(ctx context.Context, want *tier.Entry, dst []gpuipc.Ref) (*tier.Content, error) {
 	began := t.cfg.Now()
-	e, m, err := t.beginRead(want, dst, began)
+	e, m, key, err := t.beginRead(want, dst, began)
 	if err != nil {
 		return nil, err
 	}
-	what := payload.Reading{From: m, Row: &e.Row, Profile: e.model.Profile, Device: t.cfg.Device, To: dst, Workers: t.cfg.Workers}
+	what := payload.Reading{From: m, Row: &e.Row, Profile: e.model.Profile, Key: key, Device: t.cfg.Device, To: dst, Workers: t.cfg.Workers}
 	manifest, err := payload.Read(ctx, what)
 	if errors.Is(err, payload.ErrUnread) && ctx.Err() == nil {
 		t.mu.Lock()
@@ -34,27 +35,33 @@ func (t *Tier) Read(ctx context.Context, want *tier.Entry, dst []gpuipc.Ref) (*t
 	return &tier.Content{Publisher: manifest.Publisher, Tokens: manifest.Tokens, Digests: manifest.Digests}, nil
 }
 
-// beginRead holds an entry, so that its space is not given to another.
-func (t *Tier) beginRead(want *tier.Entry, dst []gpuipc.Ref, now time.Time) (*entry, *mount, error) {
+// beginRead holds an entry, so that its space is not given to another. A key says that
+// its seal is to be compared. That is done once: who could change what this process has
+// written or read, in a directory that is closed to others, could read the key as well.
+func (t *Tier) beginRead(want *tier.Entry, dst []gpuipc.Ref, now time.Time) (*entry, *mount, *extent.Key, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if b := &t.health.breaker; b.open(now) {
 		t.counters.ReadsRefused++
-		return nil, nil, fmt.Errorf("disk: read %x: %d reads in a row have failed: %w", want.Key[:8], b.failures, tier.ErrUnavailable)
+		return nil, nil, nil, fmt.Errorf("disk: read %x: %d reads in a row have failed: %w", want.Key[:8], b.failures, tier.ErrUnavailable)
 	}
 	if t.readsOffLocked() {
 		t.counters.ReadsRefused++
-		return nil, nil, fmt.Errorf("disk: read %x: another has not returned: %w", want.Key[:8], tier.ErrUnavailable)
+		return nil, nil, nil, fmt.Errorf("disk: read %x: another has not returned: %w", want.Key[:8], tier.ErrUnavailable)
 	}
 	e := t.findLocked(&want.Name)
 	if e == nil || e.Generation != want.Generation {
-		return nil, nil, fmt.Errorf("disk: read %x, generation %d: %w", want.Key[:8], want.Generation, tier.ErrGone)
+		return nil, nil, nil, fmt.Errorf("disk: read %x, generation %d: %w", want.Key[:8], want.Generation, tier.ErrGone)
 	}
 	if err := checkDestination(e, dst); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	t.holdLocked(e)
-	return e, t.mount, nil
+	key := t.mount.Key
+	if e.proven {
+		key = nil
+	}
+	return e, t.mount, key, nil
 }
 
 // holdLocked keeps an entry's space, and the mount, for a read.
@@ -114,6 +121,7 @@ func (t *Tier) endRead(m *mount, e *entry, err error, began time.Time) {
 		t.counters.ReadBytes += uint64(e.RankBytes) * uint64(e.Ranks)
 		t.counters.ReadNanos += uint64(max(now.Sub(began), 0))
 		b.succeeded()
+		e.proven = true
 		t.trustLocked(e)
 		if e.phase.live() {
 			t.touch(e, now)

@@ -509,13 +509,13 @@ func TestVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := strings.Replace(string(good), "version 1", "version 7", 1)
+	other := strings.Replace(string(good), "version 2", "version 7", 1)
 	if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	lower := s.open(cfg)
 	h := lower.Health()
-	if h.State != StateVersion || !strings.Contains(h.Cause, "version 7") || !strings.Contains(h.Cause, "version 1") {
+	if h.State != StateVersion || !strings.Contains(h.Cause, "version 7") || !strings.Contains(h.Cause, "version 1 and 2") {
 		t.Errorf("%+v", h)
 	}
 	_ = lower.close()

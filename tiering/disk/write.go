@@ -73,7 +73,7 @@ func (t *Tier) writeObject(ctx context.Context, m *mount, w *write) error {
 	if err := m.KeepProfile(e.model.Profile); err != nil {
 		return t.writeTrouble(err)
 	}
-	p, err := t.coder.Encode(ctx, w.object, e.owner.Name)
+	p, err := t.coder.Encode(ctx, w.object, e.owner.Name, m.Key)
 	if err != nil {
 		return err
 	}
@@ -82,6 +82,7 @@ func (t *Tier) writeObject(ctx context.Context, m *mount, w *write) error {
 	if err != nil {
 		return err
 	}
+	h.Sign(m.Key, p.Manifest, p.Tags)
 	header, err := h.Append(slab.AlignedBuffer(h.HeaderBytes)[:0], p.Manifest)
 	if err == nil {
 		err = t.locate(m, w, &h, p)

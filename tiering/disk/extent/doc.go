@@ -13,7 +13,7 @@
 // All numbers are little-endian. The fixed part:
 //
 //	  0   8  magic "SPLXTNT\n"
-//	  8   4  format version, 1
+//	  8   4  format version: 2, or 1 of one that has no seal
 //	 12   4  header bytes, a multiple of 4096
 //	 16   8  generation, never 0
 //	 24  32  key
@@ -24,7 +24,7 @@
 //	 64   8  manifest, xxh3 of the bytes as stored
 //	 72   8  payload bytes, a multiple of 4096
 //	 80   8  run table, xxh3 of its 768 bytes
-//	 88  32  zero
+//	 88  32  seal (Key); zero in version 1
 //	120   8  xxh3 of bytes 0 to 119
 //
 // The run table has room for 64 runs whatever it holds, so that the length of a

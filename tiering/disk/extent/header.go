@@ -17,7 +17,7 @@ var ErrVersion = errors.New("extent: another version")
 
 // Sizes that are part of the format.
 const (
-	Version    = 1
+	Version    = 2       // of what is sealed; what has no seal is of version 1
 	BlockBytes = 4096    // what headers and payloads are multiples of
 	ChunkBytes = 1 << 20 // what one digest covers
 	MaxRuns    = 64
@@ -31,6 +31,7 @@ const (
 const (
 	magic       = "SPLXTNT\n"
 	fixedBytes  = 128
+	sealOff     = 88
 	sumOff      = fixedBytes - 8
 	runBytes    = 12
 	tableBytes  = MaxRuns * runBytes
@@ -56,7 +57,10 @@ type Header struct {
 	PayloadBytes int64
 	Runs         []slab.Run // whole blocks; together at least header and payload
 
-	// Set by Append.
+	Sealed bool // by Sign
+	Seal   [SealBytes]byte
+
+	// Set by Sign and Append.
 	ManifestBytes int
 	ManifestSum   uint64
 }
@@ -69,28 +73,45 @@ func HeaderBytes(manifestBytes int) int {
 // Append adds the header's blocks, manifest included, to dst. The manifest is as
 // Manifest.Encode made it.
 func (h *Header) Append(dst, manifest []byte) ([]byte, error) {
-	h.HeaderBytes = HeaderBytes(len(manifest))
-	h.ManifestBytes = len(manifest)
-	h.ManifestSum = xxh3.Hash(manifest)
+	h.describe(manifest)
 	if err := h.check(); err != nil {
 		return dst, fmt.Errorf("%v: %s: %w", h.Name, err, tier.ErrInvalid)
 	}
 	start := len(dst)
 	dst = append(dst, make([]byte, h.HeaderBytes)...)
 	b := dst[start:]
+	h.putFixed(b, h.putTable(b))
+	copy(b[manifestOff:], manifest)
+	return dst, nil
+}
+
+// describe notes what a header says of its manifest.
+func (h *Header) describe(manifest []byte) {
+	h.HeaderBytes = HeaderBytes(len(manifest))
+	h.ManifestBytes = len(manifest)
+	h.ManifestSum = xxh3.Hash(manifest)
+}
+
+// putTable writes the run table into a header and answers its checksum.
+func (h *Header) putTable(b []byte) (sum uint64) {
 	table := b[fixedBytes:manifestOff]
 	for i, r := range h.Runs {
 		AppendRun(table[i*runBytes:i*runBytes], r)
 	}
-	h.putFixed(b, xxh3.Hash(table))
-	copy(b[manifestOff:], manifest)
-	return dst, nil
+	return xxh3.Hash(table)
+}
+
+func (h *Header) version() uint32 {
+	if h.Sealed {
+		return Version
+	}
+	return 1
 }
 
 func (h *Header) putFixed(b []byte, tableSum uint64) {
 	le := binary.LittleEndian
 	copy(b, magic)
-	le.PutUint32(b[8:], Version)
+	le.PutUint32(b[8:], h.version())
 	le.PutUint32(b[12:], uint32(h.HeaderBytes))
 	le.PutUint64(b[16:], h.Generation)
 	copy(b[24:], h.Key[:])
@@ -103,6 +124,7 @@ func (h *Header) putFixed(b []byte, tableSum uint64) {
 	le.PutUint64(b[64:], h.ManifestSum)
 	le.PutUint64(b[72:], uint64(h.PayloadBytes))
 	le.PutUint64(b[80:], tableSum)
+	copy(b[sealOff:], h.Seal[:])
 	le.PutUint64(b[sumOff:], xxh3.Hash(b[:sumOff]))
 }
 
@@ -123,6 +145,8 @@ func Parse(b []byte) (Header, error) {
 	h.ManifestBytes = int(le.Uint32(b[60:]))
 	h.ManifestSum = le.Uint64(b[64:])
 	h.PayloadBytes = int64(le.Uint64(b[72:]))
+	h.Sealed = le.Uint32(b[8:]) == Version
+	copy(h.Seal[:], b[sealOff:])
 	if runs > MaxRuns {
 		return h, fmt.Errorf("header of %v: %d runs: %w", h.Name, runs, tier.ErrCorrupt)
 	}
@@ -154,13 +178,14 @@ func checkFixed(b []byte) error {
 	}
 	// The version is told apart before the checksum, which another version may
 	// keep elsewhere.
-	if v := le.Uint32(b[8:]); v != Version {
-		return fmt.Errorf("header of version %d, want %d: %w", v, Version, ErrVersion)
+	v := le.Uint32(b[8:])
+	if v != 1 && v != Version {
+		return fmt.Errorf("header of version %d, want 1 to %d: %w", v, Version, ErrVersion)
 	}
 	if sum := xxh3.Hash(b[:sumOff]); sum != le.Uint64(b[sumOff:]) {
 		return fmt.Errorf("header has checksum %016x, not %016x: %w", sum, le.Uint64(b[sumOff:]), tier.ErrCorrupt)
 	}
-	if b[57]&^flagCoded != 0 || !allZero(b[88:sumOff]) {
+	if b[57]&^flagCoded != 0 || v == 1 && !allZero(b[sealOff:sumOff]) {
 		return fmt.Errorf("header with flags %#x or what follows not zero: %w", b[57], tier.ErrCorrupt)
 	}
 	return nil

@@ -183,7 +183,7 @@ func TestHeaderRefusesLies(t *testing.T) {
 		lie  func(b []byte)
 		want error
 	}{
-		{"another version", func(b []byte) { b[8] = 2 }, ErrVersion},
+		{"another version", func(b []byte) { b[8] = 3 }, ErrVersion},
 		{"header shorter than its manifest", func(b []byte) { b[61] = 0x40 }, tier.ErrCorrupt},
 		{"header of half a block", func(b []byte) { b[13] = 0x08 }, tier.ErrCorrupt},
 		{"header of 4 GiB", func(b []byte) { copy(b[12:], "\x00\xf0\xff\xff") }, tier.ErrCorrupt},

@@ -64,7 +64,7 @@ func open(p Place) (*directory, error) {
 		return nil, err
 	}
 	d := &directory{Volume: v, profiles: map[profile.Fingerprint]*profile.Profile{}}
-	d.report = &Report{Version: volume.Version, Store: v.Format.ID.String(), GranuleBytes: v.Format.Granule}
+	d.report = &Report{Version: v.Format.Version, Store: v.Format.ID.String(), GranuleBytes: v.Format.Granule}
 	return d, nil
 }
 
@@ -279,7 +279,7 @@ func (o *directory) checkRow(ctx context.Context, r *catalog.Row, tenants map[ui
 	if !opts.Deep {
 		return nil
 	}
-	if err := x.Verify(ctx, o, p, runtime.GOMAXPROCS(0)); err != nil {
+	if err := x.Verify(ctx, o, p, o.Key, runtime.GOMAXPROCS(0)); err != nil {
 		return err
 	}
 	o.report.PayloadBytes += x.PayloadBytes

@@ -158,7 +158,7 @@ func (o *directory) candidate(ctx context.Context, f *payload.Extent) error {
 	if f.Kind > uint8(tier.Spliced) {
 		return fmt.Errorf("extent %v of an unknown kind", f.Name)
 	}
-	if err := f.Verify(ctx, o, p, runtime.GOMAXPROCS(0)); err != nil {
+	if err := f.Verify(ctx, o, p, o.Key, runtime.GOMAXPROCS(0)); err != nil {
 		return fmt.Errorf("extent %v: %w", f.Name, err)
 	}
 	return nil

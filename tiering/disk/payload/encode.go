@@ -62,6 +62,7 @@ type Encoded struct {
 	Coded    bool
 	Buffers  [][]byte
 	Release  func() // of what Buffers lie in
+	Tags     []byte // of all chunks, for the seal
 
 	// Of the parts that were coded: their bytes before and after.
 	RawBytes, CodedBytes uint64
@@ -69,14 +70,14 @@ type Encoded struct {
 
 // Encode makes the bytes of an object ready: in place, or coded in memory. An error
 // of the device is tier.ErrUnavailable, one of the object tier.ErrInvalid.
-func (enc *Encoder) Encode(ctx context.Context, o *tier.Object, tenant string) (*Encoded, error) {
+func (enc *Encoder) Encode(ctx context.Context, o *tier.Object, tenant string, key *extent.Key) (*Encoded, error) {
 	m := manifestOf(o, tenant)
 	var e *Encoded
 	var err error
 	if enc.any {
-		e, err = enc.encode(ctx, o, m)
+		e, err = enc.encode(ctx, o, m, key)
 	} else {
-		e, err = enc.inPlace(ctx, o)
+		e, err = enc.inPlace(ctx, o, key)
 	}
 	if err != nil {
 		return nil, err
@@ -102,7 +103,8 @@ func manifestOf(o *tier.Object, tenant string) *extent.Manifest {
 }
 
 // inPlace takes the bytes as they lie in memory, rank after rank.
-func (enc *Encoder) inPlace(ctx context.Context, o *tier.Object) (*Encoded, error) {
+func (enc *Encoder) inPlace(ctx context.Context, o *tier.Object, key *extent.Key) (*Encoded, error) {
+	layout := LayoutOf(o.Profile, o.Kind, o.End-o.Begin)
 	e := &Encoded{}
 	views := make([]*view, 0, len(o.Shares))
 	e.Release = func() {
@@ -120,8 +122,17 @@ func (enc *Encoder) inPlace(ctx context.Context, o *tier.Object) (*Encoded, erro
 			return nil, fmt.Errorf("disk: rank %d of %x: %w: %w", i, o.Key[:8], err, tier.ErrUnavailable)
 		}
 		e.Buffers = append(e.Buffers, buffers(v.pieces)...)
+		e.Tags = v.tags(e.Tags, &layout, key)
 	}
 	return e, nil
+}
+
+// tags adds the tags of a rank's chunks, in the order of their digests.
+func (v *view) tags(dst []byte, l *profile.Layout, key *extent.Key) []byte {
+	for _, c := range chunksOf(l, 1) {
+		dst = key.Tag(dst, v.window(c.off, c.n))
+	}
+	return dst
 }
 
 // codedMargin is what coding may need beyond the raw bytes of a part before it is
@@ -132,19 +143,22 @@ const codedMargin = 64 << 10
 // it where its header ends. How much of this goes on at once, staging bounds.
 type encoding struct {
 	*Encoder
+	key     *extent.Key
+	tags    []byte // so far
 	out     []byte // so far
 	scratch []byte
 	raw     uint64 // of coded parts
 	stored  uint64 // of the same
 }
 
-func (enc *Encoder) encode(ctx context.Context, o *tier.Object, m *extent.Manifest) (*Encoded, error) {
+func (enc *Encoder) encode(ctx context.Context, o *tier.Object, m *extent.Manifest, key *extent.Key) (*Encoded, error) {
 	ranks := len(o.Shares)
 	took := enc.staging.take(int64(ranks) * m.RankBytes)
 	layout := LayoutOf(o.Profile, o.Kind, o.End-o.Begin)
 	margin := int64(codedMargin + 64*len(chunksOf(&layout, ranks)))
 	w := &encoding{
 		Encoder: enc,
+		key:     key,
 		out:     slab.AlignedBuffer(int(blocks(extent.PayloadBytes(ranks, m.RankBytes) + margin)))[:0],
 		scratch: make([]byte, 0, extent.ChunkBytes),
 	}
@@ -162,7 +176,7 @@ func (enc *Encoder) encode(ctx context.Context, o *tier.Object, m *extent.Manife
 	for at := 0; at < len(payload); at += extent.ChunkBytes {
 		m.StoredDigests = append(m.StoredDigests, gpuipc.DigestBytes(payload[at:min(at+extent.ChunkBytes, len(payload))]))
 	}
-	e := &Encoded{Coded: true, Release: func() { enc.staging.give(took) }, RawBytes: w.raw, CodedBytes: w.stored}
+	e := &Encoded{Coded: true, Tags: w.tags, Release: func() { enc.staging.give(took) }, RawBytes: w.raw, CodedBytes: w.stored}
 	if len(payload) > 0 {
 		e.Buffers = [][]byte{payload}
 	}
@@ -178,6 +192,7 @@ func (w *encoding) rank(ctx context.Context, ref gpuipc.Ref, l *profile.Layout) 
 	if err != nil {
 		return nil, err
 	}
+	w.tags = v.tags(w.tags, l, w.key)
 	parts := make([]extent.Part, len(l.Parts))
 	for i := range l.Parts {
 		p := &l.Parts[i]

@@ -35,6 +35,7 @@ type Reading struct {
 	From    Source
 	Row     *catalog.Row
 	Profile *profile.Profile // of the row
+	Key     *extent.Key      // of the store, to compare the seal; nil = do not
 	Device  gpuipc.Device
 	To      []gpuipc.Ref // by rank
 	Workers int
@@ -62,6 +63,9 @@ func Read(ctx context.Context, what Reading) (*extent.Manifest, error) {
 	}
 	r.chunks = chunksOf(&layout, row.Ranks)
 	r.digests = make([]uint64, len(r.chunks))
+	if r.Key.Seals(row.Generation) {
+		r.seal = newTags(r.chunks)
+	}
 	var m *extent.Manifest
 	var err error
 	if row.Coded {
@@ -72,7 +76,10 @@ func Read(ctx context.Context, what Reading) (*extent.Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m, r.compare(m)
+	if err := r.compare(m); err != nil {
+		return nil, err
+	}
+	return m, r.found.Proven(r.Key, r.found.Stored, r.seal.ofChunks(r.Key))
 }
 
 // reading is one read of an entry.
@@ -82,6 +89,8 @@ type reading struct {
 	header  []byte
 	chunks  []chunk
 	digests []uint64 // of what came to lie in memory, by chunk
+	seal    tags     // of the same
+	found   *Extent  // by manifest
 }
 
 func (r *reading) close() {
@@ -151,14 +160,18 @@ func (r *reading) plain(ctx context.Context) (*extent.Manifest, error) {
 	}
 	c := cutter{rest: all}
 	total := int64(r.Row.HeaderBytes) + r.Row.PayloadBytes
-	n := int((total + pieceBytes - 1) / pieceBytes)
+	size := int64(pieceBytes)
+	if total <= 4*size && len(r.seal.units) > 0 {
+		size /= 4 // of what is small, tags are made while others still read
+	}
+	n := int((total + size - 1) / size)
 	parts := make([][]piece, n)
 	for i := range parts {
-		parts[i] = c.next(min(pieceBytes, total-int64(i)*pieceBytes))
+		parts[i] = c.next(min(size, total-int64(i)*size))
 	}
-	byPiece, missing := r.arrivals(n)
+	digests, units := r.arrivals(r.chunks, size, n), r.arrivals(r.seal.units, size, n)
 	err := parallel(ctx, n, r.Workers, func(i int) error {
-		if err := r.transfer(int64(i)*pieceBytes, buffers(parts[i])); err != nil {
+		if err := r.transfer(int64(i)*size, buffers(parts[i])); err != nil {
 			return err
 		}
 		for _, p := range parts[i] {
@@ -167,14 +180,8 @@ func (r *reading) plain(ctx context.Context) (*extent.Manifest, error) {
 		if r.staged() {
 			return nil
 		}
-		for k := byPiece[i].first; k < byPiece[i].end; k++ {
-			if missing[k].Add(-1) == 0 {
-				if err := r.digest(ctx, k); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
+		_ = units.arrived(i, func(u int) error { r.tagUnit(u); return nil })
+		return digests.arrived(i, func(k int) error { return r.digest(ctx, k) })
 	})
 	if err == nil && r.staged() {
 		err = r.store(ctx)
@@ -185,23 +192,41 @@ func (r *reading) plain(ctx context.Context) (*extent.Manifest, error) {
 	return r.manifest()
 }
 
-// arrivals tells which chunks have bytes in each piece, and in how many pieces
-// each chunk has bytes. Chunks are in the order in which they lie.
-func (r *reading) arrivals(pieces int) (byPiece []span, missing []atomic.Int32) {
-	byPiece, missing = make([]span, pieces), make([]atomic.Int32, len(r.chunks))
-	for k := range r.chunks {
-		c := &r.chunks[k]
+// arrivals tells which ranges have bytes in each piece of a transfer, and in how many
+// pieces that have not come yet each range has some.
+type arrivals struct {
+	byPiece []span
+	missing []atomic.Int32
+}
+
+// arrivals is for ranges in the order in which they lie.
+func (r *reading) arrivals(ranges []chunk, size int64, pieces int) *arrivals {
+	a := &arrivals{byPiece: make([]span, pieces), missing: make([]atomic.Int32, len(ranges))}
+	for k := range ranges {
+		c := &ranges[k]
 		at := int64(r.Row.HeaderBytes) + extent.RankOffset(c.rank, r.Row.RankBytes) + c.off
-		first, last := int(at/pieceBytes), int((at+c.n-1)/pieceBytes)
-		missing[k].Store(int32(last - first + 1))
+		first, last := int(at/size), int((at+c.n-1)/size)
+		a.missing[k].Store(int32(last - first + 1))
 		for i := first; i <= last; i++ {
-			if byPiece[i].end == 0 {
-				byPiece[i].first = k
+			if a.byPiece[i].end == 0 {
+				a.byPiece[i].first = k
 			}
-			byPiece[i].end = k + 1
+			a.byPiece[i].end = k + 1
 		}
 	}
-	return byPiece, missing
+	return a
+}
+
+// arrived calls do with the ranges that piece i was the last to come of.
+func (a *arrivals) arrived(i int, do func(k int) error) error {
+	for k := a.byPiece[i].first; k < a.byPiece[i].end; k++ {
+		if a.missing[k].Add(-1) == 0 {
+			if err := do(k); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // digest makes the digest of a chunk where it lies now.
@@ -246,6 +271,7 @@ func (r *reading) store(ctx context.Context) error {
 		if err := r.digest(ctx, k); err != nil {
 			return err
 		}
+		r.tagChunk(k)
 	}
 	return nil
 }
@@ -256,6 +282,7 @@ func (r *reading) manifest() (*extent.Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.found = x
 	row, m := r.Row, x.Manifest
 	if x.Name != row.Name || x.Generation != row.Generation || x.Coded != row.Coded || x.ManifestSum != row.ManifestSum ||
 		x.HeaderBytes != row.HeaderBytes || x.PayloadBytes != row.PayloadBytes {
@@ -343,6 +370,7 @@ func (r *reading) group(ctx context.Context, list []storedChunk, first int) erro
 			if err := r.digest(ctx, first+i); err != nil {
 				return err
 			}
+			r.tagChunk(first + i)
 		}
 	}
 	return nil

@@ -81,20 +81,29 @@ func (x *Extent) Agrees(r *catalog.Row, tenant string) error {
 	return nil
 }
 
-// Verify reads all of an extent and compares every digest.
-func (x *Extent) Verify(ctx context.Context, from Source, p *profile.Profile, workers int) error {
+// Verify reads all of an extent and compares every digest, and the seal with what a
+// key makes of them.
+func (x *Extent) Verify(ctx context.Context, from Source, p *profile.Profile, key *extent.Key, workers int) error {
 	list, err := x.chunks(p)
 	if err != nil {
 		return corrupt(err)
 	}
+	var tags []byte
+	if key.Seals(x.Generation) {
+		tags = make([]byte, len(list)*extent.TagBytes)
+	}
 	groups := grouped(list)
-	return parallel(ctx, len(groups), workers, func(i int) error {
-		return x.verify(from, list, groups[i])
+	err = parallel(ctx, len(groups), workers, func(i int) error {
+		return x.verify(from, list, groups[i], key, tags)
 	})
+	if err != nil {
+		return err
+	}
+	return x.Proven(key, x.Stored, tags)
 }
 
-// verify compares the digests of neighbouring chunks.
-func (x *Extent) verify(from Source, list []storedChunk, g span) error {
+// verify compares the digests of neighbouring chunks, and makes their tags.
+func (x *Extent) verify(from Source, list []storedChunk, g span, key *extent.Key, tags []byte) error {
 	first, last := &list[g.first], &list[g.end-1]
 	begin := first.at &^ (slab.BlockBytes - 1)
 	buf := slab.AlignedBuffer(int(blocks(last.at + last.bytes - begin)))
@@ -113,6 +122,10 @@ func (x *Extent) verify(from Source, list []storedChunk, g span) error {
 		}
 		if err := compareDigest(x.Manifest, k, gpuipc.DigestBytes(raw)); err != nil {
 			return err
+		}
+		if tags != nil {
+			at := k * extent.TagBytes
+			key.Tag(tags[at:at:at+extent.TagBytes], [][]byte{raw})
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@
 //
 //	LOCK               held (flock) by the process that has the directory open
 //	FORMAT             version and store id; another version is refused by name
+//	KEY                what extents are sealed with, for the daemon's user alone
 //	index/             the catalogue: rows, last uses, counters, generations
 //	profiles/<digest>  canonical bytes of each model's profile
 //	slabs/000001.slab  blocks of 4 KiB: a header, then extents in whole granules

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/sys/unix"
@@ -48,7 +49,7 @@ func readFile(index vfs.FS, path string, most int) ([]byte, error) {
 // replaceFile writes a file so that after a crash it is there whole or not at all.
 func replaceFile(index vfs.FS, dir, name string, content []byte) error {
 	path := index.PathJoin(dir, name)
-	f, err := index.Create(path+".new", vfs.WriteCategoryUnspecified)
+	f, err := createPrivate(index, path+".new")
 	if err != nil {
 		return err
 	}
@@ -63,6 +64,21 @@ func replaceFile(index vfs.FS, dir, name string, content []byte) error {
 		return err
 	}
 	return syncDir(index, dir)
+}
+
+// createPrivate makes an empty file that nobody else reads.
+func createPrivate(index vfs.FS, path string) (vfs.File, error) {
+	if index == vfs.Default {
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+		if err == nil {
+			err = errors.Join(f.Chmod(0o600), f.Close()) // of one that a crash left
+		}
+		if err != nil {
+			return nil, err
+		}
+		return index.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	}
+	return index.Create(path, vfs.WriteCategoryUnspecified)
 }
 
 func syncDir(index vfs.FS, dir string) error {

@@ -17,8 +17,12 @@ import (
 )
 
 // Version is that of the directory's format: of what lies where in it, and of all
-// formats inside that do not name their own. No other is read.
-const Version = 1
+// formats inside that do not name their own. Version 1, which has no key and no seals,
+// becomes this one when a daemon opens it. No other is read.
+const (
+	Version = 2
+	unkeyed = 1
+)
 
 // Names inside the directory.
 const (
@@ -39,6 +43,7 @@ var (
 // Format is what a directory says of itself. Its granule is that of all slabs, so
 // a configuration that names another one has no effect on it.
 type Format struct {
+	Version int // Version, or 1 of one that offline functions have open
 	ID      slab.StoreID
 	Granule int64
 }
@@ -46,7 +51,7 @@ type Format struct {
 // formatHead begins a FORMAT file, which reads
 //
 //	spliced disk tier
-//	version 1
+//	version 2
 //	store 6f1f…
 //	granule 65536
 const formatHead = "spliced disk tier\n"
@@ -66,8 +71,13 @@ func readFormat(index vfs.FS, dir string) (f Format, err error) {
 		return f, fmt.Errorf("disk: %s begins with %.20q: %w", formatName, b, ErrVersion)
 	}
 	line, rest, _ := strings.Cut(rest, "\n")
-	if line != fmt.Sprintf("version %d", Version) {
-		return f, fmt.Errorf("disk: the directory has %s, this program reads version %d: %w", line, Version, ErrVersion)
+	for _, known := range [...]int{unkeyed, Version} {
+		if line == fmt.Sprintf("version %d", known) {
+			f.Version = known
+		}
+	}
+	if f.Version == 0 {
+		return f, fmt.Errorf("disk: the directory has %.40q, this program reads version %d and %d: %w", line, unkeyed, Version, ErrVersion)
 	}
 	var id []byte
 	n, err := fmt.Sscanf(rest, "store %x\ngranule %d\n", &id, &f.Granule)
@@ -79,23 +89,26 @@ func readFormat(index vfs.FS, dir string) (f Format, err error) {
 	return f, nil
 }
 
-// openFormat reads the format of a directory or, in one that was not used before,
-// writes it. What has slabs or an index but no format is not ours to begin anew.
-func openFormat(index vfs.FS, dir string, granule int64) (f Format, err error) {
-	f, err = readFormat(index, dir)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return f, err
+// openFormat reads the format of a directory and its key or, in one that was not used
+// before, makes them. What has slabs or an index but no format is not ours to begin anew.
+func (v *Volume) openFormat(granule int64) (err error) {
+	v.Format, err = readFormat(v.index, v.dir)
+	switch {
+	case err == nil && v.Format.Version == Version:
+		return v.readKey()
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
 	}
 	for _, name := range [...]string{indexDir, slabDir} {
-		if list, err := index.List(index.PathJoin(dir, name)); err == nil && len(list) > 0 {
-			return f, fmt.Errorf("disk: %s is missing beside %s: %w", formatName, name, tier.ErrCorrupt)
+		if list, err := v.index.List(v.path(name)); err == nil && len(list) > 0 {
+			return fmt.Errorf("disk: %s is missing beside %s: %w", formatName, name, tier.ErrCorrupt)
 		}
 	}
-	if _, err := rand.Read(f.ID[:]); err != nil {
-		return f, err
+	if _, err := rand.Read(v.Format.ID[:]); err != nil {
+		return err
 	}
-	f.Granule = granule
-	return f, replaceFile(index, dir, formatName, f.text())
+	v.Format.Granule = granule
+	return v.makeKey(1)
 }
 
 // lockDir takes the lock of a directory, for as long as the process lives or

@@ -26,7 +26,7 @@ func foreign(format string, args ...any) error {
 
 // mayLieBeside are the names that an empty directory may hold: of a file system's
 // root, and of an opening that was cut short before there was a FORMAT.
-var mayLieBeside = []string{"lost+found", lockName, formatName + ".new", indexDir, slabDir, profileDir}
+var mayLieBeside = []string{"lost+found", lockName, keyName, keyName + ".new", formatName + ".new", indexDir, slabDir, profileDir}
 
 // examine comes before anything in a directory is made or changed. Everything in it has
 // to be ours or root's, and not writable by everybody: else others could have us serve
@@ -62,7 +62,7 @@ func (v *Volume) examine() error {
 // examineEntry looks at what the tier uses of a directory, and one level below.
 func (v *Volume) examineEntry(name string) error {
 	switch name {
-	case lockName, formatName:
+	case lockName, formatName, keyName:
 		return ours(v.path(name), unix.S_IFREG)
 	case indexDir, slabDir, profileDir:
 	default:
@@ -119,21 +119,25 @@ func owned(path string, st *unix.Stat_t) error {
 }
 
 // closeToGroup takes from others what a cluster, which gives a volume to a group, has
-// given them: folders that are ours are for us alone.
+// given them: the folders and the key are for us alone.
 func (v *Volume) closeToGroup() error {
 	if v.index != vfs.Default {
 		return nil
 	}
-	for _, name := range [...]string{indexDir, slabDir, profileDir} {
+	for _, name := range [...]string{indexDir, slabDir, profileDir, keyName} {
 		path := v.path(name)
 		var st unix.Stat_t
-		if err := unix.Stat(path, &st); err != nil {
+		err := unix.Stat(path, &st)
+		if errors.Is(err, unix.ENOENT) && name == keyName {
+			continue // of version 1
+		}
+		if err != nil {
 			return &os.PathError{Op: "stat", Path: path, Err: err}
 		}
 		if st.Mode&0o077 == 0 || int(st.Uid) != os.Geteuid() {
 			continue
 		}
-		err := unix.Chmod(path, 0o700)
+		err = unix.Chmod(path, st.Mode&0o700)
 		if err != nil && !errors.Is(err, unix.EROFS) {
 			return &os.PathError{Op: "chmod", Path: path, Err: err}
 		}

@@ -35,6 +35,18 @@ func (a anchors) close() {
 	}
 }
 
+// LockPresent is Present of the lock file alone, for those who ask often: it goes with
+// the directory.
+func (v *Volume) LockPresent() error {
+	defer v.Writes.Begin()()
+	for _, f := range v.anchors {
+		if f.Name() == v.path(lockName) {
+			return slab.Present(f.Name(), int(f.Fd()))
+		}
+	}
+	return nil
+}
+
 // Present says whether the directory, and what is written in it but slabs, which
 // look when they are synced, is found under its name. slab.ErrMissing: it was removed
 // or renamed, or another file system is mounted there.

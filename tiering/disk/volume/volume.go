@@ -16,6 +16,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -39,6 +40,7 @@ type Options struct {
 type Volume struct {
 	// Fixed once it is open. Offline functions alone replace Space and Catalog.
 	Format  Format
+	Key     *extent.Key // nil: offline functions have one of version 1 open
 	Space   *slab.Space
 	Catalog *catalog.Catalog
 	set     *slab.Set
@@ -78,10 +80,7 @@ func Open(o Options) (v *Volume, err error) {
 	if v.lock, err = lockDir(v.index, v.dir); err != nil {
 		return v, err
 	}
-	if v.Format, err = openFormat(v.index, v.dir, o.GranuleBytes); err != nil {
-		return v, err
-	}
-	if err := v.hold(); err != nil {
+	if err := v.openFormat(o.GranuleBytes); err != nil {
 		return v, err
 	}
 	if err := v.closeToGroup(); err != nil {
@@ -96,7 +95,15 @@ func Open(o Options) (v *Volume, err error) {
 			return v, err
 		}
 	}
-	return v, v.openCatalog(indexDir)
+	if err := v.openCatalog(indexDir); err != nil {
+		return v, err
+	}
+	if v.Format.Version != Version {
+		if err := v.sealFromNow(); err != nil {
+			return v, err
+		}
+	}
+	return v, v.hold()
 }
 
 // OpenExisting locks a directory that is that of a tier and opens all of it but the
@@ -120,6 +127,11 @@ func OpenExisting(o Options) (v *Volume, err error) {
 	}()
 	if v.Format, err = readFormat(v.index, v.dir); err != nil {
 		return v, err
+	}
+	if v.Format.Version == Version {
+		if err := v.readKey(); err != nil {
+			return v, err
+		}
 	}
 	return v, v.openSlabs(0, o.Width)
 }

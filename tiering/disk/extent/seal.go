@@ -1,0 +1,183 @@
+package extent
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Key seals the extents of one store, so that nobody who does not have it can make one
+// that verifies, or change one. Digests alone do not do that: xxh3 has no key, and other
+// bytes of the same digest are soon found.
+//
+// A seal is an HMAC-SHA-256 over the header, the manifest and a tag of each chunk. A
+// tag is a universal hash, of blocks by nh and of these hashes by a polynomial (the
+// GMAC of AES-GCM), under secrets of their own. Universal hashes are safe as long as
+// nobody sees them: they go into the HMAC and nowhere else, which is why no two need
+// nonces that differ.
+type Key struct {
+	from          uint64
+	secret        [32]byte
+	blocks        *nh
+	units, chunks cipher.AEAD
+}
+
+// Lengths: of a tag, of a seal, and of what is hashed at once of a chunk.
+const (
+	TagBytes  = 16
+	SealBytes = sha256.Size
+	UnitBytes = 64 << 10 // of a chunk, hashed at once
+
+	nonceBytes = 12
+)
+
+// NewKey makes the key of a secret. Extents of generations below from are of a time
+// before the store had one, and have no seal.
+func NewKey(secret [32]byte, from uint64) *Key {
+	k := &Key{from: from, secret: secret}
+	k.blocks, k.units, k.chunks = newNH(k.derive("blocks")), k.polynomial("units"), k.polynomial("chunks")
+	return k
+}
+
+// derive makes a secret for one use.
+func (k *Key) derive(use string) (secret [32]byte) {
+	m := hmac.New(sha256.New, k.secret[:])
+	m.Write([]byte(use))
+	m.Sum(secret[:0])
+	return secret
+}
+
+func (k *Key) polynomial(use string) cipher.AEAD {
+	secret := k.derive(use)
+	block, err := aes.NewCipher(secret[:])
+	if err != nil {
+		panic(err) // of the length of a key
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		panic(err)
+	}
+	return aead
+}
+
+var noNonce [nonceBytes]byte
+
+// Tag adds the tag of a chunk, which lies in some runs, to dst. It does not depend on
+// how the runs are cut, and uses up the list of them.
+func (k *Key) Tag(dst []byte, runs [][]byte) []byte {
+	tags := make([]byte, 0, ChunkBytes/UnitBytes*TagBytes)
+	for {
+		before := len(tags)
+		if tags, runs = k.unit(tags, runs); len(tags) == before {
+			return k.Join(dst, tags)
+		}
+	}
+}
+
+// Unit adds the tag of one unit of a chunk to dst, and Join that of a chunk whose units
+// have some tags, in their order. Together they are Tag.
+func (k *Key) Unit(dst []byte, runs [][]byte) []byte {
+	dst, _ = k.unit(dst, runs)
+	return dst
+}
+
+// Join is described with Unit.
+func (k *Key) Join(dst, tags []byte) []byte { return k.chunks.Seal(dst, noNonce[:], nil, tags) }
+
+// unit adds the tag of what runs begin with, of the hashes of its blocks and of its
+// length; nothing where there is nothing.
+func (k *Key) unit(dst []byte, runs [][]byte) (tag []byte, rest [][]byte) {
+	var scratch [nhBlock]byte
+	sums := make([]byte, 0, UnitBytes/nhBlock*nhSum+8)
+	n := 0
+	for n < UnitBytes {
+		var block []byte
+		if block, runs = nextBlock(runs, &scratch); len(block) == 0 {
+			break
+		}
+		sums = k.blocks.block(sums, block)
+		n += len(block)
+	}
+	if n == 0 {
+		return dst, nil
+	}
+	sums = binary.LittleEndian.AppendUint64(sums, uint64(n))
+	return k.units.Seal(dst, noNonce[:], nil, sums), runs
+}
+
+// nextBlock takes the next block from the front of runs: in place, or in scratch where
+// it lies in several.
+func nextBlock(runs [][]byte, scratch *[nhBlock]byte) (block []byte, rest [][]byte) {
+	for len(runs) > 0 && len(runs[0]) == 0 {
+		runs = runs[1:]
+	}
+	if len(runs) == 0 {
+		return nil, nil
+	}
+	if n := min(nhBlock, len(runs[0])); n == nhBlock || len(runs) == 1 {
+		block, runs[0] = runs[0][:n], runs[0][n:]
+		return block, runs
+	}
+	got := 0
+	for got < nhBlock && len(runs) > 0 {
+		n := copy(scratch[got:], runs[0])
+		got += n
+		if runs[0] = runs[0][n:]; len(runs[0]) == 0 {
+			runs = runs[1:]
+		}
+	}
+	return scratch[:got], runs
+}
+
+// seal is that of a header, without its seal and what follows, and of what it
+// speaks of.
+func (k *Key) seal(header, manifest, tags []byte) (sum [SealBytes]byte) {
+	secret := k.derive("seal")
+	m := hmac.New(sha256.New, secret[:])
+	m.Write(header) // of fixed length; it has that of the manifest
+	m.Write(manifest)
+	m.Write(tags)
+	m.Sum(sum[:0])
+	return sum
+}
+
+// Sign seals a header; tags are those of all chunks, in the order of their digests.
+// Append then writes the seal.
+func (h *Header) Sign(k *Key, manifest, tags []byte) {
+	h.describe(manifest)
+	h.Sealed = true
+	h.Seal = k.seal(h.unsealed(), manifest, tags)
+}
+
+// Seals says whether a generation has to be sealed. A store without a key has no seals.
+func (k *Key) Seals(generation uint64) bool { return k != nil && generation >= k.from }
+
+// Proven says whether the seal of a header that was parsed is that of its manifest as
+// stored and of the tags of its chunks.
+func (h *Header) Proven(k *Key, manifest, tags []byte) error {
+	if !k.Seals(h.Generation) {
+		return nil
+	}
+	if !h.Sealed {
+		return fmt.Errorf("%v of generation %d has no seal: %w", h.Name, h.Generation, tier.ErrCorrupt)
+	}
+	want := k.seal(h.unsealed(), manifest, tags)
+	if !hmac.Equal(want[:], h.Seal[:]) {
+		return fmt.Errorf("%v of generation %d has not the seal of this store: %w", h.Name, h.Generation, tier.ErrCorrupt)
+	}
+	return nil
+}
+
+// unsealed is the part of a header that a seal covers: all before it, and the runs.
+func (h *Header) unsealed() []byte {
+	b := make([]byte, manifestOff)
+	table := h.putTable(b)
+	h.putFixed(b, table)
+	clear(b[sealOff:fixedBytes])
+	return b
+}

@@ -1,0 +1,57 @@
+package payload
+
+import "github.com/spliced-kv/spliced/tiering/disk/extent"
+
+// tags are those of the chunks of an entry while it is read. They are made by unit, as
+// the units come, so that the last chunk has not all of its tag to make when the last
+// byte is there. The zero value is of an entry without a seal.
+type tags struct {
+	units []chunk
+	first []int  // unit of each chunk
+	made  []byte // by unit
+}
+
+func newTags(chunks []chunk) (t tags) {
+	for _, c := range chunks {
+		t.first = append(t.first, len(t.units))
+		for at := int64(0); at < c.n; at += extent.UnitBytes {
+			t.units = append(t.units, chunk{c.rank, c.part, c.off + at, min(extent.UnitBytes, c.n-at)})
+		}
+	}
+	t.made = make([]byte, len(t.units)*extent.TagBytes)
+	return t
+}
+
+// ofChunk is which units a chunk has.
+func (t *tags) ofChunk(k int) span {
+	switch {
+	case len(t.units) == 0:
+		return span{}
+	case k+1 < len(t.first):
+		return span{t.first[k], t.first[k+1]}
+	}
+	return span{t.first[k], len(t.units)}
+}
+
+// ofChunks makes the tags of the chunks of those of their units.
+func (t *tags) ofChunks(key *extent.Key) (joined []byte) {
+	for k := range t.first {
+		u := t.ofChunk(k)
+		joined = key.Join(joined, t.made[u.first*extent.TagBytes:u.end*extent.TagBytes])
+	}
+	return joined
+}
+
+// tagUnit makes the tag of a unit where it lies now.
+func (r *reading) tagUnit(u int) {
+	c, at := &r.seal.units[u], u*extent.TagBytes
+	r.Key.Unit(r.seal.made[at:at:at+extent.TagBytes], r.views[c.rank].window(c.off, c.n))
+}
+
+// tagChunk makes the tags of all units of a chunk.
+func (r *reading) tagChunk(k int) {
+	units := r.seal.ofChunk(k)
+	for u := units.first; u < units.end; u++ {
+		r.tagUnit(u)
+	}
+}

@@ -1,0 +1,261 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/disk/catalog"
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/disk/offline"
+	"github.com/spliced-kv/spliced/tiering/disk/payload"
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/volume"
+	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/tiertest"
+)
+
+// rewrite writes an extent and its row again as somebody does who may write all of a
+// directory but has not read its key: with every length and checksum right.
+func (s *shelf) rewrite(cfg Config, w thing, change func(h *extent.Header, m *extent.Manifest, body []byte)) {
+	s.Helper()
+	v := s.existing(cfg)
+	defer func() {
+		if err := v.Close(); err != nil {
+			s.Error(err)
+		}
+	}()
+	if err := v.OpenCatalog(); err != nil {
+		s.Fatal(err)
+	}
+	row, ok, err := v.Catalog.Entry(extent.Name{Kind: uint8(w.kind), Key: w.key()})
+	if err != nil || !ok {
+		s.Fatalf("no row: %v", err)
+	}
+	x, err := payload.ReadExtent(v, row.Runs)
+	if err != nil {
+		s.Fatal(err)
+	}
+	body := slab.AlignedBuffer(int(x.PayloadBytes))
+	if err := v.Read(x.Runs, int64(x.HeaderBytes), [][]byte{body}); err != nil {
+		s.Fatal(err)
+	}
+	change(&x.Header, x.Manifest, body)
+	stored, err := x.Manifest.Encode(nil)
+	if err != nil {
+		s.Fatal(err)
+	}
+	header, err := x.Append(slab.AlignedBuffer(extent.HeaderBytes(len(stored)))[:0], stored)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if x.HeaderBytes != row.HeaderBytes {
+		s.Fatalf("a header of %d bytes, not %d: the test does not move payloads", x.HeaderBytes, row.HeaderBytes)
+	}
+	row.ManifestSum, row.Generation = x.ManifestSum, x.Generation
+	err = errors.Join(v.Write(x.Runs, [][]byte{header, body}), v.Catalog.Commit([]catalog.Change{{Row: &row, Manifest: stored}}, true))
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// right makes the digests of a manifest those of a payload of one rank.
+func right(w thing, m *extent.Manifest, body []byte) {
+	l := w.layout()
+	m.Digests[0] = m.Digests[0][:0]
+	for _, p := range l.Parts {
+		for at := int64(0); at < p.Len; at += extent.ChunkBytes {
+			m.Digests[0] = append(m.Digests[0], gpuipc.DigestBytes(body[p.Off+at:p.Off+min(at+extent.ChunkBytes, p.Len)]))
+		}
+	}
+}
+
+// Bytes that were made up by somebody without the key are never served, whatever else of
+// them is right; neither check nor repair takes them for ours.
+func TestForgedExtentsAreNotServed(t *testing.T) {
+	for name, forge := range map[string]func(w thing) func(*extent.Header, *extent.Manifest, []byte){
+		"payload": func(w thing) func(*extent.Header, *extent.Manifest, []byte) {
+			return func(_ *extent.Header, m *extent.Manifest, body []byte) {
+				body[0] ^= 1
+				right(w, m, body)
+			}
+		},
+		"payload without a seal": func(w thing) func(*extent.Header, *extent.Manifest, []byte) {
+			return func(h *extent.Header, m *extent.Manifest, body []byte) {
+				body[0] ^= 1
+				right(w, m, body)
+				h.Sealed, h.Seal = false, [extent.SealBytes]byte{}
+			}
+		},
+		"payload of another key": func(w thing) func(*extent.Header, *extent.Manifest, []byte) {
+			return func(h *extent.Header, m *extent.Manifest, body []byte) {
+				body[0] ^= 1
+				right(w, m, body)
+				key := extent.NewKey([32]byte{1, 2, 3}, 1)
+				var tags []byte
+				for _, p := range w.layout().Parts {
+					if p.Len > 0 {
+						tags = key.Tag(tags, [][]byte{body[p.Off : p.Off+p.Len]})
+					}
+				}
+				stored, _ := m.Encode(nil)
+				h.Sign(key, stored, tags)
+			}
+		},
+		"tokens": func(thing) func(*extent.Header, *extent.Manifest, []byte) {
+			return func(_ *extent.Header, m *extent.Manifest, _ []byte) { m.Tokens[0]++ }
+		},
+		"tenant": func(thing) func(*extent.Header, *extent.Manifest, []byte) {
+			return func(_ *extent.Header, m *extent.Manifest, _ []byte) { m.Tenant = "b" }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tiertest.Leaks(t)
+			s := newShelf(t)
+			cfg := onMem(s.config(), vfs.NewMem())
+			things := segments(1, 3)
+			s.filled(cfg, things)
+			s.rewrite(cfg, things[1], forge(things[1]))
+			if r := s.mustCheck(cfg, true); len(r.Problems) != 1 {
+				t.Errorf("check: %v", r.Problems)
+			}
+			lower := s.openOK(cfg)
+			for i, w := range things {
+				if err := s.read(lower.Tier, w); (err == nil) == (i == 1) || errors.Is(err, errWrong) {
+					t.Errorf("extent %d: %v", i, err)
+				}
+			}
+			if n := lower.Counters().Corrupt; n != 1 {
+				t.Errorf("%d counted as corrupt", n)
+			}
+		})
+	}
+}
+
+// asVersionOne makes of a directory what an earlier release would have left.
+func (s *shelf) asVersionOne(cfg Config, mem vfs.FS, things []thing) {
+	s.Helper()
+	for _, w := range things {
+		s.rewrite(cfg, w, func(h *extent.Header, _ *extent.Manifest, _ []byte) {
+			h.Sealed, h.Seal = false, [extent.SealBytes]byte{}
+		})
+	}
+	path := mem.PathJoin(cfg.Dir, "FORMAT")
+	f, err := mem.Open(path)
+	if err != nil {
+		s.Fatal(err)
+	}
+	b := make([]byte, 200)
+	n, _ := f.Read(b)
+	_ = f.Close()
+	f, err = mem.Create(path, vfs.WriteCategoryUnspecified)
+	if err == nil {
+		_, err = f.Write(bytes.Replace(b[:n], []byte("version 2"), []byte("version 1"), 1))
+	}
+	if err := errors.Join(err, f.Close(), mem.Remove(mem.PathJoin(cfg.Dir, "KEY"))); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// A directory of version 1 opens with all that is in it, and is of version 2 from then
+// on: what is written is sealed, what was written is served as it is, and offline
+// functions know both.
+func TestVersionOneIsTakenUp(t *testing.T) {
+	for _, coded := range [][]profile.PartKind{nil, {profile.PartK, profile.PartV}} {
+		tiertest.Leaks(t)
+		s := newShelf(t)
+		mem := vfs.NewMem()
+		cfg := onMem(s.config(), mem)
+		cfg.Coded = coded
+		old := append(segments(1, 5), chain(50, 3, tenantB)...)
+		s.filled(cfg, old)
+		s.asVersionOne(cfg, mem, old)
+		if r := s.mustCheck(cfg, true); !r.Clean() || r.Version != 1 || r.Segments != 5 || r.Checkpoints != 3 {
+			t.Errorf("before: version %d, %d and %d entries, %v", r.Version, r.Segments, r.Checkpoints, r.Problems)
+		}
+		fresh := segments(100, 3)
+		s.filled(cfg, fresh)
+		for range 2 {
+			lower := s.openOK(cfg)
+			for _, w := range append(old, fresh...) {
+				s.mustRead(lower.Tier, w)
+			}
+			s.check(lower.Tier)
+			if err := lower.close(); err != nil {
+				t.Fatal(err)
+			}
+			if r := s.mustCheck(cfg, true); !r.Clean() || r.Version != 2 || r.Segments != 8 || r.Checkpoints != 3 {
+				t.Errorf("version %d, %d and %d entries, %v", r.Version, r.Segments, r.Checkpoints, r.Problems)
+			}
+			s.lose(mem, mem.PathJoin(cfg.Dir, indexDir), "gone") // the second time from what was rebuilt
+			if r := s.mustRepair(cfg); !r.Rebuilt || r.Forgotten != 0 {
+				t.Errorf("rebuilt %v, forgotten %d: %v", r.Rebuilt, r.Forgotten, r.Problems)
+			}
+		}
+		s.rewrite(cfg, fresh[0], func(h *extent.Header, _ *extent.Manifest, _ []byte) {
+			h.Sealed, h.Seal = false, [extent.SealBytes]byte{}
+		})
+		if err := s.read(s.openOK(cfg).Tier, fresh[0]); !errors.Is(err, tier.ErrCorrupt) {
+			t.Errorf("served without a seal: %v", err)
+		}
+	}
+}
+
+// The key is for the daemon's user alone. Lost or damaged it costs the tier, and the
+// text says what to do.
+func TestKeyFile(t *testing.T) {
+	s := newShelf(t)
+	cfg := s.config()
+	cfg.Dir = t.TempDir() + "/tier"
+	w := segments(1, 1)[0]
+	s.filled(cfg, []thing{w})
+	path := filepath.Join(cfg.Dir, "KEY")
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("mode %v: %v", info.Mode(), err)
+	}
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flipped := bytes.Clone(good)
+	flipped[len(flipped)/2] ^= 1
+	for what, spoil := range map[string]func() error{
+		"lost":    func() error { return os.Remove(path) },
+		"damaged": func() error { return os.WriteFile(path, flipped, 0o600) },
+	} {
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		lower := s.open(cfg)
+		if h := lower.Health(); h.State != StateUnreadable || !strings.Contains(h.Cause, "KEY is "+what) {
+			t.Errorf("%s: state %v: %s", what, h.State, h.Cause)
+		}
+		_ = lower.close()
+		if _, err := offline.Repair(context.Background(), cfg.Dir, offline.CheckOptions{}); !errors.Is(err, tier.ErrCorrupt) {
+			t.Errorf("repaired: %v", err)
+		}
+	}
+	if err := os.WriteFile(path, good, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o640); err != nil { // as a cluster does
+		t.Fatal(err)
+	}
+	lower := s.openOK(cfg)
+	s.mustRead(lower.Tier, w)
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v: %v", info.Mode(), err)
+	}
+	if v := volume.Version; v != 2 {
+		t.Errorf("version %d", v)
+	}
+}

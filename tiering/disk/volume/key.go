@@ -1,0 +1,97 @@
+package volume
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// keyName is the file of the secret that extents are sealed with, for the daemon's user
+// alone:
+//
+//	spliced key 1
+//	from 1
+//	secret 5be0…
+//	sum 83d1f0a2c9b7e645
+//
+// Extents of generations below from are older than the key and have no seal.
+const keyName = "KEY"
+
+func keyText(from uint64, secret []byte) []byte {
+	b := fmt.Appendf(nil, "spliced key 1\nfrom %d\nsecret %x\n", from, secret)
+	return fmt.Appendf(b, "sum %016x\n", xxh3.Hash(b))
+}
+
+func parseKey(b []byte) (*extent.Key, error) {
+	var from, sum uint64
+	var text string
+	_, err := fmt.Sscanf(string(b), "spliced key 1\nfrom %d\nsecret %s\nsum %x\n", &from, &text, &sum)
+	var secret []byte
+	if err == nil {
+		secret, err = hex.DecodeString(text)
+	}
+	if err != nil || len(secret) != 32 || string(keyText(from, secret)) != string(b) {
+		return nil, fmt.Errorf("%s is damaged: %w", keyName, tier.ErrCorrupt)
+	}
+	return extent.NewKey([32]byte(secret), from), nil
+}
+
+// readKey reads the key of a directory that has one. Without it nothing that is stored
+// can be told from what somebody made up.
+func (v *Volume) readKey() error {
+	b, err := readFile(v.index, v.path(keyName), 4096)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%s is lost beside %s, and nothing that is stored can be verified: put it back, or delete the directory: %w",
+			keyName, formatName, tier.ErrCorrupt)
+	}
+	if err != nil {
+		return err
+	}
+	v.Key, err = parseKey(b)
+	return err
+}
+
+// makeKey makes the key of a directory whose extents have no seal from a generation
+// on, and only then its format of this version: earlier releases, which would take
+// seals for damage, refuse that one by name. After a crash in between the next key
+// takes the place of this one, which has sealed nothing.
+func (v *Volume) makeKey(from uint64) error {
+	secret := make([]byte, 32)
+	if _, err := rand.Read(secret); err != nil {
+		return err
+	}
+	text := keyText(from, secret)
+	if err := replaceFile(v.index, v.dir, keyName, text); err != nil {
+		return err
+	}
+	key, err := parseKey(text)
+	if err != nil {
+		return err
+	}
+	if err := replaceFile(v.index, v.dir, formatName, v.Format.text()); err != nil {
+		return err
+	}
+	v.Key, v.Format.Version = key, Version
+	return nil
+}
+
+// sealFromNow gives a directory of an earlier release its key.
+func (v *Volume) sealFromNow() error {
+	from, err := v.Catalog.NextGenerations(1)
+	if err != nil {
+		return fmt.Errorf("catalogue: %w", err)
+	}
+	if err := v.makeKey(from); err != nil {
+		return err
+	}
+	v.log.Info().Str("tier", "disk").Str("dir", v.dir).Int("version", Version).Uint64("from", from).
+		Msg("the directory is of this version now: releases before it do not open it; what they wrote has no seal and is served until it leaves")
+	return nil
+}
