@@ -150,7 +150,7 @@ func FuzzQuery(f *testing.F) {
 		f.Add(q)
 	}
 	fake := newFake(5)
-	s, err := New(Options{Node: fake, Catalogue: fake, Canaries: fake, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
+	s, err := New(Options{Shown: Shown{fake, fake, fake}, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
 	if err != nil {
 		f.Fatal(err)
 	}

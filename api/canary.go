@@ -53,7 +53,7 @@ type Switched struct {
 const maxWhy = 1024
 
 func (s *Server) listCanaries(ctx *fasthttp.RequestCtx, _ string) error {
-	return listAll(ctx, s.canaries.Canaries)
+	return listAll(ctx, s.shown().Canaries.Canaries)
 }
 
 func (s *Server) switchOff(ctx *fasthttp.RequestCtx, arg string) error {
@@ -77,7 +77,7 @@ func (s *Server) switchProfile(ctx *fasthttp.RequestCtx, arg string, off bool) e
 	if err := p.done(); err != nil {
 		return err
 	}
-	rows, err := s.canaries.SwitchProfile(q)
+	rows, err := s.shown().Canaries.SwitchProfile(q)
 	if err != nil {
 		return fmt.Errorf("switch profile %s: %w", key, err)
 	}

@@ -66,5 +66,5 @@ func (s *Server) listDecisions(ctx *fasthttp.RequestCtx, _ string) error {
 	if err := p.done(); err != nil {
 		return err
 	}
-	return writeJSON(ctx, Page[Decision]{Items: orEmpty(s.node.Decisions(q))})
+	return writeJSON(ctx, Page[Decision]{Items: orEmpty(s.shown().Node.Decisions(q))})
 }

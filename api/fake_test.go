@@ -170,7 +170,7 @@ func serve(t *testing.T, f *fakeNode, change func(*Options)) *served {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "spliced_test_value", Help: "One."}))
-	o := Options{Node: f, Catalogue: f, Canaries: f, Metrics: registry, Log: zerolog.Nop()}
+	o := Options{Shown: Shown{f, f, f}, Metrics: registry, Log: zerolog.Nop()}
 	if change != nil {
 		change(&o)
 	}

@@ -39,7 +39,7 @@ func (s *Server) live(ctx *fasthttp.RequestCtx, _ string) error {
 		return err
 	}
 	h := Health{Status: HealthOK, Degraded: []string{}}
-	if !s.node.Status().Alive {
+	if !s.shown().Node.Status().Alive {
 		h.Status = HealthUnavailable
 		ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
 	}
@@ -52,7 +52,7 @@ func (s *Server) ready(ctx *fasthttp.RequestCtx, _ string) error {
 	if err := p.done(); err != nil {
 		return err
 	}
-	st := s.node.Status()
+	st := s.shown().Node.Status()
 	h := Health{Status: HealthOK, Degraded: []string{}}
 	for _, c := range st.Checks {
 		if c.State != CheckOK {
@@ -85,19 +85,19 @@ func (s *Server) status(ctx *fasthttp.RequestCtx, _ string) error {
 	if err := noParams(ctx); err != nil {
 		return err
 	}
-	st := s.node.Status()
+	st := s.shown().Node.Status()
 	st.Features = orEmpty(st.Features)
 	st.Checks = orEmpty(st.Checks)
 	return writeJSON(ctx, st)
 }
 
 func (s *Server) listProfiles(ctx *fasthttp.RequestCtx, _ string) error {
-	return listAll(ctx, s.node.Profiles)
+	return listAll(ctx, s.shown().Node.Profiles)
 }
 
 func (s *Server) listPools(ctx *fasthttp.RequestCtx, _ string) error {
 	return listAll(ctx, func() []Pool {
-		pools := s.node.Pools()
+		pools := s.shown().Node.Pools()
 		for i := range pools {
 			pools[i].Tenants = orEmpty(pools[i].Tenants)
 		}
@@ -107,7 +107,7 @@ func (s *Server) listPools(ctx *fasthttp.RequestCtx, _ string) error {
 
 func (s *Server) listConnections(ctx *fasthttp.RequestCtx, _ string) error {
 	return listAll(ctx, func() []Connection {
-		conns := s.node.Connections()
+		conns := s.shown().Node.Connections()
 		for i := range conns {
 			conns[i].Tenants = orEmpty(conns[i].Tenants)
 			conns[i].Profiles = orEmpty(conns[i].Profiles)
@@ -117,7 +117,7 @@ func (s *Server) listConnections(ctx *fasthttp.RequestCtx, _ string) error {
 }
 
 func (s *Server) listCounters(ctx *fasthttp.RequestCtx, _ string) error {
-	return listAll(ctx, s.node.Counters)
+	return listAll(ctx, s.shown().Node.Counters)
 }
 
 // listAll answers a listing that its owner bounds: profiles, pools, connections
@@ -137,7 +137,7 @@ func (s *Server) listSegments(ctx *fasthttp.RequestCtx, _ string) error {
 	}
 	limit := q.Limit
 	q.Limit++ // one more tells whether there is a next page
-	items, err := s.catalogue.Segments(q)
+	items, err := s.shown().Catalogue.Segments(q)
 	if err != nil {
 		return fmt.Errorf("list segments: %w", err)
 	}
@@ -155,7 +155,7 @@ func (s *Server) listCheckpoints(ctx *fasthttp.RequestCtx, _ string) error {
 	}
 	limit := q.Limit
 	q.Limit++
-	items, err := s.catalogue.Checkpoints(q)
+	items, err := s.shown().Catalogue.Checkpoints(q)
 	if err != nil {
 		return fmt.Errorf("list checkpoints: %w", err)
 	}
@@ -173,7 +173,7 @@ func (s *Server) getSegment(ctx *fasthttp.RequestCtx, arg string) error {
 	if err := noParams(ctx); err != nil {
 		return err
 	}
-	d, err := s.catalogue.Segment(key)
+	d, err := s.shown().Catalogue.Segment(key)
 	if err != nil {
 		return fmt.Errorf("segment %s: %w", key, err)
 	}
@@ -191,9 +191,9 @@ func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
 	if err := p.done(); err != nil {
 		return err
 	}
-	d, err := s.catalogue.Segment(key)
+	d, err := s.shown().Catalogue.Segment(key)
 	if err == nil && !dry {
-		err = s.catalogue.Remove(key)
+		err = s.shown().Catalogue.Remove(key)
 	}
 	if err != nil {
 		return fmt.Errorf("remove segment %s: %w", key, err)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,13 +34,18 @@ const (
 	maxScrapes     = 4               // of /metrics at once
 )
 
-// Options configure a Server. Node, Catalogue, Canaries and Metrics are required.
-type Options struct {
+// Shown is what a server tells of. All of it is required.
+type Shown struct {
 	Node      Node
 	Catalogue Catalogue
 	Canaries  Canaries
-	Metrics   *prometheus.Registry
-	Log       zerolog.Logger
+}
+
+// Options configure a Server. Shown and Metrics are required.
+type Options struct {
+	Shown
+	Metrics *prometheus.Registry
+	Log     zerolog.Logger
 	// Token lets a bearer of it change things over listeners that are not
 	// trusted; empty = nobody can. At least 16 bytes.
 	Token string
@@ -77,9 +83,7 @@ type Listener struct {
 
 // Server answers the admin REST. All fields but those of mu are fixed after New.
 type Server struct {
-	node      Node
-	catalogue Catalogue
-	canaries  Canaries
+	now       atomic.Pointer[Shown]
 	log       zerolog.Logger
 	token     *[sha256.Size]byte
 	hosts     map[string]bool
@@ -104,7 +108,8 @@ func New(o Options) (*Server, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{node: o.Node, catalogue: o.Catalogue, canaries: o.Canaries, log: o.Log, hosts: map[string]bool{}}
+	s := &Server{log: o.Log, hosts: map[string]bool{}}
+	s.Show(o.Shown)
 	if o.Token != "" {
 		sum := sha256.Sum256([]byte(o.Token))
 		s.token = &sum
@@ -130,6 +135,12 @@ func New(o Options) (*Server, error) {
 	s.mu.conns = map[net.Conn]struct{}{}
 	return s, nil
 }
+
+// Show has the server tell of something else from now on: of the node, once it is
+// open.
+func (s *Server) Show(what Shown) { s.now.Store(&what) }
+
+func (s *Server) shown() *Shown { return s.now.Load() }
 
 // handler answers every request of listeners of one kind.
 func (s *Server) handler(trusted bool) fasthttp.RequestHandler {

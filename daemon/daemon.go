@@ -84,6 +84,7 @@ type Daemon struct {
 	abandonDisk context.CancelFunc
 
 	serving atomic.Bool
+	stage   atomic.Pointer[string] // what is being opened
 	ready   chan struct{}
 }
 
@@ -141,24 +142,40 @@ func (d *Daemon) AdminAddr() net.Addr {
 // a part fails, and takes everything apart in the reverse order. It is called
 // once.
 func (d *Daemon) Run(ctx context.Context) (err error) {
-	if err := d.open(); err != nil {
-		return err
-	}
+	d.started = d.now()
 	defer func() {
 		if !errors.Is(err, server.ErrStuck) {
 			err = errors.Join(err, d.close())
 		}
 	}()
-	rest, err := d.newAdmin()
+	rest, err := d.openAdmin()
 	if err != nil {
-		d.closeAdmin()
-		return errors.Join(err, d.socket.StopListening())
+		return err
 	}
-	return d.run(ctx, rest)
+	// Apart from ctx: they serve the connections until the last one is closed.
+	background, stopBackground := context.WithCancel(context.Background())
+	defer stopBackground()
+	ended := make(chan error, 1)
+	go func() { ended <- rest.Run(background, d.admin...) }()
+	if err := d.open(); err != nil {
+		stopBackground()
+		return errors.Join(err, <-ended)
+	}
+	d.view.Register(d.registry)
+	rest.Show(api.Shown{Node: d.view, Catalogue: d.view, Canaries: d.view})
+	return d.run(ctx, serving{background, stopBackground, ended})
+}
+
+// serving is what runs already when everything has been opened.
+type serving struct {
+	background     context.Context
+	stopBackground context.CancelFunc
+	admin          <-chan error // why the admin REST has ended
 }
 
 // run starts what runs in the background, accepts, and stops all of it.
-func (d *Daemon) run(ctx context.Context, rest *api.Server) error {
+func (d *Daemon) run(ctx context.Context, on serving) error {
+	background, stopBackground := on.background, on.stopBackground
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	var parts sync.WaitGroup
@@ -169,16 +186,13 @@ func (d *Daemon) run(ctx context.Context, rest *api.Server) error {
 			}
 		})
 	}
-	// Apart from ctx: they serve the connections until the last one is closed.
-	background, stopBackground := context.WithCancel(context.Background())
-	defer stopBackground()
 	if d.remembered != nil {
 		start("what is switched off", func() error { return d.remembered.Run(background) })
 	}
 	d.startDisk(ctx)
 	start("clients' watch", d.server.Watch)
 	start("lease sweep", func() error { return d.store.Run(background) })
-	start("admin REST", func() error { return rest.Run(background, d.admin...) })
+	start("admin REST", func() error { return <-on.admin })
 	for range d.config.Workers {
 		parts.Go(d.server.Work)
 		if d.gpu != nil {
@@ -258,36 +272,40 @@ func (d *Daemon) announce() {
 	}
 }
 
-// open is the first half of the start order. On an error everything that it
-// opened is closed again.
+// open is the first half of the start order. What it has opened when it fails is for
+// close.
 func (d *Daemon) open() (err error) {
-	d.started = d.now()
 	if d.ownsDev {
 		if d.device, err = gpuipc.Open(gpuipc.Options{Host: gpuipc.HostOptions{Workers: d.config.Workers}}); err != nil {
 			return err
 		}
 	}
+	d.opening("the disk tier")
 	if err = d.openDisk(); err != nil {
-		return errors.Join(err, d.close())
+		return err
 	}
+	d.opening("the GPU")
 	d.openGPU()
+	d.opening("memory")
 	if err = d.openStore(); err != nil {
-		return errors.Join(err, d.close())
+		return err
 	}
 	d.canary = canary.New(d.now)
 	if d.server, err = d.newServer(); err != nil {
-		return errors.Join(err, d.close())
+		return err
 	}
 	if d.disk != nil {
 		d.remembered = canary.NewMemory(d.canary, d.disk, d.tenants, d.log)
 	}
-	d.socket, err = socket.Open(d.config.Socket, d.machine, d.config.MaxConnections)
-	if err != nil {
-		return errors.Join(err, d.close())
+	if err = d.socket.Listen(d.config.MaxConnections); err != nil {
+		return err
 	}
 	d.view = d.newView()
 	return nil
 }
+
+// opening notes what is opened now, for people who ask why it lasts.
+func (d *Daemon) opening(what string) { d.stage.Store(&what) }
 
 func (d *Daemon) newServer() (*server.Server, error) {
 	return server.New(server.Options{
@@ -336,8 +354,19 @@ func (d *Daemon) close() error {
 	return errors.Join(failed...)
 }
 
-// newAdmin opens the admin REST's listeners.
-func (d *Daemon) newAdmin() (*api.Server, error) {
+// openAdmin reserves the engine socket and opens the admin REST's listeners. They
+// answer from then on, since a disk or a driver that hangs can make the rest of the
+// start last.
+func (d *Daemon) openAdmin() (rest *api.Server, err error) {
+	if d.socket, err = socket.Reserve(d.config.Socket, d.machine); err != nil {
+		return nil, err
+	}
+	d.opening("the device")
+	defer func() {
+		if err != nil {
+			d.closeAdmin()
+		}
+	}()
 	token := ""
 	if d.config.TokenFile != "" {
 		secret, warning, err := settings.ReadSecret(d.config.TokenFile)
@@ -348,9 +377,12 @@ func (d *Daemon) newAdmin() (*api.Server, error) {
 			d.log.Warn().Msg("token-file: " + warning)
 		}
 	}
-	d.registry = d.view.Registry()
-	rest, err := api.New(api.Options{
-		Node: d.view, Catalogue: d.view, Canaries: d.view, Metrics: d.registry, Log: d.log, Token: token, Hosts: d.config.HTTPHosts,
+	d.registry = prometheus.NewRegistry()
+	start := view.NewStart(api.Status{
+		Node: d.config.Node, Version: d.build.Version, BootEpoch: d.epoch, Started: d.started, Socket: d.socket.Path,
+	}, func() string { return *d.stage.Load() })
+	rest, err = api.New(api.Options{
+		Shown: api.Shown{Node: start, Catalogue: start, Canaries: start}, Metrics: d.registry, Log: d.log, Token: token, Hosts: d.config.HTTPHosts,
 	})
 	if err != nil {
 		return nil, err

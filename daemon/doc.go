@@ -40,11 +40,11 @@
 //
 // # Start and stop
 //
-// Start: configuration resolved and validated, device, disk tier (its directory is
-// not looked at yet), the GPU, store and its arenas, watcher, socket directory, lock, bind
-// and listen, admin listeners, the disk tier's run (waited for until it has opened
-// and what is switched off was read, a moment at most), background parts (watcher, the store's run, admin REST,
-// workers), accept and the guard of the socket's path, ready.
+// Start: configuration resolved, validated and cut to the machine, socket directory and
+// lock, the admin REST, which says what is waited for, device, disk tier (its directory is
+// not looked at yet), the GPU, store and its arenas, watcher, bind and listen, the disk
+// tier's run (waited for until it has opened and what is switched off was read, a moment at
+// most), background parts (watcher, the store's run, workers), accept and the guard of the socket's path, ready.
 //
 // Stop, on the end of Run's context or when a part fails: not ready; listener
 // closed and its path removed if it still is ours; accept ended; new requests

@@ -26,7 +26,7 @@ func served(t *testing.T) (s *Socket, dir string) {
 		t.Fatal(err)
 	}
 	dir = filepath.Join(root, "d")
-	if s, err = Open(filepath.Join(dir, "s"), settings.Machine{}, 8); err != nil {
+	if s, err = open(filepath.Join(dir, "s")); err != nil {
 		t.Fatal(err)
 	}
 	accepted := make(chan error, 1)
@@ -53,6 +53,18 @@ func served(t *testing.T) (s *Socket, dir string) {
 		}
 	})
 	return s, dir
+}
+
+// open is a socket that listens.
+func open(path string) (*Socket, error) {
+	s, err := Reserve(path, settings.Machine{})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Listen(8); err != nil {
+		return nil, errors.Join(err, s.Unlock())
+	}
+	return s, nil
 }
 
 // reached fails the test unless a client of the path reaches us.
@@ -153,7 +165,7 @@ func TestADaemonThatCameAfterIsLeftAlone(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	other, err := Open(s.Path, settings.Machine{}, 8)
+	other, err := open(s.Path)
 	if err != nil {
 		t.Fatal(err)
 	}

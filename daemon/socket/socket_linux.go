@@ -22,7 +22,7 @@ var ErrInUse = errors.New("socket in use")
 // Socket is the bound engine socket and the lock that makes its path ours. Accept
 // has one caller; all else may be called at once.
 type Socket struct {
-	// Fixed after Open.
+	// Fixed after Listen.
 	Path    string
 	from    candidate
 	backlog int
@@ -44,10 +44,9 @@ type Socket struct {
 // dialTimeout bounds the wait for whoever serves the path already.
 const dialTimeout = time.Second
 
-// Open binds path, or where that is empty the first place that can be used, and
-// accepts from then on. A live socket, or anything that is not a socket, is left
-// alone.
-func Open(path string, m settings.Machine, backlog int) (*Socket, error) {
+// Reserve takes path, or where that is empty the first place that can be used, for
+// this process, and binds nothing yet. Unlock gives it back.
+func Reserve(path string, m settings.Machine) (*Socket, error) {
 	p, err := choose(candidates(path, m))
 	if err != nil {
 		return nil, err
@@ -56,18 +55,15 @@ func Open(path string, m settings.Machine, backlog int) (*Socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Socket{Path: p.path, from: p, backlog: backlog}
+	s := &Socket{Path: p.path, from: p}
 	s.mu.lock = lock
-	if err := s.bind(); err != nil {
-		lock.Close()
-		return nil, err
-	}
-	s.dirGID = s.mu.dir.Gid
 	return s, nil
 }
 
-// bind needs the lock of the path.
-func (s *Socket) bind() error {
+// Listen binds the path, and connections are accepted from then on. A live socket, or
+// anything that is not a socket, is left alone. It is called once.
+func (s *Socket) Listen(backlog int) error {
+	s.backlog = backlog
 	if err := removeStale(s.Path); err != nil {
 		return err
 	}
@@ -75,7 +71,11 @@ func (s *Socket) bind() error {
 	if err != nil {
 		return err
 	}
-	return s.adoptLocked(listener)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err = s.adoptLocked(listener)
+	s.dirGID = s.mu.dir.Gid
+	return err
 }
 
 // adoptLocked takes what was just bound to the path.
@@ -162,6 +162,9 @@ func (s *Socket) StopListening() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.stopped = true
+	if s.mu.listener == nil {
+		return nil // it never listened
+	}
 	if s.oursLocked() {
 		if err := unix.Unlink(s.Path); err != nil {
 			return errors.Join(fmt.Errorf("remove %s: %w", s.Path, err), s.mu.listener.Close())

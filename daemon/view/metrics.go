@@ -33,14 +33,12 @@ type metrics struct {
 	lookups  *prometheus.Desc
 }
 
-// Registry holds everything that /metrics answers.
-func (v *View) Registry() *prometheus.Registry {
-	r := prometheus.NewRegistry()
+// Register adds everything that /metrics answers.
+func (v *View) Register(r *prometheus.Registry) {
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newMetrics(v))
 	for _, h := range v.o.Server.Counts().Durations() {
 		r.MustRegister(h)
 	}
-	return r
 }
 
 func newMetrics(v *View) *metrics {

@@ -1,0 +1,72 @@
+package view
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/api"
+)
+
+// Start is what people see of a daemon that is being opened: that it lives, and what
+// it waits for.
+type Start struct {
+	status  api.Status
+	opening func() string
+}
+
+var (
+	_ api.Node      = (*Start)(nil)
+	_ api.Catalogue = (*Start)(nil)
+	_ api.Canaries  = (*Start)(nil)
+)
+
+// NewStart makes one; opening says what is being opened now.
+func NewStart(status api.Status, opening func() string) *Start {
+	status.Alive = true
+	return &Start{status, opening}
+}
+
+// Status implements api.Node.
+func (s *Start) Status() api.Status {
+	status := s.status
+	status.Checks = []api.Check{{Name: "start", State: api.CheckDegraded, Detail: "opening " + s.opening()}}
+	return status
+}
+
+// Profiles implements api.Node.
+func (s *Start) Profiles() []api.Profile { return nil }
+
+// Pools implements api.Node.
+func (s *Start) Pools() []api.Pool { return nil }
+
+// Connections implements api.Node.
+func (s *Start) Connections() []api.Connection { return nil }
+
+// Counters implements api.Node.
+func (s *Start) Counters() []api.Counter { return nil }
+
+// Decisions implements api.Node.
+func (s *Start) Decisions(api.DecisionQuery) []api.Decision { return nil }
+
+// Segments implements api.Catalogue.
+func (s *Start) Segments(api.SegmentQuery) ([]api.Segment, error) { return nil, s.notYet() }
+
+// Segment implements api.Catalogue.
+func (s *Start) Segment(api.Digest) (api.SegmentDetail, error) {
+	return api.SegmentDetail{}, s.notYet()
+}
+
+// Checkpoints implements api.Catalogue.
+func (s *Start) Checkpoints(api.CheckpointQuery) ([]api.Checkpoint, error) { return nil, s.notYet() }
+
+// Remove implements api.Catalogue.
+func (s *Start) Remove(api.Digest) error { return s.notYet() }
+
+// Canaries implements api.Canaries.
+func (s *Start) Canaries() []api.Canary { return nil }
+
+// SwitchProfile implements api.Canaries.
+func (s *Start) SwitchProfile(api.SwitchQuery) ([]api.Canary, error) { return nil, s.notYet() }
+
+func (s *Start) notYet() error {
+	return fmt.Errorf("the daemon is still opening %s: %w", s.opening(), api.ErrUnavailable)
+}
