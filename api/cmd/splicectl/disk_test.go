@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -259,7 +260,8 @@ func TestDiskThatIsNotLookedAtIsThree(t *testing.T) {
 		}
 	}
 	stop()
-	if err := os.WriteFile(filepath.Join(dir, "FORMAT"), []byte(strings.Replace(mustRead(t, filepath.Join(dir, "FORMAT")), "1", "77", 1)), 0o600); err != nil {
+	format := filepath.Join(dir, "FORMAT")
+	if err := os.WriteFile(format, regexp.MustCompile(`version \d+`).ReplaceAll([]byte(mustRead(t, format)), []byte("version 77")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for at, want := range map[string]string{dir: "77", t.TempDir(): "is what -disk names", filepath.Join(dir, "absent"): ""} {
