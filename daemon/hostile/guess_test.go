@@ -17,6 +17,7 @@ import (
 
 // A token of a tenant cannot be tried out, and who tries is in the log.
 func TestHostileTokensAreGuessedSlowly(t *testing.T) {
+	t.Parallel() // it waits
 	config := filepath.Join(shortDir(t), "c.yaml")
 	if err := os.WriteFile(config, []byte("tenants: [{name: default}, {name: guarded, token: open sesame, salt: s}]\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -139,6 +139,7 @@ func TestHostileMemberOfTheGroupCannotSeizeTheSocket(t *testing.T) {
 // In a volume that the containers of a pod share, the socket's directory can be moved
 // away. Nobody is taken in, and the daemon takes its place back.
 func TestHostileNeighbourInTheVolumeGetsNoToken(t *testing.T) {
+	t.Parallel() // it waits
 	volume := directory(t, 0o2777)
 	v := start(t, bounds{UID: daemonUID, GID: daemonUID, Groups: []int{fsGroup}}, "-socket="+filepath.Join(volume, "daemon", "s"))
 	engine := bounds{UID: engineUID, GID: engineUID, Groups: []int{fsGroup}}
@@ -178,6 +179,7 @@ func TestHostileNeighbourInTheVolumeGetsNoToken(t *testing.T) {
 
 // A socket that root, or a script of an operator, removed or replaced is back soon.
 func TestHostileReplacedSocketIsTakenBack(t *testing.T) {
+	t.Parallel() // it waits
 	v := start(t, bounds{})
 	for name, attack := range map[string]func() error{
 		"removed": func() error { return os.Remove(v.Socket) },

@@ -34,6 +34,7 @@ func hangingLibrary(t *testing.T) string {
 // A driver that hangs while it is opened does not make the node look dead: the probes
 // are answered from the start on, and say what is waited for.
 func TestHostileDriverThatHangsIsNotSilence(t *testing.T) {
+	t.Parallel() // it waits
 	library := hangingLibrary(t)
 	begun := time.Now()
 	v := launch(t, bounds{}, "-hbm-public=64MiB", "-hbm-library="+library, "-hbm-timeout=500ms") // given up after 15 s
