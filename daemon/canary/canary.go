@@ -28,9 +28,10 @@ const maxRows = 256
 // of another, and no tenant can take reuse from another.
 type Canary struct {
 	now      func() time.Time
-	offs     atomic.Int64  // rows that are off: while there is none, lookups ask no further
-	withheld atomic.Uint64 // segment keys that were misses for it
-	changed  chan struct{} // capacity 1: what is off has changed
+	offs     atomic.Int64           // rows that are off: while there is none, lookups ask no further
+	withheld atomic.Uint64          // segment keys that were misses for it
+	unknown  atomic.Pointer[string] // why it is not known what is off: then all is; nil = it is known
+	changed  chan struct{}          // capacity 1: what is off has changed
 
 	mu struct {
 		sync.Mutex
@@ -65,6 +66,9 @@ func New(now func() time.Time) *Canary {
 
 // IsOff reports whether a profile is switched off for a tenant.
 func (c *Canary) IsOff(of Key) bool {
+	if c.unknown.Load() != nil {
+		return true
+	}
 	if c.offs.Load() == 0 {
 		return false
 	}
@@ -72,6 +76,24 @@ func (c *Canary) IsOff(of Key) bool {
 	defer c.mu.Unlock()
 	r := c.mu.rows[of]
 	return r != nil && r.Off
+}
+
+// Unknown is why it is not known what is switched off, "" if it is. While it is not,
+// every profile of every tenant is.
+func (c *Canary) Unknown() string {
+	if why := c.unknown.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
+
+// setUnknown switches everything off, or with "" goes by what is known again.
+func (c *Canary) setUnknown(why string) {
+	if why == "" {
+		c.unknown.Store(nil)
+		return
+	}
+	c.unknown.Store(&why)
 }
 
 // Add counts a report and says whether the profile is off now, and whether it was
@@ -95,7 +117,7 @@ func (c *Canary) Add(of Key, model string, m *wire.ReportRequest) (off, switched
 		c.offs.Add(1)
 		c.noteChange()
 	}
-	return r.Off, switched, nil
+	return r.Off || c.unknown.Load() != nil, switched, nil
 }
 
 // newRowLocked makes a row. At the bound it takes the place of the one that was
@@ -131,8 +153,11 @@ func (c *Canary) noteChange() {
 }
 
 // Set switches a profile for a tenant, as an operator asks, and reports whether
-// that changed anything.
+// that changed anything. While it is not known what is off, nothing is switched on.
 func (c *Canary) Set(of Key, model string, off bool, why string) (changed bool, err error) {
+	if unknown := c.Unknown(); unknown != "" && !off {
+		return false, codes.Refuse(wire.Unavailable, "everything is switched off: %s", unknown)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.mu.rows[of]

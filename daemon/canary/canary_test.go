@@ -2,6 +2,9 @@ package canary
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
 	"strings"
 	"testing"
 	"time"
@@ -64,7 +67,7 @@ func (u *unreliable) KeepNote(_ string, content []byte) error {
 	return nil
 }
 
-func TestNotesOfOthersAndDamageAreKeptApart(t *testing.T) {
+func TestNotesOfOthersAreKept(t *testing.T) {
 	disk := &unreliable{refusals: 3, kept: make(chan []byte, 1), content: []byte(
 		`[{"tenant":"gone","profile":"` + strings.Repeat("ab", 32) + `","model":"m","why":"w"}]`)}
 	c := New(time.Now)
@@ -83,8 +86,81 @@ func TestNotesOfOthersAndDamageAreKeptApart(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	damaged := NewMemory(c, &unreliable{content: []byte("{")}, nil, zerolog.Nop())
-	if err := damaged.load(); err != nil {
-		t.Fatalf("a note that cannot be read keeps the start waiting: %v", err)
+}
+
+// A note that is damaged switches everything off, and is left as it is, since a
+// profile that it names may be one of those that answer wrongly.
+func TestDamagedNoteFailsClosed(t *testing.T) {
+	entry := `{"tenant":"here","profile":"` + strings.Repeat("ab", 32) + `","model":"m","why":"w"}`
+	for _, content := range []string{
+		"", "{", "null", "[", "[" + entry, "[" + entry + "]]", `[{"tenant":"here"}]`, `[{}]`, "[" + strings.Replace(entry, "tenant", "tenanu", 1) + "]",
+		"[" + strings.Replace(entry, "ab", "xx", 1) + "]", strings.Repeat("\x00", 100),
+	} {
+		disk := &unreliable{kept: make(chan []byte, 1), content: []byte(content)}
+		c := New(time.Now)
+		k := NewMemory(c, disk, []tiering.Tenant{{ID: 1, Name: "here"}}, zerolog.Nop())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- k.Run(ctx) }()
+		<-k.Loaded()
+		if !c.IsOff(Key{Tenant: 1}) || !c.IsOff(Key{Tenant: 2}) || !strings.Contains(c.Unknown(), "damaged") {
+			t.Errorf("%q: what it switches off is on; %q", content, c.Unknown())
+		}
+		if _, err := c.Set(Key{Tenant: 1}, "m", false, ""); err == nil {
+			t.Errorf("%q: switched on", content)
+		}
+		if _, err := c.Set(Key{Tenant: 1}, "m", true, "because"); err != nil {
+			t.Errorf("%q: %v", content, err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if len(disk.kept) > 0 {
+			t.Errorf("%q: written over with %s", content, <-disk.kept)
+		}
 	}
+}
+
+// failing is a disk that does not read for a while.
+type failing struct{ unreliable }
+
+func (f *failing) Note(string) ([]byte, error) {
+	if f.refusals--; f.refusals >= 0 {
+		return nil, errors.New("input/output error")
+	}
+	return nil, fs.ErrNotExist
+}
+
+// While the note does not read everything is off, and by itself on again after it.
+func TestNoteThatDoesNotReadIsWaitedFor(t *testing.T) {
+	disk := &failing{unreliable{refusals: 1}}
+	c := New(time.Now)
+	k := NewMemory(c, disk, nil, zerolog.Nop())
+	if known, err := k.load(); known || err == nil || !c.IsOff(Key{Tenant: 1}) {
+		t.Errorf("known %v, %v, off %v", known, err, c.IsOff(Key{Tenant: 1}))
+	}
+	if known, err := k.load(); !known || err != nil || c.IsOff(Key{Tenant: 1}) {
+		t.Errorf("known %v, %v, off %v", known, err, c.IsOff(Key{Tenant: 1}))
+	}
+}
+
+// FuzzNote: a note is refused, or is written again with all that it says.
+func FuzzNote(f *testing.F) {
+	f.Add([]byte(`[{"tenant":"here","profile":"` + strings.Repeat("ab", 32) + `","model":"m","since":"2026-01-02T03:04:05Z","why":"w"}]`))
+	f.Add([]byte("[]"))
+	f.Add([]byte("null"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		list, err := parseNote(content)
+		if err != nil {
+			return
+		}
+		again, err := json.Marshal(list)
+		if err != nil {
+			return // a time that JSON has no form for
+		}
+		if back, err := parseNote(again); err != nil || len(back) != len(list) {
+			t.Fatalf("%s was read, and not its own %s: %v", content, again, err)
+		}
+	})
 }

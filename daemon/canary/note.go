@@ -1,10 +1,12 @@
 package canary
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"time"
 
@@ -63,10 +65,15 @@ func (k *Memory) Loaded() <-chan struct{} { return k.loaded }
 
 // Run loads the note and then keeps it up to date until ctx ends.
 func (k *Memory) Run(ctx context.Context) error {
-	if !k.insist(ctx, k.load) {
+	known := false
+	if !k.insist(ctx, func() (err error) { known, err = k.load(); return err }) {
 		return nil
 	}
 	close(k.loaded)
+	if !known { // what the file says stays, for who may be able to read it
+		<-ctx.Done()
+		return nil
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -104,21 +111,29 @@ func (k *Memory) insist(ctx context.Context, do func() error) bool {
 	}
 }
 
-// load takes up what an earlier daemon has noted. What cannot be read as such is
-// gone, and said so: nothing else would end it.
-func (k *Memory) load() error {
+// load takes up what an earlier daemon has noted. What cannot be read as such is not
+// known, and then everything is off until somebody has looked: an error of the disk may
+// pass, damage does not.
+func (k *Memory) load() (known bool, err error) {
 	content, err := k.notes.Note(noteName)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		k.canary.setUnknown("")
+		return true, nil
+	case errors.Is(err, tier.ErrUnavailable):
+		return false, err // the directory is not open
+	case err != nil:
+		k.canary.setUnknown(fmt.Sprintf("%s cannot be read: %v", noteName, err))
+		return false, err
 	}
+	list, err := parseNote(content)
 	if err != nil {
-		return err
+		why := fmt.Sprintf("%s in the disk directory is damaged: %v; correct it, or delete it if nothing is to be off, and start the daemon again", noteName, err)
+		k.canary.setUnknown(why)
+		k.log.Error().Str("file", noteName).Msg("every profile is switched off: " + why)
+		return false, nil
 	}
-	var list []noted
-	if err := json.Unmarshal(content, &list); err != nil {
-		k.log.Error().Err(err).Str("file", noteName).Msg("which profiles were switched off is lost: they are on")
-		return nil
-	}
+	k.canary.setUnknown("")
 	for i := range list {
 		if tenant, ok := k.tenant(list[i].Tenant); ok {
 			k.canary.restore(Key{tenant, profile.Fingerprint(list[i].Profile)}, &list[i])
@@ -126,7 +141,29 @@ func (k *Memory) load() error {
 			k.others = append(k.others, list[i])
 		}
 	}
-	return nil
+	return true, nil
+}
+
+// parseNote reads a note. What an operator's editor or a crash has left of one is
+// refused as a whole: a profile that is missing in it would be on.
+func parseNote(content []byte) (list []noted, err error) {
+	d := json.NewDecoder(bytes.NewReader(content))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&list); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the list")
+	}
+	if list == nil {
+		return nil, errors.New("it is no list")
+	}
+	for i := range list {
+		if list[i].Tenant == "" || list[i].Profile == (api.Digest{}) {
+			return nil, fmt.Errorf("entry %d names no tenant or no profile", i+1)
+		}
+	}
+	return list, nil
 }
 
 // save writes what is switched off now.

@@ -18,6 +18,10 @@ var _ api.Canaries = (*View)(nil)
 // splicingCheck says what is switched off.
 func (v *View) splicingCheck() api.Check {
 	check := api.Check{Name: "splicing", State: api.CheckOK}
+	if why := v.o.Canary.Unknown(); why != "" {
+		check.State, check.Detail = api.CheckDegraded, "every profile is switched off: "+why
+		return check
+	}
 	if v.o.Canary.Off() == 0 {
 		return check
 	}

@@ -11,13 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
-	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // ErrForeign is a directory that is not ours to use: it, or something in it, belongs to
 // another user, is writable by everybody or is not what its name says, or it holds
 // other things and no FORMAT.
-var ErrForeign = fmt.Errorf("not a directory to use: %w", tier.ErrUnavailable)
+var ErrForeign = errors.New("not a directory to use")
 
 // foreign says what is wrong and what an operator may do.
 func foreign(format string, args ...any) error {
