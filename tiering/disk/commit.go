@@ -171,8 +171,8 @@ func (t *Tier) notCommitted(m *mount, g *group, err error) {
 // catalogTrouble enters StateFailed. Who waits for a sync is told now: there will be
 // none before the directory is opened anew, and nobody knows when that is.
 func (t *Tier) catalogTrouble(err error) error {
-	err = fmt.Errorf("disk: catalogue: %w", err)
+	err = fmt.Errorf("catalogue: %w", err)
 	t.trouble(StateFailed, err)
 	t.answerRaising(tier.ErrGone)
-	return fmt.Errorf("%w: %w", err, tier.ErrUnavailable)
+	return fmt.Errorf("disk: %w: %w", err, tier.ErrUnavailable)
 }

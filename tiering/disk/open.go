@@ -116,7 +116,7 @@ func (t *Tier) load(v *volume.Volume) (*opening, error) {
 	}
 	rows, err := v.ReadRows()
 	if err != nil {
-		return nil, fmt.Errorf("disk: catalogue: %w", err)
+		return nil, fmt.Errorf("catalogue: %w", err)
 	}
 	used := lastUses(rows)
 	if err := o.restore(used); err != nil {
@@ -126,15 +126,15 @@ func (t *Tier) load(v *volume.Volume) (*opening, error) {
 	o.take(rows)
 	if len(o.wrong) > 0 {
 		if err := v.Catalog.Commit(o.wrong, true); err != nil {
-			return nil, fmt.Errorf("disk: catalogue: %w", err)
+			return nil, fmt.Errorf("catalogue: %w", err)
 		}
 	}
 	if err := v.SyncNames(); err != nil { // which a process that was killed may not have done
-		return nil, fmt.Errorf("disk: %w", err)
+		return nil, err
 	}
 	for _, s := range beyond {
 		if err := v.RemoveSlab(s.Number); err != nil {
-			return nil, fmt.Errorf("disk: slabs: %w", err)
+			return nil, fmt.Errorf("slabs: %w", err)
 		}
 	}
 	o.shrink()
@@ -179,7 +179,7 @@ func (o *opening) restore(used map[uint32]int64) error {
 			err = r.Err
 		}
 		if err != nil {
-			return fmt.Errorf("disk: %s: %w", r.Name, err)
+			return fmt.Errorf("slabs: %w", err)
 		}
 	}
 	return nil
@@ -223,7 +223,7 @@ func (o *opening) tenants(eviction func() policy.Eviction) error {
 		}
 		n, err := o.mount.Catalog.TenantNumber(a.Name)
 		if err != nil {
-			return fmt.Errorf("disk: catalogue: %w", err)
+			return fmt.Errorf("catalogue: %w", err)
 		}
 		a.number = n
 	}

@@ -3,7 +3,6 @@ package disk
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/spliced-kv/spliced/tiering/disk/payload"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -63,7 +62,7 @@ func (t *Tier) prove(ctx context.Context, m *mount, e *entry) {
 	x, err := payload.ReadExtent(m, e.Runs)
 	if err == nil {
 		if err = x.Agrees(&e.Row, e.owner.Name); err != nil {
-			err = fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
+			err = payload.Corrupt(err)
 		}
 	}
 	if err == nil {

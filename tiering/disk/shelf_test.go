@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -266,6 +267,17 @@ func (s *shelf) begin(t *Tier, w thing, level tier.Level) (<-chan outcome, error
 	return done, nil
 }
 
+// plain expects a text for people to say each thing once.
+func plain(tb testing.TB, text string) {
+	tb.Helper()
+	words := strings.Split(strings.ReplaceAll(text, "\n", ": "), ": ")
+	for i, w := range words {
+		if i > 0 && w == words[i-1] || w == "disk" && i > 0 {
+			tb.Errorf("it says %q again: %s", w, text)
+		}
+	}
+}
+
 // write is begin and wait.
 func (s *shelf) write(t *Tier, w thing, level tier.Level) error {
 	done, err := s.begin(t, w, level)
@@ -273,6 +285,9 @@ func (s *shelf) write(t *Tier, w thing, level tier.Level) error {
 		return err
 	}
 	out := <-done
+	if out.err != nil {
+		plain(s, out.err.Error())
+	}
 	if out.err == nil && out.reached < level {
 		s.Errorf("%x reached level %d of %d without an error", w.key(), out.reached, level)
 	}
@@ -309,6 +324,7 @@ func (s *shelf) readEntry(ctx context.Context, t *Tier, e *tier.Entry, w thing) 
 	defer s.free(dst...)
 	c, err := t.Read(ctx, e, dst)
 	if err != nil {
+		plain(s, err.Error())
 		return err
 	}
 	for rank, ref := range dst {
@@ -356,6 +372,7 @@ type running struct {
 	ended chan error
 	once  sync.Once
 	err   error
+	cause string // of the state at the end
 }
 
 func (s *shelf) open(cfg Config) *running {
@@ -366,7 +383,10 @@ func (s *shelf) open(cfg Config) *running {
 	}
 	r := &running{Tier: t, ended: make(chan error, 1)}
 	go func() { r.ended <- t.Run(context.Background()) }()
-	s.Cleanup(func() { _ = r.close() })
+	s.Cleanup(func() {
+		_ = r.close()
+		plain(s, r.cause)
+	})
 	return r
 }
 
@@ -382,6 +402,7 @@ func (s *shelf) openOK(cfg Config) *running {
 
 func (r *running) close() error {
 	r.once.Do(func() {
+		r.cause = r.Health().Cause
 		r.err = r.Tier.Close()
 		<-r.ended
 	})

@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
@@ -28,7 +27,10 @@ func (t *Tier) takeSpace(m *mount, e *entry, bytes int64) ([]slab.Run, error) {
 			continue
 		}
 		if err := t.waitSpace(m, e, seen); err != nil {
-			return nil, errors.Join(err, growErr)
+			if growErr != nil {
+				err = fmt.Errorf("%w (%w)", err, growErr)
+			}
+			return nil, err
 		}
 	}
 }
@@ -95,7 +97,7 @@ func (t *Tier) grow(m *mount, seen uint64) (grown bool, err error) {
 	defer m.Writes.Begin()()
 	free, err := m.FileSystemFree()
 	if err != nil || free-t.cfg.SlabBytes < t.cfg.ReserveBytes {
-		err = fmt.Errorf("disk: %d bytes free (%v), %d of them kept back: %w", free, err, t.cfg.ReserveBytes, slab.ErrNoSpace)
+		err = fmt.Errorf("%d bytes free (%v), %d of them kept back: %w", free, err, t.cfg.ReserveBytes, slab.ErrNoSpace)
 	}
 	var made slab.SlabInfo
 	if err == nil {
@@ -105,7 +107,8 @@ func (t *Tier) grow(m *mount, seen uint64) (grown bool, err error) {
 		t.mu.Lock()
 		t.counters.GrowthRefused++
 		t.mu.Unlock()
-		return false, t.writeTrouble(err)
+		t.trouble(afterWrite(err), err)
+		return false, err
 	}
 	m.Space.AddSlab(made.Number, made.Bytes)
 	t.mu.Lock()

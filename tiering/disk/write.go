@@ -75,7 +75,7 @@ func (t *Tier) writeObject(ctx context.Context, m *mount, w *write) error {
 	}
 	p, err := t.coder.Encode(ctx, w.object, e.owner.Name, m.Key)
 	if err != nil {
-		return err
+		return fmt.Errorf("disk: %w", err)
 	}
 	defer p.Release()
 	h, err := t.makeHeader(m, e, p)
@@ -92,7 +92,7 @@ func (t *Tier) writeObject(ctx context.Context, m *mount, w *write) error {
 		return err
 	}
 	if err := m.Write(h.Runs, append([][]byte{header}, p.Buffers...)); err != nil {
-		return t.writeFailed(m, e, fmt.Errorf("disk: write %x: %w", e.Key[:8], err))
+		return t.writeFailed(m, e, fmt.Errorf("write %x: %w", e.Key[:8], err))
 	}
 	w.manifest = p.Manifest
 	return nil
@@ -165,7 +165,7 @@ func (t *Tier) readyLocked(w *write) {
 // writeTrouble sorts an error of the disk.
 func (t *Tier) writeTrouble(err error) error {
 	t.trouble(afterWrite(err), err)
-	return fmt.Errorf("%w: %w", err, answer(err))
+	return fmt.Errorf("disk: %w: %w", err, answer(err))
 }
 
 // Space where a write failed is lost until the next opening, so that the next write
@@ -195,7 +195,7 @@ func (t *Tier) writeFailed(m *mount, e *entry, err error) error {
 		return t.writeTrouble(err)
 	}
 	t.log.Warn().Str("tier", "disk").Err(err).Msg("space of the disk tier is given up")
-	return fmt.Errorf("%w: %w", err, tier.ErrUnavailable)
+	return fmt.Errorf("disk: %w: %w", err, tier.ErrUnavailable)
 }
 
 // failWrite ends a write that has no row.

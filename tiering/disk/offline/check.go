@@ -82,9 +82,9 @@ func (o *directory) take() error {
 		case damagedSlab(r.Err), errors.Is(r.Err, slab.ErrStore):
 			o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
 		case errors.Is(r.Err, slab.ErrVersion), errors.Is(r.Err, slab.ErrGranule):
-			return fmt.Errorf("disk: slabs: %w: %w", r.Err, volume.ErrVersion)
+			return fmt.Errorf("slabs: %w: %w", r.Err, volume.ErrVersion)
 		default:
-			return fmt.Errorf("disk: slabs: %w", r.Err)
+			return fmt.Errorf("slabs: %w", r.Err)
 		}
 	}
 	o.report.SlabBytes = o.SlabBytes()

@@ -97,7 +97,7 @@ func (o *directory) mend() error {
 			err = o.RemoveSlab(r.Number)
 		}
 		if err != nil {
-			return fmt.Errorf("disk: slabs: %w", err)
+			return fmt.Errorf("slabs: %w", err)
 		}
 	}
 	return nil
@@ -115,7 +115,7 @@ func (o *directory) removeUnfinished() error {
 		slabs := o.Slabs()
 		i := slices.IndexFunc(slabs, func(s slab.SlabInfo) bool { return s.Number == n })
 		if err := o.RemoveSlab(n); err != nil {
-			return fmt.Errorf("disk: slabs: %w", err)
+			return fmt.Errorf("slabs: %w", err)
 		}
 		o.report.Slabs--
 		o.report.SlabBytes -= slabs[i].Bytes

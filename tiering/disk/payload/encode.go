@@ -85,7 +85,7 @@ func (enc *Encoder) Encode(ctx context.Context, o *tier.Object, tenant string, k
 	e.Bytes = m.PayloadBytes()
 	if e.Manifest, err = m.Encode(nil); err != nil {
 		e.Release()
-		return nil, fmt.Errorf("disk: %x: %w: %w", o.Key[:8], err, tier.ErrInvalid)
+		return nil, fmt.Errorf("%x: %w: %w", o.Key[:8], err, tier.ErrInvalid)
 	}
 	return e, nil
 }
@@ -119,7 +119,7 @@ func (enc *Encoder) inPlace(ctx context.Context, o *tier.Object, key *extent.Key
 		}
 		if err != nil {
 			e.Release()
-			return nil, fmt.Errorf("disk: rank %d of %x: %w: %w", i, o.Key[:8], err, tier.ErrUnavailable)
+			return nil, fmt.Errorf("rank %d of %x: %w: %w", i, o.Key[:8], err, tier.ErrUnavailable)
 		}
 		e.Buffers = append(e.Buffers, buffers(v.pieces)...)
 		e.Tags = v.tags(e.Tags, &layout, key)
@@ -167,7 +167,7 @@ func (enc *Encoder) encode(ctx context.Context, o *tier.Object, m *extent.Manife
 		var err error
 		if m.Parts[i], err = w.rank(ctx, o.Shares[i].Ref, &layout); err != nil {
 			enc.staging.give(took)
-			return nil, fmt.Errorf("disk: rank %d of %x: %w: %w", i, o.Key[:8], err, tier.ErrUnavailable)
+			return nil, fmt.Errorf("rank %d of %x: %w: %w", i, o.Key[:8], err, tier.ErrUnavailable)
 		}
 	}
 	n := len(w.out)

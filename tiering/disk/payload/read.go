@@ -28,7 +28,7 @@ type Source interface {
 }
 
 // ErrUnread is an error of the disk in reading: the bytes may be right.
-var ErrUnread = fmt.Errorf("disk: cannot be read: %w", tier.ErrUnavailable)
+var ErrUnread = fmt.Errorf("cannot be read: %w", tier.ErrUnavailable)
 
 // Reading says what is to be read to where.
 type Reading struct {
@@ -112,12 +112,18 @@ func readRuns(from Source, runs []slab.Run, off int64, bufs [][]byte) error {
 		return nil
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, tier.ErrInvalid):
 		// A slab that became shorter, or is none: what was there is gone for good.
-		return corrupt(err)
+		return Corrupt(err)
 	}
 	return fmt.Errorf("%w: %w", err, ErrUnread)
 }
 
-func corrupt(err error) error { return fmt.Errorf("%w: %w", err, tier.ErrCorrupt) }
+// Corrupt marks an error as one of bytes that are not as they were written.
+func Corrupt(err error) error {
+	if errors.Is(err, tier.ErrCorrupt) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
+}
 
 // parallel calls do for 0 to n-1 in several goroutines until one fails. All have
 // ended when it returns, since they use the caller's memory.
@@ -326,7 +332,7 @@ func (r *reading) coded(ctx context.Context, l *profile.Layout) (*extent.Manifes
 	}
 	list, err := codedChunks(m, l)
 	if err != nil {
-		return nil, corrupt(err)
+		return nil, Corrupt(err)
 	}
 	groups := grouped(list)
 	err = parallel(ctx, len(groups), r.Workers, func(i int) error {
@@ -361,7 +367,7 @@ func (r *reading) group(ctx context.Context, list []storedChunk, first int) erro
 		if c.codec == codec.None {
 			copy(to, from)
 		} else if err := codec.Decode(to, from, kernel.DType(c.part.DType), codec.Options{Workers: 1}); err != nil {
-			return corrupt(fmt.Errorf("chunk at %d: %w", c.at, err))
+			return Corrupt(fmt.Errorf("chunk at %d: %w", c.at, err))
 		}
 		if len(runs) > 1 {
 			scatter(runs, to)

@@ -33,7 +33,7 @@ func ReadExtent(from Source, runs []slab.Run) (*Extent, error) {
 	}
 	h, err := extent.Parse(block)
 	if err != nil {
-		return nil, corrupt(err)
+		return nil, Corrupt(err)
 	}
 	if h.Runs[0].Slab != runs[0].Slab || h.Runs[0].Off != runs[0].Off {
 		return nil, fmt.Errorf("header of an extent that begins in %v, found in %v: %w", h.Runs[0], runs[0], tier.ErrCorrupt)
@@ -49,13 +49,13 @@ func ReadExtent(from Source, runs []slab.Run) (*Extent, error) {
 func parse(header []byte) (x *Extent, err error) {
 	x = &Extent{}
 	if x.Header, err = extent.Parse(header); err != nil {
-		return nil, corrupt(err)
+		return nil, Corrupt(err)
 	}
 	if x.Stored, err = x.Header.Manifest(header); err != nil {
-		return nil, corrupt(err)
+		return nil, Corrupt(err)
 	}
 	if x.Manifest, err = extent.Decode(x.Stored); err != nil {
-		return nil, corrupt(err)
+		return nil, Corrupt(err)
 	}
 	if x.Manifest.Coded != x.Coded || x.Manifest.PayloadBytes() != x.PayloadBytes {
 		return nil, fmt.Errorf("header and manifest disagree about the payload: %w", tier.ErrCorrupt)
@@ -86,7 +86,7 @@ func (x *Extent) Agrees(r *catalog.Row, tenant string) error {
 func (x *Extent) Verify(ctx context.Context, from Source, p *profile.Profile, key *extent.Key, workers int) error {
 	list, err := x.chunks(p)
 	if err != nil {
-		return corrupt(err)
+		return Corrupt(err)
 	}
 	var tags []byte
 	if key.Seals(x.Generation) {
@@ -116,7 +116,7 @@ func (x *Extent) verify(from Source, list []storedChunk, g span, key *extent.Key
 		if c.codec != codec.None {
 			to := make([]byte, c.n)
 			if err := codec.Decode(to, raw, kernel.DType(c.part.DType), codec.Options{}); err != nil {
-				return corrupt(err)
+				return Corrupt(err)
 			}
 			raw = to
 		}
@@ -134,7 +134,7 @@ func (x *Extent) verify(from Source, list []storedChunk, g span, key *extent.Key
 // Fits says whether an extent is one that its profile can have.
 func (x *Extent) Fits(p *profile.Profile) error {
 	if _, err := x.chunks(p); err != nil {
-		return corrupt(err)
+		return Corrupt(err)
 	}
 	return nil
 }

@@ -35,9 +35,9 @@ const (
 
 // Why a directory is not opened.
 var (
-	ErrVersion = fmt.Errorf("disk: written by another version: %w", tier.ErrUnavailable)
-	ErrLocked  = fmt.Errorf("disk: locked by another process: %w", tier.ErrUnavailable)
-	ErrNotTier = fmt.Errorf("disk: not the directory of a disk tier: %w", tier.ErrInvalid) // of offline functions
+	ErrVersion = fmt.Errorf("written by another version: %w", tier.ErrUnavailable)
+	ErrLocked  = fmt.Errorf("locked by another process: %w", tier.ErrUnavailable)
+	ErrNotTier = fmt.Errorf("not the directory of a disk tier: %w", tier.ErrInvalid) // of offline functions
 )
 
 // Format is what a directory says of itself. Its granule is that of all slabs, so
@@ -68,7 +68,7 @@ func readFormat(index vfs.FS, dir string) (f Format, err error) {
 	}
 	rest, ok := strings.CutPrefix(string(b), formatHead)
 	if !ok {
-		return f, fmt.Errorf("disk: %s begins with %.20q: %w", formatName, b, ErrVersion)
+		return f, fmt.Errorf("%s begins with %.20q: %w", formatName, b, ErrVersion)
 	}
 	line, rest, _ := strings.Cut(rest, "\n")
 	for _, known := range [...]int{unkeyed, Version} {
@@ -77,13 +77,13 @@ func readFormat(index vfs.FS, dir string) (f Format, err error) {
 		}
 	}
 	if f.Version == 0 {
-		return f, fmt.Errorf("disk: the directory has %.40q, this program reads version %d and %d: %w", line, unkeyed, Version, ErrVersion)
+		return f, fmt.Errorf("the directory has %.40q, this program reads version %d and %d: %w", line, unkeyed, Version, ErrVersion)
 	}
 	var id []byte
 	n, err := fmt.Sscanf(rest, "store %x\ngranule %d\n", &id, &f.Granule)
 	g := f.Granule
 	if n != 2 || err != nil || len(id) != len(f.ID) || g < slab.MinGranule || g > slab.MaxGranule || g&(g-1) != 0 {
-		return f, fmt.Errorf("disk: %s says %.80q: %w", formatName, rest, tier.ErrCorrupt)
+		return f, fmt.Errorf("%s says %.80q: %w", formatName, rest, tier.ErrCorrupt)
 	}
 	f.ID = slab.StoreID(id)
 	return f, nil
@@ -101,7 +101,7 @@ func (v *Volume) openFormat(granule int64) (err error) {
 	}
 	for _, name := range [...]string{indexDir, slabDir} {
 		if list, err := v.index.List(v.path(name)); err == nil && len(list) > 0 {
-			return fmt.Errorf("disk: %s is missing beside %s: %w", formatName, name, tier.ErrCorrupt)
+			return fmt.Errorf("%s is missing beside %s: %w", formatName, name, tier.ErrCorrupt)
 		}
 	}
 	if _, err := rand.Read(v.Format.ID[:]); err != nil {

@@ -25,13 +25,13 @@ func (v *Volume) KeepProfile(p *profile.Profile) error {
 	defer v.Writes.Begin()()
 	dir := v.path(profileDir)
 	if err := v.index.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("disk: profiles: %w", err)
+		return fmt.Errorf("profiles: %w", err)
 	}
 	if err := replaceFile(v.index, dir, hex.EncodeToString(fp[:]), p.Canonical()); err != nil {
-		return fmt.Errorf("disk: profile %x: %w", fp[:8], err)
+		return fmt.Errorf("profile %x: %w", fp[:8], err)
 	}
 	if err := syncDir(v.index, v.dir); err != nil {
-		return fmt.Errorf("disk: profiles: %w", err)
+		return fmt.Errorf("profiles: %w", err)
 	}
 	v.profiles.stored[fp] = true
 	return nil
@@ -63,7 +63,7 @@ func (v *Volume) RemoveCorruptProfiles() error {
 			return nil
 		}
 		if err := v.index.Remove(path); err != nil {
-			return fmt.Errorf("disk: profiles: %w", err)
+			return fmt.Errorf("profiles: %w", err)
 		}
 		removed = true
 		return nil
@@ -82,7 +82,7 @@ func (v *Volume) eachProfile(f func(path, name string) error) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("disk: profiles: %w", err)
+		return fmt.Errorf("profiles: %w", err)
 	}
 	for _, name := range names {
 		if len(name) != hex.EncodedLen(sha256.Size) {
@@ -98,14 +98,14 @@ func (v *Volume) eachProfile(f func(path, name string) error) error {
 func readProfile(index vfs.FS, path, name string) (*profile.Profile, error) {
 	b, err := readFile(index, path, profile.MaxCanonicalBytes)
 	if err != nil {
-		return nil, fmt.Errorf("disk: profile %s: %w", name, err)
+		return nil, fmt.Errorf("profile %s: %w", name, err)
 	}
 	if sum := sha256.Sum256(b); hex.EncodeToString(sum[:]) != name {
-		return nil, fmt.Errorf("disk: profile %s has the digest %x: %w", name, sum[:8], tier.ErrCorrupt)
+		return nil, fmt.Errorf("profile %s has the digest %x: %w", name, sum[:8], tier.ErrCorrupt)
 	}
 	p, err := profile.Parse(b)
 	if err != nil {
-		return nil, fmt.Errorf("disk: profile %s: %w", name, err)
+		return nil, fmt.Errorf("profile %s: %w", name, err)
 	}
 	return p, nil
 }

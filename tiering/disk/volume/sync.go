@@ -17,7 +17,7 @@ func (v *Volume) Sync(slabs []uint32, synced uint64) (data, rows error) {
 	defer v.Writes.Begin()()
 	if len(slabs) > 0 {
 		if err := v.set.Sync(slabs...); err != nil {
-			return fmt.Errorf("disk: sync: %w", err), nil
+			return fmt.Errorf("sync: %w", err), nil
 		}
 	}
 	if err := v.Catalog.SaveCounters(map[string]uint64{syncedName: synced}); err != nil {
@@ -27,7 +27,7 @@ func (v *Volume) Sync(slabs []uint32, synced uint64) (data, rows error) {
 		return nil, err
 	}
 	if err := v.Present(); err != nil {
-		return fmt.Errorf("disk: sync: %w", err), nil
+		return fmt.Errorf("sync: %w", err), nil
 	}
 	return nil, nil
 }

@@ -50,7 +50,7 @@ func (v *Volume) TryReopening() error {
 		return err
 	}
 	if free < reopenBytes {
-		return fmt.Errorf("disk: %d bytes are free, opening the catalogue may take %d: %w", free, reopenBytes, slab.ErrNoSpace)
+		return fmt.Errorf("%d bytes are free, opening the catalogue may take %d: %w", free, reopenBytes, slab.ErrNoSpace)
 	}
 	path := v.index.PathJoin(v.path(indexDir), reopenName)
 	f, err := v.index.Create(path, vfs.WriteCategoryUnspecified)

@@ -182,7 +182,7 @@ func (v *Volume) openSlabs(bytes int64, width int) (err error) {
 		StoreID: v.Format.ID, SlabBytes: max(bytes&^(g-1), 2*g), Granule: g, Width: min(width, slab.MaxWidth),
 	})
 	if err != nil {
-		return fmt.Errorf("disk: slabs: %w", err)
+		return fmt.Errorf("slabs: %w", err)
 	}
 	return nil
 }
@@ -199,15 +199,12 @@ func (v *Volume) haveCatalog() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("disk: the catalogue in %s is lost: %w", v.path(indexDir), tier.ErrCorrupt)
+	return fmt.Errorf("the catalogue in %s is lost: %w", v.path(indexDir), tier.ErrCorrupt)
 }
 
 func (v *Volume) openCatalog(name string) (err error) {
 	v.Catalog, err = catalog.Open(v.index, v.path(name), catalog.Options{StoreID: v.Format.ID, Log: v.log})
-	if err != nil {
-		return fmt.Errorf("disk: catalogue: %w", err)
-	}
-	return nil
+	return err
 }
 
 // Close closes what is open, the lock last.
