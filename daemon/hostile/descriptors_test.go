@@ -103,7 +103,11 @@ func connectOften(t *testing.T, v *victim, while func()) (kept int) {
 func (n *neighbour) synced(segments int) {
 	n.t.Helper()
 	for range segments {
-		stored, err := putAt(n.model, 2048, wire.LevelSynced)
+		var stored connector.Stored
+		err := patiently(func() (err error) {
+			stored, err = putAt(n.model, 2048, wire.LevelSynced)
+			return err
+		})
 		if err != nil || stored.Level != wire.LevelSynced {
 			n.t.Errorf("a segment that is to be synced reached %v, %v", stored.Level, err)
 			return

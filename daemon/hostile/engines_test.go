@@ -143,10 +143,24 @@ func (n *neighbour) call() time.Duration {
 	if n.failed.Load() {
 		return 0 // said once
 	}
-	if _, err := put(n.model, 64); err != nil && !n.failed.Swap(true) {
+	err := patiently(func() error {
+		_, err := put(n.model, 64)
+		return err
+	})
+	if err != nil && !n.failed.Swap(true) {
 		n.t.Errorf("the neighbour's put: %v", err)
 	}
 	return time.Since(begun)
+}
+
+// patiently publishes again while that is busy: where there is a disk, memory may be
+// full of what is still being written there. It is time felt.
+func patiently(publish func() error) error {
+	err := publish()
+	for begun := time.Now(); errors.Is(err, connector.ErrBusy) && time.Since(begun) < patience; time.Sleep(time.Millisecond) {
+		err = publish()
+	}
+	return err
 }
 
 // during runs an attack and says how the neighbour fares meanwhile, beside idle.
