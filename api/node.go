@@ -252,7 +252,7 @@ type Pool struct {
 // TenantPool is one tenant's share of a pool.
 type TenantPool struct {
 	Tenant     string `json:"tenant"`
-	UsedBytes  int64  `json:"used_bytes"`
+	UsedBytes  int64  `json:"used_bytes"`  // as its quota counts: pages or extents, and records
 	QuotaBytes int64  `json:"quota_bytes"` // 0 = none
 }
 

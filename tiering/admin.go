@@ -104,7 +104,7 @@ type PoolInfo struct {
 type TenantInfo struct {
 	ID         tier.TenantID
 	Name       string
-	UsedBytes  int64
+	UsedBytes  int64 // as its quota counts: pages, token ids and records
 	LowerBytes int64 // in the lower tier, of both kinds of objects
 	QuotaBytes int64 // 0 = none
 }

@@ -19,7 +19,7 @@ type together struct {
 	joins   int64 // pool bytes of segments in memory that nobody uses yet
 	joined  int64 // the same for the tenant
 	comes   int64 // pool bytes of segments to be read from the lower tier
-	bytes   int64 // the same for the tenant
+	charge  int64 // the same for the tenant
 	below   int64 // what those take in the lower tier
 }
 
@@ -83,17 +83,16 @@ func (s *Store) needLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant,
 			why, _ := s.objects.Ghosts.Why(key, p.ID, t.ID)
 			return why
 		}
-		bytes := p.SegmentParts(e.End - e.Begin).Bytes
-		ids := 4 * int64(e.Spec.Tokens)
-		n.comes += s.objects.PagesOf(bytes)*int64(p.Ranks) + ids
-		n.bytes += bytes*int64(p.Ranks) + ids
+		size := s.objects.SizeOf(p, p.SegmentParts(e.End-e.Begin), e.Spec.Tokens)
+		n.comes += size.PageBytes
+		n.charge += size.Charge()
 		n.below += e.Bytes
 	case o.Fill != nil && !o.Fill.Promoted:
 		n.missing = true
 		return tier.ReasonPending
 	case o.Pins == 0:
 		n.joins += o.PageBytes
-		n.joined += o.Bytes
+		n.joined += o.Charge()
 	}
 	return tier.ReasonNone
 }
@@ -116,9 +115,9 @@ func (c *Session) roomLocked(n *together, t *objects.Tenant, keys int) error {
 	if n.comes == 0 || t.QuotaBytes == 0 {
 		return nil
 	}
-	if over := s.objects.OverQuota(t, n.bytes) - t.Leaving; over > t.Total()-t.Pinned-n.joined+s.trimmable(t, n.below) {
+	if over := s.objects.OverQuota(t, n.charge) - t.Leaving; over > t.Total()-t.Pinned-n.joined+s.trimmable(t, n.below) {
 		return fmt.Errorf("acquire: %d bytes to be read together, tenant %q is over its quota of %d by %d: %w",
-			n.bytes, t.Name, t.QuotaBytes, over, tier.ErrFull)
+			n.charge, t.Name, t.QuotaBytes, over, tier.ErrFull)
 	}
 	return nil
 }

@@ -3,9 +3,11 @@ package tiering
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -96,19 +98,18 @@ func (s *Store) cleanLocked() error {
 }
 
 // sweepLower is what a sweep does for the lower tier: it brings tenants back
-// under their quotas, which a tier that comes up late may break, and has refused
-// writes asked for again.
+// under their quotas, which a tier breaks that comes up late, or that was written under
+// larger quotas or another count, and has refused writes asked for again.
 func (s *Store) sweepLower() {
 	if s.cfg.Lower == nil {
 		return
 	}
-	s.mu.Lock()
 	for _, t := range s.objects.Tenants {
-		s.objects.Yield(t, s.objects.OverQuota(t, 0))
-		if over := min(s.objects.OverQuota(t, 0), s.objects.UsedBelow(t)); over > 0 {
-			s.trimBelowLocked(t, over, nil)
+		for s.trimTenant(t) {
+			runtime.Gosched() // who waits for the lock has it before us
 		}
 	}
+	s.mu.Lock()
 	s.kickLocked()
 	s.sweeps++
 	s.cleanerHolds = false
@@ -118,4 +119,19 @@ func (s *Store) sweepLower() {
 	}
 	s.mu.Unlock()
 	s.launch()
+}
+
+// trimTenant brings a tenant a step nearer to its quota, and tells whether there are
+// more.
+func (s *Store) trimTenant(t *objects.Tenant) (more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	if _, more := s.objects.Yield(t, s.objects.OverQuota(t, 0)); more {
+		return true
+	}
+	over := min(s.objects.OverQuota(t, 0), s.objects.UsedBelow(t))
+	return over > 0 && s.trimBelowLocked(t, over, nil)
 }

@@ -21,11 +21,11 @@ type Tenant struct {
 	ID   tier.TenantID
 	Name string
 	Salt []byte // any length; empty for at most one tenant
-	// QuotaBytes bounds what the tenant holds in all pools, HBM included, and the
-	// lower tier together: in memory bytes of layouts over all ranks (not pages) and 4 bytes
-	// for each token id kept, pending objects included, in the lower tier what
-	// entries take there, in HBM those of the ranks' layouts that have copies. What
-	// lies in two of them counts twice. 0 = no quota.
+	// QuotaBytes bounds what is held for the tenant in all pools, HBM included, and
+	// the lower tier together: in memory and HBM whole pages and the records of
+	// objects, pending ones included, in memory also 4 bytes for each token id kept;
+	// in the lower tier what that charges. What lies in two of them counts twice.
+	// 0 = no quota.
 	QuotaBytes int64
 }
 

@@ -172,7 +172,7 @@ func (s *Store) size(o *objects.Object, rankBytes int64) error {
 		s.objects.Refuse(o, err)
 		return err
 	}
-	s.objects.Measure(o, rankBytes)
+	s.objects.Measure(o)
 	return nil
 }
 

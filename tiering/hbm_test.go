@@ -259,7 +259,7 @@ func (s *Store) auditTenantHBM(t *objects.Tenant, candidates map[policy.ID]bool)
 	for _, o := range s.objects.Table.Places() {
 		if o != nil && o.Tenant == t && o.InHBM() {
 			if o.Pins > 0 {
-				pinned += o.Bytes
+				pinned += o.Charge()
 			}
 			if o.Resident == nil && o.Class == objects.ClassIdle {
 				return fmt.Errorf("%s: in HBM although nothing finds or holds it", o.Name())

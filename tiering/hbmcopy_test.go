@@ -425,8 +425,8 @@ func TestLeasesInHBMExpireAndDie(t *testing.T) {
 func TestCopiesPayFromTheirTenantsQuota(t *testing.T) {
 	x := newTwoAndHBM(t, hybrid(1))
 	p := x.mid(1, 64, 8)
-	each := p.layout.Bytes + 4*int64(p.spec.Tokens)
-	quota := 3*each + p.layout.Bytes
+	inHBM := x.costHBM(p.layout.Bytes) + recordOf(1, p.layout)
+	quota := 3*p.charge() + inHBM
 	x = newTwoAndHBM(t, hybrid(1), func(c *Config) { c.Tenants[0].QuotaBytes = quota })
 	var ps []piece
 	for i := range 4 {
@@ -436,7 +436,7 @@ func TestCopiesPayFromTheirTenantsQuota(t *testing.T) {
 		x.publish(x.c, p)
 	}
 	x.up(ps[0])
-	if used := x.Pools()[2].Tenants[0].UsedBytes; used != p.layout.Bytes {
+	if used := x.Pools()[2].Tenants[0].UsedBytes; used != inHBM {
 		t.Fatalf("the tenant has %d bytes in HBM", used)
 	}
 	x.up(ps[1]) // in the place of the first one
@@ -461,7 +461,7 @@ func TestCopiesPayFromTheirTenantsQuota(t *testing.T) {
 func TestCopiesYieldToWritesOfTheirTenant(t *testing.T) {
 	x := newTwoAndHBM(t, hybrid(1))
 	p := x.mid(1, 64, 8)
-	quota := 2*(p.layout.Bytes+4*int64(p.spec.Tokens)) + 700
+	quota := 2*p.charge() + 700
 	x = newTwoAndHBM(t, hybrid(1), func(c *Config) { c.Tenants[0].QuotaBytes = quota })
 	x.publish(x.c, p)
 	x.up(p)
@@ -477,7 +477,7 @@ func TestCopiesYieldBeforeTheDiskForgets(t *testing.T) {
 	x := newTwoAndHBM(t, hybrid(1))
 	p := x.mid(1, 64, 8)
 	entry := x.tier.bytesOf(&tier.Object{Shares: []tier.Share{{Ref: gpuipc.Ref{Extents: []gpuipc.Extent{{Len: p.layout.Bytes}}}}}})
-	quota := 2*entry + p.layout.Bytes*3/2 + 4*int64(p.spec.Tokens)
+	quota := 2*entry + p.charge() + p.layout.Bytes/2
 	x = newTwoAndHBM(t, hybrid(1), func(c *Config) { c.Tenants[0].QuotaBytes = quota })
 	old, fresh := x.mid(1, 64, 8), x.mid(2, 64, 8)
 	x.sink(old)

@@ -49,13 +49,13 @@ func (o hbmOptions) sized(t *testing.T) (_ hbmOptions, quota int64) {
 	pages := func(bytes int64) int64 { return (bytes + 8191) / 8192 * 8192 }
 	segment, checkpoint := p.SegmentLayout(24+6*7), p.CheckpointLayout(48)
 	o.public, o.private = int64(o.segments)*pages(segment.Bytes), int64(o.loads)*pages(checkpoint.Bytes)
-	return o, int64(o.quota) * segment.Bytes
+	return o, int64(o.quota) * (pages(segment.Bytes) + recordOf(1, segment))
 }
 
 // modelCopy is a copy in HBM, found or only held by leases.
 type modelCopy struct {
 	key        objects.CopyKey
-	bytes      int64
+	charge     int64 // of its tenant
 	pages      int64
 	private    bool
 	from       []uint64 // digests of what it was made of
@@ -513,8 +513,8 @@ func (m *hbmModel) planned(p *hbm.Promotion) (transfer.Outcome, *modelCopy) {
 	}
 	c := &modelCopy{key: p.CopyKey, private: o.Kind != 0, found: true, from: o.Shares[p.Rank].Digests}
 	c.layout, c.content = m.flat(o, p.Rank)
-	c.bytes = c.layout.Bytes
-	c.pages = m.costHBM(c.bytes)
+	c.pages = m.costHBM(c.layout.Bytes)
+	c.charge = c.pages + recordOf(1, c.layout)
 	mine := func(x *modelCopy) bool { return x.key.Tenant == o.Tenant }
 	same := func(x *modelCopy) bool { return x.private == c.private }
 	budget := m.o.public
@@ -533,22 +533,22 @@ func (m *hbmModel) planned(p *hbm.Promotion) (transfer.Outcome, *modelCopy) {
 		return n, idle
 	}
 	pages := func(x *modelCopy) int64 { return x.pages }
-	bytes := func(x *modelCopy) int64 { return x.bytes }
+	charge := func(x *modelCopy) int64 { return x.charge }
 	used, idle := sum(same, pages)
-	held, yields := sum(mine, bytes)
+	held, yields := sum(mine, charge)
 	m.mu.Lock()
 	memory := o.Tenant.Used[objects.PublicPool] + o.Tenant.Used[objects.PrivatePool] + m.objects.UsedBelow(o.Tenant)
 	m.mu.Unlock()
 	overQuota := int64(0)
 	if q := o.Tenant.QuotaBytes; q > 0 {
-		overQuota = memory + held + c.bytes - q
+		overQuota = memory + held + c.charge - q
 	}
 	if used+c.pages-budget > idle || overQuota > yields {
 		return transfer.NoRoom, nil
 	}
 	for freed := int64(0); freed < overQuota; {
 		x := m.oldest(mine)
-		freed += x.bytes
+		freed += x.charge
 		x.found = false
 		m.forget()
 	}

@@ -61,9 +61,9 @@ type modelOptions struct {
 var modelOptionSets = []modelOptions{
 	{ranks: 1, page: 4096, public: 64 << 10, private: 64 << 10, leases: 100, reservations: 100, chain: 10, segments: 20, checkpoints: 20},
 	{ranks: 2, page: 4096, public: 64 << 10, private: 64 << 10, leases: 8, reservations: 6, chain: 4, segments: 12, checkpoints: 12},
-	{ranks: 2, page: 8192, public: 48 << 10, private: 48 << 10, quota: 16 << 10, leases: 4, reservations: 3, chain: 3, segments: 8, checkpoints: 8},
-	{ranks: 4, page: 4096, public: 200 << 10, private: 100 << 10, quota: 50 << 10, leases: 50, reservations: 20, chain: 5, lower: true, segments: 10, checkpoints: 10},
-	{ranks: 1, page: 16384, public: 160 << 10, private: 0, quota: 30 << 10, leases: 20, reservations: 4, chain: 4, segments: 16, checkpoints: 4},
+	{ranks: 2, page: 8192, public: 48 << 10, private: 48 << 10, quota: 40 << 10, leases: 4, reservations: 3, chain: 3, segments: 8, checkpoints: 8},
+	{ranks: 4, page: 4096, public: 200 << 10, private: 100 << 10, quota: 80 << 10, leases: 50, reservations: 20, chain: 5, lower: true, segments: 10, checkpoints: 10},
+	{ranks: 1, page: 16384, public: 160 << 10, private: 0, quota: 60 << 10, leases: 20, reservations: 4, chain: 4, segments: 16, checkpoints: 4},
 	{ranks: 1, page: 4096, public: 0, private: 80 << 10, leases: 20, reservations: 4, chain: 6, segments: 4, checkpoints: 30},
 	{states: true, ranks: 1, page: 4096, public: 200 << 10, private: 400 << 10, leases: 20, reservations: 8, chain: 6, segments: 4, checkpoints: 24},
 	{states: true, ranks: 2, page: 4096, public: 200 << 10, private: 900 << 10, quota: 400 << 10, leases: 8, reservations: 8, chain: 5, segments: 4, checkpoints: 20},
@@ -83,8 +83,8 @@ type modelObject struct {
 	parent   *modelObject
 	depth    int
 	ids      int64 // bytes of token ids
-	bytes    int64
 	pages    int64
+	record   int64
 	states   [2]int64 // what thinning gives back: bytes, bytes of pages
 	stripped bool
 	layout   profile.Layout
@@ -319,7 +319,7 @@ func (m *model) segment(n int) (piece, *modelObject) {
 
 func (m *model) sized(o *modelObject) *modelObject {
 	page := int64(m.o.page)
-	o.bytes = o.layout.Bytes*int64(m.o.ranks) + o.ids
+	o.record = recordOf(m.o.ranks, o.layout)
 	o.pages = (o.layout.Bytes+page-1)/page*page*int64(m.o.ranks) + o.ids
 	if !o.private {
 		return o
@@ -430,7 +430,7 @@ func (m *model) place(i, rank int, want *modelObject) (*modelObject, error) {
 	}
 	if o := m.find(want.name, want.kind); o != nil {
 		if o.stripped && o.filling == nil {
-			if err := m.makeRoom(&modelObject{tenant: o.tenant, private: true, bytes: o.states[0], pages: o.states[1]}, o); err != nil {
+			if err := m.makeRoom(&modelObject{tenant: o.tenant, private: true, pages: o.states[1]}, o); err != nil {
 				return nil, err
 			}
 			m.resize(o, 1)
@@ -453,7 +453,6 @@ func (m *model) place(i, rank int, want *modelObject) (*modelObject, error) {
 
 // resize gives a checkpoint memory for its states, or takes it.
 func (m *model) resize(o *modelObject, sign int64) {
-	o.bytes += sign * o.states[0]
 	o.pages += sign * o.states[1]
 }
 
@@ -469,7 +468,7 @@ func (m *model) makeRoom(want, inUse *modelObject) error {
 		}
 		return n
 	}
-	bytes := func(o *modelObject) int64 { return o.bytes }
+	charge := func(o *modelObject) int64 { return o.pages + o.record }
 	pages := func(o *modelObject) int64 { return o.pages }
 	reclaimable := func(of func(*modelObject) bool) func(*modelObject) bool {
 		return func(o *modelObject) bool { return of(o) && m.reclaimable(o, inUse) }
@@ -478,13 +477,13 @@ func (m *model) makeRoom(want, inUse *modelObject) error {
 	if want.tenant != tenantA || quota == 0 {
 		quota = 1 << 60
 	}
-	if sum(inTenant, bytes)+want.bytes-quota > max(0, sum(reclaimable(inTenant), bytes)) {
+	if sum(inTenant, charge)+charge(want)-quota > max(0, sum(reclaimable(inTenant), charge)) {
 		return tier.ErrQuota
 	}
 	if sum(inPool, pages)+want.pages-budget > max(0, sum(reclaimable(inPool), pages)) {
 		return tier.ErrFull
 	}
-	for sum(inTenant, bytes)+want.bytes > quota {
+	for sum(inTenant, charge)+charge(want) > quota {
 		m.evictOldest(inTenant, inUse)
 	}
 	for sum(inPool, pages)+want.pages > budget {

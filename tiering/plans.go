@@ -165,9 +165,9 @@ func (c leased) Claim(sc plan.Scope, on *plan.Device, bytes int64) (*plan.Claime
 	o := &objects.Object{Profile: p, Tenant: t, Pool: s.objects.Pools[objects.PrivatePool], Kind: objects.BufferKind, Depth: 1, Shares: make([]objects.Share, 1)}
 	if on == s.plans.HBM {
 		o.Pool = s.objects.HBM.Pools[objects.PrivatePool]
-		s.objects.MeasureCopy(o, bytes)
+		s.objects.MeasureCopy(o, bytes, 0)
 	} else {
-		o.RankBytes, o.Bytes, o.PageBytes = bytes, bytes, s.objects.PagesOf(bytes)
+		s.objects.MeasureBuffer(o, bytes)
 	}
 	claimed := &plan.Claimed{ID: s.NewLeaseID()}
 	defer s.launch()

@@ -23,8 +23,8 @@ var errLeaving = fmt.Errorf("room is being demoted: %w", tier.ErrBusy)
 // the answer is errLeaving. Once writes hang, what they hold is no room to wait
 // for, and nothing more is given to them.
 //
-// At most evictRows objects leave in one call: errAgain asks for another one, once
-// others have had the lock.
+// At most evictRows objects leave in one call, or as many entries as the lower tier
+// forgets in one: errAgain asks for another one, once others have had the lock.
 func (s *Store) makeRoomLocked(o *objects.Object, spare spared) error {
 	p := o.Pool
 	hang := s.writesHangLocked()
@@ -67,7 +67,7 @@ func (s *Store) makeRoomLocked(o *objects.Object, spare spared) error {
 		}
 		s.evictLocked(p.Evict, way)
 	}
-	if p.Used+o.PageBytes > p.Budget || s.objects.OverQuota(o.Tenant, o.Bytes) > 0 {
+	if p.Used+o.PageBytes > p.Budget || s.objects.OverQuota(o.Tenant, o.Charge()) > 0 {
 		return errLeaving
 	}
 	return nil
@@ -87,12 +87,12 @@ func (s *Store) writesHangLocked() bool {
 // memory anyway. ErrQuota when it cannot even if the lower tier gives up bytes.
 func (s *Store) quotaLocked(o *objects.Object, below int64) (over int64, err error) {
 	t := o.Tenant
-	if over = s.objects.OverQuota(t, o.Bytes); !s.writesHangLocked() {
+	if over = s.objects.OverQuota(t, o.Charge()); !s.writesHangLocked() {
 		over -= t.Leaving
 	}
 	if evictable := t.Total() - t.Pinned; over > evictable+below {
 		return 0, fmt.Errorf("%s: %d bytes, tenant %q holds %d of %d and %d in the lower tier, %d of them evictable: %w",
-			o.Name(), o.Bytes, t.Name, t.Total(), t.QuotaBytes, s.objects.UsedBelow(t), evictable+below, tier.ErrQuota)
+			o.Name(), o.Charge(), t.Name, t.Total(), t.QuotaBytes, s.objects.UsedBelow(t), evictable+below, tier.ErrQuota)
 	}
 	return over, nil
 }
@@ -109,7 +109,9 @@ func (s *Store) trimLocked(o *objects.Object, over int64, spare spared) (int64, 
 	if bytes <= 0 {
 		return over, nil
 	}
-	s.trimBelowLocked(o.Tenant, bytes, spare.names)
+	if s.trimBelowLocked(o.Tenant, bytes, spare.names) {
+		return 0, objects.ErrAgain
+	}
 	return s.quotaLocked(o, 0)
 }
 
@@ -119,14 +121,12 @@ type spared struct {
 	bytes int64
 }
 
-// trimBelowLocked has the lower tier free bytes of a tenant, as far as it can.
-func (s *Store) trimBelowLocked(t *objects.Tenant, bytes int64, spare []tier.Name) {
-	for more := true; more && bytes > 0; {
-		var freed int64
-		freed, more = s.cfg.Lower.Trim(t.ID, bytes, spare)
-		s.counters.TrimmedBytes += uint64(freed)
-		bytes -= freed
-	}
+// trimBelowLocked has the lower tier free bytes of a tenant, as far as it can in one
+// call, which forgets a bounded number of entries. more: another call would free more.
+func (s *Store) trimBelowLocked(t *objects.Tenant, bytes int64, spare []tier.Name) (more bool) {
+	freed, more := s.cfg.Lower.Trim(t.ID, bytes, spare)
+	s.counters.TrimmedBytes += uint64(freed)
+	return more
 }
 
 // eviction is why something is to leave memory, and so how.

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/stats"
@@ -131,8 +132,21 @@ func TestTenantOverQuotaPaysWithItsOwn(t *testing.T) {
 	}
 }
 
-// charge is what a segment of one rank takes of its tenant's quota.
-func (p *piece) charge() int64 { return p.layout.Bytes + 4*int64(len(p.tokens)) }
+// charge is what a segment of one rank takes of its tenant's quota, in pages of 4 KiB.
+func (p *piece) charge() int64 { return chargeOf(p.layout) + 4*int64(len(p.tokens)) }
+
+// chargeOf is the same for a share of some layout without token ids.
+func chargeOf(l profile.Layout) int64 { return (l.Bytes+4095)/4096*4096 + recordOf(1, l) }
+
+// recordOf is what an object takes of its tenant's quota beside pages and token ids:
+// 1,280 bytes, and for each rank 96 bytes and its digests.
+func recordOf(ranks int, l profile.Layout) int64 {
+	digests := 0
+	for _, p := range l.Parts {
+		digests += gpuipc.Chunks(p.Len)
+	}
+	return 1280 + int64(ranks)*(96+8*int64(digests))
+}
 
 // b0 is a throw-away bench, for sizes.
 func b0(t *testing.T) *bench { return newBench(t, hybrid(1)) }
@@ -153,7 +167,7 @@ func TestQuotaIsExactToTheByte(t *testing.T) {
 func TestQuotaSpansBothPools(t *testing.T) {
 	p0 := b0(t).mid(0, 64, 8)
 	size := p0.charge()
-	checkpoint := b0(t).profile.CheckpointLayout(16).Bytes
+	checkpoint := chargeOf(b0(t).profile.CheckpointLayout(16))
 	b := newBench(t, hybrid(1), quota(size+checkpoint))
 	c := b.NewSession("c")
 	p := b.mid(0, 64, 8)

@@ -165,14 +165,14 @@ func (p *promotion) describe() *objects.Object {
 	}
 }
 
-// pageBytes is what the object takes of its pool, with its token ids.
-func (p *promotion) pageBytes() int64 {
+// size is what the object takes.
+func (p *promotion) size() objects.Size {
 	o := p.describe()
-	return p.store.objects.PagesOf(o.Layout().Bytes)*int64(p.profile.Ranks) + 4*int64(o.Spec.Tokens)
+	return p.store.objects.SizeOf(p.profile, o.Layout(), o.Spec.Tokens)
 }
 
 func (s *Store) startLocked(p *promotion, urgent bool) {
-	o := transfer.Options{Bytes: p.pageBytes(), Owner: uint32(p.tenant.ID), Urgent: urgent}
+	o := transfer.Options{Bytes: p.size().PageBytes, Owner: uint32(p.tenant.ID), Urgent: urgent}
 	if p.lead != nil {
 		o.After = p.lead.Flight
 	}
@@ -261,8 +261,8 @@ func (p *promotion) admit(f *transfer.Flight, o *objects.Object) error {
 	if bytes == 0 || bytes > o.Pool.Budget/int64(o.Profile.Ranks) {
 		return fmt.Errorf("%s: %d bytes for each rank: %w", o.Name(), bytes, tier.ErrFull)
 	}
-	s.objects.Measure(o, bytes)
-	if over := s.objects.OverQuota(o.Tenant, o.Bytes); over > 0 && !f.Urgent() {
+	s.objects.Measure(o)
+	if over := s.objects.OverQuota(o.Tenant, o.Charge()); over > 0 && !f.Urgent() {
 		// A guess must not make a tenant lose what it has.
 		return fmt.Errorf("%s: read ahead, %d bytes over the quota: %w", o.Name(), over, tier.ErrQuota)
 	}

@@ -395,10 +395,10 @@ func TestPromotionsAreBounded(t *testing.T) {
 	p0 := b0(t).mid(0, 64, 8)
 	x := newTwoTiers(t, hybrid(1), realTime, func(c *Config) {
 		c.MaxPromotions, c.PromoteQueue = 3, 5
-		c.PromoteBytes = 2 * 50 << 10 // two of 48 KiB and ids
+		c.PromoteBytes = 2 * 50 << 10 // two of 48 KiB and ids, not three
 	})
-	if p0.charge() > 48<<10 {
-		t.Fatalf("%d bytes", p0.charge())
+	if cost := x.cost(p0); cost > 50<<10 || cost <= 100<<10/3 {
+		t.Fatalf("%d bytes", cost)
 	}
 	var ps []piece
 	for i := range 7 {

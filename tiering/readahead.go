@@ -44,12 +44,13 @@ func (s *Store) readAheadLocked() (more bool) {
 // readAheadRoomLocked tells whether more may be read ahead into the pool and for the
 // tenant of some promotions. A guess must not make a tenant lose what it has.
 func (s *Store) readAheadRoomLocked(nodes []*promotion) bool {
-	var bytes int64
+	var bytes, charge int64
 	for _, p := range nodes {
-		bytes += p.pageBytes()
+		size := p.size()
+		bytes, charge = bytes+size.PageBytes, charge+size.Charge()
 	}
 	first := nodes[0]
-	if first.pool.AheadBytes+bytes <= first.pool.Budget/aheadShare && s.objects.OverQuota(first.tenant, bytes) <= 0 {
+	if first.pool.AheadBytes+bytes <= first.pool.Budget/aheadShare && s.objects.OverQuota(first.tenant, charge) <= 0 {
 		return true
 	}
 	s.counters.ReadAheadDropped++

@@ -531,7 +531,7 @@ func (s *Store) auditLocked() error {
 		for _, a := range []*account{&pools[o.Pool.Number], tenants[o.Tenant]} {
 			size := o.PageBytes
 			if a == tenants[o.Tenant] {
-				size = o.Bytes
+				size = o.Charge()
 			}
 			a.objects++
 			a.used += size

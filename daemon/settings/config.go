@@ -129,8 +129,8 @@ type Tenant struct {
 	// At most 256 bytes; empty allowed for one tenant. Daemons that shall share
 	// segments use the same salt.
 	Salt string `yaml:"salt"`
-	// Quota bounds the bytes of segments and checkpoints; 0 = no bound but the
-	// pools'.
+	// Quota bounds what is held for segments and checkpoints, in pages, extents and
+	// records; 0 = no bound but the pools'.
 	Quota Bytes `yaml:"quota"`
 }
 

@@ -146,7 +146,8 @@ func (t *Tier) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
 		},
 		owner: owner, pool: t.pools[poolOf(o.Kind)], model: t.modelLocked(o.Profile),
 	}
-	e.bytes = t.round(t.coder.HeaderBound(o, owner.Name) + extent.PayloadBytes(e.Ranks, e.RankBytes))
+	header := t.coder.HeaderBound(o, owner.Name)
+	e.HeaderBytes, e.bytes = int(header), t.round(header+extent.PayloadBytes(e.Ranks, e.RankBytes))
 	return e, parent, nil
 }
 
@@ -157,7 +158,7 @@ func (t *Tier) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
 func (t *Tier) makeRoomLocked(e *entry, room int64) error {
 	p, owner := e.pool, e.owner
 	held := owner.total() - owner.owed
-	quota := held + e.bytes - room
+	quota := held + e.charge() - room
 	if quota > 0 && quota > held-owner.pinned {
 		return t.overQuotaLocked(e, room)
 	}
@@ -187,7 +188,7 @@ func (t *Tier) overLocked(p *pool, bytes int64) int64 {
 }
 
 func (t *Tier) overQuotaLocked(e *entry, room int64) error {
-	return fmt.Errorf("disk: %d bytes for tenant %q, which holds %d of at most %d: %w", e.bytes, e.owner.Name, e.owner.total(), room, tier.ErrQuota)
+	return fmt.Errorf("disk: %d bytes for tenant %q, which holds %d of at most %d: %w", e.charge(), e.owner.Name, e.owner.total(), room, tier.ErrQuota)
 }
 
 func (t *Tier) fullLocked(e *entry) error {
@@ -201,7 +202,7 @@ func (t *Tier) evictForQuotaLocked(a *account, may func(policy.ID) bool) (freed 
 		return 0
 	}
 	e := t.ids.Get(id)
-	freed = e.bytes
+	freed = e.charge()
 	t.evictLocked(e, &t.counters.EvictedQuota)
 	return freed
 }
@@ -282,7 +283,7 @@ func (t *Tier) finishRoomLocked(w *write) (left bool, err error) {
 		case w.owed > 0:
 			freed := t.evictForQuotaLocked(e.owner, anyID)
 			if freed == 0 {
-				return false, fmt.Errorf("disk: %d bytes for tenant %q, which has no more to give up: %w", e.bytes, e.owner.Name, tier.ErrQuota)
+				return false, fmt.Errorf("disk: %d bytes for tenant %q, which has no more to give up: %w", e.charge(), e.owner.Name, tier.ErrQuota)
 			}
 			t.payLocked(w, freed)
 		case t.overLocked(e.pool, 0) <= 0:

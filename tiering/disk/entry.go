@@ -95,7 +95,7 @@ type entry struct {
 
 	phase    phase
 	id       policy.ID
-	bytes    int64 // counted: of its runs, or while it is on its way what it may need
+	bytes    int64 // counted: of its runs, or while it is on its way what it may need; HeaderBytes likewise
 	used     time.Time
 	usedNews bool   // used is not in the catalogue yet
 	evicts   bool   // it may be evicted: policies hold it
@@ -129,9 +129,14 @@ func (t *table) become(e *entry, to phase) {
 func (e *entry) view() tier.Entry {
 	return tier.Entry{
 		Name: e.name(), Fingerprint: e.Fingerprint, Tenant: e.owner.ID, Spec: e.Spec, Begin: e.Begin, End: e.End,
-		Parent: tierName(e.Parent), Bytes: e.bytes, Level: e.phase.level(), Generation: e.Generation,
+		Parent: tierName(e.Parent), Bytes: e.charge(), Level: e.phase.level(), Generation: e.Generation,
 	}
 }
+
+// charge is what its tenant pays for: its runs, and the header once more, for its rows in
+// the catalogue. These hold what the header does, the manifest with its token ids and
+// digests above all. At 8 KiB or more it is also several times what the heap has of it.
+func (e *entry) charge() int64 { return e.bytes + int64(e.HeaderBytes) }
 
 // forgotten: the entry is neither on its way nor found any more.
 func (e *entry) forgotten() bool { return e.phase >= dropped || e.pool.closed }

@@ -170,7 +170,7 @@ type PoolUsage struct {
 // configured now.
 type TenantUsage struct {
 	Tenant
-	UsedBytes int64
+	UsedBytes int64 // that it is charged: space, and the header of each entry once more for its rows
 }
 
 // Usage is how much is held, by pool, and how much there is.

@@ -425,16 +425,17 @@ func (s *shelf) check(t *Tier) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var pools [poolCount]int64
-	owners := map[*account]int64{}
+	owners, keeps := map[*account]int64{}, map[*account]int64{}
 	var pinned int64
 	for n, e := range t.index {
 		if e.name() != n || e.forgotten() {
 			s.Errorf("%v is in the index as %x, phase %v", e.Name, n.Key[:4], e.phase)
 		}
 		pools[e.pool.number] += e.bytes
-		owners[e.owner] += e.bytes
+		owners[e.owner] += e.charge()
 		if e.pins > 0 {
 			pinned += e.bytes
+			keeps[e.owner] += e.charge()
 		}
 		if e.phase.live() && e.bytes != slab.RunBytes(e.Runs) {
 			s.Errorf("%x is charged %d bytes and has %d", e.Key[:4], e.bytes, slab.RunBytes(e.Runs))
@@ -455,8 +456,8 @@ func (s *shelf) check(t *Tier) {
 		if a.owed != 0 && len(t.queue.all) == 0 {
 			s.Errorf("tenant %q owes %d bytes although nothing is on its way", a.Name, a.owed)
 		}
-		if a.total() != owners[a] {
-			s.Errorf("tenant %q counts %d bytes, its entries %d", a.Name, a.total(), owners[a])
+		if a.total() != owners[a] || a.pinned != keeps[a] {
+			s.Errorf("tenant %q counts %d bytes, %d of them pinned, its entries %d and %d", a.Name, a.total(), a.pinned, owners[a], keeps[a])
 		}
 	}
 	if got := t.pools[public].pinned + t.pools[private].pinned; got != pinned {

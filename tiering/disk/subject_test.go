@@ -109,6 +109,14 @@ func (s *subject) end(how tiertest.Ending) error {
 
 func (s *subject) Settle() {}
 
+// Held is what the pools hold: tenants are charged for rows beside.
+func (s *subject) Held() (bytes int64) {
+	for _, p := range s.tier.Usage().Pools {
+		bytes += p.UsedBytes
+	}
+	return bytes
+}
+
 // Close ends the subject; a story may have done so already.
 func (s *subject) Close() error {
 	if s.tier.Health().State == StateClosed {
@@ -311,6 +319,9 @@ func (s *stack) begin() (err error) {
 func (s *stack) Close() error {
 	return errors.Join(s.Stop(false), s.below.Close())
 }
+
+// Held is what the pools of memory and of the tier below hold.
+func (s *stack) Held() int64 { return s.Store.Held() + s.below.Held() }
 
 func (s *stack) Check() error                                           { return s.below.Check() }
 func (s *stack) Endings() []tiertest.Ending                             { return s.below.Endings() }

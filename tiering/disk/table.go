@@ -7,8 +7,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// account is what one tenant holds. Names that are not configured now have one
-// too, with id 0.
+// account is what one tenant holds, in bytes of charges. Names that are not configured
+// now have one too, with id 0.
 type account struct {
 	Tenant
 	number uint32 // in the catalogue
@@ -94,27 +94,28 @@ func (t *table) link(e *entry, parent *entry) {
 	t.index[e.name()] = e
 	e.id = t.ids.Add(e)
 	e.pool.entries++
-	t.count(e, e.bytes)
+	t.count(e, e.bytes, e.charge())
 	if parent != nil {
 		e.join(parent)
 		t.rank(parent)
 	}
 }
 
-// count adds to what an entry is charged, and to what pins keep.
-func (t *table) count(e *entry, bytes int64) {
+// count adds to what an entry takes of its pool and what its tenant is charged, and to
+// what pins keep.
+func (t *table) count(e *entry, bytes, charge int64) {
 	e.pool.used += bytes
-	e.owner.used[e.pool.number] += bytes
+	e.owner.used[e.pool.number] += charge
 	if e.pins > 0 {
 		e.pool.pinned += bytes
-		e.owner.pinned += bytes
+		e.owner.pinned += charge
 	}
 }
 
-// resize sets what an entry is charged.
-func (t *table) resize(e *entry, bytes int64) {
-	t.count(e, bytes-e.bytes)
-	e.bytes = bytes
+// resize sets what an entry takes, and how much of that is header.
+func (t *table) resize(e *entry, bytes int64, header int) {
+	t.count(e, bytes-e.bytes, bytes+int64(header)-e.charge())
+	e.bytes, e.HeaderBytes = bytes, header
 }
 
 // pin adds to the pins of e and, where that pins or unpins it, of those it extends.
@@ -131,7 +132,7 @@ func (t *table) pin(e *entry, d int) {
 			d = -1
 		}
 		e.pool.pinned += int64(d) * e.bytes
-		e.owner.pinned += int64(d) * e.bytes
+		e.owner.pinned += int64(d) * e.charge()
 		t.rank(e)
 	}
 }
@@ -214,5 +215,5 @@ func (t *table) forget(e *entry) {
 		e.leave()
 		t.rank(up)
 	}
-	t.count(e, -e.bytes)
+	t.count(e, -e.bytes, -e.charge())
 }

@@ -124,12 +124,13 @@ func (t *Tier) locate(m *mount, w *write, h *extent.Header, p *payload.Encoded) 
 		return err
 	}
 	bytes := slab.RunBytes(h.Runs)
-	if bytes > e.bytes {
-		return fmt.Errorf("disk: %x takes %d bytes, not the %d at most that were counted: %w", e.Key[:8], bytes, e.bytes, tier.ErrInvalid)
+	if bytes > e.bytes || h.HeaderBytes > e.HeaderBytes {
+		return fmt.Errorf("disk: %x takes %d bytes with a header of %d, not the %d and %d at most that were counted: %w",
+			e.Key[:8], bytes, h.HeaderBytes, e.bytes, e.HeaderBytes, tier.ErrInvalid)
 	}
-	e.Generation, e.Runs, e.HeaderBytes, e.PayloadBytes = h.Generation, h.Runs, h.HeaderBytes, h.PayloadBytes
+	e.Generation, e.Runs, e.PayloadBytes = h.Generation, h.Runs, h.PayloadBytes
 	e.Coded, e.ManifestSum, e.failures = h.Coded, h.ManifestSum, m.failures
-	t.resize(e, bytes)
+	t.resize(e, bytes, h.HeaderBytes)
 	return nil
 }
 

@@ -21,7 +21,8 @@ import (
 type Tier interface {
 	// Lookup finds what Read can give. It is not a use.
 	Lookup(n *Name) (Entry, bool)
-	// Used is how many bytes a tenant holds here, admitted writes included.
+	// Used is how many bytes a tenant is charged here, admitted writes included: all
+	// that is held for its entries.
 	Used(t TenantID) int64
 	// Trim forgets least recently used entries of a tenant until bytes are
 	// freed or none is left that may go. An entry that is being read, that

@@ -13,9 +13,20 @@ func tight() Options { return Options{PublicBytes: 512 << 10, PrivateBytes: 512 
 // held checks that no more is charged than may be.
 func (r *rig) held() {
 	r.Helper()
-	if sum, budget := r.Used(alice.ID)+r.Used(bob.ID), r.Traits().Budget; sum > budget {
-		r.Fatalf("%d bytes are charged, the budget is %d", sum, budget)
+	if sum, budget := heldBy(r.Subject, alice, bob), r.Traits().Budget; sum > budget {
+		r.Fatalf("%d bytes are held, the budget is %d", sum, budget)
 	}
+}
+
+// heldBy is what counts towards the budget of a subject.
+func heldBy(s Subject, tenants ...Tenant) (sum int64) {
+	if h, ok := s.(Holder); ok {
+		return h.Held()
+	}
+	for _, t := range tenants {
+		sum += s.Used(t.ID)
+	}
+	return sum
 }
 
 // overfill puts segments until several have left and uses keep between them. All

@@ -50,7 +50,7 @@ type Tenant struct {
 // Traits is what differs from subject to subject.
 type Traits struct {
 	Lowest, Highest tier.Level // that Finish can be asked for
-	Budget          int64      // bytes that all tenants together hold at most
+	Budget          int64      // bytes that all tenants together hold at most, as Holder has it
 	MaxBegun        int        // objects begun and not finished at most; the next is ErrBusy
 }
 
@@ -111,6 +111,12 @@ type Disturber interface {
 	Disturb(rng *rand.Rand, lies bool)
 	// Calm ends that, and returns when the subject works again.
 	Calm() error
+}
+
+// Holder is a subject whose budget does not bound what tenants are charged, since they
+// pay for more than its pools hold.
+type Holder interface {
+	Held() int64 // by the pools, of all tenants
 }
 
 // Checker is a subject that knows invariants of its own.

@@ -493,15 +493,13 @@ func (w *walk) rest() {
 	if err := balanced(w.s, list, 20*time.Second); err != nil {
 		w.fail("%v", err)
 	}
-	var sum int64
 	for _, t := range w.o.Tenants {
-		used := w.s.Used(t.ID)
-		if sum += used; t.QuotaBytes > 0 && used > t.QuotaBytes {
+		if used := w.s.Used(t.ID); t.QuotaBytes > 0 && used > t.QuotaBytes {
 			w.fail("tenant %q is charged %d bytes, its quota is %d", t.Name, used, t.QuotaBytes)
 		}
 	}
-	if budget := w.s.Traits().Budget; sum > budget {
-		w.fail("%d bytes are charged, the budget is %d", sum, budget)
+	if sum, budget := heldBy(w.s, w.o.Tenants...), w.s.Traits().Budget; sum > budget {
+		w.fail("%d bytes are held, the budget is %d", sum, budget)
 	}
 	w.chains()
 	if c, ok := w.s.(Checker); ok {

@@ -38,9 +38,9 @@ func (s *Set) Account(o *Object) {
 			s.pin(o, -1)
 		}
 		if next == ClassDemoting {
-			o.Tenant.Leaving += o.Bytes
+			o.Tenant.Leaving += o.Charge()
 		} else if o.Class == ClassDemoting {
-			o.Tenant.Leaving -= o.Bytes
+			o.Tenant.Leaving -= o.Charge()
 		}
 		o.Class = next
 	}
@@ -71,9 +71,9 @@ func (s *Set) pin(o *Object, d int) {
 			o.Profile.Held += d
 		}
 		o.Pool.Pinned += int64(d) * o.PageBytes
-		o.Tenant.Pinned += int64(d) * o.Bytes
+		o.Tenant.Pinned += int64(d) * o.Charge()
 		if o.InHBM() {
-			o.Tenant.PinnedAbove += int64(d) * o.Bytes
+			o.Tenant.PinnedAbove += int64(d) * o.Charge()
 		}
 		if o.Published() {
 			o.Refused = false
@@ -119,7 +119,7 @@ func (s *Set) Book(o *Object) {
 	o.Pool.Objects++
 	o.Pool.Bytes[ClassIdle] += o.PageBytes
 	o.Pool.Used += o.PageBytes
-	o.Tenant.Used[o.Pool.Number] += o.Bytes
+	o.Tenant.Used[o.Pool.Number] += o.Charge()
 }
 
 // Unlink hides an object from lookups and policies. Its memory is freed
@@ -219,21 +219,8 @@ func (s *Set) free(o *Object) {
 	o.Pool.Objects--
 	o.Pool.Bytes[ClassIdle] -= o.PageBytes
 	o.Pool.Used -= o.PageBytes
-	o.Tenant.Used[o.Pool.Number] -= o.Bytes
+	o.Tenant.Used[o.Pool.Number] -= o.Charge()
 	s.Table.Remove(o.ID)
-}
-
-// Measure sets what an object costs, a segment with its token ids.
-func (s *Set) Measure(o *Object, rankBytes int64) {
-	ranks, ids := int64(o.Profile.Ranks), 4*int64(o.Spec.Tokens)
-	o.Shares = make([]Share, ranks)
-	o.RankBytes = rankBytes
-	for _, run := range o.Layout().StatePages {
-		o.StateBytes += run.Len * ranks
-		o.StatePages += s.PagesOf(run.Len) * ranks
-	}
-	o.Bytes = rankBytes*ranks + ids
-	o.PageBytes = s.PagesOf(rankBytes)*ranks + ids
 }
 
 // MarkCorrupt takes an object out of memory whose bytes are not those that were

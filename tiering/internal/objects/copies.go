@@ -92,7 +92,7 @@ func (s *Set) NewCopy(o *Object) *Object {
 	}
 	c.Created = s.cfg.Now()
 	c.Used = c.Created
-	s.MeasureCopy(c, c.Layout().Bytes)
+	s.MeasureCopy(c, c.Layout().Bytes, c.Layout().Chunks())
 	return c
 }
 
@@ -297,7 +297,7 @@ func (s *Set) UsedCopy(c *Object, now time.Time) {
 // lower tier for a copy. A guess drops nothing.
 func (s *Set) MakeCopyRoom(o *Object, guess bool) error {
 	p, t := o.Pool, o.Tenant
-	overPool, overQuota := p.Used+o.PageBytes-p.Budget, s.OverQuota(t, o.Bytes)
+	overPool, overQuota := p.Used+o.PageBytes-p.Budget, s.OverQuota(t, o.Charge())
 	evictable, yields := p.Used-p.Pinned, t.idleAbove()
 	if guess {
 		evictable, yields = 0, 0
@@ -308,7 +308,7 @@ func (s *Set) MakeCopyRoom(o *Object, guess bool) error {
 	}
 	if overQuota > yields {
 		return fmt.Errorf("%s: %d bytes in HBM, tenant %q is over its quota of %d by %d, %d of them in idle copies: %w",
-			o.Name(), o.Bytes, t.Name, t.QuotaBytes, overQuota, yields, tier.ErrQuota)
+			o.Name(), o.Charge(), t.Name, t.QuotaBytes, overQuota, yields, tier.ErrQuota)
 	}
 	if _, more := s.Yield(t, overQuota); more {
 		return ErrAgain
@@ -349,16 +349,18 @@ func (s *Set) Yield(t *Tenant, bytes int64) (freed int64, more bool) {
 	return freed, false
 }
 
-// writeSlack is how much more than its bytes in memory an entry of the lower tier is
-// taken to need at most: a header, and parts rounded up to blocks (a guess on the safe
-// side; a copy too many costs a promotion).
-func writeSlack(bytes int64) int64 { return bytes/8 + 64<<10 }
+// writtenBytes is what an object is taken to need in the lower tier at most: its bytes
+// and headers, which have the token ids and digests twice (a guess on the safe side; a
+// copy too many costs a promotion).
+func writtenBytes(o *Object) int64 {
+	return o.Bytes + o.Bytes/8 + 4*int64(o.Spec.Tokens) + 2*o.RecordBytes + 64<<10
+}
 
 // YieldToWrite has a tenant at its quota give up copies in HBM, rather than
 // entries of the lower tier, for an object that is to be written there.
 func (s *Set) YieldToWrite(o *Object) {
 	if t := o.Tenant; t.QuotaBytes > 0 {
-		s.Yield(t, s.OverQuota(t, o.Bytes+writeSlack(o.Bytes)))
+		s.Yield(t, s.OverQuota(t, writtenBytes(o)))
 	}
 }
 
@@ -387,9 +389,4 @@ func (s *Set) freeCopy(o *Object) {
 func (h *copies) PagesOf(bytes int64) int64 {
 	page := int64(h.pageBytes)
 	return (bytes + page - 1) / page * page
-}
-
-// MeasureCopy sets what one rank's share costs in HBM. Token ids are not there.
-func (s *Set) MeasureCopy(o *Object, bytes int64) {
-	o.RankBytes, o.Bytes, o.PageBytes = bytes, bytes, s.HBM.PagesOf(bytes)
 }

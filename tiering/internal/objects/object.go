@@ -48,12 +48,16 @@ type Object struct {
 
 // Size is what an object costs. Guarded by the store's lock, apart from RankBytes.
 type Size struct {
-	RankBytes  int64 // of its layout
-	Bytes      int64 // that its tenant pays for: layouts of all ranks and token ids
-	PageBytes  int64 // that its pool pays for: the same with layouts in pages
-	StateBytes int64 // of bytes, what stripping gives back
-	StatePages int64 // of pageBytes
+	RankBytes   int64 // of its layout
+	Bytes       int64 // that were computed: layouts of all ranks, and token ids
+	PageBytes   int64 // that its pool pays for: the same with layouts in pages
+	RecordBytes int64 // that the daemon needs beside them to know it
+	StateBytes  int64 // of Bytes, what stripping gives back
+	StatePages  int64 // of PageBytes
 }
+
+// Charge is what an object's tenant pays for: all that is held for it.
+func (z *Size) Charge() int64 { return z.PageBytes + z.RecordBytes }
 
 // standings are how others see an object: policies and the lower tier. Guarded by the
 // store's lock.

@@ -47,8 +47,8 @@ type Pool struct {
 	AheadBytes   int64           // of pages, read ahead or on the way, and not used yet
 }
 
-// Tenant is a configured tenant and what it holds, in bytes of layouts over all
-// ranks, not of pages, and of token ids. Guarded by the store's lock, apart from the first group.
+// Tenant is a configured tenant and what it holds, in bytes of charges: the pages of
+// all ranks, token ids and records. Guarded by the store's lock, apart from the first group.
 type Tenant struct {
 	ID         tier.TenantID
 	Name       string
@@ -124,12 +124,6 @@ var ErrAgain = errors.New("objects: more has to leave")
 
 // AnyID accepts all victims.
 func AnyID(policy.ID) bool { return true }
-
-// PagesOf rounds one rank's layout up to whole pages.
-func (s *Set) PagesOf(bytes int64) int64 {
-	page := int64(s.cfg.PageBytes)
-	return (bytes + page - 1) / page * page
-}
 
 // Allocate gives a new object its memory. Its owner has made room, so that a failure
 // is a broken account.

@@ -62,7 +62,7 @@ func (b *bench) publish(end int, parent *Object) *Object {
 	if parent != nil {
 		o.Begin, o.Depth, o.Extends, o.ExtendsKind = parent.End, parent.Depth+1, parent.Key, parent.Kind
 	}
-	b.Measure(o, o.Layout().Bytes)
+	b.Measure(o)
 	b.Allocate(o, o.RankBytes)
 	o.Fill = NewFill(o, o.Layout())
 	b.Link(o)

@@ -95,7 +95,8 @@ func (s *Set) dropPlaceholder(o *Object) {
 	s.Unlink(o, tier.ReasonEvicted)
 }
 
-// Resize changes what an object costs its pool and its tenant.
+// Resize changes what an object costs its pool and its tenant, by so many bytes of pages
+// and of layouts.
 func (s *Set) Resize(o *Object, pages, bytes int64) {
 	if o.Cleaning == Candidate || o.Ahead {
 		panic(fmt.Sprintf("objects: %s changes its size while it is dirty or read ahead", o.Name()))
@@ -104,9 +105,9 @@ func (s *Set) Resize(o *Object, pages, bytes int64) {
 	o.Bytes += bytes
 	o.Pool.Used += pages
 	o.Pool.Bytes[o.Class] += pages
-	o.Tenant.Used[o.Pool.Number] += bytes
+	o.Tenant.Used[o.Pool.Number] += pages
 	if o.Pins > 0 {
 		o.Pool.Pinned += pages
-		o.Tenant.Pinned += bytes
+		o.Tenant.Pinned += pages
 	}
 }

@@ -23,6 +23,7 @@ type Store struct {
 	Memory *tiertest.Memory // staging
 	Trait  tiertest.Traits
 
+	page    int64 // of memory
 	lower   tier.Tier
 	session *tiering.Session
 	ids     map[profile.Fingerprint]tier.ProfileID
@@ -49,7 +50,7 @@ func New(cfg tiering.Config, m *tiertest.Memory, trait tiertest.Traits) (*Store,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Store{
-		Store: store, Memory: m, Trait: trait, lower: cfg.Lower, session: store.NewSession("tiertest"),
+		Store: store, Memory: m, Trait: trait, page: int64(store.Pools()[0].PageBytes), lower: cfg.Lower, session: store.NewSession("tiertest"),
 		ids: map[profile.Fingerprint]tier.ProfileID{}, cancel: cancel, ended: make(chan error, 1),
 	}
 	for _, p := range [...]*profile.Profile{tiertest.Small, tiertest.Pair, tiertest.Linear, tiertest.WideF32, tiertest.WideF16} {
@@ -122,7 +123,7 @@ func (s *Store) Find(o *tiertest.Object) (tiertest.Entry, bool) {
 	}
 	e := tiertest.Entry{Level: tier.LevelMemory}
 	if s.inMemory(o) {
-		e.Bytes = o.Total() + 4*int64(len(o.Tokens))
+		e.Bytes = s.charge(o)
 	}
 	if s.lower != nil {
 		if below, ok := s.lower.Lookup(&o.Name); ok {
@@ -130,6 +131,24 @@ func (s *Store) Find(o *tiertest.Object) (tiertest.Entry, bool) {
 		}
 	}
 	return e, true
+}
+
+// Held is what the pools of memory hold.
+func (s *Store) Held() (bytes int64) {
+	for _, p := range s.Pools() {
+		bytes += p.UsedBytes
+	}
+	return bytes
+}
+
+// charge is what an object in memory takes of its tenant's quota: pages, token ids, and
+// for what the daemon has to know of it 1,280 bytes and for each rank 96 and its digests.
+func (s *Store) charge(o *tiertest.Object) int64 {
+	n := 1280 + 4*int64(len(o.Tokens))
+	for rank, b := range o.Bytes {
+		n += (int64(len(b))+s.page-1)/s.page*s.page + 96 + 8*int64(len(o.Digests[rank]))
+	}
+	return n
 }
 
 func (s *Store) inMemory(o *tiertest.Object) bool {
