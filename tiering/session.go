@@ -134,14 +134,16 @@ func (s *Store) inTurns(f func() error) error {
 }
 
 func (s *Store) turnsLocked(f func() error) error {
+	t := turns{uses: s.mu.Uses(), gaveWay: time.Now()}
 	for {
 		err := f()
 		if err != objects.ErrAgain { //nolint:errorlint // never wrapped
 			return err
 		}
+		uses := s.mu.Uses()
 		s.mu.Unlock()
 		s.launch() // what leaves may have to be written first
-		runtime.Gosched()
+		t.giveWay(uses)
 		s.mu.Lock()
 	}
 }
