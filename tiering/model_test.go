@@ -62,7 +62,7 @@ var modelOptionSets = []modelOptions{
 	{ranks: 1, page: 4096, public: 64 << 10, private: 64 << 10, leases: 100, reservations: 100, chain: 10, segments: 20, checkpoints: 20},
 	{ranks: 2, page: 4096, public: 64 << 10, private: 64 << 10, leases: 8, reservations: 6, chain: 4, segments: 12, checkpoints: 12},
 	{ranks: 2, page: 8192, public: 48 << 10, private: 48 << 10, quota: 40 << 10, leases: 4, reservations: 3, chain: 3, segments: 8, checkpoints: 8},
-	{ranks: 4, page: 4096, public: 200 << 10, private: 100 << 10, quota: 80 << 10, leases: 50, reservations: 20, chain: 5, lower: true, segments: 10, checkpoints: 10},
+	{ranks: 4, page: 4096, public: 200 << 10, private: 100 << 10, quota: 150 << 10, leases: 50, reservations: 20, chain: 5, lower: true, segments: 10, checkpoints: 10},
 	{ranks: 1, page: 16384, public: 160 << 10, private: 0, quota: 60 << 10, leases: 20, reservations: 4, chain: 4, segments: 16, checkpoints: 4},
 	{ranks: 1, page: 4096, public: 0, private: 80 << 10, leases: 20, reservations: 4, chain: 6, segments: 4, checkpoints: 30},
 	{states: true, ranks: 1, page: 4096, public: 200 << 10, private: 400 << 10, leases: 20, reservations: 8, chain: 6, segments: 4, checkpoints: 24},

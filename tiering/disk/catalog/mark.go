@@ -49,6 +49,9 @@ type syncedPart struct {
 
 // mark is an open mark.
 type mark struct {
+	fs  vfs.FS
+	dir string
+
 	mu    sync.Mutex // held across the writing of the mark, which waits for no disk
 	file  vfs.File
 	parts map[string]syncedPart // by fileKind
@@ -73,7 +76,7 @@ func fileKind(base string) (kind string, number uint64) {
 // written. Without one, or with one that is torn, nothing is known and nothing
 // compared: torn says so. tier.ErrCorrupt: what was synced is not there any more.
 func openMark(fsys vfs.FS, dir string) (m *mark, torn error, err error) {
-	m = &mark{parts: map[string]syncedPart{}}
+	m = &mark{fs: fsys, dir: dir, parts: map[string]syncedPart{}}
 	path := fsys.PathJoin(dir, markName)
 	text, err := readMark(fsys, path)
 	switch {
@@ -194,9 +197,15 @@ func (p *syncedPart) replaced(fsys vfs.FS, dir string) error {
 
 // note writes down what was synced of a file. Of the files of a kind the youngest
 // counts: Pebble forgives damage in no other. With a MANIFEST, which is synced seldom,
-// the mark is synced too.
+// the mark is synced too, and the directory before: Pebble syncs that only later, and a
+// crash in between may keep the mark and lose the name of what it vouches for.
 func (m *mark) note(p syncedPart) error {
 	kind, number := fileKind(p.name)
+	if kind == "MANIFEST" && !m.vouches(p.name) {
+		if err := m.syncDir(); err != nil {
+			return err
+		}
+	}
 	changed, err := m.change(kind != "", func() bool {
 		old := m.parts[kind]
 		if _, n := fileKind(old.name); old.name != "" && (n > number || n == number && old.bytes >= p.bytes) {
@@ -209,6 +218,23 @@ func (m *mark) note(p syncedPart) error {
 		return err
 	}
 	return m.sync()
+}
+
+// vouches tells whether the mark speaks of a file.
+func (m *mark) vouches(name string) bool {
+	kind, _ := fileKind(name)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.parts[kind].name == name
+}
+
+// syncDir makes the names of files outlive a crash.
+func (m *mark) syncDir() error {
+	d, err := m.fs.OpenDir(m.dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // forget comes before a file is removed: after it the mark, as it is on the disk, does

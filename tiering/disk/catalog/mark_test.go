@@ -154,7 +154,7 @@ func FuzzMark(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	m := &mark{file: file, parts: map[string]syncedPart{}}
+	m := &mark{fs: mem, file: file, parts: map[string]syncedPart{}}
 	for _, p := range []syncedPart{{"000007.log", 12345, 6}, {"MANIFEST-000005", 789, 1 << 63}} {
 		if err := m.note(p); err != nil {
 			f.Fatal(err)
