@@ -99,7 +99,7 @@ func (r reader) acquireNow(q *AcquireQuery, dst []Acquired, wait bool) ([]Acquir
 	s := r.session.store
 	now := s.cfg.Now()
 	var waits []flightWait
-	inPieces(&s.mu, len(q.Keys), func(i int) {
+	s.mu.Each(len(q.Keys), holdRows, func(i int) {
 		row, flight := r.acquireLocked(&q.Keys[i], q, now)
 		if wait && flight != nil {
 			flight.Join()
@@ -118,7 +118,7 @@ func (r reader) acquireAfter(ctx context.Context, q *AcquireQuery, rows []Acquir
 		ended := c.await(ctx, waits)
 		now := s.cfg.Now()
 		var further []flightWait
-		inPieces(&s.mu, len(waits), func(i int) {
+		s.mu.Each(len(waits), holdRows, func(i int) {
 			w := &waits[i]
 			row, flight := r.acquireAfterLocked(w.flight, &q.Keys[w.row], q, now)
 			if flight != nil && !ended {
@@ -130,7 +130,7 @@ func (r reader) acquireAfter(ctx context.Context, q *AcquireQuery, rows []Acquir
 		waits = further
 	}
 	now := s.cfg.Now()
-	inPieces(&s.mu, len(rows), func(i int) {
+	s.mu.Each(len(rows), holdRows, func(i int) {
 		if l := c.leases[rows[i].Lease]; rows[i].Hit && l != nil && !l.expired {
 			s.timeLocked(l, q.TTL, now)
 		}
@@ -334,7 +334,7 @@ func (s *Store) NeedsHBMPromotion(q *AcquireQuery) bool {
 // anyLocked tells whether something holds for any of the keys.
 func (s *Store) anyLocked(keys [][32]byte, holds func(key *[32]byte) bool) bool {
 	found := false
-	inPieces(&s.mu, len(keys), func(i int) { found = found || holds(&keys[i]) })
+	s.mu.Each(len(keys), holdRows, func(i int) { found = found || holds(&keys[i]) })
 	return found
 }
 

@@ -131,7 +131,7 @@ func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) 
 		s.mu.Lock()
 		found := s.objects.Segments.Sorted(shard, (*[32]byte)(after))
 		s.mu.Unlock()
-		inPieces(&s.mu, len(found), func(i int) {
+		s.mu.Each(len(found), holdRows, func(i int) {
 			if o := found[i]; o.Linked() && len(page) < limit && f.match(o) {
 				page = append(page, s.segmentInfoLocked(o))
 			}
@@ -207,7 +207,7 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 		s.mu.Lock()
 		found := s.objects.Checkpoints.Sorted(shard, (*[32]byte)(after))
 		s.mu.Unlock()
-		inPieces(&s.mu, len(found), func(i int) {
+		s.mu.Each(len(found), holdRows, func(i int) {
 			if len(page) >= limit {
 				return
 			}

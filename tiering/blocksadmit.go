@@ -33,7 +33,7 @@ func (c *Session) refuseTogether(q *AcquireQuery, p *objects.Profile, t *objects
 	var need together
 	base := len(dst)
 	seen := make(map[[32]byte]int, len(q.Keys))
-	inPieces(&s.mu, len(q.Keys), func(i int) {
+	s.mu.Each(len(q.Keys), holdRows, func(i int) {
 		row := Acquired{Err: errWithheld}
 		if before, again := seen[q.Keys[i]]; again {
 			row = dst[before]
@@ -133,7 +133,7 @@ func (c *Session) keepTogether(rows []Acquired) {
 		return
 	}
 	s := c.store
-	inPieces(&s.mu, len(rows), func(i int) {
+	s.mu.Each(len(rows), holdRows, func(i int) {
 		if !rows[i].Hit {
 			return
 		}

@@ -3,7 +3,6 @@ package tiering
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync"
 
 	"github.com/spliced-kv/spliced/policy"
@@ -105,9 +104,7 @@ func (s *Store) sweepLower() {
 		return
 	}
 	for _, t := range s.objects.Tenants {
-		for s.trimTenant(t) {
-			runtime.Gosched() // who waits for the lock has it before us
-		}
+		_ = s.inTurns(func() error { return s.trimTenantLocked(t) })
 	}
 	s.mu.Lock()
 	s.kickLocked()
@@ -121,17 +118,18 @@ func (s *Store) sweepLower() {
 	s.launch()
 }
 
-// trimTenant brings a tenant a step nearer to its quota, and tells whether there are
-// more.
-func (s *Store) trimTenant(t *objects.Tenant) (more bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// trimTenantLocked brings a tenant a step nearer to its quota. ErrAgain is that there
+// are more.
+func (s *Store) trimTenantLocked(t *objects.Tenant) error {
 	if s.closed {
-		return false
+		return nil
 	}
 	if _, more := s.objects.Yield(t, s.objects.OverQuota(t, 0)); more {
-		return true
+		return objects.ErrAgain
 	}
 	over := min(s.objects.OverQuota(t, 0), s.objects.UsedBelow(t))
-	return over > 0 && s.trimBelowLocked(t, over, nil)
+	if over > 0 && s.trimBelowLocked(t, over, nil) {
+		return objects.ErrAgain
+	}
+	return nil
 }

@@ -6,18 +6,20 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
+// modelOf is one of several models of one shape.
+func modelOf(i int) *profile.Profile {
+	id := hybrid(1)
+	id.Model = fmt.Sprintf("model %d", i)
+	return profiletest.New(id)
+}
+
 func TestProfilesInUseAreNeverForgotten(t *testing.T) {
 	b := newBench(t, hybrid(1), func(c *Config) { c.MaxProfiles = 2 })
-	add := func(i int) (tier.ProfileID, error) {
-		id := hybrid(1)
-		id.Model = fmt.Sprintf("model %d", i)
-		p, err := profile.New(id)
-		b.must(err)
-		return b.AddProfile(p)
-	}
+	add := func(i int) (tier.ProfileID, error) { return b.AddProfile(modelOf(i)) }
 	one, err := add(1)
 	b.must(err)
 	_, err = add(2)
@@ -73,13 +75,7 @@ func TestProfilesInUseAreNeverForgotten(t *testing.T) {
 
 func TestWhatIsHeldOfAnUnusedProfileMakesRoom(t *testing.T) {
 	b := newBench(t, hybrid(1), func(c *Config) { c.MaxProfiles = 2 })
-	add := func(i int) (tier.ProfileID, error) {
-		id := hybrid(1)
-		id.Model = fmt.Sprintf("model %d", i)
-		p, err := profile.New(id)
-		b.must(err)
-		return b.AddProfile(p)
-	}
+	add := func(i int) (tier.ProfileID, error) { return b.AddProfile(modelOf(i)) }
 	c := b.NewSession("client")
 	p := b.mid(1, 40, 4)
 	b.publish(c, p)
@@ -116,13 +112,10 @@ func TestTheProfileLeftFirstGoesFirst(t *testing.T) {
 	var ids []tier.ProfileID
 	first := b.id
 	for i := range 2 {
-		id := hybrid(1)
-		id.Model = fmt.Sprintf("model %d", i)
-		p, err := profile.New(id)
+		b.profile = modelOf(i)
+		var err error
+		b.id, err = b.AddProfile(b.profile)
 		b.must(err)
-		b.id, err = b.AddProfile(p)
-		b.must(err)
-		b.profile = p
 		b.publish(c, b.mid(i+1, 40, 4))
 		ids = append(ids, b.id)
 	}
@@ -130,11 +123,7 @@ func TestTheProfileLeftFirstGoesFirst(t *testing.T) {
 	b.ReleaseProfile(ids[1])
 	b.ReleaseProfile(ids[0])
 	b.ReclaimProfile(t.Context())
-	id := hybrid(1)
-	id.Model = "another"
-	p, err := profile.New(id)
-	b.must(err)
-	if _, err := b.AddProfile(p); err != nil {
+	if _, err := b.AddProfile(modelOf(2)); err != nil {
 		t.Fatal(err)
 	}
 	for id, want := range map[tier.ProfileID]bool{first: true, ids[0]: true, ids[1]: false} {

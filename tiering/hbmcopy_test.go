@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 	"github.com/spliced-kv/spliced/tiering/hbm"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
@@ -21,7 +22,7 @@ import (
 
 func TestACopyIsMadeOnDemandAndVerified(t *testing.T) {
 	eachDevice(t, func(t *testing.T, open accelerator) {
-		b := newBench(t, wide(1), inHBM(t, open, 8<<20, 0)) // parts of more than a chunk
+		b := newBench(t, profiletest.Wide(profile.F32), inHBM(t, open, 8<<20, 0)) // parts of more than a chunk
 		x := &twoAndHBM{twoTiers: &twoTiers{bench: b, c: b.NewSession("c")}}
 		p := b.mid(1, 600, 8)
 		b.publish(x.c, p)
@@ -736,8 +737,7 @@ func TestForgottenProfilesLoseTheirCopies(t *testing.T) {
 	x.push()
 	x.wantPlace(p, tier.PlaceHBM)
 	x.ReleaseProfile(x.id)
-	next, err := profile.New(wide(1))
-	x.must(err)
+	next := profiletest.New(profiletest.Wide(profile.F32))
 	id, err := x.AddProfile(next)
 	x.must(err)
 	x.Sweep()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -76,7 +77,7 @@ func TestFillThatEndsDuringACommitFreesItsPagesAfterwards(t *testing.T) {
 }
 
 func TestCommitsOfOneReservationRunAtOnce(t *testing.T) {
-	b := newBench(t, wide(1))
+	b := newBench(t, profiletest.Wide(profile.F32))
 	c := b.NewSession("c")
 	p := b.piece(1, profile.FirstSpec(600))
 	data := contentOf(p, 0)
@@ -106,7 +107,7 @@ func TestCommitsOfOneReservationRunAtOnce(t *testing.T) {
 // A writer that changes its staging while the copy runs damages only its own
 // segment, and is told.
 func TestStagingThatChangesDuringACommitIsCorrupt(t *testing.T) {
-	b := newBench(t, wide(1))
+	b := newBench(t, profiletest.Wide(profile.F32))
 	c := b.NewSession("c")
 	p := b.piece(1, profile.FirstSpec(600))
 	data := contentOf(p, 0)

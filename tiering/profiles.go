@@ -108,7 +108,7 @@ func (s *Store) reclaim(ctx context.Context, ps *objects.Profile) (free bool) {
 			s.mu.Lock()
 			found := m.Sorted(shard, nil)
 			s.mu.Unlock()
-			inPieces(&s.mu, len(found), func(i int) {
+			s.mu.Each(len(found), holdRows, func(i int) {
 				for o := m.Find(&found[i].Key); o != nil && ps.Uses == 0; {
 					next := o.Sibling
 					s.evictUpLocked(o, ps)

@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -220,9 +221,9 @@ func (p *promotion) Begin(f *transfer.Flight) error {
 		return err
 	}
 	switch err := s.makeRoomLocked(o, p.spare); {
-	case err == objects.ErrAgain: //nolint:errorlint // never wrapped
+	case errors.Is(err, objects.ErrAgain):
 		return transfer.ErrAgain
-	case err == errLeaving: //nolint:errorlint // never wrapped
+	case errors.Is(err, errLeaving):
 		return transfer.Parked(err) // until a write has ended that may give room back
 	case err != nil:
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
@@ -530,9 +531,8 @@ func TestForgottenProfileIsNotPromotedFor(t *testing.T) {
 	x.sink(p)
 	x.try(p)
 	x.ReleaseProfile(x.id)
-	other, err := profile.New(wide(1))
-	x.must(err)
-	_, err = x.AddProfile(other)
+	other := profiletest.New(profiletest.Wide(profile.F32))
+	_, err := x.AddProfile(other)
 	x.must(err)
 	x.carry()
 	x.wantUsed(0, 0)

@@ -5,26 +5,16 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
-
-// speck is a model whose states are a few bytes, and that has no rows: pages are all
-// that its objects take, and a stripped checkpoint has none.
-func speck(ranks int) profile.Identity {
-	return profile.Identity{
-		Model: "speck", Weights: [32]byte{9}, Tokenizer: "bytes", TPSize: ranks,
-		Layers: []profile.Layer{{Kind: profile.KindLinear, Linear: profile.Linear{
-			Family: profile.GDN, KeyHeads: ranks, ValueHeads: ranks, KeyDim: 4, ValueDim: 4, StateDType: profile.F32, TransitionDType: profile.F32,
-		}}},
-	}
-}
 
 // Segments of a few bytes take a page each: what a tenant holds of the arena is
 // bounded by its quota all the same.
 func TestQuotaCountsThePagesThatAreHeld(t *testing.T) {
 	const limit = 1 << 20
-	b := newBench(t, speck(1), quota(limit), func(c *Config) { c.PageBytes, c.PublicBytes = 64<<10, 128<<20 })
+	b := newBench(t, profiletest.Speck(1), quota(limit), func(c *Config) { c.PageBytes, c.PublicBytes = 64<<10, 128<<20 })
 	c := b.NewSession("c")
 	for i := range 1023 {
 		p := b.piece(i, profile.FirstSpec(4))
@@ -50,7 +40,7 @@ func TestQuotaCountsThePagesThatAreHeld(t *testing.T) {
 func TestQuotaCountsNodesWithoutPages(t *testing.T) {
 	for _, ranks := range []int{1, 4} {
 		limit := int64(ranks) * 64 << 10
-		b := newBench(t, speck(ranks), quota(limit), func(c *Config) { c.MaxChain = 1000 })
+		b := newBench(t, profiletest.Speck(ranks), quota(limit), func(c *Config) { c.MaxChain = 1000 })
 		c := b.NewSession("c")
 		l := b.profile.CheckpointLayout(1)
 		saved, stripped := 0, 0
@@ -128,7 +118,12 @@ func TestTrimmingLetsOthersHaveTheLock(t *testing.T) {
 	}
 	x, tenant := over()
 	steps := 1
-	for ; x.trimTenant(tenant); steps++ {
+	trim := func() error {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return x.trimTenantLocked(tenant)
+	}
+	for ; errors.Is(trim(), objects.ErrAgain); steps++ {
 		if n := len(x.tier.entries); n != 4-steps {
 			t.Fatalf("%d entries are left after step %d of a sweep", n, steps)
 		}

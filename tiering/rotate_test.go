@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -262,7 +263,7 @@ func TestRotateRefusesBlocksOutsideTheMemory(t *testing.T) {
 
 // Memory of exactly five blocks has no sixth.
 func TestBlocksReachToTheLastByte(t *testing.T) {
-	b := newBench(t, wide(1))
+	b := newBench(t, profiletest.Wide(profile.F32))
 	c := b.NewSession("c")
 	p := b.piece(1, profile.FirstSpec(16))
 	b.publish(c, p)

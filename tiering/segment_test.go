@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -119,7 +120,7 @@ func TestAnotherProfilesSegmentIsAMiss(t *testing.T) {
 // A commit that cannot be right is told so and changes nothing: the segment can
 // still be completed.
 func TestWrongCommitIsInvalidAndChangesNothing(t *testing.T) {
-	b := newBench(t, wide(1))
+	b := newBench(t, profiletest.Wide(profile.F32))
 	c := b.NewSession("c")
 	p := b.piece(1, profile.FirstSpec(600)) // V: 3 chunks, the last of 0.34 MiB
 	data := contentOf(p, 0)

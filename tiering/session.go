@@ -1,13 +1,12 @@
 package tiering
 
 import (
+	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"time"
 
-	"github.com/spliced-kv/spliced/tiering/internal/lockhold"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/stats"
@@ -98,12 +97,12 @@ func (c *Session) end(endLocked func(*lease)) {
 	s.mu.Unlock()
 	slices.Sort(fills)
 	slices.Sort(leases)
-	inPieces(&s.mu, len(fills), func(i int) {
+	s.mu.Each(len(fills), holdRows, func(i int) {
 		if f := c.fills[fills[i]]; f != nil { // not killed with another rank's
 			s.killLocked(f.Object, stats.CauseDeath)
 		}
 	})
-	inPieces(&s.mu, len(leases), func(i int) {
+	s.mu.Each(len(leases), holdRows, func(i int) {
 		if l := c.leases[leases[i]]; l != nil {
 			endLocked(l)
 		}
@@ -111,40 +110,21 @@ func (c *Session) end(endLocked func(*lease)) {
 	c.plans.Close(why)
 }
 
-// inPieces calls f for 0 to n-1 under a lock that it lets go of every few rows.
-func inPieces(mu *lockhold.Mutex, n int, f func(i int)) {
-	for first := 0; first < n; first += holdRows {
-		if first > 0 {
-			runtime.Gosched() // who waits for the lock has it before us
-		}
-		mu.Lock()
-		for i := first; i < min(n, first+holdRows); i++ {
-			f(i)
-		}
-		mu.Unlock()
-	}
-}
-
 // inTurns calls f under the lock, once more after others had it while f answers
-// errAgain.
+// ErrAgain.
 func (s *Store) inTurns(f func() error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.turnsLocked(f)
-}
-
-func (s *Store) turnsLocked(f func() error) error {
-	t := turns{uses: s.mu.Uses(), gaveWay: time.Now()}
+	t := s.mu.Turns()
+	turn := func() error {
+		t.Lock()
+		defer t.Unlock()
+		return f()
+	}
 	for {
-		err := f()
-		if err != objects.ErrAgain { //nolint:errorlint // never wrapped
+		err := turn()
+		if !errors.Is(err, objects.ErrAgain) {
 			return err
 		}
-		uses := s.mu.Uses()
-		s.mu.Unlock()
 		s.launch() // what leaves may have to be written first
-		t.giveWay(uses)
-		s.mu.Lock()
 	}
 }
 
@@ -155,14 +135,14 @@ func (s *Store) Sweep() {
 	s.sweepLower()
 	s.sweepHBM()
 	leases, reservations := 0, 0
-	for more := true; more; {
-		s.mu.Lock()
+	_ = s.inTurns(func() error {
 		l, r := s.sweepLocked(now)
-		s.mu.Unlock()
-		runtime.Gosched()
 		leases, reservations = leases+l, reservations+r
-		more = l+r == holdRows
-	}
+		if l+r == holdRows {
+			return objects.ErrAgain
+		}
+		return nil
+	})
 	if leases+reservations > 0 {
 		s.cfg.Log.Warn().Int("leases", leases).Int("reservations", reservations).Msg("expired")
 	}

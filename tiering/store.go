@@ -336,9 +336,12 @@ func (s *Store) sweepHBM() {
 	if s.hbm == nil {
 		return
 	}
-	for first, more := 0, true; more; first += holdRows {
-		s.mu.Lock()
-		more = s.objects.SweepCopies(first, holdRows)
-		s.mu.Unlock()
-	}
+	first := 0
+	_ = s.inTurns(func() error {
+		if !s.objects.SweepCopies(first, holdRows) {
+			return nil
+		}
+		first += holdRows
+		return objects.ErrAgain
+	})
 }

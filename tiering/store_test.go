@@ -16,6 +16,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
@@ -28,49 +29,8 @@ const (
 	tenantB tier.TenantID = 2
 )
 
-// hybrid is a small model with every kind of layer: twice as many value heads as
-// key heads, key dim unlike value dim, convolutions, rope inside a scalar layer.
-func hybrid(ranks int) profile.Identity {
-	return profile.Identity{
-		Model: "hybrid", Weights: [32]byte{1}, Tokenizer: "bytes", TPSize: ranks,
-		Layers: []profile.Layer{
-			{Kind: profile.KindLinear, Linear: profile.Linear{
-				Family: profile.GDN, KeyHeads: 2, ValueHeads: 4, KeyDim: 16, ValueDim: 8, StateDType: profile.F32, TransitionDType: profile.F16,
-				Conv: profile.Conv{Kernel: 4, Channels: []int{32, 32, 32}, DType: profile.BF16},
-			}},
-			{Kind: profile.KindFull, Attention: profile.Attention{
-				KVHeads: 2, KeyDim: 16, ValueDim: 12, DType: profile.F32, Keys: profile.AtZero, Rope: profile.Rope{Dims: 8, Theta: 1e4},
-			}},
-			{Kind: profile.KindNone},
-			{Kind: profile.KindLinear, Linear: profile.Linear{
-				Family: profile.Lightning, KeyHeads: 4, ValueHeads: 4, KeyDim: 8, ValueDim: 6, StateDType: profile.F32, TransitionDType: profile.F32,
-				Rope: profile.Rope{Dims: 8, Theta: 1e4, Interleaved: true}, Slopes: []float64{.1, .2, .3, .4},
-			}},
-			{Kind: profile.KindMLA, Attention: profile.Attention{
-				KVHeads: 1, KeyDim: 16, ValueDim: 64, DType: profile.F32, Keys: profile.AtZero, Rope: profile.Rope{Dims: 16, Theta: 1e4},
-			}},
-			{Kind: profile.KindWindow, Attention: profile.Attention{
-				KVHeads: 2, KeyDim: 16, ValueDim: 16, Window: 128, DType: profile.F32, Keys: profile.Unrotated, Rope: profile.Rope{Dims: 4, InvFreq: []float64{1, .5}},
-			}},
-			{Kind: profile.KindLinear, Linear: profile.Linear{
-				Family: profile.GLA, KeyHeads: 2, ValueHeads: 2, KeyDim: 8, ValueDim: 10, StateDType: profile.F32, TransitionDType: profile.F32,
-			}},
-			{Kind: profile.KindFull, Attention: profile.Attention{
-				KVHeads: 2, KeyDim: 8, ValueDim: 8, DType: profile.BF16, Keys: profile.AtZero,
-			}},
-		},
-	}
-}
-
-// wide is a model whose rows take more than one chunk.
-func wide(ranks int) profile.Identity {
-	return profile.Identity{
-		Model: "wide", Weights: [32]byte{2}, Tokenizer: "bytes", TPSize: ranks,
-		Layers: []profile.Layer{{Kind: profile.KindMLA, Attention: profile.Attention{
-			KVHeads: 1, KeyDim: 64, ValueDim: 1024, DType: profile.F32, Keys: profile.AtZero,
-		}}},
-	}
-}
+// hybrid has every kind of layer.
+func hybrid(ranks int) profile.Identity { return profiletest.Hybrid(ranks) }
 
 // clock is a time that tests move.
 type clock struct{ now time.Time }

@@ -449,7 +449,7 @@ func (w *walk) endWrite() {
 // not. Writes that it waits for end meanwhile.
 func (w *walk) promote() {
 	w.tier.unread = []error{nil, nil, nil, nil, nil, nil, tier.ErrCorrupt, tier.ErrUnavailable}[w.rng.IntN(8)]
-	corrupt := w.tier.unread == tier.ErrCorrupt //nolint:errorlint // the very one
+	corrupt := errors.Is(w.tier.unread, tier.ErrCorrupt)
 	w.carryOne()
 	w.launch()
 	for w.up.Parked() > 0 {

@@ -42,9 +42,9 @@ const (
 	ownerShift = 39
 )
 
-func (v seen) count() uint32 { return uint32(v) } //nolint:gosec // its low half
+func (v seen) count() uint32 { return uint32(v) }
 func (v seen) heat() uint64  { return uint64(v) >> heatShift & heatMost }
-func (v seen) owner() int    { return int(v >> ownerShift) } //nolint:gosec // 25 bits
+func (v seen) owner() int    { return int(v >> ownerShift) }
 func (v seen) mark() origin  { return origin(v >> markShift & 7) }
 
 func (v seen) passed() seen {
@@ -132,7 +132,7 @@ func (t *tree) record(sc *scope, w *work, own int) {
 	in := t.InsertAt(w.path, w.symbols)
 	t.tokens += int64(in.Grows)
 	if in.Grows > 0 {
-		t.setValue(in.Leaf, seen(sc.owner)<<ownerShift) //nolint:gosec // an index
+		t.setValue(in.Leaf, seen(sc.owner)<<ownerShift)
 	}
 	if in.Branch != radix.None {
 		t.setValue(in.Branch, t.value(w.path.Into).unmarked())

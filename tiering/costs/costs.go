@@ -168,7 +168,7 @@ func (l *Learned) Snapshot() Snapshot {
 	m := l.Model()
 	s := Snapshot{Prefill: m.Prefill()}
 	for j := range s.Links {
-		s.Links[j] = m.Link(cost.Job(j)) //nolint:gosec // below jobs
+		s.Links[j] = m.Link(cost.Job(j))
 	}
 	l.mu.Lock()
 	s.Samples = l.samples

@@ -2,7 +2,6 @@ package disk
 
 import (
 	"fmt"
-	"runtime"
 
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
@@ -230,11 +229,11 @@ func (k *ticket) Start(level tier.Level, done func(tier.Level, error)) {
 	left := t.startLocked(k, waiter{e, max(level, tier.LevelLogged), done})
 	t.mu.Unlock()
 	var err error
+	turns := t.mu.Turns()
 	for left && err == nil {
-		t.mu.Lock()
+		turns.Lock()
 		left, err = t.finishRoomLocked(w)
-		t.mu.Unlock()
-		runtime.Gosched()
+		turns.Unlock()
 	}
 	if err != nil {
 		t.failWrite(m, w, err)

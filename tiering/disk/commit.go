@@ -110,11 +110,11 @@ func (t *Tier) committed(m *mount, g *group) {
 	t.counters.Groups++
 	t.counters.GroupObjects += uint64(len(g.put))
 	t.mu.Unlock()
-	t.inTurns(len(g.remove), func(i int) {
+	t.mu.Each(len(g.remove), rowsAtOnce, func(i int) {
 		t.become(g.remove[i], deleted)
 		t.deleted = append(t.deleted, g.remove[i])
 	})
-	t.inTurns(len(g.put), func(i int) { t.enterLiveLocked(m, g.put[i]) })
+	t.mu.Each(len(g.put), rowsAtOnce, func(i int) { t.enterLiveLocked(m, g.put[i]) })
 	t.mu.Lock()
 	if t.syncing.spaceWanted > 0 {
 		t.syncs.Signal()
@@ -152,7 +152,7 @@ func (t *Tier) becomeDeletingLocked(e *entry) {
 // or not; so nothing that it may name is used again before the row is deleted, or
 // the directory is opened anew.
 func (t *Tier) notCommitted(m *mount, g *group, err error) {
-	t.inTurns(len(g.remove), func(i int) { t.deleting = append(t.deleting, g.remove[i]) })
+	t.mu.Each(len(g.remove), rowsAtOnce, func(i int) { t.deleting = append(t.deleting, g.remove[i]) })
 	for _, w := range g.put {
 		t.mu.Lock()
 		if !w.entry.forgotten() {

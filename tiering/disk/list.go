@@ -191,7 +191,7 @@ func (t *Tier) Usage() Usage {
 		u.Pools = append(u.Pools, PoolUsage{Name: p.name, BudgetBytes: p.budget, UsedBytes: p.used, Entries: p.entries})
 	}
 	t.mu.Unlock()
-	t.inTurns(len(accounts), func(i int) {
+	t.mu.Each(len(accounts), rowsAtOnce, func(i int) {
 		for n := range u.Pools {
 			u.Pools[n].Tenants = append(u.Pools[n].Tenants, TenantUsage{accounts[i].Tenant, accounts[i].used[n]})
 		}

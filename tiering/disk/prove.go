@@ -35,7 +35,7 @@ func (t *Tier) proveLoop(ctx context.Context, m *mount) {
 		}
 	}
 	var left []*entry
-	t.inTurns(len(list), func(i int) {
+	t.mu.Each(len(list), rowsAtOnce, func(i int) {
 		if list[i].phase == suspect {
 			left = append(left, list[i])
 		}

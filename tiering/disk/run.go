@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -240,7 +239,7 @@ func (t *Tier) detach(m *mount) {
 	t.mu.Unlock()
 	// Rows that were to be deleted may still be there: they are not to come back.
 	left := t.forgetAll()
-	t.inTurns(len(left), func(i int) { t.removed.add(m, left[i]) })
+	t.mu.Each(len(left), rowsAtOnce, func(i int) { t.removed.add(m, left[i]) })
 	t.mu.Lock()
 	t.mount = nil
 	t.mu.Unlock()
@@ -264,14 +263,14 @@ func (t *Tier) forgetAll() (left []*entry) {
 	raising := t.syncing.raising
 	t.syncing.raising = nil
 	t.mu.Unlock()
-	t.inTurns(len(writes), func(i int) {
+	t.mu.Each(len(writes), rowsAtOnce, func(i int) {
 		if w := writes[i]; w.entry.write == w {
 			t.counters.WritesDropped++
 			t.endWriteLocked(w, tier.LevelMemory, why)
 			t.become(w.entry, gone)
 		}
 	})
-	t.inTurns(len(raising), func(i int) { t.answerLocked(raising[i], tier.LevelMemory, why) })
+	t.mu.Each(len(raising), rowsAtOnce, func(i int) { t.answerLocked(raising[i], tier.LevelMemory, why) })
 	t.mu.Lock()
 	t.queue.waiting, t.queue.ready = nil, nil
 	t.mu.Unlock()
@@ -297,8 +296,9 @@ func (t *Tier) saveUses(m *mount) {
 
 // takeUses takes some of the use times that are not in the catalogue.
 func (t *Tier) takeUses() (uses []catalog.Use) {
+	turns := t.mu.Turns()
 	for len(uses) < usesAtOnce {
-		t.mu.Lock()
+		turns.Lock()
 		n := min(len(t.fresh), rowsAtOnce)
 		for _, e := range t.fresh[:n] {
 			e.usedNews = false
@@ -308,14 +308,13 @@ func (t *Tier) takeUses() (uses []catalog.Use) {
 		}
 		t.fresh = t.fresh[n:]
 		failed := !t.health.state.syncable()
-		t.mu.Unlock()
+		turns.Unlock()
 		switch {
 		case failed:
 			return nil
 		case n == 0:
 			return uses
 		}
-		runtime.Gosched()
 	}
 	return uses
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -38,40 +39,11 @@ const (
 	slabDir    = "slabs"
 )
 
-// small is a model of two layers whose parts are of odd sizes: a segment of 40
-// tokens takes some 10 KiB a rank.
-func small(ranks int) *profile.Profile {
-	return newProfile(profile.Identity{
-		Model: "small", Weights: [32]byte{1}, Tokenizer: "bytes", TPSize: ranks,
-		Layers: []profile.Layer{
-			{Kind: profile.KindLinear, Linear: profile.Linear{
-				Family: profile.GDN, KeyHeads: 2, ValueHeads: 2, KeyDim: 8, ValueDim: 6, StateDType: profile.F32, TransitionDType: profile.F16,
-				Conv: profile.Conv{Kernel: 4, Channels: []int{16, 16, 12}, DType: profile.BF16},
-			}},
-			{Kind: profile.KindFull, Attention: profile.Attention{
-				KVHeads: 2, KeyDim: 18, ValueDim: 14, DType: profile.F32, Keys: profile.AtZero, Rope: profile.Rope{Dims: 8, Theta: 1e4},
-			}},
-		},
-	})
-}
+// small takes some 10 KiB a rank for a segment of 40 tokens.
+func small(ranks int) *profile.Profile { return profiletest.New(profiletest.Small(ranks)) }
 
-// wide is a model whose rows take 4.25 KiB a token.
-func wide(dt profile.DType) *profile.Profile {
-	return newProfile(profile.Identity{
-		Model: "wide", Weights: [32]byte{byte(dt)}, Tokenizer: "bytes", TPSize: 1,
-		Layers: []profile.Layer{{Kind: profile.KindMLA, Attention: profile.Attention{
-			KVHeads: 1, KeyDim: 64, ValueDim: 1024, DType: dt, Keys: profile.AtZero,
-		}}},
-	})
-}
-
-func newProfile(id profile.Identity) *profile.Profile {
-	p, err := profile.New(id)
-	if err != nil {
-		panic(err)
-	}
-	return p
-}
+// wide has rows that take 4.25 KiB a token for F32.
+func wide(dt profile.DType) *profile.Profile { return profiletest.New(profiletest.Wide(dt)) }
 
 // shelf is memory to write from and to read to, beside a tier that may be opened
 // several times.

@@ -100,7 +100,7 @@ func (t *Tier) answerRaising(why error) {
 	waiting := t.syncing.raising
 	t.syncing.raising = nil
 	t.mu.Unlock()
-	t.inTurns(len(waiting), func(i int) {
+	t.mu.Each(len(waiting), rowsAtOnce, func(i int) {
 		w := waiting[i]
 		if w.entry.forgotten() {
 			t.answerLocked(w, tier.LevelMemory, fmt.Errorf("disk: %x left before it was synced: %w", w.entry.Key[:8], why))
@@ -146,7 +146,7 @@ func (t *Tier) answered() {
 // synced draws the conclusions of a sync that worked.
 func (t *Tier) synced(m *mount, r *syncRound) {
 	var unsure, free []*entry
-	t.inTurns(len(r.logged), func(i int) {
+	t.mu.Each(len(r.logged), rowsAtOnce, func(i int) {
 		e := r.logged[i]
 		switch {
 		case e.phase != logged:
@@ -158,7 +158,7 @@ func (t *Tier) synced(m *mount, r *syncRound) {
 		}
 	})
 	t.forgetUnsure(unsure)
-	t.inTurns(len(r.deleted), func(i int) {
+	t.mu.Each(len(r.deleted), rowsAtOnce, func(i int) {
 		e := r.deleted[i]
 		t.become(e, released)
 		if e.readers == 0 {
@@ -182,7 +182,7 @@ func (t *Tier) syncFailed(m *mount, r *syncRound) {
 	m.failures++
 	t.mu.Unlock()
 	var unsure []*entry
-	t.inTurns(len(r.logged), func(i int) {
+	t.mu.Each(len(r.logged), rowsAtOnce, func(i int) {
 		if r.logged[i].phase == logged {
 			unsure = append(unsure, r.logged[i])
 		}

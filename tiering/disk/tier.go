@@ -2,7 +2,6 @@ package disk
 
 import (
 	"math/bits"
-	"runtime"
 	"sync"
 
 	"github.com/rs/zerolog"
@@ -11,6 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/payload"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/internal/lockhold"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -27,7 +27,7 @@ type Tier struct {
 	space *sync.Cond // workers, for space
 	idle  *sync.Cond // who waits for the end of reads, writes or Run
 
-	mu sync.Mutex // guards what follows
+	mu lockhold.Mutex // guards what follows
 	table
 	mount    *mount // nil while the directory is not open
 	health   health
@@ -141,19 +141,6 @@ func (t *Tier) wakeLocked() {
 // 100,000 entries (measured), which is the most that is done to one.
 const rowsAtOnce = 8
 
-// inTurns calls f under the lock for 0 to n-1, and lets others have the lock in
-// between.
-func (t *Tier) inTurns(n int, f func(i int)) {
-	for i := 0; i < n; {
-		t.mu.Lock()
-		for end := min(i+rowsAtOnce, n); i < end; i++ {
-			f(i)
-		}
-		t.mu.Unlock()
-		runtime.Gosched() // who waits for the lock has it before us
-	}
-}
-
 // findLocked is a live entry that Read would try.
 func (t *Tier) findLocked(n *tier.Name) *entry {
 	e := t.index[*n]
@@ -251,11 +238,11 @@ func (t *Tier) Remove(n *tier.Name) bool {
 
 // forgetTree forgets an entry and those that extend it, unless somebody else has.
 func (t *Tier) forgetTree(e *entry) {
+	turns := t.mu.Turns()
 	for left := true; left; {
-		t.mu.Lock()
+		turns.Lock()
 		left = t.forgetTreeLocked(e)
-		t.mu.Unlock()
-		runtime.Gosched()
+		turns.Unlock()
 	}
 }
 

@@ -89,7 +89,7 @@ func (p *Promotion) Begin(f *transfer.Flight) error {
 		return fmt.Errorf("%s: a copy of no bytes: %w", c.Name(), tier.ErrGone)
 	}
 	switch err := h.o.Objects.MakeCopyRoom(c, !f.Urgent()); {
-	case err == objects.ErrAgain: //nolint:errorlint // never wrapped
+	case errors.Is(err, objects.ErrAgain):
 		return transfer.ErrAgain
 	case err != nil:
 		return err

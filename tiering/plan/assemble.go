@@ -79,8 +79,8 @@ func (s *Session) Assemble(ctx context.Context, q *AssembleQuery) (err error) {
 
 // check is everything about an assemble that needs no lease.
 func (q *AssembleQuery) check(bytes int64) error {
-	if have := q.Dest.Out.Len(); have < bytes {
-		return fmt.Errorf("%d bytes for an answer of %d: %w", have, bytes, tier.ErrInvalid)
+	if err := holds(q.Dest.Out, bytes); err != nil {
+		return err
 	}
 	if q.From.Kind == FromState {
 		return fmt.Errorf("from a bare state, whose convolution tails are not known: %w", tier.ErrInvalid)

@@ -95,8 +95,8 @@ func (q *ComposeQuery) check(g *Geometry, out states) error {
 	if err := q.checkInputs(g.seamParts(q.Layer).Bytes); err != nil {
 		return err
 	}
-	if have, want := q.Out.Len(), out.bytes(); have < want {
-		return fmt.Errorf("%d bytes for an answer of %d: %w", have, want, tier.ErrInvalid)
+	if err := holds(q.Out, out.bytes()); err != nil {
+		return err
 	}
 	if q.From.Kind != FromState {
 		return nil
@@ -108,6 +108,14 @@ func (q *ComposeQuery) check(g *Geometry, out states) error {
 	// answer overwrite what the next one begins from.
 	if overlap(q.From.State, q.Out) && (out.times > 1 || !q.From.State.Equal(q.Out.Slice(0, q.From.State.Len()))) {
 		return fmt.Errorf("the answer overlaps the state it begins from: %w", tier.ErrInvalid)
+	}
+	return nil
+}
+
+// holds checks that an answer of so many bytes fits into out.
+func holds(out gpuipc.Ref, bytes int64) error {
+	if have := out.Len(); have < bytes {
+		return fmt.Errorf("%d bytes for an answer of %d: %w", have, bytes, tier.ErrInvalid)
 	}
 	return nil
 }

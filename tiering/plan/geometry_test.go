@@ -6,25 +6,17 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 )
 
-// hybrid is a model with layers of several kinds, one without state among them.
+// hybrid has layers of several kinds, one without state among them. States are of more
+// than a page.
 func hybrid(ranks int) profile.Identity {
-	gdn := profile.Layer{Kind: profile.KindLinear, Linear: profile.Linear{
-		Family: profile.GDN, KeyHeads: 2, ValueHeads: 4, KeyDim: 32, ValueDim: 24, StateDType: profile.F32, TransitionDType: profile.F16,
-		Conv: profile.Conv{Kernel: 4, Channels: []int{32, 32, 32}, DType: profile.BF16},
-	}}
-	full := profile.Layer{Kind: profile.KindFull, Attention: profile.Attention{
-		KVHeads: 2, KeyDim: 16, ValueDim: 12, DType: profile.F32, Keys: profile.AtZero, Rope: profile.Rope{Dims: 8, Theta: 1e4},
-	}}
-	lightning := profile.Layer{Kind: profile.KindLinear, Linear: profile.Linear{
-		Family: profile.Lightning, KeyHeads: 4, ValueHeads: 4, KeyDim: 8, ValueDim: 6, StateDType: profile.F32, TransitionDType: profile.F32,
-		Rope: profile.Rope{Dims: 8, Theta: 1e4, Interleaved: true}, Slopes: []float64{.1, .2, .3, .4},
-	}}
-	return profile.Identity{
-		Model: "hybrid", Weights: [32]byte{1}, Tokenizer: "bytes", TPSize: ranks,
-		Layers: []profile.Layer{gdn, full, {Kind: profile.KindNone}, lightning, gdn, full},
-	}
+	id := profiletest.Hybrid(ranks)
+	gdn, full, none, lightning := id.Layers[0], id.Layers[1], id.Layers[2], id.Layers[3]
+	gdn.Linear.KeyDim, gdn.Linear.ValueDim = 32, 24
+	id.Layers = []profile.Layer{gdn, full, none, lightning, gdn, full}
+	return id
 }
 
 func geometry(t testing.TB, id profile.Identity, page int64) *Geometry {

@@ -71,8 +71,8 @@ func (s *Session) Rotate(ctx context.Context, q *RotateQuery) (err error) {
 
 // check is everything about a rotate that needs no lease.
 func (q *RotateQuery) check(bytes int64) error {
-	if have := q.Dest.Out.Len(); have < bytes {
-		return fmt.Errorf("%d bytes for an answer of %d: %w", have, bytes, tier.ErrInvalid)
+	if err := holds(q.Dest.Out, bytes); err != nil {
+		return err
 	}
 	if q.From.Kind > FromState {
 		return fmt.Errorf("plan from kind %d: %w", q.From.Kind, tier.ErrInvalid)

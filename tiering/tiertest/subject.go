@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -128,36 +129,24 @@ type Checker interface {
 // Profiles that objects are of: parts of odd sizes, one and two ranks; states only;
 // rows of more than a chunk.
 var (
-	Small   = newProfile(small("small", 1))
-	Pair    = newProfile(small("pair", 2))
-	Linear  = newProfile(linear())
-	WideF32 = newProfile(wide(profile.F32))
-	WideF16 = newProfile(wide(profile.BF16))
+	Small   = profiletest.New(small("small", 1))
+	Pair    = profiletest.New(small("pair", 2))
+	Linear  = profiletest.New(linear())
+	WideF32 = profiletest.New(profiletest.Wide(profile.F32))
+	WideF16 = profiletest.New(profiletest.Wide(profile.BF16))
 )
 
-func newProfile(id profile.Identity) *profile.Profile {
-	p, err := profile.New(id)
-	if err != nil {
-		panic(err)
-	}
-	return p
-}
-
+// small is profiletest.Small with a layer of nothing between and a second attention layer.
 func small(name string, ranks int) profile.Identity {
-	return profile.Identity{
-		Model: name, Weights: [32]byte{1}, Tokenizer: "bytes", TPSize: ranks,
-		Layers: []profile.Layer{
-			{Kind: profile.KindLinear, Linear: profile.Linear{
-				Family: profile.GDN, KeyHeads: 2, ValueHeads: 2, KeyDim: 8, ValueDim: 6, StateDType: profile.F32, TransitionDType: profile.F16,
-				Conv: profile.Conv{Kernel: 4, Channels: []int{16, 16, 12}, DType: profile.BF16},
-			}},
-			{Kind: profile.KindNone},
-			{Kind: profile.KindFull, Attention: profile.Attention{
-				KVHeads: 2, KeyDim: 18, ValueDim: 14, DType: profile.F32, Keys: profile.AtZero, Rope: profile.Rope{Dims: 8, Theta: 1e4},
-			}},
-			{Kind: profile.KindFull, Attention: profile.Attention{KVHeads: 2, KeyDim: 10, ValueDim: 6, DType: profile.BF16, Keys: profile.AtZero}},
-		},
+	id := profiletest.Small(ranks)
+	id.Model = name
+	id.Layers = []profile.Layer{
+		id.Layers[0],
+		{Kind: profile.KindNone},
+		id.Layers[1],
+		{Kind: profile.KindFull, Attention: profile.Attention{KVHeads: 2, KeyDim: 10, ValueDim: 6, DType: profile.BF16, Keys: profile.AtZero}},
 	}
+	return id
 }
 
 func linear() profile.Identity {
@@ -165,15 +154,6 @@ func linear() profile.Identity {
 		Model: "linear", Weights: [32]byte{2}, Tokenizer: "bytes", TPSize: 1,
 		Layers: []profile.Layer{{Kind: profile.KindLinear, Linear: profile.Linear{
 			Family: profile.GLA, KeyHeads: 1, ValueHeads: 1, KeyDim: 5, ValueDim: 7, StateDType: profile.F32, TransitionDType: profile.F32,
-		}}},
-	}
-}
-
-func wide(dt profile.DType) profile.Identity {
-	return profile.Identity{
-		Model: "wide", Weights: [32]byte{3, byte(dt)}, Tokenizer: "bytes", TPSize: 1,
-		Layers: []profile.Layer{{Kind: profile.KindMLA, Attention: profile.Attention{
-			KVHeads: 1, KeyDim: 64, ValueDim: 1024, DType: dt, Keys: profile.AtZero,
 		}}},
 	}
 }

@@ -4,7 +4,9 @@ package driver
 
 import (
 	"fmt"
+	"os"
 	"runtime"
+	"strings"
 
 	"github.com/ebitengine/purego"
 )
@@ -13,6 +15,17 @@ import (
 const Built = true
 
 func open(path string) (uintptr, error) {
+	// The loader opens whatever is there: a FIFO has it wait for ever, and with it whoever
+	// loads something else. A name without a slash it looks for itself.
+	if strings.Contains(path, "/") {
+		info, err := os.Stat(path)
+		if err != nil {
+			return 0, fmt.Errorf("load: %w", err)
+		}
+		if !info.Mode().IsRegular() {
+			return 0, fmt.Errorf("load %s: it is no regular file (%v)", path, info.Mode().Type())
+		}
+	}
 	runtime.LockOSThread() // the loader keeps the reason of a failure for the thread
 	defer runtime.UnlockOSThread()
 	lib, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)

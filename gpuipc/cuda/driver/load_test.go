@@ -2,17 +2,26 @@ package driver
 
 import (
 	"errors"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
 func TestNoDriverIsUnavailable(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "libcuda.so.1")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for path, want := range map[string]string{
 		"/nowhere/libcuda.so.1": "/nowhere/libcuda.so.1",
+		fifo:                    "no regular file",
+		t.TempDir():             "no regular file",
 		"libc.so.6":             "libc.so.6 has no cuInit",
 	} {
 		if !Built {

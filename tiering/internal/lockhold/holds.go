@@ -9,7 +9,7 @@ import "sync"
 // Mutex is a sync.Mutex that counts.
 type Mutex struct {
 	sync.Mutex
-	uses uint64
+	uses uint64 // how often it was taken; under it
 }
 
 // Lock is sync.Mutex's.
@@ -17,6 +17,3 @@ func (m *Mutex) Lock() {
 	m.Mutex.Lock()
 	m.uses++
 }
-
-// Uses is how often it was taken. It is for who holds it.
-func (m *Mutex) Uses() uint64 { return m.uses }

@@ -16,7 +16,7 @@ import (
 // Mutex is a sync.Mutex that measures.
 type Mutex struct {
 	sync.Mutex
-	uses  uint64
+	uses  uint64 // how often it was taken; under it
 	since time.Time
 	times []time.Duration
 	worst map[string]time.Duration // by who let go
@@ -28,9 +28,6 @@ func (m *Mutex) Lock() {
 	m.uses++
 	m.since = time.Now()
 }
-
-// Uses is how often it was taken. It is for who holds it.
-func (m *Mutex) Uses() uint64 { return m.uses }
 
 // Unlock is sync.Mutex's. What it notes is not counted.
 func (m *Mutex) Unlock() {

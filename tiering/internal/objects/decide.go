@@ -42,7 +42,7 @@ func (p *Pool) FloorValue() float64 { return math.Float64frombits(p.floor.Load()
 
 // Refuse remembers and counts an object that found no room.
 func (s *Set) Refuse(o *Object, err error) {
-	if err == ErrAgain { //nolint:errorlint // never wrapped
+	if errors.Is(err, ErrAgain) {
 		return
 	}
 	s.counters.Refused(err)
