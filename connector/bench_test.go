@@ -219,7 +219,7 @@ func benchLookup(b *testing.B, keys int) {
 		b.Fatal(err)
 	}
 	defer c.Close()
-	m, err := c.Register(testProfile(b), Binding{})
+	m, err := c.Register(testProfile(), Binding{})
 	if err != nil {
 		b.Fatal(err)
 	}

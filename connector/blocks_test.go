@@ -26,7 +26,7 @@ func tableOf(t *testing.T, p *profile.Profile, tokens, blockTokens int) (*object
 }
 
 func TestTablesThatCannotBeAreRefused(t *testing.T) {
-	p := testProfile(t)
+	p := testProfile()
 	o, good := tableOf(t, p, 50, 16)
 	arena := 64 + int(o.layout.Bytes)
 	got, err := good.checked(o, 50, arena)
@@ -57,7 +57,7 @@ func TestTablesThatCannotBeAreRefused(t *testing.T) {
 }
 
 func TestTableOfALeaseIsByLayerAndKind(t *testing.T) {
-	p := testProfile(t)
+	p := testProfile()
 	o, table := tableOf(t, p, 50, 16)
 	l := &Lease{object: *o, Tokens: 50, table: table}
 	var all []uint64

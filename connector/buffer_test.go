@@ -54,7 +54,7 @@ func wantSpan(t *testing.T, b *Buffer, begin, accepted, end int) {
 }
 
 func rows(t *testing.T, n int) []byte {
-	return make([]byte, testProfile(t).BufferLayout(n).Bytes)
+	return make([]byte, testProfile().BufferLayout(n).Bytes)
 }
 
 func TestABufferFollowsWhatTheDaemonSays(t *testing.T) {

@@ -574,7 +574,7 @@ func TestRefusedProfile(t *testing.T) {
 	f := startFake(t)
 	f.on(wire.OpProfile, refuse(wire.Invalid, "segment bytes 1, want 2"))
 	c := open(t, f)
-	_, err := c.Register(testProfile(t), Binding{})
+	_, err := c.Register(testProfile(), Binding{})
 	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "segment bytes 1, want 2") {
 		t.Fatalf("got %v", err)
 	}
@@ -592,7 +592,7 @@ func TestRefusedProfile(t *testing.T) {
 func TestRegisterChecksItsArguments(t *testing.T) {
 	leakFree(t)
 	c := open(t, newFake(t))
-	p := testProfile(t)
+	p := testProfile()
 	for _, b := range []Binding{
 		{Tenant: "nobody"}, {Rank: 1}, {Rank: -1}, {BlockTokens: -1}, {Engine: strings.Repeat("x", wire.MaxName+1)}, {Memory: &Memory{Bytes: 5}},
 	} {
@@ -868,7 +868,7 @@ func TestCloseAnswersAllCallers(t *testing.T) {
 	if err := matchOne(m); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("match: %v", err)
 	}
-	if _, err := c.Register(testProfile(t), Binding{}); !errors.Is(err, ErrUnavailable) {
+	if _, err := c.Register(testProfile(), Binding{}); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("register: %v", err)
 	}
 	if err := c.WaitAttached(background); !errors.Is(err, ErrUnavailable) {

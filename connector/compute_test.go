@@ -137,7 +137,7 @@ func TestDamagedSegmentIsCorrupt(t *testing.T) {
 func TestAcquireTellsRowsApart(t *testing.T) {
 	leakFree(t)
 	f := startFake(t)
-	layout := testProfile(t).SegmentLayout(heldTokens)
+	layout := testProfile().SegmentLayout(heldTokens)
 	f.on(wire.OpAcquire, func(r *request) {
 		// Two rows fit a reply, the rest is busy; key 3 is a miss.
 		m := decode[wire.AcquireRequest](r)

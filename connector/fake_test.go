@@ -16,6 +16,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 )
 
 // fake is a daemon whose answers a test writes. Its sockets, descriptors and
@@ -390,7 +391,7 @@ func standard(r *request) {
 		r.acquire()
 	case wire.OpReserve:
 		m := decode[wire.ReserveRequest](r)
-		p := testProfile(r.f.t)
+		p := testProfile()
 		reply := &wire.ReserveReply{}
 		for i := range m.Keys {
 			interior := int(m.Tokens[i] - m.Heads[i] - m.Tails[i])
@@ -453,7 +454,7 @@ func (r *request) hello() {
 // that follow each other only in the object.
 func (r *request) acquire() {
 	m := decode[wire.AcquireRequest](r)
-	layout := testProfile(r.f.t).SegmentLayout(heldTokens)
+	layout := testProfile().SegmentLayout(heldTokens)
 	reply := &wire.AcquireReply{}
 	for i := range m.Keys {
 		reply.Codes = append(reply.Codes, uint16(wire.OK))
@@ -507,27 +508,7 @@ func (f *fake) map_(region gpuipc.Region, writable bool) []byte {
 }
 
 // testProfile is a small hybrid: one dense linear layer, one attention layer.
-func testProfile(t reporter) *profile.Profile {
-	p, err := profile.New(profile.Identity{
-		Model: "test", Weights: [32]byte{1}, Tokenizer: "bytes", TPSize: 1,
-		Layers: []profile.Layer{
-			{Kind: profile.KindLinear, Linear: profile.Linear{
-				Family: profile.GDN, KeyHeads: 2, ValueHeads: 4, KeyDim: 8, ValueDim: 16,
-				StateDType: profile.F32, TransitionDType: profile.F16,
-				Conv: profile.Conv{Kernel: 4, Channels: []int{16, 16, 64}, DType: profile.BF16},
-			}},
-			{Kind: profile.KindFull, Attention: profile.Attention{
-				KVHeads: 2, KeyDim: 16, ValueDim: 16, DType: profile.BF16, Keys: profile.AtZero,
-				Rope: profile.Rope{Dims: 8, Theta: 10000},
-			}},
-		},
-	})
-	if err != nil {
-		t.Error(err)
-		return nil
-	}
-	return p
-}
+func testProfile() *profile.Profile { return profiletest.New(profiletest.TwoLayers(1)) }
 
 // leakFree fails the test if it ends with more goroutines of this package or
 // more descriptors than it began with. It must be called first.
@@ -575,7 +556,7 @@ func open(t *testing.T, f *fake, change ...func(*Options)) *Client {
 // register makes a model of testProfile.
 func register(t *testing.T, c *Client, b Binding) *Model {
 	t.Helper()
-	m, err := c.Register(testProfile(t), b)
+	m, err := c.Register(testProfile(), b)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,6 +78,7 @@ type registration struct {
 	profile uint32
 	memory  uint32
 	err     error
+	last    error // why the one before it failed, until done
 }
 
 // failed reports whether there was no answer.
@@ -200,11 +201,14 @@ func (m *Model) keepMemory(e *Memory) error {
 // registration and waits for done. One that got no answer is tried again.
 func (m *Model) attach(a *link.Attachment) *registration {
 	m.mu.Lock()
-	if r := m.mu.reg; r != nil && r.a == a && !r.failed() {
-		m.mu.Unlock()
-		return r
-	}
 	r := &registration{a: a, done: make(chan struct{})}
+	if old := m.mu.reg; old != nil && old.a == a {
+		if !old.failed() {
+			m.mu.Unlock()
+			return old
+		}
+		r.last = old.err
+	}
 	m.mu.reg = r
 	m.mu.Unlock()
 
@@ -309,6 +313,9 @@ func (m *Model) enter() (*registration, error) {
 	select {
 	case <-r.done:
 	default:
+		if r.last != nil {
+			return nil, r.last
+		}
 		m.client.counters.unavailable.Add(1)
 		return nil, link.ErrNotAttached
 	}

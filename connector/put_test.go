@@ -16,7 +16,7 @@ import (
 // putQuery is a middle segment of n tokens whose bytes differ everywhere.
 func putQuery(t *testing.T, n int) *PutQuery {
 	t.Helper()
-	p := testProfile(t)
+	p := testProfile()
 	spec, ok := p.MidSpec(n, 2)
 	if !ok {
 		t.Fatalf("%d tokens have no interior", n)
@@ -112,7 +112,7 @@ func TestPutCarriesEveryByte(t *testing.T) {
 				}
 				_, interior := q.Spec.Interior()
 				var s shelf
-				s.serve(f, testProfile(t).SegmentLayout(interior))
+				s.serve(f, testProfile().SegmentLayout(interior))
 				f.on(wire.OpReserve, func(r *request) {
 					m := decode[wire.ReserveRequest](r)
 					ids := s.staging[m.TokenOff[0]:][:4*tokens]
@@ -122,7 +122,7 @@ func TestPutCarriesEveryByte(t *testing.T) {
 							break
 						}
 					}
-					key := testProfile(t).SegmentKey([]byte("salt of "), q.Spec, q.Tokens)
+					key := testProfile().SegmentKey([]byte("salt of "), q.Spec, q.Tokens)
 					if m.Keys[0] != key || m.Roles[0] != uint8(q.Spec.Role) || int(m.Heads[0]) != q.Spec.Head || int(m.Tails[0]) != q.Spec.Tail {
 						t.Errorf("reserve %+v", m)
 					}
@@ -220,7 +220,7 @@ func TestPutAsksForItsLevelWithEveryCommit(t *testing.T) {
 	q.Level = wire.LevelLogged
 	_, interior := q.Spec.Interior()
 	var s shelf
-	s.serve(f, testProfile(t).SegmentLayout(interior))
+	s.serve(f, testProfile().SegmentLayout(interior))
 	commit := f.mu.answers[wire.OpCommit]
 	f.on(wire.OpCommit, func(r *request) {
 		if m := decode[wire.CommitRequest](r); wire.Level(m.Level) != wire.LevelLogged {
@@ -306,7 +306,7 @@ func TestLateCommitKeepsItsStaging(t *testing.T) {
 func TestSaveAndLoad(t *testing.T) {
 	leakFree(t)
 	f := startFake(t)
-	p := testProfile(t)
+	p := testProfile()
 	layout := p.CheckpointLayout(6)
 	var parts [][]byte
 	for i, part := range layout.Parts {
@@ -359,7 +359,7 @@ func TestSaveAndLoad(t *testing.T) {
 }
 
 func TestLoadThatDoesNotJoinIsRefused(t *testing.T) {
-	p := testProfile(t)
+	p := testProfile()
 	n := func(rows int) uint64 { return uint64(p.CheckpointLayout(rows).Bytes) }
 	good := func() *wire.LoadReply {
 		return &wire.LoadReply{

@@ -36,21 +36,21 @@ func deadRegistration(t testing.TB) (*Model, *registration) {
 	}
 	c := &Client{}
 	a := link.NewEnded(region(), region())
-	m := &Model{client: c, profile: testProfile(t)}
+	m := &Model{client: c, profile: testProfile()}
 	return m, &registration{a: a}
 }
 
 // FuzzReplies feeds replies that decode to the code that believes them: whatever
 // a daemon says, nothing may panic or reach outside the mappings.
 func FuzzReplies(f *testing.F) {
-	layout := testProfile(f).SegmentLayout(heldTokens)
+	layout := testProfile().SegmentLayout(heldTokens)
 	f.Add(uint8(wire.OpAcquire), (&wire.AcquireReply{
 		Codes: []uint16{0}, Leases: []uint64{1}, Bytes: []uint64{uint64(layout.Bytes)}, Begins: []uint32{0}, Tokens: []uint32{heldTokens},
 		ExtentCount: []uint32{2}, ExtentOff: []uint64{64, 8192}, ExtentLen: []uint64{100, uint64(layout.Bytes)}, DigestCount: []uint32{0},
 	}).Append(nil))
 	f.Add(uint8(wire.OpLoad), (&wire.LoadReply{
 		Lease: 7, Kind: 1, Tokens: 3, NodeBegin: []uint32{0}, NodeEnd: []uint32{3}, ExtentCount: []uint32{1},
-		ExtentOff: []uint64{0}, ExtentLen: []uint64{uint64(testProfile(f).CheckpointLayout(3).Bytes)}, DigestCount: []uint32{0},
+		ExtentOff: []uint64{0}, ExtentLen: []uint64{uint64(testProfile().CheckpointLayout(3).Bytes)}, DigestCount: []uint32{0},
 	}).Append(nil))
 	f.Add(uint8(wire.OpRotate), (&wire.RotateReply{Lease: 1, Off: 64, Bytes: 1 << 15, Rows: 5}).Append(nil))
 	f.Add(uint8(wire.OpAdvise), goodAdvice().Append(nil))

@@ -145,7 +145,7 @@ func TestAcquireThatFailsReturnsItsLeasesAtOnce(t *testing.T) {
 	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 20 * time.Millisecond })
 	m := register(t, c, Binding{})
 	const keys = 129
-	layout := testProfile(t).SegmentLayout(1)
+	layout := testProfile().SegmentLayout(1)
 	f.on(wire.OpAcquire, func(r *request) {
 		n := len(decode[wire.AcquireRequest](r).Keys)
 		if n < keys {
