@@ -30,7 +30,7 @@ func withAdmin(t *testing.T, device gpuipc.Device) *running {
 func TestPeopleSeeWhatIsHeld(t *testing.T) {
 	leakCheck(t)
 	r := withAdmin(t, nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, r.Socket(), wire.TenantName{}, wire.TenantName{Name: "guarded", Token: "open sesame"})
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
@@ -133,7 +133,7 @@ func TestPeopleSeeWhatIsHeld(t *testing.T) {
 
 func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	r := withAdmin(t, nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, r.Socket())
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
@@ -189,7 +189,7 @@ func TestReadinessIsAboutTheSocketAlone(t *testing.T) {
 	failed := errors.New("device failure")
 	device.Fail(gpuipc.OpCopyDigests, 1, failed)
 	raw := attach(t, r.Socket())
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	raw.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	id, _ := raw.reserve(d, 0)

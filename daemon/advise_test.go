@@ -25,7 +25,7 @@ func (c *rawClient) stageTokens(off uint64, n int) {
 func TestAdviseRefusesWhatMakesNoSense(t *testing.T) {
 	r := startDaemon(t, testConfig(t), nil)
 	c := attach(t, r.Socket())
-	c.register(testProfile(t, 1))
+	c.register(testProfile(1))
 	c.stageTokens(64, 100)
 	staging := c.hello.StagingBytes
 	good := func() *wire.AdviseRequest {
@@ -94,7 +94,7 @@ func TestAdviseRefusesWhatMakesNoSense(t *testing.T) {
 func TestAdviseOverTheSocket(t *testing.T) {
 	leakCheck(t)
 	r := withAdmin(t, nil)
-	c, m := openClient(t, r.Socket(), testProfile(t, 1), connector.Binding{BlockTokens: 16})
+	c, m := openClient(t, r.Socket(), testProfile(1), connector.Binding{BlockTokens: 16})
 	ctx := context.Background()
 	prompt := func(name uint32, shared, own int) []uint32 {
 		var ids []uint32
@@ -161,8 +161,8 @@ func TestTenantsDoNotHearOfEachOthersPrompts(t *testing.T) {
 		c.call(wire.OpAdvise, &wire.AdviseRequest{Profile: c.profile, Record: 1, Tokens: 500}, &a)
 		return a.SeenTokens
 	}
-	open.register(testProfile(t, 1))
-	guarded.register(testProfile(t, 1))
+	open.register(testProfile(1))
+	guarded.register(testProfile(1))
 	if n := seen(open); n != 0 {
 		t.Errorf("%d tokens seen of the first prompt", n)
 	}
@@ -178,7 +178,7 @@ func TestAdviceBeginsAnewAfterARestart(t *testing.T) {
 	leakCheck(t)
 	config := testConfig(t)
 	r := startDaemon(t, config, nil)
-	c, m := openClient(t, config.Socket, testProfile(t, 1), connector.Binding{})
+	c, m := openClient(t, config.Socket, testProfile(1), connector.Binding{})
 	q := &connector.AdviseQuery{Tokens: make([]uint32, 1000), Record: true}
 	for want := range 2 {
 		if a, err := m.Advise(context.Background(), q); err != nil || a.SeenTokens != 1000*want {

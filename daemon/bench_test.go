@@ -96,7 +96,7 @@ func BenchmarkRoundTripAboveADisk(b *testing.B) { roundTrips(b, withDisk(b)) }
 func roundTrips(b *testing.B, config settings.Config) {
 	r := startDaemon(b, config, nil)
 	c := attach(b, r.Socket())
-	p := testProfile(b, 1)
+	p := testProfile(1)
 	c.register(p)
 	var keys [][32]byte
 	var docs []*document

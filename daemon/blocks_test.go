@@ -39,7 +39,7 @@ func TestBlocksOfAReplyAreTheRowsPublished(t *testing.T) {
 	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	c := attach(t, r.Socket())
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c.register(p)
 	docs := []*document{newDocument(p, nil, 1, 100, profile.RoleMid), newDocument(p, nil, 2, 33, profile.RoleFirst)}
 	for _, d := range docs {
@@ -82,7 +82,7 @@ func TestTablesThatDoNotFitAFrame(t *testing.T) {
 	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	c := attach(t, r.Socket())
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c.register(p)
 	var docs []*document
 	for seed := range uint64(4) {

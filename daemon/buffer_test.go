@@ -70,7 +70,7 @@ func (c *rawClient) replay(p *profile.Profile, buffer uint64, token int, flush u
 // drafts.
 func filled(t *testing.T, device gpuipc.Device) (*running, *rawClient, *profile.Profile, uint64) {
 	r := startDaemon(t, testConfig(t), device)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, r.Socket())
 	c.register(p)
 	b := c.openBuffer(0, 0, 12)
@@ -240,7 +240,7 @@ func TestBuffersPayFromTheirTenantsQuota(t *testing.T) {
 	config := testConfig(t)
 	config.Tenants[1].Quota = 64 * settings.KiB
 	r := startDaemon(t, config, nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, r.Socket(), wire.TenantName{Name: "guarded", Token: "open sesame"}, wire.TenantName{})
 	c.register(p)
 	held := []uint64{c.openBuffer(0, 0, 8)}

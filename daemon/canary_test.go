@@ -26,7 +26,7 @@ var guarded = wire.TenantName{Name: "guarded", Token: "open sesame"}
 func TestProfileIsSwitchedOffForItsTenantAlone(t *testing.T) {
 	leakCheck(t)
 	d := startDaemon(t, testConfig(t), nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c, other := attach(t, d.Socket()), attach(t, d.Socket(), guarded)
 	c.register(p)
 	other.register(p)
@@ -80,7 +80,7 @@ func TestProfileIsSwitchedOffForItsTenantAlone(t *testing.T) {
 
 func TestExactCheckpointsGoOnWhileSplicingIsOff(t *testing.T) {
 	d := startDaemon(t, testConfig(t), nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, d.Socket())
 	c.register(p)
 	exact := c.keep(p, [32]byte{1}, 32, wire.AcceptExact)
@@ -124,7 +124,7 @@ func (c *rawClient) keep(p *profile.Profile, hash [32]byte, tokens uint32, kind 
 func TestBadReportsAreRefused(t *testing.T) {
 	d := startDaemon(t, testConfig(t), nil)
 	c := attach(t, d.Socket())
-	c.register(testProfile(t, 1))
+	c.register(testProfile(1))
 	for part, m := range map[string]wire.ReportRequest{
 		"2 of 1":        {Compared: 1, Failed: 2, Off: 1},
 		"worst NaN":     {Compared: 1, Worst: math.NaN(), Off: 1},
@@ -156,7 +156,7 @@ func (c *rawClient) crc32Request(reservation uint64, d *document) *wire.CommitRe
 
 func TestConnectionWithCRC32Digests(t *testing.T) {
 	d := startDaemon(t, testConfig(t), nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := dialRaw(t, d.Socket())
 	fds := c.mustHello(&wire.HelloRequest{MinVersion: 1, MaxVersion: 1, Features: ^uint64(0), Client: "raw", Tenants: []wire.TenantName{{}}})
 	if c.hello.Features&(wire.FeatureCRC32Digests|wire.FeatureDevice) != wire.FeatureCRC32Digests {
@@ -204,7 +204,7 @@ func TestSwitchedOffSurvivesARestartAndAnOperatorClearsIt(t *testing.T) {
 	leakCheck(t)
 	config := withDisk(t)
 	d := startDaemon(t, config, nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, d.Socket())
 	c.register(p)
 	doc := newDocument(p, c.hello.Tenants[0].Salt, 5, 40, profile.RoleFirst)
@@ -260,7 +260,7 @@ func TestOperatorSwitchesAProfileOff(t *testing.T) {
 	config := testConfig(t)
 	config.AdminSocket = ""
 	d := startDaemon(t, config, nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, d.Socket())
 	c.register(p)
 	admin := d.adminClient(t)

@@ -97,7 +97,7 @@ func stallScatter(t *testing.T) *stalled {
 	config.Staging, config.StagingMax = 8*settings.MiB, 8*settings.MiB
 	s := &stalled{running: startDaemon(t, config, device), engine: newEngineMemory(t, longRows/blockTokens+1)}
 	s.c = attach(t, s.Socket())
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	memory := s.c.registerMemory(p, s.engine)
 	d := newDocument(p, nil, 1, longRows, profile.RoleFirst)
 	s.c.publishLarge(d)
@@ -229,7 +229,7 @@ func TestQueuedWorkIsCancelledWithoutBeingTouched(t *testing.T) {
 	// A second worker exists; stall it too, then everything else waits.
 	device := s.device.(*gpuipctest.Device)
 	second := device.Stall(t, gpuipc.OpCopyDigests, 1)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	d := newDocument(p, nil, 9, 32, profile.RoleFirst)
 	id, _ := s.c.reserve(d, 0)
 	commit := s.c.send(wire.OpCommit, s.c.commitRequest(id, d.layout, d.bytes))
@@ -269,7 +269,7 @@ func TestADeadlineStopsRunningWork(t *testing.T) {
 	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
 	r := startDaemon(t, testConfig(t), device)
 	c := attach(t, r.Socket())
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	id, _ := c.reserve(d, 0)
@@ -296,7 +296,7 @@ func TestInFlightRequestsAreBounded(t *testing.T) {
 	config.MaxInFlight, config.Workers = 3, 1
 	r := startDaemon(t, config, device)
 	c := attach(t, r.Socket())
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c.publish(d)

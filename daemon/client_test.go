@@ -80,7 +80,7 @@ func get(t testing.TB, m *connector.Model, d *document) *connector.Lease {
 func TestTheClientDoesTheWholeWay(t *testing.T) {
 	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c, m := openClient(t, r.Socket(), p, connector.Binding{})
 	ctx := context.Background()
 	first, mid := newDocument(p, nil, 1, 64, profile.RoleFirst), newDocument(p, nil, 2, 64, profile.RoleMid)
@@ -146,7 +146,7 @@ func TestClientsAttachAgainAfterARestart(t *testing.T) {
 	leakCheck(t)
 	config := testConfig(t)
 	r := startDaemon(t, config, nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c, m := openClient(t, config.Socket, p, connector.Binding{})
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	put(t, m, d)
@@ -189,7 +189,7 @@ func TestAStalledDaemonCostsABoundedWait(t *testing.T) {
 	leakCheck(t)
 	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
 	r := startDaemon(t, testConfig(t), device)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c, m := openClient(t, r.Socket(), p, connector.Binding{})
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	put(t, m, d)
@@ -220,7 +220,7 @@ func TestManyClientsComeAndGo(t *testing.T) {
 	config.Arena = 2 * settings.MiB              // small: eviction happens
 	config.ConnectionMemory = 256 * settings.MiB // those that left keep theirs until it is noticed
 	r := startDaemon(t, config, nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	var served atomic.Int64
 	var all sync.WaitGroup
 	for worker := range 6 {
@@ -284,7 +284,7 @@ func oneRequest(t *testing.T, m *connector.Model, p *profile.Profile, rng *rand.
 
 // leaveAbruptly attaches, begins something and closes the socket.
 func leaveAbruptly(t *testing.T, socket string) {
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, socket)
 	c.register(p)
 	d := newDocument(p, nil, 1000, 64, profile.RoleFirst)

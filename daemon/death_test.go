@@ -44,7 +44,7 @@ type holding struct{ Child int }
 func holdAndWait(socket string) {
 	var t clientProcess
 	c := attach(&t, socket)
-	p := testProfile(&t, 1)
+	p := testProfile(1)
 	c.register(p)
 	held := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c.publish(held)
@@ -129,7 +129,7 @@ func TestAKilledClientIsFreedAtOnceThoughAChildHoldsItsSocket(t *testing.T) {
 	}
 	// What the client had published stays.
 	c := attach(t, r.Socket())
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c.register(p)
 	c.lease(newDocument(p, nil, 1, 64, profile.RoleFirst))
 	if m := c.match(newDocument(p, nil, 2, 64, profile.RoleFirst).key); m.Status[0] != wire.StatusMiss || m.Reason[0] != wire.ReasonAborted {
@@ -140,7 +140,7 @@ func TestAKilledClientIsFreedAtOnceThoughAChildHoldsItsSocket(t *testing.T) {
 func TestTheDeathOfARankAbortsTheReservation(t *testing.T) {
 	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
-	p := testProfile(t, 2)
+	p := testProfile(2)
 	a, b := attach(t, r.Socket()), attach(t, r.Socket())
 	a.register(p)
 	b.register(p)
@@ -176,7 +176,7 @@ func TestTheDeathOfARankAbortsTheReservation(t *testing.T) {
 func TestTwoRanksPublishTogether(t *testing.T) {
 	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
-	p := testProfile(t, 2)
+	p := testProfile(2)
 	a, b := attach(t, r.Socket()), attach(t, r.Socket())
 	a.register(p)
 	b.register(p)

@@ -79,7 +79,7 @@ func TestRowsAreScatteredIntoEngineMemoryOnTheGPU(t *testing.T) {
 	device := openDevice(t, lib.Path)
 	const blocks = 6
 	region := engineRegion(t, device, blocks)
-	d := newDocument(testProfile(t, 1), nil, 1, 64, profile.RoleFirst)
+	d := newDocument(testProfile(1), nil, 1, 64, profile.RoleFirst)
 	c, lease := attachedFake(t, r, d)
 
 	m, fds := c.registerRequest(t, region, 11)
@@ -138,7 +138,7 @@ func TestADriverThatDoesNotAnswerCostsTheRequest(t *testing.T) {
 	r, lib := startFake(t, config)
 	device := openDevice(t, lib.Path)
 	region := engineRegion(t, device, 4)
-	d := newDocument(testProfile(t, 1), nil, 1, 64, profile.RoleFirst)
+	d := newDocument(testProfile(1), nil, 1, 64, profile.RoleFirst)
 	c, lease := attachedFake(t, r, d)
 	m, fds := c.registerRequest(t, region, 1)
 	lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: "cuMemImportFromShareableHandle", Nth: 1})
@@ -171,7 +171,7 @@ func TestEngineMemoryOnTheDeviceOutlivesTheWrites(t *testing.T) {
 	r, double := startDouble(t, deviceConfig(t))
 	engine := gpuipctest.NewAccelerator(t, gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1}))
 	region := engineRegion(t, engine, 6)
-	d := newDocument(testProfile(t, 1), nil, 1, 64, profile.RoleFirst)
+	d := newDocument(testProfile(1), nil, 1, 64, profile.RoleFirst)
 	c, lease := attachedFake(t, r, d)
 	m, fds := c.registerRequest(t, region, 1)
 	var memory wire.RegisterDeviceReply
@@ -218,7 +218,7 @@ func TestMemoryOfHandlesIsAlignedAndInOnePiece(t *testing.T) {
 	leakCheck(t)
 	r, lib := startFake(t, deviceConfig(t))
 	c := deviceHello(t, r.Socket())
-	c.register(testProfile(t, 1))
+	c.register(testProfile(1))
 	_, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor})
 	for _, f := range files {
 		f.Close()
@@ -248,7 +248,7 @@ func TestFewRegistrationsWaitWithTheirDescriptors(t *testing.T) {
 	r, double := startDouble(t, config)
 	engine := gpuipctest.NewAccelerator(t, gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1}))
 	c := attachDouble(t, r.Socket())
-	c.register(testProfile(t, 1))
+	c.register(testProfile(1))
 	region := engineRegion(t, engine, 6)
 	stall := double.Stall(t, gpuipctest.OpImportShare, 1)
 	var sent []uint64

@@ -92,7 +92,7 @@ func (c *rawClient) publishAt(d *document, level wire.Level) wire.Level {
 func TestWhatWasPutAtAnyLevelOutlivesTheDaemon(t *testing.T) {
 	leakCheck(t)
 	config := withDisk(t)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	var docs []*document
 	r := startDaemon(t, config, nil)
 	c := attach(t, r.Socket())
@@ -198,7 +198,7 @@ func TestTheDiskHoldsWhatMemoryCannot(t *testing.T) {
 	config := withDisk(t)
 	config.Arena = settings.MiB
 	r := startDaemon(t, config, nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, r.Socket())
 	c.register(p)
 	var docs []*document
@@ -238,7 +238,7 @@ func TestAConnectorKnowsWhatIsSafe(t *testing.T) {
 	config := withDisk(t)
 	config.AckLevel = "logged"
 	r := startDaemon(t, config, nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	client, m := openClient(t, r.Socket(), p, connector.Binding{})
 	ctx := context.Background()
 	for i, level := range []wire.Level{wire.LevelDefault, wire.LevelMemory, wire.LevelLogged, wire.LevelSynced} {
@@ -261,7 +261,7 @@ func TestAConnectorKnowsWhatIsSafe(t *testing.T) {
 func TestLevelsWithoutADisk(t *testing.T) {
 	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, r.Socket())
 	c.register(p)
 	for level := wire.LevelDefault; level.Known(); level++ {
@@ -328,7 +328,7 @@ func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
 			if line := fmt.Sprintf("spliced_disk_state{state=%q} 1\n", test.state); !strings.Contains(r.metricsText(t), line) {
 				t.Errorf("metrics have no line %q", line)
 			}
-			p := testProfile(t, 1)
+			p := testProfile(1)
 			c := attach(t, r.Socket())
 			c.register(p)
 			d := newDocument(p, nil, 1, 64, profile.RoleFirst)
@@ -353,7 +353,7 @@ func TestManyClientsOverTwoTiers(t *testing.T) {
 	config := withDisk(t)
 	config.Arena, config.ReadAhead = 512*settings.KiB, true
 	r := startDaemon(t, config, nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	rounds := 60
 	if testing.Short() {
 		rounds = 15
@@ -450,7 +450,7 @@ func TestADaemonTakesADirectoryOverFromOneThatEnds(t *testing.T) {
 	config, next := withDisk(t), withDisk(t)
 	next.Disk = config.Disk
 	first := startDaemon(t, config, nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, first.Socket())
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
@@ -493,7 +493,7 @@ func TestPeopleSeeBothTiersAsOne(t *testing.T) {
 	config := withDisk(t)
 	config.Arena = settings.MiB
 	r := startDaemon(t, config, nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, r.Socket())
 	c.register(p)
 	docs := map[api.Digest]*document{}
@@ -603,7 +603,7 @@ func TestPeopleSeeBothTiersAsOne(t *testing.T) {
 func TestDiskMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	r := startDaemon(t, withDisk(t), nil)
 	c := attach(t, r.Socket())
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c.publishAt(d, wire.LevelSynced)

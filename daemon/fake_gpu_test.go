@@ -173,7 +173,7 @@ func sameFloats(t testing.TB, got, want []byte) {
 func TestAnEngineReadsAndComposesOnTheGPU(t *testing.T) {
 	leakCheck(t)
 	r, lib := startFake(t, deviceConfig(t))
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	device := openDevice(t, lib.Path)
 	c, m := openDeviceClient(t, r.Socket(), device, p)
 	if len(c.Kernels()) == 0 {
@@ -216,7 +216,7 @@ func TestAClientAttachesTheDeviceAgainAfterARestart(t *testing.T) {
 	leakCheck(t)
 	config := deviceConfig(t)
 	r, lib := startFake(t, config)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	device := openDevice(t, lib.Path)
 	c, m := openDeviceClient(t, config.Socket, device, p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
@@ -262,7 +262,7 @@ func useDevice(socket, library string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c, m := openDeviceClient(t, socket, device, p)
 	var saw seen
 	if c.Kernels() == nil {
@@ -310,7 +310,7 @@ func TestAnotherProcessMapsTheGPUByEitherWay(t *testing.T) {
 			config := deviceConfig(t)
 			config.HBMShare = way
 			r, lib := startFake(t, config)
-			p := testProfile(t, 1)
+			p := testProfile(1)
 			c, m := openClient(t, r.Socket(), p, connector.Binding{})
 			d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 			put(t, m, d)
@@ -344,7 +344,7 @@ func TestHandlesBetweenEqualPIDsAreRefusedWithTheRemedy(t *testing.T) {
 	config.HBMShare = "handle"
 	r, lib := startFake(t, config)
 	device := openDevice(t, lib.Path)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c, m := openDeviceClient(t, r.Socket(), device, p)
 	if c.Kernels() != nil {
 		t.Error("a handle of this very process was opened")
@@ -360,7 +360,7 @@ func TestHandlesBetweenEqualPIDsAreRefusedWithTheRemedy(t *testing.T) {
 func TestAKilledClientsWorkOnTheGPUEndsFirst(t *testing.T) {
 	leakCheck(t)
 	r, lib := startFake(t, deviceConfig(t))
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := deviceHello(t, r.Socket())
 	_, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor})
 	for _, f := range files {
@@ -395,7 +395,7 @@ func TestAKilledClientsWorkOnTheGPUEndsFirst(t *testing.T) {
 // A driver that does not answer costs the copies, not the start, nor the end.
 func TestADriverThatHangsHoldsUpNeitherStartNorEnd(t *testing.T) {
 	lib := fakecuda.Open(t)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	for _, call := range []string{"cuInit", "cuDevicePrimaryCtxRelease_v2"} {
 		t.Run(call, func(t *testing.T) {
 			leakCheck(t)

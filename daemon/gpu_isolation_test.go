@@ -18,7 +18,7 @@ func TestAHangingGPUHoldsUpNoRequestOfTheHost(t *testing.T) {
 	config := deviceConfig(t)
 	config.Workers = 1
 	r, double := startDouble(t, config)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c, plain := attachDouble(t, r.Socket()), attach(t, r.Socket())
 	c.register(p)
@@ -52,7 +52,7 @@ func TestAHangingGPUHoldsUpNoRequestOfTheHost(t *testing.T) {
 func TestAnOrderThatReleasedIsAnsweredAndItsNumberWritten(t *testing.T) {
 	leakCheck(t)
 	r, double := startDouble(t, deviceConfig(t))
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attachDouble(t, r.Socket())
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)

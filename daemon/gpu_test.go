@@ -197,7 +197,7 @@ func TestAttachIsRefusedByName(t *testing.T) {
 func TestSegmentsAreLeasedOnTheDevice(t *testing.T) {
 	leakCheck(t)
 	r, _ := startDouble(t, deviceConfig(t))
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attachDouble(t, r.Socket())
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
@@ -259,7 +259,7 @@ func checkFlat(t *testing.T, p *profile.Profile, got []byte, root, leaf node) {
 func TestPlansOfDeviceLeasesRunOnTheDevice(t *testing.T) {
 	leakCheck(t)
 	r, _ := startDouble(t, deviceConfig(t))
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attachDouble(t, r.Socket())
 	c.register(p)
 	first, mid := newDocument(p, nil, 1, 64, profile.RoleFirst), newDocument(p, nil, 2, 64, profile.RoleMid)
@@ -324,7 +324,7 @@ func TestPlansOfDeviceLeasesRunOnTheDevice(t *testing.T) {
 func TestOrderReleasesBehindTheStream(t *testing.T) {
 	leakCheck(t)
 	r, _ := startDouble(t, deviceConfig(t))
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attachDouble(t, r.Socket())
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
@@ -388,7 +388,7 @@ func TestWithoutAUsableGPUTheDaemonServesFromMemory(t *testing.T) {
 	if err != nil || !st.Ready || st.GPU != nil {
 		t.Errorf("%+v, %v", st, err)
 	}
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := deviceHello(t, r.Socket())
 	if c.hello.Features&wire.FeatureDevice != 0 {
 		t.Error("the daemon says that it has a device")
@@ -407,7 +407,7 @@ func TestALostDeviceIsATierLess(t *testing.T) {
 	config := deviceConfig(t)
 	config.AdminSocket = ""
 	r, double := startDouble(t, config)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attachDouble(t, r.Socket())
 	c.register(p)
 	d, other := newDocument(p, nil, 1, 64, profile.RoleFirst), newDocument(p, nil, 2, 64, profile.RoleFirst)
@@ -429,7 +429,7 @@ func TestALostDeviceIsATierLess(t *testing.T) {
 func TestBuffersOverDeviceLeasesLieOnTheDevice(t *testing.T) {
 	leakCheck(t)
 	r, _ := startDouble(t, deviceConfig(t))
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attachDouble(t, r.Socket())
 	c.register(p)
 	_, leaf := c.saveChain(p)

@@ -55,7 +55,7 @@ func onDeviceOf(b *testing.B, device gpuipc.Accelerator, host *gpuipctest.Device
 		parts.Device = host
 	}
 	r := startParts(b, deviceConfig(b), parts)
-	d := newDocument(testProfile(b, 1), nil, 1, 64, profile.RoleFirst)
+	d := newDocument(testProfile(1), nil, 1, 64, profile.RoleFirst)
 	c, lease := attachedFake(b, r, d)
 
 	b.Run("compose/layer", func(b *testing.B) {

@@ -15,7 +15,7 @@ import (
 func TestAnotherTenantsCopyIsNotShown(t *testing.T) {
 	leakCheck(t)
 	r := startDaemon(t, withDisk(t), nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	ours := attach(t, r.Socket())
 	ours.register(p)
 	root, _ := ours.saveChain(p)

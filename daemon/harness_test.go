@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 )
 
 // patience bounds every wait of these tests; it is long because the machine may
@@ -164,24 +165,5 @@ func openFiles(t testing.TB) int {
 	return len(entries)
 }
 
-// testProfile has one linear layer of a dense family with a convolution, more
-// value heads than key heads and dk unlike dv, and one attention layer.
-func testProfile(t testing.TB, ranks int) *profile.Profile {
-	t.Helper()
-	p, err := profile.New(profile.Identity{
-		Model: "test", Weights: [32]byte{7}, Tokenizer: "bytes", TPSize: ranks,
-		Layers: []profile.Layer{
-			{Kind: profile.KindLinear, Linear: profile.Linear{
-				Family: profile.GDN, KeyHeads: 2, ValueHeads: 4, KeyDim: 16, ValueDim: 8, StateDType: profile.F32, TransitionDType: profile.F16,
-				Conv: profile.Conv{Kernel: 4, Channels: []int{32, 32, 32}, DType: profile.F32},
-			}},
-			{Kind: profile.KindFull, Attention: profile.Attention{
-				KVHeads: 2, KeyDim: 16, ValueDim: 16, DType: profile.BF16, Keys: profile.AtZero, Rope: profile.Rope{Dims: 8, Theta: 1e4},
-			}},
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
+// testProfile is a model of some ranks.
+func testProfile(ranks int) *profile.Profile { return profiletest.New(profiletest.TwoLayers(ranks)) }

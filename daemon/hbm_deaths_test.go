@@ -40,7 +40,7 @@ func newHBMWorld(t *testing.T) *hbmWorld {
 	config.HBMConnections, config.ConnectionMemory = 256*settings.MiB, settings.GiB
 	fakecuda.Open(t).Set(t, "POISON", "0") // the time of it, over thousands of regions
 	r, lib := startFake(t, config)
-	w := &hbmWorld{running: r, t: t, lib: lib, p: testProfile(t, 1)}
+	w := &hbmWorld{running: r, t: t, lib: lib, p: testProfile(1)}
 	region, err := openDevice(t, lib.Path).NewRegion(gpuipc.RegionSpec{Name: "engine", Bytes: 2 << 20, Access: gpuipc.ClientWrites, Way: gpuipc.WayDescriptor})
 	if err != nil {
 		t.Fatal(err)

@@ -96,7 +96,7 @@ func (c *rawClient) compose(lease uint64, d *document) {
 func faultyRounds(t *testing.T, faults []fakecuda.Fault) {
 	lib := fakecuda.Open(t)
 	lib.LeakCheck(t)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	for _, f := range faults {
 		t.Run(fmt.Sprintf("%s %d", f.Call, f.Nth), func(t *testing.T) {
 			leakCheck(t)
@@ -164,7 +164,7 @@ func TestADeviceWithoutRoomRefusesAttachments(t *testing.T) {
 	config.HBMConnections = 256 * settings.MiB
 	r, lib := startFake(t, config)
 	lib.Set(t, "MEM", "16M") // 8 MiB of pools and lanes of some 2 MiB are there
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c, lease := attachedFake(t, r, d)
 	var others []*rawClient
@@ -202,7 +202,7 @@ func TestADeviceWithoutRoomRefusesAttachments(t *testing.T) {
 func TestASlowCopyHoldsUpNobodyElse(t *testing.T) {
 	leakCheck(t)
 	r, lib := startFake(t, deviceConfig(t))
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	waiting, other := deviceHello(t, r.Socket()), attach(t, r.Socket())
 	waiting.register(p)
@@ -241,7 +241,7 @@ func TestASlowCopyHoldsUpNobodyElse(t *testing.T) {
 func TestAClientDiesWhileItsCopyHangs(t *testing.T) {
 	leakCheck(t)
 	r, lib := startFake(t, deviceConfig(t))
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c := deviceHello(t, r.Socket())
 	c.register(p)

@@ -98,7 +98,7 @@ func TestTheDaemonMayDieInAnyDriverCall(t *testing.T) {
 	leakCheck(t)
 	lib := fakecuda.Open(t)
 	lib.LeakCheck(t)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	socket := testConfig(t).Socket
 	device := openDevice(t, lib.Path)
 	first := startDaemonProcess(t, socket, lib.Path)

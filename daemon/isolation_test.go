@@ -18,7 +18,7 @@ import (
 func TestClientsNeverSeeEachOthersSlotsOrStaging(t *testing.T) {
 	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	a, b := attach(t, r.Socket()), attach(t, r.Socket())
 	a.register(p)
 	b.register(p)
@@ -104,7 +104,7 @@ func TestNoClientCanWriteTheArenaOrItsSlots(t *testing.T) {
 func TestTenantsDoNotShareHits(t *testing.T) {
 	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, r.Socket(), wire.TenantName{}, wire.TenantName{Name: "guarded", Token: "open sesame"})
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
@@ -129,7 +129,7 @@ func TestTenantsDoNotShareHits(t *testing.T) {
 func TestAClientThatWritesWhileItCommitsGetsCorrupt(t *testing.T) {
 	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, r.Socket())
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
@@ -159,7 +159,7 @@ func TestAClientThatWritesWhileItCommitsGetsCorrupt(t *testing.T) {
 func TestRequestsOutsideOfStagingAreInvalid(t *testing.T) {
 	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, r.Socket())
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
@@ -196,7 +196,7 @@ func TestAcquireAnswersWhatFitsAFrame(t *testing.T) {
 	config := testConfig(t)
 	config.Arena = 64 * settings.MiB
 	r := startDaemon(t, config, nil)
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c := attach(t, r.Socket())
 	c.register(p)
 	// Each segment answers one digest for each of its five parts.

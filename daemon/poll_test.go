@@ -70,7 +70,7 @@ func TestAJobKeepsNobodyWaiting(t *testing.T) {
 			device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
 			r := startDaemon(t, testConfig(t), device)
 			busy, others := attach(t, r.Socket()), several(t, r.Socket())
-			p := testProfile(t, 1)
+			p := testProfile(1)
 			busy.register(p)
 			d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 			busy.publish(d)

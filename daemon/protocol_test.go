@@ -148,7 +148,7 @@ func TestPromptsComeFromClientsThatAgreedOnThem(t *testing.T) {
 				t.Fatalf("the daemon agreed to features %#x, asked for %#x", got, row.features)
 			}
 			c.tenant = c.hello.Tenants[0].ID
-			c.register(testProfile(t, 1))
+			c.register(testProfile(1))
 			m := wire.MatchRequest{Profile: c.profile, Keys: [][32]byte{{1}, {2}}}
 			if row.features != 0 {
 				// The offset is in no staging: the daemon must not look there.
@@ -171,7 +171,7 @@ func TestDeadlinesDoNotCountForShortRequests(t *testing.T) {
 	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	c := attach(t, r.Socket())
-	c.register(testProfile(t, 1))
+	c.register(testProfile(1))
 	const microsecond = 1
 	for _, row := range []struct {
 		op wire.Op
@@ -255,7 +255,7 @@ func TestAClientThatNeverSaysHelloIsDropped(t *testing.T) {
 func TestSizesThatDisagreeAreRefusedWithBothNumbers(t *testing.T) {
 	r := startDaemon(t, testConfig(t), nil)
 	c := attach(t, r.Socket())
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	m := profileRequest(p)
 	m.SegmentBytes++
 	c.refused(wire.OpProfile, m, wire.Invalid, "the engine has")
@@ -286,7 +286,7 @@ func TestMemoryThatItsOwnerCouldShrinkIsRefused(t *testing.T) {
 	if err := file.Truncate(1 << 16); err != nil {
 		t.Fatal(err)
 	}
-	m := profileRequest(testProfile(t, 1))
+	m := profileRequest(testProfile(1))
 	m.MemoryBytes = 1 << 16
 	code, body, _ := c.await(c.send(wire.OpProfile, m, fd))
 	if code != wire.Invalid {
@@ -297,7 +297,7 @@ func TestMemoryThatItsOwnerCouldShrinkIsRefused(t *testing.T) {
 // Whatever arrives, the daemon lives, and every frame that has a header gets an
 // answer.
 func FuzzFrames(f *testing.F) {
-	p := testProfile(f, 1)
+	p := testProfile(1)
 	for op := range wire.Op(wire.OpCount) {
 		if m, ok := wire.New(op, wire.Request); ok {
 			f.Add(uint16(op), m.Append(nil))
@@ -333,7 +333,7 @@ func TestRandomFramesAreAllAnswered(t *testing.T) {
 	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	c := attach(t, r.Socket())
-	c.register(testProfile(t, 1))
+	c.register(testProfile(1))
 	const seed = 20260101
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for i := range 3000 {

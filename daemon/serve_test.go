@@ -21,7 +21,7 @@ type served struct {
 func serve(t *testing.T) *served {
 	t.Helper()
 	leakCheck(t)
-	s := &served{running: startDaemon(t, testConfig(t), nil), p: testProfile(t, 1)}
+	s := &served{running: startDaemon(t, testConfig(t), nil), p: testProfile(1)}
 	s.c = attach(t, s.Socket())
 	s.c.register(s.p)
 	s.d = newDocument(s.p, nil, 1, 64, profile.RoleFirst)
@@ -134,7 +134,7 @@ func TestCheckpointsAreSavedAndLoaded(t *testing.T) {
 	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	c := attach(t, r.Socket())
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	c.register(p)
 	d := newDocument(p, nil, 3, 48, profile.RoleFirst)
 	hashes := p.PrefixHashes(nil, 16, d.tokens, []int{16, 48})

@@ -20,7 +20,7 @@ func stalledCommit(t *testing.T, device *gpuipctest.Device, c settings.Config) (
 	t.Helper()
 	r := startDaemon(t, c, device)
 	client := attach(t, r.Socket())
-	p := testProfile(t, 1)
+	p := testProfile(1)
 	client.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	id, _ := client.reserve(d, 0)

@@ -9,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 )
 
 // A chain whose inner nodes have lost their states under pressure is loaded over
@@ -18,12 +19,9 @@ func TestClientLoadsThroughThinnedNodes(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Private, cfg.Eviction = 1*settings.MiB, "lru"
 	r := startDaemon(t, cfg, nil)
-	id := testProfile(t, 1).Identity()
+	id := profiletest.TwoLayers(1)
 	id.Layers[0].Linear.KeyDim, id.Layers[0].Linear.ValueDim = 64, 64 // states of 64 KiB
-	p, err := profile.New(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := profiletest.New(id)
 	_, m := openClient(t, r.Socket(), p, connector.Binding{})
 	ctx, rng := context.Background(), rand.New(rand.NewPCG(1, 2))
 	hash := func(prompt, end int) profile.PrefixHash { return profile.PrefixHash{byte(prompt), byte(end), 1} }

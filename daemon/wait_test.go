@@ -118,7 +118,7 @@ func startSlow(t *testing.T, change func(*settings.Config)) *slow {
 	if change != nil {
 		change(&config)
 	}
-	s := &slow{disk: &slowDisk{reads: newGate(), writes: newGate()}, p: testProfile(t, 1)}
+	s := &slow{disk: &slowDisk{reads: newGate(), writes: newGate()}, p: testProfile(1)}
 	s.running = startParts(t, config, Parts{Lower: func(below tier.Tier) tier.Tier {
 		s.disk.Tier = below
 		return s.disk

@@ -67,25 +67,35 @@ func (u *unreliable) KeepNote(_ string, content []byte) error {
 	return nil
 }
 
-func TestNotesOfOthersAreKept(t *testing.T) {
-	disk := &unreliable{refusals: 3, kept: make(chan []byte, 1), content: []byte(
-		`[{"tenant":"gone","profile":"` + strings.Repeat("ab", 32) + `","model":"m","why":"w"}]`)}
+// remembered is a canary with a memory that has read its note; stop ends the memory.
+func remembered(t *testing.T, disk *unreliable) (_ *Canary, stop func()) {
+	t.Helper()
 	c := New(time.Now)
 	k := NewMemory(c, disk, []tiering.Tenant{{ID: 1, Name: "here"}}, zerolog.Nop())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- k.Run(ctx) }()
 	<-k.Loaded()
+	return c, func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestNotesOfOthersAreKept(t *testing.T) {
+	disk := &unreliable{refusals: 3, kept: make(chan []byte, 1), content: []byte(
+		`[{"tenant":"gone","profile":"` + strings.Repeat("ab", 32) + `","model":"m","why":"w"}]`)}
+	c, stop := remembered(t, disk)
 	if _, err := c.Set(Key{Tenant: 1}, "m", true, ""); err != nil {
 		t.Fatal(err)
 	}
 	if text := string(<-disk.kept); !strings.Contains(text, `"gone"`) || !strings.Contains(text, `"here"`) {
 		t.Fatalf("kept %s", text)
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	stop()
 }
 
 // A note that is damaged switches everything off, and is left as it is, since a
@@ -97,12 +107,7 @@ func TestDamagedNoteFailsClosed(t *testing.T) {
 		"[" + strings.Replace(entry, "ab", "xx", 1) + "]", strings.Repeat("\x00", 100),
 	} {
 		disk := &unreliable{kept: make(chan []byte, 1), content: []byte(content)}
-		c := New(time.Now)
-		k := NewMemory(c, disk, []tiering.Tenant{{ID: 1, Name: "here"}}, zerolog.Nop())
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- k.Run(ctx) }()
-		<-k.Loaded()
+		c, stop := remembered(t, disk)
 		if !c.IsOff(Key{Tenant: 1}) || !c.IsOff(Key{Tenant: 2}) || !strings.Contains(c.Unknown(), "damaged") {
 			t.Errorf("%q: what it switches off is on; %q", content, c.Unknown())
 		}
@@ -112,10 +117,7 @@ func TestDamagedNoteFailsClosed(t *testing.T) {
 		if _, err := c.Set(Key{Tenant: 1}, "m", true, "because"); err != nil {
 			t.Errorf("%q: %v", content, err)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		stop()
 		if len(disk.kept) > 0 {
 			t.Errorf("%q: written over with %s", content, <-disk.kept)
 		}

@@ -123,6 +123,12 @@ func (t *task) hello() (wire.Message, error) {
 	if a.device {
 		c.sock.AllowDescriptors(wire.MaxChunks) // before the reader waits for the next frame
 	}
+	of := user{uid: a.uid}
+	if len(a.tenants) > 0 {
+		of.tenant = a.tenants[0]
+	}
+	s.queue.join(&c.lane, of)
+	s.deviceQueue.join(&c.deviceLane, of)
 	c.attached.Store(a)
 	return reply, c.sock.SetRecvTimeout(0)
 }

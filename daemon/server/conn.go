@@ -38,7 +38,7 @@ type conn struct {
 	ctx    context.Context // ends with the connection; its cause says why
 	cancel context.CancelCauseFunc
 
-	lane       lane // guarded by queue.mu
+	lane       lane // joined by hello; guarded by queue.mu
 	deviceLane lane // the same, in the queue of those that have attached the device
 
 	attached atomic.Pointer[attachment] // set once, by hello
@@ -235,8 +235,11 @@ func (c *conn) hungUp() bool {
 	return err == nil && n == 1 && fds[0].Revents&unix.POLLHUP != 0
 }
 
+// scrapEvery is how often a message of an ending connection is thrown away at most.
+const scrapEvery = 10 * time.Millisecond
+
 // linger waits until the client of an ending connection lets go of its leases.
-// What it still sends is thrown away.
+// What it still sends is thrown away, slowly: a client that goes on sending waits.
 func (c *conn) linger() {
 	var scrap [1]byte
 	for {
@@ -245,6 +248,10 @@ func (c *conn) linger() {
 		switch {
 		case err == nil, errors.Is(err, seqpacket.ErrTimeout), errors.Is(err, seqpacket.ErrTruncated),
 			errors.Is(err, seqpacket.ErrDescriptors), errors.Is(err, seqpacket.ErrNoRoom):
+			select {
+			case <-c.gone:
+			case <-time.After(scrapEvery):
+			}
 			continue
 		}
 		if !c.life.now().released() { // else it is our own shutdown, as a rule
@@ -335,6 +342,8 @@ func (c *conn) close() {
 	c.server.unwatch(c)
 	if a := c.attached.Load(); a != nil {
 		a.closeGPU(c.server)
+		c.server.queue.part(&c.lane)
+		c.server.deviceQueue.part(&c.deviceLane)
 	}
 	if c.peer.Pidfd >= 0 {
 		unix.Close(c.peer.Pidfd)

@@ -157,6 +157,7 @@ func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (next,
 // answer runs a short request and answers it or has it wait, unless it returns an
 // error for the caller to answer.
 func (c *conn) answer(t *task, now time.Time) error {
+	c.server.short.note(now)
 	m, err := operations[t.header.Op].run(t)
 	switch {
 	case err != nil:

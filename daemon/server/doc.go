@@ -36,6 +36,6 @@
 // else a poller's, which reads many connections in turn. A short request is answered by
 // the reader. A long one is a job: it runs on the reader while a worker is free and
 // the connection has no other, and another reader takes over; else it waits in
-// the queue, where connections take turns. One that waits for a disk, or for the
+// the queue, where users and their connections take turns. One that waits for a disk, or for the
 // client's stream, waits in a goroutine of its own and keeps no worker.
 package server

@@ -58,7 +58,7 @@ func (t *task) reserve() (wire.Message, error) {
 }
 
 // tokenPiece is how many bytes of token ids are read at once, and keptTokens how
-// many ids a scratch keeps room for.
+// many ids a scratch keeps room for after a request.
 const (
 	tokenPiece = 64 << 10
 	keptTokens = 256 << 10
@@ -84,9 +84,7 @@ func (t *task) stagedTokens(off uint64, n int) ([]uint32, error) {
 		return nil, err
 	}
 	ids := slices.Grow(t.scratch.tokens[:0], n)
-	if cap(ids) <= keptTokens {
-		t.scratch.tokens = ids
-	}
+	t.scratch.tokens = ids
 	raw := make([]byte, min(tokenPiece, 4*n))
 	for at := int64(0); at < src.Len(); at += int64(len(raw)) {
 		raw = raw[:min(int64(len(raw)), src.Len()-at)]

@@ -58,7 +58,7 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 	// The body is copied: its buffer is used for the next frame.
 	j.body = slices.Clone(t.body)
 	j.received = t.received
-	if n == 1 && j.queue.enter() {
+	if n == 1 && j.queue.enter(j.lane) {
 		return j, nil
 	}
 	// Before put: whoever takes the job stops it.
@@ -129,8 +129,9 @@ func (c *conn) runHere(j *job, s *scratch, now time.Time) next {
 // not read keeps nobody's. Work whose time has passed, or that was cancelled before it
 // began, touches nothing.
 func (c *conn) run(j *job, s *scratch, now time.Time) {
+	j.place = place{queue: j.queue, lane: j.lane, since: now, yielded: now, worker: s.worker != nil}
 	reply, rest, err := c.perform(j, s, now)
-	j.queue.leave()
+	j.place.leave()
 	if rest != nil {
 		c.runRest(j, rest)
 		return
@@ -145,7 +146,6 @@ func (c *conn) perform(j *job, s *scratch, now time.Time) (wire.Message, rest, e
 	case !now.Before(j.deadline):
 		return nil, nil, lateBy(j, now)
 	}
-	j.place = place{j.queue, now}
 	ctx, stop := context.WithDeadline(gpuipc.WithPause(j.ctx, j.place.giveWay), j.deadline)
 	defer stop()
 	t := &s.task
@@ -155,6 +155,9 @@ func (c *conn) perform(j *job, s *scratch, now time.Time) (wire.Message, rest, e
 	}
 	reply, err := operations[j.header.Op].run(t)
 	j.received, j.send = t.received, t.send
+	if cap(s.tokens) > keptTokens {
+		s.tokens = nil
+	}
 	if err != nil {
 		err, _ = codes.Ended(ctx, err)
 		return nil, nil, err

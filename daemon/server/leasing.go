@@ -104,17 +104,23 @@ func (t *task) giveAllBack(rows []tiering.Acquired) {
 	}
 }
 
+// scopeOnDevice is scope for a request that needs memory on the device.
+func (t *task) scopeOnDevice(profileID uint32) (*attachedGPU, tier.ProfileID, tier.TenantID, error) {
+	l, err := t.attachedDevice()
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	id, tenant, err := t.scope(profileID)
+	return l, id, tenant, err
+}
+
 // acquireDevice leases segments on the device.
 func (t *task) acquireDevice() (wire.Message, error) {
 	m := &t.scratch.acquireDevice
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	l, err := t.attachedDevice()
-	if err != nil {
-		return nil, err
-	}
-	id, tenant, err := t.scope(m.Profile)
+	l, id, tenant, err := t.scopeOnDevice(m.Profile)
 	if err != nil {
 		return nil, err
 	}
@@ -138,11 +144,7 @@ func (t *task) loadDevice() (wire.Message, error) {
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	l, err := t.attachedDevice()
-	if err != nil {
-		return nil, err
-	}
-	id, tenant, err := t.scope(m.Profile)
+	l, id, tenant, err := t.scopeOnDevice(m.Profile)
 	if err != nil {
 		return nil, err
 	}

@@ -74,13 +74,17 @@ type life struct {
 func (l *life) now() state { return state(l.state.Load()) }
 
 // move is the one place where a connection changes its state. What follows from
-// that is conn.happened's. limit is how long lingering may last, and expired is
-// called when it is over.
-func (l *life) move(e event, limit time.Duration, expired func()) (from, to state) {
+// that is conn.happened's, but for ended, which is called once, before anybody sees that
+// it no longer serves. limit is how long lingering may last, and expired is called when
+// it is over.
+func (l *life) move(e event, ended func(), limit time.Duration, expired func()) (from, to state) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	from = l.now()
 	to = moves[from][e]
+	if from == serving && to != serving && to != never {
+		ended()
+	}
 	switch {
 	case to == never:
 		panic(fmt.Sprintf("server: %v of a connection that is %v", e, from))
@@ -96,13 +100,13 @@ func (l *life) move(e event, limit time.Duration, expired func()) (from, to stat
 // happened moves a connection on and does what follows, without a lock: what
 // follows from one event may come after what follows from the next.
 func (c *conn) happened(e event, cause error) {
-	from, to := c.life.move(e, c.server.config.MaxLeaseTTL, func() { c.happened(onLeave, errPeerLeft) })
+	ended := func() { c.cancel(cause) }
+	from, to := c.life.move(e, ended, c.server.config.MaxLeaseTTL, func() { c.happened(onLeave, errPeerLeft) })
 	if from == to {
 		return
 	}
 	a := c.attached.Load()
 	if from == serving {
-		c.cancel(cause)
 		if a != nil {
 			a.session.Abandon()
 		}

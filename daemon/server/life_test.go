@@ -49,7 +49,7 @@ func TestAnEventThatCannotHappenPanics(t *testing.T) {
 			t.Errorf("it is %v now", l.now())
 		}
 	}()
-	l.move(onClose, time.Hour, func() {})
+	l.move(onClose, func() {}, time.Hour, func() {})
 }
 
 // Whatever comes in whatever order, a connection goes forward only and ends.
@@ -57,6 +57,7 @@ func TestALifeGoesForwardAndEnds(t *testing.T) {
 	for seed := range uint64(500) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		var l life
+		ends := 0
 		for step := 0; l.now() != closed; step++ {
 			if step > 200 {
 				t.Fatalf("seed %d: still %v", seed, l.now())
@@ -65,7 +66,7 @@ func TestALifeGoesForwardAndEnds(t *testing.T) {
 			if moves[l.now()][e] == never {
 				continue
 			}
-			from, to := l.move(e, time.Hour, func() {})
+			from, to := l.move(e, func() { ends++ }, time.Hour, func() {})
 			if to < from && (from != leaving || !to.told()) {
 				t.Fatalf("seed %d: %v after %v", seed, to, from)
 			}
@@ -73,14 +74,17 @@ func TestALifeGoesForwardAndEnds(t *testing.T) {
 				t.Fatalf("seed %d: %v takes back what %v had given up", seed, to, from)
 			}
 		}
+		if ends != 1 {
+			t.Fatalf("seed %d: it ended %d times", seed, ends)
+		}
 	}
 }
 
 func TestLingeringEnds(t *testing.T) {
 	over := make(chan struct{})
 	var l life
-	l.move(onDrop, 0, nil)
-	l.move(onHeld, time.Nanosecond, func() { close(over) })
+	l.move(onDrop, func() {}, 0, nil)
+	l.move(onHeld, nil, time.Nanosecond, func() { close(over) })
 	<-over
 }
 

@@ -2,7 +2,6 @@ package server
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/daemon/socket"
 )
 
 // poller receives from many connections and has their requests answered, on one
@@ -30,8 +30,7 @@ import (
 type poller struct {
 	server *Server
 	run    func() // poll
-	epoll  int
-	wake   int // eventfd: nobody is to poll any more
+	epoll  *socket.Epoll
 
 	active  atomic.Int32 // connections that sent something lately, as counted last
 	counted atomic.Int64 // unix nanoseconds of that
@@ -61,28 +60,14 @@ const (
 )
 
 func newPoller(s *Server) (*poller, error) {
-	p := &poller{server: s}
+	epoll, err := socket.NewEpoll()
+	if err != nil {
+		return nil, err
+	}
+	p := &poller{server: s, epoll: epoll}
 	p.run = p.poll
 	p.mu.conns = map[uint64]*conn{}
-	var err error
-	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("epoll: %w", err)
-	}
-	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		unix.Close(p.epoll)
-		return nil, fmt.Errorf("eventfd: %w", err)
-	}
-	if err := p.register(p.wake, 0); err != nil {
-		p.close()
-		return nil, fmt.Errorf("epoll: %w", err)
-	}
 	return p, nil
-}
-
-func (p *poller) register(fd int, id uint64) error {
-	// id lies in the 8 bytes that the kernel hands back with an event.
-	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(uint32(id)), Pad: int32(uint32(id >> 32))}
-	return unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd, &event)
 }
 
 // join makes a connection one of p's; leave ends that. It is polled while it is
@@ -101,7 +86,7 @@ func (p *poller) leave(c *conn) {
 
 // arm begins to poll a connection; false when that cannot be.
 func (p *poller) arm(c *conn) bool {
-	err := p.register(c.sock.Fd(), c.id)
+	err := p.epoll.Add(c.sock.Fd(), c.id, unix.EPOLLIN)
 	if err != nil {
 		p.server.log.Error().Err(err).Msg("client cannot be served")
 	}
@@ -109,10 +94,7 @@ func (p *poller) arm(c *conn) bool {
 }
 
 // disarm ends arm. It is for the goroutine that polls.
-func (p *poller) disarm(c *conn) {
-	// It fails for what is not registered, which is what we want.
-	_ = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_DEL, c.sock.Fd(), nil)
-}
+func (p *poller) disarm(c *conn) { p.epoll.Remove(c.sock.Fd()) }
 
 func (p *poller) find(id uint64) *conn {
 	p.mu.Lock()
@@ -165,13 +147,13 @@ func (p *poller) poll() {
 	var events [32]unix.EpollEvent
 	for {
 		p.pace.Pace()
-		n, err := unix.EpollWait(p.epoll, events[:], -1)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			panic("daemon: epoll: " + err.Error())
+		n, err := p.epoll.Wait(events[:], -1)
+		if err != nil {
+			panic("daemon: " + err.Error())
 		}
 		// What is left of events when p is replaced is found again by the other goroutine.
-		for i := range max(n, 0) {
-			id := uint64(uint32(events[i].Fd)) | uint64(uint32(events[i].Pad))<<32
+		for i := range n {
+			id := socket.EventID(&events[i])
 			if id == 0 || !p.serve(id, w) {
 				return
 			}
@@ -222,13 +204,6 @@ func (p *poller) serveDirectly(c *conn, w *workspace) {
 }
 
 // stop makes poll return.
-func (p *poller) stop() error {
-	one := [8]byte{1, 1, 1, 1, 1, 1, 1, 1} // any number but 0, in either byte order
-	_, err := unix.Write(p.wake, one[:])
-	return err
-}
+func (p *poller) stop() error { return p.epoll.Stop() }
 
-func (p *poller) close() {
-	unix.Close(p.wake)
-	unix.Close(p.epoll)
-}
+func (p *poller) close() { p.epoll.Close() }

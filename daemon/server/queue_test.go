@@ -1,142 +1,268 @@
 package server
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
 
-func TestConnectionsTakeTurns(t *testing.T) {
-	q := newQueue(5)
-	a, b := &lane{}, &lane{}
-	jobs := map[string]*job{}
-	for _, name := range []string{"a1", "a2", "a3", "b1", "b2"} {
-		jobs[name] = &job{body: []byte(name)}
-		l := a
-		if name[0] == 'b' {
-			l = b
-		}
-		q.put(l, jobs[name])
+// newTestQueue has no goroutines of its own; what it would start is counted.
+func newTestQueue(workers int) (q *queue, spawned *int) {
+	q, spawned = newQueue(workers, &lastTime{}), new(int)
+	q.spawn = func() { *spawned++ }
+	return q, spawned
+}
+
+func (q *queue) newLane(of user) *lane {
+	l := &lane{}
+	q.join(l, of)
+	return l
+}
+
+// serve begins the next job, has it run for a time and returns its name.
+func serve(t *testing.T, q *queue, took time.Duration) string {
+	t.Helper()
+	j, ok := q.next()
+	if !ok {
+		t.Fatal("no job")
 	}
-	if !q.take(a, jobs["a2"]) || q.take(a, jobs["a2"]) || q.take(b, jobs["a1"]) {
+	p := place{queue: q, lane: j.lane, since: time.Now().Add(-took), worker: true}
+	p.leave()
+	return string(j.body)
+}
+
+func putNamed(q *queue, l *lane, names ...string) (jobs []*job) {
+	for _, name := range names {
+		j := &job{body: []byte(name), queue: q, lane: l}
+		q.put(l, j)
+		jobs = append(jobs, j)
+	}
+	return jobs
+}
+
+func TestConnectionsTakeTurns(t *testing.T) {
+	q, _ := newTestQueue(5)
+	a, b := q.newLane(user{}), q.newLane(user{})
+	jobs := putNamed(q, a, "a1", "a2", "a3")
+	putNamed(q, b, "b1", "b2")
+	if !q.take(a, jobs[1]) || q.take(a, jobs[1]) || q.take(b, jobs[0]) {
 		t.Error("take takes what is there once, and nothing else")
 	}
 	var order []string
 	for range 4 {
-		j, _ := q.next()
-		order = append(order, string(j.body))
+		order = append(order, serve(t, q, turnTime))
 	}
-	if got := order; got[0] != "a1" || got[1] != "b1" || got[2] != "a3" || got[3] != "b2" {
-		t.Errorf("order %v", order)
+	slices.Sort(order[2:]) // they have had the same
+	if want := []string{"a1", "b1", "a3", "b2"}; !slices.Equal(order, want) {
+		t.Errorf("order %v, not %v", order, want)
 	}
-	q.put(a, jobs["a1"])
-	if !q.take(a, jobs["a1"]) || q.length() != 0 {
+	last := putNamed(q, a, "a4")[0]
+	if !q.take(a, last) || q.length() != 0 {
 		t.Error("the last of a lane is not taken")
 	}
-	q.put(b, jobs["b1"])
+	putNamed(q, b, "b3")
 	q.close()
-	if j, ok := q.next(); !ok || j != jobs["b1"] {
-		t.Error("a closed queue hands out what waits")
+	if name := serve(t, q, 0); name != "b3" {
+		t.Errorf("a closed queue hands out %s", name)
 	}
 	if _, ok := q.next(); ok {
 		t.Error("a closed queue ends")
 	}
-	if q.put(a, jobs["a1"]) {
+	if q.put(a, last) {
 		t.Error("a closed queue takes work")
+	}
+	q.part(a)
+	q.part(b)
+	if len(q.mu.users) != 0 {
+		t.Errorf("%d users are left", len(q.mu.users))
+	}
+}
+
+// Many connections and many requests of each get a user no more than half of the time
+// beside one connection of another.
+func TestUsersShareTimeWhateverTheirConnections(t *testing.T) {
+	for name, attacker := range map[string]user{"another uid": {uid: 1, tenant: 2}, "another tenant": {uid: 3, tenant: 1}} {
+		t.Run(name, func(t *testing.T) {
+			q, _ := newTestQueue(1)
+			for range 12 {
+				putNamed(q, q.newLane(attacker), strings.Split(strings.Repeat("x", 8), "")...)
+			}
+			putNamed(q, q.newLane(user{uid: 3, tenant: 2}), strings.Split(strings.Repeat("v", 8), "")...)
+			order := ""
+			for range 16 {
+				order += serve(t, q, turnTime)
+			}
+			if n := strings.Count(order, "v"); n != 8 {
+				t.Errorf("%d of 16 turns are the victim's: %s", n, order)
+			}
+			if strings.Contains(order, "xxx") {
+				t.Errorf("two turns of others before one of the victim's: %s", order)
+			}
+		})
+	}
+}
+
+// Who asks for little goes before those who ask for much, also when they came first.
+func TestALaneThatHadLittleIsNext(t *testing.T) {
+	q, _ := newTestQueue(1)
+	victim := q.newLane(user{})
+	for range 12 {
+		putNamed(q, q.newLane(user{}), "x", "x", "x")
+	}
+	for range 12 {
+		serve(t, q, turnTime)
+	}
+	for range 5 {
+		putNamed(q, victim, "v")
+		if name := serve(t, q, turnTime/20); name != "v" {
+			t.Fatal("a turn of another comes first")
+		}
+	}
+}
+
+// What a lane had while nobody wanted it is no debt: once others do, it waits for few
+// turns of theirs.
+func TestTimeThatNobodyWantedIsNoDebt(t *testing.T) {
+	q, _ := newTestQueue(1)
+	busy, late := q.newLane(user{}), q.newLane(user{})
+	for range 100 {
+		putNamed(q, busy, "b")
+		serve(t, q, turnTime)
+	}
+	putNamed(q, late, strings.Split(strings.Repeat("l", 50), "")...)
+	putNamed(q, busy, "b")
+	order := ""
+	for !strings.Contains(order, "b") {
+		order += serve(t, q, turnTime)
+	}
+	if len(order) > 1+int((mostAhead+2*turnTime)/turnTime) {
+		t.Errorf("%d turns of another before the job of who had been alone", len(order)-1)
 	}
 }
 
 func TestPlacesAreBounded(t *testing.T) {
-	q := newQueue(2)
+	q, spawned := newTestQueue(2)
+	l := q.newLane(user{})
 	for i, want := range []bool{true, true, false} {
-		if q.enter() != want {
+		if q.enter(l) != want {
 			t.Fatalf("place %d of 2: %v", i+1, !want)
 		}
 	}
-	l, j := &lane{}, &job{}
-	q.put(l, j)
-	got := make(chan *job)
-	go func() { j, _ := q.next(); got <- j }()
-	select {
-	case <-got:
-		t.Fatal("a third place")
-	case <-time.After(10 * time.Millisecond):
+	putNamed(q, l, "j")
+	if *spawned != 0 {
+		t.Error("a goroutine is started that finds no place")
 	}
-	q.leave()
-	if <-got != j {
-		t.Error("another job")
+	first, second := place{queue: q, lane: l, since: time.Now()}, place{queue: q, lane: l, since: time.Now()}
+	first.leave()
+	if *spawned != 1 {
+		t.Errorf("%d goroutines are started for a job that has a place now", *spawned)
 	}
-	q.put(l, j)
-	q.leave()
-	if q.enter() {
+	if q.enter(l) {
 		t.Error("one that does not wait goes before one that does")
 	}
+	if name := serve(t, q, 0); name != "j" {
+		t.Errorf("job %s", name)
+	}
+	second.leave()
+	if q.mu.running != 0 {
+		t.Errorf("%d jobs run", q.mu.running)
+	}
 }
 
-// A job that gave way goes on when nobody else wants its place, or after a few jobs of
-// those that do.
+// parked begins a job and has it give way; the channel is closed when it goes on.
+func parked(q *queue, l *lane) (*place, chan struct{}) {
+	p, wentOn := &place{queue: q, lane: l, since: time.Now().Add(-turnTime), worker: true}, make(chan struct{})
+	go func() {
+		p.giveWay()
+		close(wentOn)
+	}()
+	return p, wentOn
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(what)
+		}
+	}
+}
+
+func (q *queue) parkedJobs() (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, l := range q.mu.waiting {
+		n += len(l.parked)
+	}
+	return n
+}
+
+// With one worker a long job gives way to what waits, and goes on after it; a goroutine
+// is started in its place.
 func TestALongJobGivesWay(t *testing.T) {
-	q := newQueue(1)
-	q.spawn = func() {}
-	if !q.enter() {
+	q, spawned := newTestQueue(1)
+	long, other := q.newLane(user{}), q.newLane(user{})
+	if !q.enter(long) {
 		t.Fatal("no place")
 	}
-	q.giveWay() // for nobody
-	l := &lane{}
-	const jobs = 2 * mostPass
-	for range jobs {
-		q.put(l, &job{})
+	alone, wentOn := parked(q, long)
+	<-wentOn // for nobody
+	if !alone.long || q.mu.running != 1 || q.mu.long != 1 {
+		t.Errorf("%d jobs run, %d of them long", q.mu.running, q.mu.long)
 	}
-	wentOn := make(chan struct{})
+	putNamed(q, other, "o")
+	alone.since = time.Now().Add(-turnTime)
+	wentOn = make(chan struct{})
 	go func() {
-		q.giveWay()
+		alone.giveWay()
 		close(wentOn)
 	}()
-	for i := range mostPass {
-		if _, ok := q.next(); !ok {
-			t.Fatalf("job %d is not begun while another gives way", i)
-		}
-		select {
-		case <-wentOn:
-			t.Fatalf("it goes on while job %d has the only place", i)
-		case <-time.After(time.Millisecond):
-		}
-		q.leave()
+	eventually(t, "it does not give way", func() bool { return q.parkedJobs() == 1 })
+	if *spawned != 1 {
+		t.Errorf("%d goroutines are started in place of one that gave way", *spawned)
+	}
+	if name := serve(t, q, 0); name != "o" {
+		t.Errorf("job %s", name)
 	}
 	<-wentOn
-	if q.mu.running != 1 || q.enter() {
-		t.Errorf("%d jobs run in one place", q.mu.running)
-	}
-	q.leave()
-	for range jobs - mostPass {
-		if _, ok := q.next(); !ok {
-			t.Fatal("a job is lost")
-		}
-		q.leave()
-	}
-	if !q.enter() {
-		t.Error("a place is lost")
+	alone.leave()
+	if q.mu.running != 0 || q.mu.long != 0 || len(q.mu.waiting) != 0 {
+		t.Errorf("%d jobs run, %d of them long, %d lanes wait", q.mu.running, q.mu.long, len(q.mu.waiting))
 	}
 }
 
-func TestAWorkerThatGivesWayIsReplaced(t *testing.T) {
-	q := newQueue(1)
-	spawned := make(chan struct{}, 1)
-	q.spawn = func() { spawned <- struct{}{} }
-	l := &lane{}
-	q.put(l, &job{})
-	q.put(l, &job{})
-	if _, ok := q.next(); !ok {
-		t.Fatal("no job")
+// While short requests come, long jobs have all workers but one.
+func TestLongJobsLeaveAWorkerToShortOnes(t *testing.T) {
+	const workers = 3
+	q, _ := newTestQueue(workers)
+	q.short.note(time.Now().Add(time.Hour)) // they come during all of the test
+	var places []*place
+	var on []chan struct{}
+	for range workers {
+		l := q.newLane(user{})
+		if !q.enter(l) {
+			t.Fatal("no place")
+		}
+		p, wentOn := parked(q, l)
+		places, on = append(places, p), append(on, wentOn)
 	}
-	wentOn := make(chan struct{})
-	go func() {
-		q.giveWay()
-		close(wentOn)
-	}()
-	<-spawned // this goroutine is it
-	if _, ok := q.next(); !ok {
-		t.Fatal("no job for who came in place of the worker")
+	eventually(t, "no long job is parked", func() bool { return q.parkedJobs() == 1 })
+	victim := q.newLane(user{})
+	for range 3 {
+		if !q.enter(victim) {
+			t.Fatal("no worker is left")
+		}
+		p := place{queue: q, lane: victim, since: time.Now()}
+		p.leave()
 	}
-	q.leave()
-	<-wentOn
+	if q.mu.long != workers-1 || q.mu.running != workers-1 {
+		t.Errorf("%d jobs run, %d of them long", q.mu.running, q.mu.long)
+	}
+	q.short.at.Store(0) // they come no more, and nothing else happens
+	eventually(t, "a long job is parked while a worker is free", func() bool { return q.parkedJobs() == 0 })
+	for i := range places {
+		<-on[i]
+		places[i].leave()
+	}
 }

@@ -61,6 +61,7 @@ type Server struct {
 	queue   *queue
 	// deviceQueue has places of its own for what may wait for the GPU's driver.
 	deviceQueue *queue
+	short       lastTime // of a short request
 	watcher     *socket.Watcher
 	pollers     []*poller
 	workspaces  sync.Pool
@@ -94,12 +95,12 @@ func New(o Options) (*Server, error) {
 	s := &Server{
 		config: o.Config, store: o.Store, device: o.Device, gpu: o.GPU, log: o.Log, stats: o.Stats,
 		counts: newCounts(), epoch: o.Epoch, title: o.Title[:min(len(o.Title), wire.MaxName)], tenants: o.Tenants, canary: o.Canary,
-		queue: newQueue(o.Config.Workers), deviceQueue: newQueue(o.Config.Workers),
 		idle: make(chan struct{}, 1), closing: make(chan struct{}), guessing: make(chan struct{}, 1),
 		memory: budget.NewBytes("connection memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),
 		mapped: budget.NewMapped(),
 	}
 	s.places = budget.NewPlaces(o.Config.MaxProfiles, len(o.Tenants))
+	s.queue, s.deviceQueue = newQueue(o.Config.Workers, &s.short), newQueue(o.Config.Workers, &s.short)
 	for _, q := range []*queue{s.queue, s.deviceQueue} {
 		q.spawn = func() { s.polling.Go(q.work) }
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/socket"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
-	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 	"github.com/spliced-kv/spliced/tiering"
 )
 
@@ -80,7 +80,7 @@ func TestARefusedPeerIsToldSo(t *testing.T) {
 func TestLookupsDoNotAllocate(t *testing.T) {
 	s := newTestServer(t)
 	c := newConn(s, 1, nil, socket.Peer{}, time.Now())
-	id, err := s.store.AddProfile(testProfile(t))
+	id, err := s.store.AddProfile(profiletest.New(profiletest.TwoLayers(1)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,26 +110,4 @@ func TestLookupsDoNotAllocate(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-}
-
-// testProfile has one linear layer of a dense family with a convolution, more
-// value heads than key heads and dk unlike dv, and one attention layer.
-func testProfile(t testing.TB) *profile.Profile {
-	t.Helper()
-	p, err := profile.New(profile.Identity{
-		Model: "test", Weights: [32]byte{7}, Tokenizer: "bytes", TPSize: 1,
-		Layers: []profile.Layer{
-			{Kind: profile.KindLinear, Linear: profile.Linear{
-				Family: profile.GDN, KeyHeads: 2, ValueHeads: 4, KeyDim: 16, ValueDim: 8, StateDType: profile.F32, TransitionDType: profile.F16,
-				Conv: profile.Conv{Kernel: 4, Channels: []int{32, 32, 32}, DType: profile.F32},
-			}},
-			{Kind: profile.KindFull, Attention: profile.Attention{
-				KVHeads: 2, KeyDim: 16, ValueDim: 16, DType: profile.BF16, Keys: profile.AtZero, Rope: profile.Rope{Dims: 8, Theta: 1e4},
-			}},
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
 }

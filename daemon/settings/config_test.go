@@ -5,8 +5,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -234,6 +236,56 @@ func TestSizesAreReadAndWrittenExactly(t *testing.T) {
 			t.Errorf("%q was read as %d", text, b)
 		}
 	}
+}
+
+// What a file says is refused in words, or is a configuration, and the same one when
+// it is read again.
+func FuzzFile(f *testing.F) {
+	for _, text := range []string{"", "socket: /run/s\narena: 1GiB\n", "tenants:\n  - name: default\n  - name: b\n    token: xyz\n    quota: 1GiB\n",
+		"allow_gids: [1, 2]\n---\nb: c\n", "a: &a [*a]\n", "tenants: {name: x}\n", "? [x]\n: y\n", "\x00", "tenants:\n  - token_file: /x\n"} {
+		f.Add(text, "a token")
+	}
+	f.Fuzz(func(t *testing.T, text, token string) {
+		load := func() (Config, error) {
+			c, _, err := Load(Sources{
+				Args: []string{"-config", "file"}, Getenv: func(string) string { return "" }, Output: io.Discard,
+				ReadFile:   func(string) ([]byte, error) { return []byte(text), nil },
+				ReadSecret: func(string) (string, string, error) { return token, "", nil },
+			})
+			if err == nil {
+				err = c.Validate()
+			}
+			return c, err
+		}
+		c, err := load()
+		again, err2 := load()
+		switch {
+		case (err == nil) != (err2 == nil):
+			t.Fatalf("read twice: %v, then %v", err, err2)
+		case err != nil && !errors.Is(err, ErrConfig):
+			t.Fatalf("%v is no ErrConfig", err)
+		case err == nil && !reflect.DeepEqual(c, again):
+			t.Fatalf("read twice: %+v, then %+v", c, again)
+		}
+	})
+}
+
+// The file of a token is a token without white space around it, or refused.
+func FuzzSecret(f *testing.F) {
+	for _, text := range []string{"", " \n", "token\n", "\x00", strings.Repeat("x", maxSecret), strings.Repeat("x", maxSecret+1)} {
+		f.Add([]byte(text))
+	}
+	path := filepath.Join(f.TempDir(), "token")
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		secret, warning, err := ReadSecret(path)
+		want := strings.TrimSpace(string(text))
+		if good := want != "" && len(text) <= maxSecret; warning != "" || (err == nil) != good || good && secret != want {
+			t.Fatalf("%q: %q, %q, %v", text, secret, warning, err)
+		}
+	})
 }
 
 func FuzzBytes(f *testing.F) {

@@ -1,7 +1,6 @@
 package socket
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -17,8 +16,7 @@ import (
 //
 // Its loop is also the heartbeat of the process.
 type Watcher struct {
-	epoll int
-	wake  int // eventfd
+	epoll *Epoll
 
 	beat atomic.Int64 // unix nanoseconds of the loop's last turn
 
@@ -39,22 +37,14 @@ const beatEvery = time.Second
 
 // NewWatcher makes a watcher; nothing runs yet.
 func NewWatcher() (*Watcher, error) {
-	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	epoll, err := NewEpoll()
 	if err != nil {
-		return nil, fmt.Errorf("epoll: %w", err)
+		return nil, fmt.Errorf("watch: %w", err)
 	}
-	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err == nil {
-		w := &Watcher{epoll: epoll, wake: wake}
-		w.mu.watched = map[uint64]Watched{}
-		if err = w.register(wake, 0, unix.EPOLLIN); err == nil {
-			w.beat.Store(time.Now().UnixNano())
-			return w, nil
-		}
-		unix.Close(wake)
-	}
-	unix.Close(epoll)
-	return nil, fmt.Errorf("watch: %w", err)
+	w := &Watcher{epoll: epoll}
+	w.mu.watched = map[uint64]Watched{}
+	w.beat.Store(time.Now().UnixNano())
+	return w, nil
 }
 
 // Add watches a connection. id is not 0; pidfd may be -1. Both descriptors stay
@@ -63,9 +53,9 @@ func (w *Watcher) Add(id uint64, sock, pidfd int, who Watched) error {
 	w.mu.Lock()
 	w.mu.watched[id] = who
 	w.mu.Unlock()
-	err := w.register(sock, id, unix.EPOLLRDHUP|unix.EPOLLONESHOT)
+	err := w.epoll.Add(sock, id, unix.EPOLLRDHUP|unix.EPOLLONESHOT)
 	if err == nil && pidfd >= 0 {
-		err = w.register(pidfd, id, unix.EPOLLIN|unix.EPOLLONESHOT)
+		err = w.epoll.Add(pidfd, id, unix.EPOLLIN|unix.EPOLLONESHOT)
 	}
 	if err != nil {
 		w.Remove(id, sock, pidfd)
@@ -80,30 +70,23 @@ func (w *Watcher) Remove(id uint64, sock, pidfd int) {
 	w.mu.Lock()
 	delete(w.mu.watched, id)
 	w.mu.Unlock()
-	// Errors: not registered, which is what we want.
-	_ = unix.EpollCtl(w.epoll, unix.EPOLL_CTL_DEL, sock, nil)
+	w.epoll.Remove(sock)
 	if pidfd >= 0 {
-		_ = unix.EpollCtl(w.epoll, unix.EPOLL_CTL_DEL, pidfd, nil)
+		w.epoll.Remove(pidfd)
 	}
-}
-
-// register puts id into the 8 bytes that the kernel hands back with an event.
-func (w *Watcher) register(fd int, id uint64, events uint32) error {
-	event := unix.EpollEvent{Events: events, Fd: int32(uint32(id)), Pad: int32(uint32(id >> 32))}
-	return unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &event)
 }
 
 // Run polls until Stop is called.
 func (w *Watcher) Run() error {
 	events := make([]unix.EpollEvent, 64)
 	for {
-		n, err := unix.EpollWait(w.epoll, events, int(beatEvery/time.Millisecond))
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("epoll: %w", err)
+		n, err := w.epoll.Wait(events, int(beatEvery/time.Millisecond))
+		if err != nil {
+			return fmt.Errorf("watch: %w", err)
 		}
 		w.beat.Store(time.Now().UnixNano())
-		for _, e := range events[:max(n, 0)] {
-			id := uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32
+		for _, e := range events[:n] {
+			id := EventID(&e)
 			if id == 0 {
 				return nil
 			}
@@ -127,14 +110,7 @@ func (w *Watcher) Alive(now time.Time) bool {
 }
 
 // Stop makes Run return.
-func (w *Watcher) Stop() error {
-	one := [8]byte{1, 1, 1, 1, 1, 1, 1, 1} // any number but 0, in either byte order
-	_, err := unix.Write(w.wake, one[:])
-	return err
-}
+func (w *Watcher) Stop() error { return w.epoll.Stop() }
 
 // Close frees the descriptors; Run has returned.
-func (w *Watcher) Close() {
-	unix.Close(w.wake)
-	unix.Close(w.epoll)
-}
+func (w *Watcher) Close() { w.epoll.Close() }

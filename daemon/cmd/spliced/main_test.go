@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -65,7 +66,7 @@ func TestAnswersAndExitCodes(t *testing.T) {
 	} {
 		out, err := program(t, test.args...).CombinedOutput()
 		code := 0
-		if exit, ok := err.(*exec.ExitError); ok { //nolint:errorlint // what Output returns
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			code = exit.ExitCode()
 		} else if err != nil {
 			t.Fatal(err)
