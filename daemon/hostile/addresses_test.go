@@ -46,7 +46,7 @@ func registerMuch(t *testing.T, v *victim, requests int) (got int64, accepted in
 		if i%60 == 0 { // as many as one connection has
 			attacker = v.client(connector.Options{Name: "attacker"})
 		}
-		_, err := attacker.Register(modelNamed(t, "attacker"), connector.Binding{
+		_, err := attacker.Register(modelNamed("attacker"), connector.Binding{
 			BlockTokens: 1, Memory: inBlocks(sparse(t, size), size, 8192)})
 		switch {
 		case err == nil:
@@ -67,7 +67,7 @@ func crowd(t *testing.T, v *victim) {
 	t.Helper()
 	var together sync.WaitGroup
 	for range 30 {
-		m := registered(t, v.client(connector.Options{Name: "crowd"}), modelNamed(t, "neighbour"), connector.Binding{})
+		m := registered(t, v.client(connector.Options{Name: "crowd"}), modelNamed("neighbour"), connector.Binding{})
 		together.Go(func() {
 			for range 20 {
 				if _, err := put(m, 64); err != nil {

@@ -34,7 +34,7 @@ func TestHostileDescriptorsOfTheDaemonAreNotUsedUp(t *testing.T) {
 		})
 	})
 	v.mustRun()
-	m := registered(t, v.client(connector.Options{Name: "late"}), modelNamed(t, "late"), connector.Binding{})
+	m := registered(t, v.client(connector.Options{Name: "late"}), modelNamed("late"), connector.Binding{})
 	if _, err := put(m, 64); err != nil {
 		t.Errorf("a client after the attack: %v", err)
 	}
@@ -48,7 +48,7 @@ func registerOften(t *testing.T, v *victim) (accepted int) {
 	for range 20 {
 		c := v.client(connector.Options{Name: "attacker"})
 		for range 60 {
-			_, err := c.Register(modelNamed(t, "attacker"), connector.Binding{BlockTokens: 1, Memory: inBlocks(sparse(t, 64<<10), 64<<10, 8192)})
+			_, err := c.Register(modelNamed("attacker"), connector.Binding{BlockTokens: 1, Memory: inBlocks(sparse(t, 64<<10), 64<<10, 8192)})
 			switch {
 			case err == nil:
 				accepted++

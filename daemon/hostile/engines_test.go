@@ -19,28 +19,15 @@ import (
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 )
 
 // modelNamed is a small profile: a linear layer and one of attention, whose keys and
 // values take rowBytes each for a token.
-func modelNamed(t testing.TB, name string) *profile.Profile {
-	t.Helper()
-	p, err := profile.New(profile.Identity{
-		Model: name, Weights: [32]byte{7}, Tokenizer: "bytes", TPSize: 1,
-		Layers: []profile.Layer{
-			{Kind: profile.KindLinear, Linear: profile.Linear{
-				Family: profile.GDN, KeyHeads: 2, ValueHeads: 4, KeyDim: 16, ValueDim: 8, StateDType: profile.F32, TransitionDType: profile.F16,
-				Conv: profile.Conv{Kernel: 4, Channels: []int{32, 32, 32}, DType: profile.F32},
-			}},
-			{Kind: profile.KindFull, Attention: profile.Attention{
-				KVHeads: 2, KeyDim: 16, ValueDim: 16, DType: profile.BF16, Keys: profile.AtZero, Rope: profile.Rope{Dims: 8, Theta: 1e4},
-			}},
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+func modelNamed(name string) *profile.Profile {
+	id := profiletest.TwoLayers(1)
+	id.Model = name
+	return profiletest.New(id)
 }
 
 const rowBytes = 2 * 16 * 2
@@ -132,7 +119,7 @@ const neighbourCalls = 300
 
 func (v *victim) neighbour() *neighbour {
 	v.t.Helper()
-	n := &neighbour{t: v.t, model: registered(v.t, v.client(connector.Options{Name: "neighbour"}), modelNamed(v.t, "neighbour"), connector.Binding{})}
+	n := &neighbour{t: v.t, model: registered(v.t, v.client(connector.Options{Name: "neighbour"}), modelNamed("neighbour"), connector.Binding{})}
 	n.idle = p99(2*neighbourCalls, func() { n.call() })
 	return n
 }

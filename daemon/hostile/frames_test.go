@@ -1,7 +1,9 @@
 package hostile
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
@@ -75,6 +77,9 @@ func (f *frames) receive() ([]byte, wire.Code, error) {
 	}
 	buf := make([]byte, wire.MaxFrame)
 	n, fds, err := f.conn.Recv(buf)
+	for begun := time.Now(); errors.Is(err, seqpacket.ErrTimeout) && time.Since(begun) < patience; { // a signal ends it early
+		n, fds, err = f.conn.Recv(buf)
+	}
 	if err != nil {
 		return nil, 0, err
 	}

@@ -12,6 +12,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -38,6 +39,9 @@ import (
 
 // patience bounds every wait; it is long because the machine may be busy.
 const patience = 30 * time.Second
+
+// bars also holds what others felt against its bounds, on a machine that does nothing else.
+var bars = flag.Bool("bars", false, "fail where others waited for too long; for a machine that does nothing else")
 
 // roleEnv makes the test binary a process of an attack; its value is a name in roles,
 // and roleBounds a JSON bounds to take on first.

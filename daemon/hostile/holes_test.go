@@ -35,7 +35,7 @@ func fillHoles(t *testing.T, denied []uint32) {
 	v := start(t, bounds{Cgroups: []string{group}, Denied: denied}, "-staging=4MiB")
 	n := v.neighbour()
 	c := v.client(connector.Options{Name: "attacker"})
-	p := modelNamed(t, "attacker")
+	p := modelNamed("attacker")
 
 	// What is too large is not mapped at all.
 	register := func(bytes int64) (*connector.Model, *connector.Memory, error) {

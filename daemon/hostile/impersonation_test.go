@@ -90,7 +90,7 @@ var join = role("join", func(args []string) error {
 		return err
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := c.WaitAttached(ctx); err != nil {
 		fmt.Println("stays away:", err)

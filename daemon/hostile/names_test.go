@@ -23,7 +23,7 @@ func TestHostileNamesDoNotBlindMetrics(t *testing.T) {
 	for _, name := range names {
 		const place = "PLACEHOLDERPLACE"
 		padded := (name + strings.Repeat("x", len(place)))[:len(place)]
-		p := modelNamed(t, place)
+		p := modelNamed(place)
 		canonical := bytes.Replace(p.Canonical(), []byte(place), []byte(padded), 1)
 		f, code := v.frames(&wire.HelloRequest{Client: name})
 		if code != wire.OK {

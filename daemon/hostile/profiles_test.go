@@ -18,7 +18,7 @@ func TestHostileProfilesDoNotTakeAllPlaces(t *testing.T) {
 	attack := func(i int) *connector.Client {
 		c := v.client(connector.Options{Name: "attacker"})
 		for k := range each {
-			m, err := c.Register(modelNamed(t, fmt.Sprintf("attacker %d %d", i, k)), connector.Binding{})
+			m, err := c.Register(modelNamed(fmt.Sprintf("attacker %d %d", i, k)), connector.Binding{})
 			if err == nil {
 				err = m.Ready()
 			}
@@ -42,7 +42,7 @@ func TestHostileProfilesDoNotTakeAllPlaces(t *testing.T) {
 		if taken > 16 {
 			t.Errorf("one connection has %d of 64 profiles", taken)
 		}
-		registered(t, v.client(connector.Options{Name: "other"}), modelNamed(t, "other"), connector.Binding{})
+		registered(t, v.client(connector.Options{Name: "other"}), modelNamed("other"), connector.Binding{})
 		c.Close()
 		// It comes and goes, and what it leaves behind makes room.
 		for i := range rounds {
@@ -51,7 +51,7 @@ func TestHostileProfilesDoNotTakeAllPlaces(t *testing.T) {
 	})
 	other := v.client(connector.Options{Name: "late"})
 	for i := range 16 {
-		m := registered(t, other, modelNamed(t, fmt.Sprintf("late %d", i)), connector.Binding{})
+		m := registered(t, other, modelNamed(fmt.Sprintf("late %d", i)), connector.Binding{})
 		if _, err := put(m, 64); err != nil {
 			t.Errorf("a client after the attack: %v", err)
 		}

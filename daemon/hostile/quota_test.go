@@ -10,7 +10,7 @@ import (
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector"
-	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 )
 
 const (
@@ -28,7 +28,7 @@ func TestHostileTinySegmentsTakeNoMoreThanTheQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := start(t, bounds{}, "-config="+config, "-arena=128MiB", "-page-bytes=64KiB", "-disk="+filepath.Join(shortDir(t), "d"), "-disk-size=128MiB", "-disk-slab=4MiB", "-disk-reserve=0B")
-	m := registered(t, v.client(connector.Options{Name: "attacker", Tenants: []connector.Tenant{{Name: tinyTenant}}}), speck(t), connector.Binding{})
+	m := registered(t, v.client(connector.Options{Name: "attacker", Tenants: []connector.Tenant{{Name: tinyTenant}}}), profiletest.New(profiletest.Speck(1)), connector.Binding{})
 	each := m.Profile().SegmentLayout(4).Bytes
 	flood := func(n int) (published int) {
 		for range n {
@@ -71,19 +71,4 @@ func (v *victim) heldBytes(t testing.TB) (held, counted int64) {
 		}
 	}
 	return held, counted
-}
-
-// speck is a model whose states are a few bytes.
-func speck(t testing.TB) *profile.Profile {
-	t.Helper()
-	p, err := profile.New(profile.Identity{
-		Model: "speck", Weights: [32]byte{8}, Tokenizer: "bytes", TPSize: 1,
-		Layers: []profile.Layer{{Kind: profile.KindLinear, Linear: profile.Linear{
-			Family: profile.GDN, KeyHeads: 1, ValueHeads: 1, KeyDim: 4, ValueDim: 4, StateDType: profile.F32, TransitionDType: profile.F32,
-		}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
 }
