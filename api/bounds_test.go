@@ -145,6 +145,38 @@ func exchange(conn net.Conn) error {
 	return err
 }
 
+// Any request is answered, and none of them is a fault of ours.
+func FuzzRequest(f *testing.F) {
+	for _, r := range []struct{ method, path, query, body string }{
+		{"GET", "/api/v1/segments/" + Digest{1}.String(), "", ""}, {"DELETE", "/api/v1/segments/00", "dry_run=true", ""},
+		{"POST", "/api/v1/profiles/" + Digest{1}.String() + "/switch", "off=true&reason=x", "{}"}, {"GET", "/api/v1/decisions", "limit=-1", ""},
+		{"GET", "/metrics", "", ""}, {"PUT", "//../livez", "%", "\x00"},
+	} {
+		f.Add(r.method, r.path, r.query, r.body)
+	}
+	fake := newFake(5)
+	s, err := New(Options{Shown: Shown{fake, fake, fake}, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
+	if err != nil {
+		f.Fatal(err)
+	}
+	handle := s.handler(true)
+	f.Fuzz(func(t *testing.T, method, path, query, body string) {
+		var ctx fasthttp.RequestCtx
+		ctx.Init(&fasthttp.Request{}, nil, nil)
+		ctx.Request.Header.SetMethod(method)
+		ctx.Request.SetRequestURI(path)
+		ctx.Request.URI().SetQueryString(query)
+		ctx.Request.SetBodyString(body)
+		if strings.Contains(string(ctx.Path()), profilingPath) { // takes the time that it is asked to
+			return
+		}
+		handle(&ctx)
+		if status := ctx.Response.StatusCode(); status < 200 || status >= 500 {
+			t.Errorf("%q %q?%q: status %d: %s", method, path, query, status, ctx.Response.Body())
+		}
+	})
+}
+
 func FuzzQuery(f *testing.F) {
 	for _, q := range []string{"", "limit=1", "limit=0&limit=2", "tenant=%00&profile=4294967296", "key_prefix=AB&cursor=" + Digest{1}.String(), "%zz&=&a=b=c"} {
 		f.Add(q)

@@ -305,6 +305,31 @@ func TestTortureOfADaemon(t *testing.T) {
 
 const tortureSeed = "16"
 
+// A soak too short for slopes: what clients of all kinds leave behind is right.
+func TestSoakOfADaemon(t *testing.T) {
+	out, errs := splicectl(t, exitOK, "torture", "-soak", "20s", "-every", "4s", "-seed", tortureSeed, "--json")
+	var r torture.SoakReport
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatal(err)
+	}
+	if bad := r.Failures(); bad != nil || r.Read == 0 || r.ReadBytes == 0 || r.Lies == 0 || len(r.Samples) == 0 || len(r.Slopes) != 10 {
+		t.Errorf("%q: %s", bad, out)
+	}
+	for _, role := range []string{"come", "die", "stall", "lie"} {
+		if r.Visitors[role] == 0 {
+			t.Errorf("nobody came to %s", role)
+		}
+	}
+	for i, s := range r.Samples {
+		if s.RSS <= s.Private || s.Private <= 0 || s.Descriptors < 3 || s.Goroutines < 1 {
+			t.Errorf("sample %d: %+v", i, s)
+		}
+	}
+	if !strings.Contains(errs, "steps/s") {
+		t.Errorf("no progress: %s", errs)
+	}
+}
+
 func TestDemoRefusesWrongUsage(t *testing.T) {
 	splicectl(t, exitUsage, "demo", "-seam", "0")
 	splicectl(t, exitUsage, "demo", "-scenario", "rag,golf")

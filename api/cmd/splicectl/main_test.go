@@ -41,7 +41,7 @@ func TestWrongUsageIsTwoAndSaysWhatIsRight(t *testing.T) {
 	for _, args := range [][]string{
 		{}, {"frobnicate"}, {"ls", "-nope"}, {"ls", "a", "b"}, {"ls", "cats"}, {"ls", "-limit", "-1"},
 		{"inspect"}, {"inspect", "a", "b"}, {"inspect", "decisions", "-limit", "0"}, {"stats", "x"}, {"version", "x"},
-		{"disk"}, {"disk", "check"}, {"disk", "mend", "/x"}, {"disk", "repair", "-deep", "/x"}, {"disk", "check", "-long", "/x"}, {"torture", "x"}, {"torture", "-loops", "-1"}, {"torture", "-power", "-2"}, {"torture", "-segments", "0"},
+		{"disk"}, {"disk", "check"}, {"disk", "mend", "/x"}, {"disk", "repair", "-deep", "/x"}, {"disk", "check", "-long", "/x"}, {"torture", "x"}, {"torture", "-loops", "-1"}, {"torture", "-power", "-2"}, {"torture", "-segments", "0"}, {"torture", "-soak", "1ms"}, {"torture", "-soak", "1m", "-load", "2"}, {"torture", "-soak", "1m", "-every", "1ms"}, {"torture", "-soak", "1m", "-bound", "0"},
 	} {
 		code, out, errs := cli(t, args...)
 		if code != exitUsage || out != "" || !strings.Contains(errs, "splicectl") {

@@ -4,13 +4,17 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"os"
+	"time"
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/torture"
 )
 
 type tortureFlags struct {
 	torture.Options
+	soak  torture.Soak
 	quiet bool
 }
 
@@ -21,8 +25,9 @@ func tortureCommand() command {
 	return command{
 		name: "torture", synopsis: "[flags]",
 		summary: "Kill a daemon of its own again and again, and audit what it acknowledged",
-		about: `Writers put segments and checkpoints of all sizes at levels memory, logged and
-synced, and log each reply with the level that it names. The daemon is killed with
+		about: `Engines of two tenants put segments and checkpoints of all sizes at levels memory,
+logged and synced, and log each reply with the level that it names; break off some that
+nobody may ever see; and read, join and remove others. The daemon is killed with
 SIGKILL at a moment of chance and started again on the same disk directory. Then
 everything that was ever submitted is looked up, all names are listed, and what is
 served is compared with what was submitted.
@@ -32,18 +37,26 @@ survived when the audit after that loop's kill, and every audit since, found it 
 the right bytes. Each audit looks all objects up, reads back those of its own loop
 and a sample of older ones; the last one, after a stop in good order, reads back
 all. Segments that were removed on purpose are no longer audited for presence. At the end
-the directory goes through what splicectl disk check -deep does.
+the directory goes through what splicectl disk check -deep does. Every 100 loops the
+same begins anew in an empty directory.
 
 Since a killed process never loses what the kernel has, as many power cuts again are
 played on a store in this process over a file system in memory, which keeps none, some
 or all of what was not synced; their fields begin with power_. There only synced has
 to survive.
 
+With -soak nothing is killed but clients: for that time a daemon is under a share of
+the load that the machine was found to bear, beside processes that come and leave, that
+are killed with leases and fills, that stall, and that lie. All that is read is compared.
+Memory, descriptors, goroutines and latencies are sampled, and the slope of each over
+the last 80 % of the time is told with its 95 % confidence interval.
+
 Exit status 1: an object acknowledged as synced is lost, more than 1 % of those
 acknowledged as logged are lost to a kill, wrong bytes were served (corrupt), a name
 is there that was never submitted (phantom), the check finds damage, or nothing was
-acknowledged at a level.`,
-		examples: []string{"-loops 5", "-loops 100 --json", "-loops 20 -seed 7 -dir /var/tmp/torture", "-loops 0 -power 500"},
+acknowledged at a level. Of -soak: wrong bytes were served, a lie was believed, or the
+interval of a slope lies wholly above its bound, which counts from ten minutes on.`,
+		examples: []string{"-loops 5", "-loops 100 --json", "-loops 20 -seed 7 -dir /var/tmp/torture", "-loops 0 -power 500", "-soak 60m --json"},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
 			var f tortureFlags
 			fs.IntVar(&f.Loops, "loops", 5, "kills")
@@ -53,6 +66,12 @@ acknowledged at a level.`,
 			fs.StringVar(&f.Dir, "dir", "", "empty or new `directory` for the disk tier and the log of acknowledgements, which\n"+
 				"are kept (default: a temporary one, kept when something is wrong)")
 			fs.StringVar(&f.Binary, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
+			fs.DurationVar(&f.soak.For, "soak", 0, "`time` under load, in place of kills and cuts")
+			fs.DurationVar(&f.soak.Every, "every", 10*time.Second, "`time` between samples of -soak")
+			fs.Float64Var(&f.soak.Load, "load", 0.7, "`share` of the load that the machine bears, of -soak")
+			fs.Float64Var(&f.soak.Bound, "bound", 2, "`percent` of its mean that memory, descriptors and goroutines may rise by in\n"+
+				"an hour of -soak; latencies five times as much")
+			fs.StringVar(&f.Driver, "driver", "", "`path` of a CUDA driver library: segments are read on the GPU as well (default: without one)")
 			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
 			return f.run
 		},
@@ -60,6 +79,9 @@ acknowledged at a level.`,
 }
 
 func (f *tortureFlags) run(ctx context.Context, c *call) error {
+	if len(c.args) > 0 && c.args[0] == visitor { // started by -soak
+		return torture.Visit(ctx, c.args[1:], c.stdout)
+	}
 	switch {
 	case len(c.args) > 0:
 		return usagef("takes no arguments, got %q", c.args)
@@ -70,20 +92,65 @@ func (f *tortureFlags) run(ctx context.Context, c *call) error {
 	case f.Segments < 1 || f.Segments > 10_000:
 		return usagef("-segments %d is not 1 to 10000", f.Segments)
 	}
+	if f.soak.For != 0 {
+		return f.runSoak(ctx, c)
+	}
 	if f.Power == -1 {
 		f.Power = 3 * f.Loops
 	}
+	f.common(c)
+	report, err := torture.Run(ctx, f.Options)
+	if err != nil {
+		return err
+	}
+	report.Version, report.Commit = version, commit
+	return c.conclude(report)
+}
+
+// visitor is the first argument of a process that -soak starts.
+const visitor = "client"
+
+// common settles what all runs have.
+func (f *tortureFlags) common(c *call) {
 	for f.Seed == 0 {
 		f.Seed = rand.Uint64()
 	}
 	if !f.quiet {
 		f.Progress = func(line string) { fmt.Fprintln(c.stderr, line) }
 	}
-	report, err := torture.Run(ctx, f.Options)
+}
+
+func (f *tortureFlags) runSoak(ctx context.Context, c *call) error {
+	o := &f.soak
+	switch {
+	case o.For < time.Second:
+		return usagef("-soak %v is less than a second", o.For)
+	case o.Every < 100*time.Millisecond:
+		return usagef("-every %v is less than 100ms", o.Every)
+	case !(o.Load > 0 && o.Load <= 1):
+		return usagef("-load %g is not above 0 and at most 1", o.Load)
+	case !(o.Bound > 0):
+		return usagef("-bound %g is not above 0", o.Bound)
+	}
+	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
+	f.common(c)
+	o.Seed, o.Binary, o.Progress, o.Visitor = f.Seed, f.Binary, f.Progress, []string{self, "torture", visitor}
+	report, err := torture.RunSoak(ctx, *o)
+	if err != nil {
+		return fmt.Errorf("seed %d: %w", o.Seed, err)
+	}
 	report.Version, report.Commit = version, commit
+	return c.conclude(report)
+}
+
+// conclude prints what a run found, and fails when something is wrong.
+func (c *call) conclude(report interface {
+	Print(w io.Writer) error
+	Failures() []string
+}) (err error) {
 	if c.json {
 		err = printJSON(c.stdout, report)
 	} else {

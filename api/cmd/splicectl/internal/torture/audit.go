@@ -30,6 +30,7 @@ type Findings struct {
 	Phantom int      `json:"phantom"` // names listed or served that were never submitted
 	Looked  int      `json:"looked_up"`
 	Read    int      `json:"read_back"`
+	Again   int      `json:"read_back_synced"` // of what was acknowledged as synced, by audits
 	Bytes   int64    `json:"read_back_bytes"`
 	Notes   []string `json:"notes,omitempty"` // the first few things that are wrong
 }
@@ -48,6 +49,7 @@ func (f *Findings) add(o Findings) {
 	f.Phantom += o.Phantom
 	f.Looked += o.Looked
 	f.Read += o.Read
+	f.Again += o.Again
 	f.Bytes += o.Bytes
 	f.Notes = append(f.Notes, o.Notes[:min(len(o.Notes), maxNotes-len(f.Notes))]...)
 }
@@ -117,6 +119,9 @@ func (a *audit) run(ctx context.Context) (f Findings, err error) {
 			}
 			if !whole {
 				left -= r.item.bytes()
+			}
+			if intact && r.acked == tier.LevelSynced {
+				f.Again++
 			}
 		}
 		if !intact && r.acked >= a.must && r.acked != 0 && !r.removed && !r.missing {

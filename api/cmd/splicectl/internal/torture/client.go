@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -25,22 +27,29 @@ const (
 type client struct {
 	conn   *connector.Client
 	admin  *api.Client
+	device gpuipc.Accelerator            // nil without a GPU
 	models map[*shape][]*connector.Model // by rank
 }
 
-// openClient registers the shapes, whose salt it sets.
-func openClient(ctx context.Context, socket string, admin *api.Client, shapes []*shape) (*client, error) {
-	conn, err := connector.Open(connector.Options{
-		Socket: socket, Name: "splicectl torture", StagingBytes: stagingBytes,
+// openClient registers the shapes, whose salt it sets. admin and device may be nil.
+func openClient(ctx context.Context, socket string, admin *api.Client, device gpuipc.Accelerator, shapes []*shape) (*client, error) {
+	o := connector.Options{
+		Socket: socket, Name: "splicectl torture", StagingBytes: stagingBytes, Device: device,
 		Timeouts: connector.Timeouts{Lookup: patience, Transfer: patience, Attach: patience},
-	})
+	}
+	for _, s := range shapes {
+		if t := (connector.Tenant{Name: s.tenant}); !slices.Contains(o.Tenants, t) {
+			o.Tenants = append(o.Tenants, t)
+		}
+	}
+	conn, err := connector.Open(o)
 	if err != nil {
 		return nil, err
 	}
-	c := &client{conn: conn, admin: admin, models: map[*shape][]*connector.Model{}}
+	c := &client{conn: conn, admin: admin, device: device, models: map[*shape][]*connector.Model{}}
 	for _, s := range shapes {
 		for rank := range s.ranks() {
-			m, err := conn.Register(s.profile, connector.Binding{Rank: rank, Engine: "torture"})
+			m, err := conn.Register(s.profile, connector.Binding{Tenant: s.tenant, Rank: rank, Engine: "torture"})
 			if err != nil {
 				return nil, errors.Join(err, conn.Close())
 			}
@@ -73,14 +82,23 @@ func (c *client) wait(ctx context.Context) error {
 // put writes all ranks of an item and answers the level that the last one's
 // reply names. seen is called before each run of bytes is filled.
 func (c *client) put(ctx context.Context, i *item, level tier.Level, seen func()) (tier.Level, error) {
+	return c.putFrom(ctx, i, level, func(fill filler) filler {
+		return func(p profile.Part, part int, off int64, dst []byte) error {
+			seen()
+			return fill(p, part, off, dst)
+		}
+	})
+}
+
+// filler is connector.Source.Fill.
+type filler func(p profile.Part, part int, off int64, dst []byte) error
+
+// putFrom is put from what from makes of the source of each rank.
+func (c *client) putFrom(ctx context.Context, i *item, level tier.Level, from func(filler) filler) (tier.Level, error) {
 	var stored connector.Stored
 	var err error
 	for rank, m := range c.models[i.shape] {
-		fill := i.fill(rank)
-		source := connector.Source{Fill: func(p profile.Part, part int, off int64, dst []byte) error {
-			seen()
-			return fill(p, part, off, dst)
-		}}
+		source := connector.Source{Fill: from(i.fill(rank))}
 		if i.isSegment() {
 			stored, err = m.Put(ctx, &connector.PutQuery{Spec: i.spec, Tokens: i.tokens(), Source: source, Level: wire.Level(level)})
 		} else {

@@ -21,6 +21,7 @@ const (
 // several ranks, since a segment of several ranks is written in several places.
 type shape struct {
 	profile *profile.Profile
+	tenant  string
 	salt    []byte
 }
 

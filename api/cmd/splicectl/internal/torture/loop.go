@@ -14,6 +14,9 @@ import (
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda"
+	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/offline"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -36,9 +39,10 @@ const (
 	longestStumble = 80 * time.Millisecond
 	olderBytes     = 96 << 20 // of earlier rounds, read back by each audit
 	strangerRows   = 256      // names that were never submitted, looked up by each audit
+	brokenOffOneIn = 8        // puts are followed by one that is broken off
 )
 
-var daemonArgs = []string{"-arena", "32MiB", "-private", "16MiB", "-slots", "1MiB",
+var daemonArgs = []string{"-arena", "32MiB", "-private", "16MiB", "-slots", "8MiB",
 	"-disk-size", "4GiB", "-disk-private", "2GiB", "-disk-slab", "64MiB", "-disk-reserve", "256MiB"}
 
 // Variants of the daemon, one after another on the same directory: what one
@@ -53,29 +57,37 @@ var variants = []struct {
 	{"no write-behind", []string{"-disk-codec", "none", "-write-behind", "off"}},
 }
 
+// deviceArgs give a daemon with a GPU less of it than segments take, too.
+var deviceArgs = []string{"-hbm-public", "16MiB", "-hbm-client", "4MiB"}
+
+// tenants that engines work for, one of them with a salt of its own. The file names
+// them to the daemon.
+var tenants = []string{"default", "other"}
+
+const tenantsFile = "tenants:\n  - name: default\n  - name: other\n    salt: torture\n"
+
 // loops kills a daemon again and again and audits what it held.
 type loops struct {
-	options Options
+	options Options    // of this chapter
+	first   int        // loops of former ones
+	all     int        // loops of the run
 	rng     *rand.Rand // of audits
 	moments *rand.Rand // when the daemon is killed: the same for a seed, whatever happens in between
 	work    *workload
 	ledger  *ledger
 	daemon  *child.Daemon
+	device  gpuipc.Accelerator // nil = no GPU
 	clients []*client
 	report  *Report
-
-	restarts []float64
-	writing  time.Duration
-	puts     int64 // acknowledged
-	bytes    int64 // of them
 }
 
 // dirs are where one run keeps what it leaves.
 func (o *Options) disk() string { return filepath.Join(o.Dir, "disk") }
 func (o *Options) acks() string { return filepath.Join(o.Dir, "acknowledged.log") }
+func (o *Options) file() string { return filepath.Join(o.Dir, "spliced.yaml") }
 
 func (t *loops) run(ctx context.Context) (err error) {
-	log, err := os.Create(t.options.acks())
+	log, err := os.OpenFile(t.options.acks(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -83,17 +95,17 @@ func (t *loops) run(ctx context.Context) (err error) {
 	if err := t.start(ctx, log); err != nil {
 		return err
 	}
-	err = t.all(ctx)
+	err = t.chapter(ctx)
 	if err = errors.Join(err, t.stop()); err != nil {
 		return err
 	}
 	return t.check(ctx)
 }
 
-func (t *loops) all(ctx context.Context) error {
+func (t *loops) chapter(ctx context.Context) error {
 	for n := range t.options.Loops {
 		if err := t.loop(ctx, n); err != nil {
-			return fmt.Errorf("loop %d: %w", n+1, err)
+			return fmt.Errorf("loop %d: %w", t.first+n+1, err)
 		}
 	}
 	return t.last(ctx)
@@ -105,8 +117,8 @@ func (t *loops) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.report.Checked = found.Segments + found.Checkpoints
-	t.report.Damaged = len(found.Problems) + found.MoreProblems
+	t.report.Checked += found.Segments + found.Checkpoints
+	t.report.Damaged += len(found.Problems) + found.MoreProblems
 	var f Findings
 	for _, p := range found.Problems {
 		f.note("check: %s", p)
@@ -116,20 +128,24 @@ func (t *loops) check(ctx context.Context) error {
 }
 
 func (t *loops) start(ctx context.Context, log io.Writer) (err error) {
-	t.daemon, err = child.Start(ctx, child.Options{Binary: t.options.Binary, Args: t.args(0)})
-	if err != nil {
+	if err := os.WriteFile(t.options.file(), []byte(tenantsFile), 0o600); err != nil {
 		return err
 	}
-	var shapes []*shape
-	for ranks := 1; ranks <= 2; ranks++ {
-		s, err := newShape(fmt.Sprintf("torture-tp%d", ranks), ranks, nil)
-		if err != nil {
-			return errors.Join(err, t.stop())
+	if t.options.Driver != "" {
+		if t.device, err = cuda.Open(cuda.Options{Library: t.options.Driver}); err != nil {
+			return err
 		}
-		shapes = append(shapes, s)
+	}
+	t.daemon, err = child.Start(ctx, child.Options{Binary: t.options.Binary, Args: t.args(0)})
+	if err != nil {
+		return errors.Join(err, t.closeDevice())
+	}
+	shapes, err := newShapes()
+	if err != nil {
+		return errors.Join(err, t.stop())
 	}
 	for range clients {
-		c, err := openClient(ctx, t.daemon.Socket, t.daemon.API(), shapes)
+		c, err := openClient(ctx, t.daemon.Socket, t.daemon.API(), t.device, shapes)
 		if err != nil {
 			return errors.Join(err, t.stop())
 		}
@@ -141,28 +157,54 @@ func (t *loops) start(ctx context.Context, log io.Writer) (err error) {
 	return nil
 }
 
+// newShapes are models of one and two ranks, for each of the tenants.
+func newShapes() (out []*shape, err error) {
+	for _, tenant := range tenants {
+		for ranks := 1; ranks <= 2; ranks++ {
+			s, err := newShape(fmt.Sprintf("torture-tp%d", ranks), ranks, nil)
+			if err != nil {
+				return nil, err
+			}
+			s.tenant = tenant
+			out = append(out, s)
+		}
+	}
+	return out, nil
+}
+
 func (t *loops) stop() (err error) {
 	for _, c := range t.clients {
 		err = errors.Join(err, c.conn.Close())
 	}
-	return errors.Join(err, t.daemon.Stop())
+	return errors.Join(err, t.closeDevice(), t.daemon.Stop())
+}
+
+func (t *loops) closeDevice() error {
+	if t.device == nil {
+		return nil
+	}
+	return t.device.Close()
 }
 
 // args are the daemon's flags in round n.
 func (t *loops) args(n int) []string {
-	return slices.Concat(daemonArgs, []string{"-disk", t.options.disk()}, variants[n%len(variants)].args)
+	args := slices.Concat(daemonArgs, []string{"-config", t.options.file(), "-disk", t.options.disk()}, variants[n%len(variants)].args)
+	if t.device != nil {
+		args = append(slices.Concat(args, deviceArgs), "-hbm-library", t.options.Driver)
+	}
+	return args
 }
 
 // loop is one round: write, kill, restart, audit.
 func (t *loops) loop(ctx context.Context, n int) error {
 	t.work.begin()
 	m := drawMoment(t.moments)
-	row := Round{Round: n + 1, Crash: "killed " + m.String(), Variant: variants[n%len(variants)].name}
+	row := Round{Round: t.first + n + 1, Crash: "killed " + m.String(), Variant: variants[n%len(variants)].name}
 	var killed error
 	fuse := light(m, func() { killed = t.daemon.Kill() })
 	began := time.Now()
 	err := t.write(ctx, fuse, &row)
-	t.writing += time.Since(began)
+	t.report.writing += time.Since(began)
 	fuse.out()
 	if err := errors.Join(err, killed); err != nil {
 		return err
@@ -198,7 +240,8 @@ func (t *loops) write(ctx context.Context, fuse *fuse, row *Round) error {
 	counts := make([]counts, clients*workers)
 	var all sync.WaitGroup
 	for i := range failed {
-		w := worker{client: t.clients[i%clients], work: t.work, ledger: t.ledger, fuse: fuse, findings: &found[i], counts: &counts[i]}
+		w := worker{client: t.clients[i%clients], work: t.work, ledger: t.ledger, fuse: fuse, findings: &found[i], counts: &counts[i],
+			rng: rand.New(rand.NewPCG(t.options.Seed, uint64(row.Round)<<8|uint64(i)))}
 		all.Go(func() {
 			if failed[i] = w.run(ctx); failed[i] != nil {
 				fuse.blow()
@@ -211,8 +254,11 @@ func (t *loops) write(ctx context.Context, fuse *fuse, row *Round) error {
 		row.InFlight += counts[i].inFlight
 		t.report.Refused += counts[i].refused
 		t.report.Removed += counts[i].removed
-		t.puts += counts[i].puts
-		t.bytes += counts[i].bytes
+		t.report.Joined += counts[i].joined
+		t.report.OnDevice += counts[i].onDevice
+		t.report.BrokenOff += counts[i].brokenOff
+		t.report.puts += counts[i].puts
+		t.report.bytes += counts[i].bytes
 	}
 	return errors.Join(failed...)
 }
@@ -222,7 +268,7 @@ func (t *loops) restart(ctx context.Context, n int) error {
 	if err := t.daemon.Restart(ctx, t.args(n)...); err != nil {
 		return err
 	}
-	t.restarts = append(t.restarts, milliseconds(t.daemon.Ready))
+	t.report.restarts = append(t.report.restarts, milliseconds(t.daemon.Ready))
 	for _, c := range t.clients {
 		if err := c.wait(ctx); err != nil {
 			return fmt.Errorf("a client after the restart: %w", err)
@@ -235,7 +281,7 @@ func (t *loops) restart(ctx context.Context, n int) error {
 func (t *loops) audit(ctx context.Context, row *Round, older int64) error {
 	began := time.Now()
 	a := audit{ledger: t.ledger, cache: t.clients[0], rng: t.rng, older: older,
-		must: tier.LevelLogged, strangers: t.work.strangers(strangerRows)}
+		first: t.first, must: tier.LevelLogged, strangers: t.work.strangers(strangerRows)}
 	f, err := a.run(ctx)
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
@@ -244,16 +290,17 @@ func (t *loops) audit(ctx context.Context, row *Round, older int64) error {
 	row.AuditMs = milliseconds(time.Since(began))
 	row.Tallies = t.ledger.current()
 	t.report.close(&t.report.Rounds, row)
-	t.options.progress("loop %d of %d, %s: synced %s, logged %s, memory %s", row.Round, t.options.Loops, row.Crash,
+	t.options.progress("loop %d of %d, %s: synced %s, logged %s, memory %s", row.Round, t.all, row.Crash,
 		row.Synced, row.Logged, row.Memory)
 	return nil
 }
 
 // last reads everything back once more, after a stop in good order.
 func (t *loops) last(ctx context.Context) error {
+	rounds := len(t.report.Rounds) - t.options.Loops // of former chapters
 	t.work.begin()
 	t.ledger.close()
-	row := Round{Round: t.options.Loops + 1, Crash: "stopped, all read back", Variant: variants[t.options.Loops%len(variants)].name}
+	row := Round{Round: t.first + t.options.Loops + 1, Crash: "stopped, all read back", Variant: variants[t.options.Loops%len(variants)].name}
 	if err := t.daemon.End(); err != nil {
 		return err
 	}
@@ -264,12 +311,9 @@ func (t *loops) last(ctx context.Context) error {
 		return err
 	}
 	r := t.report
-	r.Loops = t.options.Loops
-	r.addKills(t.ledger.totals())
-	slices.Sort(t.restarts)
-	r.RestartMs, r.RestartTo = t.restarts[len(t.restarts)/2], t.restarts[len(t.restarts)-1]
-	r.PutPerS = float64(t.puts) / t.writing.Seconds()
-	r.PutMiBPS = float64(t.bytes) / (1 << 20) / t.writing.Seconds()
+	r.Loops += t.options.Loops
+	r.Tenants = len(tenants)
+	r.addKills(t.ledger.totals(), r.Rounds[rounds:])
 	return nil
 }
 
@@ -277,6 +321,8 @@ func (t *loops) last(ctx context.Context) error {
 type counts struct {
 	puts, bytes                int64
 	refused, removed, inFlight int
+	joined, onDevice           int // reads
+	brokenOff                  int // puts
 }
 
 // worker does what the workload draws until the daemon is dead.
@@ -287,6 +333,7 @@ type worker struct {
 	ledger   *ledger
 	fuse     *fuse
 	findings *Findings
+	rng      *rand.Rand // of what it does beside
 }
 
 func (w *worker) run(ctx context.Context) error {
@@ -295,10 +342,12 @@ func (w *worker) run(ctx context.Context) error {
 		var err error
 		switch op.verb {
 		case doPut:
-			err = w.put(ctx, op)
+			if err = w.put(ctx, op); err == nil && w.rng.IntN(brokenOffOneIn) == 0 {
+				err = w.breakOff(ctx)
+			}
 		case doRead:
 			w.fuse.at(afterRead)
-			_, err = w.findings.check(ctx, once{w.client}, op.item)
+			err = w.read(ctx, op.item)
 		case doRemove:
 			w.fuse.at(afterRemoval)
 			w.removed++
@@ -314,6 +363,57 @@ func (w *worker) run(ctx context.Context) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// read compares an item with what was submitted: as it lies in memory, as it lies on
+// the GPU, or joined to another.
+func (w *worker) read(ctx context.Context, i *item) error {
+	if !i.isSegment() || w.rng.IntN(2) == 0 {
+		_, err := w.findings.check(ctx, once{w.client}, i)
+		return err
+	}
+	if w.client.device != nil && w.rng.IntN(2) == 0 {
+		intact, err := w.findings.check(ctx, onDevice{w.client}, i)
+		if intact {
+			w.onDevice++
+		}
+		return err
+	}
+	other := w.work.partner(i)
+	if other == nil {
+		return nil
+	}
+	there, err := w.findings.checkJoin(ctx, w.client, i, other)
+	if there {
+		w.joined++
+	}
+	return err
+}
+
+// errBrokenOff is how a source ends that has no more bytes.
+var errBrokenOff = errors.New("broken off")
+
+// breakOff begins to write an item that nobody may ever see.
+func (w *worker) breakOff(ctx context.Context) error {
+	i := w.work.unfinished()
+	left := w.rng.IntN(len(i.layout.Parts)) // runs of bytes
+	_, err := w.client.putFrom(ctx, i, tier.LevelSynced, func(fill filler) filler {
+		return func(p profile.Part, part int, off int64, dst []byte) error {
+			if left--; left < 0 {
+				return errBrokenOff
+			}
+			return fill(p, part, off, dst)
+		}
+	})
+	switch {
+	case errors.Is(err, errBrokenOff):
+		w.brokenOff++
+	case err == nil:
+		return fmt.Errorf("%s is written, and was broken off", i)
+	case !refused(i, err):
+		return err
+	}
+	return nil
 }
 
 func (w *worker) put(ctx context.Context, op operation) error {

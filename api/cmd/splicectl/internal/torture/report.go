@@ -3,6 +3,7 @@ package torture
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -44,6 +45,12 @@ type Report struct {
 	Refused   int     `json:"refused"`   // puts answered with full or busy
 	Removed   int     `json:"removed"`   // segments removed on purpose
 	InFlight  int     `json:"in_flight"` // puts that were under way when the daemon was killed
+	Tenants   int     `json:"tenants"`
+	Joined    int     `json:"joined"`     // pairs of segments rotated behind each other, values compared
+	OnDevice  int     `json:"on_device"`  // segments read on the GPU
+	BrokenOff int     `json:"broken_off"` // puts whose source ended in the middle
+	Reads     int     `json:"read_back"`
+	SyncedHit int     `json:"read_back_synced"` // times that an audit read one acknowledged as synced, and it was right
 	ReadBack  int64   `json:"read_back_bytes"`
 	Checked   int     `json:"checked"`       // entries of the directory that a deep check read once the daemon had ended
 	Damaged   int     `json:"damaged"`       // problems that it found
@@ -52,6 +59,22 @@ type Report struct {
 	Rounds []Round  `json:"rounds"`
 	Power  []Round  `json:"power_rounds"`
 	Notes  []string `json:"notes,omitempty"`
+
+	restarts []float64     // milliseconds
+	writing  time.Duration // of writers
+	puts     int64         // acknowledged meanwhile
+	bytes    int64         // of them
+}
+
+// rates takes over what kills made of restarts and writers.
+func (r *Report) rates() {
+	if len(r.restarts) == 0 {
+		return
+	}
+	slices.Sort(r.restarts)
+	r.RestartMs, r.RestartTo = r.restarts[len(r.restarts)/2], r.restarts[len(r.restarts)-1]
+	r.PutPerS = float64(r.puts) / r.writing.Seconds()
+	r.PutMiBPS = float64(r.bytes) / (1 << 20) / r.writing.Seconds()
 }
 
 // Round is one row of the ledger: what was acknowledged between two crashes, and
@@ -67,12 +90,15 @@ type Round struct {
 	AuditMs float64 `json:"audit_ms"`
 }
 
-// addKills takes over the sums of the rounds that ended in a kill.
-func (r *Report) addKills(t Tallies) {
-	r.SyncedAcked, r.SyncedSurvived = t.Synced.Acked, t.Synced.Survived
-	r.LoggedAcked, r.LoggedSurvived = t.Logged.Acked, t.Logged.Survived
-	r.MemoryAcked, r.MemorySurvived = t.Memory.Acked, t.Memory.Survived
-	for _, row := range r.Rounds {
+// addKills adds the sums of rounds that ended in a kill.
+func (r *Report) addKills(t Tallies, rounds []Round) {
+	r.SyncedAcked += t.Synced.Acked
+	r.SyncedSurvived += t.Synced.Survived
+	r.LoggedAcked += t.Logged.Acked
+	r.LoggedSurvived += t.Logged.Survived
+	r.MemoryAcked += t.Memory.Acked
+	r.MemorySurvived += t.Memory.Survived
+	for _, row := range rounds {
 		r.Corrupt += row.Corrupt
 		r.Phantom += row.Phantom
 	}
@@ -98,6 +124,8 @@ func (r *Report) close(rows *[]Round, row *Round) {
 	row.Notes = nil
 	r.InFlight += row.InFlight
 	r.ReadBack += row.Bytes
+	r.Reads += row.Read
+	r.SyncedHit += row.Again
 	*rows = append(*rows, *row)
 }
 
@@ -156,6 +184,10 @@ func (r *Report) Print(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "\n%.0f acknowledged puts/s (%.0f MiB/s) while writing, %d refused for want of room, %d in flight when killed, %d removed\n",
 		r.PutPerS, r.PutMiBPS, r.Refused, r.InFlight, r.Removed)
+	fmt.Fprintf(&b, "among the clients of the killed daemon: %d tenants, %d pairs of segments joined, %d segments read on a GPU, %d puts broken off\n",
+		r.Tenants, r.Joined, r.OnDevice, r.BrokenOff)
+	fmt.Fprintf(&b, "total of kills and cuts: %d of %d synced objects there at the end, read back %d times; %d of %d reads had a wrong byte\n",
+		r.SyncedSurvived+r.PowerSyncedSurvived, r.SyncedAcked+r.PowerSyncedAcked, r.SyncedHit, r.Corrupt+r.PowerCorrupt, r.Reads)
 	fmt.Fprintf(&b, "restart: %.0f ms in the middle, %.0f ms at most; %.1f GiB read back and compared; %d entries checked offline; %.1f s\n",
 		r.RestartMs, r.RestartTo, float64(r.ReadBack)/(1<<30), r.Checked, r.Duration)
 	for _, n := range r.Notes {

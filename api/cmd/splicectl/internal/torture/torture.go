@@ -16,6 +16,7 @@ type Options struct {
 	Seed     uint64 // of what is written and when it ends
 	Segments int    // items, checkpoints among them, submitted between two kills
 	Binary   string // of spliced; empty = child.Find
+	Driver   string // of a GPU, for copies there as well; empty = none
 	// Dir gets the daemon's disk directory and the log of acknowledgements, and
 	// keeps them. Empty = a temporary one, which is kept only when the run found
 	// something wrong.
@@ -28,6 +29,10 @@ func (o *Options) progress(format string, a ...any) {
 		o.Progress(fmt.Sprintf(format, a...))
 	}
 }
+
+// chapterLoops are done on one directory, and the next ones on a new one: checkpoints
+// are never removed, and each audit looks all up.
+const chapterLoops = 100
 
 // Run tortures a daemon of its own and a store in this process. An error means
 // that it could not; what it found wrong is in the report.
@@ -58,12 +63,19 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 }
 
 func (o Options) run(ctx context.Context, r *Report) error {
-	if o.Loops > 0 {
-		t := loops{options: o, rng: rand.New(rand.NewPCG(o.Seed, 2)), moments: rand.New(rand.NewPCG(o.Seed, 5)), report: r}
+	for left, seed := o.Loops, o.Seed; left > 0 && len(r.Failures()) == 0; seed++ {
+		chapter := o
+		chapter.Loops, chapter.Seed = min(left, chapterLoops), seed
+		left -= chapter.Loops
+		if err := os.RemoveAll(o.disk()); err != nil { // of the chapter before, which was good
+			return err
+		}
+		t := loops{options: chapter, first: r.Loops, all: o.Loops, rng: rand.New(rand.NewPCG(seed, 2)), moments: rand.New(rand.NewPCG(seed, 5)), report: r}
 		if err := t.run(ctx); err != nil {
 			return err
 		}
 	}
+	r.rates()
 	if o.Power > 0 {
 		p := powerCuts{options: o, rng: rand.New(rand.NewPCG(o.Seed, 4)), report: r}
 		return p.run(ctx)

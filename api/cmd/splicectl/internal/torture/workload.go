@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"sync"
 
+	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -31,6 +32,7 @@ const (
 	checkpointOneIn = 4  // puts
 	removeOneIn     = 25 // steps
 	removeTries     = 8  // draws until one is old enough
+	mostBroken      = 256
 
 	chains      = 6 // prompts that grow checkpoint by checkpoint at a time
 	chainLength = 8
@@ -52,6 +54,7 @@ type workload struct {
 	bytes  int64 // of live
 	growth [chains]growth
 	saving map[*item]int // in growth
+	broken []*item       // the last that were broken off
 }
 
 // growth is a prompt of which checkpoints are kept one behind another.
@@ -218,12 +221,35 @@ func (w *workload) put(i *item, acknowledged bool) {
 	}
 }
 
-// strangers are items of the same models that are never submitted.
+// partner is a segment that may stand behind i; nil = none just now.
+func (w *workload) partner(i *item) *item {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for range removeTries {
+		if o := w.live[w.rng.IntN(len(w.live))]; o != i && o.isSegment() && o.shape == i.shape && o.spec.Role != profile.RoleFirst {
+			return o
+		}
+	}
+	return nil
+}
+
+// unfinished is a segment that will not be written to its end: a stranger from then on.
+func (w *workload) unfinished() *item {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.number++
+	i := newSegment(w.shape(), w.seed, w.number, w.rng, w.limits.Tokens)
+	w.broken = append(w.broken[max(0, len(w.broken)-mostBroken+1):], i)
+	return i
+}
+
+// strangers are items of the same models that are never submitted: n that never were
+// heard of, and those broken off.
 func (w *workload) strangers(n int) []*item {
 	const never = 1 << 62 // numbers above are not given to items
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	out := make([]*item, n)
+	out := make([]*item, n, n+len(w.broken))
 	for i := range out {
 		number := uint64(never) + uint64(w.rng.Uint32())
 		if i%4 == 0 {
@@ -232,5 +258,5 @@ func (w *workload) strangers(n int) []*item {
 			out[i] = newSegment(w.shape(), w.seed, number, w.rng, w.limits.Tokens)
 		}
 	}
-	return out
+	return append(out, w.broken...)
 }

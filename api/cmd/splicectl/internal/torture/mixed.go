@@ -1,0 +1,121 @@
+package torture
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// onDevice reads segments where they lie on the GPU, or are to lie.
+type onDevice struct{ *client }
+
+func (c onDevice) read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error) {
+	for rank := range i.shape.ranks() {
+		if there, err := c.readDevice(ctx, i, rank, see); !there || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func (c onDevice) readDevice(ctx context.Context, i *item, rank int, see func(rank, part int, off int64, b []byte)) (bool, error) {
+	rows, err := c.models[i.shape][rank].AcquireDevice(ctx, []profile.SegmentKey{i.Key}, connector.AcquireOptions{Wait: patience})
+	if err == nil {
+		err = rows[0].Err
+	}
+	if err != nil {
+		return false, unlessAbsent(err)
+	}
+	l := rows[0].Lease
+	defer l.Release()
+	if l.Layout().Bytes != i.layout.Bytes {
+		return true, nil // nothing of it was seen: that counts as other bytes
+	}
+	for part := range i.layout.Parts {
+		b := make([]byte, i.layout.Parts[part].Len)
+		if err := c.device.Load(ctx, b, l.Part(part)); err != nil {
+			return false, err
+		}
+		see(rank, part, 0, b)
+	}
+	return true, nil
+}
+
+// joinLayer is an attention layer of all shapes.
+const joinLayer = 1
+
+// joinPlan is a plan that grows at its end.
+type joinPlan struct{ connector.Plan }
+
+// compute adds n tokens that the engine computes.
+func (p *joinPlan) compute(n int) {
+	if n > 0 {
+		p.Spans = append(p.Spans, connector.Span{Start: p.End, Count: n})
+		p.End += n
+	}
+}
+
+// checkJoin has two segments placed behind each other, and compares the values of a
+// layer: rotation leaves them as they are. It reports whether both were there.
+func (f *Findings) checkJoin(ctx context.Context, c *client, pair ...*item) (there bool, err error) {
+	m := c.models[pair[0].shape][0]
+	keys := make([]profile.SegmentKey, len(pair))
+	for k, i := range pair {
+		keys[k] = i.Key
+	}
+	rows, err := m.Acquire(ctx, keys, connector.AcquireOptions{All: true})
+	if err != nil {
+		return false, unlessAbsent(err)
+	}
+	plan := joinPlan{}
+	held := 0
+	for k, r := range rows {
+		defer r.Lease.Release()
+		if r.Err != nil {
+			err = r.Err
+			continue
+		}
+		// What an engine would compute before and behind the interior.
+		head, n := pair[k].spec.Interior()
+		plan.compute(head)
+		plan.Spans = append(plan.Spans, connector.Span{Lease: r.Lease, Start: plan.End, Count: n})
+		plan.End += n
+		plan.compute(pair[k].spec.Tokens - head - n)
+		held += n
+	}
+	if err != nil {
+		return false, unlessAbsent(err)
+	}
+	slot, err := m.Rotate(ctx, &connector.RotateQuery{Layer: joinLayer, Plan: plan.Plan})
+	if err != nil {
+		return false, unlessAbsent(err)
+	}
+	defer slot.Release()
+	got := slot.Bytes()
+	layout := pair[0].shape.profile.RowsLayout(joinLayer, held)
+	wrong := ""
+	if int64(len(got)) != layout.Bytes {
+		wrong = fmt.Sprintf("%d bytes, want %d", len(got), layout.Bytes)
+	} else {
+		values := layout.Parts[layout.Find(joinLayer, profile.PartV)]
+		got = got[values.Off:][:values.Len]
+		for _, i := range pair {
+			part := i.layout.Find(joinLayer, profile.PartV)
+			n := i.layout.Parts[part].Len
+			if int64(len(got)) < n || !i.content(0, part).holds(got[:n], 0) {
+				wrong = "the values of " + i.String()
+				break
+			}
+			got = got[n:]
+		}
+	}
+	f.Read++
+	f.Bytes += layout.Bytes
+	if wrong != "" {
+		f.Corrupt++
+		f.note("%s joined to %s is not what was submitted: %s", pair[0], pair[1], wrong)
+	}
+	return true, nil
+}

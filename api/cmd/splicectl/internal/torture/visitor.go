@@ -1,0 +1,442 @@
+package torture
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Roles of the processes that visit a daemon in a soak.
+const (
+	comes  = "come"  // works for a while and leaves in good order
+	dies   = "die"   // is killed while it works, with leases and fills
+	stalls = "stall" // holds leases, asks and reads no answer, until it is killed
+	lies   = "lie"   // says frames that are none, and digests that are wrong
+)
+
+// visit is what a process tells of itself before it leaves.
+type visit struct {
+	Reads    int `json:"reads"`
+	Corrupt  int `json:"corrupt"`
+	Lies     int `json:"lies"`
+	Believed int `json:"believed"` // lies that the daemon took for true
+}
+
+const (
+	visitSteps   = 150
+	visitPause   = 10 * time.Millisecond
+	visitTokens  = 400
+	visitStaging = 4 << 20
+)
+
+// Visit is the life of such a process: args are its role, the socket and a seed.
+func Visit(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) != 3 {
+		return fmt.Errorf("a client is started with its role, a socket and a seed, got %q", args)
+	}
+	seed, err := strconv.ParseUint(args[2], 10, 64)
+	if err != nil {
+		return err
+	}
+	v := visitor{socket: args[1], seed: seed, rng: rand.New(rand.NewPCG(seed, 9))}
+	switch args[0] {
+	case comes, dies:
+		err = v.work(ctx)
+	case stalls:
+		err = v.stall(ctx)
+	case lies:
+		err = v.lie()
+	default:
+		err = fmt.Errorf("no role %q", args[0])
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", args[0], err)
+	}
+	return json.NewEncoder(out).Encode(&v.visit)
+}
+
+type visitor struct {
+	visit
+	socket string
+	seed   uint64
+	rng    *rand.Rand
+}
+
+// work puts segments, keeps some leases, and reads back what it put.
+func (v *visitor) work(ctx context.Context) error {
+	m, err := newMill(ctx, v.socket, nil, v.seed, visitTokens)
+	if err != nil {
+		return err
+	}
+	var kept []*connector.Lease
+	for range visitSteps {
+		if err := m.step(ctx, nil); err != nil {
+			return errors.Join(err, m.client.conn.Close())
+		}
+		if l := m.keep(ctx); l != nil && len(kept) < 8 {
+			kept = append(kept, l)
+		} else if l != nil {
+			l.Release()
+		}
+		time.Sleep(visitPause)
+	}
+	connector.Release(kept...)
+	v.Reads, v.Corrupt = m.findings.Read, m.findings.Corrupt
+	return m.client.conn.Close()
+}
+
+// stall works a little, keeps leases for good, and sends requests whose answers it does
+// not read. It does not end.
+func (v *visitor) stall(ctx context.Context) error {
+	m, err := newMill(ctx, v.socket, nil, v.seed, visitTokens)
+	if err != nil {
+		return err
+	}
+	for range 20 {
+		if err := m.step(ctx, nil); err != nil {
+			return err
+		}
+		m.keep(ctx)
+	}
+	l, err := v.dial()
+	if err != nil {
+		return err
+	}
+	for {
+		if err := l.conn.SetSendTimeout(time.Second); err != nil {
+			return err
+		}
+		if l.send(wire.OpStats, &wire.StatsRequest{}) != nil { // full, or dropped
+			break
+		}
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// lie says on one connection after another what is not so.
+func (v *visitor) lie() error {
+	shapes, err := newShapes()
+	if err != nil {
+		return err
+	}
+	for n := range visitSteps / 3 {
+		if n%2 == 0 {
+			err = v.garbage()
+		} else {
+			err = v.wrongDigest(shapes[0])
+		}
+		if err != nil {
+			return err
+		}
+		time.Sleep(visitPause)
+	}
+	return nil
+}
+
+// garbage is a frame of random bytes, at times behind a header that is right.
+func (v *visitor) garbage() error {
+	l, err := v.dial()
+	if err != nil {
+		return err
+	}
+	defer l.conn.Close()
+	b := make([]byte, 1+v.rng.IntN(4096))
+	for i := range b {
+		b[i] = byte(v.rng.Uint32())
+	}
+	if v.rng.IntN(2) == 0 {
+		h := wire.Header{Op: wire.OpMatch, Request: 99, Epoch: l.hello.BootEpoch}
+		frame, err := wire.AppendFrame(nil, &h, &wire.StatsRequest{})
+		if err != nil {
+			return err
+		}
+		b = append(frame[:min(len(frame), wire.HeaderBytes)], b...)
+	}
+	v.Lies++
+	if l.conn.Send(b, nil) != nil {
+		return nil // dropped
+	}
+	if _, code, err := l.receive(); err == nil && code == wire.OK {
+		v.Believed++
+	}
+	return nil
+}
+
+// wrongDigest reserves a segment and commits bytes with the digest of others.
+func (v *visitor) wrongDigest(s *shape) error {
+	l, err := v.dial()
+	if err != nil {
+		return err
+	}
+	defer l.conn.Close()
+	const probe = 5
+	var known wire.ProfileReply
+	if code, err := l.ask(wire.OpProfile, &wire.ProfileRequest{
+		ProbeTokens: probe, SegmentBytes: uint64(s.profile.SegmentLayout(probe).Bytes), CheckpointBytes: uint64(s.profile.CheckpointLayout(probe).Bytes),
+		Identity: s.profile.Canonical(),
+	}, &known); err != nil || code != wire.OK {
+		return errors.Join(err, refusedWith(code))
+	}
+	spec := profile.FirstSpec(1 + v.rng.IntN(5000)) // of token ids 0: staging is zeros
+	key := s.profile.SegmentKey(l.hello.Tenants[0].Salt, spec, make([]uint32, spec.Tokens))
+	var room wire.ReserveReply
+	code, err := l.ask(wire.OpReserve, &wire.ReserveRequest{
+		Profile: known.Profile, Keys: [][32]byte{key}, Roles: []uint8{uint8(spec.Role)}, Heads: []uint32{0}, Tails: []uint32{0},
+		Tokens: []uint32{uint32(spec.Tokens)}, TokenOff: []uint64{0},
+	}, &room)
+	if err != nil || code != wire.OK || wire.Code(room.Codes[0]) != wire.OK {
+		return err // no room just now, or another liar has this one
+	}
+	v.Lies++
+	var done wire.CommitReply
+	code, err = l.ask(wire.OpCommit, &wire.CommitRequest{
+		Reservations: room.Reservations, Parts: []uint32{0}, ChunkFirst: []uint32{0}, ChunkCount: []uint32{1}, StagingOff: []uint64{0},
+		Digest: []uint64{v.rng.Uint64()},
+	}, &done)
+	if err == nil && code == wire.OK && wire.Code(done.Codes[0]) == wire.OK {
+		v.Believed++
+	}
+	return err
+}
+
+func refusedWith(code wire.Code) error {
+	if code == wire.OK || code == wire.Busy || code == wire.Full {
+		return nil
+	}
+	return fmt.Errorf("refused: %v", code)
+}
+
+// frames is a connection without a client's good manners.
+type frames struct {
+	conn  *seqpacket.Conn
+	hello wire.HelloReply
+	last  uint64
+}
+
+func (v *visitor) dial() (*frames, error) {
+	conn, err := seqpacket.Dial(v.socket, patience)
+	if err != nil {
+		return nil, err
+	}
+	l := &frames{conn: conn}
+	code, err := l.ask(wire.OpHello, &wire.HelloRequest{MinVersion: wire.Version, MaxVersion: wire.Version, Tenants: []wire.TenantName{{}}, StagingBytes: visitStaging}, &l.hello)
+	if err == nil && code != wire.OK {
+		err = fmt.Errorf("hello: %v", code)
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return l, nil
+}
+
+func (l *frames) send(op wire.Op, m wire.Message) error {
+	l.last++
+	frame, err := wire.AppendFrame(nil, &wire.Header{Op: op, Request: l.last, Epoch: l.hello.BootEpoch, Tenant: l.tenant()}, m)
+	if err != nil {
+		return err
+	}
+	return l.conn.Send(frame, nil)
+}
+
+func (l *frames) tenant() uint32 {
+	if len(l.hello.Tenants) == 0 {
+		return 0
+	}
+	return l.hello.Tenants[0].ID
+}
+
+func (l *frames) receive() ([]byte, wire.Code, error) {
+	if err := l.conn.SetRecvTimeout(patience); err != nil {
+		return nil, 0, err
+	}
+	buf := make([]byte, wire.MaxFrame)
+	n, fds, err := l.conn.Recv(buf)
+	for begun := time.Now(); errors.Is(err, seqpacket.ErrTimeout) && time.Since(begun) < patience; { // a signal ends it early
+		n, fds, err = l.conn.Recv(buf)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	seqpacket.CloseAll(fds)
+	h, body, err := wire.ParseHeader(buf[:n])
+	return body, h.Code, err
+}
+
+// ask sends a request and decodes its answer when that is OK.
+func (l *frames) ask(op wire.Op, m wire.Message, into interface{ Decode([]byte) error }) (wire.Code, error) {
+	err := l.send(op, m)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", op, err)
+	}
+	body, code, err := l.receive()
+	if err == nil && code == wire.OK {
+		err = into.Decode(body)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", op, err)
+	}
+	return code, nil
+}
+
+// mill is one worker with a client of its own: it puts new items, and reads back the
+// last ones that it has put, comparing each byte.
+type mill struct {
+	client   *client
+	shapes   []*shape
+	seed     uint64
+	tokens   int // of the largest item
+	rng      *rand.Rand
+	number   uint64
+	recent   []*item
+	findings Findings
+	steps    int
+	absent   int // items that had left
+	refused  int // puts
+}
+
+// What a mill does.
+const (
+	millPut        = 20 // percent of steps; others read
+	millCheckpoint = 4  // one of so many puts
+	millRecent     = 400
+)
+
+func newMill(ctx context.Context, socket string, c *client, seed uint64, tokens int) (*mill, error) {
+	m := &mill{client: c, seed: seed, tokens: tokens, rng: rand.New(rand.NewPCG(seed, 6))}
+	var err error
+	if c == nil {
+		if m.shapes, err = newShapes(); err != nil {
+			return nil, err
+		}
+		if m.client, err = openClient(ctx, socket, nil, nil, m.shapes); err != nil {
+			return nil, err
+		}
+	}
+	for s := range m.client.models {
+		if c != nil {
+			m.shapes = append(m.shapes, s)
+		}
+	}
+	return m, nil
+}
+
+// timed is told how long a call took.
+type timed func(call string, took time.Duration)
+
+// step does one thing.
+func (m *mill) step(ctx context.Context, tell timed) error {
+	m.steps++
+	if len(m.recent) == 0 || m.rng.IntN(100) < millPut {
+		return m.put(ctx)
+	}
+	i := m.recent[m.rng.IntN(len(m.recent))]
+	if !i.isSegment() {
+		there, err := m.findings.check(ctx, once{m.client}, i)
+		if !there && err == nil {
+			m.absent++
+		}
+		return err
+	}
+	return m.read(ctx, i, tell)
+}
+
+func (m *mill) put(ctx context.Context) error {
+	m.number++
+	s := m.shapes[m.rng.IntN(len(m.shapes))]
+	var i *item
+	if m.rng.IntN(millCheckpoint) == 0 {
+		i = newCheckpoint(s, m.seed, m.number, nil, tier.Exact, m.rng, m.tokens)
+	} else {
+		i = newSegment(s, m.seed, m.number, m.rng, m.tokens)
+	}
+	_, err := m.client.put(ctx, i, levels[m.rng.IntN(len(levels))], func() {})
+	switch {
+	case err == nil:
+		m.recent = append(m.recent[max(0, len(m.recent)-millRecent+1):], i)
+	case refused(i, err):
+		m.refused++
+		err = nil
+	}
+	return err
+}
+
+// read matches, acquires, compares and releases, and tells how long each call took.
+func (m *mill) read(ctx context.Context, i *item, tell timed) error {
+	measure := func(call string, begun time.Time) {
+		if tell != nil {
+			tell(call, time.Since(begun))
+		}
+	}
+	begun := time.Now()
+	found, err := m.client.found(ctx, []*item{i})
+	measure("match", begun)
+	if err != nil {
+		return err
+	}
+	if !found[0] {
+		m.absent++
+		return nil
+	}
+	there, err := m.findings.check(ctx, measured{m.client, measure}, i)
+	if !there && err == nil {
+		m.absent++
+	}
+	return err
+}
+
+// keep leases the last segment, if it is there.
+func (m *mill) keep(ctx context.Context) *connector.Lease {
+	if len(m.recent) == 0 {
+		return nil
+	}
+	i := m.recent[len(m.recent)-1]
+	if !i.isSegment() {
+		return nil
+	}
+	rows, err := m.client.models[i.shape][0].Acquire(ctx, []profile.SegmentKey{i.Key}, connector.AcquireOptions{})
+	if err != nil {
+		return nil
+	}
+	return rows[0].Lease
+}
+
+// measured reads segments and tells how long acquire and release took.
+type measured struct {
+	*client
+	tell func(call string, begun time.Time)
+}
+
+func (c measured) read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error) {
+	for rank := range i.shape.ranks() {
+		begun := time.Now()
+		rows, err := c.models[i.shape][rank].Acquire(ctx, []profile.SegmentKey{i.Key}, connector.AcquireOptions{})
+		c.tell("acquire", begun)
+		if err == nil {
+			err = rows[0].Err
+		}
+		if err != nil {
+			return false, unlessAbsent(err)
+		}
+		l := rows[0].Lease
+		err = readParts(l, i, rank, see)
+		begun = time.Now()
+		l.Release()
+		c.tell("release", begun)
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
