@@ -5,7 +5,10 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 DATE    := $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
-GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
+# No C, in the programs and in their tests, but for the race detector. All targets then
+# compile a package once.
+export CGO_ENABLED := 0
+GOBUILD := go build -ldflags '$(LDFLAGS)'
 # Without NVIDIA's driver, which is loaded at run time and needs glibc.
 STATIC  := -tags nocuda
 
@@ -44,7 +47,7 @@ LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build static fakecuda demo torture torture-long test invariants race lint fuzz faults reference bench bench-disk \
+.PHONY: help build static fakecuda demo torture torture-long hostile test invariants race lint fuzz faults reference bench bench-disk \
   generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines fidelity \
   gpu-check gpu-check-bundle
 
@@ -57,8 +60,8 @@ build: ## bin/spliced and bin/splicectl; they load a CUDA driver where there is 
 	@echo 'bin/spliced and bin/splicectl link glibc, for the CUDA driver; make static builds them without either'
 
 static: ## the same as static binaries without CUDA, in bin/static
-	$(GOBUILD) $(STATIC) -o bin/static/spliced ./daemon/cmd/spliced
-	$(GOBUILD) $(STATIC) -o bin/static/splicectl ./api/cmd/splicectl
+	$(GOBUILD) -trimpath $(STATIC) -o bin/static/spliced ./daemon/cmd/spliced
+	$(GOBUILD) -trimpath $(STATIC) -o bin/static/splicectl ./api/cmd/splicectl
 
 fakecuda: ## bin/fakecuda/libcuda.so.1: a CUDA driver without a GPU, for tests; needs cc and c++
 	go run ./gpuipc/cuda/fakecuda/build bin/fakecuda
@@ -73,20 +76,23 @@ torture: build ## kill -9 and lost power, five loops, and 10,000 clients of a fa
 torture-long: build ## the same with 100 loops
 	bin/splicectl torture -loops 100
 
+hostile: python ## every attack of daemon/hostile and beside it, one row each; root, for cgroups, users and mounts
+	go run ./daemon/hostile/table
+
 test: ## vet and all tests, again with the race detector, then those of the Python side that need no torch
 	go vet ./...
 	go vet $(STATIC) ./...
 	go test $(TESTFLAGS) ./...
 	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && go vet ./... && go test $(TESTFLAGS) ./...) || exit 1; done
-	$(MAKE) --no-print-directory invariants
 	$(MAKE) --no-print-directory race
 	$(MAKE) --no-print-directory test-python
 
 invariants: ## tests of packages whose state changes are checked when built for it, long ones shortened
 	go test -tags invariants -short $(TESTFLAGS) $(INVARIANTS)
 
-race: ## all tests with the race detector, long ones shortened
-	go test -race -short $(TESTFLAGS) ./...
+race: ## with the race detector and invariants: tests of all that has goroutines or locks, long ones shortened
+	CGO_ENABLED=1 go test -race -tags invariants -short $(TESTFLAGS) $$(grep -rlE '^\s+go [a-zA-Z.]+\(|"sync(/atomic)?"|\.Go\(' \
+	  --include=*.go api connector daemon gpuipc policy tiering | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 lint: $(LINT) ## the linters of .golangci.yml, with CUDA and without, a vet of what arm64 and the tag lockholds compile, ruff and mypy
 	$(LINT) run ./...
