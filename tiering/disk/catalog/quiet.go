@@ -21,16 +21,17 @@ type quietFile struct {
 
 	tail struct {
 		sync.Mutex
-		bytes int64 // written
-		sum   xxh3.Hasher
+		bytes int64       // written
+		sum   xxh3.Hasher // of them; Write alone changes it
 	}
 }
 
 // end is all that is written by now.
 func (q *quietFile) end() syncedPart {
 	q.tail.Lock()
-	defer q.tail.Unlock()
-	return syncedPart{name: q.g.PathBase(q.name), bytes: q.tail.bytes, sum: q.tail.sum.Sum64()}
+	bytes, sum := q.tail.bytes, q.tail.sum
+	q.tail.Unlock()
+	return syncedPart{name: q.g.PathBase(q.name), bytes: bytes, sum: sum.Sum64()} // which makes a new hasher ready
 }
 
 // written is how many bytes are written by now.
@@ -64,7 +65,7 @@ func (g *guard) createQuiet(q *quietFile, category vfs.DiskWriteCategory) {
 func (q *quietFile) Write(p []byte) (int, error) {
 	length := len(p)
 	q.change("write", func() error {
-		sum := q.tail.sum   // which nobody else changes
+		sum := q.tail.sum   // without the lock: nobody else changes it
 		_, _ = sum.Write(p) // before the file, which may change what it is given
 		n, err := q.f.Write(p)
 		q.tail.Lock()
