@@ -98,7 +98,7 @@ var mayImport = map[string]string{
 	"api/cmd/splicectl/internal/replay":             "api/cmd/splicectl/internal/replay/... policy/...",
 	"api/cmd/splicectl/internal/resident":           "api/cmd/splicectl/internal/child connector gpuipc/... policy/profile",
 	"api/cmd/splicectl/internal/terminal":           "",
-	"api/cmd/splicectl/internal/torture":            "api api/cmd/splicectl/internal/child connector/... gpuipc/... policy/profile tiering tiering/tier tiering/disk/...",
+	"api/cmd/splicectl/internal/torture":            "api api/cmd/splicectl/internal/bench/machine api/cmd/splicectl/internal/child connector/... gpuipc/... policy/profile tiering tiering/tier tiering/disk/...",
 
 	"daemon/settings": "policy gpuipc tiering tiering/advise tiering/disk connector/wire",
 	"daemon/socket":   "connector/wire/seqpacket daemon/settings",

@@ -307,7 +307,7 @@ const tortureSeed = "16"
 
 // A soak too short for slopes: what clients of all kinds leave behind is right.
 func TestSoakOfADaemon(t *testing.T) {
-	out, errs := splicectl(t, exitOK, "torture", "-soak", "20s", "-every", "4s", "-seed", tortureSeed, "--json")
+	out, errs := splicectl(t, exitOK, "torture", "-soak", "6s", "-every", "2s", "-seed", tortureSeed, "--json")
 	var r torture.SoakReport
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)

@@ -80,12 +80,12 @@ func startRows(ctx context.Context, s *session) error {
 		if err != nil {
 			return err
 		}
-		bytes, err := machine.ResidentBytes(d.PID())
+		memory, err := machine.ResidentOf(d.PID())
 		if err := errors.Join(err, d.Stop()); err != nil {
 			return err
 		}
 		ready = append(ready, d.Ready.Seconds()*1e3)
-		resident = append(resident, float64(bytes)/(1<<20))
+		resident = append(resident, float64(memory.All)/(1<<20))
 	}
 	s.add(
 		row("ready_4GiB", "ms", median(ready), 0, bar{atMost: 2000}),

@@ -159,7 +159,7 @@ func (c *client) found(ctx context.Context, items []*item) ([]bool, error) {
 func (c *client) read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error) {
 	for rank := range i.shape.ranks() {
 		for try := 1; ; try++ {
-			there, err := c.readRank(ctx, i, rank, see)
+			there, err := c.readRank(ctx, i, rank, see, nil)
 			if err != nil {
 				return false, err
 			}
@@ -180,16 +180,37 @@ func (c *client) read(ctx context.Context, i *item, see func(rank, part int, off
 	return true, nil
 }
 
-func (c *client) readRank(ctx context.Context, i *item, rank int, see func(rank, part int, off int64, b []byte)) (bool, error) {
+// timed is told how long a call took. It may be nil.
+type timed func(call string, took time.Duration)
+
+func (t timed) since(call string, begun time.Time) {
+	if t != nil {
+		t(call, time.Since(begun))
+	}
+}
+
+func (c *client) readRank(ctx context.Context, i *item, rank int, see func(rank, part int, off int64, b []byte), tell timed) (bool, error) {
 	m := c.models[i.shape][rank]
 	if i.isSegment() {
-		return readSegment(ctx, m, i, rank, see)
+		return readSegment(ctx, m, i, rank, see, tell)
 	}
 	return readCheckpoint(ctx, m, i, rank, see)
 }
 
-func readSegment(ctx context.Context, m *connector.Model, i *item, rank int, see func(rank, part int, off int64, b []byte)) (bool, error) {
+// allRanks reads the ranks of an item until one is not there.
+func allRanks(i *item, read func(rank int) (there bool, err error)) (bool, error) {
+	for rank := range i.shape.ranks() {
+		if there, err := read(rank); !there || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func readSegment(ctx context.Context, m *connector.Model, i *item, rank int, see func(rank, part int, off int64, b []byte), tell timed) (bool, error) {
+	begun := time.Now()
 	rows, err := m.Acquire(ctx, []profile.SegmentKey{i.Key}, connector.AcquireOptions{})
+	tell.since("acquire", begun)
 	if err != nil {
 		return false, err
 	}
@@ -197,7 +218,11 @@ func readSegment(ctx context.Context, m *connector.Model, i *item, rank int, see
 		return false, unlessAbsent(err)
 	}
 	l := rows[0].Lease
-	defer l.Release()
+	defer func() {
+		begun := time.Now()
+		l.Release()
+		tell.since("release", begun)
+	}()
 	begin, n := i.spec.Interior()
 	if l.Begin != begin || l.Tokens != n {
 		return true, nil // nothing of it was seen: that counts as other bytes

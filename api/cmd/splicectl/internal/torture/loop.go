@@ -369,7 +369,7 @@ func (w *worker) run(ctx context.Context) error {
 // the GPU, or joined to another.
 func (w *worker) read(ctx context.Context, i *item) error {
 	if !i.isSegment() || w.rng.IntN(2) == 0 {
-		_, err := w.findings.check(ctx, once{w.client}, i)
+		_, err := w.findings.check(ctx, once{w.client, nil}, i)
 		return err
 	}
 	if w.client.device != nil && w.rng.IntN(2) == 0 {
@@ -448,13 +448,11 @@ func refused(i *item, err error) bool {
 
 // once is a client that does not ask twice for what it does not get: other
 // workers evict meanwhile.
-type once struct{ *client }
+type once struct {
+	*client
+	tell timed
+}
 
 func (c once) read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error) {
-	for rank := range i.shape.ranks() {
-		if there, err := c.readRank(ctx, i, rank, see); !there || err != nil {
-			return false, err
-		}
-	}
-	return true, nil
+	return allRanks(i, func(rank int) (bool, error) { return c.readRank(ctx, i, rank, see, c.tell) })
 }

@@ -12,12 +12,7 @@ import (
 type onDevice struct{ *client }
 
 func (c onDevice) read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error) {
-	for rank := range i.shape.ranks() {
-		if there, err := c.readDevice(ctx, i, rank, see); !there || err != nil {
-			return false, err
-		}
-	}
-	return true, nil
+	return allRanks(i, func(rank int) (bool, error) { return c.readDevice(ctx, i, rank, see) })
 }
 
 func (c onDevice) readDevice(ctx context.Context, i *item, rank int, see func(rank, part int, off int64, b []byte)) (bool, error) {

@@ -3,6 +3,7 @@ package torture
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"strings"
 	"testing"
 )
@@ -42,14 +43,20 @@ func TestFailures(t *testing.T) {
 	} {
 		r := good()
 		c.change(&r)
-		bad := strings.Join(r.Failures(), "; ")
-		if c.want == "" && bad != "" || !strings.Contains(bad, c.want) {
-			t.Errorf("%s: %q, want %q", name, bad, c.want)
-		}
-		var text bytes.Buffer
-		if err := r.Print(&text); err != nil || strings.Contains(text.String(), "FAILED: ") != (c.want != "") {
-			t.Errorf("%s: %v\n%s", name, err, &text)
-		}
+		mustFail(t, name, r.Failures(), r.Print, c.want)
+	}
+}
+
+// mustFail expects a report to fail with a text that has want in it, or not at all.
+func mustFail(t *testing.T, name string, failures []string, print func(io.Writer) error, want string) {
+	t.Helper()
+	bad := strings.Join(failures, "; ")
+	if want == "" && bad != "" || !strings.Contains(bad, want) {
+		t.Errorf("%s: %q, want %q", name, bad, want)
+	}
+	var text bytes.Buffer
+	if err := print(&text); err != nil || strings.Contains(text.String(), "FAILED: ") != (want != "") {
+		t.Errorf("%s: %v\n%s", name, err, &text)
 	}
 }
 

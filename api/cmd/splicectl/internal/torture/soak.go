@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	proc "github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 )
 
@@ -152,11 +153,7 @@ func (s *soak) run(ctx context.Context) (err error) {
 		}
 		defer c.conn.Close()
 		for k := range soakMills / soakClients {
-			m, err := newMill(ctx, "", c, s.Seed+uint64(n<<8|k), soakTokens)
-			if err != nil {
-				return err
-			}
-			s.mills = append(s.mills, m)
+			s.mills = append(s.mills, newMill(c, shapes, s.Seed+uint64(n<<8|k), soakTokens))
 		}
 	}
 	if err := s.calibrate(ctx); err != nil {
@@ -340,23 +337,12 @@ func (s *soak) sample(ctx context.Context, began time.Time) error {
 // look reads what the kernel and the daemon say of its process.
 func (s *soak) look(ctx context.Context) (one Sample, err error) {
 	one.Latency = map[string]float64{}
-	proc := fmt.Sprintf("/proc/%d/", s.daemon.PID())
-	status, err := os.ReadFile(proc + "status")
+	memory, err := proc.ResidentOf(s.daemon.PID())
 	if err != nil {
 		return one, err
 	}
-	for line := range strings.Lines(string(status)) {
-		for name, to := range map[string]*float64{"VmRSS:": &one.RSS, "RssAnon:": &one.Private} {
-			if text, ok := strings.CutPrefix(line, name); ok {
-				n, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(text), "kB")), 64)
-				if err != nil {
-					return one, err
-				}
-				*to = n * 1024
-			}
-		}
-	}
-	open, err := os.ReadDir(proc + "fd")
+	one.RSS, one.Private = float64(memory.All), float64(memory.Private)
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.daemon.PID()))
 	if err != nil {
 		return one, err
 	}

@@ -1,10 +1,6 @@
 package torture
 
-import (
-	"bytes"
-	"strings"
-	"testing"
-)
+import "testing"
 
 func TestWhatFailsASoak(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -21,14 +17,7 @@ func TestWhatFailsASoak(t *testing.T) {
 	} {
 		r := SoakReport{Read: 5, Lies: 9, Judged: true, Slopes: []Slope{{Name: "memory", Unit: "bytes", Samples: 20, Mean: 1000, Low: 30, PerHour: 40, High: 50, Bound: 2, Verdict: flat}}}
 		c.change(&r)
-		bad := strings.Join(r.Failures(), "; ")
-		if c.want == "" && bad != "" || !strings.Contains(bad, c.want) {
-			t.Errorf("%s: %q, want %q", name, bad, c.want)
-		}
-		var text bytes.Buffer
-		if err := r.Print(&text); err != nil || strings.Contains(text.String(), "FAILED: ") != (c.want != "") {
-			t.Errorf("%s: %v\n%s", name, err, &text)
-		}
+		mustFail(t, name, r.Failures(), r.Print, c.want)
 	}
 }
 

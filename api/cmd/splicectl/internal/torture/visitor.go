@@ -73,9 +73,22 @@ type visitor struct {
 	rng    *rand.Rand
 }
 
+// mill is one with a connection of its own.
+func (v *visitor) mill(ctx context.Context) (*mill, error) {
+	shapes, err := newShapes()
+	if err != nil {
+		return nil, err
+	}
+	c, err := openClient(ctx, v.socket, nil, nil, shapes)
+	if err != nil {
+		return nil, err
+	}
+	return newMill(c, shapes, v.seed, visitTokens), nil
+}
+
 // work puts segments, keeps some leases, and reads back what it put.
 func (v *visitor) work(ctx context.Context) error {
-	m, err := newMill(ctx, v.socket, nil, v.seed, visitTokens)
+	m, err := v.mill(ctx)
 	if err != nil {
 		return err
 	}
@@ -99,7 +112,7 @@ func (v *visitor) work(ctx context.Context) error {
 // stall works a little, keeps leases for good, and sends requests whose answers it does
 // not read. It does not end.
 func (v *visitor) stall(ctx context.Context) error {
-	m, err := newMill(ctx, v.socket, nil, v.seed, visitTokens)
+	m, err := v.mill(ctx)
 	if err != nil {
 		return err
 	}
@@ -113,13 +126,10 @@ func (v *visitor) stall(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for {
-		if err := l.conn.SetSendTimeout(time.Second); err != nil {
-			return err
-		}
-		if l.send(wire.OpStats, &wire.StatsRequest{}) != nil { // full, or dropped
-			break
-		}
+	if err := l.conn.SetSendTimeout(time.Second); err != nil {
+		return err
+	}
+	for l.send(wire.OpStats, &wire.StatsRequest{}) == nil { // until it is full, or dropped
 	}
 	<-ctx.Done()
 	return ctx.Err()
@@ -313,27 +323,9 @@ const (
 	millRecent     = 400
 )
 
-func newMill(ctx context.Context, socket string, c *client, seed uint64, tokens int) (*mill, error) {
-	m := &mill{client: c, seed: seed, tokens: tokens, rng: rand.New(rand.NewPCG(seed, 6))}
-	var err error
-	if c == nil {
-		if m.shapes, err = newShapes(); err != nil {
-			return nil, err
-		}
-		if m.client, err = openClient(ctx, socket, nil, nil, m.shapes); err != nil {
-			return nil, err
-		}
-	}
-	for s := range m.client.models {
-		if c != nil {
-			m.shapes = append(m.shapes, s)
-		}
-	}
-	return m, nil
+func newMill(c *client, shapes []*shape, seed uint64, tokens int) *mill {
+	return &mill{client: c, shapes: shapes, seed: seed, tokens: tokens, rng: rand.New(rand.NewPCG(seed, 6))}
 }
-
-// timed is told how long a call took.
-type timed func(call string, took time.Duration)
 
 // step does one thing.
 func (m *mill) step(ctx context.Context, tell timed) error {
@@ -343,7 +335,7 @@ func (m *mill) step(ctx context.Context, tell timed) error {
 	}
 	i := m.recent[m.rng.IntN(len(m.recent))]
 	if !i.isSegment() {
-		there, err := m.findings.check(ctx, once{m.client}, i)
+		there, err := m.findings.check(ctx, once{m.client, nil}, i)
 		if !there && err == nil {
 			m.absent++
 		}
@@ -374,14 +366,9 @@ func (m *mill) put(ctx context.Context) error {
 
 // read matches, acquires, compares and releases, and tells how long each call took.
 func (m *mill) read(ctx context.Context, i *item, tell timed) error {
-	measure := func(call string, begun time.Time) {
-		if tell != nil {
-			tell(call, time.Since(begun))
-		}
-	}
 	begun := time.Now()
 	found, err := m.client.found(ctx, []*item{i})
-	measure("match", begun)
+	tell.since("match", begun)
 	if err != nil {
 		return err
 	}
@@ -389,7 +376,7 @@ func (m *mill) read(ctx context.Context, i *item, tell timed) error {
 		m.absent++
 		return nil
 	}
-	there, err := m.findings.check(ctx, measured{m.client, measure}, i)
+	there, err := m.findings.check(ctx, once{m.client, tell}, i)
 	if !there && err == nil {
 		m.absent++
 	}
@@ -410,33 +397,4 @@ func (m *mill) keep(ctx context.Context) *connector.Lease {
 		return nil
 	}
 	return rows[0].Lease
-}
-
-// measured reads segments and tells how long acquire and release took.
-type measured struct {
-	*client
-	tell func(call string, begun time.Time)
-}
-
-func (c measured) read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error) {
-	for rank := range i.shape.ranks() {
-		begun := time.Now()
-		rows, err := c.models[i.shape][rank].Acquire(ctx, []profile.SegmentKey{i.Key}, connector.AcquireOptions{})
-		c.tell("acquire", begun)
-		if err == nil {
-			err = rows[0].Err
-		}
-		if err != nil {
-			return false, unlessAbsent(err)
-		}
-		l := rows[0].Lease
-		err = readParts(l, i, rank, see)
-		begun = time.Now()
-		l.Release()
-		c.tell("release", begun)
-		if err != nil {
-			return false, err
-		}
-	}
-	return true, nil
 }

@@ -39,17 +39,29 @@ func processor() string {
 	return "unknown processor"
 }
 
-// ResidentBytes of a process, from its status in /proc.
-func ResidentBytes(pid int) (int64, error) {
+// Resident is what a process has in memory, in bytes.
+type Resident struct {
+	All     int64
+	Private int64 // not of a file, and not shared
+}
+
+// ResidentOf reads the status of a process in /proc.
+func ResidentOf(pid int) (r Resident, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return 0, err
+		return r, err
 	}
 	for line := range strings.Lines(string(text)) {
 		var kib int64
 		if n, _ := fmt.Sscanf(line, "VmRSS: %d kB", &kib); n == 1 {
-			return kib << 10, nil
+			r.All = kib << 10
+		}
+		if n, _ := fmt.Sscanf(line, "RssAnon: %d kB", &kib); n == 1 {
+			r.Private = kib << 10
 		}
 	}
-	return 0, fmt.Errorf("no VmRSS in /proc/%d/status", pid)
+	if r.All == 0 || r.Private == 0 {
+		return r, fmt.Errorf("no VmRSS and RssAnon in /proc/%d/status", pid)
+	}
+	return r, nil
 }

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
@@ -9,10 +10,10 @@ func TestMachineAndResidentMemoryAreRead(t *testing.T) {
 	if m := Describe(); !strings.Contains(m, "cores") || strings.Contains(m, "unknown") {
 		t.Errorf("%q", m)
 	}
-	if n, err := ResidentBytes(1); err == nil && n <= 0 {
-		t.Errorf("process 1 has %d bytes", n)
+	if r, err := ResidentOf(os.Getpid()); err != nil || r.Private <= 0 || r.All <= r.Private {
+		t.Errorf("this process has %+v, %v", r, err)
 	}
-	if _, err := ResidentBytes(-1); err == nil {
+	if _, err := ResidentOf(-1); err == nil {
 		t.Error("process -1 has memory")
 	}
 }
