@@ -30,9 +30,6 @@ PYTHON    ?= python3
 # Modules of their own, so that what only tests and generators need stays out of go.mod.
 MODULES := $(patsubst %/go.mod,%,$(wildcard scripts/*/go.mod docker/*/go.mod))
 
-# Where the build tag invariants switches checks on, and where tests go through them.
-INVARIANTS := ./daemon ./daemon/server ./tiering ./tiering/internal/objects
-
 # Environments of the Python side: bin/python for its linters and plain tests,
 # bin/engines, some 5 GB, with torch, transformers and vLLM.
 PYDIR    := connector/python
@@ -47,7 +44,7 @@ LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build static fakecuda demo torture torture-long hostile test invariants race lint fuzz faults reference bench bench-disk \
+.PHONY: help build static fakecuda demo torture torture-long hostile test race lint fuzz faults reference bench bench-disk \
   generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines fidelity \
   gpu-check gpu-check-bundle
 
@@ -86,9 +83,6 @@ test: ## vet and all tests, again with the race detector, then those of the Pyth
 	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && go vet ./... && go test $(TESTFLAGS) ./...) || exit 1; done
 	$(MAKE) --no-print-directory race
 	$(MAKE) --no-print-directory test-python
-
-invariants: ## tests of packages whose state changes are checked when built for it, long ones shortened
-	go test -tags invariants -short $(TESTFLAGS) $(INVARIANTS)
 
 race: ## with the race detector and invariants: tests of all that has goroutines or locks, long ones shortened
 	CGO_ENABLED=1 go test -race -tags invariants -short $(TESTFLAGS) $$(grep -rlE '^\s+go [a-zA-Z.]+\(|"sync(/atomic)?"|\.Go\(' \
