@@ -157,8 +157,11 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	defer stopBackground()
 	ended := make(chan error, 1)
 	go func() { ended <- rest.Run(background, d.admin...) }()
-	if err := d.open(); err != nil {
+	if err := d.open(ctx); err != nil {
 		stopBackground()
+		if errors.Is(err, ctx.Err()) {
+			err = nil // it was asked to end
+		}
 		return errors.Join(err, <-ended)
 	}
 	d.view.Register(d.registry)
@@ -274,7 +277,7 @@ func (d *Daemon) announce() {
 
 // open is the first half of the start order. What it has opened when it fails is for
 // close.
-func (d *Daemon) open() (err error) {
+func (d *Daemon) open(ctx context.Context) (err error) {
 	if d.ownsDev {
 		if d.device, err = gpuipc.Open(gpuipc.Options{Host: gpuipc.HostOptions{Workers: d.config.Workers}}); err != nil {
 			return err
@@ -285,7 +288,10 @@ func (d *Daemon) open() (err error) {
 		return err
 	}
 	d.opening("the GPU")
-	d.openGPU()
+	d.openGPU(ctx)
+	if err = ctx.Err(); err != nil {
+		return err
+	}
 	d.opening("memory")
 	if err = d.openStore(); err != nil {
 		return err

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"context"
+
 	"github.com/spliced-kv/spliced/daemon/gpu"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -15,12 +17,12 @@ import (
 
 // openGPU opens the device that the configuration asks for. One that cannot be
 // used is a tier less: why is kept for the check and told once, by announce.
-func (d *Daemon) openGPU() {
+func (d *Daemon) openGPU(ctx context.Context) {
 	if !d.config.UsesHBM() {
 		return
 	}
 	var err error
-	if d.gpu, err = gpu.Open(&d.config, d.accelerator, newEpoch(), d.log); err != nil {
+	if d.gpu, err = gpu.Open(ctx, &d.config, d.accelerator, newEpoch(), d.log); err != nil {
 		d.gpuTrouble = err.Error()
 	}
 }

@@ -4,6 +4,7 @@
 package gpu
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -41,15 +42,16 @@ type GPU struct {
 	}
 }
 
-// Open opens the device that c asks for, unless one is given: that stays open.
-func Open(c *settings.Config, given gpuipc.Accelerator, epoch uint64, log zerolog.Logger) (*GPU, error) {
+// Open opens the device that c asks for, unless one is given: that stays open. It
+// does not outlast ctx.
+func Open(ctx context.Context, c *settings.Config, given gpuipc.Accelerator, epoch uint64, log zerolog.Logger) (*GPU, error) {
 	g := &GPU{Device: given, Epoch: epoch, config: c, log: log, owned: given == nil, ways: shareWays(c.HBMShare)}
 	var err error
 	if g.text, err = sealedText("spliced-kernels", kernels.PTX()); err != nil {
 		return nil, err
 	}
 	if g.owned {
-		if g.Device, g.Info, err = g.open(); err != nil {
+		if g.Device, g.Info, err = g.open(ctx); err != nil {
 			g.text.Close()
 			return nil, err
 		}
@@ -63,7 +65,7 @@ const driverPatience = 30
 
 // open opens the device, unless the driver does not answer: that of a GPU that
 // fell off its bus may not do so for ever. What it opens later is closed.
-func (g *GPU) open() (device gpuipc.Accelerator, info cuda.Info, err error) {
+func (g *GPU) open(ctx context.Context) (device gpuipc.Accelerator, info cuda.Info, err error) {
 	type opened struct {
 		device gpuipc.Accelerator
 		info   cuda.Info
@@ -87,14 +89,15 @@ func (g *GPU) open() (device gpuipc.Accelerator, info cuda.Info, err error) {
 			}
 		}
 	}()
-	limit := time.NewTimer(driverPatience * g.config.HBMTimeout)
-	defer limit.Stop()
+	patience := driverPatience * g.config.HBMTimeout
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	select {
 	case o := <-answer:
 		return o.device, o.info, o.err
-	case <-limit.C:
+	case <-ctx.Done():
 		close(gaveUp)
-		return nil, info, fmt.Errorf("the driver did not open the device within %v", driverPatience*g.config.HBMTimeout)
+		return nil, info, fmt.Errorf("the driver did not open the device within %v: %w", patience, ctx.Err())
 	}
 }
 

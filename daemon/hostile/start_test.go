@@ -31,6 +31,24 @@ func hangingLibrary(t *testing.T) string {
 	return library
 }
 
+// A daemon that waits for a driver ends when it is told to, and not when the driver is
+// given up.
+func TestHostileDriverThatHangsDoesNotKeepADaemon(t *testing.T) {
+	t.Parallel() // it waits
+	v := launch(t, bounds{}, "-hbm-public=64MiB", "-hbm-library="+hangingLibrary(t), "-hbm-timeout=1m") // given up after 30 minutes
+	eventually(t, "it waits for the GPU", func() bool {
+		v.mustRun()
+		h := v.health()
+		return len(h.Checks) == 1 && strings.Contains(h.Checks[0].Detail, "opening the GPU")
+	})
+	begun := time.Now()
+	v.stop()
+	if v.err != nil {
+		t.Errorf("%v\n%s", v.err, v.log)
+	}
+	report(t, "a driver whose opening blocks, and SIGTERM", fmt.Sprintf("an end %v after that", time.Since(begun).Round(time.Millisecond)), "nothing")
+}
+
 // A driver that hangs while it is opened does not make the node look dead: the probes
 // are answered from the start on, and say what is waited for.
 func TestHostileDriverThatHangsIsNotSilence(t *testing.T) {

@@ -61,6 +61,7 @@ var attacks = []attack{
 	{"low", hostile, "TestHostileSmallMachineIsEnough", ""},
 	{"low", hostile, "TestHostileArenaLargerThanMemoryIsCut", ""},
 	{"low", hostile, "TestHostileDriverThatHangsIsNotSilence", ""},
+	{"low", hostile, "TestHostileDriverThatHangsDoesNotKeepADaemon", ""},
 	{"low", disk, "TestFrozenFileSystemEndsInTime", "a file system that answers nothing while the tier is closed"},
 	{"low", disk, "TestOfflineNamesWhatIsNoSlab", "links and FIFOs among the slabs"},
 	{"low", "daemon/budget", "TestOneUserLeavesAQuarterToOthers", "all of connection-memory asked for by one user"},
