@@ -309,7 +309,10 @@ func benchObject(b testing.TB, n int64) *object {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { mapping.Close(); region.Close(); device.Close() })
-	a := link.NewEnded(mapping, nil)
+	a, err := link.NewEnded(mapping, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
 	layout := profile.Layout{Parts: []profile.Part{{Len: n}}, Bytes: n}
 	o, err := newObject(&held{a: a}, layout, whole, digests)
 	if err != nil {

@@ -35,7 +35,10 @@ func deadRegistration(t testing.TB) (*Model, *registration) {
 		return m
 	}
 	c := &Client{}
-	a := link.NewEnded(region(), region())
+	a, err := link.NewEnded(region(), region())
+	if err != nil {
+		t.Fatal(err)
+	}
 	m := &Model{client: c, profile: testProfile()}
 	return m, &registration{a: a}
 }
@@ -47,6 +50,10 @@ func FuzzReplies(f *testing.F) {
 	f.Add(uint8(wire.OpAcquire), (&wire.AcquireReply{
 		Codes: []uint16{0}, Leases: []uint64{1}, Bytes: []uint64{uint64(layout.Bytes)}, Begins: []uint32{0}, Tokens: []uint32{heldTokens},
 		ExtentCount: []uint32{2}, ExtentOff: []uint64{64, 8192}, ExtentLen: []uint64{100, uint64(layout.Bytes)}, DigestCount: []uint32{0},
+	}).Append(nil))
+	f.Add(uint8(wire.OpAcquire), (&wire.AcquireReply{ // whose extents overflow
+		Codes: []uint16{0}, Leases: []uint64{1}, Bytes: []uint64{uint64(layout.Bytes)}, Begins: []uint32{0}, Tokens: []uint32{heldTokens},
+		ExtentCount: []uint32{2}, ExtentOff: []uint64{64, 1 << 63}, ExtentLen: []uint64{100, 1 << 63}, DigestCount: []uint32{0},
 	}).Append(nil))
 	f.Add(uint8(wire.OpLoad), (&wire.LoadReply{
 		Lease: 7, Kind: 1, Tokens: 3, NodeBegin: []uint32{0}, NodeEnd: []uint32{3}, ExtentCount: []uint32{1},

@@ -103,8 +103,15 @@ func (a *Attachment) CountCorrupt() { a.host.Counters.Corrupt.Add(1) }
 
 // NewEnded is an attachment without a daemon: it has ended, and nobody writes its
 // memory. Replies can be read against it.
-func NewEnded(arena, slots *gpuipc.Mapping) *Attachment {
+func NewEnded(arena, slots *gpuipc.Mapping) (*Attachment, error) {
+	conn, peers, err := seqpacket.Pair()
+	if err != nil {
+		return nil, err
+	}
+	conn.Close()
+	peers.Close()
 	a := &Attachment{
+		conn: conn,
 		host: &Host{Calls: &Pool{}, Counters: &Counters{}}, peer: &peer{fd: -1}, Arena: arena, Slots: slots,
 		Dead: make(chan struct{}), Staging: newStaging(nil),
 	}
@@ -113,7 +120,7 @@ func NewEnded(arena, slots *gpuipc.Mapping) *Attachment {
 	a.flight.mu.ended = ErrNotAttached
 	a.ended.Store(true)
 	a.refs.Store(1)
-	return a
+	return a, nil
 }
 
 // HasEnded reports whether callers get nothing any more.
