@@ -21,7 +21,7 @@ import (
 // attack is a row of the table: a test, and what to say of it when its test prints no
 // line of its own.
 type attack struct {
-	id   string // as in the list of what was found; "held" did so from the beginning
+	id   string // as in the list of what was found; "held" did so from the beginning, "none" is no attack
 	pkg  string // below the module's root
 	test string // in the package, whole name
 	says string // tried; empty = the test prints a HOSTILE line
@@ -30,6 +30,7 @@ type attack struct {
 const hostile, disk, trust = "daemon/hostile", "tiering/disk", "connector/trust"
 
 var attacks = []attack{
+	{"none", hostile, "TestHostileNothingButOnTheSameProcessors", ""}, // to compare others with
 	{"H1", hostile, "TestHostileSparseMemoryDoesNotTakeAllAddresses", ""},
 	{"H2", hostile, "TestHostileHolesAreNotFilledAtOurCost", ""},
 	{"H3", hostile, "TestHostileMemberOfTheGroupCannotSeizeTheSocket", ""},
