@@ -34,7 +34,7 @@ func hangingLibrary(t *testing.T) string {
 // A daemon that waits for a driver ends when it is told to, and not when the driver is
 // given up.
 func TestHostileDriverThatHangsDoesNotKeepADaemon(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel()                                                                                        // it waits
 	v := launch(t, bounds{}, "-hbm-public=64MiB", "-hbm-library="+hangingLibrary(t), "-hbm-timeout=1m") // given up after 30 minutes
 	eventually(t, "it waits for the GPU", func() bool {
 		v.mustRun()
