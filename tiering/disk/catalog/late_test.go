@@ -86,7 +86,7 @@ func TestOpeningMayFailAnywhere(t *testing.T) {
 // openedWithFault opens a directory, closes it, and opens it again once the disk
 // works. Its error is what must not be.
 func openedWithFault(fs *vfs.MemFS, f *slowTables, rows int) (opened bool, wrong error) {
-	c, err := Open(errorfs.Wrap(fs, f), dir, Options{StoreID: storeA, CloseWithin: 5 * time.Second})
+	c, err := Open(errorfs.Wrap(fs, f), dir, Options{StoreID: storeA, CloseWithin: 30 * time.Second})
 	if opened = err == nil; opened {
 		err = c.Close() // of what begins once it is open
 	}
