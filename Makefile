@@ -149,7 +149,7 @@ fidelity: ## what each way of reuse costs in answers: docs/fidelity.md; a quarte
 fuzz: ## every fuzz target for FUZZTIME each
 	@go list -f '{{.Dir}}' ./... | while read -r dir; do \
 	  grep -hoE '^func Fuzz[A-Za-z0-9_]*' "$$dir"/*_test.go 2>/dev/null | cut -c6- | while read -r f; do \
-	    echo "-- $$f in $$dir"; (cd "$$dir" && go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) .) || exit 1; done || exit 1; done
+	    echo "-- $$f in $$dir"; (cd "$$dir" && go test -run '^$$' -fuzz "^$$f\$$" -fuzzminimizetime 10x -fuzztime $(FUZZTIME) .) || exit 1; done || exit 1; done
 
 faults: ## a million faults in what the disk tier writes and reads, 0 wrong bytes; some minutes
 	SPLICED_LONG=1 go test -count=1 -v -timeout 30m -run 'TestNoFaultIsServed$$' ./tiering/disk
