@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -24,34 +25,104 @@ func SocketBeside(engines string) string {
 	return filepath.Join(filepath.Dir(engines), "admin", "admin.sock")
 }
 
+// AdminListener is the trusted admin socket. It accepts only our own user and root.
+type AdminListener struct {
+	path string
+	mu   struct {
+		sync.Mutex
+		net    *net.UnixListener
+		lock   *os.File
+		bound  os.FileInfo // of the socket that net listens on
+		closed bool
+	}
+}
+
 // ListenUnix opens the trusted admin socket at path: mode 0600 from the moment
 // it exists, and only processes of our own user (or root) are accepted. A directory
 // that is missing is made, mode 0700; one in which others may write is refused. A socket
 // left behind by a dead daemon is replaced; a live one, or anything that is not
 // a socket, is left alone and refused with ErrBusy or ErrInvalid. Close removes
 // the socket; the lock file path.lock stays, since removing it would race.
-func ListenUnix(path string) (net.Listener, error) {
+func ListenUnix(path string) (*AdminListener, error) {
 	if len(path) == 0 || len(path) > maxSocketPath {
 		return nil, fmt.Errorf("admin socket: path of %d bytes, want 1 to %d: %w", len(path), maxSocketPath, ErrInvalid)
 	}
-	if err := ownDir(filepath.Dir(path)); err != nil {
-		return nil, fmt.Errorf("admin socket: %w", err)
+	l := &AdminListener{path: path}
+	if err := l.bindLocked(); err != nil { // nobody else has l
+		return nil, err
 	}
-	lock, err := lockFile(path + ".lock")
+	return l, nil
+}
+
+// TakeBack makes the path lead to l again where it does not: the socket, or the
+// directory that it lies in, was removed or replaced. It reports whether that was so.
+func (l *AdminListener) TakeBack() (lost bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed || l.oursLocked() {
+		return false, nil
+	}
+	old := l.mu.net
+	if err := l.bindLocked(); err != nil {
+		return true, err
+	}
+	old.SetUnlinkOnClose(false)
+	return true, old.Close() // Accept goes on with the new one
+}
+
+// oursLocked says whether the path leads to l.
+func (l *AdminListener) oursLocked() bool {
+	now, err := os.Lstat(l.path)
+	return err == nil && os.SameFile(now, l.mu.bound)
+}
+
+func (l *AdminListener) bindLocked() (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("admin socket: %w", err)
+		}
+	}()
+	if err := ownDir(filepath.Dir(l.path)); err != nil {
+		return err
+	}
+	lock, err := l.lockLocked()
 	if err != nil {
-		return nil, fmt.Errorf("admin socket: %w", err)
+		return err
 	}
-	if err := clearStale(path); err != nil {
-		lock.Close()
-		return nil, fmt.Errorf("admin socket: %w", err)
+	defer func() {
+		if err != nil && lock != l.mu.lock {
+			lock.Close()
+		}
+	}()
+	if err := clearStale(l.path); err != nil {
+		return err
 	}
 	config := net.ListenConfig{Control: private}
-	ln, err := config.Listen(context.Background(), "unix", path)
+	ln, err := config.Listen(context.Background(), "unix", l.path)
 	if err != nil {
-		lock.Close()
-		return nil, fmt.Errorf("admin socket: %w", err)
+		return err
 	}
-	return &ownListener{UnixListener: ln.(*net.UnixListener), lock: lock}, nil
+	bound, err := os.Lstat(l.path)
+	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	if lock != l.mu.lock && l.mu.lock != nil {
+		l.mu.lock.Close() // of a directory that is elsewhere now
+	}
+	l.mu.net, l.mu.lock, l.mu.bound = ln.(*net.UnixListener), lock, bound
+	return nil
+}
+
+// lockLocked is the lock of the path, which may be held already.
+func (l *AdminListener) lockLocked() (*os.File, error) {
+	path := l.path + ".lock"
+	if l.mu.lock != nil {
+		held, err := l.mu.lock.Stat()
+		if now, missing := os.Lstat(path); err == nil && missing == nil && os.SameFile(now, held) {
+			return l.mu.lock, nil
+		}
+	}
+	return lockFile(path)
 }
 
 // private sets the mode before bind: Linux gives the new socket file the mode of
@@ -123,16 +194,20 @@ func clearStale(path string) error {
 	return err
 }
 
-// ownListener accepts only our own user and root.
-type ownListener struct {
-	*net.UnixListener
-	lock *os.File
-}
-
-func (l *ownListener) Accept() (net.Conn, error) {
+// Accept implements net.Listener.
+func (l *AdminListener) Accept() (net.Conn, error) {
 	for {
-		conn, err := l.AcceptUnix()
+		l.mu.Lock()
+		ln := l.mu.net
+		l.mu.Unlock()
+		conn, err := ln.AcceptUnix()
 		if err != nil {
+			l.mu.Lock()
+			replaced := l.mu.net != ln
+			l.mu.Unlock()
+			if replaced {
+				continue
+			}
 			return nil, err
 		}
 		if ownPeer(conn) {
@@ -142,8 +217,19 @@ func (l *ownListener) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *ownListener) Close() error {
-	return errors.Join(l.UnixListener.Close(), l.lock.Close())
+// Addr implements net.Listener.
+func (l *AdminListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
+
+// Close implements net.Listener.
+func (l *AdminListener) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed {
+		return net.ErrClosed
+	}
+	l.mu.closed = true
+	l.mu.net.SetUnlinkOnClose(l.oursLocked())
+	return errors.Join(l.mu.net.Close(), l.mu.lock.Close())
 }
 
 // dialUnix connects to an admin socket, if it is the daemon that answers there.

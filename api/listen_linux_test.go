@@ -118,3 +118,78 @@ func TestAcceptTakesOwnPeers(t *testing.T) {
 	}
 	got.Close()
 }
+
+// Whatever became of its path, the listener has it again, and Accept goes on.
+func TestAdminSocketIsTakenBack(t *testing.T) {
+	root := t.TempDir()
+	path := SocketBeside(filepath.Join(root, "s"))
+	ln, err := ListenUnix(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted := make(chan error)
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err == nil {
+				conn.Close()
+			}
+			accepted <- err
+			if err != nil {
+				return
+			}
+		}
+	}()
+	connect := func(what string) {
+		t.Helper()
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		conn.Close()
+		if err := <-accepted; err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	if lost, err := ln.TakeBack(); lost || err != nil {
+		t.Errorf("untouched: lost %v, %v", lost, err)
+	}
+	connect("untouched")
+	for what, attack := range map[string]func() error{
+		"removed":           func() error { return os.Remove(path) },
+		"removed with lock": func() error { return errors.Join(os.Remove(path), os.Remove(path+".lock")) },
+		"moved away":        func() error { return os.Rename(filepath.Dir(path), filepath.Join(root, "elsewhere")) },
+	} {
+		if err := attack(); err != nil {
+			t.Fatal(err)
+		}
+		if lost, err := ln.TakeBack(); !lost || err != nil {
+			t.Fatalf("%s: lost %v, %v", what, lost, err)
+		}
+		connect(what)
+		if other, err := ListenUnix(path); !errors.Is(err, ErrBusy) {
+			t.Fatalf("%s: another has it: %v, %v", what, other, err)
+		}
+	}
+	// What is somebody else's is left to him, and is not removed at the end.
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer foreign.Close()
+	if lost, err := ln.TakeBack(); !lost || !errors.Is(err, ErrBusy) {
+		t.Errorf("a foreign socket: lost %v, %v", lost, err)
+	}
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("the foreign socket is gone: %v", err)
+	}
+}

@@ -78,6 +78,7 @@ type Daemon struct {
 	registry *prometheus.Registry
 	started  time.Time
 	admin    []api.Listener
+	own      *api.AdminListener // one of admin; nil = none
 
 	remembered  *canary.Memory // what is switched off; nil without a disk
 	diskRun     sync.WaitGroup
@@ -205,6 +206,9 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	var accepting sync.WaitGroup
 	allow := d.socket.NewAllowList(d.config.AllowUIDs, d.config.AllowGIDs)
 	accepting.Go(func() { d.socket.Guard(ctx, d.log) })
+	if d.own != nil {
+		accepting.Go(func() { d.guardAdmin(ctx) })
+	}
 	accepting.Go(func() {
 		if err := d.server.Accept(d.socket, allow); err != nil {
 			fail(fmt.Errorf("accept: %w", err))
@@ -401,7 +405,7 @@ func (d *Daemon) openAdmin() (rest *api.Server, err error) {
 		if err != nil {
 			return nil, err
 		}
-		d.admin = append(d.admin, api.Listener{Listener: l, Trusted: true})
+		d.own, d.admin = l, append(d.admin, api.Listener{Listener: l, Trusted: true})
 	}
 	if d.config.HTTP != settings.Off {
 		l, err := net.Listen("tcp", d.config.HTTP)
@@ -411,6 +415,32 @@ func (d *Daemon) openAdmin() (rest *api.Server, err error) {
 		d.admin = append(d.admin, api.Listener{Listener: l})
 	}
 	return rest, nil
+}
+
+// guardAdmin takes the admin socket back whenever its path leads elsewhere, until ctx
+// ends.
+func (d *Daemon) guardAdmin(ctx context.Context) {
+	tick := time.NewTicker(socket.GuardEvery)
+	defer tick.Stop()
+	said := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		lost, err := d.own.TakeBack()
+		switch {
+		case !lost:
+			said = ""
+		case err == nil:
+			said = ""
+			d.log.Error().Str("socket", d.own.Addr().String()).Msg("the admin socket was replaced or removed: taken back")
+		case err.Error() != said:
+			said = err.Error()
+			d.log.Error().Str("socket", d.own.Addr().String()).Err(err).Msg("the admin socket was replaced or removed, and cannot be taken back")
+		}
+	}
 }
 
 func (d *Daemon) closeAdmin() {

@@ -191,6 +191,7 @@ func TestHostileReplacedSocketIsTakenBack(t *testing.T) {
 			t.Cleanup(func() { l.Close() })
 			return os.Rename(v.Socket+".x", v.Socket)
 		},
+		"displaced with its directory": func() error { return os.Rename(filepath.Dir(v.Socket), filepath.Dir(v.Socket)+".gone") },
 	} {
 		before, _ := v.metric("spliced_socket_replaced_total")
 		if err := attack(); err != nil {
@@ -201,8 +202,24 @@ func TestHostileReplacedSocketIsTakenBack(t *testing.T) {
 			return ok && n == before+1 && v.health().Status == api.HealthOK
 		})
 		v.client(connector.Options{Name: "after"}).Close()
+		eventually(t, "the admin socket is there again when the other was "+name, func() bool { return v.adminAnswers() })
+		if err := os.Remove(api.SocketBeside(v.Socket)); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the admin socket is there again when it was removed", func() bool { return v.adminAnswers() })
 	}
-	report(t, "rm of the socket, and another socket renamed over it", "the path for at most a second", "attached clients nothing, new ones a second")
+	report(t, "rm of the sockets, another socket renamed over one, and their directory moved away", "the path for at most a second", "attached clients nothing, new ones a second")
+}
+
+// adminAnswers says whether the daemon is reached by its admin socket.
+func (v *victim) adminAnswers() bool {
+	c, err := api.NewClient("unix:"+api.SocketBeside(v.Socket), "")
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	defer c.Close()
+	status, err := c.Status(context.Background())
+	return err == nil && status.Socket == v.Socket
 }
 
 // A stranger who answers on the path of the admin socket gets no bearer token.

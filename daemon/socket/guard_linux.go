@@ -15,14 +15,14 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 )
 
-// guardEvery is how often the path is looked at: two system calls.
-const guardEvery = time.Second
+// GuardEvery is how often the path is looked at: two system calls.
+const GuardEvery = time.Second
 
 // Guard takes the path back whenever it leads elsewhere, until ctx ends. Whoever
 // replaced the socket may have been taken for the daemon meanwhile by clients that
 // believe him (see package trust), so it is said loudly.
 func (s *Socket) Guard(ctx context.Context, log zerolog.Logger) {
-	tick := time.NewTicker(guardEvery)
+	tick := time.NewTicker(GuardEvery)
 	defer tick.Stop()
 	said := ""
 	for {
