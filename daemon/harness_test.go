@@ -49,6 +49,7 @@ func testConfig(t testing.TB) settings.Config {
 	c.Staging, c.Slots = 2*settings.MiB, 2*settings.MiB
 	c.ConnectionMemory = 64 * settings.MiB
 	c.Workers = 2
+	c.PromoteTimeout, c.HBMTimeout = patience, patience
 	c.Tenants = append(c.Tenants, settings.Tenant{Name: "guarded", Token: "open sesame", Salt: "pepper"})
 	return c
 }

@@ -112,7 +112,6 @@ func startSlow(t *testing.T, change func(*settings.Config)) *slow {
 	t.Helper()
 	config := withDisk(t)
 	config.Workers = 1
-	config.PromoteTimeout = patience
 	config.RequestTimeout, config.MaxRequestTimeout = patience, 2*patience
 	if change != nil {
 		change(&config)

@@ -34,6 +34,10 @@ type model struct {
 // fault each, which is the kernel's figure and not ours.
 func arenaArgs() []string { return []string{"-arena", "768MiB", "-private", "16MiB"} }
 
+// patient are bounds that only what hangs meets: a busy machine must not turn a row into
+// a miss.
+var patient = connector.Timeouts{Lookup: 20 * time.Second, Transfer: 20 * time.Second, Attach: 20 * time.Second}
+
 func startLocal(ctx context.Context, s *session) (*local, error) {
 	d, err := child.Start(ctx, child.Options{Binary: s.options.Daemon, Args: arenaArgs()})
 	if err != nil {
@@ -41,7 +45,7 @@ func startLocal(ctx context.Context, s *session) (*local, error) {
 	}
 	l := &local{daemon: d}
 	l.client, err = connector.Open(connector.Options{Socket: d.Socket, Name: "splicectl bench",
-		StagingBytes: 16 << 20, SlotBytes: 1 << 20, Timeouts: connector.Timeouts{Lookup: 5 * time.Second, Transfer: 20 * time.Second}})
+		StagingBytes: 16 << 20, SlotBytes: 1 << 20, Timeouts: patient})
 	if err != nil {
 		return nil, errors.Join(err, d.Stop())
 	}

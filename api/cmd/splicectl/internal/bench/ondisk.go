@@ -38,7 +38,7 @@ func startOnDisk(ctx context.Context, s *session, dir string, args ...string) (*
 
 func openClient(socket string) (*connector.Client, error) {
 	return connector.Open(connector.Options{Socket: socket, Name: "splicectl bench", StagingBytes: 64 << 20, SlotBytes: 1 << 20,
-		Timeouts: connector.Timeouts{Lookup: 5 * time.Second, Transfer: 20 * time.Second}})
+		Timeouts: patient})
 }
 
 // bulkModel registers a model with segments of one size.

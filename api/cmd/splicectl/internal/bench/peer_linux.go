@@ -55,7 +55,7 @@ type peerAnswer struct {
 // descriptor 3 somebody echoes.
 func ServePeer(ctx context.Context, socket string, in io.Reader, out io.Writer) error {
 	client, err := connector.Open(connector.Options{Socket: socket, Name: "splicectl bench peer", StagingBytes: 4 << 20, SlotBytes: 64 << 10,
-		Timeouts: connector.Timeouts{Lookup: 5 * time.Second, Transfer: 20 * time.Second}})
+		Timeouts: patient})
 	if err != nil {
 		return err
 	}

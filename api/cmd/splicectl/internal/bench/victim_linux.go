@@ -32,7 +32,8 @@ const (
 // ServeVictim is a client that holds leases, staging and a half-written segment
 // until it is killed or standard input ends.
 func ServeVictim(ctx context.Context, socket string, in io.Reader, out io.Writer) error {
-	client, err := connector.Open(connector.Options{Socket: socket, Name: victimName, StagingBytes: 8 << 20})
+	client, err := connector.Open(connector.Options{Socket: socket, Name: victimName, StagingBytes: 8 << 20,
+		Timeouts: patient})
 	if err != nil {
 		return err
 	}
