@@ -60,7 +60,9 @@ func run() int {
 		fmt.Println("the configuration is good")
 		return 0
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	// Whoever reads our log may go away: that is an error of a write, not our end.
+	signal.Ignore(syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP, os.Interrupt)
 	defer stop()
 	// A second signal ends the process the hard way.
 	context.AfterFunc(ctx, stop)

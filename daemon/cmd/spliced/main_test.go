@@ -77,6 +77,38 @@ func TestAnswersAndExitCodes(t *testing.T) {
 	}
 }
 
+func TestItOutlivesTheReaderOfItsLog(t *testing.T) {
+	dir := shortDir(t)
+	socket := filepath.Join(dir, "s")
+	command := program(t, "-socket", socket, "-http", "off", "-arena", "16MiB", "-private", "8MiB")
+	log, end, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command.Stderr = end
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end.Close()
+	var head [1]byte
+	if _, err := log.Read(head[:]); err != nil {
+		t.Fatal(err)
+	}
+	for begun := time.Now(); time.Since(begun) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(socket); err == nil {
+			break
+		}
+	}
+	log.Close()
+	// It says that it stops, and that it has.
+	if err := command.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Wait(); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+}
+
 func TestItTellsTheServiceManagerAndEndsOnSIGTERM(t *testing.T) {
 	dir := shortDir(t)
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
