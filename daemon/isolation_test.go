@@ -68,7 +68,9 @@ func TestClientsNeverSeeEachOthersSlotsOrStaging(t *testing.T) {
 func contains(b, part []byte) bool { return bytes.Contains(b, part) }
 
 // A client may look for a way around its read-only mapping: the descriptor
-// itself, and a new one of the same file by way of /proc.
+// itself, and a new one of the same file by way of /proc. Slots have results of this
+// client alone, and no seal: whoever is root or the daemon's user, as we are here, opens
+// them for writing.
 func TestNoClientCanWriteTheArenaOrItsSlots(t *testing.T) {
 	r := startDaemon(t, testConfig(t), nil)
 	c := dialRaw(t, r.Socket())
@@ -80,6 +82,16 @@ func TestNoClientCanWriteTheArenaOrItsSlots(t *testing.T) {
 		}
 		if _, err := unix.Pwrite(fd, []byte{1}, 0); err == nil {
 			t.Errorf("%s: written", name)
+		}
+		if name == "slots" {
+			var st unix.Stat_t
+			if err := unix.Fstat(fd, &st); err != nil || st.Mode&0o377 != 0 {
+				t.Errorf("slots: mode %o, %v: others may open them", st.Mode&0o777, err)
+			}
+			if err := unix.Ftruncate(fd, 0); err == nil {
+				t.Error("slots: cut off")
+			}
+			continue
 		}
 		again, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_RDWR, 0)
 		if err != nil {

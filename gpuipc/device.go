@@ -23,10 +23,13 @@ type Extent struct {
 type Access uint8
 
 // ClientReads regions are written by the daemon only, and no client can write
-// them by any path. ClientWrites regions are written by one client.
+// them by any path. ClientWrites regions are written by one client. ClientViews regions
+// are written by the daemon for one client, which gets a descriptor to read them; unlike
+// those that many read they can be discarded.
 const (
 	ClientReads  Access = 1
 	ClientWrites Access = 2
+	ClientViews  Access = 3
 )
 
 // HugePages says whether a host region asks for huge pages.

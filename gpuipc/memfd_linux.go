@@ -17,7 +17,9 @@ import (
 // seal and stays writable.
 //
 // The price: hole punching is refused to us too (and so is MADV_REMOVE), so
-// memory of a ClientReads region goes back to the system only with the region.
+// memory of a ClientReads region goes back to the system only with the region, when the
+// last client has closed what it has of it. So ClientViews regions, of which there is one
+// for each connection, do without that seal.
 const (
 	sealSize  = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 	sealReads = sealSize | unix.F_SEAL_FUTURE_WRITE
@@ -102,7 +104,7 @@ func residentBytes(f *os.File) (int64, error) {
 // the same memory where /proc is mounted: the seal is what protects, this only
 // makes the client's mistakes fail early.
 func duplicate(f *os.File, name string, access Access) (*os.File, error) {
-	if access == ClientReads {
+	if access != ClientWrites {
 		fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err == nil {
 			return os.NewFile(uintptr(fd), name), nil

@@ -65,7 +65,7 @@ func (spec *RegionSpec) Check() error {
 	switch {
 	case spec.Bytes <= 0 || spec.Bytes > 1<<46:
 		return fmt.Errorf("region %q of %d bytes: %w", spec.Name, spec.Bytes, ErrInvalid)
-	case spec.Access != ClientReads && spec.Access != ClientWrites:
+	case spec.Access < ClientReads || spec.Access > ClientViews:
 		return fmt.Errorf("region %q: access %d: %w", spec.Name, spec.Access, ErrInvalid)
 	case spec.Huge > HugeRequire:
 		return fmt.Errorf("region %q: huge pages %d: %w", spec.Name, spec.Huge, ErrInvalid)
@@ -111,11 +111,17 @@ func (h *host) makeRegion(spec RegionSpec, size int64, huge bool) (*hostRegion, 
 	}
 	r := &hostRegion{dev: h, name: spec.Name, access: spec.Access, file: f, mem: mem,
 		warm: make([]atomic.Uint64, size/warmBytes/64+1)}
-	seals := sealReads
-	if spec.Access == ClientWrites {
-		seals = sealSize
+	seals := sealSize
+	if spec.Access == ClientReads {
+		seals = sealReads
 	}
-	if err := addSeals(f, seals); err != nil {
+	if spec.Access == ClientViews {
+		err = f.Chmod(0o400) // nobody else opens it for writing, by way of /proc
+	}
+	if err == nil {
+		err = addSeals(f, seals)
+	}
+	if err != nil {
 		_ = r.unmap()
 		return nil, regionError(spec.Name, size, err)
 	}
@@ -213,6 +219,25 @@ func Unshare(r Region) error {
 	file := hr.file
 	hr.file = nil
 	return file.Close()
+}
+
+// Discard gives the pages of a region back to the system, whoever still has a descriptor
+// or a mapping of it: without that they are charged to us for as long as a client likes
+// to keep one. Nobody may read the region any more: its bytes are zero. Regions of which
+// that cannot be, imported, sealed or of an accelerator, stay as they are.
+func Discard(r Region) error {
+	hr, ok := r.(*hostRegion)
+	if !ok || hr.imported || hr.access == ClientReads {
+		return nil
+	}
+	if err := hr.acquire(); err != nil {
+		return err
+	}
+	defer hr.release()
+	if err := unix.Madvise(hr.mem, unix.MADV_REMOVE); err != nil {
+		return fmt.Errorf("discard region %s: %w", hr.name, err)
+	}
+	return nil
 }
 
 // Close panics when an operation is still using the memory: going on would let

@@ -61,7 +61,22 @@ func (b *Bytes) TakeOf(uid uint32, rest int64, choose func(left int64) int64) er
 	return nil
 }
 
-// GiveBack ends Take.
+// Add takes bytes that cannot be refused any more. Who adds has asked Left.
+func (b *Bytes) Add(uid uint32, bytes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.taken += bytes
+	b.mu.users[uid] += bytes
+}
+
+// Left is what a user may take now.
+func (b *Bytes) Left(uid uint32) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return min(b.total-b.mu.taken, b.share-b.mu.users[uid])
+}
+
+// GiveBack ends Take and Add.
 func (b *Bytes) GiveBack(uid uint32, bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -22,6 +22,14 @@ type frames struct {
 // frames connects and says hello; the regions that come with it are closed.
 func (v *victim) frames(hello *wire.HelloRequest) (*frames, wire.Code) {
 	v.t.Helper()
+	f, fds, code := v.framesAndRegions(hello)
+	seqpacket.CloseAll(fds)
+	return f, code
+}
+
+// framesAndRegions is frames with the descriptors of the regions, for the caller to close.
+func (v *victim) framesAndRegions(hello *wire.HelloRequest) (*frames, []int, wire.Code) {
+	v.t.Helper()
 	conn, err := seqpacket.Dial(v.Socket, patience)
 	if err != nil {
 		v.t.Fatal(err)
@@ -32,28 +40,35 @@ func (v *victim) frames(hello *wire.HelloRequest) (*frames, wire.Code) {
 	if hello.Tenants == nil {
 		hello.Tenants = []wire.TenantName{{}}
 	}
-	body, code := f.ask(wire.OpHello, hello)
-	if code == wire.OK {
-		if err := f.hello.Decode(body); err != nil {
-			v.t.Fatal(err)
-		}
+	if err := f.send(wire.OpHello, hello); err != nil {
+		v.t.Fatal(err)
 	}
-	return f, code
+	body, fds, code, err := f.receiveAll()
+	if err == nil && code == wire.OK {
+		err = f.hello.Decode(body)
+	}
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return f, fds, code
 }
 
 // ask sends a request and waits for its reply.
 func (f *frames) ask(op wire.Op, m wire.Message) ([]byte, wire.Code) {
 	f.t.Helper()
-	err := f.send(op, m)
-	var body []byte
-	var code wire.Code
-	if err == nil {
-		body, code, err = f.receive()
-	}
+	body, code, err := f.exchange(op, m)
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	return body, code
+}
+
+// exchange is ask for other goroutines than the test's.
+func (f *frames) exchange(op wire.Op, m wire.Message) ([]byte, wire.Code, error) {
+	if err := f.send(op, m); err != nil {
+		return nil, 0, err
+	}
+	return f.receive()
 }
 
 // send sends a request and waits for nothing.
@@ -72,8 +87,14 @@ func (f *frames) send(op wire.Op, m wire.Message) error {
 
 // receive waits for a reply.
 func (f *frames) receive() ([]byte, wire.Code, error) {
+	body, fds, code, err := f.receiveAll()
+	seqpacket.CloseAll(fds)
+	return body, code, err
+}
+
+func (f *frames) receiveAll() ([]byte, []int, wire.Code, error) {
 	if err := f.conn.SetRecvTimeout(patience); err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
 	}
 	buf := make([]byte, wire.MaxFrame)
 	n, fds, err := f.conn.Recv(buf)
@@ -81,11 +102,10 @@ func (f *frames) receive() ([]byte, wire.Code, error) {
 		n, fds, err = f.conn.Recv(buf)
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
 	}
-	seqpacket.CloseAll(fds)
 	h, body, err := wire.ParseHeader(buf[:n])
-	return body, h.Code, err
+	return body, fds, h.Code, err
 }
 
 // register registers a profile.

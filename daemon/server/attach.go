@@ -118,6 +118,7 @@ func (t *task) hello() (wire.Message, error) {
 	if err := t.exportAll(a); err != nil {
 		a.session.Close()
 		a.close(s)
+		a.closeShared(s, false)
 		return nil, err
 	}
 	if a.device {
@@ -161,7 +162,7 @@ func (a *attachment) open(s *Server, id uint64, m *wire.HelloRequest) (err error
 		return err
 	}
 	slotRegion, err := s.device.NewRegion(gpuipc.RegionSpec{
-		Name: fmt.Sprintf("spliced-slots-%d", id), Bytes: a.slotBytes, Access: gpuipc.ClientReads, Huge: gpuipc.HugeNever})
+		Name: fmt.Sprintf("spliced-slots-%d", id), Bytes: a.slotBytes, Access: gpuipc.ClientViews, Huge: gpuipc.HugeNever})
 	if err == nil {
 		a.staging, err = s.device.NewRegion(gpuipc.RegionSpec{
 			Name: fmt.Sprintf("spliced-staging-%d", id), Bytes: a.stagingBytes, Access: gpuipc.ClientWrites, Huge: gpuipc.HugeNever})
@@ -202,28 +203,39 @@ func (t *task) exportAll(a *attachment) error {
 	return t.conn.server.descriptors.Check(descriptors(t.send)...)
 }
 
-// close gives the memory back; nothing of the connection runs any more.
+// close gives back what the client has brought; nothing of the connection runs any more.
 func (a *attachment) close(s *Server) {
-	trouble := func(err error) {
-		if err != nil {
-			s.log.Error().Err(err).Str("client", a.client).Msg("memory of a connection could not be unmapped")
-		}
-	}
 	for i := range a.mu.bindings {
 		b := &a.mu.bindings[i]
 		s.releaseProfile(budget.HoldersOf(a.id, a.uid, a.tenants), b)
 		if b.memory != nil {
-			trouble(s.unmap(a, b.memory.Region))
+			a.trouble(s, s.unmap(a, b.memory.Region))
 		}
 	}
-	trouble(a.slots.Region().Close())
-	trouble(a.staging.Close())
-	s.memory.GiveBack(a.uid, a.stagingBytes+a.slotBytes)
 	if l := a.gpu.Load(); l != nil {
 		l.end(s, a)
 		if !l.outlives() {
 			a.closeGPU(s)
 		}
+	}
+}
+
+// closeShared gives back slots and staging, which the client may look at until it lets
+// go. What it keeps a descriptor or mapping of would stay charged to us: discard says
+// that it has let go, or had its time to.
+func (a *attachment) closeShared(s *Server, discard bool) {
+	for _, r := range []gpuipc.Region{a.slots.Region(), a.staging} {
+		if discard {
+			a.trouble(s, gpuipc.Discard(r))
+		}
+		a.trouble(s, r.Close())
+	}
+	s.memory.GiveBack(a.uid, a.stagingBytes+a.slotBytes)
+}
+
+func (a *attachment) trouble(s *Server, err error) {
+	if err != nil {
+		s.log.Error().Err(err).Str("client", a.client).Msg("memory of a connection could not be given back")
 	}
 }
 

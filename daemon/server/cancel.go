@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -13,6 +14,7 @@ import (
 type cancellation struct {
 	header wire.Header
 	timer  *time.Timer
+	bytes  int64 // of the heap, held until it is over
 
 	// Guarded by conn.mu.
 	outcomes []uint8
@@ -45,11 +47,15 @@ func (c *conn) cancelRequests(t *task) error {
 	if err := m.Decode(t.body); err != nil {
 		return err
 	}
-	w := &cancellation{header: t.header, outcomes: make([]uint8, len(m.Requests))}
+	w := &cancellation{header: t.header, outcomes: make([]uint8, len(m.Requests)), bytes: cancelBytes * int64(len(m.Requests))}
+	if err := c.server.hold(t.at.uid, w.bytes); err != nil {
+		return err
+	}
 	var named []*job
 	c.mu.Lock()
 	if len(c.mu.cancels) >= c.server.config.MaxInFlight {
 		c.mu.Unlock()
+		c.endCancel(w)
 		return codes.Refuse(wire.Busy, "%d cancels are waiting, the most of a connection", c.server.config.MaxInFlight)
 	}
 	for row, id := range m.Requests {
@@ -66,6 +72,7 @@ func (c *conn) cancelRequests(t *task) error {
 	}
 	c.mu.Unlock()
 	if len(named) == 0 {
+		c.endCancel(w)
 		c.reply(&w.header, &wire.CancelReply{Outcomes: w.outcomes}, nil, t.scratch)
 		return nil
 	}
@@ -84,11 +91,18 @@ func (c *conn) cancelLate(w *cancellation) {
 	left, over := w.left, w.over
 	w.over = true
 	delete(c.mu.cancels, w)
+	for _, j := range c.mu.jobs { // or they pile up at one that lasts
+		j.waiters = slices.DeleteFunc(j.waiters, func(x waiter) bool { return x.cancellation == w })
+	}
 	c.mu.Unlock()
 	if !over {
+		c.endCancel(w)
 		c.replyError(&w.header, codes.Refuse(wire.Late, "%d requests still run", left), &scratch{})
 	}
 }
+
+// endCancel ends what a cancellation holds. It is over, or never began.
+func (c *conn) endCancel(w *cancellation) { c.server.letGo(c.peer.UID, w.bytes) }
 
 // dropCancels forgets the cancellations of a connection that ends.
 func (c *conn) dropCancels() {
@@ -96,6 +110,7 @@ func (c *conn) dropCancels() {
 	for w := range c.mu.cancels {
 		w.over = true
 		w.timer.Stop()
+		c.endCancel(w)
 	}
 	clear(c.mu.cancels)
 	c.mu.Unlock()

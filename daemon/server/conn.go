@@ -107,7 +107,7 @@ func (c *conn) leave(cause error) { c.happened(onLeave, cause) }
 func (c *conn) ending() bool { return c.life.now().ending() }
 
 // drain lets all work of an ending connection end and gives back the memory that
-// only it used. It runs once, when the connection stops serving.
+// the client brought. It runs once, when the connection stops serving.
 func (c *conn) drain() {
 	c.answering.Lock() // from here on the reader begins nothing
 	c.dropCancels()
@@ -134,7 +134,8 @@ func (c *conn) holdsLeases() bool {
 		return true
 	}
 	leases, _ := a.session.Holdings()
-	return leases > 0
+	results, _ := a.slots.Held()
+	return leases+results > 0
 }
 
 // workspace is what a goroutine that receives works with.
@@ -342,6 +343,8 @@ func (c *conn) close() {
 	c.server.unwatch(c)
 	if a := c.attached.Load(); a != nil {
 		a.closeGPU(c.server)
+		// Clients of a daemon that stops go on reading what they have.
+		a.closeShared(c.server, !c.server.stopping.Load())
 		c.server.queue.part(&c.lane)
 		c.server.deviceQueue.part(&c.deviceLane)
 	}

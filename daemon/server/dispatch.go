@@ -23,6 +23,7 @@ type task struct {
 	ctx      context.Context
 	deadline time.Time // of jobs
 	place    *place    // of jobs that run
+	job      *job      // that runs; nil = none
 	scratch  *scratch
 	rest     rest       // set by an operation that has to wait, instead of an answer
 	received []int      // descriptors; what is left is closed
@@ -87,18 +88,18 @@ type operation struct {
 var operations = [wire.OpCount]operation{
 	wire.OpHello:          {run: (*task).hello},
 	wire.OpProfile:        {run: (*task).profile},
-	wire.OpMatch:          {run: (*task).match},
-	wire.OpAcquire:        {run: (*task).acquire},
+	wire.OpMatch:          {run: (*task).match, long: longer(longLookup)},
+	wire.OpAcquire:        {run: (*task).acquire, long: longer(longLookup)},
 	wire.OpReserve:        {run: (*task).reserve, long: (*task).reserveIsLong},
 	wire.OpCommit:         {run: (*task).commit, long: always},
-	wire.OpAbort:          {run: (*task).abort},
+	wire.OpAbort:          {run: (*task).abort, long: longer(longIDs)},
 	wire.OpCompose:        {run: (*task).compose, long: always},
 	wire.OpRotate:         {run: (*task).rotate, long: always},
 	wire.OpAssemble:       {run: (*task).assemble, long: always},
-	wire.OpSave:           {run: (*task).save},
+	wire.OpSave:           {run: (*task).save, long: longer(longSave)},
 	wire.OpLoad:           {run: (*task).load},
 	wire.OpCancel:         {apart: true}, // its answer may come later
-	wire.OpRelease:        {run: (*task).release},
+	wire.OpRelease:        {run: (*task).release, long: longer(longIDs)},
 	wire.OpStats:          {run: (*task).stats},
 	wire.OpAdvise:         {run: (*task).advise, long: (*task).adviseIsLong},
 	wire.OpAppend:         {run: (*task).appendRows, long: always},

@@ -15,6 +15,22 @@ import (
 // 60 µs of SHA-256.
 const longReserve = 16 << 10
 
+// Whoever receives has all other connections wait, so that requests of many rows are
+// jobs, whose time is divided between users. longFill is how many objects the reader
+// makes room for, each of which may push others out; the others are bytes of a body, so
+// that it need not be read twice: about as many rows of save, 256 keys to look up, and
+// 256 ids to give back.
+const (
+	longFill   = 32
+	longSave   = longFill * (32 + 4 + 32)
+	longLookup = 256 * 32
+	longIDs    = 256 * 8
+)
+
+func longer(bytes int) func(*task) (bool, error) {
+	return func(t *task) (bool, error) { return len(t.body) > bytes, nil }
+}
+
 func (t *task) reserveIsLong() (bool, error) {
 	m := &t.scratch.reserve
 	if err := m.Decode(t.body); err != nil {
@@ -24,7 +40,7 @@ func (t *task) reserveIsLong() (bool, error) {
 	for _, n := range m.Tokens {
 		total += int(n)
 	}
-	return total > longReserve, nil
+	return total > longReserve || len(m.Keys) > longFill, nil
 }
 
 func (t *task) reserve() (wire.Message, error) {
@@ -80,6 +96,9 @@ func (t *task) tokenIDs(id tier.ProfileID, spec profile.SegmentSpec, off uint64)
 // call.
 func (t *task) stagedTokens(off uint64, n int) ([]uint32, error) {
 	src, err := t.at.staged(off, 4*int64(n))
+	if err == nil {
+		err = t.holdTokens(n)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +159,11 @@ func (t *task) save() (wire.Message, error) {
 			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Kind: tier.CheckpointKind(m.Kind),
 			Hash: m.Hashes[i], Tokens: int(m.Tokens[i]), Parent: m.Parents[i],
 		})
+		if t.ctx.Err() != nil {
+			return nil, t.undoReserve(r, err)
+		}
 		t.appendReserved(out, r, err)
+		t.place.giveWay()
 	}
 	return out, nil
 }

@@ -35,6 +35,9 @@ type job struct {
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 
+	bytes      int64 // of the heap, held until it is finished
+	tokenBytes int64 // the same of token ids
+
 	late *time.Timer // of a job in the queue; nil = was never there
 
 	waiters []waiter // guarded by conn.mu: cancellations that wait for the end
@@ -54,6 +57,10 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 		c.flying.Add(-1)
 		return nil, codes.Refuse(wire.Busy, "%d requests are in flight, the most of a connection", n-1)
 	}
+	if err := c.server.hold(t.at.uid, jobCost(t.body)); err != nil {
+		c.flying.Add(-1)
+		return nil, err
+	}
 	j := c.newJob(t, now)
 	// The body is copied: its buffer is used for the next frame.
 	j.body = slices.Clone(t.body)
@@ -69,9 +76,10 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 	return nil, nil
 }
 
-// newJob makes a job of a request and counts it in. flying has counted it.
+// newJob makes a job of a request and counts it in. flying has counted it, and its
+// memory is held.
 func (c *conn) newJob(t *task, now time.Time) *job {
-	j := &job{conn: c, header: t.header, arrived: now, queue: c.server.queue, lane: &c.lane}
+	j := &job{conn: c, header: t.header, arrived: now, queue: c.server.queue, lane: &c.lane, bytes: jobCost(t.body)}
 	if t.mayNeedGPU() {
 		j.queue, j.lane = c.server.deviceQueue, &c.deviceLane
 	}
@@ -151,7 +159,7 @@ func (c *conn) perform(j *job, s *scratch, now time.Time) (wire.Message, rest, e
 	t := &s.task
 	*t = task{
 		conn: c, at: c.attached.Load(), header: j.header, body: j.body, ctx: ctx, deadline: j.deadline, place: &j.place,
-		scratch: s, received: j.received,
+		scratch: s, received: j.received, job: j,
 	}
 	reply, err := operations[j.header.Op].run(t)
 	j.received, j.send = t.received, t.send
@@ -186,6 +194,7 @@ func (c *conn) finish(j *job, reply wire.Message, err error, s *scratch) {
 	closeFiles(j.send)
 	c.server.counts.took(j.header.Op, time.Since(j.arrived))
 	j.cancel(nil)
+	c.server.letGo(c.peer.UID, j.bytes+j.tokenBytes)
 	outcome := wire.CancelDrained
 	if code, _ := codes.Of(err); code == wire.Canceled {
 		outcome = wire.CancelStopped
@@ -202,6 +211,7 @@ func (c *conn) finish(j *job, reply wire.Message, err error, s *scratch) {
 	c.mu.Unlock()
 	for _, w := range done {
 		w.timer.Stop()
+		c.endCancel(w)
 		c.reply(&w.header, &wire.CancelReply{Outcomes: w.outcomes}, nil, s)
 	}
 	c.work.Done()

@@ -67,6 +67,7 @@ type Server struct {
 	workspaces  sync.Pool
 	canary      *canary.Canary
 	memory      *budget.Bytes  // that clients may have us hold
+	held        *budget.Bytes  // of the heap, by requests in flight
 	mapped      *budget.Mapped // addresses of what clients have us map
 	descriptors budget.Descriptors
 	places      *budget.Places // of profiles
@@ -98,6 +99,7 @@ func New(o Options) (*Server, error) {
 		idle: make(chan struct{}, 1), closing: make(chan struct{}), guessing: make(chan struct{}, 1),
 		memory: budget.NewBytes("connection memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),
 		mapped: budget.NewMapped(),
+		held:   budget.NewBytes("memory of requests", max(leastRequests, int64(o.Config.ConnectionMemory)/requestShare), 0),
 	}
 	s.places = budget.NewPlaces(o.Config.MaxProfiles, len(o.Tenants))
 	s.queue, s.deviceQueue = newQueue(o.Config.Workers, &s.short), newQueue(o.Config.Workers, &s.short)

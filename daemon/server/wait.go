@@ -19,11 +19,14 @@ type rest func(*task) (wire.Message, error)
 
 // mayWait reports whether one more request may be in flight. Only the reader adds
 // to them, and asks.
-func (c *conn) mayWait() bool { return c.flying.Load() < int64(c.server.config.MaxInFlight) }
+func (c *conn) mayWait() bool {
+	return c.flying.Load() < int64(c.server.config.MaxInFlight) && c.server.held.Left(c.peer.UID) >= waitBytes
+}
 
 // wait makes a job of the rest of a short request that mayWait.
 func (c *conn) wait(t *task, now time.Time) {
 	c.flying.Add(1)
+	c.server.held.Add(c.peer.UID, jobCost(t.body))
 	j := c.newJob(t, now)
 	c.runRest(j, t.rest)
 }
