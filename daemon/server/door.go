@@ -25,6 +25,22 @@ func (s *Server) wrongToken(p *socket.Peer, tenant string) {
 	<-s.guessing
 }
 
+// paced bounds lines of the log about what anybody may do as often as he likes: one in a
+// second, which says how many there would have been since the one before.
+type paced struct {
+	last time.Time
+	more int
+}
+
+func (p *paced) due(now time.Time) (more int, due bool) {
+	if now.Sub(p.last) < time.Second {
+		p.more++
+		return 0, false
+	}
+	more, p.last, p.more = p.more, now, 0
+	return more, true
+}
+
 // placeLocked says whether a user may have one more connection. No user gets the last
 // eighth of them beside his own, so that he cannot keep all others out.
 func (s *Server) placeLocked(uid uint32) error {

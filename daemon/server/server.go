@@ -79,6 +79,8 @@ type Server struct {
 	closing  chan struct{} // closed when accept has to end
 	guessing chan struct{} // capacity 1: held while the answer to a wrong token is
 
+	strangers paced // lines about refused peers; of the goroutine that accepts
+
 	conns   sync.WaitGroup // connections, and what winds them down
 	polling sync.WaitGroup
 	mu      struct {
@@ -219,7 +221,9 @@ func (s *Server) admit(sock *seqpacket.Conn, allow *socket.AllowList) {
 			turnAway(sock, short)
 		case !allow.Allows(&p):
 			s.counts.refused(refusedPeer)
-			s.log.Warn().Uint32("uid", p.UID).Uint32("gid", p.GID).Msg("connection refused: not on the allow list")
+			if more, due := s.strangers.due(time.Now()); due {
+				s.log.Warn().Uint32("uid", p.UID).Uint32("gid", p.GID).Int("more", more).Msg("connection refused: not on the allow list")
+			}
 			turnAway(sock, codes.Refuse(wire.Denied, "user %d, group %d may not connect", p.UID, p.GID))
 		default:
 			full := s.register(sock, p)

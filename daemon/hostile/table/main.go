@@ -78,6 +78,7 @@ var attacks = []attack{
 	{"L2", hostile, "TestHostileRequestsInFlightFitTheMemory", ""},
 	{"L3", hostile, "TestHostileManyRowsAreNotAnsweredByTheReader", ""},
 	{"L4", "daemon/cmd/spliced", "TestItOutlivesTheReaderOfItsLog", "the end of whoever reads the daemon's log, then a line of it"},
+	{"L5", "daemon/server", "TestRefusedPeersFillNoLog", "a hundred thousand connections of somebody who may not connect"},
 	{"held", hostile, "TestHostileGarbageEndsItsConnectionOnly", ""},
 	{"held", disk, "TestFileSystemFullToTheLastByte", "ext4 filled to the last byte while objects are synced"},
 	{"held", disk, "TestReadOnlyStart", "a start on a file system that is read-only"},
