@@ -150,7 +150,7 @@ func FuzzRequest(f *testing.F) {
 	for _, r := range []struct{ method, path, query, body string }{
 		{"GET", "/api/v1/segments/" + Digest{1}.String(), "", ""}, {"DELETE", "/api/v1/segments/00", "dry_run=true", ""},
 		{"POST", "/api/v1/profiles/" + Digest{1}.String() + "/switch", "off=true&reason=x", "{}"}, {"GET", "/api/v1/decisions", "limit=-1", ""},
-		{"GET", "/metrics", "", ""}, {"PUT", "//../livez", "%", "\x00"},
+		{"GET", "/metrics", "", ""}, {"GET", "metrics", "", ""}, {"PUT", "//../livez", "%", "\x00"},
 	} {
 		f.Add(r.method, r.path, r.query, r.body)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -174,6 +175,9 @@ func (s *Server) finish(ctx *fasthttp.RequestCtx) {
 }
 
 func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
+	if _, err := url.ParseRequestURI(string(ctx.RequestURI())); err != nil { // which not all handlers could read
+		return newProblem(fasthttp.StatusBadRequest, CodeInvalid, "the target of the request is no absolute path")
+	}
 	path := string(ctx.Path())
 	if strings.HasPrefix(path, profilingPath) && trusted {
 		s.profiling(ctx)

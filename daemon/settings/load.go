@@ -24,7 +24,29 @@ type Sources struct {
 
 // ProcessSources are those of this process.
 func ProcessSources() Sources {
-	return Sources{Args: os.Args[1:], Getenv: os.Getenv, ReadFile: os.ReadFile, ReadSecret: ReadSecret, Output: os.Stderr}
+	return Sources{Args: os.Args[1:], Getenv: os.Getenv, ReadFile: readConfig, ReadSecret: ReadSecret, Output: os.Stderr}
+}
+
+// maxConfig is room for thousands of tenants.
+const maxConfig = 4 << 20
+
+// readConfig reads a configuration, which may come through a pipe.
+func readConfig(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readAtMost(f, maxConfig)
+}
+
+// readAtMost reads all of a file that is not larger than it may be.
+func readAtMost(f *os.File, most int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = fmt.Errorf("%s has more than %d bytes", f.Name(), most)
+	}
+	return data, err
 }
 
 // Invocation is what the command line asked for beside settings.

@@ -2,7 +2,6 @@ package settings
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -29,12 +28,9 @@ func ReadSecret(path string) (secret, warning string, err error) {
 	if !info.Mode().IsRegular() {
 		return "", "", fmt.Errorf("%s is not a file: mode %v", path, info.Mode())
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
+	data, err := readAtMost(f, maxSecret)
 	if err != nil {
 		return "", "", err
-	}
-	if len(data) > maxSecret {
-		return "", "", fmt.Errorf("%s has more than %d bytes", path, maxSecret)
 	}
 	if info.Mode().Perm()&0o004 != 0 {
 		warning = fmt.Sprintf("%s can be read by every user of this machine: mode %#o", path, info.Mode().Perm())

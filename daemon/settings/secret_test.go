@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,5 +75,24 @@ func TestATokenThatEverybodyCanReadIsWarnedOf(t *testing.T) {
 		if err != nil || len(run.Warnings) != warnings || c.Tenants[0].Token != "sesame" {
 			t.Errorf("mode %v: token %q, warnings %q, %v", mode, c.Tenants[0].Token, run.Warnings, err)
 		}
+	}
+}
+
+func TestAConfigurationHasAnEnd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, []byte("arena: 1GiB\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read := func(path string) error {
+		s := ProcessSources()
+		s.Args, s.Getenv = []string{"-config", path}, func(string) string { return "" }
+		_, _, err := Load(s)
+		return err
+	}
+	if err := read(path); err != nil {
+		t.Error(err)
+	}
+	if err := read("/dev/zero"); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "more than 4194304 bytes") {
+		t.Errorf("a device without an end: %v", err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/rs/zerolog/diode"
 
 	"github.com/spliced-kv/spliced/daemon"
 	"github.com/spliced-kv/spliced/daemon/settings"
@@ -47,7 +48,9 @@ func run() int {
 		fmt.Printf("spliced %s (commit %s, %s, %s)\n", version, commit, date, runtime.Version())
 		return 0
 	}
-	log := newLog(&config, os.Stderr)
+	lines, flush := queued(&config, os.Stderr)
+	defer flush()
+	log := newLog(&config, lines)
 	for _, warning := range invocation.Warnings {
 		log.Warn().Msg(warning)
 	}
@@ -74,6 +77,32 @@ func run() int {
 		return exitFailed
 	}
 	return 0
+}
+
+const (
+	queuedLines = 4096
+	lastLines   = time.Second // that the last of them may take
+)
+
+// queued has the lines of a log written by somebody else, so that whoever does not read
+// them keeps nobody waiting: when too many wait they are dropped, and counted. flush
+// writes what waits.
+func queued(c *settings.Config, w io.Writer) (lines io.Writer, flush func()) {
+	direct := newLog(c, w)
+	queue := diode.NewWriter(struct{ io.Writer }{w}, queuedLines, 0, func(missed int) {
+		direct.Warn().Int("lines", missed).Msg("lines of this log are lost: they were not read in time")
+	})
+	return queue, func() {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = queue.Close() // has nothing to close
+		}()
+		select {
+		case <-done:
+		case <-time.After(lastLines):
+		}
+	}
 }
 
 // newLog is called before the configuration is validated: a level that does not

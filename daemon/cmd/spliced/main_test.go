@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // roleEnv makes the test binary the program instead.
@@ -106,6 +108,56 @@ func TestItOutlivesTheReaderOfItsLog(t *testing.T) {
 	}
 	if err := command.Wait(); err != nil {
 		t.Errorf("ended with %v", err)
+	}
+}
+
+// A pipe that is full, and that nobody reads, holds up neither start nor end.
+func TestItDoesNotWaitForTheReaderOfItsLog(t *testing.T) {
+	dir := shortDir(t)
+	socket := filepath.Join(dir, "s")
+	log, end, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if err := end.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = end.Write(make([]byte, 4096))
+	}
+	raw, err := end.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if failed := raw.Control(func(fd uintptr) { err = unix.SetNonblock(int(fd), false) }); failed != nil || err != nil { // which the daemon inherits
+		t.Fatal(failed, err)
+	}
+	command := program(t, "-socket", socket, "-http", "off", "-arena", "16MiB", "-private", "8MiB", "-log-level", "debug")
+	command.Stderr = end
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end.Close()
+	serves := func() bool { _, err := os.Stat(socket); return err == nil }
+	for begun := time.Now(); !serves() && time.Since(begun) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
+	}
+	if !serves() {
+		t.Error("it does not serve")
+	}
+	if err := command.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- command.Wait() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("ended with %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		_ = command.Process.Kill()
+		t.Error("it does not end")
 	}
 }
 
