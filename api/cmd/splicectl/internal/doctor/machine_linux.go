@@ -54,21 +54,27 @@ func tryWriting(f *os.File) error {
 		fds = append(fds, again)
 	}
 	for i, f := range fds {
-		how := []string{"as received", "opened again through /proc"}[i]
-		if _, err := f.WriteAt([]byte{1}, 0); err == nil {
-			return fmt.Errorf("a write %s went through", how)
+		if err := tryWritingAs([]string{"as received", "opened again through /proc"}[i], f); err != nil {
+			return err
 		}
-		mem, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		if err == nil {
-			return errors.Join(fmt.Errorf("it can be mapped for writing %s", how), unix.Munmap(mem))
-		}
-		if err := upgradeMapping(f); err != nil {
-			return fmt.Errorf("%s: %w", how, err)
-		}
-		for _, size := range []int64{0, 1 << 50} {
-			if unix.Ftruncate(int(f.Fd()), size) == nil {
-				return fmt.Errorf("its size could be changed %s", how)
-			}
+	}
+	return nil
+}
+
+func tryWritingAs(how string, f *os.File) error {
+	if _, err := f.WriteAt([]byte{1}, 0); err == nil {
+		return fmt.Errorf("a write %s went through", how)
+	}
+	mem, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err == nil {
+		return errors.Join(fmt.Errorf("it can be mapped for writing %s", how), unix.Munmap(mem))
+	}
+	if err := upgradeMapping(f); err != nil {
+		return fmt.Errorf("%s: %w", how, err)
+	}
+	for _, size := range []int64{0, 1 << 50} {
+		if unix.Ftruncate(int(f.Fd()), size) == nil {
+			return fmt.Errorf("its size could be changed %s", how)
 		}
 	}
 	return nil
