@@ -55,19 +55,24 @@ func ListenUnix(path string) (*AdminListener, error) {
 }
 
 // TakeBack makes the path lead to l again where it does not: the socket, or the
-// directory that it lies in, was removed or replaced. It reports whether that was so.
-func (l *AdminListener) TakeBack() (lost bool, err error) {
+// directory that it lies in, was removed or replaced. found says what was there instead,
+// and is empty when nothing was wrong.
+func (l *AdminListener) TakeBack() (found string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.closed || l.oursLocked() {
-		return false, nil
+		return "", nil
+	}
+	found = "nothing"
+	if now, err := os.Lstat(l.path); err == nil {
+		found = now.Mode().String()
 	}
 	old := l.mu.net
 	if err := l.bindLocked(); err != nil {
-		return true, err
+		return found, err
 	}
 	old.SetUnlinkOnClose(false)
-	return true, old.Close() // Accept goes on with the new one
+	return found, old.Close() // Accept goes on with the new one
 }
 
 // oursLocked says whether the path leads to l.

@@ -151,8 +151,8 @@ func TestAdminSocketIsTakenBack(t *testing.T) {
 			t.Fatalf("%s: %v", what, err)
 		}
 	}
-	if lost, err := ln.TakeBack(); lost || err != nil {
-		t.Errorf("untouched: lost %v, %v", lost, err)
+	if found, err := ln.TakeBack(); found != "" || err != nil {
+		t.Errorf("untouched: found %q, %v", found, err)
 	}
 	connect("untouched")
 	for what, attack := range map[string]func() error{
@@ -163,8 +163,8 @@ func TestAdminSocketIsTakenBack(t *testing.T) {
 		if err := attack(); err != nil {
 			t.Fatal(err)
 		}
-		if lost, err := ln.TakeBack(); !lost || err != nil {
-			t.Fatalf("%s: lost %v, %v", what, lost, err)
+		if found, err := ln.TakeBack(); found != "nothing" || err != nil {
+			t.Fatalf("%s: found %q, %v", what, found, err)
 		}
 		connect(what)
 		if other, err := ListenUnix(path); !errors.Is(err, ErrBusy) {
@@ -180,8 +180,8 @@ func TestAdminSocketIsTakenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer foreign.Close()
-	if lost, err := ln.TakeBack(); !lost || !errors.Is(err, ErrBusy) {
-		t.Errorf("a foreign socket: lost %v, %v", lost, err)
+	if found, err := ln.TakeBack(); !strings.HasPrefix(found, "S") || !errors.Is(err, ErrBusy) {
+		t.Errorf("a foreign socket: found %q, %v", found, err)
 	}
 	if err := ln.Close(); err != nil {
 		t.Fatal(err)

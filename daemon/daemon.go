@@ -207,7 +207,8 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	allow := d.socket.NewAllowList(d.config.AllowUIDs, d.config.AllowGIDs)
 	accepting.Go(func() { d.socket.Guard(ctx, d.log) })
 	if d.own != nil {
-		accepting.Go(func() { d.guardAdmin(ctx) })
+		log := d.log.With().Str("socket", d.own.Addr().String()).Logger()
+		accepting.Go(func() { socket.GuardPath(ctx, log, "the admin socket", d.own.TakeBack) })
 	}
 	accepting.Go(func() {
 		if err := d.server.Accept(d.socket, allow); err != nil {
@@ -415,32 +416,6 @@ func (d *Daemon) openAdmin() (rest *api.Server, err error) {
 		d.admin = append(d.admin, api.Listener{Listener: l})
 	}
 	return rest, nil
-}
-
-// guardAdmin takes the admin socket back whenever its path leads elsewhere, until ctx
-// ends.
-func (d *Daemon) guardAdmin(ctx context.Context) {
-	tick := time.NewTicker(socket.GuardEvery)
-	defer tick.Stop()
-	said := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		lost, err := d.own.TakeBack()
-		switch {
-		case !lost:
-			said = ""
-		case err == nil:
-			said = ""
-			d.log.Error().Str("socket", d.own.Addr().String()).Msg("the admin socket was replaced or removed: taken back")
-		case err.Error() != said:
-			said = err.Error()
-			d.log.Error().Str("socket", d.own.Addr().String()).Err(err).Msg("the admin socket was replaced or removed, and cannot be taken back")
-		}
-	}
 }
 
 func (d *Daemon) closeAdmin() {

@@ -15,14 +15,21 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 )
 
-// GuardEvery is how often the path is looked at: two system calls.
-const GuardEvery = time.Second
+// guardEvery is how often a path is looked at: two system calls.
+const guardEvery = time.Second
 
 // Guard takes the path back whenever it leads elsewhere, until ctx ends. Whoever
 // replaced the socket may have been taken for the daemon meanwhile by clients that
 // believe him (see package trust), so it is said loudly.
 func (s *Socket) Guard(ctx context.Context, log zerolog.Logger) {
-	tick := time.NewTicker(GuardEvery)
+	GuardPath(ctx, log.With().Str("socket", s.Path).Logger(), "the engine socket", s.takeBack)
+}
+
+// GuardPath calls takeBack once a second until ctx ends, and logs what it did. what names the
+// socket. takeBack makes its path lead to us again: found says what was there
+// instead, and is empty when nothing was wrong. An error that lasts is told once.
+func GuardPath(ctx context.Context, log zerolog.Logger, what string, takeBack func() (found string, err error)) {
+	tick := time.NewTicker(guardEvery)
 	defer tick.Stop()
 	said := ""
 	for {
@@ -31,14 +38,18 @@ func (s *Socket) Guard(ctx context.Context, log zerolog.Logger) {
 			return
 		case <-tick.C:
 		}
-		found, err := s.takeBack()
-		switch text := s.Trouble(); {
-		case found != "" && err == nil:
-			log.Error().Str("socket", s.Path).Str("found", found).Msg("the engine socket was replaced or removed: taken back")
-		case err != nil && text != said:
-			log.Error().Str("socket", s.Path).Str("found", found).Err(err).Msg("the engine socket was replaced or removed, and cannot be taken back: clients do not reach this daemon")
+		switch found, err := takeBack(); {
+		case err != nil:
+			if err.Error() != said {
+				log.Error().Str("found", found).Err(err).Msg(what + " was replaced or removed, and cannot be taken back: clients do not reach this daemon")
+			}
+			said = err.Error()
+		case found != "":
+			said = ""
+			log.Error().Str("found", found).Msg(what + " was replaced or removed: taken back")
+		default:
+			said = ""
 		}
-		said = s.Trouble()
 	}
 }
 
