@@ -267,7 +267,7 @@ func (t *task) profile() (wire.Message, error) {
 		return nil, err
 	}
 	reply, err := t.addProfile(p, m)
-	if errors.Is(err, tier.ErrBusy) && t.conn.mayWait() {
+	if errors.Is(err, tier.ErrBusy) {
 		t.rest = t.reclaimAndAdd(p, m)
 		return nil, nil
 	}
@@ -275,7 +275,7 @@ func (t *task) profile() (wire.Message, error) {
 }
 
 // reclaimAndAdd makes room for a profile first, which takes a walk over the catalogue.
-// m lies in the reader's memory.
+// m lies in the memory of whoever runs the job.
 func (t *task) reclaimAndAdd(p *profile.Profile, m *wire.ProfileRequest) rest {
 	q, received := *m, t.received
 	q.Memory = slices.Clone(m.Memory)

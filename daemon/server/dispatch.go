@@ -87,7 +87,7 @@ type operation struct {
 // and an op without one is answered as unsupported.
 var operations = [wire.OpCount]operation{
 	wire.OpHello:          {run: (*task).hello},
-	wire.OpProfile:        {run: (*task).profile},
+	wire.OpProfile:        {run: (*task).profile, long: always}, // parses, maps memory
 	wire.OpMatch:          {run: (*task).match, long: longer(longLookup)},
 	wire.OpAcquire:        {run: (*task).acquire, long: longer(longLookup)},
 	wire.OpReserve:        {run: (*task).reserve, long: (*task).reserveIsLong},
