@@ -26,7 +26,7 @@ func (s *Store) AddProfile(p *profile.Profile) (tier.ProfileID, error) {
 		return id, nil
 	}
 	id := s.profileTop + 1
-	ps := objects.NewProfile(plan.NewGeometry(p, id, int64(s.cfg.PageBytes)), id, s.cfg.Cost)
+	ps := objects.NewProfile(plan.NewGeometry(p, id, int64(s.cfg.PageBytes), s.parts), id, s.cfg.Cost)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := *s.profiles.Load()

@@ -29,6 +29,7 @@ type Store struct {
 	place tier.Place
 
 	plans     *plan.Runner
+	parts     *plan.Parts
 	profiles  atomic.Pointer[[]*objects.Profile] // replaced under mu, never changed
 	leaseIDs  atomic.Uint64
 	advisor   *advise.Advisor
@@ -67,7 +68,7 @@ func Open(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("arena of %d bytes: %w", public+private, err)
 	}
 	s := &Store{
-		cfg: cfg, dev: cfg.Device, arena: arena, place: tier.PlaceHBM,
+		cfg: cfg, dev: cfg.Device, arena: arena, place: tier.PlaceHBM, parts: plan.NewParts(),
 		sessions:  map[*Session]struct{}{},
 		decisions: decision.NewLog(cfg.MaxDecisions),
 	}

@@ -102,7 +102,7 @@ func TestThinnedNodeIsNoHitAndServesWhatExtendsIt(t *testing.T) {
 func TestThinningGivesBackWholePagesOfStates(t *testing.T) {
 	b, _, _ := strippedBench(t)
 	used := b.Pools()[objects.PrivatePool].UsedBytes
-	l := plan.NewGeometry(b.profile, 1, 4096).CheckpointParts(16)
+	l := plan.NewGeometry(b.profile, 1, 4096, plan.NewParts()).CheckpointParts(16)
 	var pages int64
 	for _, run := range l.StatePages {
 		pages += b.objects.PagesOf(run.Len)
@@ -297,7 +297,7 @@ func TestItemsFollowTheChain(t *testing.T) {
 	}
 	full := b.objects.PagesOf(b.profile.CheckpointLayout(16).Bytes)
 	var states int64
-	for _, run := range plan.NewGeometry(b.profile, 1, 4096).CheckpointParts(16).StatePages {
+	for _, run := range plan.NewGeometry(b.profile, 1, 4096, plan.NewParts()).CheckpointParts(16).StatePages {
 		states += b.objects.PagesOf(run.Len)
 	}
 	want := func(end int, bytes int64, tokens int) {

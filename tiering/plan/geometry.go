@@ -16,16 +16,16 @@ type Geometry struct {
 	*profile.Profile
 	id    tier.ProfileID
 	page  int64 // of the store's pools
-	parts partCache
+	parts *Parts
 
 	ropes  []rope // the distinct ones of the profile
 	ropeOf []int  // layer -> index into ropes, -1 = keys are not rotated
 }
 
-// NewGeometry is the geometry of a profile in a store with pages of so many bytes.
-func NewGeometry(p *profile.Profile, id tier.ProfileID, pageBytes int64) *Geometry {
-	g := &Geometry{Profile: p, id: id, page: pageBytes}
-	g.parts.reset()
+// NewGeometry is the geometry of a profile in a store with pages of so many bytes. parts
+// is the store's.
+func NewGeometry(p *profile.Profile, id tier.ProfileID, pageBytes int64, parts *Parts) *Geometry {
+	g := &Geometry{Profile: p, id: id, page: pageBytes, parts: parts}
 	g.ropes, g.ropeOf = distinctRopes(p)
 	return g
 }
@@ -60,32 +60,32 @@ func pickLayers(all []int, layer int, kind string) ([]int, error) {
 
 // SegmentParts is where the parts of a segment with so many interior tokens lie.
 func (g *Geometry) SegmentParts(interior int) *PartMap {
-	return g.partMap(partKey{of: partsOfSegment, layer: profile.AllLayers, n: interior})
+	return g.partMap(partKey{profile: g.id, of: partsOfSegment, layer: profile.AllLayers, n: interior})
 }
 
 // CheckpointParts is where the parts of a checkpoint node with so many rows lie.
 func (g *Geometry) CheckpointParts(rows int) *PartMap {
-	return g.partMap(partKey{of: partsOfCheckpoint, layer: profile.AllLayers, n: rows})
+	return g.partMap(partKey{profile: g.id, of: partsOfCheckpoint, layer: profile.AllLayers, n: rows})
 }
 
 // rowsParts is where so many rows of a layer or profile.AllLayers lie.
 func (g *Geometry) rowsParts(layer, rows int) *PartMap {
-	return g.partMap(partKey{of: partsOfRows, layer: layer, n: rows})
+	return g.partMap(partKey{profile: g.id, of: partsOfRows, layer: layer, n: rows})
 }
 
 // stateParts is where one state of a layer or profile.AllLayers lies.
 func (g *Geometry) stateParts(layer int) *PartMap {
-	return g.partMap(partKey{of: partsOfState, layer: layer})
+	return g.partMap(partKey{profile: g.id, of: partsOfState, layer: layer})
 }
 
 // seamParts is where (T, S) of a recomputed span lie, of a layer or profile.AllLayers.
 func (g *Geometry) seamParts(layer int) *PartMap {
-	return g.partMap(partKey{of: partsOfSeam, layer: layer})
+	return g.partMap(partKey{profile: g.id, of: partsOfSeam, layer: layer})
 }
 
 // bufferParts is where the parts of so many rows of a buffer lie.
 func (g *Geometry) bufferParts(rows int) *PartMap {
-	return g.partMap(partKey{of: partsOfBuffer, layer: profile.AllLayers, n: rows})
+	return g.partMap(partKey{profile: g.id, of: partsOfBuffer, layer: profile.AllLayers, n: rows})
 }
 
 func (g *Geometry) partMap(key partKey) *PartMap {
@@ -158,40 +158,46 @@ const (
 )
 
 type partKey struct {
-	of    partsOf
-	layer int
-	n     int
+	profile tier.ProfileID // never used again for another one
+	of      partsOf
+	layer   int
+	n       int
 }
 
-// partCache keeps computed part maps, since a deep model's takes some microseconds.
-// When full it starts again: sizes of segments vary, but those in use at one time
-// are few.
-type partCache struct {
+// Parts keeps computed part maps of all profiles of a store, since a deep model's takes
+// some microseconds. When full, any leave: sizes of segments vary, but those in use at
+// one time are few. All methods may run at once.
+type Parts struct {
 	mu      sync.Mutex
 	entries map[partKey]*PartMap
 	parts   int
 }
 
-// maxCachedParts bounds the cache: 6 MiB a profile, the segments of 400 lengths
-// of a model with 60 layers (a guess).
+// maxCachedParts bounds the cache: 5 MiB, the segments of 400 lengths of a model with
+// 60 layers (a guess).
 const maxCachedParts = 64 << 10
 
-func (c *partCache) reset() { c.entries, c.parts = map[partKey]*PartMap{}, 0 }
+// NewParts makes an empty cache.
+func NewParts() *Parts { return &Parts{entries: map[partKey]*PartMap{}} }
 
-func (c *partCache) find(key partKey) *PartMap {
+func (c *Parts) find(key partKey) *PartMap {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.entries[key]
 }
 
-func (c *partCache) keep(key partKey, m *PartMap) {
+func (c *Parts) keep(key partKey, m *PartMap) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, known := c.entries[key]; known {
 		return
 	}
-	if c.parts+len(m.Parts) > maxCachedParts {
-		c.reset()
+	for k, old := range c.entries { // in an order of chance
+		if c.parts+len(m.Parts) <= maxCachedParts {
+			break
+		}
+		delete(c.entries, k)
+		c.parts -= len(old.Parts)
 	}
 	c.entries[key] = m
 	c.parts += len(m.Parts)

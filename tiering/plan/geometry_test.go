@@ -25,7 +25,7 @@ func geometry(t testing.TB, id profile.Identity, page int64) *Geometry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewGeometry(p, 1, page)
+	return NewGeometry(p, 1, page, NewParts())
 }
 
 func TestStatesByArithmeticAreWhereTheProfilePutsThem(t *testing.T) {
@@ -66,8 +66,12 @@ func TestPartsAreFoundByLayerAndKind(t *testing.T) {
 
 func TestLayoutsKeptAreBounded(t *testing.T) {
 	g := geometry(t, hybrid(1), 4096)
+	other := NewGeometry(g.Profile, g.id+1, 4096, g.parts)
 	for n := range 3 * maxCachedParts / len(g.SegmentLayout(1).Parts) {
-		first := g.SegmentParts(n + 1)
+		theirs, first := other.SegmentParts(n+1), g.SegmentParts(n+1)
+		if first == theirs {
+			t.Fatalf("part map of %d tokens is that of another profile", n+1)
+		}
 		if g.SegmentParts(n+1) != first {
 			t.Fatalf("part map of %d tokens was not kept at all", n+1)
 		}

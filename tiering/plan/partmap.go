@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"slices"
 	"sort"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -22,6 +23,7 @@ type PartMap struct {
 
 // NewPartMap indexes a layout.
 func NewPartMap(l profile.Layout) *PartMap {
+	l.Parts = slices.Clone(l.Parts) // without the room that a builder leaves: maps are kept
 	m := &PartMap{Layout: l, FirstChunk: make([]int, len(l.Parts)+1)}
 	for i := range l.Parts {
 		m.FirstChunk[i+1] = m.FirstChunk[i] + gpuipc.Chunks(l.Parts[i].Len)

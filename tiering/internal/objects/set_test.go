@@ -42,7 +42,7 @@ func newBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	b := &bench{T: t, tenant: &Tenant{ID: 1, Name: "a"}, now: time.Unix(1000, 0)}
-	b.profile = NewProfile(plan.NewGeometry(p, 1, testPage), 1, costs.Priors{})
+	b.profile = NewProfile(plan.NewGeometry(p, 1, testPage, plan.NewParts()), 1, costs.Priors{})
 	b.Set = New(Options{
 		Now: func() time.Time { return b.now }, Log: decision.NewLog(16), Place: tier.PlaceDRAM, PageBytes: testPage,
 		Public: 1 << 20, Private: 4 << 20, MaxChain: 8, MaxGhosts: 16,
