@@ -1,7 +1,9 @@
 package hostile
 
 import (
+	"fmt"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,8 +13,8 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 )
 
-// What others feel of somebody who is as busy as an attacker and has nothing to do with
-// their daemon: so much of what they feel in an attack is the machine's.
+// What others feel of somebody who is as busy as an attacker and attacks nobody: so much of
+// what they feel in an attack is the machine's, and that of others being served as well.
 func TestHostileNothingButOnTheSameProcessors(t *testing.T) {
 	v := start(t, bounds{})
 	n := v.neighbour()
@@ -25,12 +27,22 @@ func TestHostileNothingButOnTheSameProcessors(t *testing.T) {
 	defer left.Close()
 	defer right.Close()
 	region := sparse(t, 16<<20)
+	publish := func(m *connector.Model) func() error {
+		return func() error { return patiently(func() error { _, err := put(m, 64); return err }) }
+	}
+	const others = 5
+	var served []func() error
+	for i := range others {
+		name := fmt.Sprintf("other %d", i)
+		served = append(served, publish(registered(t, v.client(connector.Options{Name: name}), modelNamed(name), connector.Binding{})))
+	}
+	one := func(work func() error) []func() error { return []func() error{work} }
 	for _, c := range []struct {
 		tried string
-		work  func() error
+		work  []func() error // each on a goroutine of its own
 	}{
-		{"a process that counts", func() error { return nil }},
-		{"a process that maps 16 MiB of its own, fills and drops it", func() error {
+		{"a process that counts", one(func() error { return nil })},
+		{"a process that maps 16 MiB of its own, fills and drops it", one(func() error {
 			b, err := unix.Mmap(int(region.Fd()), 0, 16<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 			if err != nil {
 				return err
@@ -42,8 +54,8 @@ func TestHostileNothingButOnTheSameProcessors(t *testing.T) {
 				return err
 			}
 			return unix.Munmap(b)
-		}},
-		{"a process that passes descriptors to itself", func() error {
+		})},
+		{"a process that passes descriptors to itself", one(func() error {
 			fds := make([]int, 8)
 			for i := range fds {
 				fds[i] = int(region.Fd())
@@ -54,17 +66,23 @@ func TestHostileNothingButOnTheSameProcessors(t *testing.T) {
 			_, got, err := right.Recv(make([]byte, 16))
 			seqpacket.CloseAll(got)
 			return err
-		}},
-		{"a client of another daemon, as busy as its neighbour", func() error {
-			return patiently(func() error { _, err := put(m, 64); return err })
-		}},
+		})},
+		{"a client of another daemon, as busy as its neighbour", one(publish(m))},
+		{fmt.Sprintf("%d more clients of the same daemon, as busy as their neighbour", others), served},
 	} {
 		felt := n.during(func() {
-			for begun := time.Now(); time.Since(begun) < time.Second/2; {
-				if err := c.work(); err != nil {
-					t.Fatalf("%s: %v", c.tried, err)
-				}
+			var busy sync.WaitGroup
+			for _, work := range c.work {
+				busy.Go(func() {
+					for begun := time.Now(); time.Since(begun) < time.Second/2; {
+						if err := work(); err != nil {
+							t.Errorf("%s: %v", c.tried, err)
+							return
+						}
+					}
+				})
 			}
+			busy.Wait()
 		})
 		report(t, c.tried, "nothing", felt)
 	}
