@@ -20,13 +20,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "lazy": (),
     "wire": ("errors",),
     "model": ("errors",),
+    "segments": (),
     "gpu": CORE,
     "client.connection": CORE,
     "client": (*CORE, "gpu", "client.connection"),
     "walk": ("errors", "lazy", "model", "walk.architectures"),
     "walk.architectures": ("model", "walk"),
     "hf": ("errors", "lazy", "model", "client", "walk"),
-    "vllm": ("", "errors", "lazy", "model", "client", "walk"),
+    "vllm": ("", "errors", "lazy", "model", "segments", "client", "walk"),
     "sglang": ("", "errors", "lazy", "model", "client", "walk"),
     # Names of former times, in settings of engines.
     "vllm_connector": ("vllm",),
@@ -34,7 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "sglang_backend": ("sglang",),
     "drift": ("recorded",),
     "recorded": (),
-    "": ("errors", "model"),
+    "": ("errors", "model", "segments"),
 }
 
 # Foreign package: which of ours import it, and no others.
@@ -50,10 +51,13 @@ FOREIGN = {
 # They import where there is neither torch nor any other package.
 STANDARD_LIBRARY_ONLY = [
     OURS, "spliced_connector.wire", "spliced_connector.model", "spliced_connector.gpu",
+    "spliced_connector.segments",
     "spliced_connector.client", "spliced_connector.walk", "spliced_connector.hf",
     "spliced_connector.vllm", "spliced_connector.sglang", "spliced_connector.drift",
     "spliced_connector.vllm.plugin", "spliced_connector.vllm_plugin",
 ]  # fmt: skip
+
+DOORS = ("model", "segments", "gpu", "client", "walk")
 
 MODULES_MOST = 25
 """In one folder."""
@@ -118,7 +122,7 @@ def test_packages_import_each_other_by_their_doors() -> None:
     for module, path in MODULES.items():
         top = module.split(".")[0]
         for name in sorted(ours(path)):
-            inside = name.split(".")[0] in ("model", "gpu", "client", "walk") and "." in name
+            inside = name.split(".")[0] in DOORS and "." in name
             if inside and name.split(".")[0] != top:
                 wrong.append(f"{module} imports {name}")
     assert wrong == []

@@ -13,6 +13,7 @@ from spliced_connector.model import (
     segment_key,
     weights_digest,
 )
+from spliced_connector.segments import cuts
 
 __all__ = [
     "Code",
@@ -22,6 +23,7 @@ __all__ = [
     "SegmentSpec",
     "SplicedError",
     "WireError",
+    "cuts",
     "from_config",
     "prefix_hashes",
     "segment_key",

@@ -1,0 +1,28 @@
+"""Where the segments of a prompt lie, when nobody has said: separators, chat templates, chunks.
+
+Everything is decided on the token ids of the whole prompt, so that what a tokenizer merges across
+a boundary never matters for correctness: a cut lies between two tokens of the prompt as the engine
+will compute it. Needs the standard library only; a tokenizer is handed in where one is needed.
+"""
+
+from spliced_connector.segments.breaks import breaks_of
+from spliced_connector.segments.chat import cuts
+from spliced_connector.segments.chunks import Chunker, Lengths
+from spliced_connector.segments.finder import FINDERS, Finder, Found
+from spliced_connector.segments.separators import Separators
+from spliced_connector.segments.template import Template, TemplateError
+from spliced_connector.segments.tokenizer import Tokenizer
+
+__all__ = [
+    "FINDERS",
+    "Chunker",
+    "Finder",
+    "Found",
+    "Lengths",
+    "Separators",
+    "Template",
+    "TemplateError",
+    "Tokenizer",
+    "breaks_of",
+    "cuts",
+]

@@ -1,0 +1,36 @@
+"""Tokens behind which a text pauses: the places where a cut does the least harm."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from spliced_connector.segments.tokenizer import Tokenizer
+
+
+class Break(IntEnum):
+    """What ends with a token; the greater, the better a place for a cut."""
+
+    NOTHING = 0
+    SENTENCE = 1
+    LINE = 2
+    PARAGRAPH = 3
+
+
+_STOPS = (".", "!", "?", "。", "！", "？")
+
+
+def breaks_of(tokenizer: Tokenizer) -> dict[int, Break]:
+    """The break behind each token of a vocabulary that has one. Decodes every token once."""
+    found: dict[int, Break] = {}
+    for token in range(len(tokenizer)):
+        kind = _break_behind(tokenizer.decode([token]))
+        if kind is not Break.NOTHING:
+            found[token] = kind
+    return found
+
+
+def _break_behind(text: str) -> Break:
+    text = text.rstrip(" \t")
+    if text.endswith("\n"):
+        return Break.PARAGRAPH if text.replace("\r", "").endswith("\n\n") else Break.LINE
+    return Break.SENTENCE if text.endswith(_STOPS) else Break.NOTHING

@@ -1,0 +1,108 @@
+"""The cuts of a chat request, for clients that have the server's tokenizer."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+from spliced_connector.segments.finder import Finder
+from spliced_connector.segments.template import Template, TemplateError
+from spliced_connector.segments.tokenizer import Tokenizer
+
+SHORTEST_CHARS = 64
+"""Texts of fewer characters are no segments of their own (some 16 tokens: two seams of 8)."""
+
+
+def cuts(
+    messages: Sequence[Mapping[str, object]],
+    tokenizer: Tokenizer,
+    *,
+    least: int = 64,
+    **variables: object,
+) -> list[int]:
+    """Positions for `kv_transfer_params={"spliced": {"v": 1, "cuts": ...}}` of a chat request.
+
+    A segment is a message, a tool result, a document, or one text of a message whose content is a
+    list: [{"type": "text", "text": passage}, ...]. variables are the template's, as the server
+    gets them: `tools`, `documents`, `chat_template_kwargs`' entries; `add_generation_prompt` is
+    true unless given.
+
+    The prompt is tokenised whole, then cut: a token that covers the end of one text and the
+    beginning of the next stays with the former. Empty where nothing is worth a cut; raises what
+    the template raises for messages that it refuses.
+    """
+    text, texts = _render(messages, tokenizer, {"add_generation_prompt": True, **variables})
+    coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    ids = cast("Sequence[int]", coded["input_ids"])
+    begins = [begin for begin, _ in cast("Sequence[tuple[int, int]]", coded["offset_mapping"])]
+    edges = set(_template_cuts(ids, tokenizer, least))
+    for begin, end in _places(text, texts):
+        edges |= {bisect_left(begins, begin), bisect_left(begins, end)}
+    edges = {edge for edge in edges if 0 < edge < len(ids)}
+    return [0, *sorted(edges)] if edges else []
+
+
+def _template_cuts(ids: Sequence[int], tokenizer: Tokenizer, least: int) -> tuple[int, ...]:
+    try:
+        return Finder(template=Template.of(tokenizer), least=least).find(ids).cuts
+    except TemplateError:
+        return ()  # its marks are ordinary text: the texts between them are found all the same
+
+
+def _render(
+    messages: Sequence[Mapping[str, object]], tokenizer: Tokenizer, variables: Mapping[str, object]
+) -> tuple[str, list[str]]:
+    """The prompt's text, and the texts that messages are made of.
+
+    Servers hand lists of texts to templates that go through them, and join them by line ends for
+    those that do not.
+    """
+    texts = [text for message in messages for text in _texts(message.get("content"))]
+    if not _goes_through_lists(tokenizer):
+        messages = [_joined(message) for message in messages]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, **variables)  # type: ignore[arg-type]
+    return text, texts
+
+
+def _goes_through_lists(tokenizer: Tokenizer) -> bool:
+    """Whether the template shows a list of one text as it shows the text."""
+    said = [
+        [{"role": "user", "content": content}]
+        for content in ("Placeholder", [{"type": "text", "text": "Placeholder"}])
+    ]
+    try:
+        text, listed = (tokenizer.apply_chat_template(one, tokenize=False) for one in said)
+    except Exception:  # of the template's own choosing
+        return False
+    return text == listed
+
+
+def _texts(content: object) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, Sequence):
+        for part in content:
+            if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+                yield part["text"]
+
+
+def _joined(message: Mapping[str, object]) -> Mapping[str, object]:
+    content = message.get("content")
+    if isinstance(content, str) or not isinstance(content, Sequence):
+        return message
+    return {**message, "content": "\n".join(_texts(content))}
+
+
+def _places(prompt: str, texts: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Where texts lie in a prompt: characters [begin, end), in order. Templates strip texts, and
+    leave some out."""
+    at = 0
+    for text in texts:
+        text = text.strip()
+        if len(text) < SHORTEST_CHARS:
+            continue
+        begin = prompt.find(text, at)
+        if begin >= 0:
+            at = begin + len(text)
+            yield begin, at

@@ -1,0 +1,155 @@
+"""Content-defined chunks of token ids: the same passage has the same cuts wherever it stands.
+
+A position is a cut when its rank is the least within some distance on both sides (the local
+minimum method: Bjoerner, Blass, Gurevich, "Content-dependent chunking for differential compression,
+the local maximum approach", 2010). The rank is a rolling hash of the tokens behind the position,
+so a cut depends on the tokens near it and on nothing else. Other than with a hash that is compared
+with a mask, no cut depends on where the one before it lies: there is nothing to synchronise again.
+
+Places where the text pauses come first. A part is cut at the ends of its paragraphs; where it is
+still long at the ends of lines, then of sentences, and at last anywhere:
+
+    paragraphs   cuts at least `least` apart
+    the rest     only within parts of more than `most` tokens, cuts `mean` apart on average
+    no minimum   (one token repeated) every `most` tokens
+
+What follows for reuse: behind an edit, or the edge of a passage in another prompt, the cuts are
+the same again as soon as both have one end of a paragraph as a cut, or from `mean` tokens on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from spliced_connector.segments.breaks import Break
+
+_WINDOW = 3
+"""Tokens that a rank is made of."""
+_SHIFT = 11
+_MASK = (1 << _SHIFT * _WINDOW) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long chunks are, in tokens. Raises ValueError unless 1 <= least <= mean <= most."""
+
+    least: int = 64
+    mean: int = 256
+    most: int = 1024
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.mean <= self.most:
+            raise ValueError(
+                f"chunks of {self.least} to {self.most} tokens, {self.mean} on average:"
+                " want 1 <= least <= mean <= most"
+            )
+
+
+class _Gear(dict[int, int]):
+    """A random number for each token id: the finalizer of splitmix64 (Steele, Lea, Flood)."""
+
+    def __missing__(self, token: int) -> int:
+        z = (token + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+        self[token] = value = (z ^ z >> 31) & _MASK
+        return value
+
+
+class Chunker:
+    """Cuts long parts of prompts. breaks: what `breaks_of` says, or nothing: then all cuts follow
+    from the hash."""
+
+    def __init__(self, lengths: Lengths, breaks: Mapping[int, Break] | None = None) -> None:
+        self.lengths = lengths
+        self._breaks = dict(breaks or {})
+        self._gear = _Gear()  # as many entries as the vocabulary at most
+
+    def cuts(self, ids: Sequence[int], start: int, end: int) -> list[int]:
+        """Ascending positions within (start, end), `least` tokens apart. Only the ends of
+        paragraphs may be nearer to `start` or `end`: a passage behind a short instruction, or
+        before a short question, is a chunk of its own."""
+        lengths = self.lengths
+        edges = [start, end]
+        breaks = self._breaks_in(ids, start, end) if end - start >= lengths.least else []
+        for kind in reversed(Break):
+            paragraph = kind is Break.PARAGRAPH
+            within = lengths.least if paragraph else lengths.most + 1
+            distance = lengths.least if paragraph else max(lengths.least, lengths.mean // 2)
+            last = edges.pop()
+            new = []
+            for a, b in pairwise((*edges, last)):
+                new.append(a)
+                if b - a >= within:
+                    new += self._minima(ids, (a, b), kind, breaks, distance)
+            edges = [*new, last]
+        return list(self._bounded(edges))[1:-1]
+
+    def _breaks_in(self, ids: Sequence[int], start: int, end: int) -> list[tuple[int, Break]]:
+        """Positions behind tokens that something ends with."""
+        breaks = self._breaks
+        part = ids[start:end]
+        return [(i, breaks[token]) for i, token in enumerate(part, start + 1) if token in breaks]
+
+    def _minima(
+        self,
+        ids: Sequence[int],
+        part: tuple[int, int],
+        kind: Break,
+        breaks: list[tuple[int, Break]],
+        distance: int,
+    ) -> list[int]:
+        """The positions of a kind, within a part, that no other has a lower rank near."""
+        margin = 1 if kind is Break.PARAGRAPH else self.lengths.least
+        first, last = part[0] + margin, part[1] - margin
+        if last < first:
+            return []
+        if kind is Break.NOTHING:
+            ranks = self._ranks(ids[first : last + _WINDOW])[: last - first + 1]
+            return minima(range(first, first + len(ranks)), ranks, distance)
+        begin = bisect_left(breaks, (first, Break.NOTHING))
+        end = bisect_right(breaks, (last, Break.PARAGRAPH))
+        places = [place for place, what in breaks[begin:end] if what >= kind]
+        ranks = [self._ranks(ids[place : place + _WINDOW])[0] for place in places]
+        return minima(places, ranks, distance)
+
+    def _ranks(self, ids: Sequence[int]) -> list[int]:
+        """The rank of each of the tokens that has enough others behind it; one rank at least."""
+        gear, rank = self._gear, 0
+        ranks = [rank := (rank << _SHIFT) + gear[token] & _MASK for token in ids]
+        return ranks[_WINDOW - 1 :] or ranks[-1:]
+
+    def _bounded(self, edges: list[int]) -> Iterator[int]:
+        """The edges, and more of them where two are too far apart."""
+        most, least = self.lengths.most, self.lengths.least
+        for a, b in pairwise(edges):
+            yield from range(a, max(a + 1, b - least + 1), most)
+        yield edges[-1]
+
+
+def minima(places: Sequence[int], ranks: Sequence[int], distance: int) -> list[int]:
+    """The places whose rank is below all others' within the distance; of equals the first.
+
+    places ascend, ranks are parallel to them. Takes a time in proportion to their number, whatever
+    the ranks are.
+    """
+    found: list[int] = []
+    i, n = 0, len(places)
+    while i < n:
+        behind = bisect_right(places, places[i] + distance, i)
+        least = ranks.index(min(ranks[i:behind]), i, behind)
+        if least != i:
+            i = least  # those before it have a lower one near
+            continue
+        near = i - 1
+        while near >= 0 and places[near] >= places[i] - distance and ranks[near] > ranks[i]:
+            near -= 1
+        if near < 0 or places[near] < places[i] - distance:
+            found.append(places[i])
+            i = behind
+        else:  # as nothing up to `behind` is below i, nothing near that one is a minimum
+            i = max(i + 1, bisect_right(places, places[near] + distance, i))
+    return found

@@ -1,0 +1,58 @@
+"""Separators: token sequences that an application puts around its segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from spliced_connector.segments.tokenizer import Tokenizer
+
+
+class Separators:
+    """Finds separators among token ids. A longer one wins over a shorter one at the same place."""
+
+    def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
+        """Raises ValueError for an empty sequence, and for none at all."""
+        self._by_first: dict[int, list[tuple[int, ...]]] = {}
+        for sequence in sequences:
+            if not sequence:
+                raise ValueError("a separator of no tokens")
+            self._by_first.setdefault(sequence[0], []).append(tuple(sequence))
+        if not self._by_first:
+            raise ValueError("no separators")
+        for same in self._by_first.values():
+            same.sort(key=len, reverse=True)
+
+    @classmethod
+    def of(cls, said: Iterable[str | Sequence[int]], tokenizer: Tokenizer | None) -> Separators:
+        """Separators as settings name them: strings, or sequences of token ids.
+
+        A string has to be one token of the vocabulary's added ones. Of any other the first and
+        last tokens depend on the text beside it: ValueError says so.
+        """
+        return cls([_token(one, tokenizer) if isinstance(one, str) else one for one in said])
+
+    def find(self, ids: Sequence[int]) -> list[tuple[int, int]]:
+        """Where separators lie: [begin, end) each, in order, none inside of another."""
+        spans: list[tuple[int, int]] = []
+        end = 0
+        for i in [i for i, token in enumerate(ids) if token in self._by_first]:
+            if i < end:
+                continue
+            for sequence in self._by_first[ids[i]]:
+                if len(sequence) == 1 or tuple(ids[i : i + len(sequence)]) == sequence:
+                    end = i + len(sequence)
+                    spans.append((i, end))
+                    break
+        return spans
+
+
+def _token(text: str, tokenizer: Tokenizer | None) -> tuple[int]:
+    if tokenizer is None:
+        raise ValueError(f"separator {text!r}: there is no tokenizer, name it by its token ids")
+    token = tokenizer.get_added_vocab().get(text)
+    if token is None:
+        raise ValueError(
+            f"separator {text!r}: no token of its own in this vocabulary; add it to the"
+            " tokenizer, or name a sequence of token ids"
+        )
+    return (token,)

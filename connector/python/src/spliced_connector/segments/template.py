@@ -1,0 +1,136 @@
+"""Boundaries of a chat template: where messages, tool calls, tool results and documents begin.
+
+No model's marks are written down here. The template renders conversations of placeholders; what it
+puts between two of them is a joint, and the tokens of a joint that the vocabulary adds (in ChatML
+`<|im_end|>` and `<|im_start|>`) are its marks. A joint ends one part and begins another: marks that
+also stand behind a whole conversation end something, the first one after them begins something, and
+a cut lies before that one. Where a joint only ends something (Mistral's `[/INST]`), it lies behind
+the last mark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spliced_connector.segments.tokenizer import Tokenizer
+
+_Message = Mapping[str, object]
+
+_NAMES = [f"Placeholder{i}Text" for i in range(12)]
+_PLACEHOLDER = re.compile("|".join(f"{name}(?![0-9])" for name in _NAMES))
+
+
+class TemplateError(ValueError):
+    """Nothing can be learnt from a tokenizer's chat template; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Tokens that a cut lies before, and those that one lies behind."""
+
+    begins: frozenset[int]
+    ends: frozenset[int]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Template:
+        """Learns the marks of a tokenizer's template. Raises TemplateError."""
+        added = tokenizer.get_added_vocab()
+        if not added:
+            raise TemplateError("the vocabulary has no added tokens")
+        mark = re.compile("|".join(re.escape(t) for t in sorted(added, key=len, reverse=True)))
+        texts = [text for one in _CONVERSATIONS if (text := _render(tokenizer, one)) is not None]
+        if not texts:
+            raise TemplateError("there is no chat template, or it renders no conversation")
+        joints, closing = [], set()
+        for text in texts:
+            parts = [mark.findall(part) for part in _PLACEHOLDER.split(text)]
+            joints += parts[1:-1]
+            closing |= set(parts[-1]) - set(parts[0])
+        begins, ends = set(), set()
+        for joint in joints:
+            opening = next((t for t in joint if t not in closing), None)
+            if opening is not None:
+                begins.add(added[opening])
+            elif joint:
+                ends.add(added[joint[-1]])
+        if not begins and not ends:
+            raise TemplateError("the chat template puts no added tokens between messages")
+        return cls(frozenset(begins), frozenset(ends - begins))
+
+    def find(self, ids: Sequence[int]) -> list[int]:
+        """Ascending positions of the prompt that something begins at, 0 left out."""
+        begins, marks = self.begins, self.begins | self.ends
+        at = [i if token in begins else i + 1 for i, token in enumerate(ids) if token in marks]
+        return [i for i in at if 0 < i < len(ids)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    messages: Sequence[_Message]
+    variables: Mapping[str, object]
+
+
+def _says(role: str, text: int, **more: object) -> _Message:
+    return {"role": role, "content": _NAMES[text], **more}
+
+
+def _calls(*names: int) -> _Message:
+    """Calls of one tool, with placeholders as arguments."""
+    calls = [
+        {
+            "id": f"call{name:05}",
+            "type": "function",
+            "function": {"name": "look", "arguments": {"at": _NAMES[name]}},
+        }
+        for name in names
+    ]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def _result(name: int, call: int) -> _Message:
+    return _says("tool", name, tool_call_id=f"call{call:05}", name="look")
+
+
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Looks.",
+        "parameters": {
+            "type": "object",
+            "properties": {"at": {"type": "string", "description": "Where."}},
+            "required": ["at"],
+        },
+    },
+}
+_TALK = [_says("user", 0), _says("assistant", 1), _says("user", 2), _says("assistant", 3)]
+_WORK = [_says("user", 0), _calls(1, 2), _result(3, 1), _result(4, 2)]
+_DOCUMENTS = [
+    {"doc_id": str(i), "title": "Title", "text": _NAMES[i], "contents": _NAMES[i]} for i in (5, 6)
+]
+_CONVERSATIONS = [
+    _Conversation([_says("user", 0)], {}),
+    _Conversation(_TALK, {}),
+    _Conversation([_says("system", 9), *_TALK], {}),
+    _Conversation(_WORK[:2], {"tools": [_TOOL]}),
+    _Conversation(_WORK, {"tools": [_TOOL]}),
+    _Conversation([*_WORK, _says("assistant", 5), _says("user", 6)], {"tools": [_TOOL]}),
+    _Conversation([_says("user", 0)], {"documents": _DOCUMENTS}),
+]
+"""Those that a template refuses are left out: not every model knows systems, tools or documents."""
+
+
+def _render(tokenizer: Tokenizer, conversation: _Conversation) -> str | None:
+    """The text of a conversation, None where the template refuses it or leaves its end out."""
+    try:
+        text = tokenizer.apply_chat_template(
+            conversation.messages,
+            tokenize=False,
+            **conversation.variables,  # type: ignore[arg-type]
+        )
+    except Exception:  # of the template's own choosing
+        return None
+    shown = _PLACEHOLDER.findall(text) if isinstance(text, str) else []
+    return text if shown[-1:] == _PLACEHOLDER.findall(str(conversation.messages[-1]))[-1:] else None

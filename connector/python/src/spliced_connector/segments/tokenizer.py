@@ -1,0 +1,35 @@
+"""What the finders ask of a tokenizer: a part of what those of transformers have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+
+class Tokenizer(Protocol):
+    """A tokenizer of a chat model."""
+
+    def __len__(self) -> int:
+        """Ids are below it."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+    def get_added_vocab(self) -> dict[str, int]:
+        """Tokens that are found in a text before anything else is, and so never merged."""
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, object]],
+        *,
+        tokenize: bool = True,
+        add_generation_prompt: bool = False,
+        **variables: object,
+    ) -> str:
+        """The text of a conversation, for tokenize=False."""
+
+    def __call__(
+        self, text: str, *, add_special_tokens: bool = True, return_offsets_mapping: bool = False
+    ) -> Mapping[str, Sequence[object]]:
+        """`input_ids`, and `offset_mapping`: the characters [begin, end) of each token."""

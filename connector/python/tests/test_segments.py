@@ -1,0 +1,342 @@
+"""Segments that a server finds, and cuts that a client computes. No torch, no real tokenizer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+import spliced_connector
+from spliced_connector.segments import (
+    Chunker,
+    Finder,
+    Found,
+    Lengths,
+    Separators,
+    Template,
+    TemplateError,
+    breaks_of,
+)
+from spliced_connector.segments.breaks import Break
+from spliced_connector.segments.chunks import minima
+from toy_tokenizers import (
+    WordTokenizer,
+    brackets,
+    chatml,
+    documents,
+    harmony,
+    llama3,
+    names,
+    plain,
+)
+
+VOCABULARY = 50_000
+LENGTHS = Lengths(32, 128, 512)
+
+
+def tokens(n: int, seed: int) -> list[int]:
+    return [random.Random(f"{seed} {i}").randrange(VOCABULARY) for i in range(n)]
+
+
+def words(n: int, seed: int) -> str:
+    return " ".join(f"w{token}" for token in tokens(n, seed))
+
+
+# Chunks.
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_minima_are_those_of_a_plain_search(seed: int) -> None:
+    """Dense and sparse places, many equal ranks and few, rising and falling ones."""
+    rng = random.Random(seed)
+    n = rng.randrange(1, 200)
+    places = sorted(rng.sample(range(rng.choice([n, 5 * n])), n))
+    ranks = [rng.randrange(rng.choice([1, 3, 1000])) for _ in places]
+    if seed % 4 == 0:
+        ranks.sort(reverse=seed % 8 == 0)
+    distance = rng.randrange(1, 40)
+    want = [
+        place
+        for i, place in enumerate(places)
+        if all(
+            ranks[i] < ranks[j] or (ranks[i] == ranks[j] and i <= j)
+            for j in range(n)
+            if abs(places[j] - place) <= distance
+        )
+    ]
+    assert minima(places, ranks, distance) == want
+
+
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 512, 513, 1024, 5000])
+def test_chunks_keep_their_lengths(n: int) -> None:
+    cuts = Chunker(LENGTHS).cuts(tokens(n + 20, 1), 10, 10 + n)
+    lengths = [b - a for a, b in pairwise([10, *cuts, 10 + n])]
+    assert all(32 <= length <= 512 for length in lengths) or (n < 32 and lengths == [n])
+    assert bool(cuts) == (n > 512)
+
+
+def test_chunks_are_as_long_on_average_as_was_asked() -> None:
+    cuts = Chunker(LENGTHS).cuts(tokens(40_000, 2), 0, 40_000)
+    assert 110 <= 40_000 / len(cuts) <= 160
+
+
+def test_one_token_repeated_is_cut_at_the_longest_length() -> None:
+    """No place is better than another, and the time stays in proportion."""
+    assert Chunker(LENGTHS).cuts([7] * 2000, 0, 2000) == [32, 544, 1056, 1568]
+
+
+def test_a_passage_has_the_same_cuts_wherever_it_stands() -> None:
+    passage = tokens(4000, 3)
+    chunker = Chunker(LENGTHS)
+    found = []
+    for seed, front in ((4, 700), (5, 1111), (6, 64)):
+        ids = tokens(front, seed) + passage + tokens(300, seed + 10)
+        cuts = chunker.cuts(ids, 0, len(ids))
+        found.append([cut - front for cut in cuts])
+    inside = [{cut for cut in cuts if 256 <= cut < 4000 - 256} for cuts in found]
+    assert inside[0] == inside[1] == inside[2]
+    assert len(inside[0]) > 20
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_edit_moves_only_its_neighbours(seed: int) -> None:
+    rng = random.Random(seed)
+    ids = tokens(8000, 20 + seed)
+    at = rng.randrange(2000, 6000)
+    edited = ids[:at] + tokens(rng.randrange(40), 50) + ids[at + rng.randrange(1, 40) :]
+    moved = len(edited) - len(ids)
+    chunker = Chunker(LENGTHS)
+    before = chunker.cuts(ids, 0, len(ids))
+    behind = chunker.cuts(edited, 0, len(edited))
+    assert [c for c in before if c < at - 128] == [c for c in behind if c < at - 128]
+    assert [c + moved for c in before if c > at + 256] == [
+        c for c in behind if c > at + 256 + moved
+    ]
+
+
+def test_cuts_lie_where_the_text_pauses() -> None:
+    """Paragraphs wherever they end, lines and sentences only in what is long."""
+    breaks = {1: Break.PARAGRAPH, 2: Break.LINE, 3: Break.SENTENCE}
+    chunker = Chunker(LENGTHS, breaks)
+
+    def text(n: int, end: int, seed: int) -> list[int]:
+        return [token + 10 for token in tokens(n - 1, seed)] + [end]
+
+    short = text(100, 1, 1) + text(60, 2, 2) + text(80, 1, 3) + text(90, 3, 4) + text(70, 1, 5)
+    assert chunker.cuts(short, 0, len(short)) == [100, 240]
+    lines = [token for i in range(50) for token in text(20, 2 + i % 2, i)]
+    cuts = chunker.cuts(lines, 0, len(lines))
+    assert cuts
+    assert all(lines[cut - 1] == 2 for cut in cuts)
+    sentences = [token for i in range(50) for token in text(20, 3, i)]
+    cuts = chunker.cuts(sentences, 0, len(sentences))
+    assert cuts
+    assert all(sentences[cut - 1] == 3 for cut in cuts)
+
+
+def test_chunks_of_impossible_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="chunks of 64 to 32 tokens, 48 on average"):
+        Lengths(64, 48, 32)
+
+
+def test_a_vocabulary_knows_its_breaks() -> None:
+    tokenizer = WordTokenizer(
+        (".\n\n", "\n", " \n\n \t", "。", "v1.", "word", "a\nb"), lambda *_: ""
+    )
+    kinds = [breaks_of(tokenizer).get(i, Break.NOTHING) for i in range(len(tokenizer))]
+    want = [Break.PARAGRAPH, Break.LINE, Break.PARAGRAPH, Break.SENTENCE, Break.SENTENCE]
+    assert kinds == [*want, Break.NOTHING, Break.NOTHING]
+
+
+# Separators.
+
+
+def test_separators_are_found_and_the_longest_wins() -> None:
+    separators = Separators([[5], [5, 6], [5, 6, 7], [9, 9]])
+    assert separators.find([1, 5, 2, 5, 6, 5, 6, 7, 9, 9, 9, 5, 6]) == [
+        (1, 2), (3, 5), (5, 8), (8, 10), (11, 13),
+    ]  # fmt: skip
+
+
+def test_a_separator_has_to_be_a_token_of_its_own() -> None:
+    tokenizer = chatml()
+    assert Separators.of(["<|sep|>", [3, 4]], tokenizer).find([6, 3, 4]) == [(0, 1), (1, 3)]
+    with pytest.raises(ValueError, match="'# #': no token of its own"):
+        Separators.of(["# #"], tokenizer)
+    with pytest.raises(ValueError, match="there is no tokenizer"):
+        Separators.of(["<|sep|>"], None)
+    with pytest.raises(ValueError, match="no tokens"):
+        Separators([[]])
+    with pytest.raises(ValueError, match="no separators"):
+        Separators([])
+
+
+def test_segments_between_separators_are_named_without_them() -> None:
+    finder = Finder(Separators([[0]]), chunks=Chunker(LENGTHS))
+    a, b, question = tokens(700, 1), tokens(100, 2), tokens(30, 3)
+    found = finder.find([0, *a, 0, *b, 0, *question])
+    assert found.cuts == (0, 1, 701, 702, 802, 803)
+    assert found.by == (("separators", 5),)
+    assert not found.warming, "a question follows"
+
+
+@pytest.mark.parametrize(
+    ("ids", "warming"),
+    [
+        ([0, 5, 5, 5, 0], True),
+        ([0, 5, 0, 6, 0], True),
+        ([5, 5, 0], False),
+        ([0, 5, 5], False),
+        ([0], False),
+        ([5, 0, 5, 0], False),
+    ],
+)
+def test_a_prompt_of_segments_alone_warms(ids: list[int], warming: bool) -> None:
+    assert Finder(Separators([[0]])).find(ids).warming == warming
+
+
+# Templates.
+
+
+def marks(tokenizer: WordTokenizer) -> tuple[set[str], set[str]]:
+    template = Template.of(tokenizer)
+    name = {number: word for word, number in tokenizer.get_added_vocab().items()}
+    return {name[i] for i in template.begins}, {name[i] for i in template.ends}
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "begins", "ends"),
+    [
+        (chatml(), {"<|im_start|>", "<tool_call>", "<tool_response>"}, set()),
+        (llama3(), {"<|start_header_id|>"}, set()),
+        (brackets(), {"[INST]"}, {"[/INST]"}),
+        (names(), {"<User>", "<Assistant>"}, set()),
+        (documents(), {"<|start_of_role|>"}, set()),
+    ],
+    ids=["chatml", "llama3", "brackets", "names", "documents"],
+)
+def test_marks_are_learnt_from_the_template(
+    tokenizer: WordTokenizer, begins: set[str], ends: set[str]
+) -> None:
+    assert marks(tokenizer) == (begins, ends)
+
+
+def test_a_last_answer_with_an_end_of_its_own_is_an_answer() -> None:
+    begins, ends = marks(harmony())
+    assert begins == {"<|start|>"}
+    assert not ends
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text"),
+    [
+        (plain(), "no added tokens between messages"),
+        (WordTokenizer((), lambda *_: "x"), "no added tokens"),
+        (WordTokenizer(("<s>",), lambda *_: "x"), "renders no conversation"),
+    ],
+)
+def test_a_template_without_marks_says_so(tokenizer: WordTokenizer, text: str) -> None:
+    with pytest.raises(TemplateError, match=text):
+        Template.of(tokenizer)
+
+
+def said(tokenizer: WordTokenizer, *contents: str) -> list[int]:
+    roles = ("system", "user", "assistant", "tool", "tool")
+    talk = [{"role": role, "content": text} for role, text in zip(roles, contents, strict=False)]
+    text = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
+    return tokenizer.encode(text)
+
+
+def segments(ids: Sequence[int], found: Found) -> set[tuple[int, ...]]:
+    return {tuple(ids[a:b]) for a, b in pairwise(found.cuts)}
+
+
+def test_a_tool_result_is_the_same_segment_behind_anything() -> None:
+    tokenizer = chatml()
+    finder = Finder(template=Template.of(tokenizer))
+    result = words(150, 1)
+    first = said(tokenizer, words(80, 2), "Look it up.", "Yes.", result, words(90, 9))
+    other = said(tokenizer, words(99, 3), words(70, 4), "I do.", result, words(95, 8))
+    common = segments(first, finder.find(first)) & segments(other, finder.find(other))
+    assert len(common) == 1
+    assert result in tokenizer.decode(common.pop())
+
+
+def test_short_messages_are_no_segments_of_their_own() -> None:
+    tokenizer = chatml()
+    finder = Finder(template=Template.of(tokenizer))
+    ids = said(tokenizer, "Be short.", "Hello there.", "Hi!", "none")
+    assert finder.find(ids) == Found()
+    ids = said(tokenizer, "Be short.", "Hello there.", words(100, 1), "none")
+    cuts = finder.find(ids).cuts
+    assert len(cuts) == 3
+    assert cuts[2] - cuts[1] >= 200
+
+
+# All together.
+
+
+def test_what_stands_further_up_wins() -> None:
+    """Between separators nothing else cuts but the template; chunks fill what is left."""
+    tokenizer = chatml()
+    passage, long = words(1500, 1), words(1500, 2)
+    text = f"<|im_start|>user\n<|sep|>{passage}<|sep|>{long}<|im_end|>\n<|im_start|>assistant\n"
+    ids = tokenizer.encode(text)
+    finder = Finder(Separators.of(["<|sep|>"], tokenizer), Template.of(tokenizer), Chunker(LENGTHS))
+    assert finder.names == ("separators", "template", "chunks")
+    found = finder.find(ids)
+    by = dict(found.by)
+    assert by["separators"] == 4
+    assert by["template"] == 1
+    assert by["chunks"] > 5
+    assert tuple(tokenizer.encode(passage)) in segments(ids, found)
+    assert dict(finder.find(ids, ["separators"]).by) == {"separators": 4}
+    assert dict(finder.find(ids, ["chunks"]).by)["chunks"] > by["chunks"]
+    assert finder.find(ids, []) == Found()
+
+
+def test_cuts_are_bounded_and_leave_a_question() -> None:
+    finder = Finder(Separators([[0]]), chunks=Chunker(Lengths(1, 2, 4)), most=100)
+    rng = random.Random(1)
+    for n in (1, 2, 3, 50, 1000):
+        ids = [rng.randrange(4) for _ in range(n)]
+        cuts = finder.find(ids).cuts
+        assert len(cuts) <= 100
+        assert len(cuts) != 1
+        assert all(a < b for a, b in pairwise(cuts))
+        assert not cuts or (cuts[0] == 0 and cuts[-1] < n)
+
+
+# Clients.
+
+
+def test_a_client_names_messages_and_the_texts_of_a_list() -> None:
+    tokenizer = chatml()
+    passages = [words(100, i) for i in range(3)]
+    content = [{"type": "text", "text": text} for text in (*passages, "Which one?")]
+    system: dict[str, object] = {"role": "system", "content": words(90, 9)}
+    messages: list[dict[str, object]] = [system, {"role": "user", "content": content}]
+    cuts = spliced_connector.cuts(messages, tokenizer)
+    joined = "\n".join([*passages, "Which one?"])
+    sent: list[dict[str, object]] = [system, {"role": "user", "content": joined}]
+    text = tokenizer.apply_chat_template(sent, tokenize=False, add_generation_prompt=True)
+    ids = tokenizer.encode(text)
+    pieces = {tokenizer.decode(ids[a:b]) for a, b in pairwise(cuts)}
+    assert set(passages) <= pieces
+    assert cuts[0] == 0
+    assert cuts[-1] < len(ids)
+
+
+def test_a_client_whose_template_has_no_marks_names_its_texts() -> None:
+    tokenizer = plain()
+    messages = [{"role": "user", "content": words(100, 1)}, {"role": "user", "content": "And?"}]
+    cuts = spliced_connector.cuts(messages, tokenizer)
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    ids = tokenizer.encode(text)
+    assert words(100, 1) in {tokenizer.decode(ids[a:b]) for a, b in pairwise(cuts)}
+
+
+def test_a_client_with_nothing_to_name_names_nothing() -> None:
+    assert spliced_connector.cuts([{"role": "user", "content": "Hi."}], chatml()) == []
