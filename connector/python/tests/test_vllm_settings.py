@@ -47,12 +47,27 @@ def test_values_are_taken_as_they_are() -> None:
         ({"weights": WEIGHTS, "canary_share": 1.5}, "canary_share: 1.5"),
         ({"weights": WEIGHTS, "capture_tokens": 0}, "capture_tokens: 0"),
         ({"weights": WEIGHTS, "pending_saves": 0}, "pending_saves: 0"),
+        ({"weights": WEIGHTS, "find": "chunks"}, "find: 'chunks', want a list of separators"),
+        ({"weights": WEIGHTS, "find": ["chunk"]}, "find: ['chunk']"),
+        ({"weights": WEIGHTS, "find": ["separators"]}, "want each other"),
+        ({"weights": WEIGHTS, "separators": ["<s>"]}, "want each other"),
+        ({"weights": WEIGHTS, "find": ["separators"], "separators": [[]]}, "separators: [[]]"),
+        ({"weights": WEIGHTS, "find": ["separators"], "separators": [[-1]]}, "separators: [[-1]]"),
+        ({"weights": WEIGHTS, "find": ["separators"], "separators": []}, "separators: []"),
+        ({"weights": WEIGHTS, "chunk_least": 8}, "chunk_least: 8"),
     ],
 )
 def test_what_is_wrong_is_named(given: dict[str, object], complaint: str) -> None:
     with pytest.raises(ValueError, match="kv_connector_extra_config") as caught:
         Settings.read(given)
     assert complaint in str(caught.value)
+
+
+def test_finders_and_separators_are_lists() -> None:
+    given = {"find": ["separators", "chunks"], "separators": ["<|sep|>", [5, 6]]}
+    settings = Settings.read({"weights": WEIGHTS, **given})
+    assert settings.find == ("separators", "chunks")
+    assert settings.separators == ("<|sep|>", (5, 6))
 
 
 def test_everything_that_is_wrong_is_named_at_once() -> None:

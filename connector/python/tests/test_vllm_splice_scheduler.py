@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from spliced_connector.client import NewSegment
 from spliced_connector.client.match import misses
 from spliced_connector.errors import Code
 from spliced_connector.model import Choice, Identity, divide
+from spliced_connector.segments import Chunker, Finder, Lengths, Separators
 from spliced_connector.vllm.plans import Outcome
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.settings import Settings
@@ -130,6 +131,7 @@ def test_held_segments_are_claimed_once(connect: Connect, daemon: Daemon) -> Non
         "way": "splice",
         "tokens": want,
         "walked": 8 + 16,
+        "reused": want - 8 - 16,
         "captured": 0,
     }
     assert half.plan(STEP) == SplicePlan(dropped=frozenset({"r"}))
@@ -258,6 +260,90 @@ def test_the_canary_judges_by_fair_requests_only(
     plan = half.plan(STEP)
     assert isinstance(plan, SplicePlan)
     assert [load.sampled for load in plan.loads] == [fair]
+
+
+def found(half: SpliceScheduler, **finders: Any) -> None:
+    """The server finds segments by itself."""
+    half._session = replace(half._session, finder=Finder(**finders))
+
+
+def unnamed(name: str, ids: list[int], **said: object) -> Request:
+    params: dict[str, object] | None = {"spliced": {"v": 1, **said}} if said else None
+    return cast("Request", Asked(name, ids, params))
+
+
+def separated(*segments: int) -> list[int]:
+    """Token 1000 around segments that `publish` knows."""
+    ids = [1000]
+    for i in segments:
+        ids += [*(asked("r", [i]).prompt_token_ids or [])[:SEGMENT], 1000]
+    return ids
+
+
+def test_a_request_that_names_nothing_is_looked_through(connect: Connect, daemon: Daemon) -> None:
+    """The segments are those that other requests named: hits, whoever cut them."""
+    half = mode(connect, daemon)
+    publish(half, asked("named", [9, 1, 2]))
+    ids = [*separated(1, 2), *range(QUERY)]
+    assert half.match(unnamed("none", ids), 0) == (0, False), "nobody looks"
+    assert half.finished(unnamed("none", ids)) is None
+    found(half, separators=Separators([[1000]]))
+    request = unnamed("found", ids)
+    tokens = 1 + SEGMENT + 1 + SEGMENT - 8
+    assert half.match(request, 0) == (tokens, True)
+    half.allocated(request, BLOCKS, tokens)
+    told = told_of(half, request)
+    assert told["found"] == {"separators": 5}
+    assert told["reused"] == 2 * (SEGMENT - 16)
+    assert told["way"] == "splice"
+
+
+def test_a_request_may_choose_or_refuse_what_is_looked_for(
+    connect: Connect, daemon: Daemon
+) -> None:
+    half = mode(connect, daemon)
+    publish(half, asked("named", [9, 1, 2]))
+    found(half, separators=Separators([[1000]]), chunks=Chunker(Lengths(16, 32, 64)))
+    ids = [*separated(1, 2), *range(QUERY)]
+    assert half.match(unnamed("none", ids, find=[]), 0) == (0, False)
+    assert half.match(unnamed("some", ids, find=["separators"]), 0)[0]
+    half.match(unnamed("other", ids, find=["chunks"]), 0)
+    assert set(half._requests["other"].found.by) == {
+        ("chunks", len(half._requests["other"].found.cuts) - 1)
+    }
+    half.match(unnamed("wrong", ids, find=["template"]), 0)
+    told = half.finished(unnamed("wrong", ids))
+    assert told is not None
+    trouble = cast(dict[str, object], told["spliced"])["trouble"]
+    assert trouble == "spliced.find: 'template', this server has separators, chunks"
+
+
+def test_cuts_that_are_named_win(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    found(half, chunks=Chunker(Lengths(16, 32, 64)))
+    request = asked("r", [1, 2])
+    publish(half, request)
+    half.match(request, 0)
+    assert counts(half)["held_segments"] == 2
+    assert not half._requests["r"].found.cuts
+
+
+def test_segments_alone_are_captured_whatever_is_advised(
+    connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that warms: nobody has asked for them yet, and there is no question."""
+    half = mode(connect, daemon)
+    found(half, separators=Separators([[1000]]))
+    monkeypatch.setattr(type(half._session.model), "advise", lambda *_: None)
+    half.match(unnamed("question", [*separated(1, 2), *range(QUERY)]), 0)
+    assert half._requests["question"].splice is None
+    tokens, _ = half.match(unnamed("warm", separated(1, 2)), 0)
+    assert tokens == 1 + SEGMENT + 1 + SEGMENT - 8
+    splice = half._requests["warm"].splice
+    assert splice is not None
+    assert [piece.tokens for piece in splice.pieces(Choice.ISOLATED)] == [SEGMENT, SEGMENT]
+    one, _ = half.match(unnamed("one", separated(3)), 0)
+    assert one == 1 + SEGMENT - 8, "however short the prompt is"
 
 
 def test_nothing_is_claimed_behind_what_the_engine_has(connect: Connect, daemon: Daemon) -> None:

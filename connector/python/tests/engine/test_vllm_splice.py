@@ -110,7 +110,13 @@ def test_one_leading_segment_gives_the_answer_of_no_cache(engine: Engine) -> Non
     for _ in range(3):
         reply = ask(engine, ids, cuts)
         assert engine.worker.drain(30)
-    assert reply.told == {"way": "splice", "tokens": 3 * SEGMENT, "walked": 0, "captured": 0}
+    assert reply.told == {
+        "way": "splice",
+        "tokens": 3 * SEGMENT,
+        "walked": 0,
+        "reused": 3 * SEGMENT,
+        "captured": 0,
+    }
     assert reply.cached == 3 * SEGMENT
     assert reply.near(exact.logprobs)
     assert reply.tokens == exact.tokens

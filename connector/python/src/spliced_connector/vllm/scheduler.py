@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from spliced_connector.client import Client
+from spliced_connector.segments import Finder
+from spliced_connector.vllm.finding import finder_of, tokenizer_of
 from spliced_connector.vllm.plans import Blocks, Lost, Outcome, SchedulerMode
 from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
 from spliced_connector.vllm.session import Session, connect, join
@@ -42,7 +45,10 @@ class SchedulerHalf:
         self._over = False  # the workers have to hear that it is over
         self._mode: SchedulerMode | None = None
         try:
-            self._mode = self._start(survey(config, caches, settings))
+            finder = Finder()
+            if settings.find:
+                finder = finder_of(settings, tokenizer_of(config.model_config))
+            self._mode = self._start(survey(config, caches, settings), finder)
         except Inert as err:
             self.turn_off(str(err))
         except ValueError:  # a setting
@@ -50,9 +56,10 @@ class SchedulerHalf:
         except Exception as err:
             self._fail(err)
 
-    def _start(self, engine: Engine) -> SchedulerMode:
+    def _start(self, engine: Engine, finder: Finder) -> SchedulerMode:
         self._client = connect(self._settings, engine)
-        self._session = session = join(self._client, self._settings, engine, self.tally)
+        session = join(self._client, self._settings, engine, self.tally)
+        self._session = session = replace(session, finder=finder)
         mode = scheduler_mode(session)
         session.model.wait_attached(_ATTACH_SECONDS)
         return mode

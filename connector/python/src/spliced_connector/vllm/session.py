@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spliced_connector import __version__
 from spliced_connector.client import Client, Model, Options
+from spliced_connector.segments import Finder
 from spliced_connector.vllm.settings import Settings
 from spliced_connector.vllm.support import Engine
 from spliced_connector.vllm.tally import EngineTally
@@ -27,6 +28,8 @@ class Session:
     block_tokens: int
     """Prefixes have names at multiples of it."""
     rank: int = 0
+    finder: Finder = field(default_factory=Finder)
+    """What finds segments of prompts that name none; only the scheduler's half has finders."""
 
 
 def block_tokens(engine: Engine) -> int:

@@ -8,9 +8,12 @@ all of them: a typing error must not read as "no hits".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import TypeGuard, cast
+
+from spliced_connector.segments import FINDERS
 
 
 class Mode(StrEnum):
@@ -20,6 +23,10 @@ class Mode(StrEnum):
     """Rows and recurrent states of exactly the same leading tokens."""
     SPLICE = "splice"
     """Segments behind any prefix, at the cuts that a request names."""
+
+
+Names = tuple[str, ...]
+Marks = tuple[str | tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,18 @@ class Settings:
     capture_tokens: int = 2048
     """Segments of more tokens are not captured, because the engine stands still for the whole of
     one; 1 to 16,777,216. What an engine does in a few times `stall_ms` is a good value."""
+    find: Names = ()
+    """What finds segments in prompts that name none: any of "separators", "template" and "chunks",
+    as said in the package `segments`. Empty: nothing does."""
+    separators: Marks = ()
+    """What stands between segments: strings that are one token of the vocabulary's added ones, or
+    lists of token ids."""
+    chunk_least: int = 64
+    """Shortest segment that a template's boundary or the end of a paragraph is worth."""
+    chunk_mean: int = 256
+    """Tokens of a chunk on average, in parts longer than `chunk_most`."""
+    chunk_most: int = 1024
+    """Longest part that stays whole where no paragraph ends, and longest chunk."""
     canary_share: float = 0.01
     """Share of spliced requests that are computed again in full and compared, mode splice; 0 to 1.
     Requests with narrower seams than `seam_tokens`, or with tiny segments, are not taken."""
@@ -86,6 +105,8 @@ class Settings:
                 values[name] = value
         if not values.get("weights"):
             wrong.append("weights: missing, want a digest of 64 hex digits or a directory")
+        if ("separators" in values) != ("separators" in cast(Names, values.get("find", ()))):
+            wrong.append("separators: they and the finder of that name want each other")
         for name, low, high in _RANGES:
             value = values.get(name)
             if isinstance(value, int | float) and not low <= value <= high:
@@ -105,6 +126,9 @@ _RANGES = (
     ("seam_tokens", 0, 4096),
     ("stall_ms", 0, 60_000),
     ("capture_tokens", 1, 1 << 24),
+    ("chunk_least", 16, 1 << 20),
+    ("chunk_mean", 16, 1 << 20),
+    ("chunk_most", 16, 1 << 20),
     ("canary_share", 0, 1),
     ("canary_bound", 0, 1e9),
 )
@@ -117,6 +141,18 @@ def _typed(name: str, value: object, kind: str, wrong: list[str]) -> object | No
             return Mode(str(value))
         wrong.append(f"{name}: {value!r}, want {' or '.join(Mode)}")
         return None
+    if kind == "Names":
+        if _is_list(value) and all(one in FINDERS for one in value):
+            return tuple(str(one) for one in value)
+        wrong.append(f"{name}: {value!r}, want a list of {', '.join(FINDERS)}")
+        return None
+    if kind == "Marks":
+        if _is_list(value) and value and all(isinstance(one, str) or _ids(one) for one in value):
+            return tuple(
+                one if isinstance(one, str) else tuple(cast(list[int], one)) for one in value
+            )
+        wrong.append(f"{name}: {value!r}, want a list of strings and lists of token ids")
+        return None
     types: dict[str, type | tuple[type, ...]] = {
         "str": str,
         "bool": bool,
@@ -128,3 +164,12 @@ def _typed(name: str, value: object, kind: str, wrong: list[str]) -> object | No
         wrong.append(f"{name}: {value!r}, want {kind}")
         return None
     return float(str(value)) if kind == "float" else value
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _ids(value: object) -> bool:
+    whole = _is_list(value) and all(type(one) is int and one >= 0 for one in value)
+    return whole and bool(value)

@@ -9,10 +9,11 @@ query behind the last.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from spliced_connector.model import Choice, Piece, Prompt, Span, SpanKind, make_plan
+from spliced_connector.segments import Found
 from spliced_connector.vllm.plans import Blocks
 
 MAX_CUTS = 2048
@@ -32,10 +33,12 @@ class CutsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """A request's own words: ascending positions, and tokens computed again beside a join."""
+    """Ascending positions, and tokens computed again beside a join. found: what found them, where
+    the request did not name them itself."""
 
     cuts: tuple[int, ...]
     w: int
+    found: Found = field(default_factory=Found)
 
 
 def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts | None:
@@ -88,6 +91,12 @@ class Splice:
     def walked(self) -> int:
         """Rows that are computed again or in context."""
         return sum(s.length for s in self.spans if s.kind is SpanKind.RECOMPUTE)
+
+    @property
+    def reused(self) -> int:
+        """Rows that come out of the cache."""
+        hits = {piece.index for piece in self.pieces(Choice.HIT)}
+        return sum(s.length for s in self.spans if s.segment in hits)
 
     def pieces(self, choice: Choice) -> tuple[Piece, ...]:
         """The segments that something becomes of."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spliced_connector.client import Match, Query, Reason
 from spliced_connector.model import Choice, Piece, PlanError, Prompt, choose, divide
+from spliced_connector.segments import Found
 from spliced_connector.vllm.clock import PrefillClock
+from spliced_connector.vllm.finding import cuts_of
 from spliced_connector.vllm.plans import Blocks, Outcome
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.splice_plans import (
@@ -19,7 +21,6 @@ from spliced_connector.vllm.splice_plans import (
     SpliceLoad,
     SplicePlan,
     best_splice,
-    read_cuts,
 )
 from spliced_connector.vllm.support import Engine, Inert
 from spliced_connector.vllm.tally import log
@@ -55,13 +56,14 @@ def check_engine(engine: Engine) -> None:
 
 @dataclass(slots=True)
 class _Tracked:
-    """A request that named cuts."""
+    """A request that named cuts, or that some were looked for in."""
 
     splice: Splice | None = None
     fair: bool = False  # may the canary judge splicing by it
     way: str = "engine"
     claimed: bool = False
     trouble: str = ""
+    found: Found = field(default_factory=Found)
     decided_micros: int = 0  # what the decision took of the scheduler's time
 
 
@@ -84,9 +86,9 @@ class SpliceScheduler:
         self._random = random.Random()
 
     def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
-        """Tokens [0, n) of a request that named cuts, filled later; 0 for others."""
-        params = request.kv_transfer_params
-        if not params or "spliced" not in params or request.cache_salt:
+        """Tokens [0, n) of a request that has segments, filled later; 0 for others."""
+        named = "spliced" in (request.kv_transfer_params or ())
+        if request.cache_salt or not (named or self._session.finder.names):
             return 0, False  # keys know the tenant's salt, not a request's
         tracked = self._requests.get(request.request_id)
         if tracked is None:
@@ -138,7 +140,10 @@ class SpliceScheduler:
         if tracked.splice is not None and tracked.way == "splice":
             told["tokens"] = tracked.splice.tokens
             told["walked"] = tracked.splice.walked
+            told["reused"] = tracked.splice.reused
             told["captured"] = len(tracked.splice.pieces(Choice.ISOLATED))
+        if tracked.found.by:
+            told["found"] = dict(tracked.found.by)
         if tracked.trouble:
             told["trouble"] = tracked.trouble
         return {"spliced": told}
@@ -150,17 +155,25 @@ class SpliceScheduler:
     def _decide(self, request: Request) -> _Tracked:
         ids = request.prompt_token_ids or []
         try:
-            cuts = read_cuts(
-                request.kv_transfer_params, len(ids), self._session.settings.seam_tokens
+            cuts = cuts_of(
+                self._session.finder,
+                request.kv_transfer_params,
+                ids,
+                self._session.settings.seam_tokens,
             )
         except CutsError as err:
             self._tally.add("bad_cuts")
             log.warning("request %s: %s", request.request_id, err)
             return _Tracked(trouble=str(err))
-        if cuts is None or cuts.cuts[-1] - cuts.cuts[0] < SHORT_TOKENS:
+        if cuts is None:
             self._tally.add("short")
             return _Tracked()
-        return self._ask(ids, cuts)
+        if cuts.cuts[-1] - cuts.cuts[0] < SHORT_TOKENS and not cuts.found.warming:
+            self._tally.add("short")
+            return _Tracked(found=cuts.found)
+        tracked = self._ask(ids, cuts)
+        tracked.found = cuts.found
+        return tracked
 
     def _ask(self, ids: list[int], cuts: Cuts) -> _Tracked:
         """Asks the daemon which segments it has, and which it wants."""
@@ -219,6 +232,8 @@ class SpliceScheduler:
         """The segments that the daemon would store, were they captured."""
         if not self._session.settings.capture:
             return set()
+        if cuts.found.warming:
+            return self._not_too_long([piece for piece in named if piece.start > 0])
         advice = self._session.model.advise(
             Query(
                 ids,
@@ -233,7 +248,10 @@ class SpliceScheduler:
             self._tally.add("unadvised")
             return set()
         told = zip(named, advice.segments, strict=False)
-        wanted = [piece for piece, segment in told if segment.publish]
+        return self._not_too_long([piece for piece, segment in told if segment.publish])
+
+    def _not_too_long(self, wanted: list[Piece]) -> set[int]:
+        """Those that may be captured."""
         most = self._session.settings.capture_tokens
         short = {piece.index for piece in wanted if piece.tokens <= most}
         if len(short) < len(wanted):

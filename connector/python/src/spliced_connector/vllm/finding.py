@@ -1,0 +1,91 @@
+"""Where a request's segments lie: at the cuts that it names, else where the server finds them.
+
+    "kv_transfer_params": {"spliced": {"v": 1, "find": ["template", "chunks"]}}
+
+`find` picks among the finders that the server was started with; [] is none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from spliced_connector.segments import (
+    Chunker,
+    Finder,
+    Lengths,
+    Separators,
+    Template,
+    Tokenizer,
+    breaks_of,
+)
+from spliced_connector.vllm.settings import Settings
+from spliced_connector.vllm.splice_plans import MAX_CUTS, Cuts, CutsError, read_cuts
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig
+
+
+def finder_of(settings: Settings, tokenizer: Tokenizer | None) -> Finder:
+    """The finders that settings name. Raises ValueError for those that the tokenizer does not fit.
+
+    tokenizer: None where the engine has none; templates need one, chunks only find the ends of
+    paragraphs by it.
+    """
+    separators = template = chunks = None
+    try:
+        if "separators" in settings.find:
+            separators = Separators.of(settings.separators, tokenizer)
+        if "template" in settings.find:
+            if tokenizer is None:
+                raise ValueError("template: the engine has no tokenizer")
+            template = Template.of(tokenizer)
+        if "chunks" in settings.find:
+            lengths = Lengths(settings.chunk_least, settings.chunk_mean, settings.chunk_most)
+            chunks = Chunker(lengths, breaks_of(tokenizer) if tokenizer else {})
+    except ValueError as err:
+        raise ValueError(f"kv_connector_extra_config: find: {err}") from err
+    return Finder(separators, template, chunks, settings.chunk_least, MAX_CUTS)
+
+
+def tokenizer_of(config: ModelConfig) -> Tokenizer | None:
+    """The engine's own tokenizer; None where it was started without."""
+    from vllm.tokenizers import cached_tokenizer_from_config
+
+    return cast("Tokenizer | None", cached_tokenizer_from_config(config))
+
+
+def cuts_of(
+    finder: Finder, params: Mapping[str, object] | None, ids: Sequence[int], w: int
+) -> Cuts | None:
+    """The cuts of a prompt; None where it has none.
+
+    params: `kv_transfer_params`. w: for requests that do not say. Raises CutsError for what
+    cannot be right.
+    """
+    said = params.get("spliced") if params else None
+    if params is None or "spliced" not in params:
+        use: Sequence[str] = finder.names
+    elif isinstance(said, Mapping) and "cuts" not in said:
+        use, w = _read_find(said, finder, w)
+    else:
+        return read_cuts(params, len(ids), w)
+    found = finder.find(ids, use)
+    return Cuts(found.cuts, w, found) if found.cuts else None
+
+
+def _read_find(said: Mapping[str, object], finder: Finder, w: int) -> tuple[Sequence[str], int]:
+    """The finders that a request wants, and its seam."""
+    use = said.get("find", finder.names if finder.names else None)
+    # The rest is checked as it is for cuts: as if the request had named two.
+    others = {name: value for name, value in said.items() if name != "find"}
+    w = cast(Cuts, read_cuts({"spliced": {**others, "cuts": [0, 1]}}, 3, w)).w
+    if use is None:
+        raise CutsError("spliced.cuts: missing, and the server finds none by itself")
+    if isinstance(use, str | bytes) or not isinstance(use, Sequence):
+        raise CutsError(f"spliced.find: {type(use).__name__}, want a list of finders")
+    for name in use:
+        if name not in finder.names:
+            have = ", ".join(finder.names) or "none"
+            raise CutsError(f"spliced.find: {name!r}, this server has {have}")
+    return use, w
