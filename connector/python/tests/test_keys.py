@@ -8,7 +8,16 @@ from array import array
 import pytest
 
 from spliced_connector.errors import ProfileError
-from spliced_connector.model import NOTHING, Profile, Role, SegmentSpec, prefix_hashes, segment_key
+from spliced_connector.model import (
+    NOTHING,
+    PrefixNames,
+    Profile,
+    Role,
+    SegmentSpec,
+    prefix_hashes,
+    segment_key,
+    turn_ends,
+)
 from test_profile import TINY
 
 PROFILE = Profile(TINY)
@@ -46,3 +55,16 @@ def test_positions_that_name_nothing() -> None:
     assert back == beyond == NOTHING
     assert prefix_hashes(PROFILE, b"", 16, TOKENS, [5, 5])[1] == NOTHING
     assert prefix_hashes(PROFILE, b"", 0, TOKENS, [5]) == [NOTHING]
+
+
+def test_names_grow_with_the_tokens() -> None:
+    namer = PrefixNames(PROFILE, b"s", 16)
+    for some in ([3, 16], [17, 40], [41], [100]):
+        told = namer.name(TOKENS[: some[-1]], some)
+        assert told == prefix_hashes(PROFILE, b"s", 16, TOKENS, some)
+    assert namer.name(TOKENS, [100, 20]) == [NOTHING, NOTHING]
+
+
+def test_turns_end_in_front_of_their_last_tokens() -> None:
+    assert turn_ends([7, 1, 2, 7, 3, 9, 7], {7, 9}) == (3, 5, 6)
+    assert turn_ends([7, 1], ()) == ()

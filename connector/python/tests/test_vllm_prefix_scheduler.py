@@ -86,13 +86,34 @@ def make(hybrid: bool = True, **model: Any) -> tuple[PrefixScheduler, FakeModel]
 
 
 def make_request(tokens: int, name: str = "r", **fields: Any) -> Any:
+    ids = [i % 97 for i in range(tokens)]
     given = {
         "request_id": name,
-        "prompt_token_ids": [i % 97 for i in range(tokens)],
+        "prompt_token_ids": ids,
+        "all_token_ids": list(ids),
         "cache_salt": None,
         "shared_prefix_boundary": 0,
+        "kv_transfer_params": None,
+        "sampling_params": SimpleNamespace(all_stop_token_ids=set()),
     }
     return SimpleNamespace(**(given | fields))
+
+
+def decode(scheduler: PrefixScheduler, request: Any, tokens: int, late: bool = False) -> list[Any]:
+    """One answer token a step behind the first `tokens` tokens; what every step stores.
+
+    late: an engine that plans a step before it knows what the one before it has said.
+    """
+    saves: list[Any] = []
+    while len(request.all_token_ids) < tokens:
+        end = len(request.all_token_ids)
+        if not late:
+            request.all_token_ids.append(end % 97)
+        plan = scheduler.plan(make_step(([1] * 9, [0, 2] * 5), **{request.request_id: (end, 1)}))
+        if late:
+            request.all_token_ids.append(end % 97)
+        saves += plan.saves if plan else ()
+    return saves
 
 
 def make_step(blocks: tuple[list[int], ...], **scheduled: tuple[int, int]) -> Any:
@@ -272,6 +293,59 @@ def test_prefills_are_measured_for_the_daemon() -> None:
     (sample,) = model.queries[-1].samples
     assert (sample.begin, sample.end) == (0, 512)
     assert sample.seconds > 0
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_answers_are_stored_at_block_boundaries_that_the_daemon_wants(
+    late: bool, hybrid: bool
+) -> None:
+    scheduler, model = make(hybrid, advice=(256, 512, 768))
+    request = make_request(400)
+    scheduler.match(request, 0)
+    scheduler.plan(make_step(([1], [2]), r=(0, 256)))
+    scheduler.plan(make_step(([1, 3], [2, 4]), r=(256, 144)))
+    first, second = decode(scheduler, request, 800, late)
+    low, middle, high = names(model, 800, 256, 512, 768)
+    assert (first.hash, first.tokens, first.parent_hash) == (middle, 512, low)
+    assert (second.hash, second.tokens, second.parent_hash) == (high, 768, middle)
+    scheduler.finished(request)
+    told = [(len(q.tokens), q.output, q.record) for q in model.queries]
+    assert told == [(400, 0, True), (512, 112, False), (768, 368, False), (800, 400, True)]
+
+
+def test_answers_that_the_daemon_does_not_want_are_not_stored() -> None:
+    scheduler, model = make()
+    request = make_request(100)
+    assert scheduler.match(request, 0) == (0, False)
+    assert decode(scheduler, request, 500) == []
+    model.absent = True
+    assert decode(scheduler, request, 600) == []
+    assert scheduler._session.tally.snapshot() == {"unadvised": 1}
+
+
+def test_an_answer_that_reaches_no_boundary_costs_no_question() -> None:
+    scheduler, model = make()
+    request = make_request(400)
+    scheduler.match(request, 0)
+    assert decode(scheduler, request, 500) == []
+    scheduler.finished(request)
+    assert len(model.queries) == 1
+
+
+def test_boundaries_are_those_of_the_application_or_of_turns() -> None:
+    scheduler, model = make()
+    ends = SimpleNamespace(all_stop_token_ids={50})  # every 97 tokens from 50 on
+    params = {"spliced": {"v": 1, "cuts": [0, 300, 700]}}
+    for name, fields, cuts in (
+        ("plain", {}, ()),
+        ("turns", {"sampling_params": ends}, (50, 923)),
+        ("marked", {"sampling_params": ends, "kv_transfer_params": params}, (300, 700)),
+        ("wrong", {"kv_transfer_params": {"spliced": {"v": 1, "cuts": [5, 3]}}}, ()),
+    ):
+        scheduler.match(make_request(1000, name, **fields), 0)
+        assert model.queries[-1].cuts == cuts
+    assert scheduler._session.tally.snapshot() == {"bad_cuts": 1}
 
 
 def test_hybrids_need_states_at_block_boundaries() -> None:

@@ -24,7 +24,13 @@ from spliced_connector.model.identity import (
     SegmentSpec,
     Transition,
 )
-from spliced_connector.model.keys import NOTHING, prefix_hashes, segment_key, token_bytes
+from spliced_connector.model.keys import (
+    NOTHING,
+    PrefixNames,
+    prefix_hashes,
+    segment_key,
+    token_bytes,
+)
 from spliced_connector.model.layout import ALL_LAYERS, PART_ALIGN, Layout, Part
 from spliced_connector.model.plan import (
     Choice,
@@ -39,6 +45,7 @@ from spliced_connector.model.plan import (
     make_plan,
 )
 from spliced_connector.model.profile import Profile
+from spliced_connector.model.turns import turn_ends
 from spliced_connector.model.validate import Problems
 
 __all__ = [
@@ -62,6 +69,7 @@ __all__ = [
     "Piece",
     "Plan",
     "PlanError",
+    "PrefixNames",
     "Problems",
     "Profile",
     "Prompt",
@@ -79,5 +87,6 @@ __all__ = [
     "prefix_hashes",
     "segment_key",
     "token_bytes",
+    "turn_ends",
     "weights_digest",
 ]

@@ -30,6 +30,47 @@ def segment_key(profile: Profile, salt: bytes, spec: SegmentSpec, tokens: Sequen
     return sha.digest()
 
 
+class PrefixNames:
+    """Names of the leading tokens of a prompt, or of a prompt that grows, at ascending positions.
+
+        H(0)   = SHA-256("spliced prefix\\0" | fingerprint | u32 salt length | salt | u32 block)
+        H(i+1) = SHA-256(H(i) | token ids of block i)
+        first p tokens = SHA-256(H(p // block) | token ids behind that block | u32 p)
+
+    Each token is hashed once, whatever the number of calls.
+    """
+
+    def __init__(self, profile: Profile, salt: bytes, block_tokens: int) -> None:
+        seed = b"spliced prefix\0" + profile.fingerprint + struct.pack("<I", len(salt)) + salt
+        self._chain = hashlib.sha256(seed + struct.pack("<I", block_tokens)).digest()
+        self._block = block_tokens
+        self._done = 0  # tokens in the chain
+        self._last = -1  # position that was named last
+
+    def name(self, tokens: Sequence[int], positions: Sequence[int]) -> list[bytes]:
+        """Names the first tokens at each of the positions, in one pass.
+
+        tokens: the whole prompt, as in every call, but for what has come behind it. Positions out
+        of order, also of those of earlier calls, or beyond the tokens get `NOTHING`.
+        """
+        begin = self._done
+        ids = memoryview(token_bytes(tokens[begin:]))
+        hashes = []
+        for position in positions:
+            if not self._last < position <= len(tokens):
+                hashes.append(NOTHING)
+                continue
+            self._last = position
+            while self._done + self._block <= position:
+                block = ids[4 * (self._done - begin) : 4 * (self._done + self._block - begin)]
+                self._chain = hashlib.sha256(self._chain + block).digest()
+                self._done += self._block
+            rest = ids[4 * (self._done - begin) : 4 * (position - begin)]
+            name = hashlib.sha256(self._chain + rest + struct.pack("<I", position))
+            hashes.append(name.digest())
+        return hashes
+
+
 def prefix_hashes(
     profile: Profile,
     salt: bytes,
@@ -37,33 +78,10 @@ def prefix_hashes(
     tokens: Sequence[int],
     positions: Sequence[int],
 ) -> list[bytes]:
-    """Names the leading tokens of a prompt at each of the ascending positions, in one pass.
-
-        H(0)   = SHA-256("spliced prefix\\0" | fingerprint | u32 salt length | salt | u32 block)
-        H(i+1) = SHA-256(H(i) | token ids of block i)
-        first p tokens = SHA-256(H(p // block) | token ids behind that block | u32 p)
-
-    Positions out of order or beyond the tokens get `NOTHING`.
-    """
+    """`PrefixNames` of a whole prompt."""
     if not 1 <= block_tokens <= MAX_TOKENS:
         return [NOTHING] * len(positions)
-    ids = memoryview(token_bytes(tokens))
-    seed = b"spliced prefix\0" + profile.fingerprint + struct.pack("<I", len(salt)) + salt
-    chain = hashlib.sha256(seed + struct.pack("<I", block_tokens)).digest()
-    hashes = []
-    done, last = 0, -1
-    for position in positions:
-        if not last < position <= len(tokens):
-            hashes.append(NOTHING)
-            continue
-        last = position
-        while done + block_tokens <= position:
-            block = ids[4 * done : 4 * (done + block_tokens)]
-            chain = hashlib.sha256(chain + block).digest()
-            done += block_tokens
-        rest = ids[4 * done : 4 * position]
-        hashes.append(hashlib.sha256(chain + rest + struct.pack("<I", position)).digest())
-    return hashes
+    return PrefixNames(profile, salt, block_tokens).name(tokens, positions)
 
 
 def token_bytes(tokens: Sequence[int]) -> bytes:

@@ -7,6 +7,9 @@ step that they begin in.
 
 States exist only where a step ends, so the scheduler's half makes the engine's own stop for shared
 prefixes (`Request.shared_prefix_boundary`) fall on the next position that the daemon wants stored.
+
+Answers are stored as prompts are: decoding ends a step at every block boundary, and names grow with
+the tokens. So the next turn of a conversation continues behind the last whole block of the answer.
 """
 
 from __future__ import annotations
@@ -17,11 +20,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spliced_connector.client import Match, Query, Way
-from spliced_connector.model import prefix_hashes
+from spliced_connector.model import PrefixNames, turn_ends
 from spliced_connector.vllm.clock import PrefillClock, computed_before
 from spliced_connector.vllm.plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
 from spliced_connector.vllm.session import Session
+from spliced_connector.vllm.splice_plans import CutsError, read_cuts
 from spliced_connector.vllm.support import Engine, Inert
+from spliced_connector.vllm.tally import log
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -38,8 +43,9 @@ class _Prompt:
     """What is known of one request's prompt."""
 
     request: Request
-    salt: bytes
-    names: dict[int, bytes]  # by position, ascending
+    namer: PrefixNames
+    names: dict[int, bytes]  # by position, ascending; of the answer too, once it was stored
+    tokens: int  # of the prompt
     found: Match = field(default_factory=Match)
     asked: float = 0.0
     """When the daemon said so, 0 never."""
@@ -51,6 +57,8 @@ class _Prompt:
     """Fetching is no faster than computing."""
     lost: bool = False
     """A load has failed: the engine computes this prompt."""
+    answered: int = 0
+    """The last boundary in the answer that the daemon was asked about."""
 
 
 class PrefixScheduler:
@@ -93,8 +101,12 @@ class PrefixScheduler:
         saves: list[SavePlan] = []
         for request_id, tokens in step.num_scheduled_tokens.items():
             prompt = self._prompts.get(request_id)
-            if prompt is not None and prompt.wanted:
-                end = computed[request_id] + tokens
+            if prompt is None:
+                continue
+            begin, end = computed[request_id], computed[request_id] + tokens
+            if end >= prompt.tokens:
+                saves += self._answer(prompt, begin, end, step)
+            if prompt.wanted:
                 saves += self._saves(prompt, end, step)
                 self._steer(prompt, end)
         self._clock.begin(step, busy=bool(loads or saves))
@@ -109,7 +121,10 @@ class PrefixScheduler:
                 prompt.lost, prompt.held = True, 0
 
     def finished(self, request: Request) -> dict[str, object] | None:
-        self._prompts.pop(request.request_id, None)
+        """The daemon hears of an answer that has reached a boundary: it learns who comes back."""
+        prompt = self._prompts.pop(request.request_id, None)
+        if prompt is not None and prompt.answered:
+            self._told(prompt, list(request.all_token_ids), record=True)
         return None
 
     def pending(self) -> bool:
@@ -122,22 +137,22 @@ class PrefixScheduler:
             return None
         ids, step = request.prompt_token_ids, self._session.block_tokens
         positions = range(step, len(ids) + 1, step)[-_MOST_POSITIONS:]
-        if not positions:
-            return None
-        salt = _salted(salt, request.cache_salt)
-        names = prefix_hashes(self._session.model.profile, salt, step, ids, positions)
-        prompt = _Prompt(request, salt, dict(zip(positions, names, strict=True)))
+        namer = PrefixNames(self._session.model.profile, _salted(salt, request.cache_salt), step)
+        names = dict(zip(positions, namer.name(ids, positions), strict=True))
+        prompt = _Prompt(request, namer, names, len(ids))
         self._prompts[request.request_id] = prompt
         return prompt
 
     def _ask(self, prompt: _Prompt) -> None:
         """Ask what is stored, and once what to store."""
+        if not prompt.names:
+            return  # shorter than a block, until its answer is longer
         now = time.monotonic()
         if prompt.asked and now - prompt.asked < _MATCH_SECONDS:
             return
         prompt.asked = now
         # The engine computes at least the last token: its output is the first answer.
-        before = [p for p in prompt.names if p < len(prompt.request.prompt_token_ids)]
+        before = [p for p in prompt.names if p < prompt.tokens]
         prompt.found = self._session.model.match(before, [prompt.names[p] for p in before])
         if prompt.found.trouble:
             self._session.tally.add("unanswered")
@@ -154,6 +169,7 @@ class PrefixScheduler:
                 block_tokens=session.block_tokens,
                 max_checkpoints=session.settings.max_checkpoints,
                 match=prompt.found,
+                cuts=self._boundaries(prompt.request),
                 samples=self._clock.take(),
             )
         )
@@ -167,11 +183,69 @@ class PrefixScheduler:
         if prompt.compute and prompt.found.prefix_tokens:
             session.tally.add("not_worth_it")
 
+    def _boundaries(self, request: Request) -> tuple[int, ...]:
+        """Where the application, or the end of a turn, says that prompts may part.
+
+        Of the turns the first, behind which a user's own words begin, and the last, behind which
+        the answer is asked for: so one state serves other conversations, and one the next turn.
+        """
+        ids = request.prompt_token_ids
+        try:
+            said = read_cuts(request.kv_transfer_params, len(ids), 0)
+        except CutsError as err:
+            self._session.tally.add("bad_cuts")
+            log.warning("request %s: %s", request.request_id, err)
+            said = None
+        if said is not None:
+            return tuple(cut for cut in said.cuts if cut)
+        sampling = request.sampling_params
+        ends = turn_ends(ids, () if sampling is None else sampling.all_stop_token_ids)
+        return tuple(sorted({*ends[:1], *ends[-1:]}))
+
+    def _answer(
+        self, prompt: _Prompt, begin: int, end: int, step: SchedulerOutput
+    ) -> list[SavePlan]:
+        """Stores the answer up to a block boundary that the step begins or ends at.
+
+        Engines that plan a step before they know the token of the one before it are told of a
+        boundary's last token one step later: the state there still is as it was.
+        """
+        block, ids = self._session.block_tokens, prompt.request.all_token_ids
+        for at in (begin, end):
+            if at % block or at <= max(prompt.tokens, prompt.answered) or at > len(ids):
+                continue
+            prompt.answered = at
+            if self._told(prompt, list(ids[:at]), record=False):
+                prompt.names[at] = prompt.namer.name(ids, [at])[0]
+                return self._save(prompt, [at], step)
+        return []
+
+    def _told(self, prompt: _Prompt, ids: list[int], record: bool) -> bool:
+        """Whether the daemon wants the state at the end of a prompt and a part of its answer."""
+        advice = self._session.model.advise(
+            Query(
+                tokens=ids,
+                output=len(ids) - prompt.tokens,
+                record=record,
+                block_tokens=self._session.block_tokens,
+                max_checkpoints=1,
+                match=Match(prompt.held),
+            )
+        )
+        if advice is None:
+            self._session.tally.add("unadvised")
+            return False
+        return any(c.save and c.tokens == len(ids) for c in advice.checkpoints)
+
     def _saves(self, prompt: _Prompt, end: int, step: SchedulerOutput) -> list[SavePlan]:
         """What the request holds behind the step. Rows stay, a state is that of the last token."""
         wanted = prompt.wanted or []
         reached = [p for p in wanted if p == end or (p < end and not self._session.engine.states)]
         prompt.wanted = [p for p in wanted if p > end]
+        return self._save(prompt, reached, step)
+
+    def _save(self, prompt: _Prompt, reached: list[int], step: SchedulerOutput) -> list[SavePlan]:
+        """One on top of the other, as far as the engine still has blocks for them."""
         state = step.kv_connector_block_state
         blocks = state.get_block_ids(prompt.request.request_id) if reached and state else None
         if blocks is None:
