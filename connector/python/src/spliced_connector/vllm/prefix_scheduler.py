@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 from spliced_connector.client import Match, Query, Way
 from spliced_connector.model import PrefixNames, turn_ends
 from spliced_connector.vllm.clock import PrefillClock, computed_before
+from spliced_connector.vllm.finding import cuts_of
 from spliced_connector.vllm.plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
 from spliced_connector.vllm.session import Session
-from spliced_connector.vllm.splice_plans import CutsError, read_cuts
+from spliced_connector.vllm.splice_plans import CutsError
 from spliced_connector.vllm.support import Engine, Inert
 from spliced_connector.vllm.tally import log
 
@@ -184,22 +185,26 @@ class PrefixScheduler:
             session.tally.add("not_worth_it")
 
     def _boundaries(self, request: Request) -> tuple[int, ...]:
-        """Where the application, or the end of a turn, says that prompts may part.
+        """Where the application says that prompts may part, else the first and the last place that
+        a template or the end of a turn shows.
 
-        Of the turns the first, behind which a user's own words begin, and the last, behind which
-        the answer is asked for: so one state serves other conversations, and one the next turn.
+        Behind the first a user's own words begin, behind the last the answer is asked for: so one
+        state serves other conversations, and one the next turn.
         """
         ids = request.prompt_token_ids
         try:
-            said = read_cuts(request.kv_transfer_params, len(ids), 0)
+            said = cuts_of(self._session.finder, request.kv_transfer_params, ids, 0)
         except CutsError as err:
             self._session.tally.add("bad_cuts")
             log.warning("request %s: %s", request.request_id, err)
             said = None
-        if said is not None:
+        if said is not None and not said.found.cuts:
             return tuple(cut for cut in said.cuts if cut)
-        sampling = request.sampling_params
-        ends = turn_ends(ids, () if sampling is None else sampling.all_stop_token_ids)
+        if said is not None and "chunks" not in dict(said.found.by):  # those are no boundaries
+            ends = tuple(cut for cut in said.cuts if cut)
+        else:
+            sampling = request.sampling_params
+            ends = turn_ends(ids, () if sampling is None else sampling.all_stop_token_ids)
         return tuple(sorted({*ends[:1], *ends[-1:]}))
 
     def _answer(
