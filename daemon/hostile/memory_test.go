@@ -68,14 +68,18 @@ func TestHostileRequestsInFlightFitTheMemory(t *testing.T) {
 				v.mustRun()
 				peak = max(peak, usage(t, group)-before)
 			}
-			for range attack.clients {
-				f, code := v.frames(&wire.HelloRequest{StagingBytes: uint64(4 * attack.tokens), SlotBytes: 1})
-				if code != wire.OK {
+			attackers := make([]*frames, attack.clients)
+			requests := make([]*wire.ReserveRequest, attack.clients)
+			for i := range attackers { // while there is memory for requests
+				var code wire.Code
+				if attackers[i], code = v.frames(&wire.HelloRequest{StagingBytes: uint64(4 * attack.tokens), SlotBytes: 1}); code != wire.OK {
 					t.Fatalf("hello: %v", code)
 				}
-				m := rowsOf(f.register(p), attack.rows, attack.tokens)
+				requests[i] = rowsOf(attackers[i].register(p), attack.rows, attack.tokens)
+			}
+			for i, f := range attackers {
 				for range f.hello.MaxInFlight {
-					if f.send(wire.OpReserve, m) != nil {
+					if f.send(wire.OpReserve, requests[i]) != nil {
 						break // it does not read its answers
 					}
 					sent++
