@@ -50,6 +50,22 @@ def facts(name: str, **limits: object) -> dict[str, str]:
     return {key.removeprefix(f"{HERE}.{name}"): text for key, text in described.items()}
 
 
+def test_a_new_method_with_a_default_is_a_difference() -> None:
+    """Of a class that ours are made of: the engine asks what we have not answered."""
+    known = facts("Base", every=True)
+    assert {"." + name for name in ("load()", "size()", "shape()")} <= known.keys()
+
+    class Newer(Base):
+        def supports_sleep(self) -> bool:
+            return True
+
+    before = drift.describe_class(Base, Target(HERE, "Base", every=True))
+    after = before | drift.describe_class(Newer, Target(HERE, "Base", every=True))
+    assert [line for line in drift.compare(before, after) if line.startswith("new")] == [
+        "new: supports_sleep() is (self)"
+    ]
+
+
 def test_class_is_described_by_what_a_subclass_depends_on() -> None:
     found = facts(
         "Base",

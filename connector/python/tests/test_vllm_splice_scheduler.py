@@ -11,7 +11,7 @@ import pytest
 
 from client_samples import SMALL, Connect, at_most, fill
 from running import Daemon
-from spliced_connector.client import NewSegment
+from spliced_connector.client import Accept, NewCheckpoint, NewSegment
 from spliced_connector.client.match import misses
 from spliced_connector.errors import Code
 from spliced_connector.model import Choice, Identity, divide
@@ -19,12 +19,13 @@ from spliced_connector.segments import Chunker, Finder, Lengths, Separators
 from spliced_connector.vllm.plans import Outcome
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.settings import Settings
-from spliced_connector.vllm.splice_plans import SplicePlan
+from spliced_connector.vllm.splice_plans import Base, SplicePlan
 from spliced_connector.vllm.splice_scheduler import SpliceScheduler, check_engine
 from spliced_connector.vllm.support import Engine, Group, Inert
 from spliced_connector.vllm.tally import EngineTally
 
 if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
@@ -38,18 +39,57 @@ ENGINE = Engine(
     eager=True,
     max_tokens=4096,
 )
-SEGMENT, QUERY = 200, 20
+ALIGNED = replace(
+    ENGINE,
+    groups=(Group(0, True, (0,), ("a",), 128), Group(1, False, (1,), ("b",), 128)),
+    cache_mode="align",
+    prefix_caching=True,
+)
+SEGMENT, QUERY, BLOCK = 200, 20, 128
 BLOCKS = ((3,), (7, 8, 9))
 
 
 @dataclass
 class Asked:
-    """What a decision reads of the engine's request."""
+    """What a decision reads of the engine's request, and changes. Hashes are of all tokens up to
+    their block's end, as the engine's are."""
 
     request_id: str
     prompt_token_ids: list[int]
     kv_transfer_params: dict[str, object] | None
     cache_salt: str | None = None
+    shared_prefix_boundary: int = 0
+    sampling_params: object = None
+    block_hashes: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.update_block_hashes()
+
+    def update_block_hashes(self) -> None:
+        for end in range((len(self.block_hashes) + 1) * BLOCK, len(self.prompt_token_ids), BLOCK):
+            text = repr((self.cache_salt, self.prompt_token_ids[:end]))
+            self.block_hashes.append(text.encode())
+
+
+class Pool:
+    """The engine's blocks: a state under each hash in `cached`, by cache group."""
+
+    hash_block_size = 128
+
+    def __init__(self) -> None:
+        self.cached: dict[bytes, SimpleNamespace] = {}
+        self.held: list[int] = []
+
+    def get_cached_block(self, name: bytes, groups: list[int]) -> list[SimpleNamespace] | None:
+        assert groups == [0], "states only are looked for"
+        return [self.cached[name]] if name in self.cached else None
+
+    def touch(self, blocks: list[SimpleNamespace]) -> None:
+        self.held += [block.block_id for block in blocks]
+
+    def free_blocks(self, blocks: list[SimpleNamespace]) -> None:
+        for block in blocks:
+            self.held.remove(block.block_id)
 
 
 @dataclass
@@ -58,6 +98,10 @@ class Step:
 
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     total_num_scheduled_tokens: int = 0
+    scheduled_new_reqs: tuple[object, ...] = ()
+    scheduled_cached_reqs: object = field(
+        default_factory=lambda: SimpleNamespace(req_ids=[], num_computed_tokens=[])
+    )
 
 
 STEP = cast("SchedulerOutput", Step())
@@ -73,14 +117,18 @@ def asked(name: str, segments: Sequence[int], w: int | None = None) -> Request:
 
 
 def mode(
-    connect: Connect, daemon: Daemon, identity: Identity = SMALL, **tenant: str
+    connect: Connect,
+    daemon: Daemon,
+    identity: Identity = SMALL,
+    engine: Engine = ENGINE,
+    **tenant: str,
 ) -> SpliceScheduler:
     tenants = ((tenant.get("tenant", ""), tenant.get("token", "")),)
     client = connect(daemon.socket, tenants=tenants, timeout=1.0)
-    model = client.model(identity, tenant=tenant.get("tenant", ""))
+    model = client.model(identity, tenant=tenant.get("tenant", ""), block_tokens=BLOCK)
     assert model.wait_attached(10)
     settings = Settings(weights="0" * 64)
-    return SpliceScheduler(Session(settings, ENGINE, model, EngineTally(), 128))
+    return SpliceScheduler(Session(settings, engine, model, EngineTally(), 128))
 
 
 def publish(half: SpliceScheduler, request: Request, w: int = 8) -> None:
@@ -95,6 +143,20 @@ def publish(half: SpliceScheduler, request: Request, w: int = 8) -> None:
         parts = fill(model.profile.segment_layout(piece.spec), piece.index)
         (code,) = model.publish([NewSegment(piece.spec, ids[piece.start : piece.end], parts)])
         assert code in (Code.OK, Code.EXISTS)
+
+
+def save(half: SpliceScheduler, request: Request, tokens: int) -> bytes:
+    """Puts a prefix of a request into the daemon, with bytes that mean nothing. Its name."""
+    assert half._prefix is not None
+    prompt = half._prefix.open(request)
+    assert prompt is not None
+    half._prefix.forget(request.request_id)
+    profile, name = half._session.model.profile, prompt.names[tokens]
+    parts = fill(profile.checkpoint_layout(tokens), 1)
+    new = NewCheckpoint(name, tokens, bytes(32), 0, Accept.EXACT, parts)
+    (code,) = half._session.model.save([new])
+    assert code == Code.OK
+    return name
 
 
 def told_of(half: SpliceScheduler, request: Request) -> dict[str, object]:
@@ -159,6 +221,7 @@ def test_missing_segments_are_captured_only_where_that_is_wanted(
     request = asked("r", [4, 5])
     assert half.match(request, 0) == (0, False)
     assert counts(half)["missing_segments"] == 2
+    assert told_of(half, request) == {"way": "engine"}
     assert counts(half)["not_worth"] == 1
 
 
@@ -179,7 +242,7 @@ def test_long_segments_are_not_captured(
     tokens, _ = half.match(request, 0)
     assert bool(tokens) == bool(captured)
     assert counts(half).get("too_long_to_capture", 0) == 2 - captured
-    splice = half._requests["r"].splice
+    splice = half._requests["r"].offered
     assert len(splice.pieces(Choice.ISOLATED) if splice else ()) == captured
 
 
@@ -336,21 +399,127 @@ def test_segments_alone_are_captured_whatever_is_advised(
     found(half, separators=Separators([[1000]]))
     monkeypatch.setattr(type(half._session.model), "advise", lambda *_: None)
     half.match(unnamed("question", [*separated(1, 2), *range(QUERY)]), 0)
-    assert half._requests["question"].splice is None
+    assert half._requests["question"].offered is None
     tokens, _ = half.match(unnamed("warm", separated(1, 2)), 0)
     assert tokens == 1 + SEGMENT + 1 + SEGMENT - 8
-    splice = half._requests["warm"].splice
+    splice = half._requests["warm"].offered
     assert splice is not None
     assert [piece.tokens for piece in splice.pieces(Choice.ISOLATED)] == [SEGMENT, SEGMENT]
     one, _ = half.match(unnamed("one", separated(3)), 0)
     assert one == 1 + SEGMENT - 8, "however short the prompt is"
 
 
-def test_nothing_is_claimed_behind_what_the_engine_has(connect: Connect, daemon: Daemon) -> None:
+def test_a_spliced_request_is_filed_under_a_name_of_its_own(
+    connect: Connect, daemon: Daemon
+) -> None:
     half = mode(connect, daemon)
-    request = asked("r", [1, 2])
+    one, two = asked("one", [1, 2]), asked("two", [1, 2])
+    public = list(one.block_hashes)
+    assert public
+    publish(half, one)
+    for request in (one, two):
+        tokens, _ = half.match(request, 0)
+        assert tokens
+        assert request.block_hashes == public, "nothing is claimed yet"
+        half.allocated(request, BLOCKS, tokens)
+    assert not set(one.block_hashes) & set(public)
+    assert not set(one.block_hashes) & set(two.block_hashes)
+    half.settled(Outcome(frozenset({"one", "two"}), frozenset({"two"})))
+    assert two.block_hashes == public, "computed by the engine, and exact"
+    assert two.cache_salt is None
+    assert not set(one.block_hashes) & set(public)
+    assert half.match(one, 0) == (0, False)
+
+
+def test_a_splice_begins_behind_what_the_engine_has(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    pool = Pool()
+    half.bind(cast("KVCacheManager", SimpleNamespace(block_pool=pool)))
+    request = asked("r", [1, 2, 3, 4])
     publish(half, request)
-    assert half.match(request, 128) == (0, False)
+    assert half.match(request, 256) == (0, False), "rows without a state are no prefix"
+    pool.cached[cast(bytes, request.block_hashes[1])] = SimpleNamespace(block_id=5)
+    want = 4 * SEGMENT - 8
+    assert half.match(request, 256) == (want - 256, True)
+    assert not pool.held, "a match may never be followed by blocks"
+    half.allocated(request, BLOCKS, want - 256)
+    assert pool.held == [5]
+    plan = half.plan(STEP)
+    assert isinstance(plan, SplicePlan)
+    (load,) = plan.loads
+    assert load.base == Base(256, 256, states=(5, 0))
+    assert (load.splice.begin, load.splice.tokens) == (256, want)
+    assert load.splice.choices == (
+        Choice.PREFIX,
+        Choice.CONTEXT,
+        Choice.HIT,
+        Choice.HIT,
+    )
+    half.settled(Outcome(done=frozenset({"r"})))
+    assert not pool.held
+    assert told_of(half, request)["prefix"] == 256
+
+
+def test_a_state_that_went_since_the_match_fails_the_load(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    pool = Pool()
+    half.bind(cast("KVCacheManager", SimpleNamespace(block_pool=pool)))
+    request = asked("r", [1, 2, 3, 4])
+    publish(half, request)
+    pool.cached[cast(bytes, request.block_hashes[1])] = SimpleNamespace(block_id=5)
+    tokens, _ = half.match(request, 256)
+    assert tokens
+    pool.cached.clear()
+    half.allocated(request, BLOCKS, tokens)
+    plan = half.plan(STEP)
+    assert isinstance(plan, SplicePlan)
+    assert plan.loads[0].base.states is None
+    half.close()
+    assert not pool.held
+
+
+def test_a_splice_begins_behind_what_the_daemon_has(connect: Connect, daemon: Daemon) -> None:
+    """One look-up for both, and the engine's own prefix where that is longer."""
+    half = mode(connect, daemon, engine=ALIGNED)
+    request = asked("r", [1, 2, 3, 4])
+    publish(half, request)
+    prefix = half._prefix
+    assert prefix is not None
+    name = save(half, request, 256)
+    calls: list[int] = []
+    real = half._session.model.match
+
+    def counted(*given: Any, **options: Any) -> Any:
+        calls.append(1)
+        return real(*given, **options)
+
+    half._session.model.match = counted  # type: ignore[method-assign]
+    want = 4 * SEGMENT - 8
+    assert half.match(request, 128) == (want - 128, True)
+    assert len(calls) == 1
+    half.allocated(request, BLOCKS, want - 128)
+    plan = half.plan(STEP)
+    assert isinstance(plan, SplicePlan)
+    assert plan.loads[0].base == Base(256, 128, name)
+    assert not prefix._prompts, "what is spliced is not stored as a prefix"
+
+
+def test_without_segments_an_exact_prefix_is_claimed(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon, engine=ALIGNED)
+    request = asked("r", [4, 5, 6])
+    name = save(half, request, 256)
+    public = list(request.block_hashes)
+    assert half.match(request, 0) == (256, True)
+    half.allocated(request, BLOCKS, 256)
+    plan = half.plan(STEP)
+    assert isinstance(plan, SplicePlan)
+    assert plan.loads == ()
+    assert plan.prefix is not None
+    assert [(load.hash, load.tokens) for load in plan.prefix.loads] == [(name, 256)]
+    assert request.block_hashes == public, "exact: others may have it"
+    plain = asked("plain", [4, 5, 6])
+    plain.kv_transfer_params = None
+    assert half.match(plain, 0) == (256, True)
 
 
 def test_a_dead_daemon_costs_a_bounded_wait(connect: Connect, daemon: Daemon) -> None:
@@ -376,10 +545,7 @@ def test_a_profile_that_is_switched_off_says_so(connect: Connect, daemon: Daemon
 @pytest.mark.parametrize(
     ("engine", "text"),
     [
-        (replace(ENGINE, prefix_caching=True), "prefix caching"),
-        (replace(ENGINE, cache_mode="align"), "'align'"),
-        (replace(ENGINE, identity=replace(SMALL, tp_size=2)), "one tensor-parallel rank"),
-        (replace(ENGINE, eager=False), "--enforce-eager"),
+        (replace(ENGINE, cache_mode="all"), "'all'"),
     ],
 )
 def test_an_engine_that_does_not_fit_is_left_alone(engine: Engine, text: str) -> None:

@@ -59,7 +59,7 @@ def describe_class(cls: type, target: Target) -> dict[str, str]:
     for field in fields(cls):
         if wanted(field, target.members):
             facts[f"field {field}"] = "there"
-    for method in target.methods:
+    for method in sorted({*target.methods, *(public_methods(cls) if target.every else ())}):
         found = inspect.getattr_static(cls, method, None)
         facts[f"{method}()"] = MISSING if found is None else kind_of(found, getattr(cls, method))
     source = inspect.getsource(cls) if target.attributes else ""
@@ -67,6 +67,16 @@ def describe_class(cls: type, target: Target) -> dict[str, str]:
         set_there = re.search(rf"self\.{attribute}\b\s*(:[^=\n]+)?=[^=]", source)
         facts[f"attribute {attribute}"] = "set" if set_there else MISSING
     return facts
+
+
+def public_methods(cls: type) -> list[str]:
+    """Names of the methods and properties that a class has itself."""
+    return [
+        name
+        for name, value in vars(cls).items()
+        if not name.startswith("_")
+        and (callable(value) or isinstance(value, property | classmethod | staticmethod))
+    ]
 
 
 def wanted(name: str, members: Sequence[str]) -> bool:

@@ -36,15 +36,24 @@ class Reply:
         return bool((self.logprobs - other).abs().max() < NEAR)
 
 
-def start(model: str, socket: str, **connector: object) -> Engine:
-    """An engine in mode splice. The plugin is registered here as its entry point would be."""
+def start(
+    model: str,
+    socket: str,
+    caching: bool = False,
+    options: dict[str, object] | None = None,
+    **connector: object,
+) -> Engine:
+    """An engine in mode splice. The plugin is registered here as its entry point would be.
+
+    caching: the engine's own prefix caching, too.
+    """
     vllm_plugin.register()
     return Engine(
         Setup(
             model,
             socket,
             {"mode": "splice", "stall_ms": 10_000.0, "load_ms": 5_000.0} | connector,
-            {"enable_prefix_caching": False, "max_logprobs": -1},
+            {"enable_prefix_caching": caching, "max_logprobs": -1} | (options or {}),
         )
     )
 
@@ -59,13 +68,16 @@ def ids_of(order: Sequence[int], query: Sequence[int] = QUERY) -> tuple[list[int
     return ids + list(query), cuts
 
 
-def ask(engine: Engine, ids: Sequence[int], cuts: Sequence[int] | None = None) -> Reply:
-    """Answers one prompt; without cuts it is nobody's but the engine's."""
+def ask(
+    engine: Engine, ids: Sequence[int], cuts: Sequence[int] | None = None, salt: str = ""
+) -> Reply:
+    """Answers one prompt; without cuts it is nobody's but the engine's. One with a salt that no
+    other has is computed in full."""
     said = None if cuts is None else {"spliced": {"v": 1, "cuts": list(cuts)}}
-    return ask_raw(engine, ids, said)
+    return ask_raw(engine, ids, said, salt)
 
 
-def ask_raw(engine: Engine, ids: Sequence[int], params: object) -> Reply:
+def ask_raw(engine: Engine, ids: Sequence[int], params: object, salt: str = "") -> Reply:
     from vllm import SamplingParams
 
     extra = None if params is None else {"kv_transfer_params": params}
@@ -77,7 +89,8 @@ def ask_raw(engine: Engine, ids: Sequence[int], params: object) -> Reply:
         logprobs=-1,
         extra_args=extra,
     )
-    output = engine.llm.generate([{"prompt_token_ids": list(ids)}], sampling, use_tqdm=False)[0]
+    given = {"prompt_token_ids": list(ids)} | ({"cache_salt": salt} if salt else {})
+    output = engine.llm.generate([given], sampling, use_tqdm=False)[0]
     said = output.outputs[0]
     rows = said.logprobs[0]
     told = dict((output.kv_transfer_params or {}).get("spliced", {}))

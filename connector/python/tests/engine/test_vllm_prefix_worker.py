@@ -122,7 +122,8 @@ class Setup:
             tally=self.tally,
         )
         self.states, self.rows = States(), Rows()
-        caches = Caches(cast(Any, {1: self.rows}), cast(Any, {0: self.states}), {0: 0, 1: 1})
+        rows, states = cast(Any, {1: self.rows}), cast(Any, {0: self.states})
+        caches = Caches(rows, states, {0: 0, 1: 1}, (BLOCK, BLOCK))
         self.worker = PrefixWorker(session, caches)
         self.taken: list[Taken] = []
         monkeypatch.setattr(self.worker._saver, "put", self.taken.append)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -14,6 +16,7 @@ from engine.walk_models import TINY
 from spliced_connector.model import Choice, Layout, Piece, Profile, divide
 from spliced_connector.vllm import splice_job as vllm_splice_job
 from spliced_connector.vllm.caches import Caches
+from spliced_connector.vllm.ranks import Ranks
 from spliced_connector.vllm.splice_job import LostError, Pace, SpliceJob
 from spliced_connector.vllm.splice_plans import SpliceLoad, best_splice
 from spliced_connector.walk import (
@@ -98,7 +101,12 @@ class Pages:
 class Setup:
     """A request of three segments and everything around it."""
 
-    def __init__(self, arch: Architecture, choices: Sequence[Choice]) -> None:
+    def __init__(
+        self,
+        arch: Architecture,
+        choices: Sequence[Choice],
+        ranks: Ranks = Ranks(),  # noqa: B008  (frozen)
+    ) -> None:
         self.arch = arch
         self.profile = Profile(arch.identity)
         ids = [(17 * i * i + 5 * i) % 96 for i in range(SEGMENTS * SEGMENT + 20)]
@@ -126,10 +134,11 @@ class Setup:
         self.job = SpliceJob(
             self.load,
             arch,
-            Caches(cast(Any, self.rows), cast(Any, self.states), group),
+            Caches(cast(Any, self.rows), cast(Any, self.states), group, (4096, 128)),
             cast(Any, self.model),
             self._publish,
             0.0,
+            ranks,
         )
 
     def _publish(self, piece: Piece, ids: tuple[int, ...], made: Captured) -> Captured:
@@ -223,3 +232,90 @@ def test_leases_that_were_not_good_leave_the_states_alone(
     with pytest.raises(LostError, match="vouch"):
         setup.job.run(Pace(), FOREVER)
     assert not any(pages.written for pages in setup.states.values())
+
+
+class Meeting:
+    """Two ranks in two threads: each says a number, both get the lowest. Whoever says one that the
+    other does not wait for is told after a minute."""
+
+    def __init__(self) -> None:
+        self._barrier = threading.Barrier(2, timeout=60)
+        self._said = [0, 0]
+
+    def rank(self, i: int) -> Ranks:
+        def lowest(value: int) -> int:
+            self._said[i] = value
+            self._barrier.wait()
+            least = min(self._said)
+            self._barrier.wait()
+            return least
+
+        return Ranks(i, lowest)
+
+    def both(self, *works: Callable[[], object]) -> list[object]:
+        """What two ranks answer or raise."""
+        with ThreadPoolExecutor(2) as pool:
+            futures = [pool.submit(work) for work in works]
+            return [future.exception() or future.result() for future in futures]
+
+
+def test_ranks_of_different_speed_walk_the_same_rows(
+    arch: Architecture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meeting = Meeting()
+    walks: dict[int, list[list[int]]] = {}
+    real = splice
+
+    def noted(arch: Any, ids: Any, spans: Any, *rest: Any) -> Any:
+        walks.setdefault(threading.get_ident(), []).append([s.end for s in spans])
+        return real(arch, ids, spans, *rest)
+
+    monkeypatch.setattr(vllm_splice_job, "splice", noted)
+    setups = [Setup(arch, [HIT, ALONE, HIT], meeting.rank(i)) for i in range(2)]
+
+    def run(i: int) -> bool:
+        pace = Pace(seconds=(1e-9, 1.0)[i])  # one has time for all, one for a row
+        until = FOREVER if i == 0 else -FOREVER
+        return any(setups[i].job.run(pace, until) for _ in range(500))
+
+    assert meeting.both(lambda: run(0), lambda: run(1)) == [True, True]
+    one, two = walks.values()
+    assert one == two
+    assert len(one) > 2 * SEGMENTS
+    for setup in setups:
+        setup.check()
+
+
+def test_what_one_rank_has_lost_no_rank_has(arch: Architecture) -> None:
+    meeting = Meeting()
+    setups = [Setup(arch, [HIT, HIT, HIT], meeting.rank(i)) for i in range(2)]
+    gone = setups[1].splice.prompt.pieces[1].key
+    assert gone is not None
+    del setups[1].model.leased[gone]
+    jobs = [setup.job for setup in setups]
+    one, two = meeting.both(*(lambda job=job: job.run(Pace(), FOREVER) for job in jobs))
+    assert isinstance(one, LostError)
+    assert "another rank" in str(one)
+    assert isinstance(two, LostError)
+    assert "1 of 3" in str(two)
+    for setup in setups:
+        setup.job.close()
+        assert all(segment.released for segment in setup.model.leased.values())
+        assert not any(pages.written for pages in (*setup.rows.values(), *setup.states.values()))
+
+
+def test_ranks_wait_for_the_slowest_disk(
+    arch: Architecture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meeting = Meeting()
+    setups = [Setup(arch, [HIT, HIT, HIT], meeting.rank(i)) for i in range(2)]
+    late = setups[1]
+    late.job._patience = 60.0
+    jobs = [setup.job for setup in setups]
+    with monkeypatch.context() as patched:
+        patched.setattr(late.model, "acquire", lambda keys, **_: [None] * len(keys))
+        found = meeting.both(*(lambda job=job: job.run(Pace(), FOREVER) for job in jobs))
+    assert found == [False, False]
+    assert meeting.both(*(lambda job=job: job.run(Pace(), FOREVER) for job in jobs)) == [True, True]
+    for setup in setups:
+        setup.check()

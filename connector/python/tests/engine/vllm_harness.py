@@ -31,7 +31,7 @@ os.environ.update(
     VLLM_ENABLE_V1_MULTIPROCESSING="0",
     VLLM_LOGGING_LEVEL="ERROR",
     VLLM_NO_USAGE_STATS="1",
-    TORCH_COMPILE_DISABLE="1",
+    TORCH_COMPILE_DISABLE=os.environ.get("TORCH_COMPILE_DISABLE", "1"),
     OMP_NUM_THREADS="1",
     OMP_WAIT_POLICY="PASSIVE",
     TOKENIZERS_PARALLELISM="false",
@@ -59,6 +59,7 @@ class Answer:
     tokens: list[int]
     logprobs: list[float]
     cached: int  # prompt tokens that were not computed
+    told: dict[str, object] = field(default_factory=dict)  # by the connector
 
 
 class Engine:
@@ -119,12 +120,25 @@ class Engine:
         assert self.scheduler.wait_attached(10)
         assert self.worker.wait_attached(10)
 
-    def ask(self, *prompts: Sequence[int], tokens: int = 6, **fields: object) -> list[Answer]:
-        """Answer prompts in one batch, greedily."""
+    def ask(
+        self,
+        *prompts: Sequence[int],
+        tokens: int = 6,
+        cuts: Sequence[int] = (),
+        **fields: object,
+    ) -> list[Answer]:
+        """Answer prompts in one batch, greedily. cuts: of all of them, none for requests that name
+        no segments."""
         from vllm import SamplingParams
 
+        said = {"kv_transfer_params": {"spliced": {"v": 1, "cuts": list(cuts)}}}
         sampling = SamplingParams(
-            max_tokens=tokens, detokenize=False, temperature=0, ignore_eos=True, logprobs=0
+            max_tokens=tokens,
+            detokenize=False,
+            temperature=0,
+            ignore_eos=True,
+            logprobs=0,
+            extra_args=said if cuts else None,
         )
         given = [{"prompt_token_ids": list(prompt)} | fields for prompt in prompts]
         outputs = self.llm.generate(given, sampling, use_tqdm=False)
@@ -133,7 +147,10 @@ class Engine:
             said = output.outputs[0]
             picked = zip(said.token_ids, said.logprobs, strict=True)
             logprobs = [row[token].logprob for token, row in picked]
-            answers.append(Answer(list(said.token_ids), logprobs, output.num_cached_tokens or 0))
+            told = dict((output.kv_transfer_params or {}).get("spliced", {}))
+            told.pop("decided_micros", None)  # another one each time
+            cached = output.num_cached_tokens or 0
+            answers.append(Answer(list(said.token_ids), logprobs, cached, told))
         return answers
 
     def settle(self) -> None:
@@ -164,13 +181,27 @@ def _drained(_worker: object) -> bool:
     return bool(get_kv_transfer_group().worker_half.drain(30))
 
 
-def elsewhere(setup: Setup, prompts: Sequence[Sequence[int]], directory: Path) -> list[Answer]:
-    """The answers of an engine in a process of its own, which ends before this returns."""
+def elsewhere(
+    setup: Setup,
+    prompts: Sequence[Sequence[int]],
+    directory: Path,
+    cuts: Sequence[Sequence[int]] = (),
+    **environment: str,
+) -> list[Answer]:
+    """The answers of an engine in a process of its own, which ends before this returns.
+
+    cuts: parallel to the prompts, empty for those that name none; or none at all.
+    """
     settings = directory / "engine.json"
-    settings.write_text(json.dumps({"setup": asdict(setup), "prompts": [list(p) for p in prompts]}))
+    given = {
+        "setup": asdict(setup),
+        "prompts": [list(p) for p in prompts],
+        "cuts": [list(c) for c in cuts or [()] * len(prompts)],
+    }
+    settings.write_text(json.dumps(given))
     run = subprocess.run(
         [sys.executable, __file__, str(settings)],
-        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        env=os.environ | {"PYTHONPATH": str(SOURCE)} | environment,
         capture_output=True,
         text=True,
         timeout=900,
@@ -183,11 +214,14 @@ def elsewhere(setup: Setup, prompts: Sequence[Sequence[int]], directory: Path) -
 
 def main() -> None:
     """Answer the prompts of a settings file, one after another, and print JSON."""
+    from spliced_connector.vllm import plugin
+
     given = json.loads(Path(sys.argv[1]).read_text())
+    plugin.register()  # as its entry point does, also in the processes of ranks
     engine = Engine(Setup(**given["setup"]))
     answers = []
-    for one in given["prompts"]:
-        answers += engine.ask(one)
+    for one, cuts in zip(given["prompts"], given["cuts"], strict=True):
+        answers += engine.ask(one, cuts=cuts)
         if given["setup"]["socket"]:
             engine.settle()
     engine.close()

@@ -15,7 +15,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Target:
-    """A class or function. `members` limits fields and enumeration members, empty = all of them."""
+    """A class or function. `members` limits fields and enumeration members, empty = all of them.
+    every: a class that ours are made of, all of whose public methods are recorded: a new one, also
+    one with a default, is something that the engine asks and we have not answered."""
 
     module: str
     name: str
@@ -23,6 +25,7 @@ class Target:
     members: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     calls: tuple[Call, ...] = ()
+    every: bool = False
 
 
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base"
@@ -34,33 +37,10 @@ VLLM = (
     Target(
         _CONNECTOR,
         "KVConnectorBase_V1",
-        methods=(
-            "__init__",
-            "bind_connector_metadata",
-            "build_connector_meta",
-            "build_connector_worker_meta",
-            "clear_connector_metadata",
-            "get_block_ids_with_load_errors",
-            "get_finished",
-            "get_num_new_matched_tokens",
-            "get_required_kvcache_layout",
-            "get_transfer_results",
-            "handle_preemptions",
-            "on_new_request",
-            "register_kv_caches",
-            "request_finished",
-            "requires_kv_delivery",
-            "reset_cache",
-            "save_kv_layer",
-            "shutdown",
-            "start_load_kv",
-            "update_connector_output",
-            "update_state_after_alloc",
-            "wait_for_layer_load",
-            "wait_for_save",
-        ),
+        methods=("__init__",),
+        every=True,
     ),
-    Target(_CONNECTOR, "SupportsHMA", methods=("request_finished_all_groups",)),
+    Target(_CONNECTOR, "SupportsHMA", every=True),
     Target(_CONNECTOR, "KVConnectorRole"),
     Target(_CONNECTOR, "KVConnectorTransferResults"),
     Target(_SPECS, "KVCacheConfig"),
@@ -91,14 +71,26 @@ VLLM = (
     Target(
         "vllm.v1.request",
         "Request",
+        methods=("update_block_hashes",),
         attributes=(
+            "block_hashes",
             "kv_transfer_params",
             "cache_salt",
             "lora_request",
             "num_computed_tokens",
             "num_prompt_tokens",
+            "shared_prefix_boundary",
         ),
     ),
+    Target("vllm.v1.core.kv_cache_manager", "KVCacheManager", attributes=("block_pool",)),
+    Target(
+        "vllm.v1.core.block_pool",
+        "BlockPool",
+        methods=("get_cached_block", "touch", "free_blocks"),
+        attributes=("hash_block_size",),
+    ),
+    Target("vllm.v1.core.kv_cache_utils", "generate_block_hash_extra_keys"),
+    Target("vllm.distributed.parallel_state", "get_tp_group"),
     Target("vllm.v1.core.kv_cache_manager", "KVCacheBlocks", methods=("get_block_ids",)),
     Target(
         "vllm.v1.worker.gpu_model_runner", "GPUModelRunner", methods=("load_model", "execute_model")

@@ -18,10 +18,15 @@ import torch
 from torch import Tensor
 
 from spliced_connector.model import Profile
+from spliced_connector.vllm.plans import NO_BLOCK, Blocks
 from spliced_connector.vllm.probe import FoundRows, Probes, StateOrder, UnsupportedError, writer
 from spliced_connector.vllm.support import Engine
 
-__all__ = ["Caches", "RowPages", "StatePages", "UnsupportedError", "find_caches"]
+__all__ = ["BlocksError", "Caches", "RowPages", "StatePages", "UnsupportedError", "find_caches"]
+
+
+class BlocksError(ValueError):
+    """A request's blocks are not those that rows and states were said to be in."""
 
 
 class _Elements:
@@ -143,6 +148,31 @@ class Caches:
     states: Mapping[int, StatePages]
     group: Mapping[int, int]
     """The cache group of each layer: which row of a request's blocks is its table."""
+    block_tokens: tuple[int, ...]
+    """Tokens of a block, by cache group."""
+
+    def state_block(self, blocks: Blocks, layer: int, tokens: int) -> int:
+        """Which of a request's blocks holds a layer's state behind `tokens` tokens.
+
+        Raises BlocksError where none does.
+        """
+        group = self.group[layer]
+        index = -(-tokens // self.block_tokens[group]) - 1
+        if not 0 <= index < len(blocks[group]) or blocks[group][index] == NO_BLOCK:
+            raise BlocksError(f"layer {layer} has no block for the state behind token {tokens}")
+        return blocks[group][index]
+
+    def table(self, blocks: Blocks, layer: int, begin: int, end: int) -> tuple[int, ...]:
+        """A request's blocks of a layer, which hold all rows of tokens [begin, end).
+
+        Raises BlocksError where they do not.
+        """
+        group = self.group[layer]
+        size = self.block_tokens[group]
+        used = blocks[group][begin // size : -(-end // size)]
+        if len(blocks[group]) * size < end or NO_BLOCK in used:
+            raise BlocksError(f"layer {layer} has no blocks for all of tokens {begin} to {end}")
+        return blocks[group]
 
 
 def find_caches(engine: Engine, layers: Mapping[str, object]) -> Caches:
@@ -167,4 +197,4 @@ def find_caches(engine: Engine, layers: Mapping[str, object]) -> Caches:
             except UnsupportedError as err:
                 raise UnsupportedError(f"{name}: {err}") from err
             group_of[layer] = group.index
-    return Caches(rows, states, group_of)
+    return Caches(rows, states, group_of, tuple(group.block_tokens for group in engine.groups))

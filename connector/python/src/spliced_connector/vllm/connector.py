@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
-    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
@@ -95,6 +95,12 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return False
 
     @property
+    def supports_sleep_mode(self) -> bool:
+        """No: who wakes up may have other weights, so that the reset of caches which goes before
+        ends the reuse until a restart. 0.32 does not ask, and sleeps all the same."""
+        return False
+
+    @property
     def counts(self) -> dict[str, int]:
         """What this half has done, by name."""
         return self._half.tally.snapshot()
@@ -136,6 +142,10 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return self.worker_half
 
     # The scheduler's process.
+
+    def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
+        super().bind_kv_cache_manager(kv_cache_manager)
+        self._scheduler.bind(kv_cache_manager)
 
     def get_loaded_kv_cache_group_ids(self, request: Request) -> tuple[int, ...]:
         """Groups whose new blocks need not be zeroed. A splice may end inside of a block."""

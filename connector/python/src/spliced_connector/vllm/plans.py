@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
 Blocks = tuple[tuple[int, ...], ...]
 """The block numbers of one request, a row for each of the engine's cache groups."""
+
+NO_BLOCK = 0
+"""The number of the engine's block that stands for none: its contents are nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,14 @@ class SchedulerMode(Protocol):
 
     def pending(self) -> bool:
         """Whether there is work for steps without requests."""
+        ...
+
+    def bind(self, manager: KVCacheManager) -> None:
+        """The engine's blocks can be asked about from now on. Called before the first request."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is held of the engine's blocks."""
         ...
 
 

@@ -11,19 +11,12 @@ from torch import Tensor
 
 from spliced_connector.client import Accept, Checkpoint
 from spliced_connector.errors import SplicedError
-from spliced_connector.vllm.caches import Caches
+from spliced_connector.vllm.caches import BlocksError, Caches
 from spliced_connector.vllm.plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.storing import Saver, Taken
 from spliced_connector.vllm.tally import log
 from spliced_connector.walk import part_bytes, tensor_over
-
-_NULL = 0
-"""The engine's block that stands for none: its contents are nobody's."""
-
-
-class _BlocksError(ValueError):
-    """A request's blocks are not those that rows and states were said to be in."""
 
 
 class PrefixWorker:
@@ -61,7 +54,7 @@ class PrefixWorker:
             began = time.perf_counter()
             try:
                 self._saver.put(self._take(save))
-            except _BlocksError as err:
+            except BlocksError as err:
                 self._session.tally.add("save_failures")
                 log.warning("spliced: %d tokens are not stored: %s", save.tokens, err)
             self._session.tally.add("save_micros", round((time.perf_counter() - began) * 1e6))
@@ -95,7 +88,7 @@ class PrefixWorker:
         if begins != (0, *ends[:-1]):
             raise ValueError(f"nodes {checkpoint.nodes} leave something out")
         for layer, pages in self._caches.rows.items():
-            table = self._table(plan.blocks, layer, plan.begin, plan.tokens)
+            table = self._caches.table(plan.blocks, layer, plan.begin, plan.tokens)
             for node, (begin, end) in enumerate(checkpoint.nodes):
                 skip = max(plan.begin - begin, 0)
                 if skip < end - begin:
@@ -119,28 +112,17 @@ class PrefixWorker:
                 block = self._state_block(plan.blocks, layer, plan.tokens)
                 parts += self._caches.states[layer].read(block)
             elif layer in self._caches.rows:
-                table = self._table(plan.blocks, layer, plan.parent_tokens, plan.tokens)
+                table = self._caches.table(plan.blocks, layer, plan.parent_tokens, plan.tokens)
                 parts += self._caches.rows[layer].read(table, plan.parent_tokens, plan.tokens)
         layout = self._profile.checkpoint_layout(plan.tokens - plan.parent_tokens)
         copies = tuple(part_bytes(layout, parts))
         return Taken(plan.hash, plan.tokens, plan.parent_hash, plan.parent_tokens, copies)
 
     def _state_block(self, blocks: Blocks, layer: int, tokens: int) -> int:
-        """Which of a request's blocks holds the state behind `tokens` tokens."""
-        group = self._caches.group[layer]
-        index = tokens // self._session.engine.groups[group].block_tokens - 1
-        if not 0 <= index < len(blocks[group]) or blocks[group][index] == _NULL:
-            raise _BlocksError(f"layer {layer} has no block for the state behind token {tokens}")
-        return blocks[group][index]
-
-    def _table(self, blocks: Blocks, layer: int, begin: int, end: int) -> tuple[int, ...]:
-        """The request's blocks of a layer, which hold all rows of tokens [begin, end)."""
-        group = self._caches.group[layer]
-        size = self._session.engine.groups[group].block_tokens
-        used = blocks[group][begin // size : -(-end // size)]
-        if len(blocks[group]) * size < end or _NULL in used:
-            raise _BlocksError(f"layer {layer} has no blocks for all of tokens {begin} to {end}")
-        return blocks[group]
+        """The block of a state that a step has left at a boundary: those in between are gone."""
+        if tokens % self._caches.block_tokens[self._caches.group[layer]]:
+            raise BlocksError(f"layer {layer} keeps no state behind token {tokens}")
+        return self._caches.state_block(blocks, layer, tokens)
 
 
 def _part(checkpoint: Checkpoint, node: int, layer: int, kind: str) -> Tensor:

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spliced_connector.client import Match, Query, Way
+from spliced_connector.client import Advice, Match, Query, Way
 from spliced_connector.model import PrefixNames, turn_ends
 from spliced_connector.vllm.clock import PrefillClock, computed_before
 from spliced_connector.vllm.finding import cuts_of
@@ -30,6 +30,7 @@ from spliced_connector.vllm.support import Engine, Inert
 from spliced_connector.vllm.tally import log
 
 if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
@@ -40,7 +41,7 @@ _MATCH_SECONDS = 0.1
 
 
 @dataclass(slots=True)
-class _Prompt:
+class Prompt:
     """What is known of one request's prompt."""
 
     request: Request
@@ -61,21 +62,27 @@ class _Prompt:
     answered: int = 0
     """The last boundary in the answer that the daemon was asked about."""
 
+    @property
+    def before(self) -> list[int]:
+        """The positions that a prefix can be reused at: the engine computes at least the last
+        token, whose output is the first answer."""
+        return [p for p in self.names if p < self.tokens]
+
 
 class PrefixScheduler:
     """Finds prefixes and says where to store new ones. Raises Inert for an engine whose recurrent
     states cannot be had at block boundaries."""
 
     def __init__(self, session: Session) -> None:
-        _check(session.engine)
+        check_prefixes(session.engine)
         self._session = session
-        self._prompts: dict[str, _Prompt] = {}
+        self._prompts: dict[str, Prompt] = {}
         self._loads: list[LoadPlan] = []
-        self._clock = PrefillClock(session.engine.pipelined)
+        self.clock = PrefillClock(session.engine.pipelined)
 
     def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
         """Tokens of the longest stored prefix beyond the engine's own."""
-        prompt = self._prompts.get(request.request_id) or self._open(request)
+        prompt = self.open(request)
         if prompt is None:
             return 0, False
         if not prompt.lost:
@@ -110,11 +117,11 @@ class PrefixScheduler:
             if prompt.wanted:
                 saves += self._saves(prompt, end, step)
                 self._steer(prompt, end)
-        self._clock.begin(step, busy=bool(loads or saves))
+        self.clock.begin(step, busy=bool(loads or saves))
         return PrefixPlan(loads, tuple(saves)) if loads or saves else None
 
     def settled(self, outcome: Outcome) -> None:
-        self._clock.end()
+        self.clock.end()
         for request_id in outcome.failed:
             prompt = self._prompts.get(request_id)
             if prompt is not None:
@@ -131,8 +138,33 @@ class PrefixScheduler:
     def pending(self) -> bool:
         return False
 
-    def _open(self, request: Request) -> _Prompt | None:
-        """Names the prompt's prefixes. None without a daemon, whose salt is part of the names."""
+    def bind(self, manager: KVCacheManager) -> None:
+        """Nothing: what the engine has of a prompt is told with every match."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def forget(self, request_id: str) -> None:
+        """Neither load nor store anything for a request from now on."""
+        self._prompts.pop(request_id, None)
+
+    def open(self, request: Request) -> Prompt | None:
+        """The prompt of a request, with its prefixes named. None without a daemon, whose salt is
+        part of the names."""
+        known = self._prompts.get(request.request_id)
+        return self._open(request) if known is None else known
+
+    def tell(self, prompt: Prompt, found: Match, advice: Advice | None) -> None:
+        """What one question for prefixes and segments has found, in place of questions of ours.
+
+        found: of `prompt.before`.
+        """
+        prompt.asked = time.monotonic()
+        prompt.found = found
+        prompt.held = max(prompt.held, found.prefix_tokens)
+        self._follow(prompt, advice)
+
+    def _open(self, request: Request) -> Prompt | None:
         salt = self._session.model.salt
         if salt is None:
             return None
@@ -140,11 +172,11 @@ class PrefixScheduler:
         positions = range(step, len(ids) + 1, step)[-_MOST_POSITIONS:]
         namer = PrefixNames(self._session.model.profile, _salted(salt, request.cache_salt), step)
         names = dict(zip(positions, namer.name(ids, positions), strict=True))
-        prompt = _Prompt(request, namer, names, len(ids))
+        prompt = Prompt(request, namer, names, len(ids))
         self._prompts[request.request_id] = prompt
         return prompt
 
-    def _ask(self, prompt: _Prompt) -> None:
+    def _ask(self, prompt: Prompt) -> None:
         """Ask what is stored, and once what to store."""
         if not prompt.names:
             return  # shorter than a block, until its answer is longer
@@ -152,8 +184,7 @@ class PrefixScheduler:
         if prompt.asked and now - prompt.asked < _MATCH_SECONDS:
             return
         prompt.asked = now
-        # The engine computes at least the last token: its output is the first answer.
-        before = [p for p in prompt.names if p < prompt.tokens]
+        before = prompt.before
         prompt.found = self._session.model.match(before, [prompt.names[p] for p in before])
         if prompt.found.trouble:
             self._session.tally.add("unanswered")
@@ -162,7 +193,7 @@ class PrefixScheduler:
             self._advise(prompt)
         prompt.wanted = [p for p in prompt.wanted or () if p > prompt.held]
 
-    def _advise(self, prompt: _Prompt) -> None:
+    def _advise(self, prompt: Prompt) -> None:
         session = self._session
         advice = session.model.advise(
             Query(
@@ -171,18 +202,20 @@ class PrefixScheduler:
                 max_checkpoints=session.settings.max_checkpoints,
                 match=prompt.found,
                 cuts=self._boundaries(prompt.request),
-                samples=self._clock.take(),
+                samples=self.clock.take(),
             )
         )
+        self._follow(prompt, advice)
+
+    def _follow(self, prompt: Prompt, advice: Advice | None) -> None:
         if advice is None:
-            session.tally.add("unadvised")
+            self._session.tally.add("unadvised")
             return
-        prompt.wanted = [
-            c.tokens for c in advice.checkpoints if c.save and c.tokens in prompt.names
-        ]
+        told = [c.tokens for c in advice.checkpoints if c.save and c.tokens in prompt.names]
+        prompt.wanted = [p for p in told if p > prompt.held]
         prompt.compute = advice.way == Way.RECOMPUTE
         if prompt.compute and prompt.found.prefix_tokens:
-            session.tally.add("not_worth_it")
+            self._session.tally.add("not_worth_it")
 
     def _boundaries(self, request: Request) -> tuple[int, ...]:
         """Where the application says that prompts may part, else the first and the last place that
@@ -208,7 +241,7 @@ class PrefixScheduler:
         return tuple(sorted({*ends[:1], *ends[-1:]}))
 
     def _answer(
-        self, prompt: _Prompt, begin: int, end: int, step: SchedulerOutput
+        self, prompt: Prompt, begin: int, end: int, step: SchedulerOutput
     ) -> list[SavePlan]:
         """Stores the answer up to a block boundary that the step begins or ends at.
 
@@ -225,7 +258,7 @@ class PrefixScheduler:
                 return self._save(prompt, [at], step)
         return []
 
-    def _told(self, prompt: _Prompt, ids: list[int], record: bool) -> bool:
+    def _told(self, prompt: Prompt, ids: list[int], record: bool) -> bool:
         """Whether the daemon wants the state at the end of a prompt and a part of its answer."""
         advice = self._session.model.advise(
             Query(
@@ -242,14 +275,14 @@ class PrefixScheduler:
             return False
         return any(c.save and c.tokens == len(ids) for c in advice.checkpoints)
 
-    def _saves(self, prompt: _Prompt, end: int, step: SchedulerOutput) -> list[SavePlan]:
+    def _saves(self, prompt: Prompt, end: int, step: SchedulerOutput) -> list[SavePlan]:
         """What the request holds behind the step. Rows stay, a state is that of the last token."""
         wanted = prompt.wanted or []
         reached = [p for p in wanted if p == end or (p < end and not self._session.engine.states)]
         prompt.wanted = [p for p in wanted if p > end]
         return self._save(prompt, reached, step)
 
-    def _save(self, prompt: _Prompt, reached: list[int], step: SchedulerOutput) -> list[SavePlan]:
+    def _save(self, prompt: Prompt, reached: list[int], step: SchedulerOutput) -> list[SavePlan]:
         """One on top of the other, as far as the engine still has blocks for them."""
         state = step.kv_connector_block_state
         blocks = state.get_block_ids(prompt.request.request_id) if reached and state else None
@@ -272,7 +305,7 @@ class PrefixScheduler:
             prompt.held = tokens
         return saves
 
-    def _steer(self, prompt: _Prompt, computed: int) -> None:
+    def _steer(self, prompt: Prompt, computed: int) -> None:
         """Let the next step end where a state is wanted, unless the engine stops before it."""
         if not self._session.engine.states or not prompt.wanted:
             return
@@ -282,7 +315,8 @@ class PrefixScheduler:
             prompt.request.shared_prefix_boundary = target
 
 
-def _check(engine: Engine) -> None:
+def check_prefixes(engine: Engine) -> None:
+    """Raises Inert where the engine has no states at block boundaries."""
     if not engine.states:
         return
     if engine.cache_mode != "align":

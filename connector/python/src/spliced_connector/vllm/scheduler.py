@@ -18,6 +18,7 @@ from spliced_connector.vllm.tally import EngineTally, log
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.request import Request
@@ -69,9 +70,17 @@ class SchedulerHalf:
         if not self.tally.snapshot().get("inert"):
             self.tally.add("inert")
             log.warning("spliced does nothing for this engine: %s", why)
-        self._over = self._over or self._mode is not None
-        self._mode = None
+        mode, self._mode = self._mode, None
+        self._over = self._over or mode is not None
+        if mode is not None:
+            mode.close()
         self.close()
+
+    def bind(self, manager: KVCacheManager) -> None:
+        """The engine's cache is there."""
+        mode = self._mode
+        if mode is not None:
+            self._guarded(lambda: mode.bind(manager), None)
 
     def arrived(self, request: Request) -> None:
         """A request has come."""

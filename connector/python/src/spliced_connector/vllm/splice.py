@@ -8,6 +8,8 @@ setting `stall_ms` goes on in later steps, and its request waits while others ar
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,9 @@ from spliced_connector.model import Piece
 from spliced_connector.vllm.caches import Caches
 from spliced_connector.vllm.plans import Outcome
 from spliced_connector.vllm.plugin import loaded
+from spliced_connector.vllm.prefix import PrefixWorker
+from spliced_connector.vllm.prefix_scheduler import check_prefixes
+from spliced_connector.vllm.ranks import Ranks
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.splice_job import LostError, Pace, SpliceJob
 from spliced_connector.vllm.splice_plans import SpliceLoad, SplicePlan
@@ -58,6 +63,8 @@ class SpliceWorker:
         self._jobs: dict[str, SpliceJob] = {}
         self._pace = Pace()
         settings = session.settings
+        self._prefix = _prefixes(session, caches)
+        self._ranks = _ranks(session)
         self._publisher = Publisher(session.model, session.tally, settings.pending_saves)
         self._canary = Canary(self._arch, settings.canary_bound, self._compared)
         self._untold = _Untold()
@@ -70,6 +77,9 @@ class SpliceWorker:
             return Outcome()
         for load in plan.loads:
             self._jobs[load.request_id] = self._job(load)
+        exact = Outcome()
+        if plan.prefix is not None and self._prefix is not None:
+            exact = self._prefix.load(plan.prefix)
         done = set(plan.dropped & self._jobs.keys())
         for request_id in done:
             self._jobs.pop(request_id).close()
@@ -79,29 +89,36 @@ class SpliceWorker:
         elif self._canary.busy:
             self._compare()
         self._tell(again=self._canary.off and bool(plan.loads))
-        return Outcome(frozenset(done), frozenset(failed))
+        return Outcome(exact.done | done, exact.failed | failed)
 
     def save(self, plan: object) -> None:
-        """Nothing: a step's rows stand in a context, and a segment must not depend on one."""
+        """The prefixes of requests that are not spliced. A segment is never taken from a step:
+        its rows stand in a context there."""
+        if isinstance(plan, SplicePlan) and self._prefix is not None:
+            self._prefix.save(plan.prefix)
 
     def drain(self, timeout: float) -> bool:
-        return self._publisher.drain(timeout)
+        until = time.monotonic() + timeout
+        saved = self._prefix is None or self._prefix.drain(timeout)
+        return self._publisher.drain(max(0.0, until - time.monotonic())) and saved
 
     def close(self) -> None:
         for job in self._jobs.values():
             job.close()
         self._jobs.clear()
         self._publisher.close()
+        if self._prefix is not None:
+            self._prefix.close()
 
     def _work(self, done: set[str], failed: set[str]) -> None:
         began = time.monotonic()
         until = began + self._session.settings.stall_ms / 1000
-        with torch.inference_mode():
+        with self._eager():
             for request_id, job in list(self._jobs.items()):
                 if self._run(job, until, failed):
                     done.add(request_id)
                     del self._jobs[request_id]
-                if time.monotonic() >= until:
+                if not self._ranks.all(time.monotonic() < until):
                     break
         took = time.monotonic() - began
         self.longest = max(self.longest, took)
@@ -109,6 +126,13 @@ class SpliceWorker:
         self._tally.add("stalls")
         if took > self._session.settings.stall_ms / 1000:
             self._tally.add("stalls_over_bound")
+
+    @contextmanager
+    def _eager(self) -> Iterator[None]:
+        """Walks run the engine's modules as they are: what the engine compiles is for its own
+        steps, and would be compiled again for every number of rows."""
+        with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
+            yield
 
     def _run(self, job: SpliceJob, until: float, failed: set[str]) -> bool:
         """Says whether the job has ended, one way or the other."""
@@ -137,8 +161,10 @@ class SpliceWorker:
     def _compare(self) -> None:
         """Goes on with the canary's work, in steps that splice nothing."""
         try:
-            with torch.inference_mode():
-                self._canary.run(time.monotonic() + CANARY_SECONDS)
+            # Of several ranks each takes the same rows: as many as without any time.
+            alone = self._session.engine.identity.tp_size == 1
+            with self._eager():
+                self._canary.run(time.monotonic() + CANARY_SECONDS if alone else 0.0)
         except Exception:
             log.exception("a comparison of a spliced request was given up")
             self._tally.add("comparison_failures")
@@ -156,6 +182,8 @@ class SpliceWorker:
         has forgotten. As long as it cannot be told it cannot be asked either: nothing is claimed.
         """
         told = self._untold
+        if self._session.rank:  # all ranks have seen the same
+            return
         if not (told.compared or again) or time.monotonic() < told.next_try:
             return
         told.next_try = time.monotonic() + REPORT_SECONDS
@@ -185,6 +213,7 @@ class SpliceWorker:
             self._session.model,
             self._publish,
             self._session.settings.load_ms / 1000,
+            self._ranks,
         )
 
     def _publish(self, piece: Piece, ids: tuple[int, ...], captured: Captured) -> Captured:
@@ -227,6 +256,22 @@ def _check_config(config: VllmConfig) -> None:
     for is_so, what in refused:
         if is_so:
             raise Inert(f"mode splice does not know {what}")
+
+
+def _prefixes(session: Session, caches: Caches) -> PrefixWorker | None:
+    """What mode prefix does, None where the scheduler's half does not ask for it."""
+    try:
+        check_prefixes(session.engine)
+    except Inert:
+        return None
+    return PrefixWorker(session, caches)
+
+
+def _ranks(session: Session) -> Ranks:
+    from vllm.distributed.parallel_state import get_tp_group
+
+    size = session.engine.identity.tp_size
+    return Ranks() if size == 1 else Ranks.of(get_tp_group().cpu_group, session.rank, size)
 
 
 def _architecture(session: Session, config: VllmConfig) -> Architecture:

@@ -6,22 +6,36 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 
-from spliced_connector.client import Model, Segment, release_all
+from spliced_connector.client import Accept, Model, Segment, release_all
 from spliced_connector.model import Choice, Piece, Span, SpanKind
 from spliced_connector.vllm.caches import Caches
-from spliced_connector.vllm.splice_plans import SpliceLoad
-from spliced_connector.walk import Architecture, Captured, Context, capture, splice, unpack
+from spliced_connector.vllm.ranks import Ranks
+from spliced_connector.vllm.splice_plans import Base, SpliceLoad
+from spliced_connector.walk import (
+    Architecture,
+    Captured,
+    Context,
+    capture,
+    restore,
+    splice,
+    unpack,
+)
 
 REUSED_COST = 1 / 16
 """What placing a reused row takes, in walked rows (a guess; the pace learns from both)."""
 
+MIN_PATIENCE = 0.05
+"""Seconds that a checkpoint may take at least, which is asked for once (a guess)."""
+
 CAPTURE_COST = 1.5
 """What a row of a capture takes: the transition is a second pass of the recurrence (a guess)."""
 
+
+T = TypeVar("T")
 
 _Work: TypeAlias = tuple[float, Callable[[], None]]
 
@@ -61,17 +75,21 @@ class SpliceJob:
         model: Model,
         published: Callable[[Piece, tuple[int, ...], Captured], Captured],
         patience: float,
+        ranks: Ranks = Ranks(),  # noqa: B008  (frozen)
     ) -> None:
         """published: is given a fresh capture, and answers it as readers will find it.
-        patience: seconds that segments may take to come from disk."""
+        patience: seconds that segments may take to come from disk.
+        ranks: have the same job, and take each step of it together."""
         self.load = load
         self.context: Context | None = None
         self._arch, self._caches, self._model = arch, caches, model
         self._published = published
         self._patience = patience
+        self._ranks = ranks
         self._give_up = 0.0  # monotonic seconds, from the first attempt to lease on
         self._segments: dict[int, Captured] = {}
         self._leases: list[Segment] = []
+        self._acquired = False  # by all ranks
         self._captures = list(load.splice.pieces(Choice.ISOLATED))
         self.ids = torch.tensor(load.ids, dtype=torch.int64)
         self._left = list(load.splice.spans)  # what the context has not moved over
@@ -82,10 +100,18 @@ class SpliceJob:
         Raises LostError, and whatever a walk over the engine's modules raises.
         """
         # Captures first: they take long, and a lease does not last for ever.
-        if not _done(self._to_capture(), pace, until):
+        if not self._done(self._to_capture(), pace, until):
             return False
-        if not self._acquire() or not _done(self._to_walk(pace, until), pace, until):
+        if not self._acquired:
+            there = self._together(self._acquire)
+            self._acquired = self._ranks.all(there)
+            if not self._acquired:
+                return False
+        if self.context is None:
+            self.context = self._together(self._begin)
+        if not self._done(self._to_walk(pace, until), pace, until):
             return False
+        self._together(self._vouch)
         self._finish()
         return True
 
@@ -93,6 +119,30 @@ class SpliceJob:
         """Gives everything back. Twice is once."""
         leases, self._leases = self._leases, []
         release_all(leases)
+
+    def _together(self, work: Callable[[], T]) -> T:
+        """Does what may fail on one rank alone. Raises on all of them if it fails on any."""
+        try:
+            out = work()
+        except Exception:
+            self._ranks.all(False)
+            raise
+        if not self._ranks.all(True):
+            raise LostError("another rank has lost it")
+        return out
+
+    def _done(self, pieces: Iterator[_Work], pace: Pace, until: float) -> bool:
+        """Works one piece off at least, and as many as fit into the time. False when some are
+        left."""
+        first = True
+        for cost, work in pieces:
+            now = time.monotonic()
+            if not first and not self._ranks.all(now + cost * pace.seconds <= until):
+                return False
+            work()
+            pace.learn(cost, time.monotonic() - now)
+            first = False
+        return True
 
     def _acquire(self) -> bool:
         """Leases all segments that are to be there. False while some are on their way from disk."""
@@ -128,7 +178,7 @@ class SpliceJob:
     def _to_walk(self, pace: Pace, until: float) -> Iterator[_Work]:
         """The walks that are left, cut to the time that is."""
         while self._left:
-            spans = self._next(pace.rows(until - time.monotonic()))
+            spans = self._next(self._ranks.least(pace.rows(until - time.monotonic())))
             yield _cost(spans), partial(self._walk, spans)
 
     def _next(self, rows: int) -> list[Span]:
@@ -152,48 +202,87 @@ class SpliceJob:
         self._segments[piece.index] = self._published(piece, ids, captured)
         self._captures.pop(0)
 
+    def _begin(self) -> Context:
+        """A context behind the prefix that is in place."""
+        base, room = self.load.base, self.load.splice.tokens
+        if base.name:
+            return self._restored(base, room)
+        context = Context(self._arch, room, self.ids.device)
+        if base.tokens == 0:
+            return context
+        if base.states is None:
+            raise LostError("the engine has given away the states behind its prefix")
+        for layer, rows in self._caches.rows.items():
+            table = self.load.blocks[self._caches.group[layer]]
+            at = context.layers[layer]
+            if at.k is None or at.v is None:
+                raise LostError(f"layer {layer} keeps no rows")
+            at.k[: base.tokens], at.v[: base.tokens] = rows.read(table, 0, base.tokens)
+        for layer, states in self._caches.states.items():
+            at = context.layers[layer]
+            state, tail = states.read(base.states[self._caches.group[layer]])
+            at.state, at.conv = state.to(at.state), tail.to(at.conv)
+        context.tokens = base.tokens
+        return context
+
+    def _restored(self, base: Base, room: int) -> Context:
+        """From a checkpoint of the daemon, of which the engine may have the first rows already."""
+        held = self._model.load(base.name, wait=max(self._patience, MIN_PATIENCE))
+        if held is None:
+            raise LostError(f"the prefix of {base.tokens} tokens is gone")
+        exact = held.kind == Accept.EXACT
+        try:
+            context = restore(self._arch, self._model.profile, held, room, self.ids.device)
+        except ValueError as err:
+            held.release()
+            raise LostError(str(err)) from err
+        if not held.release() or not exact or context.tokens != base.tokens:
+            raise LostError("the daemon does not vouch for the prefix that was read")
+        self._write_rows(context, base.held)
+        return context
+
+    def _write_rows(self, context: Context, begin: int) -> None:
+        """Puts the rows from `begin` on into the request's blocks."""
+        for layer, pages in self._caches.rows.items():
+            k, v = context.rows(layer)
+            table = self.load.blocks[self._caches.group[layer]]
+            pages.write(table, begin, k[begin:], v[begin:])
+
     def _walk(self, spans: Sequence[Span]) -> None:
-        if self.context is None:
-            self.context = Context(self._arch, self.load.splice.tokens, self.ids.device)
-        begin = self.context.tokens
-        splice(self._arch, self.ids, spans, self._segments, self.context)
+        context = self._moving()
+        begin = context.tokens
+        splice(self._arch, self.ids, spans, self._segments, context)
         end = spans[-1].end
         self._left = [
             replace(s, start=max(s.start, end), length=s.end - max(s.start, end))
             for s in self._left
             if s.end > end
         ]
-        for layer, pages in self._caches.rows.items():
-            k, v = self.context.rows(layer)
-            table = self.load.blocks[self._caches.group[layer]]
-            pages.write(table, begin, k[begin:], v[begin:])
+        self._write_rows(context, begin)
 
-    def _finish(self) -> None:
-        """Writes the states, once the leases were good to the end."""
+    def _moving(self) -> Context:
+        if self.context is None:
+            raise LostError("spans before their prefix")
+        return self.context
+
+    def _vouch(self) -> None:
+        """The leases were good to the end, and all spans are in place."""
         leases, self._leases = self._leases, []
         if not all(release_all(leases)):
             raise LostError("the daemon does not vouch for the segments that were read")
-        if self.context is None or self.context.tokens != self.load.splice.tokens:
+        if self._moving().tokens != self.load.splice.tokens:
             raise LostError("spans end early")
+
+    def _finish(self) -> None:
+        """Writes the states: from here on the blocks are the engine's."""
+        context = self._moving()
         for layer, pages in self._caches.states.items():
-            at = self.context.layers[layer]
+            at = context.layers[layer]
             if at.state is None or at.conv is None:
                 raise LostError(f"layer {layer} has no state")
-            pages.write(self.load.blocks[self._caches.group[layer]][0], at.state, at.conv)
+            block = self._caches.state_block(self.load.blocks, layer, context.tokens)
+            pages.write(block, at.state, at.conv)
         self._segments.clear()
-
-
-def _done(pieces: Iterator[_Work], pace: Pace, until: float) -> bool:
-    """Works one piece off at least, and as many as fit into the time. False when some are left."""
-    first = True
-    for cost, work in pieces:
-        now = time.monotonic()
-        if not first and now + cost * pace.seconds > until:
-            return False
-        work()
-        pace.learn(cost, time.monotonic() - now)
-        first = False
-    return True
 
 
 def _cost(spans: Sequence[Span]) -> float:

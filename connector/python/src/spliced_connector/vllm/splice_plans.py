@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from spliced_connector.model import Choice, Piece, Prompt, Span, SpanKind, make_plan
 from spliced_connector.segments import Found
-from spliced_connector.vllm.plans import Blocks
+from spliced_connector.vllm.plans import Blocks, PrefixPlan
 
 MAX_CUTS = 2048
 MAX_SEAM = 4096
@@ -76,12 +76,14 @@ def _whole(name: str, value: object, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Splice:
-    """How much of a prompt is taken over from the engine: tokens [0, tokens).
+    """How much of a prompt is taken over from the engine: tokens [begin, tokens), behind a prefix
+    of `begin` tokens that is in place.
 
     Invariant: spans cover them exactly once and the last one is a segment, so that the engine goes
     on behind it as behind any prefix.
     """
 
+    begin: int
     tokens: int
     prompt: Prompt
     choices: tuple[Choice, ...]  # parallel to prompt.pieces
@@ -104,15 +106,15 @@ class Splice:
         return tuple(piece for piece, what in chosen if what is choice)
 
 
-def best_splice(prompt: Prompt, choices: Sequence[Choice]) -> Splice | None:
+def best_splice(prompt: Prompt, choices: Sequence[Choice], begin: int = 0) -> Splice | None:
     """The leading part of a prompt whose takeover saves the most; None where none saves anything.
 
-    choices: what the cache has or is to have. Rows in front of the last segment that is taken
-    have to be walked, those behind it are the engine's: so a run of segments that are not there
-    ends the takeover, unless enough of those behind it are.
+    choices: what the cache has or is to have, behind a prefix of `begin` tokens. Rows in front of
+    the last segment that is taken have to be walked, those behind it are the engine's: so a run of
+    segments that are not there ends the takeover, unless enough of those behind it are.
     """
-    full = make_plan(prompt, 0, choices)
-    best, least, walked = 0, float(prompt.tokens), 0
+    full = make_plan(prompt, begin, choices)
+    best, least, walked = 0, float(prompt.tokens - begin), 0
     for i, span in enumerate(full.spans):
         if span.kind is SpanKind.RECOMPUTE:
             walked += span.length
@@ -128,23 +130,42 @@ def best_splice(prompt: Prompt, choices: Sequence[Choice]) -> Splice | None:
         choice if piece.start < end else Choice.CONTEXT
         for piece, choice in zip(prompt.pieces, choices, strict=True)
     )
-    return Splice(end, prompt, kept, spans)
+    return Splice(begin, end, prompt, kept, spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The prefix that a splice begins behind: exact rows and states of the first `tokens` tokens.
+
+    The engine has the first `held` of them, in blocks that others read. name: of a checkpoint of
+    the daemon; empty where the engine has all of them. states: then its blocks with the states
+    behind them, by cache group; None if they were lost since the match.
+    """
+
+    tokens: int = 0
+    held: int = 0
+    name: bytes = b""
+    states: tuple[int, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SpliceLoad:
-    """Fill a request's blocks with what `splice` says. ids are those of the whole prompt."""
+    """Fill a request's blocks with what `splice` says behind `base`. ids are those of the whole
+    prompt."""
 
     request_id: str
     ids: tuple[int, ...]
     splice: Splice
     blocks: Blocks
     sampled: bool  # the canary computes it again
+    base: Base = Base()
 
 
 @dataclass(frozen=True, slots=True)
 class SplicePlan:
-    """What mode splice does in one step: new requests, and those that ended before their turn."""
+    """What mode splice does in one step: new requests, those that ended before their turn, and
+    what mode prefix does for the others."""
 
     loads: tuple[SpliceLoad, ...] = ()
     dropped: frozenset[str] = frozenset()
+    prefix: PrefixPlan | None = None

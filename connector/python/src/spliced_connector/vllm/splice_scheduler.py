@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from spliced_connector.client import Match, Query, Reason
+from spliced_connector.client import Advice, Match, Query, Reason
 from spliced_connector.model import Choice, Piece, PlanError, Prompt, choose, divide
 from spliced_connector.segments import Found
 from spliced_connector.vllm.clock import PrefillClock
 from spliced_connector.vllm.finding import cuts_of
 from spliced_connector.vllm.plans import Blocks, Outcome
+from spliced_connector.vllm.pool import EnginePool, make_private, make_public
+from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.splice_plans import (
+    Base,
     Cuts,
     CutsError,
     Splice,
@@ -26,6 +29,7 @@ from spliced_connector.vllm.support import Engine, Inert
 from spliced_connector.vllm.tally import log
 
 if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
@@ -38,37 +42,46 @@ FAIR_SEAMS = 8
 
 
 def check_engine(engine: Engine) -> None:
-    """Raises Inert where a splice would not be right, or could be taken for something exact."""
-    if engine.prefix_caching:
+    """Raises Inert where the engine keeps states in a way that a splice has no place in."""
+    if engine.states and engine.cache_mode not in ("none", "align"):
         raise Inert(
-            "mode splice and the engine's prefix caching exclude each other, because spliced"
-            " blocks would be cached as exact ones: start with --no-enable-prefix-caching"
+            f"mode splice needs one state per request, or states at block boundaries, the engine"
+            f" keeps {engine.cache_mode!r}: start with --mamba-cache-mode align"
         )
-    if engine.states and engine.cache_mode != "none":
-        raise Inert(
-            f"mode splice needs one state per request, the engine keeps {engine.cache_mode!r}"
-        )
-    if engine.identity.tp_size > 1:
-        raise Inert("mode splice runs with one tensor-parallel rank")
-    if not engine.eager:
-        raise Inert("mode splice runs the model's modules itself: start with --enforce-eager")
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of a request's segments and of the prefix that the daemon has."""
+
+    prompt: Prompt
+    held: frozenset[int]  # segments by index: the daemon has them,
+    wanted: frozenset[int]  # or they are worth a capture
+    prefix: int  # tokens of the daemon's longest prefix, 0 for none
+    name: bytes
+    w: int
 
 
 @dataclass(slots=True)
 class _Tracked:
     """A request that named cuts, or that some were looked for in."""
 
-    splice: Splice | None = None
-    fair: bool = False  # may the canary judge splicing by it
+    request: Request
+    known: _Known | None = None
+    offered: Splice | None = None  # by the last match, which may be followed by another
+    base: Base = Base()  # noqa: RUF009  (frozen)
+    splice: Splice | None = None  # what was claimed
+    salt: str | None = None  # the request's own
     way: str = "engine"
-    claimed: bool = False
+    private: bool = False  # its blocks are filed under names of its own
     trouble: str = ""
     found: Found = field(default_factory=Found)
     decided_micros: int = 0  # what the decision took of the scheduler's time
 
 
 class SpliceScheduler:
-    """One match for each request, answered once; what becomes of a claim, the workers say.
+    """Decides what is spliced; what becomes of a claim, the workers say. Requests that are not
+    spliced get what mode prefix has for them, where the engine has states at block boundaries.
 
     Raises Inert for engines that mode splice does not fit.
     """
@@ -81,67 +94,91 @@ class SpliceScheduler:
         self._loads: list[SpliceLoad] = []
         self._dropped: set[str] = set()
         self._unsettled: set[str] = set()
-        self._clock = PrefillClock(session.engine.pipelined)
+        self._pool = EnginePool(session.engine)
+        self._prefix = _prefixes(session)
+        self._clock = self._prefix.clock if self._prefix else PrefillClock(session.engine.pipelined)
         # Which requests the canary takes must not follow a pattern of the traffic.
         self._random = random.Random()
 
     def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
-        """Tokens [0, n) of a request that has segments, filled later; 0 for others."""
-        named = "spliced" in (request.kv_transfer_params or ())
-        if request.cache_salt or not (named or self._session.finder.names):
-            return 0, False  # keys know the tenant's salt, not a request's
-        tracked = self._requests.get(request.request_id)
+        """Tokens behind the first `computed` of a request that has segments, filled later; those of
+        an exact prefix for others."""
+        tracked = self._tracked(request)
         if tracked is None:
-            began = time.perf_counter()
-            tracked = self._decide(request)
-            self._requests[request.request_id] = tracked
-            tracked.decided_micros = round((time.perf_counter() - began) * 1e6)
-            self._tally.add("match_micros", tracked.decided_micros)
-        if tracked.splice is None or tracked.claimed or computed > 0:
-            return 0, False
-        return tracked.splice.tokens, True
+            return self._exact(request, computed)
+        tracked.offered = None
+        if tracked.known is not None and tracked.splice is None:
+            self._offer(tracked, tracked.known, request, computed)
+        if tracked.offered is not None:
+            return tracked.offered.tokens - computed, True
+        return (0, False) if tracked.private else self._exact(request, computed)
 
     def allocated(self, request: Request, blocks: Blocks, external: int) -> None:
         """Claims the request's blocks for this step's workers."""
         tracked = self._requests.get(request.request_id)
-        if tracked is None or tracked.splice is None or tracked.claimed or external == 0:
+        if tracked is None or tracked.offered is None or external == 0:
+            if self._prefix is not None:
+                self._prefix.allocated(request, blocks, external)
             return
-        tracked.claimed, tracked.way = True, "splice"
+        splice, tracked.offered = tracked.offered, None
+        known, base = tracked.known, tracked.base
+        tracked.splice, tracked.way = splice, "splice"
+        if base.tokens and not base.name:
+            base = replace(base, states=self._pool.hold(request, base.tokens))
+        tracked.salt, tracked.private = request.cache_salt, True
+        make_private(request)
+        if self._prefix is not None:
+            self._prefix.forget(request.request_id)
         self._tally.add("matched_tokens", external)
-        sampled = tracked.fair and self._random.random() < self._session.settings.canary_share
+        fair = known is not None and self._fair(splice, known.w)
+        sampled = fair and self._random.random() < self._session.settings.canary_share
         ids = tuple(request.prompt_token_ids or ())
         self._unsettled.add(request.request_id)
-        self._loads.append(SpliceLoad(request.request_id, ids, tracked.splice, blocks, sampled))
+        self._loads.append(SpliceLoad(request.request_id, ids, splice, blocks, sampled, base))
 
     def plan(self, step: SchedulerOutput) -> SplicePlan:
         """The loads since the last step. Workers are called with it on empty steps too, as work
         may be left over."""
         loads, self._loads = tuple(self._loads), []
         dropped, self._dropped = frozenset(self._dropped), set()
-        self._clock.begin(step, busy=bool(self._unsettled))
-        return SplicePlan(loads, dropped)
+        prefix = None if self._prefix is None else self._prefix.plan(step)
+        self._clock.begin(step, busy=bool(self._unsettled or prefix))
+        return SplicePlan(loads, dropped, prefix)
 
     def settled(self, outcome: Outcome) -> None:
         """A failed claim is the engine's from here on."""
         self._clock.end()
+        if self._prefix is not None:
+            self._prefix.settled(outcome)
+        for request_id in self._unsettled & outcome.done:
+            self._pool.release(request_id)
         self._unsettled -= outcome.done
         for request_id in outcome.failed:
             tracked = self._requests.get(request_id)
-            if tracked is not None:
+            if tracked is not None and tracked.private:
                 tracked.way, tracked.trouble = "recomputed", "segments were lost after the match"
+                # Nothing of it was filed, and what the engine computes is exact.
+                make_public(tracked.request, tracked.salt)
+                tracked.private = False
 
     def finished(self, request: Request) -> dict[str, object] | None:
         """What became of the request, for its response."""
+        if self._prefix is not None:
+            self._prefix.finished(request)
         tracked = self._requests.pop(request.request_id, None)
         if tracked is None:
             return None
         self._dropped.add(request.request_id)
+        if tracked.known is not None and tracked.splice is None:
+            self._tally.add("not_worth")
         told: dict[str, object] = {"way": tracked.way, "decided_micros": tracked.decided_micros}
         if tracked.splice is not None and tracked.way == "splice":
             told["tokens"] = tracked.splice.tokens
             told["walked"] = tracked.splice.walked
             told["reused"] = tracked.splice.reused
             told["captured"] = len(tracked.splice.pieces(Choice.ISOLATED))
+            if tracked.splice.begin:
+                told["prefix"] = tracked.splice.begin
         if tracked.found.by:
             told["found"] = dict(tracked.found.by)
         if tracked.trouble:
@@ -151,6 +188,53 @@ class SpliceScheduler:
     def pending(self) -> bool:
         """Nothing is left over when no request is."""
         return False
+
+    def bind(self, manager: KVCacheManager) -> None:
+        self._pool.bind(manager)
+
+    def close(self) -> None:
+        self._pool.release_all()
+
+    def _exact(self, request: Request, computed: int) -> tuple[int | None, bool]:
+        return (0, False) if self._prefix is None else self._prefix.match(request, computed)
+
+    def _tracked(self, request: Request) -> _Tracked | None:
+        """What is decided of a request that has segments, None for others."""
+        tracked = self._requests.get(request.request_id)
+        if tracked is not None:
+            return tracked
+        named = "spliced" in (request.kv_transfer_params or ())
+        if request.cache_salt or not (named or self._session.finder.names):
+            return None  # keys know the tenant's salt, not a request's
+        began = time.perf_counter()
+        tracked = self._decide(request)
+        self._requests[request.request_id] = tracked
+        tracked.decided_micros = round((time.perf_counter() - began) * 1e6)
+        self._tally.add("match_micros", tracked.decided_micros)
+        return tracked
+
+    def _offer(self, tracked: _Tracked, known: _Known, request: Request, computed: int) -> None:
+        """Looks for a splice that begins behind the longest prefix that is in place.
+
+        Asked again, an engine may have more of it, or less.
+        """
+        if known.prefix > computed:
+            base = Base(known.prefix, computed, known.name)
+        elif computed:
+            states = self._pool.states(request, computed)
+            if states is None:
+                return
+            base = Base(computed, computed, states=states)
+        else:
+            base = Base()
+        prompt = known.prompt
+        choices = choose(
+            prompt,
+            base.tokens,
+            [piece.index in known.held for piece in prompt.pieces],
+            [piece.index in known.wanted for piece in prompt.pieces],
+        )
+        tracked.offered, tracked.base = best_splice(prompt, choices, base.tokens), base
 
     def _decide(self, request: Request) -> _Tracked:
         ids = request.prompt_token_ids or []
@@ -164,57 +248,56 @@ class SpliceScheduler:
         except CutsError as err:
             self._tally.add("bad_cuts")
             log.warning("request %s: %s", request.request_id, err)
-            return _Tracked(trouble=str(err))
+            return _Tracked(request, trouble=str(err))
         if cuts is None:
             self._tally.add("short")
-            return _Tracked()
+            return _Tracked(request)
         if cuts.cuts[-1] - cuts.cuts[0] < SHORT_TOKENS and not cuts.found.warming:
             self._tally.add("short")
-            return _Tracked(found=cuts.found)
-        tracked = self._ask(ids, cuts)
+            return _Tracked(request, found=cuts.found)
+        tracked = self._ask(request, ids, cuts)
         tracked.found = cuts.found
         return tracked
 
-    def _ask(self, ids: list[int], cuts: Cuts) -> _Tracked:
-        """Asks the daemon which segments it has, and which it wants."""
+    def _ask(self, request: Request, ids: list[int], cuts: Cuts) -> _Tracked:
+        """Asks the daemon once, which prefix and which segments it has and which it wants."""
         model = self._session.model
         salt = model.salt
         if salt is None or not model.attached:
             self._tally.add("no_daemon")
-            return _Tracked(trouble="no daemon")
+            return _Tracked(request, trouble="no daemon")
         try:
             prompt = divide(model.profile, salt, ids, cuts.cuts, cuts.w)
         except PlanError as err:
             self._tally.add("bad_cuts")
             log.info("cuts that no segments can lie between: %s", err)
-            return _Tracked(trouble="no segments can lie between these cuts")
+            return _Tracked(request, trouble="no segments can lie between these cuts")
         named = [piece for piece in prompt.pieces if piece.key is not None]
         if not named:
             self._tally.add("short")
-            return _Tracked()
-        found = model.match(keys=prompt.keys)
+            return _Tracked(request)
+        whole = None if self._prefix is None else self._prefix.open(request)
+        before = [] if whole is None else whole.before
+        names = [] if whole is None else [whole.names[position] for position in before]
+        found = model.match(before, names, prompt.keys)
         if found.trouble:
             # In words of ours: the client's name places and settings, and callers are strangers.
             log.info("a request is not spliced: %s", found.trouble)
             self._tally.add("no_daemon")
-            return _Tracked(trouble="the daemon did not answer")
+            return _Tracked(request, trouble="the daemon did not answer")
+        advice = self._advised(ids, cuts, prompt, named, found)
+        if self._prefix is not None and whole is not None:
+            self._prefix.tell(whole, found, advice)
         if Reason.OFF in found.reason:
             self._tally.add("switched_off")
-            return _Tracked(trouble="splicing is switched off")
-        held = {piece.index for piece, hit in zip(named, found.hits, strict=True) if hit}
-        wanted = self._wanted(ids, cuts, prompt, named, found) - held
+            return _Tracked(request, trouble="splicing is switched off")
+        held = frozenset(piece.index for piece, hit in zip(named, found.hits, strict=True) if hit)
         self._tally.add("held_segments", len(held))
         self._tally.add("missing_segments", len(named) - len(held))
-        choices = choose(
-            prompt,
-            0,
-            [piece.index in held for piece in prompt.pieces],
-            [piece.index in wanted for piece in prompt.pieces],
-        )
-        splice = best_splice(prompt, choices)
-        if splice is None:
-            self._tally.add("not_worth")
-        return _Tracked(splice, splice is not None and self._fair(splice, cuts.w))
+        prefix = 0 if whole is None or whole.compute else found.prefix_tokens
+        name = names[found.prefix_index] if prefix else b""
+        wanted = self._wanted(cuts, named, advice) - held
+        return _Tracked(request, _Known(prompt, held, wanted, prefix, name, cuts.w))
 
     def _fair(self, splice: Splice, w: int) -> bool:
         """Whether the canary may judge everybody's splicing by a request.
@@ -226,17 +309,17 @@ class SpliceScheduler:
         used = (*splice.pieces(Choice.HIT), *splice.pieces(Choice.ISOLATED))
         return w >= seam and all(piece.tokens >= FAIR_SEAMS * seam for piece in used)
 
-    def _wanted(
+    def _advised(
         self, ids: list[int], cuts: Cuts, prompt: Prompt, named: list[Piece], found: Match
-    ) -> set[int]:
-        """The segments that the daemon would store, were they captured."""
-        if not self._session.settings.capture:
-            return set()
-        if cuts.found.warming:
-            return self._not_too_long([piece for piece in named if piece.start > 0])
+    ) -> Advice | None:
+        """What the daemon would store of the prompt: segments, and prefixes where they can be."""
+        settings = self._session.settings
+        if not settings.capture and self._prefix is None:
+            return None
         advice = self._session.model.advise(
             Query(
                 ids,
+                max_checkpoints=settings.max_checkpoints,
                 match=found,
                 segments=tuple((piece.start, piece.tokens) for piece in named),
                 cuts=cuts.cuts,
@@ -244,16 +327,34 @@ class SpliceScheduler:
                 samples=self._clock.take(),
             )
         )
+        if advice is None and self._prefix is None:
+            self._tally.add("unadvised")  # else PrefixScheduler counts it
+        return advice
+
+    def _wanted(self, cuts: Cuts, named: list[Piece], advice: Advice | None) -> frozenset[int]:
+        """The segments that the daemon would store, were they captured."""
+        if not self._session.settings.capture:
+            return frozenset()
+        if cuts.found.warming:
+            return self._not_too_long([piece for piece in named if piece.start > 0])
         if advice is None:
-            self._tally.add("unadvised")
-            return set()
+            return frozenset()
         told = zip(named, advice.segments, strict=False)
         return self._not_too_long([piece for piece, segment in told if segment.publish])
 
-    def _not_too_long(self, wanted: list[Piece]) -> set[int]:
+    def _not_too_long(self, wanted: list[Piece]) -> frozenset[int]:
         """Those that may be captured."""
         most = self._session.settings.capture_tokens
-        short = {piece.index for piece in wanted if piece.tokens <= most}
+        short = frozenset(piece.index for piece in wanted if piece.tokens <= most)
         if len(short) < len(wanted):
             self._tally.add("too_long_to_capture", len(wanted) - len(short))
         return short
+
+
+def _prefixes(session: Session) -> PrefixScheduler | None:
+    """What mode prefix does, None where the engine has no states at block boundaries."""
+    try:
+        return PrefixScheduler(session)
+    except Inert as err:
+        log.info("prefixes are left to the engine: %s", err)
+        return None

@@ -1,0 +1,104 @@
+"""The engine's blocks, as the half in the scheduler's process sees them.
+
+vLLM files full blocks under hashes of the request's tokens, and whoever has the same tokens is
+given them. Spliced blocks hold something else than a prefill would have left there, so a spliced
+request is renamed before anything of it is filed: all its blocks, also those that the engine
+computes behind the splice, are then known under a name that no other request can have.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spliced_connector.vllm.plans import NO_BLOCK
+from spliced_connector.vllm.support import Engine
+
+if TYPE_CHECKING:
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.request import Request
+
+
+def make_private(request: Request) -> None:
+    """Files what is not filed yet of a request under names of its own.
+
+    Blocks that it shares with others keep theirs.
+    """
+    _name(request, f"spliced:{secrets.token_hex(16)}")
+
+
+def make_public(request: Request, salt: str | None) -> None:
+    """Undoes `make_private`; nothing of the request may be filed. salt: the request's own."""
+    _name(request, salt)
+
+
+def _name(request: Request, salt: str | None) -> None:
+    request.cache_salt = salt
+    request.block_hashes.clear()
+    request.update_block_hashes()
+
+
+class EnginePool:
+    """Finds and holds the states behind prefixes that the engine has."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._groups = [group.states for group in engine.groups]
+        self._pool: BlockPool | None = None
+        self._held: dict[str, list[KVCacheBlock]] = {}
+
+    def bind(self, manager: KVCacheManager) -> None:
+        """Called once, before the first request."""
+        self._pool = manager.block_pool
+
+    def states(self, request: Request, tokens: int) -> tuple[int, ...] | None:
+        """The blocks with the states behind the request's first `tokens` tokens, by cache group,
+        `NO_BLOCK` for groups of rows. None where one is not there (any more)."""
+        found = self._find(request, tokens)
+        return None if found is None else _numbers(found)
+
+    def hold(self, request: Request, tokens: int) -> tuple[int, ...] | None:
+        """`states`, which stay until `release`: the engine itself keeps the last state of a
+        request only, and may give the others' blocks away."""
+        found = self._find(request, tokens)
+        if found is None or self._pool is None:
+            return None
+        held = [block for block in found if block is not None]
+        self._pool.touch(held)
+        self._held[request.request_id] = held
+        return _numbers(found)
+
+    def release(self, request_id: str) -> None:
+        """Gives back what is held for a request. Twice is once."""
+        held = self._held.pop(request_id, None)
+        if held and self._pool is not None:
+            self._pool.free_blocks(held)
+
+    def release_all(self) -> None:
+        for request_id in list(self._held):
+            self.release(request_id)
+
+    def _find(self, request: Request, tokens: int) -> list[KVCacheBlock | None] | None:
+        pool = self._pool
+        if pool is None or tokens <= 0 or tokens % pool.hash_block_size:
+            return None
+        # A hash is of all tokens up to its end, for blocks of every size.
+        index = tokens // pool.hash_block_size - 1
+        if index >= len(request.block_hashes):
+            return None
+        found: list[KVCacheBlock | None] = []
+        for group, states in enumerate(self._groups):
+            if not states:
+                found.append(None)
+                continue
+            cached = pool.get_cached_block(request.block_hashes[index], [group])
+            if not cached:
+                return None
+            found.append(cached[0])
+        return found
+
+
+def _numbers(blocks: Sequence[KVCacheBlock | None]) -> tuple[int, ...]:
+    return tuple(NO_BLOCK if block is None else int(block.block_id) for block in blocks)
