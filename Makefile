@@ -130,7 +130,7 @@ test-sglang: build ## tests on SGLang's own cache classes; 0.8 GiB beside bin/en
 	  cd $(PYDIR) && $(SGLANG)/bin/python -m pytest -q $(PYTESTFLAGS) \
 	    tests/engine/test_sglang_backend.py tests/engine/test_drift.py
 
-demo-vllm: build ## a RAG request to a stock vLLM server: cold, prefix-cached and spliced; says why it skips
+demo-vllm: build ## a chat client in front of stock vLLM servers without us and with us; some minutes; says why it skips
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
 	  $(ENGINES)/bin/python scripts/demo-vllm/demo.py

@@ -1,146 +1,196 @@
-"""A RAG request to vLLM's own server: cold, prefix-cached and spliced.
+"""An unmodified OpenAI chat client in front of vLLM's own server, without us and with us.
 
     make demo-vllm
 
-Starts the daemon and, one after the other, two servers of the same model: one in mode prefix, one
-in mode splice. The first question is asked cold and again, so that its prefix is cached. The
-second question needs the same notes in another order: no prefix helps it. Prints the time to the
-first token of each, and the answers.
+Starts two servers of one model with vLLM's defaults, prefix caching among them, and a count of
+cached tokens in `usage`. One of them has the connector, which looks for segments by itself. Both
+get the same requests in turn: questions that bring documents in an order of their own, and agents
+that read files, call by call. Prints for each request the time to the first token and the prompt
+tokens that were not computed, and in the end sums and some answers.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 import tempfile
+import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tinyhybrid"))
+from models import MAX_TOKENS, make_model
+from processes import Server, connector_flag, start_daemon, start_server
+from traffic import Request, agents, documents, pages, questions
 
-from generate import Corpus, Prompt, encode
-from models import trained_or_random
-from processes import Answer, Server, connector_flag, start_daemon, start_server
-
-NOTES = 8
-REPEATS = 3
-
-SPLICE_FLAG = "--no-enable-prefix-caching"
-SERVER = "python -m vllm.entrypoints.openai.api_server"
+COUNTS = "--enable-prompt-tokens-details"
+ANSWER_TOKENS = 8
+WAYS = ("without", "with")
 
 
 @dataclass(frozen=True)
-class Request:
-    """Token ids, and where its notes begin and end: the last part is the question."""
+class Answer:
+    """What a client sees: seconds to the first token, prompt tokens, those of them that the server
+    says it did not compute, and the text."""
 
-    ids: list[int]
-    cuts: list[int]
-    question: str
-    answer: str
-
-    @classmethod
-    def of(cls, prompt: Prompt) -> Request:
-        ids: list[int] = []
-        cuts = [0]
-        parts = prompt.segments()
-        # The instruction and the first note are one segment: too short alone to be worth keeping.
-        for i, part in enumerate(parts):
-            ids += encode(part)
-            if 0 < i < len(parts) - 1:
-                cuts.append(len(ids))
-        asked = prompt.questions[0]
-        return cls(ids, cuts, asked.text, asked.answer)
+    seconds: float
+    prompt: int
+    cached: int
+    text: str
 
 
-def two_requests(seed: int) -> tuple[Request, Request]:
-    """The same notes in two orders, with two questions."""
-    corpus = Corpus(1 << 40, 64)
-    first = corpus.prompt(seed, NOTES)
-    n = len(first.notes)
-    turned = (*first.notes[n // 2 :], *first.notes[: n // 2])
-    # The instruction belongs to the first segment: the note behind it stays where it is.
-    turned = (first.notes[0], *(note for note in turned if note is not first.notes[0]))
-    for other in range(seed + 1, seed + 2000):
-        asked = corpus.prompt(other, NOTES)
-        needed = {asked.notes[i].subject for i in asked.questions[0].notes}
-        if needed <= {note.subject for note in turned}:
-            return Request.of(first), Request.of(Prompt(turned, asked.questions))
-    return Request.of(first), Request.of(Prompt(turned, first.questions))
+def ask(server: Server, request: Request, tokens: int = ANSWER_TOKENS) -> Answer:
+    """One streamed answer, by the OpenAI client as it is."""
+    from openai import OpenAI
+
+    client = OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", timeout=900)
+    began = time.perf_counter()
+    stream = client.chat.completions.create(
+        model="model",
+        messages=request.messages,  # type: ignore[arg-type]
+        max_tokens=tokens,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    first, text, prompt, cached = 0.0, "", 0, 0
+    for event in stream:
+        if event.choices and (said := event.choices[0].delta.content):
+            first = first or time.perf_counter() - began
+            text += said
+        if event.usage is not None:
+            prompt = event.usage.prompt_tokens
+            details = event.usage.prompt_tokens_details
+            cached = (details.cached_tokens or 0) if details is not None else 0
+    return Answer(first or time.perf_counter() - began, prompt, cached, text)
 
 
-def median(answers: list[Answer]) -> Answer:
-    return sorted(answers, key=lambda answer: answer.ttft)[len(answers) // 2]
+def serve(
+    stack: ExitStack, directory: Path, model: Path, extra: dict[str, object], compiled: bool
+) -> list[Server]:
+    """The server without us, and the one with us."""
+    daemon, socket_path = start_daemon(
+        directory, "-arena=2GiB", "-private=256MiB", "-staging=64MiB"
+    )
+    stack.callback(daemon.close)
+    flag = connector_flag(socket_path, model, "splice", **extra)
+    print(f"vllm serve MODEL {COUNTS}\nvllm serve MODEL {COUNTS} --kv-transfer-config '{flag}'")
+    print("" if compiled else "(and --enforce-eager: compiling takes longer than the requests)\n")
+    common = [COUNTS, f"--max-model-len={MAX_TOKENS}", "--max-num-seqs=2"]
+    servers = []
+    for flags in (common, [*common, f"--kv-transfer-config={flag}"]):
+        server = start_server(directory, model, *flags, eager=not compiled)
+        stack.callback(server.close)
+        servers.append(server)
+    return servers
 
 
-def row(name: str, answer: Answer, request: Request) -> None:
-    text = answer.text.strip().split(".")[0][:40]
-    print(f"  {name:<34}{answer.ttft * 1000:>8.0f} ms   {text!r} (right: {request.answer!r})")
+def run(servers: list[Server], requests: list[Request]) -> list[tuple[Request, list[Answer]]]:
+    """Both in turn, so that what else the machine does falls on both."""
+    for server in servers:
+        ask(server, Request("warm", "up", [{"role": "user", "content": "Are you there? " * 60}]))
+    print(f"{'':22}{'prompt':>8}   {'first token, ms':^21}   {'not computed':^19}")
+    print(f"{'':22}{'tokens':>8}   {WAYS[0]:>9} {WAYS[1]:>11}   {WAYS[0]:>9} {WAYS[1]:>9}")
+    done = []
+    for i, request in enumerate(requests):
+        order = (0, 1) if i % 2 else (1, 0)
+        answers = [Answer(0, 0, 0, "")] * 2
+        for which in order:
+            answers[which] = ask(servers[which], request)
+        done.append((request, answers))
+        plain, ours = answers
+        print(
+            f"  {request.name:<20}{plain.prompt:>8}   {plain.seconds * 1000:>9.0f}"
+            f" {ours.seconds * 1000:>11.0f}   {plain.cached:>9} {ours.cached:>9}",
+            flush=True,
+        )
+    return done
 
 
-def warm_up(server: Server, vocabulary: int) -> None:
-    """A server's first requests load what later ones have: they are nobody's measure."""
-    for i in range(2):
-        server.ask([(7 * j + i) % vocabulary for j in range(300)], tokens=2)
-
-
-def prefix_part(server: Server, first: Request, second: Request) -> tuple[float, float]:
-    row("cold", server.ask(first.ids), first)
-    again = median([server.ask(first.ids) for _ in range(REPEATS)])
-    row("the same again, prefix-cached", again, first)
-    other = server.ask(second.ids)
-    row("its notes in another order", other, second)
-    return again.ttft, other.ttft
-
-
-def splice_part(server: Server, first: Request, second: Request) -> float:
-    row("cold, notes captured", server.ask(first.ids, first.cuts), first)
-    for request in (first, second):
-        server.ask(request.ids, request.cuts)
-    spliced = median([server.ask(second.ids, second.cuts) for _ in range(REPEATS)])
-    row("in another order, spliced", spliced, second)
-    _, told = server.one_token(second.ids, second.cuts)
-    print(f"  the connector says: {told}")
-    return spliced.ttft
+def report(done: list[tuple[Request, list[Answer]]]) -> dict[str, object]:
+    """Sums by kind of traffic; the later half of each is what a server that has run for a while
+    does."""
+    out: dict[str, object] = {}
+    for kind in ("rag", "agent"):
+        rows = [answers for request, answers in done if request.kind == kind]
+        late = rows[len(rows) // 2 :]
+        times = [[a[i].seconds for a in rows] for i in range(2)]
+        later = [median(a[i].seconds for a in late) for i in range(2)]
+        prompt = sum(a[0].prompt for a in rows)
+        cached = [sum(a[i].cached for a in rows) / prompt for i in range(2)]
+        same = sum(a[0].text == a[1].text for a in rows)
+        print(
+            f"\n{kind}: {len(rows)} requests, {prompt} prompt tokens\n"
+            f"  all first tokens      {sum(times[0]):.1f} s without, {sum(times[1]):.1f} s with:"
+            f" {sum(times[0]) / sum(times[1]):.2f} times as fast\n"
+            f"  median, later half    {later[0] * 1000:.0f} ms without, {later[1] * 1000:.0f} ms"
+            f" with: {later[0] / later[1]:.2f} times as fast\n"
+            f"  not computed          {cached[0]:.0%} without, {cached[1]:.0%} with\n"
+            f"  same {ANSWER_TOKENS} tokens         {same} of {len(rows)}"
+        )
+        out[kind] = {
+            "requests": len(rows),
+            "prompt_tokens": prompt,
+            "seconds": [round(sum(t), 3) for t in times],
+            "later_median_seconds": [round(t, 4) for t in later],
+            "cached_share": [round(share, 3) for share in cached],
+            "same_answers": same,
+        }
+        request, answers = [row for row in done if row[0].kind == kind][-1]
+        for way, answer in zip(WAYS, answers, strict=True):
+            print(f"  {request.name}, {way:<8} {answer.text!r}")
+    return out
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="vLLM's server with and without splicing.")
-    parser.add_argument(
-        "--model", type=Path, help="a directory; default: the trained one, or random"
-    )
-    parser.add_argument("--seed", type=int, default=1 << 41, help="of the question")
+    parser = argparse.ArgumentParser(description="vLLM's server without us and with us.")
+    parser.add_argument("--model", type=Path, help="a directory, in place of random weights")
+    parser.add_argument("--layers", type=int, default=12, help="of the model with random weights")
+    parser.add_argument("--hidden", type=int, default=1024, help="its width")
+    parser.add_argument("--questions", type=int, default=8)
+    parser.add_argument("--tasks", type=int, default=3, help="of agents, four steps each")
+    parser.add_argument("--find", default="template,chunks", help="what the server looks for")
+    parser.add_argument("--compiled", action="store_true", help="without --enforce-eager")
+    parser.add_argument("--out", type=Path, help="where the sums go as JSON")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="spliced-demo-") as name:
-        run(Path(name), args.model, args.seed)
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
+    with tempfile.TemporaryDirectory(prefix="spliced-demo-") as name, ExitStack() as stack:
+        directory = Path(name)
+        model = args.model
+        if model is None:
+            model = make_model(directory / "model", pages(), args.layers, args.hidden)
+            print(f"a model of random weights, {_parameters(model) / 1e6:.0f} M parameters:")
+            print("times and counts are those of a trained one, answers mean nothing\n")
+        extra: dict[str, object] = {
+            "find": [finder for finder in args.find.split(",") if finder],
+            "timeout_ms": 1000,
+            "load_ms": 5000,
+        }
+        servers = serve(stack, directory, model, extra, args.compiled)
+        pool = documents(10)
+        requests = questions(pool, args.questions, 6) + agents(pool, args.tasks, 4)
+        sums = report(run(servers, requests))
+        if args.out:
+            args.out.write_text(json.dumps(sums, indent=1) + "\n")
 
 
-def run(directory: Path, chosen: Path | None, seed: int) -> None:
-    model = chosen or trained_or_random(directory)
-    first, second = two_requests(seed)
-    print(f"model {model.name}, prompts of {len(first.ids)} and {len(second.ids)} tokens")
-    print(f"question 1: {first.question}\nquestion 2: {second.question}\n")
-    daemon, socket_path = start_daemon(directory, "-arena=1GiB", "-private=512MiB")
-    try:
-        flag = connector_flag(socket_path, model, "prefix", timeout_ms=500)
-        print(f"{SERVER} ... --kv-transfer-config '{flag}'")
-        server = start_server(directory, model, f"--kv-transfer-config={flag}")
-        try:
-            warm_up(server, 512)
-            _, other = prefix_part(server, first, second)
-        finally:
-            server.close()
-        flag = connector_flag(socket_path, model, "splice", timeout_ms=500)
-        print(f"\n{SERVER} ... {SPLICE_FLAG} --kv-transfer-config '{flag}'")
-        server = start_server(directory, model, SPLICE_FLAG, f"--kv-transfer-config={flag}")
-        try:
-            warm_up(server, 512)
-            spliced = splice_part(server, first, second)
-        finally:
-            server.close()
-    finally:
-        daemon.close()
-    print(f"\nnotes in another order: first token {other / spliced:.2f} times sooner when spliced")
+def _parameters(model: Path) -> int:
+    """Counted in the headers of the safetensors."""
+    total = 0
+    for path in model.glob("*.safetensors"):
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        for name, tensor in header.items():
+            if name != "__metadata__":
+                count = 1
+                for n in tensor["shape"]:
+                    count *= n
+                total += count
+    return total
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,60 +1,86 @@
-"""The model that the demo serves."""
+"""The model that the demo serves: Qwen3.5's layers with seeded weights, and a tokenizer that is
+trained on this project's pages."""
 
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-TRAINED = ROOT / "scripts" / "tinyhybrid" / "model"
+MAX_TOKENS = 8192
+VOCABULARY = 4096
 
-sys.path.insert(0, str(ROOT / "scripts" / "tinyhybrid"))
+_SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
+
+_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
+    "{% if m['content'] %}{{ m['content'] }}{% endif %}"
+    "{% for call in m['tool_calls'] or [] %}\n{{ call['function'] | tojson }}{% endfor %}"
+    "<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
 
-def trained_or_random(directory: Path) -> Path:
-    """The trained model where it is there, else random weights of its shape: right times, wrong
-    answers."""
-    if (TRAINED / "model.safetensors").exists():
-        return TRAINED
-    return random_model(directory / "random")
+def make_model(directory: Path, texts: Iterable[str], layers: int, hidden: int) -> Path:
+    """Three layers of gated delta rule to one of attention, in bfloat16.
 
-
-def random_model(directory: Path) -> Path:
-    """Random weights behind the trained model's words."""
+    layers 12 and hidden 1024 are 253 million parameters. The weights are random: times are those of
+    a trained model of this shape, answers mean nothing.
+    """
     import torch
-    from lexicon import tokenizer_json
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
+    _write_tokenizer(directory, texts)
     config = Qwen3_5TextConfig(
-        vocab_size=640,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=8,
-        layer_types=(["linear_attention"] * 3 + ["full_attention"]) * 2,
-        num_attention_heads=4,
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        intermediate_size=7 * hidden // 2,
+        num_hidden_layers=layers,
+        layer_types=(["linear_attention"] * 3 + ["full_attention"]) * (layers // 4),
+        num_attention_heads=hidden // 128,
         num_key_value_heads=2,
-        head_dim=64,
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
-        linear_key_head_dim=64,
-        linear_value_head_dim=64,
+        head_dim=256,
+        linear_num_key_heads=hidden // 64,
+        linear_num_value_heads=hidden // 64,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
         linear_conv_kernel_dim=4,
         rope_parameters={
             "rope_type": "default",
-            "rope_theta": 10000.0,
+            "rope_theta": 1e7,
             "partial_rotary_factor": 0.25,
         },
-        max_position_embeddings=4096,
-        dtype="float32",
+        max_position_embeddings=2 * MAX_TOKENS,
+        tie_word_embeddings=True,
+        dtype="bfloat16",
     )
     torch.manual_seed(0)
-    model = Qwen3_5ForCausalLM(config).float()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.05)
-    model.save_pretrained(directory)
-    (directory / "tokenizer.json").write_text(tokenizer_json() + "\n")
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 4096}
-    (directory / "tokenizer_config.json").write_text(json.dumps(settings) + "\n")
+    Qwen3_5ForCausalLM(config).bfloat16().save_pretrained(directory)
     return directory
+
+
+def _write_tokenizer(directory: Path, texts: Iterable[str]) -> None:
+    """Byte pairs, and the chat template of ChatML."""
+    from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
+    from tokenizers.models import BPE
+
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(_SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": MAX_TOKENS,
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "chat_template": _TEMPLATE,
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings) + "\n")

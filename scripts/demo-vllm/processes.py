@@ -23,7 +23,6 @@ ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
-    "TORCH_COMPILE_DISABLE": "1",
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 
@@ -49,14 +48,14 @@ def connector_flag(socket_path: str, weights: Path, mode: str, **extra: object) 
 class Process:
     """Something that is started, waited for, and ended with all its children."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+    def __init__(self, name: str, command: Sequence[str], log: Path, **environment: str) -> None:
         self._name, self._log = name, log
         with log.open("wb") as out:
             self._process = subprocess.Popen(
                 command,
                 stdout=out,
                 stderr=out,
-                env=ENVIRONMENT | os.environ,
+                env=ENVIRONMENT | os.environ | environment,
                 start_new_session=True,
             )
 
@@ -108,16 +107,23 @@ def start_daemon(directory: Path, *flags: str) -> tuple[Process, str]:
     return daemon, path
 
 
-def start_server(directory: Path, model: Path, *flags: str) -> Server:
-    """vLLM's server. Prints nothing; its log stays in the directory."""
+def start_server(directory: Path, model: Path, *flags: str, eager: bool = True) -> Server:
+    """vLLM's server. Prints nothing; its log stays in the directory.
+
+    eager: nothing is compiled, which takes longer than a demo has on few cores.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     # `vllm serve` of the CPU wheel looks for a package of another name, and ends.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     command += [f"--model={model}", f"--port={port}", "--host=127.0.0.1", "--dtype=bfloat16"]
-    command += ["--enforce-eager", "--served-model-name=model", *flags]
-    process = Process("vLLM", command, directory / f"vllm-{port}.log")
+    command += ["--served-model-name=model", *flags]
+    environment = {}
+    if eager:
+        command.append("--enforce-eager")
+        environment["TORCH_COMPILE_DISABLE"] = "1"
+    process = Process("vLLM", command, directory / f"vllm-{port}.log", **environment)
     try:
         process.wait_for(port, 900)
     except BaseException:

@@ -1,0 +1,98 @@
+"""What clients send: questions with documents, and agents that read files.
+
+The documents are sections of this project's pages. Both clients are plain users of the OpenAI chat
+API, which know nothing of segments.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_SYSTEM = (
+    "You answer questions about a cache daemon for language models. Use the documents that are"
+    " given, quote the settings that you name, and say so when they do not tell. Be short."
+)
+_AGENT = (
+    "You are an agent that reads the pages of a project to solve a task. Call read_page with the"
+    " name of a page; when you have read enough, answer in one sentence."
+)
+
+Message = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Document:
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call of the API. kind: rag or agent; name tells them apart in a table."""
+
+    kind: str
+    name: str
+    messages: list[Message]
+
+
+def pages() -> list[str]:
+    """All text that there is, for a tokenizer."""
+    return [path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))]
+
+
+def documents(count: int, least: int = 1500, most: int = 3500) -> list[Document]:
+    """Sections of the pages, of so many characters each, in an order by seed."""
+    found = []
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        for part in re.split(r"\n(?=##+ )", path.read_text()):
+            title, _, text = part.strip().partition("\n")
+            if len(text) >= least:
+                cut = text.rfind("\n", 0, most) if len(text) > most else len(text)
+                found.append(Document(f"{path.stem}: {title.strip('# ')}", text[:cut].strip()))
+    random.Random(1).shuffle(found)
+    return found[:count]
+
+
+def questions(pool: Sequence[Document], requests: int, each: int) -> list[Request]:
+    """A retriever's work: every question brings documents of the pool, in an order of its own."""
+    rng = random.Random(2)
+    out = []
+    for i in range(requests):
+        chosen = rng.sample(list(pool), each)
+        given = "\n\n".join(f"## {d.title}\n\n{d.text}" for d in chosen)
+        asked = f"\n\nQuestion {i + 1}: what follows from “{rng.choice(chosen).title}” for a user?"
+        messages: list[Message] = [
+            {"role": "system", "content": _SYSTEM},
+            {"role": "user", "content": given + asked},
+        ]
+        out.append(Request("rag", f"question {i + 1}", messages))
+    return out
+
+
+def agents(pool: Sequence[Document], tasks: int, steps: int) -> list[Request]:
+    """Each task is a conversation that grows by a page that was read; tasks read the same pages."""
+    rng = random.Random(3)
+    out = []
+    for task in range(tasks):
+        chosen = rng.sample(list(pool), steps)
+        messages: list[Message] = [
+            {"role": "system", "content": _AGENT},
+            {"role": "user", "content": f"Task {task + 1}: compare {chosen[0].title} to the rest."},
+        ]
+        for step, page in enumerate(chosen):
+            call = {
+                "id": f"call-{task}-{step}",
+                "type": "function",
+                "function": {"name": "read_page", "arguments": json.dumps({"page": page.title})},
+            }
+            messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": page.text})
+            out.append(Request("agent", f"task {task + 1}, step {step + 1}", list(messages)))
+    return out
