@@ -25,6 +25,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/find"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -68,8 +69,9 @@ type Daemon struct {
 	// Set by Run before ready is closed.
 	device   gpuipc.Device
 	ownsDev  bool
-	gpu      *gpu.GPU   // nil = none
-	disk     *disk.Tier // nil = none
+	gpu      *gpu.GPU    // nil = none
+	disk     *disk.Tier  // nil = none
+	segments *find.Index // that disk and store share; nil without a disk
 	store    *tiering.Store
 	canary   *canary.Canary
 	server   *server.Server

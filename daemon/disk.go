@@ -7,6 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/find"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -16,6 +17,7 @@ func (d *Daemon) openDisk() (err error) {
 	if d.config.Disk == "" {
 		return nil
 	}
+	d.segments = &find.Index{}
 	d.disk, err = disk.Open(d.diskConfig())
 	return err
 }
@@ -27,7 +29,7 @@ func (d *Daemon) diskConfig() disk.Config {
 		GranuleBytes: int64(c.DiskGranule), ReserveBytes: int64(c.DiskReserve), Device: d.device, Coded: codedParts[c.DiskCodec],
 		Workers: c.DiskWorkers, QueueBytes: int64(c.DiskQueue), SyncEvery: c.DiskSyncEvery,
 		DrainTime: max(c.DrainTimeout, time.Millisecond), OpenLater: true,
-		Eviction: policy.NewLRU, Now: d.now, Log: d.log,
+		Eviction: policy.NewLRU, Now: d.now, Log: d.log, Find: d.segments,
 	}
 	// By name: ids follow the order of the configuration, which may change.
 	for _, t := range d.tenants {

@@ -71,7 +71,7 @@ func (d *Daemon) storeConfig() tiering.Config {
 	if d.disk == nil {
 		return config
 	}
-	config.Lower = d.disk
+	config.Lower, config.Find = d.disk, d.segments
 	if d.lower != nil {
 		config.Lower = d.lower(d.disk)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/costs"
+	"github.com/spliced-kv/spliced/tiering/find"
 	"github.com/spliced-kv/spliced/tiering/hbm"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -74,6 +75,8 @@ type Config struct {
 	HBM *hbm.Config // the tier above memory; nil = none
 
 	Lower tier.Tier // the next slower tier; nil = what leaves memory is evicted
+	// Find is the index that Lower adds its segments to; nil = one of the store's own.
+	Find *find.Index
 	// DefaultLevel is how safe an object is made before its publication is
 	// acknowledged when its commits name no level; LevelMemory.
 	DefaultLevel tier.Level
@@ -156,6 +159,9 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxChain, 256)
 	setDefault(&c.MaxDeparted, 65536)
 	setDefault(&c.MaxDecisions, 4096)
+	if c.Find == nil {
+		c.Find = &find.Index{}
+	}
 	setDefault(&c.DefaultLevel, tier.LevelMemory)
 	setDefault(&c.HighWater, 0.90)
 	setDefault(&c.LowWater, min(0.80, c.HighWater))

@@ -36,6 +36,7 @@ func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
 	o := &objects.Object{
 		Key: q.Key, Profile: p, Tenant: t, Pool: c.store.objects.Pools[objects.PublicPool],
 		Spec: q.Spec, Begin: begin, End: begin + count, Depth: 1, TokenIDs: slices.Clone(q.Tokens),
+		Hash: p.RollingHash(t.Salt).Segment(q.Spec, q.Tokens),
 	}
 	return c.reserve(o, q.Rank)
 }

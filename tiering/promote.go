@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
@@ -37,6 +38,7 @@ type promotion struct {
 	fill    *objects.Fill   // of object, while it runs
 	object  *objects.Object // once it is placed; a placeholder's when into is set
 	content *tier.Content
+	hash    profile.SegmentHash // of the tokens in it, for a segment
 	until   deadline.Deadline[any]
 	further []int // ranks that want it in HBM as well
 }
@@ -295,6 +297,9 @@ func (p *promotion) read(ctx context.Context) error {
 		return err
 	}
 	p.content = c
+	if o := p.object; o.Kind == 0 {
+		p.hash = p.profile.RollingHash(p.tenant.Salt).Segment(o.Spec, c.Tokens)
+	}
 	return s.patch(ctx, p)
 }
 
@@ -348,7 +353,7 @@ func (p *promotion) publish(f *transfer.Flight) {
 		s.restoreStatesLocked(p)
 	}
 	o := p.object
-	o.Publisher, o.TokenIDs, o.Stored = p.content.Publisher, p.content.Tokens, p.entry.Level
+	o.Publisher, o.TokenIDs, o.Hash, o.Stored = p.content.Publisher, p.content.Tokens, p.hash, p.entry.Level
 	why := decision.Promoted
 	if o.Ahead = !f.Urgent(); o.Ahead {
 		why = decision.ReadAhead

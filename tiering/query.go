@@ -5,6 +5,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/find"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -38,6 +39,38 @@ type SegmentStatus struct {
 	Place  tier.Place
 	Reason tier.Reason
 	Tokens uint32 // interior tokens of a hit
+}
+
+// MaxPrompt is how many tokens a prompt may have in which segments are looked for.
+const MaxPrompt = 1 << 20
+
+// KnownQuery asks which held segments stand where in a prompt.
+type KnownQuery struct {
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
+	Tokens  []uint32 // the prompt, at most MaxPrompt
+	Begin   int      // segments begin there at the earliest
+	// SeamTokens is the seam width that segments behind token 0 were computed for.
+	SeamTokens int
+	Most       int    // segments; those behind them are left out
+	Device     bool   // as of MatchQuery
+	Pause      func() // called every few thousand tokens where it is not nil
+}
+
+// Known answers a KnownQuery. It keeps its memory from one to the next.
+type Known struct {
+	Segments []KnownSegment // ascending, without overlaps
+	Untried  int            // as of find.Found
+	found    find.Found
+	keys     [][32]byte
+	rows     []SegmentStatus
+}
+
+// KnownSegment is a segment that is held: tokens [Start, Start+Tokens) of the prompt.
+type KnownSegment struct {
+	Start, Tokens int
+	Key           profile.SegmentKey
+	SegmentStatus // a hit
 }
 
 // AcquireQuery leases segments for reading by one rank.

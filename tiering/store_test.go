@@ -445,6 +445,7 @@ func (s *Store) auditLocked() error {
 		tenants[t] = &account{}
 	}
 	children := map[*objects.Object]int{}
+	found := 0
 	linked, ranked, ids := 0, [objects.AllPools]int{}, int64(0)
 	kids, candidates := map[*objects.Object]policy.ID{}, map[policy.ID]bool{}
 	for _, o := range s.objects.Table.Places() {
@@ -460,6 +461,9 @@ func (s *Store) auditLocked() error {
 		}
 		if o.Linked() && !o.InHBM() {
 			linked++
+		}
+		if o.Kind == 0 && o.Published() && !o.InHBM() && o.Hash != (profile.SegmentHash{}) {
+			found++
 		}
 		if err := s.auditExtents(o); err != nil {
 			return err
@@ -594,6 +598,9 @@ func (s *Store) auditLocked() error {
 				listed++
 			}
 		}
+	}
+	if n := s.cfg.Find.Len(); n != found {
+		return fmt.Errorf("%d segments can be found by their tokens, %d are published", n, found)
 	}
 	if listed != linked {
 		return fmt.Errorf("catalogue lists %d objects, %d are linked", listed, linked)

@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
+	"github.com/spliced-kv/spliced/tiering/find"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -42,6 +43,7 @@ type Config struct {
 
 	Tenants []Tenant      // required, at least one
 	Device  gpuipc.Device // required; of the store's arena
+	Find    *find.Index   // that the store looks into; nil = one of the tier's own
 
 	// Coded names the parts that are stored by codec.Planes, by kind; none.
 	Coded []profile.PartKind
@@ -130,6 +132,9 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.RetryMin, time.Second)
 	setDefault(&c.RetryMax, max(time.Minute, c.RetryMin))
 	setDefault(&c.DrainTime, 10*time.Second)
+	if c.Find == nil {
+		c.Find = &find.Index{}
+	}
 	if c.Eviction == nil {
 		c.Eviction = policy.NewLRU
 	}

@@ -101,6 +101,7 @@ type entry struct {
 	evicts   bool   // it may be evicted: policies hold it
 	readers  int    // reads of it
 	pins     int    // 1 while it is on its way or read, and 1 for each child with pins
+	public   bool   // the index of segments has it
 	failures int    // mount.failures when its bytes were written
 	proven   bool   // its seal was compared, or made, since the directory was opened
 	write    *write // while it is on its way
@@ -117,6 +118,7 @@ func (t *table) become(e *entry, to phase) {
 		panic(fmt.Sprintf("disk: %v is %v and cannot become %v", e.Name, e.phase, to))
 	}
 	e.phase = to
+	t.publish(e, to.live())
 	switch to {
 	case logged:
 		t.logged = append(t.logged, e)

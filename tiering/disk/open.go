@@ -38,6 +38,9 @@ func (t *Tier) attach() bool {
 		return false
 	}
 	entries := len(o.index)
+	for _, e := range o.index { // before others have the table: it may be long
+		o.publish(e, e.phase.live())
+	}
 	t.mu.Lock()
 	t.table, t.mount, t.models = o.table, o.mount, o.models
 	t.removed = removals{}

@@ -48,7 +48,7 @@ func become(from, to phase) (err error) {
 		}
 	}()
 	var none table
-	none.become(&entry{phase: from}, to)
+	none.become(&entry{phase: from, owner: &account{}}, to)
 	return nil
 }
 

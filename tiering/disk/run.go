@@ -274,6 +274,8 @@ func (t *Tier) forgetAll() (left []*entry) {
 	t.mu.Lock()
 	t.queue.waiting, t.queue.ready = nil, nil
 	t.mu.Unlock()
+	held := slices.Collect(maps.Values(old.index))
+	t.mu.Each(len(held), rowsAtOnce, func(i int) { old.publish(held[i], false) })
 	return append(old.deleting, old.deleted...)
 }
 

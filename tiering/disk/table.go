@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/find"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -60,6 +61,7 @@ type table struct {
 	accounts []*account // of all names
 	pools    [poolCount]*pool
 	leaving  int64 // bytes of forgotten entries whose space is not free yet
+	find     *find.Index
 
 	// Entries with something to be done about them; some have moved on since.
 	logged   []*entry // to be synced
@@ -69,8 +71,8 @@ type table struct {
 	deleted  []*entry // for the next sync
 }
 
-func newTable(budgets [poolCount]int64, tenants []Tenant, eviction func() policy.Eviction) table {
-	t := table{index: map[tier.Name]*entry{}, owners: map[tier.TenantID]*account{}}
+func newTable(budgets [poolCount]int64, tenants []Tenant, eviction func() policy.Eviction, segments *find.Index) table {
+	t := table{index: map[tier.Name]*entry{}, owners: map[tier.TenantID]*account{}, find: segments}
 	for i, name := range [...]string{"public", "private"} {
 		t.pools[i] = &pool{name: name, number: i, budget: budgets[i], evict: eviction(), foreign: eviction()}
 	}
@@ -98,6 +100,21 @@ func (t *table) link(e *entry, parent *entry) {
 	if parent != nil {
 		e.join(parent)
 		t.rank(parent)
+	}
+}
+
+// publish has the index of segments name an entry, or not any more. It has those that
+// are live, of tenants that are configured.
+func (t *table) publish(e *entry, held bool) {
+	if e.public == held || e.Kind != 0 || e.owner.ID == 0 {
+		return
+	}
+	e.public = held
+	at := find.Scope{Tenant: e.owner.ID, Profile: e.Fingerprint}
+	if held {
+		t.find.Add(at, e.Hash, e.Spec.Tokens)
+	} else {
+		t.find.Remove(at, e.Hash, e.Spec.Tokens)
 	}
 }
 

@@ -108,7 +108,9 @@ func Open(cfg Config) (*Tier, error) {
 	return t, nil
 }
 
-func (t *Tier) newTable() table { return newTable(budgets(&t.cfg), t.cfg.Tenants, t.cfg.Eviction) }
+func (t *Tier) newTable() table {
+	return newTable(budgets(&t.cfg), t.cfg.Tenants, t.cfg.Eviction, t.cfg.Find)
+}
 
 // budgets divides what the slabs that fit hold in the ratio of the budgets asked
 // for: their headers take a granule each.

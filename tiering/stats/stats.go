@@ -28,6 +28,15 @@ type Counters struct {
 	HitTokensDisk       uint64 `count:"hit_tokens_disk"`
 	PrefixHitsDisk      uint64 `count:"prefix_hits_disk"`
 	PrefixHitTokensDisk uint64 `count:"prefix_hit_tokens_disk"`
+	// By Known, which counts what it answers among the hits above.
+	// Prompts that were searched.
+	KnownSearches uint64 `count:"known_searches" prom:"known_searches_total" help:"Prompts in which held segments were looked for by their tokens."`
+	KnownSegments uint64 `count:"known_segments" prom:"known_segments_total" help:"Segments found by their tokens."`
+	KnownTokens   uint64 `count:"known_tokens" prom:"known_tokens_total" help:"Interior tokens of segments found by their tokens."`
+	// Found by a hash and not by the key.
+	KnownGone uint64 `count:"known_gone"`
+	// Tokens at which some lengths were left out.
+	KnownUntried uint64 `count:"known_untried" prom:"known_untried_total" help:"Tokens of searched prompts at which not every length of segment was tried, since too many segments begin alike."`
 
 	// By Acquire and Load.
 	Acquired       uint64 `count:"acquired"`

@@ -59,6 +59,7 @@ type Object struct {
 
 	Spec   profile.SegmentSpec // segments (Kind 0)
 	Tokens []uint32            // segments: the token ids
+	Hash   profile.SegmentHash // of these, or zero
 
 	Begin, End int  // checkpoints: rows held
 	Parent     Name // checkpoints: the node this one extends; zero = none

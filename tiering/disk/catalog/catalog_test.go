@@ -63,6 +63,9 @@ func row(i int) Row {
 		}
 	}
 	r.Parent.Kind = uint8(rng.IntN(3))
+	if i%2 == 1 {
+		r.Hash = profile.SegmentHash{Lead: rng.Uint64(), Whole: rng.Uint64()}
+	}
 	for range 1 + rng.IntN(3) {
 		r.Runs = append(r.Runs, slab.Run{Slab: rng.Uint32(), Off: int64(rng.Uint32()) * extent.BlockBytes, Len: int64(8+rng.IntN(100)) * extent.BlockBytes})
 	}

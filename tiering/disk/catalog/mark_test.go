@@ -186,6 +186,7 @@ func FuzzRow(f *testing.F) {
 		f.Add(r.append(nil))
 	}
 	f.Add([]byte{rowVersion})
+	f.Add([]byte{rowHashedVersion})
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := parseRow(row(1).Name, b)

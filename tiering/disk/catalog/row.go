@@ -23,6 +23,7 @@ type Row struct {
 	Tenant       uint32 // from TenantNumber
 	Fingerprint  profile.Fingerprint
 	Spec         profile.SegmentSpec
+	Hash         profile.SegmentHash // zero = not known
 	Begin, End   int
 	Parent       extent.Name // zero = none
 	Ranks        int
@@ -35,16 +36,19 @@ type Row struct {
 	Used int64
 }
 
-// An entry's row, version 1, little-endian:
+// An entry's row, little-endian. One with a hash has version 2, others have version 1:
 //
 //	u8 version | u64 generation | u32 header bytes | u64 payload bytes | u8 flags: 1 = coded | u8 level
 //	u32 tenant | 32 B fingerprint | u8 role | u32 head, tail, tokens | u32 begin, end
 //	u8 parent kind | 32 B parent key | u16 ranks | u64 rank bytes | i64 created | u64 manifest sum
+//	version 2: u64 lead hash, whole hash
 //	u8 runs, each 12 B as in an extent's header
 const (
-	rowVersion  = 1
-	rowRunsOff  = 1 + 8 + 4 + 8 + 1 + 1 + 4 + 32 + 1 + 4*5 + 1 + 32 + 2 + 8 + 8 + 8
-	rowMaxBytes = rowRunsOff + 1 + extent.MaxRuns*extent.RunBytes
+	rowVersion       = 1
+	rowHashedVersion = 2
+	rowHashOff       = 1 + 8 + 4 + 8 + 1 + 1 + 4 + 32 + 1 + 4*5 + 1 + 32 + 2 + 8 + 8 + 8
+	rowHashBytes     = 8 + 8
+	rowMaxBytes      = rowHashOff + rowHashBytes + 1 + extent.MaxRuns*extent.RunBytes
 
 	flagCoded = 1
 )
@@ -77,10 +81,17 @@ func (r *Row) check() error {
 	return nil
 }
 
+func (r *Row) version() byte {
+	if r.Hash == (profile.SegmentHash{}) {
+		return rowVersion
+	}
+	return rowHashedVersion
+}
+
 // append adds the row, which was checked.
 func (r *Row) append(b []byte) []byte {
 	le := binary.LittleEndian
-	b = append(b, rowVersion)
+	b = append(b, r.version())
 	b = le.AppendUint64(b, r.Generation)
 	b = le.AppendUint32(b, uint32(r.HeaderBytes))
 	b = le.AppendUint64(b, uint64(r.PayloadBytes))
@@ -101,6 +112,10 @@ func (r *Row) append(b []byte) []byte {
 	b = le.AppendUint64(b, uint64(r.RankBytes))
 	b = le.AppendUint64(b, uint64(r.Created))
 	b = le.AppendUint64(b, r.ManifestSum)
+	if r.version() == rowHashedVersion {
+		b = le.AppendUint64(b, r.Hash.Lead)
+		b = le.AppendUint64(b, r.Hash.Whole)
+	}
 	b = append(b, byte(len(r.Runs)))
 	for _, run := range r.Runs {
 		b = extent.AppendRun(b, run)
@@ -111,10 +126,13 @@ func (r *Row) append(b []byte) []byte {
 // parseRow reads the row of an entry. It shares no memory with b.
 func parseRow(n extent.Name, b []byte) (Row, error) {
 	r := Row{Name: n}
-	if err := checkVersion(b, rowVersion, "entry"); err != nil {
+	runsOff := rowHashOff
+	if len(b) > 0 && b[0] == rowHashedVersion {
+		runsOff += rowHashBytes
+	} else if err := checkVersion(b, rowVersion, "entry"); err != nil {
 		return r, fmt.Errorf("%v: %w", n, err)
 	}
-	if len(b) <= rowRunsOff || len(b) != rowRunsOff+1+int(b[rowRunsOff])*extent.RunBytes {
+	if len(b) <= runsOff || len(b) != runsOff+1+int(b[runsOff])*extent.RunBytes {
 		return r, fmt.Errorf("%v: entry row of %d bytes: %w", n, len(b), tier.ErrCorrupt)
 	}
 	le := binary.LittleEndian
@@ -123,7 +141,7 @@ func parseRow(n extent.Name, b []byte) (Row, error) {
 		b = b[n:]
 		return out
 	}
-	next(1)
+	version := next(1)[0]
 	r.Generation = le.Uint64(next(8))
 	r.HeaderBytes = int(le.Uint32(next(4)))
 	r.PayloadBytes = int64(le.Uint64(next(8)))
@@ -142,9 +160,15 @@ func parseRow(n extent.Name, b []byte) (Row, error) {
 	r.RankBytes = int64(le.Uint64(next(8)))
 	r.Created = int64(le.Uint64(next(8)))
 	r.ManifestSum = le.Uint64(next(8))
+	if version == rowHashedVersion {
+		r.Hash = profile.SegmentHash{Lead: le.Uint64(next(8)), Whole: le.Uint64(next(8))}
+	}
 	r.Runs = make([]slab.Run, next(1)[0])
 	for i := range r.Runs {
 		r.Runs[i] = extent.Run(next(extent.RunBytes))
+	}
+	if r.version() != version {
+		return r, fmt.Errorf("%v: entry row with a hash of zero: %w", n, tier.ErrCorrupt)
 	}
 	if flags&^flagCoded != 0 {
 		return r, fmt.Errorf("%v: entry row with flags %#x: %w", n, flags, tier.ErrCorrupt)

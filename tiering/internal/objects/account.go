@@ -134,7 +134,7 @@ func (s *Set) Unlink(o *Object, why tier.Reason) {
 		s.unlinkSibling(o)
 	}
 	if o.Published() {
-		o.countPublished(-1)
+		s.countPublished(o, -1)
 	}
 	o.on(evDetach)
 	s.leaveCopies(o, why)
@@ -196,12 +196,26 @@ func (s *Set) Publish(o *Object, now time.Time, why decision.Reason) {
 		s.restored(o)
 	} else {
 		o.on(evPublish)
-		o.countPublished(1)
+		s.countPublished(o, 1)
 	}
 	s.Decide(o, decision.Admit, why, bytes)
 	s.Account(o)
 	s.Rank(o)
 	s.adopt(o)
+}
+
+// countPublished adds to what a profile has published, and to where segments are found.
+func (s *Set) countPublished(o *Object, d int) {
+	switch {
+	case o.Kind != 0:
+		o.Profile.Checkpoints += d
+		return
+	case d > 0:
+		s.cfg.Find.Add(o.scope(), o.Hash, o.Spec.Tokens)
+	default:
+		s.cfg.Find.Remove(o.scope(), o.Hash, o.Spec.Tokens)
+	}
+	o.Profile.Segments += d
 }
 
 func (s *Set) free(o *Object) {

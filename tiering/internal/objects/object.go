@@ -6,6 +6,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/find"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -30,6 +31,7 @@ type Object struct {
 	Created     time.Time
 	Spec        profile.SegmentSpec    // segments
 	TokenIDs    []uint32               // segments: token ids
+	Hash        profile.SegmentHash    // of these
 	Extends     profile.PrefixHash     // checkpoints: hash of the parent, zero = none
 	ExtendsKind tier.CheckpointKind    // of the parent
 	Until       deadline.Deadline[any] // while it is being filled; guarded
@@ -167,19 +169,16 @@ func (o *Object) ResidentRanks() int {
 	return o.Resident.Count
 }
 
-func (o *Object) countPublished(d int) {
-	if o.Kind == 0 {
-		o.Profile.Segments += d
-	} else {
-		o.Profile.Checkpoints += d
-	}
+// scope is whose segments an object is found among.
+func (o *Object) scope() find.Scope {
+	return find.Scope{Tenant: o.Tenant.ID, Profile: o.Profile.Fingerprint()}
 }
 
 // Describe makes the Tier's view of an object.
 func (s *Set) Describe(o *Object) *tier.Object {
 	d := &tier.Object{
 		Key: o.Key, Kind: o.Kind, Profile: o.Profile.Profile, Tenant: o.Tenant.ID, Publisher: o.Publisher, Created: o.Created,
-		Spec: o.Spec, Tokens: o.TokenIDs, Begin: o.Begin, End: o.End,
+		Spec: o.Spec, Tokens: o.TokenIDs, Hash: o.Hash, Begin: o.Begin, End: o.End,
 		Shares: make([]tier.Share, len(o.Shares)),
 	}
 	if o.Extends != (profile.PrefixHash{}) {

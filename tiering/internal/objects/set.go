@@ -6,6 +6,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/find"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/internal/ghost"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
@@ -17,7 +18,8 @@ import (
 type Options struct {
 	Now       func() time.Time
 	Log       *decision.Log
-	Lower     tier.Tier // nil = none
+	Lower     tier.Tier   // nil = none
+	Find      *find.Index // of segments, the lower tier's too; nil = one of its own
 	Place     tier.Place
 	Arena     gpuipc.Region // of public + private bytes
 	PageBytes int           // of the arena
@@ -61,6 +63,9 @@ type Set struct {
 
 // New makes a set without objects; what it counts goes to counters.
 func New(o Options, tenants []*Tenant, counters *stats.Counters) *Set {
+	if o.Find == nil {
+		o.Find = &find.Index{}
+	}
 	s := &Set{
 		cfg: o, Tenants: map[tier.TenantID]*Tenant{}, counters: counters,
 		Pages:       gpuipc.NewPageAllocator(o.Public+o.Private, o.PageBytes),

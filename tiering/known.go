@@ -1,0 +1,110 @@
+package tiering
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/find"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Known finds segments in a prompt by their tokens, in memory and in the lower tier. Like
+// a Match it does no I/O and takes no lease. Each segment that it answers was found by the
+// key that its tokens have.
+func (s *Store) Known(ctx context.Context, q *KnownQuery, dst *Known) error {
+	dst.Segments, dst.Untried = dst.Segments[:0], 0
+	p, err := s.profile(q.Profile)
+	if err != nil {
+		return err
+	}
+	t, err := s.tenant(q.Tenant)
+	if err != nil {
+		return err
+	}
+	n := len(q.Tokens)
+	switch {
+	case n < 1 || n > MaxPrompt:
+		return fmt.Errorf("known: a prompt of %d tokens, want 1 to %d: %w", n, MaxPrompt, tier.ErrInvalid)
+	case q.Begin < 0 || q.Begin > n || q.SeamTokens < 0 || q.SeamTokens > n:
+		return fmt.Errorf("known: from token %d on with seams of %d, of %d: %w", q.Begin, q.SeamTokens, n, tier.ErrInvalid)
+	}
+	err = s.cfg.Find.Search(ctx, &find.Query{
+		Scope: find.Scope{Tenant: t.ID, Profile: p.Fingerprint()}, Hash: p.RollingHash(t.Salt),
+		Tokens: q.Tokens, Begin: q.Begin, Mid: midSpec(p, 0, q.SeamTokens), Pause: q.Pause,
+	}, &dst.found)
+	if err != nil {
+		return err
+	}
+	spans := dst.found.Spans
+	spans = spans[:min(len(spans), q.Most)]
+	dst.Untried = dst.found.Untried
+	if err := dst.name(ctx, q, spans, p, t.Salt); err != nil {
+		return err
+	}
+	s.statuses(q, dst, p, t)
+	for i, span := range spans {
+		if dst.rows[i].Status == tier.StatusHit {
+			dst.Segments = append(dst.Segments, KnownSegment{span.Start, span.Tokens, dst.keys[i], dst.rows[i]})
+		}
+	}
+	s.countKnown(dst, len(spans))
+	return nil
+}
+
+// midSpec is that of segments behind token 0.
+func midSpec(p *objects.Profile, tokens, seam int) profile.SegmentSpec {
+	spec, _ := p.MidSpec(tokens, seam)
+	return spec
+}
+
+// name computes the keys of what may be segments. Spans do not overlap, so that no token
+// is hashed twice.
+func (k *Known) name(ctx context.Context, q *KnownQuery, spans []find.Span, p *objects.Profile, salt []byte) error {
+	k.keys = k.keys[:0]
+	hashed := 0
+	for _, span := range spans {
+		spec := profile.FirstSpec(span.Tokens)
+		if span.Start > 0 {
+			spec = midSpec(p, span.Tokens, q.SeamTokens)
+		}
+		k.keys = append(k.keys, p.SegmentKey(salt, spec, q.Tokens[span.Start:span.Start+span.Tokens]))
+		if hashed += span.Tokens; hashed < pauseTokens {
+			continue
+		}
+		hashed = 0
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if q.Pause != nil {
+			q.Pause()
+		}
+	}
+	return nil
+}
+
+// pauseTokens is how many tokens are hashed between two pauses: 60 µs of SHA-256.
+const pauseTokens = 16 << 10
+
+// statuses looks the keys up, as a match does.
+func (s *Store) statuses(q *KnownQuery, dst *Known, p *objects.Profile, t *objects.Tenant) {
+	dst.rows = slices.Grow(dst.rows[:0], len(dst.keys))[:len(dst.keys)]
+	s.matchSegments(&MatchQuery{Keys: dst.keys, Device: q.Device}, &MatchResult{Segments: dst.rows}, p, t)
+}
+
+// countKnown counts a search that found so many spans. Few of them are no hits: segments
+// that left meanwhile, or that a tier does not read now.
+func (s *Store) countKnown(dst *Known, spans int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := &s.counters
+	n.KnownSearches++
+	n.KnownSegments += uint64(len(dst.Segments))
+	n.KnownGone += uint64(spans - len(dst.Segments))
+	n.KnownUntried += uint64(dst.Untried)
+	for i := range dst.Segments {
+		n.KnownTokens += uint64(dst.Segments[i].SegmentStatus.Tokens)
+	}
+}
