@@ -98,16 +98,10 @@ func (m *Model) advise(ctx context.Context, tokens []uint32, request *wire.Advis
 	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)
 	defer c.calls.Put(k)
 	k.Op = wire.OpAdvise
-	ids, err := a.Staging.Alloc(ctx, int64(4*len(tokens)), k.Deadline)
-	if err != nil {
-		return Advice{}, fmt.Errorf("advise: token ids: %w", err)
+	request.Profile = r.profile
+	if request.TokenOff, err = stageTokens(ctx, a, k, tokens); err != nil {
+		return Advice{}, fmt.Errorf("advise: %w", err)
 	}
-	k.Late.Staged = []gpuipc.Extent{ids}
-	mem := a.Staging.Bytes(ids)
-	for i, id := range tokens {
-		binary.LittleEndian.PutUint32(mem[4*i:], id)
-	}
-	request.Profile, request.TokenOff = r.profile, uint64(ids.Off)
 	body, err := a.Do(ctx, k, r.tenant, request, nil)
 	a.ReturnStaging(k)
 	if err != nil {
@@ -118,6 +112,20 @@ func (m *Model) advise(ctx context.Context, tokens []uint32, request *wire.Advis
 		return Advice{}, err
 	}
 	return adviceOf(a, &reply, len(tokens), len(request.SegmentBegin))
+}
+
+// stageTokens writes token ids into staging, which is the call's.
+func stageTokens(ctx context.Context, a *link.Attachment, k *link.Call, tokens []uint32) (off uint64, err error) {
+	ids, err := a.Staging.Alloc(ctx, int64(4*len(tokens)), k.Deadline)
+	if err != nil {
+		return 0, fmt.Errorf("token ids: %w", err)
+	}
+	k.Late.Staged = []gpuipc.Extent{ids}
+	mem := a.Staging.Bytes(ids)
+	for i, id := range tokens {
+		binary.LittleEndian.PutUint32(mem[4*i:], id)
+	}
+	return uint64(ids.Off), nil
 }
 
 // adviseRequest checks a query and puts it into a request.

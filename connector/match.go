@@ -2,8 +2,11 @@ package connector
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"unsafe"
 
+	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -25,6 +28,21 @@ type MatchQuery struct {
 	Positions []uint32             // ascending; tokens covered by each of Prefixes
 	Prefixes  []profile.PrefixHash // as many as Positions
 	Keys      []profile.SegmentKey
+	// Prompt asks which held segments stand in these tokens, at most wire.MaxPrompt,
+	// behind the prefix that is found and not before Begin; nil = none. A daemon that
+	// cannot look answers none. It looks only once a call, for the first 1024 prefixes.
+	Prompt []uint32
+	Begin  int
+	// SeamTokens is the seam width of those behind token 0.
+	SeamTokens int
+}
+
+// KnownSegment is a held segment that stands in a prompt: tokens [Start, Start+Tokens).
+type KnownSegment struct {
+	Start, Tokens int
+	Key           profile.SegmentKey
+	Tier          uint8 // wire.Tier…
+	Interior      int   // tokens that are not computed again
 }
 
 // Found answers a MatchQuery. It keeps its memory from one Match to the next.
@@ -35,6 +53,8 @@ type Found struct {
 	PrefixReason uint8  // wire.Reason…: why no longer position hit
 	PrefixTier   uint8  // wire.Tier…: where it lies
 	Segments     []SegmentFound
+	Known        []KnownSegment // ascending, without overlaps
+	Untried      int            // tokens at which not all lengths were tried: too many segments begin alike
 }
 
 // SegmentFound is one row of Found. The fields hold numbers of package wire.
@@ -60,6 +80,9 @@ func (m *Model) Match(ctx context.Context, q *MatchQuery, found *Found) error {
 	if len(q.Positions) != len(q.Prefixes) {
 		return invalid("match: %d positions, %d prefixes", len(q.Positions), len(q.Prefixes))
 	}
+	if n := len(q.Prompt); n > 0 && (n > wire.MaxPrompt || q.Begin < 0 || q.Begin > n || q.SeamTokens < 0 || q.SeamTokens > n) {
+		return invalid("match: from token %d on with seams of %d in a prompt of %d, most %d", q.Begin, q.SeamTokens, n, wire.MaxPrompt)
+	}
 	r, err := m.enter()
 	if err != nil {
 		return err
@@ -69,12 +92,16 @@ func (m *Model) Match(ctx context.Context, q *MatchQuery, found *Found) error {
 		k := min(keys+matchRows, len(q.Keys))
 		p := min(prefixes+matchRows, len(q.Prefixes))
 		part := MatchQuery{Accept: q.Accept, Positions: q.Positions[prefixes:p], Prefixes: q.Prefixes[prefixes:p], Keys: q.Keys[keys:k]}
+		if keys == 0 && prefixes == 0 && r.a.HasKnown {
+			part.Prompt, part.Begin, part.SeamTokens = q.Prompt, q.Begin, q.SeamTokens
+		}
 		if err := m.match(ctx, r, &part, found, keys, prefixes); err != nil {
 			found.reset(len(q.Keys))
 			return err
 		}
 		keys, prefixes = k, p
 		if keys == len(q.Keys) && prefixes == len(q.Prefixes) {
+			found.Known = slices.DeleteFunc(found.Known, func(k KnownSegment) bool { return k.Start < found.PrefixTokens })
 			return nil
 		}
 	}
@@ -90,7 +117,18 @@ func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found
 		Profile: r.profile, Accept: uint8(q.Accept),
 		Positions: q.Positions, Prefixes: wireHashes(q.Prefixes), Keys: wireHashes(q.Keys),
 	}
+	if len(q.Prompt) > 0 {
+		off, err := stageTokens(ctx, r.a, k, q.Prompt)
+		if err != nil {
+			return fmt.Errorf("match: %w", err)
+		}
+		k.Match.Prompt = wire.MatchPrompt{Present: true, Tokens: uint32(len(q.Prompt)), TokenOff: off}
+		k.Match.Known = wire.MatchKnownQuery{Present: true, Begin: uint32(q.Begin), SeamTokens: uint32(q.SeamTokens)}
+	}
 	body, err := r.a.Do(ctx, k, r.tenant, &k.Match, nil)
+	if len(q.Prompt) > 0 {
+		r.a.ReturnStaging(k)
+	}
 	k.Match = wire.MatchRequest{} // the pool must not keep the caller's memory
 	if err != nil {
 		return err
@@ -109,10 +147,28 @@ func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found
 		found.PrefixTokens, found.PrefixIndex = int(reply.PrefixTokens), prefix+int(reply.PrefixIndex)
 		found.PrefixKind, found.PrefixReason, found.PrefixTier = Accept(reply.PrefixFlags), reply.PrefixReason, reply.PrefixTier
 	}
+	if err := found.addKnown(r.a, &reply.Known, q); err != nil {
+		return err
+	}
 	for i := range reply.Status {
 		found.Segments[key+i] = SegmentFound{
 			Status: reply.Status[i], Tier: reply.Tier[i], Reason: reply.Reason[i], Tokens: int(reply.Tokens[i]),
 		}
+	}
+	return nil
+}
+
+// addKnown takes over the segments that were found in a prompt.
+func (f *Found) addKnown(a *link.Attachment, m *wire.MatchKnown, q *MatchQuery) error {
+	f.Untried += int(m.Untried)
+	at := int64(q.Begin)
+	for i := range m.Starts {
+		k := KnownSegment{int(m.Starts[i]), int(m.Lengths[i]), m.Keys[i], m.Tiers[i], int(m.Interiors[i])}
+		if int64(k.Start) < at || k.Tokens < 1 || int64(k.Start)+int64(k.Tokens) > int64(len(q.Prompt)) {
+			return a.Malformed("match: segment [%d, +%d) after token %d of %d", k.Start, k.Tokens, at, len(q.Prompt))
+		}
+		at = int64(k.Start) + int64(k.Tokens)
+		f.Known = append(f.Known, k)
 	}
 	return nil
 }
@@ -125,7 +181,7 @@ func (f *Found) reset(n int) {
 	}
 	s = s[:n]
 	clear(s)
-	*f = Found{Segments: s}
+	*f = Found{Segments: s, Known: f.Known[:0]}
 }
 
 // wireHashes is the same memory under the codec's type.

@@ -17,8 +17,17 @@ import (
 
 // stageTokens writes ids 0, 1, … into staging.
 func (c *rawClient) stageTokens(off uint64, n int) {
-	for i := range n {
-		binary.LittleEndian.PutUint32(c.staging.Bytes()[off+4*uint64(i):], uint32(i))
+	ids := make([]uint32, n)
+	for i := range ids {
+		ids[i] = uint32(i)
+	}
+	c.stageIDs(off, ids)
+}
+
+// stageIDs writes token ids into staging.
+func (c *rawClient) stageIDs(off uint64, ids []uint32) {
+	for i, id := range ids {
+		binary.LittleEndian.PutUint32(c.staging.Bytes()[off+4*uint64(i):], id)
 	}
 }
 

@@ -373,6 +373,11 @@ func (m *MatchRequest) Append(b []byte) []byte {
 		w.u32(m.Prompt.Tokens)
 		w.u64(m.Prompt.TokenOff)
 	}
+	if m.Known.Present {
+		w.section(4)
+		w.u32(m.Known.Begin)
+		w.u32(m.Known.SeamTokens)
+	}
 	return w.b
 }
 
@@ -392,6 +397,14 @@ func (m *MatchRequest) Decode(body []byte) error {
 		m.Prompt.Present = true
 		m.Prompt.Tokens = r.u32("prompt tokens")
 		m.Prompt.TokenOff = r.u64("prompt token off")
+	}
+	if m.Known.Present {
+		m.Known = MatchKnownQuery{}
+	}
+	if r.more() && r.section(4) {
+		m.Known.Present = true
+		m.Known.Begin = r.u32("known begin")
+		m.Known.SeamTokens = r.u32("known seam tokens")
 	}
 	return r.end()
 }
@@ -414,6 +427,16 @@ func (m *MatchReply) Append(b []byte) []byte {
 		w.u64(math.Float64bits(m.Estimates.PrefixError))
 		put(&w, m.Estimates.Micros)
 		put(&w, m.Estimates.Error)
+	}
+	if m.Known.Present {
+		w.section(4)
+		w.u32(m.Known.Untried)
+		w.u8(m.Known.Reason)
+		put(&w, m.Known.Starts)
+		put(&w, m.Known.Lengths)
+		put(&w, m.Known.Keys)
+		put(&w, m.Known.Tiers)
+		put(&w, m.Known.Interiors)
 	}
 	return w.b
 }
@@ -444,6 +467,23 @@ func (m *MatchReply) Decode(body []byte) error {
 		m.Estimates.Error = get[float64](&r, "estimates error", MaxKeys)
 		r.same("estimates micros", len(m.Estimates.Micros), len(m.Status))
 		r.same("estimates error", len(m.Estimates.Error), len(m.Status))
+	}
+	if m.Known.Present {
+		m.Known = MatchKnown{}
+	}
+	if r.more() && r.section(4) {
+		m.Known.Present = true
+		m.Known.Untried = r.u32("known untried")
+		m.Known.Reason = r.u8("known reason")
+		m.Known.Starts = get[uint32](&r, "known starts", MaxKeys)
+		m.Known.Lengths = get[uint32](&r, "known lengths", MaxKeys)
+		m.Known.Keys = get[[32]byte](&r, "known keys", MaxKeys)
+		m.Known.Tiers = get[uint8](&r, "known tiers", MaxKeys)
+		m.Known.Interiors = get[uint32](&r, "known interiors", MaxKeys)
+		r.same("known lengths", len(m.Known.Lengths), len(m.Known.Starts))
+		r.same("known keys", len(m.Known.Keys), len(m.Known.Starts))
+		r.same("known tiers", len(m.Known.Tiers), len(m.Known.Starts))
+		r.same("known interiors", len(m.Known.Interiors), len(m.Known.Starts))
 	}
 	return r.end()
 }

@@ -150,10 +150,11 @@ type ReportReply struct {
 type MatchRequest struct {
 	Profile   uint32
 	Accept    uint8
-	Positions []uint32    // tokens covered by each prefix hash
-	Prefixes  [][32]byte  // rolling prefix hashes
-	Keys      [][32]byte  // segment keys
-	Prompt    MatchPrompt // with FeaturePrompt
+	Positions []uint32        // tokens covered by each prefix hash
+	Prefixes  [][32]byte      // rolling prefix hashes
+	Keys      [][32]byte      // segment keys
+	Prompt    MatchPrompt     // with FeaturePrompt
+	Known     MatchKnownQuery // with FeatureKnown
 }
 
 // MatchPrompt is the prompt that a match is for.
@@ -161,6 +162,15 @@ type MatchPrompt struct {
 	Present  bool   // false = the section is absent, and the other fields are zero
 	Tokens   uint32 // whole length
 	TokenOff uint64 // staging offset of the token ids, little-endian uint32; None = only the length is told
+}
+
+// MatchKnownQuery asks which held segments stand in the prompt, whose token ids
+// must lie in staging. They are looked for from Begin on, and behind the prefix
+// that this match finds.
+type MatchKnownQuery struct {
+	Present    bool   // false = the section is absent, and the other fields are zero
+	Begin      uint32 // token; 0 = from the start
+	SeamTokens uint32 // seam width of the segments behind token 0
 }
 
 // MatchReply has one row for each key of the request.
@@ -175,6 +185,7 @@ type MatchReply struct {
 	Reason       []uint8
 	Tokens       []uint32       // interior tokens of a hit
 	Estimates    MatchEstimates // with FeatureEstimates
+	Known        MatchKnown     // with FeatureKnown
 }
 
 // MatchEstimates is what using the prefix and each row is expected to take, and
@@ -187,6 +198,20 @@ type MatchEstimates struct {
 	PrefixError  float64
 	Micros       []uint32
 	Error        []float64
+}
+
+// MatchKnown lists segments that are held: tokens [Starts[i],
+// Starts[i]+Lengths[i]) of the prompt have Keys[i]. They ascend and do not
+// overlap.
+type MatchKnown struct {
+	Present   bool   // false = the section is absent, and the other fields are zero
+	Untried   uint32 // tokens at which some lengths were left out, since too many segments begin alike
+	Reason    uint8  // ReasonOff = the profile is switched off for splicing, else ReasonNone
+	Starts    []uint32
+	Lengths   []uint32
+	Keys      [][32]byte
+	Tiers     []uint8
+	Interiors []uint32 // tokens that are not computed again
 }
 
 // AcquireRequest leases segments for reading by one rank.

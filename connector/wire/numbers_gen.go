@@ -14,34 +14,35 @@ const (
 	// 200 KiB with default socket buffers (measured), so this passes without
 	// tuning.
 	MaxFrame           = 131072
-	MaxBody            = 131032 // bytes of a body
-	MaxErrorText       = 1024   // bytes of the text of an error reply
-	MaxKeys            = 2048   // segment keys, prefix hashes or checkpoints in one request
-	MaxIDs             = 4096   // leases, reservations or request ids in one request
-	MaxCommitRows      = 2048   // rows of a commit
-	MaxDigests         = 8192   // chunk digests in one frame (8 GiB of full chunks)
-	MaxExtents         = 4096   // extents in one reply
-	MaxNodes           = 1024   // nodes of a checkpoint chain
-	MaxSpans           = 2048   // spans of a plan
-	MaxBlocks          = 24576  // entries of an engine's block table
-	MaxTable           = 12288  // entries of all block tables in one reply
-	MaxPositions       = 1024   // checkpoints that one advice names
-	MaxSamples         = 1024   // measured prefills in one advise
-	MaxWays            = 8      // ways to serve a prompt
-	MaxMemoryLayers    = 1024   // attention layers of registered memory
-	MaxIdentity        = 98304  // bytes of an identity in canonical form
-	MaxTenants         = 64     // tenants of one connection
-	MaxName            = 256    // bytes of a name of a client, engine, tenant or counter
-	MaxToken           = 1024   // bytes of a tenant's token
-	MaxSalt            = 256    // bytes of a tenant's salt
-	MaxStats           = 1024   // counters in one reply
-	MaxChunks          = 252    // chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX
-	HelloDescriptors   = 3      // descriptors of a hello reply, in this order: arena, slots, staging
-	ProfileDescriptors = 1      // descriptors that a profile request may carry
-	AttachDescriptors  = 1      // descriptors of an attach-device reply before those of its chunks: the kernels' PTX
-	UUIDBytes          = 16     // the size of a device's UUID
-	HandleBytes        = 64     // the size of a CUDA IPC handle of memory or of an event
-	OrderSlotBytes     = 64     // from one slot of the order page to the next; 8 of them are used
+	MaxBody            = 131032  // bytes of a body
+	MaxErrorText       = 1024    // bytes of the text of an error reply
+	MaxKeys            = 2048    // segment keys, prefix hashes or checkpoints in one request
+	MaxIDs             = 4096    // leases, reservations or request ids in one request
+	MaxCommitRows      = 2048    // rows of a commit
+	MaxDigests         = 8192    // chunk digests in one frame (8 GiB of full chunks)
+	MaxExtents         = 4096    // extents in one reply
+	MaxNodes           = 1024    // nodes of a checkpoint chain
+	MaxSpans           = 2048    // spans of a plan
+	MaxBlocks          = 24576   // entries of an engine's block table
+	MaxTable           = 12288   // entries of all block tables in one reply
+	MaxPositions       = 1024    // checkpoints that one advice names
+	MaxSamples         = 1024    // measured prefills in one advise
+	MaxWays            = 8       // ways to serve a prompt
+	MaxMemoryLayers    = 1024    // attention layers of registered memory
+	MaxIdentity        = 98304   // bytes of an identity in canonical form
+	MaxTenants         = 64      // tenants of one connection
+	MaxName            = 256     // bytes of a name of a client, engine, tenant or counter
+	MaxToken           = 1024    // bytes of a tenant's token
+	MaxPrompt          = 1048576 // token ids of a prompt in which held segments are looked for
+	MaxSalt            = 256     // bytes of a tenant's salt
+	MaxStats           = 1024    // counters in one reply
+	MaxChunks          = 252     // chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX
+	HelloDescriptors   = 3       // descriptors of a hello reply, in this order: arena, slots, staging
+	ProfileDescriptors = 1       // descriptors that a profile request may carry
+	AttachDescriptors  = 1       // descriptors of an attach-device reply before those of its chunks: the kernels' PTX
+	UUIDBytes          = 16      // the size of a device's UUID
+	HandleBytes        = 64      // the size of a CUDA IPC handle of memory or of an event
+	OrderSlotBytes     = 64      // from one slot of the order page to the next; 8 of them are used
 )
 
 // Kind says which way a frame goes.
@@ -118,10 +119,11 @@ const (
 	// May send operations 21 to 25, and up to 253 descriptors with a frame. The
 	// daemon has it only where it lends memory of a GPU.
 	FeatureDevice uint64 = 0x2
-	FeaturePrompt uint64 = 0x4 // may send the section *prompt* of `match`. The daemon takes it and ignores it
+	FeaturePrompt uint64 = 0x4 // may send the section *prompt* of `match`. The daemon reads the token ids only for *known*
 	// Is able to read the section *estimates* of a `match` reply, and tier `peer`.
 	// The daemon sends neither yet.
 	FeatureEstimates uint64 = 0x8
+	FeatureKnown     uint64 = 0x10 // may send the section *known* of `match` behind *prompt*, and is answered with its like
 )
 
 // Accept bits say what a checkpoint is, or which ones a request takes.

@@ -104,7 +104,16 @@ func withSections() []wholeMessage {
 		Present: true, PrefixMicros: 450, PrefixError: 0, Micros: []uint32{0, 1200, 1<<32 - 1}, Error: []float64{0, 1.0 / 1024, 0.25},
 	}
 	reply.Tier[1] = TierPeer
-	return []wholeMessage{{"match request with prompt", Request, request}, {"match reply with estimates", Reply, reply}}
+	asked, known := sample(OpMatch, Request).(*MatchRequest), sample(OpMatch, Reply).(*MatchReply)
+	asked.Known = MatchKnownQuery{Present: true, Begin: 512, SeamTokens: 16}
+	known.Known = MatchKnown{
+		Present: true, Untried: 3, Starts: []uint32{600, 1200}, Lengths: []uint32{512, 300},
+		Keys: [][32]byte{{1, 2, 3}, {4, 5, 6}}, Tiers: []uint8{TierDRAM, TierDisk}, Interiors: []uint32{480, 268},
+	}
+	return []wholeMessage{
+		{"match request with prompt", Request, request}, {"match reply with estimates", Reply, reply},
+		{"match request with known", Request, asked}, {"match reply with known", Reply, known},
+	}
 }
 
 // message returns a message with n rows.

@@ -14,11 +14,11 @@ func without(t *testing.T, m Message) Message {
 	switch m := m.(type) {
 	case *MatchRequest:
 		old := *m
-		old.Prompt = MatchPrompt{}
+		old.Prompt, old.Known = MatchPrompt{}, MatchKnownQuery{}
 		return &old
 	case *MatchReply:
 		old := *m
-		old.Estimates = MatchEstimates{}
+		old.Estimates, old.Known = MatchEstimates{}, MatchKnown{}
 		return &old
 	}
 	t.Fatalf("%T has no section", m)
@@ -62,6 +62,18 @@ func TestRequestsOfAnEarlierReleaseHaveNoPrompt(t *testing.T) {
 	}
 	if m.Prompt.Present || m.Prompt.Tokens != 0 || len(m.Keys) != 1 {
 		t.Errorf("%d keys, a prompt of %d tokens (present: %v)", len(m.Keys), m.Prompt.Tokens, m.Prompt.Present)
+	}
+}
+
+func TestSectionsStandBehindEachOther(t *testing.T) {
+	both := withSections()[0].m.(*MatchRequest)
+	both.Known = withSections()[2].m.(*MatchRequest).Known
+	var got MatchRequest
+	if err := got.Decode(both.Append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if d := difference(&got, both); d != "" {
+		t.Error(d)
 	}
 }
 

@@ -38,7 +38,7 @@ const (
 
 // features are those that this daemon has.
 func (s *Server) features() uint64 {
-	const always = wire.FeatureCRC32Digests | wire.FeaturePrompt | wire.FeatureEstimates
+	const always = wire.FeatureCRC32Digests | wire.FeaturePrompt | wire.FeatureEstimates | wire.FeatureKnown
 	if s.gpu == nil {
 		return always
 	}
@@ -58,6 +58,7 @@ type attachment struct {
 	staging gpuipc.Region
 	crc32   bool // digests of commits are CRC-32
 	device  bool // may use the operations of a device
+	known   bool // may ask which segments stand in a prompt
 	// stagingBytes and slotBytes are as granted; a region may be longer.
 	stagingBytes int64
 	slotBytes    int64
@@ -100,6 +101,7 @@ func (t *task) hello() (wire.Message, error) {
 	}
 	a := &attachment{
 		id: c.id, uid: c.peer.UID, client: m.Client, mapped: s.mapped.By(c.peer.UID), crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
+		known: reply.Features&wire.FeatureKnown != 0,
 	}
 	for _, want := range m.Tenants {
 		granted, err := s.grant(want)

@@ -41,6 +41,7 @@ type scratch struct {
 	match        wire.MatchRequest
 	matchReply   wire.MatchReply
 	matchResult  tiering.MatchResult
+	known        tiering.Known
 	acquire      wire.AcquireRequest
 	acquireReply wire.AcquireReply
 	acquired     []tiering.Acquired
@@ -88,7 +89,7 @@ type operation struct {
 var operations = [wire.OpCount]operation{
 	wire.OpHello:          {run: (*task).hello},
 	wire.OpProfile:        {run: (*task).profile, long: always}, // parses, maps memory
-	wire.OpMatch:          {run: (*task).match, long: longer(longLookup)},
+	wire.OpMatch:          {run: (*task).match, long: (*task).matchIsLong},
 	wire.OpAcquire:        {run: (*task).acquire, long: longer(longLookup)},
 	wire.OpReserve:        {run: (*task).reserve, long: (*task).reserveIsLong},
 	wire.OpCommit:         {run: (*task).commit, long: always},

@@ -44,6 +44,7 @@ func (t *task) match() (wire.Message, error) {
 		PrefixTokens: r.PrefixTokens, PrefixIndex: uint32(r.PrefixIndex),
 		PrefixFlags: uint8(r.PrefixKind), PrefixReason: uint8(r.PrefixReason), PrefixTier: uint8(r.PrefixPlace),
 		Status: out.Status[:0], Tier: out.Tier[:0], Reason: out.Reason[:0], Tokens: out.Tokens[:0],
+		Known: noneKnown(&out.Known),
 	}
 	for i := range r.Segments {
 		row := &r.Segments[i]
@@ -54,6 +55,9 @@ func (t *task) match() (wire.Message, error) {
 	}
 	if off {
 		t.withhold(out, len(m.Keys))
+	}
+	if m.Known.Present {
+		return out, t.findKnown(out, off)
 	}
 	return out, nil
 }

@@ -33,6 +33,7 @@ type Attachment struct {
 	Slots     *gpuipc.Mapping
 	region    *gpuipc.Mapping // of staging
 	hasDevice bool            // the daemon has a device
+	HasKnown  bool            // it finds segments by the tokens of a prompt
 	Device    *DeviceMemory   // nil = none
 
 	deviceErr error // why not, though asked for

@@ -60,6 +60,7 @@ func (a *Attachment) hello(device bool, deadline time.Time) ([]int, error) {
 	request := &wire.HelloRequest{
 		MinVersion: wire.Version, MaxVersion: wire.Version, Client: a.host.Name,
 		StagingBytes: uint64(a.host.StagingBytes), SlotBytes: uint64(a.host.SlotBytes), Tenants: a.host.Tenants,
+		Features: wire.FeaturePrompt | wire.FeatureKnown,
 	}
 	if device {
 		request.Features |= wire.FeatureDevice
@@ -134,6 +135,7 @@ func (a *Attachment) adopt(m *wire.HelloReply, fds []int) ([]int, error) {
 		return fds, fmt.Errorf("hello: epoch %d, %d in flight", m.BootEpoch, m.MaxInFlight)
 	}
 	a.hasDevice = m.Features&wire.FeatureDevice != 0
+	a.HasKnown = m.Features&(wire.FeaturePrompt|wire.FeatureKnown) == wire.FeaturePrompt|wire.FeatureKnown
 	a.Epoch, a.Grants, a.Server = m.BootEpoch, m.Tenants, m.Server
 	regions := []struct {
 		name     string

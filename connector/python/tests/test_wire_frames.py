@@ -16,7 +16,7 @@ from spliced_connector.wire import columns, numbers
 
 REPOSITORY = Path(__file__).parents[3]
 GOLDEN = json.loads((REPOSITORY / "connector/wire/testdata/golden/frames.json").read_text())
-SECTIONS = {"prompt", "estimates"}
+SECTIONS = {"prompt", "estimates", "known"}
 HEADER_FIELDS = ("code", "deadline", "epoch", "kind", "op", "request", "tenant", "version")
 
 
@@ -81,11 +81,12 @@ def test_golden_frames_both_ways(golden: dict[str, Any]) -> None:
 
 def test_absent_sections_are_the_frames_of_an_earlier_release() -> None:
     """One frame with each section and one without, which differ in the section alone."""
-    for name, section in (("match request", "prompt"), ("match reply", "estimates")):
+    sections = ("match request", "prompt"), ("match reply", "estimates")
+    for name, section in (*sections, ("match request", "known"), ("match reply", "known")):
         _, whole = wire.decode(frame_of(f"{name} with {section}"))
         header, old = wire.decode(frame_of(name))
         assert getattr(old, section) is None
-        changes = {section: None} if section == "prompt" else {section: None, "tier": old.tier}  # type: ignore[union-attr]
+        changes = {section: None} | ({"tier": old.tier} if section == "estimates" else {})  # type: ignore[union-attr]
         assert wire.encode(replace(cast(Any, whole), **changes), header) == frame_of(name)
 
 

@@ -46,6 +46,8 @@ SECTION_BEGINS = {
     for whole, without in (
         ("match request with prompt", "match request"),
         ("match reply with estimates", "match reply"),
+        ("match request with known", "match request"),
+        ("match reply with known", "match reply"),
     )
 }
 """Where a body may end too."""

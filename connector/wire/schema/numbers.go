@@ -24,6 +24,7 @@ var constants = []Constant{
 	{Name: "MaxTenants", Value: 64, Bound: true, Doc: "tenants of one connection"},
 	{Name: "MaxName", Value: 256, Bound: true, Doc: "bytes of a name of a client, engine, tenant or counter"},
 	{Name: "MaxToken", Value: 1024, Bound: true, Doc: "bytes of a tenant's token"},
+	{Name: "MaxPrompt", Value: 1 << 20, Bound: true, Doc: "token ids of a prompt in which held segments are looked for"},
 	{Name: "MaxSalt", Value: 256, Bound: true, Doc: "bytes of a tenant's salt"},
 	{Name: "MaxStats", Value: 1024, Bound: true, Doc: "counters in one reply"},
 	{Name: "MaxChunks", Value: 252, Bound: true, Doc: "chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX"},
@@ -72,8 +73,9 @@ var enums = []Enum{
 		Values: []Value{
 			{Name: "CRC32Digests", Number: 1 << 0, Doc: "sends CRC-32 (IEEE) in `commit` in place of xxh3-64, as a client needs whose language has no xxh3 at hand"},
 			{Name: "Device", Number: 1 << 1, Doc: "may send operations 21 to 25, and up to 253 descriptors with a frame. The daemon has it only where it lends memory of a GPU"},
-			{Name: "Prompt", Number: 1 << 2, Doc: "may send the section *prompt* of `match`. The daemon takes it and ignores it"},
+			{Name: "Prompt", Number: 1 << 2, Doc: "may send the section *prompt* of `match`. The daemon reads the token ids only for *known*"},
 			{Name: "Estimates", Number: 1 << 3, Doc: "is able to read the section *estimates* of a `match` reply, and tier `peer`. The daemon sends neither yet"},
+			{Name: "Known", Number: 1 << 4, Doc: "may send the section *known* of `match` behind *prompt*, and is answered with its like"},
 		},
 	},
 	{

@@ -37,6 +37,13 @@ var objectMessages = []Message{
 				u32("Tokens", doc("whole length")),
 				u64("TokenOff", doc("staging offset of the token ids, little-endian uint32; None = only the length is told")),
 			),
+		}, {
+			Name: "Known", Struct: "MatchKnownQuery", Feature: "Known",
+			Doc: "asks which held segments stand in the prompt, whose token ids must lie in staging. They are looked for from Begin on, and behind the prefix that this match finds",
+			Body: body(
+				u32("Begin", doc("token; 0 = from the start")),
+				u32("SeamTokens", doc("seam width of the segments behind token 0")),
+			),
 		}},
 	},
 	{
@@ -58,6 +65,15 @@ var objectMessages = []Message{
 			Body: body(
 				u32("PrefixMicros"), f64("PrefixError"),
 				u32s("Micros", "MaxKeys", rows("Status")), f64s("Error", "MaxKeys", rows("Status")),
+			),
+		}, {
+			Name: "Known", Struct: "MatchKnown", Feature: "Known",
+			Doc: "lists segments that are held: tokens [Starts[i], Starts[i]+Lengths[i]) of the prompt have Keys[i]. They ascend and do not overlap",
+			Body: body(
+				u32("Untried", doc("tokens at which some lengths were left out, since too many segments begin alike")),
+				u8("Reason", doc("ReasonOff = the profile is switched off for splicing, else ReasonNone")),
+				u32s("Starts", "MaxKeys"), u32s("Lengths", "MaxKeys", rows("Starts")), hashes("Keys", "MaxKeys", rows("Starts")),
+				u8s("Tiers", "MaxKeys", rows("Starts")), u32s("Interiors", "MaxKeys", rows("Starts"), doc("tokens that are not computed again")),
 			),
 		}},
 	},

@@ -21,6 +21,7 @@ from spliced_connector.client.device_memory import DeviceMemory
 from spliced_connector.client.device_releases import Passing
 from spliced_connector.client.device_splice import Blocks, DeviceSpan, compose, place
 from spliced_connector.client.engine_memory import EngineMemory, MemoryLayer, engine_memfd
+from spliced_connector.client.known import KnownQuery, KnownSegment
 from spliced_connector.client.lease import Checkpoint, Segment, Slot, release_all
 from spliced_connector.client.match import Match
 from spliced_connector.client.model import Model
@@ -43,6 +44,8 @@ __all__ = [
     "DeviceSlot",
     "DeviceSpan",
     "EngineMemory",
+    "KnownQuery",
+    "KnownSegment",
     "Level",
     "Match",
     "MemoryLayer",

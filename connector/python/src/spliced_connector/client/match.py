@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from spliced_connector.client import known as finding
+from spliced_connector.client.known import KnownQuery, KnownSegment
 from spliced_connector.client.registration import Registration
 from spliced_connector.client.terms import Accept, Reason, Status, Tier
 from spliced_connector.errors import Code, SplicedError
@@ -34,6 +36,10 @@ class Match:
     """Interior tokens of a hit."""
     trouble: str = ""
     """Why everything is a miss, empty when the daemon has answered."""
+    known: Sequence[KnownSegment] = ()
+    """Held segments in the prompt that was given, ascending and without overlaps."""
+    known_reason: int = Reason.NONE
+    """`Reason.OFF`: none are told, since the profile is switched off for splicing."""
 
     def hit(self, i: int) -> bool:
         """Whether the segment of key i can be acquired."""
@@ -57,16 +63,20 @@ def match(
     prefixes: Sequence[bytes],
     keys: Sequence[bytes],
     accept: Accept,
+    known: KnownQuery | None = None,
 ) -> Match:
     """Look up a prompt. Raises `SplicedError`."""
+    if known is not None and not r.attachment.greeting.known:
+        known = None  # an older daemon
     if len(positions) != len(prefixes):
         raise SplicedError(Code.INVALID, f"{len(positions)} positions, {len(prefixes)} prefixes")
     if len(keys) <= _ROWS and len(prefixes) <= _ROWS:
-        return _match(r, positions, prefixes, keys, accept, 0)
+        return _match(r, positions, prefixes, keys, accept, 0, known)
     parts = []
     for at in range(0, max(len(keys), len(prefixes)), _ROWS):
         rows = slice(at, at + _ROWS)
-        parts.append(_match(r, positions[rows], prefixes[rows], keys[rows], accept, at))
+        ask = known if at == 0 else None
+        parts.append(_match(r, positions[rows], prefixes[rows], keys[rows], accept, at, ask))
     best = max(parts, key=lambda part: part.prefix_tokens)
     return Match(
         best.prefix_tokens,
@@ -78,6 +88,8 @@ def match(
         b"".join(bytes(part.tier) for part in parts),
         b"".join(bytes(part.reason) for part in parts),
         [n for part in parts for n in part.tokens],
+        known=[k for k in parts[0].known if k.start >= best.prefix_tokens],
+        known_reason=parts[0].known_reason,
     )
 
 
@@ -88,10 +100,19 @@ def _match(
     keys: Sequence[bytes],
     accept: Accept,
     begin: int,
+    known: KnownQuery | None,
 ) -> Match:
     """Ask for one part of a query, whose prefixes begin at `begin`."""
+    call = r.call(Op.MATCH, r.options.timeout)
     request = MatchRequest(r.profile, accept, positions, prefixes, keys)
-    m = r.exchange.request(r.call(Op.MATCH, r.options.timeout), request, MatchReply)
+    if known is None:
+        m = r.exchange.request(call, request, MatchReply)
+    else:
+        prompt, ask = finding.stage(r, call, known)
+        try:
+            m = r.exchange.request(call, replace(request, prompt=prompt, known=ask), MatchReply)
+        finally:
+            r.free_staging(call)
     if len(m.status) != len(keys):
         raise r.exchange.garbage(f"match: {len(m.status)} rows, want {len(keys)}")
     if m.prefix_tokens == 0:
@@ -110,4 +131,6 @@ def _match(
         m.tier,
         m.reason,
         m.tokens,
+        known=() if known is None else finding.found(r, known, m.known),
+        known_reason=Reason.NONE if m.known is None else m.known.reason,
     )

@@ -17,6 +17,7 @@ from spliced_connector.client.buffers import Buffer
 from spliced_connector.client.compute import Origin, Placed, Plan
 from spliced_connector.client.device_lease import DeviceCheckpoint, DeviceSegment
 from spliced_connector.client.keeper import Keeper
+from spliced_connector.client.known import KnownQuery
 from spliced_connector.client.lease import Checkpoint, Held, Segment, Slot, release_all
 from spliced_connector.client.match import Match, misses
 from spliced_connector.client.publish import NewCheckpoint, NewSegment
@@ -117,13 +118,16 @@ class Model:
         prefixes: Sequence[bytes] = (),
         keys: Sequence[bytes] = (),
         accept: Accept = Accept.EXACT,
+        known: KnownQuery | None = None,
     ) -> Match:
         """Look up a prompt: prefix hash i covers `positions[i]` tokens, which ascend.
+
+        `known` asks which held segments stand in it, besides (`Match.known`).
 
         All misses when anything is wrong; `Match.trouble` says what.
         """
         return self._ask(
-            lambda r: matching.match(r, positions, prefixes, keys, accept),
+            lambda r: matching.match(r, positions, prefixes, keys, accept, known),
             lambda err: misses(len(keys), str(err)),
         )
 

@@ -200,6 +200,17 @@ class MatchPrompt(Message):
     token_off: int = w.u64()
 
 
+@message("match request: known")
+@dataclass(frozen=True, slots=True)
+class MatchKnownQuery(Message):
+    """Asks which held segments stand in the prompt, whose token ids must lie in staging. They are
+    looked for from Begin on, and behind the prefix that this match finds.
+    """
+
+    begin: int = w.u32()
+    seam_tokens: int = w.u32()
+
+
 @message("match request")
 @dataclass(frozen=True, slots=True)
 class MatchRequest(Message):
@@ -213,6 +224,7 @@ class MatchRequest(Message):
     prefixes: Sequence[bytes] = w.hashes(MAX_KEYS, rows="positions")
     keys: Sequence[bytes] = w.hashes(MAX_KEYS)
     prompt: MatchPrompt | None = w.section(MatchPrompt, Feature.PROMPT)  # noqa: RUF009
+    known: MatchKnownQuery | None = w.section(MatchKnownQuery, Feature.KNOWN)  # noqa: RUF009
 
 
 @message("match reply: estimates")
@@ -227,6 +239,22 @@ class MatchEstimates(Message):
     prefix_error: float = w.f64()
     micros: Sequence[int] = w.u32s(MAX_KEYS, rows="status")
     error: Sequence[float] = w.f64s(MAX_KEYS, rows="status")
+
+
+@message("match reply: known")
+@dataclass(frozen=True, slots=True)
+class MatchKnown(Message):
+    """Lists segments that are held: tokens [Starts[i], Starts[i]+Lengths[i]) of the prompt have
+    Keys[i]. They ascend and do not overlap.
+    """
+
+    untried: int = w.u32()
+    reason: int = w.u8()
+    starts: Sequence[int] = w.u32s(MAX_KEYS)
+    lengths: Sequence[int] = w.u32s(MAX_KEYS, rows="starts")
+    keys: Sequence[bytes] = w.hashes(MAX_KEYS, rows="starts")
+    tiers: bytes = w.u8s(MAX_KEYS, rows="starts")
+    interiors: Sequence[int] = w.u32s(MAX_KEYS, rows="starts")
 
 
 @message("match reply")
@@ -244,6 +272,7 @@ class MatchReply(Message):
     reason: bytes = w.u8s(MAX_KEYS, rows="status")
     tokens: Sequence[int] = w.u32s(MAX_KEYS, rows="status")
     estimates: MatchEstimates | None = w.section(MatchEstimates, Feature.ESTIMATES)  # noqa: RUF009
+    known: MatchKnown | None = w.section(MatchKnown, Feature.KNOWN)  # noqa: RUF009
 
 
 @message("acquire request")

@@ -29,11 +29,13 @@ class Feature(IntFlag):
     where it lends memory of a GPU.
     """
     PROMPT = 4
-    """May send the section *prompt* of `match`. The daemon takes it and ignores it."""
+    """May send the section *prompt* of `match`. The daemon reads the token ids only for *known*."""
     ESTIMATES = 8
     """Is able to read the section *estimates* of a `match` reply, and tier `peer`. The daemon sends
     neither yet.
     """
+    KNOWN = 16
+    """May send the section *known* of `match` behind *prompt*, and is answered with its like."""
 
 
 class WireSpan(IntEnum):
@@ -154,6 +156,8 @@ MAX_NAME = 256
 """Bytes of a name of a client, engine, tenant or counter."""
 MAX_TOKEN = 1024
 """Bytes of a tenant's token."""
+MAX_PROMPT = 1048576
+"""Token ids of a prompt in which held segments are looked for."""
 MAX_SALT = 256
 """Bytes of a tenant's salt."""
 MAX_STATS = 1024

@@ -25,6 +25,7 @@ class Greeting:
     max_in_flight: int
     crc32: bool  # digests of commits are CRC-32
     device: bool  # memory of a GPU can be attached
+    known: bool  # segments are found by the tokens of a prompt
     arena: Region
     slots: Region
     staging: Region

@@ -34,6 +34,7 @@ from spliced_connector.wire import (
 from spliced_connector.wire.numbers import ATTACH_DESCRIPTORS, MAX_CHUNKS
 
 _IN_FLIGHT_MOST = 256  # whatever the daemon allows
+_KNOWN = Feature.PROMPT | Feature.KNOWN
 
 
 def attach(
@@ -72,6 +73,7 @@ def _ask(
     channel: Channel, options: Options, deadline: float, closed: Callable[[], bool]
 ) -> tuple[bytes, list[int]]:
     features = 0 if xxh3() is not None else int(Feature.CRC32_DIGESTS)
+    features |= _KNOWN
     if options.device is not None:
         features |= Feature.DEVICE
     request = HelloRequest(
@@ -144,6 +146,7 @@ def _greet(reply: HelloReply, descriptors: list[int], options: Options) -> Greet
         max_in_flight=min(reply.max_in_flight, _IN_FLIGHT_MOST),
         crc32=bool(reply.features & Feature.CRC32_DIGESTS),
         device=options.device is not None and bool(reply.features & Feature.DEVICE),
+        known=reply.features & _KNOWN == _KNOWN,
         arena=regions[0],
         slots=regions[1],
         staging=regions[2],
