@@ -7,9 +7,8 @@ import hashlib
 import pytest
 
 from spliced_connector.model import Choice, Profile, Prompt, SpanKind, divide, from_config
+from spliced_connector.vllm.clock import CLAIM_ROWS, WALK_COST, Prices
 from spliced_connector.vllm.splice_plans import (
-    CLAIM_ROWS,
-    WALK_COST,
     Cuts,
     CutsError,
     best_splice,
@@ -140,3 +139,14 @@ def test_no_other_end_of_the_takeover_is_cheaper() -> None:
         splice = best_splice(p, choices)
         end = 0 if splice is None else splice.tokens
         assert costs[end] == min(costs.values()), choices
+
+
+def test_measured_prices_decide() -> None:
+    p, hits = prompt(3), [Choice.HIT] * 3
+    assert best_splice(p, hits, prices=Prices(walk=20.0, placed=0.1, claim=200)) is not None
+    assert best_splice(p, hits, prices=Prices(walk=80.0, placed=0.6, claim=200)) is None
+    assert best_splice(p, hits, prices=Prices(walk=2.0, placed=1.0, claim=10)) is None
+    assert best_splice(p, hits, prices=Prices(walk=2.0, placed=0.1, claim=float(p.tokens))) is None
+    first = best_splice(p, hits, prices=Prices(walk=100.0, placed=0.0, claim=10))
+    assert first is not None
+    assert first.walked == 0, "only the leading segment needs no rows"

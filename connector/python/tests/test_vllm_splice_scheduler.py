@@ -11,16 +11,17 @@ import pytest
 
 from client_samples import SMALL, Connect, at_most, fill
 from running import Daemon
-from spliced_connector.client import Accept, NewCheckpoint, NewSegment
+from spliced_connector.client import Accept, NewCheckpoint, NewSegment, Way
 from spliced_connector.client.match import misses
 from spliced_connector.errors import Code
 from spliced_connector.model import Choice, Identity, divide
 from spliced_connector.segments import Chunker, Finder, Lengths, Separators
+from spliced_connector.vllm.clock import Walked
 from spliced_connector.vllm.plans import Outcome
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.settings import Settings
 from spliced_connector.vllm.splice_plans import Base, SplicePlan
-from spliced_connector.vllm.splice_scheduler import SpliceScheduler, check_engine
+from spliced_connector.vllm.splice_scheduler import TRY_EVERY, SpliceScheduler, check_engine
 from spliced_connector.vllm.support import Engine, Group, Inert
 from spliced_connector.vllm.tally import EngineTally
 
@@ -236,7 +237,7 @@ def test_long_segments_are_not_captured(
     half = mode(connect, daemon)
     settings = Settings(weights="0" * 64, capture_tokens=most)
     half._session = replace(half._session, settings=settings)
-    every = SimpleNamespace(segments=[SimpleNamespace(publish=True)] * 2)
+    every = SimpleNamespace(way=Way.RECOMPUTE, segments=[SimpleNamespace(publish=True)] * 2)
     monkeypatch.setattr(type(half._session.model), "advise", lambda *_: every)
     request = asked("r", [4, 5])
     tokens, _ = half.match(request, 0)
@@ -244,6 +245,63 @@ def test_long_segments_are_not_captured(
     assert counts(half).get("too_long_to_capture", 0) == 2 - captured
     splice = half._requests["r"].offered
     assert len(splice.pieces(Choice.ISOLATED) if splice else ()) == captured
+
+
+def measure(half: SpliceScheduler, prefill: float, walk: float) -> None:
+    """Seconds a row, of the engine and of walks, as if requests had been served so."""
+    for rows in (64, 128, 256, 512):
+        half._clock.line.learn(rows, prefill * rows)
+        half.settled(Outcome(walks=(Walked(rows, 0, walk * rows),)))
+
+
+def test_what_is_measured_to_be_slower_is_not_claimed(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    request = asked("r", [1, 2, 3])
+    publish(half, request)
+    measure(half, prefill=1e-4, walk=1e-2)
+    assert half.match(request, 0) == (0, False)
+    assert told_of(half, request) == {
+        "way": "engine",
+        "trouble": "to compute it was measured to be quicker",
+    }
+    assert counts(half)["measured_slower"] == 1
+    measure(half, prefill=1e-2, walk=1e-4)
+    measure(half, prefill=1e-2, walk=1e-4)
+    for _ in range(10):
+        measure(half, prefill=1e-2, walk=1e-4)
+    assert half.match(asked("later", [1, 2, 3]), 0)[0], "what was measured last counts more"
+
+
+def test_now_and_then_a_slower_way_is_measured_again(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    request = asked("r", [1, 2, 3])
+    publish(half, request)
+    measure(half, prefill=1e-4, walk=1e-2)
+    claimed = [bool(half.match(asked(f"r{i}", [1, 2, 3]), 0)[0]) for i in range(2 * TRY_EVERY)]
+    assert claimed.count(True) == 2
+
+
+def test_a_setting_leaves_measurements_out(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    half._session = replace(half._session, settings=Settings(weights="0" * 64, measured=False))
+    request = asked("r", [1, 2, 3])
+    publish(half, request)
+    measure(half, prefill=1e-4, walk=1e-2)
+    assert half.match(request, 0)[0]
+
+
+def test_the_daemons_way_is_followed(
+    connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = mode(connect, daemon)
+    request = asked("r", [1, 2])
+    publish(half, request)
+    said = SimpleNamespace(way=Way.RECOMPUTE, segments=[SimpleNamespace(publish=False)] * 2)
+    monkeypatch.setattr(type(half._session.model), "advise", lambda *_: said)
+    assert half.match(request, 0) == (0, False)
+    assert counts(half)["not_advised"] == 1
+    said.way = Way.SPLICE
+    assert half.match(asked("again", [1, 2]), 0)[0]
 
 
 def test_trouble_of_the_client_is_not_told_to_callers(

@@ -52,7 +52,8 @@ def start(
         Setup(
             model,
             socket,
-            {"mode": "splice", "stall_ms": 10_000.0, "load_ms": 5_000.0} | connector,
+            {"mode": "splice", "stall_ms": 10_000.0, "load_ms": 5_000.0, "measured": False}
+            | connector,
             {"enable_prefix_caching": caching, "max_logprobs": -1} | (options or {}),
         )
     )

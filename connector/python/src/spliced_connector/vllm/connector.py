@@ -24,6 +24,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
+from spliced_connector.vllm.clock import Walked
 from spliced_connector.vllm.metrics import SplicedMetrics, SplicedStats
 from spliced_connector.vllm.plans import Blocks, Outcome
 from spliced_connector.vllm.scheduler import SchedulerHalf
@@ -51,12 +52,17 @@ class SplicedMetadata(KVConnectorMetadata):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]
-    """Tells the scheduler's half why a rank does nothing: then no rank is asked for anything."""
+    """What a rank tells the scheduler's half."""
 
-    inert: str
+    inert: str = ""
+    """Why the rank does nothing: then no rank is asked for anything."""
+    walks: tuple[Walked, ...] = ()
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerReport:
-        return self
+        if not isinstance(other, WorkerReport):
+            return self
+        slower = max(self, other, key=lambda report: sum(w.seconds for w in report.walks))
+        return WorkerReport(self.inert or other.inert, slower.walks)
 
 
 class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
@@ -68,6 +74,8 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     _handled: BaseException | None = None
     """What was being handled around the engine when its step began; no failure of the step."""
+    _walks: tuple[Walked, ...] = ()
+    """Those that ended and were not reported yet."""
 
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
@@ -176,9 +184,11 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         done = frozenset(connector_output.finished_recving or ())
         failed = frozenset(connector_output.failed_recving or ())
-        self._scheduler.settled(Outcome(done, failed))
         report = connector_output.kv_connector_worker_meta
-        if isinstance(report, WorkerReport) and report.inert:
+        if not isinstance(report, WorkerReport):
+            report = WorkerReport()
+        self._scheduler.settled(Outcome(done, failed, report.walks))
+        if report.inert:
             self._scheduler.turn_off(report.inert)
 
     def request_finished(
@@ -208,6 +218,7 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: object) -> None:
         self._give_up_failed_step()
         self._outcome = self._worker.load(self._plan)
+        self._walks += self._outcome.walks
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Everything is in place when `start_load_kv` returns."""
@@ -250,7 +261,9 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         )
 
     def build_connector_worker_meta(self) -> WorkerReport | None:
-        return WorkerReport(self._worker.inert) if self._worker.inert else None
+        walks, self._walks = self._walks, ()
+        report = WorkerReport(self._worker.inert, walks)
+        return report if report.inert or walks else None
 
     def shutdown(self) -> None:
         self._half.close()

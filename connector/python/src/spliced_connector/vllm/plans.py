@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from spliced_connector.vllm.clock import Walked
+
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -61,13 +63,15 @@ class PrefixPlan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Requests whose blocks are settled behind a step, and those of them that got nothing.
+    """Requests whose blocks are settled behind a step, and those of them that got nothing; and
+    what the walks that ended have taken.
 
     Invariant: failed is part of done.
     """
 
     done: frozenset[str] = frozenset()
     failed: frozenset[str] = frozenset()
+    walks: tuple[Walked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

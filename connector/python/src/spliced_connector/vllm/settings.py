@@ -82,6 +82,9 @@ class Settings:
     """Tokens of a chunk on average, in parts longer than `chunk_most`."""
     chunk_most: int = 1024
     """Longest part that stays whole where no paragraph ends, and longest chunk."""
+    measured: bool = True
+    """Whether segments that are held are used only where the engine was not measured to be quicker
+    without them, mode splice. False: where a fixed guess says so."""
     canary_share: float = 0.01
     """Share of spliced requests that are computed again in full and compared, mode splice; 0 to 1.
     Requests with narrower seams than `seam_tokens`, or with tiny segments, are not taken."""

@@ -18,6 +18,7 @@ import torch
 from spliced_connector.client import NewSegment
 from spliced_connector.model import Piece
 from spliced_connector.vllm.caches import Caches
+from spliced_connector.vllm.clock import Walked
 from spliced_connector.vllm.plans import Outcome
 from spliced_connector.vllm.plugin import loaded
 from spliced_connector.vllm.prefix import PrefixWorker
@@ -62,6 +63,7 @@ class SpliceWorker:
         self._tally = session.tally
         self._jobs: dict[str, SpliceJob] = {}
         self._pace = Pace()
+        self._walks: list[Walked] = []  # of this step
         settings = session.settings
         self._prefix = _prefixes(session, caches)
         self._ranks = _ranks(session)
@@ -89,7 +91,8 @@ class SpliceWorker:
         elif self._canary.busy:
             self._compare()
         self._tell(again=self._canary.off and bool(plan.loads))
-        return Outcome(exact.done | done, exact.failed | failed)
+        walks, self._walks = tuple(self._walks), []
+        return Outcome(exact.done | done, exact.failed | failed, walks)
 
     def save(self, plan: object) -> None:
         """The prefixes of requests that are not spliced. A segment is never taken from a step:
@@ -154,6 +157,7 @@ class SpliceWorker:
         self._tally.add("loads")
         self._tally.add("loaded_tokens", job.load.splice.tokens)
         self._tally.add("walked_tokens", job.load.splice.walked)
+        self._walks.append(job.walked)
         if job.load.sampled and job.context is not None:
             taken = self._canary.offer(job.ids, job.context)
             self._tally.add("sampled" if taken else "sample_dropped")

@@ -13,6 +13,7 @@ import torch
 from spliced_connector.client import Accept, Model, Segment, release_all
 from spliced_connector.model import Choice, Piece, Span, SpanKind
 from spliced_connector.vllm.caches import Caches
+from spliced_connector.vllm.clock import REUSED_COST, Walked
 from spliced_connector.vllm.ranks import Ranks
 from spliced_connector.vllm.splice_plans import Base, SpliceLoad
 from spliced_connector.walk import (
@@ -24,9 +25,6 @@ from spliced_connector.walk import (
     splice,
     unpack,
 )
-
-REUSED_COST = 1 / 16
-"""What placing a reused row takes, in walked rows (a guess; the pace learns from both)."""
 
 MIN_PATIENCE = 0.05
 """Seconds that a checkpoint may take at least, which is asked for once (a guess)."""
@@ -93,6 +91,7 @@ class SpliceJob:
         self._captures = list(load.splice.pieces(Choice.ISOLATED))
         self.ids = torch.tensor(load.ids, dtype=torch.int64)
         self._left = list(load.splice.spans)  # what the context has not moved over
+        self._walked = 0.0  # seconds, without captures and what is waited for
 
     def run(self, pace: Pace, until: float) -> bool:
         """Works until the monotonic time `until`, one piece of work at least. True: all in place.
@@ -102,6 +101,19 @@ class SpliceJob:
         # Captures first: they take long, and a lease does not last for ever.
         if not self._done(self._to_capture(), pace, until):
             return False
+        began = time.monotonic()
+        ended = self._move(pace, until)
+        self._walked += time.monotonic() - began
+        return ended
+
+    @property
+    def walked(self) -> Walked:
+        """What it took, once `run` has answered True."""
+        splice = self.load.splice
+        return Walked(splice.walked, splice.reused, self._walked)
+
+    def _move(self, pace: Pace, until: float) -> bool:
+        """Goes on behind the captures, as `run` does."""
         if not self._acquired:
             there = self._together(self._acquire)
             self._acquired = self._ranks.all(there)

@@ -14,17 +14,11 @@ from itertools import pairwise
 
 from spliced_connector.model import Choice, Piece, Prompt, Span, SpanKind, make_plan
 from spliced_connector.segments import Found
+from spliced_connector.vllm.clock import GUESS, Prices
 from spliced_connector.vllm.plans import Blocks, PrefixPlan
 
 MAX_CUTS = 2048
 MAX_SEAM = 4096
-
-WALK_COST = 2.0
-"""Time of a row in a walk, in rows of the engine's own prefill (a guess, on the careful side: the
-projections are the engine's, what lies between them is not)."""
-
-CLAIM_ROWS = 64
-"""What claiming costs beside its rows: a step of the engine, in rows of prefill (a guess)."""
 
 
 class CutsError(ValueError):
@@ -106,20 +100,25 @@ class Splice:
         return tuple(piece for piece, what in chosen if what is choice)
 
 
-def best_splice(prompt: Prompt, choices: Sequence[Choice], begin: int = 0) -> Splice | None:
+def best_splice(
+    prompt: Prompt, choices: Sequence[Choice], begin: int = 0, prices: Prices = GUESS
+) -> Splice | None:
     """The leading part of a prompt whose takeover saves the most; None where none saves anything.
 
-    choices: what the cache has or is to have, behind a prefix of `begin` tokens. Rows in front of
-    the last segment that is taken have to be walked, those behind it are the engine's: so a run of
-    segments that are not there ends the takeover, unless enough of those behind it are.
+    choices: what the cache has or is to have, behind a prefix of `begin` tokens; a capture is for
+    later requests, and not in the price of this one. Rows in front of the last segment that is
+    taken have to be walked, those behind it are the engine's: so a run of segments that are not
+    there ends the takeover, unless enough of those behind it are.
     """
     full = make_plan(prompt, begin, choices)
-    best, least, walked = 0, float(prompt.tokens - begin), 0
+    best, least, walked, placed = 0, float(prompt.tokens - begin), 0, 0
     for i, span in enumerate(full.spans):
         if span.kind is SpanKind.RECOMPUTE:
             walked += span.length
             continue
-        cost = CLAIM_ROWS + WALK_COST * walked + prompt.tokens - span.end
+        placed += span.length
+        work = prices.claim + prices.walk * walked + prices.placed * placed
+        cost = work + prompt.tokens - span.end
         if cost < least:
             best, least = i + 1, cost
     if best == 0:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from spliced_connector.client import Advice, Match, Query, Reason
+from spliced_connector.client import Advice, Match, Query, Reason, Way
 from spliced_connector.model import Choice, Piece, PlanError, Prompt, choose, divide
 from spliced_connector.segments import Found
-from spliced_connector.vllm.clock import PrefillClock
+from spliced_connector.vllm.clock import Line, PrefillClock, prices
 from spliced_connector.vllm.finding import cuts_of
 from spliced_connector.vllm.plans import Blocks, Outcome
 from spliced_connector.vllm.pool import EnginePool, make_private, make_public
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 SHORT_TOKENS = 256
 """Segments of fewer tokens in all are not worth a question to the daemon, nor a step of the engine
 (a guess: some milliseconds of prefill)."""
+
+TRY_EVERY = 64
+"""Of so many requests that were measured to be quicker without a splice, one is spliced: what was
+measured may have been a busy machine."""
 
 FAIR_SEAMS = 8
 """A segment that the canary counts is so many times as long as a seam (a guess)."""
@@ -74,6 +79,8 @@ class _Tracked:
     salt: str | None = None  # the request's own
     way: str = "engine"
     private: bool = False  # its blocks are filed under names of its own
+    slower: bool = False  # to splice it was measured to be slower,
+    tried: bool = False  # and it is done all the same
     trouble: str = ""
     found: Found = field(default_factory=Found)
     decided_micros: int = 0  # what the decision took of the scheduler's time
@@ -97,6 +104,8 @@ class SpliceScheduler:
         self._pool = EnginePool(session.engine)
         self._prefix = _prefixes(session)
         self._clock = self._prefix.clock if self._prefix else PrefillClock(session.engine.pipelined)
+        self._walks = Line()
+        self._slower = 0  # requests that were measured to be quicker without a splice
         # Which requests the canary takes must not follow a pattern of the traffic.
         self._random = random.Random()
 
@@ -122,7 +131,7 @@ class SpliceScheduler:
             return
         splice, tracked.offered = tracked.offered, None
         known, base = tracked.known, tracked.base
-        tracked.splice, tracked.way = splice, "splice"
+        tracked.splice, tracked.way, tracked.trouble = splice, "splice", ""
         if base.tokens and not base.name:
             base = replace(base, states=self._pool.hold(request, base.tokens))
         tracked.salt, tracked.private = request.cache_salt, True
@@ -152,6 +161,8 @@ class SpliceScheduler:
             self._prefix.settled(outcome)
         for request_id in self._unsettled & outcome.done:
             self._pool.release(request_id)
+        for walk in outcome.walks:
+            self._walks.learn(walk.units, walk.seconds)
         self._unsettled -= outcome.done
         for request_id in outcome.failed:
             tracked = self._requests.get(request_id)
@@ -234,7 +245,24 @@ class SpliceScheduler:
             [piece.index in known.held for piece in prompt.pieces],
             [piece.index in known.wanted for piece in prompt.pieces],
         )
-        tracked.offered, tracked.base = best_splice(prompt, choices, base.tokens), base
+        tracked.offered, tracked.base = self._best(tracked, prompt, choices, base.tokens), base
+
+    def _best(
+        self, tracked: _Tracked, prompt: Prompt, choices: Sequence[Choice], begin: int
+    ) -> Splice | None:
+        """The best splice at the prices that were measured, now and then at those of the guess."""
+        guessed = best_splice(prompt, choices, begin)
+        if guessed is None or tracked.found.warming or not self._session.settings.measured:
+            return guessed
+        measured = prices(self._clock.line, self._walks)
+        splice = best_splice(prompt, choices, begin, measured)
+        if splice is None and not tracked.slower:
+            tracked.slower = True
+            self._tally.add("measured_slower")
+            self._slower += 1
+            tracked.tried = self._slower % TRY_EVERY == 0
+            tracked.trouble = "" if tracked.tried else "to compute it was measured to be quicker"
+        return splice or (guessed if tracked.tried else None)
 
     def _decide(self, request: Request) -> _Tracked:
         ids = request.prompt_token_ids or []
@@ -297,6 +325,9 @@ class SpliceScheduler:
         prefix = 0 if whole is None or whole.compute else found.prefix_tokens
         name = names[found.prefix_index] if prefix else b""
         wanted = self._wanted(cuts, named, advice) - held
+        if held and not wanted and advice is not None and advice.way in (Way.RECOMPUTE, Way.PREFIX):
+            self._tally.add("not_advised")
+            return _Tracked(request, trouble="the daemon advises not to splice it")
         return _Tracked(request, _Known(prompt, held, wanted, prefix, name, cuts.w))
 
     def _fair(self, splice: Splice, w: int) -> bool:
@@ -312,10 +343,8 @@ class SpliceScheduler:
     def _advised(
         self, ids: list[int], cuts: Cuts, prompt: Prompt, named: list[Piece], found: Match
     ) -> Advice | None:
-        """What the daemon would store of the prompt: segments, and prefixes where they can be."""
+        """What the daemon thinks of the prompt; None if it does not say."""
         settings = self._session.settings
-        if not settings.capture and self._prefix is None:
-            return None
         advice = self._session.model.advise(
             Query(
                 ids,
