@@ -340,3 +340,17 @@ def test_a_client_whose_template_has_no_marks_names_its_texts() -> None:
 
 def test_a_client_with_nothing_to_name_names_nothing() -> None:
     assert spliced_connector.cuts([{"role": "user", "content": "Hi."}], chatml()) == []
+
+
+def test_what_is_held_stays_whole() -> None:
+    """Boundaries of other finders count up to its edges, and those inside of it do not."""
+    ids = [1, 0, *([1] * 98), 0, *([1] * 99), 0, *([1] * 100)]
+    finder = Finder(Separators([[0]]), known=True)
+    held = [(50, 150), (150, 170)]
+    found = finder.find(ids, held=held)
+    assert found.cuts == (0, 1, 2, 50, 150, 170, 200, 201)
+    assert dict(found.by) == {"known": 3, "separators": 4}
+    assert finder.find(ids, held=[(0, 100)]).cuts == (0, 100, 101, 200, 201)
+    assert finder.find(ids).cuts == (0, 1, 2, 100, 101, 200, 201)
+    chunked = Finder(chunks=Chunker(Lengths(16, 32, 64)), known=True).find(ids, held=held)
+    assert set(chunked.cuts) & set(range(51, 150)) == set()

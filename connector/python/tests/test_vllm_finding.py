@@ -27,6 +27,9 @@ def test_settings_name_the_finders() -> None:
     assert finder.chunks is not None
     assert finder.chunks.lengths.mean == 128
     assert finder_of(settings("chunks"), None).names == ("chunks",), "these need no tokenizer"
+    assert finder_of(settings("known", mode="splice"), None).names == ("known",)
+    with pytest.raises(ValueError, match="'known' is for mode splice"):
+        settings("known")
 
 
 @pytest.mark.parametrize(

@@ -439,6 +439,39 @@ def test_a_request_may_choose_or_refuse_what_is_looked_for(
     assert trouble == "spliced.find: 'template', this server has separators, chunks"
 
 
+def test_segments_that_are_held_are_found_by_their_tokens(connect: Connect, daemon: Daemon) -> None:
+    """Without a mark in the prompt, at places where nobody has had them."""
+    half = mode(connect, daemon)
+    publish(half, asked("named", [9, 1, 2]))
+    one, two = ((asked("r", [i]).prompt_token_ids or [])[:SEGMENT] for i in (1, 2))
+    ids = [5, 6, 7, *two, *range(2000, 2050), *one, *range(QUERY)]
+    found(half, known=True)
+    request = unnamed("r", ids)
+    tokens = 3 + SEGMENT + 50 + SEGMENT - 8
+    assert half.match(request, 0) == (tokens, True)
+    half.allocated(request, BLOCKS, tokens)
+    told = told_of(half, request)
+    assert told["found"] == {"known": 4}
+    assert told["reused"] == 2 * (SEGMENT - 16)
+    assert counts(half)["known_segments"] == 2
+    assert half.match(unnamed("none", ids, find=[]), 0) == (0, False)
+    other = unnamed("strange", [*range(3000, 3600), *range(QUERY)])
+    assert half.match(other, 0) == (0, False), "nothing is held of it"
+
+
+def test_what_is_held_is_not_cut_by_other_finders(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    publish(half, asked("named", [9, 1]))
+    one = (asked("r", [1]).prompt_token_ids or [])[:SEGMENT]
+    ids = [*range(2000, 2400), *one, *range(4000, 4400)]
+    found(half, known=True, chunks=Chunker(Lengths(16, 32, 64)))
+    half.match(unnamed("r", ids), 0)
+    cuts = half._requests["r"].found.cuts
+    assert {400, 400 + SEGMENT} <= set(cuts)
+    assert not [cut for cut in cuts if 400 < cut < 400 + SEGMENT]
+    assert len([cut for cut in cuts if cut < 400]) > 4
+
+
 def test_cuts_that_are_named_win(connect: Connect, daemon: Daemon) -> None:
     half = mode(connect, daemon)
     found(half, chunks=Chunker(Lengths(16, 32, 64)))

@@ -21,7 +21,7 @@ from spliced_connector.client.device_memory import DeviceMemory
 from spliced_connector.client.device_releases import Passing
 from spliced_connector.client.device_splice import Blocks, DeviceSpan, compose, place
 from spliced_connector.client.engine_memory import EngineMemory, MemoryLayer, engine_memfd
-from spliced_connector.client.known import KnownQuery, KnownSegment
+from spliced_connector.client.known import MAX_PROMPT, KnownQuery, KnownSegment
 from spliced_connector.client.lease import Checkpoint, Segment, Slot, release_all
 from spliced_connector.client.match import Match
 from spliced_connector.client.model import Model
@@ -29,6 +29,7 @@ from spliced_connector.client.publish import NewCheckpoint, NewSegment
 from spliced_connector.client.terms import Accept, Level, Reason, Status, Tier, Verdict, Way, Why
 
 __all__ = [
+    "MAX_PROMPT",
     "Accept",
     "Advice",
     "Blocks",

@@ -9,8 +9,10 @@ from spliced_connector.client.connection.flight import Call
 from spliced_connector.client.registration import Registration
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.model import token_bytes
-from spliced_connector.wire import MatchKnown, MatchKnownQuery, MatchPrompt
-from spliced_connector.wire.numbers import MAX_PROMPT
+from spliced_connector.wire import MatchKnown, MatchKnownQuery, MatchPrompt, numbers
+
+MAX_PROMPT = numbers.MAX_PROMPT
+"""Tokens of a prompt that is looked through."""
 
 
 @dataclass(frozen=True)

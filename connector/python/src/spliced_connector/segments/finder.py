@@ -1,5 +1,6 @@
 """All finders together, for one prompt at a time.
 
+    known        both ends of each segment that the daemon holds, wherever it stands
     separators   both ends of each; what lies between two neighbours is one segment, however long
     template     where a message, a tool call, a tool result or a document begins
     chunks       within the parts that are left and long
@@ -9,6 +10,7 @@ What stands further up wins. The cuts that a client names win over everything: n
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +19,7 @@ from spliced_connector.segments.chunks import Chunker
 from spliced_connector.segments.separators import Separators
 from spliced_connector.segments.template import Template
 
-FINDERS = ("separators", "template", "chunks")
+FINDERS = ("known", "separators", "template", "chunks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +48,37 @@ class Finder:
     chunks: Chunker | None = None
     least: int = 64
     most: int = 2048
+    known: bool = False
+    """Whether who asks is to look up what the daemon holds."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The finders that there are."""
-        return tuple(name for name in FINDERS if getattr(self, name) is not None)
+        return tuple(name for name in FINDERS if getattr(self, name) not in (None, False))
 
-    def find(self, ids: Sequence[int], use: Collection[str] = FINDERS) -> Found:
-        """The cuts of a prompt by some of the finders."""
+    def find(
+        self,
+        ids: Sequence[int],
+        use: Collection[str] = FINDERS,
+        held: Sequence[tuple[int, int]] = (),
+    ) -> Found:
+        """The cuts of a prompt by some of the finders.
+
+        held: tokens [begin, end) of the segments that the daemon holds, ascending and without
+        overlaps; they stay whole.
+        """
+        marked = {edge for span in held for edge in span if 0 < edge < len(ids)}
+        by = {"known": len(marked)}
         spans = self.separators.find(ids) if self.separators and "separators" in use else []
-        marked = {edge for span in spans for edge in span if 0 < edge < len(ids)}
-        by = {"separators": len(marked)}
+        marked.update(_outside([e for span in spans for e in span if 0 < e < len(ids)], held))
+        by["separators"] = len(marked) - by["known"]
         edges = sorted(marked)
         if self.template and "template" in use:
-            new = [at for at in self.template.find(ids) if at not in marked]
+            new = [at for at in _outside(self.template.find(ids), held) if at not in marked]
             edges = _worthwhile(sorted((*edges, *new)), marked, len(ids), self.least)
             by["template"] = len(edges) - len(marked)
         if self.chunks and "chunks" in use:
-            named = {(a[1], b[0]) for a, b in pairwise(spans)}
+            named = {*held, *((a[1], b[0]) for a, b in pairwise(spans))}
             cuts = [
                 cut
                 for part in pairwise((0, *edges, len(ids)))
@@ -79,6 +94,17 @@ class Finder:
             tuple((name, n) for name, n in by.items() if n),
             len(spans) > 1 and spans[0][0] == 0 and spans[-1][1] == len(ids),
         )
+
+
+def _outside(edges: Sequence[int], held: Sequence[tuple[int, int]]) -> list[int]:
+    """Leaves out what lies inside of a segment that is held."""
+    begins = [begin for begin, _ in held]
+    kept = []
+    for at in edges:
+        i = bisect_left(begins, at) - 1  # the last that begins before it
+        if i < 0 or at >= held[i][1]:
+            kept.append(at)
+    return kept
 
 
 def _worthwhile(edges: list[int], kept: set[int], end: int, least: int) -> list[int]:

@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
+from spliced_connector.client import MAX_PROMPT, KnownQuery
 from spliced_connector.segments import (
     Chunker,
     Finder,
@@ -19,6 +20,7 @@ from spliced_connector.segments import (
     Tokenizer,
     breaks_of,
 )
+from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.settings import Settings
 from spliced_connector.vllm.splice_plans import MAX_CUTS, Cuts, CutsError, read_cuts
 
@@ -45,7 +47,8 @@ def finder_of(settings: Settings, tokenizer: Tokenizer | None) -> Finder:
             chunks = Chunker(lengths, breaks_of(tokenizer) if tokenizer else {})
     except ValueError as err:
         raise ValueError(f"kv_connector_extra_config: find: {err}") from err
-    return Finder(separators, template, chunks, settings.chunk_least, MAX_CUTS)
+    known = "known" in settings.find
+    return Finder(separators, template, chunks, settings.chunk_least, MAX_CUTS, known)
 
 
 def tokenizer_of(config: ModelConfig) -> Tokenizer | None:
@@ -56,12 +59,17 @@ def tokenizer_of(config: ModelConfig) -> Tokenizer | None:
 
 
 def cuts_of(
-    finder: Finder, params: Mapping[str, object] | None, ids: Sequence[int], w: int
+    finder: Finder,
+    params: Mapping[str, object] | None,
+    ids: Sequence[int],
+    w: int,
+    held: Callable[[Sequence[int], int], Sequence[tuple[int, int]]] | None = None,
 ) -> Cuts | None:
     """The cuts of a prompt; None where it has none.
 
-    params: `kv_transfer_params`. w: for requests that do not say. Raises CutsError for what
-    cannot be right.
+    params: `kv_transfer_params`. w: for requests that do not say. held: where held segments stand
+    in some tokens at a seam width; None where that is of no use. Raises CutsError for what cannot
+    be right.
     """
     said = params.get("spliced") if params else None
     if params is None or "spliced" not in params:
@@ -70,8 +78,19 @@ def cuts_of(
         use, w = _read_find(said, finder, w)
     else:
         return read_cuts(params, len(ids), w)
-    found = finder.find(ids, use)
+    known = held is not None and finder.known and "known" in use
+    found = finder.find(ids, use, held(ids, w) if held is not None and known else ())
     return Cuts(found.cuts, w, found) if found.cuts else None
+
+
+def held_in(session: Session, ids: Sequence[int], w: int) -> list[tuple[int, int]]:
+    """Where segments stand in a prompt that the daemon holds, at a seam of w tokens.
+
+    None begins or ends behind the last token but one: an engine computes the last one.
+    """
+    found = session.model.match(known=KnownQuery(ids[: min(len(ids) - 1, MAX_PROMPT)], 0, w))
+    session.tally.add("known_segments", len(found.known))
+    return [(segment.start, segment.end) for segment in found.known]
 
 
 def _read_find(said: Mapping[str, object], finder: Finder, w: int) -> tuple[Sequence[str], int]:

@@ -71,8 +71,8 @@ class Settings:
     """Segments of more tokens are not captured, because the engine stands still for the whole of
     one; 1 to 16,777,216. What an engine does in a few times `stall_ms` is a good value."""
     find: Names = ()
-    """What finds segments in prompts that name none: any of "separators", "template" and "chunks",
-    as said in the package `segments`. Empty: nothing does."""
+    """What finds segments in prompts that name none: any of "known" (mode splice), "separators",
+    "template" and "chunks", as said in the package `segments`. Empty: nothing does."""
     separators: Marks = ()
     """What stands between segments: strings that are one token of the vocabulary's added ones, or
     lists of token ids."""
@@ -110,6 +110,8 @@ class Settings:
             wrong.append("weights: missing, want a digest of 64 hex digits or a directory")
         if ("separators" in values) != ("separators" in cast(Names, values.get("find", ()))):
             wrong.append("separators: they and the finder of that name want each other")
+        if "known" in cast(Names, values.get("find", ())) and values.get("mode") is not Mode.SPLICE:
+            wrong.append("find: 'known' is for mode splice")
         for name, low, high in _RANGES:
             value = values.get(name)
             if isinstance(value, int | float) and not low <= value <= high:

@@ -6,13 +6,14 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spliced_connector.client import Advice, Match, Query, Reason, Way
 from spliced_connector.model import Choice, Piece, PlanError, Prompt, choose, divide
 from spliced_connector.segments import Found
 from spliced_connector.vllm.clock import Line, PrefillClock, prices
-from spliced_connector.vllm.finding import cuts_of
+from spliced_connector.vllm.finding import cuts_of, held_in
 from spliced_connector.vllm.plans import Blocks, Outcome
 from spliced_connector.vllm.pool import EnginePool, make_private, make_public
 from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
@@ -272,6 +273,7 @@ class SpliceScheduler:
                 request.kv_transfer_params,
                 ids,
                 self._session.settings.seam_tokens,
+                partial(held_in, self._session),
             )
         except CutsError as err:
             self._tally.add("bad_cuts")
