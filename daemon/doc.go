@@ -29,6 +29,7 @@
 //	socket    the socket's path, lock and guard; who connects, who may, when they are gone
 //	codes     which code of the wire a failure is, the one place that knows
 //	budget    what all clients share, and how much of it one may take
+//	queue     whose job is next, and when a long one gives way
 //	slots     memory of a connection for results
 //	gpu       the accelerator, and what of it connections have
 //	canary    what engines reported, and which profiles are switched off

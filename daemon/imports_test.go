@@ -105,11 +105,12 @@ var mayImport = map[string]string{
 	"daemon/socket":   "connector/wire/seqpacket daemon/settings",
 	"daemon/codes":    "policy/profile gpuipc tiering/tier connector/wire",
 	"daemon/budget":   "connector/wire daemon/codes policy/profile",
+	"daemon/queue":    "",
 	"daemon/slots":    "gpuipc connector/wire daemon/codes",
 	"daemon/gpu":      "gpuipc gpuipc/cuda gpuipc/cuda/kernels connector/wire daemon/settings daemon/codes",
 	"daemon/canary":   "policy/profile tiering tiering/tier connector/wire api daemon/codes",
 	"daemon/server": "policy/... gpuipc gpuipc/cuda/order tiering tiering/tier tiering/advise tiering/plan connector/wire connector/wire/seqpacket api " +
-		"daemon/settings daemon/socket daemon/codes daemon/budget daemon/slots daemon/gpu daemon/canary",
+		"daemon/settings daemon/socket daemon/codes daemon/budget daemon/queue daemon/slots daemon/gpu daemon/canary",
 	"daemon/view":          "policy/... gpuipc tiering/... connector/wire api daemon/settings daemon/gpu daemon/canary daemon/server",
 	"daemon":               "policy/... gpuipc tiering/... api daemon/settings daemon/socket daemon/gpu daemon/canary daemon/server daemon/view",
 	"daemon/cmd/spliced":   "daemon daemon/settings",

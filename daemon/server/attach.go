@@ -14,6 +14,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/daemon/budget"
 	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/queue"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/daemon/slots"
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -126,12 +127,12 @@ func (t *task) hello() (wire.Message, error) {
 	if a.device {
 		c.sock.AllowDescriptors(wire.MaxChunks) // before the reader waits for the next frame
 	}
-	of := user{uid: a.uid}
+	of := queue.User{UID: a.uid}
 	if len(a.tenants) > 0 {
-		of.tenant = a.tenants[0]
+		of.Tenant = a.tenants[0]
 	}
-	s.queue.join(&c.lane, of)
-	s.deviceQueue.join(&c.deviceLane, of)
+	s.queue.Join(&c.lane, of)
+	s.deviceQueue.Join(&c.deviceLane, of)
 	c.attached.Store(a)
 	return reply, c.sock.SetRecvTimeout(0)
 }

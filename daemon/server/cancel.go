@@ -78,7 +78,7 @@ func (c *conn) cancelRequests(t *task) error {
 	}
 	for _, j := range named {
 		j.cancel(errCancelled)
-		if j.queue.take(j.lane, j) {
+		if j.queue.Take(j.lane, j) {
 			c.finish(j, nil, errCancelled, t.scratch)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/queue"
 	"github.com/spliced-kv/spliced/daemon/socket"
 )
 
@@ -38,8 +39,8 @@ type conn struct {
 	ctx    context.Context // ends with the connection; its cause says why
 	cancel context.CancelCauseFunc
 
-	lane       lane // joined by hello; guarded by queue.mu
-	deviceLane lane // the same, in the queue of those that have attached the device
+	lane       queue.Lane[*job] // joined by hello; the queue's to guard
+	deviceLane queue.Lane[*job] // the same, in the queue of those that have attached the device
 
 	attached atomic.Pointer[attachment] // set once, by hello
 	heardAt  atomic.Int64               // unix nanoseconds of the last message
@@ -290,7 +291,7 @@ func (c *conn) send(frame []byte, fds []int, s *scratch) {
 			s.poller.disarm(c)
 			s.poller.replace(s)
 		} else {
-			s.worker.spawn()
+			s.worker.Spawn()
 			s.worker = nil
 		}
 		err = c.sock.Send(frame, fds)
@@ -345,8 +346,8 @@ func (c *conn) close() {
 		a.closeGPU(c.server)
 		// Clients of a daemon that stops go on reading what they have.
 		a.closeShared(c.server, !c.server.stopping.Load())
-		c.server.queue.part(&c.lane)
-		c.server.deviceQueue.part(&c.deviceLane)
+		c.server.queue.Part(&c.lane)
+		c.server.deviceQueue.Part(&c.deviceLane)
 	}
 	if c.peer.Pidfd >= 0 {
 		unix.Close(c.peer.Pidfd)

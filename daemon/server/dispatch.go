@@ -9,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/queue"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/plan"
@@ -21,9 +22,9 @@ type task struct {
 	header   wire.Header
 	body     []byte
 	ctx      context.Context
-	deadline time.Time // of jobs
-	place    *place    // of jobs that run
-	job      *job      // that runs; nil = none
+	deadline time.Time          // of jobs
+	place    *queue.Place[*job] // of jobs that run
+	job      *job               // that runs; nil = none
 	scratch  *scratch
 	rest     rest       // set by an operation that has to wait, instead of an answer
 	received []int      // descriptors; what is left is closed
@@ -35,8 +36,8 @@ type task struct {
 type scratch struct {
 	task   task
 	out    []byte
-	poller *poller // for which this goroutine polls
-	worker *queue  // whose jobs it runs; with both nil no others are kept waiting
+	poller *poller            // for which this goroutine polls
+	worker *queue.Queue[*job] // whose jobs it runs; with both nil no others are kept waiting
 
 	match        wire.MatchRequest
 	matchReply   wire.MatchReply
@@ -159,7 +160,7 @@ func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (next,
 // answer runs a short request and answers it or has it wait, unless it returns an
 // error for the caller to answer.
 func (c *conn) answer(t *task, now time.Time) error {
-	c.server.short.note(now)
+	c.server.short.Note(now)
 	m, err := operations[t.header.Op].run(t)
 	switch {
 	case err != nil:

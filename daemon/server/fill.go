@@ -68,7 +68,7 @@ func (t *task) reserve() (wire.Message, error) {
 			return nil, t.undoReserve(r, err)
 		}
 		t.appendReserved(out, r, err)
-		t.place.giveWay()
+		t.place.GiveWay()
 	}
 	return out, nil
 }
@@ -113,7 +113,7 @@ func (t *task) stagedTokens(off uint64, n int) ([]uint32, error) {
 		for i := 0; i < len(raw); i += 4 {
 			ids = append(ids, binary.LittleEndian.Uint32(raw[i:]))
 		}
-		t.place.giveWay()
+		t.place.GiveWay()
 	}
 	return ids, nil
 }
@@ -163,7 +163,7 @@ func (t *task) save() (wire.Message, error) {
 			return nil, t.undoReserve(r, err)
 		}
 		t.appendReserved(out, r, err)
-		t.place.giveWay()
+		t.place.GiveWay()
 	}
 	return out, nil
 }
@@ -196,7 +196,7 @@ func (t *task) commit() (wire.Message, error) {
 		if got.Durable != nil {
 			waits = append(waits, pendingLevel{i, got.Durable})
 		}
-		t.place.giveWay()
+		t.place.GiveWay()
 	}
 	if len(waits) > 0 {
 		t.rest = awaitLevels(out, waits)

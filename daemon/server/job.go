@@ -9,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/queue"
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
@@ -29,9 +30,9 @@ type job struct {
 	send     []*os.File // to send along with the answer; closed by finish
 	arrived  time.Time
 	deadline time.Time
-	queue    *queue
-	lane     *lane
-	place    place
+	queue    *queue.Queue[*job]
+	lane     *queue.Lane[*job]
+	place    queue.Place[*job]
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 
@@ -65,12 +66,12 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 	// The body is copied: its buffer is used for the next frame.
 	j.body = slices.Clone(t.body)
 	j.received = t.received
-	if n == 1 && j.queue.enter(j.lane) {
+	if n == 1 && j.queue.Enter(j.lane) {
 		return j, nil
 	}
 	// Before put: whoever takes the job stops it.
 	j.late = time.AfterFunc(time.Until(j.deadline), func() { c.lateInQueue(j) })
-	if !j.queue.put(j.lane, j) {
+	if !j.queue.Put(j.lane, j) {
 		panic("daemon: the queue was closed before its connections")
 	}
 	return nil, nil
@@ -104,7 +105,7 @@ func (t *task) mayNeedGPU() bool {
 // that fires while put has not happened leaves the job to run, which then looks
 // at the clock itself.
 func (c *conn) lateInQueue(j *job) {
-	if j.queue.take(j.lane, j) {
+	if j.queue.Take(j.lane, j) {
 		c.finish(j, nil, lateBy(j, time.Now()), &scratch{})
 	}
 }
@@ -133,13 +134,25 @@ func (c *conn) runHere(j *job, s *scratch, now time.Time) next {
 	return readOn
 }
 
+// work runs jobs of a queue until it is closed, or others do.
+func work(q *queue.Queue[*job]) {
+	s := &scratch{worker: q}
+	for s.worker != nil {
+		j, ok := q.Next()
+		if !ok {
+			return
+		}
+		j.conn.run(j, s, time.Now())
+	}
+}
+
 // run runs a job that has a place and leaves that before it answers: a client that does
 // not read keeps nobody's. Work whose time has passed, or that was cancelled before it
 // began, touches nothing.
 func (c *conn) run(j *job, s *scratch, now time.Time) {
-	j.place = place{queue: j.queue, lane: j.lane, since: now, yielded: now, worker: s.worker != nil}
+	j.place = j.queue.Begin(j.lane, now, s.worker != nil)
 	reply, rest, err := c.perform(j, s, now)
-	j.place.leave()
+	j.place.Leave()
 	if rest != nil {
 		c.runRest(j, rest)
 		return
@@ -154,7 +167,7 @@ func (c *conn) perform(j *job, s *scratch, now time.Time) (wire.Message, rest, e
 	case !now.Before(j.deadline):
 		return nil, nil, lateBy(j, now)
 	}
-	ctx, stop := context.WithDeadline(gpuipc.WithPause(j.ctx, j.place.giveWay), j.deadline)
+	ctx, stop := context.WithDeadline(gpuipc.WithPause(j.ctx, j.place.GiveWay), j.deadline)
 	defer stop()
 	t := &s.task
 	*t = task{
@@ -234,7 +247,7 @@ func (c *conn) dropQueued() {
 	}
 	c.mu.Unlock()
 	for _, j := range waiting {
-		if j.queue.take(j.lane, j) {
+		if j.queue.Take(j.lane, j) {
 			c.finish(j, nil, errPeerLeft, nil)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/daemon/gpu"
+	"github.com/spliced-kv/spliced/daemon/queue"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/daemon/socket"
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -58,10 +59,10 @@ type Server struct {
 	tenants []tiering.Tenant
 	tokens  [][sha256.Size]byte // by tenant
 	open    []bool              // tenants without a token
-	queue   *queue
+	queue   *queue.Queue[*job]
 	// deviceQueue has places of its own for what may wait for the GPU's driver.
-	deviceQueue *queue
-	short       lastTime // of a short request
+	deviceQueue *queue.Queue[*job]
+	short       queue.LastShort
 	watcher     *socket.Watcher
 	pollers     []*poller
 	workspaces  sync.Pool
@@ -91,7 +92,7 @@ type Server struct {
 }
 
 // queued is how many requests wait for a place.
-func (s *Server) queued() int { return s.queue.length() + s.deviceQueue.length() }
+func (s *Server) queued() int { return s.queue.Waiting() + s.deviceQueue.Waiting() }
 
 // New makes a server; nothing runs yet.
 func New(o Options) (*Server, error) {
@@ -104,10 +105,8 @@ func New(o Options) (*Server, error) {
 		held:   budget.NewBytes("memory of requests", max(leastRequests, int64(o.Config.ConnectionMemory)/requestShare), 0),
 	}
 	s.places = budget.NewPlaces(o.Config.MaxProfiles, len(o.Tenants))
-	s.queue, s.deviceQueue = newQueue(o.Config.Workers, &s.short), newQueue(o.Config.Workers, &s.short)
-	for _, q := range []*queue{s.queue, s.deviceQueue} {
-		q.spawn = func() { s.polling.Go(q.work) }
-	}
+	s.queue = queue.New[*job](o.Config.Workers, &s.short, func() { s.polling.Go(s.Work) })
+	s.deviceQueue = queue.New[*job](o.Config.Workers, &s.short, func() { s.polling.Go(s.WorkOnDevice) })
 	for _, t := range o.Config.Tenants {
 		s.tokens = append(s.tokens, sha256.Sum256([]byte(t.Token)))
 		s.open = append(s.open, t.Token == "")
@@ -149,10 +148,10 @@ func (s *Server) Watch() error { return s.watcher.Run() }
 func (s *Server) StopWatch() error { return s.watcher.Stop() }
 
 // Work is one worker; it returns after Stop.
-func (s *Server) Work() { s.queue.work() }
+func (s *Server) Work() { work(s.queue) }
 
 // WorkOnDevice is one worker for what may wait for the GPU's driver.
-func (s *Server) WorkOnDevice() { s.deviceQueue.work() }
+func (s *Server) WorkOnDevice() { work(s.deviceQueue) }
 
 // Close frees what New took, when nothing of the server runs any more.
 func (s *Server) Close() {
@@ -359,8 +358,8 @@ func (s *Server) Stop() error {
 	defer stuck.Stop()
 	select {
 	case <-closed:
-		s.queue.close()
-		s.deviceQueue.close()
+		s.queue.Close()
+		s.deviceQueue.Close()
 		return s.stopPolling()
 	case <-stuck.C:
 		// Unmapping under it would fault; the process is about to end anyway.

@@ -1,4 +1,8 @@
-package server
+// Package queue divides the time of workers between users, and between the
+// connections of each. It holds jobs until a worker is free, and has long ones give
+// way to others. What a job is, and the goroutines that run them, are its caller's. All
+// calls may be made at once.
+package queue
 
 import (
 	"runtime"
@@ -8,15 +12,15 @@ import (
 	"time"
 )
 
-// queue holds jobs until there is a worker for them, and divides the time of the
+// Queue holds jobs J until there is a worker for them, and divides the time of the
 // workers. Users take turns, and the connections of one user: next is always who has
 // had least. What an attacker can have many of, requests in flight, connections and
 // long jobs, so gets him no more time than others.
 //
-// Its bound is the sum of its users': MaxConnections times MaxInFlight.
+// It has no bound of its own: callers bound the jobs of a lane, and lanes.
 //
 // A job is short until it had a turn, and long from then on. A long one gives way to
-// others (see giveWay): it is parked, with the goroutine that runs it, and goes on when
+// others (see GiveWay): it is parked, with the goroutine that runs it, and goes on when
 // its lane is next. While short requests come, long jobs leave one worker to them:
 // whoever had to wait for the end of a turn would also wait for Go's scheduler and the
 // kernel's to take a processor away from it, which takes ticks of 4 and 10 ms.
@@ -25,21 +29,21 @@ import (
 // counts, one that is parked does not.
 //
 // Invariant: where a worker is free and it is the turn of a job that was not begun, a
-// goroutine calls next, or is about to.
-type queue struct {
+// goroutine calls Next, or is about to.
+type Queue[J comparable] struct {
 	workers int
-	spawn   func() // starts a goroutine of work; called under mu
-	short   *lastTime
+	spawn   func() // starts a goroutine that calls Next; called under mu
+	short   *LastShort
 
 	mu struct {
 		sync.Mutex
-		users   map[user]*account
-		waiting []*lane // those with work, oldest first
-		length  int     // jobs that were not begun
+		users   map[User]*account
+		waiting []*Lane[J] // those with work, oldest first
+		length  int        // jobs that were not begun
 		running int
 		long    int           // of these, jobs that had a turn
 		clock   time.Duration // account.used of who wanted time and had least, as seen last
-		idle    int           // goroutines that wait in next and were not woken
+		idle    int           // goroutines that wait in Next and were not woken
 		later   *time.Timer   // looks again; nil = nobody has to
 		closed  bool
 	}
@@ -58,61 +62,64 @@ const (
 	shortFor = time.Second
 )
 
-// user is whom time is divided between: what a client cannot have many of. The tenant
+// User is whom time is divided between: what a client cannot have many of. The tenant
 // is the first of a connection, whose token it has shown.
-type user struct{ uid, tenant uint32 }
+type User struct{ UID, Tenant uint32 }
 
-// account is what one user has had. Guarded by queue.mu.
+// account is what one user has had. Guarded by Queue.mu.
 type account struct {
-	user  user
+	user  User
 	lanes int
 	used  time.Duration
-	clock time.Duration // lane.used of who was served last
+	clock time.Duration // Lane.used of who was served last
 }
 
-// lane is the work of one connection. Guarded by queue.mu.
-type lane struct {
-	account *account // set by join
+// Lane is the work of one connection, in use from Join to Part. Guarded by Queue.mu.
+type Lane[J comparable] struct {
+	account *account // set by Join
 	used    time.Duration
-	waiting []*job          // not begun, oldest first
+	waiting []J             // not begun, oldest first
 	parked  []chan struct{} // of jobs that gave way; closed when they go on
 	resumed bool            // the last one served was parked
 }
 
-// place is what a running job has of its queue.
-type place struct {
-	queue   *queue
-	lane    *lane
+// Place is what a running job has of its queue: from Begin to Leave, by one goroutine.
+type Place[J comparable] struct {
+	queue   *Queue[J]
+	lane    *Lane[J]
 	since   time.Time // when its turn began
 	long    bool
-	worker  bool      // it runs on a goroutine of work
+	worker  bool      // its goroutine calls Next again
 	yielded time.Time // when its goroutine last let others run
 }
 
-// lastTime is when something happened last.
-type lastTime struct{ at atomic.Int64 } // unix nanoseconds
+// LastShort is when a short request was answered last, for all queues that its answer keeps waiting.
+type LastShort struct{ at atomic.Int64 } // unix nanoseconds
 
-// note notes that it happened now. It is seldom written, since all processors read it.
-func (l *lastTime) note(now time.Time) {
+// Note notes that one was answered now. It is seldom written, since all processors read it.
+func (l *LastShort) Note(now time.Time) {
 	if at := now.UnixNano(); at-l.at.Load() > int64(time.Millisecond) {
 		l.at.Store(at)
 	}
 }
 
-// within reports whether it happened less than d ago.
-func (l *lastTime) within(d time.Duration) bool { return time.Now().UnixNano()-l.at.Load() < int64(d) }
+// within reports whether that was less than d ago.
+func (l *LastShort) within(d time.Duration) bool { return time.Now().UnixNano()-l.at.Load() < int64(d) }
 
-// newQueue makes a queue; short is when a short request was answered last.
-func newQueue(workers int, short *lastTime) *queue {
-	q := &queue{workers: workers, short: short}
-	q.mu.users = map[user]*account{}
+// New makes a queue. spawn starts one more goroutine that calls Next until that answers
+// false; it is called with the queue locked. Others may call Next too.
+func New[J comparable](workers int, short *LastShort, spawn func()) *Queue[J] {
+	q := &Queue[J]{workers: workers, short: short, spawn: spawn}
+	q.mu.users = map[User]*account{}
 	q.ready = sync.NewCond(&q.mu)
-	q.spawn = func() { go q.work() }
 	return q
 }
 
-// join makes l a lane of a user. It comes before all other use of l.
-func (q *queue) join(l *lane, of user) {
+// Spawn starts a goroutine in the place of one that will not call Next again.
+func (q *Queue[J]) Spawn() { q.spawn() }
+
+// Join makes l a lane of a user. It comes before all other use of l.
+func (q *Queue[J]) Join(l *Lane[J], of User) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	a := q.mu.users[of]
@@ -124,8 +131,8 @@ func (q *queue) join(l *lane, of user) {
 	l.account = a
 }
 
-// part ends join. l has no work.
-func (q *queue) part(l *lane) {
+// Part ends Join. l has no work.
+func (q *Queue[J]) Part(l *Lane[J]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if l.account.lanes--; l.account.lanes == 0 {
@@ -133,8 +140,8 @@ func (q *queue) part(l *lane) {
 	}
 }
 
-// put adds j to l; false when the queue is closed.
-func (q *queue) put(l *lane, j *job) bool {
+// Put adds j to l; false when the queue is closed.
+func (q *Queue[J]) Put(l *Lane[J], j J) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.mu.closed {
@@ -150,21 +157,21 @@ func (q *queue) put(l *lane, j *job) bool {
 
 // comesLocked counts l and its user among those that want time. Who had none for long
 // is ahead of the others by one turn, and not by all that they had meanwhile.
-func (q *queue) comesLocked(l *lane) {
+func (q *Queue[J]) comesLocked(l *Lane[J]) {
 	a := l.account
 	a.used = max(a.used, q.mu.clock-turnTime)
 	l.used = max(l.used, a.clock-turnTime)
 }
 
 // waitsLocked is called before work is added to l.
-func (q *queue) waitsLocked(l *lane) {
+func (q *Queue[J]) waitsLocked(l *Lane[J]) {
 	if len(l.waiting)+len(l.parked) == 0 {
 		q.mu.waiting = append(q.mu.waiting, l)
 	}
 }
 
 // servedLocked is called after work was taken from l.
-func (q *queue) servedLocked(l *lane) {
+func (q *Queue[J]) servedLocked(l *Lane[J]) {
 	if len(l.waiting)+len(l.parked) == 0 {
 		at := slices.Index(q.mu.waiting, l)
 		q.mu.waiting = slices.Delete(q.mu.waiting, at, at+1)
@@ -172,7 +179,7 @@ func (q *queue) servedLocked(l *lane) {
 }
 
 // beginLocked counts a job of l in.
-func (q *queue) beginLocked(l *lane) {
+func (q *Queue[J]) beginLocked(l *Lane[J]) {
 	q.mu.running++
 	least := l
 	for _, other := range q.mu.waiting { // a short job may pass a long one that has had less
@@ -185,7 +192,7 @@ func (q *queue) beginLocked(l *lane) {
 }
 
 // endTurnLocked counts a job out.
-func (q *queue) endTurnLocked(p *place, now time.Time) {
+func (q *Queue[J]) endTurnLocked(p *Place[J], now time.Time) {
 	had := now.Sub(p.since)
 	a := p.lane.account
 	p.lane.used = charged(p.lane.used, had, a.clock)
@@ -204,12 +211,12 @@ func charged(used, had, clock time.Duration) time.Duration {
 }
 
 // mayLongLocked reports whether one more long job may run.
-func (q *queue) mayLongLocked() bool {
+func (q *Queue[J]) mayLongLocked() bool {
 	return q.mu.long < max(1, q.workers-1) || q.mu.long < q.workers && !q.short.within(shortFor)
 }
 
 // nextLocked is the lane that is next, nil if none is, and whether with a parked job.
-func (q *queue) nextLocked() (next *lane, parked bool) {
+func (q *Queue[J]) nextLocked() (next *Lane[J], parked bool) {
 	if q.mu.running >= q.workers {
 		return nil, false
 	}
@@ -226,7 +233,7 @@ func (q *queue) nextLocked() (next *lane, parked bool) {
 }
 
 // before reports whether l has had less than m: its user, or it itself.
-func (l *lane) before(m *lane) bool {
+func (l *Lane[J]) before(m *Lane[J]) bool {
 	if l.account != m.account {
 		return l.account.used < m.account.used
 	}
@@ -235,7 +242,7 @@ func (l *lane) before(m *lane) bool {
 
 // resumeLocked has parked jobs go on that are next. What it returns is then the lane
 // that is next with a job that was not begun, nil if none is.
-func (q *queue) resumeLocked() *lane {
+func (q *Queue[J]) resumeLocked() *Lane[J] {
 	for {
 		l, parked := q.nextLocked()
 		if !parked {
@@ -255,7 +262,7 @@ func (q *queue) resumeLocked() *lane {
 
 // laterLocked looks again when short requests may have ceased: nothing else may happen
 // until the long jobs that run have ended.
-func (q *queue) laterLocked() {
+func (q *Queue[J]) laterLocked() {
 	if q.mu.later != nil {
 		return
 	}
@@ -268,7 +275,7 @@ func (q *queue) laterLocked() {
 }
 
 // wakeLocked has a goroutine call next when there is something for it.
-func (q *queue) wakeLocked() {
+func (q *Queue[J]) wakeLocked() {
 	switch {
 	case q.resumeLocked() == nil:
 	case q.mu.idle > 0:
@@ -279,20 +286,20 @@ func (q *queue) wakeLocked() {
 	}
 }
 
-// next waits for work and counts it in; false when the queue is closed
+// Next waits for work and counts it in; false when the queue is closed
 // and empty, or enough others wait.
-func (q *queue) next() (*job, bool) {
+func (q *Queue[J]) Next() (j J, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.resumeLocked()
 	for ; l == nil; l = q.resumeLocked() {
 		if q.mu.closed && len(q.mu.waiting) == 0 || q.mu.idle >= q.workers {
-			return nil, false
+			return j, false
 		}
 		q.mu.idle++
 		q.ready.Wait()
 	}
-	j := l.waiting[0]
+	j = l.waiting[0]
 	l.waiting = shift(l.waiting)
 	l.resumed = false
 	q.servedLocked(l)
@@ -301,9 +308,9 @@ func (q *queue) next() (*job, bool) {
 	return j, true
 }
 
-// enter counts work in that is not in the queue; false when no
+// Enter counts work in that is not in the queue; false when no
 // worker is free, or others wait for one.
-func (q *queue) enter(l *lane) bool {
+func (q *Queue[J]) Enter(l *Lane[J]) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.resumeLocked() != nil || q.mu.running >= q.workers {
@@ -314,25 +321,31 @@ func (q *queue) enter(l *lane) bool {
 	return true
 }
 
-// leave ends next or enter.
-func (p *place) leave() {
+// Begin is what Next or Enter counted in, from now on. worker: this goroutine calls Next
+// when the job has ended.
+func (q *Queue[J]) Begin(l *Lane[J], now time.Time, worker bool) Place[J] {
+	return Place[J]{queue: q, lane: l, since: now, yielded: now, worker: worker}
+}
+
+// Leave ends Begin.
+func (p *Place[J]) Leave() {
 	q, now := p.queue, time.Now()
 	if !p.long {
-		q.short.note(now)
+		q.short.Note(now)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.endTurnLocked(p, now)
 	if p.worker {
-		q.resumeLocked() // it calls next
+		q.resumeLocked() // it calls Next
 	} else {
 		q.wakeLocked()
 	}
 }
 
-// giveWay ends the turn of a job when it is over, and begins another one when its lane
+// GiveWay ends the turn of a job when it is over, and begins another one when its lane
 // is next. A nil place is that of a request that is no job.
-func (p *place) giveWay() {
+func (p *Place[J]) GiveWay() {
 	if p == nil {
 		return
 	}
@@ -346,7 +359,7 @@ func (p *place) giveWay() {
 	}
 }
 
-func (p *place) nextTurn(now time.Time) {
+func (p *Place[J]) nextTurn(now time.Time) {
 	q, l := p.queue, p.lane
 	q.mu.Lock()
 	q.endTurnLocked(p, now)
@@ -360,8 +373,8 @@ func (p *place) nextTurn(now time.Time) {
 	p.since = time.Now()
 }
 
-// take removes j if nobody has begun it.
-func (q *queue) take(l *lane, j *job) bool {
+// Take removes j if nobody has begun it.
+func (q *Queue[J]) Take(l *Lane[J], j J) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	at := slices.Index(l.waiting, j)
@@ -374,31 +387,21 @@ func (q *queue) take(l *lane, j *job) bool {
 	return true
 }
 
-func (q *queue) length() int {
+// Waiting is how many jobs were not begun.
+func (q *Queue[J]) Waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.mu.length
 }
 
-// close is called when nobody puts work any more. It makes next return false once what waits was handed out.
-func (q *queue) close() {
+// Close is called when nobody puts work any more. It makes Next return false once what
+// waits was handed out.
+func (q *Queue[J]) Close() {
 	q.mu.Lock()
 	q.mu.closed = true
 	q.mu.idle = 0
 	q.mu.Unlock()
 	q.ready.Broadcast()
-}
-
-// work runs jobs until the queue is closed, or others do.
-func (q *queue) work() {
-	s := &scratch{worker: q}
-	for s.worker != nil {
-		j, ok := q.next()
-		if !ok {
-			return
-		}
-		j.conn.run(j, s, time.Now())
-	}
 }
 
 // shift drops the first element and keeps the array, which an append at the end

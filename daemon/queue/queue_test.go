@@ -1,4 +1,4 @@
-package server
+package queue
 
 import (
 	"slices"
@@ -8,34 +8,38 @@ import (
 )
 
 // newTestQueue has no goroutines of its own; what it would start is counted.
-func newTestQueue(workers int) (q *queue, spawned *int) {
-	q, spawned = newQueue(workers, &lastTime{}), new(int)
-	q.spawn = func() { *spawned++ }
-	return q, spawned
+func newTestQueue(workers int) (q *Queue[*job], spawned *int) {
+	spawned = new(int)
+	return New[*job](workers, &LastShort{}, func() { *spawned++ }), spawned
 }
 
-func (q *queue) newLane(of user) *lane {
-	l := &lane{}
-	q.join(l, of)
+type job struct {
+	name string
+	lane *Lane[*job]
+}
+
+func newLane(q *Queue[*job], of User) *Lane[*job] {
+	l := &Lane[*job]{}
+	q.Join(l, of)
 	return l
 }
 
 // serve begins the next job, has it run for a time and returns its name.
-func serve(t *testing.T, q *queue, took time.Duration) string {
+func serve(t *testing.T, q *Queue[*job], took time.Duration) string {
 	t.Helper()
-	j, ok := q.next()
+	j, ok := q.Next()
 	if !ok {
 		t.Fatal("no job")
 	}
-	p := place{queue: q, lane: j.lane, since: time.Now().Add(-took), worker: true}
-	p.leave()
-	return string(j.body)
+	p := q.Begin(j.lane, time.Now().Add(-took), true)
+	p.Leave()
+	return j.name
 }
 
-func putNamed(q *queue, l *lane, names ...string) (jobs []*job) {
+func putNamed(q *Queue[*job], l *Lane[*job], names ...string) (jobs []*job) {
 	for _, name := range names {
-		j := &job{body: []byte(name), queue: q, lane: l}
-		q.put(l, j)
+		j := &job{name: name, lane: l}
+		q.Put(l, j)
 		jobs = append(jobs, j)
 	}
 	return jobs
@@ -43,10 +47,10 @@ func putNamed(q *queue, l *lane, names ...string) (jobs []*job) {
 
 func TestConnectionsTakeTurns(t *testing.T) {
 	q, _ := newTestQueue(5)
-	a, b := q.newLane(user{}), q.newLane(user{})
+	a, b := newLane(q, User{}), newLane(q, User{})
 	jobs := putNamed(q, a, "a1", "a2", "a3")
 	putNamed(q, b, "b1", "b2")
-	if !q.take(a, jobs[1]) || q.take(a, jobs[1]) || q.take(b, jobs[0]) {
+	if !q.Take(a, jobs[1]) || q.Take(a, jobs[1]) || q.Take(b, jobs[0]) {
 		t.Error("take takes what is there once, and nothing else")
 	}
 	var order []string
@@ -58,22 +62,22 @@ func TestConnectionsTakeTurns(t *testing.T) {
 		t.Errorf("order %v, not %v", order, want)
 	}
 	last := putNamed(q, a, "a4")[0]
-	if !q.take(a, last) || q.length() != 0 {
+	if !q.Take(a, last) || q.Waiting() != 0 {
 		t.Error("the last of a lane is not taken")
 	}
 	putNamed(q, b, "b3")
-	q.close()
+	q.Close()
 	if name := serve(t, q, 0); name != "b3" {
 		t.Errorf("a closed queue hands out %s", name)
 	}
-	if _, ok := q.next(); ok {
+	if _, ok := q.Next(); ok {
 		t.Error("a closed queue ends")
 	}
-	if q.put(a, last) {
+	if q.Put(a, last) {
 		t.Error("a closed queue takes work")
 	}
-	q.part(a)
-	q.part(b)
+	q.Part(a)
+	q.Part(b)
 	if len(q.mu.users) != 0 {
 		t.Errorf("%d users are left", len(q.mu.users))
 	}
@@ -82,13 +86,13 @@ func TestConnectionsTakeTurns(t *testing.T) {
 // Many connections and many requests of each get a user no more than half of the time
 // beside one connection of another.
 func TestUsersShareTimeWhateverTheirConnections(t *testing.T) {
-	for name, attacker := range map[string]user{"another uid": {uid: 1, tenant: 2}, "another tenant": {uid: 3, tenant: 1}} {
+	for name, attacker := range map[string]User{"another uid": {UID: 1, Tenant: 2}, "another tenant": {UID: 3, Tenant: 1}} {
 		t.Run(name, func(t *testing.T) {
 			q, _ := newTestQueue(1)
 			for range 12 {
-				putNamed(q, q.newLane(attacker), strings.Split(strings.Repeat("x", 8), "")...)
+				putNamed(q, newLane(q, attacker), strings.Split(strings.Repeat("x", 8), "")...)
 			}
-			putNamed(q, q.newLane(user{uid: 3, tenant: 2}), strings.Split(strings.Repeat("v", 8), "")...)
+			putNamed(q, newLane(q, User{UID: 3, Tenant: 2}), strings.Split(strings.Repeat("v", 8), "")...)
 			order := ""
 			for range 16 {
 				order += serve(t, q, turnTime)
@@ -106,9 +110,9 @@ func TestUsersShareTimeWhateverTheirConnections(t *testing.T) {
 // Who asks for little goes before those who ask for much, also when they came first.
 func TestALaneThatHadLittleIsNext(t *testing.T) {
 	q, _ := newTestQueue(1)
-	victim := q.newLane(user{})
+	victim := newLane(q, User{})
 	for range 12 {
-		putNamed(q, q.newLane(user{}), "x", "x", "x")
+		putNamed(q, newLane(q, User{}), "x", "x", "x")
 	}
 	for range 12 {
 		serve(t, q, turnTime)
@@ -125,7 +129,7 @@ func TestALaneThatHadLittleIsNext(t *testing.T) {
 // turns of theirs.
 func TestTimeThatNobodyWantedIsNoDebt(t *testing.T) {
 	q, _ := newTestQueue(1)
-	busy, late := q.newLane(user{}), q.newLane(user{})
+	busy, late := newLane(q, User{}), newLane(q, User{})
 	for range 100 {
 		putNamed(q, busy, "b")
 		serve(t, q, turnTime)
@@ -143,9 +147,9 @@ func TestTimeThatNobodyWantedIsNoDebt(t *testing.T) {
 
 func TestPlacesAreBounded(t *testing.T) {
 	q, spawned := newTestQueue(2)
-	l := q.newLane(user{})
+	l := newLane(q, User{})
 	for i, want := range []bool{true, true, false} {
-		if q.enter(l) != want {
+		if q.Enter(l) != want {
 			t.Fatalf("place %d of 2: %v", i+1, !want)
 		}
 	}
@@ -153,31 +157,31 @@ func TestPlacesAreBounded(t *testing.T) {
 	if *spawned != 0 {
 		t.Error("a goroutine is started that finds no place")
 	}
-	first, second := place{queue: q, lane: l, since: time.Now()}, place{queue: q, lane: l, since: time.Now()}
-	first.leave()
+	first, second := q.Begin(l, time.Now(), false), q.Begin(l, time.Now(), false)
+	first.Leave()
 	if *spawned != 1 {
 		t.Errorf("%d goroutines are started for a job that has a place now", *spawned)
 	}
-	if q.enter(l) {
+	if q.Enter(l) {
 		t.Error("one that does not wait goes before one that does")
 	}
 	if name := serve(t, q, 0); name != "j" {
 		t.Errorf("job %s", name)
 	}
-	second.leave()
+	second.Leave()
 	if q.mu.running != 0 {
 		t.Errorf("%d jobs run", q.mu.running)
 	}
 }
 
 // parked begins a job and has it give way; the channel is closed when it goes on.
-func parked(q *queue, l *lane) (*place, chan struct{}) {
-	p, wentOn := &place{queue: q, lane: l, since: time.Now().Add(-turnTime), worker: true}, make(chan struct{})
+func parked(q *Queue[*job], l *Lane[*job]) (*Place[*job], chan struct{}) {
+	p, wentOn := q.Begin(l, time.Now().Add(-turnTime), true), make(chan struct{})
 	go func() {
-		p.giveWay()
+		p.GiveWay()
 		close(wentOn)
 	}()
-	return p, wentOn
+	return &p, wentOn
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {
@@ -189,7 +193,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func (q *queue) parkedJobs() (n int) {
+func parkedJobs(q *Queue[*job]) (n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, l := range q.mu.waiting {
@@ -202,8 +206,8 @@ func (q *queue) parkedJobs() (n int) {
 // is started in its place.
 func TestALongJobGivesWay(t *testing.T) {
 	q, spawned := newTestQueue(1)
-	long, other := q.newLane(user{}), q.newLane(user{})
-	if !q.enter(long) {
+	long, other := newLane(q, User{}), newLane(q, User{})
+	if !q.Enter(long) {
 		t.Fatal("no place")
 	}
 	alone, wentOn := parked(q, long)
@@ -215,10 +219,10 @@ func TestALongJobGivesWay(t *testing.T) {
 	alone.since = time.Now().Add(-turnTime)
 	wentOn = make(chan struct{})
 	go func() {
-		alone.giveWay()
+		alone.GiveWay()
 		close(wentOn)
 	}()
-	eventually(t, "it does not give way", func() bool { return q.parkedJobs() == 1 })
+	eventually(t, "it does not give way", func() bool { return parkedJobs(q) == 1 })
 	if *spawned != 1 {
 		t.Errorf("%d goroutines are started in place of one that gave way", *spawned)
 	}
@@ -226,7 +230,7 @@ func TestALongJobGivesWay(t *testing.T) {
 		t.Errorf("job %s", name)
 	}
 	<-wentOn
-	alone.leave()
+	alone.Leave()
 	if q.mu.running != 0 || q.mu.long != 0 || len(q.mu.waiting) != 0 {
 		t.Errorf("%d jobs run, %d of them long, %d lanes wait", q.mu.running, q.mu.long, len(q.mu.waiting))
 	}
@@ -236,33 +240,33 @@ func TestALongJobGivesWay(t *testing.T) {
 func TestLongJobsLeaveAWorkerToShortOnes(t *testing.T) {
 	const workers = 3
 	q, _ := newTestQueue(workers)
-	q.short.note(time.Now().Add(time.Hour)) // they come during all of the test
-	var places []*place
+	q.short.Note(time.Now().Add(time.Hour)) // they come during all of the test
+	var places []*Place[*job]
 	var on []chan struct{}
 	for range workers {
-		l := q.newLane(user{})
-		if !q.enter(l) {
+		l := newLane(q, User{})
+		if !q.Enter(l) {
 			t.Fatal("no place")
 		}
 		p, wentOn := parked(q, l)
 		places, on = append(places, p), append(on, wentOn)
 	}
-	eventually(t, "no long job is parked", func() bool { return q.parkedJobs() == 1 })
-	victim := q.newLane(user{})
+	eventually(t, "no long job is parked", func() bool { return parkedJobs(q) == 1 })
+	victim := newLane(q, User{})
 	for range 3 {
-		if !q.enter(victim) {
+		if !q.Enter(victim) {
 			t.Fatal("no worker is left")
 		}
-		p := place{queue: q, lane: victim, since: time.Now()}
-		p.leave()
+		p := q.Begin(victim, time.Now(), false)
+		p.Leave()
 	}
 	if q.mu.long != workers-1 || q.mu.running != workers-1 {
 		t.Errorf("%d jobs run, %d of them long", q.mu.running, q.mu.long)
 	}
 	q.short.at.Store(0) // they come no more, and nothing else happens
-	eventually(t, "a long job is parked while a worker is free", func() bool { return q.parkedJobs() == 0 })
+	eventually(t, "a long job is parked while a worker is free", func() bool { return parkedJobs(q) == 0 })
 	for i := range places {
 		<-on[i]
-		places[i].leave()
+		places[i].Leave()
 	}
 }
