@@ -388,7 +388,7 @@ func TestEngineMemoryIsRegisteredAgain(t *testing.T) {
 		t.Fatalf("descriptor of %d bytes", n)
 	}
 	f.restart()
-	waitLost(t, c)
+	waitLost(t, c, 1)
 	waitReady(t, m)
 	if n := <-sizes; n != 1<<16 {
 		t.Fatalf("descriptor of %d bytes after the restart", n)

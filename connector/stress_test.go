@@ -219,9 +219,9 @@ func TestCloseWithSeveralPendingWritesIsBounded(t *testing.T) {
 		<-block
 	})
 	var pending []*PendingWrite
-	for range 3 {
+	for i := range 3 {
 		pending = append(pending, givenUp(t, f, c))
-		waitLost(t, c)
+		waitLost(t, c, uint64(i+1))
 		ctx, cancel := context.WithTimeout(background, 10*time.Second)
 		if err := c.WaitAttached(ctx); err != nil {
 			t.Fatal(err)
