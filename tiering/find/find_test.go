@@ -193,6 +193,27 @@ func TestWhatIsRemovedIsNotFound(t *testing.T) {
 	}
 }
 
+// Hashes that are the same where others are not are no one's mistake: clients can make them.
+func TestSegmentsWithOneHashAreTwo(t *testing.T) {
+	type added struct {
+		hash   profile.SegmentHash
+		tokens int
+	}
+	all := []added{{profile.SegmentHash{Lead: 1, Whole: 7}, 40}, {profile.SegmentHash{Lead: 2, Whole: 7}, 40}, {profile.SegmentHash{Lead: 1, Whole: 7}, 50}}
+	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
+		var x Index
+		for _, a := range all {
+			x.Add(Scope{}, a.hash, a.tokens)
+		}
+		for _, i := range order {
+			x.Remove(Scope{}, all[i].hash, all[i].tokens)
+		}
+		if x.Len() != 0 || len(x.scopes) != 0 {
+			t.Errorf("removed in the order %v: %d segments in %d scopes are left", order, x.Len(), len(x.scopes))
+		}
+	}
+}
+
 func TestScopesAreApart(t *testing.T) {
 	b := newBed(t)
 	text := random(rand.New(rand.NewPCG(3, 4)), 100)

@@ -23,8 +23,11 @@ type Index struct {
 
 // scope is the segments of one tenant and profile, some 100 bytes of the heap for each.
 //
-// Invariant: a lead has a length for each different Whole with that lead, counted, and is
-// in its shard's filter.
+// Both maps count segments by themselves: a client that knows the salt can make segments
+// of which a hash is the same and the other is not.
+//
+// Invariant: a lead has the lengths of all segments with that lead, counted, and is in
+// its shard's filter.
 type scope struct {
 	shards [shards]shard
 	wholes map[uint64]int32 // how many hold a segment, by SegmentHash.Whole
@@ -41,7 +44,7 @@ const shards = 64
 
 func (sc *scope) shard(lead uint64) *shard { return &sc.shards[lead>>58] }
 
-// length is that of some segments with the same lead.
+// length is that of so many held segments with the same lead.
 type length struct{ tokens, segments int32 }
 
 // Add notes that somebody holds a segment. What has no hash is not found.
@@ -63,9 +66,6 @@ func (x *Index) Add(at Scope, h profile.SegmentHash, tokens int) {
 		x.scopes[at] = sc
 	}
 	sc.wholes[h.Whole]++
-	if sc.wholes[h.Whole] > 1 {
-		return
-	}
 	sh := sc.shard(h.Lead)
 	lengths, known := sh.leads[h.Lead]
 	i, found := slices.BinarySearchFunc(lengths, int32(tokens), descending)
@@ -90,15 +90,14 @@ func (x *Index) Remove(at Scope, h profile.SegmentHash, tokens int) {
 	if sc == nil || sc.wholes[h.Whole] == 0 {
 		panic("find: a segment is removed that was not added")
 	}
-	if sc.wholes[h.Whole]--; sc.wholes[h.Whole] > 0 {
-		return
+	if sc.wholes[h.Whole]--; sc.wholes[h.Whole] == 0 {
+		delete(sc.wholes, h.Whole)
 	}
-	delete(sc.wholes, h.Whole)
 	sh := sc.shard(h.Lead)
 	lengths := sh.leads[h.Lead]
 	i, found := slices.BinarySearchFunc(lengths, int32(tokens), descending)
 	if !found {
-		panic("find: a segment is removed that has another lead or length")
+		panic("find: a segment is removed that has another lead or length than any that was added")
 	}
 	if lengths[i].segments--; lengths[i].segments > 0 {
 		return

@@ -77,6 +77,7 @@ var attacks = []attack{
 	{"L1", hostile, "TestHostileMemoryThatClientsKeepIsTakenBack", ""},
 	{"L2", hostile, "TestHostileRequestsInFlightFitTheMemory", ""},
 	{"L3", hostile, "TestHostileManyRowsAreNotAnsweredByTheReader", ""},
+	{"L6", hostile, "TestHostileSegmentsWithOneHashAreTwo", ""},
 	{"L4", "daemon/cmd/spliced", "TestItOutlivesTheReaderOfItsLog", "the end of whoever reads the daemon's log, then a line of it"},
 	{"L5", "daemon/server", "TestRefusedPeersFillNoLog", "a hundred thousand connections of somebody who may not connect"},
 	{"held", hostile, "TestHostileGarbageEndsItsConnectionOnly", ""},
