@@ -13,7 +13,13 @@ GOBUILD := go build -ldflags '$(LDFLAGS)'
 STATIC  := -tags nocuda
 
 TESTFLAGS ?=
+# Packages tested at once, two for each processor: half of them wait for clients, disks
+# and clocks most of their time.
+PACKAGES  ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2))))
 PYTESTFLAGS ?=
+# Packages tested at once, two for each processor: half of them wait for clients, disks
+# and clocks most of their time.
+PACKAGES  ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2))))
 FUZZTIME  ?= 30s
 BENCHTIME ?= 1s
 IMAGE     ?= localhost/spliced:dev
@@ -79,13 +85,13 @@ hostile: python ## every attack of daemon/hostile and beside it, one row each; r
 test: ## vet and all tests, again with the race detector, then those of the Python side that need no torch
 	go vet ./...
 	go vet $(STATIC) ./...
-	go test $(TESTFLAGS) ./...
+	go test -p $(PACKAGES) $(TESTFLAGS) ./...
 	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && go vet ./... && go test $(TESTFLAGS) ./...) || exit 1; done
 	$(MAKE) --no-print-directory race
 	$(MAKE) --no-print-directory test-python
 
 race: ## with the race detector and invariants: tests of all that has goroutines or locks, long ones shortened
-	CGO_ENABLED=1 go test -race -tags invariants -short $(TESTFLAGS) $$(grep -rlE '^\s+go [a-zA-Z.]+\(|"sync(/atomic)?"|\.Go\(' \
+	CGO_ENABLED=1 go test -p $(PACKAGES) -race -tags invariants -short $(TESTFLAGS) $$(grep -rlE '^\s+go [a-zA-Z.]+\(|"sync(/atomic)?"|\.Go\(' \
 	  --include=*.go api connector daemon gpuipc policy tiering | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 lint: $(LINT) ## the linters of .golangci.yml, with CUDA and without, a vet of what arm64 and the tag lockholds compile, ruff and mypy
