@@ -148,7 +148,7 @@ func (a *Accelerator) Import(h gpuipc.Handle) (gpuipc.Region, error) {
 
 // ImportShare maps a Share of one descriptor.
 func (a *Accelerator) ImportShare(ctx context.Context, s gpuipc.Share) (gpuipc.Region, error) {
-	err := errors.Join(a.check(), a.enter(OpImportShare), ctx.Err())
+	err := errors.Join(a.check(), a.enter(ctx, OpImportShare), ctx.Err())
 	switch {
 	case err != nil:
 	case s.Way != gpuipc.WayDescriptor || len(s.Chunks) != 1 || s.Chunks[0].File == nil:
@@ -183,7 +183,7 @@ func (a *Accelerator) ref(r gpuipc.Ref) gpuipc.Ref {
 
 // AttachHost lets a region of the host device be a side of copies.
 func (a *Accelerator) AttachHost(r gpuipc.Region) (detach func() error, err error) {
-	if err := errors.Join(a.check(), a.enter(OpAttachHost)); err != nil {
+	if err := errors.Join(a.check(), a.enter(context.Background(), OpAttachHost)); err != nil {
 		return nil, err
 	}
 	if _, ok := gpuipc.HostOf(r); !ok {
@@ -219,7 +219,7 @@ func (a *Accelerator) begin(r gpuipc.Region) (end func(), err error) {
 
 // Upload copies chunk by chunk through a buffer and hashes what then lies here.
 func (a *Accelerator) Upload(ctx context.Context, dst, src gpuipc.Ref, digests []uint64) error {
-	if err := a.enter(OpUpload); err != nil {
+	if err := a.enter(ctx, OpUpload); err != nil {
 		return err
 	}
 	if err := checkTransfer(dst, src, digests); err != nil {
@@ -242,7 +242,7 @@ func (a *Accelerator) Upload(ctx context.Context, dst, src gpuipc.Ref, digests [
 
 // Download copies the other way.
 func (a *Accelerator) Download(ctx context.Context, dst, src gpuipc.Ref, digests []uint64) error {
-	if err := a.enter(OpDownload); err != nil {
+	if err := a.enter(ctx, OpDownload); err != nil {
 		return err
 	}
 	if err := checkTransfer(dst, src, digests); err != nil {
@@ -364,7 +364,7 @@ func (a *Accelerator) Rotate(ctx context.Context, job *gpuipc.RotateJob) error {
 
 // ComposeAll runs one job after the other.
 func (a *Accelerator) ComposeAll(ctx context.Context, jobs []gpuipc.ComposeJob) error {
-	if err := a.enter(OpComposeAll); err != nil {
+	if err := a.enter(ctx, OpComposeAll); err != nil {
 		return err
 	}
 	c := gpuipc.Checker{Holder: a}
@@ -389,7 +389,7 @@ func (a *Accelerator) ComposeAll(ctx context.Context, jobs []gpuipc.ComposeJob) 
 
 // RotateAll runs one job after the other.
 func (a *Accelerator) RotateAll(ctx context.Context, jobs []gpuipc.RotateJob) error {
-	if err := a.enter(OpRotateAll); err != nil {
+	if err := a.enter(ctx, OpRotateAll); err != nil {
 		return err
 	}
 	c := gpuipc.Checker{Holder: a}

@@ -27,7 +27,7 @@ type Device struct {
 type rule struct {
 	op gpuipc.Op
 	at int
-	do func() error
+	do func(context.Context) error
 }
 
 // Wrap returns a Device around d. Without HostDevice's hook it cannot stop
@@ -61,7 +61,7 @@ func HostDevice(t testing.TB, o gpuipc.HostOptions) *Device {
 // Fail makes the n-th call of op from now on (1 = the next) return err and do
 // nothing.
 func (w *Device) Fail(op gpuipc.Op, n int, err error) {
-	w.addCall(op, n, func() error { return err })
+	w.addCall(op, n, func(context.Context) error { return err })
 }
 
 // Stall makes the n-th call of op from now on wait before it touches anything.
@@ -91,20 +91,20 @@ func (w *Device) Calls(op gpuipc.Op) int {
 	return w.mu.calls[op]
 }
 
-func (w *Device) addCall(op gpuipc.Op, n int, do func() error) {
+func (w *Device) addCall(op gpuipc.Op, n int, do func(context.Context) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.onCall = append(w.mu.onCall, rule{op, w.mu.calls[op] + n, do})
 }
 
 // enter counts a call and does what was asked for it, outside the lock.
-func (w *Device) enter(op gpuipc.Op) error {
+func (w *Device) enter(ctx context.Context, op gpuipc.Op) error {
 	w.mu.Lock()
 	w.mu.calls[op]++
 	due := take(&w.mu.onCall, op, w.mu.calls[op])
 	w.mu.Unlock()
 	for _, r := range due {
-		if err := r.do(); err != nil {
+		if err := r.do(ctx); err != nil {
 			return err
 		}
 	}
@@ -117,7 +117,7 @@ func (w *Device) between(op gpuipc.Op) {
 	due := take(&w.mu.onMid, op, w.mu.chunks[op])
 	w.mu.Unlock()
 	for _, r := range due {
-		_ = r.do() // only stalls, which never fail
+		_ = r.do(context.Background()) // only stalls, which never fail
 	}
 }
 
@@ -137,6 +137,7 @@ func take(rules *[]rule, op gpuipc.Op, at int) (due []rule) {
 
 // Stall is a place where a goroutine stands still.
 type Stall struct {
+	ctx     context.Context // before reached is closed
 	reached chan struct{}
 	release chan struct{}
 	once    sync.Once
@@ -148,7 +149,8 @@ func newStall(t testing.TB) *Stall {
 	return s
 }
 
-func (s *Stall) wait() error {
+func (s *Stall) wait(ctx context.Context) error {
+	s.ctx = ctx
 	close(s.reached)
 	<-s.release
 	return nil
@@ -157,18 +159,21 @@ func (s *Stall) wait() error {
 // Reached is closed once somebody stands there.
 func (s *Stall) Reached() <-chan struct{} { return s.reached }
 
+// Context is that of the call which stands there, once it is reached.
+func (s *Stall) Context() context.Context { return s.ctx }
+
 // Release lets it go on, or never stop. It may be called again.
 func (s *Stall) Release() { s.once.Do(func() { close(s.release) }) }
 
 func (w *Device) NewRegion(spec gpuipc.RegionSpec) (gpuipc.Region, error) {
-	if err := w.enter(gpuipc.OpNewRegion); err != nil {
+	if err := w.enter(context.Background(), gpuipc.OpNewRegion); err != nil {
 		return nil, err
 	}
 	return w.Device.NewRegion(spec)
 }
 
 func (w *Device) Import(h gpuipc.Handle) (gpuipc.Region, error) {
-	if err := w.enter(gpuipc.OpImport); err != nil {
+	if err := w.enter(context.Background(), gpuipc.OpImport); err != nil {
 		h.File.Close()
 		return nil, err
 	}
@@ -176,63 +181,63 @@ func (w *Device) Import(h gpuipc.Handle) (gpuipc.Region, error) {
 }
 
 func (w *Device) CopyDigests(ctx context.Context, dst, src gpuipc.Ref, digests []uint64) error {
-	if err := w.enter(gpuipc.OpCopyDigests); err != nil {
+	if err := w.enter(ctx, gpuipc.OpCopyDigests); err != nil {
 		return err
 	}
 	return w.Device.CopyDigests(ctx, dst, src, digests)
 }
 
 func (w *Device) Digests(ctx context.Context, src gpuipc.Ref, digests []uint64) error {
-	if err := w.enter(gpuipc.OpDigests); err != nil {
+	if err := w.enter(ctx, gpuipc.OpDigests); err != nil {
 		return err
 	}
 	return w.Device.Digests(ctx, src, digests)
 }
 
 func (w *Device) Checksums(ctx context.Context, src gpuipc.Ref, sums []uint64) error {
-	if err := w.enter(gpuipc.OpChecksums); err != nil {
+	if err := w.enter(ctx, gpuipc.OpChecksums); err != nil {
 		return err
 	}
 	return w.Device.Checksums(ctx, src, sums)
 }
 
 func (w *Device) Load(ctx context.Context, dst []byte, src gpuipc.Ref) error {
-	if err := w.enter(gpuipc.OpLoad); err != nil {
+	if err := w.enter(ctx, gpuipc.OpLoad); err != nil {
 		return err
 	}
 	return w.Device.Load(ctx, dst, src)
 }
 
 func (w *Device) Store(ctx context.Context, dst gpuipc.Ref, src []byte) error {
-	if err := w.enter(gpuipc.OpStore); err != nil {
+	if err := w.enter(ctx, gpuipc.OpStore); err != nil {
 		return err
 	}
 	return w.Device.Store(ctx, dst, src)
 }
 
 func (w *Device) Compose(ctx context.Context, job *gpuipc.ComposeJob) error {
-	if err := w.enter(gpuipc.OpCompose); err != nil {
+	if err := w.enter(ctx, gpuipc.OpCompose); err != nil {
 		return err
 	}
 	return w.Device.Compose(ctx, job)
 }
 
 func (w *Device) Replay(ctx context.Context, job *gpuipc.ReplayJob) error {
-	if err := w.enter(gpuipc.OpReplay); err != nil {
+	if err := w.enter(ctx, gpuipc.OpReplay); err != nil {
 		return err
 	}
 	return w.Device.Replay(ctx, job)
 }
 
 func (w *Device) Rotate(ctx context.Context, job *gpuipc.RotateJob) error {
-	if err := w.enter(gpuipc.OpRotate); err != nil {
+	if err := w.enter(ctx, gpuipc.OpRotate); err != nil {
 		return err
 	}
 	return w.Device.Rotate(ctx, job)
 }
 
 func (w *Device) Pin(r gpuipc.Ref, write bool) ([][]byte, func(), error) {
-	if err := w.enter(gpuipc.OpPin); err != nil {
+	if err := w.enter(context.Background(), gpuipc.OpPin); err != nil {
 		return nil, nil, err
 	}
 	return w.Device.Pin(r, write)
