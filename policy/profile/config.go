@@ -70,7 +70,14 @@ var architectures = map[string]func(f *fields, o *ConfigOptions, layers int) []L
 	"nemotron_h":         readNemotronH,
 	"granitemoehybrid":   readGraniteHybrid,
 	"bamba":              readBamba,
+	"falcon_h1":          readFalconH1,
+	"zamba2":             readZamba2,
+	"mamba2":             readMamba2,
 	"jamba":              readJamba,
+	"zamba":              readZamba,
+	"mamba":              readMamba,
+	"falcon_mamba":       readMamba,
+	"olmo_hybrid":        readOlmoHybrid,
 	"llama":              readPlain,
 	"mistral":            readPlain,
 	"qwen2":              readPlain,
@@ -149,6 +156,14 @@ func (f *fields) real(name string) (v float64)    { f.read(name, &v); return v }
 func (f *fields) flag(name string, v bool) bool   { f.optional(name, &v); return v }
 func (f *fields) numberOr(name string, v int) int { f.optional(name, &v); return v }
 
+// numberElse is a number, or what it follows from where it is left out or 0.
+func (f *fields) numberElse(name string, otherwise func() int) int {
+	if n := f.numberOr(name, 0); n != 0 {
+		return n
+	}
+	return otherwise()
+}
+
 func (f *fields) optional(name string, into any) {
 	if f.has(name) {
 		f.read(name, into)
@@ -188,10 +203,7 @@ func (f *fields) headDim() int {
 
 // attention reads plain grouped-query attention of the given head size.
 func (f *fields) attention(o *ConfigOptions, dim int, rope Rope) Layer {
-	heads := f.numberOr("num_key_value_heads", 0)
-	if heads == 0 {
-		heads = f.number("num_attention_heads")
-	}
+	heads := f.numberElse("num_key_value_heads", func() int { return f.number("num_attention_heads") })
 	return Layer{Kind: KindFull, Attention: Attention{
 		KVHeads: heads, KeyDim: dim, ValueDim: dim, DType: o.KVDType, Keys: AtZero, Rope: rope,
 	}}
@@ -200,6 +212,9 @@ func (f *fields) attention(o *ConfigOptions, dim int, rope Rope) Layer {
 // rope reads NeoX rotary embedding over the given share of dim, from
 // rope_parameters or from the older top-level fields.
 func (f *fields) rope(dim int) Rope { return f.ropeOr(dim, 1e4, 1) }
+
+// mustSay is a base that a config has to give.
+const mustSay = 0
 
 // ropeOr is rope with what an architecture takes for a base and a share that
 // the config does not give.
@@ -212,6 +227,9 @@ func (f *fields) ropeOr(dim int, theta, factor float64) Rope {
 		theta = src.real("rope_theta")
 	} else {
 		f.optional("rope_theta", &theta)
+	}
+	if theta == mustSay {
+		f.problems.add("rope_theta: missing")
 	}
 	if src.has("partial_rotary_factor") {
 		factor = src.real("partial_rotary_factor")

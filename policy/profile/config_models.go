@@ -10,17 +10,23 @@ import (
 func readQwen3Next(f *fields, o *ConfigOptions, n int) []Layer {
 	kh, vh := f.number("linear_num_key_heads"), f.number("linear_num_value_heads")
 	dk, dv := f.number("linear_key_head_dim"), f.number("linear_value_head_dim")
-	linear := Layer{Kind: KindLinear, Linear: Linear{
-		Family: GDN, KeyHeads: kh, ValueHeads: vh, KeyDim: dk, ValueDim: dv,
-		StateDType: o.StateDType, TransitionDType: o.TransitionDType,
-		Conv: Conv{Kernel: f.number("linear_conv_kernel_dim"), Channels: []int{o.spread(kh) * dk, o.spread(kh) * dk, vh * dv}, DType: o.ConvDType},
-	}}
+	linear := delta(o, GDN, kh, vh, dk, dv, f.number("linear_conv_kernel_dim"))
 	dim := f.headDim()
 	full := f.attention(o, dim, f.ropeOr(dim, 1e4, 0.25))
 	if f.has("layer_types") {
 		return f.layersByName("layer_types", n, layerNames(linear, full))
 	}
 	return f.everyNth(n, "full_attention_interval", f.numberOr("full_attention_interval", 4), linear, full)
+}
+
+// delta is a delta rule behind convolutions over q, k and v.
+func delta(o *ConfigOptions, family Family, keyHeads, valueHeads, keyDim, valueDim, kernel int) Layer {
+	keys := o.spread(keyHeads) * keyDim
+	return Layer{Kind: KindLinear, Linear: Linear{
+		Family: family, KeyHeads: keyHeads, ValueHeads: valueHeads, KeyDim: keyDim, ValueDim: valueDim,
+		StateDType: o.StateDType, TransitionDType: o.TransitionDType,
+		Conv: Conv{Kernel: kernel, Channels: []int{keys, keys, valueHeads * valueDim}, DType: o.ConvDType},
+	}}
 }
 
 // readKimiLinear reads Kimi-Linear: KDA with three convolutions, and MLA that
@@ -37,13 +43,7 @@ func readKimiLinear(f *fields, o *ConfigOptions, n int) []Layer {
 		return f.number(sizes[name])
 	}
 	heads, dim := size("num_heads"), size("head_dim")
-	linear := Layer{Kind: KindLinear, Linear: Linear{
-		Family: KDA, KeyHeads: heads, ValueHeads: heads, KeyDim: dim, ValueDim: dim,
-		StateDType: o.StateDType, TransitionDType: o.TransitionDType,
-		Conv: Conv{
-			Kernel: size("short_conv_kernel_size"), Channels: []int{heads * dim, heads * dim, heads * dim}, DType: o.ConvDType,
-		},
-	}}
+	linear := delta(o, KDA, heads, heads, dim, dim, size("short_conv_kernel_size"))
 	mla := Layer{Kind: KindMLA, Attention: Attention{
 		KVHeads: 1, KeyDim: f.number("qk_rope_head_dim"), ValueDim: f.number("kv_lora_rank"), DType: o.KVDType, Keys: AtZero,
 	}}
@@ -129,119 +129,24 @@ func lightning(o *ConfigOptions, heads, dim int) Layer {
 	}}
 }
 
-// readNemotronH reads Nemotron-H: M is Mamba2, * attention without positions,
-// - and E layers without state. Files of transformers name the layers.
-func readNemotronH(f *fields, o *ConfigOptions, n int) []Layer {
-	linear := mamba2(o, mamba2Sizes{
-		heads: f.number("mamba_num_heads"), dim: f.number("mamba_head_dim"), state: f.number("ssm_state_size"),
-		groups: f.number("n_groups"), kernel: f.number("conv_kernel"),
-	})
-	dim := f.numberOr("attention_head_dim", 0)
-	if dim == 0 {
-		dim = f.headDim()
-	}
-	full := f.attention(o, dim, Rope{})
-	if f.has("layers_block_type") {
-		names := layerNames(linear, full)
-		names["mlp"], names["moe"] = Layer{}, Layer{}
-		return f.layersByName("layers_block_type", n, names)
-	}
-	pattern := f.text("hybrid_override_pattern")
-	if len(pattern) != n {
-		f.problems.add("hybrid_override_pattern: %d letters for %d layers", len(pattern), n)
-		return nil
-	}
-	layers := make([]Layer, n)
-	for i, c := range pattern {
-		switch c {
-		case 'M':
-			layers[i] = linear
-		case '*':
-			layers[i] = full
-		case '-', 'E':
-		default:
-			f.problems.add("hybrid_override_pattern: %q at layer %d, want M, *, - or E", c, i)
-		}
-	}
-	return layers
-}
-
-// readGraniteHybrid reads Granite 4 hybrids: Mamba2 and attention, usually
-// without positions.
-func readGraniteHybrid(f *fields, o *ConfigOptions, n int) []Layer {
-	linear := mamba2(o, mamba2Sizes{
-		heads: f.number("mamba_n_heads"), dim: f.number("mamba_d_head"), state: f.number("mamba_d_state"),
-		groups: f.number("mamba_n_groups"), kernel: f.number("mamba_d_conv"),
-	})
+// readOlmoHybrid reads OLMo hybrids: gated delta rule, and attention with or
+// without positions. Sizes that are left out follow from the attention's.
+func readOlmoHybrid(f *fields, o *ConfigOptions, n int) []Layer {
+	heads := func() int { return f.number("num_attention_heads") }
+	kh, vh := f.numberElse("linear_num_key_heads", heads), f.numberElse("linear_num_value_heads", heads)
+	dk := f.numberElse("linear_key_head_dim", func() int { return f.number("hidden_size") * 3 / (4 * max(kh, 1)) })
+	dv := f.numberOr("linear_value_head_dim", 2*dk)
+	linear := delta(o, GDN, kh, vh, dk, dv, f.numberOr("linear_conv_kernel_dim", 4))
 	dim := f.headDim()
 	var rope Rope
-	position := "nope"
-	if f.optional("position_embedding_type", &position); position == "rope" {
+	if p, nested := f.object("rope_parameters"); f.has("rope_theta") || nested && p.has("rope_theta") {
 		rope = f.rope(dim)
 	}
-	return f.layersByName("layer_types", n, layerNames(linear, f.attention(o, dim, rope)))
-}
-
-// readBamba reads Bamba: Mamba2, and attention that turns half of each head.
-func readBamba(f *fields, o *ConfigOptions, n int) []Layer {
-	linear := mamba2(o, mamba2Sizes{
-		heads: f.number("mamba_n_heads"), dim: f.number("mamba_d_head"), state: f.number("mamba_d_state"),
-		groups: f.number("mamba_n_groups"), kernel: f.number("mamba_d_conv"),
-	})
-	dim := f.headDim()
-	full := f.attention(o, dim, f.ropeOr(dim, 1e4, 0.5))
-	layers := slices.Repeat([]Layer{linear}, n)
-	var indices []int
-	f.optional("attn_layer_indices", &indices)
-	for _, i := range indices {
-		if i < 0 || i >= n {
-			f.problems.add("attn_layer_indices: %d, want 0 to %d", i, n-1)
-			return nil
-		}
-		layers[i] = full
+	full := f.attention(o, dim, rope)
+	if f.has("layer_types") {
+		return f.layersByName("layer_types", n, layerNames(linear, full))
 	}
-	return layers
-}
-
-// spread is how many key heads or groups the ranks hold together: fewer than
-// ranks are replicated.
-func (o *ConfigOptions) spread(heads int) int { return max(heads, o.TPSize) }
-
-type mamba2Sizes struct{ heads, dim, state, groups, kernel int }
-
-// mamba2 maps Mamba2 onto keys and values: B is the key of size state, x the
-// value of size dim, and the convolution runs over [x | B | C].
-func mamba2(o *ConfigOptions, s mamba2Sizes) Layer {
-	return Layer{Kind: KindLinear, Linear: Linear{
-		Family: Mamba2, KeyHeads: s.groups, ValueHeads: s.heads, KeyDim: s.state, ValueDim: s.dim,
-		StateDType: o.StateDType, TransitionDType: F32,
-		Conv: Conv{Kernel: s.kernel, Channels: []int{s.heads * s.dim, o.spread(s.groups) * s.state, o.spread(s.groups) * s.state}, DType: o.ConvDType},
-	}}
-}
-
-// readJamba reads Jamba: Mamba1, a head for every channel, and attention
-// without positions.
-func readJamba(f *fields, o *ConfigOptions, n int) []Layer {
-	channels := f.number("hidden_size") * f.number("mamba_expand")
-	linear := Layer{Kind: KindLinear, Linear: Linear{
-		Family: Mamba1, KeyHeads: channels, ValueHeads: channels, KeyDim: f.number("mamba_d_state"), ValueDim: 1,
-		StateDType: o.StateDType, TransitionDType: o.TransitionDType,
-		Conv: Conv{Kernel: f.number("mamba_d_conv"), Channels: []int{channels}, DType: o.ConvDType},
-	}}
-	full := f.attention(o, f.headDim(), Rope{})
-	period, offset := f.number("attn_layer_period"), f.number("attn_layer_offset")
-	if period < 1 {
-		f.problems.add("attn_layer_period: %d, want at least 1", period)
-		return nil
-	}
-	layers := make([]Layer, n)
-	for i := range layers {
-		layers[i] = linear
-		if i%period == offset {
-			layers[i] = full
-		}
-	}
-	return layers
+	return f.everyNth(n, "layer_types", 4, linear, full)
 }
 
 // readPlain reads models without linear layers. sliding_window makes window

@@ -60,6 +60,15 @@ func TestConfigsOfKnownModelsGiveTheirSizes(t *testing.T) {
 		{"qwen3.5-tiny-dense", 3, 1, 512, 0.1875, 0.0938, 0.009, 576},
 		{"minimax-tiny", 2, 2, 1024, 0.125, 0, 0, 128},
 		{"bamba-tiny", 3, 1, 512, 0.1875, 0, 0.0099, 384},
+		{"falcon-h1-0.5b", 36, 36, 18432, 27, 0.0033, 0.37, 1536}, // two layers for each decoder layer
+		{"zamba2-2.7b", 54, 9, 184320, 67.5, 0.0165, 1.62, 384},
+		{"zamba2-tiny", 4, 2, 2048, 0.0625, 0, 0.0073, 32},
+		{"zamba-7b", 76, 13, 386048, 34.44, 17.22, 3.23, 140},
+		{"mamba-130m", 24, 0, 0, 2.25, 1.125, 0.211, 0},
+		{"falcon-mamba-7b", 64, 0, 0, 32, 16, 3, 0},
+		{"mamba-codestral-7b", 64, 0, 0, 256, 0.031, 3.75, 0},
+		{"olmo-hybrid-7b", 24, 8, 122880, 50.625, 12.656, 1.58, 540},
+		{"olmo-hybrid-tiny", 3, 1, 1024, 0.211, 0.0527, 0.0132, 270},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			p := loadConfig(t, m.name)
@@ -161,6 +170,24 @@ func TestConfigsThatTransformersRewroteSayTheSame(t *testing.T) {
 	}
 }
 
+func TestADecoderLayerWithTwoMixersIsTwoLayers(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		want []Kind
+	}{
+		{"falcon-h1-0.5b", []Kind{KindLinear, KindFull, KindLinear, KindFull}},
+		{"zamba2-tiny", []Kind{KindLinear, KindFull, KindLinear, KindLinear, KindFull, KindLinear}},
+		{"zamba-7b", []Kind{KindLinear, KindLinear, KindFull, KindLinear, KindLinear}},
+	} {
+		p := loadConfig(t, c.name)
+		for i, want := range c.want {
+			if got := p.Layer(i).Kind; got != want {
+				t.Errorf("%s, layer %d: %s, want %s", c.name, i, got, want)
+			}
+		}
+	}
+}
+
 func TestConfigTellsRopeOfTransformersModels(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -172,6 +199,11 @@ func TestConfigTellsRopeOfTransformersModels(t *testing.T) {
 		{"minimax-tiny", 1, Rope{}},
 		{"bamba-tiny", 2, Rope{Dims: 32, Theta: 1e4}},
 		{"kimi-linear-48b-a3b.transformers5", 3, Rope{}},
+		{"falcon-h1-0.5b", 1, Rope{Dims: 64, Theta: 1e11}},
+		{"zamba2-2.7b", 6, Rope{}},
+		{"zamba2-tiny", 1, Rope{Dims: 64, Theta: 1e4}},
+		{"olmo-hybrid-7b", 3, Rope{}},
+		{"olmo-hybrid-tiny", 3, Rope{Dims: 64, Theta: 5e5}},
 	} {
 		if got := loadConfig(t, c.name).Rope(c.layer); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s, layer %d: %+v, want %+v", c.name, c.layer, got, c.want)
@@ -199,6 +231,8 @@ func TestConfigsThatCannotBeReadAreRefusedByName(t *testing.T) {
 		{"negative head with scaled rope", `{"model_type":"llama","num_hidden_layers":1,"head_dim":-64,"num_attention_heads":8,"rope_scaling":{"rope_type":"linear","factor":4}}`, "rope turns -64"},
 		{"no interval", `{"model_type":"qwen3_next","num_hidden_layers":4,"full_attention_interval":0}`, "full_attention_interval: 0"},
 		{"no slopes", `{"model_type":"bailing_moe_linear","num_hidden_layers":2,"layer_group_size":2,"head_dim":64,"num_attention_heads":8}`, "decay slopes"},
+		{"base of the rope unsaid", `{"model_type":"falcon_h1","num_hidden_layers":1,"head_dim":64}`, "rope_theta: missing"},
+		{"odd shared block", `{"model_type":"zamba2","num_hidden_layers":1,"layers_block_type":["moe"]}`, `layers_block_type: "moe" at layer 0`},
 		{"zero period", `{"model_type":"jamba","num_hidden_layers":2,"attn_layer_period":0}`, "attn_layer_period: 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -66,6 +66,14 @@ LLAMA = {"model_type": "llama", "num_hidden_layers": 1, "head_dim": 64, "num_att
             "decay slopes: not in the config",
         ),
         (
+            {"model_type": "falcon_h1", "num_hidden_layers": 1, "head_dim": 64},
+            "rope_theta: missing",
+        ),
+        (
+            {"model_type": "zamba2", "num_hidden_layers": 1, "layers_block_type": ["moe"]},
+            "layers_block_type: 'moe' at layer 0 is not known",
+        ),
+        (
             {"model_type": "jamba", "num_hidden_layers": 2, "attn_layer_period": 0},
             "attn_layer_period: 0, want at least 1",
         ),

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from spliced_connector.model.config_models import ARCHITECTURES, Types
+from spliced_connector.model.config_layers import Types
+from spliced_connector.model.config_models import ARCHITECTURES
 from spliced_connector.model.fields import Fields
 from spliced_connector.model.identity import MAX_HEADS, MAX_LAYERS, DType, Family, Identity, Layer
 from spliced_connector.model.validate import Problems

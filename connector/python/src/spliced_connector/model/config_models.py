@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from spliced_connector.model.config_layers import (
+    Types,
+    attention,
+    delta,
+    layer_names,
+    linear_layer,
+)
+from spliced_connector.model.config_mamba import (
+    read_bamba,
+    read_falcon_h1,
+    read_granite_hybrid,
+    read_jamba,
+    read_mamba,
+    read_mamba2,
+    read_nemotron_h,
+    read_zamba,
+    read_zamba2,
+)
 from spliced_connector.model.fields import Fields
 from spliced_connector.model.identity import (
     Attention,
-    Conv,
     DType,
     Family,
     KeyMode,
@@ -19,31 +36,19 @@ from spliced_connector.model.identity import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Types:
-    """What a config does not say: element types and the number of ranks."""
-
-    kv: DType
-    conv: DType
-    state: DType
-    transition: DType
-    tp_size: int
-
-    def spread(self, heads: int) -> int:
-        """Key heads or groups that the ranks hold together: fewer than ranks are replicated."""
-        return max(heads, self.tp_size)
-
-
 def read_qwen3_next(f: Fields, t: Types, n: int) -> list[Layer]:
     """Qwen3-Next and Qwen3.5: gated delta rule with one convolution over q, k and v, and gated
     full attention with partial rope."""
     key_heads, value_heads = f.number("linear_num_key_heads"), f.number("linear_num_value_heads")
     key_dim, value_dim = f.number("linear_key_head_dim"), f.number("linear_value_head_dim")
-    keys = t.spread(key_heads) * key_dim
-    channels = (keys, keys, value_heads * value_dim)
-    conv = Conv(f.number("linear_conv_kernel_dim"), channels, t.conv)
-    linear = _linear(
-        Linear(Family.GDN, key_heads, value_heads, key_dim, value_dim, t.state, t.transition, conv)
+    linear = delta(
+        t,
+        Family.GDN,
+        key_heads=key_heads,
+        value_heads=value_heads,
+        key_dim=key_dim,
+        value_dim=value_dim,
+        kernel=f.number("linear_conv_kernel_dim"),
     )
     dim = f.head_dim()
     full = attention(f, t, dim, f.rope(dim, factor=0.25))
@@ -64,8 +69,7 @@ def read_kimi_linear(f: Fields, t: Types, n: int) -> list[Layer]:
     if listed is None:
         names = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
     heads, dim, kernel = ((listed or f).number(name) for name in names)
-    conv = Conv(kernel, (heads * dim,) * 3, t.conv)
-    linear = _linear(Linear(Family.KDA, heads, heads, dim, dim, t.state, t.transition, conv))
+    linear = _kda(t, heads, dim, kernel)
     rope_dim, rank = f.number("qk_rope_head_dim"), f.number("kv_lora_rank")
     rope = Rope()
     if listed is not None and not f.flag("mla_use_nope", False):
@@ -124,71 +128,33 @@ def read_minimax(f: Fields, t: Types, n: int) -> list[Layer]:
     return [full if kind else linear for kind in types]
 
 
-def read_nemotron_h(f: Fields, t: Types, n: int) -> list[Layer]:
-    """Nemotron-H: M is Mamba2, * attention without positions, - and E layers without state.
+def read_olmo_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
+    """OLMo hybrids: gated delta rule, and attention with or without positions.
 
-    Files of transformers name the layers.
+    Sizes that are left out follow from the attention's.
     """
-    linear = _mamba2(
+    key_heads, value_heads = (
+        f.number_else(f"linear_num_{of}_heads", lambda: f.number("num_attention_heads"))
+        for of in ("key", "value")
+    )
+    key_dim = f.number_else(
+        "linear_key_head_dim", lambda: f.number("hidden_size") * 3 // (4 * max(key_heads, 1))
+    )
+    linear = delta(
         t,
-        heads=f.number("mamba_num_heads"),
-        dim=f.number("mamba_head_dim"),
-        state=f.number("ssm_state_size"),
-        groups=f.number("n_groups"),
-        kernel=f.number("conv_kernel"),
+        Family.GDN,
+        key_heads=key_heads,
+        value_heads=value_heads,
+        key_dim=key_dim,
+        value_dim=f.number_or("linear_value_head_dim", 2 * key_dim),
+        kernel=f.number_or("linear_conv_kernel_dim", 4),
     )
-    full = attention(f, t, f.number_or("attention_head_dim", 0) or f.head_dim(), Rope())
-    if f.has("layers_block_type"):
-        names = layer_names(linear, full) | {"mlp": Layer(), "moe": Layer()}
-        return f.layers_by_name("layers_block_type", n, names)
-    pattern = f.text("hybrid_override_pattern")
-    if len(pattern) != n:
-        f.problems.add(f"hybrid_override_pattern: {len(pattern)} letters for {n} layers")
-        return []
-    letters = {"M": linear, "*": full, "-": Layer(), "E": Layer()}
-    for i, letter in enumerate(pattern):
-        if letter not in letters:
-            f.problems.add(f"hybrid_override_pattern: {letter!r} at layer {i}, want M, *, - or E")
-    return [letters.get(letter, Layer()) for letter in pattern]
-
-
-def read_granite_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
-    """Granite 4 hybrids: Mamba2 and attention, usually without positions."""
-    linear = _mamba2_of_fields(f, t)
     dim = f.head_dim()
-    turned = f.text_or("position_embedding_type", "nope") == "rope"
+    turned = any(at.has("rope_theta") for at in (f, f.section("rope_parameters")) if at)
     full = attention(f, t, dim, f.rope(dim) if turned else Rope())
-    return f.layers_by_name("layer_types", n, layer_names(linear, full))
-
-
-def read_bamba(f: Fields, t: Types, n: int) -> list[Layer]:
-    """Bamba: Mamba2, and attention that turns half of each head."""
-    linear = _mamba2_of_fields(f, t)
-    dim = f.head_dim()
-    full = attention(f, t, dim, f.rope(dim, factor=0.5))
-    layers = [linear] * n
-    for i in f.numbers("attn_layer_indices") if f.has("attn_layer_indices") else ():
-        if not 0 <= i < n:
-            f.problems.add(f"attn_layer_indices: {i}, want 0 to {n - 1}")
-            return []
-        layers[i] = full
-    return layers
-
-
-def read_jamba(f: Fields, t: Types, n: int) -> list[Layer]:
-    """Jamba: Mamba1, a head for every channel, and attention without positions."""
-    channels = f.number("hidden_size") * f.number("mamba_expand")
-    state = f.number("mamba_d_state")
-    conv = Conv(f.number("mamba_d_conv"), (channels,), t.conv)
-    linear = _linear(
-        Linear(Family.MAMBA1, channels, channels, state, 1, t.state, t.transition, conv)
-    )
-    full = attention(f, t, f.head_dim(), Rope())
-    period, offset = f.number("attn_layer_period"), f.number("attn_layer_offset")
-    if period < 1:
-        f.problems.add(f"attn_layer_period: {period}, want at least 1")
-        return []
-    return [full if i % period == offset else linear for i in range(n)]
+    if f.has("layer_types"):
+        return f.layers_by_name("layer_types", n, layer_names(linear, full))
+    return f.every_nth(n, "layer_types", 4, linear, full)
 
 
 def read_plain(f: Fields, t: Types, n: int) -> list[Layer]:
@@ -211,47 +177,22 @@ def read_plain(f: Fields, t: Types, n: int) -> list[Layer]:
     return [full if i < whole else window for i in range(n)]
 
 
-def attention(f: Fields, t: Types, dim: int, rope: Rope) -> Layer:
-    """Plain grouped-query attention."""
-    heads = f.number_or("num_key_value_heads", 0) or f.number("num_attention_heads")
-    return Layer(Kind.FULL, Attention(heads, dim, dim, t.kv, KeyMode.AT_ZERO, rope))
-
-
-def layer_names(linear: Layer, full: Layer) -> dict[str, Layer]:
-    """Names of layers in configs; the shorter ones are those of before transformers 5."""
-    return {
-        "linear_attention": linear,
-        "mamba": linear,
-        "full_attention": full,
-        "attention": full,
-    }
-
-
-def _linear(linear: Linear) -> Layer:
-    return Layer(Kind.LINEAR, linear=linear)
-
-
-def _lightning(t: Types, heads: int, dim: int, rope: Rope) -> Layer:
-    return _linear(Linear(Family.LIGHTNING, heads, heads, dim, dim, t.state, DType.F32, rope=rope))
-
-
-def _mamba2_of_fields(f: Fields, t: Types) -> Layer:
-    return _mamba2(
+def _kda(t: Types, heads: int, dim: int, kernel: int) -> Layer:
+    return delta(
         t,
-        heads=f.number("mamba_n_heads"),
-        dim=f.number("mamba_d_head"),
-        state=f.number("mamba_d_state"),
-        groups=f.number("mamba_n_groups"),
-        kernel=f.number("mamba_d_conv"),
+        Family.KDA,
+        key_heads=heads,
+        value_heads=heads,
+        key_dim=dim,
+        value_dim=dim,
+        kernel=kernel,
     )
 
 
-def _mamba2(t: Types, *, heads: int, dim: int, state: int, groups: int, kernel: int) -> Layer:
-    """Mamba2 as keys and values: B is the key of size `state`, x the value of size `dim`, and the
-    convolution runs over [x | B | C]."""
-    inputs = t.spread(groups) * state
-    conv = Conv(kernel, (heads * dim, inputs, inputs), t.conv)
-    return _linear(Linear(Family.MAMBA2, groups, heads, state, dim, t.state, DType.F32, conv))
+def _lightning(t: Types, heads: int, dim: int, rope: Rope) -> Layer:
+    return linear_layer(
+        Linear(Family.LIGHTNING, heads, heads, dim, dim, t.state, DType.F32, rope=rope)
+    )
 
 
 ARCHITECTURES: dict[str, Callable[[Fields, Types, int], list[Layer]]] = {
@@ -268,7 +209,14 @@ ARCHITECTURES: dict[str, Callable[[Fields, Types, int], list[Layer]]] = {
     "nemotron_h": read_nemotron_h,
     "granitemoehybrid": read_granite_hybrid,
     "bamba": read_bamba,
+    "falcon_h1": read_falcon_h1,
+    "zamba2": read_zamba2,
+    "mamba2": read_mamba2,
     "jamba": read_jamba,
+    "zamba": read_zamba,
+    "mamba": read_mamba,
+    "falcon_mamba": read_mamba,
+    "olmo_hybrid": read_olmo_hybrid,
     "llama": read_plain,
     "mistral": read_plain,
     "qwen2": read_plain,

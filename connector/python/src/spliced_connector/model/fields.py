@@ -12,6 +12,9 @@ from spliced_connector.model.validate import Problems
 
 T = TypeVar("T")
 
+MUST_SAY = 0.0
+"""A base of the rope that a config has to give."""
+
 
 class Fields:
     """Reads one JSON object. What cannot be read gives zero and a problem."""
@@ -29,6 +32,10 @@ class Fields:
 
     def number_or(self, name: str, default: int) -> int:
         return self.number(name) if self.has(name) else default
+
+    def number_else(self, name: str, otherwise: Callable[[], int]) -> int:
+        """A number, or what it follows from where it is left out or 0."""
+        return self.number_or(name, 0) or otherwise()
 
     def real(self, name: str) -> float:
         value = self._value(name)
@@ -102,6 +109,8 @@ class Fields:
         source = self.section("rope_parameters") or self
         theta = source.real_or("rope_theta", self.real_or("rope_theta", theta))
         share = "partial_rotary_factor"
+        if theta == MUST_SAY:
+            self.problems.add("rope_theta: missing")
         factor = source.real_or(share, self.real_or(share, factor))
         dims: float = _round(dim * factor)
         if self.has("rotary_dim"):

@@ -1,0 +1,159 @@
+"""Readers of the configs of state-space models and hybrids of them."""
+
+from __future__ import annotations
+
+from spliced_connector.model.config_layers import Types, attention, layer_names, mamba1, mamba2
+from spliced_connector.model.fields import MUST_SAY, Fields
+from spliced_connector.model.identity import Layer, Rope
+
+
+def read_nemotron_h(f: Fields, t: Types, n: int) -> list[Layer]:
+    """Nemotron-H: M is Mamba2, * attention without positions, - and E layers without state.
+
+    Files of transformers name the layers.
+    """
+    linear = mamba2(
+        t,
+        heads=f.number("mamba_num_heads"),
+        dim=f.number("mamba_head_dim"),
+        state=f.number("ssm_state_size"),
+        groups=f.number("n_groups"),
+        kernel=f.number("conv_kernel"),
+    )
+    full = attention(f, t, f.number_else("attention_head_dim", f.head_dim), Rope())
+    if f.has("layers_block_type"):
+        names = layer_names(linear, full) | {"mlp": Layer(), "moe": Layer()}
+        return f.layers_by_name("layers_block_type", n, names)
+    pattern = f.text("hybrid_override_pattern")
+    if len(pattern) != n:
+        f.problems.add(f"hybrid_override_pattern: {len(pattern)} letters for {n} layers")
+        return []
+    letters = {"M": linear, "*": full, "-": Layer(), "E": Layer()}
+    for i, letter in enumerate(pattern):
+        if letter not in letters:
+            f.problems.add(f"hybrid_override_pattern: {letter!r} at layer {i}, want M, *, - or E")
+    return [letters.get(letter, Layer()) for letter in pattern]
+
+
+def read_granite_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
+    """Granite 4 hybrids: Mamba2 and attention, usually without positions."""
+    linear = _mamba2_of_fields(f, t)
+    dim = f.head_dim()
+    turned = f.text_or("position_embedding_type", "nope") == "rope"
+    full = attention(f, t, dim, f.rope(dim) if turned else Rope())
+    return f.layers_by_name("layer_types", n, layer_names(linear, full))
+
+
+def read_bamba(f: Fields, t: Types, n: int) -> list[Layer]:
+    """Bamba: Mamba2, and attention that turns half of each head."""
+    linear = _mamba2_of_fields(f, t)
+    dim = f.head_dim()
+    full = attention(f, t, dim, f.rope(dim, factor=0.5))
+    layers = [linear] * n
+    for i in f.numbers("attn_layer_indices") if f.has("attn_layer_indices") else ():
+        if not 0 <= i < n:
+            f.problems.add(f"attn_layer_indices: {i}, want 0 to {n - 1}")
+            return []
+        layers[i] = full
+    return layers
+
+
+def read_jamba(f: Fields, t: Types, n: int) -> list[Layer]:
+    """Jamba: Mamba1, a head for every channel, and attention without positions."""
+    channels = f.number("hidden_size") * f.number("mamba_expand")
+    state, kernel = f.number("mamba_d_state"), f.number("mamba_d_conv")
+    linear = mamba1(t, channels=channels, state=state, kernel=kernel)
+    full = attention(f, t, f.head_dim(), Rope())
+    period, offset = f.number("attn_layer_period"), f.number("attn_layer_offset")
+    if period < 1:
+        f.problems.add(f"attn_layer_period: {period}, want at least 1")
+        return []
+    return [full if i % period == offset else linear for i in range(n)]
+
+
+def read_mamba(f: Fields, t: Types, n: int) -> list[Layer]:
+    """Mamba and Falcon-Mamba, which have no attention."""
+    channels = f.number_else(
+        "intermediate_size", lambda: f.number("expand") * f.number("hidden_size")
+    )
+    state, kernel = f.number("state_size"), f.number("conv_kernel")
+    return [mamba1(t, channels=channels, state=state, kernel=kernel)] * n
+
+
+def read_mamba2(f: Fields, t: Types, n: int) -> list[Layer]:
+    """Mamba2, which has no attention."""
+    linear = mamba2(
+        t,
+        heads=f.number("num_heads"),
+        dim=f.number("head_dim"),
+        state=f.number("state_size"),
+        groups=f.number("n_groups"),
+        kernel=f.number("conv_kernel"),
+    )
+    return [linear] * n
+
+
+def read_falcon_h1(f: Fields, t: Types, n: int) -> list[Layer]:
+    """Falcon-H1: Mamba2 and attention side by side, so that each decoder layer is two layers of the
+    profile, in this order.
+
+    Engines differ in the base of the rope where a config has none.
+    """
+    dim = f.head_dim()
+    full = attention(f, t, dim, f.rope(f.number_or("attn_rotary_emb", dim), theta=MUST_SAY))
+    return [_mamba2_of_fields(f, t), full] * n
+
+
+def read_zamba(f: Fields, t: Types, n: int) -> list[Layer]:
+    """Zamba: Mamba1, in some layers behind an attention block."""
+    channels = f.number("mamba_expand") * f.number("hidden_size")
+    state, kernel = f.number("mamba_d_state"), f.number("mamba_d_conv")
+    return _behind_shared(f, t, n, mamba1(t, channels=channels, state=state, kernel=kernel))
+
+
+def read_zamba2(f: Fields, t: Types, n: int) -> list[Layer]:
+    """Zamba2: the same with Mamba2."""
+    heads = f.number("n_mamba_heads")
+    dim = f.number_else(
+        "mamba_headdim",
+        lambda: f.number("mamba_expand") * f.number("hidden_size") // max(heads, 1),
+    )
+    linear = mamba2(
+        t,
+        heads=heads,
+        dim=dim,
+        state=f.number("mamba_d_state"),
+        groups=f.number("mamba_ngroups"),
+        kernel=f.number("mamba_d_conv"),
+    )
+    return _behind_shared(f, t, n, linear)
+
+
+def _behind_shared(f: Fields, t: Types, n: int, linear: Layer) -> list[Layer]:
+    """The linear layers, some of them behind an attention block.
+
+    Blocks share their weights and not their keys, so such a layer is two layers of the profile,
+    attention first. The block reads rows twice as wide as the hidden.
+    """
+    dim = f.number_else(
+        "attention_head_dim",
+        lambda: 2 * f.number("hidden_size") // max(f.number("num_attention_heads"), 1),
+    )
+    full = attention(f, t, dim, f.rope(dim) if f.flag("use_mem_rope", False) else Rope())
+    names = {"linear_attention": linear, "mamba": linear, "hybrid": full}
+    layers: list[Layer] = []
+    for layer in f.layers_by_name("layers_block_type", n, names):
+        layers += [full, linear] if layer == full else [linear]
+    return layers
+
+
+def _mamba2_of_fields(f: Fields, t: Types) -> Layer:
+    """By the names that Granite, Bamba and Falcon-H1 use."""
+    return mamba2(
+        t,
+        heads=f.number("mamba_n_heads"),
+        dim=f.number("mamba_d_head"),
+        state=f.number("mamba_d_state"),
+        groups=f.number("mamba_n_groups"),
+        kernel=f.number("mamba_d_conv"),
+    )

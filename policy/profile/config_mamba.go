@@ -1,0 +1,180 @@
+package profile
+
+import "slices"
+
+// readNemotronH reads Nemotron-H: M is Mamba2, * attention without positions,
+// - and E layers without state. Files of transformers name the layers.
+func readNemotronH(f *fields, o *ConfigOptions, n int) []Layer {
+	linear := mamba2(o, mamba2Sizes{
+		heads: f.number("mamba_num_heads"), dim: f.number("mamba_head_dim"), state: f.number("ssm_state_size"),
+		groups: f.number("n_groups"), kernel: f.number("conv_kernel"),
+	})
+	dim := f.numberElse("attention_head_dim", f.headDim)
+	full := f.attention(o, dim, Rope{})
+	if f.has("layers_block_type") {
+		names := layerNames(linear, full)
+		names["mlp"], names["moe"] = Layer{}, Layer{}
+		return f.layersByName("layers_block_type", n, names)
+	}
+	pattern := f.text("hybrid_override_pattern")
+	if len(pattern) != n {
+		f.problems.add("hybrid_override_pattern: %d letters for %d layers", len(pattern), n)
+		return nil
+	}
+	layers := make([]Layer, n)
+	for i, c := range pattern {
+		switch c {
+		case 'M':
+			layers[i] = linear
+		case '*':
+			layers[i] = full
+		case '-', 'E':
+		default:
+			f.problems.add("hybrid_override_pattern: %q at layer %d, want M, *, - or E", c, i)
+		}
+	}
+	return layers
+}
+
+// readGraniteHybrid reads Granite 4 hybrids: Mamba2 and attention, usually
+// without positions.
+func readGraniteHybrid(f *fields, o *ConfigOptions, n int) []Layer {
+	linear := f.mamba2(o)
+	dim := f.headDim()
+	var rope Rope
+	position := "nope"
+	if f.optional("position_embedding_type", &position); position == "rope" {
+		rope = f.rope(dim)
+	}
+	return f.layersByName("layer_types", n, layerNames(linear, f.attention(o, dim, rope)))
+}
+
+// readBamba reads Bamba: Mamba2, and attention that turns half of each head.
+func readBamba(f *fields, o *ConfigOptions, n int) []Layer {
+	linear := f.mamba2(o)
+	dim := f.headDim()
+	full := f.attention(o, dim, f.ropeOr(dim, 1e4, 0.5))
+	layers := slices.Repeat([]Layer{linear}, n)
+	var indices []int
+	f.optional("attn_layer_indices", &indices)
+	for _, i := range indices {
+		if i < 0 || i >= n {
+			f.problems.add("attn_layer_indices: %d, want 0 to %d", i, n-1)
+			return nil
+		}
+		layers[i] = full
+	}
+	return layers
+}
+
+// spread is how many key heads or groups the ranks hold together: fewer than
+// ranks are replicated.
+func (o *ConfigOptions) spread(heads int) int { return max(heads, o.TPSize) }
+
+// mamba2 reads the sizes by the names that Granite, Bamba and Falcon-H1 use.
+func (f *fields) mamba2(o *ConfigOptions) Layer {
+	return mamba2(o, mamba2Sizes{
+		heads: f.number("mamba_n_heads"), dim: f.number("mamba_d_head"), state: f.number("mamba_d_state"),
+		groups: f.number("mamba_n_groups"), kernel: f.number("mamba_d_conv"),
+	})
+}
+
+type mamba2Sizes struct{ heads, dim, state, groups, kernel int }
+
+// mamba2 maps Mamba2 onto keys and values: B is the key of size state, x the
+// value of size dim, and the convolution runs over [x | B | C].
+func mamba2(o *ConfigOptions, s mamba2Sizes) Layer {
+	return Layer{Kind: KindLinear, Linear: Linear{
+		Family: Mamba2, KeyHeads: s.groups, ValueHeads: s.heads, KeyDim: s.state, ValueDim: s.dim,
+		StateDType: o.StateDType, TransitionDType: F32,
+		Conv: Conv{Kernel: s.kernel, Channels: []int{s.heads * s.dim, o.spread(s.groups) * s.state, o.spread(s.groups) * s.state}, DType: o.ConvDType},
+	}}
+}
+
+// readJamba reads Jamba: Mamba1, a head for every channel, and attention
+// without positions.
+func readJamba(f *fields, o *ConfigOptions, n int) []Layer {
+	channels := f.number("hidden_size") * f.number("mamba_expand")
+	linear := mamba1(o, channels, f.number("mamba_d_state"), f.number("mamba_d_conv"))
+	full := f.attention(o, f.headDim(), Rope{})
+	period, offset := f.number("attn_layer_period"), f.number("attn_layer_offset")
+	if period < 1 {
+		f.problems.add("attn_layer_period: %d, want at least 1", period)
+		return nil
+	}
+	layers := make([]Layer, n)
+	for i := range layers {
+		layers[i] = linear
+		if i%period == offset {
+			layers[i] = full
+		}
+	}
+	return layers
+}
+
+// mamba1 has a head for every channel.
+func mamba1(o *ConfigOptions, channels, state, kernel int) Layer {
+	return Layer{Kind: KindLinear, Linear: Linear{
+		Family: Mamba1, KeyHeads: channels, ValueHeads: channels, KeyDim: state, ValueDim: 1,
+		StateDType: o.StateDType, TransitionDType: o.TransitionDType,
+		Conv: Conv{Kernel: kernel, Channels: []int{channels}, DType: o.ConvDType},
+	}}
+}
+
+// readMamba reads Mamba and Falcon-Mamba, which have no attention.
+func readMamba(f *fields, o *ConfigOptions, n int) []Layer {
+	channels := f.numberElse("intermediate_size", func() int { return f.number("expand") * f.number("hidden_size") })
+	return slices.Repeat([]Layer{mamba1(o, channels, f.number("state_size"), f.number("conv_kernel"))}, n)
+}
+
+// readMamba2 reads Mamba2, which has no attention.
+func readMamba2(f *fields, o *ConfigOptions, n int) []Layer {
+	return slices.Repeat([]Layer{mamba2(o, mamba2Sizes{
+		heads: f.number("num_heads"), dim: f.number("head_dim"), state: f.number("state_size"),
+		groups: f.number("n_groups"), kernel: f.number("conv_kernel"),
+	})}, n)
+}
+
+// readFalconH1 reads Falcon-H1: Mamba2 and attention side by side, so that each
+// decoder layer is two layers of the profile, in this order. Engines differ in
+// the base of the rope where a config has none.
+func readFalconH1(f *fields, o *ConfigOptions, n int) []Layer {
+	dim := f.headDim()
+	full := f.attention(o, dim, f.ropeOr(f.numberOr("attn_rotary_emb", dim), mustSay, 1))
+	return slices.Repeat([]Layer{f.mamba2(o), full}, n)
+}
+
+// readZamba reads Zamba: Mamba1, in some layers behind an attention block.
+func readZamba(f *fields, o *ConfigOptions, n int) []Layer {
+	channels := f.number("mamba_expand") * f.number("hidden_size")
+	return f.behindShared(o, n, mamba1(o, channels, f.number("mamba_d_state"), f.number("mamba_d_conv")))
+}
+
+// readZamba2 reads Zamba2: the same with Mamba2.
+func readZamba2(f *fields, o *ConfigOptions, n int) []Layer {
+	heads := f.number("n_mamba_heads")
+	dim := f.numberElse("mamba_headdim", func() int { return f.number("mamba_expand") * f.number("hidden_size") / max(heads, 1) })
+	return f.behindShared(o, n, mamba2(o, mamba2Sizes{
+		heads: heads, dim: dim, state: f.number("mamba_d_state"), groups: f.number("mamba_ngroups"), kernel: f.number("mamba_d_conv"),
+	}))
+}
+
+// behindShared reads which of the linear layers stand behind an attention block.
+// Blocks share their weights and not their keys, so such a layer is two layers of
+// the profile, attention first. The block reads rows twice as wide as the hidden.
+func (f *fields) behindShared(o *ConfigOptions, n int, linear Layer) []Layer {
+	dim := f.numberElse("attention_head_dim", func() int { return 2 * f.number("hidden_size") / max(f.number("num_attention_heads"), 1) })
+	var rope Rope
+	if f.flag("use_mem_rope", false) {
+		rope = f.rope(dim)
+	}
+	full := f.attention(o, dim, rope)
+	var layers []Layer
+	for _, l := range f.layersByName("layers_block_type", n, map[string]Layer{"linear_attention": linear, "mamba": linear, "hybrid": full}) {
+		if l.Kind == KindFull {
+			layers = append(layers, full)
+		}
+		layers = append(layers, linear)
+	}
+	return layers
+}
