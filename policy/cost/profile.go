@@ -66,7 +66,8 @@ func ReadWidths(configJSON []byte) (Widths, error) {
 // A product with an a×b matrix is 2ab; attention counts the whole square, as the
 // package doc says; a recurrent layer projects q, k, v, a gate and the output
 // and spends 6 operations a token on each element of its state: decay, outer
-// product and read-out.
+// product and read-out; a convolution projects its input, two gates and the
+// output.
 func FromProfile(p *profile.Profile, w Widths) Shape {
 	ranks := int64(p.TPSize())
 	checkpoint, segment := p.CheckpointLayout(0), p.SegmentLayout(0)
@@ -105,6 +106,12 @@ func (s *Shape) addWork(p *profile.Profile, w Widths) {
 		case profile.KindLinear:
 			keys, values := float64(l.KeyHeads*l.KeyDim), float64(l.ValueHeads*l.ValueDim)
 			s.Linear.add(Work{PerToken: 2*d*(2*keys+3*values) + 6*float64(l.ValueHeads*l.KeyDim*l.ValueDim)})
+		case profile.KindConv:
+			channels := 0
+			for _, n := range l.Conv.Channels {
+				channels += n
+			}
+			s.Linear.add(Work{PerToken: 2 * float64(channels) * (4*d + float64(l.Conv.Kernel))})
 		}
 	}
 	layers, matrices := p.Layers(), 3

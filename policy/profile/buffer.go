@@ -1,7 +1,8 @@
 package profile
 
 // BufferLayout is one rank's share of a buffer of rows: what moves the states of
-// all linear layers on by the given number of tokens, one row per token. Row n
+// all linear layers on by the given number of tokens, one row per token. It has
+// nothing of convolutions that stand alone. Row n
 // moves a value head's state by
 //
 //	S = g_n * S + k_n u_n^T

@@ -13,7 +13,9 @@ import (
 //	per layer: u8 kind, then
 //	  full, MLA, window: u32 kv heads, key dim, value dim, window | u8 dtype, u8 key storage | rope
 //	  linear: u8 family | u32 key heads, value heads, key dim, value dim | u8 state, u8 transition dtype
-//	          | u32 kernel, u8 groups, groups x u32, u8 dtype | rope | u32 slopes, slopes x f64
+//	          | conv | rope | u32 slopes, slopes x f64
+//	  convolution alone: conv
+//	conv: u32 kernel | u8 groups, groups x u32 | u8 dtype
 //	rope: u32 dims | f64 theta | u8 interleaved | u32 n, n x f64
 //	str:  u32 length | bytes
 //
@@ -39,6 +41,8 @@ func appendCanonical(b []byte, id *Identity) []byte {
 			b = l.Attention.appendCanonical(b)
 		case KindLinear:
 			b = l.Linear.appendCanonical(b)
+		case KindConv:
+			b = l.Linear.Conv.appendCanonical(b)
 		}
 	}
 	return b
@@ -54,12 +58,16 @@ func (l *Linear) appendCanonical(b []byte) []byte {
 	b = append(b, byte(l.Family))
 	b = appendInts(b, l.KeyHeads, l.ValueHeads, l.KeyDim, l.ValueDim)
 	b = append(b, byte(l.StateDType), byte(l.TransitionDType))
-	b = appendInts(b, l.Conv.Kernel)
-	b = append(b, byte(len(l.Conv.Channels)))
-	b = appendInts(b, l.Conv.Channels...)
-	b = append(b, byte(l.Conv.DType))
+	b = l.Conv.appendCanonical(b)
 	b = l.Rope.appendCanonical(b)
 	return appendFloats(b, l.Slopes)
+}
+
+func (c *Conv) appendCanonical(b []byte) []byte {
+	b = appendInts(b, c.Kernel)
+	b = append(b, byte(len(c.Channels)))
+	b = appendInts(b, c.Channels...)
+	return append(b, byte(c.DType))
 }
 
 func (r *Rope) appendCanonical(b []byte) []byte {
@@ -219,6 +227,8 @@ func (r *reader) layer(l *Layer) {
 		}
 	case KindLinear:
 		r.linear(&l.Linear)
+	case KindConv:
+		l.Linear.Conv = r.conv()
 	default:
 		r.fail("kind %d is unknown", l.Kind)
 	}
@@ -228,16 +238,21 @@ func (r *reader) linear(l *Linear) {
 	l.Family = Family(r.byte())
 	l.KeyHeads, l.ValueHeads, l.KeyDim, l.ValueDim = r.int(), r.int(), r.int(), r.int()
 	l.StateDType, l.TransitionDType = DType(r.byte()), DType(r.byte())
-	l.Conv.Kernel = r.int()
-	if groups := int(r.byte()); groups > 0 && r.bad == "" {
-		l.Conv.Channels = make([]int, groups)
-		for i := range l.Conv.Channels {
-			l.Conv.Channels[i] = r.int()
-		}
-	}
-	l.Conv.DType = DType(r.byte())
+	l.Conv = r.conv()
 	l.Rope = r.rope()
 	l.Slopes = r.floats()
+}
+
+func (r *reader) conv() Conv {
+	c := Conv{Kernel: r.int()}
+	if groups := int(r.byte()); groups > 0 && r.bad == "" {
+		c.Channels = make([]int, groups)
+		for i := range c.Channels {
+			c.Channels[i] = r.int()
+		}
+	}
+	c.DType = DType(r.byte())
+	return c
 }
 
 func (r *reader) rope() Rope {

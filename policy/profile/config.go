@@ -78,6 +78,8 @@ var architectures = map[string]func(f *fields, o *ConfigOptions, layers int) []L
 	"mamba":              readMamba,
 	"falcon_mamba":       readMamba,
 	"olmo_hybrid":        readOlmoHybrid,
+	"lfm2":               readLfm2,
+	"lfm2_moe":           readLfm2,
 	"llama":              readPlain,
 	"mistral":            readPlain,
 	"qwen2":              readPlain,

@@ -54,17 +54,10 @@ func readBamba(f *fields, o *ConfigOptions, n int) []Layer {
 	linear := f.mamba2(o)
 	dim := f.headDim()
 	full := f.attention(o, dim, f.ropeOr(dim, 1e4, 0.5))
-	layers := slices.Repeat([]Layer{linear}, n)
-	var indices []int
-	f.optional("attn_layer_indices", &indices)
-	for _, i := range indices {
-		if i < 0 || i >= n {
-			f.problems.add("attn_layer_indices: %d, want 0 to %d", i, n-1)
-			return nil
-		}
-		layers[i] = full
+	if !f.has("attn_layer_indices") {
+		return slices.Repeat([]Layer{linear}, n)
 	}
-	return layers
+	return f.layersAt(n, "attn_layer_indices", linear, full)
 }
 
 // spread is how many key heads or groups the ranks hold together: fewer than

@@ -149,6 +149,20 @@ func readOlmoHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	return f.everyNth(n, "layer_types", 4, linear, full)
 }
 
+// readLfm2 reads LFM2, dense or with experts: short convolutions, and attention.
+func readLfm2(f *fields, o *ConfigOptions, n int) []Layer {
+	channels := f.numberElse("conv_dim", func() int { return f.number("hidden_size") })
+	conv := Layer{Kind: KindConv, Linear: Linear{Conv: Conv{
+		Kernel: f.number("conv_L_cache"), Channels: []int{channels}, DType: o.ConvDType,
+	}}}
+	dim := f.headDim()
+	full := f.attention(o, dim, f.ropeOr(dim, 1e6, 1))
+	if f.has("layer_types") {
+		return f.layersByName("layer_types", n, map[string]Layer{"conv": conv, "full_attention": full})
+	}
+	return f.layersAt(n, "full_attn_idxs", conv, full)
+}
+
 // readPlain reads models without linear layers. sliding_window makes window
 // layers of those that layer_types names, of those from max_window_layers on, or
 // of all; the Qwen models have it off unless use_sliding_window is set.
@@ -202,6 +216,19 @@ func (f *fields) everyNth(layers int, field string, n int, linear, full Layer) [
 	}
 	out := slices.Repeat([]Layer{linear}, layers)
 	for i := n - 1; i < layers; i += n {
+		out[i] = full
+	}
+	return out
+}
+
+// layersAt makes the layers that a list names full, the others linear.
+func (f *fields) layersAt(layers int, field string, linear, full Layer) []Layer {
+	out := slices.Repeat([]Layer{linear}, layers)
+	for _, i := range f.numbers(field) {
+		if i < 0 || i >= layers {
+			f.problems.add("%s: %d, want 0 to %d", field, i, layers-1)
+			return nil
+		}
 		out[i] = full
 	}
 	return out

@@ -67,6 +67,7 @@ func TestConfigsOfKnownModelsGiveTheirSizes(t *testing.T) {
 		{"mamba-130m", 24, 0, 0, 2.25, 1.125, 0.211, 0},
 		{"falcon-mamba-7b", 64, 0, 0, 32, 16, 3, 0},
 		{"mamba-codestral-7b", 64, 0, 0, 256, 0.031, 3.75, 0},
+		{"lfm2-1.2b", 0, 6, 12288, 0, 0, 0.0781, 0},
 		{"olmo-hybrid-7b", 24, 8, 122880, 50.625, 12.656, 1.58, 540},
 		{"olmo-hybrid-tiny", 3, 1, 1024, 0.211, 0.0527, 0.0132, 270},
 	} {
@@ -158,7 +159,7 @@ func TestConfigTellsRopeAndWindow(t *testing.T) {
 // transformers 5 renames layers, lists and rope fields when it saves a model.
 func TestConfigsThatTransformersRewroteSayTheSame(t *testing.T) {
 	again, err := filepath.Glob("testdata/config/*.transformers5.json")
-	if err != nil || len(again) != 5 {
+	if err != nil || len(again) != 6 {
 		t.Fatal(again, err)
 	}
 	for _, name := range again {
@@ -167,6 +168,25 @@ func TestConfigsThatTransformersRewroteSayTheSame(t *testing.T) {
 		if loadConfig(t, name).Fingerprint() != loadConfig(t, published).Fingerprint() {
 			t.Errorf("%s is another model than %s", name, published)
 		}
+	}
+}
+
+func TestAConvolutionAloneKeepsItsTail(t *testing.T) {
+	p := loadConfig(t, "lfm2-1.2b")
+	if got := p.ConvLayers(); len(got) != 10 || got[0] != 0 || got[2] != 3 {
+		t.Fatalf("convolutions: %v", got)
+	}
+	if p.HeadExclusion(0) != 2 {
+		t.Errorf("head of %d tokens, a kernel of 3 looks back on 2", p.HeadExclusion(0))
+	}
+	for name, l := range map[string]Layout{"segment": p.SegmentLayout(5), "checkpoint": p.CheckpointLayout(5)} {
+		part := l.Find(0, PartConv)
+		if part != 0 || l.Parts[part].Shape != [3]int{2, 2048, 1} || l.Find(0, PartS) != -1 {
+			t.Errorf("%s: %+v", name, l.Parts[0])
+		}
+	}
+	if n := p.BufferLayout(8).Bytes; n != 0 {
+		t.Errorf("a buffer of %d bytes for states that no rows move", n)
 	}
 }
 
@@ -203,6 +223,8 @@ func TestConfigTellsRopeOfTransformersModels(t *testing.T) {
 		{"zamba2-2.7b", 6, Rope{}},
 		{"zamba2-tiny", 1, Rope{Dims: 64, Theta: 1e4}},
 		{"olmo-hybrid-7b", 3, Rope{}},
+		{"lfm2-1.2b", 2, Rope{Dims: 64, Theta: 1e6}},
+		{"lfm2-1.2b", 1, Rope{}},
 		{"olmo-hybrid-tiny", 3, Rope{Dims: 64, Theta: 5e5}},
 	} {
 		if got := loadConfig(t, c.name).Rope(c.layer); !reflect.DeepEqual(got, c.want) {

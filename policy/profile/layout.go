@@ -21,8 +21,8 @@ func (b *layoutBuilder) add(layer int, kind PartKind, t DType, shape ...int) {
 }
 
 // SegmentLayout is one rank's share of a segment with the given number of
-// interior tokens: T, S and convolution tail of every linear layer, K and V of
-// every attention layer.
+// interior tokens: T, S and convolution tail of every linear layer, the tail of
+// every convolution, K and V of every attention layer.
 func (p *Profile) SegmentLayout(interior int) Layout {
 	var b layoutBuilder
 	for i := range p.id.Layers {
@@ -31,6 +31,8 @@ func (p *Profile) SegmentLayout(interior int) Layout {
 			l := &p.id.Layers[i].Linear
 			p.addTransition(&b, i, l.TransitionDType)
 			p.addState(&b, i, l.StateDType)
+			p.addConv(&b, i)
+		case KindConv:
 			p.addConv(&b, i)
 		case KindFull, KindMLA, KindWindow:
 			p.addRows(&b, i, interior)
@@ -41,13 +43,16 @@ func (p *Profile) SegmentLayout(interior int) Layout {
 
 // CheckpointLayout is one rank's share of a checkpoint that adds the given
 // number of attention rows to its parent: running state in F32 and convolution
-// tail of every linear layer, K and V of every attention layer.
+// tail of every linear layer, the tail of every convolution, K and V of every
+// attention layer.
 func (p *Profile) CheckpointLayout(rows int) Layout {
 	var b layoutBuilder
 	for i := range p.id.Layers {
 		switch p.id.Layers[i].Kind {
 		case KindLinear:
 			p.addState(&b, i, F32)
+			p.addConv(&b, i)
+		case KindConv:
 			p.addConv(&b, i)
 		case KindFull, KindMLA, KindWindow:
 			p.addRows(&b, i, rows)
@@ -128,8 +133,8 @@ func (p *Profile) addRows(b *layoutBuilder, i, rows int) {
 	b.add(i, PartV, a.DType, rows, heads, a.ValueDim)
 }
 
-// RankConvChannels is the number of convolution channels of a linear layer on
-// one rank, all groups together.
+// RankConvChannels is the number of convolution channels of a layer on one rank,
+// all groups together.
 func (p *Profile) RankConvChannels(layer int) int {
 	n := 0
 	for _, c := range p.id.Layers[layer].Linear.Conv.Channels {

@@ -15,6 +15,7 @@ type Profile struct {
 	fingerprint Fingerprint
 	linear      []int
 	attention   []int
+	conv        []int
 	headMin     int // largest convolution kernel minus one
 }
 
@@ -41,6 +42,9 @@ func New(id Identity) (*Profile, error) {
 			p.headMin = max(p.headMin, l.Linear.Conv.rows())
 		case KindFull, KindMLA, KindWindow:
 			p.attention = append(p.attention, i)
+		case KindConv:
+			p.conv = append(p.conv, i)
+			p.headMin = max(p.headMin, l.Linear.Conv.rows())
 		}
 	}
 	return p, nil
@@ -72,6 +76,10 @@ func (p *Profile) LinearLayers() []int { return p.linear }
 // AttentionLayers lists the indexes of the full, MLA and window layers, in
 // order. The caller must not change it.
 func (p *Profile) AttentionLayers() []int { return p.attention }
+
+// ConvLayers lists the indexes of the layers that are a convolution alone, in
+// order. The caller must not change it.
+func (p *Profile) ConvLayers() []int { return p.conv }
 
 // RankHeads is the number of key and value heads of a linear layer on one rank.
 func (p *Profile) RankHeads(layer int) (keyHeads, valueHeads int) {
@@ -167,11 +175,15 @@ func (id *Identity) checkLists() error {
 func (id *Identity) normalise() {
 	for i := range id.Layers {
 		l := &id.Layers[i]
-		if l.Kind != KindLinear {
+		switch l.Kind {
+		case KindNone:
+			*l = Layer{}
+		case KindFull, KindMLA, KindWindow:
 			l.Linear = Linear{}
-		}
-		if l.Kind == KindNone || l.Kind == KindLinear {
+		case KindLinear:
 			l.Attention = Attention{}
+		case KindConv:
+			*l = Layer{Kind: KindConv, Linear: Linear{Conv: l.Linear.Conv}}
 		}
 		for _, f := range []*[]float64{&l.Attention.Rope.InvFreq, &l.Linear.Rope.InvFreq, &l.Linear.Slopes} {
 			if len(*f) == 0 {

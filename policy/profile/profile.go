@@ -17,6 +17,7 @@ const (
 	KindMLA         // multi-head latent attention: one latent row and one rope key row per token
 	KindWindow      // softmax attention over the last Window tokens
 	KindLinear      // linear attention: a recurrent state, no per-token rows
+	KindConv        // a short convolution alone: its tail is all that it keeps
 )
 
 // Transition is the algebraic form of a linear layer's per-token transition
@@ -117,7 +118,7 @@ type Linear struct {
 type Layer struct {
 	Kind      Kind
 	Attention Attention // KindFull, KindMLA, KindWindow
-	Linear    Linear    // KindLinear
+	Linear    Linear    // KindLinear; of KindConv its Conv alone
 }
 
 // Identity is everything that defines the values of cached state. Its canonical

@@ -76,7 +76,7 @@ func (r Report) WriteText(w io.Writer) error {
 	}
 	row("model", "%s", r.Model)
 	row("ranks", "%d (figures are for one)", r.TPSize)
-	for _, kind := range []Kind{KindLinear, KindFull, KindMLA, KindWindow, KindNone} {
+	for _, kind := range []Kind{KindLinear, KindConv, KindFull, KindMLA, KindWindow, KindNone} {
 		if n := r.Layers[kind.String()]; n > 0 {
 			row(kind.String()+" layers", "%d", n)
 		}
@@ -106,7 +106,7 @@ func mebibytes(n int64) string {
 }
 
 func (k Kind) String() string {
-	return name(int(k), "none", "full", "mla", "window", "linear")
+	return name(int(k), "none", "full", "mla", "window", "linear", "conv")
 }
 
 func (f Family) String() string {

@@ -82,6 +82,9 @@ func (l *Layer) validate(i, tp int, ps *problems) {
 		l.Attention.validate(at, l.Kind, tp, ps)
 	case KindLinear:
 		l.Linear.validate(at, tp, ps)
+	case KindConv:
+		checkRange(ps, at+": convolution kernel", l.Linear.Conv.Kernel, 2, maxConvKernel) // or it keeps nothing
+		l.Linear.Conv.validate(at, tp, ps)
 	default:
 		ps.add("%s: kind %d is unknown", at, l.Kind)
 	}

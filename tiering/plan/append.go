@@ -55,8 +55,8 @@ func (q *AppendQuery) check(g *Geometry) error {
 	switch {
 	case q.Begin < 0 || q.Begin > profile.MaxTokens-q.Rows:
 		return fmt.Errorf("rows of tokens [%d, +%d): %w", q.Begin, q.Rows, tier.ErrInvalid)
-	case len(g.LinearLayers()) == 0:
-		return fmt.Errorf("profile %d has no linear layers: %w", g.id, tier.ErrInvalid)
+	case len(g.LinearLayers()) == 0 || len(g.ConvLayers()) != 0:
+		return fmt.Errorf("profile %d has no linear layers, or convolutions beside them: %w", g.id, tier.ErrInvalid)
 	case q.Src.Len() != rows:
 		return fmt.Errorf("%d rows in %d bytes, want %d: %w", q.Rows, q.Src.Len(), rows, tier.ErrInvalid)
 	case q.Buffer != 0 && (q.Base.Kind != FromZero || q.Capacity != 0):

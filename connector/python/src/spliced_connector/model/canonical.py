@@ -5,8 +5,9 @@
     per layer: u8 kind, then
       full, MLA, window: u32 kv heads, key dim, value dim, window | u8 dtype, u8 key mode | rope
       linear: u8 family | u32 key heads, value heads, key dim, value dim
-              | u8 state, u8 transition dtype
-              | u32 kernel, u8 groups, groups x u32, u8 dtype | rope | u32 slopes, slopes x f64
+              | u8 state, u8 transition dtype | conv | rope | u32 slopes, slopes x f64
+      convolution alone: conv
+    conv: u32 kernel | u8 groups, groups x u32 | u8 dtype
     rope: u32 dims | f64 theta | u8 interleaved | u32 n, n x f64
     str:  u32 length | bytes
 
@@ -51,6 +52,8 @@ def encode(identity: Identity) -> bytes:
         out.append(layer.kind)
         if layer.kind == Kind.LINEAR:
             _linear(out, layer.linear)
+        elif layer.kind == Kind.CONV:
+            _conv(out, layer.linear.conv)
         elif layer.kind != Kind.NONE:
             _attention(out, layer.attention)
     return bytes(out)
@@ -66,11 +69,13 @@ def _linear(out: bytearray, a: Linear) -> None:
     out.append(a.family)
     out += struct.pack("<4I", a.key_heads, a.value_heads, a.key_dim, a.value_dim)
     out += bytes((a.state_dtype, a.transition_dtype))
-    out += struct.pack("<IB", a.conv.kernel, len(a.conv.channels))
-    out += struct.pack(f"<{len(a.conv.channels)}I", *a.conv.channels)
-    out.append(a.conv.dtype)
+    _conv(out, a.conv)
     _rope(out, a.rope)
     _floats(out, a.slopes)
+
+
+def _conv(out: bytearray, c: Conv) -> None:
+    out += struct.pack(f"<IB{len(c.channels)}IB", c.kernel, len(c.channels), *c.channels, c.dtype)
 
 
 def _rope(out: bytearray, r: Rope) -> None:
@@ -148,6 +153,8 @@ class _Reader:
             return Layer()
         if kind == Kind.LINEAR:
             return Layer(kind, linear=self.linear())
+        if kind == Kind.CONV:
+            return Layer(kind, linear=Linear(conv=self.conv()))
         kv_heads, key_dim, value_dim, window = (self.int() for _ in range(4))
         dtype, keys = DType(self.byte()), KeyMode(self.byte())
         rope = self.rope()
@@ -157,13 +164,15 @@ class _Reader:
         family = Family(self.byte())
         key_heads, value_heads, key_dim, value_dim = (self.int() for _ in range(4))
         state, transition = DType(self.byte()), DType(self.byte())
-        kernel, groups = self.int(), self.byte()
-        conv = Conv(kernel, tuple(self.int() for _ in range(groups)), DType(self.byte()))
-        rope = self.rope()
+        conv, rope = self.conv(), self.rope()
         return Linear(
             family, key_heads, value_heads, key_dim, value_dim, state, transition, conv, rope,
             self.floats(),
         )  # fmt: skip
+
+    def conv(self) -> Conv:
+        kernel, groups = self.int(), self.byte()
+        return Conv(kernel, tuple(self.int() for _ in range(groups)), DType(self.byte()))
 
     def rope(self) -> Rope:
         dims, (theta,) = self.int(), struct.unpack("<d", self.take(8))

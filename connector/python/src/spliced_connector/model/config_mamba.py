@@ -49,13 +49,9 @@ def read_bamba(f: Fields, t: Types, n: int) -> list[Layer]:
     linear = _mamba2_of_fields(f, t)
     dim = f.head_dim()
     full = attention(f, t, dim, f.rope(dim, factor=0.5))
-    layers = [linear] * n
-    for i in f.numbers("attn_layer_indices") if f.has("attn_layer_indices") else ():
-        if not 0 <= i < n:
-            f.problems.add(f"attn_layer_indices: {i}, want 0 to {n - 1}")
-            return []
-        layers[i] = full
-    return layers
+    if not f.has("attn_layer_indices"):
+        return [linear] * n
+    return f.layers_at(n, "attn_layer_indices", linear, full)
 
 
 def read_jamba(f: Fields, t: Types, n: int) -> list[Layer]:

@@ -26,6 +26,7 @@ from spliced_connector.model.config_mamba import (
 from spliced_connector.model.fields import Fields
 from spliced_connector.model.identity import (
     Attention,
+    Conv,
     DType,
     Family,
     KeyMode,
@@ -157,6 +158,17 @@ def read_olmo_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
     return f.every_nth(n, "layer_types", 4, linear, full)
 
 
+def read_lfm2(f: Fields, t: Types, n: int) -> list[Layer]:
+    """LFM2, dense or with experts: short convolutions, and attention."""
+    channels = f.number_else("conv_dim", lambda: f.number("hidden_size"))
+    conv = Layer(Kind.CONV, linear=Linear(conv=Conv(f.number("conv_L_cache"), (channels,), t.conv)))
+    dim = f.head_dim()
+    full = attention(f, t, dim, f.rope(dim, theta=1e6))
+    if f.has("layer_types"):
+        return f.layers_by_name("layer_types", n, {"conv": conv, "full_attention": full})
+    return f.layers_at(n, "full_attn_idxs", conv, full)
+
+
 def read_plain(f: Fields, t: Types, n: int) -> list[Layer]:
     """Models without linear layers.
 
@@ -217,6 +229,8 @@ ARCHITECTURES: dict[str, Callable[[Fields, Types, int], list[Layer]]] = {
     "mamba": read_mamba,
     "falcon_mamba": read_mamba,
     "olmo_hybrid": read_olmo_hybrid,
+    "lfm2": read_lfm2,
+    "lfm2_moe": read_lfm2,
     "llama": read_plain,
     "mistral": read_plain,
     "qwen2": read_plain,

@@ -167,6 +167,16 @@ class Fields:
             return []
         return [full if (i + 1) % n == 0 else linear for i in range(layers)]
 
+    def layers_at(self, layers: int, field: str, linear: Layer, full: Layer) -> list[Layer]:
+        """The layers that a list names are full, the others are linear."""
+        out = [linear] * layers
+        for i in self.numbers(field):
+            if not 0 <= i < layers:
+                self.problems.add(f"{field}: {i}, want 0 to {layers - 1}")
+                return []
+            out[i] = full
+        return out
+
     def _value(self, name: str) -> object:
         return self.values.get(name)
 

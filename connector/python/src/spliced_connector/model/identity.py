@@ -19,6 +19,12 @@ class Kind(IntEnum):
     MLA = 2  # one latent row and one rope key row per token
     WINDOW = 3  # softmax attention over the last `window` tokens
     LINEAR = 4  # a recurrent state, no rows
+    CONV = 5  # a short convolution alone: its tail is all that it keeps
+
+    @property
+    def attends(self) -> bool:
+        """Whether it keeps rows of keys and values."""
+        return self in (Kind.FULL, Kind.MLA, Kind.WINDOW)
 
 
 class Transition(IntEnum):
@@ -162,7 +168,7 @@ class Layer:
 
     kind: Kind = Kind.NONE
     attention: Attention = Attention()
-    linear: Linear = Linear()
+    linear: Linear = Linear()  # LINEAR; of CONV its conv alone
 
 
 @dataclass(frozen=True, slots=True)

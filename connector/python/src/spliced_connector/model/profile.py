@@ -69,12 +69,9 @@ class Profile:
         self.fingerprint = hashlib.sha256(self.canonical).digest()
         kinds = [layer.kind for layer in identity.layers]
         self.linear_layers = tuple(i for i, kind in enumerate(kinds) if kind == Kind.LINEAR)
-        self.attention_layers = tuple(
-            i for i, kind in enumerate(kinds) if kind not in (Kind.LINEAR, Kind.NONE)
-        )
-        self.min_head = max(
-            (identity.layers[i].linear.conv.rows for i in self.linear_layers), default=0
-        )
+        self.conv_layers = tuple(i for i, kind in enumerate(kinds) if kind == Kind.CONV)
+        self.attention_layers = tuple(i for i, kind in enumerate(kinds) if kind.attends)
+        self.min_head = max(layer.linear.conv.rows for layer in identity.layers)
         """Tokens that the convolutions look back on: no head exclusion is smaller."""
 
     def head_exclusion(self, w: int) -> int:
@@ -125,7 +122,7 @@ class Profile:
         return max(1, self.identity.layers[layer].attention.kv_heads // self.identity.tp_size)
 
     def rank_conv_channels(self, layer: int) -> int:
-        """Convolution channels of a linear layer, all groups together."""
+        """Convolution channels of a layer, all groups together."""
         channels = self.identity.layers[layer].linear.conv.channels
         return sum(n // self.identity.tp_size for n in channels)
 
@@ -144,7 +141,8 @@ class Profile:
     def segment_layout(self, spec: SegmentSpec | int) -> Layout:
         """A segment of a geometry, or of so many interior tokens.
 
-        T, S and convolution tail of every linear layer, K and V of every attention layer.
+        T, S and convolution tail of every linear layer, the tail of every convolution, K and V of
+        every attention layer.
         """
         rows = spec.interior[1] if isinstance(spec, SegmentSpec) else spec
         b = LayoutBuilder()
@@ -153,7 +151,9 @@ class Profile:
                 self._transition(b, i, layer.linear.transition_dtype)
                 self._state(b, i, layer.linear.state_dtype)
                 self._conv(b, i)
-            elif layer.kind != Kind.NONE:
+            elif layer.kind == Kind.CONV:
+                self._conv(b, i)
+            elif layer.kind.attends:
                 self._rows(b, i, rows)
         return b.build()
 
@@ -164,12 +164,17 @@ class Profile:
             if layer.kind == Kind.LINEAR:
                 self._state(b, i, DType.F32)
                 self._conv(b, i)
-            elif layer.kind != Kind.NONE:
+            elif layer.kind == Kind.CONV:
+                self._conv(b, i)
+            elif layer.kind.attends:
                 self._rows(b, i, rows)
         return b.build()
 
     def buffer_layout(self, rows: int) -> Layout:
-        """What moves the states of all linear layers on by so many tokens, row by row."""
+        """What moves the states of all linear layers on by so many tokens, row by row.
+
+        It has nothing of convolutions that stand alone.
+        """
         b = LayoutBuilder()
         rows = max(rows, 0)
         for i in self.linear_layers:
@@ -246,6 +251,8 @@ def _plain(layer: Layer) -> Layer:
     """Without what the kind does not use, so that equal bytes mean equal identities."""
     if layer.kind == Kind.LINEAR:
         return replace(layer, attention=Attention())
+    if layer.kind == Kind.CONV:
+        return Layer(Kind.CONV, linear=Linear(conv=layer.linear.conv))
     if layer.kind == Kind.NONE:
         return Layer()
     return replace(layer, linear=Linear())

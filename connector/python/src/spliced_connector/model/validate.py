@@ -88,6 +88,10 @@ def validate(identity: Identity) -> None:
 def _layer(at: str, layer: Layer, tp: int, ps: Problems) -> None:
     if layer.kind == Kind.LINEAR:
         _linear(at, layer.linear, tp, ps)
+    elif layer.kind == Kind.CONV:
+        kernel = layer.linear.conv.kernel
+        ps.within(f"{at}: convolution kernel", kernel, 2, MAX_CONV_KERNEL)  # or it keeps nothing
+        _conv(at, layer.linear.conv, tp, ps)
     elif layer.kind != Kind.NONE:
         _attention(at, layer.attention, layer.kind, tp, ps)
 
