@@ -4,8 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
-	"sort"
+	"slices"
 )
 
 // ConfigOptions says what a Hugging Face config.json does not. Zero values take
@@ -32,16 +33,16 @@ func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 		return Identity{}, fmt.Errorf("config: %w: %w", ErrInvalid, err)
 	}
 	modelType := f.text("model_type")
-	read, known := architectures[modelType]
-	if !known && len(*f.problems) == 0 {
-		f.problems.add("model_type %q is not known, want one of %q", modelType, knownArchitectures())
-	}
 	o.fill(modelType)
 	id := Identity{Model: o.Model, Weights: o.Weights, TPSize: o.TPSize}
+	if slices.Contains(wrappers, modelType) {
+		f, modelType = f.textModel(modelType)
+	}
+	read, known := architectures[modelType]
+	if !known && len(*f.problems) == 0 {
+		f.problems.add("model_type %q is not known, want one of %q", modelType, knownTypes())
+	}
 	if known {
-		if text, nested := f.object("text_config"); nested {
-			f = text
-		}
 		if n := f.layers(); n < 1 || n > MaxLayers {
 			f.problems.add("num_hidden_layers: %d, want 1 to %d", n, MaxLayers)
 		} else {
@@ -55,6 +56,13 @@ func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 	return id, nil
 }
 
+// wrappers are types of models that read more than text. Their configs nest that
+// of a text model, which says its own type.
+var wrappers = []string{
+	"NemotronH_Nano_Omni_Reasoning_V3", "NemotronH_Nano_VL_V2", "bailing_moe_v3_vl", "intern_s2_preview", "kimi_k3",
+	"lfm2_vl", "minicpmv4_6", "minicpmv4_7", "nemotron_h_omni", "qwen3_5", "qwen3_5_moe",
+}
+
 // architectures maps model_type to what reads its layers.
 var architectures = map[string]func(f *fields, o *ConfigOptions, layers int) []Layer{
 	"qwen3_next":         readQwen3Next,
@@ -64,10 +72,12 @@ var architectures = map[string]func(f *fields, o *ConfigOptions, layers int) []L
 	"qwen3_5_moe_text":   readQwen3Next,
 	"kimi_linear":        readKimiLinear,
 	"bailing_moe_linear": readBailingLinear,
+	"bailing_hybrid":     readBailingHybrid,
 	"minimax":            readMiniMax,
 	"minimax_text_01":    readMiniMax,
 	"minimax_m1":         readMiniMax,
 	"nemotron_h":         readNemotronH,
+	"nemotron_h_puzzle":  readNemotronH,
 	"granitemoehybrid":   readGraniteHybrid,
 	"bamba":              readBamba,
 	"falcon_h1":          readFalconH1,
@@ -86,13 +96,8 @@ var architectures = map[string]func(f *fields, o *ConfigOptions, layers int) []L
 	"qwen3":              readPlain,
 }
 
-func knownArchitectures() []string {
-	names := make([]string, 0, len(architectures))
-	for n := range architectures {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	return names
+func knownTypes() []string {
+	return slices.Sorted(maps.Keys(architectures))
 }
 
 func (o *ConfigOptions) fill(modelType string) {
@@ -180,6 +185,18 @@ func (f *fields) object(name string) (fields, bool) {
 	return o, f.read(name, &o.values)
 }
 
+// textModel is the config of the text model within a wrapper's, and its type:
+// the wrapper's own where it says none, or nothing is nested.
+func (f *fields) textModel(modelType string) (fields, string) {
+	for _, name := range []string{"text_config", "llm_config"} {
+		if text, nested := f.object(name); nested {
+			text.optional("model_type", &modelType)
+			return text, modelType
+		}
+	}
+	return *f, modelType
+}
+
 // layers is how many decoder layers there are. Files of Nemotron-H that
 // transformers 5 wrote say it by the length of a list only.
 func (f *fields) layers() int {
@@ -220,37 +237,38 @@ const mustSay = 0
 
 // ropeOr is rope with what an architecture takes for a base and a share that
 // the config does not give.
-func (f *fields) ropeOr(dim int, theta, factor float64) Rope {
-	src := *f
-	if p, nested := f.object("rope_parameters"); nested {
-		src = p
-	}
-	if src.has("rope_theta") {
-		theta = src.real("rope_theta")
-	} else {
-		f.optional("rope_theta", &theta)
-	}
-	if theta == mustSay {
+func (f *fields) ropeOr(dim int, theta, share float64) Rope {
+	dims := int(math.Round(float64(dim) * f.ropeReal("partial_rotary_factor", share)))
+	return f.ropeOver(f.numberOr("rotary_dim", dims), theta)
+}
+
+// ropeOver is rope over so many dimensions, whatever share the config names.
+func (f *fields) ropeOver(dims int, theta float64) Rope {
+	r := Rope{Dims: dims, Theta: f.ropeReal("rope_theta", theta)}
+	if r.Theta == mustSay {
 		f.problems.add("rope_theta: missing")
-	}
-	if src.has("partial_rotary_factor") {
-		factor = src.real("partial_rotary_factor")
-	} else {
-		f.optional("partial_rotary_factor", &factor)
-	}
-	r := Rope{Dims: int(math.Round(float64(dim) * factor)), Theta: theta}
-	if f.has("rotary_dim") {
-		r.Dims = f.number("rotary_dim")
 	}
 	if r.Dims < 0 || r.Dims > MaxDim {
 		f.problems.add("rope turns %d dimensions, want 0 to %d", r.Dims, MaxDim)
 		return Rope{}
 	}
-	if scaling, scaled := f.object("rope_scaling"); scaled {
-		src = scaling
+	src := *f
+	for _, name := range []string{"rope_parameters", "rope_scaling"} {
+		if nested, has := f.object(name); has {
+			src = nested
+		}
 	}
 	src.scale(&r)
 	return r
+}
+
+// ropeReal is a value among the rope's own, or among the older ones beside them.
+func (f *fields) ropeReal(name string, v float64) float64 {
+	f.optional(name, &v)
+	if p, nested := f.object("rope_parameters"); nested {
+		p.optional(name, &v)
+	}
+	return v
 }
 
 // scale applies the rope scalings that change frequencies only.

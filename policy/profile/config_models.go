@@ -44,17 +44,21 @@ func readKimiLinear(f *fields, o *ConfigOptions, n int) []Layer {
 	}
 	heads, dim := size("num_heads"), size("head_dim")
 	linear := delta(o, KDA, heads, heads, dim, dim, size("short_conv_kernel_size"))
-	mla := Layer{Kind: KindMLA, Attention: Attention{
-		KVHeads: 1, KeyDim: f.number("qk_rope_head_dim"), ValueDim: f.number("kv_lora_rank"), DType: o.KVDType, Keys: AtZero,
-	}}
-	if listed && !f.flag("mla_use_nope", false) {
-		mla.Attention.Rope = f.rope(mla.Attention.KeyDim)
-		mla.Attention.Rope.Interleaved = true
-	}
+	mla := f.mla(o, listed && !f.flag("mla_use_nope", false))
 	if !listed {
 		return f.layersByName("layer_types", n, layerNames(linear, mla))
 	}
 	return c.kimiLayers(n, linear, mla)
+}
+
+// mla reads latent attention; its rope turns the whole shared key, in pairs.
+func (f *fields) mla(o *ConfigOptions, turned bool) Layer {
+	a := Attention{KVHeads: 1, KeyDim: f.number("qk_rope_head_dim"), ValueDim: f.number("kv_lora_rank"), DType: o.KVDType, Keys: AtZero}
+	if turned {
+		a.Rope = f.ropeOver(a.KeyDim, 1e4)
+		a.Rope.Interleaved = true
+	}
+	return Layer{Kind: KindMLA, Attention: a}
 }
 
 func (f *fields) kimiLayers(n int, linear, mla Layer) []Layer {
@@ -77,12 +81,34 @@ func (f *fields) kimiLayers(n int, linear, mla Layer) []Layer {
 // rope inside, every layer_group_size-th layer full.
 func readBailingLinear(f *fields, o *ConfigOptions, n int) []Layer {
 	dim := f.headDim()
-	rope := f.rope(dim)
+	return f.bailingLayers(n, f.turnedLightning(o, dim), f.attention(o, dim, f.rope(dim)))
+}
+
+// readBailingHybrid reads Ring and Ling from 2.5 on, whose full layers are MLA.
+// The linear ones are Lightning attention in 2.5, and KDA in 3, which is told by
+// its convolution.
+func readBailingHybrid(f *fields, o *ConfigOptions, n int) []Layer {
+	heads, dim := f.number("num_attention_heads"), f.headDim()
+	mla := f.mla(o, true)
+	if f.has("short_conv_kernel_size") {
+		return f.bailingLayers(n, delta(o, KDA, heads, heads, dim, dim, f.number("short_conv_kernel_size")), mla)
+	}
+	group := f.number("layer_group_size")
+	if group > 0 && n%group != 0 {
+		f.problems.add("layer_group_size: %d of %d layers, and engines differ in the layers behind the last group", group, n)
+	}
+	return f.bailingLayers(n, f.turnedLightning(o, dim), mla)
+}
+
+func (f *fields) turnedLightning(o *ConfigOptions, dim int) Layer {
 	linear := lightning(o, f.number("num_attention_heads"), dim)
 	if f.flag("linear_rope", true) {
-		linear.Linear.Rope = rope
+		linear.Linear.Rope = f.rope(dim)
 	}
-	full := f.attention(o, dim, rope)
+	return linear
+}
+
+func (f *fields) bailingLayers(n int, linear, full Layer) []Layer {
 	group := f.number("layer_group_size")
 	layers := f.everyNth(n, "layer_group_size", group, linear, full)
 	for i := n - n%max(group, 1); i < len(layers); i++ {

@@ -3,6 +3,7 @@ package profile
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -68,6 +69,10 @@ func TestConfigsOfKnownModelsGiveTheirSizes(t *testing.T) {
 		{"falcon-mamba-7b", 64, 0, 0, 32, 16, 3, 0},
 		{"mamba-codestral-7b", 64, 0, 0, 256, 0.031, 3.75, 0},
 		{"lfm2-1.2b", 0, 6, 12288, 0, 0, 0.0781, 0},
+		{"bailing-2.5-tiny", 6, 2, 512, 0.375, 0, 0, 768},
+		{"bailing-3-tiny", 4, 3, 768, 0.25, 0.125, 0.0176, 512},
+		{"kimi-k3-tiny", 3, 1, 320, 0.0469, 0.0234, 0.0066, 230},
+		{"nemotron-vl-tiny", 2, 1, 512, 0.125, 0, 0.0073, 256},
 		{"olmo-hybrid-7b", 24, 8, 122880, 50.625, 12.656, 1.58, 540},
 		{"olmo-hybrid-tiny", 3, 1, 1024, 0.211, 0.0527, 0.0132, 270},
 	} {
@@ -102,6 +107,30 @@ func checkMebibytes(t *testing.T, what string, bytes int64, want float64) {
 	}
 	if got := float64(bytes) / (1 << 20); math.Abs(got-want) > half {
 		t.Errorf("%s: %.4f MiB, want %.3f", what, got, want)
+	}
+}
+
+// What reads images and text has the states of its text model.
+func TestAWrapperIsReadAsItsTextModel(t *testing.T) {
+	for wrapper, plain := range map[string]string{
+		`{"model_type":"qwen3_5","text_config":%s}`:             "qwen3.5-tiny-dense",
+		`{"model_type":"minicpmv4_6","text_config":%s}`:         "qwen3.5-tiny-dense",
+		`{"model_type":"intern_s2_preview","text_config":%s}`:   "qwen3-next-80b-a3b.transformers5",
+		`{"model_type":"lfm2_vl","text_config":%s}`:             "lfm2-1.2b",
+		`{"model_type":"NemotronH_Nano_VL_V2","llm_config":%s}`: "nemotron-h-8b",
+	} {
+		text, err := os.ReadFile(filepath.Join("testdata", "config", plain+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := FromConfig(fmt.Appendf(nil, wrapper, text), ConfigOptions{Model: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := FromConfig(text, ConfigOptions{Model: "m"})
+		if err != nil || !reflect.DeepEqual(id, want) {
+			t.Errorf("%s: other layers than %s's (%v)", wrapper, plain, err)
+		}
 	}
 }
 
@@ -223,6 +252,10 @@ func TestConfigTellsRopeOfTransformersModels(t *testing.T) {
 		{"zamba2-2.7b", 6, Rope{}},
 		{"zamba2-tiny", 1, Rope{Dims: 64, Theta: 1e4}},
 		{"olmo-hybrid-7b", 3, Rope{}},
+		{"bailing-2.5-tiny", 0, Rope{Dims: 32, Theta: 6e5}},                    // half of each head
+		{"bailing-2.5-tiny", 3, Rope{Dims: 32, Theta: 6e5, Interleaved: true}}, // the whole shared key
+		{"bailing-3-tiny", 0, Rope{}},
+		{"bailing-3-tiny", 2, Rope{Dims: 32, Theta: 6e5, Interleaved: true}},
 		{"lfm2-1.2b", 2, Rope{Dims: 64, Theta: 1e6}},
 		{"lfm2-1.2b", 1, Rope{}},
 		{"olmo-hybrid-tiny", 3, Rope{Dims: 64, Theta: 5e5}},
@@ -255,6 +288,9 @@ func TestConfigsThatCannotBeReadAreRefusedByName(t *testing.T) {
 		{"no slopes", `{"model_type":"bailing_moe_linear","num_hidden_layers":2,"layer_group_size":2,"head_dim":64,"num_attention_heads":8}`, "decay slopes"},
 		{"base of the rope unsaid", `{"model_type":"falcon_h1","num_hidden_layers":1,"head_dim":64}`, "rope_theta: missing"},
 		{"odd shared block", `{"model_type":"zamba2","num_hidden_layers":1,"layers_block_type":["moe"]}`, `layers_block_type: "moe" at layer 0`},
+		{"open last group", `{"model_type":"bailing_hybrid","num_hidden_layers":5,"layer_group_size":4,"head_dim":64,"num_attention_heads":8,"kv_lora_rank":32,"qk_rope_head_dim":32}`, "4 of 5 layers"},
+		{"unknown text model", `{"model_type":"minicpmv4_6","text_config":{"model_type":"perceptron"}}`, `"perceptron" is not known`},
+		{"wrapper of nothing", `{"model_type":"kimi_k3"}`, `"kimi_k3" is not known`},
 		{"zero period", `{"model_type":"jamba","num_hidden_layers":2,"attn_layer_period":0}`, "attn_layer_period: 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

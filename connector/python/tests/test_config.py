@@ -66,6 +66,15 @@ LLAMA = {"model_type": "llama", "num_hidden_layers": 1, "head_dim": 64, "num_att
             "decay slopes: not in the config",
         ),
         (
+            {"model_type": "bailing_hybrid", "num_hidden_layers": 5, "layer_group_size": 4},
+            "layer_group_size: 4 of 5 layers",
+        ),
+        (
+            {"model_type": "minicpmv4_6", "text_config": {"model_type": "perceptron"}},
+            "'perceptron' is not known",
+        ),
+        ({"model_type": "kimi_k3"}, "'kimi_k3' is not known"),
+        (
             {"model_type": "falcon_h1", "num_hidden_layers": 1, "head_dim": 64},
             "rope_theta: missing",
         ),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import OrderedDict
+from pathlib import Path
 
 import pytest
 
 from spliced_connector.errors import ProfileError
-from spliced_connector.model import identity_digest
+from spliced_connector.model import DType, from_config, identity_digest
 
+CONFIGS = Path(__file__).parents[3] / "policy/profile/testdata/config"
 WEIGHTS = b"\x05" * 32
 CONFIG: dict[str, object] = {
     "model_type": "llama",
@@ -68,9 +71,26 @@ def test_order_of_settings_does_not_count() -> None:
     assert identity_digest(WEIGHTS, dict(reversed(CONFIG.items())), "bfloat16") == digest()
 
 
-def test_of_a_model_with_more_than_text_the_text_counts() -> None:
-    whole = {"model_type": "both", "vision_config": {"depth": 3}, "text_config": CONFIG}
+@pytest.mark.parametrize("name", ["text_config", "llm_config"])
+def test_of_a_model_with_more_than_text_the_text_counts(name: str) -> None:
+    whole = {"model_type": "both", "vision_config": {"depth": 3}, name: CONFIG}
     assert identity_digest(WEIGHTS, whole, "bfloat16") == digest()
+
+
+def test_how_weights_are_quantised_counts_and_leaves_the_layers() -> None:
+    """The states' element types are what an engine says, whatever its weights are stored in."""
+    fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["a"]}
+    nvfp4 = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float"}, "targets": []}},
+        "kv_cache_scheme": None,
+    }
+    named = {digest(quantization_config=how) for how in (None, fp8, nvfp4)}
+    assert len(named) == 3
+    config: dict[str, object] = json.loads((CONFIGS / "qwen3.5-35b-a3b.json").read_text())
+    plain = from_config(config, WEIGHTS, state=DType.BF16)
+    assert from_config(config | {"quantization_config": fp8}, WEIGHTS, state=DType.BF16) == plain
+    assert plain.layers[0].linear.state_dtype == DType.BF16
 
 
 def test_types_that_are_computed_in_and_the_weights_count() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from spliced_connector.model.config_layers import Types
-from spliced_connector.model.config_models import ARCHITECTURES
+from spliced_connector.model.config_models import ARCHITECTURES, WRAPPERS
 from spliced_connector.model.fields import Fields
 from spliced_connector.model.identity import MAX_HEADS, MAX_LAYERS, DType, Family, Identity, Layer
 from spliced_connector.model.validate import Problems
@@ -41,7 +41,9 @@ def from_config(
     """
     problems = Problems()
     fields = Fields(config, problems)
-    model_type = fields.text("model_type")
+    own_type = model_type = fields.text("model_type")
+    if model_type in WRAPPERS:
+        fields, model_type = fields.text_model(model_type)
     read = ARCHITECTURES.get(model_type)
     if read is None and not problems.texts:
         known = ", ".join(sorted(ARCHITECTURES))
@@ -49,7 +51,6 @@ def from_config(
     layers: tuple[Layer, ...] = ()
     tp_size = max(tp_size, 1)
     if read is not None:
-        fields = fields.section("text_config") or fields
         n = fields.layers()
         if 1 <= n <= MAX_LAYERS:
             types = Types(kv, conv, state, transition, tp_size)
@@ -57,7 +58,7 @@ def from_config(
         else:
             problems.add(f"num_hidden_layers: {n}, want 1 to {MAX_LAYERS}")
     problems.refuse("config")
-    return Identity(model or model_type, weights, layers, adapter, tokenizer, tp_size)
+    return Identity(model or own_type, weights, layers, adapter, tokenizer, tp_size)
 
 
 def _with_slopes(

@@ -62,8 +62,9 @@ def identity_digest(
     """
     if len(weights) != 32 or not any(weights):
         return weights
-    text = config.get("text_config")
-    values = _plain(text if isinstance(text, Mapping) else config, "config", top=True)
+    nested = (config.get(name) for name in ("text_config", "llm_config"))
+    text = next((part for part in nested if isinstance(part, Mapping)), config)
+    values = _plain(text, "config", top=True)
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
     sha = hashlib.sha256(_HEADER + weights)
     for part in (computed, state):

@@ -71,14 +71,17 @@ def read_kimi_linear(f: Fields, t: Types, n: int) -> list[Layer]:
         names = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
     heads, dim, kernel = ((listed or f).number(name) for name in names)
     linear = _kda(t, heads, dim, kernel)
-    rope_dim, rank = f.number("qk_rope_head_dim"), f.number("kv_lora_rank")
-    rope = Rope()
-    if listed is not None and not f.flag("mla_use_nope", False):
-        rope = replace(f.rope(rope_dim), interleaved=True)
-    mla = Layer(Kind.MLA, Attention(1, rope_dim, rank, t.kv, KeyMode.AT_ZERO, rope))
+    mla = _mla(f, t, turned=listed is not None and not f.flag("mla_use_nope", False))
     if listed is None:
         return f.layers_by_name("layer_types", n, layer_names(linear, mla))
     return _kimi_layers(listed, n, linear, mla)
+
+
+def _mla(f: Fields, t: Types, *, turned: bool) -> Layer:
+    """Latent attention; its rope turns the whole shared key, in pairs."""
+    dim, rank = f.number("qk_rope_head_dim"), f.number("kv_lora_rank")
+    rope = replace(f.rope_over(dim), interleaved=True) if turned else Rope()
+    return Layer(Kind.MLA, Attention(1, dim, rank, t.kv, KeyMode.AT_ZERO, rope))
 
 
 def _kimi_layers(f: Fields, n: int, linear: Layer, mla: Layer) -> list[Layer]:
@@ -94,12 +97,37 @@ def _kimi_layers(f: Fields, n: int, linear: Layer, mla: Layer) -> list[Layer]:
 
 def read_bailing_linear(f: Fields, t: Types, n: int) -> list[Layer]:
     """Ring and Ling linear models: Lightning attention with rope inside, every
-    layer_group_size-th layer full, and so is a last group that is not complete."""
+    layer_group_size-th layer full."""
     dim = f.head_dim()
-    rope = f.rope(dim)
-    turned = rope if f.flag("linear_rope", True) else Rope()
-    linear = _lightning(t, f.number("num_attention_heads"), dim, turned)
-    full = attention(f, t, dim, rope)
+    return _bailing_layers(f, n, _turned(f, t, dim), attention(f, t, dim, f.rope(dim)))
+
+
+def read_bailing_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
+    """Ring and Ling from 2.5 on, whose full layers are MLA.
+
+    The linear ones are Lightning attention in 2.5, and KDA in 3, which is told by its convolution.
+    """
+    heads, dim = f.number("num_attention_heads"), f.head_dim()
+    mla = _mla(f, t, turned=True)
+    if f.has("short_conv_kernel_size"):
+        kda = _kda(t, heads, dim, f.number("short_conv_kernel_size"))
+        return _bailing_layers(f, n, kda, mla)
+    group = f.number("layer_group_size")
+    if group > 0 and n % group:
+        f.problems.add(
+            f"layer_group_size: {group} of {n} layers, and engines differ in the layers behind the"
+            " last group"
+        )
+    return _bailing_layers(f, n, _turned(f, t, dim), mla)
+
+
+def _turned(f: Fields, t: Types, dim: int) -> Layer:
+    rope = f.rope(dim) if f.flag("linear_rope", True) else Rope()
+    return _lightning(t, f.number("num_attention_heads"), dim, rope)
+
+
+def _bailing_layers(f: Fields, n: int, linear: Layer, full: Layer) -> list[Layer]:
+    """A last group that is not complete is full attention."""
     group = f.number("layer_group_size")
     layers = f.every_nth(n, "layer_group_size", group, linear, full)
     whole = n - n % max(group, 1)
@@ -215,10 +243,12 @@ ARCHITECTURES: dict[str, Callable[[Fields, Types, int], list[Layer]]] = {
     "qwen3_5_moe_text": read_qwen3_next,
     "kimi_linear": read_kimi_linear,
     "bailing_moe_linear": read_bailing_linear,
+    "bailing_hybrid": read_bailing_hybrid,
     "minimax": read_minimax,
     "minimax_text_01": read_minimax,
     "minimax_m1": read_minimax,
     "nemotron_h": read_nemotron_h,
+    "nemotron_h_puzzle": read_nemotron_h,
     "granitemoehybrid": read_granite_hybrid,
     "bamba": read_bamba,
     "falcon_h1": read_falcon_h1,
@@ -236,3 +266,21 @@ ARCHITECTURES: dict[str, Callable[[Fields, Types, int], list[Layer]]] = {
     "qwen2": read_plain,
     "qwen3": read_plain,
 }
+
+WRAPPERS = frozenset(
+    {
+        "NemotronH_Nano_Omni_Reasoning_V3",
+        "NemotronH_Nano_VL_V2",
+        "bailing_moe_v3_vl",
+        "intern_s2_preview",
+        "kimi_k3",
+        "lfm2_vl",
+        "minicpmv4_6",
+        "minicpmv4_7",
+        "nemotron_h_omni",
+        "qwen3_5",
+        "qwen3_5_moe",
+    }
+)
+"""Types of models that read more than text. Their configs nest that of a text model, which says its
+own type."""

@@ -79,6 +79,16 @@ class Fields:
             return Fields(value, self.problems)
         return self._wrong(name, value, "an object", None)
 
+    def text_model(self, model_type: str) -> tuple[Fields, str]:
+        """The config of the text model within a wrapper's, and its type.
+
+        The type is the wrapper's own where it says none, or nothing is nested.
+        """
+        text = self.section("text_config") or self.section("llm_config")
+        return (
+            (self, model_type) if text is None else (text, text.text_or("model_type", model_type))
+        )
+
     def layers(self) -> int:
         """How many decoder layers there are.
 
@@ -106,20 +116,27 @@ class Fields:
         From rope_parameters or the older fields beside it; base and share default to what the
         architecture takes.
         """
-        source = self.section("rope_parameters") or self
-        theta = source.real_or("rope_theta", self.real_or("rope_theta", theta))
-        share = "partial_rotary_factor"
+        dims: float = _round(dim * self._rope_real("partial_rotary_factor", factor))
+        return self.rope_over(self.number("rotary_dim") if self.has("rotary_dim") else dims, theta)
+
+    def rope_over(self, dims: float, theta: float = 1e4) -> Rope:
+        """Rotary embedding over so many dimensions, whatever share the config names."""
+        theta = self._rope_real("rope_theta", theta)
         if theta == MUST_SAY:
             self.problems.add("rope_theta: missing")
-        factor = source.real_or(share, self.real_or(share, factor))
-        dims: float = _round(dim * factor)
-        if self.has("rotary_dim"):
-            dims = self.number("rotary_dim")
         if not 0 <= dims <= MAX_DIM:
             self.problems.add(f"rope turns {dims:.0f} dimensions, want 0 to {MAX_DIM}")
             return Rope()
-        source = self.section("rope_scaling") or source
+        source = self
+        for name in ("rope_parameters", "rope_scaling"):
+            source = self.section(name) or source
         return source._scaled(Rope(int(dims), theta))
+
+    def _rope_real(self, name: str, default: float) -> float:
+        """A value among the rope's own, or among the older ones beside them."""
+        nested = self.section("rope_parameters")
+        value = self.real_or(name, default)
+        return value if nested is None else nested.real_or(name, value)
 
     def _scaled(self, rope: Rope) -> Rope:
         """With the scalings that change frequencies only."""
