@@ -84,7 +84,8 @@ func (m *Model[F]) prepare(w *walk[F], l *linear[F]) {
 	width := c.ConvChannels()
 	cos, sin := m.linRope.upTo(w.end)
 	half := c.Rope.Dims / 2
-	decay, beta := sized(&w.decay, w.rows*c.Gates()), sized(&w.beta, w.rows*c.ValueHeads)
+	gates := max(c.Betas(), c.ValueHeads)
+	decay, beta := sized(&w.decay, w.rows*c.Gates()), sized(&w.beta, w.rows*gates)
 	scale := F(1 / math.Sqrt(float64(c.KeyDim)))
 	for _, span := range w.spans {
 		m.eachRows(span.hi-span.lo, func(lo, hi int) {
@@ -104,7 +105,10 @@ func (m *Model[F]) prepare(w *walk[F], l *linear[F]) {
 					qk[j] *= scale
 				}
 				m.gate(w.in[r*l.cols+width+c.ValueHeads*c.ValueDim:], l,
-					decay[r*c.Gates():][:c.Gates()], beta[r*c.ValueHeads:][:c.ValueHeads])
+					decay[r*c.Gates():][:c.Gates()], beta[r*gates:][:gates])
+				if c.Erases() {
+					m.spread(w.mixed[r*width:][:width], beta[r*gates:][:gates])
+				}
 			}
 		})
 	}
@@ -119,9 +123,9 @@ func (m *Model[F]) gate(raw []F, l *linear[F], decay, beta []F) {
 		beta[h] = 1
 	}
 	if c.Delta() {
-		copy(beta, raw[:c.ValueHeads])
+		copy(beta, raw[:len(beta)])
 		sigmoid(beta)
-		raw = raw[c.ValueHeads:]
+		raw = raw[len(beta):]
 	}
 	perHead := max(1, len(decay)/c.ValueHeads)
 	for j := range decay {
@@ -130,6 +134,23 @@ func (m *Model[F]) gate(raw []F, l *linear[F], decay, beta []F) {
 		if c.Family == profile.Mamba2 {
 			beta[j] = F(step)
 		}
+	}
+}
+
+// spread turns one row's gates per channel into what the recurrence reads: keys
+// that erase, then values to be written (Gated DeltaNet-2, arXiv 2605.22791).
+func (m *Model[F]) spread(qkv, gates []F) {
+	c := m.cfg.Linear
+	keys := c.KeyHeads * c.KeyDim
+	for h := range c.ValueHeads {
+		key := qkv[keys+h/(c.ValueHeads/c.KeyHeads)*c.KeyDim:]
+		for j := range c.KeyDim {
+			gates[h*c.KeyDim+j] *= key[j]
+		}
+	}
+	written := gates[c.ValueHeads*c.KeyDim:]
+	for j, v := range qkv[2*keys:] {
+		written[j] *= v
 	}
 }
 
@@ -158,6 +179,12 @@ func (m *Model[F]) valueHead(w *walk[F], l *linear[F], h, lo, hi int) head[F] {
 		v: w.mixed[lo*width+2*keys+h*c.ValueDim:], sv: width,
 		beta: w.beta[lo*c.ValueHeads+h:], sbeta: c.ValueHeads,
 		delta: c.Delta(),
+	}
+	if c.Erases() {
+		row, values := c.Betas(), c.ValueHeads*c.KeyDim
+		out.erase, out.serase = w.beta[lo*row+h*c.KeyDim:], row
+		out.v, out.sv = w.beta[lo*row+values+h*c.ValueDim:], row
+		out.beta, out.sbeta = []F{1}, 0
 	}
 	switch g := c.Gates(); {
 	case g == c.ValueHeads:

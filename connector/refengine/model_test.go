@@ -25,6 +25,7 @@ var families = []struct {
 	{"DeltaNet", profile.DeltaNet, profile.Rope{}},
 	{"GDN", profile.GDN, profile.Rope{}},
 	{"KDA", profile.KDA, profile.Rope{}},
+	{"GDN2", profile.GDN2, profile.Rope{}},
 }
 
 // tiny is a small model with twice as many value heads as key heads, dk != dv

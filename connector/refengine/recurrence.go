@@ -9,6 +9,7 @@ import "github.com/spliced-kv/spliced/policy/profile"
 //
 //	plain families   S = g*S + b*k v^T
 //	delta families   S = g*S, then S = S + b*k (v - k^T S)^T
+//	with erase e     S = g*S, then S = S + b*k (v - e^T S)^T
 //	output           o = q^T S
 //
 // which is HYPIC Eq. 2 with the transitions of Table 1; decay comes before the
@@ -23,6 +24,8 @@ type head[F Float] struct {
 	beta       []F
 	sbeta      int
 	delta      bool
+	erase      []F // when set, what a delta family reads the state with in place of k
+	serase     int
 	kept       []F // when set, what each token writes: b*(v - k^T S), at stride skept
 	skept      int
 }
@@ -38,7 +41,7 @@ func (h *head[F]) run(state []F, dk, dv int, out []F, so int, scratch []F) {
 		v := h.v[t*h.sv : t*h.sv+dv]
 		if h.delta {
 			clear(u)
-			h.forget(state, k, g, u)
+			h.forget(state, h.reader(t, k), g, u)
 			for j := range u {
 				u[j] = beta * (v[j] - u[j])
 			}
@@ -59,6 +62,14 @@ func (h *head[F]) run(state []F, dk, dv int, out []F, so int, scratch []F) {
 		clear(o)
 		writeRead(state, k, u, h.q[t*h.sq:t*h.sq+dk], o)
 	}
+}
+
+// reader is what token t, whose key is k, reads the state with.
+func (h *head[F]) reader(t int, k []F) []F {
+	if h.erase == nil {
+		return k
+	}
+	return h.erase[t*h.serase:][:len(k)]
 }
 
 // forget decays the state and adds k^T S of the decayed state to mem. Four rows

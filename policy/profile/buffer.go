@@ -9,7 +9,8 @@ package profile
 //
 // a decay and a sum of rank one in every family: u is the value times its write
 // strength, and for the delta rule what is left of it after k^T S of the decayed
-// state was taken off, u = beta*(v - g_n*S^T k) (KVBuffer, appendix A.1).
+// state was taken off, u = beta*(v - g_n*S^T k) (KVBuffer, appendix A.1), or
+// u = w*v - g_n*S^T (b*k) with the gates per channel of Gated DeltaNet-2.
 //
 // Per linear layer, in this order, row by row:
 //
@@ -40,10 +41,4 @@ func (p *Profile) BufferLayout(rows int) Layout {
 }
 
 // DecayPerKey says that the family decays every key channel on its own.
-func (l *Linear) DecayPerKey() bool {
-	switch l.Family {
-	case GLA, Mamba1, KDA:
-		return true
-	}
-	return false
-}
+func (l *Linear) DecayPerKey() bool { return l.Family.Decay() == DecayPerKey }

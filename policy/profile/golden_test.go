@@ -104,7 +104,7 @@ func goldenProfileOf(p *Profile) goldenProfile {
 // one rank and on four, and models without linear layers.
 func goldenIdentities() []Identity {
 	ids := []Identity{hybrid()}
-	for f := RetNet; f <= KDA; f++ {
+	for f := RetNet; int(f) < len(families); f++ {
 		for _, tp := range []int{1, 4} {
 			ids = append(ids, goldenFamily(f, tp))
 		}
@@ -134,7 +134,7 @@ func goldenFamily(f Family, tp int) Identity {
 	case Mamba1:
 		l.KeyHeads, l.ValueHeads, l.ValueDim = 8, 8, 1
 		l.Conv = Conv{Kernel: 3, Channels: []int{8}, DType: F32}
-	case GDN, KDA, DeltaNet:
+	case GDN, KDA, DeltaNet, GDN2:
 		l.Conv = Conv{Kernel: 4, Channels: []int{96, 96, 128}, DType: F16}
 	}
 	return Identity{

@@ -137,19 +137,6 @@ func (d DType) Size() int {
 // Transition is the form of the layer's transition operator.
 func (l *Linear) Transition() Transition { return l.Family.Transition() }
 
-// Transition is the form of the family's transition operator (HYPIC Table 1).
-func (f Family) Transition() Transition {
-	switch f {
-	case RetNet, Lightning, Mamba2:
-		return Scalar
-	case GLA, Mamba1:
-		return Diagonal
-	case DeltaNet, GDN, KDA:
-		return Dense
-	}
-	return TransitionNone
-}
-
 // rows is the number of inputs that the convolution looks back on.
 func (c *Conv) rows() int { return max(0, c.Kernel-1) }
 

@@ -20,34 +20,6 @@ const (
 	KindConv        // a short convolution alone: its tail is all that it keeps
 )
 
-// Transition is the algebraic form of a linear layer's per-token transition
-// operator (HYPIC Table 1); products of operators keep their form.
-type Transition uint8
-
-// The transition forms and what T stores per value head.
-const (
-	TransitionNone Transition = iota
-	Scalar                    // one number
-	Diagonal                  // KeyDim numbers
-	Dense                     // KeyDim x KeyDim, acts from the left
-)
-
-// Family is a linear-attention variant.
-type Family uint8
-
-// The linear-attention families of HYPIC Table 1, and Mamba1.
-const (
-	FamilyNone Family = iota
-	RetNet
-	Lightning
-	Mamba2
-	GLA
-	Mamba1 // heads = channels, KeyDim = state size N, ValueDim = 1
-	DeltaNet
-	GDN
-	KDA
-)
-
 // DType is an element type of stored tensors.
 type DType uint8
 
@@ -111,7 +83,7 @@ type Linear struct {
 	TransitionDType DType // T of diagonal and dense families; scalar T is always F32
 	Conv            Conv
 	Rope            Rope      // rope inside the linear layer; scalar families only
-	Slopes          []float64 // RetNet and Lightning: fixed decay exponents as the engine uses them, one per value head; else nil
+	Slopes          []float64 // of a fixed decay: exponents as the engine uses them, one per value head; else nil
 }
 
 // Layer is one decoder layer.

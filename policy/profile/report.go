@@ -81,7 +81,7 @@ func (r Report) WriteText(w io.Writer) error {
 			row(kind.String()+" layers", "%d", n)
 		}
 	}
-	for f := RetNet; f <= KDA; f++ {
+	for f := RetNet; int(f) < len(families); f++ {
 		if n := r.Layers[f.String()]; n > 0 {
 			row("  "+f.String(), "%d, %s transition", n, f.Transition())
 		}
@@ -107,10 +107,6 @@ func mebibytes(n int64) string {
 
 func (k Kind) String() string {
 	return name(int(k), "none", "full", "mla", "window", "linear", "conv")
-}
-
-func (f Family) String() string {
-	return name(int(f), "none", "retnet", "lightning", "mamba2", "gla", "mamba1", "deltanet", "gdn", "kda")
 }
 
 func (t Transition) String() string {

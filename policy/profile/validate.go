@@ -135,7 +135,7 @@ func (l *Linear) validate(at string, tp int, ps *problems) {
 	l.Rope.validate(at, l.KeyDim, ps)
 	l.Conv.validate(at, tp, ps)
 	slopes := 0
-	if l.Family == RetNet || l.Family == Lightning {
+	if l.Family.Decay() == DecayFixed {
 		slopes = l.ValueHeads
 	}
 	ps.check(len(l.Slopes) == slopes, "%s: %d slopes for %d %s value heads, want %d", at, len(l.Slopes), l.ValueHeads, l.Family, slopes)

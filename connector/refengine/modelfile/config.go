@@ -70,9 +70,17 @@ func (c LinearConfig) ConvChannels() int { return 2*c.KeyHeads*c.KeyDim + c.Valu
 // Delta says that writes correct what the state holds: the dense families.
 func (c LinearConfig) Delta() bool { return c.Family.Transition() == profile.Dense }
 
-// Betas is how many numbers a token the projection of write gates gives.
+// Erases says that gates are per channel: what is erased per key channel, what
+// is written per value channel.
+func (c LinearConfig) Erases() bool { return c.Family == profile.GDN2 }
+
+// Betas is how many numbers a token the projection of write gates gives; those
+// per channel are all that erase, then all that write, heads in order.
 func (c LinearConfig) Betas() int {
-	if c.Delta() {
+	switch {
+	case c.Erases():
+		return c.ValueHeads * (c.KeyDim + c.ValueDim)
+	case c.Delta():
 		return c.ValueHeads
 	}
 	return 0
@@ -80,10 +88,10 @@ func (c LinearConfig) Betas() int {
 
 // Gates is how many numbers a token the projection of decay gates gives.
 func (c LinearConfig) Gates() int {
-	switch c.Family {
-	case profile.Mamba2, profile.GDN:
+	switch c.Family.Decay() {
+	case profile.DecayPerHead:
 		return c.ValueHeads
-	case profile.GLA, profile.KDA:
+	case profile.DecayPerKey:
 		return c.ValueHeads * c.KeyDim
 	}
 	return 0
@@ -91,7 +99,7 @@ func (c LinearConfig) Gates() int {
 
 // Slopes says that decays are fixed.
 func (c LinearConfig) Slopes() bool {
-	return c.Family == profile.RetNet || c.Family == profile.Lightning
+	return c.Family.Decay() == profile.DecayFixed
 }
 
 // TransitionSize is the number of elements of T of one value head.
@@ -148,7 +156,7 @@ func (c Config) counts() (linear, full int) {
 
 func (c LinearConfig) problems() []string {
 	var bad []string
-	if c.Family < profile.RetNet || c.Family > profile.KDA || c.Family == profile.Mamba1 {
+	if c.Family.Transition() == profile.TransitionNone || c.Family == profile.Mamba1 {
 		bad = append(bad, fmt.Sprintf("linear family %d not supported", c.Family))
 	}
 	if c.KeyHeads <= 0 || c.ValueHeads <= 0 || c.ValueHeads%c.KeyHeads != 0 {

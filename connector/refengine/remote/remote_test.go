@@ -95,6 +95,7 @@ var families = []struct {
 	{"DeltaNet", profile.DeltaNet, profile.Rope{}},
 	{"GDN", profile.GDN, profile.Rope{}},
 	{"KDA", profile.KDA, profile.Rope{}},
+	{"GDN2", profile.GDN2, profile.Rope{}},
 }
 
 func model(t *testing.T, f profile.Family, rope profile.Rope, kv profile.DType) *refengine.Model[float32] {

@@ -29,15 +29,20 @@ def make_steps(kind: str, n: int, seed: int = 0, dtype: torch.dtype = torch.floa
     v = torch.randn(n, hv, dv, generator=g, dtype=torch.float64)
     rate = torch.logspace(-3, 0.7, hv, dtype=torch.float64)
     decay = -rate * torch.rand(n, hv, generator=g, dtype=torch.float64)
-    beta = skip = None
+    beta = skip = erase = None
     if kind in ("gdn", "kda"):
         k = k / k.norm(dim=-1, keepdim=True)
         beta = 2 * torch.rand(n, hv, generator=g, dtype=torch.float64)
-    if kind in ("kda", "gla", "mamba1"):
+    if kind == "gdn2":
+        k = k / k.norm(dim=-1, keepdim=True)
+        gates = torch.rand(n, hv, dk, generator=g, dtype=torch.float64)
+        erase = 2 * gates * k.repeat_interleave(hv // hk, 1)
+        v = v * torch.rand(n, hv, dv, generator=g, dtype=torch.float64)
+    if kind in ("kda", "gla", "mamba1", "gdn2"):
         decay = decay[..., None] * torch.rand(n, hv, dk, generator=g, dtype=torch.float64)
     if kind == "mamba1":
         skip = torch.randn(n, hv, dv, generator=g, dtype=torch.float64)
-    rest = [None if x is None else x.to(dtype) for x in (beta, skip)]
+    rest = [None if x is None else x.to(dtype) for x in (beta, skip, erase)]
     return Steps(q.to(dtype), k.to(dtype), v.to(dtype), decay.to(dtype), *rest)
 
 
@@ -55,6 +60,8 @@ def loop(steps: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
         if steps.beta is not None:
             read = torch.einsum("hk,hkv->hv", kt, state)
             new = steps.beta[t].double()[:, None] * (v[t] - read)
+        if steps.erase is not None:
+            new = v[t] - torch.einsum("hk,hkv->hv", steps.erase[t].double(), state)
         state = state + kt[:, :, None] * new[:, None, :]
         o = torch.einsum("hk,hkv->hv", qt, state)
         out.append(o if steps.skip is None else o + steps.skip[t])
@@ -62,7 +69,7 @@ def loop(steps: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rows(steps: Steps, lo: int, hi: int) -> Steps:
-    parts = (steps.q, steps.k, steps.v, steps.decay, steps.beta, steps.skip)
+    parts = (steps.q, steps.k, steps.v, steps.decay, steps.beta, steps.skip, steps.erase)
     return Steps(*[None if x is None else x[lo:hi] for x in parts])
 
 
@@ -72,7 +79,7 @@ def worst(a: Tensor, b: Tensor) -> float:
     )
 
 
-FAMILIES = ["gdn", "kda", "mamba2", "gla", "mamba1"]
+FAMILIES = ["gdn", "kda", "gdn2", "mamba2", "gla", "mamba1"]
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -97,6 +104,23 @@ def test_a_run_is_its_transition_and_end_state(kind: str) -> None:
         for p in pieces:
             state = families.compose(families.transition(p), families.end_state(p), state)
         assert worst(state, whole) < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["gdn", "kda"])
+def test_gates_per_channel_that_are_equal_are_the_gate_of_a_head(kind: str) -> None:
+    """Gated DeltaNet-2 is KDA where both gates are one number, and GDN where the decay is too."""
+    steps = make_steps(kind, 150, dtype=torch.float64)
+    assert steps.beta is not None
+    keys = steps.k.repeat_interleave(2, 1)
+    beta, decay = steps.beta[..., None], steps.decay
+    if kind == "gdn":
+        decay = decay[..., None].expand_as(keys)
+    same = Steps(steps.q, steps.k, beta * steps.v, decay, erase=beta * keys)
+    start = torch.randn_like(families.zero_state(steps))
+    for got, want in zip(families.recur(same, start), families.recur(steps, start), strict=True):
+        assert worst(got, want) < 1e-12
+    assert worst(families.transition(same), families.transition(steps)) < 1e-12
+    assert worst(families.end_state(same), families.end_state(steps)) < 1e-12
 
 
 def test_transitions_multiply_later_ones_on_the_left() -> None:

@@ -111,6 +111,8 @@ def step(steps: Steps, state: Tensor | None) -> tuple[Tensor, Tensor]:
     if steps.beta is not None:
         held = torch.einsum("hk,hkv->hv", k, state)
         v = (v - held) * steps.beta[0].double()[:, None]
+    if steps.erase is not None:
+        v = v - torch.einsum("hk,hkv->hv", steps.erase[0].double(), state)
     state = state + k[:, :, None] * v[:, None]
     o = torch.einsum("hk,hkv->hv", q, state)
     return o if steps.skip is None else o + steps.skip[0].double(), state

@@ -7,13 +7,13 @@ a model from its `config.json`, `plan` divides a prompt into segments and spans.
 from spliced_connector.model.config import from_config
 from spliced_connector.model.config_digest import identity_digest
 from spliced_connector.model.digest import weights_digest
+from spliced_connector.model.family import Family, Transition
 from spliced_connector.model.fields import Fields
 from spliced_connector.model.identity import (
     MAX_TOKENS,
     Attention,
     Conv,
     DType,
-    Family,
     Identity,
     KeyMode,
     Kind,
@@ -22,7 +22,6 @@ from spliced_connector.model.identity import (
     Role,
     Rope,
     SegmentSpec,
-    Transition,
 )
 from spliced_connector.model.keys import (
     NOTHING,

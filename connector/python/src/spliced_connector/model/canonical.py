@@ -20,13 +20,13 @@ import struct
 from collections.abc import Sequence
 
 from spliced_connector.errors import ProfileError
+from spliced_connector.model.family import Family
 from spliced_connector.model.identity import (
     MAX_CANONICAL_BYTES,
     MAX_LAYERS,
     Attention,
     Conv,
     DType,
-    Family,
     Identity,
     KeyMode,
     Kind,

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from spliced_connector.model.config_layers import Types
 from spliced_connector.model.config_models import ARCHITECTURES, WRAPPERS
+from spliced_connector.model.family import Family
 from spliced_connector.model.fields import Fields
-from spliced_connector.model.identity import MAX_HEADS, MAX_LAYERS, DType, Family, Identity, Layer
+from spliced_connector.model.identity import MAX_HEADS, MAX_LAYERS, DType, Identity, Layer
 from spliced_connector.model.validate import Problems
 
 Slopes = Callable[[int, int], Sequence[float]]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spliced_connector.model.family import Family
 from spliced_connector.model.fields import Fields
 from spliced_connector.model.identity import (
     Attention,
     Conv,
     DType,
-    Family,
     KeyMode,
     Kind,
     Layer,

@@ -23,12 +23,12 @@ from spliced_connector.model.config_mamba import (
     read_zamba,
     read_zamba2,
 )
+from spliced_connector.model.family import Family
 from spliced_connector.model.fields import Fields
 from spliced_connector.model.identity import (
     Attention,
     Conv,
     DType,
-    Family,
     KeyMode,
     Kind,
     Layer,

@@ -2,13 +2,15 @@
 
 The same as Go's `policy/profile`: an `Identity` says which layers keep which tensors, and its
 canonical bytes (`canonical.py`) are hashed into the fingerprint. Numbers of the enums are part of
-those bytes and of the protocol.
+those bytes and of the protocol. What follows from a family of linear attention is in `family.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+
+from spliced_connector.model.family import Family
 
 
 class Kind(IntEnum):
@@ -25,51 +27,6 @@ class Kind(IntEnum):
     def attends(self) -> bool:
         """Whether it keeps rows of keys and values."""
         return self in (Kind.FULL, Kind.MLA, Kind.WINDOW)
-
-
-class Transition(IntEnum):
-    """The form of a linear layer's transition, and what T stores per value head."""
-
-    NONE = 0
-    SCALAR = 1  # one number
-    DIAGONAL = 2  # key_dim numbers
-    DENSE = 3  # key_dim x key_dim, acting from the left
-
-
-class Family(IntEnum):
-    """A variant of linear attention."""
-
-    NONE = 0
-    RETNET = 1
-    LIGHTNING = 2
-    MAMBA2 = 3
-    GLA = 4
-    MAMBA1 = 5  # a head for every channel, key_dim is the state size, value_dim 1
-    DELTANET = 6
-    GDN = 7
-    KDA = 8
-
-    @property
-    def transition(self) -> Transition:
-        return _TRANSITIONS[self]
-
-    @property
-    def decay_per_key(self) -> bool:
-        """Whether every key channel decays on its own."""
-        return self in (Family.GLA, Family.MAMBA1, Family.KDA)
-
-
-_TRANSITIONS = {
-    Family.NONE: Transition.NONE,
-    Family.RETNET: Transition.SCALAR,
-    Family.LIGHTNING: Transition.SCALAR,
-    Family.MAMBA2: Transition.SCALAR,
-    Family.GLA: Transition.DIAGONAL,
-    Family.MAMBA1: Transition.DIAGONAL,
-    Family.DELTANET: Transition.DENSE,
-    Family.GDN: Transition.DENSE,
-    Family.KDA: Transition.DENSE,
-}
 
 
 class DType(IntEnum):
@@ -159,7 +116,7 @@ class Linear:
     transition_dtype: DType = DType.NONE  # scalar T is always F32
     conv: Conv = Conv()
     rope: Rope = Rope()  # inside the layer; scalar families only
-    slopes: tuple[float, ...] = ()  # RetNet, Lightning: decay exponents, one per value head
+    slopes: tuple[float, ...] = ()  # of a fixed decay: exponents, one per value head
 
 
 @dataclass(frozen=True, slots=True)

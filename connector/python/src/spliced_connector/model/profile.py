@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from spliced_connector.errors import ProfileError
 from spliced_connector.model import canonical
+from spliced_connector.model.family import Decay, Family, Transition
 from spliced_connector.model.identity import (
     MAX_CANONICAL_BYTES,
     MAX_TOKENS,
     Attention,
     Conv,
     DType,
-    Family,
     Identity,
     KeyMode,
     Kind,
@@ -22,7 +22,6 @@ from spliced_connector.model.identity import (
     Role,
     Rope,
     SegmentSpec,
-    Transition,
 )
 from spliced_connector.model.layout import ALL_LAYERS, PART_ALIGN, Layout, LayoutBuilder, Part
 from spliced_connector.model.validate import validate
@@ -180,7 +179,7 @@ class Profile:
         for i in self.linear_layers:
             a = self.identity.layers[i].linear
             keys, values = self.rank_heads(i)
-            decays = (a.key_dim,) if a.family.decay_per_key else ()
+            decays = (a.key_dim,) if a.family.decay is Decay.PER_KEY else ()
             b.add(i, "T", DType.F32, rows, values, *decays)
             if a.conv.rows:
                 b.add(i, "conv", a.conv.dtype, rows, self.rank_conv_channels(i))

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from spliced_connector.errors import ProfileError
+from spliced_connector.model.family import Decay, Family, Transition
 from spliced_connector.model.identity import (
     MAX_DIM,
     MAX_HEADS,
@@ -16,14 +17,12 @@ from spliced_connector.model.identity import (
     Attention,
     Conv,
     DType,
-    Family,
     Identity,
     KeyMode,
     Kind,
     Layer,
     Linear,
     Rope,
-    Transition,
 )
 
 MAX_NAME = 1 << 10  # bytes
@@ -152,7 +151,7 @@ def _linear(at: str, a: Linear, tp: int, ps: Problems) -> None:
     )
     _rope(at, a.rope, a.key_dim, ps)
     _conv(at, a.conv, tp, ps)
-    slopes = a.value_heads if a.family in (Family.RETNET, Family.LIGHTNING) else 0
+    slopes = a.value_heads if a.family.decay is Decay.FIXED else 0
     ps.check(
         len(a.slopes) == slopes,
         f"{at}: {len(a.slopes)} slopes for {a.value_heads} {a.family.name.lower()} value heads,"

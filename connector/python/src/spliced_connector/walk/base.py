@@ -52,11 +52,14 @@ class Steps:
 
     q and k [n, Hk, dk] are normalised, turned and scaled, Hv is a multiple of Hk; v is
     [n, Hv, dv]. decay is the logarithm of the step's decay in float32, [n, Hv] or [n, Hv, dk].
-    beta [n, Hv] makes a step correct what the state holds (the delta rule); None adds k v^T.
-    skip [n, Hv, dv] is added to the output and does not touch the state.
+    beta [n, Hv] makes a step correct what the state holds (the delta rule); without it k v^T is
+    added. erase [n, Hv, dk] in place of beta is a delta rule with gates per channel (Gated
+    DeltaNet-2): the state is read with it, and v is what is written. skip [n, Hv, dv] is added to
+    the output and does not touch the state.
 
         plain   S = exp(decay) * S + k v^T
         delta   S = exp(decay) * S;  S = S + beta * k (v - k^T S)^T
+        erase   S = exp(decay) * S;  S = S + k (v - erase^T S)^T
         output  o = q^T S + skip
     """
 
@@ -66,6 +69,12 @@ class Steps:
     decay: Tensor
     beta: Tensor | None = None
     skip: Tensor | None = None
+    erase: Tensor | None = None
+
+    @property
+    def delta(self) -> bool:
+        """Whether a step reads the state before it writes, so that T is dense."""
+        return self.beta is not None or self.erase is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Gated delta rules over one convolution of queries, keys and values: GDN and KDA."""
+"""Gated delta rules over one convolution of queries, keys and values: GDN, KDA and GDN-2."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Delta:
     """A mixer with q_proj, k_proj, v_proj, conv1d, o_norm and o_proj.
 
     `forget` gives the logarithm of the decay, [n, heads] or [n, heads, key_dim]; `write` how much
-    of the correction is written, [n, heads]; `gate` what the normed output is gated with.
+    of the correction is written, [n, heads]; `gate` what the normed output is gated with. With
+    `erase`, [n, key_heads, key_dim], the gates are per channel and `write` is [n, heads, value_dim]
+    (arXiv 2605.22791): S = (I - k (erase * k)^T) exp(forget) S + k (write * v)^T.
     """
 
     module: nn.Module
@@ -43,6 +45,7 @@ class Delta:
     forget: Callable[[Tensor], Tensor]
     write: Callable[[Tensor], Tensor]
     gate: Callable[[Tensor], Tensor]
+    erase: Callable[[Tensor], Tensor] | None = None
 
     def describe(self, conv: DType, state: DType, transition: DType) -> Linear:
         s = self.sizes
@@ -60,9 +63,10 @@ class Delta:
 
     def rows(self, x: Tensor, positions: Tensor) -> LinearRows:
         projected = [child(self.module, f"{name}_proj")(x) for name in "qkv"]
-        return LinearRows(
-            torch.cat(projected, dim=-1), (self.forget(x), self.write(x), self.gate(x))
-        )
+        gates = [self.forget(x), self.write(x), self.gate(x)]
+        if self.erase is not None:
+            gates.append(self.erase(x))
+        return LinearRows(torch.cat(projected, dim=-1), tuple(gates))
 
     def conv_weight(self) -> tuple[Tensor, Tensor | None]:
         return conv_weight(child(self.module, "conv1d"))
@@ -70,15 +74,15 @@ class Delta:
     def steps(self, conv_out: Tensor | None, rows: LinearRows, positions: Tensor) -> Steps:
         if conv_out is None:
             raise ValueError("a delta rule needs its convolution's output")
-        s, (decay, beta, _) = self.sizes, rows.rest
+        s, (decay, write, _, *erase) = self.sizes, rows.rest
         q, k, v = conv_out.float().split(list(s.channels), dim=-1)
-        return Steps(
-            q=_unit(q.unflatten(-1, (s.key_heads, s.key_dim))) * s.key_dim**-0.5,
-            k=_unit(k.unflatten(-1, (s.key_heads, s.key_dim))),
-            v=v.unflatten(-1, (s.value_heads, s.value_dim)),
-            decay=decay.float(),
-            beta=beta.float(),
-        )
+        q = _unit(q.unflatten(-1, (s.key_heads, s.key_dim))) * s.key_dim**-0.5
+        k = _unit(k.unflatten(-1, (s.key_heads, s.key_dim)))
+        v = v.unflatten(-1, (s.value_heads, s.value_dim))
+        if not erase:
+            return Steps(q, k, v, decay.float(), beta=write.float())
+        reader = (erase[0].float() * k).repeat_interleave(s.value_heads // s.key_heads, 1)
+        return Steps(q, k, v * write.float(), decay.float(), erase=reader)
 
     def out(self, o: Tensor, rows: LinearRows) -> Tensor:
         gate = rows.rest[2].unflatten(-1, (self.sizes.value_heads, self.sizes.value_dim))

@@ -182,32 +182,36 @@ class Scan:
 
 
 def _prepare(steps: Steps, group: _Group, wide: torch.dtype) -> _Prepared:
-    heads, repeat = steps.v.shape[1], steps.v.shape[1] // steps.k.shape[1]
+    heads = steps.v.shape[1]
     q, k, v, g = (_cut(x, group, wide) for x in (steps.q, steps.k, steps.v, steps.decay))
-    beta = None if steps.beta is None else _cut(steps.beta, group, wide)
+    beta = None if steps.beta is None else _cut(steps.beta, group, wide).unsqueeze(-1)
+    erase = None if steps.erase is None else _cut(steps.erase, group, wide)
     if group.mask is not None:
-        # A row that fills up neither decays nor writes.
-        g = g * group.mask[:, None, :].view(group.count, 1, group.length, *[1] * (g.dim() - 3))
+        # A row that fills up neither decays nor reads nor writes.
+        mask = group.mask[:, None, :, None]
+        g = g * mask.view(group.count, 1, group.length, *[1] * (g.dim() - 3))
         if beta is None:
-            v = v * group.mask[:, None, :, None]
+            v = v * mask
         else:
-            beta = beta * group.mask[:, None, :]
+            beta = beta * mask
+        if erase is not None:
+            erase = erase * mask
     total = g.double().cumsum(2)
-    own, scores = _pairs(q, k, total, heads, repeat, steps.beta is not None, wide)
-    if repeat > 1:
-        q, k = q.repeat_interleave(repeat, 1), k.repeat_interleave(repeat, 1)
+    reader = erase if erase is not None else k if beta is not None else None
+    own, scores = _pairs(q, k, reader, total, heads, wide)
+    q, k = _heads(q, heads), _heads(k, heads)
     if total.dim() == 3:
         total = total.unsqueeze(-1)
     since, until = total.to(wide).exp(), (total[:, :, -1:] - total).to(wide).exp()
     decay = since[:, :, -1].unsqueeze(-1)
     keys = (k * until).transpose(2, 3)
-    if beta is None or own is None:
+    if own is None:
         return _Prepared(v, None, scores, q * since, keys, decay)
-    beta = beta.unsqueeze(-1)
-    system = own * beta  # the solver takes the diagonal as ones and never reads above it
-    both = torch.linalg.solve_triangular(
-        system, torch.cat((v * beta, k * since * beta), -1), upper=False, unitriangular=True
-    )
+    both = torch.cat((v, (k if erase is None else erase) * since), -1)
+    if beta is not None:
+        own, both = own * beta, both * beta
+    # The solver takes the diagonal as ones and never reads above it.
+    both = torch.linalg.solve_triangular(own, both, upper=False, unitriangular=True)
     dv = v.shape[-1]
     return _Prepared(both[..., :dv], both[..., dv:], scores, q * since, keys, decay)
 
@@ -222,33 +226,47 @@ def _cut(x: Tensor, group: _Group, wide: torch.dtype) -> Tensor:
 
 
 def _pairs(
-    q: Tensor, k: Tensor, total: Tensor, heads: int, repeat: int, delta: bool, wide: torch.dtype
+    q: Tensor, k: Tensor, reader: Tensor | None, total: Tensor, heads: int, wide: torch.dtype
 ) -> tuple[Tensor | None, Tensor]:
-    """k_i . k_j and q_i . k_j under the decay from row j to row i, for j <= i; else zero.
+    """r_i . k_j and q_i . k_j under the decay from row j to row i, for j <= i; else zero.
 
-    [c, Hv, L, L]; the first is None where the family does not need it.
+    r is what a row of the delta rule reads the state with. [c, Hv, L, L]; the first is None where
+    there is no such rule.
     """
     above = torch.ones(2 * (q.shape[2],), dtype=torch.bool, device=q.device).triu(1)
+    own: list[Tensor] = []
     if total.dim() == 3:
         fade = (total.unsqueeze(3) - total.unsqueeze(2)).to(wide)
         fade = fade.masked_fill_(above, -torch.inf).exp_()
-        kt = k.transpose(2, 3)
-        scores = _heads(q @ kt, repeat) * fade
-        return (_heads(k @ kt, repeat) * fade if delta else None), scores
-    own, scores = [], []
+        scores, *own = (_products(r, k, heads) * fade for r in (q, reader) if r is not None)
+        return (own[0] if own else None), scores
+    tables = []
     # One chunk at a time: the table of one is what `chunk_length` bounds.
-    for qc, kc, tc in zip(q, k, total, strict=True):
+    for i, tc in enumerate(total):
         fade = (tc.unsqueeze(2) - tc.unsqueeze(1)).to(wide)
         fade = fade.masked_fill_(above[:, :, None], -torch.inf).exp_()
-        fade *= _heads(kc[None], repeat)[0].unsqueeze(1)
-        scores.append((fade @ _heads(qc[None], repeat)[0].unsqueeze(-1)).squeeze(-1))
-        if delta:
-            own.append((fade @ _heads(kc[None], repeat)[0].unsqueeze(-1)).squeeze(-1))
-    return (torch.stack(own) if delta else None), torch.stack(scores)
+        fade *= _heads(k[i, None], heads)[0].unsqueeze(1)
+        tables.append(
+            [
+                (fade @ _heads(r[i, None], heads)[0].unsqueeze(-1)).squeeze(-1)
+                for r in (q, reader)
+                if r is not None
+            ]
+        )
+    scores, *own = (torch.stack(table) for table in zip(*tables, strict=True))
+    return (own[0] if own else None), scores
 
 
-def _heads(x: Tensor, repeat: int) -> Tensor:
-    return x if repeat == 1 else x.repeat_interleave(repeat, 1)
+def _products(rows: Tensor, k: Tensor, heads: int) -> Tensor:
+    """rows_i . k_j of every value head: of key heads where both are, which are fewer."""
+    if rows.shape[1] != k.shape[1]:
+        k = _heads(k, heads)
+    return _heads(rows @ k.transpose(2, 3), heads)
+
+
+def _heads(x: Tensor, heads: int) -> Tensor:
+    """Each key head as often as there are value heads of it."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
 def recur(steps: Steps, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -277,7 +295,7 @@ def end_state(steps: Steps) -> Tensor:
 
 def transition(steps: Steps) -> Tensor:
     """T of the rows, later ones on the left: [Hv], [Hv, dk] or [Hv, dk, dk]."""
-    if steps.beta is None:
+    if not steps.delta:
         return plain_transition(steps)
     scan = Scan(steps, Runs([steps.v.shape[0]], chunk_length(steps), steps.v.device))
     heads, dk = steps.v.shape[1], steps.k.shape[2]

@@ -338,7 +338,7 @@ class _CaptureWalk(_Walk):
         dv, steps = state.shape[-1], scan.steps
         begin, n = self.spec.interior
         zero = [torch.zeros_like(state)] if begin else []
-        if steps.beta is None:
+        if not steps.delta:
             x = scan.advance(run, torch.cat((state, *zero), -1), 1 + len(zero))
             transition = families.plain_transition(steps, begin, begin + n)
         else:
