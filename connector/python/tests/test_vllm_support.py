@@ -39,6 +39,10 @@ class MambaSpec(SimpleNamespace):
     """As the engine's."""
 
 
+class MLAAttentionSpec(SimpleNamespace):
+    """As the engine's."""
+
+
 class SlidingWindowSpec(SimpleNamespace):
     """As the engine's."""
 
@@ -49,8 +53,17 @@ def rows(**fields: Any) -> FullAttentionSpec:
 
 
 def states(**fields: Any) -> MambaSpec:
-    given = {"block_size": 256, "dtypes": ("torch.bfloat16", "torch.float32")}
+    given = {
+        "block_size": 256,
+        "dtypes": ("torch.bfloat16", "torch.float32"),
+        "mamba_type": SimpleNamespace(name="GDN_ATTN"),
+    }
     return MambaSpec(**(given | fields))
+
+
+def latent(**fields: Any) -> MLAAttentionSpec:
+    given = {"tokens_per_state": 1, "model_version": None}
+    return MLAAttentionSpec(**(vars(rows()) | given | fields))
 
 
 def caches(*groups: tuple[Any, list[str]]) -> Any:
@@ -123,6 +136,29 @@ def test_hybrid_engine_is_read() -> None:
     assert (engine.cache_mode, engine.max_tokens, engine.pipelined) == ("align", 2048, False)
 
 
+def test_latent_rows_and_convolutions_are_read() -> None:
+    kimi = {
+        "model_type": "kimi_linear",
+        "num_hidden_layers": 2,
+        "layer_types": ["linear_attention", "full_attention"],
+        "qk_rope_head_dim": 8,
+        "kv_lora_rank": 16,
+        "linear_num_heads": 2,
+        "linear_head_dim": 8,
+        "linear_conv_kernel_dim": 4,
+    }
+    engine = read(config(kimi), caches(LINEAR, (latent(), FULL[1])))
+    assert [layer.kind for layer in engine.identity.layers] == [Kind.LINEAR, Kind.MLA]
+    lfm2 = HYBRID | {
+        "model_type": "lfm2",
+        "layer_types": ["conv", "full_attention"],
+        "conv_L_cache": 3,
+    }
+    tails = states(dtypes=("torch.bfloat16",), mamba_type=SimpleNamespace(name="SHORT_CONV"))
+    engine = read(config(lfm2), caches((tails, LINEAR[1]), FULL))
+    assert [layer.kind for layer in engine.identity.layers] == [Kind.CONV, Kind.FULL]
+
+
 def test_types_are_those_of_the_cache() -> None:
     kept = caches(
         (states(dtypes=("torch.float16", "torch.float32")), LINEAR[1]),
@@ -173,10 +209,12 @@ def test_engines_of_other_kinds_are_left_alone(fields: dict[str, Any], reason: s
         (caches(LINEAR, (SlidingWindowSpec(block_size=1), FULL[1])), "SlidingWindowSpec"),
         (caches(LINEAR, (rows(sliding_window=128), FULL[1])), "sliding window"),
         (caches(LINEAR, (rows(dtype="torch.uint8"), FULL[1])), "element types"),
+        (caches((states(dtypes=("torch.float32",) * 4), LINEAR[1]), FULL), "keep 4 tensors"),
+        (caches(LINEAR, (latent(tokens_per_state=4), FULL[1])), "compresses its rows"),
         (caches(LINEAR, (rows(), ["model.layers.1.blocks.2.attn"])), "which one it is"),
         (caches(LINEAR, (rows(), ["model.attn"])), "which one it is"),
-        (caches(LINEAR), "keeps FULL layers"),
-        (caches(LINEAR, (rows(), ["model.layers.0.self_attn"])), "keeps FULL layers"),
+        (caches(LINEAR), "keeps FULL and MLA layers"),
+        (caches(LINEAR, (rows(), ["model.layers.0.self_attn"])), "keeps FULL and MLA layers"),
     ],
 )
 def test_caches_that_are_not_understood_are_left_alone(kept: Any, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Where rows and states lie, found out from functions that file them in every order there was."""
+"""Where rows lie, found out from functions that file them in every order there was."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from spliced_connector.model import Attention, DType, Identity, Kind, Layer, Profile
-from spliced_connector.vllm import probe as layout_probe
-from spliced_connector.vllm.caches import RowPages, StatePages, UnsupportedError
-from spliced_connector.vllm.probe import StateOrder, find_rows
+from spliced_connector.vllm.caches import RowPages, UnsupportedError
+from spliced_connector.vllm.layout import rows as vllm_rows
+from spliced_connector.vllm.layout.rows import find_rows
 
 pytestmark = pytest.mark.engine
 
@@ -164,28 +164,6 @@ def test_caches_of_another_size_are_refused(shape: tuple[int, ...]) -> None:
 def test_spread_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = torch.zeros(HEADS, 64, STEP, DK + DV).bfloat16().permute(1, 0, 2, 3)
     find_rows(FakeLayer(cache, heads_first), PROFILE, 0)
-    monkeypatch.setattr(layout_probe, "_MOST_SCRATCH", cache.numel())
+    monkeypatch.setattr(vllm_rows, "_MOST_SCRATCH", cache.numel())
     with pytest.raises(UnsupportedError, match="spread"):
         find_rows(FakeLayer(cache, heads_first), PROFILE, 0)
-
-
-@pytest.mark.parametrize("key_major", [False, True])
-@pytest.mark.parametrize("conv_dim_first", [False, True])
-def test_states_are_key_major_outside(key_major: bool, conv_dim_first: bool) -> None:
-    heads, dk, dv, rows, channels = 2, 3, 5, 3, 7
-    conv = torch.zeros(4, channels, rows) if conv_dim_first else torch.zeros(4, rows, channels)
-    states = torch.zeros(4, heads, dv, dk)
-    pages = StatePages(conv, states, StateOrder(key_major, conv_dim_first))
-    state, tail = torch.randn(heads, dk, dv), torch.randn(rows, channels)
-    pages.write(2, state, tail)
-    inside = states[2].reshape(heads, dk, dv) if key_major else states[2].transpose(1, 2)
-    assert torch.equal(inside, state)
-    assert torch.equal(conv[2].T if conv_dim_first else conv[2], tail)
-    read = pages.read(2)
-    assert torch.equal(read[0], state)
-    assert torch.equal(read[1], tail)
-    assert read[0].is_contiguous()
-    assert read[1].is_contiguous()
-    states.zero_()
-    assert read[0].abs().sum() > 0
-    assert not conv[[0, 1, 3]].any()

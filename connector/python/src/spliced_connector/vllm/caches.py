@@ -1,8 +1,8 @@
 """Where an engine keeps rows and states in its paged tensors, and canonical copies of them.
 
 vLLM has changed the order of these tensors several times and packs keys differently for every CPU
-it knows, so nothing here follows a version: the engine's own functions write patterns into scratch
-memory of the same strides, and where each element lands is read back (`probe`). What does
+it knows, so nothing here follows a version: the engine's own functions write into scratch memory of
+the same strides, and where things land is read back (`layout`). What does
 not come back element for element raises `UnsupportedError`, and the connector stays inert.
 
 Canonical rows are token-major, [tokens, KV heads, dim]; a canonical state is [value heads, key
@@ -12,15 +12,20 @@ dim, value dim] in float32; a convolution's tail is [kernel - 1, channels], the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from spliced_connector.model import Profile
+from spliced_connector.vllm.layout.rows import FoundRows, UnsupportedError, find_rows, writer
+from spliced_connector.vllm.layout.states import StateOrder, StatePages, find_states, state_pages
 from spliced_connector.vllm.plans import NO_BLOCK, Blocks
-from spliced_connector.vllm.probe import FoundRows, Probes, StateOrder, UnsupportedError, writer
 from spliced_connector.vllm.support import Engine
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 __all__ = ["BlocksError", "Caches", "RowPages", "StatePages", "UnsupportedError", "find_caches"]
 
@@ -112,34 +117,6 @@ class RowPages:
         return torch.tensor(table, dtype=torch.int64)[indices // n] * n + indices % n
 
 
-class StatePages:
-    """Recurrent state and convolution tail of one linear layer, one of each in a block."""
-
-    def __init__(self, conv: Tensor, state: Tensor, order: StateOrder) -> None:
-        self._conv, self._state = conv, state
-        self._order = order
-
-    def read(self, block: int) -> tuple[Tensor, Tensor]:
-        """The state [Hv, dk, dv] in float32 and the tail [k - 1, C], contiguous copies."""
-        state, conv = self._views(block)
-        return state.to(torch.float32, copy=True).contiguous(), conv.clone().contiguous()
-
-    def write(self, block: int, state: Tensor, conv: Tensor) -> None:
-        """Replace both."""
-        to_state, to_conv = self._views(block)
-        to_state.copy_(state)
-        to_conv.copy_(conv)
-
-    def _views(self, block: int) -> tuple[Tensor, Tensor]:
-        state, conv = self._state[block], self._conv[block]
-        if self._order.key_major:
-            heads, a, b = state.shape
-            state = state.view(heads, b, a)
-        else:
-            state = state.transpose(1, 2)
-        return state, conv.transpose(0, 1) if self._order.conv_dim_first else conv
-
-
 @dataclass(frozen=True)
 class Caches:
     """The engine's cache by the model's layer numbers."""
@@ -175,12 +152,45 @@ class Caches:
         return blocks[group]
 
 
-def find_caches(engine: Engine, layers: Mapping[str, object]) -> Caches:
+class Probes:
+    """Looks at each kind of layer once: layers alike in class, shape, strides and setting of the
+    same model file alike."""
+
+    def __init__(self, profile: Profile, config: VllmConfig) -> None:
+        self._profile = profile
+        self._config = config
+        self._rows: dict[tuple[object, ...], FoundRows] = {}
+        self._orders: dict[tuple[object, ...], StateOrder] = {}
+
+    def rows(self, module: Any, layer: int) -> FoundRows:
+        """As `find_rows`."""
+        alike = (_signature(module), self._profile.identity.layers[layer])
+        if alike not in self._rows:
+            self._rows[alike] = find_rows(module, self._profile, layer)
+        return replace(self._rows[alike], cache=module.kv_cache)
+
+    def states(self, module: Any, layer: int) -> StatePages:
+        """As `find_states`."""
+        alike = (_signature(module), self._profile.identity.layers[layer])
+        if alike not in self._orders:
+            self._orders[alike] = find_states(module, self._profile, layer, self._config)
+        return state_pages(module, self._profile, layer, self._orders[alike])
+
+
+def _signature(module: object) -> tuple[object, ...]:
+    cache = getattr(module, "kv_cache", None)
+    caches = cache if isinstance(cache, tuple | list) else (cache,)
+    tensors = [(t.shape, t.stride(), t.dtype, t.device) for t in caches if isinstance(t, Tensor)]
+    impl = getattr(module, "impl", None)
+    return (type(module), type(impl), getattr(module, "isa", None), len(caches), *tensors)
+
+
+def find_caches(engine: Engine, layers: Mapping[str, object], config: VllmConfig) -> Caches:
     """Finds every layer's memory. layers: the engine's modules by name, with their cache bound.
 
     Raises UnsupportedError with the name of the layer that is not understood.
     """
-    probes = Probes(Profile(engine.identity))
+    probes = Probes(Profile(engine.identity), config)
     rows: dict[int, RowPages] = {}
     states: dict[int, StatePages] = {}
     group_of: dict[int, int] = {}
@@ -191,7 +201,7 @@ def find_caches(engine: Engine, layers: Mapping[str, object]) -> Caches:
                 raise UnsupportedError(f"{name}: no module with a cache")
             try:
                 if group.states:
-                    states[layer] = StatePages(*probes.states(module, layer))
+                    states[layer] = probes.states(module, layer)
                 else:
                     rows[layer] = RowPages(module, probes.rows(module, layer), group.block_tokens)
             except UnsupportedError as err:

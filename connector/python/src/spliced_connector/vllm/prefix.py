@@ -99,8 +99,7 @@ class PrefixWorker:
         for layer, states in self._caches.states.items():
             states.write(
                 self._state_block(plan.blocks, layer, plan.tokens),
-                _part(checkpoint, last, layer, "S"),
-                _part(checkpoint, last, layer, "conv"),
+                *(_part(checkpoint, last, layer, part) for part in states.parts),
             )
         return True
 

@@ -23,6 +23,7 @@ from spliced_connector.model import (
     identity_digest,
     weights_digest,
 )
+from spliced_connector.vllm.layout.names import place
 from spliced_connector.vllm.settings import Settings
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ def survey(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Eng
     if device != "cpu" and not settings.untested:
         raise Inert(f"device {device!r} was never tested, 'cpu' was")
     _check(config)
-    groups = tuple(_group(i, g) for i, g in enumerate(caches.kv_cache_groups))
+    described = config.model_config.hf_config.to_dict()
+    groups = tuple(_group(i, g, described) for i, g in enumerate(caches.kv_cache_groups))
     engine = Engine(
         version=release,
         identity=_identify(config, caches, settings),
@@ -137,29 +139,35 @@ def _check(config: VllmConfig) -> None:
             raise Inert(f"{what} is not supported")
 
 
-def _group(index: int, group: object) -> Group:
+def _group(index: int, group: object, described: Mapping[str, object]) -> Group:
     names = tuple(str(name) for name in group.layer_names)  # type: ignore[attr-defined]
     spec: KVCacheSpec = group.kv_cache_spec  # type: ignore[attr-defined]
     kind = type(spec).__name__
-    if kind not in ("FullAttentionSpec", "MambaSpec"):
+    states = kind == "MambaSpec"
+    if states:
+        _kept(spec)
+    elif kind not in ("FullAttentionSpec", "MLAAttentionSpec"):
         raise Inert(f"cache group of {names[0] if names else 'nothing'} is a {kind}")
-    if kind == "FullAttentionSpec" and spec.sliding_window is not None:
+    elif spec.sliding_window is not None:
         raise Inert(f"{names[0]} has a sliding window")
+    elif kind == "MLAAttentionSpec" and (spec.tokens_per_state != 1 or spec.model_version):
+        raise Inert(f"{names[0]} compresses its rows")
+    try:
+        layers = tuple(place(name, states, described) for name in names)
+    except ProfileError as err:
+        raise Inert(str(err)) from err
     return Group(
-        index=index,
-        states=kind == "MambaSpec",
-        layers=tuple(_layer(name) for name in names),
-        names=names,
-        block_tokens=int(spec.block_size),
+        index=index, states=states, layers=layers, names=names, block_tokens=int(spec.block_size)
     )
 
 
-def _layer(name: str) -> int:
-    """The layer's number in a name such as model.layers.3.self_attn.attn."""
-    numbers = re.findall(r"(?<=\.)\d+(?=\.)", f".{name}.")
-    if len(numbers) != 1:
-        raise Inert(f"layer {name!r}: which one it is cannot be told")
-    return int(numbers[0])
+def _kept(spec: KVCacheSpec) -> dict[str, str]:
+    """The element types of what a recurrent layer keeps, of "conv" and of "state"."""
+    kind = str(spec.mamba_type.name)
+    parts = {"SHORT_CONV": ("conv",), "LINEAR": ("state",)}.get(kind, ("conv", "state"))
+    if len(spec.dtypes) != len(parts):
+        raise Inert(f"{kind} layers keep {len(spec.dtypes)} tensors, want {len(parts)}")
+    return dict(zip(parts, map(str, spec.dtypes), strict=True))
 
 
 def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Identity:
@@ -216,14 +224,9 @@ def _digest(weights: str, cache: str, files: tuple[tuple[object, ...], ...]) -> 
 
 def _dtypes(caches: KVCacheConfig) -> tuple[DType, DType]:
     """Element types of rows and of convolution tails; where there are none, of the other."""
-    kv: set[str] = set()
-    conv: set[str] = set()
-    for group in caches.kv_cache_groups:
-        spec = group.kv_cache_spec
-        if hasattr(spec, "dtypes"):
-            conv.add(str(spec.dtypes[0]))
-        else:
-            kv.add(str(getattr(spec, "dtype", None)))
+    specs = [group.kv_cache_spec for group in caches.kv_cache_groups]
+    conv = _states(caches, "conv")
+    kv = {str(getattr(spec, "dtype", None)) for spec in specs if not hasattr(spec, "dtypes")}
     if len(kv) > 1 or len(conv) > 1:
         raise Inert(f"layers of several element types: {sorted(kv | conv)}")
     found = [_DTYPES.get(next(iter(names))) for names in (kv or conv, conv or kv) if names]
@@ -232,20 +235,27 @@ def _dtypes(caches: KVCacheConfig) -> tuple[DType, DType]:
     return found[0], found[1]
 
 
+def _states(caches: KVCacheConfig, part: str) -> set[str]:
+    """The element types of one part of all recurrent layers."""
+    specs = [group.kv_cache_spec for group in caches.kv_cache_groups]
+    kept = [_kept(spec) for spec in specs if hasattr(spec, "dtypes")]
+    return {parts[part] for parts in kept if part in parts}
+
+
 def _running(caches: KVCacheConfig) -> str:
     """The element type of running states; where there are none, that of models without any."""
-    specs = [group.kv_cache_spec for group in caches.kv_cache_groups]
-    states = {str(spec.dtypes[1]) for spec in specs if len(getattr(spec, "dtypes", ())) > 1}
-    return "+".join(sorted(states)) or "float32"
+    return "+".join(sorted(_states(caches, "state"))) or "float32"
 
 
 def _check_layers(engine: Engine) -> None:
     """The engine keeps state for exactly the layers that the identity says."""
-    for states, kind in ((False, Kind.FULL), (True, Kind.LINEAR)):
-        kept = sorted(i for g in engine.groups if g.states == states for i in g.layers)
-        told = [i for i, layer in enumerate(engine.identity.layers) if layer.kind == kind]
+    rows, states = (Kind.FULL, Kind.MLA), (Kind.LINEAR, Kind.CONV)
+    for groups, kinds in ((engine.rows, rows), (engine.states, states)):
+        kept = sorted(i for group in groups for i in group.layers)
+        told = [i for i, layer in enumerate(engine.identity.layers) if layer.kind in kinds]
         if kept != told:
-            raise Inert(f"the engine keeps {kind.name} layers {kept}, the config has {told}")
-    odd = {layer.kind for layer in engine.identity.layers} - {Kind.FULL, Kind.LINEAR, Kind.NONE}
+            names = " and ".join(kind.name for kind in kinds)
+            raise Inert(f"the engine keeps {names} layers {kept}, the config has {told}")
+    odd = {layer.kind for layer in engine.identity.layers} - {*rows, *states, Kind.NONE}
     if odd:
         raise Inert(f"layers of kind {', '.join(kind.name for kind in odd)} are not supported")

@@ -66,7 +66,8 @@ class WorkerHalf:
         from vllm.distributed import get_tensor_model_parallel_rank
 
         layers = self._config.compilation_config.static_forward_context
-        caches = find_caches(engine, {name: layers.get(name) for name in tensors})
+        modules = {name: layers.get(name) for name in tensors}
+        caches = find_caches(engine, modules, self._config)
         self._client = connect(self._settings, engine)
         rank = get_tensor_model_parallel_rank()
         self._session = session = join(self._client, self._settings, engine, self.tally, rank)

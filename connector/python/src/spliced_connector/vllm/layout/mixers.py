@@ -1,0 +1,175 @@
+"""Runs recurrent layers of vLLM's models on inputs of our choice.
+
+What runs is the layer's own forward core, with the metadata that the engine's own builder makes
+for one request, on whichever device the layer is. Only its caches and the projections around the
+core are replaced, in an object that stands for the layer. A new kind of layer is a function and a
+row of `MIXERS`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from spliced_connector.model import Family
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+_LAYERS = "vllm.model_executor.layers.mamba"
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens [begin, begin + len(inputs)) of a request whose state lies in one block.
+
+    inputs: [tokens, channels], what the layer's convolution reads, or its queries, keys and values.
+    """
+
+    inputs: Tensor
+    begin: int
+    block: int
+
+
+@dataclass(frozen=True)
+class Mixer:
+    """How one class of layers is run."""
+
+    family: Family  # NONE: a convolution alone
+    run: Callable[[Any, Tensor], Tensor]
+    """From an object that stands for the layer and inputs to the core's output, by token."""
+    values_last: bool = False
+    """Whether inputs are queries, keys and values, or begin with the values."""
+
+
+class _StandIn:
+    """A layer with other caches, and whatever else is set on it."""
+
+    def __init__(self, module: Any, caches: tuple[Tensor, ...]) -> None:
+        self.kv_cache = caches
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        if inspect.isfunction(inspect.getattr_static(type(self._module), name, None)):
+            return MethodType(getattr(type(self._module), name), self)
+        return getattr(self._module, name)
+
+
+def mixer_of(module: object) -> Mixer | None:
+    """None for a class that is not known by name; a class derived from a known one is another."""
+    kind = type(module)
+    return MIXERS.get(f"{kind.__module__}.{kind.__qualname__}")
+
+
+def run(module: Any, config: VllmConfig, caches: tuple[Tensor, ...], span: Span) -> Tensor:
+    """Computes a span on caches of two blocks or more, and returns the core's output.
+
+    Raises whatever the engine raises.
+    """
+    from vllm.forward_context import get_forward_context, set_forward_context
+
+    known = mixer_of(module)
+    if known is None:
+        raise TypeError(f"{type(module).__name__} is not known")
+    name = str(module.prefix)
+    stand_in = _StandIn(module, caches)
+    metadata = {name: _metadata(module, config, span)}
+    with (
+        torch.inference_mode(),
+        set_forward_context(metadata, config, num_tokens=len(span.inputs)),
+    ):
+        get_forward_context().no_compile_layers = {name: stand_in}
+        return known.run(stand_in, span.inputs)
+
+
+def _metadata(module: Any, config: VllmConfig, span: Span) -> object:
+    from vllm.v1.attention.backend import CommonAttentionMetadata
+
+    device, n = span.inputs.device, len(span.inputs)
+    spec = module.get_kv_cache_spec(config)
+    builder = module.get_attn_backend().get_builder_cls()
+    starts = torch.tensor([0, n], dtype=torch.int32)
+    lengths = torch.tensor([span.begin + n], dtype=torch.int32)
+    blocks = -(-int(lengths) // spec.block_size) + spec.num_speculative_blocks
+    common = CommonAttentionMetadata(
+        query_start_loc=starts.to(device),
+        query_start_loc_cpu=starts,
+        seq_lens=lengths.to(device),
+        seq_lens_cpu_upper_bound=lengths,
+        num_reqs=1,
+        num_actual_tokens=n,
+        max_query_len=n,
+        max_seq_len=int(lengths),
+        block_table_tensor=torch.full((1, blocks), span.block, dtype=torch.int32, device=device),
+        slot_mapping=torch.zeros(n, dtype=torch.int64, device=device),
+        is_prefilling=torch.tensor([True]),
+    )
+    return builder(spec, [str(module.prefix)], config, device).build(0, common)
+
+
+def _gated_delta(layer: Any, inputs: Tensor) -> Tensor:
+    """Qwen3-Next, Qwen3.5 and OLMo."""
+    heads = layer.num_v_heads // layer.tp_size
+    gates = inputs.new_zeros(len(inputs), heads)
+    out = inputs.new_zeros(len(inputs), heads, layer.head_v_dim)
+    if inputs.device.type == "cpu" and getattr(layer, "gdn_decode_kernel", "") == "CPU":
+        from vllm.model_executor.layers.mamba.ops.cpu.gdn_attention import cpu_gdn_attention_core
+
+        cpu_gdn_attention_core(inputs, gates, gates, out, layer.prefix)
+    else:
+        layer._forward_core(mixed_qkv=inputs, b=gates, a=gates, core_attn_out=out)
+    return out
+
+
+def _mamba2(layer: Any, inputs: Tensor) -> Tensor:
+    n = len(inputs)
+    gate = inputs.new_zeros(n, layer.tped_intermediate_size)
+    steps = inputs.new_zeros(n, layer.tped_dt_size)
+    out = inputs.new_zeros(n, layer.tped_intermediate_size)
+    layer.conv_ssm_forward(torch.cat((gate, inputs, steps), dim=1), out)
+    return out
+
+
+def _mamba1(layer: Any, inputs: Tensor) -> Tensor:
+    """Keys and time steps follow from the values in the model; here they are constants, so that a
+    value moves its own channel alone."""
+    width = layer.time_step_rank + 2 * layer.ssm_state_size
+    ramp = torch.arange(1, width + 1, device=inputs.device).to(inputs.dtype) / width
+    layer.in_proj = lambda _: (torch.cat((inputs, torch.ones_like(inputs)), dim=1),)
+    layer.x_proj = lambda x: (ramp.expand(len(x), width).contiguous(),)
+    layer.out_proj = lambda x: (x,)
+    out = torch.zeros_like(inputs)
+    layer.forward_impl(inputs, out)
+    return out
+
+
+def _short_conv(layer: Any, inputs: Tensor) -> Tensor:
+    ones = torch.ones_like(inputs)
+    layer.in_proj = lambda _: (torch.cat((ones, ones, inputs), dim=1), None)
+    layer.out_proj = lambda x: (x, None)
+    out = torch.zeros_like(inputs)
+    if inputs.device.type == "cpu":
+        layer.forward_native(inputs, out)
+    else:
+        layer.forward_cuda(inputs, out)
+    return out
+
+
+MIXERS = {
+    f"{_LAYERS}.gdn.qwen_gdn_linear_attn.QwenGatedDeltaNetAttention": Mixer(
+        Family.GDN, _gated_delta, values_last=True
+    ),
+    f"{_LAYERS}.gdn.olmo_gdn_linear_attn.OlmoHybridGatedDeltaNetAttention": Mixer(
+        Family.GDN, _gated_delta, values_last=True
+    ),
+    f"{_LAYERS}.mamba_mixer2.MambaMixer2": Mixer(Family.MAMBA2, _mamba2),
+    f"{_LAYERS}.mamba_mixer.MambaMixer": Mixer(Family.MAMBA1, _mamba1),
+    f"{_LAYERS}.short_conv.ShortConv": Mixer(Family.NONE, _short_conv),
+}
+"""By the class's full name."""

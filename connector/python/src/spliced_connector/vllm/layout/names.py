@@ -1,0 +1,70 @@
+"""Which layer of a profile each of the engine's caches is of.
+
+Engines name a cache after the decoder layer that it is in, but for models where a decoder layer has
+two: there the names count otherwise, and the profile has a layer for each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from spliced_connector.errors import ProfileError
+
+Config = Mapping[str, object]
+
+
+def place(name: str, states: bool, config: Config) -> int:
+    """The layer that a cache is of, by its name.
+
+    states: whether it holds recurrent states. Raises ProfileError.
+    """
+    numbers = re.findall(r"(?<=\.)\d+(?=\.)", f".{name}.")
+    if len(numbers) != 1:
+        raise ProfileError(f"layer {name!r}: which one it is cannot be told")
+    return _PLACES.get(str(config.get("model_type")), _plain)(int(numbers[0]), states, config)
+
+
+def _plain(number: int, states: bool, config: Config) -> int:
+    return number
+
+
+def _falcon_h1(number: int, states: bool, config: Config) -> int:
+    """Mamba2 comes first in every pair, and its names go on where those of attention end."""
+    return 2 * (number - _number(config, "num_hidden_layers")) if states else 2 * number + 1
+
+
+def _zamba2(number: int, states: bool, config: Config) -> int:
+    """Attention comes before Mamba2 in the layers that have both.
+
+    The names of Mamba2 begin behind the number of those. Attention is counted block by block: each
+    of the `num_mem_blocks` that share weights serves every so many of these layers.
+    """
+    kinds = config.get("layers_block_type")
+    both = [
+        i for i, kind in enumerate(kinds if isinstance(kinds, list) else ()) if kind == "hybrid"
+    ]
+    if states:
+        layer = number - len(both)
+        return layer + sum(i <= layer for i in both)
+    blocks = _number(config, "num_mem_blocks")
+    for block in range(blocks):
+        first = block * (len(both) + blocks - 1) // blocks
+        for nth, i in enumerate(range(block, len(both), blocks)):
+            if first + nth == number:
+                return both[i] + i
+    raise ProfileError(f"attention {number} is of no layer")
+
+
+def _number(config: Config, name: str) -> int:
+    value = config.get(name)
+    if not isinstance(value, int) or value < 1:
+        raise ProfileError(f"{name}: {value!r}, want a number")
+    return value
+
+
+_PLACES: Mapping[str, Callable[[int, bool, Config], int]] = {
+    "falcon_h1": _falcon_h1,
+    "zamba2": _zamba2,
+}
+"""By model_type."""

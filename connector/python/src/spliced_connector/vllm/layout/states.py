@@ -1,0 +1,276 @@
+"""Where an engine keeps a recurrent layer's state and convolution tail, found by running the layer.
+
+Shapes do not tell: there are kernels that keep [key, value] in memory whose shape says [value,
+key]. So the layer computes some tokens in scratch memory with the strides of its cache (`mixers`):
+
+  - the tail has to be the last inputs, the oldest first;
+  - another value at the last token has to move its column of its head's state and nothing else;
+  - a state that was read and written again elsewhere has to go on with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from spliced_connector.model import Kind, Profile
+from spliced_connector.vllm.layout.mixers import Mixer, Span, mixer_of, run
+from spliced_connector.vllm.layout.rows import UnsupportedError
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+_LEVELS = 128
+"""Inputs are so many different numbers, which all element types hold exactly."""
+_SHARES = 3
+"""Of the heads, one share is looked at in a run."""
+
+
+@dataclass(frozen=True)
+class StateOrder:
+    """How a layer keeps its state and its tail."""
+
+    key_major: bool  # memory is [heads, key dim, value dim], whatever the shape says
+    conv_dim_first: bool  # tails are [channels, kernel - 1]
+
+
+class StatePages:
+    """Recurrent state and convolution tail of one layer, one of each in a block.
+
+    A layer may have only one of the two. Canonical states are [value heads, key dim, value dim] in
+    float32, tails [kernel - 1, channels].
+    """
+
+    def __init__(self, conv: Tensor | None, state: Tensor | None, order: StateOrder) -> None:
+        self._conv, self._state = conv, state
+        self._order = order
+        self.parts = ("S",) * (state is not None) + ("conv",) * (conv is not None)
+        """What there is, as layouts name it."""
+
+    def read(self, block: int) -> tuple[Tensor, ...]:
+        """Contiguous copies of the `parts`."""
+        state, conv = self._views(block)
+        views = ((state, torch.float32), (conv, None))
+        return tuple(_copy(view, dtype) for view, dtype in views if view is not None)
+
+    def write(self, block: int, *parts: Tensor) -> None:
+        """Replace them, in the order of `parts`."""
+        views = [view for view in self._views(block) if view is not None]
+        for view, part in zip(views, parts, strict=True):
+            view.copy_(part)
+
+    def _views(self, block: int) -> tuple[Tensor | None, Tensor | None]:
+        state = conv = None
+        if self._state is not None:
+            state = self._state[block]
+            if not self._order.key_major:
+                state = state.transpose(1, 2)
+        if self._conv is not None:
+            conv = self._conv[block]
+            if self._order.conv_dim_first:
+                conv = conv.transpose(0, 1)
+        return state, conv
+
+
+def _copy(view: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Contiguous, also in dimensions of one element, whose strides may be anything."""
+    made = torch.empty(view.shape, dtype=dtype or view.dtype, device=view.device)
+    return made.copy_(view)
+
+
+def find_states(module: Any, profile: Profile, layer: int, config: VllmConfig) -> StateOrder:
+    """How one recurrent layer of the engine keeps what it keeps. Raises UnsupportedError."""
+    return _Look(module, profile, layer, config).order()
+
+
+def state_pages(module: Any, profile: Profile, layer: int, order: StateOrder) -> StatePages:
+    """A layer's blocks. Raises UnsupportedError for shapes that are not the profile's."""
+    return _pages(_caches(module), profile, layer, order)
+
+
+def conv_dim_first(module: Any, profile: Profile, layer: int) -> bool:
+    """What the shape of a layer's tails says; False without a convolution."""
+    conv, _ = _split(_caches(module), profile, layer)
+    if conv is None:
+        return False
+    tail = (
+        profile.identity.layers[layer].linear.conv.rows,
+        profile.rank_conv_channels(layer),
+    )
+    shape = tuple(conv.shape[1:])
+    if shape not in (tail, tail[::-1]) or tail[0] == tail[1]:
+        raise UnsupportedError(f"tails of {shape}, want {tail}")
+    return shape != tail
+
+
+def _caches(module: Any) -> tuple[Tensor, ...]:
+    cache = getattr(module, "kv_cache", None)
+    if not isinstance(cache, tuple | list):
+        raise UnsupportedError(f"cache is {type(cache).__name__}, want tensors")
+    return tuple(cache)
+
+
+def _split(
+    caches: Sequence[Tensor], profile: Profile, layer: int
+) -> tuple[Tensor | None, Tensor | None]:
+    """Tails and states among a layer's caches, which hold the tails first."""
+    at = profile.identity.layers[layer]
+    has_conv, has_state = at.linear.conv.rows > 0, at.kind == Kind.LINEAR
+    if len(caches) != has_conv + has_state:
+        raise UnsupportedError(f"{len(caches)} caches, want {has_conv + has_state}")
+    return (caches[0] if has_conv else None), (caches[-1] if has_state else None)
+
+
+def _pages(caches: Sequence[Tensor], profile: Profile, layer: int, order: StateOrder) -> StatePages:
+    conv, state = _split(caches, profile, layer)
+    if state is not None:
+        state = _by_head(state, profile, layer, order.key_major)
+    return StatePages(conv, state, order)
+
+
+def _by_head(state: Tensor, profile: Profile, layer: int, key_major: bool) -> Tensor:
+    """States as they lie: [blocks, heads, key dim, value dim], or value dim before key dim."""
+    linear = profile.identity.layers[layer].linear
+    _, heads = profile.rank_heads(layer)
+    inner = (linear.key_dim, linear.value_dim)
+    shapes: set[tuple[int, ...]] = {(heads, *inner), (heads, *inner[::-1])}
+    if linear.value_dim == 1:
+        shapes.add((heads, linear.key_dim))
+    if tuple(state.shape[1:]) not in shapes or not state[0].is_contiguous():
+        raise UnsupportedError(
+            f"states of {tuple(state.shape[1:])} in strides {state.stride()}, want {shapes}"
+        )
+    return state.view(len(state), heads, *(inner if key_major else inner[::-1]))
+
+
+class _Look:
+    """Runs a layer in memory of its own."""
+
+    def __init__(self, module: Any, profile: Profile, layer: int, config: VllmConfig) -> None:
+        self._module, self._profile, self._layer = module, profile, layer
+        self._config = config
+        self._mixer = self._known()
+        self._caches = _caches(module)
+        self._conv_dim_first = conv_dim_first(module, profile, layer)
+        self._linear = profile.identity.layers[layer].linear
+        self._tokens = self._linear.conv.rows + 3
+
+    def order(self) -> StateOrder:
+        order = StateOrder(False, self._conv_dim_first)
+        if self._profile.identity.layers[self._layer].kind == Kind.LINEAR:
+            order = StateOrder(self._is_key_major(), self._conv_dim_first)
+        self._check_tail(order)
+        self._check_going_on(order)
+        return order
+
+    def _known(self) -> Mixer:
+        name = type(self._module).__name__
+        mixer = mixer_of(self._module)
+        family = self._profile.identity.layers[self._layer].linear.family
+        if mixer is None:
+            raise UnsupportedError(f"layers of class {name} are not known")
+        if mixer.family != family:
+            raise UnsupportedError(f"a {name} keeps {mixer.family.name}, want {family.name}")
+        return mixer
+
+    def _check_tail(self, order: StateOrder) -> None:
+        """The last inputs have to come back as they went in, the oldest first."""
+        rows = self._linear.conv.rows
+        if not rows:
+            return
+        caches, inputs = self._scratch(), self._inputs()
+        self._run(caches, inputs, 0)
+        tail = _pages(caches, self._profile, self._layer, order).read(1)[-1]
+        if not torch.equal(tail, inputs[-rows:].to(tail.dtype)):
+            raise UnsupportedError("tails are not the last inputs, oldest first")
+
+    def _is_key_major(self) -> bool:
+        """Where other values at the last token show: each in its head, in its column.
+
+        A third of the heads is asked at a time, each for a column of its own, so that an order of
+        another kind does not fit by chance.
+        """
+        _, heads = self._profile.rank_heads(self._layer)
+        fits = {False, True}
+        for some in range(min(_SHARES, heads)):
+            asked = torch.arange(some, heads, _SHARES)
+            columns = (asked + some) % self._linear.value_dim
+            inputs = self._inputs()
+            other = inputs.clone()
+            places = self._first_value() + asked * self._linear.value_dim + columns
+            other[-1, places] = -inputs[-1, places]
+            moved = self._state_behind(inputs) != self._state_behind(other)
+            fits &= {order for order in fits if self._shows(moved, order, asked, columns)}
+        if not fits or (len(fits) > 1 and self._linear.key_dim > 1 < self._linear.value_dim):
+            raise UnsupportedError("states hold a key and a value at an unknown place")
+        return True in fits
+
+    def _shows(self, moved: Tensor, key_major: bool, heads: Tensor, columns: Tensor) -> bool:
+        """Whether what has moved is one column of each of these heads. A channel whose weights are
+        zero moves nothing, so half of it is enough."""
+        by_head = _by_head(moved.unsqueeze(0), self._profile, self._layer, key_major)[0]
+        if not key_major:
+            by_head = by_head.transpose(1, 2)
+        inside = by_head[heads, :, columns]
+        return bool(inside.sum() == moved.sum() and 2 * inside.sum() > inside.numel())
+
+    def _check_going_on(self, order: StateOrder) -> None:
+        """What is read of one block and written to another is all that the layer goes on from."""
+        inputs, cut = self._inputs(), self._tokens - 2
+        stays, moves = self._scratch(), self._scratch(fill=1.0)
+        self._run(stays, inputs[:cut], 0)
+        parts = _pages(stays, self._profile, self._layer, order).read(1)
+        _pages(moves, self._profile, self._layer, order).write(1, *parts)
+        for caches in (stays, moves):
+            caches_out = self._run(caches, inputs[cut:], cut)
+            if caches is stays:
+                out = caches_out
+        same = torch.equal(out, caches_out) and all(
+            torch.equal(a[1], b[1]) for a, b in zip(stays, moves, strict=True)
+        )
+        if not same or not bool(torch.isfinite(out).all()):
+            raise UnsupportedError("a state that was moved does not go on alike")
+
+    def _state_behind(self, inputs: Tensor) -> Tensor:
+        caches = self._scratch()
+        self._run(caches, inputs, 0)
+        return caches[-1][1].clone()
+
+    def _first_value(self) -> int:
+        """The channel where the values begin."""
+        _, heads = self._profile.rank_heads(self._layer)
+        width = heads * self._linear.value_dim
+        return self._channels() - width if self._mixer.values_last else 0
+
+    def _channels(self) -> int:
+        if self._linear.conv.rows:
+            return self._profile.rank_conv_channels(self._layer)
+        keys, values = self._profile.rank_heads(self._layer)
+        return 2 * keys * self._linear.key_dim + values * self._linear.value_dim
+
+    def _inputs(self) -> Tensor:
+        """Numbers without a period that heads or kernels have, from -2 to 2, none of them 0."""
+        n = self._tokens * self._channels()
+        steps = torch.arange(n) * 37 % (_LEVELS - 1) - _LEVELS // 2
+        numbers = torch.where(steps >= 0, steps + 1, steps) / (_LEVELS // 4)
+        like = self._module.model_config.dtype
+        return numbers.view(self._tokens, -1).to(self._caches[0].device, like)
+
+    def _scratch(self, fill: float = 0.0) -> tuple[Tensor, ...]:
+        """Two blocks of each cache."""
+        made = [
+            torch.empty_strided((2, *c.shape[1:]), c.stride(), dtype=c.dtype, device=c.device)
+            for c in self._caches
+        ]
+        return tuple(c.fill_(fill) for c in made)
+
+    def _run(self, caches: tuple[Tensor, ...], inputs: Tensor, begin: int) -> Tensor:
+        try:
+            return run(self._module, self._config, caches, Span(inputs, begin, 1))
+        except Exception as err:  # whatever the engine's kernels raise
+            name = type(self._module).__name__
+            raise UnsupportedError(f"{name}: {type(err).__name__}: {err}") from err

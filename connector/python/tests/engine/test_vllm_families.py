@@ -1,0 +1,72 @@
+"""Exact prefixes of every recurrent family that vLLM can be made to run here, by vLLM itself."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine import vllm_kernels
+from engine.vllm_harness import Engine, Setup, prompt
+from engine.vllm_models import TINY
+from running import Daemon
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+
+SHARED = prompt(3 * 128, seed=1)
+FIRST = prompt(600, seed=2, prefix=SHARED)
+SECOND = prompt(500, seed=3, prefix=SHARED)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kernels() -> None:
+    vllm_kernels.replace()
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    made = Daemon(tmp_path_factory.mktemp("families"), "-prefill-speed=500")
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_prefixes_of_a_family(
+    family: str, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokens are those of no cache, and without the states they are others."""
+    from spliced_connector.vllm.layout.states import StatePages
+
+    model = TINY[family].save(tmp_path / "model")
+    engine = Engine(Setup(model, daemon.socket))
+    try:
+        engine.wait_attached()
+        session = engine.scheduler._session
+        assert session is not None
+        block = session.block_tokens
+        alone = [engine.ask(p, cache_salt=str(i))[0] for i, p in enumerate((FIRST, SECOND))]
+        assert [a.cached for a in alone] == [0, 0]
+        (cold,) = engine.ask(FIRST)
+        assert (cold.cached, cold.tokens, cold.logprobs) == (0, alone[0].tokens, alone[0].logprobs)
+        engine.settle()
+        assert "inert" not in engine.counts()
+        (shared,) = engine.ask(SECOND)
+        assert block <= shared.cached <= len(SHARED)
+        assert shared.tokens == alone[1].tokens
+        engine.settle()
+        (warm,) = engine.ask(FIRST)
+        assert warm.cached == (len(FIRST) - 1) // block * block
+        assert (warm.tokens, warm.logprobs) == (cold.tokens, cold.logprobs)
+        engine.settle()
+        monkeypatch.setattr(StatePages, "write", lambda *_: None)
+        (wrong,) = engine.ask(FIRST)
+        assert wrong.cached == warm.cached
+        assert wrong.logprobs != warm.logprobs
+    finally:
+        engine.close()

@@ -1,0 +1,200 @@
+"""torch operators in the place of kernels that vLLM has for GPUs alone.
+
+With them the engine runs layers on a CPU that it cannot run there by itself. Everything else is the
+engine's: its scheduler, its blocks, its metadata, the layers around the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def replace() -> None:
+    """In this process, before a model is made."""
+    from vllm.model_executor.layers.mamba import mamba_mixer, mamba_mixer2
+    from vllm.model_executor.layers.mamba.gdn import olmo_gdn_linear_attn as olmo
+
+    put = {
+        mamba_mixer2: {
+            "mamba_chunk_scan_combined_varlen": chunk_scan,
+            "store_prefill_checkpoint": store_checkpoint,
+        },
+        mamba_mixer: {
+            "selective_scan_fn": selective_scan,
+            "selective_state_update": selective_update,
+        },
+        olmo: {
+            "_make_fused_conv1d_weight_loader": _numbered(olmo._make_fused_conv1d_weight_loader),
+            "set_triton_allocator": lambda _: None,
+            "fused_olmo_hybrid_gdn_gating": olmo_gates,
+            "chunk_gated_delta_rule": chunk_delta_rule,
+            "fused_recurrent_gated_delta_rule": recurrent_delta_rule,
+        },
+    }
+    for module, functions in put.items():
+        for name, function in functions.items():
+            getattr(module, name)  # or it has another name
+            setattr(module, name, function)
+
+
+def _numbered(make: Callable[..., Callable[..., None]]) -> Callable[..., Callable[..., None]]:
+    """The loader of OLMo's convolutions is not told which of three it gets; 0.32 cannot load these
+    models on any device."""
+
+    def made(*sizes: Any) -> Callable[..., None]:
+        load = make(*sizes)
+        return lambda param, weight: load(param, weight, weight.shard_id)
+
+    return made
+
+
+def chunk_scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, **rest: Any) -> Tensor:
+    """Mamba2 with the state behind every chunk, by the engine's kernel for a CPU, which knows the
+    last one alone."""
+    from vllm.model_executor.layers.mamba.ops.ssd_combined import mamba_chunk_scan_combined_varlen
+
+    if not rest["return_intermediate_states"]:
+        return mamba_chunk_scan_combined_varlen(x, dt, A, B, C, **rest)
+    bounds, rows = rest["cu_chunk_seqlens"].tolist(), rest["seq_idx"].tolist()
+    begins, out = rest["initial_states"], rest["out"]
+    states: list[Tensor] = []
+    for i, (begin, end) in enumerate(pairwise(bounds)):
+        goes_on = i > 0 and rows[i - 1] == rows[i]
+        before = None if begins is None else begins[rows[i]].unsqueeze(0)
+        given = rest | {
+            "initial_states": states[-1] if goes_on else before,
+            "cu_seqlens": torch.tensor([0, end - begin], dtype=torch.int32),
+            "out": out[begin:end],
+            "return_intermediate_states": False,
+        }
+        at = slice(begin, end)
+        states.append(mamba_chunk_scan_combined_varlen(x[at], dt[at], A, B[at], C[at], **given))
+    return torch.cat(states)
+
+
+def store_checkpoint(
+    checkpoint: Any,
+    chunk_idx: Tensor,
+    x: Tensor,
+    conv_state: Tensor,
+    chunk_states: Tensor,
+    ssm_state: Tensor,
+    query_start_loc: Tensor,
+    *,
+    state_len: int,
+) -> None:
+    for row, offset in enumerate(checkpoint.checkpoint_offsets.tolist()):
+        if offset > 0:
+            block, end = int(checkpoint.state_indices[row]), int(query_start_loc[row]) + offset
+            conv_state[block, :, :state_len] = x[:, end - state_len : end]
+            ssm_state[block] = chunk_states[int(chunk_idx[row])].to(ssm_state.dtype)
+
+
+def selective_scan(
+    u: Tensor,
+    ssm_states: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor,
+    z: Tensor,
+    delta_bias: Tensor,
+    *,
+    query_start_loc: Tensor,
+    cache_indices: Tensor,
+    has_initial_state: Tensor,
+    **_: Any,
+) -> Tensor:
+    """Mamba1, token by token."""
+    steps = F.softplus(delta.float() + delta_bias[:, None])
+    bounds, out = query_start_loc.tolist(), torch.empty_like(u, dtype=torch.float32)
+    for row, (begin, end) in enumerate(pairwise(bounds)):
+        block = int(cache_indices[row])
+        state = ssm_states[block].float() * bool(has_initial_state[row])
+        for t in range(begin, end):
+            state = state * torch.exp(steps[:, t, None] * A)
+            state = state + (steps[:, t] * u[:, t].float())[:, None] * B[:, t].float()
+            out[:, t] = state @ C[:, t].float()
+        ssm_states[block] = state.to(ssm_states.dtype)
+    return ((out + D[:, None] * u.float()) * F.silu(z.float())).to(u.dtype)
+
+
+def selective_update(
+    states: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor,
+    dt_bias: Tensor,
+    *,
+    z: Tensor,
+    state_batch_indices: Tensor,
+    out: Tensor,
+    **_: Any,
+) -> None:
+    """Mamba1, one token of each request."""
+    blocks = state_batch_indices.flatten().long()
+    steps = F.softplus(dt.float() + dt_bias)
+    state = states[blocks].float() * torch.exp(steps[..., None] * A)
+    state = state + (steps * x.float())[..., None] * B.float()[:, None]
+    states[blocks] = state.to(states.dtype)
+    read = torch.einsum("rcn,rn->rc", state, C.float()) + D * x.float()
+    out.copy_(read * F.silu(z.float()))
+
+
+def olmo_gates(
+    A_log: Tensor, a: Tensor, b: Tensor, dt_bias: Tensor, allow_neg_eigval: bool
+) -> tuple[Tensor, Tensor]:
+    decay = -A_log.float().exp() * F.softplus(a.float() + dt_bias.float())
+    return decay[None], (torch.sigmoid(b.float()) * (2 if allow_neg_eigval else 1))[None]
+
+
+def chunk_delta_rule(
+    *,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    initial_state: Tensor,
+    cu_seqlens: Tensor,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """States as the engine's kernel has them: [requests, heads, value dim, key dim]."""
+    bounds, states, out = cu_seqlens.tolist(), initial_state.float().clone(), []
+    for row, (begin, end) in enumerate(pairwise(bounds)):
+        for t in range(begin, end):
+            at = (part[0, t] for part in (q, k, v, g, beta))
+            read, states[row] = _delta_step(states[row], *at)
+            out.append(read)
+    return torch.stack(out)[None].to(v.dtype), states
+
+
+def recurrent_delta_rule(
+    *, initial_state: Tensor, ssm_state_indices: Tensor, cu_seqlens: Tensor, **rest: Any
+) -> tuple[Tensor, Tensor]:
+    """In place."""
+    blocks = ssm_state_indices[: len(cu_seqlens) - 1].long()
+    begins = initial_state[blocks]
+    out, states = chunk_delta_rule(initial_state=begins, cu_seqlens=cu_seqlens, **rest)
+    initial_state[blocks] = states.to(initial_state.dtype)
+    return out, initial_state
+
+
+def _delta_step(
+    state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor
+) -> tuple[Tensor, Tensor]:
+    q, k = (F.normalize(x.float(), dim=-1, eps=1e-6) for x in (q, k))
+    state = state * g.exp()[:, None, None]
+    change = (v.float() - torch.einsum("hvk,hk->hv", state, k)) * beta[:, None]
+    state = state + change[:, :, None] * k[:, None]
+    return torch.einsum("hvk,hk->hv", state, q) * q.shape[-1] ** -0.5, state

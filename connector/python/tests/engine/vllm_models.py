@@ -1,0 +1,203 @@
+"""Tiny models of the recurrent families that vLLM serves, with seeded random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LINEAR, FULL = "linear_attention", "full_attention"
+
+# Heads of 64 are the smallest that vLLM's attention takes on a CPU.
+BODY = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 4096,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+    "dtype": "float32",
+}
+MAMBA2 = {
+    "mamba_n_heads": 4,
+    "mamba_d_head": 32,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 16,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 64,
+}
+# Weights of convolutions over four tokens are packed for kernels that these layers do not use.
+MAMBA1 = {"state_size": 16, "time_step_rank": 5, "conv_kernel": 3, "num_hidden_layers": 2}
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A class of transformers and the settings that its config gets on top of BODY."""
+
+    name: str
+    settings: Mapping[str, object] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Parts of weights' names that vLLM reads under other ones than transformers writes."""
+
+    def save(self, directory: Path, seed: int = 1) -> str:
+        """Writes config and weights."""
+        import torch
+        import transformers
+        from safetensors.torch import load_file, save_file
+
+        given = {k: v for k, v in (BODY | dict(self.settings)).items() if k not in self.without}
+        config = getattr(transformers, f"{self.name}Config")(**given)
+        torch.manual_seed(seed)
+        model = getattr(transformers, f"{self.name}ForCausalLM")(config).float()
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                noise = torch.randn(weight.shape, generator=generator)
+                if name.endswith("A_log"):
+                    weight.copy_(noise * 0.5 - 1)
+                elif name.endswith(("dt_bias", "dt_proj.bias")):
+                    weight.copy_(noise * 0.7 - 4)
+                elif weight.dim() < 2 or "conv" in name:
+                    weight.add_(noise * 0.3)
+                else:
+                    weight.copy_(noise * 1.5 / weight.shape[-1] ** 0.5)
+        model.save_pretrained(directory)
+        for file in directory.glob("*.safetensors") if self.names else ():
+            save_file(
+                {self._name(k): v for k, v in load_file(file).items()}, file, {"format": "pt"}
+            )
+        return str(directory)
+
+    def _name(self, name: str) -> str:
+        for theirs, read in self.names.items():
+            name = name.replace(theirs, read)
+        return name
+
+
+TINY: Mapping[str, Tiny] = {
+    "nemotron_h": Tiny(
+        "NemotronH",
+        {
+            "hybrid_override_pattern": "M-*M-*M-",
+            "head_dim": 64,
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 32,
+            "ssm_state_size": 16,
+            "n_groups": 2,
+            "chunk_size": 64,
+            "n_routed_experts": 4,
+            "moe_intermediate_size": 64,
+            "moe_shared_expert_intermediate_size": 64,
+        },
+        without=("num_hidden_layers",),
+    ),
+    "granite": Tiny(
+        "GraniteMoeHybrid",
+        MAMBA2
+        | {
+            "layer_types": [LINEAR, FULL, LINEAR, LINEAR],
+            "shared_intermediate_size": 64,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "hidden_size": 128,
+            "mamba_n_heads": 8,
+        },
+    ),
+    "falcon_h1": Tiny("FalconH1", MAMBA2 | {"mamba_d_ssm": 128, "head_dim": 64}),
+    "zamba2": Tiny(
+        "Zamba2",
+        {
+            "layers_block_type": [LINEAR, "hybrid", LINEAR, "hybrid", "hybrid"],
+            "num_hidden_layers": 5,
+            "mamba_d_state": 16,
+            "mamba_ngroups": 2,
+            "n_mamba_heads": 4,
+            "chunk_size": 64,
+            "num_key_value_heads": 2,
+            "num_mem_blocks": 2,
+            "use_shared_attention_adapter": True,
+            "adapter_rank": 8,
+            "use_mem_rope": True,
+        },
+    ),
+    "mamba2": Tiny(
+        "Mamba2",
+        {
+            "num_heads": 4,
+            "head_dim": 32,
+            "n_groups": 2,
+            "state_size": 16,
+            "chunk_size": 64,
+            "num_hidden_layers": 2,
+        },
+    ),
+    "jamba": Tiny(
+        "Jamba",
+        {
+            "attn_layer_period": 3,
+            "attn_layer_offset": 1,
+            "num_experts": 4,
+            "mamba_d_state": 16,
+            "mamba_d_conv": 3,
+            "mamba_dt_rank": 5,
+            "hidden_size": 128,
+        },
+    ),
+    "mamba": Tiny(
+        "Mamba", {"state_size": 16, "time_step_rank": 5, "conv_kernel": 3, "num_hidden_layers": 2}
+    ),
+    "falcon_mamba": Tiny(
+        "FalconMamba",
+        {"state_size": 16, "time_step_rank": 5, "conv_kernel": 3, "num_hidden_layers": 2},
+    ),
+    "lfm2": Tiny(
+        "Lfm2",
+        {
+            "layer_types": ["conv", FULL, "conv", "conv"],
+            "hidden_size": 128,
+            "conv_dim": 128,
+            "block_dim": 128,
+        },
+    ),
+    "olmo_hybrid": Tiny(
+        "OlmoHybrid",
+        {
+            "layer_types": [LINEAR, FULL, LINEAR, FULL],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 32,
+            "linear_value_head_dim": 64,
+            "linear_conv_kernel_dim": 3,
+            "hidden_size": 128,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+        },
+        names={
+            "attention_layer_norm": "input_layernorm",
+            "feedforward_layer_norm": "post_attention_layernorm",
+        },
+    ),
+    "kimi_linear": Tiny(
+        "KimiLinear",
+        {
+            "layer_types": [LINEAR, LINEAR, FULL, LINEAR],
+            "mlp_layer_types": ["dense", "sparse", "sparse", "dense"],
+            "num_key_value_heads": 2,
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+            "qk_nope_head_dim": 64,
+            "v_head_dim": 64,
+            "linear_num_heads": 2,
+            "linear_head_dim": 64,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+        },
+    ),
+}
