@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -76,8 +76,10 @@ def make_engine(hybrid: bool, cache_mode: str = "align", rows: int = BLOCK) -> E
     return Engine("0.32.0", identity, tuple(groups), cache_mode, True, False, True, 4096)
 
 
-def make(hybrid: bool = True, **model: Any) -> tuple[PrefixScheduler, FakeModel]:
-    engine = make_engine(hybrid)
+def make(
+    hybrid: bool = True, drafts: bool = False, **model: Any
+) -> tuple[PrefixScheduler, FakeModel]:
+    engine = replace(make_engine(hybrid), drafts=drafts)
     fake = FakeModel(Profile(engine.identity), **model)
     session = Session(
         Settings(weights="ab" * 32), engine, cast(Any, fake), EngineTally(), block_tokens(engine)
@@ -312,6 +314,55 @@ def test_answers_are_stored_at_block_boundaries_that_the_daemon_wants(
     scheduler.finished(request)
     told = [(len(q.tokens), q.output, q.record) for q in model.queries]
     assert told == [(400, 0, True), (512, 112, False), (768, 368, False), (800, 400, True)]
+
+
+@pytest.mark.parametrize("hybrid", [True, False])
+def test_beside_drafts_answers_are_stored_of_tokens_that_stay(hybrid: bool) -> None:
+    """Steps of four tokens, of which three are drafts; two of the four stay."""
+    scheduler, _ = make(hybrid, drafts=True, advice=(512,))
+    request = make_request(509)
+    scheduler.match(request, 0)
+    scheduler.plan(make_step(([1] * 9, [0, 2] * 5), r=(0, 509)))
+    stored: dict[int, int] = {}
+    while len(request.all_token_ids) < 2 * BLOCK + 6:
+        begin = len(request.all_token_ids)
+        request.all_token_ids.append(7)
+        plan = scheduler.plan(make_step(([1] * 9, [0, 2] * 5), r=(begin, 4)))
+        stored |= {save.tokens: begin for save in (plan.saves if plan else ())}
+        request.all_token_ids.append(8)
+    # 511 tokens, then 513: the boundary lies inside of a step, and the state behind it is gone.
+    assert stored == ({} if hybrid else {512: 513})
+
+
+def test_beside_drafts_states_are_stored_where_a_step_begins() -> None:
+    scheduler, _ = make(drafts=True, advice=(512,))
+    request = make_request(511)
+    scheduler.match(request, 0)
+    scheduler.plan(make_step(([1] * 9, [0, 2] * 5), r=(0, 511)))
+    request.all_token_ids.append(7)
+    # The step may compute behind the boundary: whether it comes so far is not known yet.
+    assert scheduler.plan(make_step(([1] * 9, [0, 2] * 5), r=(511, 4))) is None
+    request.all_token_ids.append(8)
+    plan = scheduler.plan(make_step(([1] * 9, [0, 2] * 5), r=(512, 4)))
+    assert plan is not None
+    assert [save.tokens for save in plan.saves] == [512]
+    # An engine that counts drafts in before it knows is not believed.
+    assert scheduler.plan(make_step(([1] * 9, [0, 2] * 5), r=(768, 4))) is None
+
+
+def test_beside_drafts_prompts_are_stored_as_ever() -> None:
+    scheduler, _ = make(drafts=True, advice=(256, 512))
+    request = make_request(700)
+    scheduler.match(request, 0)
+    plans = [
+        scheduler.plan(make_step(([1] * 9, [2] * 9), r=(begin, tokens)))
+        for begin, tokens in ((0, 256), (256, 256), (512, 188))
+    ]
+    assert [[save.tokens for save in plan.saves] if plan else [] for plan in plans] == [
+        [256],
+        [512],
+        [],
+    ]
 
 
 def test_answers_that_the_daemon_does_not_want_are_not_stored() -> None:

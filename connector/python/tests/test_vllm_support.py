@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spliced_connector.model import DType, Kind, identity_digest
+from spliced_connector.model import Attention, DType, KeyMode, Kind, Layer, identity_digest
 from spliced_connector.vllm import support as vllm_support
 from spliced_connector.vllm.settings import Settings
 from spliced_connector.vllm.support import Engine, Inert, survey
@@ -47,6 +48,14 @@ class SlidingWindowSpec(SimpleNamespace):
     """As the engine's."""
 
 
+@dataclass
+class GroupSpec:
+    """As the engine's."""
+
+    layer_names: list[str]
+    kv_cache_spec: Any
+
+
 def rows(**fields: Any) -> FullAttentionSpec:
     given = {"block_size": 256, "dtype": "torch.bfloat16", "sliding_window": None}
     return FullAttentionSpec(**(given | fields))
@@ -67,8 +76,7 @@ def latent(**fields: Any) -> MLAAttentionSpec:
 
 
 def caches(*groups: tuple[Any, list[str]]) -> Any:
-    made = [SimpleNamespace(kv_cache_spec=spec, layer_names=names) for spec, names in groups]
-    return SimpleNamespace(kv_cache_groups=made)
+    return SimpleNamespace(kv_cache_groups=[GroupSpec(names, spec) for spec, names in groups])
 
 
 LINEAR = (states(), ["model.layers.0.linear_attn"])
@@ -98,6 +106,7 @@ def config(described: dict[str, Any] = HYBRID, **fields: Any) -> Any:
             dtype="torch.bfloat16",
             quantization=None,
             hf_config=SimpleNamespace(to_dict=lambda: described),
+            hf_text_config=SimpleNamespace(num_hidden_layers=2),
         ),
         cache_config=SimpleNamespace(
             cache_dtype="auto", mamba_cache_mode="align", enable_prefix_caching=True
@@ -159,6 +168,47 @@ def test_latent_rows_and_convolutions_are_read() -> None:
     assert [layer.kind for layer in engine.identity.layers] == [Kind.CONV, Kind.FULL]
 
 
+def drafting(*names: str, method: str = "mtp", **fields: Any) -> Engine:
+    """An engine with a drafter whose layers have these names."""
+    model = SimpleNamespace(hf_config=SimpleNamespace(to_dict=lambda: {"model_type": method}))
+    drafter = SimpleNamespace(method=method, model=method, draft_model_config=model)
+    spec = rows(**({"num_kv_heads": 1, "head_size": 64} | fields))
+    kept = caches(LINEAR, (spec, [*FULL[1], *names]))
+    return read(config(speculative_config=drafter), kept)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mtp.layers.0.self_attn.attn",
+        "draft_model.model.layers.1.self_attn.attn",
+        "model.layers.2.self_attn.attn",
+    ],
+)
+def test_rows_of_a_drafter_are_layers_behind_the_models(name: str) -> None:
+    engine = drafting(name)
+    assert engine.drafts
+    assert engine.identity.layers[:2] == read().identity.layers
+    assert engine.identity.layers[2:] == (
+        Layer(Kind.FULL, Attention(1, 64, 64, DType.BF16, KeyMode.AT_ZERO)),
+    )
+    assert engine.groups[1].layers == (1, 2)
+    assert engine.groups[1].names == (*FULL[1], name)
+    assert engine.identity.adapter.startswith("drafts: mtp ")
+    assert engine.identity.adapter != drafting(name, method="eagle").identity.adapter
+
+
+def test_what_drafts_without_rows_changes_no_names() -> None:
+    engine = drafting(method="ngram")
+    assert engine.drafts
+    assert engine.identity == read().identity
+
+
+def test_rows_of_a_drafter_that_are_not_understood() -> None:
+    with pytest.raises(Inert, match="a drafter with"):
+        drafting("mtp.layers.0.self_attn.attn", dtype="torch.uint8")
+
+
 def test_types_are_those_of_the_cache() -> None:
     kept = caches(
         (states(dtypes=("torch.float16", "torch.float32")), LINEAR[1]),
@@ -188,7 +238,7 @@ def test_engines_that_compute_otherwise_are_named_otherwise() -> None:
         ({"parallel_config__pipeline_parallel_size": 2}, "pipeline parallel"),
         ({"parallel_config__decode_context_parallel_size": 2}, "decode context parallel"),
         ({"parallel_config__prefill_context_parallel_size": 2}, "prefill context parallel"),
-        ({"speculative_config": object()}, "speculative decoding"),
+        ({"cache_config__use_replayssm": True}, "replayed states"),
         ({"model_config__runner_type": "pooling"}, "runner 'pooling'"),
         ({"model_config__is_encoder_decoder": True}, "an encoder"),
         ({"cache_config__cache_dtype": "fp8"}, "quantised cache"),

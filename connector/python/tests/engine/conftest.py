@@ -15,6 +15,8 @@ collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
 STARTING = (
     "test_vllm_prefix",
     "test_vllm_prefix_dense",
+    "test_vllm_prefix_drafter",
+    "test_vllm_prefix_drafts",
     "test_vllm_prefix_faults",
     "test_vllm_prefix_ranks",
     "test_vllm_splice",

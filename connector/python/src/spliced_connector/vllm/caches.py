@@ -23,6 +23,7 @@ from spliced_connector.vllm.layout.rows import FoundRows, UnsupportedError, find
 from spliced_connector.vllm.layout.states import StateOrder, StatePages, find_states, state_pages
 from spliced_connector.vllm.plans import NO_BLOCK, Blocks
 from spliced_connector.vllm.support import Engine
+from spliced_connector.walk import Copies
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -90,6 +91,10 @@ class RowPages:
         if block_tokens % self._step:
             raise UnsupportedError(f"blocks of {self._step} rows for {block_tokens} tokens")
 
+    @property
+    def device(self) -> torch.device:
+        return self._cache.device
+
     def read(self, table: Sequence[int], begin: int, end: int) -> tuple[Tensor, Tensor]:
         """Keys and values of tokens [begin, end), copies."""
         first = begin // self._step
@@ -127,6 +132,8 @@ class Caches:
     """The cache group of each layer: which row of a request's blocks is its table."""
     block_tokens: tuple[int, ...]
     """Tokens of a block, by cache group."""
+    copies: Copies = Copies(torch.device("cpu"))  # noqa: RUF009  (frozen)
+    """From and to the device that all of it lies on."""
 
     def state_block(self, blocks: Blocks, layer: int, tokens: int) -> int:
         """Which of a request's blocks holds a layer's state behind `tokens` tokens.
@@ -207,4 +214,8 @@ def find_caches(engine: Engine, layers: Mapping[str, object], config: VllmConfig
             except UnsupportedError as err:
                 raise UnsupportedError(f"{name}: {err}") from err
             group_of[layer] = group.index
-    return Caches(rows, states, group_of, tuple(group.block_tokens for group in engine.groups))
+    devices = {p.device for p in rows.values()} | {p.device for p in states.values()}
+    if len(devices) != 1:
+        raise UnsupportedError(f"layers on {len(devices)} devices")
+    sizes = tuple(group.block_tokens for group in engine.groups)
+    return Caches(rows, states, group_of, sizes, Copies(devices.pop()))

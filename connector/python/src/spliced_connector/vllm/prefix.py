@@ -1,6 +1,7 @@
 """Mode prefix in a worker: fills blocks from checkpoints and copies new ones out.
 
-Everything happens on the thread that runs the model, between two forward passes, but for storing.
+Everything begins on the thread that runs the model, between two forward passes; what it stores it
+does not wait for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from spliced_connector.vllm.plans import Blocks, LoadPlan, Outcome, PrefixPlan, 
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.storing import Saver, Taken
 from spliced_connector.vllm.tally import log
-from spliced_connector.walk import part_bytes, tensor_over
+from spliced_connector.walk import part_tensors, tensor_over
 
 
 class PrefixWorker:
@@ -94,13 +95,12 @@ class PrefixWorker:
                 if skip < end - begin:
                     k = _part(checkpoint, node, layer, "K")[skip:]
                     v = _part(checkpoint, node, layer, "V")[skip:]
-                    pages.write(table, begin + skip, k, v)
+                    pages.write(table, begin + skip, *self._caches.copies.to_device([k, v]))
         last = len(checkpoint.nodes) - 1
         for layer, states in self._caches.states.items():
-            states.write(
-                self._state_block(plan.blocks, layer, plan.tokens),
-                *(_part(checkpoint, last, layer, part) for part in states.parts),
-            )
+            parts = [_part(checkpoint, last, layer, kind) for kind in states.parts]
+            block = self._state_block(plan.blocks, layer, plan.tokens)
+            states.write(block, *self._caches.copies.to_device(parts))
         return True
 
     def _take(self, plan: SavePlan) -> Taken:
@@ -114,8 +114,8 @@ class PrefixWorker:
                 table = self._caches.table(plan.blocks, layer, plan.parent_tokens, plan.tokens)
                 parts += self._caches.rows[layer].read(table, plan.parent_tokens, plan.tokens)
         layout = self._profile.checkpoint_layout(plan.tokens - plan.parent_tokens)
-        copies = tuple(part_bytes(layout, parts))
-        return Taken(plan.hash, plan.tokens, plan.parent_hash, plan.parent_tokens, copies)
+        leaving = self._caches.copies.to_host(part_tensors(layout, parts))
+        return Taken(plan.hash, plan.tokens, plan.parent_hash, plan.parent_tokens, leaving)
 
     def _state_block(self, blocks: Blocks, layer: int, tokens: int) -> int:
         """The block of a state that a step has left at a boundary: those in between are gone."""

@@ -10,12 +10,17 @@ prefixes (`Request.shared_prefix_boundary`) fall on the next position that the d
 
 Answers are stored as prompts are: decoding ends a step at every block boundary, and names grow with
 the tokens. So the next turn of a conversation continues behind the last whole block of the answer.
+
+Beside drafts a step's last token may be rejected. All tokens before a step stay: if it begins at a
+block boundary the engine has copied the state aside, as it does for its own prefix cache. Other
+boundaries in an answer are left out.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -112,10 +117,11 @@ class PrefixScheduler:
             if prompt is None:
                 continue
             begin, end = computed[request_id], computed[request_id] + tokens
+            kept = self._kept(prompt, begin, end)
             if end >= prompt.tokens:
-                saves += self._answer(prompt, begin, end, step)
+                saves += self._answer(prompt, kept, step)
             if prompt.wanted:
-                saves += self._saves(prompt, end, step)
+                saves += self._saves(prompt, end, kept, step)
                 self._steer(prompt, end)
         self.clock.begin(step, busy=bool(loads or saves))
         return PrefixPlan(loads, tuple(saves)) if loads or saves else None
@@ -240,16 +246,25 @@ class PrefixScheduler:
             ends = turn_ends(ids, () if sampling is None else sampling.all_stop_token_ids)
         return tuple(sorted({*ends[:1], *ends[-1:]}))
 
-    def _answer(
-        self, prompt: Prompt, begin: int, end: int, step: SchedulerOutput
-    ) -> list[SavePlan]:
+    def _kept(self, prompt: Prompt, begin: int, end: int) -> Sequence[int]:
+        """Behind which tokens the step leaves all that continuing there needs."""
+        engine, known = self._session.engine, len(prompt.request.all_token_ids)
+        if not engine.drafts:
+            return begin, end
+        if end <= prompt.tokens:
+            return (end,)
+        if begin >= known:  # as if all drafts of the step before were accepted
+            return ()
+        return (begin if engine.states else begin - begin % self._session.block_tokens,)
+
+    def _answer(self, prompt: Prompt, kept: Sequence[int], step: SchedulerOutput) -> list[SavePlan]:
         """Stores the answer up to a block boundary that the step begins or ends at.
 
         Engines that plan a step before they know the token of the one before it are told of a
         boundary's last token one step later: the state there still is as it was.
         """
         block, ids = self._session.block_tokens, prompt.request.all_token_ids
-        for at in (begin, end):
+        for at in kept:
             if at % block or at <= max(prompt.tokens, prompt.answered) or at > len(ids):
                 continue
             prompt.answered = at
@@ -275,10 +290,12 @@ class PrefixScheduler:
             return False
         return any(c.save and c.tokens == len(ids) for c in advice.checkpoints)
 
-    def _saves(self, prompt: Prompt, end: int, step: SchedulerOutput) -> list[SavePlan]:
+    def _saves(
+        self, prompt: Prompt, end: int, kept: Sequence[int], step: SchedulerOutput
+    ) -> list[SavePlan]:
         """What the request holds behind the step. Rows stay, a state is that of the last token."""
-        wanted = prompt.wanted or []
-        reached = [p for p in wanted if p == end or (p < end and not self._session.engine.states)]
+        wanted, rows_only = prompt.wanted or [], not self._session.engine.states
+        reached = [p for p in wanted if p in kept[-1:] or (p < end and rows_only)]
         prompt.wanted = [p for p in wanted if p > end]
         return self._save(prompt, reached, step)
 

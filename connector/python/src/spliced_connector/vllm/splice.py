@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from spliced_connector.client import NewSegment
 from spliced_connector.model import Piece
 from spliced_connector.vllm.caches import Caches
 from spliced_connector.vllm.clock import Walked
@@ -28,7 +27,7 @@ from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.splice_job import LostError, Pace, SpliceJob
 from spliced_connector.vllm.splice_plans import SpliceLoad, SplicePlan
 from spliced_connector.vllm.splice_scheduler import check_engine
-from spliced_connector.vllm.storing import Publisher
+from spliced_connector.vllm.storing import Fresh, Publisher
 from spliced_connector.vllm.support import Inert
 from spliced_connector.vllm.tally import log
 from spliced_connector.vllm.walk import walk_over
@@ -38,8 +37,8 @@ from spliced_connector.walk import (
     Captured,
     UnsupportedError,
     Verdict,
-    collect,
-    pack,
+    by_layer,
+    packed,
 )
 
 if TYPE_CHECKING:
@@ -226,12 +225,12 @@ class SpliceWorker:
         So the request that captures and those that reuse give the same answer.
         """
         profile = self._session.model.profile
-        parts = pack(profile, captured)
+        parts = packed(profile, captured)
         self._tally.add("captures")
         self._tally.add("captured_tokens", piece.tokens)
-        self._publisher.put(NewSegment(captured.spec, ids, parts))
+        self._publisher.put(Fresh(captured.spec, ids, self._caches.copies.to_host(parts)))
         layout = profile.segment_layout(captured.spec)
-        return Captured(captured.spec, collect(len(captured.layers), layout, parts.__getitem__))
+        return Captured(captured.spec, by_layer(len(captured.layers), layout, parts))
 
 
 @dataclass(slots=True)

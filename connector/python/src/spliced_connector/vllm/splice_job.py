@@ -21,6 +21,7 @@ from spliced_connector.walk import (
     Captured,
     Context,
     capture,
+    moved,
     restore,
     splice,
     unpack,
@@ -89,7 +90,7 @@ class SpliceJob:
         self._leases: list[Segment] = []
         self._acquired = False  # by all ranks
         self._captures = list(load.splice.pieces(Choice.ISOLATED))
-        self.ids = torch.tensor(load.ids, dtype=torch.int64)
+        self.ids = torch.tensor(load.ids, dtype=torch.int64, device=caches.copies.device)
         self._left = list(load.splice.spans)  # what the context has not moved over
         self._walked = 0.0  # seconds, without captures and what is waited for
 
@@ -176,7 +177,8 @@ class SpliceJob:
             if piece.spec is None:
                 raise LostError(f"segment {piece.index} has no interior")
             try:
-                self._segments[piece.index] = unpack(profile, piece.spec, segment)
+                there = unpack(profile, piece.spec, segment)
+                self._segments[piece.index] = moved(there, self._caches.copies)
             except ValueError as err:
                 raise LostError(str(err)) from err
         return True

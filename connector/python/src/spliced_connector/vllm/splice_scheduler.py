@@ -49,6 +49,8 @@ FAIR_SEAMS = 8
 
 def check_engine(engine: Engine) -> None:
     """Raises Inert where the engine keeps states in a way that a splice has no place in."""
+    if engine.drafts:
+        raise Inert("mode splice does not know speculative decoding, mode prefix does")
     if engine.states and engine.cache_mode not in ("none", "align"):
         raise Inert(
             f"mode splice needs one state per request, or states at block boundaries, the engine"

@@ -1,6 +1,7 @@
 """Stores checkpoints and segments behind the engine's back, on threads of their own.
 
-The engine's thread only copies them out; the daemon copies and hashes them.
+The engine's thread only starts the copies out of its device; the threads here wait for them, and
+the daemon copies and hashes them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Generic, TypeVar
 
 from spliced_connector.client import Accept, Model, NewCheckpoint, NewSegment
 from spliced_connector.errors import Code
+from spliced_connector.model import SegmentSpec
 from spliced_connector.vllm.tally import EngineTally
+from spliced_connector.walk import ToHost, bytes_of
 
 _BUSY_SECONDS = 0.05
 _BUSY_TRIES = 20
@@ -102,13 +105,22 @@ class Storing(ABC, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A checkpoint copied out of the engine: its parts in the order of the layout."""
+    """A checkpoint on its way out of the engine: its parts in the order of the layout."""
 
     hash: bytes
     tokens: int
     parent_hash: bytes
     parent_tokens: int
-    parts: tuple[memoryview, ...]
+    parts: ToHost
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """A captured segment, likewise."""
+
+    spec: SegmentSpec
+    ids: tuple[int, ...]
+    parts: ToHost
 
 
 class Saver(Storing[Taken]):
@@ -119,8 +131,9 @@ class Saver(Storing[Taken]):
     counts_current = True
 
     def _store(self, new: Taken) -> None:
+        parts = tuple(bytes_of(x) for x in new.parts.arrived())
         checkpoint = NewCheckpoint(
-            new.hash, new.tokens, new.parent_hash, new.parent_tokens, Accept.EXACT, new.parts
+            new.hash, new.tokens, new.parent_hash, new.parent_tokens, Accept.EXACT, parts
         )
         for _ in range(_BUSY_TRIES):
             (code,) = self._model.save([checkpoint])
@@ -134,15 +147,16 @@ class Saver(Storing[Taken]):
             self._tally.add(f"save_code_{int(code)}")
 
 
-class Publisher(Storing[NewSegment]):
+class Publisher(Storing[Fresh]):
     """Publishes captured segments."""
 
     thread_name = "spliced-publisher"
     failures = "publish_failures"
     counts_current = False
 
-    def _store(self, new: NewSegment) -> None:
-        (code,) = self._model.publish([new])
+    def _store(self, new: Fresh) -> None:
+        parts = [bytes_of(x) for x in new.parts.arrived()]
+        (code,) = self._model.publish([NewSegment(new.spec, new.ids, parts)])
         if code in (Code.OK, Code.EXISTS):
             self._tally.add("published")
         else:

@@ -23,6 +23,7 @@ from spliced_connector.model import (
     identity_digest,
     weights_digest,
 )
+from spliced_connector.vllm.drafting import Drafter, find_drafter
 from spliced_connector.vllm.layout.names import place
 from spliced_connector.vllm.settings import Settings
 
@@ -63,6 +64,7 @@ class Engine:
     pipelined: bool  # a step may be planned before the one before it has ended
     eager: bool
     max_tokens: int  # of a request
+    drafts: bool = False  # steps compute tokens that may be rejected
 
     @property
     def rows(self) -> tuple[Group, ...]:
@@ -86,16 +88,20 @@ def survey(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Eng
         raise Inert(f"device {device!r} was never tested, 'cpu' was")
     _check(config)
     described = config.model_config.hf_config.to_dict()
-    groups = tuple(_group(i, g, described) for i, g in enumerate(caches.kv_cache_groups))
+    drafter = _drafter(config, caches)
+    own = drafter.apart(caches.kv_cache_groups)
+    groups = tuple(_group(i, g, described) for i, g in enumerate(own))
+    identity = _identify(config, caches, settings)
     engine = Engine(
         version=release,
-        identity=_identify(config, caches, settings),
-        groups=groups,
+        identity=drafter.beside(identity),
+        groups=drafter.joined(identity, groups),
         cache_mode=str(config.cache_config.mamba_cache_mode),
         prefix_caching=bool(config.cache_config.enable_prefix_caching),
         pipelined=config.max_concurrent_batches > 1,
         eager=bool(config.model_config.enforce_eager),
         max_tokens=int(config.model_config.max_model_len),
+        drafts=config.speculative_config is not None,
     )
     _check_layers(engine)
     return engine
@@ -116,7 +122,7 @@ def _check(config: VllmConfig) -> None:
         (parallel.pipeline_parallel_size > 1, "pipeline parallel"),
         (parallel.decode_context_parallel_size > 1, "decode context parallel"),
         (parallel.prefill_context_parallel_size > 1, "prefill context parallel"),
-        (config.speculative_config is not None, "speculative decoding"),
+        (bool(getattr(config.cache_config, "use_replayssm", False)), "replayed states"),
         (model.runner_type != "generate", f"runner {model.runner_type!r}"),
         (bool(model.is_encoder_decoder), "an encoder"),
         (str(config.cache_config.cache_dtype) != "auto", "a quantised cache"),
@@ -137,6 +143,13 @@ def _check(config: VllmConfig) -> None:
     for is_so, what in refused:
         if is_so:
             raise Inert(f"{what} is not supported")
+
+
+def _drafter(config: VllmConfig, caches: KVCacheConfig) -> Drafter:
+    try:
+        return find_drafter(config, caches)
+    except ProfileError as err:
+        raise Inert(str(err)) from err
 
 
 def _group(index: int, group: object, described: Mapping[str, object]) -> Group:

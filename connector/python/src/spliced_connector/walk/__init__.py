@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spliced_connector.walk.canary import Canary, Verdict, logit_error
     from spliced_connector.walk.checkpoints import checkpoint_parts, restore
     from spliced_connector.walk.context import Context, LayerContext
+    from spliced_connector.walk.copies import Copies, ToHost
     from spliced_connector.walk.naming import Naming
     from spliced_connector.walk.plain import altered
     from spliced_connector.walk.reading import UnsupportedError, child
@@ -27,9 +28,14 @@ if TYPE_CHECKING:
     from spliced_connector.walk.run import capture, prefill, splice, splice_long
     from spliced_connector.walk.segments import (
         TORCH_TYPES,
+        by_layer,
+        bytes_of,
         collect,
+        moved,
         pack,
+        packed,
         part_bytes,
+        part_tensors,
         rounded,
         tensor_over,
         unpack,
@@ -42,22 +48,29 @@ __all__ = [
     "Canary",
     "Captured",
     "Context",
+    "Copies",
     "LayerContext",
     "LinearRows",
     "Naming",
     "SegmentLayer",
     "Steps",
+    "ToHost",
     "UnsupportedError",
     "Verdict",
     "altered",
     "architecture",
+    "by_layer",
+    "bytes_of",
     "capture",
     "checkpoint_parts",
     "child",
     "collect",
     "logit_error",
+    "moved",
     "pack",
+    "packed",
     "part_bytes",
+    "part_tensors",
     "prefill",
     "restore",
     "rounded",
@@ -72,12 +85,16 @@ _MODULES = {
     "canary": "Canary Verdict logit_error",
     "checkpoints": "checkpoint_parts restore",
     "context": "Context LayerContext",
+    "copies": "Copies ToHost",
     "naming": "Naming",
     "plain": "altered",
     "reading": "UnsupportedError child",
     "registry": "architecture",
     "run": "capture prefill splice splice_long",
-    "segments": "TORCH_TYPES collect pack part_bytes rounded tensor_over unpack",
+    "segments": (
+        "TORCH_TYPES by_layer bytes_of collect moved pack packed part_bytes part_tensors rounded"
+        " tensor_over unpack"
+    ),
 }
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from spliced_connector.model import DType, Layout, Profile, SegmentSpec
 from spliced_connector.walk.base import Captured, SegmentLayer
+from spliced_connector.walk.copies import Copies
 
 TORCH_TYPES = {
     DType.F32: torch.float32,
@@ -38,24 +39,38 @@ def pack(profile: Profile, captured: Captured) -> list[memoryview]:
     A part whose type and order agree already is not copied, so tensors must not change while the
     views are in use. Raises ValueError when a tensor has not its part's shape.
     """
+    return [bytes_of(x.to("cpu")) for x in packed(profile, captured)]
+
+
+def packed(profile: Profile, captured: Captured) -> list[Tensor]:
+    """As `pack`, as tensors where the segment is."""
     layout = profile.segment_layout(captured.spec)
     found = [getattr(captured.layers[p.layer], FIELDS[p.kind]) for p in layout.parts]
-    return part_bytes(layout, found)
+    return part_tensors(layout, found)
 
 
 def part_bytes(layout: Layout, tensors: Sequence[Tensor | None]) -> list[memoryview]:
     """Tensors, parallel to a layout's parts, as bytes of the parts' types."""
+    return [bytes_of(x.to("cpu")) for x in part_tensors(layout, tensors)]
+
+
+def part_tensors(layout: Layout, tensors: Sequence[Tensor | None]) -> list[Tensor]:
+    """Tensors, parallel to a layout's parts, in the parts' types and each in one piece, where they
+    are. Raises ValueError when one has not its part's shape."""
     out = []
     for part, x in zip(layout.parts, tensors, strict=True):
         if x is None or tuple(x.shape) != part.shape:
             shape = None if x is None else tuple(x.shape)
             raise ValueError(f"part {part.kind} of layer {part.layer} is {shape}, not {part.shape}")
-        stored = x.detach().to("cpu", TORCH_TYPES[part.dtype]).contiguous()
-        if stored.numel() == 0:
-            out.append(memoryview(b""))
-        else:
-            out.append(memoryview(stored.view(torch.uint8).flatten().numpy()))
+        out.append(x.detach().to(TORCH_TYPES[part.dtype]).contiguous())
     return out
+
+
+def bytes_of(x: Tensor) -> memoryview:
+    """The bytes of a tensor in host memory that is in one piece."""
+    if x.numel() == 0:
+        return memoryview(b"")
+    return memoryview(x.view(torch.uint8).flatten().numpy())
 
 
 def unpack(profile: Profile, spec: SegmentSpec, segment: Held) -> Captured:
@@ -74,13 +89,37 @@ def collect(
     layers: int, layout: Layout, part: Callable[[int], memoryview]
 ) -> tuple[SegmentLayer, ...]:
     """The parts of a layout as tensors over their bytes, layer by layer."""
-    found: list[dict[str, Tensor]] = [{} for _ in range(layers)]
-    for i, p in enumerate(layout.parts):
-        view = part(i)
+
+    def over(i: int) -> Tensor:
+        p, view = layout.parts[i], part(i)
         if view.nbytes != p.nbytes:
             raise ValueError(f"part {p.kind} of layer {p.layer}: {view.nbytes} of {p.nbytes} bytes")
-        found[p.layer][FIELDS[p.kind]] = tensor_over(view, p.dtype, p.shape)
+        return tensor_over(view, p.dtype, p.shape)
+
+    return by_layer(layers, layout, [over(i) for i in range(len(layout.parts))])
+
+
+def by_layer(layers: int, layout: Layout, parts: Sequence[Tensor]) -> tuple[SegmentLayer, ...]:
+    """Tensors that are parallel to a layout's parts, layer by layer."""
+    found: list[dict[str, Tensor]] = [{} for _ in range(layers)]
+    for p, x in zip(layout.parts, parts, strict=True):
+        found[p.layer][FIELDS[p.kind]] = x
     return tuple(SegmentLayer(**f) for f in found)
+
+
+def moved(captured: Captured, copies: Copies) -> Captured:
+    """A segment of host memory on the engine's device; on a CPU it is the same memory."""
+    layout = [
+        (i, field)
+        for i, layer in enumerate(captured.layers)
+        for field in FIELDS.values()
+        if getattr(layer, field) is not None
+    ]
+    parts = copies.to_device([getattr(captured.layers[i], field) for i, field in layout])
+    layers: list[dict[str, Tensor]] = [{} for _ in captured.layers]
+    for (i, field), x in zip(layout, parts, strict=True):
+        layers[i][field] = x
+    return Captured(captured.spec, tuple(SegmentLayer(**f) for f in layers))
 
 
 def tensor_over(view: memoryview, dtype: DType, shape: tuple[int, ...]) -> Tensor:
@@ -107,5 +146,5 @@ def _expect_read_only() -> None:
 def rounded(profile: Profile, captured: Captured) -> Captured:
     """A captured segment as a reader would find it: its values in the stored types."""
     layout = profile.segment_layout(captured.spec)
-    views = pack(profile, captured)
-    return Captured(captured.spec, collect(len(captured.layers), layout, lambda i: views[i]))
+    parts = packed(profile, captured)
+    return Captured(captured.spec, by_layer(len(captured.layers), layout, parts))

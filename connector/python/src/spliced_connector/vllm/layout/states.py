@@ -51,6 +51,12 @@ class StatePages:
         self.parts = ("S",) * (state is not None) + ("conv",) * (conv is not None)
         """What there is, as layouts name it."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+        known = self._conv if self._state is None else self._state
+        return torch.device("cpu") if known is None else known.device
+
     def read(self, block: int) -> tuple[Tensor, ...]:
         """Contiguous copies of the `parts`."""
         state, conv = self._views(block)
@@ -97,14 +103,15 @@ def conv_dim_first(module: Any, profile: Profile, layer: int) -> bool:
     conv, _ = _split(_caches(module), profile, layer)
     if conv is None:
         return False
-    tail = (
+    rows, channels = (
         profile.identity.layers[layer].linear.conv.rows,
         profile.rank_conv_channels(layer),
     )
-    shape = tuple(conv.shape[1:])
-    if shape not in (tail, tail[::-1]) or tail[0] == tail[1]:
-        raise UnsupportedError(f"tails of {shape}, want {tail}")
-    return shape != tail
+    # Beside drafts there is room for more rows than a tail has.
+    first, second = conv.shape[1:]
+    if channels not in (first, second) or not rows <= min(first, second) < channels:
+        raise UnsupportedError(f"tails of {(first, second)}, want {(rows, channels)}")
+    return bool(first == channels)
 
 
 def _caches(module: Any) -> tuple[Tensor, ...]:
@@ -129,6 +136,10 @@ def _pages(caches: Sequence[Tensor], profile: Profile, layer: int, order: StateO
     conv, state = _split(caches, profile, layer)
     if state is not None:
         state = _by_head(state, profile, layer, order.key_major)
+    if conv is not None:
+        # The inputs of drafts lie behind those of the tokens that stay.
+        rows = profile.identity.layers[layer].linear.conv.rows
+        conv = conv.narrow(2 if order.conv_dim_first else 1, 0, rows)
     return StatePages(conv, state, order)
 
 
@@ -229,9 +240,10 @@ class _Look:
             caches_out = self._run(caches, inputs[cut:], cut)
             if caches is stays:
                 out = caches_out
-        same = torch.equal(out, caches_out) and all(
-            torch.equal(a[1], b[1]) for a, b in zip(stays, moves, strict=True)
+        stay, move = (
+            _pages(caches, self._profile, self._layer, order).read(1) for caches in (stays, moves)
         )
+        same = torch.equal(out, caches_out) and all(map(torch.equal, stay, move))
         if not same or not bool(torch.isfinite(out).all()):
             raise UnsupportedError("a state that was moved does not go on alike")
 

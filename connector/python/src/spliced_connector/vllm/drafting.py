@@ -1,0 +1,106 @@
+"""The attention layers of a model that drafts, beside those of the model itself.
+
+Drafts count only once the model has computed them too, so what a drafter keeps changes no answer.
+Its rows are stored all the same, as further layers of the identity: behind a prefix without them
+it would draft badly. Its last row may have been made for another next token, which costs a draft.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from spliced_connector.errors import ProfileError
+from spliced_connector.model import Attention, DType, Identity, Kind, Layer
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+
+    from spliced_connector.vllm.support import Group
+
+_OWN_NAMES = ("draft_model.", "mtp.")
+"""What drafters' layers are called; those of others are numbered on behind the model's."""
+
+_DTYPES = {"torch.float32": DType.F32, "torch.float16": DType.F16, "torch.bfloat16": DType.BF16}
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """The layers of one drafter, by the engine's cache groups; none of a drafter without rows."""
+
+    names: tuple[tuple[str, ...], ...]
+    layers: tuple[Layer, ...] = ()  # one for each name
+    about: str = ""  # what it is, as a part of the identity
+
+    def apart(self, groups: Sequence[KVCacheGroupSpec]) -> list[KVCacheGroupSpec]:
+        """The engine's groups without them."""
+        return [
+            replace(group, layer_names=[n for n in group.layer_names if n not in names])
+            if names
+            else group
+            for group, names in zip(groups, self.names, strict=True)
+        ]
+
+    def beside(self, identity: Identity) -> Identity:
+        """The identity of the model and its drafter."""
+        if not any(self.names):
+            return identity
+        return replace(identity, layers=identity.layers + self.layers, adapter=self.about)
+
+    def joined(self, identity: Identity, groups: Sequence[Group]) -> tuple[Group, ...]:
+        """The groups of the model alone, with the drafter's layers numbered behind the model's.
+
+        identity: of the model alone.
+        """
+        out, number = [], len(identity.layers)
+        for group, names in zip(groups, self.names, strict=True):
+            numbers = tuple(range(number, number + len(names)))
+            number += len(names)
+            out.append(replace(group, layers=group.layers + numbers, names=group.names + names))
+        return tuple(out)
+
+
+def find_drafter(config: VllmConfig, caches: KVCacheConfig) -> Drafter:
+    """What drafts in this engine. Raises ProfileError for layers that have no plain rows."""
+    groups = caches.kv_cache_groups
+    if config.speculative_config is None:
+        return Drafter(tuple(() for _ in groups))
+    own = int(config.model_config.hf_text_config.num_hidden_layers)
+    names = tuple(tuple(n for n in g.layer_names if _drafts(n, own)) for g in groups)
+    ranks = int(config.parallel_config.tensor_parallel_size)
+    layers = tuple(
+        _layer(group, ranks) for group, found in zip(groups, names, strict=True) for _ in found
+    )
+    return Drafter(names, layers, _about(config))
+
+
+def _drafts(name: str, own: int) -> bool:
+    """Whether a layer is a drafter's. own: layers of the model."""
+    numbers = re.findall(r"(?<=\.)\d+(?=\.)", name)
+    return name.startswith(_OWN_NAMES) or bool(numbers and int(numbers[-1]) >= own)
+
+
+def _layer(group: KVCacheGroupSpec, ranks: int) -> Layer:
+    spec = group.kv_cache_spec
+    dtype = _DTYPES.get(str(getattr(spec, "dtype", None)))
+    plain = type(spec).__name__ == "FullAttentionSpec" and spec.sliding_window is None
+    if not plain or dtype is None:
+        raise ProfileError(f"a drafter with a {type(spec).__name__} is not supported")
+    heads, key_dim = int(spec.num_kv_heads), int(spec.head_size)
+    value_dim = int(getattr(spec, "head_size_v", key_dim))
+    # Keys are kept as they are and never turned: how, is no part of it.
+    return Layer(Kind.FULL, Attention(heads * ranks, key_dim, value_dim, dtype))
+
+
+def _about(config: VllmConfig) -> str:
+    """A name for the drafter's model, by its settings: two of one name draft for each other."""
+    speculative = config.speculative_config
+    model = speculative.draft_model_config
+    described: Mapping[str, object] = {} if model is None else model.hf_config.to_dict()
+    text = json.dumps([str(speculative.model), described], sort_keys=True, default=str)
+    return f"drafts: {speculative.method} {hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,0 +1,132 @@
+"""Copies between the memory of an engine's device and host memory.
+
+On a GPU they run on a stream of their own and through pinned memory, so that the thread that runs
+the model waits for none of them. On a CPU there is nothing to copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Moment(Protocol):
+    """A point in the work of a stream."""
+
+    def synchronize(self) -> None:
+        """Returns when it is reached. Any thread may call it."""
+        ...
+
+
+class Stream(Protocol):
+    """A stream beside the one that the engine computes on, the device's current one."""
+
+    def host(self, like: Tensor) -> Tensor:
+        """Host memory that the device copies from and to by itself, not set."""
+        ...
+
+    def device(self, like: Tensor) -> Tensor:
+        """Memory of the device, not set."""
+        ...
+
+    def follow(self) -> None:
+        """What comes next here waits for what the engine's stream has been given."""
+        ...
+
+    def copy(self, to: Tensor, source: Tensor) -> None: ...
+
+    def moment(self) -> Moment: ...
+
+    def precede(self, made: Sequence[Tensor]) -> None:
+        """What the engine's stream is given from now on waits for what was given here, and may use
+        what was made here."""
+        ...
+
+
+class ToHost:
+    """Tensors on their way to host memory. They must not change before `arrived` has returned."""
+
+    def __init__(self, tensors: Sequence[Tensor], stream: Stream | None) -> None:
+        """stream: None for tensors that are there."""
+        self._moment: Moment | None = None
+        self._sources = tuple(tensors)  # kept until they are copied
+        self._host = self._sources
+        if stream is None:
+            return
+        self._host = tuple(stream.host(x) for x in tensors)
+        stream.follow()
+        for to, source in zip(self._host, tensors, strict=True):
+            stream.copy(to, source)
+        self._moment = stream.moment()
+
+    def arrived(self) -> tuple[Tensor, ...]:
+        """Waits for them. Any thread may call it, one at a time."""
+        if self._moment is not None:
+            self._moment.synchronize()
+        self._moment, self._sources = None, ()
+        return self._host
+
+
+class Copies:
+    """One engine's copies. Its thread starts them."""
+
+    def __init__(self, device: torch.device, stream: Stream | None = None) -> None:
+        """stream: for tests."""
+        self.device = device
+        own = None if device.type == "cpu" else _Beside(device)
+        self._stream: Stream | None = stream or own
+
+    def to_host(self, tensors: Sequence[Tensor]) -> ToHost:
+        """tensors: of the device, each in one piece."""
+        return ToHost(tensors, self._stream)
+
+    def to_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Tensors of host memory, which is not read any more when this returns, for use on the
+        engine's stream. On a CPU they are the same ones."""
+        stream = self._stream
+        if stream is None:
+            return list(tensors)
+        made = []
+        for x in tensors:
+            pinned, to = stream.host(x), stream.device(x)
+            pinned.copy_(x)
+            stream.copy(to, pinned)
+            made.append(to)
+        stream.precede(made)
+        return made
+
+
+class _Beside:
+    """As `Stream`, of any accelerator that torch knows. Never ran on one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.Stream(device=device)
+
+    def host(self, like: Tensor) -> Tensor:
+        # Torch keeps pinned memory, and gives it to others when the copies of it are done.
+        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+
+    def device(self, like: Tensor) -> Tensor:
+        with self._stream:
+            return torch.empty(like.shape, dtype=like.dtype, device=self._device)
+
+    def follow(self) -> None:
+        self._stream.wait_stream(torch.accelerator.current_stream(self._device))
+
+    def copy(self, to: Tensor, source: Tensor) -> None:
+        with self._stream:
+            to.copy_(source, non_blocking=True)
+
+    def moment(self) -> Moment:
+        reached: Moment = self._stream.record_event()
+        return reached
+
+    def precede(self, made: Sequence[Tensor]) -> None:
+        current = torch.accelerator.current_stream(self._device)
+        current.wait_stream(self._stream)
+        for x in made:
+            x.record_stream(current)
