@@ -90,7 +90,7 @@ def _group(chunks: list[tuple[int, int]], length: int, device: torch.device) -> 
     lo = torch.tensor([c[0] for c in chunks], device=device)[:, None]
     size = torch.tensor([c[1] for c in chunks], device=device)[:, None]
     within = torch.arange(length, device=device)[None, :]
-    mask = None if bool((size == length).all()) else (within < size)
+    mask = None if all(c[1] == length for c in chunks) else (within < size)
     return _Group(len(chunks), length, (lo + within.minimum(size - 1)).flatten(), mask)
 
 
