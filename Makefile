@@ -51,7 +51,7 @@ LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
 .PHONY: help build static fakecuda demo torture torture-long hostile test race lint fuzz faults reference bench bench-disk \
-  generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines fidelity \
+  generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines faults-engines fidelity \
   gpu-check gpu-check-bundle
 
 help: ## list the targets
@@ -145,6 +145,12 @@ bench-engines: build ## time to the first token in vLLM with and without splicin
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
 	  $(ENGINES)/bin/python scripts/bench-engines/bench.py
+
+REQUESTS ?= 5000
+faults-engines: build ## REQUESTS requests in each mode to vLLM on two ranks, beside a daemon in trouble: 0 wrong answers
+	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
+	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
+	  cd $(PYDIR) && PYTHONPATH=src:tests $(ENGINES)/bin/python -m engine.faults --requests $(REQUESTS)
 
 fidelity: ## what each way of reuse costs in answers: docs/fidelity.md; a quarter of an hour
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \

@@ -13,6 +13,7 @@ collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
 
 # Modules that start vLLM.
 STARTING = (
+    "test_vllm_faults",
     "test_vllm_prefix",
     "test_vllm_prefix_dense",
     "test_vllm_prefix_drafter",

@@ -120,11 +120,6 @@ def test_checkpoints_are_waited_for_by_the_thread_that_stores_them() -> None:
     part = stored[0].parts[0]
     assert isinstance(part, memoryview)
     assert part.cast("f").tolist() == [0, 1, 2, 3]
-        0,
-        1,
-        2,
-        3,
-    ]
 
 
 # Tensors of the device "meta" have no values: an operation that needs one on the host, or memory of
