@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
-    from spliced_connector.vllm.support import Group
-
 _OWN_NAMES = ("draft_model.", "mtp.")
 """What drafters' layers are called; those of others are numbered on behind the model's."""
 
@@ -52,17 +50,13 @@ class Drafter:
             return identity
         return replace(identity, layers=identity.layers + self.layers, adapter=self.about)
 
-    def joined(self, identity: Identity, groups: Sequence[Group]) -> tuple[Group, ...]:
-        """The groups of the model alone, with the drafter's layers numbered behind the model's.
-
-        identity: of the model alone.
-        """
-        out, number = [], len(identity.layers)
-        for group, names in zip(groups, self.names, strict=True):
-            numbers = tuple(range(number, number + len(names)))
-            number += len(names)
-            out.append(replace(group, layers=group.layers + numbers, names=group.names + names))
-        return tuple(out)
+    def numbers(self, first: int) -> list[tuple[int, ...]]:
+        """The numbers of the layers, by group, when they are counted on from `first`."""
+        out = []
+        for names in self.names:
+            out.append(tuple(range(first, first + len(names))))
+            first += len(names)
+        return out
 
 
 def find_drafter(config: VllmConfig, caches: KVCacheConfig) -> Drafter:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,7 +95,7 @@ def survey(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Eng
     engine = Engine(
         version=release,
         identity=drafter.beside(identity),
-        groups=drafter.joined(identity, groups),
+        groups=_joined(groups, drafter, len(identity.layers)),
         cache_mode=str(config.cache_config.mamba_cache_mode),
         prefix_caching=bool(config.cache_config.enable_prefix_caching),
         pipelined=config.max_concurrent_batches > 1,
@@ -150,6 +150,15 @@ def _drafter(config: VllmConfig, caches: KVCacheConfig) -> Drafter:
         return find_drafter(config, caches)
     except ProfileError as err:
         raise Inert(str(err)) from err
+
+
+def _joined(groups: Sequence[Group], drafter: Drafter, layers: int) -> tuple[Group, ...]:
+    """The groups of the model, with the drafter's layers counted on behind its own."""
+    more = zip(groups, drafter.numbers(layers), drafter.names, strict=True)
+    return tuple(
+        replace(group, layers=group.layers + numbers, names=group.names + names)
+        for group, numbers, names in more
+    )
 
 
 def _group(index: int, group: object, described: Mapping[str, object]) -> Group:
