@@ -219,6 +219,17 @@ def test_types_are_those_of_the_cache() -> None:
     assert layers[1].attention.dtype == DType.F32
 
 
+def test_rows_that_are_rounded_have_names_of_their_own() -> None:
+    kept = caches(LINEAR, (rows(dtype="torch.uint8"), FULL[1]))
+    found = {}
+    for name in ("fp8", "fp8_e4m3", "fp8_e5m2"):
+        engine = read(config(cache_config__cache_dtype=name), kept)
+        assert engine.identity.layers == read().identity.layers
+        found[name] = engine.identity.weights
+    assert found["fp8"] == found["fp8_e4m3"]
+    assert len({read().identity.weights, *found.values()}) == 3
+
+
 def test_engines_that_compute_otherwise_are_named_otherwise() -> None:
     mixer = LINEAR[1]
     narrow = caches((states(dtypes=("torch.bfloat16", "torch.bfloat16")), mixer), FULL)
@@ -241,7 +252,7 @@ def test_engines_that_compute_otherwise_are_named_otherwise() -> None:
         ({"cache_config__use_replayssm": True}, "replayed states"),
         ({"model_config__runner_type": "pooling"}, "runner 'pooling'"),
         ({"model_config__is_encoder_decoder": True}, "an encoder"),
-        ({"cache_config__cache_dtype": "fp8"}, "quantised cache"),
+        ({"cache_config__cache_dtype": "nvfp4"}, "a cache of nvfp4"),
         ({"load_config__load_format": "dummy"}, "load_format 'dummy'"),
         ({"weight_transfer_config": object()}, "weight transfer"),
         ({"model_config__hf_overrides": {"rms_norm_eps": 1}}, "hf_overrides"),

@@ -19,6 +19,7 @@ STARTING = (
     "test_vllm_prefix_drafter",
     "test_vllm_prefix_drafts",
     "test_vllm_prefix_faults",
+    "test_vllm_prefix_fp8",
     "test_vllm_prefix_ranks",
     "test_vllm_splice",
     "test_vllm_splice_cached",

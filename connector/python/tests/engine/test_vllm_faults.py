@@ -16,7 +16,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("mode", ["prefix", "splice"])
 def test_no_answer_is_wrong_beside_a_daemon_in_trouble(mode: str) -> None:
-    report = run(mode, requests=60)
-    assert report.requests == 60
+    report = run(mode, requests=400)
+    assert report.requests == 400
     assert report.wrong == []
     assert "inert" not in report.counts

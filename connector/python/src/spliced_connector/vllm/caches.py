@@ -87,6 +87,7 @@ class RowPages:
         self._writer = writer(module)
         self._keys = _Elements(found.cache, found.block_dim, found.keys)
         self._values = _Elements(found.cache, found.block_dim, found.values)
+        self._rounding = found.rounding
         self._step = found.keys.shape[0]  # kernels may use smaller blocks
         if block_tokens % self._step:
             raise UnsupportedError(f"blocks of {self._step} rows for {block_tokens} tokens")
@@ -101,7 +102,11 @@ class RowPages:
         blocks = self._kernel_blocks(table, torch.arange(first, -(-end // self._step)))
         blocks = blocks.to(self._cache.device)
         cut = slice(begin - first * self._step, end - first * self._step)
-        return self._keys.read(blocks)[cut], self._values.read(blocks)[cut]
+        kept = self._keys.read(blocks)[cut], self._values.read(blocks)[cut]
+        if self._rounding is None:
+            return kept
+        k, v = map(self._rounding.decoded, kept, self._rounding.scales)
+        return k, v
 
     def write(self, table: Sequence[int], begin: int, k: Tensor, v: Tensor) -> None:
         """Replace keys [n, KV, dk] and values [n, KV, dv] of tokens from `begin` on.
@@ -115,7 +120,9 @@ class RowPages:
         tokens = torch.arange(begin, begin + len(k))
         blocks = self._kernel_blocks(table, tokens // self._step)
         slots = (blocks * self._step + tokens % self._step).to(self._cache.device)
-        self._writer(k.to(self._cache), v.to(self._cache), self._cache, slots)
+        dtype = self._cache.dtype if self._rounding is None else self._rounding.computed
+        k, v = (x.to(self._cache.device, dtype) for x in (k, v))
+        self._writer(k, v, self._cache, slots)
 
     def _kernel_blocks(self, table: Sequence[int], indices: Tensor) -> Tensor:
         n = self.block_tokens // self._step

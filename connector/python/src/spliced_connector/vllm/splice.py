@@ -255,6 +255,7 @@ def _check_config(config: VllmConfig) -> None:
         (bool(parallel.enable_expert_parallel), "expert parallel"),
         (config.lora_config is not None, "adapters"),
         (config.quant_config is not None, "quantised weights"),
+        (str(config.cache_config.cache_dtype) != "auto", "a quantised cache"),
     )
     for is_so, what in refused:
         if is_so:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from spliced_connector.errors import ProfileError
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 TESTED = ("0.32.",)
 """Releases of vLLM that the connector was run with."""
+
+_ROUNDED = ("fp8_e4m3", "fp8_e5m2")
+"""Types of one byte that an engine may round its rows to."""
 
 _DTYPES = {"torch.float32": DType.F32, "torch.float16": DType.F16, "torch.bfloat16": DType.BF16}
 
@@ -125,7 +129,7 @@ def _check(config: VllmConfig) -> None:
         (bool(getattr(config.cache_config, "use_replayssm", False)), "replayed states"),
         (model.runner_type != "generate", f"runner {model.runner_type!r}"),
         (bool(model.is_encoder_decoder), "an encoder"),
-        (str(config.cache_config.cache_dtype) != "auto", "a quantised cache"),
+        (_cache_type(config) not in ("auto", *_ROUNDED), f"a cache of {_cache_type(config)}"),
         # Weights that are not those that the settings name.
         (str(config.load_config.load_format) == "dummy", "load_format 'dummy'"),
         (
@@ -143,6 +147,11 @@ def _check(config: VllmConfig) -> None:
     for is_so, what in refused:
         if is_so:
             raise Inert(f"{what} is not supported")
+
+
+def _cache_type(config: VllmConfig) -> str:
+    name = str(config.cache_config.cache_dtype)
+    return "fp8_e4m3" if name == "fp8" else name
 
 
 def _drafter(config: VllmConfig, caches: KVCacheConfig) -> Drafter:
@@ -195,11 +204,16 @@ def _kept(spec: KVCacheSpec) -> dict[str, str]:
 def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Identity:
     weights = _weights(settings, str(config.model_config.model))
     described: Mapping[str, object] = config.model_config.hf_config.to_dict()
-    kv, conv = _dtypes(caches)
+    computed, rounded = str(config.model_config.dtype), _cache_type(config)
+    if rounded == "auto":
+        kv, conv = _dtypes(caches)
+    else:  # read as they are computed with, and never the same as rows that were not rounded
+        kv, conv = _dtypes(caches, rows={"torch.uint8": computed})
+        computed += f", rows rounded to {rounded}"
     try:
         return from_config(
             described,
-            identity_digest(weights, described, str(config.model_config.dtype), _running(caches)),
+            identity_digest(weights, described, computed, _running(caches)),
             tp_size=int(config.parallel_config.tensor_parallel_size),
             kv=kv,
             conv=conv,
@@ -244,11 +258,17 @@ def _digest(weights: str, cache: str, files: tuple[tuple[object, ...], ...]) -> 
     return weights_digest(weights, cache)
 
 
-def _dtypes(caches: KVCacheConfig) -> tuple[DType, DType]:
-    """Element types of rows and of convolution tails; where there are none, of the other."""
+def _dtypes(
+    caches: KVCacheConfig, rows: Mapping[str, str] = MappingProxyType({})
+) -> tuple[DType, DType]:
+    """Element types of rows and of convolution tails; where there are none, of the other.
+
+    rows: what rows are read as, by the type that they are kept in.
+    """
     specs = [group.kv_cache_spec for group in caches.kv_cache_groups]
     conv = _states(caches, "conv")
-    kv = {str(getattr(spec, "dtype", None)) for spec in specs if not hasattr(spec, "dtypes")}
+    kept = {str(getattr(spec, "dtype", None)) for spec in specs if not hasattr(spec, "dtypes")}
+    kv = {rows.get(name, name) for name in kept}
     if len(kv) > 1 or len(conv) > 1:
         raise Inert(f"layers of several element types: {sorted(kv | conv)}")
     found = [_DTYPES.get(next(iter(names))) for names in (kv or conv, conv or kv) if names]

@@ -18,15 +18,40 @@ from spliced_connector.model import Kind, Profile
 
 _DIGIT = 128
 """Patterns are numbers below it, which all element types hold exactly."""
+_SHORT_DIGIT = 8
+"""Likewise, for types of one byte."""
 _UNTOUCHED = 200.0
 _MOST_SCRATCH = 1 << 28
 """Bytes of scratch memory; a block that is spread wider is not understood."""
+
+FP8 = {
+    "fp8": torch.float8_e4m3fn,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+}
+"""The engine's names of types of one byte that rows may be rounded to."""
 
 Writer = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 
 
 class UnsupportedError(ValueError):
     """What of the engine's cache is not understood."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How a layer rounds rows to one byte: what is kept is `row / scale`, of keys and of values.
+
+    Whatever was read and is filed again is rounded to the same bytes: the type that rows are
+    computed in is fine enough.
+    """
+
+    kept: torch.dtype
+    computed: torch.dtype
+    scales: tuple[float, float]
+
+    def decoded(self, kept: Tensor, scale: float) -> Tensor:
+        return (kept.view(self.kept).to(torch.float32) * scale).to(self.computed)
 
 
 @dataclass(frozen=True)
@@ -38,6 +63,7 @@ class FoundRows:
     block_dim: int
     keys: Tensor
     values: Tensor
+    rounding: Rounding | None = None
 
 
 def find_rows(module: Any, profile: Profile, layer: int) -> FoundRows:
@@ -54,12 +80,26 @@ def find_rows(module: Any, profile: Profile, layer: int) -> FoundRows:
     tokens, rest = divmod(elements, heads * sum(dims))
     if rest or tokens < 1:
         raise UnsupportedError(f"cache of shape {tuple(cache.shape)} for {heads} heads of {dims}")
+    rounding = _rounding(module, cache)
     scratch = _scratch(cache, block_dim)
-    places = _places(scratch, cache.stride(block_dim), writer(module), tokens, heads, dims)
+    sizes = tokens, heads, dims
+    places = _places(scratch, cache.stride(block_dim), writer(module), sizes, rounding)
     split = tokens * heads * dims[0]
     keys = places[:split].view(tokens, heads, dims[0])
     values = places[split:].view(tokens, heads, dims[1])
-    return FoundRows(cache, block_dim, keys, values)
+    return FoundRows(cache, block_dim, keys, values, rounding)
+
+
+def _rounding(module: Any, cache: Tensor) -> Rounding | None:
+    """None for rows that are kept as they are."""
+    if cache.dtype != torch.uint8 and cache.dtype not in FP8.values():
+        return None
+    kept = FP8.get(str(getattr(module, "kv_cache_dtype", None)))
+    scales = [getattr(module, f"_{name}_scale", None) for name in "kv"]
+    if kept is None or not all(isinstance(x, Tensor) and x.numel() == 1 for x in scales):
+        raise UnsupportedError("rows of one byte are rounded in a way that is not known")
+    key, value = (float(getattr(module, f"_{name}_scale_float")) for name in "kv")
+    return Rounding(kept, module.dtype, (key, value))
 
 
 def _scratch(cache: Tensor, block_dim: int) -> Tensor:
@@ -91,11 +131,11 @@ def _places(
     scratch: Tensor,
     block_stride: int,
     write: Writer,
-    tokens: int,
-    heads: int,
-    dims: tuple[int, int],
+    sizes: tuple[int, int, tuple[int, int]],
+    rounding: Rounding | None,
 ) -> Tensor:
     """The place of every element of a block, keys first, counted from the block's begin."""
+    tokens, heads, dims = sizes
     counts = [tokens * heads * dim for dim in dims]
     total = sum(counts)
     slots = torch.arange(tokens, 2 * tokens, dtype=torch.int64, device=scratch.device)
@@ -103,24 +143,26 @@ def _places(
         (scratch.untyped_storage().nbytes() // scratch.element_size(),), (1,), 0
     )
     number = torch.zeros(memory.shape[0], dtype=torch.int64)
-    digits = max(1, math.ceil(math.log(total, _DIGIT)))
-    for digit in range(digits):
-        pattern = torch.arange(total) // _DIGIT**digit % _DIGIT
+    base = _SHORT_DIGIT if rounding else _DIGIT
+    computed = rounding.computed if rounding else scratch.dtype
+    scales = rounding.scales if rounding else (1.0, 1.0)
+    for digit in range(max(1, math.ceil(math.log(total, base)))):
+        pattern = torch.arange(total) // base**digit % base
         memory.fill_(_UNTOUCHED)
         k, v = (
-            part.view(tokens, heads, dim).to(scratch)
-            for part, dim in zip(pattern.split(counts), dims, strict=True)
+            (part.view(tokens, heads, dim) * scale).to(scratch.device, computed)
+            for part, dim, scale in zip(pattern.split(counts), dims, scales, strict=True)
         )
         write(k, v, scratch, slots)
-        seen = memory.to("cpu", torch.float32)
+        seen = memory.to("cpu")
         touched = seen != _UNTOUCHED
         if digit and not torch.equal(touched, number >= 0):
             raise UnsupportedError("rows land in other places each time")
-        digits_seen = seen[touched]
-        if not bool(((digits_seen == digits_seen.floor()) & (digits_seen < _DIGIT)).all()):
+        digits = (seen.view(rounding.kept) if rounding else seen).to(torch.float32)[touched]
+        if not bool(((digits == digits.floor()) & (digits < base)).all()):
             raise UnsupportedError("rows are not kept as they are")
         number[~touched] = -1
-        number[touched] += seen[touched].to(torch.int64) * _DIGIT**digit
+        number[touched] += digits.to(torch.int64) * base**digit
     return _inverse(number, total, block_stride)
 
 
