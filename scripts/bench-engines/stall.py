@@ -79,6 +79,9 @@ class Stepped:
             ),
         )
         self._engine = self.llm.llm_engine
+        # The daemon is not told how quick a model of this size is: it would advise to compute.
+        half = self._engine.engine_core.engine_core.scheduler.connector.scheduler_half
+        half._mode._clock.take = tuple
         self._names = 0
 
     def add(self, ids: Sequence[int], answer: int, cuts: Sequence[int] = ()) -> str:
@@ -219,7 +222,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="spliced-stall-") as name, ExitStack() as stack:
         directory = Path(name)
         model = random_model(directory / "model", args.layers, args.hidden)
-        daemon, path = start_daemon(directory, "-arena=1GiB", "-private=256MiB")
+        daemon, path = start_daemon(
+            directory, "-arena=1GiB", "-private=256MiB", "-prefill-speed=500"
+        )
         stack.callback(daemon.close)
         bench = Bench(Stepped(model, path, args.others, args.stall_ms), args.segments, args.length)
         bench.run(args.rounds, args.others)
