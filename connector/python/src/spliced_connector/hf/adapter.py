@@ -8,6 +8,10 @@
 continues saved states and gives what no cache gives; mode `splice` places captured segments and
 recomputes the seams; mode `none` is the model's own forward. A daemon that is absent, slow or gone
 costs a bounded wait: the prompt is then computed, and `Prefilled.trouble` says why.
+
+The state behind an answer of `generate` is kept, so that the next turn of the conversation
+continues behind it. A spliced one is kept by, and continued from, requests that say
+accept=Accept.ANY.
 """
 
 from __future__ import annotations
@@ -22,12 +26,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from spliced_connector.client import Client
+from spliced_connector.client import Accept, Client
 from spliced_connector.errors import ProfileError
-from spliced_connector.hf.cache import filled
+from spliced_connector.hf.cache import filled, read_back
 from spliced_connector.hf.canary import Watch
 from spliced_connector.hf.modes import Request, Walked, by_prefix, by_segments, plainly
-from spliced_connector.hf.reuse import Reuse, UnreliableError
+from spliced_connector.hf.reuse import Kept, Reuse, UnreliableError
 from spliced_connector.model import Plan, divide
 from spliced_connector.walk import Context, Naming, UnsupportedError, altered, architecture
 
@@ -47,8 +51,9 @@ class HFSettings:
     """How the adapter reuses; the default is usable.
 
     seam_tokens is w, the tokens recomputed on either side of a join. Checkpoints lie at multiples
-    of block_tokens. With keep_all every missing segment is captured and every position that the
-    daemon names is saved, also where it advises against: for warming a cache. A canary_share of
+    of block_tokens, and behind answers. What the daemon advises is followed, but with keep_all:
+    then every missing segment is captured, every position that it names is saved and all that is
+    held is used, for warming a cache. A canary_share of
     the spliced prompts is computed again behind its answer; canary_bound is the error of logits,
     relative to their spread, beyond which a comparison has failed; some failures end splicing.
     """
@@ -110,7 +115,7 @@ class SplicedTransformers:
                 connector="transformers",
                 engine=type(model).__name__,
             )
-            self._reuse = Reuse(arch, spliced, model.device)
+            self._reuse = Reuse(arch, spliced, model.device, _answer_ends(model))
             self._watch = Watch(arch, spliced, settings.canary_share, settings.canary_bound)
         except (UnsupportedError, ProfileError) as err:
             self.inert = str(err)
@@ -123,6 +128,7 @@ class SplicedTransformers:
         mode: Mode = "none",
         *,
         keep: bool = True,
+        accept: Accept = Accept.EXACT,
     ) -> Prefilled:
         """Computes a prompt. Raises `PlanError` for cuts that can never be right.
 
@@ -134,7 +140,7 @@ class SplicedTransformers:
         if mode == "none" or reuse is None:
             return self._own(tokens)
         with torch.no_grad():
-            walked = self._walk(reuse, tokens, cuts, mode, len(tokens))
+            walked = self._walk(reuse, tokens, cuts, mode, len(tokens), accept)
             if walked.hidden is None:
                 raise RuntimeError("no row of the prompt was computed")
             logits = reuse.arch.logits(walked.hidden[-1:])[0]
@@ -148,6 +154,8 @@ class SplicedTransformers:
         ids: Sequence[int] | Tensor,
         cuts: Sequence[int] = (),
         mode: Mode = "none",
+        *,
+        accept: Accept = Accept.EXACT,
         **options: object,
     ) -> Tensor:
         """The model's own `generate` behind a reused prompt, with its options: [1, tokens].
@@ -164,10 +172,13 @@ class SplicedTransformers:
         if mode == "none" or reuse is None or not usable or self._branches(options):
             return cast(Tensor, self.model.generate(line, attention_mask=mask, **options))
         with torch.no_grad():
-            walked = self._walk(reuse, tokens, cuts, mode, len(tokens) - 1)
+            walked = self._walk(reuse, tokens, cuts, mode, len(tokens) - 1, accept)
             cache = filled(self.model, reuse.arch, walked.context)
         out = self.model.generate(line, attention_mask=mask, past_key_values=cache, **options)
         if walked.kept is not None:
+            self._keep_answer(
+                reuse, walked, walked.kept, cache, _plain(getattr(out, "sequences", out))
+            )
             reuse.store(walked.kept)
         self._watch.look(tokens, walked.context)
         return cast(Tensor, out)
@@ -184,6 +195,25 @@ class SplicedTransformers:
         following = int(done.logits.argmax())
         self._watch.look([*walked.kept.ids, following], walked.context)
         return codes
+
+    def _keep_answer(
+        self, reuse: Reuse, walked: Walked, kept: Kept, cache: Cache, said: list[int]
+    ) -> None:
+        """Adds the state behind an answer to what is stored, where it is worth it. The answer's
+        last token was sampled and never computed."""
+        after, prompt_tokens = walked.context.snapshot(), len(kept.ids)
+        if not kept.keeps(after):
+            return
+        try:
+            read_back(self.model, reuse.arch, cache, after)
+        except (UnsupportedError, ValueError) as err:
+            log.warning("the state behind an answer is not kept: %s", err)
+            return
+        if not prompt_tokens < after.tokens < len(said):
+            return
+        kept.ids = said[: after.tokens]
+        if reuse.told(kept.ids, prompt_tokens, kept.held) or self.settings.keep_all:
+            kept.checkpoints.append(after)
 
     def _serving(self) -> Reuse | None:
         """What to reuse with: nothing from when the model has more in it than was named."""
@@ -222,23 +252,39 @@ class SplicedTransformers:
         )
 
     def _walk(
-        self, reuse: Reuse, ids: list[int], cuts: Sequence[int], mode: Mode, upto: int
+        self,
+        reuse: Reuse,
+        ids: list[int],
+        cuts: Sequence[int],
+        mode: Mode,
+        upto: int,
+        accept: Accept,
     ) -> Walked:
         """Brings a context to token `upto`, with reuse or, where that fails, without."""
         # Also without a daemon: wrong cuts are the caller's error, whatever else is wrong.
         prompt = divide(
             reuse.profile, reuse.model.salt or b"", ids, cuts, self.settings.seam_tokens
         )
-        request = Request(ids, tuple(cuts), prompt, upto, self.settings.keep_all)
+        settings = self.settings
+        request = Request(
+            ids, tuple(cuts), prompt, upto, accept, settings.block_tokens, settings.keep_all
+        )
         try:
             if mode == "prefix":
-                return by_prefix(reuse, request, self.settings.block_tokens)
+                return by_prefix(reuse, request)
             if self._watch.off:
                 return plainly(reuse, request, "the canary has switched splicing off")
             return by_segments(reuse, request)
         except UnreliableError as err:
             log.warning("prompt of %d tokens computed without reuse: %s", len(ids), err)
             return plainly(reuse, request, str(err))
+
+
+def _answer_ends(model: PreTrainedModel) -> list[int]:
+    """The tokens at which the model ends its answers."""
+    config = model.generation_config
+    named = None if config is None else config.eos_token_id
+    return [named] if isinstance(named, int) else list(named or ())
 
 
 def _plain(ids: Sequence[int] | Tensor) -> list[int]:

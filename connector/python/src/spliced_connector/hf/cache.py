@@ -1,4 +1,5 @@
-"""A transformers cache that holds what a context holds, so that `generate` goes on from it."""
+"""A transformers cache that holds what a context holds, so that `generate` goes on from it; and a
+context that holds what such a cache does in the end."""
 
 from __future__ import annotations
 
@@ -29,6 +30,58 @@ def filled(model: PreTrainedModel, arch: Architecture, context: Context) -> Cach
             first, second = (v, k) if described.kind == Kind.MLA else (k, v)
             cache.update(first, second, slot)
     return cache
+
+
+def read_back(model: PreTrainedModel, arch: Architecture, cache: Cache, context: Context) -> None:
+    """Moves a context to where a cache has got to that `filled` made of it.
+
+    Raises UnsupportedError where a layer of the cache is not as it was made; the context is then
+    of no use.
+    """
+    lengths = set()
+    for slot, at, described in zip(arch.slots, context.layers, arch.identity.layers, strict=True):
+        if described.kind == Kind.LINEAR:
+            _take_linear(model, cache, slot, described.linear, at)
+        elif at.k is not None and at.v is not None:
+            first, second = _rows(cache, slot)
+            at.k, at.v = (second, first) if described.kind == Kind.MLA else (first, second)
+            lengths.add(len(at.k))
+    if len(lengths) != 1:
+        raise UnsupportedError(f"layers of a cache hold {sorted(lengths)} tokens")
+    context.tokens = lengths.pop()
+
+
+def _rows(cache: Cache, slot: int) -> tuple[Tensor, Tensor]:
+    layer = cache.layers[slot]
+    if layer.keys is None or layer.values is None:
+        raise UnsupportedError(f"layer {slot} of a cache holds no rows")
+    k, v = (x[0].transpose(0, 1).contiguous() for x in (layer.keys, layer.values))
+    return k, v
+
+
+def _take_linear(
+    model: PreTrainedModel, cache: Cache, slot: int, described: Linear, at: LayerContext
+) -> None:
+    if at.state is None:
+        raise UnsupportedError(f"layer {slot} has no state")
+    if described.family == Family.LIGHTNING:
+        state, tail = cache.get_linear_cache(slot), None
+    else:
+        layer = cache.layers[slot]
+        state, tail = layer.recurrent_states[0], layer.conv_states[0]
+    if state is None or (at.conv is not None and tail is None):
+        raise UnsupportedError(f"layer {slot} of a cache holds no state")
+    wanted = at.state.shape
+    at.state = _reordered(described, state[0], wanted).to(at.state)
+    if at.conv is not None and tail is not None:
+        at.conv = tail[0, :, -len(at.conv) :].t().to(at.conv).contiguous()
+
+
+def _reordered(described: Linear, state: Tensor, shape: torch.Size) -> Tensor:
+    """`_ordered` the other way round."""
+    if described.family == Family.MAMBA2:
+        state = state.transpose(1, 2)
+    return state.reshape(shape)
 
 
 def _empty(model: PreTrainedModel) -> Cache:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from spliced_connector.client import Accept
+from spliced_connector.client import Accept, Query, Way
 from spliced_connector.hf.reuse import Found, Kept, Reuse
-from spliced_connector.model import Choice, Plan, Prompt, Span, SpanKind, choose, make_plan
+from spliced_connector.model import (
+    NOTHING,
+    Choice,
+    Plan,
+    Prompt,
+    Span,
+    SpanKind,
+    choose,
+    make_plan,
+    turn_ends,
+)
 from spliced_connector.walk import Captured, Context, prefill, splice_long
 
 log = logging.getLogger("spliced")
@@ -19,13 +29,23 @@ log = logging.getLogger("spliced")
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt that is to be in place up to token `upto`, cut into segments."""
+    """A prompt that is to be in place up to token `upto`, cut into segments. accept: the states
+    that it continues from."""
 
     ids: list[int]
     cuts: tuple[int, ...]
     prompt: Prompt
     upto: int
+    accept: Accept
+    block_tokens: int
     keep_all: bool
+
+    def positions(self, ends: Collection[int]) -> list[int]:
+        """Where a state of an earlier request may stand: at blocks, the application's cuts, the end
+        of a turn, or before the last token of the same prompt."""
+        n = len(self.ids)
+        named = {*range(self.block_tokens, n, self.block_tokens), *self.cuts, n - 1}
+        return sorted({p for p in (*named, *turn_ends(self.ids, ends)) if 0 < p < n})
 
 
 @dataclass
@@ -50,15 +70,18 @@ def plainly(reuse: Reuse, request: Request, trouble: str, kept: Kept | None = No
     context = Context(reuse.arch, len(request.ids), reuse.device)
     hidden = prefill(reuse.arch, request.ids[: request.upto], context)
     captured = 0 if kept is None else kept.captured
+    if kept is not None:
+        kept.checkpoints, kept.parent = [], (NOTHING, 0)
     return Walked(context, hidden, request.upto, captured=captured, trouble=trouble, kept=kept)
 
 
-def by_prefix(reuse: Reuse, request: Request, block_tokens: int) -> Walked:
+def by_prefix(reuse: Reuse, request: Request) -> Walked:
     """Continues the longest saved prefix, and keeps states where the daemon wants them."""
     ids, upto = request.ids, request.upto
     nothing = Prompt(len(ids), ())
-    positions = range(block_tokens, len(ids), block_tokens)
-    found = reuse.look_up(ids, positions, nothing, request.cuts, Accept.EXACT, 0)
+    positions = request.positions(reuse.ends)
+    query = Query(ids, cuts=tuple(c for c in request.cuts if c))
+    found = reuse.look_up(positions, nothing, request.accept, query)
     context, kept = _begin(reuse, request, found)
     begin, started = context.tokens, time.perf_counter()
     hidden = _advance(reuse, ids, context, kept, found.saves(request.keep_all), upto)
@@ -68,11 +91,15 @@ def by_prefix(reuse: Reuse, request: Request, block_tokens: int) -> Walked:
 
 
 def by_segments(reuse: Reuse, request: Request) -> Walked:
-    """Places the segments that the cache has or is to have, and computes the rest in context."""
+    """The longest saved prefix first, then the segments behind it that the cache has or is to
+    have, and the rest in context."""
     ids, prompt = request.ids, request.prompt
-    positions = [c for c in request.cuts if c]
-    seams = sum(2 * p.spec.tail for p in prompt.pieces if p.spec is not None)
-    found = reuse.look_up(ids, positions, prompt, request.cuts, Accept.EXACT, min(seams, len(ids)))
+    positions = request.positions(reuse.ends)
+    seams = min(len(ids), sum(2 * p.spec.tail for p in prompt.pieces if p.spec is not None))
+    # States are had before the first segment and at the end, wherever these lie.
+    ends = tuple(sorted({c for c in (*request.cuts[:1], request.upto) if c}))
+    query = Query(ids, block_tokens=1, cuts=ends, seam_tokens=seams)
+    found = reuse.look_up(positions, prompt, request.accept, query)
     context, kept = _begin(reuse, request, found)
     begin = context.tokens
     _lead(reuse, request, found, context, kept)
@@ -80,7 +107,10 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     wanted = [False] * len(prompt.pieces)
     if not found.trouble:
         wanted = found.wanted(prompt, request.keep_all)
-    choices = choose(prompt, context.tokens, found.held(prompt), wanted)
+    there = found.held(prompt)
+    if not any(wanted) and found.way(request.keep_all) in (Way.RECOMPUTE, Way.PREFIX):
+        there = [False] * len(there)
+    choices = choose(prompt, context.tokens, there, wanted)
     # First what takes long: a lease must outlive all that is done under it.
     reuse.capture(kept, prompt, choices)
     held = reuse.acquire(prompt, choices)
@@ -97,6 +127,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     if not good:
         log.warning("prompt of %d tokens computed: a lease ended early", len(ids))
         return plainly(reuse, request, "a lease ended before its segment was read", kept)
+    _keep(kept, context, found.saves(request.keep_all))
     return Walked(
         context,
         hidden,
@@ -128,8 +159,10 @@ def _without_misses(
 
 def _begin(reuse: Reuse, request: Request, found: Found) -> tuple[Context, Kept]:
     """The context behind the longest saved prefix, or an empty one."""
-    kept = Kept(request.ids)
-    context = reuse.load(found, len(request.ids), Accept.EXACT)
+    kept = Kept(request.ids, request.accept)
+    if found.way(request.keep_all) is Way.RECOMPUTE:
+        return Context(reuse.arch, len(request.ids), reuse.device), kept
+    context = reuse.load(found, len(request.ids), request.accept)
     if context is None or context.tokens > request.upto:
         return Context(reuse.arch, len(request.ids), reuse.device), kept
     kept.parent = (found.hashes[found.match.prefix_index], context.tokens)
@@ -151,9 +184,14 @@ def _advance(
     for stop in (*(s for s in stops if context.tokens < s < upto), upto):
         if stop > context.tokens:
             hidden = prefill(reuse.arch, ids[:stop], context)
-            if stop in stops:
-                kept.checkpoints.append(context.snapshot())
+            _keep(kept, context, stops)
     return hidden
+
+
+def _keep(kept: Kept, context: Context, wanted: Sequence[int]) -> None:
+    """Keeps a copy of the state where it stands, if that is wanted and new."""
+    if kept.held < context.tokens in wanted and kept.keeps(context):
+        kept.checkpoints.append(context.snapshot())
 
 
 def _until(spans: Sequence[Span], upto: int) -> list[Span]:

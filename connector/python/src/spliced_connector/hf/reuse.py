@@ -8,8 +8,8 @@ from its first token.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -24,6 +24,7 @@ from spliced_connector.client import (
     Reason,
     Sample,
     Segment,
+    Way,
     release_all,
 )
 from spliced_connector.errors import Code, SplicedError
@@ -54,6 +55,11 @@ class Found:
     hashes: list[bytes]
     match: Match
     advice: Advice | None
+
+    def way(self, everything: bool) -> Way:
+        """How the daemon would serve the prompt; without its advice with all that is held."""
+        advised = None if self.advice is None or everything else self.advice.way
+        return Way.SPLICE if advised is None else Way(advised)
 
     @property
     def trouble(self) -> str:
@@ -87,9 +93,20 @@ class Kept:
     """What a request has made that others can use, until it is stored."""
 
     ids: list[int]
+    accept: Accept = Accept.EXACT
+    """Which states the request continues from, and so keeps."""
     segments: list[tuple[Piece, Captured]] = field(default_factory=list)
     checkpoints: list[Context] = field(default_factory=list)
     parent: tuple[bytes, int] = (NOTHING, 0)
+
+    def keeps(self, context: Context) -> bool:
+        """Whether a state is of a kind that the request itself would continue from."""
+        return bool(self.accept & (Accept.SPLICED if context.spliced else Accept.EXACT))
+
+    @property
+    def held(self) -> int:
+        """Leading tokens whose state is stored, or about to be."""
+        return self.checkpoints[-1].tokens if self.checkpoints else self.parent[1]
 
     @property
     def captured(self) -> int:
@@ -100,7 +117,11 @@ class Kept:
 class Reuse:
     """One model's dealings with the daemon."""
 
-    def __init__(self, arch: Architecture, model: Model, device: torch.device) -> None:
+    def __init__(
+        self, arch: Architecture, model: Model, device: torch.device, ends: Collection[int] = ()
+    ) -> None:
+        """ends: the tokens that end an answer."""
+        self.ends = frozenset(ends)
         self.arch = arch
         self.model = model
         self.profile = model.profile
@@ -110,31 +131,46 @@ class Reuse:
 
     def look_up(
         self,
-        ids: list[int],
         positions: Sequence[int],
         prompt: Prompt,
-        cuts: Sequence[int],
         accept: Accept,
-        seam_tokens: int,
+        query: Query,
     ) -> Found:
-        """One match and one advice. Raises `UnreliableError` while no daemon ever answered."""
-        hashes = self.model.prefix_hashes(ids, positions)
+        """One match and one advice. Raises `UnreliableError` while no daemon ever answered.
+
+        query: what the advice is to be about, without what the match says.
+        """
+        hashes = self.model.prefix_hashes(query.tokens, positions)
         if hashes is None:
             raise UnreliableError("no daemon was attached")
         named = [p for p in prompt.pieces if p.key is not None]
         match = self.model.match(positions, hashes, prompt.keys, accept)
         samples, self._samples = tuple(self._samples), []
         advice = self.model.advise(
-            Query(
-                tokens=ids,
+            replace(
+                query,
                 match=match,
                 segments=tuple((p.start, p.tokens) for p in named),
-                cuts=tuple(c for c in cuts if c),
-                seam_tokens=seam_tokens,
                 samples=samples,
             )
         )
         return Found(hashes, match, advice)
+
+    def told(self, ids: list[int], prompt_tokens: int, held: int) -> bool:
+        """Tells of a prompt and its answer, as far as it was computed; whether the state behind
+        them is worth a checkpoint."""
+        advice = self.model.advise(
+            Query(
+                tokens=ids,
+                output=len(ids) - prompt_tokens,
+                block_tokens=1,  # the state is that of the last token, wherever it stands
+                max_checkpoints=1,
+                match=Match(held),
+                cuts=(len(ids),),
+            )
+        )
+        named = () if advice is None else advice.checkpoints
+        return any(c.save and c.tokens == len(ids) for c in named)
 
     def measured(self, begin: int, end: int, seconds: float) -> None:
         """Remembers a prefill for the next advice."""
@@ -216,8 +252,8 @@ class Reuse:
         parent, behind = kept.parent
         new = []
         for digest, context in zip(hashes, kept.checkpoints, strict=True):
-            kind = Accept.SPLICED if context.spliced else Accept.EXACT
             parts = checkpoint_parts(self.profile, context, behind)
+            kind = Accept.SPLICED if context.spliced else Accept.EXACT
             new.append(NewCheckpoint(digest, context.tokens, parent, behind, kind, parts))
             parent, behind = digest, context.tokens
         return self.model.save(new)
