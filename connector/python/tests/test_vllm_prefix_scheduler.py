@@ -284,6 +284,24 @@ def test_finished_requests_are_forgotten() -> None:
     scheduler.settled(Outcome(frozenset("r"), frozenset("r")))
 
 
+def test_a_response_says_what_was_taken_over_and_stored() -> None:
+    scheduler, model = make(advice=(256, 512))
+    plain = make_request(700)
+    scheduler.match(plain, 0)
+    scheduler.plan(make_step(([1], [2]), r=(0, 256)))
+    assert scheduler.finished(plain) == {"spliced": {"way": "engine", "stored": 1}}
+    model.held = set(names(model, 1000, 768))
+    for lost in (False, True):
+        request = make_request(1000)
+        assert scheduler.match(request, 128) == (640, True)
+        scheduler.allocated(request, ((1,), (2,)), 640)
+        scheduler.plan(make_step(([1], [2]), r=(0, 0)))
+        scheduler.settled(Outcome(frozenset("r"), frozenset("r" if lost else "")))
+        told = {"way": "recomputed"} if lost else {"way": "prefix", "tokens": 768}
+        assert scheduler.finished(request) == {"spliced": {**told, "stored": 0}}
+    assert scheduler.finished(request) is None
+
+
 def test_prefills_are_measured_for_the_daemon() -> None:
     scheduler, model = make()
     scheduler.match(make_request(1000), 0)

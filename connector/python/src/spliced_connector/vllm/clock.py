@@ -1,4 +1,4 @@
-"""What things cost in this engine, as measured: prefills, for the daemon's prices too, and walks."""
+"""What things cost in this engine, as measured: prefills, also for the daemon, and walks."""
 
 from __future__ import annotations
 

@@ -66,6 +66,10 @@ class Prompt:
     """A load has failed: the engine computes this prompt."""
     answered: int = 0
     """The last boundary in the answer that the daemon was asked about."""
+    claimed: int = 0
+    """Leading tokens that the daemon's prefix gave the engine, its own among them."""
+    stored: int = 0
+    """Checkpoints that were handed over for storing."""
 
     @property
     def before(self) -> list[int]:
@@ -101,7 +105,7 @@ class PrefixScheduler:
         prompt = self._prompts.get(request.request_id)
         if external == 0 or prompt is None:
             return
-        tokens = prompt.found.prefix_tokens
+        prompt.claimed = tokens = prompt.found.prefix_tokens
         self._session.tally.add("matched_tokens", external)
         self._loads.append(
             LoadPlan(request.request_id, prompt.names[tokens], tokens, tokens - external, blocks)
@@ -132,14 +136,20 @@ class PrefixScheduler:
             prompt = self._prompts.get(request_id)
             if prompt is not None:
                 # What could not be loaded is no parent either.
-                prompt.lost, prompt.held = True, 0
+                prompt.lost, prompt.held, prompt.claimed = True, 0, 0
 
     def finished(self, request: Request) -> dict[str, object] | None:
-        """The daemon hears of an answer that has reached a boundary: it learns who comes back."""
+        """The daemon hears of an answer that has reached a boundary: it learns who comes back. Says
+        what became of the request, for its response."""
         prompt = self._prompts.pop(request.request_id, None)
-        if prompt is not None and prompt.answered:
+        if prompt is None:
+            return None
+        if prompt.answered:
             self._told(prompt, list(request.all_token_ids), record=True)
-        return None
+        told: dict[str, object] = {"way": "prefix", "tokens": prompt.claimed}
+        if not prompt.claimed:
+            told = {"way": "recomputed" if prompt.lost else "engine"}
+        return {"spliced": {**told, "stored": prompt.stored}}
 
     def pending(self) -> bool:
         return False
@@ -320,6 +330,7 @@ class PrefixScheduler:
                 )
             )
             prompt.held = tokens
+        prompt.stored += len(saves)
         return saves
 
     def _steer(self, prompt: Prompt, computed: int) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from spliced_connector.client import Advice, Match, Query, Reason, Way
 from spliced_connector.model import Choice, Piece, PlanError, Prompt, choose, divide
@@ -177,11 +177,10 @@ class SpliceScheduler:
 
     def finished(self, request: Request) -> dict[str, object] | None:
         """What became of the request, for its response."""
-        if self._prefix is not None:
-            self._prefix.finished(request)
+        exact = None if self._prefix is None else self._prefix.finished(request)
         tracked = self._requests.pop(request.request_id, None)
         if tracked is None:
-            return None
+            return exact
         self._dropped.add(request.request_id)
         if tracked.known is not None and tracked.splice is None:
             self._tally.add("not_worth")
@@ -193,6 +192,8 @@ class SpliceScheduler:
             told["captured"] = len(tracked.splice.pieces(Choice.ISOLATED))
             if tracked.splice.begin:
                 told["prefix"] = tracked.splice.begin
+        elif exact is not None and tracked.way == "engine":
+            told |= cast("dict[str, object]", exact["spliced"])
         if tracked.found.by:
             told["found"] = dict(tracked.found.by)
         if tracked.trouble:
