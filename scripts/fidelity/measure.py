@@ -1,6 +1,7 @@
 """Answers held-out questions in every way and writes what came out.
 
     python scripts/fidelity/measure.py --questions 2100 --workers 2 --out docs/results/fidelity.json
+    python scripts/fidelity/measure.py --places --questions 400 --out docs/results/fidelity-places.json
 
 Answers are kept in a file beside the result while it runs, one line per question, so that a run that
 was stopped goes on where it was.
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from intervals import paired, share
 from questions import TINYHYBRID, Question, questions
-from ways import FULL, VARIANTS
+from ways import FULL, PLACES, VARIANTS, Variant
 
 MODEL = TINYHYBRID / "model"
 COUNTS = (2, 4, 6, 8, 12)
@@ -50,12 +51,13 @@ def digest(directory: Path) -> bytes:
 
 
 _server: object = None
+_ways: tuple[Variant, ...] = ()
 
 
-def start(directory: Path) -> None:
+def start(directory: Path, ways: tuple[Variant, ...]) -> None:
     """Loads the model once in a worker."""
-    global _server
-    _server = load(directory)
+    global _server, _ways
+    _server, _ways = load(directory), ways
 
 
 def answer(question: Question) -> Row:
@@ -64,7 +66,7 @@ def answer(question: Question) -> Row:
 
     if not isinstance(_server, Server):
         raise RuntimeError("the worker has no model")
-    asked = tuple(v for v in VARIANTS if question.seed // len(COUNTS) % v.every == 0)
+    asked = tuple(v for v in _ways if question.seed // len(COUNTS) % v.every == 0)
     rows = {}
     for name, given in _server.answers(question, asked).items():
         rows[name] = [given.tokens == question.answer, given.tokens[0], given.surprise]
@@ -77,16 +79,18 @@ def answer(question: Question) -> Row:
     }
 
 
-def measure(todo: Sequence[Question], directory: Path, workers: int) -> Iterator[Row]:
+def measure(
+    todo: Sequence[Question], directory: Path, workers: int, ways: tuple[Variant, ...]
+) -> Iterator[Row]:
     """Rows as they come."""
     context = multiprocessing.get_context("spawn")
-    with context.Pool(workers, start, (directory,)) as pool:
+    with context.Pool(workers, start, (directory, ways)) as pool:
         yield from pool.imap_unordered(answer, todo, chunksize=4)
 
 
-def summary(rows: Sequence[Row]) -> list[Row]:
+def summary(rows: Sequence[Row], ways: Sequence[Variant]) -> list[Row]:
     """Per way: score, its distance from the full prefill, agreement of the first token."""
-    return [_summary(rows, v.name) for v in VARIANTS]
+    return [_summary(rows, v.name) for v in ways]
 
 
 def _summary(rows: Sequence[Row], name: str) -> Row:
@@ -152,20 +156,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--questions", type=int, default=2100)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--places", action="store_true", help="cuts at other places")
     parser.add_argument("--model", type=Path, default=MODEL)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--log", type=Path, help="answers so far; default: beside --out, removed")
     options = parser.parse_args()
     log: Path = options.log or options.out.with_suffix(".answers.jsonl")
+    ways = PLACES if options.places else VARIANTS
     wanted = list(questions(options.questions, COUNTS))
     seeds = {q.seed for q in wanted}
     rows = [row for row in read(log) if row["seed"] in seeds]
     done = {row["seed"] for row in rows}
     todo = [q for q in wanted if q.seed not in done]
     if todo:
-        rows += progress(measure(todo, options.model, options.workers), log, len(todo))
+        answered = measure(todo, options.model, options.workers, ways)
+        rows += progress(answered, log, len(todo))
     rows.sort(key=lambda row: int(str(row["seed"])))
-    result = describe(options.model) | {"variants": summary(rows)}
+    result = describe(options.model) | {"variants": summary(rows, ways)}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     if options.log is None:

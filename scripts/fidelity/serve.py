@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+from places import placed
 from questions import Question
 from variants import apply
 from ways import FULL, PREFIX, Variant
@@ -34,7 +35,7 @@ class Server:
     def __init__(self, arch: Architecture) -> None:
         self.arch = arch
         self.profile = Profile(arch.identity)
-        self._captured: dict[tuple[int, int], Captured] = {}
+        self._captured: dict[tuple[int, int, int], Captured] = {}
         self._whole: dict[int, Captured] = {}
 
     def answers(self, question: Question, variants: tuple[Variant, ...]) -> Mapping[str, Answer]:
@@ -60,6 +61,7 @@ class Server:
     def _splice(self, q: Question, variant: Variant, context: Context) -> torch.Tensor | None:
         if variant.seam is None:
             raise ValueError(f"{variant.name} has no seams")
+        q = placed(q, variant.cuts)
         prompt = divide(self.profile, b"", q.ids, q.cuts, variant.seam)
         kept = [p.spec is not None for p in prompt.pieces]
         choices = choose(prompt, 0, kept, [False] * len(kept))
@@ -91,7 +93,7 @@ class Server:
         if piece.spec is None or variant.seam is None:
             raise ValueError(f"segment {i} is too short to be kept")
         ids = list(q.ids[piece.start : piece.end])
-        at = (i, variant.seam)
+        at = (piece.start, piece.end, variant.seam)
         if at not in self._captured:
             self._captured[at] = capture(self.arch, ids, piece.spec)
         whole = self._capture_whole(q, i) if variant.whole else None

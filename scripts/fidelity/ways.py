@@ -21,7 +21,7 @@ class Variant:
     them up, as if every transition were the identity. `whole` keeps the tuple of all of a segment's
     tokens and computes its ends again as well, so that they enter the state twice; `bare` keeps it
     and computes nothing again but the question. Every `every`th question is asked: the shades of a
-    way need fewer than the ways themselves.
+    way need fewer than the ways themselves. cuts: where the segments meet, see `places.py`.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Variant:
     whole: bool = False
     bare: bool = False
     every: int = 1
+    cuts: str = "notes"
 
 
 SPLICED = "spliced w=8"
@@ -45,3 +46,11 @@ VARIANTS = (
     Variant("spliced w=8, T and S in fp16", seam=8, stored="float16", every=8),
     Variant("spliced w=8, T and S in bf16", seam=8, stored="bfloat16", every=8),
 )
+PLACES = (
+    Variant(FULL),
+    Variant(SPLICED, seam=8),
+    Variant("at ends of sentences", seam=8, cuts="sentences"),
+    Variant("every 64 tokens", seam=8, cuts="even"),
+    Variant("in the middle of notes", seam=8, cuts="moved"),
+)
+"""The same splice with its cuts at other places, for `measure.py --places`."""
