@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,7 +47,7 @@ def test_identities_are_those_that_every_adapter_reads_from_the_config(name: str
 
 def test_every_tiny_model_and_every_registered_type_meet() -> None:
     types = {tiny.build().config.model_type for tiny in TINY.values()}
-    delta = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}  # have tests of their own
+    delta = {"qwen3_next", "qwen3_5_text"}  # have tests of their own
     assert types == set(ARCHITECTURES) - delta
 
 
@@ -106,17 +107,44 @@ def test_a_type_that_nobody_knows_is_refused() -> None:
         architecture(nn.Module(), Naming(WEIGHTS))
 
 
-def test_every_class_of_transformers_that_keeps_states_is_registered_or_refused() -> None:
-    """A new hybrid class has to be looked at when transformers is updated, not met at run time."""
-    known = {
-        transformers.CONFIG_MAPPING[kind].__module__.split(".")[-2]
-        for kind in {*ARCHITECTURES, *REFUSED}
-    }
-    keeps = re.compile(r"update_recurrent_state|update_conv_state|linear_cache|recurrent_state")
+def _types_that_keep_states() -> set[str]:
+    """Types of transformers whose model files file states or call the model stateful, and types
+    that wrap a text model of such a type."""
+    keeps = re.compile(
+        r"update_recurrent_state|update_conv_state|linear_cache|recurrent_state|_is_stateful = True"
+    )
     models = Path(transformers.__file__).parent / "models"
     files = [p for p in models.glob("*/modeling_*.py") if keeps.search(p.read_text("utf-8"))]
     assert len(files) > 10
-    assert {p.parent.name for p in files} - known == set()
+    stateful = {p.parent.name for p in files}
+    classes = {kind: transformers.CONFIG_MAPPING[kind] for kind in transformers.CONFIG_MAPPING}
+    types = {k for k, cls in classes.items() if cls.__module__.split(".")[-2] in stateful}
+    for kind, cls in classes.items():
+        if "text_config" not in cls.sub_configs:
+            continue
+        with suppress(ImportError, ValueError):  # of a package that is not here, or has no defaults
+            text = getattr(cls(), "text_config", None)
+            if getattr(text, "model_type", None) in types:
+                types.add(kind)
+    return {kind for kind in types if not kind.endswith(("_vision", "_audio"))}
+
+
+def test_every_type_of_transformers_that_keeps_states_is_registered_or_refused() -> None:
+    """A new hybrid class has to be looked at when transformers is updated, not met at run time."""
+    assert _types_that_keep_states() - {*ARCHITECTURES, *REFUSED} == set()
+    assert not set(ARCHITECTURES) & set(REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("title", "types"), [("## Model classes", ARCHITECTURES), ("### Refused by name", REFUSED)]
+)
+def test_every_type_is_in_a_row_of_the_page(title: str, types: Mapping[str, str]) -> None:
+    page = (Path(__file__).parents[4] / "docs/engines.md").read_text("utf-8")
+    section = re.split(r"^#+ ", page.split(f"\n{title}\n")[1], maxsplit=1, flags=re.M)[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("|")]
+    rows = {kind for cell in cells for kind in re.findall(r"`(\w+)`", cell)}
+    assert set(types) - rows == set()
+    assert rows & {*ARCHITECTURES, *REFUSED} == set(types), "a row in the wrong table"
 
 
 def _change(name: str, change: Callable[[nn.Module], None]) -> nn.Module:

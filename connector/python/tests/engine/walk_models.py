@@ -41,11 +41,12 @@ class Tiny:
     name: str
     settings: Mapping[str, object]
     without: tuple[str, ...] = ()
+    config: str = ""  # where its name does not follow from the model's
 
     def build(self, seed: int = 1) -> nn.Module:
         """The model in float32, ready to read; every weight is random, no norm is all ones."""
         given = {k: v for k, v in (BODY | dict(self.settings)).items() if k not in self.without}
-        config = getattr(transformers, f"{self.name}Config")(**given)
+        config = getattr(transformers, self.config or f"{self.name}Config")(**given)
         config._attn_implementation = "eager"
         torch.manual_seed(seed)
         model = getattr(transformers, f"{self.name}ForCausalLM")(config).float().eval()
@@ -227,6 +228,29 @@ TINY: Mapping[str, Tiny] = {
             "mlp_alpha_factor": 1.1,
             "mlp_beta_factor": 0.6,
         },
+    ),
+    "qwen35_moe": Tiny(
+        "Qwen3_5Moe",
+        {
+            "layer_types": [LINEAR, LINEAR, FULL, LINEAR],
+            "head_dim": 16,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 12,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 24,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 0.5,
+                "mrope_section": [2, 1, 1],
+            },
+        },
+        without=("intermediate_size",),
+        config="Qwen3_5MoeTextConfig",
     ),
     "kimi": Tiny(
         "KimiLinear",

@@ -42,8 +42,17 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
 )
 """Modules of `walk.architectures` by model_type; each has `build(model, config, naming)`."""
 
+_WRAPS = "it reads more than text; its text model alone can be used"
+
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
+        "qwen3_5": _WRAPS,
+        "qwen3_5_moe": _WRAPS,
+        "minicpmv4_6": _WRAPS,
+        "minicpmv4_7": _WRAPS,
+        "nemotron_h_omni": _WRAPS,
+        "lfm2_vl": "it reads more than text, and its text model has short convolutions",
+        "deepseek_v4": "its attention compresses a running window of tokens",
         "zaya": "its attention convolves queries and keys over tokens and delays values",
         "lfm2": "its short convolutions are no recurrence that segments compose by",
         "lfm2_moe": "its short convolutions are no recurrence that segments compose by",
