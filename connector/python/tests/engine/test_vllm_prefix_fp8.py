@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from engine.vllm_harness import Engine, Setup, hybrid_model, prompt
-from running import Daemon
+from running import StartDaemon
 from spliced_connector.vllm.layout.rows import FP8, Rounding
 
 pytestmark = [
@@ -36,8 +35,8 @@ def vector_width() -> bool:
 
 @pytest.mark.skipif(not vector_width(), reason="vLLM rounds rows on CPUs with AVX-512 only")
 @pytest.mark.parametrize("kept", ["fp8", "fp8_e5m2"])
-def test_rounded_rows_are_restored(kept: str, tmp_path: Path, start_daemon: Any) -> None:
-    daemon: Daemon = start_daemon("-prefill-speed=500")
+def test_rounded_rows_are_restored(kept: str, tmp_path: Path, start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("-prefill-speed=500")
     engine = Engine(
         Setup(hybrid_model(tmp_path / "model"), daemon.socket, {}, {"kv_cache_dtype": kept})
     )

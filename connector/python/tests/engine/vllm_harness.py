@@ -292,6 +292,28 @@ def dense_model(directory: Path) -> str:
     return _written(Qwen2ForCausalLM(config).float(), directory)
 
 
+def mtp_model(directory: Path) -> str:
+    """`hybrid_model` with a layer that drafts: a copy of its layer of attention."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    model = Path(hybrid_model(directory))
+    weights = load_file(model / "model.safetensors")
+    norm = weights["model.norm.weight"]
+    more = {f"mtp.{name}.weight": norm.clone() for name in _MTP_NORMS}
+    more["mtp.fc.weight"] = torch.cat([torch.eye(len(norm))] * 2, 1) / 2
+    for name, weight in weights.items():
+        if (inner := name.removeprefix("model.layers.3.")) != name:
+            more[f"mtp.layers.0.{inner}"] = weight.clone()
+    save_file(weights | more, model / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((model / "config.json").read_text()) | {"mtp_num_hidden_layers": 1}
+    (model / "config.json").write_text(json.dumps(config))
+    return str(model)
+
+
+_MTP_NORMS = ("norm", "pre_fc_norm_hidden", "pre_fc_norm_embedding")
+
+
 def _written(model: PreTrainedModel, directory: Path) -> str:
     """Weights wide enough that answers depend on all tokens, in a directory."""
     import torch
