@@ -32,6 +32,7 @@ _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base"
 _SPECS = "vllm.v1.kv_cache_interface"
 _SCHEDULED = "vllm.v1.core.sched.output"
 _STATES = "vllm.model_executor.layers.mamba.mamba_utils"
+_ATTENTION = "vllm.model_executor.layers.attention.attention"
 
 VLLM = (
     Target(
@@ -96,6 +97,13 @@ VLLM = (
         "vllm.v1.worker.gpu_model_runner", "GPUModelRunner", methods=("load_model", "execute_model")
     ),
     Target("vllm.v1.worker.cpu_model_runner", "CPUModelRunner", methods=("load_model",)),
+    Target(_ATTENTION, "Attention", attributes=("dtype", "kv_cache_dtype")),
+    Target(_ATTENTION, "set_default_quant_scales"),
+    Target(
+        "vllm.v1.attention.backends.cpu_attn",
+        "CPUAttentionBackendImpl",
+        methods=("do_kv_cache_update",),
+    ),
     Target(
         _STATES,
         "MambaStateShapeCalculator",

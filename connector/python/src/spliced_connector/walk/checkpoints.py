@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 from spliced_connector.model import Layout, Profile
 from spliced_connector.walk.base import Architecture
 from spliced_connector.walk.context import Context
+from spliced_connector.walk.copies import Copies
 from spliced_connector.walk.segments import part_bytes, tensor_over
 
 
@@ -51,7 +54,7 @@ def restore(
     for i, ((begin, end), layout) in enumerate(zip(held.nodes, held.layouts, strict=True)):
         if layout != profile.checkpoint_layout(end - begin):
             raise ValueError(f"node of tokens [{begin}, {end}) has another layout")
-        _read_node(context, layout, held, i, (begin, end), i == last)
+        _read_node(context, layout, partial(held.part, i), (begin, end), i == last)
     if not held.nodes or held.nodes[last][1] != held.tokens:
         raise ValueError(f"checkpoint of {held.tokens} tokens, nodes {held.nodes}")
     context.tokens = held.tokens
@@ -61,12 +64,11 @@ def restore(
 def _read_node(
     context: Context,
     layout: Layout,
-    held: HeldCheckpoint,
-    node: int,
+    part: Callable[[int], memoryview],
     span: tuple[int, int],
     last: bool,
 ) -> None:
-    begin, end = span
+    (begin, end), copies = span, Copies(context.device)
     for i, p in enumerate(layout.parts):
         at = context.layers[p.layer]
         if p.kind in ("K", "V"):
@@ -79,4 +81,5 @@ def _read_node(
         if target is None:
             raise ValueError(f"layer {p.layer} has no place for part {p.kind}")
         if target.numel():
-            target.copy_(tensor_over(held.part(node, i), p.dtype, p.shape))
+            (brought,) = copies.to_device([tensor_over(part(i), p.dtype, p.shape)])
+            target.copy_(brought)
