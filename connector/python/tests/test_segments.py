@@ -13,6 +13,7 @@ from spliced_connector.segments import (
     Chunker,
     Finder,
     Found,
+    Labels,
     Lengths,
     Separators,
     Template,
@@ -134,6 +135,36 @@ def test_cuts_lie_where_the_text_pauses() -> None:
     cuts = chunker.cuts(sentences, 0, len(sentences))
     assert cuts
     assert all(sentences[cut - 1] == 3 for cut in cuts)
+
+
+@pytest.mark.parametrize(
+    "style", ["[{}] ", "Document {}: ", "Document [{}](", '<source id="{}">', "{}. ", "- {}) ", ""]
+)
+def test_a_numbered_passage_is_the_same_under_another_number(style: str) -> None:
+    tokenizer = WordTokenizer(("\n\n",), lambda *_: "")
+    passages = [words(90, seed) for seed in range(14)]
+
+    def prompt(order: Sequence[int]) -> list[int]:
+        shown = [style.format(n) + passages[i] for n, i in enumerate(order, 1)]
+        return tokenizer.encode("\n\n".join(["Read this.", *shown, "Who was it?"]))
+
+    one, other = prompt(range(12)), prompt([12, 5, 3, 13, *range(6, 12)])
+    chunker = Chunker(LENGTHS, breaks_of(tokenizer), Labels.of(tokenizer))
+    cut = [[0, *chunker.cuts(ids, 0, len(ids))] for ids in (one, other)]
+    found = [
+        {tuple(ids[a:b]) for a, b in pairwise(at)}
+        for ids, at in zip((one, other), cut, strict=True)
+    ]
+    whole = " ".join(tokenizer.decode(part) for part in found[0] & found[1])
+    assert all(passages[i] in whole for i in (3, 5, *range(6, 12)))
+
+
+def test_what_only_looks_like_a_label_is_none() -> None:
+    tokenizer = WordTokenizer((), lambda *_: "")
+    texts = ["In 1998 the", "1998 was", "one two three four five six seven 8)", "[a]", "(b) 3", ""]
+    ids = [tokenizer.encode(text) for text in [*texts, "[12]: x"]]
+    labels = Labels.of(tokenizer)
+    assert [labels.end(one, 0) for one in ids] == [0] * len(texts) + [3]
 
 
 def test_chunks_of_impossible_lengths_are_refused() -> None:

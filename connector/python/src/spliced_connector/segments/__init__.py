@@ -9,6 +9,7 @@ from spliced_connector.segments.breaks import breaks_of
 from spliced_connector.segments.chat import cuts
 from spliced_connector.segments.chunks import Chunker, Lengths
 from spliced_connector.segments.finder import FINDERS, Finder, Found
+from spliced_connector.segments.labels import Labels
 from spliced_connector.segments.separators import Separators
 from spliced_connector.segments.template import Template, TemplateError
 from spliced_connector.segments.tokenizer import Tokenizer
@@ -18,6 +19,7 @@ __all__ = [
     "Chunker",
     "Finder",
     "Found",
+    "Labels",
     "Lengths",
     "Separators",
     "Template",

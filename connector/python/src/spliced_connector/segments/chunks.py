@@ -7,9 +7,10 @@ so a cut depends on the tokens near it and on nothing else. Other than with a ha
 with a mask, no cut depends on where the one before it lies: there is nothing to synchronise again.
 
 Places where the text pauses come first. A part is cut at the ends of its paragraphs; where it is
-still long at the ends of lines, then of sentences, and at last anywhere:
+still long at the ends of lines, then of sentences, and at last anywhere. What numbers a paragraph
+in its prompt is a part of its own, so that the paragraph is the same under another number.
 
-    paragraphs   cuts at least `least` apart
+    paragraphs   cuts at least `least` apart, and one behind a number
     the rest     only within parts of more than `most` tokens, cuts `mean` apart on average
     no minimum   (one token repeated) every `most` tokens
 
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from spliced_connector.segments.breaks import Break
+from spliced_connector.segments.labels import Labels
 
 _WINDOW = 3
 """Tokens that a rank is made of."""
@@ -61,17 +63,24 @@ class _Gear(dict[int, int]):
 
 class Chunker:
     """Cuts long parts of prompts. breaks: what `breaks_of` says, or nothing: then all cuts follow
-    from the hash."""
+    from the hash. labels: none, unless given."""
 
-    def __init__(self, lengths: Lengths, breaks: Mapping[int, Break] | None = None) -> None:
+    def __init__(
+        self,
+        lengths: Lengths,
+        breaks: Mapping[int, Break] | None = None,
+        labels: Labels = Labels(),  # noqa: B008  (frozen)
+    ) -> None:
         self.lengths = lengths
         self._breaks = dict(breaks or {})
+        self._labels = labels
         self._gear = _Gear()  # as many entries as the vocabulary at most
 
     def cuts(self, ids: Sequence[int], start: int, end: int) -> list[int]:
         """Ascending positions within (start, end), `least` tokens apart. Only the ends of
         paragraphs may be nearer to `start` or `end`: a passage behind a short instruction, or
-        before a short question, is a chunk of its own."""
+        before a short question, is a chunk of its own. A number stands between two that are near.
+        """
         lengths = self.lengths
         edges = [start, end]
         breaks = self._breaks_in(ids, start, end) if end - start >= lengths.least else []
@@ -86,7 +95,15 @@ class Chunker:
                 if b - a >= within:
                     new += self._minima(ids, (a, b), kind, breaks, distance)
             edges = [*new, last]
+            if paragraph:
+                edges = self._labelled(ids, edges)
         return list(self._bounded(edges))[1:-1]
+
+    def _labelled(self, ids: Sequence[int], edges: list[int]) -> list[int]:
+        """The edges, and those behind the labels of the paragraphs that begin there."""
+        end = edges[-1]
+        behind = (self._labels.end(ids, edge) for edge in edges[:-1])
+        return sorted({*edges, *(at for at in behind if at < end)})
 
     def _breaks_in(self, ids: Sequence[int], start: int, end: int) -> list[tuple[int, Break]]:
         """Positions behind tokens that something ends with."""
@@ -113,7 +130,8 @@ class Chunker:
         begin = bisect_left(breaks, (first, Break.NOTHING))
         end = bisect_right(breaks, (last, Break.PARAGRAPH))
         places = [place for place, what in breaks[begin:end] if what >= kind]
-        ranks = [self._ranks(ids[place : place + _WINDOW])[0] for place in places]
+        begins = [self._labels.end(ids, place) for place in places]
+        ranks = [self._ranks(ids[at : at + _WINDOW])[0] for at in begins]
         return minima(places, ranks, distance)
 
     def _ranks(self, ids: Sequence[int]) -> list[int]:

@@ -14,6 +14,7 @@ from spliced_connector.client import MAX_PROMPT, KnownQuery
 from spliced_connector.segments import (
     Chunker,
     Finder,
+    Labels,
     Lengths,
     Separators,
     Template,
@@ -44,7 +45,10 @@ def finder_of(settings: Settings, tokenizer: Tokenizer | None) -> Finder:
             template = Template.of(tokenizer)
         if "chunks" in settings.find:
             lengths = Lengths(settings.chunk_least, settings.chunk_mean, settings.chunk_most)
-            chunks = Chunker(lengths, breaks_of(tokenizer) if tokenizer else {})
+            if tokenizer is None:
+                chunks = Chunker(lengths)
+            else:
+                chunks = Chunker(lengths, breaks_of(tokenizer), Labels.of(tokenizer))
     except ValueError as err:
         raise ValueError(f"kv_connector_extra_config: find: {err}") from err
     known = "known" in settings.find
