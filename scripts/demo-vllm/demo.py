@@ -4,9 +4,10 @@
 
 Starts two servers of one model with vLLM's defaults, prefix caching among them, and a count of
 cached tokens in `usage`. One of them has the connector, which looks for segments by itself. Both
-get the same requests in turn: questions that bring documents in an order of their own, and agents
-that read files, call by call. Prints for each request the time to the first token and the prompt
-tokens that were not computed, and in the end sums and some answers.
+get the same requests in turn: questions that bring documents in an order of their own, chats about
+documents, and agents that read files, call by call. Prints for each request the time to the first
+token and how many tokens were computed for it, seams and segments run alone among them, and in the
+end sums, conversations by their turns, and some answers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from statistics import median
 
 from models import MAX_TOKENS, make_model
 from processes import Server, connector_flag, start_daemon, start_server
-from traffic import Request, agents, documents, pages, questions
+from traffic import Request, agents, chats, documents, pages, questions
 
 COUNTS = "--enable-prompt-tokens-details"
 ANSWER_TOKENS = 8
@@ -33,12 +34,12 @@ WAYS = ("without", "with")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client sees: seconds to the first token, prompt tokens, those of them that the server
-    says it did not compute, and the text."""
+    """Seconds to the first token, prompt tokens, how many tokens the server computed for them, and
+    the text."""
 
     seconds: float
     prompt: int
-    cached: int
+    computed: int
     text: str
 
 
@@ -47,6 +48,7 @@ def ask(server: Server, request: Request, tokens: int = ANSWER_TOKENS) -> Answer
     from openai import OpenAI
 
     client = OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", timeout=900)
+    before = _again(server)
     began = time.perf_counter()
     stream = client.chat.completions.create(
         model="model",
@@ -65,7 +67,14 @@ def ask(server: Server, request: Request, tokens: int = ANSWER_TOKENS) -> Answer
             prompt = event.usage.prompt_tokens
             details = event.usage.prompt_tokens_details
             cached = (details.cached_tokens or 0) if details is not None else 0
-    return Answer(first or time.perf_counter() - began, prompt, cached, text)
+    seconds = first or time.perf_counter() - began
+    return Answer(seconds, prompt, prompt - cached + _again(server) - before, text)
+
+
+def _again(server: Server) -> int:
+    """Tokens computed so far of what vLLM counts as cached: seams, and segments run alone."""
+    counts = server.counts()
+    return int(counts.get("walked_tokens", 0) + counts.get("captured_tokens", 0))
 
 
 def serve(
@@ -92,7 +101,7 @@ def run(servers: list[Server], requests: list[Request]) -> list[tuple[Request, l
     """Both in turn, so that what else the machine does falls on both."""
     for server in servers:
         ask(server, Request("warm", "up", [{"role": "user", "content": "Are you there? " * 60}]))
-    print(f"{'':22}{'prompt':>8}   {'first token, ms':^21}   {'not computed':^19}")
+    print(f"{'':22}{'prompt':>8}   {'first token, ms':^21}   {'tokens computed':^19}")
     print(f"{'':22}{'tokens':>8}   {WAYS[0]:>9} {WAYS[1]:>11}   {WAYS[0]:>9} {WAYS[1]:>9}")
     done = []
     for i, request in enumerate(requests):
@@ -104,7 +113,7 @@ def run(servers: list[Server], requests: list[Request]) -> list[tuple[Request, l
         plain, ours = answers
         print(
             f"  {request.name:<20}{plain.prompt:>8}   {plain.seconds * 1000:>9.0f}"
-            f" {ours.seconds * 1000:>11.0f}   {plain.cached:>9} {ours.cached:>9}",
+            f" {ours.seconds * 1000:>11.0f}   {plain.computed:>9} {ours.computed:>9}",
             flush=True,
         )
     return done
@@ -114,13 +123,13 @@ def report(done: list[tuple[Request, list[Answer]]]) -> dict[str, object]:
     """Sums by kind of traffic; the later half of each is what a server that has run for a while
     does."""
     out: dict[str, object] = {}
-    for kind in ("rag", "agent"):
+    for kind in dict.fromkeys(request.kind for request, _ in done):
         rows = [answers for request, answers in done if request.kind == kind]
         late = rows[len(rows) // 2 :]
         times = [[a[i].seconds for a in rows] for i in range(2)]
         later = [median(a[i].seconds for a in late) for i in range(2)]
         prompt = sum(a[0].prompt for a in rows)
-        cached = [sum(a[i].cached for a in rows) / prompt for i in range(2)]
+        computed = [sum(a[i].computed for a in rows) for i in range(2)]
         same = sum(a[0].text == a[1].text for a in rows)
         print(
             f"\n{kind}: {len(rows)} requests, {prompt} prompt tokens\n"
@@ -128,20 +137,53 @@ def report(done: list[tuple[Request, list[Answer]]]) -> dict[str, object]:
             f" {sum(times[0]) / sum(times[1]):.2f} times as fast\n"
             f"  median, later half    {later[0] * 1000:.0f} ms without, {later[1] * 1000:.0f} ms"
             f" with: {later[0] / later[1]:.2f} times as fast\n"
-            f"  not computed          {cached[0]:.0%} without, {cached[1]:.0%} with\n"
+            f"  tokens computed       {computed[0]} without, {computed[1]} with\n"
             f"  same {ANSWER_TOKENS} tokens         {same} of {len(rows)}"
         )
+        if later[0] <= later[1]:
+            print("  no gain here: " + _why(computed))
+        turns = by_turn(done, kind)
         out[kind] = {
             "requests": len(rows),
             "prompt_tokens": prompt,
             "seconds": [round(sum(t), 3) for t in times],
             "later_median_seconds": [round(t, 4) for t in later],
-            "cached_share": [round(share, 3) for share in cached],
+            "computed_tokens": computed,
             "same_answers": same,
+            "turns": turns,
         }
         request, answers = [row for row in done if row[0].kind == kind][-1]
         for way, answer in zip(WAYS, answers, strict=True):
             print(f"  {request.name}, {way:<8} {answer.text!r}")
+    return out
+
+
+def _why(computed: list[int]) -> str:
+    if computed[1] >= computed[0]:
+        return "no fewer tokens were computed than with vLLM's own cache alone"
+    return "fewer tokens were computed, but finding and placing the others took longer"
+
+
+def by_turn(
+    done: list[tuple[Request, list[Answer]]], kind: str
+) -> dict[int, dict[str, list[float]]]:
+    """Conversations by their turns: medians of tokens and of seconds to the first one."""
+    out = {}
+    for turn in sorted({r.turn for r, _ in done if r.kind == kind and r.turn}):
+        rows = [answers for r, answers in done if (r.kind, r.turn) == (kind, turn)]
+        out[turn] = {
+            "prompt": [median(a[0].prompt for a in rows)],
+            "computed": [median(a[i].computed for a in rows) for i in range(2)],
+            "seconds": [round(median(a[i].seconds for a in rows), 4) for i in range(2)],
+        }
+    if out:
+        print(f"  {'turn':<8}{'prompt':>8}{'computed without, with':>25}{'ms without, with':>20}")
+    for turn, row in out.items():
+        computed, times = row["computed"], [s * 1000 for s in row["seconds"]]
+        print(
+            f"  {turn:<8}{row['prompt'][0]:>8.0f}{computed[0]:>15.0f}{computed[1]:>10.0f}"
+            f"{times[0]:>12.0f}{times[1]:>8.0f}"
+        )
     return out
 
 
@@ -151,6 +193,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=12, help="of the model with random weights")
     parser.add_argument("--hidden", type=int, default=1024, help="its width")
     parser.add_argument("--questions", type=int, default=8)
+    parser.add_argument("--users", type=int, default=3, help="who chat, four turns each")
     parser.add_argument("--tasks", type=int, default=3, help="of agents, four steps each")
     parser.add_argument("--find", default="template,chunks", help="what the server looks for")
     parser.add_argument("--compiled", action="store_true", help="without --enforce-eager")
@@ -171,7 +214,8 @@ def main() -> None:
         }
         servers = serve(stack, directory, model, extra, args.compiled)
         pool = documents(10)
-        requests = questions(pool, args.questions, 6) + agents(pool, args.tasks, 4)
+        requests = questions(pool, args.questions, 6) + chats(pool, args.users, 4)
+        requests += agents(pool, args.tasks, 4)
         sums = report(run(servers, requests))
         if args.out:
             args.out.write_text(json.dumps(sums, indent=1) + "\n")

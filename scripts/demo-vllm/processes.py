@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -161,6 +162,14 @@ class Server:
         reply = json.loads(self._post(ids, cuts, 1, stream=False).read())
         took = time.perf_counter() - began
         return took, dict((reply.get("kv_transfer_params") or {}).get("spliced", {}))
+
+    def counts(self) -> dict[str, float]:
+        """What the connector has counted so far, by name; nothing without one."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        rows = re.findall(r'^vllm:spliced_total\{.*what="(\w+)"\} (\S+)$', text, re.MULTILINE)
+        return {name: float(value) for name, value in rows}
 
     def _post(
         self, ids: Sequence[int], cuts: Sequence[int] | None, tokens: int, *, stream: bool

@@ -1,6 +1,6 @@
-"""What clients send: questions with documents, and agents that read files.
+"""What clients send: questions with documents, chats about documents, and agents that read files.
 
-The documents are sections of this project's pages. Both clients are plain users of the OpenAI chat
+The documents are sections of this project's pages. The clients are plain users of the OpenAI chat
 API, which know nothing of segments.
 """
 
@@ -35,11 +35,13 @@ class Document:
 
 @dataclass(frozen=True)
 class Request:
-    """One call of the API. kind: rag or agent; name tells them apart in a table."""
+    """One call of the API. kind: rag, chat or agent; name tells them apart in a table; turn: of a
+    conversation, from 1 on."""
 
     kind: str
     name: str
     messages: list[Message]
+    turn: int = 0
 
 
 def pages() -> list[str]:
@@ -76,6 +78,25 @@ def questions(pool: Sequence[Document], requests: int, each: int) -> list[Reques
     return out
 
 
+def chats(pool: Sequence[Document], users: int, turns: int) -> list[Request]:
+    """Each user talks about three documents, of which other users have some too."""
+    rng = random.Random(4)
+    out = []
+    for user in range(users):
+        chosen = rng.sample(list(pool), 3)
+        given = "\n\n".join(f"## {d.title}\n\n{d.text}" for d in chosen)
+        messages: list[Message] = [{"role": "system", "content": f"{_SYSTEM}\n\n{given}"}]
+        for turn in range(1, turns + 1):
+            document = rng.choice(chosen)
+            sentences = document.text.split(". ")
+            asked = f"User {user + 1} asks: what does “{document.title}” mean for me?"
+            messages.append({"role": "user", "content": asked})
+            out.append(Request("chat", f"user {user + 1}, turn {turn}", list(messages), turn))
+            said = ". ".join(rng.sample(sentences, min(4, len(sentences))))
+            messages.append({"role": "assistant", "content": said})
+    return out
+
+
 def agents(pool: Sequence[Document], tasks: int, steps: int) -> list[Request]:
     """Each task is a conversation that grows by a page that was read; tasks read the same pages."""
     rng = random.Random(3)
@@ -94,5 +115,6 @@ def agents(pool: Sequence[Document], tasks: int, steps: int) -> list[Request]:
             }
             messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": page.text})
-            out.append(Request("agent", f"task {task + 1}, step {step + 1}", list(messages)))
+            name = f"task {task + 1}, step {step + 1}"
+            out.append(Request("agent", name, list(messages), step + 1))
     return out
