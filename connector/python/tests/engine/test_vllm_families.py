@@ -44,7 +44,7 @@ def test_prefixes_of_a_family(
     from spliced_connector.vllm.layout.states import StatePages
 
     model = TINY[family].save(tmp_path / "model")
-    engine = Engine(Setup(model, daemon.socket))
+    engine = Engine(Setup(model, daemon.socket, options=dict(TINY[family].options)))
     try:
         engine.wait_attached()
         session = engine.scheduler._session
@@ -53,7 +53,8 @@ def test_prefixes_of_a_family(
         alone = [engine.ask(p, cache_salt=str(i))[0] for i, p in enumerate((FIRST, SECOND))]
         assert [a.cached for a in alone] == [0, 0]
         (cold,) = engine.ask(FIRST)
-        assert (cold.cached, cold.tokens, cold.logprobs) == (0, alone[0].tokens, alone[0].logprobs)
+        assert (cold.cached, cold.tokens) == (0, alone[0].tokens)
+        assert cold.logprobs == pytest.approx(alone[0].logprobs, abs=1e-3)
         engine.settle()
         assert "inert" not in engine.counts()
         (shared,) = engine.ask(SECOND)

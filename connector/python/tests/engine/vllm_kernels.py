@@ -19,8 +19,12 @@ def replace() -> None:
     """In this process, before a model is made."""
     from vllm.model_executor.layers.mamba import mamba_mixer, mamba_mixer2
     from vllm.model_executor.layers.mamba.gdn import olmo_gdn_linear_attn as olmo
+    from vllm.model_executor.layers.mamba.linear import bailing_linear_attn as bailing
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+    from vllm.platforms.cpu import CpuPlatform
+    from vllm.v1.attention.backends.mla.cpu_mla import CPUMLABackend
 
-    put = {
+    put: dict[Any, dict[str, Any]] = {
         mamba_mixer2: {
             "mamba_chunk_scan_combined_varlen": chunk_scan,
             "store_prefill_checkpoint": store_checkpoint,
@@ -35,6 +39,17 @@ def replace() -> None:
             "fused_olmo_hybrid_gdn_gating": olmo_gates,
             "chunk_gated_delta_rule": chunk_delta_rule,
             "fused_recurrent_gated_delta_rule": recurrent_delta_rule,
+        },
+        bailing: {"linear_attention_decode": lightning_decode},
+        bailing.MiniMaxText01LinearKernel: {
+            "jit_linear_forward_prefix": staticmethod(lightning_prefill)
+        },
+        bailing.BailingGroupRMSNormGate: {"forward": group_norm},
+        # That for a CPU turns a token of MLA differently when it comes with more others.
+        RotaryEmbedding: {"forward_cpu": RotaryEmbedding.forward_native},
+        CPUMLABackend: {"supports_block_size": classmethod(_multiple_of_kernels_blocks)},
+        CpuPlatform: {
+            "check_and_update_config": _cached_latents(CpuPlatform.check_and_update_config)
         },
     }
     for module, functions in put.items():
@@ -52,6 +67,67 @@ def _numbered(make: Callable[..., Callable[..., None]]) -> Callable[..., Callabl
         return lambda param, weight: load(param, weight, weight.shard_id)
 
     return made
+
+
+def _cached_latents(check: Callable[..., None]) -> object:
+    """vLLM switches prefix caching off for MLA on a CPU without AMX. What it takes is there."""
+
+    def checked(cls: type, config: Any) -> None:
+        cached = config.cache_config.enable_prefix_caching
+        tokens = config.scheduler_config.max_num_batched_tokens
+        check(config)
+        config.cache_config.enable_prefix_caching = cached
+        config.scheduler_config.enable_chunked_prefill = True
+        config.scheduler_config.max_num_batched_tokens = tokens
+
+    return classmethod(checked)
+
+
+def _multiple_of_kernels_blocks(_: type, size: int | None) -> bool:
+    """Blocks of the scheduler hold several of the kernel's 16 tokens, as on a GPU."""
+    return size is None or size % 16 == 0
+
+
+def lightning_prefill(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, slopes: Tensor, *_: Any, **__: Any
+) -> Tensor:
+    """q, k and v: [heads, tokens, dim]; state: [heads, key dim, value dim], moved on in place."""
+    at, decay, out = state.float(), torch.exp(-slopes.float().view(-1, 1, 1)), []
+    for t in range(q.shape[1]):
+        at = at * decay + k[:, t, :, None].float() * v[:, t, None].float()
+        out.append(torch.einsum("hk,hkv->hv", q[:, t].float(), at).flatten())
+    state.copy_(at)
+    return torch.stack(out).to(q.dtype)
+
+
+def lightning_decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    states: Tensor,
+    slopes: Tensor,
+    blocks: Tensor,
+    *,
+    q_start: int,
+    q_end: int,
+    slot_start: int,
+    slot_end: int,
+    block_size: int,
+) -> Tensor:
+    rows = range(q_start, q_end)
+    at = [blocks[slot_start + i] for i in range(slot_end - slot_start)]
+    out = [
+        lightning_prefill(*(x[i].unsqueeze(1) for x in (q, k, v)), states[block], slopes)
+        for i, block in zip(rows, at, strict=True)
+    ]
+    return torch.cat(out)
+
+
+def group_norm(self: Any, x: Tensor, gate: Tensor | None = None) -> Tensor:
+    """Bailing's, with one group."""
+    if gate is not None:
+        raise NotImplementedError("one group has no gate in its norm")
+    return F.rms_norm(x.float(), x.shape[-1:], self.weight.float(), self.eps).to(x.dtype)
 
 
 def chunk_scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, **rest: Any) -> Tensor:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 LINEAR, FULL = "linear_attention", "full_attention"
 
@@ -35,6 +39,13 @@ MAMBA2 = {
 # Weights of convolutions over four tokens are packed for kernels that these layers do not use.
 MAMBA1 = {"state_size": 16, "time_step_rank": 5, "conv_kernel": 3, "num_hidden_layers": 2}
 
+IMAGE_TOKENS = {
+    "<|image_pad|>": 512,
+    "<|video_pad|>": 513,
+    "<|vision_start|>": 514,
+    "<|vision_end|>": 515,
+}
+
 
 @dataclass(frozen=True)
 class Tiny:
@@ -45,6 +56,9 @@ class Tiny:
     without: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     """Parts of weights' names that vLLM reads under other ones than transformers writes."""
+    kind: str = "ForCausalLM"
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Of the engine."""
 
     def save(self, directory: Path, seed: int = 1) -> str:
         """Writes config and weights."""
@@ -55,7 +69,7 @@ class Tiny:
         given = {k: v for k, v in (BODY | dict(self.settings)).items() if k not in self.without}
         config = getattr(transformers, f"{self.name}Config")(**given)
         torch.manual_seed(seed)
-        model = getattr(transformers, f"{self.name}ForCausalLM")(config).float()
+        model = getattr(transformers, self.name + self.kind)(config).float()
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for name, weight in model.named_parameters():
@@ -69,6 +83,8 @@ class Tiny:
                 else:
                     weight.copy_(noise * 1.5 / weight.shape[-1] ** 0.5)
         model.save_pretrained(directory)
+        if "vision_config" in self.settings:
+            _save_processor(directory)
         for file in directory.glob("*.safetensors") if self.names else ():
             save_file(
                 {self._name(k): v for k, v in load_file(file).items()}, file, {"format": "pt"}
@@ -81,7 +97,124 @@ class Tiny:
         return name
 
 
-TINY: Mapping[str, Tiny] = {
+@dataclass(frozen=True)
+class Bailing:
+    """Ring and Ling 2.5, which transformers does not have: Lightning attention with rope, and MLA
+    of the one size that vLLM has a CPU kernel for.
+
+    In float32, because both depend on where prefills are cut: Lightning keeps its state in the
+    model's type, and MLA computes the context apart.
+    """
+
+    options: Mapping[str, object] = field(default_factory=lambda: {"dtype": "float32"})
+
+    def save(self, directory: Path, seed: int = 1) -> str:
+        """Writes config and weights."""
+        import torch
+        from safetensors.torch import save_file
+
+        config = _register(_BAILING)
+        config.save_pretrained(directory)
+        generator = torch.Generator().manual_seed(seed)
+        weights = {}
+        for name, shape in self._shapes().items():
+            noise = torch.randn(shape, generator=generator)
+            weights[name] = 1 + noise * 0.3 if len(shape) < 2 else noise * 1.5 / shape[-1] ** 0.5
+        save_file(weights, directory / "model.safetensors", {"format": "pt"})
+        return str(directory)
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {
+            "lm_head.weight": (512, 128),
+            "model.word_embeddings.weight": (512, 128),
+            "model.norm.weight": (128,),
+        }
+        linear = {
+            "attention.query_key_value": (384, 128),
+            "attention.g_proj": (128, 128),
+            "attention.g_norm": (128,),
+        }
+        full = {
+            "attention.q_proj": (256, 128),
+            "attention.kv_a_proj_with_mqa": (576, 128),
+            "attention.kv_a_layernorm": (512,),
+            "attention.kv_b_proj": (256, 512),
+        }
+        each = {
+            "attention.dense": (128, 128),
+            "input_layernorm": (128,),
+            "post_attention_layernorm": (128,),
+            "mlp.gate_proj": (128, 128),
+            "mlp.up_proj": (128, 128),
+            "mlp.down_proj": (128, 128),
+        }
+        for layer in range(4):
+            for name, shape in (each | (full if layer % 2 else linear)).items():
+                shapes[f"model.layers.{layer}.{name}.weight"] = shape
+        return shapes
+
+
+_BAILING = {
+    "architectures": ["BailingMoeV2_5ForCausalLM"],
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "layer_group_size": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "q_lora_rank": None,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 64,
+    "v_head_dim": 64,
+    "rope_theta": 1e4,
+    "partial_rotary_factor": 0.5,
+    "rope_interleave": True,
+    "num_experts": 1,
+    "num_experts_per_tok": 1,
+    "num_shared_experts": 0,
+    "group_norm_size": 1,
+    "use_bias": False,
+    "use_qkv_bias": False,
+    "use_qk_norm": False,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": False,
+    "dtype": "bfloat16",
+}
+
+
+def _register(settings: Mapping[str, object]) -> PreTrainedConfig:
+    """Lets transformers read the config of a type that it does not have."""
+    from transformers import AutoConfig, PreTrainedConfig
+
+    class BailingConfig(PreTrainedConfig):  # type: ignore[misc]
+        model_type = "bailing_hybrid"
+
+    AutoConfig.register("bailing_hybrid", BailingConfig, exist_ok=True)
+    return BailingConfig(**settings)
+
+
+def _save_processor(directory: Path) -> None:
+    """What vLLM asks of a model that reads images, whatever it is asked."""
+    import tokenizers
+    import transformers
+
+    words = {f"w{i}": i for i in range(512)} | IMAGE_TOKENS
+    model = tokenizers.models.WordLevel(words, unk_token="w0")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(model))
+    transformers.Qwen3VLProcessor(
+        image_processor=transformers.Qwen2VLImageProcessor(),
+        tokenizer=tokenizer,
+        video_processor=transformers.Qwen3VLVideoProcessor(),
+    ).save_pretrained(directory)
+
+
+TINY: Mapping[str, Tiny | Bailing] = {
+    "bailing": Bailing(),
     "nemotron_h": Tiny(
         "NemotronH",
         {
@@ -170,9 +303,9 @@ TINY: Mapping[str, Tiny] = {
         "OlmoHybrid",
         {
             "layer_types": [LINEAR, FULL, LINEAR, FULL],
-            "linear_num_key_heads": 2,
+            "linear_num_key_heads": 4,  # transformers writes convolutions in equal thirds
             "linear_num_value_heads": 4,
-            "linear_key_head_dim": 32,
+            "linear_key_head_dim": 64,
             "linear_value_head_dim": 64,
             "linear_conv_kernel_dim": 3,
             "hidden_size": 128,
@@ -183,21 +316,42 @@ TINY: Mapping[str, Tiny] = {
             "feedforward_layer_norm": "post_attention_layernorm",
         },
     ),
-    "kimi_linear": Tiny(
-        "KimiLinear",
+    "qwen3_5_vl": Tiny(
+        "Qwen3_5",
         {
-            "layer_types": [LINEAR, LINEAR, FULL, LINEAR],
-            "mlp_layer_types": ["dense", "sparse", "sparse", "dense"],
-            "num_key_value_heads": 2,
-            "kv_lora_rank": 512,
-            "qk_rope_head_dim": 64,
-            "qk_nope_head_dim": 64,
-            "v_head_dim": 64,
-            "linear_num_heads": 2,
-            "linear_head_dim": 64,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 64,
+            "text_config": BODY
+            | {
+                "layer_types": [LINEAR, FULL],
+                "vocab_size": 520,
+                "num_hidden_layers": 2,
+                "head_dim": 64,
+                "linear_num_key_heads": 1,
+                "linear_num_value_heads": 2,
+                "linear_key_head_dim": 64,
+                "linear_value_head_dim": 64,
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 1e4,
+                    "partial_rotary_factor": 0.25,
+                    "mrope_section": [4, 2, 2],
+                    "mrope_interleaved": True,
+                },
+            },
+            "vision_config": {
+                "depth": 1,
+                "hidden_size": 64,
+                "intermediate_size": 64,
+                "num_heads": 2,
+                "out_hidden_size": 64,
+                "deepstack_visual_indexes": [],
+            },
+            "image_token_id": 512,
+            "video_token_id": 513,
+            "vision_start_token_id": 514,
+            "vision_end_token_id": 515,
         },
+        without=tuple(BODY),
+        kind="ForConditionalGeneration",
+        options={"limit_mm_per_prompt": {"image": 0, "video": 0}, "skip_tokenizer_init": False},
     ),
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spliced_connector.errors import ProfileError
 from spliced_connector.model import (
@@ -217,9 +217,20 @@ def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> 
             tp_size=int(config.parallel_config.tensor_parallel_size),
             kv=kv,
             conv=conv,
+            slopes=functools.partial(_slopes, config.model_config.hf_config),
         )
     except ProfileError as err:
         raise Inert(f"architecture {described.get('model_type')!r}: {err}") from err
+
+
+def _slopes(described: Any, layer: int, heads: int) -> tuple[float, ...]:
+    """How Lightning attention forgets, as the engine's own layers have it; `states` compares."""
+    from vllm.model_executor.layers.mamba.linear import minimax_linear_attn as lightning
+
+    slopes = lightning.MiniMaxText01LinearAttention._build_slope_tensor(heads)
+    layers = int(described.num_hidden_layers)
+    share = 1 + 1e-5 if layers <= 1 else 1 - layer / (layers - 1) + 1e-5
+    return tuple((slopes * share).flatten().tolist())
 
 
 def _weights(settings: Settings, model: str) -> bytes:

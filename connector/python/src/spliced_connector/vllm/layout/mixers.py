@@ -149,6 +149,45 @@ def _mamba1(layer: Any, inputs: Tensor) -> Tensor:
     return out
 
 
+def _kimi_delta(layer: Any, inputs: Tensor) -> Tensor:
+    """Kimi-Linear and Kimi-K3."""
+    n, heads = len(inputs), layer.local_num_heads
+    gates = inputs.new_zeros(1, n, heads, layer.head_dim)
+    layer.o_norm = lambda out, _: out
+    out = torch.zeros_like(gates)
+    layer._forward(mixed_qkv=inputs, g1=gates, g2=gates[0], beta=gates[..., 0], core_attn_out=out)
+    return out[0]
+
+
+def _bailing_delta(layer: Any, inputs: Tensor) -> Tensor:
+    """Ring and Ling 3, which convolve queries, keys and values apart."""
+    n, heads = len(inputs), layer.local_num_heads
+    gates = inputs.new_zeros(1, n, heads, layer.head_dim)
+    out = torch.zeros_like(gates)
+    q, k, v = inputs.chunk(3, dim=1)
+    layer._forward(
+        q_proj_states=q,
+        k_proj_states=k,
+        v_proj_states=v,
+        g1=gates,
+        beta=gates[..., 0],
+        core_attn_out=out,
+    )
+    return out[0]
+
+
+def _lightning(layer: Any, inputs: Tensor) -> Tensor:
+    """Ring and Ling 2.5."""
+    layer.query_key_value = lambda _: (inputs, None)
+    layer.use_qk_norm = layer.linear_rope = layer.linear_silu = False
+    layer.g_proj = lambda x: (torch.ones_like(x), None)
+    layer.g_norm = lambda x, *_: x
+    layer.dense = lambda x: (x, None)
+    out = inputs.new_zeros(len(inputs), layer.tp_heads * layer.head_dim)
+    layer._forward(out.clone(), out, torch.arange(len(inputs), device=inputs.device))
+    return out
+
+
 def _short_conv(layer: Any, inputs: Tensor) -> Tensor:
     ones = torch.ones_like(inputs)
     layer.in_proj = lambda _: (torch.cat((ones, ones, inputs), dim=1), None)
@@ -170,6 +209,18 @@ MIXERS = {
     ),
     f"{_LAYERS}.mamba_mixer2.MambaMixer2": Mixer(Family.MAMBA2, _mamba2),
     f"{_LAYERS}.mamba_mixer.MambaMixer": Mixer(Family.MAMBA1, _mamba1),
+    "vllm.models.kimi_k3.nvidia.kda.KimiK3DeltaAttention": Mixer(
+        Family.KDA, _kimi_delta, values_last=True
+    ),
+    "vllm.models.kimi_k3.amd.kda.KimiK3DeltaAttention": Mixer(
+        Family.KDA, _kimi_delta, values_last=True
+    ),
+    "vllm.model_executor.models.bailing_moe_v3.BailingMoeV3KimiDeltaAttention": Mixer(
+        Family.KDA, _bailing_delta, values_last=True
+    ),
+    f"{_LAYERS}.linear.bailing_linear_attn.BailingMoELinearAttention": Mixer(
+        Family.LIGHTNING, _lightning, values_last=True
+    ),
     f"{_LAYERS}.short_conv.ShortConv": Mixer(Family.NONE, _short_conv),
 }
 """By the class's full name."""

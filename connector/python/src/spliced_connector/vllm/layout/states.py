@@ -168,7 +168,8 @@ class _Look:
         self._caches = _caches(module)
         self._conv_dim_first = conv_dim_first(module, profile, layer)
         self._linear = profile.identity.layers[layer].linear
-        self._tokens = self._linear.conv.rows + 3
+        self._tokens = self._linear.conv.rows + 4
+        self._check_slopes()
 
     def order(self) -> StateOrder:
         order = StateOrder(False, self._conv_dim_first)
@@ -187,6 +188,15 @@ class _Look:
         if mixer.family != family:
             raise UnsupportedError(f"a {name} keeps {mixer.family.name}, want {family.name}")
         return mixer
+
+    def _check_slopes(self) -> None:
+        """What the engine multiplies by has to be what the profile says."""
+        told = self._linear.slopes
+        if not told:
+            return
+        has = getattr(self._module, "slope_rate", None)
+        if not isinstance(has, Tensor) or tuple(has.flatten().tolist()) != told:
+            raise UnsupportedError("decays are not those of the profile")
 
     def _check_tail(self, order: StateOrder) -> None:
         """The last inputs have to come back as they went in, the oldest first."""
