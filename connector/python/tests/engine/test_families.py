@@ -146,16 +146,18 @@ def test_runs_are_independent_and_states_may_come_from_anywhere(kind: str) -> No
     assert worst(scan.outputs(), torch.cat(want)) < 2e-6
 
 
-def test_columns_behind_the_values_take_the_transition_only() -> None:
-    steps = make_steps("gdn", 80, dtype=torch.float64)
-    scan = families.Scan(steps, families.Runs([80], 64, steps.v.device))
-    dv = steps.v.shape[2]
-    start = torch.randn(4, 16, dv, dtype=torch.float64)
-    one = torch.eye(16, dtype=torch.float64).expand(4, 16, 16)
-    x = scan.advance(0, torch.cat((start, torch.zeros_like(start), one), -1), blocks=2)
-    assert worst(x[..., :dv], loop(steps, start)[1]) < 1e-12
-    assert worst(x[..., dv : 2 * dv], families.end_state(steps)) < 1e-12
-    assert worst(x[..., 2 * dv :], families.transition(steps)) < 1e-12
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_the_transition_of_a_run_is_that_of_its_rows(kind: str) -> None:
+    steps = make_steps(kind, 100, dtype=torch.float64)
+    size = families.chunk_length(steps)
+    scan = families.Scan(steps, families.Runs([20, 80], size, steps.v.device))
+    alone = rows(steps, 20, 100)
+    assert worst(scan.transition(1), families.transition(alone)) < 1e-12
+    start = torch.randn_like(families.zero_state(steps))
+    end = scan.advance(1, start)
+    assert worst(end, loop(alone, start)[1]) < 1e-12
+    found = families.written(scan.transition(1), start, end)
+    assert worst(found, families.end_state(alone)) < 1e-12
 
 
 def test_outputs_of_a_run_that_was_not_advanced_are_refused() -> None:

@@ -31,6 +31,7 @@ from spliced_connector.walk import (
     Context,
     Naming,
     architecture,
+    capture,
     pack,
     rounded,
     run,
@@ -78,7 +79,7 @@ def spliced(
     segments = {}
     for p in prompt.pieces:
         if p.spec is not None:
-            captured = run.capture(arch, ids[p.start : p.end], p.spec)
+            captured = capture(arch, ids[p.start : p.end], p.spec)
             segments[p.index] = captured if change is None else change(captured)
     context = Context(arch, len(ids), CPU)
     h = run.splice(arch, ids, plan.spans, segments, context)
@@ -118,7 +119,7 @@ def test_a_captured_leading_segment_is_the_models_own_cache(model: PreTrainedMod
     arch, ids = walked(model), tokens(90)
     with torch.no_grad():
         cache = model(ids[None], use_cache=True).past_key_values
-    segment = run.capture(arch, ids, Profile(arch.identity).first_spec(90))
+    segment = capture(arch, ids, Profile(arch.identity).first_spec(90))
     for layer, slot, kind in zip(segment.layers, arch.slots, arch.layers, strict=True):
         own = cache.layers[slot]
         if kind == Kind.LINEAR:
@@ -137,7 +138,7 @@ def test_an_interior_moves_the_models_own_state(model: PreTrainedModel) -> None:
     arch, ids = walked(model), tokens(90)
     spec = Profile(arch.identity).mid_spec(90, 8)
     assert spec is not None
-    segment = run.capture(arch, ids, spec)
+    segment = capture(arch, ids, spec)
     states = []
     for n in (8, 82):
         with torch.no_grad():
@@ -219,7 +220,7 @@ def test_tokens_that_are_counted_twice_show(small: Architecture) -> None:
     """Tuples of whole segments, beside ends that are computed again."""
     ids = tokens(200, seed=5)
     whole = {
-        a: run.capture(small, ids[a : a + 60], Profile(small.identity).first_spec(60))
+        a: capture(small, ids[a : a + 60], Profile(small.identity).first_spec(60))
         for a in (60, 120)
     }
 
@@ -263,7 +264,7 @@ def test_a_segment_that_lacks_a_part_is_refused_and_nothing_changes(
     ids = tokens(60)
     spec = Profile(small.identity).mid_spec(40, 8)
     assert spec is not None
-    good = run.capture(small, ids[10:50], spec)
+    good = capture(small, ids[10:50], spec)
     context = Context(small, 60, CPU)
     run.prefill(small, ids[:18], context)
     before = context.snapshot()
@@ -288,7 +289,7 @@ def test_a_plan_may_be_cut_anywhere(small: Architecture) -> None:
         profile = Profile(small.identity)
         spec = profile.mid_spec(b - a, 8) if a else profile.first_spec(b - a)
         assert spec is not None
-        segments[i] = run.capture(small, ids[a:b], spec)
+        segments[i] = capture(small, ids[a:b], spec)
     for at in range(1, len(plan.spans)):
         context = Context(small, 10, CPU)  # makes room by itself
         run.splice(small, ids, plan.spans[:at], segments, context)
@@ -321,7 +322,7 @@ def test_stored_bytes_are_read_back_as_they_were(small: Architecture) -> None:
     profile = Profile(small.identity)
     spec = profile.mid_spec(40, 4)
     assert spec is not None
-    captured = run.capture(small, tokens(40), spec)
+    captured = capture(small, tokens(40), spec)
     again = rounded(profile, captured)
     for a, b in zip(pack(profile, captured), pack(profile, again), strict=True):
         assert bytes(a) == bytes(b)
@@ -333,7 +334,7 @@ def test_a_part_of_another_shape_is_not_published(small: Architecture) -> None:
     profile = Profile(small.identity)
     spec = profile.mid_spec(40, 4)
     assert spec is not None
-    captured = run.capture(small, tokens(40), spec)
+    captured = capture(small, tokens(40), spec)
     with pytest.raises(ValueError, match="part"):
         pack(profile, replace(captured, spec=replace(spec, tokens=41)))
 

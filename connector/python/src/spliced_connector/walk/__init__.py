@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Steps,
     )
     from spliced_connector.walk.canary import Canary, Verdict, logit_error
+    from spliced_connector.walk.captures import capture, capture_all
     from spliced_connector.walk.checkpoints import checkpoint_parts, restore
     from spliced_connector.walk.context import Context, LayerContext
     from spliced_connector.walk.copies import Copies, ToHost
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from spliced_connector.walk.plain import altered
     from spliced_connector.walk.reading import UnsupportedError, child
     from spliced_connector.walk.registry import architecture
-    from spliced_connector.walk.run import capture, prefill, splice, splice_long
+    from spliced_connector.walk.run import prefill, splice, splice_long
     from spliced_connector.walk.segments import (
         TORCH_TYPES,
         by_layer,
@@ -62,6 +63,7 @@ __all__ = [
     "by_layer",
     "bytes_of",
     "capture",
+    "capture_all",
     "checkpoint_parts",
     "child",
     "collect",
@@ -82,6 +84,7 @@ __all__ = [
 
 _MODULES = {
     "base": "Architecture AttentionRows Captured LinearRows SegmentLayer Steps",
+    "captures": "capture capture_all",
     "canary": "Canary Verdict logit_error",
     "checkpoints": "checkpoint_parts restore",
     "context": "Context LayerContext",
@@ -90,7 +93,7 @@ _MODULES = {
     "plain": "altered",
     "reading": "UnsupportedError child",
     "registry": "architecture",
-    "run": "capture prefill splice splice_long",
+    "run": "prefill splice splice_long",
     "segments": (
         "TORCH_TYPES by_layer bytes_of collect moved pack packed part_bytes part_tensors rounded"
         " tensor_over unpack"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from spliced_connector.walk.base import Sight
 
 SCORES = 1 << 18
 """Rows times keys up to which one masked call is quicker than a call per span (measured)."""
@@ -47,25 +50,25 @@ class Block:
 
 
 def blocks(
-    spans: list[tuple[int, int, int]], window: int, dtype: torch.dtype, device: torch.device
+    spans: Sequence[Sight], window: int, dtype: torch.dtype, device: torch.device
 ) -> list[Block]:
-    """How the rows of spans (lo, hi, position of lo) attend; window 0 = all earlier tokens."""
-    rows = spans[-1][1]
-    end = spans[-1][2] + spans[-1][1] - spans[-1][0]
-    if len(spans) == 1 and spans[0][2] == 0 and (window == 0 or window >= end):
-        return [Block(0, rows, 0, end)]
-    if rows * end <= SCORES:
-        positions = torch.cat([torch.arange(p, p + hi - lo) for lo, hi, p in spans])
-        mask = _mask(positions, 0, end, window).to(device, dtype)
-        return [Block(0, rows, 0, end, given=mask)]
-    step = max(1, min(ROWS, MASK // end))
+    """How the rows of spans attend; window 0 = all earlier tokens."""
+    first, last = spans[0], spans[-1]
+    if len(spans) > 1 and first.begin == last.begin and last.hi * last.end <= SCORES:
+        positions = torch.cat([torch.arange(s.position, s.end) for s in spans])
+        mask = _mask(positions, 0, last.end, window).to(device, dtype)
+        return [Block(0, last.hi, 0, last.end, given=mask)]
     out = []
-    for lo, hi, position in spans:
-        for at in range(lo, hi, step):
-            stop = min(at + step, hi)
-            first = position + at - lo
-            begin = max(0, first - window + 1) if window else 0
-            out.append(Block(at, stop, begin, first + stop - at, first, window))
+    for s in spans:
+        if s.position == s.begin and (window == 0 or window >= s.end - s.begin):
+            out.append(Block(s.lo, s.hi, s.begin, s.end, s.begin))
+            continue
+        step = max(1, min(ROWS, MASK // (s.end - s.begin)))
+        for at in range(s.lo, s.hi, step):
+            stop = min(at + step, s.hi)
+            position = s.position + at - s.lo
+            begin = max(s.begin, position - window + 1) if window else s.begin
+            out.append(Block(at, stop, begin, position + stop - at, position, window))
     return out
 
 

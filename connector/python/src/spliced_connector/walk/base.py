@@ -10,13 +10,16 @@ layer, dk and dv their dimensions, C convolution channels, k the convolution's k
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from spliced_connector.model import Identity, Kind, SegmentSpec
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,22 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
+class Sight:
+    """Rows [lo, hi) of a walk see the keys [begin, end): the last row all of them, each row one
+    more than the row before it."""
+
+    lo: int
+    hi: int
+    begin: int
+    end: int
+
+    @property
+    def position(self) -> int:
+        """The key that belongs to the first row."""
+        return self.end - (self.hi - self.lo)
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentLayer:
     """One layer of a segment, in canonical form (None = the layer has no such part).
 
@@ -99,6 +118,67 @@ class Captured:
 
     spec: SegmentSpec
     layers: tuple[SegmentLayer, ...]
+
+
+class Batch(Protocol):
+    """How the rows of one walk belong together: sequences of them, one behind the other."""
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Rows of each sequence."""
+        ...
+
+    @property
+    def parts(self) -> Sequence[int]:
+        """Rows of each run that the recurrence moves a state over: sequences, or cut finer."""
+        ...
+
+    @property
+    def sights(self) -> Sequence[Sight]:
+        """What the rows of each sequence attend to."""
+        ...
+
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """What `make` gives, made once for all layers."""
+        ...
+
+
+class Recurrence(Protocol):
+    """The recurrence of one layer over the parts of a batch; see `families.Scan`."""
+
+    def advance(self, run: int, state: Tensor) -> Tensor:
+        """Moves a state [Hv, dk, dv] over a run, and remembers what its outputs need. The tensor
+        given may hold anything afterwards."""
+        ...
+
+    def transition(self, run: int) -> Tensor:
+        """T of a run's rows."""
+        ...
+
+    def outputs(self) -> Tensor:
+        """The outputs of all rows, [n, Hv, dv], once every run was advanced."""
+        ...
+
+
+class Kernels(Protocol):
+    """What an engine does faster than torch's operations, between the projections of a mixer.
+
+    It means the same, rounded as the engine rounds.
+    """
+
+    def convolve(self, layer: int, inputs: Tensor, lefts: Tensor, batch: Batch) -> Tensor:
+        """Outputs behind SiLU [n, C] of inputs [n, C]; lefts [sequences, k-1, C] stand before."""
+        ...
+
+    def recurrence(
+        self, layer: int, conv_out: Tensor, rows: LinearRows, batch: Batch
+    ) -> Recurrence:
+        """conv_out is what `convolve` gave, rows what `Architecture.linear` did."""
+        ...
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, batch: Batch) -> Tensor:
+        """Softmax attention: q [n, H, dk] over k [N, KV, dk] and v [N, KV, dv] gives [n, H, dv]."""
+        ...
 
 
 class Architecture(Protocol):
@@ -126,6 +206,11 @@ class Architecture(Protocol):
     @property
     def dtype(self) -> torch.dtype:
         """Element type of hidden rows, keys and values."""
+        ...
+
+    @property
+    def kernels(self) -> Kernels | None:
+        """Used for all layers where there are any, else torch."""
         ...
 
     def embed(self, ids: Tensor) -> Tensor:

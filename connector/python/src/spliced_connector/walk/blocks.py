@@ -85,6 +85,7 @@ class Blocks:
         self._embed = embed
         self._head = head
         self.dtype = dtype
+        self.kernels = None
         self.layers = tuple(b.kind for b in self._blocks)
         self.slots = tuple(b.slot for b in self._blocks)
         self.identity = Identity(

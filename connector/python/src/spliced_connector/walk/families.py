@@ -51,6 +51,7 @@ class Runs:
     """
 
     def __init__(self, lengths: Sequence[int], chunk: int, device: torch.device) -> None:
+        self.lengths = tuple(lengths)
         whole: list[tuple[int, int]] = []
         short: list[tuple[int, int]] = []
         places: list[list[tuple[bool, int, int]]] = []  # per run: is short, index there, rows
@@ -137,29 +138,29 @@ class Scan:
             [None] * g.count for g in runs.groups
         ]
 
-    def advance(self, run: int, x: Tensor, blocks: int = 1) -> Tensor:
-        """Moves x [Hv, dk, width] over a run.
-
-        The tokens write to the first `blocks` times dv columns, the outputs belong to the first dv;
-        columns behind take the transition only.
-        """
-        dv = self.steps.v.shape[-1]
+    def advance(self, run: int, state: Tensor) -> Tensor:
+        """Moves a state [Hv, dk, dv] over a run."""
         for group, i in self.runs.chunks[run]:
             p = self._groups[group]
             new = p.writes[i]
-            if blocks != 1:
-                new = new.repeat(1, 1, blocks)
             if p.reads is not None:
-                if x.shape[-1] > new.shape[-1]:
-                    new = torch.nn.functional.pad(new, (0, x.shape[-1] - new.shape[-1]))
-                new = torch.baddbmm(new, p.reads[i], x, alpha=-1)
-            self._seen[group][i] = (x[..., :dv], new[..., :dv])
-            moved = p.decay[i] * x
-            if new.shape[-1] == x.shape[-1]:
-                x = torch.baddbmm(moved, p.keys[i], new)
-            else:
-                moved[..., : new.shape[-1]] += p.keys[i] @ new
-                x = moved
+                new = torch.baddbmm(new, p.reads[i], state, alpha=-1)
+            self._seen[group][i] = (state, new)
+            state = torch.baddbmm(p.decay[i] * state, p.keys[i], new)
+        return state
+
+    def transition(self, run: int) -> Tensor:
+        """T of a run's rows, later ones on the left: [Hv], [Hv, dk] or [Hv, dk, dk]."""
+        steps = self.steps
+        if not steps.delta:
+            begin = sum(self.runs.lengths[:run])
+            return plain_transition(steps, begin, begin + self.runs.lengths[run])
+        heads, dk = steps.v.shape[1], steps.k.shape[2]
+        x = torch.eye(dk, dtype=self.wide, device=steps.v.device).expand(heads, dk, dk)
+        for group, i in self.runs.chunks[run]:
+            p = self._groups[group]
+            if p.reads is not None:
+                x = torch.baddbmm(p.decay[i] * x, p.keys[i], p.reads[i] @ x, alpha=-1)
         return x
 
     def outputs(self) -> Tensor:
@@ -298,15 +299,21 @@ def transition(steps: Steps) -> Tensor:
     if not steps.delta:
         return plain_transition(steps)
     scan = Scan(steps, Runs([steps.v.shape[0]], chunk_length(steps), steps.v.device))
-    heads, dk = steps.v.shape[1], steps.k.shape[2]
-    one = torch.eye(dk, dtype=scan.wide, device=steps.v.device).expand(heads, dk, dk)
-    return scan.advance(0, one, blocks=0)
+    return scan.transition(0)
 
 
 def plain_transition(steps: Steps, begin: int = 0, end: int | None = None) -> Tensor:
     """T of rows [begin, end) of a family without the delta rule."""
     wide = torch.float64 if steps.v.dtype == torch.float64 else torch.float32
     return steps.decay[begin:end].double().sum(0).exp().to(wide)
+
+
+def written(transition: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """S of rows with this T that have moved a state from `before` to `after`, all in one type."""
+    if transition.dim() == 3:
+        return torch.baddbmm(after, transition, before, alpha=-1)
+    t = transition.view(*transition.shape, *[1] * (3 - transition.dim()))
+    return torch.addcmul(after, t, before, value=-1)
 
 
 def compose(transition: Tensor, state: Tensor, before: Tensor) -> Tensor:

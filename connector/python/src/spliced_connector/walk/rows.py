@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -11,15 +12,17 @@ from torch import Tensor
 from spliced_connector.model import Kind, PlanError, Rope, Span, SpanKind
 from spliced_connector.walk import families
 from spliced_connector.walk.attend import Block, blocks
-from spliced_connector.walk.base import Architecture, Captured
+from spliced_connector.walk.base import Architecture, Captured, Sight
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class ConvRows:
-    """How the rows of several spans pass one convolution.
+    """How the rows of several sequences pass one convolution.
 
-    order puts every span behind the rows left of it, from (all left rows | all rows); valid names
-    the outputs that belong to rows. Both None: one span.
+    order puts every sequence behind the rows left of it, from (all left rows | all rows); valid
+    names the outputs that belong to rows. Both None: one sequence.
     """
 
     order: Tensor | None
@@ -27,6 +30,62 @@ class ConvRows:
 
 
 class Rows:
+    """Sequences of rows that pass the layers together; the `Batch` of kernels."""
+
+    def __init__(
+        self,
+        arch: Architecture,
+        ids: Tensor,
+        sights: Sequence[Sight],
+        positions: Tensor,
+        parts: Sequence[int] = (),
+    ) -> None:
+        """ids and positions [n] of all rows. parts: what the recurrence stops at, if it is not the
+        ends of sequences only."""
+        self.arch = arch
+        self.device = ids.device
+        self.ids, self.positions = ids, positions
+        self.sights = tuple(sights)
+        self.lengths = tuple(s.hi - s.lo for s in sights)
+        self.parts = tuple(parts) or self.lengths
+        self.count = sum(self.lengths)
+        self._made: dict[object, object] = {}
+
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """What `make` gives, made once for all layers."""
+        if key not in self._made:
+            self._made[key] = make()
+        return cast(T, self._made[key])
+
+    def runs(self, chunk: int) -> families.Runs:
+        """The parts as runs of chunks."""
+        return self.once(("runs", chunk), lambda: families.Runs(self.parts, chunk, self.device))
+
+    def blocks(self, window: int) -> list[Block]:
+        """What the rows see."""
+        return self.once(
+            ("blocks", window), lambda: blocks(self.sights, window, self.arch.dtype, self.device)
+        )
+
+    def conv(self, back: int) -> ConvRows:
+        """How rows pass a convolution that looks back on `back` rows."""
+        return self.once(("conv", back), lambda: self._conv(back))
+
+    def _conv(self, back: int) -> ConvRows:
+        if len(self.sights) == 1:
+            return ConvRows(None, None)
+        first = len(self.sights) * back
+        order, valid = [], []
+        for i, s in enumerate(self.sights):
+            order.append((i * back, (i + 1) * back))
+            order.append((first + s.lo, first + s.hi))
+            # Output j reads rows j to j + back, so a sequence's outputs begin where its left rows
+            # do.
+            valid.append((s.lo + i * back, s.hi + i * back))
+        return ConvRows(ranges(order, self.device), ranges(valid, self.device))
+
+
+class SplicedRows(Rows):
     """The recomputed rows of consecutive spans, and the segments between them."""
 
     def __init__(
@@ -37,68 +96,30 @@ class Rows:
         segments: Mapping[int, Captured],
         begin: int,
     ) -> None:
-        self.arch = arch
-        self.device = ids.device
         self.spans = tuple(spans)
         self.begin = begin
         self.end = _check(self.spans, begin, ids.shape[0])
         self.segments = {s.segment: _given(s, segments) for s in spans if s.segment >= 0}
         computed = [s for s in spans if s.kind is SpanKind.RECOMPUTE]
-        self.lengths = [s.length for s in computed]
-        self.count = sum(self.lengths)
-        self.at: list[tuple[int, int, int]] = []
-        """Per recomputed span: its first row, the row behind its last, its position."""
-        lo = 0
+        sights: list[Sight] = []
         for s in computed:
-            self.at.append((lo, lo + s.length, s.start))
-            lo += s.length
-        self.positions = _ranges([(s.start, s.end) for s in computed], self.device)
-        self.ids = ids.index_select(0, self.positions)
-        self._runs: dict[int, families.Runs] = {}
-        self._convs: dict[int, ConvRows] = {}
-        self._blocks: dict[int, list[Block]] = {}
-        self._turns: dict[Rope, tuple[Tensor, Tensor]] = {}
+            lo = sights[-1].hi if sights else 0
+            sights.append(Sight(lo, lo + s.length, 0, s.end))
+        positions = ranges([(s.start, s.end) for s in computed], ids.device)
+        super().__init__(arch, ids.index_select(0, positions), sights, positions)
         reused = [(s.start, s.end) for s in spans if s.kind is SpanKind.SEGMENT]
-        self.reused = _ranges(reused, self.device) if reused else None
-
-    def runs(self, chunk: int) -> families.Runs:
-        """The recomputed spans as runs of chunks."""
-        if chunk not in self._runs:
-            self._runs[chunk] = families.Runs(self.lengths, chunk, self.device)
-        return self._runs[chunk]
-
-    def blocks(self, window: int) -> list[Block]:
-        """What the recomputed rows see."""
-        if window not in self._blocks:
-            self._blocks[window] = blocks(self.at, window, self.arch.dtype, self.device)
-        return self._blocks[window]
-
-    def conv(self, back: int) -> ConvRows:
-        """How rows pass a convolution that looks back on `back` rows."""
-        if back not in self._convs:
-            self._convs[back] = self._conv(back)
-        return self._convs[back]
-
-    def _conv(self, back: int) -> ConvRows:
-        if len(self.at) == 1:
-            return ConvRows(None, None)
-        first = len(self.at) * back
-        order, valid = [], []
-        for i, (lo, hi, _) in enumerate(self.at):
-            order.append((i * back, (i + 1) * back))
-            order.append((first + lo, first + hi))
-            # Output j reads rows j to j + back, so a span's outputs begin where its left rows do.
-            valid.append((lo + i * back, hi + i * back))
-        return ConvRows(_ranges(order, self.device), _ranges(valid, self.device))
+        self.reused = ranges(reused, self.device) if reused else None
 
     def segment_turns(self, rope: Rope) -> tuple[Tensor, Tensor]:
         """cos and sin [rows of all segments, 1, dims / 2] that move keys to their places."""
-        if rope not in self._turns:
-            starts = [(s, self.segments[s.segment].spec.head) for s in self.spans if s.segment >= 0]
-            distance = torch.cat([torch.full((s.length,), s.start - head) for s, head in starts])
-            cos, sin = families.angles(rope, distance.to(self.device))
-            self._turns[rope] = (cos[:, None], sin[:, None])
-        return self._turns[rope]
+        return self.once(("turns", rope), lambda: self._turns(rope))
+
+    def _turns(self, rope: Rope) -> tuple[Tensor, Tensor]:
+        spans = [s for s in self.spans if s.segment >= 0]
+        moved = [s.start - self.segments[s.segment].spec.head for s in spans]
+        distance = repeated(moved, [s.length for s in spans], self.device)
+        cos, sin = families.angles(rope, distance)
+        return cos[:, None], sin[:, None]
 
 
 def _check(spans: tuple[Span, ...], begin: int, tokens: int) -> int:
@@ -159,7 +180,17 @@ def check_segment(arch: Architecture, segment: Captured) -> None:
                 raise PlanError(f"layer {i}: part {name} is {found}, expected {shape}")
 
 
-def _ranges(pairs: list[tuple[int, int]], device: torch.device) -> Tensor:
-    if not pairs:
-        return torch.empty(0, dtype=torch.int64, device=device)
-    return torch.cat([torch.arange(a, b, device=device) for a, b in pairs])
+def ranges(pairs: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
+    """All numbers from a to b, without b, of every pair (a, b)."""
+    shifts, at = [], 0
+    for a, b in pairs:
+        shifts.append(a - at)
+        at += b - a
+    return torch.arange(at, device=device) + repeated(shifts, [b - a for a, b in pairs], device)
+
+
+def repeated(numbers: Sequence[int], times: Sequence[int], device: torch.device) -> Tensor:
+    """Each number as often as it is told."""
+    each = torch.tensor(numbers, dtype=torch.int64, device=device)
+    counts = torch.tensor(times, dtype=torch.int64, device=device)
+    return each.repeat_interleave(counts, output_size=sum(times))
