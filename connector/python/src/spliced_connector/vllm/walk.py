@@ -3,7 +3,8 @@
 A walk calls the projections, norms, rotary embeddings, gates and MLPs that the engine loaded, so
 weights exist once, and quantised or packed ones work as they do in the engine. The mixers' cores,
 attention over the paged cache and the chunked recurrence, are not called: what they read from the
-engine's metadata does not exist outside of its forward pass.
+engine's metadata does not exist outside of its forward pass. The operators below them are, where
+`cpu_kernels` knows them; else torch does their work.
 
 A walk runs inside a forward context of the engine (`vllm.forward_context`), in inference mode, on
 the thread of the model runner. Rows are [n, hidden], without a batch axis.
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from spliced_connector.model import Identity, Kind
+from spliced_connector.vllm.cpu_kernels import AttentionSizes, DeltaSizes, cpu_kernels
 from spliced_connector.walk import (
     Architecture,
     AttentionRows,
@@ -27,6 +29,7 @@ from spliced_connector.walk import (
     UnsupportedError,
     child,
 )
+from spliced_connector.walk.base import Kernels
 
 _Project = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor | None]]
 
@@ -124,6 +127,10 @@ class _Attention:
             raise UnsupportedError(f"attention of class {type(module).__name__}")
         return plain
 
+    @property
+    def sizes(self) -> AttentionSizes:
+        return AttentionSizes(self.heads, self.kv_heads, self.head_dim, self.scale)
+
     def rows(self, x: Tensor, positions: Tensor) -> AttentionRows:
         q, k, v, gate = self.project(_apply(self.module.qkv_proj, x), positions)
         n = len(x)
@@ -166,6 +173,19 @@ class _Delta:
         conv = _conv_weight(module, 2 * heads * dk + values * dv, int(module.conv_kernel_size))
         decay = -module.A_log.detach().float().exp()
         return cls(module, heads, values, dk, dv, conv, decay, module.dt_bias.detach().float())
+
+    @property
+    def sizes(self) -> DeltaSizes:
+        m = self.module
+        return DeltaSizes(
+            self.key_heads,
+            self.value_heads,
+            self.key_dim,
+            self.value_dim,
+            self.conv,
+            m.A_log.detach(),
+            m.dt_bias.detach(),
+        )
 
     def rows(self, x: Tensor) -> LinearRows:
         m = self.module
@@ -240,6 +260,9 @@ class _Decoder:
         self._outer, self._norm = outer, child(body, "norm")
         self._layers, self._mixers = layers, mixers
         self.dtype: torch.dtype = next(body.norm.parameters()).dtype
+        self.kernels: Kernels | None = None
+        if next(body.norm.parameters()).device.type == "cpu":
+            self.kernels = cpu_kernels(self, {i: m.sizes for i, m in enumerate(mixers)})
 
     def embed(self, ids: Tensor) -> Tensor:
         return self._outer.embed_input_ids(ids)
