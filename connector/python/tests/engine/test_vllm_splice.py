@@ -19,6 +19,7 @@ if importlib.util.find_spec("vllm") is not None:
     import torch
     from torch import Tensor
 
+    from engine.launches import Launches
     from engine.splice_requests import QUERY, SEGMENT, ask, ask_raw, ids_of, start, warm
     from engine.splice_requests import scheduler as scheduler_of
     from engine.splice_requests import worker as worker_of
@@ -31,7 +32,17 @@ if importlib.util.find_spec("vllm") is not None:
     from spliced_connector.vllm import splice_job as vllm_splice_job
     from spliced_connector.vllm.splice import SpliceWorker
     from spliced_connector.vllm.splice_scheduler import SpliceScheduler
-    from spliced_connector.walk import Captured, Context, capture, collect, pack, prefill, splice
+    from spliced_connector.walk import (
+        Captured,
+        Context,
+        capture,
+        capture_all,
+        collect,
+        pack,
+        prefill,
+        rounded,
+        splice,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +154,37 @@ def test_who_captures_and_who_reuses_get_the_same(engine: Engine) -> None:
     assert captured
     assert reused
     assert torch.equal(captured[-1].logprobs, reused[0].logprobs)
+
+
+def test_segments_that_two_requests_miss_are_captured_once(engine: Engine) -> None:
+    new = [prompt(SEGMENT, seed=500 + i) for i in range(3)]
+    cuts = [i * SEGMENT for i in range(4)]
+    orders = [(0, 1, 2), (0, 2, 1)]
+    prompts = [[t for i in order for t in new[i]] + QUERY for order in orders]
+    before = engine.counts()["captures"]
+    for _ in range(4):  # the daemon may want to see a segment before it is captured
+        answers = engine.ask(*prompts, cuts=cuts)
+        assert engine.worker.drain(30)
+    assert [a.told["way"] for a in answers] == ["splice", "splice"]
+    assert [a.told["captured"] for a in answers] == [0, 0]
+    assert engine.counts()["captures"] - before == 3
+
+
+def test_a_walk_starts_few_operations(engine: Engine) -> None:
+    """Ten segments; beside the engine's modules, for each layer."""
+    mode = worker_of(engine)
+    arch, profile = mode._arch, mode._session.model.profile
+    assert arch.kernels is not None, "the engine's kernels are not used"
+    ids, cuts = ids_of([0, 1, 2, 3, 4, 5, 6, 7, 0, 1])
+    cut_up = divide(profile, b"", ids, cuts, 8)
+    plan = make_plan(cut_up, 0, choose(cut_up, 0, [True] * 10, [False] * 10))
+    wanted = [(ids[p.start : p.end], p.spec) for p in cut_up.pieces if p.spec is not None]
+    with torch.no_grad():
+        segments = {i: rounded(profile, made) for i, made in enumerate(capture_all(arch, wanted))}
+        context = Context(arch, len(ids), torch.device("cpu"))
+        with Launches() as seen:
+            splice(seen.apart(arch), ids, plan.spans[:-1], segments, context)
+    assert sum(seen.ours.values()) <= 40 * len(arch.layers), seen.ours.most_common()
 
 
 def test_requests_without_cuts_ask_nobody(engine: Engine) -> None:

@@ -26,6 +26,7 @@ from spliced_connector.walk import (
     Naming,
     architecture,
     capture,
+    capture_all,
     collect,
     pack,
     rounded,
@@ -106,10 +107,14 @@ class Setup:
         arch: Architecture,
         choices: Sequence[Choice],
         ranks: Ranks = Ranks(),  # noqa: B008  (frozen)
+        twice: bool = False,
     ) -> None:
+        """twice: the last two segments are equal."""
         self.arch = arch
         self.profile = Profile(arch.identity)
         ids = [(17 * i * i + 5 * i) % 96 for i in range(SEGMENTS * SEGMENT + 20)]
+        if twice:
+            ids[2 * SEGMENT : 3 * SEGMENT] = ids[SEGMENT : 2 * SEGMENT]
         cuts = [i * SEGMENT for i in range(SEGMENTS + 1)]
         prompt = divide(self.profile, b"", ids, cuts, 8)
         found = best_splice(prompt, choices)
@@ -200,6 +205,43 @@ def test_captures_come_before_leases(arch: Architecture) -> None:
     assert setup.job.run(Pace(), FOREVER)
     assert setup.model.asked == 1
     setup.check()
+
+
+def test_segments_are_captured_together_while_there_is_time(
+    arch: Architecture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[int] = []
+    real = capture_all
+
+    def noted(arch: Any, segments: Any) -> Any:
+        batches.append(len(segments))
+        return real(arch, segments)
+
+    monkeypatch.setattr(vllm_splice_job, "capture_all", noted)
+    for until, want in ((FOREVER, [3]), (-FOREVER, [1, 1, 1])):
+        setup = Setup(arch, [ALONE, ALONE, ALONE])
+        batches.clear()
+        assert any(setup.job.run(Pace(), until) for _ in range(200))
+        assert batches == want
+        setup.check()
+
+
+def test_equal_segments_are_captured_once(arch: Architecture) -> None:
+    setup = Setup(arch, [ALONE, ALONE, ALONE], twice=True)
+    assert setup.job.run(Pace(), FOREVER)
+    assert setup.published == [0, 1]
+    setup.check()
+
+
+def test_a_segment_that_another_request_has_captured_is_taken(arch: Architecture) -> None:
+    one, two = (Setup(arch, [HIT, ALONE, ALONE]) for _ in range(2))
+    assert not one.job.run(Pace(), -FOREVER)
+    for key, captured in one.job.captured.items():
+        two.job.take(key, captured)
+    assert two.job.run(Pace(), FOREVER)
+    assert one.published == [1]
+    assert two.published == [2]
+    two.check()
 
 
 def test_the_smallest_steps_lead_to_the_same(arch: Architecture) -> None:

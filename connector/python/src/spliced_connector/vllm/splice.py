@@ -77,7 +77,11 @@ class SpliceWorker:
         if not isinstance(plan, SplicePlan):
             return Outcome()
         for load in plan.loads:
-            self._jobs[load.request_id] = self._job(load)
+            job = self._job(load)
+            for other in self._jobs.values():
+                for key, captured in other.captured.items():
+                    job.take(key, captured)
+            self._jobs[load.request_id] = job
         exact = Outcome()
         if plan.prefix is not None and self._prefix is not None:
             exact = self._prefix.load(plan.prefix)
@@ -222,7 +226,8 @@ class SpliceWorker:
     def _publish(self, piece: Piece, ids: tuple[int, ...], captured: Captured) -> Captured:
         """Hands a capture over for storing, and answers what will be read back.
 
-        So the request that captures and those that reuse give the same answer.
+        So the request that captures and those that reuse give the same answer. Others that wait
+        to capture the same get it as well.
         """
         profile = self._session.model.profile
         parts = packed(profile, captured)
@@ -230,7 +235,11 @@ class SpliceWorker:
         self._tally.add("captured_tokens", piece.tokens)
         self._publisher.put(Fresh(captured.spec, ids, self._caches.copies.to_host(parts)))
         layout = profile.segment_layout(captured.spec)
-        return Captured(captured.spec, by_layer(len(captured.layers), layout, parts))
+        stored = Captured(captured.spec, by_layer(len(captured.layers), layout, parts))
+        if piece.key is not None:
+            for job in self._jobs.values():
+                job.take(piece.key, stored)
+        return stored
 
 
 @dataclass(slots=True)
