@@ -53,6 +53,7 @@ def test_a_splice_in_small_walks_is_the_same(
 @pytest.mark.parametrize("window", [0, 300])
 def test_masks_are_made_where_they_are_used(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attend, "MASK", 1 << 15)
+    monkeypatch.setattr(attend, "KEPT", 0)
     spans = [Sight(0, 900, 0, 1000), Sight(900, 1000, 0, 2000)]
     blocks = attend.blocks(spans, window, torch.float32, torch.device("cpu"))
     assert all(b.given is None for b in blocks)

@@ -315,7 +315,9 @@ def test_long_prompts_attend_span_by_span(
     want = spliced(small, ids, [0, 60, 120, 180, 240], 8)[0]
     monkeypatch.setattr("spliced_connector.walk.attend.SCORES", 0)
     monkeypatch.setattr("spliced_connector.walk.attend.ROWS", 7)
-    assert far(spliced(small, ids, [0, 60, 120, 180, 240], 8)[0], want) <= 1e-5
+    for kept in (1 << 20, 0):
+        monkeypatch.setattr("spliced_connector.walk.attend.KEPT", kept)
+        assert far(spliced(small, ids, [0, 60, 120, 180, 240], 8)[0], want) <= 1e-5
 
 
 def test_stored_bytes_are_read_back_as_they_were(small: Architecture) -> None:

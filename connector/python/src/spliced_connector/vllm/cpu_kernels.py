@@ -152,7 +152,8 @@ class _Scan:
         """What the identity becomes where nothing is written."""
         d, rows = self._d, self._parts.rows[run]
         one = torch.eye(d.key_dim).expand(d.value_heads, -1, -1).contiguous()
-        nothing = self._v.new_zeros((1, rows.stop - rows.start, d.value_heads, d.key_dim))
+        nothing = self._v.new_zeros(d.key_dim)
+        nothing = nothing.expand(1, rows.stop - rows.start, d.value_heads, -1)
         self._move(run, nothing, one)
         return one
 
@@ -196,17 +197,17 @@ class _Pages:
         ends: dict[int, int] = {}  # of the keys that begin there
         for s in batch.sights:
             ends[s.begin] = max(s.end, ends.get(s.begin, 0))
-        tables, slots, pages = {}, [], 0
+        first: dict[int, int] = {}  # page of the keys that begin there
+        slots: list[int] = []
+        pages = 0
         for begin, end in ends.items():
-            count = -(-(end - begin) // PAGE)
-            tables[begin] = torch.arange(pages, pages + count, dtype=torch.int32)
-            slots.append(torch.arange(pages * PAGE, pages * PAGE + end - begin))
-            pages += count
-        self._slots = torch.cat(slots)
-        widest = max(len(t) for t in tables.values())
-        self._tables = torch.zeros((len(batch.sights), widest), dtype=torch.int32)
-        for row, s in zip(self._tables, batch.sights, strict=True):
-            row[: len(tables[s.begin])] = tables[s.begin]
+            first[begin] = pages
+            slots.extend(range(pages * PAGE, pages * PAGE + end - begin))
+            pages += -(-(end - begin) // PAGE)
+        self._slots = torch.tensor(slots)
+        # A table may go on behind its sequence: nobody looks there.
+        tables = [[min(first[s.begin] + i, pages - 1) for i in range(pages)] for s in batch.sights]
+        self._tables = torch.tensor(tables, dtype=torch.int32)
         self._starts = torch.tensor([0, *batch.lengths]).cumsum(0, dtype=torch.int32)
         self._seen = torch.tensor([s.end - s.begin for s in batch.sights], dtype=torch.int32)
         # Rows behind a sequence in its last page count for nothing, if they are numbers.

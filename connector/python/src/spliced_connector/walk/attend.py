@@ -16,6 +16,9 @@ SCORES = 1 << 18
 ROWS = 512
 """Rows per call of a long span, at most."""
 
+KEPT = 1 << 22
+"""Rows times keys of a mask that is made once for all layers, at most."""
+
 MASK = 1 << 24
 """Rows times keys of a call's mask, if one row has no more keys than that."""
 
@@ -54,10 +57,13 @@ def blocks(
 ) -> list[Block]:
     """How the rows of spans attend; window 0 = all earlier tokens."""
     first, last = spans[0], spans[-1]
-    if len(spans) > 1 and first.begin == last.begin and last.hi * last.end <= SCORES:
-        positions = torch.cat([torch.arange(s.position, s.end) for s in spans])
-        mask = _mask(positions, 0, last.end, window).to(device, dtype)
-        return [Block(0, last.hi, 0, last.end, given=mask)]
+    together = len(spans) > 1 and first.begin == last.begin and window == 0
+    if together and last.hi * last.end <= KEPT:
+        positions = torch.cat([torch.arange(s.position, s.end, device=device) for s in spans])
+        mask = _mask(positions, 0, last.end, 0).to(dtype)
+        if mask.numel() <= SCORES:
+            return [Block(0, last.hi, 0, last.end, given=mask)]
+        return [Block(s.lo, s.hi, 0, s.end, given=mask[s.lo : s.hi, : s.end]) for s in spans]
     out = []
     for s in spans:
         if s.position == s.begin and (window == 0 or window >= s.end - s.begin):
