@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -188,7 +187,7 @@ func TestARefusedBufferGoesOnAnUnsureOneDoesNot(t *testing.T) {
 func TestLateBuffersAreGivenBack(t *testing.T) {
 	leakFree(t)
 	f := startFake(t)
-	c := open(t, f, func(o *Options) { o.Timeouts.Transfer = 10 * time.Millisecond })
+	c := open(t, f)
 	m := register(t, c, Binding{})
 	released := make(chan []uint64, 10)
 	f.on(wire.OpRelease, func(r *request) {
@@ -204,7 +203,7 @@ func TestLateBuffersAreGivenBack(t *testing.T) {
 		held <- true
 	}
 	f.on(wire.OpAppend, keep)
-	if _, err := m.OpenBuffer(background, &OpenQuery{Capacity: 8}); !errors.Is(err, ErrLate) {
+	if _, err := m.OpenBuffer(brief(t), &OpenQuery{Capacity: 8}); !errors.Is(err, ErrLate) {
 		t.Fatalf("open: %v", err)
 	}
 	<-held
@@ -223,7 +222,7 @@ func TestLateBuffersAreGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.on(wire.OpReplay, keep)
-	if _, err := m.Replay(background, b, &ReplayQuery{Flush: true, Into: slot}); !errors.Is(err, ErrLate) {
+	if _, err := m.Replay(brief(t), b, &ReplayQuery{Flush: true, Into: slot}); !errors.Is(err, ErrLate) {
 		t.Fatalf("replay: %v", err)
 	}
 	<-held

@@ -310,14 +310,14 @@ func TestPlanChecks(t *testing.T) {
 func TestSlotThatMayStillBeWrittenHoldsNothing(t *testing.T) {
 	leakFree(t)
 	f := startFake(t)
-	c := open(t, f, func(o *Options) { o.Timeouts.Transfer = 20 * time.Millisecond })
+	c := open(t, f)
 	m := register(t, c, Binding{})
 	slot, err := m.Compose(background, &ComposeQuery{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	release := f.hold(wire.OpCompose)
-	if _, err := m.Compose(background, &ComposeQuery{Into: slot}); !errors.Is(err, ErrLate) {
+	if _, err := m.Compose(brief(t), &ComposeQuery{Into: slot}); !errors.Is(err, ErrLate) {
 		t.Fatalf("got %v", err)
 	}
 	if slot.Bytes() != nil {

@@ -85,7 +85,7 @@ func TestReleaseThatFoundNoRoomIsSentLater(t *testing.T) {
 	f := newFake(t)
 	f.maxInFlight = 8
 	f.start()
-	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 100 * time.Millisecond })
+	c := open(t, f)
 	m := register(t, c, Binding{})
 	rows, err := m.Acquire(background, make([]profile.SegmentKey, 1), AcquireOptions{})
 	if err != nil {
@@ -109,7 +109,7 @@ func TestReleaseThatFoundNoRoomIsSentLater(t *testing.T) {
 func TestReturnThatIsRefusedIsSentAgain(t *testing.T) {
 	leakFree(t)
 	f := startFake(t)
-	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 50 * time.Millisecond })
+	c := open(t, f)
 	m := register(t, c, Binding{})
 	f.on(wire.OpRelease, refuse(wire.Busy, "later"))
 	f.on(wire.OpAbort, refuse(wire.Busy, "later"))
@@ -142,7 +142,8 @@ func TestReturnThatIsRefusedIsSentAgain(t *testing.T) {
 func TestAcquireThatFailsReturnsItsLeasesAtOnce(t *testing.T) {
 	leakFree(t)
 	f := startFake(t)
-	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 20 * time.Millisecond })
+	const lookup = 500 * time.Millisecond
+	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = lookup })
 	m := register(t, c, Binding{})
 	const keys = 129
 	layout := testProfile().SegmentLayout(1)
@@ -163,7 +164,7 @@ func TestAcquireThatFailsReturnsItsLeasesAtOnce(t *testing.T) {
 		r.reply(reply)
 	})
 	f.on(wire.OpRelease, silence)
-	within(t, 3*20*time.Millisecond, func() {
+	within(t, 3*lookup, func() {
 		if _, err := m.Acquire(background, make([]profile.SegmentKey, keys), AcquireOptions{}); !errors.Is(err, ErrLate) {
 			t.Error(err)
 		}
