@@ -1,8 +1,10 @@
 package cost
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -22,25 +24,29 @@ type Widths struct {
 // counts those that one token visits. What is missing stays zero.
 func ReadWidths(configJSON []byte) (Widths, error) {
 	type sizes struct {
-		Hidden       int    `json:"hidden_size"`
-		Heads        int    `json:"num_attention_heads"`
-		Intermediate int    `json:"intermediate_size"`
-		Expert       int    `json:"moe_intermediate_size"`
-		Visited      int    `json:"num_experts_per_tok"`
-		SharedWidth  int    `json:"shared_expert_intermediate_size"`
-		Shared       int    `json:"n_shared_experts"`
-		Pattern      string `json:"hybrid_override_pattern"`
+		Type         string   `json:"model_type"`
+		Layers       int      `json:"num_hidden_layers"`
+		Hidden       int      `json:"hidden_size"`
+		Heads        int      `json:"num_attention_heads"`
+		Intermediate int      `json:"intermediate_size"`
+		Expert       int      `json:"moe_intermediate_size"`
+		Visited      int      `json:"num_experts_per_tok"`
+		SharedWidth  int      `json:"shared_expert_intermediate_size"`
+		Shared       int      `json:"n_shared_experts"`
+		Pattern      string   `json:"hybrid_override_pattern"`
+		Blocks       []string `json:"layers_block_type"`
 	}
 	var c struct {
 		sizes
 		Text *sizes `json:"text_config"`
+		LLM  *sizes `json:"llm_config"`
 	}
 	if err := json.Unmarshal(configJSON, &c); err != nil {
 		return Widths{}, fmt.Errorf("widths of a config: %w", err)
 	}
 	s := c.sizes
-	if c.Text != nil {
-		s = *c.Text
+	if text := cmp.Or(c.Text, c.LLM); text != nil {
+		s = *text
 	}
 	w := Widths{Hidden: s.Hidden, QueryHeads: s.Heads, FeedForward: s.Intermediate}
 	switch {
@@ -49,13 +55,23 @@ func ReadWidths(configJSON []byte) (Widths, error) {
 	case s.Visited > 0:
 		w.FeedForward = s.Intermediate * s.Visited
 	}
-	for _, layer := range s.Pattern {
-		if layer == '-' {
-			w.MLPLayers++
+	alone := strings.Count(s.Pattern, "-")
+	for _, name := range s.Blocks {
+		switch name {
+		case "mlp":
+			alone++
+		case "hybrid":
+			w.MLPLayers++ // Zamba has one in a shared block only
 		}
 	}
-	if w.MLPLayers > 0 {
-		w.Matrices = 2 // Nemotron-H has no gate
+	switch {
+	case alone > 0:
+		w.MLPLayers, w.Matrices = alone, 2 // Nemotron-H has no gate
+	case w.MLPLayers == 0:
+		w.MLPLayers = s.Layers // a decoder layer may be two of the profile
+	}
+	if s.Type == "mamba" || s.Type == "falcon_mamba" {
+		w.FeedForward = 0 // the width is the mixer's
 	}
 	return w, nil
 }

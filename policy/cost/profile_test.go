@@ -100,6 +100,17 @@ func TestWidthsOfNestedAndPatternedConfigs(t *testing.T) {
 	if want := (Widths{Hidden: 64, FeedForward: 128, MLPLayers: 2, Matrices: 2}); err != nil || w != want {
 		t.Errorf("pattern: %+v, %v, want %+v", w, err, want)
 	}
+	for config, want := range map[string]Widths{
+		`{"hidden_size":64,"intermediate_size":128,"layers_block_type":["mamba","mlp","mamba","mlp"]}`:                    {Hidden: 64, FeedForward: 128, MLPLayers: 2, Matrices: 2},
+		`{"num_hidden_layers":3,"hidden_size":64,"intermediate_size":128,"layers_block_type":["mamba","hybrid","mamba"]}`: {Hidden: 64, FeedForward: 128, MLPLayers: 1},
+		`{"model_type":"falcon_h1","num_hidden_layers":3,"hidden_size":64,"intermediate_size":128}`:                       {Hidden: 64, FeedForward: 128, MLPLayers: 3},
+		`{"model_type":"mamba","num_hidden_layers":3,"hidden_size":64,"intermediate_size":128}`:                           {Hidden: 64, MLPLayers: 3},
+		`{"llm_config":{"hidden_size":64,"num_attention_heads":4}}`:                                                       {Hidden: 64, QueryHeads: 4},
+	} {
+		if w, err := ReadWidths([]byte(config)); err != nil || w != want {
+			t.Errorf("%s: %+v, %v, want %+v", config, w, err, want)
+		}
+	}
 	if _, err = ReadWidths([]byte(`[`)); err == nil {
 		t.Error("a broken config is taken")
 	}
