@@ -31,6 +31,8 @@ var fidelityRows = []struct {
 	{profile.GDN, "GDN", 0.999, 2e-4, 1.44, degrees{half: 0.006, naive: 50.7}},
 	{profile.KDA, "KDA", 0.99, 6e-5, 1.71, degrees{}},
 	{profile.KDA, "KDA", 0.999, 2e-4, 1.43, degrees{}},
+	{profile.GDN2, "GDN2", 0.99, 6e-5, 0, degrees{}},
+	{profile.GDN2, "GDN2", 0.999, 2e-4, 0, degrees{}},
 	{profile.DeltaNet, "DeltaNet", 1, 2e-4, 1.36, degrees{naive: 49.3}},
 	{profile.Mamba2, "Mamba2", 0.99, 6e-5, 1.53, degrees{}},
 	{profile.Mamba2, "Mamba2", 0.999, 2e-4, 0.264, degrees{naive: 8.8}},
@@ -64,16 +66,23 @@ func fidelityHead(f profile.Family, low float64, seed uint64) head[float64] {
 	for t := range n {
 		unit(h.k[t*d:][:d])
 	}
-	if h.delta {
+	gate := func() float64 { return 1 / (1 + math.Exp(-rng.NormFloat64())) }
+	switch {
+	case f == profile.GDN2:
+		h.erase, h.serase = make([]float64, n*d), d
+		for i := range h.erase {
+			h.erase[i], h.v[i] = gate()*h.k[i], gate()*h.v[i]
+		}
+	case h.delta:
 		h.beta, h.sbeta = make([]float64, n), 1
 		for i := range h.beta {
-			h.beta[i] = 1 / (1 + math.Exp(-rng.NormFloat64()))
+			h.beta[i] = gate()
 		}
 	}
-	switch f {
-	case profile.Mamba2, profile.GDN:
+	switch f.Decay() {
+	case profile.DecayPerHead:
 		h.decay, h.sdecay = make([]float64, n), 1
-	case profile.GLA, profile.KDA:
+	case profile.DecayPerKey:
 		h.decay, h.sdecay, h.perKey = make([]float64, n*d), d, 1
 	default:
 		return h
@@ -87,11 +96,14 @@ func fidelityHead(f profile.Family, low float64, seed uint64) head[float64] {
 func narrowed(h head[float64]) head[float32] {
 	return head[float32]{
 		n: h.n, k: narrow(h.k), sk: h.sk, v: narrow(h.v), sv: h.sv, decay: narrow(h.decay), sdecay: h.sdecay,
-		perKey: h.perKey, beta: narrow(h.beta), sbeta: h.sbeta, delta: h.delta,
+		perKey: h.perKey, beta: narrow(h.beta), sbeta: h.sbeta, delta: h.delta, erase: narrow(h.erase), serase: h.serase,
 	}
 }
 
 func narrow(x []float64) []float32 {
+	if x == nil {
+		return nil
+	}
 	out := make([]float32, len(x))
 	for i, v := range x {
 		out[i] = float32(v)
@@ -103,6 +115,9 @@ func between[F Float](h head[F], lo, hi int) head[F] {
 	h.n = hi - lo
 	h.k, h.v = h.k[lo*h.sk:], h.v[lo*h.sv:]
 	h.decay, h.beta = h.decay[lo*h.sdecay:], h.beta[lo*h.sbeta:]
+	if h.erase != nil {
+		h.erase = h.erase[lo*h.serase:]
+	}
 	return h
 }
 

@@ -47,7 +47,10 @@ def test_values_are_taken_as_they_are() -> None:
         ({"weights": WEIGHTS, "canary_share": 1.5}, "canary_share: 1.5"),
         ({"weights": WEIGHTS, "capture_tokens": 0}, "capture_tokens: 0"),
         ({"weights": WEIGHTS, "pending_saves": 0}, "pending_saves: 0"),
-        ({"weights": WEIGHTS, "find": "chunks"}, "find: 'chunks', want a list of known, separators"),
+        (
+            {"weights": WEIGHTS, "find": "chunks"},
+            "find: 'chunks', want a list of known, separators",
+        ),
         ({"weights": WEIGHTS, "find": ["chunk"]}, "find: ['chunk']"),
         ({"weights": WEIGHTS, "find": ["separators"]}, "want each other"),
         ({"weights": WEIGHTS, "separators": ["<s>"]}, "want each other"),

@@ -198,21 +198,23 @@ def _prepare(steps: Steps, group: _Group, wide: torch.dtype) -> _Prepared:
         if erase is not None:
             erase = erase * mask
     total = g.double().cumsum(2)
-    reader = erase if erase is not None else k if beta is not None else None
-    own, scores = _pairs(q, k, reader, total, heads, wide)
+    readers = [q]
+    if steps.delta:
+        readers.append(k if erase is None else erase)
+    scores, *own = _pairs(readers, k, total, heads, wide)
     q, k = _heads(q, heads), _heads(k, heads)
     if total.dim() == 3:
         total = total.unsqueeze(-1)
     since, until = total.to(wide).exp(), (total[:, :, -1:] - total).to(wide).exp()
     decay = since[:, :, -1].unsqueeze(-1)
     keys = (k * until).transpose(2, 3)
-    if own is None:
+    if not own:
         return _Prepared(v, None, scores, q * since, keys, decay)
-    both = torch.cat((v, (k if erase is None else erase) * since), -1)
+    system, both = own[0], torch.cat((v, (k if erase is None else erase) * since), -1)
     if beta is not None:
-        own, both = own * beta, both * beta
+        system, both = system * beta, both * beta
     # The solver takes the diagonal as ones and never reads above it.
-    both = torch.linalg.solve_triangular(own, both, upper=False, unitriangular=True)
+    both = torch.linalg.solve_triangular(system, both, upper=False, unitriangular=True)
     dv = v.shape[-1]
     return _Prepared(both[..., :dv], both[..., dv:], scores, q * since, keys, decay)
 
@@ -227,35 +229,26 @@ def _cut(x: Tensor, group: _Group, wide: torch.dtype) -> Tensor:
 
 
 def _pairs(
-    q: Tensor, k: Tensor, reader: Tensor | None, total: Tensor, heads: int, wide: torch.dtype
-) -> tuple[Tensor | None, Tensor]:
-    """r_i . k_j and q_i . k_j under the decay from row j to row i, for j <= i; else zero.
+    readers: Sequence[Tensor], k: Tensor, total: Tensor, heads: int, wide: torch.dtype
+) -> list[Tensor]:
+    """Of each reader r_i . k_j under the decay from row j to row i, for j <= i; else zero.
 
-    r is what a row of the delta rule reads the state with. [c, Hv, L, L]; the first is None where
-    there is no such rule.
+    [c, Hv, L, L]: queries read, and so does what a delta rule compares its values with.
     """
-    above = torch.ones(2 * (q.shape[2],), dtype=torch.bool, device=q.device).triu(1)
-    own: list[Tensor] = []
+    above = torch.ones(2 * (k.shape[2],), dtype=torch.bool, device=k.device).triu(1)
     if total.dim() == 3:
         fade = (total.unsqueeze(3) - total.unsqueeze(2)).to(wide)
         fade = fade.masked_fill_(above, -torch.inf).exp_()
-        scores, *own = (_products(r, k, heads) * fade for r in (q, reader) if r is not None)
-        return (own[0] if own else None), scores
-    tables = []
+        return [_products(r, k, heads) * fade for r in readers]
+    out: list[list[Tensor]] = [[] for _ in readers]
     # One chunk at a time: the table of one is what `chunk_length` bounds.
-    for i, tc in enumerate(total):
+    for c, tc in enumerate(total):
         fade = (tc.unsqueeze(2) - tc.unsqueeze(1)).to(wide)
         fade = fade.masked_fill_(above[:, :, None], -torch.inf).exp_()
-        fade *= _heads(k[i, None], heads)[0].unsqueeze(1)
-        tables.append(
-            [
-                (fade @ _heads(r[i, None], heads)[0].unsqueeze(-1)).squeeze(-1)
-                for r in (q, reader)
-                if r is not None
-            ]
-        )
-    scores, *own = (torch.stack(table) for table in zip(*tables, strict=True))
-    return (own[0] if own else None), scores
+        fade *= _heads(k[c, None], heads)[0].unsqueeze(1)
+        for r, products in zip(readers, out, strict=True):
+            products.append((fade @ _heads(r[c, None], heads)[0].unsqueeze(-1)).squeeze(-1))
+    return [torch.stack(products) for products in out]
 
 
 def _products(rows: Tensor, k: Tensor, heads: int) -> Tensor:
