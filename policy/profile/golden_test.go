@@ -115,9 +115,8 @@ func goldenIdentities() []Identity {
 	mla := Layer{Kind: KindMLA, Attention: Attention{
 		KVHeads: 1, KeyDim: 8, ValueDim: 24, DType: F16, Keys: AtZero, Rope: Rope{Dims: 8, Theta: 1e4, Interleaved: true},
 	}}
-	conv := Layer{Kind: KindConv, Linear: Linear{Conv: Conv{Kernel: 3, Channels: []int{64}, DType: BF16}}}
 	return append(ids,
-		Identity{Model: "short convolutions", Weights: [32]byte{10}, TPSize: 2, Layers: []Layer{conv, {}, window, conv}},
+		Identity{Model: "short convolutions", Weights: [32]byte{10}, TPSize: 2, Layers: []Layer{shortConv(3), {}, window, shortConv(3)}},
 		Identity{Model: "rows – only", Weights: [32]byte{9}, Adapter: "lora sha256:0", TPSize: 4, Layers: []Layer{window, mla, window}})
 }
 

@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"reflect"
 	"testing"
 )
 
@@ -42,5 +43,37 @@ func TestParseIsTheInverseOfCanonical(t *testing.T) {
 	}
 	if q.Fingerprint() != p.Fingerprint() || !bytes.Equal(q.Canonical(), p.Canonical()) {
 		t.Error("a parsed profile differs from its source")
+	}
+}
+
+func shortConv(kernel int) Layer {
+	return Layer{Kind: KindConv, Linear: Linear{Conv: Conv{Kernel: kernel, Channels: []int{64}, DType: BF16}}}
+}
+
+func TestWhatAKindDoesNotUseDoesNotCount(t *testing.T) {
+	plain, odd := hybrid(), hybrid()
+	plain.Layers = append(plain.Layers, shortConv(3))
+	odd.Layers = append(odd.Layers, shortConv(3))
+	for i := range odd.Layers {
+		l := &odd.Layers[i]
+		switch l.Kind {
+		case KindLinear:
+			l.Attention = hybrid().Layers[1].Attention
+		case KindConv:
+			conv := l.Linear.Conv
+			l.Linear, l.Attention = hybrid().Layers[0].Linear, hybrid().Layers[1].Attention
+			l.Linear.Conv = conv
+		case KindNone:
+			l.Linear, l.Attention = hybrid().Layers[0].Linear, hybrid().Layers[1].Attention
+		default:
+			l.Linear = hybrid().Layers[0].Linear
+		}
+	}
+	p, err := New(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q, err := New(odd); err != nil || q.Fingerprint() != p.Fingerprint() || !reflect.DeepEqual(q.Identity(), p.Identity()) {
+		t.Errorf("another profile (%v)", err)
 	}
 }

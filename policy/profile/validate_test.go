@@ -44,6 +44,12 @@ func TestValidationNamesEveryProblem(t *testing.T) {
 		{"key storage", func(id *Identity) { id.Layers[1].Attention.Keys = 0 }, "key storage 0 is unknown"},
 		{"kernel without channels", func(id *Identity) { id.Layers[0].Linear.Conv.Channels = nil }, "convolution groups: 0"},
 		{"channels without kernel", func(id *Identity) { id.Layers[0].Linear.Conv.Kernel = 0 }, "convolution kernel: 0"},
+		{"convolution that keeps nothing", func(id *Identity) { id.Layers[2] = shortConv(1) }, "layer 2: convolution kernel: 1, want 2 to 64"},
+		{"convolution of nothing", func(id *Identity) { id.Layers[2].Kind = KindConv }, "layer 2: convolution kernel: 0"},
+		{"convolution over ranks", func(id *Identity) {
+			id.Layers[2] = shortConv(3)
+			id.Layers[2].Linear.Conv.Channels[0] = 33
+		}, "group 0 of 33 channels over 2 ranks"},
 		{"slopes", func(id *Identity) { id.Layers[3].Linear.Slopes = []float64{1} }, "1 slopes for 4 lightning value heads"},
 		{"no slopes", func(id *Identity) { id.Layers[3].Linear.Slopes = nil }, "0 slopes for 4 lightning value heads"},
 		{"slopes of another family", func(id *Identity) { id.Layers[0].Linear.Slopes = []float64{1, 1, 1, 1} }, "4 slopes for 4 gdn value heads, want 0"},
@@ -128,6 +134,12 @@ func TestParseRefusesWhatIsNotCanonical(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	p, err := New(hybrid())
 	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(p.Canonical())
+	id := hybrid()
+	id.Layers = append(id.Layers, shortConv(3))
+	if p, err = New(id); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(p.Canonical())

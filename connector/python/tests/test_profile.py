@@ -51,10 +51,13 @@ def test_canonical_bytes_are_read_back() -> None:
 
 def test_what_a_kind_does_not_use_does_not_count() -> None:
     odd = tuple(replace(layer, attention=FULL, linear=GDN) for layer in LAYERS)
-    profile = Profile(replace(TINY, layers=odd))
-    assert profile.fingerprint == Profile(TINY).fingerprint
-    assert profile.identity == TINY
+    short = Layer(Kind.CONV, linear=Linear(conv=GDN.conv))
+    profile = Profile(replace(TINY, layers=(*odd, replace(short, attention=FULL, linear=GDN))))
+    plain = replace(TINY, layers=(*LAYERS, short))
+    assert profile.fingerprint == Profile(plain).fingerprint
+    assert profile.identity == plain == canonical.parse(profile.canonical)
     assert (profile.linear_layers, profile.attention_layers) == ((0,), (1,))
+    assert profile.conv_layers == (len(LAYERS),)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +105,11 @@ def test_everything_that_defines_values_changes_the_fingerprint(other: Identity)
         (with_linear(replace(GDN, slopes=(0.5,))), "1 slopes for 4 gdn value heads, want 0"),
         (with_linear(replace(GDN, conv=Conv(0, (), DType.F32))), "type without a convolution"),
         (with_linear(replace(GDN, conv=Conv(99, (32,), DType.F32))), "kernel: 99, want 1 to 64"),
+        (replace(TINY, layers=(Layer(Kind.CONV),)), "convolution kernel: 0, want 2 to 64"),
+        (
+            replace(TINY, layers=(Layer(Kind.CONV, linear=Linear(conv=Conv(1, (8,), DType.F32))),)),
+            "convolution kernel: 1, want 2 to 64",
+        ),
         (with_linear(replace(GDN, state_dtype=DType.NONE)), "no state type"),
         (with_attention(replace(FULL, rope=Rope(18, 1e4))), "rope turns 18 of 16"),
         (with_attention(replace(FULL, rope=Rope(8, float("nan")))), "rope theta nan"),
