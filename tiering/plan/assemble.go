@@ -27,8 +27,8 @@ func (q *AssembleQuery) parts(g *Geometry, rows int) *PartMap {
 }
 
 // Assemble composes the states of all linear layers, places the rows of all
-// attention layers and hands over the convolution tails, for a plan that is
-// recomputed at its end only.
+// attention layers and hands over the tails of all convolutions, for a plan that
+// is recomputed at its end only.
 func (s *Session) Assemble(ctx context.Context, q *AssembleQuery) (err error) {
 	g, err := s.store.Geometry(q.Scope)
 	if err != nil {
@@ -60,6 +60,11 @@ func (s *Session) Assemble(ctx context.Context, q *AssembleQuery) (err error) {
 		if err := c.layer(ctx, layer, nil, q.Dest.Out.Slice(state.Off, state.Len)); err != nil {
 			return err
 		}
+		if err := c.tail(ctx, layer, out, q.Dest.Out); err != nil {
+			return err
+		}
+	}
+	for _, layer := range g.ConvLayers() {
 		if err := c.tail(ctx, layer, out, q.Dest.Out); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -302,5 +303,47 @@ func TestFlushWithoutRoomLosesNothing(t *testing.T) {
 	}
 	if got, err := s.Accept(&AcceptQuery{Buffer: id}); err != nil || got.Begin != 3 || f.holds() != 2 {
 		t.Fatalf("rows from %d on, %d holds, %v", got.Begin, f.holds(), err)
+	}
+}
+
+// What is left of a segment in a layer that is a convolution alone is its tail.
+func TestConvolutionsAloneAreAssembledByTheirTails(t *testing.T) {
+	s, f := newSession(t)
+	conv := profile.Layer{Kind: profile.KindConv, Linear: profile.Linear{
+		Conv: profile.Conv{Kernel: 4, Channels: []int{24}, DType: profile.BF16},
+	}}
+	id := hybrid(1)
+	id.Layers = []profile.Layer{conv, id.Layers[1], id.Layers[0], conv}
+	f.geometry = geometry(t, id, 4096)
+	segment := f.lease(Source{Spec: profile.SegmentSpec{Role: profile.RoleFirst, Tokens: 16}, End: 16})
+	q := &AssembleQuery{Plan: Plan{End: 16, Spans: []Span{{Kind: SpanSegment, Lease: segment, Count: 16}}}}
+	bytes, _, err := f.geometry.AssembleBytes(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Dest.Out = f.space(bytes)
+	for _, layer := range f.geometry.ConvLayers() {
+		from, _ := f.geometry.SegmentParts(16).Part(layer, profile.PartConv)
+		want := slices.Repeat([]byte{byte(layer + 1), 7}, int(from.Len/2))
+		if err := f.dev.Store(t.Context(), f.mu.leases[segment].Share.Slice(from.Off, from.Len), want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Assemble(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
+	for _, layer := range f.geometry.ConvLayers() {
+		part, _ := q.parts(f.geometry, 16).Part(layer, profile.PartConv)
+		got := make([]byte, part.Len)
+		if err := f.dev.Load(t.Context(), got, q.Dest.Out.Slice(part.Off, part.Len)); err != nil {
+			t.Fatal(err)
+		}
+		if want := slices.Repeat([]byte{byte(layer + 1), 7}, len(got)/2); string(got) != string(want) {
+			t.Errorf("layer %d: tail %x", layer, got)
+		}
+	}
+	rows := &AppendQuery{Capacity: 4, Rows: 1, Src: f.space(f.geometry.bufferParts(1).Bytes)}
+	if _, err := s.Append(t.Context(), rows); !errors.Is(err, tier.ErrInvalid) {
+		t.Errorf("a buffer of rows that move no tail: %v", err)
 	}
 }
