@@ -49,6 +49,8 @@ GOOD: Blocks = ((0, 5), (2, 3))  # states: of the last token only
 
 
 class States:
+    parts = ("S", "conv")
+
     def __init__(self) -> None:
         self.written: list[int] = []
 
