@@ -53,9 +53,9 @@ class HFSettings:
     seam_tokens is w, the tokens recomputed on either side of a join. Checkpoints lie at multiples
     of block_tokens, and behind answers. What the daemon advises is followed, but with keep_all:
     then every missing segment is captured, every position that it names is saved and all that is
-    held is used, for warming a cache. A canary_share of
-    the spliced prompts is computed again behind its answer; canary_bound is the error of logits,
-    relative to their spread, beyond which a comparison has failed; some failures end splicing.
+    held is used, for warming a cache. A canary_share of the spliced prompts is computed again
+    behind its answer; canary_bound is the error of logits, relative to their spread, beyond which a
+    comparison has failed; some failures end splicing.
     """
 
     seam_tokens: int = 8
@@ -206,8 +206,9 @@ class SplicedTransformers:
             return
         try:
             read_back(self.model, reuse.arch, cache, after)
-        except (UnsupportedError, ValueError) as err:
-            log.warning("the state behind an answer is not kept: %s", err)
+        except Exception:
+            # Whatever a cache has become: the answer is there, and must not be lost for it.
+            log.exception("the state behind an answer is not kept")
             return
         if not prompt_tokens < after.tokens < len(said):
             return
