@@ -2,11 +2,11 @@
 
     bin/engines/bin/python scripts/segments/measure.py DATA --out docs/results/segments.json
 
-DATA is a directory with the data sets (docs/policies.md says where they are from); what is not
-there is skipped, and said. Each traffic is played request by request against a daemon, cut by hand
-(`spliced_connector.cuts`, with every passage a text of its own) and by the finders of a server. The
-code that cuts, names, looks up and plans is that of the vLLM connector; only the model is a stub
-whose segments are some hundred bytes. Nothing is evicted. The tokenizer is that of Qwen3.5.
+DATA is a directory with the data sets, plain or as .zst; what is not there is skipped, and said.
+Each traffic is played request by request against a daemon, cut by hand (`spliced_connector.cuts`,
+with every passage a text of its own) and by the finders of a server. The code that cuts, names,
+looks up and plans is that of the vLLM connector; only the model is a stub, whose segments are some
+hundred bytes. Nothing is evicted. The tokenizer is that of Qwen3.5.
 
 A token counts as reused if it lies in the exact prefix, that of the longest earlier prompt in
 blocks of 16, or in the interior of a segment behind it that an earlier request has stored.
