@@ -242,6 +242,23 @@ def test_engines_that_compute_otherwise_are_named_otherwise() -> None:
     assert len(names) == 4
 
 
+@pytest.mark.parametrize(("groups", "shares"), [(1, True), (2, False)])
+def test_what_vllm_computes_otherwise_is_not_shared_with_transformers(
+    groups: int, shares: bool
+) -> None:
+    granite = HYBRID | {
+        "model_type": "granitemoehybrid",
+        "mamba_n_heads": 2,
+        "mamba_d_head": 64,
+        "mamba_d_state": 16,
+        "mamba_d_conv": 4,
+        "mamba_n_groups": groups,
+    }
+    weights = bytes.fromhex(SETTINGS.weights)
+    theirs = identity_digest(weights, granite, "bfloat16")
+    assert (read(config(granite)).identity.weights == theirs) == shares
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [

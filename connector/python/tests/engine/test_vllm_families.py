@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,10 @@ from engine import vllm_kernels
 from engine.vllm_harness import Engine, Setup, prompt
 from engine.vllm_models import TINY
 from running import Daemon
+from spliced_connector.client import Client, Options
+from spliced_connector.hf import HFSettings, SplicedTransformers
+from spliced_connector.model import weights_digest
+from spliced_connector.walk import Naming
 
 pytestmark = [
     pytest.mark.engine,
@@ -69,5 +74,42 @@ def test_prefixes_of_a_family(
         (wrong,) = engine.ask(FIRST)
         assert wrong.cached == warm.cached
         assert wrong.logprobs != warm.logprobs
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("family", ["nemotron_h", "jamba", "olmo_hybrid"])
+def test_transformers_uses_the_same_states(family: str, daemon: Daemon, tmp_path: Path) -> None:
+    """Neither states nor tails nor keys may lie otherwise than another implementation has them."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    path = TINY[family].save(tmp_path / "model")
+    engine = Engine(Setup(path, daemon.socket))
+    try:
+        engine.wait_attached()
+        session = engine.scheduler._session
+        assert session is not None
+        block = session.block_tokens
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
+        with closing(Client(Options(socket=daemon.socket))) as client:
+            settings = HFSettings(block_tokens=block, keep_all=True)
+            other = SplicedTransformers(model, client, Naming(weights_digest(path)), settings)
+            assert client.wait_attached(10)
+            theirs, ours = prompt(block + 100, seed=30), prompt(block + 100, seed=31)
+            (right,) = engine.ask(theirs, tokens=1, cache_salt="not shared")
+            assert other.prefill(theirs, mode="prefix").reused == 0
+            engine.settle()
+            (answer,) = engine.ask(theirs, tokens=1)
+            assert answer.cached == block
+            assert answer.logprobs == pytest.approx(right.logprobs, abs=0.05)
+
+            (first,) = engine.ask(ours, tokens=1)
+            assert first.cached == 0
+            engine.settle()
+            reused = other.prefill(ours, mode="prefix")
+            assert reused.reused == block
+            told = reused.logits.float().log_softmax(-1).flatten()[first.tokens[0]]
+            assert float(told) == pytest.approx(first.logprobs[0], abs=0.05)
     finally:
         engine.close()

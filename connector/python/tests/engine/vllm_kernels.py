@@ -21,6 +21,7 @@ def replace() -> None:
     from vllm.model_executor.layers.mamba.gdn import olmo_gdn_linear_attn as olmo
     from vllm.model_executor.layers.mamba.linear import bailing_linear_attn as bailing
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+    from vllm.model_executor.models import bailing_moe_v3 as bailing_3
     from vllm.platforms.cpu import CpuPlatform
     from vllm.v1.attention.backends.mla.cpu_mla import CPUMLABackend
 
@@ -41,6 +42,11 @@ def replace() -> None:
             "fused_recurrent_gated_delta_rule": recurrent_delta_rule,
         },
         bailing: {"linear_attention_decode": lightning_decode},
+        bailing_3: {
+            "fused_kda_gate": kda_gates,
+            "chunk_kda": chunk_delta_rule,
+            "fused_recurrent_kda": recurrent_delta_rule,
+        },
         bailing.MiniMaxText01LinearKernel: {
             "jit_linear_forward_prefix": staticmethod(lightning_prefill)
         },
@@ -234,6 +240,16 @@ def olmo_gates(
     return decay[None], (torch.sigmoid(b.float()) * (2 if allow_neg_eigval else 1))[None]
 
 
+def kda_gates(
+    g: Tensor, A: Tensor, dim: int, *, g_bias: Tensor, lower_bound: float | None
+) -> Tensor:
+    rates = A.float().exp().view(-1, 1)
+    steps = (g.float() + g_bias).unflatten(-1, (-1, dim))
+    if lower_bound is None:
+        return -rates * F.softplus(steps)
+    return lower_bound * torch.sigmoid(rates * steps)
+
+
 def chunk_delta_rule(
     *,
     q: Tensor,
@@ -245,7 +261,8 @@ def chunk_delta_rule(
     cu_seqlens: Tensor,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """States as the engine's kernel has them: [requests, heads, value dim, key dim]."""
+    """Of GDN and KDA, whose decays are of a head or of each key. States as the engine's kernels
+    have them: [requests, heads, value dim, key dim]."""
     bounds, states, out = cu_seqlens.tolist(), initial_state.float().clone(), []
     for row, (begin, end) in enumerate(pairwise(bounds)):
         for t in range(begin, end):
@@ -270,7 +287,7 @@ def _delta_step(
     state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor
 ) -> tuple[Tensor, Tensor]:
     q, k = (F.normalize(x.float(), dim=-1, eps=1e-6) for x in (q, k))
-    state = state * g.exp()[:, None, None]
+    state = state * (g.exp()[:, None, None] if g.dim() == 1 else g.exp()[:, None])
     change = (v.float() - torch.einsum("hvk,hk->hv", state, k)) * beta[:, None]
     state = state + change[:, :, None] * k[:, None]
     return torch.einsum("hvk,hk->hv", state, q) * q.shape[-1] ** -0.5, state

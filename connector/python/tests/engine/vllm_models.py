@@ -99,13 +99,16 @@ class Tiny:
 
 @dataclass(frozen=True)
 class Bailing:
-    """Ring and Ling 2.5, which transformers does not have: Lightning attention with rope, and MLA
-    of the one size that vLLM has a CPU kernel for.
+    """Ring and Ling, which transformers does not have: Lightning attention with rope, or KDA, and
+    MLA of the one size that vLLM has a CPU kernel for.
 
-    In float32, because both depend on where prefills are cut: Lightning keeps its state in the
+    In float32, because they depend on where prefills are cut: Lightning keeps its state in the
     model's type, and MLA computes the context apart.
     """
 
+    settings: Mapping[str, object]
+    linear: Mapping[str, tuple[int, ...]]
+    """Shapes of a linear layer's weights."""
     options: Mapping[str, object] = field(default_factory=lambda: {"dtype": "float32"})
 
     def save(self, directory: Path, seed: int = 1) -> str:
@@ -113,7 +116,7 @@ class Bailing:
         import torch
         from safetensors.torch import save_file
 
-        config = _register(_BAILING)
+        config = _register(_BAILING | dict(self.settings))
         config.save_pretrained(directory)
         generator = torch.Generator().manual_seed(seed)
         weights = {}
@@ -129,33 +132,27 @@ class Bailing:
             "model.word_embeddings.weight": (512, 128),
             "model.norm.weight": (128,),
         }
-        linear = {
-            "attention.query_key_value": (384, 128),
-            "attention.g_proj": (128, 128),
-            "attention.g_norm": (128,),
-        }
         full = {
-            "attention.q_proj": (256, 128),
-            "attention.kv_a_proj_with_mqa": (576, 128),
-            "attention.kv_a_layernorm": (512,),
-            "attention.kv_b_proj": (256, 512),
+            "attention.q_proj.weight": (256, 128),
+            "attention.kv_a_proj_with_mqa.weight": (576, 128),
+            "attention.kv_a_layernorm.weight": (512,),
+            "attention.kv_b_proj.weight": (256, 512),
+            "attention.dense.weight": (128, 128),
         }
         each = {
-            "attention.dense": (128, 128),
-            "input_layernorm": (128,),
-            "post_attention_layernorm": (128,),
-            "mlp.gate_proj": (128, 128),
-            "mlp.up_proj": (128, 128),
-            "mlp.down_proj": (128, 128),
+            "input_layernorm.weight": (128,),
+            "post_attention_layernorm.weight": (128,),
+            "mlp.gate_proj.weight": (128, 128),
+            "mlp.up_proj.weight": (128, 128),
+            "mlp.down_proj.weight": (128, 128),
         }
         for layer in range(4):
-            for name, shape in (each | (full if layer % 2 else linear)).items():
-                shapes[f"model.layers.{layer}.{name}.weight"] = shape
+            for name, shape in (each | (full if layer % 2 else dict(self.linear))).items():
+                shapes[f"model.layers.{layer}.{name}"] = shape
         return shapes
 
 
 _BAILING = {
-    "architectures": ["BailingMoeV2_5ForCausalLM"],
     "vocab_size": 512,
     "hidden_size": 128,
     "intermediate_size": 128,
@@ -173,6 +170,7 @@ _BAILING = {
     "partial_rotary_factor": 0.5,
     "rope_interleave": True,
     "num_experts": 1,
+    "first_k_dense_replace": 99,
     "num_experts_per_tok": 1,
     "num_shared_experts": 0,
     "group_norm_size": 1,
@@ -214,7 +212,30 @@ def _save_processor(directory: Path) -> None:
 
 
 TINY: Mapping[str, Tiny | Bailing] = {
-    "bailing": Bailing(),
+    "bailing_2.5": Bailing(
+        {"architectures": ["BailingMoeV2_5ForCausalLM"]},
+        {
+            "attention.query_key_value.weight": (384, 128),
+            "attention.g_proj.weight": (128, 128),
+            "attention.g_norm.weight": (128,),
+            "attention.dense.weight": (128, 128),
+        },
+    ),
+    "bailing_3": Bailing(
+        {
+            "architectures": ["BailingMoeV3ForCausalLM"],
+            "short_conv_kernel_size": 4,
+            "no_kda_lora": True,
+        },
+        {
+            **{f"attention.{x}_proj.weight": (128, 128) for x in ("q", "k", "v", "f", "g", "o")},
+            **{f"attention.{x}_conv1d.weight": (128, 1, 4) for x in ("q", "k", "v")},
+            "attention.b_proj.weight": (2, 128),
+            "attention.o_norm.weight": (64,),
+            "attention.A_log": (2,),
+            "attention.dt_bias": (128,),
+        },
+    ),
     "nemotron_h": Tiny(
         "NemotronH",
         {
@@ -241,6 +262,8 @@ TINY: Mapping[str, Tiny | Bailing] = {
             "num_experts_per_tok": 2,
             "hidden_size": 128,
             "mamba_n_heads": 8,
+            "mamba_n_groups": 1,
+            "attention_multiplier": 0.125,
         },
     ),
     "falcon_h1": Tiny("FalconH1", MAMBA2 | {"mamba_d_ssm": 128, "head_dim": 64}),

@@ -162,15 +162,15 @@ def _kimi_delta(layer: Any, inputs: Tensor) -> Tensor:
 def _bailing_delta(layer: Any, inputs: Tensor) -> Tensor:
     """Ring and Ling 3, which convolve queries, keys and values apart."""
     n, heads = len(inputs), layer.local_num_heads
-    gates = inputs.new_zeros(1, n, heads, layer.head_dim)
-    out = torch.zeros_like(gates)
+    decays = inputs.new_zeros((1, n, heads, layer.head_dim), dtype=torch.float32)
+    out = inputs.new_zeros(decays.shape)
     q, k, v = inputs.chunk(3, dim=1)
     layer._forward(
         q_proj_states=q,
         k_proj_states=k,
         v_proj_states=v,
-        g1=gates,
-        beta=gates[..., 0],
+        g1=decays,
+        beta=torch.full_like(decays[..., 0], 0.5),
         core_attn_out=out,
     )
     return out[0]
