@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 
-from spliced_connector.model import DType, Kind, Profile, from_config
+from spliced_connector.model import DType, Family, Kind, Profile, from_config
 from spliced_connector.model.config_models import ARCHITECTURES, WRAPPERS
 
 pytestmark = pytest.mark.engine
@@ -117,3 +117,13 @@ def test_wrappers_nest_a_text_model_that_is_read(kind: str) -> None:
     assert config["text_config"]["model_type"] in ARCHITECTURES
     want = profile(config["text_config"]).identity.layers
     assert profile(config).identity.layers == want
+
+
+def test_wrappers_that_vllm_brings_are_read_as_their_text_model() -> None:
+    configs = importlib.import_module("vllm.transformers_utils.configs")
+    bailing = profile(configs.BailingMoeV3VLConfig().to_dict()).identity.layers
+    assert [layer.kind for layer in bailing] == ([Kind.LINEAR] * 4 + [Kind.MLA]) * 4
+    assert {layer.linear.family for layer in bailing} == {Family.NONE, Family.KDA}
+    text = read("kimi-k3-tiny")
+    kimi = configs.KimiK3Config(text_config=text).to_dict()
+    assert profile(kimi).identity.layers == profile(text).identity.layers
