@@ -120,6 +120,59 @@ def test_rows_come_back_from_where_the_engine_files_them(case: str) -> None:
     assert torch.equal(cache, whole)
 
 
+class LatentLayer:
+    """Latent attention: a row is the latent, then the shared key."""
+
+    kv_lora_rank, kv_cache_dtype, _k_scale = 8, "auto", None
+
+    def __init__(self, cache: Tensor) -> None:
+        self.kv_cache = cache
+        self.impl = self
+
+    def do_kv_cache_update(
+        self, latent: Tensor, k: Tensor, cache: Tensor, slots: Tensor, dtype: str, scale: None
+    ) -> None:
+        cache[slots // STEP, slots % STEP] = torch.cat((latent, k.squeeze(1)), dim=-1)
+
+
+class FusedLayer:
+    """The same, filed while queries are prepared."""
+
+    def __init__(self, cache: Tensor) -> None:
+        self.kv_cache = cache
+
+    def _decode_concat_cache(
+        self,
+        absorbed: Tensor,
+        q: Tensor,
+        latent: Tensor,
+        k: Tensor,
+        positions: Tensor | None,
+        angles: Tensor | None,
+        slots: Tensor,
+    ) -> Tensor:
+        assert positions is None
+        assert angles is None
+        self.kv_cache[slots // STEP, slots % STEP] = torch.cat((latent, k), dim=-1)
+        return torch.cat((absorbed, q), dim=-1)
+
+
+@pytest.mark.parametrize("kind", [LatentLayer, FusedLayer])
+def test_latent_rows_come_back(kind: Callable[[Tensor], object]) -> None:
+    latent = Layer(Kind.MLA, attention=Attention(1, 4, 8, DType.BF16))
+    profile = Profile(replace(PROFILE.identity, layers=(latent,)))
+    cache = _zeros(BLOCKS, STEP, 12)
+    layer = kind(cache)
+    pages = RowPages(layer, find_rows(layer, profile, 0), STEP)
+    assert not cache.any()
+    k, v = torch.randn(20, 1, 4).bfloat16(), torch.randn(20, 1, 8).bfloat16()
+    pages.write([5, 2], 3, k, v)
+    assert torch.equal(cache[5, 3:], torch.cat((v, k), dim=-1)[: STEP - 3, 0])
+    read = pages.read([5, 2], 3, 23)
+    assert torch.equal(read[0], k)
+    assert torch.equal(read[1], v)
+
+
 def test_blocks_of_kernels_may_be_smaller_than_those_of_tables() -> None:
     cache = torch.zeros(BLOCKS, HEADS, STEP, DK + DV).bfloat16()
     layer = FakeLayer(cache, heads_first)

@@ -31,7 +31,9 @@ class Target:
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base"
 _SPECS = "vllm.v1.kv_cache_interface"
 _SCHEDULED = "vllm.v1.core.sched.output"
-_STATES = "vllm.model_executor.layers.mamba.mamba_utils"
+_MAMBA = "vllm.model_executor.layers.mamba"
+_STATES = f"{_MAMBA}.mamba_utils"
+_OLMO = "OlmoHybridGatedDeltaNetAttention"
 _ATTENTION = "vllm.model_executor.layers.attention.attention"
 
 VLLM = (
@@ -50,6 +52,57 @@ VLLM = (
         _SPECS, "FullAttentionSpec", members=("block_size", "num_kv_heads", "head_size", "dtype")
     ),
     Target(_SPECS, "MambaSpec"),
+    Target(
+        _SPECS,
+        "MLAAttentionSpec",
+        members=("block_size", "dtype", "tokens_per_state", "model_version", "sliding_window"),
+    ),
+    # What the layers' own forward cores are run with (`vllm/layout/mixers.py`).
+    Target("vllm.forward_context", "set_forward_context"),
+    Target("vllm.forward_context", "ForwardContext", members=("no_compile_layers",)),
+    Target(
+        "vllm.v1.attention.backend",
+        "CommonAttentionMetadata",
+        members=(
+            "query_start_loc",
+            "query_start_loc_cpu",
+            "seq_lens",
+            "seq_lens_cpu_upper_bound",
+            "num_reqs",
+            "num_actual_tokens",
+            "max_query_len",
+            "max_seq_len",
+            "block_table_tensor",
+            "slot_mapping",
+            "is_prefilling",
+        ),
+    ),
+    Target("vllm.v1.attention.backend", "AttentionMetadataBuilder", methods=("__init__", "build")),
+    Target(f"{_MAMBA}.ops.cpu.gdn_attention", "cpu_gdn_attention_core"),
+    Target(f"{_MAMBA}.gdn.olmo_gdn_linear_attn", _OLMO, methods=("_forward_core",)),
+    Target(f"{_MAMBA}.mamba_mixer2", "MambaMixer2", methods=("conv_ssm_forward",)),
+    Target(f"{_MAMBA}.mamba_mixer", "MambaMixer", methods=("forward_impl", "_ssm_transform")),
+    Target(f"{_MAMBA}.short_conv", "ShortConv", methods=("forward_native", "forward_cuda")),
+    Target(
+        f"{_MAMBA}.linear.bailing_linear_attn", "BailingMoELinearAttention", methods=("_forward",)
+    ),
+    Target(
+        f"{_MAMBA}.linear.minimax_linear_attn",
+        "MiniMaxText01LinearAttention",
+        methods=("_build_slope_tensor",),
+    ),
+    Target(
+        "vllm.model_executor.models.bailing_moe_v3",
+        "BailingMoeV3KimiDeltaAttention",
+        methods=("_forward",),
+    ),
+    Target("vllm.models.kimi_k3.nvidia.kda", "KimiK3DeltaAttention", methods=("_forward",)),
+    Target(
+        "vllm.models.kimi_k3.nvidia.mla",
+        "MultiHeadLatentAttention",
+        methods=("_decode_concat_cache",),
+    ),
+    Target("vllm.v1.attention.backends.mla.cpu_mla", "CPUMLAImpl", methods=("do_kv_cache_update",)),
     Target(
         _SCHEDULED,
         "SchedulerOutput",
@@ -121,9 +174,9 @@ VLLM = (
         methods=("compute_logits", "forward"),
     ),
     Target(
-        "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn",
+        f"{_MAMBA}.gdn.qwen_gdn_linear_attn",
         "QwenGatedDeltaNetAttention",
-        methods=("forward_cpu", "rearrange_mixed_qkv"),
+        methods=("_forward_core", "forward_cpu", "rearrange_mixed_qkv"),
         attributes=("A_log", "conv1d", "dt_bias", "in_proj_ba", "in_proj_qkvz", "norm", "out_proj"),
     ),
 )

@@ -48,11 +48,11 @@ class Mixer:
     """Whether inputs are queries, keys and values, or begin with the values."""
 
 
-class _StandIn:
+class StandIn:
     """A layer with other caches, and whatever else is set on it."""
 
-    def __init__(self, module: Any, caches: tuple[Tensor, ...]) -> None:
-        self.kv_cache = caches
+    def __init__(self, module: Any, cache: Tensor | tuple[Tensor, ...]) -> None:
+        self.kv_cache = cache
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
@@ -78,7 +78,7 @@ def run(module: Any, config: VllmConfig, caches: tuple[Tensor, ...], span: Span)
     if known is None:
         raise TypeError(f"{type(module).__name__} is not known")
     name = str(module.prefix)
-    stand_in = _StandIn(module, caches)
+    stand_in = StandIn(module, caches)
     metadata = {name: _metadata(module, config, span)}
     with (
         torch.inference_mode(),

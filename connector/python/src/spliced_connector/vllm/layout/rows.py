@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from spliced_connector.model import Kind, Profile
+from spliced_connector.vllm.layout.mixers import StandIn
 
 _DIGIT = 128
 """Patterns are numbers below it, which all element types hold exactly."""
@@ -113,7 +114,12 @@ def _scratch(cache: Tensor, block_dim: int) -> Tensor:
 
 
 def writer(module: Any) -> Writer:
-    """The function with which the engine files new rows: (keys, values, cache, slots)."""
+    """The function with which the engine files new rows: (keys, values, cache, slots).
+
+    Of latent attention the keys are the shared ones that turn, the values the latents.
+    """
+    if hasattr(module, "_decode_concat_cache"):
+        return _fused_writer(module)
     update = getattr(getattr(module, "impl", None), "do_kv_cache_update", None)
     if update is None:
         raise UnsupportedError(f"{type(module).__name__} does not tell how it files rows")
@@ -125,6 +131,18 @@ def writer(module: Any) -> Writer:
         update(v.squeeze(1), k, cache, slots, module.kv_cache_dtype, module._k_scale)
 
     return write_latent if getattr(module, "kv_lora_rank", 0) else write
+
+
+def _fused_writer(module: Any) -> Writer:
+    """Kimi's latent attention files rows in the kernel that prepares the queries of a decode."""
+
+    def write(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> None:
+        layer = StandIn(module, cache)
+        turned = None, None  # keys come as they are kept
+        queries = torch.zeros_like(v), torch.zeros_like(k)
+        layer._decode_concat_cache(*queries, v.squeeze(1), k.squeeze(1), *turned, slots)
+
+    return write
 
 
 def _places(
