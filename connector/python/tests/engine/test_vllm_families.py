@@ -15,7 +15,17 @@ from engine.vllm_models import TINY
 from running import Daemon
 from spliced_connector.client import Client, Options
 from spliced_connector.hf import HFSettings, SplicedTransformers
-from spliced_connector.model import weights_digest
+from spliced_connector.model import (
+    Conv,
+    DType,
+    Family,
+    Identity,
+    Kind,
+    Layer,
+    Linear,
+    Profile,
+    weights_digest,
+)
 from spliced_connector.walk import Naming
 
 pytestmark = [
@@ -111,5 +121,53 @@ def test_transformers_uses_the_same_states(family: str, daemon: Daemon, tmp_path
             assert reused.reused == block
             told = reused.logits.float().log_softmax(-1).flatten()[first.tokens[0]]
             assert float(told) == pytest.approx(first.logprobs[0], abs=0.05)
+    finally:
+        engine.close()
+
+
+def test_states_of_kimi_linear_are_found(tmp_path: Path) -> None:
+    """In a layer of its own: vLLM has no MLA of Kimi for a CPU."""
+    import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.layers.mamba.gdn.kimi_gdn_linear_attn import KimiGatedDeltaNetAttention
+    from vllm.transformers_utils.configs.kimi_linear import KimiLinearConfig
+
+    from spliced_connector.vllm.layout.states import StateOrder, find_states
+
+    heads, dim, kernel = 2, 64, 4
+    linear = Linear(
+        Family.KDA,
+        heads,
+        heads,
+        dim,
+        dim,
+        DType.F32,
+        DType.F16,
+        Conv(kernel, (heads * dim,) * 3, DType.F32),
+    )
+    profile = Profile(Identity("m", b"w" * 32, (Layer(Kind.LINEAR, linear=linear),)))
+    tiny = TINY["bailing_3"]
+    engine = Engine(Setup(tiny.save(tmp_path / "model"), options=dict(tiny.options)))
+    try:
+        config = engine.llm.llm_engine.vllm_config
+        kimi = KimiLinearConfig(
+            hidden_size=128,
+            linear_attn_config={
+                "num_heads": heads,
+                "head_dim": dim,
+                "short_conv_kernel_size": kernel,
+                "kda_layers": [1],
+                "full_attn_layers": [],
+            },
+        )
+        with set_current_vllm_config(config):
+            layer = KimiGatedDeltaNetAttention(kimi, config, prefix="model.layers.9.self_attn")
+        torch.manual_seed(0)
+        for weight in layer.parameters():
+            torch.nn.init.normal_(weight, std=0.3)
+        shapes = zip(layer.get_state_shape(), layer.get_state_dtype(), strict=True)
+        layer.kv_cache = tuple(torch.zeros(3, *shape, dtype=dtype) for shape, dtype in shapes)
+        assert find_states(layer, profile, 0, config) == StateOrder(False, False)
+        assert not any(cache.any() for cache in layer.kv_cache)
     finally:
         engine.close()

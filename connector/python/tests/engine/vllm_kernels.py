@@ -18,10 +18,12 @@ from torch import Tensor
 def replace() -> None:
     """In this process, before a model is made."""
     from vllm.model_executor.layers.mamba import mamba_mixer, mamba_mixer2
+    from vllm.model_executor.layers.mamba.gdn import kimi_gdn_linear_attn as kimi
     from vllm.model_executor.layers.mamba.gdn import olmo_gdn_linear_attn as olmo
     from vllm.model_executor.layers.mamba.linear import bailing_linear_attn as bailing
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
     from vllm.model_executor.models import bailing_moe_v3 as bailing_3
+    from vllm.models.kimi_k3.nvidia.ops.third_party import kda
     from vllm.platforms.cpu import CpuPlatform
     from vllm.v1.attention.backends.mla.cpu_mla import CPUMLABackend
 
@@ -51,6 +53,8 @@ def replace() -> None:
             "jit_linear_forward_prefix": staticmethod(lightning_prefill)
         },
         bailing.BailingGroupRMSNormGate: {"forward": group_norm},
+        kda: {"chunk_kda_with_fused_gate": chunk_kda},
+        kimi: {"gather_initial_states": gather_states},
         # That for a CPU turns a token of MLA differently when it comes with more others.
         RotaryEmbedding: {"forward_cpu": RotaryEmbedding.forward_native},
         CPUMLABackend: {"supports_block_size": classmethod(_multiple_of_kernels_blocks)},
@@ -248,6 +252,26 @@ def kda_gates(
     if lower_bound is None:
         return -rates * F.softplus(steps)
     return lower_bound * torch.sigmoid(rates * steps)
+
+
+def chunk_kda(
+    *,
+    raw_g: Tensor,
+    raw_beta: Tensor,
+    A_log: Tensor,
+    g_bias: Tensor,
+    lower_bound: float | None,
+    **rest: Any,
+) -> tuple[Tensor, Tensor]:
+    """Kimi's prefill, which makes its gates itself."""
+    gates = kda_gates(
+        raw_g.flatten(-2), A_log, raw_g.shape[-1], g_bias=g_bias, lower_bound=lower_bound
+    )
+    return chunk_delta_rule(g=gates, beta=torch.sigmoid(raw_beta.float()), **rest)
+
+
+def gather_states(states: Tensor, blocks: Tensor, has_state: Tensor) -> Tensor:
+    return states[blocks.long()] * has_state[:, None, None, None]
 
 
 def chunk_delta_rule(

@@ -209,6 +209,9 @@ MIXERS = {
     ),
     f"{_LAYERS}.mamba_mixer2.MambaMixer2": Mixer(Family.MAMBA2, _mamba2),
     f"{_LAYERS}.mamba_mixer.MambaMixer": Mixer(Family.MAMBA1, _mamba1),
+    f"{_LAYERS}.gdn.kimi_gdn_linear_attn.KimiGatedDeltaNetAttention": Mixer(
+        Family.KDA, _kimi_delta, values_last=True
+    ),
     "vllm.models.kimi_k3.nvidia.kda.KimiK3DeltaAttention": Mixer(
         Family.KDA, _kimi_delta, values_last=True
     ),
