@@ -217,6 +217,6 @@ def test_caches_of_another_size_are_refused(shape: tuple[int, ...]) -> None:
 def test_spread_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = torch.zeros(HEADS, 64, STEP, DK + DV).bfloat16().permute(1, 0, 2, 3)
     find_rows(FakeLayer(cache, heads_first), PROFILE, 0)
-    monkeypatch.setattr(vllm_rows, "_MOST_SCRATCH", cache.numel())
+    monkeypatch.setattr(vllm_rows, "MOST_SCRATCH", cache.numel())
     with pytest.raises(UnsupportedError, match="spread"):
         find_rows(FakeLayer(cache, heads_first), PROFILE, 0)

@@ -170,6 +170,12 @@ def test_shapes_and_classes_that_are_not_the_profiles_are_refused(
         find(Recurrent())
 
 
+def test_spread_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_states, "MOST_SCRATCH", 64)
+    with pytest.raises(UnsupportedError, match="spread"):
+        find(Recurrent())
+
+
 @pytest.mark.parametrize("key_major", [False, True])
 @pytest.mark.parametrize("dim_first", [False, True])
 def test_states_are_key_major_outside(key_major: bool, dim_first: bool) -> None:

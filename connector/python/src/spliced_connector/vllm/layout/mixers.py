@@ -115,6 +115,9 @@ def _metadata(module: Any, config: VllmConfig, span: Span) -> object:
 
 def _gated_delta(layer: Any, inputs: Tensor) -> Tensor:
     """Qwen3-Next, Qwen3.5 and OLMo."""
+    path = getattr(getattr(layer, "_forward_method", None), "__name__", "")
+    if path not in ("", "forward_cpu", "forward_cuda", "forward_hip"):
+        raise TypeError(f"a core of its own in {path}")
     heads = layer.num_v_heads // layer.tp_size
     gates = inputs.new_zeros(len(inputs), heads)
     out = inputs.new_zeros(len(inputs), heads, layer.head_v_dim)

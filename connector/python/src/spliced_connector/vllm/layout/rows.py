@@ -22,7 +22,7 @@ _DIGIT = 128
 _SHORT_DIGIT = 8
 """Likewise, for types of one byte."""
 _UNTOUCHED = 200.0
-_MOST_SCRATCH = 1 << 28
+MOST_SCRATCH = 1 << 28
 """Bytes of scratch memory; a block that is spread wider is not understood."""
 
 FP8 = {
@@ -107,7 +107,7 @@ def _scratch(cache: Tensor, block_dim: int) -> Tensor:
     size = list(cache.shape)
     size[block_dim] = 2
     length = 1 + sum((n - 1) * step for n, step in zip(size, cache.stride(), strict=True))
-    if length * cache.element_size() > _MOST_SCRATCH:
+    if length * cache.element_size() > MOST_SCRATCH:
         raise UnsupportedError(f"a block is spread over strides {cache.stride()}")
     flat = torch.empty(length, dtype=cache.dtype, device=cache.device)
     return flat.as_strided(size, cache.stride())

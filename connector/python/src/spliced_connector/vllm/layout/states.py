@@ -19,7 +19,7 @@ from torch import Tensor
 
 from spliced_connector.model import Kind, Profile
 from spliced_connector.vllm.layout.mixers import Mixer, Span, mixer_of, run
-from spliced_connector.vllm.layout.rows import UnsupportedError
+from spliced_connector.vllm.layout.rows import MOST_SCRATCH, UnsupportedError
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -289,6 +289,9 @@ class _Look:
 
     def _scratch(self, fill: float = 0.0) -> tuple[Tensor, ...]:
         """Two blocks of each cache."""
+        for cache in self._caches:
+            if cache.stride(0) * cache.element_size() > MOST_SCRATCH:
+                raise UnsupportedError(f"a block is spread over strides {cache.stride()}")
         made = [
             torch.empty_strided((2, *c.shape[1:]), c.stride(), dtype=c.dtype, device=c.device)
             for c in self._caches
