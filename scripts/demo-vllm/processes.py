@@ -69,6 +69,14 @@ class Process:
                 raise RuntimeError(f"{self._name} did not start:\n{tail}")
             time.sleep(0.1)
 
+    def cpu_seconds(self) -> float:
+        """What it and its children have computed so far."""
+        import psutil  # vLLM brings it
+
+        own = psutil.Process(self._process.pid)
+        times = [p.cpu_times() for p in (own, *own.children(recursive=True))]
+        return sum(t.user + t.system for t in times)
+
     def close(self) -> None:
         """Ends it and what it started."""
         if self._process.poll() is None:
