@@ -190,3 +190,24 @@ def test_frequencies_are_those_of_the_rope() -> None:
     assert profile.rope(1).theta == 1e4
     given = Profile(with_attention(replace(FULL, rope=Rope(8, inv_freq=(4, 3, 2, 1)))))
     assert given.inv_freq(0) == (4, 3, 2, 1)
+
+
+def test_a_rank_keeps_its_share() -> None:
+    whole = Profile(replace(TINY, tp_size=2))
+    spec = SegmentSpec(Role.MID, 11, 8, 200)
+    for rank in range(2):
+        share = Profile(whole.share(rank))
+        assert share.identity.tp_size == 1
+        assert share.segment_layout(spec) == whole.segment_layout(spec)
+        assert share.checkpoint_layout(64) == whole.checkpoint_layout(64)
+    assert Profile(TINY).share(0) == TINY
+
+
+def test_a_rank_has_the_slopes_of_its_heads() -> None:
+    slopes = (0.1, 0.2, 0.3, 0.4)
+    heads = Linear(Family.LIGHTNING, 4, 4, 8, 8, DType.F32, DType.F32, slopes=slopes)
+    whole = Profile(replace(TINY, layers=(Layer(Kind.LINEAR, linear=heads),), tp_size=2))
+    assert [whole.share(rank).layers[0].linear.slopes for rank in range(2)] == [
+        (0.1, 0.2),
+        (0.3, 0.4),
+    ]

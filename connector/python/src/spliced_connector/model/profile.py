@@ -125,6 +125,27 @@ class Profile:
         channels = self.identity.layers[layer].linear.conv.channels
         return sum(n // self.identity.tp_size for n in channels)
 
+    def share(self, rank: int) -> Identity:
+        """What one rank keeps, as if that were the whole model: its heads and channels."""
+        layers = tuple(self._share(i, rank) for i in range(len(self.identity.layers)))
+        return replace(self.identity, layers=layers, tp_size=1)
+
+    def _share(self, layer: int, rank: int) -> Layer:
+        at, tp = self.identity.layers[layer], self.identity.tp_size
+        if at.kind in (Kind.FULL, Kind.WINDOW, Kind.MLA):
+            return replace(at, attention=replace(at.attention, kv_heads=self.rank_kv_heads(layer)))
+        keys, values = self.rank_heads(layer)
+        whole = at.linear
+        conv = replace(whole.conv, channels=tuple(n // tp for n in whole.conv.channels))
+        linear = replace(
+            whole,
+            key_heads=keys if whole.key_heads else 0,
+            value_heads=values,
+            conv=conv,
+            slopes=whole.slopes[rank * values : (rank + 1) * values],
+        )
+        return replace(at, linear=linear)
+
     def rope(self, layer: int) -> Rope:
         """The rotary embedding of a layer of whichever kind."""
         at = self.identity.layers[layer]

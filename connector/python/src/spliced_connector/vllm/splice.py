@@ -295,6 +295,6 @@ def _architecture(session: Session, config: VllmConfig) -> Architecture:
             " (VLLM_PLUGINS), or the model runner is not one it knows"
         )
     try:
-        return walk_over(model, session.engine.identity)
+        return walk_over(model, session.model.profile.share(session.rank))
     except UnsupportedError as err:
         raise Inert(f"mode splice cannot walk this model: {err}") from err
