@@ -240,12 +240,12 @@ class _Look:
 
     def _shows(self, moved: Tensor, key_major: bool, heads: Tensor, columns: Tensor) -> bool:
         """Whether what has moved is one column of each of these heads. A channel whose weights are
-        zero moves nothing, so half of it is enough."""
+        zero moves nothing (heads that were widened by zeros are half so), so a part is enough."""
         by_head = _by_head(moved.unsqueeze(0), self._profile, self._layer, key_major)[0]
         if not key_major:
             by_head = by_head.transpose(1, 2)
         inside = by_head[heads, :, columns]
-        return bool(inside.sum() == moved.sum() and 2 * inside.sum() > inside.numel())
+        return bool(inside.sum() == moved.sum() and 4 * inside.sum() > inside.numel())
 
     def _check_going_on(self, order: StateOrder) -> None:
         """What is read of one block and written to another is all that the layer goes on from."""
