@@ -20,7 +20,7 @@ if importlib.util.find_spec("vllm") is not None:
     from torch import Tensor
 
     from engine.launches import Launches
-    from engine.splice_requests import QUERY, SEGMENT, ask, ask_raw, ids_of, start, warm
+    from engine.splice_requests import QUERY, SEGMENT, SEGMENTS, ask, ask_raw, ids_of, start, warm
     from engine.splice_requests import scheduler as scheduler_of
     from engine.splice_requests import worker as worker_of
     from engine.vllm_harness import Engine, hybrid_model, prompt
@@ -30,6 +30,7 @@ if importlib.util.find_spec("vllm") is not None:
     from spliced_connector.model import SpanKind, choose, divide, make_plan
     from spliced_connector.vllm import splice as vllm_splice
     from spliced_connector.vllm import splice_job as vllm_splice_job
+    from spliced_connector.vllm.cpu_kernels import cpu_kernels
     from spliced_connector.vllm.splice import SpliceWorker
     from spliced_connector.vllm.splice_scheduler import SpliceScheduler
     from spliced_connector.walk import (
@@ -161,13 +162,72 @@ def test_segments_that_two_requests_miss_are_captured_once(engine: Engine) -> No
     cuts = [i * SEGMENT for i in range(4)]
     orders = [(0, 1, 2), (0, 2, 1)]
     prompts = [[t for i in order for t in new[i]] + QUERY for order in orders]
-    before = engine.counts()["captures"]
+    before = engine.counts().get("captures", 0)
     for _ in range(4):  # the daemon may want to see a segment before it is captured
         answers = engine.ask(*prompts, cuts=cuts)
         assert engine.worker.drain(30)
     assert [a.told["way"] for a in answers] == ["splice", "splice"]
     assert [a.told["captured"] for a in answers] == [0, 0]
     assert engine.counts()["captures"] - before == 3
+
+
+def captured(engine: Engine, numbers: list[int]) -> list[Captured]:
+    """Segments by their numbers, as one batch."""
+    mode = worker_of(engine)
+    spec = mode._session.model.profile.mid_spec(SEGMENT, 8)
+    assert spec is not None
+    with torch.inference_mode():
+        return capture_all(mode._arch, [(SEGMENTS[i], spec) for i in numbers])
+
+
+def far(one: Captured, other: Captured) -> float:
+    """The largest relative error of all parts; a transition may have decayed to nothing."""
+    errors = []
+    for a, b in zip(one.layers, other.layers, strict=True):
+        for name in ("transition", "state", "conv", "k", "v"):
+            x, y = getattr(a, name), getattr(b, name)
+            if y is not None:
+                errors.append(float((x.float() - y.float()).norm() / (1e-6 + y.float().norm())))
+    return max(errors)
+
+
+def test_a_segment_is_the_same_by_the_engines_kernels_and_by_torch(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And alone or beside others."""
+    by_kernels = captured(engine, [0, 1, 2])
+    assert far(captured(engine, [1])[0], by_kernels[1]) < 0.01
+    assert far(by_kernels[0], by_kernels[1]) > 0.3
+    monkeypatch.setattr(worker_of(engine)._arch, "kernels", None)
+    for one, other in zip(by_kernels, captured(engine, [0, 1, 2]), strict=True):
+        assert far(one, other) < 0.05
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["causal_conv1d_fwd_cpu", "chunk_gated_delta_rule_cpu", "cpu_attention_with_kv_cache"],
+)
+def test_an_operator_that_means_something_else_is_not_used(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    from vllm import _custom_ops as ops
+
+    arch: Any = worker_of(engine)._arch
+    sizes = {i: mixer.sizes for i, mixer in enumerate(arch._mixers)}
+    assert cpu_kernels(arch, sizes) is not None
+    real = getattr(ops, name)
+
+    def other(**given: Any) -> object:
+        out = real(**given)
+        for changed in (given.get("output"), given.get("initial_state"), out):
+            if isinstance(changed, Tensor):
+                changed.mul_(1.1)
+        return out
+
+    monkeypatch.setattr(ops, name, other)
+    assert cpu_kernels(arch, sizes) is None
+    monkeypatch.delattr(ops, name)
+    assert cpu_kernels(arch, sizes) is None
 
 
 def test_a_walk_starts_few_operations(engine: Engine) -> None:
