@@ -97,7 +97,8 @@ class Engine:
     def _keep_prices(self) -> None:
         """Tell the daemon no prefill times: its prices are the settings of the test, whatever this
         machine does besides. With its own times a tiny model is not worth a checkpoint."""
-        clock = getattr(self.scheduler._mode, "_clock", None)
+        mode = self.scheduler._mode
+        clock = getattr(mode, "clock", None) or getattr(mode, "_clock", None)
         if clock is not None:
             setattr(clock, "take", tuple)  # noqa: B010 mypy refuses the assignment
 
