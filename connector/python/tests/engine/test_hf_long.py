@@ -11,7 +11,7 @@ from engine.hf_requests import CUTS, engine, far, tokens
 from engine.hybrids import qwen35
 from running import Daemon
 from spliced_connector.model import Span
-from spliced_connector.walk import attend, run
+from spliced_connector.walk import run, softmax
 from spliced_connector.walk.base import Sight
 
 pytestmark = pytest.mark.engine
@@ -32,7 +32,7 @@ def test_a_splice_in_small_walks_is_the_same(
     want = e.prefill(ids, CUTS, "splice")
     monkeypatch.setattr(run, "PREFILL_ROWS", 13)
     monkeypatch.setattr(run, "PLACED_ROWS", 50)
-    monkeypatch.setattr(attend, "SCORES", 0)
+    monkeypatch.setattr(softmax, "SCORES", 0)
     walks: list[list[Span]] = []
     splice = run.splice
 
@@ -52,10 +52,10 @@ def test_a_splice_in_small_walks_is_the_same(
 
 @pytest.mark.parametrize("window", [0, 300])
 def test_masks_are_made_where_they_are_used(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attend, "MASK", 1 << 15)
-    monkeypatch.setattr(attend, "KEPT", 0)
+    monkeypatch.setattr(softmax, "MASK", 1 << 15)
+    monkeypatch.setattr(softmax, "KEPT", 0)
     spans = [Sight(0, 900, 0, 1000), Sight(900, 1000, 0, 2000)]
-    blocks = attend.blocks(spans, window, torch.float32, torch.device("cpu"))
+    blocks = softmax.blocks(spans, window, torch.float32, torch.device("cpu"))
     assert all(b.given is None for b in blocks)
     assert [b.lo for b in blocks[1:]] == [b.hi for b in blocks[:-1]]
     assert (blocks[0].lo, blocks[-1].hi, blocks[-1].end) == (0, 1000, 2000)

@@ -30,7 +30,7 @@ if importlib.util.find_spec("vllm") is not None:
     from spliced_connector.model import SpanKind, choose, divide, make_plan
     from spliced_connector.vllm import splice as vllm_splice
     from spliced_connector.vllm import splice_job as vllm_splice_job
-    from spliced_connector.vllm.cpu_kernels import cpu_kernels
+    from spliced_connector.vllm.kernels.cpu import cpu_kernels
     from spliced_connector.vllm.splice import SpliceWorker
     from spliced_connector.vllm.splice_scheduler import SpliceScheduler
     from spliced_connector.walk import (

@@ -313,10 +313,10 @@ def test_long_prompts_attend_span_by_span(
 ) -> None:
     ids = tokens(260, seed=3)
     want = spliced(small, ids, [0, 60, 120, 180, 240], 8)[0]
-    monkeypatch.setattr("spliced_connector.walk.attend.SCORES", 0)
-    monkeypatch.setattr("spliced_connector.walk.attend.ROWS", 7)
+    monkeypatch.setattr("spliced_connector.walk.softmax.SCORES", 0)
+    monkeypatch.setattr("spliced_connector.walk.softmax.ROWS", 7)
     for kept in (1 << 20, 0):
-        monkeypatch.setattr("spliced_connector.walk.attend.KEPT", kept)
+        monkeypatch.setattr("spliced_connector.walk.softmax.KEPT", kept)
         assert far(spliced(small, ids, [0, 60, 120, 180, 240], 8)[0], want) <= 1e-5
 
 

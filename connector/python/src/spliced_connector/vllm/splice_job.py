@@ -17,6 +17,7 @@ from spliced_connector.vllm.clock import REUSED_COST, Walked
 from spliced_connector.vllm.ranks import Ranks
 from spliced_connector.vllm.splice_plans import Base, SpliceLoad
 from spliced_connector.walk import (
+    PREFILL_ROWS,
     Architecture,
     Captured,
     Context,
@@ -26,7 +27,6 @@ from spliced_connector.walk import (
     splice,
     unpack,
 )
-from spliced_connector.walk.run import PREFILL_ROWS
 
 MIN_PATIENCE = 0.05
 """Seconds that a checkpoint may take at least, which is asked for once (a guess)."""

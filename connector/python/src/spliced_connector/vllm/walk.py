@@ -4,7 +4,7 @@ A walk calls the projections, norms, rotary embeddings, gates and MLPs that the 
 weights exist once, and quantised or packed ones work as they do in the engine. The mixers' cores,
 attention over the paged cache and the chunked recurrence, are not called: what they read from the
 engine's metadata does not exist outside of its forward pass. The operators below them are, where
-`cpu_kernels` knows them; else torch does their work.
+`kernels` knows them; else torch does their work.
 
 A walk runs inside a forward context of the engine (`vllm.forward_context`), in inference mode, on
 the thread of the model runner. Rows are [n, hidden], without a batch axis.
@@ -20,16 +20,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from spliced_connector.model import Identity, Kind
-from spliced_connector.vllm.cpu_kernels import AttentionSizes, DeltaSizes, cpu_kernels
+from spliced_connector.vllm.kernels.cpu import AttentionSizes, DeltaSizes, cpu_kernels
 from spliced_connector.walk import (
     Architecture,
     AttentionRows,
+    Kernels,
     LinearRows,
     Steps,
     UnsupportedError,
     child,
 )
-from spliced_connector.walk.base import Kernels
 
 _Project = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor | None]]
 

@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from spliced_connector.walk.base import (
         Architecture,
         AttentionRows,
+        Batch,
         Captured,
+        Kernels,
         LinearRows,
         SegmentLayer,
+        Sight,
         Steps,
     )
     from spliced_connector.walk.canary import Canary, Verdict, logit_error
@@ -22,11 +25,14 @@ if TYPE_CHECKING:
     from spliced_connector.walk.checkpoints import checkpoint_parts, restore
     from spliced_connector.walk.context import Context, LayerContext
     from spliced_connector.walk.copies import Copies, ToHost
+    from spliced_connector.walk.families import Scan, chunk_length
+    from spliced_connector.walk.layers import causal_convolution
     from spliced_connector.walk.naming import Naming
     from spliced_connector.walk.plain import altered
     from spliced_connector.walk.reading import UnsupportedError, child
     from spliced_connector.walk.registry import architecture
-    from spliced_connector.walk.run import prefill, splice, splice_long
+    from spliced_connector.walk.rows import Rows, ranges
+    from spliced_connector.walk.run import PREFILL_ROWS, prefill, splice, splice_long
     from spliced_connector.walk.segments import (
         TORCH_TYPES,
         by_layer,
@@ -41,31 +47,41 @@ if TYPE_CHECKING:
         tensor_over,
         unpack,
     )
+    from spliced_connector.walk.softmax import attend
 
 __all__ = [
+    "PREFILL_ROWS",
     "TORCH_TYPES",
     "Architecture",
     "AttentionRows",
+    "Batch",
     "Canary",
     "Captured",
     "Context",
     "Copies",
+    "Kernels",
     "LayerContext",
     "LinearRows",
     "Naming",
+    "Rows",
+    "Scan",
     "SegmentLayer",
+    "Sight",
     "Steps",
     "ToHost",
     "UnsupportedError",
     "Verdict",
     "altered",
     "architecture",
+    "attend",
     "by_layer",
     "bytes_of",
     "capture",
     "capture_all",
+    "causal_convolution",
     "checkpoint_parts",
     "child",
+    "chunk_length",
     "collect",
     "logit_error",
     "moved",
@@ -74,6 +90,7 @@ __all__ = [
     "part_bytes",
     "part_tensors",
     "prefill",
+    "ranges",
     "restore",
     "rounded",
     "splice",
@@ -83,17 +100,21 @@ __all__ = [
 ]
 
 _MODULES = {
-    "base": "Architecture AttentionRows Captured LinearRows SegmentLayer Steps",
+    "softmax": "attend",
+    "base": "Architecture AttentionRows Batch Captured Kernels LinearRows SegmentLayer Sight Steps",
     "captures": "capture capture_all",
     "canary": "Canary Verdict logit_error",
     "checkpoints": "checkpoint_parts restore",
     "context": "Context LayerContext",
     "copies": "Copies ToHost",
+    "families": "Scan chunk_length",
+    "layers": "causal_convolution",
     "naming": "Naming",
     "plain": "altered",
     "reading": "UnsupportedError child",
     "registry": "architecture",
-    "run": "prefill splice splice_long",
+    "rows": "Rows ranges",
+    "run": "PREFILL_ROWS prefill splice splice_long",
     "segments": (
         "TORCH_TYPES by_layer bytes_of collect moved pack packed part_bytes part_tensors rounded"
         " tensor_over unpack"

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from spliced_connector.model import Kind
 from spliced_connector.walk import families
-from spliced_connector.walk.attend import attend
 from spliced_connector.walk.base import Architecture, LinearRows, Recurrence
 from spliced_connector.walk.rows import Rows
+from spliced_connector.walk.softmax import attend
 
 R = TypeVar("R", bound=Rows)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from spliced_connector.model import Kind, PlanError, Rope, Span, SpanKind
 from spliced_connector.walk import families
-from spliced_connector.walk.attend import Block, blocks
 from spliced_connector.walk.base import Architecture, Captured, Sight
+from spliced_connector.walk.softmax import Block, blocks
 
 T = TypeVar("T")
 

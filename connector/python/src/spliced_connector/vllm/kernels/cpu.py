@@ -29,11 +29,18 @@ import torch
 from torch import Tensor
 
 from spliced_connector.model import Kind
-from spliced_connector.walk import Architecture, LinearRows, families
-from spliced_connector.walk.attend import attend
-from spliced_connector.walk.base import Batch, Sight
-from spliced_connector.walk.layers import causal_convolution
-from spliced_connector.walk.rows import Rows, ranges
+from spliced_connector.walk import (
+    Architecture,
+    Batch,
+    LinearRows,
+    Rows,
+    Scan,
+    Sight,
+    attend,
+    causal_convolution,
+    chunk_length,
+    ranges,
+)
 
 log = logging.getLogger("spliced")
 
@@ -303,7 +310,7 @@ def _delta_error(arch: Architecture, kernels: CpuKernels, layer: int, d: object)
     per_head = LinearRows(inputs, (z, b, a - 8))  # so little decay that much of T is left
     ours = kernels.recurrence(layer, conv_out, per_head, rows)
     steps = arch.steps(layer, conv_out, per_head, rows.positions)
-    scan = families.Scan(steps, rows.runs(families.chunk_length(steps)))
+    scan = Scan(steps, rows.runs(chunk_length(steps)))
     state = draw(d.value_heads, d.key_dim, d.value_dim).float()
     for run in range(2):
         errors.append(_error(ours.advance(run, state.clone()), scan.advance(run, state)))
