@@ -24,7 +24,7 @@ from spliced_connector.model import (
     identity_digest,
     weights_digest,
 )
-from spliced_connector.vllm.drafting import Drafter, find_drafter
+from spliced_connector.vllm.layout.drafting import Drafter, find_drafter
 from spliced_connector.vllm.layout.names import place
 from spliced_connector.vllm.settings import Settings
 
