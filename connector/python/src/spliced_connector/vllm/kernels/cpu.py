@@ -9,7 +9,7 @@ random rows).
 
 A walk may run between the engine's plan of a step and its attention. That is no harm: the scratch
 memory of the engine's attention is one for the process, is looked up by every call, only ever
-grows, and holds nothing from one call to the next (read in its source, csrc/cpu, of 0.32).
+grows, and holds nothing from one call to the next (read in csrc/cpu of releases near 0.32).
 
 Nothing here is taken for granted: `cpu_kernels` compares every operator with torch, on the shapes
 of the model, and answers None where one is missing or means something else. Processors without
