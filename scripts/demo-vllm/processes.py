@@ -20,7 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 CONNECTOR = "spliced_connector.vllm"
 
 # vLLM's own switches for a processor without a compiler's help, on few cores.
+#
+# vLLM keeps one core from the threads of a server without a connector, and two from those of one
+# with it if there are more than two. Bound to all cores, all servers have as many threads.
 ENVIRONMENT = {
+    "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",

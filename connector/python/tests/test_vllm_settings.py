@@ -46,7 +46,7 @@ def test_values_are_taken_as_they_are() -> None:
         ({"weights": WEIGHTS, "capture": 1}, "capture: 1"),
         ({"weights": WEIGHTS, "canary_share": 1.5}, "canary_share: 1.5"),
         ({"weights": WEIGHTS, "capture_tokens": 0}, "capture_tokens: 0"),
-        ({"weights": WEIGHTS, "pending_saves": 0}, "pending_saves: 0"),
+        ({"weights": WEIGHTS, "pending_mib": 0}, "pending_mib: 0"),
         (
             {"weights": WEIGHTS, "find": "chunks"},
             "find: 'chunks', want a list of known, separators",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from itertools import count
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -13,6 +15,11 @@ from engine.vllm_harness import VOCABULARY, Engine, Setup, prompt
 from spliced_connector.vllm import plugin as vllm_plugin
 from spliced_connector.vllm.splice import SpliceWorker
 from spliced_connector.vllm.splice_scheduler import SpliceScheduler
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput
+
+_NUMBERS = count()
 
 SEGMENT = 160
 SEGMENTS = [prompt(SEGMENT, seed=100 + i) for i in range(8)]
@@ -91,7 +98,9 @@ def ask_raw(engine: Engine, ids: Sequence[int], params: object, salt: str = "") 
         extra_args=extra,
     )
     given = {"prompt_token_ids": list(ids)} | ({"cache_salt": salt} if salt else {})
-    output = engine.llm.generate([given], sampling, use_tqdm=False)[0]
+    name = f"asked {next(_NUMBERS)}"
+    engine.llm.llm_engine.add_request(name, given, sampling)
+    output = _stepped(engine, name)
     said = output.outputs[0]
     rows = said.logprobs[0]
     told = dict((output.kv_transfer_params or {}).get("spliced", {}))
@@ -102,6 +111,30 @@ def ask_raw(engine: Engine, ids: Sequence[int], params: object, salt: str = "") 
         told,
         output.num_cached_tokens or 0,
     )
+
+
+def _stepped(engine: Engine, name: str) -> RequestOutput:
+    """Steps to the end of a request."""
+    while True:
+        for output in engine.llm.llm_engine.step():
+            if output.request_id == name and output.finished:
+                return cast("RequestOutput", output)
+
+
+@contextmanager
+def another_runs(engine: Engine) -> Iterator[None]:
+    """A request that generates all the while."""
+    from vllm import SamplingParams
+
+    llm = engine.llm.llm_engine
+    name = f"another {next(_NUMBERS)}"
+    sampling = SamplingParams(max_tokens=400, detokenize=False, ignore_eos=True)
+    llm.add_request(name, {"prompt_token_ids": [1, 2, 3]}, sampling)
+    llm.step()
+    yield
+    assert any(r.request_id.startswith(name) for r in engine.core.scheduler.running)
+    llm.abort_request([name])
+    llm.step()
 
 
 def warm(engine: Engine, order: Sequence[int], times: int = 3) -> Reply:

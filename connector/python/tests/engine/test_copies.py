@@ -111,7 +111,7 @@ def test_checkpoints_are_waited_for_by_the_thread_that_stores_them() -> None:
         stored.extend(new)
         return [Code.OK]
 
-    saver = Saver(cast(Any, SimpleNamespace(save=save)), EngineTally(), 4)
+    saver = Saver(cast(Any, SimpleNamespace(save=save)), EngineTally(), 64)
     leaving = Copies(CPU, Waited()).to_host([torch.arange(4, dtype=torch.float32)])
     assert waited == []
     saver.put(Taken(b"h" * 32, 4, bytes(32), 0, leaving))

@@ -20,7 +20,17 @@ if importlib.util.find_spec("vllm") is not None:
     from torch import Tensor
 
     from engine.launches import Launches
-    from engine.splice_requests import QUERY, SEGMENT, SEGMENTS, ask, ask_raw, ids_of, start, warm
+    from engine.splice_requests import (
+        QUERY,
+        SEGMENT,
+        SEGMENTS,
+        another_runs,
+        ask,
+        ask_raw,
+        ids_of,
+        start,
+        warm,
+    )
     from engine.splice_requests import scheduler as scheduler_of
     from engine.splice_requests import worker as worker_of
     from engine.vllm_harness import Engine, hybrid_model, prompt
@@ -297,13 +307,30 @@ def test_work_beyond_the_bound_goes_on_in_later_steps(
 
     monkeypatch.setattr(vllm_splice_job, "splice", counted)
     before = engine.counts().get("stalls", 0)
-    with changed(mode, stall_ms=0.001):
+    with changed(mode, stall_ms=0.001), another_runs(engine):
         reply = ask(engine, *ids_of([0, 1, 2, 3]))
     assert reply.told["way"] == "splice"
     assert len(calls) > 4
     assert max(calls) <= 16
     assert engine.counts()["stalls"] - before >= len(calls)
     assert reply.near(want.logprobs)
+
+
+def test_where_no_other_request_runs_no_bound_does(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A splice is one step then, also where a piece of it passes the bound."""
+    mode = worker_of(engine)
+    want = warm(engine, [0, 1, 2, 3])
+    works: list[int] = []
+    real = mode._work
+    monkeypatch.setattr(mode, "_work", lambda *args: (works.append(1), real(*args))[1])
+    before = engine.counts().get("stalls", 0)
+    with changed(mode, stall_ms=0.001):
+        reply = ask(engine, *ids_of([0, 1, 2, 3]))
+    assert reply.told == want.told
+    assert len(works) == 1
+    assert engine.counts().get("stalls", 0) == before
 
 
 @contextmanager
@@ -476,7 +503,7 @@ def test_an_aborted_request_gives_its_blocks_back(engine: Engine) -> None:
         extra_args={"kv_transfer_params": {"spliced": {"v": 1, "cuts": cuts}}},
     )
     llm = engine.llm.llm_engine
-    with changed(mode, stall_ms=0.001):
+    with changed(mode, stall_ms=0.001), another_runs(engine):
         llm.add_request("gone", {"prompt_token_ids": ids}, sampling)
         for _ in range(50):
             llm.step()
@@ -484,10 +511,10 @@ def test_an_aborted_request_gives_its_blocks_back(engine: Engine) -> None:
                 break
         assert mode._jobs
         llm.abort_request(["gone"])
-        for _ in range(50):
-            if not engine.core.scheduler.has_requests():
-                break
-            llm.step()
+    for _ in range(50):
+        if not engine.core.scheduler.has_requests():
+            break
+        llm.step()
 
 
 def test_the_canary_compares_and_switches_off(

@@ -27,7 +27,7 @@ class PrefixWorker:
         self._session = session
         self._caches = caches
         self._profile = session.model.profile
-        self._saver = Saver(session.model, session.tally, session.settings.pending_saves)
+        self._saver = Saver(session.model, session.tally, session.settings.pending_mib << 20)
 
     def load(self, plan: object) -> Outcome:
         """Fills for `load_ms` in all: what is left over fails, so that the engine computes it."""

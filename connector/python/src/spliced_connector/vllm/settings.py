@@ -57,14 +57,17 @@ class Settings:
     """Checkpoints of one prompt that are stored at most; 0: as the daemon is set; up to 1,024."""
     min_tokens: int = 0
     """Prompts of fewer tokens are left alone, without a question to the daemon."""
-    pending_saves: int = 4
-    """Checkpoints copied out of the engine and not yet stored; more are dropped; 1 to 256."""
+    pending_mib: int = 1024
+    """Host memory for checkpoints, and as much for captured segments, that were copied out of the
+    engine and are not stored yet, of each rank; while so much waits more are dropped; 1 to
+    1,048,576."""
     seam_tokens: int = 8
     """Tokens on each side of a join that are computed again, mode splice; 0 to 4,096."""
     stall_ms: float = 250.0
-    """Time within one step of the engine that captures and walks over recomputed rows may take,
-    mode splice. What is left goes on in later steps. The first piece of a step always runs, and
-    may take longer: a run of rows is cut to the time, a captured segment is one piece."""
+    """Time within one step of the engine that captures and walks over recomputed rows may take
+    while other requests run, mode splice. What is left goes on in later steps. The first piece of
+    a step always runs, and may take longer: a run of rows is cut to the time, a captured segment is
+    one piece."""
     capture: bool = True
     """Whether segments that are missing are computed alone and published, mode splice."""
     capture_tokens: int = 2048
@@ -127,7 +130,7 @@ _RANGES = (
     ("load_ms", 0.1, 60_000),
     ("max_checkpoints", 0, 1024),
     ("min_tokens", 0, 1 << 24),
-    ("pending_saves", 1, 256),
+    ("pending_mib", 1, 1 << 20),
     ("seam_tokens", 0, 4096),
     ("stall_ms", 0, 60_000),
     ("capture_tokens", 1, 1 << 24),

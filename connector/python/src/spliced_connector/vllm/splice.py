@@ -1,8 +1,10 @@
 """Mode splice in a worker: walks the joins of spliced requests on the thread that runs the model.
 
 A request's blocks are allocated and zeroed when its load arrives, and the engine waits for them.
-Most loads end in the step that they come in. What would hold up the engine for longer than the
-setting `stall_ms` goes on in later steps, and its request waits while others are served.
+Most loads end in the step that they come in. What would hold up running requests for longer than
+the setting `stall_ms` goes on in later steps, and its request waits while others are served. Where
+none runs, a step takes as many rows as one of the engine's prefills: a capture costs less a row
+the more rows it has, and a newcomer waits as long as for a prefill.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from spliced_connector.vllm.support import Inert
 from spliced_connector.vllm.tally import log
 from spliced_connector.vllm.walk import walk_over
 from spliced_connector.walk import (
+    PREFILL_ROWS,
     Architecture,
     Canary,
     Captured,
@@ -66,14 +69,14 @@ class SpliceWorker:
         settings = session.settings
         self._prefix = _prefixes(session, caches)
         self._ranks = _ranks(session)
-        self._publisher = Publisher(session.model, session.tally, settings.pending_saves)
+        self._publisher = Publisher(session.model, session.tally, settings.pending_mib << 20)
         self._canary = Canary(self._arch, settings.canary_bound, self._compared)
         self._untold = _Untold()
         self.longest = 0.0
-        """The longest time that the engine's thread was held up in one step, seconds."""
+        """The longest time that running requests were held up in one step, seconds."""
 
     def load(self, plan: object) -> Outcome:
-        """Works on all loads, oldest first, for `stall_ms` and as long as the last piece takes."""
+        """Works on all loads, oldest first, for as long as a step may take, and the last piece."""
         if not isinstance(plan, SplicePlan):
             return Outcome()
         for load in plan.loads:
@@ -90,7 +93,7 @@ class SpliceWorker:
             self._jobs.pop(request_id).close()
         failed: set[str] = set()
         if self._jobs:
-            self._work(done, failed)
+            self._work(done, failed, plan.alone)
         elif self._canary.busy:
             self._compare()
         self._tell(again=self._canary.off and bool(plan.loads))
@@ -116,9 +119,10 @@ class SpliceWorker:
         if self._prefix is not None:
             self._prefix.close()
 
-    def _work(self, done: set[str], failed: set[str]) -> None:
+    def _work(self, done: set[str], failed: set[str], alone: bool) -> None:
         began = time.monotonic()
-        until = began + self._session.settings.stall_ms / 1000
+        bound = self._session.settings.stall_ms / 1000
+        until = began + (max(bound, PREFILL_ROWS * self._pace.seconds) if alone else bound)
         with self._eager():
             for request_id, job in list(self._jobs.items()):
                 if self._run(job, until, failed):
@@ -127,10 +131,12 @@ class SpliceWorker:
                 if not self._ranks.all(time.monotonic() < until):
                     break
         took = time.monotonic() - began
+        if alone:
+            return
         self.longest = max(self.longest, took)
         self._tally.add("stall_micros", round(took * 1e6))
         self._tally.add("stalls")
-        if took > self._session.settings.stall_ms / 1000:
+        if took > bound:
             self._tally.add("stalls_over_bound")
 
     @contextmanager

@@ -163,8 +163,10 @@ class SpliceLoad:
 @dataclass(frozen=True, slots=True)
 class SplicePlan:
     """What mode splice does in one step: new requests, those that ended before their turn, and
-    what mode prefix does for the others."""
+    what mode prefix does for the others. alone: the engine computes nothing in this step, so that
+    no running request waits for it."""
 
     loads: tuple[SpliceLoad, ...] = ()
     dropped: frozenset[str] = frozenset()
     prefix: PrefixPlan | None = None
+    alone: bool = False

@@ -155,7 +155,7 @@ class SpliceScheduler:
         dropped, self._dropped = frozenset(self._dropped), set()
         prefix = None if self._prefix is None else self._prefix.plan(step)
         self._clock.begin(step, busy=bool(self._unsettled or prefix))
-        return SplicePlan(loads, dropped, prefix)
+        return SplicePlan(loads, dropped, prefix, alone=step.total_num_scheduled_tokens == 0)
 
     def settled(self, outcome: Outcome) -> None:
         """A failed claim is the engine's from here on."""

@@ -10,7 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from spliced_connector.client import Accept, Model, NewCheckpoint, NewSegment
 from spliced_connector.errors import Code
@@ -22,20 +22,25 @@ _BUSY_SECONDS = 0.05
 _BUSY_TRIES = 20
 """A parent that lies on disk is read before it can be extended, for a second at most."""
 
-T = TypeVar("T")
+class Leaving(Protocol):
+    """Something on its way out of the engine."""
+
+    @property
+    def parts(self) -> ToHost: ...
+
+
+T = TypeVar("T", bound=Leaving)
 
 
 class Storing(ABC, Generic[T]):
     """One thread that stores what it is given, in order.
 
-    The queue is bounded: what does not fit is dropped, and counted as `failures`. The thread
-    begins with the first that is put.
+    Bounded: while `bound` bytes wait or are being stored more is dropped, and counted as
+    `failures`. The thread begins with the first that is put.
     """
 
     thread_name: str
     failures: str
-    counts_current: bool
-    """Whether the bound is of what waits and is being stored, or of what waits."""
 
     def __init__(self, model: Model, tally: EngineTally, bound: int) -> None:
         self._model = model
@@ -43,7 +48,7 @@ class Storing(ABC, Generic[T]):
         self._bound = bound
         self._change = threading.Condition()
         self._queue: deque[T] = deque()
-        self._working = False
+        self._bytes = 0  # of what waits and of what is being stored
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -58,8 +63,7 @@ class Storing(ABC, Generic[T]):
             return self._full()
 
     def _full(self) -> bool:
-        n = len(self._queue) + (self._working and self.counts_current)
-        return self._stop.is_set() or n >= self._bound
+        return self._stop.is_set() or self._bytes >= self._bound
 
     def put(self, new: T) -> None:
         """Store it soon, or drop it. Its bytes must not change any more."""
@@ -68,6 +72,7 @@ class Storing(ABC, Generic[T]):
                 self._tally.add(self.failures)
                 return
             self._queue.append(new)
+            self._bytes += new.parts.nbytes
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name=self.thread_name, daemon=True
@@ -78,29 +83,31 @@ class Storing(ABC, Generic[T]):
     def drain(self, timeout: float) -> bool:
         """Wait until nothing is left to store. False after `timeout` seconds."""
         with self._change:
-            return self._change.wait_for(lambda: not (self._queue or self._working), timeout)
+            return self._change.wait_for(lambda: not self._bytes, timeout)
 
     def close(self) -> None:
         """Give up what waits, and wait for the thread."""
         with self._change:
             self._stop.set()
             self._tally.add(self.failures, len(self._queue))
+            self._bytes -= sum(new.parts.nbytes for new in self._queue)
             self._queue.clear()
             self._change.notify_all()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
+        stored = 0
         while True:
             with self._change:
-                self._working = False
+                self._bytes -= stored
                 self._change.notify_all()
                 self._change.wait_for(lambda: self._queue or self._stop.is_set())
                 if not self._queue:
                     return
                 new = self._queue.popleft()
-                self._working = True
             self._store(new)
+            stored = new.parts.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +135,6 @@ class Saver(Storing[Taken]):
 
     thread_name = "spliced-saver"
     failures = "save_failures"
-    counts_current = True
 
     def _store(self, new: Taken) -> None:
         parts = tuple(bytes_of(x) for x in new.parts.arrived())
@@ -152,7 +158,6 @@ class Publisher(Storing[Fresh]):
 
     thread_name = "spliced-publisher"
     failures = "publish_failures"
-    counts_current = False
 
     def _store(self, new: Fresh) -> None:
         parts = [bytes_of(x) for x in new.parts.arrived()]

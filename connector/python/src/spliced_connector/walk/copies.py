@@ -51,6 +51,7 @@ class ToHost:
 
     def __init__(self, tensors: Sequence[Tensor], stream: Stream | None) -> None:
         """stream: None for tensors that are there."""
+        self.nbytes = sum(x.nbytes for x in tensors)
         self._moment: Moment | None = None
         self._sources = tuple(tensors)  # kept until they are copied
         self._host = self._sources
