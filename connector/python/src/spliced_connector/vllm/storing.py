@@ -22,6 +22,7 @@ _BUSY_SECONDS = 0.05
 _BUSY_TRIES = 20
 """A parent that lies on disk is read before it can be extended, for a second at most."""
 
+
 class Leaving(Protocol):
     """Something on its way out of the engine."""
 
