@@ -1,0 +1,54 @@
+package tier
+
+import (
+	"context"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Want names an object that this node lacks.
+type Want struct {
+	Name
+	Fingerprint profile.Fingerprint
+	Tenant      TenantID
+}
+
+// Hint is what is believed of an object that lies beyond this node, from memory alone.
+type Hint struct {
+	// Latency is expected until the first byte, BytesPerSecond from then on, what is
+	// queued for that source included. 0 = not known.
+	Latency        time.Duration
+	BytesPerSecond float64
+}
+
+// Remote is where objects may lie beyond this node: its peers, or a store that all
+// nodes share. All methods may run at once.
+type Remote interface {
+	// Hint tells whether an object is believed to lie there. It may be wrong or old:
+	// that costs a miss. It looks at memory only, never waits and never calls back: the
+	// store calls it under its lock.
+	Hint(w *Want) (Hint, bool)
+	// Find asks for objects, in one round trip for those that one source has. It gives
+	// one row per want, nil for what nobody had; rows that are not nil are to be closed.
+	// An error is of the query as a whole: ErrBusy, ErrUnavailable, or the context's.
+	// Nothing that a source says is trusted beyond its checks here: what it names is what
+	// was asked for, of a shape that the profile has.
+	Find(ctx context.Context, wants []Want) ([]Copy, error)
+}
+
+// Copy is an object at one source, pinned to that source's digests: two nodes' bytes of
+// one name may differ in rounding, and are never mixed.
+type Copy interface {
+	// Entry is what the source holds. Level and Generation say nothing.
+	Entry() *Entry
+	// Read fills the memory of each rank with the bytes, checked against the digests it
+	// gives. If its source fails another one with the same digests may go on. ErrCorrupt:
+	// they were wrong, and the source is not asked for them again soon. ErrGone: nobody
+	// has them any more. ErrUnavailable: they cannot be read now. After an error the
+	// memory holds anything.
+	Read(ctx context.Context, dst []gpuipc.Ref) (*Content, error)
+	// Close forgets it. It is called once, after Read has returned.
+	Close()
+}
