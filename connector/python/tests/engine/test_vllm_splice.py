@@ -324,7 +324,12 @@ def test_where_no_other_request_runs_no_bound_does(
     want = warm(engine, [0, 1, 2, 3])
     works: list[int] = []
     real = mode._work
-    monkeypatch.setattr(mode, "_work", lambda *args: (works.append(1), real(*args))[1])
+
+    def counted(*args: Any) -> None:
+        works.append(1)
+        real(*args)
+
+    monkeypatch.setattr(mode, "_work", counted)
     before = engine.counts().get("stalls", 0)
     with changed(mode, stall_ms=0.001):
         reply = ask(engine, *ids_of([0, 1, 2, 3]))
