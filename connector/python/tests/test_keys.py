@@ -14,6 +14,7 @@ from spliced_connector.model import (
     Profile,
     Role,
     SegmentSpec,
+    answer_starts,
     prefix_hashes,
     segment_key,
     turn_ends,
@@ -68,3 +69,13 @@ def test_names_grow_with_the_tokens() -> None:
 def test_turns_end_in_front_of_their_last_tokens() -> None:
     assert turn_ends([7, 1, 2, 7, 3, 9, 7], {7, 9}) == (3, 5, 6)
     assert turn_ends([7, 1], ()) == ()
+
+
+def test_answers_began_where_the_prompt_asks_in_the_same_words() -> None:
+    """7 ends a turn, 3 4 asks for an answer."""
+    chat = [1, 7, 3, 4, 50, 51, 7, 2, 9, 7, 3, 4, 52, 7, 3, 5, 7, 3, 4]
+    assert answer_starts(chat, {7}) == (4, 12, 19)
+    assert answer_starts(chat[:-1], {7}) == (3, 11, 15, 18)
+    assert answer_starts(chat, ()) == ()
+    assert answer_starts([1, 2, 3], {7}) == ()
+    assert answer_starts([1, 2, 7], {7}) == (3,)

@@ -151,7 +151,7 @@ def save(half: SpliceScheduler, request: Request, tokens: int) -> bytes:
     assert half._prefix is not None
     prompt = half._prefix.open(request)
     assert prompt is not None
-    half._prefix.forget(request.request_id)
+    half._prefix.finished(request)
     profile, name = half._session.model.profile, prompt.names[tokens]
     parts = fill(profile.checkpoint_layout(tokens), 1)
     new = NewCheckpoint(name, tokens, bytes(32), 0, Accept.EXACT, parts)
@@ -187,7 +187,7 @@ def test_held_segments_are_claimed_once(connect: Connect, daemon: Daemon) -> Non
     assert (load.request_id, load.blocks) == ("r", BLOCKS)
     assert load.splice.choices == (Choice.HIT,) * 3
     half.allocated(request, BLOCKS, 0)
-    assert half.plan(STEP) == SplicePlan()
+    assert half.plan(STEP) == SplicePlan(alone=True)
     half.settled(Outcome(done=frozenset({"r"})))
     assert half.match(request, 0) == (0, False), "blocks that were preempted are the engine's"
     assert told_of(half, request) == {
@@ -197,7 +197,7 @@ def test_held_segments_are_claimed_once(connect: Connect, daemon: Daemon) -> Non
         "reused": want - 8 - 16,
         "captured": 0,
     }
-    assert half.plan(STEP) == SplicePlan(dropped=frozenset({"r"}))
+    assert half.plan(STEP) == SplicePlan(dropped=frozenset({"r"}), alone=True)
     assert not half._requests
 
 
@@ -592,7 +592,8 @@ def test_a_splice_begins_behind_what_the_daemon_has(connect: Connect, daemon: Da
     plan = half.plan(STEP)
     assert isinstance(plan, SplicePlan)
     assert plan.loads[0].base == Base(256, 128, name)
-    assert not prefix._prompts, "what is spliced is not stored as a prefix"
+    kept = prefix._prompts["r"]
+    assert (kept.held, kept.wanted, kept.spliced) == (256, [], True), "no turn ends here"
 
 
 def test_without_segments_an_exact_prefix_is_claimed(connect: Connect, daemon: Daemon) -> None:

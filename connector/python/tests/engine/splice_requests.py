@@ -77,15 +77,25 @@ def ids_of(order: Sequence[int], query: Sequence[int] = QUERY) -> tuple[list[int
 
 
 def ask(
-    engine: Engine, ids: Sequence[int], cuts: Sequence[int] | None = None, salt: str = ""
+    engine: Engine,
+    ids: Sequence[int],
+    cuts: Sequence[int] | None = None,
+    salt: str = "",
+    stops: Sequence[int] = (),
 ) -> Reply:
     """Answers one prompt; without cuts it is nobody's but the engine's. One with a salt that no
-    other has is computed in full."""
+    other has is computed in full. stops: tokens that end a turn."""
     said = None if cuts is None else {"spliced": {"v": 1, "cuts": list(cuts)}}
-    return ask_raw(engine, ids, said, salt)
+    return ask_raw(engine, ids, said, salt, stops)
 
 
-def ask_raw(engine: Engine, ids: Sequence[int], params: object, salt: str = "") -> Reply:
+def ask_raw(
+    engine: Engine,
+    ids: Sequence[int],
+    params: object,
+    salt: str = "",
+    stops: Sequence[int] = (),
+) -> Reply:
     from vllm import SamplingParams
 
     extra = None if params is None else {"kv_transfer_params": params}
@@ -95,6 +105,7 @@ def ask_raw(engine: Engine, ids: Sequence[int], params: object, salt: str = "") 
         temperature=0,
         ignore_eos=True,
         logprobs=-1,
+        stop_token_ids=list(stops),
         extra_args=extra,
     )
     given = {"prompt_token_ids": list(ids)} | ({"cache_salt": salt} if salt else {})
@@ -154,3 +165,17 @@ def worker(engine: Engine) -> SpliceWorker:
 
 def scheduler(engine: Engine) -> SpliceScheduler:
     return cast(SpliceScheduler, engine.scheduler._mode)
+
+
+@contextmanager
+def changed(half: SpliceWorker | SpliceScheduler, **values: float) -> Iterator[None]:
+    """Other settings for a while. They are frozen for everybody else."""
+    settings = half._session.settings
+    before = {name: getattr(settings, name) for name in values}
+    for name, value in values.items():
+        object.__setattr__(settings, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            object.__setattr__(settings, name, value)

@@ -168,10 +168,12 @@ def test_blocks_that_are_not_there(monkeypatch: pytest.MonkeyPatch, blocks: Bloc
     assert setup.states.written == [5]  # of the second request
 
 
-def test_state_behind_less_than_a_block_is_in_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_behind_a_part_of_a_block_is_in_that_block(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup(monkeypatch)
     setup.save(((5, 6), (2, 3)), tokens=BLOCK - 1)
-    assert setup.taken == []
+    setup.save(((5, 6), (2, 3)), tokens=BLOCK + 1)
+    states = [taken.parts.arrived()[0] for taken in setup.taken]
+    assert [float(state.flatten()[0]) for state in states] == [5.0, 6.0]
 
 
 def test_all_loads_of_a_step_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

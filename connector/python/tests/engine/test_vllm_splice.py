@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ if importlib.util.find_spec("vllm") is not None:
         another_runs,
         ask,
         ask_raw,
+        changed,
         ids_of,
         start,
         warm,
@@ -41,8 +41,6 @@ if importlib.util.find_spec("vllm") is not None:
     from spliced_connector.vllm import splice as vllm_splice
     from spliced_connector.vllm import splice_job as vllm_splice_job
     from spliced_connector.vllm.kernels.cpu import cpu_kernels
-    from spliced_connector.vllm.splice import SpliceWorker
-    from spliced_connector.vllm.splice_scheduler import SpliceScheduler
     from spliced_connector.walk import (
         Captured,
         Context,
@@ -336,20 +334,6 @@ def test_where_no_other_request_runs_no_bound_does(
     assert reply.told == want.told
     assert len(works) == 1
     assert engine.counts().get("stalls", 0) == before
-
-
-@contextmanager
-def changed(half: SpliceWorker | SpliceScheduler, **values: float) -> Iterator[None]:
-    """Other settings for a while. They are frozen for everybody else."""
-    settings = half._session.settings
-    before = {name: getattr(settings, name) for name in values}
-    for name, value in values.items():
-        object.__setattr__(settings, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            object.__setattr__(settings, name, value)
 
 
 def until(engine: Engine, order: list[int], reached: Callable[[], bool], most: int = 200) -> None:

@@ -44,7 +44,7 @@ from spliced_connector.model.plan import (
     make_plan,
 )
 from spliced_connector.model.profile import Profile
-from spliced_connector.model.turns import turn_ends
+from spliced_connector.model.turns import answer_starts, turn_ends
 from spliced_connector.model.validate import Problems
 
 __all__ = [
@@ -78,6 +78,7 @@ __all__ = [
     "Span",
     "SpanKind",
     "Transition",
+    "answer_starts",
     "choose",
     "divide",
     "from_config",

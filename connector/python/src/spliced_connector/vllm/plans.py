@@ -42,7 +42,8 @@ class LoadPlan:
 class SavePlan:
     """Store what a request holds behind token `tokens`, on top of a stored parent.
 
-    parent_tokens 0 is no parent.
+    parent_tokens 0 is no parent. spliced: segments were composed into it. A state that is not at a
+    block boundary is there in the step that ends at it only.
     """
 
     request_id: str
@@ -51,6 +52,7 @@ class SavePlan:
     parent_hash: bytes
     parent_tokens: int
     blocks: Blocks
+    spliced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

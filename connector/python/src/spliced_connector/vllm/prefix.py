@@ -108,14 +108,15 @@ class PrefixWorker:
         parts: list[Tensor] = []
         for layer in range(len(self._session.engine.identity.layers)):
             if layer in self._caches.states:
-                block = self._state_block(plan.blocks, layer, plan.tokens)
+                block = self._caches.state_block(plan.blocks, layer, plan.tokens)
                 parts += self._caches.states[layer].read(block)
             elif layer in self._caches.rows:
                 table = self._caches.table(plan.blocks, layer, plan.parent_tokens, plan.tokens)
                 parts += self._caches.rows[layer].read(table, plan.parent_tokens, plan.tokens)
         layout = self._profile.checkpoint_layout(plan.tokens - plan.parent_tokens)
         leaving = self._caches.copies.to_host(part_tensors(layout, parts))
-        return Taken(plan.hash, plan.tokens, plan.parent_hash, plan.parent_tokens, leaving)
+        kind = Accept.SPLICED if plan.spliced else Accept.EXACT
+        return Taken(plan.hash, plan.tokens, plan.parent_hash, plan.parent_tokens, leaving, kind)
 
     def _state_block(self, blocks: Blocks, layer: int, tokens: int) -> int:
         """The block of a state that a step has left at a boundary: those in between are gone."""

@@ -11,6 +11,9 @@ prefixes (`Request.shared_prefix_boundary`) fall on the next position that the d
 Answers are stored as prompts are: decoding ends a step at every block boundary, and names grow with
 the tokens. So the next turn of a conversation continues behind the last whole block of the answer.
 
+Mode splice can continue anywhere. For it the state behind each prompt is stored as well, and looked
+for where the answers of a conversation began.
+
 Beside drafts a step's last token may be rejected. All tokens before a step stay: if it begins at a
 block boundary the engine has copied the state aside, as it does for its own prefix cache. Other
 boundaries in an answer are left out.
@@ -20,12 +23,12 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spliced_connector.client import Advice, Match, Query, Way
-from spliced_connector.model import PrefixNames, turn_ends
+from spliced_connector.client import Accept, Advice, Match, Query, Way
+from spliced_connector.model import PrefixNames, answer_starts, turn_ends
 from spliced_connector.vllm.clock import PrefillClock, computed_before
 from spliced_connector.vllm.finding import cuts_of
 from spliced_connector.vllm.plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
@@ -41,6 +44,11 @@ if TYPE_CHECKING:
 
 _MOST_POSITIONS = 2048
 """Prefixes that one question to the daemon can name; of a longer prompt the deepest count."""
+_MOST_STARTS = 64
+"""Answers of a conversation that a state is looked for in front of, the latest."""
+NEXT_TOKENS = 64
+"""A prompt of fewer tokens behind what the daemon has leaves no state: to compute them again takes
+no longer than to load it (a guess)."""
 _MATCH_SECONDS = 0.1
 """How long an answer is used for a request that waits to be scheduled."""
 
@@ -53,6 +61,7 @@ class Prompt:
     namer: PrefixNames
     names: dict[int, bytes]  # by position, ascending; of the answer too, once it was stored
     tokens: int  # of the prompt
+    block: int  # tokens of one
     found: Match = field(default_factory=Match)
     asked: float = 0.0
     """When the daemon said so, 0 never."""
@@ -70,6 +79,8 @@ class Prompt:
     """Leading tokens that the daemon's prefix gave the engine, its own among them."""
     stored: int = 0
     """Checkpoints that were handed over for storing."""
+    spliced: bool = False
+    """Segments are composed into what the engine computes behind them."""
 
     @property
     def before(self) -> list[int]:
@@ -77,14 +88,21 @@ class Prompt:
         token, whose output is the first answer."""
         return [p for p in self.names if p < self.tokens]
 
+    @property
+    def boundaries(self) -> list[int]:
+        """Those of them where a block ends."""
+        return [p for p in self.before if p % self.block == 0]
+
 
 class PrefixScheduler:
     """Finds prefixes and says where to store new ones. Raises Inert for an engine whose recurrent
     states cannot be had at block boundaries."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, turns: bool = False) -> None:
+        """turns: name the states behind prompts as well, store them, and let `tell` find them."""
         check_prefixes(session.engine)
         self._session = session
+        self._turns = turns
         self._prompts: dict[str, Prompt] = {}
         self._loads: list[LoadPlan] = []
         self.clock = PrefillClock(session.engine.pipelined)
@@ -98,6 +116,9 @@ class PrefixScheduler:
             self._ask(prompt)
         tokens = prompt.found.prefix_tokens
         claims = not prompt.lost and not prompt.compute and tokens > computed
+        # Elsewhere the engine would file blocks whose states nobody has written.
+        exact = prompt.found.prefix_kind == Accept.EXACT
+        claims = claims and exact and tokens % prompt.block == 0
         self._steer(prompt, tokens if claims else computed)
         return (tokens - computed, True) if claims else (0, False)
 
@@ -137,6 +158,7 @@ class PrefixScheduler:
             if prompt is not None:
                 # What could not be loaded is no parent either.
                 prompt.lost, prompt.held, prompt.claimed = True, 0, 0
+                prompt.spliced = False
 
     def finished(self, request: Request) -> dict[str, object] | None:
         """The daemon hears of an answer that has reached a boundary: it learns who comes back. Says
@@ -160,9 +182,16 @@ class PrefixScheduler:
     def close(self) -> None:
         """Nothing is held."""
 
-    def forget(self, request_id: str) -> None:
-        """Neither load nor store anything for a request from now on."""
-        self._prompts.pop(request_id, None)
+    def replaced(self, request_id: str, held: int, spliced: bool) -> None:
+        """What the engine has of a request comes from elsewhere.
+
+        held: leading tokens that the daemon has of it. spliced: segments were composed.
+        """
+        prompt = self._prompts.get(request_id)
+        if prompt is None:
+            return
+        prompt.held, prompt.claimed, prompt.spliced = held, 0, spliced
+        prompt.wanted = self._next(prompt)
 
     def open(self, request: Request) -> Prompt | None:
         """The prompt of a request, with its prefixes named. None without a daemon, whose salt is
@@ -177,7 +206,8 @@ class PrefixScheduler:
         """
         prompt.asked = time.monotonic()
         prompt.found = found
-        prompt.held = max(prompt.held, found.prefix_tokens)
+        if found.prefix_kind == Accept.EXACT:  # what the engine computes extends nothing else
+            prompt.held = max(prompt.held, found.prefix_tokens)
         self._follow(prompt, advice)
 
     def _open(self, request: Request) -> Prompt | None:
@@ -185,10 +215,13 @@ class PrefixScheduler:
         if salt is None:
             return None
         ids, step = request.prompt_token_ids, self._session.block_tokens
-        positions = range(step, len(ids) + 1, step)[-_MOST_POSITIONS:]
+        positions: Sequence[int] = range(step, len(ids) + 1, step)[-_MOST_POSITIONS:]
+        if self._turns:
+            starts = answer_starts(ids, _stops(request))[-_MOST_STARTS:]
+            positions = sorted({*positions, *starts})
         namer = PrefixNames(self._session.model.profile, _salted(salt, request.cache_salt), step)
         names = dict(zip(positions, namer.name(ids, positions), strict=True))
-        prompt = Prompt(request, namer, names, len(ids))
+        prompt = Prompt(request, namer, names, len(ids), step)
         self._prompts[request.request_id] = prompt
         return prompt
 
@@ -200,7 +233,7 @@ class PrefixScheduler:
         if prompt.asked and now - prompt.asked < _MATCH_SECONDS:
             return
         prompt.asked = now
-        before = prompt.before
+        before = prompt.boundaries
         prompt.found = self._session.model.match(before, [prompt.names[p] for p in before])
         if prompt.found.trouble:
             self._session.tally.add("unanswered")
@@ -227,11 +260,17 @@ class PrefixScheduler:
         if advice is None:
             self._session.tally.add("unadvised")
             return
-        told = [c.tokens for c in advice.checkpoints if c.save and c.tokens in prompt.names]
-        prompt.wanted = [p for p in told if p > prompt.held]
+        told = {c.tokens for c in advice.checkpoints if c.save and c.tokens in prompt.names}
+        prompt.wanted = sorted({p for p in told if p > prompt.held}.union(self._next(prompt)))
         prompt.compute = advice.way == Way.RECOMPUTE
         if prompt.compute and prompt.found.prefix_tokens:
             self._session.tally.add("not_worth_it")
+
+    def _next(self, prompt: Prompt) -> list[int]:
+        """The position that the next turn will continue at, if it is worth a state."""
+        at = prompt.tokens
+        worth = self._turns and at in prompt.names and at - prompt.held >= NEXT_TOKENS
+        return [at] if worth else []
 
     def _boundaries(self, request: Request) -> tuple[int, ...]:
         """Where the application says that prompts may part, else the first and the last place that
@@ -252,8 +291,7 @@ class PrefixScheduler:
         if said is not None and "chunks" not in dict(said.found.by):  # those are no boundaries
             ends = tuple(cut for cut in said.cuts if cut)
         else:
-            sampling = request.sampling_params
-            ends = turn_ends(ids, () if sampling is None else sampling.all_stop_token_ids)
+            ends = turn_ends(ids, _stops(request))
         return tuple(sorted({*ends[:1], *ends[-1:]}))
 
     def _kept(self, prompt: Prompt, begin: int, end: int) -> Sequence[int]:
@@ -327,6 +365,7 @@ class PrefixScheduler:
                     parent,
                     prompt.held,
                     table,
+                    prompt.spliced,
                 )
             )
             prompt.held = tokens
@@ -337,7 +376,7 @@ class PrefixScheduler:
         """Let the next step end where a state is wanted, unless the engine stops before it."""
         if not self._session.engine.states or not prompt.wanted:
             return
-        target = next((p for p in prompt.wanted if p > computed), 0)
+        target = next((p for p in prompt.wanted if p > computed and p % prompt.block == 0), 0)
         engines = getattr(prompt.request, "shared_prefix_boundary", None)
         if target and engines is not None and not computed < engines < target:
             prompt.request.shared_prefix_boundary = target
@@ -355,6 +394,12 @@ def check_prefixes(engine: Engine) -> None:
     sizes = {group.block_tokens for group in engine.groups}
     if len(sizes) > 1:
         raise Inert(f"cache groups have blocks of {sorted(sizes)} tokens")
+
+
+def _stops(request: Request) -> Collection[int]:
+    """The ids that end a turn."""
+    sampling = request.sampling_params
+    return () if sampling is None else sampling.all_stop_token_ids
 
 
 def _salted(salt: bytes, request_salt: str | None) -> bytes:

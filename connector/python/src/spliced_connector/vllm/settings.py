@@ -85,6 +85,9 @@ class Settings:
     """Tokens of a chunk on average, in parts longer than `chunk_most`."""
     chunk_most: int = 1024
     """Longest part that stays whole where no paragraph ends, and longest chunk."""
+    turns: bool = True
+    """Whether the state behind each prompt that has segments is stored, so that a conversation's
+    next turn continues there, mode splice."""
     measured: bool = True
     """Whether segments that are held are used only where the engine was not measured to be quicker
     without them, mode splice. False: where a fixed guess says so."""

@@ -275,16 +275,16 @@ class SpliceJob:
 
     def _restored(self, base: Base, room: int) -> Context:
         """From a checkpoint of the daemon, of which the engine may have the first rows already."""
-        held = self._model.load(base.name, wait=max(self._patience, MIN_PATIENCE))
+        accept = Accept.ANY if base.spliced else Accept.EXACT
+        held = self._model.load(base.name, accept, wait=max(self._patience, MIN_PATIENCE))
         if held is None:
             raise LostError(f"the prefix of {base.tokens} tokens is gone")
-        exact = held.kind == Accept.EXACT
         try:
             context = restore(self._arch, self._model.profile, held, room, self.ids.device)
         except ValueError as err:
             held.release()
             raise LostError(str(err)) from err
-        if not held.release() or not exact or context.tokens != base.tokens:
+        if not held.release() or context.tokens != base.tokens:
             raise LostError("the daemon does not vouch for the prefix that was read")
         self._write_rows(context, base.held)
         return context

@@ -74,7 +74,7 @@ class Splice:
     of `begin` tokens that is in place.
 
     Invariant: spans cover them exactly once and the last one is a segment, so that the engine goes
-    on behind it as behind any prefix.
+    on behind it as behind any prefix; or there are none, and the prefix is all.
     """
 
     begin: int
@@ -138,13 +138,15 @@ class Base:
 
     The engine has the first `held` of them, in blocks that others read. name: of a checkpoint of
     the daemon; empty where the engine has all of them. states: then its blocks with the states
-    behind them, by cache group; None if they were lost since the match.
+    behind them, by cache group; None if they were lost since the match. spliced: the checkpoint may
+    be of a splice.
     """
 
     tokens: int = 0
     held: int = 0
     name: bytes = b""
     states: tuple[int, ...] | None = ()
+    spliced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

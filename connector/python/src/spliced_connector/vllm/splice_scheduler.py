@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from spliced_connector.client import Advice, Match, Query, Reason, Way
+from spliced_connector.client import Accept, Advice, Match, Query, Reason, Way
 from spliced_connector.model import Choice, Piece, PlanError, Prompt, choose, divide
 from spliced_connector.segments import Found
 from spliced_connector.vllm.clock import Line, PrefillClock, prices
 from spliced_connector.vllm.finding import cuts_of, held_in
 from spliced_connector.vllm.plans import Blocks, Outcome
 from spliced_connector.vllm.pool import EnginePool, make_private, make_public
-from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
+from spliced_connector.vllm.prefix_scheduler import NEXT_TOKENS, PrefixScheduler
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.splice_plans import (
     Base,
@@ -67,6 +67,7 @@ class _Known:
     wanted: frozenset[int]  # or they are worth a capture
     prefix: int  # tokens of the daemon's longest prefix, 0 for none
     name: bytes
+    spliced: bool  # it may be of a splice
     w: int
 
 
@@ -140,9 +141,11 @@ class SpliceScheduler:
         tracked.salt, tracked.private = request.cache_salt, True
         make_private(request)
         if self._prefix is not None:
-            self._prefix.forget(request.request_id)
+            held = 0 if known is None else known.prefix
+            composed = base.spliced or any(span.segment >= 0 for span in splice.spans)
+            self._prefix.replaced(request.request_id, held, composed)
         self._tally.add("matched_tokens", external)
-        fair = known is not None and self._fair(splice, known.w)
+        fair = known is not None and not base.spliced and self._fair(splice, known.w)
         sampled = fair and self._random.random() < self._session.settings.canary_share
         ids = tuple(request.prompt_token_ids or ())
         self._unsettled.add(request.request_id)
@@ -182,7 +185,7 @@ class SpliceScheduler:
         if tracked is None:
             return exact
         self._dropped.add(request.request_id)
-        if tracked.known is not None and tracked.splice is None:
+        if tracked.known is not None and tracked.splice is None and not tracked.trouble:
             self._tally.add("not_worth")
         told: dict[str, object] = {"way": tracked.way, "decided_micros": tracked.decided_micros}
         if tracked.splice is not None and tracked.way == "splice":
@@ -192,6 +195,9 @@ class SpliceScheduler:
             told["captured"] = len(tracked.splice.pieces(Choice.ISOLATED))
             if tracked.splice.begin:
                 told["prefix"] = tracked.splice.begin
+            stored = 0 if exact is None else cast("dict[str, int]", exact["spliced"])["stored"]
+            if stored:
+                told["stored"] = stored
         elif exact is not None and tracked.way == "engine":
             told |= cast("dict[str, object]", exact["spliced"])
         if tracked.found.by:
@@ -234,7 +240,7 @@ class SpliceScheduler:
         Asked again, an engine may have more of it, or less.
         """
         if known.prefix > computed:
-            base = Base(known.prefix, computed, known.name)
+            base = Base(known.prefix, computed, known.name, spliced=known.spliced)
         elif computed:
             states = self._pool.states(request, computed)
             if states is None:
@@ -249,7 +255,15 @@ class SpliceScheduler:
             [piece.index in known.held for piece in prompt.pieces],
             [piece.index in known.wanted for piece in prompt.pieces],
         )
-        tracked.offered, tracked.base = self._best(tracked, prompt, choices, base.tokens), base
+        splice = self._best(tracked, prompt, choices, base.tokens)
+        if splice is None and self._continues(base):
+            splice = Splice(base.tokens, base.tokens, prompt, (Choice.CONTEXT,) * len(choices), ())
+        tracked.offered, tracked.base = splice, base
+
+    def _continues(self, base: Base) -> bool:
+        """Whether a prefix is worth a claim of its own, which mode prefix cannot make."""
+        elsewhere = base.spliced or base.tokens % self._session.block_tokens != 0
+        return bool(base.name) and elsewhere and base.tokens - base.held >= NEXT_TOKENS
 
     def _best(
         self, tracked: _Tracked, prompt: Prompt, choices: Sequence[Choice], begin: int
@@ -312,7 +326,7 @@ class SpliceScheduler:
         whole = None if self._prefix is None else self._prefix.open(request)
         before = [] if whole is None else whole.before
         names = [] if whole is None else [whole.names[position] for position in before]
-        found = model.match(before, names, prompt.keys)
+        found = model.match(before, names, prompt.keys, Accept.EXACT | Accept.SPLICED)
         if found.trouble:
             # In words of ours: the client's name places and settings, and callers are strangers.
             log.info("a request is not spliced: %s", found.trouble)
@@ -329,11 +343,13 @@ class SpliceScheduler:
         self._tally.add("missing_segments", len(named) - len(held))
         prefix = 0 if whole is None or whole.compute else found.prefix_tokens
         name = names[found.prefix_index] if prefix else b""
-        wanted = self._wanted(cuts, named, advice) - held
+        wanted, trouble = self._wanted(cuts, named, advice) - held, ""
         if held and not wanted and advice is not None and advice.way in (Way.RECOMPUTE, Way.PREFIX):
             self._tally.add("not_advised")
-            return _Tracked(request, trouble="the daemon advises not to splice it")
-        return _Tracked(request, _Known(prompt, held, wanted, prefix, name, cuts.w))
+            held, trouble = frozenset(), "the daemon advises not to splice it"
+        spliced = found.prefix_kind == Accept.SPLICED
+        known = _Known(prompt, held, wanted, prefix, name, spliced, cuts.w)
+        return _Tracked(request, known, trouble=trouble)
 
     def _fair(self, splice: Splice, w: int) -> bool:
         """Whether the canary may judge everybody's splicing by a request.
@@ -388,7 +404,7 @@ class SpliceScheduler:
 def _prefixes(session: Session) -> PrefixScheduler | None:
     """What mode prefix does, None where the engine has no states at block boundaries."""
     try:
-        return PrefixScheduler(session)
+        return PrefixScheduler(session, session.settings.turns)
     except Inert as err:
         log.info("prefixes are left to the engine: %s", err)
         return None

@@ -120,6 +120,7 @@ class Taken:
     parent_hash: bytes
     parent_tokens: int
     parts: ToHost
+    kind: Accept = Accept.EXACT
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class Saver(Storing[Taken]):
     def _store(self, new: Taken) -> None:
         parts = tuple(bytes_of(x) for x in new.parts.arrived())
         checkpoint = NewCheckpoint(
-            new.hash, new.tokens, new.parent_hash, new.parent_tokens, Accept.EXACT, parts
+            new.hash, new.tokens, new.parent_hash, new.parent_tokens, new.kind, parts
         )
         for _ in range(_BUSY_TRIES):
             (code,) = self._model.save([checkpoint])
