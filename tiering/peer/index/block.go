@@ -1,0 +1,212 @@
+package index
+
+import (
+	"encoding/binary"
+	"slices"
+	"sync/atomic"
+)
+
+// A key has 34 bits: 12 choose a shard, 10 a bucket of it, 12 are the fingerprint. With
+// the number of the set that it is in, of 12 bits, an entry is 3 bytes, and nothing is
+// lost: shard, bucket and entry give back key and number, so that an entry that is
+// added twice, or removed twice, is seen to be the same.
+//
+//	key    | shard 12 | bucket 10 | fingerprint 12 |
+//	entry                         | fingerprint 12 | number 12 |
+const (
+	shardBits  = 12
+	bucketBits = 10
+	printBits  = 12
+	numberBits = 12
+	shards     = 1 << shardBits
+	buckets    = 1 << bucketBits
+	numbers    = 1 << numberBits
+	entryBits  = printBits + numberBits
+	entrySize  = entryBits / 8
+	innerBits  = bucketBits + printBits // of a key within its shard
+
+	// maxBlock bounds the entries of a shard, for bucket starts have 16 bits.
+	maxBlock = 1<<16 - 1
+)
+
+// block is what a shard holds: entries in order, and the changes since they were put in
+// order. Readers hold it while they look; the writer appends changes to the block that
+// is current, and uses another one's memory again only when nobody holds it.
+//
+// Invariant: starts and entries do not change while the block is current.
+type block struct {
+	readers atomic.Int32
+	changes atomic.Int32 // how many are valid
+	// marks has a bit for each value of the lower 9 bits of a key: set if a change may be
+	// about such a key.
+	marks   [8]atomic.Uint64
+	starts  [buckets + 1]uint16 // of buckets in entries, counted in entries
+	entries []byte              // and one byte more, so that 4 can be read at each
+	keys    []uint32            // of changes: key within the shard <<1 | 1 if added
+	nums    []uint16            // of changes
+}
+
+func (b *block) len() int { return int(b.starts[buckets]) }
+
+// at is entry i.
+func (b *block) at(i int) uint32 {
+	return binary.LittleEndian.Uint32(b.entries[i*entrySize:]) & (1<<entryBits - 1)
+}
+
+// find is the first entry in [lo,hi) that is not below e.
+func (b *block) find(lo, hi int, e uint32) int {
+	for lo < hi {
+		mid := int(uint(lo+hi) >> 1)
+		if b.at(mid) < e {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// change appends a change; it reports false when there is no room.
+func (b *block) change(inner uint32, number uint16, added uint32) bool {
+	n := int(b.changes.Load())
+	if n == cap(b.keys) {
+		return false
+	}
+	b.keys[:cap(b.keys)][n], b.nums[:cap(b.nums)][n] = inner<<1|added, number
+	b.marks[inner>>6&7].Or(1 << (inner & 63))
+	b.changes.Store(int32(n + 1))
+	return true
+}
+
+// marked reports whether a change may be about the key.
+func (b *block) marked(inner uint32) bool {
+	return b.marks[inner>>6&7].Load()&(1<<(inner&63)) != 0
+}
+
+// bytes is the memory that the block takes.
+func (b *block) bytes() int64 {
+	const fixed = 4 + 4 + 8*8 + 2*(buckets+1) + 3*24
+	return fixed + int64(cap(b.entries)) + 4*int64(cap(b.keys)) + 2*int64(cap(b.nums))
+}
+
+// room is how many changes a block of n entries takes before it is put in order again:
+// more make readers scan more, fewer make the writer copy more often.
+func room(n int) int { return max(32, min(n/64, 256)) }
+
+// merger puts blocks in order. It belongs to the writer.
+type merger struct {
+	ops     []uint64 // inner<<numberBits|number, then the change's place, then 1 if added
+	spare   []*block // were current; for use again when nobody holds them
+	cleaned block    // a block without the entries that go
+}
+
+const opPlaceBits = 10
+
+// maxSpare bounds the blocks kept for use again.
+const maxSpare = 32
+
+// merge gives a block with the entries of old and its changes. Entries of numbers that
+// drop says are left out. count is told of each entry that came (1) or went (-1), and
+// says whether one may come.
+func (m *merger) merge(old *block, drop *[numbers]bool, count func(number uint16, by int) bool) *block {
+	m.sort(old)
+	base := old
+	if drop != nil {
+		base = m.clean(old, drop, count)
+	}
+	b := m.take(base.len() + len(m.ops))
+	out := b.entries[:0]
+	bucket, shift, done := 0, 0, 0 // starts up to bucket are set; entries of base below done are copied
+	reach := func(to int) {
+		for ; bucket < to; bucket++ {
+			b.starts[bucket+1] = uint16(int(base.starts[bucket+1]) + shift)
+		}
+	}
+	b.starts[0] = 0
+	for _, op := range m.ops {
+		added := op&1 != 0
+		full := op >> (opPlaceBits + 1)
+		number := uint16(full & (numbers - 1))
+		in, e := int(full>>entryBits), uint32(full&(1<<entryBits-1))
+		reach(in)
+		at := base.find(max(done, int(base.starts[in])), int(base.starts[in+1]), e)
+		found := at < int(base.starts[in+1]) && base.at(at) == e
+		if found == added || drop != nil && drop[number] {
+			continue
+		}
+		out = append(out, base.entries[done*entrySize:at*entrySize]...)
+		done = at
+		if !added {
+			count(number, -1)
+			done, shift = at+1, shift-1
+		} else if base.len()+shift < maxBlock && count(number, 1) {
+			out = append(out, byte(e), byte(e>>8), byte(e>>16))
+			shift++
+		}
+	}
+	reach(buckets)
+	out = append(out, base.entries[done*entrySize:base.len()*entrySize]...)
+	b.entries = append(out, 0)
+	return b
+}
+
+// sort leaves the last change of each entry in ops, in the order of entries.
+func (m *merger) sort(old *block) {
+	m.ops = m.ops[:0]
+	for i := range int(old.changes.Load()) {
+		key := uint64(old.keys[:cap(old.keys)][i])
+		full := key>>1<<numberBits | uint64(old.nums[:cap(old.nums)][i])
+		m.ops = append(m.ops, full<<(opPlaceBits+1)|uint64(i)<<1|key&1)
+	}
+	slices.Sort(m.ops)
+	kept := m.ops[:0]
+	for i, op := range m.ops {
+		if i+1 == len(m.ops) || m.ops[i+1]>>(opPlaceBits+1) != op>>(opPlaceBits+1) {
+			kept = append(kept, op)
+		}
+	}
+	m.ops = kept
+}
+
+// clean copies a block without the entries that go.
+func (m *merger) clean(old *block, drop *[numbers]bool, count func(uint16, int) bool) *block {
+	c := &m.cleaned
+	c.entries = c.entries[:0]
+	for in := range buckets {
+		for i := int(old.starts[in]); i < int(old.starts[in+1]); i++ {
+			e := old.at(i)
+			if number := uint16(e & (numbers - 1)); drop[number] {
+				count(number, -1)
+				continue
+			}
+			c.entries = append(c.entries, byte(e), byte(e>>8), byte(e>>16))
+		}
+		c.starts[in+1] = uint16(len(c.entries) / entrySize)
+	}
+	c.entries = append(c.entries, 0)
+	return c
+}
+
+// take gives a block with room for n entries that nobody holds.
+func (m *merger) take(n int) *block {
+	size, changes := n*entrySize+1, room(n)
+	for i, b := range m.spare {
+		if cap(b.entries) >= size && cap(b.entries) <= size+size/16+256 && cap(b.keys) >= changes && b.readers.Load() == 0 {
+			m.spare = slices.Delete(m.spare, i, i+1)
+			b.changes.Store(0)
+			for w := range b.marks {
+				b.marks[w].Store(0)
+			}
+			return b
+		}
+	}
+	return &block{entries: make([]byte, 0, size+size/64), keys: make([]uint32, 0, changes), nums: make([]uint16, 0, changes)}
+}
+
+// give takes a block that is no longer current.
+func (m *merger) give(b *block) {
+	if len(m.spare) == maxSpare {
+		m.spare = slices.Delete(m.spare, 0, 1)
+	}
+	m.spare = append(m.spare, b)
+}

@@ -1,0 +1,349 @@
+package index
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+)
+
+// Config bounds an Index. The zero value is a good one.
+type Config struct {
+	// MaxKeys bounds the entries of the table, at 27 bits each; 0: 2^27, some 430 MiB. No
+	// node gets more than an eighth of it, or its even share in clusters of fewer than
+	// eight. What finds no room is as if its holder did not hold it.
+	MaxKeys int
+	// Seed makes nodes choose different holders of what many hold.
+	Seed uint64
+}
+
+// sweepShards is how many shards an Apply clears of sets that are gone: some 1 ms.
+const sweepShards = 16
+
+// minSkewed is the size from which a shard is looked at for sets that have too much there.
+const minSkewed = 4096
+
+// maxRetiring bounds the sets of one peer that are gone and not yet cleared away.
+const maxRetiring = 2
+
+// Index is what is believed of all peers' sets.
+type Index struct {
+	maxKeys int
+	seed    uint64
+	shards  [shards]atomic.Pointer[block]
+	// owner of each number is its Node + 1, or 0 for a number whose entries count for
+	// nothing.
+	owner [numbers]atomic.Uint32
+
+	mu struct {
+		sync.Mutex
+		peers   map[Node]*peer
+		state   [numbers]numberState
+		counts  [numbers]int32 // entries in blocks, without the changes since
+		from    [numbers]Node  // whose it is, or was
+		keys    int64
+		refused uint64
+		dropped [numbers]bool // what the current sweep drops
+		sweep   int           // the next shard; shards when nothing is swept
+		retired int           // numbers that wait for the next sweep
+		next    uint16        // where the search for a free number begins
+		merger  merger
+		here    [numbers]int32 // of dropLocked
+		skewed  [numbers]bool  // of dropLocked
+		rows    []uint64
+	}
+}
+
+// numberState: free -> live -> retired -> swept -> free. A number names one set: what a
+// peer holds in one incarnation, as read from one beginning. Entries of a number go
+// when a sweep has passed all shards.
+type numberState uint8
+
+const (
+	numberFree    numberState = iota
+	numberLive                // entries count
+	numberRetired             // entries count for nothing, the next sweep drops them
+	numberSwept               // the current sweep drops them
+)
+
+// peer is what is known of one peer. While a new set is read, the former one, complete,
+// stays.
+type peer struct {
+	position Position
+	current  int // number of the complete set, -1 if there is none
+	coming   int // number of the set that is being read, -1 if there is none
+	retiring int
+}
+
+// New makes an empty index: 32 KiB, and 2 KiB for each of 4,096 shards when first used.
+func New(c Config) *Index {
+	x := &Index{maxKeys: c.MaxKeys, seed: c.Seed}
+	if x.maxKeys <= 0 {
+		x.maxKeys = 1 << 27
+	}
+	x.mu.peers = map[Node]*peer{}
+	x.mu.sweep = shards
+	return x
+}
+
+// Position is how far a peer's set is known: what to ask it for next.
+func (x *Index) Position(n Node) Position {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if p := x.mu.peers[n]; p != nil {
+		return p.position
+	}
+	return Position{}
+}
+
+// Complete reports whether a peer's set has been read in whole, in its present or an
+// earlier incarnation.
+func (x *Index) Complete(n Node) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p := x.mu.peers[n]
+	return p != nil && p.current >= 0
+}
+
+// Apply takes what a peer answered. more says that it has more to tell at once. It is
+// ErrInvalid, ErrGap or ErrBusy; after an error nothing of the delta counts.
+func (x *Index) Apply(n Node, delta []byte) (more bool, err error) {
+	if n >= MaxNodes {
+		return false, fmt.Errorf("node %d of %d: %w", n, MaxNodes, ErrInvalid)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	m, err := parse(delta, x.mu.rows[:0])
+	if err != nil {
+		return false, err
+	}
+	x.mu.rows = m.rows
+	x.sweepLocked(sweepShards)
+	p := x.mu.peers[n]
+	if p == nil {
+		p = &peer{current: -1, coming: -1}
+	}
+	number, err := x.followLocked(n, p, &m)
+	if err != nil {
+		return false, err
+	}
+	x.mu.peers[n] = p
+	tail := m.changeBits()
+	for _, row := range m.rows {
+		added := uint32(1)
+		if tail == 1 {
+			added = uint32(row & 1)
+		}
+		x.changeLocked(row>>tail, uint16(number), added)
+	}
+	p.position = m.then()
+	if m.kind == kindPiece && m.end == keyEnd {
+		x.retireLocked(p, p.current)
+		p.current, p.coming = p.coming, -1
+	}
+	return m.more, nil
+}
+
+// followLocked gives the number that a message is about, a new one where a set begins.
+func (x *Index) followLocked(n Node, p *peer, m *message) (int, error) {
+	switch {
+	case m.kind == kindPiece && m.from.Cursor == 0:
+		number, err := x.numberLocked(n, p)
+		if err != nil {
+			return 0, err
+		}
+		x.retireLocked(p, p.coming)
+		p.coming = number
+		return number, nil
+	case m.from != p.position:
+		return 0, fmt.Errorf("node %d at %v, delta from %v: %w", n, p.position, m.from, ErrGap)
+	case m.kind == kindPiece:
+		return p.coming, nil
+	}
+	return p.current, nil
+}
+
+// Forget drops what is known of a peer. Its Node may be given to another one at once.
+func (x *Index) Forget(n Node) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if p := x.mu.peers[n]; p != nil {
+		x.retireLocked(p, p.current)
+		x.retireLocked(p, p.coming)
+		delete(x.mu.peers, n)
+	}
+}
+
+// numberLocked makes a free number live.
+func (x *Index) numberLocked(n Node, p *peer) (int, error) {
+	if p.retiring >= maxRetiring {
+		return 0, ErrBusy
+	}
+	for range numbers {
+		number := int(x.mu.next)
+		x.mu.next = (x.mu.next + 1) % numbers
+		if x.mu.state[number] == numberFree {
+			x.mu.state[number] = numberLive
+			x.mu.from[number] = n
+			x.owner[number].Store(uint32(n) + 1)
+			return number, nil
+		}
+	}
+	return 0, ErrBusy
+}
+
+func (x *Index) retireLocked(p *peer, number int) {
+	if number < 0 {
+		return
+	}
+	x.owner[number].Store(0)
+	x.mu.state[number] = numberRetired
+	x.mu.retired++
+	p.retiring++
+}
+
+// changeLocked notes a change of one key of one set.
+func (x *Index) changeLocked(key uint64, number uint16, added uint32) {
+	shard, inner := int(key>>innerBits), uint32(key&(1<<innerBits-1))
+	b := x.shards[shard].Load()
+	if b == nil {
+		b = x.mu.merger.take(0)
+		clear(b.starts[:])
+		b.entries = append(b.entries[:0], 0)
+		x.shards[shard].Store(b)
+	}
+	if !b.change(inner, number, added) {
+		x.mergeLocked(shard)
+		x.shards[shard].Load().change(inner, number, added)
+	}
+}
+
+// mergeLocked puts a shard in order.
+func (x *Index) mergeLocked(shard int) {
+	old := x.shards[shard].Load()
+	if old == nil {
+		return
+	}
+	x.shards[shard].Store(x.mu.merger.merge(old, x.dropLocked(old), x.countLocked))
+	x.mu.merger.give(old)
+}
+
+// dropLocked gives the numbers whose entries a shard loses now, nil if there are none:
+// those that are swept, and in a shard that has twice its share those that have too many
+// there. Tags are even, so that only a liar has: without this it could fill a few shards
+// and leave others no room there.
+func (x *Index) dropLocked(b *block) *[numbers]bool {
+	drop := &x.mu.dropped
+	if x.mu.sweep == shards {
+		drop = nil
+	}
+	if b.len() <= max(minSkewed, int(2*x.mu.keys/shards)) {
+		return drop
+	}
+	here := &x.mu.here
+	clear(here[:])
+	for i := range b.len() {
+		here[b.at(i)&(numbers-1)]++
+	}
+	skewed := false
+	for number, n := range here {
+		here[number] = 0
+		if n > 64+8*x.mu.counts[number]/shards {
+			here[number], skewed = 1, true
+			x.mu.refused += uint64(n)
+		}
+	}
+	if !skewed {
+		return drop
+	}
+	x.mu.skewed = x.mu.dropped
+	for number, n := range here {
+		if n > 0 {
+			x.mu.skewed[number] = true
+		}
+	}
+	return &x.mu.skewed
+}
+
+// countLocked notes that an entry came or went, and says whether one may come.
+func (x *Index) countLocked(number uint16, by int) bool {
+	if by > 0 {
+		share := max(x.maxKeys/8, x.maxKeys/max(len(x.mu.peers), 1))
+		if x.mu.keys >= int64(x.maxKeys) || int(x.mu.counts[number]) >= share {
+			x.mu.refused++
+			return false
+		}
+	}
+	x.mu.counts[number] += int32(by)
+	x.mu.keys += int64(by)
+	return true
+}
+
+// Sweep clears up to n shards of sets that are gone, and reports whether more are left.
+// Apply does some of it each time: a caller need only call it while nobody is asked.
+func (x *Index) Sweep(n int) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.sweepLocked(n)
+}
+
+func (x *Index) sweepLocked(n int) bool {
+	if x.mu.sweep == shards && x.mu.retired > 0 {
+		for number, state := range x.mu.state {
+			if state == numberRetired {
+				x.mu.state[number], x.mu.dropped[number] = numberSwept, true
+			}
+		}
+		x.mu.retired, x.mu.sweep = 0, 0
+	}
+	for ; n > 0 && x.mu.sweep < shards; n-- {
+		x.mergeLocked(x.mu.sweep)
+		if x.mu.sweep++; x.mu.sweep == shards {
+			x.sweptLocked()
+		}
+	}
+	return x.mu.sweep < shards || x.mu.retired > 0
+}
+
+// sweptLocked frees the numbers of which no entry is left.
+func (x *Index) sweptLocked() {
+	clear(x.mu.dropped[:])
+	for number, state := range x.mu.state {
+		if state == numberSwept {
+			x.mu.state[number] = numberFree
+			if p := x.mu.peers[x.mu.from[number]]; p != nil && p.retiring > 0 {
+				p.retiring--
+			}
+		}
+	}
+}
+
+// Stats is what an index holds.
+type Stats struct {
+	Peers    int    // of which anything is known
+	Complete int    // whose sets have been read in whole
+	Keys     int64  // entries, up to those that were told last
+	Refused  uint64 // that found no room
+	Bytes    int64  // of memory
+}
+
+// Stats looks at every shard: some tens of microseconds.
+func (x *Index) Stats() Stats {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := Stats{Peers: len(x.mu.peers), Keys: x.mu.keys, Refused: x.mu.refused, Bytes: 8*shards + (4+1+4+2+1+4+1)*numbers}
+	for _, p := range x.mu.peers {
+		if p.current >= 0 {
+			s.Complete++
+		}
+	}
+	for i := range x.shards {
+		if b := x.shards[i].Load(); b != nil {
+			s.Bytes += b.bytes()
+		}
+	}
+	for _, b := range x.mu.merger.spare {
+		s.Bytes += b.bytes()
+	}
+	s.Bytes += int64(cap(x.mu.rows))*8 + int64(cap(x.mu.merger.cleaned.entries))
+	return s
+}

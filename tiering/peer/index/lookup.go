@@ -1,0 +1,116 @@
+package index
+
+import "slices"
+
+// maxNewest bounds the changes of one key that a look-up considers; the newest count.
+const maxNewest = 32
+
+// Holders fills dst with peers that are believed to hold what has this tag, and tells how
+// many there are, which may be more than fit; a peer whose set is being read anew may count
+// twice among those that do not fit. Which come first differs from node to node.
+// It takes no lock, never waits and allocates nothing.
+func (x *Index) Holders(tag uint64, dst []Node) int {
+	key := keyOf(tag)
+	b := x.hold(int(key >> innerBits))
+	if b == nil {
+		return 0
+	}
+	n := x.holders(b, uint32(key&(1<<innerBits-1)), dst)
+	b.readers.Add(-1)
+	return n
+}
+
+// Lookup does the same for several tags: the holders of tags[i], as many as there are up
+// to a row's length, are in dst[i*row:], and counts[i] tells how many there are. row is
+// len(dst)/len(tags); counts is as long as tags.
+func (x *Index) Lookup(tags []uint64, dst []Node, counts []int) {
+	if len(tags) == 0 {
+		return
+	}
+	row := len(dst) / len(tags)
+	for i, tag := range tags {
+		counts[i] = x.Holders(tag, dst[i*row:(i+1)*row])
+	}
+}
+
+// hold gives a shard's block, which is not used for anything else until its reader has
+// left; nil if the shard is empty.
+//
+// The writer makes another block current, then looks for readers: a reader that came
+// too late to be seen finds that its block is no longer current and has not looked at it.
+func (x *Index) hold(shard int) *block {
+	for {
+		b := x.shards[shard].Load()
+		if b == nil {
+			return nil
+		}
+		b.readers.Add(1)
+		if x.shards[shard].Load() == b {
+			return b
+		}
+		b.readers.Add(-1)
+	}
+}
+
+func (x *Index) holders(b *block, inner uint32, dst []Node) int {
+	var places [maxNewest]uint16
+	newest := places[:0]
+	if b.marked(inner) {
+		newest = b.changesOf(inner, newest)
+	}
+	first := inner & (1<<printBits - 1) << numberBits
+	bucket := inner >> printBits
+	lo, hi := int(b.starts[bucket]), int(b.starts[bucket+1])
+	lo = b.find(lo, hi, first)
+	end := lo
+	for end < hi && b.at(end)>>numberBits == first>>numberBits {
+		end++
+	}
+	n := 0
+	take := func(number uint16) {
+		node := x.owner[number].Load()
+		if node == 0 || slices.Contains(dst[:min(n, len(dst))], Node(node-1)) {
+			return
+		}
+		if n < len(dst) {
+			dst[n] = Node(node - 1)
+		}
+		n++
+	}
+	// The newest changes come first in newest: one is what counts for a number if none
+	// before it is about the same.
+	for i, place := range newest {
+		if b.keys[:cap(b.keys)][place]&1 == 1 && !b.about(newest[:i], b.nums[:cap(b.nums)][place]) {
+			take(b.nums[:cap(b.nums)][place])
+		}
+	}
+	for i := range end - lo {
+		at := lo + (i+int((x.seed^uint64(inner))%uint64(end-lo)))%(end-lo)
+		if number := uint16(b.at(at) & (numbers - 1)); !b.about(newest, number) {
+			take(number)
+		}
+	}
+	return n
+}
+
+// changesOf appends the places of the newest changes of a key to found, the newest first,
+// as many as fit.
+func (b *block) changesOf(inner uint32, found []uint16) []uint16 {
+	keys := b.keys[:b.changes.Load()]
+	for i := len(keys) - 1; i >= 0 && len(found) < cap(found); i-- {
+		if keys[i]>>1 == inner {
+			found = append(found, uint16(i))
+		}
+	}
+	return found
+}
+
+// about reports whether one of these changes is of the number's set.
+func (b *block) about(places []uint16, number uint16) bool {
+	for _, place := range places {
+		if b.nums[:cap(b.nums)][place] == number {
+			return true
+		}
+	}
+	return false
+}

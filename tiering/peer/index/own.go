@@ -1,0 +1,201 @@
+package index
+
+import (
+	"slices"
+	"sync"
+)
+
+const (
+	// maxOwn bounds the keys of a node's own set: 4 bytes each.
+	maxOwn = 1 << 22
+	// maxLog bounds the changes that are remembered, 8 bytes each: an hour at 33 changes
+	// a second. Who is further behind reads the whole set.
+	maxLog = 1 << 17
+	// maxMessageKeys bounds what one delta tells, at 2 to 5 bytes a key.
+	maxMessageKeys = 1 << 15
+	// MaxDelta bounds the bytes of a delta.
+	MaxDelta = 128 << 10
+)
+
+// Own is the set of what this node holds. Its methods may be called at once; none waits
+// for longer than a copy of maxMessageKeys keys takes.
+type Own struct {
+	incarnation uint64
+	mu          sync.Mutex
+	keys        set
+	log         []uint64 // key<<1 | 1 if added; the last is that of version
+	version     uint64
+	refused     uint64
+}
+
+// NewOwn makes an empty set. The incarnation must differ from those that this node had
+// before and must not be 0: the time of the start in nanoseconds is good.
+func NewOwn(incarnation uint64) *Own {
+	if incarnation == 0 {
+		panic("index: incarnation 0")
+	}
+	return &Own{incarnation: incarnation}
+}
+
+// Incarnation tells this set from those that the node had before.
+func (o *Own) Incarnation() uint64 { return o.incarnation }
+
+// Version grows by one with every change. It is what nodes tell each other in gossip.
+func (o *Own) Version() uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.version
+}
+
+// Len is how many keys are held.
+func (o *Own) Len() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.keys.n
+}
+
+// Refused counts tags that found the set full.
+func (o *Own) Refused() uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.refused
+}
+
+// Add says that this node now holds what has this tag. Adding it again changes nothing.
+// Two tags with the same upper 34 bits are one: of 10^5 tags, once in three nodes.
+func (o *Own) Add(tag uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.keys.n >= maxOwn {
+		o.refused++
+		return
+	}
+	if o.keys.add(keyOf(tag)) {
+		o.noteLocked(keyOf(tag)<<1 | 1)
+	}
+}
+
+// Remove says that this node holds it no longer.
+func (o *Own) Remove(tag uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.keys.remove(keyOf(tag)) {
+		o.noteLocked(keyOf(tag) << 1)
+	}
+}
+
+func (o *Own) noteLocked(change uint64) {
+	if len(o.log) >= 2*maxLog {
+		o.log = append(o.log[:0], o.log[len(o.log)-maxLog:]...)
+	}
+	o.log = append(o.log, change)
+	o.version++
+}
+
+// Delta appends what a peer that has reached from has to learn next, at most MaxDelta
+// bytes: changes, each key once with what became of it last, or a piece of the whole set.
+func (o *Own) Delta(dst []byte, from Position) []byte {
+	m := o.take(from)
+	if m.kind == kindChanges {
+		m.rows = lastOfEach(m.rows)
+	}
+	return m.appendTo(dst)
+}
+
+// take copies rows under the lock; they are sorted and encoded outside of it.
+func (o *Own) take(from Position) message {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	first := o.version - uint64(len(o.log)) // the oldest version from which the log leads on
+	known := from.Incarnation == o.incarnation && from.Version >= first && from.Version <= o.version && from.Cursor < keyEnd
+	if known && from.Cursor == 0 {
+		rows := o.log[from.Version-first:]
+		rows = rows[:min(len(rows), maxMessageKeys)]
+		m := message{kind: kindChanges, from: from, end: from.Version + uint64(len(rows)), rows: slices.Clone(rows)}
+		m.more = m.end < o.version
+		return m
+	}
+	if !known {
+		from = Position{Incarnation: o.incarnation, Version: o.version}
+	}
+	m := message{kind: kindPiece, from: from}
+	m.rows, m.end = o.keys.from(from.Cursor, maxMessageKeys)
+	m.more = m.end < keyEnd || o.version > from.Version
+	return m
+}
+
+// lastOfEach sorts changes by key and keeps the last of each key.
+func lastOfEach(changes []uint64) []uint64 {
+	const seqBits = 28
+	for i, c := range changes {
+		changes[i] = c>>1<<(seqBits+1) | uint64(i)<<1 | c&1
+	}
+	slices.Sort(changes)
+	kept := changes[:0]
+	for i, c := range changes {
+		if i+1 == len(changes) || changes[i+1]>>(seqBits+1) != c>>(seqBits+1) {
+			kept = append(kept, c>>(seqBits+1)<<1|c&1)
+		}
+	}
+	return kept
+}
+
+// set holds keys in order: the upper bits of a key choose a row, the row is sorted.
+type set struct {
+	rows [1 << setRowBits][]uint32
+	n    int
+}
+
+const (
+	setRowBits = 10
+	setLowBits = keyBits - setRowBits
+)
+
+func split(key uint64) (row int, low uint32) {
+	return int(key >> setLowBits), uint32(key & (1<<setLowBits - 1))
+}
+
+func (s *set) add(key uint64) bool {
+	row, low := split(key)
+	i, found := slices.BinarySearch(s.rows[row], low)
+	if found {
+		return false
+	}
+	s.rows[row] = slices.Insert(s.rows[row], i, low)
+	s.n++
+	return true
+}
+
+func (s *set) remove(key uint64) bool {
+	row, low := split(key)
+	i, found := slices.BinarySearch(s.rows[row], low)
+	if !found {
+		return false
+	}
+	s.rows[row] = slices.Delete(s.rows[row], i, i+1)
+	s.n--
+	return true
+}
+
+// has reports whether the key is held.
+func (s *set) has(key uint64) bool {
+	row, low := split(key)
+	_, found := slices.BinarySearch(s.rows[row], low)
+	return found
+}
+
+// from gives up to limit keys at or above cursor, in order, and where the next begin.
+func (s *set) from(cursor uint64, limit int) (keys []uint64, next uint64) {
+	keys = make([]uint64, 0, min(limit, s.n))
+	row, low := split(cursor)
+	for ; row < len(s.rows); row, low = row+1, 0 {
+		i, _ := slices.BinarySearch(s.rows[row], low)
+		for _, k := range s.rows[row][i:] {
+			if len(keys) == limit {
+				return keys, uint64(row)<<setLowBits | uint64(k)
+			}
+			keys = append(keys, uint64(row)<<setLowBits|uint64(k))
+		}
+	}
+	return keys, keyEnd
+}
