@@ -47,6 +47,13 @@ func (o *Own) Version() uint64 {
 	return o.version
 }
 
+// Has reports whether the set has what has this tag.
+func (o *Own) Has(tag uint64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.keys.has(keyOf(tag))
+}
+
 // Len is how many keys are held.
 func (o *Own) Len() int {
 	o.mu.Lock()
