@@ -86,8 +86,9 @@ var mayImport = map[string]string{
 	"connector/refengine/chatdemo":    "policy/profile connector connector/refengine connector/refengine/modelfile connector/refengine/remote",
 	"connector/refengine/ragdemo":     "policy/profile connector connector/wire connector/refengine connector/refengine/modelfile connector/refengine/remote",
 
-	"api":               "connector/trust",
-	"api/cmd/splicectl": "api api/cmd/splicectl/internal/... connector/... policy/... gpuipc/... tiering/disk/...",
+	"api":                                 "connector/trust",
+	"api/cmd/splicectl":                   "api api/cmd/splicectl/internal/... connector/... policy/... gpuipc/... tiering/disk/...",
+	"api/cmd/splicectl/internal/simulate": "tiering/peer/index",
 	"api/cmd/splicectl/internal/bench/machine":      "",
 	"api/cmd/splicectl/internal/bench/baseline":     "api/cmd/splicectl/internal/bench/machine",
 	"api/cmd/splicectl/internal/bench":              "api/cmd/splicectl/internal/... connector/... policy/profile gpuipc/... tiering/tier tiering/disk/...",

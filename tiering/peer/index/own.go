@@ -8,8 +8,10 @@ import (
 const (
 	// maxOwn bounds the keys of a node's own set: 4 bytes each.
 	maxOwn = 1 << 22
-	// maxLog bounds the changes that are remembered, 8 bytes each: an hour at 33 changes
-	// a second. Who is further behind reads the whole set.
+	// The last changes are remembered, 8 bytes each: at least a quarter as many as there
+	// are keys, within these bounds, and at most twice that. Who is further behind reads
+	// the whole set, which then takes not many more bytes.
+	minLog = 1 << 12
 	maxLog = 1 << 17
 	// maxMessageKeys bounds what one delta tells, at 2 to 5 bytes a key.
 	maxMessageKeys = 1 << 15
@@ -61,6 +63,17 @@ func (o *Own) Len() int {
 	return o.keys.n
 }
 
+// Bytes is the memory that the set and its log take.
+func (o *Own) Bytes() int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := int64(24*len(o.keys.rows) + 8*cap(o.log))
+	for _, row := range o.keys.rows {
+		n += 4 * int64(cap(row))
+	}
+	return n
+}
+
 // Refused counts tags that found the set full.
 func (o *Own) Refused() uint64 {
 	o.mu.Lock()
@@ -92,8 +105,8 @@ func (o *Own) Remove(tag uint64) {
 }
 
 func (o *Own) noteLocked(change uint64) {
-	if len(o.log) >= 2*maxLog {
-		o.log = append(o.log[:0], o.log[len(o.log)-maxLog:]...)
+	if keep := max(minLog, min(o.keys.n/4, maxLog)); len(o.log) >= 2*keep {
+		o.log = append(o.log[:0], o.log[len(o.log)-keep:]...)
 	}
 	o.log = append(o.log, change)
 	o.version++

@@ -1,0 +1,203 @@
+package simulate
+
+import (
+	"container/heap"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering/peer/index"
+)
+
+// node is one member: what it holds, and when that changed.
+type node struct {
+	own  *index.Own
+	held []uint64 // origins of what it holds, in no order
+	born uint64   // version of its set when this incarnation began to change
+	// changed has for each version after born when it was, and how many of the steady
+	// sampled nodes know of it.
+	changed []change
+	down    bool
+}
+
+type change struct {
+	at    time.Duration
+	tag   uint64
+	added bool
+	seen  uint8
+}
+
+// cluster is all nodes and the time.
+type cluster struct {
+	o       Options
+	rand    *rand.Rand
+	now     time.Duration
+	end     time.Duration
+	events  events
+	seq     uint64
+	nodes   []node
+	readers []*reader
+	counter uint32
+	next    time.Duration // of the next change
+	gone    []departed    // what left lately, a ring
+	goneAt  int
+	count   bool // figures are taken
+	figures figures
+}
+
+type departed struct {
+	tag uint64
+	at  time.Duration
+}
+
+// tagOf is the tag of a segment that was first made by a node, its nth.
+func (c *cluster) tagOf(origin uint64) uint64 {
+	z := origin + c.o.Seed*0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+func newCluster(o Options) *cluster {
+	c := &cluster{o: o, rand: rand.New(rand.NewPCG(o.Seed, 16)), nodes: make([]node, o.Nodes), gone: make([]departed, 1<<14)}
+	for i := range c.nodes {
+		n := &c.nodes[i]
+		n.own = index.NewOwn(1)
+		for range o.Keys {
+			c.make(i)
+		}
+		n.born = n.own.Version()
+		n.changed = nil
+	}
+	c.next = c.untilChange()
+	return c
+}
+
+// untilChange: all nodes' changes are one Poisson process.
+func (c *cluster) untilChange() time.Duration {
+	perSecond := 2 * c.o.Churn / 60 * float64(c.o.Keys) * float64(c.o.Nodes)
+	if perSecond == 0 {
+		return math.MaxInt64
+	}
+	return time.Duration(c.rand.ExpFloat64() / perSecond * 1e9)
+}
+
+// change lets a segment come to one node, or leave one that has more than its share.
+func (c *cluster) change() {
+	i := c.rand.IntN(len(c.nodes))
+	if n := &c.nodes[i]; n.down {
+		return
+	} else if len(n.held) > c.o.Keys {
+		c.drop(i, c.rand.IntN(len(n.held)))
+		return
+	}
+	c.make(i)
+}
+
+// make gives a node a new segment, or a copy of another node's.
+func (c *cluster) make(i int) {
+	n := &c.nodes[i]
+	c.counter++
+	origin := uint64(i)<<32 | uint64(c.counter)
+	if from := &c.nodes[c.rand.IntN(len(c.nodes))]; len(from.held) > 0 && c.rand.Float64() < c.o.Shared {
+		origin = from.held[c.rand.IntN(len(from.held))]
+	}
+	before := n.own.Version()
+	if n.own.Add(c.tagOf(origin)); n.own.Version() == before {
+		return // it has it
+	}
+	n.held = append(n.held, origin)
+	n.changed = append(n.changed, change{at: c.now, tag: c.tagOf(origin), added: true})
+}
+
+func (c *cluster) drop(i, at int) {
+	n := &c.nodes[i]
+	tag := c.tagOf(n.held[at])
+	n.held[at] = n.held[len(n.held)-1]
+	n.held = n.held[:len(n.held)-1]
+	before := n.own.Version()
+	if n.own.Remove(tag); n.own.Version() > before {
+		n.changed = append(n.changed, change{at: c.now, tag: tag})
+	}
+	c.gone[c.goneAt%len(c.gone)] = departed{tag, c.now}
+	c.goneAt++
+}
+
+// restart takes a node down and brings it up with what it had on disk.
+func (c *cluster) restart(i int) {
+	n := &c.nodes[i]
+	n.down = true
+	c.after(c.o.Down, func() {
+		n.own, n.down = index.NewOwn(uint64(c.now)+2), false
+		kept := n.held[:0]
+		for _, origin := range n.held {
+			if c.rand.Float64() >= c.o.Lost {
+				kept = append(kept, origin)
+				n.own.Add(c.tagOf(origin))
+			}
+		}
+		n.held, n.born, n.changed = kept, n.own.Version(), nil
+	})
+}
+
+// holds is the oracle: whether a node can be read from now.
+func (c *cluster) holds(n index.Node, tag uint64) bool {
+	return !c.nodes[n].down && c.nodes[n].own.Has(tag)
+}
+
+// run goes on to a time.
+func (c *cluster) run(until time.Duration) {
+	for {
+		at := c.next
+		if len(c.events) > 0 && c.events[0].at < at {
+			at = c.events[0].at
+		}
+		if at > until {
+			c.now = until
+			return
+		}
+		c.now = at
+		if c.o.Progress != nil {
+			c.o.Progress(float64(c.now) / float64(c.end))
+		}
+		if len(c.events) > 0 && c.events[0].at == at {
+			heap.Pop(&c.events).(event).do()
+			continue
+		}
+		c.change()
+		c.next = c.now + c.untilChange()
+	}
+}
+
+func (c *cluster) after(d time.Duration, do func()) {
+	c.seq++
+	heap.Push(&c.events, event{c.now + d, c.seq, do})
+}
+
+// trip is the time of one way through the network: log-normal with a tail of some ten
+// times the median at p99.9.
+func (c *cluster) trip() time.Duration {
+	return time.Duration(float64(c.o.Latency) * math.Exp(0.75*c.rand.NormFloat64()))
+}
+
+// event is what happens at a time; those of one time in the order they were made.
+type event struct {
+	at  time.Duration
+	seq uint64
+	do  func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].seq < e[j].seq
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(v any)   { *e = append(*e, v.(event)) }
+func (e *events) Pop() any {
+	last := (*e)[len(*e)-1]
+	(*e)[len(*e)-1] = event{}
+	*e = (*e)[:len(*e)-1]
+	return last
+}

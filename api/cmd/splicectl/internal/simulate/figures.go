@@ -1,0 +1,164 @@
+package simulate
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering/peer/index"
+)
+
+// figures are what one part of a run is measured by.
+type figures struct {
+	since      time.Duration
+	errors     int
+	visible    histogram // of a new segment, on one node
+	everywhere histogram // on the last of the sampled ones
+	held       answers   // questions about what somebody holds
+	recent     answers   // the same, of what came in the last minute
+	absent     answers   // about what never was
+	departed   answers   // about what left everywhere in the last minute
+}
+
+// answers of look-ups. Lost and vain are shares of asked.
+type answers struct {
+	asked int64
+	hits  int64 // a holder named who has it
+	lost  int64 // the oracle had a holder, the index named none who has it
+	named int64 // holders were named
+	vain  int64 // none of them has it
+}
+
+// candidates is how many holders are asked at most.
+const candidates = 4
+
+// look asks a reader for a tag.
+func (c *cluster) look(r *reader, a *answers, tag uint64, oracle bool) {
+	var dst [candidates]index.Node
+	n := min(r.index.Holders(tag, dst[:]), len(dst))
+	hit := false
+	for _, node := range dst[:n] {
+		hit = hit || c.holds(node, tag)
+	}
+	a.asked++
+	switch {
+	case hit:
+		a.hits++
+	case oracle:
+		a.lost++
+	}
+	if n > 0 {
+		a.named++
+		if !hit {
+			a.vain++
+		}
+	}
+}
+
+// questions asks every steady reader about some of each kind.
+func (c *cluster) questions(n int) {
+	for _, r := range c.readers {
+		if !r.steady {
+			continue
+		}
+		for i := range n {
+			if tag, ok := c.anyHeld(r.id, false); ok {
+				c.look(r, &c.figures.held, tag, true)
+			}
+			if tag, ok := c.anyHeld(r.id, true); ok {
+				c.look(r, &c.figures.recent, tag, true)
+			}
+			c.look(r, &c.figures.absent, c.rand.Uint64(), false)
+			if i%10 > 0 {
+				continue
+			}
+			if d := c.gone[c.rand.IntN(len(c.gone))]; d.tag != 0 && c.now-d.at < time.Minute && !c.heldSomewhere(d.tag) {
+				c.look(r, &c.figures.departed, d.tag, false)
+			}
+		}
+	}
+}
+
+// anyHeld picks what a node other than the one that asks holds and can give.
+func (c *cluster) anyHeld(asks int, recent bool) (uint64, bool) {
+	for range 20 {
+		p := c.rand.IntN(len(c.nodes))
+		n := &c.nodes[p]
+		if p == asks || n.down || len(n.held) == 0 {
+			continue
+		}
+		tag := c.tagOf(n.held[c.rand.IntN(len(n.held))])
+		if recent {
+			ch, ok := n.lately(c.now-time.Minute, c.rand)
+			if !ok || !n.own.Has(ch.tag) {
+				continue
+			}
+			tag = ch.tag
+		}
+		if c.nodes[asks].own.Has(tag) {
+			continue
+		}
+		return tag, true
+	}
+	return 0, false
+}
+
+// lately picks one of the segments that came since a time.
+func (n *node) lately(since time.Duration, r *rand.Rand) (change, bool) {
+	first, _ := slices.BinarySearchFunc(n.changed, since, func(ch change, t time.Duration) int { return cmp.Compare(ch.at, t) })
+	if first == len(n.changed) {
+		return change{}, false
+	}
+	ch := n.changed[first+r.IntN(len(n.changed)-first)]
+	return ch, ch.added
+}
+
+// heldSomewhere asks the oracle about a copy: a sample of nodes would miss it.
+func (c *cluster) heldSomewhere(tag uint64) bool {
+	for i := range c.nodes {
+		if c.holds(index.Node(i), tag) {
+			return true
+		}
+	}
+	return false
+}
+
+// histogram counts durations in steps of 1/16 of their size.
+type histogram struct {
+	buckets [64 * 16]int64
+	n       int64
+	max     time.Duration
+}
+
+func (h *histogram) add(d time.Duration) {
+	h.n++
+	h.max = max(h.max, d)
+	h.buckets[bucketOf(d)]++
+}
+
+func bucketOf(d time.Duration) int {
+	v := uint64(max(d, 0))
+	if v < 16 {
+		return int(v)
+	}
+	e := bits.Len64(v) - 5
+	return (e+1)*16 + int(v>>e&15)
+}
+
+// at is the upper end of the step that the share q lies in.
+func (h *histogram) at(q float64) time.Duration {
+	want, sum := int64(math.Ceil(q*float64(h.n))), int64(0)
+	for i, n := range h.buckets {
+		if sum += n; sum >= want && n > 0 {
+			if i < 16 {
+				return time.Duration(i)
+			}
+			e := i/16 - 1
+			return min(time.Duration((uint64(16+i%16)+1)<<e), h.max)
+		}
+	}
+	return 0
+}

@@ -1,0 +1,203 @@
+package simulate
+
+import (
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering/peer/index"
+)
+
+// What an exchange takes on the wire beside the delta, modelled: request line and
+// headers of HTTP/1.1 with a position, the answer's headers, a TLS record and IP and TCP
+// headers each way, and for what does not fit one packet another 52 bytes for each and
+// an acknowledgement for every second one.
+const (
+	requestBytes  = 170 + 22 + 52 + 52
+	responseBytes = 120 + 22 + 52 + 52
+	segmentBytes  = 1448
+	packetBytes   = 52 + 26
+	timeout       = time.Second // until a peer that is down has not answered
+)
+
+func responseSize(delta int) int64 {
+	return int64(responseBytes + delta + (delta+responseBytes)/segmentBytes*packetBytes)
+}
+
+// reader is a sampled node: it keeps an index of all others.
+type reader struct {
+	c       *cluster
+	id      int
+	index   *index.Index
+	round   int           // questions of an earlier life of the node end nowhere
+	steady  bool          // it counts for what is visible everywhere
+	linkAt  time.Duration // its link is busy until then
+	active  int           // questions under way while it catches up
+	waiting []int         // peers whose sets it has still to begin or go on with
+	catchUp catchUp
+	traffic traffic
+	apply   time.Duration // of this machine, in Apply
+	changes int64         // applied
+}
+
+// traffic is what a reader sent and read as one that asks.
+type traffic struct {
+	exchanges      int64
+	sent, received int64
+}
+
+// catchUp is how a node that came up empty got on.
+type catchUp struct {
+	from, half, most, all time.Duration // 50 %, 99 % and all of the keys
+	startBytes, bytes     int64
+	goal                  int64
+	running               bool
+}
+
+func (c *cluster) addReader(id int, steady bool) *reader {
+	r := &reader{c: c, id: id, steady: steady}
+	c.readers = append(c.readers, r)
+	r.begin()
+	return r
+}
+
+// begin is a start without an index: first all sets are read in whole, some at a time,
+// then each peer is asked at every interval.
+func (r *reader) begin() {
+	c := r.c
+	r.round++
+	r.index = index.New(index.Config{Seed: uint64(r.id)})
+	r.waiting, r.active = r.waiting[:0], 0
+	r.catchUp = catchUp{from: c.now, startBytes: r.traffic.received, running: true}
+	for p := range c.nodes {
+		if p != r.id {
+			r.waiting = append(r.waiting, p)
+			r.catchUp.goal += int64(len(c.nodes[p].held))
+		}
+	}
+	c.rand.Shuffle(len(r.waiting), func(i, j int) { r.waiting[i], r.waiting[j] = r.waiting[j], r.waiting[i] })
+	for range c.o.Parallel {
+		r.nextWaiting()
+	}
+}
+
+func (r *reader) nextWaiting() {
+	if len(r.waiting) > 0 {
+		p := r.waiting[0]
+		r.waiting = r.waiting[1:]
+		r.active++
+		r.ask(p, r.round, true)
+	}
+}
+
+func (r *reader) interval() time.Duration {
+	d := index.Interval(len(r.c.nodes) - 1)
+	return d - d/20 + time.Duration(r.c.rand.Int64N(int64(d)/10+1))
+}
+
+// ask sends one question: the peer's answer is made when it arrives there.
+func (r *reader) ask(p, round int, catching bool) {
+	c := r.c
+	if round != r.round || c.nodes[r.id].down {
+		return
+	}
+	position := r.index.Position(index.Node(p))
+	r.traffic.exchanges++
+	r.traffic.sent += requestBytes
+	c.after(c.trip(), func() {
+		if c.nodes[p].down {
+			c.after(timeout, func() { r.again(p, round, catching, false) })
+			return
+		}
+		delta := c.nodes[p].own.Delta(nil, position)
+		size := responseSize(len(delta))
+		back := c.trip()
+		if c.rand.Float64() < c.o.Loss {
+			back += 200 * time.Millisecond
+		}
+		r.linkAt = max(r.linkAt, c.now+back) + time.Duration(float64(size)/c.o.Link*1e9)
+		c.after(r.linkAt-c.now, func() { r.learn(p, round, catching, delta) })
+	})
+}
+
+func (r *reader) learn(p, round int, catching bool, delta []byte) {
+	c := r.c
+	if round != r.round || c.nodes[r.id].down {
+		return
+	}
+	r.traffic.received += responseSize(len(delta))
+	before := r.index.Position(index.Node(p))
+	started := time.Now()
+	more, err := r.index.Apply(index.Node(p), delta)
+	r.apply += time.Since(started)
+	if err != nil {
+		c.figures.errors++
+		more = false
+	}
+	r.noteVisible(p, before)
+	r.noteCaughtUp()
+	r.again(p, round, catching, more)
+}
+
+// again asks the same peer at once if it has more to tell, else after the interval.
+func (r *reader) again(p, round int, catching, more bool) {
+	if round != r.round {
+		return
+	}
+	if more {
+		r.ask(p, round, catching)
+		return
+	}
+	if catching {
+		r.active--
+		r.nextWaiting()
+	}
+	r.c.after(r.interval(), func() { r.ask(p, round, false) })
+}
+
+// noteVisible notes when changes became known.
+func (r *reader) noteVisible(p int, before index.Position) {
+	c, n := r.c, &r.c.nodes[p]
+	now := r.index.Position(index.Node(p))
+	if now.Incarnation != n.own.Incarnation() || now.Cursor != 0 {
+		return
+	}
+	from := n.born
+	if before.Incarnation == now.Incarnation && before.Cursor == 0 {
+		from = max(from, before.Version)
+		r.changes += int64(now.Version - before.Version)
+	}
+	if !r.steady {
+		return
+	}
+	for v := from; v < now.Version; v++ {
+		ch := &n.changed[v-n.born]
+		if ch.seen++; !c.count || !ch.added || ch.at < c.figures.since {
+			continue
+		}
+		c.figures.visible.add(c.now - ch.at)
+		if int(ch.seen) == c.o.Sampled {
+			c.figures.everywhere.add(c.now - ch.at)
+		}
+	}
+}
+
+func (r *reader) noteCaughtUp() {
+	u := &r.catchUp
+	if !u.running {
+		return
+	}
+	known := r.index.Stats().Complete
+	all := len(r.c.nodes) - 1
+	took := r.c.now - u.from
+	for _, at := range []struct {
+		when *time.Duration
+		n    int
+	}{{&u.half, (all + 1) / 2}, {&u.most, (all*99 + 99) / 100}, {&u.all, all}} {
+		if *at.when == 0 && known >= at.n {
+			*at.when = took
+		}
+	}
+	if known == all {
+		u.running = false
+		u.bytes = r.traffic.received - u.startBytes
+	}
+}

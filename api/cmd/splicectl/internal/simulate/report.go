@@ -1,0 +1,110 @@
+package simulate
+
+import (
+	"time"
+)
+
+// Report is what a run found. Bytes are of one node, the mean of the sampled ones.
+type Report struct {
+	Nodes     int     `json:"nodes"`
+	Segments  int     `json:"segments_per_node"`
+	Sampled   int     `json:"sampled"`
+	Churn     float64 `json:"churn_per_minute"`
+	Seed      uint64  `json:"seed"`
+	Sets      int64   `json:"own_set_bytes"`
+	First     CatchUp `json:"first_start"`
+	Parts     []Part  `json:"parts"`
+	Restarted CatchUp `json:"restarted"`
+	Use       []Use   `json:"restarted_of_use"`
+	Seconds   float64 `json:"run_seconds"`
+}
+
+// Part is one part of a run.
+type Part struct {
+	Name string `json:"name"`
+	// A node asks and is asked alike: what one reads as it asks another sends as it
+	// answers. Each direction has both.
+	BytesPerSecond     float64 `json:"bytes_per_second_each_way"`
+	ExchangesPerSecond float64 `json:"exchanges_per_second"` // that it begins; it answers as many
+	IndexBytes         int64   `json:"index_bytes"`          // the largest
+	IndexKeys          int64   `json:"index_keys"`
+	BitsPerKey         float64 `json:"index_bits_per_key"`
+
+	VisibleP50    float64 `json:"visible_p50_seconds"` // on one node
+	VisibleP99    float64 `json:"visible_p99_seconds"`
+	EverywhereP99 float64 `json:"everywhere_p99_seconds"` // on the last of the sampled nodes
+	EverywhereMax float64 `json:"everywhere_max_seconds"`
+	NewSegments   int64   `json:"new_segments"`
+
+	HitsLost       float64 `json:"hits_lost"`        // share of the oracle's, of what is held
+	RecentHitsLost float64 `json:"recent_hits_lost"` // the same, of what came in the last minute
+	Vain           float64 `json:"vain"`             // share of look-ups of what is held that named nobody who has it, but somebody
+	False          float64 `json:"false_peers"`      // share of absent keys with a holder named
+	Departed       float64 `json:"departed_named"`   // the same, of keys that left everywhere in the last minute
+	Lookups        int64   `json:"lookups"`
+
+	ApplyCPU    float64 `json:"apply_cpu_share"` // of a core, on this machine
+	ApplyErrors int     `json:"apply_errors"`
+}
+
+// CatchUp is how a node that came up with nothing read all sets.
+type CatchUp struct {
+	Half           float64 `json:"half_seconds"` // half of the peers' sets are there
+	Most           float64 `json:"most_seconds"` // 99 % of them
+	All            float64 `json:"all_seconds"`
+	Bytes          int64   `json:"bytes_read"`
+	BytesPerSecond float64 `json:"bytes_per_second"`
+}
+
+// Use is what a node that came up with nothing finds after some seconds.
+type Use struct {
+	Seconds   float64 `json:"seconds"`
+	Alone     float64 `json:"hits_alone"` // share of the oracle's
+	Neighbour float64 `json:"hits_with_a_neighbour"`
+}
+
+func (c *cluster) catchUpOf(r *reader) CatchUp {
+	u := r.catchUp
+	v := CatchUp{Half: u.half.Seconds(), Most: u.most.Seconds(), All: u.all.Seconds(), Bytes: u.bytes}
+	if u.all > 0 {
+		v.BytesPerSecond = float64(u.bytes) / u.all.Seconds()
+	}
+	return v
+}
+
+func (c *cluster) summary(name string, before []traffic) Part {
+	f := &c.figures
+	p := Part{Name: name,
+		VisibleP50: f.visible.at(0.5).Seconds(), VisibleP99: f.visible.at(0.99).Seconds(),
+		EverywhereP99: f.everywhere.at(0.99).Seconds(), EverywhereMax: f.everywhere.max.Seconds(), NewSegments: f.everywhere.n,
+		HitsLost: share(f.held.lost, f.held.asked), RecentHitsLost: share(f.recent.lost, f.recent.asked),
+		Vain: share(f.held.vain, f.held.asked), False: share(f.absent.named, f.absent.asked), Departed: share(f.departed.named, f.departed.asked),
+		Lookups: f.held.asked + f.recent.asked + f.absent.asked + f.departed.asked, ApplyErrors: f.errors,
+	}
+	seconds := (c.now - f.since).Seconds()
+	steady, bytes, exchanges, apply := 0.0, int64(0), int64(0), time.Duration(0)
+	for i, r := range c.readers {
+		if !r.steady {
+			continue
+		}
+		steady++
+		bytes += r.traffic.sent + r.traffic.received - before[i].sent - before[i].received
+		exchanges += r.traffic.exchanges - before[i].exchanges
+		apply += r.apply
+		if s := r.index.Stats(); s.Bytes > p.IndexBytes {
+			p.IndexBytes, p.IndexKeys = s.Bytes, s.Keys
+		}
+	}
+	p.BytesPerSecond = float64(bytes) / steady / seconds
+	p.ExchangesPerSecond = float64(exchanges) / steady / seconds
+	p.ApplyCPU = apply.Seconds() / steady / seconds
+	p.BitsPerKey = float64(p.IndexBytes) * 8 / float64(max(p.IndexKeys, 1))
+	return p
+}
+
+func share(n, of int64) float64 {
+	if of == 0 {
+		return 0
+	}
+	return float64(n) / float64(of)
+}

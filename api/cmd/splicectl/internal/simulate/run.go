@@ -1,0 +1,145 @@
+package simulate
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+)
+
+// perSecond is how many look-ups of each kind a sampled node does in a second.
+const perSecond = 400
+
+// Run plays a cluster: the sampled nodes read all sets from nothing, then there is churn,
+// then churn with a share of the nodes restarting, one of those with an index among
+// them. It takes one core, and memory for all sets and the sampled nodes' indexes:
+// some 2.5 MB a node and 3.3 bytes for each key of each index.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	started := time.Now()
+	c := newCluster(o)
+	for id := range o.Sampled {
+		c.addReader(id, true)
+	}
+	c.addReader(o.Sampled, false)
+	report := &Report{Nodes: o.Nodes, Segments: o.Keys, Sampled: o.Sampled, Churn: o.Churn, Seed: o.Seed, Sets: c.setBytes()}
+	c.end = 3*o.Duration + 20*time.Second // a guess, for the progress
+
+	for c.catchingUp() {
+		if err := c.step(ctx, time.Second); err != nil {
+			return nil, err
+		}
+		if c.now > 10*time.Minute {
+			return nil, fmt.Errorf("after %v sets are still being read", c.now)
+		}
+	}
+	report.First = c.catchUpOf(c.readers[o.Sampled])
+	if err := c.step(ctx, 2*c.readers[0].interval()); err != nil {
+		return nil, err
+	}
+
+	part, err := c.part(ctx, "churn", nil)
+	if err != nil {
+		return nil, err
+	}
+	report.Parts = append(report.Parts, part)
+	part, err = c.part(ctx, "restarts", func() { c.restarts(report) })
+	if err != nil {
+		return nil, err
+	}
+	report.Parts = append(report.Parts, part)
+	report.Restarted = c.catchUpOf(c.readers[o.Sampled])
+	report.Seconds = time.Since(started).Seconds()
+	return report, nil
+}
+
+func (c *cluster) catchingUp() bool {
+	for _, r := range c.readers {
+		if r.catchUp.running {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *cluster) step(ctx context.Context, d time.Duration) error {
+	c.run(c.now + d)
+	return ctx.Err()
+}
+
+// part plays for the duration and takes figures.
+func (c *cluster) part(ctx context.Context, name string, first func()) (Part, error) {
+	c.figures = figures{since: c.now}
+	c.count = true
+	before := make([]traffic, len(c.readers))
+	for i, r := range c.readers {
+		before[i] = r.traffic
+		r.apply, r.changes = 0, 0
+	}
+	if first != nil {
+		first()
+	}
+	for range int(c.o.Duration / time.Second) {
+		if err := c.step(ctx, time.Second); err != nil {
+			return Part{}, err
+		}
+		c.questions(perSecond)
+	}
+	c.count = false
+	return c.summary(name, before), nil
+}
+
+// restarts lets nodes restart one after the other over half of the duration, so that
+// the last are back before the end; the first of them is the reader that does not count
+// as steady.
+func (c *cluster) restarts(report *Report) {
+	n := min(int(math.Ceil(c.o.Restart*float64(c.o.Nodes))), c.o.Nodes-c.o.Sampled)
+	if n == 0 {
+		return
+	}
+	span := c.o.Duration / 2
+	for i := range n {
+		id := c.o.Sampled + i
+		c.after(span*time.Duration(i)/time.Duration(n), func() { c.restart(id) })
+	}
+	r := c.readers[c.o.Sampled]
+	// After the event that brings it back.
+	c.after(c.o.Down+time.Microsecond, func() {
+		r.begin()
+		for _, s := range []int{0, 1, 2, 5, 10, 15, 20, 30, 45, 60} {
+			c.after(time.Duration(s)*time.Second+100*time.Millisecond, func() {
+				report.Use = append(report.Use, c.use(r, float64(s)+0.1))
+			})
+		}
+	})
+}
+
+// use is what share of the oracle's hits a node finds that came up with nothing, by
+// itself, and if it asks one neighbour for its holders where it knows none.
+func (c *cluster) use(r *reader, seconds float64) Use {
+	var alone, helped answers
+	for range 2000 {
+		tag, ok := c.anyHeld(r.id, false)
+		if !ok {
+			continue
+		}
+		c.look(r, &alone, tag, true)
+		if before := helped.hits; true {
+			if c.look(r, &helped, tag, true); helped.hits == before {
+				helped.asked, helped.lost = helped.asked-1, helped.lost-1
+				c.look(c.readers[0], &helped, tag, true)
+			}
+		}
+	}
+	return Use{Seconds: seconds, Alone: share(alone.hits, alone.asked), Neighbour: share(helped.hits, helped.asked)}
+}
+
+func (c *cluster) setBytes() int64 {
+	var n int64
+	for i := range c.nodes {
+		n += c.nodes[i].own.Bytes()
+	}
+	return n / int64(len(c.nodes))
+}

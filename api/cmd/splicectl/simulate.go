@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"time"
+
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/simulate"
+)
+
+type simulateFlags struct {
+	simulate.Options
+	quiet bool
+}
+
+func simulateCommand() command {
+	return command{
+		name: "simulate", synopsis: "[flags]",
+		summary: "Play a cluster's index in virtual time, with the daemon's own code",
+		about: `All nodes hold segments, change what they hold, and answer. The sampled ones keep
+an index as the daemon does. Sets, deltas and indexes are the daemon's code; the network
+is a model (latency with a tail, lost packets, the bytes of HTTP, TLS and TCP beside
+what is told). Three parts: the sampled nodes read everything from nothing; segments come
+and go; the same while nodes restart. Membership's own traffic is not in it.
+
+Takes one core, 2.5 MB for each node, and 3.3 bytes for each segment and sampled node:
+1,000 nodes with 100,000 segments take 6 GB and some minutes.`,
+		examples: []string{
+			"-nodes 100 -segments 10000",
+			"-nodes 1000 -segments 100000 --json",
+			"-nodes 3 -segments 100000 -churn 0.05",
+		},
+		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+			var f simulateFlags
+			fs.IntVar(&f.Nodes, "nodes", 1000, "`number` of nodes, 3 to 4000")
+			fs.IntVar(&f.Keys, "segments", 100_000, "`number` that each node holds")
+			fs.IntVar(&f.Sampled, "sampled", 0, "`number` of nodes that keep an index (default 8, fewer in small clusters)")
+			fs.DurationVar(&f.Duration, "duration", time.Minute, "how long each of the last two parts lasts")
+			fs.Float64Var(&f.Churn, "churn", 0.01, "`share` of its segments that a node replaces a minute")
+			fs.Float64Var(&f.Shared, "shared", 0.2, "`share` of new segments that are copies of another node's")
+			fs.Float64Var(&f.Restart, "restart", 0.1, "`share` of nodes that restart in the last part")
+			fs.DurationVar(&f.Down, "down", 10*time.Second, "how long a restart takes")
+			fs.Float64Var(&f.Lost, "lost", 0.1, "`share` of its segments that a restart loses")
+			fs.DurationVar(&f.Latency, "latency", 250*time.Microsecond, "of the network, one way, median")
+			fs.Float64Var(&f.Loss, "loss", 0.001, "`share` of exchanges that take 200 ms more for a lost packet")
+			fs.Float64Var(&f.Link, "link", 12e6, "`bytes` a second that a node reads for its index at most")
+			fs.Uint64Var(&f.Seed, "seed", 1, "`number`: the same one gives the same run")
+			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
+			return f.run
+		},
+	}
+}
+
+func (f *simulateFlags) run(ctx context.Context, c *call) error {
+	if len(c.args) != 0 {
+		return usagef("want no arguments, got %d", len(c.args))
+	}
+	ended := func() {}
+	if !f.quiet {
+		bar := newProgress(c.stderr)
+		f.Progress, ended = func(done float64) { bar.at(done, "simulating") }, bar.end
+	}
+	report, err := simulate.Run(ctx, f.Options)
+	ended()
+	if errors.Is(err, simulate.ErrOptions) {
+		return usageError{err.Error()}
+	}
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return printJSON(c.stdout, report)
+	}
+	return printSimulated(c, report)
+}
+
+func printSimulated(c *call, r *simulate.Report) error {
+	fmt.Fprintf(c.stdout, "%d nodes with %d segments each, %d of them with an index; seed %d\n\n", r.Nodes, r.Segments, r.Sampled, r.Seed)
+	t := newTable(c.stdout, "", r.Parts[0].Name, r.Parts[1].Name)
+	row := func(name, format string, of func(*simulate.Part) float64) {
+		t.row(name, fmt.Sprintf(format, of(&r.Parts[0])), fmt.Sprintf(format, of(&r.Parts[1])))
+	}
+	row("sent and read, each, kB/s", "%.0f", func(p *simulate.Part) float64 { return p.BytesPerSecond / 1e3 })
+	row("exchanges begun, 1/s", "%.0f", func(p *simulate.Part) float64 { return p.ExchangesPerSecond })
+	row("index, MiB", "%.0f", func(p *simulate.Part) float64 { return float64(p.IndexBytes) / (1 << 20) })
+	row("index, bits a key", "%.1f", func(p *simulate.Part) float64 { return p.BitsPerKey })
+	row("new segment on one node, p50, s", "%.2f", func(p *simulate.Part) float64 { return p.VisibleP50 })
+	row("  p99, s", "%.2f", func(p *simulate.Part) float64 { return p.VisibleP99 })
+	row("  on all sampled nodes, p99, s", "%.2f", func(p *simulate.Part) float64 { return p.EverywhereP99 })
+	row("hits lost, %", "%.3f", func(p *simulate.Part) float64 { return 100 * p.HitsLost })
+	row("  of what came in the last minute, %", "%.2f", func(p *simulate.Part) float64 { return 100 * p.RecentHitsLost })
+	row("false peers, of absent keys, %", "%.3f", func(p *simulate.Part) float64 { return 100 * p.False })
+	row("  of keys that left in the last minute, %", "%.2f", func(p *simulate.Part) float64 { return 100 * p.Departed })
+	row("applying deltas, % of a core", "%.2f", func(p *simulate.Part) float64 { return 100 * p.ApplyCPU })
+	if err := t.flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(c.stdout, "\nA node's own set takes %s. A start without an index: 50 %% of the sets after %.1f s, all after %.1f s, %s read.\n",
+		bytesText(r.Sets), r.First.Half, r.First.All, bytesText(r.First.Bytes))
+	if len(r.Use) == 0 {
+		return nil
+	}
+	fmt.Fprintf(c.stdout, "A node that restarts while others do: 99 %% after %.1f s, all after %.1f s. Its hits, of the oracle's:\n\n", r.Restarted.Most, r.Restarted.All)
+	t = newTable(c.stdout, "seconds", "alone", "asking a neighbour too")
+	for _, u := range r.Use {
+		t.row(fmt.Sprintf("%.1f", u.Seconds), fmt.Sprintf("%.1f %%", 100*u.Alone), fmt.Sprintf("%.1f %%", 100*u.Neighbour))
+	}
+	return t.flush()
+}
