@@ -41,9 +41,10 @@ type block struct {
 	// about such a key.
 	marks   [8]atomic.Uint64
 	starts  [buckets + 1]uint16 // of buckets in entries, counted in entries
-	entries []byte              // and one byte more, so that 4 can be read at each
+	entries []byte              // in memory, and one byte more, so that 4 can be read at each
 	keys    []uint32            // of changes: key within the shard <<1 | 1 if added
 	nums    []uint16            // of changes
+	memory  memory              // of entries
 }
 
 func (b *block) len() int { return int(b.starts[buckets]) }
@@ -102,7 +103,8 @@ type merger struct {
 
 const opPlaceBits = 10
 
-// maxSpare bounds the blocks kept for use again.
+// maxSpare bounds the blocks kept for use again, but for those that readers hold, of
+// which each has one.
 const maxSpare = 32
 
 // merge gives a block with the entries of old and its changes. Entries of numbers that
@@ -200,13 +202,23 @@ func (m *merger) take(n int) *block {
 			return b
 		}
 	}
-	return &block{entries: make([]byte, 0, size+size/64), keys: make([]uint32, 0, changes), nums: make([]uint16, 0, changes)}
+	b := &block{keys: make([]uint32, 0, changes), nums: make([]uint16, 0, changes)}
+	b.entries = b.memory.allocate(b, size+size/64)
+	return b
 }
 
-// give takes a block that is no longer current.
+// give takes a block that is no longer current. Of those that are kept the oldest goes,
+// unless somebody holds it.
 func (m *merger) give(b *block) {
-	if len(m.spare) == maxSpare {
-		m.spare = slices.Delete(m.spare, 0, 1)
-	}
 	m.spare = append(m.spare, b)
+	if len(m.spare) <= maxSpare {
+		return
+	}
+	for i, old := range m.spare {
+		if old.readers.Load() == 0 {
+			m.spare = slices.Delete(m.spare, i, i+1)
+			old.memory.free()
+			return
+		}
+	}
 }

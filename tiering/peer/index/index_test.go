@@ -46,7 +46,7 @@ func (m model) holders(tag uint64) (nodes []Node) {
 // TestIndexAgreesWithMaps lets nodes change, restart, be forgotten and fall behind, in
 // any order, and compares all answers about a few thousand tags.
 func TestIndexAgreesWithMaps(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range uint64(3) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		tags := make([]uint64, 4000)
 		for i := range tags {
@@ -59,7 +59,7 @@ func TestIndexAgreesWithMaps(t *testing.T) {
 		x := New(Config{Seed: seed})
 		owns, want := [nodes]*Own{}, model{}
 		incarnation := uint64(1)
-		for step := range 3000 {
+		for step := range 2000 {
 			n := Node(r.IntN(nodes))
 			if owns[n] == nil || r.IntN(400) == 0 {
 				incarnation++
@@ -102,6 +102,9 @@ func TestIndexAgreesWithMaps(t *testing.T) {
 			}
 		}
 		checkCounts(t, x, want)
+		if s := x.Stats(); s.Refused != 0 {
+			t.Errorf("%d found no room", s.Refused)
+		}
 	}
 }
 
@@ -124,7 +127,7 @@ func checkCounts(t *testing.T, x *Index, want model) {
 	for _, set := range want {
 		total += len(set)
 	}
-	if s := x.Stats(); s.Keys != int64(total) || s.Refused != 0 || s.Peers != len(want) || s.Complete != len(want) {
+	if s := x.Stats(); s.Keys != int64(total) || s.Peers != len(want) || s.Complete != len(want) {
 		t.Errorf("%+v; want %d keys of %d peers", s, total, len(want))
 	}
 	if counts != x.mu.counts {

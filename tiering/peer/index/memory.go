@@ -1,0 +1,48 @@
+package index
+
+import (
+	"fmt"
+	"runtime"
+	"syscall"
+)
+
+// memory of a large block is mapped and not on Go's heap: that may grow to twice of what
+// is alive in it before it is collected, and an index can be most of a daemon's.
+type memory struct {
+	mapped  []byte
+	cleanup runtime.Cleanup
+}
+
+// minMapped is the size from which memory is mapped: pages are 4 KiB.
+const minMapped = 16 << 10
+
+// allocate gives empty room for at least n bytes, which is there until free, or until
+// nothing refers to the block any more.
+func (m *memory) allocate(b *block, n int) []byte {
+	if n < minMapped {
+		return make([]byte, 0, n)
+	}
+	const page = 4096
+	mapped, err := syscall.Mmap(-1, 0, (n+page-1)/page*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if err != nil {
+		return make([]byte, 0, n) // too many mappings; the heap may have room
+	}
+	m.mapped = mapped
+	m.cleanup = runtime.AddCleanup(b, unmap, mapped)
+	return mapped[:0]
+}
+
+// free gives the memory back. Nobody may hold the block, now or later.
+func (m *memory) free() {
+	if m.mapped != nil {
+		m.cleanup.Stop()
+		unmap(m.mapped)
+		m.mapped = nil
+	}
+}
+
+func unmap(mapped []byte) {
+	if err := syscall.Munmap(mapped); err != nil {
+		panic(fmt.Sprintf("index: unmap %d bytes: %v", len(mapped), err))
+	}
+}
