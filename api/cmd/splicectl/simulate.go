@@ -12,7 +12,7 @@ import (
 
 type simulateFlags struct {
 	simulate.Options
-	quiet bool
+	others, quiet bool
 }
 
 func simulateCommand() command {
@@ -47,6 +47,7 @@ Takes one core, 2.5 MB for each node, and 3.3 bytes for each segment and sampled
 			fs.Float64Var(&f.Loss, "loss", 0.001, "`share` of exchanges that take 200 ms more for a lost packet")
 			fs.Float64Var(&f.Link, "link", 12e6, "`bytes` a second that a node reads for its index at most")
 			fs.Uint64Var(&f.Seed, "seed", 1, "`number`: the same one gives the same run")
+			fs.BoolVar(&f.others, "others", false, "measure instead what the ways that were not chosen would take")
 			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
 			return f.run
 		},
@@ -56,6 +57,9 @@ Takes one core, 2.5 MB for each node, and 3.3 bytes for each segment and sampled
 func (f *simulateFlags) run(ctx context.Context, c *call) error {
 	if len(c.args) != 0 {
 		return usagef("want no arguments, got %d", len(c.args))
+	}
+	if f.others {
+		return f.runOthers(ctx, c)
 	}
 	ended := func() {}
 	if !f.quiet {
@@ -76,6 +80,31 @@ func (f *simulateFlags) run(ctx context.Context, c *call) error {
 	return printSimulated(c, report)
 }
 
+func (f *simulateFlags) runOthers(ctx context.Context, c *call) error {
+	others, err := simulate.Others(ctx, f.Options)
+	if errors.Is(err, simulate.ErrOptions) {
+		return usageError{err.Error()}
+	}
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return printJSON(c.stdout, others)
+	}
+	t := newTable(c.stdout, "way", "memory", "kB/s each way", "32 keys, median", "p99", "false peers", "hits lost")
+	for _, o := range others {
+		t.row(o.Way, bytesText(o.MemoryBytes), fmt.Sprintf("%.0f", o.BytesPerSecond/1e3), fmt.Sprintf("%.0f µs", o.Lookup32*1e6),
+			fmt.Sprintf("%.0f µs", o.Lookup32P99*1e6), fmt.Sprintf("%.2f %%", 100*o.False), fmt.Sprintf("%.2f %%", 100*o.HitsLost))
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	for _, o := range others {
+		fmt.Fprintf(c.stdout, "%s: %s\n", o.Way, o.Note)
+	}
+	return nil
+}
+
 func printSimulated(c *call, r *simulate.Report) error {
 	fmt.Fprintf(c.stdout, "%d nodes with %d segments each, %d of them with an index; seed %d\n\n", r.Nodes, r.Segments, r.Sampled, r.Seed)
 	t := newTable(c.stdout, "", r.Parts[0].Name, r.Parts[1].Name)
@@ -93,6 +122,7 @@ func printSimulated(c *call, r *simulate.Report) error {
 	row("  of what came in the last minute, %", "%.2f", func(p *simulate.Part) float64 { return 100 * p.RecentHitsLost })
 	row("false peers, of absent keys, %", "%.3f", func(p *simulate.Part) float64 { return 100 * p.False })
 	row("  of keys that left in the last minute, %", "%.2f", func(p *simulate.Part) float64 { return 100 * p.Departed })
+	row("look-up of 32 keys, median, µs", "%.1f", func(p *simulate.Part) float64 { return p.Lookup32 * 1e6 })
 	row("applying deltas, % of a core", "%.2f", func(p *simulate.Part) float64 { return 100 * p.ApplyCPU })
 	if err := t.flush(); err != nil {
 		return err

@@ -7,6 +7,29 @@ import (
 	"testing"
 )
 
+// FuzzParse is the decoder alone: what it takes is well formed and bounded.
+func FuzzParse(f *testing.F) {
+	o := NewOwn(5)
+	f.Add(o.Delta(nil, Position{}))
+	for i := range uint64(20) {
+		o.Add(i * 0x9e3779b97f4a7c15)
+	}
+	f.Add(o.Delta(nil, Position{}))
+	f.Add(o.Delta(nil, Position{Incarnation: 5, Version: 7}))
+	piece := message{kind: kindPiece, more: true, from: Position{7, 9, 40}, end: 1 << 20, rows: []uint64{40, 45, 1<<20 - 1}}
+	f.Add(piece.appendTo(nil))
+	f.Fuzz(func(t *testing.T, delta []byte) {
+		m, err := parse(delta, nil)
+		if err != nil {
+			return
+		}
+		if len(m.rows) > maxMessageKeys || len(m.rows) > 8*len(delta) {
+			t.Fatalf("%d rows of %d bytes", len(m.rows), len(delta))
+		}
+		checkMessage(t, &m)
+	})
+}
+
 // FuzzApply feeds an index whatever a peer may send. What is taken is well formed and
 // bounded, what another peer told stays, and the index counts what it holds.
 func FuzzApply(f *testing.F) {

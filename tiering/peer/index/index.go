@@ -8,7 +8,7 @@ import (
 
 // Config bounds an Index. The zero value is a good one.
 type Config struct {
-	// MaxKeys bounds the entries of the table, at 27 bits each; 0: 2^27, some 430 MiB. No
+	// MaxKeys bounds the entries of the table, at 26 bits each; 0: 2^27, some 415 MiB. No
 	// node gets more than an eighth of it, or its even share in clusters of fewer than
 	// eight. What finds no room is as if its holder did not hold it.
 	MaxKeys int

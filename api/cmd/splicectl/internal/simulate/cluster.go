@@ -59,7 +59,7 @@ func (c *cluster) tagOf(origin uint64) uint64 {
 }
 
 func newCluster(o Options) *cluster {
-	c := &cluster{o: o, rand: rand.New(rand.NewPCG(o.Seed, 16)), nodes: make([]node, o.Nodes), gone: make([]departed, 1<<14)}
+	c := &cluster{o: o, rand: rand.New(rand.NewPCG(o.Seed, 16)), nodes: make([]node, o.Nodes), gone: make([]departed, 1<<20)}
 	for i := range c.nodes {
 		n := &c.nodes[i]
 		n.own = index.NewOwn(1)
@@ -119,7 +119,7 @@ func (c *cluster) drop(i, at int) {
 	if n.own.Remove(tag); n.own.Version() > before {
 		n.changed = append(n.changed, change{at: c.now, tag: tag})
 	}
-	c.gone[c.goneAt%len(c.gone)] = departed{tag, c.now}
+	c.gone[c.goneAt%len(c.gone)] = departed{tag, c.now} // at 17,000 a second, the last minute's
 	c.goneAt++
 }
 

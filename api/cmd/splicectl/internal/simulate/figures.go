@@ -21,6 +21,7 @@ type figures struct {
 	recent     answers   // the same, of what came in the last minute
 	absent     answers   // about what never was
 	departed   answers   // about what left everywhere in the last minute
+	indexBytes int64     // the largest that an index was
 }
 
 // answers of look-ups. Lost and vain are shares of asked.
@@ -75,7 +76,10 @@ func (c *cluster) questions(n int) {
 			if i%10 > 0 {
 				continue
 			}
-			if d := c.gone[c.rand.IntN(len(c.gone))]; d.tag != 0 && c.now-d.at < time.Minute && !c.heldSomewhere(d.tag) {
+			if c.goneAt == 0 {
+				continue
+			}
+			if d := c.gone[c.rand.IntN(min(c.goneAt, len(c.gone)))]; c.now-d.at < time.Minute && !c.heldSomewhere(d.tag) {
 				c.look(r, &c.figures.departed, d.tag, false)
 			}
 		}

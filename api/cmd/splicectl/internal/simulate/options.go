@@ -17,7 +17,6 @@ type Options struct {
 	Nodes    int           // 1,000
 	Keys     int           // segments that each node holds, 100,000
 	Sampled  int           // nodes that keep an index, 8: all hold sets, change them and answer
-	Warm     time.Duration // before anything is counted, two rounds of questions
 	Duration time.Duration // that is counted, 60 s, then as long again with restarts
 	Churn    float64       // share of a node's segments that come, and that leave, a minute: 0.01
 	Shared   float64       // share of those that come of which others have a copy: 0.2

@@ -26,7 +26,7 @@ type Part struct {
 	// answers. Each direction has both.
 	BytesPerSecond     float64 `json:"bytes_per_second_each_way"`
 	ExchangesPerSecond float64 `json:"exchanges_per_second"` // that it begins; it answers as many
-	IndexBytes         int64   `json:"index_bytes"`          // the largest
+	IndexBytes         int64   `json:"index_bytes"`          // the most that any took
 	IndexKeys          int64   `json:"index_keys"`
 	BitsPerKey         float64 `json:"index_bits_per_key"`
 
@@ -42,6 +42,10 @@ type Part struct {
 	False          float64 `json:"false_peers"`      // share of absent keys with a holder named
 	Departed       float64 `json:"departed_named"`   // the same, of keys that left everywhere in the last minute
 	Lookups        int64   `json:"lookups"`
+
+	// Of 32 absent keys, measured on this machine.
+	Lookup32    float64 `json:"lookup_32_seconds"`
+	Lookup32P99 float64 `json:"lookup_32_p99_seconds"`
 
 	ApplyCPU    float64 `json:"apply_cpu_share"` // of a core, on this machine
 	ApplyErrors int     `json:"apply_errors"`
@@ -91,13 +95,14 @@ func (c *cluster) summary(name string, before []traffic) Part {
 		bytes += r.traffic.sent + r.traffic.received - before[i].sent - before[i].received
 		exchanges += r.traffic.exchanges - before[i].exchanges
 		apply += r.apply
-		if s := r.index.Stats(); s.Bytes > p.IndexBytes {
-			p.IndexBytes, p.IndexKeys = s.Bytes, s.Keys
-		}
+		p.IndexKeys = max(p.IndexKeys, r.index.Stats().Keys)
 	}
 	p.BytesPerSecond = float64(bytes) / steady / seconds
 	p.ExchangesPerSecond = float64(exchanges) / steady / seconds
 	p.ApplyCPU = apply.Seconds() / steady / seconds
+	first := c.readers[0].index
+	p.Lookup32, p.Lookup32P99, _ = measureLookups(c.rand, func(tag uint64) bool { return first.Holders(tag, nil) > 0 })
+	p.IndexBytes = f.indexBytes
 	p.BitsPerKey = float64(p.IndexBytes) * 8 / float64(max(p.IndexKeys, 1))
 	return p
 }

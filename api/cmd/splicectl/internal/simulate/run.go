@@ -86,6 +86,9 @@ func (c *cluster) part(ctx context.Context, name string, first func()) (Part, er
 			return Part{}, err
 		}
 		c.questions(perSecond)
+		for _, r := range c.readers {
+			c.figures.indexBytes = max(c.figures.indexBytes, r.index.Stats().Bytes)
+		}
 	}
 	c.count = false
 	return c.summary(name, before), nil
@@ -119,21 +122,18 @@ func (c *cluster) restarts(report *Report) {
 // use is what share of the oracle's hits a node finds that came up with nothing, by
 // itself, and if it asks one neighbour for its holders where it knows none.
 func (c *cluster) use(r *reader, seconds float64) Use {
-	var alone, helped answers
+	var alone, neighbour answers
 	for range 2000 {
 		tag, ok := c.anyHeld(r.id, false)
 		if !ok {
 			continue
 		}
-		c.look(r, &alone, tag, true)
-		if before := helped.hits; true {
-			if c.look(r, &helped, tag, true); helped.hits == before {
-				helped.asked, helped.lost = helped.asked-1, helped.lost-1
-				c.look(c.readers[0], &helped, tag, true)
-			}
+		before := alone.hits
+		if c.look(r, &alone, tag, true); alone.hits == before {
+			c.look(c.readers[0], &neighbour, tag, true)
 		}
 	}
-	return Use{Seconds: seconds, Alone: share(alone.hits, alone.asked), Neighbour: share(helped.hits, helped.asked)}
+	return Use{Seconds: seconds, Alone: share(alone.hits, alone.asked), Neighbour: share(alone.hits+neighbour.hits, alone.asked)}
 }
 
 func (c *cluster) setBytes() int64 {

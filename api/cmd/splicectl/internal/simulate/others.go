@@ -1,0 +1,220 @@
+package simulate
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/FastFilter/xorfilter"
+
+	"github.com/spliced-kv/spliced/tiering/peer/index"
+)
+
+// Other is what another way of knowing what peers hold would take in the same cluster,
+// built just far enough to measure it. Bytes are of a node.
+type Other struct {
+	Way            string  `json:"way"`
+	MemoryBytes    int64   `json:"memory_bytes"`
+	BytesPerSecond float64 `json:"bytes_per_second_each_way"`
+	// Lookup32 is the time of a look-up of 32 absent keys, measured on this machine; of
+	// owners, the time of the answers.
+	Lookup32    float64 `json:"lookup_32_seconds"`
+	Lookup32P99 float64 `json:"lookup_32_p99_seconds"`
+	False       float64 `json:"false_peers"`
+	HitsLost    float64 `json:"hits_lost"` // with as many nodes down as in the part with restarts
+	Note        string  `json:"note"`
+}
+
+// What the other ways are given.
+const (
+	rebuildEvery      = 10 * time.Minute // of a filter
+	owners            = 3                // nodes that know of a key
+	matchesPerSecond  = 50               // of 32 keys that the node itself lacks
+	ownerBound        = 5 * time.Millisecond
+	retellAfter       = 2 * time.Second // of a restart of an owner, its keys have been told to it again
+	exchangeBytes     = requestBytes + responseBytes
+	ownerAnswersBytes = 16
+)
+
+// Others measures full sets, filters, and owners.
+func Others(ctx context.Context, o Options) ([]Other, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	var all []Other
+	for _, measure := range []func(Options) (Other, error){fullSets, filters, owned} {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		other, err := measure(o)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, other)
+	}
+	return all, nil
+}
+
+// rates are the changes of all other nodes, and the exchanges in which a node learns of them.
+func rates(o Options) (changes, exchanges float64) {
+	peers := float64(o.Nodes - 1)
+	return 2 * o.Churn / 60 * float64(o.Keys) * peers, peers / index.Interval(o.Nodes-1).Seconds()
+}
+
+// fullSets keeps every node's names, whole and sorted, and follows them by deltas.
+func fullSets(o Options) (Other, error) {
+	r := rand.New(rand.NewPCG(o.Seed, 1))
+	sets := make([][]uint64, o.Nodes-1)
+	for i := range sets {
+		sets[i] = randomTags(r, o.Keys)
+		slices.Sort(sets[i])
+	}
+	changes, exchanges := rates(o)
+	median, p99, named := measureLookups(r, func(tag uint64) bool {
+		found := false
+		for _, set := range sets {
+			_, in := slices.BinarySearch(set, tag)
+			found = found || in
+		}
+		return found
+	})
+	return Other{
+		Way: "full sets", MemoryBytes: int64(len(sets)) * int64(o.Keys) * 8,
+		BytesPerSecond: exchanges*exchangeBytes + changes*8,
+		Lookup32:       median, Lookup32P99: p99, False: named,
+		Note: "names of 64 bits, sorted, no room to grow counted; bytes computed",
+	}, nil
+}
+
+// filters keeps a filter of 16 bits of every node's set, and the keys that came since it
+// was built. What left stays in it until it is built again.
+func filters(o Options) (Other, error) {
+	r := rand.New(rand.NewPCG(o.Seed, 2))
+	built := make([]*xorfilter.BinaryFuse[uint16], o.Nodes-1)
+	bytes := int64(0)
+	for i := range built {
+		f, err := xorfilter.NewBinaryFuse[uint16](randomTags(r, o.Keys))
+		if err != nil {
+			return Other{}, err
+		}
+		built[i] = f
+		bytes += 2 * int64(len(f.Fingerprints))
+	}
+	changes, exchanges := rates(o)
+	came := changes / 2 * rebuildEvery.Seconds() / 2 // newer keys, half way to the next building
+	median, p99, named := measureLookups(r, func(tag uint64) bool {
+		found := false
+		for i := range built {
+			found = built[i].Contains(tag) || found
+		}
+		return found
+	})
+	return Other{
+		Way: "filters", MemoryBytes: bytes + int64(came*8),
+		BytesPerSecond: exchanges*exchangeBytes + changes/2*8 + float64(bytes)/rebuildEvery.Seconds(),
+		Lookup32:       median, Lookup32P99: p99, False: named,
+		Note: "binary fuse filters of 16 bits, built every 10 minutes; the newer keys' list is counted but not looked at; what left stays named for 5 minutes on average",
+	}, nil
+}
+
+// owned asks three nodes that a hash of the key chooses. They are told of each change.
+func owned(o Options) (Other, error) {
+	r := rand.New(rand.NewPCG(o.Seed, 3))
+	net := &cluster{o: o, rand: r}
+	// A restarting owner is down, and then knows nothing until it is told again.
+	away := o.Restart * float64(o.Nodes) * (o.Down + retellAfter).Seconds() / (o.Duration / 2).Seconds() / float64(o.Nodes)
+	down := make([]bool, o.Nodes)
+	for i := range down {
+		down[i] = r.Float64() < away
+	}
+	const looks = 500
+	took, lost := make([]float64, looks), 0
+	messages := 0
+	for i := range looks {
+		slowest := time.Duration(0)
+		asked := map[int]time.Duration{}
+		for range 32 {
+			first := ownerBound
+			for _, owner := range rendezvous(r.Uint64(), o.Nodes) {
+				answer, before := asked[owner]
+				if !before {
+					answer = net.trip() + net.trip()
+					if r.Float64() < o.Loss {
+						answer += 200 * time.Millisecond
+					}
+					if down[owner] {
+						answer = timeout
+					}
+					asked[owner] = min(answer, ownerBound)
+				}
+				first = min(first, answer)
+			}
+			slowest = max(slowest, first)
+			if first == ownerBound {
+				lost++
+			}
+		}
+		messages += len(asked)
+		took[i] = slowest.Seconds()
+	}
+	slices.Sort(took)
+	perLook := float64(messages) / looks * (exchangeBytes + ownerAnswersBytes)
+	told := 2 * o.Churn / 60 * float64(o.Keys) * owners * (exchangeBytes + 10)
+	return Other{
+		Way: "owners", MemoryBytes: owners * int64(o.Keys) * 12,
+		BytesPerSecond: told + matchesPerSecond*perLook,
+		Lookup32:       took[looks/2], Lookup32P99: took[looks*99/100],
+		HitsLost: float64(lost) / (looks * 32),
+		Note:     "rendezvous hashing, 3 owners asked at once and waited for 5 ms at most; 50 look-ups of 32 keys a second; modelled",
+	}, nil
+}
+
+// rendezvous gives the nodes with the highest hashes of a key and themselves.
+func rendezvous(tag uint64, nodes int) [owners]int {
+	type ranked struct {
+		weight uint64
+		node   int
+	}
+	var best [owners]ranked
+	for n := range nodes {
+		z := (tag ^ uint64(n)*0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9
+		z = (z ^ z>>29) * 0x94d049bb133111eb
+		if r := (ranked{z ^ z>>32, n}); r.weight > best[owners-1].weight {
+			best[owners-1] = r
+			slices.SortFunc(best[:], func(a, b ranked) int { return cmp.Compare(b.weight, a.weight) })
+		}
+	}
+	var chosen [owners]int
+	for i, b := range best {
+		chosen[i] = b.node
+	}
+	return chosen
+}
+
+func randomTags(r *rand.Rand, n int) []uint64 {
+	tags := make([]uint64, n)
+	for i := range tags {
+		tags[i] = r.Uint64()
+	}
+	return tags
+}
+
+// measureLookups times look-ups of 32 absent keys, and tells what share was named.
+func measureLookups(r *rand.Rand, held func(tag uint64) bool) (median, p99, named float64) {
+	const looks = 100
+	took, found := make([]float64, looks), 0
+	for i := range took {
+		tags := randomTags(r, 32)
+		start := time.Now()
+		for _, tag := range tags {
+			if held(tag) {
+				found++
+			}
+		}
+		took[i] = time.Since(start).Seconds()
+	}
+	slices.Sort(took)
+	return took[looks/2], took[looks*99/100], float64(found) / (looks * 32)
+}
