@@ -152,13 +152,12 @@ func (c *cluster) run(until time.Duration) {
 		if len(c.events) > 0 && c.events[0].at < at {
 			at = c.events[0].at
 		}
-		if at > until {
-			c.now = until
-			return
-		}
-		c.now = at
+		c.now = min(at, until)
 		if c.o.Progress != nil {
-			c.o.Progress(float64(c.now) / float64(c.end))
+			c.o.Progress(min(1, float64(c.now)/float64(c.end)))
+		}
+		if at > until {
+			return
 		}
 		if len(c.events) > 0 && c.events[0].at == at {
 			heap.Pop(&c.events).(event).do()

@@ -25,7 +25,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	c.addReader(o.Sampled, false)
 	report := &Report{Nodes: o.Nodes, Segments: o.Keys, Sampled: o.Sampled, Churn: o.Churn, Seed: o.Seed, Sets: c.setBytes()}
-	c.end = 3*o.Duration + 20*time.Second // a guess, for the progress
+	c.end = 2*o.Duration + 30*time.Second // a guess, for the progress
 
 	for c.catchingUp() {
 		if err := c.step(ctx, time.Second); err != nil {
@@ -36,7 +36,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 	}
 	report.First = c.catchUpOf(c.readers[o.Sampled])
-	if err := c.step(ctx, 2*c.readers[0].interval()); err != nil {
+	settle := 2 * c.readers[0].interval()
+	c.end = c.now + settle + 2*o.Duration/time.Second*time.Second
+	if err := c.step(ctx, settle); err != nil {
 		return nil, err
 	}
 
