@@ -1,0 +1,281 @@
+package tiertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// RemoteSubject is a tier.Remote together with the sources that it asks. Its methods
+// may be called at once, apart from Close.
+type RemoteSubject interface {
+	tier.Remote
+	RemoteTraits() RemoteTraits
+	// Put has a source hold an object. Once it returns, the object is found there.
+	Put(ctx context.Context, source int, o *Object) error
+	// Disturb has something go wrong with an object at a source until mend is called,
+	// once. ErrNoFault: the subject cannot play this.
+	Disturb(source int, o *Object, f Fault) (mend func(), err error)
+	Close() error
+}
+
+// RemoteTraits is what differs from subject to subject.
+type RemoteTraits struct {
+	Sources int // that may hold different objects; at least 1
+	// Patience is how long a call may take whose source has stopped answering, when its
+	// context does not end before.
+	Patience time.Duration
+	Memory   *Memory // of the device that Read fills
+}
+
+// ErrNoFault is answered for a fault that a subject cannot play.
+var ErrNoFault = errors.New("tiertest: this source cannot fail so")
+
+// Fault is a way in which a source fails.
+type Fault uint8
+
+// The faults. Those that lie are of the description: the bytes stay as they were.
+const (
+	Spoilt      Fault = iota // some of its bytes are changed
+	Vanishing                // it is gone once the first of its bytes were asked for
+	Dead                     // whatever is asked fails at once
+	DeadHalfway              // the same, once some of its bytes were sent
+	Stalled                  // whatever is asked is not answered
+	StalledHalf              // what is described is right, but its bytes stop coming halfway
+	LieBytes                 // its lengths are others
+	LieShape                 // it is of a shape that the profile does not have
+	LieName                  // it is another object
+	LieTokens                // its token ids are those of another segment
+	LieDigests               // its digests are those of other bytes
+	LieShort                 // digests are missing
+)
+
+var faultNames = [...]string{
+	"spoilt", "vanishing", "dead", "dead halfway", "stalled", "stalled halfway",
+	"lies about bytes", "lies about its shape", "lies about its name", "lies about token ids", "lies about digests", "lies by leaving digests out",
+}
+
+func (f Fault) String() string { return faultNames[f] }
+
+// RemoteConformance checks what every tier.Remote must keep. open is called once for
+// each story, for tenants alice and bob of this package. Stories of faults that a
+// subject cannot play, or of more sources than it has, are skipped.
+func RemoteConformance(t *testing.T, open func(t testing.TB, tenants []Tenant) RemoteSubject) {
+	for _, story := range []struct {
+		name string
+		test func(r *remoteRig)
+	}{
+		{"what is put is what is read", testRemoteContent},
+		{"what nobody has is not found", testRemoteMiss},
+		{"tenants and profiles do not see each other's", testRemoteScope},
+		{"a copy may be closed unread", testRemoteUnread},
+		{"memory of other lengths is refused", testRemoteLengths},
+		{"wrong bytes are corrupt", testRemoteSpoilt},
+		{"what lies is not believed", testRemoteLies},
+		{"what goes in the middle is gone", testRemoteVanishing},
+		{"a dead source costs no time", testRemoteDead},
+		{"a source that stalls costs a bounded time", testRemoteStalled},
+		{"an ended context ends a read", testRemoteCancel},
+		{"another source with the same bytes goes on", testRemoteFailover},
+		{"bytes of two sources are not mixed", testRemoteMixed},
+		{"many at once", testRemoteAtOnce},
+	} {
+		t.Run(story.name, func(t *testing.T) {
+			Leaks(t)
+			seed := rand.Uint64()
+			t.Logf("seed %#x", seed)
+			r := &remoteRig{T: t, rig: &rig{T: t, rng: rand.New(rand.NewPCG(seed, 0)), seed: seed % (1 << 40)}}
+			r.RemoteSubject = open(t, []Tenant{alice, bob})
+			t.Cleanup(func() {
+				if err := r.RemoteSubject.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			story.test(r)
+		})
+	}
+}
+
+// remoteRig is a subject in a story. The rig makes its objects.
+type remoteRig struct {
+	*testing.T
+	RemoteSubject
+	rig *rig
+}
+
+// WantOf names an object as who lacks it asks for it.
+func WantOf(o *Object) tier.Want {
+	return tier.Want{Name: o.Name, Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant.ID}
+}
+
+// EntryFits compares a description with an object.
+func (o *Object) EntryFits(e *tier.Entry) error {
+	if e.Name != o.Name || e.Tenant != o.Tenant.ID || e.Fingerprint != o.Profile.Fingerprint() || e.Spec != o.Spec ||
+		e.Begin != o.Begin || e.End != o.End || e.Parent != o.Parent {
+		return fmt.Errorf("%v: entry %+v: %w", o, e, ErrWrong)
+	}
+	return nil
+}
+
+func (r *remoteRig) put(source int, list ...*Object) {
+	r.Helper()
+	for _, o := range list {
+		if err := r.Put(context.Background(), source, o); err != nil {
+			r.Fatalf("put %v: %v", o, err)
+		}
+	}
+}
+
+// disturb skips a story whose subject cannot fail so.
+func (r *remoteRig) disturb(source int, o *Object, f Fault) (mend func()) {
+	r.Helper()
+	mend, err := r.Disturb(source, o, f)
+	if errors.Is(err, ErrNoFault) {
+		r.Skipf("a source cannot be %v", f)
+	}
+	if err != nil {
+		r.Fatalf("%v: %v", f, err)
+	}
+	return mend
+}
+
+func (r *remoteRig) sources(n int) {
+	r.Helper()
+	if has := r.RemoteTraits().Sources; has < n {
+		r.Skipf("%d sources of %d", has, n)
+	}
+}
+
+// find asks for objects at once; rows are closed by the caller.
+func (r *remoteRig) find(ctx context.Context, list ...*Object) ([]tier.Copy, error) {
+	r.Helper()
+	wants := make([]tier.Want, len(list))
+	for i, o := range list {
+		wants[i] = WantOf(o)
+	}
+	rows, err := r.Find(ctx, wants)
+	if err != nil {
+		return nil, err
+	}
+	if len(rows) != len(list) {
+		r.Fatalf("%d rows for %d wants", len(rows), len(list))
+	}
+	for i, c := range rows {
+		if c == nil {
+			continue
+		}
+		if err := list[i].EntryFits(c.Entry()); err != nil {
+			r.Error(err)
+		}
+	}
+	return rows, nil
+}
+
+// copyOf finds one object.
+func (r *remoteRig) copyOf(o *Object) tier.Copy {
+	r.Helper()
+	rows, err := r.find(context.Background(), o)
+	if err != nil {
+		r.Fatal(err)
+	}
+	if rows[0] == nil {
+		r.Fatalf("%v is not found", o)
+	}
+	return rows[0]
+}
+
+// read reads a copy into new memory. Whatever was read is compared; the memory is spent
+// at once, so that a late write into it would be seen by others.
+func (r *remoteRig) read(ctx context.Context, c tier.Copy, o *Object) error {
+	r.Helper()
+	m := r.RemoteTraits().Memory
+	refs, err := m.junk(o)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := m.Spend(refs...); err != nil {
+			r.Error(err)
+		}
+	}()
+	read, err := c.Read(ctx, refs)
+	if err != nil {
+		return err
+	}
+	got := &Content{Digests: read.Digests}
+	if o.Kind == 0 {
+		got.Tokens = read.Tokens
+	}
+	for _, ref := range refs {
+		b, err := m.Load(ref)
+		if err != nil {
+			return err
+		}
+		got.Bytes = append(got.Bytes, b)
+	}
+	return o.Compare(got)
+}
+
+// junk takes memory for all ranks of an object that holds something else.
+func (m *Memory) junk(o *Object) ([]gpuipc.Ref, error) {
+	refs := make([]gpuipc.Ref, len(o.Bytes))
+	for i, b := range o.Bytes {
+		junk := slices.Repeat([]byte{0x5a}, len(b))
+		var err error
+		if refs[i], err = m.Put(junk); err != nil {
+			m.free(refs[:i]...)
+			return nil, err
+		}
+	}
+	return refs, nil
+}
+
+// want finds objects in one query and reads each.
+func (r *remoteRig) want(list ...*Object) {
+	r.Helper()
+	rows, err := r.find(context.Background(), list...)
+	if err != nil {
+		r.Fatal(err)
+	}
+	for i, c := range rows {
+		if c == nil {
+			r.Fatalf("%v is not found", list[i])
+		}
+		if err := r.read(context.Background(), c, list[i]); err != nil {
+			r.Fatal(err)
+		}
+		c.Close()
+	}
+}
+
+// missing expects that an object is not found.
+func (r *remoteRig) missing(list ...*Object) {
+	r.Helper()
+	rows, err := r.find(context.Background(), list...)
+	if err != nil {
+		r.Fatal(err)
+	}
+	for i, c := range rows {
+		if c != nil {
+			r.Errorf("%v is found: %+v", list[i], c.Entry())
+			c.Close()
+		}
+	}
+}
+
+// bounded runs f and expects that it does not take longer than a source may stall.
+func (r *remoteRig) bounded(f func()) {
+	r.Helper()
+	began := time.Now()
+	f()
+	if took, most := time.Since(began), r.RemoteTraits().Patience; took > most {
+		r.Errorf("took %v, at most %v", took, most)
+	}
+}
