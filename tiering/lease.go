@@ -64,6 +64,20 @@ func (c *Session) Release(id tier.LeaseID) error {
 	return fmt.Errorf("lease %d: %w", id, tier.ErrGone)
 }
 
+// Leased describes the object that a lease holds, the last node of a checkpoint: all of
+// its ranks, whichever the lease was made for. The bytes may be read until the lease is
+// released. ErrGone: the session has no such lease, or not any more.
+func (c *Session) Leased(id tier.LeaseID) (*tier.Object, error) {
+	s := c.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := c.leases[id]
+	if l == nil || l.expired || l.object.InHBM() {
+		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
+	}
+	return s.objects.Describe(l.object), nil
+}
+
 func (c *Session) dropLease(id tier.LeaseID) bool {
 	s := c.store
 	s.mu.Lock()

@@ -158,6 +158,16 @@ func (s *Store) Profile(id tier.ProfileID) (*profile.Profile, bool) {
 	return ps.Profile, true
 }
 
+// FindProfile answers the registered profile of a fingerprint. It takes no lock.
+func (s *Store) FindProfile(f profile.Fingerprint) (tier.ProfileID, *profile.Profile, bool) {
+	for _, ps := range *s.profiles.Load() {
+		if ps.Fingerprint() == f {
+			return ps.ID, ps.Profile, true
+		}
+	}
+	return 0, nil, false
+}
+
 func (s *Store) profile(id tier.ProfileID) (*objects.Profile, error) {
 	known := *s.profiles.Load() // in order of ids
 	at, ok := slices.BinarySearchFunc(known, id, func(ps *objects.Profile, id tier.ProfileID) int { return cmp.Compare(ps.ID, id) })

@@ -1,0 +1,64 @@
+package peer
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Counters counts since New.
+type Counters struct {
+	Finds     uint64 `count:"finds" prom:"peer_finds_total" help:"Objects that peers were asked for."`
+	Found     uint64 `count:"found" prom:"peer_found_total" help:"Objects that a peer had."`
+	Absent    uint64 `count:"absent" prom:"peer_absent_total" help:"Objects that no peer had, although the index said so."`
+	Read      uint64 `count:"read" prom:"peer_read_total" help:"Objects read from peers."`
+	ReadBytes uint64 `count:"read_bytes" prom:"fetch_bytes_total,tier=peer,direction=out"`
+	// From beginning to end, of all of them.
+	ReadNanos uint64 `count:"read_nanos"`
+	Failovers uint64 `count:"failovers" prom:"peer_failovers_total" help:"Reads that another peer went on with."`
+	Failures  uint64 `count:"failures" prom:"peer_failures_total" help:"Requests that a peer did not answer, or too slowly."`
+	Openings  uint64 `count:"breaker_openings" prom:"peer_breaker_openings_total" help:"How often a peer failed so often that it was left alone."`
+	Corrupt   uint64 `count:"corrupt" prom:"corrupt_total,tier=peer"`
+}
+
+type counts struct {
+	finds, found, absent, read, readBytes, readNanos, failovers, failures, openings, corrupt atomic.Uint64
+}
+
+// Counters takes a snapshot.
+func (p *Peers) Counters() Counters {
+	c := &p.counts
+	return Counters{
+		Finds: c.finds.Load(), Found: c.found.Load(), Absent: c.absent.Load(), Read: c.read.Load(), ReadBytes: c.readBytes.Load(),
+		ReadNanos: c.readNanos.Load(), Failovers: c.failovers.Load(), Failures: c.failures.Load(), Openings: c.openings.Load(), Corrupt: c.corrupt.Load(),
+	}
+}
+
+// MemberInfo is what is known of a member.
+type MemberInfo struct {
+	Node           Node
+	Addr           string
+	TLS            bool
+	RoundTrip      time.Duration // of a find, as measured; 0 = not yet
+	BytesPerSecond float64       // as measured; 0 = not yet
+	QueuedBytes    int64         // wanted of it
+	Reads          int           // copies that are read
+	Open           bool          // it failed and is left alone, until LeftAlone
+	LeftAlone      time.Time
+}
+
+// Members lists the members by number.
+func (p *Peers) Members() (list []MemberInfo) {
+	now := p.cfg.Now()
+	for _, m := range *p.table.Load() {
+		if m == nil {
+			continue
+		}
+		info := MemberInfo{Node: m.Node, Addr: m.Addr, TLS: m.TLS != nil, QueuedBytes: m.queued.Load(), Reads: int(m.reads.Load())}
+		info.RoundTrip, info.BytesPerSecond = m.speed.get()
+		if until := m.until.Load(); until > now.UnixNano() {
+			info.Open, info.LeftAlone = true, time.Unix(0, until)
+		}
+		list = append(list, info)
+	}
+	return list
+}

@@ -1,0 +1,250 @@
+package peer
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// link is a connection to a member.
+type link struct {
+	net.Conn
+	br    *bufio.Reader // small: bodies are read past it, where they belong
+	since time.Time     // when it was last used
+	used  bool          // its first request was answered
+}
+
+const (
+	headerBytes = 4 << 10
+	// idleTime is how long a connection may have been unused; servers close theirs later
+	// (guess).
+	idleTime = 30 * time.Second
+)
+
+// pool keeps connections that nobody uses, the last used first.
+type pool struct {
+	poolMu sync.Mutex
+	idle   []*link // at most MaxIdle
+	closed bool
+}
+
+func (p *pool) take(now time.Time) *link {
+	p.poolMu.Lock()
+	defer p.poolMu.Unlock()
+	for len(p.idle) > 0 {
+		l := p.idle[len(p.idle)-1]
+		p.idle = p.idle[:len(p.idle)-1]
+		if now.Sub(l.since) < idleTime {
+			return l
+		}
+		_ = l.Close()
+	}
+	return nil
+}
+
+func (p *pool) give(l *link, now time.Time, most int) {
+	l.since, l.used = now, true
+	p.poolMu.Lock()
+	defer p.poolMu.Unlock()
+	if p.closed || len(p.idle) >= most {
+		_ = l.Close()
+		return
+	}
+	p.idle = append(p.idle, l)
+}
+
+func (p *pool) close() {
+	p.poolMu.Lock()
+	p.closed = true
+	p.poolMu.Unlock()
+	p.drain()
+}
+
+func (p *pool) drain() {
+	p.poolMu.Lock()
+	defer p.poolMu.Unlock()
+	for _, l := range p.idle {
+		_ = l.Close()
+	}
+	p.idle = nil
+}
+
+// dial makes a connection.
+func (m *member) dial(ctx context.Context) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.DialTime)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", m.Addr)
+	if err != nil {
+		return nil, err
+	}
+	if m.TLS != nil {
+		secure := tls.Client(conn, m.TLS)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+		conn = secure
+	}
+	return &link{Conn: conn, br: bufio.NewReaderSize(conn, headerBytes)}, nil
+}
+
+// expect gives the other side time to do what comes next. The context's end, which sets a
+// deadline too, is not lost by that.
+func (l *link) expect(ctx context.Context, d time.Duration) error {
+	if err := l.SetDeadline(time.Now().Add(d)); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// errFailed: the member did not answer as it should. It wraps tier.ErrUnavailable.
+var errFailed = fmt.Errorf("peer: no answer: %w", tier.ErrUnavailable)
+
+// busyError is a member's wish to be asked later.
+type busyError struct{ after time.Duration }
+
+func (e *busyError) Error() string { return fmt.Sprintf("peer: busy, again in %v", e.after) }
+func (e *busyError) Unwrap() error { return tier.ErrBusy }
+
+// maxRetryAfter bounds what a member can ask for.
+const maxRetryAfter = time.Second
+
+// request is a path, a body, and what becomes of the answer's.
+type request struct {
+	path string
+	body []byte
+	time time.Duration // until the answer begins
+	// consume reads exactly n bytes of the answer from l.br.
+	consume func(ctx context.Context, l *link, n int) error
+}
+
+// exchange sends a request and reads the answer. Errors: what the member says (busyError,
+// tier.ErrGone, errChanged), errFailed, what consume says, or the context's.
+func (m *member) exchange(ctx context.Context, q *request) error {
+	if l := m.take(time.Now()); l != nil {
+		stale, err := m.onLink(ctx, l, q)
+		if !stale {
+			return err
+		}
+		m.drain() // it was closed at the other side while nobody used it, as may all be
+	}
+	l, err := m.dial(ctx)
+	if err != nil {
+		return m.failure(ctx, err)
+	}
+	_, err = m.onLink(ctx, l, q)
+	return err
+}
+
+func (m *member) onLink(ctx context.Context, l *link, q *request) (stale bool, err error) {
+	stop := context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })
+	keep, stale, err := m.talk(ctx, l, q)
+	if !stop() {
+		keep = false // its deadline may be set at any time
+	}
+	if keep {
+		m.give(l, time.Now(), m.cfg.MaxIdle)
+	} else {
+		_ = l.Close()
+	}
+	return stale, err
+}
+
+// talk is an exchange on one connection; keep says that it can be used again.
+func (m *member) talk(ctx context.Context, l *link, q *request) (keep, stale bool, err error) {
+	if err := l.expect(ctx, q.time); err != nil {
+		return false, false, m.failure(ctx, err)
+	}
+	head := "POST " + q.path + " HTTP/1.1\r\nHost: " + m.Addr + "\r\nContent-Length: " + strconv.Itoa(len(q.body)) + "\r\n\r\n"
+	_, err = l.Write(append([]byte(head), q.body...))
+	if err == nil {
+		_, err = l.br.Peek(1)
+	}
+	if err != nil {
+		return false, l.used && !timedOut(err) && ctx.Err() == nil, m.failure(ctx, err)
+	}
+	var h fasthttp.ResponseHeader
+	h.SetNoDefaultContentType(true)
+	if err := h.Read(l.br); err != nil {
+		return false, false, m.failure(ctx, err)
+	}
+	n := h.ContentLength()
+	if status := h.StatusCode(); status != fasthttp.StatusOK {
+		keep := false
+		if n >= 0 && n <= headerBytes {
+			_, err := l.br.Discard(n)
+			keep = err == nil && !h.ConnectionClose()
+		}
+		return keep, false, m.refused(status, h.Peek(retryHeader))
+	}
+	if n < 0 {
+		return false, false, fmt.Errorf("%w: an answer without a length from node %d", errFailed, m.Node)
+	}
+	if err := q.consume(ctx, l, n); err != nil {
+		return false, false, err
+	}
+	return !h.ConnectionClose(), false, nil
+}
+
+func timedOut(err error) bool {
+	var t net.Error
+	return errors.As(err, &t) && t.Timeout()
+}
+
+// failure is the error of a connection, unless the context ended it.
+func (m *member) failure(ctx context.Context, err error) error {
+	if ended := ctx.Err(); ended != nil {
+		return fmt.Errorf("peer: node %d at %s: %w", m.Node, m.Addr, ended)
+	}
+	return fmt.Errorf("%w: node %d at %s: %w", errFailed, m.Node, m.Addr, err)
+}
+
+// refused is what a status says.
+func (m *member) refused(status int, after []byte) error {
+	switch status {
+	case fasthttp.StatusNotFound:
+		return fmt.Errorf("peer: node %d: %w", m.Node, tier.ErrGone)
+	case fasthttp.StatusPreconditionFailed:
+		return fmt.Errorf("peer: node %d: %w: %w", m.Node, errChanged, tier.ErrGone)
+	case fasthttp.StatusTooManyRequests:
+		ms, err := strconv.ParseUint(string(after), 10, 31)
+		if err != nil || ms == 0 {
+			ms = uint64(retryAfter.Milliseconds())
+		}
+		return &busyError{min(time.Duration(ms)*time.Millisecond, maxRetryAfter)}
+	}
+	return fmt.Errorf("%w: node %d says %d", errFailed, m.Node, status)
+}
+
+// pieceBytes is how much has to come within StallTime, at least one byte at a time
+// through the buffers between.
+const pieceBytes = 256 << 10
+
+// fill reads into runs of memory. Whatever the connection gives, it ends by a time.
+func (m *member) fill(ctx context.Context, l *link, runs [][]byte, end time.Time) error {
+	for _, run := range runs {
+		for len(run) > 0 {
+			piece := run[:min(len(run), pieceBytes)]
+			if err := l.expect(ctx, min(m.cfg.StallTime, time.Until(end))); err != nil {
+				return m.failure(ctx, err)
+			}
+			if _, err := io.ReadFull(l.br, piece); err != nil {
+				return m.failure(ctx, err)
+			}
+			run = run[len(piece):]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+package peer
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// member is a peer and what is known of it.
+type member struct {
+	Member
+	cfg *Config
+
+	slots  chan struct{} // one for each range that is read
+	queued atomic.Int64  // bytes that are wanted of it and have not come
+	reads  atomic.Int64  // copies that are read, or wait
+	busy   atomic.Int64  // until when it asked to be left alone, in unix nanoseconds
+	speed  speed
+	breaker
+	pool
+}
+
+func newMember(cfg *Config, m Member) *member {
+	return &member{Member: m, cfg: cfg, slots: make(chan struct{}, cfg.Streams)}
+}
+
+// open tells whether it may be asked now.
+func (m *member) open(now time.Time) bool {
+	return m.breaker.may(now) && m.busy.Load() <= now.UnixNano()
+}
+
+// expect is what it would take until an object came, and the seconds of one of
+// assumedBytes.
+func (m *member) expect() (h tier.Hint, seconds float64) {
+	rtt, rate := m.speed.get()
+	h.BytesPerSecond = rate
+	if rate == 0 {
+		rate = assumedRate
+	}
+	queue := float64(m.queued.Load()) / rate
+	h.Latency = rtt + time.Duration(queue*float64(time.Second))
+	return h, h.Latency.Seconds() + assumedBytes/rate
+}
+
+// slot waits for the right to read a range; the caller gives it back.
+func (m *member) slot(ctx context.Context) error {
+	select {
+	case m.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (m *member) free() { <-m.slots }
+
+// enterRead counts a copy that is going to be read, of some bytes.
+func (m *member) enterRead(bytes int64) error {
+	if n := m.reads.Add(1); n > int64(m.cfg.MaxReads) {
+		m.reads.Add(-1)
+		return fmt.Errorf("peer: %d copies of node %d are read: %w", n-1, m.Node, tier.ErrBusy)
+	}
+	m.queued.Add(bytes)
+	return nil
+}
+
+// leaveRead ends that, with what has not come.
+func (m *member) leaveRead(bytes int64) {
+	m.reads.Add(-1)
+	m.queued.Add(-bytes)
+}
+
+// leaveAlone notes a wish to be asked later.
+func (m *member) leaveAlone(now time.Time, after time.Duration) {
+	m.busy.Store(now.Add(after).UnixNano())
+}
+
+// breaker leaves a member alone that has failed several times in a row: for a time that
+// doubles, after which one request tries again.
+//
+//	closed ── BreakerFailures failures ──► open ── time is over ──► half open
+//	   ▲                                    ▲                          │  │
+//	   └────────── an answer ───────────────┼──────────────────────────┘  │
+//	                                        └────── a failure, twice ─────┘
+type breaker struct {
+	until atomic.Int64 // unix nanoseconds; 0 = closed
+
+	mu       sync.Mutex
+	failures [2]int        // in a row, by what was asked
+	wait     time.Duration // of the last opening
+	probing  bool          // half open, and somebody tries
+}
+
+func (b *breaker) may(now time.Time) bool { return b.until.Load() <= now.UnixNano() }
+
+// begin is called before a member is asked; false = it is to be left alone. settle
+// follows when it has been asked.
+func (b *breaker) begin(now time.Time) bool {
+	if b.until.Load() == 0 {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.may(now) || b.probing {
+		return false
+	}
+	b.probing = b.until.Load() != 0
+	return true
+}
+
+// asked is what a member was asked. One that answers finds, but sends no bytes, is to be
+// left alone as well.
+type asked uint8
+
+const (
+	finds asked = iota
+	reads
+)
+
+// outcome of asking a member.
+type outcome uint8
+
+const (
+	answered outcome = iota // whatever it said
+	failed                  // it did not answer, or too slowly, or what makes no sense
+	neither                 // its caller went away
+)
+
+// settle draws what follows; opened tells that it is left alone from now on.
+func (b *breaker) settle(of asked, o outcome, now time.Time, cfg *Config) (opened bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	probing := b.probing
+	b.probing = false
+	switch {
+	case o == answered:
+		b.until.Store(0)
+		if b.failures[of] = 0; b.failures == [2]int{} {
+			b.wait = 0
+		}
+	case o == failed:
+		b.failures[of]++
+		if b.failures[of] < cfg.BreakerFailures && !probing || !b.may(now) {
+			return false
+		}
+		b.wait = min(max(2*b.wait, cfg.BreakerMin), cfg.BreakerMax)
+		b.until.Store(now.Add(b.wait).UnixNano())
+		return true
+	}
+	return false
+}
+
+// speed is what was measured of a member: the time until it answers, and the bytes a
+// second that come while any are asked for.
+type speed struct {
+	rtt  atomic.Uint64 // float64 bits of seconds; 0 = not known
+	rate atomic.Uint64 // of bytes per second
+
+	mu     sync.Mutex
+	active int
+	since  time.Time
+	bytes  int64
+}
+
+const (
+	// Weight of what is new (guess: some ten measurements back count).
+	speedWeight = 0.2
+	// Less than this tells more of the round trip than of the rate.
+	speedBytes = 256 << 10
+	// A busy time is cut here, so that the rate follows long transfers.
+	speedWindow = 100 * time.Millisecond
+)
+
+func (s *speed) get() (rtt time.Duration, rate float64) {
+	return time.Duration(math.Float64frombits(s.rtt.Load()) * float64(time.Second)), math.Float64frombits(s.rate.Load())
+}
+
+func fold(a *atomic.Uint64, v float64) {
+	if old := math.Float64frombits(a.Load()); old != 0 {
+		v = old + speedWeight*(v-old)
+	}
+	a.Store(math.Float64bits(v))
+}
+
+// took notes a round trip.
+func (s *speed) took(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fold(&s.rtt, d.Seconds())
+}
+
+func (s *speed) begin(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.active++; s.active == 1 {
+		s.since, s.bytes = now, 0
+	}
+}
+
+func (s *speed) end(now time.Time, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.active--
+	s.bytes += bytes
+	took := now.Sub(s.since)
+	if s.active > 0 && took < speedWindow {
+		return
+	}
+	if s.bytes >= speedBytes && took > 0 {
+		fold(&s.rate, float64(s.bytes)/took.Seconds())
+	}
+	s.since, s.bytes = now, 0
+}

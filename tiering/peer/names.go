@@ -1,0 +1,78 @@
+package peer
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Tenant is a tenant of this node. Nodes share what belongs to tenants that have the
+// same name and salt.
+type Tenant struct {
+	ID   tier.TenantID
+	Name string
+	Salt []byte
+}
+
+// MinSecret is the least length of a cluster's secret, in bytes.
+const MinSecret = 16
+
+// tenantTag stands for a tenant between nodes, tells an outsider nothing of its name or
+// salt, and differs from cluster to cluster.
+type tenantTag [16]byte
+
+// Names makes what stands for tenants and objects between the nodes of a cluster. It
+// does not change.
+type Names struct {
+	key     [sha256.Size]byte
+	tags    map[tier.TenantID]tenantTag
+	tenants map[tenantTag]*Tenant
+	salts   map[tier.TenantID][]byte
+}
+
+// NewNames derives them from the cluster's secret.
+func NewNames(secret []byte, tenants []Tenant) (*Names, error) {
+	if len(secret) < MinSecret {
+		return nil, fmt.Errorf("peer: secret of %d bytes, at least %d: %w", len(secret), MinSecret, tier.ErrInvalid)
+	}
+	n := &Names{tags: map[tier.TenantID]tenantTag{}, tenants: map[tenantTag]*Tenant{}, salts: map[tier.TenantID][]byte{}}
+	derive(n.key[:0], secret, "spliced object\x00")
+	for _, t := range tenants {
+		var size [4]byte
+		binary.LittleEndian.PutUint32(size[:], uint32(len(t.Name)))
+		sum := derive(nil, secret, "spliced tenant\x00", string(size[:]), t.Name, string(t.Salt))
+		tag := tenantTag(sum[:len(tenantTag{})])
+		n.tags[t.ID] = tag
+		n.salts[t.ID] = bytes.Clone(t.Salt)
+		n.tenants[tag] = &Tenant{t.ID, t.Name, n.salts[t.ID]}
+	}
+	return n, nil
+}
+
+func derive(dst, secret []byte, parts ...string) []byte {
+	mac := hmac.New(sha256.New, secret)
+	for _, p := range parts {
+		mac.Write([]byte(p))
+	}
+	return mac.Sum(dst)
+}
+
+// Tag names an object in the index: a keyed hash of all that names it, the same on every
+// node. ok is false for a tenant that is not configured. It allocates nothing.
+func (n *Names) Tag(w *tier.Want) (tag uint64, ok bool) {
+	tenant, ok := n.tags[w.Tenant]
+	if !ok {
+		return 0, false
+	}
+	// The key comes first and the length is fixed, so that a plain hash will do for a MAC;
+	// HMAC costs four times as much, and a match makes one of these for each key.
+	var b [sha256.Size + nameBytes]byte
+	copy(b[:], n.key[:])
+	putName(b[sha256.Size:], &name{Name: w.Name, fingerprint: w.Fingerprint, tenant: tenant})
+	sum := sha256.Sum256(b[:])
+	return binary.LittleEndian.Uint64(sum[:]), true
+}

@@ -1,0 +1,278 @@
+package peer
+
+import (
+	"cmp"
+	"crypto/tls"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Node numbers a member, as the index does.
+type Node uint16
+
+// MaxNodes bounds Node: numbers are below it.
+const MaxNodes = 4096
+
+// Index tells which members are believed to hold an object.
+type Index interface {
+	// Holders fills dst with them and tells how many there are, which may be more than
+	// fit. It takes no lock, never waits and allocates nothing.
+	Holders(tag uint64, dst []Node) int
+}
+
+// Config makes Peers. Zero values take the default that is named.
+type Config struct {
+	Index  Index         // required
+	Names  *Names        // required
+	Device gpuipc.Device // of the memory that is read into; required
+	// Profile finds what is registered here; objects of other profiles are not found. Required.
+	Profile func(profile.Fingerprint) (*profile.Profile, bool)
+	// Insecure allows members without TLS: whoever can reach the network between them
+	// reads, and changes, what crosses it.
+	Insecure bool
+
+	// Streams is how many ranges of one member are read at once, each on a connection of
+	// its own; 4. RangeBytes is how long they are, up to one chunk more; 4 MiB. The
+	// product bounds the bytes asked of a member at once.
+	Streams    int
+	RangeBytes int64
+	MaxReads   int // copies of one member that are read, or wait, at once; 64
+	MaxIdle    int // connections that are kept open to a member; twice Streams
+	Candidates int // members asked for an object at most; 4
+
+	DialTime  time.Duration // until a connection is there, its handshake done; 2 seconds
+	FindTime  time.Duration // until a find is answered; longer than the server's PromoteTime; 5 seconds
+	StallTime time.Duration // without a byte of what was asked for; 5 seconds
+	// MinBytesPerSecond is what a range has to come at behind StallTime; slower is a
+	// failure. 256 KiB.
+	MinBytesPerSecond int64
+
+	BreakerFailures        int           // in a row, after which a member is left alone; 3
+	BreakerMin, BreakerMax time.Duration // for so long, twice as long each time; 1 and 30 seconds
+	SuspectTime            time.Duration // a member's object that was wrong is not asked for; 1 minute
+
+	Now func() time.Time // time.Now
+	Log zerolog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	setDefault(&c.Streams, 4)
+	setDefault(&c.RangeBytes, 4<<20)
+	setDefault(&c.MaxReads, 64)
+	setDefault(&c.MaxIdle, 2*c.Streams)
+	setDefault(&c.Candidates, 4)
+	setDefault(&c.DialTime, 2*time.Second)
+	setDefault(&c.FindTime, 5*time.Second)
+	setDefault(&c.StallTime, 5*time.Second)
+	setDefault(&c.MinBytesPerSecond, 256<<10)
+	setDefault(&c.BreakerFailures, 3)
+	setDefault(&c.BreakerMin, time.Second)
+	setDefault(&c.BreakerMax, max(30*time.Second, c.BreakerMin))
+	setDefault(&c.SuspectTime, time.Minute)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return c
+}
+
+func (c *Config) validate() error {
+	switch {
+	case c.Index == nil || c.Names == nil || c.Device == nil || c.Profile == nil:
+		return fmt.Errorf("peer: no index, names, device or profiles: %w", tier.ErrInvalid)
+	case c.Streams < 0 || c.MaxReads < 0 || c.MaxIdle < 0 || c.Candidates < 0 || c.BreakerFailures < 0 || c.MinBytesPerSecond < 0:
+		return fmt.Errorf("peer: a bound is negative: %w", tier.ErrInvalid)
+	case c.RangeBytes < 0 || c.RangeBytes > maxRange-gpuipc.ChunkBytes:
+		return fmt.Errorf("peer: ranges of %d bytes, at most %d: %w", c.RangeBytes, maxRange-gpuipc.ChunkBytes, tier.ErrInvalid)
+	case c.DialTime < 0 || c.FindTime < 0 || c.StallTime < 0 || c.SuspectTime < 0 || c.BreakerMin < 0 || c.BreakerMin > c.BreakerMax:
+		return fmt.Errorf("peer: a time is negative: %w", tier.ErrInvalid)
+	}
+	return nil
+}
+
+// Peers is the members of a cluster as a tier.Remote.
+type Peers struct {
+	cfg    Config
+	counts counts
+	bad    suspects
+
+	table atomic.Pointer[[]*member] // by number, nil = none; replaced under mu, never changed
+	mu    sync.Mutex
+}
+
+var _ tier.Remote = (*Peers)(nil)
+
+// New makes Peers without members. It starts nothing.
+func New(cfg Config) (*Peers, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	p := &Peers{cfg: cfg}
+	p.table.Store(&[]*member{})
+	return p, nil
+}
+
+// Member is where a node is reached.
+type Member struct {
+	Node Node
+	Addr string // host:port
+	// TLS is what connections to it are made with, its name included; it must not be
+	// changed. nil = plain, which Config.Insecure has to allow.
+	TLS *tls.Config
+}
+
+// Set adds a member, or changes how one is reached: what is known of it begins anew.
+func (p *Peers) Set(m Member) error {
+	if m.TLS == nil && !p.cfg.Insecure {
+		return fmt.Errorf("peer: node %d at %s without TLS: %w", m.Node, m.Addr, tier.ErrInvalid)
+	}
+	if m.Node >= MaxNodes || m.Addr == "" {
+		return fmt.Errorf("peer: node %d at %q: %w", m.Node, m.Addr, tier.ErrInvalid)
+	}
+	p.replace(m.Node, newMember(&p.cfg, m))
+	return nil
+}
+
+// Remove forgets a member. What is being read of it may fail.
+func (p *Peers) Remove(n Node) { p.replace(n, nil) }
+
+func (p *Peers) replace(n Node, m *member) {
+	p.mu.Lock()
+	next := slices.Clone(*p.table.Load())
+	if int(n) >= len(next) {
+		next = append(next, make([]*member, int(n)+1-len(next))...)
+	}
+	old := next[n]
+	next[n] = m
+	p.table.Store(&next)
+	p.mu.Unlock()
+	if old != nil {
+		old.close()
+	}
+}
+
+// Close forgets all members. Finds and reads that run fail or end; nothing is left open
+// once they have.
+func (p *Peers) Close() {
+	p.mu.Lock()
+	old := *p.table.Load()
+	p.table.Store(&[]*member{})
+	p.mu.Unlock()
+	for _, m := range old {
+		if m != nil {
+			m.close()
+		}
+	}
+}
+
+func (p *Peers) member(n Node) *member {
+	if table := *p.table.Load(); int(n) < len(table) {
+		return table[n]
+	}
+	return nil
+}
+
+// maxHolders is how many of an object's holders are looked at.
+const maxHolders = 8
+
+// assumed is the size of an object whose size is not known, for the choice between its
+// holders; assumedRate stands for what was not measured yet (guesses).
+const (
+	assumedBytes = 1 << 20
+	assumedRate  = 100e6
+)
+
+// eachHolder calls f with the members that may be asked for an object now.
+func (p *Peers) eachHolder(tag uint64, now time.Time, f func(*member)) {
+	var holders [maxHolders]Node
+	n := p.cfg.Index.Holders(tag, holders[:])
+	for _, node := range holders[:min(n, maxHolders)] {
+		if m := p.member(node); m != nil && m.open(now) && !p.bad.is(node, tag, now) {
+			f(m)
+		}
+	}
+}
+
+// Hint implements tier.Remote.
+func (p *Peers) Hint(w *tier.Want) (tier.Hint, bool) {
+	tag, ok := p.cfg.Names.Tag(w)
+	if !ok {
+		return tier.Hint{}, false
+	}
+	var best tier.Hint
+	found, least := false, 0.0
+	p.eachHolder(tag, p.cfg.Now(), func(m *member) {
+		if h, seconds := m.expect(); !found || seconds < least {
+			best, found, least = h, true, seconds
+		}
+	})
+	return best, found
+}
+
+// candidates lists the members to be asked for an object, the one that is expected to
+// send it soonest first.
+func (p *Peers) candidates(tag uint64, now time.Time) (list []*member) {
+	type ranked struct {
+		*member
+		seconds float64
+	}
+	var all []ranked
+	p.eachHolder(tag, now, func(m *member) {
+		_, seconds := m.expect()
+		all = append(all, ranked{m, seconds})
+	})
+	slices.SortStableFunc(all, func(a, b ranked) int { return cmp.Compare(a.seconds, b.seconds) })
+	for _, r := range all[:min(len(all), p.cfg.Candidates)] {
+		list = append(list, r.member)
+	}
+	return list
+}
+
+// suspects remembers what members gave wrongly, for a while.
+type suspects struct {
+	n  atomic.Int64
+	mu sync.Mutex
+	at map[suspect]time.Time // until when; at most maxSuspects
+}
+
+type suspect struct {
+	node Node
+	tag  uint64
+}
+
+// maxSuspects bounds what is remembered; beyond it any other is forgotten.
+const maxSuspects = 4096
+
+func (s *suspects) add(node Node, tag uint64, until, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at == nil {
+		s.at = map[suspect]time.Time{}
+	}
+	for k, t := range s.at {
+		if len(s.at) >= maxSuspects || !now.Before(t) {
+			delete(s.at, k)
+		}
+	}
+	s.at[suspect{node, tag}] = until
+	s.n.Store(int64(len(s.at)))
+}
+
+func (s *suspects) is(node Node, tag uint64, now time.Time) bool {
+	if s.n.Load() == 0 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	until, ok := s.at[suspect{node, tag}]
+	return ok && now.Before(until)
+}

@@ -1,0 +1,184 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// read leases what a request wants and makes its body.
+func (s *Server) read(ctx *fasthttp.RequestCtx) (*body, error) {
+	if !ctx.IsPost() {
+		return nil, fmt.Errorf("peer: %s: %w", ctx.Method(), tier.ErrInvalid)
+	}
+	q, err := decodeRead(ctx.PostBody())
+	if err != nil {
+		return nil, err
+	}
+	wait, cancel := s.wait()
+	defer cancel()
+	list, err := s.acquire(wait, []name{q.name})
+	if err != nil {
+		return nil, err
+	}
+	b := &body{server: s, conn: ctx.Conn(), lease: list[0].lease, n: q.n}
+	if err := b.open(&q, &list[0]); err != nil {
+		b.done()
+		return nil, err
+	}
+	s.counts.reads.Add(1)
+	ctx.Response.Header.SetContentType("application/octet-stream")
+	return b, nil
+}
+
+// body is a range that is sent straight from the arena, under a lease.
+type body struct {
+	server *Server
+	conn   net.Conn
+	leave  func()
+	once   sync.Once
+
+	lease tier.LeaseID
+	unpin func()
+	runs  [][]byte // what is left to be sent
+	n     int64
+	sent  int64
+}
+
+// open checks a range against the object that it is of, and finds its bytes.
+func (b *body) open(q *readRequest, h *held) error {
+	switch {
+	case h.later:
+		return fmt.Errorf("peer: %v is on its way into memory: %w", q.Name, tier.ErrBusy)
+	case h.object == nil:
+		return fmt.Errorf("peer: %v: %w", q.Name, tier.ErrGone)
+	case pinOf(describe(h.object)) != q.pin:
+		return fmt.Errorf("peer: %v: %w", q.Name, errChanged)
+	case q.rank >= len(h.object.Shares):
+		return fmt.Errorf("peer: rank %d of %d: %w", q.rank, len(h.object.Shares), tier.ErrInvalid)
+	}
+	ref := h.object.Shares[q.rank].Ref
+	if n := ref.Len(); q.off > n || q.n > n-q.off {
+		return fmt.Errorf("peer: bytes [%d, +%d) of %d: %w", q.off, q.n, n, tier.ErrInvalid)
+	}
+	part := within(ref, q.off, q.n)
+	var err error
+	if b.runs, b.unpin, err = b.server.cfg.Device.Pin(part, false); err == nil {
+		return nil
+	}
+	if !errors.Is(err, gpuipc.ErrUnavailable) {
+		return fmt.Errorf("peer: %w: %w", tier.ErrUnavailable, err)
+	}
+	copied := make([]byte, q.n) // memory without an address: maxRange at most, for each of MaxRequests
+	if err := b.server.cfg.Device.Load(b.server.ctx, copied, part); err != nil {
+		return fmt.Errorf("peer: %w: %w", tier.ErrUnavailable, err)
+	}
+	b.runs = [][]byte{copied}
+	return nil
+}
+
+// sendBytes is how much has to be taken within StallTime.
+const sendBytes = 1 << 20
+
+// WriteTo sends what is left. It goes around w, which would copy, and around what the
+// server allows for a whole response: a peer may be slow, but not stand still.
+func (b *body) WriteTo(w io.Writer) (int64, error) {
+	if f, ok := w.(interface{ Flush() error }); ok {
+		if err := b.allow(); err != nil {
+			return 0, err
+		}
+		if err := f.Flush(); err != nil {
+			return 0, err
+		}
+		w = b.conn
+	}
+	for len(b.runs) > 0 {
+		if err := b.allow(); err != nil {
+			return b.sent, err
+		}
+		piece := net.Buffers(b.cut(sendBytes))
+		n, err := piece.WriteTo(w)
+		b.sent += n
+		b.server.counts.sent.Add(uint64(n))
+		if err != nil {
+			return b.sent, err
+		}
+	}
+	return b.sent, b.conn.SetWriteDeadline(time.Time{})
+}
+
+// allow gives the peer time to take more.
+func (b *body) allow() error {
+	return b.conn.SetWriteDeadline(time.Now().Add(b.server.cfg.StallTime))
+}
+
+// cut takes n bytes, or what is left.
+func (b *body) cut(n int) (piece [][]byte) {
+	for n > 0 && len(b.runs) > 0 {
+		k := min(n, len(b.runs[0]))
+		piece = append(piece, b.runs[0][:k])
+		if b.runs[0] = b.runs[0][k:]; len(b.runs[0]) == 0 {
+			b.runs = b.runs[1:]
+		}
+		n -= k
+	}
+	return piece
+}
+
+// Read is for who reads the body without a connection.
+func (b *body) Read(p []byte) (int, error) {
+	if len(b.runs) == 0 {
+		return 0, io.EOF
+	}
+	n := 0
+	for _, run := range b.cut(len(p)) {
+		n += copy(p[n:], run)
+	}
+	b.sent += int64(n)
+	return n, nil
+}
+
+// Close is called when the body was sent, or cannot be.
+func (b *body) Close() error {
+	b.once.Do(func() {
+		if b.sent < b.n {
+			b.server.counts.stalled.Add(1)
+		}
+		b.done()
+		b.leave()
+	})
+	return nil
+}
+
+func (b *body) done() {
+	if b.unpin != nil {
+		b.unpin()
+	}
+	b.server.release(b.lease)
+}
+
+// within is the part [off, off+n) of a ref.
+func within(r gpuipc.Ref, off, n int64) gpuipc.Ref {
+	out := gpuipc.Ref{Region: r.Region}
+	for _, x := range r.Extents {
+		if n == 0 {
+			break
+		}
+		if off >= x.Len {
+			off -= x.Len
+			continue
+		}
+		k := min(x.Len-off, n)
+		out.Extents = append(out.Extents, gpuipc.Extent{Off: x.Off + off, Len: k})
+		off, n = 0, n-k
+	}
+	return out
+}

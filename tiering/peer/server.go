@@ -1,0 +1,358 @@
+package peer
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/valyala/fasthttp"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// ServerConfig opens a Server. Zero values take the default that is named.
+type ServerConfig struct {
+	Store  *tiering.Store // required
+	Device gpuipc.Device  // of the store's arena; required
+	Names  *Names         // required
+
+	MaxRequests int // at once, of all peers; 64
+	MaxPerPeer  int // of one address; 16
+	// PromoteTime is how long a request waits for what is on disk only; what takes longer
+	// is asked for again. 2 seconds.
+	PromoteTime time.Duration
+	// StallTime is how long a peer may take no bytes before its connection ends; 10 seconds.
+	StallTime time.Duration
+	Log       zerolog.Logger
+}
+
+func (c ServerConfig) withDefaults() ServerConfig {
+	setDefault(&c.MaxRequests, 64)
+	setDefault(&c.MaxPerPeer, 16)
+	setDefault(&c.PromoteTime, 2*time.Second)
+	setDefault(&c.StallTime, 10*time.Second)
+	return c
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// ServerCounters counts since NewServer.
+type ServerCounters struct {
+	Finds     uint64 `count:"served_finds" prom:"peer_served_total,request=find" help:"Requests of peers that were answered."`
+	Reads     uint64 `count:"served_reads" prom:"peer_served_total,request=read"`
+	Found     uint64 `count:"served_found" prom:"peer_served_found_total" help:"Objects that peers asked for and were told of."`
+	Later     uint64 `count:"served_later" prom:"peer_served_later_total" help:"Objects that peers asked for and were on their way into memory."`
+	SentBytes uint64 `count:"served_bytes" prom:"fetch_bytes_total,tier=peer,direction=in"`
+	Busy      uint64 `count:"refused_busy" prom:"peer_refusals_total,reason=busy" help:"Requests of peers that were refused: busy, invalid, changed (its bytes are others now), gone."`
+	Invalid   uint64 `count:"refused_invalid" prom:"peer_refusals_total,reason=invalid"`
+	Changed   uint64 `count:"refused_changed" prom:"peer_refusals_total,reason=changed"`
+	Gone      uint64 `count:"refused_gone" prom:"peer_refusals_total,reason=gone"`
+	Stalled   uint64 `count:"stalled" prom:"peer_stalled_total" help:"Transfers to peers that ended before all was taken."`
+}
+
+// Server answers peers from a store.
+type Server struct {
+	cfg     ServerConfig
+	session *tiering.Session
+	ctx     context.Context // ended by Close
+	end     context.CancelFunc
+	counts  struct {
+		finds, reads, found, later, sent, busy, invalid, changed, gone, stalled atomic.Uint64
+	}
+
+	mu      sync.Mutex
+	closed  bool
+	running int
+	peers   map[string]int // requests at once, by address; at most as many as run
+	idle    sync.Cond
+}
+
+// NewServer makes a server. It starts nothing: Handler is for a fasthttp.Server.
+func NewServer(cfg ServerConfig) (*Server, error) {
+	cfg = cfg.withDefaults()
+	if cfg.Store == nil || cfg.Device == nil || cfg.Names == nil || cfg.MaxRequests < 0 || cfg.MaxPerPeer < 0 || cfg.PromoteTime < 0 || cfg.StallTime < 0 {
+		return nil, fmt.Errorf("peer: server without store, device or names, or with a negative bound: %w", tier.ErrInvalid)
+	}
+	s := &Server{cfg: cfg, session: cfg.Store.NewSession("peers"), peers: map[string]int{}}
+	s.idle.L = &s.mu
+	s.ctx, s.end = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Close refuses what comes, waits for what runs (StallTime at most for each megabyte that
+// a peer does not take) and gives back all leases. It is called once, before the store
+// closes.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.end()
+	s.mu.Lock()
+	for s.running > 0 {
+		s.idle.Wait()
+	}
+	s.mu.Unlock()
+	s.session.Close()
+}
+
+// Counters takes a snapshot.
+func (s *Server) Counters() ServerCounters {
+	c := &s.counts
+	return ServerCounters{
+		Finds: c.finds.Load(), Reads: c.reads.Load(), Found: c.found.Load(), Later: c.later.Load(), SentBytes: c.sent.Load(), Busy: c.busy.Load(),
+		Invalid: c.invalid.Load(), Changed: c.changed.Load(), Gone: c.gone.Load(), Stalled: c.stalled.Load(),
+	}
+}
+
+// Serves tells whether a path is one that Handler answers.
+func Serves(path []byte) bool { return string(path) == FindPath || string(path) == ReadPath }
+
+// retryHeader says when to ask again, in milliseconds.
+const retryHeader = "Retry-After-Ms"
+
+// retryAfter is the hint of a refusal: a range of maxRange takes some 10 ms (guess).
+const retryAfter = 20 * time.Millisecond
+
+// errChanged: the object is there with other bytes.
+var errChanged = errors.New("peer: changed")
+
+// Handler answers a request. It waits for the disk, PromoteTime at most.
+func (s *Server) Handler(ctx *fasthttp.RequestCtx) {
+	peer := ctx.RemoteIP().String()
+	if err := s.enter(peer); err != nil {
+		s.refuse(ctx, err)
+		return
+	}
+	leave := func() { s.leave(peer) }
+	switch string(ctx.Path()) {
+	case FindPath:
+		if err := s.find(ctx); err != nil {
+			s.refuse(ctx, err)
+		}
+	case ReadPath:
+		body, err := s.read(ctx)
+		if err != nil {
+			s.refuse(ctx, err)
+			break
+		}
+		body.leave = leave // once its bytes are sent
+		ctx.Response.SetBodyStream(body, int(body.n))
+		return
+	default:
+		s.refuse(ctx, fmt.Errorf("peer: path %.64q: %w", ctx.Path(), errNoPath))
+	}
+	leave()
+}
+
+var errNoPath = errors.New("peer: no such path")
+
+func (s *Server) enter(peer string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return fmt.Errorf("peer: the server is closing: %w", tier.ErrUnavailable)
+	case s.running >= s.cfg.MaxRequests:
+		return fmt.Errorf("peer: %d requests run: %w", s.running, tier.ErrBusy)
+	case s.peers[peer] >= s.cfg.MaxPerPeer:
+		return fmt.Errorf("peer: %d requests of this peer run: %w", s.peers[peer], tier.ErrBusy)
+	}
+	s.running++
+	s.peers[peer]++
+	return nil
+}
+
+func (s *Server) leave(peer string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.peers[peer]--; s.peers[peer] == 0 {
+		delete(s.peers, peer)
+	}
+	if s.running--; s.running == 0 {
+		s.idle.Broadcast()
+	}
+}
+
+// refuse is the one place where errors become statuses.
+func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
+	status, code, count := fasthttp.StatusServiceUnavailable, "unavailable", (*atomic.Uint64)(nil)
+	switch {
+	case errors.Is(err, errNoPath):
+		status, code, count = fasthttp.StatusNotImplemented, "no_such_path", &s.counts.invalid
+	case errors.Is(err, errChanged):
+		status, code, count = fasthttp.StatusPreconditionFailed, "changed", &s.counts.changed
+	case errors.Is(err, tier.ErrInvalid):
+		status, code, count = fasthttp.StatusBadRequest, "invalid", &s.counts.invalid
+	case errors.Is(err, tier.ErrGone):
+		status, code, count = fasthttp.StatusNotFound, "gone", &s.counts.gone
+	case errors.Is(err, tier.ErrBusy), errors.Is(err, tier.ErrFull):
+		status, code, count = fasthttp.StatusTooManyRequests, "busy", &s.counts.busy
+		ctx.Response.Header.Set(retryHeader, strconv.FormatInt(retryAfter.Milliseconds(), 10))
+	}
+	if count != nil {
+		count.Add(1)
+	}
+	ctx.Response.SetStatusCode(status)
+	ctx.Response.Header.SetContentType("text/plain")
+	ctx.Response.SetBodyString(code + ": " + err.Error() + "\n")
+}
+
+// wait bounds how long a request waits for the disk.
+func (s *Server) wait() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(s.ctx, s.cfg.PromoteTime)
+}
+
+func (s *Server) find(ctx *fasthttp.RequestCtx) error {
+	body := ctx.PostBody()
+	if !ctx.IsPost() || len(body) > maxFind {
+		return fmt.Errorf("peer: %s of %d bytes: %w", ctx.Method(), len(body), tier.ErrInvalid)
+	}
+	names, err := decodeFind(body)
+	if err != nil {
+		return err
+	}
+	wait, cancel := s.wait()
+	defer cancel()
+	out := binary.LittleEndian.AppendUint16(nil, uint16(len(names)))
+	for i := 0; i < len(names); {
+		n := alike(names[i:])
+		if out, err = s.findAlike(wait, names[i:i+n], out); err != nil {
+			return err
+		}
+		i += n
+	}
+	s.counts.finds.Add(1)
+	ctx.Response.Header.SetContentType("application/octet-stream")
+	ctx.Response.SetBodyRaw(out)
+	return nil
+}
+
+// alike is how many names, from the first, one acquire can ask for.
+func alike(names []name) int {
+	n := 1
+	for n < len(names) && names[0].Kind == 0 && names[n].Kind == 0 &&
+		names[n].fingerprint == names[0].fingerprint && names[n].tenant == names[0].tenant {
+		n++
+	}
+	return n
+}
+
+// held is an object under a lease, or why there is none.
+type held struct {
+	lease  tier.LeaseID
+	object *tier.Object
+	later  bool
+}
+
+// findAlike answers names that one acquire can ask for.
+func (s *Server) findAlike(ctx context.Context, names []name, out []byte) ([]byte, error) {
+	list, err := s.acquire(ctx, names)
+	if err != nil {
+		return out, err
+	}
+	for i := range list {
+		status, d := notHere, (*description)(nil)
+		switch {
+		case list[i].later:
+			status = later
+		case list[i].object != nil:
+			d = describe(list[i].object)
+			if size := d.size(); len(out)+size+5 <= maxAnswer {
+				status = here
+			} else if size+len(names) < maxAnswer/2 {
+				status = later // the asker gets it with fewer others
+			}
+		}
+		switch status {
+		case here:
+			s.counts.found.Add(1)
+		case later:
+			s.counts.later.Add(1)
+		}
+		out = appendRow(out, status, d)
+		s.release(list[i].lease)
+	}
+	return out, nil
+}
+
+func (s *Server) release(id tier.LeaseID) {
+	if id != 0 {
+		_ = s.session.Release(id) // gone only when the session is
+	}
+}
+
+// acquire leases objects that names stand for, of one tenant, profile and, unless it is
+// one name, segments. What is not here, or not of a tenant of both nodes, has no lease.
+func (s *Server) acquire(ctx context.Context, names []name) ([]held, error) {
+	list := make([]held, len(names))
+	tenant := s.cfg.Names.tenants[names[0].tenant]
+	id, _, ok := s.cfg.Store.FindProfile(names[0].fingerprint)
+	if tenant == nil || !ok {
+		return list, nil
+	}
+	var err error
+	switch names[0].Kind {
+	case 0:
+		err = s.acquireSegments(ctx, id, tenant.ID, names, list)
+	case tier.Exact, tier.Spliced:
+		err = s.acquireCheckpoint(ctx, id, tenant.ID, &names[0], &list[0])
+	default:
+		return nil, fmt.Errorf("peer: object of kind %d: %w", names[0].Kind, tier.ErrInvalid)
+	}
+	for i := range list {
+		if list[i].lease == 0 {
+			continue
+		}
+		if list[i].object, _ = s.session.Leased(list[i].lease); list[i].object == nil {
+			s.release(list[i].lease) // it took so long that it has expired
+			list[i] = held{}
+		}
+	}
+	return list, err
+}
+
+func (s *Server) acquireSegments(ctx context.Context, id tier.ProfileID, tenant tier.TenantID, names []name, list []held) error {
+	q := &tiering.AcquireQuery{Profile: id, Tenant: tenant}
+	for i := range names {
+		q.Keys = append(q.Keys, names[i].Key)
+	}
+	rows, err := s.session.AwaitAcquire(ctx, q, nil)
+	if err != nil {
+		return ofStore(err)
+	}
+	for i := range rows {
+		list[i] = held{lease: rows[i].Lease, later: rows[i].Err != nil || rows[i].Promoting}
+	}
+	return nil
+}
+
+func (s *Server) acquireCheckpoint(ctx context.Context, id tier.ProfileID, tenant tier.TenantID, n *name, to *held) error {
+	got, err := s.session.AwaitLoad(ctx, &tiering.LoadQuery{Profile: id, Tenant: tenant, Accept: n.Kind, Hash: n.Key})
+	if err != nil && !errors.Is(err, tier.ErrBusy) {
+		return ofStore(err)
+	}
+	*to = held{lease: got.Lease, later: err != nil || got.Promoting}
+	return nil
+}
+
+// ofStore tells what the store refuses, such as a profile that was forgotten meanwhile,
+// from what the peer did wrong.
+func ofStore(err error) error {
+	if errors.Is(err, tier.ErrInvalid) {
+		return fmt.Errorf("peer: %w: %w", tier.ErrUnavailable, err)
+	}
+	return err
+}

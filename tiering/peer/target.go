@@ -1,0 +1,173 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// span is a range of one rank's bytes that is read at once: whole chunks.
+type span struct {
+	rank   int
+	off, n int64
+	chunks []chunk
+	gaps   []gpuipc.Extent // between and behind parts, as offsets into the rank
+}
+
+// chunk is one digest's bytes.
+type chunk struct {
+	off, n int64 // in the rank's bytes
+	digest uint64
+}
+
+func countChunks(l *profile.Layout) (n int) {
+	for i := range l.Parts {
+		n += gpuipc.Chunks(l.Parts[i].Len)
+	}
+	return n
+}
+
+// spansOf cuts all ranks into spans of a length, up to a chunk more. digests are as many
+// as the layout has chunks.
+func spansOf(l *profile.Layout, digests [][]uint64, length int64) (list []span) {
+	for rank := range digests {
+		var s *span
+		k := 0
+		for i := range l.Parts {
+			p := &l.Parts[i]
+			for at := int64(0); at < p.Len; at += gpuipc.ChunkBytes {
+				c := chunk{p.Off + at, min(gpuipc.ChunkBytes, p.Len-at), digests[rank][k]}
+				if k++; s == nil || s.n >= length {
+					list = append(list, span{rank: rank, off: c.off})
+					s = &list[len(list)-1]
+				}
+				s.chunks = append(s.chunks, c)
+				s.n = c.off + c.n - s.off
+			}
+			next := l.Bytes
+			if i+1 < len(l.Parts) {
+				next = l.Parts[i+1].Off
+			}
+			if gap := next - p.Off - p.Len; gap > 0 && s != nil {
+				s.gaps = append(s.gaps, gpuipc.Extent{Off: p.Off + p.Len, Len: gap})
+			}
+		}
+	}
+	return list
+}
+
+// errTarget: the memory that was to be read into failed. It wraps tier.ErrUnavailable.
+var errTarget = fmt.Errorf("peer: memory: %w", tier.ErrUnavailable)
+
+// target is the memory that a copy is read into.
+type target struct {
+	dev   gpuipc.Device
+	refs  []gpuipc.Ref
+	views [][][]byte // by rank; nil = it has no address
+	unpin []func()
+}
+
+func openTarget(dev gpuipc.Device, refs []gpuipc.Ref) (*target, error) {
+	t := &target{dev: dev, refs: refs, views: make([][][]byte, len(refs))}
+	for i := range refs {
+		views, unpin, err := dev.Pin(refs[i], true)
+		switch {
+		case err == nil:
+			t.views[i], t.unpin = views, append(t.unpin, unpin)
+		case !errors.Is(err, gpuipc.ErrUnavailable):
+			t.close()
+			return nil, fmt.Errorf("rank %d: %w: %w", i, errTarget, err)
+		}
+	}
+	return t, nil
+}
+
+func (t *target) close() {
+	for _, unpin := range t.unpin {
+		unpin()
+	}
+}
+
+// fill has a span's bytes read into memory, and clears what lies between parts: no digest
+// says what the sender had there.
+func (t *target) fill(s *span, read func(runs [][]byte) error) error {
+	if views := t.views[s.rank]; views != nil {
+		if err := read(window(views, s.off, s.n)); err != nil {
+			return err
+		}
+		for _, g := range s.gaps {
+			for _, run := range window(views, g.Off, g.Len) {
+				clear(run)
+			}
+		}
+		return nil
+	}
+	// One of these for each of Streams, of RangeBytes and a chunk.
+	end := s.off + s.n
+	if k := len(s.gaps); k > 0 {
+		end = max(end, s.gaps[k-1].Off+s.gaps[k-1].Len)
+	}
+	staged := make([]byte, end-s.off)
+	if err := read([][]byte{staged[:s.n]}); err != nil {
+		return err
+	}
+	for _, g := range s.gaps {
+		clear(staged[g.Off-s.off : g.Off-s.off+g.Len])
+	}
+	if err := t.dev.Store(context.Background(), within(t.refs[s.rank], s.off, end-s.off), staged); err != nil {
+		return fmt.Errorf("%w: %w", errTarget, err)
+	}
+	return nil
+}
+
+// check compares a span's digests where it lies now.
+func (t *target) check(ctx context.Context, s *span) error {
+	for i := range s.chunks {
+		c := &s.chunks[i]
+		got, err := t.digest(ctx, s.rank, c)
+		if err != nil {
+			return err
+		}
+		if got != c.digest {
+			return fmt.Errorf("rank %d, bytes [%d, +%d) have the digest %016x, not %016x: %w", s.rank, c.off, c.n, got, c.digest, tier.ErrCorrupt)
+		}
+	}
+	return nil
+}
+
+func (t *target) digest(ctx context.Context, rank int, c *chunk) (uint64, error) {
+	if views := t.views[rank]; views != nil {
+		if runs := window(views, c.off, c.n); len(runs) == 1 {
+			return gpuipc.DigestBytes(runs[0]), nil
+		}
+	}
+	var sum [1]uint64
+	if err := t.dev.Digests(ctx, within(t.refs[rank], c.off, c.n), sum[:]); err != nil {
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+		return 0, fmt.Errorf("%w: %w", errTarget, err)
+	}
+	return sum[0], nil
+}
+
+// window is the bytes [off, off+n) of runs of memory.
+func window(views [][]byte, off, n int64) (runs [][]byte) {
+	for _, v := range views {
+		if n == 0 {
+			break
+		}
+		if off >= int64(len(v)) {
+			off -= int64(len(v))
+			continue
+		}
+		k := min(n, int64(len(v))-off)
+		runs = append(runs, v[off:off+k])
+		off, n = 0, n-k
+	}
+	return runs
+}
