@@ -49,6 +49,7 @@ var mayImport = map[string]string{
 	"tiering/internal/ghost":    "tiering/tier tiering/internal/index",
 	"tiering/find":              "policy/profile tiering/tier",
 	"tiering/transfer":          "tiering/tier",
+	"tiering/peer":              "gpuipc policy/profile tiering tiering/tier tiering/peer/index",
 	"tiering/peer/index":        "",
 	"tiering/plan":              "gpuipc policy/profile tiering/tier",
 	"tiering/costs":             "policy/cost policy/profile tiering/tier",

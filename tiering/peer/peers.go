@@ -13,16 +13,14 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/peer/index"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Node numbers a member, as the index does.
-type Node uint16
+// Node numbers a member.
+type Node = index.Node
 
-// MaxNodes bounds Node: numbers are below it.
-const MaxNodes = 4096
-
-// Index tells which members are believed to hold an object.
+// Index tells which members are believed to hold an object, as index.Index does.
 type Index interface {
 	// Holders fills dst with them and tells how many there are, which may be more than
 	// fit. It takes no lock, never waits and allocates nothing.
@@ -100,9 +98,10 @@ func (c *Config) validate() error {
 
 // Peers is the members of a cluster as a tier.Remote.
 type Peers struct {
-	cfg    Config
-	counts counts
-	bad    suspects
+	cfg     Config
+	counts  counts
+	bad     suspects
+	scratch sync.Pool // of *[maxHolders]Node
 
 	table atomic.Pointer[[]*member] // by number, nil = none; replaced under mu, never changed
 	mu    sync.Mutex
@@ -117,6 +116,7 @@ func New(cfg Config) (*Peers, error) {
 		return nil, err
 	}
 	p := &Peers{cfg: cfg}
+	p.scratch.New = func() any { return new([maxHolders]Node) }
 	p.table.Store(&[]*member{})
 	return p, nil
 }
@@ -135,7 +135,7 @@ func (p *Peers) Set(m Member) error {
 	if m.TLS == nil && !p.cfg.Insecure {
 		return fmt.Errorf("peer: node %d at %s without TLS: %w", m.Node, m.Addr, tier.ErrInvalid)
 	}
-	if m.Node >= MaxNodes || m.Addr == "" {
+	if m.Node >= index.MaxNodes || m.Addr == "" {
 		return fmt.Errorf("peer: node %d at %q: %w", m.Node, m.Addr, tier.ErrInvalid)
 	}
 	p.replace(m.Node, newMember(&p.cfg, m))
@@ -193,7 +193,8 @@ const (
 
 // eachHolder calls f with the members that may be asked for an object now.
 func (p *Peers) eachHolder(tag uint64, now time.Time, f func(*member)) {
-	var holders [maxHolders]Node
+	holders := p.scratch.Get().(*[maxHolders]Node) // which an interface is given
+	defer p.scratch.Put(holders)
 	n := p.cfg.Index.Holders(tag, holders[:])
 	for _, node := range holders[:min(n, maxHolders)] {
 		if m := p.member(node); m != nil && m.open(now) && !p.bad.is(node, tag, now) {

@@ -215,15 +215,13 @@ func (r *reading) try(ctx context.Context, s *span) error {
 				return fmt.Errorf("%w: node %d sends %d bytes of %d", errFailed, m.Node, n, s.n)
 			}
 			m.speed.begin(time.Now())
-			err := r.to.fill(s, func(runs [][]byte) error { return m.fill(ctx, l, runs, time.Now().Add(most)) })
+			end := time.Now().Add(most)
+			err := r.to.fill(ctx, s, func(runs [][]byte) error { return m.fill(ctx, l, runs, end) })
 			if err != nil {
 				n = 0
 			}
 			m.speed.end(time.Now(), int64(n))
-			if err != nil {
-				return err
-			}
-			return r.to.check(ctx, s)
+			return err
 		},
 	})
 }

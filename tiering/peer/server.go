@@ -25,7 +25,9 @@ type ServerConfig struct {
 	Names  *Names         // required
 
 	MaxRequests int // at once, of all peers; 64
-	MaxPerPeer  int // of one address; 16
+	MaxPerPeer  int // of one peer; 16
+	// PeerOf tells peers apart; by their address.
+	PeerOf func(*fasthttp.RequestCtx) string
 	// PromoteTime is how long a request waits for what is on disk only; what takes longer
 	// is asked for again. 2 seconds.
 	PromoteTime time.Duration
@@ -39,6 +41,9 @@ func (c ServerConfig) withDefaults() ServerConfig {
 	setDefault(&c.MaxPerPeer, 16)
 	setDefault(&c.PromoteTime, 2*time.Second)
 	setDefault(&c.StallTime, 10*time.Second)
+	if c.PeerOf == nil {
+		c.PeerOf = func(ctx *fasthttp.RequestCtx) string { return ctx.RemoteIP().String() }
+	}
 	return c
 }
 
@@ -76,7 +81,7 @@ type Server struct {
 	mu      sync.Mutex
 	closed  bool
 	running int
-	peers   map[string]int // requests at once, by address; at most as many as run
+	peers   map[string]int // requests at once, by peer; at most as many as run
 	idle    sync.Cond
 }
 
@@ -131,7 +136,7 @@ var errChanged = errors.New("peer: changed")
 
 // Handler answers a request. It waits for the disk, PromoteTime at most.
 func (s *Server) Handler(ctx *fasthttp.RequestCtx) {
-	peer := ctx.RemoteIP().String()
+	peer := s.cfg.PeerOf(ctx)
 	if err := s.enter(peer); err != nil {
 		s.refuse(ctx, err)
 		return

@@ -115,17 +115,19 @@ type options struct {
 	cfg     Config
 	server  ServerConfig
 	store   tiering.Config
+	memory  int64 // that objects are handed over in; 0 = 48 MiB
 }
 
 func open(t testing.TB, tenants []tiertest.Tenant, o options) *subject {
 	t.Helper()
 	dev := tiertest.NewDevice(t)
-	s := &subject{memory: tiertest.NewMemory(t, dev, 48<<20), index: &holders{}, names: must(NewNames(secret, tenantsOf(tenants)))}
+	setDefault(&o.memory, 48<<20)
+	s := &subject{memory: tiertest.NewMemory(t, dev, o.memory), index: &holders{}, names: must(NewNames(secret, tenantsOf(tenants)))}
 	cfg := o.cfg
+	setDefault(&cfg.FindTime, 2*time.Second)
 	cfg.Index, cfg.Names, cfg.Device, cfg.Profile, cfg.Insecure = s.index, s.names, dev, profileOf, !o.secure
 	setDefault(&cfg.RangeBytes, 256<<10)
 	setDefault(&cfg.DialTime, time.Second)
-	setDefault(&cfg.FindTime, 2*time.Second)
 	setDefault(&cfg.StallTime, time.Second)
 	setDefault(&cfg.BreakerMin, 50*time.Millisecond)
 	s.Peers = must(New(cfg))
@@ -146,7 +148,8 @@ func open(t testing.TB, tenants []tiertest.Tenant, o options) *subject {
 func openSource(t testing.TB, dev gpuipc.Device, m *tiertest.Memory, tenants []tiertest.Tenant, secure *tls.Config, o *options) *source {
 	t.Helper()
 	cfg := o.store
-	cfg.Device, cfg.Tenants, cfg.PageBytes, cfg.Eviction = dev, storetest.Tenants(tenants), 4096, policy.NewLRU
+	cfg.Device, cfg.Tenants, cfg.Eviction = dev, storetest.Tenants(tenants), policy.NewLRU
+	setDefault(&cfg.PageBytes, 4096)
 	setDefault(&cfg.PublicBytes, 64<<20)
 	setDefault(&cfg.PrivateBytes, 64<<20)
 	store, err := storetest.New(cfg, m, tiertest.Traits{})
